@@ -1,0 +1,1 @@
+//! The block IR of Tilefuse: programs over tiles.

@@ -1,0 +1,1 @@
+//! Host and PTX code generation for Tilefuse block programs.

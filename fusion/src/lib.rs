@@ -1,0 +1,1 @@
+//! The tensor graph of Tilefuse: lowering, planning and scheduling into block programs.

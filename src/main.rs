@@ -1,0 +1,2 @@
+//! The tilefuse program.
+fn main() {}

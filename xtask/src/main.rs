@@ -1,0 +1,2 @@
+//! Set-up and checks of the Tilefuse workspace.
+fn main() {}
