@@ -1,1 +1,18 @@
 //! The block IR of Tilefuse: programs over tiles.
+//!
+//! A [`Program`] is one instance of a grid; its values are tiles and scalars, its loads and stores take masks.
+//! One program serves every target: the interpreter of this crate, host code and PTX.
+
+#![cfg_attr(test, allow(clippy::unwrap_used))]
+
+mod builder;
+mod infer;
+mod program;
+mod scalar_fn;
+mod types;
+
+pub use builder::Builder;
+pub use infer::{MAX_TILE, TypeError};
+pub use program::{CacheHint, Op, OpKind, Param, Program, Region, Value, ValueData};
+pub use scalar_fn::{Level, ReduceFn, ScalarFn, TypeRule};
+pub use types::{Elem, Kind, Literal, Shape, Type};
