@@ -1,1 +1,14 @@
-//! The tensor graph of Tilefuse: lowering, planning and scheduling into block programs.
+//! The tensor graph of Tilefuse: from a recording of libtorch calls to block programs.
+//!
+//! A [`Recording`] is made functional, lowered to primitive operators, planned into groups, and each group is
+//! scheduled into a block program. Nothing here knows libtorch, LLVM or CUDA.
+
+#![cfg_attr(test, allow(clippy::unwrap_used))]
+
+mod graph;
+mod recording;
+mod types;
+
+pub use graph::{AtenCall, Edge, Graph, Node, NodeId, Op, Update, ValueRef, View};
+pub use recording::{Arg, Call, Recording, Source, TensorId, TensorInfo};
+pub use types::{DType, Device, Dims, TensorType, row_major};

@@ -1,0 +1,330 @@
+//! The tensor graph: operators as nodes, operand positions as edges.
+//!
+//! One graph type serves two levels. *Functional*: [`Op::Aten`] calls that neither write nor alias. *Primitive*:
+//! the small set of operators that kernels are generated from; calls that have no lowering stay [`Op::Aten`] and run
+//! through libtorch (*extern*).
+
+use petgraph::Direction;
+use petgraph::stable_graph::{NodeIndex, StableDiGraph};
+use petgraph::visit::EdgeRef;
+use smallvec::SmallVec;
+use tilefuse_block::{Literal, ReduceFn, ScalarFn};
+
+use crate::recording::Arg;
+use crate::types::{Dims, TensorType};
+
+/// A node of a [`Graph`].
+pub type NodeId = NodeIndex<u32>;
+
+/// A value of a graph: a result of a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ValueRef {
+    /// The node.
+    pub node: NodeId,
+    /// Which of its results.
+    pub out: u16,
+}
+
+impl From<NodeId> for ValueRef {
+    fn from(node: NodeId) -> ValueRef {
+        ValueRef { node, out: 0 }
+    }
+}
+
+/// How a view's element follows from its operand's. Sizes are those of the operand and the result.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum View {
+    /// The same elements in row-major order in another shape.
+    Reshape,
+    /// Result dimension `i` is operand dimension `perm[i]`.
+    Permute(SmallVec<[u8; 6]>),
+    /// Dimensions of size 1 repeated; operand and result have one rank.
+    Expand,
+    /// Element `i` along `dim` is the operand's `start + i * step`, `step >= 1`.
+    Slice {
+        /// The dimension.
+        dim: u8,
+        /// First element.
+        start: i64,
+        /// Distance between elements.
+        step: i64,
+    },
+    /// Dimensions reversed.
+    Flip(SmallVec<[u8; 6]>),
+    /// The operand placed at an offset per dimension (0 or more), the rest filled with a literal.
+    Pad {
+        /// Elements before the operand, per dimension.
+        low: Dims,
+        /// What fills the rest, of the operand's element type.
+        fill: Literal,
+    },
+}
+
+/// A call of a libtorch operator.
+#[derive(Clone, Debug, PartialEq)]
+pub struct AtenCall {
+    /// Operator with namespace, `aten::linear`.
+    pub op: String,
+    /// Overload; empty for the default one.
+    pub overload: String,
+    /// Arguments in schema order with their schema names; tensors are positions among the node's operands.
+    pub args: Vec<(String, Arg<u16>)>,
+    /// The recorder's handle for running it, where it came from a recording.
+    pub replay: Option<u32>,
+    /// Arguments (schema positions) that the operator writes: they are copied before the call, and the copies are
+    /// further results of the node, after the operator's own.
+    pub writes: SmallVec<[u16; 1]>,
+    /// Draws random numbers: never removed, reordered against other such calls, or run twice.
+    pub random: bool,
+}
+
+impl AtenCall {
+    /// The argument of this schema name.
+    pub fn arg(&self, name: &str) -> Option<&Arg<u16>> {
+        self.args.iter().find(|(n, _)| n == name).map(|(_, a)| a)
+    }
+
+    /// Operator and overload, `aten::add.Tensor`.
+    pub fn full_name(&self) -> String {
+        if self.overload.is_empty() { self.op.clone() } else { format!("{}.{}", self.op, self.overload) }
+    }
+}
+
+/// The operator of a node.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Op {
+    /// The call's input of this index.
+    Input(u32),
+    /// A live tensor of the model: slot in the owner's list.
+    Param(u32),
+    /// A tensor held by value: slot in the owner's pool of constants.
+    Const(u32),
+    /// A literal of rank 0.
+    Scalar(Literal),
+    /// A libtorch operator.
+    Aten(Box<AtenCall>),
+    /// A scalar function on corresponding elements; operands have the result's shape. `f16` and `bf16` are computed
+    /// in `f32` and rounded where the value is stored or cast.
+    Map(ScalarFn),
+    /// Conversion to the result's element type; never elided where it rounds.
+    Cast,
+    /// Position along `dim` of the result's shape, of the result's (integer) type. No operands.
+    Iota {
+        /// The dimension.
+        dim: u8,
+    },
+    /// The operand's elements in another arrangement.
+    View(View),
+    /// Operands joined along a dimension.
+    Concat {
+        /// The dimension.
+        dim: u8,
+    },
+    /// Elements combined along dimensions, which disappear from the shape. `f16` and `bf16` accumulate in `f32`.
+    Reduce {
+        /// The combiner.
+        combine: ReduceFn,
+        /// Dimensions, ascending.
+        dims: SmallVec<[u8; 6]>,
+    },
+    /// `out[i...] = source[i... with i[dim] replaced by index[i...]]`. Operands: source, index (`i64` or `i32`, of
+    /// the result's shape). An index out of range reads nothing; the runtime checks indices where eager would raise.
+    Gather {
+        /// The dimension.
+        dim: u8,
+    },
+}
+
+/// A node: operator, types of its results, and the captured operator that it came from.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Node {
+    /// The operator.
+    pub op: Op,
+    /// One type per result.
+    pub outs: SmallVec<[TensorType; 1]>,
+    /// Index into [`Graph::origins`], for explanations.
+    pub origin: Option<u32>,
+}
+
+/// An edge: which result of the source is which operand of the target.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Edge {
+    /// Operand position at the target.
+    pub operand: u16,
+    /// Result of the source.
+    pub out: u16,
+}
+
+/// A write-back: at the end of the call, the tensor of `target` takes the value `value`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Update {
+    /// An [`Op::Input`] or [`Op::Param`] node.
+    pub target: NodeId,
+    /// Its new value, of the same type.
+    pub value: ValueRef,
+}
+
+/// A tensor graph.
+#[derive(Clone, Debug, Default)]
+pub struct Graph {
+    nodes: StableDiGraph<Node, Edge>,
+    /// Results in order.
+    pub outputs: Vec<ValueRef>,
+    /// Write-backs in order.
+    pub updates: Vec<Update>,
+    /// Captured operators, as `aten::gelu #17`; nodes refer to them by index.
+    pub origins: Vec<String>,
+}
+
+impl Graph {
+    /// An empty graph.
+    pub fn new() -> Graph {
+        Graph::default()
+    }
+
+    /// Adds a node with operands; the caller gives the types of its results.
+    pub fn add(
+        &mut self,
+        op: Op,
+        operands: &[ValueRef],
+        outs: impl IntoIterator<Item = TensorType>,
+        origin: Option<u32>,
+    ) -> NodeId {
+        let id = self.nodes.add_node(Node { op, outs: outs.into_iter().collect(), origin });
+        for (position, value) in operands.iter().enumerate() {
+            self.nodes.add_edge(value.node, id, Edge { operand: position as u16, out: value.out });
+        }
+        id
+    }
+
+    /// The node.
+    ///
+    /// # Panics
+    /// If `id` is not of this graph.
+    pub fn node(&self, id: NodeId) -> &Node {
+        &self.nodes[id]
+    }
+
+    /// The node, to change.
+    ///
+    /// # Panics
+    /// If `id` is not of this graph.
+    pub fn node_mut(&mut self, id: NodeId) -> &mut Node {
+        &mut self.nodes[id]
+    }
+
+    /// The type of a value.
+    ///
+    /// # Panics
+    /// If `value` is not of this graph.
+    pub fn ty(&self, value: ValueRef) -> &TensorType {
+        &self.nodes[value.node].outs[usize::from(value.out)]
+    }
+
+    /// Operands in order.
+    pub fn operands(&self, id: NodeId) -> SmallVec<[ValueRef; 4]> {
+        let mut found: SmallVec<[(u16, ValueRef); 4]> = self
+            .nodes
+            .edges_directed(id, Direction::Incoming)
+            .map(|e| (e.weight().operand, ValueRef { node: e.source(), out: e.weight().out }))
+            .collect();
+        found.sort_unstable_by_key(|&(position, _)| position);
+        found.into_iter().map(|(_, value)| value).collect()
+    }
+
+    /// Uses of any result of a node: user, operand position there, result used; in a deterministic order.
+    pub fn users(&self, id: NodeId) -> SmallVec<[(NodeId, Edge); 4]> {
+        let mut found: SmallVec<[(NodeId, Edge); 4]> =
+            self.nodes.edges_directed(id, Direction::Outgoing).map(|e| (e.target(), *e.weight())).collect();
+        found.sort_unstable_by_key(|&(user, edge)| (user, edge.operand));
+        found
+    }
+
+    /// Nodes in order of their index, which is an order of creation.
+    pub fn ids(&self) -> impl Iterator<Item = NodeId> + '_ {
+        self.nodes.node_indices()
+    }
+
+    /// Number of nodes.
+    pub fn len(&self) -> usize {
+        self.nodes.node_count()
+    }
+
+    /// Whether there are no nodes.
+    pub fn is_empty(&self) -> bool {
+        self.nodes.node_count() == 0
+    }
+
+    /// Nodes with operands before users; among ready nodes the lowest index first. `None` if there is a cycle.
+    pub fn topological(&self) -> Option<Vec<NodeId>> {
+        let mut missing: Vec<usize> =
+            vec![0; self.nodes.node_indices().map(|n| n.index() + 1).max().unwrap_or(0)];
+        let mut ready = std::collections::BinaryHeap::new();
+        for id in self.ids() {
+            let count = self.nodes.edges_directed(id, Direction::Incoming).count();
+            missing[id.index()] = count;
+            if count == 0 {
+                ready.push(std::cmp::Reverse(id));
+            }
+        }
+        let mut order = Vec::with_capacity(self.len());
+        while let Some(std::cmp::Reverse(id)) = ready.pop() {
+            order.push(id);
+            for edge in self.nodes.edges_directed(id, Direction::Outgoing) {
+                let left = &mut missing[edge.target().index()];
+                *left -= 1;
+                if *left == 0 {
+                    ready.push(std::cmp::Reverse(edge.target()));
+                }
+            }
+        }
+        (order.len() == self.len()).then_some(order)
+    }
+
+    /// Makes every use of `from`, outputs and write-backs included, a use of `to`.
+    pub fn replace_uses(&mut self, from: ValueRef, to: ValueRef) {
+        let edges: Vec<_> = self
+            .nodes
+            .edges_directed(from.node, Direction::Outgoing)
+            .filter(|e| e.weight().out == from.out)
+            .map(|e| (e.id(), e.target(), e.weight().operand))
+            .collect();
+        for (edge, user, operand) in edges {
+            self.nodes.remove_edge(edge);
+            self.nodes.add_edge(to.node, user, Edge { operand, out: to.out });
+        }
+        for output in self.outputs.iter_mut().filter(|o| **o == from) {
+            *output = to;
+        }
+        for update in self.updates.iter_mut().filter(|u| u.value == from) {
+            update.value = to;
+        }
+    }
+
+    /// Removes a node and its edges.
+    pub fn remove(&mut self, id: NodeId) {
+        self.nodes.remove_node(id);
+    }
+
+    /// Removes nodes that no output, write-back or random call needs; inputs stay.
+    pub fn remove_unused(&mut self) {
+        let mut needed = fixed_set(self);
+        let mut stack: Vec<NodeId> = self.outputs.iter().map(|v| v.node).collect();
+        stack.extend(self.updates.iter().flat_map(|u| [u.target, u.value.node]));
+        stack.extend(self.ids().filter(|&id| match &self.nodes[id].op {
+            Op::Input(_) => true,
+            Op::Aten(call) => call.random,
+            _ => false,
+        }));
+        while let Some(id) = stack.pop() {
+            if !std::mem::replace(&mut needed[id.index()], true) {
+                stack.extend(self.nodes.neighbors_directed(id, Direction::Incoming));
+            }
+        }
+        self.nodes.retain_nodes(|_, id| needed[id.index()]);
+    }
+}
+
+fn fixed_set(graph: &Graph) -> Vec<bool> {
+    vec![false; graph.nodes.node_indices().map(|n| n.index() + 1).max().unwrap_or(0)]
+}

@@ -1,0 +1,183 @@
+//! Types of tensors: element type, shape, strides, device.
+
+use std::fmt;
+
+use smallvec::SmallVec;
+use tilefuse_block::Elem;
+
+/// Sizes or strides of a tensor, outermost dimension first.
+pub type Dims = SmallVec<[i64; 6]>;
+
+/// The element type of a tensor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum DType {
+    /// One that kernels can be generated for.
+    Elem(Elem),
+    /// One that only libtorch handles (complex, quantised, ...), by its `c10::ScalarType` number.
+    Other(i8),
+}
+
+impl DType {
+    /// The element kind, where kernels can be generated for it.
+    pub fn elem(self) -> Option<Elem> {
+        match self {
+            DType::Elem(e) => Some(e),
+            DType::Other(_) => None,
+        }
+    }
+
+    /// Whether this is `f16`, `bf16`, `f32` or `f64`.
+    pub fn is_float(self) -> bool {
+        self.elem().is_some_and(Elem::is_float)
+    }
+
+    /// From the number of a `c10::ScalarType`.
+    pub fn from_scalar_type(number: i8) -> DType {
+        match number {
+            0 => DType::Elem(Elem::U8),
+            1 => DType::Elem(Elem::I8),
+            2 => DType::Elem(Elem::I16),
+            3 => DType::Elem(Elem::I32),
+            4 => DType::Elem(Elem::I64),
+            5 => DType::Elem(Elem::F16),
+            6 => DType::Elem(Elem::F32),
+            7 => DType::Elem(Elem::F64),
+            11 => DType::Elem(Elem::Bool),
+            15 => DType::Elem(Elem::Bf16),
+            27 => DType::Elem(Elem::U16),
+            28 => DType::Elem(Elem::U32),
+            29 => DType::Elem(Elem::U64),
+            other => DType::Other(other),
+        }
+    }
+
+    /// The number of the `c10::ScalarType`.
+    pub fn scalar_type(self) -> i8 {
+        match self {
+            DType::Elem(Elem::U8) => 0,
+            DType::Elem(Elem::I8) => 1,
+            DType::Elem(Elem::I16) => 2,
+            DType::Elem(Elem::I32) => 3,
+            DType::Elem(Elem::I64) => 4,
+            DType::Elem(Elem::F16) => 5,
+            DType::Elem(Elem::F32) => 6,
+            DType::Elem(Elem::F64) => 7,
+            DType::Elem(Elem::Bool) => 11,
+            DType::Elem(Elem::Bf16) => 15,
+            DType::Elem(Elem::U16) => 27,
+            DType::Elem(Elem::U32) => 28,
+            DType::Elem(Elem::U64) => 29,
+            DType::Other(number) => number,
+        }
+    }
+}
+
+impl From<Elem> for DType {
+    fn from(elem: Elem) -> DType {
+        DType::Elem(elem)
+    }
+}
+
+impl fmt::Display for DType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            DType::Elem(e) => write!(f, "{e}"),
+            DType::Other(n) => write!(f, "dtype{n}"),
+        }
+    }
+}
+
+/// Where a tensor lives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Device {
+    /// Host memory.
+    Cpu,
+    /// The CUDA device of this ordinal.
+    Cuda(u32),
+    /// A device that only libtorch handles, by its `c10::DeviceType` number.
+    Other(i8),
+}
+
+impl fmt::Display for Device {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Device::Cpu => f.write_str("cpu"),
+            Device::Cuda(n) => write!(f, "cuda:{n}"),
+            Device::Other(n) => write!(f, "device{n}"),
+        }
+    }
+}
+
+/// The type of a tensor value.
+///
+/// Printed as `f32[2,3]`; with strides where they are not row-major, `f32[2,3]{1,2}`; with the device where it is
+/// not the CPU, `f32[2,3]@cuda:0`.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct TensorType {
+    /// Element type.
+    pub dtype: DType,
+    /// Sizes.
+    pub shape: Dims,
+    /// Strides in elements.
+    pub strides: Dims,
+    /// Device.
+    pub device: Device,
+}
+
+impl TensorType {
+    /// A row-major tensor.
+    pub fn contiguous(dtype: DType, shape: &[i64], device: Device) -> TensorType {
+        TensorType { dtype, shape: Dims::from_slice(shape), strides: row_major(shape), device }
+    }
+
+    /// Number of elements; 1 for rank 0.
+    pub fn numel(&self) -> i64 {
+        self.shape.iter().product()
+    }
+
+    /// Number of dimensions.
+    pub fn rank(&self) -> usize {
+        self.shape.len()
+    }
+
+    /// Bytes of the elements; 0 for an element type that only libtorch handles.
+    pub fn bytes(&self) -> u64 {
+        self.dtype.elem().map_or(0, |e| self.numel() as u64 * u64::from(e.bytes()))
+    }
+
+    /// Whether the strides are row-major (dimensions of size 1 and empty tensors do not count).
+    pub fn is_contiguous(&self) -> bool {
+        if self.numel() == 0 {
+            return true;
+        }
+        let expected = row_major(&self.shape);
+        (0..self.rank()).all(|d| self.shape[d] == 1 || self.strides[d] == expected[d])
+    }
+}
+
+/// Row-major strides of a shape, as libtorch computes them (an extent of 0 counts as 1).
+pub fn row_major(shape: &[i64]) -> Dims {
+    let mut strides = Dims::from_elem(1, shape.len());
+    for d in (0..shape.len().saturating_sub(1)).rev() {
+        strides[d] = strides[d + 1] * shape[d + 1].max(1);
+    }
+    strides
+}
+
+impl fmt::Display for TensorType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}[{}]", self.dtype, join(&self.shape))?;
+        if self.strides != row_major(&self.shape) {
+            write!(f, "{{{}}}", join(&self.strides))?;
+        }
+        if self.device != Device::Cpu {
+            write!(f, "@{}", self.device)?;
+        }
+        Ok(())
+    }
+}
+
+/// Numbers separated by commas.
+pub(crate) fn join(numbers: &[i64]) -> String {
+    numbers.iter().map(ToString::to_string).collect::<Vec<_>>().join(",")
+}
