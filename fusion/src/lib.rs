@@ -6,6 +6,7 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod graph;
+mod index;
 mod recording;
 mod types;
 
