@@ -49,6 +49,23 @@ impl Indices {
         Indices { extents: extents.to_vec(), ..Indices::default() }
     }
 
+    /// Adds a variable of this extent.
+    pub fn add_var(&mut self, extent: i64) -> Var {
+        self.extents.push(extent);
+        Var(self.extents.len() as u32 - 1)
+    }
+
+    /// `(c, rest)` with `expr = c · var + rest` and `rest` free of `var`, if there is such a form.
+    pub fn split_var(&mut self, expr: Expr, var: Var) -> Option<(i64, Expr)> {
+        if self.nested_vars(expr) & (1 << var.0.min(63)) != 0 {
+            return None;
+        }
+        let mut linear = self.linear(expr).clone();
+        let at = linear.terms.iter().position(|&(atom, _)| atom == Atom::Var(var));
+        let coefficient = at.map_or(0, |at| linear.terms.remove(at).1);
+        Some((coefficient, self.intern(linear)))
+    }
+
     /// Extents of the variables.
     pub fn extents(&self) -> &[i64] {
         &self.extents
@@ -171,6 +188,11 @@ impl Indices {
             }
         }
         Some((coefficients, linear.constant))
+    }
+
+    /// The coefficient of a variable outside quotients and remainders.
+    pub fn coefficient(&self, expr: Expr, var: Var) -> i64 {
+        self.linear(expr).terms.iter().find(|&&(atom, _)| atom == Atom::Var(var)).map_or(0, |&(_, c)| c)
     }
 
     /// Which variables the expression depends on, as a bit set.

@@ -7,7 +7,9 @@
 
 mod graph;
 mod index;
+mod kernel;
 mod recording;
+mod schedule;
 mod types;
 
 pub use graph::{AtenCall, Edge, Graph, Node, NodeId, Op, Update, ValueRef, View};

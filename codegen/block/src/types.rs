@@ -281,3 +281,14 @@ impl Literal {
         (!self.elem.is_float()).then_some(self.bits as i64)
     }
 }
+
+impl Literal {
+    /// The value of `literal` as another kind; floats are rounded, integers wrapped.
+    pub fn of_literal(elem: Elem, literal: Literal) -> Literal {
+        match literal.as_i64() {
+            Some(value) if elem.is_float() && literal.elem != Elem::U64 => Literal::float(elem, value as f64),
+            Some(value) if !elem.is_float() => Literal::int(elem, value),
+            _ => Literal::of(elem, literal.as_f64()),
+        }
+    }
+}

@@ -1,0 +1,538 @@
+//! Graph nodes to kernel expressions.
+
+use rustc_hash::{FxHashMap, FxHashSet};
+use smallvec::SmallVec;
+use tilefuse_block::{Elem, Literal, ScalarFn};
+
+use super::{Buffer, Dynamic, KExpr, KNode, Kernel, Layouts, Reduction, Refusal, Store};
+use crate::graph::{Graph, NodeId, Op, ValueRef, View};
+use crate::index::{Expr, Indices};
+use crate::types::Dims;
+
+/// Most expressions of one kernel.
+const MAX_EXPRS: usize = 2000;
+/// Most buffers of one kernel: a GPU passes them all as parameters.
+const MAX_BUFFERS: usize = 48;
+
+type Index = SmallVec<[Expr; 6]>;
+
+/// Which nodes become one kernel.
+#[derive(Clone, Debug)]
+pub struct Group {
+    /// Compute nodes of the group; views, literals and iotas need not be listed.
+    pub nodes: FxHashSet<NodeId>,
+    /// Values that must be in memory afterwards.
+    pub roots: Vec<ValueRef>,
+    /// The reference shape: the result's of a pointwise group, a reduction's operand's else.
+    pub shape: Dims,
+    /// Which dimensions of `shape` are reduced.
+    pub reduced: SmallVec<[bool; 6]>,
+}
+
+/// Builds the kernel of a group over the given variables.
+///
+/// `domain` gives, for every dimension of the group's shape, which variables make it up: extents and whether they are
+/// reduced; see [`super::coalesce()`]. `None` makes one variable of each dimension.
+pub fn build(
+    graph: &Graph,
+    group: &Group,
+    layouts: &dyn Layouts,
+    domain: Option<&Domain>,
+) -> Result<Kernel, Refusal> {
+    let own;
+    let domain = match domain {
+        Some(d) => d,
+        None => {
+            own = Domain::of(group);
+            &own
+        }
+    };
+    let mut kernel = Kernel { indices: Indices::new(&domain.extents), ..Kernel::default() };
+    kernel.reduced = domain.reduced.clone();
+    kernel.reference = domain.reference(&mut kernel.indices, &group.shape);
+    let mut builder = Builder {
+        graph,
+        group,
+        layouts,
+        kernel,
+        memo: FxHashMap::default(),
+        reduces: FxHashMap::default(),
+        buffers: FxHashMap::default(),
+    };
+    for &root in &group.roots {
+        builder.store(root)?;
+    }
+    Ok(builder.kernel)
+}
+
+/// The loop variables of a kernel, and how dimensions of the reference shape follow from them.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Domain {
+    /// Extents.
+    pub extents: Vec<i64>,
+    /// Which are reduced.
+    pub reduced: Vec<bool>,
+    /// For each variable, the reference dimensions that it runs over, outermost first.
+    pub dims: Vec<SmallVec<[u8; 4]>>,
+}
+
+impl Domain {
+    /// One variable for each dimension.
+    pub fn of(group: &Group) -> Domain {
+        Domain {
+            extents: group.shape.to_vec(),
+            reduced: group.reduced.to_vec(),
+            dims: (0..group.shape.len()).map(|d| SmallVec::from_slice(&[d as u8])).collect(),
+        }
+    }
+
+    fn reference(&self, indices: &mut Indices, shape: &[i64]) -> Vec<(i64, Expr)> {
+        let zero = indices.constant(0);
+        let mut reference: Vec<(i64, Expr)> = shape.iter().map(|&n| (n, zero)).collect();
+        for (v, dims) in self.dims.iter().enumerate() {
+            let var = indices.var(crate::index::Var(v as u32));
+            let sizes: Dims = dims.iter().map(|&d| shape[usize::from(d)]).collect();
+            let parts = indices.delinearize(var, &sizes);
+            for (&d, part) in dims.iter().zip(parts) {
+                reference[usize::from(d)].1 = part;
+            }
+        }
+        reference
+    }
+}
+
+struct Builder<'a> {
+    graph: &'a Graph,
+    group: &'a Group,
+    layouts: &'a dyn Layouts,
+    kernel: Kernel,
+    memo: FxHashMap<(ValueRef, Index, Option<KExpr>), KExpr>,
+    /// Row index and expression of each reduction.
+    reduces: FxHashMap<NodeId, (Index, KExpr)>,
+    buffers: FxHashMap<ValueRef, u32>,
+}
+
+impl Builder<'_> {
+    fn store(&mut self, root: ValueRef) -> Result<(), Refusal> {
+        let ty = self.graph.ty(root);
+        let elem = ty.dtype.elem().ok_or(Refusal::ElementType)?;
+        let shape = ty.shape.clone();
+        let index = self.aligned_index(&shape)?;
+        let value = self.value(root, &index, None)?;
+        let value = self.cast(value, elem);
+        let (strides, _) = self.layouts.strides(root);
+        let addr = self.address(&index, &strides);
+        let buffer = self.buffer(root, elem, true)?;
+        self.kernel.stores.push(Store { buffer, addr, value });
+        Ok(())
+    }
+
+    /// The index in `shape` of the point at hand, or of its row.
+    fn aligned_index(&mut self, shape: &[i64]) -> Result<Index, Refusal> {
+        let numel: i64 = shape.iter().product();
+        let reference = self.kernel.reference.clone();
+        let points: i64 = reference.iter().map(|r| r.0).product();
+        let kept: Vec<(i64, Expr)> =
+            reference.iter().zip(&self.group.reduced).filter(|(_, r)| !**r).map(|(r, _)| *r).collect();
+        let rows: i64 = kept.iter().map(|r| r.0).product();
+        let parts = if numel == points {
+            reference
+        } else if numel == rows {
+            kept
+        } else {
+            return Err(Refusal::Extent { numel, points, rows });
+        };
+        let sizes: Dims = parts.iter().map(|p| p.0).collect();
+        if sizes[..] == *shape {
+            return Ok(parts.iter().map(|p| p.1).collect());
+        }
+        let exprs: Index = parts.iter().map(|p| p.1).collect();
+        let position = self.kernel.indices.linearize(&exprs, &sizes);
+        Ok(self.kernel.indices.delinearize(position, shape))
+    }
+
+    fn value(&mut self, value: ValueRef, index: &[Expr], valid: Option<KExpr>) -> Result<KExpr, Refusal> {
+        let key = (value, Index::from_slice(index), valid);
+        if let Some(&known) = self.memo.get(&key) {
+            return Ok(known);
+        }
+        if self.kernel.exprs.len() > MAX_EXPRS {
+            return Err(Refusal::TooLarge { limit: MAX_EXPRS });
+        }
+        let expr = self.compute(value, index, valid)?;
+        self.memo.insert(key, expr);
+        Ok(expr)
+    }
+
+    fn compute(&mut self, value: ValueRef, index: &[Expr], valid: Option<KExpr>) -> Result<KExpr, Refusal> {
+        let graph = self.graph;
+        let node = graph.node(value.node);
+        let operands = graph.operands(value.node);
+        match &node.op {
+            Op::Scalar(literal) => Ok(self.constant(*literal)),
+            Op::Iota { dim } => {
+                let elem = graph.ty(value).dtype.elem().ok_or(Refusal::ElementType)?;
+                Ok(self.kernel.intern(KNode::Index(index[usize::from(*dim)], elem)))
+            }
+            Op::View(view) => self.view(view, value, operands[0], index, valid),
+            _ if !self.group.nodes.contains(&value.node) => self.load(value, index, valid, None),
+            Op::Map(function) => self.map(*function, value, &operands, index, valid),
+            Op::Cast => self.convert(value, operands[0], index, valid),
+            Op::Concat { dim } => self.concat(usize::from(*dim), &operands, index, valid),
+            Op::Gather { dim } => self.gather(usize::from(*dim), &operands, index, valid),
+            Op::Reduce { dims, .. } => self.reduce(value.node, dims, operands[0], index),
+            Op::Input(_) | Op::Param(_) | Op::Const(_) => self.load(value, index, valid, None),
+            Op::Aten(call) => Err(Refusal::Extern(call.full_name())),
+        }
+    }
+
+    fn constant(&mut self, literal: Literal) -> KExpr {
+        let compute = compute_elem(literal.elem);
+        self.kernel.intern(KNode::Const(Literal::of_literal(compute, literal)))
+    }
+
+    /// An element of a value in memory, widened to the kind that it is computed in.
+    fn load(
+        &mut self,
+        value: ValueRef,
+        index: &[Expr],
+        mask: Option<KExpr>,
+        dynamic: Option<Dynamic>,
+    ) -> Result<KExpr, Refusal> {
+        let elem = self.graph.ty(value).dtype.elem().ok_or(Refusal::ElementType)?;
+        let (strides, _) = self.layouts.strides(value);
+        let addr = self.address(index, &strides);
+        self.load_at(value, elem, addr, mask, dynamic)
+    }
+
+    fn load_at(
+        &mut self,
+        value: ValueRef,
+        elem: Elem,
+        addr: Expr,
+        mask: Option<KExpr>,
+        dynamic: Option<Dynamic>,
+    ) -> Result<KExpr, Refusal> {
+        let buffer = self.buffer(value, elem, false)?;
+        let loaded = self.kernel.intern(KNode::Load { buffer, addr, dynamic, mask });
+        Ok(self.cast(loaded, compute_elem(elem)))
+    }
+
+    fn buffer(&mut self, value: ValueRef, elem: Elem, written: bool) -> Result<u32, Refusal> {
+        if let Some(&known) = self.buffers.get(&value) {
+            self.kernel.buffers[known as usize].written |= written;
+            return Ok(known);
+        }
+        if self.kernel.buffers.len() >= MAX_BUFFERS {
+            return Err(Refusal::TooManyBuffers { limit: MAX_BUFFERS });
+        }
+        let (_, span) = self.layouts.strides(value);
+        let position = self.kernel.buffers.len() as u32;
+        self.kernel.buffers.push(Buffer { value, elem, span, written });
+        self.buffers.insert(value, position);
+        Ok(position)
+    }
+
+    fn address(&mut self, index: &[Expr], strides: &[i64]) -> Expr {
+        let mut addr = self.kernel.indices.constant(0);
+        for (&i, &s) in index.iter().zip(strides) {
+            addr = self.kernel.indices.add_scaled(addr, i, s);
+        }
+        addr
+    }
+
+    fn cast(&mut self, value: KExpr, to: Elem) -> KExpr {
+        if self.kernel.info(value).elem == to {
+            return value;
+        }
+        if let KNode::Const(literal) = *self.kernel.node(value) {
+            if to.is_float() || !literal.elem.is_float() {
+                return self.kernel.intern(KNode::Const(Literal::of_literal(to, literal)));
+            }
+        }
+        self.kernel.intern(KNode::Cast(value, to))
+    }
+
+    /// Rounds a value that stands for one of a narrower kind, unless it is one exactly.
+    fn round_to(&mut self, value: KExpr, narrow: Elem) -> KExpr {
+        if compute_elem(narrow) == narrow {
+            return value;
+        }
+        match *self.kernel.node(value) {
+            KNode::Const(_) => return value,
+            KNode::Cast(inner, _) if self.kernel.info(inner).elem == narrow => return value,
+            _ => {}
+        }
+        let rounded = self.cast(value, narrow);
+        self.cast(rounded, compute_elem(narrow))
+    }
+
+    fn map(
+        &mut self,
+        function: ScalarFn,
+        value: ValueRef,
+        operands: &[ValueRef],
+        index: &[Expr],
+        valid: Option<KExpr>,
+    ) -> Result<KExpr, Refusal> {
+        let mut args: SmallVec<[KExpr; 3]> = SmallVec::new();
+        for &operand in operands {
+            let arg = self.value(operand, index, valid)?;
+            let elem = self.graph.ty(operand).dtype.elem().ok_or(Refusal::ElementType)?;
+            args.push(if jumps(function) { self.round_to(arg, elem) } else { arg });
+        }
+        self.graph.ty(value).dtype.elem().ok_or(Refusal::ElementType)?;
+        Ok(self.kernel.intern(KNode::Map(function, args)))
+    }
+
+    fn convert(
+        &mut self,
+        value: ValueRef,
+        operand: ValueRef,
+        index: &[Expr],
+        valid: Option<KExpr>,
+    ) -> Result<KExpr, Refusal> {
+        let to = self.graph.ty(value).dtype.elem().ok_or(Refusal::ElementType)?;
+        let from = self.graph.ty(operand).dtype.elem().ok_or(Refusal::ElementType)?;
+        let arg = self.value(operand, index, valid)?;
+        let arg = if to.is_float() { arg } else { self.round_to(arg, from) };
+        let converted = if from == to { arg } else { self.cast(arg, to) };
+        Ok(self.cast(converted, compute_elem(to)))
+    }
+
+    fn view(
+        &mut self,
+        view: &View,
+        value: ValueRef,
+        operand: ValueRef,
+        index: &[Expr],
+        valid: Option<KExpr>,
+    ) -> Result<KExpr, Refusal> {
+        let to = self.graph.ty(value).shape.clone();
+        let from = self.graph.ty(operand).shape.clone();
+        let inner = view_index(&mut self.kernel.indices, view, &from, &to, index);
+        let View::Pad { fill, .. } = view else {
+            return self.value(operand, &inner, valid);
+        };
+        let inside = self.all_inside(&inner, &from);
+        let fill = self.constant(*fill);
+        let Some(inside) = inside else {
+            return self.value(operand, &inner, valid);
+        };
+        let both = self.and(valid, Some(inside));
+        let padded = self.value(operand, &inner, both)?;
+        Ok(self.select(inside, padded, fill))
+    }
+
+    /// Where an index is inside a shape; `None` where it always is.
+    fn all_inside(&mut self, index: &[Expr], shape: &[i64]) -> Option<KExpr> {
+        let mut inside = None;
+        for (&i, &n) in index.iter().zip(shape) {
+            let test = self.in_range(i, 0, n);
+            inside = self.and(inside, test);
+        }
+        inside
+    }
+
+    /// `low <= expr < high`; `None` where it always holds.
+    fn in_range(&mut self, expr: Expr, low: i64, high: i64) -> Option<KExpr> {
+        let (least, most) = self.kernel.indices.range(expr);
+        let always = low <= least && most < high;
+        (!always).then(|| self.kernel.intern(KNode::InRange(expr, low, high)))
+    }
+
+    fn and(&mut self, a: Option<KExpr>, b: Option<KExpr>) -> Option<KExpr> {
+        match (a, b) {
+            (Some(a), Some(b)) if a == b => Some(a),
+            (Some(a), Some(b)) => {
+                Some(self.kernel.intern(KNode::Map(ScalarFn::And, SmallVec::from_slice(&[a, b]))))
+            }
+            (one, other) => one.or(other),
+        }
+    }
+
+    fn select(&mut self, condition: KExpr, yes: KExpr, no: KExpr) -> KExpr {
+        if yes == no {
+            return yes;
+        }
+        self.kernel.intern(KNode::Map(ScalarFn::Select, SmallVec::from_slice(&[condition, yes, no])))
+    }
+
+    fn concat(
+        &mut self,
+        dim: usize,
+        operands: &[ValueRef],
+        index: &[Expr],
+        valid: Option<KExpr>,
+    ) -> Result<KExpr, Refusal> {
+        let mut starts = Vec::with_capacity(operands.len());
+        let mut end = 0;
+        for &operand in operands {
+            starts.push(end);
+            end += self.graph.ty(operand).shape[dim];
+        }
+        let mut result = None;
+        for (&operand, &start) in operands.iter().zip(&starts).rev() {
+            let size = self.graph.ty(operand).shape[dim];
+            let (least, most) = self.kernel.indices.range(index[dim]);
+            if size == 0 || most < start || least >= start + size {
+                continue;
+            }
+            let test = self.in_range(index[dim], start, start + size);
+            let mut inner = Index::from_slice(index);
+            inner[dim] = self.kernel.indices.add_const(index[dim], -start);
+            let both = self.and(valid, test);
+            let part = self.value(operand, &inner, both)?;
+            result = Some(match (test, result) {
+                (Some(test), Some(rest)) => self.select(test, part, rest),
+                _ => part,
+            });
+        }
+        result.ok_or(Refusal::Empty)
+    }
+
+    fn gather(
+        &mut self,
+        dim: usize,
+        operands: &[ValueRef],
+        index: &[Expr],
+        valid: Option<KExpr>,
+    ) -> Result<KExpr, Refusal> {
+        let position = self.value(operands[1], index, valid)?;
+        let bound = self.graph.ty(operands[0]).shape[dim];
+        let var = self.kernel.indices.add_var(bound);
+        let mut at = Index::from_slice(index);
+        at[dim] = self.kernel.indices.var(var);
+        let (base, inner) = self.resolve(operands[0], at)?;
+        let (strides, _) = self.layouts.strides(base);
+        let addr = self.address(&inner, &strides);
+        let split = self.kernel.indices.split_var(addr, var);
+        let (stride, rest) = split.ok_or(Refusal::GatherSource)?;
+        let elem = self.graph.ty(base).dtype.elem().ok_or(Refusal::ElementType)?;
+        self.load_at(base, elem, rest, valid, Some(Dynamic { index: position, stride, bound }))
+    }
+
+    /// Follows views without fill from a value down to one in memory.
+    fn resolve(&mut self, mut value: ValueRef, mut index: Index) -> Result<(ValueRef, Index), Refusal> {
+        loop {
+            match &self.graph.node(value.node).op {
+                Op::View(View::Pad { .. }) => return Err(Refusal::GatherSource),
+                Op::View(view) => {
+                    let operand = self.graph.operands(value.node)[0];
+                    let to = self.graph.ty(value).shape.clone();
+                    let from = self.graph.ty(operand).shape.clone();
+                    index = view_index(&mut self.kernel.indices, view, &from, &to, &index);
+                    value = operand;
+                }
+                Op::Scalar(_) | Op::Iota { .. } => return Err(Refusal::GatherSource),
+                _ if self.group.nodes.contains(&value.node) => return Err(Refusal::GatherSource),
+                _ => return Ok((value, index)),
+            }
+        }
+    }
+
+    fn reduce(
+        &mut self,
+        node: NodeId,
+        dims: &[u8],
+        operand: ValueRef,
+        index: &[Expr],
+    ) -> Result<KExpr, Refusal> {
+        if let Some((row, expr)) = self.reduces.get(&node) {
+            return if row[..] == *index { Ok(*expr) } else { Err(Refusal::OtherRow) };
+        }
+        let shape = self.graph.ty(operand).shape.clone();
+        let full = self.aligned_index(&shape)?;
+        self.check_reduced(&full, &shape, dims)?;
+        let is_reduced = |d: usize| dims.contains(&(d as u8));
+        let row: Index = (0..shape.len()).filter(|&d| !is_reduced(d)).map(|d| full[d]).collect();
+        let Op::Reduce { combine, .. } = self.graph.node(node).op else {
+            return Err(Refusal::OtherReduction);
+        };
+        let value = self.value(operand, &full, None)?;
+        let level = self.kernel.info(value).level + 1;
+        let position = self.kernel.reduces.len() as u32;
+        self.kernel.reduces.push(Reduction { combine, value, level });
+        let expr = self.kernel.intern(KNode::Reduce(position));
+        self.reduces.insert(node, (row.clone(), expr));
+        if row[..] == *index { Ok(expr) } else { Err(Refusal::OtherRow) }
+    }
+
+    /// Whether the dimensions that are reduced here are exactly the kernel's reduced variables.
+    fn check_reduced(&self, full: &[Expr], shape: &[i64], dims: &[u8]) -> Result<(), Refusal> {
+        let kernel = &self.kernel;
+        let reduced_vars = (0..kernel.reduced.len())
+            .filter(|&v| kernel.reduced[v])
+            .fold(0u64, |set, v| set | 1 << v.min(63));
+        let mut size = 1;
+        for (d, (&expr, &n)) in full.iter().zip(shape).enumerate() {
+            let vars = kernel.indices.vars(expr);
+            let reduced = dims.contains(&(d as u8));
+            let fits = if reduced { vars & !reduced_vars == 0 } else { vars & reduced_vars == 0 };
+            if !fits {
+                return Err(Refusal::OtherReduction);
+            }
+            size *= if reduced { n } else { 1 };
+        }
+        if size == kernel.reduced_points() { Ok(()) } else { Err(Refusal::OtherReduction) }
+    }
+}
+
+/// The kind that values of `elem` are computed in.
+pub(crate) fn compute_elem(elem: Elem) -> Elem {
+    match elem {
+        Elem::F16 | Elem::Bf16 => Elem::F32,
+        other => other,
+    }
+}
+
+/// Whether a small change of an operand can change the result by a jump.
+fn jumps(function: ScalarFn) -> bool {
+    use ScalarFn::*;
+    matches!(
+        function,
+        Eq | Ne | Lt | Le | Gt | Ge | IsInf | Floor | Ceil | Trunc | RoundEven | RemTrunc | RemFloor
+    )
+}
+
+/// The operand's index for an index of a view's result.
+pub(crate) fn view_index(
+    indices: &mut Indices,
+    view: &View,
+    from: &[i64],
+    to: &[i64],
+    index: &[Expr],
+) -> Index {
+    match view {
+        View::Reshape => {
+            let position = indices.linearize(index, to);
+            indices.delinearize(position, from)
+        }
+        View::Permute(perm) => {
+            let mut inner = Index::from_slice(index);
+            for (i, &axis) in perm.iter().enumerate() {
+                inner[usize::from(axis)] = index[i];
+            }
+            inner
+        }
+        View::Expand => {
+            let zero = indices.constant(0);
+            index.iter().zip(from).map(|(&i, &n)| if n == 1 { zero } else { i }).collect()
+        }
+        View::Slice { dim, start, step } => {
+            let mut inner = Index::from_slice(index);
+            let scaled = indices.scale(index[usize::from(*dim)], *step);
+            inner[usize::from(*dim)] = indices.add_const(scaled, *start);
+            inner
+        }
+        View::Flip(dims) => {
+            let mut inner = Index::from_slice(index);
+            for &d in dims {
+                let negative = indices.scale(index[usize::from(d)], -1);
+                inner[usize::from(d)] = indices.add_const(negative, from[usize::from(d)] - 1);
+            }
+            inner
+        }
+        View::Pad { low, .. } => index.iter().zip(low).map(|(&i, &l)| indices.add_const(i, -l)).collect(),
+    }
+}

@@ -1,0 +1,54 @@
+//! Merging loop variables: adjacent dimensions that every access walks as one become one variable.
+
+use smallvec::SmallVec;
+
+use super::build::{Domain, Group};
+use super::{Kernel, Layouts, Refusal, build};
+use crate::graph::Graph;
+use crate::index::Var;
+
+/// The kernel of a group over as few variables as its accesses allow; variables of extent 1 are dropped.
+pub fn coalesce(graph: &Graph, group: &Group, layouts: &dyn Layouts) -> Result<Kernel, Refusal> {
+    let fine = build(graph, group, layouts, None)?;
+    let domain = merged(&fine, group);
+    build(graph, group, layouts, Some(&domain))
+}
+
+fn merged(kernel: &Kernel, group: &Group) -> Domain {
+    let mut domain = Domain { extents: Vec::new(), reduced: Vec::new(), dims: Vec::new() };
+    for reduced in [false, true] {
+        let mut last: Option<u8> = None;
+        for d in 0..group.shape.len() as u8 {
+            let at = usize::from(d);
+            if group.reduced[at] != reduced || group.shape[at] == 1 {
+                continue;
+            }
+            if let Some(outer) = last
+                && mergeable(kernel, u32::from(outer), u32::from(d))
+                && let (Some(extent), Some(dims)) = (domain.extents.last_mut(), domain.dims.last_mut())
+            {
+                *extent *= group.shape[at];
+                dims.push(d);
+            } else {
+                domain.extents.push(group.shape[at]);
+                domain.reduced.push(reduced);
+                domain.dims.push(SmallVec::from_slice(&[d]));
+            }
+            last = Some(d);
+        }
+    }
+    domain
+}
+
+/// Whether every access steps from the end of `inner` to the next of `outer` as within `inner`.
+fn mergeable(kernel: &Kernel, outer: u32, inner: u32) -> bool {
+    let indices = &kernel.indices;
+    let extent = indices.extents()[inner as usize];
+    kernel.accesses().iter().all(|&(expr, _)| {
+        if indices.nested_vars(expr) & (1 << outer.min(63) | 1 << inner.min(63)) != 0 {
+            return false;
+        }
+        let coefficient = |v: u32| indices.coefficient(expr, Var(v));
+        coefficient(outer) == coefficient(inner) * extent
+    })
+}

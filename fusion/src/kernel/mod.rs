@@ -1,0 +1,286 @@
+//! Kernels as expressions over a loop domain: what a fused group computes, before tiles are chosen.
+//!
+//! The domain is a list of variables, each *parallel* or *reduced*. Every value is an expression at one point of the
+//! domain; loads and stores have addresses in [`crate::index`] form. Building a kernel from graph nodes folds view
+//! operators into those addresses, and fails with a [`Refusal`] where a value would be needed at an index at which the
+//! kernel does not have it: this is the legality test of fusion.
+
+mod build;
+mod coalesce;
+
+use rustc_hash::FxHashMap;
+use smallvec::SmallVec;
+use tilefuse_block::{Elem, Literal, ReduceFn, ScalarFn};
+
+use crate::graph::{NodeId, ValueRef};
+use crate::index::{Expr, Indices};
+use crate::types::Dims;
+
+pub use build::{Group, build};
+pub use coalesce::coalesce;
+
+/// An interned expression of a [`Kernel`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct KExpr(pub u32);
+
+impl KExpr {
+    /// The position in [`Kernel::exprs`].
+    pub fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+/// The part of an address that is read from data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Dynamic {
+    /// An integer index; out of `0..bound` nothing is read and the value is 0.
+    pub index: KExpr,
+    /// Elements between consecutive indices.
+    pub stride: i64,
+    /// Number of valid indices.
+    pub bound: i64,
+}
+
+/// A value at one point of the domain.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum KNode {
+    /// A literal.
+    Const(Literal),
+    /// An index expression as a number.
+    Index(Expr, Elem),
+    /// Whether `low <= expr < high`.
+    InRange(Expr, i64, i64),
+    /// The element of a buffer at an address; 0 where `mask` is false.
+    Load {
+        /// Position in [`Kernel::buffers`].
+        buffer: u32,
+        /// Address in elements.
+        addr: Expr,
+        /// A further, data-dependent part of the address.
+        dynamic: Option<Dynamic>,
+        /// Where the address is meaningful.
+        mask: Option<KExpr>,
+    },
+    /// A scalar function.
+    Map(ScalarFn, SmallVec<[KExpr; 3]>),
+    /// A conversion, with rounding.
+    Cast(KExpr, Elem),
+    /// The result of [`Kernel::reduces`] at this position.
+    Reduce(u32),
+}
+
+/// A reduction over all reduced variables.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Reduction {
+    /// The combiner.
+    pub combine: ReduceFn,
+    /// What is combined.
+    pub value: KExpr,
+    /// 1 for one whose operand contains no reduction, else one more than the highest that it contains.
+    pub level: u32,
+}
+
+/// A store of a value at every point of the domain, or of its parallel part.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Store {
+    /// Position in [`Kernel::buffers`].
+    pub buffer: u32,
+    /// Address in elements.
+    pub addr: Expr,
+    /// The value, of the buffer's element kind.
+    pub value: KExpr,
+}
+
+/// A buffer that a kernel reads or writes.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Buffer {
+    /// The graph value.
+    pub value: ValueRef,
+    /// Its element kind in memory.
+    pub elem: Elem,
+    /// Elements spanned from the first address, for bounds.
+    pub span: i64,
+    /// Whether the kernel writes it.
+    pub written: bool,
+}
+
+/// Facts of an expression that schedules ask for.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct KInfo {
+    /// Element kind of the value; `f16` and `bf16` only right after the cast that rounds.
+    pub elem: Elem,
+    /// Variables that it depends on, as a bit set; a reduction depends on parallel ones only.
+    pub vars: u64,
+    /// Highest level of a reduction that it depends on; 0 without.
+    pub level: u32,
+}
+
+/// A kernel over a domain.
+#[derive(Clone, Debug, Default)]
+pub struct Kernel {
+    /// The domain's variables and all index expressions.
+    pub indices: Indices,
+    /// For each domain variable, whether it is reduced. Variables past this list stand for data-dependent indices and
+    /// occur in no expression.
+    pub reduced: Vec<bool>,
+    /// Values, operands before users.
+    pub exprs: Vec<KNode>,
+    /// Facts of each.
+    pub info: Vec<KInfo>,
+    interned: FxHashMap<KNode, KExpr>,
+    /// Reductions, lower levels first.
+    pub reduces: Vec<Reduction>,
+    /// Stores.
+    pub stores: Vec<Store>,
+    /// Buffers, in order of first use.
+    pub buffers: Vec<Buffer>,
+    /// For each variable of the reference shape: its size and, in terms of this kernel's variables, its index.
+    pub reference: Vec<(i64, Expr)>,
+}
+
+impl Kernel {
+    /// Facts of an expression.
+    pub fn info(&self, expr: KExpr) -> KInfo {
+        self.info[expr.index()]
+    }
+
+    /// The node of an expression.
+    pub fn node(&self, expr: KExpr) -> &KNode {
+        &self.exprs[expr.index()]
+    }
+
+    /// Product of the extents of the parallel variables.
+    pub fn parallel_points(&self) -> i64 {
+        self.points(false)
+    }
+
+    /// Product of the extents of the reduced variables.
+    pub fn reduced_points(&self) -> i64 {
+        self.points(true)
+    }
+
+    fn points(&self, reduced: bool) -> i64 {
+        let extents = self.indices.extents();
+        self.reduced.iter().zip(extents).filter(|&(&r, _)| r == reduced).map(|(_, &n)| n).product()
+    }
+
+    /// Addresses and index values, each with a weight in bytes per point.
+    pub fn accesses(&self) -> Vec<(Expr, u32)> {
+        let mut found = Vec::new();
+        for node in &self.exprs {
+            match node {
+                KNode::Load { buffer, addr, .. } => {
+                    found.push((*addr, self.buffers[*buffer as usize].elem.bytes()));
+                }
+                KNode::Index(e, _) | KNode::InRange(e, ..) => found.push((*e, 0)),
+                _ => {}
+            }
+        }
+        found.extend(self.stores.iter().map(|s| (s.addr, self.buffers[s.buffer as usize].elem.bytes())));
+        found
+    }
+
+    /// Adds an expression, or finds it.
+    pub fn intern(&mut self, node: KNode) -> KExpr {
+        if let Some(&known) = self.interned.get(&node) {
+            return known;
+        }
+        let info = self.info_of(&node);
+        let expr = KExpr(self.exprs.len() as u32);
+        self.exprs.push(node.clone());
+        self.info.push(info);
+        self.interned.insert(node, expr);
+        expr
+    }
+
+    fn info_of(&self, node: &KNode) -> KInfo {
+        let join = |elem, parts: &[KExpr], vars: u64| {
+            parts.iter().map(|&p| self.info(p)).fold(KInfo { elem, vars, level: 0 }, |a, b| KInfo {
+                elem,
+                vars: a.vars | b.vars,
+                level: a.level.max(b.level),
+            })
+        };
+        match node {
+            KNode::Const(literal) => join(literal.elem, &[], 0),
+            KNode::Index(e, elem) => join(*elem, &[], self.indices.vars(*e)),
+            KNode::InRange(e, ..) => join(Elem::Bool, &[], self.indices.vars(*e)),
+            KNode::Load { buffer, addr, dynamic, mask } => {
+                let parts: SmallVec<[KExpr; 2]> = dynamic.iter().map(|d| d.index).chain(*mask).collect();
+                join(self.buffers[*buffer as usize].elem, &parts, self.indices.vars(*addr))
+            }
+            KNode::Map(function, args) => {
+                let elems: SmallVec<[Elem; 3]> = args.iter().map(|&a| self.info(a).elem).collect();
+                let elem = function.result(&elems).or(elems.last().copied()).unwrap_or(Elem::F32);
+                join(elem, args, 0)
+            }
+            KNode::Cast(value, elem) => join(*elem, &[*value], 0),
+            KNode::Reduce(position) => {
+                let reduction = &self.reduces[*position as usize];
+                let inner = self.info(reduction.value);
+                let parallel = (0..self.reduced.len()).filter(|&v| !self.reduced[v]);
+                let mask = parallel.fold(0, |set, v| set | 1 << v.min(63));
+                KInfo { elem: inner.elem, vars: inner.vars & mask, level: reduction.level }
+            }
+        }
+    }
+}
+
+/// Why nodes cannot be one kernel.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    /// A result has neither the domain's number of elements nor that of its parallel part.
+    #[error("its {numel} elements match neither the {points} points of the loop nor its {rows} rows")]
+    Extent {
+        /// Elements of the value.
+        numel: i64,
+        /// Points of the domain.
+        points: i64,
+        /// Points of the parallel part.
+        rows: i64,
+    },
+    /// A reduction runs over other dimensions than the kernel's.
+    #[error("it reduces other dimensions than the kernel it would join")]
+    OtherReduction,
+    /// A reduction's result is used in another order than rows are produced.
+    #[error("the reduction's result is used at other rows than the one at hand")]
+    OtherRow,
+    /// The source of a gather is computed, not stored.
+    #[error("the source of a gather must be in memory")]
+    GatherSource,
+    /// Too many operations would be repeated or the kernel would get too large.
+    #[error("the kernel would have more than {limit} operations")]
+    TooLarge {
+        /// The limit.
+        limit: usize,
+    },
+    /// Too many buffers for one kernel.
+    #[error("the kernel would have more than {limit} buffers")]
+    TooManyBuffers {
+        /// The limit.
+        limit: usize,
+    },
+    /// An element type that kernels do not handle.
+    #[error("an operand has an element type that kernels do not handle")]
+    ElementType,
+    /// A node that no kernel computes.
+    #[error("{0} runs through libtorch")]
+    Extern(String),
+    /// Sizes of 0.
+    #[error("a tensor is empty")]
+    Empty,
+    /// Tensors on different devices.
+    #[error("operands live on different devices")]
+    Devices,
+}
+
+/// How realised values are laid out in memory.
+pub trait Layouts {
+    /// Strides in elements of a value that is in memory, and the elements it spans.
+    fn strides(&self, value: ValueRef) -> (Dims, i64);
+}
+
+/// The result of a graph node, as part of an error.
+pub fn name_of(node: NodeId) -> String {
+    format!("%{}", node.index())
+}

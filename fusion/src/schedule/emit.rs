@@ -1,0 +1,677 @@
+//! Emission of block operations for a kernel and its tiles.
+//!
+//! Every value has the tile's rank, with an extent of 1 along axes that it does not depend on, or is a scalar where it
+//! depends on no axis; operands are broadcast where they meet.
+
+use rustc_hash::FxHashMap;
+use smallvec::SmallVec;
+use tilefuse_block::{Builder, CacheHint, Elem, Literal, Program, ReduceFn, ScalarFn, Shape, Value};
+
+use super::tiling::Tiling;
+use super::{Machine, ScheduleError};
+use crate::index::{Atom, Expr, Var};
+use crate::kernel::{Dynamic, KExpr, KNode, Kernel};
+
+type Result<T> = std::result::Result<T, ScheduleError>;
+
+/// Emits the program of a kernel.
+pub(super) fn emit(
+    name: &str,
+    kernel: &Kernel,
+    tiling: &Tiling,
+    machine: Machine,
+    align: &[u32],
+) -> Result<Program> {
+    let mut builder = Builder::new(name);
+    builder.set_warps(tiling.warps);
+    let mut pointers = Vec::new();
+    for (position, buffer) in kernel.buffers.iter().enumerate() {
+        let least = buffer.elem.bytes();
+        let align = align.get(position).copied().unwrap_or(least).max(least);
+        let label = if buffer.written { "out" } else { "in" };
+        pointers.push(builder.ptr_param(
+            &format!("{label}{position}"),
+            buffer.elem,
+            align,
+            Some(buffer.span as u64),
+        ));
+    }
+    let mut emitter = Emitter {
+        kernel,
+        tiling,
+        machine,
+        b: builder,
+        pointers,
+        bases: vec![None; kernel.reduced.len()],
+        outer: Memo::default(),
+        inner: Memo::default(),
+        in_loop: false,
+    };
+    emitter.run()?;
+    Ok(emitter.b.finish())
+}
+
+#[derive(Default)]
+struct Memo {
+    values: FxHashMap<KExpr, Value>,
+    indices: FxHashMap<(Expr, Elem), Value>,
+    masks: FxHashMap<usize, Value>,
+}
+
+struct Emitter<'a> {
+    kernel: &'a Kernel,
+    tiling: &'a Tiling,
+    machine: Machine,
+    b: Builder,
+    pointers: Vec<Value>,
+    /// First index of each variable in this instance or iteration, an `i32` scalar; `None` is 0.
+    bases: Vec<Option<Value>>,
+    /// What is valid in the whole program.
+    outer: Memo,
+    /// What is valid in the loop body at hand.
+    inner: Memo,
+    in_loop: bool,
+}
+
+impl Emitter<'_> {
+    fn run(&mut self) -> Result<()> {
+        self.place_instance()?;
+        if self.tiling.looped { self.looped() } else { self.straight() }
+    }
+
+    /// Splits the instance's number into the first index of each parallel variable.
+    fn place_instance(&mut self) -> Result<()> {
+        let counts = self.tiling.grid_extents(self.kernel);
+        if counts.iter().all(|&(_, n)| n == 1) {
+            return Ok(());
+        }
+        let mut left = self.b.program_id(0)?;
+        let many = counts.iter().filter(|&&(_, n)| n > 1).count();
+        let mut seen = 0;
+        for &(var, count) in counts.iter().rev().filter(|&&(_, n)| n > 1) {
+            seen += 1;
+            let mut position = left;
+            if seen < many {
+                let count = self.b.constant(Literal::int(Elem::I32, count), &[]);
+                position = self.b.map(ScalarFn::RemTrunc, &[left, count])?;
+                left = self.b.map(ScalarFn::DivTrunc, &[left, count])?;
+            }
+            self.bases[var.0 as usize] = Some(self.scaled_base(var, position)?);
+        }
+        Ok(())
+    }
+
+    fn scaled_base(&mut self, var: Var, position: Value) -> Result<Value> {
+        match self.tiling.axis_of(var) {
+            Some(axis) if self.tiling.axes[axis].extent > 1 => {
+                let step = i64::from(self.tiling.axes[axis].extent);
+                let step = self.b.constant(Literal::int(Elem::I32, step), &[]);
+                Ok(self.b.map(ScalarFn::Mul, &[position, step])?)
+            }
+            _ => Ok(position),
+        }
+    }
+
+    fn straight(&mut self) -> Result<()> {
+        for store in 0..self.kernel.stores.len() {
+            self.store(store)?;
+        }
+        Ok(())
+    }
+
+    /// One loop nest for each level of reductions, and one more for stores that need them all.
+    fn looped(&mut self) -> Result<()> {
+        let reduced = self.reduced_vars();
+        let last = self.kernel.reduces.iter().map(|r| r.level).max().unwrap_or(0);
+        for level in 1..=last + 1 {
+            let reduces: Vec<u32> = (0..self.kernel.reduces.len() as u32)
+                .filter(|&r| self.kernel.reduces[r as usize].level == level)
+                .collect();
+            let stores: Vec<usize> =
+                (0..self.kernel.stores.len()).filter(|&s| self.stage_of(s, reduced) == Some(level)).collect();
+            if !reduces.is_empty() || !stores.is_empty() {
+                self.stage(&reduces, &stores, reduced)?;
+            }
+        }
+        for store in 0..self.kernel.stores.len() {
+            if self.stage_of(store, reduced).is_none() {
+                self.store(store)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn reduced_vars(&self) -> u64 {
+        let kernel = self.kernel;
+        (0..kernel.reduced.len()).filter(|&v| kernel.reduced[v]).fold(0, |set, v| set | 1 << v.min(63))
+    }
+
+    /// The level of loops in which a store belongs; `None` if it is made once per row.
+    fn stage_of(&self, store: usize, reduced: u64) -> Option<u32> {
+        let store = &self.kernel.stores[store];
+        let info = self.kernel.info(store.value);
+        let vars = info.vars | self.kernel.indices.vars(store.addr);
+        (vars & reduced != 0).then_some(info.level + 1)
+    }
+
+    fn stage(&mut self, reduces: &[u32], stores: &[usize], reduced: u64) -> Result<()> {
+        let mut needed: Vec<KExpr> = reduces.iter().map(|&r| self.kernel.reduces[r as usize].value).collect();
+        needed.extend(stores.iter().map(|&s| self.kernel.stores[s].value));
+        self.hoist(&needed, reduced)?;
+        let mut carried = Vec::new();
+        for &r in reduces {
+            carried.push(self.initial(r)?);
+        }
+        let loops: Vec<Var> = (0..self.kernel.reduced.len())
+            .filter(|&v| self.kernel.reduced[v])
+            .map(|v| Var(v as u32))
+            .collect();
+        let results = self.nest(&loops, reduces, stores, &carried)?;
+        for (&r, result) in reduces.iter().zip(results) {
+            let value = self.finish_reduction(r, result)?;
+            let expr = self.reduce_expr(r)?;
+            self.outer.values.insert(expr, value);
+        }
+        Ok(())
+    }
+
+    fn reduce_expr(&self, reduce: u32) -> Result<KExpr> {
+        let at = self.kernel.exprs.iter().position(|n| *n == KNode::Reduce(reduce));
+        at.map(|p| KExpr(p as u32)).ok_or(ScheduleError::Internal("a reduction has no expression"))
+    }
+
+    /// Emits, before a loop, what the loop needs and does not change in it.
+    fn hoist(&mut self, needed: &[KExpr], reduced: u64) -> Result<()> {
+        let mut stack: Vec<KExpr> = needed.to_vec();
+        let mut seen = vec![false; self.kernel.exprs.len()];
+        while let Some(expr) = stack.pop() {
+            if std::mem::replace(&mut seen[expr.index()], true) {
+                continue;
+            }
+            if self.kernel.info(expr).vars & reduced == 0 {
+                self.value(expr)?;
+                continue;
+            }
+            stack.extend(parts(self.kernel.node(expr)));
+        }
+        Ok(())
+    }
+
+    /// Loops over the reduced variables from the outermost; the body reduces and stores.
+    fn nest(
+        &mut self,
+        loops: &[Var],
+        reduces: &[u32],
+        stores: &[usize],
+        carried: &[Value],
+    ) -> Result<Vec<Value>> {
+        let Some((&var, rest)) = loops.split_first() else {
+            return self.body(reduces, stores, carried);
+        };
+        let extent = self.kernel.indices.extents()[var.0 as usize];
+        let step = self.tiling.axis_of(var).map_or(1, |a| i64::from(self.tiling.axes[a].extent));
+        let [lo, hi, by] = [0, extent, step].map(|n| self.b.constant(Literal::int(Elem::I32, n), &[]));
+        let mut builder = std::mem::replace(&mut self.b, Builder::new(""));
+        let results = builder.for_loop((lo, hi, by), carried, |b, induction, carried| {
+            std::mem::swap(&mut self.b, b);
+            let outer_state = std::mem::replace(&mut self.in_loop, true);
+            self.bases[var.0 as usize] = Some(induction);
+            self.inner = Memo::default();
+            let next = self.nest(rest, reduces, stores, carried);
+            self.inner = Memo::default();
+            self.bases[var.0 as usize] = None;
+            self.in_loop = outer_state;
+            std::mem::swap(&mut self.b, b);
+            next
+        });
+        self.b = builder;
+        results
+    }
+
+    fn body(&mut self, reduces: &[u32], stores: &[usize], carried: &[Value]) -> Result<Vec<Value>> {
+        for &s in stores {
+            self.store(s)?;
+        }
+        reduces.iter().zip(carried).map(|(&r, &acc)| self.accumulate(r, acc)).collect()
+    }
+
+    /// The axis of the tile that is reduced.
+    fn reduced_axis(&self) -> Option<usize> {
+        self.tiling.axes.iter().position(|a| self.kernel.reduced[a.var.0 as usize])
+    }
+
+    /// Whether loops carry whole tiles, to be combined once at the end, or one value per row.
+    fn carries_tiles(&self) -> bool {
+        self.machine.is_gpu() && self.reduced_axis().is_some()
+    }
+
+    /// The shape of a reduction's operand: that of the value, spread along the reduced axis.
+    fn operand_shape(&self, reduce: u32) -> Shape {
+        let reduction = &self.kernel.reduces[reduce as usize];
+        let vars = self.kernel.info(reduction.value).vars;
+        let mut shape = self.shape_of(vars);
+        if let Some(axis) = self.reduced_axis() {
+            if shape.is_empty() {
+                shape = Shape::from_elem(1, self.tiling.axes.len());
+            }
+            shape[axis] = self.tiling.axes[axis].extent;
+        }
+        shape
+    }
+
+    fn initial(&mut self, reduce: u32) -> Result<Value> {
+        let reduction = &self.kernel.reduces[reduce as usize];
+        let neutral = reduction.combine.neutral(self.kernel.info(reduction.value).elem);
+        let mut shape = self.operand_shape(reduce);
+        if let Some(axis) = self.reduced_axis().filter(|_| !self.carries_tiles()) {
+            shape[axis] = 1;
+        }
+        Ok(self.b.constant(neutral, &shape))
+    }
+
+    fn accumulate(&mut self, reduce: u32, acc: Value) -> Result<Value> {
+        let (combine, operand) = {
+            let reduction = &self.kernel.reduces[reduce as usize];
+            (reduction.combine, reduction.value)
+        };
+        let shape = self.operand_shape(reduce);
+        let value = self.value(operand)?;
+        let value = self.lift(value, &shape)?;
+        let Some(axis) = self.reduced_axis() else {
+            return Ok(self.b.map(combine.combine(), &[acc, value])?);
+        };
+        let mask = self.axis_mask(axis)?;
+        if !self.carries_tiles() {
+            let part = self.reduce_tile(combine, value, axis, mask)?;
+            return Ok(self.b.map(combine.combine(), &[acc, part])?);
+        }
+        let next = self.b.map(combine.combine(), &[acc, value])?;
+        let Some(mask) = mask else { return Ok(next) };
+        let mask = self.lift(mask, &shape)?;
+        Ok(self.b.map(ScalarFn::Select, &[mask, next, acc])?)
+    }
+
+    fn finish_reduction(&mut self, reduce: u32, acc: Value) -> Result<Value> {
+        match self.reduced_axis() {
+            Some(axis) if self.carries_tiles() => {
+                let combine = self.kernel.reduces[reduce as usize].combine;
+                self.reduce_tile(combine, acc, axis, None)
+            }
+            _ => Ok(acc),
+        }
+    }
+
+    /// Reduces along an axis and keeps the rank.
+    fn reduce_tile(
+        &mut self,
+        combine: ReduceFn,
+        value: Value,
+        axis: usize,
+        mask: Option<Value>,
+    ) -> Result<Value> {
+        let shape = self.b.ty(value).shape.clone();
+        let mask = match mask {
+            Some(mask) => Some(self.lift(mask, &shape)?),
+            None => None,
+        };
+        let reduced = self.b.reduce(combine, value, axis as u8, mask)?;
+        if self.b.ty(reduced).rank() == 0 {
+            return Ok(reduced);
+        }
+        Ok(self.b.expand_dims(reduced, axis as u8)?)
+    }
+
+    fn store(&mut self, position: usize) -> Result<()> {
+        let store = &self.kernel.stores[position];
+        let (buffer, addr, expr) = (store.buffer, store.addr, store.value);
+        let elem = self.kernel.buffers[buffer as usize].elem;
+        let value = self.value(expr)?;
+        let offsets = self.index(addr)?;
+        let shape = self.union(&[value, offsets]);
+        let mask = self.tail_mask(&shape)?;
+        let value = self.b.cast(value, elem)?;
+        let value = self.lift(value, &shape)?;
+        let offsets = self.lift(offsets, &shape)?;
+        let mask = match mask {
+            Some(mask) => Some(self.lift(mask, &shape)?),
+            None => None,
+        };
+        Ok(self.b.store(self.pointers[buffer as usize], offsets, value, mask, CacheHint::Default)?)
+    }
+
+    /// The mask of elements past the end of a variable, for a value of this shape.
+    fn tail_mask(&mut self, shape: &[u32]) -> Result<Option<Value>> {
+        let mut mask = None;
+        for axis in 0..shape.len() {
+            if shape[axis] > 1 || self.tiling.axes[axis].extent == 1 {
+                let part = self.axis_mask(axis)?;
+                mask = self.and(mask, part)?;
+            }
+        }
+        Ok(mask)
+    }
+
+    fn and(&mut self, a: Option<Value>, b: Option<Value>) -> Result<Option<Value>> {
+        let (Some(x), Some(y)) = (a, b) else { return Ok(a.or(b)) };
+        if x == y {
+            return Ok(a);
+        }
+        Ok(Some(self.map(ScalarFn::And, &[x, y])?))
+    }
+
+    /// Where an axis of the tile is inside its variable; `None` where it always is.
+    fn axis_mask(&mut self, axis: usize) -> Result<Option<Value>> {
+        let a = self.tiling.axes[axis];
+        let extent = self.kernel.indices.extents()[a.var.0 as usize];
+        if extent % i64::from(a.extent) == 0 {
+            return Ok(None);
+        }
+        let inner = self.in_loop && self.kernel.reduced[a.var.0 as usize];
+        let memo = if inner { &self.inner } else { &self.outer };
+        if let Some(&known) = memo.masks.get(&axis) {
+            return Ok(Some(known));
+        }
+        let index = self.var_value(a.var)?;
+        let bound = self.b.constant(Literal::int(Elem::I32, extent), &[]);
+        let mask = self.map(ScalarFn::Lt, &[index, bound])?;
+        if inner {
+            self.inner.masks.insert(axis, mask);
+        } else if !self.in_loop {
+            self.outer.masks.insert(axis, mask);
+        }
+        Ok(Some(mask))
+    }
+
+    /// A variable's index as a value, `i32`.
+    fn var_value(&mut self, var: Var) -> Result<Value> {
+        let range = self.range_of(var)?;
+        match (self.bases[var.0 as usize], range) {
+            (Some(base), Some(range)) => self.map(ScalarFn::Add, &[base, range]),
+            (Some(one), None) | (None, Some(one)) => Ok(one),
+            (None, None) => Ok(self.b.constant(Literal::int(Elem::I32, 0), &[])),
+        }
+    }
+
+    /// `0..extent` along the variable's axis, if it has one of more than one element.
+    fn range_of(&mut self, var: Var) -> Result<Option<Value>> {
+        let Some(axis) = self.tiling.axis_of(var).filter(|&a| self.tiling.axes[a].extent > 1) else {
+            return Ok(None);
+        };
+        let mut range = self.b.range(0, self.tiling.axes[axis].extent)?;
+        for other in 0..self.tiling.axes.len() {
+            if other != axis {
+                range = self.b.expand_dims(range, other as u8)?;
+            }
+        }
+        Ok(Some(range))
+    }
+
+    /// The shape of a value that depends on these variables; empty for a scalar.
+    fn shape_of(&self, vars: u64) -> Shape {
+        let on = |axis: &super::Axis| vars & (1 << axis.var.0.min(63)) != 0 && axis.extent > 1;
+        if !self.tiling.axes.iter().any(on) {
+            return Shape::new();
+        }
+        self.tiling.axes.iter().map(|a| if on(a) { a.extent } else { 1 }).collect()
+    }
+
+    /// The least shape that all these values broadcast to.
+    fn union(&self, values: &[Value]) -> Shape {
+        let mut shape = Shape::new();
+        for &v in values {
+            let other = &self.b.ty(v).shape;
+            if shape.is_empty() {
+                shape = other.clone();
+            } else {
+                shape.iter_mut().zip(other).for_each(|(a, &b)| *a = (*a).max(b));
+            }
+        }
+        shape
+    }
+
+    fn lift(&mut self, value: Value, shape: &[u32]) -> Result<Value> {
+        let from = &self.b.ty(value).shape;
+        if from[..] == *shape {
+            return Ok(value);
+        }
+        Ok(if from.is_empty() { self.b.splat(value, shape)? } else { self.b.broadcast(value, shape)? })
+    }
+
+    /// A scalar function with operands broadcast to one shape.
+    fn map(&mut self, function: ScalarFn, args: &[Value]) -> Result<Value> {
+        let shape = self.union(args);
+        let mut lifted: SmallVec<[Value; 3]> = SmallVec::new();
+        for &arg in args {
+            lifted.push(self.lift(arg, &shape)?);
+        }
+        Ok(self.b.map(function, &lifted)?)
+    }
+
+    fn value(&mut self, expr: KExpr) -> Result<Value> {
+        if let Some(&known) = self.outer.values.get(&expr).or_else(|| self.inner.values.get(&expr)) {
+            return Ok(known);
+        }
+        let value = self.compute(expr)?;
+        let memo = if self.in_loop { &mut self.inner } else { &mut self.outer };
+        memo.values.insert(expr, value);
+        Ok(value)
+    }
+
+    fn compute(&mut self, expr: KExpr) -> Result<Value> {
+        let kernel = self.kernel;
+        match kernel.node(expr) {
+            KNode::Const(literal) => Ok(self.b.constant(*literal, &[])),
+            KNode::Index(index, elem) => {
+                let value = self.index(*index)?;
+                Ok(self.b.cast(value, *elem)?)
+            }
+            KNode::InRange(index, low, high) => self.in_range(*index, *low, *high),
+            KNode::Load { buffer, addr, dynamic, mask } => self.load(*buffer, *addr, *dynamic, *mask),
+            KNode::Map(function, args) => {
+                let mut values: SmallVec<[Value; 3]> = SmallVec::new();
+                for &arg in args {
+                    values.push(self.value(arg)?);
+                }
+                self.map(*function, &values)
+            }
+            KNode::Cast(inner, elem) => {
+                let value = self.value(*inner)?;
+                Ok(self.b.cast(value, *elem)?)
+            }
+            KNode::Reduce(position) => self.reduce(*position),
+        }
+    }
+
+    /// A reduction within the tile.
+    fn reduce(&mut self, position: u32) -> Result<Value> {
+        if self.tiling.looped {
+            return Err(ScheduleError::Internal("a reduction is used before its loop"));
+        }
+        let reduction = &self.kernel.reduces[position as usize];
+        let (combine, operand) = (reduction.combine, reduction.value);
+        let value = self.value(operand)?;
+        let Some(axis) = self.reduced_axis().filter(|&a| self.tiling.axes[a].extent > 1) else {
+            return Ok(value);
+        };
+        let shape = self.operand_shape(position);
+        let value = self.lift(value, &shape)?;
+        let mask = self.axis_mask(axis)?;
+        self.reduce_tile(combine, value, axis, mask)
+    }
+
+    fn in_range(&mut self, expr: Expr, low: i64, high: i64) -> Result<Value> {
+        let (least, most) = self.kernel.indices.range(expr);
+        let value = self.index(expr)?;
+        let elem = self.b.ty(value).elem().unwrap_or(Elem::I32);
+        let mut test = None;
+        for (function, bound, needed) in
+            [(ScalarFn::Ge, low, least < low), (ScalarFn::Lt, high, most >= high)]
+        {
+            if needed {
+                let bound = self.b.constant(Literal::int(elem, bound), &[]);
+                let part = self.map(function, &[value, bound])?;
+                test = self.and(test, Some(part))?;
+            }
+        }
+        Ok(test.unwrap_or_else(|| self.b.constant(Literal::int(Elem::Bool, 1), &[])))
+    }
+
+    fn load(
+        &mut self,
+        buffer: u32,
+        addr: Expr,
+        dynamic: Option<Dynamic>,
+        mask: Option<KExpr>,
+    ) -> Result<Value> {
+        let mut offsets = self.index(addr)?;
+        let mut mask = match mask {
+            Some(mask) => Some(self.value(mask)?),
+            None => None,
+        };
+        if let Some(d) = dynamic {
+            let (further, inside) = self.dynamic(d)?;
+            let wide = self.b.cast(offsets, Elem::I64)?;
+            offsets = self.map(ScalarFn::Add, &[wide, further])?;
+            mask = self.and(mask, Some(inside))?;
+        }
+        let parts: SmallVec<[Value; 2]> = [offsets].into_iter().chain(mask).collect();
+        let shape = self.union(&parts);
+        let tail = self.tail_mask(&shape)?;
+        let mask = self.and(mask, tail)?;
+        let parts: SmallVec<[Value; 2]> = [offsets].into_iter().chain(mask).collect();
+        let shape = self.union(&parts);
+        let offsets = self.lift(offsets, &shape)?;
+        let mask = match mask {
+            Some(mask) => Some(self.lift(mask, &shape)?),
+            None => None,
+        };
+        Ok(self.b.load(self.pointers[buffer as usize], offsets, mask, None, CacheHint::Default)?)
+    }
+
+    /// The data-dependent part of an address, and where it is inside its bounds.
+    fn dynamic(&mut self, dynamic: Dynamic) -> Result<(Value, Value)> {
+        let index = self.value(dynamic.index)?;
+        let index = self.b.cast(index, Elem::I64)?;
+        let zero = self.b.constant(Literal::int(Elem::I64, 0), &[]);
+        let bound = self.b.constant(Literal::int(Elem::I64, dynamic.bound), &[]);
+        let above = self.map(ScalarFn::Ge, &[index, zero])?;
+        let below = self.map(ScalarFn::Lt, &[index, bound])?;
+        let inside = self.map(ScalarFn::And, &[above, below])?;
+        let stride = self.b.constant(Literal::int(Elem::I64, dynamic.stride), &[]);
+        Ok((self.map(ScalarFn::Mul, &[index, stride])?, inside))
+    }
+
+    /// An index expression as a value: `i32` where every partial result fits, else `i64`.
+    fn index(&mut self, expr: Expr) -> Result<Value> {
+        let elem = if self.fits_i32(expr) { Elem::I32 } else { Elem::I64 };
+        self.index_as(expr, elem)
+    }
+
+    fn fits_i32(&self, expr: Expr) -> bool {
+        let linear = self.kernel.indices.linear(expr);
+        let bound = linear.terms.iter().fold(linear.constant.unsigned_abs(), |sum, &(atom, c)| {
+            let past_end = match atom {
+                Atom::Var(v) => {
+                    let step = self.tiling.axis_of(v).map_or(1, |a| u64::from(self.tiling.axes[a].extent));
+                    self.kernel.indices.extents()[v.0 as usize] as u64 + step
+                }
+                Atom::Div(e, d) => self.largest(e) / d.unsigned_abs() + 1,
+                Atom::Mod(_, d) => d.unsigned_abs(),
+            };
+            sum.saturating_add(c.unsigned_abs().saturating_mul(past_end))
+        });
+        let inner = linear.terms.iter().all(|&(atom, _)| match atom {
+            Atom::Var(_) => true,
+            Atom::Div(e, _) | Atom::Mod(e, _) => self.fits_i32(e),
+        });
+        inner && bound <= i32::MAX as u64
+    }
+
+    fn largest(&self, expr: Expr) -> u64 {
+        let (low, high) = self.kernel.indices.range(expr);
+        low.unsigned_abs().max(high.unsigned_abs())
+    }
+
+    fn index_as(&mut self, expr: Expr, elem: Elem) -> Result<Value> {
+        let key = (expr, elem);
+        if let Some(&known) = self.outer.indices.get(&key).or_else(|| self.inner.indices.get(&key)) {
+            return Ok(known);
+        }
+        let linear = self.kernel.indices.linear(expr).clone();
+        let mut scalar: Option<Value> = None;
+        let mut tile: Option<Value> = None;
+        for &(atom, c) in &linear.terms {
+            for part in self.atom_parts(atom, elem)? {
+                let scaled = self.times(part, c, elem)?;
+                let sum = if self.b.ty(scaled).rank() == 0 { &mut scalar } else { &mut tile };
+                let so_far = sum.take();
+                let next = match so_far {
+                    Some(other) => self.map(ScalarFn::Add, &[other, scaled])?,
+                    None => scaled,
+                };
+                if self.b.ty(next).rank() == 0 { scalar = Some(next) } else { tile = Some(next) }
+            }
+        }
+        if linear.constant != 0 || (scalar.is_none() && tile.is_none()) {
+            let constant = self.b.constant(Literal::int(elem, linear.constant), &[]);
+            scalar = Some(match scalar {
+                Some(other) => self.map(ScalarFn::Add, &[other, constant])?,
+                None => constant,
+            });
+        }
+        let value = match (scalar, tile) {
+            (Some(s), Some(t)) => self.map(ScalarFn::Add, &[s, t])?,
+            (one, other) => one.or(other).ok_or(ScheduleError::Internal("an empty index"))?,
+        };
+        let memo = if self.in_loop { &mut self.inner } else { &mut self.outer };
+        memo.indices.insert(key, value);
+        Ok(value)
+    }
+
+    fn times(&mut self, value: Value, factor: i64, elem: Elem) -> Result<Value> {
+        if factor == 1 {
+            return Ok(value);
+        }
+        let factor = self.b.constant(Literal::int(elem, factor), &[]);
+        self.map(ScalarFn::Mul, &[value, factor])
+    }
+
+    /// An atom as a sum of a scalar and a tile, of kind `elem`.
+    fn atom_parts(&mut self, atom: Atom, elem: Elem) -> Result<SmallVec<[Value; 2]>> {
+        let mut parts = SmallVec::new();
+        match atom {
+            Atom::Var(var) => {
+                let range = self.range_of(var)?;
+                for part in self.bases[var.0 as usize].into_iter().chain(range) {
+                    parts.push(self.b.cast(part, elem)?);
+                }
+            }
+            Atom::Div(inner, d) => parts.push(self.quotient(inner, d, elem, true)?),
+            Atom::Mod(inner, d) => parts.push(self.quotient(inner, d, elem, false)?),
+        }
+        Ok(parts)
+    }
+
+    fn quotient(&mut self, inner: Expr, divisor: i64, elem: Elem, whole: bool) -> Result<Value> {
+        let nonnegative = self.kernel.indices.range(inner).0 >= 0;
+        let value = self.index_as(inner, elem)?;
+        let divisor = self.b.constant(Literal::int(elem, divisor), &[]);
+        let function = match (whole, nonnegative) {
+            (true, true) => ScalarFn::DivTrunc,
+            (true, false) => ScalarFn::DivFloor,
+            (false, true) => ScalarFn::RemTrunc,
+            (false, false) => ScalarFn::RemFloor,
+        };
+        self.map(function, &[value, divisor])
+    }
+}
+
+/// The expressions that one is made of.
+fn parts(node: &KNode) -> SmallVec<[KExpr; 3]> {
+    match node {
+        KNode::Const(_) | KNode::Index(..) | KNode::InRange(..) | KNode::Reduce(_) => SmallVec::new(),
+        KNode::Load { dynamic, mask, .. } => dynamic.iter().map(|d| d.index).chain(*mask).collect(),
+        KNode::Map(_, args) => args.clone(),
+        KNode::Cast(inner, _) => SmallVec::from_slice(&[*inner]),
+    }
+}

@@ -1,0 +1,190 @@
+//! Choice of tiles: which variables a tile spans, how far, and what is looped over.
+
+use smallvec::SmallVec;
+
+use super::Machine;
+use crate::index::Var;
+use crate::kernel::Kernel;
+
+/// One axis of the tile.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Axis {
+    /// The variable it runs along.
+    pub var: Var,
+    /// Extent of the tile, a power of two.
+    pub extent: u32,
+}
+
+/// The tiles of a kernel.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Tiling {
+    /// Axes, outermost first; at most two. The last is the one along which most accesses are contiguous.
+    pub axes: SmallVec<[Axis; 2]>,
+    /// Whether the reduced variables are walked in loops; else the tile spans them all.
+    pub looped: bool,
+    /// Warps of an instance on a GPU.
+    pub warps: u32,
+}
+
+impl Tiling {
+    /// The axis of a variable.
+    pub fn axis_of(&self, var: Var) -> Option<usize> {
+        self.axes.iter().position(|a| a.var == var)
+    }
+
+    /// Number of program instances.
+    pub fn grid(&self, kernel: &Kernel) -> u64 {
+        self.grid_extents(kernel).iter().map(|&(_, n)| n as u64).product()
+    }
+
+    /// Parallel variables with the number of instances along each, outermost first.
+    pub fn grid_extents(&self, kernel: &Kernel) -> Vec<(Var, i64)> {
+        let extents = kernel.indices.extents();
+        (0..kernel.reduced.len())
+            .filter(|&v| !kernel.reduced[v])
+            .map(|v| {
+                let var = Var(v as u32);
+                let step = self.axis_of(var).map_or(1, |a| i64::from(self.axes[a].extent));
+                (var, (extents[v] + step - 1) / step)
+            })
+            .collect()
+    }
+}
+
+/// Chooses tiles for a kernel on a machine.
+pub fn choose(kernel: &Kernel, machine: Machine) -> Tiling {
+    let weights = contiguous_weights(kernel);
+    let best = |reduced: bool| {
+        (0..kernel.reduced.len())
+            .filter(|&v| kernel.reduced[v] == reduced)
+            .max_by_key(|&v| (weights[v], v))
+            .map(|v| Var(v as u32))
+    };
+    match (best(false), best(true)) {
+        (None, None) => Tiling { axes: SmallVec::new(), looped: false, warps: 1 },
+        (Some(inner), None) => pointwise(kernel, machine, inner, &weights),
+        (rows, Some(cols)) => {
+            let row_weight = rows.map_or(0, |r| weights[r.0 as usize]);
+            match rows {
+                Some(rows) if row_weight > weights[cols.0 as usize] => columns(kernel, machine, cols, rows),
+                _ => row_reduction(kernel, machine, cols),
+            }
+        }
+    }
+}
+
+/// Bytes per point of accesses that are contiguous along each variable.
+fn contiguous_weights(kernel: &Kernel) -> Vec<u64> {
+    let mut weights = vec![0; kernel.reduced.len()];
+    for (expr, bytes) in kernel.accesses() {
+        for (v, weight) in weights.iter_mut().enumerate() {
+            if kernel.indices.coefficient(expr, Var(v as u32)).abs() == 1 {
+                *weight += u64::from(bytes);
+            }
+        }
+    }
+    weights
+}
+
+fn extent(kernel: &Kernel, var: Var) -> i64 {
+    kernel.indices.extents()[var.0 as usize]
+}
+
+/// The least power of two that is not below `n`, at most `limit`.
+fn power_up_to(n: i64, limit: u32) -> u32 {
+    (n.max(1) as u64).next_power_of_two().min(u64::from(limit)) as u32
+}
+
+fn pointwise(kernel: &Kernel, machine: Machine, inner: Var, weights: &[u64]) -> Tiling {
+    let parallel: Vec<Var> =
+        (0..kernel.reduced.len()).filter(|&v| !kernel.reduced[v]).map(|v| Var(v as u32)).collect();
+    let transposed = parallel.iter().copied().filter(|&v| v != inner && weights[v.0 as usize] > 0);
+    let transposed = transposed.max_by_key(|v| weights[v.0 as usize]);
+    if let Some(other) = transposed.filter(|&o| extent(kernel, o) >= 8) {
+        return two_way(kernel, machine, other, inner);
+    }
+    let target = pointwise_target(kernel, machine);
+    let across = power_up_to(extent(kernel, inner), target);
+    let mut axes = SmallVec::new();
+    let next = parallel.iter().copied().rfind(|&v| v != inner);
+    if let Some(next) = next.filter(|_| across < target) {
+        axes.push(Axis { var: next, extent: power_up_to(extent(kernel, next), target / across) });
+    }
+    axes.push(Axis { var: inner, extent: across });
+    let size: u32 = axes.iter().map(|a: &Axis| a.extent).product();
+    Tiling { axes, looped: false, warps: (size / 256).clamp(1, 4) }
+}
+
+/// Elements of a pointwise tile: large enough to amortise an instance, small enough to occupy the machine.
+fn pointwise_target(kernel: &Kernel, machine: Machine) -> u32 {
+    let points = kernel.parallel_points().max(1) as u64;
+    match machine {
+        Machine::Host { threads } => {
+            let share = (points / (u64::from(threads) * 8)).next_power_of_two();
+            share.clamp(256, 8192) as u32
+        }
+        Machine::Gpu { processors } => {
+            let share = (points / (u64::from(processors) * 8)).next_power_of_two();
+            share.clamp(128, 1024) as u32
+        }
+    }
+}
+
+/// A tile that is contiguous along one axis for some accesses and along the other one for others.
+fn two_way(kernel: &Kernel, machine: Machine, outer: Var, inner: Var) -> Tiling {
+    let (rows, cols) = if machine.is_gpu() { (32, 32) } else { (32, 64) };
+    let axes = SmallVec::from_slice(&[
+        Axis { var: outer, extent: power_up_to(extent(kernel, outer), rows) },
+        Axis { var: inner, extent: power_up_to(extent(kernel, inner), cols) },
+    ]);
+    Tiling { axes, looped: false, warps: 4 }
+}
+
+/// Columns that a tile can span without a loop.
+fn widest(machine: Machine) -> u32 {
+    if machine.is_gpu() { 16384 } else { 65536 }
+}
+
+fn row_reduction(kernel: &Kernel, machine: Machine, cols: Var) -> Tiling {
+    let others = kernel.reduced.iter().filter(|&&r| r).count() > 1;
+    let width = extent(kernel, cols);
+    let looped = others || width > i64::from(widest(machine));
+    let across = match (looped, machine.is_gpu()) {
+        (false, _) => power_up_to(width, widest(machine)),
+        (true, true) => power_up_to(width, 4096),
+        (true, false) => power_up_to(width, 8192),
+    };
+    let rows = (0..kernel.reduced.len()).rev().find(|&v| !kernel.reduced[v]).map(|v| Var(v as u32));
+    let mut axes = SmallVec::new();
+    let wanted = rows_of_tile(kernel, machine, across);
+    if let Some(var) = rows.filter(|_| wanted > 1) {
+        axes.push(Axis { var, extent: power_up_to(extent(kernel, var), wanted) });
+    }
+    axes.push(Axis { var: cols, extent: across });
+    let size: u32 = axes.iter().map(|a: &Axis| a.extent).product();
+    Tiling { axes, looped, warps: (size / 512).next_power_of_two().clamp(1, 16) }
+}
+
+/// Rows of a tile that is `across` wide: short rows are taken together.
+fn rows_of_tile(kernel: &Kernel, machine: Machine, across: u32) -> u32 {
+    let rows = kernel.parallel_points().max(1) as u64;
+    let (size, workers) = match machine {
+        Machine::Host { threads } => (256, u64::from(threads) * 2),
+        Machine::Gpu { processors } => (1024, u64::from(processors) * 8),
+    };
+    let enough = (rows / workers).max(1);
+    let enough = if enough.is_power_of_two() { enough } else { enough.next_power_of_two() / 2 };
+    u64::from((size / across).max(1)).min(enough) as u32
+}
+
+/// A reduction along a variable that is not contiguous, for many contiguous parallel elements.
+fn columns(kernel: &Kernel, machine: Machine, reduced: Var, inner: Var) -> Tiling {
+    let (deep, wide) = if machine.is_gpu() { (32, 64) } else { (64, 256) };
+    let single = kernel.reduced.iter().filter(|&&r| r).count() == 1;
+    let across = power_up_to(extent(kernel, inner), wide);
+    let down = power_up_to(extent(kernel, reduced), deep * (wide / across));
+    let looped = !single || extent(kernel, reduced) > i64::from(down);
+    let axes =
+        SmallVec::from_slice(&[Axis { var: reduced, extent: down }, Axis { var: inner, extent: across }]);
+    Tiling { axes, looped, warps: (down * across / 512).next_power_of_two().clamp(1, 8) }
+}
