@@ -1,0 +1,52 @@
+#!/bin/sh
+# Starts a program of this bundle with the libraries of the torch that python3 would import.
+#
+#   run.sh                   lists the programs
+#   run.sh NAME [ARG]...     starts bin/NAME, tests/NAME or benches/NAME
+#   run.sh --tests [ARG]...  runs the GPU tests of every test program
+set -eu
+
+here=$(cd "$(dirname "$0")" && pwd)
+
+libraries=$(python3 - <<'PYTHON'
+import glob, importlib.util, os, sys
+torch = importlib.util.find_spec("torch")
+if torch is None or not torch.origin:
+    sys.exit("run.sh: python3 has no torch")
+torch = os.path.dirname(torch.origin)
+site = os.path.dirname(torch)
+folders = [os.path.join(torch, "lib")]
+for pattern in ("nvidia/*/lib", "cusparselt/lib"):
+    folders += sorted(glob.glob(os.path.join(site, pattern)))
+print(":".join(folders))
+PYTHON
+)
+LD_LIBRARY_PATH=$libraries${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+export LD_LIBRARY_PATH
+
+case ${1-} in
+'')
+    cd "$here"
+    ls -1 bin/* tests/* benches/* 2>/dev/null
+    ;;
+--tests)
+    shift
+    failed=0
+    for test in "$here"/tests/*; do
+        [ -x "$test" ] || continue
+        echo "== ${test##*/}"
+        "$test" cuda gpu "$@" || failed=1
+    done
+    exit $failed
+    ;;
+*)
+    name=$1
+    shift
+    for program in "$here/bin/$name" "$here/tests/$name"; do
+        [ -x "$program" ] && exec "$program" "$@"
+    done
+    [ -x "$here/benches/$name" ] && exec "$here/benches/$name" --bench "$@"
+    echo "run.sh: there is no program $name; without arguments the programs are listed" >&2
+    exit 2
+    ;;
+esac
