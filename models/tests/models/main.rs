@@ -1,0 +1,7 @@
+//! Shapes, meanings and weights of the models, on their tiny presets.
+
+#![allow(clippy::unwrap_used)]
+
+mod behaviour;
+mod loading;
+mod zoo;
