@@ -6,10 +6,11 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod graph;
-mod index;
-mod kernel;
+pub mod index;
+pub mod kernel;
+pub mod plan;
 mod recording;
-mod schedule;
+pub mod schedule;
 mod types;
 
 pub use graph::{AtenCall, Edge, Graph, Node, NodeId, Op, Update, ValueRef, View};

@@ -245,10 +245,10 @@ impl Builder<'_> {
         if self.kernel.info(value).elem == to {
             return value;
         }
-        if let KNode::Const(literal) = *self.kernel.node(value) {
-            if to.is_float() || !literal.elem.is_float() {
-                return self.kernel.intern(KNode::Const(Literal::of_literal(to, literal)));
-            }
+        if let KNode::Const(literal) = *self.kernel.node(value)
+            && (to.is_float() || !literal.elem.is_float())
+        {
+            return self.kernel.intern(KNode::Const(Literal::of_literal(to, literal)));
         }
         self.kernel.intern(KNode::Cast(value, to))
     }

@@ -16,6 +16,7 @@ use crate::graph::{NodeId, ValueRef};
 use crate::index::{Expr, Indices};
 use crate::types::Dims;
 
+pub(crate) use build::view_index;
 pub use build::{Group, build};
 pub use coalesce::coalesce;
 

@@ -342,8 +342,8 @@ impl Emitter<'_> {
     /// The mask of elements past the end of a variable, for a value of this shape.
     fn tail_mask(&mut self, shape: &[u32]) -> Result<Option<Value>> {
         let mut mask = None;
-        for axis in 0..shape.len() {
-            if shape[axis] > 1 || self.tiling.axes[axis].extent == 1 {
+        for (axis, &extent) in shape.iter().enumerate() {
+            if extent > 1 {
                 let part = self.axis_mask(axis)?;
                 mask = self.and(mask, part)?;
             }

@@ -1,0 +1,109 @@
+//! The cost model: microseconds of a kernel from its bytes, its operations and how much of the machine it occupies.
+
+use serde::Serialize;
+
+use crate::index::Var;
+use crate::kernel::{KNode, Kernel};
+use crate::schedule::{Machine, Tiling};
+
+/// What a machine can do.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Profile {
+    /// The machine that schedules are made for.
+    #[serde(skip)]
+    pub machine: Machine,
+    /// Memory bandwidth with everything busy, in GB/s, read and written bytes together.
+    pub bandwidth: f64,
+    /// Simple operations per nanosecond with everything busy.
+    pub ops_per_ns: f64,
+    /// Cost of starting a kernel, in microseconds.
+    pub launch_us: f64,
+    /// Program instances that keep the machine busy.
+    pub workers: u64,
+}
+
+impl Profile {
+    /// A processor with this many threads, by typical figures.
+    pub fn host(threads: u32) -> Profile {
+        let n = f64::from(threads.max(1));
+        Profile {
+            machine: Machine::Host { threads: threads.max(1) },
+            bandwidth: 12.0 * n,
+            ops_per_ns: 24.0 * n,
+            launch_us: 2.0,
+            workers: u64::from(threads.max(1)),
+        }
+    }
+
+    /// A CUDA device with this many multiprocessors and this bandwidth in GB/s.
+    pub fn gpu(processors: u32, bandwidth: f64) -> Profile {
+        let n = f64::from(processors.max(1));
+        Profile {
+            machine: Machine::Gpu { processors: processors.max(1) },
+            bandwidth,
+            ops_per_ns: 128.0 * 1.6 * n,
+            launch_us: 3.0,
+            workers: u64::from(processors.max(1)) * 2,
+        }
+    }
+}
+
+/// What a kernel costs.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Cost {
+    pub(crate) bytes_read: u64,
+    pub(crate) bytes_written: u64,
+    pub(crate) flops: u64,
+    pub(crate) us: f64,
+}
+
+/// Prices a kernel with its tiles.
+pub(crate) fn price(kernel: &Kernel, tiling: &Tiling, profile: &Profile) -> Cost {
+    let levels = kernel.reduces.iter().map(|r| u64::from(r.level)).max().unwrap_or(0);
+    let passes = if tiling.looped { levels.max(1) } else { 1 };
+    let mut read = vec![0u64; kernel.buffers.len()];
+    let mut flops = 0;
+    for (position, node) in kernel.exprs.iter().enumerate() {
+        let points = points_of(kernel, kernel.info[position].vars);
+        match node {
+            KNode::Load { buffer, addr, dynamic, .. } => {
+                let b = &kernel.buffers[*buffer as usize];
+                let touched = points_of(kernel, kernel.indices.vars(*addr));
+                let touched = if dynamic.is_some() { points } else { touched.min(b.span as u64) };
+                let bytes = touched * u64::from(b.elem.bytes());
+                let so_far = &mut read[*buffer as usize];
+                *so_far = (*so_far).max(bytes);
+                flops += points / 4;
+            }
+            KNode::Map(function, _) => flops += points * u64::from(function.cost()),
+            KNode::Cast(..) | KNode::InRange(..) => flops += points,
+            KNode::Index(e, _) => {
+                flops += points * u64::from(1 + 8 * u32::from(kernel.indices.nested_vars(*e) != 0))
+            }
+            KNode::Const(_) | KNode::Reduce(_) => {}
+        }
+    }
+    let all = points_of(kernel, u64::MAX);
+    flops += kernel.reduces.len() as u64 * all;
+    let bytes_written: u64 = kernel
+        .stores
+        .iter()
+        .map(|s| {
+            points_of(kernel, kernel.indices.vars(s.addr))
+                * u64::from(kernel.buffers[s.buffer as usize].elem.bytes())
+        })
+        .sum();
+    let bytes_read: u64 = read.iter().sum();
+    let busy = (tiling.grid(kernel) as f64 / profile.workers as f64).min(1.0);
+    let traffic = (bytes_read * passes + bytes_written) as f64 / profile.bandwidth / 1000.0;
+    let arithmetic = (flops * passes) as f64 / profile.ops_per_ns / 1000.0;
+    Cost { bytes_read, bytes_written, flops, us: traffic.max(arithmetic) / busy + profile.launch_us }
+}
+
+fn points_of(kernel: &Kernel, vars: u64) -> u64 {
+    let extents = kernel.indices.extents();
+    (0..kernel.reduced.len())
+        .filter(|&v| vars & (1 << v.min(63)) != 0)
+        .map(|v| extents[Var(v as u32).0 as usize] as u64)
+        .product()
+}

@@ -1,0 +1,622 @@
+//! Growing groups, and from groups to steps.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+use rustc_hash::{FxHashMap, FxHashSet};
+use smallvec::SmallVec;
+
+use super::cost::{Cost, price};
+use super::memory::{self, Life};
+use super::place::{Place, strided};
+use super::{
+    Decision, ExternStep, KernelKind, KernelStep, Plan, PlanError, Profile, Step, StepKind, Verdict, machine,
+    written_strides,
+};
+use crate::graph::{Graph, NodeId, Op, ValueRef};
+use crate::kernel::{Group, KNode, Kernel, Layouts, Refusal, coalesce};
+use crate::schedule::{Tiling, choose, schedule_with};
+use crate::types::Dims;
+
+/// A step to be: a group of nodes in one kernel, or one libtorch call.
+#[derive(Clone, Debug)]
+struct Unit {
+    nodes: Vec<NodeId>,
+    /// `None` for a libtorch call.
+    kernel: Option<Built>,
+}
+
+#[derive(Clone, Debug)]
+struct Built {
+    group: Group,
+    kernel: Kernel,
+    tiling: Tiling,
+    cost: Cost,
+}
+
+/// Plans a graph whose long reductions are split already.
+pub(super) fn plan(graph: Graph, profile: &Profile) -> Result<Plan, PlanError> {
+    let order = graph.topological().ok_or(PlanError::Cycle)?;
+    let mut planner = Planner::new(&graph, profile, order);
+    planner.demand();
+    planner.start_units()?;
+    planner.grow();
+    planner.siblings();
+    let (steps, programs) = planner.steps()?;
+    let (outputs, updates) = planner.results();
+    let decisions = std::mem::take(&mut planner.decisions);
+    finish(graph, steps, programs, outputs, updates, decisions)
+}
+
+struct Planner<'a> {
+    graph: &'a Graph,
+    profile: &'a Profile,
+    order: Vec<NodeId>,
+    /// Position of each node in `order`.
+    rank: FxHashMap<NodeId, usize>,
+    /// Nodes that are computed where they are used: views, literals, iotas, cheap expressions of small operands.
+    transparent: FxHashSet<NodeId>,
+    /// Transparent nodes that are stored nevertheless, because something needs them in memory.
+    materialized: FxHashSet<NodeId>,
+    /// Compute nodes that are needed in memory by a libtorch call, an output or a write-back.
+    demanded: FxHashSet<NodeId>,
+    units: Vec<Option<Unit>>,
+    unit_of: FxHashMap<NodeId, usize>,
+    /// Nearest non-transparent users of each node, through transparent ones.
+    users: FxHashMap<NodeId, Vec<NodeId>>,
+    /// Nearest non-transparent producers of each node.
+    sources: FxHashMap<NodeId, Vec<NodeId>>,
+    decisions: Vec<Decision>,
+}
+
+struct Strides<'a>(&'a Graph);
+
+impl Layouts for Strides<'_> {
+    fn strides(&self, value: ValueRef) -> (Dims, i64) {
+        let ty = self.0.ty(value);
+        let strides = match self.0.node(value.node).op {
+            Op::Input(_) | Op::Param(_) | Op::Const(_) | Op::Aten(_) => ty.strides.clone(),
+            _ => written_strides(self.0, value),
+        };
+        let span = 1 + ty.shape.iter().zip(&strides).map(|(&n, &s)| (n - 1).max(0) * s).sum::<i64>();
+        (strides, span)
+    }
+}
+
+impl<'a> Planner<'a> {
+    fn new(graph: &'a Graph, profile: &'a Profile, order: Vec<NodeId>) -> Planner<'a> {
+        let rank = order.iter().enumerate().map(|(i, &n)| (n, i)).collect();
+        Planner {
+            graph,
+            profile,
+            order,
+            rank,
+            transparent: FxHashSet::default(),
+            materialized: FxHashSet::default(),
+            demanded: FxHashSet::default(),
+            units: Vec::new(),
+            unit_of: FxHashMap::default(),
+            users: FxHashMap::default(),
+            sources: FxHashMap::default(),
+            decisions: Vec::new(),
+        }
+    }
+
+    /// Finds what must be in memory.
+    fn demand(&mut self) {
+        self.find_transparent();
+        let mut values: Vec<ValueRef> = Vec::new();
+        for &id in &self.order {
+            if matches!(self.graph.node(id).op, Op::Aten(_)) {
+                values.extend(self.graph.operands(id));
+            }
+        }
+        values.extend(self.graph.outputs.iter().copied());
+        values.extend(self.graph.updates.iter().map(|u| u.value));
+        for value in values {
+            let base = match self.place(value) {
+                Some(place) => place.base(),
+                None => value,
+            };
+            match self.graph.node(base.node).op {
+                Op::Input(_) | Op::Param(_) | Op::Const(_) | Op::Aten(_) => {}
+                _ if self.transparent.contains(&base.node) => {
+                    self.materialized.insert(base.node);
+                }
+                _ => {
+                    self.demanded.insert(base.node);
+                }
+            }
+        }
+    }
+
+    fn place(&self, value: ValueRef) -> Option<Place> {
+        strided(self.graph, value, &self.materialized, &|base| Strides(self.graph).strides(base).0)
+    }
+
+    fn find_transparent(&mut self) {
+        for &id in &self.order {
+            let transparent = match &self.graph.node(id).op {
+                Op::View(_) | Op::Scalar(_) | Op::Iota { .. } => true,
+                Op::Map(_) | Op::Cast => self.is_cheap(id),
+                _ => false,
+            };
+            if transparent {
+                self.transparent.insert(id);
+            }
+        }
+    }
+
+    /// A few operations on operands that are much smaller than the result, none of them computed by a kernel.
+    fn is_cheap(&self, id: NodeId) -> bool {
+        let mut stack = vec![id];
+        let (mut bytes, mut cost) = (0, 0);
+        let mut seen = FxHashSet::default();
+        while let Some(at) = stack.pop() {
+            if !seen.insert(at) {
+                continue;
+            }
+            let node = self.graph.node(at);
+            match &node.op {
+                Op::Map(function) => cost += function.cost(),
+                Op::Cast => cost += 1,
+                Op::View(_) => {}
+                Op::Scalar(_) | Op::Iota { .. } => continue,
+                Op::Input(_) | Op::Param(_) | Op::Const(_) => {
+                    bytes += node.outs.first().map_or(0, |t| t.bytes());
+                    continue;
+                }
+                _ => return false,
+            }
+            if at != id && matches!(node.op, Op::Map(_) | Op::Cast) && !self.transparent.contains(&at) {
+                return false;
+            }
+            stack.extend(self.graph.operands(at).iter().map(|v| v.node));
+        }
+        let own = self.graph.node(id).outs.first().map_or(0, |t| t.bytes());
+        cost <= 24 && bytes * 2 <= own.max(256)
+    }
+
+    fn is_compute(&self, id: NodeId) -> bool {
+        match self.graph.node(id).op {
+            Op::Input(_) | Op::Param(_) | Op::Const(_) => false,
+            _ => !self.transparent.contains(&id) || self.materialized.contains(&id),
+        }
+    }
+
+    fn start_units(&mut self) -> Result<(), PlanError> {
+        self.connect();
+        for id in self.order.clone() {
+            if !self.is_compute(id) {
+                continue;
+            }
+            self.unit_of.insert(id, self.units.len());
+            let is_extern = matches!(self.graph.node(id).op, Op::Aten(_));
+            self.units.push(Some(Unit { nodes: vec![id], kernel: None }));
+            if is_extern {
+                continue;
+            }
+            let (shape, reduced) = self.domain_of(id);
+            let built = self.build(&[id], &shape, &reduced).map_err(|refusal| self.alone(id, refusal))?;
+            if let Some(Some(unit)) = self.units.last_mut() {
+                unit.kernel = Some(built);
+            }
+        }
+        Ok(())
+    }
+
+    fn alone(&self, id: NodeId, refusal: Refusal) -> PlanError {
+        PlanError::Alone { node: self.label(id), refusal }
+    }
+
+    fn label(&self, id: NodeId) -> String {
+        let origin = self.graph.node(id).origin.and_then(|o| self.graph.origins.get(o as usize));
+        origin.cloned().unwrap_or_else(|| crate::kernel::name_of(id))
+    }
+
+    /// The reference shape of a node's own kernel and which of its dimensions are reduced.
+    fn domain_of(&self, id: NodeId) -> (Dims, SmallVec<[bool; 6]>) {
+        if let Op::Reduce { dims, .. } = &self.graph.node(id).op {
+            let operand = self.graph.operands(id)[0];
+            let shape = self.graph.ty(operand).shape.clone();
+            let reduced = (0..shape.len()).map(|d| dims.contains(&(d as u8))).collect();
+            return (shape, reduced);
+        }
+        let shape = self.graph.ty(id.into()).shape.clone();
+        let reduced = SmallVec::from_elem(false, shape.len());
+        (shape, reduced)
+    }
+
+    /// Fills `users` and `sources`.
+    fn connect(&mut self) {
+        for &id in &self.order {
+            if !self.is_compute(id) {
+                continue;
+            }
+            let mut found: Vec<NodeId> = Vec::new();
+            let mut stack: Vec<NodeId> = self.graph.operands(id).iter().map(|v| v.node).collect();
+            let is_extern = matches!(self.graph.node(id).op, Op::Aten(_));
+            let mut seen = FxHashSet::default();
+            while let Some(at) = stack.pop() {
+                if !seen.insert(at) {
+                    continue;
+                }
+                // A library call reads what is stored; kernels look through what is stored for others.
+                let stop = self.is_compute(at) && (is_extern || !self.transparent.contains(&at));
+                if stop {
+                    found.push(at);
+                } else {
+                    stack.extend(self.graph.operands(at).iter().map(|v| v.node));
+                }
+            }
+            found.sort_unstable_by_key(|n| self.rank[n]);
+            for &source in &found {
+                self.users.entry(source).or_default().push(id);
+            }
+            self.sources.insert(id, found);
+        }
+    }
+
+    /// Builds the kernel of some nodes over a domain, with the stores that the rest of the graph needs.
+    fn build(&self, nodes: &[NodeId], shape: &[i64], reduced: &[bool]) -> Result<Built, Refusal> {
+        let inside: FxHashSet<NodeId> = nodes.iter().copied().collect();
+        let mut roots = Vec::new();
+        let mut device = None;
+        for &id in nodes {
+            let ty = self.graph.ty(id.into());
+            if ty.numel() == 0 || shape.contains(&0) {
+                return Err(Refusal::Empty);
+            }
+            if *device.get_or_insert(ty.device) != ty.device {
+                return Err(Refusal::Devices);
+            }
+            let used = self.users.get(&id).is_some_and(|u| u.iter().any(|n| !inside.contains(n)));
+            if used || self.demanded.contains(&id) || self.materialized.contains(&id) {
+                roots.push(id.into());
+            }
+        }
+        let mut all = inside;
+        all.extend(self.transparent.iter().copied());
+        let group = Group {
+            nodes: all,
+            roots,
+            shape: Dims::from_slice(shape),
+            reduced: SmallVec::from_slice(reduced),
+        };
+        let kernel = coalesce(self.graph, &group, &Strides(self.graph))?;
+        let tiling = choose(&kernel, machine(self.profile));
+        let cost = price(&kernel, &tiling, self.profile);
+        Ok(Built { group, kernel, tiling, cost })
+    }
+
+    /// Merges along edges, operands before users.
+    fn grow(&mut self) {
+        for consumer in self.order.clone() {
+            let Some(sources) = self.sources.get(&consumer).cloned() else { continue };
+            for producer in sources {
+                let verdict = self.try_edge(producer, consumer);
+                self.decisions.push(Decision { producer, consumer, verdict });
+            }
+        }
+    }
+
+    fn try_edge(&mut self, producer: NodeId, consumer: NodeId) -> Verdict {
+        for id in [producer, consumer] {
+            if let Op::Aten(call) = &self.graph.node(id).op {
+                return Verdict::Library(call.full_name());
+            }
+        }
+        let (Some(&a), Some(&b)) = (self.unit_of.get(&producer), self.unit_of.get(&consumer)) else {
+            return Verdict::Recomputed;
+        };
+        if a == b { Verdict::Fused } else { self.try_merge(a, b) }
+    }
+
+    /// Merges unit `b` into unit `a`, which comes first, if that is legal and pays.
+    fn try_merge(&mut self, a: usize, b: usize) -> Verdict {
+        let (Some(Some(first)), Some(Some(second))) = (self.units.get(a), self.units.get(b)) else {
+            return Verdict::Cycle;
+        };
+        let (Some(x), Some(y)) = (&first.kernel, &second.kernel) else {
+            return Verdict::Library(String::from("an operator"));
+        };
+        if self.path_around(a, b) || self.path_around(b, a) {
+            return Verdict::Cycle;
+        }
+        let mut nodes: Vec<NodeId> = first.nodes.iter().chain(&second.nodes).copied().collect();
+        nodes.sort_unstable_by_key(|n| self.rank[n]);
+        let apart_us = x.cost.us + y.cost.us;
+        match self.build_merged(&nodes, &x.group, &y.group) {
+            Ok(built) if built.cost.us <= apart_us => {
+                self.merge(a, b, nodes, built);
+                Verdict::Fused
+            }
+            Ok(built) => Verdict::Slower { apart_us, merged_us: built.cost.us },
+            Err(refusal) => Verdict::Illegal(refusal),
+        }
+    }
+
+    /// The merged kernel over the first of the candidate domains that allows it.
+    fn build_merged(&self, nodes: &[NodeId], a: &Group, b: &Group) -> Result<Built, Refusal> {
+        let mut refusal = Refusal::OtherReduction;
+        for (position, group) in candidates(a, b).into_iter().enumerate() {
+            match self.build(nodes, &group.shape, &group.reduced) {
+                Ok(built) => return Ok(built),
+                Err(error) if position == 0 => refusal = error,
+                Err(_) => {}
+            }
+        }
+        Err(refusal)
+    }
+
+    fn merge(&mut self, a: usize, b: usize, nodes: Vec<NodeId>, built: Built) {
+        for id in &nodes {
+            self.unit_of.insert(*id, a);
+        }
+        self.units[a] = Some(Unit { nodes, kernel: Some(built) });
+        self.units[b] = None;
+    }
+
+    /// Whether something outside the two units needs `a` and feeds `b`.
+    fn path_around(&self, a: usize, b: usize) -> bool {
+        let Some(Some(target)) = self.units.get(b) else { return false };
+        let last = target.nodes.iter().map(|n| self.rank[n]).max().unwrap_or(0);
+        let mut stack = vec![a];
+        let mut seen = FxHashSet::from_iter([a]);
+        while let Some(unit) = stack.pop() {
+            let Some(Some(at)) = self.units.get(unit) else { continue };
+            for user in at.nodes.iter().flat_map(|n| self.users.get(n).into_iter().flatten()) {
+                let Some(&next) = self.unit_of.get(user) else { continue };
+                if next == b && unit != a {
+                    return true;
+                }
+                let reaches = next != b && self.first_rank(next) <= last;
+                if reaches && seen.insert(next) {
+                    stack.push(next);
+                }
+            }
+        }
+        false
+    }
+
+    fn first_rank(&self, unit: usize) -> usize {
+        let nodes = self.units[unit].as_ref().map(|u| &u.nodes);
+        nodes.and_then(|n| n.iter().map(|id| self.rank[id]).min()).unwrap_or(0)
+    }
+
+    /// Merges kernels that read the same large value and do not depend on each other.
+    fn siblings(&mut self) {
+        let mut readers: indexmap::IndexMap<ValueRef, Vec<usize>> = indexmap::IndexMap::new();
+        for (position, unit) in self.units.iter().enumerate() {
+            let Some(built) = unit.as_ref().and_then(|u| u.kernel.as_ref()) else { continue };
+            for buffer in built.kernel.buffers.iter().filter(|b| !b.written) {
+                readers.entry(buffer.value).or_default().push(position);
+            }
+        }
+        for (value, units) in readers {
+            let bytes = self.graph.ty(value).bytes();
+            for pair in units.windows(2) {
+                if self.worth_sharing(bytes, pair[0], pair[1]) {
+                    self.try_merge(pair[0], pair[1]);
+                }
+            }
+        }
+    }
+
+    /// Whether the shared bytes are a good part of what both kernels move, over domains of one size.
+    fn worth_sharing(&self, bytes: u64, a: usize, b: usize) -> bool {
+        let built = |u: usize| self.units[u].as_ref().and_then(|u| u.kernel.as_ref());
+        let (Some(x), Some(y)) = (built(a), built(b)) else { return false };
+        let moved = |c: &Cost| c.bytes_read + c.bytes_written;
+        let points = |k: &Kernel| (k.parallel_points(), k.reduced_points());
+        let alike = points(&x.kernel) == points(&y.kernel)
+            || points(&x.kernel).0 * points(&x.kernel).1 == points(&y.kernel).0 * points(&y.kernel).1;
+        alike && bytes * 4 >= moved(&x.cost).max(moved(&y.cost))
+    }
+
+    /// Units in an order that respects dependencies and otherwise follows the graph's.
+    fn unit_order(&self) -> Vec<usize> {
+        let alive: Vec<usize> = (0..self.units.len()).filter(|&u| self.units[u].is_some()).collect();
+        let mut next: FxHashMap<usize, Vec<usize>> = FxHashMap::default();
+        let mut missing: FxHashMap<usize, usize> = FxHashMap::default();
+        let mut link = |from: usize, to: usize| {
+            next.entry(from).or_default().push(to);
+            *missing.entry(to).or_default() += 1;
+        };
+        for &unit in &alive {
+            let nodes = self.units[unit].iter().flat_map(|u| &u.nodes);
+            let sources: FxHashSet<usize> = nodes
+                .flat_map(|n| self.sources.get(n).into_iter().flatten())
+                .filter_map(|s| self.unit_of.get(s).copied())
+                .filter(|&s| s != unit)
+                .collect();
+            sources.into_iter().for_each(|s| link(s, unit));
+        }
+        let random: Vec<usize> = alive.iter().copied().filter(|&u| self.is_random(u)).collect();
+        random.windows(2).for_each(|pair| link(pair[0], pair[1]));
+        let key = |unit: usize| {
+            let last = self.units[unit].iter().flat_map(|u| &u.nodes).map(|n| self.rank[n]).max();
+            Reverse((last.unwrap_or(0), unit))
+        };
+        let ready = alive.iter().copied().filter(|u| !missing.contains_key(u));
+        let mut ready: BinaryHeap<_> = ready.map(key).collect();
+        let mut order = Vec::with_capacity(alive.len());
+        while let Some(Reverse((_, unit))) = ready.pop() {
+            order.push(unit);
+            for &user in next.get(&unit).into_iter().flatten() {
+                if let Some(left) = missing.get_mut(&user) {
+                    *left -= 1;
+                    if *left == 0 {
+                        ready.push(key(user));
+                    }
+                }
+            }
+        }
+        order
+    }
+
+    fn is_random(&self, unit: usize) -> bool {
+        let nodes = self.units[unit].iter().flat_map(|u| &u.nodes);
+        nodes.into_iter().any(|&n| matches!(&self.graph.node(n).op, Op::Aten(call) if call.random))
+    }
+
+    fn steps(&self) -> Result<(Vec<StepKind>, Vec<tilefuse_block::Program>), PlanError> {
+        let mut programs = Vec::new();
+        let mut known: FxHashMap<String, usize> = FxHashMap::default();
+        let mut steps = Vec::new();
+        for unit in self.unit_order() {
+            let Some(unit) = &self.units[unit] else { continue };
+            steps.push(match &unit.kernel {
+                None => StepKind::Extern(self.extern_step(unit.nodes[0])),
+                Some(built) => StepKind::Kernel(self.kernel_step(unit, built, &mut programs, &mut known)?),
+            });
+        }
+        Ok((steps, programs))
+    }
+
+    fn extern_step(&self, node: NodeId) -> ExternStep {
+        let operands = self.graph.operands(node).into_iter().map(|v| self.place_or_self(v)).collect();
+        ExternStep { node, operands }
+    }
+
+    fn place_or_self(&self, value: ValueRef) -> Place {
+        self.place(value).unwrap_or(Place::Value(value))
+    }
+
+    fn results(&self) -> (Vec<Place>, Vec<(NodeId, Place)>) {
+        let outputs = self.graph.outputs.iter().map(|&v| self.place_or_self(v)).collect();
+        let updates = self.graph.updates.iter().map(|u| (u.target, self.place_or_self(u.value))).collect();
+        (outputs, updates)
+    }
+
+    fn kernel_step(
+        &self,
+        unit: &Unit,
+        built: &Built,
+        programs: &mut Vec<tilefuse_block::Program>,
+        known: &mut FxHashMap<String, usize>,
+    ) -> Result<KernelStep, PlanError> {
+        let align = vec![16; built.kernel.buffers.len()];
+        let name = self.kernel_name(&unit.nodes);
+        let machine = machine(self.profile);
+        let scheduled = schedule_with(&name, &built.kernel, built.tiling.clone(), machine, &align)
+            .map_err(|error| PlanError::Schedule { node: self.label(unit.nodes[0]), error })?;
+        let program = *known.entry(format!("{:?}", scheduled.program)).or_insert_with(|| {
+            programs.push(scheduled.program);
+            programs.len() - 1
+        });
+        Ok(KernelStep {
+            program,
+            grid: scheduled.grid,
+            buffers: built.kernel.buffers.iter().map(|b| (b.value, b.written)).collect(),
+            nodes: unit.nodes.clone(),
+            kind: kind_of(&built.kernel, &built.tiling),
+            tiling: scheduled.tiling,
+            bytes_read: built.cost.bytes_read,
+            bytes_written: built.cost.bytes_written,
+            flops: built.cost.flops,
+            predicted_us: built.cost.us,
+        })
+    }
+
+    /// `fused_add_layer_norm` from the operators that the nodes come from.
+    fn kernel_name(&self, nodes: &[NodeId]) -> String {
+        let mut parts: Vec<String> = Vec::new();
+        for &id in nodes {
+            let label = self.label(id);
+            let short: String = label
+                .trim_start_matches("aten::")
+                .chars()
+                .take_while(|c| c.is_ascii_alphanumeric() || *c == '_')
+                .collect();
+            let short = if short.is_empty() { String::from("copy") } else { short };
+            if !parts.contains(&short) {
+                parts.push(short);
+            }
+        }
+        if parts.len() > 5 {
+            let rest = parts.len() - 4;
+            parts.truncate(4);
+            parts.push(format!("and_{rest}_more"));
+        }
+        format!("fused_{}", parts.join("_"))
+    }
+}
+
+/// Domains for a merged kernel, best first.
+fn candidates<'g>(a: &'g Group, b: &'g Group) -> SmallVec<[&'g Group; 2]> {
+    let reduces = |g: &Group| g.reduced.contains(&true);
+    match (reduces(a), reduces(b)) {
+        (true, false) => SmallVec::from_slice(&[a, b]),
+        _ if a.shape == b.shape && a.reduced == b.reduced => SmallVec::from_slice(&[b]),
+        _ => SmallVec::from_slice(&[b, a]),
+    }
+}
+
+fn kind_of(kernel: &Kernel, tiling: &Tiling) -> KernelKind {
+    let last_is_reduced = tiling.axes.last().is_some_and(|a| kernel.reduced[a.var.0 as usize]);
+    let reduces = kernel.exprs.iter().any(|e| matches!(e, KNode::Reduce(_)));
+    match (reduces, last_is_reduced) {
+        (false, _) => KernelKind::Pointwise,
+        (true, true) => KernelKind::RowReduction,
+        (true, false) => KernelKind::ColumnReduction,
+    }
+}
+
+/// Lives, memory and frees of the steps.
+fn finish(
+    graph: Graph,
+    kinds: Vec<StepKind>,
+    programs: Vec<tilefuse_block::Program>,
+    outputs: Vec<Place>,
+    updates: Vec<(NodeId, Place)>,
+    decisions: Vec<Decision>,
+) -> Result<Plan, PlanError> {
+    let end = kinds.len();
+    let mut last: FxHashMap<ValueRef, usize> = FxHashMap::default();
+    for (at, kind) in kinds.iter().enumerate() {
+        match kind {
+            StepKind::Kernel(k) => last.extend(k.buffers.iter().map(|&(v, _)| (v, at))),
+            StepKind::Extern(e) => last.extend(e.operands.iter().map(|p| (p.base(), at))),
+        }
+    }
+    let kept: FxHashSet<ValueRef> = outputs.iter().map(Place::base).collect();
+    for value in kept.iter().copied().chain(updates.iter().map(|(_, p)| p.base())) {
+        last.insert(value, end);
+    }
+    let (mut lives, mut own) = (Vec::new(), Vec::new());
+    for (at, kind) in kinds.iter().enumerate() {
+        let StepKind::Kernel(kernel) = kind else { continue };
+        for &(value, _) in kernel.buffers.iter().filter(|b| b.1) {
+            if kept.contains(&value) {
+                own.push(value);
+            } else {
+                let bytes = graph.ty(value).bytes();
+                lives.push(Life { value, bytes, first: at, last: last.get(&value).copied().unwrap_or(at) });
+            }
+        }
+    }
+    let memory = memory::place(&lives, own);
+    let steps = with_frees(&graph, kinds, &last, end);
+    Ok(Plan { graph, programs, steps, outputs, updates, memory, decisions })
+}
+
+fn with_frees(
+    graph: &Graph,
+    kinds: Vec<StepKind>,
+    last: &FxHashMap<ValueRef, usize>,
+    end: usize,
+) -> Vec<Step> {
+    let mut frees: Vec<SmallVec<[ValueRef; 2]>> = vec![SmallVec::new(); kinds.len()];
+    for (at, kind) in kinds.iter().enumerate() {
+        let StepKind::Extern(step) = kind else { continue };
+        for out in 0..graph.node(step.node).outs.len() {
+            let value = ValueRef { node: step.node, out: out as u16 };
+            let until = last.get(&value).copied().unwrap_or(at);
+            if until < end {
+                frees[until].push(value);
+            }
+        }
+    }
+    kinds.into_iter().zip(frees).map(|(kind, frees)| Step { kind, frees }).collect()
+}

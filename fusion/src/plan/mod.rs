@@ -1,0 +1,222 @@
+//! The planner: a primitive graph to an ordered list of kernels and libtorch calls.
+//!
+//! Groups grow along edges, operands before users. A merge must be legal (the merged kernel builds, no cycle arises)
+//! and must pay by the cost model; every edge keeps a [`Decision`]. Planning is deterministic.
+
+mod cost;
+mod group;
+mod memory;
+mod place;
+mod split;
+
+use serde::Serialize;
+use smallvec::SmallVec;
+use tilefuse_block::Program;
+
+use crate::graph::{Graph, NodeId, ValueRef};
+use crate::kernel::Refusal;
+use crate::schedule::{Machine, ScheduleError, Tiling};
+use crate::types::Dims;
+
+pub use cost::Profile;
+pub use memory::{ALIGNMENT, Memory};
+pub use place::Place;
+pub use split::split_reductions;
+
+/// Whether an edge was fused, and why not.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Verdict {
+    /// Producer and consumer are in one kernel; the value is not read from memory.
+    Fused,
+    /// The consumer computes the producer again from its operands, which is cheaper than storing it.
+    Recomputed,
+    /// Merging is impossible.
+    Illegal(Refusal),
+    /// Merging would make a kernel wait for itself through another step.
+    Cycle,
+    /// One end runs through libtorch.
+    Library(String),
+    /// Merging is possible but predicted to be slower, in microseconds.
+    Slower {
+        /// Both kernels apart.
+        apart_us: f64,
+        /// Merged.
+        merged_us: f64,
+    },
+}
+
+impl std::fmt::Display for Verdict {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Verdict::Fused => f.write_str("fused"),
+            Verdict::Recomputed => f.write_str("recomputed from its operands, cheaper than storing it"),
+            Verdict::Illegal(refusal) => write!(f, "cut: {refusal}"),
+            Verdict::Cycle => f.write_str("cut: a step between them needs the first and feeds the second"),
+            Verdict::Library(op) => write!(f, "cut: {op} runs through libtorch"),
+            Verdict::Slower { apart_us, merged_us } => {
+                write!(f, "cut: predicted {merged_us:.1} us merged, {apart_us:.1} us apart")
+            }
+        }
+    }
+}
+
+/// What became of the edge from a producer to a consumer; views between them are looked through.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Decision {
+    /// The producing node.
+    pub producer: NodeId,
+    /// The consuming node.
+    pub consumer: NodeId,
+    /// Fused or cut, with the reason.
+    pub verdict: Verdict,
+}
+
+/// Kinds of kernels.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum KernelKind {
+    /// No reduction.
+    Pointwise,
+    /// A reduction along contiguous elements.
+    RowReduction,
+    /// A reduction along elements that are not contiguous.
+    ColumnReduction,
+}
+
+/// A step that runs a generated kernel.
+#[derive(Clone, Debug)]
+pub struct KernelStep {
+    /// Position in [`Plan::programs`].
+    pub program: usize,
+    /// Number of program instances.
+    pub grid: u64,
+    /// Buffers in parameter order, and whether each is written.
+    pub buffers: Vec<(ValueRef, bool)>,
+    /// Compute nodes of the kernel.
+    pub nodes: Vec<NodeId>,
+    /// The kind.
+    pub kind: KernelKind,
+    /// The tiles.
+    pub tiling: Tiling,
+    /// Bytes read.
+    pub bytes_read: u64,
+    /// Bytes written.
+    pub bytes_written: u64,
+    /// Arithmetic operations.
+    pub flops: u64,
+    /// Predicted time.
+    pub predicted_us: f64,
+}
+
+/// A step that calls libtorch.
+#[derive(Clone, Debug)]
+pub struct ExternStep {
+    /// The node, an `Op::Aten`.
+    pub node: NodeId,
+    /// Its operands.
+    pub operands: Vec<Place>,
+}
+
+/// One step of a plan.
+#[derive(Clone, Debug)]
+pub enum StepKind {
+    /// A generated kernel.
+    Kernel(KernelStep),
+    /// A libtorch call.
+    Extern(ExternStep),
+}
+
+/// One step, and what is no longer needed after it.
+#[derive(Clone, Debug)]
+pub struct Step {
+    /// What runs.
+    pub kind: StepKind,
+    /// Results of libtorch calls that no later step needs.
+    pub frees: SmallVec<[ValueRef; 2]>,
+}
+
+/// A plan.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// The graph that the plan refers to (reductions may have been split, so it differs from the planner's input).
+    pub graph: Graph,
+    /// Distinct block programs.
+    pub programs: Vec<Program>,
+    /// Steps in order.
+    pub steps: Vec<Step>,
+    /// The graph's outputs.
+    pub outputs: Vec<Place>,
+    /// Write-backs: target node, new value.
+    pub updates: Vec<(NodeId, Place)>,
+    /// Where intermediates of kernels live.
+    pub memory: Memory,
+    /// One record for every edge.
+    pub decisions: Vec<Decision>,
+}
+
+impl Plan {
+    /// Number of kernel launches.
+    pub fn kernel_count(&self) -> usize {
+        self.steps.iter().filter(|s| matches!(s.kind, StepKind::Kernel(_))).count()
+    }
+
+    /// Number of libtorch calls.
+    pub fn extern_count(&self) -> usize {
+        self.steps.len() - self.kernel_count()
+    }
+}
+
+/// Why a graph could not be planned.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum PlanError {
+    /// The graph has a cycle.
+    #[error("the graph has a cycle")]
+    Cycle,
+    /// A node cannot be computed even alone.
+    #[error("{node}: {refusal}")]
+    Alone {
+        /// The node and its operator.
+        node: String,
+        /// Why.
+        refusal: Refusal,
+    },
+    /// A kernel could not be scheduled.
+    #[error("{node}: {error}")]
+    Schedule {
+        /// A node of the kernel and its operator.
+        node: String,
+        /// Why.
+        error: ScheduleError,
+    },
+}
+
+/// Plans a primitive graph for a machine.
+pub fn plan(graph: &Graph, profile: &Profile) -> Result<Plan, PlanError> {
+    let mut graph = graph.clone();
+    split_reductions(&mut graph, profile);
+    group::plan(graph, profile)
+}
+
+/// Strides of values that kernels write: the recorded ones where they are dense, else row-major.
+pub(crate) fn written_strides(graph: &Graph, value: ValueRef) -> Dims {
+    let ty = graph.ty(value);
+    if is_dense(&ty.shape, &ty.strides) { ty.strides.clone() } else { crate::types::row_major(&ty.shape) }
+}
+
+/// Whether strides address every element once without gaps.
+fn is_dense(shape: &[i64], strides: &[i64]) -> bool {
+    let mut dims: Vec<(i64, i64)> =
+        shape.iter().zip(strides).filter(|&(&n, _)| n != 1).map(|(&n, &s)| (s, n)).collect();
+    dims.sort_unstable();
+    let mut expected = 1;
+    dims.iter().all(|&(stride, n)| {
+        let fits = stride == expected;
+        expected *= n;
+        fits
+    })
+}
+
+/// The machine of a device profile.
+pub(crate) fn machine(profile: &Profile) -> Machine {
+    profile.machine
+}

@@ -1,0 +1,76 @@
+//! Where a value is found: in memory as it is, or as a strided view of another value.
+
+use rustc_hash::FxHashSet;
+use smallvec::SmallVec;
+
+use crate::graph::{Graph, NodeId, Op, ValueRef, View};
+use crate::index::{Indices, Var};
+use crate::kernel::view_index;
+use crate::types::Dims;
+
+/// Where a value is found.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Place {
+    /// In memory under its own name.
+    Value(ValueRef),
+    /// A strided view of a value in memory.
+    Strided {
+        /// The value in memory.
+        base: ValueRef,
+        /// Sizes.
+        shape: Dims,
+        /// Strides in elements.
+        strides: Dims,
+        /// Elements from the base's first one.
+        offset: i64,
+    },
+}
+
+impl Place {
+    /// The value that must be in memory.
+    pub fn base(&self) -> ValueRef {
+        match self {
+            Place::Value(value) => *value,
+            Place::Strided { base, .. } => *base,
+        }
+    }
+}
+
+/// Finds the place of a value whose views are followed down to `base_strides`' values. `None` if its elements do not
+/// lie in the base at fixed strides, or not at the strides that are recorded for it.
+pub(crate) fn strided(
+    graph: &Graph,
+    value: ValueRef,
+    materialized: &FxHashSet<NodeId>,
+    base_strides: &dyn Fn(ValueRef) -> Dims,
+) -> Option<Place> {
+    let ty = graph.ty(value);
+    let mut indices = Indices::new(&ty.shape.iter().map(|&n| n.max(1)).collect::<Vec<_>>());
+    let mut index: SmallVec<[_; 6]> = (0..ty.rank()).map(|d| indices.var(Var(d as u32))).collect();
+    let mut at = value;
+    while !materialized.contains(&at.node) {
+        let Op::View(view) = &graph.node(at.node).op else { break };
+        if matches!(view, View::Pad { .. }) {
+            return None;
+        }
+        let operand = graph.operands(at.node)[0];
+        index = view_index(&mut indices, view, &graph.ty(operand).shape, &graph.ty(at).shape, &index);
+        at = operand;
+    }
+    if at == value {
+        return Some(Place::Value(value));
+    }
+    let mut addr = indices.constant(0);
+    for (&i, &s) in index.iter().zip(&base_strides(at)) {
+        addr = indices.add_scaled(addr, i, s);
+    }
+    let (coefficients, offset) = indices.affine(addr)?;
+    let mut strides = Dims::from_slice(&coefficients);
+    for d in 0..ty.rank() {
+        if ty.shape[d] == 1 {
+            strides[d] = ty.strides[d];
+        }
+    }
+    let usable = offset >= 0 && strides.iter().all(|&s| s >= 0) && strides == ty.strides;
+    usable.then(|| Place::Strided { base: at, shape: ty.shape.clone(), strides, offset })
+}

@@ -1,0 +1,106 @@
+//! Split reductions: few long rows become many shorter ones and a second reduction over the parts.
+//!
+//! ```text
+//! %1 = reduce sum %0 [0] : f32[]        with %0 : f32[4194304]
+//! ```
+//! becomes
+//! ```text
+//! %1 = view reshape %0 : f32[64,65536]
+//! %2 = reduce sum %1 [1] : f32[64]
+//! %3 = reduce sum %2 [0] : f32[]
+//! ```
+
+use smallvec::SmallVec;
+use tilefuse_block::{Elem, Literal, ReduceFn};
+
+use super::Profile;
+use crate::graph::{Graph, NodeId, Op, ValueRef, View};
+use crate::types::{DType, Dims, TensorType};
+
+/// A part is at least this many elements.
+const LEAST_PART: i64 = 2048;
+
+/// Splits reductions whose rows are too few to keep the machine busy.
+pub fn split_reductions(graph: &mut Graph, profile: &Profile) {
+    let nodes: Vec<NodeId> = graph.ids().collect();
+    for id in nodes {
+        if let Op::Reduce { combine, dims } = &graph.node(id).op {
+            let (combine, dims) = (*combine, dims.clone());
+            split(graph, id, combine, &dims, profile);
+        }
+    }
+}
+
+fn split(graph: &mut Graph, id: NodeId, combine: ReduceFn, dims: &[u8], profile: &Profile) -> Option<()> {
+    let operand = *graph.operands(id).first()?;
+    let ty = graph.ty(operand).clone();
+    let reduced: i64 = dims.iter().map(|&d| ty.shape[usize::from(d)]).product();
+    let rows = ty.numel() / reduced.max(1);
+    let wanted = profile.workers as i64 * 4;
+    if rows * 2 > wanted || reduced < 2 * LEAST_PART {
+        return None;
+    }
+    let most = (reduced / LEAST_PART).min((wanted + rows - 1) / rows.max(1));
+    let dim = *dims.iter().find(|&&d| ty.shape[usize::from(d)] >= 2)?;
+    let size = ty.shape[usize::from(dim)];
+    let parts = parts_of(size, most.min(size))?;
+    let length = (size + parts - 1) / parts;
+    let padded = pad(graph, operand, usize::from(dim), parts * length, combine)?;
+    let mut shape = ty.shape.clone();
+    shape[usize::from(dim)] = length;
+    shape.insert(usize::from(dim), parts);
+    let origin = graph.node(id).origin;
+    let split_ty = TensorType::contiguous(ty.dtype, &shape, ty.device);
+    let view = graph.add(Op::View(View::Reshape), &[padded], [split_ty], origin);
+    let inner: SmallVec<[u8; 6]> = dims.iter().map(|&d| if d >= dim { d + 1 } else { d }).collect();
+    let kept: Dims = (0..shape.len()).filter(|&d| !inner.contains(&(d as u8))).map(|d| shape[d]).collect();
+    // Parts of a narrow float are kept wide, so that splitting rounds no more than one reduction does.
+    let dtype = DType::Elem(wide(ty.dtype.elem()?));
+    let part_ty = TensorType::contiguous(dtype, &kept, ty.device);
+    let view = ValueRef::from(view);
+    let widened = match dtype == ty.dtype {
+        true => view,
+        false => {
+            graph.add(Op::Cast, &[view], [TensorType::contiguous(dtype, &shape, ty.device)], origin).into()
+        }
+    };
+    let partial = graph.add(Op::Reduce { combine, dims: inner }, &[widened], [part_ty], origin);
+    let at = (0..dim).filter(|d| !dims.contains(d)).count() as u8;
+    let out = graph.node(id).outs.first()?.clone();
+    let total_ty = TensorType { dtype, ..out.clone() };
+    let op = Op::Reduce { combine, dims: SmallVec::from_slice(&[at]) };
+    let total = graph.add(op, &[partial.into()], [total_ty], origin);
+    let result = if dtype == out.dtype { total } else { graph.add(Op::Cast, &[total.into()], [out], origin) };
+    graph.replace_uses(id.into(), result.into());
+    graph.remove(id);
+    Some(())
+}
+
+fn wide(elem: Elem) -> Elem {
+    match elem {
+        Elem::F16 | Elem::Bf16 => Elem::F32,
+        other => other,
+    }
+}
+
+/// A number of parts up to `most`: one that divides `size` if there is one of at least half of `most`.
+fn parts_of(size: i64, most: i64) -> Option<i64> {
+    if most < 2 {
+        return None;
+    }
+    let exact = ((most + 1) / 2..=most).rev().find(|p| size % p == 0);
+    Some(exact.unwrap_or(most))
+}
+
+fn pad(graph: &mut Graph, value: ValueRef, dim: usize, size: i64, combine: ReduceFn) -> Option<ValueRef> {
+    let ty = graph.ty(value).clone();
+    if ty.shape[dim] == size {
+        return Some(value);
+    }
+    let fill: Literal = combine.neutral(ty.dtype.elem()?);
+    let mut shape = ty.shape.clone();
+    shape[dim] = size;
+    let low = Dims::from_elem(0, shape.len());
+    let out = TensorType::contiguous(ty.dtype, &shape, ty.device);
+    Some(graph.add(Op::View(View::Pad { low, fill }), &[value], [out], None).into())
+}
