@@ -1,7 +1,29 @@
 //! Links the programs and tests of this package so that they find libtorch without `LD_LIBRARY_PATH`.
 
 fn main() {
+    compile_shim();
     link_libtorch();
+}
+
+/// Compiles the C++ part of `tilefuse::torch` against libtorch's headers.
+fn compile_shim() {
+    println!("cargo:rerun-if-env-changed=LIBTORCH_INCLUDE");
+    println!("cargo:rerun-if-changed=src/torch/shim.cpp");
+    let Some(root) = std::env::var_os("LIBTORCH_INCLUDE").or_else(|| std::env::var_os("LIBTORCH")) else {
+        return;
+    };
+    let include = std::path::Path::new(&root).join("include");
+    cc::Build::new()
+        .cpp(true)
+        .std("c++20")
+        .opt_level(2)
+        .flag("-isystem")
+        .flag(include.as_os_str())
+        .flag("-isystem")
+        .flag(include.join("torch/csrc/api/include").as_os_str())
+        .flag_if_supported("-Wno-unused-parameter")
+        .file("src/torch/shim.cpp")
+        .compile("tilefuse_shim");
 }
 
 /// Records libtorch's folder in the run path. `LD_LIBRARY_PATH` is searched before a run path, so a program
@@ -9,7 +31,9 @@ fn main() {
 fn link_libtorch() {
     println!("cargo:rerun-if-env-changed=LIBTORCH");
     println!("cargo:rerun-if-env-changed=LIBTORCH_LIB");
-    let Some(root) = std::env::var_os("LIBTORCH_LIB").or_else(|| std::env::var_os("LIBTORCH")) else { return };
+    let Some(root) = std::env::var_os("LIBTORCH_LIB").or_else(|| std::env::var_os("LIBTORCH")) else {
+        return;
+    };
     // libtorch finds its own neighbours relative to where it was opened, which must not be a symlink.
     let Ok(lib) = std::path::Path::new(&root).join("lib").canonicalize() else { return };
     println!("cargo:rerun-if-changed={}", lib.display());

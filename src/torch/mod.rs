@@ -1,0 +1,35 @@
+//! All that Tilefuse asks of libtorch beyond tch: recording a run of a model, making recorded calls again, cheap
+//! access to tensors, and libtorch's global state.
+//!
+//! - [`capture`] runs a model once and returns, with its results, a [`Trace`]: every operator call as data, with the
+//!   constants told apart and the reasons, if any, why the trace must not be compiled.
+//! - [`Call`] is an operator call that can be made again with other tensors.
+//! - [`Meta`], [`check_metas`], [`empty_strided`], [`view_of`] are what a compiled plan needs at every call.
+//! - [`GlobalState`], [`cuda_available`], [`cuda_stream`] and [`TorchPool`] are about the process.
+
+mod analyse;
+mod call;
+mod ffi;
+mod ops;
+mod pool;
+mod record;
+mod state;
+mod tensor;
+#[cfg(test)]
+mod tests;
+mod trace;
+mod wire;
+
+pub use call::{Call, Results};
+pub use ffi::MAX_RANK;
+pub use pool::TorchPool;
+pub use record::{capture, is_capturing};
+pub use state::{GlobalState, cuda_available, cuda_devices, cuda_stream};
+pub use tensor::{
+    DeviceId, Expect, Flags, GUARDED, Meta, as_strided_of, bump_version, check_metas, element_size,
+    empty_strided, view_of,
+};
+pub use trace::{
+    Arg, CallId, Event, Origin, OutArg, Refusal, RefusalKind, Schema, SchemaArg, StorageId, StorageInfo,
+    TensorId, TensorInfo, Trace,
+};

@@ -1,0 +1,495 @@
+//! The recorder: listens to the dispatcher while a model runs once.
+//!
+//! What it must decide while the model runs is which contents will be overwritten before anyone can ask for them;
+//! everything else is decided afterwards, in `analyse.rs`.
+
+use std::collections::HashMap;
+use std::ffi::c_void;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use tch::Tensor;
+
+use super::ffi::{self, Hooks, RawCall, check, make_tensor, raw};
+use super::ops::{draws_random_numbers, hidden_writes, reads_only_metadata};
+use super::trace::snapshot;
+use super::wire::Reader;
+use super::{
+    Arg, Call, CallId, Event, Flags, Meta, Origin, Refusal, RefusalKind, Schema, StorageId, TensorId, Trace,
+};
+use crate::Error;
+
+/// Whether this thread is capturing. Compiled plans must not run then: the capture cannot see their kernels.
+pub fn is_capturing() -> bool {
+    // SAFETY: reads a flag of this thread.
+    unsafe { ffi::tf_recording() }
+}
+
+/// Runs `f` once, eagerly, and records every operator that it calls on this thread above autograd.
+///
+/// `inputs` are the example inputs and `named` the model's parameters and buffers, recognised by identity;
+/// `outputs_of` names the result tensors. What makes the trace unfit for compiling is in [`Trace::refusals`]. An
+/// error means that `f` did not run. A panic in `f` ends the capture and goes on.
+///
+/// Values that reach tensors from outside libtorch (numbers, `Tensor::from_slice`) are taken as constants.
+pub fn capture<R>(
+    inputs: &[Tensor],
+    named: &[(String, Tensor)],
+    f: impl FnOnce() -> R,
+    outputs_of: impl Fn(&R) -> Vec<Tensor>,
+) -> Result<(R, Trace), Error> {
+    let session = Session::start(Recorder::new(inputs, named)?)?;
+    let result = f();
+    let recorder = session.stop();
+    let outputs = outputs_of(&result);
+    let trace = super::analyse::finish(recorder, &outputs);
+    Ok((result, trace))
+}
+
+/// How far the contents of a storage are known to be constant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Level {
+    /// Depends on constants and sizes.
+    Constant,
+    /// Depends on tensors that may turn out to be constants.
+    Unknown,
+    /// Depends on inputs or parameters, or is random.
+    Computed,
+}
+
+/// A tensor, while recording.
+pub(super) struct Seen {
+    /// `None` where nobody we know made it.
+    pub(super) origin: Option<Origin>,
+    pub(super) name: Option<String>,
+    pub(super) storage: StorageId,
+    pub(super) meta: Meta,
+}
+
+/// A storage, while recording.
+pub(super) struct LiveStorage {
+    /// The tensor by which it was first seen.
+    pub(super) root: TensorId,
+    pub(super) created_by: Option<usize>,
+    pub(super) level: Level,
+    pub(super) writes: Vec<usize>,
+    pub(super) snapshots: Vec<(usize, Tensor)>,
+    /// Memory that can be addressed.
+    pub(super) dense: bool,
+    /// Somebody may ask for the present contents.
+    used: bool,
+    watched: bool,
+}
+
+/// A call that has begun.
+struct Pending {
+    event: Event,
+    level: Level,
+    /// The argument tensors as they were before.
+    before: Vec<(TensorId, Meta)>,
+}
+
+/// All that was recorded so far.
+pub(super) struct Recorder {
+    pub(super) seen: Vec<Seen>,
+    pub(super) handles: Vec<Tensor>,
+    pub(super) storages: Vec<LiveStorage>,
+    pub(super) events: Vec<Event>,
+    pub(super) calls: Vec<Call>,
+    pub(super) schemas: Vec<Schema>,
+    pub(super) inputs: Vec<TensorId>,
+    pub(super) refusals: Vec<Refusal>,
+    pub(super) foreign_calls: u64,
+    by_impl: HashMap<usize, TensorId>,
+    by_storage: HashMap<usize, StorageId>,
+    by_op: HashMap<u64, usize>,
+    names: HashMap<usize, String>,
+    pending: Option<Pending>,
+    /// A storage watched until the next call only.
+    window: Option<StorageId>,
+}
+
+impl Recorder {
+    fn new(inputs: &[Tensor], named: &[(String, Tensor)]) -> Result<Self, Error> {
+        let mut names = HashMap::new();
+        for (name, t) in named {
+            names.entry(Meta::of(t)?.tensor_impl).or_insert_with(|| name.clone());
+        }
+        let mut new = Self {
+            seen: Vec::new(),
+            handles: Vec::new(),
+            storages: Vec::new(),
+            events: Vec::new(),
+            calls: Vec::new(),
+            schemas: Vec::new(),
+            inputs: Vec::new(),
+            refusals: Vec::new(),
+            // SAFETY: reads a counter.
+            foreign_calls: unsafe { ffi::tf_foreign_calls() },
+            by_impl: HashMap::new(),
+            by_storage: HashMap::new(),
+            by_op: HashMap::new(),
+            names,
+            pending: None,
+            window: None,
+        };
+        for (i, t) in inputs.iter().enumerate() {
+            let id = new.see(t, Some(Origin::Input(i)))?;
+            new.inputs.push(id);
+        }
+        Ok(new)
+    }
+
+    /// The number of a tensor; an unseen one is entered with `origin`.
+    pub(super) fn see(&mut self, t: &Tensor, origin: Option<Origin>) -> Result<TensorId, Error> {
+        let meta = Meta::of(t)?;
+        if let Some(&id) = self.by_impl.get(&meta.tensor_impl) {
+            return Ok(id);
+        }
+        let id = TensorId(self.seen.len() as u32);
+        let name = self.names.get(&meta.tensor_impl).cloned();
+        let origin = if name.is_some() && origin.is_none() { Some(Origin::Param) } else { origin };
+        let storage = self.storage_of(&meta, id, origin);
+        self.by_impl.insert(meta.tensor_impl, id);
+        self.seen.push(Seen { origin, name, storage, meta });
+        self.handles.push(t.shallow_clone());
+        Ok(id)
+    }
+
+    fn storage_of(&mut self, meta: &Meta, root: TensorId, origin: Option<Origin>) -> StorageId {
+        let dense = meta.flags.contains(Flags::HAS_STORAGE | Flags::STRIDED);
+        if let Some(&known) = self.by_storage.get(&meta.storage).filter(|_| dense) {
+            return known;
+        }
+        let id = StorageId(self.storages.len() as u32);
+        if dense {
+            self.by_storage.insert(meta.storage, id);
+        }
+        let level = match origin {
+            _ if !dense => Level::Computed,
+            // The level of the event follows when it is over.
+            Some(Origin::Event(_)) => Level::Constant,
+            None => Level::Unknown,
+            Some(_) => Level::Computed,
+        };
+        let created_by = if let Some(Origin::Event(e)) = origin { Some(e) } else { None };
+        self.storages.push(LiveStorage {
+            root,
+            created_by,
+            level,
+            writes: Vec::new(),
+            snapshots: Vec::new(),
+            dense,
+            used: false,
+            watched: false,
+        });
+        id
+    }
+
+    fn see_impl(&mut self, tensor_impl: u64, origin: Option<Origin>) -> Result<TensorId, Error> {
+        if let Some(&id) = self.by_impl.get(&(tensor_impl as usize)) {
+            return Ok(id);
+        }
+        // SAFETY: the dispatcher's stack holds the tensor while a hook runs.
+        let t = make_tensor(|out| unsafe { ffi::tf_tensor_of_impl(tensor_impl, out) })?;
+        self.see(&t, origin)
+    }
+
+    fn see_args(&mut self, bytes: &[u8], origin: Option<Origin>) -> Result<Vec<Arg>, Error> {
+        let mut first_error = Ok(());
+        let args = Reader(bytes).args();
+        let named = args.iter().map(|arg| {
+            arg.map(|t| {
+                self.see_impl(t, origin).unwrap_or_else(|e| {
+                    first_error = Err(e);
+                    TensorId(u32::MAX)
+                })
+            })
+        });
+        let named = named.collect();
+        first_error.map(|()| named)
+    }
+
+    pub(super) fn storage(&mut self, t: TensorId) -> Option<(StorageId, &mut LiveStorage)> {
+        let id = self.seen.get(t.0 as usize)?.storage;
+        Some((id, self.storages.get_mut(id.0 as usize)?))
+    }
+
+    fn refuse(&mut self, op: &str, kind: RefusalKind) {
+        let event = self.events.len();
+        if self.refusals.last().is_none_or(|r| r.event != event || r.kind != kind) {
+            self.refusals.push(Refusal { event, op: op.into(), kind });
+        }
+    }
+
+    fn schema_of(&mut self, op: u64, call: &Call) -> Result<usize, Error> {
+        if let Some(&known) = self.by_op.get(&op) {
+            return Ok(known);
+        }
+        self.schemas.push(call.schema()?);
+        self.by_op.insert(op, self.schemas.len() - 1);
+        Ok(self.schemas.len() - 1)
+    }
+
+    fn before(&mut self, op: u64, call: Call, bytes: &[u8]) -> Result<(), Error> {
+        self.close_window();
+        let schema = self.schema_of(op, &call)?;
+        let args = self.see_args(bytes, None)?;
+        let Some(s) = self.schemas.get(schema).cloned() else { return Ok(()) };
+        let random = draws_random_numbers(&s, &args);
+        let level = if random { Level::Computed } else { self.level_of(&s, &args) };
+        let writes = hidden_writes(&s, &args);
+        self.keep_contents(&args, &writes, level)?;
+        let mut before = Vec::new();
+        for t in args.iter().flat_map(Arg::tensors) {
+            self.watch(t, false);
+            if let Some(handle) = self.handles.get(t.0 as usize) {
+                before.push((t, Meta::of(handle)?));
+            }
+        }
+        let event = Event {
+            op: s.op,
+            overload: s.overload,
+            args,
+            outs: Vec::new(),
+            writes,
+            random,
+            constant: false,
+            call: CallId(self.calls.len() as u32),
+            schema,
+        };
+        self.calls.push(call);
+        self.pending = Some(Pending { event, level, before });
+        Ok(())
+    }
+
+    /// The level of what a call computes from `args`.
+    fn level_of(&mut self, schema: &Schema, args: &[Arg]) -> Level {
+        let mut level = Level::Constant;
+        for (i, arg) in args.iter().enumerate() {
+            if !reads_only_metadata(schema, i) {
+                for t in arg.tensors() {
+                    level = level.max(self.storage(t).map_or(Level::Computed, |(_, s)| s.level));
+                }
+            }
+        }
+        level
+    }
+
+    /// Copies contents that the coming call overwrites and that may be asked for later.
+    fn keep_contents(&mut self, args: &[Arg], writes: &[usize], level: Level) -> Result<(), Error> {
+        if level > Level::Constant {
+            for t in args.iter().flat_map(Arg::tensors) {
+                if let Some((_, storage)) = self.storage(t) {
+                    storage.used = true;
+                }
+            }
+        }
+        for t in writes.iter().filter_map(|&w| args.get(w)).flat_map(Arg::tensors) {
+            let Some(handle) = self.handles.get(t.0 as usize).map(Tensor::shallow_clone) else { continue };
+            let Some((_, s)) = self.storage(t) else { continue };
+            let version = s.writes.len();
+            let kept = s.snapshots.last().is_some_and(|(v, _)| *v == version);
+            if s.used && s.level < Level::Computed && s.dense && !kept {
+                let copy = snapshot(&handle)?;
+                s.snapshots.push((version, copy));
+            }
+        }
+        Ok(())
+    }
+
+    fn after(&mut self, bytes: &[u8]) -> Result<(), Error> {
+        let Some(mut p) = self.pending.take() else { return Ok(()) };
+        let index = self.events.len();
+        let known = self.storages.len();
+        p.event.outs = self.see_args(bytes, Some(Origin::Event(index)))?;
+        for created in self.storages.iter_mut().skip(known) {
+            created.level = created.level.max(p.level);
+        }
+        self.check_args(&mut p)?;
+        self.note_writes(&p, index);
+        for t in p.event.args.iter().chain(&p.event.outs).flat_map(Arg::tensors) {
+            self.watch(t, true);
+        }
+        self.open_window(&p.event);
+        self.events.push(p.event);
+        Ok(())
+    }
+
+    /// Looks for changes that the schema did not announce.
+    fn check_args(&mut self, p: &mut Pending) -> Result<(), Error> {
+        let written: Vec<_> = self.written_storages(&p.event);
+        for (t, old) in &p.before {
+            let Some(handle) = self.handles.get(t.0 as usize) else { continue };
+            let new = Meta::of(handle)?;
+            let same_shape = new.sizes() == old.sizes() && new.strides() == old.strides();
+            if !same_shape || new.offset != old.offset || new.storage != old.storage {
+                self.refuse(&p.event.op, RefusalKind::MetadataChange);
+            }
+            let Some(storage) = self.seen.get(t.0 as usize).map(|s| s.storage) else { continue };
+            if new.version != old.version && !written.contains(&storage) {
+                let at = p.event.args.iter().position(|a| a.tensors().any(|x| x == *t));
+                p.event.writes.extend(at);
+                if self.storages.get(storage.0 as usize).is_some_and(|s| s.level < Level::Computed) {
+                    self.refuse(&p.event.op, RefusalKind::Internal);
+                }
+            }
+        }
+        p.event.writes.sort_unstable();
+        p.event.writes.dedup();
+        Ok(())
+    }
+
+    pub(super) fn written_storages(&self, event: &Event) -> Vec<StorageId> {
+        let args = event.writes.iter().filter_map(|&w| event.args.get(w)).flat_map(Arg::tensors);
+        args.filter_map(|t| self.seen.get(t.0 as usize)).map(|s| s.storage).collect()
+    }
+
+    fn note_writes(&mut self, p: &Pending, index: usize) {
+        for id in self.written_storages(&p.event) {
+            let Some(s) = self.storages.get_mut(id.0 as usize) else { continue };
+            if s.writes.last() != Some(&index) {
+                s.writes.push(index);
+            }
+            s.level = s.level.max(p.level);
+            s.used = false;
+        }
+    }
+
+    fn failed(&mut self) {
+        let Some(p) = self.pending.take() else { return };
+        self.calls.pop();
+        for (t, _) in p.before {
+            self.watch(t, true);
+        }
+    }
+
+    /// Turns on or off the report of memory accesses to the storage of `t`, where it holds an input or something
+    /// computed from one. The model's own tensors are left alone: other threads may be using them.
+    fn watch(&mut self, t: TensorId, on: bool) {
+        let Some(is_model) = self.seen.get(t.0 as usize).map(|s| s.origin.is_none()) else { return };
+        let Some((_, s)) = self.storage(t) else { return };
+        let ours = s.level == Level::Computed && !is_model && s.dense;
+        let root = s.root;
+        if s.watched == on || (on && !ours) {
+            return;
+        }
+        let from_model =
+            self.seen.get(root.0 as usize).is_some_and(|s| matches!(s.origin, None | Some(Origin::Param)));
+        if !(on && from_model) {
+            self.set_watch(t, on);
+        }
+    }
+
+    fn set_watch(&mut self, t: TensorId, on: bool) {
+        let Some(handle) = self.handles.get(t.0 as usize) else { return };
+        // SAFETY: a live tensor; the flag is only ever set between two calls of this capture.
+        let _ = check(unsafe { ffi::tf_watch(raw(handle), on) });
+        if let Some((_, s)) = self.storage(t) {
+            s.watched = on;
+        }
+    }
+
+    /// A call that hands back its own argument (`to` with nothing to do) is how tch begins to read data: watch the
+    /// memory until the next call, whoever it belongs to.
+    fn open_window(&mut self, event: &Event) {
+        let unchanged = |t: &TensorId| event.args.contains(&Arg::Tensor(*t));
+        let Some(t) = event.outs.iter().flat_map(Arg::tensors).find(unchanged) else { return };
+        let Some((id, s)) = self.storage(t) else { return };
+        if event.writes.is_empty() && !s.watched && s.dense && s.level > Level::Constant {
+            self.set_watch(t, true);
+            self.window = Some(id);
+        }
+    }
+
+    fn close_window(&mut self) {
+        let Some(id) = self.window.take() else { return };
+        if let Some(root) = self.storages.get(id.0 as usize).map(|s| s.root) {
+            self.set_watch(root, false);
+        }
+    }
+
+    fn unwatch_all(&mut self) {
+        let roots: Vec<_> = self.storages.iter().filter(|s| s.watched).map(|s| s.root).collect();
+        roots.into_iter().for_each(|t| self.set_watch(t, false));
+    }
+}
+
+/// A recording that goes on; dropping it ends it.
+struct Session(*mut Recorder);
+
+impl Session {
+    fn start(recorder: Recorder) -> Result<Self, Error> {
+        if is_capturing() {
+            return Err(Error::NestedCapture);
+        }
+        let mut recorder = Box::new(recorder);
+        for t in recorder.inputs.clone() {
+            recorder.watch(t, true);
+        }
+        let session = Self(Box::into_raw(recorder));
+        let hooks = Hooks { ctx: session.0.cast(), before, after, failed, touched };
+        // SAFETY: the recorder stays where it is until the session has ended.
+        check(unsafe { ffi::tf_record_start(&raw const hooks) })?;
+        Ok(session)
+    }
+
+    fn end(&mut self) -> Option<Box<Recorder>> {
+        if self.0.is_null() {
+            return None;
+        }
+        // SAFETY: no hook is called after this, so the pointer from `Box::into_raw` is ours again, once.
+        let mut recorder = unsafe {
+            ffi::tf_record_stop();
+            Box::from_raw(std::mem::replace(&mut self.0, std::ptr::null_mut()))
+        };
+        recorder.unwatch_all();
+        Some(recorder)
+    }
+
+    fn stop(mut self) -> Option<Box<Recorder>> {
+        self.end()
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+/// Runs a hook on the recorder behind `ctx`; a failure becomes a refusal.
+fn hook(ctx: *mut c_void, body: impl FnOnce(&mut Recorder) -> Result<(), Error>) {
+    // SAFETY: `ctx` is the recorder of this thread's session, and hooks do not nest.
+    let recorder = unsafe { &mut *ctx.cast::<Recorder>() };
+    let done = catch_unwind(AssertUnwindSafe(|| body(recorder)));
+    if !matches!(done, Ok(Ok(()))) {
+        recorder.refuse("", RefusalKind::Internal);
+    }
+}
+
+unsafe extern "C" fn before(ctx: *mut c_void, op: u64, call: *mut RawCall, args: *const u8, len: usize) {
+    let call = Call::from_raw(call);
+    // SAFETY: the bytes live for this call.
+    let bytes = unsafe { std::slice::from_raw_parts(args, len) };
+    hook(ctx, |r| r.before(op, call, bytes));
+}
+
+unsafe extern "C" fn after(ctx: *mut c_void, results: *const u8, len: usize) {
+    // SAFETY: the bytes live for this call.
+    let bytes = unsafe { std::slice::from_raw_parts(results, len) };
+    hook(ctx, |r| r.after(bytes));
+}
+
+unsafe extern "C" fn failed(ctx: *mut c_void) {
+    hook(ctx, |r| {
+        r.failed();
+        Ok(())
+    });
+}
+
+unsafe extern "C" fn touched(ctx: *mut c_void) {
+    hook(ctx, |r| {
+        r.refuse("", RefusalKind::MemoryAccess);
+        Ok(())
+    });
+}

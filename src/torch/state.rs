@@ -1,0 +1,133 @@
+//! libtorch's global state, and CUDA, which is loaded when it is asked for.
+
+use std::ffi::{CStr, CString, c_void};
+use std::sync::OnceLock;
+
+use super::ffi::{self, RawGlobal, check};
+use crate::Error;
+
+/// The modes that change what operators do on the calling thread. Two equal states behave alike.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct GlobalState(RawGlobal);
+
+impl GlobalState {
+    /// The state of this thread.
+    pub fn now() -> Result<Self, Error> {
+        let mut out = RawGlobal::default();
+        // SAFETY: `out` has room for the answer.
+        check(unsafe { ffi::tf_global(&raw mut out) })?;
+        Ok(Self(out))
+    }
+
+    /// Whether gradients are recorded.
+    pub fn grad(&self) -> bool {
+        self.0.grad != 0
+    }
+
+    /// The same state but for whether gradients are recorded.
+    pub fn without_grad(mut self) -> Self {
+        self.0.grad = 0;
+        self
+    }
+
+    /// Whether new tensors are inference tensors.
+    pub fn inference(&self) -> bool {
+        self.0.inference != 0
+    }
+
+    /// Whether operators cast their arguments on some device.
+    pub fn autocast(&self) -> bool {
+        self.0.autocast_cpu != 0 || self.0.autocast_cuda != 0
+    }
+
+    /// Whether operators must be deterministic.
+    pub fn deterministic(&self) -> bool {
+        self.0.deterministic != 0
+    }
+
+    /// Whether matrix products on CUDA may round their f32 operands to TF32.
+    pub fn tf32_matmul(&self) -> bool {
+        self.0.tf32_matmul == 2
+    }
+
+    /// The dtype of new floating-point tensors, as `c10::ScalarType`.
+    pub fn default_dtype(&self) -> i8 {
+        self.0.default_dtype as i8
+    }
+
+    /// How many threads libtorch uses within an operator.
+    pub fn threads(&self) -> usize {
+        usize::try_from(self.0.threads).unwrap_or(1).max(1)
+    }
+}
+
+/// Loads libtorch's CUDA part, once in a process.
+fn load_cuda() -> Result<(), String> {
+    static LOADED: OnceLock<Result<(), String>> = OnceLock::new();
+    LOADED.get_or_init(|| open_beside_libtorch("libtorch_cuda.so")).clone()
+}
+
+/// Opens a library for the whole process: the one that lies where the running libtorch lies, else whatever the
+/// loader finds. It is never closed.
+fn open_beside_libtorch(name: &str) -> Result<(), String> {
+    let path = libtorch_folder().map(|dir| format!("{dir}/{name}"));
+    let mut error = String::new();
+    for candidate in path.iter().map(String::as_str).chain([name]) {
+        let Ok(text) = CString::new(candidate) else { continue };
+        // SAFETY: loading libtorch_cuda runs its initialisers, which register its operators.
+        let handle = unsafe { libc::dlopen(text.as_ptr(), libc::RTLD_NOW | libc::RTLD_GLOBAL) };
+        if !handle.is_null() {
+            return Ok(());
+        }
+        if error.is_empty() {
+            // SAFETY: after a failed `dlopen` this is a NUL-terminated string, valid until the next call.
+            error = unsafe { CStr::from_ptr(libc::dlerror()).to_string_lossy().into_owned() };
+        }
+    }
+    Err(format!("cannot load {name}: {error}"))
+}
+
+/// The folder that libc10.so was loaded from.
+fn libtorch_folder() -> Option<String> {
+    // SAFETY: a query by name; the name is a C++ function that every libc10 exports.
+    let symbol = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"_ZN3c108GradMode10is_enabledEv".as_ptr()) };
+    if symbol.is_null() {
+        return None;
+    }
+    let mut info = std::mem::MaybeUninit::<libc::Dl_info>::zeroed();
+    // SAFETY: `info` has room for the answer; its name, where set, is a NUL-terminated string of the loader.
+    let path = unsafe {
+        if libc::dladdr(symbol, info.as_mut_ptr()) == 0 {
+            return None;
+        }
+        let name = info.assume_init().dli_fname;
+        (!name.is_null()).then(|| CStr::from_ptr(name).to_string_lossy().into_owned())?
+    };
+    Some(path.rsplit_once('/')?.0.to_owned())
+}
+
+/// How many CUDA devices can be used, at least one; otherwise one line that says what is missing.
+pub fn cuda_devices() -> Result<usize, Error> {
+    load_cuda().map_err(Error::NoCuda)?;
+    let mut n = 0;
+    // SAFETY: `n` has room for the answer.
+    check(unsafe { ffi::tf_cuda_devices(&raw mut n) }).map_err(|e| Error::NoCuda(e.to_string()))?;
+    match usize::try_from(n) {
+        Ok(n) if n > 0 => Ok(n),
+        _ => Err(Error::NoCuda("there is no driver or no visible device".into())),
+    }
+}
+
+/// Whether CUDA can be used, and if not one line that says what is missing.
+pub fn cuda_available() -> Result<(), Error> {
+    cuda_devices().map(|_| ())
+}
+
+/// The stream that libtorch's operators use now on this thread and device, as `cudaStream_t` (null is the default
+/// stream). CUDA must be available.
+pub fn cuda_stream(device: i8) -> Result<*mut c_void, Error> {
+    let mut out = std::ptr::null_mut();
+    // SAFETY: `out` has room for the answer.
+    check(unsafe { ffi::tf_cuda_stream(device, &raw mut out) })?;
+    Ok(out)
+}

@@ -1,0 +1,291 @@
+//! Cheap access to tensors: what they look like, checks of many at once, and new tensors without an operator call.
+
+use std::ffi::c_void;
+use std::ops::BitOr;
+
+use smallvec::SmallVec;
+use tch::Tensor;
+
+use super::ffi::{self, MAX_RANK, RawExpect, RawMeta, RawTensor, check, make_tensor, raw};
+use crate::Error;
+
+/// A device as libtorch numbers it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct DeviceId {
+    /// `c10::DeviceType`.
+    pub kind: i8,
+    /// Which of the kind; −1 for the CPU, or for the current device.
+    pub index: i8,
+}
+
+impl DeviceId {
+    /// The host.
+    pub const CPU: Self = Self { kind: 0, index: -1 };
+
+    /// The CUDA device of this index.
+    pub const fn cuda(index: i8) -> Self {
+        Self { kind: 1, index }
+    }
+
+    /// Whether this is the host.
+    pub fn is_cpu(self) -> bool {
+        self.kind == 0
+    }
+
+    /// Whether this is a CUDA device.
+    pub fn is_cuda(self) -> bool {
+        self.kind == 1
+    }
+}
+
+/// A set of facts about a tensor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+pub struct Flags(pub u32);
+
+impl Flags {
+    /// Takes part in differentiation.
+    pub const REQUIRES_GRAD: Self = Self(1);
+    /// Has sizes, strides and a dense storage.
+    pub const STRIDED: Self = Self(2);
+    /// Is a complex conjugate that was not carried out.
+    pub const CONJ: Self = Self(4);
+    /// Is a negation that was not carried out.
+    pub const NEG: Self = Self(8);
+    /// Is row-major without gaps.
+    pub const CONTIGUOUS: Self = Self(16);
+    /// Has no data.
+    pub const META: Self = Self(32);
+    /// Is wrapped by something that changes what operators do (functorch, a subclass), or copied on write.
+    pub const ODD: Self = Self(64);
+    /// Was made in inference mode.
+    pub const INFERENCE: Self = Self(128);
+    /// Has a storage.
+    pub const HAS_STORAGE: Self = Self(256);
+    /// Is a view to autograd. Only [`Meta::of`] tells.
+    pub const VIEW: Self = Self(512);
+    /// Is sparse.
+    pub const SPARSE: Self = Self(1024);
+    /// Is quantised.
+    pub const QUANTIZED: Self = Self(2048);
+    /// Is a nested tensor.
+    pub const NESTED: Self = Self(4096);
+    /// Has more than [`MAX_RANK`] dimensions, of which a [`Meta`] holds the first.
+    pub const HIGH_RANK: Self = Self(8192);
+    /// Is a number that became a tensor, and promotes types as a number does.
+    pub const WRAPPED_NUMBER: Self = Self(16384);
+    /// What keeps a tensor from being plain memory.
+    const NOT_PLAIN: Self = Self(
+        Self::CONJ.0
+            | Self::NEG.0
+            | Self::META.0
+            | Self::ODD.0
+            | Self::SPARSE.0
+            | Self::QUANTIZED.0
+            | Self::NESTED.0
+            | Self::HIGH_RANK.0,
+    );
+
+    /// Whether all of `other` hold.
+    pub fn contains(self, other: Self) -> bool {
+        self.0 & other.0 == other.0
+    }
+
+    /// Whether the tensor is plain strided memory of at most [`MAX_RANK`] dimensions.
+    pub fn is_plain(self) -> bool {
+        self.contains(Self::STRIDED | Self::HAS_STORAGE) && self.0 & Self::NOT_PLAIN.0 == 0
+    }
+}
+
+impl BitOr for Flags {
+    type Output = Self;
+    fn bitor(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+}
+
+/// What a tensor looks like at one moment.
+#[derive(Clone, Copy, Debug)]
+pub struct Meta {
+    /// `c10::ScalarType`.
+    pub dtype: i8,
+    /// Where its data is.
+    pub device: DeviceId,
+    /// What holds of it.
+    pub flags: Flags,
+    /// Offset into the storage, in elements.
+    pub offset: i64,
+    /// Number of elements.
+    pub numel: i64,
+    /// Size of the storage in bytes.
+    pub nbytes: i64,
+    /// Address of the first element; 0 where there is none.
+    pub data: usize,
+    /// Identity of the tensor.
+    pub tensor_impl: usize,
+    /// Identity of the storage.
+    pub storage: usize,
+    /// Address of the storage's first byte.
+    pub storage_data: usize,
+    /// How many handles the tensor has.
+    pub use_count: i64,
+    /// How many tensors (and others) share the storage.
+    pub storage_use_count: i64,
+    /// How often it was written, as far as autograd noticed; −1 for an inference tensor.
+    pub version: i64,
+    rank: u8,
+    sizes: [i64; MAX_RANK],
+    strides: [i64; MAX_RANK],
+}
+
+impl Meta {
+    /// Looks at a tensor.
+    pub fn of(t: &Tensor) -> Result<Self, Error> {
+        let mut m = std::mem::MaybeUninit::<RawMeta>::zeroed();
+        // SAFETY: `t` is a live tensor and `m` has room for the answer.
+        check(unsafe { ffi::tf_meta(raw(t), m.as_mut_ptr()) })?;
+        // SAFETY: all bits zero is a value of this plain structure, and the shim has filled it.
+        let m = unsafe { m.assume_init() };
+        Ok(Self {
+            dtype: m.dtype,
+            device: DeviceId { kind: m.device_type, index: m.device_index },
+            flags: Flags(m.flags),
+            offset: m.offset,
+            numel: m.numel,
+            nbytes: m.nbytes,
+            data: m.data as usize,
+            tensor_impl: m.tensor_impl as usize,
+            storage: m.storage as usize,
+            storage_data: m.storage_data as usize,
+            use_count: m.use_count,
+            storage_use_count: m.storage_use_count,
+            version: m.version,
+            rank: m.rank,
+            sizes: m.sizes,
+            strides: m.strides,
+        })
+    }
+
+    /// Sizes by dimension; the first [`MAX_RANK`].
+    pub fn sizes(&self) -> &[i64] {
+        self.sizes.get(..usize::from(self.rank)).unwrap_or(&[])
+    }
+
+    /// Strides by dimension, in elements.
+    pub fn strides(&self) -> &[i64] {
+        self.strides.get(..usize::from(self.rank)).unwrap_or(&[])
+    }
+
+    /// The smallest range of byte addresses that holds all elements; empty where there is none.
+    pub fn extent(&self) -> std::ops::Range<usize> {
+        if self.numel == 0 || self.data == 0 {
+            return 0..0;
+        }
+        let last: i64 = self.sizes().iter().zip(self.strides()).map(|(n, s)| (n - 1) * s).sum();
+        self.data..self.data + (last as usize + 1) * element_size(self.dtype)
+    }
+}
+
+/// Bytes of an element of a `c10::ScalarType`; 0 for one that kernels do not know.
+pub fn element_size(dtype: i8) -> usize {
+    match dtype {
+        0 | 1 | 11 | 23..=26 | 44 => 1,
+        2 | 5 | 15 | 27 => 2,
+        3 | 6 | 8 | 28 => 4,
+        4 | 7 | 9 | 29 => 8,
+        10 => 16,
+        _ => 0,
+    }
+}
+
+/// What a tensor must look like for a compiled plan to take it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(transparent)]
+pub struct Expect(RawExpect);
+
+impl Expect {
+    /// What `m` looks like. The data must lie at a multiple of `align` bytes, a power of two; one that is none is
+    /// taken as the next.
+    pub fn like(m: &Meta, align: usize) -> Self {
+        Self(RawExpect {
+            sizes: m.sizes,
+            strides: m.strides,
+            align: align.next_power_of_two() as u64,
+            flags: m.flags.0,
+            dtype: m.dtype,
+            device_type: m.device.kind,
+            device_index: m.device.index,
+            rank: m.rank,
+        })
+    }
+}
+
+/// The flags that [`check_metas`] compares for an inference call: all that change the meaning of data.
+pub const GUARDED: Flags = Flags(Flags::NOT_PLAIN.0 | Flags::STRIDED.0 | Flags::HAS_STORAGE.0);
+
+/// Compares tensors with what is expected of them (dtype, device, sizes, strides, alignment, and the flags in
+/// `mask`) in one crossing to C++, and stores the addresses of their data (null where they have none). The error
+/// is the index of the first that differs.
+pub fn check_metas<'a>(
+    tensors: impl IntoIterator<Item = &'a Tensor>,
+    expected: &[Expect],
+    mask: Flags,
+    data: &mut [*mut c_void],
+) -> Result<(), usize> {
+    let raw: SmallVec<[RawTensor; 16]> = tensors.into_iter().map(raw).collect();
+    let n = expected.len().min(data.len());
+    if raw.len() != n || expected.len() != data.len() {
+        return Err(raw.len().min(n));
+    }
+    let mut bad = 0;
+    // SAFETY: the three arrays have `n` entries, `Expect` is `RawExpect`, and the tensors are live.
+    let message = unsafe {
+        ffi::tf_check(raw.as_ptr(), expected.as_ptr().cast(), n, mask.0, data.as_mut_ptr(), &raw mut bad)
+    };
+    match check(message) {
+        Ok(()) if bad == n => Ok(()),
+        _ => Err(bad),
+    }
+}
+
+/// A new tensor with uninitialised memory from libtorch's allocator.
+pub fn empty_strided(sizes: &[i64], strides: &[i64], dtype: i8, device: DeviceId) -> Result<Tensor, Error> {
+    same_rank(sizes, strides)?;
+    let (n, s) = (sizes.as_ptr(), strides.as_ptr());
+    // SAFETY: both arrays have `sizes.len()` entries.
+    make_tensor(|out| unsafe {
+        ffi::tf_empty_strided(n, s, sizes.len(), dtype, device.kind, device.index, out)
+    })
+}
+
+/// A tensor on the storage of `base`, at `byte_offset` from its start, of any dtype. Bounds are checked.
+pub fn view_of(
+    base: &Tensor,
+    byte_offset: i64,
+    dtype: i8,
+    sizes: &[i64],
+    strides: &[i64],
+) -> Result<Tensor, Error> {
+    same_rank(sizes, strides)?;
+    let (n, s) = (sizes.as_ptr(), strides.as_ptr());
+    // SAFETY: both arrays have `sizes.len()` entries, and `base` is live.
+    make_tensor(|out| unsafe { ffi::tf_view_of(raw(base), byte_offset, dtype, n, s, sizes.len(), out) })
+}
+
+/// A tensor of the same dtype on the storage of `t`, at `offset` elements from the storage's start.
+pub fn as_strided_of(t: &Tensor, sizes: &[i64], strides: &[i64], offset: i64) -> Result<Tensor, Error> {
+    let m = Meta::of(t)?;
+    view_of(t, offset.saturating_mul(element_size(m.dtype) as i64), m.dtype, sizes, strides)
+}
+
+/// Tells autograd that `t` was written by something that it cannot see.
+pub fn bump_version(t: &Tensor) -> Result<(), Error> {
+    // SAFETY: `t` is live.
+    check(unsafe { ffi::tf_bump_version(raw(t)) })
+}
+
+fn same_rank(sizes: &[i64], strides: &[i64]) -> Result<(), Error> {
+    if sizes.len() == strides.len() {
+        return Ok(());
+    }
+    Err(Error::Torch(format!("{} sizes with {} strides", sizes.len(), strides.len())))
+}

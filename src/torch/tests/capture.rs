@@ -1,0 +1,257 @@
+use tch::nn::{self, Module};
+use tch::{CModule, Device, IndexOp, Kind, Tensor};
+
+use super::*;
+
+fn kinds(trace: &Trace) -> Vec<RefusalKind> {
+    trace.refusals.iter().map(|r| r.kind).collect()
+}
+
+fn refused_for(f: impl FnOnce(&Tensor) -> Tensor) -> Vec<RefusalKind> {
+    let x = iota(&[4, 4]);
+    kinds(&record(&[x], |x| vec![f(&x[0])]).1)
+}
+
+#[test]
+fn mlp_has_its_operators_parameters_and_names() {
+    let vs = nn::VarStore::new(Device::Cpu);
+    let root = vs.root();
+    let net = nn::seq()
+        .add(nn::linear(&root / "a", 4, 8, Default::default()))
+        .add_fn(|x| x.gelu("none"))
+        .add(nn::linear(&root / "b", 8, 2, Default::default()));
+    let named: Vec<_> = vs.variables().into_iter().collect();
+    let x = iota(&[3, 4]);
+    let (outs, trace) = record_with(&[x.shallow_clone()], &named, |x| vec![net.forward(&x[0])]);
+    assert_eq!(live_ops(&trace), ["linear", "gelu", "linear"]);
+    let mut names: Vec<_> = trace.params.iter().map(|(_, n)| n.clone().unwrap()).collect();
+    names.sort();
+    assert_eq!(names, ["a.bias", "a.weight", "b.bias", "b.weight"]);
+    assert_eq!(trace.refusals, []);
+    assert_eq!(trace.arg(&trace.events[1], "approximate"), Some(&Arg::Str("none".into())));
+    let expected = tch::no_grad(|| net.forward(&x));
+    assert_eq!(outs[0], expected);
+    assert_eq!(replay(&trace, &[&x + 1.0])[0], tch::no_grad(|| net.forward(&(&x + 1.0))));
+    assert_eq!(trace.outputs.len(), 1);
+    assert_eq!(trace.info(trace.outputs[0]).unwrap().origin, Origin::Event(2));
+}
+
+#[test]
+fn an_unnamed_parameter_is_read_live() {
+    let w = iota(&[4]);
+    let (_, trace) = record(&[iota(&[4])], |x| vec![&x[0] * &w]);
+    assert_eq!(trace.params.len(), 1);
+    assert_eq!(trace.params[0].1, None);
+    let _ = w.shallow_clone().fill_(2.0);
+    assert_eq!(replay(&trace, &[iota(&[4])])[0], iota(&[4]) * 2.0);
+}
+
+#[test]
+fn a_write_through_a_view_is_seen() {
+    let (_, trace) = record(&[iota(&[4, 4])], |x| {
+        let y = x[0].relu();
+        let _ = y.narrow(0, 1, 2).g_add_(&x[0].narrow(0, 0, 2));
+        vec![y]
+    });
+    assert_eq!(live_ops(&trace), ["relu", "narrow", "narrow", "add_"]);
+    let add = &trace.events[3];
+    assert_eq!(add.writes, [0]);
+    assert_eq!(add.outs[0], add.args[0]);
+    let storage = |a: &Arg| trace.info(a.tensors().next().unwrap()).unwrap().storage;
+    assert_eq!(storage(&add.args[0]), storage(&trace.events[0].outs[0]));
+    assert_eq!(trace.storages[storage(&add.args[0]).0 as usize].writes, [3]);
+    assert_eq!(trace.schema(add).unwrap().alias_of, [Some(0)]);
+    assert_eq!(trace.refusals, []);
+}
+
+#[test]
+fn constants_carry_the_value_that_each_call_saw() {
+    let model = |x: &Tensor| {
+        let mask = Tensor::zeros([4, 4], (Kind::Float, Device::Cpu));
+        let _ = mask.i(1..3).fill_(5.0);
+        let y = x + &mask;
+        let _ = mask.i(0..1).fill_(7.0);
+        let n = Tensor::from_slice(&[3i64]).sum(Kind::Int64).int64_value(&[]);
+        (y * &mask).narrow(0, 0, n)
+    };
+    let (outs, trace) = record(&[iota(&[4, 4])], |x| vec![model(&x[0])]);
+    assert_eq!(trace.refusals, []);
+    assert_eq!(live_ops(&trace), ["add", "mul", "narrow"]);
+    assert_eq!(outs[0], model(&iota(&[4, 4])));
+    let other = iota(&[4, 4]).cos();
+    assert_eq!(replay(&trace, &[other.shallow_clone()])[0], model(&other));
+}
+
+#[test]
+fn a_constant_buffer_written_with_computed_data_is_followed() {
+    let model = |x: &Tensor| {
+        let buffer = Tensor::ones([4, 4], (Kind::Float, Device::Cpu));
+        let row = buffer.select(0, 2);
+        row.shallow_clone().copy_(&x.select(0, 1));
+        buffer + 1.0
+    };
+    let (_, trace) = record(&[iota(&[4, 4])], |x| vec![model(&x[0])]);
+    assert_eq!(trace.refusals, []);
+    assert_eq!(live_ops(&trace), ["select", "select", "copy_", "add"]);
+    let buffer = trace.events[1].args[0].tensors().next().unwrap();
+    let before = trace.constant(buffer, 1).unwrap().unwrap();
+    assert_eq!(before, Tensor::ones([4, 4], (Kind::Float, Device::Cpu)));
+    assert!(trace.constant(buffer, trace.events.len()).unwrap().is_none());
+}
+
+#[test]
+fn a_returned_constant_is_a_copy() {
+    let (outs, trace) = record(&[iota(&[2])], |_| vec![Tensor::ones([3], (Kind::Float, Device::Cpu))]);
+    let _ = outs[0].shallow_clone().fill_(9.0);
+    let value = trace.constant(trace.outputs[0], trace.events.len()).unwrap().unwrap();
+    assert_eq!(value, Tensor::ones([3], (Kind::Float, Device::Cpu)));
+}
+
+#[test]
+fn data_that_leaves_the_tensors_is_refused() {
+    assert_eq!(refused_for(|x| x * x.sum(Kind::Float).double_value(&[])), [RefusalKind::DataRead]);
+    assert_eq!(refused_for(|x| if x.equal(&x.relu()) { x + 1.0 } else { x.neg() }), [RefusalKind::DataRead]);
+    assert_eq!(refused_for(|x| x.nonzero()), [RefusalKind::DataShape]);
+    assert_eq!(refused_for(|x| x.masked_select(&x.gt(3.0))), [RefusalKind::DataShape]);
+    assert_eq!(refused_for(|x| x.index(&[Some(x.gt(3.0))])), [RefusalKind::DataShape]);
+    assert_eq!(refused_for(|x| x.index(&[Some(x.to_kind(Kind::Int64).select(0, 0))])), []);
+    assert_eq!(refused_for(|x| x.zeros_like() * x.ones_like().sum(Kind::Float).double_value(&[])), []);
+}
+
+#[test]
+fn data_copied_out_by_tch_is_refused() {
+    let vec_of = |t: &Tensor| Vec::<f32>::try_from(t.flatten(0, -1)).unwrap();
+    assert_eq!(refused_for(|x| x * f64::from(vec_of(x)[1])), [RefusalKind::MemoryAccess]);
+    assert_eq!(refused_for(|x| x * f64::from(vec_of(&x.relu())[1])), [RefusalKind::MemoryAccess]);
+    assert_eq!(refused_for(|x| x * f64::from(vec_of(&x.tr())[1])), [RefusalKind::MemoryAccess]);
+    let mut row = [0f32; 4];
+    assert_eq!(
+        refused_for(|x| {
+            x.select(0, 0).copy_data(&mut row, 4);
+            x.relu()
+        }),
+        [RefusalKind::MemoryAccess]
+    );
+    assert_eq!(refused_for(|x| x.to_kind(Kind::Float).relu()), []);
+    let constant = |x: &Tensor| x * f64::from(vec_of(&Tensor::ones([2], (Kind::Float, Device::Cpu)))[1]);
+    assert_eq!(refused_for(constant), []);
+    let w = iota(&[4]);
+    assert_eq!(refused_for(|x| x * f64::from(vec_of(&w)[1])), [RefusalKind::MemoryAccess]);
+    assert_eq!(
+        refused_for(|x| x * f64::from(Vec::<f32>::try_from(&w).unwrap()[1])),
+        [RefusalKind::MemoryAccess]
+    );
+    assert_eq!(refused_for(|x| x * w.to_kind(Kind::Float)), []);
+}
+
+#[test]
+fn reading_after_a_capture_is_nobodys_business() {
+    let x = iota(&[4]);
+    let (outs, _) = record(&[x.shallow_clone()], |x| vec![x[0].relu()]);
+    assert_eq!(Vec::<f32>::try_from(&outs[0]).unwrap(), Vec::<f32>::try_from(&x).unwrap());
+}
+
+#[test]
+fn metadata_changes_and_kept_tensors_are_refused() {
+    assert!(
+        refused_for(|x| {
+            let y = x.relu();
+            let _ = y.shallow_clone().t_();
+            y
+        })
+        .contains(&RefusalKind::MetadataChange)
+    );
+    let mut kept = Tensor::new();
+    assert_eq!(
+        refused_for(|x| {
+            kept = x.relu();
+            &kept + 1.0
+        }),
+        [RefusalKind::Kept]
+    );
+    let mut mask = Tensor::new();
+    assert_eq!(
+        refused_for(|x| {
+            mask = x.ones_like();
+            x * &mask
+        }),
+        []
+    );
+}
+
+#[test]
+fn random_calls_are_marked_unless_switched_off() {
+    let (_, trace) = record(&[iota(&[4])], |x| {
+        vec![
+            x[0].dropout(0.5, true).dropout(0.5, false)
+                + x[0].rand_like()
+                + Tensor::rand([4], (Kind::Float, Device::Cpu)),
+        ]
+    });
+    let random: Vec<_> = trace.events.iter().filter(|e| e.random).map(|e| e.op.as_str()).collect();
+    assert_eq!(random, ["aten::dropout", "aten::rand_like", "aten::rand"]);
+    assert!(trace.events.iter().all(|e| !e.constant));
+    assert_eq!(trace.refusals, []);
+}
+
+#[test]
+fn running_statistics_are_written_in_training() {
+    let vs = nn::VarStore::new(Device::Cpu);
+    let bn = nn::batch_norm1d(vs.root(), 4, Default::default());
+    for train in [false, true] {
+        let (_, trace) = record(&[iota(&[3, 4])], |x| vec![nn::ModuleT::forward_t(&bn, &x[0], train)]);
+        let event = trace.events.iter().find(|e| e.op == "aten::batch_norm").unwrap();
+        assert_eq!(event.writes, if train { vec![3, 4] } else { vec![] });
+    }
+}
+
+#[test]
+fn panics_and_nesting_leave_the_thread_usable() {
+    let x = [iota(&[4])];
+    let run = || record(&x, |_| panic!("no model"));
+    assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(run)).is_err());
+    assert!(!is_capturing());
+    let (_, trace) = record(&x, |x| {
+        assert!(is_capturing());
+        let inner = capture(x, &[], || (), |()| Vec::new());
+        assert!(matches!(inner, Err(crate::Error::NestedCapture)));
+        assert!(x[0].f_matmul(&iota(&[3, 3])).is_err());
+        vec![x[0].relu()]
+    });
+    assert_eq!(live_ops(&trace), ["relu"]);
+    assert_eq!(trace.refusals, []);
+}
+
+#[test]
+fn autograd_goes_on_during_a_capture() {
+    let x = iota(&[4]).set_requires_grad(true);
+    let (y, trace) =
+        capture(&[x.shallow_clone()], &[], || (&x * &x).sum(Kind::Float), |y| vec![y.shallow_clone()])
+            .unwrap();
+    y.backward();
+    assert_eq!(x.grad(), iota(&[4]) * 2.0);
+    assert_eq!(trace.refusals, []);
+}
+
+#[test]
+fn a_torchscript_file_is_traced_through() {
+    let x = iota(&[2, 6]);
+    let mut body = |x: &[Tensor]| {
+        let n = x[0].size()[1];
+        let half = x[0].narrow(1, 0, n / 2);
+        vec![(half.reshape([-1, 3]) + 1.0).softmax(-1, Kind::Float)]
+    };
+    let module = CModule::create_by_tracing("M", "forward", &[x.shallow_clone()], &mut body).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("model.pt");
+    module.save(&file).unwrap();
+    let module = CModule::load(&file).unwrap();
+    for _ in 0..3 {
+        let (outs, trace) = record(&[x.shallow_clone()], |x| vec![module.forward_ts(x).unwrap()]);
+        assert_eq!(trace.refusals, []);
+        assert_eq!(*live_ops(&trace).last().unwrap(), "softmax");
+        assert_eq!(outs[0], body(&[x.shallow_clone()])[0]);
+        let other = x.cos();
+        assert_eq!(replay(&trace, &[other.shallow_clone()])[0], body(&[other])[0]);
+    }
+}
