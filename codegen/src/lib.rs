@@ -1,1 +1,8 @@
 //! Host and PTX code generation for Tilefuse block programs.
+
+#![cfg_attr(test, allow(clippy::unwrap_used))]
+
+mod error;
+pub mod layout;
+
+pub use error::{Error, Result};

@@ -1,0 +1,7 @@
+//! Linear layouts: which register of which thread holds which element of a tile, as maps over GF(2).
+
+mod linear;
+mod tile;
+
+pub use linear::Linear;
+pub use tile::{Blocked, LANE_BITS, Layout, LogShape, axis_bits};
