@@ -4,5 +4,6 @@
 
 mod error;
 pub mod layout;
+pub mod ptx;
 
 pub use error::{Error, Result};

@@ -1,0 +1,145 @@
+//! Text of LLVM IR, instruction by instruction.
+
+use std::collections::BTreeSet;
+use std::fmt::{Display, Write};
+use std::rc::Rc;
+
+use tilefuse_block::{Elem, Literal};
+
+/// An operand: a name or a constant.
+pub(crate) type Val = Rc<str>;
+
+/// A function body that grows, and what it needs declared.
+#[derive(Default)]
+pub(crate) struct Ir {
+    /// Instructions of the entry block that come before all others.
+    entry: String,
+    text: String,
+    declarations: BTreeSet<String>,
+    functions: BTreeSet<String>,
+    next: u32,
+    block: String,
+}
+
+impl Ir {
+    pub(crate) fn new() -> Ir {
+        Ir { block: "entry".to_owned(), ..Ir::default() }
+    }
+
+    /// Appends an instruction that has a result.
+    pub(crate) fn def(&mut self, instruction: impl Display) -> Val {
+        let name = self.fresh();
+        self.raw(format_args!("{name} = {instruction}"));
+        name
+    }
+
+    /// Appends an instruction that has a result to the beginning of the function.
+    pub(crate) fn entry_def(&mut self, instruction: impl Display) -> Val {
+        let name = self.fresh();
+        let _ = writeln!(self.entry, "  {name} = {instruction}");
+        name
+    }
+
+    /// A place that [`Ir::insert`] can add instructions at.
+    pub(crate) fn mark(&self) -> usize {
+        self.text.len()
+    }
+
+    /// Adds instructions at a mark; marks taken before stay valid.
+    pub(crate) fn insert(&mut self, mark: usize, instructions: &[String]) {
+        let lines: String = instructions.iter().map(|line| format!("  {line}\n")).collect();
+        self.text.insert_str(mark, &lines);
+    }
+
+    /// Appends an instruction without a result.
+    pub(crate) fn raw(&mut self, instruction: impl Display) {
+        // Writing to a string does not fail.
+        let _ = writeln!(self.text, "  {instruction}");
+    }
+
+    /// A name that no instruction has yet.
+    pub(crate) fn fresh(&mut self) -> Val {
+        self.next += 1;
+        format!("%v{}", self.next).into()
+    }
+
+    /// A number that no label has yet.
+    pub(crate) fn label(&mut self) -> u32 {
+        self.next += 1;
+        self.next
+    }
+
+    /// Begins a block.
+    pub(crate) fn begin(&mut self, label: &str) {
+        let _ = writeln!(self.text, "{label}:");
+        self.block = label.to_owned();
+    }
+
+    /// The label of the block that instructions go to.
+    pub(crate) fn block(&self) -> &str {
+        &self.block
+    }
+
+    /// Declares a function, given as `<result> @<name>(<types>)`.
+    pub(crate) fn declare(&mut self, signature: &str) {
+        self.declarations.insert(format!("declare {signature}"));
+    }
+
+    /// Adds a function of its own to the module, once.
+    pub(crate) fn define(&mut self, function: String) {
+        self.functions.insert(function);
+    }
+
+    /// Calls an intrinsic on operands of one type, which is the result's.
+    pub(crate) fn intrinsic(&mut self, name: &str, ty: &str, args: &[&Val]) -> Val {
+        let types = vec![ty; args.len()].join(", ");
+        self.declare(&format!("{ty} @{name}({types})"));
+        let args: Vec<String> = args.iter().map(|a| format!("{ty} {a}")).collect();
+        self.def(format_args!("call {ty} @{name}({})", args.join(", ")))
+    }
+
+    /// The body, and what belongs outside the function.
+    pub(crate) fn finish(self) -> (String, String) {
+        let lines = self.declarations.iter().chain(&self.functions);
+        let outside: Vec<&str> = lines.map(String::as_str).collect();
+        (self.entry + &self.text, outside.join("\n"))
+    }
+}
+
+/// The type of an element in a register.
+pub(crate) fn ty(elem: Elem) -> &'static str {
+    match elem {
+        Elem::Bool => "i1",
+        Elem::I8 | Elem::U8 => "i8",
+        Elem::I16 | Elem::U16 => "i16",
+        Elem::I32 | Elem::U32 => "i32",
+        Elem::I64 | Elem::U64 => "i64",
+        Elem::F16 => "half",
+        Elem::Bf16 => "bfloat",
+        Elem::F32 => "float",
+        Elem::F64 => "double",
+    }
+}
+
+/// The type of an element in memory.
+pub(crate) fn memory_ty(elem: Elem) -> &'static str {
+    if elem == Elem::Bool { "i8" } else { ty(elem) }
+}
+
+/// A constant.
+pub(crate) fn literal(value: Literal) -> Val {
+    let float = value.as_f64();
+    match value.elem {
+        Elem::Bool => if value.bits == 0 { "false" } else { "true" }.into(),
+        Elem::F16 => format!("0xH{:04X}", half::f16::from_f64(float).to_bits()).into(),
+        Elem::Bf16 => format!("0xR{:04X}", half::bf16::from_f64(float).to_bits()).into(),
+        // LLVM writes `float` constants with the bits of the double of the same value.
+        Elem::F32 | Elem::F64 => format!("0x{:016X}", canonical(float).to_bits()).into(),
+        Elem::U64 => value.bits.to_string().into(),
+        _ => (value.bits as i64).to_string().into(),
+    }
+}
+
+fn canonical(x: f64) -> f64 {
+    if x.is_nan() { f64::NAN } else { x }
+}

@@ -1,0 +1,409 @@
+//! Block programs as LLVM IR for one thread.
+
+use std::rc::Rc;
+
+use rustc_hash::FxHashMap;
+use tilefuse_block::{Elem, Kind, Op, OpKind, Program, Region, ScalarFn, Value};
+
+use super::assign::{Assignment, log_shape};
+use super::hazard::Hazards;
+use super::ir::{Ir, Val, literal, ty};
+use super::scalar;
+use super::shared::Shared;
+use crate::error::{Error, Result};
+use crate::layout::Layout;
+
+/// The elements of a tile that a thread holds, by register.
+pub(crate) type Regs = Rc<Vec<Val>>;
+
+/// The state of lowering one program.
+pub(crate) struct Lower<'a> {
+    pub(crate) plan: &'a Assignment<'a>,
+    pub(crate) ir: Ir,
+    /// Where each value that is held is held.
+    held: FxHashMap<Value, (Layout, Regs)>,
+    /// Values in other layouts, by open region.
+    copies: Vec<FxHashMap<(Value, Layout), Regs>>,
+    /// What the thread's number adds to that of an element, by the bases of its bits.
+    threads: FxHashMap<Vec<u32>, Val>,
+    pub(crate) shared: Shared,
+    pub(crate) hazards: Hazards,
+}
+
+/// The function's body, what belongs outside it, and the shared memory that it needs.
+pub(crate) struct Lowered {
+    pub(crate) body: String,
+    pub(crate) outside: String,
+    pub(crate) shared: Shared,
+}
+
+/// Lowers the body of a program.
+pub(crate) fn lower(plan: &Assignment) -> Result<Lowered> {
+    let mut lower = Lower {
+        plan,
+        ir: Ir::new(),
+        held: FxHashMap::default(),
+        copies: vec![FxHashMap::default()],
+        threads: FxHashMap::default(),
+        shared: Shared::default(),
+        hazards: Hazards::default(),
+    };
+    lower.ir.declare("i32 @llvm.nvvm.read.ptx.sreg.tid.x()");
+    for (index, param) in plan.program.params.iter().enumerate() {
+        let name: Val = match plan.program.ty(param.value).elem() {
+            Some(Elem::Bool) => lower.ir.def(format_args!("trunc i8 %p{index} to i1")),
+            _ => format!("%p{index}").into(),
+        };
+        lower.hold(param.value, Layout::scalar(plan.warps), vec![name]);
+    }
+    lower.region(&plan.program.body)?;
+    lower.ir.raw("ret void");
+    let (body, outside) = lower.ir.finish();
+    Ok(Lowered { body, outside, shared: lower.shared })
+}
+
+impl<'a> Lower<'a> {
+    pub(crate) fn program(&self) -> &'a Program {
+        self.plan.program
+    }
+
+    pub(crate) fn elem(&self, value: Value) -> Result<Elem> {
+        self.program().ty(value).elem().ok_or_else(|| self.invalid("a pointer where a number is expected"))
+    }
+
+    pub(crate) fn invalid(&self, message: &str) -> Error {
+        Error::Invalid { program: self.program().name.clone(), message: message.to_owned() }
+    }
+
+    /// Records where the elements of a value are.
+    pub(crate) fn hold(&mut self, value: Value, layout: Layout, regs: Vec<Val>) {
+        self.held.insert(value, (layout, Rc::new(regs)));
+    }
+
+    /// The register of a scalar.
+    pub(crate) fn scalar(&mut self, value: Value) -> Result<Val> {
+        let regs = self.get(value, &Layout::scalar(self.plan.warps))?;
+        regs.first().cloned().ok_or_else(|| self.invalid("a scalar without a value"))
+    }
+
+    /// The elements of a value in a layout of its shape.
+    pub(crate) fn get(&mut self, value: Value, layout: &Layout) -> Result<Regs> {
+        if let Some((home, regs)) = self.held.get(&value)
+            && home == layout
+        {
+            return Ok(regs.clone());
+        }
+        let key = (value, layout.clone());
+        if let Some(regs) = self.copies.iter().rev().find_map(|scope| scope.get(&key)) {
+            return Ok(regs.clone());
+        }
+        let regs = match (self.held.get(&value).cloned(), self.plan.defs[value.index()]) {
+            (Some((home, regs)), _) => Rc::new(self.convert(&home, &regs, layout, self.elem(value)?)?),
+            (None, Some(op)) => self.compute(op, value, layout)?,
+            (None, None) => return Err(self.invalid("a value is used before it is defined")),
+        };
+        if let Some(scope) = self.copies.last_mut() {
+            scope.insert(key, regs.clone());
+        }
+        Ok(regs)
+    }
+
+    /// Computes a value that is not held, in the layout that is asked for.
+    fn compute(&mut self, op: &'a Op, value: Value, layout: &Layout) -> Result<Regs> {
+        let arg_shape = op.args.first().map(|&a| log_shape(&self.program().ty(a).shape)).unwrap_or_default();
+        match &op.kind {
+            OpKind::Const(l) => Ok(Rc::new(vec![literal(*l); layout.num_regs()])),
+            OpKind::Splat(_) => Ok(Rc::new(vec![self.scalar(op.args[0])?; layout.num_regs()])),
+            OpKind::Range { start, .. } => Ok(Rc::new(self.range(*start, layout))),
+            OpKind::ExpandDims(_) | OpKind::Reshape(_) => self.get(op.args[0], &layout.reshape(&arg_shape)),
+            OpKind::Permute(perm) => self.get(op.args[0], &layout.unpermute(perm)),
+            OpKind::Broadcast(_) => {
+                let from = layout.unbroadcast(&arg_shape);
+                let regs = self.get(op.args[0], &from)?;
+                Ok(Rc::new(repeat(layout, &from, &arg_shape, &regs)))
+            }
+            OpKind::Map(_) | OpKind::Cast(_) | OpKind::Bitcast(_) => self.pointwise(op, value, layout),
+            _ => Err(self.invalid("a value is used before it is defined")),
+        }
+    }
+
+    fn range(&mut self, start: i32, layout: &Layout) -> Vec<Val> {
+        let thread = self.thread_part(layout);
+        let base = self.ir.def(format_args!("add nsw i32 {thread}, {start}"));
+        (0..layout.num_regs())
+            .map(|r| match layout.reg_offset(r) {
+                0 => base.clone(),
+                offset => self.ir.def(format_args!("add nsw i32 {base}, {offset}")),
+            })
+            .collect()
+    }
+
+    /// The part of an element's number that the thread gives.
+    pub(crate) fn thread_part(&mut self, layout: &Layout) -> Val {
+        let bases = layout.threads();
+        if let Some(known) = self.threads.get(bases.as_slice()) {
+            return known.clone();
+        }
+        let mut sum: Option<Val> = None;
+        let mut bit = 0;
+        while bit < bases.len() {
+            let run = run_length(&bases, bit);
+            if bases[bit] != 0 {
+                let part = self.bit_field(bit, run, bases[bit]);
+                sum = Some(match sum {
+                    Some(sum) => self.ir.entry_def(format_args!("or disjoint i32 {sum}, {part}")),
+                    None => part,
+                });
+            }
+            bit += run;
+        }
+        let sum = sum.unwrap_or_else(|| "0".into());
+        self.threads.insert(bases.to_vec(), sum.clone());
+        sum
+    }
+
+    /// Bits `bit..bit + len` of the thread's number, moved so that the lowest has the value `basis`.
+    fn bit_field(&mut self, bit: usize, len: usize, basis: u32) -> Val {
+        let mask = ((1u64 << len) - 1) << bit;
+        let bits = self.ir.entry_def(format_args!("and i32 %tid, {mask}"));
+        let to = basis.trailing_zeros() as usize;
+        match to.cmp(&bit) {
+            std::cmp::Ordering::Equal => bits,
+            std::cmp::Ordering::Greater => {
+                self.ir.entry_def(format_args!("shl nuw nsw i32 {bits}, {}", to - bit))
+            }
+            std::cmp::Ordering::Less => self.ir.entry_def(format_args!("lshr i32 {bits}, {}", bit - to)),
+        }
+    }
+
+    /// True where the bits of `mask` in the thread's number are all zero.
+    pub(crate) fn threads_zero(&mut self, mask: u32) -> Val {
+        let bits = self.ir.entry_def(format_args!("and i32 %tid, {mask}"));
+        self.ir.entry_def(format_args!("icmp eq i32 {bits}, 0"))
+    }
+
+    fn region(&mut self, region: &'a Region) -> Result<()> {
+        region.ops.iter().try_for_each(|op| self.op(op))
+    }
+
+    fn op(&mut self, op: &'a Op) -> Result<()> {
+        match &op.kind {
+            OpKind::Load { .. } => self.load(op),
+            OpKind::Store { .. } => self.store(op),
+            OpKind::Reduce { combine, axis, .. } => self.reduce(op, *combine, usize::from(*axis)),
+            OpKind::For => self.for_loop(op),
+            OpKind::ProgramId(axis) => {
+                let intrinsic =
+                    format!("llvm.nvvm.read.ptx.sreg.ctaid.{}", ["x", "y", "z"][usize::from(*axis % 3)]);
+                let id = self.ir.intrinsic(&intrinsic, "i32", &[]);
+                self.hold(op.results[0], Layout::scalar(self.plan.warps), vec![id]);
+                Ok(())
+            }
+            OpKind::Map(_) | OpKind::Cast(_) | OpKind::Bitcast(_) => self.eager(op),
+            OpKind::Const(_)
+            | OpKind::Range { .. }
+            | OpKind::Splat(_)
+            | OpKind::ExpandDims(_)
+            | OpKind::Broadcast(_)
+            | OpKind::Reshape(_)
+            | OpKind::Permute(_)
+            | OpKind::Yield => Ok(()),
+        }
+    }
+
+    /// Computes a pointwise operation where it stands, unless each use does.
+    fn eager(&mut self, op: &'a Op) -> Result<()> {
+        let result = op.results[0];
+        if self.plan.free[result.index()] && self.program().ty(result).rank() > 0 {
+            return Ok(());
+        }
+        let layout = self.plan.home(result);
+        let regs = self.pointwise(op, result, &layout)?;
+        self.held.insert(result, (layout, regs));
+        Ok(())
+    }
+
+    fn pointwise(&mut self, op: &'a Op, result: Value, layout: &Layout) -> Result<Regs> {
+        let args = op.args.iter().map(|&a| self.get(a, layout)).collect::<Result<Vec<Regs>>>()?;
+        let from = self.elem(op.args[0])?;
+        let to = self.elem(result)?;
+        if let (OpKind::Cast(_), Elem::F32, Elem::F16 | Elem::Bf16) = (&op.kind, from, to) {
+            return Ok(Rc::new(self.narrow_pairs(to, &args[0])));
+        }
+        let mut out: Vec<Val> = Vec::with_capacity(layout.num_regs());
+        let distinct = self.distinct(result, layout);
+        for r in 0..layout.num_regs() {
+            if r & distinct != r {
+                out.push(out[r & distinct].clone());
+                continue;
+            }
+            let operands: Vec<Val> = args.iter().map(|a| a[r].clone()).collect();
+            out.push(match &op.kind {
+                OpKind::Map(function) => self.map(*function, op, &operands)?,
+                OpKind::Cast(_) => scalar::cast(&mut self.ir, from, to, &operands[0]),
+                _ => self.bitcast(from, to, &operands[0]),
+            });
+        }
+        Ok(Rc::new(out))
+    }
+
+    /// The register bits that matter: the others lie within groups of elements that are known to be equal.
+    fn distinct(&self, value: Value, layout: &Layout) -> usize {
+        let same = &self.plan.facts[value.index()].same;
+        let matters = |basis: u32| {
+            let axis = (0..same.len()).find(|&a| layout.axis_mask(a) & basis != 0);
+            axis.is_none_or(|a| u64::from(basis >> layout.axis_mask(a).trailing_zeros()) >= same[a])
+        };
+        layout.regs().iter().enumerate().filter(|(_, b)| matters(**b)).fold(0, |m, (bit, _)| m | 1 << bit)
+    }
+
+    fn map(&mut self, function: ScalarFn, op: &Op, operands: &[Val]) -> Result<Val> {
+        let of = if function == ScalarFn::Select { op.args[1] } else { op.args[0] };
+        let elem = self.elem(of)?;
+        scalar::map(&mut self.ir, function, elem, operands).ok_or_else(|| Error::Unsupported {
+            target: "PTX".to_owned(),
+            message: format!("{} of {elem} is not expanded", function.name()),
+        })
+    }
+
+    fn bitcast(&mut self, from: Elem, to: Elem, a: &Val) -> Val {
+        if ty(from) == ty(to) {
+            return a.clone();
+        }
+        self.ir.def(format_args!("bitcast {} {a} to {}", ty(from), ty(to)))
+    }
+
+    /// Rounds to 16 bits two at a time, for which there is one instruction.
+    fn narrow_pairs(&mut self, to: Elem, regs: &[Val]) -> Vec<Val> {
+        let t = ty(to);
+        if regs.len() < 2 {
+            return regs.iter().map(|a| self.ir.def(format_args!("fptrunc float {a} to {t}"))).collect();
+        }
+        let mut out = Vec::with_capacity(regs.len());
+        for pair in regs.chunks_exact(2) {
+            let one = self.ir.def(format_args!("insertelement <2 x float> poison, float {}, i32 0", pair[0]));
+            let two = self.ir.def(format_args!("insertelement <2 x float> {one}, float {}, i32 1", pair[1]));
+            let narrow = self.ir.def(format_args!("fptrunc <2 x float> {two} to <2 x {t}>"));
+            for i in 0..2 {
+                out.push(self.ir.def(format_args!("extractelement <2 x {t}> {narrow}, i32 {i}")));
+            }
+        }
+        out
+    }
+
+    fn for_loop(&mut self, op: &'a Op) -> Result<()> {
+        let region = op.regions.first().ok_or_else(|| self.invalid("a loop without a body"))?;
+        let [lo, hi, step] = [self.scalar(op.args[0])?, self.scalar(op.args[1])?, self.scalar(op.args[2])?];
+        // 64 bits, so that the last step does not overflow.
+        let [lo, hi, step] = [lo, hi, step].map(|v| self.ir.def(format_args!("sext i32 {v} to i64")));
+        let layouts: Vec<Layout> = region.args[1..].iter().map(|&a| self.plan.home(a)).collect();
+        let mut init = Vec::new();
+        for (&value, layout) in op.args[3..].iter().zip(&layouts) {
+            init.push(self.get(value, layout)?);
+        }
+        let n = self.ir.label();
+        let (head, body, exit) = (format!("head{n}"), format!("body{n}"), format!("exit{n}"));
+        let before = self.ir.block().to_owned();
+        self.ir.raw(format_args!("br label %{head}"));
+        self.ir.begin(&head);
+        let carried = self.phis(region, &layouts);
+        let index = self.ir.fresh();
+        let marker = self.ir.mark();
+        self.ir.raw(format_args!("br i1 %c{n}, label %{body}, label %{exit}"));
+        self.ir.begin(&body);
+        self.open_loop(op, region)?;
+        let i32_index = self.ir.def(format_args!("trunc i64 {index} to i32"));
+        self.hold(region.args[0], Layout::scalar(self.plan.warps), vec![i32_index]);
+        self.region(region)?;
+        let yielded = region.ops.last().filter(|o| o.kind == OpKind::Yield);
+        let yielded = yielded.ok_or_else(|| self.invalid("a loop body without yield"))?;
+        let mut next = Vec::new();
+        for (&value, layout) in yielded.args.iter().zip(&layouts) {
+            next.push(self.get(value, layout)?);
+        }
+        let next_index = self.ir.def(format_args!("add nsw i64 {index}, {step}"));
+        let last = self.ir.block().to_owned();
+        self.ir.raw(format_args!("br label %{head}, !llvm.loop !0"));
+        self.copies.pop();
+        let mut phis = vec![format!("{index} = phi i64 [ {lo}, %{before} ], [ {next_index}, %{last} ]")];
+        for (i, regs) in carried.iter().enumerate() {
+            let t = self.register_ty(region.args[i + 1]);
+            for (r, name) in regs.iter().enumerate() {
+                phis.push(format!(
+                    "{name} = phi {t} [ {}, %{before} ], [ {}, %{last} ]",
+                    init[i][r], next[i][r]
+                ));
+            }
+        }
+        phis.push(format!("%c{n} = icmp slt i64 {index}, {hi}"));
+        self.ir.insert(marker, &phis);
+        self.ir.begin(&exit);
+        for ((&result, layout), regs) in op.results.iter().zip(layouts).zip(carried) {
+            self.hold(result, layout, regs);
+        }
+        Ok(())
+    }
+
+    /// Names for the carried values of a loop, which the body reads.
+    fn phis(&mut self, region: &Region, layouts: &[Layout]) -> Vec<Vec<Val>> {
+        let mut carried = Vec::new();
+        for (&arg, layout) in region.args[1..].iter().zip(layouts) {
+            let names: Vec<Val> = (0..layout.num_regs()).map(|_| self.ir.fresh()).collect();
+            self.hold(arg, layout.clone(), names.clone());
+            carried.push(names);
+        }
+        carried
+    }
+
+    /// Begins an iteration: what earlier ones left in memory must be visible where it matters.
+    fn open_loop(&mut self, op: &'a Op, region: &'a Region) -> Result<()> {
+        self.copies.push(FxHashMap::default());
+        self.shared.enter_loop();
+        if self.hazards.loop_needs_barrier(region) {
+            self.barrier();
+        }
+        debug_assert!(op.kind == OpKind::For);
+        Ok(())
+    }
+
+    /// The type of a value in registers.
+    pub(crate) fn register_ty(&self, value: Value) -> &'static str {
+        match self.program().ty(value).kind {
+            Kind::Elem(e) => ty(e),
+            Kind::Ptr(_) => "ptr addrspace(1)",
+        }
+    }
+
+    /// Waits for all threads of the block, and makes their writes visible to each other.
+    pub(crate) fn barrier(&mut self) {
+        self.ir.declare("void @llvm.nvvm.barrier.cta.sync.aligned.all(i32) convergent nounwind");
+        self.ir.raw("call void @llvm.nvvm.barrier.cta.sync.aligned.all(i32 0)");
+        self.hazards.clear();
+    }
+}
+
+/// How many bits from `bit` on are the neighbours of one another in the element's number too.
+fn run_length(bases: &[u32], bit: usize) -> usize {
+    let same = |i: usize| match bases[bit] {
+        0 => bases[i] == 0,
+        first => u64::from(bases[i]) == u64::from(first) << (i - bit),
+    };
+    (bit..bases.len()).take_while(|&i| same(i)).count()
+}
+
+/// The registers of a broadcast's result from those of its operand.
+fn repeat(to: &Layout, from: &Layout, shape: &crate::layout::LogShape, regs: &[Val]) -> Vec<Val> {
+    let kept: Vec<bool> = to
+        .regs()
+        .iter()
+        .map(|&basis| (0..shape.len()).any(|a| to.axis_mask(a) & basis != 0 && shape[a] == to.shape()[a]))
+        .collect();
+    debug_assert_eq!(kept.iter().filter(|k| **k).count(), from.regs().len());
+    (0..to.num_regs()).map(|r| regs[gather_bits(r, &kept)].clone()).collect()
+}
+
+/// The bits of `x` that are kept, moved together.
+pub(crate) fn gather_bits(x: usize, kept: &[bool]) -> usize {
+    let bits = kept.iter().enumerate().filter(|(_, kept)| **kept);
+    bits.enumerate().fold(0, |sum, (to, (from, _))| sum | (x >> from & 1) << to)
+}

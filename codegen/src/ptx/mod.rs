@@ -1,0 +1,156 @@
+//! PTX from block programs, through LLVM.
+//!
+//! Each thread of a block holds its part of every tile in registers; [`crate::layout`] says which. Loads and stores
+//! are up to 16 bytes wide, reductions go through registers, shuffles and shared memory in that order, and what one
+//! operation has in another layout than the next wants goes through shared memory.
+
+mod assign;
+mod axis;
+mod convert;
+mod fmod;
+mod hazard;
+mod ir;
+mod llvm;
+mod lower;
+mod memory;
+mod pressure;
+mod reduce;
+mod scalar;
+mod shared;
+mod target;
+
+use tilefuse_block::{Elem, Kind, Program};
+
+use crate::error::{Error, Result};
+use assign::Assignment;
+pub use target::{PtxVersion, Target};
+
+/// Shared memory that a block may have without asking for more at the launch.
+const STATIC_SHARED: u64 = 48 * 1024;
+
+/// How to compile to PTX.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct PtxOptions {
+    /// The newest PTX that the driver takes; `None` if unknown.
+    pub driver: Option<PtxVersion>,
+}
+
+/// A compiled kernel.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ptx {
+    /// The PTX.
+    pub text: String,
+    /// The kernel's name in it.
+    pub name: String,
+    /// Threads of a block.
+    pub threads: u32,
+    /// Dynamic shared memory of a block in bytes.
+    pub shared_bytes: u32,
+    /// What it was compiled for.
+    pub target: Target,
+}
+
+/// Compiles a block program. One block of the grid is one instance; parameters are passed in order, pointers as
+/// 64-bit addresses.
+pub fn compile_ptx(program: &Program, target: Target, options: &PtxOptions) -> Result<Ptx> {
+    let version = target.ptx_version(options.driver)?;
+    let plan = fitting_plan(program)?;
+    let module = module_text(&plan, target)?;
+    let text = llvm::compile(&module.text, target, version)?;
+    Ok(Ptx {
+        text,
+        name: kernel_name(program),
+        threads: 32 << plan.warps,
+        shared_bytes: module.dynamic_shared as u32,
+        target,
+    })
+}
+
+/// The LLVM IR that [`compile_ptx`] makes of a program, before it is optimised; for people to read.
+pub fn emit_llvm(program: &Program, target: Target) -> Result<String> {
+    Ok(module_text(&fitting_plan(program)?, target)?.text)
+}
+
+/// Layouts for the number of warps that the program names, or for more where its tiles need them.
+fn fitting_plan(program: &Program) -> Result<Assignment<'_>> {
+    let first = program.warps.clamp(1, 32).next_power_of_two().trailing_zeros();
+    let mut fits = None;
+    let mut least = (u64::MAX, 0);
+    for warps in first..=5 {
+        let plan = Assignment::new(program, warps);
+        let (needed, limit) = (pressure::registers(&plan), pressure::limit(warps));
+        if needed <= pressure::comfortable(warps) {
+            return Ok(plan);
+        }
+        least = least.min((needed, limit));
+        if needed <= limit && fits.is_none() {
+            fits = Some(plan);
+        }
+    }
+    fits.ok_or(Error::TileTooLarge {
+        program: program.name.clone(),
+        resource: "registers a thread",
+        needed: least.0,
+        limit: least.1,
+    })
+}
+
+struct Module {
+    text: String,
+    dynamic_shared: u64,
+}
+
+fn module_text(plan: &Assignment, target: Target) -> Result<Module> {
+    let program = plan.program;
+    let lowered = lower::lower(plan)?;
+    let limit = target.max_shared();
+    let needed = lowered.shared.total();
+    if needed > limit || lowered.shared.reduce > STATIC_SHARED {
+        let resource = "bytes of shared memory";
+        return Err(Error::TileTooLarge { program: program.name.clone(), resource, needed, limit });
+    }
+    // Static memory is simplest for the launch; what does not fit there is passed at the launch.
+    let dynamic = needed > STATIC_SHARED;
+    let mut globals = String::new();
+    if lowered.shared.reduce > 0 {
+        let bytes = lowered.shared.reduce;
+        globals +=
+            &format!("@tilefuse_reduce = internal addrspace(3) global [{bytes} x i8] undef, align 16\n");
+    }
+    if dynamic {
+        globals += "@tilefuse_convert = external addrspace(3) global [0 x i8], align 16\n";
+    } else if lowered.shared.convert > 0 {
+        let bytes = lowered.shared.convert;
+        globals +=
+            &format!("@tilefuse_convert = internal addrspace(3) global [{bytes} x i8] undef, align 16\n");
+    }
+    let params: Vec<String> = program.params.iter().enumerate().map(|(i, p)| param(program, i, p)).collect();
+    let text = format!(
+        "{globals}{}\ndefine ptx_kernel void @{}({}) #0 {{\nentry:\n  \
+         %tid = call range(i32 0, {}) i32 @llvm.nvvm.read.ptx.sreg.tid.x()\n{}}}\n\
+         attributes #0 = {{ nounwind \"nvvm.reqntid\"=\"{},1,1\" }}\n\
+         !0 = distinct !{{!0, !1}}\n!1 = !{{!\"llvm.loop.unroll.disable\"}}\n",
+        lowered.outside,
+        kernel_name(program),
+        params.join(", "),
+        32u32 << plan.warps,
+        lowered.body,
+        32u32 << plan.warps,
+    );
+    Ok(Module { text, dynamic_shared: if dynamic { lowered.shared.convert } else { 0 } })
+}
+
+fn param(program: &Program, index: usize, param: &tilefuse_block::Param) -> String {
+    let t = match program.ty(param.value).kind {
+        Kind::Ptr(_) => return format!("ptr addrspace(1) align {} %p{index}", param.align.max(1)),
+        Kind::Elem(Elem::Bool) => "i8",
+        Kind::Elem(e) => ir::ty(e),
+    };
+    format!("{t} %p{index}")
+}
+
+/// The program's name as a PTX identifier.
+fn kernel_name(program: &Program) -> String {
+    let clean = program.name.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' });
+    format!("tf_{}", clean.collect::<String>())
+}

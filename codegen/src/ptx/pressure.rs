@@ -1,0 +1,107 @@
+//! An estimate of the registers that a thread needs.
+
+use rustc_hash::FxHashMap;
+use tilefuse_block::{Op, OpKind, Region, Value};
+
+use super::assign::Assignment;
+
+/// Registers for addresses and temporaries.
+const OVERHEAD: u64 = 32;
+
+/// The most 32-bit registers that tiles occupy at one time, values that each use computes apart.
+pub(crate) fn registers(plan: &Assignment) -> u64 {
+    let mut order = Order::default();
+    order.region(plan, &plan.program.body);
+    let mut changes: FxHashMap<u32, i64> = FxHashMap::default();
+    for (value, &(start, end)) in &order.spans {
+        let size = size(plan, *value) as i64;
+        *changes.entry(start).or_default() += size;
+        // An operation on single elements may put its result where an operand was.
+        *changes.entry(end.max(start + 1)).or_default() -= size;
+    }
+    let mut points: Vec<(u32, i64)> = changes.into_iter().collect();
+    points.sort_unstable();
+    let sums = points.iter().scan(0i64, |sum, (_, change)| {
+        *sum += change;
+        Some(*sum)
+    });
+    sums.max().unwrap_or(0).unsigned_abs()
+}
+
+/// The most that tiles may occupy before more warps are better.
+pub(crate) fn comfortable(warps: u32) -> u64 {
+    (limit(warps) * 2 / 3).min(128)
+}
+
+/// The most that tiles may occupy.
+pub(crate) fn limit(warps: u32) -> u64 {
+    (65536 / (32u64 << warps)).min(255) - OVERHEAD
+}
+
+fn size(plan: &Assignment, value: Value) -> u64 {
+    let bytes = plan.program.ty(value).elem().map_or(8, |e| u64::from(e.bytes()));
+    (plan.home(value).num_regs() as u64 * bytes).div_ceil(4)
+}
+
+/// When each value is first and last needed, in steps of one operation.
+#[derive(Default)]
+struct Order {
+    now: u32,
+    spans: FxHashMap<Value, (u32, u32)>,
+}
+
+impl Order {
+    fn region(&mut self, plan: &Assignment, region: &Region) {
+        for op in &region.ops {
+            self.op(plan, op);
+        }
+    }
+
+    fn op(&mut self, plan: &Assignment, op: &Op) {
+        self.now += 1;
+        self.uses(plan, op);
+        let start = self.now;
+        for inner in &op.regions {
+            inner.args.iter().for_each(|&arg| self.define(plan, arg));
+            self.region(plan, inner);
+            self.now += 1;
+            // What a loop reads, and what it carries, lives through all of it.
+            let now = self.now;
+            for span in self.spans.values_mut().filter(|s| s.0 <= start && s.1 > start) {
+                span.1 = now;
+            }
+            for arg in &inner.args {
+                if let Some(span) = self.spans.get_mut(arg) {
+                    span.1 = now;
+                }
+            }
+        }
+        op.results.iter().for_each(|&result| self.define(plan, result));
+    }
+
+    fn define(&mut self, plan: &Assignment, value: Value) {
+        if !plan.free[value.index()] && plan.program.ty(value).rank() > 0 {
+            self.spans.entry(value).or_insert((self.now, self.now));
+        }
+    }
+
+    /// Extends the lives of an operation's operands, through the views that they are of other values.
+    fn uses(&mut self, plan: &Assignment, op: &Op) {
+        for arg in &op.args {
+            if let Some(span) = self.spans.get_mut(arg) {
+                span.1 = self.now;
+            }
+            if let Some(def) = plan.defs[arg.index()]
+                && is_view(def)
+            {
+                self.uses(plan, def);
+            }
+        }
+    }
+}
+
+/// Whether the operation's result is held where its operand is.
+fn is_view(op: &Op) -> bool {
+    use OpKind::*;
+    matches!(op.kind, Splat(_) | ExpandDims(_) | Broadcast(_) | Reshape(_) | Permute(_))
+}

@@ -1,0 +1,220 @@
+//! Reductions: within a thread, across the lanes of a warp, across warps, always in one order.
+
+use tilefuse_block::{Elem, Op, OpKind, ReduceFn};
+
+use super::ir::{Val, literal, memory_ty, ty};
+use super::lower::{Lower, gather_bits};
+use super::scalar;
+use crate::error::Result;
+use crate::layout::Layout;
+
+impl<'a> Lower<'a> {
+    pub(crate) fn reduce(&mut self, op: &'a Op, combine: ReduceFn, axis: usize) -> Result<()> {
+        let layout = self.plan.home(op.args[0]);
+        let elem = self.elem(op.args[0])?;
+        let mut regs = self.get(op.args[0], &layout)?.to_vec();
+        if let OpKind::Reduce { masked: true, .. } = op.kind {
+            let mask = self.get(op.args[1], &layout)?;
+            let (t, neutral) = (ty(elem), literal(combine.neutral(elem)));
+            for (value, mask) in regs.iter_mut().zip(mask.iter()) {
+                *value = self.ir.def(format_args!("select i1 {mask}, {t} {value}, {t} {neutral}"));
+            }
+        }
+        // 16-bit floats are summed in 32 bits and rounded once.
+        let wide = if elem.is_float() && elem.bits() == 16 { Elem::F32 } else { elem };
+        for value in &mut regs {
+            *value = scalar::cast(&mut self.ir, elem, wide, value);
+        }
+        let result = layout.slice(axis);
+        let mut regs = self.reduce_registers(combine, wide, &layout, axis, &result, &regs)?;
+        self.reduce_lanes(combine, wide, &layout, axis, &mut regs)?;
+        self.reduce_warps(combine, wide, &layout, axis, &result, &mut regs)?;
+        for value in &mut regs {
+            *value = scalar::cast(&mut self.ir, wide, elem, value);
+        }
+        self.hold(op.results[0], result, regs);
+        Ok(())
+    }
+
+    fn combine(&mut self, combine: ReduceFn, elem: Elem, a: &Val, b: &Val) -> Result<Val> {
+        let combined = scalar::map(&mut self.ir, combine.combine(), elem, &[a.clone(), b.clone()]);
+        combined.ok_or_else(|| self.invalid("a reduction with a combiner that is not basic"))
+    }
+
+    fn reduce_registers(
+        &mut self,
+        combine: ReduceFn,
+        elem: Elem,
+        layout: &Layout,
+        axis: usize,
+        result: &Layout,
+        regs: &[Val],
+    ) -> Result<Vec<Val>> {
+        let along = layout.axis_mask(axis);
+        let kept: Vec<bool> = layout.regs().iter().map(|b| b & along == 0).collect();
+        let mut groups: Vec<Vec<Val>> = vec![Vec::new(); result.num_regs()];
+        for (r, value) in regs.iter().enumerate() {
+            groups[gather_bits(r, &kept)].push(value.clone());
+        }
+        groups.into_iter().map(|group| self.tree(combine, elem, group)).collect()
+    }
+
+    /// Combines neighbours until one is left.
+    fn tree(&mut self, combine: ReduceFn, elem: Elem, mut values: Vec<Val>) -> Result<Val> {
+        while values.len() > 1 {
+            let mut next = Vec::with_capacity(values.len() / 2);
+            for pair in values.chunks(2) {
+                next.push(match pair {
+                    [a, b] => self.combine(combine, elem, a, b)?,
+                    _ => pair[0].clone(),
+                });
+            }
+            values = next;
+        }
+        values.pop().ok_or_else(|| self.invalid("a reduction of nothing"))
+    }
+
+    fn reduce_lanes(
+        &mut self,
+        combine: ReduceFn,
+        elem: Elem,
+        layout: &Layout,
+        axis: usize,
+        regs: &mut [Val],
+    ) -> Result<()> {
+        let along = layout.axis_mask(axis);
+        for (bit, _) in layout.lanes().iter().enumerate().filter(|(_, b)| **b & along != 0) {
+            for value in regs.iter_mut() {
+                let other = self.exchange(elem, value, 1 << bit);
+                *value = self.combine(combine, elem, value, &other)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The value of the lane whose number differs by `lanes`.
+    fn exchange(&mut self, elem: Elem, value: &Val, lanes: u32) -> Val {
+        let t = ty(elem);
+        let bits = elem.bits();
+        let as_int = match elem {
+            Elem::F64 => self.ir.def(format_args!("bitcast double {value} to i64")),
+            Elem::F32 => self.ir.def(format_args!("bitcast float {value} to i32")),
+            _ if bits < 32 => self.ir.def(format_args!("zext {t} {value} to i32")),
+            _ => value.clone(),
+        };
+        let moved = if bits == 64 {
+            let low = self.ir.def(format_args!("trunc i64 {as_int} to i32"));
+            let shifted = self.ir.def(format_args!("lshr i64 {as_int}, 32"));
+            let high = self.ir.def(format_args!("trunc i64 {shifted} to i32"));
+            let (low, high) = (self.shuffle(&low, lanes), self.shuffle(&high, lanes));
+            let low = self.ir.def(format_args!("zext i32 {low} to i64"));
+            let high = self.ir.def(format_args!("zext i32 {high} to i64"));
+            let high = self.ir.def(format_args!("shl i64 {high}, 32"));
+            self.ir.def(format_args!("or disjoint i64 {high}, {low}"))
+        } else {
+            self.shuffle(&as_int, lanes)
+        };
+        match elem {
+            Elem::F64 => self.ir.def(format_args!("bitcast i64 {moved} to double")),
+            Elem::F32 => self.ir.def(format_args!("bitcast i32 {moved} to float")),
+            _ if bits < 32 => self.ir.def(format_args!("trunc i32 {moved} to {t}")),
+            _ => moved,
+        }
+    }
+
+    fn shuffle(&mut self, value: &Val, lanes: u32) -> Val {
+        self.ir.declare("i32 @llvm.nvvm.shfl.sync.bfly.i32(i32, i32, i32, i32) convergent nounwind");
+        self.ir.def(format_args!(
+            "call i32 @llvm.nvvm.shfl.sync.bfly.i32(i32 -1, i32 {value}, i32 {lanes}, i32 31)"
+        ))
+    }
+
+    /// Each warp writes what it has of each result; then every thread combines the parts of its own, in order.
+    fn reduce_warps(
+        &mut self,
+        combine: ReduceFn,
+        elem: Elem,
+        layout: &Layout,
+        axis: usize,
+        result: &Layout,
+        regs: &mut [Val],
+    ) -> Result<()> {
+        let along = layout.axis_mask(axis);
+        let bits: Vec<usize> =
+            (0..layout.warps().len()).filter(|&w| layout.warps()[w] & along != 0).collect();
+        if bits.is_empty() {
+            return Ok(());
+        }
+        let parts = 1u64 << bits.len();
+        let count = 1u64 << result.shape().iter().sum::<u32>();
+        let (base, wait) = self.shared.for_reduce(parts * count * u64::from(elem.bytes()));
+        if wait {
+            self.barrier();
+        }
+        let part = self.warp_part(&bits);
+        let element = self.thread_part(result);
+        let row = self.ir.def(format_args!("mul i32 {element}, {parts}"));
+        let mine = self.ir.def(format_args!("add i32 {row}, {part}"));
+        // Lanes that differ only along the axis hold the same values, as do warps that hold one part twice.
+        let copies = result.replicated_threads() & !bits.iter().fold(0, |m, b| m | 1 << (b + 5));
+        let writes = self.threads_zero(copies);
+        let e = memory_ty(elem);
+        let at = |lower: &mut Self, index: &Val, offset: u64| {
+            let start = format!("getelementptr (i8, ptr addrspace(3) @tilefuse_reduce, i64 {base})");
+            let wide = lower.ir.def(format_args!("zext i32 {index} to i64"));
+            let slot = lower.ir.def(format_args!("getelementptr {e}, ptr addrspace(3) {start}, i64 {wide}"));
+            lower.ir.def(format_args!("getelementptr {e}, ptr addrspace(3) {slot}, i64 {offset}"))
+        };
+        for (r, value) in regs.iter().enumerate() {
+            let address = at(self, &mine, u64::from(result.reg_offset(r)) * parts);
+            let value = self.pack_memory(elem, value);
+            self.shared_store(&address, elem, &value, &writes);
+        }
+        self.barrier();
+        for (r, value) in regs.iter_mut().enumerate() {
+            let mut values = Vec::new();
+            for p in 0..parts {
+                let address = at(self, &row, u64::from(result.reg_offset(r)) * parts + p);
+                let bytes = elem.bytes();
+                let loaded = self.ir.def(format_args!("load {e}, ptr addrspace(3) {address}, align {bytes}"));
+                values.push(self.unpack_memory(elem, loaded));
+            }
+            *value = self.tree(combine, elem, values)?;
+        }
+        Ok(())
+    }
+
+    /// The number that the given bits of the warp's number form.
+    fn warp_part(&mut self, bits: &[usize]) -> Val {
+        let mut sum: Val = "0".into();
+        for (to, &bit) in bits.iter().enumerate() {
+            let masked = self.ir.def(format_args!("and i32 %tid, {}", 1u32 << (bit + 5)));
+            let moved = self.ir.def(format_args!("lshr i32 {masked}, {}", bit + 5 - to));
+            sum = self.ir.def(format_args!("or i32 {sum}, {moved}"));
+        }
+        sum
+    }
+
+    /// Writes one element of shared memory where `predicate` holds.
+    pub(crate) fn shared_store(&mut self, address: &Val, elem: Elem, value: &Val, predicate: &Val) {
+        let e = memory_ty(elem);
+        let (suffix, constraint, operand) = match elem.bytes() {
+            1 => ("b8", 'r', self.ir.def(format_args!("zext i8 {value} to i32"))),
+            2 if elem.is_float() => ("b16", 'h', self.ir.def(format_args!("bitcast {e} {value} to i16"))),
+            2 => ("b16", 'h', value.clone()),
+            4 if elem.is_float() => ("b32", 'r', self.ir.def(format_args!("bitcast {e} {value} to i32"))),
+            4 => ("b32", 'r', value.clone()),
+            _ if elem.is_float() => ("b64", 'l', self.ir.def(format_args!("bitcast {e} {value} to i64"))),
+            _ => ("b64", 'l', value.clone()),
+        };
+        let t = match constraint {
+            'h' => "i16",
+            'l' => "i64",
+            _ => "i32",
+        };
+        self.ir.raw(format_args!(
+            "call void asm sideeffect \"@$2 st.shared.{suffix} [$0], $1;\", \"l,{constraint},b,~{{memory}}\"\
+             (ptr addrspace(3) {address}, {t} {operand}, i1 {predicate}) nounwind"
+        ));
+    }
+}

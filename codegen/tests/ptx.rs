@@ -1,0 +1,48 @@
+//! PTX of whole kernels, assembled where `ptxas` is at hand.
+
+#![allow(clippy::unwrap_used)]
+
+#[path = "support/kernels.rs"]
+mod kernels;
+#[path = "support/ptxas.rs"]
+mod ptxas;
+
+use tilefuse_block::{Elem, Program};
+use tilefuse_codegen::ptx::{PtxOptions, Target, compile_ptx};
+
+/// Compiles for every target, assembles, and returns the text for Hopper.
+fn assemble(program: &Program) -> String {
+    let mut hopper = String::new();
+    for target in Target::ALL {
+        let ptx = compile_ptx(program, target, &PtxOptions::default()).unwrap();
+        if let Some(report) = ptxas::assemble(&ptx.text, target.name()) {
+            assert_eq!(report.spill_bytes, 0, "{} {target}\n{}", program.name, report.log);
+        }
+        if target == Target::Sm90a {
+            hopper = ptx.text;
+        }
+    }
+    hopper
+}
+
+#[test]
+fn vector_add_moves_16_bytes_at_a_time() {
+    for (elem, n) in [(Elem::F32, 1 << 20), (Elem::F32, 1_000_000), (Elem::Bf16, 1 << 20), (Elem::F16, 1000)]
+    {
+        let text = assemble(&kernels::vector_add(elem, n, 1024, 4).unwrap());
+        assert!(text.contains("ld.global.v4.b32"), "{elem} {n}\n{text}");
+        assert!(text.contains("st.global.v4.b32"), "{elem} {n}\n{text}");
+    }
+}
+
+#[test]
+fn layer_norm_stays_in_registers() {
+    for (elem, cols, tile, warps) in
+        [(Elem::F32, 1024, 1, 4), (Elem::Bf16, 768, 4, 4), (Elem::F32, 100, 1, 1)]
+    {
+        let text = assemble(&kernels::layer_norm(elem, cols, tile, warps).unwrap());
+        assert!(text.contains("ld.global.v4.b32"), "{elem} {cols}\n{text}");
+            println!("{text}");
+        }
+    }
+}
