@@ -42,7 +42,5 @@ fn layer_norm_stays_in_registers() {
     {
         let text = assemble(&kernels::layer_norm(elem, cols, tile, warps).unwrap());
         assert!(text.contains("ld.global.v4.b32"), "{elem} {cols}\n{text}");
-            println!("{text}");
-        }
     }
 }
