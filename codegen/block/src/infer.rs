@@ -94,6 +94,19 @@ impl OpKind {
     }
 }
 
+/// Refuses shapes that no tile may have.
+pub(crate) fn check_shape(op: &'static str, shape: &Shape) -> Result<()> {
+    let refuse = |message| Err(TypeError::Attribute { op, message });
+    if shape.len() > 5 || shape.iter().any(|d| !d.is_power_of_two()) {
+        return refuse(format!("extents {shape:?} must be at most five powers of two"));
+    }
+    let numel = shape.iter().try_fold(1u64, |n, &d| n.checked_mul(u64::from(d)));
+    match numel {
+        Some(n) if n <= MAX_TILE => Ok(()),
+        _ => refuse(format!("a tile of {shape:?} has more than {MAX_TILE} elements")),
+    }
+}
+
 /// Operand types of one operation, with the checks that they share.
 struct Cx<'a> {
     op: &'static str,
@@ -123,13 +136,7 @@ impl Cx<'_> {
     }
 
     fn shape(&self, shape: &Shape) -> Result<()> {
-        if shape.len() > 5 || shape.iter().any(|d| !d.is_power_of_two()) {
-            return self.attribute(format!("extents {shape:?} must be at most five powers of two"));
-        }
-        if shape.iter().map(|&d| u64::from(d)).product::<u64>() > MAX_TILE {
-            return self.attribute(format!("a tile of {shape:?} has more than {MAX_TILE} elements"));
-        }
-        Ok(())
+        check_shape(self.op, shape)
     }
 
     fn program_id(&self, axis: u8) -> Result<Option<Type>> {

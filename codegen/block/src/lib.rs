@@ -6,12 +6,15 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod builder;
+mod data;
+pub mod eval;
 mod infer;
 mod program;
 mod scalar_fn;
 mod types;
 
 pub use builder::Builder;
+pub use data::{Data, Element};
 pub use infer::{MAX_TILE, TypeError};
 pub use program::{CacheHint, Op, OpKind, Param, Program, Region, Value, ValueData};
 pub use scalar_fn::{Level, ReduceFn, ScalarFn, TypeRule};

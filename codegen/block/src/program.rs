@@ -94,9 +94,11 @@ pub enum OpKind {
     Permute(SmallVec<[u8; 4]>),
     /// A scalar function on corresponding elements; operands have one shape.
     Map(ScalarFn),
-    /// Conversion of a number to another kind. Float to narrower float rounds to nearest even; float to integer
-    /// truncates (NaN and values out of `i32`/`i64` range give the smallest `i32`/`i64`; narrower kinds and `u8`
-    /// wrap that); integer to integer wraps; anything to bool is `!= 0`.
+    /// Conversion of a number to another kind, as in libtorch on x86. Anything to bool is `!= 0`; integers wrap to
+    /// narrower ones; what becomes a float rounds to nearest even, `f16` and `bf16` through `f32` (so `f64` rounds
+    /// twice). Floats truncate to integers: NaN and what is out of range of `i32` (of `i64` for `u32`, `i64` and
+    /// `u64`) become the smallest `i32` (`i64`), and narrower or unsigned kinds wrap that; from a float of 2^63 or
+    /// more, `u64` takes 2^63 before that and adds it again after it.
     Cast(Elem),
     /// The same bits as another kind of the same width.
     Bitcast(Elem),
@@ -119,7 +121,8 @@ pub enum OpKind {
         hint: CacheHint,
     },
     /// Combines elements along an axis, which disappears. Operands: tile, then, where `masked`, a boolean tile of
-    /// its shape; masked-off elements take no part. The order of combination is the target's choice.
+    /// its shape; masked-off elements take no part. The order of combination is the target's choice; `f16` and
+    /// `bf16` are combined in `f32` or wider and rounded once.
     Reduce {
         /// The combiner.
         combine: ReduceFn,

@@ -182,9 +182,9 @@ impl Type {
         self.shape.len()
     }
 
-    /// Number of elements; 1 for a scalar.
+    /// Number of elements; 1 for a scalar. Saturates for shapes that no tile may have.
     pub fn numel(&self) -> u64 {
-        self.shape.iter().map(|&d| u64::from(d)).product()
+        self.shape.iter().fold(1, |n, &d| n.saturating_mul(u64::from(d)))
     }
 
     /// The same shape with another element kind.
@@ -233,11 +233,11 @@ pub struct Literal {
 }
 
 impl Literal {
-    /// A floating-point literal, rounded to `elem`.
+    /// A floating-point literal, rounded to `elem`; to `f16` and `bf16` through `f32`.
     pub fn float(elem: Elem, value: f64) -> Literal {
         let rounded = match elem {
-            Elem::F16 => half::f16::from_f64(value).to_f64(),
-            Elem::Bf16 => half::bf16::from_f64(value).to_f64(),
+            Elem::F16 => half::f16::from_f32(value as f32).to_f64(),
+            Elem::Bf16 => half::bf16::from_f32(value as f32).to_f64(),
             Elem::F32 => f64::from(value as f32),
             _ => value,
         };

@@ -1,0 +1,123 @@
+//! The meaning of scalar functions, casts and combiners, on elements of every kind.
+//!
+//! - Integers wrap; what division by zero and shifts out of range give stands at each [`ScalarFn`].
+//! - `f16` and `bf16` operands are widened to `f32`, the function is that of `f32`, and its result is rounded to
+//!   nearest even.
+//! - Functions of [`Level::Math`](crate::Level::Math) are computed in `f64` and rounded to `f32` (and from there to
+//!   `f16` or `bf16`); on `f64` they are as accurate as the standard library's. They are the reference that
+//!   approximations are measured against.
+//! - Which NaN a function gives is not defined.
+
+mod cast;
+mod float;
+mod int;
+mod reduce;
+
+use smallvec::SmallVec;
+
+use crate::data::{Data, Element, with_elements};
+use crate::scalar_fn::{ScalarFn, TypeRule};
+use crate::types::{Elem, Literal};
+
+pub use cast::{bitcast, cast};
+pub(crate) use float::Float;
+pub use float::math_f64;
+pub use reduce::reduce;
+
+/// Applies a function to corresponding elements. `None` where the function does not take operands of these kinds
+/// or their lengths differ.
+pub fn map(function: ScalarFn, args: &[&Data]) -> Option<Data> {
+    let kinds: SmallVec<[Elem; 3]> = args.iter().map(|a| a.elem()).collect();
+    function.result(&kinds)?;
+    if args.windows(2).any(|w| w[0].len() != w[1].len()) {
+        return None;
+    }
+    match (function.rule(), args) {
+        (TypeRule::Select, [c, a, b]) => {
+            with_elements!(a, v => select(bool::slice(c)?, v, Element::slice(b)?))
+        }
+        (TypeRule::Compare, [a, b]) => with_elements!(a, v => compare(function, v, Element::slice(b)?)),
+        (_, [first, ..]) => match first {
+            Data::Bool(_) => logic(function, args),
+            Data::I8(_) => int::map::<i8>(function, args),
+            Data::I16(_) => int::map::<i16>(function, args),
+            Data::I32(_) => int::map::<i32>(function, args),
+            Data::I64(_) => int::map::<i64>(function, args),
+            Data::U8(_) => int::map::<u8>(function, args),
+            Data::U16(_) => int::map::<u16>(function, args),
+            Data::U32(_) => int::map::<u32>(function, args),
+            Data::U64(_) => int::map::<u64>(function, args),
+            Data::F16(_) | Data::Bf16(_) => through_f32(function, args),
+            Data::F32(_) => float::map::<f32>(function, args),
+            Data::F64(_) => float::map::<f64>(function, args),
+        },
+        _ => None,
+    }
+}
+
+/// Applies a function to one element of each operand.
+pub fn map_literals(function: ScalarFn, args: &[Literal]) -> Option<Literal> {
+    let data: SmallVec<[Data; 3]> = args.iter().map(|&a| Data::repeat(a, 1)).collect();
+    let refs: SmallVec<[&Data; 3]> = data.iter().collect();
+    map(function, &refs)?.get(0)
+}
+
+/// Converts one element.
+pub fn cast_literal(literal: Literal, to: Elem) -> Literal {
+    cast(&Data::repeat(literal, 1), to).get(0).unwrap_or(Literal { elem: to, bits: 0 })
+}
+
+/// Reinterprets one element; `None` where the widths differ. A NaN becomes the one NaN that literals know.
+pub fn bitcast_literal(literal: Literal, to: Elem) -> Option<Literal> {
+    bitcast(&Data::repeat(literal, 1), to)?.get(0)
+}
+
+fn unary<A: Element, R: Element>(a: &[A], f: impl Fn(A) -> R) -> Option<Data> {
+    Some(R::wrap(a.iter().map(|&x| f(x)).collect()))
+}
+
+fn binary<A: Element, R: Element>(a: &[A], b: &[A], f: impl Fn(A, A) -> R) -> Option<Data> {
+    Some(R::wrap(a.iter().zip(b).map(|(&x, &y)| f(x, y)).collect()))
+}
+
+fn select<T: Element>(c: &[bool], a: &[T], b: &[T]) -> Option<Data> {
+    let pairs = a.iter().zip(b);
+    Some(T::wrap(c.iter().zip(pairs).map(|(&c, (&x, &y))| if c { x } else { y }).collect()))
+}
+
+fn compare<T: Element>(function: ScalarFn, a: &[T], b: &[T]) -> Option<Data> {
+    match function {
+        ScalarFn::Eq => binary(a, b, |x, y| x == y),
+        ScalarFn::Ne => binary(a, b, |x, y| x != y),
+        ScalarFn::Lt => binary(a, b, |x, y| x < y),
+        ScalarFn::Le => binary(a, b, |x, y| x <= y),
+        ScalarFn::Gt => binary(a, b, |x, y| x > y),
+        ScalarFn::Ge => binary(a, b, |x, y| x >= y),
+        _ => None,
+    }
+}
+
+fn logic(function: ScalarFn, args: &[&Data]) -> Option<Data> {
+    let a = bool::slice(args.first()?)?;
+    if function == ScalarFn::Not {
+        return unary(a, |x| !x);
+    }
+    let b = bool::slice(args.get(1)?)?;
+    match function {
+        ScalarFn::And => binary(a, b, |x, y| x & y),
+        ScalarFn::Or => binary(a, b, |x, y| x | y),
+        ScalarFn::Xor => binary(a, b, |x, y| x ^ y),
+        _ => None,
+    }
+}
+
+fn through_f32(function: ScalarFn, args: &[&Data]) -> Option<Data> {
+    let elem = args.first()?.elem();
+    let wide: SmallVec<[Data; 3]> = args.iter().map(|a| cast(a, Elem::F32)).collect();
+    let refs: SmallVec<[&Data; 3]> = wide.iter().collect();
+    let result = float::map::<f32>(function, &refs)?;
+    if function.rule() == TypeRule::FloatTest { Some(result) } else { Some(cast(&result, elem)) }
+}
+
+#[cfg(test)]
+mod tests;
