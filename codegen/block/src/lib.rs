@@ -9,13 +9,18 @@ mod builder;
 mod data;
 pub mod eval;
 mod infer;
+mod parse;
+mod print;
 mod program;
 mod scalar_fn;
 mod types;
+mod verify;
 
 pub use builder::Builder;
 pub use data::{Data, Element};
 pub use infer::{MAX_TILE, TypeError};
+pub use parse::ParseError;
 pub use program::{CacheHint, Op, OpKind, Param, Program, Region, Value, ValueData};
 pub use scalar_fn::{Level, ReduceFn, ScalarFn, TypeRule};
 pub use types::{Elem, Kind, Literal, Shape, Type};
+pub use verify::{MAX_DEPTH, Problem, VerifyError, verify};

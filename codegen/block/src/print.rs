@@ -1,0 +1,308 @@
+//! The text form, printed. `parse` reads it back.
+//!
+//! Values are printed under their names, made unique where a name is taken; values without a name are numbered in
+//! the order of their definitions. Floats have the fewest digits that read back as the same value; a NaN's payload
+//! is not printed.
+
+use std::fmt::{self, Write as _};
+
+use rustc_hash::{FxHashMap, FxHashSet};
+
+use crate::program::{CacheHint, Op, OpKind, Program, Region, Value};
+use crate::types::{Elem, Kind, Literal, Shape};
+
+impl fmt::Display for Program {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut printer = Printer { program: self, names: Names::new(self), out: String::new() };
+        printer.program().map_err(|_| fmt::Error)?;
+        f.write_str(&printer.out)
+    }
+}
+
+/// One operation as text, without the contents of its regions.
+pub(crate) fn op_text(program: &Program, op: &Op) -> String {
+    let mut printer = Printer { program, names: Names::new(program), out: String::new() };
+    match printer.op_head(op) {
+        Ok(()) => printer.out,
+        Err(fmt::Error) => op.kind.name().to_owned(),
+    }
+}
+
+/// The name of a value in the text form, without the `%`.
+pub(crate) fn value_name(program: &Program, value: Value) -> String {
+    Names::new(program).names.into_iter().nth(value.index()).flatten().unwrap_or_default()
+}
+
+impl fmt::Display for Literal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.elem {
+            Elem::Bool => write!(f, "{}", self.bits != 0),
+            Elem::U64 => write!(f, "{}", self.bits),
+            Elem::F16 | Elem::Bf16 | Elem::F32 => write!(f, "{}", float_text(self.as_f64() as f32)),
+            Elem::F64 => write!(f, "{}", float_text(self.as_f64())),
+            _ => write!(f, "{}", self.bits as i64),
+        }
+    }
+}
+
+fn float_text<T: fmt::Debug>(x: T) -> String {
+    let text = format!("{x:?}");
+    if text == "NaN" { "nan".to_owned() } else { text }
+}
+
+impl CacheHint {
+    /// The spelling in text forms; [`CacheHint::Default`] is not written.
+    pub const fn name(self) -> &'static str {
+        match self {
+            CacheHint::Default => "default",
+            CacheHint::Streaming => "streaming",
+            CacheHint::Keep => "keep",
+        }
+    }
+
+    /// The hint that is spelled `name`.
+    pub fn from_name(name: &str) -> Option<CacheHint> {
+        [CacheHint::Default, CacheHint::Streaming, CacheHint::Keep].into_iter().find(|h| h.name() == name)
+    }
+}
+
+/// Whether a text is a name: a letter or `_`, then letters, digits and `_`; ASCII only.
+pub(crate) fn is_name(text: &str) -> bool {
+    let first = text.as_bytes().first();
+    first.is_some_and(|c| c.is_ascii_alphabetic() || *c == b'_') && text.bytes().all(is_name_byte)
+}
+
+pub(crate) fn is_name_byte(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || byte == b'_'
+}
+
+/// The unique name of each value.
+struct Names {
+    names: Vec<Option<String>>,
+    taken: FxHashSet<String>,
+    /// For each name that several values want, the last number that was appended to it.
+    suffix: FxHashMap<String, usize>,
+    unnamed: usize,
+}
+
+impl Names {
+    fn new(program: &Program) -> Names {
+        let mut names = Names {
+            names: vec![None; program.values.len()],
+            taken: FxHashSet::default(),
+            suffix: FxHashMap::default(),
+            unnamed: 0,
+        };
+        program.params.iter().for_each(|p| names.define(program, p.value));
+        names.region(program, &program.body);
+        names
+    }
+
+    fn region(&mut self, program: &Program, region: &Region) {
+        region.args.iter().for_each(|&v| self.define(program, v));
+        for op in &region.ops {
+            op.results.iter().for_each(|&v| self.define(program, v));
+            op.regions.iter().for_each(|r| self.region(program, r));
+        }
+    }
+
+    fn define(&mut self, program: &Program, value: Value) {
+        let wanted = program.values.get(value.index()).and_then(|v| v.name.as_deref()).map(sanitised);
+        let name = match wanted.filter(|n| !n.is_empty()) {
+            Some(wanted) => self.unique(wanted),
+            None => {
+                self.unnamed += 1;
+                (self.unnamed - 1).to_string()
+            }
+        };
+        if let Some(slot) = self.names.get_mut(value.index()) {
+            *slot = Some(name);
+        }
+    }
+
+    fn unique(&mut self, wanted: String) -> String {
+        if self.taken.insert(wanted.clone()) {
+            return wanted;
+        }
+        let suffix = self.suffix.entry(wanted.clone()).or_default();
+        loop {
+            *suffix += 1;
+            let name = format!("{wanted}_{suffix}");
+            if self.taken.insert(name.clone()) {
+                return name;
+            }
+        }
+    }
+}
+
+/// The name with `_` in place of what a name may not hold.
+fn sanitised(name: &str) -> String {
+    let mut out: String = name.bytes().map(|c| if is_name_byte(c) { char::from(c) } else { '_' }).collect();
+    if !out.is_empty() && !is_name(&out) {
+        out.insert(0, '_');
+    }
+    out
+}
+
+struct Printer<'a> {
+    program: &'a Program,
+    names: Names,
+    out: String,
+}
+
+impl Printer<'_> {
+    fn program(&mut self) -> fmt::Result {
+        let program = self.program;
+        write!(self.out, "kernel @{}(", sanitised(&program.name))?;
+        for (index, param) in program.params.iter().enumerate() {
+            self.comma(index)?;
+            self.value(param.value)?;
+            let Some(data) = program.values.get(param.value.index()) else { continue };
+            write!(self.out, ": {}", data.ty)?;
+            if let Kind::Ptr(_) = data.ty.kind {
+                write!(self.out, " align({})", param.align)?;
+                if let Some(len) = param.len {
+                    write!(self.out, " len({len})")?;
+                }
+            }
+        }
+        writeln!(self.out, ") warps({}) {{", program.warps)?;
+        self.ops(&program.body, 1)?;
+        self.out.push_str("}\n");
+        Ok(())
+    }
+
+    fn ops(&mut self, region: &Region, depth: usize) -> fmt::Result {
+        for op in &region.ops {
+            self.indent(depth);
+            self.op_head(op)?;
+            for inner in &op.regions {
+                self.out.push_str(" {\n");
+                self.ops(inner, depth + 1)?;
+                self.indent(depth);
+                self.out.push('}');
+            }
+            self.out.push('\n');
+        }
+        Ok(())
+    }
+
+    fn indent(&mut self, depth: usize) {
+        self.out.extend(std::iter::repeat_n("  ", depth));
+    }
+
+    fn comma(&mut self, index: usize) -> fmt::Result {
+        self.out.write_str(if index == 0 { "" } else { ", " })
+    }
+
+    fn value(&mut self, value: Value) -> fmt::Result {
+        match self.names.names.get(value.index()).and_then(Option::as_ref) {
+            Some(name) => write!(self.out, "%{name}"),
+            None => write!(self.out, "%?{}", value.0),
+        }
+    }
+
+    fn values(&mut self, values: &[Value]) -> fmt::Result {
+        for (index, &value) in values.iter().enumerate() {
+            self.comma(index)?;
+            self.value(value)?;
+        }
+        Ok(())
+    }
+
+    fn op_head(&mut self, op: &Op) -> fmt::Result {
+        if !op.results.is_empty() {
+            self.values(&op.results)?;
+            self.out.push_str(" = ");
+        }
+        self.out.push_str(op.kind.name());
+        if op.kind != OpKind::For || op.regions.len() != 1 || op.args.len() < 3 {
+            return self.simple(op);
+        }
+        self.for_head(op, &op.regions[0])
+    }
+
+    fn simple(&mut self, op: &Op) -> fmt::Result {
+        match &op.kind {
+            OpKind::Const(literal) => return self.constant(op, literal),
+            OpKind::ProgramId(axis) => write!(self.out, " {axis}")?,
+            OpKind::Range { start, len } => write!(self.out, " {start} {len}")?,
+            OpKind::Map(function) => write!(self.out, " {}", function.name())?,
+            OpKind::Reduce { combine, .. } => write!(self.out, " {}", combine.name())?,
+            OpKind::Load { masked, other, hint } => return self.memory(op, 2, *masked, *other, *hint),
+            OpKind::Store { masked, hint } => return self.memory(op, 3, *masked, false, *hint),
+            _ => {}
+        }
+        if let OpKind::Reduce { axis, masked, .. } = op.kind {
+            return self.reduce_operands(op, axis, masked);
+        }
+        self.out.push_str(if op.args.is_empty() { "" } else { " " });
+        self.values(&op.args)?;
+        match &op.kind {
+            OpKind::Splat(shape) | OpKind::Broadcast(shape) | OpKind::Reshape(shape) => self.shape(shape),
+            OpKind::Permute(perm) => write!(self.out, " {perm:?}"),
+            OpKind::ExpandDims(axis) => write!(self.out, " axis {axis}"),
+            OpKind::Cast(elem) | OpKind::Bitcast(elem) => write!(self.out, " {elem}"),
+            _ => Ok(()),
+        }
+    }
+
+    fn constant(&mut self, op: &Op, literal: &Literal) -> fmt::Result {
+        write!(self.out, " {literal}")?;
+        match op.results.first().and_then(|r| self.program.values.get(r.index())) {
+            Some(data) => write!(self.out, " : {}", data.ty),
+            None => Ok(()),
+        }
+    }
+
+    fn shape(&mut self, shape: &Shape) -> fmt::Result {
+        write!(self.out, " {:?}", shape.as_slice())
+    }
+
+    fn reduce_operands(&mut self, op: &Op, axis: u8, masked: bool) -> fmt::Result {
+        let (tile, mask) = op.args.split_at(op.args.len().min(1));
+        self.out.push(' ');
+        self.values(tile)?;
+        write!(self.out, " axis {axis}")?;
+        self.out.push_str(if masked { " mask " } else { "" });
+        self.values(mask)
+    }
+
+    fn memory(&mut self, op: &Op, plain: usize, masked: bool, other: bool, hint: CacheHint) -> fmt::Result {
+        for (index, &value) in op.args.iter().enumerate() {
+            self.out.push_str(if index == 0 { " " } else { ", " });
+            match (index.checked_sub(plain), masked, other) {
+                (Some(0), true, _) => self.out.push_str("mask "),
+                (Some(0), false, true) | (Some(1), true, true) => self.out.push_str("other "),
+                _ => {}
+            }
+            self.value(value)?;
+        }
+        if hint == CacheHint::Default { Ok(()) } else { write!(self.out, ", hint {}", hint.name()) }
+    }
+
+    fn for_head(&mut self, op: &Op, region: &Region) -> fmt::Result {
+        let (bounds, init) = op.args.split_at(3);
+        self.out.push(' ');
+        self.values(&region.args[..region.args.len().min(1)])?;
+        for (word, &bound) in [" in ", "..", " step "].into_iter().zip(bounds) {
+            self.out.push_str(word);
+            self.value(bound)?;
+        }
+        if init.is_empty() {
+            return Ok(());
+        }
+        self.out.push_str(" with (");
+        for (index, (&arg, &init)) in region.args.iter().skip(1).zip(init).enumerate() {
+            self.comma(index)?;
+            self.value(arg)?;
+            self.out.push_str(" = ");
+            self.value(init)?;
+        }
+        self.out.push(')');
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests;

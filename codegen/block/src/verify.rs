@@ -1,0 +1,311 @@
+//! What holds for every valid program.
+//!
+//! Program:
+//! - its name is a letter or `_`, then letters, digits and `_`, all ASCII;
+//! - the number of warps is a power of two from 1 to 32;
+//! - parameters are scalars; a pointer's alignment is a power of two and at least its element's size, its length
+//!   in bytes is below 2^63;
+//! - regions are nested at most [`MAX_DEPTH`] deep.
+//!
+//! Values:
+//! - every operand is defined before it is used, in the same region or in one around it;
+//! - a value is defined once: as a parameter, as an argument of a region or as a result;
+//! - a pointer is a parameter and is used by loads and stores alone;
+//! - tiles have at most five extents, each a power of two, and at most [`MAX_TILE`](crate::MAX_TILE) elements.
+//!
+//! Operations:
+//! - operands and attributes are such that [`OpKind::infer`] takes them, and there is one result, of the type it
+//!   gives, where it gives one; a constant's result is a tile of any shape of its literal's kind;
+//! - a literal is a value of its kind: integers in range, floats representable;
+//! - `for` takes three `i32` scalars and the initial carried values, and has one region, whose arguments are an
+//!   `i32` scalar and one value of each carried type; its results have the carried types. No other operation has
+//!   regions;
+//! - `yield` is the last operation of every region but the program's body, is nowhere else, and its operands have
+//!   the carried types.
+
+use thiserror::Error;
+
+use crate::infer::{TypeError, check_shape};
+use crate::print::{is_name, op_text};
+use crate::program::{Op, OpKind, Param, Program, Region, Value};
+use crate::types::{Elem, Kind, Literal, Type};
+
+/// How deep regions may be nested.
+pub const MAX_DEPTH: usize = 64;
+
+/// Why a program is not valid.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum VerifyError {
+    /// The program as a whole.
+    #[error("kernel @{name}: {problem}")]
+    Program {
+        /// Its name.
+        name: String,
+        /// What is wrong.
+        problem: Problem,
+    },
+    /// One operation.
+    #[error("{problem}, at `{op}`")]
+    Op {
+        /// The operation, as text.
+        op: String,
+        /// What is wrong.
+        problem: Problem,
+    },
+}
+
+/// A broken invariant.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum Problem {
+    /// The program's name is not an identifier.
+    #[error("the name is not an identifier")]
+    Name,
+    /// The number of warps.
+    #[error("{0} warps are not a power of two from 1 to 32")]
+    Warps(u32),
+    /// A parameter's type, alignment or length.
+    #[error("parameter {index}: {message}")]
+    Param {
+        /// Its position.
+        index: usize,
+        /// What is wrong.
+        message: &'static str,
+    },
+    /// The operand at this position is not defined here.
+    #[error("operand {0} is not defined here")]
+    Undefined(usize),
+    /// A value is defined twice, or is not among the program's values.
+    #[error("%{0} is defined twice or does not exist")]
+    Redefined(u32),
+    /// Operands or attributes.
+    #[error("{0}")]
+    Type(#[from] TypeError),
+    /// The number of results.
+    #[error("{found} results where there are {expected}")]
+    Results {
+        /// How many there have to be.
+        expected: usize,
+        /// How many there are.
+        found: usize,
+    },
+    /// The type of a result, of an operand or of a region's argument.
+    #[error("{what} {index} is {found}, expected {expected}")]
+    Mismatch {
+        /// `result`, `operand` or `region argument`.
+        what: &'static str,
+        /// Its position.
+        index: usize,
+        /// Its type.
+        found: Type,
+        /// The type that it has to have.
+        expected: Type,
+    },
+    /// A pointer that is not an operand of a load or store.
+    #[error("operand {0} is a pointer, which only loads and stores take")]
+    Pointer(usize),
+    /// A literal that is not a value of its kind.
+    #[error("the literal is not a value of its kind")]
+    Literal,
+    /// The number of regions or of a region's arguments, or nesting that is too deep.
+    #[error("{0}")]
+    Region(&'static str),
+    /// A `yield` that is missing, not last, or in the program's body.
+    #[error("{0}")]
+    Yield(&'static str),
+}
+
+/// Checks every invariant of the module's list; the first that does not hold is the error.
+pub fn verify(program: &Program) -> Result<(), VerifyError> {
+    let whole = |problem| VerifyError::Program { name: program.name.clone(), problem };
+    let mut cx =
+        Cx { program, defined: vec![false; program.values.len()], seen: vec![false; program.values.len()] };
+    header(program).map_err(whole)?;
+    for (index, param) in program.params.iter().enumerate() {
+        cx.define(param.value).map_err(whole)?;
+        check_param(index, param, program.ty(param.value)).map_err(whole)?;
+    }
+    if !program.body.args.is_empty() {
+        return Err(whole(Problem::Region("the body takes no arguments")));
+    }
+    cx.region(&program.body, 0)
+}
+
+fn header(program: &Program) -> Result<(), Problem> {
+    if !is_name(&program.name) {
+        return Err(Problem::Name);
+    }
+    let warps = program.warps;
+    if warps.is_power_of_two() && warps <= 32 { Ok(()) } else { Err(Problem::Warps(warps)) }
+}
+
+fn check_param(index: usize, param: &Param, ty: &Type) -> Result<(), Problem> {
+    let refuse = |message| Err(Problem::Param { index, message });
+    if ty.rank() != 0 {
+        return refuse("not a scalar");
+    }
+    let Kind::Ptr(elem) = ty.kind else { return Ok(()) };
+    if !param.align.is_power_of_two() || param.align < elem.bytes() {
+        return refuse("the alignment is not a power of two, or below the element's size");
+    }
+    match param.len.unwrap_or(0).checked_mul(u64::from(elem.bytes())) {
+        Some(bytes) if i64::try_from(bytes).is_ok() => Ok(()),
+        _ => refuse("the length is 2^63 bytes or more"),
+    }
+}
+
+struct Cx<'a> {
+    program: &'a Program,
+    /// Values that may be used here.
+    defined: Vec<bool>,
+    /// Values that have been defined, here or elsewhere.
+    seen: Vec<bool>,
+}
+
+impl<'a> Cx<'a> {
+    fn define(&mut self, value: Value) -> Result<(), Problem> {
+        match (self.seen.get_mut(value.index()), self.defined.get_mut(value.index())) {
+            (Some(seen), Some(defined)) if !*seen => {
+                *seen = true;
+                *defined = true;
+                Ok(())
+            }
+            _ => Err(Problem::Redefined(value.0)),
+        }
+    }
+
+    /// Checks a region whose arguments are defined, and ends the scope of what it defines.
+    fn region(&mut self, region: &'a Region, depth: usize) -> Result<(), VerifyError> {
+        for (index, op) in region.ops.iter().enumerate() {
+            let at = |problem| VerifyError::Op { op: op_text(self.program, op), problem };
+            let last = index + 1 == region.ops.len();
+            if op.kind == OpKind::Yield && (depth == 0 || !last) {
+                return Err(at(Problem::Yield("a yield is not the last operation of a loop")));
+            }
+            self.operands(op).map_err(at)?;
+            if op.kind == OpKind::For {
+                self.for_loop(op, depth)?;
+            } else {
+                self.simple(op).map_err(at)?;
+            }
+            for &result in &op.results {
+                self.define(result)
+                    .map_err(|problem| VerifyError::Op { op: op_text(self.program, op), problem })?;
+            }
+        }
+        let results = region.ops.iter().flat_map(|op| &op.results);
+        for value in region.args.iter().chain(results) {
+            self.defined[value.index()] = false;
+        }
+        Ok(())
+    }
+
+    fn operands(&self, op: &Op) -> Result<(), Problem> {
+        let memory = matches!(op.kind, OpKind::Load { .. } | OpKind::Store { .. });
+        for (index, arg) in op.args.iter().enumerate() {
+            if self.defined.get(arg.index()) != Some(&true) {
+                return Err(Problem::Undefined(index));
+            }
+            if self.program.ty(*arg).pointee().is_some() && !(memory && index == 0) {
+                return Err(Problem::Pointer(index));
+            }
+        }
+        for result in &op.results {
+            if result.index() >= self.program.values.len() {
+                return Err(Problem::Redefined(result.0));
+            }
+        }
+        Ok(())
+    }
+
+    /// The types of anything but a `for`.
+    fn simple(&self, op: &Op) -> Result<(), Problem> {
+        if !op.regions.is_empty() {
+            return Err(Problem::Region("only a loop has regions"));
+        }
+        let args: Vec<&Type> = op.args.iter().map(|&a| self.program.ty(a)).collect();
+        let Some(expected) = op.kind.infer(&args)? else { return count(0, op.results.len()) };
+        count(1, op.results.len())?;
+        let found = self.program.ty(op.results[0]);
+        if let OpKind::Const(literal) = &op.kind {
+            return constant(literal, found);
+        }
+        same("result", 0, found, &expected)
+    }
+
+    fn for_loop(&mut self, op: &'a Op, depth: usize) -> Result<(), VerifyError> {
+        let program = self.program;
+        let at = |problem| VerifyError::Op { op: op_text(program, op), problem };
+        let region = self.for_head(op, depth).map_err(at)?;
+        let carried = op.args.get(3..).unwrap_or_default();
+        for &arg in &region.args {
+            self.define(arg).map_err(at)?;
+        }
+        self.for_types(carried, "region argument", region.args.get(1..).unwrap_or_default()).map_err(at)?;
+        same("region argument", 0, program.ty(region.args[0]), &Type::scalar(Elem::I32)).map_err(at)?;
+        self.for_types(carried, "result", &op.results).map_err(at)?;
+        let last = region.ops.last().filter(|last| last.kind == OpKind::Yield);
+        let last = last.ok_or_else(|| at(Problem::Yield("the loop does not end in a yield")))?;
+        if let Some(bad) = last.args.iter().position(|v| v.index() >= program.values.len()) {
+            return Err(at(Problem::Undefined(bad)));
+        }
+        self.for_types(carried, "operand", &last.args)
+            .map_err(|problem| VerifyError::Op { op: op_text(program, last), problem })?;
+        self.region(region, depth + 1)
+    }
+
+    fn for_head(&self, op: &'a Op, depth: usize) -> Result<&'a Region, Problem> {
+        if depth >= MAX_DEPTH {
+            return Err(Problem::Region("loops are nested too deep"));
+        }
+        if op.args.len() < 3 {
+            return Err(TypeError::Arity { op: "for", expected: 3, found: op.args.len() }.into());
+        }
+        for (index, &bound) in op.args.iter().take(3).enumerate() {
+            same("operand", index, self.program.ty(bound), &Type::scalar(Elem::I32))?;
+        }
+        match op.regions.as_slice() {
+            [region] if region.args.len() + 2 == op.args.len() => Ok(region),
+            [_] => {
+                Err(Problem::Region("the region does not take the induction variable and each carried value"))
+            }
+            _ => Err(Problem::Region("a loop has one region")),
+        }
+    }
+
+    fn for_types(&self, carried: &[Value], what: &'static str, values: &[Value]) -> Result<(), Problem> {
+        count(carried.len(), values.len())?;
+        for (index, (&expected, &value)) in carried.iter().zip(values).enumerate() {
+            same(what, index, self.program.ty(value), self.program.ty(expected))?;
+        }
+        Ok(())
+    }
+}
+
+fn count(expected: usize, found: usize) -> Result<(), Problem> {
+    if expected == found { Ok(()) } else { Err(Problem::Results { expected, found }) }
+}
+
+fn same(what: &'static str, index: usize, found: &Type, expected: &Type) -> Result<(), Problem> {
+    if found == expected {
+        return Ok(());
+    }
+    Err(Problem::Mismatch { what, index, found: found.clone(), expected: expected.clone() })
+}
+
+fn constant(literal: &Literal, found: &Type) -> Result<(), Problem> {
+    let canonical = match literal.elem.is_float() {
+        true => {
+            Literal::float(literal.elem, literal.as_f64()).as_f64().to_bits() == literal.bits
+                || literal.as_f64().is_nan()
+        }
+        false => Literal::int(literal.elem, literal.bits as i64) == *literal,
+    };
+    if !canonical {
+        return Err(Problem::Literal);
+    }
+    check_shape("const", &found.shape)?;
+    same("result", 0, found, &Type::tile(literal.elem, &found.shape))
+}
+
+#[cfg(test)]
+mod tests;
