@@ -9,6 +9,7 @@ mod builder;
 mod data;
 pub mod eval;
 mod infer;
+pub mod interp;
 mod parse;
 mod print;
 mod program;

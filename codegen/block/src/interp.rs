@@ -1,0 +1,247 @@
+//! The interpreter: slow, obvious, and the oracle for every target.
+//!
+//! Instances run one after the other, `x` fastest. Checked: addresses, reads of elements that nothing has written,
+//! and races. A race is an element that one instance writes and another reads, or an element that two writes,
+//! of two instances or of one store, give different bits; [`Options::races`] turns that check off.
+
+mod exec;
+mod memory;
+
+use thiserror::Error;
+
+use crate::data::Data;
+use crate::program::Program;
+use crate::types::{Elem, Kind, Literal};
+use crate::verify::{VerifyError, verify};
+
+use memory::Memory;
+
+/// An argument of a program.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Arg {
+    /// For a scalar parameter.
+    Scalar(Literal),
+    /// For a pointer parameter, which points to its first element. No two arguments overlap.
+    Buffer(Buffer),
+}
+
+/// Memory that a pointer argument points to.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Buffer {
+    /// The element kind.
+    pub elem: Elem,
+    /// The elements, little-endian, without padding.
+    pub bytes: Vec<u8>,
+    /// For each element whether it has a value; reading one that has none is an error. `None` where all have one.
+    pub written: Option<Vec<bool>>,
+}
+
+impl Buffer {
+    /// A buffer that holds these elements.
+    pub fn new(data: impl Into<Data>) -> Buffer {
+        let data = data.into();
+        Buffer { elem: data.elem(), bytes: data.to_bytes(), written: None }
+    }
+
+    /// A buffer of zeros.
+    pub fn zeros(elem: Elem, len: usize) -> Buffer {
+        Buffer { elem, bytes: vec![0; len * elem.bytes() as usize], written: None }
+    }
+
+    /// A buffer of elements that have no value yet. The bytes are 0xAA.
+    pub fn uninit(elem: Elem, len: usize) -> Buffer {
+        let bytes = vec![0xAA; len * elem.bytes() as usize];
+        Buffer { elem, bytes, written: Some(vec![false; len]) }
+    }
+
+    /// Number of elements.
+    pub fn len(&self) -> usize {
+        self.bytes.len() / self.elem.bytes() as usize
+    }
+
+    /// Whether there are no elements.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The elements.
+    pub fn data(&self) -> Data {
+        Data::from_bytes(self.elem, &self.bytes)
+    }
+}
+
+impl Arg {
+    /// A buffer that holds these elements.
+    pub fn buffer(data: impl Into<Data>) -> Arg {
+        Arg::Buffer(Buffer::new(data))
+    }
+
+    /// A scalar integer or boolean.
+    pub fn int(elem: Elem, value: i64) -> Arg {
+        Arg::Scalar(Literal::int(elem, value))
+    }
+
+    /// A scalar float.
+    pub fn float(elem: Elem, value: f64) -> Arg {
+        Arg::Scalar(Literal::float(elem, value))
+    }
+
+    /// The elements of a buffer argument.
+    pub fn data(&self) -> Option<Data> {
+        match self {
+            Arg::Buffer(buffer) => Some(buffer.data()),
+            Arg::Scalar(_) => None,
+        }
+    }
+}
+
+/// What the interpreter checks.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Whether to look for races. Takes 12 bytes an element of every buffer.
+    pub races: bool,
+    /// How much work is allowed: the number of elements of all results, and one more for each operation.
+    pub fuel: Option<u64>,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options { races: true, fuel: None }
+    }
+}
+
+/// Why a program did not run to its end.
+#[derive(Clone, Debug, PartialEq, Error)]
+pub enum InterpError {
+    /// The program is not valid.
+    #[error("{0}")]
+    Invalid(#[from] VerifyError),
+    /// The arguments do not fit the parameters, or the grid is too large.
+    #[error("{0}")]
+    Args(String),
+    /// An operation failed.
+    #[error("{fault}, in instance {instance:?} at `{op}`")]
+    Fault {
+        /// The operation, as text.
+        op: String,
+        /// The instance.
+        instance: [u32; 3],
+        /// What is wrong.
+        fault: Fault,
+    },
+}
+
+/// What went wrong in one operation.
+#[derive(Clone, Debug, PartialEq, Error)]
+pub enum Fault {
+    /// An element that is not masked off lies outside of its buffer.
+    #[error(
+        "offset {offset} (element {element} of the tile) is out of range for %{pointer} of {len} elements"
+    )]
+    OutOfBounds {
+        /// The pointer.
+        pointer: String,
+        /// The offset.
+        offset: i64,
+        /// Position in the tile, row-major.
+        element: usize,
+        /// Elements that may be addressed.
+        len: usize,
+    },
+    /// An element that nothing has written is read.
+    #[error("%{pointer}[{offset}] (element {element} of the tile) is read before it is written")]
+    Uninitialized {
+        /// The pointer.
+        pointer: String,
+        /// The offset.
+        offset: i64,
+        /// Position in the tile, row-major.
+        element: usize,
+    },
+    /// The result depends on the order of instances or of the elements of one store.
+    #[error("race on %{pointer}[{offset}] (element {element} of the tile): {conflict}")]
+    Race {
+        /// The pointer.
+        pointer: String,
+        /// The offset.
+        offset: i64,
+        /// Position in the tile, row-major.
+        element: usize,
+        /// What collides.
+        conflict: Conflict,
+    },
+    /// The step of a loop is not positive.
+    #[error("the step {0} is not positive")]
+    Step(i32),
+    /// [`Options::fuel`] is used up.
+    #[error("out of fuel")]
+    Fuel,
+    /// The operation has operands that the verifier would have refused.
+    #[error("malformed operation")]
+    Malformed,
+}
+
+/// The two sides of a race.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum Conflict {
+    /// Another instance writes what this one reads.
+    #[error("another instance writes what this one reads")]
+    ReadOfWritten,
+    /// Another instance reads what this one writes.
+    #[error("another instance reads what this one writes")]
+    WriteOfRead,
+    /// Another instance wrote other bits.
+    #[error("another instance writes other bits")]
+    WriteOfWritten,
+    /// The same store writes other bits.
+    #[error("the same store writes other bits")]
+    SameStore,
+}
+
+/// Runs every instance of a grid, checking everything.
+pub fn run(program: &Program, args: &mut [Arg], grid: [u32; 3]) -> Result<(), InterpError> {
+    run_with(program, args, grid, &Options::default())
+}
+
+/// Runs every instance of a grid. After an error, the buffers hold what was written until then.
+pub fn run_with(
+    program: &Program,
+    args: &mut [Arg],
+    grid: [u32; 3],
+    options: &Options,
+) -> Result<(), InterpError> {
+    verify(program)?;
+    check_args(program, args)?;
+    let instances: u128 = grid.iter().map(|&g| u128::from(g)).product();
+    if instances >= u128::from(u32::MAX) {
+        return Err(InterpError::Args(format!("a grid of {grid:?} has too many instances to interpret")));
+    }
+    let memory = Memory::new(program, args, options.races);
+    exec::Machine::new(program, memory, options.fuel.unwrap_or(u64::MAX)).run(grid)
+}
+
+fn check_args(program: &Program, args: &[Arg]) -> Result<(), InterpError> {
+    if args.len() != program.params.len() {
+        let (expected, found) = (program.params.len(), args.len());
+        return Err(InterpError::Args(format!("{expected} arguments expected, {found} given")));
+    }
+    for (index, (param, arg)) in program.params.iter().zip(args).enumerate() {
+        let ty = program.ty(param.value);
+        let fits = match (ty.kind, arg) {
+            (Kind::Elem(elem), Arg::Scalar(literal)) => literal.elem == elem,
+            (Kind::Ptr(elem), Arg::Buffer(buffer)) => {
+                let written = buffer.written.as_ref().is_none_or(|w| w.len() == buffer.len());
+                buffer.elem == elem && buffer.len() as u64 >= param.len.unwrap_or(0) && written
+            }
+            _ => false,
+        };
+        if !fits {
+            let len = param.len.map_or(String::new(), |n| format!(" to {n} elements"));
+            return Err(InterpError::Args(format!("argument {index} does not fit a parameter {ty}{len}")));
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;
