@@ -37,14 +37,14 @@ pub(super) fn install(packages: &[&str], missing: &str) -> Result<()> {
     for (name, command) in repository_commands(packages) {
         run_as_root(&command, rights, name)?;
     }
-    run_as_root(&install_command(packages), rights, "installing packages")
+    run_as_root(&install_command(packages), rights, &format!("installing {}", packages.join(" ")))
         .with_context(|| format!("cannot install {}", packages.join(" ")))
 }
 
 fn run_as_root(command: &[String], rights: Rights, name: &str) -> Result<()> {
     let command = with_rights(command, rights);
     let Some((program, arguments)) = command.split_first() else { return Ok(()) };
-    let step = Step::begin(format!("{name} ({})", arguments.last().map_or(program, |word| word)));
+    let step = Step::begin(name);
     let mut command = Command::new(program);
     run_quietly(command.args(arguments).env("DEBIAN_FRONTEND", "noninteractive"), &step)?;
     step.end("done");

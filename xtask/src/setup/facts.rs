@@ -1,5 +1,6 @@
 //! What this machine has of the things that a build needs, and what follows from that.
 
+use std::collections::HashSet;
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -80,7 +81,7 @@ impl Facts {
 
     /// One line for each thing that is missing, and for each candidate that was refused.
     pub(super) fn missing_summary(&self) -> String {
-        let refused = self.refused.iter().map(|why| format!("passed over {why}"));
+        let refused = self.refused.iter().map(|why| format!("passed over: {why}"));
         self.missing().into_iter().chain(refused).map(|line| format!("  {line}\n")).collect()
     }
 
@@ -132,7 +133,9 @@ impl Facts {
 
     /// The first candidate that serves; why the others that exist do not is kept.
     fn first<T>(&mut self, places: Vec<PathBuf>, inspect: impl Fn(&Path) -> Result<T, String>) -> Option<T> {
-        places.into_iter().filter(|place| place.exists()).find_map(|place| match inspect(&place) {
+        let mut seen = HashSet::new();
+        let mut resolved = places.into_iter().filter_map(|place| place.canonicalize().ok());
+        resolved.find_map(|place| match seen.insert(place.clone()).then(|| inspect(&place))? {
             Ok(found) => Some(found),
             Err(why) => {
                 self.refused.push(why);

@@ -37,16 +37,22 @@ pub(super) fn inspect(prefix: &Path) -> Result<Llvm, String> {
             return Err(format!("the LLVM in {place} was built without {target}"));
         }
     }
-    // llvm-config fails where one of the archives that it lists is missing.
-    if ask(&["--link-static", "--libfiles"]).is_none() {
-        return Err(format!("the LLVM in {place} lacks static libraries (of LLVM or Polly)"));
+    // llvm-config fails where an archive of LLVM is missing, and lists Polly's whether they are there or not.
+    let archives = ask(&["--link-static", "--libfiles"])
+        .ok_or_else(|| format!("the LLVM in {place} lacks its static libraries"))?;
+    if let Some(archive) = archives.split_whitespace().find(|archive| !Path::new(archive).exists()) {
+        return Err(format!("the LLVM in {place} lacks {archive}"));
     }
     let prefix = prefix.canonicalize().map_err(|error| format!("{place} cannot be resolved: {error}"))?;
     Ok(Llvm { prefix, version })
 }
 
-/// The system libraries that a static link to this LLVM asks for and that the linker does not find.
+/// The system libraries that a static link to this LLVM asks for and that the linker does not find;
+/// none where there is no linker to ask.
 pub(super) fn missing_libraries(prefix: &Path) -> Vec<String> {
+    if find_program("cc").is_none() {
+        return Vec::new();
+    }
     let config = prefix.join("bin/llvm-config");
     let flags = output(Command::new(config).args(["--link-static", "--system-libs"])).unwrap_or_default();
     flags.split_whitespace().filter(|flag| !linker_finds(flag)).map(library_name).collect()
