@@ -9,7 +9,9 @@ fn main() {
 fn link_libtorch() {
     println!("cargo:rerun-if-env-changed=LIBTORCH");
     println!("cargo:rerun-if-env-changed=LIBTORCH_LIB");
-    let Some(root) = std::env::var_os("LIBTORCH_LIB").or_else(|| std::env::var_os("LIBTORCH")) else { return };
+    let Some(root) = std::env::var_os("LIBTORCH_LIB").or_else(|| std::env::var_os("LIBTORCH")) else {
+        return;
+    };
     // libtorch finds its own neighbours relative to where it was opened, which must not be a symlink.
     let Ok(lib) = std::path::Path::new(&root).join("lib").canonicalize() else { return };
     println!("cargo:rerun-if-changed={}", lib.display());

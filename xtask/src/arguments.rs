@@ -10,9 +10,10 @@ usage: cargo xtask TASK
   demo [MODEL] ...   set up, build, then compare a fused model with eager and explain its plan
                      (GPT-2 where no model is named; what follows goes to `tilefuse compare`)
   test [ARG]...      set up, then run every test; arguments go to `cargo test`
-  ptxas [--release] [--all] [--from DIR]
+  ptxas [--all] [--program FILE | --from DIR]
                      assemble every kernel of the model zoo for sm_80 and sm_90a; fails on register spills.
-                     --from takes kernels (*.ptx) that are there already, --all lists every kernel
+                     --program names a tilefuse that is built already, --from a folder of kernels (*.ptx)
+                     that were written already, and --all lists every kernel
   bundle             pack the program, the GPU tests and the benchmarks for a machine without Rust
   help               this text
 ";
@@ -33,8 +34,8 @@ pub(crate) enum Task {
 /// Options of `cargo xtask ptxas`.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct PtxasOptions {
-    /// Build the program that writes the kernels with optimisation.
-    pub(crate) release: bool,
+    /// The `tilefuse` program that writes the kernels; built where it is not named.
+    pub(crate) program: Option<PathBuf>,
     /// List every kernel, not only the heaviest.
     pub(crate) all: bool,
     /// A folder of kernels to assemble instead of the zoo's.
@@ -88,16 +89,17 @@ fn ptxas_options(rest: Vec<String>) -> Result<PtxasOptions, UsageError> {
     let mut rest = rest.into_iter();
     while let Some(argument) = rest.next() {
         match argument.as_str() {
-            "--release" => options.release = true,
             "--all" => options.all = true,
-            "--from" => {
-                let folder = rest.next().ok_or_else(|| UsageError("--from names no folder".into()))?;
-                options.from = Some(folder.into());
-            }
+            "--program" => options.program = Some(path(&argument, rest.next())?),
+            "--from" => options.from = Some(path(&argument, rest.next())?),
             other => return Err(UsageError(format!("ptxas knows no `{other}`"))),
         }
     }
     Ok(options)
+}
+
+fn path(option: &str, value: Option<String>) -> Result<PathBuf, UsageError> {
+    value.map(PathBuf::from).ok_or_else(|| UsageError(format!("{option} names no path")))
 }
 
 #[cfg(test)]
@@ -114,8 +116,8 @@ mod tests {
         assert_eq!(check("test -p xtask -- plan").unwrap(), {
             Task::Test(["-p", "xtask", "--", "plan"].map(String::from).into())
         });
-        let options = PtxasOptions { release: true, all: false, from: Some("kernels".into()) };
-        assert_eq!(check("ptxas --release --from kernels").unwrap(), Task::Ptxas(options));
+        let options = PtxasOptions { all: true, from: Some("kernels".into()), program: None };
+        assert_eq!(check("ptxas --all --from kernels").unwrap(), Task::Ptxas(options));
     }
 
     #[test]

@@ -39,13 +39,11 @@ struct Outcome {
 /// Assembles for each target; fails where a kernel spills, or does not assemble.
 pub(crate) fn ptxas(workspace: &Workspace, options: &PtxasOptions) -> Result<()> {
     setup(workspace)?;
-    let program = options.from.is_none().then(|| build(workspace, options.release)).transpose()?;
     let mut faults = 0;
     for target in TARGETS {
-        let folder = match (&options.from, &program) {
-            (Some(folder), _) => folder.clone(),
-            (None, Some(program)) => dump(workspace, program, target)?,
-            (None, None) => continue,
+        let folder = match &options.from {
+            Some(folder) => folder.clone(),
+            None => dump(workspace, &program(workspace, options)?, target)?,
         };
         faults += check(workspace, &folder, target, options.all)?;
     }
@@ -53,14 +51,13 @@ pub(crate) fn ptxas(workspace: &Workspace, options: &PtxasOptions) -> Result<()>
     Ok(())
 }
 
-fn build(workspace: &Workspace, release: bool) -> Result<PathBuf> {
-    let mut command = workspace.cargo();
-    command.args(["build", "--package", "tilefuse", "--bin", "tilefuse"]);
-    if release {
-        command.arg("--release");
+/// The program that writes the kernels: the one that was named, else one that is built now.
+fn program(workspace: &Workspace, options: &PtxasOptions) -> Result<PathBuf> {
+    if let Some(program) = &options.program {
+        return program.canonicalize().with_context(|| format!("there is no {}", program.display()));
     }
-    run(&mut command)?;
-    Ok(workspace.target.join(if release { "release" } else { "debug" }).join("tilefuse"))
+    run(workspace.cargo().args(["build", "--package", "tilefuse", "--bin", "tilefuse"]))?;
+    Ok(workspace.target.join("debug/tilefuse"))
 }
 
 /// Writes the zoo's kernels for the target into a fresh folder.
