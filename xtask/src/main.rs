@@ -7,6 +7,8 @@
 mod arguments;
 mod bundle;
 mod demo;
+#[cfg(test)]
+mod layers;
 mod process;
 mod progress;
 mod ptxas;
