@@ -228,7 +228,10 @@ impl Cx<'_> {
         }
         match function.result(&elems) {
             Some(out) => Ok(Some(self.args[0].with_elem(out))),
-            None => self.attribute(format!("{} does not take {elems:?}", function.name())),
+            None => {
+                let kinds: Vec<&str> = elems.iter().map(|e| e.name()).collect();
+                self.attribute(format!("{} does not take {}", function.name(), kinds.join(", ")))
+            }
         }
     }
 

@@ -80,9 +80,9 @@ pub enum Problem {
     /// Operands or attributes.
     #[error("{0}")]
     Type(#[from] TypeError),
-    /// The number of results.
-    #[error("{found} results where there are {expected}")]
-    Results {
+    /// The number of results, of a region's carried arguments or of yielded values.
+    #[error("{found} values where {expected} are needed")]
+    Count {
         /// How many there have to be.
         expected: usize,
         /// How many there are.
@@ -282,7 +282,7 @@ impl<'a> Cx<'a> {
 }
 
 fn count(expected: usize, found: usize) -> Result<(), Problem> {
-    if expected == found { Ok(()) } else { Err(Problem::Results { expected, found }) }
+    if expected == found { Ok(()) } else { Err(Problem::Count { expected, found }) }
 }
 
 fn same(what: &'static str, index: usize, found: &Type, expected: &Type) -> Result<(), Problem> {

@@ -1,1 +1,203 @@
+use expect_test::{Expect, expect};
+use smallvec::smallvec;
 
+use crate::program::{Op, OpKind, Program, Value};
+use crate::types::{Elem, Literal, Shape, Type};
+use crate::verify;
+
+const SAMPLE: &str = "kernel @f(%x: ptr<f32>, %n: i32) {
+  %r = range 0 4
+  %v = load %x, %r
+  %w = map exp %v
+  %one = const 1 : i32
+  %sum = for %i in %one..%n step %one with (%s = %w) {
+    %t = map add %s, %v
+    yield %t
+  }
+  store %x, %r, %sum
+}";
+
+fn sample() -> Program {
+    SAMPLE.parse().unwrap()
+}
+
+/// The value with this name.
+fn value(program: &Program, name: &str) -> Value {
+    let index = program.values.iter().position(|v| v.name.as_deref() == Some(name)).unwrap();
+    Value(index as u32)
+}
+
+/// Breaks a valid program and shows what the verifier says.
+fn broken(change: impl FnOnce(&mut Program), expect: Expect) {
+    let mut program = sample();
+    verify(&program).unwrap();
+    change(&mut program);
+    expect.assert_eq(&verify(&program).unwrap_err().to_string());
+}
+
+fn the_loop(program: &mut Program) -> &mut Op {
+    &mut program.body.ops[4]
+}
+
+#[test]
+fn header() {
+    broken(|p| p.name = "a b".to_owned(), expect!["kernel @a b: the name is not an identifier"]);
+    broken(|p| p.warps = 0, expect!["kernel @f: 0 warps are not a power of two from 1 to 32"]);
+    broken(|p| p.warps = 64, expect!["kernel @f: 64 warps are not a power of two from 1 to 32"]);
+    broken(
+        |p| p.params[0].align = 2,
+        expect!["kernel @f: parameter 0: the alignment is not a power of two, or below the element's size"],
+    );
+    broken(
+        |p| p.params[0].len = Some(1 << 61),
+        expect!["kernel @f: parameter 0: the length is 2^63 bytes or more"],
+    );
+    broken(|p| p.values[1].ty = Type::tile(Elem::I32, &[4]), expect!["kernel @f: parameter 1: not a scalar"]);
+    broken(
+        |p| p.params[1].value = p.params[0].value,
+        expect!["kernel @f: %0 is defined twice or does not exist"],
+    );
+}
+
+#[test]
+fn definitions() {
+    broken(|p| p.body.ops.swap(1, 2), expect!["operand 0 is not defined here, at `%w = map exp %v`"]);
+    broken(
+        |p| {
+            let v = value(p, "v");
+            p.body.ops[2].results[0] = v;
+        },
+        expect!["%3 is defined twice or does not exist, at `%v_1 = map exp %v_1`"],
+    );
+    broken(
+        |p| p.body.ops[2].results[0] = Value(1000),
+        expect!["%1000 is defined twice or does not exist, at `%?1000 = map exp %v`"],
+    );
+    broken(
+        |p| p.body.ops[2].args[0] = Value(1000),
+        expect!["operand 0 is not defined here, at `%w = map exp %?1000`"],
+    );
+    broken(
+        |p| {
+            let v = value(p, "t");
+            p.body.ops[5].args[2] = v;
+        },
+        expect!["operand 2 is not defined here, at `store %x, %r, %t`"],
+    );
+    broken(
+        |p| {
+            let v = value(p, "x");
+            p.body.ops[2].args[0] = v;
+        },
+        expect!["operand 0 is a pointer, which only loads and stores take, at `%w = map exp %x`"],
+    );
+}
+
+#[test]
+fn types() {
+    broken(
+        |p| p.body.ops[2].kind = OpKind::Map(crate::ScalarFn::Not),
+        expect!["map: not does not take f32, at `%w = map not %v`"],
+    );
+    broken(
+        |p| p.values[4].ty = Type::tile(Elem::F16, &[4]),
+        expect!["result 0 is tile<4xf16>, expected tile<4xf32>, at `%w = map exp %v`"],
+    );
+    broken(|p| p.body.ops[2].results.clear(), expect!["0 values where 1 are needed, at `map exp %v`"]);
+    broken(|p| p.body.ops[2].args.clear(), expect!["map takes 1 operands, not 0, at `%w = map exp`"]);
+    broken(
+        |p| p.body.ops[3].kind = OpKind::Const(Literal { elem: Elem::I32, bits: 1 << 40 }),
+        expect!["the literal is not a value of its kind, at `%one = const 1099511627776 : i32`"],
+    );
+    broken(
+        |p| p.body.ops[3].kind = OpKind::Const(Literal::float(Elem::F32, 1.0)),
+        expect!["result 0 is i32, expected f32, at `%one = const 1.0 : i32`"],
+    );
+    broken(
+        |p| {
+            let v = value(p, "one");
+            p.values[v.index()].ty.shape = Shape::from_slice(&[1 << 31; 5]);
+        },
+        expect![
+            "const: a tile of [2147483648, 2147483648, 2147483648, 2147483648, 2147483648] has more than 1048576 elements, at `%one = const 1 : tile<2147483648x2147483648x2147483648x2147483648x2147483648xi32>`"
+        ],
+    );
+    broken(
+        |p| {
+            let v = value(p, "one");
+            p.values[v.index()].ty.shape = smallvec![3];
+        },
+        expect!["const: extents [3] must be at most five powers of two, at `%one = const 1 : tile<3xi32>`"],
+    );
+}
+
+#[test]
+fn regions() {
+    broken(
+        |p| the_loop(p).regions.clear(),
+        expect!["a loop has one region, at `%sum = for %one, %n, %one, %w`"],
+    );
+    broken(
+        |p| the_loop(p).regions[0].args.truncate(1),
+        expect![
+            "the region does not take the induction variable and each carried value, at `%sum = for %i in %one..%n step %one with ()`"
+        ],
+    );
+    broken(
+        |p| the_loop(p).regions[0].args.clear(),
+        expect![
+            "the region does not take the induction variable and each carried value, at `%sum = for  in %one..%n step %one with ()`"
+        ],
+    );
+    broken(
+        |p| the_loop(p).args.truncate(2),
+        expect!["for takes 3 operands, not 2, at `%sum = for %one, %n`"],
+    );
+    broken(
+        |p| {
+            let v = value(p, "v");
+            the_loop(p).args[0] = v;
+        },
+        expect![
+            "operand 0 is tile<4xf32>, expected i32, at `%sum = for %i in %v..%n step %one with (%s = %w)`"
+        ],
+    );
+    broken(
+        |p| the_loop(p).results.clear(),
+        expect!["0 values where 1 are needed, at `for %i in %one..%n step %one with (%s = %w)`"],
+    );
+    broken(
+        |p| drop(the_loop(p).regions[0].ops.pop()),
+        expect!["the loop does not end in a yield, at `%sum = for %i in %one..%n step %one with (%s = %w)`"],
+    );
+    broken(
+        |p| {
+            let v = value(p, "one");
+            the_loop(p).regions[0].ops[1].args[0] = v;
+        },
+        expect!["operand 0 is i32, expected tile<4xf32>, at `yield %one`"],
+    );
+    broken(
+        |p| the_loop(p).regions[0].ops[1].args.clear(),
+        expect!["0 values where 1 are needed, at `yield`"],
+    );
+    broken(
+        |p| the_loop(p).regions[0].ops.swap(0, 1),
+        expect!["the loop does not end in a yield, at `%sum = for %i in %one..%n step %one with (%s = %w)`"],
+    );
+    broken(
+        |p| {
+            let region = the_loop(p).regions[0].clone();
+            p.body.ops[2].regions.push(region);
+        },
+        expect!["only a loop has regions, at `%w = map exp %v`"],
+    );
+    broken(
+        |p| {
+            let last = the_loop(p).regions[0].ops[1].clone();
+            p.body.ops.push(last);
+        },
+        expect!["a yield is not the last operation of a loop, at `yield %t`"],
+    );
+    broken(|p| p.body.args.push(Value(0)), expect!["kernel @f: the body takes no arguments"]);
+}
