@@ -103,8 +103,8 @@ pub fn bert(p: &nn::Path, cfg: &BertConfig) -> Bert {
 }
 
 impl Bert {
-    /// Encodes `ids: i64[batch, tokens]`. `token_types: i64[batch, tokens]` are zeros where absent; positions at which
-    /// `mask: [batch, tokens]` is 0 are not attended to.
+    /// Encodes `ids: i64[batch, tokens]`. `token_types: i64[batch, tokens]` are zeros where absent; positions
+    /// at which `mask: [batch, tokens]` is 0 are not attended to.
     pub fn encode(
         &self,
         ids: &Tensor,
@@ -119,11 +119,11 @@ impl Bert {
         BertOutput { hidden, pooled }
     }
 
-    /// Reads weights with the names of `transformers.BertModel`, or of a model with a head on top of it, into `vs`,
-    /// in which the model was made at the root. `path` is a safetensors file or a folder of them.
+    /// Reads weights with the names of `transformers.BertModel`, or of a model with a head on top of it, into
+    /// `vs`, in which the model was made at the root. `path` is a safetensors file or a folder of them.
     ///
-    /// Heads (`cls.`, `classifier.`, `qa_outputs.`) are not read, nor is a pooler that the model lacks. Where an
-    /// error comes back, no variable has changed.
+    /// Heads (`cls.`, `classifier.`, `qa_outputs.`) are not read, nor is a pooler that the model lacks. Where
+    /// an error comes back, no variable has changed.
     pub fn load_hf(vs: &mut nn::VarStore, path: impl AsRef<Path>) -> Result<(), Error> {
         weights::load(vs, path.as_ref(), &HF)
     }

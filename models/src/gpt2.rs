@@ -64,7 +64,8 @@ impl Gpt2Config {
 
 /// Maps token ids `i64[batch, tokens]` to logits `[batch, tokens, vocab_size]`.
 ///
-/// Variables carry the Hugging Face names; the weights of `c_attn`, `c_proj` and `c_fc` are stored `[out, in]`.
+/// Variables carry the Hugging Face names; the weights of `c_attn`, `c_proj` and `c_fc` are stored `[out,
+/// in]`.
 #[derive(Debug)]
 pub struct Gpt2 {
     wte: nn::Embedding,
@@ -86,11 +87,11 @@ pub fn gpt2(p: &nn::Path, cfg: &Gpt2Config) -> Gpt2 {
 }
 
 impl Gpt2 {
-    /// Reads weights with the names of `transformers.GPT2LMHeadModel` or `GPT2Model` into `vs`, in which the model
-    /// was made at the root. `path` is a safetensors file or a folder of them.
+    /// Reads weights with the names of `transformers.GPT2LMHeadModel` or `GPT2Model` into `vs`, in which the
+    /// model was made at the root. `path` is a safetensors file or a folder of them.
     ///
-    /// The head is the token embedding, so that a `lm_head.weight` in the file is not read. Where an error comes
-    /// back, no variable has changed.
+    /// The head is the token embedding, so that a `lm_head.weight` in the file is not read. Where an error
+    /// comes back, no variable has changed.
     pub fn load_hf(vs: &mut nn::VarStore, path: impl AsRef<Path>) -> Result<(), Error> {
         weights::load(vs, path.as_ref(), &HF)
     }

@@ -13,8 +13,8 @@ pub enum Attention {
     Sdpa,
 }
 
-/// `xs` in f32, or in f64 where it has that kind already: what authors write as `xs.float()`, without a loss of
-/// precision for f64 models.
+/// `xs` in f32, or in f64 where it has that kind already: what authors write as `xs.float()`, without a loss
+/// of precision for f64 models.
 pub fn upcast(xs: &Tensor) -> Tensor {
     xs.to_kind(wide_kind(xs.kind()))
 }
@@ -90,7 +90,8 @@ pub(crate) fn linear_normal(p: nn::Path, inputs: i64, outputs: i64, stdev: f64) 
     nn::linear(p, inputs, outputs, nn::LinearConfig { ws_init: normal(stdev), bs_init, bias: true })
 }
 
-/// `nn.Linear` with `xavier_uniform_` weights and biases close to zero, as vision transformers are initialised.
+/// `nn.Linear` with `xavier_uniform_` weights and biases close to zero, as vision transformers are
+/// initialised.
 pub(crate) fn linear_xavier(p: nn::Path, inputs: i64, outputs: i64) -> nn::Linear {
     let bs_init = Some(normal(1e-6));
     nn::linear(
@@ -145,8 +146,8 @@ pub(crate) fn conv2d(
     nn::conv2d(p, inputs, outputs, kernel, config)
 }
 
-/// The distribution of `kaiming_normal_(mode="fan_out", nonlinearity="relu")`, of which convolutional networks draw
-/// their kernels.
+/// The distribution of `kaiming_normal_(mode="fan_out", nonlinearity="relu")`, of which convolutional
+/// networks draw their kernels.
 pub(crate) const KAIMING_FAN_OUT: Init = Init::Kaiming {
     dist: nn::init::NormalOrUniform::Normal,
     fan: nn::init::FanInOut::FanOut,

@@ -1,6 +1,7 @@
 //! Models as plain [`tch`] code, spelled the way that model authors spell them.
 //!
-//! Each model has a configuration with named presets and a constructor that takes an [`nn::Path`](tch::nn::Path):
+//! Each model has a configuration with named presets and a constructor that takes an
+//! [`nn::Path`](tch::nn::Path):
 //!
 //! ```no_run
 //! use tch::{Device, Kind, Tensor, nn, nn::Module};
@@ -12,12 +13,13 @@
 //! assert_eq!(net.forward(&ids).size(), [1, 128, 50257]);
 //! ```
 //!
-//! Weights are drawn as the originals draw them; [`Gpt2::load_hf`], [`Llama::load_hf`] and [`Bert::load_hf`] read
-//! checkpoints that carry the Hugging Face names. [`zoo`](zoo()) lists every model under the name by which the
-//! `tilefuse` program knows it, with its default inputs.
+//! Weights are drawn as the originals draw them; [`Gpt2::load_hf`], [`Llama::load_hf`] and [`Bert::load_hf`]
+//! read checkpoints that carry the Hugging Face names. [`zoo`](zoo()) lists every model under the name by
+//! which the `tilefuse` program knows it, with its default inputs.
 //!
-//! Modules panic on inputs of a wrong rank or shape, as the modules of `tch` itself do. Buffers (masks, rotary
-//! tables) are variables of the `VarStore`, so that they follow it to a device and to another floating-point kind.
+//! Modules panic on inputs of a wrong rank or shape, as the modules of `tch` itself do. Buffers (masks,
+//! rotary tables) are variables of the `VarStore`, so that they follow it to a device and to another
+//! floating-point kind.
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 

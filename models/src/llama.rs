@@ -109,11 +109,11 @@ pub fn llama(p: &nn::Path, cfg: &LlamaConfig) -> Llama {
 }
 
 impl Llama {
-    /// Reads weights with the names of `transformers.LlamaForCausalLM` or `LlamaModel` into `vs`, in which the model
-    /// was made at the root. `path` is a safetensors file or a folder of them.
+    /// Reads weights with the names of `transformers.LlamaForCausalLM` or `LlamaModel` into `vs`, in which
+    /// the model was made at the root. `path` is a safetensors file or a folder of them.
     ///
-    /// A head that is missing from the file is the token embedding. Where an error comes back, no variable has
-    /// changed.
+    /// A head that is missing from the file is the token embedding. Where an error comes back, no variable
+    /// has changed.
     pub fn load_hf(vs: &mut nn::VarStore, path: impl AsRef<Path>) -> Result<(), Error> {
         weights::load(vs, path.as_ref(), &HF)
     }

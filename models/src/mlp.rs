@@ -26,7 +26,8 @@ impl MlpConfig {
     }
 }
 
-/// Maps `[.., hidden]` to `[.., hidden]`. Variables are named as in an `nn.Sequential`: `0.weight`, `2.weight`, ….
+/// Maps `[.., hidden]` to `[.., hidden]`. Variables are named as in an `nn.Sequential`: `0.weight`,
+/// `2.weight`, ….
 #[derive(Debug)]
 pub struct Mlp {
     layers: Vec<(nn::Linear, nn::LayerNorm)>,

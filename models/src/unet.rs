@@ -1,5 +1,5 @@
-//! A UNet of the kind that diffusion models use, and the blocks that it is made of, with the variable names of
-//! diffusers.
+//! A UNet of the kind that diffusion models use, and the blocks that it is made of, with the variable names
+//! of diffusers.
 
 use tch::Tensor;
 use tch::nn::{self, Module};
@@ -11,8 +11,8 @@ use crate::layers::{self, Attention, sizes, upcast, wide_kind};
 pub struct UNetConfig {
     /// Channels of the sample and of the prediction.
     pub channels: i64,
-    /// Width of each level, outermost first; multiples of `groups`. Each level has half the resolution of the one
-    /// before it.
+    /// Width of each level, outermost first; multiples of `groups`. Each level has half the resolution of the
+    /// one before it.
     pub widths: Vec<i64>,
     /// Residual blocks of a level on the way down; the way up has one more.
     pub layers: i64,
@@ -63,8 +63,8 @@ impl UNetConfig {
     }
 }
 
-/// Predicts the noise of a sample `[batch, channels, height, width]` at timesteps `[batch]`. Height and width are
-/// multiples of 2 to the number of levels less one.
+/// Predicts the noise of a sample `[batch, channels, height, width]` at timesteps `[batch]`. Height and width
+/// are multiples of 2 to the number of levels less one.
 #[derive(Debug)]
 pub struct UNet {
     conv_in: nn::Conv2D,
@@ -103,8 +103,8 @@ fn down_blocks(p: &nn::Path, cfg: &UNetConfig) -> Vec<DownBlock> {
     inputs.zip(&cfg.widths).enumerate().map(level).collect()
 }
 
-/// The blocks of the way up, innermost first. A level's skips are those of its own width and, for the last, the one
-/// that entered the level on the way down.
+/// The blocks of the way up, innermost first. A level's skips are those of its own width and, for the last,
+/// the one that entered the level on the way down.
 fn up_blocks(p: &nn::Path, cfg: &UNetConfig) -> Vec<UpBlock> {
     let mut blocks = Vec::new();
     let mut inputs = cfg.last();
@@ -136,7 +136,8 @@ impl UNet {
     }
 }
 
-/// Cosines and sines of timesteps `[batch]` at `width / 2` frequencies, `[batch, width]` in f32 (f64 for f64).
+/// Cosines and sines of timesteps `[batch]` at `width / 2` frequencies, `[batch, width]` in f32 (f64 for
+/// f64).
 pub fn timestep_embedding(timesteps: &Tensor, width: i64) -> Tensor {
     let half = width / 2;
     let timesteps = upcast(timesteps);
@@ -195,7 +196,8 @@ impl ResnetBlock {
         }
     }
 
-    /// Maps `[batch, inputs, height, width]` to `[batch, outputs, height, width]`, given the time's embedding.
+    /// Maps `[batch, inputs, height, width]` to `[batch, outputs, height, width]`, given the time's
+    /// embedding.
     pub fn forward(&self, xs: &Tensor, time: &Tensor) -> Tensor {
         let hidden = xs.apply(&self.norm1).silu().apply(&self.conv1);
         let time = time.silu().apply(&self.time_emb_proj).unsqueeze(2).unsqueeze(3);
@@ -303,8 +305,8 @@ pub struct UpBlock {
 }
 
 impl UpBlock {
-    /// A level whose channels are, in `widths`, those of its input, of its output and own skips, and of its last
-    /// skip. It doubles the resolution where `upsample` says so.
+    /// A level whose channels are, in `widths`, those of its input, of its output and own skips, and of its
+    /// last skip. It doubles the resolution where `upsample` says so.
     pub fn new(p: &nn::Path, cfg: &UNetConfig, widths: [i64; 3], attention: bool, upsample: bool) -> Self {
         let [inputs, width, entry] = widths;
         let layer = |i: i64| {

@@ -15,8 +15,8 @@ pub(crate) struct Layout {
     pub(crate) prefix: &'static str,
     /// Variables that are computed and not read.
     pub(crate) buffers: &'static [&'static str],
-    /// Entries that are passed over unless the model has a variable of that name: an entry begins with one of these
-    /// that ends with a dot, or ends with one of the others.
+    /// Entries that are passed over unless the model has a variable of that name: an entry begins with one of
+    /// these that ends with a dot, or ends with one of the others.
     pub(crate) ignored: &'static [&'static str],
     /// Endings of the names that are stored `[in, out]`.
     pub(crate) transposed: &'static [&'static str],
@@ -52,8 +52,8 @@ impl Layout {
     }
 }
 
-/// Copies the tensors at `path`, a file or a folder of files, into `vs`. Everything is checked before anything is
-/// copied.
+/// Copies the tensors at `path`, a file or a folder of files, into `vs`. Everything is checked before
+/// anything is copied.
 pub(crate) fn load(vs: &mut nn::VarStore, path: &Path, layout: &Layout) -> Result<(), Error> {
     let files = read_files(path)?;
     let parsed = files.iter().map(|(path, bytes)| parse(path, bytes)).collect::<Result<Vec<_>, _>>()?;

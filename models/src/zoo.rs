@@ -18,8 +18,8 @@ pub trait Model: Send {
     ///
     /// # Panics
     ///
-    /// As the modules of `tch` do: on shapes and kinds that the model does not take. [`ZooEntry::check_inputs`] says
-    /// beforehand whether their number is right.
+    /// As the modules of `tch` do: on shapes and kinds that the model does not take.
+    /// [`ZooEntry::check_inputs`] says beforehand whether their number is right.
     fn forward(&self, inputs: &[Tensor]) -> Vec<Tensor>;
 }
 
@@ -116,8 +116,9 @@ impl ZooEntry {
     }
 }
 
-/// Moves every variable whose elements are all equal (the biases, norms and running statistics of a new model) away
-/// from that constant: around 0 by a normal of deviation 0.05, else by a factor between 0.75 and 1.25.
+/// Moves every variable whose elements are all equal (the biases, norms and running statistics of a new
+/// model) away from that constant: around 0 by a normal of deviation 0.05, else by a factor between 0.75 and
+/// 1.25.
 ///
 /// A comparison on the constants would not notice that a bias was left out.
 pub fn disturb(vs: &nn::VarStore) {

@@ -4,4 +4,5 @@
 
 mod behaviour;
 mod loading;
+mod reference;
 mod zoo;
