@@ -225,7 +225,7 @@ impl AttentionBlock {
     /// A block over `channels` channels.
     pub fn new(p: &nn::Path, cfg: &UNetConfig, channels: i64) -> Self {
         AttentionBlock {
-            group_norm: layers::group_norm(p / "group_norm", cfg.groups, channels, 1e-6),
+            group_norm: layers::group_norm(p / "group_norm", cfg.groups, channels, 1e-5),
             to_q: layers::linear(p / "to_q", channels, channels),
             to_k: layers::linear(p / "to_k", channels, channels),
             to_v: layers::linear(p / "to_v", channels, channels),
