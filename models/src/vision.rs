@@ -8,6 +8,7 @@ use crate::zoo::{Case, InputSpec, ZooEntry, entry, module};
 
 const IMAGE: &[Case] = &[Case::f32("b1", &[InputSpec::float(&[1, 3, 224, 224])])];
 const IMAGES: &[Case] = &[Case::bf16("bf16_b64", &[InputSpec::float(&[64, 3, 224, 224])])];
+const IMAGES_F32: &[Case] = &[Case::f32("f32_b64", &[InputSpec::float(&[64, 3, 224, 224])])];
 const IMAGE_299: &[Case] = &[Case::f32("b1", &[InputSpec::float(&[1, 3, 299, 299])])];
 const IMAGES_299: &[Case] = &[Case::bf16("bf16_b64", &[InputSpec::float(&[64, 3, 299, 299])])];
 
@@ -33,7 +34,6 @@ pub(crate) const CLASSIFIERS: &[ZooEntry] = vision![
     "vision:efficientnet_b5": efficientnet::b5,
     "vision:efficientnet_b6": efficientnet::b6,
     "vision:efficientnet_b7": efficientnet::b7,
-    "vision:mobilenet_v2": mobilenet::v2,
     "vision:resnet18": resnet::resnet18,
     "vision:resnet34": resnet::resnet34,
     "vision:resnet50": resnet::resnet50,
@@ -55,10 +55,17 @@ pub(crate) const OTHERS: &[ZooEntry] = &[
     entry!("vision:inception_v3", "a model of tch::vision", 1, IMAGE_299, IMAGES_299, |p| {
         module(inception::v3(p, 1000))
     }),
-    entry!("vision:dinov2_vits14", "a model of tch::vision", 1, IMAGE, IMAGES, |p| module(
-        dinov2::vit_small(p)
-    )),
-    entry!("vision:dinov2_vitb14", "a model of tch::vision", 1, IMAGE, IMAGES, |p| module(dinov2::vit_base(
-        p
-    ))),
+    f32_only(entry!("vision:mobilenet_v2", "a model of tch::vision", 1, IMAGE, IMAGES_F32, |p| {
+        module(mobilenet::v2(p, 1000))
+    })),
+    f32_only(entry!("vision:dinov2_vits14", "a model of tch::vision", 1, IMAGE, IMAGES_F32, |p| {
+        module(dinov2::vit_small(p))
+    })),
+    f32_only(entry!("vision:dinov2_vitb14", "a model of tch::vision", 1, IMAGE, IMAGES_F32, |p| {
+        module(dinov2::vit_base(p))
+    })),
 ];
+
+const fn f32_only(entry: ZooEntry) -> ZooEntry {
+    ZooEntry { f32_only: true, ..entry }
+}

@@ -88,6 +88,8 @@ pub struct ZooEntry {
     pub description: &'static str,
     /// The fewest inputs that the model takes; the most are those of [`inputs`](Self::inputs).
     pub least_inputs: usize,
+    /// Whether the model casts to f32 inside, so that it runs in no other floating-point kind.
+    pub f32_only: bool,
     /// Cases for a CPU, of which the first is the default. Never empty.
     pub cpu: &'static [Case],
     /// Cases for a GPU; may be empty.
@@ -192,6 +194,7 @@ macro_rules! entry {
             name: $name,
             description: $about,
             least_inputs: $least,
+            f32_only: false,
             cpu: $cpu,
             gpu: $gpu,
             build: $build,

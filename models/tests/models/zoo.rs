@@ -33,6 +33,15 @@ fn names_are_unique_and_found() {
 }
 
 #[test]
+fn models_of_one_kind_have_no_case_of_another() {
+    let entries = || zoo().iter().filter(|entry| entry.f32_only);
+    assert!(entries().count() > 0);
+    for entry in entries() {
+        assert!(entry.cpu.iter().chain(entry.gpu).all(|case| case.dtype == Kind::Float), "{}", entry.name);
+    }
+}
+
+#[test]
 fn every_model_has_a_tiny_sibling() {
     let plain = |entry: &&ZooEntry| !entry.name.contains(':') && !entry.name.ends_with("-tiny");
     for entry in zoo().iter().filter(plain).filter(|entry| entry.name != "llama1b") {
