@@ -63,7 +63,7 @@ pub enum Error {
         found: Vec<i64>,
     },
     /// A model was called with a number of inputs that it does not take.
-    #[error("the model takes {} inputs, got {got}", count(*least, *most))]
+    #[error("the model takes {}, got {got}", count(*least, *most))]
     InputCount {
         /// The fewest inputs that it takes.
         least: usize,
@@ -78,5 +78,9 @@ pub enum Error {
 }
 
 fn count(least: usize, most: usize) -> String {
-    if least == most { least.to_string() } else { format!("{least} to {most}") }
+    match (least, most) {
+        (1, 1) => "1 input".to_string(),
+        _ if least == most => format!("{least} inputs"),
+        _ => format!("{least} to {most} inputs"),
+    }
 }

@@ -123,7 +123,7 @@ fn wrong_input_counts_are_refused() {
     assert!(matches!(error, Error::InputCount { least: 1, most: 3, got: 4 }));
     assert_eq!(error.to_string(), "the model takes 1 to 3 inputs, got 4");
     let error = find("gpt2-tiny").unwrap().check_inputs(0).unwrap_err();
-    assert_eq!(error.to_string(), "the model takes 1 inputs, got 0");
+    assert_eq!(error.to_string(), "the model takes 1 input, got 0");
 }
 
 #[test]
