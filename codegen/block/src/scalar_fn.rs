@@ -111,19 +111,19 @@ scalar_fns! {
     Select "select" 3 Select Base 0.0 1 "The second operand where the first is true, else the third.";
     // Roots and powers.
     Sqrt "sqrt" 1 Float Base 0.0 5 "Square root, correctly rounded.";
-    Rsqrt "rsqrt" 1 Float Math 1.0 8 "One over the square root.";
-    Pow "pow" 2 Float Math 2.0 60 "First operand to the power of the second, with C's special cases.";
+    Rsqrt "rsqrt" 1 Float Math 1.5 10 "One over the square root.";
+    Pow "pow" 2 Float Math 2.0 105 "First operand to the power of the second, with C's special cases.";
     // Exponentials and logarithms.
-    Exp "exp" 1 Float Math 2.0 12 "e to the power of the operand.";
-    Exp2 "exp2" 1 Float Math 2.0 10 "2 to the power of the operand.";
+    Exp "exp" 1 Float Math 2.0 16 "e to the power of the operand.";
+    Exp2 "exp2" 1 Float Math 2.0 17 "2 to the power of the operand.";
     Expm1 "expm1" 1 Float Math 2.0 20 "exp(x) - 1.";
-    Log "log" 1 Float Math 2.0 18 "Natural logarithm.";
+    Log "log" 1 Float Math 2.0 28 "Natural logarithm.";
     Log2 "log2" 1 Float Math 2.0 20 "Logarithm to base 2.";
     Log10 "log10" 1 Float Math 2.0 20 "Logarithm to base 10.";
     Log1p "log1p" 1 Float Math 2.0 24 "log(1 + x).";
     // Trigonometry.
-    Sin "sin" 1 Float Math 2.0 30 "Sine.";
-    Cos "cos" 1 Float Math 2.0 30 "Cosine.";
+    Sin "sin" 1 Float Math 2.0 56 "Sine.";
+    Cos "cos" 1 Float Math 2.0 56 "Cosine.";
     Tan "tan" 1 Float Math 2.0 40 "Tangent.";
     Asin "asin" 1 Float Math 2.0 20 "Arc sine.";
     Acos "acos" 1 Float Math 2.0 20 "Arc cosine.";
@@ -131,14 +131,14 @@ scalar_fns! {
     Atan2 "atan2" 2 Float Math 2.0 30 "Angle of the point (second, first), with C's special cases.";
     Sinh "sinh" 1 Float Math 2.0 30 "Hyperbolic sine.";
     Cosh "cosh" 1 Float Math 2.0 20 "Hyperbolic cosine.";
-    Tanh "tanh" 1 Float Math 2.0 20 "Hyperbolic tangent.";
+    Tanh "tanh" 1 Float Math 2.0 25 "Hyperbolic tangent.";
     Asinh "asinh" 1 Float Math 2.0 40 "Inverse hyperbolic sine.";
     Acosh "acosh" 1 Float Math 2.0 40 "Inverse hyperbolic cosine.";
     Atanh "atanh" 1 Float Math 2.0 40 "Inverse hyperbolic tangent.";
     // Error function and the logistic function.
-    Erf "erf" 1 Float Math 2.0 24 "Error function.";
+    Erf "erf" 1 Float Math 2.0 32 "Error function.";
     Erfc "erfc" 1 Float Math 4.0 40 "Complementary error function.";
-    Sigmoid "sigmoid" 1 Float Math 2.0 18 "1 / (1 + exp(-x)).";
+    Sigmoid "sigmoid" 1 Float Math 2.0 22 "1 / (1 + exp(-x)).";
 }
 
 impl ScalarFn {

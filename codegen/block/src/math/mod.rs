@@ -1,0 +1,136 @@
+//! The mathematical functions as sequences of base functions.
+//!
+//! [`expand_math`] rewrites every operation of [`Level::Math`] into sums, products, fused multiply-adds, quotients,
+//! square roots, comparisons and bit operations, each with one exact meaning, so that every target gives the same
+//! bits. The same formulas, written once over the traits of [`emit`], are computed directly by [`eval_f32`] and
+//! [`eval_f64`].
+//!
+//! `f16` and `bf16` are computed in `f32` and rounded once.
+
+#![allow(clippy::approx_constant, reason = "coefficients of fits lie near constants that they are not")]
+
+mod emit;
+mod native;
+mod single;
+pub mod testing;
+#[cfg(test)]
+mod tests;
+mod tile;
+
+use std::cell::RefCell;
+
+use emit::{Double, Single};
+use native::Native;
+use tile::{Recorder, Tile};
+
+use crate::infer::TypeError;
+use crate::program::{Op, OpKind, Program, Region, Value, ValueData};
+use crate::scalar_fn::{Level, ScalarFn};
+use crate::types::Elem;
+
+/// Rewrites every mathematical function of a program into base functions, casts, bitcasts and literals.
+///
+/// # Errors
+/// If an operation does not take its operands; the program is then unchanged up to that operation.
+pub fn expand_math(program: &mut Program) -> Result<(), TypeError> {
+    let Program { values, body, .. } = program;
+    expand_region(values, body)
+}
+
+fn expand_region(values: &mut Vec<ValueData>, region: &mut Region) -> Result<(), TypeError> {
+    let mut ops = Vec::with_capacity(region.ops.len());
+    for mut op in std::mem::take(&mut region.ops) {
+        for inner in &mut op.regions {
+            expand_region(values, inner)?;
+        }
+        match op.kind {
+            OpKind::Map(function) if function.level() == Level::Math => {
+                expand_op(values, function, &op, &mut ops)?
+            }
+            _ => ops.push(op),
+        }
+    }
+    region.ops = ops;
+    Ok(())
+}
+
+/// Appends to `ops` what computes the same as `op`.
+fn expand_op(
+    values: &mut Vec<ValueData>,
+    function: ScalarFn,
+    op: &Op,
+    ops: &mut Vec<Op>,
+) -> Result<(), TypeError> {
+    let (first, second, result) = match (&op.args[..], &op.results[..]) {
+        (&[x], &[result]) if function.arity() == 1 => (x, x, result),
+        (&[x, y], &[result]) if function.arity() == 2 => (x, y, result),
+        _ => return Err(TypeError::Arity { op: "map", expected: function.arity(), found: op.args.len() }),
+    };
+    let recorder = RefCell::new(Recorder::new(values));
+    let value = record(&recorder, function, first, second)?;
+    ops.extend(recorder.into_inner().finish(value, result)?);
+    Ok(())
+}
+
+/// Records a function of `first` (and `second`, where it takes two operands).
+fn record(
+    recorder: &RefCell<Recorder<'_>>,
+    function: ScalarFn,
+    first: Value,
+    second: Value,
+) -> Result<Value, TypeError> {
+    let elem = recorder.borrow().elem(first);
+    let x = Tile::<f64>::new(recorder, first);
+    let y = Tile::<f64>::new(recorder, second);
+    let result = match elem {
+        Some(Elem::F64) => double(function, x, y),
+        Some(elem) if elem.is_float() => {
+            single(function, x.cast(Elem::F32), y.cast(Elem::F32)).map(|v| v.cast::<f64>(elem))
+        }
+        _ => None,
+    };
+    let missing = || TypeError::Attribute {
+        op: "map",
+        message: format!("{} has no formula for these operands", function.name()),
+    };
+    result.map(|tile| tile.value).ok_or_else(missing)
+}
+
+/// A function of [`Level::Math`] of one `f32`, or of two; the same as the expanded operations, bit for bit (but for
+/// a NaN's payload). `None` for other functions.
+pub fn eval_f32(function: ScalarFn, x: f32, y: f32) -> Option<f32> {
+    single(function, Native(x), Native(y)).map(|v| v.0)
+}
+
+/// A function of [`Level::Math`] of one `f64`, or of two; the same as the expanded operations, bit for bit (but for
+/// a NaN's payload). `None` for other functions.
+pub fn eval_f64(function: ScalarFn, x: f64, y: f64) -> Option<f64> {
+    double(function, Native(x), Native(y)).map(|v| v.0)
+}
+
+/// The formulas for `f32`.
+#[inline(always)]
+fn single<F: Single>(function: ScalarFn, x: F, y: F) -> Option<F> {
+    Some(match function {
+        ScalarFn::Rsqrt => single::rsqrt(x),
+        ScalarFn::Pow => single::pow(x, y),
+        ScalarFn::Exp => single::exp(x),
+        ScalarFn::Exp2 => single::exp2(x),
+        ScalarFn::Log => single::log(x),
+        ScalarFn::Sin => single::sin(x),
+        ScalarFn::Cos => single::cos(x),
+        ScalarFn::Tanh => single::tanh(x),
+        ScalarFn::Erf => single::erf(x),
+        ScalarFn::Sigmoid => single::sigmoid(x),
+        _ => return None,
+    })
+}
+
+/// The formulas for `f64`.
+#[inline(always)]
+fn double<F: Double>(function: ScalarFn, x: F, _y: F) -> Option<F> {
+    Some(match function {
+        ScalarFn::Rsqrt => single::rsqrt(x),
+        _ => return None,
+    })
+}

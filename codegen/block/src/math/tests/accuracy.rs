@@ -1,0 +1,180 @@
+//! Errors in units in the last place over the whole range.
+//!
+//! A test samples every exponent and the neighbours of [`EDGES`](super::super::testing::EDGES). With
+//! `TILEFUSE_MATH_SWEEP=name` (or `all`) `sweep` takes every `f32` instead; run it with optimisation:
+//! `RUSTFLAGS=-Ctarget-cpu=native TILEFUSE_MATH_SWEEP=exp cargo test --release -p tilefuse-block sweep -- --nocapture`.
+
+use super::math_functions;
+use crate::math::{eval_f32, testing};
+use crate::scalar_fn::ScalarFn;
+
+/// The function in `f64`, which is exact enough to judge `f32`.
+pub(super) fn reference(function: ScalarFn) -> fn(f64, f64) -> f64 {
+    match function {
+        ScalarFn::Rsqrt => |x, _| 1.0 / x.sqrt(),
+        ScalarFn::Pow => f64::powf,
+        ScalarFn::Exp => |x, _| x.exp(),
+        ScalarFn::Exp2 => |x, _| x.exp2(),
+        ScalarFn::Expm1 => |x, _| x.exp_m1(),
+        ScalarFn::Log => |x, _| x.ln(),
+        ScalarFn::Log2 => |x, _| x.log2(),
+        ScalarFn::Log10 => |x, _| x.log10(),
+        ScalarFn::Log1p => |x, _| x.ln_1p(),
+        ScalarFn::Sin => |x, _| x.sin(),
+        ScalarFn::Cos => |x, _| x.cos(),
+        ScalarFn::Tan => |x, _| x.tan(),
+        ScalarFn::Asin => |x, _| x.asin(),
+        ScalarFn::Acos => |x, _| x.acos(),
+        ScalarFn::Atan => |x, _| x.atan(),
+        ScalarFn::Atan2 => f64::atan2,
+        ScalarFn::Sinh => |x, _| x.sinh(),
+        ScalarFn::Cosh => |x, _| x.cosh(),
+        ScalarFn::Tanh => |x, _| x.tanh(),
+        ScalarFn::Asinh => |x, _| libm::asinh(x),
+        ScalarFn::Acosh => |x, _| libm::acosh(x),
+        ScalarFn::Atanh => |x, _| libm::atanh(x),
+        ScalarFn::Erf => |x, _| libm::erf(x),
+        ScalarFn::Erfc => |x, _| libm::erfc(x),
+        ScalarFn::Sigmoid => {
+            |x, _| if x > 0.0 { 1.0 / (1.0 + (-x).exp()) } else { x.exp() / (1.0 + x.exp()) }
+        }
+        _ => |_, _| f64::NAN,
+    }
+}
+
+/// The distance of `value` from `exact` in units in the last place of `f32` at `exact`; infinite where one is NaN,
+/// infinite or a zero of some sign and the other is not.
+fn error_f32(value: f32, exact: f64) -> f64 {
+    let rounded = exact as f32;
+    if value.to_bits() == rounded.to_bits() || (value.is_nan() && rounded.is_nan()) {
+        // Right after rounding, though up to half a unit away.
+        return if rounded.is_finite() && exact != 0.0 { distance(f64::from(value), exact) } else { 0.0 };
+    }
+    let sign_lost = value == 0.0 && rounded == 0.0;
+    if value.is_nan() || rounded.is_nan() || sign_lost {
+        return f64::INFINITY;
+    }
+    // An infinity is taken as the next number after the largest.
+    let unbounded =
+        |v: f32| if v.is_infinite() { 2f64.powi(128).copysign(f64::from(v)) } else { f64::from(v) };
+    let exact = if rounded.is_infinite() { exact.clamp(-2f64.powi(128), 2f64.powi(128)) } else { exact };
+    distance(unbounded(value), exact)
+}
+
+fn distance(value: f64, exact: f64) -> f64 {
+    let exponent = ((exact.to_bits() >> 52) & 0x7ff) as i32 - 1023;
+    (value - exact).abs() / 2f64.powi(exponent.clamp(-126, 127) - 23)
+}
+
+#[derive(Clone, Copy)]
+struct Worst {
+    ulp: f64,
+    at: [f32; 2],
+    value: f32,
+    exact: f64,
+}
+
+impl Worst {
+    fn new() -> Worst {
+        Worst { ulp: 0.0, at: [0.0; 2], value: 0.0, exact: 0.0 }
+    }
+
+    fn see(&mut self, function: ScalarFn, reference: fn(f64, f64) -> f64, [x, y]: [f32; 2]) {
+        let Some(value) = eval_f32(function, x, y) else { return };
+        let exact = reference(f64::from(x), f64::from(y));
+        let ulp = error_f32(value, exact);
+        if ulp > self.ulp {
+            *self = Worst { ulp, at: [x, y], value, exact };
+        }
+    }
+}
+
+/// Bit patterns of `f32`: `per_binade` of every exponent and sign, spread evenly with a little disorder.
+fn stratified(per_binade: u32) -> impl Iterator<Item = f32> {
+    let step = (1 << 23) / per_binade;
+    (0..512u32).flat_map(move |high| {
+        (0..per_binade).map(move |i| {
+            let disorder = (i ^ high).wrapping_mul(0x9e37_79b9) >> 9;
+            f32::from_bits((high << 23) | (i * step + disorder % step))
+        })
+    })
+}
+
+/// `value` and its neighbours, as far as 16 bit patterns away.
+fn neighbours(value: f32) -> impl Iterator<Item = f32> {
+    (-16..=16i32).map(move |d| f32::from_bits(value.to_bits().wrapping_add_signed(d)))
+}
+
+fn worst_of_one(function: ScalarFn, per_binade: u32) -> Worst {
+    let mut worst = Worst::new();
+    let reference = reference(function);
+    let edges = testing::edges_f32(function).into_iter().flat_map(|[x, _]| neighbours(x));
+    for x in edges.chain(stratified(per_binade)) {
+        worst.see(function, reference, [x, x]);
+    }
+    worst
+}
+
+/// Pseudo-random 32 bits.
+fn scramble(i: u64) -> u64 {
+    let z = (i.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ (i >> 7)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    (z ^ (z >> 29)).wrapping_mul(0x94d0_49bb_1331_11eb)
+}
+
+fn worst_of_two(function: ScalarFn, samples: u64) -> Worst {
+    let mut worst = Worst::new();
+    let reference = reference(function);
+    for [x, y] in testing::edges_f32(function) {
+        for (a, b) in [(0, 0), (1, 0), (-1, 0), (0, 1), (0, -1), (1, 1), (-1, -1)] {
+            let near = |v: f32, d: i32| f32::from_bits(v.to_bits().wrapping_add_signed(d));
+            worst.see(function, reference, [near(x, a), near(y, b)]);
+        }
+    }
+    for i in 0..samples {
+        let bits = scramble(i);
+        let x = f32::from_bits(bits as u32);
+        let any = f32::from_bits((bits >> 32) as u32);
+        // Exponents that give a finite power, every fourth one a small integer or half of one.
+        let fitting = (((bits >> 32) as u32 as f64 / f64::from(u32::MAX) - 0.5) * 300.0) as f32;
+        let power = fitting / x.abs().log2();
+        let y = match i & 7 {
+            0 => any,
+            1 => fitting.round() * 0.5,
+            2 => (fitting * 0.1).round(),
+            _ => power,
+        };
+        worst.see(function, reference, [x, y]);
+        let near = f32::from_bits(0x3f80_0000 ^ (bits as u32 & 0x00ff_ffff));
+        worst.see(function, reference, [near, fitting / near.log2()]);
+    }
+    worst
+}
+
+/// Prints what was found and describes it where the table promises better.
+fn judge(function: ScalarFn, worst: Worst) -> Option<String> {
+    let Worst { ulp, at, value, exact } = worst;
+    let line = format!("{:8} {ulp:.4} ulp at {at:?}: {value:e} for {exact:e}", function.name());
+    println!("{line}");
+    (ulp > function.max_ulp()).then_some(line)
+}
+
+fn check(functions: impl Iterator<Item = ScalarFn>, per_binade: u32, pairs: u64) {
+    let worst = |f: ScalarFn| match f.arity() {
+        1 => worst_of_one(f, per_binade),
+        _ => worst_of_two(f, pairs),
+    };
+    let bad: Vec<String> = functions.filter_map(|f| judge(f, worst(f))).collect();
+    assert!(bad.is_empty(), "less accurate than the table says:\n{}", bad.join("\n"));
+}
+
+#[test]
+fn every_f32_function_is_as_accurate_as_the_table_says() {
+    check(math_functions(), 1 << 11, 1 << 19);
+}
+
+#[test]
+fn sweep() {
+    let Ok(wanted) = std::env::var("TILEFUSE_MATH_SWEEP") else { return };
+    let chosen = |f: &ScalarFn| wanted == "all" || wanted.split(',').any(|w| w == f.name());
+    check(math_functions().filter(chosen), 1 << 23, 1 << 28);
+}
