@@ -2,6 +2,8 @@
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+pub mod cache;
+pub mod cuda;
 mod error;
 pub mod layout;
 pub mod ptx;

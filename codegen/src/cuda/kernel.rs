@@ -1,0 +1,180 @@
+//! Loading and launching kernels.
+
+use std::ffi::{CString, c_void};
+use std::sync::Arc;
+
+use cudarc::driver::sys::{
+    self, CUfunction, CUfunction_attribute, CUjit_option, CUmodule, CUresult, CUstream,
+};
+use smallvec::SmallVec;
+
+use super::device::Device;
+use super::driver::{check, describe};
+use crate::error::{Error, Result};
+use crate::ptx::{Ptx, PtxVersion};
+
+/// Bytes for the log of the driver's compiler.
+const LOG_BYTES: usize = 8192;
+
+/// The largest extent of a grid.
+const MAX_GRID: u64 = (1 << 31) - 1;
+
+/// A kernel that a device can run.
+#[derive(Debug)]
+pub struct Kernel {
+    device: Arc<Device>,
+    module: usize,
+    function: usize,
+    threads: u32,
+    shared_bytes: u32,
+    registers: u32,
+    local_bytes: u32,
+}
+
+impl Kernel {
+    /// Compiles PTX with the driver's compiler and loads it.
+    pub fn load(device: &Arc<Device>, ptx: &Ptx) -> Result<Kernel> {
+        device.with(|| {
+            let module = load_module(device, ptx)?;
+            let mut kernel = Kernel {
+                device: device.clone(),
+                module: module as usize,
+                function: 0,
+                threads: ptx.threads,
+                shared_bytes: ptx.shared_bytes,
+                registers: 0,
+                local_bytes: 0,
+            };
+            let function = find(module, &ptx.name)?;
+            kernel.function = function as usize;
+            kernel.registers = attribute(function, CUfunction_attribute::CU_FUNC_ATTRIBUTE_NUM_REGS)?;
+            kernel.local_bytes =
+                attribute(function, CUfunction_attribute::CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES)?;
+            if ptx.shared_bytes > 0 {
+                allow_shared(function, ptx.shared_bytes)?;
+            }
+            Ok(kernel)
+        })
+    }
+
+    /// Registers of a thread.
+    pub fn registers(&self) -> u32 {
+        self.registers
+    }
+
+    /// Memory of a thread that registers had no room for, in bytes.
+    pub fn local_bytes(&self) -> u32 {
+        self.local_bytes
+    }
+
+    /// Threads of a block.
+    pub fn threads(&self) -> u32 {
+        self.threads
+    }
+
+    /// The device that it runs on.
+    pub fn device(&self) -> &Arc<Device> {
+        &self.device
+    }
+
+    /// Queues `grid` instances on a stream (null is the device's default stream). Each argument is 64 bits: an
+    /// address, or a number in the low bits. Nothing is launched for an empty grid.
+    ///
+    /// # Safety
+    /// `stream` is a stream of this kernel's device. There are as many arguments as the program has parameters, and
+    /// the addresses are valid on the device for all that the program reads and writes, until it has ended.
+    pub unsafe fn launch(&self, stream: *mut c_void, grid: u64, args: &[u64]) -> Result<()> {
+        if grid == 0 {
+            return Ok(());
+        }
+        if grid > MAX_GRID {
+            let message = format!("a grid of {grid} instances, at most {MAX_GRID} can be launched");
+            return Err(Error::Unsupported { target: self.device.properties().name.clone(), message });
+        }
+        let mut pointers: SmallVec<[*mut c_void; 32]> =
+            args.iter().map(|a| std::ptr::from_ref(a).cast_mut().cast()).collect();
+        self.device.with(|| {
+            // SAFETY: the function is loaded; the driver copies the arguments, of which the caller promises the
+            // right number, before it returns.
+            check("cuLaunchKernel", unsafe {
+                sys::cuLaunchKernel(
+                    self.function as CUfunction,
+                    grid as u32,
+                    1,
+                    1,
+                    self.threads,
+                    1,
+                    1,
+                    self.shared_bytes,
+                    stream as CUstream,
+                    pointers.as_mut_ptr(),
+                    std::ptr::null_mut(),
+                )
+            })
+        })
+    }
+}
+
+impl Drop for Kernel {
+    fn drop(&mut self) {
+        // SAFETY: the module was loaded by this value alone. What fails here has been reported by an earlier call.
+        let unload = || unsafe { sys::cuModuleUnload(self.module as CUmodule) };
+        let _ = self.device.with(|| check("cuModuleUnload", unload()));
+    }
+}
+
+fn load_module(device: &Device, ptx: &Ptx) -> Result<CUmodule> {
+    let text = CString::new(ptx.text.as_str()).map_err(|_| Error::Llvm("PTX with a zero byte".to_owned()))?;
+    let mut log = vec![0u8; LOG_BYTES];
+    let mut options =
+        [CUjit_option::CU_JIT_ERROR_LOG_BUFFER, CUjit_option::CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES];
+    let mut values = [log.as_mut_ptr().cast::<c_void>(), LOG_BYTES as *mut c_void];
+    let mut module = std::ptr::null_mut();
+    // SAFETY: the text ends with a zero byte; the two options describe a buffer that outlives the call.
+    let result = unsafe {
+        sys::cuModuleLoadDataEx(
+            &mut module,
+            text.as_ptr().cast(),
+            2,
+            options.as_mut_ptr(),
+            values.as_mut_ptr(),
+        )
+    };
+    if result == CUresult::CUDA_SUCCESS {
+        return Ok(module);
+    }
+    let end = log.iter().position(|&b| b == 0).unwrap_or(log.len());
+    let log = String::from_utf8_lossy(&log[..end]).trim().to_owned();
+    let mut message = describe(result);
+    if result == CUresult::CUDA_ERROR_UNSUPPORTED_PTX_VERSION {
+        let found = PtxVersion::of_driver(device.properties().driver_version);
+        let needed = ptx.text.lines().find_map(|l| l.strip_prefix(".version ")).unwrap_or("another");
+        message = format!("the driver takes PTX up to {found}, the kernel is in {needed}");
+    }
+    if !log.is_empty() {
+        message = format!("{message}: {log}");
+    }
+    Err(Error::Cuda { call: "cuModuleLoadDataEx", code: result as u32, message })
+}
+
+fn find(module: CUmodule, name: &str) -> Result<CUfunction> {
+    let name = CString::new(name).map_err(|_| Error::Llvm("a kernel name with a zero byte".to_owned()))?;
+    let mut function = std::ptr::null_mut();
+    // SAFETY: the module is loaded, the name ends with a zero byte.
+    let get = unsafe { sys::cuModuleGetFunction(&mut function, module, name.as_ptr()) };
+    check("cuModuleGetFunction", get)?;
+    Ok(function)
+}
+
+fn attribute(function: CUfunction, which: CUfunction_attribute) -> Result<u32> {
+    let mut value = 0;
+    // SAFETY: writes one integer.
+    check("cuFuncGetAttribute", unsafe { sys::cuFuncGetAttribute(&mut value, which, function) })?;
+    Ok(value.unsigned_abs())
+}
+
+fn allow_shared(function: CUfunction, bytes: u32) -> Result<()> {
+    let which = CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+    // SAFETY: the function is loaded.
+    check("cuFuncSetAttribute", unsafe { sys::cuFuncSetAttribute(function, which, bytes as i32) })
+}
