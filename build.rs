@@ -8,7 +8,7 @@ fn main() {
 /// Compiles the C++ part of `tilefuse::torch` against libtorch's headers.
 fn compile_shim() {
     println!("cargo:rerun-if-env-changed=LIBTORCH_INCLUDE");
-    println!("cargo:rerun-if-changed=src/torch/shim.cpp");
+    println!("cargo:rerun-if-changed=src/torch/shim");
     let Some(root) = std::env::var_os("LIBTORCH_INCLUDE").or_else(|| std::env::var_os("LIBTORCH")) else {
         return;
     };
@@ -22,7 +22,7 @@ fn compile_shim() {
         .flag("-isystem")
         .flag(include.join("torch/csrc/api/include").as_os_str())
         .flag_if_supported("-Wno-unused-parameter")
-        .file("src/torch/shim.cpp")
+        .files(["call", "record", "tensor"].map(|part| format!("src/torch/shim/{part}.cpp")))
         .compile("tilefuse_shim");
 }
 

@@ -6,12 +6,13 @@ use std::collections::{HashMap, HashSet};
 use tch::Tensor;
 
 use super::ffi::{self, check, raw};
+use super::handle::Handle;
 use super::ops::{ShapeFrom, is_metadata_query, reads_only_metadata, shape_from};
 use super::record::{LiveStorage, Recorder, Seen};
 use super::trace::snapshot;
 use super::{
-    Arg, Event, GlobalState, Meta, Origin, Refusal, RefusalKind, Schema, StorageId, StorageInfo, TensorId,
-    TensorInfo, Trace,
+    Arg, Event, Flags, GlobalState, Meta, Origin, Refusal, RefusalKind, Schema, StorageId, StorageInfo,
+    TensorId, TensorInfo, Trace,
 };
 
 /// Turns a finished recording, of a call that returned `outputs`, into a trace.
@@ -48,7 +49,7 @@ fn empty() -> Trace {
         refusals: vec![Refusal { event: 0, op: String::new(), kind: RefusalKind::Internal }],
         schemas: Vec::new(),
         calls: Vec::new(),
-        handles: Vec::new(),
+        kept: Vec::new(),
     }
 }
 
@@ -59,24 +60,26 @@ fn refuse(r: &mut Recorder, event: usize, op: &str, kind: RefusalKind) {
 
 /// Of each tensor: whether somebody holds it besides the recorder, views of it and the returned results.
 fn held_by_others(r: &Recorder, outputs: &[TensorId]) -> Vec<bool> {
+    let alive: Vec<_> = r.handles.iter().map(Handle::get).collect();
     let mut explained: HashMap<usize, i64> = HashMap::new();
-    for t in &r.handles {
+    for t in alive.iter().flatten() {
         let mut base = std::ptr::null_mut();
         // SAFETY: a live tensor, and `base` has room for the answer.
         if check(unsafe { ffi::tf_base(raw(t), &raw mut base) }).is_ok() && !base.is_null() {
             *explained.entry(base as usize).or_default() += 1;
         }
     }
-    let returned = |i: usize| outputs.iter().filter(|o| o.0 as usize == i).count() as i64;
-    let held = |(i, t): (usize, &Tensor)| match Meta::of(t) {
+    let held = |i: usize, t: &Tensor, handle: &Handle| {
+        let Ok(m) = Meta::of(t) else { return true };
+        let views = explained.get(&m.tensor_impl).copied().unwrap_or(0);
         // A returned tensor is held by the result and once more by the list of outputs.
-        Ok(m) => {
-            let views = explained.get(&m.tensor_impl).copied().unwrap_or(0);
-            m.use_count > 1 + views + 2 * returned(i)
-        }
-        Err(_) => true,
+        let returned = outputs.iter().filter(|o| o.0 as usize == i).count() as i64;
+        m.use_count > handle.own_references() + views + 2 * returned
     };
-    r.handles.iter().enumerate().map(held).collect()
+    let of = |(i, (t, handle)): (usize, (&Option<Tensor>, &Handle))| {
+        t.as_ref().is_some_and(|t| held(i, t, handle))
+    };
+    alive.iter().zip(&r.handles).enumerate().map(of).collect()
 }
 
 /// Decides where the tensors that no operator returned come from.
@@ -208,7 +211,7 @@ fn reads_data(
 /// Computed tensors that the model put away would be missing in it after a compiled call.
 fn find_kept(r: &mut Recorder, held: &[bool], contents: &[Contents]) {
     let grad = GlobalState::now().is_ok_and(|s| s.grad());
-    if grad && r.handles.iter().any(Tensor::requires_grad) {
+    if grad && r.seen.iter().any(|s| s.meta.flags.contains(Flags::REQUIRES_GRAD)) {
         return;
     }
     for (i, _) in held.iter().enumerate().filter(|(_, held)| **held) {
@@ -245,7 +248,7 @@ fn find_dead_host_copies(r: &mut Recorder, outputs: &[TensorId]) {
 /// Whoever receives a constant may write it.
 fn keep_returned_constants(r: &mut Recorder, outputs: &[TensorId], contents: &[Contents]) {
     for t in outputs {
-        let Some(handle) = r.handles.get(t.0 as usize).map(Tensor::shallow_clone) else { continue };
+        let Some(handle) = r.tensor(*t) else { continue };
         let Some((id, storage)) = r.storage(*t) else { continue };
         let version = storage.writes.len();
         if computed(contents, id) || storage.snapshots.last().is_some_and(|(v, _)| *v == version) {
@@ -282,6 +285,6 @@ fn into_trace(r: Recorder, outputs: Vec<TensorId>, contents: Vec<Contents>) -> T
         refusals: r.refusals,
         schemas: r.schemas,
         calls: r.calls,
-        handles: r.handles,
+        kept: r.handles.into_iter().map(Handle::into_kept).collect(),
     }
 }

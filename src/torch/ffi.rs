@@ -1,4 +1,4 @@
-//! The C interface of `shim.cpp`, and the conversions between its conventions and Rust's.
+//! The C interface of `shim/`, and the conversions between its conventions and Rust's.
 
 use std::ffi::{CStr, c_char, c_void};
 
@@ -15,6 +15,12 @@ pub(super) type RawTensor = *const c_void;
 /// A stored call, owned by C++.
 #[repr(C)]
 pub(super) struct RawCall {
+    _opaque: [u8; 0],
+}
+
+/// The identity of a tensor and its storage, owned by C++.
+#[repr(C)]
+pub(super) struct RawWeak {
     _opaque: [u8; 0],
 }
 
@@ -94,7 +100,10 @@ unsafe extern "C" {
     pub(super) fn tf_record_stop();
     pub(super) fn tf_recording() -> bool;
     pub(super) fn tf_foreign_calls() -> u64;
-    pub(super) fn tf_watch(t: RawTensor, on: bool) -> *mut c_char;
+    pub(super) fn tf_weak_new(t: RawTensor, out: *mut *mut RawWeak) -> *mut c_char;
+    pub(super) fn tf_weak_drop(weak: *mut RawWeak);
+    pub(super) fn tf_weak_lock(weak: *const RawWeak, out: *mut *mut c_void) -> *mut c_char;
+    pub(super) fn tf_watch(weak: *const RawWeak, on: bool) -> *mut c_char;
     pub(super) fn tf_tensor_of_impl(tensor_impl: u64, out: *mut *mut c_void) -> *mut c_char;
     pub(super) fn tf_base(t: RawTensor, out: *mut *mut c_void) -> *mut c_char;
     pub(super) fn tf_snapshot(t: RawTensor, out: *mut *mut c_void) -> *mut c_char;

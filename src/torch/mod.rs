@@ -10,6 +10,7 @@
 mod analyse;
 mod call;
 mod ffi;
+mod handle;
 mod ops;
 mod pool;
 mod record;

@@ -9,7 +9,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use tch::Tensor;
 
-use super::ffi::{self, Hooks, RawCall, check, make_tensor, raw};
+use super::ffi::{self, Hooks, RawCall, check, make_tensor};
+use super::handle::{Handle, Weak};
 use super::ops::{draws_random_numbers, hidden_writes, reads_only_metadata};
 use super::trace::snapshot;
 use super::wire::Reader;
@@ -75,6 +76,7 @@ pub(super) struct LiveStorage {
     pub(super) snapshots: Vec<(usize, Tensor)>,
     /// Memory that can be addressed.
     pub(super) dense: bool,
+    weak: Weak,
     /// Somebody may ask for the present contents.
     used: bool,
     watched: bool,
@@ -91,7 +93,7 @@ struct Pending {
 /// All that was recorded so far.
 pub(super) struct Recorder {
     pub(super) seen: Vec<Seen>,
-    pub(super) handles: Vec<Tensor>,
+    pub(super) handles: Vec<Handle>,
     pub(super) storages: Vec<LiveStorage>,
     pub(super) events: Vec<Event>,
     pub(super) calls: Vec<Call>,
@@ -148,17 +150,23 @@ impl Recorder {
         let id = TensorId(self.seen.len() as u32);
         let name = self.names.get(&meta.tensor_impl).cloned();
         let origin = if name.is_some() && origin.is_none() { Some(Origin::Param) } else { origin };
-        let storage = self.storage_of(&meta, id, origin);
+        let storage = self.storage_of(t, &meta, id, origin)?;
         self.by_impl.insert(meta.tensor_impl, id);
         self.seen.push(Seen { origin, name, storage, meta });
-        self.handles.push(t.shallow_clone());
+        self.handles.push(Handle::Kept(t.shallow_clone()));
         Ok(id)
     }
 
-    fn storage_of(&mut self, meta: &Meta, root: TensorId, origin: Option<Origin>) -> StorageId {
+    fn storage_of(
+        &mut self,
+        t: &Tensor,
+        meta: &Meta,
+        root: TensorId,
+        origin: Option<Origin>,
+    ) -> Result<StorageId, Error> {
         let dense = meta.flags.contains(Flags::HAS_STORAGE | Flags::STRIDED);
         if let Some(&known) = self.by_storage.get(&meta.storage).filter(|_| dense) {
-            return known;
+            return Ok(known);
         }
         let id = StorageId(self.storages.len() as u32);
         if dense {
@@ -179,10 +187,11 @@ impl Recorder {
             writes: Vec::new(),
             snapshots: Vec::new(),
             dense,
+            weak: Weak::new(t)?,
             used: false,
             watched: false,
         });
-        id
+        Ok(id)
     }
 
     fn see_impl(&mut self, tensor_impl: u64, origin: Option<Origin>) -> Result<TensorId, Error> {
@@ -207,6 +216,11 @@ impl Recorder {
         });
         let named = named.collect();
         first_error.map(|()| named)
+    }
+
+    /// The tensor, while somebody holds it.
+    pub(super) fn tensor(&self, t: TensorId) -> Option<Tensor> {
+        self.handles.get(t.0 as usize)?.get()
     }
 
     pub(super) fn storage(&mut self, t: TensorId) -> Option<(StorageId, &mut LiveStorage)> {
@@ -242,8 +256,8 @@ impl Recorder {
         let mut before = Vec::new();
         for t in args.iter().flat_map(Arg::tensors) {
             self.watch(t, false);
-            if let Some(handle) = self.handles.get(t.0 as usize) {
-                before.push((t, Meta::of(handle)?));
+            if let Some(handle) = self.tensor(t) {
+                before.push((t, Meta::of(&handle)?));
             }
         }
         let event = Event {
@@ -285,7 +299,7 @@ impl Recorder {
             }
         }
         for t in writes.iter().filter_map(|&w| args.get(w)).flat_map(Arg::tensors) {
-            let Some(handle) = self.handles.get(t.0 as usize).map(Tensor::shallow_clone) else { continue };
+            let Some(handle) = self.tensor(t) else { continue };
             let Some((_, s)) = self.storage(t) else { continue };
             let version = s.writes.len();
             let kept = s.snapshots.last().is_some_and(|(v, _)| *v == version);
@@ -300,10 +314,13 @@ impl Recorder {
     fn after(&mut self, bytes: &[u8]) -> Result<(), Error> {
         let Some(mut p) = self.pending.take() else { return Ok(()) };
         let index = self.events.len();
-        let known = self.storages.len();
+        let (known, seen) = (self.storages.len(), self.seen.len());
         p.event.outs = self.see_args(bytes, Some(Origin::Event(index)))?;
         for created in self.storages.iter_mut().skip(known) {
             created.level = created.level.max(p.level);
+        }
+        if p.level == Level::Computed {
+            self.handles.iter_mut().skip(seen).try_for_each(Handle::forget)?;
         }
         self.check_args(&mut p)?;
         self.note_writes(&p, index);
@@ -319,8 +336,8 @@ impl Recorder {
     fn check_args(&mut self, p: &mut Pending) -> Result<(), Error> {
         let written: Vec<_> = self.written_storages(&p.event);
         for (t, old) in &p.before {
-            let Some(handle) = self.handles.get(t.0 as usize) else { continue };
-            let new = Meta::of(handle)?;
+            let Some(handle) = self.tensor(*t) else { continue };
+            let new = Meta::of(&handle)?;
             let same_shape = new.sizes() == old.sizes() && new.strides() == old.strides();
             if !same_shape || new.offset != old.offset || new.storage != old.storage {
                 self.refuse(&p.event.op, RefusalKind::MetadataChange);
@@ -366,26 +383,20 @@ impl Recorder {
     /// Turns on or off the report of memory accesses to the storage of `t`, where it holds an input or something
     /// computed from one. The model's own tensors are left alone: other threads may be using them.
     fn watch(&mut self, t: TensorId, on: bool) {
-        let Some(is_model) = self.seen.get(t.0 as usize).map(|s| s.origin.is_none()) else { return };
-        let Some((_, s)) = self.storage(t) else { return };
-        let ours = s.level == Level::Computed && !is_model && s.dense;
-        let root = s.root;
-        if s.watched == on || (on && !ours) {
-            return;
-        }
-        let from_model =
-            self.seen.get(root.0 as usize).is_some_and(|s| matches!(s.origin, None | Some(Origin::Param)));
-        if !(on && from_model) {
-            self.set_watch(t, on);
+        let Some(id) = self.seen.get(t.0 as usize).map(|s| s.storage) else { return };
+        let Some(s) = self.storages.get(id.0 as usize) else { return };
+        let root = self.seen.get(s.root.0 as usize).and_then(|s| s.origin);
+        let ours = s.level == Level::Computed
+            && s.dense
+            && matches!(root, Some(Origin::Input(_) | Origin::Event(_)));
+        if s.watched != on && (ours || !on) {
+            self.set_watch(id, on);
         }
     }
 
-    fn set_watch(&mut self, t: TensorId, on: bool) {
-        let Some(handle) = self.handles.get(t.0 as usize) else { return };
-        // SAFETY: a live tensor; the flag is only ever set between two calls of this capture.
-        let _ = check(unsafe { ffi::tf_watch(raw(handle), on) });
-        if let Some((_, s)) = self.storage(t) {
-            s.watched = on;
+    fn set_watch(&mut self, id: StorageId, on: bool) {
+        if let Some(s) = self.storages.get_mut(id.0 as usize) {
+            s.watched = s.weak.watch(on).is_ok() && on;
         }
     }
 
@@ -396,21 +407,21 @@ impl Recorder {
         let Some(t) = event.outs.iter().flat_map(Arg::tensors).find(unchanged) else { return };
         let Some((id, s)) = self.storage(t) else { return };
         if event.writes.is_empty() && !s.watched && s.dense && s.level > Level::Constant {
-            self.set_watch(t, true);
+            self.set_watch(id, true);
             self.window = Some(id);
         }
     }
 
     fn close_window(&mut self) {
-        let Some(id) = self.window.take() else { return };
-        if let Some(root) = self.storages.get(id.0 as usize).map(|s| s.root) {
-            self.set_watch(root, false);
+        if let Some(id) = self.window.take() {
+            self.set_watch(id, false);
         }
     }
 
     fn unwatch_all(&mut self) {
-        let roots: Vec<_> = self.storages.iter().filter(|s| s.watched).map(|s| s.root).collect();
-        roots.into_iter().for_each(|t| self.set_watch(t, false));
+        for s in self.storages.iter_mut().filter(|s| s.watched) {
+            let _ = s.weak.watch(false);
+        }
     }
 }
 

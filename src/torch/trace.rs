@@ -235,7 +235,7 @@ impl std::fmt::Display for Refusal {
     }
 }
 
-/// A recorded run of a model. It keeps every tensor that it saw alive.
+/// A recorded run of a model. It keeps inputs, the model's tensors and constants alive, but no computed tensor.
 #[derive(Debug)]
 pub struct Trace {
     /// All tensors in the order in which they were seen, inputs first.
@@ -256,13 +256,13 @@ pub struct Trace {
     pub schemas: Vec<Schema>,
     /// The calls, by [`CallId`].
     pub calls: Vec<Call>,
-    pub(super) handles: Vec<Tensor>,
+    pub(super) kept: Vec<Option<Tensor>>,
 }
 
 impl Trace {
-    /// The tensor itself.
+    /// The tensor itself, if it is an input, a tensor of the model, or was made from constants.
     pub fn tensor(&self, id: TensorId) -> Option<&Tensor> {
-        self.handles.get(id.0 as usize)
+        self.kept.get(id.0 as usize)?.as_ref()
     }
 
     /// What is known of a tensor.

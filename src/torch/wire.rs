@@ -1,4 +1,4 @@
-//! The byte encoding in which arguments and schemas cross from and to `shim.cpp`: native byte order, a tag byte
+//! The byte encoding in which arguments and schemas cross from and to `shim/`: native byte order, a tag byte
 //! before each value, a 32-bit length before lists and strings.
 
 use super::{Arg, Schema, SchemaArg};

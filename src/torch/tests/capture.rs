@@ -255,3 +255,18 @@ fn a_torchscript_file_is_traced_through() {
         assert_eq!(replay(&trace, &[other.shallow_clone()])[0], body(&[other])[0]);
     }
 }
+
+#[test]
+fn computed_tensors_are_freed_and_their_identities_not_used_again() {
+    let (outs, trace) = record(&[iota(&[1000])], |x| {
+        let mut y = x[0].relu();
+        for _ in 0..50 {
+            y = y + 1.0;
+        }
+        vec![y]
+    });
+    assert_eq!(trace.tensors.len(), 52);
+    assert_eq!(trace.storages.len(), 52);
+    assert!(trace.tensor(trace.outputs[0]).is_none());
+    assert_eq!(replay(&trace, &[iota(&[1000])])[0], outs[0]);
+}

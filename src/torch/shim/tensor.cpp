@@ -1,0 +1,226 @@
+// Cheap access to tensors, and libtorch's global state.
+
+#include "shim.h"
+
+#include <ATen/Context.h>
+#include <ATen/EmptyTensor.h>
+#include <ATen/Parallel.h>
+#include <ATen/autocast_mode.h>
+#include <ATen/detail/CUDAHooksInterface.h>
+#include <c10/core/DeviceGuard.h>
+#include <c10/core/impl/COW.h>
+
+at::Tensor view_of(const at::Tensor& base, int64_t byte_offset, c10::ScalarType dtype, c10::IntArrayRef sizes,
+                   c10::IntArrayRef strides) {
+  const c10::Storage& storage = base.storage();
+  int64_t item = int64_t(c10::elementSize(dtype));
+  TORCH_CHECK(byte_offset >= 0 && byte_offset % item == 0, "offset ", byte_offset, " is no multiple of ", item);
+  __int128 end = byte_offset + item;
+  bool empty = false;
+  for (size_t i = 0; i < sizes.size(); ++i) {
+    TORCH_CHECK(sizes[i] >= 0 && strides[i] >= 0, "negative size or stride");
+    TORCH_CHECK(end <= INT64_MAX, "a view beyond all memory");
+    empty |= sizes[i] == 0;
+    end += (__int128(sizes[i]) - 1) * strides[i] * item;
+  }
+  TORCH_CHECK(empty || end <= __int128(storage.nbytes()), "a view beyond a storage of ", storage.nbytes(), " bytes");
+  auto t = at::detail::make_tensor<c10::TensorImpl>(c10::TensorImpl::VIEW, c10::Storage(storage), base.key_set(),
+                                                    c10::scalarTypeToTypeMeta(dtype));
+  t.unsafeGetTensorImpl()->set_sizes_and_strides(sizes, strides, byte_offset / item);
+  return t;
+}
+
+namespace {
+
+using c10::DispatchKey;
+using c10::DispatchKeySet;
+
+constexpr int MAX_RANK = 8;
+
+enum Flag : uint32_t {
+  REQUIRES_GRAD = 1, STRIDED = 2, CONJ = 4, NEG = 8, CONTIGUOUS = 16, META = 32, ODD = 64, INFERENCE = 128,
+  HAS_STORAGE = 256, VIEW = 512, SPARSE = 1024, QUANTIZED = 2048, NESTED = 4096, HIGH_RANK = 8192,
+  WRAPPED_NUMBER = 16384
+};
+
+extern "C" struct TfMeta {
+  int64_t sizes[MAX_RANK], strides[MAX_RANK];
+  int64_t offset, numel, nbytes, use_count, storage_use_count, version;
+  void *data, *impl, *storage, *storage_data;
+  uint32_t flags;
+  int8_t dtype, device_type, device_index;
+  uint8_t rank;
+};
+
+extern "C" struct TfExpect {
+  int64_t sizes[MAX_RANK], strides[MAX_RANK];
+  uint64_t align;  // the address is a multiple of it; a power of two
+  uint32_t flags;
+  int8_t dtype, device_type, device_index;
+  uint8_t rank;
+};
+
+// Keys of tensors that are what they look like: dense memory on a backend, and the layers that every tensor has.
+constexpr DispatchKeySet PLAIN = c10::backend_bitset_mask | c10::autograd_dispatch_keyset_with_ADInplaceOrView |
+    c10::autocast_dispatch_keyset |
+    DispatchKeySet({DispatchKey::Dense, DispatchKey::Conjugate, DispatchKey::Negative, DispatchKey::BackendSelect});
+
+uint32_t flags_of(const at::Tensor& t, c10::TensorImpl& impl) {
+  uint32_t f = 0;
+  auto set = [&f](bool on, uint32_t bit) { f |= on ? bit : 0; };
+  bool strided = impl.layout() == c10::kStrided;
+  bool storage = impl.has_storage();
+  set(t.requires_grad(), REQUIRES_GRAD);
+  set(strided, STRIDED);
+  set(t.is_conj(), CONJ);
+  set(t.is_neg(), NEG);
+  set(impl.is_meta(), META);
+  set(impl.is_inference(), INFERENCE);
+  set(storage, HAS_STORAGE);
+  set(impl.is_sparse() || impl.is_sparse_csr(), SPARSE);
+  set(impl.is_quantized(), QUANTIZED);
+  set(impl.is_nested(), NESTED);
+  set(impl.dim() > MAX_RANK, HIGH_RANK);
+  set(impl.is_wrapped_number(), WRAPPED_NUMBER);
+  bool plain = (impl.key_set().raw_repr() & ~PLAIN.raw_repr()) == 0;
+  set(!plain || (storage && c10::impl::cow::is_cow_data_ptr(impl.storage().data_ptr())), ODD);
+  set(strided && !impl.is_nested() && impl.is_contiguous(), CONTIGUOUS);
+  return f;
+}
+
+char* address(const c10::TensorImpl& impl) {
+  if (!impl.has_storage() || impl.numel() == 0) return nullptr;
+  auto* base = static_cast<const char*>(impl.storage().data());
+  return const_cast<char*>(base == nullptr ? base : base + impl.storage_offset() * impl.itemsize());
+}
+
+void fill_meta(const at::Tensor& t, TfMeta& m) {
+  c10::TensorImpl& impl = *t.unsafeGetTensorImpl();
+  m.flags = flags_of(t, impl);
+  m.impl = t.unsafeGetTensorImpl();
+  m.dtype = int8_t(t.scalar_type());
+  m.device_type = int8_t(impl.device().type());
+  m.device_index = impl.device().index();
+  m.use_count = t.use_count();
+  m.version = impl.is_inference() ? -1 : impl.version_counter().current_version();
+  m.offset = m.nbytes = m.storage_use_count = m.numel = 0;
+  m.rank = 0;
+  m.data = m.storage = m.storage_data = nullptr;
+  if (m.flags & HAS_STORAGE) {
+    const c10::Storage& s = impl.storage();
+    m.storage = s.unsafeGetStorageImpl();
+    m.storage_data = const_cast<void*>(s.data());
+    m.nbytes = int64_t(s.nbytes());
+    m.storage_use_count = s.use_count();
+    m.offset = impl.storage_offset();
+    m.data = address(impl);
+  }
+  if (m.flags & NESTED) return;
+  m.numel = impl.numel();
+  m.rank = uint8_t(std::min<int64_t>(impl.dim(), MAX_RANK));
+  for (int i = 0; i < m.rank; ++i) {
+    m.sizes[i] = impl.size(i);
+    m.strides[i] = m.flags & STRIDED ? impl.stride(i) : 0;
+  }
+}
+
+bool matches(const at::Tensor& t, const TfExpect& e, uint32_t mask, void** data) {
+  c10::TensorImpl& impl = *t.unsafeGetTensorImpl();
+  if (int8_t(t.scalar_type()) != e.dtype || impl.dim() != e.rank) return false;
+  c10::Device device = impl.device();
+  if (int8_t(device.type()) != e.device_type || device.index() != e.device_index) return false;
+  if (((flags_of(t, impl) ^ e.flags) & mask) != 0) return false;
+  size_t bytes = e.rank * sizeof(int64_t);
+  if (std::memcmp(impl.sizes().data(), e.sizes, bytes) != 0) return false;
+  if (std::memcmp(impl.strides().data(), e.strides, bytes) != 0) return false;
+  *data = address(impl);
+  return (reinterpret_cast<uint64_t>(*data) & (e.align - 1)) == 0;
+}
+
+at::Tensor empty_strided(c10::IntArrayRef sizes, c10::IntArrayRef strides, c10::ScalarType dtype, c10::Device device) {
+  if (device.is_cpu()) return at::detail::empty_strided_cpu(sizes, strides, dtype);
+  TORCH_CHECK(device.is_cuda(), "no kernels run on ", device.str());
+  c10::OptionalDeviceGuard guard(device);
+  return at::detail::empty_strided_generic(sizes, strides, c10::GetAllocator(c10::kCUDA),
+                                           DispatchKeySet(DispatchKey::CUDA), dtype);
+}
+
+}  // namespace
+
+extern "C" {
+
+struct TfGlobal {
+  uint64_t included, excluded;
+  int32_t threads;
+  uint8_t grad, inference, autocast_cpu, autocast_cuda, autocast_cpu_dtype, autocast_cuda_dtype, deterministic,
+      tf32_matmul, tf32_conv, default_dtype, fill_uninitialized;
+};
+
+char* tf_meta(const at::Tensor* t, TfMeta* out) {
+  return guarded([&] {
+    TORCH_CHECK(t->defined(), "an undefined tensor");
+    fill_meta(*t, *out);
+    if (t->is_view()) out->flags |= VIEW;
+  });
+}
+
+// `*bad` is the index of the first tensor that does not match, or `n`.
+char* tf_check(const at::Tensor* const* tensors, const TfExpect* expect, size_t n, uint32_t mask, void** data,
+               size_t* bad) {
+  return guarded([&] {
+    *bad = 0;
+    while (*bad < n && tensors[*bad]->defined() && matches(*tensors[*bad], expect[*bad], mask, &data[*bad])) ++*bad;
+  });
+}
+
+char* tf_empty_strided(const int64_t* sizes, const int64_t* strides, size_t rank, int8_t dtype, int8_t device_type,
+                       int8_t device_index, at::Tensor** out) {
+  return guarded([&] {
+    c10::Device device(c10::DeviceType(device_type), device_index);
+    *out = new at::Tensor(empty_strided({sizes, rank}, {strides, rank}, c10::ScalarType(dtype), device));
+  });
+}
+
+char* tf_view_of(const at::Tensor* base, int64_t byte_offset, int8_t dtype, const int64_t* sizes,
+                 const int64_t* strides, size_t rank, at::Tensor** out) {
+  return guarded([&] {
+    *out = new at::Tensor(view_of(*base, byte_offset, c10::ScalarType(dtype), {sizes, rank}, {strides, rank}));
+  });
+}
+
+char* tf_global(TfGlobal* out) {
+  return guarded([&] {
+    const at::Context& ctx = at::globalContext();
+    auto local = c10::impl::tls_local_dispatch_key_set();
+    out->included = local.included_.raw_repr();
+    out->excluded = local.excluded_.raw_repr();
+    out->threads = at::get_num_threads();
+    out->grad = c10::GradMode::is_enabled();
+    out->inference = c10::InferenceMode::is_enabled();
+    out->autocast_cpu = at::autocast::is_autocast_enabled(c10::kCPU);
+    out->autocast_cuda = at::autocast::is_autocast_enabled(c10::kCUDA);
+    out->autocast_cpu_dtype = uint8_t(at::autocast::get_autocast_dtype(c10::kCPU));
+    out->autocast_cuda_dtype = uint8_t(at::autocast::get_autocast_dtype(c10::kCUDA));
+    out->deterministic = ctx.deterministicAlgorithms();
+    out->fill_uninitialized = ctx.deterministicFillUninitializedMemory();
+    out->tf32_matmul = uint8_t(ctx.float32Precision(at::Float32Backend::CUDA, at::Float32Op::MATMUL));
+    out->tf32_conv = uint8_t(ctx.float32Precision(at::Float32Backend::CUDA, at::Float32Op::CONV));
+    out->default_dtype = uint8_t(c10::get_default_dtype_as_scalartype());
+  });
+}
+
+char* tf_cuda_devices(int32_t* out) {
+  return guarded([&] {
+    TORCH_CHECK(at::hasCUDA(), "libtorch was built without CUDA");
+    *out = at::detail::getCUDAHooks().deviceCount();
+  });
+}
+
+char* tf_cuda_stream(int8_t device, void** out) {
+  return guarded([&] {
+    const auto* guard = c10::impl::getDeviceGuardImpl(c10::kCUDA);
+    *out = guard->getStreamNativeHandle(guard->getStream(c10::Device(c10::kCUDA, device)));
+  });
+}
+
+}  // extern "C"
