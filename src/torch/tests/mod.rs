@@ -1,6 +1,7 @@
 mod calls;
 mod capture;
 mod tensors;
+mod zoo;
 
 use tch::{Kind, Tensor};
 
