@@ -16,6 +16,7 @@ fn assemble(program: &Program) -> String {
     for target in Target::ALL {
         let ptx = compile_ptx(program, target, &PtxOptions::default()).unwrap();
         if let Some(report) = ptxas::assemble(&ptx.text, target.name()) {
+            println!("{} {target}: {} registers, {} bytes", program.name, report.registers, ptx.text.len());
             assert_eq!(report.spill_bytes, 0, "{} {target}\n{}", program.name, report.log);
         }
         if target == Target::Sm90a {
@@ -36,11 +37,18 @@ fn vector_add_moves_16_bytes_at_a_time() {
 }
 
 #[test]
-fn layer_norm_stays_in_registers() {
-    for (elem, cols, tile, warps) in
-        [(Elem::F32, 1024, 1, 4), (Elem::Bf16, 768, 4, 4), (Elem::F32, 100, 1, 1)]
-    {
-        let text = assemble(&kernels::layer_norm(elem, cols, tile, warps).unwrap());
-        assert!(text.contains("ld.global.v4.b32"), "{elem} {cols}\n{text}");
+fn row_kernels_stay_in_registers() {
+    let sizes =
+        [(Elem::F32, 1024, 1, 4), (Elem::Bf16, 768, 4, 4), (Elem::F32, 100, 1, 1), (Elem::F16, 4096, 1, 4)];
+    for (elem, cols, tile, warps) in sizes {
+        for program in [
+            kernels::layer_norm(elem, cols, tile, warps).unwrap(),
+            kernels::softmax(elem, cols, tile, warps).unwrap(),
+            kernels::bias_gelu_residual(elem, cols, tile, warps).unwrap(),
+        ] {
+            let text = assemble(&program);
+            assert!(text.contains("ld.global.v4.b32"), "{program}\n{text}");
+            assert!(text.contains("st.global.v4.b32"), "{program}\n{text}");
+        }
     }
 }

@@ -19,7 +19,7 @@ mod scalar;
 mod shared;
 mod target;
 
-use tilefuse_block::{Elem, Kind, Program};
+use tilefuse_block::{Elem, Kind, Program, expand_math, verify};
 
 use crate::error::{Error, Result};
 use assign::Assignment;
@@ -54,6 +54,7 @@ pub struct Ptx {
 /// 64-bit addresses.
 pub fn compile_ptx(program: &Program, target: Target, options: &PtxOptions) -> Result<Ptx> {
     let version = target.ptx_version(options.driver)?;
+    let program = &prepare(program)?;
     let plan = fitting_plan(program)?;
     let module = module_text(&plan, target)?;
     let text = llvm::compile(&module.text, target, version)?;
@@ -68,7 +69,17 @@ pub fn compile_ptx(program: &Program, target: Target, options: &PtxOptions) -> R
 
 /// The LLVM IR that [`compile_ptx`] makes of a program, before it is optimised; for people to read.
 pub fn emit_llvm(program: &Program, target: Target) -> Result<String> {
+    let program = &prepare(program)?;
     Ok(module_text(&fitting_plan(program)?, target)?.text)
+}
+
+/// The program, checked, in base functions.
+fn prepare(program: &Program) -> Result<Program> {
+    let invalid = |message: String| Error::Invalid { program: program.name.clone(), message };
+    verify(program).map_err(|e| invalid(e.to_string()))?;
+    let mut program = program.clone();
+    expand_math(&mut program).map_err(|e| invalid(e.to_string()))?;
+    Ok(program)
 }
 
 /// Layouts for the number of warps that the program names, or for more where its tiles need them.
