@@ -1,0 +1,139 @@
+//! One case: a program, its arguments, and how close the device must come to the interpreter.
+
+use std::sync::Arc;
+
+use tilefuse_block::interp::{self, Arg};
+use tilefuse_block::{Data, Literal, Program, expand_math};
+use tilefuse_codegen::cuda::{Buffer, Device, Kernel};
+use tilefuse_codegen::ptx::{PtxOptions, Target, compile_ptx, emit_llvm};
+
+/// Bytes after each buffer that no kernel may touch.
+const GUARD: usize = 256;
+
+/// What counts as equal.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Tolerance {
+    /// Bit for bit; any NaN equals any other.
+    Exact,
+    /// Within an absolute and a relative error.
+    Close { absolute: f64, relative: f64 },
+}
+
+pub(crate) struct Case {
+    pub(crate) name: String,
+    pub(crate) program: Program,
+    pub(crate) args: Vec<Arg>,
+    pub(crate) grid: u32,
+    pub(crate) tolerance: Tolerance,
+}
+
+/// What the buffers hold after the interpreter has run a case.
+fn interpret(case: &Case) -> Result<Vec<Arg>, String> {
+    let mut expected = case.args.clone();
+    let mut program = case.program.clone();
+    expand_math(&mut program).map_err(|e| e.to_string())?;
+    interp::run(&program, &mut expected, [case.grid, 1, 1])
+        .map_err(|e| format!("interpreter: {e}\n{}", case.program))?;
+    Ok(expected)
+}
+
+/// Interprets a case, compiles it and assembles what comes out, for Hopper.
+pub(crate) fn assemble(case: &Case) -> Result<(), String> {
+    interpret(case)?;
+    let target = Target::Sm90a;
+    let ptx = compile_ptx(&case.program, target, &PtxOptions::default()).map_err(|e| {
+        format!("{e}\n{}\n{}", case.program, emit_llvm(&case.program, target).unwrap_or_default())
+    })?;
+    match crate::ptxas::assemble(&ptx.text, target.name()) {
+        Some(report) if report.spill_bytes > 0 => Err(format!("spills\n{}{}", report.log, case.program)),
+        Some(_) => Ok(()),
+        None => Err("no ptxas".to_owned()),
+    }
+}
+
+/// Runs a case on the device and in the interpreter.
+pub(crate) fn run(device: &Arc<Device>, case: &Case) -> Result<(), String> {
+    let expected = interpret(case)?;
+    let found = on_device(device, case)?;
+    for (index, (expected, found)) in expected.iter().zip(found).enumerate() {
+        let (Arg::Buffer(expected), Some(found)) = (expected, found) else { continue };
+        let (bytes, guard) = found.split_at(expected.bytes.len());
+        if guard.iter().any(|&b| b != 0xAA) {
+            return Err(format!("argument {index} was written beyond its end\n{}", case.program));
+        }
+        compare(case, index, &expected.data(), &Data::from_bytes(expected.elem, bytes))?;
+    }
+    Ok(())
+}
+
+/// Runs a case on the device and returns the contents of its buffers with what follows them.
+fn on_device(device: &Arc<Device>, case: &Case) -> Result<Vec<Option<Vec<u8>>>, String> {
+    let text = |e: tilefuse_codegen::Error| format!("{e}\n{}", case.program);
+    let target = device.target().map_err(text)?;
+    let ptx = compile_ptx(&case.program, target, &device.ptx_options()).map_err(text)?;
+    let kernel = Kernel::load(device, &ptx).map_err(|e| format!("{e}\n{}", ptx.text))?;
+    let mut buffers = Vec::new();
+    let mut words = Vec::new();
+    for arg in &case.args {
+        match arg {
+            Arg::Scalar(literal) => {
+                words.push(bits(*literal));
+                buffers.push(None);
+            }
+            Arg::Buffer(buffer) => {
+                let mut contents = buffer.bytes.clone();
+                contents.resize(contents.len() + GUARD, 0xAA);
+                let buffer = Buffer::from_bytes(device, &contents).map_err(text)?;
+                words.push(buffer.address());
+                buffers.push(Some(buffer));
+            }
+        }
+    }
+    // SAFETY: one argument for each parameter; the interpreter found every access inside its buffer.
+    unsafe { kernel.launch(std::ptr::null_mut(), u64::from(case.grid), &words) }.map_err(text)?;
+    let read = |b: &Option<Buffer>| b.as_ref().map(|b| b.to_bytes()).transpose();
+    buffers.iter().map(read).collect::<Result<_, _>>().map_err(text)
+}
+
+/// A scalar as the kernel takes it.
+fn bits(literal: Literal) -> u64 {
+    let mut word = [0; 8];
+    let bytes = Data::repeat(literal, 1).to_bytes();
+    word[..bytes.len()].copy_from_slice(&bytes);
+    u64::from_le_bytes(word)
+}
+
+fn compare(case: &Case, index: usize, expected: &Data, found: &Data) -> Result<(), String> {
+    let pairs = expected.literals().into_iter().zip(found.literals());
+    let wrong: Vec<_> = pairs.enumerate().filter(|(_, (e, f))| !equal(case.tolerance, *e, *f)).collect();
+    let Some((at, (e, f))) = wrong.first() else { return Ok(()) };
+    let inputs: Vec<String> = case
+        .args
+        .iter()
+        .filter_map(|a| a.data().and_then(|d| d.get(*at)))
+        .map(|l| format!("{} ({:x})", l.as_f64(), l.bits))
+        .collect();
+    Err(format!(
+        "argument {index}: {} elements differ, the first is {at}: {} ({:x}) expected, {} ({:x}) found; there: {}\n{}",
+        wrong.len(),
+        e.as_f64(),
+        e.bits,
+        f.as_f64(),
+        f.bits,
+        inputs.join(", "),
+        case.program
+    ))
+}
+
+fn equal(tolerance: Tolerance, e: Literal, f: Literal) -> bool {
+    if e.bits == f.bits {
+        return true;
+    }
+    match tolerance {
+        Tolerance::Exact => false,
+        Tolerance::Close { absolute, relative } => {
+            let (e, f) = (e.as_f64(), f.as_f64());
+            (e - f).abs() <= absolute + relative * e.abs()
+        }
+    }
+}
