@@ -116,28 +116,28 @@ scalar_fns! {
     // Exponentials and logarithms.
     Exp "exp" 1 Float Math 2.0 16 "e to the power of the operand.";
     Exp2 "exp2" 1 Float Math 2.0 17 "2 to the power of the operand.";
-    Expm1 "expm1" 1 Float Math 2.0 20 "exp(x) - 1.";
+    Expm1 "expm1" 1 Float Math 2.0 18 "exp(x) - 1.";
     Log "log" 1 Float Math 2.0 28 "Natural logarithm.";
-    Log2 "log2" 1 Float Math 2.0 20 "Logarithm to base 2.";
-    Log10 "log10" 1 Float Math 2.0 20 "Logarithm to base 10.";
-    Log1p "log1p" 1 Float Math 2.0 24 "log(1 + x).";
+    Log2 "log2" 1 Float Math 2.0 29 "Logarithm to base 2.";
+    Log10 "log10" 1 Float Math 2.0 31 "Logarithm to base 10.";
+    Log1p "log1p" 1 Float Math 2.0 31 "log(1 + x).";
     // Trigonometry.
     Sin "sin" 1 Float Math 2.0 56 "Sine.";
     Cos "cos" 1 Float Math 2.0 56 "Cosine.";
-    Tan "tan" 1 Float Math 2.0 40 "Tangent.";
-    Asin "asin" 1 Float Math 2.0 20 "Arc sine.";
-    Acos "acos" 1 Float Math 2.0 20 "Arc cosine.";
-    Atan "atan" 1 Float Math 2.0 20 "Arc tangent.";
-    Atan2 "atan2" 2 Float Math 2.0 30 "Angle of the point (second, first), with C's special cases.";
-    Sinh "sinh" 1 Float Math 2.0 30 "Hyperbolic sine.";
-    Cosh "cosh" 1 Float Math 2.0 20 "Hyperbolic cosine.";
+    Tan "tan" 1 Float Math 2.0 74 "Tangent.";
+    Asin "asin" 1 Float Math 2.0 23 "Arc sine.";
+    Acos "acos" 1 Float Math 2.0 28 "Arc cosine.";
+    Atan "atan" 1 Float Math 2.0 24 "Arc tangent.";
+    Atan2 "atan2" 2 Float Math 2.0 36 "Angle of the point (second, first), with C's special cases.";
+    Sinh "sinh" 1 Float Math 2.0 32 "Hyperbolic sine.";
+    Cosh "cosh" 1 Float Math 2.0 21 "Hyperbolic cosine.";
     Tanh "tanh" 1 Float Math 2.0 25 "Hyperbolic tangent.";
-    Asinh "asinh" 1 Float Math 2.0 40 "Inverse hyperbolic sine.";
-    Acosh "acosh" 1 Float Math 2.0 40 "Inverse hyperbolic cosine.";
-    Atanh "atanh" 1 Float Math 2.0 40 "Inverse hyperbolic tangent.";
+    Asinh "asinh" 1 Float Math 2.0 71 "Inverse hyperbolic sine.";
+    Acosh "acosh" 1 Float Math 2.0 66 "Inverse hyperbolic cosine.";
+    Atanh "atanh" 1 Float Math 2.0 74 "Inverse hyperbolic tangent.";
     // Error function and the logistic function.
     Erf "erf" 1 Float Math 2.0 32 "Error function.";
-    Erfc "erfc" 1 Float Math 4.0 40 "Complementary error function.";
+    Erfc "erfc" 1 Float Math 4.0 50 "Complementary error function.";
     Sigmoid "sigmoid" 1 Float Math 2.0 22 "1 / (1 + exp(-x)).";
 }
 

@@ -153,6 +153,7 @@ pub fn math_f64(function: ScalarFn, x: f64, y: f64) -> f64 {
         ScalarFn::Cosh => x.cosh(),
         ScalarFn::Tanh => x.tanh(),
         ScalarFn::Asinh => libm::asinh(x),
+        ScalarFn::Acosh if x < 1.0 => f64::NAN,
         ScalarFn::Acosh => libm::acosh(x),
         ScalarFn::Atanh => libm::atanh(x),
         ScalarFn::Erf => libm::erf(x),

@@ -40,3 +40,31 @@ pub(crate) fn erf<F: Single>(x: F) -> F {
     let far = (-r.poly(&EXP2)).fma_lit(scale, 1.0);
     F::select(a.below(1.0), near, far.copysign(x))
 }
+
+/// `(0.8 + 1.6a) exp(a^2) erfc(a)` in `a / (a + 2)`, for `a` in [0, 10.08]; the factor 0.8 keeps it below 1.
+const ERFCX: [f64; 10] = [
+    -0.16730991,
+    0.4991774,
+    -0.3556585,
+    -0.050293293,
+    -0.36498618,
+    0.4381034,
+    1.3359853,
+    -2.6269834,
+    1.394592,
+    0.8,
+];
+
+/// `exp(-a^2) P(a / (a + 2)) / (0.8 + 1.6a)` with `a = |x|`, taken from 2 for negative `x`.
+pub(crate) fn erfc<F: Single>(x: F) -> F {
+    let a = x.abs().at_most(10.08);
+    let square = a * a;
+    let rest = a.fma(a, -square);
+    let scaled = (a / a.plus(2.0)).poly(&ERFCX) / a.mul_add(1.6, 0.8);
+    // exp(-square - rest), the rest being less than 2^-18; the product with the power of two comes last, because
+    // it may be subnormal.
+    let (first, second, p) = super::exp::exp_factors(-square);
+    let p = (-rest).fma(p, p) * scaled;
+    let tail = p * first * second;
+    F::select(x.below(0.0), tail.lit(2.0) - tail, tail)
+}

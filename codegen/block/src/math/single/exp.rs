@@ -30,6 +30,19 @@ pub(crate) fn exp<F: Single>(x: F) -> F {
     r.poly(&[c7, c6, c5, c4, c3, c2, 1.0, 1.0]) * s * s
 }
 
+/// `(a, b, exp(r))` with `exp(x) = exp(r) a b`, `|r| <= ln(2) / 2` and powers of two `a` and `b`, for `x` in
+/// [-150, 150].
+pub(super) fn exp_factors<F: Single>(x: F) -> (F, F, F) {
+    let t = x.mul_add(LOG2_E, MAGIC + 2.0 * BIAS);
+    let n = t.plus(-MAGIC - 2.0 * BIAS);
+    let half = t.bits() >> 1;
+    let first = F::from_bits(half << 23);
+    let second = F::from_bits((t.bits() - half) << 23);
+    let r = n.lit_fma(-LN2_LO, n.lit_fma(-LN2_HI, x));
+    let [c7, c6, c5, c4, c3, c2] = EXP_HALF;
+    (first, second, r.poly(&[c7, c6, c5, c4, c3, c2, 1.0, 1.0]))
+}
+
 /// `x = n + r`; `2^n` is applied as two powers of two, `n >> 1` and the rest.
 pub(crate) fn exp2<F: Single>(x: F) -> F {
     let x = x.at_least(-151.0).at_most(129.0);
@@ -71,4 +84,34 @@ pub(crate) fn tanh<F: Single>(x: F) -> F {
     let minus = p.fma(power, power.plus(-1.0));
     let plus = p.fma(power, power.plus(1.0));
     (minus / plus).copysign(x)
+}
+
+/// `2 (exp(r) 2^(n-1) - 1/2)`: halved, the power of two stays finite up to the largest result.
+pub(crate) fn expm1<F: Single>(x: F) -> F {
+    let (power, p) = exp_m1_parts(x.at_least(-18.0).at_most(89.0), -1.0);
+    let half = p.fma(power, power.plus(-0.5));
+    (half + half).copysign(x)
+}
+
+/// `(e^|x| / 4, e^-|x| / 2)`, where the first is finite wherever the hyperbolic functions are.
+fn quarter_and_inverse<F: Single>(x: F) -> (F, F) {
+    let (power, p) = exp_m1_parts(x.abs().at_most(89.5), -2.0);
+    let quarter = p.fma(power, power);
+    (quarter, quarter.under(0.125))
+}
+
+/// `(sinh(x) / x - 1) / x^2` in `x^2`, for |x| < 1.
+const SINH: [f64; 4] = [2.759186e-6, 0.00019846353, 0.008333298, 0.16666667];
+
+pub(crate) fn sinh<F: Single>(x: F) -> F {
+    let (quarter, inverse) = quarter_and_inverse(x);
+    let far = quarter.lit_fma(2.0, -inverse);
+    let s = x * x;
+    let near = (s.poly(&SINH) * s).fma(x, x);
+    F::select(x.abs().below(1.0), near, far.copysign(x))
+}
+
+pub(crate) fn cosh<F: Single>(x: F) -> F {
+    let (quarter, inverse) = quarter_and_inverse(x);
+    quarter.lit_fma(2.0, inverse)
 }

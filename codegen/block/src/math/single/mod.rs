@@ -5,12 +5,14 @@
 
 mod error;
 mod exp;
+mod inverse;
 mod log;
 mod pow;
 mod trig;
 
-pub(super) use error::erf;
-pub(super) use exp::{exp, exp2, sigmoid, tanh};
-pub(super) use log::log;
+pub(super) use error::{erf, erfc};
+pub(super) use exp::{cosh, exp, exp2, expm1, sigmoid, sinh, tanh};
+pub(super) use inverse::{acos, acosh, asin, asinh, atan, atan2, atanh};
+pub(super) use log::{log, log1p, log2, log10};
 pub(super) use pow::{pow, rsqrt};
-pub(super) use trig::{cos, sin};
+pub(super) use trig::{cos, sin, tan};

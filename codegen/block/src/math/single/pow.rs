@@ -39,7 +39,7 @@ pub(crate) fn rsqrt<F: Float>(x: F) -> F {
 }
 
 /// The logarithm to base 2 of positive finite `a`, to 2^-38.
-fn log2<D: Double>(a: D) -> D {
+pub(super) fn log2_wide<D: Double>(a: D) -> D {
     let e = a.bits().plus(-ROOT_HALF) >> 52;
     let f = D::from_bits(a.bits() - (e << 52)).plus(-1.0);
     let n = D::from_bits(e.plus(MAGIC.to_bits() as i64)).plus(-MAGIC);
@@ -59,7 +59,7 @@ pub(crate) fn pow<F: Single>(x: F, y: F) -> F {
     let a = x.abs();
     let finite = a.below(f64::INFINITY);
     let wide = a.widen();
-    let l = F::D::select(finite, log2(wide), wide).replace(a.is(0.0), f64::NEG_INFINITY);
+    let l = F::D::select(finite, log2_wide(wide), wide).replace(a.is(0.0), f64::NEG_INFINITY);
     let bounded = y.at_least(-1e38).at_most(1e38);
     let magnitude = exp2(l * bounded.widen()).narrow();
     signed_power(x, y, magnitude)

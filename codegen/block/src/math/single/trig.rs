@@ -54,3 +54,19 @@ pub(crate) fn cos<F: Single>(x: F) -> F {
     let (r, n) = reduce(x);
     quadrant::<F>(r, n.plus(1))
 }
+
+/// `sin(r) / r` and `cos(r)` in `r^2`, |r| <= π/4, for `f64`.
+const SIN_WIDE: [f64; 4] = [-0.0001951565777567183, 0.008332166382388907, -0.1666665476395195, 1.0];
+const COS_WIDE: [f64; 5] =
+    [2.4388367582523743e-5, -0.001388674215047526, 0.04166662265967033, -0.4999999971946897, 1.0];
+
+/// `sin(r) / cos(r)`, or `-cos(r) / sin(r)` in odd quadrants, in `f64`.
+pub(crate) fn tan<F: Single>(x: F) -> F {
+    let (r, n) = reduce(x);
+    let s = r * r;
+    let sine = s.poly(&SIN_WIDE) * r;
+    let cosine = s.poly(&COS_WIDE);
+    let odd = n.has(1);
+    let tangent = F::D::select(odd, -cosine, sine) / F::D::select(odd, sine, cosine);
+    F::select(x.is(0.0), x, tangent.narrow())
+}

@@ -5,42 +5,9 @@
 //! `RUSTFLAGS=-Ctarget-cpu=native TILEFUSE_MATH_SWEEP=exp cargo test --release -p tilefuse-block sweep -- --nocapture`.
 
 use super::math_functions;
+use crate::eval::math_f64;
 use crate::math::{eval_f32, testing};
 use crate::scalar_fn::ScalarFn;
-
-/// The function in `f64`, which is exact enough to judge `f32`.
-pub(super) fn reference(function: ScalarFn) -> fn(f64, f64) -> f64 {
-    match function {
-        ScalarFn::Rsqrt => |x, _| 1.0 / x.sqrt(),
-        ScalarFn::Pow => f64::powf,
-        ScalarFn::Exp => |x, _| x.exp(),
-        ScalarFn::Exp2 => |x, _| x.exp2(),
-        ScalarFn::Expm1 => |x, _| x.exp_m1(),
-        ScalarFn::Log => |x, _| x.ln(),
-        ScalarFn::Log2 => |x, _| x.log2(),
-        ScalarFn::Log10 => |x, _| x.log10(),
-        ScalarFn::Log1p => |x, _| x.ln_1p(),
-        ScalarFn::Sin => |x, _| x.sin(),
-        ScalarFn::Cos => |x, _| x.cos(),
-        ScalarFn::Tan => |x, _| x.tan(),
-        ScalarFn::Asin => |x, _| x.asin(),
-        ScalarFn::Acos => |x, _| x.acos(),
-        ScalarFn::Atan => |x, _| x.atan(),
-        ScalarFn::Atan2 => f64::atan2,
-        ScalarFn::Sinh => |x, _| x.sinh(),
-        ScalarFn::Cosh => |x, _| x.cosh(),
-        ScalarFn::Tanh => |x, _| x.tanh(),
-        ScalarFn::Asinh => |x, _| libm::asinh(x),
-        ScalarFn::Acosh => |x, _| libm::acosh(x),
-        ScalarFn::Atanh => |x, _| libm::atanh(x),
-        ScalarFn::Erf => |x, _| libm::erf(x),
-        ScalarFn::Erfc => |x, _| libm::erfc(x),
-        ScalarFn::Sigmoid => {
-            |x, _| if x > 0.0 { 1.0 / (1.0 + (-x).exp()) } else { x.exp() / (1.0 + x.exp()) }
-        }
-        _ => |_, _| f64::NAN,
-    }
-}
 
 /// The distance of `value` from `exact` in units in the last place of `f32` at `exact`; infinite where one is NaN,
 /// infinite or a zero of some sign and the other is not.
@@ -79,9 +46,9 @@ impl Worst {
         Worst { ulp: 0.0, at: [0.0; 2], value: 0.0, exact: 0.0 }
     }
 
-    fn see(&mut self, function: ScalarFn, reference: fn(f64, f64) -> f64, [x, y]: [f32; 2]) {
+    fn see(&mut self, function: ScalarFn, [x, y]: [f32; 2]) {
         let Some(value) = eval_f32(function, x, y) else { return };
-        let exact = reference(f64::from(x), f64::from(y));
+        let exact = math_f64(function, f64::from(x), f64::from(y));
         let ulp = error_f32(value, exact);
         if ulp > self.ulp {
             *self = Worst { ulp, at: [x, y], value, exact };
@@ -107,10 +74,9 @@ fn neighbours(value: f32) -> impl Iterator<Item = f32> {
 
 fn worst_of_one(function: ScalarFn, per_binade: u32) -> Worst {
     let mut worst = Worst::new();
-    let reference = reference(function);
     let edges = testing::edges_f32(function).into_iter().flat_map(|[x, _]| neighbours(x));
     for x in edges.chain(stratified(per_binade)) {
-        worst.see(function, reference, [x, x]);
+        worst.see(function, [x, x]);
     }
     worst
 }
@@ -123,11 +89,10 @@ fn scramble(i: u64) -> u64 {
 
 fn worst_of_two(function: ScalarFn, samples: u64) -> Worst {
     let mut worst = Worst::new();
-    let reference = reference(function);
     for [x, y] in testing::edges_f32(function) {
         for (a, b) in [(0, 0), (1, 0), (-1, 0), (0, 1), (0, -1), (1, 1), (-1, -1)] {
             let near = |v: f32, d: i32| f32::from_bits(v.to_bits().wrapping_add_signed(d));
-            worst.see(function, reference, [near(x, a), near(y, b)]);
+            worst.see(function, [near(x, a), near(y, b)]);
         }
     }
     for i in 0..samples {
@@ -143,9 +108,9 @@ fn worst_of_two(function: ScalarFn, samples: u64) -> Worst {
             2 => (fitting * 0.1).round(),
             _ => power,
         };
-        worst.see(function, reference, [x, y]);
+        worst.see(function, [x, y]);
         let near = f32::from_bits(0x3f80_0000 ^ (bits as u32 & 0x00ff_ffff));
-        worst.see(function, reference, [near, fitting / near.log2()]);
+        worst.see(function, [near, fitting / near.log2()]);
     }
     worst
 }
