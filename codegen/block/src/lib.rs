@@ -12,6 +12,7 @@ mod infer;
 pub mod interp;
 pub mod math;
 mod parse;
+pub mod passes;
 mod print;
 mod program;
 mod scalar_fn;

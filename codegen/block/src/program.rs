@@ -69,7 +69,7 @@ pub enum CacheHint {
 }
 
 /// The operation, without operands.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum OpKind {
     /// A literal, repeated over the result's shape. No operands.
     Const(Literal),
@@ -137,6 +137,21 @@ pub enum OpKind {
     For,
     /// Ends a region, handing values to the operation that owns it.
     Yield,
+}
+
+impl OpKind {
+    /// Whether the operation only computes its results: it touches no memory and ends no region.
+    pub fn is_pure(&self) -> bool {
+        !matches!(self, OpKind::Load { .. } | OpKind::Store { .. } | OpKind::For | OpKind::Yield)
+    }
+}
+
+impl Op {
+    /// Whether the operation or one in its regions writes memory.
+    pub fn has_store(&self) -> bool {
+        let inner = |region: &Region| region.ops.iter().any(Op::has_store);
+        matches!(self.kind, OpKind::Store { .. }) || self.regions.iter().any(inner)
+    }
 }
 
 /// An operation with operands, results and regions.

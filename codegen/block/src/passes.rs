@@ -1,0 +1,89 @@
+//! Passes: each rewrites a valid program into a valid one that computes the same.
+//!
+//! "The same" is bit by bit, except for which NaN a function gives and for the accuracy of constant folding, which
+//! uses the reference of [`crate::eval`]. An explicit cast that rounds is never removed.
+
+mod canonicalize;
+mod cse;
+mod dce;
+mod licm;
+mod renumber;
+
+use thiserror::Error;
+
+use crate::program::Program;
+use crate::verify::{VerifyError, verify};
+
+pub use canonicalize::canonicalize;
+pub use cse::cse;
+pub use dce::dce;
+pub use licm::licm;
+pub use renumber::renumber;
+
+/// A pass: its name and its function.
+pub type Pass = (&'static str, fn(&mut Program));
+
+/// What [`optimize`] does, in order.
+pub const PASSES: &[Pass] = &[
+    ("canonicalize", canonicalize),
+    ("cse", cse),
+    ("licm", licm),
+    ("canonicalize-again", canonicalize),
+    ("cse-again", cse),
+    ("dce", dce),
+    ("renumber", renumber),
+];
+
+/// A pass made an invalid program: a defect of the pass.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("after pass {pass}: {error}")]
+pub struct PassError {
+    /// The pass, or `input` where the program was not valid to begin with.
+    pub pass: &'static str,
+    /// What is wrong with the program.
+    pub error: Box<VerifyError>,
+}
+
+/// Called with the name of a pass and the program after it.
+pub type Observer<'a> = &'a mut dyn FnMut(&'static str, &Program);
+
+/// How passes are run and watched.
+#[derive(Default)]
+pub struct PassOptions<'a> {
+    /// Stop after the pass of this name.
+    pub stop_after: Option<&'a str>,
+    /// Called after each pass.
+    pub observe: Option<Observer<'a>>,
+}
+
+/// Runs [`PASSES`].
+pub fn optimize(program: &mut Program) -> Result<(), PassError> {
+    run_passes(program, PASSES, &mut PassOptions::default())
+}
+
+/// Runs passes. The verifier checks the input, and in debug builds what each pass makes.
+pub fn run_passes(
+    program: &mut Program,
+    passes: &[Pass],
+    options: &mut PassOptions<'_>,
+) -> Result<(), PassError> {
+    let check =
+        |pass, program: &Program| verify(program).map_err(|error| PassError { pass, error: Box::new(error) });
+    check("input", program)?;
+    for &(pass, function) in passes {
+        function(program);
+        if cfg!(debug_assertions) {
+            check(pass, program)?;
+        }
+        if let Some(observe) = &mut options.observe {
+            observe(pass, program);
+        }
+        if options.stop_after == Some(pass) {
+            break;
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,419 @@
+use expect_test::{Expect, expect};
+
+use super::{PASSES, PassOptions, canonicalize, cse, dce, licm, optimize, renumber, run_passes};
+use crate::program::Program;
+use crate::verify::verify;
+
+/// Runs passes on the body of a kernel with a few parameters and shows the body that comes out.
+fn check(passes: &[fn(&mut Program)], body: &str, expect: Expect) {
+    let header = "kernel @f(%x: ptr<f32>, %y: ptr<i32>, %n: i32, %t: f32, %c: bool) warps(4) {";
+    let text = format!("{header}\n{body}\n}}\n");
+    let mut program: Program = text.parse().unwrap_or_else(|error| panic!("{error}\n{text}"));
+    verify(&program).unwrap();
+    for pass in passes {
+        pass(&mut program);
+        verify(&program).unwrap();
+    }
+    let printed = program.to_string();
+    let lines: Vec<&str> = printed.lines().collect();
+    let body: String = lines[1..lines.len() - 1]
+        .iter()
+        .map(|l| format!("{}\n", l.strip_prefix("  ").unwrap_or(l)))
+        .collect();
+    expect.assert_eq(&body);
+}
+
+/// Canonical form without what is then dead.
+fn canonical(body: &str, expect: Expect) {
+    check(&[canonicalize, cse, dce, renumber], body, expect);
+}
+
+#[test]
+fn dead_code_goes() {
+    check(
+        &[dce],
+        "%z = const 0 : i32
+         %one = const 1 : i32
+         %unused = map neg %n
+         %s, %k = for %i in %z..%n step %one with (%a = %z, %b = %one) {
+           %d = map add %a, %i
+           %e = map mul %b, %i
+           store %y, %i, %e
+           yield %d, %e
+         }
+         %u = for %i2 in %z..%n step %one with (%a2 = %z) {
+           yield %i2
+         }",
+        expect![[r#"
+            %z = const 0 : i32
+            %one = const 1 : i32
+            %k = for %i in %z..%n step %one with (%b = %one) {
+              %e = map mul %b, %i
+              store %y, %i, %e
+              yield %e
+            }
+        "#]],
+    );
+}
+
+#[test]
+fn nothing_is_computed_twice() {
+    check(
+        &[cse],
+        "%a = map add %n, %n
+         %v = load %y, %n
+         %w = load %y, %n
+         %b = map add %n, %n
+         %s = map sub %a, %v
+         %u = map sub %b, %w
+         store %y, %a, %s
+         %v2 = load %y, %n
+         store %y, %b, %v2
+         for %i in %a..%b step %n {
+           %d = map add %n, %n
+           %v3 = load %y, %n
+           %e = map mul %d, %i
+           %e2 = map mul %i, %b
+           %e3 = map sub %e, %e2
+           store %y, %i, %e3
+           yield
+         }
+         %e4 = map mul %n, %a
+         store %y, %u, %e4",
+        expect![[r#"
+            %a = map add %n, %n
+            %v = load %y, %n
+            %s = map sub %a, %v
+            store %y, %a, %s
+            %v2 = load %y, %n
+            store %y, %a, %v2
+            for %i in %a..%a step %n {
+              %v3 = load %y, %n
+              %e = map mul %a, %i
+              %e3 = map sub %e, %e
+              store %y, %i, %e3
+              yield
+            }
+            %e4 = map mul %n, %a
+            store %y, %s, %e4
+        "#]],
+    );
+}
+
+#[test]
+fn what_does_not_change_leaves_the_loop() {
+    check(
+        &[licm],
+        "%z = const 0 : i32
+         %one = const 1 : i32
+         %four = const 4 : i32
+         %sum = for %i in %z..%four step %one with (%a = %t) {
+           %v = load %x, %n
+           %m = map mul %v, %t
+           %w = load %x, %i
+           %d = map mul %w, %m
+           %e = map add %a, %d
+           yield %e
+         }
+         for %j in %z..%n step %one {
+           %v2 = load %x, %n
+           for %k in %z..%n step %one {
+             %jn = map mul %j, %n
+             %nn = map mul %n, %n
+             %jnk = map add %jn, %k
+             %at = map add %jnk, %nn
+             store %x, %at, %v2
+             yield
+           }
+           yield
+         }
+         store %x, %n, %sum",
+        expect![[r#"
+            %z = const 0 : i32
+            %one = const 1 : i32
+            %four = const 4 : i32
+            %v = load %x, %n
+            %m = map mul %v, %t
+            %sum = for %i in %z..%four step %one with (%a = %t) {
+              %w = load %x, %i
+              %d = map mul %w, %m
+              %e = map add %a, %d
+              yield %e
+            }
+            %nn = map mul %n, %n
+            for %j in %z..%n step %one {
+              %v2 = load %x, %n
+              %jn = map mul %j, %n
+              for %k in %z..%n step %one {
+                %jnk = map add %jn, %k
+                %at = map add %jnk, %nn
+                store %x, %at, %v2
+                yield
+              }
+              yield
+            }
+            store %x, %n, %sum
+        "#]],
+    );
+}
+
+#[test]
+fn arithmetic_stays_scalar() {
+    canonical(
+        "%r = range 0 8
+         %two = const 2 : i32
+         %zero = const 0 : tile<8xi32>
+         %u = splat %two [8]
+         %s = splat %n [8]
+         %a = map mul %u, %s
+         %b = map add %a, %zero
+         store %y, %r, %b",
+        expect![[r#"
+            %r = range 0 8
+            %two = const 2 : i32
+            %0 = map mul %n, %two
+            %a = splat %0 [8]
+            store %y, %r, %a
+        "#]],
+    );
+}
+
+#[test]
+fn functions_are_computed_on_the_smallest_shape() {
+    canonical(
+        "%r = range 0 8
+         %e = expand_dims %r axis 1
+         %b = broadcast %e [8, 4]
+         %s = splat %n [8, 4]
+         %m = map mul %b, %s
+         %k = range 0 4
+         %ke = expand_dims %k axis 0
+         %kb = broadcast %ke [8, 4]
+         %o = map add %m, %kb
+         store %y, %o, %m",
+        expect![[r#"
+            %r = range 0 8
+            %0 = splat %n [8]
+            %1 = map mul %r, %0
+            %2 = expand_dims %1 axis 1
+            %m = broadcast %2 [8, 4]
+            %k = range 0 4
+            %ke = expand_dims %k axis 0
+            %kb = broadcast %ke [8, 4]
+            %o = map add %m, %kb
+            store %y, %o, %m
+        "#]],
+    );
+}
+
+#[test]
+fn integers_fold() {
+    canonical(
+        "%z = const 0 : i32
+         %one = const 1 : i32
+         %five = const 5 : i32
+         %k = const -7 : i32
+         %a = map div_floor %k, %five
+         %b = map add %five, %n
+         %c1 = map sub %b, %k
+         %d = map mul %c1, %one
+         %e = map mul %d, %z
+         %f = map sub %d, %d
+         %g = map div_trunc %n, %z
+         %h = map rem_floor %n, %one
+         %i = map or %e, %f
+         %j = map or %g, %h
+         %l = map or %i, %j
+         %m = map add %l, %d
+         store %y, %a, %m",
+        expect![[r#"
+            %a = const -2 : i32
+            %0 = const 12 : i32
+            %c1 = map add %n, %0
+            store %y, %a, %c1
+        "#]],
+    );
+}
+
+#[test]
+fn floats_fold_only_where_exact() {
+    canonical(
+        "%z = const 0.0 : f32
+         %nz = const -0.0 : f32
+         %one = const 1.0 : f32
+         %four = const 4.0 : f32
+         %three = const 3.0 : f32
+         %a = map add %t, %z
+         %b = map add %a, %nz
+         %c1 = map sub %b, %z
+         %d = map mul %c1, %z
+         %e = map div %d, %four
+         %f = map div %e, %three
+         %g = map mul %f, %one
+         %p = map pow %g, %three
+         %q = map neg %p
+         %u = map sub %p, %q
+         %ninf = const -inf : f32
+         %w = map max %u, %ninf
+         %rl = map max %w, %z
+         %rr = map max %rl, %nz
+         store %x, %n, %rr",
+        expect![[r#"
+            %z = const 0.0 : f32
+            %three = const 3.0 : f32
+            %a = map add %t, %z
+            %d = map mul %a, %z
+            %0 = const 0.25 : f32
+            %e = map mul %d, %0
+            %f = map div %e, %three
+            %1 = map mul %f, %f
+            %p = map mul %1, %f
+            %u = map add %p, %p
+            %rl = map max %u, %z
+            store %x, %n, %rl
+        "#]],
+    );
+}
+
+#[test]
+fn casts_that_round_stay() {
+    canonical(
+        "%h = cast %t bf16
+         %b = cast %h f32
+         %w = cast %b f64
+         %d = cast %w f32
+         %i = cast %n i64
+         %j = cast %i i32
+         %k = cast %n i8
+         %l = cast %k i32
+         %m = cast %n f32
+         %o = cast %m i32
+         %s = map add %j, %l
+         %q = map add %s, %o
+         store %x, %q, %d",
+        expect![[r#"
+            %h = cast %t bf16
+            %b = cast %h f32
+            %k = cast %n i8
+            %l = cast %k i32
+            %m = cast %n f32
+            %o = cast %m i32
+            %s = map add %n, %l
+            %q = map add %s, %o
+            store %x, %q, %b
+        "#]],
+    );
+}
+
+#[test]
+fn selections_simplify() {
+    canonical(
+        "%yes = const true : bool
+         %no = const false : bool
+         %a = map select %yes, %n, %n
+         %nc = map not %c
+         %b = map select %nc, %a, %n
+         %k = const 3 : i32
+         %d = map select %nc, %k, %n
+         %e = map select %c, %d, %k
+         %f = map select %c, %yes, %no
+         %g = map lt %n, %k
+         %h = map not %g
+         %l = map lt %t, %t
+         %m = map not %l
+         %o = map and %h, %m
+         %p = map and %o, %f
+         store %y, %b, %e, mask %p",
+        expect![[r#"
+            %k = const 3 : i32
+            %d = map select %c, %n, %k
+            %h = map ge %n, %k
+            %l = map lt %t, %t
+            %m = map not %l
+            %o = map and %h, %m
+            %p = map and %o, %c
+            store %y, %n, %d, mask %p
+        "#]],
+    );
+}
+
+#[test]
+fn known_masks_and_loops_go() {
+    canonical(
+        "%r = range 0 4
+         %yes = const true : tile<4xbool>
+         %no = const false : tile<4xbool>
+         %v = load %x, %r, mask %yes
+         %w = load %x, %r, mask %no, other %v
+         %u = load %x, %r, mask %no
+         %s = map add %w, %u
+         %m = reduce max %s axis 0 mask %yes
+         %ms = splat %m [4]
+         store %x, %r, %ms, mask %yes
+         store %x, %r, %ms, mask %no
+         %z = const 0 : i32
+         %eight = const 8 : i32
+         %a = for %i in %z..%eight step %eight with (%b = %n) {
+           %d = map add %b, %i
+           yield %d
+         }
+         %e = for %j in %eight..%z step %eight with (%g = %a) {
+           yield %j
+         }
+         store %y, %z, %e",
+        expect![[r#"
+            %r = range 0 4
+            %v = load %x, %r
+            %u = const 0.0 : tile<4xf32>
+            %s = map add %v, %u
+            %m = reduce max %s axis 0
+            %ms = splat %m [4]
+            store %x, %r, %ms
+            %z = const 0 : i32
+            store %y, %z, %n
+        "#]],
+    );
+}
+
+#[test]
+fn movements_compose() {
+    canonical(
+        "%r = range 0 8
+         %m = reshape %r [2, 4]
+         %p = permute %m [1, 0]
+         %q = permute %p [1, 0]
+         %e = expand_dims %q axis 0
+         %f = reshape %e [8]
+         %g = reshape %p [8]
+         %s = splat %n [8]
+         %h = reshape %s [2, 4]
+         %k = permute %h [1, 0]
+         %l = reshape %k [8]
+         %o = map add %g, %l
+         store %y, %f, %o",
+        expect![[r#"
+            %r = range 0 8
+            %m = reshape %r [2, 4]
+            %p = permute %m [1, 0]
+            %g = reshape %p [8]
+            %s = splat %n [8]
+            %o = map add %g, %s
+            store %y, %r, %o
+        "#]],
+    );
+}
+
+#[test]
+fn passes_can_be_watched_and_stopped() {
+    let mut program: Program = "kernel @f() { %a = const 1 : i32 %b = map neg %a }".parse().unwrap();
+    let mut seen = Vec::new();
+    let mut observe = |name, program: &Program| seen.push((name, program.body.ops.len()));
+    let mut options = PassOptions { stop_after: Some("cse"), observe: Some(&mut observe) };
+    run_passes(&mut program, PASSES, &mut options).unwrap();
+    assert_eq!(seen, [("canonicalize", 2), ("cse", 2)]);
+    optimize(&mut program).unwrap();
+    assert_eq!(program.body.ops.len(), 0);
+    program.warps = 3;
+    let error = optimize(&mut program).unwrap_err();
+    assert_eq!(error.to_string(), "after pass input: kernel @f: 3 warps are not a power of two from 1 to 32");
+}
