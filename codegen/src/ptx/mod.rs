@@ -19,8 +19,10 @@ mod scalar;
 mod shared;
 mod target;
 
+use serde::{Deserialize, Serialize};
 use tilefuse_block::{Elem, Kind, Program, expand_math, verify};
 
+use crate::cache::{self, Cache, Key};
 use crate::error::{Error, Result};
 use assign::Assignment;
 pub use target::{PtxVersion, Target};
@@ -36,7 +38,7 @@ pub struct PtxOptions {
 }
 
 /// A compiled kernel.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ptx {
     /// The PTX.
     pub text: String,
@@ -48,6 +50,36 @@ pub struct Ptx {
     pub shared_bytes: u32,
     /// What it was compiled for.
     pub target: Target,
+}
+
+impl Ptx {
+    /// The kernel as bytes, for the cache.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        // Plain strings and numbers always serialise.
+        serde_json::to_vec(self).unwrap_or_default()
+    }
+
+    /// The kernel that [`Ptx::to_bytes`] made bytes of.
+    pub fn from_bytes(bytes: &[u8]) -> Option<Ptx> {
+        serde_json::from_slice(bytes).ok()
+    }
+}
+
+/// Compiles a block program, or takes it from the cache.
+pub fn compile_ptx_cached(
+    program: &Program,
+    target: Target,
+    options: &PtxOptions,
+    cache: &Cache,
+) -> Result<Ptx> {
+    let version = target.ptx_version(options.driver)?;
+    let key = Key::new(&program.to_string(), target.name(), &version.to_string());
+    if let Some(ptx) = cache.get(cache::Kind::Ptx, key).and_then(|bytes| Ptx::from_bytes(&bytes)) {
+        return Ok(ptx);
+    }
+    let ptx = compile_ptx(program, target, options)?;
+    cache.put(cache::Kind::Ptx, key, &ptx.to_bytes());
+    Ok(ptx)
 }
 
 /// Compiles a block program. One block of the grid is one instance; parameters are passed in order, pointers as
