@@ -37,6 +37,9 @@ pub enum Error {
     /// LLVM refused the generated code; a defect of this crate.
     #[error("LLVM: {0}")]
     Llvm(String),
+    /// A compiled host kernel could not be loaded.
+    #[error("compiled kernel: {0}")]
+    Object(String),
     /// There is no usable CUDA device, for the reason given.
     #[error("no CUDA device: {0}")]
     NoDevice(String),

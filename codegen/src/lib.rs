@@ -5,6 +5,7 @@
 pub mod cache;
 pub mod cuda;
 mod error;
+pub mod host;
 pub mod layout;
 pub mod ptx;
 

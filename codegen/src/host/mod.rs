@@ -1,0 +1,238 @@
+//! Block programs as code for this machine's processor.
+//!
+//! [`HostKernel::compile`] plans the loops of a program ([`plan`]), builds them with LLVM ([`emit`]) and loads the
+//! object ([`object`]); [`HostKernel::load`] takes the bytes of [`HostKernel::object`] and starts without LLVM.
+
+mod emit;
+mod object;
+mod plan;
+mod pool;
+mod symbols;
+mod target;
+#[cfg(test)]
+mod tests;
+
+use std::cell::Cell;
+
+use inkwell::targets::FileType;
+use tilefuse_block::{Program, expand_math};
+
+pub use pool::{Pool, Rayon, Serial};
+pub use target::Isa;
+
+use crate::{Error, Result};
+use object::Code;
+use target::Target;
+
+/// How to compile.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct HostOptions {
+    /// Which instructions may be used.
+    pub isa: Isa,
+}
+
+impl HostOptions {
+    /// What compiled code depends on besides the program, in one line: for the key of a cache.
+    pub fn fingerprint(&self) -> String {
+        format!("host {} {}", env!("CARGO_PKG_VERSION"), Target::new(self.isa).describe())
+    }
+}
+
+/// A compiled block program.
+pub struct HostKernel {
+    /// Keeps the entry's memory mapped.
+    _code: Code,
+    entry: Entry,
+    head: Head,
+    blob: Vec<u8>,
+}
+
+/// Runs the instances `begin..end`. The words are the arguments and the first two extents of the grid.
+type Entry = unsafe extern "C" fn(args: *const u64, begin: i64, end: i64, scratch: *mut u8);
+
+/// What is known of a kernel besides its code.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Head {
+    /// Bytes of scratch memory of a thread.
+    scratch: u64,
+    /// Number of parameters.
+    params: u64,
+    /// Approximate nanoseconds of one instance.
+    nanoseconds: u64,
+    /// The processor it was made for.
+    target: String,
+}
+
+/// Instances that take less than this together are not worth other threads.
+const INLINE_NANOSECONDS: u64 = 12_000;
+
+/// Parts of the grid for each thread, so that one that falls behind is helped.
+const PARTS: usize = 4;
+
+impl HostKernel {
+    /// Compiles a program for this machine.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] for what this target does not have, [`Error::Invalid`] for a program that is not well
+    /// formed, [`Error::Llvm`] and [`Error::Object`] for defects of this crate.
+    pub fn compile(program: &Program, options: &HostOptions) -> Result<HostKernel> {
+        let target = Target::new(options.isa);
+        let (elf, head) = generate(program, &target, FileType::Object)?;
+        HostKernel::start(head.write(&elf), head, &elf)
+    }
+
+    /// The LLVM back end's listing of a program, for people to read.
+    ///
+    /// # Errors
+    /// As [`HostKernel::compile`].
+    pub fn assembly(program: &Program, options: &HostOptions) -> Result<String> {
+        let (text, _) = generate(program, &Target::new(options.isa), FileType::Assembly)?;
+        Ok(String::from_utf8_lossy(&text).into_owned())
+    }
+
+    /// The LLVM IR of a program before LLVM's passes, for people to read.
+    ///
+    /// # Errors
+    /// As [`HostKernel::compile`].
+    pub fn llvm_ir(program: &Program, options: &HostOptions) -> Result<String> {
+        let target = Target::new(options.isa);
+        let program = prepared(program)?;
+        let plan = plan::Plan::new(&program, target.width())?;
+        let cx = inkwell::context::Context::create();
+        Ok(emit::emit(&cx, &plan, &target)?.print_to_string().to_string())
+    }
+
+    /// The compiled kernel as bytes for a cache.
+    pub fn object(&self) -> &[u8] {
+        &self.blob
+    }
+
+    /// A kernel from the bytes of [`HostKernel::object`], made on a machine with the same processor. The bytes must
+    /// come from a trusted place: they are code.
+    ///
+    /// # Errors
+    /// [`Error::Object`] where the bytes are not a kernel for `options` on this machine.
+    pub fn load(bytes: &[u8], options: &HostOptions) -> Result<HostKernel> {
+        let (head, elf) = Head::read(bytes).ok_or_else(|| Error::Object("its head is damaged".to_owned()))?;
+        if head.target != Target::new(options.isa).describe() {
+            return Err(Error::Object("it was made for another processor".to_owned()));
+        }
+        HostKernel::start(bytes.to_vec(), head, elf)
+    }
+
+    fn start(blob: Vec<u8>, head: Head, elf: &[u8]) -> Result<HostKernel> {
+        if !cfg!(all(target_arch = "x86_64", unix)) {
+            return Err(Error::Unsupported {
+                target: "host".to_owned(),
+                message: "this processor or system".to_owned(),
+            });
+        }
+        let code = Code::load(elf)?;
+        let address = code.symbol(emit::ENTRY)?;
+        // SAFETY: the symbol is the function that `emit` built with exactly this signature.
+        let entry: Entry = unsafe { std::mem::transmute::<*const u8, Entry>(address) };
+        Ok(HostKernel { _code: code, entry, head, blob })
+    }
+
+    /// Runs all instances of a grid on the threads of `pool`, or on the caller's where they are quick.
+    ///
+    /// Arguments are 64-bit words: an address, or a number in the lowest bytes.
+    ///
+    /// # Safety
+    /// `args` must match the program's parameters in number and kind, and every address that an instance reads or
+    /// writes must be valid for that until the call returns. Memory that is written must not be used by anybody else
+    /// meanwhile; parameters may share memory that is written only where every instance reads each element before
+    /// it writes it, at the same offset.
+    pub unsafe fn run(&self, args: &[u64], grid: [u32; 3], pool: &dyn Pool) {
+        debug_assert_eq!(args.len() as u64, self.head.params, "arguments of a kernel");
+        let mut words: smallvec::SmallVec<[u64; 16]> = smallvec::SmallVec::from_slice(args);
+        words.extend([u64::from(grid[0]), u64::from(grid[1])]);
+        let total: u64 = grid.iter().map(|&n| u64::from(n)).product();
+        let span = |begin: u64, end: u64| {
+            with_scratch(self.head.scratch as usize, |scratch| {
+                // SAFETY: the caller vouches for the arguments; scratch is as large as the kernel asks.
+                unsafe { (self.entry)(words.as_ptr(), begin as i64, end as i64, scratch) }
+            });
+        };
+        let threads = pool.threads();
+        if total <= 1 || threads <= 1 || total.saturating_mul(self.head.nanoseconds) < INLINE_NANOSECONDS {
+            return span(0, total);
+        }
+        let parts = total.min((threads * PARTS) as u64);
+        let bound = |part: u64| (u128::from(part) * u128::from(total) / u128::from(parts)) as u64;
+        pool.run(parts as usize, &|part| span(bound(part as u64), bound(part as u64 + 1)));
+    }
+}
+
+impl std::fmt::Debug for HostKernel {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("HostKernel").field("head", &self.head).field("bytes", &self.blob.len()).finish()
+    }
+}
+
+/// The program in base functions, checked.
+fn prepared(program: &Program) -> Result<Program> {
+    let invalid = |message: String| Error::Invalid { program: program.name.clone(), message };
+    let mut program = program.clone();
+    expand_math(&mut program).map_err(|e| invalid(e.to_string()))?;
+    tilefuse_block::verify(&program).map_err(|e| invalid(e.to_string()))?;
+    Ok(program)
+}
+
+fn generate(program: &Program, target: &Target, kind: FileType) -> Result<(Vec<u8>, Head)> {
+    let program = prepared(program)?;
+    let plan = plan::Plan::new(&program, target.width())?;
+    let cx = inkwell::context::Context::create();
+    let module = emit::emit(&cx, &plan, target)?;
+    let bytes = target.finish(&module, kind)?;
+    let head = Head {
+        scratch: plan.scratch,
+        params: program.params.len() as u64,
+        nanoseconds: plan.nanoseconds(),
+        target: target.describe(),
+    };
+    Ok((bytes, head))
+}
+
+/// First bytes of a compiled kernel.
+const MAGIC: &[u8; 8] = b"TFHOST01";
+
+impl Head {
+    fn write(&self, elf: &[u8]) -> Vec<u8> {
+        let mut out = MAGIC.to_vec();
+        for number in [self.scratch, self.params, self.nanoseconds, self.target.len() as u64] {
+            out.extend(number.to_le_bytes());
+        }
+        out.extend(self.target.as_bytes());
+        out.extend(elf);
+        out
+    }
+
+    fn read(bytes: &[u8]) -> Option<(Head, &[u8])> {
+        let rest = bytes.strip_prefix(MAGIC)?;
+        let (numbers, rest) = rest.split_at_checked(32)?;
+        let number = |k: usize| numbers.get(8 * k..8 * k + 8)?.try_into().ok().map(u64::from_le_bytes);
+        let (target, elf) = rest.split_at_checked(usize::try_from(number(3)?).ok()?)?;
+        let target = std::str::from_utf8(target).ok()?.to_owned();
+        Some((Head { scratch: number(0)?, params: number(1)?, nanoseconds: number(2)?, target }, elf))
+    }
+}
+
+/// A cache line, so that scratch memory is aligned to one.
+#[derive(Clone, Copy)]
+#[repr(align(64))]
+struct Line(#[expect(dead_code, reason = "only its size and place matter")] [u8; 64]);
+
+thread_local! {
+    /// Memory that kernels on this thread use one after the other.
+    static SCRATCH: Cell<Vec<Line>> = const { Cell::new(Vec::new()) };
+}
+
+fn with_scratch(bytes: usize, run: impl FnOnce(*mut u8)) {
+    let mut lines = SCRATCH.take();
+    if lines.len() * 64 < bytes {
+        lines.resize(bytes.div_ceil(64), Line([0; 64]));
+    }
+    run(lines.as_mut_ptr().cast());
+    SCRATCH.set(lines);
+}

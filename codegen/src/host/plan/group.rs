@@ -1,0 +1,206 @@
+//! Groups and regions: which sinks run in the same loops.
+
+use super::{Bit, Group, Item, Map, Part, Plan, Region, Sink, SinkId, SinkKind, SlotId, axis_ranges};
+
+/// The slots that each sink reads, and at which maps.
+type Uses = Vec<Vec<(SlotId, Map)>>;
+
+/// The groups around a list of operations, with their parallel bits.
+type Context = Vec<(usize, Bit)>;
+
+impl Plan<'_> {
+    /// Sorts the sinks of every list of operations into groups and regions.
+    pub(super) fn form_groups(&mut self, items: &[Vec<Item>]) {
+        let uses: Uses = (0..self.sinks.len()).map(|s| self.slot_uses(s)).collect();
+        let mut former = Former { plan: self, items, uses, groups: 0 };
+        former.plan.body = former.block(0, &Context::new());
+    }
+
+    fn free_bits(&self, sink: &Sink) -> Vec<Bit> {
+        sink.bits.iter().copied().filter(|b| !sink.reduced.contains(b)).collect()
+    }
+}
+
+struct Former<'a, 'p> {
+    plan: &'a mut Plan<'p>,
+    items: &'a [Vec<Item>],
+    uses: Uses,
+    groups: usize,
+}
+
+impl Former<'_, '_> {
+    fn block(&mut self, block: usize, context: &Context) -> Vec<Group> {
+        let items = self.items[block].clone();
+        let mut groups = Vec::new();
+        let mut open: Vec<Item> = Vec::new();
+        for item in items {
+            if !open.is_empty() && !self.joins(&open, item) {
+                groups.push(self.group(&std::mem::take(&mut open), context));
+            }
+            open.push(item);
+        }
+        if !open.is_empty() {
+            groups.push(self.group(&open, context));
+        }
+        groups
+    }
+
+    fn sinks(&self, items: &[Item]) -> Vec<SinkId> {
+        let mut out = Vec::new();
+        for item in items {
+            match *item {
+                Item::Sink(s) => out.push(s),
+                Item::Loop(l) => out.extend(&self.plan.loops[l].sinks),
+            }
+        }
+        out
+    }
+
+    /// Whether an entry continues a group. Where nothing stays parallel, tiles of rank 2 and more begin anew, so that
+    /// their loops stay together.
+    fn joins(&self, open: &[Item], item: Item) -> bool {
+        let mut all = open.to_vec();
+        all.push(item);
+        let sinks = self.sinks(&all);
+        if sinks.iter().any(|&s| self.plan.sinks[s].barrier) {
+            return false;
+        }
+        let shared = self.parallel(&sinks);
+        let alone = |items: &[Item]| self.parallel(&self.sinks(items)).is_empty();
+        let flat = sinks.iter().all(|&s| self.plan.sinks[s].shape.len() <= 1);
+        !shared.is_empty() || flat || (alone(open) && alone(&[item]))
+    }
+
+    /// The bits over which all these sinks may run together: each runs over them, none combines along them, and
+    /// what one of them produces is needed by the others at the same position only.
+    fn parallel(&self, sinks: &[SinkId]) -> Vec<Bit> {
+        let Some((&first, rest)) = sinks.split_first() else { return Vec::new() };
+        let mut bits = self.plan.free_bits(&self.plan.sinks[first]);
+        for &sink in rest {
+            let free = self.plan.free_bits(&self.plan.sinks[sink]);
+            bits.retain(|b| free.contains(b));
+        }
+        let made: Vec<SlotId> = sinks.iter().filter_map(|&s| self.plan.sinks[s].slot).collect();
+        for &sink in sinks {
+            for (slot, map) in self.uses[sink].iter().filter(|(slot, _)| made.contains(slot)) {
+                for (&made, &used) in self.plan.slots[*slot].bits.iter().zip(map) {
+                    bits.retain(|&b| made == used || (b != made && b != used));
+                }
+            }
+        }
+        bits
+    }
+
+    fn group(&mut self, items: &[Item], context: &Context) -> Group {
+        let id = self.groups;
+        self.groups += 1;
+        let outer: Vec<Bit> = context.iter().map(|&(_, b)| b).collect();
+        let mut bits = self.parallel(&self.sinks(items));
+        bits.retain(|b| !outer.contains(b));
+        if self.one_pointwise_region(items, context) {
+            bits.clear();
+        }
+        let mut inner = context.clone();
+        inner.extend(bits.iter().map(|&b| (id, b)));
+        let mut parts: Vec<Part> = Vec::new();
+        for &item in items {
+            match item {
+                Item::Sink(sink) => self.add_sink(&mut parts, sink, &inner),
+                Item::Loop(l) => {
+                    let body = self.block(l + 1, &inner);
+                    self.plan.loops[l].body = body;
+                    parts.push(Part::Loop(l));
+                }
+            }
+        }
+        let mut group = Group { parts, ..Group::default() };
+        group.nest.loops = self.ordered(items, &bits);
+        group
+    }
+
+    /// The parallel bits by axis of the sink with the most elements.
+    fn ordered(&self, items: &[Item], bits: &[Bit]) -> Vec<Map> {
+        let sinks = self.sinks(items);
+        let Some(&largest) = sinks.iter().max_by_key(|&&s| self.plan.sinks[s].bits.len()) else {
+            return Vec::new();
+        };
+        axes_of(&self.plan.sinks[largest], |b| bits.contains(&b))
+    }
+
+    /// Whether all entries are sinks without combination that share one region, so that no parallel loops are needed.
+    fn one_pointwise_region(&self, items: &[Item], context: &Context) -> bool {
+        let sinks = self.sinks(items);
+        let plain = items.iter().all(|item| matches!(item, Item::Sink(_)));
+        let Some(&first) = sinks.first() else { return true };
+        plain
+            && sinks.iter().all(|&s| {
+                let sink = &self.plan.sinks[s];
+                !matches!(sink.kind, SinkKind::Reduce(_)) && self.fits(&[first], s, context)
+            })
+    }
+
+    fn add_sink(&mut self, parts: &mut Vec<Part>, sink: SinkId, context: &Context) {
+        if let Some(&Part::Region(region)) = parts.last() {
+            let sinks = self.plan.regions[region].sinks.clone();
+            if self.fits(&sinks, sink, context) {
+                self.plan.regions[region].sinks.push(sink);
+                return;
+            }
+        }
+        let block = self.plan.sinks[sink].block;
+        let axes = axes_of(&self.plan.sinks[sink], |b| !context.iter().any(|&(_, c)| c == b));
+        self.plan.regions.push(Region {
+            sinks: vec![sink],
+            block,
+            axes,
+            nest: super::Nest::default(),
+            free_loops: 0,
+            forced: Map::new(),
+            guard: Vec::new(),
+            context: context.clone(),
+        });
+        parts.push(Part::Region(self.plan.regions.len() - 1));
+    }
+
+    /// Whether a sink runs over the same bits as these and needs no result of theirs.
+    fn fits(&self, region: &[SinkId], sink: SinkId, context: &Context) -> bool {
+        let new = &self.plan.sinks[sink];
+        let own = |s: &Sink| {
+            let mut bits: Vec<Bit> =
+                s.bits.iter().copied().filter(|b| !context.iter().any(|c| c.1 == *b)).collect();
+            bits.sort_unstable();
+            bits
+        };
+        let sorted = |bits: &[Bit]| {
+            let mut bits = bits.to_vec();
+            bits.sort_unstable();
+            bits
+        };
+        region.iter().all(|&s| {
+            let old = &self.plan.sinks[s];
+            let reduces = !old.reduced.is_empty() && !new.reduced.is_empty();
+            let depends = old.slot.is_some_and(|slot| {
+                !self.is_carried(slot) && s != sink && self.uses[sink].iter().any(|(used, _)| *used == slot)
+            });
+            let alone = (old.barrier || new.barrier) && s != sink;
+            own(old) == own(new)
+                && (!reduces || sorted(&old.reduced) == sorted(&new.reduced))
+                && !depends
+                && !alone
+        })
+    }
+
+    /// Whether a slot holds what a loop carries: its readers want what it held before this region.
+    fn is_carried(&self, slot: SlotId) -> bool {
+        let carried =
+            |op: &tilefuse_block::Op| op.results.iter().any(|v| self.plan.slot_of.get(v) == Some(&slot));
+        self.plan.loops.iter().any(|l| carried(l.op))
+    }
+}
+
+/// The bits of each axis of a sink that `keep` accepts, outermost axis first, without empty axes.
+fn axes_of(sink: &Sink, keep: impl Fn(Bit) -> bool) -> Vec<Map> {
+    let ranges = axis_ranges(&sink.shape).into_iter();
+    let axes = ranges.map(|r| sink.bits[r].iter().copied().filter(|&b| keep(b)).collect::<Map>());
+    axes.filter(|axis| !axis.is_empty()).collect()
+}

@@ -1,0 +1,200 @@
+//! Which elements matter: masks that every use of an element agrees on.
+//!
+//! A store matters where its mask holds, a reduction where its mask holds and its result matters, a kept value
+//! where one of its uses does. What holds wherever a region or group matters becomes a loop bound or a branch, and
+//! need not be tested inside.
+
+use tilefuse_block::{Elem, OpKind, ScalarFn, Value};
+
+use super::{Def, Group, Map, Part, Plan, SinkId, SinkKind, SlotId, operands};
+
+/// A boolean value at a map; one conjunct of a mask.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub(crate) struct Atom {
+    pub(crate) value: Value,
+    pub(crate) map: Map,
+}
+
+/// Conjuncts; `None` is what never holds.
+type Guard = Option<Vec<Atom>>;
+
+fn either(a: Guard, b: &Guard) -> Guard {
+    match (a, b) {
+        (None, b) => b.clone(),
+        (a, None) => a,
+        (Some(a), Some(b)) => Some(a.into_iter().filter(|atom| b.contains(atom)).collect()),
+    }
+}
+
+fn both(a: Guard, b: &Guard) -> Guard {
+    let (mut a, b) = (a?, b.as_ref()?);
+    a.extend(b.iter().filter(|atom| !a.contains(atom)).cloned().collect::<Vec<_>>());
+    Some(a)
+}
+
+impl Plan<'_> {
+    /// The conjuncts of a boolean value.
+    pub(crate) fn atoms(&self, value: Value, map: &[super::Bit], out: &mut Vec<Atom>) {
+        let op = match self.pure_op(value) {
+            Some(op) => op,
+            None => return out.push(self.atom(value, map)),
+        };
+        match &op.kind {
+            OpKind::Map(ScalarFn::And)
+            | OpKind::Splat(_)
+            | OpKind::ExpandDims(_)
+            | OpKind::Broadcast(_)
+            | OpKind::Reshape(_)
+            | OpKind::Permute(_) => {
+                for (arg, map) in operands(self.program, op, map) {
+                    self.atoms(arg, &map, out);
+                }
+            }
+            OpKind::Const(literal) if literal.elem == Elem::Bool && literal.bits != 0 => {}
+            _ => out.push(self.atom(value, map)),
+        }
+    }
+
+    fn atom(&self, value: Value, map: &[super::Bit]) -> Atom {
+        let deps = self.deps[value.index()];
+        let kept = map.iter().enumerate().map(|(i, &b)| if deps >> i & 1 == 1 { b } else { super::ZERO });
+        Atom { value, map: kept.map(|b| self.classes.find(b)).collect() }
+    }
+
+    /// The guards of all sinks, regions and groups.
+    pub(super) fn find_guards(&mut self) {
+        let uses: Vec<Vec<(SlotId, Map)>> = (0..self.sinks.len()).map(|s| self.slot_uses(s)).collect();
+        let pinned = self.slots_of_bounds();
+        loop {
+            let mut changed = false;
+            for sink in (0..self.sinks.len()).rev() {
+                let needed = self.needed(sink, &uses, &pinned);
+                let guard = self.sink_guard(sink, &needed);
+                let old = &mut self.sinks[sink];
+                changed |= old.guard != guard || old.needed != needed;
+                (old.guard, old.needed) = (guard, needed);
+            }
+            if !changed {
+                break;
+            }
+        }
+        for region in 0..self.regions.len() {
+            let sinks = &self.regions[region].sinks;
+            let guard = sinks.iter().fold(None, |all, &s| either(all, &self.sinks[s].guard));
+            self.regions[region].guard = guard.unwrap_or_default();
+        }
+        let mut body = std::mem::take(&mut self.body);
+        self.guard_groups(&mut body);
+        self.body = body;
+    }
+
+    /// The slots that loop bounds read.
+    fn slots_of_bounds(&self) -> Vec<SlotId> {
+        let mut out = Vec::new();
+        for l in &self.loops {
+            for &bound in l.op.args.iter().take(3) {
+                self.walk(bound, &[], &mut |v, _| out.extend(self.slot_of.get(&v)));
+            }
+        }
+        out
+    }
+
+    /// Where the elements that a sink writes matter.
+    fn needed(&self, sink: SinkId, uses: &[Vec<(SlotId, Map)>], pinned: &[SlotId]) -> Guard {
+        let Some(slot) = self.sinks[sink].slot else { return Some(Vec::new()) };
+        if pinned.contains(&slot) {
+            return Some(Vec::new());
+        }
+        let bits = &self.slots[slot].bits;
+        let inside = |atom: &Atom| atom.map.iter().all(|b| *b <= super::ONE || bits.contains(b));
+        let mut needed = None;
+        for (user, uses) in uses.iter().enumerate() {
+            for (_, map) in uses.iter().filter(|(s, _)| *s == slot) {
+                let guard = match &self.sinks[user].guard {
+                    Some(_) if map != bits => Some(Vec::new()),
+                    guard => guard.as_ref().map(|g| g.iter().filter(|a| inside(a)).cloned().collect()),
+                };
+                needed = either(needed, &guard);
+            }
+        }
+        needed
+    }
+
+    fn sink_guard(&self, sink: SinkId, needed: &Guard) -> Guard {
+        let sink = &self.sinks[sink];
+        let mask = match sink.kind {
+            SinkKind::Store(op) => op.args.get(3),
+            SinkKind::Reduce(op) => op.args.get(1),
+            SinkKind::Keep | SinkKind::Copy(_) => None,
+        };
+        let mut atoms = Vec::new();
+        if let Some(&mask) = mask {
+            self.atoms(mask, &sink.bits, &mut atoms);
+        }
+        both(needed.clone(), &Some(atoms))
+    }
+
+    fn guard_groups(&mut self, groups: &mut [Group]) {
+        for group in groups {
+            let mut sinks: Vec<SinkId> = Vec::new();
+            for part in &group.parts {
+                match *part {
+                    Part::Region(r) => sinks.extend(&self.regions[r].sinks),
+                    Part::Loop(l) => {
+                        sinks.extend(&self.loops[l].sinks);
+                        let mut body = std::mem::take(&mut self.loops[l].body);
+                        self.guard_groups(&mut body);
+                        self.loops[l].body = body;
+                    }
+                }
+            }
+            let parallel: Vec<super::Bit> = group.nest.loops.iter().flatten().copied().collect();
+            let mut guard: Guard = None;
+            for &sink in &sinks {
+                let whole = &self.sinks[sink];
+                let own = if whole.reduced.is_empty() { &whole.guard } else { &whole.needed };
+                guard = either(guard, own);
+            }
+            let inside = |atom: &Atom| {
+                atom.map.iter().any(|b| *b > super::ONE)
+                    && atom.map.iter().all(|b| *b <= super::ONE || parallel.contains(b))
+            };
+            group.guard = guard.unwrap_or_default().into_iter().filter(inside).collect();
+        }
+    }
+
+    /// Whether nothing needs what a sink does.
+    pub(crate) fn is_dead(&self, sink: SinkId) -> bool {
+        self.sinks[sink].guard.is_none()
+    }
+
+    /// Reads an atom as `counter < bound`, where `counter` grows by one with each step along `axis` (its bits lowest
+    /// first) and `bound` does not depend on them. Gives counter, bound, and what to add to their difference to
+    /// have the number of leading steps that hold.
+    pub(crate) fn as_prefix(&self, atom: &Atom, axis: &[super::Bit]) -> Option<Prefix> {
+        let Def::Op(op) = self.defs[atom.value.index()] else { return None };
+        let OpKind::Map(function) = op.kind else { return None };
+        let [a, b] = op.args.as_slice() else { return None };
+        let (counter, bound, extra) = match function {
+            ScalarFn::Lt => (*a, *b, 0),
+            ScalarFn::Le => (*a, *b, 1),
+            ScalarFn::Gt => (*b, *a, 0),
+            ScalarFn::Ge => (*b, *a, 1),
+            _ => return None,
+        };
+        if !matches!(self.program.ty(counter).elem(), Some(Elem::I32 | Elem::I64)) {
+            return None;
+        }
+        let (c, n) = (self.affine(counter, &atom.map), self.affine(bound, &atom.map));
+        let steps = axis.iter().enumerate().all(|(i, &bit)| c.stride(bit) == Some(1i64 << i));
+        let fixed = axis.iter().all(|&bit| n.stride(bit) == Some(0));
+        (steps && fixed).then_some(Prefix { counter, bound, extra })
+    }
+}
+
+/// A mask that holds for a leading part of an axis.
+pub(crate) struct Prefix {
+    pub(crate) counter: Value,
+    pub(crate) bound: Value,
+    pub(crate) extra: i64,
+}

@@ -1,0 +1,163 @@
+//! Which values are worth keeping between regions instead of computing them again.
+
+use rustc_hash::{FxHashMap, FxHashSet};
+use smallvec::SmallVec;
+use tilefuse_block::{Elem, Op, OpKind, Value};
+
+use super::{Bit, Group, Map, Part, Place, Plan, RegionId, Sink, SinkKind, Slot, operands};
+
+/// Vector instructions above which a value is kept rather than computed again.
+const KEEP_COST: u32 = 7;
+
+/// Where a value is computed first, and at which map.
+type First = FxHashMap<Value, (RegionId, Map)>;
+
+impl Plan<'_> {
+    /// Adds sinks that keep values which several regions need and which cost more than a store and a load.
+    pub(super) fn choose_kept(&mut self) {
+        let mut order = Vec::new();
+        self.regions_in_order(&self.body, &mut order);
+        let mut refused: FxHashSet<Value> = FxHashSet::default();
+        let mut first = First::default();
+        for &region in &order {
+            self.visit_region(region, &mut first, &mut refused);
+        }
+    }
+
+    fn regions_in_order(&self, groups: &[Group], out: &mut Vec<RegionId>) {
+        for part in groups.iter().flat_map(|g| &g.parts) {
+            match *part {
+                Part::Region(r) => out.push(r),
+                Part::Loop(l) => self.regions_in_order(&self.loops[l].body, out),
+            }
+        }
+    }
+
+    fn visit_region(&mut self, region: RegionId, first: &mut First, refused: &mut FxHashSet<Value>) {
+        let mut open: Vec<(Value, Map)> = Vec::new();
+        for &sink in &self.regions[region].sinks {
+            let sink = &self.sinks[sink];
+            match self.own_op(sink) {
+                Some(op) => open.extend(operands(self.program, op, &sink.bits)),
+                None => open.extend(sink.roots.iter().map(|&r| (r, sink.bits.clone()))),
+            }
+        }
+        let mut seen = FxHashSet::default();
+        while let Some((value, map)) = open.pop() {
+            if !seen.insert((value, map.clone())) || self.is_outer(value, &map, region) {
+                continue;
+            }
+            let Some(op) = self.pure_op(value) else { continue };
+            let worth = || self.cost(value, &map) > KEEP_COST;
+            if let Some((maker, made)) = first.get(&value).cloned()
+                && maker != region
+                && !refused.contains(&value)
+                && worth()
+            {
+                if self.may_keep(maker, &made, region, &map) && self.all_uses_agree(value, maker, &made) {
+                    self.keep_in(maker, value, made);
+                    continue;
+                }
+                refused.insert(value);
+            }
+            first.entry(value).or_insert_with(|| (region, map.clone()));
+            open.extend(operands(self.program, op, &map));
+        }
+    }
+
+    /// Whether a value is computed outside the loops of a region, once for all regions of the group.
+    fn is_outer(&self, value: Value, map: &[Bit], region: RegionId) -> bool {
+        let deps = self.deps[value.index()];
+        let context = &self.regions[region].context;
+        let outer = |bit: Bit| context.iter().any(|&(_, b)| b == bit);
+        map.iter().enumerate().all(|(i, &bit)| deps >> i & 1 == 0 || outer(bit))
+    }
+
+    /// Whether `maker` always runs before `user`, and on the same elements where both run inside parallel loops.
+    fn may_keep(&self, maker: RegionId, made: &[Bit], user: RegionId, used: &[Bit]) -> bool {
+        let (m, u) = (&self.regions[maker], &self.regions[user]);
+        let shared: Vec<Bit> = m.context.iter().filter(|c| u.context.contains(c)).map(|&(_, b)| b).collect();
+        let aligned =
+            made.iter().zip(used).all(|(a, b)| a == b || !(shared.contains(a) || shared.contains(b)));
+        aligned && self.encloses(m.block, u.block)
+    }
+
+    /// Whether every region that would read the kept value may.
+    fn all_uses_agree(&self, value: Value, maker: RegionId, made: &[Bit]) -> bool {
+        let mut order = Vec::new();
+        self.regions_in_order(&self.body, &mut order);
+        let position = order.iter().position(|&r| r == maker).unwrap_or_default();
+        order.iter().enumerate().all(|(index, &region)| {
+            let mut fine = true;
+            for &sink in &self.regions[region].sinks {
+                self.walk_sink(sink, &mut |v, map| {
+                    if v == value {
+                        let same = map.as_slice() == made;
+                        let ok = if region == maker { same } else { self.may_keep(maker, made, region, map) };
+                        fine &= ok && index >= position;
+                    }
+                });
+            }
+            fine
+        })
+    }
+
+    fn keep_in(&mut self, region: RegionId, value: Value, bits: Map) {
+        let ty = self.program.ty(value);
+        let elem = ty.elem().unwrap_or(Elem::F32);
+        self.slots.push(Slot { elem, bits: bits.clone(), weights: SmallVec::new(), place: Place::Local(0) });
+        let slot = self.slots.len() - 1;
+        self.slot_of.insert(value, slot);
+        let block = self.regions[region].block;
+        self.sinks.push(Sink {
+            kind: SinkKind::Keep,
+            roots: SmallVec::from_slice(&[value]),
+            bits,
+            shape: ty.shape.clone(),
+            block,
+            slot: Some(slot),
+            barrier: false,
+            reduced: SmallVec::new(),
+            guard: None,
+            needed: None,
+        });
+        let sink = self.sinks.len() - 1;
+        for l in 0..self.loops.len() {
+            if self.encloses(l + 1, block) {
+                self.loops[l].sinks.push(sink);
+            }
+        }
+        // First in its region: the others of the region need the value too and find it computed.
+        self.regions[region].sinks.insert(0, sink);
+    }
+
+    /// Approximate vector instructions to compute one vector of a value.
+    fn cost(&self, value: Value, map: &[Bit]) -> u32 {
+        let mut total = 0u32;
+        self.walk(value, map, &mut |v, m| {
+            if let Some(op) = self.pure_op(v)
+                && self.deps[v.index()] != 0
+            {
+                total = total.saturating_add(self.op_cost(op, m));
+            } else {
+                total = total.saturating_add(u32::from(self.slot_of.contains_key(&v)));
+            }
+        });
+        total
+    }
+
+    fn op_cost(&self, op: &Op, map: &[Bit]) -> u32 {
+        let narrow = |v: &Value| matches!(self.program.ty(*v).elem(), Some(Elem::F16 | Elem::Bf16));
+        let convert = if op.results.iter().any(narrow) { 2 } else { 0 };
+        match op.kind {
+            OpKind::Map(function) => function.cost() + convert,
+            OpKind::Cast(_) => 1 + convert,
+            OpKind::Load { .. } => {
+                let strides = op.args.get(1).map(|&offsets| self.affine(offsets, map));
+                let lowest = map.first().and_then(|&bit| strides.and_then(|a| a.stride(bit)));
+                convert + if matches!(lowest, None | Some(0 | 1)) { 1 } else { 14 }
+            }
+            _ => 0,
+        }
+    }
+}

@@ -1,0 +1,261 @@
+//! Which bits become vector lanes, which are unrolled, and in which order the loops stand.
+
+use rustc_hash::FxHashMap;
+use smallvec::SmallVec;
+use tilefuse_block::OpKind;
+
+use super::{Bit, Group, Map, Nest, ONE, Part, Plan, RegionId, SinkId, SinkKind};
+
+/// Bits that some access walks with strides 1, 2, 4, ...
+type Chain = SmallVec<[Bit; 6]>;
+
+impl Plan<'_> {
+    /// Chooses lanes, unrolled bits and loops of every group and region.
+    pub(super) fn choose_lanes(&mut self) {
+        let mut body = std::mem::take(&mut self.body);
+        self.choose_in(&mut body, &Map::new());
+        self.body = body;
+    }
+
+    /// `outer` are the lanes of the groups around these.
+    fn choose_in(&mut self, groups: &mut [Group], outer: &Map) {
+        for group in groups {
+            let sinks = self.group_sinks(group);
+            let lanes =
+                if outer.is_empty() { self.group_lanes(&sinks, &group.nest.loops) } else { Map::new() };
+            let unroll = self.group_unroll(&sinks, &group.nest.loops, &lanes);
+            group.nest = self.nest(&group.nest.loops, lanes.clone(), unroll.clone());
+            // Unrolled bits are left to the regions, which hold all of them in registers.
+            group.nest.unroll.clear();
+            let inside = if outer.is_empty() { &lanes } else { outer };
+            for part in group.parts.clone() {
+                match part {
+                    Part::Region(region) => self.choose_region(region, inside, &unroll),
+                    Part::Loop(l) => {
+                        let mut body = std::mem::take(&mut self.loops[l].body);
+                        self.choose_in(&mut body, inside);
+                        self.loops[l].body = body;
+                        self.unroll_inner(l, &unroll);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Bits that an outer group leaves to the regions inside a loop.
+    fn unroll_inner(&mut self, id: usize, unroll: &Map) {
+        let body = std::mem::take(&mut self.loops[id].body);
+        for part in body.iter().flat_map(|g| &g.parts) {
+            match *part {
+                Part::Region(r) => self.add_unroll(r, unroll),
+                Part::Loop(l) => self.unroll_inner(l, unroll),
+            }
+        }
+        self.loops[id].body = body;
+    }
+
+    fn add_unroll(&mut self, region: RegionId, unroll: &Map) {
+        let region = &mut self.regions[region];
+        region.forced.extend(unroll.iter().copied());
+        region.context.retain(|c| !unroll.contains(&c.1));
+    }
+
+    fn group_sinks(&self, group: &Group) -> Vec<SinkId> {
+        let mut out = Vec::new();
+        for part in &group.parts {
+            match *part {
+                Part::Region(r) => out.extend(&self.regions[r].sinks),
+                Part::Loop(l) => out.extend(&self.loops[l].sinks),
+            }
+        }
+        out
+    }
+
+    /// The bits that most accesses walk with strides 1, 2, 4 and so on.
+    fn best_chain(&self, sinks: &[SinkId]) -> Chain {
+        let mut votes: FxHashMap<Bit, (u32, Chain)> = FxHashMap::default();
+        for &sink in sinks {
+            let full = self.sinks[sink].bits.len();
+            self.walk_sink(sink, &mut |value, map| {
+                if let Some(op) = self.pure_op(value).filter(|op| matches!(op.kind, OpKind::Load { .. })) {
+                    let weight = if map.len() >= full { 4 } else { 1 };
+                    self.vote(op, map, weight, &mut votes);
+                }
+            });
+            if let SinkKind::Store(op) = self.sinks[sink].kind {
+                self.vote(op, &self.sinks[sink].bits, 5, &mut votes);
+            }
+        }
+        let best = votes.into_iter().max_by_key(|(bit, (weight, _))| (*weight, std::cmp::Reverse(*bit)));
+        best.map(|(_, (_, chain))| chain).unwrap_or_default()
+    }
+
+    fn vote(
+        &self,
+        op: &tilefuse_block::Op,
+        map: &[Bit],
+        weight: u32,
+        votes: &mut FxHashMap<Bit, (u32, Chain)>,
+    ) {
+        let Some(&offsets) = op.args.get(1) else { return };
+        let affine = self.affine(offsets, map);
+        let mut chain = Chain::new();
+        while chain.len() < self.width as usize {
+            let wanted = Some(1i64 << chain.len());
+            match map.iter().find(|&&bit| bit > ONE && affine.stride(bit) == wanted) {
+                Some(&bit) => chain.push(self.classes.find(bit)),
+                None => break,
+            }
+        }
+        if let Some(&first) = chain.first() {
+            let entry = votes.entry(first).or_insert_with(|| (0, chain.clone()));
+            entry.0 += weight;
+            if chain.len() > entry.1.len() {
+                entry.1 = chain;
+            }
+        }
+    }
+
+    /// Lanes among the parallel bits of a group, if it is better vectorised along them.
+    fn group_lanes(&self, sinks: &[SinkId], axes: &[Map]) -> Map {
+        let width = self.width as usize;
+        let parallel: Map = axes.iter().rev().flatten().copied().collect();
+        let inner = |s: &SinkId| self.sinks[*s].bits.iter().filter(|b| !parallel.contains(b)).count();
+        let widest_inner = sinks.iter().map(inner).max().unwrap_or(0);
+        let chain = self.best_chain(sinks);
+        let along = chain.first().is_some_and(|bit| parallel.contains(bit));
+        if parallel.is_empty() || (!along && (widest_inner >= width || parallel.len() <= widest_inner)) {
+            return Map::new();
+        }
+        fill(&chain, &parallel, width)
+    }
+
+    /// Parallel bits above the lanes that regions unroll, so that combined axes run in the innermost loop.
+    fn group_unroll(&self, sinks: &[SinkId], axes: &[Map], lanes: &[Bit]) -> Map {
+        if lanes.is_empty() {
+            return Map::new();
+        }
+        let cost = sinks.iter().map(|&s| self.sink_cost(s)).max().unwrap_or(0);
+        let count = if cost <= 8 { 2 } else { 1 };
+        let axis = axes.iter().find(|axis| lanes.last().is_some_and(|l| axis.contains(l)));
+        let above = axis.into_iter().flatten().copied().filter(|b| !lanes.contains(b));
+        above.take(count).collect()
+    }
+
+    /// Approximate vector instructions for one vector of what a sink computes.
+    pub(super) fn sink_cost(&self, sink: SinkId) -> u32 {
+        let mut total = 0u32;
+        self.walk_sink(sink, &mut |value, _| {
+            if let Some(op) = self.pure_op(value).filter(|_| self.deps[value.index()] != 0) {
+                total += match op.kind {
+                    OpKind::Map(function) if self.program.ty(value).elem().is_some_and(|e| e.is_float()) => {
+                        function.cost()
+                    }
+                    OpKind::Load { .. } | OpKind::Cast(_) => 1,
+                    _ => 0,
+                };
+            }
+        });
+        total
+    }
+
+    fn choose_region(&mut self, id: RegionId, outer_lanes: &Map, forced: &Map) {
+        let region = &self.regions[id];
+        let sinks = region.sinks.clone();
+        let axes = region.axes.clone();
+        let reduced: Vec<Bit> = sinks.iter().flat_map(|&s| self.sinks[s].reduced.iter().copied()).collect();
+        let bits: Map = axes.iter().rev().flatten().copied().collect();
+        let lanes = match outer_lanes.is_empty() {
+            true => self.region_lanes(&sinks, &bits, &reduced),
+            false => Map::new(),
+        };
+        let unroll = self.region_unroll(&sinks, &axes, &lanes, &reduced, forced);
+        let is_reduced = |axis: &Map| axis.iter().any(|b| reduced.contains(b));
+        let (combined, free): (Vec<Map>, Vec<Map>) = axes.into_iter().partition(is_reduced);
+        let free = self.nest(&free, lanes.clone(), unroll.clone());
+        let combined = self.nest(&combined, lanes.clone(), unroll.clone());
+        let region = &mut self.regions[id];
+        region.free_loops = free.loops.len();
+        region.nest = Nest {
+            vector_loop: if combined.loops.is_empty() { free.vector_loop } else { combined.vector_loop },
+            loops: free.loops.into_iter().chain(combined.loops).collect(),
+            unroll,
+            lanes,
+        };
+        self.add_unroll(id, forced);
+    }
+
+    fn region_lanes(&self, sinks: &[SinkId], bits: &[Bit], reduced: &[Bit]) -> Map {
+        let chain = self.best_chain(sinks);
+        let along = chain.first().copied().filter(|b| bits.contains(b)).or(bits.first().copied());
+        let Some(first) = along else { return Map::new() };
+        // Lanes are all combined or all not.
+        let side: Vec<Bit> =
+            bits.iter().copied().filter(|b| reduced.contains(b) == reduced.contains(&first)).collect();
+        let chain = if chain.first() == Some(&first) { chain } else { Chain::new() };
+        fill(&chain, &side, self.width as usize)
+    }
+
+    /// Bits above the lanes that are unrolled: several accumulators hide the latency of a combination, and
+    /// several cheap vectors that of the loop.
+    fn region_unroll(
+        &self,
+        sinks: &[SinkId],
+        axes: &[Map],
+        lanes: &[Bit],
+        reduced: &[Bit],
+        forced: &[Bit],
+    ) -> Map {
+        let cost = sinks.iter().map(|&s| self.sink_cost(s)).max().unwrap_or(0);
+        let wanted = match (cost, reduced.is_empty()) {
+            (0..=12, false) => 2usize,
+            (0..=6, true) => 2,
+            (13..=60, false) | (7..=24, true) => 1,
+            _ => 0,
+        };
+        let wanted = wanted.saturating_sub(forced.len());
+        let lowest_reduced = axes.iter().rev().find(|a| a.iter().any(|b| reduced.contains(b)));
+        let axis = match lanes.last() {
+            Some(l) => axes.iter().find(|axis| axis.contains(l)),
+            None if reduced.is_empty() => axes.last(),
+            None => lowest_reduced,
+        };
+        let Some(axis) = axis else { return Map::new() };
+        let vector_is_free = !reduced.is_empty() && !axis.iter().any(|b| reduced.contains(b));
+        if vector_is_free {
+            return Map::new();
+        }
+        axis.iter().copied().filter(|b| !lanes.contains(b)).take(wanted).collect()
+    }
+
+    /// Loops over what lanes and unrolled bits leave of each axis, the vector axis last.
+    fn nest(&self, axes: &[Map], lanes: Map, unroll: Map) -> Nest {
+        let taken = |b: &Bit| lanes.contains(b) || unroll.contains(b);
+        let mut loops = Vec::new();
+        let mut vector = None;
+        for axis in axes {
+            let rest: Map = axis.iter().copied().filter(|b| !taken(b)).collect();
+            let low: Map = lanes.iter().chain(&unroll).copied().collect();
+            let is_vector = !low.is_empty() && axis.starts_with(&low);
+            match (rest.is_empty(), is_vector) {
+                (true, _) => {}
+                (false, true) => vector = Some(rest),
+                (false, false) => loops.push(rest),
+            }
+        }
+        let vector_loop = vector.is_some();
+        loops.extend(vector);
+        Nest { loops, vector_loop, unroll, lanes }
+    }
+}
+
+/// A chain of lanes, filled up to `width` from `bits`, as far as they reach.
+fn fill(chain: &[Bit], bits: &[Bit], width: usize) -> Map {
+    let mut lanes: Map = chain.iter().copied().take_while(|b| bits.contains(b)).take(width).collect();
+    for &bit in bits {
+        if lanes.len() < width && !lanes.contains(&bit) {
+            lanes.push(bit);
+        }
+    }
+    lanes
+}

@@ -1,0 +1,274 @@
+//! What loops a block program becomes on the host: a plan without any LLVM in it.
+//!
+//! Tile values are not stored; they are computed element by element where they are needed, inside the loops of the
+//! operations that need them. These are the *sinks*: stores, reductions, values carried around a loop, and values
+//! that are worth keeping. Each sink runs through the elements of its tile. Sinks with the same elements share one
+//! loop nest, a *region*; consecutive regions share their outer, *parallel* loops, a *group*. What a sink produces
+//! lies in a *slot*: registers or scratch memory.
+
+pub(crate) mod affine;
+mod bits;
+mod build;
+mod group;
+mod guard;
+mod keep;
+mod lanes;
+mod layout;
+mod work;
+
+use rustc_hash::FxHashMap;
+use smallvec::SmallVec;
+use tilefuse_block::{Elem, Op, Program, Shape, Value};
+
+pub(crate) use bits::{Bit, Classes, Map, ONE, ZERO, axis_ranges, operands, shape_bits};
+pub(crate) use guard::Atom;
+
+/// Index of a sink in [`Plan::sinks`].
+pub(crate) type SinkId = usize;
+/// Index of a loop in [`Plan::loops`].
+pub(crate) type LoopId = usize;
+/// Index of a list of operations: 0 is the program's body, `l + 1` the body of loop `l`.
+pub(crate) type BlockId = usize;
+/// Index of a slot in [`Plan::slots`].
+pub(crate) type SlotId = usize;
+/// Index of a region in [`Plan::regions`].
+pub(crate) type RegionId = usize;
+
+/// Where a value comes from.
+#[derive(Clone, Copy)]
+pub(crate) enum Def<'p> {
+    /// Nothing defines it.
+    None,
+    /// The parameter at this position.
+    Param(usize),
+    /// An operation with one result.
+    Op(&'p Op),
+    /// The counter of a loop.
+    Induction(LoopId),
+    /// A value that a loop carries, inside or after it.
+    Carried,
+}
+
+/// What a sink does with the elements.
+#[derive(Clone, Copy)]
+pub(crate) enum SinkKind<'p> {
+    /// Stores them.
+    Store(&'p Op),
+    /// Combines them along an axis.
+    Reduce(&'p Op),
+    /// Writes them to a slot.
+    Keep,
+    /// Copies them from another slot.
+    Copy(SlotId),
+}
+
+/// An operation that demands elements.
+pub(crate) struct Sink<'p> {
+    pub(crate) kind: SinkKind<'p>,
+    /// The values that it needs at each position, the written or combined one first.
+    pub(crate) roots: SmallVec<[Value; 3]>,
+    /// The iteration bit of each position bit.
+    pub(crate) bits: Map,
+    pub(crate) shape: Shape,
+    pub(crate) block: BlockId,
+    /// The slot that it writes, if any.
+    pub(crate) slot: Option<SlotId>,
+    /// Runs alone, in program order with respect to memory.
+    pub(crate) barrier: bool,
+    /// Iteration bits that are combined.
+    pub(crate) reduced: SmallVec<[Bit; 8]>,
+    /// What must hold for an element to matter; `None` where no element matters.
+    pub(crate) guard: Option<Vec<Atom>>,
+    /// As `guard`, of the elements that it writes.
+    pub(crate) needed: Option<Vec<Atom>>,
+}
+
+/// Where the elements of a value lie between regions.
+pub(crate) struct Slot {
+    pub(crate) elem: Elem,
+    /// The iteration bit of each position bit, as the producer has them.
+    pub(crate) bits: Map,
+    /// For each position bit its weight in the storage index, as a power of two; `None` where the bit belongs to a
+    /// loop around producer and consumers.
+    pub(crate) weights: SmallVec<[Option<u8>; 12]>,
+    /// Where it lies.
+    pub(crate) place: Place,
+}
+
+/// Storage of a slot.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Place {
+    /// A variable of the function, of so many elements.
+    Local(u32),
+    /// At this offset in the thread's scratch memory.
+    Scratch(u64),
+}
+
+/// A counted loop.
+pub(crate) struct Loop<'p> {
+    pub(crate) op: &'p Op,
+    pub(crate) body: Vec<Group>,
+    /// All sinks in its body, those of inner loops too.
+    pub(crate) sinks: Vec<SinkId>,
+}
+
+/// An entry of a list of operations.
+#[derive(Clone, Copy)]
+pub(crate) enum Item {
+    Sink(SinkId),
+    Loop(LoopId),
+}
+
+/// Consecutive regions and loops inside common parallel loops.
+#[derive(Default)]
+pub(crate) struct Group {
+    /// The bits of the parallel loops, without those that regions unroll.
+    pub(crate) nest: Nest,
+    pub(crate) parts: Vec<Part>,
+    /// What must hold for anything inside to matter.
+    pub(crate) guard: Vec<Atom>,
+}
+
+/// An entry of a group.
+#[derive(Clone, Copy)]
+pub(crate) enum Part {
+    Region(RegionId),
+    Loop(LoopId),
+}
+
+/// Loops over iteration bits.
+#[derive(Clone, Default, Debug)]
+pub(crate) struct Nest {
+    /// Loops, outermost first; the bits of each lowest first. The vector axis, if it has a loop, is the last.
+    pub(crate) loops: Vec<Map>,
+    /// Whether the last loop continues the unrolled bits and lanes.
+    pub(crate) vector_loop: bool,
+    /// Bits that are unrolled, lowest first.
+    pub(crate) unroll: Map,
+    /// Bits that are vector lanes, lowest first.
+    pub(crate) lanes: Map,
+}
+
+/// Sinks that share one loop nest inside a group.
+pub(crate) struct Region {
+    pub(crate) sinks: Vec<SinkId>,
+    pub(crate) block: BlockId,
+    /// Iteration bits without those of the groups around it, lowest first, by axis, outermost first.
+    pub(crate) axes: Vec<Map>,
+    /// The loops that are not combined, then those that are; lanes and unrolled bits in either.
+    pub(crate) nest: Nest,
+    /// How many of the nest's loops are not combined.
+    pub(crate) free_loops: usize,
+    /// Bits of the groups around it that it unrolls.
+    pub(crate) forced: Map,
+    /// What must hold for an element to matter.
+    pub(crate) guard: Vec<Atom>,
+    /// The parallel bits of the groups around it, with the group that each belongs to.
+    pub(crate) context: Vec<(usize, Bit)>,
+}
+
+/// The plan of a program.
+pub(crate) struct Plan<'p> {
+    pub(crate) program: &'p Program,
+    /// By value.
+    pub(crate) defs: Vec<Def<'p>>,
+    /// By value: the list of operations that defines it.
+    pub(crate) home: Vec<BlockId>,
+    /// By value: the position bits that it depends on.
+    pub(crate) deps: Vec<u32>,
+    pub(crate) sinks: Vec<Sink<'p>>,
+    pub(crate) loops: Vec<Loop<'p>>,
+    pub(crate) slots: Vec<Slot>,
+    pub(crate) slot_of: FxHashMap<Value, SlotId>,
+    pub(crate) regions: Vec<Region>,
+    pub(crate) body: Vec<Group>,
+    pub(crate) classes: Classes,
+    /// By loop: the list of operations it stands in.
+    pub(crate) parents: Vec<BlockId>,
+    /// Bytes of scratch memory that a thread needs.
+    pub(crate) scratch: u64,
+    /// Logarithm of the number of lanes of a full vector.
+    pub(crate) width: u32,
+}
+
+impl<'p> Plan<'p> {
+    /// The operation that defines a value element by element; `None` where it lies in a slot or is no operation's.
+    pub(crate) fn pure_op(&self, value: Value) -> Option<&'p Op> {
+        match self.defs[value.index()] {
+            Def::Op(op) if !self.slot_of.contains_key(&value) => Some(op),
+            _ => None,
+        }
+    }
+
+    /// Visits what is needed to compute `value` at `map`, each value once for each map. Does not look behind slots.
+    pub(crate) fn walk(&self, value: Value, map: &[Bit], visit: &mut dyn FnMut(Value, &Map)) {
+        let mut seen = rustc_hash::FxHashSet::default();
+        let mut open = vec![(value, Map::from_slice(map))];
+        while let Some((value, map)) = open.pop() {
+            if !seen.insert((value, map.clone())) {
+                continue;
+            }
+            visit(value, &map);
+            if let Some(op) = self.pure_op(value) {
+                open.extend(operands(self.program, op, &map));
+            }
+        }
+    }
+
+    /// The operation whose result a sink computes for everybody else, if it is such a sink.
+    pub(crate) fn own_op(&self, sink: &Sink<'p>) -> Option<&'p Op> {
+        let root = *sink.roots.first()?;
+        match (sink.kind, self.defs[root.index()]) {
+            (SinkKind::Keep, Def::Op(op))
+                if sink.slot.is_some() && self.slot_of.get(&root) == sink.slot.as_ref() =>
+            {
+                Some(op)
+            }
+            _ => None,
+        }
+    }
+
+    /// Visits what a sink needs.
+    pub(crate) fn walk_sink(&self, sink: SinkId, visit: &mut dyn FnMut(Value, &Map)) {
+        let sink = &self.sinks[sink];
+        let mut roots: SmallVec<[(Value, Map); 3]> =
+            sink.roots.iter().map(|&r| (r, sink.bits.clone())).collect();
+        if let Some(op) = self.own_op(sink) {
+            for &root in &sink.roots {
+                visit(root, &sink.bits);
+            }
+            roots = operands(self.program, op, &sink.bits);
+        }
+        for (root, map) in roots {
+            self.walk(root, &map, visit);
+        }
+    }
+
+    /// The slots that a sink reads, and at which maps.
+    pub(crate) fn slot_uses(&self, sink: SinkId) -> Vec<(SlotId, Map)> {
+        let mut out = Vec::new();
+        if let SinkKind::Copy(from) = self.sinks[sink].kind {
+            out.push((from, self.classes.canonical(&self.sinks[sink].bits)));
+        }
+        let own = self.own_op(&self.sinks[sink]).and(self.sinks[sink].slot);
+        self.walk_sink(sink, &mut |value, map| {
+            if let Some(&slot) = self.slot_of.get(&value)
+                && Some(slot) != own
+            {
+                out.push((slot, self.classes.canonical(map)));
+            }
+        });
+        out
+    }
+
+    /// Whether list `outer` is `inner` or contains it.
+    pub(crate) fn encloses(&self, outer: BlockId, mut inner: BlockId) -> bool {
+        while inner != outer {
+            match inner.checked_sub(1) {
+                Some(l) => inner = self.parents[l],
+                None => return false,
+            }
+        }
+        true
+    }
+}

@@ -1,0 +1,39 @@
+//! Where instances of a program run.
+
+/// Threads that share the instances of a program.
+pub trait Pool: Sync {
+    /// How many threads there are, at least 1.
+    fn threads(&self) -> usize;
+
+    /// Calls `task` once with every number below `tasks`, on any thread, and returns when all calls have.
+    fn run(&self, tasks: usize, task: &(dyn Fn(usize) + Sync));
+}
+
+/// The caller's thread alone.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Serial;
+
+impl Pool for Serial {
+    fn threads(&self) -> usize {
+        1
+    }
+
+    fn run(&self, tasks: usize, task: &(dyn Fn(usize) + Sync)) {
+        (0..tasks).for_each(task);
+    }
+}
+
+/// Rayon's current thread pool.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Rayon;
+
+impl Pool for Rayon {
+    fn threads(&self) -> usize {
+        rayon::current_num_threads()
+    }
+
+    fn run(&self, tasks: usize, task: &(dyn Fn(usize) + Sync)) {
+        use rayon::prelude::*;
+        (0..tasks).into_par_iter().with_max_len(1).for_each(task);
+    }
+}

@@ -1,0 +1,134 @@
+//! The processor that code is made for.
+
+use std::sync::Once;
+
+use inkwell::OptimizationLevel;
+use inkwell::attributes::AttributeLoc;
+use inkwell::context::Context;
+use inkwell::module::Module;
+use inkwell::passes::PassBuilderOptions;
+use inkwell::targets::{
+    CodeModel, FileType, InitializationConfig, RelocMode, Target as LlvmTarget, TargetMachine, TargetTriple,
+};
+use inkwell::values::FunctionValue;
+
+use super::emit::ir::llvm;
+use crate::{Error, Result};
+
+/// Which instructions generated code may use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+pub enum Isa {
+    /// Everything that this machine has.
+    #[default]
+    Native,
+    /// AVX2, FMA and F16C, with vectors of 256 bits.
+    Avx2,
+    /// What every 64-bit x86 processor has, with vectors of 128 bits.
+    Baseline,
+}
+
+/// A processor as LLVM knows it.
+#[derive(Clone, Debug)]
+pub(super) struct Target {
+    cpu: String,
+    features: String,
+    /// Bits of a vector.
+    pub(super) vector: u32,
+    /// Whether there are instructions that convert `f16`.
+    pub(super) f16c: bool,
+}
+
+/// Optimisations that pay: vectors and hoisting are there already.
+const PASSES: &str = "function(sroa,early-cse,instcombine<no-verify-fixpoint>,simplifycfg)";
+
+impl Target {
+    /// The processor that `isa` names.
+    pub(super) fn new(isa: Isa) -> Target {
+        match isa {
+            Isa::Native => Target::native(),
+            Isa::Avx2 => {
+                Target { cpu: "x86-64-v3".to_owned(), features: String::new(), vector: 256, f16c: true }
+            }
+            Isa::Baseline => {
+                Target { cpu: "x86-64".to_owned(), features: String::new(), vector: 128, f16c: false }
+            }
+        }
+    }
+
+    fn native() -> Target {
+        let cpu = TargetMachine::get_host_cpu_name().to_string();
+        let features = TargetMachine::get_host_cpu_features().to_string();
+        let has = |name: &str| features.split(',').any(|f| f.strip_prefix('+') == Some(name));
+        let wide = ["avx512f", "avx512bw", "avx512dq", "avx512vl"].into_iter().all(has);
+        let vector = if wide {
+            512
+        } else if has("avx2") {
+            256
+        } else {
+            128
+        };
+        let f16c = has("f16c");
+        Target { cpu, features, vector, f16c }
+    }
+
+    /// Logarithm of the number of 32-bit lanes of a vector.
+    pub(super) fn width(&self) -> u32 {
+        (self.vector / 32).trailing_zeros()
+    }
+
+    /// What code for this processor depends on, in one line.
+    pub(super) fn describe(&self) -> String {
+        format!("{} {} {}", self.cpu, self.vector, self.features)
+    }
+
+    /// Tells LLVM which instructions a function may use.
+    pub(super) fn mark(&self, cx: &Context, function: FunctionValue<'_>) {
+        let width = self.vector.to_string();
+        let texts = [
+            ("target-cpu", self.cpu.as_str()),
+            ("target-features", self.features.as_str()),
+            ("prefer-vector-width", width.as_str()),
+            ("min-legal-vector-width", width.as_str()),
+            ("no-builtins", ""),
+        ];
+        for (key, value) in texts {
+            if !value.is_empty() || key == "no-builtins" {
+                function.add_attribute(AttributeLoc::Function, cx.create_string_attribute(key, value));
+            }
+        }
+        let nounwind = inkwell::attributes::Attribute::get_named_enum_kind_id("nounwind");
+        function.add_attribute(AttributeLoc::Function, cx.create_enum_attribute(nounwind, 0));
+    }
+
+    fn machine(&self) -> Result<TargetMachine> {
+        static START: Once = Once::new();
+        START.call_once(|| LlvmTarget::initialize_x86(&InitializationConfig::default()));
+        let triple = TargetTriple::create("x86_64-unknown-linux-gnu");
+        let target = LlvmTarget::from_triple(&triple).map_err(llvm)?;
+        let level = OptimizationLevel::Default;
+        target
+            .create_target_machine(
+                &triple,
+                &self.cpu,
+                &self.features,
+                level,
+                RelocMode::PIC,
+                CodeModel::Small,
+            )
+            .ok_or_else(|| Error::Llvm(format!("no target machine for {}", self.cpu)))
+    }
+
+    /// Optimises a module and makes an object or a listing of it.
+    pub(super) fn finish(&self, module: &Module<'_>, kind: FileType) -> Result<Vec<u8>> {
+        let machine = self.machine()?;
+        module.set_triple(&machine.get_triple());
+        module.set_data_layout(&machine.get_target_data().get_data_layout());
+        if cfg!(debug_assertions) {
+            module.verify().map_err(llvm)?;
+        }
+        let options = PassBuilderOptions::create();
+        module.run_passes(PASSES, &machine, options).map_err(llvm)?;
+        let buffer = machine.write_to_memory_buffer(module, kind).map_err(llvm)?;
+        Ok(buffer.as_slice().to_vec())
+    }
+}

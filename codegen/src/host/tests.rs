@@ -1,0 +1,80 @@
+//! Compiled programs against the interpreter.
+
+use tilefuse_block::interp::{self, Arg};
+use tilefuse_block::{Data, Element, Program};
+
+use super::{HostKernel, HostOptions, Isa, Pool, Rayon, Serial};
+
+mod programs;
+
+const ISAS: [Isa; 3] = [Isa::Native, Isa::Avx2, Isa::Baseline];
+
+/// The 64-bit word of an argument whose buffers are `bytes`.
+fn words(args: &[Arg], bytes: &mut [Vec<u8>]) -> Vec<u64> {
+    let mut bytes = bytes.iter_mut();
+    args.iter()
+        .map(|arg| match arg {
+            Arg::Buffer(_) => bytes.next().unwrap().as_mut_ptr() as u64,
+            Arg::Scalar(l) => {
+                let raw = Data::repeat(*l, 1).to_bytes();
+                let mut word = [0u8; 8];
+                word[..raw.len()].copy_from_slice(&raw);
+                u64::from_le_bytes(word)
+            }
+        })
+        .collect()
+}
+
+/// The buffers after running a kernel.
+fn run_kernel(kernel: &HostKernel, args: &[Arg], grid: [u32; 3], pool: &dyn Pool) -> Vec<Data> {
+    let buffers: Vec<_> =
+        args.iter().filter_map(|a| if let Arg::Buffer(b) = a { Some(b) } else { None }).collect();
+    let mut bytes: Vec<Vec<u8>> = buffers.iter().map(|b| b.bytes.clone()).collect();
+    let words = words(args, &mut bytes);
+    // SAFETY: the words match the parameters; the interpreter has found every access inside the buffers.
+    unsafe { kernel.run(&words, grid, pool) };
+    buffers.iter().zip(&bytes).map(|(b, bytes)| Data::from_bytes(b.elem, bytes)).collect()
+}
+
+/// Whether two buffers agree: floats within `tolerance` relative to the largest element, NaN where the other has NaN.
+fn agree(a: &Data, b: &Data, tolerance: f64) -> Result<(), String> {
+    for i in 0..a.len() {
+        let (x, y) = (a.get(i).unwrap(), b.get(i).unwrap());
+        let (p, q) = (x.as_f64(), y.as_f64());
+        let close = (p - q).abs() <= tolerance * (1.0 + p.abs().max(q.abs()));
+        if x != y && !(p.is_nan() && q.is_nan()) && !(a.elem().is_float() && tolerance > 0.0 && close) {
+            return Err(format!("element {i}: expected {p} ({:#x}), found {q} ({:#x})", x.bits, y.bits));
+        }
+    }
+    Ok(())
+}
+
+/// Runs a program everywhere and compares with the interpreter.
+fn check(program: &Program, args: &[Arg], grid: [u32; 3], tolerance: f64) {
+    let mut expected = args.to_vec();
+    interp::run(program, &mut expected, grid).unwrap_or_else(|e| panic!("{e}\n{program}"));
+    let expected: Vec<Data> = expected.iter().filter_map(Arg::data).collect();
+    for isa in ISAS {
+        let options = HostOptions { isa };
+        let kernel = HostKernel::compile(program, &options).unwrap_or_else(|e| panic!("{e}\n{program}"));
+        let found = run_kernel(&kernel, args, grid, &Serial);
+        for (k, (a, b)) in expected.iter().zip(&found).enumerate() {
+            agree(a, b, tolerance).unwrap_or_else(|e| panic!("{isa:?}, buffer {k}, {e}\n{program}"));
+        }
+        let loaded = HostKernel::load(kernel.object(), &options).unwrap();
+        assert_eq!(found, run_kernel(&loaded, args, grid, &Rayon), "{isa:?}, threads\n{program}");
+    }
+}
+
+fn check_text(text: &str, args: &[Arg], grid: [u32; 3], tolerance: f64) {
+    check(&text.trim().parse::<Program>().unwrap(), args, grid, tolerance);
+}
+
+/// Numbers between -4 and 4 that differ.
+fn floats(len: usize) -> Vec<f32> {
+    (0..len).map(|i| ((i as f32 * 0.7391).fract() - 0.5) * 8.0).collect()
+}
+
+fn f32s(len: usize) -> Arg {
+    Arg::buffer(f32::wrap(floats(len)))
+}
