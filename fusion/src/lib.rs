@@ -11,8 +11,10 @@ pub mod kernel;
 pub mod plan;
 mod recording;
 pub mod schedule;
+mod text;
 mod types;
 
 pub use graph::{AtenCall, Edge, Graph, Node, NodeId, Op, Update, ValueRef, View};
 pub use recording::{Arg, Call, Recording, Source, TensorId, TensorInfo};
+pub use text::{ParseError, parse_graph, parse_recording};
 pub use types::{DType, Device, Dims, TensorType, row_major};
