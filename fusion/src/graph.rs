@@ -164,6 +164,26 @@ pub struct Update {
     pub value: ValueRef,
 }
 
+/// What an output shares memory with, where eager would return a view.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OutputAlias {
+    /// Whose memory.
+    pub target: AliasTarget,
+    /// Sizes and strides of the output over that memory.
+    pub ty: TensorType,
+    /// Elements from the target's first element to the output's.
+    pub offset: i64,
+}
+
+/// The owner of memory that an output shares.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AliasTarget {
+    /// An [`Op::Input`] or [`Op::Param`] node, after the write-backs.
+    Node(NodeId),
+    /// Another output.
+    Output(u32),
+}
+
 /// A tensor graph.
 #[derive(Clone, Debug, Default)]
 pub struct Graph {
@@ -174,6 +194,9 @@ pub struct Graph {
     pub updates: Vec<Update>,
     /// Captured operators, as `aten::gelu #17`; nodes refer to them by index.
     pub origins: Vec<String>,
+    /// Per output the memory that it shares with an input, a parameter or another output; empty, or as long as
+    /// [`Graph::outputs`].
+    pub aliases: Vec<Option<OutputAlias>>,
 }
 
 impl Graph {
@@ -311,6 +334,10 @@ impl Graph {
         let mut needed = fixed_set(self);
         let mut stack: Vec<NodeId> = self.outputs.iter().map(|v| v.node).collect();
         stack.extend(self.updates.iter().flat_map(|u| [u.target, u.value.node]));
+        stack.extend(self.aliases.iter().flatten().filter_map(|alias| match alias.target {
+            AliasTarget::Node(node) => Some(node),
+            AliasTarget::Output(_) => None,
+        }));
         stack.extend(self.ids().filter(|&id| match &self.nodes[id].op {
             Op::Input(_) => true,
             Op::Aten(call) => call.random,

@@ -5,16 +5,22 @@
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+mod args;
+mod functionalize;
 mod graph;
 pub mod index;
 pub mod kernel;
+mod lower;
 pub mod plan;
+mod promote;
 mod recording;
 pub mod schedule;
 mod text;
 mod types;
 
-pub use graph::{AtenCall, Edge, Graph, Node, NodeId, Op, Update, ValueRef, View};
+pub use functionalize::{FunctionalizeError, functionalize};
+pub use graph::{AliasTarget, AtenCall, Edge, Graph, Node, NodeId, Op, OutputAlias, Update, ValueRef, View};
+pub use lower::{LowerError, lower, lowered_operators};
 pub use recording::{Arg, Call, Recording, Source, TensorId, TensorInfo};
 pub use text::{ParseError, parse_graph, parse_recording};
 pub use types::{DType, Device, Dims, TensorType, row_major};

@@ -8,7 +8,7 @@ use tilefuse_block::{ReduceFn, ScalarFn};
 use super::ParseError;
 use super::lexer::Token;
 use super::syntax::{Parser, Result};
-use crate::graph::{AtenCall, Graph, NodeId, Op, Update, ValueRef, View};
+use crate::graph::{AliasTarget, AtenCall, Graph, NodeId, Op, OutputAlias, Update, ValueRef, View};
 use crate::types::{DType, TensorType};
 
 /// Reads the text form of a graph. The graph is well-formed as text; [`crate::verify`] says whether it is one that
@@ -41,6 +41,7 @@ impl State {
             Token::Name(n) if n == "origin" => self.origin(),
             Token::Name(n) if n == "outputs" => self.outputs(),
             Token::Name(n) if n == "update" => self.update(),
+            Token::Name(n) if n == "alias" => self.alias(),
             _ => self.node(),
         }
     }
@@ -73,6 +74,26 @@ impl State {
         self.parser.mark('<')?;
         let value = self.value()?;
         self.graph.updates.push(Update { target: target.node, value });
+        Ok(())
+    }
+
+    fn alias(&mut self) -> Result<()> {
+        self.parser.bump();
+        let index: usize = self.parser.small()?;
+        if index >= self.graph.outputs.len() {
+            return self.parser.error("there is no such output");
+        }
+        self.parser.mark('=')?;
+        let target = match self.parser.eat_name("output") {
+            true => AliasTarget::Output(self.parser.small()?),
+            false => AliasTarget::Node(self.value()?.node),
+        };
+        self.parser.mark('+')?;
+        let offset = self.parser.int()?;
+        self.parser.mark(':')?;
+        let ty = self.parser.ty()?;
+        self.graph.aliases.resize(self.graph.outputs.len(), None);
+        self.graph.aliases[index] = Some(OutputAlias { target, ty, offset });
         Ok(())
     }
 
@@ -126,7 +147,11 @@ impl State {
         }
     }
 
-    fn literal(&mut self, token: Token, elem: Option<tilefuse_block::Elem>) -> Result<tilefuse_block::Literal> {
+    fn literal(
+        &mut self,
+        token: Token,
+        elem: Option<tilefuse_block::Elem>,
+    ) -> Result<tilefuse_block::Literal> {
         let Some(elem) = elem else { return self.parser.error("a literal needs an element type of numbers") };
         self.parser.literal_from(token, elem)
     }

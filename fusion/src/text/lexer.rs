@@ -163,8 +163,7 @@ fn number(cursor: &mut Cursor<'_>) -> Result<Token, ParseError> {
     }
     let mut last = '0';
     text.push_str(&cursor.take(|c| {
-        let accept =
-            c.is_ascii_digit() || c == '.' || c == 'e' || (matches!(c, '-' | '+') && last == 'e');
+        let accept = c.is_ascii_digit() || c == '.' || c == 'e' || (matches!(c, '-' | '+') && last == 'e');
         last = c;
         accept
     }));

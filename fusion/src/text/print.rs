@@ -5,7 +5,7 @@ use std::fmt::{self, Display, Write};
 
 use tilefuse_block::{Elem, Literal};
 
-use crate::graph::{AtenCall, Graph, NodeId, Op, ValueRef, View};
+use crate::graph::{AliasTarget, AtenCall, Graph, NodeId, Op, ValueRef, View};
 use crate::recording::{Arg, Call, Recording, Source, TensorId};
 use crate::types::join;
 
@@ -33,6 +33,14 @@ impl Display for Graph {
         for update in &self.updates {
             writeln!(f, "  update {} <- {}", value(update.target.into()), value(update.value))?;
         }
+        for (i, alias) in self.aliases.iter().enumerate() {
+            let Some(alias) = alias else { continue };
+            let target = match alias.target {
+                AliasTarget::Node(node) => value(node.into()),
+                AliasTarget::Output(n) => format!("output {n}"),
+            };
+            writeln!(f, "  alias {i} = {target} + {} : {}", alias.offset, alias.ty)?;
+        }
         f.write_str("}\n")
     }
 }
@@ -48,7 +56,9 @@ fn node_text(graph: &Graph, id: NodeId, value: &dyn Fn(ValueRef) -> String) -> S
         Op::Param(n) => format!("param {n}"),
         Op::Const(n) => format!("const {n}"),
         Op::Scalar(literal) => format!("scalar {}", literal_text(*literal)),
-        Op::Aten(call) => aten_text(call, &|p| operands.get(usize::from(p)).map_or("%?".into(), |&v| value(v))),
+        Op::Aten(call) => {
+            aten_text(call, &|p| operands.get(usize::from(p)).map_or("%?".into(), |&v| value(v)))
+        }
         Op::Map(function) => format!("map {}({})", function.name(), list()),
         Op::Cast => format!("cast({})", list()),
         Op::Iota { dim } => format!("iota {dim}"),
@@ -128,7 +138,10 @@ fn commas(items: impl Iterator<Item = String>) -> String {
 }
 
 fn args_text<T>(args: &[(String, Arg<T>)], value: &mut dyn FnMut(usize, &T) -> String) -> String {
-    let texts = args.iter().enumerate().map(|(i, (name, arg))| format!("{name}={}", arg_text(arg, &mut |v| value(i, v))));
+    let texts = args
+        .iter()
+        .enumerate()
+        .map(|(i, (name, arg))| format!("{name}={}", arg_text(arg, &mut |v| value(i, v))));
     commas(texts)
 }
 
@@ -189,7 +202,11 @@ fn tensor_text(recording: &Recording, index: usize, defined: &[bool]) -> String 
     let owner = recording.tensors.iter().zip(defined).position(|(t, &d)| d && t.storage == tensor.storage);
     match owner {
         Some(owner) => {
-            let _ = write!(text, " in %{owner}+{}", tensor.storage_offset - recording.tensors[owner].storage_offset);
+            let _ = write!(
+                text,
+                " in %{owner}+{}",
+                tensor.storage_offset - recording.tensors[owner].storage_offset
+            );
         }
         None if tensor.storage_offset != 0 => {
             let _ = write!(text, " +{}", tensor.storage_offset);
@@ -217,7 +234,8 @@ fn call_text(recording: &Recording, call: &Call, defined: &mut [bool]) -> String
             },
         });
     }
-    let name = if call.overload.is_empty() { call.op.clone() } else { format!("{}.{}", call.op, call.overload) };
+    let name =
+        if call.overload.is_empty() { call.op.clone() } else { format!("{}.{}", call.op, call.overload) };
     let args = args_text(&call.args, &mut |position, id: &TensorId| {
         format!("%{}{}", id.0, if call.writes.contains(&position) { "!" } else { "" })
     });

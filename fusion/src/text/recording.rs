@@ -151,8 +151,12 @@ impl State {
             call.results.push(match item {
                 Left::None => None,
                 Left::New(number, info) => Some(self.define(number, info)?),
-                Left::Existing(number) if (number as usize) < self.recording.tensors.len() => Some(TensorId(number)),
-                Left::Existing(number) => return self.parser.error(format!("new tensor `%{number}` needs a type")),
+                Left::Existing(number) if (number as usize) < self.recording.tensors.len() => {
+                    Some(TensorId(number))
+                }
+                Left::Existing(number) => {
+                    return self.parser.error(format!("new tensor `%{number}` needs a type"));
+                }
             });
         }
         self.recording.calls.push(call);

@@ -121,7 +121,11 @@ impl Parser {
     }
 
     /// Items separated by commas up to `close`, which is consumed; the opening mark is consumed before.
-    pub(super) fn list<T>(&mut self, close: char, mut item: impl FnMut(&mut Parser) -> Result<T>) -> Result<Vec<T>> {
+    pub(super) fn list<T>(
+        &mut self,
+        close: char,
+        mut item: impl FnMut(&mut Parser) -> Result<T>,
+    ) -> Result<Vec<T>> {
         let mut items = Vec::new();
         if self.eat(close) {
             return Ok(items);
@@ -156,7 +160,9 @@ impl Parser {
         let name = self.name()?;
         let Some(dtype) = dtype(&name) else { return self.error(format!("`{name}` is no element type")) };
         let shape = self.dims()?;
-        if shape.iter().any(|&d| d < 0) || shape.iter().try_fold(1i64, |n, &d| n.checked_mul(d.max(1))).is_none() {
+        if shape.iter().any(|&d| d < 0)
+            || shape.iter().try_fold(1i64, |n, &d| n.checked_mul(d.max(1))).is_none()
+        {
             return self.error("a size is negative, or the sizes are too large");
         }
         let strides = match self.eat('{') {
@@ -232,7 +238,11 @@ impl Parser {
         Ok(arg)
     }
 
-    fn named_arg<T>(&mut self, name: &str, tensor: &mut dyn FnMut(&mut Parser) -> Result<T>) -> Result<Arg<T>> {
+    fn named_arg<T>(
+        &mut self,
+        name: &str,
+        tensor: &mut dyn FnMut(&mut Parser) -> Result<T>,
+    ) -> Result<Arg<T>> {
         match name {
             "None" => Ok(Arg::None),
             "true" => Ok(Arg::Bool(true)),

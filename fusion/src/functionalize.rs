@@ -1,0 +1,144 @@
+//! From a recording to a functional graph.
+//!
+//! Tensors that share a storage form a tree: a *root* (an input, a parameter, the result of an ordinary call) and
+//! views of it, each with its relation to its parent. A write through any of them makes a new value of the root;
+//! every view is regenerated from the root's value when it is read later:
+//!
+//! ```text
+//! %1 in %0 = aten::slice(%0)           ->   %1 = aten::slice(%0)
+//! aten::relu_(%1!)                     ->   %2 = aten::relu(%1)
+//!                                           %3 = aten::slice_scatter(%0, %2)
+//! %4 = aten::sum(%0)                   ->   %4 = aten::sum(%3)
+//!                                           update %0 <- %3         (where %0 is an input or a parameter)
+//! ```
+
+mod inplace;
+mod state;
+#[cfg(test)]
+mod tests;
+mod views;
+
+use crate::graph::{AliasTarget, Graph, Op, OutputAlias, Update};
+use crate::recording::Recording;
+use state::State;
+
+/// Why a recording cannot be made functional. Calls are named with their position, `aten::resize_ #12`.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum FunctionalizeError {
+    /// The recording contradicts itself.
+    #[error("the recording is inconsistent at {place}: {what}")]
+    Malformed {
+        /// The call or output.
+        place: String,
+        /// What is wrong.
+        what: &'static str,
+    },
+    /// A tensor's sizes, strides or storage are changed in place in a way that no value expresses.
+    #[error("{call}: changes metadata in place")]
+    Metadata {
+        /// The call.
+        call: String,
+    },
+    /// A write to elements that share memory with each other, which libtorch refuses too.
+    #[error("{call}: writes a tensor whose elements overlap")]
+    OverlappingWrite {
+        /// The call.
+        call: String,
+    },
+    /// A write through a view that cannot be undone into what it is a view of.
+    #[error("{call}: writes through a view that repeats elements or reads them as another type")]
+    OpaqueView {
+        /// The call.
+        call: String,
+    },
+    /// A write to memory that another tensor shares in a way that the recording does not show.
+    #[error("{call}: writes memory that another input or parameter shares")]
+    SharedMemory {
+        /// The call.
+        call: String,
+    },
+    /// A view of memory outside the tensor that it is taken of.
+    #[error("{call}: addresses memory outside its tensor")]
+    OutOfBounds {
+        /// The call.
+        call: String,
+    },
+    /// An output shares memory with an input in a way that strides do not express.
+    #[error("output {index} reads the memory of an input as another type")]
+    OutputAliasesInput {
+        /// Which output.
+        index: usize,
+    },
+}
+
+/// Turns a recording into a functional graph: [`Op::Aten`] calls that neither write nor alias, write-backs in
+/// [`Graph::updates`], and in [`Graph::aliases`] which outputs share memory with inputs or other outputs.
+///
+/// # Errors
+/// Where a call changes memory in a way that values cannot express; see [`FunctionalizeError`].
+pub fn functionalize(recording: &Recording) -> Result<Graph, FunctionalizeError> {
+    let mut state = State::new(recording)?;
+    for (index, call) in recording.calls.iter().enumerate() {
+        state.call(index, call)?;
+    }
+    finish(state, recording)
+}
+
+fn finish(mut state: State<'_>, recording: &Recording) -> Result<Graph, FunctionalizeError> {
+    let mut returned = Vec::new();
+    for (index, &id) in recording.outputs.iter().enumerate() {
+        let tensor = state.tensor(id, &|| format!("output {index}"))?;
+        let value = state.read(tensor)?;
+        state.graph.outputs.push(value);
+        returned.push(tensor);
+    }
+    for (target, root) in state.written_targets() {
+        let value = state.read(root)?;
+        if value.node != target {
+            state.graph.updates.push(Update { target, value });
+        }
+    }
+    let aliases = output_aliases(&state, &returned)?;
+    if aliases.iter().any(Option::is_some) {
+        state.graph.aliases = aliases;
+    }
+    state.graph.remove_unused();
+    Ok(state.graph)
+}
+
+/// Which storage each output shares. Of several views of one intermediate, those that follow an output that covers
+/// it are aliases of that output.
+fn output_aliases(
+    state: &State<'_>,
+    returned: &[usize],
+) -> Result<Vec<Option<OutputAlias>>, FunctionalizeError> {
+    let covers: Vec<bool> = returned.iter().map(|&t| state.covers_root(t)).collect();
+    let mut aliases = Vec::new();
+    for (index, &tensor) in returned.iter().enumerate() {
+        let root = state.root(tensor);
+        let (target, base) = match state.target(root) {
+            Some(node) => (Some(AliasTarget::Node(node)), root),
+            None => {
+                let cover = (0..returned.len()).find(|&i| covers[i] && state.root(returned[i]) == root);
+                let target = cover.filter(|&i| i != index).map(|i| AliasTarget::Output(i as u32));
+                (target, cover.map_or(root, |i| returned[i]))
+            }
+        };
+        if target.is_some() && state.ty(tensor).dtype != state.ty(base).dtype {
+            return Err(FunctionalizeError::OutputAliasesInput { index });
+        }
+        aliases.push(target.map(|target| OutputAlias {
+            target,
+            ty: state.ty(tensor).clone(),
+            offset: state.offset(tensor) - state.offset(base),
+        }));
+    }
+    Ok(aliases)
+}
+
+impl Graph {
+    /// Whether the node is an input, a live tensor of the model, or a constant.
+    pub fn is_source(&self, id: crate::NodeId) -> bool {
+        matches!(self.node(id).op, Op::Input(_) | Op::Param(_) | Op::Const(_))
+    }
+}

@@ -1,0 +1,217 @@
+//! Writing operators and the functional ones that compute the same values.
+
+use crate::args::Args;
+use crate::promote::{Category, promote};
+use crate::recording::{Arg, Call};
+use crate::types::{DType, TensorType};
+use tilefuse_block::Elem;
+
+/// What a writing operator does.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Write {
+    /// It changes sizes or strides of the tensor itself, to those of a view.
+    View,
+    /// It changes the tensor in a way that no value expresses (`resize_`, `set_`).
+    Metadata,
+    /// It changes no value that a model reads (`requires_grad_`).
+    Nothing,
+    /// `copy_`: the destination takes the values of `src`.
+    Copy,
+    /// The destination takes the value of this operator and overload, cast and broadcast.
+    Functional { op: String, overload: String, result: DType },
+    /// No functional operator is known.
+    Original,
+}
+
+const METADATA: &[&str] = &[
+    "resize_",
+    "resize_as_",
+    "resize_as_sparse_",
+    "set_",
+    "as_strided_",
+    "set_data",
+    "rename_",
+    "sparse_resize_",
+    "sparse_resize_and_clear_",
+];
+
+const VIEWS: &[&str] = &["transpose_", "t_", "swapaxes_", "swapdims_", "squeeze_", "unsqueeze_"];
+
+const NOTHING: &[&str] = &["requires_grad_", "detach_", "retain_grad", "record_stream"];
+
+/// In-place operators whose name without the underscore is no operator with the same arguments.
+const NO_COUNTERPART: &[&str] = &[
+    "_sobol_engine_ff_",
+    "_sobol_engine_scramble_",
+    "_sobol_engine_initialize_state_",
+    "fill_diagonal_",
+    "ldexp_",
+    "polygamma_",
+    "float_power_",
+    "normal_",
+    "bernoulli_",
+    "uniform_",
+    "random_",
+    "cauchy_",
+    "log_normal_",
+    "exponential_",
+    "geometric_",
+    "rrelu_",
+    "rrelu_with_noise_",
+    "_fill_mem_eff_dropout_mask_",
+];
+
+/// Operators that promote the types of their operands.
+const PROMOTING: &[&str] = &[
+    "add",
+    "sub",
+    "subtract",
+    "mul",
+    "multiply",
+    "div",
+    "divide",
+    "true_divide",
+    "floor_divide",
+    "remainder",
+    "fmod",
+    "pow",
+    "atan2",
+    "arctan2",
+    "copysign",
+    "hypot",
+    "nextafter",
+    "bitwise_and",
+    "bitwise_or",
+    "bitwise_xor",
+    "addcmul",
+    "addcdiv",
+    "lerp",
+    "clamp",
+    "clip",
+    "clamp_min",
+    "clamp_max",
+    "__and__",
+    "__or__",
+    "__xor__",
+    "gcd",
+    "lcm",
+    "xlogy",
+];
+
+/// Operators whose result is boolean.
+const BOOLEAN: &[&str] = &[
+    "eq",
+    "ne",
+    "not_equal",
+    "lt",
+    "less",
+    "le",
+    "less_equal",
+    "gt",
+    "greater",
+    "ge",
+    "greater_equal",
+    "logical_and",
+    "logical_or",
+    "logical_xor",
+    "logical_not",
+    "isnan",
+    "isinf",
+    "isfinite",
+];
+
+/// Positions of arguments that a call writes although its schema does not say so: the running statistics of
+/// normalisations in training.
+pub(super) fn hidden_writes(call: &Call) -> Vec<usize> {
+    let args = Args(&call.args);
+    let training = match call.op.as_str() {
+        "aten::batch_norm"
+        | "aten::native_batch_norm"
+        | "aten::cudnn_batch_norm"
+        | "aten::_batch_norm_impl_index" => args.bool("training") == Some(true),
+        "aten::instance_norm" => args.bool("use_input_stats") == Some(true),
+        _ => false,
+    };
+    if !training {
+        return Vec::new();
+    }
+    let running = |name: &str, arg: &Arg<_>| {
+        matches!(name, "running_mean" | "running_var") && matches!(arg, Arg::Tensor(_))
+    };
+    (0..call.args.len()).filter(|&i| running(&call.args[i].0, &call.args[i].1)).collect()
+}
+
+/// What the call does to the tensors that it writes. `ty` gives types of tensors.
+pub(super) fn classify<T: Copy>(
+    call: &Call,
+    args: Args<'_, T>,
+    writes: &[usize],
+    ty: &dyn Fn(T) -> TensorType,
+) -> Write {
+    let Some(name) = call.op.strip_prefix("aten::") else { return Write::Original };
+    if METADATA.contains(&name) {
+        return Write::Metadata;
+    }
+    if VIEWS.contains(&name) {
+        return Write::View;
+    }
+    let eval_dropout = name.ends_with("dropout_") && args.bool("train") == Some(false);
+    if NOTHING.contains(&name) || eval_dropout {
+        return Write::Nothing;
+    }
+    if name == "copy_" {
+        return Write::Copy;
+    }
+    functional(call, name, args, writes, ty).unwrap_or(Write::Original)
+}
+
+fn functional<T: Copy>(
+    call: &Call,
+    name: &str,
+    args: Args<'_, T>,
+    writes: &[usize],
+    ty: &dyn Fn(T) -> TensorType,
+) -> Option<Write> {
+    let unnamed = args.0.iter().any(|(_, arg)| matches!(arg, Arg::Other(_)));
+    if call.random || unnamed || writes != [0] || NO_COUNTERPART.contains(&name) || name.ends_with("dropout_")
+    {
+        return None;
+    }
+    let base = match name.strip_prefix("__i").and_then(|n| n.strip_suffix("__")) {
+        Some(middle) => format!("__{middle}__"),
+        None => name.strip_suffix('_').filter(|n| !n.ends_with('_'))?.to_string(),
+    };
+    let overload = match (base.as_str(), call.overload.as_str()) {
+        ("pow", "Tensor") => "Tensor_Tensor",
+        ("pow", "Scalar") => "Tensor_Scalar",
+        ("floor_divide", "Tensor") => "",
+        (_, other) => other,
+    };
+    let (_, Arg::Tensor(destination)) = args.0.first()? else { return None };
+    let destination = ty(*destination);
+    let result = if BOOLEAN.contains(&base.as_str()) {
+        DType::Elem(Elem::Bool)
+    } else if PROMOTING.contains(&base.as_str()) {
+        promoted(args, ty).unwrap_or(destination.dtype)
+    } else {
+        destination.dtype
+    };
+    Some(Write::Functional { op: format!("aten::{base}"), overload: overload.to_string(), result })
+}
+
+fn promoted<T: Copy>(args: Args<'_, T>, ty: &dyn Fn(T) -> TensorType) -> Option<DType> {
+    let operands =
+        args.0.iter().filter(|(name, _)| name != "alpha" && name != "value" && name != "rounding_mode");
+    let operands = operands.filter_map(|(_, arg)| match arg {
+        Arg::Tensor(t) => {
+            let ty = ty(*t);
+            Some((ty.dtype.elem(), if ty.rank() == 0 { Category::ZeroDim } else { Category::Dim }))
+        }
+        Arg::Int(_) => Some((Some(Elem::I64), Category::Number)),
+        Arg::Float(_) => Some((Some(Elem::F64), Category::Number)),
+        Arg::Bool(_) => Some((Some(Elem::Bool), Category::Number)),
+        _ => None,
+    });
+    let operands: Option<Vec<_>> = operands.map(|(elem, category)| Some((elem?, category))).collect();
+    promote(&operands?).map(DType::Elem)
+}

@@ -1,0 +1,368 @@
+use expect_test::{Expect, expect};
+
+use crate::{functionalize, parse_graph, parse_recording};
+
+fn check(recording: &str, expect: Expect) {
+    let text = match functionalize(&parse_recording(recording).unwrap()) {
+        Ok(graph) => {
+            let text = graph.to_string();
+            assert_eq!(parse_graph(&text).unwrap().to_string(), text);
+            text
+        }
+        Err(error) => error.to_string() + "\n",
+    };
+    expect.assert_eq(&text);
+}
+
+#[test]
+fn a_write_through_a_slice_reaches_the_input() {
+    check(
+        r#"recording {
+          %0 = input 0 : f32[4]
+          %1: f32[2] in %0+2 = aten::slice.Tensor(self=%0, dim=0, start=2, end=9223372036854775807, step=1)
+          %1 = aten::relu_(self=%1!)
+          %2: f32[] = aten::sum(self=%0, dtype=None)
+          outputs %2, %1
+        }"#,
+        expect![[r#"
+            graph {
+              origin 0 "aten::slice #0"
+              origin 1 "aten::relu_ #1"
+              origin 2 "aten::sum #2"
+              %0 = input 0 : f32[4]
+              %1 = aten::slice.Tensor(self=%0, dim=0, start=2, end=9223372036854775807, step=1) !replay 0 : f32[2] @0
+              %2 = aten::relu(self=%1) : f32[2] @1
+              %3 = aten::slice_scatter(self=%0, src=%2, dim=0, start=2, end=4, step=1) : f32[4] @1
+              %4 = aten::sum(self=%3, dtype=None) !replay 2 : f32[] @2
+              outputs %4, %2
+              update %0 <- %3
+              alias 1 = %0 + 2 : f32[2]
+            }
+        "#]],
+    );
+}
+
+#[test]
+fn views_are_regenerated_after_a_write_to_the_base() {
+    check(
+        r#"recording {
+          %0 = param 0 "w" : f32[2,3]
+          %1: f32[2,3] = aten::clone(self=%0, memory_format=None)
+          %2: f32[3,2]{1,3} in %1 = aten::t(self=%1)
+          %1 = aten::add_.Scalar(self=%1!, other=1, alpha=1)
+          %3: f32[3,2]{1,3} = aten::exp(self=%2)
+          outputs %3
+        }"#,
+        expect![[r#"
+            graph {
+              origin 0 "aten::clone #0"
+              origin 1 "aten::t #1"
+              origin 2 "aten::add_ #2"
+              origin 3 "aten::exp #3"
+              %0 = param 0 : f32[2,3]
+              %1 = aten::clone(self=%0, memory_format=None) !replay 0 : f32[2,3] @0
+              %2 = aten::t(self=%1) !replay 1 : f32[3,2]{1,3} @1
+              %3 = aten::add.Scalar(self=%1, other=1, alpha=1) : f32[2,3] @2
+              %4 = aten::t(self=%3) !replay 1 : f32[3,2]{1,3} @1
+              %5 = aten::exp(self=%4) !replay 3 : f32[3,2]{1,3} @3
+              outputs %5
+            }
+        "#]],
+    );
+}
+
+#[test]
+fn a_narrower_destination_rounds_the_promoted_result() {
+    check(
+        r#"recording {
+          %0 = input 0 : f16[4]
+          %1 = input 1 : f32[4]
+          %2: f16[4] = aten::mul.Scalar(self=%0, other=2)
+          %2 = aten::add_.Tensor(self=%2!, other=%1, alpha=1)
+          %3: f32[4] = aten::clone(self=%1, memory_format=None)
+          %3 = aten::eq_.Scalar(self=%3!, other=0)
+          outputs %2, %3
+        }"#,
+        expect![[r#"
+            graph {
+              origin 0 "aten::mul #0"
+              origin 1 "aten::add_ #1"
+              origin 2 "aten::clone #2"
+              origin 3 "aten::eq_ #3"
+              %0 = input 0 : f16[4]
+              %1 = input 1 : f32[4]
+              %2 = aten::mul.Scalar(self=%0, other=2) !replay 0 : f16[4] @0
+              %3 = aten::add.Tensor(self=%2, other=%1, alpha=1) : f32[4] @1
+              %4 = aten::_to_copy(self=%3, dtype=f16) : f16[4] @1
+              %5 = aten::clone(self=%1, memory_format=None) !replay 2 : f32[4] @2
+              %6 = aten::eq.Scalar(self=%5, other=0) : bool[4] @3
+              %7 = aten::_to_copy(self=%6, dtype=f32) : f32[4] @3
+              outputs %4, %7
+            }
+        "#]],
+    );
+}
+
+#[test]
+fn copy_fill_and_zero() {
+    check(
+        r#"recording {
+          %0 = input 0 : f32[2,3]
+          %1 = input 1 : f64[3]
+          %2: f32[2,3] = aten::neg(self=%0)
+          %3: f32[3] in %2+3 = aten::select.int(self=%2, dim=0, index=-1)
+          %3 = aten::copy_(self=%3!, src=%1, non_blocking=false)
+          %0 = aten::copy_(self=%0!, src=%2, non_blocking=false)
+          %2 = aten::zero_(self=%2!)
+          outputs %2, %0
+        }"#,
+        expect![[r#"
+            graph {
+              origin 0 "aten::neg #0"
+              origin 1 "aten::select #1"
+              origin 2 "aten::copy_ #2"
+              origin 3 "aten::copy_ #3"
+              origin 4 "aten::zero_ #4"
+              %0 = input 0 : f32[2,3]
+              %1 = input 1 : f64[3]
+              %2 = aten::neg(self=%0) !replay 0 : f32[2,3] @0
+              %3 = aten::select.int(self=%2, dim=0, index=-1) !replay 1 : f32[3] @1
+              %4 = aten::_to_copy(self=%1, dtype=f32) : f32[3] @2
+              %5 = aten::select_scatter(self=%2, src=%4, dim=0, index=1) : f32[2,3] @2
+              %6 = aten::zero(self=%5) : f32[2,3] @4
+              outputs %6, %5
+              update %0 <- %5
+              alias 1 = %0 + 0 : f32[2,3]
+            }
+        "#]],
+    );
+}
+
+#[test]
+fn an_operator_without_a_counterpart_writes_a_copy() {
+    check(
+        r#"recording {
+          %0 = param 0 "mask" : f32[4]
+          %1: f32[2] in %0 = aten::slice.Tensor(self=%0, dim=0, start=0, end=2, step=1)
+          %1 = aten::normal_(self=%1!, mean=0.0, std=1.0, generator=None) !random
+          %2: f32[4] = aten::clone(self=%0, memory_format=None)
+          outputs %2
+        }"#,
+        expect![[r#"
+            graph {
+              origin 0 "aten::slice #0"
+              origin 1 "aten::normal_ #1"
+              origin 2 "aten::clone #2"
+              %0 = param 0 : f32[4]
+              %1 = aten::slice.Tensor(self=%0, dim=0, start=0, end=2, step=1) !replay 0 : f32[2] @0
+              %2, %3 = aten::normal_(self=%1, mean=0.0, std=1.0, generator=None) !random !writes[0] !replay 1 : f32[2], f32[2] @1
+              %4 = aten::slice_scatter(self=%0, src=%3, dim=0, start=0, end=2, step=1) : f32[4] @1
+              %5 = aten::clone(self=%4, memory_format=None) !replay 2 : f32[4] @2
+              outputs %5
+              update %0 <- %4
+            }
+        "#]],
+    );
+}
+
+#[test]
+fn training_statistics_are_written() {
+    check(
+        r#"recording {
+          %0 = input 0 : f32[2,3]
+          %1 = param 0 "mean" : f32[3]
+          %2 = param 1 "var" : f32[3]
+          %3: f32[2,3] = aten::batch_norm(input=%0, weight=None, bias=None, running_mean=%1, running_var=%2, training=true, momentum=0.1, eps=0.00001, cudnn_enabled=true)
+          outputs %3
+        }"#,
+        expect![[r#"
+            graph {
+              origin 0 "aten::batch_norm #0"
+              %0 = input 0 : f32[2,3]
+              %1 = param 0 : f32[3]
+              %2 = param 1 : f32[3]
+              %3, %4, %5 = aten::batch_norm(input=%0, weight=None, bias=None, running_mean=%1, running_var=%2, training=true, momentum=0.1, eps=1e-5, cudnn_enabled=true) !writes[3, 4] !replay 0 : f32[2,3], f32[3], f32[3] @0
+              outputs %3
+              update %1 <- %4
+              update %2 <- %5
+            }
+        "#]],
+    );
+}
+
+#[test]
+fn unbound_parts_and_diagonals_are_written_back() {
+    check(
+        r#"recording {
+          %0 = input 0 : f32[2,2]
+          %1: f32[2,2] = aten::neg(self=%0)
+          %2: f32[2] in %1+0, %3: f32[2] in %1+2 = aten::unbind.int(self=%1, dim=0)
+          %3 = aten::mul_.Tensor(self=%3!, other=%2)
+          %4: f32[2]{3} in %1+0 = aten::diagonal(self=%1, offset=0, dim1=0, dim2=1)
+          %4 = aten::fill_.Scalar(self=%4!, value=1)
+          outputs %1, %2
+        }"#,
+        expect![[r#"
+            graph {
+              origin 0 "aten::neg #0"
+              origin 1 "aten::unbind #1"
+              origin 2 "aten::mul_ #2"
+              origin 3 "aten::diagonal #3"
+              origin 4 "aten::fill_ #4"
+              %0 = input 0 : f32[2,2]
+              %1 = aten::neg(self=%0) !replay 0 : f32[2,2] @0
+              %2, %3 = aten::unbind.int(self=%1, dim=0) !replay 1 : f32[2], f32[2] @1
+              %4 = aten::mul.Tensor(self=%3, other=%2) : f32[2] @2
+              %5 = aten::select_scatter(self=%1, src=%4, dim=0, index=1) : f32[2,2] @2
+              %6 = aten::diagonal(self=%5, offset=0, dim1=0, dim2=1) !replay 3 : f32[2]{3} @3
+              %7 = aten::fill.Scalar(self=%6, value=1) : f32[2] @4
+              %8 = aten::diagonal_scatter(self=%5, src=%7, offset=0, dim1=0, dim2=1) : f32[2,2] @4
+              %9, %10 = aten::unbind.int(self=%8, dim=0) !replay 1 : f32[2], f32[2] @1
+              outputs %8, %9
+              alias 1 = output 0 + 0 : f32[2]
+            }
+        "#]],
+    );
+}
+
+#[test]
+fn metadata_changes_of_intermediates_are_views() {
+    check(
+        r#"recording {
+          %0 = input 0 : f32[2,3]
+          %1: f32[2,3] = aten::neg(self=%0)
+          %1 = aten::transpose_(self=%1!, dim0=0, dim1=1)
+          %1 = aten::relu_(self=%1!)
+          outputs %1
+        }"#,
+        expect![[r#"
+            graph {
+              origin 0 "aten::neg #0"
+              origin 1 "aten::transpose_ #1"
+              origin 2 "aten::relu_ #2"
+              %0 = input 0 : f32[2,3]
+              %1 = aten::neg(self=%0) !replay 0 : f32[2,3] @0
+              %2 = aten::transpose.int(self=%1, dim0=0, dim1=1) : f32[3,2]{1,3} @1
+              %3 = aten::relu(self=%2) : f32[3,2]{1,3} @2
+              %4 = aten::permute(self=%3, dims=[1, 0]) : f32[2,3] @2
+              outputs %3
+            }
+        "#]],
+    );
+}
+
+#[test]
+fn refusals_name_the_call() {
+    for (body, message) in [
+        (
+            "%0 = aten::resize_(self=%0!, size=[2], memory_format=None)",
+            "aten::resize_ #0: changes metadata in place",
+        ),
+        ("%0 = aten::t_(self=%0!)", "aten::t_ #0: changes metadata in place"),
+        (
+            "%1: f32[2,4]{0,1} in %0 = aten::expand(self=%0, size=[2,4], implicit=false)
+             %1 = aten::relu_(self=%1!)",
+            "aten::relu_ #1: writes a tensor whose elements overlap",
+        ),
+        (
+            "%1: f32[2,4]{0,1} in %0 = aten::expand(self=%0, size=[2,4], implicit=false)
+             %2: f32[4] in %0 = aten::select.int(self=%1, dim=0, index=0)
+             %2 = aten::relu_(self=%2!)",
+            "aten::relu_ #2: writes through a view that repeats elements or reads them as another type",
+        ),
+        (
+            "%1: i32[4] in %0 = aten::view.dtype(self=%0, dtype=i32)
+             %1 = aten::zero_(self=%1!)",
+            "aten::zero_ #1: writes through a view that repeats elements or reads them as another type",
+        ),
+        (
+            "%1: f32[4] in %0+2 = aten::as_strided(self=%0, size=[4], stride=[1], storage_offset=2)",
+            "aten::as_strided #0: addresses memory outside its tensor",
+        ),
+    ] {
+        let text = format!("recording {{ %0 = input 0 : f32[4]\n{body}\n outputs %0 }}");
+        let error = functionalize(&parse_recording(&text).unwrap()).unwrap_err();
+        assert_eq!(error.to_string(), message);
+    }
+}
+
+#[test]
+fn written_memory_that_another_input_shares_is_refused() {
+    check(
+        r#"recording {
+          %0 = input 0 : f32[4]
+          %1 = input 1 : f32[2] in %0+1
+          %0 = aten::relu_(self=%0!)
+          outputs %1
+        }"#,
+        expect![[r#"
+            aten::relu_ #0: writes memory that another input or parameter shares
+        "#]],
+    );
+}
+
+#[test]
+fn tensors_that_are_returned_as_they_are() {
+    check(
+        r#"recording {
+          %0 = input 0 : f32[2,3]
+          %0 = aten::contiguous(self=%0, memory_format=0)
+          %1: f32[2,3] in %0 = aten::detach(self=%0)
+          %2: f32[6] in %0 = aten::view(self=%1, size=[6])
+          %3: f32[2,3] = aten::neg(self=%0)
+          %4: f32[3] in %3+3 = aten::select.int(self=%3, dim=0, index=1)
+          outputs %1, %2, %4, %3, %3
+        }"#,
+        expect![[r#"
+            graph {
+              origin 0 "aten::contiguous #0"
+              origin 1 "aten::detach #1"
+              origin 2 "aten::view #2"
+              origin 3 "aten::neg #3"
+              origin 4 "aten::select #4"
+              %0 = input 0 : f32[2,3]
+              %1 = aten::detach(self=%0) !replay 1 : f32[2,3] @1
+              %2 = aten::view(self=%0, size=[6]) !replay 2 : f32[6] @2
+              %3 = aten::neg(self=%0) !replay 3 : f32[2,3] @3
+              %4 = aten::select.int(self=%3, dim=0, index=1) !replay 4 : f32[3] @4
+              outputs %0, %2, %4, %3, %3
+              alias 0 = %0 + 0 : f32[2,3]
+              alias 1 = %0 + 0 : f32[6]
+              alias 2 = output 3 + 3 : f32[3]
+              alias 4 = output 3 + 0 : f32[2,3]
+            }
+        "#]],
+    );
+}
+
+#[test]
+fn strided_views_are_taken_of_the_root() {
+    check(
+        r#"recording {
+          %0 = input 0 : f32[6]
+          %1: f32[4] in %0+2 = aten::slice.Tensor(self=%0, dim=0, start=2, end=6, step=1)
+          %2: f32[2,2]{1,1} in %0+1 = aten::as_strided(self=%1, size=[2,2], stride=[1,1], storage_offset=1)
+          %3: f32[2] in %0+4 = aten::as_strided(self=%1, size=[2], stride=[1], storage_offset=4)
+          %3 = aten::neg_(self=%3!)
+          outputs %2
+        }"#,
+        expect![[r#"
+            graph {
+              origin 0 "aten::slice #0"
+              origin 1 "aten::as_strided #1"
+              origin 2 "aten::as_strided #2"
+              origin 3 "aten::neg_ #3"
+              %0 = input 0 : f32[6]
+              %1 = aten::slice.Tensor(self=%0, dim=0, start=2, end=6, step=1) !replay 0 : f32[4] @0
+              %2 = aten::as_strided(self=%0, size=[2, 2], stride=[1, 1], storage_offset=1) : f32[2,2]{1,1} @1
+              %3 = aten::as_strided(self=%0, size=[2], stride=[1], storage_offset=4) : f32[2] @2
+              %4 = aten::neg(self=%3) : f32[2] @3
+              %5 = aten::as_strided_scatter(self=%0, src=%4, size=[2], stride=[1], storage_offset=4) : f32[6] @3
+              %6 = aten::as_strided(self=%5, size=[2, 2], stride=[1, 1], storage_offset=1) : f32[2,2]{1,1} @1
+              outputs %6
+              update %0 <- %5
+              alias 0 = %0 + 1 : f32[2,2]{1,1}
+            }
+        "#]],
+    );
+}

@@ -1,0 +1,190 @@
+//! From functional calls to primitive operators.
+//!
+//! ```text
+//! %1 = aten::silu(self=%0)   ->   %1 = map neg(%0)
+//!                                 %2 = map exp(%1)
+//!                                 %3 = map add(1, %2)
+//!                                 %4 = map div(%0, %3)
+//! ```
+//!
+//! Each family of operators has a file with a `register` function; a lowering that does not know an overload, an
+//! argument or an element type declines, and the call stays [`Op::Aten`] (*extern*). Rules of number formats:
+//!
+//! - One scalar function on `f16` or `bf16` stays in that type. An operator of several steps computes in `f32` and
+//!   is cast to its result type at the end, as libtorch rounds there too.
+//! - Operands are cast to the recorded result type for arithmetic, and to the promoted type for comparisons.
+//! - A value that a call of the functional graph computes keeps the strides of its recorded type; values between
+//!   are row-major.
+
+mod activation;
+mod arith;
+mod cast;
+mod compare;
+mod create;
+mod cx;
+mod index;
+mod loss;
+mod norm;
+mod reduce;
+mod softmax;
+#[cfg(test)]
+mod tests;
+mod unary;
+mod view;
+
+use std::collections::HashMap;
+
+use indexmap::IndexMap;
+
+use crate::args::Args;
+use crate::graph::{AliasTarget, AtenCall, Graph, NodeId, Op, OutputAlias, Update, ValueRef};
+use crate::types::{Device, TensorType};
+use cx::{Call, Cx};
+
+/// Why a graph cannot be lowered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum LowerError {
+    /// Operands do not come before their users.
+    #[error("the graph has a cycle")]
+    Cycle,
+    /// An output, write-back or operand names a value that is not in the graph.
+    #[error("the graph refers to a value that it does not hold")]
+    Dangling,
+}
+
+type One = fn(&mut Cx, &Call<'_>) -> Option<ValueRef>;
+type Many = fn(&mut Cx, &Call<'_>) -> Option<Vec<ValueRef>>;
+
+#[derive(Clone, Copy)]
+enum Lowering {
+    One(One),
+    Many(Many),
+}
+
+/// Lowerings by operator.
+#[derive(Default)]
+struct Registry(IndexMap<&'static str, Lowering>);
+
+impl Registry {
+    fn new() -> Registry {
+        let mut registry = Registry::default();
+        arith::register(&mut registry);
+        unary::register(&mut registry);
+        compare::register(&mut registry);
+        activation::register(&mut registry);
+        cast::register(&mut registry);
+        create::register(&mut registry);
+        reduce::register(&mut registry);
+        softmax::register(&mut registry);
+        norm::register(&mut registry);
+        loss::register(&mut registry);
+        view::register(&mut registry);
+        index::register(&mut registry);
+        registry
+    }
+
+    /// An operator with one result; names are without namespace.
+    fn one(&mut self, names: &[&'static str], lowering: One) {
+        self.0.extend(names.iter().map(|&n| (n, Lowering::One(lowering))));
+    }
+
+    /// An operator with several results.
+    fn many(&mut self, names: &[&'static str], lowering: Many) {
+        self.0.extend(names.iter().map(|&n| (n, Lowering::Many(lowering))));
+    }
+}
+
+/// Names of the operators of libtorch that have a lowering, without `aten::`, in order of the families.
+pub fn lowered_operators() -> Vec<&'static str> {
+    Registry::new().0.keys().copied().collect()
+}
+
+/// Lowers a functional graph to primitive operators. Calls without a lowering stay, as do outputs, write-backs,
+/// aliases and origins.
+///
+/// # Errors
+/// Where the graph is not well-formed.
+pub fn lower(graph: &Graph) -> Result<Graph, LowerError> {
+    let registry = Registry::new();
+    let mut cx = Cx::new();
+    let mut values: HashMap<ValueRef, ValueRef> = HashMap::new();
+    cx.graph.origins = graph.origins.clone();
+    for id in graph.topological().ok_or(LowerError::Cycle)? {
+        let node = graph.node(id);
+        let operands = graph.operands(id).iter().map(|v| values.get(v).copied()).collect::<Option<Vec<_>>>();
+        let operands = operands.ok_or(LowerError::Dangling)?;
+        cx.begin(node.origin);
+        let lowered = match &node.op {
+            Op::Aten(call) => lower_call(&registry, &mut cx, call, &operands, &node.outs),
+            _ => None,
+        };
+        let results = lowered.unwrap_or_else(|| {
+            let copy = cx.graph.add(node.op.clone(), &operands, node.outs.iter().cloned(), node.origin);
+            (0..node.outs.len()).map(|out| ValueRef { node: copy, out: out as u16 }).collect()
+        });
+        for (out, value) in results.into_iter().enumerate() {
+            values.insert(ValueRef { node: id, out: out as u16 }, value);
+        }
+    }
+    finish(graph, cx.graph, &values)
+}
+
+fn finish(from: &Graph, mut to: Graph, values: &HashMap<ValueRef, ValueRef>) -> Result<Graph, LowerError> {
+    let mapped = |v: ValueRef| values.get(&v).copied().ok_or(LowerError::Dangling);
+    let node = |n: NodeId| mapped(n.into()).map(|v| v.node);
+    to.outputs = from.outputs.iter().map(|&v| mapped(v)).collect::<Result<_, _>>()?;
+    for update in &from.updates {
+        to.updates.push(Update { target: node(update.target)?, value: mapped(update.value)? });
+    }
+    for alias in &from.aliases {
+        let alias = alias.as_ref().map(|alias| {
+            let target = match alias.target {
+                AliasTarget::Node(target) => AliasTarget::Node(node(target)?),
+                output => output,
+            };
+            Ok(OutputAlias { target, ..alias.clone() })
+        });
+        to.aliases.push(alias.transpose()?);
+    }
+    to.remove_unused();
+    Ok(to)
+}
+
+/// Whether generated code can hold these tensors: known element types on one device.
+fn supported<'t>(types: impl Iterator<Item = &'t TensorType>) -> bool {
+    let mut device = None;
+    for ty in types {
+        if ty.dtype.elem().is_none() || matches!(ty.device, Device::Other(_)) {
+            return false;
+        }
+        if *device.get_or_insert(ty.device) != ty.device {
+            return false;
+        }
+    }
+    true
+}
+
+fn lower_call(
+    registry: &Registry,
+    cx: &mut Cx,
+    call: &AtenCall,
+    operands: &[ValueRef],
+    outs: &[TensorType],
+) -> Option<Vec<ValueRef>> {
+    let name = call.op.strip_prefix("aten::")?;
+    let lowering = *registry.0.get(name)?;
+    let drawn = call.random && Args(&call.args).bool("train") != Some(false);
+    if drawn || !call.writes.is_empty() || outs.is_empty() {
+        return None;
+    }
+    if !supported(operands.iter().map(|&v| cx.graph.ty(v)).chain(outs)) {
+        return None;
+    }
+    let call = Call { name, overload: &call.overload, args: Args(&call.args), operands, outs };
+    cx.device = outs[0].device;
+    let results = match lowering {
+        Lowering::One(one) => vec![one(cx, &call)?],
+        Lowering::Many(many) => many(cx, &call)?,
+    };
+    cx.finish(&call, results)
+}

@@ -1,0 +1,376 @@
+//! Arithmetic of two operands, and what is made of it.
+
+use tilefuse_block::{Elem, ScalarFn};
+
+use super::Registry;
+use super::cx::{Call, Cx, literal, wide};
+use crate::args::Number;
+use crate::graph::ValueRef;
+use crate::recording::Arg;
+
+pub(super) fn register(r: &mut Registry) {
+    r.one(&["add", "sub", "subtract"], add);
+    r.one(&["rsub"], add);
+    r.one(&["mul", "multiply"], mul);
+    r.one(&["div", "divide", "true_divide"], div);
+    r.one(&["floor_divide"], floor_divide);
+    r.one(&["remainder"], remainder);
+    r.one(&["fmod"], fmod);
+    r.one(&["pow"], pow);
+    r.one(&["maximum"], maximum);
+    r.one(&["minimum"], minimum);
+    r.one(&["fmax"], fmax);
+    r.one(&["fmin"], fmin);
+    r.one(&["atan2", "arctan2"], |cx, call| binary(cx, call, ScalarFn::Atan2));
+    r.one(&["copysign"], |cx, call| binary(cx, call, ScalarFn::CopySign));
+    r.one(&["clamp", "clip", "clamp_min", "clamp_max"], clamp);
+    r.one(&["lerp"], lerp);
+    r.one(&["addcmul"], addcmul);
+    r.one(&["addcdiv"], addcdiv);
+    r.one(&["logaddexp"], logaddexp);
+    r.one(&["xlogy", "special_xlogy"], xlogy);
+    r.one(&["heaviside"], heaviside);
+}
+
+/// The element type to compute in: the result's, or a wider one where an operand is not exact in the result's.
+fn computation(cx: &Cx, call: &Call<'_>, names: &[&str]) -> Option<Elem> {
+    let result = call.elem()?;
+    if wide(result) == result {
+        return Some(result);
+    }
+    for name in names {
+        let exact = match call.args.get(name)? {
+            Arg::Tensor(_) => cx.elem(call.tensor(name)?)? == result,
+            _ => {
+                let number = call.args.number(name)?;
+                literal(result, number)?.as_f64() == number.as_f64()
+            }
+        };
+        if !exact {
+            return Some(wide(result));
+        }
+    }
+    Some(result)
+}
+
+/// Both operands in the computation type.
+fn operands(cx: &mut Cx, call: &Call<'_>) -> Option<(ValueRef, ValueRef)> {
+    let elem = computation(cx, call, &["self", "other"])?;
+    Some((cx.operand(call, "self", elem)?, cx.operand(call, "other", elem)?))
+}
+
+/// Both operands in the type for operators of several steps.
+fn wide_operands(cx: &mut Cx, call: &Call<'_>) -> Option<(ValueRef, ValueRef)> {
+    let elem = wide(call.elem()?);
+    Some((cx.operand(call, "self", elem)?, cx.operand(call, "other", elem)?))
+}
+
+fn binary(cx: &mut Cx, call: &Call<'_>, function: ScalarFn) -> Option<ValueRef> {
+    let (a, b) = operands(cx, call)?;
+    let value = cx.map(function, &[a, b])?;
+    cx.cast(value, call.elem()?)
+}
+
+fn add(cx: &mut Cx, call: &Call<'_>) -> Option<ValueRef> {
+    let elem = call.elem()?;
+    let alpha = call.args.number("alpha").unwrap_or(Number::Int(1));
+    let scaled = alpha.as_f64() != 1.0;
+    if elem == Elem::Bool {
+        return if call.name == "add" && !scaled { binary(cx, call, ScalarFn::Or) } else { None };
+    }
+    let (mut a, mut b) = if scaled { wide_operands(cx, call)? } else { operands(cx, call)? };
+    if call.name == "rsub" {
+        (a, b) = (b, a);
+    }
+    if scaled {
+        let alpha = cx.elem(b).and_then(|elem| literal(elem, alpha))?;
+        let alpha = cx.literal(alpha);
+        b = cx.map(ScalarFn::Mul, &[b, alpha])?;
+    }
+    let function = if call.name == "add" { ScalarFn::Add } else { ScalarFn::Sub };
+    let value = cx.map(function, &[a, b])?;
+    cx.cast(value, elem)
+}
+
+fn mul(cx: &mut Cx, call: &Call<'_>) -> Option<ValueRef> {
+    let function = if call.elem()? == Elem::Bool { ScalarFn::And } else { ScalarFn::Mul };
+    binary(cx, call, function)
+}
+
+fn div(cx: &mut Cx, call: &Call<'_>) -> Option<ValueRef> {
+    match call.args.str("rounding_mode") {
+        None if call.args.absent("rounding_mode") => binary(cx, call, ScalarFn::Div),
+        Some("floor") => floor_divide(cx, call),
+        Some("trunc") => truncated(cx, call),
+        _ => None,
+    }
+}
+
+/// The operands of an integer division whose divisor is a constant other than 0; eager raises for 0.
+fn integer_operands(cx: &mut Cx, call: &Call<'_>) -> Option<(ValueRef, ValueRef)> {
+    let (a, b) = operands(cx, call)?;
+    cx.known(b).filter(|divisor| divisor.bits != 0).map(|_| (a, b))
+}
+
+fn truncated(cx: &mut Cx, call: &Call<'_>) -> Option<ValueRef> {
+    let elem = call.elem()?;
+    if elem.is_int() {
+        let (a, b) = integer_operands(cx, call)?;
+        return cx.map(ScalarFn::DivTrunc, &[a, b]);
+    }
+    let (a, b) = wide_operands(cx, call)?;
+    let quotient = cx.map(ScalarFn::Div, &[a, b])?;
+    let value = cx.map(ScalarFn::Trunc, &[quotient])?;
+    cx.cast(value, elem)
+}
+
+/// Division rounded down. For floats libtorch takes the remainder away first, so that the result is the floor of the
+/// exact quotient:
+///
+/// ```text
+/// m = fmod(a, b);  d = (a - m) / b;  if m != 0 and sign(m) != sign(b) then d = d - 1
+/// if d == 0 then copysign(0, a / b) else (f = floor(d); if d - f > 0.5 then f + 1 else f);  b == 0: a / b
+/// ```
+fn floor_divide(cx: &mut Cx, call: &Call<'_>) -> Option<ValueRef> {
+    let elem = call.elem()?;
+    if elem.is_int() {
+        let (a, b) = integer_operands(cx, call)?;
+        return cx.map(ScalarFn::DivFloor, &[a, b]);
+    }
+    let (a, b) = wide_operands(cx, call)?;
+    let zero = cx.elem(a).map(|elem| cx.number(elem, 0.0))?;
+    let modulo = cx.map(ScalarFn::RemTrunc, &[a, b])?;
+    let difference = cx.map(ScalarFn::Sub, &[a, modulo])?;
+    let exact = cx.map(ScalarFn::Div, &[difference, b])?;
+    let below = cx.map_number(ScalarFn::Sub, exact, 1.0)?;
+    let some = cx.map(ScalarFn::Ne, &[modulo, zero])?;
+    let (negative_b, negative_m) =
+        (cx.map(ScalarFn::Lt, &[b, zero])?, cx.map(ScalarFn::Lt, &[modulo, zero])?);
+    let opposite = cx.map(ScalarFn::Xor, &[negative_b, negative_m])?;
+    let adjust = cx.map(ScalarFn::And, &[some, opposite])?;
+    let rounded = cx.select(adjust, below, exact)?;
+    let floor = cx.map(ScalarFn::Floor, &[rounded])?;
+    let above = cx.map_number(ScalarFn::Add, floor, 1.0)?;
+    let rest = cx.map(ScalarFn::Sub, &[rounded, floor])?;
+    let up = cx.map_number(ScalarFn::Gt, rest, 0.5)?;
+    let nearest = cx.select(up, above, floor)?;
+    let quotient = cx.map(ScalarFn::Div, &[a, b])?;
+    let signed_zero = cx.map(ScalarFn::CopySign, &[zero, quotient])?;
+    let is_zero = cx.map(ScalarFn::Eq, &[rounded, zero])?;
+    let value = cx.select(is_zero, signed_zero, nearest)?;
+    let by_zero = cx.map(ScalarFn::Eq, &[b, zero])?;
+    let value = cx.select(by_zero, quotient, value)?;
+    cx.cast(value, elem)
+}
+
+fn remainder(cx: &mut Cx, call: &Call<'_>) -> Option<ValueRef> {
+    rest(cx, call, ScalarFn::RemFloor)
+}
+
+fn fmod(cx: &mut Cx, call: &Call<'_>) -> Option<ValueRef> {
+    rest(cx, call, ScalarFn::RemTrunc)
+}
+
+fn rest(cx: &mut Cx, call: &Call<'_>, function: ScalarFn) -> Option<ValueRef> {
+    if call.elem()?.is_float() {
+        return binary(cx, call, function);
+    }
+    let (a, b) = integer_operands(cx, call)?;
+    cx.map(function, &[a, b])
+}
+
+/// Powers with a constant exponent become multiplications and roots where libtorch makes them so.
+fn pow(cx: &mut Cx, call: &Call<'_>) -> Option<ValueRef> {
+    let elem = call.elem()?;
+    if let Some(exponent) = call.args.number("exponent") {
+        let base = cx.operand(call, "self", wide(elem))?;
+        let value = match integral(exponent) {
+            Some(n) if n >= 0 && (elem.is_int() || n <= 3) => power(cx, base, n)?,
+            _ if elem.is_float() => float_power(cx, base, exponent.as_f64())?,
+            _ => return None,
+        };
+        return cx.cast(value, elem);
+    }
+    if !elem.is_float() {
+        return None;
+    }
+    let exponent = cx.operand(call, "exponent", wide(elem))?;
+    let base = cx.operand(call, "self", wide(elem))?;
+    let value = match call.args.float("self") {
+        Some(2.0) => cx.map(ScalarFn::Exp2, &[exponent])?,
+        _ => cx.map(ScalarFn::Pow, &[base, exponent])?,
+    };
+    cx.cast(value, elem)
+}
+
+fn integral(number: Number) -> Option<i64> {
+    match number {
+        Number::Int(n) => Some(n),
+        Number::Bool(b) => Some(i64::from(b)),
+        Number::Float(x) => (x.fract() == 0.0 && x.abs() < 1e9).then_some(x as i64),
+    }
+}
+
+/// `base` multiplied with itself, by squaring.
+fn power(cx: &mut Cx, base: ValueRef, exponent: i64) -> Option<ValueRef> {
+    if exponent == 0 {
+        let (elem, shape) = (cx.elem(base)?, cx.shape(base));
+        let one = tilefuse_block::Literal::of(elem, 1.0);
+        return cx.full(one, &shape);
+    }
+    let (mut square, mut result, mut left) = (base, None, exponent);
+    while left > 0 {
+        if left & 1 == 1 {
+            result = Some(match result {
+                None => square,
+                Some(r) => cx.map(ScalarFn::Mul, &[r, square])?,
+            });
+        }
+        left >>= 1;
+        if left > 0 {
+            square = cx.map(ScalarFn::Mul, &[square, square])?;
+        }
+    }
+    result
+}
+
+fn float_power(cx: &mut Cx, base: ValueRef, exponent: f64) -> Option<ValueRef> {
+    let elem = cx.elem(base)?;
+    let one = cx.number(elem, 1.0);
+    match exponent {
+        0.5 => cx.map(ScalarFn::Sqrt, &[base]),
+        -0.5 => cx.map(ScalarFn::Rsqrt, &[base]),
+        -1.0 => cx.map(ScalarFn::Div, &[one, base]),
+        -2.0 => {
+            let square = cx.map(ScalarFn::Mul, &[base, base])?;
+            cx.map(ScalarFn::Div, &[one, square])
+        }
+        other => {
+            let other = cx.number(elem, other);
+            cx.map(ScalarFn::Pow, &[base, other])
+        }
+    }
+}
+
+/// [`ScalarFn::Max`] or [`ScalarFn::Min`], of booleans too.
+pub(super) fn extreme(cx: &mut Cx, a: ValueRef, b: ValueRef, max: bool) -> Option<ValueRef> {
+    let function = match (cx.elem(a)? == Elem::Bool, max) {
+        (true, true) => ScalarFn::Or,
+        (true, false) => ScalarFn::And,
+        (false, true) => ScalarFn::Max,
+        (false, false) => ScalarFn::Min,
+    };
+    cx.map(function, &[a, b])
+}
+
+pub(super) fn maximum(cx: &mut Cx, call: &Call<'_>) -> Option<ValueRef> {
+    let (a, b) = operands(cx, call)?;
+    let value = extreme(cx, a, b, true)?;
+    cx.cast(value, call.elem()?)
+}
+
+pub(super) fn minimum(cx: &mut Cx, call: &Call<'_>) -> Option<ValueRef> {
+    let (a, b) = operands(cx, call)?;
+    let value = extreme(cx, a, b, false)?;
+    cx.cast(value, call.elem()?)
+}
+
+fn fmax(cx: &mut Cx, call: &Call<'_>) -> Option<ValueRef> {
+    if call.elem()?.is_float() { binary(cx, call, ScalarFn::FMax) } else { maximum(cx, call) }
+}
+
+fn fmin(cx: &mut Cx, call: &Call<'_>) -> Option<ValueRef> {
+    if call.elem()?.is_float() { binary(cx, call, ScalarFn::FMin) } else { minimum(cx, call) }
+}
+
+fn clamp(cx: &mut Cx, call: &Call<'_>) -> Option<ValueRef> {
+    let elem = call.elem()?;
+    let mut value = cx.operand(call, "self", elem)?;
+    for (name, max) in [("min", true), ("max", false)] {
+        if !call.args.absent(name) {
+            let bound = cx.operand(call, name, elem)?;
+            value = extreme(cx, value, bound, max)?;
+        }
+    }
+    cx.broadcast(value, &call.out().shape)
+}
+
+/// `a + w * (b - a)` for `|w| < 0.5`, else `b - (b - a) * (1 - w)`.
+fn lerp(cx: &mut Cx, call: &Call<'_>) -> Option<ValueRef> {
+    let elem = wide(call.elem()?);
+    let (a, b) = (cx.operand(call, "self", elem)?, cx.operand(call, "end", elem)?);
+    let weight = cx.operand(call, "weight", elem)?;
+    let one = cx.number(elem, 1.0);
+    let difference = cx.map(ScalarFn::Sub, &[b, a])?;
+    let step = cx.map(ScalarFn::Mul, &[weight, difference])?;
+    let low = cx.map(ScalarFn::Add, &[a, step])?;
+    let rest = cx.map(ScalarFn::Sub, &[one, weight])?;
+    let back = cx.map(ScalarFn::Mul, &[difference, rest])?;
+    let high = cx.map(ScalarFn::Sub, &[b, back])?;
+    let magnitude = cx.map(ScalarFn::Abs, &[weight])?;
+    let is_low = cx.map_number(ScalarFn::Lt, magnitude, 0.5)?;
+    let value = cx.select(is_low, low, high)?;
+    cx.cast(value, call.elem()?)
+}
+
+fn addcmul(cx: &mut Cx, call: &Call<'_>) -> Option<ValueRef> {
+    combine(cx, call, ScalarFn::Mul)
+}
+
+fn addcdiv(cx: &mut Cx, call: &Call<'_>) -> Option<ValueRef> {
+    if call.elem()?.is_float() { combine(cx, call, ScalarFn::Div) } else { None }
+}
+
+/// `self + value * function(tensor1, tensor2)`.
+fn combine(cx: &mut Cx, call: &Call<'_>, function: ScalarFn) -> Option<ValueRef> {
+    let elem = wide(call.elem()?);
+    let (a, b) = (cx.operand(call, "tensor1", elem)?, cx.operand(call, "tensor2", elem)?);
+    let base = cx.operand(call, "self", elem)?;
+    let factor = literal(elem, call.args.number("value").unwrap_or(Number::Int(1)))?;
+    let mut value = cx.map(function, &[a, b])?;
+    if factor.as_f64() != 1.0 {
+        let factor = cx.literal(factor);
+        value = cx.map(ScalarFn::Mul, &[factor, value])?;
+    }
+    let sum = cx.map(ScalarFn::Add, &[base, value])?;
+    cx.cast(sum, call.elem()?)
+}
+
+/// `m + log1p(exp(-|a - b|))` with `m` the larger operand; equal infinities are the result themselves.
+fn logaddexp(cx: &mut Cx, call: &Call<'_>) -> Option<ValueRef> {
+    let (a, b) = wide_operands(cx, call)?;
+    let larger = cx.map(ScalarFn::Max, &[a, b])?;
+    let difference = cx.map(ScalarFn::Sub, &[a, b])?;
+    let distance = cx.map(ScalarFn::Abs, &[difference])?;
+    let negative = cx.map(ScalarFn::Neg, &[distance])?;
+    let exponential = cx.map(ScalarFn::Exp, &[negative])?;
+    let correction = cx.map(ScalarFn::Log1p, &[exponential])?;
+    let sum = cx.map(ScalarFn::Add, &[larger, correction])?;
+    let (infinite, equal) = (cx.map(ScalarFn::IsInf, &[a])?, cx.map(ScalarFn::Eq, &[a, b])?);
+    let same = cx.map(ScalarFn::And, &[infinite, equal])?;
+    let value = cx.select(same, a, sum)?;
+    cx.cast(value, call.elem()?)
+}
+
+/// NaN where `other` is NaN, 0 where `self` is 0, else `self * log(other)`.
+fn xlogy(cx: &mut Cx, call: &Call<'_>) -> Option<ValueRef> {
+    let (a, b) = wide_operands(cx, call)?;
+    let logarithm = cx.map(ScalarFn::Log, &[b])?;
+    let product = cx.map(ScalarFn::Mul, &[a, logarithm])?;
+    let zero = cx.elem(a).map(|elem| cx.number(elem, 0.0))?;
+    let is_zero = cx.map(ScalarFn::Eq, &[a, zero])?;
+    let value = cx.select(is_zero, zero, product)?;
+    let is_nan = cx.map(ScalarFn::IsNan, &[b])?;
+    let value = cx.select(is_nan, b, value)?;
+    cx.cast(value, call.elem()?)
+}
+
+fn heaviside(cx: &mut Cx, call: &Call<'_>) -> Option<ValueRef> {
+    let elem = call.elem()?;
+    let (x, at_zero) = (cx.operand(call, "self", elem)?, cx.operand(call, "values", elem)?);
+    let zero = cx.number(elem, 0.0);
+    let positive = cx.map(ScalarFn::Gt, &[x, zero])?;
+    let step = cx.cast(positive, elem)?;
+    let is_zero = cx.map(ScalarFn::Eq, &[x, zero])?;
+    cx.select(is_zero, at_zero, step)
+}

@@ -1,0 +1,174 @@
+//! Normalisations: layer, group, instance, batch (with given statistics) and RMS.
+
+use tilefuse_block::{Elem, Literal, ScalarFn};
+
+use super::Registry;
+use super::cx::{Call, Cx, wide};
+use super::reduce::{mean_and_variance, mean_of};
+use crate::graph::ValueRef;
+
+pub(super) fn register(r: &mut Registry) {
+    r.many(&["layer_norm", "native_layer_norm"], layer_norm);
+    r.many(&["group_norm", "native_group_norm"], group_norm);
+    r.one(&["instance_norm"], instance_norm);
+    r.many(
+        &["batch_norm", "native_batch_norm", "_native_batch_norm_legit_no_training", "cudnn_batch_norm"],
+        batch_norm,
+    );
+    r.one(&["rms_norm"], rms_norm);
+}
+
+/// Results of a normalisation: the value, and the statistics where the call returns them.
+fn results(cx: &mut Cx, call: &Call<'_>, value: ValueRef, statistics: &[ValueRef]) -> Option<Vec<ValueRef>> {
+    let mut all = vec![cx.cast(value, call.elem()?)?];
+    for (ty, &statistic) in call.outs.iter().skip(1).zip(statistics) {
+        let shaped = cx.reshape(statistic, &ty.shape)?;
+        all.push(cx.cast(shaped, ty.dtype.elem()?)?);
+    }
+    (all.len() == call.outs.len()).then_some(all)
+}
+
+/// `1 / sqrt(variance + eps)`.
+fn inverse_deviation(cx: &mut Cx, variance: ValueRef, eps: f64) -> Option<ValueRef> {
+    let sum = cx.map_number(ScalarFn::Add, variance, eps)?;
+    cx.map(ScalarFn::Rsqrt, &[sum])
+}
+
+/// `value * weight + bias`; both are in the given shape, in the value's type.
+fn affine(
+    cx: &mut Cx,
+    mut value: ValueRef,
+    weight: Option<ValueRef>,
+    bias: Option<ValueRef>,
+    shape: &[i64],
+) -> Option<ValueRef> {
+    for (function, parameter) in [(ScalarFn::Mul, weight), (ScalarFn::Add, bias)] {
+        if let Some(parameter) = parameter {
+            let parameter = cx.cast(parameter, cx.elem(value)?)?;
+            let parameter = cx.reshape(parameter, shape)?;
+            value = cx.map(function, &[value, parameter])?;
+        }
+    }
+    Some(value)
+}
+
+/// The trailing dimensions that `normalized_shape` names.
+fn trailing(cx: &Cx, call: &Call<'_>, x: ValueRef) -> Option<(Vec<usize>, Vec<i64>)> {
+    let sizes = call.args.ints("normalized_shape")?;
+    let rank = cx.rank(x);
+    let first = rank.checked_sub(sizes.len())?;
+    (cx.shape(x)[first..] == sizes[..]).then(|| ((first..rank).collect(), sizes))
+}
+
+fn layer_norm(cx: &mut Cx, call: &Call<'_>) -> Option<Vec<ValueRef>> {
+    let x = call.tensor("input")?;
+    let (dims, sizes) = trailing(cx, call, x)?;
+    let eps = call.args.float("eps").unwrap_or(1e-5);
+    let x = cx.widen(x)?;
+    let (mean, variance) = mean_and_variance(cx, x, &dims, 0.0)?;
+    let inverse = inverse_deviation(cx, variance, eps)?;
+    let deviation = cx.map(ScalarFn::Sub, &[x, mean])?;
+    let normal = cx.map(ScalarFn::Mul, &[deviation, inverse])?;
+    let value = affine(cx, normal, call.optional("weight")?, call.optional("bias")?, &sizes)?;
+    results(cx, call, value, &[mean, inverse])
+}
+
+/// Channels are dimension 1; those of a group and all positions are normalised together.
+fn group_norm(cx: &mut Cx, call: &Call<'_>) -> Option<Vec<ValueRef>> {
+    let x = call.tensor("input")?;
+    let groups = call.args.int("num_groups").or_else(|| call.args.int("group")).filter(|&g| g > 0)?;
+    let eps = call.args.float("eps").unwrap_or(1e-5);
+    let shape = cx.shape(x);
+    let (&n, &channels) = (shape.first()?, shape.get(1)?);
+    let x = cx.widen(x)?;
+    if channels % groups != 0 || cx.graph.ty(x).numel() == 0 {
+        return None;
+    }
+    let rest = cx.graph.ty(x).numel() / (n * groups);
+    let grouped = cx.reshape(x, &[n, groups, rest])?;
+    let (mean, variance) = mean_and_variance(cx, grouped, &[2], 0.0)?;
+    let inverse = inverse_deviation(cx, variance, eps)?;
+    let deviation = cx.map(ScalarFn::Sub, &[grouped, mean])?;
+    let normal = cx.map(ScalarFn::Mul, &[deviation, inverse])?;
+    let normal = cx.reshape(normal, &shape)?;
+    let value = affine(cx, normal, call.optional("weight")?, call.optional("bias")?, &per_channel(&shape))?;
+    results(cx, call, value, &[mean, inverse])
+}
+
+/// The shape in which a vector of channels meets a tensor.
+fn per_channel(shape: &[i64]) -> Vec<i64> {
+    (0..shape.len()).map(|d| if d == 1 { shape[1] } else { 1 }).collect()
+}
+
+/// Each channel of each sample by its own statistics.
+fn instance_norm(cx: &mut Cx, call: &Call<'_>) -> Option<ValueRef> {
+    let x = call.tensor("input")?;
+    let own = call.args.bool("use_input_stats") == Some(true) && call.args.absent("running_mean");
+    let shape = cx.shape(x);
+    if !own || shape.len() < 2 {
+        return None;
+    }
+    let dims: Vec<usize> = (2..shape.len()).collect();
+    let x = cx.widen(x)?;
+    let (mean, variance) = mean_and_variance(cx, x, &dims, 0.0)?;
+    let inverse = inverse_deviation(cx, variance, call.args.float("eps")?)?;
+    let deviation = cx.map(ScalarFn::Sub, &[x, mean])?;
+    let normal = cx.map(ScalarFn::Mul, &[deviation, inverse])?;
+    let value = affine(cx, normal, call.optional("weight")?, call.optional("bias")?, &per_channel(&shape))?;
+    cx.cast(value, call.elem()?)
+}
+
+/// With given statistics: `x * scale + shift`, where both are made per channel first.
+fn batch_norm(cx: &mut Cx, call: &Call<'_>) -> Option<Vec<ValueRef>> {
+    let x = call.tensor("input")?;
+    let fixed =
+        call.name == "_native_batch_norm_legit_no_training" || call.args.bool("training") == Some(false);
+    let (mean, variance) = (call.tensor("running_mean")?, call.tensor("running_var")?);
+    let eps = call.args.float("eps").or_else(|| call.args.float("epsilon"))?;
+    let shape = cx.shape(x);
+    if !fixed || shape.len() < 2 {
+        return None;
+    }
+    let x = cx.widen(x)?;
+    let elem = cx.elem(x)?;
+    let (mean, variance) = (cx.cast(mean, elem)?, cx.cast(variance, elem)?);
+    let mut scale = inverse_deviation(cx, variance, eps)?;
+    if let Some(weight) = call.optional("weight")? {
+        let weight = cx.cast(weight, elem)?;
+        scale = cx.map(ScalarFn::Mul, &[scale, weight])?;
+    }
+    let moved = cx.map(ScalarFn::Mul, &[mean, scale])?;
+    let mut shift = cx.map(ScalarFn::Neg, &[moved])?;
+    if let Some(bias) = call.optional("bias")? {
+        let bias = cx.cast(bias, elem)?;
+        shift = cx.map(ScalarFn::Sub, &[bias, moved])?;
+    }
+    let value = affine(cx, x, Some(scale), Some(shift), &per_channel(&shape))?;
+    let mut all = vec![cx.cast(value, call.elem()?)?];
+    for ty in &call.outs[1..] {
+        if ty.numel() != 0 {
+            return None;
+        }
+        all.push(cx.full(Literal::of(ty.dtype.elem()?, 0.0), &ty.shape)?);
+    }
+    Some(all)
+}
+
+/// `x / sqrt(mean(x²) + eps) * weight`.
+fn rms_norm(cx: &mut Cx, call: &Call<'_>) -> Option<ValueRef> {
+    let x = call.tensor("input")?;
+    let (dims, sizes) = trailing(cx, call, x)?;
+    let eps = match (call.args.float("eps"), cx.elem(x)?) {
+        (Some(eps), _) => eps,
+        (None, Elem::F32) => f64::from(f32::EPSILON),
+        (None, Elem::F64) => f64::EPSILON,
+        (None, _) => return None,
+    };
+    let x = cx.cast(x, wide(call.elem()?))?;
+    let square = cx.map(ScalarFn::Mul, &[x, x])?;
+    let mean = mean_of(cx, square, &dims, true)?;
+    let inverse = inverse_deviation(cx, mean, eps)?;
+    let normal = cx.map(ScalarFn::Mul, &[x, inverse])?;
+    let value = affine(cx, normal, call.optional("weight")?, None, &sizes)?;
+    cx.cast(value, call.elem()?)
+}

@@ -1,0 +1,57 @@
+//! Softmax and its logarithm.
+
+use tilefuse_block::{ReduceFn, ScalarFn};
+
+use super::Registry;
+use super::cx::{Call, Cx, wide};
+use crate::args::wrap;
+use crate::graph::ValueRef;
+
+pub(super) fn register(r: &mut Registry) {
+    r.one(&["softmax", "_softmax", "special_softmax"], softmax);
+    r.one(&["log_softmax", "_log_softmax", "special_log_softmax"], log_softmax);
+}
+
+/// The operand in the type to compute in, and the dimensions to reduce (none for rank 0).
+fn operand(cx: &mut Cx, call: &Call<'_>) -> Option<(ValueRef, Vec<usize>)> {
+    let x = call.tensor("self")?;
+    let rank = cx.rank(x);
+    let dim = wrap(call.args.int("dim")?, rank)?;
+    let elem = call.elem()?;
+    if !elem.is_float() {
+        return None;
+    }
+    let half_to_float = call.args.bool("half_to_float") == Some(true);
+    let x = if half_to_float { x } else { cx.cast(x, elem)? };
+    let x = cx.cast(x, wide(elem))?;
+    Some((x, if rank == 0 { Vec::new() } else { vec![dim] }))
+}
+
+/// `x - max(x)` and the sum of its exponentials, along dimensions that stay with size 1.
+pub(super) fn shifted(cx: &mut Cx, x: ValueRef, dims: &[usize]) -> Option<(ValueRef, ValueRef, ValueRef)> {
+    let largest = cx.reduce(ReduceFn::Max, x, dims, true)?;
+    let difference = cx.map(ScalarFn::Sub, &[x, largest])?;
+    let exponential = cx.map(ScalarFn::Exp, &[difference])?;
+    let sum = cx.reduce(ReduceFn::Sum, exponential, dims, true)?;
+    Some((difference, exponential, sum))
+}
+
+fn softmax(cx: &mut Cx, call: &Call<'_>) -> Option<ValueRef> {
+    let (x, dims) = operand(cx, call)?;
+    let (_, exponential, sum) = shifted(cx, x, &dims)?;
+    let value = cx.map(ScalarFn::Div, &[exponential, sum])?;
+    cx.cast(value, call.elem()?)
+}
+
+fn log_softmax(cx: &mut Cx, call: &Call<'_>) -> Option<ValueRef> {
+    let (x, dims) = operand(cx, call)?;
+    let value = log_softmax_of(cx, x, &dims)?;
+    cx.cast(value, call.elem()?)
+}
+
+/// The logarithm of the softmax, in the operand's type.
+pub(super) fn log_softmax_of(cx: &mut Cx, x: ValueRef, dims: &[usize]) -> Option<ValueRef> {
+    let (difference, _, sum) = shifted(cx, x, dims)?;
+    let logarithm = cx.map(ScalarFn::Log, &[sum])?;
+    cx.map(ScalarFn::Sub, &[difference, logarithm])
+}

@@ -1,0 +1,168 @@
+use expect_test::{Expect, expect};
+
+use crate::{lower, parse_graph};
+
+fn check(graph: &str, expect: Expect) {
+    let lowered = lower(&parse_graph(graph).unwrap()).unwrap().to_string();
+    assert_eq!(parse_graph(&lowered).unwrap().to_string(), lowered);
+    expect.assert_eq(&lowered);
+}
+
+#[test]
+fn softmax() {
+    check(
+        "graph {
+          %0 = input 0 : bf16[2,3]
+          %1 = aten::softmax.int(self=%0, dim=-1, dtype=None) : bf16[2,3]
+          outputs %1
+        }",
+        expect![[r#"
+            graph {
+              %0 = input 0 : bf16[2,3]
+              %1 = cast(%0) : f32[2,3]
+              %2 = reduce max[1](%1) : f32[2]
+              %3 = view reshape(%2) : f32[2,1]
+              %4 = view expand(%3) : f32[2,3]
+              %5 = map sub(%1, %4) : f32[2,3]
+              %6 = map exp(%5) : f32[2,3]
+              %7 = reduce sum[1](%6) : f32[2]
+              %8 = view reshape(%7) : f32[2,1]
+              %9 = view expand(%8) : f32[2,3]
+              %10 = map div(%6, %9) : f32[2,3]
+              %11 = cast(%10) : bf16[2,3]
+              outputs %11
+            }
+        "#]],
+    );
+}
+
+#[test]
+fn layer_norm() {
+    check(
+        "graph {
+          %0 = input 0 : f32[2,3]
+          %1 = param 0 : f32[3]
+          %2 = param 1 : f32[3]
+          %3 = aten::layer_norm(input=%0, normalized_shape=[3], weight=%1, bias=%2, eps=0.00001, cudnn_enable=true) : f32[2,3]
+          outputs %3
+        }",
+        expect![[r#"
+            graph {
+              %0 = input 0 : f32[2,3]
+              %1 = param 0 : f32[3]
+              %2 = param 1 : f32[3]
+              %3 = reduce sum[1](%0) : f32[2]
+              %4 = view reshape(%3) : f32[2,1]
+              %5 = scalar 3.0 : f32[]
+              %6 = view reshape(%5) : f32[1,1]
+              %7 = view expand(%6) : f32[2,1]
+              %8 = map div(%4, %7) : f32[2,1]
+              %9 = view expand(%8) : f32[2,3]
+              %10 = map sub(%0, %9) : f32[2,3]
+              %11 = map mul(%10, %10) : f32[2,3]
+              %12 = reduce sum[1](%11) : f32[2]
+              %13 = view reshape(%12) : f32[2,1]
+              %14 = map div(%13, %7) : f32[2,1]
+              %15 = scalar 9.999999747378752e-6 : f32[]
+              %16 = view reshape(%15) : f32[1,1]
+              %17 = view expand(%16) : f32[2,1]
+              %18 = map add(%14, %17) : f32[2,1]
+              %19 = map rsqrt(%18) : f32[2,1]
+              %20 = view expand(%8) : f32[2,3]
+              %21 = map sub(%0, %20) : f32[2,3]
+              %22 = view expand(%19) : f32[2,3]
+              %23 = map mul(%21, %22) : f32[2,3]
+              %24 = view reshape(%1) : f32[1,3]
+              %25 = view expand(%24) : f32[2,3]
+              %26 = map mul(%23, %25) : f32[2,3]
+              %27 = view reshape(%2) : f32[1,3]
+              %28 = view expand(%27) : f32[2,3]
+              %29 = map add(%26, %28) : f32[2,3]
+              outputs %29
+            }
+        "#]],
+    );
+}
+
+#[test]
+fn embedding_and_index() {
+    check(
+        "graph {
+          %0 = param 0 : f32[10,4]
+          %1 = input 0 : i64[2,3]
+          %2 = aten::embedding(weight=%0, indices=%1, padding_idx=-1, scale_grad_by_freq=false, sparse=false) : f32[2,3,4]
+          %3 = aten::index.Tensor(self=%0, indices=tensors[None, %1]) : f32[10,2,3]
+          outputs %2
+        }",
+        expect![[r#"
+            graph {
+              %0 = param 0 : f32[10,4]
+              %1 = input 0 : i64[2,3]
+              %2 = view reshape(%1) : i64[6,1]
+              %3 = view expand(%2) : i64[6,4]
+              %4 = gather 0(%0, %3) : f32[6,4]
+              %5 = view reshape(%4) : f32[2,3,4]
+              outputs %5
+            }
+        "#]],
+    );
+}
+
+#[test]
+fn operators_that_stay() {
+    check(
+        "graph {
+          %0 = input 0 : i64[4]
+          %1 = input 1 : i64[4]
+          %2 = aten::floor_divide(self=%0, other=%1) : i64[4]
+          %3 = aten::floor_divide.Scalar(self=%0, other=3) : i64[4]
+          %4 = aten::add.Tensor(self=%2, other=%3, alpha=1) : i64[4]
+          %5 = input 2 : dtype9[4]
+          %6 = aten::exp(self=%5) : dtype9[4]
+          %7 = aten::foo(self=%4) : i64[4]
+          outputs %7, %6
+        }",
+        expect![[r#"
+            graph {
+              %0 = input 0 : i64[4]
+              %1 = input 1 : i64[4]
+              %2 = aten::floor_divide(self=%0, other=%1) : i64[4]
+              %3 = scalar 3 : i64[]
+              %4 = view reshape(%3) : i64[1]
+              %5 = view expand(%4) : i64[4]
+              %6 = map div_floor(%0, %5) : i64[4]
+              %7 = map add(%2, %6) : i64[4]
+              %8 = input 2 : dtype9[4]
+              %9 = aten::exp(self=%8) : dtype9[4]
+              %10 = aten::foo(self=%7) : i64[4]
+              outputs %10, %9
+            }
+        "#]],
+    );
+}
+
+#[test]
+fn results_keep_the_strides_of_eager() {
+    check(
+        "graph {
+          %0 = input 0 : f32[2,3]{1,2}
+          %1 = aten::exp(self=%0) : f32[2,3]{1,2}
+          %2 = aten::contiguous(self=%0, memory_format=0) : f32[2,3]
+          %3 = aten::add.Tensor(self=%1, other=%2, alpha=2) : f32[2,3]{1,2}
+          outputs %3, %2
+        }",
+        expect![[r#"
+            graph {
+              %0 = input 0 : f32[2,3]{1,2}
+              %1 = map exp(%0) : f32[2,3]{1,2}
+              %2 = view reshape(%0) : f32[2,3]
+              %3 = scalar 2.0 : f32[]
+              %4 = view reshape(%3) : f32[1,1]
+              %5 = view expand(%4) : f32[2,3]
+              %6 = map mul(%2, %5) : f32[2,3]
+              %7 = map add(%1, %6) : f32[2,3]{1,2}
+              outputs %7, %2
+            }
+        "#]],
+    );
+}
