@@ -61,11 +61,10 @@ fn views_are_regenerated_after_a_write_to_the_base() {
               origin 3 "aten::exp #3"
               %0 = param 0 : f32[2,3]
               %1 = aten::clone(self=%0, memory_format=None) !replay 0 : f32[2,3] @0
-              %2 = aten::t(self=%1) !replay 1 : f32[3,2]{1,3} @1
-              %3 = aten::add.Scalar(self=%1, other=1, alpha=1) : f32[2,3] @2
-              %4 = aten::t(self=%3) !replay 1 : f32[3,2]{1,3} @1
-              %5 = aten::exp(self=%4) !replay 3 : f32[3,2]{1,3} @3
-              outputs %5
+              %2 = aten::add.Scalar(self=%1, other=1, alpha=1) : f32[2,3] @2
+              %3 = aten::t(self=%2) !replay 1 : f32[3,2]{1,3} @1
+              %4 = aten::exp(self=%3) !replay 3 : f32[3,2]{1,3} @3
+              outputs %4
             }
         "#]],
     );
@@ -126,12 +125,11 @@ fn copy_fill_and_zero() {
               %0 = input 0 : f32[2,3]
               %1 = input 1 : f64[3]
               %2 = aten::neg(self=%0) !replay 0 : f32[2,3] @0
-              %3 = aten::select.int(self=%2, dim=0, index=-1) !replay 1 : f32[3] @1
-              %4 = aten::_to_copy(self=%1, dtype=f32) : f32[3] @2
-              %5 = aten::select_scatter(self=%2, src=%4, dim=0, index=1) : f32[2,3] @2
-              %6 = aten::zero(self=%5) : f32[2,3] @4
-              outputs %6, %5
-              update %0 <- %5
+              %3 = aten::_to_copy(self=%1, dtype=f32) : f32[3] @2
+              %4 = aten::select_scatter(self=%2, src=%3, dim=0, index=1) : f32[2,3] @2
+              %5 = aten::zero(self=%4) : f32[2,3] @4
+              outputs %5, %4
+              update %0 <- %4
               alias 1 = %0 + 0 : f32[2,3]
             }
         "#]],
@@ -244,7 +242,6 @@ fn metadata_changes_of_intermediates_are_views() {
               %1 = aten::neg(self=%0) !replay 0 : f32[2,3] @0
               %2 = aten::transpose.int(self=%1, dim0=0, dim1=1) : f32[3,2]{1,3} @1
               %3 = aten::relu(self=%2) : f32[3,2]{1,3} @2
-              %4 = aten::permute(self=%3, dims=[1, 0]) : f32[2,3] @2
               outputs %3
             }
         "#]],
@@ -321,11 +318,10 @@ fn tensors_that_are_returned_as_they_are() {
               origin 3 "aten::neg #3"
               origin 4 "aten::select #4"
               %0 = input 0 : f32[2,3]
-              %1 = aten::detach(self=%0) !replay 1 : f32[2,3] @1
-              %2 = aten::view(self=%0, size=[6]) !replay 2 : f32[6] @2
-              %3 = aten::neg(self=%0) !replay 3 : f32[2,3] @3
-              %4 = aten::select.int(self=%3, dim=0, index=1) !replay 4 : f32[3] @4
-              outputs %0, %2, %4, %3, %3
+              %1 = aten::view(self=%0, size=[6]) !replay 2 : f32[6] @2
+              %2 = aten::neg(self=%0) !replay 3 : f32[2,3] @3
+              %3 = aten::select.int(self=%2, dim=0, index=1) !replay 4 : f32[3] @4
+              outputs %0, %1, %3, %2, %2
               alias 0 = %0 + 0 : f32[2,3]
               alias 1 = %0 + 0 : f32[6]
               alias 2 = output 3 + 3 : f32[3]
@@ -353,14 +349,12 @@ fn strided_views_are_taken_of_the_root() {
               origin 2 "aten::as_strided #2"
               origin 3 "aten::neg_ #3"
               %0 = input 0 : f32[6]
-              %1 = aten::slice.Tensor(self=%0, dim=0, start=2, end=6, step=1) !replay 0 : f32[4] @0
-              %2 = aten::as_strided(self=%0, size=[2, 2], stride=[1, 1], storage_offset=1) : f32[2,2]{1,1} @1
-              %3 = aten::as_strided(self=%0, size=[2], stride=[1], storage_offset=4) : f32[2] @2
-              %4 = aten::neg(self=%3) : f32[2] @3
-              %5 = aten::as_strided_scatter(self=%0, src=%4, size=[2], stride=[1], storage_offset=4) : f32[6] @3
-              %6 = aten::as_strided(self=%5, size=[2, 2], stride=[1, 1], storage_offset=1) : f32[2,2]{1,1} @1
-              outputs %6
-              update %0 <- %5
+              %1 = aten::as_strided(self=%0, size=[2], stride=[1], storage_offset=4) : f32[2] @2
+              %2 = aten::neg(self=%1) : f32[2] @3
+              %3 = aten::as_strided_scatter(self=%0, src=%2, size=[2], stride=[1], storage_offset=4) : f32[6] @3
+              %4 = aten::as_strided(self=%3, size=[2, 2], stride=[1, 1], storage_offset=1) : f32[2,2]{1,1} @1
+              outputs %4
+              update %0 <- %3
               alias 0 = %0 + 1 : f32[2,2]{1,1}
             }
         "#]],
