@@ -15,6 +15,8 @@ mod parse;
 pub mod passes;
 mod print;
 mod program;
+#[cfg(any(test, feature = "testing"))]
+pub mod random;
 mod scalar_fn;
 mod types;
 mod verify;

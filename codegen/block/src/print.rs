@@ -303,6 +303,3 @@ impl Printer<'_> {
         Ok(())
     }
 }
-
-#[cfg(test)]
-mod tests;

@@ -1,0 +1,104 @@
+use std::collections::BTreeSet;
+
+use super::{Case, Choices, Options, case, compare_args, random_case};
+use crate::interp::{Arg, run};
+use crate::math::expand_math;
+use crate::passes::{PASSES, optimize, renumber};
+use crate::program::{OpKind, Program};
+use crate::scalar_fn::{Level, ScalarFn};
+
+/// Number of seeds; each test takes seconds.
+const SEEDS: u64 = 400;
+
+fn run_case(program: &Program, case: &Case) -> Vec<Arg> {
+    let mut args = case.args.clone();
+    run(program, &mut args, case.grid).unwrap_or_else(|error| panic!("{error}\n{program}"));
+    args
+}
+
+/// Compares a changed program with the original, and shows both where they differ.
+fn same(case: &Case, changed: &Program, what: &str) {
+    let expected = run_case(&case.program, case);
+    if let Err(difference) = compare_args(&expected, &run_case(changed, case), 0.0) {
+        panic!("{what}: {difference}\nbefore\n{}\nafter\n{changed}", case.program);
+    }
+}
+
+#[test]
+fn cases_are_valid_and_read_back() {
+    for seed in 0..SEEDS {
+        let case = random_case(seed);
+        run_case(&case.program, &case);
+        let text = case.program.to_string();
+        let parsed: Program = text.parse().unwrap_or_else(|error| panic!("{error}\n{text}"));
+        assert_eq!(parsed.to_string(), text);
+        assert_eq!(random_case(seed).program, case.program);
+    }
+}
+
+#[test]
+fn cases_cover_functions_and_operations() {
+    let mut functions = BTreeSet::new();
+    let mut operations = BTreeSet::new();
+    for seed in 0..SEEDS {
+        random_case(seed).program.walk(&mut |op| {
+            operations.insert(op.kind.name());
+            if let OpKind::Map(function) = op.kind {
+                functions.insert(function);
+            }
+        });
+    }
+    let base: BTreeSet<ScalarFn> =
+        ScalarFn::ALL.iter().copied().filter(|f| f.level() == Level::Base).collect();
+    assert_eq!(functions, base);
+    assert_eq!(operations.len(), 16, "{operations:?}");
+}
+
+#[test]
+fn bytes_decode_to_cases() {
+    for len in [0usize, 1, 7, 60, 300, 1000] {
+        let bytes: Vec<u8> = (0..len).map(|i| (i * i * 31 + 7 * i + len) as u8).collect();
+        let case = case(&mut Choices::from_bytes(&bytes), &Options::default());
+        run_case(&case.program, &case);
+    }
+}
+
+#[test]
+fn passes_keep_meaning() {
+    for seed in 0..SEEDS {
+        let case = random_case(seed);
+        for (name, pass) in PASSES {
+            let mut program = case.program.clone();
+            pass(&mut program);
+            same(&case, &program, name);
+        }
+        let mut program = case.program.clone();
+        optimize(&mut program).unwrap();
+        same(&case, &program, "optimize");
+    }
+}
+
+#[test]
+fn passes_keep_meaning_of_mathematical_functions() {
+    let options = Options { math: true, ..Options::default() };
+    for seed in 0..SEEDS / 4 {
+        let mut case = case(&mut Choices::from_seed(seed), &options);
+        // What has no formula yet is refused, and no matter of the passes.
+        let Ok(()) = expand_math(&mut case.program) else { continue };
+        let mut program = case.program.clone();
+        optimize(&mut program).unwrap();
+        same(&case, &program, "optimize");
+    }
+}
+
+#[test]
+fn optimising_twice_changes_nothing_more() {
+    for seed in 0..SEEDS {
+        let mut program = random_case(seed).program;
+        optimize(&mut program).unwrap();
+        let once = program.to_string();
+        optimize(&mut program).unwrap();
+        renumber(&mut program);
+        assert_eq!(program.to_string(), once);
+    }
+}
