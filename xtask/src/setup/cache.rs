@@ -40,7 +40,8 @@ pub(super) fn install_wheels(
 ) -> Result<()> {
     let step = Step::begin(format!("installing {what}"));
     remove_leftovers(&workspace.cache)?;
-    let partial = workspace.cache.join(format!("{PARTIAL}{folder}"));
+    // A pip that outlived its killed set-up still writes to a folder of its own.
+    let partial = workspace.cache.join(format!("{PARTIAL}{folder}-{}", std::process::id()));
     let (site, temporary) = (partial.join("site"), partial.join("tmp"));
     fs::create_dir_all(&temporary).with_context(|| format!("cannot create {}", temporary.display()))?;
     let mut command = python::pip(python, &partial, &step)?;
@@ -64,12 +65,12 @@ fn replace(folder: &Path, site: &Path, partial: &Path) -> Result<()> {
     fs::remove_dir_all(partial).with_context(|| format!("cannot remove {}", partial.display()))
 }
 
-/// Removes what an interrupted set-up left behind.
+/// Removes what interrupted set-ups left behind, as far as nothing writes there any more.
 fn remove_leftovers(cache: &Path) -> Result<()> {
     for entry in fs::read_dir(cache)? {
         let entry = entry?;
         if entry.file_name().to_string_lossy().starts_with(PARTIAL) {
-            fs::remove_dir_all(entry.path())?;
+            let _ = fs::remove_dir_all(entry.path());
         }
     }
     Ok(())
