@@ -53,7 +53,7 @@ pub(crate) fn bundle(workspace: &Workspace) -> Result<()> {
 /// Builds every program, test and benchmark, and returns those that are worth bundling.
 fn build(workspace: &Workspace) -> Result<Vec<Executable>> {
     let mut command = workspace.cargo();
-    command.args(["test", "--no-run", "--release", "--workspace", "--exclude=xtask"]);
+    command.args(["build", "--release", "--workspace", "--exclude=xtask"]);
     command.args(["--lib", "--bins", "--tests", "--benches", "--message-format=json-render-diagnostics"]);
     let mut child = command.stdout(Stdio::piped()).spawn().context("cannot start cargo")?;
     let mut executables = Vec::new();
@@ -80,7 +80,7 @@ fn executable(message: &str) -> Option<Executable> {
     };
     let name = match (kind, target["kind"][0].as_str()?) {
         (Kind::Program, _) => name.to_owned(),
-        (_, "lib") => package_name(message["package_id"].as_str()?)?.to_owned(),
+        (_, "lib") => format!("{}-lib", package_name(message["package_id"].as_str()?)?),
         _ => format!("{}-{name}", package_name(message["package_id"].as_str()?)?),
     };
     Some(Executable { kind, name, path })
@@ -159,7 +159,7 @@ mod tests {
     #[test]
     fn programs_tests_and_benchmarks_are_told_apart() {
         assert_eq!(check("bin", "tilefuse", false), Some((Kind::Program, "tilefuse".into())));
-        assert_eq!(check("lib", "tilefuse_codegen", true), Some((Kind::Test, "tilefuse-codegen".into())));
+        assert_eq!(check("lib", "tilefuse_codegen", true), Some((Kind::Test, "tilefuse-codegen-lib".into())));
         assert_eq!(check("test", "launch", true), Some((Kind::Test, "tilefuse-codegen-launch".into())));
         assert_eq!(check("bench", "suite", false), Some((Kind::Bench, "tilefuse-codegen-suite".into())));
         assert_eq!(check("lib", "tilefuse_codegen", false), None);

@@ -8,6 +8,14 @@ set -eu
 
 here=$(cd "$(dirname "$0")" && pwd)
 
+if [ $# = 0 ]; then
+    cd "$here"
+    for program in bin/* tests/* benches/*; do
+        [ -x "$program" ] && echo "$program"
+    done
+    exit 0
+fi
+
 libraries=$(python3 - <<'PYTHON'
 import glob, importlib.util, os, sys
 torch = importlib.util.find_spec("torch")
@@ -24,11 +32,7 @@ PYTHON
 LD_LIBRARY_PATH=$libraries${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
 export LD_LIBRARY_PATH
 
-case ${1-} in
-'')
-    cd "$here"
-    ls -1 bin/* tests/* benches/* 2>/dev/null
-    ;;
+case $1 in
 --tests)
     shift
     failed=0
