@@ -255,12 +255,22 @@ impl Graph {
         found.into_iter().map(|(_, value)| value).collect()
     }
 
+    /// The positions that edges into a node name, in no order.
+    pub(crate) fn operand_positions(&self, id: NodeId) -> Vec<u16> {
+        self.nodes.edges_directed(id, Direction::Incoming).map(|e| e.weight().operand).collect()
+    }
+
     /// Uses of any result of a node: user, operand position there, result used; in a deterministic order.
     pub fn users(&self, id: NodeId) -> SmallVec<[(NodeId, Edge); 4]> {
         let mut found: SmallVec<[(NodeId, Edge); 4]> =
             self.nodes.edges_directed(id, Direction::Outgoing).map(|e| (e.target(), *e.weight())).collect();
         found.sort_unstable_by_key(|&(user, edge)| (user, edge.operand));
         found
+    }
+
+    /// Whether the node is of this graph.
+    pub fn contains(&self, id: NodeId) -> bool {
+        self.nodes.contains_node(id)
     }
 
     /// Nodes in order of their index, which is an order of creation.

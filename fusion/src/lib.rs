@@ -6,6 +6,7 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod args;
+pub mod eval;
 mod functionalize;
 mod graph;
 pub mod index;
@@ -15,12 +16,16 @@ pub mod plan;
 mod promote;
 mod recording;
 pub mod schedule;
+pub mod simplify;
 mod text;
 mod types;
+mod verify;
 
 pub use functionalize::{FunctionalizeError, functionalize};
 pub use graph::{AliasTarget, AtenCall, Edge, Graph, Node, NodeId, Op, OutputAlias, Update, ValueRef, View};
 pub use lower::{LowerError, lower, lowered_operators};
 pub use recording::{Arg, Call, Recording, Source, TensorId, TensorInfo};
+pub use simplify::simplify;
 pub use text::{ParseError, parse_graph, parse_recording};
 pub use types::{DType, Device, Dims, TensorType, row_major};
+pub use verify::{VerifyError, verify};

@@ -14,6 +14,9 @@ use crate::types::{DType, Device, Dims, TensorType, row_major};
 
 type Result<T> = std::result::Result<T, FunctionalizeError>;
 
+/// Arguments that name tensors of the state.
+type Arguments = Vec<(String, Arg<usize>)>;
+
 /// A tensor of the recording as it is at some time; a change of metadata in place makes another one of it.
 struct Tensor {
     ty: TensorType,
@@ -40,7 +43,7 @@ struct Parent {
 /// A call that makes views, kept to make them again.
 struct View {
     call: AtenCall,
-    args: Vec<(String, Arg<usize>)>,
+    args: Arguments,
     origin: u32,
     outs: SmallVec<[TensorType; 1]>,
     results: Vec<Option<usize>>,
@@ -93,7 +96,7 @@ fn repeats(ty: &TensorType) -> bool {
     ty.numel() > 0 && ty.shape.iter().zip(&ty.strides).any(|(&n, &s)| n > 1 && s == 0)
 }
 
-fn aten(op: &str, overload: &str, args: Vec<(String, Arg<usize>)>) -> (AtenCall, Vec<(String, Arg<usize>)>) {
+fn aten(op: &str, overload: &str, args: Arguments) -> (AtenCall, Arguments) {
     let call = AtenCall {
         op: op.to_string(),
         overload: overload.to_string(),
@@ -299,7 +302,7 @@ impl<'r> State<'r> {
     }
 
     /// A call that writes nothing: views of arguments, or new tensors.
-    fn pure_call(&mut self, index: usize, call: &Call, args: Vec<(String, Arg<usize>)>) -> Result<()> {
+    fn pure_call(&mut self, index: usize, call: &Call, args: Arguments) -> Result<()> {
         let new: Vec<(usize, TensorId)> =
             (0..).zip(&call.results).filter_map(|(i, r)| Some((i, (*r)?))).collect();
         let new: Vec<_> = new.into_iter().filter(|&(_, id)| self.is_new(id)).collect();
@@ -365,9 +368,9 @@ impl<'r> State<'r> {
         &self,
         index: usize,
         call: &Call,
-        args: Vec<(String, Arg<usize>)>,
+        args: Arguments,
         parent: Option<usize>,
-    ) -> Result<(AtenCall, Vec<(String, Arg<usize>)>)> {
+    ) -> Result<(AtenCall, Arguments)> {
         let (mut template, mut args) = aten(&call.op, &call.overload, args);
         (template.replay, template.random) = (Some(call.replay), call.random);
         if let (Some(parent), "aten::as_strided", [Some(id)]) =
@@ -440,7 +443,7 @@ impl<'r> State<'r> {
     }
 
     /// `transpose_` and the like: the identity becomes a view of what it was.
-    fn metadata_view(&mut self, index: usize, call: &Call, args: Vec<(String, Arg<usize>)>) -> Result<()> {
+    fn metadata_view(&mut self, index: usize, call: &Call, args: Arguments) -> Result<()> {
         let refused = || FunctionalizeError::Metadata { call: format!("{} #{index}", call.op) };
         let (Some((_, Arg::Tensor(old))), Some((_, Arg::Tensor(id)))) = (args.first(), call.args.first())
         else {
@@ -520,7 +523,7 @@ impl<'r> State<'r> {
         index: usize,
         call: &Call,
         functional: AtenCall,
-        args: Vec<(String, Arg<usize>)>,
+        args: Arguments,
         result: DType,
     ) -> Result<()> {
         let name = || format!("{} #{index}", call.op);
@@ -538,13 +541,7 @@ impl<'r> State<'r> {
 
     /// A writing operator that has no functional counterpart: its written arguments are copied first, and the copies
     /// are results.
-    fn original_write(
-        &mut self,
-        index: usize,
-        call: &Call,
-        args: Vec<(String, Arg<usize>)>,
-        writes: &[usize],
-    ) -> Result<()> {
+    fn original_write(&mut self, index: usize, call: &Call, args: Arguments, writes: &[usize]) -> Result<()> {
         let name = || format!("{} #{index}", call.op);
         let mut written = Vec::new();
         for &position in writes {

@@ -1,0 +1,74 @@
+//! Rewrites of primitive graphs that keep every value's meaning, bit for bit.
+//!
+//! ```text
+//! fold-views      permute(permute(x)) -> permute(x);  slice(slice(x)) -> slice(x);  reshape(x) of x's shape -> x
+//! fold-literals   add(2.0, 3.0) -> 5.0;  cast(1) -> 1.0;  mul(x, 1) -> x;  div(x, 4.0) -> mul(x, 0.25)
+//! share           two nodes with one meaning -> one node
+//! drop            nodes that nothing reads -> gone
+//! ```
+//!
+//! A value that an output, a write-back or a libtorch call reads keeps its strides.
+
+mod literals;
+mod share;
+#[cfg(test)]
+mod tests;
+mod views;
+
+use crate::graph::{Graph, NodeId, Op, ValueRef};
+
+/// A rewrite of a graph; it returns how many nodes it changed.
+pub struct Pass {
+    /// Its name.
+    pub name: &'static str,
+    /// The rewrite.
+    pub run: fn(&mut Graph) -> usize,
+}
+
+/// The passes in the order in which they run.
+pub const PASSES: &[Pass] = &[
+    Pass { name: "fold-views", run: views::fold_views },
+    Pass { name: "fold-literals", run: literals::fold_literals },
+    Pass { name: "share", run: share::share },
+    Pass { name: "drop", run: drop_unused },
+];
+
+/// Rounds after which simplification stops, whatever is left.
+const MAX_ROUNDS: usize = 8;
+
+/// Runs [`PASSES`] until none of them changes anything.
+pub fn simplify(graph: &mut Graph) {
+    for _ in 0..MAX_ROUNDS {
+        let mut changed = 0;
+        for pass in PASSES {
+            changed += (pass.run)(graph);
+            debug_assert_eq!(crate::verify(graph), Ok(()), "after {}", pass.name);
+        }
+        if changed == 0 {
+            return;
+        }
+    }
+}
+
+fn drop_unused(graph: &mut Graph) -> usize {
+    let before = graph.len();
+    graph.remove_unused();
+    before - graph.len()
+}
+
+/// Whether a value may be read with other strides than its type says: no output, write-back or libtorch call reads
+/// it.
+fn strides_are_free(graph: &Graph, value: ValueRef) -> bool {
+    let kept = graph.outputs.contains(&value) || graph.updates.iter().any(|u| u.value == value);
+    !kept && graph.users(value.node).iter().all(|(user, _)| !matches!(graph.node(*user).op, Op::Aten(_)))
+}
+
+/// Makes uses of the node's result uses of `to`, where strides allow. Returns whether they do.
+fn replace(graph: &mut Graph, id: NodeId, to: ValueRef) -> bool {
+    let from = ValueRef::from(id);
+    if graph.ty(from).strides != graph.ty(to).strides && !strides_are_free(graph, from) {
+        return false;
+    }
+    graph.replace_uses(from, to);
+    true
+}

@@ -1,0 +1,66 @@
+//! Nodes with one meaning become one node.
+
+use std::hash::{Hash, Hasher};
+
+use indexmap::IndexMap;
+use rustc_hash::{FxBuildHasher, FxHasher};
+use smallvec::SmallVec;
+
+use crate::graph::{Graph, Node, NodeId, Op, ValueRef};
+
+/// Merges each node into an earlier one with the same operator, operands and result types. Calls that draw random
+/// numbers or write stay.
+pub(super) fn share(graph: &mut Graph) -> usize {
+    let Some(order) = graph.topological() else { return 0 };
+    let mut seen: IndexMap<u64, SmallVec<[NodeId; 1]>, FxBuildHasher> = IndexMap::default();
+    let mut merged = 0;
+    for id in order {
+        if matches!(&graph.node(id).op, Op::Aten(call) if call.random || !call.writes.is_empty()) {
+            continue;
+        }
+        let operands = graph.operands(id);
+        let same = seen.entry(key(graph.node(id), &operands)).or_default();
+        match same.iter().copied().find(|&other| equal(graph, other, id, &operands)) {
+            None => same.push(id),
+            Some(other) => {
+                for out in 0..graph.node(id).outs.len() as u16 {
+                    graph.replace_uses(ValueRef { node: id, out }, ValueRef { node: other, out });
+                }
+                graph.remove(id);
+                merged += 1;
+            }
+        }
+    }
+    merged
+}
+
+fn equal(graph: &Graph, a: NodeId, b: NodeId, operands: &[ValueRef]) -> bool {
+    let (x, y) = (graph.node(a), graph.node(b));
+    same_op(&x.op, &y.op) && x.outs == y.outs && graph.operands(a).as_slice() == operands
+}
+
+/// Calls are the same whatever recorded call they come from; NaN arguments are not.
+fn same_op(a: &Op, b: &Op) -> bool {
+    match (a, b) {
+        (Op::Aten(a), Op::Aten(b)) => a.op == b.op && a.overload == b.overload && a.args == b.args,
+        _ => a == b,
+    }
+}
+
+fn key(node: &Node, operands: &[ValueRef]) -> u64 {
+    let mut hasher = FxHasher::default();
+    std::mem::discriminant(&node.op).hash(&mut hasher);
+    match &node.op {
+        Op::Scalar(literal) => literal.hash(&mut hasher),
+        Op::Map(function) => function.hash(&mut hasher),
+        Op::View(view) => view.hash(&mut hasher),
+        Op::Input(n) | Op::Param(n) | Op::Const(n) => n.hash(&mut hasher),
+        Op::Aten(call) => (&call.op, &call.overload).hash(&mut hasher),
+        Op::Iota { dim } | Op::Concat { dim } | Op::Gather { dim } => dim.hash(&mut hasher),
+        Op::Reduce { combine, dims } => (combine, dims).hash(&mut hasher),
+        Op::Cast => {}
+    }
+    node.outs.hash(&mut hasher);
+    operands.hash(&mut hasher);
+    hasher.finish()
+}
