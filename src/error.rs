@@ -12,4 +12,25 @@ pub enum Error {
     /// CUDA cannot be used; what is missing.
     #[error("CUDA is not available: {0}")]
     NoCuda(String),
+    /// There is no plan, because calls like this run the model itself.
+    #[error("runs eager: {0}")]
+    RunsEager(String),
+    /// Something that plans do not do.
+    #[error("not supported: {0}")]
+    Unsupported(String),
+    /// The recording could not be made functional.
+    #[error(transparent)]
+    Functionalize(#[from] tilefuse_fusion::FunctionalizeError),
+    /// The graph could not be lowered.
+    #[error(transparent)]
+    Lower(#[from] tilefuse_fusion::LowerError),
+    /// The graph could not be planned.
+    #[error(transparent)]
+    Plan(#[from] tilefuse_fusion::plan::PlanError),
+    /// Code generation or a kernel launch failed.
+    #[error(transparent)]
+    Codegen(#[from] tilefuse_codegen::Error),
+    /// A defect of Tilefuse.
+    #[error("internal: {0}")]
+    Internal(String),
 }

@@ -1,2 +1,7 @@
-//! The tilefuse program.
-fn main() {}
+//! The `tilefuse` program.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    tilefuse::cli::main()
+}

@@ -68,6 +68,15 @@ pub enum Arg<T> {
     Other(String),
 }
 
+impl<T: Copy> Arg<T> {
+    /// The tensors in the argument, in order.
+    pub fn tensors(&self) -> impl Iterator<Item = T> + '_ {
+        let one = if let Arg::Tensor(t) = self { Some(*t) } else { None };
+        let list: &[Option<T>] = if let Arg::Tensors(list) = self { list } else { &[] };
+        one.into_iter().chain(list.iter().flatten().copied())
+    }
+}
+
 /// One operator call.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Call {

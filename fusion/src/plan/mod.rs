@@ -8,12 +8,14 @@ mod group;
 mod memory;
 mod place;
 mod split;
+#[cfg(test)]
+mod tests;
 
 use serde::Serialize;
 use smallvec::SmallVec;
 use tilefuse_block::Program;
 
-use crate::graph::{Graph, NodeId, ValueRef};
+use crate::graph::{AliasTarget, Graph, NodeId, ValueRef};
 use crate::kernel::Refusal;
 use crate::schedule::{Machine, ScheduleError, Tiling};
 use crate::types::Dims;
@@ -193,12 +195,25 @@ pub enum PlanError {
 /// Plans a primitive graph for a machine.
 pub fn plan(graph: &Graph, profile: &Profile) -> Result<Plan, PlanError> {
     let mut graph = graph.clone();
+    drop_aliased_outputs(&mut graph);
     split_reductions(&mut graph, profile);
     group::plan(graph, profile)
 }
 
+/// Outputs that share memory with something else need no value of their own.
+fn drop_aliased_outputs(graph: &mut Graph) {
+    for at in 0..graph.aliases.len().min(graph.outputs.len()) {
+        match graph.aliases[at].as_ref().map(|a| a.target) {
+            Some(AliasTarget::Node(node)) => graph.outputs[at] = node.into(),
+            Some(AliasTarget::Output(other)) => graph.outputs[at] = graph.outputs[other as usize],
+            None => {}
+        }
+    }
+    graph.remove_unused();
+}
+
 /// Strides of values that kernels write: the recorded ones where they are dense, else row-major.
-pub(crate) fn written_strides(graph: &Graph, value: ValueRef) -> Dims {
+pub fn written_strides(graph: &Graph, value: ValueRef) -> Dims {
     let ty = graph.ty(value);
     if is_dense(&ty.shape, &ty.strides) { ty.strides.clone() } else { crate::types::row_major(&ty.shape) }
 }

@@ -265,6 +265,9 @@ impl Emitter<'_> {
         let mut shape = self.operand_shape(reduce);
         if let Some(axis) = self.reduced_axis().filter(|_| !self.carries_tiles()) {
             shape[axis] = 1;
+            if shape.len() == 1 {
+                shape.clear();
+            }
         }
         Ok(self.b.constant(neutral, &shape))
     }

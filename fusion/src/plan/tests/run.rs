@@ -1,0 +1,168 @@
+//! Running a plan in the block interpreter, and a direct evaluation of the graph in `f64`.
+
+use rustc_hash::FxHashMap;
+use tilefuse_block::interp::{self, Arg};
+use tilefuse_block::{Data, Elem, Literal, ReduceFn, ScalarFn};
+
+use super::super::{Place, Plan, StepKind};
+use crate::graph::{Graph, NodeId, Op, ValueRef};
+use crate::index::{Indices, Var};
+use crate::kernel::view_index;
+
+/// Runs the plan in the interpreter and compares its outputs with a direct evaluation.
+pub(super) fn check(plan: &Plan) {
+    let graph = &plan.graph;
+    let exact = evaluate(graph);
+    let mut buffers: FxHashMap<ValueRef, Data> = FxHashMap::default();
+    for id in graph.ids() {
+        if matches!(graph.node(id).op, Op::Input(_)) {
+            let elem = graph.ty(id.into()).dtype.elem().unwrap();
+            buffers.insert(id.into(), data(elem, &exact[&id.into()]));
+        }
+    }
+    for program in &plan.programs {
+        tilefuse_block::verify(program).unwrap();
+    }
+    for step in &plan.steps {
+        let StepKind::Kernel(kernel) = &step.kind else { panic!("no library calls here") };
+        let mut args: Vec<Arg> = Vec::new();
+        for &(value, _) in &kernel.buffers {
+            let ty = graph.ty(value);
+            let elem = ty.dtype.elem().unwrap();
+            let zeros = || data(elem, &vec![0.0; ty.numel() as usize]);
+            args.push(Arg::buffer(buffers.get(&value).cloned().unwrap_or_else(zeros)));
+        }
+        let program = &plan.programs[kernel.program];
+        let grid = [kernel.grid as u32, 1, 1];
+        interp::run(program, &mut args, grid).unwrap_or_else(|e| panic!("{e}\n{program}"));
+        for (&(value, written), arg) in kernel.buffers.iter().zip(&args) {
+            if written {
+                buffers.insert(value, arg.data().unwrap());
+            }
+        }
+    }
+    for (place, &output) in plan.outputs.iter().zip(&graph.outputs) {
+        let Place::Value(value) = place else { continue };
+        let found = buffers[value].to_f64();
+        for (at, (f, e)) in found.iter().zip(&exact[&output]).enumerate() {
+            let close = (f - e).abs() <= 2e-5 * e.abs().max(1.0) || f == e || (f.is_nan() && e.is_nan());
+            let programs: Vec<String> = plan.programs.iter().map(ToString::to_string).collect();
+            assert!(close, "element {at}: {f} instead of {e}\n{}", programs.join("\n"));
+        }
+    }
+}
+
+fn data(elem: Elem, values: &[f64]) -> Data {
+    Data::from_literals(elem, values.iter().map(|&v| Literal::of(elem, v)))
+}
+
+fn evaluate(graph: &Graph) -> FxHashMap<ValueRef, Vec<f64>> {
+    let mut values: FxHashMap<ValueRef, Vec<f64>> = FxHashMap::default();
+    for id in graph.topological().unwrap() {
+        let result = node(graph, id, &values);
+        values.insert(id.into(), result);
+    }
+    values
+}
+
+fn points(shape: &[i64]) -> Vec<Vec<i64>> {
+    shape.iter().fold(vec![vec![]], |all, &n| {
+        all.iter().flat_map(|p| (0..n).map(move |i| [p.clone(), vec![i]].concat())).collect()
+    })
+}
+
+fn position(index: &[i64], shape: &[i64]) -> usize {
+    index.iter().zip(shape).fold(0, |p, (&i, &n)| p * n as usize + i as usize)
+}
+
+fn node(graph: &Graph, id: NodeId, values: &FxHashMap<ValueRef, Vec<f64>>) -> Vec<f64> {
+    let operands = graph.operands(id);
+    let ty = graph.ty(id.into());
+    let operand = |i: usize| &values[&operands[i]];
+    let from = |i: usize| graph.ty(operands[i]).shape.clone();
+    match &graph.node(id).op {
+        Op::Input(i) => (0..ty.numel()).map(|p| sample(*i, p, ty.dtype.elem().unwrap())).collect(),
+        Op::Scalar(literal) => vec![literal.as_f64()],
+        Op::Map(f) => (0..ty.numel() as usize)
+            .map(|p| apply(*f, &(0..operands.len()).map(|i| operand(i)[p]).collect::<Vec<_>>()))
+            .collect(),
+        Op::Cast => operand(0).clone(),
+        Op::View(view) => {
+            points(&ty.shape).iter().map(|p| viewed(view, p, &from(0), &ty.shape, operand(0))).collect()
+        }
+        Op::Concat { dim } => points(&ty.shape)
+            .iter()
+            .map(|p| {
+                let (mut at, mut which) = (p.clone(), 0);
+                while at[usize::from(*dim)] >= from(which)[usize::from(*dim)] {
+                    at[usize::from(*dim)] -= from(which)[usize::from(*dim)];
+                    which += 1;
+                }
+                operand(which)[position(&at, &from(which))]
+            })
+            .collect(),
+        Op::Gather { dim } => points(&ty.shape)
+            .iter()
+            .map(|p| {
+                let mut at = p.clone();
+                at[usize::from(*dim)] = operand(1)[position(p, &ty.shape)] as i64;
+                operand(0)[position(&at, &from(0))]
+            })
+            .collect(),
+        Op::Reduce { combine, dims } => reduce(*combine, dims, operand(0), &from(0)),
+        other => panic!("{other:?}"),
+    }
+}
+
+fn viewed(view: &crate::graph::View, p: &[i64], from: &[i64], to: &[i64], operand: &[f64]) -> f64 {
+    let mut ix = Indices::new(to);
+    let index: Vec<_> = (0..to.len()).map(|d| ix.var(Var(d as u32))).collect();
+    let inner = view_index(&mut ix, view, from, to, &index);
+    let at: Vec<i64> = inner.iter().map(|&e| ix.eval(e, p)).collect();
+    if let crate::graph::View::Pad { fill, .. } = view
+        && at.iter().zip(from).any(|(&i, &n)| i < 0 || i >= n)
+    {
+        return fill.as_f64();
+    }
+    operand[position(&at, from)]
+}
+
+fn reduce(combine: ReduceFn, dims: &[u8], operand: &[f64], from: &[i64]) -> Vec<f64> {
+    let kept: Vec<usize> = (0..from.len()).filter(|d| !dims.contains(&(*d as u8))).collect();
+    let shape: Vec<i64> = kept.iter().map(|&d| from[d]).collect();
+    let neutral = combine.neutral(Elem::F64).as_f64();
+    let mut out = vec![neutral; shape.iter().product::<i64>() as usize];
+    for p in points(from) {
+        let row: Vec<i64> = kept.iter().map(|&d| p[d]).collect();
+        let slot = &mut out[position(&row, &shape)];
+        *slot = apply(combine.combine(), &[*slot, operand[position(&p, from)]]);
+    }
+    out
+}
+
+fn sample(input: u32, position: i64, elem: Elem) -> f64 {
+    if elem == Elem::I64 {
+        return ((position * 7 + 3) % 50) as f64;
+    }
+    let noise = (position as f64 * 12.9898 + f64::from(input) * 78.233).sin() * 43758.5453;
+    f64::from((noise - noise.floor()) as f32 * 4.0 - 2.0)
+}
+
+fn apply(f: ScalarFn, args: &[f64]) -> f64 {
+    match f {
+        ScalarFn::Add => args[0] + args[1],
+        ScalarFn::Sub => args[0] - args[1],
+        ScalarFn::Mul => args[0] * args[1],
+        ScalarFn::Div => args[0] / args[1],
+        ScalarFn::Max => args[0].max(args[1]),
+        ScalarFn::Neg => -args[0],
+        ScalarFn::Exp => args[0].exp(),
+        ScalarFn::Tanh => args[0].tanh(),
+        ScalarFn::Rsqrt => 1.0 / args[0].sqrt(),
+        ScalarFn::Erf => {
+            let literal = Literal::float(Elem::F64, args[0]);
+            tilefuse_block::eval::map_literals(ScalarFn::Erf, &[literal]).map_or(f64::NAN, |l| l.as_f64())
+        }
+        other => panic!("{other:?}"),
+    }
+}

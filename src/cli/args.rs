@@ -1,0 +1,240 @@
+//! Arguments and commands.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use tch::Device;
+
+use super::compare::{Case, compare};
+use super::inputs::{Inputs, Spec, kind, read_safetensors};
+use super::model::{Loaded, Which, quietly};
+use super::{Failure, doctor, manifest, report};
+
+/// Fuses the operators of a PyTorch model into tile kernels and shows what that brings.
+#[derive(Parser)]
+#[command(name = "tilefuse", version, about)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Run a model fused and eager, check that both agree, and time both.
+    Compare(CompareArgs),
+    /// Show the fusion plan of a model.
+    Explain(ExplainArgs),
+    /// Say what is installed, which devices and targets there are, and where the cache is.
+    Doctor(doctor::Args),
+    /// List the models that are known by name.
+    Models,
+    /// Write the PTX of every kernel of the zoo to a folder.
+    #[command(hide = true)]
+    DumpPtx(DumpArgs),
+}
+
+/// Which model, on what.
+#[derive(Args)]
+struct ModelArgs {
+    /// A model's name (see `tilefuse models`) or a TorchScript file.
+    model: Option<String>,
+    /// An input, in order: f32[8,3,224,224], i64[4,128]{0..50257}, bf16[..], bool[..].
+    #[arg(long, value_name = "SPEC")]
+    input: Vec<String>,
+    /// Inputs from a safetensors file, as tensors named 0, 1, ...
+    #[arg(long, value_name = "FILE", conflicts_with = "input")]
+    inputs: Option<PathBuf>,
+    /// cpu, cuda or cuda:N.
+    #[arg(long, default_value = "cpu")]
+    device: String,
+    /// Type of the weights and floating-point inputs: f32, bf16, f16, f64.
+    #[arg(long)]
+    dtype: Option<String>,
+}
+
+#[derive(Args)]
+struct CompareArgs {
+    #[command(flatten)]
+    model: ModelArgs,
+    /// Compare many cases: a file with one {"name", "model", "inputs"} a line.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["model", "input", "inputs"])]
+    manifest: Option<PathBuf>,
+    /// Every model of the zoo that fits this pattern (a prefix, or all).
+    #[arg(long, value_name = "PREFIX", conflicts_with_all = ["model", "input", "inputs", "manifest"])]
+    zoo: Option<String>,
+    /// Print one JSON object instead of a table.
+    #[arg(long)]
+    json: bool,
+    /// Seconds of measuring; 0 only checks.
+    #[arg(long, default_value_t = 1.0)]
+    seconds: f64,
+}
+
+#[derive(Args)]
+struct ExplainArgs {
+    #[command(flatten)]
+    model: ModelArgs,
+    /// How to show the plan.
+    #[arg(long, value_enum, default_value_t = Format::Text)]
+    format: Format,
+    /// Write to a file.
+    #[arg(short, long, value_name = "FILE")]
+    output: Option<PathBuf>,
+    /// Also show the block program of each distinct kernel.
+    #[arg(long)]
+    programs: bool,
+}
+
+#[derive(Args)]
+struct DumpArgs {
+    /// sm_80, sm_90a or sm_100a.
+    #[arg(long)]
+    target: String,
+    /// The folder.
+    #[arg(long)]
+    out: PathBuf,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum Format {
+    Text,
+    Json,
+    Dot,
+}
+
+/// Runs the program.
+pub fn main() -> ExitCode {
+    std::panic::set_hook(Box::new(|_| {}));
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => {
+            let _ = error.print();
+            return ExitCode::from(if error.use_stderr() { 2 } else { 0 });
+        }
+    };
+    let result = quietly(|| match cli.command {
+        Command::Compare(args) => run_compare(&args),
+        Command::Explain(args) => run_explain(&args),
+        Command::Doctor(args) => doctor::run(&args),
+        Command::Models => {
+            report::models();
+            Ok(())
+        }
+        Command::DumpPtx(args) => super::dump::run(&args.target, &args.out),
+    });
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => failure.exit(),
+    }
+}
+
+impl ModelArgs {
+    fn case(&self, seconds: f64) -> Result<Case, Failure> {
+        let name = self.model.clone().ok_or_else(|| {
+            Failure::usage(String::from("name a model (see `tilefuse models`) or a TorchScript file"))
+        })?;
+        let device = device(&self.device)?;
+        let dtype = self.dtype.as_deref().map(dtype).transpose()?;
+        let inputs = match &self.inputs {
+            Some(path) => Some(Inputs::Given(read_safetensors(path, device)?)),
+            None if self.input.is_empty() => None,
+            None => Some(Inputs::Drawn(specs(&self.input)?)),
+        };
+        Ok(Case { which: Which::find(&name)?, name, inputs, device, dtype, seconds })
+    }
+}
+
+/// The specs of these texts.
+pub(crate) fn specs(texts: &[String]) -> Result<Vec<Spec>, Failure> {
+    texts.iter().map(|t| t.parse::<Spec>().map_err(|e| Failure::usage(e.to_string()))).collect()
+}
+
+/// The element type of a model of this name.
+pub(crate) fn dtype(name: &str) -> Result<tch::Kind, Failure> {
+    match kind(name).filter(|k| matches!(name, "f32" | "f64" | "f16" | "bf16") && *k != tch::Kind::Bool) {
+        Some(kind) => Ok(kind),
+        None => Err(Failure::usage(format!("--dtype {name:?} is none of f32, bf16, f16, f64"))),
+    }
+}
+
+/// The device of this name, if it is there.
+pub(crate) fn device(name: &str) -> Result<Device, Failure> {
+    if name == "cpu" {
+        return Ok(Device::Cpu);
+    }
+    let ordinal = match name.strip_prefix("cuda") {
+        Some("") => Some(0),
+        Some(rest) => rest.strip_prefix(':').and_then(|n| n.parse::<usize>().ok()),
+        None => None,
+    };
+    let ordinal =
+        ordinal.ok_or_else(|| Failure::usage(format!("--device {name:?} is none of cpu, cuda, cuda:N")))?;
+    let count = crate::torch::cuda_devices()?;
+    if ordinal >= count {
+        return Err(Failure::usage(format!("--device {name}: there are only {count} CUDA devices")));
+    }
+    Ok(Device::Cuda(ordinal))
+}
+
+fn run_compare(args: &CompareArgs) -> Result<(), Failure> {
+    if let Some(path) = &args.manifest {
+        return manifest::run(manifest::read(path)?, &args.model, args.seconds);
+    }
+    if let Some(prefix) = &args.zoo {
+        return manifest::run(manifest::zoo(prefix), &args.model, args.seconds);
+    }
+    let case = args.model.case(args.seconds)?;
+    let progress = report::spinner(&format!("comparing {}", case.name));
+    let outcome = compare(&case);
+    progress.finish_and_clear();
+    let outcome = outcome?;
+    if args.json {
+        report::json(&outcome)
+    } else {
+        report::table(&outcome)
+    }
+    if outcome.ok { Ok(()) } else { Err(Failure { message: String::new(), status: 1 }) }
+}
+
+fn run_explain(args: &ExplainArgs) -> Result<(), Failure> {
+    let case = args.model.case(0.0)?;
+    let _no_grad = tch::no_grad_guard();
+    let progress = report::spinner(&format!("compiling {}", case.name));
+    let model = Loaded::load(&case.which, case.device, case.dtype)?;
+    let kind = case.dtype.unwrap_or(tch::Kind::Float);
+    let inputs = match case.inputs {
+        Some(inputs) => inputs,
+        None => case.which.default_inputs(kind, case.device.is_cuda())?,
+    };
+    let inputs = inputs.for_capture(case.device);
+    case.which.check_inputs(inputs.len())?;
+    let names = model.names.iter().map(|(n, t)| (n.clone(), t.shallow_clone())).collect();
+    let fused = crate::fuse(model).with_names(names);
+    let explanation = quietly(|| Ok(fused.explain_with(&inputs, |m, x| m.forward(x))?))?;
+    progress.finish_and_clear();
+    let text = match args.format {
+        Format::Text => explanation.text(args.programs),
+        Format::Json => serde_json::to_string_pretty(&explanation)
+            .map_err(|e| Failure::usage(format!("the plan cannot be written as JSON: {e}")))?,
+        Format::Dot => explanation.dot(),
+    };
+    match &args.output {
+        Some(path) => std::fs::write(path, text)
+            .map_err(|e| Failure::usage(format!("cannot write {}: {e}", path.display()))),
+        None => {
+            report::print(&text);
+            Ok(())
+        }
+    }
+}
+
+impl super::manifest::Defaults for ModelArgs {
+    fn device(&self) -> &str {
+        &self.device
+    }
+
+    fn dtype(&self) -> Option<&str> {
+        self.dtype.as_deref()
+    }
+}

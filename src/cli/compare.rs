@@ -1,0 +1,280 @@
+//! `tilefuse compare`: fused beside eager, judged for correctness and timed.
+
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+use tch::{Device, Kind, Tensor};
+
+use super::Failure;
+use super::inputs::{Inputs, kind_name};
+use super::model::{Loaded, Which, quietly};
+use crate::Fused;
+
+/// What is compared.
+#[derive(Debug)]
+pub(crate) struct Case {
+    pub(crate) name: String,
+    pub(crate) which: Which,
+    pub(crate) inputs: Option<Inputs>,
+    pub(crate) device: Device,
+    pub(crate) dtype: Option<Kind>,
+    /// Seconds of measuring; 0 leaves the timing out.
+    pub(crate) seconds: f64,
+}
+
+/// The result of a comparison.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Outcome {
+    pub(crate) model: String,
+    pub(crate) device: String,
+    pub(crate) dtype: String,
+    pub(crate) ops_captured: usize,
+    pub(crate) kernels_eager: usize,
+    pub(crate) kernels_fused: usize,
+    pub(crate) extern_ops: usize,
+    pub(crate) eager_us: f64,
+    pub(crate) fused_us: f64,
+    pub(crate) speedup: f64,
+    pub(crate) peak_bytes_eager: u64,
+    pub(crate) peak_bytes_fused: u64,
+    pub(crate) compile_ms: f64,
+    pub(crate) max_abs_err: f64,
+    pub(crate) max_rel_err: f64,
+    pub(crate) err_vs_f64_eager: f64,
+    pub(crate) err_vs_f64_fused: f64,
+    pub(crate) ok: bool,
+    /// Why outputs are not equal; absent where they are.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) difference: Option<String>,
+    /// Why the model runs eager; absent where it runs fused.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) runs_eager: Option<String>,
+}
+
+/// Compares one case.
+pub(crate) fn compare(case: &Case) -> Result<Outcome, Failure> {
+    tch::manual_seed(0);
+    let _no_grad = tch::no_grad_guard();
+    let model = Loaded::load(&case.which, case.device, case.dtype)?;
+    let kind = case.dtype.unwrap_or(Kind::Float);
+    let default;
+    let inputs = match &case.inputs {
+        Some(inputs) => inputs,
+        None => {
+            default = case.which.default_inputs(kind, case.device.is_cuda())?;
+            &default
+        }
+    };
+    let capture_on = inputs.for_capture(case.device);
+    case.which.check_inputs(capture_on.len())?;
+    model.try_forward(&copies(&capture_on))?;
+    let names = model.names.iter().map(|(n, t)| (n.clone(), t.shallow_clone())).collect();
+    let reference = model.in_f64(&case.which, case.device);
+    let fused = crate::fuse(model).with_names(names);
+    let forward = |m: &Loaded, x: &[Tensor]| m.forward(x);
+    let start = Instant::now();
+    quietly(|| Ok(fused.run_with(&capture_on, forward)?))?;
+    let compile_ms = start.elapsed().as_secs_f64() * 1e3;
+
+    let draw = inputs.for_judging(case.device);
+    let (eager_in, fused_in) = (copies(&draw), copies(&draw));
+    let eager = fused.model().try_forward(&eager_in)?;
+    let ours = quietly(|| Ok(fused.run_with(&fused_in, forward)?))?;
+    let exact = reference.and_then(|r| r.try_forward(&draw.iter().map(to_f64).collect::<Vec<_>>())).ok();
+    let mut verdict = judge(&eager, &ours, exact.as_deref());
+    let unchanged = judge(&eager_in, &fused_in, None);
+    if let Some(difference) = unchanged.difference {
+        verdict.difference.get_or_insert(format!("inputs after the call: {difference}"));
+    }
+
+    let explanation = fused.explain_with(&fused_in, forward);
+    let (explanation, runs_eager) = match explanation {
+        Ok(explanation) => (Some(explanation), None),
+        Err(error) => (None, Some(error.to_string())),
+    };
+    let (eager_us, fused_us) = time(case, &fused, &draw);
+    let e = explanation.as_ref();
+    Ok(Outcome {
+        model: case.name.clone(),
+        device: if case.device.is_cuda() { String::from("cuda") } else { String::from("cpu") },
+        dtype: kind_name(kind),
+        ops_captured: e.map_or(0, |e| e.ops_captured),
+        kernels_eager: e.map_or(0, |e| e.kernels_eager),
+        kernels_fused: e.map_or(0, |e| e.kernels_fused),
+        extern_ops: e.map_or(0, |e| e.extern_ops),
+        eager_us,
+        fused_us,
+        speedup: if fused_us > 0.0 { eager_us / fused_us } else { 0.0 },
+        peak_bytes_eager: e.map_or(0, |e| e.peak_bytes_eager),
+        peak_bytes_fused: e.map_or(0, |e| e.peak_bytes_fused),
+        compile_ms: e.map_or(compile_ms, |e| compile_ms - e.compile.capture_ms),
+        max_abs_err: verdict.max_abs,
+        max_rel_err: verdict.max_rel,
+        err_vs_f64_eager: verdict.eager_err,
+        err_vs_f64_fused: verdict.fused_err,
+        ok: verdict.difference.is_none(),
+        difference: verdict.difference,
+        runs_eager,
+    })
+}
+
+fn copies(tensors: &[Tensor]) -> Vec<Tensor> {
+    tensors.iter().map(Tensor::copy).collect()
+}
+
+fn to_f64(tensor: &Tensor) -> Tensor {
+    if tensor.is_floating_point() { tensor.to_kind(Kind::Double) } else { tensor.copy() }
+}
+
+/// How two lists of tensors differ.
+#[derive(Debug, Default)]
+pub(crate) struct Verdict {
+    pub(crate) max_abs: f64,
+    pub(crate) max_rel: f64,
+    pub(crate) eager_err: f64,
+    pub(crate) fused_err: f64,
+    pub(crate) difference: Option<String>,
+}
+
+/// Compares fused outputs with eager's, and with those of the model in `f64`.
+///
+/// Equal is: the same type, shape and strides, NaN and infinities in the same places, and either libtorch's default
+/// tolerance or an error against `f64` of at most 2 times eager's own (3 times in `f16` and `bf16`).
+pub(crate) fn judge(eager: &[Tensor], fused: &[Tensor], exact: Option<&[Tensor]>) -> Verdict {
+    let mut verdict = Verdict::default();
+    if eager.len() != fused.len() {
+        verdict.difference = Some(format!("{} outputs instead of {}", fused.len(), eager.len()));
+        return verdict;
+    }
+    for (at, (e, f)) in eager.iter().zip(fused).enumerate() {
+        let exact = exact.and_then(|x| x.get(at)).filter(|x| x.size() == e.size());
+        if let Some(difference) = judge_one(e, f, exact, &mut verdict) {
+            verdict.difference.get_or_insert(format!("output {at}: {difference}"));
+        }
+    }
+    verdict
+}
+
+fn judge_one(
+    eager: &Tensor,
+    fused: &Tensor,
+    exact: Option<&Tensor>,
+    verdict: &mut Verdict,
+) -> Option<String> {
+    if eager.kind() != fused.kind() {
+        return Some(format!("{:?} instead of {:?}", fused.kind(), eager.kind()));
+    }
+    if eager.size() != fused.size() {
+        return Some(format!("shape {:?} instead of {:?}", fused.size(), eager.size()));
+    }
+    if !same_strides(eager, fused) {
+        return Some(format!("strides {:?} instead of {:?}", fused.stride(), eager.stride()));
+    }
+    if eager.numel() == 0 {
+        return None;
+    }
+    if !eager.is_floating_point() {
+        let different = eager.ne_tensor(fused).sum(Kind::Int64).int64_value(&[]);
+        return (different > 0).then(|| format!("{different} of {} elements differ", eager.numel()));
+    }
+    judge_floats(eager, fused, exact, verdict)
+}
+
+fn same_strides(a: &Tensor, b: &Tensor) -> bool {
+    let (sizes, x, y) = (a.size(), a.stride(), b.stride());
+    a.numel() == 0 || (0..sizes.len()).all(|d| sizes[d] == 1 || x[d] == y[d])
+}
+
+fn judge_floats(
+    eager: &Tensor,
+    fused: &Tensor,
+    exact: Option<&Tensor>,
+    verdict: &mut Verdict,
+) -> Option<String> {
+    let (e, f) = (eager.to_kind(Kind::Double), fused.to_kind(Kind::Double));
+    if !same_specials(&e, &f) {
+        return Some(String::from("NaN or infinities in other places"));
+    }
+    let zero = |t: Tensor| t.nan_to_num(0.0, 0.0, 0.0);
+    let (e, f) = (zero(e), zero(f));
+    let difference = (&e - &f).abs();
+    let largest = |t: &Tensor| t.max().double_value(&[]);
+    verdict.max_abs = verdict.max_abs.max(largest(&difference));
+    let relative = &difference / e.abs().clamp_min(f64::from(f32::MIN_POSITIVE));
+    verdict.max_rel = verdict.max_rel.max(largest(&relative.where_self(&difference.gt(0.0), &difference)));
+    let (rtol, atol, factor) = tolerance(eager.kind());
+    let excess = largest(&(&difference - (e.abs() * rtol + atol)));
+    if let Some(exact) = exact {
+        let exact = zero(exact.to_kind(Kind::Double));
+        let eager_err = largest(&(&e - &exact).abs());
+        let fused_err = largest(&(&f - &exact).abs());
+        verdict.eager_err = verdict.eager_err.max(eager_err);
+        verdict.fused_err = verdict.fused_err.max(fused_err);
+        if fused_err <= factor * eager_err {
+            return None;
+        }
+    }
+    (excess > 0.0).then(|| format!("largest difference {:.3e} is over the tolerance", largest(&difference)))
+}
+
+fn same_specials(a: &Tensor, b: &Tensor) -> bool {
+    let same = |x: Tensor, y: Tensor| x.ne_tensor(&y).any().int64_value(&[]) == 0;
+    let infinite = |t: &Tensor| t.sign() * t.isinf();
+    same(a.isnan(), b.isnan())
+        && same(infinite(a).nan_to_num(0.0, 0.0, 0.0), infinite(b).nan_to_num(0.0, 0.0, 0.0))
+}
+
+/// libtorch's default tolerances, and how many times eager's own error is allowed.
+fn tolerance(kind: Kind) -> (f64, f64, f64) {
+    match kind {
+        Kind::Double => (1e-7, 1e-7, 2.0),
+        Kind::Half => (1e-3, 1e-5, 3.0),
+        Kind::BFloat16 => (1.6e-2, 1e-5, 3.0),
+        _ => (1.3e-6, 1e-5, 2.0),
+    }
+}
+
+/// Median microseconds of a call, eager and fused, measured in turns.
+fn time(case: &Case, fused: &Fused<Loaded>, inputs: &[Tensor]) -> (f64, f64) {
+    if case.seconds <= 0.0 {
+        return (0.0, 0.0);
+    }
+    let sync = || {
+        if let Device::Cuda(ordinal) = case.device {
+            tch::Cuda::synchronize(ordinal as i64);
+        }
+    };
+    let eager = || drop(fused.model().forward(inputs));
+    let ours = || drop(fused.run_with(inputs, |m, x| m.forward(x)));
+    let mut times = [Vec::new(), Vec::new()];
+    for _ in 0..2 {
+        eager();
+        ours();
+    }
+    sync();
+    let per_turn = turn_size(&eager, &sync);
+    let end = Instant::now() + Duration::from_secs_f64(case.seconds);
+    while Instant::now() < end || times[0].len() < 5 {
+        for (list, f) in times.iter_mut().zip([&eager as &dyn Fn(), &ours]) {
+            let start = Instant::now();
+            (0..per_turn).for_each(|_| f());
+            sync();
+            list.push(start.elapsed().as_secs_f64() * 1e6 / f64::from(per_turn));
+        }
+    }
+    let [a, b] = times.map(median);
+    (a, b)
+}
+
+/// Calls of one turn, so that it takes about 5 ms.
+fn turn_size(f: &dyn Fn(), sync: &dyn Fn()) -> u32 {
+    let start = Instant::now();
+    f();
+    sync();
+    (0.005 / start.elapsed().as_secs_f64().max(1e-6)).clamp(1.0, 200.0) as u32
+}
+
+pub(crate) fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values.get(values.len() / 2).copied().unwrap_or(0.0)
+}

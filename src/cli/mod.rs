@@ -1,0 +1,54 @@
+//! The `tilefuse` program.
+
+mod args;
+mod compare;
+mod doctor;
+mod dump;
+mod inputs;
+mod manifest;
+mod model;
+mod report;
+
+use std::process::ExitCode;
+
+pub use args::main;
+
+/// Why the program ends with another status than 0.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    /// Printed on standard error; empty if everything was said already.
+    pub(crate) message: String,
+    /// The status: 1 where outputs differ, 2 where the request cannot be carried out.
+    pub(crate) status: u8,
+}
+
+impl Failure {
+    /// A request that cannot be carried out.
+    pub(crate) fn usage(message: String) -> Failure {
+        Failure { message, status: 2 }
+    }
+
+    fn exit(&self) -> ExitCode {
+        if !self.message.is_empty() {
+            eprintln!("tilefuse: {}", self.message);
+        }
+        ExitCode::from(self.status)
+    }
+}
+
+impl From<crate::Error> for Failure {
+    fn from(error: crate::Error) -> Failure {
+        Failure::usage(error.to_string())
+    }
+}
+
+/// The part of a message of libtorch or a panic that says what is wrong, in one line.
+pub(crate) fn one_line(text: &str) -> String {
+    let text = text.replace("\\n", "\n");
+    let text = text.trim_start_matches("called `Result::unwrap()` on an `Err` value: Torch(\"");
+    let telling = text.lines().map(str::trim).filter(|l| !l.is_empty());
+    // TorchScript puts the cause last, after the frames of the script.
+    let error = telling.clone().rfind(|l| l.contains("Error: ") && !l.starts_with("The following"));
+    let line = error.or_else(|| telling.clone().next()).unwrap_or("no message");
+    line.chars().take(300).collect()
+}

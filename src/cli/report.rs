@@ -1,0 +1,96 @@
+//! Tables, progress, and printing.
+
+use std::io::{IsTerminal, Write};
+use std::time::Duration;
+
+use comfy_table::{Table, presets};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+
+use super::compare::Outcome;
+
+/// Prints text; a closed pipe is no error.
+pub(crate) fn print(text: &str) {
+    let _ = std::io::stdout().write_all(text.as_bytes());
+    if !text.ends_with('\n') {
+        let _ = std::io::stdout().write_all(b"\n");
+    }
+}
+
+/// A spinner with a message; hidden where standard error is no terminal.
+pub(crate) fn spinner(message: &str) -> ProgressBar {
+    if !std::io::stderr().is_terminal() {
+        return ProgressBar::hidden();
+    }
+    let spinner = ProgressBar::new_spinner().with_message(message.to_owned());
+    spinner.enable_steady_tick(Duration::from_millis(100));
+    spinner
+}
+
+/// A bar of `len` steps; hidden where standard error is no terminal.
+pub(crate) fn bar(len: u64) -> ProgressBar {
+    let bar = ProgressBar::new(len);
+    if !std::io::stderr().is_terminal() {
+        bar.set_draw_target(ProgressDrawTarget::hidden());
+    }
+    if let Ok(style) = ProgressStyle::with_template("{pos}/{len} {wide_bar} {msg} {elapsed}") {
+        bar.set_style(style);
+    }
+    bar
+}
+
+/// Prints an outcome as one JSON object.
+pub(crate) fn json(outcome: &Outcome) {
+    print(&serde_json::to_string(outcome).unwrap_or_else(|e| format!("{{\"error\":\"{e}\"}}")));
+}
+
+/// Prints an outcome as a table.
+pub(crate) fn table(outcome: &Outcome) {
+    let mut table = Table::new();
+    table.load_preset(presets::UTF8_BORDERS_ONLY);
+    table.set_header([
+        &format!("{} on {} in {}", outcome.model, outcome.device, outcome.dtype),
+        "eager",
+        "fused",
+    ]);
+    let bytes = |n: u64| format!("{:.1} MB", n as f64 / 1e6);
+    let us = |t: f64| if t > 0.0 { format!("{t:.1} us") } else { String::from("not timed") };
+    let externs = outcome.extern_ops.to_string();
+    let rows: [[String; 3]; 5] = [
+        ["time of a call".into(), us(outcome.eager_us), us(outcome.fused_us)],
+        [
+            "kernels".into(),
+            outcome.kernels_eager.to_string(),
+            format!("{} + {externs} of libtorch", outcome.kernels_fused),
+        ],
+        ["intermediates at peak".into(), bytes(outcome.peak_bytes_eager), bytes(outcome.peak_bytes_fused)],
+        [
+            "error against f64".into(),
+            format!("{:.3e}", outcome.err_vs_f64_eager),
+            format!("{:.3e}", outcome.err_vs_f64_fused),
+        ],
+        ["largest difference".into(), String::new(), format!("{:.3e}", outcome.max_abs_err)],
+    ];
+    for row in rows {
+        table.add_row(row);
+    }
+    print(&table.to_string());
+    let verdict = match (&outcome.difference, &outcome.runs_eager) {
+        (Some(difference), _) => format!("DIFFERENT: {difference}"),
+        (None, Some(reason)) => format!("ok, but nothing is fused: {reason}"),
+        (None, None) if outcome.speedup > 0.0 => {
+            format!("ok: {:.2}x of eager; compiled in {:.0} ms", outcome.speedup, outcome.compile_ms)
+        }
+        (None, None) => format!("ok; compiled in {:.0} ms", outcome.compile_ms),
+    };
+    print(&verdict);
+}
+
+/// Prints the models of the zoo.
+pub(crate) fn models() {
+    let mut table = Table::new();
+    table.load_preset(presets::NOTHING);
+    for entry in tilefuse_models::zoo() {
+        table.add_row([entry.name, entry.description]);
+    }
+    print(&table.to_string());
+}

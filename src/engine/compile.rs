@@ -1,0 +1,262 @@
+//! From a trace to a plan that can run.
+
+use std::time::Instant;
+
+use tch::Tensor;
+use tilefuse_fusion::plan::{Plan, Profile, Step, StepKind};
+use tilefuse_fusion::{Device, Graph, NodeId, Op, TensorType, ValueRef};
+
+use super::convert::convert;
+use super::guard::Signature;
+use super::kernels::{CompileReport, Kernel, Target, kernels, millis};
+use super::memory::EagerCost;
+use super::slots::{Slot, Slots, TensorSource};
+use crate::Error;
+use crate::torch::{Call, Expect, Meta, Trace};
+
+/// A step of a plan, resolved to slots.
+#[derive(Debug)]
+pub(crate) enum Run {
+    /// A generated kernel.
+    Kernel {
+        /// Position in [`Compiled::kernels`].
+        kernel: usize,
+        grid: u64,
+        args: Vec<Slot>,
+    },
+    /// A libtorch call.
+    Extern {
+        call: Call,
+        operands: Vec<TensorSource>,
+        /// Schema positions of arguments that are copied before the call.
+        clones: Vec<usize>,
+        /// Where results go, and what they must look like.
+        results: Vec<(usize, TensorType)>,
+        name: String,
+    },
+    /// Results of libtorch calls that are no longer needed.
+    Free(Vec<usize>),
+}
+
+/// Tensors that several threads may read.
+#[derive(Debug)]
+pub(crate) struct Tensors(Vec<Tensor>);
+
+// SAFETY: a handle is never changed here; libtorch counts references atomically and allows concurrent reads.
+unsafe impl Sync for Tensors {}
+
+impl std::ops::Deref for Tensors {
+    type Target = [Tensor];
+
+    fn deref(&self) -> &[Tensor] {
+        &self.0
+    }
+}
+
+/// A plan with its kernels, ready to run.
+#[derive(Debug)]
+pub(crate) struct Compiled {
+    pub(crate) signature: Signature,
+    pub(crate) plan: Plan,
+    pub(crate) target: Target,
+    pub(crate) kernels: Vec<Kernel>,
+    pub(crate) runs: Vec<Run>,
+    pub(crate) slots: Slots,
+    pub(crate) outputs: Vec<TensorSource>,
+    pub(crate) updates: Vec<(Slot, TensorSource)>,
+    pub(crate) params: Tensors,
+    pub(crate) param_expects: Vec<Expect>,
+    pub(crate) consts: Tensors,
+    pub(crate) report: CompileReport,
+    /// Operators that the capture saw, constants left out.
+    pub(crate) ops_captured: usize,
+    /// What eager does in the recorded run.
+    pub(crate) eager: EagerCost,
+    pub(crate) pool: std::sync::Mutex<Vec<super::exec::Workspace>>,
+}
+
+/// Compiles a trace without refusals for calls of this signature.
+pub(crate) fn compile(
+    mut trace: Trace,
+    signature: Signature,
+    mut report: CompileReport,
+) -> Result<Compiled, Error> {
+    let start = Instant::now();
+    let converted = convert(&trace)?;
+    let graph = primitive(&converted.recording)?;
+    report.lower_ms = millis(start.elapsed());
+    let start = Instant::now();
+    let target = target_of(&graph)?;
+    let plan = tilefuse_fusion::plan::plan(&graph, &profile(target)?)?;
+    report.plan_ms = millis(start.elapsed());
+    let kernels = kernels(&plan.programs, target, &mut report)?;
+    let slots = Slots::of(&plan);
+    let calls = std::mem::take(&mut trace.calls);
+    let runs = Runs { plan: &plan, slots: &slots, calls: calls.into_iter().map(Some).collect() }.all()?;
+    let outputs = plan.outputs.iter().map(|p| slots.source(&plan.graph, p)).collect::<Result<_, _>>()?;
+    let updates = plan
+        .updates
+        .iter()
+        .map(|(target, place)| Ok((slots.get((*target).into())?, slots.source(&plan.graph, place)?)))
+        .collect::<Result<_, Error>>()?;
+    let metas = converted.params.iter().map(Meta::of).collect::<Result<Vec<_>, _>>()?;
+    Ok(Compiled {
+        eager: super::memory::eager_cost(&converted.recording),
+        ops_captured: converted.recording.calls.len(),
+        signature,
+        target,
+        kernels,
+        runs,
+        outputs,
+        updates,
+        slots,
+        param_expects: metas.iter().map(|m| Expect::like(m, super::guard::alignment(m.data))).collect(),
+        params: Tensors(converted.params),
+        consts: Tensors(converted.consts),
+        report,
+        plan,
+        pool: std::sync::Mutex::new(Vec::new()),
+    })
+}
+
+/// The one device that kernels of a graph run on.
+fn target_of(graph: &Graph) -> Result<Target, Error> {
+    let mut cuda = None;
+    for id in graph.ids() {
+        for ty in &graph.node(id).outs {
+            match ty.device {
+                Device::Cuda(ordinal) if *cuda.get_or_insert(ordinal) != ordinal => {
+                    return Err(Error::Unsupported(String::from("tensors on several CUDA devices")));
+                }
+                _ => {}
+            }
+        }
+    }
+    Ok(cuda.map_or(Target::Host, Target::Cuda))
+}
+
+/// What a target can do.
+pub(crate) fn profile(target: Target) -> Result<Profile, Error> {
+    match target {
+        Target::Host => Ok(Profile::host(tch::get_num_threads().max(1) as u32)),
+        Target::Cuda(ordinal) => {
+            let device = tilefuse_codegen::cuda::Device::get(ordinal as usize)?;
+            Ok(Profile::gpu(device.properties().multiprocessors, device_bandwidth(device.properties())))
+        }
+    }
+}
+
+/// Typical copy bandwidth in GB/s, by what the driver says of a device; the driver does not say this itself.
+fn device_bandwidth(properties: &tilefuse_codegen::cuda::Properties) -> f64 {
+    match properties.capability {
+        (10.., _) => 7000.0,
+        (9, _) if properties.memory_bytes > 100_000_000_000 => 4200.0,
+        (9, _) => 2900.0,
+        _ => 1500.0,
+    }
+}
+
+struct Runs<'a> {
+    plan: &'a Plan,
+    slots: &'a Slots,
+    calls: Vec<Option<Call>>,
+}
+
+impl Runs<'_> {
+    fn all(mut self) -> Result<Vec<Run>, Error> {
+        let mut runs = Vec::new();
+        for step in &self.plan.steps {
+            runs.push(match &step.kind {
+                StepKind::Kernel(k) => Run::Kernel {
+                    kernel: k.program,
+                    grid: k.grid,
+                    args: k.buffers.iter().map(|&(v, _)| self.slots.get(v)).collect::<Result<_, _>>()?,
+                },
+                StepKind::Extern(e) => self.call(e.node, &e.operands)?,
+            });
+            runs.extend(self.frees(step)?);
+        }
+        Ok(runs)
+    }
+
+    fn frees(&self, step: &Step) -> Result<Option<Run>, Error> {
+        let mut freed = Vec::new();
+        for &value in &step.frees {
+            if let Slot::Extern(position) = self.slots.get(value)? {
+                freed.push(position);
+            }
+        }
+        Ok((!freed.is_empty()).then_some(Run::Free(freed)))
+    }
+
+    fn call(&mut self, node: NodeId, operands: &[tilefuse_fusion::plan::Place]) -> Result<Run, Error> {
+        let graph = &self.plan.graph;
+        let Op::Aten(aten) = &graph.node(node).op else {
+            return Err(Error::Internal(String::from("a step calls a node that is no operator")));
+        };
+        let call = self.take_call(aten)?;
+        let operands = operands.iter().map(|p| self.slots.source(graph, p)).collect::<Result<_, _>>()?;
+        let mut results = Vec::new();
+        for (out, ty) in graph.node(node).outs.iter().enumerate() {
+            if let Slot::Extern(position) = self.slots.get(ValueRef { node, out: out as u16 })? {
+                results.push((position, ty.clone()));
+            }
+        }
+        let clones = aten.writes.iter().map(|&w| usize::from(w)).collect();
+        Ok(Run::Extern { call, operands, clones, results, name: aten.full_name() })
+    }
+
+    /// The recorded call, if the node is one, else a new call of the operator.
+    fn take_call(&mut self, aten: &tilefuse_fusion::AtenCall) -> Result<Call, Error> {
+        let recorded = aten.replay.and_then(|r| self.calls.get_mut(r as usize)).and_then(Option::take);
+        if let Some(call) = recorded
+            && call.schema().is_ok_and(|s| s.op == aten.op && s.overload == aten.overload)
+        {
+            return Ok(call);
+        }
+        let args: Vec<crate::torch::Arg<u16>> = aten.args.iter().map(|(_, a)| arg(a)).collect();
+        Call::new(&aten.op, &aten.overload, &args)
+    }
+}
+
+fn arg(arg: &tilefuse_fusion::Arg<u16>) -> crate::torch::Arg<u16> {
+    use crate::torch::Arg as To;
+    use tilefuse_fusion::Arg as From;
+    match arg {
+        From::None => To::None,
+        From::Tensor(t) => To::Tensor(*t),
+        From::Tensors(list) => To::Tensors(list.clone()),
+        From::Bool(b) => To::Bool(*b),
+        From::Int(i) => To::Int(*i),
+        From::Float(x) => To::Float(*x),
+        From::Str(s) => To::Str(s.clone()),
+        From::Ints(list) => To::Ints(list.clone()),
+        From::Floats(list) => To::Floats(list.clone()),
+        From::Bools(list) => To::Bools(list.clone()),
+        From::DType(d) => To::DType(d.scalar_type()),
+        From::Device(Device::Cpu) => To::Device { kind: 0, index: -1 },
+        From::Device(Device::Cuda(n)) => To::Device { kind: 1, index: *n as i8 },
+        From::Device(Device::Other(kind)) => To::Device { kind: *kind, index: -1 },
+        From::Other(what) => To::Other(what.clone()),
+    }
+}
+
+/// The block programs that a model's run would have on a GPU of the H200's size, planned without one.
+pub(crate) fn gpu_programs(
+    inputs: &[Tensor],
+    forward: &dyn Fn(&[Tensor]) -> Vec<Tensor>,
+) -> Result<Vec<tilefuse_block::Program>, Error> {
+    let copy = |outputs: &Vec<Tensor>| outputs.iter().map(Tensor::shallow_clone).collect();
+    let (_, trace) = crate::torch::capture(inputs, &[], || forward(inputs), copy)?;
+    if let Some(refusal) = trace.refusals.first() {
+        return Err(Error::RunsEager(refusal.to_string()));
+    }
+    let graph = primitive(&convert(&trace)?.recording)?;
+    Ok(tilefuse_fusion::plan::plan(&graph, &Profile::gpu(132, 4200.0))?.programs)
+}
+
+/// From a recording to the primitive graph.
+fn primitive(recording: &tilefuse_fusion::Recording) -> Result<Graph, Error> {
+    let functional = tilefuse_fusion::functionalize(recording)?;
+    Ok(tilefuse_fusion::lower(&functional)?)
+}

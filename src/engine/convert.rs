@@ -1,0 +1,230 @@
+//! From a trace of libtorch calls to the planner's recording.
+
+use rustc_hash::{FxHashMap, FxHashSet};
+use tch::Tensor;
+use tilefuse_fusion as fusion;
+
+use crate::Error;
+use crate::torch::{self, Event, Origin, Trace};
+
+/// A recording, and the tensors that its parameters and constants stand for.
+pub(crate) struct Converted {
+    pub(crate) recording: fusion::Recording,
+    /// Live tensors of the model, by slot.
+    pub(crate) params: Vec<Tensor>,
+    /// Values, by slot.
+    pub(crate) consts: Vec<Tensor>,
+}
+
+/// Converts a trace that has no refusals.
+pub(crate) fn convert(trace: &Trace) -> Result<Converted, Error> {
+    let mut converter = Converter {
+        trace,
+        computed: storages_that_become_computed(trace),
+        out: Converted { recording: fusion::Recording::default(), params: Vec::new(), consts: Vec::new() },
+        known: FxHashMap::default(),
+    };
+    converter.run()?;
+    Ok(converter.out)
+}
+
+/// Storages that are constant at first and are written with computed data later: their whole history is recorded.
+fn storages_that_become_computed(trace: &Trace) -> FxHashSet<u32> {
+    let written_later =
+        |s: &torch::StorageInfo| matches!(s.constant_until, Some(until) if until != usize::MAX);
+    let positions = trace.storages.iter().enumerate();
+    positions.filter(|(_, s)| written_later(s)).map(|(i, _)| i as u32).collect()
+}
+
+struct Converter<'a> {
+    trace: &'a Trace,
+    computed: FxHashSet<u32>,
+    out: Converted,
+    /// Tensors that have a place in the recording, by tensor and, for constants, version.
+    known: FxHashMap<(torch::TensorId, Option<usize>), fusion::TensorId>,
+}
+
+impl Converter<'_> {
+    fn run(&mut self) -> Result<(), Error> {
+        for &input in &self.trace.inputs {
+            let id = self.tensor(input, 0)?;
+            self.out.recording.inputs.push(id);
+        }
+        for (position, event) in self.trace.events.iter().enumerate() {
+            if !event.constant || self.touches_computed(event) {
+                self.call(position, event)?;
+            }
+        }
+        for &output in &self.trace.outputs {
+            let id = self.tensor(output, self.trace.events.len())?;
+            self.out.recording.outputs.push(id);
+        }
+        Ok(())
+    }
+
+    fn touches_computed(&self, event: &Event) -> bool {
+        let outs = event.outs.iter().flat_map(|o| o.tensors());
+        let written = event.writes.iter().filter_map(|&w| event.args.get(w)).flat_map(|a| a.tensors());
+        outs.chain(written).any(|t| self.is_computed(t))
+    }
+
+    fn is_computed(&self, tensor: torch::TensorId) -> bool {
+        self.trace.info(tensor).is_some_and(|i| self.computed.contains(&i.storage.0))
+    }
+
+    fn call(&mut self, position: usize, event: &Event) -> Result<(), Error> {
+        let schema = self.trace.schema(event);
+        let mut args = Vec::with_capacity(event.args.len());
+        for (at, arg) in event.args.iter().enumerate() {
+            let name = schema.and_then(|s| s.args.get(at)).map_or_else(String::new, |a| a.name.clone());
+            args.push((name, self.arg(arg, position)?));
+        }
+        let index = self.out.recording.calls.len() as u32;
+        let mut results = Vec::new();
+        for out in &event.outs {
+            match out {
+                torch::Arg::Tensor(t) => results.push(Some(self.result(*t, index)?)),
+                torch::Arg::Tensors(list) => {
+                    for t in list {
+                        results.push(match t {
+                            Some(t) => Some(self.result(*t, index)?),
+                            None => None,
+                        });
+                    }
+                }
+                _ => results.push(None),
+            }
+        }
+        self.out.recording.calls.push(fusion::Call {
+            op: event.op.clone(),
+            overload: event.overload.clone(),
+            args,
+            results,
+            writes: event.writes.clone(),
+            random: event.random,
+            replay: event.call.0,
+        });
+        Ok(())
+    }
+
+    fn arg(&mut self, arg: &torch::Arg, event: usize) -> Result<fusion::Arg<fusion::TensorId>, Error> {
+        use torch::Arg as From;
+        Ok(match arg {
+            From::None => fusion::Arg::None,
+            From::Tensor(t) => fusion::Arg::Tensor(self.tensor(*t, event)?),
+            From::Tensors(list) => {
+                let tensors = list.iter().map(|t| t.map(|t| self.tensor(t, event)).transpose());
+                fusion::Arg::Tensors(tensors.collect::<Result<_, _>>()?)
+            }
+            From::Bool(b) => fusion::Arg::Bool(*b),
+            From::Int(i) => fusion::Arg::Int(*i),
+            From::Float(x) => fusion::Arg::Float(*x),
+            From::Str(s) => fusion::Arg::Str(s.clone()),
+            From::Ints(list) => fusion::Arg::Ints(list.clone()),
+            From::Floats(list) => fusion::Arg::Floats(list.clone()),
+            From::Bools(list) => fusion::Arg::Bools(list.clone()),
+            From::DType(d) => fusion::Arg::DType(fusion::DType::from_scalar_type(*d)),
+            From::Layout(n) | From::MemoryFormat(n) => fusion::Arg::Int(i64::from(*n)),
+            From::Device { kind, index } => fusion::Arg::Device(device(*kind, *index)),
+            From::Complex(re, im) => fusion::Arg::Other(format!("{re}+{im}i")),
+            From::Generator => fusion::Arg::Other(String::from("a generator")),
+            From::Other(what) => fusion::Arg::Other(what.clone()),
+        })
+    }
+
+    /// The recording's tensor for one that a call returns.
+    fn result(&mut self, tensor: torch::TensorId, call: u32) -> Result<fusion::TensorId, Error> {
+        if let Some(&known) = self.known.get(&(tensor, None)) {
+            return Ok(known);
+        }
+        self.add(tensor, None, fusion::Source::Call(call))
+    }
+
+    /// The recording's tensor for one that `event` reads.
+    fn tensor(&mut self, tensor: torch::TensorId, event: usize) -> Result<fusion::TensorId, Error> {
+        if let Some(&known) = self.known.get(&(tensor, None)) {
+            return Ok(known);
+        }
+        let info = self.trace.info(tensor).ok_or_else(|| missing(tensor))?;
+        if let Origin::Input(index) = info.origin {
+            return self.add(tensor, None, fusion::Source::Input(index as u32));
+        }
+        let version = self.trace.constant_version(tensor, event);
+        if let Some(version) =
+            version.filter(|_| !self.is_computed(tensor) || info.origin == Origin::Transient)
+        {
+            return self.constant(tensor, event, version);
+        }
+        self.param(tensor)
+    }
+
+    fn constant(
+        &mut self,
+        tensor: torch::TensorId,
+        event: usize,
+        version: usize,
+    ) -> Result<fusion::TensorId, Error> {
+        if let Some(&known) = self.known.get(&(tensor, Some(version))) {
+            return Ok(known);
+        }
+        let value = self.trace.constant(tensor, event)?.ok_or_else(|| missing(tensor))?;
+        let slot = self.out.consts.len() as u32;
+        self.out.consts.push(value);
+        self.add(tensor, Some(version), fusion::Source::Const(slot))
+    }
+
+    fn param(&mut self, tensor: torch::TensorId) -> Result<fusion::TensorId, Error> {
+        let handle = self.trace.tensor(tensor).ok_or_else(|| missing(tensor))?;
+        let slot = self.out.params.len() as u32;
+        let named = self.trace.params.iter().find(|(t, _)| *t == tensor).and_then(|(_, name)| name.clone());
+        self.out.params.push(handle.shallow_clone());
+        let name = named.unwrap_or_else(|| format!("param{slot}"));
+        self.add(tensor, None, fusion::Source::Param(slot, name))
+    }
+
+    fn add(
+        &mut self,
+        tensor: torch::TensorId,
+        version: Option<usize>,
+        source: fusion::Source,
+    ) -> Result<fusion::TensorId, Error> {
+        let info = self.trace.info(tensor).ok_or_else(|| missing(tensor))?;
+        let id = fusion::TensorId(self.out.recording.tensors.len() as u32);
+        let storage = match version {
+            // Constants of different versions are different values; none of them is written.
+            Some(_) => u64::from(u32::MAX) + 1 + u64::from(id.0),
+            None => u64::from(info.storage.0),
+        };
+        self.out.recording.tensors.push(fusion::TensorInfo {
+            ty: tensor_type(&info.meta),
+            source,
+            storage,
+            storage_offset: info.meta.offset,
+            plain: self.trace.is_plain(tensor),
+        });
+        self.known.insert((tensor, version), id);
+        Ok(id)
+    }
+}
+
+fn missing(tensor: torch::TensorId) -> Error {
+    Error::Internal(format!("the trace has no value for tensor {}", tensor.0))
+}
+
+/// The type of a tensor as the planner names it.
+pub(crate) fn tensor_type(meta: &torch::Meta) -> fusion::TensorType {
+    fusion::TensorType {
+        dtype: fusion::DType::from_scalar_type(meta.dtype),
+        shape: fusion::Dims::from_slice(meta.sizes()),
+        strides: fusion::Dims::from_slice(meta.strides()),
+        device: device(meta.device.kind, meta.device.index),
+    }
+}
+
+fn device(kind: i8, index: i8) -> fusion::Device {
+    match kind {
+        0 => fusion::Device::Cpu,
+        1 => fusion::Device::Cuda(u32::try_from(index).unwrap_or(0)),
+        other => fusion::Device::Other(other),
+    }
+}

@@ -1,0 +1,295 @@
+//! Running a compiled plan.
+
+use std::ffi::c_void;
+
+use smallvec::SmallVec;
+use tch::Tensor;
+use tilefuse_fusion::{AliasTarget, Device};
+
+use super::compile::{Compiled, Run};
+use super::guard::ALIGN;
+use super::kernels::{Stream, Target};
+use super::slots::{Slot, TensorSource};
+use crate::Error;
+use crate::torch::{self, DeviceId, GUARDED, Meta, check_metas, empty_strided, view_of};
+
+/// The memory that one call at a time works in; kept for the next call.
+#[derive(Debug)]
+pub(crate) struct Workspace {
+    stream: usize,
+    arena: Option<Tensor>,
+    base: usize,
+}
+
+/// What a call has at hand.
+struct Frame<'a> {
+    compiled: &'a Compiled,
+    inputs: &'a [Tensor],
+    input_data: &'a [*mut c_void],
+    param_data: SmallVec<[*mut c_void; 32]>,
+    const_data: SmallVec<[*mut c_void; 8]>,
+    own: SmallVec<[Tensor; 2]>,
+    own_data: SmallVec<[*mut c_void; 2]>,
+    externs: Vec<Option<Tensor>>,
+    workspace: Workspace,
+    stream: Stream,
+}
+
+/// Why a plan did not run.
+#[derive(Debug)]
+pub(crate) enum Stop {
+    /// A tensor of the model changed its type, shape or place: the plan is of no use any more.
+    Stale(&'static str),
+    /// An operator failed, as it would have in eager.
+    Failed(Error),
+}
+
+impl From<Error> for Stop {
+    fn from(error: Error) -> Stop {
+        Stop::Failed(error)
+    }
+}
+
+impl Compiled {
+    /// Runs the plan on inputs of its signature, whose data addresses are `data`.
+    pub(crate) fn run(
+        &self,
+        inputs: &[Tensor],
+        data: &[*mut c_void],
+        threads: usize,
+    ) -> Result<Vec<Tensor>, Stop> {
+        let mut param_data = SmallVec::from_elem(std::ptr::null_mut(), self.params.len());
+        check_metas(self.params.iter(), &self.param_expects, GUARDED, &mut param_data)
+            .map_err(|_| Stop::Stale("a parameter was replaced, moved or reshaped"))?;
+        let raw = match self.target {
+            Target::Host => std::ptr::null_mut(),
+            Target::Cuda(ordinal) => torch::cuda_stream(ordinal as i8)?,
+        };
+        let mut frame = Frame {
+            compiled: self,
+            inputs,
+            input_data: data,
+            param_data,
+            const_data: self.const_addresses()?,
+            own: SmallVec::new(),
+            own_data: SmallVec::new(),
+            externs: (0..self.slots.externs).map(|_| None).collect(),
+            workspace: self.workspace(raw as usize)?,
+            stream: Stream { raw, threads },
+        };
+        frame.allocate()?;
+        let result = frame.steps().and_then(|()| frame.results());
+        let workspace = frame.workspace;
+        self.pool.lock().unwrap_or_else(std::sync::PoisonError::into_inner).push(workspace);
+        result.map_err(Stop::Failed)
+    }
+
+    fn const_addresses(&self) -> Result<SmallVec<[*mut c_void; 8]>, Error> {
+        self.consts.iter().map(|t| Ok(Meta::of(t)?.data as *mut c_void)).collect()
+    }
+
+    fn workspace(&self, stream: usize) -> Result<Workspace, Error> {
+        let mut pool = self.pool.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        if let Some(at) = pool.iter().position(|w| w.stream == stream) {
+            return Ok(pool.swap_remove(at));
+        }
+        drop(pool);
+        let bytes = self.plan.memory.bytes as i64;
+        if bytes == 0 {
+            return Ok(Workspace { stream, arena: None, base: 0 });
+        }
+        let arena = empty_strided(&[bytes], &[1], 0, self.device())?;
+        let base = Meta::of(&arena)?.data;
+        Ok(Workspace { stream, arena: Some(arena), base })
+    }
+
+    fn device(&self) -> DeviceId {
+        match self.target {
+            Target::Host => DeviceId::CPU,
+            Target::Cuda(ordinal) => DeviceId::cuda(ordinal as i8),
+        }
+    }
+}
+
+impl Frame<'_> {
+    fn allocate(&mut self) -> Result<(), Error> {
+        for ty in &self.compiled.slots.own {
+            let tensor = empty_strided(&ty.shape, &ty.strides, ty.dtype.scalar_type(), device_id(ty.device))?;
+            self.own_data.push(Meta::of(&tensor)?.data as *mut c_void);
+            self.own.push(tensor);
+        }
+        Ok(())
+    }
+
+    fn steps(&mut self) -> Result<(), Error> {
+        for run in &self.compiled.runs {
+            match run {
+                Run::Kernel { kernel, grid, args } => self.kernel(*kernel, *grid, args)?,
+                Run::Extern { call, operands, clones, results, name } => {
+                    self.call(call, operands, clones, results, name)?;
+                }
+                Run::Free(positions) => positions.iter().for_each(|&p| self.externs[p] = None),
+            }
+        }
+        Ok(())
+    }
+
+    fn kernel(&mut self, kernel: usize, grid: u64, args: &[Slot]) -> Result<(), Error> {
+        let mut addresses: SmallVec<[u64; 16]> = SmallVec::new();
+        for &slot in args {
+            addresses.push(self.address(slot)? as u64);
+        }
+        // SAFETY: every address is that of a live tensor whose type the guards have checked, or lies in the arena
+        // within the static memory plan; the program addresses nothing outside the span of its buffers.
+        unsafe { self.compiled.kernels[kernel].launch(&addresses, grid, self.stream) }
+    }
+
+    fn address(&self, slot: Slot) -> Result<usize, Error> {
+        let found = match slot {
+            Slot::Input(i) => self.input_data.get(i).map(|&p| p as usize),
+            Slot::Param(i) => self.param_data.get(i).map(|&p| p as usize),
+            Slot::Const(i) => self.const_data.get(i).map(|&p| p as usize),
+            Slot::Arena(offset) => Some(self.workspace.base + offset as usize),
+            Slot::Own(i) => self.own_data.get(i).map(|&p| p as usize),
+            Slot::Extern(i) => match self.externs.get(i).and_then(Option::as_ref) {
+                Some(tensor) => Some(Meta::of(tensor)?.data),
+                None => None,
+            },
+        };
+        found.ok_or_else(|| Error::Internal(format!("{slot:?} has no memory")))
+    }
+
+    fn call(
+        &mut self,
+        call: &torch::Call,
+        operands: &[TensorSource],
+        clones: &[usize],
+        results: &[(usize, tilefuse_fusion::TensorType)],
+        name: &str,
+    ) -> Result<(), Error> {
+        let mut tensors: SmallVec<[Tensor; 8]> = SmallVec::new();
+        for operand in operands {
+            tensors.push(self.tensor(operand)?);
+        }
+        let refs: SmallVec<[&Tensor; 8]> = tensors.iter().collect();
+        let outs = call.run_cloning(&refs, clones)?;
+        if outs.len() != results.len() {
+            let message = format!("{name} returned {} tensors instead of {}", outs.len(), results.len());
+            return Err(Error::Internal(message));
+        }
+        for (tensor, (position, ty)) in outs.into_iter().zip(results) {
+            self.externs[*position] = Some(self.as_recorded(tensor, ty)?);
+        }
+        Ok(())
+    }
+
+    /// A result as the plan expects it: with the recorded strides, and with memory that outlives the arena's use.
+    fn as_recorded(&self, tensor: Tensor, ty: &tilefuse_fusion::TensorType) -> Result<Tensor, Error> {
+        let meta = Meta::of(&tensor)?;
+        if meta.sizes() != &ty.shape[..] || meta.dtype != ty.dtype.scalar_type() {
+            return Err(Error::Internal(String::from(
+                "an operator's result has another shape or type than recorded",
+            )));
+        }
+        let in_arena = self.workspace.arena.is_some() && meta.storage_data == self.workspace.base;
+        let ordinary = meta.flags.is_plain() && ty.dtype.elem().is_some();
+        if ordinary && (in_arena || !same_strides(&meta, &ty.strides) || meta.data % ALIGN != 0) {
+            let mut copy = empty_strided(&ty.shape, &ty.strides, meta.dtype, meta.device)?;
+            tch::no_grad(|| copy.copy_(&tensor));
+            return Ok(copy);
+        }
+        Ok(tensor)
+    }
+
+    /// The tensor of a source, as a new handle.
+    fn tensor(&self, source: &TensorSource) -> Result<Tensor, Error> {
+        let missing = || Error::Internal(format!("{:?} has no tensor", source.slot));
+        let element = i64::from(source.ty.dtype.elem().map_or(0, |e| e.bytes()));
+        if let Slot::Arena(offset) = source.slot {
+            let arena = self.workspace.arena.as_ref().ok_or_else(missing)?;
+            let (shape, strides, inner) = match &source.view {
+                Some((shape, strides, inner)) => (shape, strides, *inner),
+                None => (&source.ty.shape, &source.ty.strides, 0),
+            };
+            let at = offset as i64 + inner * element;
+            return view_of(arena, at, source.ty.dtype.scalar_type(), shape, strides);
+        }
+        let base = match source.slot {
+            Slot::Input(i) => self.inputs.get(i),
+            Slot::Param(i) => self.compiled.params.get(i),
+            Slot::Const(i) => self.compiled.consts.get(i),
+            Slot::Own(i) => self.own.get(i),
+            Slot::Extern(i) => self.externs.get(i).and_then(Option::as_ref),
+            Slot::Arena(_) => None,
+        };
+        let base = base.ok_or_else(missing)?;
+        match &source.view {
+            None => Ok(base.shallow_clone()),
+            Some((shape, strides, offset)) => {
+                let start = Meta::of(base)?.offset + offset;
+                torch::as_strided_of(base, shape, strides, start)
+            }
+        }
+    }
+
+    fn results(&mut self) -> Result<Vec<Tensor>, Error> {
+        let mut outputs = Vec::with_capacity(self.compiled.outputs.len());
+        for source in &self.compiled.outputs {
+            let tensor = self.tensor(source)?;
+            outputs.push(if matches!(source.slot, Slot::Const(_)) { tensor.copy() } else { tensor });
+        }
+        for (target, source) in &self.compiled.updates {
+            let value = self.tensor(source)?;
+            let mut target = self.owner(*target)?.shallow_clone();
+            tch::no_grad(|| target.copy_(&value));
+        }
+        self.alias(&mut outputs)?;
+        Ok(outputs)
+    }
+
+    fn owner(&self, slot: Slot) -> Result<&Tensor, Error> {
+        let found = match slot {
+            Slot::Input(i) => self.inputs.get(i),
+            Slot::Param(i) => self.compiled.params.get(i),
+            _ => None,
+        };
+        found.ok_or_else(|| Error::Internal(format!("{slot:?} is no tensor of the caller")))
+    }
+
+    /// Makes outputs share memory with inputs, parameters and each other as eager's do.
+    fn alias(&self, outputs: &mut [Tensor]) -> Result<(), Error> {
+        let aliases = &self.compiled.plan.graph.aliases;
+        for at in 0..outputs.len().min(aliases.len()) {
+            let Some(alias) = &aliases[at] else { continue };
+            let owner = match alias.target {
+                AliasTarget::Node(node) => self.owner(self.compiled.slots.get(node.into())?)?,
+                AliasTarget::Output(other) => match outputs.get(other as usize) {
+                    Some(owner) => owner,
+                    None => {
+                        return Err(Error::Internal(String::from("an output aliases one that is not there")));
+                    }
+                },
+            };
+            let meta = Meta::of(owner)?;
+            let same = meta.sizes() == &alias.ty.shape[..] && meta.strides() == &alias.ty.strides[..];
+            outputs[at] = if same && alias.offset == 0 {
+                owner.shallow_clone()
+            } else {
+                torch::as_strided_of(owner, &alias.ty.shape, &alias.ty.strides, meta.offset + alias.offset)?
+            };
+        }
+        Ok(())
+    }
+}
+
+fn same_strides(meta: &Meta, strides: &[i64]) -> bool {
+    let sizes = meta.sizes();
+    meta.numel == 0 || (0..sizes.len()).all(|d| sizes[d] == 1 || meta.strides()[d] == strides[d])
+}
+
+fn device_id(device: Device) -> DeviceId {
+    match device {
+        Device::Cuda(ordinal) => DeviceId::cuda(ordinal as i8),
+        _ => DeviceId::CPU,
+    }
+}

@@ -1,0 +1,206 @@
+//! Kernels for a target: compiled once for each program, in parallel, through the cache on disk.
+
+use std::sync::{Arc, Mutex, OnceLock};
+use std::time::{Duration, Instant};
+
+use rayon::prelude::*;
+use rustc_hash::FxHashMap;
+use tilefuse_block::Program;
+use tilefuse_codegen::cache::{Cache, CacheOptions, Key, Kind};
+use tilefuse_codegen::cuda;
+use tilefuse_codegen::host::{HostKernel, HostOptions, Pool};
+use tilefuse_codegen::ptx::{Ptx, Target as PtxTarget, compile_ptx};
+
+use crate::Error;
+use crate::torch::TorchPool;
+
+/// What kernels are compiled for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Target {
+    /// This machine's processor.
+    Host,
+    /// The CUDA device of this ordinal.
+    Cuda(u32),
+}
+
+/// Time and counts of compiling one plan.
+#[derive(Clone, Copy, Debug, Default, PartialEq, serde::Serialize)]
+pub struct CompileReport {
+    /// Capturing the run, the eager run included, in milliseconds.
+    pub capture_ms: f64,
+    /// Making it functional, lowering and simplifying, in milliseconds.
+    pub lower_ms: f64,
+    /// Planning and scheduling, in milliseconds.
+    pub plan_ms: f64,
+    /// Generating and loading kernels, in milliseconds.
+    pub codegen_ms: f64,
+    /// Distinct kernels.
+    pub kernels: usize,
+    /// Kernels found in the cache on disk.
+    pub cached: usize,
+}
+
+/// A kernel that can be started.
+#[derive(Clone)]
+pub(crate) enum Kernel {
+    /// Host code.
+    Host(Arc<HostKernel>),
+    /// A CUDA function.
+    Cuda(Arc<cuda::Kernel>),
+}
+
+impl std::fmt::Debug for Kernel {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Kernel::Host(_) => "Kernel::Host",
+            Kernel::Cuda(_) => "Kernel::Cuda",
+        })
+    }
+}
+
+impl Kernel {
+    /// Runs or launches `grid` instances.
+    ///
+    /// # Safety
+    /// `args` are the addresses of the program's buffers, each as long and as aligned as the program says, and not
+    /// in use elsewhere where they are written.
+    pub(crate) unsafe fn launch(&self, args: &[u64], grid: u64, stream: Stream) -> Result<(), Error> {
+        match self {
+            Kernel::Host(kernel) => {
+                let grid = u32::try_from(grid)
+                    .map_err(|_| Error::Internal(format!("a grid of {grid} instances")))?;
+                // SAFETY: passed on to the caller.
+                unsafe { kernel.run(args, [grid, 1, 1], &Team { threads: stream.threads }) };
+                Ok(())
+            }
+            // SAFETY: passed on to the caller.
+            Kernel::Cuda(kernel) => unsafe { kernel.launch(stream.raw, grid, args) }.map_err(Error::from),
+        }
+    }
+}
+
+/// Where kernels run: the CUDA stream and the number of threads.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Stream {
+    /// The `CUstream`; null on the host and for the default stream.
+    pub(crate) raw: *mut std::ffi::c_void,
+    /// Threads of libtorch's team.
+    pub(crate) threads: usize,
+}
+
+/// libtorch's own thread team: no second pool competes with it for cores.
+struct Team {
+    threads: usize,
+}
+
+impl Pool for Team {
+    fn threads(&self) -> usize {
+        self.threads
+    }
+
+    fn run(&self, tasks: usize, work: &(dyn Fn(usize) + Sync)) {
+        TorchPool::get()
+            .run(self.threads.min(tasks), &|index, size| (index..tasks).step_by(size).for_each(work));
+    }
+}
+
+type Known = Mutex<FxHashMap<(String, Target), Kernel>>;
+
+fn known() -> &'static Known {
+    static KNOWN: OnceLock<Known> = OnceLock::new();
+    KNOWN.get_or_init(Known::default)
+}
+
+/// The cache on disk that kernels of this process go through.
+fn cache() -> &'static Cache {
+    static CACHE: OnceLock<Cache> = OnceLock::new();
+    CACHE.get_or_init(|| {
+        let cache = Cache::open(&CacheOptions::from_env());
+        if let Some(warning) = cache.warning() {
+            tracing::warn!("{warning}");
+            eprintln!("tilefuse: {warning}");
+        }
+        cache
+    })
+}
+
+/// Where the kernel cache is, and its state in words.
+pub(crate) fn cache_state() -> (String, String) {
+    let cache = Cache::open(&CacheOptions::from_env());
+    let path = cache.path().map_or_else(|| String::from("none"), |p| p.display().to_string());
+    (path, cache.warning().map_or_else(|| String::from("usable"), str::to_owned))
+}
+
+/// Compiles programs; each distinct text once in the life of the process.
+pub(crate) fn kernels(
+    programs: &[Program],
+    target: Target,
+    report: &mut CompileReport,
+) -> Result<Vec<Kernel>, Error> {
+    let start = Instant::now();
+    let made: Vec<(Kernel, bool)> =
+        programs.par_iter().map(|p| kernel(p, target)).collect::<Result<_, Error>>()?;
+    report.codegen_ms = millis(start.elapsed());
+    report.kernels = made.len();
+    report.cached = made.iter().filter(|(_, cached)| *cached).count();
+    Ok(made.into_iter().map(|(kernel, _)| kernel).collect())
+}
+
+pub(crate) fn millis(time: Duration) -> f64 {
+    time.as_secs_f64() * 1e3
+}
+
+fn kernel(program: &Program, target: Target) -> Result<(Kernel, bool), Error> {
+    let key = (program.to_string(), target);
+    let lock = || known().lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    if let Some(kernel) = lock().get(&key) {
+        return Ok((kernel.clone(), true));
+    }
+    let (kernel, cached) = match target {
+        Target::Host => host_kernel(program, &key.0)?,
+        Target::Cuda(ordinal) => cuda_kernel(program, &key.0, ordinal)?,
+    };
+    lock().insert(key, kernel.clone());
+    Ok((kernel, cached))
+}
+
+fn host_kernel(program: &Program, text: &str) -> Result<(Kernel, bool), Error> {
+    let options = HostOptions::default();
+    let key = Key::new(text, "host", &options.fingerprint());
+    if let Some(bytes) = cache().get(Kind::HostObject, key)
+        && let Ok(kernel) = HostKernel::load(&bytes, &options)
+    {
+        return Ok((Kernel::Host(Arc::new(kernel)), true));
+    }
+    let kernel = HostKernel::compile(program, &options)?;
+    cache().put(Kind::HostObject, key, kernel.object());
+    Ok((Kernel::Host(Arc::new(kernel)), false))
+}
+
+fn cuda_kernel(program: &Program, text: &str, ordinal: u32) -> Result<(Kernel, bool), Error> {
+    let device = cuda::Device::get(ordinal as usize)?;
+    let (target, options) = (device.target()?, device.ptx_options());
+    let key = Key::new(text, target.name(), &format!("{options:?}"));
+    if let Some(bytes) = cache().get(Kind::Ptx, key)
+        && let Some(ptx) = decode(&bytes, target)
+        && let Ok(kernel) = cuda::Kernel::load(&device, &ptx)
+    {
+        return Ok((Kernel::Cuda(Arc::new(kernel)), true));
+    }
+    let ptx = compile_ptx(program, target, &options)?;
+    let kernel = cuda::Kernel::load(&device, &ptx)?;
+    cache().put(Kind::Ptx, key, &encode(&ptx));
+    Ok((Kernel::Cuda(Arc::new(kernel)), false))
+}
+
+/// Threads, shared memory and name in the first line, then the text.
+fn encode(ptx: &Ptx) -> Vec<u8> {
+    format!("{} {} {}\n{}", ptx.threads, ptx.shared_bytes, ptx.name, ptx.text).into_bytes()
+}
+
+fn decode(bytes: &[u8], target: PtxTarget) -> Option<Ptx> {
+    let (head, text) = std::str::from_utf8(bytes).ok()?.split_once('\n')?;
+    let mut head = head.splitn(3, ' ');
+    let (threads, shared_bytes) = (head.next()?.parse().ok()?, head.next()?.parse().ok()?);
+    Some(Ptx { text: text.to_owned(), name: head.next()?.to_owned(), threads, shared_bytes, target })
+}

@@ -1,0 +1,16 @@
+//! Compiled plans: from a captured run to kernels, and running them in the model's place.
+
+mod compile;
+mod convert;
+mod exec;
+mod guard;
+mod kernels;
+mod memory;
+mod slots;
+
+pub(crate) use compile::{Compiled, compile, gpu_programs};
+pub(crate) use exec::Stop;
+pub(crate) use guard::{Signature, grad_needed};
+pub(crate) use kernels::cache_state;
+pub use kernels::{CompileReport, Target};
+pub(crate) use memory::peak_bytes;

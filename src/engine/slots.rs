@@ -1,0 +1,109 @@
+//! Where each value of a plan is found while the plan runs.
+
+use rustc_hash::FxHashMap;
+use tilefuse_fusion::plan::{Place, Plan, StepKind};
+use tilefuse_fusion::{Dims, Graph, NodeId, Op, TensorType, ValueRef};
+
+use crate::Error;
+
+/// Where a value is found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Slot {
+    /// The input of this index.
+    Input(usize),
+    /// The live tensor of the model in this slot.
+    Param(usize),
+    /// The constant in this slot.
+    Const(usize),
+    /// In the arena, at this offset in bytes.
+    Arena(u64),
+    /// The tensor of its own that a call allocates at this position.
+    Own(usize),
+    /// The result of a libtorch call, kept at this position.
+    Extern(usize),
+}
+
+/// A tensor to be handed to libtorch or to the caller.
+#[derive(Clone, Debug)]
+pub(crate) struct TensorSource {
+    pub(crate) slot: Slot,
+    /// The value's own type.
+    pub(crate) ty: TensorType,
+    /// Sizes, strides and offset (in elements) of a view of the value; `None` for the value itself.
+    pub(crate) view: Option<(Dims, Dims, i64)>,
+}
+
+/// The slots of a plan's values.
+#[derive(Debug, Default)]
+pub(crate) struct Slots {
+    slots: FxHashMap<ValueRef, Slot>,
+    /// Types of the tensors that a call allocates for itself.
+    pub(crate) own: Vec<TensorType>,
+    /// Number of kept libtorch results.
+    pub(crate) externs: usize,
+}
+
+impl Slots {
+    /// Assigns a slot to every value that steps, outputs and write-backs of the plan name.
+    pub(crate) fn of(plan: &Plan) -> Slots {
+        let mut slots = Slots::default();
+        for id in plan.graph.ids() {
+            let slot = match plan.graph.node(id).op {
+                Op::Input(i) => Slot::Input(i as usize),
+                Op::Param(i) => Slot::Param(i as usize),
+                Op::Const(i) => Slot::Const(i as usize),
+                _ => continue,
+            };
+            slots.slots.insert(id.into(), slot);
+        }
+        for (&value, &offset) in &plan.memory.offsets {
+            slots.slots.insert(value, Slot::Arena(offset));
+        }
+        for &value in &plan.memory.own {
+            slots.slots.insert(value, Slot::Own(slots.own.len()));
+            slots.own.push(written_type(&plan.graph, value));
+        }
+        for step in &plan.steps {
+            if let StepKind::Extern(step) = &step.kind {
+                slots.add_results(&plan.graph, step.node);
+            }
+        }
+        slots
+    }
+
+    fn add_results(&mut self, graph: &Graph, node: NodeId) {
+        for out in 0..graph.node(node).outs.len() {
+            self.slots.insert(ValueRef { node, out: out as u16 }, Slot::Extern(self.externs));
+            self.externs += 1;
+        }
+    }
+
+    /// The slot of a value in memory.
+    pub(crate) fn get(&self, value: ValueRef) -> Result<Slot, Error> {
+        let missing =
+            || Error::Internal(format!("value %{}.{} is not in memory", value.node.index(), value.out));
+        self.slots.get(&value).copied().ok_or_else(missing)
+    }
+
+    /// How to find the tensor of a place.
+    pub(crate) fn source(&self, graph: &Graph, place: &Place) -> Result<TensorSource, Error> {
+        let base = place.base();
+        let slot = self.get(base)?;
+        let ty = match slot {
+            Slot::Arena(_) | Slot::Own(_) => written_type(graph, base),
+            _ => graph.ty(base).clone(),
+        };
+        let view = match place {
+            Place::Value(_) => None,
+            Place::Strided { shape, strides, offset, .. } => Some((shape.clone(), strides.clone(), *offset)),
+        };
+        Ok(TensorSource { slot, ty, view })
+    }
+}
+
+/// The type of a value that a kernel writes, with the strides that it is written with.
+fn written_type(graph: &Graph, value: ValueRef) -> TensorType {
+    let mut ty = graph.ty(value).clone();
+    ty.strides = tilefuse_fusion::plan::written_strides(graph, value);
+    ty
+}

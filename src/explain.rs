@@ -1,0 +1,232 @@
+//! What a compiled plan does, for people and for machines.
+
+use serde::Serialize;
+use tilefuse_fusion::plan::{KernelKind, StepKind};
+
+use crate::engine::{CompileReport, Compiled};
+
+/// One step of a plan.
+#[derive(Clone, Debug, Serialize)]
+#[serde(tag = "kind", rename_all = "kebab-case")]
+pub enum StepReport {
+    /// A generated kernel.
+    Kernel {
+        /// Its name.
+        name: String,
+        /// Its kind.
+        shape: KernelKind,
+        /// The captured operators that it computes, in order.
+        operators: Vec<String>,
+        /// Program instances.
+        grid: u64,
+        /// Bytes read.
+        bytes_read: u64,
+        /// Bytes written.
+        bytes_written: u64,
+        /// Predicted time in microseconds.
+        predicted_us: f64,
+        /// Position of the program among the plan's distinct ones.
+        program: usize,
+    },
+    /// A libtorch call.
+    Extern {
+        /// The captured operator.
+        operator: String,
+        /// Type of its first result.
+        result: String,
+    },
+}
+
+/// An edge that was not fused.
+#[derive(Clone, Debug, Serialize)]
+pub struct EdgeReport {
+    /// The producing operator.
+    pub producer: String,
+    /// The consuming operator.
+    pub consumer: String,
+    /// What became of the edge, with the reason.
+    pub verdict: String,
+    /// Whether producer and consumer are in one kernel.
+    pub fused: bool,
+}
+
+/// The report of one compiled plan.
+#[derive(Clone, Debug, Serialize)]
+pub struct Explanation {
+    /// Operators that the capture saw.
+    pub ops_captured: usize,
+    /// Kernel launches of a call.
+    pub kernels_fused: usize,
+    /// Distinct kernels.
+    pub distinct_kernels: usize,
+    /// libtorch calls of a call.
+    pub extern_ops: usize,
+    /// Operators that eager runs as kernels: those captured, without views.
+    pub kernels_eager: usize,
+    /// Bytes of intermediates and results that eager holds at most at a time.
+    pub peak_bytes_eager: u64,
+    /// The same for the plan: the arena, results, and results of libtorch calls.
+    pub peak_bytes_fused: u64,
+    /// Bytes of the arena of intermediates.
+    pub arena_bytes: u64,
+    /// Time of compiling.
+    pub compile: CompileReport,
+    /// Steps in order.
+    pub steps: Vec<StepReport>,
+    /// Every edge.
+    pub edges: Vec<EdgeReport>,
+    /// Text of each distinct block program.
+    pub programs: Vec<String>,
+}
+
+impl Explanation {
+    pub(crate) fn of(compiled: &Compiled) -> Explanation {
+        let plan = &compiled.plan;
+        let origin = |id| {
+            let origin = plan.graph.node(id).origin.and_then(|o| plan.graph.origins.get(o as usize));
+            origin.cloned().unwrap_or_else(|| format!("%{}", id.index()))
+        };
+        let steps = plan.steps.iter().map(|step| match &step.kind {
+            StepKind::Kernel(k) => {
+                let mut operators: Vec<String> = Vec::new();
+                for name in k.nodes.iter().map(|&n| origin(n)) {
+                    if !operators.contains(&name) {
+                        operators.push(name);
+                    }
+                }
+                StepReport::Kernel {
+                    name: plan.programs[k.program].name.clone(),
+                    shape: k.kind,
+                    operators,
+                    grid: k.grid,
+                    bytes_read: k.bytes_read,
+                    bytes_written: k.bytes_written,
+                    predicted_us: k.predicted_us,
+                    program: k.program,
+                }
+            }
+            StepKind::Extern(e) => StepReport::Extern {
+                operator: origin(e.node),
+                result: plan.graph.node(e.node).outs.first().map_or_else(String::new, ToString::to_string),
+            },
+        });
+        let edges = plan.decisions.iter().map(|d| EdgeReport {
+            producer: origin(d.producer),
+            consumer: origin(d.consumer),
+            verdict: d.verdict.to_string(),
+            fused: d.verdict == tilefuse_fusion::plan::Verdict::Fused,
+        });
+        Explanation {
+            ops_captured: compiled.ops_captured,
+            kernels_fused: plan.kernel_count(),
+            distinct_kernels: plan.programs.len(),
+            extern_ops: plan.extern_count(),
+            kernels_eager: compiled.eager.kernels,
+            peak_bytes_eager: compiled.eager.peak_bytes,
+            peak_bytes_fused: crate::engine::peak_bytes(plan),
+            arena_bytes: plan.memory.bytes,
+            compile: compiled.report,
+            steps: steps.collect(),
+            edges: edges.collect(),
+            programs: plan.programs.iter().map(ToString::to_string).collect(),
+        }
+    }
+}
+
+impl Explanation {
+    /// The plan as text; `programs` adds the block program of each distinct kernel.
+    pub fn text(&self, programs: bool) -> String {
+        let mut text = format!(
+            "{} operators captured; a call runs {} kernels ({} distinct) and {} libtorch operators; arena {}\n\n",
+            self.ops_captured,
+            self.kernels_fused,
+            self.distinct_kernels,
+            self.extern_ops,
+            bytes(self.arena_bytes)
+        );
+        for (position, step) in self.steps.iter().enumerate() {
+            text.push_str(&step_text(position, step));
+        }
+        text.push_str("\nedges that were not fused\n");
+        for edge in self.edges.iter().filter(|e| !e.fused) {
+            text.push_str(&format!("  {} -> {}: {}\n", edge.producer, edge.consumer, edge.verdict));
+        }
+        if programs {
+            for program in &self.programs {
+                text.push('\n');
+                text.push_str(program);
+            }
+        }
+        text
+    }
+
+    /// The plan as a Graphviz graph: one box for each step, one arrow for each edge between steps.
+    pub fn dot(&self) -> String {
+        let mut text = String::from("digraph plan {\n  node [shape=box, fontname=monospace];\n");
+        let mut owner: std::collections::BTreeMap<&str, usize> = std::collections::BTreeMap::new();
+        for (position, step) in self.steps.iter().enumerate() {
+            let (label, style, operators) = match step {
+                StepReport::Kernel { name, operators, predicted_us, .. } => {
+                    (format!("{name}\\n{predicted_us:.1} us"), "filled", operators.clone())
+                }
+                StepReport::Extern { operator, .. } => (operator.clone(), "dashed", vec![operator.clone()]),
+            };
+            text.push_str(&format!("  s{position} [label=\"{label}\", style={style}];\n"));
+            for edge in &self.edges {
+                if operators.contains(&edge.producer) {
+                    owner.insert(&edge.producer, position);
+                }
+                if operators.contains(&edge.consumer) {
+                    owner.insert(&edge.consumer, position);
+                }
+            }
+        }
+        let mut drawn = std::collections::BTreeSet::new();
+        for edge in &self.edges {
+            let (from, to) = (owner.get(edge.producer.as_str()), owner.get(edge.consumer.as_str()));
+            if let (Some(from), Some(to)) = (from, to)
+                && from != to
+                && drawn.insert((from, to))
+            {
+                text.push_str(&format!("  s{from} -> s{to} [tooltip=\"{}\"];\n", edge.verdict));
+            }
+        }
+        text.push_str("}\n");
+        text
+    }
+}
+
+impl std::fmt::Display for Explanation {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.text(false))
+    }
+}
+
+fn step_text(position: usize, step: &StepReport) -> String {
+    match step {
+        StepReport::Kernel {
+            name,
+            operators,
+            grid,
+            bytes_read,
+            bytes_written,
+            predicted_us,
+            program,
+            ..
+        } => format!(
+            "{position:4}  kernel {name} (program {program}, {grid} instances): reads {}, writes {}, {predicted_us:.1} us\n        {}\n",
+            bytes(*bytes_read),
+            bytes(*bytes_written),
+            operators.join(", ")
+        ),
+        StepReport::Extern { operator, result } => format!("{position:4}  libtorch {operator} : {result}\n"),
+    }
+}
+
+fn bytes(n: u64) -> String {
+    match n {
+        0..10_000 => format!("{n} B"),
+        10_000..10_000_000 => format!("{:.1} kB", n as f64 / 1e3),
+        _ => format!("{:.1} MB", n as f64 / 1e6),
+    }
+}

@@ -1,0 +1,357 @@
+//! Fused models: what [`fuse`] returns.
+
+use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::time::Instant;
+
+use tch::Tensor;
+use tch::nn;
+
+use crate::Error;
+use crate::engine::{CompileReport, Compiled, Signature, Stop, compile, grad_needed};
+use crate::explain::Explanation;
+use crate::torch::{self, GlobalState};
+
+/// How a fused model compiles.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// Most signatures (shapes, types, strides of the inputs, and libtorch's modes) that are compiled; further ones
+    /// run eager.
+    pub max_signatures: usize,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options { max_signatures: 64 }
+    }
+}
+
+/// Why a call ran eager, or how often calls ran fused.
+#[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize)]
+pub struct Stats {
+    /// Calls that ran a compiled plan.
+    pub fused_calls: u64,
+    /// Calls that ran the model itself in order to capture it.
+    pub captures: u64,
+    /// Calls that ran the model itself for another reason, by reason.
+    pub eager_calls: BTreeMap<String, u64>,
+}
+
+/// What a signature compiled to.
+enum Entry {
+    Compiled(Box<Compiled>),
+    /// It runs eager, for this reason.
+    Eager(Signature, String),
+}
+
+impl Entry {
+    fn signature(&self) -> &Signature {
+        match self {
+            Entry::Compiled(compiled) => &compiled.signature,
+            Entry::Eager(signature, _) => signature,
+        }
+    }
+}
+
+/// Plans by signature and everything else that does not depend on the model's type.
+struct Engine {
+    entries: RwLock<Vec<Arc<Entry>>>,
+    compiling: Mutex<()>,
+    stats: Mutex<Stats>,
+    names: Vec<(String, Tensor)>,
+    options: Options,
+}
+
+/// A model whose calls run through compiled plans.
+///
+/// The first call for a signature captures the model (that call is an eager call), compiles a plan, and later calls run
+/// it. Whatever cannot be compiled runs as the model itself, counted in [`Fused::stats`] with the reason. Plans are
+/// made for inference: where gradients are recorded for an input or parameter, the model runs eager.
+///
+/// Values that the model's code reads out of tensors through raw pointers cannot be seen by a capture; everything that
+/// goes through libtorch's operators is.
+pub struct Fused<M> {
+    model: M,
+    engine: Engine,
+}
+
+/// Wraps a model: an [`nn::Module`], an [`nn::ModuleT`] (then call [`Fused::forward_t`]), or a function from tensors to
+/// tensors (then call [`Fused::call`]).
+pub fn fuse<M>(model: M) -> Fused<M> {
+    fuse_with(model, Options::default())
+}
+
+/// As [`fuse`], with options.
+pub fn fuse_with<M>(model: M, options: Options) -> Fused<M> {
+    let engine = Engine {
+        entries: RwLock::default(),
+        compiling: Mutex::default(),
+        stats: Mutex::default(),
+        names: Vec::new(),
+        options,
+    };
+    Fused { model, engine }
+}
+
+impl<M> Fused<M> {
+    /// Takes the names of parameters and buffers for explanations from a `VarStore`.
+    pub fn named(self, vs: &nn::VarStore) -> Fused<M> {
+        let mut names: Vec<(String, Tensor)> = vs.variables().into_iter().collect();
+        names.sort_by(|a, b| a.0.cmp(&b.0));
+        self.with_names(names)
+    }
+
+    /// Names parameters and buffers for explanations.
+    pub fn with_names(mut self, names: Vec<(String, Tensor)>) -> Fused<M> {
+        self.engine.names = names;
+        self
+    }
+
+    /// The model.
+    pub fn model(&self) -> &M {
+        &self.model
+    }
+
+    /// The model, to change; compiled plans are dropped, since they may not stand for it any more.
+    pub fn model_mut(&mut self) -> &mut M {
+        self.clear();
+        &mut self.model
+    }
+
+    /// Drops all compiled plans.
+    pub fn clear(&self) {
+        self.engine.entries.write().unwrap_or_else(PoisonError::into_inner).clear();
+    }
+
+    /// Counts of fused and eager calls.
+    pub fn stats(&self) -> Stats {
+        self.engine.stats.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Runs `model` through the engine: `forward` calls the model itself on the inputs.
+    pub fn run_with(
+        &self,
+        inputs: &[Tensor],
+        forward: impl Fn(&M, &[Tensor]) -> Vec<Tensor>,
+    ) -> Result<Vec<Tensor>, Error> {
+        self.engine.run(inputs, &|inputs| forward(&self.model, inputs))
+    }
+
+    /// The plan for these inputs, compiled now if it is not yet, with `forward` as in [`Fused::run_with`].
+    pub fn explain_with(
+        &self,
+        inputs: &[Tensor],
+        forward: impl Fn(&M, &[Tensor]) -> Vec<Tensor>,
+    ) -> Result<Explanation, Error> {
+        self.engine.explain(inputs, &|inputs| forward(&self.model, inputs))
+    }
+}
+
+impl<M: nn::Module> nn::Module for Fused<M> {
+    fn forward(&self, xs: &Tensor) -> Tensor {
+        let inputs = [xs.shallow_clone()];
+        let run = self.run_with(&inputs, |model, inputs| inputs.iter().map(|x| model.forward(x)).collect());
+        first(run).unwrap_or_else(|| self.model.forward(xs))
+    }
+}
+
+impl<M: nn::Module> Fused<M> {
+    /// The plan for these inputs, compiled now if it is not yet.
+    pub fn explain(&self, inputs: &[&Tensor]) -> Result<Explanation, Error> {
+        let inputs: Vec<Tensor> = inputs.iter().map(|t| t.shallow_clone()).collect();
+        self.explain_with(&inputs, |model, inputs| inputs.iter().map(|x| model.forward(x)).collect())
+    }
+}
+
+impl<M: nn::ModuleT> Fused<M> {
+    /// Calls a model that behaves differently in training.
+    pub fn forward_t(&self, xs: &Tensor, train: bool) -> Tensor {
+        if train {
+            self.engine.count(String::from("the model is in training mode"));
+            return self.model.forward_t(xs, true);
+        }
+        let inputs = [xs.shallow_clone()];
+        let run = self
+            .run_with(&inputs, |model, inputs| inputs.iter().map(|x| model.forward_t(x, false)).collect());
+        first(run).unwrap_or_else(|| self.model.forward_t(xs, false))
+    }
+}
+
+impl<M: Fn(&[Tensor]) -> Vec<Tensor>> Fused<M> {
+    /// Calls a function from tensors to tensors.
+    pub fn call(&self, inputs: &[Tensor]) -> Result<Vec<Tensor>, Error> {
+        self.run_with(inputs, |model, inputs| model(inputs))
+    }
+}
+
+fn first(run: Result<Vec<Tensor>, Error>) -> Option<Tensor> {
+    match run {
+        Ok(outputs) => outputs.into_iter().next(),
+        Err(error) => {
+            tracing::warn!("{error}; the model runs itself");
+            None
+        }
+    }
+}
+
+impl<M> std::fmt::Debug for Fused<M> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Fused").field("stats", &self.stats()).finish_non_exhaustive()
+    }
+}
+
+type Forward<'a> = &'a dyn Fn(&[Tensor]) -> Vec<Tensor>;
+
+impl Engine {
+    fn count(&self, reason: String) {
+        let mut stats = self.stats.lock().unwrap_or_else(PoisonError::into_inner);
+        *stats.eager_calls.entry(reason).or_default() += 1;
+    }
+
+    fn eager(&self, reason: String, inputs: &[Tensor], forward: Forward<'_>) -> Vec<Tensor> {
+        self.count(reason);
+        forward(inputs)
+    }
+
+    fn run(&self, inputs: &[Tensor], forward: Forward<'_>) -> Result<Vec<Tensor>, Error> {
+        let state = GlobalState::now()?;
+        if let Some(reason) = self.eager_reason(state, inputs) {
+            return Ok(self.eager(reason, inputs, forward));
+        }
+        let mut data = Vec::new();
+        match self.find(inputs, state, &mut data) {
+            Some(entry) => self.run_entry(&entry, inputs, state, &data, forward),
+            None => self.capture(inputs, state, forward),
+        }
+    }
+
+    /// Why a call cannot run a plan whatever the model is.
+    fn eager_reason(&self, state: GlobalState, inputs: &[Tensor]) -> Option<String> {
+        let reason = if torch::is_capturing() {
+            "another model is being captured"
+        } else if state.autocast() {
+            "autocast is on"
+        } else if state.inference() {
+            "inference mode is on"
+        } else if grad_needed(state, inputs) {
+            "gradients are recorded for an input"
+        } else if state.grad() && grad_needed(state, &self.tensors()) {
+            "gradients are recorded for a parameter"
+        } else {
+            return None;
+        };
+        Some(String::from(reason))
+    }
+
+    fn tensors(&self) -> Vec<Tensor> {
+        self.names.iter().map(|(_, t)| t.shallow_clone()).collect()
+    }
+
+    fn find(
+        &self,
+        inputs: &[Tensor],
+        state: GlobalState,
+        data: &mut Vec<*mut std::ffi::c_void>,
+    ) -> Option<Arc<Entry>> {
+        let entries = self.entries.read().unwrap_or_else(PoisonError::into_inner);
+        entries.iter().find(|e| e.signature().matches(inputs, state, data)).cloned()
+    }
+
+    fn run_entry(
+        &self,
+        entry: &Arc<Entry>,
+        inputs: &[Tensor],
+        state: GlobalState,
+        data: &[*mut std::ffi::c_void],
+        forward: Forward<'_>,
+    ) -> Result<Vec<Tensor>, Error> {
+        let compiled = match &**entry {
+            Entry::Eager(_, reason) => return Ok(self.eager(reason.clone(), inputs, forward)),
+            Entry::Compiled(compiled) => compiled,
+        };
+        if state.grad() && grad_needed(state, &compiled.params) {
+            let reason = String::from("gradients are recorded for a parameter");
+            return Ok(self.eager(reason, inputs, forward));
+        }
+        match compiled.run(inputs, data, state.threads()) {
+            Ok(outputs) => {
+                self.stats.lock().unwrap_or_else(PoisonError::into_inner).fused_calls += 1;
+                Ok(outputs)
+            }
+            Err(Stop::Stale(reason)) => {
+                tracing::debug!("{reason}; capturing again");
+                self.forget(entry);
+                self.capture(inputs, state, forward)
+            }
+            Err(Stop::Failed(error)) => Err(error),
+        }
+    }
+
+    fn forget(&self, entry: &Arc<Entry>) {
+        let mut entries = self.entries.write().unwrap_or_else(PoisonError::into_inner);
+        entries.retain(|e| !Arc::ptr_eq(e, entry));
+    }
+
+    /// Captures and compiles; the capturing call is the eager call.
+    fn capture(
+        &self,
+        inputs: &[Tensor],
+        state: GlobalState,
+        forward: Forward<'_>,
+    ) -> Result<Vec<Tensor>, Error> {
+        let one_at_a_time = self.compiling.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut data = Vec::new();
+        if let Some(entry) = self.find(inputs, state, &mut data) {
+            drop(one_at_a_time);
+            return self.run_entry(&entry, inputs, state, &data, forward);
+        }
+        if self.entries.read().unwrap_or_else(PoisonError::into_inner).len() >= self.options.max_signatures {
+            let reason = format!("more than {} signatures", self.options.max_signatures);
+            return Ok(self.eager(reason, inputs, forward));
+        }
+        let signature = Signature::of(inputs, state)?;
+        self.stats.lock().unwrap_or_else(PoisonError::into_inner).captures += 1;
+        let start = Instant::now();
+        let (outputs, trace) = torch::capture(
+            inputs,
+            &self.names,
+            || catch_unwind(AssertUnwindSafe(|| forward(inputs))),
+            |result| match result {
+                Ok(outputs) => outputs.iter().map(Tensor::shallow_clone).collect(),
+                Err(_) => Vec::new(),
+            },
+        )?;
+        let outputs = outputs.unwrap_or_else(|panic| resume_unwind(panic));
+        let report =
+            CompileReport { capture_ms: start.elapsed().as_secs_f64() * 1e3, ..CompileReport::default() };
+        let entry = match trace.refusals.first() {
+            Some(refusal) => Entry::Eager(signature, refusal.to_string()),
+            None => match compile(trace, signature.clone(), report) {
+                Ok(compiled) => Entry::Compiled(Box::new(compiled)),
+                Err(error) => Entry::Eager(signature, error.to_string()),
+            },
+        };
+        if let Entry::Eager(_, reason) = &entry {
+            tracing::info!("runs eager: {reason}");
+        }
+        self.entries.write().unwrap_or_else(PoisonError::into_inner).push(Arc::new(entry));
+        Ok(outputs)
+    }
+
+    fn explain(&self, inputs: &[Tensor], forward: Forward<'_>) -> Result<Explanation, Error> {
+        let state = GlobalState::now()?;
+        if let Some(reason) = self.eager_reason(state, inputs) {
+            return Err(Error::RunsEager(reason));
+        }
+        let mut data = Vec::new();
+        if self.find(inputs, state, &mut data).is_none() {
+            self.capture(inputs, state, forward)?;
+        }
+        match self.find(inputs, state, &mut data).as_deref() {
+            Some(Entry::Compiled(compiled)) => Ok(Explanation::of(compiled)),
+            Some(Entry::Eager(_, reason)) => Err(Error::RunsEager(reason.clone())),
+            None => Err(Error::RunsEager(String::from("too many signatures"))),
+        }
+    }
+}
