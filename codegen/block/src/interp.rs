@@ -10,7 +10,7 @@ mod memory;
 use thiserror::Error;
 
 use crate::data::Data;
-use crate::program::Program;
+use crate::program::{Program, Value};
 use crate::types::{Elem, Kind, Literal};
 use crate::verify::{VerifyError, verify};
 
@@ -210,6 +210,31 @@ pub fn run_with(
     grid: [u32; 3],
     options: &Options,
 ) -> Result<(), InterpError> {
+    start(program, args, grid, options, None)
+}
+
+/// Called with a value and its elements.
+pub type Observer<'a> = &'a mut dyn FnMut(Value, &Data);
+
+/// Runs every instance of a grid and shows each number whenever it is computed: scalar parameters once, then, for
+/// each instance in turn, results, and before each iteration the arguments of a loop.
+pub fn run_observed<'a>(
+    program: &'a Program,
+    args: &'a mut [Arg],
+    grid: [u32; 3],
+    options: &Options,
+    observe: Observer<'a>,
+) -> Result<(), InterpError> {
+    start(program, args, grid, options, Some(observe))
+}
+
+fn start<'a>(
+    program: &'a Program,
+    args: &'a mut [Arg],
+    grid: [u32; 3],
+    options: &Options,
+    observe: Option<Observer<'a>>,
+) -> Result<(), InterpError> {
     verify(program)?;
     check_args(program, args)?;
     let instances: u128 = grid.iter().map(|&g| u128::from(g)).product();
@@ -217,7 +242,7 @@ pub fn run_with(
         return Err(InterpError::Args(format!("a grid of {grid:?} has too many instances to interpret")));
     }
     let memory = Memory::new(program, args, options.races);
-    exec::Machine::new(program, memory, options.fuel.unwrap_or(u64::MAX)).run(grid)
+    exec::Machine::new(program, memory, options.fuel.unwrap_or(u64::MAX), observe).run(grid)
 }
 
 fn check_args(program: &Program, args: &[Arg]) -> Result<(), InterpError> {

@@ -5,6 +5,7 @@
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+pub mod affine;
 mod builder;
 mod data;
 pub mod eval;

@@ -7,6 +7,7 @@ mod canonicalize;
 mod cse;
 mod dce;
 mod licm;
+mod ranges;
 mod renumber;
 
 use thiserror::Error;
@@ -18,6 +19,7 @@ pub use canonicalize::canonicalize;
 pub use cse::cse;
 pub use dce::dce;
 pub use licm::licm;
+pub use ranges::ranges;
 pub use renumber::renumber;
 
 /// A pass: its name and its function.
@@ -28,6 +30,7 @@ pub const PASSES: &[Pass] = &[
     ("canonicalize", canonicalize),
     ("cse", cse),
     ("licm", licm),
+    ("ranges", ranges),
     ("canonicalize-again", canonicalize),
     ("cse-again", cse),
     ("dce", dce),

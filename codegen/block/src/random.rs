@@ -10,6 +10,7 @@ mod choices;
 mod compare;
 mod functions;
 mod generate;
+mod index;
 mod memory;
 
 use crate::interp::Arg;
@@ -59,6 +60,18 @@ pub fn random_case(seed: u64) -> Case {
 /// If the generator is at fault and makes an operation that does not take its operands.
 pub fn case(choices: &mut Choices<'_>, options: &Options) -> Case {
     match generate::case(choices, options) {
+        Ok(case) => case,
+        Err(error) => panic!("the generator is at fault: {error}"),
+    }
+}
+
+/// A case of integer arithmetic on ranges, constants, grid indices and scalar parameters, as offsets and masks are
+/// made of it, with strides and bounds of which some are small and some such that sums wrap.
+///
+/// # Panics
+/// As [`case`].
+pub fn index_case(choices: &mut Choices<'_>) -> Case {
+    match index::case(choices) {
         Ok(case) => case,
         Err(error) => panic!("the generator is at fault: {error}"),
     }

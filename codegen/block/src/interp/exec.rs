@@ -3,7 +3,7 @@
 use std::rc::Rc;
 
 use super::memory::{Access, Memory};
-use super::{Fault, InterpError};
+use super::{Fault, InterpError, Observer};
 use crate::data::{Data, Element};
 use crate::eval;
 use crate::print::op_text;
@@ -27,14 +27,20 @@ pub(super) struct Machine<'p, 'm> {
     /// The instance counted from 1.
     number: u32,
     fuel: u64,
+    observe: Option<Observer<'m>>,
 }
 
 type Result<T> = std::result::Result<T, InterpError>;
 
 impl<'p, 'm> Machine<'p, 'm> {
-    pub(super) fn new(program: &'p Program, memory: Memory<'m>, fuel: u64) -> Machine<'p, 'm> {
+    pub(super) fn new(
+        program: &'p Program,
+        memory: Memory<'m>,
+        fuel: u64,
+        observe: Option<Observer<'m>>,
+    ) -> Machine<'p, 'm> {
         let values = vec![None; program.values.len()];
-        Machine { program, memory, values, instance: [0; 3], number: 0, fuel }
+        Machine { program, memory, values, instance: [0; 3], number: 0, fuel, observe }
     }
 
     pub(super) fn run(mut self, grid: [u32; 3]) -> Result<()> {
@@ -210,6 +216,9 @@ impl<'p, 'm> Machine<'p, 'm> {
     }
 
     fn set(&mut self, value: Value, content: Content) {
+        if let (Some(observe), Content::Tile(data)) = (&mut self.observe, &content) {
+            observe(value, data);
+        }
         if let Some(slot) = self.values.get_mut(value.index()) {
             *slot = Some(content);
         }

@@ -1,6 +1,6 @@
 use expect_test::{Expect, expect};
 
-use super::{PASSES, PassOptions, canonicalize, cse, dce, licm, optimize, renumber, run_passes};
+use super::{PASSES, PassOptions, canonicalize, cse, dce, licm, optimize, ranges, renumber, run_passes};
 use crate::program::Program;
 use crate::verify::verify;
 
@@ -399,6 +399,38 @@ fn movements_compose() {
             %s = splat %n [8]
             %o = map add %g, %s
             store %y, %r, %o
+        "#]],
+    );
+}
+
+#[test]
+fn ranges_decide() {
+    check(
+        &[ranges, dce],
+        "%r = range 0 8
+         %n8 = const 8 : tile<8xi32>
+         %m = map lt %r, %n8
+         %i = map rem_floor %r, %n8
+         %j = map add %i, %r
+         %q = map div_floor %j, %n8
+         %k = splat %n [8]
+         %l = map rem_floor %k, %n8
+         %z = const 0 : tile<8xi32>
+         %u = map max %l, %z
+         %v = map div_floor %k, %n8
+         %w = map add %u, %v
+         store %y, %q, %w, mask %m",
+        expect![[r#"
+            %r = range 0 8
+            %n8 = const 8 : tile<8xi32>
+            %m = const true : tile<8xbool>
+            %j = map add %r, %r
+            %q = map div_trunc %j, %n8
+            %k = splat %n [8]
+            %l = map rem_floor %k, %n8
+            %v = map div_floor %k, %n8
+            %w = map add %l, %v
+            store %y, %q, %w, mask %m
         "#]],
     );
 }

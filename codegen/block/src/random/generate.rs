@@ -129,10 +129,10 @@ impl Generator<'_, '_> {
     pub(super) fn get(&mut self, b: &mut Builder, ty: &Type) -> Result<Value> {
         let elem = ty.elem().unwrap_or(Elem::I32);
         let fitting: Vec<Value> = self.pool.iter().copied().filter(|&v| b.ty(v) == ty).collect();
-        if self.choices.chance(75) {
-            if let Some(value) = self.choices.pick(&fitting) {
-                return Ok(value);
-            }
+        if self.choices.chance(75)
+            && let Some(value) = self.choices.pick(&fitting)
+        {
+            return Ok(value);
         }
         let same_shape: Vec<Value> =
             self.pool.iter().copied().filter(|&v| b.ty(v).shape == ty.shape).collect();

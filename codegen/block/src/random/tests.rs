@@ -1,6 +1,6 @@
 use std::collections::BTreeSet;
 
-use super::{Case, Choices, Options, case, compare_args, random_case};
+use super::{Case, Choices, Options, case, compare_args, index_case, random_case};
 use crate::interp::{Arg, run};
 use crate::math::expand_math;
 use crate::passes::{PASSES, optimize, renumber};
@@ -72,6 +72,16 @@ fn passes_keep_meaning() {
             pass(&mut program);
             same(&case, &program, name);
         }
+        let mut program = case.program.clone();
+        optimize(&mut program).unwrap();
+        same(&case, &program, "optimize");
+    }
+}
+
+#[test]
+fn passes_keep_meaning_of_indices() {
+    for seed in 0..SEEDS {
+        let case = index_case(&mut Choices::from_seed(seed));
         let mut program = case.program.clone();
         optimize(&mut program).unwrap();
         same(&case, &program, "optimize");
