@@ -15,8 +15,6 @@ pub(super) fn register(r: &mut Registry) {
     r.one(&["silu"], |cx, call| computed(cx, call, silu));
     r.one(&["mish"], |cx, call| computed(cx, call, mish));
     r.one(&["log_sigmoid"], |cx, call| computed(cx, call, log_sigmoid));
-    r.one(&["softsign"], |cx, call| computed(cx, call, softsign));
-    r.one(&["tanhshrink"], |cx, call| computed(cx, call, tanhshrink));
     r.one(&["hardswish"], |cx, call| computed(cx, call, hardswish));
     r.one(&["hardsigmoid"], |cx, call| computed(cx, call, hardsigmoid));
     r.one(&["elu"], elu);
@@ -127,17 +125,6 @@ pub(super) fn log_sigmoid(cx: &mut Cx, x: ValueRef) -> Option<ValueRef> {
     let rest = cx.map(ScalarFn::Log1p, &[exponential])?;
     let low = cx.map_number(ScalarFn::Min, x, 0.0)?;
     cx.map(ScalarFn::Sub, &[low, rest])
-}
-
-fn softsign(cx: &mut Cx, x: ValueRef) -> Option<ValueRef> {
-    let magnitude = cx.map(ScalarFn::Abs, &[x])?;
-    let below = cx.map_number(ScalarFn::Add, magnitude, 1.0)?;
-    cx.map(ScalarFn::Div, &[x, below])
-}
-
-fn tanhshrink(cx: &mut Cx, x: ValueRef) -> Option<ValueRef> {
-    let tanh = cx.map(ScalarFn::Tanh, &[x])?;
-    cx.map(ScalarFn::Sub, &[x, tanh])
 }
 
 /// `min(max(x + 3, 0), 6)`.

@@ -112,6 +112,7 @@ fn integer_operands(cx: &mut Cx, call: &Call<'_>) -> Option<(ValueRef, ValueRef)
     cx.known(b).filter(|divisor| divisor.bits != 0).map(|_| (a, b))
 }
 
+/// Division rounded toward zero. Libtorch rounds the quotient to the result's type first.
 fn truncated(cx: &mut Cx, call: &Call<'_>) -> Option<ValueRef> {
     let elem = call.elem()?;
     if elem.is_int() {
@@ -120,8 +121,8 @@ fn truncated(cx: &mut Cx, call: &Call<'_>) -> Option<ValueRef> {
     }
     let (a, b) = wide_operands(cx, call)?;
     let quotient = cx.map(ScalarFn::Div, &[a, b])?;
-    let value = cx.map(ScalarFn::Trunc, &[quotient])?;
-    cx.cast(value, elem)
+    let rounded = cx.cast(quotient, elem)?;
+    cx.map(ScalarFn::Trunc, &[rounded])
 }
 
 /// Division rounded down. For floats libtorch takes the remainder away first, so that the result is the floor of the

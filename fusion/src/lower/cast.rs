@@ -18,8 +18,6 @@ pub(super) fn register(r: &mut Registry) {
             "positive",
             "resolve_conj",
             "resolve_neg",
-            "_autocast_to_reduced_precision",
-            "_autocast_to_full_precision",
             "real",
         ],
         convert,

@@ -18,7 +18,6 @@ pub(super) fn register(r: &mut Registry) {
     r.one(&["eye"], eye);
     r.one(&["tril"], |cx, call| triangle(cx, call, ScalarFn::Le));
     r.one(&["triu"], |cx, call| triangle(cx, call, ScalarFn::Ge));
-    r.one(&["fill_diagonal"], |_, _| None);
 }
 
 fn filled(cx: &mut Cx, call: &Call<'_>, number: Number) -> Option<ValueRef> {

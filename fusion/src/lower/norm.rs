@@ -11,10 +11,7 @@ pub(super) fn register(r: &mut Registry) {
     r.many(&["layer_norm", "native_layer_norm"], layer_norm);
     r.many(&["group_norm", "native_group_norm"], group_norm);
     r.one(&["instance_norm"], instance_norm);
-    r.many(
-        &["batch_norm", "native_batch_norm", "_native_batch_norm_legit_no_training", "cudnn_batch_norm"],
-        batch_norm,
-    );
+    r.many(&["batch_norm", "native_batch_norm", "_native_batch_norm_legit_no_training"], batch_norm);
     r.one(&["rms_norm"], rms_norm);
 }
 
@@ -124,7 +121,7 @@ fn batch_norm(cx: &mut Cx, call: &Call<'_>) -> Option<Vec<ValueRef>> {
     let fixed =
         call.name == "_native_batch_norm_legit_no_training" || call.args.bool("training") == Some(false);
     let (mean, variance) = (call.tensor("running_mean")?, call.tensor("running_var")?);
-    let eps = call.args.float("eps").or_else(|| call.args.float("epsilon"))?;
+    let eps = call.args.float("eps")?;
     let shape = cx.shape(x);
     if !fixed || shape.len() < 2 {
         return None;

@@ -243,7 +243,7 @@ impl State {
         let values = &self.values;
         self.parser.mark('(')?;
         let args = self.parser.list(')', |p| {
-            let name = p.name()?;
+            let name = p.arg_name()?;
             p.mark('=')?;
             let arg = p.arg(&mut |p: &mut Parser| {
                 operands.push(read_value(p, values)?);

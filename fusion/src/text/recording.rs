@@ -169,7 +169,7 @@ impl State {
         let mut writes = Vec::new();
         let mut position = 0;
         call.args = self.parser.list(')', |p| {
-            let name = p.name()?;
+            let name = p.arg_name()?;
             p.mark('=')?;
             let arg: Arg<TensorId> = p.arg(&mut |p: &mut Parser| {
                 let id = read_tensor(p, known)?;

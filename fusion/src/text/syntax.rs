@@ -80,6 +80,17 @@ impl Parser {
         }
     }
 
+    /// The name of an argument; `nan` and `inf` are names here.
+    pub(super) fn arg_name(&mut self) -> Result<String> {
+        let name = match *self.peek() {
+            Token::Float(x) if x.is_nan() => "nan",
+            Token::Float(f64::INFINITY) => "inf",
+            _ => return self.name(),
+        };
+        self.next += 1;
+        Ok(name.to_string())
+    }
+
     pub(super) fn string(&mut self) -> Result<String> {
         match self.peek().clone() {
             Token::Str(s) => {

@@ -1,0 +1,129 @@
+//! Every lowered operator against what libtorch computes on the CPU, recorded in `eager/cases.txt`.
+
+use std::collections::BTreeMap;
+
+use tilefuse_block::{Data, Elem, Literal};
+use tilefuse_fusion::eval::{Precision, Sources, eval};
+use tilefuse_fusion::{Graph, Op, lower, lowered_operators, parse_graph, simplify, verify};
+
+struct Case {
+    name: String,
+    graph: Graph,
+    inputs: Vec<Data>,
+    outputs: Vec<Data>,
+}
+
+fn data(text: &str) -> Data {
+    let mut words = text.split(' ');
+    let elem = Elem::from_name(words.next().unwrap()).unwrap();
+    let literal = |word: &str| match word {
+        "true" => Literal::int(elem, 1),
+        "false" => Literal::int(elem, 0),
+        _ if elem.is_float() => Literal::float(elem, word.parse().unwrap()),
+        _ => Literal::int(elem, word.parse().unwrap()),
+    };
+    Data::from_literals(elem, words.filter(|w| !w.is_empty()).map(literal))
+}
+
+fn cases() -> Vec<Case> {
+    let text = include_str!("eager/cases.txt");
+    text.split("case ").skip(1).map(case).collect()
+}
+
+fn case(text: &str) -> Case {
+    let (name, rest) = text.split_once('\n').unwrap();
+    let (graph, data_lines) = rest.split_once("\n}\n").unwrap();
+    let lines = |prefix: &str| data_lines.lines().filter_map(|l| l.strip_prefix(prefix)).map(data).collect();
+    Case {
+        name: name.to_string(),
+        graph: parse_graph(&format!("{graph}\n}}")).unwrap_or_else(|e| panic!("{name}: {e}")),
+        inputs: lines("in "),
+        outputs: lines("out "),
+    }
+}
+
+/// Relative tolerance of an element type.
+fn tolerance(elem: Elem) -> f64 {
+    match elem {
+        Elem::F16 => 2e-3,
+        Elem::Bf16 => 1.6e-2,
+        Elem::F32 => 4e-6,
+        Elem::F64 => 1e-11,
+        _ => 0.0,
+    }
+}
+
+fn differs(ours: f64, theirs: f64, elem: Elem) -> bool {
+    let tolerance = tolerance(elem);
+    if ours.is_nan() || theirs.is_nan() {
+        return ours.is_nan() != theirs.is_nan();
+    }
+    if ours == theirs {
+        return false;
+    }
+    !((ours - theirs).abs() <= tolerance * theirs.abs().max(0.25)) || theirs.is_infinite()
+}
+
+/// The first element that differs, in words.
+fn difference(ours: &Data, theirs: &Data) -> Option<String> {
+    if ours.elem() != theirs.elem() || ours.len() != theirs.len() {
+        return Some(format!("{}[{}] for {}[{}]", ours.elem(), ours.len(), theirs.elem(), theirs.len()));
+    }
+    if let (Some(a), Some(b)) = (ours.to_i64(), theirs.to_i64()) {
+        return (a != b).then(|| format!("{a:?} for {b:?}"));
+    }
+    let (a, b) = (ours.to_f64(), theirs.to_f64());
+    let at = (0..a.len()).find(|&i| differs(a[i], b[i], theirs.elem()))?;
+    Some(format!("element {at}: {} for {}", a[at], b[at]))
+}
+
+fn problem(case: &Case, precision: Precision) -> Option<String> {
+    if let Err(error) = verify(&case.graph) {
+        return Some(error.to_string());
+    }
+    let mut graph = lower(&case.graph).unwrap();
+    if graph.ids().any(|id| matches!(graph.node(id).op, Op::Aten(_))) {
+        return Some("stays in libtorch".to_string());
+    }
+    if let Err(error) = verify(&graph) {
+        return Some(format!("{error}\n{graph}"));
+    }
+    simplify(&mut graph);
+    if let Err(error) = verify(&graph) {
+        return Some(format!("simplified: {error}\n{graph}"));
+    }
+    let sources = Sources { inputs: &case.inputs, ..Sources::default() };
+    match eval(&graph, sources, precision) {
+        Ok(found) => found.outputs.iter().zip(&case.outputs).find_map(|(a, b)| difference(a, b)),
+        Err(error) => Some(error.to_string()),
+    }
+}
+
+#[test]
+fn lowered_calls_equal_eager() {
+    let mut failures = Vec::new();
+    let cases = cases();
+    for case in &cases {
+        for precision in [Precision::Typed, Precision::Exact] {
+            if let Some(problem) = problem(case, precision) {
+                failures.push(format!("{} ({precision:?}): {problem}", case.name));
+                break;
+            }
+        }
+    }
+    assert!(failures.is_empty(), "{} of {}:\n{}", failures.len(), cases.len(), failures.join("\n"));
+}
+
+#[test]
+fn every_lowered_operator_has_a_case() {
+    let mut seen = BTreeMap::new();
+    for case in cases() {
+        for id in case.graph.ids() {
+            if let Op::Aten(call) = &case.graph.node(id).op {
+                *seen.entry(call.op.trim_start_matches("aten::").to_string()).or_insert(0) += 1;
+            }
+        }
+    }
+    let missing: Vec<&str> = lowered_operators().into_iter().filter(|op| !seen.contains_key(*op)).collect();
+    assert!(missing.is_empty(), "{missing:?}");
+}
