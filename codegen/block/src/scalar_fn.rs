@@ -137,7 +137,7 @@ scalar_fns! {
     Atanh "atanh" 1 Float Math 2.0 74 "Inverse hyperbolic tangent.";
     // Error function and the logistic function.
     Erf "erf" 1 Float Math 2.0 32 "Error function.";
-    Erfc "erfc" 1 Float Math 4.0 50 "Complementary error function.";
+    Erfc "erfc" 1 Float Math 4.0 49 "Complementary error function.";
     Sigmoid "sigmoid" 1 Float Math 2.0 22 "1 / (1 + exp(-x)).";
 }
 

@@ -98,6 +98,8 @@ pub(crate) trait Float: Num<Lit = f64> + Div<Output = Self> {
     fn at_least(self, value: f64) -> Self;
     /// The smaller of `self` and a nonzero number; NaN stays NaN.
     fn at_most(self, value: f64) -> Self;
+    /// The float of a small integer.
+    fn from_exponent(exponent: Self::I) -> Self;
     /// The bit pattern.
     fn bits(self) -> Self::I;
     /// The float of a bit pattern.
@@ -145,8 +147,6 @@ pub(crate) trait Single: Float {
 
     /// The same value.
     fn widen(self) -> Self::D;
-    /// The nearest float to an integer.
-    fn from_int(int: Self::I) -> Self;
 }
 
 /// `f64`.

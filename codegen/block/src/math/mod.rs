@@ -9,6 +9,8 @@
 
 #![allow(clippy::approx_constant, reason = "coefficients of fits lie near constants that they are not")]
 
+mod common;
+mod double;
 mod emit;
 mod native;
 mod single;
@@ -111,41 +113,67 @@ pub fn eval_f64(function: ScalarFn, x: f64, y: f64) -> Option<f64> {
 /// The formulas for `f32`.
 #[inline(always)]
 fn single<F: Single>(function: ScalarFn, x: F, y: F) -> Option<F> {
+    let k = &common::SINGLE;
     Some(match function {
-        ScalarFn::Rsqrt => single::rsqrt(x),
+        ScalarFn::Rsqrt => common::rsqrt(x),
         ScalarFn::Pow => single::pow(x, y),
-        ScalarFn::Exp => single::exp(x),
-        ScalarFn::Exp2 => single::exp2(x),
-        ScalarFn::Expm1 => single::expm1(x),
-        ScalarFn::Log => single::log(x),
-        ScalarFn::Log2 => single::log2(x),
-        ScalarFn::Log10 => single::log10(x),
-        ScalarFn::Log1p => single::log1p(x),
+        ScalarFn::Exp => common::exp(x, k),
+        ScalarFn::Exp2 => common::exp2(x, k),
+        ScalarFn::Expm1 => common::expm1(x, k),
+        ScalarFn::Log => common::log(x, k),
+        ScalarFn::Log2 => common::log2(x, k),
+        ScalarFn::Log10 => common::log10(x, k),
+        ScalarFn::Log1p => common::log1p(x, k),
         ScalarFn::Sin => single::sin(x),
         ScalarFn::Cos => single::cos(x),
         ScalarFn::Tan => single::tan(x),
-        ScalarFn::Asin => single::asin(x),
-        ScalarFn::Acos => single::acos(x),
-        ScalarFn::Atan => single::atan(x),
-        ScalarFn::Atan2 => single::atan2(x, y),
-        ScalarFn::Sinh => single::sinh(x),
-        ScalarFn::Cosh => single::cosh(x),
-        ScalarFn::Tanh => single::tanh(x),
+        ScalarFn::Asin => common::asin(x, k),
+        ScalarFn::Acos => common::acos(x, k),
+        ScalarFn::Atan => common::atan(x, k),
+        ScalarFn::Atan2 => common::atan2(x, y, k),
+        ScalarFn::Sinh => common::sinh(x, k),
+        ScalarFn::Cosh => common::cosh(x, k),
+        ScalarFn::Tanh => common::tanh(x, k),
         ScalarFn::Asinh => single::asinh(x),
         ScalarFn::Acosh => single::acosh(x),
         ScalarFn::Atanh => single::atanh(x),
         ScalarFn::Erf => single::erf(x),
         ScalarFn::Erfc => single::erfc(x),
-        ScalarFn::Sigmoid => single::sigmoid(x),
+        ScalarFn::Sigmoid => common::sigmoid(x, k),
         _ => return None,
     })
 }
 
 /// The formulas for `f64`.
 #[inline(always)]
-fn double<F: Double>(function: ScalarFn, x: F, _y: F) -> Option<F> {
+fn double<F: Double>(function: ScalarFn, x: F, y: F) -> Option<F> {
+    let k = &common::DOUBLE;
     Some(match function {
-        ScalarFn::Rsqrt => single::rsqrt(x),
+        ScalarFn::Rsqrt => common::rsqrt(x),
+        ScalarFn::Pow => double::pow(x, y),
+        ScalarFn::Exp => common::exp(x, k),
+        ScalarFn::Exp2 => common::exp2(x, k),
+        ScalarFn::Expm1 => common::expm1(x, k),
+        ScalarFn::Log => common::log(x, k),
+        ScalarFn::Log2 => common::log2(x, k),
+        ScalarFn::Log10 => common::log10(x, k),
+        ScalarFn::Log1p => common::log1p(x, k),
+        ScalarFn::Sin => double::sin(x),
+        ScalarFn::Cos => double::cos(x),
+        ScalarFn::Tan => double::tan(x),
+        ScalarFn::Asin => common::asin(x, k),
+        ScalarFn::Acos => common::acos(x, k),
+        ScalarFn::Atan => common::atan(x, k),
+        ScalarFn::Atan2 => common::atan2(x, y, k),
+        ScalarFn::Sinh => common::sinh(x, k),
+        ScalarFn::Cosh => common::cosh(x, k),
+        ScalarFn::Tanh => common::tanh(x, k),
+        ScalarFn::Asinh => double::asinh(x),
+        ScalarFn::Acosh => double::acosh(x),
+        ScalarFn::Atanh => double::atanh(x),
+        ScalarFn::Erf => double::erf(x),
+        ScalarFn::Erfc => double::erfc(x),
+        ScalarFn::Sigmoid => common::sigmoid(x, k),
         _ => return None,
     })
 }

@@ -166,6 +166,10 @@ macro_rules! float {
                 if self.0 > value as $t { Native(value as $t) } else { self }
             }
             #[inline(always)]
+            fn from_exponent(exponent: Native<$int>) -> Self {
+                Native(exponent.0 as $t)
+            }
+            #[inline(always)]
             fn bits(self) -> Native<$int> {
                 Native(self.0.to_bits() as $int)
             }
@@ -185,10 +189,6 @@ impl Single for Native<f32> {
     #[inline(always)]
     fn widen(self) -> Native<f64> {
         Native(f64::from(self.0))
-    }
-    #[inline(always)]
-    fn from_int(int: Native<i32>) -> Self {
-        Native(int.0 as f32)
     }
 }
 

@@ -1,14 +1,12 @@
 //! Accuracy of the formulas against `f64` functions, and of the table's columns.
 
 mod accuracy;
+mod accuracy_f64;
 mod expansion;
 
 use crate::scalar_fn::{Level, ScalarFn};
 
 /// The functions that are expanded.
 fn math_functions() -> impl Iterator<Item = ScalarFn> {
-    ScalarFn::ALL
-        .iter()
-        .copied()
-        .filter(|&f| f.level() == Level::Math && super::eval_f32(f, 1.0, 1.0).is_some())
+    ScalarFn::ALL.iter().copied().filter(|f| f.level() == Level::Math)
 }

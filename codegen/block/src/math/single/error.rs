@@ -1,5 +1,6 @@
 //! The error function.
 
+use crate::math::common::{SINGLE, exp_factors};
 use crate::math::emit::*;
 
 const MAGIC: f64 = 12_582_912.0;
@@ -59,12 +60,10 @@ const ERFCX: [f64; 10] = [
 pub(crate) fn erfc<F: Single>(x: F) -> F {
     let a = x.abs().at_most(10.08);
     let square = a * a;
-    let rest = a.fma(a, -square);
+    let low = a.fma(-a, square);
     let scaled = (a / a.plus(2.0)).poly(&ERFCX) / a.mul_add(1.6, 0.8);
-    // exp(-square - rest), the rest being less than 2^-18; the product with the power of two comes last, because
-    // it may be subnormal.
-    let (first, second, p) = super::exp::exp_factors(-square);
-    let p = (-rest).fma(p, p) * scaled;
-    let tail = p * first * second;
+    // The powers of two come last, because the product may be subnormal.
+    let (p, first, second) = exp_factors(-square, low, &SINGLE);
+    let tail = p.fma(scaled, scaled) * first * second;
     F::select(x.below(0.0), tail.lit(2.0) - tail, tail)
 }

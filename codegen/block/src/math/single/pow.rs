@@ -1,5 +1,6 @@
-//! Powers and roots.
+//! Powers, by way of `f64`.
 
+use crate::math::common::signed_power;
 use crate::math::emit::*;
 
 /// `log2(1 + f) / f` on [sqrt(1/2) - 1, sqrt(2) - 1].
@@ -34,10 +35,6 @@ const MAGIC: f64 = 6_755_399_441_055_744.0;
 /// The bit pattern of sqrt(1/2).
 const ROOT_HALF: i64 = 0x3fe6_a09e_667f_3bcd;
 
-pub(crate) fn rsqrt<F: Float>(x: F) -> F {
-    x.sqrt().under(1.0)
-}
-
 /// The logarithm to base 2 of positive finite `a`, to 2^-38.
 pub(super) fn log2_wide<D: Double>(a: D) -> D {
     let e = a.bits().plus(-ROOT_HALF) >> 52;
@@ -63,16 +60,4 @@ pub(crate) fn pow<F: Single>(x: F, y: F) -> F {
     let bounded = y.at_least(-1e38).at_most(1e38);
     let magnitude = exp2(l * bounded.widen()).narrow();
     signed_power(x, y, magnitude)
-}
-
-/// `x^y` from `|x|^y`: negative for a negative `x` and odd `y`, NaN for a negative finite `x` where `y` is not an
-/// integer, 1 where `x` is 1 or `y` is 0.
-pub(crate) fn signed_power<F: Float>(x: F, y: F, magnitude: F) -> F {
-    let integer = y.trunc().eq(y);
-    let half = y.times(0.5);
-    let odd = integer & half.trunc().ne(half);
-    let negative = x.bits().below(0);
-    let result = F::select(odd & negative, -magnitude, magnitude);
-    let complex = x.below(0.0) & x.above(f64::NEG_INFINITY) & !integer;
-    result.replace(complex, f64::NAN).replace(x.is(1.0) | y.is(0.0), 1.0)
 }

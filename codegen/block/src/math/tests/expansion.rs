@@ -2,21 +2,30 @@
 
 use super::math_functions;
 use crate::builder::Builder;
-use crate::math::expand_math;
+use crate::data::{Data, Element};
+use crate::interp::{self, Arg, Buffer};
+use crate::math::{eval_f32, eval_f64, expand_math, testing};
 use crate::program::{CacheHint, Op, OpKind, Program};
 use crate::scalar_fn::{Level, ScalarFn};
-use crate::types::{Elem, Type};
+use crate::types::Elem;
+use crate::verify::verify;
 
-/// Loads a tile, applies `function` to it (twice, where it takes two operands) and stores the result.
-fn program(function: ScalarFn, elem: Elem) -> Program {
+/// Applies `function` to `len` elements of `x` (and of `y`, where it takes two operands), expanded.
+fn program(function: ScalarFn, elem: Elem, len: u32) -> Program {
     let mut b = Builder::new("apply");
-    let from = b.ptr_param("x", elem, 16, None);
-    let to = b.ptr_param("y", elem, 16, None);
-    let offsets = b.range(0, 64).unwrap();
-    let x = b.load(from, offsets, None, None, CacheHint::Default).unwrap();
-    let y = b.map(function, &[x, x][..function.arity()]).unwrap();
-    b.store(to, offsets, y, None, CacheHint::Default).unwrap();
-    b.finish()
+    let from = [b.ptr_param("x", elem, 16, None), b.ptr_param("y", elem, 16, None)];
+    let to = b.ptr_param("z", elem, 16, None);
+    let offsets = b.range(0, len).unwrap();
+    let args: Vec<_> = from[..function.arity()]
+        .iter()
+        .map(|&ptr| b.load(ptr, offsets, None, None, CacheHint::Default).unwrap())
+        .collect();
+    let result = b.map(function, &args).unwrap();
+    b.store(to, offsets, result, None, CacheHint::Default).unwrap();
+    let mut program = b.finish();
+    expand_math(&mut program).unwrap();
+    verify(&program).unwrap();
+    program
 }
 
 /// Vector instructions of `f32` that an expansion comes to: literals and bitcasts are free, `f64` counts twice.
@@ -36,46 +45,67 @@ fn cost(program: &Program) -> u32 {
     sum
 }
 
-/// Every operand is defined before, every result has the type that follows, and no function is left.
-fn verify(program: &Program) {
-    let mut defined = vec![false; program.values.len()];
-    for param in &program.params {
-        defined[param.value.index()] = true;
-    }
-    program.walk(&mut |op: &Op| {
-        assert!(op.args.iter().all(|v| defined[v.index()]), "{op:?} uses an undefined value");
-        let types: Vec<&Type> = op.args.iter().map(|&v| program.ty(v)).collect();
-        if let (Some(ty), [result]) = (op.kind.infer(&types).unwrap(), &op.results[..]) {
-            assert!(matches!(op.kind, OpKind::Const(_)) || *program.ty(*result) == ty, "{op:?}");
-        }
-        for result in &op.results {
-            assert!(!std::mem::replace(&mut defined[result.index()], true), "{op:?} defines a value twice");
-        }
-        assert!(!matches!(op.kind, OpKind::Map(f) if f.level() == Level::Math), "{op:?} is left");
-    });
-    assert!(defined.iter().all(|&d| d), "a value without definition is left");
-}
-
 #[test]
-fn expansions_are_well_formed_for_every_float_kind() {
+fn expansions_are_base_functions_for_every_float_kind() {
     for function in math_functions() {
-        for elem in [Elem::F32, Elem::F16, Elem::Bf16] {
-            let mut program = program(function, elem);
-            expand_math(&mut program).unwrap();
-            verify(&program);
+        for elem in [Elem::F32, Elem::F64, Elem::F16, Elem::Bf16] {
+            program(function, elem, 64).walk(&mut |op: &Op| {
+                assert!(!matches!(op.kind, OpKind::Map(f) if f.level() == Level::Math), "{op:?} is left");
+            });
         }
     }
 }
 
 #[test]
 fn costs_are_those_of_the_table() {
-    let mut wrong = Vec::new();
+    let costs = math_functions().map(|f| (f, cost(&program(f, Elem::F32, 64))));
+    let wrong: Vec<String> = costs
+        .filter(|(f, cost)| *cost != f.cost())
+        .map(|(f, cost)| format!("{} costs {cost}, not {}", f.name(), f.cost()))
+        .collect();
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// What the interpreter makes of the expansion.
+fn interpret<T: Element>(function: ScalarFn, elem: Elem, args: &[[T; 2]]) -> Data
+where
+    Data: From<Vec<T>>,
+{
+    let column = |i: usize| Arg::buffer(args.iter().map(|pair| pair[i]).collect::<Vec<T>>());
+    let mut args_and_result = [column(0), column(1), Arg::Buffer(Buffer::zeros(elem, args.len()))];
+    let program = program(function, elem, args.len() as u32);
+    interp::run(&program, &mut args_and_result, [1, 1, 1]).unwrap();
+    args_and_result[2].data().unwrap()
+}
+
+/// The first `2^n` of the pairs, repeated as often as it takes.
+fn tile_of<T: Copy>(pairs: Vec<[T; 2]>) -> Vec<[T; 2]> {
+    let len = pairs.len().next_power_of_two();
+    pairs.into_iter().cycle().take(len).collect()
+}
+
+#[test]
+fn the_interpreter_computes_the_same_bits_in_f32() {
     for function in math_functions() {
-        let mut program = program(function, Elem::F32);
-        expand_math(&mut program).unwrap();
-        if cost(&program) != function.cost() {
-            wrong.push(format!("{} costs {}, not {}", function.name(), cost(&program), function.cost()));
+        let args = tile_of(testing::edges_f32(function));
+        let Data::F32(values) = interpret(function, Elem::F32, &args) else { panic!("not f32") };
+        for (&[x, y], value) in args.iter().zip(values) {
+            let direct = eval_f32(function, x, y).unwrap();
+            let same = value.to_bits() == direct.to_bits() || (value.is_nan() && direct.is_nan());
+            assert!(same, "{} of {x:e}, {y:e}: {value:e}, directly {direct:e}", function.name());
         }
     }
-    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn the_interpreter_computes_the_same_bits_in_f64() {
+    for function in math_functions() {
+        let args = tile_of(testing::edges_f64(function));
+        let Data::F64(values) = interpret(function, Elem::F64, &args) else { panic!("not f64") };
+        for (&[x, y], value) in args.iter().zip(values) {
+            let direct = eval_f64(function, x, y).unwrap();
+            let same = value.to_bits() == direct.to_bits() || (value.is_nan() && direct.is_nan());
+            assert!(same, "{} of {x:e}, {y:e}: {value:e}, directly {direct:e}", function.name());
+        }
+    }
 }
