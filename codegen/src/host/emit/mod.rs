@@ -34,8 +34,8 @@ enum Bound {
     Free,
     /// A bit of the counter of the loop at a level.
     Loop(u16, u8),
-    /// A bit of the lane's number.
-    Lane(u8),
+    /// A bit of the lane's number, and which choice of lanes is meant.
+    Lane(u8, u32),
     /// A known bit.
     Known(bool),
 }
@@ -87,6 +87,8 @@ pub(super) struct Emitter<'c, 'p> {
     bound: Vec<Bound>,
     /// The iteration bits that are lanes.
     lanes: Map,
+    /// Number of choices of lanes so far.
+    lane_choices: u32,
     memo: FxHashMap<Key, At<'c>>,
     /// Conjuncts of masks that hold at a level and inside.
     known: Vec<(Atom, usize)>,
@@ -126,6 +128,7 @@ pub(super) fn emit<'c>(cx: &'c Context, plan: &Plan<'_>, target: &Target) -> Res
         levels: vec![level],
         bound: vec![Bound::Free; plan.classes.len()],
         lanes: Map::new(),
+        lane_choices: 0,
         memo: FxHashMap::default(),
         known: Vec::new(),
         block_levels: vec![INSTANCE; plan.loops.len() + 1],
@@ -260,8 +263,9 @@ impl<'c> Emitter<'c, '_> {
     }
 
     fn bind_lanes(&mut self, lanes: &[Bit]) {
+        self.lane_choices += 1;
         for (lane, &bit) in lanes.iter().enumerate() {
-            self.bind(bit, Bound::Lane(lane as u8));
+            self.bind(bit, Bound::Lane(lane as u8, self.lane_choices));
         }
         self.lanes = Map::from_slice(lanes);
     }

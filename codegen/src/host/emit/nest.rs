@@ -195,6 +195,9 @@ impl<'c> Emitter<'c, '_> {
     fn region(&mut self, id: RegionId) -> Result<()> {
         let plan = self.plan;
         let region = &plan.regions[id];
+        if region.sinks.iter().all(|&sink| plan.is_dead(sink)) {
+            return Ok(());
+        }
         let depth = self.levels.len();
         let outer_lanes = self.lanes.clone();
         if !region.nest.lanes.is_empty() {

@@ -68,6 +68,9 @@ impl<'c> Emitter<'c, '_> {
             (OpKind::Map(function), _) => self.map(*function, from, args),
             (OpKind::Cast(to), [a]) => self.cast(*a, from, *to),
             (OpKind::Bitcast(to), [a]) => self.bitcast(*a, from, *to),
+            (OpKind::Reduce { combine, .. }, [a, mask]) => {
+                self.ir.select(*mask, *a, self.literal(combine.neutral(elem)))
+            }
             (_, [a]) => Ok(*a),
             _ => Err(llvm(format!("{} is not element by element", op.kind.name()))),
         }
@@ -99,7 +102,7 @@ impl<'c> Emitter<'c, '_> {
         for (bound, weight) in terms() {
             match bound {
                 Bound::Known(bit) => constant += i64::from(bit) << weight,
-                Bound::Lane(lane) => lane_weights.push((lane, weight)),
+                Bound::Lane(lane, _) => lane_weights.push((lane, weight)),
                 Bound::Loop(level, shift) => loops.push((level, shift, weight)),
                 Bound::Free => return Err(llvm("an iteration bit outside its loop")),
             }
@@ -130,8 +133,9 @@ impl<'c> Emitter<'c, '_> {
     fn counter_bits(&mut self, run: &[(u16, u8, u8)], width: u32) -> Result<At<'c>> {
         let (level, shift, weight) = run[0];
         let level = usize::from(level);
-        let (bits, counter) = (self.levels[level].bits, self.levels[level].counter);
-        let counter: IntValue<'c> = counter.ok_or_else(|| llvm("a loop without a counter"))?;
+        let open = self.levels.get(level).and_then(|l| Some((l.bits, l.counter?)));
+        let (bits, counter): (u8, IntValue<'c>) =
+            open.ok_or_else(|| llvm("an iteration bit outside its loop"))?;
         self.at(level);
         let ir = &self.ir;
         let mut v = ir.cast(Op::Trunc, counter.into(), ir.int_type(width).into())?;

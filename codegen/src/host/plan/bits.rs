@@ -48,7 +48,7 @@ pub(crate) fn operands(program: &Program, op: &Op, map: &[Bit]) -> SmallVec<[(Va
     match &op.kind {
         OpKind::Splat(_) => one(op, Map::new()),
         OpKind::ExpandDims(_) | OpKind::Reshape(_) | OpKind::Cast(_) | OpKind::Bitcast(_) => one(op, same()),
-        OpKind::Map(_) => op.args.iter().map(|&a| (a, same())).collect(),
+        OpKind::Map(_) | OpKind::Reduce { .. } => op.args.iter().map(|&a| (a, same())).collect(),
         OpKind::Load { .. } => op.args.iter().skip(1).map(|&a| (a, same())).collect(),
         OpKind::Broadcast(shape) => {
             let from = op.args.first().map(|&a| program.ty(a).shape.clone()).unwrap_or_default();

@@ -77,7 +77,7 @@ impl<'p> Builder<'p> {
             for &value in &op.results {
                 self.plan.defs[value.index()] = Def::Op(op);
                 self.plan.home[value.index()] = block;
-                self.plan.deps[value.index()] = self.dependence(op);
+                self.plan.deps[value.index()] = self.dependence(op, value);
             }
             match &op.kind {
                 OpKind::Load { .. } => self.load(op, block)?,
@@ -91,8 +91,7 @@ impl<'p> Builder<'p> {
     }
 
     /// The position bits of the result that the result depends on.
-    fn dependence(&self, op: &Op) -> u32 {
-        let Some(&result) = op.results.first() else { return 0 };
+    fn dependence(&self, op: &Op, result: Value) -> u32 {
         let bits = shape_bits(&self.plan.program.ty(result).shape);
         match op.kind {
             OpKind::Const(_) | OpKind::Splat(_) | OpKind::ProgramId(_) => return 0,
@@ -193,6 +192,10 @@ impl<'p> Builder<'p> {
 
     fn reduce(&mut self, op: &'p Op, axis: u8, block: BlockId) {
         let (Some(&operand), Some(&result)) = (op.args.first(), op.results.first()) else { return };
+        if self.plan.program.ty(operand).shape[usize::from(axis)] == 1 {
+            // Nothing is combined: element by element.
+            return;
+        }
         let sink = self.sink(SinkKind::Reduce(op), op.args.iter().copied().collect(), operand, block);
         let range = axis_ranges(&self.plan.sinks[sink].shape)[usize::from(axis)].clone();
         let bits = &self.plan.sinks[sink].bits;

@@ -79,9 +79,9 @@ impl Plan<'_> {
             }
         }
         for region in 0..self.regions.len() {
-            let sinks = &self.regions[region].sinks;
+            let sinks = self.regions[region].sinks.clone();
             let guard = sinks.iter().fold(None, |all, &s| either(all, &self.sinks[s].guard));
-            self.regions[region].guard = guard.unwrap_or_default();
+            self.regions[region].guard = self.known_before(guard.unwrap_or_default(), &sinks);
         }
         let mut body = std::mem::take(&mut self.body);
         self.guard_groups(&mut body);
@@ -106,7 +106,11 @@ impl Plan<'_> {
             return Some(Vec::new());
         }
         let bits = &self.slots[slot].bits;
-        let inside = |atom: &Atom| atom.map.iter().all(|b| *b <= super::ONE || bits.contains(b));
+        let block = self.sinks[sink].block;
+        let inside = |atom: &Atom| {
+            atom.map.iter().all(|b| *b <= super::ONE || bits.contains(b))
+                && self.is_known_from_start(atom, block)
+        };
         let mut needed = None;
         for (user, uses) in uses.iter().enumerate() {
             for (_, map) in uses.iter().filter(|(s, _)| *s == slot) {
@@ -118,6 +122,30 @@ impl Plan<'_> {
             }
         }
         needed
+    }
+
+    /// Whether a conjunct can be computed anywhere in a list of operations: it depends on nothing that other regions
+    /// make, and on no loop that is not around the list.
+    fn is_known_from_start(&self, atom: &Atom, block: super::BlockId) -> bool {
+        let mut known = true;
+        self.walk(atom.value, &atom.map, &mut |value, _| {
+            let outside = self.encloses(self.home[value.index()], block);
+            known &= outside && !self.slot_of.contains_key(&value);
+        });
+        known
+    }
+
+    /// The conjuncts that do not depend on what these sinks make.
+    fn known_before(&self, guard: Vec<Atom>, sinks: &[SinkId]) -> Vec<Atom> {
+        let made: Vec<SlotId> = sinks.iter().filter_map(|&s| self.sinks[s].slot).collect();
+        let free = |atom: &Atom| {
+            let mut free = true;
+            self.walk(atom.value, &atom.map, &mut |value, _| {
+                free &= self.slot_of.get(&value).is_none_or(|slot| !made.contains(slot));
+            });
+            free
+        };
+        guard.into_iter().filter(free).collect()
     }
 
     fn sink_guard(&self, sink: SinkId, needed: &Guard) -> Guard {
@@ -159,7 +187,8 @@ impl Plan<'_> {
                 atom.map.iter().any(|b| *b > super::ONE)
                     && atom.map.iter().all(|b| *b <= super::ONE || parallel.contains(b))
             };
-            group.guard = guard.unwrap_or_default().into_iter().filter(inside).collect();
+            let guard = guard.unwrap_or_default().into_iter().filter(inside).collect();
+            group.guard = self.known_before(guard, &sinks);
         }
     }
 
