@@ -22,19 +22,22 @@ pub use licm::licm;
 pub use ranges::ranges;
 pub use renumber::renumber;
 
-/// A pass: its name and its function.
-pub type Pass = (&'static str, fn(&mut Program));
+/// Extents that no grid exceeds.
+pub const ANY_GRID: [u32; 3] = [1 << 31; 3];
+
+/// A pass: its name and its function, which is told the extents that the grid does not exceed.
+pub type Pass = (&'static str, fn(&mut Program, [u32; 3]));
 
 /// What [`optimize`] does, in order.
 pub const PASSES: &[Pass] = &[
-    ("canonicalize", canonicalize),
-    ("cse", cse),
-    ("licm", licm),
+    ("canonicalize", |program, _| canonicalize(program)),
+    ("cse", |program, _| cse(program)),
+    ("licm", |program, _| licm(program)),
     ("ranges", ranges),
-    ("canonicalize-again", canonicalize),
-    ("cse-again", cse),
-    ("dce", dce),
-    ("renumber", renumber),
+    ("canonicalize-again", |program, _| canonicalize(program)),
+    ("cse-again", |program, _| cse(program)),
+    ("dce", |program, _| dce(program)),
+    ("renumber", |program, _| renumber(program)),
 ];
 
 /// A pass made an invalid program: a defect of the pass.
@@ -51,17 +54,30 @@ pub struct PassError {
 pub type Observer<'a> = &'a mut dyn FnMut(&'static str, &Program);
 
 /// How passes are run and watched.
-#[derive(Default)]
 pub struct PassOptions<'a> {
+    /// Extents that the grid never exceeds: what comes out may be wrong for a larger one.
+    pub grid: [u32; 3],
     /// Stop after the pass of this name.
     pub stop_after: Option<&'a str>,
     /// Called after each pass.
     pub observe: Option<Observer<'a>>,
 }
 
-/// Runs [`PASSES`].
+impl Default for PassOptions<'_> {
+    fn default() -> Self {
+        PassOptions { grid: ANY_GRID, stop_after: None, observe: None }
+    }
+}
+
+/// Runs [`PASSES`], for any grid.
 pub fn optimize(program: &mut Program) -> Result<(), PassError> {
     run_passes(program, PASSES, &mut PassOptions::default())
+}
+
+/// Runs [`PASSES`] for grids of at most these extents: masks that hold for all instances go. What comes out may be
+/// wrong for a larger grid.
+pub fn optimize_for_grid(program: &mut Program, grid: [u32; 3]) -> Result<(), PassError> {
+    run_passes(program, PASSES, &mut PassOptions { grid, ..PassOptions::default() })
 }
 
 /// Runs passes. The verifier checks the input, and in debug builds what each pass makes.
@@ -74,7 +90,7 @@ pub fn run_passes(
         |pass, program: &Program| verify(program).map_err(|error| PassError { pass, error: Box::new(error) });
     check("input", program)?;
     for &(pass, function) in passes {
-        function(program);
+        function(program, options.grid);
         if cfg!(debug_assertions) {
             check(pass, program)?;
         }

@@ -19,37 +19,50 @@ pub fn licm(program: &mut Program) {
             constants[result.index()] = literal.as_i64();
         }
     });
-    region(&mut program.body, &constants);
+    let mut cx = Cx { constants, defined_in: vec![0; program.values.len()], loops: 0 };
+    cx.region(&mut program.body);
 }
 
-fn region(region: &mut Region, constants: &[Option<i64>]) {
-    for mut op in std::mem::take(&mut region.ops) {
-        for inner in &mut op.regions {
-            self::region(inner, constants);
+struct Cx {
+    /// The number that a value is known to be.
+    constants: Vec<Option<i64>>,
+    /// The last visited loop that defines a value; loops are counted from 1.
+    defined_in: Vec<u32>,
+    loops: u32,
+}
+
+impl Cx {
+    fn region(&mut self, region: &mut Region) {
+        for mut op in std::mem::take(&mut region.ops) {
+            op.regions.iter_mut().for_each(|inner| self.region(inner));
+            if op.kind == OpKind::For {
+                self.hoist(&mut op, &mut region.ops);
+            }
+            region.ops.push(op);
         }
-        if op.kind == OpKind::For {
-            hoist(&mut op, constants, &mut region.ops);
-        }
-        region.ops.push(op);
     }
-}
 
-/// Moves operations of the loop `op` to the end of `before`.
-fn hoist(op: &mut Op, constants: &[Option<i64>], before: &mut Vec<Op>) {
-    let bound = |index: usize| op.args.get(index).and_then(|v: &Value| constants[v.index()]);
-    let runs = matches!((bound(0), bound(1)), (Some(lo), Some(hi)) if lo < hi);
-    let loads = runs && !op.has_store();
-    let mut inside = vec![false; constants.len()];
-    for region in &mut op.regions {
-        region.args.iter().for_each(|v| inside[v.index()] = true);
-        for op in std::mem::take(&mut region.ops) {
-            let movable = op.kind.is_pure() || (loads && matches!(op.kind, OpKind::Load { .. }));
-            if movable && op.args.iter().all(|a| !inside[a.index()]) {
-                before.push(op);
-            } else {
-                op.results.iter().for_each(|v| inside[v.index()] = true);
-                region.ops.push(op);
+    /// Moves operations of the loop `op` to the end of `before`.
+    fn hoist(&mut self, op: &mut Op, before: &mut Vec<Op>) {
+        let bound = |index: usize| op.args.get(index).and_then(|v: &Value| self.constants[v.index()]);
+        let runs = matches!((bound(0), bound(1)), (Some(lo), Some(hi)) if lo < hi);
+        let loads = runs && !op.has_store();
+        self.loops += 1;
+        for region in &mut op.regions {
+            self.define(&region.args);
+            for op in std::mem::take(&mut region.ops) {
+                let movable = op.kind.is_pure() || (loads && matches!(op.kind, OpKind::Load { .. }));
+                if movable && op.args.iter().all(|a| self.defined_in[a.index()] != self.loops) {
+                    before.push(op);
+                } else {
+                    self.define(&op.results);
+                    region.ops.push(op);
+                }
             }
         }
+    }
+
+    fn define(&mut self, values: &[Value]) {
+        values.iter().for_each(|v| self.defined_in[v.index()] = self.loops);
     }
 }

@@ -16,9 +16,9 @@ use crate::program::{Op, OpKind, Program, Region, Value};
 use crate::scalar_fn::ScalarFn;
 use crate::types::{Elem, Literal};
 
-/// Rewrites what ranges decide.
-pub fn ranges(program: &mut Program) {
-    let affine = Affine::new(program);
+/// Rewrites what ranges decide for grids of at most these extents.
+pub fn ranges(program: &mut Program, grid: [u32; 3]) {
+    let affine = Affine::for_grid(program, grid);
     let elems: Vec<Option<Elem>> = program.values.iter().map(|v| v.ty.elem()).collect();
     let forward = (0..program.values.len() as u32).map(Value).collect();
     let mut cx = Cx { affine, elems, forward };

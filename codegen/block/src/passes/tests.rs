@@ -406,7 +406,7 @@ fn movements_compose() {
 #[test]
 fn ranges_decide() {
     check(
-        &[ranges, dce],
+        &[|program| ranges(program, [4, 1, 1]), dce],
         "%r = range 0 8
          %n8 = const 8 : tile<8xi32>
          %m = map lt %r, %n8
@@ -419,18 +419,25 @@ fn ranges_decide() {
          %u = map max %l, %z
          %v = map div_floor %k, %n8
          %w = map add %u, %v
-         store %y, %q, %w, mask %m",
+         %p = program_id 0
+         %ps = splat %p [8]
+         %o = map mul %ps, %n8
+         %s = map add %o, %r
+         %e = const 32 : tile<8xi32>
+         %f = map lt %s, %e
+         %g = map and %f, %m
+         store %y, %q, %w, mask %g",
         expect![[r#"
             %r = range 0 8
             %n8 = const 8 : tile<8xi32>
-            %m = const true : tile<8xbool>
             %j = map add %r, %r
             %q = map div_trunc %j, %n8
             %k = splat %n [8]
             %l = map rem_floor %k, %n8
             %v = map div_floor %k, %n8
             %w = map add %l, %v
-            store %y, %q, %w, mask %m
+            %g = const true : tile<8xbool>
+            store %y, %q, %w, mask %g
         "#]],
     );
 }
@@ -440,7 +447,8 @@ fn passes_can_be_watched_and_stopped() {
     let mut program: Program = "kernel @f() { %a = const 1 : i32 %b = map neg %a }".parse().unwrap();
     let mut seen = Vec::new();
     let mut observe = |name, program: &Program| seen.push((name, program.body.ops.len()));
-    let mut options = PassOptions { stop_after: Some("cse"), observe: Some(&mut observe) };
+    let mut options =
+        PassOptions { stop_after: Some("cse"), observe: Some(&mut observe), ..Default::default() };
     run_passes(&mut program, PASSES, &mut options).unwrap();
     assert_eq!(seen, [("canonicalize", 2), ("cse", 2)]);
     optimize(&mut program).unwrap();

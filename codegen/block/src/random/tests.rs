@@ -3,7 +3,7 @@ use std::collections::BTreeSet;
 use super::{Case, Choices, Options, case, compare_args, index_case, random_case};
 use crate::interp::{Arg, run};
 use crate::math::expand_math;
-use crate::passes::{PASSES, optimize, renumber};
+use crate::passes::{PASSES, optimize, optimize_for_grid};
 use crate::program::{OpKind, Program};
 use crate::scalar_fn::{Level, ScalarFn};
 
@@ -69,11 +69,11 @@ fn passes_keep_meaning() {
         let case = random_case(seed);
         for (name, pass) in PASSES {
             let mut program = case.program.clone();
-            pass(&mut program);
+            pass(&mut program, case.grid);
             same(&case, &program, name);
         }
         let mut program = case.program.clone();
-        optimize(&mut program).unwrap();
+        optimize_for_grid(&mut program, case.grid).unwrap();
         same(&case, &program, "optimize");
     }
 }
@@ -83,7 +83,7 @@ fn passes_keep_meaning_of_indices() {
     for seed in 0..SEEDS {
         let case = index_case(&mut Choices::from_seed(seed));
         let mut program = case.program.clone();
-        optimize(&mut program).unwrap();
+        optimize_for_grid(&mut program, case.grid).unwrap();
         same(&case, &program, "optimize");
     }
 }
@@ -96,7 +96,7 @@ fn passes_keep_meaning_of_mathematical_functions() {
         // What has no formula yet is refused, and no matter of the passes.
         let Ok(()) = expand_math(&mut case.program) else { continue };
         let mut program = case.program.clone();
-        optimize(&mut program).unwrap();
+        optimize_for_grid(&mut program, case.grid).unwrap();
         same(&case, &program, "optimize");
     }
 }
@@ -108,7 +108,6 @@ fn optimising_twice_changes_nothing_more() {
         optimize(&mut program).unwrap();
         let once = program.to_string();
         optimize(&mut program).unwrap();
-        renumber(&mut program);
         assert_eq!(program.to_string(), once);
     }
 }
