@@ -285,6 +285,9 @@ impl<'r> State<'r> {
             Write::View => self.metadata_view(index, call, args),
             Write::Copy => self.copy(index, call, &args, &name),
             Write::Functional { op, overload, result } => {
+                if matches!(op.as_str(), "aten::fill" | "aten::zero") {
+                    self.fill_once(&mut args);
+                }
                 let (functional, args) = aten(&op, &overload, args);
                 self.functional_write(index, call, functional, args, result)
             }
@@ -518,6 +521,17 @@ impl<'r> State<'r> {
         value
     }
 
+    /// Filling a tensor whose elements are repeated fills what they are repeated from.
+    fn fill_once(&self, args: &mut Arguments) {
+        let Some((_, Arg::Tensor(to))) = args.first_mut() else { return };
+        while let Some(parent) = &self.tensors[*to].parent
+            && repeats(&self.tensors[*to].ty)
+            && matches!(parent.relation, Relation::Expand | Relation::Identity)
+        {
+            *to = parent.tensor;
+        }
+    }
+
     fn functional_write(
         &mut self,
         index: usize,
@@ -656,7 +670,7 @@ impl<'r> State<'r> {
         let child_shape = self.ty(child).shape.clone();
         let (op, args): (&str, Vec<(&str, Arg<u16>)>) = match &parent.relation {
             Relation::Identity => return Ok(value),
-            Relation::Opaque => return Err(refused()),
+            Relation::Opaque | Relation::Expand => return Err(refused()),
             Relation::Reshape => ("reshape", vec![("shape", ints(&ty.shape))]),
             Relation::Permute(perm) => {
                 let mut inverse = vec![0i64; perm.len()];

@@ -19,9 +19,11 @@ pub(super) enum Relation {
     Select { dim: usize, index: i64 },
     /// A diagonal.
     Diagonal { offset: i64, dim1: i64, dim2: i64 },
+    /// Elements of the parent repeated.
+    Expand,
     /// Arbitrary strides over the root's storage.
     Strided,
-    /// One that is read but cannot be written through: elements repeated, or bits read as another type.
+    /// One that is read but cannot be written through: bits read as another type.
     Opaque,
 }
 
@@ -99,9 +101,15 @@ fn named<T: Copy>(call: &ViewCall<'_, T>, child: &TensorType, index: usize) -> O
         }),
         "view" | "reshape" | "flatten" | "unflatten" | "squeeze" | "unsqueeze" | "_unsafe_view"
         | "view_as" | "reshape_as" | "_reshape_alias" | "ravel" | "expand" | "expand_as" | "broadcast_to"
-        | "atleast_1d" | "atleast_2d" | "atleast_3d" | "squeeze_" | "unsqueeze_" => (child.numel()
-            == call.parent.numel())
-        .then_some(if child.shape == call.parent.shape { Relation::Identity } else { Relation::Reshape }),
+        | "atleast_1d" | "atleast_2d" | "atleast_3d" | "squeeze_" | "unsqueeze_" => {
+            Some(if child.numel() != call.parent.numel() {
+                Relation::Expand
+            } else if child.shape == call.parent.shape {
+                Relation::Identity
+            } else {
+                Relation::Reshape
+            })
+        }
         _ => (child.shape == call.parent.shape && child.strides == call.parent.strides)
             .then_some(Relation::Identity),
     }

@@ -61,6 +61,7 @@ pub(super) fn register(r: &mut Registry) {
     r.one(&["pixel_shuffle"], pixel_shuffle);
     r.one(&["pixel_unshuffle"], pixel_unshuffle);
     r.one(&["slice_scatter", "select_scatter"], scatter);
+    r.one(&["diagonal_scatter"], diagonal_scatter);
 }
 
 fn reshape(cx: &mut Cx, call: &Call<'_>) -> Option<ValueRef> {
@@ -130,9 +131,9 @@ fn unbind(cx: &mut Cx, call: &Call<'_>) -> Option<Vec<ValueRef>> {
     (0..call.outs.len()).map(|i| cx.select_index(x, dim, i as i64)).collect()
 }
 
-/// Every `columns + 1`-th element of the last two dimensions read as one.
-fn diagonal(cx: &mut Cx, call: &Call<'_>) -> Option<ValueRef> {
-    let x = call.tensor("self")?;
+/// The matrix dimensions moved to the end and read as one: the permutation, the flat value, and start and step of
+/// the diagonal.
+fn flattened(cx: &mut Cx, call: &Call<'_>, x: ValueRef) -> Option<(Vec<usize>, ValueRef, i64, i64)> {
     let rank = cx.rank(x);
     let first = wrap(call.args.int("dim1").unwrap_or(0), rank)?;
     let second = wrap(call.args.int("dim2").unwrap_or(1), rank)?;
@@ -144,8 +145,29 @@ fn diagonal(cx: &mut Cx, call: &Call<'_>) -> Option<ValueRef> {
     let mut flat = shape[..rank - 2].to_vec();
     flat.push(rows * columns);
     let flat = cx.reshape(moved, &flat)?;
-    let start = if offset >= 0 { offset } else { -offset * columns };
-    cx.slice(flat, rank - 2, start, *call.out().shape.last()?, columns + 1)
+    Some((perm, flat, if offset >= 0 { offset } else { -offset * columns }, columns + 1))
+}
+
+fn diagonal(cx: &mut Cx, call: &Call<'_>) -> Option<ValueRef> {
+    let x = call.tensor("self")?;
+    let (_, flat, start, step) = flattened(cx, call, x)?;
+    let length = *call.out().shape.last()?;
+    cx.slice(flat, cx.rank(x) - 2, if length == 0 { 0 } else { start }, length, step)
+}
+
+fn diagonal_scatter(cx: &mut Cx, call: &Call<'_>) -> Option<ValueRef> {
+    let (x, source) = (call.tensor("self")?, call.tensor("src")?);
+    let (perm, flat, start, step) = flattened(cx, call, x)?;
+    let source = cx.cast(source, call.elem()?)?;
+    let written = written(cx, flat, source, cx.rank(flat) - 1, start, step)?;
+    let shape = cx.shape(x);
+    let moved: Vec<i64> = perm.iter().map(|&d| shape[d]).collect();
+    let moved = cx.reshape(written, &moved)?;
+    let mut inverse = vec![0; perm.len()];
+    for (i, &d) in perm.iter().enumerate() {
+        inverse[d] = i;
+    }
+    cx.permute(moved, &inverse)
 }
 
 /// Operands in the result's element type; legacy empty vectors do not count.
@@ -308,14 +330,27 @@ fn scatter(cx: &mut Cx, call: &Call<'_>) -> Option<ValueRef> {
     };
     let source = cx.cast(source, call.elem()?)?;
     let source = cx.reshape(source, &source_shape)?;
-    if source_shape[dim] == size && step == 1 {
+    written(cx, x, source, dim, start, step)
+}
+
+/// `source` at `start`, `start + step`, ... along a dimension, `x` elsewhere.
+fn written(
+    cx: &mut Cx,
+    x: ValueRef,
+    source: ValueRef,
+    dim: usize,
+    start: i64,
+    step: i64,
+) -> Option<ValueRef> {
+    let (shape, count) = (cx.shape(x), *cx.shape(source).get(dim)?);
+    if count == shape[dim] && step == 1 {
         return Some(source);
     }
-    if source_shape[dim] == 0 {
+    if count == 0 {
         return Some(x);
     }
     let spread = spread(cx, source, dim, start, step, &shape)?;
-    let inside = inside(cx, dim, start, step, source_shape[dim], &shape)?;
+    let inside = inside(cx, dim, start, step, count, &shape)?;
     cx.select(inside, spread, x)
 }
 

@@ -467,6 +467,8 @@ def views():
         case("slice_scatter", tensor, tensor[:, :, :tensor.shape[2] // 2 + tensor.shape[2] % 2] * 10, 2, 0, None, 2)
         case("select_scatter", tensor, tensor.select(1, 0) * 10, 1, -1)
         case("select_scatter", tensor, tensor.select(0, 0) * 10, 0, 0)
+        case("diagonal_scatter", tensor, tensor.diagonal(1, 0, 2) * 10, 1, 0, 2)
+        case("diagonal_scatter", tensor, tensor.diagonal(-1) * 10, -1)
         case("squeeze.dim", tensor.narrow(1, 0, 1), 1)
         case("squeeze", tensor.narrow(0, 0, 1))
     case("slice_scatter", torch.arange(10), torch.arange(3) + 100, 0, 2, 9, 3)
