@@ -182,7 +182,7 @@ fn run_compare(args: &CompareArgs) -> Result<(), Failure> {
         return manifest::run(manifest::read(path)?, &args.model, args.seconds);
     }
     if let Some(prefix) = &args.zoo {
-        return manifest::run(manifest::zoo(prefix), &args.model, args.seconds);
+        return manifest::run(manifest::zoo(prefix, &args.model), &args.model, args.seconds);
     }
     let case = args.model.case(args.seconds)?;
     let progress = report::spinner(&format!("comparing {}", case.name));

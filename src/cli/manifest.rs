@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::args::{device, dtype, specs};
 use super::compare::{Case, Outcome, compare};
-use super::inputs::{Inputs, read_safetensors};
+use super::inputs::{Inputs, kind_name, read_safetensors};
 use super::model::{Which, quietly};
 use super::{Failure, report};
 
@@ -44,13 +44,33 @@ pub(crate) fn read(path: &Path) -> Result<Vec<Result<Line, String>>, Failure> {
     Ok(lines.map(|l| serde_json::from_str(l).map_err(|e| format!("{e}: {l}"))).collect())
 }
 
-/// One line for each model of the zoo whose name starts with `prefix` (`all`: for each).
-pub(crate) fn zoo(prefix: &str) -> Vec<Result<Line, String>> {
+/// One line for each case of the models of the zoo whose names start with `prefix` (`all`: of each model). Cases of a
+/// device are those at which its peers are measured; with an element type given, each model has its default case.
+pub(crate) fn zoo(prefix: &str, defaults: &dyn Defaults) -> Vec<Result<Line, String>> {
     let fits = |name: &str| prefix == "all" || name.starts_with(prefix);
-    let line =
-        |model: &str| Line { name: None, model: model.to_owned(), inputs: None, device: None, dtype: None };
-    let entries = tilefuse_models::zoo().iter().filter(|e| fits(e.name));
-    entries.map(|e| Ok(line(e.name))).collect()
+    let gpu = defaults.device().starts_with("cuda");
+    let mut lines = Vec::new();
+    for entry in tilefuse_models::zoo().iter().filter(|e| fits(e.name)) {
+        let cases = if gpu && !entry.gpu.is_empty() { entry.gpu } else { entry.cpu };
+        let count = if defaults.dtype().is_some() { 1 } else { cases.len() };
+        lines.extend(cases.iter().take(count).map(|case| Ok(line(entry.name, case, defaults))));
+    }
+    lines
+}
+
+fn line(model: &str, case: &tilefuse_models::Case, defaults: &dyn Defaults) -> Line {
+    let dtype = defaults.dtype().map_or_else(|| kind_name(case.dtype), str::to_owned);
+    let spec = |s: &tilefuse_models::InputSpec| match s.int_range {
+        Some((low, end)) => format!("{}{:?}{{{low}..{end}}}", kind_name(s.kind), s.shape),
+        None => format!("{dtype}{:?}", s.shape),
+    };
+    Line {
+        name: Some(case.name.to_owned()),
+        model: model.to_owned(),
+        inputs: Some(InputsLine::Specs(case.inputs.iter().map(spec).collect())),
+        device: None,
+        dtype: Some(dtype.clone()),
+    }
 }
 
 /// Compares every case and prints one JSON object for each, then the counts.
