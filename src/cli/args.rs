@@ -94,6 +94,9 @@ struct DumpArgs {
     /// The folder.
     #[arg(long)]
     out: PathBuf,
+    /// Only models whose name starts with this.
+    #[arg(long, default_value = "")]
+    prefix: String,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -121,7 +124,7 @@ pub fn main() -> ExitCode {
             report::models();
             Ok(())
         }
-        Command::DumpPtx(args) => super::dump::run(&args.target, &args.out),
+        Command::DumpPtx(args) => super::dump::run(&args.target, &args.out, &args.prefix),
     });
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -9,13 +9,14 @@ use tilefuse_codegen::ptx::{PtxOptions, Target, compile_ptx};
 use super::model::{Loaded, Which, quietly};
 use super::{Failure, report};
 
-/// Writes one file for each distinct kernel of the models of the zoo in `f32` and `bf16`.
-pub(crate) fn run(target: &str, out: &Path) -> Result<(), Failure> {
+/// Writes PTX and block program of each distinct kernel of the zoo's models with this prefix, in `f32` and `bf16`.
+pub(crate) fn run(target: &str, out: &Path, prefix: &str) -> Result<(), Failure> {
     let target = Target::from_name(target)
         .ok_or_else(|| Failure::usage(format!("--target {target:?} is none of sm_80, sm_90a, sm_100a")))?;
     std::fs::create_dir_all(out)
         .map_err(|e| Failure::usage(format!("cannot make {}: {e}", out.display())))?;
-    let entries: Vec<_> = tilefuse_models::zoo().iter().filter(|e| is_dumped(e.name)).collect();
+    let entries: Vec<_> =
+        tilefuse_models::zoo().iter().filter(|e| is_dumped(e.name) && e.name.starts_with(prefix)).collect();
     let progress = report::bar(entries.len() as u64);
     let mut programs = BTreeMap::new();
     for entry in entries {
@@ -33,8 +34,10 @@ pub(crate) fn run(target: &str, out: &Path) -> Result<(), Failure> {
         let failed = |e: String| Failure::usage(format!("{}: {e}", program.name));
         let ptx = compile_ptx(program, target, &PtxOptions::default()).map_err(|e| failed(e.to_string()))?;
         let model = model.replace(':', "_");
-        let path = out.join(format!("{position:04}_{model}_{}.ptx", program.name));
-        std::fs::write(&path, ptx.text).map_err(|e| failed(e.to_string()))?;
+        let stem = out.join(format!("{position:04}_{model}_{}", program.name));
+        std::fs::write(stem.with_extension("ptx"), ptx.text).map_err(|e| failed(e.to_string()))?;
+        std::fs::write(stem.with_extension("tile"), program.to_string())
+            .map_err(|e| failed(e.to_string()))?;
     }
     report::print(&format!("{} kernels", programs.len()));
     Ok(())

@@ -6,7 +6,7 @@ use tilefuse_block::{Elem, Literal, ScalarFn};
 
 use super::{Buffer, Dynamic, KExpr, KNode, Kernel, Layouts, Reduction, Refusal, Store};
 use crate::graph::{Graph, NodeId, Op, ValueRef, View};
-use crate::index::{Expr, Indices};
+use crate::index::{Expr, Indices, Var};
 use crate::types::Dims;
 
 /// Most expressions of one kernel.
@@ -403,32 +403,66 @@ impl Builder<'_> {
         let var = self.kernel.indices.add_var(bound);
         let mut at = Index::from_slice(index);
         at[dim] = self.kernel.indices.var(var);
-        let (base, inner) = self.resolve(operands[0], at)?;
-        let (strides, _) = self.layouts.strides(base);
-        let addr = self.address(&inner, &strides);
-        let split = self.kernel.indices.split_var(addr, var);
-        let (stride, rest) = split.ok_or(Refusal::GatherSource)?;
-        let elem = self.graph.ty(base).dtype.elem().ok_or(Refusal::ElementType)?;
-        self.load_at(base, elem, rest, valid, Some(Dynamic { index: position, stride, bound }))
+        self.gathered(operands[0], at, var, Dynamic { index: position, stride: 0, bound }, valid)
     }
 
-    /// Follows views without fill from a value down to one in memory.
-    fn resolve(&mut self, mut value: ValueRef, mut index: Index) -> Result<(ValueRef, Index), Refusal> {
-        loop {
-            match &self.graph.node(value.node).op {
-                Op::View(View::Pad { .. }) => return Err(Refusal::GatherSource),
-                Op::View(view) => {
-                    let operand = self.graph.operands(value.node)[0];
-                    let to = self.graph.ty(value).shape.clone();
-                    let from = self.graph.ty(operand).shape.clone();
-                    index = view_index(&mut self.kernel.indices, view, &from, &to, &index);
-                    value = operand;
-                }
-                Op::Scalar(_) | Op::Iota { .. } => return Err(Refusal::GatherSource),
-                _ if self.group.nodes.contains(&value.node) => return Err(Refusal::GatherSource),
-                _ => return Ok((value, index)),
-            }
+    /// A value at an index that contains a data-dependent variable: loads take the data into their address, and what
+    /// is computed is computed there.
+    fn gathered(
+        &mut self,
+        value: ValueRef,
+        index: Index,
+        var: Var,
+        dynamic: Dynamic,
+        valid: Option<KExpr>,
+    ) -> Result<KExpr, Refusal> {
+        let depends = index.iter().any(|&e| self.kernel.indices.vars(e) & (1 << var.0.min(63)) != 0);
+        if !depends {
+            return self.value(value, &index, valid);
         }
+        let graph = self.graph;
+        let operands = graph.operands(value.node);
+        match &graph.node(value.node).op {
+            Op::View(view) if !matches!(view, View::Pad { .. }) => {
+                let (from, to) = (&graph.ty(operands[0]).shape, &graph.ty(value).shape);
+                let inner = view_index(&mut self.kernel.indices, view, from, to, &index);
+                self.gathered(operands[0], inner, var, dynamic, valid)
+            }
+            Op::Scalar(literal) => Ok(self.constant(*literal)),
+            Op::View(_) | Op::Iota { .. } => Err(Refusal::GatherSource),
+            _ if !self.group.nodes.contains(&value.node) => {
+                self.load_gathered(value, &index, var, dynamic, valid)
+            }
+            Op::Map(function) if !jumps(*function) => {
+                let mut args: SmallVec<[KExpr; 3]> = SmallVec::new();
+                for &operand in &operands {
+                    args.push(self.gathered(operand, index.clone(), var, dynamic, valid)?);
+                }
+                Ok(self.kernel.intern(KNode::Map(*function, args)))
+            }
+            Op::Cast if graph.ty(value).dtype.is_float() => {
+                let to = graph.ty(value).dtype.elem().ok_or(Refusal::ElementType)?;
+                let inner = self.gathered(operands[0], index, var, dynamic, valid)?;
+                let converted = self.cast(inner, to);
+                Ok(self.cast(converted, compute_elem(to)))
+            }
+            _ => Err(Refusal::GatherSource),
+        }
+    }
+
+    fn load_gathered(
+        &mut self,
+        value: ValueRef,
+        index: &[Expr],
+        var: Var,
+        dynamic: Dynamic,
+        valid: Option<KExpr>,
+    ) -> Result<KExpr, Refusal> {
+        let elem = self.graph.ty(value).dtype.elem().ok_or(Refusal::ElementType)?;
+        let (strides, _) = self.layouts.strides(value);
+        let addr = self.address(index, &strides);
+        let (stride, rest) = self.kernel.indices.split_var(addr, var).ok_or(Refusal::GatherSource)?;
+        self.load_at(value, elem, rest, valid, Some(Dynamic { stride, ..dynamic }))
     }
 
     fn reduce(

@@ -165,6 +165,13 @@ impl Kernel {
         self.reduced.iter().zip(extents).filter(|&(&r, _)| r == reduced).map(|(_, &n)| n).product()
     }
 
+    /// Product of the extents of these variables, a bit set.
+    pub fn points_of(&self, vars: u64) -> u64 {
+        let extents = self.indices.extents();
+        let chosen = (0..self.reduced.len()).filter(|&v| vars & (1 << v.min(63)) != 0);
+        chosen.map(|v| extents[v] as u64).product()
+    }
+
     /// Addresses and index values, each with a weight in bytes per point.
     pub fn accesses(&self) -> Vec<(Expr, u32)> {
         let mut found = Vec::new();

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use crate::index::Var;
+use crate::index::Expr;
 use crate::kernel::{KNode, Kernel};
 use crate::schedule::{Machine, Tiling};
 
@@ -62,15 +62,17 @@ pub(crate) fn price(kernel: &Kernel, tiling: &Tiling, profile: &Profile) -> Cost
     let levels = kernel.reduces.iter().map(|r| u64::from(r.level)).max().unwrap_or(0);
     let passes = if tiling.looped { levels.max(1) } else { 1 };
     let mut read = vec![0u64; kernel.buffers.len()];
+    let mut strided = 0;
     let mut flops = 0;
     for (position, node) in kernel.exprs.iter().enumerate() {
-        let points = points_of(kernel, kernel.info[position].vars);
+        let points = kernel.points_of(kernel.info[position].vars);
         match node {
             KNode::Load { buffer, addr, dynamic, .. } => {
                 let b = &kernel.buffers[*buffer as usize];
-                let touched = points_of(kernel, kernel.indices.vars(*addr));
+                let touched = kernel.points_of(kernel.indices.vars(*addr));
                 let touched = if dynamic.is_some() { points } else { touched.min(b.span as u64) };
                 let bytes = touched * u64::from(b.elem.bytes());
+                strided += bytes * waste(kernel, tiling, *addr, b.elem.bytes(), profile);
                 let so_far = &mut read[*buffer as usize];
                 *so_far = (*so_far).max(bytes);
                 flops += points / 4;
@@ -83,27 +85,31 @@ pub(crate) fn price(kernel: &Kernel, tiling: &Tiling, profile: &Profile) -> Cost
             KNode::Const(_) | KNode::Reduce(_) => {}
         }
     }
-    let all = points_of(kernel, u64::MAX);
+    let all = kernel.points_of(u64::MAX);
     flops += kernel.reduces.len() as u64 * all;
     let bytes_written: u64 = kernel
         .stores
         .iter()
         .map(|s| {
-            points_of(kernel, kernel.indices.vars(s.addr))
+            kernel.points_of(kernel.indices.vars(s.addr))
                 * u64::from(kernel.buffers[s.buffer as usize].elem.bytes())
         })
         .sum();
     let bytes_read: u64 = read.iter().sum();
     let busy = (tiling.grid(kernel) as f64 / profile.workers as f64).min(1.0);
-    let traffic = (bytes_read * passes + bytes_written) as f64 / profile.bandwidth / 1000.0;
+    let traffic = ((bytes_read + strided / 4) * passes + bytes_written) as f64 / profile.bandwidth / 1000.0;
     let arithmetic = (flops * passes) as f64 / profile.ops_per_ns / 1000.0;
     Cost { bytes_read, bytes_written, flops, us: traffic.max(arithmetic) / busy + profile.launch_us }
 }
 
-fn points_of(kernel: &Kernel, vars: u64) -> u64 {
-    let extents = kernel.indices.extents();
-    (0..kernel.reduced.len())
-        .filter(|&v| vars & (1 << v.min(63)) != 0)
-        .map(|v| extents[Var(v as u32).0 as usize] as u64)
-        .product()
+/// How many quarters of its bytes an access moves in vain because neighbours in the tile are not neighbours in memory.
+fn waste(kernel: &Kernel, tiling: &Tiling, addr: Expr, bytes: u32, profile: &Profile) -> u64 {
+    let step = |axis: usize| kernel.indices.coefficient(addr, tiling.axes[axis].var).unsigned_abs();
+    let Some(last) = tiling.axes.len().checked_sub(1) else { return 0 };
+    if step(last) <= 1 {
+        return 0;
+    }
+    let across = (0..last).any(|axis| step(axis) == 1 && tiling.axes[axis].extent >= 8);
+    let sector = if profile.machine.is_gpu() { 32 } else { 64 };
+    if across { 1 } else { 4 * (step(last).min(u64::from(sector / bytes)) - 1).min(7) }
 }

@@ -37,10 +37,18 @@ fn split(graph: &mut Graph, id: NodeId, combine: ReduceFn, dims: &[u8], profile:
     let reduced: i64 = dims.iter().map(|&d| ty.shape[usize::from(d)]).product();
     let rows = ty.numel() / reduced.max(1);
     let wanted = profile.workers as i64 * 4;
-    if rows * 2 > wanted || reduced < 2 * LEAST_PART {
+    // Where neighbours in memory are kept apart, one instance takes many rows side by side.
+    let inner_is_kept = ty.rank() > 0 && !dims.contains(&(ty.rank() as u8 - 1));
+    let (beside, least) = match (inner_is_kept, profile.machine.is_gpu()) {
+        (false, _) => (1, LEAST_PART),
+        (true, true) => (64, 64),
+        (true, false) => (256, (16384 / rows.clamp(1, 256)).max(64)),
+    };
+    let instances = (rows / beside).max(1);
+    if instances * 2 > wanted || reduced < 2 * least {
         return None;
     }
-    let most = (reduced / LEAST_PART).min((wanted + rows - 1) / rows.max(1));
+    let most = (reduced / least).min((wanted + instances - 1) / instances);
     let dim = *dims.iter().find(|&&d| ty.shape[usize::from(d)] >= 2)?;
     let size = ty.shape[usize::from(dim)];
     let parts = parts_of(size, most.min(size))?;

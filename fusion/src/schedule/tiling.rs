@@ -73,13 +73,14 @@ pub fn choose(kernel: &Kernel, machine: Machine) -> Tiling {
     }
 }
 
-/// Bytes per point of accesses that are contiguous along each variable.
+/// Bytes of accesses that are contiguous along each variable.
 fn contiguous_weights(kernel: &Kernel) -> Vec<u64> {
     let mut weights = vec![0; kernel.reduced.len()];
     for (expr, bytes) in kernel.accesses() {
+        let moved = u64::from(bytes) * kernel.points_of(kernel.indices.vars(expr));
         for (v, weight) in weights.iter_mut().enumerate() {
             if kernel.indices.coefficient(expr, Var(v as u32)).abs() == 1 {
-                *weight += u64::from(bytes);
+                *weight += moved;
             }
         }
     }
@@ -112,7 +113,7 @@ fn pointwise(kernel: &Kernel, machine: Machine, inner: Var, weights: &[u64]) -> 
     }
     axes.push(Axis { var: inner, extent: across });
     let size: u32 = axes.iter().map(|a: &Axis| a.extent).product();
-    Tiling { axes, looped: false, warps: (size / 256).clamp(1, 4) }
+    Tiling { axes, looped: false, warps: (size / 512).clamp(1, 4) }
 }
 
 /// Elements of a pointwise tile: large enough to amortise an instance, small enough to occupy the machine.
@@ -125,7 +126,7 @@ fn pointwise_target(kernel: &Kernel, machine: Machine) -> u32 {
         }
         Machine::Gpu { processors } => {
             let share = (points / (u64::from(processors) * 8)).next_power_of_two();
-            share.clamp(128, 1024) as u32
+            share.clamp(128, 2048) as u32
         }
     }
 }
@@ -151,7 +152,7 @@ fn row_reduction(kernel: &Kernel, machine: Machine, cols: Var) -> Tiling {
     let looped = others || width > i64::from(widest(machine));
     let across = match (looped, machine.is_gpu()) {
         (false, _) => power_up_to(width, widest(machine)),
-        (true, true) => power_up_to(width, 4096),
+        (true, true) => power_up_to(width, 16384),
         (true, false) => power_up_to(width, 8192),
     };
     let rows = (0..kernel.reduced.len()).rev().find(|&v| !kernel.reduced[v]).map(|v| Var(v as u32));
@@ -162,7 +163,9 @@ fn row_reduction(kernel: &Kernel, machine: Machine, cols: Var) -> Tiling {
     }
     axes.push(Axis { var: cols, extent: across });
     let size: u32 = axes.iter().map(|a: &Axis| a.extent).product();
-    Tiling { axes, looped, warps: (size / 512).next_power_of_two().clamp(1, 16) }
+    // Rows that are read several times stay in the cache only if few are under way: large blocks.
+    let most = if looped { 32 } else { 16 };
+    Tiling { axes, looped, warps: (size / 512).next_power_of_two().clamp(1, most) }
 }
 
 /// Rows of a tile that is `across` wide: short rows are taken together.

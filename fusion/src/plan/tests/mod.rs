@@ -250,6 +250,19 @@ fn gather_reads_by_index() {
 }
 
 #[test]
+fn cross_entropy_picks_from_a_softmax_that_is_never_stored() {
+    let mut g = G::new();
+    let x = g.input(0, &[6, 50]);
+    let ids: ValueRef = g.0.add(Op::Input(1), &[], [G::ty(&[6], Elem::I64)], None).into();
+    let p = g.softmax(x, 1);
+    let column = g.view(View::Reshape, ids, &[6, 1]);
+    let picked = g.0.add(Op::Gather { dim: 1 }, &[p, column], [G::ty(&[6, 1], Elem::F32)], None);
+    let plans = g.plans(&[picked.into()]);
+    plans.iter().for_each(check);
+    assert!(plans.iter().all(|p| p.kernel_count() == 1 && p.memory.bytes == 0));
+}
+
+#[test]
 fn scalars_and_rank_zero() {
     let mut g = G::new();
     let (x, y) = (g.input(0, &[]), g.input(1, &[]));
