@@ -37,6 +37,9 @@ impl<'c> Emitter<'c, '_> {
     /// A load of the block program, at a map.
     pub(super) fn load_tile(&mut self, op: &BlockOp, value: Value, map: &Map) -> Result<At<'c>> {
         let OpKind::Load { masked, other, .. } = op.kind else { return Err(llvm("not a load")) };
+        if let Some(at) = self.load_transposed(op, value, map)? {
+            return Ok(at);
+        }
         let elem = self.plan.program.ty(value).elem().unwrap_or(Elem::F32);
         let (Some(&ptr), Some(&offsets)) = (op.args.first(), op.args.get(1)) else {
             return Err(llvm("no address"));
@@ -50,11 +53,7 @@ impl<'c> Emitter<'c, '_> {
         floor = floor.max(self.block_levels[home]);
         let ty = self.ir.memory_type(elem);
         let index = Index::Offsets(offsets, pointer);
-        let transposed = if cond.is_none() { self.read_transposed(index, map, ty, floor)? } else { None };
-        let raw = match transposed {
-            Some(at) => at,
-            None => self.read(index, map, ty, Some((cond, floor)))?,
-        };
+        let raw = self.read(index, map, ty, Some((cond, floor)))?;
         self.at(raw.level);
         let loaded = At { v: self.widened(raw.v, elem)?, level: raw.level };
         match (cond, op.args.get(3).filter(|_| other)) {

@@ -89,6 +89,10 @@ pub(super) struct Emitter<'c, 'p> {
     lanes: Map,
     /// Number of choices of lanes so far.
     lane_choices: u32,
+    /// The bits that the region at hand unrolls for other reasons than its vector axis.
+    forced: Map,
+    /// Whether a block is being read to be transposed.
+    transposing: bool,
     memo: FxHashMap<Key, At<'c>>,
     /// Conjuncts of masks that hold at a level and inside.
     known: Vec<(Atom, usize)>,
@@ -129,6 +133,8 @@ pub(super) fn emit<'c>(cx: &'c Context, plan: &Plan<'_>, target: &Target) -> Res
         bound: vec![Bound::Free; plan.classes.len()],
         lanes: Map::new(),
         lane_choices: 0,
+        forced: Map::new(),
+        transposing: false,
         memo: FxHashMap::default(),
         known: Vec::new(),
         block_levels: vec![INSTANCE; plan.loops.len() + 1],

@@ -203,6 +203,7 @@ impl<'c> Emitter<'c, '_> {
         if !region.nest.lanes.is_empty() {
             self.bind_lanes(&region.nest.lanes);
         }
+        self.forced = region.forced.clone();
         let loops = &region.nest.loops;
         let last_is_vector = region.nest.vector_loop && !loops.is_empty();
         let plain = loops.len() - usize::from(last_is_vector);

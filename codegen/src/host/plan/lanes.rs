@@ -4,7 +4,11 @@ use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 use tilefuse_block::OpKind;
 
+use super::affine::Affine;
 use super::{Bit, Group, Map, Nest, ONE, Part, Plan, RegionId, SinkId, SinkKind};
+
+/// Vector instructions above which unrolling a whole block for transposition makes too much code.
+const CROSS_COST: u32 = 60;
 
 /// Bits that some access walks with strides 1, 2, 4, ...
 type Chain = SmallVec<[Bit; 6]>;
@@ -74,16 +78,18 @@ impl Plan<'_> {
     /// The bits that most accesses walk with strides 1, 2, 4 and so on.
     fn best_chain(&self, sinks: &[SinkId]) -> Chain {
         let mut votes: FxHashMap<Bit, (u32, Chain)> = FxHashMap::default();
+        let most = sinks.iter().map(|&s| self.sinks[s].bits.len()).max().unwrap_or(0);
         for &sink in sinks {
             let full = self.sinks[sink].bits.len();
             self.walk_sink(sink, &mut |value, map| {
                 if let Some(op) = self.pure_op(value).filter(|op| matches!(op.kind, OpKind::Load { .. })) {
-                    let weight = if map.len() >= full { 4 } else { 1 };
+                    let weight = if map.len() >= full && full == most { 4 } else { 1 };
                     self.vote(op, map, weight, &mut votes);
                 }
             });
             if let SinkKind::Store(op) = self.sinks[sink].kind {
-                self.vote(op, &self.sinks[sink].bits, 5, &mut votes);
+                let weight = if full == most { 9 } else { 1 };
+                self.vote(op, &self.sinks[sink].bits, weight, &mut votes);
             }
         }
         let best = votes.into_iter().max_by_key(|(bit, (weight, _))| (*weight, std::cmp::Reverse(*bit)));
@@ -99,6 +105,18 @@ impl Plan<'_> {
     ) {
         let Some(&offsets) = op.args.get(1) else { return };
         let affine = self.affine(offsets, map);
+        let chain = self.chain(&affine, map);
+        if let Some(&first) = chain.first() {
+            let entry = votes.entry(first).or_insert_with(|| (0, chain.clone()));
+            entry.0 += weight;
+            if chain.len() > entry.1.len() {
+                entry.1 = chain;
+            }
+        }
+    }
+
+    /// The bits with strides 1, 2, 4, ..., at most as many as a vector has lanes.
+    fn chain(&self, affine: &Affine, map: &[Bit]) -> Chain {
         let mut chain = Chain::new();
         while chain.len() < self.width as usize {
             let wanted = Some(1i64 << chain.len());
@@ -107,13 +125,28 @@ impl Plan<'_> {
                 None => break,
             }
         }
-        if let Some(&first) = chain.first() {
-            let entry = votes.entry(first).or_insert_with(|| (0, chain.clone()));
-            entry.0 += weight;
-            if chain.len() > entry.1.len() {
-                entry.1 = chain;
-            }
+        chain
+    }
+
+    /// The bits along which loads with strided lanes are contiguous, as many as there are lanes, if there are such
+    /// loads: unrolled, they let blocks be transposed in registers.
+    fn cross_bits(&self, sinks: &[SinkId], bits: &[Bit], lanes: &[Bit], reduced: &[Bit]) -> Map {
+        let mut found = Map::new();
+        let Some(&lane) = lanes.first() else { return found };
+        for &sink in sinks {
+            self.walk_sink(sink, &mut |value, map| {
+                let load = self.pure_op(value).filter(|op| matches!(op.kind, OpKind::Load { .. }));
+                let Some(&offsets) = load.and_then(|op| op.args.get(1)) else { return };
+                let affine = self.affine(offsets, map);
+                let chain = self.chain(&affine, map);
+                let strided = !matches!(affine.stride(lane), Some(0 | 1));
+                let usable = |b: &Bit| bits.contains(b) && !lanes.contains(b) && !reduced.contains(b);
+                if strided && found.is_empty() && chain.len() >= lanes.len() && chain.iter().all(usable) {
+                    found = chain.iter().copied().take(lanes.len()).collect();
+                }
+            });
         }
+        found
     }
 
     /// Lanes among the parallel bits of a group, if it is better vectorised along them.
@@ -169,7 +202,15 @@ impl Plan<'_> {
             true => self.region_lanes(&sinks, &bits, &reduced),
             false => Map::new(),
         };
-        let unroll = self.region_unroll(&sinks, &axes, &lanes, &reduced, forced);
+        let cost = sinks.iter().map(|&s| self.sink_cost(s)).max().unwrap_or(0);
+        let cross =
+            if cost <= CROSS_COST { self.cross_bits(&sinks, &bits, &lanes, &reduced) } else { Map::new() };
+        let unroll = match cross.is_empty() {
+            true => self.region_unroll(&sinks, &axes, &lanes, &reduced, forced),
+            false => Map::new(),
+        };
+        let strip = |axis: Map| axis.into_iter().filter(|b| !cross.contains(b)).collect::<Map>();
+        let axes: Vec<Map> = axes.into_iter().map(strip).filter(|axis| !axis.is_empty()).collect();
         let is_reduced = |axis: &Map| axis.iter().any(|b| reduced.contains(b));
         let (combined, free): (Vec<Map>, Vec<Map>) = axes.into_iter().partition(is_reduced);
         let free = self.nest(&free, lanes.clone(), unroll.clone());
@@ -182,6 +223,7 @@ impl Plan<'_> {
             unroll,
             lanes,
         };
+        self.regions[id].forced = cross;
         self.add_unroll(id, forced);
     }
 

@@ -1,7 +1,6 @@
 //! Whole programs.
 
 use super::*;
-use tilefuse_block::Elem;
 
 #[test]
 fn adds_vectors() {
@@ -127,5 +126,196 @@ kernel @reverse(%x: ptr<i32>) {
 }";
     let data = Arg::buffer(i32::wrap((0..64).collect()));
     check_text(text, &[data], [1, 1, 1], 0.0);
-    let _ = Elem::I32;
+}
+
+/// `y = xᵀ + z` in tiles of 32 by 64 with masks, for a matrix that they do not divide.
+#[test]
+fn transposes_with_masks() {
+    let text = "
+kernel @transpose_add(%x: ptr<f32>, %z: ptr<f32>, %y: ptr<f32>) {
+  %p = program_id 0
+  %two = const 2 : i32
+  %pr = map div_trunc %p, %two
+  %pc = map rem_trunc %p, %two
+  %er = const 32 : i32
+  %ec = const 64 : i32
+  %r0 = map mul %pr, %er
+  %c0 = map mul %pc, %ec
+  %r = range 0 32
+  %c = range 0 64
+  %r0s = splat %r0 [32]
+  %c0s = splat %c0 [64]
+  %rows = map add %r0s, %r
+  %cols = map add %c0s, %c
+  %m = const 50 : tile<32xi32>
+  %n = const 101 : tile<64xi32>
+  %rm = map lt %rows, %m
+  %cm = map lt %cols, %n
+  %rme = expand_dims %rm axis 1
+  %rmb = broadcast %rme [32, 64]
+  %cme = expand_dims %cm axis 0
+  %cmb = broadcast %cme [32, 64]
+  %mask = map and %rmb, %cmb
+  %re = expand_dims %rows axis 1
+  %rb = broadcast %re [32, 64]
+  %ce = expand_dims %cols axis 0
+  %cb = broadcast %ce [32, 64]
+  %ns = const 101 : tile<32x64xi32>
+  %ms = const 50 : tile<32x64xi32>
+  %ro = map mul %rb, %ns
+  %to = map add %ro, %cb
+  %co = map mul %cb, %ms
+  %from = map add %co, %rb
+  %v = load %x, %from, mask %mask
+  %w = load %z, %to, mask %mask
+  %d = map add %v, %w
+  store %y, %to, %d, mask %mask
+}";
+    check_text(text, &[f32s(5050), f32s(5050), f32s(5050)], [4, 1, 1], 0.0);
+}
+
+#[test]
+fn takes_softmax_in_place() {
+    let text = "
+kernel @softmax(%x: ptr<f32>) {
+  %row = program_id 0
+  %o0 = range 0 128
+  %stride = const 100 : i32
+  %base = map mul %row, %stride
+  %b = splat %base [128]
+  %o = map add %b, %o0
+  %n = const 100 : tile<128xi32>
+  %m = map lt %o0, %n
+  %v = load %x, %o, mask %m
+  %max = reduce max %v axis 0 mask %m
+  %mb = splat %max [128]
+  %d = map sub %v, %mb
+  %e = map exp %d
+  %sum = reduce sum %e axis 0 mask %m
+  %sb = splat %sum [128]
+  %q = map div %e, %sb
+  store %x, %o, %q, mask %m
+}";
+    check_text(text, &[f32s(300)], [3, 1, 1], 1e-6);
+}
+
+/// Carried tiles that change places, one of them transposed: they cannot be written where they are read.
+#[test]
+fn exchanges_carried_tiles() {
+    let text = "
+kernel @exchange(%x: ptr<i32>, %y: ptr<i32>, %z: ptr<i32>) {
+  %r = range 0 256
+  %o = reshape %r [16, 16]
+  %a0 = load %x, %o
+  %b0 = load %y, %o
+  %lo = const 0 : i32
+  %hi = const 3 : i32
+  %step = const 1 : i32
+  %one = const 1 : tile<16x16xi32>
+  %a, %b = for %i in %lo..%hi step %step with (%p = %a0, %q = %b0) {
+    %t = permute %p [1, 0]
+    %u = map add %t, %one
+    yield %q, %u
+  }
+  store %z, %o, %a
+  %w = map sub %a, %b
+  store %y, %o, %w
+}";
+    let numbers = |k: i32| Arg::buffer(i32::wrap((0..256).map(|i| i * k).collect()));
+    check_text(text, &[numbers(1), numbers(-7), numbers(0)], [1, 1, 1], 0.0);
+}
+
+/// Memory of which the next page cannot be touched.
+struct Edge {
+    start: *mut u8,
+    page: usize,
+}
+
+impl Edge {
+    fn new() -> Edge {
+        let page = 4096;
+        let (rights, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+        // SAFETY: two new pages, of which the second loses all rights.
+        unsafe {
+            let start: *mut u8 = libc::mmap(std::ptr::null_mut(), 2 * page, rights, flags, -1, 0).cast();
+            assert_eq!(libc::mprotect(start.add(page).cast(), page, libc::PROT_NONE), 0);
+            Edge { start, page }
+        }
+    }
+
+    /// The address `bytes` before the forbidden page.
+    fn last(&self, bytes: usize) -> u64 {
+        self.start as u64 + (self.page - bytes) as u64
+    }
+}
+
+impl Drop for Edge {
+    fn drop(&mut self) {
+        // SAFETY: the pages are ours.
+        unsafe { libc::munmap(self.start.cast(), 2 * self.page) };
+    }
+}
+
+#[test]
+fn leaves_masked_off_memory_alone() {
+    for elem in ["f32", "f64", "bf16", "f16", "u8", "bool", "i64"] {
+        for offsets in ["%r", "%twice"] {
+            let text = format!(
+                "
+kernel @copy(%x: ptr<{elem}>, %y: ptr<{elem}>, %n: i32) {{
+  %r = range 0 64
+  %twice = map add %r, %r
+  %s = splat %n [64]
+  %m = map lt {offsets}, %s
+  %v = load %x, {offsets}, mask %m
+  store %y, {offsets}, %v, mask %m
+}}"
+            );
+            let program: Program = text.trim().parse().unwrap();
+            let size = program.ty(program.params[0].value).pointee().unwrap().bytes() as usize;
+            for isa in ISAS {
+                let kernel = HostKernel::compile(&program, &HostOptions { isa }).unwrap();
+                let (x, y) = (Edge::new(), Edge::new());
+                for n in [0usize, 1, 15, 17, 41] {
+                    // SAFETY: the first `n` elements from these addresses are ours, and the program takes no others.
+                    unsafe {
+                        kernel.run(&[x.last(n * size), y.last(n * size), n as u64], [1, 1, 1], &Serial)
+                    };
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn refuses_damaged_objects() {
+    let text = "kernel @f(%x: ptr<f32>) {\n  %o = const 0 : i32\n  %v = load %x, %o\n  store %x, %o, %v\n}";
+    let kernel = HostKernel::compile(&text.parse().unwrap(), &HostOptions::default()).unwrap();
+    let options = HostOptions::default();
+    let bytes = kernel.object();
+    for len in 0..bytes.len().min(600) {
+        assert!(HostKernel::load(&bytes[..len], &options).is_err(), "{len} bytes");
+    }
+    assert!(HostKernel::load(bytes, &HostOptions { isa: Isa::Baseline }).is_err());
+    assert!(HostKernel::load(bytes, &options).is_ok());
+}
+
+#[test]
+fn names_what_it_refuses() {
+    let text = "kernel @f(%x: ptr<f32>) {\n  %o = const 0 : i32\n  %v = load %x, %o\n  store %x, %o, %v\n}";
+    let mut program: Program = text.parse().unwrap();
+    program.body.ops.remove(0);
+    let error = HostKernel::compile(&program, &HostOptions::default()).unwrap_err();
+    assert!(matches!(error, crate::Error::Invalid { .. }), "{error}");
+}
+
+#[test]
+fn compiles_on_many_threads() {
+    let text = "kernel @f(%x: ptr<f32>) {\n  %o = range 0 64\n  %v = load %x, %o\n  %w = map exp %v\n  store %x, %o, %w\n}";
+    let program: Program = text.parse().unwrap();
+    std::thread::scope(|scope| {
+        for _ in 0..8 {
+            scope.spawn(|| check(&program, &[f32s(64)], [1, 1, 1], 1e-6));
+        }
+    });
 }
