@@ -1,6 +1,6 @@
 """Exports TorchScript files of models with random weights, and a manifest for `tilefuse compare --manifest`.
 
-usage: export_torchscript.py FOLDER [NAME ...]
+usage: [DEVICE=cuda] export_torchscript.py FOLDER [NAME ...]
 Needs torch, torchvision, timm and transformers; a model whose package is missing is left out with a line that says so.
 """
 import json, os, sys, warnings
@@ -42,6 +42,7 @@ def hf(model, config, key, vocab, length=64, **options):
     return make
 
 
+DEVICE = os.environ.get("DEVICE", "cpu")
 EAGER = dict(attn_implementation="eager")
 MODELS = {
     "tv_resnet18": vision("resnet18"),
@@ -77,8 +78,8 @@ MODELS = {
 def example(spec):
     shape = [int(n) for n in spec[spec.index("[") + 1:spec.index("]")].split(",")]
     if spec.startswith("i64"):
-        return torch.randint(0, int(spec.rstrip("}").split("..")[1]), shape)
-    return torch.randn(shape)
+        return torch.randint(0, int(spec.rstrip("}").split("..")[1]), shape, device=DEVICE)
+    return torch.randn(shape, device=DEVICE)
 
 
 def main():
@@ -88,7 +89,7 @@ def main():
         for name in names:
             try:
                 model, specs = MODELS[name]()
-                model = model.eval()
+                model = model.eval().to(DEVICE)
                 with torch.no_grad():
                     traced = torch.jit.trace(model, tuple(example(s) for s in specs), check_trace=False)
                 path = os.path.join(os.path.abspath(folder), f"{name}.pt")

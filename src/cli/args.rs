@@ -116,6 +116,8 @@ pub fn main() -> ExitCode {
             return ExitCode::from(if error.use_stderr() { 2 } else { 0 });
         }
     };
+    // TorchScript's own fuser runs kernels that a capture cannot see.
+    tch::jit::set_tensor_expr_fuser_enabled(false);
     let result = quietly(|| match cli.command {
         Command::Compare(args) => run_compare(&args),
         Command::Explain(args) => run_explain(&args),

@@ -89,7 +89,7 @@ pub(crate) fn compile(
     let target = target_of(&graph)?;
     let plan = tilefuse_fusion::plan::plan(&graph, &profile(target)?)?;
     report.plan_ms = millis(start.elapsed());
-    let kernels = kernels(&plan.programs, target, &mut report)?;
+    let (plan, kernels) = fitting(&graph, plan, target, &mut report)?;
     let slots = Slots::of(&plan);
     let calls = std::mem::take(&mut trace.calls);
     let runs = Runs { plan: &plan, slots: &slots, calls: calls.into_iter().map(Some).collect() }.all()?;
@@ -117,6 +117,31 @@ pub(crate) fn compile(
         plan,
         pool: std::sync::Mutex::new(Vec::new()),
     })
+}
+
+/// Kernels of a plan; where a tile does not fit in the registers, those of a plan with smaller tiles.
+fn fitting(
+    graph: &Graph,
+    mut plan: Plan,
+    target: Target,
+    report: &mut CompileReport,
+) -> Result<(Plan, Vec<Kernel>), Error> {
+    let mut profile = profile(target)?;
+    loop {
+        match kernels(&plan.programs, target, report) {
+            Err(Error::Codegen(tilefuse_codegen::Error::TileTooLarge {
+                program,
+                resource,
+                needed,
+                limit,
+            })) => {
+                let error = tilefuse_codegen::Error::TileTooLarge { program, resource, needed, limit };
+                profile = profile.with_smaller_tiles().ok_or(Error::Codegen(error))?;
+                plan = tilefuse_fusion::plan::plan(graph, &profile)?;
+            }
+            other => return Ok((plan, other?)),
+        }
+    }
 }
 
 /// The one device that kernels of a graph run on.
@@ -252,7 +277,20 @@ pub(crate) fn gpu_programs(
         return Err(Error::RunsEager(refusal.to_string()));
     }
     let graph = primitive(&convert(&trace)?.recording)?;
-    Ok(tilefuse_fusion::plan::plan(&graph, &Profile::gpu(132, 4200.0))?.programs)
+    let mut profile = Profile::gpu(132, 4200.0);
+    loop {
+        let programs = tilefuse_fusion::plan::plan(&graph, &profile)?.programs;
+        let too_large = |p| matches!(fits(p), Err(tilefuse_codegen::Error::TileTooLarge { .. }));
+        match profile.with_smaller_tiles() {
+            Some(smaller) if programs.iter().any(too_large) => profile = smaller,
+            _ => return Ok(programs),
+        }
+    }
+}
+
+fn fits(program: &tilefuse_block::Program) -> tilefuse_codegen::Result<()> {
+    use tilefuse_codegen::ptx::{PtxOptions, Target, compile_ptx};
+    compile_ptx(program, Target::Sm90a, &PtxOptions::default()).map(|_| ())
 }
 
 /// From a recording to the primitive graph.

@@ -85,10 +85,12 @@ fn gelu(cx: &mut Cx, call: &Call<'_>) -> Option<ValueRef> {
             let cube = cx.map(ScalarFn::Mul, &[square, x])?;
             let small = cx.map_number(ScalarFn::Mul, cube, 0.044_715)?;
             let sum = cx.map(ScalarFn::Add, &[x, small])?;
-            let factor = std::f64::consts::SQRT_2 * std::f64::consts::FRAC_2_SQRT_PI * 0.5;
+            // (1 + tanh(u)) / 2 = 1 / (1 + exp(-2 u)): one exponential, and no cancellation for negative x.
+            let factor = -std::f64::consts::SQRT_2 * std::f64::consts::FRAC_2_SQRT_PI;
             let scaled = cx.map_number(ScalarFn::Mul, sum, factor)?;
-            let inner = cx.map(ScalarFn::Tanh, &[scaled])?;
-            gelu_of(cx, x, inner)
+            let exponential = cx.map(ScalarFn::Exp, &[scaled])?;
+            let below = cx.map_number(ScalarFn::Add, exponential, 1.0)?;
+            cx.map(ScalarFn::Div, &[x, below])
         }),
         _ => None,
     }

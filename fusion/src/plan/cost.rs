@@ -39,12 +39,23 @@ impl Profile {
     pub fn gpu(processors: u32, bandwidth: f64) -> Profile {
         let n = f64::from(processors.max(1));
         Profile {
-            machine: Machine::Gpu { processors: processors.max(1) },
+            machine: Machine::Gpu { processors: processors.max(1), shrink: 0 },
             bandwidth,
             ops_per_ns: 128.0 * 1.6 * n,
             launch_us: 3.0,
             workers: u64::from(processors.max(1)) * 2,
         }
+    }
+}
+
+impl Profile {
+    /// The same machine with smaller tiles, or `None` where they cannot be smaller.
+    pub fn with_smaller_tiles(mut self) -> Option<Profile> {
+        match &mut self.machine {
+            Machine::Gpu { shrink, .. } if *shrink < 4 => *shrink += 1,
+            _ => return None,
+        }
+        Some(self)
     }
 }
 

@@ -21,6 +21,8 @@ pub enum Machine {
     Gpu {
         /// Streaming multiprocessors.
         processors: u32,
+        /// How often the largest tiles are halved, because larger ones did not fit in the registers.
+        shrink: u32,
     },
 }
 

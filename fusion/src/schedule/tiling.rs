@@ -124,9 +124,9 @@ fn pointwise_target(kernel: &Kernel, machine: Machine) -> u32 {
             let share = (points / (u64::from(threads) * 8)).next_power_of_two();
             share.clamp(256, 8192) as u32
         }
-        Machine::Gpu { processors } => {
+        Machine::Gpu { processors, shrink } => {
             let share = (points / (u64::from(processors) * 8)).next_power_of_two();
-            share.clamp(128, 2048) as u32
+            (share.clamp(128, 2048) as u32 >> shrink).max(32)
         }
     }
 }
@@ -143,7 +143,10 @@ fn two_way(kernel: &Kernel, machine: Machine, outer: Var, inner: Var) -> Tiling 
 
 /// Columns that a tile can span without a loop.
 fn widest(machine: Machine) -> u32 {
-    if machine.is_gpu() { 16384 } else { 65536 }
+    match machine {
+        Machine::Gpu { shrink, .. } => (16384 >> shrink).max(1024),
+        Machine::Host { .. } => 65536,
+    }
 }
 
 fn row_reduction(kernel: &Kernel, machine: Machine, cols: Var) -> Tiling {
@@ -152,7 +155,7 @@ fn row_reduction(kernel: &Kernel, machine: Machine, cols: Var) -> Tiling {
     let looped = others || width > i64::from(widest(machine));
     let across = match (looped, machine.is_gpu()) {
         (false, _) => power_up_to(width, widest(machine)),
-        (true, true) => power_up_to(width, 16384),
+        (true, true) => power_up_to(width, widest(machine) / 2),
         (true, false) => power_up_to(width, 8192),
     };
     let rows = (0..kernel.reduced.len()).rev().find(|&v| !kernel.reduced[v]).map(|v| Var(v as u32));
@@ -164,8 +167,8 @@ fn row_reduction(kernel: &Kernel, machine: Machine, cols: Var) -> Tiling {
     axes.push(Axis { var: cols, extent: across });
     let size: u32 = axes.iter().map(|a: &Axis| a.extent).product();
     // Rows that are read several times stay in the cache only if few are under way: large blocks.
-    let most = if looped { 32 } else { 16 };
-    Tiling { axes, looped, warps: (size / 512).next_power_of_two().clamp(1, most) }
+    let warps = if looped { size / 256 } else { size / 512 };
+    Tiling { axes, looped, warps: warps.next_power_of_two().clamp(1, if looped { 32 } else { 16 }) }
 }
 
 /// Rows of a tile that is `across` wide: short rows are taken together.
@@ -173,7 +176,7 @@ fn rows_of_tile(kernel: &Kernel, machine: Machine, across: u32) -> u32 {
     let rows = kernel.parallel_points().max(1) as u64;
     let (size, workers) = match machine {
         Machine::Host { threads } => (256, u64::from(threads) * 2),
-        Machine::Gpu { processors } => (1024, u64::from(processors) * 8),
+        Machine::Gpu { processors, shrink } => (1024 >> shrink.min(3), u64::from(processors) * 8),
     };
     let enough = (rows / workers).max(1);
     let enough = if enough.is_power_of_two() { enough } else { enough.next_power_of_two() / 2 };
@@ -182,7 +185,10 @@ fn rows_of_tile(kernel: &Kernel, machine: Machine, across: u32) -> u32 {
 
 /// A reduction along a variable that is not contiguous, for many contiguous parallel elements.
 fn columns(kernel: &Kernel, machine: Machine, reduced: Var, inner: Var) -> Tiling {
-    let (deep, wide) = if machine.is_gpu() { (32, 64) } else { (64, 256) };
+    let (deep, wide) = match machine {
+        Machine::Gpu { shrink, .. } => ((64 >> shrink).max(4), 64),
+        Machine::Host { .. } => (64, 256),
+    };
     let single = kernel.reduced.iter().filter(|&&r| r).count() == 1;
     let across = power_up_to(extent(kernel, inner), wide);
     let down = power_up_to(extent(kernel, reduced), deep * (wide / across));
