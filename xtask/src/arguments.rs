@@ -8,7 +8,8 @@ usage: cargo xtask TASK
 
   setup              find or install libtorch 2.11, LLVM 22, a C++20 compiler and ptxas
   demo [MODEL] ...   set up, build, then compare a fused model with eager and explain its plan
-                     (GPT-2 where no model is named; what follows goes to `tilefuse compare`)
+                     (GPT-2 where no model is named; what follows goes to `tilefuse compare` and
+                     `tilefuse explain`)
   test [ARG]...      set up, then run every test; arguments go to `cargo test`
   ptxas [--all] [--program FILE | --from DIR]
                      assemble every kernel of the model zoo for sm_80 and sm_90a; fails on register spills.
@@ -23,7 +24,7 @@ usage: cargo xtask TASK
 pub(crate) enum Task {
     Help,
     Setup,
-    /// Arguments of `tilefuse compare`, the model first.
+    /// Arguments of `tilefuse compare` and `explain`, the model first.
     Demo(Vec<String>),
     /// Arguments of `cargo test`.
     Test(Vec<String>),

@@ -9,7 +9,7 @@ use crate::setup::setup;
 use crate::workspace::Workspace;
 
 /// Sets up, builds with optimisation, compares the model with eager and explains its plan. `arguments` are
-/// those of `tilefuse compare`, the model first.
+/// those of `tilefuse compare` and `explain`, the model first.
 pub(crate) fn demo(workspace: &Workspace, arguments: &[String]) -> Result<()> {
     setup(workspace)?;
     run(workspace.cargo().args(["build", "--release", "--package", "tilefuse", "--bin", "tilefuse"]))?;
