@@ -6,7 +6,7 @@ use tch::Tensor;
 
 use crate::Error;
 
-/// The highest rank whose sizes and strides [`RawMeta`] and [`Expect`] hold.
+/// The highest rank whose sizes and strides `RawMeta` and `Expect` hold.
 pub const MAX_RANK: usize = 8;
 
 /// A libtorch tensor handle: `at::Tensor *`, as tch holds it.

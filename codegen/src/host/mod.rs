@@ -1,7 +1,7 @@
 //! Block programs as code for this machine's processor.
 //!
-//! [`HostKernel::compile`] plans the loops of a program ([`plan`]), builds them with LLVM ([`emit`]) and loads the
-//! object ([`object`]); [`HostKernel::load`] takes the bytes of [`HostKernel::object`] and starts without LLVM.
+//! [`HostKernel::compile`] plans the loops of a program (`plan`), builds them with LLVM (`emit`) and loads the
+//! object (`object`); [`HostKernel::load`] takes the bytes of [`HostKernel::object`] and starts without LLVM.
 
 mod emit;
 mod object;

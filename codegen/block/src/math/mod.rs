@@ -2,7 +2,7 @@
 //!
 //! [`expand_math`] rewrites every operation of [`Level::Math`] into sums, products, fused multiply-adds, quotients,
 //! square roots, comparisons and bit operations, each with one exact meaning, so that every target gives the same
-//! bits. The same formulas, written once over the traits of [`emit`], are computed directly by [`eval_f32`] and
+//! bits. The same formulas, written once over the traits of `emit`, are computed directly by [`eval_f32`] and
 //! [`eval_f64`].
 //!
 //! `f16` and `bf16` are computed in `f32` and rounded once.
