@@ -34,7 +34,8 @@ fn differs(ours: f64, theirs: f64, elem: Elem) -> bool {
     if ours == theirs {
         return false;
     }
-    !((ours - theirs).abs() <= tolerance * theirs.abs().max(0.25)) || theirs.is_infinite()
+    let error = (ours - theirs).abs();
+    error.is_nan() || error > tolerance * theirs.abs().max(0.25) || theirs.is_infinite()
 }
 
 /// The first element that differs, in words.
