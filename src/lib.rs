@@ -20,6 +20,8 @@ mod engine;
 mod error;
 mod explain;
 mod fused;
+#[doc(hidden)]
+pub mod random;
 pub mod torch;
 
 pub use engine::{CompileReport, Target};

@@ -32,6 +32,9 @@ enum Command {
     /// Write the PTX of every kernel of the zoo to a folder.
     #[command(hide = true)]
     DumpPtx(DumpArgs),
+    /// Compare random tensor programs, fused and eager.
+    #[command(hide = true)]
+    Random(super::random::Args),
 }
 
 /// Which model, on what.
@@ -127,6 +130,7 @@ pub fn main() -> ExitCode {
             Ok(())
         }
         Command::DumpPtx(args) => super::dump::run(&args.target, &args.out, &args.prefix),
+        Command::Random(args) => super::random::run(&args),
     });
     match result {
         Ok(()) => ExitCode::SUCCESS,

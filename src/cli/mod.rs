@@ -7,6 +7,7 @@ mod dump;
 mod inputs;
 mod manifest;
 mod model;
+mod random;
 mod report;
 
 use std::process::ExitCode;

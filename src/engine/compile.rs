@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use tch::Tensor;
 use tilefuse_fusion::plan::{Plan, Profile, Step, StepKind};
-use tilefuse_fusion::{Device, Graph, NodeId, Op, TensorType, ValueRef};
+use tilefuse_fusion::{Device, Graph, NodeId, Op, Recording, TensorInfo, TensorType, ValueRef};
 
 use super::convert::convert;
 use super::guard::Signature;
@@ -63,6 +63,8 @@ pub(crate) struct Compiled {
     pub(crate) runs: Vec<Run>,
     pub(crate) slots: Slots,
     pub(crate) outputs: Vec<TensorSource>,
+    /// Types of the outputs that are copied into memory of their own.
+    pub(crate) copied: Vec<Option<TensorType>>,
     pub(crate) updates: Vec<(Slot, TensorSource)>,
     pub(crate) params: Tensors,
     pub(crate) param_expects: Vec<Expect>,
@@ -93,7 +95,7 @@ pub(crate) fn compile(
     let slots = Slots::of(&plan);
     let calls = std::mem::take(&mut trace.calls);
     let runs = Runs { plan: &plan, slots: &slots, calls: calls.into_iter().map(Some).collect() }.all()?;
-    let outputs = plan.outputs.iter().map(|p| slots.source(&plan.graph, p)).collect::<Result<_, _>>()?;
+    let outputs = plan.outputs.iter().map(|p| slots.source(&plan.graph, p)).collect::<Result<Vec<_>, _>>()?;
     let updates = plan
         .updates
         .iter()
@@ -107,6 +109,7 @@ pub(crate) fn compile(
         target,
         kernels,
         runs,
+        copied: copied(&plan.graph, &outputs, &converted.recording),
         outputs,
         updates,
         slots,
@@ -142,6 +145,23 @@ fn fitting(
             other => return Ok((plan, other?)),
         }
     }
+}
+
+/// The types of the outputs that are copied: those found in memory of the caller, of the model or of another output
+/// though eager's are not, and those that do not have the strides of eager's.
+fn copied(graph: &Graph, outputs: &[TensorSource], recording: &Recording) -> Vec<Option<TensorType>> {
+    let eager: Vec<_> = recording.outputs.iter().filter_map(|t| recording.tensors.get(t.0 as usize)).collect();
+    let aliased = |at: usize| graph.aliases.get(at).is_some_and(Option::is_some);
+    let copy = |(at, info): (usize, &&TensorInfo)| {
+        let source = outputs.get(at).filter(|_| !aliased(at))?;
+        let foreign = matches!(source.slot, Slot::Input(_) | Slot::Param(_) | Slot::Const(_));
+        let shared = |other: usize| eager[other].storage != info.storage && outputs[other].slot == source.slot;
+        let strides = source.view.as_ref().map_or(&source.ty.strides, |v| &v.1);
+        let other_strides = info.ty.numel() > 0
+            && (0..info.ty.rank()).any(|d| info.ty.shape[d] != 1 && info.ty.strides[d] != strides[d]);
+        (foreign || other_strides || (0..at).any(shared)).then(|| info.ty.clone())
+    };
+    eager.iter().enumerate().map(copy).collect()
 }
 
 /// The one device that kernels of a graph run on.

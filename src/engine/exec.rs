@@ -234,17 +234,33 @@ impl Frame<'_> {
 
     fn results(&mut self) -> Result<Vec<Tensor>, Error> {
         let mut outputs = Vec::with_capacity(self.compiled.outputs.len());
-        for source in &self.compiled.outputs {
+        for (source, copied) in self.compiled.outputs.iter().zip(&self.compiled.copied) {
             let tensor = self.tensor(source)?;
-            outputs.push(if matches!(source.slot, Slot::Const(_)) { tensor.copy() } else { tensor });
+            outputs.push(match copied {
+                Some(ty) => copy_as(&tensor, ty)?,
+                None => tensor,
+            });
         }
-        for (target, source) in &self.compiled.updates {
-            let value = self.tensor(source)?;
-            let mut target = self.owner(*target)?.shallow_clone();
-            tch::no_grad(|| target.copy_(&value));
-        }
+        self.write_back()?;
         self.alias(&mut outputs)?;
         Ok(outputs)
+    }
+
+    /// Gives inputs and parameters the values that eager leaves in them. A value that lies in one of them is read before
+    /// any is written.
+    fn write_back(&self) -> Result<(), Error> {
+        let several = self.compiled.updates.len() > 1;
+        let mut values: SmallVec<[Tensor; 4]> = SmallVec::new();
+        for (_, source) in &self.compiled.updates {
+            let value = self.tensor(source)?;
+            let foreign = matches!(source.slot, Slot::Input(_) | Slot::Param(_));
+            values.push(if several && foreign { value.copy() } else { value });
+        }
+        for ((target, _), value) in self.compiled.updates.iter().zip(&values) {
+            let mut target = self.owner(*target)?.shallow_clone();
+            tch::no_grad(|| target.copy_(value));
+        }
+        Ok(())
     }
 
     fn owner(&self, slot: Slot) -> Result<&Tensor, Error> {
@@ -280,6 +296,13 @@ impl Frame<'_> {
         }
         Ok(())
     }
+}
+
+/// A copy of a tensor in memory of its own, with the strides of a type.
+fn copy_as(tensor: &Tensor, ty: &tilefuse_fusion::TensorType) -> Result<Tensor, Error> {
+    let mut copy = empty_strided(&ty.shape, &ty.strides, ty.dtype.scalar_type(), device_id(ty.device))?;
+    tch::no_grad(|| copy.copy_(tensor));
+    Ok(copy)
 }
 
 fn same_strides(meta: &Meta, strides: &[i64]) -> bool {

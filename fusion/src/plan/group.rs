@@ -69,7 +69,8 @@ struct Planner<'a> {
     decisions: Vec<Decision>,
 }
 
-struct Strides<'a>(&'a Graph);
+/// How values lie in memory.
+pub(super) struct Strides<'a>(pub(super) &'a Graph);
 
 impl Layouts for Strides<'_> {
     fn strides(&self, value: ValueRef) -> (Dims, i64) {
@@ -135,10 +136,11 @@ impl<'a> Planner<'a> {
     }
 
     fn find_transparent(&mut self) {
+        let gathered = super::gather::bases(self.graph);
         for &id in &self.order {
             let transparent = match &self.graph.node(id).op {
                 Op::View(_) | Op::Scalar(_) | Op::Iota { .. } => true,
-                Op::Map(_) | Op::Cast => self.is_cheap(id),
+                Op::Map(_) | Op::Cast => !gathered.contains(&id) && self.is_cheap(id),
                 _ => false,
             };
             if transparent {
@@ -184,10 +186,16 @@ impl<'a> Planner<'a> {
         }
     }
 
+    /// Has no elements and is no libtorch call: it needs an address, but no step.
+    fn is_hollow(&self, id: NodeId) -> bool {
+        let node = self.graph.node(id);
+        !matches!(node.op, Op::Aten(_)) && node.outs.iter().all(|t| t.numel() == 0)
+    }
+
     fn start_units(&mut self) -> Result<(), PlanError> {
         self.connect();
         for id in self.order.clone() {
-            if !self.is_compute(id) {
+            if !self.is_compute(id) || self.is_hollow(id) {
                 continue;
             }
             self.unit_of.insert(id, self.units.len());
@@ -596,9 +604,19 @@ fn finish(
             }
         }
     }
+    own.extend(hollow_values(&graph, last.keys().copied()));
     let memory = memory::place(&lives, own);
     let steps = with_frees(&graph, kinds, &last, end);
     Ok(Plan { graph, programs, steps, outputs, updates, memory, decisions })
+}
+
+/// The values without elements that no step makes.
+fn hollow_values(graph: &Graph, named: impl Iterator<Item = ValueRef>) -> Vec<ValueRef> {
+    let made = |op: &Op| matches!(op, Op::Input(_) | Op::Param(_) | Op::Const(_) | Op::Aten(_));
+    let mut found: Vec<ValueRef> =
+        named.filter(|&v| graph.ty(v).numel() == 0 && !made(&graph.node(v.node).op)).collect();
+    found.sort_unstable();
+    found
 }
 
 fn with_frees(

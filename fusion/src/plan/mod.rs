@@ -4,6 +4,8 @@
 //! and must pay by the cost model; every edge keeps a [`Decision`]. Planning is deterministic.
 
 mod cost;
+mod empty;
+mod gather;
 mod group;
 mod memory;
 mod place;
@@ -196,6 +198,8 @@ pub enum PlanError {
 pub fn plan(graph: &Graph, profile: &Profile) -> Result<Plan, PlanError> {
     let mut graph = graph.clone();
     drop_aliased_outputs(&mut graph);
+    empty::drop_empty(&mut graph);
+    gather::store_sources(&mut graph);
     split_reductions(&mut graph, profile);
     group::plan(graph, profile)
 }

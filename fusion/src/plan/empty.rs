@@ -1,0 +1,77 @@
+//! Tensors without elements: nothing computes them, and nothing reads them.
+//!
+//! ```text
+//! %1 = map exp %0 : f32[0,3]        ->  %1 = scalar 0 : f32[0,3]
+//! %2 = reduce sum %1 [0] : f32[3]   ->  0, expanded to f32[3]
+//! %3 = concat %1 %4 0 : f32[2,3]    ->  %3 = concat %4 0 : f32[2,3]
+//! ```
+//! An empty value that a libtorch call or an output needs is only allocated.
+
+use tilefuse_block::Literal;
+
+use crate::graph::{Graph, NodeId, Op, ValueRef, View};
+use crate::types::{Dims, TensorType};
+
+/// Replaces what is empty, and what reads it.
+pub(super) fn drop_empty(graph: &mut Graph) {
+    let empty = |graph: &Graph, value: ValueRef| graph.ty(value).numel() == 0;
+    if !graph.ids().any(|id| graph.node(id).outs.iter().any(|t| t.numel() == 0)) {
+        return;
+    }
+    for id in graph.topological().unwrap_or_default() {
+        if is_source(&graph.node(id).op) {
+            continue;
+        }
+        if empty(graph, id.into()) {
+            allocate_only(graph, id);
+        } else if graph.operands(id).iter().any(|&v| empty(graph, v)) {
+            without_empty_operands(graph, id);
+        }
+    }
+    let updates = std::mem::take(&mut graph.updates);
+    graph.updates = updates.into_iter().filter(|u| !empty(graph, u.value)).collect();
+    graph.remove_unused();
+}
+
+fn is_source(op: &Op) -> bool {
+    matches!(op, Op::Input(_) | Op::Param(_) | Op::Const(_) | Op::Aten(_))
+}
+
+fn allocate_only(graph: &mut Graph, id: NodeId) {
+    let node = graph.node(id).clone();
+    let Some(ty) = node.outs.first() else { return };
+    let Some(elem) = ty.dtype.elem() else { return };
+    let hollow = graph.add(Op::Scalar(Literal::of(elem, 0.0)), &[], [ty.clone()], node.origin);
+    graph.replace_uses(id.into(), hollow.into());
+    graph.remove(id);
+}
+
+fn without_empty_operands(graph: &mut Graph, id: NodeId) {
+    let node = graph.node(id).clone();
+    let Some(ty) = node.outs.first() else { return };
+    let Some(elem) = ty.dtype.elem() else { return };
+    let replacement = match &node.op {
+        Op::Reduce { combine, .. } => filled(graph, combine.neutral(elem), ty, node.origin),
+        Op::View(View::Pad { fill, .. }) => filled(graph, *fill, ty, node.origin),
+        Op::Concat { .. } => {
+            let full: Vec<ValueRef> =
+                graph.operands(id).into_iter().filter(|&v| graph.ty(v).numel() > 0).collect();
+            graph.add(node.op.clone(), &full, [ty.clone()], node.origin).into()
+        }
+        _ => return,
+    };
+    graph.replace_uses(id.into(), replacement);
+    graph.remove(id);
+}
+
+/// A literal in every element.
+fn filled(graph: &mut Graph, literal: Literal, ty: &TensorType, origin: Option<u32>) -> ValueRef {
+    let form = |shape: &[i64]| TensorType::contiguous(ty.dtype, shape, ty.device);
+    let scalar = graph.add(Op::Scalar(literal), &[], [form(&[])], origin);
+    if ty.shape.is_empty() {
+        return scalar.into();
+    }
+    let ones = Dims::from_elem(1, ty.shape.len());
+    let ones = graph.add(Op::View(View::Reshape), &[scalar.into()], [form(&ones)], origin);
+    graph.add(Op::View(View::Expand), &[ones.into()], [ty.clone()], origin).into()
+}

@@ -1,0 +1,103 @@
+//! `tilefuse random`: random tensor programs, fused against eager.
+
+use std::path::PathBuf;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use tch::Device;
+
+use super::{Failure, report};
+use crate::random::{Outcome, Program, Tally, run_fused};
+
+/// Options of `tilefuse random`.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// How many programs.
+    #[arg(long, default_value_t = 1000)]
+    count: u64,
+    /// The first seed; the others follow.
+    #[arg(long, default_value_t = 0)]
+    seed: u64,
+    /// cpu, cuda or cuda:N.
+    #[arg(long, default_value = "cpu")]
+    device: String,
+    /// Threads that run programs.
+    #[arg(long, default_value_t = 1)]
+    jobs: usize,
+    /// Most runs to shrink one failing program.
+    #[arg(long, default_value_t = 300)]
+    tries: usize,
+    /// Run the program of this file instead.
+    #[arg(long, value_name = "FILE")]
+    replay: Option<PathBuf>,
+    /// Say each seed before it runs.
+    #[arg(long)]
+    trace: bool,
+    /// Print one JSON object.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Runs the command; differences end it with status 1.
+pub(crate) fn run(args: &Args) -> Result<(), Failure> {
+    let device = super::args::device(&args.device)?;
+    if let Some(path) = &args.replay {
+        return replay(path, args.seed, device);
+    }
+    let tally = all(args, device)?;
+    if args.json {
+        let text = serde_json::to_string(&tally).map_err(|e| Failure::usage(e.to_string()))?;
+        report::print(&text);
+    } else {
+        for failed in &tally.failed {
+            report::print(&format!("seed {}: {}\n{}", failed.seed, failed.difference, failed.program));
+        }
+        for (reason, (count, seed)) in &tally.eager {
+            report::print(&format!("eager {count}: {reason} (seed {seed})"));
+        }
+        report::print(&tally.summary());
+    }
+    if tally.failed.is_empty() { Ok(()) } else { Err(Failure { message: String::new(), status: 1 }) }
+}
+
+fn all(args: &Args, device: Device) -> Result<Tally, Failure> {
+    let progress = report::bar(args.count);
+    let next = AtomicU64::new(0);
+    let tally = Mutex::new(Tally::default());
+    std::thread::scope(|scope| {
+        for _ in 0..args.jobs.max(1) {
+            scope.spawn(|| {
+                let mut own = Tally::default();
+                loop {
+                    let at = next.fetch_add(1, Ordering::Relaxed);
+                    if at >= args.count {
+                        break;
+                    }
+                    let seed = args.seed.wrapping_add(at);
+                    if args.trace {
+                        eprintln!("seed {seed}");
+                    }
+                    if let Err(error) = own.run(seed, device, args.tries) {
+                        own.count_eager(&format!("not run: {error}"), 1, seed);
+                    }
+                    progress.inc(1);
+                }
+                tally.lock().unwrap_or_else(std::sync::PoisonError::into_inner).add(own);
+            });
+        }
+    });
+    progress.finish_and_clear();
+    Ok(tally.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner))
+}
+
+fn replay(path: &std::path::Path, seed: u64, device: Device) -> Result<(), Failure> {
+    let text = std::fs::read_to_string(path)
+        .map_err(|e| Failure::usage(format!("cannot read {}: {e}", path.display())))?;
+    let program: Program = text.parse().map_err(|e| Failure::usage(format!("{}: {e}", path.display())))?;
+    let ran = run_fused(&program, seed, device)?;
+    report::print(&format!("{ran:?}"));
+    match ran.outcome {
+        Outcome::Different(text) => Err(Failure { message: text, status: 1 }),
+        _ => Ok(()),
+    }
+}

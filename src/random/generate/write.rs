@@ -1,0 +1,84 @@
+//! Operators that write their argument, often through a view.
+
+use super::{Args, Fact, Generator, t};
+use crate::random::program::is_float;
+use crate::torch::Arg;
+
+pub(super) fn write(g: &mut Generator) -> Option<()> {
+    let base = g.any()?;
+    let target = if g.rng.chance(0.6) { view_of(g, base)? } else { base };
+    let fact = g.fact(target);
+    let (name, args, fact) = match g.rng.below(12) {
+        0 | 1 => {
+            let other = operand(g, target)?;
+            let name = *g.rng.pick(&["add_.Tensor", "sub_.Tensor", "mul_.Tensor"]);
+            (name, vec![t(target), t(other)], Fact::ROUNDED)
+        }
+        2 | 3 => {
+            let other = operand(g, target)?;
+            ("copy_", vec![t(target), t(other)], g.fact(other))
+        }
+        4 => ("fill_.Scalar", vec![t(target), Arg::Int(1)], Fact { exact: true, bound: Some(1.0) }),
+        5 => ("zero_", vec![t(target)], Fact { exact: true, bound: Some(0.0) }),
+        6 => ("add_.Scalar", vec![t(target), Arg::Int(1)], Fact::integers(fact.bound.map(|b| b + 1.0))),
+        7 => ("mul_.Scalar", vec![t(target), Arg::Int(-1)], fact),
+        8 => ("relu_", vec![t(target)], fact),
+        9 => {
+            let name = *g.rng.pick(&["sigmoid_", "tanh_", "silu_"]);
+            (name, vec![t(target)], Fact::ROUNDED)
+        }
+        10 => ("clamp_", vec![t(target), Arg::Int(-1), Arg::Int(1)], Fact { bound: fact.bound.map(|b| b.max(1.0)), ..fact }),
+        _ => {
+            let mask = g.input(&g.size(target), tch::Kind::Bool)?;
+            ("masked_fill_.Scalar", vec![t(target), t(mask), Arg::Int(2)], Fact { bound: fact.bound.map(|b| b.max(2.0)), ..fact })
+        }
+    };
+    store(g, target, name, args, fact)
+}
+
+/// A part of a value that shares its memory.
+fn view_of(g: &mut Generator, base: u32) -> Option<u32> {
+    let dim = g.dim(base)?;
+    let size = g.size(base)[dim as usize];
+    let fact = g.fact(base);
+    match g.rng.below(4) {
+        0 if size > 0 => {
+            let at = g.rng.range(0, size);
+            g.emit("select.int", vec![t(base), Arg::Int(dim), Arg::Int(at)], fact)
+        }
+        1 => g.emit("transpose.int", vec![t(base), Arg::Int(0), Arg::Int(dim)], fact),
+        2 => g.emit("view", vec![t(base), Arg::Ints(vec![-1])], fact),
+        _ => {
+            let start = g.rng.range(0, size + 1);
+            let end = g.rng.range(start, size + 1);
+            let step = *g.rng.pick(&[1, 1, 2]);
+            g.emit("slice.Tensor", vec![t(base), Arg::Int(dim), Arg::Int(start), Arg::Int(end), Arg::Int(step)], fact)
+        }
+    }
+}
+
+/// Another value that broadcasts into the target's shape and whose type may be written to it.
+fn operand(g: &mut Generator, target: u32) -> Option<u32> {
+    let other = g.partner(target)?;
+    let fits = super::pointwise::broadcast(&g.size(other), &g.size(target))? == g.size(target);
+    let rounded = is_float(g.kind(other)) && !is_float(g.kind(target));
+    (fits && !(rounded && (!g.exact(other) || g.traits.special))).then_some(other)
+}
+
+/// Adds a call that writes; where its result is not acceptable, what it wrote is undone.
+fn store(g: &mut Generator, target: u32, name: &str, args: Args, fact: Fact) -> Option<()> {
+    let before = g.tensor(target).copy();
+    if g.emit(name, args, fact).is_none() {
+        // The call was rejected before it wrote, or wrote what is too large.
+        let _ = g.tensor(target).shallow_clone().f_copy_(&before);
+        return None;
+    }
+    let kind = g.kind(target);
+    let storage = g.storage_of(target);
+    let aliases: Vec<u32> = g.values.iter().copied().filter(|&id| g.storage_of(id) == storage).collect();
+    for id in aliases {
+        let joined = g.fact(id).join(fact.settle(kind));
+        g.facts.insert(id, joined.settle(kind));
+    }
+    Some(())
+}

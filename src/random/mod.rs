@@ -1,0 +1,18 @@
+//! Random tensor programs: generated from a seed, run through libtorch, compared fused with eager, and shrunk.
+
+mod check;
+mod generate;
+mod judge;
+mod program;
+mod rng;
+mod shrink;
+mod tally;
+mod text;
+
+pub use check::{Model, Outcome, Subject, check};
+pub use generate::generate;
+pub use program::{Input, Mode, Named, OpCall, Program, Storage, Values, copies};
+pub use rng::Rng;
+pub use shrink::shrink;
+pub use tally::{Failed, Ran, Tally, run_fused};
+pub use text::ParseError;

@@ -1,0 +1,298 @@
+//! Tensor programs as data, and running them through libtorch.
+
+use std::collections::HashMap;
+
+use tch::{Device, Kind, Tensor};
+
+use super::rng::Rng;
+use crate::Error;
+use crate::torch::{Arg, Call, DeviceId, as_strided_of, empty_strided};
+
+/// What the elements of a storage are drawn from.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Values {
+    /// About standard normal, of magnitude below 3.5.
+    Normal,
+    /// Integers of `low..end`.
+    Ints(i64, i64),
+    /// As `Normal`, with a few NaN, infinities, zeros of both signs and denormals.
+    Special,
+    /// One value throughout.
+    Fill(f64),
+}
+
+/// Memory that inputs view.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Storage {
+    /// Element type.
+    pub kind: Kind,
+    /// Number of elements.
+    pub len: i64,
+    /// What they are drawn from.
+    pub values: Values,
+}
+
+/// A view of a storage that the program reads: an argument of the model, or a parameter that it holds.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Input {
+    /// The value's name.
+    pub id: u32,
+    /// The storage.
+    pub storage: usize,
+    /// Held by the model instead of passed to it.
+    pub param: bool,
+    /// Sizes.
+    pub sizes: Vec<i64>,
+    /// Strides, in elements.
+    pub strides: Vec<i64>,
+    /// First element.
+    pub offset: i64,
+}
+
+/// The name of a value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Named {
+    /// Unique in the program.
+    pub id: u32,
+    /// Whether every correct implementation computes the same bits: data movement, integers, comparisons of such
+    /// values, and floating-point arithmetic that does not round.
+    pub exact: bool,
+}
+
+/// A call of an operator.
+#[derive(Clone, Debug, PartialEq)]
+pub struct OpCall {
+    /// Operator and overload without the namespace: `add.Tensor`, `relu`.
+    pub name: String,
+    /// Leading arguments in schema order; tensors by name.
+    pub args: Vec<Arg<u32>>,
+    /// Results that are tensors, in order.
+    pub results: Vec<Named>,
+}
+
+impl OpCall {
+    /// Whether it writes its first argument.
+    pub fn in_place(&self) -> bool {
+        self.name.split('.').next().is_some_and(|op| op.ends_with('_'))
+    }
+
+    /// The values that it reads.
+    pub fn reads(&self) -> Vec<u32> {
+        self.args.iter().flat_map(|a| a.tensors().collect::<Vec<_>>()).collect()
+    }
+}
+
+/// A function from tensors to tensors in single-assignment form.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Program {
+    /// Memory of the inputs.
+    pub storages: Vec<Storage>,
+    /// Inputs and parameters.
+    pub inputs: Vec<Input>,
+    /// Calls in order.
+    pub ops: Vec<OpCall>,
+    /// Results.
+    pub outputs: Vec<Named>,
+}
+
+/// How a program is run.
+#[derive(Clone, Copy, Debug)]
+pub enum Mode<'a> {
+    /// As it is written.
+    Native,
+    /// All floating-point types replaced by `f64`.
+    Double,
+    /// As `Double`, and each rounded result is changed by a random relative error of the type that it has in a native
+    /// run: how large the rounding errors of a correct implementation may be.
+    Noisy(&'a HashMap<u32, Kind>),
+}
+
+impl Mode<'_> {
+    fn kind(self, kind: Kind) -> Kind {
+        match self {
+            Mode::Native => kind,
+            _ if is_float(kind) => Kind::Double,
+            _ => kind,
+        }
+    }
+}
+
+impl Program {
+    /// Draws the storages; equal seeds give equal values.
+    pub fn draw(&self, seed: u64, device: Device) -> Vec<Tensor> {
+        let mut rng = Rng::new(seed);
+        self.storages.iter().map(|s| draw(s, &mut rng.fork()).to_device(device)).collect()
+    }
+
+    /// The inputs and parameters in these storages.
+    pub fn views(&self, storages: &[Tensor]) -> Result<Vec<Tensor>, Error> {
+        let view = |input: &Input| match storages.get(input.storage) {
+            Some(storage) => as_strided_of(storage, &input.sizes, &input.strides, input.offset),
+            None => Err(Error::Torch(format!("%{} is in no storage", input.id))),
+        };
+        self.inputs.iter().map(view).collect()
+    }
+
+    /// Runs the program on its inputs and parameters, in the order of [`Program::inputs`].
+    pub fn run(&self, views: &[Tensor], mode: Mode<'_>) -> Result<Vec<Tensor>, Error> {
+        let env = self.run_all(views, mode)?;
+        let output = |o: &Named| env.get(&o.id).map(Tensor::shallow_clone).ok_or_else(|| unknown(o.id));
+        self.outputs.iter().map(output).collect()
+    }
+
+    /// As [`Program::run`], and returns every value.
+    pub fn run_all(&self, views: &[Tensor], mode: Mode<'_>) -> Result<HashMap<u32, Tensor>, Error> {
+        let ids = self.inputs.iter().map(|i| i.id);
+        let mut env: HashMap<u32, Tensor> = ids.zip(views.iter().map(Tensor::shallow_clone)).collect();
+        for op in &self.ops {
+            let results = op.run(&env, mode)?;
+            for (named, tensor) in op.results.iter().zip(results) {
+                if let (Mode::Noisy(kinds), false) = (mode, named.exact) {
+                    disturb(op, named.id, &tensor, kinds);
+                }
+                env.insert(named.id, tensor);
+            }
+        }
+        Ok(env)
+    }
+
+    /// Number of calls.
+    pub fn len(&self) -> usize {
+        self.ops.len()
+    }
+
+    /// Whether there are no calls.
+    pub fn is_empty(&self) -> bool {
+        self.ops.is_empty()
+    }
+}
+
+impl OpCall {
+    /// Calls the operator on values of `env`.
+    pub fn run(&self, env: &HashMap<u32, Tensor>, mode: Mode<'_>) -> Result<Vec<Tensor>, Error> {
+        let (op, overload) = self.name.split_once('.').unwrap_or((&self.name, ""));
+        let args: Vec<Arg<u32>> = self.args.iter().map(|a| in_mode(a, mode)).collect();
+        let call = Call::new(&format!("aten::{op}"), overload, &args)?;
+        let tensors =
+            self.reads().iter().map(|id| env.get(id).ok_or_else(|| unknown(*id))).collect::<Result<Vec<_>, _>>()?;
+        let results = call.run(&tensors)?;
+        if results.len() != self.results.len() {
+            let message = format!("{} has {} results, not {}", self.name, results.len(), self.results.len());
+            return Err(Error::Torch(message));
+        }
+        Ok(results.into_vec())
+    }
+}
+
+fn unknown(id: u32) -> Error {
+    Error::Torch(format!("%{id} is not defined"))
+}
+
+fn in_mode(arg: &Arg<u32>, mode: Mode<'_>) -> Arg<u32> {
+    match arg {
+        Arg::DType(code) => Arg::DType(kind_of(*code).map_or(*code, |k| code_of(mode.kind(k)))),
+        other => other.clone(),
+    }
+}
+
+/// Changes a fresh or written floating-point result by a relative error of its native type.
+fn disturb(op: &OpCall, id: u32, tensor: &Tensor, kinds: &HashMap<u32, Kind>) {
+    let view = !op.in_place() && tensor.is_floating_point() && is_view(op);
+    if view || !tensor.is_floating_point() || tensor.numel() == 0 {
+        return;
+    }
+    let epsilon = kinds.get(&id).map_or(0.0, |k| epsilon(*k));
+    let factor = (tensor.rand_like() - 0.5) * (2.0 * epsilon) + 1.0;
+    let _ = tensor.shallow_clone().f_mul_(&factor);
+}
+
+/// Whether the operator's result may be a view of its argument.
+pub(super) fn is_view(op: &OpCall) -> bool {
+    let name = op.name.split('.').next().unwrap_or_default();
+    VIEWS.contains(&name)
+}
+
+const VIEWS: &[&str] = &[
+    "view", "reshape", "permute", "transpose", "t", "expand", "slice", "select", "narrow", "unsqueeze", "squeeze",
+    "flatten", "split", "split_with_sizes", "chunk", "unbind", "contiguous", "to", "dropout", "movedim", "diagonal",
+    "expand_as", "view_as", "alias", "detach", "unflatten", "swapaxes",
+];
+
+/// Distance of 1 to the next number.
+fn epsilon(kind: Kind) -> f64 {
+    match kind {
+        Kind::Half => 2f64.powi(-10),
+        Kind::BFloat16 => 2f64.powi(-7),
+        Kind::Float => 2f64.powi(-23),
+        _ => 2f64.powi(-52),
+    }
+}
+
+/// Whether the type is one of `f16`, `bf16`, `f32`, `f64`.
+pub(super) fn is_float(kind: Kind) -> bool {
+    matches!(kind, Kind::Half | Kind::BFloat16 | Kind::Float | Kind::Double)
+}
+
+/// The types that programs compute in, by the name in their text and libtorch's number.
+pub(super) const KINDS: &[(&str, Kind, i8)] = &[
+    ("u8", Kind::Uint8, 0),
+    ("i8", Kind::Int8, 1),
+    ("i16", Kind::Int16, 2),
+    ("i32", Kind::Int, 3),
+    ("i64", Kind::Int64, 4),
+    ("f16", Kind::Half, 5),
+    ("f32", Kind::Float, 6),
+    ("f64", Kind::Double, 7),
+    ("bool", Kind::Bool, 11),
+    ("bf16", Kind::BFloat16, 15),
+];
+
+/// libtorch's number of a type.
+pub(super) fn code_of(kind: Kind) -> i8 {
+    KINDS.iter().find(|k| k.1 == kind).map_or(6, |k| k.2)
+}
+
+/// The type of libtorch's number.
+pub(super) fn kind_of(code: i8) -> Option<Kind> {
+    KINDS.iter().find(|k| k.2 == code).map(|k| k.1)
+}
+
+/// Copies of storages, as the mode has them.
+pub fn copies(storages: &[Tensor], mode: Mode<'_>) -> Vec<Tensor> {
+    let copy = |t: &Tensor| if mode.kind(t.kind()) == t.kind() { t.copy() } else { t.to_kind(Kind::Double) };
+    storages.iter().map(copy).collect()
+}
+
+fn draw(storage: &Storage, rng: &mut Rng) -> Tensor {
+    let len = usize::try_from(storage.len).unwrap_or(0);
+    let data: Vec<f64> = (0..len).map(|_| element(storage.values, rng)).collect();
+    let tensor = Tensor::from_slice(&data);
+    let kind = storage.kind;
+    // Drawn into memory of its own, so that its alignment is the allocator's.
+    match empty_strided(&[storage.len], &[1], code_of(kind), DeviceId::CPU) {
+        Ok(mut fresh) => {
+            fresh.copy_(&tensor);
+            fresh
+        }
+        Err(_) => tensor.to_kind(kind),
+    }
+}
+
+fn element(values: Values, rng: &mut Rng) -> f64 {
+    match values {
+        Values::Normal => normal(rng),
+        Values::Ints(low, end) => rng.range(low, end) as f64,
+        Values::Fill(x) => x,
+        Values::Special if rng.chance(0.9) => normal(rng),
+        Values::Special => {
+            *rng.pick(&[f64::NAN, f64::INFINITY, f64::NEG_INFINITY, 0.0, -0.0, 1e-40, -1e-40, 1.0, -1.0])
+        }
+    }
+}
+
+/// A sum of four uniform numbers, scaled to variance 1: bounded, and the same on every machine.
+fn normal(rng: &mut Rng) -> f64 {
+    let bits = rng.next();
+    let part = |shift: u32| f64::from((bits >> shift) as u16) / 65536.0;
+    (part(0) + part(16) + part(32) + part(48) - 2.0) * 3f64.sqrt()
+}

@@ -1,0 +1,181 @@
+//! Programs of many seeds through the fused path, and what became of them.
+
+use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use serde::Serialize;
+use tch::{Device, Tensor};
+
+use super::check::{Model, Outcome, Subject, check};
+use super::program::Program;
+use super::{generate, shrink};
+use crate::{Error, Fused, fuse};
+
+/// A fused program.
+struct FusedProgram(Fused<Model>);
+
+impl Subject for FusedProgram {
+    fn call(&self, inputs: &[Tensor]) -> Result<Vec<Tensor>, String> {
+        match catch_unwind(AssertUnwindSafe(|| self.0.call(inputs))) {
+            Ok(result) => result.map_err(|e| e.to_string()),
+            Err(panic) => Err(format!("panicked: {}", panic_text(panic.as_ref()))),
+        }
+    }
+}
+
+fn panic_text(panic: &(dyn std::any::Any + Send)) -> &str {
+    let text = panic.downcast_ref::<String>().map(String::as_str);
+    text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("?")
+}
+
+/// How one program ran.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Ran {
+    /// What the comparison says.
+    pub outcome: Outcome,
+    /// Operators captured.
+    pub captured: usize,
+    /// Kernel launches of a call.
+    pub kernels: usize,
+    /// libtorch calls of a call.
+    pub externs: usize,
+    /// Why calls ran eager, where they did.
+    pub eager: Option<String>,
+}
+
+/// Runs a program fused and compares it with eager.
+pub fn run_fused(program: &Program, seed: u64, device: Device) -> Result<Ran, Error> {
+    let (outcome, FusedProgram(fused)) = check(program, seed, device, |model| FusedProgram(fuse(model)))?;
+    let eager = fused.stats().eager_calls.keys().next().cloned();
+    let (mut captured, mut kernels, mut externs) = (program.len(), 0, 0);
+    if eager.is_none() && matches!(outcome, Outcome::Same { .. }) {
+        let _no_grad = tch::no_grad_guard();
+        let storages = program.draw(seed, device);
+        let views = program.views(&storages)?;
+        let given = program.inputs.iter().zip(views).filter(|(i, _)| !i.param).map(|(_, t)| t);
+        if let Ok(plan) = fused.explain_with(&given.collect::<Vec<_>>(), |model, inputs| model(inputs)) {
+            (captured, kernels, externs) = (plan.ops_captured, plan.kernels_fused, plan.extern_ops);
+        }
+    }
+    Ok(Ran { outcome, captured, kernels, externs, eager })
+}
+
+/// A program that differs from eager.
+#[derive(Clone, Debug, Serialize)]
+pub struct Failed {
+    /// Its seed.
+    pub seed: u64,
+    /// In what it differs.
+    pub difference: String,
+    /// The text of a small program that fails alike.
+    pub program: String,
+}
+
+/// Counts over many programs.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Tally {
+    /// Programs run.
+    pub programs: usize,
+    /// Programs that ran fused.
+    pub fused: usize,
+    /// Operators captured in those that ran fused.
+    pub operators: usize,
+    /// Kernel launches of a call, summed over programs.
+    pub kernels: usize,
+    /// libtorch calls of a call, summed over programs.
+    pub externs: usize,
+    /// Programs that eager and fused both rejected.
+    pub rejected: usize,
+    /// Programs whose rounding differs by more than eager's own error, but not by more than rounding can.
+    pub noisy: usize,
+    /// Programs that ran eager, by reason: how many, and the seed of one.
+    pub eager: BTreeMap<String, (usize, u64)>,
+    /// Programs that differ from eager.
+    pub failed: Vec<Failed>,
+}
+
+impl Tally {
+    /// Generates, runs and counts the program of a seed; one that fails is shrunk by at most `tries` runs.
+    pub fn run(&mut self, seed: u64, device: Device, tries: usize) -> Result<(), Error> {
+        let program = generate(seed);
+        let ran = run_fused(&program, seed, device)?;
+        self.programs += 1;
+        match &ran.outcome {
+            Outcome::Different(difference) => {
+                let mut fails = |p: &Program| differs(p, seed, device).is_some_and(|d| alike(&d, difference));
+                let small = shrink(&program, tries, &mut fails);
+                let difference = differs(&small, seed, device).unwrap_or_else(|| difference.clone());
+                self.failed.push(Failed { seed, difference, program: small.to_string() });
+            }
+            Outcome::BothFail => self.rejected += 1,
+            Outcome::Same { noisy } => self.noisy += usize::from(*noisy),
+        }
+        match ran.eager {
+            Some(reason) => self.count_eager(&reason, 1, seed),
+            None => {
+                self.fused += 1;
+                self.operators += ran.captured;
+                self.kernels += ran.kernels;
+                self.externs += ran.externs;
+            }
+        }
+        Ok(())
+    }
+
+    /// Counts programs that ran eager for a reason.
+    pub fn count_eager(&mut self, reason: &str, count: usize, seed: u64) {
+        self.eager.entry(general(reason)).or_insert((0, seed)).0 += count;
+    }
+
+    /// Adds the counts of another.
+    pub fn add(&mut self, other: Tally) {
+        self.programs += other.programs;
+        self.fused += other.fused;
+        self.operators += other.operators;
+        self.kernels += other.kernels;
+        self.externs += other.externs;
+        self.rejected += other.rejected;
+        self.noisy += other.noisy;
+        for (reason, (count, seed)) in other.eager {
+            self.count_eager(&reason, count, seed);
+        }
+        self.failed.extend(other.failed);
+    }
+
+    /// The counts in one line.
+    pub fn summary(&self) -> String {
+        format!(
+            "{} programs, {} fused with {} operators in {} kernels and {} libtorch calls; {} rejected by both, {} eager, \
+             {} with more rounding, {} differences",
+            self.programs,
+            self.fused,
+            self.operators,
+            self.kernels,
+            self.externs,
+            self.rejected,
+            self.eager.values().map(|e| e.0).sum::<usize>(),
+            self.noisy,
+            self.failed.len()
+        )
+    }
+}
+
+fn differs(program: &Program, seed: u64, device: Device) -> Option<String> {
+    match run_fused(program, seed, device).ok()?.outcome {
+        Outcome::Different(text) => Some(text),
+        _ => None,
+    }
+}
+
+/// Whether two differences are of one sort: the same words but for numbers.
+fn alike(a: &str, b: &str) -> bool {
+    let rough = |text: &str| text.split(|c: char| c.is_ascii_digit() || c == '%').next_back().map(str::to_owned);
+    let failed = |t: &str| t.contains("failed:");
+    let rejects = |t: &str| t.contains("eager rejects");
+    failed(a) == failed(b) && rejects(a) == rejects(b) && (!failed(a) || rough(a) == rough(b))
+}
+
+/// A reason without what is particular to one program.
+fn general(reason: &str) -> String {
+    reason.split(|c: char| c.is_ascii_digit()).collect::<Vec<_>>().join("N")
+}

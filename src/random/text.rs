@@ -1,0 +1,228 @@
+//! The text of programs:
+//!
+//! ```text
+//! s0 = f32 12 normal
+//! %0 = input s0 [3, 4] strides [4, 1] offset 0
+//! %2 = add.Scalar(%0, 1.5, 1)
+//! %3! %4! = max.dim(%0, 1, false)
+//! return %2 %3!
+//! ```
+//!
+//! `!` marks values that must agree to the bit.
+
+use std::fmt;
+use std::str::FromStr;
+
+use tch::Kind;
+
+use super::program::{Input, KINDS, Named, OpCall, Program, Storage, Values, code_of, kind_of};
+use crate::torch::Arg;
+
+impl fmt::Display for Program {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (at, s) in self.storages.iter().enumerate() {
+            writeln!(f, "s{at} = {} {} {}", kind_name(s.kind), s.len, s.values)?;
+        }
+        for i in &self.inputs {
+            let role = if i.param { "param" } else { "input" };
+            let (id, storage, sizes, strides, offset) = (i.id, i.storage, &i.sizes, &i.strides, i.offset);
+            writeln!(f, "%{id} = {role} s{storage} {sizes:?} strides {strides:?} offset {offset}")?;
+        }
+        for op in &self.ops {
+            let args: Vec<String> = op.args.iter().map(arg_text).collect();
+            writeln!(f, "{} = {}({})", names(&op.results), op.name, args.join(", "))?;
+        }
+        writeln!(f, "return {}", names(&self.outputs))
+    }
+}
+
+impl fmt::Display for Values {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Values::Normal => f.write_str("normal"),
+            Values::Ints(low, end) => write!(f, "ints {low} {end}"),
+            Values::Special => f.write_str("special"),
+            Values::Fill(x) => write!(f, "fill {x:?}"),
+        }
+    }
+}
+
+fn names(list: &[Named]) -> String {
+    list.iter().map(|n| format!("%{}{}", n.id, if n.exact { "!" } else { "" })).collect::<Vec<_>>().join(" ")
+}
+
+fn kind_name(kind: Kind) -> &'static str {
+    KINDS.iter().find(|k| k.1 == kind).map_or("?", |k| k.0)
+}
+
+fn arg_text(arg: &Arg<u32>) -> String {
+    match arg {
+        Arg::None => String::from("none"),
+        Arg::Tensor(id) => format!("%{id}"),
+        Arg::Tensors(list) => {
+            let items = list.iter().map(|t| t.map_or(String::from("none"), |id| format!("%{id}")));
+            format!("{{{}}}", items.collect::<Vec<_>>().join(", "))
+        }
+        Arg::Bool(b) => b.to_string(),
+        Arg::Int(i) => i.to_string(),
+        Arg::Float(x) => format!("{x:?}"),
+        Arg::Str(s) => format!("{s:?}"),
+        Arg::Ints(list) => format!("{list:?}"),
+        Arg::Floats(list) => format!("{list:?}"),
+        Arg::DType(code) => kind_of(*code).map_or("?", kind_name).to_owned(),
+        Arg::MemoryFormat(code) => format!("format{code}"),
+        other => format!("{other:?}"),
+    }
+}
+
+/// A line that is no part of a program.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("line {line}: {reason}")]
+pub struct ParseError {
+    /// Counted from 1.
+    pub line: usize,
+    /// What is wrong with it.
+    pub reason: String,
+}
+
+impl FromStr for Program {
+    type Err = ParseError;
+
+    fn from_str(text: &str) -> Result<Program, ParseError> {
+        let mut program = Program::default();
+        for (at, line) in text.lines().enumerate() {
+            let line = line.split('#').next().unwrap_or_default().trim();
+            if !line.is_empty() {
+                parse_line(line, &mut program).map_err(|reason| ParseError { line: at + 1, reason })?;
+            }
+        }
+        Ok(program)
+    }
+}
+
+fn parse_line(line: &str, program: &mut Program) -> Result<(), String> {
+    if let Some(rest) = line.strip_prefix("return") {
+        program.outputs = parse_names(rest)?;
+        return Ok(());
+    }
+    let (left, right) = line.split_once('=').ok_or("there is no =")?;
+    let right = right.trim();
+    if left.starts_with('s') {
+        program.storages.push(parse_storage(right)?);
+    } else if right.starts_with("input ") || right.starts_with("param ") {
+        program.inputs.push(parse_input(left, right)?);
+    } else {
+        let (name, args) = right.strip_suffix(')').and_then(|r| r.split_once('(')).ok_or("there are no arguments")?;
+        let args = split(args).into_iter().map(parse_arg).collect::<Result<_, _>>()?;
+        program.ops.push(OpCall { name: name.to_owned(), args, results: parse_names(left)? });
+    }
+    Ok(())
+}
+
+fn parse_names(text: &str) -> Result<Vec<Named>, String> {
+    let name = |word: &str| {
+        let (word, exact) = word.strip_suffix('!').map_or((word, false), |w| (w, true));
+        parse_id(word).map(|id| Named { id, exact })
+    };
+    text.split_whitespace().map(name).collect()
+}
+
+fn parse_id(text: &str) -> Result<u32, String> {
+    let digits = text.trim().strip_prefix('%').ok_or_else(|| format!("{text:?} is no value"))?;
+    digits.parse().map_err(|_| format!("{text:?} is no value"))
+}
+
+fn number<T: FromStr>(text: &str) -> Result<T, String> {
+    text.trim().parse().map_err(|_| format!("{text:?} is no number"))
+}
+
+fn parse_kind(text: &str) -> Option<Kind> {
+    KINDS.iter().find(|k| k.0 == text).map(|k| k.1)
+}
+
+fn parse_storage(text: &str) -> Result<Storage, String> {
+    let words: Vec<&str> = text.split_whitespace().collect();
+    let [kind, len, values @ ..] = words.as_slice() else { return Err(String::from("a storage has a type and a length")) };
+    let values = match values {
+        ["normal"] => Values::Normal,
+        ["special"] => Values::Special,
+        ["ints", low, end] => Values::Ints(number(low)?, number(end)?),
+        ["fill", x] => Values::Fill(number(x)?),
+        _ => return Err(format!("{values:?} are no values")),
+    };
+    let kind = parse_kind(kind).ok_or_else(|| format!("{kind:?} is no element type"))?;
+    Ok(Storage { kind, len: number(len)?, values })
+}
+
+fn parse_input(left: &str, right: &str) -> Result<Input, String> {
+    let (role, rest) = right.split_once(' ').ok_or("there is no storage")?;
+    let (storage, rest) = rest.split_once(' ').ok_or("there are no sizes")?;
+    let (sizes, rest) = rest.split_once(" strides ").ok_or("there are no strides")?;
+    let (strides, offset) = rest.split_once(" offset ").ok_or("there is no offset")?;
+    let storage = number(storage.strip_prefix('s').ok_or("there is no storage")?)?;
+    let sizes = parse_ints(sizes)?;
+    let strides = parse_ints(strides)?;
+    if sizes.len() != strides.len() {
+        return Err(String::from("there are not as many strides as sizes"));
+    }
+    Ok(Input { id: parse_id(left)?, storage, param: role == "param", sizes, strides, offset: number(offset)? })
+}
+
+fn inner<'a>(text: &'a str, open: char, close: char) -> Option<&'a str> {
+    text.trim().strip_prefix(open)?.strip_suffix(close)
+}
+
+fn parse_ints(text: &str) -> Result<Vec<i64>, String> {
+    let list = inner(text, '[', ']').ok_or_else(|| format!("{text:?} is no list"))?;
+    list.split(',').filter(|w| !w.trim().is_empty()).map(number).collect()
+}
+
+/// The parts between commas outside of brackets.
+fn split(text: &str) -> Vec<&str> {
+    let (mut parts, mut depth, mut start) = (Vec::new(), 0, 0);
+    for (at, c) in text.char_indices() {
+        match c {
+            '[' | '{' => depth += 1,
+            ']' | '}' => depth -= 1,
+            ',' if depth == 0 => {
+                parts.push(text[start..at].trim());
+                start = at + 1;
+            }
+            _ => {}
+        }
+    }
+    let last = text[start..].trim();
+    parts.extend((!last.is_empty()).then_some(last));
+    parts
+}
+
+fn parse_arg(text: &str) -> Result<Arg<u32>, String> {
+    if let Some(list) = inner(text, '{', '}') {
+        let item = |word: &str| if word == "none" { Ok(None) } else { parse_id(word).map(Some) };
+        return Ok(Arg::Tensors(split(list).into_iter().map(item).collect::<Result<_, _>>()?));
+    }
+    if let Some(list) = inner(text, '[', ']') {
+        let floats = list.contains(['.', 'e', 'n']);
+        return Ok(if floats {
+            Arg::Floats(list.split(',').map(number).collect::<Result<_, _>>()?)
+        } else {
+            Arg::Ints(parse_ints(text)?)
+        });
+    }
+    if let Some(string) = text.strip_prefix('"').and_then(|t| t.strip_suffix('"')) {
+        return Ok(Arg::Str(string.to_owned()));
+    }
+    if let Some(kind) = parse_kind(text) {
+        return Ok(Arg::DType(code_of(kind)));
+    }
+    match text {
+        "none" => return Ok(Arg::None),
+        "true" | "false" => return Ok(Arg::Bool(text == "true")),
+        _ if text.starts_with('%') => return parse_id(text).map(Arg::Tensor),
+        _ => {}
+    }
+    if let Some(code) = text.strip_prefix("format") {
+        return number(code).map(Arg::MemoryFormat);
+    }
+    text.parse().map(Arg::Int).or_else(|_| number(text).map(Arg::Float))
+}
