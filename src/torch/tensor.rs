@@ -55,7 +55,8 @@ impl Flags {
     pub const CONTIGUOUS: Self = Self(16);
     /// Has no data.
     pub const META: Self = Self(32);
-    /// Is wrapped by something that changes what operators do (functorch, a subclass), or copied on write.
+    /// Is anything but dense memory that operators take as it is: what the other flags name, a wrapper of functorch, a
+    /// subclass, or copied on write.
     pub const ODD: Self = Self(64);
     /// Was made in inference mode.
     pub const INFERENCE: Self = Self(128);

@@ -63,28 +63,34 @@ extern "C" struct TfExpect {
 // Keys of tensors that are what they look like: dense memory on a backend, and the layers that every tensor has.
 constexpr DispatchKeySet PLAIN = c10::backend_bitset_mask | c10::autograd_dispatch_keyset_with_ADInplaceOrView |
     c10::autocast_dispatch_keyset |
-    DispatchKeySet({DispatchKey::Dense, DispatchKey::Conjugate, DispatchKey::Negative, DispatchKey::BackendSelect});
+    DispatchKeySet({DispatchKey::Dense, DispatchKey::BackendSelect});
+
+// What only tensors that are not plain can be.
+uint32_t flags_of_odd(const at::Tensor& t, c10::TensorImpl& impl) {
+  uint32_t f = ODD;
+  if (impl.layout() == c10::kStrided) f |= STRIDED;
+  if (t.is_conj()) f |= CONJ;
+  if (t.is_neg()) f |= NEG;
+  if (impl.is_sparse() || impl.is_sparse_csr()) f |= SPARSE;
+  if (impl.is_quantized()) f |= QUANTIZED;
+  if (impl.is_nested()) f |= NESTED;
+  return f;
+}
 
 uint32_t flags_of(const at::Tensor& t, c10::TensorImpl& impl) {
-  uint32_t f = 0;
-  auto set = [&f](bool on, uint32_t bit) { f |= on ? bit : 0; };
-  bool strided = impl.layout() == c10::kStrided;
-  bool storage = impl.has_storage();
-  set(t.requires_grad(), REQUIRES_GRAD);
-  set(strided, STRIDED);
-  set(t.is_conj(), CONJ);
-  set(t.is_neg(), NEG);
-  set(impl.is_meta(), META);
-  set(impl.is_inference(), INFERENCE);
-  set(storage, HAS_STORAGE);
-  set(impl.is_sparse() || impl.is_sparse_csr(), SPARSE);
-  set(impl.is_quantized(), QUANTIZED);
-  set(impl.is_nested(), NESTED);
-  set(impl.dim() > MAX_RANK, HIGH_RANK);
-  set(impl.is_wrapped_number(), WRAPPED_NUMBER);
   bool plain = (impl.key_set().raw_repr() & ~PLAIN.raw_repr()) == 0;
-  set(!plain || (storage && c10::impl::cow::is_cow_data_ptr(impl.storage().data_ptr())), ODD);
-  set(strided && !impl.is_nested() && impl.is_contiguous(), CONTIGUOUS);
+  uint32_t f = plain ? STRIDED : flags_of_odd(t, impl);
+  if (impl.has_storage()) {
+    f |= HAS_STORAGE;
+    if (c10::impl::cow::is_cow_data_ptr(impl.storage().data_ptr())) f |= ODD;
+  }
+  if (impl.requires_grad()) f |= REQUIRES_GRAD;
+  if (impl.is_meta()) f |= META;
+  if (impl.is_inference()) f |= INFERENCE;
+  if (impl.is_wrapped_number()) f |= WRAPPED_NUMBER;
+  if (f & NESTED) return f;
+  if (impl.dim() > MAX_RANK) f |= HIGH_RANK;
+  if (f & STRIDED && impl.is_contiguous()) f |= CONTIGUOUS;
   return f;
 }
 
@@ -126,13 +132,13 @@ void fill_meta(const at::Tensor& t, TfMeta& m) {
 
 bool matches(const at::Tensor& t, const TfExpect& e, uint32_t mask, void** data) {
   c10::TensorImpl& impl = *t.unsafeGetTensorImpl();
+  if (((flags_of(t, impl) ^ e.flags) & mask) != 0) return false;
   if (int8_t(t.scalar_type()) != e.dtype || impl.dim() != e.rank) return false;
   c10::Device device = impl.device();
   if (int8_t(device.type()) != e.device_type || device.index() != e.device_index) return false;
-  if (((flags_of(t, impl) ^ e.flags) & mask) != 0) return false;
-  size_t bytes = e.rank * sizeof(int64_t);
-  if (std::memcmp(impl.sizes().data(), e.sizes, bytes) != 0) return false;
-  if (std::memcmp(impl.strides().data(), e.strides, bytes) != 0) return false;
+  const int64_t *sizes = impl.sizes().data(), *strides = impl.strides().data();
+  for (int i = 0; i < e.rank; ++i)
+    if (sizes[i] != e.sizes[i] || strides[i] != e.strides[i]) return false;
   *data = address(impl);
   return (reinterpret_cast<uint64_t>(*data) & (e.align - 1)) == 0;
 }

@@ -87,10 +87,12 @@ fn timings() {
     let many: Vec<_> = (0..100).map(|_| &x).collect();
     let mut data = [std::ptr::null_mut(); 100];
     let time = |name: &str, f: &mut dyn FnMut()| {
-        (0..1000).for_each(|_| f());
-        let start = Instant::now();
-        (0..10_000).for_each(|_| f());
-        println!("{name}: {} ns", start.elapsed().as_nanos() / 10_000);
+        let batch = |f: &mut dyn FnMut()| {
+            let start = Instant::now();
+            (0..200).for_each(|_| f());
+            start.elapsed().as_nanos() / 200
+        };
+        println!("{name}: {} ns", (0..50).map(|_| batch(f)).min().unwrap());
     };
     let _no_grad = tch::no_grad_guard();
     time("eager add", &mut || drop(&x + &y));
