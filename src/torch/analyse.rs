@@ -1,7 +1,7 @@
 //! From what was recorded to a [`Trace`]: which tensors belong to the model, which calls are constant, and why the
 //! trace must not be compiled.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 
 use tch::Tensor;
 
@@ -12,7 +12,7 @@ use super::record::{LiveStorage, Recorder, Seen};
 use super::trace::snapshot;
 use super::{
     Arg, Event, Flags, GlobalState, Meta, Origin, Refusal, RefusalKind, Schema, StorageId, StorageInfo,
-    TensorId, TensorInfo, Trace,
+    TensorId, TensorInfo, Trace, dtype,
 };
 
 /// Turns a finished recording, of a call that returned `outputs`, into a trace.
@@ -31,11 +31,11 @@ pub(super) fn finish(recorder: Option<Box<Recorder>>, outputs: &[Tensor]) -> Tra
     }
     let held = held_by_others(&r, &ids);
     name_origins(&mut r, &held, &ids);
-    let constants = replay(&mut r);
-    find_kept(&mut r, &held, &constants);
+    let facts = replay(&mut r);
+    find_kept(&mut r, &held, &facts);
     find_dead_host_copies(&mut r, &ids);
-    keep_returned_constants(&mut r, &ids, &constants);
-    into_trace(*r, ids, constants)
+    keep_returned_constants(&mut r, &ids, &facts);
+    into_trace(*r, ids, facts)
 }
 
 fn empty() -> Trace {
@@ -46,6 +46,7 @@ fn empty() -> Trace {
         inputs: Vec::new(),
         outputs: Vec::new(),
         params: Vec::new(),
+        assumed: Vec::new(),
         refusals: vec![Refusal { event: 0, op: String::new(), kind: RefusalKind::Internal }],
         schemas: Vec::new(),
         calls: Vec::new(),
@@ -108,108 +109,180 @@ fn name_origins(r: &mut Recorder, held: &[bool], outputs: &[TensorId]) {
     }
 }
 
+/// What contents depend on, besides constants and sizes.
+#[derive(Clone, Debug, PartialEq)]
+enum Depends {
+    Nothing,
+    /// These tensors of the model, which the call does not write.
+    Model(BTreeSet<TensorId>),
+    /// Inputs, random numbers, or tensors of the model that the call writes.
+    Call,
+}
+
+impl Depends {
+    fn join(self, other: Self) -> Self {
+        match (self, other) {
+            (Depends::Nothing, d) | (d, Depends::Nothing) => d,
+            (Depends::Model(mut a), Depends::Model(b)) => {
+                a.extend(b);
+                Depends::Model(a)
+            }
+            _ => Depends::Call,
+        }
+    }
+}
+
 /// What the replay finds out about a storage.
 struct Contents {
-    computed: bool,
+    depends: Depends,
     constant_until: Option<usize>,
 }
 
-/// Follows constant contents through the events in order: marks constant events, and refuses reads of data.
-fn replay(r: &mut Recorder) -> Vec<Contents> {
-    let mut contents: Vec<Contents> = r.storages.iter().map(start).collect();
-    for seen in &r.seen {
-        if matches!(seen.origin, Some(Origin::Input(_) | Origin::Param)) {
+/// What the replay finds out.
+struct Facts {
+    /// By storage.
+    contents: Vec<Contents>,
+    /// Tensors of the model whose present values went into the trace.
+    assumed: BTreeSet<TensorId>,
+}
+
+impl Facts {
+    fn of(r: &Recorder) -> Self {
+        let nothing = |s: &LiveStorage| {
+            if s.dense {
+                Contents { depends: Depends::Nothing, constant_until: Some(usize::MAX) }
+            } else {
+                Contents { depends: Depends::Call, constant_until: None }
+            }
+        };
+        let mut facts = Self { contents: r.storages.iter().map(nothing).collect(), assumed: BTreeSet::new() };
+        for (id, seen) in (0..).map(TensorId).zip(&r.seen) {
+            let Some(storage) = r.storages.get(seen.storage.0 as usize) else { continue };
             // An operator may hand out what somebody held before; its contents are still the operator's.
-            let storage = seen.storage.0 as usize;
-            if r.storages.get(storage).is_some_and(|s| s.created_by.is_none()) {
-                mark_computed(&mut contents, seen.storage, None);
+            if storage.created_by.is_some() {
+                continue;
+            }
+            let written = !storage.writes.is_empty() || seen.meta.version < 0;
+            match seen.origin {
+                Some(Origin::Input(_)) => facts.taint(seen.storage, &Depends::Call, None),
+                Some(Origin::Param) if written => facts.taint(seen.storage, &Depends::Call, None),
+                Some(Origin::Param) if seen.name.is_none() && seen.meta.sizes().is_empty() => {
+                    facts.assumed.insert(id);
+                }
+                Some(Origin::Param) => {
+                    facts.taint(seen.storage, &Depends::Model(BTreeSet::from([id])), None);
+                }
+                _ => {}
             }
         }
+        facts
     }
+
+    fn is_constant(&self, id: StorageId) -> bool {
+        self.contents.get(id.0 as usize).is_some_and(|c| c.depends == Depends::Nothing)
+    }
+
+    /// Adds to what the contents of a storage depend on, from event `by` on.
+    fn taint(&mut self, id: StorageId, depends: &Depends, by: Option<usize>) {
+        let Some(c) = self.contents.get_mut(id.0 as usize).filter(|_| *depends != Depends::Nothing) else {
+            return;
+        };
+        if c.depends == Depends::Nothing {
+            c.constant_until = by;
+        }
+        c.depends = std::mem::replace(&mut c.depends, Depends::Nothing).join(depends.clone());
+    }
+
+    /// What the data of these tensors depends on.
+    fn depends<'a>(&self, r: &Recorder, args: impl Iterator<Item = &'a Arg>) -> Depends {
+        let of = |t: TensorId| {
+            let storage = storage_of(&r.seen, t).and_then(|s| self.contents.get(s.0 as usize));
+            storage.map_or(Depends::Call, |c| c.depends.clone())
+        };
+        args.flat_map(Arg::tensors).map(of).fold(Depends::Nothing, Depends::join)
+    }
+}
+
+/// Follows constant contents through the events in order: marks constant events, and refuses reads of data.
+fn replay(r: &mut Recorder) -> Facts {
+    let mut facts = Facts::of(r);
     let mut events = std::mem::take(&mut r.events);
     for (index, event) in events.iter_mut().enumerate() {
         let Some(schema) = r.schemas.get(event.schema) else { continue };
-        let is_computed = |t: TensorId| storage_of(&r.seen, t).is_none_or(|s| computed(&contents, s));
         let data = (0..event.args.len()).filter(|&i| !reads_only_metadata(schema, i));
-        let mut read = data.filter_map(|i| event.args.get(i)).flat_map(Arg::tensors);
-        let depends = event.random || read.any(is_computed);
-        event.constant = !depends;
-        if depends {
-            if let Some(kind) = reads_data(event, schema, &r.seen, &is_computed) {
-                r.refusals.push(Refusal { event: index, op: event.op.clone(), kind });
-            }
-            for t in event.outs.iter().flat_map(Arg::tensors) {
-                let Some(id) = storage_of(&r.seen, t) else { continue };
-                if r.storages.get(id.0 as usize).is_some_and(|s| s.created_by == Some(index)) {
-                    mark_computed(&mut contents, id, None);
-                }
-            }
-            for id in r.written_storages(event) {
-                mark_computed(&mut contents, id, Some(index));
+        let depends = facts.depends(r, data.filter_map(|i| event.args.get(i)));
+        let depends = if event.random { Depends::Call } else { depends };
+        if let Some((kind, read)) = data_read(event, schema, r, &facts) {
+            match read {
+                Depends::Nothing => {}
+                Depends::Model(tensors) => facts.assumed.extend(tensors),
+                Depends::Call => r.refusals.push(Refusal { event: index, op: event.op.clone(), kind }),
             }
         }
+        let host_only = event.writes.is_empty() && event.outs.iter().all(is_host);
+        event.constant = match depends {
+            Depends::Nothing => true,
+            Depends::Model(_) => host_only,
+            Depends::Call => false,
+        };
+        for t in event.outs.iter().flat_map(Arg::tensors) {
+            let Some(id) = storage_of(&r.seen, t) else { continue };
+            if r.storages.get(id.0 as usize).is_some_and(|s| s.created_by == Some(index)) {
+                facts.taint(id, &depends, None);
+            }
+        }
+        for id in r.written_storages(event) {
+            facts.taint(id, &depends, Some(index));
+        }
     }
-    unmark_views(&mut events, r, &contents);
+    unmark_views(&mut events, r, &facts);
     r.events = events;
-    contents
-}
-
-fn start(storage: &LiveStorage) -> Contents {
-    let constant_until = storage.dense.then_some(usize::MAX);
-    Contents { computed: !storage.dense, constant_until }
+    facts
 }
 
 fn storage_of(seen: &[Seen], t: TensorId) -> Option<StorageId> {
     seen.get(t.0 as usize).map(|s| s.storage)
 }
 
-fn computed(contents: &[Contents], id: StorageId) -> bool {
-    contents.get(id.0 as usize).is_none_or(|c| c.computed)
-}
-
-fn mark_computed(contents: &mut [Contents], id: StorageId, by: Option<usize>) {
-    if let Some(c) = contents.get_mut(id.0 as usize).filter(|c| !c.computed) {
-        c.computed = true;
-        c.constant_until = by;
-    }
+/// A value that left the tensors.
+fn is_host(arg: &Arg) -> bool {
+    !matches!(arg, Arg::None | Arg::Tensor(_) | Arg::Tensors(_))
 }
 
 /// A constant view of something that is written later with computed data has to be followed.
-fn unmark_views(events: &mut [Event], r: &Recorder, contents: &[Contents]) {
+fn unmark_views(events: &mut [Event], r: &Recorder, facts: &Facts) {
     for event in events.iter_mut().filter(|e| e.constant && e.writes.is_empty()) {
         let storages = |args: &[Arg]| -> HashSet<StorageId> {
             args.iter().flat_map(Arg::tensors).filter_map(|t| storage_of(&r.seen, t)).collect()
         };
         let inputs = storages(&event.args);
-        event.constant = !storages(&event.outs).iter().any(|s| inputs.contains(s) && computed(contents, *s));
+        event.constant = !storages(&event.outs).iter().any(|s| inputs.contains(s) && !facts.is_constant(*s));
     }
 }
 
-/// Whether a call lets data of inputs or parameters out of the tensors.
-fn reads_data(
-    event: &Event,
-    schema: &Schema,
-    seen: &[Seen],
-    is_computed: &dyn Fn(TensorId) -> bool,
-) -> Option<RefusalKind> {
-    let is_host = |a: &Arg| !matches!(a, Arg::None | Arg::Tensor(_) | Arg::Tensors(_));
+/// The data that a call lets out of the tensors, as host values or as a shape: how, and what it depends on.
+fn data_read(event: &Event, schema: &Schema, r: &Recorder, facts: &Facts) -> Option<(RefusalKind, Depends)> {
     if (schema.data_dependent || event.outs.iter().any(is_host)) && !is_metadata_query(schema) {
-        return Some(RefusalKind::DataRead);
+        return Some((RefusalKind::DataRead, facts.depends(r, event.args.iter())));
     }
     let named = |name: &str| schema.args.iter().position(|a| a.name == name).and_then(|i| event.args.get(i));
-    let is_mask =
-        |t: &TensorId| seen.get(t.0 as usize).is_none_or(|s| s.meta.dtype == 11 || s.meta.dtype == 0);
-    let depends = match shape_from(schema, &event.args) {
-        ShapeFrom::Nothing => false,
-        ShapeFrom::Any => true,
-        ShapeFrom::Arg(name) => named(name).is_some_and(|a| a.tensors().any(is_computed)),
-        ShapeFrom::Masks => named("indices").is_some_and(|a| a.tensors().filter(is_mask).any(is_computed)),
+    let is_mask = |t: &TensorId| {
+        r.seen.get(t.0 as usize).is_none_or(|s| matches!(s.meta.dtype, dtype::BOOL | dtype::UINT8))
     };
-    depends.then_some(RefusalKind::DataShape)
+    let read = match shape_from(schema, &event.args) {
+        ShapeFrom::Nothing => return None,
+        ShapeFrom::Any => facts.depends(r, event.args.iter()),
+        ShapeFrom::Arg(name) => facts.depends(r, named(name).into_iter()),
+        ShapeFrom::Masks => {
+            let masks = named("indices").into_iter().flat_map(Arg::tensors).filter(is_mask);
+            facts.depends(r, masks.map(Arg::Tensor).collect::<Vec<_>>().iter())
+        }
+    };
+    Some((RefusalKind::DataShape, read))
 }
 
 /// Computed tensors that the model put away would be missing in it after a compiled call.
-fn find_kept(r: &mut Recorder, held: &[bool], contents: &[Contents]) {
+fn find_kept(r: &mut Recorder, held: &[bool], facts: &Facts) {
     let grad = GlobalState::now().is_ok_and(|s| s.grad());
     if grad && r.seen.iter().any(|s| s.meta.flags.contains(Flags::REQUIRES_GRAD)) {
         return;
@@ -217,7 +290,7 @@ fn find_kept(r: &mut Recorder, held: &[bool], contents: &[Contents]) {
     for (i, _) in held.iter().enumerate().filter(|(_, held)| **held) {
         let Some(seen) = r.seen.get(i) else { continue };
         if let Some(Origin::Event(e)) = seen.origin
-            && computed(contents, seen.storage)
+            && !facts.is_constant(seen.storage)
         {
             let op = r.events.get(e).map_or(String::new(), |e| e.op.clone());
             refuse(r, e, &op, RefusalKind::Kept);
@@ -246,12 +319,12 @@ fn find_dead_host_copies(r: &mut Recorder, outputs: &[TensorId]) {
 }
 
 /// Whoever receives a constant may write it.
-fn keep_returned_constants(r: &mut Recorder, outputs: &[TensorId], contents: &[Contents]) {
+fn keep_returned_constants(r: &mut Recorder, outputs: &[TensorId], facts: &Facts) {
     for t in outputs {
         let Some(handle) = r.tensor(*t) else { continue };
         let Some((id, storage)) = r.storage(*t) else { continue };
         let version = storage.writes.len();
-        if computed(contents, id) || storage.snapshots.last().is_some_and(|(v, _)| *v == version) {
+        if !facts.is_constant(id) || storage.snapshots.last().is_some_and(|(v, _)| *v == version) {
             continue;
         }
         match snapshot(&handle) {
@@ -261,16 +334,18 @@ fn keep_returned_constants(r: &mut Recorder, outputs: &[TensorId], contents: &[C
     }
 }
 
-fn into_trace(r: Recorder, outputs: Vec<TensorId>, contents: Vec<Contents>) -> Trace {
+fn into_trace(r: Recorder, outputs: Vec<TensorId>, facts: Facts) -> Trace {
     let is_param = |s: &&Seen| s.origin == Some(Origin::Param);
     let ids = (0..).map(TensorId).zip(&r.seen);
     let params = ids.filter(|(_, s)| is_param(s)).map(|(id, s)| (id, s.name.clone())).collect();
+    let version = |t: &TensorId| r.seen.get(t.0 as usize).map_or(-1, |s| s.meta.version);
+    let assumed = facts.assumed.iter().map(|t| (*t, version(t))).collect();
     let tensors = r.seen.into_iter().map(|s| TensorInfo {
         origin: s.origin.unwrap_or(Origin::Param),
         storage: s.storage,
         meta: s.meta,
     });
-    let storages = r.storages.into_iter().zip(contents).map(|(s, c)| StorageInfo {
+    let storages = r.storages.into_iter().zip(facts.contents).map(|(s, c)| StorageInfo {
         writes: s.writes,
         constant_until: c.constant_until,
         snapshots: s.snapshots,
@@ -282,6 +357,7 @@ fn into_trace(r: Recorder, outputs: Vec<TensorId>, contents: Vec<Contents>) -> T
         inputs: r.inputs,
         outputs,
         params,
+        assumed,
         refusals: r.refusals,
         schemas: r.schemas,
         calls: r.calls,

@@ -134,6 +134,12 @@ unsafe extern "C" {
         data: *mut *mut c_void,
         bad: *mut usize,
     ) -> *mut c_char;
+    pub(super) fn tf_versions(
+        tensors: *const RawTensor,
+        versions: *const i64,
+        n: usize,
+        same: *mut bool,
+    ) -> *mut c_char;
     pub(super) fn tf_bump_version(t: RawTensor) -> *mut c_char;
     pub(super) fn tf_empty_strided(
         sizes: *const i64,

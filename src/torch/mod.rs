@@ -26,9 +26,10 @@ pub use ffi::MAX_RANK;
 pub use pool::TorchPool;
 pub use record::{capture, is_capturing};
 pub use state::{GlobalState, cuda_available, cuda_devices, cuda_stream};
+use tensor::dtype;
 pub use tensor::{
-    DeviceId, Expect, Flags, GUARDED, Meta, as_strided_of, bump_version, check_metas, element_size,
-    empty_strided, view_of,
+    DeviceId, Expect, Flags, GUARDED, Meta, as_strided_of, bump_version, check_metas, check_versions,
+    element_size, empty_strided, view_of,
 };
 pub use trace::{
     Arg, CallId, Event, Origin, OutArg, Refusal, RefusalKind, Schema, SchemaArg, StorageId, StorageInfo,

@@ -186,6 +186,12 @@ impl Meta {
     }
 }
 
+/// The `c10::ScalarType`s that this crate treats specially.
+pub(super) mod dtype {
+    pub(crate) const UINT8: i8 = 0;
+    pub(crate) const BOOL: i8 = 11;
+}
+
 /// Bytes of an element of a `c10::ScalarType`; 0 for one that kernels do not know.
 pub fn element_size(dtype: i8) -> usize {
     match dtype {
@@ -246,6 +252,17 @@ pub fn check_metas<'a>(
         Ok(()) if bad == n => Ok(()),
         _ => Err(bad),
     }
+}
+
+/// Whether each tensor has this version: nobody has written it since [`Meta::version`] was this number.
+pub fn check_versions<'a>(tensors: impl IntoIterator<Item = &'a Tensor>, versions: &[i64]) -> bool {
+    let raw: SmallVec<[RawTensor; 16]> = tensors.into_iter().map(raw).collect();
+    let mut same = false;
+    // SAFETY: both arrays have `versions.len()` entries where it is called, and the tensors are live.
+    raw.len() == versions.len()
+        && check(unsafe { ffi::tf_versions(raw.as_ptr(), versions.as_ptr(), raw.len(), &raw mut same) })
+            .is_ok()
+        && same
 }
 
 /// A new tensor with uninitialised memory from libtorch's allocator.

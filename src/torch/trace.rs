@@ -130,7 +130,8 @@ pub struct SchemaArg {
 pub enum Origin {
     /// The example input of this index.
     Input(usize),
-    /// A tensor of the model that was there before and after the call: read it again at every call.
+    /// A tensor of the model that was there before and after the call: read it again at every call. A single number
+    /// without a name is taken as constant all the same, and is in [`Trace::assumed`].
     Param,
     /// A host value that became a tensor on the way (a size, a number) and was dropped: a constant.
     Transient,
@@ -178,7 +179,7 @@ pub struct Event {
     pub writes: Vec<usize>,
     /// Draws random numbers, with these arguments.
     pub random: bool,
-    /// Depends on nothing but constants and sizes, and need not run again: who reads its results finds them with
+    /// Depends on nothing but constants, sizes and [`Trace::assumed`], and need not run again: who reads its results finds them with
     /// [`Trace::constant`].
     pub constant: bool,
     /// The call, to be made again.
@@ -201,9 +202,9 @@ pub struct Refusal {
 /// The kinds of [`Refusal`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum RefusalKind {
-    /// A host value was computed from data of inputs or parameters.
+    /// A host value was computed from data of inputs, or of something that the model writes.
     DataRead,
-    /// The shape of a result depends on data of inputs or parameters.
+    /// The shape of a result depends on such data.
     DataShape,
     /// Memory of a computed tensor or an input was touched outside operators.
     MemoryAccess,
@@ -250,6 +251,9 @@ pub struct Trace {
     pub outputs: Vec<TensorId>,
     /// The model's own tensors that were used, with the name under which they were given.
     pub params: Vec<(TensorId, Option<String>)>,
+    /// The model's own tensors whose values went into the trace (as a size, a branch, or a constant computed from
+    /// them), with the versions that they had. The trace holds as long as [`super::check_versions`] says so.
+    pub assumed: Vec<(TensorId, i64)>,
     /// Why the trace must not be compiled; empty where it may be.
     pub refusals: Vec<Refusal>,
     /// The schemas of the operators that were called.

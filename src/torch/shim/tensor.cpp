@@ -179,6 +179,14 @@ char* tf_check(const at::Tensor* const* tensors, const TfExpect* expect, size_t 
   });
 }
 
+char* tf_versions(const at::Tensor* const* tensors, const int64_t* versions, size_t n, bool* same) {
+  return guarded([&] {
+    *same = true;
+    for (size_t i = 0; i < n; ++i)
+      *same &= tensors[i]->unsafeGetTensorImpl()->version_counter().current_version() == versions[i];
+  });
+}
+
 char* tf_empty_strided(const int64_t* sizes, const int64_t* strides, size_t rank, int8_t dtype, int8_t device_type,
                        int8_t device_index, at::Tensor** out) {
   return guarded([&] {

@@ -270,3 +270,23 @@ fn computed_tensors_are_freed_and_their_identities_not_used_again() {
     assert!(trace.tensor(trace.outputs[0]).is_none());
     assert_eq!(replay(&trace, &[iota(&[1000])])[0], outs[0]);
 }
+
+#[test]
+fn values_read_out_of_the_model_are_assumed() {
+    let scale = Tensor::from(2.0f32).set_requires_grad(false);
+    let named = [("scale".to_owned(), scale.shallow_clone())];
+    let model = |x: &[Tensor]| vec![&x[0] * scale.exp().double_value(&[])];
+    for named in [&named[..], &[]] {
+        let (_, trace) = record_with(&[iota(&[4])], named, model);
+        assert_eq!(trace.refusals, []);
+        let (t, version) = trace.assumed[0];
+        let still = || check_versions([trace.tensor(t).unwrap()], &[version]);
+        assert!(still());
+        scale.shallow_clone().copy_(&Tensor::from(3.0f32));
+        assert!(!still());
+    }
+    let counter = Tensor::from(0i64);
+    let (_, trace) =
+        record(&[iota(&[4])], |x| vec![&x[0] * counter.shallow_clone().g_add_scalar_(1).int64_value(&[])]);
+    assert_eq!(kinds(&trace), [RefusalKind::DataRead]);
+}

@@ -3,6 +3,8 @@ mod capture;
 mod tensors;
 mod zoo;
 
+use std::collections::HashMap;
+
 use tch::{Kind, Tensor};
 
 use super::*;
@@ -35,22 +37,46 @@ fn live_ops(trace: &Trace) -> Vec<String> {
 
 /// Runs the calls that are not constant again, on other inputs.
 fn replay(trace: &Trace, inputs: &[Tensor]) -> Vec<Tensor> {
-    let mut env = std::collections::HashMap::new();
-    for (id, t) in trace.inputs.iter().zip(inputs) {
-        env.insert(*id, t.shallow_clone());
-    }
-    let value = |env: &std::collections::HashMap<TensorId, Tensor>, t: TensorId, event: usize| {
-        let constant = trace.constant(t, event).unwrap();
-        constant.or_else(|| env.get(&t).map(Tensor::shallow_clone)).unwrap_or_else(|| {
-            assert_eq!(trace.info(t).unwrap().origin, Origin::Param);
-            trace.tensor(t).unwrap().shallow_clone()
-        })
-    };
+    let mut state = Replay { trace, values: HashMap::new(), written: HashMap::new() };
+    state.values.extend(trace.inputs.iter().copied().zip(inputs.iter().map(Tensor::shallow_clone)));
     for (i, event) in trace.events.iter().enumerate().filter(|(_, e)| !e.constant) {
-        let args: Vec<_> = event.args.iter().flat_map(Arg::tensors).map(|t| value(&env, t, i)).collect();
+        state.copy_written_constants(i, event);
+        let args: Vec<_> = event.args.iter().flat_map(Arg::tensors).map(|t| state.value(t, i)).collect();
         let outs = trace.calls[event.call.0 as usize].run(&args.iter().collect::<Vec<_>>()).unwrap();
         let names = event.outs.iter().flat_map(Arg::tensors);
-        env.extend(names.zip(outs));
+        state.values.extend(names.zip(outs));
     }
-    trace.outputs.iter().map(|t| value(&env, *t, trace.events.len())).collect()
+    trace.outputs.iter().map(|t| state.value(*t, trace.events.len())).collect()
+}
+
+struct Replay<'a> {
+    trace: &'a Trace,
+    values: HashMap<TensorId, Tensor>,
+    /// Copies of the storages that were constant until a call wrote them.
+    written: HashMap<StorageId, Tensor>,
+}
+
+impl Replay<'_> {
+    fn copy_written_constants(&mut self, index: usize, event: &Event) {
+        for t in event.writes.iter().flat_map(|&w| event.args[w].tensors()) {
+            if let Some(value) = self.trace.constant(t, index).unwrap() {
+                let storage = self.trace.info(t).unwrap().storage;
+                self.written.insert(storage, super::trace::snapshot(&value).unwrap());
+            }
+        }
+    }
+
+    fn value(&self, t: TensorId, event: usize) -> Tensor {
+        let info = self.trace.info(t).unwrap();
+        if let Some(bytes) = self.written.get(&info.storage) {
+            let m = &info.meta;
+            let offset = m.offset * element_size(m.dtype) as i64;
+            return view_of(bytes, offset, m.dtype, m.sizes(), m.strides()).unwrap();
+        }
+        let constant = self.trace.constant(t, event).unwrap();
+        constant.or_else(|| self.values.get(&t).map(Tensor::shallow_clone)).unwrap_or_else(|| {
+            assert_eq!(info.origin, Origin::Param);
+            self.trace.tensor(t).unwrap().shallow_clone()
+        })
+    }
 }
