@@ -60,6 +60,12 @@ impl Call {
         Ok(Self(out))
     }
 
+    /// Whether tensors hide where there is no hole for them.
+    pub(super) fn is_opaque(&self) -> bool {
+        // SAFETY: the pointer is owned.
+        unsafe { ffi::tf_call_opaque(self.0) }
+    }
+
     /// The operator's schema.
     pub fn schema(&self) -> Result<Schema, Error> {
         unsafe extern "C" fn sink(ctx: *mut c_void, bytes: *const u8, len: usize) {

@@ -32,6 +32,7 @@ pub(super) struct Hooks {
         unsafe extern "C" fn(ctx: *mut c_void, op: u64, call: *mut RawCall, args: *const u8, len: usize),
     pub(super) after: unsafe extern "C" fn(ctx: *mut c_void, results: *const u8, len: usize),
     pub(super) failed: unsafe extern "C" fn(ctx: *mut c_void),
+    pub(super) broken: unsafe extern "C" fn(ctx: *mut c_void),
     pub(super) touched: unsafe extern "C" fn(ctx: *mut c_void),
 }
 
@@ -114,6 +115,7 @@ unsafe extern "C" {
         len: usize,
         out: *mut *mut RawCall,
     ) -> *mut c_char;
+    pub(super) fn tf_call_opaque(call: *const RawCall) -> bool;
     pub(super) fn tf_call_drop(call: *mut RawCall);
     pub(super) fn tf_call_schema(call: *const RawCall, ctx: *mut c_void, sink: Sink) -> *mut c_char;
     pub(super) fn tf_call_functional(call: *const RawCall, out: *mut *mut RawCall) -> *mut c_char;

@@ -249,6 +249,9 @@ impl Recorder {
         let schema = self.schema_of(op, &call)?;
         let args = self.see_args(bytes, None)?;
         let Some(s) = self.schemas.get(schema).cloned() else { return Ok(()) };
+        if call.is_opaque() {
+            self.refuse(&s.op, RefusalKind::Internal);
+        }
         let random = draws_random_numbers(&s, &args);
         let level = if random { Level::Computed } else { self.level_of(&s, &args) };
         let writes = hidden_writes(&s, &args);
@@ -438,7 +441,7 @@ impl Session {
             recorder.watch(t, true);
         }
         let session = Self(Box::into_raw(recorder));
-        let hooks = Hooks { ctx: session.0.cast(), before, after, failed, touched };
+        let hooks = Hooks { ctx: session.0.cast(), before, after, failed, broken, touched };
         // SAFETY: the recorder stays where it is until the session has ended.
         check(unsafe { ffi::tf_record_start(&raw const hooks) })?;
         Ok(session)
@@ -494,6 +497,13 @@ unsafe extern "C" fn after(ctx: *mut c_void, results: *const u8, len: usize) {
 unsafe extern "C" fn failed(ctx: *mut c_void) {
     hook(ctx, |r| {
         r.failed();
+        Ok(())
+    });
+}
+
+unsafe extern "C" fn broken(ctx: *mut c_void) {
+    hook(ctx, |r| {
+        r.refuse("", RefusalKind::Internal);
         Ok(())
     });
 }

@@ -5,6 +5,8 @@
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/enum_tag.h>
 
+#include <algorithm>
+
 namespace {
 
 using c10::IValue;
@@ -33,6 +35,40 @@ void write_list(Writer& w, Tag tag, const List& list) {
 
 }  // namespace
 
+// TorchScript's lists do not always carry the element type that the schema declares.
+bool is_tensor_list(const IValue& v, const c10::Type& declared) {
+  if (v.isTensorList() || v.isOptionalTensorList()) return true;
+  auto list = without_optional(declared).cast<c10::ListType>();
+  return v.isList() && list && without_optional(*list->getElementType()).kind() == c10::TypeKind::TensorType;
+}
+
+static bool hides_tensors(const IValue& v) {
+  if (v.isList()) {
+    auto parts = v.toListRef();
+    return std::any_of(parts.begin(), parts.end(), [](const IValue& p) { return p.isTensor() || hides_tensors(p); });
+  }
+  return v.isTuple() || v.isGenericDict() || v.isObject();
+}
+
+void Call::push(const IValue& v) {
+  const c10::Type& declared = *op.schema().arguments()[args.size()].real_type();
+  uint32_t arg = args.size();
+  if (v.isTensor() && v.toTensor().defined()) {
+    holes.push_back({Hole::ONE, arg, {true}});
+  } else if (is_tensor_list(v, declared)) {
+    auto list = without_optional(declared).cast<c10::ListType>();
+    bool optional = list ? list->getElementType()->kind() == c10::TypeKind::OptionalType : !v.isTensorList();
+    Hole hole{optional ? Hole::OPTIONAL_LIST : Hole::LIST, arg, {}};
+    for (const IValue& e : v.toListRef()) hole.present.push_back(e.isTensor() && e.toTensor().defined());
+    holes.push_back(std::move(hole));
+  } else {
+    opaque |= hides_tensors(v);
+    args.push_back(v.isTensor() ? IValue(at::Tensor()) : v);
+    return;
+  }
+  args.emplace_back();
+}
+
 void write_value(Writer& w, const IValue& v, const c10::Type& declared) {
   if (v.isNone()) return w.put(NONE);
   if (v.isTensor()) {
@@ -40,18 +76,10 @@ void write_value(Writer& w, const IValue& v, const c10::Type& declared) {
     w.put(TENSOR);
     return w.tensor(v.toTensor());
   }
-  if (v.isTensorList()) {
-    auto list = v.toTensorList();
+  if (is_tensor_list(v, declared)) {
     w.put(TENSORS);
-    w.put<uint32_t>(list.size());
-    for (size_t i = 0; i < list.size(); ++i) w.tensor(list.get(i));
-    return;
-  }
-  if (v.isOptionalTensorList()) {
-    auto list = v.toOptionalTensorList();
-    w.put(TENSORS);
-    w.put<uint32_t>(list.size());
-    for (size_t i = 0; i < list.size(); ++i) w.tensor(list.get(i).value_or(at::Tensor()));
+    w.put<uint32_t>(v.toListRef().size());
+    for (const IValue& e : v.toListRef()) w.tensor(e.isTensor() ? e.toTensor() : at::Tensor());
     return;
   }
   if (v.isBool()) { w.put(BOOL); return w.put<uint8_t>(v.toBool()); }
@@ -242,6 +270,9 @@ char* tf_call_new(const char* name, const char* overload, const uint8_t* bytes, 
     *out = call.release();
   });
 }
+
+// Whether the call holds tensors in a place that has no hole.
+bool tf_call_opaque(const Call* call) { return call->opaque; }
 
 void tf_call_drop(Call* call) { delete call; }
 

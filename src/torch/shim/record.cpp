@@ -21,6 +21,8 @@ extern "C" struct TfHooks {
   void (*after)(void* ctx, const uint8_t* results, size_t len);
   // The call threw.
   void (*failed)(void* ctx);
+  // The recorder itself met an error.
+  void (*broken)(void* ctx);
   // The memory of a watched tensor was touched between two calls.
   void (*touched)(void* ctx);
 };
@@ -50,6 +52,37 @@ void warn_always(int change) {
   c10::WarningUtils::set_warnAlways(recorders > 0 || usual);
 }
 
+void report_call(const Recorder& r, const c10::OperatorHandle& op, const Stack& stack) {
+  const auto& schema = op.schema();
+  auto call = std::make_unique<Call>(op);
+  Writer w;
+  size_t first = stack.size() - schema.arguments().size();
+  for (size_t i = 0; i < schema.arguments().size(); ++i) {
+    write_value(w, stack[first + i], *schema.arguments()[i].real_type());
+    call->push(stack[first + i]);
+  }
+  auto* bytes = reinterpret_cast<const uint8_t*>(w.bytes.data());
+  r.hooks.before(r.hooks.ctx, reinterpret_cast<uint64_t>(&schema), call.release(), bytes, w.bytes.size());
+}
+
+void report_results(const Recorder& r, const c10::OperatorHandle& op, const Stack& stack) {
+  const auto& returns = op.schema().returns();
+  Writer w;
+  size_t first = stack.size() - returns.size();
+  for (size_t i = 0; i < returns.size(); ++i) write_value(w, stack[first + i], *returns[i].real_type());
+  r.hooks.after(r.hooks.ctx, reinterpret_cast<const uint8_t*>(w.bytes.data()), w.bytes.size());
+}
+
+// Runs a step of the recorder, whose failure is no failure of the model.
+template <class F>
+void step(const Recorder& r, F&& body) {
+  try {
+    body();
+  } catch (...) {
+    r.hooks.broken(r.hooks.ctx);
+  }
+}
+
 void record(const c10::OperatorHandle& op, DispatchKeySet keys, Stack* stack) {
   c10::impl::ExcludeDispatchKeyGuard once(KEY);
   keys = keys & DispatchKeySet(DispatchKeySet::FULL_AFTER, KEY);
@@ -58,17 +91,8 @@ void record(const c10::OperatorHandle& op, DispatchKeySet keys, Stack* stack) {
     foreign_calls += r == nullptr;
     return op.redispatchBoxed(keys, stack);
   }
-  const auto& schema = op.schema();
-  auto call = std::make_unique<Call>(op);
-  Writer w;
-  size_t first = stack->size() - schema.arguments().size();
-  for (size_t i = 0; i < schema.arguments().size(); ++i) {
-    write_value(w, (*stack)[first + i], *schema.arguments()[i].real_type());
-    call->push((*stack)[first + i]);
-  }
   r->in_call = true;
-  auto* bytes = reinterpret_cast<const uint8_t*>(w.bytes.data());
-  r->hooks.before(r->hooks.ctx, reinterpret_cast<uint64_t>(&schema), call.release(), bytes, w.bytes.size());
+  step(*r, [&] { report_call(*r, op, *stack); });
   try {
     op.redispatchBoxed(keys, stack);
   } catch (...) {
@@ -76,10 +100,7 @@ void record(const c10::OperatorHandle& op, DispatchKeySet keys, Stack* stack) {
     r->in_call = false;
     throw;
   }
-  Writer out;
-  for (size_t i = stack->size() - schema.returns().size(), k = 0; i < stack->size(); ++i, ++k)
-    write_value(out, (*stack)[i], *schema.returns()[k].real_type());
-  r->hooks.after(r->hooks.ctx, reinterpret_cast<const uint8_t*>(out.bytes.data()), out.bytes.size());
+  step(*r, [&] { report_results(*r, op, *stack); });
   r->in_call = false;
 }
 

@@ -86,26 +86,15 @@ struct Call {
   std::vector<Hole> holes;
   std::vector<bool> written;  // by argument
   bool keep_self_dtype = false;
+  bool opaque = false;  // tensors hide in other values
 
   explicit Call(c10::OperatorHandle handle) : op(handle) {
     for (const auto& a : op.schema().arguments())
       written.push_back(a.alias_info() != nullptr && a.alias_info()->isWrite());
   }
 
-  void push(const c10::IValue& v) {
-    uint32_t arg = args.size();
-    if (v.isTensor() && v.toTensor().defined()) {
-      holes.push_back({Hole::ONE, arg, {true}});
-    } else if (v.isTensorList() || v.isOptionalTensorList()) {
-      Hole hole{v.isTensorList() ? Hole::LIST : Hole::OPTIONAL_LIST, arg, {}};
-      for (const c10::IValue& e : v.toListRef()) hole.present.push_back(e.isTensor() && e.toTensor().defined());
-      holes.push_back(std::move(hole));
-    } else {
-      args.push_back(v.isTensor() ? c10::IValue(at::Tensor()) : v);
-      return;
-    }
-    args.emplace_back();
-  }
+  // Appends an argument of the stack.
+  void push(const c10::IValue& v);
 };
 
 // A tensor on the storage of `base`.
