@@ -69,6 +69,9 @@ pub(crate) struct Compiled {
     pub(crate) params: Tensors,
     pub(crate) param_expects: Vec<Expect>,
     pub(crate) consts: Tensors,
+    /// Tensors of the model whose values were compiled in, and their versions then.
+    pub(crate) assumed: Tensors,
+    pub(crate) assumed_versions: Vec<i64>,
     pub(crate) report: CompileReport,
     /// Operators that the capture saw, constants left out.
     pub(crate) ops_captured: usize,
@@ -101,6 +104,8 @@ pub(crate) fn compile(
         .iter()
         .map(|(target, place)| Ok((slots.get((*target).into())?, slots.source(&plan.graph, place)?)))
         .collect::<Result<_, Error>>()?;
+    let assumed = trace.assumed.iter().filter_map(|(t, v)| Some((trace.tensor(*t)?.shallow_clone(), *v)));
+    let (assumed, assumed_versions) = assumed.unzip();
     let metas = converted.params.iter().map(Meta::of).collect::<Result<Vec<_>, _>>()?;
     Ok(Compiled {
         eager: super::memory::eager_cost(&converted.recording),
@@ -116,6 +121,8 @@ pub(crate) fn compile(
         param_expects: metas.iter().map(|m| Expect::like(m, super::guard::alignment(m.data))).collect(),
         params: Tensors(converted.params),
         consts: Tensors(converted.consts),
+        assumed: Tensors(assumed),
+        assumed_versions,
         report,
         plan,
         pool: std::sync::Mutex::new(Vec::new()),

@@ -1,6 +1,6 @@
 //! From a trace of libtorch calls to the planner's recording.
 
-use rustc_hash::{FxHashMap, FxHashSet};
+use rustc_hash::FxHashMap;
 use tch::Tensor;
 use tilefuse_fusion as fusion;
 
@@ -20,7 +20,6 @@ pub(crate) struct Converted {
 pub(crate) fn convert(trace: &Trace) -> Result<Converted, Error> {
     let mut converter = Converter {
         trace,
-        computed: storages_that_become_computed(trace),
         out: Converted { recording: fusion::Recording::default(), params: Vec::new(), consts: Vec::new() },
         known: FxHashMap::default(),
     };
@@ -28,17 +27,8 @@ pub(crate) fn convert(trace: &Trace) -> Result<Converted, Error> {
     Ok(converter.out)
 }
 
-/// Storages that are constant at first and are written with computed data later: their whole history is recorded.
-fn storages_that_become_computed(trace: &Trace) -> FxHashSet<u32> {
-    let written_later =
-        |s: &torch::StorageInfo| matches!(s.constant_until, Some(until) if until != usize::MAX);
-    let positions = trace.storages.iter().enumerate();
-    positions.filter(|(_, s)| written_later(s)).map(|(i, _)| i as u32).collect()
-}
-
 struct Converter<'a> {
     trace: &'a Trace,
-    computed: FxHashSet<u32>,
     out: Converted,
     /// Tensors that have a place in the recording, by tensor and, for constants, version.
     known: FxHashMap<(torch::TensorId, Option<usize>), fusion::TensorId>,
@@ -51,7 +41,7 @@ impl Converter<'_> {
             self.out.recording.inputs.push(id);
         }
         for (position, event) in self.trace.events.iter().enumerate() {
-            if !event.constant || self.touches_computed(event) {
+            if !event.constant {
                 self.call(position, event)?;
             }
         }
@@ -62,14 +52,17 @@ impl Converter<'_> {
         Ok(())
     }
 
-    fn touches_computed(&self, event: &Event) -> bool {
-        let outs = event.outs.iter().flat_map(|o| o.tensors());
-        let written = event.writes.iter().filter_map(|&w| event.args.get(w)).flat_map(|a| a.tensors());
-        outs.chain(written).any(|t| self.is_computed(t))
-    }
-
-    fn is_computed(&self, tensor: torch::TensorId) -> bool {
-        self.trace.info(tensor).is_some_and(|i| self.computed.contains(&i.storage.0))
+    /// The event by which the contents of a constant tensor become computed, if they do and `event` has a part in
+    /// it: it writes the tensor or makes a view of it.
+    fn becomes_computed(&self, tensor: torch::TensorId, event: usize) -> Option<usize> {
+        let storage = |t: torch::TensorId| self.trace.info(t).map(|i| i.storage);
+        let of = storage(tensor)?;
+        let until =
+            self.trace.storages.get(of.0 as usize)?.constant_until.filter(|&until| until != usize::MAX)?;
+        let event = self.trace.events.get(event)?;
+        let written = event.writes.iter().filter_map(|&w| event.args.get(w));
+        let mut touched = event.outs.iter().chain(written).flat_map(torch::Arg::tensors);
+        touched.any(|t| storage(t) == Some(of)).then_some(until)
     }
 
     fn call(&mut self, position: usize, event: &Event) -> Result<(), Error> {
@@ -142,6 +135,11 @@ impl Converter<'_> {
 
     /// The recording's tensor for one that `event` reads.
     fn tensor(&mut self, tensor: torch::TensorId, event: usize) -> Result<fusion::TensorId, Error> {
+        let version = self.trace.constant_version(tensor, event);
+        let becomes = self.becomes_computed(tensor, event);
+        if let (Some(version), None) = (version, becomes) {
+            return self.constant(tensor, event, version);
+        }
         if let Some(&known) = self.known.get(&(tensor, None)) {
             return Ok(known);
         }
@@ -149,13 +147,20 @@ impl Converter<'_> {
         if let Origin::Input(index) = info.origin {
             return self.add(tensor, None, fusion::Source::Input(index as u32));
         }
-        let version = self.trace.constant_version(tensor, event);
-        if let Some(version) =
-            version.filter(|_| !self.is_computed(tensor) || info.origin == Origin::Transient)
-        {
-            return self.constant(tensor, event, version);
+        match (version, becomes) {
+            (Some(_), Some(until)) => {
+                let slot = self.value(tensor, until)?;
+                self.add(tensor, None, fusion::Source::Const(slot))
+            }
+            _ => self.param(tensor),
         }
-        self.param(tensor)
+    }
+
+    /// The slot of the value that a constant tensor has for `event`.
+    fn value(&mut self, tensor: torch::TensorId, event: usize) -> Result<u32, Error> {
+        let value = self.trace.constant(tensor, event)?.ok_or_else(|| missing(tensor))?;
+        self.out.consts.push(value);
+        Ok(self.out.consts.len() as u32 - 1)
     }
 
     fn constant(
@@ -167,14 +172,13 @@ impl Converter<'_> {
         if let Some(&known) = self.known.get(&(tensor, Some(version))) {
             return Ok(known);
         }
-        let value = self.trace.constant(tensor, event)?.ok_or_else(|| missing(tensor))?;
-        let slot = self.out.consts.len() as u32;
-        self.out.consts.push(value);
+        let slot = self.value(tensor, event)?;
         self.add(tensor, Some(version), fusion::Source::Const(slot))
     }
 
     fn param(&mut self, tensor: torch::TensorId) -> Result<fusion::TensorId, Error> {
-        let handle = self.trace.tensor(tensor).ok_or_else(|| missing(tensor))?;
+        let live = self.trace.info(tensor).is_some_and(|i| i.origin == Origin::Param);
+        let handle = self.trace.tensor(tensor).filter(|_| live).ok_or_else(|| missing(tensor))?;
         let slot = self.out.params.len() as u32;
         let named = self.trace.params.iter().find(|(t, _)| *t == tensor).and_then(|(_, name)| name.clone());
         self.out.params.push(handle.shallow_clone());

@@ -11,7 +11,7 @@ use super::guard::ALIGN;
 use super::kernels::{Stream, Target};
 use super::slots::{Slot, TensorSource};
 use crate::Error;
-use crate::torch::{self, DeviceId, GUARDED, Meta, check_metas, empty_strided, view_of};
+use crate::torch::{self, DeviceId, GUARDED, Meta, check_metas, check_versions, empty_strided, view_of};
 
 /// The memory that one call at a time works in; kept for the next call.
 #[derive(Debug)]
@@ -61,6 +61,9 @@ impl Compiled {
         let mut param_data = SmallVec::from_elem(std::ptr::null_mut(), self.params.len());
         check_metas(self.params.iter(), &self.param_expects, GUARDED, &mut param_data)
             .map_err(|_| Stop::Stale("a parameter was replaced, moved or reshaped"))?;
+        if !check_versions(self.assumed.iter(), &self.assumed_versions) {
+            return Err(Stop::Stale("a tensor whose value was compiled in was written"));
+        }
         let raw = match self.target {
             Target::Host => std::ptr::null_mut(),
             Target::Cuda(ordinal) => torch::cuda_stream(ordinal as i8)?,

@@ -7,6 +7,8 @@ mod guard;
 mod kernels;
 mod memory;
 mod slots;
+#[cfg(test)]
+mod tests;
 
 pub(crate) use compile::{Compiled, compile, gpu_programs};
 pub(crate) use exec::Stop;
