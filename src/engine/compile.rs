@@ -157,12 +157,14 @@ fn fitting(
 /// The types of the outputs that are copied: those found in memory of the caller, of the model or of another output
 /// though eager's are not, and those that do not have the strides of eager's.
 fn copied(graph: &Graph, outputs: &[TensorSource], recording: &Recording) -> Vec<Option<TensorType>> {
-    let eager: Vec<_> = recording.outputs.iter().filter_map(|t| recording.tensors.get(t.0 as usize)).collect();
+    let eager: Vec<_> =
+        recording.outputs.iter().filter_map(|t| recording.tensors.get(t.0 as usize)).collect();
     let aliased = |at: usize| graph.aliases.get(at).is_some_and(Option::is_some);
     let copy = |(at, info): (usize, &&TensorInfo)| {
         let source = outputs.get(at).filter(|_| !aliased(at))?;
         let foreign = matches!(source.slot, Slot::Input(_) | Slot::Param(_) | Slot::Const(_));
-        let shared = |other: usize| eager[other].storage != info.storage && outputs[other].slot == source.slot;
+        let shared =
+            |other: usize| eager[other].storage != info.storage && outputs[other].slot == source.slot;
         let strides = source.view.as_ref().map_or(&source.ty.strides, |v| &v.1);
         let other_strides = info.ty.numel() > 0
             && (0..info.ty.rank()).any(|d| info.ty.shape[d] != 1 && info.ty.strides[d] != strides[d]);

@@ -180,7 +180,7 @@ impl Frame<'_> {
             let message = format!("{name} returned {} tensors instead of {}", outs.len(), results.len());
             return Err(Error::Internal(message));
         }
-        for (tensor, (position, ty)) in outs.into_iter().zip(results) {
+        for (tensor, (position, ty)) in outs.into_iter().zip(results).filter(|(t, _)| t.defined()) {
             self.externs[*position] = Some(self.as_recorded(tensor, ty)?);
         }
         Ok(())

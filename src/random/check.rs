@@ -111,7 +111,9 @@ impl Trial<'_> {
         let ours = self.ours(subject)?;
         let outcome = match (eager, ours) {
             (Err(_), Err(_)) => Outcome::BothFail,
-            (Err(error), Ok(_)) => Outcome::Different(format!("eager rejects the inputs: {}", first_line(&error.to_string()))),
+            (Err(error), Ok(_)) => {
+                Outcome::Different(format!("eager rejects the inputs: {}", first_line(&error.to_string())))
+            }
             (Ok(_), Err(text)) => Outcome::Different(format!("failed: {}", first_line(&text))),
             (Ok(eager), Ok(ours)) => {
                 let outcome = self.judge(&eager, &ours)?;
@@ -162,7 +164,11 @@ impl Trial<'_> {
                 Some(Difference::Plain(text)) => return Ok(Outcome::Different(self.place(at, &text))),
             }
         }
-        if rounding.is_empty() { Ok(Outcome::Same { noisy: false }) } else { self.second_opinion(eager, ours, &rounding) }
+        if rounding.is_empty() {
+            Ok(Outcome::Same { noisy: false })
+        } else {
+            self.second_opinion(eager, ours, &rounding)
+        }
     }
 
     fn place(&self, at: usize, text: &str) -> String {
@@ -174,11 +180,18 @@ impl Trial<'_> {
 
     /// Whether rounding explains differences: first by the error of an `f64` run, then by that of runs with random
     /// rounding errors.
-    fn second_opinion(&self, eager: &Left, ours: &Left, rounding: &[(usize, String)]) -> Result<Outcome, Error> {
+    fn second_opinion(
+        &self,
+        eager: &Left,
+        ours: &Left,
+        rounding: &[(usize, String)],
+    ) -> Result<Outcome, Error> {
         let double = self.run(Mode::Double)?;
         let mut noise: Option<Vec<Left>> = None;
         for (at, text) in rounding {
-            let (Some(e), Some(o), Some(exact)) = (eager.get(*at), ours.get(*at), double.get(*at)) else { continue };
+            let (Some(e), Some(o), Some(exact)) = (eager.get(*at), ours.get(*at), double.get(*at)) else {
+                continue;
+            };
             let Some((eager_error, our_error)) = errors(e, o, exact) else { continue };
             if our_error <= factor(e.kind()) * eager_error {
                 continue;
@@ -186,10 +199,15 @@ impl Trial<'_> {
             if noise.is_none() {
                 noise = Some(self.noise()?);
             }
-            let noisy = noise.iter().flatten().filter_map(|n| n.get(*at)?.size().eq(&exact.size()).then(|| n.get(*at))?);
+            let noisy = noise
+                .iter()
+                .flatten()
+                .filter_map(|n| n.get(*at)?.size().eq(&exact.size()).then(|| n.get(*at))?);
             let expected = noisy.filter_map(|n| errors(n, n, exact)).map(|e| e.0).fold(eager_error, f64::max);
             if our_error > 4.0 * expected {
-                let more = format!("{text}; error against f64 {our_error:.3e}, eager's {eager_error:.3e}, noise {expected:.3e}");
+                let more = format!(
+                    "{text}; error against f64 {our_error:.3e}, eager's {eager_error:.3e}, noise {expected:.3e}"
+                );
                 return Ok(Outcome::Different(self.place(*at, &more)));
             }
         }
@@ -225,7 +243,8 @@ fn aliasing(eager: &Left, ours: &Left) -> Option<String> {
     eager.outputs.iter().zip(&ours.outputs).enumerate().find_map(|(at, (e, o))| {
         let (want, got) = (eager.home(e), ours.home(o));
         let word = |s: Option<usize>| s.map_or(String::from("memory of its own"), |s| format!("s{s}"));
-        (want != got && e.numel() > 0).then(|| format!("output {at} lies in {} instead of {}", word(got), word(want)))
+        (want != got && e.numel() > 0)
+            .then(|| format!("output {at} lies in {} instead of {}", word(got), word(want)))
     })
 }
 

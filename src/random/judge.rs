@@ -56,7 +56,10 @@ fn unequal(eager: &Tensor, ours: &Tensor) -> Option<String> {
         let at = differ.flatten(0, -1).to_kind(Kind::Uint8).argmax(0, false).int64_value(&[]);
         let value = |t: &Tensor| t.flatten(0, -1).select(0, at).to_kind(Kind::Double).double_value(&[]);
         let (got, want) = (value(ours), value(eager));
-        format!("{count} of {} exact elements differ, the first at {at}: {got:?} instead of {want:?}", eager.numel())
+        format!(
+            "{count} of {} exact elements differ, the first at {at}: {got:?} instead of {want:?}",
+            eager.numel()
+        )
     })
 }
 

@@ -173,8 +173,11 @@ impl OpCall {
         let (op, overload) = self.name.split_once('.').unwrap_or((&self.name, ""));
         let args: Vec<Arg<u32>> = self.args.iter().map(|a| in_mode(a, mode)).collect();
         let call = Call::new(&format!("aten::{op}"), overload, &args)?;
-        let tensors =
-            self.reads().iter().map(|id| env.get(id).ok_or_else(|| unknown(*id))).collect::<Result<Vec<_>, _>>()?;
+        let tensors = self
+            .reads()
+            .iter()
+            .map(|id| env.get(id).ok_or_else(|| unknown(*id)))
+            .collect::<Result<Vec<_>, _>>()?;
         let results = call.run(&tensors)?;
         if results.len() != self.results.len() {
             let message = format!("{} has {} results, not {}", self.name, results.len(), self.results.len());
@@ -213,9 +216,33 @@ pub(super) fn is_view(op: &OpCall) -> bool {
 }
 
 const VIEWS: &[&str] = &[
-    "view", "reshape", "permute", "transpose", "t", "expand", "slice", "select", "narrow", "unsqueeze", "squeeze",
-    "flatten", "split", "split_with_sizes", "chunk", "unbind", "contiguous", "to", "dropout", "movedim", "diagonal",
-    "expand_as", "view_as", "alias", "detach", "unflatten", "swapaxes",
+    "view",
+    "reshape",
+    "permute",
+    "transpose",
+    "t",
+    "expand",
+    "slice",
+    "select",
+    "narrow",
+    "unsqueeze",
+    "squeeze",
+    "flatten",
+    "split",
+    "split_with_sizes",
+    "chunk",
+    "unbind",
+    "contiguous",
+    "to",
+    "dropout",
+    "movedim",
+    "diagonal",
+    "expand_as",
+    "view_as",
+    "alias",
+    "detach",
+    "unflatten",
+    "swapaxes",
 ];
 
 /// Distance of 1 to the next number.

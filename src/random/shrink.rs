@@ -22,8 +22,11 @@ pub fn shrink(program: &Program, tries: usize, fails: &mut dyn FnMut(&Program) -
 }
 
 fn step(program: &Program, left: &mut usize, fails: &mut dyn FnMut(&Program) -> bool) -> Option<Program> {
-    let candidates =
-        one_output(program).chain(fewer_ops(program)).chain(plain_inputs(program)).chain(smaller_dims(program)).chain(simpler_values(program));
+    let candidates = one_output(program)
+        .chain(fewer_ops(program))
+        .chain(plain_inputs(program))
+        .chain(smaller_dims(program))
+        .chain(simpler_values(program));
     for candidate in candidates {
         if *left == 0 {
             return None;
@@ -40,20 +43,32 @@ fn step(program: &Program, left: &mut usize, fails: &mut dyn FnMut(&Program) -> 
 fn cost(p: &Program) -> f64 {
     let layout = |i: &Input| {
         let dense = dense(&i.sizes);
-        f64::from(u8::from(i.offset != 0)) + f64::from(u8::from(i.strides != dense)) + f64::from(u8::from(i.param))
+        f64::from(u8::from(i.offset != 0))
+            + f64::from(u8::from(i.strides != dense))
+            + f64::from(u8::from(i.param))
     };
-    let elements: f64 = p.inputs.iter().map(|i| i.sizes.iter().map(|&n| (n as f64 + 1.0).ln()).sum::<f64>()).sum();
-    let values: f64 = p.storages.iter().map(|s| match s.values {
-        Values::Fill(_) => 0.0,
-        Values::Ints(low, end) => 1.0 + (end - low) as f64 / 100.0,
-        Values::Normal => 2.0,
-        Values::Special => 3.0,
-    }).sum();
+    let elements: f64 =
+        p.inputs.iter().map(|i| i.sizes.iter().map(|&n| (n as f64 + 1.0).ln()).sum::<f64>()).sum();
+    let values: f64 = p
+        .storages
+        .iter()
+        .map(|s| match s.values {
+            Values::Fill(_) => 0.0,
+            Values::Ints(low, end) => 1.0 + (end - low) as f64 / 100.0,
+            Values::Normal => 2.0,
+            Values::Special => 3.0,
+        })
+        .sum();
     let kinds: f64 = p.storages.iter().map(|s| f64::from(u8::from(s.kind != Kind::Float))).sum();
-    let numbers: f64 = p.ops.iter().flat_map(|o| &o.args).map(|a| match a {
-        Arg::Ints(list) => list.iter().map(|n| (n.abs() as f64 + 1.0).ln() * 0.1).sum(),
-        _ => 0.0,
-    }).sum();
+    let numbers: f64 = p
+        .ops
+        .iter()
+        .flat_map(|o| &o.args)
+        .map(|a| match a {
+            Arg::Ints(list) => list.iter().map(|n| (n.abs() as f64 + 1.0).ln() * 0.1).sum(),
+            _ => 0.0,
+        })
+        .sum();
     100.0 * p.ops.len() as f64
         + 50.0 * p.outputs.len() as f64
         + 20.0 * p.inputs.len() as f64
@@ -140,7 +155,14 @@ fn as_input(p: &Program, at: usize, env: &HashMap<u32, Tensor>) -> Option<Progra
         let len = sizes.iter().product::<i64>().max(1);
         q.storages.push(Storage { kind, len, values });
         let strides = dense(&sizes);
-        q.inputs.push(Input { id: result.id, storage: q.storages.len() - 1, param: false, sizes, strides, offset: 0 });
+        q.inputs.push(Input {
+            id: result.id,
+            storage: q.storages.len() - 1,
+            param: false,
+            sizes,
+            strides,
+            offset: 0,
+        });
     }
     Some(q)
 }
@@ -160,7 +182,10 @@ fn plain_inputs(p: &Program) -> impl Iterator<Item = Program> + '_ {
 
 fn laid_out(p: &Program, at: usize) -> Program {
     let mut q = p.clone();
-    let storage = Storage { len: p.inputs[at].sizes.iter().product::<i64>().max(1), ..p.storages[p.inputs[at].storage].clone() };
+    let storage = Storage {
+        len: p.inputs[at].sizes.iter().product::<i64>().max(1),
+        ..p.storages[p.inputs[at].storage].clone()
+    };
     q.storages.push(storage);
     let input = &mut q.inputs[at];
     (input.strides, input.offset, input.storage) = (dense(&input.sizes), 0, q.storages.len() - 1);
@@ -205,7 +230,9 @@ fn resized(p: &Program, from: i64, to: i64) -> Program {
         }
     }
     for at in 0..q.storages.len() {
-        let span = |i: &Input| i.offset + i.sizes.iter().zip(&i.strides).map(|(&n, &s)| (n - 1).max(0) * s).sum::<i64>() + 1;
+        let span = |i: &Input| {
+            i.offset + i.sizes.iter().zip(&i.strides).map(|(&n, &s)| (n - 1).max(0) * s).sum::<i64>() + 1
+        };
         let views = q.inputs.iter().filter(|i| i.storage == at).map(span);
         q.storages[at].len = views.max().unwrap_or(1);
     }
@@ -219,7 +246,8 @@ fn resized(p: &Program, from: i64, to: i64) -> Program {
 
 fn rescaled(sizes: &[i64], strides: &[i64], from: i64, to: i64) -> Vec<i64> {
     let scale = |d: usize| {
-        let inner = (0..sizes.len()).filter(|&e| e != d && sizes[e] == from && strides[e] < strides[d] && strides[e] > 0);
+        let inner = (0..sizes.len())
+            .filter(|&e| e != d && sizes[e] == from && strides[e] < strides[d] && strides[e] > 0);
         inner.fold(strides[d], |s, _| if s % from == 0 { s / from * to } else { s })
     };
     (0..sizes.len()).map(scale).collect()

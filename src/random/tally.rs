@@ -169,7 +169,8 @@ fn differs(program: &Program, seed: u64, device: Device) -> Option<String> {
 
 /// Whether two differences are of one sort: the same words but for numbers.
 fn alike(a: &str, b: &str) -> bool {
-    let rough = |text: &str| text.split(|c: char| c.is_ascii_digit() || c == '%').next_back().map(str::to_owned);
+    let rough =
+        |text: &str| text.split(|c: char| c.is_ascii_digit() || c == '%').next_back().map(str::to_owned);
     let failed = |t: &str| t.contains("failed:");
     let rejects = |t: &str| t.contains("eager rejects");
     failed(a) == failed(b) && rejects(a) == rejects(b) && (!failed(a) || rough(a) == rough(b))

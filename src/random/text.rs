@@ -112,7 +112,8 @@ fn parse_line(line: &str, program: &mut Program) -> Result<(), String> {
     } else if right.starts_with("input ") || right.starts_with("param ") {
         program.inputs.push(parse_input(left, right)?);
     } else {
-        let (name, args) = right.strip_suffix(')').and_then(|r| r.split_once('(')).ok_or("there are no arguments")?;
+        let (name, args) =
+            right.strip_suffix(')').and_then(|r| r.split_once('(')).ok_or("there are no arguments")?;
         let args = split(args).into_iter().map(parse_arg).collect::<Result<_, _>>()?;
         program.ops.push(OpCall { name: name.to_owned(), args, results: parse_names(left)? });
     }
@@ -142,7 +143,9 @@ fn parse_kind(text: &str) -> Option<Kind> {
 
 fn parse_storage(text: &str) -> Result<Storage, String> {
     let words: Vec<&str> = text.split_whitespace().collect();
-    let [kind, len, values @ ..] = words.as_slice() else { return Err(String::from("a storage has a type and a length")) };
+    let [kind, len, values @ ..] = words.as_slice() else {
+        return Err(String::from("a storage has a type and a length"));
+    };
     let values = match values {
         ["normal"] => Values::Normal,
         ["special"] => Values::Special,
@@ -165,7 +168,14 @@ fn parse_input(left: &str, right: &str) -> Result<Input, String> {
     if sizes.len() != strides.len() {
         return Err(String::from("there are not as many strides as sizes"));
     }
-    Ok(Input { id: parse_id(left)?, storage, param: role == "param", sizes, strides, offset: number(offset)? })
+    Ok(Input {
+        id: parse_id(left)?,
+        storage,
+        param: role == "param",
+        sizes,
+        strides,
+        offset: number(offset)?,
+    })
 }
 
 fn inner<'a>(text: &'a str, open: char, close: char) -> Option<&'a str> {

@@ -10,7 +10,8 @@ struct Plain(tilefuse::random::Model);
 
 impl Subject for Plain {
     fn call(&self, inputs: &[Tensor]) -> Result<Vec<Tensor>, String> {
-        std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| (self.0)(inputs))).map_err(|_| String::from("panic"))
+        std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| (self.0)(inputs)))
+            .map_err(|_| String::from("panic"))
     }
 }
 
@@ -55,7 +56,12 @@ fn the_generator_covers_what_it_promises() {
         }
         empty += usize::from(program.inputs.iter().any(|i| i.sizes.contains(&0)));
         let dense = |i: &tilefuse::random::Input| {
-            i.strides.iter().rev().zip(i.sizes.iter().rev()).try_fold(1, |n, (&s, &d)| (s == n || d == 1).then_some(n * d)).is_some()
+            i.strides
+                .iter()
+                .rev()
+                .zip(i.sizes.iter().rev())
+                .try_fold(1, |n, (&s, &d)| (s == n || d == 1).then_some(n * d))
+                .is_some()
         };
         strided += usize::from(program.inputs.iter().any(|i| !dense(i)));
         writes += usize::from(program.ops.iter().any(|o| o.in_place()));

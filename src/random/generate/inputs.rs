@@ -7,9 +7,8 @@ use crate::random::program::{Input, Storage, Values, is_float};
 use crate::random::rng::Rng;
 use crate::torch::as_strided_of;
 
-const DIMS: &[i64] = &[
-    1, 1, 2, 3, 7, 8, 15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 129, 255, 1000, 1023, 1025, 4097,
-];
+const DIMS: &[i64] =
+    &[1, 1, 2, 3, 7, 8, 15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 129, 255, 1000, 1023, 1025, 4097];
 
 /// A shape of rank 0 to 5 with `least..=most` elements, or with a dimension of size 0.
 pub(super) fn shape(rng: &mut Rng, least: i64, most: i64, zero: bool) -> Vec<i64> {
@@ -36,7 +35,14 @@ impl Generator {
     /// The program's type, or in mixed programs often another.
     pub(super) fn some_kind(&mut self) -> Kind {
         const ALL: &[Kind] = &[
-            Kind::Float, Kind::Double, Kind::Half, Kind::BFloat16, Kind::Int64, Kind::Int, Kind::Uint8, Kind::Int8,
+            Kind::Float,
+            Kind::Double,
+            Kind::Half,
+            Kind::BFloat16,
+            Kind::Int64,
+            Kind::Int,
+            Kind::Uint8,
+            Kind::Int8,
             Kind::Bool,
         ];
         if self.traits.mixed && self.rng.chance(0.5) { *self.rng.pick(ALL) } else { self.traits.kind }

@@ -80,7 +80,18 @@ const SELECTING: &[(&str, &[Extra])] = &[
 
 /// Functions that jump: their argument must be exact.
 const JUMPING: &[&str] = &[
-    "floor", "ceil", "round", "trunc", "frac", "sign", "sgn", "isnan", "isinf", "isfinite", "logical_not", "signbit",
+    "floor",
+    "ceil",
+    "round",
+    "trunc",
+    "frac",
+    "sign",
+    "sgn",
+    "isnan",
+    "isinf",
+    "isfinite",
+    "logical_not",
+    "signbit",
 ];
 
 fn extras(list: &[Extra]) -> impl Iterator<Item = Arg<u32>> + '_ {
@@ -123,7 +134,11 @@ fn guard(g: &mut Generator, x: u32, domain: Domain) -> Option<u32> {
         Within(_) if g.kind(x) == Kind::Bool => Some(x),
         Within(limit) if g.rng.chance(0.7) && g.magnitude(x) < 0.6 * limit => Some(x),
         Within(limit) => {
-            let (low, high) = if g.kind(x) == Kind::Uint8 { (number(0.0), number(limit)) } else { (number(-limit), number(limit)) };
+            let (low, high) = if g.kind(x) == Kind::Uint8 {
+                (number(0.0), number(limit))
+            } else {
+                (number(-limit), number(limit))
+            };
             let bound = limited(bound, limit);
             g.emit("clamp", vec![t(x), low, high], Fact { exact, bound })
         }
@@ -143,7 +158,9 @@ impl Generator {
         let shape = self.size(x);
         if self.rng.chance(0.55) {
             let most = self.traits.most_elements;
-            let fits = |g: &Generator, id: u32| broadcast(&g.size(id), &shape).is_some_and(|s| s.iter().product::<i64>() <= most);
+            let fits = |g: &Generator, id: u32| {
+                broadcast(&g.size(id), &shape).is_some_and(|s| s.iter().product::<i64>() <= most)
+            };
             if let Some(found) = self.value(fits) {
                 return Some(found);
             }
@@ -315,7 +332,11 @@ fn condition(g: &mut Generator) -> Option<u32> {
     let a = g.value(Generator::exact)?;
     let op = *g.rng.pick(&["eq", "ne", "lt", "le", "gt", "ge"]);
     if g.rng.chance(0.5) {
-        let number = if is_float(g.kind(a)) && g.rng.chance(0.5) { Arg::Float(0.5) } else { Arg::Int(g.rng.range(-1, 3)) };
+        let number = if is_float(g.kind(a)) && g.rng.chance(0.5) {
+            Arg::Float(0.5)
+        } else {
+            Arg::Int(g.rng.range(-1, 3))
+        };
         return g.emit(&format!("{op}.Scalar"), vec![t(a), number], Fact::EXACT);
     }
     let b = g.partner(a).filter(|&b| g.exact(b))?;
@@ -332,7 +353,8 @@ pub(super) fn discontinuous(g: &mut Generator) -> Option<()> {
 
 pub(super) fn choose(g: &mut Generator) -> Option<()> {
     let x = operand(g)?;
-    let mask = match g.value(|g, id| g.kind(id) == Kind::Bool && broadcast(&g.size(id), &g.size(x)).is_some()) {
+    let mask = match g.value(|g, id| g.kind(id) == Kind::Bool && broadcast(&g.size(id), &g.size(x)).is_some())
+    {
         Some(mask) if g.rng.chance(0.6) => mask,
         _ => {
             let shape = g.size(x);
@@ -360,8 +382,16 @@ pub(super) fn choose(g: &mut Generator) -> Option<()> {
 pub(super) fn cast(g: &mut Generator) -> Option<()> {
     let x = g.any()?;
     let kind = *g.rng.pick(&[
-        Kind::Float, Kind::Float, Kind::BFloat16, Kind::Half, Kind::Double, Kind::Int64, Kind::Int, Kind::Uint8,
-        Kind::Int8, Kind::Bool,
+        Kind::Float,
+        Kind::Float,
+        Kind::BFloat16,
+        Kind::Half,
+        Kind::Double,
+        Kind::Int64,
+        Kind::Int,
+        Kind::Uint8,
+        Kind::Int8,
+        Kind::Bool,
     ]);
     let mut x = x;
     if is_float(g.kind(x)) && !is_float(kind) {
@@ -394,7 +424,12 @@ pub(super) fn bits(g: &mut Generator) -> Option<()> {
     }
     let b = g.partner(a).filter(|&b| g.exact(b))?;
     let name = *g.rng.pick(&[
-        "logical_and", "logical_or", "logical_xor", "bitwise_and.Tensor", "bitwise_or.Tensor", "bitwise_xor.Tensor",
+        "logical_and",
+        "logical_or",
+        "logical_xor",
+        "bitwise_and.Tensor",
+        "bitwise_or.Tensor",
+        "bitwise_xor.Tensor",
     ]);
     g.emit(name, vec![t(a), t(b)], Fact::EXACT)?;
     Some(())

@@ -54,7 +54,11 @@ pub(super) fn reduce(g: &mut Generator) -> Option<()> {
             if along(g, x, &[dim]) > 16 {
                 return None;
             }
-            let x = g.emit("clamp", vec![t(x), Arg::Float(-1.25), Arg::Float(1.25)], Fact { bound: None, ..fact })?;
+            let x = g.emit(
+                "clamp",
+                vec![t(x), Arg::Float(-1.25), Arg::Float(1.25)],
+                Fact { bound: None, ..fact },
+            )?;
             g.emit("prod.dim_int", vec![t(x), Arg::Int(dim), keep], Fact::ROUNDED)?
         }
     };
@@ -106,7 +110,11 @@ pub(super) fn spread(g: &mut Generator) -> Option<()> {
     let name = *g.rng.pick(&["var", "std"]);
     if g.rng.chance(0.5) {
         let unbiased = g.rng.chance(0.5);
-        g.emit(&format!("{name}.dim"), vec![t(x), list, Arg::Bool(unbiased), Arg::Bool(keep)], Fact::ROUNDED)?;
+        g.emit(
+            &format!("{name}.dim"),
+            vec![t(x), list, Arg::Bool(unbiased), Arg::Bool(keep)],
+            Fact::ROUNDED,
+        )?;
     } else {
         let correction = Arg::Int(g.rng.range(0, 2));
         g.emit(&format!("{name}.correction"), vec![t(x), list, correction, Arg::Bool(keep)], Fact::ROUNDED)?;
@@ -149,7 +157,11 @@ fn layer_norm(g: &mut Generator, x: u32) -> Option<()> {
         return None;
     }
     let (weight, bias) = (parameter(g, x, shape), parameter(g, x, shape));
-    g.emit("layer_norm", vec![t(x), Arg::Ints(shape.to_vec()), weight, bias, Arg::Float(1e-5)], Fact::ROUNDED)?;
+    g.emit(
+        "layer_norm",
+        vec![t(x), Arg::Ints(shape.to_vec()), weight, bias, Arg::Float(1e-5)],
+        Fact::ROUNDED,
+    )?;
     Some(())
 }
 

@@ -27,10 +27,18 @@ pub(super) fn write(g: &mut Generator) -> Option<()> {
             let name = *g.rng.pick(&["sigmoid_", "tanh_", "silu_"]);
             (name, vec![t(target)], Fact::ROUNDED)
         }
-        10 => ("clamp_", vec![t(target), Arg::Int(-1), Arg::Int(1)], Fact { bound: fact.bound.map(|b| b.max(1.0)), ..fact }),
+        10 => (
+            "clamp_",
+            vec![t(target), Arg::Int(-1), Arg::Int(1)],
+            Fact { bound: fact.bound.map(|b| b.max(1.0)), ..fact },
+        ),
         _ => {
             let mask = g.input(&g.size(target), tch::Kind::Bool)?;
-            ("masked_fill_.Scalar", vec![t(target), t(mask), Arg::Int(2)], Fact { bound: fact.bound.map(|b| b.max(2.0)), ..fact })
+            (
+                "masked_fill_.Scalar",
+                vec![t(target), t(mask), Arg::Int(2)],
+                Fact { bound: fact.bound.map(|b| b.max(2.0)), ..fact },
+            )
         }
     };
     store(g, target, name, args, fact)
@@ -52,7 +60,11 @@ fn view_of(g: &mut Generator, base: u32) -> Option<u32> {
             let start = g.rng.range(0, size + 1);
             let end = g.rng.range(start, size + 1);
             let step = *g.rng.pick(&[1, 1, 2]);
-            g.emit("slice.Tensor", vec![t(base), Arg::Int(dim), Arg::Int(start), Arg::Int(end), Arg::Int(step)], fact)
+            g.emit(
+                "slice.Tensor",
+                vec![t(base), Arg::Int(dim), Arg::Int(start), Arg::Int(end), Arg::Int(step)],
+                fact,
+            )
         }
     }
 }
