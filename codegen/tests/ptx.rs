@@ -8,6 +8,7 @@ mod kernels;
 mod ptxas;
 
 use tilefuse_block::{Elem, Program};
+use tilefuse_codegen::Error;
 use tilefuse_codegen::cache::{Cache, CacheOptions};
 use tilefuse_codegen::ptx::{PtxOptions, Target, compile_ptx, compile_ptx_cached};
 
@@ -17,7 +18,6 @@ fn assemble(program: &Program) -> String {
     for target in Target::ALL {
         let ptx = compile_ptx(program, target, &PtxOptions::default()).unwrap();
         if let Some(report) = ptxas::assemble(&ptx.text, target.name()) {
-            println!("{} {target}: {} registers, {} bytes", program.name, report.registers, ptx.text.len());
             assert_eq!(report.spill_bytes, 0, "{} {target}\n{}", program.name, report.log);
         }
         if target == Target::Sm90a {
@@ -66,4 +66,26 @@ fn kernels_come_back_from_the_cache() {
     assert_eq!(compile_ptx(&program, Target::Sm90a, &options).unwrap(), first);
     assert_eq!(compile_ptx_cached(&program, Target::Sm80, &options, &cache).unwrap().target, Target::Sm80);
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 2);
+}
+
+/// Compiles for Hopper and returns the number of warps; nothing may spill.
+fn warps(program: Program) -> tilefuse_codegen::Result<u32> {
+    let ptx = compile_ptx(&program, Target::Sm90a, &PtxOptions::default())?;
+    if let Some(report) = ptxas::assemble(&ptx.text, "sm_90a") {
+        assert_eq!(report.spill_bytes, 0, "{program}{}", report.log);
+    }
+    Ok(ptx.threads / 32)
+}
+
+#[test]
+fn large_tiles_get_more_warps_or_an_error() {
+    for elem in [Elem::F32, Elem::Bf16] {
+        for cols in [1024, 4096, 8192, 16384] {
+            assert!(warps(kernels::softmax(elem, cols, 1, 2).unwrap()).is_ok());
+            assert!(warps(kernels::layer_norm(elem, cols, 1, 2).unwrap()).is_ok());
+        }
+        assert!(warps(kernels::softmax(elem, 16384, 1, 1).unwrap()).unwrap() > 1);
+        let error = warps(kernels::softmax(elem, 1 << 17, 1, 4).unwrap()).unwrap_err();
+        assert!(matches!(error, Error::TileTooLarge { .. }), "{error}");
+    }
 }

@@ -16,8 +16,8 @@ use crate::ptx::{Ptx, PtxVersion};
 /// Bytes for the log of the driver's compiler.
 const LOG_BYTES: usize = 8192;
 
-/// The largest extent of a grid.
-const MAX_GRID: u64 = (1 << 31) - 1;
+/// The largest extents of a grid.
+const MAX_GRID: [u64; 3] = [(1 << 31) - 1, 65_535, 65_535];
 
 /// A kernel that a device can run.
 #[derive(Debug)]
@@ -84,11 +84,20 @@ impl Kernel {
     /// `stream` is a stream of this kernel's device. There are as many arguments as the program has parameters, and
     /// the addresses are valid on the device for all that the program reads and writes, until it has ended.
     pub unsafe fn launch(&self, stream: *mut c_void, grid: u64, args: &[u64]) -> Result<()> {
-        if grid == 0 {
+        // SAFETY: what this function asks for.
+        unsafe { self.launch_grid(stream, [grid, 1, 1], args) }
+    }
+
+    /// [`Kernel::launch`] for a grid of three axes, of which the last two may have up to 65,535 instances.
+    ///
+    /// # Safety
+    /// As for [`Kernel::launch`].
+    pub unsafe fn launch_grid(&self, stream: *mut c_void, grid: [u64; 3], args: &[u64]) -> Result<()> {
+        if grid.contains(&0) {
             return Ok(());
         }
-        if grid > MAX_GRID {
-            let message = format!("a grid of {grid} instances, at most {MAX_GRID} can be launched");
+        if grid.iter().zip(MAX_GRID).any(|(&n, most)| n > most) {
+            let message = format!("a grid of {grid:?} instances, at most {MAX_GRID:?} can be launched");
             return Err(Error::Unsupported { target: self.device.properties().name.clone(), message });
         }
         let mut pointers: SmallVec<[*mut c_void; 32]> =
@@ -99,9 +108,9 @@ impl Kernel {
             check("cuLaunchKernel", unsafe {
                 sys::cuLaunchKernel(
                     self.function as CUfunction,
-                    grid as u32,
-                    1,
-                    1,
+                    grid[0] as u32,
+                    grid[1] as u32,
+                    grid[2] as u32,
                     self.threads,
                     1,
                     1,

@@ -33,8 +33,10 @@ pub(crate) fn compile(text: &str, target: Target, version: PtxVersion) -> Result
     Ok(String::from_utf8_lossy(&bytes[..end]).into_owned())
 }
 
-/// The code comes scalar, with few loops, from a generator that already knows what is wide and what is not.
-const PASSES: &str = "default<O2>";
+/// The code comes from a generator that knows what is wide and what is unrolled: what is left to do is arithmetic on
+/// addresses, common subexpressions, and what loops leave unchanged.
+const PASSES: &str = "function(early-cse<memssa>,instcombine<no-verify-fixpoint>,simplifycfg,\
+                      loop-mssa(loop-rotate,licm),gvn,instcombine<no-verify-fixpoint>,adce)";
 
 fn machine(target: Target, version: PtxVersion) -> Result<TargetMachine> {
     let triple = TargetTriple::create(TRIPLE);

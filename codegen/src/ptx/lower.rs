@@ -129,11 +129,13 @@ impl<'a> Lower<'a> {
 
     fn range(&mut self, start: i32, layout: &Layout) -> Vec<Val> {
         let thread = self.thread_part(layout);
-        let base = self.ir.def(format_args!("add nsw i32 {thread}, {start}"));
+        let last = i64::from(start) + (1i64 << layout.shape().iter().sum::<u32>()) - 1;
+        let add = if last <= i64::from(i32::MAX) { "add nsw" } else { "add" };
+        let base = self.ir.def(format_args!("{add} i32 {thread}, {start}"));
         (0..layout.num_regs())
             .map(|r| match layout.reg_offset(r) {
                 0 => base.clone(),
-                offset => self.ir.def(format_args!("add nsw i32 {base}, {offset}")),
+                offset => self.ir.def(format_args!("{add} i32 {base}, {offset}")),
             })
             .collect()
     }

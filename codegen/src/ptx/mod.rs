@@ -20,6 +20,7 @@ mod shared;
 mod target;
 
 use serde::{Deserialize, Serialize};
+use tilefuse_block::passes::optimize;
 use tilefuse_block::{Elem, Kind, Program, expand_math, verify};
 
 use crate::cache::{self, Cache, Key};
@@ -105,12 +106,13 @@ pub fn emit_llvm(program: &Program, target: Target) -> Result<String> {
     Ok(module_text(&fitting_plan(program)?, target)?.text)
 }
 
-/// The program, checked, in base functions.
+/// The program, checked, in base functions, simplified.
 fn prepare(program: &Program) -> Result<Program> {
     let invalid = |message: String| Error::Invalid { program: program.name.clone(), message };
     verify(program).map_err(|e| invalid(e.to_string()))?;
     let mut program = program.clone();
     expand_math(&mut program).map_err(|e| invalid(e.to_string()))?;
+    optimize(&mut program).map_err(|e| invalid(e.to_string()))?;
     Ok(program)
 }
 

@@ -5,8 +5,11 @@ use tilefuse_block::{Op, OpKind, Region, Value};
 
 use super::assign::Assignment;
 
-/// Registers for addresses and temporaries.
-const OVERHEAD: u64 = 32;
+/// Registers for addresses.
+const OVERHEAD: u64 = 16;
+
+/// Registers for the values of the element that is being computed.
+const TEMPORARIES: u64 = 16;
 
 /// The most 32-bit registers that tiles occupy at one time, values that each use computes apart.
 pub(crate) fn registers(plan: &Assignment) -> u64 {
@@ -16,8 +19,7 @@ pub(crate) fn registers(plan: &Assignment) -> u64 {
     for (value, &(start, end)) in &order.spans {
         let size = size(plan, *value) as i64;
         *changes.entry(start).or_default() += size;
-        // An operation on single elements may put its result where an operand was.
-        *changes.entry(end.max(start + 1)).or_default() -= size;
+        *changes.entry(end).or_default() -= size;
     }
     let mut points: Vec<(u32, i64)> = changes.into_iter().collect();
     points.sort_unstable();
@@ -25,7 +27,7 @@ pub(crate) fn registers(plan: &Assignment) -> u64 {
         *sum += change;
         Some(*sum)
     });
-    sums.max().unwrap_or(0).unsigned_abs()
+    sums.max().unwrap_or(0).unsigned_abs() + TEMPORARIES
 }
 
 /// The most that tiles may occupy before more warps are better.
@@ -43,7 +45,10 @@ fn size(plan: &Assignment, value: Value) -> u64 {
     (plan.home(value).num_regs() as u64 * bytes).div_ceil(4)
 }
 
-/// When each value is first and last needed, in steps of one operation.
+/// When each value is first and last needed.
+///
+/// A step is an operation that holds threads up or moves memory. Between two of them the assembler computes element
+/// by element, so that what is made and used up there occupies few registers, whatever the size of the tile.
 #[derive(Default)]
 struct Order {
     now: u32,
@@ -58,7 +63,9 @@ impl Order {
     }
 
     fn op(&mut self, plan: &Assignment, op: &Op) {
-        self.now += 1;
+        if !matches!(op.kind, OpKind::Map(_) | OpKind::Cast(_) | OpKind::Bitcast(_)) && !is_view(op) {
+            self.now += 1;
+        }
         self.uses(plan, op);
         let start = self.now;
         for inner in &op.regions {
@@ -80,7 +87,8 @@ impl Order {
     }
 
     fn define(&mut self, plan: &Assignment, value: Value) {
-        if !plan.free[value.index()] && plan.program.ty(value).rank() > 0 {
+        let view = plan.defs[value.index()].is_some_and(is_view);
+        if !view && !plan.free[value.index()] && plan.program.ty(value).rank() > 0 {
             self.spans.entry(value).or_insert((self.now, self.now));
         }
     }

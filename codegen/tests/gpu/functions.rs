@@ -64,6 +64,13 @@ fn pointwise(
     b.store(y, at, result, Some(mask), CacheHint::Default).unwrap();
     let mut args: Vec<Arg> = kinds.iter().enumerate().map(|(i, &e)| Arg::buffer(operand(e, n, i))).collect();
     args.push(Arg::Buffer(Buffer::uninit(out, n)));
-    let grid = (n as u32).div_ceil(BLOCK);
-    Case { name: name.to_owned(), program: b.finish(), args, grid, tolerance: Tolerance::Exact }
+    let grid = [(n as u32).div_ceil(BLOCK), 1, 1];
+    Case {
+        name: name.to_owned(),
+        program: b.finish(),
+        args,
+        grid,
+        tolerance: Tolerance::Exact,
+        is_function: true,
+    }
 }

@@ -105,5 +105,5 @@ fn reduction(combine: ReduceFn, elem: Elem, shape: &[u32], axis: u8, warps: u32,
     let tolerance = if rounds { Tolerance::Close { absolute, relative } } else { Tolerance::Exact };
     let mask = if masked { "masked" } else { "" };
     let name = format!("reduce {} {elem} {shape:?} axis {axis} warps {warps} {mask}", combine.name());
-    Case { name, program: b.finish(), args, grid: 1, tolerance }
+    Case { name, program: b.finish(), args, grid: [1; 3], tolerance, is_function: false }
 }

@@ -23,8 +23,10 @@ pub(crate) struct Case {
     pub(crate) name: String,
     pub(crate) program: Program,
     pub(crate) args: Vec<Arg>,
-    pub(crate) grid: u32,
+    pub(crate) grid: [u32; 3],
     pub(crate) tolerance: Tolerance,
+    /// Whether this is a scalar function on a plain tile.
+    pub(crate) is_function: bool,
 }
 
 /// What the buffers hold after the interpreter has run a case.
@@ -32,7 +34,7 @@ fn interpret(case: &Case) -> Result<Vec<Arg>, String> {
     let mut expected = case.args.clone();
     let mut program = case.program.clone();
     expand_math(&mut program).map_err(|e| e.to_string())?;
-    interp::run(&program, &mut expected, [case.grid, 1, 1])
+    interp::run(&program, &mut expected, case.grid)
         .map_err(|e| format!("interpreter: {e}\n{}", case.program))?;
     Ok(expected)
 }
@@ -54,7 +56,16 @@ pub(crate) fn assemble(case: &Case) -> Result<(), String> {
 /// Runs a case on the device and in the interpreter.
 pub(crate) fn run(device: &Arc<Device>, case: &Case) -> Result<(), String> {
     let expected = interpret(case)?;
-    let found = on_device(device, case)?;
+    check(case, &expected, on_device(device, case)?)
+}
+
+/// Runs a case on emulated threads and in the interpreter.
+pub(crate) fn emulate(case: &Case) -> Result<(), String> {
+    let expected = interpret(case)?;
+    check(case, &expected, on_emulated_threads(case)?)
+}
+
+fn check(case: &Case, expected: &[Arg], found: Vec<Option<Vec<u8>>>) -> Result<(), String> {
     for (index, (expected, found)) in expected.iter().zip(found).enumerate() {
         let (Arg::Buffer(expected), Some(found)) = (expected, found) else { continue };
         let (bytes, guard) = found.split_at(expected.bytes.len());
@@ -64,6 +75,34 @@ pub(crate) fn run(device: &Arc<Device>, case: &Case) -> Result<(), String> {
         compare(case, index, &expected.data(), &Data::from_bytes(expected.elem, bytes))?;
     }
     Ok(())
+}
+
+/// Runs a case on emulated threads and returns the contents of its buffers with what follows them.
+fn on_emulated_threads(case: &Case) -> Result<Vec<Option<Vec<u8>>>, String> {
+    let target = Target::Sm90a;
+    let ptx = compile_ptx(&case.program, target, &PtxOptions::default()).map_err(|e| e.to_string())?;
+    let ir = emit_llvm(&case.program, target).map_err(|e| e.to_string())?;
+    let mut buffers: Vec<Option<Vec<u128>>> = Vec::new();
+    let mut words = Vec::new();
+    for arg in &case.args {
+        match arg {
+            Arg::Scalar(literal) => {
+                words.push(bits(*literal));
+                buffers.push(None);
+            }
+            Arg::Buffer(buffer) => {
+                let mut contents = buffer.bytes.clone();
+                contents.resize((contents.len() + GUARD).next_multiple_of(16), 0xAA);
+                let chunk = |c: &[u8]| u128::from_le_bytes(c.try_into().unwrap());
+                let aligned: Vec<u128> = contents.chunks_exact(16).map(chunk).collect();
+                words.push(aligned.as_ptr() as u64);
+                buffers.push(Some(aligned));
+            }
+        }
+    }
+    crate::emulate::run(&case.program, &ir, ptx.threads, case.grid, &words)?;
+    let bytes = |b: Vec<u128>| b.into_iter().flat_map(u128::to_le_bytes).collect();
+    Ok(std::hint::black_box(buffers).into_iter().map(|b| b.map(bytes)).collect())
 }
 
 /// Runs a case on the device and returns the contents of its buffers with what follows them.
@@ -90,7 +129,7 @@ fn on_device(device: &Arc<Device>, case: &Case) -> Result<Vec<Option<Vec<u8>>>, 
         }
     }
     // SAFETY: one argument for each parameter; the interpreter found every access inside its buffer.
-    unsafe { kernel.launch(std::ptr::null_mut(), u64::from(case.grid), &words) }.map_err(text)?;
+    unsafe { kernel.launch_grid(std::ptr::null_mut(), case.grid.map(u64::from), &words) }.map_err(text)?;
     let read = |b: &Option<Buffer>| b.as_ref().map(|b| b.to_bytes()).transpose();
     buffers.iter().map(read).collect::<Result<_, _>>().map_err(text)
 }

@@ -38,7 +38,7 @@ pub(crate) fn cases() -> Vec<Case> {
 }
 
 fn finish(name: String, b: Builder, args: Vec<Arg>) -> Case {
-    Case { name, program: b.finish(), args, grid: 1, tolerance: Tolerance::Exact }
+    Case { name, program: b.finish(), args, grid: [1; 3], tolerance: Tolerance::Exact, is_function: false }
 }
 
 fn int(b: &mut Builder, value: i64) -> Value {

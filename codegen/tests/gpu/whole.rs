@@ -33,9 +33,9 @@ pub(crate) fn cases() -> Vec<Case> {
                     })
                     .collect();
                 args.push(Arg::Buffer(Buffer::uninit(elem, rows * wide)));
-                let grid = (rows as u32) / tile;
+                let grid = [(rows as u32) / tile, 1, 1];
                 let tolerance = close(elem);
-                out.push(Case { name: name(&program), program, args, grid, tolerance });
+                out.push(Case { name: name(&program), program, args, grid, tolerance, is_function: false });
             };
             push(kernels::softmax(elem, cols, tile, warps).unwrap(), &[true]);
             push(kernels::layer_norm(elem, cols, tile, warps).unwrap(), &[true, false, false]);
@@ -57,5 +57,12 @@ fn flat(program: Program, elem: Elem, n: usize, block: u32, inputs: usize) -> Ca
     let mut args: Vec<Arg> = (0..inputs).map(|i| Arg::buffer(moderate(elem, n, i as u64 + 9))).collect();
     args.push(Arg::Buffer(Buffer::uninit(elem, n)));
     let name = format!("{} {elem} {n} block {block} warps {}", program.name, program.warps);
-    Case { name, program, args, grid: (n as u32).div_ceil(block), tolerance: Tolerance::Exact }
+    Case {
+        name,
+        program,
+        args,
+        grid: [(n as u32).div_ceil(block), 1, 1],
+        tolerance: Tolerance::Exact,
+        is_function: false,
+    }
 }

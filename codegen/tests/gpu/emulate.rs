@@ -1,0 +1,335 @@
+//! The code of one thread, run on this machine by as many threads as a block has.
+//!
+//! What is tested is the code before LLVM turns it into PTX: layouts, shuffles, shared memory, barriers, masks. The
+//! instructions that only a GPU has become functions: accesses in inline assembly become branches around plain ones,
+//! shuffles and barriers wait for the other threads.
+
+use std::cell::Cell;
+use std::fmt::Write;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Barrier, Once};
+
+use inkwell::OptimizationLevel;
+use inkwell::context::Context;
+use inkwell::memory_buffer::MemoryBuffer;
+use inkwell::targets::{CodeModel, InitializationConfig, RelocMode, Target as LlvmTarget, TargetMachine};
+use tilefuse_block::{Kind, Program};
+
+/// The threads of a block.
+struct Block {
+    all: Barrier,
+    warps: Vec<Warp>,
+    instance: [u32; 3],
+}
+
+struct Warp {
+    together: Barrier,
+    values: [AtomicU32; 32],
+}
+
+thread_local! {
+    static THREAD: Cell<u32> = const { Cell::new(0) };
+    static BLOCK: Cell<*const Block> = const { Cell::new(std::ptr::null()) };
+}
+
+fn block() -> &'static Block {
+    // SAFETY: set before the kernel's code runs on this thread, and alive until all threads have ended.
+    unsafe { &*BLOCK.get() }
+}
+
+extern "C" fn thread_index() -> u32 {
+    THREAD.get()
+}
+
+extern "C" fn block_x() -> u32 {
+    block().instance[0]
+}
+
+extern "C" fn block_y() -> u32 {
+    block().instance[1]
+}
+
+extern "C" fn block_z() -> u32 {
+    block().instance[2]
+}
+
+extern "C" fn barrier(_: u32) {
+    block().all.wait();
+}
+
+extern "C" fn shuffle(_: u32, value: u32, lanes: u32, _: u32) -> u32 {
+    let lane = THREAD.get() % 32;
+    let warp = &block().warps[(THREAD.get() / 32) as usize];
+    warp.values[lane as usize].store(value, Ordering::SeqCst);
+    warp.together.wait();
+    let other = warp.values[(lane ^ lanes) as usize].load(Ordering::SeqCst);
+    warp.together.wait();
+    other
+}
+
+/// The functions of this program that the code calls.
+fn functions() -> [(&'static str, usize); 6] {
+    [
+        ("emulated_tid", thread_index as *const () as usize),
+        ("emulated_x", block_x as *const () as usize),
+        ("emulated_y", block_y as *const () as usize),
+        ("emulated_z", block_z as *const () as usize),
+        ("emulated_barrier", barrier as *const () as usize),
+        ("emulated_shuffle", shuffle as *const () as usize),
+    ]
+}
+
+/// Rounding to `bfloat`, under the name by which generated code calls it.
+const BF16: &str = "define bfloat @__truncsfbf2(float %x) {
+  %b = bitcast float %x to i32
+  %s = lshr i32 %b, 16
+  %odd = and i32 %s, 1
+  %bias = add i32 %odd, 32767
+  %sum = add i32 %b, %bias
+  %r = lshr i32 %sum, 16
+  %nan = fcmp uno float %x, 0.0
+  %bits = select i1 %nan, i32 32704, i32 %r
+  %h = trunc i32 %bits to i16
+  %y = bitcast i16 %h to bfloat
+  ret bfloat %y
+}
+";
+
+/// Runs a kernel, given as the LLVM IR of one thread, with arguments as a launch has them.
+pub(crate) fn run(
+    program: &Program,
+    ir: &str,
+    threads: u32,
+    grid: [u32; 3],
+    args: &[u64],
+) -> Result<(), String> {
+    static START: Once = Once::new();
+    START.call_once(|| LlvmTarget::initialize_x86(&InitializationConfig::default()));
+    let context = Context::create();
+    let text = rewrite(program, ir);
+    let buffer = MemoryBuffer::create_from_memory_range_copy(text.as_bytes(), "emulated");
+    let module = context.create_module_from_ir(buffer).map_err(|e| format!("{e}\n{text}"))?;
+    let triple = TargetMachine::get_default_triple();
+    let target = LlvmTarget::from_triple(&triple).map_err(|e| e.to_string())?;
+    // This extension rounds denormals to zero.
+    let features = TargetMachine::get_host_cpu_features().to_string().replace("+avx512bf16", "-avx512bf16");
+    let cpu = TargetMachine::get_host_cpu_name();
+    let machine = target
+        .create_target_machine(
+            &triple,
+            &cpu.to_string(),
+            &features,
+            OptimizationLevel::Less,
+            RelocMode::PIC,
+            CodeModel::JITDefault,
+        )
+        .ok_or("no target machine")?;
+    module.set_triple(&triple);
+    module.set_data_layout(&machine.get_target_data().get_data_layout());
+    let features = [("target-cpu", cpu.to_string()), ("target-features", features)];
+    for function in module.get_functions() {
+        for (key, value) in &features {
+            let attribute = context.create_string_attribute(key, value);
+            function.add_attribute(inkwell::attributes::AttributeLoc::Function, attribute);
+        }
+    }
+    let engine = module.create_jit_execution_engine(OptimizationLevel::None).map_err(|e| e.to_string())?;
+    for (name, address) in functions() {
+        if let Some(function) = module.get_function(name) {
+            engine.add_global_mapping(&function, address);
+        }
+    }
+    let entry = engine.get_function_address("emulated_entry").map_err(|e| e.to_string())?;
+    // SAFETY: the wrapper has this signature.
+    let entry: extern "C" fn(*const u64) = unsafe { std::mem::transmute(entry) };
+    for instance in
+        (0..grid[2]).flat_map(|z| (0..grid[1]).flat_map(move |y| (0..grid[0]).map(move |x| [x, y, z])))
+    {
+        run_block(entry, threads, instance, args);
+    }
+    Ok(())
+}
+
+fn run_block(entry: extern "C" fn(*const u64), threads: u32, instance: [u32; 3], args: &[u64]) {
+    let warp = || Warp { together: Barrier::new(32), values: [const { AtomicU32::new(0) }; 32] };
+    let block = Block {
+        all: Barrier::new(threads as usize),
+        warps: (0..threads / 32).map(|_| warp()).collect(),
+        instance,
+    };
+    let block = &block;
+    std::thread::scope(|scope| {
+        for thread in 0..threads {
+            let run = move || {
+                THREAD.set(thread);
+                BLOCK.set(block);
+                entry(args.as_ptr());
+            };
+            std::thread::Builder::new().stack_size(128 << 10).spawn_scoped(scope, run).unwrap();
+        }
+    });
+}
+
+/// Puts functions in the place of what only a GPU has, and adds a wrapper that unpacks the arguments.
+fn rewrite(program: &Program, ir: &str) -> String {
+    let mut out = String::new();
+    let mut helpers = std::collections::BTreeSet::new();
+    for line in ir.lines() {
+        // The replacements below declare what they need.
+        if line.starts_with("declare") && line.contains("imum") {
+            continue;
+        }
+        let line = line
+            .replace("@llvm.maximumnum.", "@emulated_maximum_")
+            .replace("@llvm.minimumnum.", "@emulated_minimum_")
+            .replace("@llvm.nvvm.read.ptx.sreg.tid.x", "@emulated_tid")
+            .replace("@llvm.nvvm.read.ptx.sreg.ctaid.", "@emulated_")
+            .replace("@llvm.nvvm.barrier.cta.sync.aligned.all", "@emulated_barrier")
+            .replace("@llvm.nvvm.shfl.sync.bfly.i32", "@emulated_shuffle")
+            .replace("define ptx_kernel void", "define void")
+            .replace(
+                "external addrspace(3) global [0 x i8]",
+                "internal addrspace(3) global [262144 x i8] undef",
+            );
+        match line.split_once(" asm ") {
+            Some((call, rest)) => {
+                let (name, helper) = access(rest);
+                helpers.insert(helper);
+                let operands = rest.split_once("\"(").map_or("", |(_, o)| o);
+                let operands = operands.split(") nounwind").next().unwrap_or("");
+                let _ = writeln!(out, "{call} @{name}({operands})");
+            }
+            None => {
+                out.push_str(&line);
+                out.push('\n');
+            }
+        }
+    }
+    out.push_str(BF16);
+    for name in ["maximum", "minimum"] {
+        out.push_str(&number_of(name, "float", "f32"));
+        out.push_str(&number_of(name, "double", "f64"));
+    }
+    helpers.iter().for_each(|helper| out.push_str(helper));
+    out.push_str(&wrapper(program, ir));
+    out
+}
+
+/// `llvm.maximumnum` and `llvm.minimumnum`, which LLVM 22 gets wrong on hosts with AVX-512 where it can tell that one
+/// operand is not NaN.
+fn number_of(name: &str, ty: &str, suffix: &str) -> String {
+    format!(
+        "declare {ty} @llvm.{name}.{suffix}({ty}, {ty})
+define internal {ty} @emulated_{name}_{suffix}({ty} %a, {ty} %b) {{
+  %both = call {ty} @llvm.{name}.{suffix}({ty} %a, {ty} %b)
+  %nan_a = fcmp uno {ty} %a, 0.0
+  %nan_b = fcmp uno {ty} %b, 0.0
+  %no_b = select i1 %nan_b, {ty} %a, {ty} %both
+  %r = select i1 %nan_a, {ty} %b, {ty} %no_b
+  ret {ty} %r
+}}
+"
+    )
+}
+
+/// The function that stands for an access in inline assembly.
+fn access(rest: &str) -> (String, String) {
+    let text = rest.split('"').nth(1).unwrap_or_default();
+    let instruction = text.split(' ').nth(1).unwrap_or_default();
+    let parts: Vec<&str> = instruction.split('.').collect();
+    let space = if parts[1] == "global" { 1 } else { 3 };
+    let count: usize = parts[2].strip_prefix('v').map_or(1, |n| n.parse().unwrap());
+    let bits: u32 = parts[parts.len() - 1][1..].parse().unwrap();
+    let word = format!("i{}", if bits == 8 { 32 } else { bits });
+    let name = format!("emulated_{}", instruction.replace('.', "_"));
+    let mut body = String::new();
+    let pointer = format!("ptr addrspace({space})");
+    let at = |body: &mut String, i: usize| {
+        let _ = writeln!(body, "  %a{i} = getelementptr i{bits}, {pointer} %p, i64 {i}");
+    };
+    let align = bits / 8 * count as u32;
+    let words =
+        |prefix: &str| (0..count).map(|i| format!("{word} %{prefix}{i}")).collect::<Vec<_>>().join(", ");
+    if parts[0] == "st" {
+        for i in 0..count {
+            at(&mut body, i);
+            let _ = match bits {
+                8 => writeln!(body, "  %b = trunc i32 %w0 to i8\n  store i8 %b, {pointer} %a0, align 1"),
+                _ => writeln!(body, "  store {word} %w{i}, {pointer} %a{i}, align {}", bits / 8),
+            };
+        }
+        let check = aligned(&pointer, align);
+        let words = words("w");
+        let function = format!(
+            "define internal void @{name}({pointer} %p, {words}, i1 %m) {{\n  br i1 %m, label %go, label %end\ngo:\n\
+             {check}{body}  br label %end\nend:\n  ret void\n}}\n"
+        );
+        return (name, function);
+    }
+    let result =
+        if count == 1 { word.clone() } else { format!("{{ {} }}", vec![word.clone(); count].join(", ")) };
+    let gather = |prefix: &str| {
+        if count == 1 {
+            return format!("  ret {word} %{prefix}0\n");
+        }
+        let mut text = String::new();
+        let mut last = "poison".to_owned();
+        for i in 0..count {
+            let _ = writeln!(text, "  %{prefix}s{i} = insertvalue {result} {last}, {word} %{prefix}{i}, {i}");
+            last = format!("%{prefix}s{i}");
+        }
+        text + &format!("  ret {result} {last}\n")
+    };
+    for i in 0..count {
+        at(&mut body, i);
+        let _ = match bits {
+            8 => writeln!(body, "  %b = load i8, {pointer} %a0, align 1\n  %l0 = zext i8 %b to i32"),
+            _ => writeln!(body, "  %l{i} = load {word}, {pointer} %a{i}, align {}", bits / 8),
+        };
+    }
+    let function = format!(
+        "define internal {result} @{name}({pointer} %p, i1 %m, {}) {{\n  br i1 %m, label %go, label %not\ngo:\n\
+         {}{body}{}not:\n{}}}\n",
+        words("w"),
+        aligned(&pointer, align),
+        gather("l"),
+        gather("w")
+    );
+    (name, function)
+}
+
+/// Stops the program where an address is not a multiple of `align`, as a GPU would.
+fn aligned(pointer: &str, align: u32) -> String {
+    format!(
+        "  %n = ptrtoint {pointer} %p to i64\n  %low = and i64 %n, {}\n  %good = icmp eq i64 %low, 0\n  \
+         br i1 %good, label %do, label %bad\nbad:\n  call void @llvm.trap()\n  unreachable\ndo:\n",
+        align - 1
+    )
+}
+
+/// `emulated_entry(args)`, which calls the kernel with the arguments that `args` points to.
+fn wrapper(program: &Program, ir: &str) -> String {
+    let name = ir.split("define ptx_kernel void @").nth(1).and_then(|rest| rest.split('(').next()).unwrap();
+    let mut body = String::new();
+    let mut params = Vec::new();
+    for (i, param) in program.params.iter().enumerate() {
+        let ty = match program.ty(param.value).kind {
+            Kind::Ptr(_) => "ptr addrspace(1)".to_owned(),
+            Kind::Elem(e) => match e.name() {
+                "bool" | "u8" | "i8" => "i8".to_owned(),
+                "f16" => "half".to_owned(),
+                "bf16" => "bfloat".to_owned(),
+                "f32" => "float".to_owned(),
+                "f64" => "double".to_owned(),
+                _ => format!("i{}", e.bits()),
+            },
+        };
+        let _ =
+            writeln!(body, "  %a{i} = getelementptr i64, ptr %args, i64 {i}\n  %p{i} = load {ty}, ptr %a{i}");
+        params.push(format!("{ty} %p{i}"));
+    }
+    format!(
+        "declare void @llvm.trap()\ndefine void @emulated_entry(ptr %args) {{\n{body}  call void @{name}({})\n  ret void\n}}\n",
+        params.join(", ")
+    )
+}

@@ -1,0 +1,32 @@
+//! Random programs, each from a seed.
+
+use tilefuse_block::expand_math;
+use tilefuse_block::random::{self, Choices, Options};
+
+use crate::run::{Case, Tolerance};
+
+/// The cases of `seeds`: half of them with mathematical functions, with all numbers of warps.
+pub(crate) fn cases(seeds: std::ops::Range<u64>) -> Vec<Case> {
+    seeds.map(one).collect()
+}
+
+fn one(seed: u64) -> Case {
+    let with_math = draw(seed, seed % 2 == 1);
+    // Not every function has a formula for every kind.
+    let expands = expand_math(&mut with_math.program.clone()).is_ok();
+    let mut random = if expands { with_math } else { draw(seed, false) };
+    random.program.warps = 1 << (seed % 4);
+    Case {
+        name: format!("random {seed}"),
+        program: random.program,
+        args: random.args,
+        grid: random.grid,
+        tolerance: Tolerance::Exact,
+        is_function: false,
+    }
+}
+
+fn draw(seed: u64, math: bool) -> random::Case {
+    let max_tile = if seed.is_multiple_of(8) { 16384 } else { 2048 };
+    random::case(&mut Choices::from_seed(seed), &Options { math, max_tile, ..Options::default() })
+}
