@@ -319,7 +319,7 @@ fn element(values: Values, rng: &mut Rng) -> f64 {
 
 /// A sum of four uniform numbers, scaled to variance 1: bounded, and the same on every machine.
 fn normal(rng: &mut Rng) -> f64 {
-    let bits = rng.next();
+    let bits = rng.bits();
     let part = |shift: u32| f64::from((bits >> shift) as u16) / 65536.0;
     (part(0) + part(16) + part(32) + part(48) - 2.0) * 3f64.sqrt()
 }

@@ -178,7 +178,7 @@ fn parse_input(left: &str, right: &str) -> Result<Input, String> {
     })
 }
 
-fn inner<'a>(text: &'a str, open: char, close: char) -> Option<&'a str> {
+fn inner(text: &str, open: char, close: char) -> Option<&str> {
     text.trim().strip_prefix(open)?.strip_suffix(close)
 }
 

@@ -185,6 +185,9 @@ fn floor_divide(ir: &mut Ir, elem: Elem, a: &Val, b: &Val) -> (Val, Val) {
 /// A shift; amounts that are negative or not below the width shift everything out.
 fn shift(ir: &mut Ir, elem: Elem, instruction: &str, a: &Val, b: &Val) -> Val {
     let t = ty(elem);
+    // The NVPTX backend looks at the low 32 bits of an amount alone, so it must fit in them.
+    let small = ir.def(format_args!("icmp ult {t} {b}, {}", elem.bits()));
+    let b = ir.def(format_args!("select i1 {small}, {t} {b}, {t} {}", elem.bits()));
     let inside = ir.def(format_args!("icmp ult {t} {b}, {}", elem.bits()));
     if instruction == "ashr" {
         let amount = ir.def(format_args!("select i1 {inside}, {t} {b}, {t} {}", elem.bits() - 1));

@@ -41,7 +41,7 @@ fn split(graph: &mut Graph, id: NodeId, combine: ReduceFn, dims: &[u8], profile:
     let inner_is_kept = ty.rank() > 0 && !dims.contains(&(ty.rank() as u8 - 1));
     let (beside, least) = match (inner_is_kept, profile.machine.is_gpu()) {
         (false, _) => (1, LEAST_PART),
-        (true, true) => (256, 64),
+        (true, true) => (64, 64),
         (true, false) => (256, (16384 / rows.clamp(1, 256)).max(64)),
     };
     let instances = (rows / beside).max(1);

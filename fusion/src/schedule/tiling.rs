@@ -186,7 +186,7 @@ fn rows_of_tile(kernel: &Kernel, machine: Machine, across: u32) -> u32 {
 /// A reduction along a variable that is not contiguous, for many contiguous parallel elements.
 fn columns(kernel: &Kernel, machine: Machine, reduced: Var, inner: Var) -> Tiling {
     let (deep, wide) = match machine {
-        Machine::Gpu { shrink, .. } => ((16 >> shrink).max(2), 256),
+        Machine::Gpu { shrink, .. } => ((64 >> shrink).max(4), 64),
         Machine::Host { .. } => (64, 256),
     };
     let single = kernel.reduced.iter().filter(|&&r| r).count() == 1;

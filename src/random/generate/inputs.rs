@@ -96,7 +96,7 @@ impl Generator {
     }
 
     fn storage(&mut self, storage: Storage) -> usize {
-        let seed = self.rng.next();
+        let seed = self.rng.bits();
         self.storages.push(first_draw(&storage, seed));
         self.program.storages.push(storage);
         self.storages.len() - 1
