@@ -72,6 +72,8 @@ pub(crate) struct Compiled {
     /// Tensors of the model whose values were compiled in, and their versions then.
     pub(crate) assumed: Tensors,
     pub(crate) assumed_versions: Vec<i64>,
+    /// Their contents then, where they are small and on the host: a write that no version counts shows in them.
+    pub(crate) assumed_bytes: Vec<Vec<u8>>,
     pub(crate) report: CompileReport,
     /// Operators that the capture saw, constants left out.
     pub(crate) ops_captured: usize,
@@ -105,7 +107,7 @@ pub(crate) fn compile(
         .map(|(target, place)| Ok((slots.get((*target).into())?, slots.source(&plan.graph, place)?)))
         .collect::<Result<_, Error>>()?;
     let assumed = trace.assumed.iter().filter_map(|(t, v)| Some((trace.tensor(*t)?.shallow_clone(), *v)));
-    let (assumed, assumed_versions) = assumed.unzip();
+    let (assumed, assumed_versions): (Vec<Tensor>, Vec<i64>) = assumed.unzip();
     let metas = converted.params.iter().map(Meta::of).collect::<Result<Vec<_>, _>>()?;
     Ok(Compiled {
         eager: super::memory::eager_cost(&converted.recording),
@@ -121,6 +123,7 @@ pub(crate) fn compile(
         param_expects: metas.iter().map(|m| Expect::like(m, super::guard::alignment(m.data))).collect(),
         params: Tensors(converted.params),
         consts: Tensors(converted.consts),
+        assumed_bytes: assumed.iter().map(|t| super::guard::small_contents(t).to_vec()).collect(),
         assumed: Tensors(assumed),
         assumed_versions,
         report,

@@ -46,7 +46,7 @@ impl Converter<'_> {
             }
         }
         for &output in &self.trace.outputs {
-            let id = self.tensor(output, self.trace.events.len())?;
+            let id = self.output(output)?;
             self.out.recording.outputs.push(id);
         }
         Ok(())
@@ -123,6 +123,17 @@ impl Converter<'_> {
             From::Generator => fusion::Arg::Other(String::from("a generator")),
             From::Other(what) => fusion::Arg::Other(what.clone()),
         })
+    }
+
+    /// The recording's tensor for a result of the model: one of the model's own is returned itself, though its value may
+    /// be compiled in elsewhere.
+    fn output(&mut self, tensor: torch::TensorId) -> Result<fusion::TensorId, Error> {
+        let info = self.trace.info(tensor).ok_or_else(|| missing(tensor))?;
+        let written = self.trace.storages.get(info.storage.0 as usize).is_none_or(|s| !s.writes.is_empty());
+        if info.origin == Origin::Param && !written && !self.known.contains_key(&(tensor, None)) {
+            return self.param(tensor);
+        }
+        self.tensor(tensor, self.trace.events.len())
     }
 
     /// The recording's tensor for one that a call returns.

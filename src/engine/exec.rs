@@ -61,7 +61,10 @@ impl Compiled {
         let mut param_data = SmallVec::from_elem(std::ptr::null_mut(), self.params.len());
         check_metas(self.params.iter(), &self.param_expects, GUARDED, &mut param_data)
             .map_err(|_| Stop::Stale("a parameter was replaced, moved or reshaped"))?;
-        if !check_versions(self.assumed.iter(), &self.assumed_versions) {
+        let unchanged = |(t, bytes): (&Tensor, &Vec<u8>)| super::guard::small_contents(t) == &bytes[..];
+        if !check_versions(self.assumed.iter(), &self.assumed_versions)
+            || !self.assumed.iter().zip(&self.assumed_bytes).all(unchanged)
+        {
             return Err(Stop::Stale("a tensor whose value was compiled in was written"));
         }
         let raw = match self.target {

@@ -44,6 +44,18 @@ pub(crate) fn alignment(address: usize) -> usize {
     if address == 0 { ALIGN } else { ALIGN.min(1 << address.trailing_zeros().min(16)) }
 }
 
+/// The bytes of a row-major tensor on the host of at most 4 KiB; nothing for any other tensor.
+pub(crate) fn small_contents(tensor: &Tensor) -> &[u8] {
+    let Ok(meta) = Meta::of(tensor) else { return &[] };
+    let bytes = meta.numel as usize * crate::torch::element_size(meta.dtype);
+    let plain = meta.flags.is_plain() && meta.flags.contains(Flags::CONTIGUOUS) && meta.device.is_cpu();
+    if !plain || bytes == 0 || bytes > 4096 || meta.data == 0 {
+        return &[];
+    }
+    // SAFETY: the tensor is alive, on the host and row-major, so this many bytes lie at its address.
+    unsafe { std::slice::from_raw_parts(meta.data as *const u8, bytes) }
+}
+
 /// Whether gradients are recorded and something here needs them.
 pub(crate) fn grad_needed(state: GlobalState, tensors: &[Tensor]) -> bool {
     state.grad() && tensors.iter().any(|t| Meta::of(t).is_ok_and(|m| m.flags.contains(Flags::REQUIRES_GRAD)))
