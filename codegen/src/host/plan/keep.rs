@@ -4,7 +4,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::SmallVec;
 use tilefuse_block::{Elem, Op, OpKind, Value};
 
-use super::{Bit, Group, Map, Part, Place, Plan, RegionId, Sink, SinkKind, Slot, operands};
+use super::{Bit, Def, Group, Map, Part, Place, Plan, RegionId, Sink, SinkKind, Slot, operands};
 
 /// Vector instructions above which a value is kept rather than computed again.
 const KEEP_COST: u32 = 7;
@@ -127,8 +127,30 @@ impl Plan<'_> {
                 self.loops[l].sinks.push(sink);
             }
         }
-        // First in its region: the others of the region need the value too and find it computed.
-        self.regions[region].sinks.insert(0, sink);
+        // Before the other sinks of its region, which need the value too, but after the kept values that it is made of.
+        let at = self.after_operands(region, value);
+        self.regions[region].sinks.insert(at, sink);
+    }
+
+    /// The first position among a region's sinks behind every kept value that `value` is made of.
+    fn after_operands(&self, region: RegionId, value: Value) -> usize {
+        let bits = self.sinks.last().map(|s| s.bits.clone()).unwrap_or_default();
+        let mut parts = FxHashSet::default();
+        let made_by = match self.defs[value.index()] {
+            Def::Op(op) => operands(self.program, op, &bits),
+            _ => Default::default(),
+        };
+        for (operand, map) in made_by {
+            self.walk(operand, &map, &mut |v, _| {
+                parts.insert(v);
+            });
+        }
+        let sinks = &self.regions[region].sinks;
+        let is_part = |&s: &usize| {
+            let sink = &self.sinks[s];
+            matches!(sink.kind, SinkKind::Keep) && sink.roots.iter().any(|r| parts.contains(r))
+        };
+        sinks.iter().rposition(is_part).map_or(0, |at| at + 1)
     }
 
     /// Approximate vector instructions to compute one vector of a value.
