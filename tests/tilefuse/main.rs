@@ -2,4 +2,7 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod cli;
+mod fused;
+mod kernels;
 mod random;

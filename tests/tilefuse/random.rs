@@ -93,3 +93,17 @@ fn runs(program: &Program) -> bool {
     let storages = copies(&program.draw(7, Device::Cpu), Mode::Native);
     program.views(&storages).is_ok_and(|views| tch::no_grad(|| program.run(&views, Mode::Native)).is_ok())
 }
+
+#[test]
+fn fused_programs_agree_with_eager() {
+    let _no_grad = tch::no_grad_guard();
+    let mut tally = tilefuse::random::Tally::default();
+    // A program that eager itself rejects before it is fused does not count; they are rare.
+    let not_run = (0..1300).filter(|&seed| tally.run(seed, Device::Cpu, 60).is_err()).count();
+    assert!(not_run <= 20, "{not_run} programs did not run");
+    println!("{}", tally.summary());
+    let failed: Vec<String> =
+        tally.failed.iter().map(|f| format!("seed {}: {}\n{}", f.seed, f.difference, f.program)).collect();
+    assert!(failed.is_empty(), "{}", failed.join("\n"));
+    assert!(tally.fused * 100 >= tally.programs * 95, "{}", tally.summary());
+}

@@ -1,0 +1,93 @@
+//! Fused models: guards, fallbacks with reasons, and changes of parameters.
+
+use tch::nn::Module;
+use tch::{Device, Kind, Tensor, nn};
+
+fn draw() -> Tensor {
+    Tensor::randn([4, 8], (Kind::Float, Device::Cpu))
+}
+
+fn close(a: &Tensor, b: &Tensor) -> bool {
+    a.allclose(b, 1e-5, 1e-6, false)
+}
+
+#[test]
+fn parameters_that_change_show_in_the_next_call() {
+    let _no_grad = tch::no_grad_guard();
+    let vs = nn::VarStore::new(Device::Cpu);
+    let net = nn::seq().add(nn::linear(vs.root(), 8, 8, Default::default())).add_fn(|x| x.relu() * 2.0);
+    let fused = tilefuse::fuse(net).named(&vs);
+    for round in 0..3 {
+        let x = draw();
+        assert!(close(&fused.forward(&x), &fused.model().forward(&x)), "round {round}");
+        for (_, mut variable) in vs.variables() {
+            variable.copy_(&variable.randn_like());
+        }
+    }
+    assert_eq!(fused.stats().captures, 1);
+    let mut vs = vs;
+    vs.double();
+    let x = draw().to_kind(Kind::Double);
+    assert!(close(&fused.forward(&x), &fused.model().forward(&x)));
+}
+
+#[test]
+fn gradients_run_eager_with_a_reason() {
+    let vs = nn::VarStore::new(Device::Cpu);
+    let fused = tilefuse::fuse(nn::linear(vs.root(), 8, 8, Default::default())).named(&vs);
+    assert!(fused.forward(&draw()).requires_grad());
+    let stats = fused.stats();
+    assert_eq!(stats.captures, 0);
+    assert!(stats.eager_calls.keys().any(|reason| reason.contains("gradients")), "{stats:?}");
+}
+
+#[test]
+fn values_read_from_data_are_refused_by_name() {
+    let _no_grad = tch::no_grad_guard();
+    let fused = tilefuse::fuse(|x: &[Tensor]| vec![&x[0] * x[0].sum(Kind::Float).double_value(&[])]);
+    for _ in 0..3 {
+        let x = [draw()];
+        let (ours, eager) = (fused.call(&x).unwrap(), fused.model()(&x));
+        assert!(close(&ours[0], &eager[0]));
+    }
+    let stats = fused.stats();
+    assert!(stats.eager_calls.keys().any(|reason| reason.contains("aten::")), "{stats:?}");
+}
+
+#[test]
+fn shapes_strides_and_types_have_plans_of_their_own() {
+    let _no_grad = tch::no_grad_guard();
+    let fused = tilefuse::fuse(|x: &[Tensor]| vec![x[0].exp() + 1.0]);
+    let base = Tensor::randn([6, 10], (Kind::Float, Device::Cpu));
+    for x in [
+        base.shallow_clone(),
+        base.tr(),
+        base.narrow(1, 1, 7),
+        base.to_kind(Kind::Double),
+        base.narrow(0, 2, 0),
+    ] {
+        for _ in 0..2 {
+            let (ours, eager) = (fused.call(&[x.shallow_clone()]).unwrap(), x.exp() + 1.0);
+            assert_eq!(
+                (ours[0].size(), ours[0].stride(), ours[0].kind()),
+                (eager.size(), eager.stride(), eager.kind())
+            );
+            assert!(close(&ours[0], &eager));
+        }
+    }
+}
+
+#[test]
+fn several_threads_call_one_fused_model() {
+    let fused = std::sync::Mutex::new(tilefuse::fuse(|x: &[Tensor]| vec![x[0].softmax(-1, Kind::Float)]));
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                let _no_grad = tch::no_grad_guard();
+                let x = [draw()];
+                let ours = fused.lock().unwrap().call(&x).unwrap();
+                assert!(close(&ours[0], &x[0].softmax(-1, Kind::Float)));
+            });
+        }
+    });
+}
