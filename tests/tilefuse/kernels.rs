@@ -9,9 +9,8 @@ fn explain(name: &str) -> Explanation {
     let vs = nn::VarStore::new(Device::Cpu);
     let model = entry.instantiate(&vs);
     let inputs: Vec<Tensor> = entry.inputs().iter().map(|s| s.sample(Kind::Float, Device::Cpu)).collect();
-    let forward = |m: &Box<dyn tilefuse_models::Model>, x: &[Tensor]| m.forward(x);
     let fused = tilefuse::fuse(model).named(&vs);
-    fused.explain_with(&inputs, forward).unwrap()
+    fused.explain_with(&inputs, |m, x| m.forward(x)).unwrap()
 }
 
 #[test]

@@ -99,7 +99,7 @@ fn fused_programs_agree_with_eager() {
     let _no_grad = tch::no_grad_guard();
     let mut tally = tilefuse::random::Tally::default();
     // A program that eager itself rejects before it is fused does not count; they are rare.
-    let not_run = (0..1300).filter(|&seed| tally.run(seed, Device::Cpu, 60).is_err()).count();
+    let not_run = (0..1000).filter(|&seed| tally.run(seed, Device::Cpu, 60).is_err()).count();
     assert!(not_run <= 20, "{not_run} programs did not run");
     println!("{}", tally.summary());
     // Rounding depends on how the processor's own libtorch rounds: a few programs may exceed eager's error.
