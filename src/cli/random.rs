@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use tch::Device;
 
 use super::{Failure, report};
-use crate::random::{Outcome, Program, Tally, run_fused};
+use crate::random::{Outcome, Program, Tally, plan_of, run_fused};
 
 /// Options of `tilefuse random`.
 #[derive(clap::Args)]
@@ -30,6 +30,9 @@ pub(crate) struct Args {
     /// Run the program of this file instead.
     #[arg(long, value_name = "FILE")]
     replay: Option<PathBuf>,
+    /// Show the plan of the program of `--replay`, with its block programs.
+    #[arg(long)]
+    show: bool,
     /// Say each seed before it runs.
     #[arg(long)]
     trace: bool,
@@ -42,7 +45,7 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let device = super::args::device(&args.device)?;
     if let Some(path) = &args.replay {
-        return replay(path, args.seed, device);
+        return replay(path, args.seed, device, args.show);
     }
     let tally = all(args, device)?;
     if args.json {
@@ -90,12 +93,15 @@ fn all(args: &Args, device: Device) -> Result<Tally, Failure> {
     Ok(tally.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner))
 }
 
-fn replay(path: &std::path::Path, seed: u64, device: Device) -> Result<(), Failure> {
+fn replay(path: &std::path::Path, seed: u64, device: Device, show: bool) -> Result<(), Failure> {
     let text = std::fs::read_to_string(path)
         .map_err(|e| Failure::usage(format!("cannot read {}: {e}", path.display())))?;
     let program: Program = text.parse().map_err(|e| Failure::usage(format!("{}: {e}", path.display())))?;
     let ran = run_fused(&program, seed, device)?;
     report::print(&format!("{ran:?}"));
+    if show {
+        report::print(&plan_of(&program, seed, device)?.text(true));
+    }
     match ran.outcome {
         Outcome::Different(text) => Err(Failure { message: text, status: 1 }),
         _ => Ok(()),

@@ -1,6 +1,6 @@
 //! Kernels for a target: compiled once for each program, in parallel, through the cache on disk.
 
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 use rayon::prelude::*;
@@ -104,7 +104,30 @@ impl Pool for Team {
     }
 }
 
-type Known = Mutex<FxHashMap<(String, Target), Kernel>>;
+/// A kernel that plans may still hold.
+enum Held {
+    Host(Weak<HostKernel>),
+    Cuda(Weak<cuda::Kernel>),
+}
+
+impl Held {
+    fn of(kernel: &Kernel) -> Held {
+        match kernel {
+            Kernel::Host(kernel) => Held::Host(Arc::downgrade(kernel)),
+            Kernel::Cuda(kernel) => Held::Cuda(Arc::downgrade(kernel)),
+        }
+    }
+
+    fn get(&self) -> Option<Kernel> {
+        match self {
+            Held::Host(kernel) => kernel.upgrade().map(Kernel::Host),
+            Held::Cuda(kernel) => kernel.upgrade().map(Kernel::Cuda),
+        }
+    }
+}
+
+/// The kernels of the plans that live; dropped ones are forgotten when the table grows.
+type Known = Mutex<FxHashMap<(String, Target), Held>>;
 
 fn known() -> &'static Known {
     static KNOWN: OnceLock<Known> = OnceLock::new();
@@ -131,7 +154,7 @@ pub(crate) fn cache_state() -> (String, String) {
     (path, cache.warning().map_or_else(|| String::from("usable"), str::to_owned))
 }
 
-/// Compiles programs; each distinct text once in the life of the process.
+/// Compiles programs; each distinct text once as long as a plan holds its kernel.
 pub(crate) fn kernels(
     programs: &[Program],
     target: Target,
@@ -153,14 +176,18 @@ pub(crate) fn millis(time: Duration) -> f64 {
 fn kernel(program: &Program, target: Target) -> Result<(Kernel, bool), Error> {
     let key = (program.to_string(), target);
     let lock = || known().lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-    if let Some(kernel) = lock().get(&key) {
-        return Ok((kernel.clone(), true));
+    if let Some(kernel) = lock().get(&key).and_then(Held::get) {
+        return Ok((kernel, true));
     }
     let (kernel, cached) = match target {
         Target::Host => host_kernel(program, &key.0)?,
         Target::Cuda(ordinal) => cuda_kernel(program, &key.0, ordinal)?,
     };
-    lock().insert(key, kernel.clone());
+    let mut known = lock();
+    if known.len() == known.capacity() {
+        known.retain(|_, held| held.get().is_some());
+    }
+    known.insert(key, Held::of(&kernel));
     Ok((kernel, cached))
 }
 

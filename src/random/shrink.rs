@@ -22,7 +22,7 @@ pub fn shrink(program: &Program, tries: usize, fails: &mut dyn FnMut(&Program) -
 }
 
 fn step(program: &Program, left: &mut usize, fails: &mut dyn FnMut(&Program) -> bool) -> Option<Program> {
-    let candidates = one_output(program)
+    let candidates = fewer_outputs(program)
         .chain(fewer_ops(program))
         .chain(plain_inputs(program))
         .chain(smaller_dims(program))
@@ -78,9 +78,20 @@ fn cost(p: &Program) -> f64 {
         + 0.5 * (values + kinds)
 }
 
-fn one_output(p: &Program) -> impl Iterator<Item = Program> + '_ {
-    let many = p.outputs.len() > 1;
-    p.outputs.iter().filter(move |_| many).map(|&o| tidy(Program { outputs: vec![o], ..p.clone() }))
+/// Programs with one of the results, with one half of them, or without one.
+fn fewer_outputs(p: &Program) -> impl Iterator<Item = Program> + '_ {
+    let n = p.outputs.len();
+    let with = move |keep: &dyn Fn(usize) -> bool| {
+        let outputs = (0..n).filter(|&at| keep(at)).map(|at| p.outputs[at]).collect();
+        tidy(Program { outputs, ..p.clone() })
+    };
+    let mut found = Vec::new();
+    if n > 1 {
+        found.extend((0..n).map(|at| with(&|o| o == at)));
+        found.extend([with(&|o| o < n / 2), with(&|o| o >= n / 2)]);
+        found.extend((0..n).map(|at| with(&|o| o != at)));
+    }
+    found.into_iter()
 }
 
 /// Programs in which an operator's results are inputs, or are replaced by an operand of the same form.

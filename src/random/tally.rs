@@ -9,7 +9,7 @@ use tch::{Device, Tensor};
 use super::check::{Model, Outcome, Subject, check};
 use super::program::Program;
 use super::{generate, shrink};
-use crate::{Error, Fused, fuse};
+use crate::{Error, Explanation, Fused, fuse};
 
 /// A fused program.
 struct FusedProgram(Fused<Model>);
@@ -48,16 +48,31 @@ pub fn run_fused(program: &Program, seed: u64, device: Device) -> Result<Ran, Er
     let (outcome, FusedProgram(fused)) = check(program, seed, device, |model| FusedProgram(fuse(model)))?;
     let eager = fused.stats().eager_calls.keys().next().cloned();
     let (mut captured, mut kernels, mut externs) = (program.len(), 0, 0);
-    if eager.is_none() && matches!(outcome, Outcome::Same { .. }) {
-        let _no_grad = tch::no_grad_guard();
-        let storages = program.draw(seed, device);
-        let views = program.views(&storages)?;
-        let given = program.inputs.iter().zip(views).filter(|(i, _)| !i.param).map(|(_, t)| t);
-        if let Ok(plan) = fused.explain_with(&given.collect::<Vec<_>>(), |model, inputs| model(inputs)) {
-            (captured, kernels, externs) = (plan.ops_captured, plan.kernels_fused, plan.extern_ops);
-        }
+    if eager.is_none()
+        && matches!(outcome, Outcome::Same { .. })
+        && let Ok(plan) = explain(&fused, program, seed, device)
+    {
+        (captured, kernels, externs) = (plan.ops_captured, plan.kernels_fused, plan.extern_ops);
     }
     Ok(Ran { outcome, captured, kernels, externs, eager })
+}
+
+fn explain(
+    fused: &Fused<Model>,
+    program: &Program,
+    seed: u64,
+    device: Device,
+) -> Result<Explanation, Error> {
+    let _no_grad = tch::no_grad_guard();
+    let views = program.views(&program.draw(seed, device))?;
+    let given = program.inputs.iter().zip(views).filter(|(i, _)| !i.param).map(|(_, t)| t);
+    fused.explain_with(&given.collect::<Vec<_>>(), |model, inputs| model(inputs))
+}
+
+/// The plan of a program.
+pub fn plan_of(program: &Program, seed: u64, device: Device) -> Result<Explanation, Error> {
+    let (_, FusedProgram(fused)) = check(program, seed, device, |model| FusedProgram(fuse(model)))?;
+    explain(&fused, program, seed, device)
 }
 
 /// A program that differs from eager.
@@ -97,6 +112,8 @@ pub struct Tally {
 impl Tally {
     /// Generates, runs and counts the program of a seed; one that fails is shrunk by at most `tries` runs.
     pub fn run(&mut self, seed: u64, device: Device, tries: usize) -> Result<(), Error> {
+        // One thread an operator, and for every fourth program two: kernels run on libtorch's team.
+        tch::set_num_threads(if seed % 4 == 0 { 2 } else { 1 });
         let program = generate(seed);
         let ran = run_fused(&program, seed, device)?;
         self.programs += 1;
@@ -169,8 +186,7 @@ fn differs(program: &Program, seed: u64, device: Device) -> Option<String> {
 
 /// Whether two differences are of one sort: the same words but for numbers.
 fn alike(a: &str, b: &str) -> bool {
-    let rough =
-        |text: &str| text.split(|c: char| c.is_ascii_digit() || c == '%').next_back().map(str::to_owned);
+    let rough = |text: &str| text.split(|c: char| c.is_ascii_digit() || c == '%').next_back().map(str::to_owned);
     let failed = |t: &str| t.contains("failed:");
     let rejects = |t: &str| t.contains("eager rejects");
     failed(a) == failed(b) && rejects(a) == rejects(b) && (!failed(a) || rough(a) == rough(b))

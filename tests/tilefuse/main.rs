@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod cli;
+mod common;
 mod fused;
 mod kernels;
 mod random;

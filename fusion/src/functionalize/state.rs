@@ -91,9 +91,19 @@ fn computed(ty: &TensorType) -> TensorType {
     TensorType { strides: row_major(&ty.shape), ..ty.clone() }
 }
 
-/// Whether one element is addressed twice through an expanded dimension.
+/// Whether one element may be addressed twice: some dimension's elements are no further apart than the extent of the
+/// dimensions of smaller stride.
 fn repeats(ty: &TensorType) -> bool {
-    ty.numel() > 0 && ty.shape.iter().zip(&ty.strides).any(|(&n, &s)| n > 1 && s == 0)
+    let dims = ty.shape.iter().zip(&ty.strides).filter(|&(&n, _)| n > 1);
+    let mut dims: Vec<(i64, i64)> = dims.map(|(&n, &s)| (s, n)).collect();
+    dims.sort_unstable();
+    let mut extent = 0;
+    let apart = dims.iter().all(|&(stride, n)| {
+        let fits = stride > extent;
+        extent += (n - 1) * stride;
+        fits
+    });
+    ty.numel() > 0 && !apart
 }
 
 fn aten(op: &str, overload: &str, args: Arguments) -> (AtenCall, Arguments) {
@@ -623,6 +633,9 @@ impl<'r> State<'r> {
             return Err(FunctionalizeError::OverlappingWrite { call: name() });
         }
         let root = self.root(tensor);
+        if repeats(self.ty(root)) {
+            return Err(FunctionalizeError::OverlappingWrite { call: name() });
+        }
         self.check_unshared(root, name)?;
         let mut chain = vec![(tensor, value)];
         let (mut at, mut value) = (tensor, value);

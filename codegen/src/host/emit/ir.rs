@@ -232,6 +232,24 @@ impl<'c> Ir<'c> {
         self.b.build_call(function, &args, "").map_err(llvm)
     }
 
+    /// A vector of truth values that the compiler of LLVM's code knows nothing about.
+    ///
+    /// LLVM 22 turns a masked store of narrowed integers into a scalar store that is as wide as they were before, if it
+    /// sees that the mask has one lane.
+    pub(crate) fn opaque_mask(&self, mask: V<'c>) -> Result<V<'c>> {
+        let n = std::num::NonZeroU32::new(lanes_of(mask)).ok_or_else(|| llvm("no lanes"))?;
+        let (lanes, word) = (self.cx.custom_width_int_type(n).map_err(llvm)?, self.int_type(32));
+        let bits = self.b.build_bit_cast(mask, lanes, "").map_err(llvm)?;
+        let wide = self.cast(InstructionOpcode::ZExt, bits, word.into())?;
+        let same = word.fn_type(&[word.into()], false);
+        let (code, constraints) = (String::new(), String::from("=r,0"));
+        let identity = self.cx.create_inline_asm(same, code, constraints, false, false, None, false);
+        let call = self.b.build_indirect_call(same, identity, &[wide.into()], "").map_err(llvm)?;
+        let hidden = call.try_as_basic_value().basic().ok_or_else(|| llvm("no result"))?;
+        let bits = self.cast(InstructionOpcode::Trunc, hidden, lanes.into())?;
+        self.b.build_bit_cast(bits, mask.get_type(), "").map_err(llvm)
+    }
+
     /// An intrinsic of one overloaded type that all operands have.
     pub(crate) fn call_same(&self, name: &str, args: &[V<'c>]) -> Result<V<'c>> {
         let mut args = args.to_vec();

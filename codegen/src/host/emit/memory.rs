@@ -324,7 +324,10 @@ impl<'c> Emitter<'c, '_> {
             match cond {
                 None => self.ir.store(value, at.v.into_pointer_value(), alignment(ty))?,
                 Some(cond) => {
-                    let cond = self.part_of(cond, part, n)?;
+                    let mut cond = self.part_of(cond, part, n)?;
+                    if alignment(ty) < 4 && n <= 32 {
+                        cond = self.ir.opaque_mask(cond)?;
+                    }
                     let types = [value.get_type(), at.v.get_type()];
                     self.ir.call_any("llvm.masked.store", &types, &[value, at.v, cond])?;
                 }
