@@ -57,12 +57,7 @@ pub fn run_fused(program: &Program, seed: u64, device: Device) -> Result<Ran, Er
     Ok(Ran { outcome, captured, kernels, externs, eager })
 }
 
-fn explain(
-    fused: &Fused<Model>,
-    program: &Program,
-    seed: u64,
-    device: Device,
-) -> Result<Explanation, Error> {
+fn explain(fused: &Fused<Model>, program: &Program, seed: u64, device: Device) -> Result<Explanation, Error> {
     let _no_grad = tch::no_grad_guard();
     let views = program.views(&program.draw(seed, device))?;
     let given = program.inputs.iter().zip(views).filter(|(i, _)| !i.param).map(|(_, t)| t);
@@ -186,7 +181,8 @@ fn differs(program: &Program, seed: u64, device: Device) -> Option<String> {
 
 /// Whether two differences are of one sort: the same words but for numbers.
 fn alike(a: &str, b: &str) -> bool {
-    let rough = |text: &str| text.split(|c: char| c.is_ascii_digit() || c == '%').next_back().map(str::to_owned);
+    let rough =
+        |text: &str| text.split(|c: char| c.is_ascii_digit() || c == '%').next_back().map(str::to_owned);
     let failed = |t: &str| t.contains("failed:");
     let rejects = |t: &str| t.contains("eager rejects");
     failed(a) == failed(b) && rejects(a) == rejects(b) && (!failed(a) || rough(a) == rough(b))

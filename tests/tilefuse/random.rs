@@ -4,9 +4,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Mutex;
 
 use tch::{Device, Tensor};
-use tilefuse::random::{
-    Mode, Outcome, Program, Subject, Tally, check, copies, generate, run_fused, shrink,
-};
+use tilefuse::random::{Mode, Outcome, Program, Subject, Tally, check, copies, generate, run_fused, shrink};
 
 /// A model that runs as it is.
 struct Plain(tilefuse::random::Model);
