@@ -130,7 +130,7 @@ fn output_aliases(
         aliases.push(target.map(|target| OutputAlias {
             target,
             ty: state.ty(tensor).clone(),
-            offset: state.offset(tensor) - state.offset(base),
+            offset: state.offset(tensor).saturating_sub(state.offset(base)),
         }));
     }
     Ok(aliases)

@@ -4,6 +4,7 @@
 //! the small set of operators that kernels are generated from; calls that have no lowering stay [`Op::Aten`] and run
 //! through libtorch (*extern*).
 
+use indexmap::IndexMap;
 use petgraph::Direction;
 use petgraph::stable_graph::{NodeIndex, StableDiGraph};
 use petgraph::visit::EdgeRef;
@@ -197,6 +198,8 @@ pub struct Graph {
     /// Per output the memory that it shares with an input, a parameter or another output; empty, or as long as
     /// [`Graph::outputs`].
     pub aliases: Vec<Option<OutputAlias>>,
+    /// Values of [`Op::Const`] nodes of rank 0 by slot, where they are known.
+    pub literals: IndexMap<u32, Literal>,
 }
 
 impl Graph {

@@ -109,6 +109,7 @@ pub fn lower(graph: &Graph) -> Result<Graph, LowerError> {
     let mut cx = Cx::new();
     let mut values: HashMap<ValueRef, ValueRef> = HashMap::new();
     cx.graph.origins = graph.origins.clone();
+    cx.graph.literals = graph.literals.clone();
     for id in graph.topological().ok_or(LowerError::Cycle)? {
         let node = graph.node(id);
         let operands = graph.operands(id).iter().map(|v| values.get(v).copied()).collect::<Option<Vec<_>>>();
@@ -177,11 +178,12 @@ fn lower_call(
     if drawn || !call.writes.is_empty() || outs.is_empty() {
         return None;
     }
+    cx.device = outs[0].device;
+    let operands = &operands.iter().map(|&v| cx.value_of(v)).collect::<Vec<_>>();
     if !supported(operands.iter().map(|&v| cx.graph.ty(v)).chain(outs)) {
         return None;
     }
     let call = Call { name, overload: &call.overload, args: Args(&call.args), operands, outs };
-    cx.device = outs[0].device;
     let results = match lowering {
         Lowering::One(one) => vec![one(cx, &call)?],
         Lowering::Many(many) => many(cx, &call)?,

@@ -69,3 +69,28 @@ pub(crate) fn join(a: Elem, b: Elem) -> Option<Elem> {
         },
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// `f32`, `f32.` of rank 0, `f64#` a plain number.
+    fn operand(text: &str) -> (Elem, Category) {
+        let (name, category) = match (text.strip_suffix('.'), text.strip_suffix('#')) {
+            (Some(name), _) => (name, Category::ZeroDim),
+            (_, Some(name)) => (name, Category::Number),
+            _ => (text, Category::Dim),
+        };
+        (Elem::from_name(name).unwrap(), category)
+    }
+
+    #[test]
+    fn every_pair_meets_where_it_does_in_libtorch() {
+        for line in include_str!("../tests/eager/promotion.txt").lines() {
+            let words: Vec<&str> = line.split(' ').collect();
+            let (a, b) = (operand(words[0]), operand(words[1]));
+            assert_eq!(promote(&[a, b]), Elem::from_name(words[2]), "{line}");
+            assert_eq!(promote(&[b, a]), Elem::from_name(words[2]), "{line}, exchanged");
+        }
+    }
+}

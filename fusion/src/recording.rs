@@ -3,6 +3,9 @@
 //! Calls may write their arguments and alias them; functionalisation turns a recording into a functional
 //! [`crate::Graph`].
 
+use indexmap::IndexMap;
+use tilefuse_block::Literal;
+
 use crate::types::{DType, Device, TensorType};
 
 /// A tensor of a recording, by identity: an index into [`Recording::tensors`].
@@ -107,4 +110,6 @@ pub struct Recording {
     pub inputs: Vec<TensorId>,
     /// The results of the model in order.
     pub outputs: Vec<TensorId>,
+    /// Values of constants of rank 0 by slot, where they are known: kernels need not read them.
+    pub literals: IndexMap<u32, Literal>,
 }

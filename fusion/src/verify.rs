@@ -260,7 +260,7 @@ fn arrangement(view: &View, from: &[i64], to: &[i64], elem: Elem) -> Check {
         View::Pad { low, fill } => {
             same_rank?;
             ensure(fill.elem == elem && low.len() == to.len(), "the fill or the offsets do not fit")?;
-            let within = low.iter().zip(from).zip(to).all(|((&l, &n), &s)| l >= 0 && l + n <= s);
+            let within = low.iter().zip(from).zip(to).all(|((&l, &n), &s)| l >= 0 && l.checked_add(n).is_some_and(|end| end <= s));
             ensure(within, "the operand is not within the result")
         }
     }
@@ -274,7 +274,8 @@ fn concat(dim: usize, operands: &[&TensorType], out: &TensorType) -> Check {
             && (0..out.rank()).all(|d| d == dim || ty.shape[d] == out.shape[d])
     };
     ensure(operands.iter().all(fits), "an operand does not fit the result")?;
-    ensure(operands.iter().map(|ty| ty.shape[dim]).sum::<i64>() == out.shape[dim], "the sizes do not add up")
+    let sum = operands.iter().try_fold(0i64, |sum, ty| sum.checked_add(ty.shape[dim]));
+    ensure(sum == Some(out.shape[dim]), "the sizes do not add up")
 }
 
 fn reduce(combine: ReduceFn, dims: &[u8], from: &TensorType, out: &TensorType) -> Check {

@@ -65,7 +65,8 @@ fn no_tensor() -> TensorType {
 
 /// Offset of the last element from the first.
 fn span(ty: &TensorType) -> i64 {
-    ty.shape.iter().zip(&ty.strides).map(|(&n, &s)| (n - 1) * s).sum()
+    let steps = ty.shape.iter().zip(&ty.strides).map(|(&n, &s)| (n - 1).saturating_mul(s));
+    steps.fold(0, i64::saturating_add)
 }
 
 /// Whether the elements fill their memory without gaps and none is addressed twice.
@@ -122,6 +123,7 @@ impl<'r> State<'r> {
     pub(super) fn new(recording: &'r Recording) -> Result<State<'r>> {
         let current = vec![None; recording.tensors.len()];
         let mut state = State { recording, graph: Graph::new(), tensors: Vec::new(), current };
+        state.graph.literals = recording.literals.clone();
         for &id in &recording.inputs {
             state.tensor(id, &|| "the inputs".to_string())?;
         }
@@ -391,8 +393,8 @@ impl<'r> State<'r> {
         {
             let root = &self.tensors[self.root(parent)];
             let info = &self.recording.tensors[id.0 as usize];
-            let offset = info.storage_offset - root.offset;
-            if !is_dense(&root.ty) || offset < 0 || offset + span(&info.ty) > span(&root.ty) {
+            let offset = info.storage_offset.saturating_sub(root.offset);
+            if !is_dense(&root.ty) || offset < 0 || offset.saturating_add(span(&info.ty)) > span(&root.ty) {
                 return Err(FunctionalizeError::OutOfBounds { call: format!("{} #{index}", call.op) });
             }
             args = views::strided_args(self.root(parent), &info.ty, offset);
@@ -654,7 +656,7 @@ impl<'r> State<'r> {
     /// A written storage must not be known under another root.
     fn check_unshared(&self, root: usize, name: &dyn Fn() -> String) -> Result<()> {
         let written = &self.tensors[root];
-        let (from, to) = (written.offset, written.offset + span(&written.ty));
+        let (from, to) = (written.offset, written.offset.saturating_add(span(&written.ty)));
         let shared = self.recording.tensors.iter().enumerate().any(|(i, other)| {
             let same_root = match self.current[i] {
                 Some(t) => self.tensors[t].root == root,
@@ -664,7 +666,7 @@ impl<'r> State<'r> {
                 && !same_root
                 && other.ty.numel() > 0
                 && other.storage_offset <= to
-                && from <= other.storage_offset + span(&other.ty)
+                && from <= other.storage_offset.saturating_add(span(&other.ty))
         });
         if shared { Err(FunctionalizeError::SharedMemory { call: name() }) } else { Ok(()) }
     }
@@ -697,7 +699,8 @@ impl<'r> State<'r> {
                 if size == ty.shape[*dim] {
                     return Ok(value);
                 }
-                let end = start + (size - 1) * step + 1;
+                let last = (size - 1).checked_mul(*step).and_then(|n| n.checked_add(*start));
+                let end = last.and_then(|n| n.checked_add(1)).ok_or_else(refused)?;
                 let int = |n: i64| Arg::Int(n);
                 let args = vec![
                     ("dim", int(*dim as i64)),
@@ -716,7 +719,7 @@ impl<'r> State<'r> {
             }
             Relation::Strided => {
                 let (view, base) = (&self.tensors[child], &self.tensors[parent.tensor]);
-                let offset = Arg::Int(view.offset - base.offset);
+                let offset = Arg::Int(view.offset.saturating_sub(base.offset));
                 let (size, stride) = (ints(&view.ty.shape), ints(&view.ty.strides));
                 ("as_strided_scatter", vec![("size", size), ("stride", stride), ("storage_offset", offset)])
             }

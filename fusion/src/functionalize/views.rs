@@ -89,7 +89,13 @@ fn named<T: Copy>(call: &ViewCall<'_, T>, child: &TensorType, index: usize) -> O
                 step: 1,
             })
         }
-        "split" | "split_with_sizes" | "chunk" | "tensor_split" => part(call, dim()?, index),
+        "split"
+        | "split_with_sizes"
+        | "chunk"
+        | "tensor_split"
+        | "unsafe_split"
+        | "unsafe_chunk"
+        | "unsafe_split_with_sizes" => part(call, dim()?, index),
         "hsplit" => part(call, usize::from(rank > 1), index),
         "vsplit" => part(call, 0, index),
         "dsplit" => part(call, 2, index),
@@ -118,7 +124,7 @@ fn named<T: Copy>(call: &ViewCall<'_, T>, child: &TensorType, index: usize) -> O
 /// A part of a split: it starts where the sizes of the parts before it end.
 fn part<T>(call: &ViewCall<'_, T>, dim: usize, index: usize) -> Option<Relation> {
     let sizes = call.results.get(..index)?.iter().map(|r| r.shape.get(dim).copied());
-    let start = sizes.sum::<Option<i64>>()?;
+    let start = sizes.into_iter().try_fold(0i64, |sum, size| sum.checked_add(size?))?;
     Some(Relation::Slice { dim, start, step: 1 })
 }
 
@@ -157,7 +163,7 @@ pub(super) fn metadata_type<T: Copy>(
         "unsqueeze" => {
             let dim = wrap(args.int("dim")?, rank + 1)?;
             let mut ty = before.clone();
-            let stride = before.shape.get(dim).map_or(1, |&n| n * before.strides[dim]);
+            let stride = before.shape.get(dim).map_or(1, |&n| n.saturating_mul(before.strides[dim]));
             ty.shape.insert(dim, 1);
             ty.strides.insert(dim, stride);
             Some(ty)

@@ -25,6 +25,7 @@ pub(super) fn register(r: &mut Registry) {
     r.one(&["copysign"], |cx, call| binary(cx, call, ScalarFn::CopySign));
     r.one(&["clamp", "clip", "clamp_min", "clamp_max"], clamp);
     r.one(&["lerp"], lerp);
+    r.one(&["outer", "ger"], outer);
     r.one(&["addcmul"], addcmul);
     r.one(&["addcdiv"], addcdiv);
     r.one(&["logaddexp"], logaddexp);
@@ -183,7 +184,7 @@ fn rest(cx: &mut Cx, call: &Call<'_>, function: ScalarFn) -> Option<ValueRef> {
 /// Powers with a constant exponent become multiplications and roots where libtorch makes them so.
 fn pow(cx: &mut Cx, call: &Call<'_>) -> Option<ValueRef> {
     let elem = call.elem()?;
-    if let Some(exponent) = call.args.number("exponent") {
+    if let Some(exponent) = cx.number_of(call, "exponent") {
         let base = cx.operand(call, "self", wide(elem))?;
         let value = match integral(exponent) {
             Some(n) if n >= 0 && (elem.is_int() || n <= 3) => power(cx, base, n)?,
@@ -312,6 +313,13 @@ fn lerp(cx: &mut Cx, call: &Call<'_>) -> Option<ValueRef> {
     let is_low = cx.map_number(ScalarFn::Lt, magnitude, 0.5)?;
     let value = cx.select(is_low, low, high)?;
     cx.cast(value, call.elem()?)
+}
+
+fn outer(cx: &mut Cx, call: &Call<'_>) -> Option<ValueRef> {
+    let elem = call.elem().filter(|&elem| elem != Elem::Bool)?;
+    let (a, b) = (cx.cast(call.tensor("self")?, elem)?, cx.cast(call.tensor("vec2")?, elem)?);
+    let column = cx.reshape(a, &[cx.graph.ty(a).numel(), 1])?;
+    cx.map(ScalarFn::Mul, &[column, b])
 }
 
 fn addcmul(cx: &mut Cx, call: &Call<'_>) -> Option<ValueRef> {

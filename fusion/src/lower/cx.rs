@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 
+use tilefuse_block::eval::cast_literal;
 use tilefuse_block::{Elem, Literal, ReduceFn, ScalarFn};
 
 use crate::args::{Args, Number};
@@ -154,6 +155,30 @@ impl Cx {
         value
     }
 
+    /// A value, or the literal on the call's device that a constant is known to be.
+    pub(super) fn value_of(&mut self, value: ValueRef) -> ValueRef {
+        let Op::Const(slot) = self.graph.node(value.node).op else { return value };
+        let ty = self.graph.ty(value);
+        let rank = ty.rank();
+        match self.graph.literals.get(&slot).copied() {
+            Some(literal) if rank == 0 && ty.dtype.elem() == Some(literal.elem) => self.literal(literal),
+            _ => value,
+        }
+    }
+
+    /// A number argument, or the known value of a tensor of rank 0.
+    pub(super) fn number_of(&self, call: &Call<'_>, name: &str) -> Option<Number> {
+        if let Some(number) = call.args.number(name) {
+            return Some(number);
+        }
+        match self.graph.node(call.tensor(name)?.node).op {
+            Op::Scalar(literal) => {
+                literal.as_i64().map(Number::Int).or(Some(Number::Float(literal.as_f64())))
+            }
+            _ => None,
+        }
+    }
+
     /// A number of rank 0.
     pub(super) fn number(&mut self, elem: Elem, value: f64) -> ValueRef {
         self.literal(Literal::of(elem, value))
@@ -210,7 +235,7 @@ impl Cx {
             return Some(value);
         }
         if let Op::Scalar(literal) = self.graph.node(value.node).op {
-            return Some(self.literal(cast_literal(literal, elem)?));
+            return Some(self.literal(cast_literal(literal, elem)));
         }
         if elem == Elem::Bool {
             return self.map_number(ScalarFn::Ne, value, 0.0);
@@ -334,7 +359,7 @@ impl Cx {
         fill: Literal,
     ) -> Option<ValueRef> {
         let from = self.shape(value);
-        let fits = low.iter().zip(&from).zip(shape).all(|((&l, &n), &s)| l >= 0 && l + n <= s);
+        let fits = low.iter().zip(&from).zip(shape).all(|((&l, &n), &s)| l >= 0 && l.checked_add(n).is_some_and(|end| end <= s));
         if !fits || from.len() != shape.len() || low.len() != shape.len() {
             return None;
         }
@@ -351,7 +376,7 @@ impl Cx {
             return Some(first);
         }
         let mut shape = self.shape(first);
-        shape[dim] = values.iter().map(|&v| self.shape(v)[dim]).sum();
+        shape[dim] = values.iter().try_fold(0i64, |sum, &v| sum.checked_add(*self.shape(v).get(dim)?))?;
         let elem = self.elem(first)?;
         Some(self.add(Op::Concat { dim: dim as u8 }, values, elem, &shape))
     }
@@ -453,21 +478,5 @@ fn mismatch<T>(what: &str) -> Option<T> {
     {
         let _ = what;
         None
-    }
-}
-
-/// A literal converted as libtorch converts numbers; `None` where the conversion is not defined.
-fn cast_literal(from: Literal, elem: Elem) -> Option<Literal> {
-    match from.as_i64() {
-        Some(n) if !elem.is_float() => Some(Literal::int(elem, n)),
-        Some(_) => Some(Literal::float(elem, from.as_f64())),
-        None if elem.is_float() => Some(Literal::float(elem, from.as_f64())),
-        None => {
-            let x = from.as_f64();
-            if elem == Elem::Bool {
-                return Some(Literal::int(elem, i64::from(x != 0.0)));
-            }
-            (x.abs() < 9.0e18).then(|| Literal::int(elem, x as i64))
-        }
     }
 }

@@ -17,6 +17,7 @@ pub(super) fn register(r: &mut Registry) {
     r.one(&["prod"], |cx, call| plain(cx, call, ReduceFn::Prod));
     r.one(&["nansum"], nansum);
     r.one(&["mean"], mean);
+    r.one(&["adaptive_avg_pool1d", "adaptive_avg_pool2d"], global_average);
     r.many(&["max"], |cx, call| extreme(cx, call, true));
     r.many(&["min"], |cx, call| extreme(cx, call, false));
     r.one(&["amax"], |cx, call| amax(cx, call, true));
@@ -99,6 +100,20 @@ fn mean(cx: &mut Cx, call: &Call<'_>) -> Option<ValueRef> {
     let x = cx.cast(x, wide(elem))?;
     let value = mean_of(cx, x, &dims, keep)?;
     cx.cast(value, elem)
+}
+
+/// Pooling to one position is a mean.
+fn global_average(cx: &mut Cx, call: &Call<'_>) -> Option<ValueRef> {
+    let x = call.tensor("self")?;
+    let pooled = if call.name == "adaptive_avg_pool1d" { 1 } else { 2 };
+    let rank = cx.rank(x);
+    if call.out().shape[rank - pooled..].iter().any(|&n| n != 1) || !call.elem()?.is_float() {
+        return None;
+    }
+    let x = cx.widen(x)?;
+    let dims: Vec<usize> = (rank - pooled..rank).collect();
+    let value = mean_of(cx, x, &dims, true)?;
+    cx.cast(value, call.elem()?)
 }
 
 /// Maximum or minimum along dimensions; of booleans too.

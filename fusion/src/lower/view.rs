@@ -38,10 +38,21 @@ pub(super) fn register(r: &mut Registry) {
     });
     r.one(&["slice", "narrow"], slice);
     r.one(&["select"], select);
-    r.many(&["split", "split_with_sizes", "chunk", "tensor_split"], |cx, call| {
-        let rank = call.first().map(|x| cx.rank(x))?;
-        parts(cx, call, wrap(call.args.int("dim").unwrap_or(0), rank)?)
-    });
+    r.many(
+        &[
+            "split",
+            "split_with_sizes",
+            "chunk",
+            "tensor_split",
+            "unsafe_split",
+            "unsafe_chunk",
+            "unsafe_split_with_sizes",
+        ],
+        |cx, call| {
+            let rank = call.first().map(|x| cx.rank(x))?;
+            parts(cx, call, wrap(call.args.int("dim").unwrap_or(0), rank)?)
+        },
+    );
     r.many(&["unbind"], unbind);
     r.one(&["diagonal"], diagonal);
     r.one(&["cat", "concat", "concatenate"], cat);
@@ -60,6 +71,8 @@ pub(super) fn register(r: &mut Registry) {
     r.one(&["repeat_interleave"], repeat_interleave);
     r.one(&["pixel_shuffle"], pixel_shuffle);
     r.one(&["pixel_unshuffle"], pixel_unshuffle);
+    r.many(&["meshgrid"], meshgrid);
+    r.one(&["upsample_nearest1d", "upsample_nearest2d"], upsample_nearest);
     r.one(&["slice_scatter", "select_scatter"], scatter);
     r.one(&["diagonal_scatter"], diagonal_scatter);
 }
@@ -283,6 +296,53 @@ fn repeat_interleave(cx: &mut Cx, call: &Call<'_>) -> Option<ValueRef> {
     shape[dim + 1] = times;
     let value = cx.broadcast(value, &shape)?;
     cx.reshape(value, &call.out().shape)
+}
+
+/// Each vector along its own dimension; the first two change places for `xy`.
+fn meshgrid(cx: &mut Cx, call: &Call<'_>) -> Option<Vec<ValueRef>> {
+    let swap = call.args.str("indexing") == Some("xy");
+    let values = call.tensors("tensors")?;
+    let mut all = Vec::new();
+    for (i, (value, ty)) in values.into_iter().zip(call.outs).enumerate() {
+        let dim = if swap && i < 2 && ty.rank() >= 2 { 1 - i } else { i };
+        let mut shape = vec![1; ty.rank()];
+        *shape.get_mut(dim)? = cx.graph.ty(value).numel();
+        let value = cx.reshape(value, &shape)?;
+        all.push(cx.broadcast(value, &ty.shape)?);
+    }
+    Some(all)
+}
+
+/// Enlargement by a power of two, for which libtorch's scales are exact.
+fn upsample_nearest(cx: &mut Cx, call: &Call<'_>) -> Option<ValueRef> {
+    let x = call.first()?;
+    let (from, to) = (cx.shape(x), &call.out().shape);
+    let (mut split, mut wide) = (from[..2].to_vec(), from[..2].to_vec());
+    for (&n, &m) in from[2..].iter().zip(&to[2..]) {
+        let factor = m.checked_div(n).filter(|&f| f * n == m && f.count_ones() == 1)?;
+        split.extend([n, 1]);
+        wide.extend([n, factor]);
+    }
+    let factor = wide[3..].first().copied()? as f64;
+    let given = call
+        .args
+        .get("scale_factors")
+        .or_else(|| call.args.get("scales_h"))
+        .or_else(|| call.args.get("scales"));
+    let exact = match given {
+        None => true,
+        Some(crate::recording::Arg::Floats(list)) => list.iter().all(|&s| s == factor),
+        Some(crate::recording::Arg::Float(s)) => *s == factor,
+        Some(_) => false,
+    };
+    if !exact
+        || !call.args.absent("scales_w") && call.args.float("scales_w") != wide.last().map(|&f| f as f64)
+    {
+        return None;
+    }
+    let value = cx.reshape(x, &split)?;
+    let value = cx.broadcast(value, &wide)?;
+    cx.reshape(value, to)
 }
 
 fn pixel_shuffle(cx: &mut Cx, call: &Call<'_>) -> Option<ValueRef> {

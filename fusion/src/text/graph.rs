@@ -142,6 +142,13 @@ impl State {
         let elem = outs.first().map(|t| t.dtype).and_then(DType::elem);
         match op {
             Parsed::Op(op) => Ok(op),
+            Parsed::Const(slot, value) => {
+                if let Some(token) = value {
+                    let literal = self.literal(token, elem)?;
+                    self.graph.literals.insert(slot, literal);
+                }
+                Ok(Op::Const(slot))
+            }
             Parsed::Scalar(token) => Ok(Op::Scalar(self.literal(token, elem)?)),
             Parsed::Pad(low, token) => Ok(Op::View(View::Pad { low, fill: self.literal(token, elem)? })),
         }
@@ -165,7 +172,11 @@ impl State {
         match name.as_str() {
             "input" => leaf(Op::Input(self.parser.small()?)),
             "param" => leaf(Op::Param(self.parser.small()?)),
-            "const" => leaf(Op::Const(self.parser.small()?)),
+            "const" => {
+                let slot = self.parser.small()?;
+                let value = if self.parser.eat('=') { Some(self.parser.bump()) } else { None };
+                Ok((Parsed::Const(slot, value), Vec::new()))
+            }
             "iota" => leaf(Op::Iota { dim: self.parser.small()? }),
             "scalar" => Ok((Parsed::Scalar(self.parser.bump()), Vec::new())),
             "cast" => self.with_operands(Op::Cast),
@@ -281,6 +292,7 @@ impl State {
 
 enum Parsed {
     Op(Op),
+    Const(u32, Option<Token>),
     Scalar(Token),
     Pad(crate::types::Dims, Token),
 }

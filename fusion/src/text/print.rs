@@ -54,7 +54,7 @@ fn node_text(graph: &Graph, id: NodeId, value: &dyn Fn(ValueRef) -> String) -> S
     text.push_str(&match &node.op {
         Op::Input(n) => format!("input {n}"),
         Op::Param(n) => format!("param {n}"),
-        Op::Const(n) => format!("const {n}"),
+        Op::Const(n) => format!("const {n}{}", value_text(graph.literals.get(n))),
         Op::Scalar(literal) => format!("scalar {}", literal_text(*literal)),
         Op::Aten(call) => {
             aten_text(call, &|p| operands.get(usize::from(p)).map_or("%?".into(), |&v| value(v)))
@@ -103,6 +103,11 @@ fn view_text(view: &View) -> String {
 
 fn axes(dims: &[u8]) -> String {
     format!("[{}]", dims.iter().map(ToString::to_string).collect::<Vec<_>>().join(","))
+}
+
+/// The value of a constant, where it is known.
+fn value_text(literal: Option<&Literal>) -> String {
+    literal.map_or_else(String::new, |&l| format!(" = {}", literal_text(l)))
 }
 
 fn literal_text(literal: Literal) -> String {
@@ -179,7 +184,7 @@ impl Display for Recording {
             let source = match &tensor.source {
                 Source::Input(n) => format!("input {n}"),
                 Source::Param(n, name) => format!("param {n} {}", quoted(name)),
-                Source::Const(n) => format!("const {n}"),
+                Source::Const(n) => format!("const {n}{}", value_text(self.literals.get(n))),
                 Source::Call(_) => continue,
             };
             writeln!(f, "  %{i} = {source} : {}", tensor_text(self, i, &defined))?;
@@ -205,7 +210,7 @@ fn tensor_text(recording: &Recording, index: usize, defined: &[bool]) -> String 
             let _ = write!(
                 text,
                 " in %{owner}+{}",
-                tensor.storage_offset - recording.tensors[owner].storage_offset
+                tensor.storage_offset.saturating_sub(recording.tensors[owner].storage_offset)
             );
         }
         None if tensor.storage_offset != 0 => {

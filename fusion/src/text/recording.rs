@@ -4,6 +4,7 @@ use super::ParseError;
 use super::lexer::Token;
 use super::syntax::{Parser, Result};
 use crate::recording::{Arg, Call, Recording, Source, TensorId, TensorInfo};
+use crate::types::DType;
 
 /// Reads the text form of a recording.
 ///
@@ -73,8 +74,10 @@ impl State {
             return self.parser.error("one value is defined by this");
         };
         let number = *number;
+        let value = if self.parser.eat('=') { Some(self.parser.bump()) } else { None };
         self.parser.mark(':')?;
         let info = self.info(number, source.clone())?;
+        self.known_value(&source, value, info.ty.dtype)?;
         let id = self.define(number, info)?;
         if let Source::Input(index) = source {
             if index as usize != self.recording.inputs.len() {
@@ -83,6 +86,18 @@ impl State {
             self.recording.inputs.push(id);
         }
         Ok(())
+    }
+
+    fn known_value(&mut self, source: &Source, value: Option<Token>, dtype: DType) -> Result<()> {
+        match (source, value, dtype) {
+            (_, None, _) => Ok(()),
+            (Source::Const(slot), Some(token), DType::Elem(elem)) => {
+                let literal = self.parser.literal_from(token, elem)?;
+                self.recording.literals.insert(*slot, literal);
+                Ok(())
+            }
+            _ => self.parser.error("only constants of numbers have values"),
+        }
     }
 
     fn source(&mut self, name: &str) -> Result<Source> {
@@ -117,7 +132,7 @@ impl State {
         }
         if self.parser.eat('+') {
             let by = self.parser.int()?;
-            storage_offset += by;
+            storage_offset = storage_offset.saturating_add(by);
         }
         let plain = !self.parser.eat_name("opaque");
         Ok(TensorInfo { ty, source, storage, storage_offset, plain })

@@ -540,7 +540,24 @@ def other_names():
     case("flatten.using_ints", torch.tensor(1.0))
 
 
+def pooling():
+    for dtype in FLOATS:
+        case("adaptive_avg_pool2d", rand(2, 3, 4, 2, dtype=dtype), [1, 1])
+        case("upsample_nearest2d.vec", rand(1, 2, 2, 3, dtype=dtype), None, [2.0, 2.0])
+    case("adaptive_avg_pool1d", rand(2, 3, 4), [1])
+    case("upsample_nearest2d", rand(1, 2, 2, 3), [4, 12])
+    case("upsample_nearest2d", rand(1, 2, 2, 3), [4, 6], 2.0, 2.0)
+    case("upsample_nearest1d.vec", rand(1, 2, 3), None, [4.0])
+    for op in ["unsafe_split.Tensor", "unsafe_chunk"]:
+        case(op, rand(4, 3), 2)
+    case("unsafe_split_with_sizes", rand(4, 3), [1, 3])
+    case("meshgrid", [ints(2), ints(3)])
+    case("meshgrid.indexing", [ints(2), ints(3), ints(4)], indexing="xy")
+    case("outer", rand(2), ints(3))
+    case("ger", rand(2), rand(3))
+
+
 if __name__ == "__main__":
     for family in [unary, activations, arithmetic, bits, casts, reductions, normalisations, losses, views, indices,
-                   other_names]:
+                   other_names, pooling]:
         family()
