@@ -260,7 +260,11 @@ fn arrangement(view: &View, from: &[i64], to: &[i64], elem: Elem) -> Check {
         View::Pad { low, fill } => {
             same_rank?;
             ensure(fill.elem == elem && low.len() == to.len(), "the fill or the offsets do not fit")?;
-            let within = low.iter().zip(from).zip(to).all(|((&l, &n), &s)| l >= 0 && l.checked_add(n).is_some_and(|end| end <= s));
+            let within = low
+                .iter()
+                .zip(from)
+                .zip(to)
+                .all(|((&l, &n), &s)| l >= 0 && l.checked_add(n).is_some_and(|end| end <= s));
             ensure(within, "the operand is not within the result")
         }
     }

@@ -50,12 +50,15 @@ fn graphs_and_recordings_print_as_they_parse() {
 #[test]
 fn errors_name_the_place() {
     for (text, message) in [
-        ("graph {\n  %0 = inptu 0 : f32[2]\n}", "line 2, column 15: `inptu` is no operator"),
-        ("graph {\n  %0 = input 0 : f33[2]\n}", "line 2, column 21: `f33` is no element type"),
-        ("graph {\n  %0 = map exp(%1) : f32[2]\n}", "line 2, column 18: `%1` is not defined above"),
-        ("graph {\n  %0 = input 0 : f32[-2]\n}", "line 2, column 25: a size is negative, or the sizes are too large"),
+        ("graph {\n  %0 = inptu 0 : f32[2]\n}", "line 2, column 8: `inptu` is no operator"),
+        ("graph {\n  %0 = input 0 : f33[2]\n}", "line 2, column 18: `f33` is no element type"),
+        ("graph {\n  %0 = map exp(%1) : f32[2]\n}", "line 2, column 16: `%1` is not defined above"),
+        (
+            "graph {\n  %0 = input 0 : f32[-2]\n}",
+            "line 2, column 24: a size is negative, or the sizes are too large",
+        ),
         ("graph {\n  %0 = scalar 1 : f32[]\n}", "line 3, column 1: `1` is no literal of type f32"),
-        ("graph {", "line 1, column 8: expected a name, found the end of the text"),
+        ("graph {", "line 1, column 8: expected a value like `%0`, found the end of the text"),
         ("graph { outputs \"x }", "line 1, column 21: a string is not closed"),
     ] {
         let error = parse_graph(text).unwrap_err();
@@ -64,7 +67,21 @@ fn errors_name_the_place() {
 }
 
 fn mangled(text: &'static str) -> impl Strategy<Value = String> {
-    let pieces = prop::sample::select(vec!["", "%", "-", "9223372036854775807", "[", "(", "\"", ",", "0", "f16", "é", "}", "= "]);
+    let pieces = prop::sample::select(vec![
+        "",
+        "%",
+        "-",
+        "9223372036854775807",
+        "[",
+        "(",
+        "\"",
+        ",",
+        "0",
+        "f16",
+        "é",
+        "}",
+        "= ",
+    ]);
     (0..text.len(), 0usize..12, pieces).prop_map(|(at, length, piece)| {
         let end = (at + length).min(text.len());
         format!("{}{piece}{}", &text[..at], &text[end..])

@@ -359,7 +359,11 @@ impl Cx {
         fill: Literal,
     ) -> Option<ValueRef> {
         let from = self.shape(value);
-        let fits = low.iter().zip(&from).zip(shape).all(|((&l, &n), &s)| l >= 0 && l.checked_add(n).is_some_and(|end| end <= s));
+        let fits = low
+            .iter()
+            .zip(&from)
+            .zip(shape)
+            .all(|((&l, &n), &s)| l >= 0 && l.checked_add(n).is_some_and(|end| end <= s));
         if !fits || from.len() != shape.len() || low.len() != shape.len() {
             return None;
         }

@@ -166,3 +166,31 @@ fn results_keep_the_strides_of_eager() {
         "#]],
     );
 }
+
+#[test]
+fn known_constants_of_another_device() {
+    check(
+        "graph {
+          %0 = input 0 : f32[2]@cuda:0
+          %1 = const 0 = 8.0 : f64[]
+          %2 = const 1 : f64[]
+          %3 = aten::div.Tensor(self=%0, other=%1) : f32[2]@cuda:0
+          %4 = aten::pow.Tensor_Tensor(self=%3, exponent=%1) : f32[2]@cuda:0
+          %5 = aten::div.Tensor(self=%4, other=%2) : f32[2]@cuda:0
+          outputs %5
+        }",
+        expect![[r#"
+            graph {
+              %0 = input 0 : f32[2]@cuda:0
+              %1 = const 1 : f64[]
+              %2 = scalar 8.0 : f32[]@cuda:0
+              %3 = view reshape(%2) : f32[1]@cuda:0
+              %4 = view expand(%3) : f32[2]@cuda:0
+              %5 = map div(%0, %4) : f32[2]@cuda:0
+              %6 = map pow(%5, %4) : f32[2]@cuda:0
+              %7 = aten::div.Tensor(self=%6, other=%1) : f32[2]@cuda:0
+              outputs %7
+            }
+        "#]],
+    );
+}

@@ -184,7 +184,7 @@ impl State {
                 let name = self.parser.name()?;
                 match ScalarFn::from_name(&name) {
                     Some(function) => self.with_operands(Op::Map(function)),
-                    None => self.parser.error(format!("`{name}` is no scalar function")),
+                    None => self.parser.reject(format!("`{name}` is no scalar function")),
                 }
             }
             "concat" => {
@@ -198,7 +198,7 @@ impl State {
             "reduce" => {
                 let name = self.parser.name()?;
                 let Some(combine) = ReduceFn::from_name(&name) else {
-                    return self.parser.error(format!("`{name}` is no combiner"));
+                    return self.parser.reject(format!("`{name}` is no combiner"));
                 };
                 let dims = self.parser.axes()?;
                 self.with_operands(Op::Reduce { combine, dims })
@@ -207,7 +207,7 @@ impl State {
                 let view = self.view()?;
                 Ok((view, self.operands()?))
             }
-            other => self.parser.error(format!("`{other}` is no operator")),
+            other => self.parser.reject(format!("`{other}` is no operator")),
         }
     }
 
@@ -233,7 +233,7 @@ impl State {
                 self.parser.mark('=')?;
                 return Ok(Parsed::Pad(low, self.parser.bump()));
             }
-            other => return self.parser.error(format!("`{other}` is no view")),
+            other => return self.parser.reject(format!("`{other}` is no view")),
         };
         Ok(Parsed::Op(Op::View(view)))
     }
@@ -283,7 +283,7 @@ impl State {
                     self.parser.mark('[')?;
                     call.writes = self.parser.list(']', Parser::small::<u16>)?.into();
                 }
-                other => return self.parser.error(format!("`{other}` is no flag of a call")),
+                other => return self.parser.reject(format!("`{other}` is no flag of a call")),
             }
         }
         Ok(())
@@ -301,6 +301,6 @@ fn read_value(parser: &mut Parser, values: &HashMap<u32, ValueRef>) -> Result<Va
     let number = parser.value_number()?;
     match values.get(&number) {
         Some(&value) => Ok(value),
-        None => parser.error(format!("`%{number}` is not defined above")),
+        None => parser.reject(format!("`%{number}` is not defined above")),
     }
 }

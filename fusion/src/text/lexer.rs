@@ -135,6 +135,11 @@ fn next(cursor: &mut Cursor<'_>) -> Result<Token, ParseError> {
 
 fn name(cursor: &mut Cursor<'_>) -> Token {
     let mut text = cursor.take(|c| c.is_alphanumeric() || c == '_' || c == '.');
+    if matches!(text.as_str(), "dtype" | "device") && cursor.peek() == Some('-') {
+        cursor.bump();
+        text.push('-');
+        text.push_str(&cursor.take(|c| c.is_ascii_digit()));
+    }
     let mut ahead = cursor.rest.clone();
     if (ahead.next(), ahead.next()) == (Some(':'), Some(':')) {
         cursor.bump();

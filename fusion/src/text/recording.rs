@@ -105,7 +105,7 @@ impl State {
             "input" => Ok(Source::Input(self.parser.small()?)),
             "param" => Ok(Source::Param(self.parser.small()?, self.parser.string()?)),
             "const" => Ok(Source::Const(self.parser.small()?)),
-            other => self.parser.error(format!("`{other}` is no source of a tensor")),
+            other => self.parser.reject(format!("`{other}` is no source of a tensor")),
         }
     }
 
@@ -206,5 +206,5 @@ fn read_tensor(parser: &mut Parser, known: usize) -> Result<TensorId> {
     if (number as usize) < known {
         return Ok(TensorId(number));
     }
-    parser.error(format!("`%{number}` is not defined above"))
+    parser.reject(format!("`%{number}` is not defined above"))
 }

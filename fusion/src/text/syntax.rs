@@ -42,6 +42,13 @@ impl Parser {
         Err(ParseError { line, column, message: message.into() })
     }
 
+    /// An error at the token that was consumed last.
+    pub(super) fn reject<T>(&self, message: impl Into<String>) -> Result<T> {
+        let place = self.tokens.get(self.next.saturating_sub(1));
+        let (line, column) = place.map_or((1, 1), |s| (s.line, s.column));
+        Err(ParseError { line, column, message: message.into() })
+    }
+
     fn expected<T>(&self, what: &str) -> Result<T> {
         self.error(format!("expected {what}, found {}", self.peek().describe()))
     }
@@ -169,12 +176,12 @@ impl Parser {
     /// `f32[2,3]{1,2}@cuda:0`.
     pub(super) fn ty(&mut self) -> Result<TensorType> {
         let name = self.name()?;
-        let Some(dtype) = dtype(&name) else { return self.error(format!("`{name}` is no element type")) };
+        let Some(dtype) = dtype(&name) else { return self.reject(format!("`{name}` is no element type")) };
         let shape = self.dims()?;
         if shape.iter().any(|&d| d < 0)
             || shape.iter().try_fold(1i64, |n, &d| n.checked_mul(d.max(1))).is_none()
         {
-            return self.error("a size is negative, or the sizes are too large");
+            return self.reject("a size is negative, or the sizes are too large");
         }
         let strides = match self.eat('{') {
             true => Dims::from_vec(self.list('}', Parser::int)?),
@@ -211,7 +218,7 @@ impl Parser {
             }
             other => match other.strip_prefix("device").and_then(|n| n.parse().ok()) {
                 Some(n) => Ok(Device::Other(n)),
-                None => self.error(format!("`{other}` is no device")),
+                None => self.reject(format!("`{other}` is no device")),
             },
         }
     }
@@ -308,7 +315,7 @@ impl Parser {
         match self.name()?.as_str() {
             "true" => Ok(true),
             "false" => Ok(false),
-            other => self.error(format!("expected `true` or `false`, found `{other}`")),
+            other => self.reject(format!("expected `true` or `false`, found `{other}`")),
         }
     }
 }
