@@ -328,5 +328,7 @@ fn fits(program: &tilefuse_block::Program) -> tilefuse_codegen::Result<()> {
 /// From a recording to the primitive graph.
 fn primitive(recording: &tilefuse_fusion::Recording) -> Result<Graph, Error> {
     let functional = tilefuse_fusion::functionalize(recording)?;
-    Ok(tilefuse_fusion::lower(&functional)?)
+    let mut graph = tilefuse_fusion::lower(&functional)?;
+    tilefuse_fusion::simplify(&mut graph);
+    Ok(graph)
 }

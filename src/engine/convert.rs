@@ -2,6 +2,7 @@
 
 use rustc_hash::FxHashMap;
 use tch::Tensor;
+use tilefuse_block::Literal;
 use tilefuse_fusion as fusion;
 
 use crate::Error;
@@ -25,6 +26,19 @@ pub(crate) fn convert(trace: &Trace) -> Result<Converted, Error> {
     };
     converter.run()?;
     Ok(converter.out)
+}
+
+/// The value of a tensor of rank 0, of an element type that kernels know.
+fn literal(tensor: &Tensor) -> Option<Literal> {
+    let meta = torch::Meta::of(tensor).ok()?;
+    let elem = fusion::DType::from_scalar_type(meta.dtype).elem()?;
+    if !meta.sizes().is_empty() || !meta.flags.is_plain() {
+        return None;
+    }
+    Some(match elem.is_float() {
+        true => Literal::float(elem, tensor.f_double_value(&[]).ok()?),
+        false => Literal::int(elem, tensor.f_int64_value(&[]).ok()?),
+    })
 }
 
 struct Converter<'a> {
@@ -170,8 +184,10 @@ impl Converter<'_> {
     /// The slot of the value that a constant tensor has for `event`.
     fn value(&mut self, tensor: torch::TensorId, event: usize) -> Result<u32, Error> {
         let value = self.trace.constant(tensor, event)?.ok_or_else(|| missing(tensor))?;
+        let slot = self.out.consts.len() as u32;
+        self.out.recording.literals.extend(literal(&value).map(|literal| (slot, literal)));
         self.out.consts.push(value);
-        Ok(self.out.consts.len() as u32 - 1)
+        Ok(slot)
     }
 
     fn constant(
