@@ -100,12 +100,14 @@ fn record(
 
 /// A function of [`Level::Math`] of one `f32`, or of two; the same as the expanded operations, bit for bit (but for
 /// a NaN's payload). `None` for other functions.
+#[inline]
 pub fn eval_f32(function: ScalarFn, x: f32, y: f32) -> Option<f32> {
     single(function, Native(x), Native(y)).map(|v| v.0)
 }
 
 /// A function of [`Level::Math`] of one `f64`, or of two; the same as the expanded operations, bit for bit (but for
 /// a NaN's payload). `None` for other functions.
+#[inline]
 pub fn eval_f64(function: ScalarFn, x: f64, y: f64) -> Option<f64> {
     double(function, Native(x), Native(y)).map(|v| v.0)
 }

@@ -66,6 +66,30 @@ fn costs_are_those_of_the_table() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
+#[test]
+fn functions_in_loops_are_expanded_in_place() {
+    let mut program: Program = "kernel @f(%x: ptr<f32>) {
+           %zero = const 0 : i32
+           %three = const 3 : i32
+           %one = const 1 : i32
+           %a = load %x, %zero
+           %r = for %i in %zero..%three step %one with (%c = %a) {
+             %e = map neg %c
+             %s = map exp %e
+             yield %s
+           }
+           store %x, %zero, %r
+         }"
+    .parse()
+    .unwrap();
+    expand_math(&mut program).unwrap();
+    verify(&program).unwrap();
+    let mut args = [Arg::buffer(vec![0.5f32])];
+    interp::run(&program, &mut args, [1, 1, 1]).unwrap();
+    let step = |x: f32| eval_f32(ScalarFn::Exp, -x, 0.0).unwrap();
+    assert_eq!(args[0].data(), Some(Data::F32(vec![step(step(step(0.5)))])));
+}
+
 /// What the interpreter makes of the expansion.
 fn interpret<T: Element>(function: ScalarFn, elem: Elem, args: &[[T; 2]]) -> Data
 where
