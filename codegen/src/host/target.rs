@@ -1,6 +1,6 @@
 //! The processor that code is made for.
 
-use std::sync::Once;
+use std::sync::{Once, OnceLock};
 
 use inkwell::OptimizationLevel;
 use inkwell::attributes::AttributeLoc;
@@ -45,7 +45,10 @@ impl Target {
     /// The processor that `isa` names.
     pub(super) fn new(isa: Isa) -> Target {
         match isa {
-            Isa::Native => Target::native(),
+            Isa::Native => {
+                static NATIVE: OnceLock<Target> = OnceLock::new();
+                NATIVE.get_or_init(Target::native).clone()
+            }
             Isa::Avx2 => {
                 Target { cpu: "x86-64-v3".to_owned(), features: String::new(), vector: 256, f16c: true }
             }

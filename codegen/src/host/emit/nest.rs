@@ -121,8 +121,7 @@ impl<'c> Emitter<'c, '_> {
     /// Opens a branch for each conjunct that is the same for all lanes and unrolled copies from here on.
     fn open_guards(&mut self, atoms: &mut Vec<Atom>) -> Result<()> {
         let (ready, rest): (Vec<Atom>, Vec<Atom>) = std::mem::take(atoms).into_iter().partition(|atom| {
-            let fixed = |bit: &Bit| *bit <= ONE || matches!(self.bound[usize::from(*bit)], Bound::Loop(..));
-            atom.map.iter().all(fixed)
+            atom.map.iter().all(|&bit| self.is_fixed(bit))
         });
         *atoms = rest;
         for atom in ready {
@@ -135,6 +134,11 @@ impl<'c> Emitter<'c, '_> {
             }
         }
         Ok(())
+    }
+
+    /// Whether a bit is the same for all lanes and unrolled copies.
+    fn is_fixed(&self, bit: Bit) -> bool {
+        bit <= ONE || matches!(self.bound[usize::from(bit)], Bound::Loop(..))
     }
 
     fn counted_loop(&mut self, id: LoopId) -> Result<()> {
@@ -294,8 +298,10 @@ impl<'c> Emitter<'c, '_> {
         unit: i64,
     ) -> Result<Option<Bounds<'c>>> {
         let plan = self.plan;
-        let (taken, left): (Vec<Atom>, Vec<Atom>) =
-            std::mem::take(guard).into_iter().partition(|atom| plan.as_prefix(atom, axis).is_some());
+        let (taken, left): (Vec<Atom>, Vec<Atom>) = std::mem::take(guard).into_iter().partition(|atom| {
+            let known = |bit: &Bit| axis.contains(bit) || self.is_fixed(*bit);
+            atom.map.iter().all(known) && plan.as_prefix(atom, axis).is_some()
+        });
         *guard = left;
         if taken.is_empty() {
             return Ok(None);

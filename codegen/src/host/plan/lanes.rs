@@ -169,7 +169,14 @@ impl Plan<'_> {
             return Map::new();
         }
         let cost = sinks.iter().map(|&s| self.sink_cost(s)).max().unwrap_or(0);
-        let count = if cost <= 8 { 2 } else { 1 };
+        let accumulators = sinks.iter().filter(|&&s| !self.sinks[s].reduced.is_empty()).count();
+        // Whole rows are read at once, as far as the accumulators stay in registers.
+        let count = match (cost, accumulators) {
+            (0..=4, 0..=1) => 4,
+            (0..=8, 0..=2) => 3,
+            (0..=16, 0..=4) => 2,
+            _ => 1,
+        };
         let axis = axes.iter().find(|axis| lanes.last().is_some_and(|l| axis.contains(l)));
         let above = axis.into_iter().flatten().copied().filter(|b| !lanes.contains(b));
         above.take(count).collect()
