@@ -304,11 +304,24 @@ impl Frame<'_> {
     }
 }
 
-/// A copy of a tensor in memory of its own, with the strides of a type.
+/// A copy of a tensor in memory of its own, with the strides of a type: what repeats along an expanded dimension is
+/// copied once. Of a view whose elements overlap otherwise, a dense copy.
 fn copy_as(tensor: &Tensor, ty: &tilefuse_fusion::TensorType) -> Result<Tensor, Error> {
-    let mut copy = empty_strided(&ty.shape, &ty.strides, ty.dtype.scalar_type(), device_id(ty.device))?;
-    tch::no_grad(|| copy.copy_(tensor));
-    Ok(copy)
+    let (scalar, device) = (ty.dtype.scalar_type(), device_id(ty.device));
+    let mut once = ty.shape.clone();
+    let mut source = tensor.shallow_clone();
+    let repeated = |d: usize| ty.strides[d] == 0 && ty.shape[d] > 1;
+    for d in (0..once.len()).filter(|&d| repeated(d)) {
+        once[d] = 1;
+        source = source.narrow(d as i64, 0, 1);
+    }
+    let mut copy = empty_strided(&once, &ty.strides, scalar, device)?;
+    if tch::no_grad(|| copy.f_copy_(&source)).is_err() {
+        copy = empty_strided(&once, &tilefuse_fusion::row_major(&once), scalar, device)?;
+        tch::no_grad(|| copy.copy_(&source));
+        return Ok(copy.expand(&*ty.shape, false));
+    }
+    torch::as_strided_of(&copy, &ty.shape, &ty.strides, 0)
 }
 
 fn same_strides(meta: &Meta, strides: &[i64]) -> bool {

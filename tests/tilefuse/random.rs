@@ -170,6 +170,12 @@ const CORPUS: &[&str] = &[
      %12 = mish(%9)
      %13 = hardsigmoid(%6)
      return %11 %12 %13",
+    // An output that equals an expanded input is a copy that nothing may write element by element.
+    "s0 = f32 1 fill 1.0
+     %0 = input s0 [1, 1] strides [1, 1] offset 0
+     %2 = sub.Scalar(%0, 0)
+     %3 = expand(%2, [3, 1, 1])
+     return %3",
     // An output that equals an input must not be the input.
     "s0 = f32 6 normal
      %0 = input s0 [2, 3] strides [3, 1] offset 0

@@ -120,9 +120,9 @@ impl<'c> Emitter<'c, '_> {
 
     /// Opens a branch for each conjunct that is the same for all lanes and unrolled copies from here on.
     fn open_guards(&mut self, atoms: &mut Vec<Atom>) -> Result<()> {
-        let (ready, rest): (Vec<Atom>, Vec<Atom>) = std::mem::take(atoms).into_iter().partition(|atom| {
-            atom.map.iter().all(|&bit| self.is_fixed(bit))
-        });
+        let (ready, rest): (Vec<Atom>, Vec<Atom>) = std::mem::take(atoms)
+            .into_iter()
+            .partition(|atom| atom.map.iter().all(|&bit| self.is_fixed(bit)));
         *atoms = rest;
         for atom in ready {
             if self.known.iter().any(|(known, _)| *known == atom) {
