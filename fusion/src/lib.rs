@@ -6,6 +6,7 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod args;
+pub mod attention;
 pub mod eval;
 mod functionalize;
 mod graph;
@@ -21,6 +22,7 @@ mod text;
 mod types;
 mod verify;
 
+pub use attention::recognise_attention;
 pub use functionalize::{FunctionalizeError, functionalize};
 pub use graph::{AliasTarget, AtenCall, Edge, Graph, Node, NodeId, Op, OutputAlias, Update, ValueRef, View};
 pub use lower::{LowerError, lower, lowered_operators};

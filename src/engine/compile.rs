@@ -6,7 +6,8 @@ use tch::Tensor;
 use tilefuse_fusion::plan::{Plan, Profile, Step, StepKind};
 use tilefuse_fusion::{Device, Graph, NodeId, Op, Recording, TensorInfo, TensorType, ValueRef};
 
-use super::convert::convert;
+use super::attention::Masks;
+use super::convert::{Converted, convert};
 use super::guard::Signature;
 use super::kernels::{CompileReport, Kernel, Target, kernels, millis};
 use super::memory::EagerCost;
@@ -90,7 +91,7 @@ pub(crate) fn compile(
 ) -> Result<Compiled, Error> {
     let start = Instant::now();
     let converted = convert(&trace)?;
-    let graph = primitive(&converted.recording)?;
+    let (graph, masks) = primitive(&converted)?;
     report.lower_ms = millis(start.elapsed());
     let start = Instant::now();
     let target = target_of(&graph)?;
@@ -107,7 +108,9 @@ pub(crate) fn compile(
         .map(|(target, place)| Ok((slots.get((*target).into())?, slots.source(&plan.graph, place)?)))
         .collect::<Result<_, Error>>()?;
     let assumed = trace.assumed.iter().filter_map(|(t, v)| Some((trace.tensor(*t)?.shallow_clone(), *v)));
-    let (assumed, assumed_versions): (Vec<Tensor>, Vec<i64>) = assumed.unzip();
+    let masks = masks.into_iter().map(|t| Ok((t.shallow_clone(), Meta::of(&t)?.version)));
+    let assumed = assumed.map(Ok).chain(masks).collect::<Result<Vec<_>, Error>>()?;
+    let (assumed, assumed_versions): (Vec<Tensor>, Vec<i64>) = assumed.into_iter().unzip();
     let metas = converted.params.iter().map(Meta::of).collect::<Result<Vec<_>, _>>()?;
     Ok(Compiled {
         eager: super::memory::eager_cost(&converted.recording),
@@ -271,9 +274,14 @@ impl Runs<'_> {
         {
             return Ok(call);
         }
-        let args: Vec<crate::torch::Arg<u16>> = aten.args.iter().map(|(_, a)| arg(a)).collect();
-        Call::new(&aten.op, &aten.overload, &args)
+        new_call(aten)
     }
+}
+
+/// A call of an operator, to be run with tensors for its operands.
+pub(crate) fn new_call(aten: &tilefuse_fusion::AtenCall) -> Result<Call, Error> {
+    let args: Vec<crate::torch::Arg<u16>> = aten.args.iter().map(|(_, a)| arg(a)).collect();
+    Call::new(&aten.op, &aten.overload, &args)
 }
 
 fn arg(arg: &tilefuse_fusion::Arg<u16>) -> crate::torch::Arg<u16> {
@@ -308,7 +316,7 @@ pub(crate) fn gpu_programs(
     if let Some(refusal) = trace.refusals.first() {
         return Err(Error::RunsEager(refusal.to_string()));
     }
-    let graph = primitive(&convert(&trace)?.recording)?;
+    let (graph, _) = primitive(&convert(&trace)?)?;
     let mut profile = Profile::gpu(132, 4200.0);
     loop {
         let programs = tilefuse_fusion::plan::plan(&graph, &profile)?.programs;
@@ -325,10 +333,14 @@ fn fits(program: &tilefuse_block::Program) -> tilefuse_codegen::Result<()> {
     compile_ptx(program, Target::Sm90a, &PtxOptions::default()).map(|_| ())
 }
 
-/// From a recording to the primitive graph.
-fn primitive(recording: &tilefuse_fusion::Recording) -> Result<Graph, Error> {
-    let functional = tilefuse_fusion::functionalize(recording)?;
+/// From a recording to the primitive graph; and the tensors of the model whose values that rests on, beside those
+/// of the trace.
+fn primitive(converted: &Converted) -> Result<(Graph, Vec<Tensor>), Error> {
+    let mut functional = tilefuse_fusion::functionalize(&converted.recording)?;
+    let mut masks = Masks::new(&converted.params, &converted.consts);
+    tilefuse_fusion::recognise_attention(&mut functional, &mut masks);
     let mut graph = tilefuse_fusion::lower(&functional)?;
     tilefuse_fusion::simplify(&mut graph);
-    Ok(graph)
+    let assumed = masks.assumed.iter().filter_map(|&slot| converted.params.get(slot as usize));
+    Ok((graph, assumed.map(Tensor::shallow_clone).collect()))
 }

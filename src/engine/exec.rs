@@ -329,7 +329,7 @@ fn same_strides(meta: &Meta, strides: &[i64]) -> bool {
     meta.numel == 0 || (0..sizes.len()).all(|d| sizes[d] == 1 || meta.strides()[d] == strides[d])
 }
 
-fn device_id(device: Device) -> DeviceId {
+pub(crate) fn device_id(device: Device) -> DeviceId {
     match device {
         Device::Cuda(ordinal) => DeviceId::cuda(ordinal as i8),
         _ => DeviceId::CPU,

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod attention;
 mod cli;
 mod common;
 mod fused;

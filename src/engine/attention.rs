@@ -1,0 +1,133 @@
+//! What the engine knows of a model's attention masks, and of libtorch's attention operator.
+
+use std::collections::{BTreeSet, HashMap};
+
+use tch::{Kind, Tensor};
+use tilefuse_fusion::attention::{Facts, MaskFacts, MaskKind, excludes};
+use tilefuse_fusion::{AtenCall, Dims, Graph, NodeId, Op, TensorType, ValueRef};
+
+use super::compile::new_call;
+use super::exec::device_id;
+use crate::torch::{Meta, empty_strided};
+
+/// Masks are computed at compile time up to this many elements.
+const LARGEST: i64 = 1 << 26;
+
+/// Answers for a graph whose parameters and constants are these tensors.
+pub(crate) struct Masks<'a> {
+    params: &'a [Tensor],
+    consts: &'a [Tensor],
+    known: HashMap<(ValueRef, bool), Option<MaskFacts>>,
+    strides: HashMap<String, Option<Dims>>,
+    /// Parameters whose values the answers rest on.
+    pub(crate) assumed: BTreeSet<u32>,
+}
+
+impl<'a> Masks<'a> {
+    pub(crate) fn new(params: &'a [Tensor], consts: &'a [Tensor]) -> Masks<'a> {
+        let (known, strides) = Default::default();
+        Masks { params, consts, known, strides, assumed: BTreeSet::new() }
+    }
+
+    /// The value, where no input and no random number has a part in it.
+    fn value(&self, graph: &Graph, value: ValueRef, used: &mut BTreeSet<u32>, depth: u32) -> Option<Tensor> {
+        let found = match &graph.node(value.node).op {
+            Op::Param(slot) if !graph.updates.iter().any(|u| u.target == value.node) => {
+                used.insert(*slot);
+                self.params.get(*slot as usize)?.shallow_clone()
+            }
+            Op::Const(slot) => self.consts.get(*slot as usize)?.shallow_clone(),
+            Op::Aten(call) if depth > 0 && !call.random && call.writes.is_empty() => {
+                return self.result(graph, value, call, used, depth);
+            }
+            _ => return None,
+        };
+        (found.numel() as i64 <= LARGEST).then_some(found)
+    }
+
+    fn result(
+        &self,
+        graph: &Graph,
+        value: ValueRef,
+        call: &AtenCall,
+        used: &mut BTreeSet<u32>,
+        depth: u32,
+    ) -> Option<Tensor> {
+        let small = |node: NodeId| graph.node(node).outs.iter().all(|ty| ty.numel() <= LARGEST);
+        if !small(value.node) {
+            return None;
+        }
+        let operands = graph.operands(value.node);
+        let tensors = operands.iter().map(|&v| self.value(graph, v, used, depth - 1));
+        let tensors = tensors.collect::<Option<Vec<_>>>()?;
+        let results = new_call(call).and_then(|call| call.run(&tensors.iter().collect::<Vec<_>>())).ok()?;
+        results.into_iter().nth(usize::from(value.out))
+    }
+
+    fn look(&mut self, graph: &Graph, mask: ValueRef, kind: MaskKind) -> Option<MaskFacts> {
+        let mut used = BTreeSet::new();
+        let value = self.value(graph, mask, &mut used, 16)?;
+        let facts = tch::no_grad(|| facts_of(&value, kind, graph.ty(mask)))?;
+        self.assumed.extend(used);
+        Some(facts)
+    }
+}
+
+/// What a mask of known value does. All its rows are looked at: one batch of many counts.
+fn facts_of(mask: &Tensor, kind: MaskKind, ty: &TensorType) -> Option<MaskFacts> {
+    let elem = ty.dtype.elem()?;
+    let shape = mask.size();
+    let &[.., queries, keys] = &shape[..] else { return None };
+    let (excluded, kept) = match kind {
+        MaskKind::Excludes if mask.kind() == Kind::Bool => (mask.shallow_clone(), mask.f_logical_not().ok()?),
+        MaskKind::Added if mask.is_floating_point() => {
+            let limit = if excludes(elem, -65504.0) { -65504.0 } else { -1e30 };
+            (mask.f_le(limit).ok()?, mask.f_eq(0.0).ok()?)
+        }
+        _ => return None,
+    };
+    let later = Tensor::f_ones([queries, keys], (Kind::Bool, mask.device())).ok()?.f_triu(1).ok()?;
+    let all = |t: Tensor| t.f_all().ok()?.f_int64_value(&[]).ok().map(|v| v != 0);
+    let causal = all(excluded.f_eq_tensor(&later).ok()?)? && all(kept.f_ne_tensor(&later).ok()?)?;
+    let open = match kind {
+        MaskKind::Excludes => kept,
+        MaskKind::Added => mask.f_gt(f64::NEG_INFINITY).ok()?,
+    };
+    Some(MaskFacts { causal, rows_open: all(open.f_any_dim(-1, false).ok()?)? })
+}
+
+impl Facts for Masks<'_> {
+    fn mask(&mut self, graph: &Graph, mask: ValueRef, kind: MaskKind) -> Option<MaskFacts> {
+        let key = (mask, kind == MaskKind::Added);
+        if let Some(&known) = self.known.get(&key) {
+            return known;
+        }
+        let facts = self.look(graph, mask, kind);
+        self.known.insert(key, facts);
+        facts
+    }
+
+    fn result_strides(&mut self, call: &AtenCall, operands: &[TensorType]) -> Option<Dims> {
+        let key = format!("{call:?} {operands:?}");
+        if let Some(known) = self.strides.get(&key) {
+            return known.clone();
+        }
+        let strides = run_once(call, operands);
+        self.strides.insert(key, strides.clone());
+        strides
+    }
+}
+
+/// The strides of what a call returns for tensors of these types.
+fn run_once(call: &AtenCall, operands: &[TensorType]) -> Option<Dims> {
+    let tensor = |ty: &TensorType| {
+        let mut tensor =
+            empty_strided(&ty.shape, &ty.strides, ty.dtype.scalar_type(), device_id(ty.device)).ok()?;
+        let _ = tch::no_grad(|| tensor.f_zero_()).ok()?;
+        Some(tensor)
+    };
+    let tensors = operands.iter().map(tensor).collect::<Option<Vec<_>>>()?;
+    let results = new_call(call).and_then(|call| call.run(&tensors.iter().collect::<Vec<_>>())).ok()?;
+    let meta = Meta::of(results.first()?).ok()?;
+    Some(Dims::from_slice(meta.strides()))
+}

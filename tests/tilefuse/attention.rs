@@ -1,0 +1,130 @@
+//! Attention that a model writes out: when it becomes one call, and that masks keep their meaning.
+
+use tch::{Device, Kind, Tensor};
+
+type Attend = Box<dyn Fn(&[Tensor]) -> Vec<Tensor>>;
+
+const FAR: f64 = f64::NEG_INFINITY;
+
+fn inputs(kind: Kind) -> Vec<Tensor> {
+    (0..3).map(|_| Tensor::randn([2, 3, 9, 8], (kind, Device::Cpu))).collect()
+}
+
+fn scores(x: &[Tensor]) -> Tensor {
+    x[0].matmul(&x[1].transpose(-2, -1)) * 0.25
+}
+
+fn weighted(scores: &Tensor, x: &[Tensor]) -> Vec<Tensor> {
+    vec![scores.softmax(-1, None).matmul(&x[2])]
+}
+
+/// Runs a model fused and eager on new data, twice; returns how many attentions became one call.
+fn recognised(model: Attend, kind: Kind) -> usize {
+    crate::common::setup();
+    let _no_grad = tch::no_grad_guard();
+    let fused = tilefuse::fuse(model);
+    for _ in 0..2 {
+        let x = inputs(kind);
+        let (ours, eager) = (fused.call(&x).unwrap(), fused.model()(&x));
+        let tolerance = if kind == Kind::BFloat16 { 3e-2 } else { 1e-5 };
+        assert!(ours[0].allclose(&eager[0], tolerance, tolerance, true));
+    }
+    assert!(fused.stats().eager_calls.is_empty());
+    let x = inputs(kind);
+    let plan = fused.explain_with(&x, |model, x| model(x)).unwrap();
+    plan.text(false).matches("libtorch attention aten::matmul").count()
+}
+
+fn future() -> Tensor {
+    Tensor::ones([12, 12], (Kind::Bool, Device::Cpu)).triu(1)
+}
+
+fn cut(mask: &Tensor) -> Tensor {
+    mask.narrow(0, 0, 9).narrow(1, 0, 9)
+}
+
+#[test]
+fn attention_without_a_mask_is_one_call() {
+    for kind in [Kind::Float, Kind::Double, Kind::BFloat16] {
+        assert_eq!(recognised(Box::new(|x| weighted(&scores(x), x)), kind), 1, "{kind:?}");
+    }
+    let divided: Attend = Box::new(|x| weighted(&((&x[0] * 0.5).matmul(&x[1].transpose(2, 3)) / 4.0), x));
+    assert_eq!(recognised(divided, Kind::Float), 1);
+}
+
+#[test]
+fn softmax_in_f32_of_narrow_scores_is_the_same_call() {
+    let model: Attend = Box::new(|x| {
+        let weights = scores(x).softmax(-1, Kind::Float).to_kind(Kind::BFloat16);
+        vec![weights.matmul(&x[2])]
+    });
+    assert_eq!(recognised(model, Kind::BFloat16), 1);
+}
+
+#[test]
+fn masks_known_from_the_model_are_recognised() {
+    let mask = future();
+    let model: Attend = Box::new(move |x| weighted(&scores(x).masked_fill(&cut(&mask), FAR), x));
+    assert_eq!(recognised(model, Kind::Float), 1);
+
+    let some = Tensor::rand([1, 3, 9, 9], (Kind::Float, Device::Cpu)).ge(0.5).tril(-1);
+    let model: Attend = Box::new(move |x| weighted(&scores(x).masked_fill(&some, FAR), x));
+    assert_eq!(recognised(model, Kind::Float), 1);
+
+    let model: Attend = Box::new(|x| {
+        let mask = Tensor::full([9, 9], -3e38, (Kind::Float, Device::Cpu)).triu(1);
+        weighted(&(scores(x) + mask), x)
+    });
+    assert_eq!(recognised(model, Kind::Float), 1);
+
+    let bias = Tensor::randn([3, 9, 9], (Kind::Float, Device::Cpu)).unsqueeze(0);
+    let model: Attend = Box::new(move |x| weighted(&(&bias + scores(x)), x));
+    assert_eq!(recognised(model, Kind::Float), 1);
+}
+
+#[test]
+fn a_mask_that_may_close_a_row_stays_written_out() {
+    let closed = Tensor::ones([9, 9], (Kind::Bool, Device::Cpu)).triu(0);
+    let model: Attend = Box::new(move |x| weighted(&scores(x).masked_fill(&closed, FAR), x));
+    assert_eq!(recognised(model, Kind::Float), 0);
+
+    let single = Tensor::from_slice(&[false]).reshape([1, 1]);
+    let model: Attend = Box::new(move |x| weighted(&scores(x).masked_fill(&single, 0.0), x));
+    assert_eq!(recognised(model, Kind::Float), 0);
+
+    let from_input: Attend = Box::new(|x| weighted(&(scores(x) + x[0].sum_dim_intlist(-1, true, None)), x));
+    assert_eq!(recognised(from_input, Kind::Float), 0);
+}
+
+#[test]
+fn what_else_reads_the_weights_keeps_them() {
+    let model: Attend = Box::new(|x| {
+        let weights = scores(x).softmax(-1, None);
+        vec![weights.matmul(&x[2]), weights]
+    });
+    assert_eq!(recognised(model, Kind::Float), 0);
+    let other_dim: Attend = Box::new(|x| vec![scores(x).softmax(2, None).matmul(&x[2])]);
+    assert_eq!(recognised(other_dim, Kind::Float), 0);
+}
+
+#[test]
+fn a_mask_that_is_written_shows_in_the_next_call() {
+    crate::common::setup();
+    let _no_grad = tch::no_grad_guard();
+    let mask = future();
+    let model: Attend = {
+        let mask = mask.shallow_clone();
+        Box::new(move |x| weighted(&scores(x).masked_fill(&cut(&mask), FAR), x))
+    };
+    let fused = tilefuse::fuse(model);
+    let x = inputs(Kind::Float);
+    let check = || {
+        let (ours, eager) = (fused.call(&x).unwrap(), fused.model()(&x));
+        assert!(ours[0].allclose(&eager[0], 1e-5, 1e-5, true));
+    };
+    check();
+    mask.shallow_clone().copy_(&future().triu(3));
+    check();
+    let _ = mask.shallow_clone().fill_(1);
+    check();
+}
