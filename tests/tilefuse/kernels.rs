@@ -15,7 +15,13 @@ fn explain(name: &str) -> Explanation {
 
 #[test]
 fn norms_and_activations_are_one_kernel_each() {
-    for name in ["kernel:softmax", "kernel:layer_norm", "kernel:add_rms_norm", "kernel:bias_gelu_residual"] {
+    for name in [
+        "kernel:softmax",
+        "kernel:layer_norm",
+        "kernel:add_rms_norm",
+        "kernel:bias_gelu_residual",
+        "kernel:batch_norm_relu",
+    ] {
         let plan = explain(name);
         assert_eq!((plan.kernels_fused, plan.extern_ops), (1, 0), "{name}");
     }

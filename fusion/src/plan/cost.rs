@@ -49,6 +49,12 @@ impl Profile {
 }
 
 impl Profile {
+    /// Whether what the instances at work read is still in the cache when they read it again.
+    fn rereads_cached(&self, bytes_read: u64, instances: u64) -> bool {
+        let working = bytes_read / instances.max(1) * instances.min(self.workers);
+        working <= if self.machine.is_gpu() { 16 << 20 } else { 1 << 20 }
+    }
+
     /// The same machine with smaller tiles, or `None` where they cannot be smaller.
     pub fn with_smaller_tiles(mut self) -> Option<Profile> {
         match &mut self.machine {
@@ -108,7 +114,13 @@ pub(crate) fn price(kernel: &Kernel, tiling: &Tiling, profile: &Profile) -> Cost
         .sum();
     let bytes_read: u64 = read.iter().sum();
     let busy = (tiling.grid(kernel) as f64 / profile.workers as f64).min(1.0);
-    let traffic = ((bytes_read + strided / 4) * passes + bytes_written) as f64 / profile.bandwidth / 1000.0;
+    let passes_read = if profile.rereads_cached(bytes_read, tiling.grid(kernel)) {
+        1.0 + 0.25 * (passes - 1) as f64
+    } else {
+        passes as f64
+    };
+    let traffic = (bytes_read + strided / 4) as f64 * passes_read + bytes_written as f64;
+    let traffic = traffic / profile.bandwidth / 1000.0;
     let arithmetic = (flops * passes) as f64 / profile.ops_per_ns / 1000.0;
     Cost { bytes_read, bytes_written, flops, us: traffic.max(arithmetic) / busy + profile.launch_us }
 }

@@ -16,7 +16,7 @@ use super::{
 use crate::graph::{Graph, NodeId, Op, ValueRef};
 use crate::kernel::{Group, KNode, Kernel, Layouts, Refusal, coalesce};
 use crate::schedule::{Tiling, choose, schedule_with};
-use crate::types::Dims;
+use crate::types::{Dims, TensorType};
 
 /// A step to be: a group of nodes in one kernel, or one libtorch call.
 #[derive(Clone, Debug)]
@@ -149,7 +149,8 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// A few operations on operands that are much smaller than the result, none of them computed by a kernel.
+    /// A few operations on operands that are much smaller than the result, or than what it is spread to; none of the
+    /// operands computed by a kernel.
     fn is_cheap(&self, id: NodeId) -> bool {
         let mut stack = vec![id];
         let (mut bytes, mut cost) = (0, 0);
@@ -176,7 +177,42 @@ impl<'a> Planner<'a> {
             stack.extend(self.graph.operands(at).iter().map(|v| v.node));
         }
         let own = self.graph.node(id).outs.first().map_or(0, |t| t.bytes());
-        cost <= 24 && bytes * 2 <= own.max(256)
+        let small = cost <= 24 && bytes * 2 <= own.max(256);
+        small || (cost <= 96 && self.spread(id) >= 16 * self.numel(id))
+    }
+
+    fn numel(&self, id: NodeId) -> i64 {
+        self.graph.node(id).outs.first().map_or(0, TensorType::numel)
+    }
+
+    /// The least number of elements of what an element-by-element value is spread to before anything else uses it:
+    /// a kernel computes it once for all elements that share it. Its own number where it is not spread.
+    fn spread(&self, id: NodeId) -> i64 {
+        let own = self.numel(id);
+        let mut least = i64::MAX;
+        let mut stack = vec![id];
+        let mut seen = FxHashSet::from_iter([id]);
+        while let Some(at) = stack.pop() {
+            let named = |v: &ValueRef| v.node == at;
+            if self.graph.outputs.iter().any(named) || self.graph.updates.iter().any(|u| named(&u.value)) {
+                return own;
+            }
+            for (user, _) in self.graph.users(at) {
+                match self.graph.node(user).op {
+                    Op::View(_) => {}
+                    Op::Map(_) | Op::Cast if self.numel(user) <= own => {}
+                    Op::Map(_) | Op::Cast => {
+                        least = least.min(self.numel(user));
+                        continue;
+                    }
+                    _ => return own,
+                }
+                if seen.insert(user) {
+                    stack.push(user);
+                }
+            }
+        }
+        if least == i64::MAX { own } else { least }
     }
 
     fn is_compute(&self, id: NodeId) -> bool {

@@ -187,7 +187,11 @@ fn rows_of_tile(kernel: &Kernel, machine: Machine, across: u32) -> u32 {
 fn columns(kernel: &Kernel, machine: Machine, reduced: Var, inner: Var) -> Tiling {
     let (deep, wide) = match machine {
         Machine::Gpu { shrink, .. } => ((64 >> shrink).max(4), 64),
-        Machine::Host { .. } => (64, 256),
+        Machine::Host { threads } => {
+            // Enough instances for every thread; a cache line at least.
+            let share = kernel.parallel_points().max(1) as u64 / (u64::from(threads) * 2);
+            (64, (share.max(1).next_power_of_two() as u32).clamp(16, 256))
+        }
     };
     let single = kernel.reduced.iter().filter(|&&r| r).count() == 1;
     let across = power_up_to(extent(kernel, inner), wide);
