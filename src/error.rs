@@ -18,6 +18,9 @@ pub enum Error {
     /// Something that plans do not do.
     #[error("not supported: {0}")]
     Unsupported(String),
+    /// An embedding, gather or selection read at an index that its source does not have.
+    #[error("index out of range in self")]
+    IndexOutOfRange,
     /// The recording could not be made functional.
     #[error(transparent)]
     Functionalize(#[from] tilefuse_fusion::FunctionalizeError),

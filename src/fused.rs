@@ -9,7 +9,7 @@ use tch::Tensor;
 use tch::nn;
 
 use crate::Error;
-use crate::engine::{CompileReport, Compiled, Signature, Stop, compile, grad_needed};
+use crate::engine::{CompileReport, Compiled, Signature, Stop, Tensors, compile, grad_needed};
 use crate::explain::Explanation;
 use crate::torch::{self, GlobalState};
 
@@ -59,7 +59,9 @@ struct Engine {
     entries: RwLock<Vec<Arc<Entry>>>,
     compiling: Mutex<()>,
     stats: Mutex<Stats>,
-    names: Vec<(String, Tensor)>,
+    /// Names of the tensors in `named`.
+    names: Vec<String>,
+    named: Tensors,
     options: Options,
 }
 
@@ -89,6 +91,7 @@ pub fn fuse_with<M>(model: M, options: Options) -> Fused<M> {
         compiling: Mutex::default(),
         stats: Mutex::default(),
         names: Vec::new(),
+        named: Tensors::default(),
         options,
     };
     Fused { model, engine }
@@ -104,7 +107,8 @@ impl<M> Fused<M> {
 
     /// Names parameters and buffers for explanations.
     pub fn with_names(mut self, names: Vec<(String, Tensor)>) -> Fused<M> {
-        self.engine.names = names;
+        let (names, tensors) = names.into_iter().unzip();
+        (self.engine.names, self.engine.named) = (names, Tensors(tensors));
         self
     }
 
@@ -236,16 +240,12 @@ impl Engine {
             "inference mode is on"
         } else if grad_needed(state, inputs) {
             "gradients are recorded for an input"
-        } else if state.grad() && grad_needed(state, &self.tensors()) {
+        } else if state.grad() && grad_needed(state, &self.named) {
             "gradients are recorded for a parameter"
         } else {
             return None;
         };
         Some(String::from(reason))
-    }
-
-    fn tensors(&self) -> Vec<Tensor> {
-        self.names.iter().map(|(_, t)| t.shallow_clone()).collect()
     }
 
     fn find(
@@ -284,6 +284,7 @@ impl Engine {
                 self.forget(entry);
                 self.capture(inputs, state, forward)
             }
+            Err(Stop::Unfit(reason)) => Ok(self.eager(String::from(reason), inputs, forward)),
             Err(Stop::Failed(error)) => Err(error),
         }
     }
@@ -313,9 +314,11 @@ impl Engine {
         let signature = Signature::of(inputs, state)?;
         self.stats.lock().unwrap_or_else(PoisonError::into_inner).captures += 1;
         let start = Instant::now();
+        let named = self.named.iter().map(Tensor::shallow_clone);
+        let names: Vec<(String, Tensor)> = self.names.iter().cloned().zip(named).collect();
         let (outputs, trace) = torch::capture(
             inputs,
-            &self.names,
+            &names,
             || catch_unwind(AssertUnwindSafe(|| forward(inputs))),
             |result| match result {
                 Ok(outputs) => outputs.iter().map(Tensor::shallow_clone).collect(),

@@ -2,12 +2,12 @@
 
 use std::path::PathBuf;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use tch::Device;
 
 use super::{Failure, report};
-use crate::random::{Outcome, Program, Tally, plan_of, run_fused};
+use crate::random::{Outcome, Program, Tally, keep_panics, plan_of, run_fused};
 
 /// Options of `tilefuse random`.
 #[derive(clap::Args)]
@@ -44,6 +44,7 @@ pub(crate) struct Args {
 /// Runs the command; differences end it with status 1.
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let device = super::args::device(&args.device)?;
+    keep_panics();
     if let Some(path) = &args.replay {
         return replay(path, args.seed, device, args.show);
     }
@@ -66,6 +67,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
 fn all(args: &Args, device: Device) -> Result<Tally, Failure> {
     let progress = report::bar(args.count);
     let next = AtomicU64::new(0);
+    let lost = AtomicBool::new(false);
     let tally = Mutex::new(Tally::default());
     std::thread::scope(|scope| {
         for _ in 0..args.jobs.max(1) {
@@ -73,16 +75,21 @@ fn all(args: &Args, device: Device) -> Result<Tally, Failure> {
                 let mut own = Tally::default();
                 loop {
                     let at = next.fetch_add(1, Ordering::Relaxed);
-                    if at >= args.count {
+                    if at >= args.count || lost.load(Ordering::Relaxed) {
                         break;
                     }
                     let seed = args.seed.wrapping_add(at);
                     if args.trace {
                         eprintln!("seed {seed}");
                     }
+                    let known = own.failed.len();
                     if let Err(error) = own.run(seed, device, args.tries) {
                         own.count_eager(&format!("not run: {error}"), 1, seed);
                     }
+                    for failed in own.failed.iter().skip(known) {
+                        progress.suspend(|| eprintln!("seed {}: {}", failed.seed, failed.difference));
+                    }
+                    lost.fetch_or(own.device_lost, Ordering::Relaxed);
                     progress.inc(1);
                 }
                 tally.lock().unwrap_or_else(std::sync::PoisonError::into_inner).add(own);

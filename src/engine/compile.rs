@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use tch::Tensor;
-use tilefuse_fusion::plan::{Plan, Profile, Step, StepKind};
+use tilefuse_fusion::plan::{KernelStep, Plan, Profile, Step, StepKind};
 use tilefuse_fusion::{Device, Graph, NodeId, Op, Recording, TensorInfo, TensorType, ValueRef};
 
 use super::attention::Masks;
@@ -40,8 +40,8 @@ pub(crate) enum Run {
 }
 
 /// Tensors that several threads may read.
-#[derive(Debug)]
-pub(crate) struct Tensors(Vec<Tensor>);
+#[derive(Debug, Default)]
+pub(crate) struct Tensors(pub(crate) Vec<Tensor>);
 
 // SAFETY: a handle is never changed here; libtorch counts references atomically and allows concurrent reads.
 unsafe impl Sync for Tensors {}
@@ -227,16 +227,21 @@ impl Runs<'_> {
         let mut runs = Vec::new();
         for step in &self.plan.steps {
             runs.push(match &step.kind {
-                StepKind::Kernel(k) => Run::Kernel {
-                    kernel: k.program,
-                    grid: k.grid,
-                    args: k.buffers.iter().map(|&(v, _)| self.slots.get(v)).collect::<Result<_, _>>()?,
-                },
+                StepKind::Kernel(k) => {
+                    Run::Kernel { kernel: k.program, grid: k.grid, args: self.arguments(k)? }
+                }
                 StepKind::Extern(e) => self.call(e.node, &e.operands)?,
             });
             runs.extend(self.frees(step)?);
         }
         Ok(runs)
+    }
+
+    fn arguments(&self, kernel: &KernelStep) -> Result<Vec<Slot>, Error> {
+        let mut args =
+            kernel.buffers.iter().map(|&(v, _)| self.slots.get(v)).collect::<Result<Vec<_>, _>>()?;
+        args.extend(kernel.checks.then_some(Slot::Status));
+        Ok(args)
     }
 
     fn frees(&self, step: &Step) -> Result<Option<Run>, Error> {

@@ -1,6 +1,8 @@
 //! Running a compiled plan.
 
 use std::ffi::c_void;
+use std::ops::Range;
+use std::sync::atomic::{AtomicI32, Ordering};
 
 use smallvec::SmallVec;
 use tch::Tensor;
@@ -33,6 +35,8 @@ struct Frame<'a> {
     externs: Vec<Option<Tensor>>,
     workspace: Workspace,
     stream: Stream,
+    /// Where kernels on the host report an index that is out of range.
+    status: AtomicI32,
 }
 
 /// Why a plan did not run.
@@ -40,6 +44,8 @@ struct Frame<'a> {
 pub(crate) enum Stop {
     /// A tensor of the model changed its type, shape or place: the plan is of no use any more.
     Stale(&'static str),
+    /// The plan does not stand for the model in this call.
+    Unfit(&'static str),
     /// An operator failed, as it would have in eager.
     Failed(Error),
 }
@@ -67,6 +73,11 @@ impl Compiled {
         {
             return Err(Stop::Stale("a tensor whose value was compiled in was written"));
         }
+        if self.writes_shared(inputs)? {
+            return Err(Stop::Unfit(
+                "an input that is written shares memory with another input or a parameter",
+            ));
+        }
         let raw = match self.target {
             Target::Host => std::ptr::null_mut(),
             Target::Cuda(ordinal) => torch::cuda_stream(ordinal as i8)?,
@@ -82,12 +93,30 @@ impl Compiled {
             externs: (0..self.slots.externs).map(|_| None).collect(),
             workspace: self.workspace(raw as usize)?,
             stream: Stream { raw, threads },
+            status: AtomicI32::new(0),
         };
         frame.allocate()?;
-        let result = frame.steps().and_then(|()| frame.results());
+        let result = frame.steps().and_then(|()| frame.check()).and_then(|()| frame.results());
         let workspace = frame.workspace;
         self.pool.lock().unwrap_or_else(std::sync::PoisonError::into_inner).push(workspace);
         result.map_err(Stop::Failed)
+    }
+
+    /// Whether a tensor that the plan writes lies in the memory of another one. A capture with such tensors makes no
+    /// plan, so the plan was made for separate ones.
+    fn writes_shared(&self, inputs: &[Tensor]) -> Result<bool, Error> {
+        if self.updates.is_empty() {
+            return Ok(false);
+        }
+        let slots = (0..inputs.len()).map(Slot::Input).chain((0..self.params.len()).map(Slot::Param));
+        let extents = inputs.iter().chain(self.params.iter()).map(|t| Ok(Meta::of(t)?.extent()));
+        let all: Vec<_> = slots.zip(extents.collect::<Result<Vec<_>, Error>>()?).collect();
+        let overlap = |a: &Range<usize>, b: &Range<usize>| a.start.max(b.start) < a.end.min(b.end);
+        let shared = |(target, own): &(Slot, Range<usize>)| {
+            self.updates.iter().any(|(t, _)| t == target)
+                && all.iter().any(|(slot, other)| slot != target && overlap(own, other))
+        };
+        Ok(all.iter().any(shared))
     }
 
     fn const_addresses(&self) -> Result<SmallVec<[*mut c_void; 8]>, Error> {
@@ -140,6 +169,11 @@ impl Frame<'_> {
         Ok(())
     }
 
+    /// Whether all indices were in range. Nothing of the caller has been written yet.
+    fn check(&self) -> Result<(), Error> {
+        if self.status.load(Ordering::Relaxed) == 0 { Ok(()) } else { Err(Error::IndexOutOfRange) }
+    }
+
     fn kernel(&mut self, kernel: usize, grid: u64, args: &[Slot]) -> Result<(), Error> {
         let mut addresses: SmallVec<[u64; 16]> = SmallVec::new();
         for &slot in args {
@@ -161,6 +195,10 @@ impl Frame<'_> {
                 Some(tensor) => Some(Meta::of(tensor)?.data),
                 None => None,
             },
+            // No device memory has address 0: an index that is out of range ends the kernel with an error that the
+            // next synchronisation reports, as the assertion of eager's kernel does.
+            Slot::Status if matches!(self.compiled.target, Target::Cuda(_)) => Some(0),
+            Slot::Status => Some(self.status.as_ptr() as usize),
         };
         found.ok_or_else(|| Error::Internal(format!("{slot:?} has no memory")))
     }
@@ -226,7 +264,7 @@ impl Frame<'_> {
             Slot::Const(i) => self.compiled.consts.get(i),
             Slot::Own(i) => self.own.get(i),
             Slot::Extern(i) => self.externs.get(i).and_then(Option::as_ref),
-            Slot::Arena(_) => None,
+            Slot::Arena(_) | Slot::Status => None,
         };
         let base = base.ok_or_else(missing)?;
         match &source.view {

@@ -11,7 +11,7 @@ mod slots;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use compile::{Compiled, compile, gpu_programs};
+pub(crate) use compile::{Compiled, Tensors, compile, gpu_programs};
 pub(crate) use exec::Stop;
 pub(crate) use guard::{Signature, grad_needed};
 pub(crate) use kernels::cache_state;

@@ -21,6 +21,8 @@ pub(crate) enum Slot {
     Own(usize),
     /// The result of a libtorch call, kept at this position.
     Extern(usize),
+    /// The word in which kernels report an index that is out of range.
+    Status,
 }
 
 /// A tensor to be handed to libtorch or to the caller.

@@ -14,5 +14,5 @@ pub use generate::generate;
 pub use program::{Input, Mode, Named, OpCall, Program, Storage, Values, copies};
 pub use rng::Rng;
 pub use shrink::shrink;
-pub use tally::{Failed, Ran, Tally, plan_of, run_fused};
+pub use tally::{Failed, Ran, Tally, keep_panics, plan_of, run_fused};
 pub use text::ParseError;

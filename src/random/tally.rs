@@ -1,5 +1,6 @@
 //! Programs of many seeds through the fused path, and what became of them.
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -26,6 +27,32 @@ impl Subject for FusedProgram {
 fn panic_text(panic: &(dyn std::any::Any + Send)) -> &str {
     let text = panic.downcast_ref::<String>().map(String::as_str);
     text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("?")
+}
+
+thread_local! {
+    /// Where this thread last panicked.
+    static PLACE: RefCell<String> = const { RefCell::new(String::new()) };
+}
+
+/// From now on panics print nothing, and the place of each is kept for the report on its program.
+pub fn keep_panics() {
+    std::panic::set_hook(Box::new(|info| {
+        let place = info.location().map_or_else(String::new, |l| format!(" at {}:{}", l.file(), l.line()));
+        let _ = PLACE.try_with(|p| p.replace(place));
+    }));
+}
+
+/// What a panic says and where it was, in one line.
+fn panicked(panic: &(dyn std::any::Any + Send)) -> String {
+    let place = PLACE.with(RefCell::take);
+    let text = panic_text(panic).lines().next().unwrap_or_default().chars().take(300).collect::<String>();
+    format!("panicked{place}: {text}")
+}
+
+/// Whether a device still computes: after a fault in a kernel, CUDA answers everything with an error.
+fn works(device: Device) -> bool {
+    let one = Tensor::f_ones([1], (tch::Kind::Float, device));
+    one.and_then(|t| t.f_double_value(&[0])).is_ok()
 }
 
 /// How one program ran.
@@ -102,21 +129,41 @@ pub struct Tally {
     pub eager: BTreeMap<String, (usize, u64)>,
     /// Programs that differ from eager.
     pub failed: Vec<Failed>,
+    /// Whether a program left the device unusable, so that those after it could not run.
+    pub device_lost: bool,
 }
 
 impl Tally {
-    /// Generates, runs and counts the program of a seed; one that fails is shrunk by at most `tries` runs.
+    /// Generates, runs and counts the program of a seed; one that fails is shrunk by at most `tries` runs. A panic
+    /// outside of the fused call, such as libtorch's for a fault that a kernel left behind, is a failure too.
     pub fn run(&mut self, seed: u64, device: Device, tries: usize) -> Result<(), Error> {
+        let ran = catch_unwind(AssertUnwindSafe(|| self.run_one(seed, device, tries)));
+        let failed = ran.as_ref().err().map(|panic| panicked(panic.as_ref()));
+        if let Some(difference) = failed {
+            let program = catch_unwind(|| generate(seed).to_string()).unwrap_or_default();
+            self.programs += 1;
+            self.failed.push(Failed { seed, difference, program });
+        }
+        if device.is_cuda() && !matches!(ran, Ok(Ok(()))) {
+            self.device_lost |= !works(device);
+        }
+        ran.unwrap_or(Ok(()))
+    }
+
+    fn run_one(&mut self, seed: u64, device: Device, tries: usize) -> Result<(), Error> {
         // One thread an operator, and for every fourth program two: kernels run on libtorch's team.
-        tch::set_num_threads(if seed % 4 == 0 { 2 } else { 1 });
+        tch::set_num_threads(if seed.is_multiple_of(4) { 2 } else { 1 });
         let program = generate(seed);
         let ran = run_fused(&program, seed, device)?;
         self.programs += 1;
         match &ran.outcome {
             Outcome::Different(difference) => {
                 let mut fails = |p: &Program| differs(p, seed, device).is_some_and(|d| alike(&d, difference));
-                let small = shrink(&program, tries, &mut fails);
-                let difference = differs(&small, seed, device).unwrap_or_else(|| difference.clone());
+                let lost = device.is_cuda() && !works(device);
+                self.device_lost |= lost;
+                let small = if lost { program.clone() } else { shrink(&program, tries, &mut fails) };
+                let again = if lost { None } else { differs(&small, seed, device) };
+                let difference = again.unwrap_or_else(|| difference.clone());
                 self.failed.push(Failed { seed, difference, program: small.to_string() });
             }
             Outcome::BothFail => self.rejected += 1,
@@ -152,13 +199,15 @@ impl Tally {
             self.count_eager(&reason, count, seed);
         }
         self.failed.extend(other.failed);
+        self.device_lost |= other.device_lost;
     }
 
     /// The counts in one line.
     pub fn summary(&self) -> String {
+        let lost = if self.device_lost { "; the device was lost" } else { "" };
         format!(
             "{} programs, {} fused with {} operators in {} kernels and {} libtorch calls; {} rejected by both, {} eager, \
-             {} with more rounding, {} differences",
+             {} with more rounding, {} differences{lost}",
             self.programs,
             self.fused,
             self.operators,
@@ -173,9 +222,10 @@ impl Tally {
 }
 
 fn differs(program: &Program, seed: u64, device: Device) -> Option<String> {
-    match run_fused(program, seed, device).ok()?.outcome {
-        Outcome::Different(text) => Some(text),
-        _ => None,
+    match catch_unwind(AssertUnwindSafe(|| run_fused(program, seed, device))) {
+        Ok(Ok(Ran { outcome: Outcome::Different(text), .. })) => Some(text),
+        Ok(_) => None,
+        Err(panic) => Some(panicked(panic.as_ref())),
     }
 }
 

@@ -3,8 +3,11 @@
 #![allow(clippy::unwrap_used)]
 
 mod attention;
+mod bounds;
 mod cli;
 mod common;
+mod edge;
 mod fused;
 mod kernels;
 mod random;
+mod sequence;

@@ -140,6 +140,11 @@ pub struct Kernel {
 }
 
 impl Kernel {
+    /// Whether it reads at indices that are data, which may be out of range.
+    pub fn checks(&self) -> bool {
+        self.exprs.iter().any(|node| matches!(node, KNode::Load { dynamic: Some(_), .. }))
+    }
+
     /// Facts of an expression.
     pub fn info(&self, expr: KExpr) -> KInfo {
         self.info[expr.index()]

@@ -3,6 +3,7 @@
 use tilefuse_block::{Elem, ScalarFn};
 
 use super::Registry;
+use super::arith::bounded;
 use super::cx::{Call, Cx, wide};
 use crate::args::wrap;
 use crate::graph::ValueRef;
@@ -63,8 +64,10 @@ fn relu(cx: &mut Cx, call: &Call<'_>) -> Option<ValueRef> {
 
 fn clamped(cx: &mut Cx, call: &Call<'_>, low: f64, high: f64) -> Option<ValueRef> {
     let x = call.tensor("self")?;
-    let x = cx.map_number(ScalarFn::Max, x, low)?;
-    cx.map_number(ScalarFn::Min, x, high)
+    let elem = cx.elem(x)?;
+    let (low, high) = (cx.number(elem, low), cx.number(elem, high));
+    let x = bounded(cx, x, low, true)?;
+    bounded(cx, x, high, false)
 }
 
 fn hardtanh(cx: &mut Cx, call: &Call<'_>) -> Option<ValueRef> {

@@ -7,6 +7,7 @@ use super::cx::{Call, Cx, literal, wide};
 use crate::args::Number;
 use crate::graph::ValueRef;
 use crate::recording::Arg;
+use crate::types::Device;
 
 pub(super) fn register(r: &mut Registry) {
     r.one(&["add", "sub", "subtract"], add);
@@ -72,6 +73,7 @@ fn binary(cx: &mut Cx, call: &Call<'_>, function: ScalarFn) -> Option<ValueRef> 
     cx.cast(value, call.elem()?)
 }
 
+/// `a + alpha * b`, of floats rounded once, as libtorch does.
 fn add(cx: &mut Cx, call: &Call<'_>) -> Option<ValueRef> {
     let elem = call.elem()?;
     let alpha = call.args.number("alpha").unwrap_or(Number::Int(1));
@@ -79,18 +81,34 @@ fn add(cx: &mut Cx, call: &Call<'_>) -> Option<ValueRef> {
     if elem == Elem::Bool {
         return if call.name == "add" && !scaled { binary(cx, call, ScalarFn::Or) } else { None };
     }
-    let (mut a, mut b) = if scaled { wide_operands(cx, call)? } else { operands(cx, call)? };
+    let (mut a, mut b) = addends(cx, call, scaled)?;
     if call.name == "rsub" {
         (a, b) = (b, a);
+    }
+    let plus = call.name == "add";
+    if scaled && elem.is_float() {
+        let alpha = if plus { alpha.as_f64() } else { -alpha.as_f64() };
+        let alpha = cx.elem(b).map(|elem| cx.number(elem, alpha))?;
+        let value = cx.map(ScalarFn::Fma, &[b, alpha, a])?;
+        return cx.cast(value, elem);
     }
     if scaled {
         let alpha = cx.elem(b).and_then(|elem| literal(elem, alpha))?;
         let alpha = cx.literal(alpha);
         b = cx.map(ScalarFn::Mul, &[b, alpha])?;
     }
-    let function = if call.name == "add" { ScalarFn::Add } else { ScalarFn::Sub };
-    let value = cx.map(function, &[a, b])?;
+    let value = cx.map(if plus { ScalarFn::Add } else { ScalarFn::Sub }, &[a, b])?;
     cx.cast(value, elem)
+}
+
+/// The operands of a sum. Of half types libtorch rounds a number to the type first on the CPU, and not on a GPU.
+fn addends(cx: &mut Cx, call: &Call<'_>, scaled: bool) -> Option<(ValueRef, ValueRef)> {
+    let elem = call.elem()?;
+    if cx.device != Device::Cpu {
+        return if scaled { wide_operands(cx, call) } else { operands(cx, call) };
+    }
+    let (a, b) = (cx.operand(call, "self", elem)?, cx.operand(call, "other", elem)?);
+    if scaled { Some((cx.widen(a)?, cx.widen(b)?)) } else { Some((a, b)) }
 }
 
 fn mul(cx: &mut Cx, call: &Call<'_>) -> Option<ValueRef> {
@@ -113,7 +131,13 @@ fn integer_operands(cx: &mut Cx, call: &Call<'_>) -> Option<(ValueRef, ValueRef)
     cx.known(b).filter(|divisor| divisor.bits != 0).map(|_| (a, b))
 }
 
-/// Division rounded toward zero. Libtorch rounds the quotient to the result's type first.
+/// Whether the divisor is one number. Of half types libtorch rounds each step of a rounded division by a tensor to the
+/// type, and nothing on the way of one by a number.
+fn by_number(cx: &Cx, call: &Call<'_>) -> bool {
+    call.tensor("other").is_none_or(|other| cx.graph.ty(other).numel() == 1)
+}
+
+/// Division rounded toward zero.
 fn truncated(cx: &mut Cx, call: &Call<'_>) -> Option<ValueRef> {
     let elem = call.elem()?;
     if elem.is_int() {
@@ -122,8 +146,9 @@ fn truncated(cx: &mut Cx, call: &Call<'_>) -> Option<ValueRef> {
     }
     let (a, b) = wide_operands(cx, call)?;
     let quotient = cx.map(ScalarFn::Div, &[a, b])?;
-    let rounded = cx.cast(quotient, elem)?;
-    cx.map(ScalarFn::Trunc, &[rounded])
+    let rounded = if by_number(cx, call) { quotient } else { cx.cast(quotient, elem)? };
+    let value = cx.map(ScalarFn::Trunc, &[rounded])?;
+    cx.cast(value, elem)
 }
 
 /// Division rounded down. For floats libtorch takes the remainder away first, so that the result is the floor of the
@@ -140,11 +165,18 @@ fn floor_divide(cx: &mut Cx, call: &Call<'_>) -> Option<ValueRef> {
         return cx.map(ScalarFn::DivFloor, &[a, b]);
     }
     let (a, b) = wide_operands(cx, call)?;
+    let whole = by_number(cx, call);
+    let settle = |cx: &mut Cx, value: ValueRef| {
+        if whole { Some(value) } else { cx.cast(value, elem).and_then(|v| cx.cast(v, wide(elem))) }
+    };
     let zero = cx.elem(a).map(|elem| cx.number(elem, 0.0))?;
     let modulo = cx.map(ScalarFn::RemTrunc, &[a, b])?;
     let difference = cx.map(ScalarFn::Sub, &[a, modulo])?;
+    let difference = settle(cx, difference)?;
     let exact = cx.map(ScalarFn::Div, &[difference, b])?;
+    let exact = settle(cx, exact)?;
     let below = cx.map_number(ScalarFn::Sub, exact, 1.0)?;
+    let below = settle(cx, below)?;
     let some = cx.map(ScalarFn::Ne, &[modulo, zero])?;
     let (negative_b, negative_m) =
         (cx.map(ScalarFn::Lt, &[b, zero])?, cx.map(ScalarFn::Lt, &[modulo, zero])?);
@@ -188,6 +220,10 @@ fn pow(cx: &mut Cx, call: &Call<'_>) -> Option<ValueRef> {
         let base = cx.operand(call, "self", wide(elem))?;
         let value = match integral(exponent) {
             Some(n) if n >= 0 && (elem.is_int() || n <= 3) => power(cx, base, n)?,
+            // Of f16 libtorch has no special cases on the CPU: a root of -0 is +0, and one of -inf is inf.
+            _ if elem == Elem::F16 && cx.device == Device::Cpu => {
+                cx.map_number(ScalarFn::Pow, base, exponent.as_f64())?
+            }
             _ if elem.is_float() => float_power(cx, base, exponent.as_f64())?,
             _ => return None,
         };
@@ -291,24 +327,33 @@ fn clamp(cx: &mut Cx, call: &Call<'_>) -> Option<ValueRef> {
     for (name, max) in [("min", true), ("max", false)] {
         if !call.args.absent(name) {
             let bound = cx.operand(call, name, elem)?;
-            value = extreme(cx, value, bound, max)?;
+            value = bounded(cx, value, bound, max)?;
         }
     }
     cx.broadcast(value, &call.out().shape)
 }
 
-/// `a + w * (b - a)` for `|w| < 0.5`, else `b - (b - a) * (1 - w)`.
+/// A value, or the bound where the value is below it (with `low`) or above it. A zero that equals the bound keeps its
+/// sign.
+pub(super) fn bounded(cx: &mut Cx, value: ValueRef, bound: ValueRef, low: bool) -> Option<ValueRef> {
+    let number = cx.known(bound).is_some_and(|literal| !literal.as_f64().is_nan());
+    if !number || !cx.elem(value)?.is_float() {
+        return extreme(cx, value, bound, low);
+    }
+    let beyond = cx.map(if low { ScalarFn::Lt } else { ScalarFn::Gt }, &[value, bound])?;
+    cx.select(beyond, bound, value)
+}
+
+/// `a + w * (b - a)` for `|w| < 0.5`, else `b - (b - a) * (1 - w)`, with each product and its sum rounded once.
 fn lerp(cx: &mut Cx, call: &Call<'_>) -> Option<ValueRef> {
     let elem = wide(call.elem()?);
     let (a, b) = (cx.operand(call, "self", elem)?, cx.operand(call, "end", elem)?);
     let weight = cx.operand(call, "weight", elem)?;
     let one = cx.number(elem, 1.0);
     let difference = cx.map(ScalarFn::Sub, &[b, a])?;
-    let step = cx.map(ScalarFn::Mul, &[weight, difference])?;
-    let low = cx.map(ScalarFn::Add, &[a, step])?;
-    let rest = cx.map(ScalarFn::Sub, &[one, weight])?;
-    let back = cx.map(ScalarFn::Mul, &[difference, rest])?;
-    let high = cx.map(ScalarFn::Sub, &[b, back])?;
+    let low = cx.map(ScalarFn::Fma, &[weight, difference, a])?;
+    let rest = cx.map(ScalarFn::Sub, &[weight, one])?;
+    let high = cx.map(ScalarFn::Fma, &[difference, rest, b])?;
     let magnitude = cx.map(ScalarFn::Abs, &[weight])?;
     let is_low = cx.map_number(ScalarFn::Lt, magnitude, 0.5)?;
     let value = cx.select(is_low, low, high)?;
@@ -322,27 +367,41 @@ fn outer(cx: &mut Cx, call: &Call<'_>) -> Option<ValueRef> {
     cx.map(ScalarFn::Mul, &[column, b])
 }
 
+/// `self + (value * tensor1) * tensor2`, of floats with the last product and the sum rounded once.
 fn addcmul(cx: &mut Cx, call: &Call<'_>) -> Option<ValueRef> {
-    combine(cx, call, ScalarFn::Mul)
+    let elem = call.elem()?;
+    let (a, b, base) = scaled_operands(cx, call)?;
+    let value = if elem.is_float() {
+        cx.map(ScalarFn::Fma, &[a, b, base])?
+    } else {
+        let product = cx.map(ScalarFn::Mul, &[a, b])?;
+        cx.map(ScalarFn::Add, &[base, product])?
+    };
+    cx.cast(value, elem)
 }
 
+/// `self + (value * tensor1) / tensor2`.
 fn addcdiv(cx: &mut Cx, call: &Call<'_>) -> Option<ValueRef> {
-    if call.elem()?.is_float() { combine(cx, call, ScalarFn::Div) } else { None }
+    if !call.elem()?.is_float() {
+        return None;
+    }
+    let (a, b, base) = scaled_operands(cx, call)?;
+    let quotient = cx.map(ScalarFn::Div, &[a, b])?;
+    let value = cx.map(ScalarFn::Add, &[base, quotient])?;
+    cx.cast(value, call.elem()?)
 }
 
-/// `self + value * function(tensor1, tensor2)`.
-fn combine(cx: &mut Cx, call: &Call<'_>, function: ScalarFn) -> Option<ValueRef> {
+/// `value * tensor1`, `tensor2` and `self`.
+fn scaled_operands(cx: &mut Cx, call: &Call<'_>) -> Option<(ValueRef, ValueRef, ValueRef)> {
     let elem = wide(call.elem()?);
-    let (a, b) = (cx.operand(call, "tensor1", elem)?, cx.operand(call, "tensor2", elem)?);
+    let (mut a, b) = (cx.operand(call, "tensor1", elem)?, cx.operand(call, "tensor2", elem)?);
     let base = cx.operand(call, "self", elem)?;
     let factor = literal(elem, call.args.number("value").unwrap_or(Number::Int(1)))?;
-    let mut value = cx.map(function, &[a, b])?;
     if factor.as_f64() != 1.0 {
         let factor = cx.literal(factor);
-        value = cx.map(ScalarFn::Mul, &[factor, value])?;
+        a = cx.map(ScalarFn::Mul, &[factor, a])?;
     }
-    let sum = cx.map(ScalarFn::Add, &[base, value])?;
-    cx.cast(sum, call.elem()?)
+    Some((a, b, base))
 }
 
 /// `m + log1p(exp(-|a - b|))` with `m` the larger operand; equal infinities are the result themselves.

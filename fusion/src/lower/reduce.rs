@@ -248,7 +248,12 @@ fn norm(cx: &mut Cx, call: &Call<'_>) -> Option<ValueRef> {
     cx.cast(value, elem)
 }
 
+/// The norm of one number is its magnitude, without the overflow of a power.
 fn norm_of(cx: &mut Cx, x: ValueRef, dims: &[usize], keep: bool, order: f64) -> Option<ValueRef> {
+    if order != 0.0 && count(cx, x, dims) == 1.0 {
+        let magnitude = cx.map(ScalarFn::Abs, &[x])?;
+        return cx.reduce(ReduceFn::Max, magnitude, dims, keep);
+    }
     if order == 2.0 {
         let square = cx.map(ScalarFn::Mul, &[x, x])?;
         let sum = cx.reduce(ReduceFn::Sum, square, dims, keep)?;

@@ -159,9 +159,8 @@ fn results_keep_the_strides_of_eager() {
               %3 = scalar 2.0 : f32[]
               %4 = view reshape(%3) : f32[1,1]
               %5 = view expand(%4) : f32[2,3]
-              %6 = map mul(%2, %5) : f32[2,3]
-              %7 = map add(%1, %6) : f32[2,3]{1,2}
-              outputs %7, %2
+              %6 = map fma(%2, %5, %1) : f32[2,3]{1,2}
+              outputs %6, %2
             }
         "#]],
     );

@@ -553,6 +553,7 @@ impl<'a> Planner<'a> {
             program,
             grid: scheduled.grid,
             buffers: built.kernel.buffers.iter().map(|b| (b.value, b.written)).collect(),
+            checks: built.kernel.checks(),
             nodes: unit.nodes.clone(),
             kind: kind_of(&built.kernel, &built.tiling),
             tiling: scheduled.tiling,

@@ -96,6 +96,8 @@ pub struct KernelStep {
     pub grid: u64,
     /// Buffers in parameter order, and whether each is written.
     pub buffers: Vec<(ValueRef, bool)>,
+    /// Whether a status word follows as last parameter: an `i32` that becomes 1 when an index is out of range.
+    pub checks: bool,
     /// Compute nodes of the kernel.
     pub nodes: Vec<NodeId>,
     /// The kind.

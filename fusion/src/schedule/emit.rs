@@ -3,7 +3,7 @@
 //! Every value has the tile's rank, with an extent of 1 along axes that it does not depend on, or is a scalar where it
 //! depends on no axis; operands are broadcast where they meet.
 
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::SmallVec;
 use tilefuse_block::{Builder, CacheHint, Elem, Literal, Program, ReduceFn, ScalarFn, Shape, Value};
 
@@ -36,12 +36,15 @@ pub(super) fn emit(
             Some(buffer.span as u64),
         ));
     }
+    let status = kernel.checks().then(|| builder.ptr_param("status", Elem::I32, Elem::I32.bytes(), Some(1)));
     let mut emitter = Emitter {
         kernel,
         tiling,
         machine,
         b: builder,
         pointers,
+        status,
+        checked: FxHashSet::default(),
         bases: vec![None; kernel.reduced.len()],
         outer: Memo::default(),
         inner: Memo::default(),
@@ -64,6 +67,10 @@ struct Emitter<'a> {
     machine: Machine,
     b: Builder,
     pointers: Vec<Value>,
+    /// Where 1 is written when an index is out of range.
+    status: Option<Value>,
+    /// What was checked: where an index is inside, and the mask of the read.
+    checked: FxHashSet<(Value, Option<Value>)>,
     /// First index of each variable in this instance or iteration, an `i32` scalar; `None` is 0.
     bases: Vec<Option<Value>>,
     /// What is valid in the whole program.
@@ -533,6 +540,7 @@ impl Emitter<'_> {
         };
         if let Some(d) = dynamic {
             let (further, inside) = self.dynamic(d)?;
+            self.check(inside, mask)?;
             let wide = self.b.cast(offsets, Elem::I64)?;
             offsets = self.map(ScalarFn::Add, &[wide, further])?;
             mask = self.and(mask, Some(inside))?;
@@ -549,6 +557,20 @@ impl Emitter<'_> {
             None => None,
         };
         Ok(self.b.load(self.pointers[buffer as usize], offsets, mask, None, CacheHint::Default)?)
+    }
+
+    /// Reports elements that are read and whose index is out of range.
+    fn check(&mut self, inside: Value, mask: Option<Value>) -> Result<()> {
+        let Some(status) = self.status.filter(|_| self.checked.insert((inside, mask))) else { return Ok(()) };
+        let outside = self.map(ScalarFn::Not, &[inside])?;
+        let wrong = self.and(Some(outside), mask)?.unwrap_or(outside);
+        let shape = self.b.ty(wrong).shape.clone();
+        let tail = self.tail_mask(&shape)?;
+        let wrong = self.and(Some(wrong), tail)?.unwrap_or(wrong);
+        let shape = self.b.ty(wrong).shape.clone();
+        let (first, one) = (Literal::int(Elem::I32, 0), Literal::int(Elem::I32, 1));
+        let (first, one) = (self.b.constant(first, &shape), self.b.constant(one, &shape));
+        Ok(self.b.store(status, first, one, Some(wrong), CacheHint::Default)?)
     }
 
     /// The data-dependent part of an address, and where it is inside its bounds.

@@ -36,7 +36,8 @@ impl Machine {
 /// A kernel that is ready for a target.
 #[derive(Clone, Debug)]
 pub struct Scheduled {
-    /// The block program; its parameters are pointers to [`Kernel::buffers`] in order.
+    /// The block program; its parameters are pointers to [`Kernel::buffers`] in order and, where [`Kernel::checks`], to an
+    /// `i32` that becomes 1 when an index is out of range.
     pub program: Program,
     /// Number of program instances.
     pub grid: u64,

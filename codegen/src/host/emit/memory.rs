@@ -293,6 +293,10 @@ impl<'c> Emitter<'c, '_> {
         }
         let width = self.lanes.len();
         let n = 1u32 << width;
+        if lanes_of(raw) == 0 && lanes_of(self.index(index, map)?.v) == 0 {
+            return self.write_once(index, map, raw, cond);
+        }
+        self.at(top);
         let raw = self.ir.splat(raw, n);
         let low = self.contiguous(index, map);
         if low > 0 && 1u32 << (width - low) <= MAX_PARTS {
@@ -305,6 +309,22 @@ impl<'c> Emitter<'c, '_> {
         let cond = self.full_mask(cond, n);
         let types = [raw.get_type(), addresses.get_type()];
         self.ir.call_any("llvm.masked.scatter", &types, &[raw, addresses, cond]).map(|_| ())
+    }
+
+    /// Writes one value to one place where any lane would.
+    fn write_once(&mut self, index: Index<'c>, map: &[Bit], raw: V<'c>, cond: Option<V<'c>>) -> Result<()> {
+        let (top, ty) = (self.top(), lane_type(raw));
+        let mut ptr = self.address(index, map, ty, top)?.v;
+        if let Some(mut cond) = cond {
+            let nowhere = self.nowhere()?;
+            self.at(top);
+            if lanes_of(cond) > 0 {
+                cond = self.ir.call("llvm.vector.reduce.or", &[cond.get_type()], &[cond])?;
+            }
+            ptr = self.ir.select(cond, ptr, nowhere.into())?;
+        }
+        self.at(top);
+        self.ir.store(raw, ptr.into_pointer_value(), alignment(ty))
     }
 
     fn write_parts(

@@ -32,6 +32,9 @@ pub(super) fn check(plan: &Plan) {
             let zeros = || data(elem, &vec![0.0; ty.numel() as usize]);
             args.push(Arg::buffer(buffers.get(&value).cloned().unwrap_or_else(zeros)));
         }
+        if kernel.checks {
+            args.push(Arg::buffer(Data::from(vec![0i32])));
+        }
         let program = &plan.programs[kernel.program];
         let grid = [kernel.grid as u32, 1, 1];
         interp::run(program, &mut args, grid).unwrap_or_else(|e| panic!("{e}\n{program}"));
@@ -39,6 +42,9 @@ pub(super) fn check(plan: &Plan) {
             if written {
                 buffers.insert(value, arg.data().unwrap());
             }
+        }
+        if kernel.checks {
+            assert_eq!(args.last().unwrap().data().unwrap(), Data::from(vec![0i32]));
         }
     }
     for (place, &output) in plan.outputs.iter().zip(&graph.outputs) {

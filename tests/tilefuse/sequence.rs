@@ -1,0 +1,338 @@
+//! One fused model over many calls, with something changed in between: each call must do what eager does then.
+
+use std::sync::Mutex;
+
+use tch::nn::{self, Module, ModuleT, OptimizerConfig};
+use tch::{Device, Kind, Tensor};
+use tilefuse::{Fused, Options};
+
+type Function = fn(&[Tensor]) -> Vec<Tensor>;
+
+fn draw(shape: &[i64]) -> Tensor {
+    Tensor::randn(shape, (Kind::Float, Device::Cpu))
+}
+
+fn close(a: &Tensor, b: &Tensor) -> bool {
+    a.size() == b.size()
+        && a.stride() == b.stride()
+        && a.kind() == b.kind()
+        && (a.numel() == 0 || a.allclose(b, 1e-5, 1e-5, true))
+}
+
+/// Calls the fused function and the function itself on copies of the inputs, and compares results and inputs.
+fn same(fused: &Fused<Function>, inputs: &[Tensor], what: &str) {
+    let copy = |t: &Tensor| {
+        let fresh = Tensor::empty_strided(t.size(), t.stride(), (t.kind(), t.device()));
+        // Nothing may write a tensor whose elements overlap, so the same one does for both.
+        if fresh.shallow_clone().f_copy_(t).is_ok() { fresh } else { t.shallow_clone() }
+    };
+    let theirs: Vec<Tensor> = inputs.iter().map(copy).collect();
+    let eager = (fused.model())(&theirs);
+    let ours = fused.call(inputs).unwrap_or_else(|e| panic!("{what}: {e}"));
+    assert_eq!(ours.len(), eager.len());
+    for (at, (o, e)) in ours.iter().zip(&eager).chain(inputs.iter().zip(&theirs)).enumerate() {
+        assert!(close(o, e), "{what}: {at}: {o:?} {o} instead of {e:?} {e}");
+    }
+}
+
+fn block(x: &[Tensor]) -> Vec<Tensor> {
+    let y = (&x[0] * 2.0 + 1.0).gelu("none");
+    vec![y.softmax(-1, Kind::Float), y.sum_dim_intlist(0i64, false, Kind::Float), &x[0] - 1.0]
+}
+
+#[test]
+fn data_shape_strides_and_type_change_between_calls() {
+    crate::common::setup();
+    let _no_grad = tch::no_grad_guard();
+    let fused = tilefuse::fuse(block as Function);
+    let base = draw(&[8, 12]);
+    for round in 0..3 {
+        let inputs = [
+            draw(&[8, 12]),
+            draw(&[12, 8]).tr(),
+            draw(&[3, 12]),
+            draw(&[8, 1]),
+            base.narrow(1, 1, 5),
+            base.narrow(0, 0, 0),
+            draw(&[1, 12]).expand([8, 12], false),
+            draw(&[8, 12]).to_kind(Kind::Double),
+            draw(&[8, 12]).to_kind(Kind::BFloat16),
+            draw(&[2, 8, 12]),
+            base.as_strided([8, 4], [12, 3], 1),
+        ];
+        for (at, x) in inputs.into_iter().enumerate() {
+            if x.kind() == Kind::BFloat16 {
+                assert!(fused.call(&[x]).is_ok());
+            } else {
+                same(&fused, &[x], &format!("round {round}, input {at}"));
+            }
+        }
+    }
+    let stats = fused.stats();
+    assert!(stats.eager_calls.is_empty() && stats.captures == 11, "{stats:?}");
+}
+
+#[test]
+fn results_are_fed_back_and_keep_their_values() {
+    crate::common::setup();
+    let _no_grad = tch::no_grad_guard();
+    let step: Function = |x| vec![(&x[0] * 0.5 + &x[1]).tanh()];
+    let fused = tilefuse::fuse(step);
+    let (mut ours, noise) = (draw(&[5, 7]), draw(&[7]));
+    let mut eager = ours.copy();
+    let mut kept = Vec::new();
+    for round in 0..6 {
+        ours = fused.call(&[ours, noise.shallow_clone()]).unwrap().remove(0);
+        eager = step(&[eager, noise.shallow_clone()]).remove(0);
+        assert!(close(&ours, &eager), "round {round}");
+        kept.push((ours.shallow_clone(), eager.shallow_clone()));
+    }
+    // Later calls must not have written the memory of earlier results.
+    assert!(kept.iter().all(|(o, e)| close(o, e)));
+}
+
+#[test]
+fn inputs_that_share_memory() {
+    crate::common::setup();
+    let _no_grad = tch::no_grad_guard();
+    let write: Function = |x| {
+        let _ = x[0].shallow_clone().g_mul_(&x[1].mean(Kind::Float));
+        vec![&x[0] + &x[1], &x[1] * 2.0]
+    };
+    let fused = tilefuse::fuse(write);
+    for round in 0..2 {
+        same(&fused, &[draw(&[40]), draw(&[40])], "two inputs");
+        for (what, pick) in [
+            ("one tensor twice", (|t: &Tensor| (t.narrow(0, 0, 40), t.narrow(0, 0, 40))) as fn(&Tensor) -> _),
+            ("overlapping", |t| (t.narrow(0, 0, 40), t.narrow(0, 20, 40))),
+            ("beside each other", |t| (t.narrow(0, 0, 40), t.narrow(0, 40, 40))),
+        ] {
+            let storage = draw(&[100]);
+            let theirs = storage.copy();
+            let (a, b) = pick(&theirs);
+            let eager = write(&[a, b]);
+            let (a, b) = pick(&storage);
+            let ours = fused.call(&[a, b]).unwrap();
+            let all = ours.iter().zip(&eager).all(|(o, e)| close(o, e)) && close(&storage, &theirs);
+            assert!(all, "round {round}: {what}");
+        }
+    }
+}
+
+#[test]
+fn an_input_that_is_a_parameter() {
+    crate::common::setup();
+    let _no_grad = tch::no_grad_guard();
+    let weight = draw(&[16]);
+    let held = weight.shallow_clone();
+    let model = move |x: &[Tensor]| {
+        let _ = x[0].shallow_clone().g_add_scalar_(1.0);
+        vec![&x[0] * &held, held.exp()]
+    };
+    let fused = tilefuse::fuse(model);
+    for round in 0..3 {
+        let x = draw(&[16]);
+        let (ours, eager) = (fused.call(&[x.copy()]).unwrap(), (fused.model())(&[x]));
+        assert!(ours.iter().zip(&eager).all(|(o, e)| close(o, e)), "round {round}");
+        let before = weight.copy();
+        let ours = fused.call(&[weight.shallow_clone()]).unwrap();
+        let after = &before + 1.0;
+        assert!(close(&weight, &after), "round {round}: the parameter");
+        assert!(
+            close(&ours[0], &(&after * &after)) && close(&ours[1], &after.exp()),
+            "round {round}: as input"
+        );
+    }
+}
+
+#[test]
+fn parameters_change_in_place_by_an_optimiser_and_by_replacement() {
+    crate::common::setup();
+    let vs = nn::VarStore::new(Device::Cpu);
+    let net = nn::seq()
+        .add(nn::linear(vs.root() / "a", 6, 6, Default::default()))
+        .add_fn(|x| x.relu() * 2.0)
+        .add(nn::linear(vs.root() / "b", 6, 6, Default::default()));
+    let fused = tilefuse::fuse(net).named(&vs);
+    let mut optimiser = nn::Sgd::default().build(&vs, 0.1).unwrap();
+    for round in 0..4 {
+        let x = draw(&[3, 6]);
+        tch::no_grad(|| assert!(close(&fused.forward(&x), &fused.model().forward(&x)), "round {round}"));
+        let loss = fused.forward(&x).square().mean(Kind::Float);
+        assert!(loss.requires_grad(), "a call with gradients runs the model itself");
+        optimiser.backward_step(&loss);
+    }
+    assert_eq!(fused.stats().captures, 1, "{:?}", fused.stats());
+    // Another storage behind the same parameter.
+    let mut other = vs.variables().into_values().next().unwrap();
+    other.set_data(&other.zeros_like());
+    let x = draw(&[3, 6]);
+    tch::no_grad(|| assert!(close(&fused.forward(&x), &fused.model().forward(&x))));
+    let mut vs = vs;
+    vs.double();
+    let x = x.to_kind(Kind::Double);
+    tch::no_grad(|| assert!(close(&fused.forward(&x), &fused.model().forward(&x))));
+}
+
+/// A model that changes which tensor it holds.
+#[derive(Debug)]
+struct Swapped(Mutex<Tensor>);
+
+impl Module for Swapped {
+    fn forward(&self, xs: &Tensor) -> Tensor {
+        (xs * &*self.0.lock().unwrap()).sigmoid()
+    }
+}
+
+#[test]
+fn a_parameter_that_the_model_exchanges() {
+    crate::common::setup();
+    let _no_grad = tch::no_grad_guard();
+    let fused = tilefuse::fuse(Swapped(Mutex::new(draw(&[9]))));
+    for round in 0..3 {
+        let x = draw(&[4, 9]);
+        assert!(close(&fused.forward(&x), &fused.model().forward(&x)), "round {round}");
+        let x = draw(&[4, 9]);
+        assert!(close(&fused.forward(&x), &fused.model().forward(&x)), "round {round}");
+        // The plan holds the old tensor, and the wrapper cannot see through the model's lock: the way to say so.
+        *fused.model().0.lock().unwrap() = draw(&[9]);
+        fused.clear();
+    }
+}
+
+#[test]
+fn threads_call_one_plan_at_once() {
+    crate::common::setup();
+    let fused = tilefuse::fuse(block as Function);
+    let fused = &fused;
+    std::thread::scope(|scope| {
+        for thread in 0..4 {
+            scope.spawn(move || {
+                let _no_grad = tch::no_grad_guard();
+                for round in 0..8 {
+                    same(fused, &[draw(&[16 + round % 3, 33])], &format!("thread {thread}, round {round}"));
+                }
+            });
+        }
+    });
+    let stats = fused.stats();
+    assert_eq!((stats.captures, stats.fused_calls), (3, 29), "{stats:?}");
+}
+
+#[test]
+fn grad_mode_and_inference_mode_switch_between_calls() {
+    crate::common::setup();
+    let fused = tilefuse::fuse(block as Function);
+    let x = draw(&[4, 6]);
+    for round in 0..3 {
+        tch::no_grad(|| same(&fused, &[x.shallow_clone()], "no grad"));
+        same(&fused, &[x.shallow_clone()], "grad, nothing needs it");
+        let leaf = x.copy().set_requires_grad(true);
+        let y = fused.call(&[leaf.shallow_clone()]).unwrap().remove(2);
+        y.sum(Kind::Float).backward();
+        assert!(close(&leaf.grad(), &x.ones_like()), "round {round}: gradient");
+        let y = tch::no_grad(|| fused.call(&[leaf.shallow_clone()]).unwrap().remove(0));
+        assert!(!y.requires_grad());
+    }
+    assert_eq!(fused.stats().eager_calls.values().sum::<u64>(), 3, "{:?}", fused.stats());
+}
+
+#[test]
+fn dropout_switches_between_training_and_evaluation() {
+    crate::common::setup();
+    let _no_grad = tch::no_grad_guard();
+    let vs = nn::VarStore::new(Device::Cpu);
+    let norm = nn::batch_norm1d(vs.root(), 32, Default::default());
+    let net = nn::seq_t().add(norm).add_fn_t(|x, train| x.dropout(0.5, train) + 1.0);
+    let fused = tilefuse::fuse(net).named(&vs);
+    for round in 0..3 {
+        let x = draw(&[64, 32]);
+        let ours = fused.forward_t(&x, false);
+        assert!(close(&ours, &fused.model().forward_t(&x, false)), "round {round}: evaluation");
+        let dropped =
+            fused.forward_t(&x, true).eq(1.0).to_kind(Kind::Float).mean(Kind::Float).double_value(&[]);
+        assert!((0.4..0.6).contains(&dropped), "round {round}: {dropped} dropped");
+    }
+    // A function whose training mode is its own business.
+    let training = std::sync::atomic::AtomicBool::new(false);
+    let fused = tilefuse::fuse(|x: &[Tensor]| {
+        vec![x[0].dropout(0.5, training.load(std::sync::atomic::Ordering::Relaxed)) * 1.0]
+    });
+    let x = [Tensor::ones([400], (Kind::Float, Device::Cpu))];
+    training.store(true, std::sync::atomic::Ordering::Relaxed);
+    let draws: Vec<Tensor> = (0..3).map(|_| fused.call(&x).unwrap().remove(0)).collect();
+    assert!(draws[0] != draws[1] && draws[1] != draws[2], "random numbers are drawn anew");
+}
+
+#[test]
+fn a_panic_of_the_model_then_a_good_call() {
+    crate::common::setup();
+    let _no_grad = tch::no_grad_guard();
+    let fails = std::sync::atomic::AtomicBool::new(true);
+    let fused = tilefuse::fuse(|x: &[Tensor]| {
+        let y = x[0].exp();
+        assert!(!fails.load(std::sync::atomic::Ordering::Relaxed), "not now");
+        vec![y + 1.0]
+    });
+    for _ in 0..2 {
+        let call = std::panic::AssertUnwindSafe(|| fused.call(&[draw(&[6])]));
+        assert!(std::panic::catch_unwind(call).is_err());
+    }
+    fails.store(false, std::sync::atomic::Ordering::Relaxed);
+    for _ in 0..3 {
+        let x = [draw(&[6])];
+        assert!(close(&fused.call(&x).unwrap()[0], &(x[0].exp() + 1.0)));
+    }
+    assert_eq!(fused.stats().fused_calls, 2, "{:?}", fused.stats());
+}
+
+#[test]
+fn a_rejected_shape_then_a_good_call() {
+    crate::common::setup();
+    let _no_grad = tch::no_grad_guard();
+    let vs = nn::VarStore::new(Device::Cpu);
+    let fused = tilefuse::fuse(nn::linear(vs.root(), 8, 8, Default::default())).named(&vs);
+    for _ in 0..2 {
+        let x = draw(&[2, 8]);
+        assert!(close(&fused.forward(&x), &fused.model().forward(&x)));
+        let call = std::panic::AssertUnwindSafe(|| fused.forward(&draw(&[2, 7])));
+        assert!(std::panic::catch_unwind(call).is_err());
+    }
+}
+
+#[test]
+fn more_signatures_than_are_kept_run_eager_with_a_reason() {
+    crate::common::setup();
+    let _no_grad = tch::no_grad_guard();
+    let fused = tilefuse::fuse_with(block as Function, Options { max_signatures: 5 });
+    for round in 0..2 {
+        for n in 1..=9 {
+            same(&fused, &[draw(&[n, 3])], &format!("round {round}, {n} rows"));
+        }
+    }
+    let stats = fused.stats();
+    assert_eq!((stats.captures, stats.fused_calls), (5, 5), "{stats:?}");
+    assert!(stats.eager_calls.keys().all(|r| r.contains("more than 5 signatures")), "{stats:?}");
+}
+
+#[test]
+fn an_unused_operator_a_batch_of_one_and_a_repeat_change_nothing() {
+    crate::common::setup();
+    let _no_grad = tch::no_grad_guard();
+    let plain: Function = |x| vec![x[0].layer_norm::<Tensor>([64], None, None, 1e-5, false).gelu("tanh")];
+    let more: Function = |x| {
+        let _unused = x[0].exp().sum(Kind::Float);
+        vec![x[0].layer_norm::<Tensor>([64], None, None, 1e-5, false).gelu("tanh")]
+    };
+    let (plain, more) = (tilefuse::fuse(plain), tilefuse::fuse(more));
+    let x = draw(&[37, 64]);
+    let run = |f: &Fused<Function>, x: &Tensor| {
+        f.call(&[x.shallow_clone()]).unwrap();
+        f.call(&[x.shallow_clone()]).unwrap().remove(0)
+    };
+    let whole = run(&plain, &x);
+    assert_eq!(whole, run(&plain, &x), "a repeat");
+    assert_eq!(whole, run(&more, &x), "an unused value");
+    let row = run(&plain, &x.narrow(0, 5, 1).copy());
+    assert!(close(&row, &whole.narrow(0, 5, 1)), "a batch of one");
+}
