@@ -219,13 +219,23 @@ impl<'c> Emitter<'c, '_> {
         let accumulators_level = self.levels.len();
         let accumulators = self.accumulators(id)?;
         self.open_guards(&mut guard)?;
-        for bits in &loops[free..plain] {
+        let inside = (free + region.block_loops).min(plain);
+        for bits in &loops[free..inside] {
+            self.open_static(bits);
+            self.open_guards(&mut guard)?;
+        }
+        let block_level = self.levels.len();
+        for bits in &loops[inside..plain] {
             self.open_static(bits);
             self.open_guards(&mut guard)?;
         }
         match loops.last().filter(|_| last_is_vector) {
             Some(bits) => self.vector_loop(region, bits, &mut guard, &accumulators)?,
             None => self.copies(region, true, &accumulators)?,
+        }
+        if inside > free {
+            self.close_to(block_level)?;
+            accumulators.iter().try_for_each(|acc| self.add_block(acc))?;
         }
         self.close_to(accumulators_level)?;
         for acc in &accumulators {

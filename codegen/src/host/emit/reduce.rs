@@ -1,6 +1,5 @@
 //! Accumulators of reductions.
 
-use inkwell::types::BasicType;
 use inkwell::values::PointerValue;
 use smallvec::SmallVec;
 use tilefuse_block::{Elem, Op as BlockOp, OpKind, ReduceFn};
@@ -18,6 +17,9 @@ pub(super) struct Accumulators<'c> {
     /// The unrolled bits, lowest first: those of the region, then those of the groups around it.
     unrolled: Map,
     variables: Vec<PointerValue<'c>>,
+    /// Where blocks are summed; none where one accumulator takes few elements.
+    totals: Vec<PointerValue<'c>>,
+    neutral: V<'c>,
     ty: inkwell::types::BasicTypeEnum<'c>,
 }
 
@@ -41,20 +43,44 @@ impl<'c> Emitter<'c, '_> {
             let has_lanes = self.plan.sinks[sink].bits.iter().any(|b| self.lanes.contains(b));
             let n = if has_lanes { 1u32 << self.lanes.len() } else { 0 };
             let ty = widen(self.ir.elem_type(elem), n);
-            let mut variables = Vec::new();
-            for _ in 0..1usize << unrolled.len() {
-                self.at(0);
-                variables.push(self.ir.b.build_alloca(ty.as_basic_type_enum(), "").map_err(llvm)?);
-            }
             let neutral = self.ir.splat(self.literal(combine.neutral(elem)), n);
-            let top = self.top();
-            self.at(top);
-            for &variable in &variables {
-                self.ir.b.build_store(variable, neutral).map_err(llvm)?;
-            }
-            out.push(Accumulators { sink, combine, elem, unrolled: unrolled.clone(), variables, ty });
+            let count = 1usize << unrolled.len();
+            let sums = combine == ReduceFn::Sum && elem.is_float() && region.block_loops > 0;
+            let variables = self.variables(count, neutral)?;
+            let totals = self.variables(if sums { count } else { 0 }, neutral)?;
+            let unrolled = unrolled.clone();
+            out.push(Accumulators { sink, combine, elem, unrolled, variables, totals, neutral, ty });
         }
         Ok(out)
+    }
+
+    /// Variables with a value that is set at the top level.
+    fn variables(&mut self, count: usize, value: V<'c>) -> Result<Vec<PointerValue<'c>>> {
+        let mut out = Vec::new();
+        for _ in 0..count {
+            self.at(0);
+            out.push(self.ir.b.build_alloca(value.get_type(), "").map_err(llvm)?);
+        }
+        let top = self.top();
+        self.at(top);
+        for &variable in &out {
+            self.ir.b.build_store(variable, value).map_err(llvm)?;
+        }
+        Ok(out)
+    }
+
+    /// Adds the sums of a block to the totals, at the top level.
+    pub(super) fn add_block(&mut self, acc: &Accumulators<'c>) -> Result<()> {
+        let top = self.top();
+        self.at(top);
+        for (&variable, &total) in acc.variables.iter().zip(&acc.totals) {
+            let old = self.ir.b.build_load(acc.ty, total, "").map_err(llvm)?;
+            let part = self.ir.b.build_load(acc.ty, variable, "").map_err(llvm)?;
+            let new = self.combine(acc.combine, acc.elem, old, part)?;
+            self.ir.b.build_store(total, new).map_err(llvm)?;
+            self.ir.b.build_store(variable, acc.neutral).map_err(llvm)?;
+        }
+        Ok(())
     }
 
     /// Combines the elements at the current position into their accumulator.
@@ -107,7 +133,8 @@ impl<'c> Emitter<'c, '_> {
             self.at(top);
             let mut parts: SmallVec<[V<'c>; 8]> = SmallVec::new();
             for k in 0..1usize << own {
-                let variable = acc.variables[copy << own | k];
+                let from = if acc.totals.is_empty() { &acc.variables } else { &acc.totals };
+                let variable = from[copy << own | k];
                 parts.push(self.ir.b.build_load(acc.ty, variable, "").map_err(llvm)?);
             }
             while parts.len() > 1 {

@@ -155,6 +155,7 @@ impl Former<'_, '_> {
             axes,
             nest: super::Nest::default(),
             free_loops: 0,
+            block_loops: 0,
             forced: Map::new(),
             guard: Vec::new(),
             context: context.clone(),

@@ -84,7 +84,7 @@ impl Plan<'_> {
             self.regions[region].guard = self.known_before(guard.unwrap_or_default(), &sinks);
         }
         let mut body = std::mem::take(&mut self.body);
-        self.guard_groups(&mut body);
+        self.guard_groups(&mut body, 0);
         self.body = body;
     }
 
@@ -127,12 +127,18 @@ impl Plan<'_> {
     /// Whether a conjunct can be computed anywhere in a list of operations: it depends on nothing that other regions
     /// make, and on no loop that is not around the list.
     fn is_known_from_start(&self, atom: &Atom, block: super::BlockId) -> bool {
-        let mut known = true;
-        self.walk(atom.value, &atom.map, &mut |value, _| {
-            let outside = self.encloses(self.home[value.index()], block);
-            known &= outside && !self.slot_of.contains_key(&value);
-        });
+        let mut known = self.is_made_around(atom, block);
+        self.walk(atom.value, &atom.map, &mut |value, _| known &= !self.slot_of.contains_key(&value));
         known
+    }
+
+    /// Whether everything that a conjunct is made of is defined in a list of operations or around it.
+    fn is_made_around(&self, atom: &Atom, block: super::BlockId) -> bool {
+        let mut around = true;
+        self.walk(atom.value, &atom.map, &mut |value, _| {
+            around &= self.encloses(self.home[value.index()], block);
+        });
+        around
     }
 
     /// The conjuncts that do not depend on what these sinks make.
@@ -162,7 +168,8 @@ impl Plan<'_> {
         both(needed.clone(), &Some(atoms))
     }
 
-    fn guard_groups(&mut self, groups: &mut [Group]) {
+    /// Guards of the groups of list `block`. What depends on the loops inside a group cannot guard it.
+    fn guard_groups(&mut self, groups: &mut [Group], block: super::BlockId) {
         for group in groups {
             let mut sinks: Vec<SinkId> = Vec::new();
             for part in &group.parts {
@@ -171,7 +178,7 @@ impl Plan<'_> {
                     Part::Loop(l) => {
                         sinks.extend(&self.loops[l].sinks);
                         let mut body = std::mem::take(&mut self.loops[l].body);
-                        self.guard_groups(&mut body);
+                        self.guard_groups(&mut body, l + 1);
                         self.loops[l].body = body;
                     }
                 }
@@ -186,6 +193,7 @@ impl Plan<'_> {
             let inside = |atom: &Atom| {
                 atom.map.iter().any(|b| *b > super::ONE)
                     && atom.map.iter().all(|b| *b <= super::ONE || parallel.contains(b))
+                    && self.is_made_around(atom, block)
             };
             let guard = guard.unwrap_or_default().into_iter().filter(inside).collect();
             group.guard = self.known_before(guard, &sinks);

@@ -222,11 +222,14 @@ impl Plan<'_> {
         let (combined, free): (Vec<Map>, Vec<Map>) = axes.into_iter().partition(is_reduced);
         let free = self.nest(&free, lanes.clone(), unroll.clone());
         let combined = self.nest(&combined, lanes.clone(), unroll.clone());
+        let vector_loop = if combined.loops.is_empty() { free.vector_loop } else { combined.vector_loop };
+        let (outer, inner) = in_blocks(combined.loops);
         let region = &mut self.regions[id];
         region.free_loops = free.loops.len();
+        region.block_loops = outer.len();
         region.nest = Nest {
-            vector_loop: if combined.loops.is_empty() { free.vector_loop } else { combined.vector_loop },
-            loops: free.loops.into_iter().chain(combined.loops).collect(),
+            vector_loop,
+            loops: free.loops.into_iter().chain(outer).chain(inner).collect(),
             unroll,
             lanes,
         };
@@ -296,6 +299,26 @@ impl Plan<'_> {
         loops.extend(vector);
         Nest { loops, vector_loop, unroll, lanes }
     }
+}
+
+/// Logarithm of the most steps that one accumulator takes.
+const CHAIN: usize = 6;
+
+/// Combined loops as loops over blocks, and loops inside a block of at most `2^CHAIN` steps.
+fn in_blocks(loops: Vec<Map>) -> (Vec<Map>, Vec<Map>) {
+    let (mut outer, mut inner) = (Vec::new(), Vec::new());
+    let mut room = CHAIN;
+    for mut bits in loops.into_iter().rev() {
+        let high: Map = bits.drain(room.min(bits.len())..).collect();
+        room -= bits.len();
+        if !bits.is_empty() {
+            inner.insert(0, bits);
+        }
+        if !high.is_empty() {
+            outer.insert(0, high);
+        }
+    }
+    (outer, inner)
 }
 
 /// A chain of lanes, filled up to `width` from `bits`, as far as they reach.

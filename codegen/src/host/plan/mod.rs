@@ -159,6 +159,8 @@ pub(crate) struct Region {
     pub(crate) nest: Nest,
     /// How many of the nest's loops are not combined.
     pub(crate) free_loops: usize,
+    /// How many of the loops after these run over blocks, for each of which accumulators start anew.
+    pub(crate) block_loops: usize,
     /// Bits of the groups around it that it unrolls.
     pub(crate) forced: Map,
     /// What must hold for an element to matter.

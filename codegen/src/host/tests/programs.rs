@@ -319,3 +319,62 @@ fn compiles_on_many_threads() {
         }
     });
 }
+
+/// A mask along parallel bits that depends on the loop inside them cannot guard what is around the loop.
+#[test]
+fn masks_stores_of_a_loop_by_its_counter() {
+    let text = "
+kernel @masked(%x: ptr<f32>, %y: ptr<f32>) {
+  %lo = const 0 : i32
+  %hi = const 256 : i32
+  %step = const 64 : i32
+  for %i in %lo..%hi step %step {
+    %r = range 0 64
+    %is = splat %i [64]
+    %o = map add %is, %r
+    %n = const 200 : tile<64xi32>
+    %m = map lt %o, %n
+    %v = load %x, %o, mask %m
+    store %y, %o, %v, mask %m
+    yield
+  }
+}";
+    check_text(text, &[f32s(200), f32s(200)], [1, 1, 1], 0.0);
+}
+
+/// The error of a sum of many numbers of one sign stays that of a few additions, along rows and columns.
+#[test]
+fn sums_many_elements_accurately() {
+    let text = |axis: u8, shape: &str, kept: &str| {
+        format!(
+            "
+kernel @sum(%x: ptr<f32>, %y: ptr<f32>) {{
+  %r = range 0 65536
+  %o = reshape %r {shape}
+  %v = load %x, %o
+  %s = reduce sum %v axis {axis}
+  %k = range 0 {kept}
+  %t = reshape %k [{kept}]
+  store %y, %t, %s
+}}"
+        )
+    };
+    let values: Vec<f32> = (0..65536).map(|i| 1.0 + (i as f32 * 0.7391).fract()).collect();
+    for (axis, shape, kept) in [(1, "[2, 32768]", 2usize), (0, "[32768, 2]", 2), (0, "[4096, 16]", 16)] {
+        let program: Program = text(axis, shape, &kept.to_string()).trim().parse().unwrap();
+        let mut exact = vec![0f64; kept];
+        for (i, &v) in values.iter().enumerate() {
+            let to = if axis == 1 { i / 32768 } else { i % kept };
+            exact[to] += f64::from(v);
+        }
+        for isa in ISAS {
+            let kernel = HostKernel::compile(&program, &HostOptions { isa }).unwrap();
+            let args = [Arg::buffer(f32::wrap(values.clone())), f32s(kept)];
+            let found = run_kernel(&kernel, &args, [1, 1, 1], &Serial);
+            for (k, &e) in exact.iter().enumerate() {
+                let error = (found[1].get(k).unwrap().as_f64() - e).abs() / e;
+                assert!(error < 4e-7, "{isa:?} {shape} {k}: {error:e}");
+            }
+        }
+    }
+}
