@@ -7,6 +7,7 @@ pub mod cuda;
 mod error;
 pub mod host;
 pub mod layout;
+mod llvm;
 pub mod ptx;
 
 pub use error::{Error, Result};

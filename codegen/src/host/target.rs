@@ -105,6 +105,7 @@ impl Target {
 
     fn machine(&self) -> Result<TargetMachine> {
         static START: Once = Once::new();
+        crate::llvm::start();
         START.call_once(|| LlvmTarget::initialize_x86(&InitializationConfig::default()));
         let triple = TargetTriple::create("x86_64-unknown-linux-gnu");
         let target = LlvmTarget::from_triple(&triple).map_err(llvm)?;

@@ -16,6 +16,7 @@ const TRIPLE: &str = "nvptx64-nvidia-cuda";
 /// Optimises a module and writes it as PTX.
 pub(crate) fn compile(text: &str, target: Target, version: PtxVersion) -> Result<String> {
     static START: Once = Once::new();
+    crate::llvm::start();
     START.call_once(|| inkwell::targets::Target::initialize_nvptx(&InitializationConfig::default()));
     let machine = machine(target, version)?;
     let context = Context::create();
