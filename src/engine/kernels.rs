@@ -99,8 +99,9 @@ impl Pool for Team {
     }
 
     fn run(&self, tasks: usize, work: &(dyn Fn(usize) + Sync)) {
-        TorchPool::get()
-            .run(self.threads.min(tasks), &|index, size| (index..tasks).step_by(size).for_each(work));
+        TorchPool::get().run(self.threads.min(tasks), &|index, size| {
+            (index * tasks / size..(index + 1) * tasks / size).for_each(work);
+        });
     }
 }
 

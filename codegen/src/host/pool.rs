@@ -5,7 +5,8 @@ pub trait Pool: Sync {
     /// How many threads there are, at least 1.
     fn threads(&self) -> usize;
 
-    /// Calls `task` once with every number below `tasks`, on any thread, and returns when all calls have.
+    /// Calls `task` once with every number below `tasks`, on any thread, and returns when all calls have. Numbers that
+    /// follow each other should run on one thread, in order.
     fn run(&self, tasks: usize, task: &(dyn Fn(usize) + Sync));
 }
 
