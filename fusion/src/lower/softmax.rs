@@ -39,7 +39,10 @@ pub(super) fn shifted(cx: &mut Cx, x: ValueRef, dims: &[usize]) -> Option<(Value
 fn softmax(cx: &mut Cx, call: &Call<'_>) -> Option<ValueRef> {
     let (x, dims) = operand(cx, call)?;
     let (_, exponential, sum) = shifted(cx, x, &dims)?;
-    let value = cx.map(ScalarFn::Div, &[exponential, sum])?;
+    // The largest exponential is 1, so the sum is at least 1 and its inverse never overflows: one division per row.
+    let one = cx.number(wide(call.elem()?), 1.0);
+    let inverse = cx.map(ScalarFn::Div, &[one, sum])?;
+    let value = cx.map(ScalarFn::Mul, &[exponential, inverse])?;
     cx.cast(value, call.elem()?)
 }
 

@@ -27,10 +27,14 @@ fn softmax() {
               %6 = map exp(%5) : f32[2,3]
               %7 = reduce sum[1](%6) : f32[2]
               %8 = view reshape(%7) : f32[2,1]
-              %9 = view expand(%8) : f32[2,3]
-              %10 = map div(%6, %9) : f32[2,3]
-              %11 = cast(%10) : bf16[2,3]
-              outputs %11
+              %9 = scalar 1.0 : f32[]
+              %10 = view reshape(%9) : f32[1,1]
+              %11 = view expand(%10) : f32[2,1]
+              %12 = map div(%11, %8) : f32[2,1]
+              %13 = view expand(%12) : f32[2,3]
+              %14 = map mul(%6, %13) : f32[2,3]
+              %15 = cast(%14) : bf16[2,3]
+              outputs %15
             }
         "#]],
     );
