@@ -99,7 +99,9 @@ fn power_up_to(n: i64, limit: u32) -> u32 {
 fn pointwise(kernel: &Kernel, machine: Machine, inner: Var, weights: &[u64]) -> Tiling {
     let parallel: Vec<Var> =
         (0..kernel.reduced.len()).filter(|&v| !kernel.reduced[v]).map(|v| Var(v as u32)).collect();
-    let transposed = parallel.iter().copied().filter(|&v| v != inner && weights[v.0 as usize] > 0);
+    // What is small stays in the cache and may be read with strides.
+    let least = if machine.is_gpu() { 0 } else { weights[inner.0 as usize] / 16 };
+    let transposed = parallel.iter().copied().filter(|&v| v != inner && weights[v.0 as usize] > least);
     let transposed = transposed.max_by_key(|v| weights[v.0 as usize]);
     if let Some(other) = transposed.filter(|&o| extent(kernel, o) >= 8) {
         return two_way(kernel, machine, other, inner);
@@ -133,7 +135,12 @@ fn pointwise_target(kernel: &Kernel, machine: Machine) -> u32 {
 
 /// A tile that is contiguous along one axis for some accesses and along the other one for others.
 fn two_way(kernel: &Kernel, machine: Machine, outer: Var, inner: Var) -> Tiling {
-    let (rows, cols) = if machine.is_gpu() { (32, 32) } else { (32, 64) };
+    let points = kernel.parallel_points().max(1) as u64;
+    let (rows, cols) = match machine {
+        Machine::Gpu { .. } => (32, 32),
+        Machine::Host { threads } if points >= u64::from(threads) << 18 => (128, 128),
+        Machine::Host { .. } => (64, 64),
+    };
     let axes = SmallVec::from_slice(&[
         Axis { var: outer, extent: power_up_to(extent(kernel, outer), rows) },
         Axis { var: inner, extent: power_up_to(extent(kernel, inner), cols) },
