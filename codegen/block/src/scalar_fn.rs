@@ -138,7 +138,7 @@ scalar_fns! {
     // Error function and the logistic function.
     Erf "erf" 1 Float Math 2.0 32 "Error function.";
     Erfc "erfc" 1 Float Math 4.0 49 "Complementary error function.";
-    Sigmoid "sigmoid" 1 Float Math 2.0 22 "1 / (1 + exp(-x)).";
+    Sigmoid "sigmoid" 1 Float Math 2.0 31 "1 / (1 + exp(-x)).";
 }
 
 impl ScalarFn {

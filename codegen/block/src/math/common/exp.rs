@@ -57,16 +57,27 @@ fn exp_m1_parts<F: Float>(x: F, scale: f64, k: &Format) -> (F, F) {
     (power, r.poly(k.exp_half).fma(r * r, r))
 }
 
-/// `e / (e + c)` with `e = c exp(x)` and `c` 1.5 times a power of two; for large `x` the quotient is 1.
-///
-/// The power of two keeps `e` normal where the quotient is not. The factor 1.5 keeps numerator and denominator
-/// away from the low end of a binade, where rounding weighs most, when the quotient is at a high end.
+/// `1 / (1 + e)` for `e` in [0, 1], by Newton's iteration. Residuals are taken with `e` and not with the rounded
+/// `1 + e`; `1 - r` is exact.
+fn inverse_above_one<F: Float>(e: F, k: &Format) -> F {
+    let mut r = e.poly(&INVERSE);
+    for _ in 0..k.newton {
+        r = (-r).fma(e, r.lit(1.0) - r).fma(r, r);
+    }
+    r
+}
+
+/// `1 / (1 + e)` on [0, 1], to 2^-6.6.
+const INVERSE: [f64; 3] = [0.3232323229312897, -0.808080792427063, 0.9898989796638489];
+
+/// `1 / (1 + e)` with `e = exp(-|x|)`, times `e` for negative `x`. A power of two keeps `e` normal where the product
+/// is not.
 pub(in crate::math) fn sigmoid<F: Float>(x: F, k: &Format) -> F {
-    let x = x.at_least(k.exp_bounds[0]).at_most(k.negligible);
-    let (power, p) = exp_m1_parts(x, k.lift[0], k);
-    let power = F::from_bits(power.bits().plus(1 << (k.fraction - 1)));
-    let e = p.fma(power, power);
-    e / e.plus(k.lift[1])
+    let negative = (-x.abs()).at_least(k.exp_bounds[0]);
+    let (power, p) = exp_m1_parts(negative, k.lift[0], k);
+    let lifted = p.fma(power, power);
+    let inverse = inverse_above_one(lifted.times(k.lift[1]), k);
+    F::select(x.below(0.0), (lifted * inverse).times(k.lift[1]), inverse)
 }
 
 /// `2 (exp(r) 2^(n-1) - 1/2)`: halved, the power of two stays finite up to the largest result.

@@ -26,8 +26,10 @@ pub(in crate::math) struct Format {
     pub(super) negligible: f64,
     /// A bound for |x| beyond which `sinh` and `cosh` are infinite, with a quarter of `exp` still finite.
     pub(super) sinh_bound: f64,
-    /// An exponent that makes the smallest `exp` normal, and 1.5 times that power of two.
+    /// An exponent that makes the smallest `exp` normal, and the inverse of that power of two.
     pub(super) lift: [f64; 2],
+    /// Steps of Newton's iteration that make 7 bits all.
+    pub(super) newton: u32,
     /// Beyond the first, `log(1 + x) = log(x)`; a power of two that makes such `x` smaller, and its negated exponent.
     pub(super) log1p_large: [f64; 3],
     /// ln 2 in two parts, the first short enough for exact products with exponents.
@@ -68,7 +70,8 @@ pub(in crate::math) const SINGLE: Format = Format {
     exp2_bounds: [-151.0, 129.0],
     negligible: 20.0,
     sinh_bound: 89.5,
-    lift: [64.0, 27_670_116_110_564_327_424.0],
+    lift: [64.0, 5.421010862427522e-20],
+    newton: 2,
     log1p_large: [1.2379400392853803e27, 5.421010862427522e-20, 64.0],
     ln2: [0.693145751953125, 1.428606765330187e-6],
     log2_e: [1.4426950216293335, 1.925963033500011e-8],
@@ -116,7 +119,8 @@ pub(in crate::math) const DOUBLE: Format = Format {
     exp2_bounds: [-1076.0, 1025.0],
     negligible: 40.0,
     sinh_bound: 710.5,
-    lift: [512.0, 2.0111711894913896e154],
+    lift: [512.0, 7.458340731200207e-155],
+    newton: 4,
     log1p_large: [4.149515568880993e180, 8.636168555094445e-78, 256.0],
     ln2: [0.6931471803691238, 1.9082149292705877e-10],
     log2_e: [1.4426950408889634, 2.0355273740931033e-17],
