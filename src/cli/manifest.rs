@@ -53,20 +53,22 @@ pub(crate) fn zoo(prefix: &str, defaults: &dyn Defaults) -> Vec<Result<Line, Str
     for entry in tilefuse_models::zoo().iter().filter(|e| fits(e.name)) {
         let cases = if gpu && !entry.gpu.is_empty() { entry.gpu } else { entry.cpu };
         let count = if defaults.dtype().is_some() { 1 } else { cases.len() };
-        lines.extend(cases.iter().take(count).map(|case| Ok(line(entry.name, case, defaults))));
+        lines.extend(cases.iter().take(count).map(|case| Ok(line(entry, case, defaults))));
     }
     lines
 }
 
-fn line(model: &str, case: &tilefuse_models::Case, defaults: &dyn Defaults) -> Line {
-    let dtype = defaults.dtype().map_or_else(|| kind_name(case.dtype), str::to_owned);
+/// A model that runs in `f32` alone does so whatever the element type of the others.
+fn line(entry: &tilefuse_models::ZooEntry, case: &tilefuse_models::Case, defaults: &dyn Defaults) -> Line {
+    let wanted = defaults.dtype().filter(|_| !entry.f32_only);
+    let dtype = wanted.map_or_else(|| kind_name(case.dtype), str::to_owned);
     let spec = |s: &tilefuse_models::InputSpec| match s.int_range {
         Some((low, end)) => format!("{}{:?}{{{low}..{end}}}", kind_name(s.kind), s.shape),
         None => format!("{dtype}{:?}", s.shape),
     };
     Line {
-        name: Some(case.name.to_owned()),
-        model: model.to_owned(),
+        name: Some(format!("{} {}", entry.name, case.name)),
+        model: entry.name.to_owned(),
         inputs: Some(InputsLine::Specs(case.inputs.iter().map(spec).collect())),
         device: None,
         dtype: Some(dtype.clone()),

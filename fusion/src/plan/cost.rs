@@ -52,7 +52,12 @@ impl Profile {
     /// Whether what the instances at work read is still in the cache when they read it again.
     fn rereads_cached(&self, bytes_read: u64, instances: u64) -> bool {
         let working = bytes_read / instances.max(1) * instances.min(self.workers);
-        working <= if self.machine.is_gpu() { 16 << 20 } else { 1 << 20 }
+        working <= if self.machine.is_gpu() { 32 << 20 } else { 1 << 20 }
+    }
+
+    /// What reading from the cache costs beside reading from memory.
+    fn reread_cost(&self) -> f64 {
+        if self.machine.is_gpu() { 0.4 } else { 0.25 }
     }
 
     /// The same machine with smaller tiles, or `None` where they cannot be smaller.
@@ -115,7 +120,7 @@ pub(crate) fn price(kernel: &Kernel, tiling: &Tiling, profile: &Profile) -> Cost
     let bytes_read: u64 = read.iter().sum();
     let busy = (tiling.grid(kernel) as f64 / profile.workers as f64).min(1.0);
     let passes_read = if profile.rereads_cached(bytes_read, tiling.grid(kernel)) {
-        1.0 + 0.25 * (passes - 1) as f64
+        1.0 + profile.reread_cost() * (passes - 1) as f64
     } else {
         passes as f64
     };

@@ -100,6 +100,7 @@ fn cuda_is_there_or_one_line_says_why() {
     match cuda_devices() {
         Ok(n) => {
             assert!(n > 0 && cuda_stream(0).unwrap().is_null());
+            drop(tch::Tensor::zeros([1], (tch::Kind::Float, Device::Cuda(0))));
             let t = empty_strided(&[2, 3], &[1, 2], 6, DeviceId::cuda(0)).unwrap();
             assert_eq!((t.device(), t.stride()), (Device::Cuda(0), vec![1, 2]));
         }
