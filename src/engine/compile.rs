@@ -344,6 +344,7 @@ fn primitive(converted: &Converted) -> Result<(Graph, Vec<Tensor>), Error> {
     let mut functional = tilefuse_fusion::functionalize(&converted.recording)?;
     let mut masks = Masks::new(&converted.params, &converted.consts);
     tilefuse_fusion::recognise_attention(&mut functional, &mut masks);
+    tilefuse_fusion::pad_products(&mut functional);
     let mut graph = tilefuse_fusion::lower(&functional)?;
     tilefuse_fusion::simplify(&mut graph);
     let assumed = masks.assumed.iter().filter_map(|&slot| converted.params.get(slot as usize));

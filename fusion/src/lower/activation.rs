@@ -7,6 +7,7 @@ use super::arith::bounded;
 use super::cx::{Call, Cx, wide};
 use crate::args::wrap;
 use crate::graph::ValueRef;
+use crate::types::Device;
 
 pub(super) fn register(r: &mut Registry) {
     r.one(&["relu"], relu);
@@ -89,11 +90,8 @@ fn gelu(cx: &mut Cx, call: &Call<'_>) -> Option<ValueRef> {
             let small = cx.map_number(ScalarFn::Mul, cube, 0.044_715)?;
             let sum = cx.map(ScalarFn::Add, &[x, small])?;
             // (1 + tanh(u)) / 2 = 1 / (1 + exp(-2 u)): one exponential, and no cancellation for negative x.
-            let factor = -std::f64::consts::SQRT_2 * std::f64::consts::FRAC_2_SQRT_PI;
-            let scaled = cx.map_number(ScalarFn::Mul, sum, factor)?;
-            let exponential = cx.map(ScalarFn::Exp, &[scaled])?;
-            let below = cx.map_number(ScalarFn::Add, exponential, 1.0)?;
-            cx.map(ScalarFn::Div, &[x, below])
+            let factor = std::f64::consts::SQRT_2 * std::f64::consts::FRAC_2_SQRT_PI;
+            gated(cx, x, sum, factor)
         }),
         _ => None,
     }
@@ -108,7 +106,21 @@ fn gelu_of(cx: &mut Cx, x: ValueRef, inner: ValueRef) -> Option<ValueRef> {
 
 /// `x / (1 + exp(-x))`.
 fn silu(cx: &mut Cx, x: ValueRef) -> Option<ValueRef> {
-    let negative = cx.map(ScalarFn::Neg, &[x])?;
+    gated(cx, x, x, 1.0)
+}
+
+/// `x / (1 + exp(-factor * v))`. A division is a branch on a GPU; a processor does it beside the exponential's
+/// arithmetic.
+fn gated(cx: &mut Cx, x: ValueRef, v: ValueRef, factor: f64) -> Option<ValueRef> {
+    if matches!(cx.device, Device::Cuda(_)) {
+        let argument = if factor == 1.0 { v } else { cx.map_number(ScalarFn::Mul, v, factor)? };
+        let gate = cx.map(ScalarFn::Sigmoid, &[argument])?;
+        return cx.map(ScalarFn::Mul, &[x, gate]);
+    }
+    let negative = match factor {
+        1.0 => cx.map(ScalarFn::Neg, &[v])?,
+        _ => cx.map_number(ScalarFn::Mul, v, -factor)?,
+    };
     let exponential = cx.map(ScalarFn::Exp, &[negative])?;
     let below = cx.map_number(ScalarFn::Add, exponential, 1.0)?;
     cx.map(ScalarFn::Div, &[x, below])
