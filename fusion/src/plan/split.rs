@@ -45,7 +45,12 @@ fn split(graph: &mut Graph, id: NodeId, combine: ReduceFn, dims: &[u8], profile:
         (true, false) => (256, (16384 / rows.clamp(1, 256)).max(64)),
     };
     let instances = (rows / beside).max(1);
-    if instances * 2 > wanted || reduced < 2 * least {
+    // On a GPU a row has many threads: a row for each processor keeps it busy, and stays in one kernel with its norm.
+    let enough = match profile.machine.is_gpu() && !inner_is_kept {
+        true => profile.workers as i64 / 2,
+        false => wanted / 2 + 1,
+    };
+    if instances >= enough || reduced < 2 * least {
         return None;
     }
     let most = (reduced / least).min((wanted + instances - 1) / instances);
