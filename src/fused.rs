@@ -292,6 +292,15 @@ impl Engine {
     fn forget(&self, entry: &Arc<Entry>) {
         let mut entries = self.entries.write().unwrap_or_else(PoisonError::into_inner);
         entries.retain(|e| !Arc::ptr_eq(e, entry));
+        self.count_handles(&entries);
+    }
+
+    fn count_handles(&self, entries: &[Arc<Entry>]) {
+        let plans = entries.iter().filter_map(|entry| match &**entry {
+            Entry::Compiled(compiled) => Some(&**compiled),
+            Entry::Eager(..) => None,
+        });
+        Compiled::count_handles(plans, &self.named);
     }
 
     /// Captures and compiles; the capturing call is the eager call.
@@ -338,7 +347,9 @@ impl Engine {
         if let Entry::Eager(_, reason) = &entry {
             tracing::info!("runs eager: {reason}");
         }
-        self.entries.write().unwrap_or_else(PoisonError::into_inner).push(Arc::new(entry));
+        let mut entries = self.entries.write().unwrap_or_else(PoisonError::into_inner);
+        entries.push(Arc::new(entry));
+        self.count_handles(&entries);
         Ok(outputs)
     }
 

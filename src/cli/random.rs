@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use tch::Device;
 
 use super::{Failure, report};
-use crate::random::{Outcome, Program, Tally, keep_panics, plan_of, run_fused};
+use crate::random::{Outcome, Program, Tally, generate, keep_panics, plan_of, run_fused};
 
 /// Options of `tilefuse random`.
 #[derive(clap::Args)]
@@ -33,6 +33,9 @@ pub(crate) struct Args {
     /// Show the plan of the program of `--replay`, with its block programs.
     #[arg(long)]
     show: bool,
+    /// Print the programs instead of running them.
+    #[arg(long, conflicts_with = "replay")]
+    print: bool,
     /// Say each seed before it runs.
     #[arg(long)]
     trace: bool,
@@ -47,6 +50,12 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     keep_panics();
     if let Some(path) = &args.replay {
         return replay(path, args.seed, device, args.show);
+    }
+    if args.print {
+        for seed in (0..args.count).map(|at| args.seed.wrapping_add(at)) {
+            report::print(&format!("# seed {seed}\n{}", generate(seed)));
+        }
+        return Ok(());
     }
     let tally = all(args, device)?;
     if args.json {

@@ -1,7 +1,9 @@
 //! From a trace to a plan that can run.
 
+use std::sync::{PoisonError, RwLock};
 use std::time::Instant;
 
+use rustc_hash::FxHashMap;
 use tch::Tensor;
 use tilefuse_fusion::plan::{KernelStep, Plan, Profile, Step, StepKind};
 use tilefuse_fusion::{Device, Graph, NodeId, Op, Recording, TensorInfo, TensorType, ValueRef};
@@ -69,6 +71,8 @@ pub(crate) struct Compiled {
     pub(crate) updates: Vec<(Slot, TensorSource)>,
     pub(crate) params: Tensors,
     pub(crate) param_expects: Vec<Expect>,
+    /// How many handles of each parameter the plans of its model and their names hold together.
+    pub(crate) own_handles: RwLock<Vec<i64>>,
     pub(crate) consts: Tensors,
     /// Tensors of the model whose values were compiled in, and their versions then.
     pub(crate) assumed: Tensors,
@@ -81,6 +85,27 @@ pub(crate) struct Compiled {
     /// What eager does in the recorded run.
     pub(crate) eager: EagerCost,
     pub(crate) pool: std::sync::Mutex<Vec<super::exec::Workspace>>,
+}
+
+impl Compiled {
+    /// The tensors of the model that it holds handles of.
+    fn held(&self) -> impl Iterator<Item = &Tensor> {
+        self.params.iter().chain(self.consts.iter()).chain(self.assumed.iter())
+    }
+
+    /// Tells the plans of one model how many handles of their parameters they and `named` hold together. A parameter
+    /// with no other handle is no longer the model's.
+    pub(crate) fn count_handles<'a>(plans: impl Iterator<Item = &'a Compiled> + Clone, named: &'a [Tensor]) {
+        let identity = |t: &Tensor| Meta::of(t).map_or(0, |m| m.tensor_impl);
+        let mut handles: FxHashMap<usize, i64> = FxHashMap::default();
+        for tensor in plans.clone().flat_map(Compiled::held).chain(named) {
+            *handles.entry(identity(tensor)).or_default() += 1;
+        }
+        for plan in plans {
+            let own = plan.params.iter().map(|t| handles.get(&identity(t)).copied().unwrap_or(0)).collect();
+            *plan.own_handles.write().unwrap_or_else(PoisonError::into_inner) = own;
+        }
+    }
 }
 
 /// Compiles a trace without refusals for calls of this signature.
@@ -124,6 +149,7 @@ pub(crate) fn compile(
         updates,
         slots,
         param_expects: metas.iter().map(|m| Expect::like(m, super::guard::alignment(m.data))).collect(),
+        own_handles: RwLock::new(vec![0; converted.params.len()]),
         params: Tensors(converted.params),
         consts: Tensors(converted.consts),
         assumed_bytes: assumed.iter().map(|t| super::guard::small_contents(t).to_vec()).collect(),

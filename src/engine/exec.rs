@@ -2,6 +2,7 @@
 
 use std::ffi::c_void;
 use std::ops::Range;
+use std::sync::PoisonError;
 use std::sync::atomic::{AtomicI32, Ordering};
 
 use smallvec::SmallVec;
@@ -13,7 +14,9 @@ use super::guard::ALIGN;
 use super::kernels::{Stream, Target};
 use super::slots::{Slot, TensorSource};
 use crate::Error;
-use crate::torch::{self, DeviceId, GUARDED, Meta, check_metas, check_versions, empty_strided, view_of};
+use crate::torch::{
+    self, DeviceId, GUARDED, Meta, check_held, check_metas, check_versions, empty_strided, view_of,
+};
 
 /// The memory that one call at a time works in; kept for the next call.
 #[derive(Debug)]
@@ -67,6 +70,12 @@ impl Compiled {
         let mut param_data = SmallVec::from_elem(std::ptr::null_mut(), self.params.len());
         check_metas(self.params.iter(), &self.param_expects, GUARDED, &mut param_data)
             .map_err(|_| Stop::Stale("a parameter was replaced, moved or reshaped"))?;
+        if !self.params.is_empty() {
+            let own = self.own_handles.read().unwrap_or_else(PoisonError::into_inner);
+            if !check_held(self.params.iter(), &own) {
+                return Err(Stop::Stale("the model let go of a parameter"));
+            }
+        }
         let unchanged = |(t, bytes): (&Tensor, &Vec<u8>)| super::guard::small_contents(t) == &bytes[..];
         if !check_versions(self.assumed.iter(), &self.assumed_versions)
             || !self.assumed.iter().zip(&self.assumed_bytes).all(unchanged)
@@ -98,7 +107,7 @@ impl Compiled {
         frame.allocate()?;
         let result = frame.steps().and_then(|()| frame.check()).and_then(|()| frame.results());
         let workspace = frame.workspace;
-        self.pool.lock().unwrap_or_else(std::sync::PoisonError::into_inner).push(workspace);
+        self.pool.lock().unwrap_or_else(PoisonError::into_inner).push(workspace);
         result.map_err(Stop::Failed)
     }
 
@@ -124,7 +133,7 @@ impl Compiled {
     }
 
     fn workspace(&self, stream: usize) -> Result<Workspace, Error> {
-        let mut pool = self.pool.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let mut pool = self.pool.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(at) = pool.iter().position(|w| w.stream == stream) {
             return Ok(pool.swap_remove(at));
         }

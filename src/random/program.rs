@@ -147,6 +147,9 @@ impl Program {
         for op in &self.ops {
             let results = op.run(&env, mode)?;
             for (named, tensor) in op.results.iter().zip(results) {
+                // Integers become `f32` where an operator promotes them.
+                let kind = mode.kind(tensor.kind());
+                let tensor = if kind == tensor.kind() { tensor } else { tensor.to_kind(kind) };
                 if let (Mode::Noisy(kinds), false) = (mode, named.exact) {
                     disturb(op, named.id, &tensor, kinds);
                 }

@@ -136,6 +136,12 @@ unsafe extern "C" {
         data: *mut *mut c_void,
         bad: *mut usize,
     ) -> *mut c_char;
+    pub(super) fn tf_held(
+        tensors: *const RawTensor,
+        own: *const i64,
+        n: usize,
+        held: *mut bool,
+    ) -> *mut c_char;
     pub(super) fn tf_versions(
         tensors: *const RawTensor,
         versions: *const i64,

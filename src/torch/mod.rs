@@ -28,8 +28,8 @@ pub use record::{capture, is_capturing};
 pub use state::{GlobalState, cuda_available, cuda_devices, cuda_stream};
 use tensor::dtype;
 pub use tensor::{
-    DeviceId, Expect, Flags, GUARDED, Meta, as_strided_of, bump_version, check_metas, check_versions,
-    element_size, empty_strided, view_of,
+    DeviceId, Expect, Flags, GUARDED, Meta, as_strided_of, bump_version, check_held, check_metas,
+    check_versions, element_size, empty_strided, view_of,
 };
 pub use trace::{
     Arg, CallId, Event, Origin, OutArg, Refusal, RefusalKind, Schema, SchemaArg, StorageId, StorageInfo,

@@ -265,6 +265,16 @@ pub fn check_versions<'a>(tensors: impl IntoIterator<Item = &'a Tensor>, version
         && same
 }
 
+/// Whether somebody holds each tensor besides its `own` handles.
+pub fn check_held<'a>(tensors: impl IntoIterator<Item = &'a Tensor>, own: &[i64]) -> bool {
+    let raw: SmallVec<[RawTensor; 16]> = tensors.into_iter().map(raw).collect();
+    let mut held = false;
+    // SAFETY: both arrays have `own.len()` entries where it is called, and the tensors are live.
+    raw.len() == own.len()
+        && check(unsafe { ffi::tf_held(raw.as_ptr(), own.as_ptr(), raw.len(), &raw mut held) }).is_ok()
+        && held
+}
+
 /// A new tensor with uninitialised memory from libtorch's allocator.
 pub fn empty_strided(sizes: &[i64], strides: &[i64], dtype: i8, device: DeviceId) -> Result<Tensor, Error> {
     same_rank(sizes, strides)?;

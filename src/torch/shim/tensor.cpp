@@ -187,6 +187,14 @@ char* tf_versions(const at::Tensor* const* tensors, const int64_t* versions, siz
   });
 }
 
+// Whether each tensor has more handles than `own`.
+char* tf_held(const at::Tensor* const* tensors, const int64_t* own, size_t n, bool* held) {
+  return guarded([&] {
+    *held = true;
+    for (size_t i = 0; i < n; ++i) *held &= int64_t(tensors[i]->use_count()) > own[i];
+  });
+}
+
 char* tf_empty_strided(const int64_t* sizes, const int64_t* strides, size_t rank, int8_t dtype, int8_t device_type,
                        int8_t device_index, at::Tensor** out) {
   return guarded([&] {
