@@ -357,3 +357,20 @@ fn tensors_that_the_model_makes_at_every_call_are_no_parameters() {
     let stats = fused.stats();
     assert_eq!((stats.captures, stats.fused_calls), (1, 3), "{stats:?}");
 }
+
+#[test]
+fn every_small_model_of_the_zoo_is_captured_once() {
+    crate::common::setup();
+    let _no_grad = tch::no_grad_guard();
+    for entry in tilefuse_models::zoo().iter().filter(|e| e.name.ends_with("-tiny")) {
+        let vs = nn::VarStore::new(Device::Cpu);
+        let fused = tilefuse::fuse(entry.instantiate(&vs)).named(&vs);
+        for _ in 0..3 {
+            let inputs: Vec<Tensor> =
+                entry.inputs().iter().map(|s| s.sample(Kind::Float, Device::Cpu)).collect();
+            fused.run_with(&inputs, |m, x| m.forward(x)).unwrap();
+        }
+        let stats = fused.stats();
+        assert_eq!((stats.captures, stats.fused_calls), (1, 2), "{}: {stats:?}", entry.name);
+    }
+}
