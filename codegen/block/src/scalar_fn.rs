@@ -136,7 +136,7 @@ scalar_fns! {
     Acosh "acosh" 1 Float Math 2.0 66 "Inverse hyperbolic cosine.";
     Atanh "atanh" 1 Float Math 2.0 74 "Inverse hyperbolic tangent.";
     // Error function and the logistic function.
-    Erf "erf" 1 Float Math 2.0 32 "Error function.";
+    Erf "erf" 1 Float Math 2.0 26 "Error function.";
     Erfc "erfc" 1 Float Math 4.0 49 "Complementary error function.";
     Sigmoid "sigmoid" 1 Float Math 2.0 31 "1 / (1 + exp(-x)).";
 }

@@ -6,40 +6,31 @@ use crate::math::emit::*;
 const MAGIC: f64 = 12_582_912.0;
 const BIAS: f64 = 127.0;
 
-/// `erf(x) / x - 1` in `x^2`, for |x| < 1.
-const NEAR: [f64; 7] = [
-    7.806903886375949e-5,
-    -0.0007997853099368513,
-    0.005187162198126316,
-    -0.026853347197175026,
-    0.11283578723669052,
-    -0.3761262595653534,
-    0.12837916612625122,
+/// `log2(erfc(b)) / b` on [0, 4], weighted by what it means for `erf`.
+const LOG2_ERFC: [f64; 9] = [
+    1.29143527e-05,
+    -0.000165946796,
+    0.000900219718,
+    -0.00238321628,
+    0.000211482838,
+    0.0276415795,
+    -0.14827925,
+    -0.918447435,
+    -1.62790704,
 ];
-/// `-log2(1 - erf(b)) / b` on [1, 4].
-const FAR: [f64; 7] = [
-    1.97067220142344e-5,
-    -0.000501277856528759,
-    0.00540184834972024,
-    -0.034597352147102356,
-    0.15364092588424683,
-    0.9160993695259094,
-    1.628353476524353,
-];
-/// `2^r` on [-1/2, 1/2], to 2^-23.
-const EXP2: [f64; 6] = [0.0013274751, 0.009671565, 0.055506993, 0.24022241, 0.693147, 1.0];
+/// `((2^r - 1) / r - ln 2) / r` on [-1/2, 1/2].
+const EXP2_M1: [f64; 5] = [0.000153820045, 0.00133873872, 0.00961831119, 0.0555036739, 0.240226492];
 
-/// `x + x P(x^2)` where |x| < 1, else `1 - 2^(-b Q(b))` with `b = min(|x|, 4)`, which rounds to 1 at 4.
+/// `1 - 2^y` with `y = log2(erfc(b))` and `b = min(|x|, 4)`, where it rounds to 1. `y = n + r` with `|r| <= 1/2`, and the
+/// result is `(1 - 2^n) - 2^n (2^r - 1)`, which loses nothing where `n` is 0.
 pub(crate) fn erf<F: Single>(x: F) -> F {
-    let a = x.abs();
-    let near = (x * x).poly(&NEAR).fma(x, x);
-    let b = a.at_most(4.0);
-    let y = -(b.poly(&FAR) * b);
+    let b = x.abs().at_most(4.0);
+    let y = b.poly(&LOG2_ERFC) * b;
     let t = y.plus(MAGIC + BIAS);
     let r = y - t.plus(-MAGIC - BIAS);
+    let above_one = r.lit_fma(std::f64::consts::LN_2, r.poly(&EXP2_M1) * (r * r));
     let scale = F::from_bits(t.bits() << 23);
-    let far = (-r.poly(&EXP2)).fma_lit(scale, 1.0);
-    F::select(a.below(1.0), near, far.copysign(x))
+    (-above_one).fma(scale, scale.lit(1.0) - scale).copysign(x)
 }
 
 /// `(0.8 + 1.6a) exp(a^2) erfc(a)` in `a / (a + 2)`, for `a` in [0, 10.08]; the factor 0.8 keeps it below 1.
