@@ -44,6 +44,7 @@ const ROWS: &[Row] = &[
     Row { name: "sum_dim0_2048x1024", make: sum_dim0, buffers: &[2 * MEGA, 1024], grid: 4 },
     Row { name: "sum_rows_2048x1024", make: sum_rows, buffers: &[2 * MEGA, 2048], grid: 2048 },
     Row { name: "transpose_add_1024x2048", make: transpose_add, buffers: &[2 * MEGA; 3], grid: 1024 },
+    Row { name: "log_sum_exp_128x50257", make: log_sum_exp, buffers: &[128 * 50257, 128], grid: 128 },
     Row { name: "softmax_16384x64", make: softmax_short, buffers: &[MEGA; 2], grid: 4096 },
 ];
 
@@ -217,6 +218,26 @@ fn softmax() -> Made {
     let sum = m.splat(sum)?;
     let out = m.map(F::Div, &[e, sum])?;
     m.store(z, o, out)?;
+    Ok(m.b.finish())
+}
+
+fn log_sum_exp() -> Made {
+    let mut m = Make::new("log_sum_exp", &[65536]);
+    let (x, z) = (m.ptr("x"), m.ptr("z"));
+    let base = m.first(50257)?;
+    let (o, col) = (m.flat(base)?, m.index(0, None)?);
+    let width = m.b.constant(Literal::int(Elem::I32, 50257), &[65536]);
+    let mask = m.map(F::Lt, &[col, width])?;
+    let v = m.b.load(x, o, Some(mask), None, CacheHint::Default)?;
+    let max = m.b.reduce(ReduceFn::Max, v, 0, Some(mask))?;
+    let spread = m.splat(max)?;
+    let d = m.map(F::Sub, &[v, spread])?;
+    let e = m.map(F::Exp, &[d])?;
+    let sum = m.b.reduce(ReduceFn::Sum, e, 0, Some(mask))?;
+    let log = m.map(F::Log, &[sum])?;
+    let out = m.map(F::Add, &[log, max])?;
+    let p = m.b.program_id(0)?;
+    m.store(z, p, out)?;
     Ok(m.b.finish())
 }
 
