@@ -83,3 +83,12 @@ fn floats(len: usize) -> Vec<f32> {
 fn f32s(len: usize) -> Arg {
     Arg::buffer(f32::wrap(floats(len)))
 }
+
+/// In either direction every part is taken once, and a thread's tasks stay on its stretch.
+#[test]
+fn parts_stay_with_their_thread_in_both_directions() {
+    let forwards: Vec<u64> = (0..8).map(|task| super::placed(task, 4, false)).collect();
+    let backwards: Vec<u64> = (0..8).map(|task| super::placed(task, 4, true)).collect();
+    assert_eq!(forwards, [0, 1, 2, 3, 4, 5, 6, 7]);
+    assert_eq!(backwards, [3, 2, 1, 0, 7, 6, 5, 4]);
+}
