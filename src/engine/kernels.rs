@@ -221,14 +221,17 @@ fn cuda_kernel(program: &Program, text: &str, ordinal: u32) -> Result<(Kernel, b
     Ok((Kernel::Cuda(Arc::new(kernel)), false))
 }
 
-/// Threads, shared memory and name in the first line, then the text.
+/// Threads, blocks of a cluster, shared memory and name in the first line, then the text.
 fn encode(ptx: &Ptx) -> Vec<u8> {
-    format!("{} {} {}\n{}", ptx.threads, ptx.shared_bytes, ptx.name, ptx.text).into_bytes()
+    let Ptx { threads, cluster, shared_bytes, name, text, .. } = ptx;
+    format!("{threads} {cluster} {shared_bytes} {name}\n{text}").into_bytes()
 }
 
 fn decode(bytes: &[u8], target: PtxTarget) -> Option<Ptx> {
     let (head, text) = std::str::from_utf8(bytes).ok()?.split_once('\n')?;
-    let mut head = head.splitn(3, ' ');
-    let (threads, shared_bytes) = (head.next()?.parse().ok()?, head.next()?.parse().ok()?);
-    Some(Ptx { text: text.to_owned(), name: head.next()?.to_owned(), threads, shared_bytes, target })
+    let mut head = head.splitn(4, ' ');
+    let mut number = || head.next()?.parse().ok();
+    let (threads, cluster, shared_bytes) = (number()?, number()?, number()?);
+    let name = head.next()?.to_owned();
+    Some(Ptx { text: text.to_owned(), name, threads, cluster, shared_bytes, target })
 }

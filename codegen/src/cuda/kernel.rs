@@ -26,6 +26,7 @@ pub struct Kernel {
     module: usize,
     function: usize,
     threads: u32,
+    cluster: u32,
     shared_bytes: u32,
     registers: u32,
     local_bytes: u32,
@@ -41,6 +42,7 @@ impl Kernel {
                 module: module as usize,
                 function: 0,
                 threads: ptx.threads,
+                cluster: ptx.cluster,
                 shared_bytes: ptx.shared_bytes,
                 registers: 0,
                 local_bytes: 0,
@@ -96,8 +98,9 @@ impl Kernel {
         if grid.contains(&0) {
             return Ok(());
         }
+        let grid = [grid[0].saturating_mul(u64::from(self.cluster)), grid[1], grid[2]];
         if grid.iter().zip(MAX_GRID).any(|(&n, most)| n > most) {
-            let message = format!("a grid of {grid:?} instances, at most {MAX_GRID:?} can be launched");
+            let message = format!("a grid of {grid:?} blocks, at most {MAX_GRID:?} can be launched");
             return Err(Error::Unsupported { target: self.device.properties().name.clone(), message });
         }
         let mut pointers: SmallVec<[*mut c_void; 32]> =

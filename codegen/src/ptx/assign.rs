@@ -10,7 +10,7 @@ use rustc_hash::FxHashMap;
 use tilefuse_block::{Op, OpKind, Param, Program, Region, Shape, Value};
 
 use super::axis::{self, Axis};
-use crate::layout::{Blocked, Layout, LogShape};
+use crate::layout::{Blocked, LANE_BITS, Layout, LogShape};
 
 /// The layouts of a program for a number of warps.
 pub(crate) struct Assignment<'a> {
@@ -25,6 +25,8 @@ pub(crate) struct Assignment<'a> {
     access: FxHashMap<*const Op, Layout>,
     /// Number of warps, as a power of two.
     pub(crate) warps: u32,
+    /// Number of blocks that these warps are divided among, as a power of two.
+    pub(crate) cluster: u32,
     /// By value: values that have its layout, and how that follows.
     links: Vec<Vec<(Value, Link)>>,
 }
@@ -50,8 +52,8 @@ pub(crate) fn log_shape(shape: &Shape) -> LogShape {
 }
 
 impl<'a> Assignment<'a> {
-    /// Assigns layouts for `1 << warps` warps.
-    pub(crate) fn new(program: &'a Program, warps: u32) -> Assignment<'a> {
+    /// Assigns layouts for `1 << warps` warps in a cluster of `1 << cluster` blocks.
+    pub(crate) fn new(program: &'a Program, warps: u32, cluster: u32) -> Assignment<'a> {
         let n = program.values.len();
         let mut out = Assignment {
             program,
@@ -61,6 +63,7 @@ impl<'a> Assignment<'a> {
             homes: vec![None; n],
             access: FxHashMap::default(),
             warps,
+            cluster,
             links: vec![Vec::new(); n],
         };
         let mut ops = Vec::new();
@@ -95,6 +98,11 @@ impl<'a> Assignment<'a> {
         let param = self.program.params.iter().find(|p: &&Param| p.value == ptr);
         let elem = self.program.ty(ptr).pointee().map_or(1, |e| e.bytes());
         u64::from(param.map_or(elem, |p| p.align.max(elem)))
+    }
+
+    /// Bits of the thread's number within its block; those above are the block's rank in its cluster.
+    pub(crate) fn block_bits(&self) -> usize {
+        LANE_BITS + (self.warps - self.cluster) as usize
     }
 
     fn define(&mut self, op: &'a Op) {
@@ -221,7 +229,10 @@ impl<'a> Assignment<'a> {
     fn blocked(&self, op: &Op, fast: usize, anchors: &[&Op]) -> Layout {
         let shape = &self.program.ty(op.args[1]).shape;
         let alike = anchors.iter().filter(|o| self.program.ty(o.args[1]).shape == *shape);
-        let vector = alike.map(|o| self.width(o, fast)).max().unwrap_or(0);
+        let vector = alike.clone().map(|o| self.width(o, fast)).max().unwrap_or(0);
+        // Neighbours that alignment keeps apart are read by neighbouring lanes.
+        let least = alike.filter_map(|o| self.unaligned_width(o, fast)).min();
+        let vector = least.map_or(vector, |least| vector.min(least));
         let shape_log = log_shape(shape);
         let vector = vector.min(self.per_thread(&shape_log));
         let how = Blocked { fast, vector, reduced: self.reduced(shape), warps: self.warps };
@@ -260,14 +271,12 @@ impl<'a> Assignment<'a> {
         run[fast] > 1 && along.is_some_and(|a| a != fast && run[a] == 1)
     }
 
-    /// How many elements one instruction of an access may move along an axis, as a power of two.
+    /// How many elements one instruction of an access may move along an axis, as a power of two. Where a mask keeps
+    /// only some of them, a load reads all: they share aligned bytes of memory that is there.
     pub(crate) fn width(&self, op: &Op, axis: usize) -> u32 {
         let elem = self.program.ty(op.args[0]).pointee().map_or(1, |e| u64::from(e.bytes()));
         let offsets = &self.facts[op.args[1].index()];
         let mut group = offsets.run[axis].min(16 / elem);
-        if let Some(mask) = mask_of(op) {
-            group = group.min(self.facts[mask.index()].same[axis]);
-        }
         while group > 1 {
             let mut starts = vec![1; offsets.run.len()];
             starts[axis] = group;
@@ -277,6 +286,14 @@ impl<'a> Assignment<'a> {
             group /= 2;
         }
         group.trailing_zeros()
+    }
+
+    /// [`Assignment::width`] of an access to neighbours, if they are not aligned for wider instructions.
+    fn unaligned_width(&self, op: &Op, axis: usize) -> Option<u32> {
+        let elem = self.program.ty(op.args[0]).pointee().map_or(1, |e| u64::from(e.bytes()));
+        let aligned = self.facts[op.args[1].index()].run[axis].min(16 / elem).trailing_zeros();
+        let width = self.width(op, axis);
+        (width < aligned).then_some(width)
     }
 
     /// Gives `layout` to `value`, and what follows from it to all that are linked and have none yet.

@@ -4,7 +4,7 @@ use tilefuse_block::Elem;
 
 use super::ir::{Val, memory_ty, ty};
 use super::lower::Lower;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::layout::Layout;
 
 impl Lower<'_> {
@@ -18,6 +18,12 @@ impl Lower<'_> {
     ) -> Result<Vec<Val>> {
         match self.in_thread(from, regs, to, elem) {
             Some(regs) => Ok(regs),
+            None if self.plan.cluster > 0 => Err(Error::TileTooLarge {
+                program: self.program().name.clone(),
+                resource: "elements in the shared memory of one block",
+                needed: 1 << from.shape().iter().sum::<u32>(),
+                limit: 0,
+            }),
             None => self.through_shared(from, regs, to, elem),
         }
     }

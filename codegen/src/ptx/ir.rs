@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::fmt::{Display, Write};
 use std::rc::Rc;
 
+use rustc_hash::FxHashMap;
 use tilefuse_block::{Elem, Literal};
 
 /// An operand: a name or a constant.
@@ -19,6 +20,8 @@ pub(crate) struct Ir {
     functions: BTreeSet<String>,
     next: u32,
     block: String,
+    /// Which 16-bit floats are halves of which 32-bit integers; true for the high half.
+    halves: FxHashMap<Val, (Val, bool)>,
 }
 
 impl Ir {
@@ -61,6 +64,16 @@ impl Ir {
     pub(crate) fn fresh(&mut self) -> Val {
         self.next += 1;
         format!("%v{}", self.next).into()
+    }
+
+    /// Notes that a 16-bit float is a half of a 32-bit integer.
+    pub(crate) fn note_half(&mut self, value: &Val, word: &Val, high: bool) {
+        self.halves.insert(value.clone(), (word.clone(), high));
+    }
+
+    /// The 32-bit integer of which a 16-bit float is a half, and whether it is the high one.
+    pub(crate) fn half_of(&self, value: &Val) -> Option<(Val, bool)> {
+        self.halves.get(value).cloned()
     }
 
     /// A number that no label has yet.

@@ -28,6 +28,8 @@ pub(crate) struct Lower<'a> {
     threads: FxHashMap<Vec<u32>, Val>,
     pub(crate) shared: Shared,
     pub(crate) hazards: Hazards,
+    /// Whether the code has waited for all blocks of the cluster to run.
+    pub(crate) started: bool,
 }
 
 /// The function's body, what belongs outside it, and the shared memory that it needs.
@@ -47,8 +49,9 @@ pub(crate) fn lower(plan: &Assignment) -> Result<Lowered> {
         threads: FxHashMap::default(),
         shared: Shared::default(),
         hazards: Hazards::default(),
+        started: false,
     };
-    lower.ir.declare("i32 @llvm.nvvm.read.ptx.sreg.tid.x()");
+    lower.declare_thread_number();
     for (index, param) in plan.program.params.iter().enumerate() {
         let name: Val = match plan.program.ty(param.value).elem() {
             Some(Elem::Bool) => lower.ir.def(format_args!("trunc i8 %p{index} to i1")),
@@ -195,8 +198,9 @@ impl<'a> Lower<'a> {
             OpKind::Reduce { combine, axis, .. } => self.reduce(op, *combine, usize::from(*axis)),
             OpKind::For => self.for_loop(op),
             OpKind::ProgramId(axis) => {
-                let intrinsic =
-                    format!("llvm.nvvm.read.ptx.sreg.ctaid.{}", ["x", "y", "z"][usize::from(*axis % 3)]);
+                let instance = if self.plan.cluster > 0 { "clusterid" } else { "ctaid" };
+                let axis = ["x", "y", "z"][usize::from(*axis % 3)];
+                let intrinsic = format!("llvm.nvvm.read.ptx.sreg.{instance}.{axis}");
                 let id = self.ir.intrinsic(&intrinsic, "i32", &[]);
                 self.hold(op.results[0], Layout::scalar(self.plan.warps), vec![id]);
                 Ok(())
@@ -232,8 +236,8 @@ impl<'a> Lower<'a> {
         if let (OpKind::Cast(_), Elem::F32, Elem::F16 | Elem::Bf16) = (&op.kind, from, to) {
             return Ok(Rc::new(self.narrow_pairs(to, &args[0])));
         }
-        let mut out: Vec<Val> = Vec::with_capacity(layout.num_regs());
         let distinct = self.distinct(result, layout);
+        let mut out: Vec<Val> = Vec::with_capacity(layout.num_regs());
         for r in 0..layout.num_regs() {
             if r & distinct != r {
                 out.push(out[r & distinct].clone());
@@ -376,11 +380,19 @@ impl<'a> Lower<'a> {
         }
     }
 
-    /// Waits for all threads of the block, and makes their writes visible to each other.
+    /// Waits for all threads of the instance, and makes their writes visible to each other.
     pub(crate) fn barrier(&mut self) {
+        match self.plan.cluster {
+            0 => self.block_barrier(),
+            _ => self.cluster_barrier(),
+        }
+        self.hazards.clear();
+    }
+
+    /// Waits for all threads of the block, and makes their writes to shared memory visible to each other.
+    pub(crate) fn block_barrier(&mut self) {
         self.ir.declare("void @llvm.nvvm.barrier.cta.sync.aligned.all(i32) convergent nounwind");
         self.ir.raw("call void @llvm.nvvm.barrier.cta.sync.aligned.all(i32 0)");
-        self.hazards.clear();
     }
 }
 

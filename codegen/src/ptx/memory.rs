@@ -3,7 +3,7 @@
 use tilefuse_block::{Elem, Literal, Op, OpKind, Value};
 
 use super::assign::mask_of;
-use super::ir::{Val, literal, memory_ty};
+use super::ir::{Val, literal, memory_ty, ty};
 use super::lower::Lower;
 use crate::error::Result;
 use crate::layout::Layout;
@@ -39,7 +39,7 @@ impl<'a> Lower<'a> {
         if self.hazards.read_needs_barrier(op, &layout) {
             self.barrier();
         }
-        let group = self.group(op, &layout);
+        let (group, uniform) = self.group(op, &layout);
         let elem = self.pointee(op)?;
         let mask = self.mask(op, &layout)?;
         let fallback = match &op.kind {
@@ -58,7 +58,13 @@ impl<'a> Lower<'a> {
                         Some(f) => f[start..start + group].to_vec(),
                         None => vec![zero; group],
                     };
-                    regs.extend(self.masked_load(address, elem, &mask[start], &fallback));
+                    let masks = &mask[start..start + group];
+                    let any = if uniform { masks[0].clone() } else { self.any(masks) };
+                    let loaded = self.masked_load(address, elem, &any, &fallback);
+                    match uniform {
+                        true => regs.extend(loaded),
+                        false => regs.extend(self.merge(elem, masks, &loaded, &fallback)),
+                    }
                 }
             }
         }
@@ -71,7 +77,7 @@ impl<'a> Lower<'a> {
         let layout = self.plan.access(op);
         let values = self.get(op.args[2], &layout)?;
         let mask = self.mask(op, &layout)?;
-        let group = self.group(op, &layout);
+        let (group, uniform) = self.group(op, &layout);
         let addresses = self.addresses(op, &layout, group)?;
         if self.hazards.write_needs_barrier(self.program(), op, &layout) {
             self.barrier();
@@ -81,14 +87,16 @@ impl<'a> Lower<'a> {
         let first = (copies != 0).then(|| self.threads_zero(copies));
         for (i, address) in addresses.iter().enumerate() {
             let start = i * group;
-            let predicate = match (&mask, &first) {
-                (Some(mask), Some(first)) => {
-                    Some(self.ir.def(format_args!("and i1 {}, {first}", mask[start])))
+            let values = &values[start..start + group];
+            match &mask {
+                Some(mask) if !uniform => {
+                    self.store_parts(address, elem, values, &mask[start..start + group], first.as_ref());
                 }
-                (Some(mask), None) => Some(mask[start].clone()),
-                (None, first) => first.clone(),
-            };
-            self.store_group(address, elem, &values[start..start + group], predicate);
+                mask => {
+                    let predicate = self.both(mask.as_ref().map(|m| &m[start]), first.as_ref());
+                    self.store_group(address, elem, values, predicate);
+                }
+            }
         }
         self.hazards.write(op, &layout);
         Ok(())
@@ -98,10 +106,55 @@ impl<'a> Lower<'a> {
         self.program().ty(op.args[0]).pointee().ok_or_else(|| self.invalid("an access through no pointer"))
     }
 
-    /// Elements that one instruction moves.
-    fn group(&self, op: &Op, layout: &Layout) -> usize {
-        let rank = layout.shape().len();
-        (0..rank).map(|a| 1 << layout.vector(a).min(self.plan.width(op, a))).max().unwrap_or(1)
+    /// Elements that one instruction moves, and whether the mask is the same for all of them.
+    fn group(&self, op: &Op, layout: &Layout) -> (usize, bool) {
+        let along = |a: usize| layout.vector(a).min(self.plan.width(op, a));
+        let Some(axis) = (0..layout.shape().len()).max_by_key(|&a| along(a)) else { return (1, true) };
+        let group = 1usize << along(axis);
+        let same = mask_of(op).map_or(u64::MAX, |mask| self.plan.facts[mask.index()].same[axis]);
+        (group, group as u64 <= same)
+    }
+
+    /// True where one of these is.
+    fn any(&mut self, masks: &[Val]) -> Val {
+        self.fold("or", masks)
+    }
+
+    fn fold(&mut self, function: &str, masks: &[Val]) -> Val {
+        let mut all = masks[0].clone();
+        for mask in &masks[1..] {
+            all = self.ir.def(format_args!("{function} i1 {all}, {mask}"));
+        }
+        all
+    }
+
+    fn both(&mut self, a: Option<&Val>, b: Option<&Val>) -> Option<Val> {
+        match (a, b) {
+            (Some(a), Some(b)) => Some(self.ir.def(format_args!("and i1 {a}, {b}"))),
+            (a, b) => a.or(b).cloned(),
+        }
+    }
+
+    /// What was loaded where the mask holds, else the fallback.
+    fn merge(&mut self, elem: Elem, masks: &[Val], loaded: &[Val], fallback: &[Val]) -> Vec<Val> {
+        let t = ty(elem);
+        let triples = masks.iter().zip(loaded).zip(fallback);
+        triples.map(|((m, a), b)| self.ir.def(format_args!("select i1 {m}, {t} {a}, {t} {b}"))).collect()
+    }
+
+    /// Stores a group at once where all its elements are wanted, else each one that is.
+    fn store_parts(&mut self, address: &Val, elem: Elem, values: &[Val], masks: &[Val], first: Option<&Val>) {
+        let all = self.fold("and", masks);
+        let part = self.ir.def(format_args!("xor i1 {all}, true"));
+        let whole = self.both(Some(&all), first);
+        self.store_group(address, elem, values, whole);
+        let t = memory_ty(elem);
+        for (i, (value, mask)) in values.iter().zip(masks).enumerate() {
+            let wanted = self.ir.def(format_args!("and i1 {mask}, {part}"));
+            let wanted = self.both(Some(&wanted), first);
+            let place = self.ir.def(format_args!("getelementptr {t}, ptr addrspace(1) {address}, i64 {i}"));
+            self.store_group(&place, elem, std::slice::from_ref(value), wanted);
+        }
     }
 
     /// The mask, unless it is known to be true.
@@ -248,6 +301,9 @@ impl<'a> Lower<'a> {
     /// The elements of a vector of words.
     fn split(&mut self, t: &str, vector: &Val, elem: Elem, count: usize) -> Vec<Val> {
         let e = memory_ty(elem);
+        if elem == Elem::Bf16 && count.is_multiple_of(2) {
+            return self.split_pairs(t, vector, count);
+        }
         let elements = self.ir.def(format_args!("bitcast {t} {vector} to <{count} x {e}>"));
         (0..count)
             .map(|i| {
@@ -255,6 +311,23 @@ impl<'a> Lower<'a> {
                 self.unpack_memory(elem, value)
             })
             .collect()
+    }
+
+    /// The 16-bit floats of a vector of words, as the halves of 32-bit integers.
+    fn split_pairs(&mut self, t: &str, vector: &Val, count: usize) -> Vec<Val> {
+        let words = self.ir.def(format_args!("bitcast {t} {vector} to <{} x i32>", count / 2));
+        let mut out = Vec::with_capacity(count);
+        for i in 0..count / 2 {
+            let pair = self.ir.def(format_args!("extractelement <{} x i32> {words}, i32 {i}", count / 2));
+            let high = self.ir.def(format_args!("lshr i32 {pair}, 16"));
+            for (half, is_high) in [(pair.clone(), false), (high, true)] {
+                let bits = self.ir.def(format_args!("trunc i32 {half} to i16"));
+                let value = self.ir.def(format_args!("bitcast i16 {bits} to bfloat"));
+                self.ir.note_half(&value, &pair, is_high);
+                out.push(value);
+            }
+        }
+        out
     }
 
     /// The elements in one word.

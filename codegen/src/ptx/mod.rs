@@ -2,10 +2,12 @@
 //!
 //! Each thread of a block holds its part of every tile in registers; [`crate::layout`] says which. Loads and stores
 //! are up to 16 bytes wide, reductions go through registers, shuffles and shared memory in that order, and what one
-//! operation has in another layout than the next wants goes through shared memory.
+//! operation has in another layout than the next wants goes through shared memory. Where a tile is too large for one
+//! block, a cluster of blocks holds it, and reductions exchange their parts through each other's shared memory.
 
 mod assign;
 mod axis;
+mod cluster;
 mod convert;
 mod fmod;
 mod hazard;
@@ -21,7 +23,7 @@ mod target;
 
 use serde::{Deserialize, Serialize};
 use tilefuse_block::passes::optimize;
-use tilefuse_block::{Elem, Kind, Program, expand_math, verify};
+use tilefuse_block::{Elem, Kind, OpKind, Program, expand_math, verify};
 
 use crate::cache::{self, Cache, Key};
 use crate::error::{Error, Result};
@@ -47,6 +49,8 @@ pub struct Ptx {
     pub name: String,
     /// Threads of a block.
     pub threads: u32,
+    /// Blocks of a cluster, which run one instance together.
+    pub cluster: u32,
     /// Dynamic shared memory of a block in bytes.
     pub shared_bytes: u32,
     /// What it was compiled for.
@@ -83,18 +87,19 @@ pub fn compile_ptx_cached(
     Ok(ptx)
 }
 
-/// Compiles a block program. One block of the grid is one instance; parameters are passed in order, pointers as
+/// Compiles a block program. One cluster of blocks, or one block, of the grid is one instance; parameters are passed in order, pointers as
 /// 64-bit addresses.
 pub fn compile_ptx(program: &Program, target: Target, options: &PtxOptions) -> Result<Ptx> {
     let version = target.ptx_version(options.driver)?;
     let program = &prepare(program)?;
-    let plan = fitting_plan(program)?;
+    let plan = fitting_plan(program, target)?;
     let module = module_text(&plan, target)?;
     let text = llvm::compile(&module.text, target, version)?;
     Ok(Ptx {
         text,
         name: kernel_name(program),
-        threads: 32 << plan.warps,
+        threads: 1 << plan.block_bits(),
+        cluster: 1 << plan.cluster,
         shared_bytes: module.dynamic_shared as u32,
         target,
     })
@@ -103,7 +108,7 @@ pub fn compile_ptx(program: &Program, target: Target, options: &PtxOptions) -> R
 /// The LLVM IR that [`compile_ptx`] makes of a program, before it is optimised; for people to read.
 pub fn emit_llvm(program: &Program, target: Target) -> Result<String> {
     let program = &prepare(program)?;
-    Ok(module_text(&fitting_plan(program)?, target)?.text)
+    Ok(module_text(&fitting_plan(program, target)?, target)?.text)
 }
 
 /// The program, checked, in base functions, simplified.
@@ -116,28 +121,37 @@ fn prepare(program: &Program) -> Result<Program> {
     Ok(program)
 }
 
-/// Layouts for the number of warps that the program names, or for more where its tiles need them.
-fn fitting_plan(program: &Program) -> Result<Assignment<'_>> {
+/// Layouts for the number of warps that the program names, or for more where its tiles need them, in a cluster of
+/// blocks where one is too small.
+fn fitting_plan(program: &Program, target: Target) -> Result<Assignment<'_>> {
     let first = program.warps.clamp(1, 32).next_power_of_two().trailing_zeros();
-    let mut fits = None;
+    let blocks = if target.has_clusters() && !has_loop(program) { cluster::SIZES } else { 0..=0 };
+    let one: Vec<(u32, u32)> = (first..=5).map(|warps| (warps, 0)).collect();
+    let several: Vec<(u32, u32)> = blocks.filter(|&b| b > 0).map(|b| (cluster::BLOCK_WARPS + b, b)).collect();
     let mut least = (u64::MAX, 0);
-    for warps in first..=5 {
-        let plan = Assignment::new(program, warps);
-        let (needed, limit) = (pressure::registers(&plan), pressure::limit(warps));
-        if needed <= pressure::comfortable(warps) {
-            return Ok(plan);
-        }
-        least = least.min((needed, limit));
-        if needed <= limit && fits.is_none() {
-            fits = Some(plan);
+    // A block is better than a cluster, and in a cluster fewer blocks are.
+    for (sizes, comfort) in [(&one, true), (&one, false), (&several, false)] {
+        for &(warps, cluster) in sizes {
+            let plan = Assignment::new(program, warps, cluster);
+            let (needed, limit) = (pressure::registers(&plan), pressure::limit(warps - cluster));
+            if needed <= if comfort { pressure::comfortable(warps - cluster) } else { limit } {
+                return Ok(plan);
+            }
+            least = least.min((needed, limit));
         }
     }
-    fits.ok_or(Error::TileTooLarge {
+    Err(Error::TileTooLarge {
         program: program.name.clone(),
         resource: "registers a thread",
         needed: least.0,
         limit: least.1,
     })
+}
+
+fn has_loop(program: &Program) -> bool {
+    let mut found = false;
+    program.walk(&mut |op| found |= op.kind == OpKind::For);
+    found
 }
 
 struct Module {
@@ -171,16 +185,16 @@ fn module_text(plan: &Assignment, target: Target) -> Result<Module> {
     }
     let params: Vec<String> = program.params.iter().enumerate().map(|(i, p)| param(program, i, p)).collect();
     let text = format!(
-        "{globals}{}\ndefine ptx_kernel void @{}({}) #0 {{\nentry:\n  \
-         %tid = call range(i32 0, {}) i32 @llvm.nvvm.read.ptx.sreg.tid.x()\n{}}}\n\
-         attributes #0 = {{ nounwind \"nvvm.reqntid\"=\"{},1,1\" }}\n\
+        "{globals}{}\ndefine ptx_kernel void @{}({}) #0 {{\nentry:\n{}{}}}\n\
+         attributes #0 = {{ nounwind \"nvvm.reqntid\"=\"{},1,1\"{} }}\n\
          !0 = distinct !{{!0, !1}}\n!1 = !{{!\"llvm.loop.unroll.disable\"}}\n",
         lowered.outside,
         kernel_name(program),
         params.join(", "),
-        32u32 << plan.warps,
+        cluster::thread_number(plan),
         lowered.body,
-        32u32 << plan.warps,
+        1u32 << plan.block_bits(),
+        cluster::attribute(plan),
     );
     Ok(Module { text, dynamic_shared: if dynamic { lowered.shared.convert } else { 0 } })
 }

@@ -6,7 +6,19 @@ use super::ir::{Val, literal, memory_ty, ty};
 use super::lower::{Lower, gather_bits};
 use super::scalar;
 use crate::error::Result;
-use crate::layout::Layout;
+use crate::layout::{LANE_BITS, Layout};
+
+/// Shared memory for the parts of a reduction's results.
+pub(crate) struct Slots {
+    base: u64,
+    /// Parts of each result.
+    parts: u64,
+    /// The number of the first part of this thread's results.
+    row: Val,
+    /// The number of this thread's part.
+    mine: Val,
+    elem: Elem,
+}
 
 impl<'a> Lower<'a> {
     pub(crate) fn reduce(&mut self, op: &'a Op, combine: ReduceFn, axis: usize) -> Result<()> {
@@ -29,6 +41,7 @@ impl<'a> Lower<'a> {
         let mut regs = self.reduce_registers(combine, wide, &layout, axis, &result, &regs)?;
         self.reduce_lanes(combine, wide, &layout, axis, &mut regs)?;
         self.reduce_warps(combine, wide, &layout, axis, &result, &mut regs)?;
+        self.reduce_blocks(combine, wide, &layout, axis, &result, &mut regs)?;
         for value in &mut regs {
             *value = scalar::cast(&mut self.ir, wide, elem, value);
         }
@@ -139,43 +152,70 @@ impl<'a> Lower<'a> {
         result: &Layout,
         regs: &mut [Val],
     ) -> Result<()> {
-        let along = layout.axis_mask(axis);
-        let bits: Vec<usize> =
-            (0..layout.warps().len()).filter(|&w| layout.warps()[w] & along != 0).collect();
+        let (along, threads, local) = (layout.axis_mask(axis), layout.threads(), self.plan.block_bits());
+        let bits: Vec<usize> = (LANE_BITS..local).filter(|&t| threads[t] & along != 0).collect();
         if bits.is_empty() {
             return Ok(());
         }
+        let slots = self.slots(elem, result, &bits);
+        // Lanes that differ only along the axis hold the same values, as do warps that hold one part twice.
+        let block = result.replicated_threads() & ((1 << local) - 1);
+        let writes = self.threads_zero(block & !bits.iter().fold(0, |m, b| m | 1 << b));
+        for (r, value) in regs.iter().enumerate() {
+            let address = self.slot_of_part(&slots, result.reg_offset(r));
+            let value = self.pack_memory(elem, value);
+            self.shared_store(&address, elem, &value, &writes);
+        }
+        self.block_barrier();
+        if self.plan.cluster == 0 {
+            self.hazards.clear();
+        }
+        self.combine_parts(combine, elem, &slots, result, regs)
+    }
+
+    /// Shared memory for the parts of a result that the threads hold whose numbers differ in the given bits.
+    pub(crate) fn slots(&mut self, elem: Elem, result: &Layout, bits: &[usize]) -> Slots {
         let parts = 1u64 << bits.len();
         let count = 1u64 << result.shape().iter().sum::<u32>();
         let (base, wait) = self.shared.for_reduce(parts * count * u64::from(elem.bytes()));
         if wait {
             self.barrier();
         }
-        let part = self.warp_part(&bits);
+        let part = self.part(bits);
         let element = self.thread_part(result);
         let row = self.ir.def(format_args!("mul i32 {element}, {parts}"));
         let mine = self.ir.def(format_args!("add i32 {row}, {part}"));
-        // Lanes that differ only along the axis hold the same values, as do warps that hold one part twice.
-        let copies = result.replicated_threads() & !bits.iter().fold(0, |m, b| m | 1 << (b + 5));
-        let writes = self.threads_zero(copies);
-        let e = memory_ty(elem);
-        let at = |lower: &mut Self, index: &Val, offset: u64| {
-            let start = format!("getelementptr (i8, ptr addrspace(3) @tilefuse_reduce, i64 {base})");
-            let wide = lower.ir.def(format_args!("zext i32 {index} to i64"));
-            let slot = lower.ir.def(format_args!("getelementptr {e}, ptr addrspace(3) {start}, i64 {wide}"));
-            lower.ir.def(format_args!("getelementptr {e}, ptr addrspace(3) {slot}, i64 {offset}"))
-        };
-        for (r, value) in regs.iter().enumerate() {
-            let address = at(self, &mine, u64::from(result.reg_offset(r)) * parts);
-            let value = self.pack_memory(elem, value);
-            self.shared_store(&address, elem, &value, &writes);
-        }
-        self.barrier();
+        Slots { base, parts, row, mine, elem }
+    }
+
+    /// The address of this thread's part of the element at an offset.
+    pub(crate) fn slot_of_part(&mut self, slots: &Slots, offset: u32) -> Val {
+        self.slot_at(slots, &slots.mine, u64::from(offset) * slots.parts)
+    }
+
+    fn slot_at(&mut self, slots: &Slots, index: &Val, offset: u64) -> Val {
+        let e = memory_ty(slots.elem);
+        let start = format!("getelementptr (i8, ptr addrspace(3) @tilefuse_reduce, i64 {})", slots.base);
+        let wide = self.ir.def(format_args!("zext i32 {index} to i64"));
+        let slot = self.ir.def(format_args!("getelementptr {e}, ptr addrspace(3) {start}, i64 {wide}"));
+        self.ir.def(format_args!("getelementptr {e}, ptr addrspace(3) {slot}, i64 {offset}"))
+    }
+
+    /// Combines all parts of each of this thread's results.
+    pub(crate) fn combine_parts(
+        &mut self,
+        combine: ReduceFn,
+        elem: Elem,
+        slots: &Slots,
+        result: &Layout,
+        regs: &mut [Val],
+    ) -> Result<()> {
+        let (e, bytes) = (memory_ty(elem), elem.bytes());
         for (r, value) in regs.iter_mut().enumerate() {
             let mut values = Vec::new();
-            for p in 0..parts {
-                let address = at(self, &row, u64::from(result.reg_offset(r)) * parts + p);
-                let bytes = elem.bytes();
+            for p in 0..slots.parts {
+                let offset = u64::from(result.reg_offset(r)) * slots.parts + p;
+                let address = self.slot_at(slots, &slots.row, offset);
                 let loaded = self.ir.def(format_args!("load {e}, ptr addrspace(3) {address}, align {bytes}"));
                 values.push(self.unpack_memory(elem, loaded));
             }
@@ -184,12 +224,12 @@ impl<'a> Lower<'a> {
         Ok(())
     }
 
-    /// The number that the given bits of the warp's number form.
-    fn warp_part(&mut self, bits: &[usize]) -> Val {
+    /// The number that the given bits of the thread's number form.
+    fn part(&mut self, bits: &[usize]) -> Val {
         let mut sum: Val = "0".into();
         for (to, &bit) in bits.iter().enumerate() {
-            let masked = self.ir.def(format_args!("and i32 %tid, {}", 1u32 << (bit + 5)));
-            let moved = self.ir.def(format_args!("lshr i32 {masked}, {}", bit + 5 - to));
+            let masked = self.ir.def(format_args!("and i32 %tid, {}", 1u32 << bit));
+            let moved = self.ir.def(format_args!("lshr i32 {masked}, {}", bit - to));
             sum = self.ir.def(format_args!("or i32 {sum}, {moved}"));
         }
         sum
@@ -197,7 +237,21 @@ impl<'a> Lower<'a> {
 
     /// Writes one element of shared memory where `predicate` holds.
     pub(crate) fn shared_store(&mut self, address: &Val, elem: Elem, value: &Val, predicate: &Val) {
-        let e = memory_ty(elem);
+        let (suffix, constraint, t, operand) = self.shared_word(memory_ty(elem), elem, value);
+        self.ir.raw(format_args!(
+            "call void asm sideeffect \"@$2 st.shared.{suffix} [$0], $1;\", \"l,{constraint},b,~{{memory}}\"\
+             (ptr addrspace(3) {address}, {t} {operand}, i1 {predicate}) nounwind"
+        ));
+    }
+
+    /// How an element is moved to shared memory: suffix of the instruction, constraint and type of the operand, and
+    /// the operand.
+    pub(crate) fn shared_word(
+        &mut self,
+        e: &str,
+        elem: Elem,
+        value: &Val,
+    ) -> (&'static str, char, &'static str, Val) {
         let (suffix, constraint, operand) = match elem.bytes() {
             1 => ("b8", 'r', self.ir.def(format_args!("zext i8 {value} to i32"))),
             2 if elem.is_float() => ("b16", 'h', self.ir.def(format_args!("bitcast {e} {value} to i16"))),
@@ -212,9 +266,6 @@ impl<'a> Lower<'a> {
             'l' => "i64",
             _ => "i32",
         };
-        self.ir.raw(format_args!(
-            "call void asm sideeffect \"@$2 st.shared.{suffix} [$0], $1;\", \"l,{constraint},b,~{{memory}}\"\
-             (ptr addrspace(3) {address}, {t} {operand}, i1 {predicate}) nounwind"
-        ));
+        (suffix, constraint, t, operand)
     }
 }

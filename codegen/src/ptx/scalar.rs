@@ -226,6 +226,19 @@ pub(crate) fn cast(ir: &mut Ir, from: Elem, to: Elem, a: &Val) -> Val {
 
 fn float_to_float(ir: &mut Ir, from: Elem, to: Elem, a: &Val) -> Val {
     let (f, t) = (ty(from), ty(to));
+    if (from, to) == (Elem::Bf16, Elem::F32) {
+        // The bits of the wide one, the low half zero.
+        let bits = match ir.half_of(a) {
+            Some((word, true)) => ir.def(format_args!("and i32 {word}, -65536")),
+            Some((word, false)) => ir.def(format_args!("shl i32 {word}, 16")),
+            None => {
+                let bits = ir.def(format_args!("bitcast bfloat {a} to i16"));
+                let wide = ir.def(format_args!("zext i16 {bits} to i32"));
+                ir.def(format_args!("shl i32 {wide}, 16"))
+            }
+        };
+        return ir.def(format_args!("bitcast i32 {bits} to float"));
+    }
     if from.bits() == 16 && to.bits() == 16 {
         let wide = ir.def(format_args!("fpext {f} {a} to float"));
         return ir.def(format_args!("fptrunc float {wide} to {t}"));

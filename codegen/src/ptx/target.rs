@@ -95,6 +95,11 @@ impl Target {
         }
     }
 
+    /// Whether blocks can form clusters.
+    pub const fn has_clusters(self) -> bool {
+        matches!(self, Target::Sm90a | Target::Sm100a)
+    }
+
     /// The shared memory that a block may have, in bytes.
     pub const fn max_shared(self) -> u64 {
         match self {

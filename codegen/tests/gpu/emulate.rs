@@ -11,15 +11,23 @@ use std::sync::{Barrier, Once};
 
 use inkwell::OptimizationLevel;
 use inkwell::context::Context;
+use inkwell::execution_engine::ExecutionEngine;
 use inkwell::memory_buffer::MemoryBuffer;
 use inkwell::targets::{CodeModel, InitializationConfig, RelocMode, Target as LlvmTarget, TargetMachine};
 use tilefuse_block::{Kind, Program};
 
-/// The threads of a block.
+/// The threads of a cluster of blocks.
 struct Block {
+    /// Of the cluster.
     all: Barrier,
+    /// Of each block.
+    blocks: Vec<Barrier>,
     warps: Vec<Warp>,
     instance: [u32; 3],
+    /// Threads of one block.
+    threads: u32,
+    /// Where each block's shared memory for reductions is.
+    shared: Vec<u64>,
 }
 
 struct Warp {
@@ -38,7 +46,17 @@ fn block() -> &'static Block {
 }
 
 extern "C" fn thread_index() -> u32 {
-    THREAD.get()
+    THREAD.get() % block().threads
+}
+
+extern "C" fn rank() -> u32 {
+    THREAD.get() / block().threads
+}
+
+/// The address in another block's shared memory that corresponds to one in this block's.
+extern "C" fn remote(address: u64, other: u32) -> u64 {
+    let shared = &block().shared;
+    address - shared[rank() as usize] + shared[other as usize]
 }
 
 extern "C" fn block_x() -> u32 {
@@ -54,6 +72,12 @@ extern "C" fn block_z() -> u32 {
 }
 
 extern "C" fn barrier(_: u32) {
+    block().blocks[rank() as usize].wait();
+}
+
+extern "C" fn cluster_arrive() {}
+
+extern "C" fn cluster_wait() {
     block().all.wait();
 }
 
@@ -68,13 +92,18 @@ extern "C" fn shuffle(_: u32, value: u32, lanes: u32, _: u32) -> u32 {
 }
 
 /// The functions of this program that the code calls.
-fn functions() -> [(&'static str, usize); 6] {
+fn functions() -> [(&'static str, usize); 11] {
     [
         ("emulated_tid", thread_index as *const () as usize),
         ("emulated_x", block_x as *const () as usize),
         ("emulated_y", block_y as *const () as usize),
         ("emulated_z", block_z as *const () as usize),
         ("emulated_barrier", barrier as *const () as usize),
+        ("emulated_rank", rank as *const () as usize),
+        ("emulated_remote", remote as *const () as usize),
+        ("emulated_cluster_arrive", cluster_arrive as *const () as usize),
+        ("emulated_cluster_begin", cluster_arrive as *const () as usize),
+        ("emulated_cluster_wait", cluster_wait as *const () as usize),
         ("emulated_shuffle", shuffle as *const () as usize),
     ]
 }
@@ -95,17 +124,42 @@ const BF16: &str = "define bfloat @__truncsfbf2(float %x) {
 }
 ";
 
+type Entry = extern "C" fn(*const u64);
+
 /// Runs a kernel, given as the LLVM IR of one thread, with arguments as a launch has them.
 pub(crate) fn run(
     program: &Program,
     ir: &str,
-    threads: u32,
+    [threads, cluster]: [u32; 2],
     grid: [u32; 3],
     args: &[u64],
 ) -> Result<(), String> {
     static START: Once = Once::new();
     START.call_once(|| LlvmTarget::initialize_x86(&InitializationConfig::default()));
-    let context = Context::create();
+    let contexts: Vec<Context> = (0..cluster).map(|_| Context::create()).collect();
+    let engines = contexts.iter().map(|c| compile(program, ir, c)).collect::<Result<Vec<_>, _>>()?;
+    let address = |name: &str| -> Result<Vec<usize>, String> {
+        engines.iter().map(|e| e.get_function_address(name).map_err(|e| e.to_string())).collect()
+    };
+    // SAFETY: the wrappers have these signatures.
+    let entries: Vec<Entry> =
+        address("emulated_entry")?.into_iter().map(|a| unsafe { std::mem::transmute(a) }).collect();
+    let shared = address("emulated_shared")?.into_iter().map(|a| {
+        // SAFETY: as above.
+        let shared: extern "C" fn() -> u64 = unsafe { std::mem::transmute(a) };
+        shared()
+    });
+    let shared: Vec<u64> = shared.collect();
+    for instance in
+        (0..grid[2]).flat_map(|z| (0..grid[1]).flat_map(move |y| (0..grid[0]).map(move |x| [x, y, z])))
+    {
+        run_block(&entries, &shared, threads, instance, args);
+    }
+    Ok(())
+}
+
+/// The code of one block: each has shared memory of its own.
+fn compile<'c>(program: &Program, ir: &str, context: &'c Context) -> Result<ExecutionEngine<'c>, String> {
     let text = rewrite(program, ir);
     let buffer = MemoryBuffer::create_from_memory_range_copy(text.as_bytes(), "emulated");
     let module = context.create_module_from_ir(buffer).map_err(|e| format!("{e}\n{text}"))?;
@@ -139,27 +193,24 @@ pub(crate) fn run(
             engine.add_global_mapping(&function, address);
         }
     }
-    let entry = engine.get_function_address("emulated_entry").map_err(|e| e.to_string())?;
-    // SAFETY: the wrapper has this signature.
-    let entry: extern "C" fn(*const u64) = unsafe { std::mem::transmute(entry) };
-    for instance in
-        (0..grid[2]).flat_map(|z| (0..grid[1]).flat_map(move |y| (0..grid[0]).map(move |x| [x, y, z])))
-    {
-        run_block(entry, threads, instance, args);
-    }
-    Ok(())
+    Ok(engine)
 }
 
-fn run_block(entry: extern "C" fn(*const u64), threads: u32, instance: [u32; 3], args: &[u64]) {
+fn run_block(entries: &[Entry], shared: &[u64], threads: u32, instance: [u32; 3], args: &[u64]) {
     let warp = || Warp { together: Barrier::new(32), values: [const { AtomicU32::new(0) }; 32] };
+    let all = threads * entries.len() as u32;
     let block = Block {
-        all: Barrier::new(threads as usize),
-        warps: (0..threads / 32).map(|_| warp()).collect(),
+        all: Barrier::new(all as usize),
+        blocks: entries.iter().map(|_| Barrier::new(threads as usize)).collect(),
+        warps: (0..all / 32).map(|_| warp()).collect(),
         instance,
+        threads,
+        shared: shared.to_vec(),
     };
     let block = &block;
     std::thread::scope(|scope| {
-        for thread in 0..threads {
+        for thread in 0..all {
+            let entry = entries[(thread / threads) as usize];
             let run = move || {
                 THREAD.set(thread);
                 BLOCK.set(block);
@@ -184,6 +235,11 @@ fn rewrite(program: &Program, ir: &str) -> String {
             .replace("@llvm.minimumnum.", "@emulated_minimum_")
             .replace("@llvm.nvvm.read.ptx.sreg.tid.x", "@emulated_tid")
             .replace("@llvm.nvvm.read.ptx.sreg.ctaid.", "@emulated_")
+            .replace("@llvm.nvvm.read.ptx.sreg.clusterid.", "@emulated_")
+            .replace("@llvm.nvvm.read.ptx.sreg.cluster.ctarank", "@emulated_rank")
+            .replace("@llvm.nvvm.barrier.cluster.arrive.relaxed.aligned", "@emulated_cluster_begin")
+            .replace("@llvm.nvvm.barrier.cluster.arrive.aligned", "@emulated_cluster_arrive")
+            .replace("@llvm.nvvm.barrier.cluster.wait.aligned", "@emulated_cluster_wait")
             .replace("@llvm.nvvm.barrier.cta.sync.aligned.all", "@emulated_barrier")
             .replace("@llvm.nvvm.shfl.sync.bfly.i32", "@emulated_shuffle")
             .replace("define ptx_kernel void", "define void")
@@ -212,6 +268,12 @@ fn rewrite(program: &Program, ir: &str) -> String {
     }
     helpers.iter().for_each(|helper| out.push_str(helper));
     out.push_str(&wrapper(program, ir));
+    let shared = if out.contains("@tilefuse_reduce =") { "@tilefuse_reduce" } else { "null" };
+    let _ = writeln!(
+        out,
+        "declare i64 @emulated_remote(i64, i32)\ndefine i64 @emulated_shared() {{\n  \
+         ret i64 ptrtoint (ptr addrspace(3) {shared} to i64)\n}}"
+    );
     out
 }
 
@@ -235,6 +297,9 @@ define internal {ty} @emulated_{name}_{suffix}({ty} %a, {ty} %b) {{
 /// The function that stands for an access in inline assembly.
 fn access(rest: &str) -> (String, String) {
     let text = rest.split('"').nth(1).unwrap_or_default();
+    if text.contains("mapa") {
+        return remote_access(text);
+    }
     let instruction = text.split(' ').nth(1).unwrap_or_default();
     let parts: Vec<&str> = instruction.split('.').collect();
     let space = if parts[1] == "global" { 1 } else { 3 };
@@ -294,6 +359,23 @@ fn access(rest: &str) -> (String, String) {
         aligned(&pointer, align),
         gather("l"),
         gather("w")
+    );
+    (name, function)
+}
+
+/// The function that stands for a store to another block's shared memory.
+fn remote_access(text: &str) -> (String, String) {
+    let block = text.split("at, at, ").nth(1).and_then(|t| t.split(';').next()).unwrap_or_default();
+    let bits =
+        text.split("st.shared::cluster.b").nth(1).and_then(|t| t.split(' ').next()).unwrap_or_default();
+    let word = format!("i{}", if bits == "8" { "32" } else { bits });
+    let name = format!("emulated_remote_b{bits}_{block}");
+    let narrow = if bits == "8" { "%n = trunc i32 %w to i8" } else { "" };
+    let stored = if bits == "8" { "i8 %n".to_owned() } else { format!("{word} %w") };
+    let function = format!(
+        "define internal void @{name}(ptr addrspace(3) %p, {word} %w, i1 %m) {{\n  br i1 %m, label %go, label %end\ngo:\n  \
+         %a = ptrtoint ptr addrspace(3) %p to i64\n  %t = call i64 @emulated_remote(i64 %a, i32 {block})\n  \
+         %q = inttoptr i64 %t to ptr\n  {narrow}\n  store {stored}, ptr %q\n  br label %end\nend:\n  ret void\n}}\n"
     );
     (name, function)
 }

@@ -100,7 +100,7 @@ fn on_emulated_threads(case: &Case) -> Result<Vec<Option<Vec<u8>>>, String> {
             }
         }
     }
-    crate::emulate::run(&case.program, &ir, ptx.threads, case.grid, &words)?;
+    crate::emulate::run(&case.program, &ir, [ptx.threads, ptx.cluster], case.grid, &words)?;
     let bytes = |b: Vec<u128>| b.into_iter().flat_map(u128::to_le_bytes).collect();
     Ok(std::hint::black_box(buffers).into_iter().map(|b| b.map(bytes)).collect())
 }

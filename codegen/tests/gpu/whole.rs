@@ -17,9 +17,15 @@ pub(crate) fn cases() -> Vec<Case> {
             out.push(flat(program, elem, n as usize, block, 2));
             out.push(flat(kernels::copy(elem, n, block, warps).unwrap(), elem, n as usize, block, 1));
         }
-        for (rows, cols, tile, warps) in
-            [(6, 1024, 1, 4), (8, 768, 4, 4), (5, 100, 1, 1), (4, 4096, 2, 8), (16, 33, 8, 2), (3, 1, 1, 4)]
-        {
+        for (rows, cols, tile, warps) in [
+            (6, 1024, 1, 4),
+            (8, 768, 4, 4),
+            (5, 100, 1, 1),
+            (4, 4096, 2, 8),
+            (16, 33, 8, 2),
+            (3, 1, 1, 4),
+            (2, 36_000, 1, 16),
+        ] {
             let name = |program: &Program| {
                 format!("{} {elem} {rows}x{cols} tile {tile} warps {warps}", program.name)
             };

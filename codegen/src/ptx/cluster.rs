@@ -1,0 +1,110 @@
+//! Clusters: several blocks that hold one instance's tiles together.
+//!
+//! A thread's number counts through the blocks of its cluster, so that layouts see one large block. Blocks meet where
+//! a reduction crosses them: each writes its part of every result into the shared memory of all.
+
+use tilefuse_block::{Elem, ReduceFn};
+
+use super::assign::Assignment;
+use super::ir::{Val, memory_ty};
+use super::lower::Lower;
+use crate::error::Result;
+use crate::layout::Layout;
+
+/// Blocks of a cluster as a power of two; eight are what every device takes.
+pub(super) const SIZES: std::ops::RangeInclusive<u32> = 1..=3;
+
+/// Warps of each block of a cluster, as a power of two.
+pub(super) const BLOCK_WARPS: u32 = 4;
+
+/// Instructions that define `%tid`, the thread's number in its cluster.
+pub(super) fn thread_number(plan: &Assignment) -> String {
+    let threads = 1u32 << plan.block_bits();
+    let read = format!("call range(i32 0, {threads}) i32 @llvm.nvvm.read.ptx.sreg.tid.x()");
+    if plan.cluster == 0 {
+        return format!("  %tid = {read}\n");
+    }
+    format!(
+        "  %tid_in_block = {read}\n  \
+         %rank = call range(i32 0, {}) i32 @llvm.nvvm.read.ptx.sreg.cluster.ctarank()\n  \
+         %rank_bits = shl nuw nsw i32 %rank, {}\n  %tid = or disjoint i32 %tid_in_block, %rank_bits\n  \
+         call void @llvm.nvvm.barrier.cluster.arrive.relaxed.aligned()\n",
+        1u32 << plan.cluster,
+        plan.block_bits(),
+    )
+}
+
+/// The function's attribute that makes clusters.
+pub(super) fn attribute(plan: &Assignment) -> String {
+    match plan.cluster {
+        0 => String::new(),
+        bits => format!(" \"nvvm.cluster_dim\"=\"{},1,1\"", 1u32 << bits),
+    }
+}
+
+impl Lower<'_> {
+    /// Declares what [`thread_number`] calls.
+    pub(super) fn declare_thread_number(&mut self) {
+        self.ir.declare("i32 @llvm.nvvm.read.ptx.sreg.tid.x()");
+        if self.plan.cluster > 0 {
+            self.ir.declare("i32 @llvm.nvvm.read.ptx.sreg.cluster.ctarank()");
+            self.ir.declare("void @llvm.nvvm.barrier.cluster.arrive.relaxed.aligned() convergent nounwind");
+        }
+    }
+
+    /// Waits for all threads of the cluster, and makes their writes visible to each other.
+    pub(super) fn cluster_barrier(&mut self) {
+        self.cluster_started();
+        self.ir.declare("void @llvm.nvvm.barrier.cluster.arrive.aligned() convergent nounwind");
+        self.ir.raw("call void @llvm.nvvm.barrier.cluster.arrive.aligned()");
+        self.ir.raw("call void @llvm.nvvm.barrier.cluster.wait.aligned()");
+    }
+
+    /// Waits until every block of the cluster runs, once: the shared memory of one that does not is not there.
+    fn cluster_started(&mut self) {
+        self.ir.declare("void @llvm.nvvm.barrier.cluster.wait.aligned() convergent nounwind");
+        if !std::mem::replace(&mut self.started, true) {
+            self.ir.raw("call void @llvm.nvvm.barrier.cluster.wait.aligned()");
+        }
+    }
+
+    /// Combines the parts of the blocks: each writes what it has of each result to all; then every thread combines
+    /// the parts of its own, in order.
+    pub(super) fn reduce_blocks(
+        &mut self,
+        combine: ReduceFn,
+        elem: Elem,
+        layout: &Layout,
+        axis: usize,
+        result: &Layout,
+        regs: &mut [Val],
+    ) -> Result<()> {
+        let (along, threads, local) = (layout.axis_mask(axis), layout.threads(), self.plan.block_bits());
+        let bits: Vec<usize> = (local..threads.len()).filter(|&t| threads[t] & along != 0).collect();
+        if bits.is_empty() {
+            return Ok(());
+        }
+        let slots = self.slots(elem, result, &bits);
+        self.cluster_started();
+        let writes = self.threads_zero(result.replicated_threads() & ((1 << local) - 1));
+        for (r, value) in regs.iter().enumerate() {
+            let address = self.slot_of_part(&slots, result.reg_offset(r));
+            let value = self.pack_memory(elem, value);
+            for block in 0..1u32 << self.plan.cluster {
+                self.remote_store(&address, elem, &value, &writes, block);
+            }
+        }
+        self.cluster_barrier();
+        self.combine_parts(combine, elem, &slots, result, regs)
+    }
+
+    /// Writes one element of a block's shared memory, given by its address in this block, where `predicate` holds.
+    fn remote_store(&mut self, address: &Val, elem: Elem, value: &Val, predicate: &Val, block: u32) {
+        let (suffix, constraint, word, operand) = self.shared_word(memory_ty(elem), elem, value);
+        self.ir.raw(format_args!(
+            "call void asm sideeffect \"{{ .reg .b32 at; cvt.u32.u64 at, $0; mapa.shared::cluster.u32 at, at, {block}; \
+             @$2 st.shared::cluster.{suffix} [at], $1; }}\", \"l,{constraint},b,~{{memory}}\"\
+             (ptr addrspace(3) {address}, {word} {operand}, i1 {predicate}) nounwind"
+        ));
+    }
+}
