@@ -227,7 +227,9 @@ pub(crate) fn profile(target: Target) -> Result<Profile, Error> {
         Target::Host => Ok(Profile::host(tch::get_num_threads().max(1) as u32)),
         Target::Cuda(ordinal) => {
             let device = tilefuse_codegen::cuda::Device::get(ordinal as usize)?;
-            Ok(Profile::gpu(device.properties().multiprocessors, device_bandwidth(device.properties())))
+            let properties = device.properties();
+            let profile = Profile::gpu(properties.multiprocessors, device_bandwidth(properties));
+            Ok(if device.target()?.has_clusters() { profile.with_clusters() } else { profile })
         }
     }
 }
@@ -348,7 +350,7 @@ pub(crate) fn gpu_programs(
         return Err(Error::RunsEager(refusal.to_string()));
     }
     let (graph, _) = primitive(&convert(&trace)?)?;
-    let mut profile = Profile::gpu(132, 4200.0);
+    let mut profile = Profile::gpu(132, 4200.0).with_clusters();
     loop {
         let programs = tilefuse_fusion::plan::plan(&graph, &profile)?.programs;
         let too_large = |p| matches!(fits(p), Err(tilefuse_codegen::Error::TileTooLarge { .. }));

@@ -39,7 +39,7 @@ impl Profile {
     pub fn gpu(processors: u32, bandwidth: f64) -> Profile {
         let n = f64::from(processors.max(1));
         Profile {
-            machine: Machine::Gpu { processors: processors.max(1), shrink: 0 },
+            machine: Machine::Gpu { processors: processors.max(1), shrink: 0, clusters: false },
             bandwidth,
             ops_per_ns: 128.0 * 1.6 * n,
             launch_us: 3.0,
@@ -58,6 +58,14 @@ impl Profile {
     /// What reading from the cache costs beside reading from memory.
     fn reread_cost(&self) -> f64 {
         if self.machine.is_gpu() { 0.4 } else { 0.25 }
+    }
+
+    /// The same machine with blocks that form clusters, if it is a GPU.
+    pub fn with_clusters(mut self) -> Profile {
+        if let Machine::Gpu { clusters, .. } = &mut self.machine {
+            *clusters = true;
+        }
+        self
     }
 
     /// The same machine with smaller tiles, or `None` where they cannot be smaller.

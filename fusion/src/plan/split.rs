@@ -36,13 +36,14 @@ fn split(graph: &mut Graph, id: NodeId, combine: ReduceFn, dims: &[u8], profile:
     let ty = graph.ty(operand).clone();
     let reduced: i64 = dims.iter().map(|&d| ty.shape[usize::from(d)]).product();
     let rows = ty.numel() / reduced.max(1);
-    let wanted = profile.workers as i64 * 4;
     // Where neighbours in memory are kept apart, one instance takes many rows side by side.
     let inner_is_kept = ty.rank() > 0 && !dims.contains(&(ty.rank() as u8 - 1));
-    let (beside, least) = match (inner_is_kept, profile.machine.is_gpu()) {
-        (false, _) => (1, LEAST_PART),
-        (true, true) => (64, 64),
-        (true, false) => (256, (16384 / rows.clamp(1, 256)).max(64)),
+    let workers = profile.workers as i64;
+    let (beside, least, wanted) = match (inner_is_kept, profile.machine.is_gpu()) {
+        (false, _) => (1, LEAST_PART, workers * 4),
+        // One round of instances: each ends with parts to exchange and to store.
+        (true, true) => (1024, 64, workers),
+        (true, false) => (256, (16384 / rows.clamp(1, 256)).max(64), workers * 4),
     };
     let instances = (rows / beside).max(1);
     // On a GPU a row has many threads: a row for each processor keeps it busy, and stays in one kernel with its norm.

@@ -7,12 +7,13 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::SmallVec;
 use tilefuse_block::{Builder, CacheHint, Elem, Literal, Program, ReduceFn, ScalarFn, Shape, Value};
 
+use super::lead::Start;
 use super::tiling::Tiling;
 use super::{Machine, ScheduleError};
-use crate::index::{Atom, Expr, Var};
+use crate::index::{Expr, Var};
 use crate::kernel::{Dynamic, KExpr, KNode, Kernel};
 
-type Result<T> = std::result::Result<T, ScheduleError>;
+pub(super) type Result<T> = std::result::Result<T, ScheduleError>;
 
 /// Most steps that one accumulator takes on a processor.
 const CHAIN: i64 = 64;
@@ -49,43 +50,50 @@ pub(super) fn emit(
         status,
         checked: FxHashSet::default(),
         bases: vec![None; kernel.reduced.len()],
+        start: None,
         outer: Memo::default(),
         inner: Memo::default(),
         in_loop: false,
+        whole: false,
     };
     emitter.run()?;
     Ok(emitter.b.finish())
 }
 
 #[derive(Default)]
-struct Memo {
+pub(super) struct Memo {
     values: FxHashMap<KExpr, Value>,
-    indices: FxHashMap<(Expr, Elem), Value>,
+    pub(super) indices: FxHashMap<(Expr, Elem), Value>,
     masks: FxHashMap<usize, Value>,
 }
 
-struct Emitter<'a> {
-    kernel: &'a Kernel,
-    tiling: &'a Tiling,
-    machine: Machine,
-    b: Builder,
+pub(super) struct Emitter<'a> {
+    pub(super) kernel: &'a Kernel,
+    pub(super) tiling: &'a Tiling,
+    pub(super) machine: Machine,
+    pub(super) b: Builder,
     pointers: Vec<Value>,
     /// Where 1 is written when an index is out of range.
     status: Option<Value>,
     /// What was checked: where an index is inside, and the mask of the read.
     checked: FxHashSet<(Value, Option<Value>)>,
     /// First index of each variable in this instance or iteration, an `i32` scalar; `None` is 0.
-    bases: Vec<Option<Value>>,
+    pub(super) bases: Vec<Option<Value>>,
+    /// Where this instance's row begins, if the tiling has a lead.
+    pub(super) start: Option<Start>,
     /// What is valid in the whole program.
-    outer: Memo,
+    pub(super) outer: Memo,
     /// What is valid in the loop body at hand.
-    inner: Memo,
-    in_loop: bool,
+    pub(super) inner: Memo,
+    pub(super) in_loop: bool,
+    /// Whether the reduced axis is inside its variable in the loop body at hand.
+    pub(super) whole: bool,
 }
 
 impl Emitter<'_> {
     fn run(&mut self) -> Result<()> {
         self.place_instance()?;
+        self.place_row()?;
         if self.tiling.looped { self.looped() } else { self.straight() }
     }
 
@@ -218,6 +226,11 @@ impl Emitter<'_> {
         let Some((&var, rest)) = loops.split_first() else {
             return self.body(reduces, stores, carried);
         };
+        if rest.is_empty()
+            && let Some(axis) = self.tiling.axis_of(var).filter(|_| self.machine.is_gpu())
+        {
+            return self.walk(var, axis, reduces, stores, carried);
+        }
         let extent = self.kernel.indices.extents()[var.0 as usize];
         let step = self.tiling.axis_of(var).map_or(1, |a| i64::from(self.tiling.axes[a].extent));
         let [lo, hi, by] = [0, extent, step].map(|n| self.b.constant(Literal::int(Elem::I32, n), &[]));
@@ -241,7 +254,7 @@ impl Emitter<'_> {
     }
 
     /// One iteration of the loop over a variable.
-    fn step(
+    pub(super) fn step(
         &mut self,
         var: Var,
         index: Value,
@@ -296,7 +309,7 @@ impl Emitter<'_> {
     }
 
     /// A counted loop whose body gets its index.
-    fn counted(
+    pub(super) fn counted(
         &mut self,
         bounds: (Value, Value, Value),
         carried: &[Value],
@@ -451,7 +464,9 @@ impl Emitter<'_> {
     fn axis_mask(&mut self, axis: usize) -> Result<Option<Value>> {
         let a = self.tiling.axes[axis];
         let extent = self.kernel.indices.extents()[a.var.0 as usize];
-        if extent % i64::from(a.extent) == 0 {
+        let lead = self.tiling.lead.is_some_and(|l| l.var == a.var);
+        let fits = !lead && extent % i64::from(a.extent) == 0;
+        if fits || (self.whole && self.kernel.reduced[a.var.0 as usize]) {
             return Ok(None);
         }
         let inner = self.in_loop && self.kernel.reduced[a.var.0 as usize];
@@ -459,8 +474,11 @@ impl Emitter<'_> {
         if let Some(&known) = memo.masks.get(&axis) {
             return Ok(Some(known));
         }
-        let index = self.var_value(a.var)?;
-        let bound = self.b.constant(Literal::int(Elem::I32, extent), &[]);
+        let mut index = self.var_value(a.var)?;
+        // What lies before the first element is far beyond the last one as an unsigned number.
+        let elem = if lead { Elem::U32 } else { Elem::I32 };
+        index = self.b.cast(index, elem)?;
+        let bound = self.b.constant(Literal::int(elem, extent), &[]);
         let mask = self.map(ScalarFn::Lt, &[index, bound])?;
         if inner {
             self.inner.masks.insert(axis, mask);
@@ -473,7 +491,7 @@ impl Emitter<'_> {
     /// A variable's index as a value, `i32`.
     fn var_value(&mut self, var: Var) -> Result<Value> {
         let range = self.range_of(var)?;
-        match (self.bases[var.0 as usize], range) {
+        match (self.first(var)?, range) {
             (Some(base), Some(range)) => self.map(ScalarFn::Add, &[base, range]),
             (Some(one), None) | (None, Some(one)) => Ok(one),
             (None, None) => Ok(self.b.constant(Literal::int(Elem::I32, 0), &[])),
@@ -481,7 +499,7 @@ impl Emitter<'_> {
     }
 
     /// `0..extent` along the variable's axis, if it has one of more than one element.
-    fn range_of(&mut self, var: Var) -> Result<Option<Value>> {
+    pub(super) fn range_of(&mut self, var: Var) -> Result<Option<Value>> {
         let Some(axis) = self.tiling.axis_of(var).filter(|&a| self.tiling.axes[a].extent > 1) else {
             return Ok(None);
         };
@@ -526,7 +544,7 @@ impl Emitter<'_> {
     }
 
     /// A scalar function with operands broadcast to one shape.
-    fn map(&mut self, function: ScalarFn, args: &[Value]) -> Result<Value> {
+    pub(super) fn map(&mut self, function: ScalarFn, args: &[Value]) -> Result<Value> {
         let shape = self.union(args);
         let mut lifted: SmallVec<[Value; 3]> = SmallVec::new();
         for &arg in args {
@@ -535,7 +553,7 @@ impl Emitter<'_> {
         Ok(self.b.map(function, &lifted)?)
     }
 
-    fn value(&mut self, expr: KExpr) -> Result<Value> {
+    pub(super) fn value(&mut self, expr: KExpr) -> Result<Value> {
         if let Some(&known) = self.outer.values.get(&expr).or_else(|| self.inner.values.get(&expr)) {
             return Ok(known);
         }
@@ -555,6 +573,7 @@ impl Emitter<'_> {
             }
             KNode::InRange(index, low, high) => self.in_range(*index, *low, *high),
             KNode::Load { buffer, addr, dynamic, mask } => self.load(*buffer, *addr, *dynamic, *mask),
+            KNode::Map(_, args) if self.is_logistic(expr) => self.logistic(args),
             KNode::Map(function, args) => {
                 let mut values: SmallVec<[Value; 3]> = SmallVec::new();
                 for &arg in args {
@@ -662,110 +681,6 @@ impl Emitter<'_> {
         let inside = self.map(ScalarFn::And, &[above, below])?;
         let stride = self.b.constant(Literal::int(Elem::I64, dynamic.stride), &[]);
         Ok((self.map(ScalarFn::Mul, &[index, stride])?, inside))
-    }
-
-    /// An index expression as a value: `i32` where every partial result fits, else `i64`.
-    fn index(&mut self, expr: Expr) -> Result<Value> {
-        let elem = if self.fits_i32(expr) { Elem::I32 } else { Elem::I64 };
-        self.index_as(expr, elem)
-    }
-
-    fn fits_i32(&self, expr: Expr) -> bool {
-        let linear = self.kernel.indices.linear(expr);
-        let bound = linear.terms.iter().fold(linear.constant.unsigned_abs(), |sum, &(atom, c)| {
-            let past_end = match atom {
-                Atom::Var(v) => {
-                    let step = self.tiling.axis_of(v).map_or(1, |a| u64::from(self.tiling.axes[a].extent));
-                    self.kernel.indices.extents()[v.0 as usize] as u64 + step
-                }
-                Atom::Div(e, d) => self.largest(e) / d.unsigned_abs() + 1,
-                Atom::Mod(_, d) => d.unsigned_abs(),
-            };
-            sum.saturating_add(c.unsigned_abs().saturating_mul(past_end))
-        });
-        let inner = linear.terms.iter().all(|&(atom, _)| match atom {
-            Atom::Var(_) => true,
-            Atom::Div(e, _) | Atom::Mod(e, _) => self.fits_i32(e),
-        });
-        inner && bound <= i32::MAX as u64
-    }
-
-    fn largest(&self, expr: Expr) -> u64 {
-        let (low, high) = self.kernel.indices.range(expr);
-        low.unsigned_abs().max(high.unsigned_abs())
-    }
-
-    fn index_as(&mut self, expr: Expr, elem: Elem) -> Result<Value> {
-        let key = (expr, elem);
-        if let Some(&known) = self.outer.indices.get(&key).or_else(|| self.inner.indices.get(&key)) {
-            return Ok(known);
-        }
-        let linear = self.kernel.indices.linear(expr).clone();
-        let mut scalar: Option<Value> = None;
-        let mut tile: Option<Value> = None;
-        for &(atom, c) in &linear.terms {
-            for part in self.atom_parts(atom, elem)? {
-                let scaled = self.times(part, c, elem)?;
-                let sum = if self.b.ty(scaled).rank() == 0 { &mut scalar } else { &mut tile };
-                let so_far = sum.take();
-                let next = match so_far {
-                    Some(other) => self.map(ScalarFn::Add, &[other, scaled])?,
-                    None => scaled,
-                };
-                if self.b.ty(next).rank() == 0 { scalar = Some(next) } else { tile = Some(next) }
-            }
-        }
-        if linear.constant != 0 || (scalar.is_none() && tile.is_none()) {
-            let constant = self.b.constant(Literal::int(elem, linear.constant), &[]);
-            scalar = Some(match scalar {
-                Some(other) => self.map(ScalarFn::Add, &[other, constant])?,
-                None => constant,
-            });
-        }
-        let value = match (scalar, tile) {
-            (Some(s), Some(t)) => self.map(ScalarFn::Add, &[s, t])?,
-            (one, other) => one.or(other).ok_or(ScheduleError::Internal("an empty index"))?,
-        };
-        let memo = if self.in_loop { &mut self.inner } else { &mut self.outer };
-        memo.indices.insert(key, value);
-        Ok(value)
-    }
-
-    fn times(&mut self, value: Value, factor: i64, elem: Elem) -> Result<Value> {
-        if factor == 1 {
-            return Ok(value);
-        }
-        let factor = self.b.constant(Literal::int(elem, factor), &[]);
-        self.map(ScalarFn::Mul, &[value, factor])
-    }
-
-    /// An atom as a sum of a scalar and a tile, of kind `elem`.
-    fn atom_parts(&mut self, atom: Atom, elem: Elem) -> Result<SmallVec<[Value; 2]>> {
-        let mut parts = SmallVec::new();
-        match atom {
-            Atom::Var(var) => {
-                let range = self.range_of(var)?;
-                for part in self.bases[var.0 as usize].into_iter().chain(range) {
-                    parts.push(self.b.cast(part, elem)?);
-                }
-            }
-            Atom::Div(inner, d) => parts.push(self.quotient(inner, d, elem, true)?),
-            Atom::Mod(inner, d) => parts.push(self.quotient(inner, d, elem, false)?),
-        }
-        Ok(parts)
-    }
-
-    fn quotient(&mut self, inner: Expr, divisor: i64, elem: Elem, whole: bool) -> Result<Value> {
-        let nonnegative = self.kernel.indices.range(inner).0 >= 0;
-        let value = self.index_as(inner, elem)?;
-        let divisor = self.b.constant(Literal::int(elem, divisor), &[]);
-        let function = match (whole, nonnegative) {
-            (true, true) => ScalarFn::DivTrunc,
-            (true, false) => ScalarFn::DivFloor,
-            (false, true) => ScalarFn::RemTrunc,
-            (false, false) => ScalarFn::RemFloor,
-        };
-        self.map(function, &[value, divisor])
     }
 }
 

@@ -1,13 +1,16 @@
 //! Kernels to block programs: choice of tiles, then emission.
 
+mod address;
 mod emit;
+mod lead;
+mod logistic;
 mod tiling;
 
 use tilefuse_block::{Program, TypeError};
 
 use crate::kernel::Kernel;
 
-pub use tiling::{Axis, Tiling, choose};
+pub use tiling::{Axis, Lead, Tiling, choose};
 
 /// What a schedule is made for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -23,6 +26,8 @@ pub enum Machine {
         processors: u32,
         /// How often the largest tiles are halved, because larger ones did not fit in the registers.
         shrink: u32,
+        /// Whether several blocks can hold a tile together.
+        clusters: bool,
     },
 }
 

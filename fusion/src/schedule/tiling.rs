@@ -3,7 +3,7 @@
 use smallvec::SmallVec;
 
 use super::Machine;
-use crate::index::Var;
+use crate::index::{Atom, Expr, Var};
 use crate::kernel::Kernel;
 
 /// One axis of the tile.
@@ -24,6 +24,20 @@ pub struct Tiling {
     pub looped: bool,
     /// Warps of an instance on a GPU.
     pub warps: u32,
+    /// Where rows begin at addresses that are not aligned: see [`Lead`].
+    pub lead: Option<Lead>,
+}
+
+/// A reduced variable is walked from up to `group - 1` elements before its first, so that an access whose rows
+/// begin anywhere moves aligned groups of elements.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Lead {
+    /// The variable.
+    pub var: Var,
+    /// The address that becomes aligned where the tile begins.
+    pub addr: Expr,
+    /// Elements of a group, a power of two.
+    pub group: u32,
 }
 
 impl Tiling {
@@ -61,7 +75,7 @@ pub fn choose(kernel: &Kernel, machine: Machine) -> Tiling {
             .map(|v| Var(v as u32))
     };
     match (best(false), best(true)) {
-        (None, None) => Tiling { axes: SmallVec::new(), looped: false, warps: 1 },
+        (None, None) => Tiling { axes: SmallVec::new(), looped: false, warps: 1, lead: None },
         (Some(inner), None) => pointwise(kernel, machine, inner, &weights),
         (rows, Some(cols)) => {
             let row_weight = rows.map_or(0, |r| weights[r.0 as usize]);
@@ -115,7 +129,7 @@ fn pointwise(kernel: &Kernel, machine: Machine, inner: Var, weights: &[u64]) -> 
     }
     axes.push(Axis { var: inner, extent: across });
     let size: u32 = axes.iter().map(|a: &Axis| a.extent).product();
-    Tiling { axes, looped: false, warps: (size / 512).clamp(1, 4) }
+    Tiling { axes, looped: false, warps: (size / 512).clamp(1, 4), lead: None }
 }
 
 /// Elements of a pointwise tile: large enough to amortise an instance, small enough to occupy the machine.
@@ -126,7 +140,7 @@ fn pointwise_target(kernel: &Kernel, machine: Machine) -> u32 {
             let share = (points / (u64::from(threads) * 8)).next_power_of_two();
             share.clamp(256, 8192) as u32
         }
-        Machine::Gpu { processors, shrink } => {
+        Machine::Gpu { processors, shrink, .. } => {
             let share = (points / (u64::from(processors) * 8)).next_power_of_two();
             (share.clamp(128, 2048) as u32 >> shrink).max(32)
         }
@@ -137,7 +151,7 @@ fn pointwise_target(kernel: &Kernel, machine: Machine) -> u32 {
 fn two_way(kernel: &Kernel, machine: Machine, outer: Var, inner: Var) -> Tiling {
     let points = kernel.parallel_points().max(1) as u64;
     let (rows, cols) = match machine {
-        Machine::Gpu { .. } => (32, 32),
+        Machine::Gpu { .. } => (64, 64),
         Machine::Host { threads } if points >= u64::from(threads) << 18 => (128, 128),
         Machine::Host { .. } => (64, 64),
     };
@@ -145,24 +159,32 @@ fn two_way(kernel: &Kernel, machine: Machine, outer: Var, inner: Var) -> Tiling 
         Axis { var: outer, extent: power_up_to(extent(kernel, outer), rows) },
         Axis { var: inner, extent: power_up_to(extent(kernel, inner), cols) },
     ]);
-    Tiling { axes, looped: false, warps: 4 }
+    Tiling { axes, looped: false, warps: 4, lead: None }
 }
 
 /// Columns that a tile can span without a loop.
 fn widest(machine: Machine) -> u32 {
     match machine {
+        Machine::Gpu { shrink, clusters: true, .. } => (65536 >> shrink).max(1024),
         Machine::Gpu { shrink, .. } => (16384 >> shrink).max(1024),
         Machine::Host { .. } => 65536,
     }
 }
 
+/// Columns that one block of a GPU can hold in registers.
+const WIDEST_BLOCK: i64 = 16384;
+
 fn row_reduction(kernel: &Kernel, machine: Machine, cols: Var) -> Tiling {
     let others = kernel.reduced.iter().filter(|&&r| r).count() > 1;
     let width = extent(kernel, cols);
-    let looped = others || width > i64::from(widest(machine));
+    let long = machine.is_gpu() && width > WIDEST_BLOCK;
+    let lead = if long { lead(kernel, machine, cols) } else { None };
+    // What a cluster holds of a row that is no power of two is masked, element by element; loops mask the ends.
+    let ragged = long && width & (width - 1) != 0;
+    let looped = others || width > i64::from(widest(machine)) || ragged;
     let across = match (looped, machine.is_gpu()) {
         (false, _) => power_up_to(width, widest(machine)),
-        (true, true) => power_up_to(width, widest(machine) / 2),
+        (true, true) => power_up_to(width, if lead.is_some() { 4096 } else { 8192 }),
         (true, false) => power_up_to(width, 8192),
     };
     let rows = (0..kernel.reduced.len()).rev().find(|&v| !kernel.reduced[v]).map(|v| Var(v as u32));
@@ -173,9 +195,34 @@ fn row_reduction(kernel: &Kernel, machine: Machine, cols: Var) -> Tiling {
     }
     axes.push(Axis { var: cols, extent: across });
     let size: u32 = axes.iter().map(|a: &Axis| a.extent).product();
-    // Rows that are read several times stay in the cache only if few are under way: large blocks.
-    let warps = if looped { size / 256 } else { size / 512 };
-    Tiling { axes, looped, warps: warps.next_power_of_two().clamp(1, if looped { 32 } else { 16 }) }
+    let once = kernel.reduces.iter().all(|r| r.level <= 1);
+    let warps = match looped {
+        false => (size / 1024).min(16),
+        true if once || lead.is_some() => size / 512,
+        // Rows that are read several times stay in the cache only if few are under way: large blocks.
+        true => size / 256,
+    };
+    Tiling { axes, looped, warps: warps.next_power_of_two().clamp(1, 32), lead }
+}
+
+/// The address of the accesses along `cols`, if all are one and its rows begin at no multiples of 16 bytes.
+fn lead(kernel: &Kernel, machine: Machine, cols: Var) -> Option<Lead> {
+    if !machine.is_gpu() || kernel.reduced.iter().filter(|&&r| r).count() > 1 {
+        return None;
+    }
+    let touches =
+        |&(addr, bytes): &(Expr, u32)| bytes > 0 && kernel.indices.vars(addr) & 1 << cols.0.min(63) != 0;
+    let mut accesses = kernel.accesses().into_iter().filter(touches);
+    let (addr, bytes) = accesses.next()?;
+    let linear = kernel.indices.linear(addr);
+    let plain = linear.terms.iter().all(|(atom, _)| matches!(atom, Atom::Var(_)));
+    if !plain || kernel.indices.coefficient(addr, cols) != 1 || accesses.any(|other| other != (addr, bytes)) {
+        return None;
+    }
+    let group = 16 / bytes.min(16);
+    let starts = linear.terms.iter().filter(|(atom, _)| *atom != Atom::Var(cols)).map(|&(_, c)| c);
+    let aligned = starts.chain([linear.constant]).all(|c| c % i64::from(group) == 0);
+    (!aligned).then_some(Lead { var: cols, addr, group })
 }
 
 /// Rows of a tile that is `across` wide: short rows are taken together.
@@ -183,7 +230,7 @@ fn rows_of_tile(kernel: &Kernel, machine: Machine, across: u32) -> u32 {
     let rows = kernel.parallel_points().max(1) as u64;
     let (size, workers) = match machine {
         Machine::Host { threads } => (256, u64::from(threads) * 2),
-        Machine::Gpu { processors, shrink } => (1024 >> shrink.min(3), u64::from(processors) * 8),
+        Machine::Gpu { processors, shrink, .. } => (1024 >> shrink.min(3), u64::from(processors) * 8),
     };
     let enough = (rows / workers).max(1);
     let enough = if enough.is_power_of_two() { enough } else { enough.next_power_of_two() / 2 };
@@ -193,12 +240,11 @@ fn rows_of_tile(kernel: &Kernel, machine: Machine, across: u32) -> u32 {
 /// A reduction along a variable that is not contiguous, for many contiguous parallel elements.
 fn columns(kernel: &Kernel, machine: Machine, reduced: Var, inner: Var) -> Tiling {
     let (deep, wide) = match machine {
-        Machine::Gpu { shrink, .. } => ((64 >> shrink).max(4), 64),
-        Machine::Host { threads } => {
-            // Enough instances for every thread; a cache line at least.
-            let share = kernel.parallel_points().max(1) as u64 / (u64::from(threads) * 2);
-            (64, (share.max(1).next_power_of_two() as u32).clamp(16, 256))
+        Machine::Gpu { shrink, processors, .. } => {
+            let wide = wide_columns(kernel, processors);
+            (((16384 / wide) >> shrink).max(4), wide)
         }
+        Machine::Host { .. } => (64, 256),
     };
     let single = kernel.reduced.iter().filter(|&&r| r).count() == 1;
     let across = power_up_to(extent(kernel, inner), wide);
@@ -206,5 +252,15 @@ fn columns(kernel: &Kernel, machine: Machine, reduced: Var, inner: Var) -> Tilin
     let looped = !single || extent(kernel, reduced) > i64::from(down);
     let axes =
         SmallVec::from_slice(&[Axis { var: reduced, extent: down }, Axis { var: inner, extent: across }]);
-    Tiling { axes, looped, warps: (down * across / 512).next_power_of_two().clamp(1, 8) }
+    let warps = (down * across / if machine.is_gpu() { 2048 } else { 512 }).next_power_of_two().clamp(1, 8);
+    Tiling { axes, looped, warps, lead: None }
+}
+
+/// Columns of a tile: so many that threads keep to columns of their own, if enough instances are left.
+fn wide_columns(kernel: &Kernel, processors: u32) -> u32 {
+    let mut wide = 2048;
+    while wide > 64 && kernel.parallel_points() < i64::from(wide) * i64::from(processors) {
+        wide /= 2;
+    }
+    wide
 }

@@ -1,0 +1,153 @@
+//! Rows that begin at any address, and loops whose ends alone are masked.
+//!
+//! Where a row's first element is at no multiple of 16 bytes, the instance begins its walk at the last multiple
+//! before it. All accesses of the row are aligned then, and what they touch outside of it is masked off:
+//!
+//! ```text
+//! %start = map mul %row, %stride
+//! %group = map div_trunc %start, %eight
+//! %aligned = map mul %group, %eight          the multiple of 8 elements before the row
+//! %lead = map sub %start, %aligned           elements between it and the row
+//! ```
+
+use tilefuse_block::{Elem, Literal, ScalarFn, Value};
+
+use super::emit::{Emitter, Result};
+use crate::index::{Atom, Linear, Var};
+
+/// Where an instance's row begins.
+#[derive(Clone, Debug)]
+pub(super) struct Start {
+    var: Var,
+    /// The address of the row's first element, without the variable's term.
+    row: Linear,
+    /// The kind of the address.
+    elem: Elem,
+    /// The multiple before it.
+    aligned: Value,
+    /// Minus the elements from there to the row, `i32`.
+    first: Value,
+}
+
+impl Emitter<'_> {
+    /// Finds where the row begins, if the tiling has a lead.
+    pub(super) fn place_row(&mut self) -> Result<()> {
+        let Some(lead) = self.tiling.lead else { return Ok(()) };
+        let elem = if self.fits_i32(lead.addr) { Elem::I32 } else { Elem::I64 };
+        let mut row = self.kernel.indices.linear(lead.addr).clone();
+        row.terms.retain(|(atom, _)| *atom != Atom::Var(lead.var));
+        let mut start = self.b.constant(Literal::int(elem, row.constant), &[]);
+        for &(atom, factor) in &row.terms {
+            for part in self.atom_parts(atom, elem)? {
+                let scaled = self.times(part, factor, elem)?;
+                start = self.map(ScalarFn::Add, &[start, scaled])?;
+            }
+        }
+        let group = self.b.constant(Literal::int(elem, i64::from(lead.group)), &[]);
+        let groups = self.map(ScalarFn::DivTrunc, &[start, group])?;
+        let aligned = self.map(ScalarFn::Mul, &[groups, group])?;
+        let first = self.map(ScalarFn::Sub, &[aligned, start])?;
+        let first = self.b.cast(first, Elem::I32)?;
+        self.start = Some(Start { var: lead.var, row, elem, aligned, first });
+        Ok(())
+    }
+
+    /// The first index of a variable in this instance or iteration; `None` is 0.
+    pub(super) fn first(&mut self, var: Var) -> Result<Option<Value>> {
+        let base = self.bases[var.0 as usize];
+        match (&self.start, base) {
+            (Some(start), base) if start.var == var => {
+                let first = start.first;
+                match base {
+                    Some(base) => Ok(Some(self.map(ScalarFn::Add, &[base, first])?)),
+                    None => Ok(Some(first)),
+                }
+            }
+            _ => Ok(base),
+        }
+    }
+
+    /// Takes the terms of an address in the row out of it, and returns the aligned start that stands for them.
+    pub(super) fn take_row(&mut self, linear: &mut Linear, elem: Elem) -> Result<Option<Value>> {
+        let Some(start) = self.start.clone().filter(|s| s.elem == elem) else { return Ok(None) };
+        let own = |&(atom, c): &(Atom, i64)| atom == Atom::Var(start.var) && c == 1;
+        let rest = linear.terms.iter().filter(|t| !own(t));
+        let same = linear.terms.iter().any(own)
+            && linear.constant == start.row.constant
+            && rest.eq(start.row.terms.iter());
+        if !same {
+            return Ok(None);
+        }
+        *linear = Linear { terms: smallvec::SmallVec::new(), constant: 0 };
+        let mut scalar = start.aligned;
+        if let Some(base) = self.bases[start.var.0 as usize] {
+            let base = self.b.cast(base, elem)?;
+            scalar = self.map(ScalarFn::Add, &[scalar, base])?;
+        }
+        match self.range_of(start.var)? {
+            Some(range) => {
+                let range = self.b.cast(range, elem)?;
+                Ok(Some(self.map(ScalarFn::Add, &[scalar, range])?))
+            }
+            None => Ok(Some(scalar)),
+        }
+    }
+
+    /// Walks a variable in steps of its axis; only steps that may reach outside of the variable are masked.
+    pub(super) fn walk(
+        &mut self,
+        var: Var,
+        axis: usize,
+        reduces: &[u32],
+        stores: &[usize],
+        carried: &[Value],
+    ) -> Result<Vec<Value>> {
+        let extent = self.kernel.indices.extents()[var.0 as usize];
+        let step = i64::from(self.tiling.axes[axis].extent);
+        let before = self.tiling.lead.filter(|l| l.var == var).map_or(0, |l| i64::from(l.group) - 1);
+        let (first, last) = (if before > 0 { step } else { 0 }, extent / step * step);
+        if last - first < 2 * step {
+            return self.steps(var, [0, extent + before, step], reduces, stores, carried);
+        }
+        let mut carried = carried.to_vec();
+        for base in (0..first).step_by(step as usize) {
+            carried = self.one_step(var, base, reduces, stores, &carried)?;
+        }
+        self.whole = true;
+        let inside = self.steps(var, [first, last, step], reduces, stores, &carried);
+        self.whole = false;
+        carried = inside?;
+        for base in (last..extent + before).step_by(step as usize) {
+            carried = self.one_step(var, base, reduces, stores, &carried)?;
+        }
+        Ok(carried)
+    }
+
+    /// A loop over the first indices of steps, given as the first, the end and the distance.
+    fn steps(
+        &mut self,
+        var: Var,
+        bounds: [i64; 3],
+        reduces: &[u32],
+        stores: &[usize],
+        carried: &[Value],
+    ) -> Result<Vec<Value>> {
+        let [lo, hi, by] = bounds.map(|n| self.b.constant(Literal::int(Elem::I32, n), &[]));
+        self.counted((lo, hi, by), carried, |this, index, carried| {
+            this.step(var, index, &[], reduces, stores, carried)
+        })
+    }
+
+    /// One step of a walk, outside of a loop.
+    fn one_step(
+        &mut self,
+        var: Var,
+        base: i64,
+        reduces: &[u32],
+        stores: &[usize],
+        carried: &[Value],
+    ) -> Result<Vec<Value>> {
+        let first = self.b.constant(Literal::int(Elem::I32, base), &[]);
+        self.step(var, first, &[], reduces, stores, carried)
+    }
+}
