@@ -92,3 +92,24 @@ fn parts_stay_with_their_thread_in_both_directions() {
     assert_eq!(forwards, [0, 1, 2, 3, 4, 5, 6, 7]);
     assert_eq!(backwards, [3, 2, 1, 0, 7, 6, 5, 4]);
 }
+
+/// Formulas are computed for several vectors at once; sums and what computes in 64 bits are not.
+#[test]
+fn long_formulas_take_several_vectors() {
+    let lanes = |function: &str| {
+        let text = format!(
+            "
+kernel @k(%x: ptr<f32>, %y: ptr<f32>) {{
+  %o = range 0 1024
+  %v = load %x, %o
+  %w = map {function} %v
+  store %y, %o, %w
+}}"
+        );
+        let program = super::prepared(&text.trim().parse().unwrap()).unwrap();
+        let wide = super::plan::Plan::new(&program, 4).unwrap().regions[0].nest.lanes.len();
+        let short = super::plan::Plan::new(&program, 3).unwrap().regions[0].nest.lanes.len();
+        (wide, short)
+    };
+    assert_eq!([lanes("neg"), lanes("tanh"), lanes("sin")], [(4, 3), (6, 4), (4, 3)]);
+}

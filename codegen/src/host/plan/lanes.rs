@@ -10,6 +10,9 @@ use super::{Bit, Group, Map, Nest, ONE, Part, Plan, RegionId, SinkId, SinkKind};
 /// Vector instructions above which unrolling a whole block for transposition makes too much code.
 const CROSS_COST: u32 = 60;
 
+/// Vector instructions above which several vectors are computed at once.
+const FORMULA_COST: u32 = 12;
+
 /// Bits that some access walks with strides 1, 2, 4, ...
 type Chain = SmallVec<[Bit; 6]>;
 
@@ -216,6 +219,10 @@ impl Plan<'_> {
             true => self.region_unroll(&sinks, &axes, &lanes, &reduced, forced),
             false => Map::new(),
         };
+        let more = self.lanes_for_formulas(&sinks, &axes, &lanes, &unroll);
+        let several = cross.is_empty() && reduced.is_empty() && forced.is_empty() && !more.is_empty();
+        let (lanes, unroll) =
+            if several { (lanes.into_iter().chain(more).collect(), Map::new()) } else { (lanes, unroll) };
         let strip = |axis: Map| axis.into_iter().filter(|b| !cross.contains(b)).collect::<Map>();
         let axes: Vec<Map> = axes.into_iter().map(strip).filter(|axis| !axis.is_empty()).collect();
         let is_reduced = |axis: &Map| axis.iter().any(|b| reduced.contains(b));
@@ -235,6 +242,29 @@ impl Plan<'_> {
         };
         self.regions[id].forced = cross;
         self.add_unroll(id, forced);
+    }
+
+    /// Further lanes for what has long formulas: each instruction of a formula waits for the one before, and vectors of
+    /// several registers let the processor work on as many formulas at once.
+    fn lanes_for_formulas(&self, sinks: &[SinkId], axes: &[Map], lanes: &[Bit], unroll: &[Bit]) -> Map {
+        let cost = sinks.iter().map(|&s| self.sink_cost(s)).max().unwrap_or(0);
+        let mut wide = false;
+        for &sink in sinks {
+            self.walk_sink(sink, &mut |value, _| {
+                let bits = self.program.ty(value).elem().map_or(0, |e| e.bits());
+                wide |= self.deps[value.index()] != 0 && bits == 64;
+            });
+        }
+        // Values of 64 bits take two registers as it is; processors with short vectors have 16 registers.
+        let count = match (cost > FORMULA_COST && !wide, self.width) {
+            (false, _) => 0,
+            (true, ..=3) => 1,
+            (true, _) => 2,
+        };
+        let axis = axes.iter().find(|axis| lanes.last().is_some_and(|l| axis.contains(l)));
+        let above = axis.into_iter().flatten().copied().filter(|b| !lanes.contains(b));
+        let more: Map = above.take(count).collect();
+        if more.len() < unroll.len() { Map::new() } else { more }
     }
 
     fn region_lanes(&self, sinks: &[SinkId], bits: &[Bit], reduced: &[Bit]) -> Map {
