@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use rustc_hash::FxHashMap;
 use tch::Tensor;
-use tilefuse_fusion::plan::{KernelStep, Plan, Profile, Step, StepKind};
+use tilefuse_fusion::plan::{Alignments, KernelStep, Plan, Profile, Step, StepKind, plan_aligned};
 use tilefuse_fusion::{Device, Graph, NodeId, Op, Recording, TensorInfo, TensorType, ValueRef};
 
 use super::attention::Masks;
@@ -120,9 +120,10 @@ pub(crate) fn compile(
     report.lower_ms = millis(start.elapsed());
     let start = Instant::now();
     let target = target_of(&graph)?;
-    let plan = tilefuse_fusion::plan::plan(&graph, &profile(target)?)?;
+    let alignments = alignments(&trace, &converted)?;
+    let plan = plan_aligned(&graph, &profile(target)?, &alignments)?;
     report.plan_ms = millis(start.elapsed());
-    let (plan, kernels) = fitting(&graph, plan, target, &mut report)?;
+    let (plan, kernels) = fitting(&graph, &alignments, plan, target, &mut report)?;
     let slots = Slots::of(&plan);
     let calls = std::mem::take(&mut trace.calls);
     let runs = Runs { plan: &plan, slots: &slots, calls: calls.into_iter().map(Some).collect() }.all()?;
@@ -161,9 +162,22 @@ pub(crate) fn compile(
     })
 }
 
+/// How the tensors that a plan finds lie in memory; the guards hold them to it.
+fn alignments(trace: &Trace, converted: &Converted) -> Result<Alignments, Error> {
+    let align = |t: &Tensor| Ok(super::guard::alignment(Meta::of(t)?.data) as u32);
+    let missing = || Error::Internal(String::from("an input of the trace is gone"));
+    let input = |&id| trace.tensor(id).ok_or_else(missing).and_then(align);
+    Ok(Alignments {
+        inputs: trace.inputs.iter().map(input).collect::<Result<_, Error>>()?,
+        params: converted.params.iter().map(align).collect::<Result<_, Error>>()?,
+        consts: converted.consts.iter().map(align).collect::<Result<_, Error>>()?,
+    })
+}
+
 /// Kernels of a plan; where a tile does not fit in the registers, those of a plan with smaller tiles.
 fn fitting(
     graph: &Graph,
+    alignments: &Alignments,
     mut plan: Plan,
     target: Target,
     report: &mut CompileReport,
@@ -179,7 +193,7 @@ fn fitting(
             })) => {
                 let error = tilefuse_codegen::Error::TileTooLarge { program, resource, needed, limit };
                 profile = profile.with_smaller_tiles().ok_or(Error::Codegen(error))?;
-                plan = tilefuse_fusion::plan::plan(graph, &profile)?;
+                plan = plan_aligned(graph, &profile, alignments)?;
             }
             other => return Ok((plan, other?)),
         }

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use tch::{Device, Kind, Tensor};
 
-use super::judge::{Difference, difference, errors, factor};
+use super::judge::{Difference, difference, errors, factor, specials_of};
 use super::program::{Mode, Program, copies};
 use crate::Error;
 use crate::torch::Meta;
@@ -162,6 +162,11 @@ impl Trial<'_> {
                 None => {}
                 Some(Difference::Rounding(text)) => rounding.push((at, text)),
                 Some(Difference::Plain(text)) => return Ok(Outcome::Different(self.place(at, &text))),
+                Some(Difference::Specials) => {
+                    if !self.run(Mode::Double)?.get(at).is_some_and(|exact| specials_of(o, exact)) {
+                        return Ok(Outcome::Different(self.place(at, "NaN or infinities in other places")));
+                    }
+                }
             }
         }
         if rounding.is_empty() {

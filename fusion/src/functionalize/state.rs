@@ -1,5 +1,6 @@
 //! The state of functionalisation: tensors, their trees of views, and their current values.
 
+use std::collections::HashSet;
 use std::rc::Rc;
 
 use smallvec::SmallVec;
@@ -9,7 +10,7 @@ use super::inplace::{self, Write};
 use super::views::{self, Relation, ViewCall};
 use crate::args::Args;
 use crate::graph::{AtenCall, Graph, NodeId, Op, ValueRef};
-use crate::recording::{Arg, Call, Recording, Source, TensorId};
+use crate::recording::{Arg, Call, Recording, Source, TensorId, TensorInfo};
 use crate::types::{DType, Device, Dims, TensorType, row_major};
 
 type Result<T> = std::result::Result<T, FunctionalizeError>;
@@ -105,6 +106,37 @@ fn repeats(ty: &TensorType) -> bool {
         fits
     });
     ty.numel() > 0 && !apart
+}
+
+/// Elements up to which views are compared one by one.
+const COMPARED: i64 = 1 << 20;
+
+/// Whether two views of one storage share elements without being the same view. Large ones whose extents meet are
+/// taken to.
+fn collide(a: &TensorInfo, b: &TensorInfo) -> bool {
+    let dims = |t: &TensorInfo| -> Vec<(i64, i64)> {
+        let all = t.ty.shape.iter().copied().zip(t.ty.strides.iter().copied());
+        all.filter(|&(n, _)| n != 1).collect()
+    };
+    let (x, y) = (dims(a), dims(b));
+    let extent = |d: &[(i64, i64)]| d.iter().map(|&(n, s)| (n - 1) * s).sum::<i64>();
+    let apart =
+        a.storage_offset + extent(&x) < b.storage_offset || b.storage_offset + extent(&y) < a.storage_offset;
+    if apart || a.ty.numel() == 0 || b.ty.numel() == 0 || (x == y && a.storage_offset == b.storage_offset) {
+        return false;
+    }
+    if a.ty.numel().max(b.ty.numel()) > COMPARED {
+        return true;
+    }
+    let addresses = |dims: &[(i64, i64)], start: i64| {
+        let mut all = vec![start];
+        for &(n, stride) in dims {
+            all = all.iter().flat_map(|&at| (0..n).map(move |i| at + i * stride)).collect();
+        }
+        all
+    };
+    let written: HashSet<i64> = addresses(&x, a.storage_offset).into_iter().collect();
+    addresses(&y, b.storage_offset).iter().any(|at| written.contains(at))
 }
 
 fn aten(op: &str, overload: &str, args: Arguments) -> (AtenCall, Arguments) {
@@ -278,6 +310,19 @@ impl<'r> State<'r> {
         Ok(self.graph.add(Op::Aten(Box::new(call)), &operands, outs, Some(origin)))
     }
 
+    /// Whether an argument shares elements with one that is written and is not the same view of them: what libtorch reads
+    /// then depends on the order in which it writes.
+    fn reads_what_it_writes(&self, call: &Call, writes: &[usize]) -> bool {
+        let info = |id: TensorId| self.recording.tensors.get(id.0 as usize);
+        let of = |position: usize| {
+            let found = call.args.get(position).into_iter().flat_map(|(_, arg)| arg.tensors());
+            found.filter_map(info).collect::<Vec<_>>()
+        };
+        let written: Vec<&TensorInfo> = writes.iter().flat_map(|&w| of(w)).collect();
+        let read = (0..call.args.len()).filter(|p| !writes.contains(p)).flat_map(of);
+        read.into_iter().any(|r| written.iter().any(|w| w.storage == r.storage && collide(w, r)))
+    }
+
     /// Takes one call of the recording.
     pub(super) fn call(&mut self, index: usize, call: &Call) -> Result<()> {
         let name = || format!("{} #{index}", call.op);
@@ -289,6 +334,9 @@ impl<'r> State<'r> {
         writes.extend(inplace::hidden_writes(call));
         if writes.is_empty() {
             return self.pure_call(index, call, args);
+        }
+        if self.reads_what_it_writes(call, &writes) {
+            return Err(FunctionalizeError::OverlappingWrite { call: name() });
         }
         let types = |t: usize| self.tensors[t].ty.clone();
         match inplace::classify(call, Args(&args), &writes, &types) {

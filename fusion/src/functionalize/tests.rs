@@ -360,3 +360,29 @@ fn strided_views_are_taken_of_the_root() {
         "#]],
     );
 }
+
+#[test]
+fn an_operand_that_shares_elements_with_what_is_written_is_refused() {
+    check(
+        r#"recording {
+          %0 = input 0 : f32[3,3]
+          %1: f32[3,3]{1,3} in %0 = aten::t(self=%0)
+          %0 = aten::add_.Tensor(self=%0!, other=%1, alpha=1)
+          outputs %0
+        }"#,
+        expect![[r#"
+            aten::add_ #1: writes a tensor whose elements overlap
+        "#]],
+    );
+    let halves = parse_recording(
+        r#"recording {
+          %0 = input 0 : f32[3,4]
+          %1: f32[3,2]{4,1} in %0 = aten::slice.Tensor(self=%0, dim=1, start=0, end=2, step=1)
+          %2: f32[3,2]{4,1} in %0+2 = aten::slice.Tensor(self=%0, dim=1, start=2, end=4, step=1)
+          %1 = aten::add_.Tensor(self=%1!, other=%2, alpha=1)
+          %1 = aten::mul_.Tensor(self=%1!, other=%1)
+          outputs %1
+        }"#,
+    );
+    functionalize(&halves.unwrap()).unwrap();
+}

@@ -10,8 +10,8 @@ use super::cost::{Cost, price};
 use super::memory::{self, Life};
 use super::place::{Place, strided};
 use super::{
-    Decision, ExternStep, KernelKind, KernelStep, Plan, PlanError, Profile, Step, StepKind, Verdict, machine,
-    written_strides,
+    Alignments, Decision, ExternStep, KernelKind, KernelStep, Plan, PlanError, Profile, Step, StepKind,
+    Verdict, machine, written_strides,
 };
 use crate::graph::{Graph, NodeId, Op, ValueRef};
 use crate::kernel::{Group, KNode, Kernel, Layouts, Refusal, coalesce};
@@ -35,9 +35,9 @@ struct Built {
 }
 
 /// Plans a graph whose long reductions are split already.
-pub(super) fn plan(graph: Graph, profile: &Profile) -> Result<Plan, PlanError> {
+pub(super) fn plan(graph: Graph, profile: &Profile, alignments: &Alignments) -> Result<Plan, PlanError> {
     let order = graph.topological().ok_or(PlanError::Cycle)?;
-    let mut planner = Planner::new(&graph, profile, order);
+    let mut planner = Planner::new(&graph, profile, alignments, order);
     planner.demand();
     planner.start_units()?;
     planner.grow();
@@ -51,6 +51,7 @@ pub(super) fn plan(graph: Graph, profile: &Profile) -> Result<Plan, PlanError> {
 struct Planner<'a> {
     graph: &'a Graph,
     profile: &'a Profile,
+    alignments: &'a Alignments,
     order: Vec<NodeId>,
     /// Position of each node in `order`.
     rank: FxHashMap<NodeId, usize>,
@@ -85,11 +86,17 @@ impl Layouts for Strides<'_> {
 }
 
 impl<'a> Planner<'a> {
-    fn new(graph: &'a Graph, profile: &'a Profile, order: Vec<NodeId>) -> Planner<'a> {
+    fn new(
+        graph: &'a Graph,
+        profile: &'a Profile,
+        alignments: &'a Alignments,
+        order: Vec<NodeId>,
+    ) -> Planner<'a> {
         let rank = order.iter().enumerate().map(|(i, &n)| (n, i)).collect();
         Planner {
             graph,
             profile,
+            alignments,
             order,
             rank,
             transparent: FxHashSet::default(),
@@ -540,7 +547,8 @@ impl<'a> Planner<'a> {
         programs: &mut Vec<tilefuse_block::Program>,
         known: &mut FxHashMap<String, usize>,
     ) -> Result<KernelStep, PlanError> {
-        let align = vec![16; built.kernel.buffers.len()];
+        let align = |v: ValueRef| self.alignments.of(&self.graph.node(v.node).op);
+        let align: Vec<u32> = built.kernel.buffers.iter().map(|b| align(b.value)).collect();
         let name = self.kernel_name(&unit.nodes);
         let machine = machine(self.profile);
         let scheduled = schedule_with(&name, &built.kernel, built.tiling.clone(), machine, &align)

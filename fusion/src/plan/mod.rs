@@ -17,7 +17,7 @@ use serde::Serialize;
 use smallvec::SmallVec;
 use tilefuse_block::Program;
 
-use crate::graph::{AliasTarget, Graph, NodeId, ValueRef};
+use crate::graph::{AliasTarget, Graph, NodeId, Op, ValueRef};
 use crate::kernel::Refusal;
 use crate::schedule::{Machine, ScheduleError, Tiling};
 use crate::types::Dims;
@@ -196,14 +196,44 @@ pub enum PlanError {
     },
 }
 
-/// Plans a primitive graph for a machine.
+/// Alignments in bytes of tensors that a plan finds, by slot: powers of two. A tensor beyond the lists lies at a
+/// multiple of 16.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Alignments {
+    /// Of the inputs.
+    pub inputs: Vec<u32>,
+    /// Of the model's own tensors.
+    pub params: Vec<u32>,
+    /// Of the constants.
+    pub consts: Vec<u32>,
+}
+
+impl Alignments {
+    /// The alignment of what a node stands for, at most 16.
+    fn of(&self, op: &Op) -> u32 {
+        let found = match op {
+            Op::Input(slot) => self.inputs.get(*slot as usize),
+            Op::Param(slot) => self.params.get(*slot as usize),
+            Op::Const(slot) => self.consts.get(*slot as usize),
+            _ => None,
+        };
+        found.map_or(16, |&align| align.clamp(1, 16))
+    }
+}
+
+/// Plans a primitive graph for a machine. All tensors lie at multiples of 16 bytes.
 pub fn plan(graph: &Graph, profile: &Profile) -> Result<Plan, PlanError> {
+    plan_aligned(graph, profile, &Alignments::default())
+}
+
+/// Plans a primitive graph for a machine, with tensors at these alignments.
+pub fn plan_aligned(graph: &Graph, profile: &Profile, alignments: &Alignments) -> Result<Plan, PlanError> {
     let mut graph = graph.clone();
     drop_aliased_outputs(&mut graph);
     empty::drop_empty(&mut graph);
     gather::store_sources(&mut graph);
     split_reductions(&mut graph, profile);
-    group::plan(graph, profile)
+    group::plan(graph, profile, alignments)
 }
 
 /// Outputs that share memory with something else need no value of their own.

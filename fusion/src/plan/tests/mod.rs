@@ -289,3 +289,16 @@ fn scalars_and_rank_zero() {
     let s = g.map(ScalarFn::Add, &[x, y]);
     assert_eq!(g.kernels(&[s]), [1, 1]);
 }
+
+#[test]
+fn a_kernel_assumes_no_more_alignment_than_its_tensors_have() {
+    let mut g = G::new();
+    let x = g.input(0, &[64]);
+    let y = g.input(1, &[64]);
+    let sum = g.map(ScalarFn::Add, &[x, y]);
+    g.0.outputs = vec![sum];
+    let alignments = super::Alignments { inputs: vec![16, 8], ..Default::default() };
+    let plan = super::plan_aligned(&g.0, &Profile::gpu(132, 4200.0), &alignments).unwrap();
+    let aligns: Vec<u32> = plan.programs[0].params.iter().map(|p| p.align).collect();
+    assert_eq!(aligns, [16, 8, 16]);
+}
