@@ -26,7 +26,7 @@ pub use builder::Builder;
 pub use data::{Data, Element};
 pub use infer::{MAX_TILE, TypeError};
 pub use math::expand_math;
-pub use parse::ParseError;
+pub use parse::{ParseError, parse_valid};
 pub use program::{CacheHint, Op, OpKind, Param, Program, Region, Value, ValueData};
 pub use scalar_fn::{Level, ReduceFn, ScalarFn, TypeRule};
 pub use types::{Elem, Kind, Literal, Shape, Type};

@@ -10,7 +10,8 @@
 //!
 //! White space and line ends separate tokens and mean nothing else; `//` starts a comment to the end of its line.
 //! A name is defined once in a program. Types follow from operands; only constants and parameters carry them.
-//! What is read is well typed except for what `verify` alone checks (pointers, alignment, loops' yields).
+//! What is read is well typed except for what `verify` alone checks (pointers, alignment, loops' yields);
+//! [`parse_valid`] checks that as well.
 
 mod cursor;
 
@@ -22,7 +23,7 @@ use thiserror::Error;
 use crate::program::{CacheHint, Op, OpKind, Param, Program, Region, Value, ValueData};
 use crate::scalar_fn::{ReduceFn, ScalarFn};
 use crate::types::{Elem, Kind, Literal, Shape, Type};
-use crate::verify::MAX_DEPTH;
+use crate::verify::{MAX_DEPTH, Problem, VerifyError, verify};
 
 use cursor::Cursor;
 
@@ -44,16 +45,37 @@ impl FromStr for Program {
     type Err = ParseError;
 
     fn from_str(text: &str) -> Result<Program> {
-        let program = Program {
-            name: String::new(),
-            params: Vec::new(),
-            values: Vec::new(),
-            body: Region::default(),
-            warps: 4,
+        Parser::new(text).program().map(|parser| parser.program)
+    }
+}
+
+/// Reads a text and verifies the program. The error of an invalid one says where as well.
+pub fn parse_valid(text: &str) -> Result<Program> {
+    let parser = Parser::new(text).program()?;
+    match verify(&parser.program) {
+        Ok(()) => Ok(parser.program),
+        Err(error) => parser.cursor.fail_at(parser.places.of(&error), error.to_string()),
+    }
+}
+
+/// Where the parts of a program stand in its text.
+#[derive(Default)]
+struct Places {
+    params: Vec<usize>,
+    warps: usize,
+    /// In program order, the owners of regions before their contents.
+    ops: Vec<usize>,
+}
+
+impl Places {
+    fn of(&self, error: &VerifyError) -> usize {
+        let found = match error {
+            VerifyError::Op { index, .. } => self.ops.get(*index),
+            VerifyError::Program { problem: Problem::Param { index, .. }, .. } => self.params.get(*index),
+            VerifyError::Program { problem: Problem::Warps(_), .. } => Some(&self.warps),
+            VerifyError::Program { .. } => None,
         };
-        let mut parser = Parser { cursor: Cursor::new(text), program, scope: FxHashMap::default(), depth: 0 };
-        parser.program()?;
-        Ok(parser.program)
+        found.copied().unwrap_or(0)
     }
 }
 
@@ -65,10 +87,23 @@ struct Parser<'a> {
     program: Program,
     scope: FxHashMap<&'a str, Scoped>,
     depth: usize,
+    places: Places,
 }
 
 impl<'a> Parser<'a> {
-    fn program(&mut self) -> Result<()> {
+    fn new(text: &'a str) -> Parser<'a> {
+        let program = Program {
+            name: String::new(),
+            params: Vec::new(),
+            values: Vec::new(),
+            body: Region::default(),
+            warps: 4,
+        };
+        let (cursor, scope) = (Cursor::new(text), FxHashMap::default());
+        Parser { cursor, program, scope, depth: 0, places: Places::default() }
+    }
+
+    fn program(mut self) -> Result<Parser<'a>> {
         self.cursor.keyword("kernel")?;
         self.cursor.expect("@")?;
         self.program.name = self.cursor.name()?.to_owned();
@@ -80,16 +115,19 @@ impl<'a> Parser<'a> {
                 break;
             }
         }
+        self.places.warps = self.cursor.position();
         if self.cursor.accept_keyword("warps") {
             self.program.warps = self.parenthesised()?;
         }
         self.cursor.expect("{")?;
         self.program.body.ops = self.ops()?;
-        self.cursor.end()
+        self.cursor.end()?;
+        Ok(self)
     }
 
     fn param(&mut self) -> Result<()> {
         let name = self.cursor.value()?;
+        self.places.params.push(name.0);
         self.cursor.expect(":")?;
         let ty = self.ty()?;
         let (Kind::Elem(elem) | Kind::Ptr(elem)) = ty.kind;
@@ -151,6 +189,7 @@ impl<'a> Parser<'a> {
 
     fn op(&mut self, defined: &mut Vec<&'a str>) -> Result<Op> {
         let mut results = SmallVec::<[(usize, &'a str); 1]>::new();
+        self.places.ops.push(self.cursor.position());
         if self.cursor.peek() == Some('%') {
             results.push(self.cursor.value()?);
             while self.cursor.accept(",") {

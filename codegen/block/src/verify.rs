@@ -47,6 +47,8 @@ pub enum VerifyError {
     /// One operation.
     #[error("{problem}, at `{op}`")]
     Op {
+        /// Its place in program order, owners of regions before their contents; the loop's for a loop's `yield`.
+        index: usize,
         /// The operation, as text.
         op: String,
         /// What is wrong.
@@ -117,8 +119,8 @@ pub enum Problem {
 /// Checks every invariant of the module's list; the first that does not hold is the error.
 pub fn verify(program: &Program) -> Result<(), VerifyError> {
     let whole = |problem| VerifyError::Program { name: program.name.clone(), problem };
-    let mut cx =
-        Cx { program, defined: vec![false; program.values.len()], seen: vec![false; program.values.len()] };
+    let values = program.values.len();
+    let mut cx = Cx { program, defined: vec![false; values], seen: vec![false; values], visited: 0 };
     header(program).map_err(whole)?;
     for (index, param) in program.params.iter().enumerate() {
         cx.define(param.value).map_err(whole)?;
@@ -159,6 +161,8 @@ struct Cx<'a> {
     defined: Vec<bool>,
     /// Values that have been defined, here or elsewhere.
     seen: Vec<bool>,
+    /// Operations that were looked at.
+    visited: usize,
 }
 
 impl<'a> Cx<'a> {
@@ -176,20 +180,21 @@ impl<'a> Cx<'a> {
     /// Checks a region whose arguments are defined, and ends the scope of what it defines.
     fn region(&mut self, region: &'a Region, depth: usize) -> Result<(), VerifyError> {
         for (index, op) in region.ops.iter().enumerate() {
-            let at = |problem| VerifyError::Op { op: op_text(self.program, op), problem };
+            let (program, number) = (self.program, self.visited);
+            self.visited += 1;
+            let at = |problem| VerifyError::Op { index: number, op: op_text(program, op), problem };
             let last = index + 1 == region.ops.len();
             if op.kind == OpKind::Yield && (depth == 0 || !last) {
                 return Err(at(Problem::Yield("a yield is not the last operation of a loop")));
             }
             self.operands(op).map_err(at)?;
             if op.kind == OpKind::For {
-                self.for_loop(op, depth)?;
+                self.for_loop(op, number, depth)?;
             } else {
                 self.simple(op).map_err(at)?;
             }
             for &result in &op.results {
-                self.define(result)
-                    .map_err(|problem| VerifyError::Op { op: op_text(self.program, op), problem })?;
+                self.define(result).map_err(at)?;
             }
         }
         let results = region.ops.iter().flat_map(|op| &op.results);
@@ -232,9 +237,9 @@ impl<'a> Cx<'a> {
         same("result", 0, found, &expected)
     }
 
-    fn for_loop(&mut self, op: &'a Op, depth: usize) -> Result<(), VerifyError> {
+    fn for_loop(&mut self, op: &'a Op, index: usize, depth: usize) -> Result<(), VerifyError> {
         let program = self.program;
-        let at = |problem| VerifyError::Op { op: op_text(program, op), problem };
+        let at = |problem| VerifyError::Op { index, op: op_text(program, op), problem };
         let region = self.for_head(op, depth).map_err(at)?;
         let carried = op.args.get(3..).unwrap_or_default();
         for &arg in &region.args {
@@ -248,8 +253,11 @@ impl<'a> Cx<'a> {
         if let Some(bad) = last.args.iter().position(|v| v.index() >= program.values.len()) {
             return Err(at(Problem::Undefined(bad)));
         }
-        self.for_types(carried, "operand", &last.args)
-            .map_err(|problem| VerifyError::Op { op: op_text(program, last), problem })?;
+        self.for_types(carried, "operand", &last.args).map_err(|problem| VerifyError::Op {
+            index,
+            op: op_text(program, last),
+            problem,
+        })?;
         self.region(region, depth + 1)
     }
 

@@ -1,6 +1,7 @@
 use expect_test::{Expect, expect};
 use proptest::prelude::*;
 
+use super::parse_valid;
 use crate::program::Program;
 
 /// One program with every operation.
@@ -99,6 +100,39 @@ fn errors_say_where() {
 }
 
 #[test]
+fn invalid_programs_say_where() {
+    let check = |text: &str, expect: Expect| {
+        text.parse::<Program>().unwrap();
+        expect.assert_eq(&parse_valid(text).unwrap_err().to_string());
+    };
+    check(
+        "kernel @f(%x: ptr<f32>,\n  %y: ptr<f32> align(3)) { }",
+        expect![
+            "line 2, column 3: kernel @f: parameter 1: the alignment is not a power of two, or below the element's size"
+        ],
+    );
+    check(
+        "kernel @f()\n  warps(3) { }",
+        expect!["line 2, column 3: kernel @f: 3 warps are not a power of two from 1 to 32"],
+    );
+    check(
+        "kernel @f() {\n  %a = const 1 : i32\n  yield\n}",
+        expect!["line 3, column 3: a yield is not the last operation of a loop, at `yield`"],
+    );
+    check(
+        "kernel @f(%n: i32) {\n  for %i in %n..%n step %n {\n  }\n}",
+        expect!["line 2, column 3: the loop does not end in a yield, at `for %i in %n..%n step %n`"],
+    );
+    check(
+        "kernel @f(%p: ptr<f32>, %n: i32) {\n  for %i in %n..%n step %n {\n    yield\n  }\n  %v = for %i2 in %n..%n step %n with (%a = %p) {\n    yield %a\n  }\n}",
+        expect![
+            "line 5, column 3: operand 3 is a pointer, which only loads and stores take, at `%v = for %i2 in %n..%n step %n with (%a = %p)`"
+        ],
+    );
+    assert!(parse_valid(EVERYTHING).is_ok());
+}
+
+#[test]
 fn nesting_is_limited() {
     let open = |i: usize| format!("for %i{i} in %n..%n step %n {{ ");
     let text = format!("kernel @f(%n: i32) {{ {} ", (0..100_000).map(open).collect::<String>());
@@ -134,7 +168,7 @@ proptest! {
         if let Ok(program) = text.parse::<Program>() {
             let printed = program.to_string();
             prop_assert_eq!(printed.parse::<Program>().unwrap().to_string(), printed);
-            let _ = crate::verify(&program);
+            prop_assert_eq!(parse_valid(&text).is_ok(), crate::verify(&program).is_ok());
         }
     }
 
