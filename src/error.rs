@@ -30,10 +30,39 @@ pub enum Error {
     /// The graph could not be planned.
     #[error(transparent)]
     Plan(#[from] tilefuse_fusion::plan::PlanError),
+    /// The text of a block program is wrong; where, and what.
+    #[error(transparent)]
+    Parse(#[from] tilefuse_block::ParseError),
+    /// A block program breaks an invariant.
+    #[error(transparent)]
+    Invalid(Box<tilefuse_block::VerifyError>),
+    /// A kernel was launched with a grid or arguments that do not fit its parameters.
+    #[error("kernel @{kernel}: {problem}")]
+    Launch {
+        /// The kernel's name.
+        kernel: String,
+        /// What does not fit.
+        problem: Box<crate::LaunchError>,
+    },
+    /// A kernel went wrong in the interpreter.
+    #[error(transparent)]
+    Interpret(Box<tilefuse_block::interp::InterpError>),
     /// Code generation or a kernel launch failed.
     #[error(transparent)]
     Codegen(#[from] tilefuse_codegen::Error),
     /// A defect of Tilefuse.
     #[error("internal: {0}")]
     Internal(String),
+}
+
+impl From<tilefuse_block::VerifyError> for Error {
+    fn from(error: tilefuse_block::VerifyError) -> Error {
+        Error::Invalid(Box::new(error))
+    }
+}
+
+impl From<tilefuse_block::interp::InterpError> for Error {
+    fn from(error: tilefuse_block::interp::InterpError) -> Error {
+        Error::Interpret(Box::new(error))
+    }
 }

@@ -20,6 +20,7 @@ mod engine;
 mod error;
 mod explain;
 mod fused;
+mod kernel;
 #[doc(hidden)]
 pub mod random;
 pub mod torch;
@@ -28,3 +29,6 @@ pub use engine::{CompileReport, Target};
 pub use error::Error;
 pub use explain::{EdgeReport, Explanation, StepReport};
 pub use fused::{Fused, Options, Stats, fuse, fuse_with};
+pub use kernel::{Arg, Grid, Kernel, LaunchError};
+/// The block IR: programs, their text form, their builder and their interpreter.
+pub use tilefuse_block as block;

@@ -55,6 +55,19 @@ fn row_kernels_stay_in_registers() {
 }
 
 #[test]
+fn written_kernels_assemble() {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../kernels");
+    let mut texts = 0;
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let text = std::fs::read_to_string(entry.unwrap().path()).unwrap();
+        let ptx = assemble(&tilefuse_block::parse_valid(&text).unwrap());
+        assert!(!ptx.contains(".local"), "{text}");
+        texts += 1;
+    }
+    assert!(texts >= 3);
+}
+
+#[test]
 fn kernels_come_back_from_the_cache() {
     let folder = tempfile::tempdir().unwrap();
     let cache = Cache::open(&CacheOptions::in_folder(folder.path()));

@@ -25,6 +25,8 @@ enum Command {
     Compare(CompareArgs),
     /// Show the fusion plan of a model.
     Explain(ExplainArgs),
+    /// Show what a kernel in a file becomes on its way to a target, or run it.
+    Kernel(super::kernel::Args),
     /// Say what is installed, which devices and targets there are, and where the cache is.
     Doctor(doctor::Args),
     /// List the models that are known by name.
@@ -124,6 +126,7 @@ pub fn main() -> ExitCode {
     let result = quietly(|| match cli.command {
         Command::Compare(args) => run_compare(&args),
         Command::Explain(args) => run_explain(&args),
+        Command::Kernel(args) => super::kernel::run(&args),
         Command::Doctor(args) => doctor::run(&args),
         Command::Models => {
             report::models();

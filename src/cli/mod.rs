@@ -5,6 +5,7 @@ mod compare;
 mod doctor;
 mod dump;
 mod inputs;
+mod kernel;
 mod manifest;
 mod model;
 mod random;

@@ -65,16 +65,31 @@ impl Kernel {
     /// `args` are the addresses of the program's buffers, each as long and as aligned as the program says, and not
     /// in use elsewhere where they are written.
     pub(crate) unsafe fn launch(&self, args: &[u64], grid: u64, stream: Stream) -> Result<(), Error> {
+        let grid = u32::try_from(grid).map_err(|_| Error::Internal(format!("a grid of {grid} instances")))?;
+        // SAFETY: passed on to the caller.
+        unsafe { self.launch_grid(args, [grid, 1, 1], stream) }
+    }
+
+    /// [`Kernel::launch`] for a grid of three axes, of fewer than 2^63 instances.
+    ///
+    /// # Safety
+    /// As for [`Kernel::launch`]; an argument for a scalar parameter is its value in the lowest bytes.
+    pub(crate) unsafe fn launch_grid(
+        &self,
+        args: &[u64],
+        grid: [u32; 3],
+        stream: Stream,
+    ) -> Result<(), Error> {
         match self {
             Kernel::Host(kernel) => {
-                let grid = u32::try_from(grid)
-                    .map_err(|_| Error::Internal(format!("a grid of {grid} instances")))?;
                 // SAFETY: passed on to the caller.
-                unsafe { kernel.run(args, [grid, 1, 1], &Team { threads: stream.threads }) };
+                unsafe { kernel.run(args, grid, &Team { threads: stream.threads }) };
                 Ok(())
             }
-            // SAFETY: passed on to the caller.
-            Kernel::Cuda(kernel) => unsafe { kernel.launch(stream.raw, grid, args) }.map_err(Error::from),
+            Kernel::Cuda(kernel) => {
+                // SAFETY: passed on to the caller.
+                unsafe { kernel.launch_grid(stream.raw, grid.map(u64::from), args) }.map_err(Error::from)
+            }
         }
     }
 }
@@ -174,7 +189,8 @@ pub(crate) fn millis(time: Duration) -> f64 {
     time.as_secs_f64() * 1e3
 }
 
-fn kernel(program: &Program, target: Target) -> Result<(Kernel, bool), Error> {
+/// The kernel of a program, and whether it was there already.
+pub(crate) fn kernel(program: &Program, target: Target) -> Result<(Kernel, bool), Error> {
     let key = (program.to_string(), target);
     let lock = || known().lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     if let Some(kernel) = lock().get(&key).and_then(Held::get) {

@@ -14,6 +14,6 @@ mod tests;
 pub(crate) use compile::{Compiled, Tensors, compile, gpu_programs};
 pub(crate) use exec::Stop;
 pub(crate) use guard::{Signature, grad_needed};
-pub(crate) use kernels::cache_state;
 pub use kernels::{CompileReport, Target};
+pub(crate) use kernels::{Kernel, Stream, cache_state, kernel};
 pub(crate) use memory::peak_bytes;

@@ -24,6 +24,7 @@ mod wire;
 pub use call::{Call, Results};
 pub use ffi::MAX_RANK;
 pub use pool::TorchPool;
+pub(crate) use record::note_launch;
 pub use record::{capture, is_capturing};
 pub use state::{GlobalState, cuda_available, cuda_devices, cuda_stream};
 use tensor::dtype;

@@ -3,6 +3,7 @@
 //! What it must decide while the model runs is which contents will be overwritten before anyone can ask for them;
 //! everything else is decided afterwards, in `analyse.rs`.
 
+use std::cell::Cell;
 use std::collections::HashMap;
 use std::ffi::c_void;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -25,6 +26,16 @@ pub fn is_capturing() -> bool {
     unsafe { ffi::tf_recording() }
 }
 
+thread_local! {
+    /// Whether a kernel was launched by hand since the last capture on this thread began.
+    static LAUNCHED: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Tells a capture on this thread of a launch: what the kernel writes is in no recorded call.
+pub(crate) fn note_launch() {
+    LAUNCHED.set(true);
+}
+
 /// Runs `f` once, eagerly, and records every operator that it calls on this thread above autograd.
 ///
 /// `inputs` are the example inputs and `named` the model's parameters and buffers, recognised by identity;
@@ -39,8 +50,12 @@ pub fn capture<R>(
     outputs_of: impl Fn(&R) -> Vec<Tensor>,
 ) -> Result<(R, Trace), Error> {
     let session = Session::start(Recorder::new(inputs, named)?)?;
+    LAUNCHED.set(false);
     let result = f();
-    let recorder = session.stop();
+    let mut recorder = session.stop();
+    if let Some(recorder) = recorder.as_mut().filter(|_| LAUNCHED.get()) {
+        recorder.refuse("", RefusalKind::Kernel);
+    }
     let outputs = outputs_of(&result);
     let trace = super::analyse::finish(recorder, &outputs);
     Ok((result, trace))

@@ -216,6 +216,8 @@ pub enum RefusalKind {
     Kept,
     /// Operators were called on other threads.
     OtherThread,
+    /// A kernel was launched by hand.
+    Kernel,
     /// The recorder failed.
     Internal,
 }
@@ -230,6 +232,7 @@ impl std::fmt::Display for Refusal {
             RefusalKind::UnknownOrigin => "uses a tensor that no operator made",
             RefusalKind::Kept => "makes a tensor that the model keeps",
             RefusalKind::OtherThread => "the model calls operators on other threads",
+            RefusalKind::Kernel => "the model launches a kernel of its own",
             RefusalKind::Internal => "could not be recorded",
         };
         if self.op.is_empty() { f.write_str(what) } else { write!(f, "{} {what}", self.op) }

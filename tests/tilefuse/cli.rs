@@ -38,6 +38,111 @@ fn bad_input_is_named_in_one_line() {
     }
 }
 
+fn example(name: &str) -> String {
+    format!("{}/kernels/{name}.tile", env!("CARGO_MANIFEST_DIR"))
+}
+
+#[test]
+fn bad_kernels_and_arguments_are_named_in_one_line() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("bad.tile");
+    let path = file.to_str().unwrap();
+    rejected(&["kernel", path], "cannot read");
+    std::fs::write(&file, b"kernel \xff").unwrap();
+    rejected(&["kernel", path], "cannot read");
+    std::fs::write(&file, "kernel @f(%x: ptr<f32>) {\n  %v = load %x, %i\n}").unwrap();
+    rejected(&["kernel", path], "bad.tile:2:17: %i is not defined");
+    std::fs::write(&file, "kernel @f() {\n  yield\n}").unwrap();
+    rejected(&["kernel", path], "bad.tile:2:3: a yield");
+    let add = &example("vector_add");
+    rejected(&["kernel", add, "--stop-after", "magic"], "there are canonicalize, cse");
+    rejected(&["kernel", add, "--print-after", "magic"], "there is no pass");
+    rejected(&["kernel", add, "--emit", "ptx"], "target host has block, llvm and asm");
+    rejected(&["kernel", add, "--emit", "asm", "--target", "sm_80"], "target sm_80 has block, llvm and ptx");
+    rejected(&["kernel", add, "--emit", "llvm", "--target", "interpret"], "target interpret has block");
+    rejected(&["kernel", add, "--run"], "kernel @vector_add: 4 arguments are needed, 0 were given");
+    rejected(&["kernel", add, "--run", "--arg", "f32[1"], "there is no ]");
+    rejected(&["kernel", add, "--run", "--arg", "300u8"], "is no argument");
+    rejected(&["kernel", add, "--run", "--grid", "1,2,3,4"], "a grid has up to three");
+    let tensors = ["--arg", "f32[8]", "--arg", "f32[8]", "--arg", "f32[8]"];
+    let run = |more: &[&str], expected| {
+        let all: Vec<&str> = ["kernel", add, "--run"].iter().chain(&tensors).chain(more).copied().collect();
+        rejected(&all, expected);
+    };
+    run(&["--arg", "8i32"], "%n is i64, the argument is 8 of kind i32");
+    run(&["--arg", "9i64"], "is out of range for %x of 8 elements");
+    run(&["--arg", "8i64", "--grid", "70000,70000"], "cannot be launched");
+    if tilefuse::torch::cuda_devices().is_err() {
+        run(&["--arg", "8i64", "--target", "sm_90a"], "CUDA is not available");
+    }
+}
+
+#[test]
+fn kernels_are_shown_stage_by_stage() {
+    let add = &example("vector_add");
+    for (target, stage, expected) in [
+        ("interpret", "block", "kernel @vector_add("),
+        ("host", "llvm", "define"),
+        ("host", "asm", ".text"),
+        ("sm_80", "llvm", "ptx_kernel void @tf_vector_add"),
+        ("sm_80", "ptx", ".target sm_80"),
+        ("sm_90a", "ptx", ".target sm_90a"),
+        ("sm_100a", "ptx", ".target sm_100a"),
+    ] {
+        let output = run(&["kernel", add, "--target", target, "--emit", stage]);
+        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert_eq!(output.status.code(), Some(0), "{target} {stage}");
+        assert!(said.contains(expected), "{target} {stage}: {said}");
+    }
+}
+
+#[test]
+fn passes_are_watched_and_stopped() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("twice.tile");
+    let text = "kernel @twice(%n: i32, %y: ptr<i32>) {\n  %a = map add %n, %n\n  %b = map add %n, %n\n  \
+                %c = map mul %a, %b\n  store %y, %n, %c\n}\n";
+    std::fs::write(&file, text).unwrap();
+    let path = file.to_str().unwrap();
+    let lines = |args: &[&str]| {
+        let output = run(&[&["kernel", path], args].concat());
+        let count = |bytes: &[u8]| String::from_utf8_lossy(bytes).lines().count();
+        (count(&output.stdout), count(&output.stderr))
+    };
+    let (first, _) = lines(&["--stop-after", "canonicalize"]);
+    let (second, printed) = lines(&["--stop-after", "cse", "--print-after", "canonicalize"]);
+    assert_eq!((first, second, printed), (6, 5, 7));
+    assert_eq!(lines(&["--print-after", "all"]), (5, 49));
+}
+
+#[test]
+fn kernels_run_on_random_data() {
+    let softmax = &example("softmax");
+    for (target, verdict) in [("interpret", 0), ("host", 1)] {
+        let output = run(&[
+            "kernel",
+            softmax,
+            "--target",
+            target,
+            "--run",
+            "--grid",
+            "8",
+            "--arg",
+            "f32[8,1000]",
+            "--arg",
+            "f32[8,1000]",
+            "--arg",
+            "1000i64",
+            "--arg",
+            "1000i32",
+        ]);
+        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert_eq!(output.status.code(), Some(0), "{said}{}", String::from_utf8_lossy(&output.stderr));
+        assert!(said.starts_with("%y f32[8,1000]: min 0.0") && said.contains("mean 0.001000"), "{said}");
+        assert_eq!(said.matches("agrees with the interpreter").count(), verdict, "{said}");
+    }
+}
+
 #[test]
 fn a_manifest_goes_on_after_a_bad_case() {
     let folder = tempfile::tempdir().unwrap();

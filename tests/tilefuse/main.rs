@@ -8,6 +8,7 @@ mod cli;
 mod common;
 mod edge;
 mod fused;
+mod hand;
 mod kernels;
 mod random;
 mod sequence;

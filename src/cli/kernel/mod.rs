@@ -1,0 +1,149 @@
+//! `tilefuse kernel`: what a block program in a file becomes, stage by stage, and what it computes.
+
+mod run;
+
+use std::path::PathBuf;
+
+use clap::ValueEnum;
+use tilefuse_block::passes::{PASSES, PassOptions, run_passes};
+use tilefuse_block::{Program, parse_valid};
+use tilefuse_codegen::host::{HostKernel, HostOptions};
+use tilefuse_codegen::ptx::{self, PtxOptions, compile_ptx, emit_llvm};
+
+use super::{Failure, report};
+
+/// Options of `tilefuse kernel`.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// A block program as text.
+    file: PathBuf,
+    /// What to compile for, or to run on.
+    #[arg(long, value_enum, default_value_t = Target::Host)]
+    target: Target,
+    /// The stage to print; the block program after its passes unless --run is given.
+    #[arg(long, value_enum)]
+    emit: Option<Stage>,
+    /// Run it on random data and print what it leaves in the tensors that it writes. What host or CUDA compute is
+    /// compared with the interpreter.
+    #[arg(long)]
+    run: bool,
+    /// An argument, in order: a tensor such as f32[1024] or i32[64]{0..10}, or a number such as 1024i64, 0.5f32, true.
+    #[arg(long = "arg", value_name = "SPEC", requires = "run", allow_hyphen_values = true)]
+    args: Vec<String>,
+    /// Instances along up to three axes.
+    #[arg(
+        long,
+        value_name = "N[,N[,N]]",
+        value_delimiter = ',',
+        num_args = 1,
+        requires = "run",
+        default_value = "1"
+    )]
+    grid: Vec<i64>,
+    /// What the random data is drawn from.
+    #[arg(long, default_value_t = 0, requires = "run")]
+    seed: i64,
+    /// Print the program after this pass, or after each pass for `all`, on standard error; can be given again.
+    #[arg(long, value_name = "PASS")]
+    print_after: Vec<String>,
+    /// Leave out the passes behind this one.
+    #[arg(long, value_name = "PASS")]
+    stop_after: Option<String>,
+}
+
+/// What a program is compiled for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Target {
+    Interpret,
+    Host,
+    #[value(name = "sm_80")]
+    Sm80,
+    #[value(name = "sm_90a")]
+    Sm90a,
+    #[value(name = "sm_100a")]
+    Sm100a,
+}
+
+impl Target {
+    fn ptx(self) -> Option<ptx::Target> {
+        match self {
+            Target::Interpret | Target::Host => None,
+            Target::Sm80 => Some(ptx::Target::Sm80),
+            Target::Sm90a => Some(ptx::Target::Sm90a),
+            Target::Sm100a => Some(ptx::Target::Sm100a),
+        }
+    }
+}
+
+/// A form of a program on its way to a target.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Stage {
+    /// The block program after its passes.
+    Block,
+    /// LLVM IR, before LLVM's passes.
+    Llvm,
+    /// PTX, for GPUs.
+    Ptx,
+    /// Assembly, for the host.
+    Asm,
+}
+
+/// Runs the command.
+pub(crate) fn run(args: &Args) -> Result<(), Failure> {
+    let program = optimised(read(args)?, args)?;
+    if let Some(stage) = args.emit.or((!args.run).then_some(Stage::Block)) {
+        report::print(&emitted(&program, args.target, stage)?);
+    }
+    if args.run { run::run(program, args) } else { Ok(()) }
+}
+
+fn read(args: &Args) -> Result<Program, Failure> {
+    let path = args.file.display();
+    let text = std::fs::read_to_string(&args.file)
+        .map_err(|e| Failure::usage(format!("cannot read {path}: {e}")))?;
+    parse_valid(&text).map_err(|e| Failure::usage(format!("{path}:{}:{}: {}", e.line, e.column, e.message)))
+}
+
+/// The program after the passes that are asked for.
+fn optimised(mut program: Program, args: &Args) -> Result<Program, Failure> {
+    let watched = args.print_after.iter().filter(|name| *name != "all");
+    if let Some(unknown) = watched.chain(&args.stop_after).find(|name| PASSES.iter().all(|p| p.0 != **name)) {
+        let names: Vec<&str> = PASSES.iter().map(|pass| pass.0).collect();
+        return Err(Failure::usage(format!("there is no pass {unknown:?}; there are {}", names.join(", "))));
+    }
+    let mut observe = |pass: &'static str, program: &Program| {
+        if args.print_after.iter().any(|name| name == pass || name == "all") {
+            eprint!("// after {pass}\n{program}");
+        }
+    };
+    let mut options = PassOptions { stop_after: args.stop_after.as_deref(), ..PassOptions::default() };
+    options.observe = Some(&mut observe);
+    run_passes(&mut program, PASSES, &mut options).map_err(|e| Failure::usage(e.to_string()))?;
+    Ok(program)
+}
+
+fn emitted(program: &Program, target: Target, stage: Stage) -> Result<String, Failure> {
+    let host = HostOptions::default();
+    let text = match (stage, target, target.ptx()) {
+        (Stage::Block, ..) => Ok(program.to_string()),
+        (Stage::Llvm, Target::Host, _) => HostKernel::llvm_ir(program, &host),
+        (Stage::Asm, Target::Host, _) => HostKernel::assembly(program, &host),
+        (Stage::Llvm, _, Some(gpu)) => emit_llvm(program, gpu),
+        (Stage::Ptx, _, Some(gpu)) => compile_ptx(program, gpu, &PtxOptions::default()).map(|ptx| ptx.text),
+        _ => return Err(Failure::usage(nothing(target, stage))),
+    };
+    text.map_err(|e| Failure::from(crate::Error::from(e)))
+}
+
+fn nothing(target: Target, stage: Stage) -> String {
+    let stages = match target {
+        Target::Interpret => "block",
+        Target::Host => "block, llvm and asm",
+        Target::Sm80 | Target::Sm90a | Target::Sm100a => "block, llvm and ptx",
+    };
+    let name = |value: Option<clap::builder::PossibleValue>| {
+        value.map_or(String::new(), |v| v.get_name().to_owned())
+    };
+    let (target, stage) = (name(target.to_possible_value()), name(stage.to_possible_value()));
+    format!("--emit {stage}: target {target} has {stages}")
+}
