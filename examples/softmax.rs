@@ -1,40 +1,24 @@
-//! Softmax over rows as a kernel, written with the builder; `kernels/softmax.tile` is the same as text.
+//! Softmax over rows as a kernel, written as expressions over tiles; `kernels/softmax.tile` is the same as text.
 //!
 //! `cargo run --example softmax` compares it with libtorch.
 
 use tch::{Device, Kind, Tensor};
-use tilefuse::block::{Builder, CacheHint, Elem, Program, ReduceFn, ScalarFn, TypeError};
+use tilefuse::block::Program;
+use tilefuse::block::tiles::{BuildError, program};
 use tilefuse::{Kernel, args};
 
 /// `y = softmax(x)` over rows of `n` elements, at most `block`, that begin `stride` elements after one another. One
 /// instance for each row.
-fn softmax(block: u32) -> Result<Program, TypeError> {
-    let mut b = Builder::new("softmax");
-    let x = b.ptr_param("x", Elem::F32, 4, None);
-    let y = b.ptr_param("y", Elem::F32, 4, None);
-    let stride = b.scalar_param("stride", Elem::I64);
-    let n = b.scalar_param("n", Elem::I32);
-
-    let row = b.program_id(0)?;
-    let row = b.cast(row, Elem::I64)?;
-    let first = b.map(ScalarFn::Mul, &[row, stride])?;
-    let first = b.splat(first, &[block])?;
-    let cols = b.range(0, block)?;
-    let wide = b.cast(cols, Elem::I64)?;
-    let at = b.map(ScalarFn::Add, &[first, wide])?;
-    let end = b.splat(n, &[block])?;
-    let inside = b.map(ScalarFn::Lt, &[cols, end])?;
-
-    let v = b.load(x, at, Some(inside), None, CacheHint::Default)?;
-    let max = b.reduce(ReduceFn::Max, v, 0, Some(inside))?;
-    let max = b.splat(max, &[block])?;
-    let down = b.map(ScalarFn::Sub, &[v, max])?;
-    let e = b.map(ScalarFn::Exp, &[down])?;
-    let sum = b.reduce(ReduceFn::Sum, e, 0, Some(inside))?;
-    let sum = b.splat(sum, &[block])?;
-    let out = b.map(ScalarFn::Div, &[e, sum])?;
-    b.store(y, at, out, Some(inside), CacheHint::Default)?;
-    Ok(b.finish())
+fn softmax(block: u32) -> Result<Program, BuildError> {
+    program("softmax", |k| {
+        let (x, y) = (k.ptr::<f32>("x"), k.ptr::<f32>("y"));
+        let (stride, n) = (k.scalar::<i64>("stride"), k.scalar::<i32>("n"));
+        let cols = k.range(0, block);
+        let at = k.program_id(0) * stride + cols;
+        let v = (x + at).load_where(cols.lt(n), f32::NEG_INFINITY);
+        let e = (v - v.max(0)).exp();
+        (y + at).store_where(e / e.sum(0), cols.lt(n));
+    })
 }
 
 fn main() -> anyhow::Result<()> {

@@ -33,6 +33,9 @@ pub enum Error {
     /// The text of a block program is wrong; where, and what.
     #[error(transparent)]
     Parse(#[from] tilefuse_block::ParseError),
+    /// An expression over tiles does not fit its operands; where it stands in the source.
+    #[error(transparent)]
+    Build(Box<tilefuse_block::tiles::BuildError>),
     /// A block program breaks an invariant.
     #[error(transparent)]
     Invalid(Box<tilefuse_block::VerifyError>),
@@ -64,5 +67,11 @@ impl From<tilefuse_block::VerifyError> for Error {
 impl From<tilefuse_block::interp::InterpError> for Error {
     fn from(error: tilefuse_block::interp::InterpError) -> Error {
         Error::Interpret(Box::new(error))
+    }
+}
+
+impl From<tilefuse_block::tiles::BuildError> for Error {
+    fn from(error: tilefuse_block::tiles::BuildError) -> Error {
+        Error::Build(Box::new(error))
     }
 }

@@ -78,6 +78,26 @@ fn layer_norm() {
     }
 }
 
+#[test]
+fn expressions_over_tiles_run_as_text_does() {
+    setup();
+    let program = tilefuse::block::tiles::program("softmax", |k| {
+        let (x, y) = (k.ptr::<f32>("x"), k.ptr::<f32>("y"));
+        let (stride, n) = (k.scalar::<i64>("stride"), k.scalar::<i32>("n"));
+        let cols = k.range(0, 256);
+        let at = k.program_id(0) * stride + cols;
+        let v = (x + at).load_where(cols.lt(n), f32::NEG_INFINITY);
+        let e = (v - v.max(0)).exp();
+        (y + at).store_where(e / e.sum(0), cols.lt(n));
+    });
+    let kernel = Kernel::from_program(program.unwrap()).unwrap();
+    let x = Tensor::randn([9, 200], F32);
+    let y = x.empty_like();
+    let results = results(&kernel, 9, &y, &args![&x, &y, 200i64, 200i32]);
+    let double = x.to_kind(Kind::Double).softmax(-1, Kind::Double);
+    check("softmax in Rust", results, &x.softmax(-1, Kind::Float), &double);
+}
+
 /// Writes `100 z + 10 y + x`, scaled and shifted, at each instance's place.
 const AXES: &str = "kernel @axes(%out: ptr<f64> len(24), %scale: f16, %shift: i8, %flip: bool, %big: u64) {
   %x = program_id 0

@@ -19,6 +19,7 @@ mod program;
 #[cfg(any(test, feature = "testing"))]
 pub mod random;
 mod scalar_fn;
+pub mod tiles;
 mod types;
 mod verify;
 
