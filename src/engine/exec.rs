@@ -299,19 +299,21 @@ impl Frame<'_> {
         Ok(outputs)
     }
 
-    /// Gives inputs and parameters the values that eager leaves in them. A value that lies in one of them is read before
-    /// any is written.
+    /// Gives inputs and parameters the values that eager leaves in them. A value that lies in one of them is copied before
+    /// any is written, unless it is the tensor itself.
     fn write_back(&self) -> Result<(), Error> {
-        let several = self.compiled.updates.len() > 1;
-        let mut values: SmallVec<[Tensor; 4]> = SmallVec::new();
-        for (_, source) in &self.compiled.updates {
+        let mut values: SmallVec<[Option<Tensor>; 4]> = SmallVec::new();
+        for (target, source) in &self.compiled.updates {
+            let itself = source.slot == *target && source.view.is_none();
             let value = self.tensor(source)?;
             let foreign = matches!(source.slot, Slot::Input(_) | Slot::Param(_));
-            values.push(if several && foreign { value.copy() } else { value });
+            values.push((!itself).then(|| if foreign { value.copy() } else { value }));
         }
         for ((target, _), value) in self.compiled.updates.iter().zip(&values) {
-            let mut target = self.owner(*target)?.shallow_clone();
-            tch::no_grad(|| target.copy_(value));
+            if let Some(value) = value {
+                let mut target = self.owner(*target)?.shallow_clone();
+                tch::no_grad(|| target.copy_(value));
+            }
         }
         Ok(())
     }

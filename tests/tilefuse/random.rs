@@ -176,6 +176,12 @@ const CORPUS: &[&str] = &[
      %2 = sub.Scalar(%0, 0)
      %3 = expand(%2, [3, 1, 1])
      return %3",
+    // A tensor that takes its own value need not be written.
+    "s0 = f32 1 normal
+     %0 = input s0 [1, 1] strides [1, 1] offset 0
+     %2! = slice.Tensor(%0, 1, 0, 1, 2)
+     %3! = copy_(%2, %2)
+     return %3!",
     // An output that equals an input must not be the input.
     "s0 = f32 6 normal
      %0 = input s0 [2, 3] strides [3, 1] offset 0
