@@ -4,6 +4,9 @@
 //! the small set of operators that kernels are generated from; calls that have no lowering stay [`Op::Aten`] and run
 //! through libtorch (*extern*).
 
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
 use indexmap::IndexMap;
 use petgraph::Direction;
 use petgraph::stable_graph::{NodeIndex, StableDiGraph};
@@ -291,26 +294,38 @@ impl Graph {
         self.nodes.node_count() == 0
     }
 
-    /// Nodes with operands before users; among ready nodes the lowest index first. `None` if there is a cycle.
+    /// Whether the node is a call that draws random numbers.
+    pub(crate) fn is_random(&self, id: NodeId) -> bool {
+        matches!(&self.node(id).op, Op::Aten(call) if call.random)
+    }
+
+    /// Nodes with operands before users and random calls in order of creation; among ready nodes the lowest index
+    /// first. `None` if there is a cycle.
     pub fn topological(&self) -> Option<Vec<NodeId>> {
-        let mut missing: Vec<usize> =
-            vec![0; self.nodes.node_indices().map(|n| n.index() + 1).max().unwrap_or(0)];
-        let mut ready = std::collections::BinaryHeap::new();
+        let bound = self.nodes.node_indices().map(|n| n.index() + 1).max().unwrap_or(0);
+        let mut missing: Vec<usize> = vec![0; bound];
+        let mut next_random: Vec<Option<NodeId>> = vec![None; bound];
+        let mut last_random: Option<NodeId> = None;
         for id in self.ids() {
-            let count = self.nodes.edges_directed(id, Direction::Incoming).count();
-            missing[id.index()] = count;
-            if count == 0 {
-                ready.push(std::cmp::Reverse(id));
+            missing[id.index()] += self.nodes.edges_directed(id, Direction::Incoming).count();
+            if self.is_random(id)
+                && let Some(last) = last_random.replace(id)
+            {
+                next_random[last.index()] = Some(id);
+                missing[id.index()] += 1;
             }
         }
+        let ready = self.ids().filter(|id| missing[id.index()] == 0).map(Reverse);
+        let mut ready: BinaryHeap<_> = ready.collect();
         let mut order = Vec::with_capacity(self.len());
-        while let Some(std::cmp::Reverse(id)) = ready.pop() {
+        while let Some(Reverse(id)) = ready.pop() {
             order.push(id);
-            for edge in self.nodes.edges_directed(id, Direction::Outgoing) {
-                let left = &mut missing[edge.target().index()];
+            let users = self.nodes.edges_directed(id, Direction::Outgoing).map(|edge| edge.target());
+            for next in users.chain(next_random[id.index()]) {
+                let left = &mut missing[next.index()];
                 *left -= 1;
                 if *left == 0 {
-                    ready.push(std::cmp::Reverse(edge.target()));
+                    ready.push(Reverse(next));
                 }
             }
         }

@@ -8,6 +8,7 @@ use smallvec::SmallVec;
 
 use super::cost::{Cost, price};
 use super::memory::{self, Life};
+use super::order::Sequence;
 use super::place::{Place, strided};
 use super::{
     Alignments, Decision, ExternStep, KernelKind, KernelStep, Plan, PlanError, Profile, Step, StepKind,
@@ -63,6 +64,9 @@ struct Planner<'a> {
     demanded: FxHashSet<NodeId>,
     units: Vec<Option<Unit>>,
     unit_of: FxHashMap<NodeId, usize>,
+    sequence: Sequence,
+    /// The next call that draws random numbers, of each that does: they draw in the order of the capture.
+    next_random: FxHashMap<NodeId, NodeId>,
     /// Nearest non-transparent users of each node, through transparent ones.
     users: FxHashMap<NodeId, Vec<NodeId>>,
     /// Nearest non-transparent producers of each node.
@@ -104,6 +108,8 @@ impl<'a> Planner<'a> {
             demanded: FxHashSet::default(),
             units: Vec::new(),
             unit_of: FxHashMap::default(),
+            sequence: Sequence::default(),
+            next_random: FxHashMap::default(),
             users: FxHashMap::default(),
             sources: FxHashMap::default(),
             decisions: Vec::new(),
@@ -253,6 +259,7 @@ impl<'a> Planner<'a> {
                 unit.kernel = Some(built);
             }
         }
+        self.sequence = Sequence::new(self.units.len());
         Ok(())
     }
 
@@ -306,6 +313,8 @@ impl<'a> Planner<'a> {
             }
             self.sources.insert(id, found);
         }
+        let random: Vec<NodeId> = self.order.iter().copied().filter(|&id| self.graph.is_random(id)).collect();
+        self.next_random = random.windows(2).map(|pair| (pair[0], pair[1])).collect();
     }
 
     /// Builds the kernel of some nodes over a domain, with the stores that the rest of the graph needs.
@@ -371,14 +380,16 @@ impl<'a> Planner<'a> {
         let (Some(x), Some(y)) = (&first.kernel, &second.kernel) else {
             return Verdict::Library(String::from("an operator"));
         };
-        if self.path_around(a, b) || self.path_around(b, a) {
+        let Some(contraction) = self.sequence.contraction(a, b, |unit| self.next_units(unit).collect())
+        else {
             return Verdict::Cycle;
-        }
+        };
         let mut nodes: Vec<NodeId> = first.nodes.iter().chain(&second.nodes).copied().collect();
         nodes.sort_unstable_by_key(|n| self.rank[n]);
         let apart_us = x.cost.us + y.cost.us;
         match self.build_merged(&nodes, &x.group, &y.group) {
             Ok(built) if built.cost.us <= apart_us => {
+                self.sequence.contract(&contraction);
                 self.merge(a, b, nodes, built);
                 Verdict::Fused
             }
@@ -408,31 +419,12 @@ impl<'a> Planner<'a> {
         self.units[b] = None;
     }
 
-    /// Whether something outside the two units needs `a` and feeds `b`.
-    fn path_around(&self, a: usize, b: usize) -> bool {
-        let Some(Some(target)) = self.units.get(b) else { return false };
-        let last = target.nodes.iter().map(|n| self.rank[n]).max().unwrap_or(0);
-        let mut stack = vec![a];
-        let mut seen = FxHashSet::from_iter([a]);
-        while let Some(unit) = stack.pop() {
-            let Some(Some(at)) = self.units.get(unit) else { continue };
-            for user in at.nodes.iter().flat_map(|n| self.users.get(n).into_iter().flatten()) {
-                let Some(&next) = self.unit_of.get(user) else { continue };
-                if next == b && unit != a {
-                    return true;
-                }
-                let reaches = next != b && self.first_rank(next) <= last;
-                if reaches && seen.insert(next) {
-                    stack.push(next);
-                }
-            }
-        }
-        false
-    }
-
-    fn first_rank(&self, unit: usize) -> usize {
-        let nodes = self.units[unit].as_ref().map(|u| &u.nodes);
-        nodes.and_then(|n| n.iter().map(|id| self.rank[id]).min()).unwrap_or(0)
+    /// The units that run after this one because they use its results or draw random numbers after it; some more
+    /// than once, and itself where its nodes use each other.
+    fn next_units(&self, unit: usize) -> impl Iterator<Item = usize> {
+        let nodes = self.units[unit].iter().flat_map(|u| &u.nodes);
+        let next = nodes.flat_map(|n| self.users.get(n).into_iter().flatten().chain(self.next_random.get(n)));
+        next.filter_map(|n| self.unit_of.get(n).copied())
     }
 
     /// Merges kernels that read the same large value and do not depend on each other.
@@ -466,56 +458,37 @@ impl<'a> Planner<'a> {
     }
 
     /// Units in an order that respects dependencies and otherwise follows the graph's.
-    fn unit_order(&self) -> Vec<usize> {
+    fn unit_order(&self) -> Result<Vec<usize>, PlanError> {
         let alive: Vec<usize> = (0..self.units.len()).filter(|&u| self.units[u].is_some()).collect();
-        let mut next: FxHashMap<usize, Vec<usize>> = FxHashMap::default();
-        let mut missing: FxHashMap<usize, usize> = FxHashMap::default();
-        let mut link = |from: usize, to: usize| {
-            next.entry(from).or_default().push(to);
-            *missing.entry(to).or_default() += 1;
-        };
+        let next =
+            |unit: usize| -> FxHashSet<usize> { self.next_units(unit).filter(|&n| n != unit).collect() };
+        let mut missing = vec![0; self.units.len()];
         for &unit in &alive {
-            let nodes = self.units[unit].iter().flat_map(|u| &u.nodes);
-            let sources: FxHashSet<usize> = nodes
-                .flat_map(|n| self.sources.get(n).into_iter().flatten())
-                .filter_map(|s| self.unit_of.get(s).copied())
-                .filter(|&s| s != unit)
-                .collect();
-            sources.into_iter().for_each(|s| link(s, unit));
+            next(unit).into_iter().for_each(|user| missing[user] += 1);
         }
-        let random: Vec<usize> = alive.iter().copied().filter(|&u| self.is_random(u)).collect();
-        random.windows(2).for_each(|pair| link(pair[0], pair[1]));
         let key = |unit: usize| {
             let last = self.units[unit].iter().flat_map(|u| &u.nodes).map(|n| self.rank[n]).max();
             Reverse((last.unwrap_or(0), unit))
         };
-        let ready = alive.iter().copied().filter(|u| !missing.contains_key(u));
-        let mut ready: BinaryHeap<_> = ready.map(key).collect();
+        let mut ready: BinaryHeap<_> = alive.iter().filter(|&&u| missing[u] == 0).map(|&u| key(u)).collect();
         let mut order = Vec::with_capacity(alive.len());
         while let Some(Reverse((_, unit))) = ready.pop() {
             order.push(unit);
-            for &user in next.get(&unit).into_iter().flatten() {
-                if let Some(left) = missing.get_mut(&user) {
-                    *left -= 1;
-                    if *left == 0 {
-                        ready.push(key(user));
-                    }
+            for user in next(unit) {
+                missing[user] -= 1;
+                if missing[user] == 0 {
+                    ready.push(key(user));
                 }
             }
         }
-        order
-    }
-
-    fn is_random(&self, unit: usize) -> bool {
-        let nodes = self.units[unit].iter().flat_map(|u| &u.nodes);
-        nodes.into_iter().any(|&n| matches!(&self.graph.node(n).op, Op::Aten(call) if call.random))
+        if order.len() == alive.len() { Ok(order) } else { Err(PlanError::Cycle) }
     }
 
     fn steps(&self) -> Result<(Vec<StepKind>, Vec<tilefuse_block::Program>), PlanError> {
         let mut programs = Vec::new();
         let mut known: FxHashMap<String, usize> = FxHashMap::default();
         let mut steps = Vec::new();
-        for unit in self.unit_order() {
+        for unit in self.unit_order()? {
             let Some(unit) = &self.units[unit] else { continue };
             steps.push(match &unit.kernel {
                 None => StepKind::Extern(self.extern_step(unit.nodes[0])),

@@ -8,10 +8,12 @@ mod empty;
 mod gather;
 mod group;
 mod memory;
+mod order;
 mod place;
 mod split;
 #[cfg(test)]
 mod tests;
+mod verify;
 
 use serde::Serialize;
 use smallvec::SmallVec;
@@ -26,6 +28,7 @@ pub use cost::Profile;
 pub use memory::{ALIGNMENT, Memory};
 pub use place::Place;
 pub use split::split_reductions;
+pub use verify::verify;
 
 /// Whether an edge was fused, and why not.
 #[derive(Clone, Debug, PartialEq)]
@@ -194,6 +197,14 @@ pub enum PlanError {
         /// Why.
         error: ScheduleError,
     },
+    /// An invariant of plans does not hold, see [`verify()`].
+    #[error("{place} {what}")]
+    Invalid {
+        /// The step, or the results.
+        place: String,
+        /// The invariant that does not hold.
+        what: String,
+    },
 }
 
 /// Alignments in bytes of tensors that a plan finds, by slot: powers of two. A tensor beyond the lists lies at a
@@ -233,7 +244,9 @@ pub fn plan_aligned(graph: &Graph, profile: &Profile, alignments: &Alignments) -
     empty::drop_empty(&mut graph);
     gather::store_sources(&mut graph);
     split_reductions(&mut graph, profile);
-    group::plan(graph, profile, alignments)
+    let plan = group::plan(graph, profile, alignments)?;
+    verify(&plan)?;
+    Ok(plan)
 }
 
 /// Outputs that share memory with something else need no value of their own.

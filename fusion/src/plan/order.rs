@@ -1,0 +1,124 @@
+//! The order of units while they merge: every unit stands behind those that it needs.
+
+use rustc_hash::FxHashSet;
+
+/// Units in an order in which they can run. A unit that was merged away keeps a place that means nothing.
+#[derive(Debug, Default)]
+pub(super) struct Sequence {
+    units: Vec<usize>,
+    /// Position of each unit in `units`.
+    position: Vec<usize>,
+}
+
+/// Two units that may become one.
+#[derive(Debug)]
+pub(super) struct Contraction {
+    first: usize,
+    second: usize,
+    /// What stands between them and needs the first.
+    after: FxHashSet<usize>,
+}
+
+impl Sequence {
+    /// Units `0..count`, each behind those that it needs.
+    pub(super) fn new(count: usize) -> Sequence {
+        Sequence { units: (0..count).collect(), position: (0..count).collect() }
+    }
+
+    /// How two units can become one; `None` if a third needs the one and feeds the other.
+    ///
+    /// `users` gives the units that directly need a unit; the unit itself may be among them.
+    pub(super) fn contraction(
+        &self,
+        a: usize,
+        b: usize,
+        users: impl Fn(usize) -> Vec<usize>,
+    ) -> Option<Contraction> {
+        let (first, second) = if self.position[a] < self.position[b] { (a, b) } else { (b, a) };
+        let end = self.position[second];
+        let mut after = FxHashSet::default();
+        let mut stack = vec![first];
+        while let Some(at) = stack.pop() {
+            for user in users(at).into_iter().filter(|&user| user != first) {
+                if user == second && at != first {
+                    return None;
+                }
+                // A path leads forward only: what stands behind the second unit cannot come back to it.
+                if self.position[user] < end && after.insert(user) {
+                    stack.push(user);
+                }
+            }
+        }
+        Some(Contraction { first, second, after })
+    }
+
+    /// Makes the two units neighbours, behind what the second needs and before what needs the first.
+    pub(super) fn contract(&mut self, contraction: &Contraction) {
+        let Contraction { first, second, after } = contraction;
+        let (start, end) = (self.position[*first], self.position[*second]);
+        let between = self.units[start + 1..end].iter().copied();
+        let (late, early): (Vec<usize>, Vec<usize>) = between.partition(|unit| after.contains(unit));
+        let order = early.into_iter().chain([*first, *second]).chain(late);
+        for (at, unit) in (start..=end).zip(order) {
+            self.units[at] = unit;
+            self.position[unit] = at;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const UNITS: usize = 12;
+
+    fn users(edges: &[(usize, usize)], names: &[usize], unit: usize) -> Vec<usize> {
+        edges.iter().filter(|e| names[e.0] == unit).map(|e| names[e.1]).collect()
+    }
+
+    /// Whether a path of two or more steps leads from `a` to `b`.
+    fn path_around(edges: &[(usize, usize)], names: &[usize], a: usize, b: usize) -> bool {
+        let mut seen = FxHashSet::from_iter([a, b]);
+        let mut stack: Vec<usize> = users(edges, names, a);
+        while let Some(at) = stack.pop() {
+            if seen.insert(at) {
+                let next = users(edges, names, at);
+                if next.contains(&b) {
+                    return true;
+                }
+                stack.extend(next);
+            }
+        }
+        false
+    }
+
+    proptest! {
+        #[test]
+        fn merging_never_makes_a_cycle_and_refuses_nothing_else(
+            edges in proptest::collection::vec((0..UNITS, 0..UNITS), 0..24),
+            pairs in proptest::collection::vec((0..UNITS, 0..UNITS), 0..24),
+        ) {
+            let edges: Vec<_> =
+                edges.into_iter().filter(|(a, b)| a != b).map(|(a, b)| (a.min(b), a.max(b))).collect();
+            let mut names: Vec<usize> = (0..UNITS).collect();
+            let mut sequence = Sequence::new(UNITS);
+            for (a, b) in pairs {
+                let (a, b) = (names[a], names[b]);
+                if a == b {
+                    continue;
+                }
+                let found = sequence.contraction(a, b, |unit| users(&edges, &names, unit));
+                let cyclic = path_around(&edges, &names, a, b) || path_around(&edges, &names, b, a);
+                prop_assert_eq!(found.is_none(), cyclic);
+                let Some(found) = found else { continue };
+                sequence.contract(&found);
+                names.iter_mut().filter(|name| **name == b).for_each(|name| *name = a);
+                for &(from, to) in &edges {
+                    let (from, to) = (names[from], names[to]);
+                    prop_assert!(from == to || sequence.position[from] < sequence.position[to]);
+                }
+            }
+        }
+    }
+}
