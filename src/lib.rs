@@ -20,6 +20,8 @@ mod engine;
 mod error;
 mod explain;
 mod fused;
+#[doc(hidden)]
+pub mod judge;
 mod kernel;
 #[doc(hidden)]
 pub mod random;

@@ -9,6 +9,7 @@ use super::Failure;
 use super::inputs::{Inputs, kind_name};
 use super::model::{Loaded, Which, quietly};
 use crate::Fused;
+use crate::judge::judge;
 
 /// What is compared.
 #[derive(Debug)]
@@ -124,114 +125,6 @@ fn copies(tensors: &[Tensor]) -> Vec<Tensor> {
 
 fn to_f64(tensor: &Tensor) -> Tensor {
     if tensor.is_floating_point() { tensor.to_kind(Kind::Double) } else { tensor.copy() }
-}
-
-/// How two lists of tensors differ.
-#[derive(Debug, Default)]
-pub(crate) struct Verdict {
-    pub(crate) max_abs: f64,
-    pub(crate) max_rel: f64,
-    pub(crate) eager_err: f64,
-    pub(crate) fused_err: f64,
-    pub(crate) difference: Option<String>,
-}
-
-/// Compares fused outputs with eager's, and with those of the model in `f64`.
-///
-/// Equal is: the same type, shape and strides, NaN and infinities in the same places, and either libtorch's default
-/// tolerance or an error against `f64` of at most 2 times eager's own (3 times in `f16` and `bf16`).
-pub(crate) fn judge(eager: &[Tensor], fused: &[Tensor], exact: Option<&[Tensor]>) -> Verdict {
-    let mut verdict = Verdict::default();
-    if eager.len() != fused.len() {
-        verdict.difference = Some(format!("{} outputs instead of {}", fused.len(), eager.len()));
-        return verdict;
-    }
-    for (at, (e, f)) in eager.iter().zip(fused).enumerate() {
-        let exact = exact.and_then(|x| x.get(at)).filter(|x| x.size() == e.size());
-        if let Some(difference) = judge_one(e, f, exact, &mut verdict) {
-            verdict.difference.get_or_insert(format!("output {at}: {difference}"));
-        }
-    }
-    verdict
-}
-
-fn judge_one(
-    eager: &Tensor,
-    fused: &Tensor,
-    exact: Option<&Tensor>,
-    verdict: &mut Verdict,
-) -> Option<String> {
-    if eager.kind() != fused.kind() {
-        return Some(format!("{:?} instead of {:?}", fused.kind(), eager.kind()));
-    }
-    if eager.size() != fused.size() {
-        return Some(format!("shape {:?} instead of {:?}", fused.size(), eager.size()));
-    }
-    if !same_strides(eager, fused) {
-        return Some(format!("strides {:?} instead of {:?}", fused.stride(), eager.stride()));
-    }
-    if eager.numel() == 0 {
-        return None;
-    }
-    if !eager.is_floating_point() {
-        let different = eager.ne_tensor(fused).sum(Kind::Int64).int64_value(&[]);
-        return (different > 0).then(|| format!("{different} of {} elements differ", eager.numel()));
-    }
-    judge_floats(eager, fused, exact, verdict)
-}
-
-fn same_strides(a: &Tensor, b: &Tensor) -> bool {
-    let (sizes, x, y) = (a.size(), a.stride(), b.stride());
-    a.numel() == 0 || (0..sizes.len()).all(|d| sizes[d] == 1 || x[d] == y[d])
-}
-
-fn judge_floats(
-    eager: &Tensor,
-    fused: &Tensor,
-    exact: Option<&Tensor>,
-    verdict: &mut Verdict,
-) -> Option<String> {
-    let (e, f) = (eager.to_kind(Kind::Double), fused.to_kind(Kind::Double));
-    if !same_specials(&e, &f) {
-        return Some(String::from("NaN or infinities in other places"));
-    }
-    let zero = |t: Tensor| t.nan_to_num(0.0, 0.0, 0.0);
-    let (e, f) = (zero(e), zero(f));
-    let difference = (&e - &f).abs();
-    let largest = |t: &Tensor| t.max().double_value(&[]);
-    verdict.max_abs = verdict.max_abs.max(largest(&difference));
-    let relative = &difference / e.abs().clamp_min(f64::from(f32::MIN_POSITIVE));
-    verdict.max_rel = verdict.max_rel.max(largest(&relative.where_self(&difference.gt(0.0), &difference)));
-    let (rtol, atol, factor) = tolerance(eager.kind());
-    let excess = largest(&(&difference - (e.abs() * rtol + atol)));
-    if let Some(exact) = exact {
-        let exact = zero(exact.to_kind(Kind::Double));
-        let eager_err = largest(&(&e - &exact).abs());
-        let fused_err = largest(&(&f - &exact).abs());
-        verdict.eager_err = verdict.eager_err.max(eager_err);
-        verdict.fused_err = verdict.fused_err.max(fused_err);
-        if fused_err <= factor * eager_err {
-            return None;
-        }
-    }
-    (excess > 0.0).then(|| format!("largest difference {:.3e} is over the tolerance", largest(&difference)))
-}
-
-fn same_specials(a: &Tensor, b: &Tensor) -> bool {
-    let same = |x: Tensor, y: Tensor| x.ne_tensor(&y).any().int64_value(&[]) == 0;
-    let infinite = |t: &Tensor| t.sign() * t.isinf();
-    same(a.isnan(), b.isnan())
-        && same(infinite(a).nan_to_num(0.0, 0.0, 0.0), infinite(b).nan_to_num(0.0, 0.0, 0.0))
-}
-
-/// libtorch's default tolerances, and how many times eager's own error is allowed.
-fn tolerance(kind: Kind) -> (f64, f64, f64) {
-    match kind {
-        Kind::Double => (1e-7, 1e-7, 2.0),
-        Kind::Half => (1e-3, 1e-5, 3.0),
-        Kind::BFloat16 => (1.6e-2, 1e-5, 3.0),
-        _ => (1.3e-6, 1e-5, 2.0),
-    }
 }
 
 /// Median microseconds of a call, eager and fused, measured in turns.

@@ -4,8 +4,8 @@ use tch::{Device, Kind, Tensor};
 use tilefuse_block::{Elem, Literal, Program};
 
 use super::{Args, Failure, Target, report};
-use crate::cli::compare::judge;
 use crate::cli::inputs::Spec;
+use crate::judge::judge;
 use crate::kernel::name;
 use crate::{Arg, Grid, Kernel};
 

@@ -43,17 +43,8 @@ fn ulp(kind: Kind, x: f64) -> f64 {
 impl Judge<'_> {
     /// One line for each element that is wrong, at most three.
     pub(super) fn differences(&self, ours: &Tensor) -> Vec<String> {
-        if ours.kind() != self.eager.kind() || ours.size() != self.eager.size() {
-            let text = format!(
-                "{} {}: {:?} {:?} instead of {:?} {:?}",
-                self.row.call,
-                self.what,
-                ours.kind(),
-                ours.size(),
-                self.eager.kind(),
-                self.eager.size()
-            );
-            return vec![text];
+        if let Some(text) = tilefuse::judge::form(&self.eager, ours) {
+            return vec![format!("{} {}: {text}", self.row.call, self.what)];
         }
         if !ours.is_floating_point() {
             return self.integers(ours);
