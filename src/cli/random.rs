@@ -44,7 +44,7 @@ pub(crate) struct Args {
     json: bool,
 }
 
-/// Runs the command; differences end it with status 1.
+/// Runs the command; differences end it with status 1, and a rounding that `--replay` finds.
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let device = super::args::device(&args.device)?;
     keep_panics();
@@ -64,6 +64,12 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     } else {
         for failed in &tally.failed {
             report::print(&format!("seed {}: {}\n{}", failed.seed, failed.difference, failed.program));
+        }
+        for rounded in &tally.rounded {
+            report::print(&format!(
+                "seed {} rounds: {}\n{}",
+                rounded.seed, rounded.difference, rounded.program
+            ));
         }
         for (reason, (count, seed)) in &tally.eager {
             report::print(&format!("eager {count}: {reason} (seed {seed})"));
@@ -120,6 +126,7 @@ fn replay(path: &std::path::Path, seed: u64, device: Device, show: bool) -> Resu
     }
     match ran.outcome {
         Outcome::Different(text) => Err(Failure { message: text, status: 1 }),
+        Outcome::Rounding(rounding) => Err(Failure { message: rounding.to_string(), status: 1 }),
         _ => Ok(()),
     }
 }

@@ -4,9 +4,9 @@ use std::collections::HashMap;
 
 use tch::{Device, Kind, Tensor};
 
-use super::judge::{Difference, difference, errors, factor, specials_of};
 use super::program::{Mode, Program, copies};
 use crate::Error;
+use crate::judge::{Difference, Measured, compare, measure};
 use crate::torch::Meta;
 
 /// A program as a model: a function of its inputs that holds its parameters.
@@ -29,8 +29,39 @@ pub enum Outcome {
     },
     /// Eager and fused both rejected the inputs.
     BothFail,
+    /// Numbers differed by more than repeated runs with random rounding errors do, but the error is small.
+    Rounding(Rounding),
     /// In what they differ.
     Different(String),
+}
+
+/// An error against `f64` that is larger than eager's and than that of runs with random rounding errors, and small
+/// relative to the values.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Rounding {
+    /// The run and the result.
+    pub place: String,
+    /// Largest difference from eager.
+    pub max_abs: f64,
+    /// Largest error against `f64`.
+    pub ours: f64,
+    /// Eager's.
+    pub eager: f64,
+    /// That of runs with random rounding errors.
+    pub noise: f64,
+    /// Ours, relative to the exact value or to 1, whichever is larger.
+    pub relative: f64,
+}
+
+impl std::fmt::Display for Rounding {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Rounding { place, max_abs, ours, eager, noise, relative } = self;
+        write!(
+            f,
+            "{place}: largest difference {max_abs:.3e}; error against f64 {ours:.3e} (relative {relative:.3e}), \
+             eager's {eager:.3e}, noise {noise:.3e}"
+        )
+    }
 }
 
 /// Checks a program: `wrap` makes a subject of the model, which captures on one draw of inputs and parameters and is
@@ -47,28 +78,26 @@ pub fn check<S: Subject>(
     let held = copies(&first, Mode::Native);
     let subject = wrap(model(program, &held)?);
     let mut noisy = false;
+    let mut rounding = None;
     let mut earlier: Option<Vec<Tensor>> = None;
-    for (round, draw) in [&first, &second, &second].into_iter().enumerate() {
-        let trial = Trial { program, draw, held: &held };
-        match trial.compare(&subject)? {
-            (Outcome::Same { noisy: more }, results) => {
-                noisy |= more;
-                let repeated = earlier.replace(results);
-                if let (2, Some(before), Some(now)) = (round, repeated, earlier.as_ref())
-                    && let Some(text) = unstable(&before, now)
-                {
-                    return Ok((Outcome::Different(text), subject));
-                }
-            }
-            (Outcome::Different(text), _) => {
-                let run = ["capturing", "second", "third"][round];
-                return Ok((Outcome::Different(format!("{run} run: {text}")), subject));
-            }
-            (Outcome::BothFail, _) if round == 2 => return Ok((Outcome::BothFail, subject)),
-            (Outcome::BothFail, _) => {}
+    for (run, draw) in ["capturing", "second", "third"].into_iter().zip([&first, &second, &second]) {
+        let trial = Trial { program, draw, held: &held, run };
+        let (outcome, results) = trial.compare(&subject)?;
+        match outcome {
+            Outcome::Different(text) => return Ok((Outcome::Different(text), subject)),
+            Outcome::BothFail if run == "third" => return Ok((Outcome::BothFail, subject)),
+            Outcome::BothFail => continue,
+            Outcome::Same { noisy: more } => noisy |= more,
+            Outcome::Rounding(found) => rounding = rounding.or(Some(found)),
+        }
+        let before = earlier.replace(results);
+        if let ("third", Some(before), Some(now)) = (run, before, earlier.as_ref())
+            && let Some(text) = unstable(&before, now)
+        {
+            return Ok((Outcome::Different(text), subject));
         }
     }
-    Ok((Outcome::Same { noisy }, subject))
+    Ok((rounding.map_or(Outcome::Same { noisy }, Outcome::Rounding), subject))
 }
 
 /// The program as a function of its inputs; parameters are read from `held`.
@@ -87,7 +116,7 @@ fn model(program: &Program, held: &[Tensor]) -> Result<Model, Error> {
 
 fn unstable(before: &[Tensor], now: &[Tensor]) -> Option<String> {
     before.iter().zip(now).enumerate().find_map(|(at, (a, b))| {
-        difference(a, b, true).map(|d| format!("output {at} changes from run to run: {d:?}"))
+        compare(a, b, true, None).err().map(|d| format!("output {at} changes from run to run: {d}"))
     })
 }
 
@@ -97,6 +126,8 @@ struct Trial<'a> {
     draw: &'a [Tensor],
     /// The storages that the model's parameters view.
     held: &'a [Tensor],
+    /// What the call is named in a report.
+    run: &'a str,
 }
 
 /// What a run left behind.
@@ -111,10 +142,8 @@ impl Trial<'_> {
         let ours = self.ours(subject)?;
         let outcome = match (eager, ours) {
             (Err(_), Err(_)) => Outcome::BothFail,
-            (Err(error), Ok(_)) => {
-                Outcome::Different(format!("eager rejects the inputs: {}", first_line(&error.to_string())))
-            }
-            (Ok(_), Err(text)) => Outcome::Different(format!("failed: {}", first_line(&text))),
+            (Err(error), Ok(_)) => self.different("eager rejects the inputs", first_line(&error.to_string())),
+            (Ok(_), Err(text)) => self.different("failed", first_line(&text)),
             (Ok(eager), Ok(ours)) => {
                 let outcome = self.judge(&eager, &ours)?;
                 return Ok((outcome, ours.outputs));
@@ -147,76 +176,80 @@ impl Trial<'_> {
 
     fn judge(&self, eager: &Left, ours: &Left) -> Result<Outcome, Error> {
         if eager.outputs.len() != ours.outputs.len() {
-            let message = format!("{} outputs instead of {}", ours.outputs.len(), eager.outputs.len());
-            return Ok(Outcome::Different(message));
+            let message = format!("{} instead of {}", ours.outputs.len(), eager.outputs.len());
+            return Ok(self.different("outputs", message));
         }
         if let Some(text) = aliasing(eager, ours) {
-            return Ok(Outcome::Different(text));
+            return Ok(self.different("memory", text));
         }
         let writes = self.program.ops.iter().any(super::OpCall::in_place);
         let outputs = self.program.outputs.iter().map(|o| o.exact);
-        let exact: Vec<bool> = outputs.chain(eager.storages.iter().map(|_| !writes)).collect();
-        let mut rounding = Vec::new();
-        for (at, ((e, o), exact)) in eager.all().zip(ours.all()).zip(exact).enumerate() {
-            match difference(e, o, exact) {
-                None => {}
-                Some(Difference::Rounding(text)) => rounding.push((at, text)),
-                Some(Difference::Plain(text)) => return Ok(Outcome::Different(self.place(at, &text))),
-                Some(Difference::Specials)
-                    if self.run(Mode::Double)?.get(at).is_some_and(|exact| specials_of(o, exact)) => {}
-                Some(Difference::Specials) => {
-                    return Ok(Outcome::Different(self.place(at, "NaN or infinities in other places")));
-                }
+        let bits: Vec<bool> = outputs.chain(eager.storages.iter().map(|_| !writes)).collect();
+        let mut open = Vec::new();
+        for (at, ((e, o), bits)) in eager.all().zip(ours.all()).zip(bits).enumerate() {
+            match compare(e, o, bits, None) {
+                Ok(_) => {}
+                Err(Difference::Plain(text)) => return Ok(self.different(&self.place(at), text)),
+                Err(Difference::Specials | Difference::Numbers(_)) => open.push(at),
             }
         }
-        if rounding.is_empty() {
+        if open.is_empty() {
             Ok(Outcome::Same { noisy: false })
         } else {
-            self.second_opinion(eager, ours, &rounding)
+            self.second_opinion(eager, ours, &open)
         }
     }
 
-    fn place(&self, at: usize, text: &str) -> String {
+    fn different(&self, place: &str, what: impl std::fmt::Display) -> Outcome {
+        Outcome::Different(format!("{} run: {place}: {what}", self.run))
+    }
+
+    fn place(&self, at: usize) -> String {
         match at.checked_sub(self.program.outputs.len()) {
-            None => format!("output {at}: {text}"),
-            Some(storage) => format!("storage s{storage} after the call: {text}"),
+            None => format!("output {at}"),
+            Some(storage) => format!("storage s{storage} after the call"),
         }
     }
 
-    /// Whether rounding explains differences: first by the error of an `f64` run, then by that of runs with random
-    /// rounding errors.
-    fn second_opinion(
-        &self,
-        eager: &Left,
-        ours: &Left,
-        rounding: &[(usize, String)],
-    ) -> Result<Outcome, Error> {
+    /// Judges the results `open`, which are not close to eager's, by an `f64` run, and where eager's own error does not
+    /// explain ours, by runs with random rounding errors.
+    fn second_opinion(&self, eager: &Left, ours: &Left, open: &[usize]) -> Result<Outcome, Error> {
         let double = self.run(Mode::Double)?;
         let mut noise: Option<Vec<Left>> = None;
-        for (at, text) in rounding {
-            let (Some(e), Some(o), Some(exact)) = (eager.get(*at), ours.get(*at), double.get(*at)) else {
-                continue;
+        let mut rounding = None;
+        for &at in open {
+            let (Some(e), Some(o), Some(exact)) = (eager.get(at), ours.get(at), double.get(at)) else {
+                return Ok(self.different(&self.place(at), "absent"));
             };
-            let Some((eager_error, our_error)) = errors(e, o, exact) else { continue };
-            if our_error <= factor(e.kind()) * eager_error {
+            let measured = match compare(e, o, false, Some(exact)) {
+                Ok(_) => continue,
+                Err(Difference::Numbers(measured)) => measured,
+                Err(other) => return Ok(self.different(&self.place(at), other)),
+            };
+            let runs = match &mut noise {
+                Some(runs) => runs,
+                None => noise.insert(self.noise()?),
+            };
+            let found = self.rounding(at, &measured, exact, runs);
+            if found.ours <= 4.0 * found.noise {
                 continue;
             }
-            if noise.is_none() {
-                noise = Some(self.noise()?);
+            if !measured.may_be_rounding() {
+                return Ok(Outcome::Different(found.to_string()));
             }
-            let noisy = noise
-                .iter()
-                .flatten()
-                .filter_map(|n| n.get(*at)?.size().eq(&exact.size()).then(|| n.get(*at))?);
-            let expected = noisy.filter_map(|n| errors(n, n, exact)).map(|e| e.0).fold(eager_error, f64::max);
-            if our_error > 4.0 * expected {
-                let more = format!(
-                    "{text}; error against f64 {our_error:.3e}, eager's {eager_error:.3e}, noise {expected:.3e}"
-                );
-                return Ok(Outcome::Different(self.place(*at, &more)));
-            }
+            rounding = rounding.or(Some(found));
         }
-        Ok(Outcome::Same { noisy: noise.is_some() })
+        Ok(rounding.map_or(Outcome::Same { noisy: noise.is_some() }, Outcome::Rounding))
+    }
+
+    /// The errors of a result beside that of `noise`.
+    fn rounding(&self, at: usize, measured: &Measured, exact: &Tensor, noise: &[Left]) -> Rounding {
+        let place = format!("{} run: {}", self.run, self.place(at));
+        let own =
+            measured.errors.map_or((f64::INFINITY, 0.0, f64::INFINITY), |e| (e.ours, e.eager, e.relative));
+        let errors = noise.iter().filter_map(|n| measure(n.get(at)?, n.get(at)?, Some(exact))?.errors);
+        let noise = errors.map(|e| e.eager).fold(own.1, f64::max);
+        Rounding { place, max_abs: measured.max_abs, ours: own.0, eager: own.1, noise, relative: own.2 }
     }
 
     fn noise(&self) -> Result<Vec<Left>, Error> {

@@ -2,14 +2,13 @@
 
 mod check;
 mod generate;
-mod judge;
 mod program;
 mod rng;
 mod shrink;
 mod tally;
 mod text;
 
-pub use check::{Model, Outcome, Subject, check};
+pub use check::{Model, Outcome, Rounding, Subject, check};
 pub use generate::generate;
 pub use program::{Input, Mode, Named, OpCall, Program, Storage, Values, copies};
 pub use rng::Rng;

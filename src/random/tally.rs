@@ -105,7 +105,7 @@ pub fn plan_of(program: &Program, seed: u64, device: Device) -> Result<Explanati
     explain(&fused, program, seed, device)
 }
 
-/// A program that differs from eager.
+/// A program that differs from eager, or rounds more.
 #[derive(Clone, Debug, Serialize)]
 pub struct Failed {
     /// Its seed.
@@ -133,6 +133,8 @@ pub struct Tally {
     pub rejected: usize,
     /// Programs whose rounding differs by more than eager's own error, but not by more than rounding can.
     pub noisy: usize,
+    /// Programs whose rounding differs by more than that, by a small part of the values.
+    pub rounded: Vec<Failed>,
     /// Programs that ran eager, by reason: how many, and the seed of one.
     pub eager: BTreeMap<String, (usize, u64)>,
     /// Programs that differ from eager.
@@ -152,10 +154,14 @@ impl Tally {
             self.programs += 1;
             self.failed.push(Failed { seed, difference, program });
         }
-        if device.is_cuda() && !matches!(ran, Ok(Ok(()))) {
-            self.device_lost |= !works(device);
+        if !matches!(ran, Ok(Ok(()))) {
+            self.lose(device);
         }
         ran.unwrap_or(Ok(()))
+    }
+
+    fn lose(&mut self, device: Device) {
+        self.device_lost |= device.is_cuda() && !works(device);
     }
 
     fn run_one(&mut self, seed: u64, device: Device, tries: usize) -> Result<(), Error> {
@@ -165,14 +171,16 @@ impl Tally {
         let ran = run_fused(&program, seed, device)?;
         self.programs += 1;
         match &ran.outcome {
-            Outcome::Different(difference) => {
-                let mut fails = |p: &Program| differs(p, seed, device).is_some_and(|d| alike(&d, difference));
-                let lost = device.is_cuda() && !works(device);
-                self.device_lost |= lost;
-                let small = if lost { program.clone() } else { shrink(&program, tries, &mut fails) };
-                let again = if lost { None } else { differs(&small, seed, device) };
-                let difference = again.unwrap_or_else(|| difference.clone());
-                self.failed.push(Failed { seed, difference, program: small.to_string() });
+            Outcome::Different(_) | Outcome::Rounding(_) => {
+                self.lose(device);
+                let tries = if self.device_lost { 0 } else { tries };
+                let (outcome, program) = smallest(&ran.outcome, &program, seed, device, tries);
+                let failed = |difference| Failed { seed, difference, program: program.to_string() };
+                match outcome {
+                    Outcome::Rounding(rounding) => self.rounded.push(failed(rounding.to_string())),
+                    Outcome::Different(difference) => self.failed.push(failed(difference)),
+                    _ => {}
+                }
             }
             Outcome::BothFail => self.rejected += 1,
             Outcome::Same { noisy } => self.noisy += usize::from(*noisy),
@@ -206,6 +214,7 @@ impl Tally {
         for (reason, (count, seed)) in other.eager {
             self.count_eager(&reason, count, seed);
         }
+        self.rounded.extend(other.rounded);
         self.failed.extend(other.failed);
         self.device_lost |= other.device_lost;
     }
@@ -215,7 +224,7 @@ impl Tally {
         let lost = if self.device_lost { "; the device was lost" } else { "" };
         format!(
             "{} programs, {} fused with {} operators in {} kernels and {} libtorch calls; {} rejected by both, {} eager, \
-             {} with more rounding, {} differences{lost}",
+             {} with more rounding, {} roundings, {} differences{lost}",
             self.programs,
             self.fused,
             self.operators,
@@ -224,26 +233,50 @@ impl Tally {
             self.rejected,
             self.eager.values().map(|e| e.0).sum::<usize>(),
             self.noisy,
+            self.rounded.len(),
             self.failed.len()
         )
     }
 }
 
-fn differs(program: &Program, seed: u64, device: Device) -> Option<String> {
+/// The smallest program found that has an outcome like this one, and its outcome.
+fn smallest(
+    outcome: &Outcome,
+    program: &Program,
+    seed: u64,
+    device: Device,
+    tries: usize,
+) -> (Outcome, Program) {
+    if tries == 0 {
+        return (outcome.clone(), program.clone());
+    }
+    let small = shrink(program, tries, &mut |p| alike(&outcome_of(p, seed, device), outcome));
+    let again = outcome_of(&small, seed, device);
+    if alike(&again, outcome) { (again, small) } else { (outcome.clone(), program.clone()) }
+}
+
+/// A program's outcome; a panic and a program that cannot run are differences.
+fn outcome_of(program: &Program, seed: u64, device: Device) -> Outcome {
     match catch_unwind(AssertUnwindSafe(|| run_fused(program, seed, device))) {
-        Ok(Ok(Ran { outcome: Outcome::Different(text), .. })) => Some(text),
-        Ok(_) => None,
-        Err(panic) => Some(panicked(panic.as_ref())),
+        Ok(Ok(ran)) => ran.outcome,
+        Ok(Err(error)) => Outcome::Different(format!("not run: {error}")),
+        Err(panic) => Outcome::Different(panicked(panic.as_ref())),
     }
 }
 
-/// Whether two differences are of one sort: the same words but for numbers.
-fn alike(a: &str, b: &str) -> bool {
+/// Whether two outcomes are faults of one sort; where calls failed, with the same words but for numbers.
+fn alike(a: &Outcome, b: &Outcome) -> bool {
     let rough =
         |text: &str| text.split(|c: char| c.is_ascii_digit() || c == '%').next_back().map(str::to_owned);
-    let failed = |t: &str| t.contains("failed:");
+    let failed = |t: &str| ["failed:", "not run:"].iter().any(|word| t.contains(word));
     let rejects = |t: &str| t.contains("eager rejects");
-    failed(a) == failed(b) && rejects(a) == rejects(b) && (!failed(a) || rough(a) == rough(b))
+    match (a, b) {
+        (Outcome::Rounding(_), Outcome::Rounding(_)) => true,
+        (Outcome::Different(a), Outcome::Different(b)) => {
+            failed(a) == failed(b) && rejects(a) == rejects(b) && (!failed(a) || rough(a) == rough(b))
+        }
+        _ => false,
+    }
 }
 
 /// A reason without what is particular to one program.
