@@ -64,6 +64,8 @@ impl DType {
             DType::Elem(Elem::F64) => 7,
             DType::Elem(Elem::Bool) => 11,
             DType::Elem(Elem::Bf16) => 15,
+            DType::Elem(Elem::F8E5M2) => 23,
+            DType::Elem(Elem::F8E4M3) => 24,
             DType::Elem(Elem::U16) => 27,
             DType::Elem(Elem::U32) => 28,
             DType::Elem(Elem::U64) => 29,

@@ -187,13 +187,15 @@ impl<'a> Cx<'a> {
         for op in &region.ops {
             for inner in &op.regions {
                 inner.args.iter().for_each(|&v| self.set_unknown(v));
-                self.induction(op, inner);
+                if op.kind == OpKind::For {
+                    self.induction(op, inner);
+                }
                 self.region(inner);
             }
             for &result in &op.results {
                 self.set_unknown(result);
             }
-            if let (Some(&result), false) = (op.results.first(), op.kind == OpKind::For) {
+            if let (Some(&result), true) = (op.results.first(), op.regions.is_empty()) {
                 self.result(op, result);
             }
         }

@@ -2,8 +2,11 @@
 
 use smallvec::SmallVec;
 
-use crate::infer::TypeError;
-use crate::program::{CacheHint, Op, OpKind, Param, Program, Region, Value, ValueData};
+use crate::infer::{TypeError, Types};
+use crate::program::{
+    Assumption, AtomicFn, CacheHint, DotPrecision, MemoryOrder, MemoryScope, Op, OpKind, Param, Program,
+    Region, Value, ValueData,
+};
 use crate::scalar_fn::{ReduceFn, ScalarFn};
 use crate::types::{Elem, Literal, Shape, Type};
 
@@ -78,18 +81,20 @@ impl Builder {
 
     /// Appends an operation with at most one result, whose type follows from the operands.
     pub fn push(&mut self, kind: OpKind, args: &[Value]) -> Result<Option<Value>> {
-        let ty = {
-            let types: SmallVec<[&Type; 4]> = args.iter().map(|&a| self.program.ty(a)).collect();
-            kind.infer(&types)?
-        };
-        let result = ty.map(|ty| self.value(ty));
-        self.append(Op {
-            kind,
-            args: args.into(),
-            results: result.into_iter().collect(),
-            regions: Vec::new(),
-        });
-        Ok(result)
+        Ok(self.push_all(kind, args)?.first().copied())
+    }
+
+    /// Appends an operation without regions, whose results' types follow from the operands.
+    pub fn push_all(&mut self, kind: OpKind, args: &[Value]) -> Result<SmallVec<[Value; 1]>> {
+        let results = self.results(&kind, args)?;
+        self.append(Op { kind, args: args.into(), results: results.clone(), regions: Vec::new() });
+        Ok(results)
+    }
+
+    /// New values for the results of an operation.
+    fn results(&mut self, kind: &OpKind, args: &[Value]) -> Result<SmallVec<[Value; 1]>> {
+        let results = self.types_of(kind, args)?;
+        Ok(results.into_iter().map(|ty| self.value(ty)).collect())
     }
 
     /// Appends an operation as it is, unchecked; the verifier checks it later.
@@ -120,6 +125,11 @@ impl Builder {
         self.one(OpKind::ProgramId(axis), &[])
     }
 
+    /// The number of instances along a grid axis, `i32`.
+    pub fn num_programs(&mut self, axis: u8) -> Result<Value> {
+        self.one(OpKind::NumPrograms(axis), &[])
+    }
+
     /// `start..start + len` as a tile of `i32`; `len` is a power of two.
     pub fn range(&mut self, start: i32, len: u32) -> Result<Value> {
         self.one(OpKind::Range { start, len }, &[])
@@ -148,6 +158,79 @@ impl Builder {
     /// Permutes axes.
     pub fn permute(&mut self, tile: Value, perm: &[u8]) -> Result<Value> {
         self.one(OpKind::Permute(SmallVec::from_slice(perm)), &[tile])
+    }
+
+    /// Two tiles as one with a new last axis of extent 2.
+    pub fn join(&mut self, first: Value, second: Value) -> Result<Value> {
+        self.one(OpKind::Join, &[first, second])
+    }
+
+    /// The halves of a tile along its last axis, of extent 2.
+    pub fn split(&mut self, tile: Value) -> Result<(Value, Value)> {
+        let halves = self.push_all(OpKind::Split, &[tile])?;
+        Ok((halves[0], halves[1]))
+    }
+
+    /// Picks elements along an axis.
+    pub fn gather(&mut self, tile: Value, indices: Value, axis: u8) -> Result<Value> {
+        self.one(OpKind::Gather { axis }, &[tile, indices])
+    }
+
+    /// How often each number below `bins` occurs.
+    pub fn histogram(&mut self, tile: Value, bins: u32, mask: Option<Value>) -> Result<Value> {
+        let args: SmallVec<[Value; 2]> = [tile].into_iter().chain(mask).collect();
+        self.one(OpKind::Histogram { bins, masked: mask.is_some() }, &args)
+    }
+
+    /// The matrix product `a b + sum`.
+    pub fn dot(&mut self, a: Value, b: Value, sum: Value, precision: DotPrecision) -> Result<Value> {
+        self.one(OpKind::Dot { precision }, &[a, b, sum])
+    }
+
+    /// Four tiles of random bits for a seed and offsets.
+    pub fn philox(&mut self, seed: Value, offsets: Value, rounds: u8) -> Result<[Value; 4]> {
+        let bits = self.push_all(OpKind::Philox { rounds }, &[seed, offsets])?;
+        Ok([bits[0], bits[1], bits[2], bits[3]])
+    }
+
+    /// Changes elements of memory atomically and gives what they were.
+    pub fn atomic(
+        &mut self,
+        function: AtomicFn,
+        (ptr, offsets, values): (Value, Value, Value),
+        mask: Option<Value>,
+        (order, scope): (MemoryOrder, MemoryScope),
+    ) -> Result<Value> {
+        let kind = OpKind::Atomic { function, masked: mask.is_some(), order, scope };
+        let args: SmallVec<[Value; 4]> = [ptr, offsets, values].into_iter().chain(mask).collect();
+        self.one(kind, &args)
+    }
+
+    /// Writes elements of memory that have the expected value, and gives what they were.
+    pub fn atomic_cas(
+        &mut self,
+        (ptr, offsets): (Value, Value),
+        (expected, desired): (Value, Value),
+        (order, scope): (MemoryOrder, MemoryScope),
+    ) -> Result<Value> {
+        self.one(OpKind::AtomicCas { order, scope }, &[ptr, offsets, expected, desired])
+    }
+
+    /// The value, with a promise about it.
+    pub fn assume(&mut self, value: Value, assumption: Assumption) -> Result<Value> {
+        self.one(OpKind::Assume(assumption), &[value])
+    }
+
+    /// Prints elements.
+    pub fn print(&mut self, prefix: &str, values: &[Value], hex: bool) -> Result<()> {
+        self.push(OpKind::Print { prefix: prefix.to_owned(), hex }, values).map(drop)
+    }
+
+    /// Ends the launch where the condition is false.
+    pub fn assert(&mut self, condition: Value, message: &str, mask: Option<Value>) -> Result<()> {
+        let kind = OpKind::Assert { message: message.to_owned(), masked: mask.is_some() };
+        let args: SmallVec<[Value; 2]> = [condition].into_iter().chain(mask).collect();
+        self.push(kind, &args).map(drop)
     }
 
     /// A scalar function on corresponding elements.
@@ -203,6 +286,80 @@ impl Builder {
         self.one(kind, &args)
     }
 
+    /// Combines elements along an axis with a combiner of one's own: `combine` is given the elements of one position
+    /// of each tile, then those of another, as scalars, and returns the combined ones.
+    pub fn reduce_with<E: From<TypeError>>(
+        &mut self,
+        tiles: &[Value],
+        axis: u8,
+        combine: impl FnOnce(&mut Builder, &[Value], &[Value]) -> std::result::Result<Vec<Value>, E>,
+    ) -> std::result::Result<Vec<Value>, E> {
+        self.combined(OpKind::ReduceWith { axis }, tiles, combine)
+    }
+
+    /// All elements up to and with each position along an axis combined, as in [`Builder::reduce_with`].
+    pub fn scan<E: From<TypeError>>(
+        &mut self,
+        tiles: &[Value],
+        axis: u8,
+        reverse: bool,
+        combine: impl FnOnce(&mut Builder, &[Value], &[Value]) -> std::result::Result<Vec<Value>, E>,
+    ) -> std::result::Result<Vec<Value>, E> {
+        self.combined(OpKind::Scan { axis, reverse }, tiles, combine)
+    }
+
+    fn combined<E: From<TypeError>>(
+        &mut self,
+        kind: OpKind,
+        tiles: &[Value],
+        combine: impl FnOnce(&mut Builder, &[Value], &[Value]) -> std::result::Result<Vec<Value>, E>,
+    ) -> std::result::Result<Vec<Value>, E> {
+        self.types_of(&kind, tiles)?;
+        let region = self.region(&kind, tiles, 0, |b, args| {
+            let (first, second) = args.split_at(args.len() / 2);
+            combine(b, first, second)
+        })?;
+        Ok(self.close(kind, tiles, vec![region])?)
+    }
+
+    /// One of two regions, by a boolean scalar. Both return values of the same types; so does this.
+    pub fn if_else<E: From<TypeError>>(
+        &mut self,
+        condition: Value,
+        then: impl FnOnce(&mut Builder) -> std::result::Result<Vec<Value>, E>,
+        otherwise: impl FnOnce(&mut Builder) -> std::result::Result<Vec<Value>, E>,
+    ) -> std::result::Result<Vec<Value>, E> {
+        self.types_of(&OpKind::If, &[condition])?;
+        let first = self.region(&OpKind::If, &[condition], 0, |b, _| then(b))?;
+        let second = self.region(&OpKind::If, &[condition], 1, |b, _| otherwise(b))?;
+        let yielded = |region: &Region| region.ops.last().map(|op| op.args.clone()).unwrap_or_default();
+        let (ours, theirs) = (yielded(&first), yielded(&second));
+        self.check_carried(&ours, &theirs)?;
+        let types: Vec<Type> = ours.iter().map(|&v| self.ty(v).clone()).collect();
+        let results: Vec<Value> = types.into_iter().map(|ty| self.value(ty)).collect();
+        self.append(Op {
+            kind: OpKind::If,
+            args: SmallVec::from_slice(&[condition]),
+            results: results.iter().copied().collect(),
+            regions: vec![first, second],
+        });
+        Ok(results)
+    }
+
+    /// A loop while `condition`, which is given the carried values, returns a boolean scalar that is true; `body` is
+    /// given them too and returns the next ones. Returns those for which the condition is false.
+    pub fn while_loop<E: From<TypeError>>(
+        &mut self,
+        init: &[Value],
+        condition: impl FnOnce(&mut Builder, &[Value]) -> std::result::Result<Value, E>,
+        body: impl FnOnce(&mut Builder, &[Value]) -> std::result::Result<Vec<Value>, E>,
+    ) -> std::result::Result<Vec<Value>, E> {
+        self.types_of(&OpKind::While, init)?;
+        let test = self.region(&OpKind::While, init, 0, |b, args| condition(b, args).map(|v| vec![v]))?;
+        let body = self.region(&OpKind::While, init, 1, body)?;
+        Ok(self.close(OpKind::While, init, vec![test, body])?)
+    }
+
     /// A counted loop. `body` is given the builder, the induction variable and the carried values, and returns
     /// their next values. Returns the carried values after the last iteration.
     pub fn for_loop<E: From<TypeError>>(
@@ -211,39 +368,72 @@ impl Builder {
         init: &[Value],
         body: impl FnOnce(&mut Builder, Value, &[Value]) -> std::result::Result<Vec<Value>, E>,
     ) -> std::result::Result<Vec<Value>, E> {
-        let induction = self.value(Type::scalar(Elem::I32));
-        let carried: Vec<Value> = init.iter().map(|&v| self.value(self.ty(v).clone())).collect();
-        let args = std::iter::once(induction).chain(carried.iter().copied()).collect();
-        self.open.push(Region { args, ops: Vec::new() });
-        let next = body(self, induction, &carried);
+        let (lo, hi, step) = bounds;
+        let args: Vec<Value> = [lo, hi, step].into_iter().chain(init.iter().copied()).collect();
+        self.types_of(&OpKind::For, &args)?;
+        let region = self.region(&OpKind::For, &args, 0, |b, args| match args.split_first() {
+            Some((&induction, carried)) => body(b, induction, carried),
+            None => Ok(Vec::new()),
+        })?;
+        Ok(self.close(OpKind::For, &args, vec![region])?)
+    }
+
+    fn types_of(&self, kind: &OpKind, args: &[Value]) -> Result<Types> {
+        let types: SmallVec<[&Type; 4]> = args.iter().map(|&a| self.program.ty(a)).collect();
+        kind.infer(&types)
+    }
+
+    /// The region at a position of an operation, made by `body`, which is given its arguments and returns what it
+    /// yields.
+    fn region<E: From<TypeError>>(
+        &mut self,
+        kind: &OpKind,
+        args: &[Value],
+        index: usize,
+        body: impl FnOnce(&mut Builder, &[Value]) -> std::result::Result<Vec<Value>, E>,
+    ) -> std::result::Result<Region, E> {
+        let types = {
+            let types: SmallVec<[&Type; 4]> = args.iter().map(|&a| self.program.ty(a)).collect();
+            kind.regions(&types).into_iter().nth(index)
+        };
+        let (taken, yields) = types.map_or((Types::new(), None), |t| (t.args, t.yields));
+        let handed: Vec<Value> = taken.into_iter().map(|ty| self.value(ty)).collect();
+        self.open.push(Region { args: handed.clone(), ops: Vec::new() });
+        let yielded = body(self, &handed);
         let mut region = self.open.pop().unwrap_or_default();
-        let next = next?;
-        self.check_carried(init, &next)?;
+        let yielded = yielded?;
+        if let Some(expected) = yields {
+            self.check_yield(&expected, &yielded)?;
+        }
         region.ops.push(Op {
             kind: OpKind::Yield,
-            args: SmallVec::from_slice(&next),
+            args: SmallVec::from_slice(&yielded),
             results: SmallVec::new(),
             regions: Vec::new(),
         });
-        let results: Vec<Value> = init.iter().map(|&v| self.value(self.ty(v).clone())).collect();
-        let (lo, hi, step) = bounds;
-        self.append(Op {
-            kind: OpKind::For,
-            args: [lo, hi, step].into_iter().chain(init.iter().copied()).collect(),
-            results: results.iter().copied().collect(),
-            regions: vec![region],
-        });
-        Ok(results)
+        Ok(region)
     }
 
-    fn check_carried(&self, init: &[Value], next: &[Value]) -> Result<()> {
-        if init.len() != next.len() {
-            return Err(TypeError::Arity { op: "yield", expected: init.len(), found: next.len() });
+    /// Appends an operation with regions.
+    fn close(&mut self, kind: OpKind, args: &[Value], regions: Vec<Region>) -> Result<Vec<Value>> {
+        let results = self.results(&kind, args)?;
+        self.append(Op { kind, args: args.into(), results: results.clone(), regions });
+        Ok(results.to_vec())
+    }
+
+    fn check_carried(&self, first: &[Value], second: &[Value]) -> Result<()> {
+        let expected: Types = first.iter().map(|&v| self.ty(v).clone()).collect();
+        self.check_yield(&expected, second)
+    }
+
+    fn check_yield(&self, expected: &[Type], found: &[Value]) -> Result<()> {
+        if expected.len() != found.len() {
+            return Err(TypeError::Arity { op: "yield", expected: expected.len(), found: found.len() });
         }
-        for (index, (&a, &b)) in init.iter().zip(next).enumerate() {
-            if self.ty(a) != self.ty(b) {
-                let expected = self.ty(a).to_string();
-                return Err(TypeError::Operand { op: "yield", index, found: self.ty(b).clone(), expected });
+        for (index, (expected, &value)) in expected.iter().zip(found).enumerate() {
+            if expected != self.ty(value) {
+                let (found, expected) = (self.ty(value).clone(), expected.to_string());
+                return Err(TypeError::Operand { op: "yield", index, found, expected });
             }
         }
         Ok(())

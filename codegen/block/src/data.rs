@@ -2,6 +2,7 @@
 
 use half::{bf16, f16};
 
+use crate::small::{F8E4M3, F8E5M2};
 use crate::types::{Elem, Literal};
 
 /// A Rust type that represents one element kind.
@@ -52,6 +53,10 @@ pub enum Data {
     U32(Vec<u32>),
     /// Unsigned 64-bit integers.
     U64(Vec<u64>),
+    /// 8-bit floats with 4 bits of exponent.
+    F8E4M3(Vec<F8E4M3>),
+    /// 8-bit floats with 5 bits of exponent.
+    F8E5M2(Vec<F8E5M2>),
     /// IEEE binary16.
     F16(Vec<f16>),
     /// bfloat16.
@@ -75,6 +80,8 @@ macro_rules! with_elements {
             $crate::data::Data::U16($v) => $body,
             $crate::data::Data::U32($v) => $body,
             $crate::data::Data::U64($v) => $body,
+            $crate::data::Data::F8E4M3($v) => $body,
+            $crate::data::Data::F8E5M2($v) => $body,
             $crate::data::Data::F16($v) => $body,
             $crate::data::Data::Bf16($v) => $body,
             $crate::data::Data::F32($v) => $body,
@@ -121,6 +128,14 @@ macro_rules! with_type {
             }
             $crate::types::Elem::U64 => {
                 type $T = u64;
+                $body
+            }
+            $crate::types::Elem::F8E4M3 => {
+                type $T = $crate::small::F8E4M3;
+                $body
+            }
+            $crate::types::Elem::F8E5M2 => {
+                type $T = $crate::small::F8E5M2;
                 $body
             }
             $crate::types::Elem::F16 => {
@@ -229,6 +244,8 @@ int_element!(u8, u8, U8);
 int_element!(u16, u16, U16);
 int_element!(u32, u32, U32);
 int_element!(u64, u64, U64);
+float_element!(F8E4M3, F8E4M3);
+float_element!(F8E5M2, F8E5M2);
 float_element!(f16, F16);
 float_element!(bf16, Bf16);
 float_element!(f32, F32);

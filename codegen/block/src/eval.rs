@@ -39,6 +39,7 @@ pub fn map(function: ScalarFn, args: &[&Data]) -> Option<Data> {
         (TypeRule::Compare, [a, b]) => with_elements!(a, v => compare(function, v, Element::slice(b)?)),
         (_, [first, ..]) => match first {
             Data::Bool(_) => logic(function, args),
+            Data::F8E4M3(_) | Data::F8E5M2(_) => None,
             Data::I8(_) => int::map::<i8>(function, args),
             Data::I16(_) => int::map::<i16>(function, args),
             Data::I32(_) => int::map::<i32>(function, args),

@@ -1,11 +1,15 @@
 //! The interpreter: slow, obvious, and the oracle for every target.
 //!
 //! Instances run one after the other, `x` fastest. Checked: addresses, reads of elements that nothing has written,
-//! and races. A race is an element that one instance writes and another reads, or an element that two writes,
-//! of two instances or of one store, give different bits; [`Options::races`] turns that check off.
+//! races, assertions and assumptions. A race is an element that one instance writes and another reads, or an element
+//! that two writes, of two instances or of one store, give different bits, unless atomic operations with acquire and
+//! release order put one before the other; [`Options::races`] turns that check off. Atomic operations on one element
+//! are no race among themselves.
 
+mod atomic;
 mod exec;
 mod memory;
+mod ops;
 
 use thiserror::Error;
 
@@ -95,18 +99,20 @@ impl Arg {
     }
 }
 
-/// What the interpreter checks.
+/// What the interpreter checks, and where it prints to.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Whether to look for races. Takes 12 bytes an element of every buffer.
     pub races: bool,
     /// How much work is allowed: the number of elements of all results, and one more for each operation.
     pub fuel: Option<u64>,
+    /// Called with each line that an [`OpKind::Print`](crate::OpKind::Print) makes.
+    pub print: fn(&str),
 }
 
 impl Default for Options {
     fn default() -> Options {
-        Options { races: true, fuel: None }
+        Options { races: true, fuel: None, print: |line| println!("{line}") }
     }
 }
 
@@ -173,6 +179,22 @@ pub enum Fault {
     /// The step of a loop is not positive.
     #[error("the step {0} is not positive")]
     Step(i32),
+    /// An [`OpKind::Assert`](crate::OpKind::Assert) does not hold.
+    #[error("assertion failed (element {element} of the tile): {message}")]
+    Assertion {
+        /// Position in the tile, row-major.
+        element: usize,
+        /// Its message.
+        message: String,
+    },
+    /// An [`OpKind::Assume`](crate::OpKind::Assume) does not hold.
+    #[error("what is assumed does not hold for {value} (element {element} of the tile)")]
+    Assumption {
+        /// Position in the tile, row-major.
+        element: usize,
+        /// Its value.
+        value: i128,
+    },
     /// [`Options::fuel`] is used up.
     #[error("out of fuel")]
     Fuel,
@@ -242,7 +264,7 @@ fn start<'a>(
         return Err(InterpError::Args(format!("a grid of {grid:?} has too many instances to interpret")));
     }
     let memory = Memory::new(program, args, options.races);
-    exec::Machine::new(program, memory, options.fuel.unwrap_or(u64::MAX), observe).run(grid)
+    exec::Machine::new(program, memory, options, observe).run(grid)
 }
 
 fn check_args(program: &Program, args: &[Arg]) -> Result<(), InterpError> {

@@ -9,6 +9,7 @@ pub mod affine;
 mod builder;
 mod data;
 pub mod eval;
+mod expand;
 mod infer;
 pub mod interp;
 pub mod math;
@@ -19,16 +20,22 @@ mod program;
 #[cfg(any(test, feature = "testing"))]
 pub mod random;
 mod scalar_fn;
+mod small;
 pub mod tiles;
 mod types;
 mod verify;
 
 pub use builder::Builder;
 pub use data::{Data, Element};
-pub use infer::{MAX_TILE, TypeError};
+pub use expand::expand_operations;
+pub use infer::{MAX_TILE, RegionTypes, TypeError, Types};
 pub use math::expand_math;
 pub use parse::{ParseError, parse_valid};
-pub use program::{CacheHint, Op, OpKind, Param, Program, Region, Value, ValueData};
+pub use program::{
+    Assumption, AtomicFn, CacheHint, DotPrecision, MemoryOrder, MemoryScope, Op, OpKind, Param, Program,
+    Region, Value, ValueData,
+};
 pub use scalar_fn::{Level, ReduceFn, ScalarFn, TypeRule};
+pub use small::{F8E4M3, F8E5M2};
 pub use types::{Elem, Kind, Literal, Shape, Type};
 pub use verify::{MAX_DEPTH, Problem, VerifyError, verify};

@@ -4,7 +4,10 @@
 //! program = "kernel" "@" name "(" [param {"," param}] ")" ["warps" "(" int ")"] "{" {op} "}"
 //! param   = value ":" type ["align" "(" int ")"] ["len" "(" int ")"]
 //! op      = [value {"," value} "="] word operands
-//! for     = "for" value "in" value ".." value "step" value ["with" "(" value "=" value {"," …} ")"] "{" {op} "}"
+//! for     = "for" value "in" value ".." value "step" value ["with" "(" inits ")"] "{" {op} "}"
+//! while   = "while" "(" [inits] ")" "{" {op} "}" "do" "(" [value {"," value}] ")" "{" {op} "}"
+//! if      = "if" value "{" {op} "}" ["else" "{" {op} "}"]
+//! inits   = value "=" value {"," value "=" value}
 //! value   = "%" (name | digits)          type = elem | "ptr<" elem ">" | "tile<" {int "x"} elem ">"
 //! ```
 //!
@@ -20,7 +23,10 @@ use smallvec::SmallVec;
 use std::str::FromStr;
 use thiserror::Error;
 
-use crate::program::{CacheHint, Op, OpKind, Param, Program, Region, Value, ValueData};
+use crate::program::{
+    Assumption, AtomicFn, CacheHint, DotPrecision, MemoryOrder, MemoryScope, Op, OpKind, Param, Program,
+    Region, Value, ValueData,
+};
 use crate::scalar_fn::{ReduceFn, ScalarFn};
 use crate::types::{Elem, Kind, Literal, Shape, Type};
 use crate::verify::{MAX_DEPTH, Problem, VerifyError, verify};
@@ -169,7 +175,7 @@ impl<'a> Parser<'a> {
         let (at, name) = self.cursor.value()?;
         match self.scope.get(name) {
             Some(&Some(value)) => Ok(value),
-            Some(None) => self.cursor.fail_at(at, format!("%{name} is not visible outside of its loop")),
+            Some(None) => self.cursor.fail_at(at, format!("%{name} is not visible outside of its region")),
             None => self.cursor.fail_at(at, format!("%{name} is not defined")),
         }
     }
@@ -199,7 +205,14 @@ impl<'a> Parser<'a> {
         }
         let at = self.cursor.position();
         let word = self.cursor.name()?;
-        let (mut op, types) = if word == "for" { self.for_loop()? } else { self.simple(at, word)? };
+        let (mut op, types) = match word {
+            "for" => self.for_loop()?,
+            "while" => self.while_loop()?,
+            "if" => self.if_else()?,
+            "reduce_with" => self.combined(at, false)?,
+            "scan" => self.combined(at, true)?,
+            _ => self.simple(at, word)?,
+        };
         if types.len() != results.len() {
             let (expected, found) = (types.len(), results.len());
             return self.cursor.fail_at(at, format!("{word} has {expected} results, not {found}"));
@@ -220,7 +233,7 @@ impl<'a> Parser<'a> {
         let kind = self.kind(at, word, &mut args)?;
         let types: SmallVec<[&Type; 4]> = args.iter().map(|&a| self.program.ty(a)).collect();
         match kind.infer(&types) {
-            Ok(ty) => Ok((op(kind, args), ty.into_iter().collect())),
+            Ok(types) => Ok((op(kind, args), types.into_vec())),
             Err(error) => self.cursor.fail_at(at, error.to_string()),
         }
     }
@@ -228,18 +241,64 @@ impl<'a> Parser<'a> {
     fn kind(&mut self, at: usize, word: &str, args: &mut SmallVec<[Value; 4]>) -> Result<OpKind> {
         Ok(match word {
             "program_id" => OpKind::ProgramId(self.cursor.int()?),
+            "num_programs" => OpKind::NumPrograms(self.cursor.int()?),
             "range" => OpKind::Range { start: self.cursor.int()?, len: self.cursor.int()? },
             "splat" => OpKind::Splat(self.tile_and(args, Parser::shape)?),
             "expand_dims" => OpKind::ExpandDims(self.tile_and(args, |p| p.axis())?),
             "broadcast" => OpKind::Broadcast(self.tile_and(args, Parser::shape)?),
             "reshape" => OpKind::Reshape(self.tile_and(args, Parser::shape)?),
             "permute" => OpKind::Permute(self.tile_and(args, |p| p.list())?),
+            "join" => self.operands(args).map(|()| OpKind::Join)?,
+            "split" => self.operands(args).map(|()| OpKind::Split)?,
+            "gather" => {
+                self.operands(args)?;
+                OpKind::Gather { axis: self.axis()? }
+            }
             "map" => self.map(args)?,
             "cast" => OpKind::Cast(self.tile_and(args, |p| p.elem())?),
             "bitcast" => OpKind::Bitcast(self.tile_and(args, |p| p.elem())?),
             "load" => self.load(args)?,
             "store" => self.store(args)?,
             "reduce" => self.reduce(args)?,
+            "histogram" => {
+                let bins = self.tile_and(args, |p| p.number_of("bins"))?;
+                OpKind::Histogram { bins, masked: self.mask(args)? }
+            }
+            "dot" => {
+                self.operands(args)?;
+                OpKind::Dot {
+                    precision: self.option("precision", DotPrecision::from_name)?.unwrap_or_default(),
+                }
+            }
+            "philox" => {
+                self.operands(args)?;
+                OpKind::Philox { rounds: self.number_of("rounds")? }
+            }
+            "atomic" => {
+                let function = self
+                    .named("atomic function", |name| AtomicFn::ALL.into_iter().find(|f| f.name() == name))?;
+                self.operands(args)?;
+                let masked = self.mask(args)?;
+                let (order, scope) = self.order()?;
+                OpKind::Atomic { function, masked, order, scope }
+            }
+            "atomic_cas" => {
+                self.operands(args)?;
+                let (order, scope) = self.order()?;
+                OpKind::AtomicCas { order, scope }
+            }
+            "assume" => self.assume(args)?,
+            "print" => {
+                let prefix = self.cursor.string()?;
+                if self.cursor.peek() == Some('%') {
+                    self.operands(args)?;
+                }
+                OpKind::Print { prefix, hex: self.cursor.accept_keyword("hex") }
+            }
+            "assert" => {
+                let message = self.tile_and(args, |p| p.cursor.string())?;
+                OpKind::Assert { message, masked: self.mask(args)? }
+            }
             "yield" => {
                 if self.cursor.peek() == Some('%') {
                     self.operands(args)?;
@@ -273,27 +332,61 @@ impl<'a> Parser<'a> {
     }
 
     fn map(&mut self, args: &mut SmallVec<[Value; 4]>) -> Result<OpKind> {
-        let at = self.cursor.position();
-        let name = self.cursor.name()?;
-        let Some(function) = ScalarFn::from_name(name) else {
-            return self.cursor.fail_at(at, format!("there is no scalar function `{name}`"));
-        };
+        let function = self.named("scalar function", ScalarFn::from_name)?;
         self.operands(args)?;
         Ok(OpKind::Map(function))
     }
 
     fn reduce(&mut self, args: &mut SmallVec<[Value; 4]>) -> Result<OpKind> {
-        let at = self.cursor.position();
-        let name = self.cursor.name()?;
-        let Some(combine) = ReduceFn::from_name(name) else {
-            return self.cursor.fail_at(at, format!("there is no combiner `{name}`"));
-        };
+        let combine = self.named("combiner", ReduceFn::from_name)?;
         let axis = self.tile_and(args, |p| p.axis())?;
+        Ok(OpKind::Reduce { combine, axis, masked: self.mask(args)? })
+    }
+
+    /// `mask %m`, if it is there.
+    fn mask(&mut self, args: &mut SmallVec<[Value; 4]>) -> Result<bool> {
         let masked = self.cursor.accept_keyword("mask");
         if masked {
             args.push(self.operand()?);
         }
-        Ok(OpKind::Reduce { combine, axis, masked })
+        Ok(masked)
+    }
+
+    /// One of the names of an attribute.
+    fn named<T>(&mut self, what: &str, from_name: impl FnOnce(&str) -> Option<T>) -> Result<T> {
+        let at = self.cursor.position();
+        let name = self.cursor.name()?;
+        match from_name(name) {
+            Some(found) => Ok(found),
+            None => self.cursor.fail_at(at, format!("there is no {what} `{name}`")),
+        }
+    }
+
+    /// A word and one of the names of an attribute, if the word is there.
+    fn option<T>(&mut self, word: &str, from_name: impl FnOnce(&str) -> Option<T>) -> Result<Option<T>> {
+        if self.cursor.accept_keyword(word) { self.named(word, from_name).map(Some) } else { Ok(None) }
+    }
+
+    fn number_of<T: FromStr>(&mut self, word: &str) -> Result<T> {
+        self.cursor.keyword(word)?;
+        self.cursor.int()
+    }
+
+    fn order(&mut self) -> Result<(MemoryOrder, MemoryScope)> {
+        let order = self.option("order", MemoryOrder::from_name)?.unwrap_or_default();
+        Ok((order, self.option("scope", MemoryScope::from_name)?.unwrap_or_default()))
+    }
+
+    fn assume(&mut self, args: &mut SmallVec<[Value; 4]>) -> Result<OpKind> {
+        let at = self.cursor.position();
+        let word = self.cursor.name()?;
+        args.push(self.operand()?);
+        Ok(OpKind::Assume(match word {
+            "multiple_of" => Assumption::MultipleOf(self.cursor.int()?),
+            "contiguous" => Assumption::Contiguous(self.cursor.int()?),
+            "between" => Assumption::Between(self.cursor.int()?, self.cursor.int()?),
+            _ => return self.cursor.fail_at(at, format!("there is no assumption `{word}`")),
+        }))
     }
 
     fn load(&mut self, args: &mut SmallVec<[Value; 4]>) -> Result<OpKind> {
@@ -332,28 +425,18 @@ impl<'a> Parser<'a> {
                     args.push(self.operand()?);
                     other = true;
                 }
-                "hint" if hint == CacheHint::Default => hint = self.hint()?,
+                "hint" if hint == CacheHint::Default => {
+                    hint = self.named("cache hint", CacheHint::from_name)?
+                }
                 word => return self.cursor.fail_at(at, format!("`{word}` does not belong here")),
             }
         }
         Ok((masked, other, hint))
     }
 
-    fn hint(&mut self) -> Result<CacheHint> {
-        let at = self.cursor.position();
-        let name = self.cursor.name()?;
-        match CacheHint::from_name(name) {
-            Some(hint) => Ok(hint),
-            None => self.cursor.fail_at(at, format!("there is no cache hint `{name}`")),
-        }
-    }
-
     fn for_loop(&mut self) -> Result<(Op, Vec<Type>)> {
         let at = self.cursor.position();
-        if self.depth >= MAX_DEPTH {
-            return self.cursor.fail_at(at, "loops are nested too deep");
-        }
-        let induction = self.cursor.value()?;
+        let mut names = vec![self.cursor.value()?];
         let mut args = SmallVec::<[Value; 4]>::new();
         for word in ["in", "..", "step"] {
             if word == ".." {
@@ -363,39 +446,117 @@ impl<'a> Parser<'a> {
             }
             args.push(self.operand()?);
         }
-        let carried = self.carried(&mut args)?;
-        self.cursor.expect("{")?;
-        let types: Vec<Type> = args.iter().skip(3).map(|&a| self.program.ty(a).clone()).collect();
-        let mut region = Region::default();
-        region.args.push(self.define(induction, Type::scalar(Elem::I32))?);
-        for (&name, ty) in carried.iter().zip(&types) {
-            region.args.push(self.define(name, ty.clone())?);
+        if self.cursor.accept_keyword("with") {
+            names.extend(self.carried(&mut args)?);
         }
+        let mut op = op(OpKind::For, args);
+        self.region(at, &mut op, names)?;
+        self.finish(at, op)
+    }
+
+    fn while_loop(&mut self) -> Result<(Op, Vec<Type>)> {
+        let at = self.cursor.position();
+        let mut args = SmallVec::<[Value; 4]>::new();
+        let names = self.carried(&mut args)?;
+        let mut op = op(OpKind::While, args);
+        self.region(at, &mut op, names)?;
+        self.cursor.keyword("do")?;
+        let names = self.arguments()?;
+        self.region(at, &mut op, names)?;
+        self.finish(at, op)
+    }
+
+    fn if_else(&mut self) -> Result<(Op, Vec<Type>)> {
+        let at = self.cursor.position();
+        let mut op = op(OpKind::If, SmallVec::from_slice(&[self.operand()?]));
+        self.region(at, &mut op, Vec::new())?;
+        if self.cursor.accept_keyword("else") {
+            self.region(at, &mut op, Vec::new())?;
+        } else {
+            let nothing = self::op(OpKind::Yield, SmallVec::new());
+            op.regions.push(Region { args: Vec::new(), ops: vec![nothing] });
+        }
+        let yielded = op.regions.first().and_then(|r| r.ops.last()).map(|last| last.args.clone());
+        let types = yielded.unwrap_or_default().iter().map(|&v| self.program.ty(v).clone()).collect();
+        self.finish(at, op).map(|(op, _)| (op, types))
+    }
+
+    fn combined(&mut self, at: usize, scan: bool) -> Result<(Op, Vec<Type>)> {
+        let mut args = SmallVec::new();
+        self.operands(&mut args)?;
+        let axis = self.axis()?;
+        let reverse = scan && self.cursor.accept_keyword("reverse");
+        let names = self.arguments()?;
+        let mut op =
+            op(if scan { OpKind::Scan { axis, reverse } } else { OpKind::ReduceWith { axis } }, args);
+        self.region(at, &mut op, names)?;
+        self.finish(at, op)
+    }
+
+    /// The operation with the types of its results.
+    fn finish(&self, at: usize, op: Op) -> Result<(Op, Vec<Type>)> {
+        let types: SmallVec<[&Type; 4]> = op.args.iter().map(|&a| self.program.ty(a)).collect();
+        match op.kind.infer(&types) {
+            Ok(types) => Ok((op, types.into_vec())),
+            Err(error) => self.cursor.fail_at(at, error.to_string()),
+        }
+    }
+
+    /// `{ ... }`, the next region of an operation, whose arguments have these names.
+    fn region(&mut self, at: usize, op: &mut Op, names: Vec<(usize, &'a str)>) -> Result<()> {
+        if self.depth >= MAX_DEPTH {
+            return self.cursor.fail_at(at, "regions are nested too deep");
+        }
+        let types = {
+            let operands: SmallVec<[&Type; 4]> = op.args.iter().map(|&a| self.program.ty(a)).collect();
+            op.kind.regions(&operands).into_iter().nth(op.regions.len()).map(|r| r.args).unwrap_or_default()
+        };
+        if types.len() != names.len() {
+            let (expected, found) = (types.len(), names.len());
+            return self.cursor.fail_at(at, format!("the region takes {expected} values, not {found}"));
+        }
+        let mut region = Region::default();
+        for (&name, ty) in names.iter().zip(types) {
+            region.args.push(self.define(name, ty)?);
+        }
+        self.cursor.expect("{")?;
         self.depth += 1;
         region.ops = self.ops()?;
         self.depth -= 1;
-        for (_, name) in carried.into_iter().chain([induction]) {
+        for (_, name) in names {
             self.scope.insert(name, None);
         }
-        Ok((Op { kind: OpKind::For, args, results: SmallVec::new(), regions: vec![region] }, types))
+        op.regions.push(region);
+        Ok(())
     }
 
-    /// `with (%a = %init, ...)`: the names; the initial values go to `args`.
+    /// `(%a, %b)`
+    fn arguments(&mut self) -> Result<Vec<(usize, &'a str)>> {
+        let mut names = Vec::new();
+        self.cursor.expect("(")?;
+        while !self.cursor.accept(")") {
+            names.push(self.cursor.value()?);
+            if !self.cursor.accept(",") {
+                self.cursor.expect(")")?;
+                break;
+            }
+        }
+        Ok(names)
+    }
+
+    /// `(%a = %init, ...)`: the names; the initial values go to `args`.
     fn carried(&mut self, args: &mut SmallVec<[Value; 4]>) -> Result<Vec<(usize, &'a str)>> {
         let mut names = Vec::new();
-        if !self.cursor.accept_keyword("with") {
-            return Ok(names);
-        }
         self.cursor.expect("(")?;
-        loop {
+        while !self.cursor.accept(")") {
             names.push(self.cursor.value()?);
             self.cursor.expect("=")?;
             args.push(self.operand()?);
             if !self.cursor.accept(",") {
+                self.cursor.expect(")")?;
                 break;
             }
         }
-        self.cursor.expect(")")?;
         Ok(names)
     }
 
@@ -483,7 +644,9 @@ fn literal(elem: Elem, text: &str) -> Option<Literal> {
         Elem::Bool => text.parse::<bool>().ok().map(|b| Literal::int(elem, i64::from(b))),
         Elem::U64 => text.parse::<u64>().ok().map(|bits| Literal { elem, bits }),
         Elem::F64 => float(elem, text, text.parse::<f64>().ok()?),
-        Elem::F16 | Elem::Bf16 | Elem::F32 => float(elem, text, f64::from(text.parse::<f32>().ok()?)),
+        Elem::F8E4M3 | Elem::F8E5M2 | Elem::F16 | Elem::Bf16 | Elem::F32 => {
+            float(elem, text, f64::from(text.parse::<f32>().ok()?))
+        }
         _ => {
             let value = text.parse::<i64>().ok()?;
             let literal = Literal::int(elem, value);

@@ -8,8 +8,10 @@ use std::fmt::{self, Write as _};
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use crate::program::{CacheHint, Op, OpKind, Program, Region, Value};
-use crate::types::{Elem, Kind, Literal, Shape};
+use crate::program::{
+    Assumption, CacheHint, DotPrecision, MemoryOrder, MemoryScope, Op, OpKind, Program, Region, Value,
+};
+use crate::types::{Elem, Kind, Literal};
 
 impl fmt::Display for Program {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -38,7 +40,9 @@ impl fmt::Display for Literal {
         match self.elem {
             Elem::Bool => write!(f, "{}", self.bits != 0),
             Elem::U64 => write!(f, "{}", self.bits),
-            Elem::F16 | Elem::Bf16 | Elem::F32 => write!(f, "{}", float_text(self.as_f64() as f32)),
+            Elem::F8E4M3 | Elem::F8E5M2 | Elem::F16 | Elem::Bf16 | Elem::F32 => {
+                write!(f, "{}", float_text(self.as_f64() as f32))
+            }
             Elem::F64 => write!(f, "{}", float_text(self.as_f64())),
             _ => write!(f, "{}", self.bits as i64),
         }
@@ -48,6 +52,40 @@ impl fmt::Display for Literal {
 fn float_text<T: fmt::Debug>(x: T) -> String {
     let text = format!("{x:?}");
     if text == "NaN" { "nan".to_owned() } else { text }
+}
+
+/// Spellings of the variants of an attribute.
+macro_rules! names {
+    ($($ty:ident { $($variant:ident $name:literal;)* })*) => { $(
+        impl $ty {
+            /// The spelling in text forms.
+            pub const fn name(self) -> &'static str {
+                match self { $($ty::$variant => $name,)* }
+            }
+
+            /// What is spelled `name`.
+            pub fn from_name(name: &str) -> Option<$ty> {
+                match name { $($name => Some($ty::$variant),)* _ => None }
+            }
+        }
+    )* };
+}
+
+names! {
+    MemoryOrder { Relaxed "relaxed"; Acquire "acquire"; Release "release"; AcqRel "acq_rel"; }
+    MemoryScope { Block "block"; Device "device"; System "system"; }
+    DotPrecision { Tf32 "tf32"; Tf32x3 "tf32x3"; Ieee "ieee"; }
+}
+
+impl Assumption {
+    /// The spelling in text forms.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Assumption::MultipleOf(_) => "multiple_of",
+            Assumption::Contiguous(_) => "contiguous",
+            Assumption::Between(..) => "between",
+        }
+    }
 }
 
 impl CacheHint {
@@ -176,7 +214,11 @@ impl Printer<'_> {
         for op in &region.ops {
             self.indent(depth);
             self.op_head(op)?;
-            for inner in &op.regions {
+            for (index, inner) in op.regions.iter().enumerate() {
+                if index > 0 && is_absent(op, inner) {
+                    break;
+                }
+                self.region_head(op, index, inner)?;
                 self.out.push_str(" {\n");
                 self.ops(inner, depth + 1)?;
                 self.indent(depth);
@@ -216,35 +258,139 @@ impl Printer<'_> {
             self.out.push_str(" = ");
         }
         self.out.push_str(op.kind.name());
-        if op.kind != OpKind::For || op.regions.len() != 1 || op.args.len() < 3 {
-            return self.simple(op);
+        match (&op.kind, op.regions.first()) {
+            (OpKind::For, Some(region)) if op.args.len() >= 3 => self.for_head(op, region),
+            (OpKind::While, Some(region)) => {
+                self.out.push_str(" (");
+                self.carried(&region.args, &op.args)?;
+                self.out.push(')');
+                Ok(())
+            }
+            _ => self.simple(op),
         }
-        self.for_head(op, &op.regions[0])
+    }
+
+    /// What stands between an operation, or the region before, and the region at a position.
+    fn region_head(&mut self, op: &Op, index: usize, region: &Region) -> fmt::Result {
+        match (&op.kind, index) {
+            (OpKind::If, 1) => self.out.push_str(" else"),
+            (OpKind::While, 1) => {
+                self.out.push_str(" do");
+                return self.arguments(region);
+            }
+            (OpKind::ReduceWith { .. } | OpKind::Scan { .. }, _) => return self.arguments(region),
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn arguments(&mut self, region: &Region) -> fmt::Result {
+        self.out.push_str(" (");
+        self.values(&region.args)?;
+        self.out.push(')');
+        Ok(())
+    }
+
+    /// `%a = %init, ...`
+    fn carried(&mut self, args: &[Value], init: &[Value]) -> fmt::Result {
+        for (index, (&arg, &init)) in args.iter().zip(init).enumerate() {
+            self.comma(index)?;
+            self.value(arg)?;
+            self.out.push_str(" = ");
+            self.value(init)?;
+        }
+        Ok(())
     }
 
     fn simple(&mut self, op: &Op) -> fmt::Result {
         match &op.kind {
             OpKind::Const(literal) => return self.constant(op, literal),
-            OpKind::ProgramId(axis) => write!(self.out, " {axis}")?,
+            OpKind::ProgramId(axis) | OpKind::NumPrograms(axis) => write!(self.out, " {axis}")?,
             OpKind::Range { start, len } => write!(self.out, " {start} {len}")?,
             OpKind::Map(function) => write!(self.out, " {}", function.name())?,
             OpKind::Reduce { combine, .. } => write!(self.out, " {}", combine.name())?,
+            OpKind::Atomic { function, .. } => write!(self.out, " {}", function.name())?,
+            OpKind::Assume(assumption) => write!(self.out, " {}", assumption.name())?,
+            OpKind::Print { prefix, .. } => self.string(prefix),
             OpKind::Load { masked, other, hint } => return self.memory(op, 2, *masked, *other, *hint),
             OpKind::Store { masked, hint } => return self.memory(op, 3, *masked, false, *hint),
             _ => {}
         }
-        if let OpKind::Reduce { axis, masked, .. } = op.kind {
-            return self.reduce_operands(op, axis, masked);
-        }
-        self.out.push_str(if op.args.is_empty() { "" } else { " " });
-        self.values(&op.args)?;
+        let masked = match op.kind {
+            OpKind::Reduce { masked, .. }
+            | OpKind::Histogram { masked, .. }
+            | OpKind::Atomic { masked, .. }
+            | OpKind::Assert { masked, .. } => masked,
+            _ => false,
+        };
+        let (plain, mask) = op.args.split_at(op.args.len() - usize::from(masked && !op.args.is_empty()));
+        self.out.push_str(if plain.is_empty() { "" } else { " " });
+        self.values(plain)?;
+        self.attributes(&op.kind)?;
+        self.out.push_str(if mask.is_empty() { "" } else { " mask " });
+        self.values(mask)?;
         match &op.kind {
-            OpKind::Splat(shape) | OpKind::Broadcast(shape) | OpKind::Reshape(shape) => self.shape(shape),
-            OpKind::Permute(perm) => write!(self.out, " {perm:?}"),
-            OpKind::ExpandDims(axis) => write!(self.out, " axis {axis}"),
-            OpKind::Cast(elem) | OpKind::Bitcast(elem) => write!(self.out, " {elem}"),
+            OpKind::Atomic { order, scope, .. } | OpKind::AtomicCas { order, scope } => {
+                self.order(*order, *scope)
+            }
             _ => Ok(()),
         }
+    }
+
+    /// What stands between operands and mask.
+    fn attributes(&mut self, kind: &OpKind) -> fmt::Result {
+        match kind {
+            OpKind::Splat(shape) | OpKind::Broadcast(shape) | OpKind::Reshape(shape) => {
+                write!(self.out, " {:?}", shape.as_slice())
+            }
+            OpKind::Permute(perm) => write!(self.out, " {perm:?}"),
+            OpKind::ExpandDims(axis)
+            | OpKind::Gather { axis }
+            | OpKind::Reduce { axis, .. }
+            | OpKind::ReduceWith { axis } => write!(self.out, " axis {axis}"),
+            OpKind::Scan { axis, reverse } => {
+                write!(self.out, " axis {axis}{}", if *reverse { " reverse" } else { "" })
+            }
+            OpKind::Cast(elem) | OpKind::Bitcast(elem) => write!(self.out, " {elem}"),
+            OpKind::Histogram { bins, .. } => write!(self.out, " bins {bins}"),
+            OpKind::Dot { precision } if *precision != DotPrecision::default() => {
+                write!(self.out, " precision {}", precision.name())
+            }
+            OpKind::Philox { rounds } => write!(self.out, " rounds {rounds}"),
+            OpKind::Assume(Assumption::MultipleOf(n) | Assumption::Contiguous(n)) => write!(self.out, " {n}"),
+            OpKind::Assume(Assumption::Between(low, high)) => write!(self.out, " {low} {high}"),
+            OpKind::Print { hex: true, .. } => self.out.write_str(" hex"),
+            OpKind::Assert { message, .. } => {
+                self.string(message);
+                Ok(())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// ` "text"`, with `\"`, `\\`, `\n` and `\t`.
+    fn string(&mut self, text: &str) {
+        self.out.push_str(" \"");
+        for c in text.chars() {
+            match c {
+                '"' => self.out.push_str("\\\""),
+                '\\' => self.out.push_str("\\\\"),
+                '\n' => self.out.push_str("\\n"),
+                '\t' => self.out.push_str("\\t"),
+                c => self.out.push(c),
+            }
+        }
+        self.out.push('"');
+    }
+
+    fn order(&mut self, order: MemoryOrder, scope: MemoryScope) -> fmt::Result {
+        if order != MemoryOrder::default() {
+            write!(self.out, " order {}", order.name())?;
+        }
+        if scope != MemoryScope::default() {
+            write!(self.out, " scope {}", scope.name())?;
+        }
+        Ok(())
     }
 
     fn constant(&mut self, op: &Op, literal: &Literal) -> fmt::Result {
@@ -253,19 +399,6 @@ impl Printer<'_> {
             Some(data) => write!(self.out, " : {}", data.ty),
             None => Ok(()),
         }
-    }
-
-    fn shape(&mut self, shape: &Shape) -> fmt::Result {
-        write!(self.out, " {:?}", shape.as_slice())
-    }
-
-    fn reduce_operands(&mut self, op: &Op, axis: u8, masked: bool) -> fmt::Result {
-        let (tile, mask) = op.args.split_at(op.args.len().min(1));
-        self.out.push(' ');
-        self.values(tile)?;
-        write!(self.out, " axis {axis}")?;
-        self.out.push_str(if masked { " mask " } else { "" });
-        self.values(mask)
     }
 
     fn memory(&mut self, op: &Op, plain: usize, masked: bool, other: bool, hint: CacheHint) -> fmt::Result {
@@ -293,13 +426,13 @@ impl Printer<'_> {
             return Ok(());
         }
         self.out.push_str(" with (");
-        for (index, (&arg, &init)) in region.args.iter().skip(1).zip(init).enumerate() {
-            self.comma(index)?;
-            self.value(arg)?;
-            self.out.push_str(" = ");
-            self.value(init)?;
-        }
+        self.carried(region.args.get(1..).unwrap_or_default(), init)?;
         self.out.push(')');
         Ok(())
     }
+}
+
+/// Whether the second region of an operation needs no text: that of an `if` that does nothing.
+fn is_absent(op: &Op, region: &Region) -> bool {
+    op.kind == OpKind::If && op.results.is_empty() && region.ops.len() == 1
 }

@@ -68,6 +68,74 @@ pub enum CacheHint {
     Keep,
 }
 
+/// What an atomic operation does with the element in memory (`old`) and the operand (`new`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum AtomicFn {
+    /// `old + new`. Integers of 32 and 64 bits, which wrap, and floats.
+    Add,
+    /// The larger one, as [`ScalarFn::Max`]. Integers of 32 and 64 bits, `f32` and `f64`.
+    Max,
+    /// The smaller one, as [`ScalarFn::Min`]. Integers of 32 and 64 bits, `f32` and `f64`.
+    Min,
+    /// Bitwise and. Integers of 32 and 64 bits.
+    And,
+    /// Bitwise or. Integers of 32 and 64 bits.
+    Or,
+    /// Bitwise exclusive or. Integers of 32 and 64 bits.
+    Xor,
+    /// `new`. Kinds of 32 and 64 bits.
+    Exchange,
+}
+
+/// What an atomic operation orders besides itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+pub enum MemoryOrder {
+    /// Nothing.
+    Relaxed,
+    /// Later accesses of this instance come after it.
+    Acquire,
+    /// Earlier accesses of this instance come before it.
+    Release,
+    /// Both.
+    #[default]
+    AcqRel,
+}
+
+/// Who sees an atomic operation as one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+pub enum MemoryScope {
+    /// The instance.
+    Block,
+    /// Every instance on the device.
+    #[default]
+    Device,
+    /// Every device and the host.
+    System,
+}
+
+/// How exactly a product of `f32` tiles is computed; for every other kind the products are exact.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+pub enum DotPrecision {
+    /// Operands are rounded to TF32 (10 explicit bits of mantissa) where the target's matrix unit takes that.
+    #[default]
+    Tf32,
+    /// Three products of TF32 parts, close to `f32`.
+    Tf32x3,
+    /// `f32` throughout.
+    Ieee,
+}
+
+/// A fact that the author of a program promises. The interpreter checks it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Assumption {
+    /// The first element of each row along the last axis is divisible by this; a scalar is one row.
+    MultipleOf(u32),
+    /// Along the last axis, each aligned group of this many elements counts up by one.
+    Contiguous(u32),
+    /// Every element lies between these, both included.
+    Between(i64, i64),
+}
+
 /// The operation, without operands.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum OpKind {
@@ -75,6 +143,8 @@ pub enum OpKind {
     Const(Literal),
     /// The instance's index along a grid axis (0, 1 or 2), an `i32` scalar. No operands.
     ProgramId(u8),
+    /// The number of instances along a grid axis (0, 1 or 2), an `i32` scalar. No operands.
+    NumPrograms(u8),
     /// `start, start + 1, ...` as `tile<Nxi32>` with `N` a power of two. No operands.
     Range {
         /// First value.
@@ -92,6 +162,17 @@ pub enum OpKind {
     Reshape(Shape),
     /// Permutes axes: result axis `i` is operand axis `perm[i]`.
     Permute(SmallVec<[u8; 4]>),
+    /// Two tiles of one type as one with a new last axis of extent 2: element `[..., 0]` is the first operand's.
+    Join,
+    /// The two halves of a tile along its last axis, which has extent 2 and disappears. Two results.
+    Split,
+    /// Picks elements along an axis: result `[i, j, k]` for axis 1 is the first operand at `[i, index[i, j, k], k]`.
+    /// Operands: tile, indices (`i32` or `i64`) of any extent along the axis and the tile's along the others. An
+    /// index counts modulo the tile's extent along the axis.
+    Gather {
+        /// The axis.
+        axis: u8,
+    },
     /// A scalar function on corresponding elements; operands have one shape.
     Map(ScalarFn),
     /// Conversion of a number to another kind, as in libtorch on x86. Anything to bool is `!= 0`; integers wrap to
@@ -131,6 +212,92 @@ pub enum OpKind {
         /// Whether there is a mask operand.
         masked: bool,
     },
+    /// Combines elements of one or several tiles of one shape along an axis, which disappears, with a combiner of
+    /// one's own: one region, closed over its arguments, that takes the elements of one position of each tile, then
+    /// those of another, and yields the combined ones. It computes scalars alone. It must be associative and
+    /// commutative, for the order of combination is the target's choice. As many results as operands.
+    ReduceWith {
+        /// The axis.
+        axis: u8,
+    },
+    /// For every position along an axis, all elements up to and with it combined: [`OpKind::ReduceWith`] of every
+    /// prefix, in order, so that the combiner need not be commutative. As many results, of the same types, as
+    /// operands.
+    Scan {
+        /// The axis.
+        axis: u8,
+        /// From the last element to the first.
+        reverse: bool,
+    },
+    /// Counts integers of a tile of rank 1: element `i` of the result, `tile<BINSxi32>`, is how often `i` occurs.
+    /// What is not from 0 to `bins - 1` counts nowhere. Operands: tile, then, where `masked`, a mask of its shape.
+    Histogram {
+        /// Number of bins, a power of two.
+        bins: u32,
+        /// Whether there is a mask operand.
+        masked: bool,
+    },
+    /// The matrix product `a b + c` of `a: [M, K]`, `b: [K, N]` and the accumulator `c: [M, N]`, or of batches of
+    /// them along a first axis. `a` and `b` have one kind, for which the accumulator's is: `f32` for `f8e4m3`,
+    /// `f8e5m2`, `f16`, `bf16` and `f32`, `f64` for `f64`, `i32` for `i8` and `u8`. The order of summation is the
+    /// target's choice; integers wrap.
+    Dot {
+        /// For `f32`.
+        precision: DotPrecision,
+    },
+    /// Random bits: four `u32` results of the second operand's shape, which are the Philox 4x32 generator's for the
+    /// key `seed` and the counter `(low, high, 0, 0)`, `low` and `high` being the 32-bit halves of an offset.
+    /// Operands: seed (`u64` scalar), offsets (integers of 32 or 64 bits). J. Salmon et al., "Parallel random
+    /// numbers: as easy as 1, 2, 3", 2011.
+    Philox {
+        /// Rounds, 10 as a rule.
+        rounds: u8,
+    },
+    /// Changes elements of memory, each at once, and gives what they were before. Operands: scalar pointer, offsets,
+    /// values, then, where `masked`, the mask; the result is 0 where it is false. Elements of one operation that
+    /// meet are changed one after the other in an order that is not defined.
+    Atomic {
+        /// How.
+        function: AtomicFn,
+        /// Whether there is a mask operand.
+        masked: bool,
+        /// Order.
+        order: MemoryOrder,
+        /// Scope.
+        scope: MemoryScope,
+    },
+    /// Writes an element of memory where it has the expected value (in bits), and gives what it was before. Operands:
+    /// scalar pointer, offsets, expected values, new values. Kinds of 32 and 64 bits.
+    AtomicCas {
+        /// Order.
+        order: MemoryOrder,
+        /// Scope.
+        scope: MemoryScope,
+    },
+    /// The operand, an integer, of which a fact is promised.
+    Assume(Assumption),
+    /// Prints the elements of its operands, with the instance and the prefix, for debugging. No results.
+    Print {
+        /// What to print first.
+        prefix: String,
+        /// Integers in hexadecimal.
+        hex: bool,
+    },
+    /// Ends the whole launch with an error where an element of the operand, a boolean, is false. Operands: condition,
+    /// then, where `masked`, a mask of its shape. No results.
+    Assert {
+        /// What the error says.
+        message: String,
+        /// Whether there is a mask operand.
+        masked: bool,
+    },
+    /// One of two regions, by the operand, a boolean scalar: the first where it is true. Neither takes arguments;
+    /// each yields values of the same types, which are the results.
+    If,
+    /// A loop that goes on while a condition holds. Operands: initial values of the carried values. Two regions, each
+    /// of which takes the carried values: the first yields a boolean scalar; where it is true, the second runs and
+    /// yields the next values. Results: the carried values when the condition is false.
+    While,
     /// A counted loop `for i in (lo..hi).step_by(step)`. Operands: `lo`, `hi`, `step` (`i32` scalars, step > 0), then
     /// initial values of the carried values. One region, whose arguments are `i` and the carried values and which
     /// ends in `yield` of their next values. Results: the carried values after the last iteration.
@@ -140,17 +307,80 @@ pub enum OpKind {
 }
 
 impl OpKind {
-    /// Whether the operation only computes its results: it touches no memory and ends no region.
+    /// Whether the operation only computes its one result from its operands: it has no regions, touches no memory,
+    /// and does nothing else.
     pub fn is_pure(&self) -> bool {
-        !matches!(self, OpKind::Load { .. } | OpKind::Store { .. } | OpKind::For | OpKind::Yield)
+        use OpKind::*;
+        match self {
+            Const(_)
+            | ProgramId(_)
+            | NumPrograms(_)
+            | Range { .. }
+            | Splat(_)
+            | ExpandDims(_)
+            | Broadcast(_)
+            | Reshape(_)
+            | Permute(_)
+            | Join
+            | Gather { .. }
+            | Map(_)
+            | Cast(_)
+            | Bitcast(_)
+            | Reduce { .. }
+            | Histogram { .. }
+            | Dot { .. } => true,
+            Split
+            | Philox { .. }
+            | Assume(_)
+            | ReduceWith { .. }
+            | Scan { .. }
+            | Load { .. }
+            | Store { .. }
+            | Atomic { .. }
+            | AtomicCas { .. }
+            | Print { .. }
+            | Assert { .. }
+            | If
+            | While
+            | For
+            | Yield => false,
+        }
+    }
+
+    /// Whether it writes memory.
+    pub fn writes(&self) -> bool {
+        matches!(self, OpKind::Store { .. } | OpKind::Atomic { .. } | OpKind::AtomicCas { .. })
+    }
+
+    /// Whether it does something that is needed even where no result is used.
+    pub fn has_effect(&self) -> bool {
+        self.writes() || matches!(self, OpKind::Print { .. } | OpKind::Assert { .. })
+    }
+
+    /// Whether the first operand is a pointer through which it reads or writes memory.
+    pub fn is_access(&self) -> bool {
+        self.writes() || matches!(self, OpKind::Load { .. })
+    }
+
+    /// Whether its region is a combiner, closed over its arguments.
+    pub fn has_combiner(&self) -> bool {
+        matches!(self, OpKind::ReduceWith { .. } | OpKind::Scan { .. })
     }
 }
 
 impl Op {
     /// Whether the operation or one in its regions writes memory.
     pub fn has_store(&self) -> bool {
-        let inner = |region: &Region| region.ops.iter().any(Op::has_store);
-        matches!(self.kind, OpKind::Store { .. }) || self.regions.iter().any(inner)
+        self.any(&OpKind::writes)
+    }
+
+    /// Whether the operation or one in its regions has an effect.
+    pub fn has_effect(&self) -> bool {
+        self.any(&OpKind::has_effect)
+    }
+
+    fn any(&self, holds: &dyn Fn(&OpKind) -> bool) -> bool {
+        holds(&self.kind) || self.regions.iter().any(|r| r.ops.iter().any(|op| op.any(holds)))
     }
 }
 
@@ -163,7 +393,7 @@ pub struct Op {
     pub args: SmallVec<[Value; 4]>,
     /// Results.
     pub results: SmallVec<[Value; 1]>,
-    /// Regions; [`OpKind::For`] has one, every other operation none.
+    /// Regions; most operations have none.
     pub regions: Vec<Region>,
 }
 

@@ -78,6 +78,7 @@ scalar_fns! {
     Fma "fma" 3 Float Base 0.0 1 "`a * b + c`, rounded once.";
     Neg "neg" 1 Number Base 0.0 1 "Negation.";
     Abs "abs" 1 Number Base 0.0 1 "Absolute value; the smallest integer stays itself.";
+    MulHi "mul_hi" 2 Int Base 0.0 4 "Upper half of the product, which has twice the bits.";
     DivTrunc "div_trunc" 2 Int Base 0.0 20 "Integer quotient rounded toward zero; 0 for a zero divisor; INT_MIN / -1 = INT_MIN.";
     DivFloor "div_floor" 2 Int Base 0.0 24 "Integer quotient rounded toward minus infinity; 0 for a zero divisor.";
     RemTrunc "rem_trunc" 2 Number Base 0.0 24 "Remainder with the sign of the dividend (C's `%`, `fmod`); 0 for a zero integer divisor.";
@@ -150,7 +151,7 @@ impl ScalarFn {
     /// Whether exchanging the two operands changes nothing.
     pub const fn is_commutative(self) -> bool {
         use ScalarFn::*;
-        matches!(self, Add | Mul | Max | Min | FMax | FMin | And | Or | Xor | Eq | Ne)
+        matches!(self, Add | Mul | MulHi | Max | Min | FMax | FMin | And | Or | Xor | Eq | Ne)
     }
 
     /// The kind of the result for operands of these kinds, or `None` if the function does not take them.
@@ -159,6 +160,9 @@ impl ScalarFn {
             return None;
         }
         let first = *operands.first()?;
+        if operands.iter().any(|e| e.is_small_float()) && self.rule() != TypeRule::Select {
+            return None;
+        }
         let same = operands.iter().all(|&e| e == first);
         let ok = |cond: bool, out: Elem| (cond && same).then_some(out);
         match self.rule() {

@@ -4,6 +4,8 @@ use std::fmt;
 
 use smallvec::SmallVec;
 
+use crate::small::{F8E4M3, F8E5M2};
+
 /// The kind of one element.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Elem {
@@ -25,6 +27,12 @@ pub enum Elem {
     U32,
     /// Unsigned 64-bit integer.
     U64,
+    /// 8-bit float with 4 bits of exponent and 3 of mantissa, without infinities: what overflows is NaN (OCP E4M3,
+    /// libtorch's `float8_e4m3fn`). For storage and products; there is no arithmetic on it.
+    F8E4M3,
+    /// 8-bit float with 5 bits of exponent and 2 of mantissa (OCP E5M2, libtorch's `float8_e5m2`). For storage and
+    /// products; there is no arithmetic on it.
+    F8E5M2,
     /// IEEE binary16.
     F16,
     /// bfloat16.
@@ -37,7 +45,7 @@ pub enum Elem {
 
 impl Elem {
     /// Every element kind, in the order of declaration.
-    pub const ALL: [Elem; 13] = [
+    pub const ALL: [Elem; 15] = [
         Elem::Bool,
         Elem::I8,
         Elem::I16,
@@ -47,6 +55,8 @@ impl Elem {
         Elem::U16,
         Elem::U32,
         Elem::U64,
+        Elem::F8E4M3,
+        Elem::F8E5M2,
         Elem::F16,
         Elem::Bf16,
         Elem::F32,
@@ -56,7 +66,7 @@ impl Elem {
     /// Size in memory, in bytes.
     pub const fn bytes(self) -> u32 {
         match self {
-            Elem::Bool | Elem::I8 | Elem::U8 => 1,
+            Elem::Bool | Elem::I8 | Elem::U8 | Elem::F8E4M3 | Elem::F8E5M2 => 1,
             Elem::I16 | Elem::U16 | Elem::F16 | Elem::Bf16 => 2,
             Elem::I32 | Elem::U32 | Elem::F32 => 4,
             Elem::I64 | Elem::U64 | Elem::F64 => 8,
@@ -73,7 +83,12 @@ impl Elem {
 
     /// Whether this is a floating-point kind.
     pub const fn is_float(self) -> bool {
-        matches!(self, Elem::F16 | Elem::Bf16 | Elem::F32 | Elem::F64)
+        self.is_small_float() || matches!(self, Elem::F16 | Elem::Bf16 | Elem::F32 | Elem::F64)
+    }
+
+    /// Whether this is a floating-point kind of 8 bits, which has no arithmetic.
+    pub const fn is_small_float(self) -> bool {
+        matches!(self, Elem::F8E4M3 | Elem::F8E5M2)
     }
 
     /// Whether this is an integer kind ([`Elem::Bool`] is not).
@@ -103,6 +118,8 @@ impl Elem {
             Elem::U16 => "u16",
             Elem::U32 => "u32",
             Elem::U64 => "u64",
+            Elem::F8E4M3 => "f8e4m3",
+            Elem::F8E5M2 => "f8e5m2",
             Elem::F16 => "f16",
             Elem::Bf16 => "bf16",
             Elem::F32 => "f32",
@@ -222,7 +239,7 @@ impl fmt::Display for Type {
 
 /// A literal of some element kind, kept as 64 bits.
 ///
-/// Integers are sign- or zero-extended to 64 bits; booleans are 0 or 1; `f16`, `bf16` and `f32` are kept as the
+/// Integers are sign- or zero-extended to 64 bits; booleans are 0 or 1; floats of fewer bits are kept as the
 /// bits of the `f64` that has the same value, except that a NaN's payload is not kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Literal {
@@ -233,9 +250,11 @@ pub struct Literal {
 }
 
 impl Literal {
-    /// A floating-point literal, rounded to `elem`; to `f16` and `bf16` through `f32`.
+    /// A floating-point literal, rounded to `elem`; to less than 32 bits through `f32`.
     pub fn float(elem: Elem, value: f64) -> Literal {
         let rounded = match elem {
+            Elem::F8E4M3 => F8E4M3::from_f32(value as f32).to_f64(),
+            Elem::F8E5M2 => F8E5M2::from_f32(value as f32).to_f64(),
             Elem::F16 => half::f16::from_f32(value as f32).to_f64(),
             Elem::Bf16 => half::bf16::from_f32(value as f32).to_f64(),
             Elem::F32 => f64::from(value as f32),

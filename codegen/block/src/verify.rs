@@ -10,25 +10,26 @@
 //! Values:
 //! - every operand is defined before it is used, in the same region or in one around it;
 //! - a value is defined once: as a parameter, as an argument of a region or as a result;
-//! - a pointer is a parameter and is used by loads and stores alone;
+//! - a pointer is a parameter and is used by loads, stores and atomic operations alone;
 //! - tiles have at most five extents, each a power of two, and at most [`MAX_TILE`](crate::MAX_TILE) elements.
 //!
 //! Operations:
-//! - operands and attributes are such that [`OpKind::infer`] takes them, and there is one result, of the type it
-//!   gives, where it gives one; a constant's result is a tile of any shape of its literal's kind;
+//! - operands and attributes are such that [`OpKind::infer`] takes them, and the results have the types it gives;
+//!   a constant's result is a tile of any shape of its literal's kind;
 //! - a literal is a value of its kind: integers in range, floats representable;
-//! - `for` takes three `i32` scalars and the initial carried values, and has one region, whose arguments are an
-//!   `i32` scalar and one value of each carried type; its results have the carried types. No other operation has
-//!   regions;
-//! - `yield` is the last operation of every region but the program's body, is nowhere else, and its operands have
-//!   the carried types.
+//! - regions take and yield what [`OpKind::regions`] says; the regions of an `if` yield values of the types of its
+//!   results;
+//! - `yield` is the last operation of every region but the program's body, and is nowhere else;
+//! - the region of a `reduce_with` or `scan` uses nothing from outside of it, and computes scalars by constants,
+//!   maps and casts.
 
+use smallvec::SmallVec;
 use thiserror::Error;
 
 use crate::infer::{TypeError, check_shape};
 use crate::print::{is_name, op_text};
 use crate::program::{Op, OpKind, Param, Program, Region, Value};
-use crate::types::{Elem, Kind, Literal, Type};
+use crate::types::{Kind, Literal, Type};
 
 /// How deep regions may be nested.
 pub const MAX_DEPTH: usize = 64;
@@ -102,8 +103,8 @@ pub enum Problem {
         /// The type that it has to have.
         expected: Type,
     },
-    /// A pointer that is not an operand of a load or store.
-    #[error("operand {0} is a pointer, which only loads and stores take")]
+    /// A pointer that is not the first operand of an access to memory.
+    #[error("operand {0} is a pointer, which only loads, stores and atomic operations take")]
     Pointer(usize),
     /// A literal that is not a value of its kind.
     #[error("the literal is not a value of its kind")]
@@ -185,14 +186,11 @@ impl<'a> Cx<'a> {
             let at = |problem| VerifyError::Op { index: number, op: op_text(program, op), problem };
             let last = index + 1 == region.ops.len();
             if op.kind == OpKind::Yield && (depth == 0 || !last) {
-                return Err(at(Problem::Yield("a yield is not the last operation of a loop")));
+                return Err(at(Problem::Yield("a yield is not the last operation of a region")));
             }
             self.operands(op).map_err(at)?;
-            if op.kind == OpKind::For {
-                self.for_loop(op, number, depth)?;
-            } else {
-                self.simple(op).map_err(at)?;
-            }
+            self.types(op).map_err(at)?;
+            self.regions(op, number, depth)?;
             for &result in &op.results {
                 self.define(result).map_err(at)?;
             }
@@ -205,12 +203,11 @@ impl<'a> Cx<'a> {
     }
 
     fn operands(&self, op: &Op) -> Result<(), Problem> {
-        let memory = matches!(op.kind, OpKind::Load { .. } | OpKind::Store { .. });
         for (index, arg) in op.args.iter().enumerate() {
             if self.defined.get(arg.index()) != Some(&true) {
                 return Err(Problem::Undefined(index));
             }
-            if self.program.ty(*arg).pointee().is_some() && !(memory && index == 0) {
+            if self.program.ty(*arg).pointee().is_some() && !(op.kind.is_access() && index == 0) {
                 return Err(Problem::Pointer(index));
             }
         }
@@ -222,68 +219,86 @@ impl<'a> Cx<'a> {
         Ok(())
     }
 
-    /// The types of anything but a `for`.
-    fn simple(&self, op: &Op) -> Result<(), Problem> {
-        if !op.regions.is_empty() {
-            return Err(Problem::Region("only a loop has regions"));
-        }
-        let args: Vec<&Type> = op.args.iter().map(|&a| self.program.ty(a)).collect();
-        let Some(expected) = op.kind.infer(&args)? else { return count(0, op.results.len()) };
-        count(1, op.results.len())?;
-        let found = self.program.ty(op.results[0]);
-        if let OpKind::Const(literal) = &op.kind {
-            return constant(literal, found);
-        }
-        same("result", 0, found, &expected)
+    fn types_of(&self, values: &[Value]) -> SmallVec<[&'a Type; 4]> {
+        values.iter().map(|&v| self.program.ty(v)).collect()
     }
 
-    fn for_loop(&mut self, op: &'a Op, index: usize, depth: usize) -> Result<(), VerifyError> {
+    /// Operands, attributes and results.
+    fn types(&self, op: &Op) -> Result<(), Problem> {
+        let expected = op.kind.infer(&self.types_of(&op.args))?;
+        if op.kind == OpKind::If {
+            return Ok(());
+        }
+        count(expected.len(), op.results.len())?;
+        if let (OpKind::Const(literal), Some(&result)) = (&op.kind, op.results.first()) {
+            return constant(literal, self.program.ty(result));
+        }
+        self.same("result", &expected, &op.results)
+    }
+
+    fn regions(&mut self, op: &'a Op, index: usize, depth: usize) -> Result<(), VerifyError> {
         let program = self.program;
         let at = |problem| VerifyError::Op { index, op: op_text(program, op), problem };
-        let region = self.for_head(op, depth).map_err(at)?;
-        let carried = op.args.get(3..).unwrap_or_default();
-        for &arg in &region.args {
-            self.define(arg).map_err(at)?;
+        let types = op.kind.regions(&self.types_of(&op.args));
+        if types.len() != op.regions.len() {
+            return Err(at(Problem::Region("the operation has more or fewer regions than it takes")));
         }
-        self.for_types(carried, "region argument", region.args.get(1..).unwrap_or_default()).map_err(at)?;
-        same("region argument", 0, program.ty(region.args[0]), &Type::scalar(Elem::I32)).map_err(at)?;
-        self.for_types(carried, "result", &op.results).map_err(at)?;
-        let last = region.ops.last().filter(|last| last.kind == OpKind::Yield);
-        let last = last.ok_or_else(|| at(Problem::Yield("the loop does not end in a yield")))?;
-        if let Some(bad) = last.args.iter().position(|v| v.index() >= program.values.len()) {
-            return Err(at(Problem::Undefined(bad)));
+        if !types.is_empty() && depth >= MAX_DEPTH {
+            return Err(at(Problem::Region("regions are nested too deep")));
         }
-        self.for_types(carried, "operand", &last.args).map_err(|problem| VerifyError::Op {
-            index,
-            op: op_text(program, last),
-            problem,
-        })?;
-        self.region(region, depth + 1)
-    }
-
-    fn for_head(&self, op: &'a Op, depth: usize) -> Result<&'a Region, Problem> {
-        if depth >= MAX_DEPTH {
-            return Err(Problem::Region("loops are nested too deep"));
-        }
-        if op.args.len() < 3 {
-            return Err(TypeError::Arity { op: "for", expected: 3, found: op.args.len() }.into());
-        }
-        for (index, &bound) in op.args.iter().take(3).enumerate() {
-            same("operand", index, self.program.ty(bound), &Type::scalar(Elem::I32))?;
-        }
-        match op.regions.as_slice() {
-            [region] if region.args.len() + 2 == op.args.len() => Ok(region),
-            [_] => {
-                Err(Problem::Region("the region does not take the induction variable and each carried value"))
+        for (region, types) in op.regions.iter().zip(types) {
+            for &arg in &region.args {
+                self.define(arg).map_err(at)?;
             }
-            _ => Err(Problem::Region("a loop has one region")),
+            self.same("region argument", &types.args, &region.args).map_err(at)?;
+            let last = region.ops.last().filter(|last| last.kind == OpKind::Yield);
+            let last = last.ok_or_else(|| at(Problem::Yield("a region does not end in a yield")))?;
+            let at_yield = |problem| VerifyError::Op { index, op: op_text(program, last), problem };
+            if let Some(bad) = last.args.iter().position(|v| v.index() >= program.values.len()) {
+                return Err(at_yield(Problem::Undefined(bad)));
+            }
+            let results = || self.types_of(&op.results).into_iter().cloned().collect();
+            self.same("operand", &types.yields.unwrap_or_else(results), &last.args).map_err(at_yield)?;
+            if op.kind.has_combiner() {
+                self.combiner(region, index, depth)?;
+            } else {
+                self.region(region, depth + 1)?;
+            }
         }
+        Ok(())
     }
 
-    fn for_types(&self, carried: &[Value], what: &'static str, values: &[Value]) -> Result<(), Problem> {
-        count(carried.len(), values.len())?;
-        for (index, (&expected, &value)) in carried.iter().zip(values).enumerate() {
-            same(what, index, self.program.ty(value), self.program.ty(expected))?;
+    /// A region that sees nothing but its arguments.
+    fn combiner(&mut self, region: &'a Region, index: usize, depth: usize) -> Result<(), VerifyError> {
+        let program = self.program;
+        for op in &region.ops {
+            let at = |problem| VerifyError::Op { index, op: op_text(program, op), problem };
+            let allowed = matches!(
+                op.kind,
+                OpKind::Const(_) | OpKind::Map(_) | OpKind::Cast(_) | OpKind::Bitcast(_) | OpKind::Yield
+            );
+            let scalar =
+                op.results.iter().all(|r| program.values.get(r.index()).is_none_or(|v| v.ty.rank() == 0));
+            if !allowed || !scalar {
+                return Err(at(Problem::Region("a combiner computes scalars by constants, maps and casts")));
+            }
+        }
+        let outside = std::mem::replace(&mut self.defined, vec![false; program.values.len()]);
+        for &arg in &region.args {
+            self.defined[arg.index()] = true;
+        }
+        let result = self.region(region, depth + 1);
+        self.defined = outside;
+        for &arg in &region.args {
+            self.defined[arg.index()] = false;
+        }
+        result
+    }
+
+    fn same(&self, what: &'static str, expected: &[Type], values: &[Value]) -> Result<(), Problem> {
+        count(expected.len(), values.len())?;
+        for (index, (expected, &value)) in expected.iter().zip(values).enumerate() {
+            same(what, index, self.program.ty(value), expected)?;
         }
         Ok(())
     }

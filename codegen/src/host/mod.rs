@@ -16,7 +16,7 @@ use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use inkwell::targets::FileType;
-use tilefuse_block::{Program, expand_math};
+use tilefuse_block::{Program, expand_math, expand_operations};
 
 pub use pool::{Pool, Rayon, Serial};
 pub use target::Isa;
@@ -194,6 +194,7 @@ fn placed(task: u64, each: u64, backwards: bool) -> u64 {
 fn prepared(program: &Program) -> Result<Program> {
     let invalid = |message: String| Error::Invalid { program: program.name.clone(), message };
     let mut program = program.clone();
+    expand_operations(&mut program).map_err(|e| invalid(e.to_string()))?;
     expand_math(&mut program).map_err(|e| invalid(e.to_string()))?;
     tilefuse_block::verify(&program).map_err(|e| invalid(e.to_string()))?;
     Ok(program)

@@ -123,7 +123,7 @@ impl Ir {
 pub(crate) fn ty(elem: Elem) -> &'static str {
     match elem {
         Elem::Bool => "i1",
-        Elem::I8 | Elem::U8 => "i8",
+        Elem::I8 | Elem::U8 | Elem::F8E4M3 | Elem::F8E5M2 => "i8",
         Elem::I16 | Elem::U16 => "i16",
         Elem::I32 | Elem::U32 => "i32",
         Elem::I64 | Elem::U64 => "i64",

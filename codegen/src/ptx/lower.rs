@@ -214,6 +214,10 @@ impl<'a> Lower<'a> {
             | OpKind::Reshape(_)
             | OpKind::Permute(_)
             | OpKind::Yield => Ok(()),
+            _ => Err(Error::Unsupported {
+                target: "ptx".to_owned(),
+                message: format!("the operation {} is not implemented", op.kind.name()),
+            }),
         }
     }
 

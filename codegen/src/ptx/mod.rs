@@ -23,7 +23,7 @@ mod target;
 
 use serde::{Deserialize, Serialize};
 use tilefuse_block::passes::optimize;
-use tilefuse_block::{Elem, Kind, OpKind, Program, expand_math, verify};
+use tilefuse_block::{Elem, Kind, OpKind, Program, expand_math, expand_operations, verify};
 
 use crate::cache::{self, Cache, Key};
 use crate::error::{Error, Result};
@@ -116,6 +116,7 @@ fn prepare(program: &Program) -> Result<Program> {
     let invalid = |message: String| Error::Invalid { program: program.name.clone(), message };
     verify(program).map_err(|e| invalid(e.to_string()))?;
     let mut program = program.clone();
+    expand_operations(&mut program).map_err(|e| invalid(e.to_string()))?;
     expand_math(&mut program).map_err(|e| invalid(e.to_string()))?;
     optimize(&mut program).map_err(|e| invalid(e.to_string()))?;
     Ok(program)

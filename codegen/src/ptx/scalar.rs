@@ -121,6 +121,14 @@ fn int(ir: &mut Ir, function: ScalarFn, elem: Elem, args: &[Val]) -> Option<Val>
             ir.def(format_args!("call {t} @llvm.abs.{t}({t} {a}, i1 false)"))
         }
         Abs => a.clone(),
+        MulHi => {
+            let (wide, bits) = (format!("i{}", 2 * elem.bits()), elem.bits());
+            let x = ir.def(format_args!("{}ext {t} {a} to {wide}", if signed { 's' } else { 'z' }));
+            let y = ir.def(format_args!("{}ext {t} {b} to {wide}", if signed { 's' } else { 'z' }));
+            let product = ir.def(format_args!("mul {wide} {x}, {y}"));
+            let upper = ir.def(format_args!("lshr {wide} {product}, {bits}"));
+            ir.def(format_args!("trunc {wide} {upper} to {t}"))
+        }
         DivTrunc => divide(ir, elem, a, b).0,
         RemTrunc => divide(ir, elem, a, b).1,
         DivFloor => floor_divide(ir, elem, a, b).0,

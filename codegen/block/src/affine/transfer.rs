@@ -4,9 +4,35 @@ use smallvec::SmallVec;
 
 use super::interval::{Interval, gcd, power_of_two_part};
 use super::{Base, Cx, Facts, Prefix};
-use crate::program::{Op, OpKind, Value};
+use crate::program::{Assumption, Op, OpKind, Value};
 use crate::scalar_fn::{ReduceFn, ScalarFn};
-use crate::types::Elem;
+use crate::types::{Elem, Type};
+
+/// What a promise adds to what is known.
+fn assume(assumption: Assumption, known: &Facts, ty: &Type) -> Facts {
+    let mut facts = known.clone();
+    match assumption {
+        Assumption::MultipleOf(n) => {
+            let known = facts.divisible_by;
+            let common = known / gcd(known, n.into()).max(1);
+            facts.divisible_by = common.checked_mul(n.into()).unwrap_or(known);
+        }
+        Assumption::Contiguous(n) => {
+            if let (Some(last), true) = (facts.strides.last_mut(), ty.shape.last() <= Some(&n)) {
+                *last = last.or(Some(1));
+            }
+        }
+        Assumption::Between(low, high) => {
+            let lo = facts.interval.lo.max(low.into());
+            let hi = facts.interval.hi.min(high.into());
+            // A promise that cannot hold says nothing.
+            if lo <= hi {
+                facts.interval = Interval { lo, hi };
+            }
+        }
+    }
+    facts
+}
 
 type Strides = SmallVec<[Option<i64>; 4]>;
 
@@ -67,8 +93,16 @@ impl Cx<'_> {
                 Some(uniform_where_operands_are(facts, &[from]))
             }
             OpKind::Reduce { combine, axis, masked } => self.reduce(op, (*combine, *axis, *masked), unknown),
-            OpKind::Load { .. } | OpKind::Bitcast(_) => Some(unknown),
-            OpKind::Store { .. } | OpKind::For | OpKind::Yield => None,
+            OpKind::NumPrograms(axis) => {
+                let most = i64::from(*self.grid.get(usize::from(*axis))?);
+                Some(Facts { interval: Interval { lo: 0, hi: most.into() }, ..unknown })
+            }
+            OpKind::Assume(assumption) => Some(assume(*assumption, first()?, ty)),
+            OpKind::Histogram { .. } => {
+                let elements = self.program.ty(*op.args.first()?).numel();
+                Some(Facts { interval: Interval { lo: 0, hi: elements.into() }, ..unknown })
+            }
+            _ => Some(unknown),
         }
     }
 

@@ -2,7 +2,7 @@
 //!
 //! - Anything to bool is `!= 0`, so NaN is true.
 //! - Integers wrap to narrower integers.
-//! - `f16` and `bf16` convert through `f32` in both directions, as in libtorch: `f64` and integers round to `f32`
+//! - `f8e4m3`, `f8e5m2`, `f16` and `bf16` convert through `f32` in both directions, as in libtorch: `f64` and integers round to `f32`
 //!   first.
 //! - Floats truncate to integers. Through `i32` for the 8- and 16-bit kinds and `i32`; through `i64` for `u32` and
 //!   `i64`: NaN and values out of range give the smallest `i32` or `i64`, and narrower kinds wrap that. For `u64`,
@@ -13,6 +13,7 @@ use half::{bf16, f16};
 
 use super::float::Float;
 use crate::data::{Data, Element, with_elements};
+use crate::small::{F8E4M3, F8E5M2};
 use crate::types::Elem;
 
 /// A kind that converts to every other one.
@@ -44,7 +45,7 @@ macro_rules! float_source {
 }
 
 int_source!(i8 i16 i32 i64 u8 u16 u32 u64);
-float_source!(f16 bf16 f32 f64);
+float_source!(F8E4M3 F8E5M2 f16 bf16 f32 f64);
 
 impl Source for bool {
     fn to_f32(self) -> f32 {
@@ -95,6 +96,8 @@ fn cast_slice<T: Source>(v: &[T], to: Elem) -> Data {
         Elem::U16 => collect(v, |x| x.to_int(to) as u16),
         Elem::U32 => collect(v, |x| x.to_int(to) as u32),
         Elem::U64 => collect(v, |x| x.to_int(to) as u64),
+        Elem::F8E4M3 => collect(v, |x| F8E4M3::from_f32(x.to_f32())),
+        Elem::F8E5M2 => collect(v, |x| F8E5M2::from_f32(x.to_f32())),
         Elem::F16 => collect(v, |x| f16::from_f32(x.to_f32())),
         Elem::Bf16 => collect(v, |x| bf16::from_f32(x.to_f32())),
         Elem::F32 => collect(v, Source::to_f32),

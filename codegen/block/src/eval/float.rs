@@ -5,10 +5,11 @@ use half::{bf16, f16};
 use super::{binary, unary};
 use crate::data::{Data, Element};
 use crate::scalar_fn::{Level, ScalarFn};
+use crate::small::{F8E4M3, F8E5M2};
 
 /// A floating-point kind.
 pub(crate) trait Float: Element {
-    /// The nearest value of this kind; `f16` and `bf16` round to `f32` first.
+    /// The nearest value of this kind; those of fewer than 32 bits round to `f32` first.
     fn narrow(x: f64) -> Self;
 
     /// The same value as `f64`.
@@ -29,6 +30,8 @@ macro_rules! float {
     };
 }
 
+float!(F8E4M3, |x| F8E4M3::from_f32(x as f32), F8E4M3::to_f64);
+float!(F8E5M2, |x| F8E5M2::from_f32(x as f32), F8E5M2::to_f64);
 float!(f16, |x| f16::from_f32(x as f32), |x: f16| f64::from(x.to_f32()));
 float!(bf16, |x| bf16::from_f32(x as f32), |x: bf16| f64::from(x.to_f32()));
 float!(f32, |x| x as f32, f64::from);

@@ -10,6 +10,7 @@ pub(super) trait Int: Element + Ord {
     fn add(self, other: Self) -> Self;
     fn sub(self, other: Self) -> Self;
     fn mul(self, other: Self) -> Self;
+    fn mul_hi(self, other: Self) -> Self;
     fn neg(self) -> Self;
     fn abs(self) -> Self;
     /// Quotient rounded toward zero; the divisor is not zero.
@@ -25,12 +26,13 @@ pub(super) trait Int: Element + Ord {
 }
 
 macro_rules! int {
-    ($($ty:ty, $abs:expr;)*) => { $(
+    ($($ty:ty, $wide:ty, $abs:expr;)*) => { $(
         impl Int for $ty {
             const ZERO: $ty = 0;
             fn add(self, other: $ty) -> $ty { self.wrapping_add(other) }
             fn sub(self, other: $ty) -> $ty { self.wrapping_sub(other) }
             fn mul(self, other: $ty) -> $ty { self.wrapping_mul(other) }
+            fn mul_hi(self, other: $ty) -> $ty { ((self as $wide * other as $wide) >> <$ty>::BITS) as $ty }
             fn neg(self) -> $ty { self.wrapping_neg() }
             fn abs(self) -> $ty { $abs(self) }
             fn div(self, other: $ty) -> $ty { self.wrapping_div(other) }
@@ -54,14 +56,14 @@ macro_rules! int {
 }
 
 int! {
-    i8, i8::wrapping_abs;
-    i16, i16::wrapping_abs;
-    i32, i32::wrapping_abs;
-    i64, i64::wrapping_abs;
-    u8, std::convert::identity;
-    u16, std::convert::identity;
-    u32, std::convert::identity;
-    u64, std::convert::identity;
+    i8, i16, i8::wrapping_abs;
+    i16, i32, i16::wrapping_abs;
+    i32, i64, i32::wrapping_abs;
+    i64, i128, i64::wrapping_abs;
+    u8, u16, std::convert::identity;
+    u16, u32, std::convert::identity;
+    u32, u64, std::convert::identity;
+    u64, u128, std::convert::identity;
 }
 
 pub(super) fn map<T: Int>(function: ScalarFn, args: &[&Data]) -> Option<Data> {
@@ -77,6 +79,7 @@ pub(super) fn map<T: Int>(function: ScalarFn, args: &[&Data]) -> Option<Data> {
         ScalarFn::Add => binary(a, b, T::add),
         ScalarFn::Sub => binary(a, b, T::sub),
         ScalarFn::Mul => binary(a, b, T::mul),
+        ScalarFn::MulHi => binary(a, b, T::mul_hi),
         ScalarFn::DivTrunc => binary(a, b, div_trunc),
         ScalarFn::DivFloor => binary(a, b, div_floor),
         ScalarFn::RemTrunc => binary(a, b, rem_trunc),

@@ -25,6 +25,7 @@ pub fn reduce(combine: ReduceFn, data: &Data, mask: Option<&[bool]>, dims: [usiz
         Data::U16(v) => axis.int(combine, v),
         Data::U32(v) => axis.int(combine, v),
         Data::U64(v) => axis.int(combine, v),
+        Data::F8E4M3(_) | Data::F8E5M2(_) => None,
         Data::F16(v) => axis.float(combine, v),
         Data::Bf16(v) => axis.float(combine, v),
         Data::F32(v) => axis.float(combine, v),

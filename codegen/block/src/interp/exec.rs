@@ -3,30 +3,32 @@
 use std::rc::Rc;
 
 use super::memory::{Access, Memory};
-use super::{Fault, InterpError, Observer};
+use super::{Fault, InterpError, Observer, Options, atomic, ops};
 use crate::data::{Data, Element};
 use crate::eval;
 use crate::print::op_text;
-use crate::program::{Op, OpKind, Program, Region, Value};
+use crate::program::{AtomicFn, MemoryOrder, Op, OpKind, Program, Region, Value};
 use crate::scalar_fn::ReduceFn;
 use crate::types::{Literal, Type};
 
 /// The contents of a value.
 #[derive(Clone)]
-enum Content {
+pub(super) enum Content {
     /// A pointer to the buffer at this position among the arguments.
     Pointer(usize),
     Tile(Rc<Data>),
 }
 
 pub(super) struct Machine<'p, 'm> {
-    program: &'p Program,
+    pub(super) program: &'p Program,
     memory: Memory<'m>,
     values: Vec<Option<Content>>,
-    instance: [u32; 3],
+    pub(super) instance: [u32; 3],
+    grid: [u32; 3],
     /// The instance counted from 1.
     number: u32,
     fuel: u64,
+    pub(super) print: fn(&str),
     observe: Option<Observer<'m>>,
 }
 
@@ -36,11 +38,12 @@ impl<'p, 'm> Machine<'p, 'm> {
     pub(super) fn new(
         program: &'p Program,
         memory: Memory<'m>,
-        fuel: u64,
+        options: &Options,
         observe: Option<Observer<'m>>,
     ) -> Machine<'p, 'm> {
         let values = vec![None; program.values.len()];
-        Machine { program, memory, values, instance: [0; 3], number: 0, fuel, observe }
+        let (fuel, print) = (options.fuel.unwrap_or(u64::MAX), options.print);
+        Machine { program, memory, values, instance: [0; 3], grid: [0; 3], number: 0, fuel, print, observe }
     }
 
     pub(super) fn run(mut self, grid: [u32; 3]) -> Result<()> {
@@ -51,11 +54,13 @@ impl<'p, 'm> Machine<'p, 'm> {
             };
             self.set(param.value, content);
         }
+        self.grid = grid;
         for z in 0..grid[2] {
             for y in 0..grid[1] {
                 for x in 0..grid[0] {
                     self.instance = [x, y, z];
                     self.number += 1;
+                    self.memory.next_instance();
                     self.region(&self.program.body)?;
                 }
             }
@@ -64,7 +69,7 @@ impl<'p, 'm> Machine<'p, 'm> {
     }
 
     /// Runs a region and returns what it yields.
-    fn region(&mut self, region: &'p Region) -> Result<Vec<Content>> {
+    pub(super) fn region(&mut self, region: &'p Region) -> Result<Vec<Content>> {
         for op in &region.ops {
             if op.kind == OpKind::Yield {
                 return op
@@ -85,23 +90,37 @@ impl<'p, 'm> Machine<'p, 'm> {
             Some(rest) => self.fuel = rest,
             None => return Err(self.fault(op, Fault::Fuel)),
         }
-        if op.kind == OpKind::For {
-            return self.for_loop(op);
+        match op.kind {
+            OpKind::For => return self.for_loop(op),
+            OpKind::While => return self.while_loop(op),
+            OpKind::If => return self.branch(op),
+            OpKind::ReduceWith { axis } => return self.combined(op, axis, None),
+            OpKind::Scan { axis, reverse } => return self.combined(op, axis, Some(reverse)),
+            _ => {}
         }
-        let content = self.simple(op).map_err(|fault| self.fault(op, fault))?;
-        if let (Some(&result), Some(content)) = (op.results.first(), content) {
-            self.set(result, content);
+        let contents = self.simple(op).map_err(|fault| self.fault(op, fault))?;
+        for (&result, data) in op.results.iter().zip(contents) {
+            self.set(result, Content::Tile(Rc::new(data)));
         }
         Ok(())
     }
 
-    fn simple(&mut self, op: &Op) -> std::result::Result<Option<Content>, Fault> {
+    fn simple(&mut self, op: &Op) -> std::result::Result<Vec<Data>, Fault> {
+        let one = |data: Data| vec![data];
         match &op.kind {
-            OpKind::Load { masked, other, .. } => return self.load(op, *masked, *other).map(tile),
-            OpKind::Store { masked, .. } => return self.store(op, *masked).map(|()| None),
-            _ => {}
+            OpKind::Load { masked, other, .. } => self.load(op, *masked, *other).map(one),
+            OpKind::Store { masked, .. } => self.store(op, *masked).map(|()| Vec::new()),
+            OpKind::Atomic { function, masked, order, .. } => {
+                self.atomic(op, Some(*function), *order, *masked).map(one)
+            }
+            OpKind::AtomicCas { order, .. } => self.atomic(op, None, *order, false).map(one),
+            OpKind::Print { prefix, hex } => self.print(op, prefix, *hex).map(|()| Vec::new()),
+            OpKind::Assert { message, masked } => self.assert(op, message, *masked).map(|()| Vec::new()),
+            OpKind::Assume(assumption) => self.assume(op, *assumption).map(one),
+            OpKind::Split => self.split(op).ok_or(Fault::Malformed),
+            OpKind::Philox { rounds } => self.philox(op, *rounds).ok_or(Fault::Malformed),
+            _ => self.pure(op).ok_or(Fault::Malformed).map(|data| one(Rc::unwrap_or_clone(data))),
         }
-        self.pure(op).ok_or(Fault::Malformed).map(tile)
     }
 
     fn pure(&self, op: &Op) -> Option<Rc<Data>> {
@@ -112,6 +131,11 @@ impl<'p, 'm> Machine<'p, 'm> {
             OpKind::ProgramId(axis) => {
                 Rc::new(Data::I32(vec![*self.instance.get(usize::from(*axis))? as i32]))
             }
+            OpKind::NumPrograms(axis) => Rc::new(Data::I32(vec![*self.grid.get(usize::from(*axis))? as i32])),
+            OpKind::Join => Rc::new(self.join(op)?),
+            OpKind::Gather { axis } => Rc::new(self.gather(op, *axis)?),
+            OpKind::Histogram { bins, masked } => Rc::new(self.histogram(op, *bins, *masked)?),
+            OpKind::Dot { .. } => Rc::new(self.dot(op)?),
             OpKind::Range { start, len } => {
                 Rc::new(Data::I32((0..*len).map(|i| start.wrapping_add(i as i32)).collect()))
             }
@@ -127,7 +151,7 @@ impl<'p, 'm> Machine<'p, 'm> {
             OpKind::Cast(elem) => Rc::new(eval::cast(&*first()?, *elem)),
             OpKind::Bitcast(elem) => Rc::new(eval::bitcast(&*first()?, *elem)?),
             OpKind::Reduce { combine, axis, masked } => Rc::new(self.reduce(op, *combine, *axis, *masked)?),
-            OpKind::Load { .. } | OpKind::Store { .. } | OpKind::For | OpKind::Yield => return None,
+            _ => return None,
         })
     }
 
@@ -145,7 +169,7 @@ impl<'p, 'm> Machine<'p, 'm> {
         eval::reduce(combine, &data, mask, dims)
     }
 
-    fn load(&mut self, op: &Op, masked: bool, other: bool) -> std::result::Result<Rc<Data>, Fault> {
+    fn load(&mut self, op: &Op, masked: bool, other: bool) -> std::result::Result<Data, Fault> {
         let malformed = Fault::Malformed;
         let result = op.results.first().ok_or(malformed.clone())?;
         let ty = self.program.ty(*result);
@@ -153,12 +177,33 @@ impl<'p, 'm> Machine<'p, 'm> {
             (true, Some(&value)) => self.data(value).ok_or(malformed)?.as_ref().clone(),
             _ => Data::repeat(Literal { elem: ty.elem().ok_or(malformed)?, bits: 0 }, numel(ty)),
         };
-        self.access(op, masked.then_some(2), |memory, access| memory.load(access, fallback)).map(Rc::new)
+        self.access(op, masked.then_some(2), |memory, access| memory.load(access, fallback))
     }
 
     fn store(&mut self, op: &Op, masked: bool) -> std::result::Result<(), Fault> {
         let values = op.args.get(2).and_then(|&v| self.data(v)).ok_or(Fault::Malformed)?;
         self.access(op, masked.then_some(3), |memory, access| memory.store(access, &values))
+    }
+
+    fn atomic(
+        &mut self,
+        op: &Op,
+        function: Option<AtomicFn>,
+        order: MemoryOrder,
+        masked: bool,
+    ) -> std::result::Result<Data, Fault> {
+        let operand = |index: usize| op.args.get(index).and_then(|&v| self.data(v)).ok_or(Fault::Malformed);
+        let first = operand(2)?;
+        let desired = if function.is_none() { operand(3)? } else { first.clone() };
+        self.access(op, masked.then_some(3), |memory, access| {
+            memory.atomic(access, order, |old, element| match function {
+                Some(function) => atomic::combined(function, old, &first.pick(&[element])?).map(Some),
+                None => {
+                    let same = old.to_bytes() == first.pick(&[element])?.to_bytes();
+                    Some(if same { Some(desired.pick(&[element])?) } else { None })
+                }
+            })
+        })
     }
 
     fn access<T>(
@@ -211,7 +256,91 @@ impl<'p, 'm> Machine<'p, 'm> {
         Ok(())
     }
 
-    fn arg_type(&self, op: &Op) -> Option<&'p Type> {
+    fn while_loop(&mut self, op: &'p Op) -> Result<()> {
+        let malformed = || self.fault(op, Fault::Malformed);
+        let [test, body] = op.regions.as_slice() else { return Err(malformed()) };
+        let initial = op.args.iter().map(|&v| self.get(v)).collect::<Option<Vec<_>>>();
+        let mut state = initial.ok_or_else(malformed)?;
+        loop {
+            self.set_all(&test.args, &state);
+            let holds = self.region(test)?;
+            match holds.first() {
+                Some(Content::Tile(data)) if **data == Data::Bool(vec![false]) => break,
+                Some(Content::Tile(_)) => {}
+                _ => return Err(self.fault(op, Fault::Malformed)),
+            }
+            self.set_all(&body.args, &state);
+            state = self.region(body)?;
+            self.fuel = self.fuel.checked_sub(1).ok_or_else(|| self.fault(op, Fault::Fuel))?;
+        }
+        self.set_all(&op.results, &state);
+        Ok(())
+    }
+
+    fn branch(&mut self, op: &'p Op) -> Result<()> {
+        let malformed = || self.fault(op, Fault::Malformed);
+        let condition = op.args.first().and_then(|&v| self.data(v)).ok_or_else(malformed)?;
+        let taken = usize::from(*condition != Data::Bool(vec![true]));
+        let region = op.regions.get(taken).ok_or_else(malformed)?;
+        let results = self.region(region)?;
+        self.set_all(&op.results, &results);
+        Ok(())
+    }
+
+    /// A reduction, or a scan in a direction, with a combiner of its own.
+    fn combined(&mut self, op: &'p Op, axis: u8, scan: Option<bool>) -> Result<()> {
+        let malformed = self.fault(op, Fault::Malformed);
+        let operands = op.args.iter().map(|&v| self.data(v)).collect::<Option<Vec<_>>>();
+        let operands = operands.ok_or_else(|| malformed.clone())?;
+        let shape = self.arg_type(op).map(|ty| ty.shape.clone()).unwrap_or_default();
+        let region = op.regions.first().ok_or_else(|| malformed.clone())?;
+        let lines = ops::lines(&shape, usize::from(axis)).ok_or_else(|| malformed.clone())?;
+        let mut out: Vec<Vec<u8>> = Vec::new();
+        for (operand, &result) in operands.iter().zip(&op.results) {
+            out.push(vec![0; numel(self.program.ty(result)) * operand.elem().bytes() as usize]);
+        }
+        for (number, mut line) in lines.into_iter().enumerate() {
+            if scan == Some(true) {
+                line.reverse();
+            }
+            let mut so_far: Vec<Content> = Vec::new();
+            for &position in &line {
+                let next =
+                    operands.iter().map(|o| o.pick(&[position]).and_then(tile)).collect::<Option<Vec<_>>>();
+                let next = next.ok_or_else(|| malformed.clone())?;
+                so_far = if so_far.is_empty() { next } else { self.combine(region, so_far, next)? };
+                if scan.is_some() {
+                    ops::place(&mut out, position, &so_far);
+                }
+            }
+            if scan.is_none() {
+                ops::place(&mut out, number, &so_far);
+            }
+        }
+        for ((&result, operand), bytes) in op.results.iter().zip(&operands).zip(&out) {
+            self.set(result, Content::Tile(Rc::new(Data::from_bytes(operand.elem(), bytes))));
+        }
+        Ok(())
+    }
+
+    fn combine(
+        &mut self,
+        region: &'p Region,
+        first: Vec<Content>,
+        second: Vec<Content>,
+    ) -> Result<Vec<Content>> {
+        let args: Vec<Content> = first.into_iter().chain(second).collect();
+        self.set_all(&region.args, &args);
+        self.region(region)
+    }
+
+    fn set_all(&mut self, values: &[Value], contents: &[Content]) {
+        for (&value, content) in values.iter().zip(contents) {
+            self.set(value, content.clone());
+        }
+    }
+
+    pub(super) fn arg_type(&self, op: &Op) -> Option<&'p Type> {
         op.args.first().map(|&v| self.program.ty(v))
     }
 
@@ -228,7 +357,7 @@ impl<'p, 'm> Machine<'p, 'm> {
         self.values.get(value.index()).cloned().flatten()
     }
 
-    fn data(&self, value: Value) -> Option<Rc<Data>> {
+    pub(super) fn data(&self, value: Value) -> Option<Rc<Data>> {
         match self.values.get(value.index()) {
             Some(Some(Content::Tile(data))) => Some(data.clone()),
             _ => None,
@@ -247,8 +376,8 @@ impl<'p, 'm> Machine<'p, 'm> {
     }
 }
 
-fn tile(data: Rc<Data>) -> Option<Content> {
-    Some(Content::Tile(data))
+fn tile(data: Data) -> Option<Content> {
+    Some(Content::Tile(Rc::new(data)))
 }
 
 fn numel(ty: &Type) -> usize {

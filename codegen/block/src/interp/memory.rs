@@ -3,7 +3,9 @@
 use super::{Arg, Buffer, Conflict, Fault};
 use crate::data::{Data, Element, with_elements, with_type};
 use crate::print::value_name;
-use crate::program::{Param, Program, Value};
+use rustc_hash::{FxHashMap, FxHashSet};
+
+use crate::program::{MemoryOrder, Param, Program, Value};
 use crate::types::Literal;
 
 /// Who touched an element: instances are counted from 1.
@@ -15,9 +17,16 @@ struct Shadow {
     reader: u32,
     /// The last store that wrote it, counted from 1.
     store: u32,
+    /// The instance that changed it atomically, 0 for none, `MANY` for several.
+    atomic: u32,
 }
 
 const MANY: u32 = u32::MAX;
+
+/// Who touched an element, where `before` did until now.
+fn one_or_many(before: u32, now: u32) -> u32 {
+    if before == 0 || before == now { now } else { MANY }
+}
 
 enum Slot<'a> {
     Scalar(Literal),
@@ -38,6 +47,36 @@ struct Checked<'a> {
 pub(super) struct Memory<'a> {
     slots: Vec<Slot<'a>>,
     stores: u32,
+    order: Order,
+}
+
+/// What atomic operations order.
+#[derive(Default)]
+struct Order {
+    /// For elements by buffer and index, the instances whose earlier accesses an acquiring one comes after.
+    released: FxHashMap<(usize, usize), FxHashSet<u32>>,
+    /// The instances whose accesses come before what the present one does.
+    before: FxHashSet<u32>,
+}
+
+impl Order {
+    /// Whether what an instance did may be concurrent with what the present one, `now`, does.
+    fn is_concurrent(&self, instance: u32, now: u32) -> bool {
+        instance != 0 && instance != now && !self.before.contains(&instance)
+    }
+
+    fn pass(&mut self, place: (usize, usize), now: u32, order: MemoryOrder) {
+        if matches!(order, MemoryOrder::Acquire | MemoryOrder::AcqRel)
+            && let Some(released) = self.released.get(&place)
+        {
+            self.before.extend(released);
+        }
+        if matches!(order, MemoryOrder::Release | MemoryOrder::AcqRel) {
+            let released = self.released.entry(place).or_default();
+            released.extend(&self.before);
+            released.insert(now);
+        }
+    }
 }
 
 /// Which elements a load or store touches.
@@ -58,7 +97,7 @@ impl<'a> Memory<'a> {
             Arg::Scalar(literal) => Slot::Scalar(*literal),
             Arg::Buffer(buffer) => Slot::Buffer(Checked::new(program, param, buffer, races)),
         });
-        Memory { slots: slots.collect(), stores: 0 }
+        Memory { slots: slots.collect(), stores: 0, order: Order::default() }
     }
 
     /// The scalar argument at this position, if it is one.
@@ -69,28 +108,60 @@ impl<'a> Memory<'a> {
         }
     }
 
-    fn buffer(&mut self, index: usize) -> Result<&mut Checked<'a>, Fault> {
+    /// What comes next is another instance's doing.
+    pub(super) fn next_instance(&mut self) {
+        self.order.before.clear();
+    }
+
+    fn buffer(&mut self, index: usize) -> Result<(&mut Checked<'a>, &mut Order), Fault> {
         match self.slots.get_mut(index) {
-            Some(Slot::Buffer(buffer)) => Ok(buffer),
+            Some(Slot::Buffer(buffer)) => Ok((buffer, &mut self.order)),
             _ => Err(Fault::Malformed),
         }
     }
 
     /// Reads elements into a copy of `other`, whose masked-off elements stay.
     pub(super) fn load(&mut self, access: &Access<'_>, other: Data) -> Result<Data, Fault> {
-        let slot = self.buffer(access.buffer)?;
-        with_type!(slot.buffer.elem, T => slot.load::<T>(access, other))
+        let (slot, order) = self.buffer(access.buffer)?;
+        with_type!(slot.buffer.elem, T => slot.load::<T>(access, order, other))
+    }
+
+    /// Changes elements one after the other: `change` is given what an element is and its position in the tile, and
+    /// returns what it becomes, if it changes. Gives what they were, 0 where masked off.
+    pub(super) fn atomic(
+        &mut self,
+        access: &Access<'_>,
+        memory_order: MemoryOrder,
+        mut change: impl FnMut(&Data, usize) -> Option<Option<Data>>,
+    ) -> Result<Data, Fault> {
+        let (slot, order) = self.buffer(access.buffer)?;
+        let size = slot.buffer.elem.bytes() as usize;
+        let mut old = vec![0; access.offsets.len() * size];
+        for element in 0..access.offsets.len() {
+            let Some(index) = slot.index(access, element)? else { continue };
+            slot.check_written(index, element)?;
+            slot.mark_atomic(access, order, index, element)?;
+            order.pass((access.buffer, index), access.instance, memory_order);
+            let place =
+                slot.buffer.bytes.get_mut(index * size..(index + 1) * size).ok_or(Fault::Malformed)?;
+            old[element * size..(element + 1) * size].copy_from_slice(place);
+            let before = Data::from_bytes(slot.buffer.elem, place);
+            if let Some(after) = change(&before, element).ok_or(Fault::Malformed)? {
+                place.copy_from_slice(&after.to_bytes());
+            }
+        }
+        Ok(Data::from_bytes(slot.buffer.elem, &old))
     }
 
     /// Writes elements.
     pub(super) fn store(&mut self, access: &Access<'_>, values: &Data) -> Result<(), Fault> {
         self.stores = self.stores.wrapping_add(1).max(1);
         let store = self.stores;
-        let slot = self.buffer(access.buffer)?;
+        let (slot, order) = self.buffer(access.buffer)?;
         if values.elem() != slot.buffer.elem {
             return Err(Fault::Malformed);
         }
-        with_elements!(values, v => slot.store(access, v, store))
+        with_elements!(values, v => slot.store(access, order, v, store))
     }
 }
 
@@ -102,23 +173,33 @@ impl<'a> Checked<'a> {
         Checked { program, pointer: param.value, buffer, len, shadow }
     }
 
-    fn load<T: Element>(&mut self, access: &Access<'_>, other: Data) -> Result<Data, Fault> {
+    fn check_written(&self, index: usize, element: usize) -> Result<(), Fault> {
+        if self.buffer.written.as_ref().is_none_or(|w| w.get(index) == Some(&true)) {
+            return Ok(());
+        }
+        Err(Fault::Uninitialized { pointer: self.name(), offset: index as i64, element })
+    }
+
+    fn load<T: Element>(&mut self, access: &Access<'_>, order: &Order, other: Data) -> Result<Data, Fault> {
         let mut out = T::into_vec(other).ok_or(Fault::Malformed)?;
         let size = size_of::<T>();
         for (element, out) in out.iter_mut().enumerate() {
             let Some(index) = self.index(access, element)? else { continue };
-            if self.buffer.written.as_ref().is_some_and(|w| w.get(index) != Some(&true)) {
-                let offset = index as i64;
-                return Err(Fault::Uninitialized { pointer: self.name(), offset, element });
-            }
-            self.mark_read(access, index, element)?;
+            self.check_written(index, element)?;
+            self.mark_read(access, order, index, element)?;
             let bytes = self.buffer.bytes.get(index * size..(index + 1) * size).ok_or(Fault::Malformed)?;
             *out = T::read_le(bytes).ok_or(Fault::Malformed)?;
         }
         Ok(T::wrap(out))
     }
 
-    fn store<T: Element>(&mut self, access: &Access<'_>, values: &[T], store: u32) -> Result<(), Fault> {
+    fn store<T: Element>(
+        &mut self,
+        access: &Access<'_>,
+        order: &Order,
+        values: &[T],
+        store: u32,
+    ) -> Result<(), Fault> {
         let size = size_of::<T>();
         for (element, value) in values.iter().enumerate() {
             let Some(index) = self.index(access, element)? else { continue };
@@ -126,7 +207,7 @@ impl<'a> Checked<'a> {
             let range = index * size..(index + 1) * size;
             let old = self.buffer.bytes.get(range.clone()).ok_or(Fault::Malformed)?;
             let same = old == &bits[..size];
-            self.mark_write(access, index, element, store, same)?;
+            self.mark_write(access, order, (index, element), store, same)?;
             self.buffer.bytes[range].copy_from_slice(&bits[..size]);
             if let Some(written) = self.buffer.written.as_mut().and_then(|w| w.get_mut(index)) {
                 *written = true;
@@ -151,33 +232,59 @@ impl<'a> Checked<'a> {
         }
     }
 
-    fn mark_read(&mut self, access: &Access<'_>, index: usize, element: usize) -> Result<(), Fault> {
+    fn mark_read(
+        &mut self,
+        access: &Access<'_>,
+        order: &Order,
+        index: usize,
+        element: usize,
+    ) -> Result<(), Fault> {
         let Some(shadow) = self.shadow.as_mut().and_then(|s| s.get_mut(index)) else { return Ok(()) };
-        if shadow.writer != 0 && shadow.writer != access.instance {
+        let concurrent = |by| order.is_concurrent(by, access.instance);
+        if concurrent(shadow.writer) || concurrent(shadow.atomic) {
             return Err(self.race(index, element, Conflict::ReadOfWritten));
         }
-        let first = shadow.reader == 0 || shadow.reader == access.instance;
-        shadow.reader = if first { access.instance } else { MANY };
+        shadow.reader = one_or_many(shadow.reader, access.instance);
         Ok(())
     }
 
     fn mark_write(
         &mut self,
         access: &Access<'_>,
-        index: usize,
-        element: usize,
+        order: &Order,
+        (index, element): (usize, usize),
         store: u32,
         same: bool,
     ) -> Result<(), Fault> {
         let Some(shadow) = self.shadow.as_mut().and_then(|s| s.get_mut(index)) else { return Ok(()) };
-        let other_writer = shadow.writer != 0 && shadow.writer != access.instance;
-        let other_reader = shadow.reader != 0 && shadow.reader != access.instance;
-        let same_store = shadow.store == store;
+        let concurrent = |by| order.is_concurrent(by, access.instance);
+        let (writer, reader) = (concurrent(shadow.writer), concurrent(shadow.reader));
+        let (atomic, same_store) = (concurrent(shadow.atomic), shadow.store == store);
         *shadow = Shadow { writer: access.instance, store, ..*shadow };
         match () {
-            () if other_reader => Err(self.race(index, element, Conflict::WriteOfRead)),
-            () if other_writer && !same => Err(self.race(index, element, Conflict::WriteOfWritten)),
+            () if reader => Err(self.race(index, element, Conflict::WriteOfRead)),
+            () if atomic || writer && !same => Err(self.race(index, element, Conflict::WriteOfWritten)),
             () if same_store && !same => Err(self.race(index, element, Conflict::SameStore)),
+            () => Ok(()),
+        }
+    }
+
+    fn mark_atomic(
+        &mut self,
+        access: &Access<'_>,
+        order: &Order,
+        index: usize,
+        element: usize,
+    ) -> Result<(), Fault> {
+        let Some(shadow) = self.shadow.as_mut().and_then(|s| s.get_mut(index)) else { return Ok(()) };
+        let (writer, reader) = (
+            order.is_concurrent(shadow.writer, access.instance),
+            order.is_concurrent(shadow.reader, access.instance),
+        );
+        shadow.atomic = one_or_many(shadow.atomic, access.instance);
+        match () {
+            () if reader => Err(self.race(index, element, Conflict::WriteOfRead)),
+            () if writer => Err(self.race(index, element, Conflict::WriteOfWritten)),
             () => Ok(()),
         }
     }

@@ -200,7 +200,7 @@ fn races_are_found() {
         ],
     );
     let mut args = x();
-    run_with(&parse(SHIFT), &mut args, [2, 1, 1], &Options { races: false, fuel: None }).unwrap();
+    run_with(&parse(SHIFT), &mut args, [2, 1, 1], &Options { races: false, ..Options::default() }).unwrap();
     assert_eq!(args[0].data(), Some(Data::I32(vec![2, 3, 3])));
     fails(
         &SHIFT.replace("store %x, %i", "store %x, %j").replace("load %x, %j", "load %x, %i"),
@@ -233,7 +233,7 @@ fn loops_end() {
         [1, 1, 1],
         expect!["the step 0 is not positive, in instance [0, 0, 0] at `for %i in %z..%n step %s`"],
     );
-    let options = Options { races: true, fuel: Some(1000) };
+    let options = Options { fuel: Some(1000), ..Options::default() };
     let error = run_with(&parse(text), &mut args(i64::from(i32::MAX), 1), [1, 1, 1], &options).unwrap_err();
     expect!["out of fuel, in instance [0, 0, 0] at `for %i in %z..%n step %s`"].assert_eq(&error.to_string());
     run(&parse(text), &mut args(i64::from(i32::MAX), i64::from(i32::MAX)), [1, 1, 1]).unwrap();

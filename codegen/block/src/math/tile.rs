@@ -55,8 +55,7 @@ impl<'p> Recorder<'p> {
         let ty = kind.infer(&types);
         drop(types);
         match ty {
-            Ok(Some(ty)) => self.append(kind, args, ty),
-            Ok(None) => args[0],
+            Ok(types) => types.into_iter().next().map_or(args[0], |ty| self.append(kind, args, ty)),
             Err(error) => {
                 self.error.get_or_insert(error);
                 args[0]

@@ -102,6 +102,32 @@ impl<'a> Cursor<'a> {
         Ok((at, name))
     }
 
+    /// A text in double quotes.
+    pub(super) fn string(&mut self) -> Result<String> {
+        let mut out = String::new();
+        let mut chars = self.rest().char_indices();
+        if chars.next().is_none_or(|(_, c)| c != '"') {
+            return self.fail("expected a text in double quotes");
+        }
+        while let Some((at, c)) = chars.next() {
+            match c {
+                '"' => {
+                    self.advance(at + 1);
+                    return Ok(out);
+                }
+                '\\' => match chars.next().map(|(_, c)| c) {
+                    Some('n') => out.push('\n'),
+                    Some('t') => out.push('\t'),
+                    Some(c @ ('"' | '\\')) => out.push(c),
+                    _ => return self.fail_at(self.position + at, "expected `\\n`, `\\t`, `\\\"` or `\\\\`"),
+                },
+                '\n' => break,
+                c => out.push(c),
+            }
+        }
+        self.fail("the text in quotes does not end on its line")
+    }
+
     /// The text of a number or truth value.
     pub(super) fn number(&mut self) -> Result<&'a str> {
         let len = self.run(|c| c.is_ascii_alphanumeric() || matches!(c, b'.' | b'+' | b'-'));

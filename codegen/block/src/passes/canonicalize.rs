@@ -148,7 +148,7 @@ impl Cx<'_> {
     fn emit(&mut self, kind: OpKind, args: &[Value]) -> Option<Value> {
         let ty = {
             let types: SmallVec<[&Type; 4]> = args.iter().map(|&a| self.ty(a)).collect();
-            kind.infer(&types).ok()??
+            kind.infer(&types).ok()?.into_iter().next()?
         };
         Some(self.emit_typed(kind, args, ty))
     }

@@ -55,7 +55,10 @@ impl Cx {
         }
         let stores = op.has_store();
         self.epoch += u32::from(stores);
-        op.regions.iter_mut().for_each(|r| self.region(r));
+        // A combiner sees nothing from outside, so that there is nothing to share with it.
+        if !op.kind.has_combiner() {
+            op.regions.iter_mut().for_each(|r| self.region(r));
+        }
         self.epoch += u32::from(stores);
         let Some((key, result)) = self.key(op) else { return true };
         match self.seen.get(&key) {

@@ -1,4 +1,4 @@
-//! Removes what nothing needs: operations without a used result that write no memory, and values that a loop
+//! Removes what nothing needs: operations without a used result that do nothing else, and values that a loop
 //! carries only for itself.
 //!
 //! ```text
@@ -23,7 +23,7 @@ pub fn dce(program: &mut Program) {
     sweep(&mut program.body, &live.live);
 }
 
-/// Values that a store depends on.
+/// Values that an effect depends on.
 struct Live {
     live: Vec<bool>,
     changed: bool,
@@ -46,14 +46,24 @@ impl Live {
             match op.kind {
                 OpKind::Yield => {}
                 OpKind::For => self.for_loop(op),
-                _ if op.has_store() || self.any(&op.results) => op.args.iter().for_each(|&a| self.mark(a)),
+                _ if op.has_effect() || self.any(&op.results) => self.whole(op),
                 _ => {}
             }
         }
     }
 
+    /// An operation all of whose operands and yielded values are needed.
+    fn whole(&mut self, op: &Op) {
+        op.args.iter().for_each(|&a| self.mark(a));
+        for region in &op.regions {
+            let yielded = region.ops.last().map(|last| last.args.as_slice()).unwrap_or_default();
+            yielded.iter().for_each(|&v| self.mark(v));
+            self.region(region);
+        }
+    }
+
     fn for_loop(&mut self, op: &Op) {
-        if !op.has_store() && !self.any(&op.results) {
+        if !op.has_effect() && !self.any(&op.results) {
             return;
         }
         op.args.iter().take(3).for_each(|&a| self.mark(a));
@@ -72,10 +82,12 @@ impl Live {
 
 fn sweep(region: &mut Region, live: &[bool]) {
     let is_live = |v: &Value| live[v.index()];
-    region.ops.retain(|op| op.kind == OpKind::Yield || op.has_store() || op.results.iter().any(is_live));
+    region.ops.retain(|op| op.kind == OpKind::Yield || op.has_effect() || op.results.iter().any(is_live));
     for op in &mut region.ops {
         if op.kind == OpKind::For {
             sweep_loop(op, live);
+        } else {
+            op.regions.iter_mut().for_each(|inner| sweep(inner, live));
         }
     }
 }

@@ -35,7 +35,7 @@ impl Cx {
     fn region(&mut self, region: &mut Region) {
         for mut op in std::mem::take(&mut region.ops) {
             op.regions.iter_mut().for_each(|inner| self.region(inner));
-            if op.kind == OpKind::For {
+            if matches!(op.kind, OpKind::For | OpKind::While) {
                 self.hoist(&mut op, &mut region.ops);
             }
             region.ops.push(op);
@@ -45,7 +45,8 @@ impl Cx {
     /// Moves operations of the loop `op` to the end of `before`.
     fn hoist(&mut self, op: &mut Op, before: &mut Vec<Op>) {
         let bound = |index: usize| op.args.get(index).and_then(|v: &Value| self.constants[v.index()]);
-        let runs = matches!((bound(0), bound(1)), (Some(lo), Some(hi)) if lo < hi);
+        let counted = op.kind == OpKind::For;
+        let runs = counted && matches!((bound(0), bound(1)), (Some(lo), Some(hi)) if lo < hi);
         let loads = runs && !op.has_store();
         self.loops += 1;
         for region in &mut op.regions {

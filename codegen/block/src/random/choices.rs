@@ -78,7 +78,8 @@ impl<'a> Choices<'a> {
 
     /// Any element kind.
     pub fn elem(&mut self) -> Elem {
-        self.of(Elem::ALL)
+        let elem = self.of(Elem::ALL);
+        if elem.is_small_float() { Elem::F32 } else { elem }
     }
 
     /// A value of a kind: an edge value, a small one, or any bits.

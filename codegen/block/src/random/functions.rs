@@ -44,7 +44,7 @@ impl Generator<'_, '_> {
             function.result(&kinds).is_some()
         };
         let known: Vec<Elem> = self.pool.iter().filter_map(|&v| b.ty(v).elem()).filter(takes).collect();
-        let all: Vec<Elem> = Elem::ALL.into_iter().filter(takes).collect();
+        let all: Vec<Elem> = Elem::ALL.into_iter().filter(|e| takes(e) && !e.is_small_float()).collect();
         let known = if self.choices.chance(80) { self.choices.pick(&known) } else { None };
         known.or_else(|| self.choices.pick(&all)).unwrap_or(Elem::F32)
     }
@@ -56,7 +56,8 @@ impl Generator<'_, '_> {
             let to = self.choices.elem();
             return b.push(OpKind::Cast(to), &[value]).map(|v| v.unwrap_or(value));
         }
-        let same_width: Vec<Elem> = Elem::ALL.into_iter().filter(|e| e.bits() == from.bits()).collect();
+        let fits = |e: &Elem| e.bits() == from.bits() && !e.is_small_float();
+        let same_width: Vec<Elem> = Elem::ALL.into_iter().filter(fits).collect();
         let to = self.choices.pick(&same_width).unwrap_or(from);
         let value = if from.is_float() { without_nan(b, value)? } else { value };
         b.bitcast(value, to)

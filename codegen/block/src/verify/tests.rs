@@ -89,7 +89,9 @@ fn definitions() {
             let v = value(p, "x");
             p.body.ops[2].args[0] = v;
         },
-        expect!["operand 0 is a pointer, which only loads and stores take, at `%w = map exp %x`"],
+        expect![
+            "operand 0 is a pointer, which only loads, stores and atomic operations take, at `%w = map exp %x`"
+        ],
     );
 }
 
@@ -135,19 +137,15 @@ fn types() {
 fn regions() {
     broken(
         |p| the_loop(p).regions.clear(),
-        expect!["a loop has one region, at `%sum = for %one, %n, %one, %w`"],
+        expect!["the operation has more or fewer regions than it takes, at `%sum = for %one, %n, %one, %w`"],
     );
     broken(
         |p| the_loop(p).regions[0].args.truncate(1),
-        expect![
-            "the region does not take the induction variable and each carried value, at `%sum = for %i in %one..%n step %one with ()`"
-        ],
+        expect!["1 values where 2 are needed, at `%sum = for %i in %one..%n step %one with ()`"],
     );
     broken(
         |p| the_loop(p).regions[0].args.clear(),
-        expect![
-            "the region does not take the induction variable and each carried value, at `%sum = for  in %one..%n step %one with ()`"
-        ],
+        expect!["0 values where 2 are needed, at `%sum = for  in %one..%n step %one with ()`"],
     );
     broken(
         |p| the_loop(p).args.truncate(2),
@@ -159,7 +157,7 @@ fn regions() {
             the_loop(p).args[0] = v;
         },
         expect![
-            "operand 0 is tile<4xf32>, expected i32, at `%sum = for %i in %v..%n step %one with (%s = %w)`"
+            "for: operand 0 is tile<4xf32>, expected i32, at `%sum = for %i in %v..%n step %one with (%s = %w)`"
         ],
     );
     broken(
@@ -168,7 +166,7 @@ fn regions() {
     );
     broken(
         |p| drop(the_loop(p).regions[0].ops.pop()),
-        expect!["the loop does not end in a yield, at `%sum = for %i in %one..%n step %one with (%s = %w)`"],
+        expect!["a region does not end in a yield, at `%sum = for %i in %one..%n step %one with (%s = %w)`"],
     );
     broken(
         |p| {
@@ -183,21 +181,21 @@ fn regions() {
     );
     broken(
         |p| the_loop(p).regions[0].ops.swap(0, 1),
-        expect!["the loop does not end in a yield, at `%sum = for %i in %one..%n step %one with (%s = %w)`"],
+        expect!["a region does not end in a yield, at `%sum = for %i in %one..%n step %one with (%s = %w)`"],
     );
     broken(
         |p| {
             let region = the_loop(p).regions[0].clone();
             p.body.ops[2].regions.push(region);
         },
-        expect!["only a loop has regions, at `%w = map exp %v`"],
+        expect!["the operation has more or fewer regions than it takes, at `%w = map exp %v`"],
     );
     broken(
         |p| {
             let last = the_loop(p).regions[0].ops[1].clone();
             p.body.ops.push(last);
         },
-        expect!["a yield is not the last operation of a loop, at `yield %t`"],
+        expect!["a yield is not the last operation of a region, at `yield %t`"],
     );
     broken(|p| p.body.args.push(Value(0)), expect!["kernel @f: the body takes no arguments"]);
 }

@@ -5,7 +5,7 @@ use inkwell::{FloatPredicate, IntPredicate};
 use tilefuse_block::{Elem, ScalarFn};
 
 use super::Emitter;
-use super::ir::{V, llvm};
+use super::ir::{V, lanes_of, llvm, widen};
 use crate::Result;
 
 impl<'c> Emitter<'c, '_> {
@@ -137,6 +137,7 @@ impl<'c> Emitter<'c, '_> {
             ScalarFn::Add => ir.bin(Op::Add, a, b),
             ScalarFn::Sub => ir.bin(Op::Sub, a, b),
             ScalarFn::Mul => ir.bin(Op::Mul, a, b),
+            ScalarFn::MulHi => self.upper_product(elem, a, b),
             ScalarFn::And => ir.bin(Op::And, a, b),
             ScalarFn::Or => ir.bin(Op::Or, a, b),
             ScalarFn::Xor => ir.bin(Op::Xor, a, b),
@@ -148,6 +149,19 @@ impl<'c> Emitter<'c, '_> {
             ScalarFn::Shl | ScalarFn::Shr => self.shift(function, elem, a, b),
             other => Err(self.unsupported(other)),
         }
+    }
+
+    fn upper_product(&self, elem: Elem, a: V<'c>, b: V<'c>) -> Result<V<'c>> {
+        let ir = &self.ir;
+        let mut operands = [a, b];
+        ir.match_lanes(&mut operands);
+        let [a, b] = operands;
+        let double = if elem.bits() == 64 { ir.cx.i128_type() } else { ir.int_type(2 * elem.bits()) };
+        let wide = widen(double.into(), lanes_of(a));
+        let extend = if elem.is_signed_int() { Op::SExt } else { Op::ZExt };
+        let product = ir.bin(Op::Mul, ir.cast(extend, a, wide)?, ir.cast(extend, b, wide)?)?;
+        let upper = ir.bin(Op::LShr, product, ir.int_like(product, i64::from(elem.bits())))?;
+        ir.cast(Op::Trunc, upper, a.get_type())
     }
 
     /// Division by 1 in place of 0 and of -1 under the smallest integer, whose results are then right or replaced.

@@ -84,7 +84,24 @@ impl<'p> Builder<'p> {
                 OpKind::Store { .. } => self.store(op, block)?,
                 OpKind::Reduce { axis, .. } => self.reduce(op, *axis, block),
                 OpKind::For => self.for_loop(op, block)?,
-                _ => {}
+                OpKind::Const(_)
+                | OpKind::ProgramId(_)
+                | OpKind::Range { .. }
+                | OpKind::Splat(_)
+                | OpKind::ExpandDims(_)
+                | OpKind::Broadcast(_)
+                | OpKind::Reshape(_)
+                | OpKind::Permute(_)
+                | OpKind::Map(_)
+                | OpKind::Cast(_)
+                | OpKind::Bitcast(_)
+                | OpKind::Yield => {}
+                _ => {
+                    return Err(Error::Unsupported {
+                        target: "host".to_owned(),
+                        message: format!("the operation {} is not implemented", op.kind.name()),
+                    });
+                }
             }
         }
         Ok(())

@@ -176,7 +176,7 @@ fn converts_between_all_kinds() {
 
 #[test]
 fn combines_along_every_axis() {
-    for elem in Elem::ALL {
+    for elem in Elem::ALL.into_iter().filter(|e| !e.is_small_float()) {
         for shape in &SHAPES[1..] {
             let mut case = Case::new(shape);
             let x = case.input(elem, 1);
