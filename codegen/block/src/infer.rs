@@ -49,44 +49,6 @@ type Result<T> = std::result::Result<T, TypeError>;
 pub const MAX_TILE: u64 = 1 << 20;
 
 impl OpKind {
-    /// The spelling in text forms.
-    pub fn name(&self) -> &'static str {
-        match self {
-            OpKind::Const(_) => "const",
-            OpKind::ProgramId(_) => "program_id",
-            OpKind::NumPrograms(_) => "num_programs",
-            OpKind::Range { .. } => "range",
-            OpKind::Splat(_) => "splat",
-            OpKind::ExpandDims(_) => "expand_dims",
-            OpKind::Broadcast(_) => "broadcast",
-            OpKind::Reshape(_) => "reshape",
-            OpKind::Permute(_) => "permute",
-            OpKind::Join => "join",
-            OpKind::Split => "split",
-            OpKind::Gather { .. } => "gather",
-            OpKind::Map(_) => "map",
-            OpKind::Cast(_) => "cast",
-            OpKind::Bitcast(_) => "bitcast",
-            OpKind::Load { .. } => "load",
-            OpKind::Store { .. } => "store",
-            OpKind::Reduce { .. } => "reduce",
-            OpKind::ReduceWith { .. } => "reduce_with",
-            OpKind::Scan { .. } => "scan",
-            OpKind::Histogram { .. } => "histogram",
-            OpKind::Dot { .. } => "dot",
-            OpKind::Philox { .. } => "philox",
-            OpKind::Atomic { .. } => "atomic",
-            OpKind::AtomicCas { .. } => "atomic_cas",
-            OpKind::Assume(_) => "assume",
-            OpKind::Print { .. } => "print",
-            OpKind::Assert { .. } => "assert",
-            OpKind::If => "if",
-            OpKind::While => "while",
-            OpKind::For => "for",
-            OpKind::Yield => "yield",
-        }
-    }
-
     /// The types of the results for operands of these types. Those of [`OpKind::If`] follow from what its regions
     /// yield, and are not given here; [`OpKind::Const`] gives a scalar, and a tile of any shape is as good.
     pub fn infer(&self, args: &[&Type]) -> Result<Types> {

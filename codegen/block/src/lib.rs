@@ -21,6 +21,7 @@ mod program;
 pub mod random;
 mod scalar_fn;
 mod small;
+mod table;
 pub mod tiles;
 mod types;
 mod verify;
@@ -37,5 +38,6 @@ pub use program::{
 };
 pub use scalar_fn::{Level, ReduceFn, ScalarFn, TypeRule};
 pub use small::{F8E4M3, F8E5M2};
+pub use table::{Family, OPERATIONS, Operation};
 pub use types::{Elem, Kind, Literal, Shape, Type};
 pub use verify::{MAX_DEPTH, Problem, VerifyError, verify};

@@ -11,6 +11,7 @@ mod compare;
 mod functions;
 mod generate;
 mod index;
+mod language;
 mod memory;
 
 use crate::interp::Arg;
@@ -35,6 +36,8 @@ pub struct Case {
 pub struct Options {
     /// Functions of [`Level::Math`](crate::Level::Math).
     pub math: bool,
+    /// The operations of hand-written kernels besides those that the planner makes.
+    pub language: bool,
     /// Loads from what the instance itself has stored before.
     pub reread: bool,
     /// The most operations that are drawn; what they need comes on top.
@@ -45,7 +48,7 @@ pub struct Options {
 
 impl Default for Options {
     fn default() -> Options {
-        Options { math: false, reread: true, max_ops: 24, max_tile: 4096 }
+        Options { math: false, language: false, reread: true, max_ops: 24, max_tile: 4096 }
     }
 }
 

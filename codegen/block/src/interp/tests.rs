@@ -238,3 +238,5 @@ fn loops_end() {
     expect!["out of fuel, in instance [0, 0, 0] at `for %i in %z..%n step %s`"].assert_eq(&error.to_string());
     run(&parse(text), &mut args(i64::from(i32::MAX), i64::from(i32::MAX)), [1, 1, 1]).unwrap();
 }
+
+mod language;

@@ -134,14 +134,14 @@ fn like(b: &mut Builder, value: Value, x: f64) -> Value {
 }
 
 /// 1 in place of NaN, whose sign and payload targets may choose.
-fn without_nan(b: &mut Builder, value: Value) -> Result<Value> {
+pub(super) fn without_nan(b: &mut Builder, value: Value) -> Result<Value> {
     let nan = b.map(ScalarFn::IsNan, &[value])?;
     let one = like(b, value, 1.0);
     b.map(ScalarFn::Select, &[nan, one, value])
 }
 
 /// Whole numbers from -8 to 8, and NaN: sums of them are exact in any order.
-fn small_whole(b: &mut Builder, value: Value) -> Result<Value> {
+pub(super) fn small_whole(b: &mut Builder, value: Value) -> Result<Value> {
     let (low, high) = (like(b, value, -8.0), like(b, value, 8.0));
     let value = b.map(ScalarFn::Max, &[value, low])?;
     let value = b.map(ScalarFn::Min, &[value, high])?;

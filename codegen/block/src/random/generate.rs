@@ -73,6 +73,10 @@ impl Generator<'_, '_> {
             if self.choices.is_exhausted() {
                 return Ok(());
             }
+            if self.options.language && self.choices.chance(40) {
+                self.language(b)?;
+                continue;
+            }
             let value = match self.choices.below(20) {
                 0..=8 => self.function(b)?,
                 9 => self.conversion(b)?,

@@ -23,7 +23,7 @@ impl Generator<'_, '_> {
         self.choices.of([CacheHint::Default, CacheHint::Default, CacheHint::Streaming, CacheHint::Keep])
     }
 
-    fn buffer(&mut self, b: &mut Builder, name: &str, elem: Elem, len: usize) -> Value {
+    pub(super) fn buffer(&mut self, b: &mut Builder, name: &str, elem: Elem, len: usize) -> Value {
         let name = format!("{name}{}", self.args.len());
         let promised = self.choices.chance(50).then_some(len as u64);
         let align = self.choices.of([16, elem.bytes()]).max(elem.bytes());
@@ -72,7 +72,7 @@ impl Generator<'_, '_> {
     }
 
     /// Any integers, brought into bounds by a remainder.
-    fn wrapped(&mut self, b: &mut Builder, ty: &Type, len: usize) -> Result<Value> {
+    pub(super) fn wrapped(&mut self, b: &mut Builder, ty: &Type, len: usize) -> Result<Value> {
         let any = self.get(b, ty)?;
         let elem = ty.elem().unwrap_or(Elem::I32);
         let len = b.constant(Literal::int(elem, len as i64), &ty.shape);
@@ -117,7 +117,7 @@ impl Generator<'_, '_> {
     }
 
     /// A buffer with a part for each instance, and offsets into that part, each once.
-    fn output(&mut self, b: &mut Builder, ty: &Type) -> Result<(Value, Value)> {
+    pub(super) fn output(&mut self, b: &mut Builder, ty: &Type) -> Result<(Value, Value)> {
         let numel = ty.numel() as i64;
         let spread = self.choices.of([1, 1, 1, 2]);
         let gap = self.choices.of([0, 0, 1, 3]);

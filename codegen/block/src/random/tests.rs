@@ -54,6 +54,59 @@ fn cases_cover_functions_and_operations() {
     assert_eq!(operations.len(), 16, "{operations:?}");
 }
 
+const LANGUAGE: Options = Options { math: false, language: true, reread: true, max_ops: 24, max_tile: 1024 };
+
+fn language_case(seed: u64) -> Case {
+    case(&mut Choices::from_seed(seed), &LANGUAGE)
+}
+
+#[test]
+fn cases_of_the_language_are_valid_and_cover_it() {
+    let mut operations = BTreeSet::new();
+    for seed in 0..SEEDS {
+        let case = language_case(seed);
+        run_case(&case.program, &case);
+        let text = case.program.to_string();
+        let parsed: Program = text.parse().unwrap_or_else(|error| panic!("{error}\n{text}"));
+        assert_eq!(parsed.to_string(), text);
+        case.program.walk(&mut |op| {
+            operations.insert(op.kind.name());
+        });
+    }
+    let missing: Vec<&str> =
+        crate::OPERATIONS.iter().map(|o| o.name).filter(|name| !operations.contains(name)).collect();
+    assert_eq!(missing, ["print"], "only printing is not drawn");
+}
+
+#[test]
+fn passes_keep_meaning_of_the_language() {
+    for seed in 0..SEEDS {
+        let case = language_case(seed);
+        for (name, pass) in PASSES {
+            let mut program = case.program.clone();
+            pass(&mut program, case.grid);
+            crate::verify(&program).unwrap_or_else(|e| panic!("{name}: {e}\n{program}"));
+            same(&case, &program, name);
+        }
+        let mut program = case.program.clone();
+        optimize_for_grid(&mut program, case.grid).unwrap();
+        same(&case, &program, "optimize");
+        let once = program.to_string();
+        optimize_for_grid(&mut program, case.grid).unwrap();
+        assert_eq!(program.to_string(), once);
+    }
+}
+
+#[test]
+fn expansion_keeps_meaning() {
+    for seed in 0..SEEDS {
+        let case = language_case(seed);
+        let mut program = case.program.clone();
+        crate::expand_operations(&mut program).unwrap();
+        same(&case, &program, "expand");
+    }
+}
+
 #[test]
 fn bytes_decode_to_cases() {
     for len in [0usize, 1, 7, 60, 300, 1000] {

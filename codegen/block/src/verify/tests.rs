@@ -199,3 +199,134 @@ fn regions() {
     );
     broken(|p| p.body.args.push(Value(0)), expect!["kernel @f: the body takes no arguments"]);
 }
+
+fn refused(body: &str, expect: Expect) {
+    let text = format!("kernel @f(%x: ptr<f32>, %p: ptr<i32>, %n: i32) {{\n%i = range 0 8\n{body}\n}}");
+    expect.assert_eq(&crate::parse_valid(&text).unwrap_err().to_string());
+}
+
+#[test]
+fn combiners_are_closed_and_scalar() {
+    refused(
+        "%r = scan %i axis 0 (%a, %b) { %c = map add %a, %n yield %c }",
+        expect!["line 3, column 32: operand 1 is not defined here, at `%c = map add %a, %n`"],
+    );
+    refused(
+        "%r = scan %i axis 0 (%a, %b) { %c = load %p, %a yield %c }",
+        expect![
+            "line 3, column 1: a combiner computes scalars by constants, maps and casts, at `%c = load %p, %a`"
+        ],
+    );
+    refused(
+        "%r = scan %i axis 0 (%a, %b) { %c = splat %a [2] yield %a }",
+        expect![
+            "line 3, column 1: a combiner computes scalars by constants, maps and casts, at `%c = splat %a [2]`"
+        ],
+    );
+    refused(
+        "%r = scan %i axis 0 (%a, %b) { %c = map eq %a, %b yield %c }",
+        expect!["line 3, column 1: operand 0 is bool, expected i32, at `yield %c`"],
+    );
+    refused(
+        "%r = scan %i axis 1 (%a, %b) { yield %a }",
+        expect!["line 3, column 6: scan: axis 1 is out of range for tile<8xi32>"],
+    );
+    refused(
+        "%r = reduce_with %i axis 0 (%a) { yield %a }",
+        expect!["line 3, column 6: the region takes 2 values, not 1"],
+    );
+}
+
+#[test]
+fn branches_and_loops_yield_what_they_should() {
+    refused(
+        "%c = map eq %n, %n %r = if %c { yield %n } else { yield %i }",
+        expect!["line 3, column 20: operand 0 is tile<8xi32>, expected i32, at `yield %i`"],
+    );
+    refused(
+        "%c = map eq %n, %n %r = if %c { yield %n }",
+        expect!["line 3, column 20: 0 values where 1 are needed, at `yield`"],
+    );
+    refused(
+        "%r = if %n { yield %n } else { yield %n }",
+        expect!["line 3, column 9: if: operand 0 is i32, expected a boolean scalar"],
+    );
+    refused(
+        "%r = while (%a = %n) { yield %a } do (%b) { yield %b }",
+        expect!["line 3, column 1: operand 0 is i32, expected bool, at `yield %a`"],
+    );
+    refused(
+        "%r = while (%a = %n) { %c = map eq %a, %a yield %c } do (%b) { yield %i }",
+        expect!["line 3, column 1: operand 0 is tile<8xi32>, expected i32, at `yield %i`"],
+    );
+    refused(
+        "%r = while (%a = %n) { %c = map eq %a, %a yield %c } do () { yield }",
+        expect!["line 3, column 12: the region takes 1 values, not 0"],
+    );
+}
+
+#[test]
+fn operands_of_the_language() {
+    refused(
+        "%r, %s = split %i",
+        expect!["line 3, column 10: split: operand 0 is tile<8xi32>, expected a tile whose last extent is 2"],
+    );
+    refused(
+        "%r = gather %i, %n axis 0",
+        expect![
+            "line 3, column 6: gather: operand 1 is i32, expected the extents of tile<8xi32> but for axis 0"
+        ],
+    );
+    refused(
+        "%f = cast %i f32 %r = histogram %f bins 4",
+        expect![
+            "line 3, column 23: histogram: operand 0 is tile<8xf32>, expected a tile of integers of rank 1"
+        ],
+    );
+    refused(
+        "%r = histogram %i bins 3",
+        expect!["line 3, column 6: histogram: extents [3] must be at most five powers of two"],
+    );
+    refused(
+        "%a = const 1.0 : tile<2x4xf16> %c = const 0.0 : tile<2x4xf32> %r = dot %a, %a, %c",
+        expect![
+            "line 3, column 68: dot: operand 1 is tile<2x4xf16>, expected f16, with the first operand's columns as rows"
+        ],
+    );
+    refused(
+        "%a = const 1.0 : tile<4x4xf16> %r = dot %a, %a, %a",
+        expect!["line 3, column 37: dot: operand 2 is tile<4x4xf16>, expected an accumulator tile<4x4xf32>"],
+    );
+    refused(
+        "%a = const 1 : tile<4x4xi64> %r = dot %a, %a, %a",
+        expect![
+            "line 3, column 35: dot: operand 0 is tile<4x4xi64>, expected a kind that dot takes: i8, u8, f8e4m3, f8e5m2, f16, bf16, f32, f64"
+        ],
+    );
+    refused(
+        "%a = const 1.0 : tile<8xf32> %r = atomic and %x, %i, %a",
+        expect!["line 3, column 35: atomic: and does not take f32"],
+    );
+    refused(
+        "%r = atomic add %p, %i, %i order sometimes",
+        expect!["line 3, column 34: there is no order `sometimes`"],
+    );
+    refused(
+        "%r = atomic subtract %p, %i, %i",
+        expect!["line 3, column 13: there is no atomic function `subtract`"],
+    );
+    refused("%r = assume multiple_of %i 0", expect!["line 3, column 6: assume: 0 divides nothing"]);
+    refused(
+        "%a = const 1.0 : tile<8xf8e4m3> %r = map add %a, %a",
+        expect!["line 3, column 38: map: add does not take f8e4m3, f8e4m3"],
+    );
+    refused("print \"no end", expect!["line 3, column 7: the text in quotes does not end on its line"]);
+    refused(
+        "assert %i \"message\"",
+        expect!["line 3, column 1: assert: operand 0 is tile<8xi32>, expected a boolean mask of shape [8]"],
+    );
+    refused(
+        "%r = map add %p, %p",
+        expect!["line 3, column 6: map: operand 0 is ptr<i32>, expected a number"],
+    );
+}
