@@ -267,6 +267,17 @@ const CORPUS: &[&str] = &[
      %1! = select.int(%0, 1, 1)
      %2! = fill_.Scalar(%1, 1)
      return %2!",
+    // The mean of rows of one value was off by an ulp, which a norm makes 300 times larger.
+    "s0 = f32 16 normal
+     %0 = input s0 [2, 1, 15] strides [15, 0, 0] offset 0
+     %1 = layer_norm(%0, [15], none, none, 1e-5)
+     return %1",
+    "s0 = f32 13209 normal
+     %0 = input s0 [3, 7, 15, 69] strides [0, 1905, 127, 0] offset 0
+     %1 = std.dim(%0, [0], true, false)
+     %2 = sum.dim_IntList(%1, [-1], false)
+     %3 = group_norm(%0, 7, none, none, 1e-5)
+     return %1 %2 %3",
     // Reductions of nothing.
     "s0 = f32 1 normal
      s1 = f32 6 normal

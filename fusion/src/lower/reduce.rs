@@ -203,19 +203,31 @@ fn correction(call: &Call<'_>) -> Option<f64> {
     if call.args.absent("correction") { Some(1.0) } else { call.args.float("correction") }
 }
 
-/// Mean and variance over dimensions that stay with size 1: the variance is the mean of the squared deviations.
+/// Mean and variance over dimensions that stay with size 1.
+///
+/// The quotient of a sum may miss the mean by some units in its last place, which counts where the elements are all but
+/// equal: mean and variance are corrected by the mean of the deviations, whose sum goes with that of their squares.
 pub(super) fn mean_and_variance(
     cx: &mut Cx,
     x: ValueRef,
     dims: &[usize],
     correction: f64,
 ) -> Option<(ValueRef, ValueRef)> {
-    let mean = mean_of(cx, x, dims, true)?;
-    let deviation = cx.map(ScalarFn::Sub, &[x, mean])?;
+    let n = count(cx, x, dims);
+    let rough = mean_of(cx, x, dims, true)?;
+    let deviation = cx.map(ScalarFn::Sub, &[x, rough])?;
     let square = cx.map(ScalarFn::Mul, &[deviation, deviation])?;
-    let sum = cx.reduce(ReduceFn::Sum, square, dims, true)?;
-    let divisor = (count(cx, x, dims) - correction).max(0.0);
-    let variance = cx.map_number(ScalarFn::Div, sum, divisor)?;
+    let squares = cx.reduce(ReduceFn::Sum, square, dims, true)?;
+    let missed = mean_of(cx, deviation, dims, true)?;
+    let finite = cx.map_number(ScalarFn::Lt, squares, f64::INFINITY)?;
+    let mean = cx.map(ScalarFn::Add, &[rough, missed])?;
+    let mean = cx.select(finite, mean, rough)?;
+    let excess = cx.map(ScalarFn::Mul, &[missed, missed])?;
+    let excess = cx.map_number(ScalarFn::Mul, excess, n)?;
+    let sum = cx.map(ScalarFn::Sub, &[squares, excess])?;
+    let sum = cx.map_number(ScalarFn::Max, sum, 0.0)?;
+    let sum = cx.select(finite, sum, squares)?;
+    let variance = cx.map_number(ScalarFn::Div, sum, (n - correction).max(0.0))?;
     Some((mean, variance))
 }
 
