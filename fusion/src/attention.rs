@@ -231,9 +231,9 @@ fn filled(graph: &Graph, scores: ValueRef, facts: &mut dyn Facts) -> Option<(Val
     };
     let (inner, mask) = (operand(graph, scores.node, "self")?, operand(graph, scores.node, "mask")?);
     let known = facts.mask(graph, mask, MaskKind::Excludes)?;
-    let elem = graph.ty(inner).dtype.elem()?;
+    let excludes = fill <= highest_excluded(graph.ty(inner).dtype.elem()?);
     let mask = match known {
-        MaskFacts { causal: true, .. } if excludes(elem, fill) && square(graph, inner, mask) => Mask::Causal,
+        MaskFacts { causal: true, .. } if excludes && square(graph, inner, mask) => Mask::Causal,
         MaskFacts { rows_open: true, .. }
             if fill == f64::NEG_INFINITY && matches!(graph.ty(mask).rank(), 2 | 4) =>
         {
@@ -244,11 +244,11 @@ fn filled(graph: &Graph, scores: ValueRef, facts: &mut dyn Facts) -> Option<(Val
     Some((inner, mask))
 }
 
-/// Whether a score of this value has no weight beside one that is not excluded.
-pub fn excludes(elem: Elem, score: f64) -> bool {
+/// The highest score that has no weight beside one that is not excluded.
+pub fn highest_excluded(elem: Elem) -> f64 {
     match elem {
-        Elem::F16 => score <= -65504.0,
-        _ => score <= -1e30,
+        Elem::F16 => -65504.0,
+        _ => -1e30,
     }
 }
 

@@ -3,7 +3,7 @@
 use std::collections::{BTreeSet, HashMap};
 
 use tch::{Kind, Tensor};
-use tilefuse_fusion::attention::{Facts, MaskFacts, MaskKind, excludes};
+use tilefuse_fusion::attention::{Facts, MaskFacts, MaskKind, highest_excluded};
 use tilefuse_fusion::{AtenCall, Dims, Graph, NodeId, Op, TensorType, ValueRef};
 
 use super::compile::new_call;
@@ -81,8 +81,7 @@ fn facts_of(mask: &Tensor, kind: MaskKind, ty: &TensorType) -> Option<MaskFacts>
     let (excluded, kept) = match kind {
         MaskKind::Excludes if mask.kind() == Kind::Bool => (mask.shallow_clone(), mask.f_logical_not().ok()?),
         MaskKind::Added if mask.is_floating_point() => {
-            let limit = if excludes(elem, -65504.0) { -65504.0 } else { -1e30 };
-            (mask.f_le(limit).ok()?, mask.f_eq(0.0).ok()?)
+            (mask.f_le(highest_excluded(elem)).ok()?, mask.f_eq(0.0).ok()?)
         }
         _ => return None,
     };
