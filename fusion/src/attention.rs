@@ -39,9 +39,11 @@ pub enum MaskKind {
 
 /// What the owner of the tensors knows.
 pub trait Facts {
-    /// What a mask does, where its value depends on nothing but parameters and constants. Who answers keeps a guard
-    /// on the parameters.
+    /// What a mask does, where its value depends on nothing but parameters and constants.
     fn mask(&mut self, graph: &Graph, mask: ValueRef, kind: MaskKind) -> Option<MaskFacts>;
+
+    /// The graph has been rewritten on what [`Facts::mask`] says of a mask: it must stay true of the parameters.
+    fn rely(&mut self, mask: ValueRef, kind: MaskKind);
 
     /// The strides of the result of a call with operands of these types.
     fn result_strides(&mut self, call: &AtenCall, operands: &[TensorType]) -> Option<Dims>;
@@ -55,6 +57,8 @@ impl Facts for NoFacts {
     fn mask(&mut self, _: &Graph, _: ValueRef, _: MaskKind) -> Option<MaskFacts> {
         None
     }
+
+    fn rely(&mut self, _: ValueRef, _: MaskKind) {}
 
     fn result_strides(&mut self, _: &AtenCall, _: &[TensorType]) -> Option<Dims> {
         None
@@ -73,6 +77,8 @@ struct Found {
     value: ValueRef,
     scale: f64,
     mask: Mask,
+    /// The mask that the facts are of.
+    known: Option<(ValueRef, MaskKind)>,
 }
 
 /// The mask of the new call.
@@ -93,6 +99,9 @@ pub fn recognise_attention(graph: &mut Graph, facts: &mut dyn Facts) -> usize {
         if let Some(found) = find(graph, id, facts)
             && replace(graph, &found, facts)
         {
+            if let Some((mask, kind)) = found.known {
+                facts.rely(mask, kind);
+            }
             count += 1;
         }
     }
@@ -131,7 +140,7 @@ fn find(graph: &Graph, last: NodeId, facts: &mut dyn Facts) -> Option<Found> {
     let (weights, value) = (operand(graph, last, "self")?, operand(graph, last, "other")?);
     let ty = graph.ty(last.into());
     let scores = softmax_of(graph, weights)?;
-    let (scores, mask) = mask_of(graph, scores, facts)?;
+    let (scores, mask, known) = mask_of(graph, scores, facts)?;
     let (scores, mut scale) = scaled(graph, scores)?;
     call(graph, scores, "aten::matmul").filter(|_| used_once(graph, scores))?;
     let first = scores.node;
@@ -139,7 +148,7 @@ fn find(graph: &Graph, last: NodeId, facts: &mut dyn Facts) -> Option<Found> {
     if let Some((inner, factor)) = scaled(graph, query).filter(|&(_, factor)| factor != 1.0) {
         (query, scale) = (inner, scale * factor);
     }
-    let found = Found { last, first, query, key_transposed: key, value, scale, mask };
+    let found = Found { last, first, query, key_transposed: key, value, scale, mask, known };
     let typed = [query, key, value, scores, weights].iter().all(|&v| {
         let other = graph.ty(v);
         other.dtype == ty.dtype && other.device == ty.device && other.rank() == 4 && other.numel() > 0
@@ -187,8 +196,11 @@ fn through_cast(graph: &Graph, value: ValueRef) -> Option<ValueRef> {
     (wide && from.device == to.device && used_once(graph, value)).then_some(inner)
 }
 
-/// The scores before a mask, and the mask; `None` where there is a mask that cannot be expressed.
-fn mask_of(graph: &Graph, scores: ValueRef, facts: &mut dyn Facts) -> Option<(ValueRef, Mask)> {
+/// The scores before a mask, the mask, and what was asked of it.
+type Masked = (ValueRef, Mask, Option<(ValueRef, MaskKind)>);
+
+/// `None` where there is a mask that cannot be expressed.
+fn mask_of(graph: &Graph, scores: ValueRef, facts: &mut dyn Facts) -> Option<Masked> {
     if call(graph, scores, "aten::masked_fill").is_some() {
         return filled(graph, scores, facts);
     }
@@ -197,9 +209,8 @@ fn mask_of(graph: &Graph, scores: ValueRef, facts: &mut dyn Facts) -> Option<(Va
         let [left, right] = ["self", "other"].map(|name| operand(graph, scores.node, name));
         let (left, right) = (left?, right?);
         let (inner, mask) = if is_product(graph, left) { (left, right) } else { (right, left) };
-        let known = facts.mask(graph, mask, MaskKind::Added)?;
         let ty = graph.ty(mask);
-        let mask = match known {
+        let new = match facts.mask(graph, mask, MaskKind::Added)? {
             MaskFacts { causal: true, .. } if square(graph, inner, mask) => Mask::Causal,
             MaskFacts { rows_open: true, .. }
                 if ty.dtype == graph.ty(inner).dtype && matches!(ty.rank(), 2 | 4) =>
@@ -208,9 +219,9 @@ fn mask_of(graph: &Graph, scores: ValueRef, facts: &mut dyn Facts) -> Option<(Va
             }
             _ => return None,
         };
-        return (plain && used_once(graph, scores)).then_some((inner, mask));
+        return (plain && used_once(graph, scores)).then_some((inner, new, Some((mask, MaskKind::Added))));
     }
-    Some((scores, Mask::None))
+    Some((scores, Mask::None, None))
 }
 
 fn is_product(graph: &Graph, value: ValueRef) -> bool {
@@ -223,16 +234,15 @@ fn square(graph: &Graph, scores: ValueRef, mask: ValueRef) -> bool {
     scores.len() == 4 && scores[2] == scores[3] && mask.ends_with(&scores[2..])
 }
 
-fn filled(graph: &Graph, scores: ValueRef, facts: &mut dyn Facts) -> Option<(ValueRef, Mask)> {
+fn filled(graph: &Graph, scores: ValueRef, facts: &mut dyn Facts) -> Option<Masked> {
     let call = call(graph, scores, "aten::masked_fill").filter(|_| used_once(graph, scores))?;
     let fill = match Args(&call.args).number("value") {
         Some(number) => number.as_f64(),
         None => literal(graph, operand(graph, scores.node, "value")?)?,
     };
     let (inner, mask) = (operand(graph, scores.node, "self")?, operand(graph, scores.node, "mask")?);
-    let known = facts.mask(graph, mask, MaskKind::Excludes)?;
     let excludes = fill <= highest_excluded(graph.ty(inner).dtype.elem()?);
-    let mask = match known {
+    let new = match facts.mask(graph, mask, MaskKind::Excludes)? {
         MaskFacts { causal: true, .. } if excludes && square(graph, inner, mask) => Mask::Causal,
         MaskFacts { rows_open: true, .. }
             if fill == f64::NEG_INFINITY && matches!(graph.ty(mask).rank(), 2 | 4) =>
@@ -241,7 +251,7 @@ fn filled(graph: &Graph, scores: ValueRef, facts: &mut dyn Facts) -> Option<(Val
         }
         _ => return None,
     };
-    Some((inner, mask))
+    Some((inner, new, Some((mask, MaskKind::Excludes))))
 }
 
 /// The highest score that has no weight beside one that is not excluded.
