@@ -12,6 +12,7 @@
 
 use crate::args::Args;
 use crate::graph::{AtenCall, Graph, NodeId, Op, ValueRef};
+use crate::plan::Profile;
 use crate::recording::Arg;
 use crate::types::{Device, TensorType};
 use tilefuse_block::Elem;
@@ -19,17 +20,12 @@ use tilefuse_block::Elem;
 /// Columns are padded to a multiple of this many, which is 16 bytes of halves.
 const UNIT: i64 = 8;
 
-/// Operations a microsecond of the library's kernels with aligned rows, and with others; bytes moved a microsecond.
-const ALIGNED: f64 = 5.0e8;
-const OTHERS: f64 = 0.8e8;
-const MOVED: f64 = 4.0e6;
-
-/// Pads the products of a functional graph for which it pays; returns how many there were.
-pub fn pad_products(graph: &mut Graph) -> usize {
+/// Pads the products of a functional graph for which it pays on this machine; returns how many there were.
+pub fn pad_products(graph: &mut Graph, profile: &Profile) -> usize {
     let ids: Vec<NodeId> = graph.ids().collect();
     let mut count = 0;
     for id in ids {
-        if let Some(product) = find(graph, id) {
+        if let Some(product) = find(graph, id, profile) {
             replace(graph, &product);
             count += 1;
         }
@@ -49,7 +45,7 @@ struct Product {
     more: i64,
 }
 
-fn find(graph: &Graph, node: NodeId) -> Option<Product> {
+fn find(graph: &Graph, node: NodeId, profile: &Profile) -> Option<Product> {
     let Op::Aten(call) = &graph.node(node).op else { return None };
     if call.op != "aten::linear" || !call.writes.is_empty() {
         return None;
@@ -65,15 +61,19 @@ fn find(graph: &Graph, node: NodeId) -> Option<Product> {
     let more = (UNIT - columns % UNIT) % UNIT;
     let rows = x.numel().checked_div(depth)?;
     let fits = matches!(ty.device, Device::Cuda(_)) && half && same && more > 0 && depth % UNIT == 0;
-    (fits && pays(rows, columns, depth)).then_some(Product { node, input, weight, bias, more })
+    (fits && pays(rows, columns, depth, profile)).then_some(Product { node, input, weight, bias, more })
 }
 
 /// Whether a padded product and the copies of its weight and result take less time than the product as it is.
-fn pays(rows: i64, columns: i64, depth: i64) -> bool {
+fn pays(rows: i64, columns: i64, depth: i64, profile: &Profile) -> bool {
     let [rows, columns, depth] = [rows, columns, depth].map(|n| n as f64);
     let operations = 2.0 * rows * columns * depth;
     let copied = 4.0 * (columns * depth + rows * columns);
-    operations / ALIGNED + copied / MOVED + 10.0 < operations / OTHERS
+    // Of the kernels that copy the weight, the bias and the result.
+    let launches_us = 3.0 * profile.launch_us;
+    let spent_us =
+        (operations / profile.products.aligned + copied / profile.bandwidth) / 1000.0 + launches_us;
+    spent_us < operations / profile.products.unaligned / 1000.0
 }
 
 fn replace(graph: &mut Graph, product: &Product) {
@@ -141,6 +141,7 @@ mod tests {
     use expect_test::expect;
 
     use super::pad_products;
+    use crate::plan::Profile;
     use crate::{lower, parse_graph, verify};
 
     fn linear(rows: i64, columns: i64, dtype: &str, device: &str) -> String {
@@ -157,7 +158,7 @@ mod tests {
     #[test]
     fn an_odd_number_of_columns_is_padded() {
         let mut graph = parse_graph(&linear(8192, 50257, "bf16", "@cuda:0")).unwrap();
-        assert_eq!(pad_products(&mut graph), 1);
+        assert_eq!(pad_products(&mut graph, &Profile::gpu(132, 4200.0)), 1);
         verify(&graph).unwrap();
         verify(&lower(&graph).unwrap()).unwrap();
         expect![[r#"
@@ -181,7 +182,11 @@ mod tests {
             (8192, 50257, "bf16", ""),
         ] {
             let mut graph = parse_graph(&linear(rows, columns, dtype, device)).unwrap();
-            assert_eq!(pad_products(&mut graph), 0, "{rows} {columns} {dtype} {device}");
+            assert_eq!(
+                pad_products(&mut graph, &Profile::gpu(132, 4200.0)),
+                0,
+                "{rows} {columns} {dtype} {device}"
+            );
         }
     }
 }
