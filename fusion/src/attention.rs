@@ -319,7 +319,7 @@ fn replace(graph: &mut Graph, found: &Found, facts: &mut dyn Facts) -> bool {
         ("scale", Arg::Float(found.scale)),
         ("enable_gqa", Arg::Bool(false)),
     ];
-    let call = aten("aten::scaled_dot_product_attention", &args);
+    let call = AtenCall::new("aten::scaled_dot_product_attention", "", args);
     let types: Vec<TensorType> = operands.iter().map(|&v| graph.ty(v).clone()).collect();
     let mut ty = graph.ty(found.last.into()).clone();
     if let Some(strides) = facts.result_strides(&call, &types) {
@@ -336,21 +336,8 @@ fn replace(graph: &mut Graph, found: &Found, facts: &mut dyn Facts) -> bool {
 
 /// A new origin that names the operators from the first product to the last.
 fn describe(graph: &mut Graph, found: &Found) -> Option<u32> {
-    let name = |node: NodeId| graph.origins.get(graph.node(node).origin? as usize);
-    let text = format!("attention {} to {}", name(found.first)?, name(found.last)?);
-    graph.origins.push(text);
-    Some(graph.origins.len() as u32 - 1)
-}
-
-fn aten(op: &str, args: &[(&str, Arg<u16>)]) -> AtenCall {
-    AtenCall {
-        op: op.into(),
-        overload: String::new(),
-        args: args.iter().map(|(name, arg)| ((*name).into(), arg.clone())).collect(),
-        replay: None,
-        writes: Default::default(),
-        random: false,
-    }
+    let text = format!("attention {} to {}", graph.origin(found.first)?, graph.origin(found.last)?);
+    Some(graph.add_origin(text))
 }
 
 /// A value with its last two dimensions swapped.
@@ -361,15 +348,14 @@ fn transposed(graph: &mut Graph, value: ValueRef, origin: Option<u32>) -> ValueR
         (ty.shape[to], ty.strides[to]) = (graph.ty(value).shape[from], graph.ty(value).strides[from]);
     }
     let args = [("self", Arg::Tensor(0)), ("dim0", Arg::Int(-2)), ("dim1", Arg::Int(-1))];
-    let mut call = aten("aten::transpose", &args);
-    call.overload = String::from("int");
+    let call = AtenCall::new("aten::transpose", "int", args);
     graph.add(Op::Aten(Box::new(call)), &[value], [ty], origin).into()
 }
 
 fn not(graph: &mut Graph, mask: ValueRef, origin: Option<u32>) -> ValueRef {
     let ty = graph.ty(mask);
     let ty = TensorType::contiguous(ty.dtype, &ty.shape, ty.device);
-    let call = aten("aten::logical_not", &[("self", Arg::Tensor(0))]);
+    let call = AtenCall::new("aten::logical_not", "", [("self", Arg::Tensor(0))]);
     graph.add(Op::Aten(Box::new(call)), &[mask], [ty], origin).into()
 }
 

@@ -90,8 +90,10 @@ fn replace(graph: &mut Graph, product: &Product) {
     wide[last] += product.more;
     let wide = TensorType::contiguous(ty.dtype, &wide, ty.device);
     let strides = wide.strides.clone();
-    let origin = describe(graph, origin, columns + product.more);
-    let call = aten("aten::linear", "", &args);
+    let name =
+        graph.origin(product.node).map(|name| format!("{name} padded to {} columns", columns + product.more));
+    let origin = name.map(|name| graph.add_origin(name));
+    let call = AtenCall::new("aten::linear", "", args);
     let result = graph.add(Op::Aten(Box::new(call)), &operands, [wide], origin);
     let args = [
         ("self", Arg::Tensor(0)),
@@ -100,7 +102,7 @@ fn replace(graph: &mut Graph, product: &Product) {
         ("end", Arg::Int(columns)),
         ("step", Arg::Int(1)),
     ];
-    let slice = Op::Aten(Box::new(aten("aten::slice", "Tensor", &args)));
+    let slice = Op::Aten(Box::new(AtenCall::new("aten::slice", "Tensor", args)));
     let slice = graph.add(slice, &[result.into()], [TensorType { strides, ..ty }], origin);
     graph.replace_uses(product.node.into(), slice.into());
 }
@@ -114,26 +116,8 @@ fn padded(graph: &mut Graph, value: ValueRef, more: i64, origin: Option<u32>) ->
     pad[2 * shape.len() - 1] = more;
     let ty = TensorType::contiguous(ty.dtype, &shape, ty.device);
     let args = [("self", Arg::Tensor(0)), ("pad", Arg::Ints(pad)), ("value", Arg::Float(0.0))];
-    graph.add(Op::Aten(Box::new(aten("aten::constant_pad_nd", "", &args))), &[value], [ty], origin).into()
-}
-
-/// An origin that tells of the padding.
-fn describe(graph: &mut Graph, origin: Option<u32>, columns: i64) -> Option<u32> {
-    let name = graph.origins.get(origin? as usize)?;
-    let text = format!("{name} padded to {columns} columns");
-    graph.origins.push(text);
-    Some(graph.origins.len() as u32 - 1)
-}
-
-fn aten(op: &str, overload: &str, args: &[(&str, Arg<u16>)]) -> AtenCall {
-    AtenCall {
-        op: op.into(),
-        overload: overload.into(),
-        args: args.iter().map(|(name, arg)| ((*name).into(), arg.clone())).collect(),
-        replay: None,
-        writes: Default::default(),
-        random: false,
-    }
+    let call = AtenCall::new("aten::constant_pad_nd", "", args);
+    graph.add(Op::Aten(Box::new(call)), &[value], [ty], origin).into()
 }
 
 #[cfg(test)]
