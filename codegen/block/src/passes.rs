@@ -6,6 +6,7 @@
 mod canonicalize;
 mod cse;
 mod dce;
+mod guard;
 mod licm;
 mod ranges;
 mod renumber;
@@ -18,6 +19,7 @@ use crate::verify::{VerifyError, verify};
 pub use canonicalize::canonicalize;
 pub use cse::cse;
 pub use dce::dce;
+pub use guard::{Guards, guard};
 pub use licm::licm;
 pub use ranges::ranges;
 pub use renumber::renumber;

@@ -1,6 +1,8 @@
 use expect_test::{Expect, expect};
 
-use super::{PASSES, PassOptions, canonicalize, cse, dce, licm, optimize, ranges, renumber, run_passes};
+use super::{
+    PASSES, PassOptions, canonicalize, cse, dce, guard, licm, optimize, ranges, renumber, run_passes,
+};
 use crate::program::Program;
 use crate::verify::verify;
 
@@ -456,4 +458,95 @@ fn passes_can_be_watched_and_stopped() {
     program.warps = 3;
     let error = optimize(&mut program).unwrap_err();
     assert_eq!(error.to_string(), "after pass input: kernel @f: 3 warps are not a power of two from 1 to 32");
+}
+
+#[test]
+fn accesses_are_guarded_unless_ranges_prove_them() {
+    let guards = |text: &str| {
+        let mut program: Program = text.parse().unwrap();
+        let guards = guard(&mut program);
+        verify(&program).unwrap();
+        (program.to_string(), guards.lengths)
+    };
+    let (text, lengths) = guards(
+        "kernel @f(%x: ptr<f32> align(4) len(8), %y: ptr<f32> align(4), %n: i64) warps(4) {
+           %r = range 0 8
+           %s = splat %n [8]
+           %c = cast %r i64
+           %at = map add %c, %s
+           %in = load %x, %r
+           %m = map lt %at, %c
+           %v = load %y, %at, mask %m
+           store %y, %at, %v, mask %m
+           store %y, %r, %in
+         }",
+    );
+    assert_eq!(lengths, [1]);
+    expect![[r#"
+        kernel @f(%x: ptr<f32> align(4) len(8), %y: ptr<f32> align(4), %n: i64, %y_len: i64, %status: ptr<i32> align(4) len(1)) warps(4) {
+          %r = range 0 8
+          %s = splat %n [8]
+          %c = cast %r i64
+          %at = map add %c, %s
+          %in = load %x, %r
+          %m = map lt %at, %c
+          %0 = splat %y_len [8]
+          %1 = map lt %at, %0
+          %2 = const 0 : tile<8xi64>
+          %3 = map ge %at, %2
+          %4 = map and %3, %1
+          %5 = map not %4
+          %6 = map and %m, %5
+          %7 = const 0 : tile<8xi32>
+          %8 = const 2 : tile<8xi32>
+          store %status, %7, %8, mask %6
+          %9 = map and %m, %4
+          %v = load %y, %at, mask %9
+          %10 = splat %y_len [8]
+          %11 = map lt %at, %10
+          %12 = const 0 : tile<8xi64>
+          %13 = map ge %at, %12
+          %14 = map and %13, %11
+          %15 = map and %m, %14
+          store %y, %at, %v, mask %15
+          %16 = cast %r i64
+          %17 = splat %y_len [8]
+          %18 = map lt %16, %17
+          %19 = map not %18
+          %20 = const 0 : tile<8xi32>
+          %21 = const 2 : tile<8xi32>
+          store %status, %20, %21, mask %19
+          store %y, %r, %in, mask %18
+        }
+    "#]].assert_eq(&text);
+
+    let (text, lengths) = guards(
+        "kernel @f(%x: ptr<i32>, %at: i32) warps(4) {
+           %one = const 1 : i32
+           %old = atomic_cas %x, %at, %one, %at
+         }",
+    );
+    assert_eq!(lengths, [0]);
+    expect![[r#"
+        kernel @f(%x: ptr<i32> align(4), %at: i32, %x_len: i64, %status: ptr<i32> align(4) len(1)) warps(4) {
+          %one = const 1 : i32
+          %0 = cast %at i64
+          %1 = map lt %0, %x_len
+          %2 = const 0 : i64
+          %3 = map ge %0, %2
+          %4 = map and %3, %1
+          %5 = map not %4
+          %6 = const 0 : i32
+          %7 = const 1 : i32
+          store %status, %6, %7, mask %5
+          %old = if %4 {
+            %8 = atomic_cas %x, %at, %one, %at
+            yield %8
+          } else {
+            %9 = const 0 : i32
+            yield %9
+          }
+        }
+    "#]]
+    .assert_eq(&text);
 }
