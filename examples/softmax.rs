@@ -1,37 +1,31 @@
-//! Softmax over rows as a kernel, written as expressions over tiles; `kernels/softmax.tile` is the same as text.
+//! Softmax over rows as a kernel in Rust; `kernels/softmax.tile` is the same as text.
 //!
 //! `cargo run --example softmax` compares it with libtorch.
 
 use tch::{Device, Kind, Tensor};
-use tilefuse::block::Program;
-use tilefuse::block::tiles::{BuildError, program};
-use tilefuse::{Kernel, args};
+use tilefuse::grid;
 
-/// `y = softmax(x)` over rows of `n` elements, at most `block`, that begin `stride` elements after one another. One
+/// `y = softmax(x)` over rows of `n` elements, at most `BLOCK`, that begin `stride` elements after one another. One
 /// instance for each row.
-fn softmax(block: u32) -> Result<Program, BuildError> {
-    program("softmax", |k| {
-        let (x, y) = (k.ptr::<f32>("x"), k.ptr::<f32>("y"));
-        let (stride, n) = (k.scalar::<i64>("stride"), k.scalar::<i32>("n"));
-        let cols = k.range(0, block);
-        let at = k.program_id(0) * stride + cols;
-        let v = (x + at).load_where(cols.lt(n), f32::NEG_INFINITY);
-        let e = (v - v.max(0)).exp();
-        (y + at).store_where(e / e.sum(0), cols.lt(n));
-    })
+#[tilefuse::kernel]
+fn softmax(x: Ptr<f32>, y: Ptr<f32>, stride: i64, n: i64, #[constant] BLOCK: usize) {
+    let row = program_id(0);
+    let cols = range(0, BLOCK);
+    let v = load(x + row * stride + cols, cols.lt(n), -f32::INFINITY);
+    let e = exp(v - max(v, 0));
+    store(y + row * stride + cols, e / sum(e, 0), cols.lt(n));
 }
 
 fn main() -> anyhow::Result<()> {
     let device = Device::cuda_if_available();
     let (rows, cols) = (1000, 1000);
-    let kernel = Kernel::from_program(softmax(1024)?)?;
-    println!("{}", kernel.program());
+    let block = 1024;
 
     let x = Tensor::randn([rows, cols], (Kind::Float, device));
     let y = x.empty_like();
-    let args = args![&x, &y, cols, i32::try_from(cols)?];
-    // SAFETY: instance `row` reads and writes the elements of that row alone, and there are `rows` of them.
-    unsafe { kernel.launch(rows, &args)? };
+    let args = (&x, &y, cols, cols, block);
+    println!("{}", softmax.specialize(args)?.program());
+    softmax.launch(grid![rows], args)?;
 
     let difference = (x.softmax(-1, Kind::Float) - &y).abs().max().double_value(&[]);
     println!("{rows} rows on {device:?}: largest difference from libtorch {difference:.2e}");

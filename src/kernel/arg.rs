@@ -135,6 +135,24 @@ pub enum LaunchError {
         /// The other one.
         other: String,
     },
+    /// An access that a mask did not exclude lay outside of a tensor. What the launch writes is not determined then, but
+    /// nothing is read or written outside of the tensors. On CUDA the launch returns before the kernel runs, and a later
+    /// call of libtorch or CUDA reports an illegal address instead.
+    #[error("an access through %{param} is out of bounds of its tensor")]
+    OutOfBounds {
+        /// The parameter.
+        param: String,
+    },
+    /// A tensor of a kind that the kernel is not written for.
+    #[error("%{param} has elements of {found}, the kernel takes {}", list(.expected))]
+    Kind {
+        /// The parameter.
+        param: String,
+        /// Kinds that the kernel takes.
+        expected: &'static [Elem],
+        /// What was given.
+        found: String,
+    },
     /// A grid with a negative or too large extent.
     #[error("a grid of {grid:?} instances cannot be launched: the extents are from 0 to {most:?}")]
     Grid {
@@ -143,6 +161,34 @@ pub enum LaunchError {
         /// The largest.
         most: [i64; 3],
     },
+}
+
+fn list(kinds: &[Elem]) -> String {
+    let names: Vec<&str> = kinds.iter().map(|k| k.name()).collect();
+    names.join(", ")
+}
+
+/// An argument and what a tensor looks like.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Seen<'a> {
+    Tensor(&'a Tensor, Meta),
+    Scalar(Literal),
+}
+
+impl<'a> Seen<'a> {
+    pub(super) fn of(arg: Arg<'a>) -> Result<Seen<'a>, Error> {
+        Ok(match arg {
+            Arg::Tensor(tensor) => Seen::Tensor(tensor, Meta::of(tensor)?),
+            Arg::Scalar(literal) => Seen::Scalar(literal),
+        })
+    }
+
+    fn describe(&self) -> String {
+        match self {
+            Seen::Tensor(_, meta) => tensor_name(meta),
+            Seen::Scalar(literal) => format!("{literal} of kind {}", literal.elem),
+        }
+    }
 }
 
 /// Arguments that fit a program's parameters.
@@ -155,11 +201,19 @@ pub(super) struct Bound {
     spans: SmallVec<[Span; 8]>,
 }
 
+impl Bound {
+    /// The number of elements from the first to the last of the tensor that is given for a parameter.
+    pub(super) fn elements(&self, param: usize) -> u64 {
+        self.spans.iter().find(|s| s.param == param).map_or(0, |s| s.elements)
+    }
+}
+
 /// The memory of a tensor.
 #[derive(Debug)]
 struct Span {
     param: usize,
     bytes: Range<usize>,
+    elements: u64,
 }
 
 impl Bound {
@@ -192,34 +246,29 @@ impl Bound {
 pub(super) fn bind(
     program: &Program,
     written: &[bool],
-    args: &[Arg<'_>],
+    args: &[Seen<'_>],
     grad: bool,
-) -> Result<Result<Bound, LaunchError>, Error> {
+) -> Result<Bound, LaunchError> {
     let (expected, found) = (program.params.len(), args.len());
     if expected != found {
-        return Ok(Err(LaunchError::Count { expected, found }));
+        return Err(LaunchError::Count { expected, found });
     }
     let mut bound = Bound::default();
     for (index, (param, arg)) in program.params.iter().zip(args).enumerate() {
-        let ty = program.ty(param.value);
-        let fits = match (ty.kind, arg) {
-            (Kind::Elem(elem), Arg::Scalar(literal)) if literal.elem == elem => {
-                bound.words.push(word(*literal));
-                Ok(())
+        match (program.ty(param.value).kind, arg) {
+            (Kind::Elem(elem), Seen::Scalar(literal)) if literal.elem == elem => {
+                bound.words.push(word(*literal))
             }
-            (Kind::Ptr(elem), Arg::Tensor(tensor)) => {
-                tensor_arg(&mut bound, program, index, (param, elem), &Meta::of(tensor)?, grad)
+            (Kind::Ptr(elem), Seen::Tensor(_, meta)) => {
+                tensor_arg(&mut bound, program, index, (param, elem), meta, grad)?;
             }
-            (_, arg) => Err(wrong_type(program, index, arg.to_string())),
-        };
-        if let Err(problem) = fits {
-            return Ok(Err(problem));
+            (_, arg) => return Err(wrong_type(program, index, arg.describe())),
         }
     }
-    Ok(match bound.overlap(program, written, false) {
+    match bound.overlap(program, written, false) {
         Some(problem) => Err(problem),
         None => Ok(bound),
-    })
+    }
 }
 
 fn tensor_arg(
@@ -255,7 +304,7 @@ fn tensor_arg(
         return Err(LaunchError::Misaligned { param: name(), needed: param.align, found });
     }
     bound.words.push(meta.data as u64);
-    bound.spans.push(Span { param: index, bytes });
+    bound.spans.push(Span { param: index, bytes, elements: found });
     Ok(())
 }
 
@@ -281,7 +330,7 @@ pub(crate) fn name(program: &Program, index: usize) -> String {
     value.and_then(|v| v.name.clone()).unwrap_or_else(|| index.to_string())
 }
 
-fn tensor_name(meta: &Meta) -> String {
+pub(super) fn tensor_name(meta: &Meta) -> String {
     match DType::from_scalar_type(meta.dtype) {
         DType::Elem(elem) => format!("a tensor of {elem}"),
         DType::Other(number) => format!("a tensor of libtorch's dtype {number}"),
@@ -298,12 +347,9 @@ fn device_name(device: DeviceId) -> String {
 
 impl fmt::Display for Arg<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Arg::Scalar(literal) => write!(f, "{literal} of kind {}", literal.elem),
-            Arg::Tensor(tensor) => match Meta::of(tensor) {
-                Ok(meta) => f.write_str(&tensor_name(&meta)),
-                Err(_) => f.write_str("a tensor"),
-            },
+        match Seen::of(*self) {
+            Ok(seen) => f.write_str(&seen.describe()),
+            Err(_) => f.write_str("a tensor"),
         }
     }
 }

@@ -19,6 +19,14 @@ impl Grid {
     }
 }
 
+/// The extents of a grid along up to three axes, whole numbers of any type: `grid![rows]`, `grid![8, rows]`.
+#[macro_export]
+macro_rules! grid {
+    ($($extent:expr),+ $(,)?) => {
+        $crate::Grid::from([$($crate::jit::extent($extent)),+])
+    };
+}
+
 impl From<[i64; 3]> for Grid {
     fn from(extents: [i64; 3]) -> Grid {
         Grid(extents)

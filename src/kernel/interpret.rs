@@ -1,9 +1,9 @@
 //! Kernels in the interpreter, on tensors.
 
-use tch::Tensor;
 use tilefuse_block::interp::{self, Buffer};
 use tilefuse_block::{Elem, Kind};
 
+use super::arg::Seen;
 use super::{Arg, Grid, Kernel, LaunchError};
 use crate::Error;
 use crate::torch::{GlobalState, Meta};
@@ -18,7 +18,11 @@ impl Kernel {
     /// depends on the order of instances; [`Error::Launch`] as for [`Kernel::launch`], and for tensors that are not on
     /// the CPU or that are given twice and written.
     pub fn interpret(&self, grid: impl Into<Grid>, args: &[Arg<'_>]) -> Result<(), Error> {
-        let grid = grid.into().extents().map_err(|problem| self.refuse(problem))?;
+        self.interpret_seen(grid.into(), &super::seen(args)?)
+    }
+
+    pub(super) fn interpret_seen(&self, grid: Grid, args: &[Seen<'_>]) -> Result<(), Error> {
+        let grid = grid.extents().map_err(|problem| self.refuse(problem))?;
         let bound = self.bind(args, GlobalState::now()?)?;
         if let Some(problem) = bound.overlap(&self.program, &self.written, true) {
             return Err(self.refuse(problem));
@@ -30,16 +34,16 @@ impl Kernel {
         let mut copies = Vec::with_capacity(args.len());
         for (arg, param) in args.iter().zip(&self.program.params) {
             copies.push(match (arg, self.program.ty(param.value).kind) {
-                (Arg::Scalar(literal), _) => interp::Arg::Scalar(*literal),
-                (Arg::Tensor(tensor), Kind::Ptr(elem) | Kind::Elem(elem)) => {
-                    interp::Arg::Buffer(copy(tensor, elem)?)
+                (Seen::Scalar(literal), _) => interp::Arg::Scalar(*literal),
+                (Seen::Tensor(_, meta), Kind::Ptr(elem) | Kind::Elem(elem)) => {
+                    interp::Arg::Buffer(copy(meta, elem))
                 }
             });
         }
         interp::run(&self.program, &mut copies, grid)?;
         for ((arg, copy), _) in args.iter().zip(&copies).zip(&self.written).filter(|(_, written)| **written) {
-            if let (Arg::Tensor(tensor), interp::Arg::Buffer(buffer)) = (arg, copy) {
-                write_back(tensor, buffer)?;
+            if let (Seen::Tensor(_, meta), interp::Arg::Buffer(buffer)) = (arg, copy) {
+                write_back(meta, buffer)?;
             }
         }
         self.count_writes(args)
@@ -47,18 +51,18 @@ impl Kernel {
 }
 
 /// The elements from a tensor's first to its last.
-fn copy(tensor: &Tensor, elem: Elem) -> Result<Buffer, Error> {
-    let extent = Meta::of(tensor)?.extent();
+fn copy(meta: &Meta, elem: Elem) -> Buffer {
+    let extent = meta.extent();
     let bytes = match extent.len() {
         0 => Vec::new(),
         // SAFETY: the tensor is alive and on the host, and its elements span this memory.
         len => unsafe { std::slice::from_raw_parts(extent.start as *const u8, len) }.to_vec(),
     };
-    Ok(Buffer { elem, bytes, written: None })
+    Buffer { elem, bytes, written: None }
 }
 
-fn write_back(tensor: &Tensor, buffer: &Buffer) -> Result<(), Error> {
-    let extent = Meta::of(tensor)?.extent();
+fn write_back(meta: &Meta, buffer: &Buffer) -> Result<(), Error> {
+    let extent = meta.extent();
     if extent.len() != buffer.bytes.len() {
         return Err(Error::Internal(String::from("a tensor changed while a kernel was interpreted")));
     }

@@ -21,20 +21,21 @@
 //! )?;
 //! let x = Tensor::randn([1000], (Kind::Float, Device::Cpu));
 //! let y = x.empty_like();
-//! // SAFETY: 4 instances touch the first 1000 elements of both tensors, each element in one instance.
-//! unsafe { double.launch(4, &args![&x, &y, 1000i32])? };
+//! double.launch(4, &args![&x, &y, 1000i32])?;
 //! # Ok::<(), tilefuse::Error>(())
 //! ```
 
 mod arg;
 mod grid;
 mod interpret;
+pub mod jit;
 
-use std::sync::{PoisonError, RwLock};
+use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::{OnceLock, PoisonError, RwLock};
 
 use smallvec::SmallVec;
-use tilefuse_block::passes::optimize;
-use tilefuse_block::{Op, OpKind, Program, parse_valid, verify};
+use tilefuse_block::passes::{Guards, guard, optimize};
+use tilefuse_block::{Op, Program, parse_valid, verify};
 
 pub(crate) use arg::name;
 pub use arg::{Arg, LaunchError};
@@ -43,7 +44,7 @@ pub use grid::Grid;
 use crate::Error;
 use crate::engine::{self, Stream, Target};
 use crate::torch::{self, GlobalState, bump_version};
-use arg::Bound;
+use arg::{Bound, Seen};
 
 /// A block program that can be launched on tensors.
 ///
@@ -54,7 +55,37 @@ pub struct Kernel {
     program: Program,
     /// For each parameter whether something is stored through it.
     written: Vec<bool>,
-    compiled: RwLock<SmallVec<[(Target, engine::Kernel); 1]>>,
+    plain: Compiled,
+    /// The program with checks of its accesses, made at the first launch that needs it.
+    guarded: OnceLock<Guarded>,
+}
+
+/// What a program was compiled to, by target.
+#[derive(Debug, Default)]
+struct Compiled(RwLock<SmallVec<[(Target, engine::Kernel); 1]>>);
+
+#[derive(Debug)]
+struct Guarded {
+    program: Program,
+    guards: Guards,
+    compiled: Compiled,
+}
+
+impl Compiled {
+    /// The kernel for a target, compiled if it has not been.
+    fn on(&self, program: &Program, target: Target) -> Result<engine::Kernel, Error> {
+        let find =
+            |list: &[(Target, engine::Kernel)]| list.iter().find(|k| k.0 == target).map(|k| k.1.clone());
+        if let Some(kernel) = find(&self.0.read().unwrap_or_else(PoisonError::into_inner)) {
+            return Ok(kernel);
+        }
+        let (kernel, _) = engine::kernel(program, target)?;
+        let mut list = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        if find(&list).is_none() {
+            list.push((target, kernel.clone()));
+        }
+        Ok(kernel)
+    }
 }
 
 impl Kernel {
@@ -84,7 +115,7 @@ impl Kernel {
     pub(crate) fn as_is(program: Program) -> Kernel {
         let mut written = vec![false; program.params.len()];
         program.walk(&mut |op| mark_written(&program, op, &mut written));
-        Kernel { program, written, compiled: RwLock::default() }
+        Kernel { program, written, plain: Compiled::default(), guarded: OnceLock::new() }
     }
 
     /// The program after the passes.
@@ -108,49 +139,116 @@ impl Kernel {
             tch::Device::Cuda(ordinal) => Target::Cuda(ordinal as u32),
             other => return Err(self.refuse(LaunchError::NoTarget { device: format!("{other:?}") })),
         };
-        self.on(target).map(|_| ())
+        let guarded = self.guarded()?;
+        guarded.compiled.on(&guarded.program, target).map(|_| ())
     }
 
     /// Runs the instances of a grid on the device of the arguments: on libtorch's threads, to the end, or queued on
     /// the current CUDA stream. Without tensors among the arguments it runs on the CPU. An empty grid does nothing.
     ///
+    /// Each access is checked against the tensor that it goes to, where nothing proves it: elements outside are not
+    /// touched, and are an error. What instances write to one place, or read where another one writes, is one of the
+    /// values that the order of instances allows; [`Kernel::interpret`] finds such places.
+    ///
     /// # Errors
-    /// [`Error::Launch`] where arguments do not fit the parameters, see [`LaunchError`]; [`Error::Codegen`] where
-    /// compiling or launching fails; [`Error::NoCuda`].
+    /// [`Error::Launch`] where arguments do not fit the parameters, or an access is out of bounds, see [`LaunchError`];
+    /// [`Error::Codegen`] where compiling or launching fails; [`Error::NoCuda`].
+    pub fn launch(&self, grid: impl Into<Grid>, args: &[Arg<'_>]) -> Result<(), Error> {
+        self.launch_seen(grid.into(), &seen(args)?)
+    }
+
+    /// [`Kernel::launch`] without checks of accesses.
+    ///
+    /// # Errors
+    /// As for [`Kernel::launch`], but for accesses.
     ///
     /// # Safety
     /// What the program reads and writes through a parameter, masked-off elements apart, lies within the tensor that
-    /// is given for it. No instance reads or writes what another one writes, and no other thread uses what is written
-    /// until the call returns. Where one tensor is given twice and written, every instance reads each of its elements
-    /// before it writes it, at the same offset. [`Kernel::interpret`] checks all but the last.
-    pub unsafe fn launch(&self, grid: impl Into<Grid>, args: &[Arg<'_>]) -> Result<(), Error> {
-        let grid = grid.into().extents().map_err(|problem| self.refuse(problem))?;
+    /// is given for it. [`Kernel::interpret`] checks that.
+    pub unsafe fn launch_unchecked(&self, grid: impl Into<Grid>, args: &[Arg<'_>]) -> Result<(), Error> {
+        // SAFETY: passed on to the caller.
+        unsafe { self.launch_seen_unchecked(grid.into(), &seen(args)?) }
+    }
+
+    fn launch_seen(&self, grid: Grid, args: &[Seen<'_>]) -> Result<(), Error> {
+        let guarded = self.guarded()?;
+        let Some(mut launch) = self.prepare(grid, args, (&guarded.program, &guarded.compiled))? else {
+            return Ok(());
+        };
+        let status = AtomicI32::new(0);
+        for &param in &guarded.guards.lengths {
+            launch.bound.words.push(launch.bound.elements(param));
+        }
+        if !guarded.guards.lengths.is_empty() {
+            // No device memory has address 0: an access out of bounds ends the kernel with an error that the next
+            // synchronisation reports, as the assertion of eager's kernels does.
+            let host = launch.target == Target::Host;
+            launch.bound.words.push(if host { status.as_ptr() as u64 } else { 0 });
+        }
+        // SAFETY: the arguments were compared with the parameters, and the guarded program touches nothing outside of
+        // the lengths that it is given. Where it writes the status word on the host, that lives until it is done.
+        unsafe { launch.run()? };
+        self.count_writes(args)?;
+        match usize::try_from(status.load(Ordering::Relaxed)) {
+            Ok(code) if code > 0 => {
+                Err(self.refuse(LaunchError::OutOfBounds { param: arg::name(&self.program, code - 1) }))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// # Safety
+    /// As for [`Kernel::launch_unchecked`].
+    unsafe fn launch_seen_unchecked(&self, grid: Grid, args: &[Seen<'_>]) -> Result<(), Error> {
+        let Some(launch) = self.prepare(grid, args, (&self.program, &self.plain))? else { return Ok(()) };
+        // SAFETY: the arguments were compared with the parameters; the caller vouches for what is addressed.
+        unsafe { launch.run()? };
+        self.count_writes(args)
+    }
+
+    /// What a launch needs; `None` for an empty grid.
+    fn prepare(
+        &self,
+        grid: Grid,
+        args: &[Seen<'_>],
+        (program, compiled): (&Program, &Compiled),
+    ) -> Result<Option<Launch>, Error> {
+        let grid = grid.extents().map_err(|problem| self.refuse(problem))?;
         let state = GlobalState::now()?;
         let bound = self.bind(args, state)?;
         let target = bound.target().map_err(|problem| self.refuse(problem))?;
-        let kernel = self.on(target)?;
+        let kernel = compiled.on(program, target)?;
         if grid.contains(&0) {
-            return Ok(());
+            return Ok(None);
         }
         let raw = match target {
             Target::Host => std::ptr::null_mut(),
             Target::Cuda(ordinal) => torch::cuda_stream(ordinal as i8)?,
         };
-        // SAFETY: the arguments were compared with the parameters; the caller vouches for what is addressed.
-        unsafe { kernel.launch_grid(&bound.words, grid, Stream { raw, threads: state.threads() })? };
-        self.count_writes(args)
+        Ok(Some(Launch { kernel, target, bound, grid, stream: Stream { raw, threads: state.threads() } }))
     }
 
-    fn bind(&self, args: &[Arg<'_>], state: GlobalState) -> Result<Bound, Error> {
-        arg::bind(&self.program, &self.written, args, state.grad())?.map_err(|problem| self.refuse(problem))
+    /// The program with checks.
+    fn guarded(&self) -> Result<&Guarded, Error> {
+        if let Some(guarded) = self.guarded.get() {
+            return Ok(guarded);
+        }
+        let mut program = self.program.clone();
+        let guards = guard(&mut program);
+        optimize(&mut program).map_err(|e| Error::Internal(e.to_string()))?;
+        Ok(self.guarded.get_or_init(|| Guarded { program, guards, compiled: Compiled::default() }))
+    }
+
+    fn bind(&self, args: &[Seen<'_>], state: GlobalState) -> Result<Bound, Error> {
+        arg::bind(&self.program, &self.written, args, state.grad()).map_err(|problem| self.refuse(problem))
     }
 
     /// Tells autograd which tensors were written, and a capture that they were.
-    fn count_writes(&self, args: &[Arg<'_>]) -> Result<(), Error> {
+    fn count_writes(&self, args: &[Seen<'_>]) -> Result<(), Error> {
         torch::note_launch();
         for (arg, _) in args.iter().zip(&self.written).filter(|(_, written)| **written) {
-            if let Arg::Tensor(tensor) = arg
-                && !torch::Meta::of(tensor)?.flags.contains(torch::Flags::INFERENCE)
+            if let Seen::Tensor(tensor, meta) = arg
+                && !meta.flags.contains(torch::Flags::INFERENCE)
             {
                 bump_version(tensor)?;
             }
@@ -158,28 +256,35 @@ impl Kernel {
         Ok(())
     }
 
-    /// The kernel for a target, compiled if it has not been.
-    fn on(&self, target: Target) -> Result<engine::Kernel, Error> {
-        let find =
-            |list: &[(Target, engine::Kernel)]| list.iter().find(|k| k.0 == target).map(|k| k.1.clone());
-        if let Some(kernel) = find(&self.compiled.read().unwrap_or_else(PoisonError::into_inner)) {
-            return Ok(kernel);
-        }
-        let (kernel, _) = engine::kernel(&self.program, target)?;
-        let mut list = self.compiled.write().unwrap_or_else(PoisonError::into_inner);
-        if find(&list).is_none() {
-            list.push((target, kernel.clone()));
-        }
-        Ok(kernel)
-    }
-
     fn refuse(&self, problem: LaunchError) -> Error {
         Error::Launch { kernel: self.program.name.clone(), problem: Box::new(problem) }
     }
 }
 
+/// A launch that is ready.
+struct Launch {
+    kernel: engine::Kernel,
+    target: Target,
+    bound: Bound,
+    grid: [u32; 3],
+    stream: Stream,
+}
+
+impl Launch {
+    /// # Safety
+    /// As for [`engine::Kernel::launch_grid`].
+    unsafe fn run(&self) -> Result<(), Error> {
+        // SAFETY: passed on to the caller.
+        unsafe { self.kernel.launch_grid(&self.bound.words, self.grid, self.stream) }
+    }
+}
+
+fn seen<'a>(args: &[Arg<'a>]) -> Result<SmallVec<[Seen<'a>; 8]>, Error> {
+    args.iter().map(|&arg| Seen::of(arg)).collect()
+}
+
 fn mark_written(program: &Program, op: &Op, written: &mut [bool]) {
-    if !matches!(op.kind, OpKind::Store { .. }) {
+    if !op.kind.writes() {
         return;
     }
     let Some(&pointer) = op.args.first() else { return };

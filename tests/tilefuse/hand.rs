@@ -24,8 +24,7 @@ fn results(kernel: &Kernel, grid: i64, out: &Tensor, args: &[Arg<'_>]) -> [Tenso
         let _ = out.shallow_clone().fill_(f64::NAN);
         result
     };
-    // SAFETY: the same call in the interpreter below finds every address in range and no race.
-    unsafe { kernel.launch(grid, args) }.unwrap();
+    kernel.launch(grid, args).unwrap();
     let launched = read();
     kernel.interpret(grid, args).unwrap();
     [launched, read()]
@@ -78,26 +77,6 @@ fn layer_norm() {
     }
 }
 
-#[test]
-fn expressions_over_tiles_run_as_text_does() {
-    setup();
-    let program = tilefuse::block::tiles::program("softmax", |k| {
-        let (x, y) = (k.ptr::<f32>("x"), k.ptr::<f32>("y"));
-        let (stride, n) = (k.scalar::<i64>("stride"), k.scalar::<i32>("n"));
-        let cols = k.range(0, 256);
-        let at = k.program_id(0) * stride + cols;
-        let v = (x + at).load_where(cols.lt(n), f32::NEG_INFINITY);
-        let e = (v - v.max(0)).exp();
-        (y + at).store_where(e / e.sum(0), cols.lt(n));
-    });
-    let kernel = Kernel::from_program(program.unwrap()).unwrap();
-    let x = Tensor::randn([9, 200], F32);
-    let y = x.empty_like();
-    let results = results(&kernel, 9, &y, &args![&x, &y, 200i64, 200i32]);
-    let double = x.to_kind(Kind::Double).softmax(-1, Kind::Double);
-    check("softmax in Rust", results, &x.softmax(-1, Kind::Float), &double);
-}
-
 /// Writes `100 z + 10 y + x`, scaled and shifted, at each instance's place.
 const AXES: &str = "kernel @axes(%out: ptr<f64> len(24), %scale: f16, %shift: i8, %flip: bool, %big: u64) {
   %x = program_id 0
@@ -137,8 +116,7 @@ fn grids_of_three_axes_and_scalars_of_many_kinds() {
         let scale = tilefuse::block::Literal::float(tilefuse::block::Elem::F16, 0.5);
         let args = args![&out, scale, -3i8, flip, 1u64 << 40];
         let expected = (&index * 0.5 - 3.0) * if flip { -1.0 } else { 1.0 } + (1i64 << 40) as f64;
-        // SAFETY: each of the 24 instances writes its own of 24 elements.
-        unsafe { kernel.launch([4, 3, 2], &args) }.unwrap();
+        kernel.launch([4, 3, 2], &args).unwrap();
         assert_eq!(out, expected);
         let _ = out.shallow_clone().zero_();
         kernel.interpret([4, 3, 2], &args).unwrap();
@@ -156,8 +134,7 @@ const COPY: &str = "kernel @copy(%x: ptr<f32> align(16) len(8), %y: ptr<f32>, %n
 fn refusal(grid: impl Into<tilefuse::Grid>, args: &[Arg<'_>]) -> LaunchError {
     setup();
     let kernel = Kernel::parse(COPY).unwrap();
-    // SAFETY: the launch is refused.
-    match unsafe { kernel.launch(grid, args) }.unwrap_err() {
+    match kernel.launch(grid, args).unwrap_err() {
         Error::Launch { kernel, problem } if kernel == "copy" => *problem,
         other => panic!("{other}"),
     }
@@ -204,11 +181,9 @@ fn a_launch_within_no_grad_counts_as_a_write() {
     let y = Tensor::zeros([8], F32);
     let version = || tilefuse::torch::Meta::of(&y).unwrap().version;
     let before = version();
-    // SAFETY: one instance touches 8 elements of each tensor.
-    tch::no_grad(|| unsafe { kernel.launch(1, &args![&x, &y, 0]) }).unwrap();
+    tch::no_grad(|| kernel.launch(1, &args![&x, &y, 0])).unwrap();
     assert!(y.equal(&x) && version() == before + 1);
-    // SAFETY: nothing runs.
-    unsafe { kernel.launch([1, 0], &args![&y, &y, 0]) }.unwrap();
+    kernel.launch([1, 0], &args![&y, &y, 0]).unwrap();
 }
 
 #[test]
@@ -222,8 +197,7 @@ fn cuda_launches_give_what_the_host_gives() {
     let y = [x.empty_like(), x.empty_like().to_device(cuda)];
     let softmax = kernel(SOFTMAX);
     for (x, y) in [&x, &x.to_device(cuda)].into_iter().zip(&y) {
-        // SAFETY: 37 instances touch a row of both tensors each.
-        unsafe { softmax.launch(37, &args![x, y, 1000i64, 1000i32]) }.unwrap();
+        softmax.launch(37, &args![x, y, 1000i64, 1000i32]).unwrap();
     }
     assert!(close(&y[0], &y[1]));
     let error = refusal(1, &args![&x, &y[1], 0]);
@@ -233,10 +207,36 @@ fn cuda_launches_give_what_the_host_gives() {
     let outs = [Device::Cpu, cuda].map(|device| Tensor::zeros([2, 3, 4], (Kind::Double, device)));
     for out in &outs {
         let scale = tilefuse::block::Literal::float(tilefuse::block::Elem::F16, 0.5);
-        // SAFETY: each of the 24 instances writes its own of 24 elements.
-        unsafe { axes.launch([4, 3, 2], &args![out, scale, -3i8, true, 1u64 << 40]) }.unwrap();
+        axes.launch([4, 3, 2], &args![out, scale, -3i8, true, 1u64 << 40]).unwrap();
     }
     assert_eq!(outs[0], outs[1].to_device(Device::Cpu));
+}
+
+#[test]
+fn an_access_out_of_bounds_is_an_error_and_touches_nothing_else() {
+    let copy = kernel(COPY);
+    let memory = Tensor::ones([16], F32);
+    let (x, y) = (Tensor::randn([8], F32), memory.narrow(0, 0, 5));
+    let error = copy.launch(1, &args![&x, &y, 0]).unwrap_err();
+    assert_eq!(error.to_string(), "kernel @copy: an access through %y is out of bounds of its tensor");
+    assert!(memory.narrow(0, 5, 11).equal(&Tensor::ones([11], F32)), "{memory:?}");
+    copy.launch(1, &args![&x, &memory, 0]).unwrap();
+    assert!(memory.narrow(0, 0, 8).equal(&x));
+
+    let add = kernel(VECTOR_ADD);
+    let z = Tensor::zeros([1000], F32);
+    for (n, grid) in [(1001, 1), (i64::MAX, 1), (5000, 4)] {
+        let error = add.launch(grid, &args![&z, &z, &z, n]).unwrap_err();
+        assert!(
+            matches!(error, Error::Launch { problem, .. } if matches!(*problem, LaunchError::OutOfBounds { .. }))
+        );
+    }
+    let softmax = kernel(SOFTMAX);
+    let error = softmax.launch(2, &args![&x, &memory, i64::MIN / 2, 4]).unwrap_err();
+    assert!(error.to_string().contains("out of bounds"), "{error}");
+    let nothing = Tensor::zeros([0], F32);
+    assert!(copy.launch(1, &args![&x, &nothing, 0]).is_err());
+    add.launch(1, &args![&nothing, &nothing, &nothing, 0i64]).unwrap();
 }
 
 fn out_of_bounds(error: &InterpError) -> Option<i64> {
@@ -276,8 +276,7 @@ fn a_model_that_launches_kernels_runs_eager() {
     let kernel = Kernel::parse(COPY).unwrap();
     let model = move |x: &Tensor| {
         let y = x.zeros_like();
-        // SAFETY: one instance touches 8 elements of each tensor.
-        tch::no_grad(|| unsafe { kernel.launch(1, &args![x, &y, 0]) }).unwrap();
+        tch::no_grad(|| kernel.launch(1, &args![x, &y, 0])).unwrap();
         y.exp() + 1.0
     };
     let fused = tilefuse::fuse(tch::nn::func(move |x| model(x)));

@@ -10,5 +10,6 @@ mod edge;
 mod fused;
 mod hand;
 mod kernels;
+mod lang;
 mod random;
 mod sequence;

@@ -1,29 +1,59 @@
-//! Programs written as Rust expressions over typed tiles.
+//! The kernel language: programs written as Rust expressions over typed tiles.
 //!
 //! ```
-//! use tilefuse_block::tiles::program;
+//! use tilefuse_block::tiles::*;
 //!
 //! let softmax = program("softmax", |k| {
 //!     let (x, y) = (k.ptr::<f32>("x"), k.ptr::<f32>("y"));
 //!     let (stride, n) = (k.scalar::<i64>("stride"), k.scalar::<i32>("n"));
-//!     let cols = k.range(0, 1024);
-//!     let at = k.program_id(0) * stride + cols;
-//!     let v = (x + at).load_where(cols.lt(n), f32::NEG_INFINITY);
-//!     let e = (v - v.max(0)).exp();
-//!     (y + at).store_where(e / e.sum(0), cols.lt(n));
+//!     let row = program_id(0);
+//!     let cols = range(0, 1024);
+//!     let v = load(x + row * stride + cols, cols.lt(n), -f32::INFINITY);
+//!     let e = exp(v - max(v, 0));
+//!     store(y + row * stride + cols, e / sum(e, 0), cols.lt(n));
 //! })?;
 //! assert_eq!(softmax.name, "softmax");
-//! # Ok::<(), tilefuse_block::tiles::BuildError>(())
+//! # Ok::<(), BuildError>(())
 //! ```
 //!
-//! Element kinds are Rust types and checked by the compiler; shapes are checked while the program is made, and the
-//! first expression that does not fit is the error, with its place in the source.
+//! A body runs once for each specialisation and writes down what it computes. Element kinds are Rust types and checked
+//! by the compiler; shapes are checked while the body runs, and the first expression that does not fit is the error,
+//! with its place in the source. Rust numbers, `if`, `for` and functions work at that time: a Rust loop writes its body
+//! down as often as it runs.
+//!
+//! # Shapes
 //!
 //! Operands of an operator take one shape: the shorter list of extents gets extents of 1 in front, and an extent of 1
-//! is repeated. Their kinds are the same, except that `i32` with `i64` gives `i64`. A Rust number is a constant of the
-//! tile's kind. `/` and `%` of integers round toward zero.
+//! is repeated. A reduction's axis disappears; [`Tile::col`] and [`Tile::row`] bring an axis back.
+//!
+//! # Kinds
+//!
+//! Tiles of two kinds meet in a third, as [`Promote`] says:
+//!
+//! | operands | result |
+//! |---|---|
+//! | the same kind | that kind |
+//! | `bool` and another kind | the other kind |
+//! | two signed or two unsigned integers | the wider |
+//! | a signed and an unsigned integer | the unsigned one if it is at least as wide, else the signed one |
+//! | an integer and `f16`, `f32` or `f64` | the float |
+//! | an integer and `bf16` | `f32` |
+//! | `f16` and `bf16` | `f32` |
+//! | two floats otherwise | the wider |
+//!
+//! A Rust number takes the tile's kind, whatever its own is; an integer that the kind does not hold is an error, and
+//! so, for the compiler, is a float beside integers. `/` and `%` of integers round toward zero. These are Triton's rules
+//! but for three: `/` of integers is an integer, integers do not meet Rust floats, and `f16` with `bf16` is `f32`.
 
+mod combine;
+mod control;
+mod hint;
+mod kinds;
+mod library;
+mod memory;
 mod ops;
+mod random;
+mod shape;
 #[cfg(test)]
 mod tests;
 
@@ -31,33 +61,36 @@ use std::cell::RefCell;
 use std::fmt;
 use std::marker::PhantomData;
 use std::panic::Location;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::builder::Builder;
 use crate::data::Element;
 use crate::infer::TypeError;
-use crate::program::{CacheHint, Program, Value};
-use crate::scalar_fn::{ReduceFn, ScalarFn};
+use crate::program::{Program, Value};
+use crate::scalar_fn::ScalarFn;
 use crate::types::{Elem, Type};
 
-/// Element kinds with arithmetic: integers and floats.
-pub trait Number: Element {}
-/// Integer kinds.
-pub trait Int: Number {}
-/// Floating-point kinds.
-pub trait Float: Number {}
-/// Integers and truth values.
-pub trait Bits: Element {}
+pub use crate::program::DotPrecision;
+pub use combine::*;
+pub use control::{Carried, Condition, ForLoop, ValueOf, WhileCondition, branch, for_loop, while_loop};
+pub use half::{bf16, f16};
+pub use hint::*;
+pub use kinds::{Accepts, Binary, Bits, Extent, Float, Int, Num, Number, Operand, Promote};
+pub use library::*;
+pub use memory::{
+    Descriptor, Dims, Mask, Ptr, atomic_add, atomic_and, atomic_cas, atomic_max, atomic_min, atomic_or,
+    atomic_xchg, atomic_xor, load, make_descriptor, store,
+};
+pub use ops::*;
+pub use random::*;
+pub use shape::*;
 
-macro_rules! mark {
-    ($($mark:ident: $($t:ty)*;)*) => { $($(impl $mark for $t {})*)* };
-}
-
-mark! {
-    Number: i8 i16 i32 i64 u8 u16 u32 u64 half::f16 half::bf16 f32 f64;
-    Int: i8 i16 i32 i64 u8 u16 u32 u64;
-    Float: half::f16 half::bf16 f32 f64;
-    Bits: bool i8 i16 i32 i64 u8 u16 u32 u64;
-}
+/// 8-bit floats with 4 bits of exponent, for storage and products.
+#[allow(non_camel_case_types)]
+pub type f8e4m3 = crate::small::F8E4M3;
+/// 8-bit floats with 5 bits of exponent, for storage and products.
+#[allow(non_camel_case_types)]
+pub type f8e5m2 = crate::small::F8E5M2;
 
 /// An expression that does not fit its operands, and where it stands.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -76,99 +109,179 @@ impl fmt::Display for BuildError {
 
 impl std::error::Error for BuildError {}
 
-/// A program in the making.
-pub struct Scope {
-    state: RefCell<State>,
-}
-
+/// The program that a thread is writing down.
 struct State {
     builder: Builder,
+    /// Tells the tiles of this program from those of others.
+    program: u32,
+    /// The regions that are open, by number: the body is 0.
+    open: Vec<u32>,
+    /// Regions so far.
+    regions: u32,
     error: Option<BuildError>,
 }
+
+thread_local! {
+    static CURRENT: RefCell<Option<State>> = const { RefCell::new(None) };
+}
+
+/// What a thread was writing down before, which it returns to.
+struct Outer(Option<State>);
+
+impl Drop for Outer {
+    fn drop(&mut self) {
+        CURRENT.set(self.0.take());
+    }
+}
+
+/// Declares the parameters of a program.
+pub struct Scope(());
 
 /// The program that `body` writes down.
 ///
 /// # Errors
 /// The first expression whose shapes do not fit.
 pub fn program(name: &str, body: impl FnOnce(&Scope)) -> Result<Program, BuildError> {
-    let scope = Scope { state: RefCell::new(State { builder: Builder::new(name), error: None }) };
-    body(&scope);
-    let State { builder, error } = scope.state.into_inner();
-    error.map_or_else(|| Ok(builder.finish()), Err)
+    static PROGRAMS: AtomicU32 = AtomicU32::new(1);
+    let state = State {
+        builder: Builder::new(name),
+        program: PROGRAMS.fetch_add(1, Ordering::Relaxed),
+        open: vec![0],
+        regions: 0,
+        error: None,
+    };
+    let outer = Outer(CURRENT.replace(Some(state)));
+    body(&Scope(()));
+    let made = CURRENT.take();
+    drop(outer);
+    match made {
+        Some(State { error: Some(error), .. }) => Err(error),
+        Some(state) => Ok(state.builder.finish()),
+        None => Ok(Builder::new(name).finish()),
+    }
+}
+
+/// A value of some program, made in some region of it.
+#[derive(Clone, Copy, Debug)]
+struct Handle {
+    value: Value,
+    program: u32,
+    region: u32,
 }
 
 /// A tile of elements of type `T`; a scalar is one of rank 0.
-#[derive(Clone, Copy)]
-pub struct Tile<'k, T> {
-    scope: &'k Scope,
-    value: Value,
+///
+/// Tiles are values: what changes a tile makes another one. They belong to the kernel, and to the loop or branch, that
+/// they are made in.
+pub struct Tile<T> {
+    handle: Handle,
     elem: PhantomData<T>,
 }
 
-/// The address of elements of type `T`: a pointer parameter and offsets, of which there are none to begin with.
-#[derive(Clone, Copy)]
-pub struct Ptr<'k, T> {
-    scope: &'k Scope,
-    param: Value,
-    offsets: Option<Tile<'k, i64>>,
-    elem: PhantomData<T>,
+impl<T> Clone for Tile<T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<T> Copy for Tile<T> {}
+
+impl<T> fmt::Debug for Tile<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Tile(%{})", self.handle.value.0)
+    }
 }
 
 impl Scope {
     /// Sets the number of warps of an instance on a GPU.
     pub fn warps(&self, warps: u32) {
-        self.state.borrow_mut().builder.set_warps(warps);
+        num_warps(warps);
     }
 
     /// A pointer parameter, aligned to its elements.
-    pub fn ptr<T: Element>(&self, name: &str) -> Ptr<'_, T> {
+    pub fn ptr<T: Element>(&self, name: &str) -> Ptr<T> {
         self.ptr_to(name, T::ELEM.bytes(), None)
     }
 
     /// A pointer parameter, aligned to `align` bytes, to at least `len` elements where that is promised.
-    pub fn ptr_to<T: Element>(&self, name: &str, align: u32, len: Option<u64>) -> Ptr<'_, T> {
-        let param = self.state.borrow_mut().builder.ptr_param(name, T::ELEM, align, len);
-        Ptr { scope: self, param, offsets: None, elem: PhantomData }
+    pub fn ptr_to<T: Element>(&self, name: &str, align: u32, len: Option<u64>) -> Ptr<T> {
+        Ptr::new(record(&[], |b, _| Ok(b.ptr_param(name, T::ELEM, align, len))))
     }
 
     /// A scalar parameter.
-    pub fn scalar<T: Element>(&self, name: &str) -> Tile<'_, T> {
-        let value = self.state.borrow_mut().builder.scalar_param(name, T::ELEM);
-        self.tile(value)
+    pub fn scalar<T: Element>(&self, name: &str) -> Tile<T> {
+        tile(record(&[], |b, _| Ok(b.scalar_param(name, T::ELEM))))
     }
+}
 
-    /// The instance's index along a grid axis.
-    #[track_caller]
-    pub fn program_id(&self, axis: u8) -> Tile<'_, i32> {
-        self.record(|b| b.program_id(axis))
-    }
+/// Sets the number of warps of an instance on a GPU: a power of two from 1 to 32. It is 4 where nothing is said.
+/// Triton's launch option `num_warps`.
+pub fn num_warps(warps: u32) {
+    with(|state| state.builder.set_warps(warps));
+}
 
-    /// `start, start + 1, ...`, `len` of them, a power of two.
-    #[track_caller]
-    pub fn range(&self, start: i32, len: u32) -> Tile<'_, i32> {
-        self.record(|b| b.range(start, len))
-    }
+fn with<R>(f: impl FnOnce(&mut State) -> R) -> Option<R> {
+    CURRENT.with_borrow_mut(|state| state.as_mut().map(f))
+}
 
-    /// A number.
-    pub fn constant<T: Element>(&self, number: T) -> Tile<'_, T> {
-        let value = self.state.borrow_mut().builder.constant(number.literal(), &[]);
-        self.tile(value)
-    }
+fn tile<T>(handle: Handle) -> Tile<T> {
+    Tile { handle, elem: PhantomData }
+}
 
-    fn tile<T>(&self, value: Value) -> Tile<'_, T> {
-        Tile { scope: self, value, elem: PhantomData }
-    }
+/// The result of operations, of which the first that does not fit is kept as the program's error. Outside of a program
+/// nothing is recorded.
+#[track_caller]
+fn record(args: &[Handle], make: impl FnOnce(&mut Builder, &[Value]) -> Result<Value, TypeError>) -> Handle {
+    let place = Location::caller();
+    let made = with(|state| {
+        let value = state.values(args).and_then(|values| make(&mut state.builder, &values));
+        let value = value.unwrap_or_else(|error| state.fail(place, error));
+        state.handle(value)
+    });
+    made.unwrap_or(Handle { value: Value(0), program: 0, region: 0 })
+}
 
-    /// The result of operations, of which one that does not fit is kept as the program's error.
-    #[track_caller]
-    fn record<T: Element>(&self, make: impl FnOnce(&mut Builder) -> Result<Value, TypeError>) -> Tile<'_, T> {
-        let place = Location::caller();
-        let state = &mut *self.state.borrow_mut();
-        let value = make(&mut state.builder).unwrap_or_else(|error| {
-            state.error.get_or_insert(BuildError { place, error });
+/// [`record`] of operations whose result is of kind `T`.
+#[track_caller]
+fn make<T: Element>(
+    args: &[Handle],
+    make: impl FnOnce(&mut Builder, &[Value]) -> Result<Value, TypeError>,
+) -> Tile<T> {
+    let place = Location::caller();
+    let made = with(|state| {
+        let value = state.values(args).and_then(|values| make(&mut state.builder, &values));
+        let value = value.unwrap_or_else(|error| {
+            state.fail(place, error);
             state.builder.value(Type::scalar(T::ELEM))
         });
-        self.tile(value)
+        state.handle(value)
+    });
+    tile(made.unwrap_or(Handle { value: Value(0), program: 0, region: 0 }))
+}
+
+impl State {
+    /// The values of handles, if they are of this program and can be used here.
+    fn values(&self, args: &[Handle]) -> Result<Vec<Value>, TypeError> {
+        let wrong = |message: &str| TypeError::Attribute { op: "tile", message: message.to_owned() };
+        let value = |handle: &Handle| match handle {
+            h if h.program != self.program => Err(wrong("a tile of another kernel")),
+            h if !self.open.contains(&h.region) => Err(wrong(
+                "made inside a loop or branch that is over, or outside of a combiner; a variable that was declared before \
+                 a loop or branch carries values out of it",
+            )),
+            h => Ok(h.value),
+        };
+        args.iter().map(value).collect()
+    }
+
+    /// Keeps the first error; a value that stands for what could not be made.
+    fn fail(&mut self, place: &'static Location<'static>, error: TypeError) -> Value {
+        self.error.get_or_insert(BuildError { place, error });
+        self.builder.value(Type::scalar(Elem::I32))
+    }
+
+    fn handle(&self, value: Value) -> Handle {
+        Handle { value, program: self.program, region: self.open.last().copied().unwrap_or(0) }
     }
 }
 
@@ -191,7 +304,10 @@ fn spread(b: &mut Builder, value: Value, shape: &[u32]) -> Result<Value, TypeErr
 fn common(b: &Builder, values: &[Value]) -> Vec<u32> {
     let rank = values.iter().map(|&v| b.ty(v).rank()).max().unwrap_or(0);
     let extent = |axis: usize| {
-        let of = |&v: &Value| (axis + b.ty(v).rank()).checked_sub(rank).map_or(1, |at| b.ty(v).shape[at]);
+        let of = |&v: &Value| {
+            let own = (axis + b.ty(v).rank()).checked_sub(rank);
+            own.and_then(|at| b.ty(v).shape.get(at).copied()).unwrap_or(1)
+        };
         values.iter().map(of).max().unwrap_or(1)
     };
     (0..rank).map(extent).collect()
@@ -204,133 +320,39 @@ fn map(b: &mut Builder, function: ScalarFn, args: &[Value]) -> Result<Value, Typ
     b.map(function, &args)
 }
 
-impl<'k, T: Element> Tile<'k, T> {
+impl<T: Element> Tile<T> {
     /// The value in the program.
     pub fn value(self) -> Value {
-        self.value
+        self.handle.value
     }
 
     /// Names the value for the text form.
     pub fn named(self, name: &str) -> Self {
-        self.scope.state.borrow_mut().builder.name(self.value, name);
+        with(|state| {
+            if state.values(&[self.handle]).is_ok() {
+                state.builder.name(self.handle.value, name);
+            }
+        });
         self
     }
 
-    #[track_caller]
-    fn map<R: Element>(self, function: ScalarFn, others: &[Value]) -> Tile<'k, R> {
-        let args: Vec<Value> = std::iter::once(self.value).chain(others.iter().copied()).collect();
-        self.scope.record(|b| map(b, function, &args))
+    /// Another value that was made with this one.
+    fn beside(self, value: Value) -> Self {
+        tile(Handle { value, ..self.handle })
     }
 
-    /// Conversion to another kind, as [`OpKind::Cast`](crate::OpKind::Cast) says.
-    #[track_caller]
-    pub fn cast<R: Element>(self) -> Tile<'k, R> {
-        self.scope.record(|b| b.cast(self.value, R::ELEM))
-    }
-
-    /// Inserts an extent of 1 at an axis.
-    #[track_caller]
-    pub fn expand_dims(self, axis: u8) -> Self {
-        self.scope.record(|b| b.expand_dims(self.value, axis))
-    }
-
-    /// The same elements in row-major order in another shape.
-    #[track_caller]
-    pub fn reshape(self, shape: &[u32]) -> Self {
-        self.scope.record(|b| b.reshape(self.value, shape))
-    }
-
-    /// Permutes axes: axis `i` of the result is axis `perm[i]`.
-    #[track_caller]
-    pub fn permute(self, perm: &[u8]) -> Self {
-        self.scope.record(|b| b.permute(self.value, perm))
-    }
-
-    #[track_caller]
-    fn reduce(self, combine: ReduceFn, axis: u8, mask: Option<Tile<'k, bool>>) -> Self {
-        self.scope.record(|b| {
-            let shape = b.ty(self.value).shape.clone();
-            let mask = mask.map(|m| spread(b, m.value, &shape)).transpose()?;
-            b.reduce(combine, self.value, axis, mask)
-        })
-    }
-}
-
-impl<'k> Tile<'k, bool> {
-    /// `yes` where this is true, else `no`.
-    #[track_caller]
-    pub fn select<T: Element>(self, yes: Tile<'k, T>, no: Tile<'k, T>) -> Tile<'k, T> {
-        self.map(ScalarFn::Select, &[yes.value, no.value])
-    }
-}
-
-impl<'k, T: Element> Ptr<'k, T> {
-    /// The parameter in the program.
-    pub fn value(self) -> Value {
-        self.param
-    }
-
-    #[track_caller]
-    fn shifted(self, by: Tile<'k, i64>) -> Self {
-        let offsets = match self.offsets {
-            Some(offsets) => offsets + by,
-            None => by,
-        };
-        Ptr { offsets: Some(offsets), ..self }
-    }
-
-    fn offsets(self, b: &mut Builder) -> Value {
-        self.offsets.map_or_else(|| b.constant(0i64.literal(), &[]), |o| o.value)
-    }
-
-    /// Reads elements.
-    #[track_caller]
-    pub fn load(self) -> Tile<'k, T> {
-        self.scope.record(|b| {
-            let offsets = self.offsets(b);
-            b.load(self.param, offsets, None, None, CacheHint::Default)
-        })
-    }
-
-    /// Reads the elements where the mask is true; the others are `other`.
-    #[track_caller]
-    pub fn load_where(self, mask: Tile<'k, bool>, other: T) -> Tile<'k, T> {
-        self.scope.record(|b| {
-            let offsets = self.offsets(b);
-            let shape = common(b, &[offsets, mask.value]);
-            let (offsets, mask) = (spread(b, offsets, &shape)?, spread(b, mask.value, &shape)?);
-            let other = b.constant(other.literal(), &shape);
-            b.load(self.param, offsets, Some(mask), Some(other), CacheHint::Default)
-        })
-    }
-
-    /// Writes elements.
-    #[track_caller]
-    pub fn store(self, tile: Tile<'k, T>) {
-        self.write(tile, None);
-    }
-
-    /// Writes elements where the mask is true.
-    #[track_caller]
-    pub fn store_where(self, tile: Tile<'k, T>, mask: Tile<'k, bool>) {
-        self.write(tile, Some(mask));
-    }
-
-    /// The offsets' shape is the one written: what is larger is an error, since elements would meet in one place.
-    #[track_caller]
-    fn write(self, tile: Tile<'k, T>, mask: Option<Tile<'k, bool>>) {
-        let _: Tile<'k, T> = self.scope.record(|b| {
-            let offsets = self.offsets(b);
-            let shape = b.ty(offsets).shape.clone();
-            let value = spread(b, tile.value, &shape)?;
-            let mask = mask.map(|m| spread(b, m.value, &shape)).transpose()?;
-            b.store(self.param, offsets, value, mask, CacheHint::Default)?;
-            Ok(value)
+    /// The extents; empty for a scalar.
+    pub fn shape(self) -> Vec<usize> {
+        let shape = with(|state| {
+            let known = state.values(&[self.handle]).is_ok();
+            known.then(|| state.builder.ty(self.handle.value).shape.iter().map(|&d| d as usize).collect())
         });
+        shape.flatten().unwrap_or_default()
     }
-}
 
-/// Whether `/` and `%` are those of floats.
-const fn quotient(elem: Elem) -> ScalarFn {
-    if elem.is_float() { ScalarFn::Div } else { ScalarFn::DivTrunc }
+    /// Says that something is wrong at the place of the caller.
+    #[track_caller]
+    fn refuse(self, op: &'static str, message: String) -> Self {
+        make(&[self.handle], |_, _| Err(TypeError::Attribute { op, message }))
+    }
 }
