@@ -82,10 +82,7 @@ pub struct Explanation {
 impl Explanation {
     pub(crate) fn of(compiled: &Compiled) -> Explanation {
         let plan = &compiled.plan;
-        let origin = |id| {
-            let origin = plan.graph.node(id).origin.and_then(|o| plan.graph.origins.get(o as usize));
-            origin.cloned().unwrap_or_else(|| format!("%{}", id.index()))
-        };
+        let origin = |id| plan.graph.origin(id).map_or_else(|| format!("%{}", id.index()), String::from);
         let steps = plan.steps.iter().map(|step| match &step.kind {
             StepKind::Kernel(k) => {
                 let mut operators: Vec<String> = Vec::new();

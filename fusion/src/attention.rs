@@ -39,9 +39,11 @@ pub enum MaskKind {
 
 /// What the owner of the tensors knows.
 pub trait Facts {
-    /// What a mask does, where its value depends on nothing but parameters and constants. Who answers keeps a guard
-    /// on the parameters.
+    /// What a mask does, where its value depends on nothing but parameters and constants.
     fn mask(&mut self, graph: &Graph, mask: ValueRef, kind: MaskKind) -> Option<MaskFacts>;
+
+    /// The graph has been rewritten on what [`Facts::mask`] says of a mask: it must stay true of the parameters.
+    fn rely(&mut self, mask: ValueRef, kind: MaskKind);
 
     /// The strides of the result of a call with operands of these types.
     fn result_strides(&mut self, call: &AtenCall, operands: &[TensorType]) -> Option<Dims>;
@@ -55,6 +57,8 @@ impl Facts for NoFacts {
     fn mask(&mut self, _: &Graph, _: ValueRef, _: MaskKind) -> Option<MaskFacts> {
         None
     }
+
+    fn rely(&mut self, _: ValueRef, _: MaskKind) {}
 
     fn result_strides(&mut self, _: &AtenCall, _: &[TensorType]) -> Option<Dims> {
         None
@@ -73,6 +77,8 @@ struct Found {
     value: ValueRef,
     scale: f64,
     mask: Mask,
+    /// The mask that the facts are of.
+    known: Option<(ValueRef, MaskKind)>,
 }
 
 /// The mask of the new call.
@@ -93,6 +99,9 @@ pub fn recognise_attention(graph: &mut Graph, facts: &mut dyn Facts) -> usize {
         if let Some(found) = find(graph, id, facts)
             && replace(graph, &found, facts)
         {
+            if let Some((mask, kind)) = found.known {
+                facts.rely(mask, kind);
+            }
             count += 1;
         }
     }
@@ -131,7 +140,7 @@ fn find(graph: &Graph, last: NodeId, facts: &mut dyn Facts) -> Option<Found> {
     let (weights, value) = (operand(graph, last, "self")?, operand(graph, last, "other")?);
     let ty = graph.ty(last.into());
     let scores = softmax_of(graph, weights)?;
-    let (scores, mask) = mask_of(graph, scores, facts)?;
+    let (scores, mask, known) = mask_of(graph, scores, facts)?;
     let (scores, mut scale) = scaled(graph, scores)?;
     call(graph, scores, "aten::matmul").filter(|_| used_once(graph, scores))?;
     let first = scores.node;
@@ -139,7 +148,7 @@ fn find(graph: &Graph, last: NodeId, facts: &mut dyn Facts) -> Option<Found> {
     if let Some((inner, factor)) = scaled(graph, query).filter(|&(_, factor)| factor != 1.0) {
         (query, scale) = (inner, scale * factor);
     }
-    let found = Found { last, first, query, key_transposed: key, value, scale, mask };
+    let found = Found { last, first, query, key_transposed: key, value, scale, mask, known };
     let typed = [query, key, value, scores, weights].iter().all(|&v| {
         let other = graph.ty(v);
         other.dtype == ty.dtype && other.device == ty.device && other.rank() == 4 && other.numel() > 0
@@ -187,8 +196,11 @@ fn through_cast(graph: &Graph, value: ValueRef) -> Option<ValueRef> {
     (wide && from.device == to.device && used_once(graph, value)).then_some(inner)
 }
 
-/// The scores before a mask, and the mask; `None` where there is a mask that cannot be expressed.
-fn mask_of(graph: &Graph, scores: ValueRef, facts: &mut dyn Facts) -> Option<(ValueRef, Mask)> {
+/// The scores before a mask, the mask, and what was asked of it.
+type Masked = (ValueRef, Mask, Option<(ValueRef, MaskKind)>);
+
+/// `None` where there is a mask that cannot be expressed.
+fn mask_of(graph: &Graph, scores: ValueRef, facts: &mut dyn Facts) -> Option<Masked> {
     if call(graph, scores, "aten::masked_fill").is_some() {
         return filled(graph, scores, facts);
     }
@@ -197,9 +209,8 @@ fn mask_of(graph: &Graph, scores: ValueRef, facts: &mut dyn Facts) -> Option<(Va
         let [left, right] = ["self", "other"].map(|name| operand(graph, scores.node, name));
         let (left, right) = (left?, right?);
         let (inner, mask) = if is_product(graph, left) { (left, right) } else { (right, left) };
-        let known = facts.mask(graph, mask, MaskKind::Added)?;
         let ty = graph.ty(mask);
-        let mask = match known {
+        let new = match facts.mask(graph, mask, MaskKind::Added)? {
             MaskFacts { causal: true, .. } if square(graph, inner, mask) => Mask::Causal,
             MaskFacts { rows_open: true, .. }
                 if ty.dtype == graph.ty(inner).dtype && matches!(ty.rank(), 2 | 4) =>
@@ -208,9 +219,9 @@ fn mask_of(graph: &Graph, scores: ValueRef, facts: &mut dyn Facts) -> Option<(Va
             }
             _ => return None,
         };
-        return (plain && used_once(graph, scores)).then_some((inner, mask));
+        return (plain && used_once(graph, scores)).then_some((inner, new, Some((mask, MaskKind::Added))));
     }
-    Some((scores, Mask::None))
+    Some((scores, Mask::None, None))
 }
 
 fn is_product(graph: &Graph, value: ValueRef) -> bool {
@@ -223,17 +234,16 @@ fn square(graph: &Graph, scores: ValueRef, mask: ValueRef) -> bool {
     scores.len() == 4 && scores[2] == scores[3] && mask.ends_with(&scores[2..])
 }
 
-fn filled(graph: &Graph, scores: ValueRef, facts: &mut dyn Facts) -> Option<(ValueRef, Mask)> {
+fn filled(graph: &Graph, scores: ValueRef, facts: &mut dyn Facts) -> Option<Masked> {
     let call = call(graph, scores, "aten::masked_fill").filter(|_| used_once(graph, scores))?;
     let fill = match Args(&call.args).number("value") {
         Some(number) => number.as_f64(),
         None => literal(graph, operand(graph, scores.node, "value")?)?,
     };
     let (inner, mask) = (operand(graph, scores.node, "self")?, operand(graph, scores.node, "mask")?);
-    let known = facts.mask(graph, mask, MaskKind::Excludes)?;
-    let elem = graph.ty(inner).dtype.elem()?;
-    let mask = match known {
-        MaskFacts { causal: true, .. } if excludes(elem, fill) && square(graph, inner, mask) => Mask::Causal,
+    let excludes = fill <= highest_excluded(graph.ty(inner).dtype.elem()?);
+    let new = match facts.mask(graph, mask, MaskKind::Excludes)? {
+        MaskFacts { causal: true, .. } if excludes && square(graph, inner, mask) => Mask::Causal,
         MaskFacts { rows_open: true, .. }
             if fill == f64::NEG_INFINITY && matches!(graph.ty(mask).rank(), 2 | 4) =>
         {
@@ -241,14 +251,14 @@ fn filled(graph: &Graph, scores: ValueRef, facts: &mut dyn Facts) -> Option<(Val
         }
         _ => return None,
     };
-    Some((inner, mask))
+    Some((inner, new, Some((mask, MaskKind::Excludes))))
 }
 
-/// Whether a score of this value has no weight beside one that is not excluded.
-pub fn excludes(elem: Elem, score: f64) -> bool {
+/// The highest score that has no weight beside one that is not excluded.
+pub fn highest_excluded(elem: Elem) -> f64 {
     match elem {
-        Elem::F16 => score <= -65504.0,
-        _ => score <= -1e30,
+        Elem::F16 => -65504.0,
+        _ => -1e30,
     }
 }
 
@@ -309,7 +319,7 @@ fn replace(graph: &mut Graph, found: &Found, facts: &mut dyn Facts) -> bool {
         ("scale", Arg::Float(found.scale)),
         ("enable_gqa", Arg::Bool(false)),
     ];
-    let call = aten("aten::scaled_dot_product_attention", &args);
+    let call = AtenCall::new("aten::scaled_dot_product_attention", "", args);
     let types: Vec<TensorType> = operands.iter().map(|&v| graph.ty(v).clone()).collect();
     let mut ty = graph.ty(found.last.into()).clone();
     if let Some(strides) = facts.result_strides(&call, &types) {
@@ -326,21 +336,8 @@ fn replace(graph: &mut Graph, found: &Found, facts: &mut dyn Facts) -> bool {
 
 /// A new origin that names the operators from the first product to the last.
 fn describe(graph: &mut Graph, found: &Found) -> Option<u32> {
-    let name = |node: NodeId| graph.origins.get(graph.node(node).origin? as usize);
-    let text = format!("attention {} to {}", name(found.first)?, name(found.last)?);
-    graph.origins.push(text);
-    Some(graph.origins.len() as u32 - 1)
-}
-
-fn aten(op: &str, args: &[(&str, Arg<u16>)]) -> AtenCall {
-    AtenCall {
-        op: op.into(),
-        overload: String::new(),
-        args: args.iter().map(|(name, arg)| ((*name).into(), arg.clone())).collect(),
-        replay: None,
-        writes: Default::default(),
-        random: false,
-    }
+    let text = format!("attention {} to {}", graph.origin(found.first)?, graph.origin(found.last)?);
+    Some(graph.add_origin(text))
 }
 
 /// A value with its last two dimensions swapped.
@@ -351,15 +348,14 @@ fn transposed(graph: &mut Graph, value: ValueRef, origin: Option<u32>) -> ValueR
         (ty.shape[to], ty.strides[to]) = (graph.ty(value).shape[from], graph.ty(value).strides[from]);
     }
     let args = [("self", Arg::Tensor(0)), ("dim0", Arg::Int(-2)), ("dim1", Arg::Int(-1))];
-    let mut call = aten("aten::transpose", &args);
-    call.overload = String::from("int");
+    let call = AtenCall::new("aten::transpose", "int", args);
     graph.add(Op::Aten(Box::new(call)), &[value], [ty], origin).into()
 }
 
 fn not(graph: &mut Graph, mask: ValueRef, origin: Option<u32>) -> ValueRef {
     let ty = graph.ty(mask);
     let ty = TensorType::contiguous(ty.dtype, &ty.shape, ty.device);
-    let call = aten("aten::logical_not", &[("self", Arg::Tensor(0))]);
+    let call = AtenCall::new("aten::logical_not", "", [("self", Arg::Tensor(0))]);
     graph.add(Op::Aten(Box::new(call)), &[mask], [ty], origin).into()
 }
 

@@ -83,6 +83,22 @@ pub struct AtenCall {
 }
 
 impl AtenCall {
+    /// A call that no recording has, writes nothing and draws no random numbers.
+    pub fn new<N: Into<String>>(
+        op: &str,
+        overload: &str,
+        args: impl IntoIterator<Item = (N, Arg<u16>)>,
+    ) -> AtenCall {
+        AtenCall {
+            op: op.into(),
+            overload: overload.into(),
+            args: args.into_iter().map(|(name, arg)| (name.into(), arg)).collect(),
+            replay: None,
+            writes: SmallVec::new(),
+            random: false,
+        }
+    }
+
     /// The argument of this schema name.
     pub fn arg(&self, name: &str) -> Option<&Arg<u16>> {
         self.args.iter().find(|(n, _)| n == name).map(|(_, a)| a)
@@ -232,6 +248,17 @@ impl Graph {
     /// If `id` is not of this graph.
     pub fn node(&self, id: NodeId) -> &Node {
         &self.nodes[id]
+    }
+
+    /// What the node comes from, where that is known.
+    pub fn origin(&self, id: NodeId) -> Option<&str> {
+        self.origins.get(self.node(id).origin? as usize).map(String::as_str)
+    }
+
+    /// A new origin of this text, for nodes to come.
+    pub fn add_origin(&mut self, text: String) -> u32 {
+        self.origins.push(text);
+        self.origins.len() as u32 - 1
     }
 
     /// The node, to change.

@@ -12,6 +12,7 @@
 
 use crate::args::Args;
 use crate::graph::{AtenCall, Graph, NodeId, Op, ValueRef};
+use crate::plan::Profile;
 use crate::recording::Arg;
 use crate::types::{Device, TensorType};
 use tilefuse_block::Elem;
@@ -19,17 +20,12 @@ use tilefuse_block::Elem;
 /// Columns are padded to a multiple of this many, which is 16 bytes of halves.
 const UNIT: i64 = 8;
 
-/// Operations a microsecond of the library's kernels with aligned rows, and with others; bytes moved a microsecond.
-const ALIGNED: f64 = 5.0e8;
-const OTHERS: f64 = 0.8e8;
-const MOVED: f64 = 4.0e6;
-
-/// Pads the products of a functional graph for which it pays; returns how many there were.
-pub fn pad_products(graph: &mut Graph) -> usize {
+/// Pads the products of a functional graph for which it pays on this machine; returns how many there were.
+pub fn pad_products(graph: &mut Graph, profile: &Profile) -> usize {
     let ids: Vec<NodeId> = graph.ids().collect();
     let mut count = 0;
     for id in ids {
-        if let Some(product) = find(graph, id) {
+        if let Some(product) = find(graph, id, profile) {
             replace(graph, &product);
             count += 1;
         }
@@ -49,7 +45,7 @@ struct Product {
     more: i64,
 }
 
-fn find(graph: &Graph, node: NodeId) -> Option<Product> {
+fn find(graph: &Graph, node: NodeId, profile: &Profile) -> Option<Product> {
     let Op::Aten(call) = &graph.node(node).op else { return None };
     if call.op != "aten::linear" || !call.writes.is_empty() {
         return None;
@@ -65,15 +61,19 @@ fn find(graph: &Graph, node: NodeId) -> Option<Product> {
     let more = (UNIT - columns % UNIT) % UNIT;
     let rows = x.numel().checked_div(depth)?;
     let fits = matches!(ty.device, Device::Cuda(_)) && half && same && more > 0 && depth % UNIT == 0;
-    (fits && pays(rows, columns, depth)).then_some(Product { node, input, weight, bias, more })
+    (fits && pays(rows, columns, depth, profile)).then_some(Product { node, input, weight, bias, more })
 }
 
 /// Whether a padded product and the copies of its weight and result take less time than the product as it is.
-fn pays(rows: i64, columns: i64, depth: i64) -> bool {
+fn pays(rows: i64, columns: i64, depth: i64, profile: &Profile) -> bool {
     let [rows, columns, depth] = [rows, columns, depth].map(|n| n as f64);
     let operations = 2.0 * rows * columns * depth;
     let copied = 4.0 * (columns * depth + rows * columns);
-    operations / ALIGNED + copied / MOVED + 10.0 < operations / OTHERS
+    // Of the kernels that copy the weight, the bias and the result.
+    let launches_us = 3.0 * profile.launch_us;
+    let spent_us =
+        (operations / profile.products.aligned + copied / profile.bandwidth) / 1000.0 + launches_us;
+    spent_us < operations / profile.products.unaligned / 1000.0
 }
 
 fn replace(graph: &mut Graph, product: &Product) {
@@ -90,8 +90,10 @@ fn replace(graph: &mut Graph, product: &Product) {
     wide[last] += product.more;
     let wide = TensorType::contiguous(ty.dtype, &wide, ty.device);
     let strides = wide.strides.clone();
-    let origin = describe(graph, origin, columns + product.more);
-    let call = aten("aten::linear", "", &args);
+    let name =
+        graph.origin(product.node).map(|name| format!("{name} padded to {} columns", columns + product.more));
+    let origin = name.map(|name| graph.add_origin(name));
+    let call = AtenCall::new("aten::linear", "", args);
     let result = graph.add(Op::Aten(Box::new(call)), &operands, [wide], origin);
     let args = [
         ("self", Arg::Tensor(0)),
@@ -100,7 +102,7 @@ fn replace(graph: &mut Graph, product: &Product) {
         ("end", Arg::Int(columns)),
         ("step", Arg::Int(1)),
     ];
-    let slice = Op::Aten(Box::new(aten("aten::slice", "Tensor", &args)));
+    let slice = Op::Aten(Box::new(AtenCall::new("aten::slice", "Tensor", args)));
     let slice = graph.add(slice, &[result.into()], [TensorType { strides, ..ty }], origin);
     graph.replace_uses(product.node.into(), slice.into());
 }
@@ -114,26 +116,8 @@ fn padded(graph: &mut Graph, value: ValueRef, more: i64, origin: Option<u32>) ->
     pad[2 * shape.len() - 1] = more;
     let ty = TensorType::contiguous(ty.dtype, &shape, ty.device);
     let args = [("self", Arg::Tensor(0)), ("pad", Arg::Ints(pad)), ("value", Arg::Float(0.0))];
-    graph.add(Op::Aten(Box::new(aten("aten::constant_pad_nd", "", &args))), &[value], [ty], origin).into()
-}
-
-/// An origin that tells of the padding.
-fn describe(graph: &mut Graph, origin: Option<u32>, columns: i64) -> Option<u32> {
-    let name = graph.origins.get(origin? as usize)?;
-    let text = format!("{name} padded to {columns} columns");
-    graph.origins.push(text);
-    Some(graph.origins.len() as u32 - 1)
-}
-
-fn aten(op: &str, overload: &str, args: &[(&str, Arg<u16>)]) -> AtenCall {
-    AtenCall {
-        op: op.into(),
-        overload: overload.into(),
-        args: args.iter().map(|(name, arg)| ((*name).into(), arg.clone())).collect(),
-        replay: None,
-        writes: Default::default(),
-        random: false,
-    }
+    let call = AtenCall::new("aten::constant_pad_nd", "", args);
+    graph.add(Op::Aten(Box::new(call)), &[value], [ty], origin).into()
 }
 
 #[cfg(test)]
@@ -141,6 +125,7 @@ mod tests {
     use expect_test::expect;
 
     use super::pad_products;
+    use crate::plan::Profile;
     use crate::{lower, parse_graph, verify};
 
     fn linear(rows: i64, columns: i64, dtype: &str, device: &str) -> String {
@@ -157,7 +142,7 @@ mod tests {
     #[test]
     fn an_odd_number_of_columns_is_padded() {
         let mut graph = parse_graph(&linear(8192, 50257, "bf16", "@cuda:0")).unwrap();
-        assert_eq!(pad_products(&mut graph), 1);
+        assert_eq!(pad_products(&mut graph, &Profile::gpu(132, 4200.0)), 1);
         verify(&graph).unwrap();
         verify(&lower(&graph).unwrap()).unwrap();
         expect![[r#"
@@ -181,7 +166,11 @@ mod tests {
             (8192, 50257, "bf16", ""),
         ] {
             let mut graph = parse_graph(&linear(rows, columns, dtype, device)).unwrap();
-            assert_eq!(pad_products(&mut graph), 0, "{rows} {columns} {dtype} {device}");
+            assert_eq!(
+                pad_products(&mut graph, &Profile::gpu(132, 4200.0)),
+                0,
+                "{rows} {columns} {dtype} {device}"
+            );
         }
     }
 }

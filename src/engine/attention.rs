@@ -3,7 +3,7 @@
 use std::collections::{BTreeSet, HashMap};
 
 use tch::{Kind, Tensor};
-use tilefuse_fusion::attention::{Facts, MaskFacts, MaskKind, excludes};
+use tilefuse_fusion::attention::{Facts, MaskFacts, MaskKind, highest_excluded};
 use tilefuse_fusion::{AtenCall, Dims, Graph, NodeId, Op, TensorType, ValueRef};
 
 use super::compile::new_call;
@@ -17,10 +17,16 @@ const LARGEST: i64 = 1 << 26;
 pub(crate) struct Masks<'a> {
     params: &'a [Tensor],
     consts: &'a [Tensor],
-    known: HashMap<(ValueRef, bool), Option<MaskFacts>>,
+    known: HashMap<(ValueRef, bool), Option<Known>>,
     strides: HashMap<String, Option<Dims>>,
-    /// Parameters whose values the answers rest on.
+    /// Parameters whose values the answers that were relied on rest on.
     pub(crate) assumed: BTreeSet<u32>,
+}
+
+/// What a mask does, and the parameters that it is computed from.
+struct Known {
+    facts: MaskFacts,
+    params: BTreeSet<u32>,
 }
 
 impl<'a> Masks<'a> {
@@ -64,12 +70,11 @@ impl<'a> Masks<'a> {
         results.into_iter().nth(usize::from(value.out))
     }
 
-    fn look(&mut self, graph: &Graph, mask: ValueRef, kind: MaskKind) -> Option<MaskFacts> {
-        let mut used = BTreeSet::new();
-        let value = self.value(graph, mask, &mut used, 16)?;
+    fn look(&self, graph: &Graph, mask: ValueRef, kind: MaskKind) -> Option<Known> {
+        let mut params = BTreeSet::new();
+        let value = self.value(graph, mask, &mut params, 16)?;
         let facts = tch::no_grad(|| facts_of(&value, kind, graph.ty(mask)))?;
-        self.assumed.extend(used);
-        Some(facts)
+        Some(Known { facts, params })
     }
 }
 
@@ -81,8 +86,7 @@ fn facts_of(mask: &Tensor, kind: MaskKind, ty: &TensorType) -> Option<MaskFacts>
     let (excluded, kept) = match kind {
         MaskKind::Excludes if mask.kind() == Kind::Bool => (mask.shallow_clone(), mask.f_logical_not().ok()?),
         MaskKind::Added if mask.is_floating_point() => {
-            let limit = if excludes(elem, -65504.0) { -65504.0 } else { -1e30 };
-            (mask.f_le(limit).ok()?, mask.f_eq(0.0).ok()?)
+            (mask.f_le(highest_excluded(elem)).ok()?, mask.f_eq(0.0).ok()?)
         }
         _ => return None,
     };
@@ -99,12 +103,16 @@ fn facts_of(mask: &Tensor, kind: MaskKind, ty: &TensorType) -> Option<MaskFacts>
 impl Facts for Masks<'_> {
     fn mask(&mut self, graph: &Graph, mask: ValueRef, kind: MaskKind) -> Option<MaskFacts> {
         let key = (mask, kind == MaskKind::Added);
-        if let Some(&known) = self.known.get(&key) {
-            return known;
+        if !self.known.contains_key(&key) {
+            let known = self.look(graph, mask, kind);
+            self.known.insert(key, known);
         }
-        let facts = self.look(graph, mask, kind);
-        self.known.insert(key, facts);
-        facts
+        self.known.get(&key)?.as_ref().map(|known| known.facts)
+    }
+
+    fn rely(&mut self, mask: ValueRef, kind: MaskKind) {
+        let known = self.known.get(&(mask, kind == MaskKind::Added));
+        self.assumed.extend(known.into_iter().flatten().flat_map(|known| &known.params));
     }
 
     fn result_strides(&mut self, call: &AtenCall, operands: &[TensorType]) -> Option<Dims> {

@@ -116,14 +116,16 @@ pub(crate) fn compile(
 ) -> Result<Compiled, Error> {
     let start = Instant::now();
     let converted = convert(&trace)?;
-    let (graph, masks) = primitive(&converted)?;
+    let functional = tilefuse_fusion::functionalize(&converted.recording)?;
+    let target = target_of(&functional)?;
+    let profile = profile(target)?;
+    let (graph, masks) = primitive(functional, &converted, &profile)?;
     report.lower_ms = millis(start.elapsed());
     let start = Instant::now();
-    let target = target_of(&graph)?;
     let alignments = alignments(&trace, &converted)?;
-    let plan = plan_aligned(&graph, &profile(target)?, &alignments)?;
+    let plan = plan_aligned(&graph, &profile, &alignments)?;
     report.plan_ms = millis(start.elapsed());
-    let (plan, kernels) = fitting(&graph, &alignments, plan, target, &mut report)?;
+    let (plan, kernels) = fitting(&graph, &alignments, plan, target, profile, &mut report)?;
     let slots = Slots::of(&plan);
     let calls = std::mem::take(&mut trace.calls);
     let runs = Runs { plan: &plan, slots: &slots, calls: calls.into_iter().map(Some).collect() }.all()?;
@@ -180,9 +182,9 @@ fn fitting(
     alignments: &Alignments,
     mut plan: Plan,
     target: Target,
+    mut profile: Profile,
     report: &mut CompileReport,
 ) -> Result<(Plan, Vec<Kernel>), Error> {
-    let mut profile = profile(target)?;
     loop {
         match kernels(&plan.programs, target, report) {
             Err(Error::Codegen(tilefuse_codegen::Error::TileTooLarge {
@@ -363,8 +365,10 @@ pub(crate) fn gpu_programs(
     if let Some(refusal) = trace.refusals.first() {
         return Err(Error::RunsEager(refusal.to_string()));
     }
-    let (graph, _) = primitive(&convert(&trace)?)?;
     let mut profile = Profile::gpu(132, 4200.0).with_clusters();
+    let converted = convert(&trace)?;
+    let functional = tilefuse_fusion::functionalize(&converted.recording)?;
+    let (graph, _) = primitive(functional, &converted, &profile)?;
     loop {
         let programs = tilefuse_fusion::plan::plan(&graph, &profile)?.programs;
         let too_large = |p| matches!(fits(p), Err(tilefuse_codegen::Error::TileTooLarge { .. }));
@@ -380,13 +384,16 @@ fn fits(program: &tilefuse_block::Program) -> tilefuse_codegen::Result<()> {
     compile_ptx(program, Target::Sm90a, &PtxOptions::default()).map(|_| ())
 }
 
-/// From a recording to the primitive graph; and the tensors of the model whose values that rests on, beside those
-/// of the trace.
-fn primitive(converted: &Converted) -> Result<(Graph, Vec<Tensor>), Error> {
-    let mut functional = tilefuse_fusion::functionalize(&converted.recording)?;
+/// From the functional graph of a recording to the primitive one; and the tensors of the model whose values that
+/// rests on, beside those of the trace.
+fn primitive(
+    mut functional: Graph,
+    converted: &Converted,
+    profile: &Profile,
+) -> Result<(Graph, Vec<Tensor>), Error> {
     let mut masks = Masks::new(&converted.params, &converted.consts);
     tilefuse_fusion::recognise_attention(&mut functional, &mut masks);
-    tilefuse_fusion::pad_products(&mut functional);
+    tilefuse_fusion::pad_products(&mut functional, profile);
     let mut graph = tilefuse_fusion::lower(&functional)?;
     tilefuse_fusion::simplify(&mut graph);
     let assumed = masks.assumed.iter().filter_map(|&slot| converted.params.get(slot as usize));

@@ -3,13 +3,11 @@
 //! A thread's number counts through the blocks of its cluster, so that layouts see one large block. Blocks meet where
 //! a reduction crosses them: each writes its part of every result into the shared memory of all.
 
-use tilefuse_block::{Elem, ReduceFn};
+use tilefuse_block::Elem;
 
 use super::assign::Assignment;
 use super::ir::{Val, memory_ty};
 use super::lower::Lower;
-use crate::error::Result;
-use crate::layout::Layout;
 
 /// Blocks of a cluster as a power of two; eight are what every device takes.
 pub(super) const SIZES: std::ops::RangeInclusive<u32> = 1..=3;
@@ -61,41 +59,18 @@ impl Lower<'_> {
     }
 
     /// Waits until every block of the cluster runs, once: the shared memory of one that does not is not there.
-    fn cluster_started(&mut self) {
+    pub(super) fn cluster_started(&mut self) {
         self.ir.declare("void @llvm.nvvm.barrier.cluster.wait.aligned() convergent nounwind");
         if !std::mem::replace(&mut self.started, true) {
             self.ir.raw("call void @llvm.nvvm.barrier.cluster.wait.aligned()");
         }
     }
 
-    /// Combines the parts of the blocks: each writes what it has of each result to all; then every thread combines
-    /// the parts of its own, in order.
-    pub(super) fn reduce_blocks(
-        &mut self,
-        combine: ReduceFn,
-        elem: Elem,
-        layout: &Layout,
-        axis: usize,
-        result: &Layout,
-        regs: &mut [Val],
-    ) -> Result<()> {
-        let (along, threads, local) = (layout.axis_mask(axis), layout.threads(), self.plan.block_bits());
-        let bits: Vec<usize> = (local..threads.len()).filter(|&t| threads[t] & along != 0).collect();
-        if bits.is_empty() {
-            return Ok(());
+    /// Writes one element of every block's shared memory, given by its address in this block, where `predicate` holds.
+    pub(super) fn store_to_all_blocks(&mut self, address: &Val, elem: Elem, value: &Val, predicate: &Val) {
+        for block in 0..1u32 << self.plan.cluster {
+            self.remote_store(address, elem, value, predicate, block);
         }
-        let slots = self.slots(elem, result, &bits);
-        self.cluster_started();
-        let writes = self.threads_zero(result.replicated_threads() & ((1 << local) - 1));
-        for (r, value) in regs.iter().enumerate() {
-            let address = self.slot_of_part(&slots, result.reg_offset(r));
-            let value = self.pack_memory(elem, value);
-            for block in 0..1u32 << self.plan.cluster {
-                self.remote_store(&address, elem, &value, &writes, block);
-            }
-        }
-        self.cluster_barrier();
-        self.combine_parts(combine, elem, &slots, result, regs)
     }
 
     /// Writes one element of a block's shared memory, given by its address in this block, where `predicate` holds.

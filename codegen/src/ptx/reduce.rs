@@ -9,7 +9,7 @@ use crate::error::Result;
 use crate::layout::{LANE_BITS, Layout};
 
 /// Shared memory for the parts of a reduction's results.
-pub(crate) struct Slots {
+struct Slots {
     base: u64,
     /// Parts of each result.
     parts: u64,
@@ -18,6 +18,24 @@ pub(crate) struct Slots {
     /// The number of this thread's part.
     mine: Val,
     elem: Elem,
+}
+
+/// One reduction on its way from registers to lanes, warps and blocks.
+struct Reduction<'l> {
+    combine: ReduceFn,
+    /// What is combined: 16-bit floats are summed in 32 bits and rounded once.
+    elem: Elem,
+    layout: &'l Layout,
+    /// The bits of an element's coordinates along the axis.
+    along: u32,
+    result: &'l Layout,
+}
+
+/// Whose parts of a result meet in shared memory.
+#[derive(Clone, Copy, PartialEq)]
+enum Across {
+    Warps,
+    Blocks,
 }
 
 impl<'a> Lower<'a> {
@@ -32,16 +50,17 @@ impl<'a> Lower<'a> {
                 *value = self.ir.def(format_args!("select i1 {mask}, {t} {value}, {t} {neutral}"));
             }
         }
-        // 16-bit floats are summed in 32 bits and rounded once.
         let wide = if elem.is_float() && elem.bits() == 16 { Elem::F32 } else { elem };
         for value in &mut regs {
             *value = scalar::cast(&mut self.ir, elem, wide, value);
         }
         let result = layout.slice(axis);
-        let mut regs = self.reduce_registers(combine, wide, &layout, axis, &result, &regs)?;
-        self.reduce_lanes(combine, wide, &layout, axis, &mut regs)?;
-        self.reduce_warps(combine, wide, &layout, axis, &result, &mut regs)?;
-        self.reduce_blocks(combine, wide, &layout, axis, &result, &mut regs)?;
+        let along = layout.axis_mask(axis);
+        let reduction = Reduction { combine, elem: wide, layout: &layout, along, result: &result };
+        let mut regs = self.reduce_registers(&reduction, &regs)?;
+        self.reduce_lanes(&reduction, &mut regs)?;
+        self.reduce_parts(&reduction, Across::Warps, &mut regs)?;
+        self.reduce_parts(&reduction, Across::Blocks, &mut regs)?;
         for value in &mut regs {
             *value = scalar::cast(&mut self.ir, wide, elem, value);
         }
@@ -54,16 +73,8 @@ impl<'a> Lower<'a> {
         combined.ok_or_else(|| self.invalid("a reduction with a combiner that is not basic"))
     }
 
-    fn reduce_registers(
-        &mut self,
-        combine: ReduceFn,
-        elem: Elem,
-        layout: &Layout,
-        axis: usize,
-        result: &Layout,
-        regs: &[Val],
-    ) -> Result<Vec<Val>> {
-        let along = layout.axis_mask(axis);
+    fn reduce_registers(&mut self, reduction: &Reduction, regs: &[Val]) -> Result<Vec<Val>> {
+        let &Reduction { combine, elem, layout, along, result } = reduction;
         let kept: Vec<bool> = layout.regs().iter().map(|b| b & along == 0).collect();
         let mut groups: Vec<Vec<Val>> = vec![Vec::new(); result.num_regs()];
         for (r, value) in regs.iter().enumerate() {
@@ -87,15 +98,8 @@ impl<'a> Lower<'a> {
         values.pop().ok_or_else(|| self.invalid("a reduction of nothing"))
     }
 
-    fn reduce_lanes(
-        &mut self,
-        combine: ReduceFn,
-        elem: Elem,
-        layout: &Layout,
-        axis: usize,
-        regs: &mut [Val],
-    ) -> Result<()> {
-        let along = layout.axis_mask(axis);
+    fn reduce_lanes(&mut self, reduction: &Reduction, regs: &mut [Val]) -> Result<()> {
+        let &Reduction { combine, elem, layout, along, .. } = reduction;
         for (bit, _) in layout.lanes().iter().enumerate().filter(|(_, b)| **b & along != 0) {
             for value in regs.iter_mut() {
                 let other = self.exchange(elem, value, 1 << bit);
@@ -142,39 +146,46 @@ impl<'a> Lower<'a> {
         ))
     }
 
-    /// Each warp writes what it has of each result; then every thread combines the parts of its own, in order.
-    fn reduce_warps(
-        &mut self,
-        combine: ReduceFn,
-        elem: Elem,
-        layout: &Layout,
-        axis: usize,
-        result: &Layout,
-        regs: &mut [Val],
-    ) -> Result<()> {
-        let (along, threads, local) = (layout.axis_mask(axis), layout.threads(), self.plan.block_bits());
-        let bits: Vec<usize> = (LANE_BITS..local).filter(|&t| threads[t] & along != 0).collect();
+    /// Each warp, or block, writes what it has of each result, a block to all of its cluster; then every thread
+    /// combines the parts of its own, in order.
+    fn reduce_parts(&mut self, reduction: &Reduction, across: Across, regs: &mut [Val]) -> Result<()> {
+        let &Reduction { combine, elem, layout, along, result } = reduction;
+        let (threads, local) = (layout.threads(), self.plan.block_bits());
+        let numbers = match across {
+            Across::Warps => LANE_BITS..local,
+            Across::Blocks => local..threads.len(),
+        };
+        let bits: Vec<usize> = numbers.filter(|&t| threads[t] & along != 0).collect();
         if bits.is_empty() {
             return Ok(());
         }
         let slots = self.slots(elem, result, &bits);
+        if across == Across::Blocks {
+            self.cluster_started();
+        }
         // Lanes that differ only along the axis hold the same values, as do warps that hold one part twice.
         let block = result.replicated_threads() & ((1 << local) - 1);
         let writes = self.threads_zero(block & !bits.iter().fold(0, |m, b| m | 1 << b));
         for (r, value) in regs.iter().enumerate() {
             let address = self.slot_of_part(&slots, result.reg_offset(r));
             let value = self.pack_memory(elem, value);
-            self.shared_store(&address, elem, &value, &writes);
+            match across {
+                Across::Warps => self.shared_store(&address, elem, &value, &writes),
+                Across::Blocks => self.store_to_all_blocks(&address, elem, &value, &writes),
+            }
         }
-        self.block_barrier();
-        if self.plan.cluster == 0 {
+        match across {
+            Across::Warps => self.block_barrier(),
+            Across::Blocks => self.cluster_barrier(),
+        }
+        if across == Across::Warps && self.plan.cluster == 0 {
             self.hazards.clear();
         }
         self.combine_parts(combine, elem, &slots, result, regs)
     }
 
     /// Shared memory for the parts of a result that the threads hold whose numbers differ in the given bits.
-    pub(crate) fn slots(&mut self, elem: Elem, result: &Layout, bits: &[usize]) -> Slots {
+    fn slots(&mut self, elem: Elem, result: &Layout, bits: &[usize]) -> Slots {
         let parts = 1u64 << bits.len();
         let count = 1u64 << result.shape().iter().sum::<u32>();
         let (base, wait) = self.shared.for_reduce(parts * count * u64::from(elem.bytes()));
@@ -189,7 +200,7 @@ impl<'a> Lower<'a> {
     }
 
     /// The address of this thread's part of the element at an offset.
-    pub(crate) fn slot_of_part(&mut self, slots: &Slots, offset: u32) -> Val {
+    fn slot_of_part(&mut self, slots: &Slots, offset: u32) -> Val {
         self.slot_at(slots, &slots.mine, u64::from(offset) * slots.parts)
     }
 
@@ -202,7 +213,7 @@ impl<'a> Lower<'a> {
     }
 
     /// Combines all parts of each of this thread's results.
-    pub(crate) fn combine_parts(
+    fn combine_parts(
         &mut self,
         combine: ReduceFn,
         elem: Elem,

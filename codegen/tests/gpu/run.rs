@@ -77,29 +77,34 @@ fn check(case: &Case, expected: &[Arg], found: Vec<Option<Vec<u8>>>) -> Result<(
     Ok(())
 }
 
+/// The words that a kernel of a case takes, and its buffers with [`GUARD`] bytes behind each; `place` puts contents
+/// where the kernel can reach them, and gives their address.
+fn arguments<B>(
+    case: &Case,
+    mut place: impl FnMut(Vec<u8>) -> Result<(u64, B), String>,
+) -> Result<(Vec<u64>, Vec<Option<B>>), String> {
+    let placed = case.args.iter().map(|arg| match arg {
+        Arg::Scalar(literal) => Ok((bits(*literal), None)),
+        Arg::Buffer(buffer) => {
+            let mut contents = buffer.bytes.clone();
+            contents.resize(contents.len() + GUARD, 0xAA);
+            place(contents).map(|(address, buffer)| (address, Some(buffer)))
+        }
+    });
+    Ok(placed.collect::<Result<Vec<_>, _>>()?.into_iter().unzip())
+}
+
 /// Runs a case on emulated threads and returns the contents of its buffers with what follows them.
 fn on_emulated_threads(case: &Case) -> Result<Vec<Option<Vec<u8>>>, String> {
     let target = Target::Sm90a;
     let ptx = compile_ptx(&case.program, target, &PtxOptions::default()).map_err(|e| e.to_string())?;
     let ir = emit_llvm(&case.program, target).map_err(|e| e.to_string())?;
-    let mut buffers: Vec<Option<Vec<u128>>> = Vec::new();
-    let mut words = Vec::new();
-    for arg in &case.args {
-        match arg {
-            Arg::Scalar(literal) => {
-                words.push(bits(*literal));
-                buffers.push(None);
-            }
-            Arg::Buffer(buffer) => {
-                let mut contents = buffer.bytes.clone();
-                contents.resize((contents.len() + GUARD).next_multiple_of(16), 0xAA);
-                let chunk = |c: &[u8]| u128::from_le_bytes(c.try_into().unwrap());
-                let aligned: Vec<u128> = contents.chunks_exact(16).map(chunk).collect();
-                words.push(aligned.as_ptr() as u64);
-                buffers.push(Some(aligned));
-            }
-        }
-    }
+    let (words, buffers) = arguments(case, |mut contents| {
+        contents.resize(contents.len().next_multiple_of(16), 0xAA);
+        let chunk = |c: &[u8]| u128::from_le_bytes(c.try_into().unwrap());
+        let aligned: Vec<u128> = contents.chunks_exact(16).map(chunk).collect();
+        Ok((aligned.as_ptr() as u64, aligned))
+    })?;
     crate::emulate::run(&case.program, &ir, [ptx.threads, ptx.cluster], case.grid, &words)?;
     let bytes = |b: Vec<u128>| b.into_iter().flat_map(u128::to_le_bytes).collect();
     Ok(std::hint::black_box(buffers).into_iter().map(|b| b.map(bytes)).collect())
@@ -111,23 +116,10 @@ fn on_device(device: &Arc<Device>, case: &Case) -> Result<Vec<Option<Vec<u8>>>, 
     let target = device.target().map_err(text)?;
     let ptx = compile_ptx(&case.program, target, &device.ptx_options()).map_err(text)?;
     let kernel = Kernel::load(device, &ptx).map_err(|e| format!("{e}\n{}", ptx.text))?;
-    let mut buffers = Vec::new();
-    let mut words = Vec::new();
-    for arg in &case.args {
-        match arg {
-            Arg::Scalar(literal) => {
-                words.push(bits(*literal));
-                buffers.push(None);
-            }
-            Arg::Buffer(buffer) => {
-                let mut contents = buffer.bytes.clone();
-                contents.resize(contents.len() + GUARD, 0xAA);
-                let buffer = Buffer::from_bytes(device, &contents).map_err(text)?;
-                words.push(buffer.address());
-                buffers.push(Some(buffer));
-            }
-        }
-    }
+    let (words, buffers) = arguments(case, |contents| {
+        let buffer = Buffer::from_bytes(device, &contents).map_err(text)?;
+        Ok((buffer.address(), buffer))
+    })?;
     // SAFETY: one argument for each parameter; the interpreter found every access inside its buffer.
     unsafe { kernel.launch_grid(std::ptr::null_mut(), case.grid.map(u64::from), &words) }.map_err(text)?;
     let read = |b: &Option<Buffer>| b.as_ref().map(|b| b.to_bytes()).transpose();

@@ -5,12 +5,17 @@ use crate::graph::{AtenCall, Graph, ValueRef};
 use crate::types::{Dims, TensorType};
 use crate::{parse_graph, verify};
 
-/// Every mask is causal, and results have heads and positions swapped in memory.
-struct Causal;
+/// Every mask is causal, and results have heads and positions swapped in memory. Counts the masks relied on.
+#[derive(Default)]
+struct Causal(usize);
 
 impl Facts for Causal {
     fn mask(&mut self, _: &Graph, _: ValueRef, _: MaskKind) -> Option<MaskFacts> {
         Some(MaskFacts { causal: true, rows_open: true })
+    }
+
+    fn rely(&mut self, _: ValueRef, _: MaskKind) {
+        self.0 += 1;
     }
 
     fn result_strides(&mut self, _: &AtenCall, _: &[TensorType]) -> Option<Dims> {
@@ -46,7 +51,7 @@ const MASKED: &str = "graph {
 fn causal_attention_becomes_one_call() {
     check(
         MASKED,
-        &mut Causal,
+        &mut Causal::default(),
         expect![[r#"
         graph {
           origin 0 "aten::matmul #0"
@@ -72,12 +77,21 @@ fn a_mask_that_nobody_knows_stays() {
 }
 
 #[test]
+fn only_a_mask_that_was_used_is_relied_on() {
+    let mut facts = Causal::default();
+    assert_eq!(recognise_attention(&mut parse_graph(MASKED).unwrap(), &mut facts), 1);
+    assert_eq!(facts.0, 1);
+}
+
+#[test]
 fn scores_of_another_width_or_stride_stay() {
     let transposed = MASKED.replace("{120,40,1,8}", "");
     let mut graph = parse_graph(&transposed).unwrap();
-    assert_eq!(recognise_attention(&mut graph, &mut Causal), 0);
+    let mut facts = Causal::default();
+    assert_eq!(recognise_attention(&mut graph, &mut facts), 0);
+    assert_eq!(facts.0, 0);
     let mask_of_one = MASKED.replace("bool[5,5]", "bool[1,1]");
     let mut graph = parse_graph(&mask_of_one).unwrap();
-    recognise_attention(&mut graph, &mut Causal);
+    recognise_attention(&mut graph, &mut Causal::default());
     assert!(!graph.to_string().contains("is_causal=true"));
 }

@@ -139,16 +139,9 @@ fn collide(a: &TensorInfo, b: &TensorInfo) -> bool {
     addresses(&y, b.storage_offset).iter().any(|at| written.contains(at))
 }
 
-fn aten(op: &str, overload: &str, args: Arguments) -> (AtenCall, Arguments) {
-    let call = AtenCall {
-        op: op.to_string(),
-        overload: overload.to_string(),
-        args: Vec::new(),
-        replay: None,
-        writes: SmallVec::new(),
-        random: false,
-    };
-    (call, args)
+/// A call whose arguments are named when it is made.
+fn without_args(op: &str, overload: &str) -> AtenCall {
+    AtenCall::new::<String>(op, overload, [])
 }
 
 impl<'r> State<'r> {
@@ -348,7 +341,7 @@ impl<'r> State<'r> {
                 if matches!(op.as_str(), "aten::fill" | "aten::zero") {
                     self.fill_once(&mut args);
                 }
-                let (functional, args) = aten(&op, &overload, args);
+                let functional = without_args(&op, &overload);
                 self.functional_write(index, call, functional, args, result)
             }
             Write::Original => self.original_write(index, call, args, &writes),
@@ -431,10 +424,10 @@ impl<'r> State<'r> {
         &self,
         index: usize,
         call: &Call,
-        args: Arguments,
+        mut args: Arguments,
         parent: Option<usize>,
     ) -> Result<(AtenCall, Arguments)> {
-        let (mut template, mut args) = aten(&call.op, &call.overload, args);
+        let mut template = without_args(&call.op, &call.overload);
         (template.replay, template.random) = (Some(call.replay), call.random);
         if let (Some(parent), "aten::as_strided", [Some(id)]) =
             (parent, call.op.as_str(), call.results.as_slice())
@@ -522,7 +515,7 @@ impl<'r> State<'r> {
         let outs: SmallVec<[TensorType; 1]> = SmallVec::from_elem(ty.clone(), 1);
         let relation = self.relation(call, &args, old, &outs, 0);
         let overload = if name == "transpose" { "int" } else { call.overload.as_str() };
-        let (template, args) = aten(&format!("aten::{name}"), overload, args);
+        let template = without_args(&format!("aten::{name}"), overload);
         let node = self.emit(&template, &args, outs.clone(), index as u32)?;
         let root = self.root(old);
         let parent = Parent { tensor: old, relation, view: None };
@@ -550,7 +543,7 @@ impl<'r> State<'r> {
         let mut value = self.read(from)?;
         if source.device != destination.device {
             let args = vec![("self".into(), Arg::Tensor(to)), ("src".into(), Arg::Tensor(from))];
-            let (template, args) = aten("aten::copy", "", args);
+            let template = without_args("aten::copy", "");
             let node =
                 self.emit(&template, &args, SmallVec::from_elem(computed(&destination), 1), index as u32)?;
             value = node.into();
@@ -564,9 +557,7 @@ impl<'r> State<'r> {
     /// The value cast to the type and broadcast to the shape of a destination.
     fn converted(&mut self, mut value: ValueRef, destination: &TensorType, origin: u32) -> ValueRef {
         let unary = |op: &str, overload: &str, extra: (&str, Arg<u16>)| {
-            let (mut call, _) = aten(op, overload, Vec::new());
-            call.args = vec![("self".into(), Arg::Tensor(0)), (extra.0.to_string(), extra.1)];
-            Op::Aten(Box::new(call))
+            Op::Aten(Box::new(AtenCall::new(op, overload, [("self", Arg::Tensor(0)), extra])))
         };
         let from = self.graph.ty(value).clone();
         if from.dtype != destination.dtype {
@@ -635,7 +626,7 @@ impl<'r> State<'r> {
         if roots.windows(2).any(|pair| pair[0] == pair[1]) {
             return Err(FunctionalizeError::SharedMemory { call: name() });
         }
-        let (mut template, args) = aten(&call.op, &call.overload, args);
+        let mut template = without_args(&call.op, &call.overload);
         (template.replay, template.random) = (Some(call.replay), call.random);
         template.writes = writes.iter().map(|&w| w as u16).collect();
         let mut outs = self.result_types(call);
@@ -773,14 +764,13 @@ impl<'r> State<'r> {
             }
         };
         let mut operands = vec![value];
-        let mut all = vec![("self".to_string(), Arg::Tensor(0u16))];
+        let mut all = vec![("self", Arg::Tensor(0u16))];
         if op.ends_with("_scatter") {
             operands = vec![self.read(parent.tensor)?, value];
-            all.push(("src".to_string(), Arg::Tensor(1)));
+            all.push(("src", Arg::Tensor(1)));
         }
-        all.extend(args.into_iter().map(|(name, arg)| (name.to_string(), arg)));
-        let (mut call, _) = aten(&format!("aten::{op}"), "", Vec::new());
-        call.args = all;
+        all.extend(args);
+        let call = AtenCall::new(&format!("aten::{op}"), "", all);
         let origin = self.graph.node(value.node).origin;
         Ok(self.graph.add(Op::Aten(Box::new(call)), &operands, [computed(&ty)], origin).into())
     }

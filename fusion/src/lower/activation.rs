@@ -7,7 +7,6 @@ use super::arith::bounded;
 use super::cx::{Call, Cx, wide};
 use crate::args::wrap;
 use crate::graph::ValueRef;
-use crate::types::Device;
 
 pub(super) fn register(r: &mut Registry) {
     r.one(&["relu"], relu);
@@ -109,14 +108,8 @@ fn silu(cx: &mut Cx, x: ValueRef) -> Option<ValueRef> {
     gated(cx, x, x, 1.0)
 }
 
-/// `x / (1 + exp(-factor * v))`. A division is a branch on a GPU; a processor does it beside the exponential's
-/// arithmetic.
+/// `x / (1 + exp(-factor * v))`.
 fn gated(cx: &mut Cx, x: ValueRef, v: ValueRef, factor: f64) -> Option<ValueRef> {
-    if matches!(cx.device, Device::Cuda(_)) {
-        let argument = if factor == 1.0 { v } else { cx.map_number(ScalarFn::Mul, v, factor)? };
-        let gate = cx.map(ScalarFn::Sigmoid, &[argument])?;
-        return cx.map(ScalarFn::Mul, &[x, gate]);
-    }
     let negative = match factor {
         1.0 => cx.map(ScalarFn::Neg, &[v])?,
         _ => cx.map_number(ScalarFn::Mul, v, -factor)?,

@@ -268,8 +268,7 @@ impl<'a> Planner<'a> {
     }
 
     fn label(&self, id: NodeId) -> String {
-        let origin = self.graph.node(id).origin.and_then(|o| self.graph.origins.get(o as usize));
-        origin.cloned().unwrap_or_else(|| crate::kernel::name_of(id))
+        self.graph.origin(id).map_or_else(|| crate::kernel::name_of(id), String::from)
     }
 
     /// The reference shape of a node's own kernel and which of its dimensions are reduced.

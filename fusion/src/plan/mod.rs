@@ -24,7 +24,7 @@ use crate::kernel::Refusal;
 use crate::schedule::{Machine, ScheduleError, Tiling};
 use crate::types::Dims;
 
-pub use cost::Profile;
+pub use cost::{ProductRates, Profile};
 pub use memory::{ALIGNMENT, Memory};
 pub use place::Place;
 pub use split::split_reductions;

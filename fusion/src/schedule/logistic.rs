@@ -3,7 +3,7 @@
 //! A GPU divides in some twenty instructions, a processor in one: there the quotient by `1 + exp(y)` becomes the
 //! product with `sigmoid(-y)`, which needs no division.
 
-use tilefuse_block::{Elem, ScalarFn, Value};
+use tilefuse_block::{Elem, Literal, ScalarFn, Value};
 
 use super::ScheduleError;
 use super::emit::{Emitter, Result};
@@ -33,10 +33,30 @@ impl Emitter<'_> {
     pub(super) fn logistic(&mut self, args: &[KExpr]) -> Result<Value> {
         let missing = ScheduleError::Internal("a quotient without an exponent");
         let (Some(&x), Some(y)) = (args.first(), self.exponent(args)) else { return Err(missing) };
-        let y = self.value(y)?;
-        let minus = self.map(ScalarFn::Neg, &[y])?;
+        let minus = self.negative(y)?;
         let share = self.map(ScalarFn::Sigmoid, &[minus])?;
         let x = self.value(x)?;
         self.map(ScalarFn::Mul, &[x, share])
+    }
+
+    /// `-y`, without an operation where `y` is a negative or a multiple itself.
+    fn negative(&mut self, y: KExpr) -> Result<Value> {
+        let kernel = self.kernel;
+        match kernel.node(y) {
+            KNode::Map(ScalarFn::Neg, args) if args.len() == 1 => return self.value(args[0]),
+            KNode::Map(ScalarFn::Mul, args) => {
+                if let &[v, factor] = &args[..]
+                    && let KNode::Const(literal) = kernel.node(factor)
+                {
+                    let v = self.value(v)?;
+                    let factor = Literal::float(literal.elem, -literal.as_f64());
+                    let factor = self.b.constant(factor, &[]);
+                    return self.map(ScalarFn::Mul, &[v, factor]);
+                }
+            }
+            _ => {}
+        }
+        let y = self.value(y)?;
+        self.map(ScalarFn::Neg, &[y])
     }
 }

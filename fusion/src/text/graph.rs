@@ -53,7 +53,7 @@ impl State {
             return self.parser.error("origins are numbered in order");
         }
         let text = self.parser.string()?;
-        self.graph.origins.push(text);
+        self.graph.add_origin(text);
         Ok(())
     }
 
@@ -262,14 +262,7 @@ impl State {
             })?;
             Ok((name, arg))
         })?;
-        let mut call = AtenCall {
-            op: op.to_string(),
-            overload: overload.to_string(),
-            args,
-            replay: None,
-            writes: SmallVec::new(),
-            random: false,
-        };
+        let mut call = AtenCall::new(op, overload, args);
         self.flags(&mut call)?;
         Ok((Parsed::Op(Op::Aten(Box::new(call))), operands))
     }
