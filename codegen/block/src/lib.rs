@@ -19,10 +19,12 @@ mod print;
 mod program;
 #[cfg(any(test, feature = "testing"))]
 pub mod random;
+mod reference;
 mod scalar_fn;
 mod small;
 mod table;
 pub mod tiles;
+mod triton;
 mod types;
 mod verify;
 
@@ -37,6 +39,7 @@ pub use program::{
     Region, Value, ValueData,
 };
 pub use scalar_fn::{Level, ReduceFn, ScalarFn, TypeRule};
+pub use reference::reference;
 pub use small::{F8E4M3, F8E5M2};
 pub use table::{Family, OPERATIONS, Operation};
 pub use types::{Elem, Kind, Literal, Shape, Type};
