@@ -38,8 +38,8 @@ pub use program::{
     Assumption, AtomicFn, CacheHint, DotPrecision, MemoryOrder, MemoryScope, Op, OpKind, Param, Program,
     Region, Value, ValueData,
 };
-pub use scalar_fn::{Level, ReduceFn, ScalarFn, TypeRule};
 pub use reference::reference;
+pub use scalar_fn::{Level, ReduceFn, ScalarFn, TypeRule};
 pub use small::{F8E4M3, F8E5M2};
 pub use table::{Family, OPERATIONS, Operation};
 pub use types::{Elem, Kind, Literal, Shape, Type};

@@ -10,6 +10,7 @@ mod choices;
 mod compare;
 mod functions;
 mod generate;
+mod hostile;
 mod index;
 mod language;
 mod memory;
@@ -19,6 +20,7 @@ use crate::program::Program;
 
 pub use choices::Choices;
 pub use compare::{Difference, compare_args};
+pub use hostile::{almost_program, almost_text, any_program, any_text};
 
 /// A program with arguments and a grid.
 #[derive(Clone, Debug)]

@@ -99,7 +99,8 @@ fn combiners(out: &mut String) {
     let names = |names: Vec<&str>| names.iter().map(|n| format!("`{n}`")).collect::<Vec<_>>().join(", ");
     let reduce = names(ReduceFn::ALL.iter().map(|f| f.name()).collect());
     let atomic = names(AtomicFn::ALL.iter().map(|f| f.name()).collect());
-    let _ = writeln!(out, "\n## Combiners and atomic functions\n\n- `reduce`: {reduce}.\n- `atomic`: {atomic}.");
+    let _ =
+        writeln!(out, "\n## Combiners and atomic functions\n\n- `reduce`: {reduce}.\n- `atomic`: {atomic}.");
 }
 
 fn triton(out: &mut String) {
@@ -149,7 +150,8 @@ mod tests {
                 Counterpart::Operation(op, _) => OPERATIONS.iter().any(|o| o.name == op),
                 Counterpart::Function(function, _) => ScalarFn::from_name(function).is_some(),
                 Counterpart::Composed(function, _) => {
-                    let heads = [format!("fn {function}("), format!("fn {function}<"), format!(" {function} ")];
+                    let heads =
+                        [format!("fn {function}("), format!("fn {function}<"), format!(" {function} ")];
                     heads.iter().any(|head| sources.contains(head))
                 }
                 Counterpart::Rust(what) | Counterpart::LeftOut(what) => !what.is_empty(),

@@ -45,7 +45,10 @@ pub(crate) const TRITON: &[(&str, Counterpart)] = &[
     ("view", Operation("reshape", "")),
     // Linear algebra
     ("dot", Operation("dot", "`input_precision` is `precision`; the accumulator is an operand")),
-    ("dot_scaled", LeftOut("block scales need a matrix unit of sm_100; `dot` of scaled f16 gives the same numbers")),
+    (
+        "dot_scaled",
+        LeftOut("block scales need a matrix unit of sm_100; `dot` of scaled f16 gives the same numbers"),
+    ),
     // Memory
     ("load", Operation("load", "`cache_modifier` and `eviction_policy` are `hint`")),
     ("store", Operation("store", "")),

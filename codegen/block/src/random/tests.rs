@@ -1,6 +1,9 @@
 use std::collections::BTreeSet;
 
-use super::{Case, Choices, Options, case, compare_args, index_case, random_case};
+use super::{
+    Case, Choices, Options, almost_program, almost_text, any_program, any_text, case, compare_args,
+    index_case, random_case,
+};
 use crate::interp::{Arg, run};
 use crate::math::expand_math;
 use crate::passes::{PASSES, optimize, optimize_for_grid};
@@ -161,5 +164,24 @@ fn optimising_twice_changes_nothing_more() {
         let once = program.to_string();
         optimize(&mut program).unwrap();
         assert_eq!(program.to_string(), once);
+    }
+}
+
+/// `TILEFUSE_HOSTILE=N` tries more.
+fn hostile() -> u64 {
+    std::env::var("TILEFUSE_HOSTILE").ok().and_then(|n| n.parse().ok()).unwrap_or(3000)
+}
+
+#[test]
+fn no_text_panics() {
+    for seed in 0..hostile() {
+        any_text(&almost_text(&mut Choices::from_seed(seed)));
+    }
+}
+
+#[test]
+fn no_program_panics() {
+    for seed in 0..hostile() {
+        any_program(&almost_program(&mut Choices::from_seed(seed)));
     }
 }
