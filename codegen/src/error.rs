@@ -34,6 +34,14 @@ pub enum Error {
         /// How much there is.
         limit: u64,
     },
+    /// A file of [`Stages`](crate::stages::Stages) could not be written, read or parsed.
+    #[error("{file}: {message}")]
+    Stage {
+        /// Its name.
+        file: String,
+        /// What is wrong.
+        message: String,
+    },
     /// LLVM refused the generated code; a defect of this crate.
     #[error("LLVM: {0}")]
     Llvm(String),

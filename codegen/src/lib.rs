@@ -9,5 +9,6 @@ pub mod host;
 pub mod layout;
 mod llvm;
 pub mod ptx;
+pub mod stages;
 
 pub use error::{Error, Result};

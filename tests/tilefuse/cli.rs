@@ -38,6 +38,29 @@ fn bad_input_is_named_in_one_line() {
     }
 }
 
+/// The stages of a kernel are written, and an edited one is compiled in their place: here subtraction for addition,
+/// which the comparison with the interpreter tells.
+#[test]
+fn stages_are_dumped_and_overridden() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().to_str().unwrap();
+    let add = &example("vector_add");
+    let mut args = vec!["kernel", add, "--run", "--grid", "4", "--arg", "1000i64"];
+    for _ in 0..3 {
+        args.splice(3..3, ["--arg", "f32[1000]"]);
+    }
+    let dumped = run(&[&args[..], &["--dump", path]].concat());
+    assert!(dumped.status.success(), "{}", String::from_utf8_lossy(&dumped.stderr));
+    let module = folder.path().join("vector_add.host.ll");
+    let text = std::fs::read_to_string(&module).unwrap();
+    assert!(folder.path().join("vector_add.tile").exists() && text.contains(" fadd "));
+    std::fs::write(&module, text.replace(" fadd ", " fsub ")).unwrap();
+    let overridden = run(&[&args[..], &["--override", path]].concat());
+    assert_eq!(overridden.status.code(), Some(1));
+    let said = String::from_utf8_lossy(&overridden.stdout).into_owned();
+    assert!(said.contains("DIFFERS from the interpreter"), "{said}");
+}
+
 fn example(name: &str) -> String {
     format!("{}/kernels/{name}.tile", env!("CARGO_MANIFEST_DIR"))
 }
@@ -51,9 +74,13 @@ fn bad_kernels_and_arguments_are_named_in_one_line() {
     std::fs::write(&file, b"kernel \xff").unwrap();
     rejected(&["kernel", path], "cannot read");
     std::fs::write(&file, "kernel @f(%x: ptr<f32>) {\n  %v = load %x, %i\n}").unwrap();
-    rejected(&["kernel", path], "bad.tile:2:17: %i is not defined");
+    let said = String::from_utf8_lossy(&run(&["kernel", path]).stderr).into_owned();
+    assert!(said.contains("bad.tile:2:17: %i is not defined"), "{said}");
+    // The line itself, with the place marked.
+    assert!(said.contains("2 │   %v = load %x, %i") && said.contains("─┬"), "{said}");
     std::fs::write(&file, "kernel @f() {\n  yield\n}").unwrap();
-    rejected(&["kernel", path], "bad.tile:2:3: a yield");
+    let said = String::from_utf8_lossy(&run(&["kernel", path]).stderr).into_owned();
+    assert!(said.contains("bad.tile:2:3: a yield"), "{said}");
     let add = &example("vector_add");
     rejected(&["kernel", add, "--stop-after", "magic"], "there are canonicalize, cse");
     rejected(&["kernel", add, "--print-after", "magic"], "there is no pass");

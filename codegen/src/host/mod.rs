@@ -21,6 +21,7 @@ use tilefuse_block::{Program, expand_math, expand_operations};
 pub use pool::{Pool, Rayon, Serial};
 pub use target::Isa;
 
+use crate::stages::Stages;
 use crate::{Error, Result};
 use object::Code;
 use target::Target;
@@ -201,10 +202,18 @@ fn prepared(program: &Program) -> Result<Program> {
 }
 
 fn generate(program: &Program, target: &Target, kind: FileType) -> Result<(Vec<u8>, Head)> {
-    let program = prepared(program)?;
+    let stages = Stages::get();
+    let edited = stages.program(program)?;
+    let program = prepared(edited.as_ref().unwrap_or(program))?;
     let plan = plan::Plan::new(&program, target.width())?;
     let cx = inkwell::context::Context::create();
-    let module = emit::emit(&cx, &plan, target)?;
+    let mut module = emit::emit(&cx, &plan, target)?;
+    if stages.is_active()
+        && let Some(text) =
+            stages.text(&format!("{}.host.ll", program.name), &module.print_to_string().to_string())?
+    {
+        module = target::parse(&cx, &text)?;
+    }
     let bytes = target.finish(&module, kind)?;
     let head = Head {
         scratch: plan.scratch,

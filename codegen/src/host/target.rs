@@ -5,6 +5,7 @@ use std::sync::{Once, OnceLock};
 use inkwell::OptimizationLevel;
 use inkwell::attributes::AttributeLoc;
 use inkwell::context::Context;
+use inkwell::memory_buffer::MemoryBuffer;
 use inkwell::module::Module;
 use inkwell::passes::PassBuilderOptions;
 use inkwell::targets::{
@@ -135,4 +136,12 @@ impl Target {
         let buffer = machine.write_to_memory_buffer(module, kind).map_err(llvm)?;
         Ok(buffer.as_slice().to_vec())
     }
+}
+
+/// The module that a text of LLVM IR is.
+pub(super) fn parse<'c>(cx: &'c Context, text: &str) -> Result<Module<'c>> {
+    let buffer = MemoryBuffer::create_from_memory_range_copy(text.as_bytes(), "kernel");
+    let module = cx.create_module_from_ir(buffer).map_err(llvm)?;
+    module.verify().map_err(llvm)?;
+    Ok(module)
 }

@@ -27,6 +27,7 @@ use tilefuse_block::{Elem, Kind, OpKind, Program, expand_math, expand_operations
 
 use crate::cache::{self, Cache, Key};
 use crate::error::{Error, Result};
+use crate::stages::Stages;
 use assign::Assignment;
 pub use target::{PtxVersion, Target};
 
@@ -77,6 +78,9 @@ pub fn compile_ptx_cached(
     options: &PtxOptions,
     cache: &Cache,
 ) -> Result<Ptx> {
+    if Stages::get().is_active() {
+        return compile_ptx(program, target, options);
+    }
     let version = target.ptx_version(options.driver)?;
     let key = Key::new(&program.to_string(), target.name(), &version.to_string());
     if let Some(ptx) = cache.get(cache::Kind::Ptx, key).and_then(|bytes| Ptx::from_bytes(&bytes)) {
@@ -91,10 +95,15 @@ pub fn compile_ptx_cached(
 /// 64-bit addresses.
 pub fn compile_ptx(program: &Program, target: Target, options: &PtxOptions) -> Result<Ptx> {
     let version = target.ptx_version(options.driver)?;
-    let program = &prepare(program)?;
+    let stages = Stages::get();
+    let edited = stages.program(program)?;
+    let program = &prepare(edited.as_ref().unwrap_or(program))?;
     let plan = fitting_plan(program, target)?;
-    let module = module_text(&plan, target)?;
+    let mut module = module_text(&plan, target)?;
+    let stage = |form: &str| format!("{}.{}.{form}", program.name, target.name());
+    module.text = stages.text(&stage("ll"), &module.text)?.unwrap_or(module.text);
     let text = llvm::compile(&module.text, target, version)?;
+    let text = stages.text(&stage("ptx"), &text)?.unwrap_or(text);
     Ok(Ptx {
         text,
         name: kernel_name(program),

@@ -4,11 +4,13 @@ mod run;
 
 use std::path::PathBuf;
 
+use ariadne::{Config, Label, Report, ReportKind, Source};
 use clap::ValueEnum;
 use tilefuse_block::passes::{PASSES, PassOptions, run_passes};
-use tilefuse_block::{Program, parse_valid};
+use tilefuse_block::{ParseError, Program, parse_valid};
 use tilefuse_codegen::host::{HostKernel, HostOptions};
 use tilefuse_codegen::ptx::{self, PtxOptions, compile_ptx, emit_llvm};
+use tilefuse_codegen::stages::Stages;
 
 use super::{Failure, report};
 
@@ -46,6 +48,12 @@ pub(crate) struct Args {
     /// Print the program after this pass, or after each pass for `all`, on standard error; can be given again.
     #[arg(long, value_name = "PASS")]
     print_after: Vec<String>,
+    /// Write each stage of what is compiled to files in this folder.
+    #[arg(long, value_name = "DIR", requires = "run")]
+    dump: Option<PathBuf>,
+    /// Compile from the stages that are in this folder, named as --dump names them, in place of those that are made.
+    #[arg(long = "override", value_name = "DIR", requires = "run")]
+    replace: Option<PathBuf>,
     /// Leave out the passes behind this one.
     #[arg(long, value_name = "PASS")]
     stop_after: Option<String>,
@@ -90,6 +98,9 @@ enum Stage {
 
 /// Runs the command.
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
+    if args.dump.is_some() || args.replace.is_some() {
+        Stages { dump: args.dump.clone(), replace: args.replace.clone() }.install();
+    }
     let program = optimised(read(args)?, args)?;
     if let Some(stage) = args.emit.or((!args.run).then_some(Stage::Block)) {
         report::print(&emitted(&program, args.target, stage)?);
@@ -101,7 +112,28 @@ fn read(args: &Args) -> Result<Program, Failure> {
     let path = args.file.display();
     let text = std::fs::read_to_string(&args.file)
         .map_err(|e| Failure::usage(format!("cannot read {path}: {e}")))?;
-    parse_valid(&text).map_err(|e| Failure::usage(format!("{path}:{}:{}: {}", e.line, e.column, e.message)))
+    parse_valid(&text).map_err(|error| Failure::usage(located(&path.to_string(), &text, &error)))
+}
+
+/// The error with its place, and the lines around it with the place marked.
+fn located(path: &str, text: &str, error: &ParseError) -> String {
+    let head = format!("{path}:{}:{}: {}", error.line, error.column, error.message);
+    let before = text.split('\n').take(error.line.saturating_sub(1)).map(|line| line.chars().count() + 1);
+    let at = before.sum::<usize>() + error.column.saturating_sub(1);
+    let token =
+        text.chars().skip(at).take_while(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | '%')).count();
+    let span = (path, at..at + token.max(1));
+    let mut shown = Vec::new();
+    let report = Report::build(ReportKind::Error, span.clone())
+        .with_config(Config::new().with_color(false))
+        .with_message("not a valid block program")
+        .with_label(Label::new(span).with_message(&error.message))
+        .finish()
+        .write((path, Source::from(text)), &mut shown);
+    match report {
+        Ok(()) => format!("{head}\n{}", String::from_utf8_lossy(&shown).trim_end()),
+        Err(_) => head,
+    }
 }
 
 /// The program after the passes that are asked for.
