@@ -168,6 +168,16 @@ impl Layout {
         })
     }
 
+    /// The layout with a new last axis of extent 2, which lies in the lowest bit of the registers.
+    pub fn join(&self) -> Layout {
+        let mut shape = self.shape.clone();
+        shape.push(1);
+        let target = shape.clone();
+        let mut out = self.map_bits(shape, |axis, bit| Some(axis_bits(&target, axis).start + bit));
+        out.regs.insert(0, 1);
+        out
+    }
+
     /// The layout of a broadcast's operand of extents `shape`, this being its result's.
     pub fn unbroadcast(&self, shape: &LogShape) -> Layout {
         self.map_bits(shape.clone(), |a, bit| {

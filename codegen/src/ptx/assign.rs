@@ -10,6 +10,7 @@ use rustc_hash::FxHashMap;
 use tilefuse_block::{Op, OpKind, Param, Program, Region, Shape, Value};
 
 use super::axis::{self, Axis};
+use super::uniform;
 use crate::layout::{Blocked, LANE_BITS, Layout, LogShape};
 
 /// The layouts of a program for a number of warps.
@@ -20,6 +21,8 @@ pub(crate) struct Assignment<'a> {
     pub(crate) defs: Vec<Option<&'a Op>>,
     /// By value: whether it is computed where it is used.
     pub(crate) free: Vec<bool>,
+    /// By value: whether it comes from a load, which threads may have done at different times.
+    pub(crate) loaded: Vec<bool>,
     homes: Vec<Option<Layout>>,
     /// Layouts of the loads and stores that are not done in the home of the value.
     access: FxHashMap<*const Op, Layout>,
@@ -44,6 +47,8 @@ enum Link {
     Unbroadcast,
     /// From a reduction's operand to its result.
     Slice(usize),
+    /// From an operand of a join to its result.
+    Join,
 }
 
 /// The extents of a tile as powers of two.
@@ -60,6 +65,7 @@ impl<'a> Assignment<'a> {
             facts: axis::analyze(program),
             defs: vec![None; n],
             free: vec![false; n],
+            loaded: uniform::loaded(program),
             homes: vec![None; n],
             access: FxHashMap::default(),
             warps,
@@ -108,10 +114,12 @@ impl<'a> Assignment<'a> {
     fn define(&mut self, op: &'a Op) {
         let free = |v: &Value| self.program.ty(*v).rank() == 0 || self.free[v.index()];
         let is_free = match op.kind {
-            OpKind::Const(_) | OpKind::ProgramId(_) | OpKind::Range { .. } | OpKind::Splat(_) => true,
+            OpKind::Const(_) | OpKind::ProgramId(_) | OpKind::NumPrograms(_) => true,
+            OpKind::Range { .. } | OpKind::Splat(_) => true,
             OpKind::ExpandDims(_) | OpKind::Broadcast(_) | OpKind::Reshape(_) | OpKind::Permute(_) => {
                 free(&op.args[0])
             }
+            OpKind::Join | OpKind::Split | OpKind::Assume(_) => op.args.iter().all(free),
             OpKind::Map(_) | OpKind::Cast(_) | OpKind::Bitcast(_) => op.args.iter().all(free),
             _ => false,
         };
@@ -135,12 +143,25 @@ impl<'a> Assignment<'a> {
                 self.link_region(inner, Some(op));
             }
             if let (OpKind::Yield, Some(owner)) = (&op.kind, owner) {
-                for (i, &next) in op.args.iter().enumerate() {
-                    let others = [owner.args.get(i + 3), region.args.get(i + 1), owner.results.get(i)];
-                    for &other in others.into_iter().flatten() {
-                        self.link(next, other, Link::Same, Some(Link::Same));
-                    }
+                self.link_yield(op, region, owner);
+            }
+        }
+    }
+
+    fn link_yield(&mut self, op: &'a Op, region: &'a Region, owner: &'a Op) {
+        for (i, &next) in op.args.iter().enumerate() {
+            let others = match owner.kind {
+                OpKind::For => vec![owner.args.get(i + 3), region.args.get(i + 1), owner.results.get(i)],
+                OpKind::If => vec![owner.results.get(i)],
+                // The first region of a loop yields its condition.
+                OpKind::While if owner.regions.len() == 2 && std::ptr::eq(region, &owner.regions[1]) => {
+                    let first = owner.regions[0].args.get(i);
+                    vec![owner.args.get(i), first, region.args.get(i), owner.results.get(i)]
                 }
+                _ => Vec::new(),
+            };
+            for &other in others.into_iter().flatten() {
+                self.link(next, other, Link::Same, Some(Link::Same));
             }
         }
     }
@@ -155,6 +176,32 @@ impl<'a> Assignment<'a> {
             (OpKind::Permute(perm), Some(r)) => {
                 let perm = perm.to_vec();
                 self.link(op.args[0], r, Link::Permute(perm.clone()), Some(Link::Unpermute(perm)));
+            }
+            (OpKind::ReduceWith { axis }, Some(r)) => {
+                self.link_all(op.args[0], &op.args[1..]);
+                self.link_all(r, &op.results[1..]);
+                self.link(op.args[0], r, Link::Slice(usize::from(*axis)), None);
+            }
+            (OpKind::Scan { .. }, Some(r)) => {
+                self.link_all(r, &op.args);
+                self.link_all(r, &op.results[1..]);
+            }
+            (OpKind::Gather { .. }, Some(r)) => self.link_all(r, &op.args[1..]),
+            (OpKind::Histogram { .. }, _) => self.link_all(op.args[0], &op.args[1..]),
+            (OpKind::Atomic { .. } | OpKind::AtomicCas { .. }, Some(r)) => self.link_all(r, &op.args[1..]),
+            (OpKind::Assert { .. }, _) => self.link_all(op.args[0], &op.args[1..]),
+            (OpKind::Assume(_), Some(r)) => self.link_all(r, &op.args),
+            (OpKind::Join, Some(r)) => {
+                let axis = self.program.ty(r).rank() - 1;
+                for &arg in &op.args {
+                    self.link(r, arg, Link::Slice(axis), Some(Link::Join));
+                }
+            }
+            (OpKind::Split, Some(_)) => {
+                let axis = self.program.ty(op.args[0]).rank() - 1;
+                for &half in &op.results {
+                    self.link(op.args[0], half, Link::Slice(axis), Some(Link::Join));
+                }
             }
             (OpKind::Broadcast(_), Some(r)) => self.link(r, op.args[0], Link::Unbroadcast, None),
             (OpKind::Reduce { axis, .. }, Some(r)) => {
@@ -248,7 +295,13 @@ impl<'a> Assignment<'a> {
     fn reduced(&self, shape: &Shape) -> u32 {
         let mut axes = 0;
         self.program.walk(&mut |op| {
-            if let OpKind::Reduce { axis, .. } = op.kind
+            let axis = match op.kind {
+                OpKind::Reduce { axis, .. } | OpKind::ReduceWith { axis } | OpKind::Scan { axis, .. } => {
+                    Some(axis)
+                }
+                _ => None,
+            };
+            if let Some(axis) = axis
                 && self.program.ty(op.args[0]).shape == *shape
             {
                 axes |= 1 << axis;
@@ -314,6 +367,7 @@ impl<'a> Assignment<'a> {
                     Link::Unpermute(perm) => layout.unpermute(&perm),
                     Link::Unbroadcast => layout.unbroadcast(&shape),
                     Link::Slice(axis) => layout.slice(axis),
+                    Link::Join => layout.join(),
                 });
                 work.push(other);
             }

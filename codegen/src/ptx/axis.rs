@@ -4,7 +4,7 @@
 //! non-negative parts by `add` and `mul` are taken not to wrap, as the offsets of a program must not.
 
 use smallvec::SmallVec;
-use tilefuse_block::{Elem, Op, OpKind, Program, Region, ScalarFn, Shape, Value};
+use tilefuse_block::{Assumption, Elem, Op, OpKind, Program, Region, ScalarFn, Shape, Value};
 
 /// The largest divisibility that is tracked.
 const MAX_DIV: u64 = 1 << 32;
@@ -65,7 +65,8 @@ pub(crate) fn analyze(program: &Program) -> Vec<Axis> {
 fn region(program: &Program, body: &Region, facts: &mut Vec<Axis>) {
     for op in &body.ops {
         for inner in &op.regions {
-            if let (Some(&i), Some(&lo), Some(&step)) = (inner.args.first(), op.args.first(), op.args.get(2))
+            if let (OpKind::For, Some(&i), Some(&lo), Some(&step)) =
+                (&op.kind, inner.args.first(), op.args.first(), op.args.get(2))
             {
                 let (lo, step) = (&facts[lo.index()], &facts[step.index()]);
                 let induction = Axis { div: lo.div.min(step.div), nonneg: lo.nonneg, ..Axis::unknown(&[]) };
@@ -86,7 +87,7 @@ fn transfer(program: &Program, op: &Op, result: Value, facts: &[Axis]) -> Axis {
     let arg = |i: usize| &facts[op.args[i].index()];
     match &op.kind {
         OpKind::Const(l) => l.as_i64().map_or_else(|| uniform(shape), |v| Axis::literal(v, shape)),
-        OpKind::ProgramId(_) => Axis { nonneg: true, ..Axis::unknown(shape) },
+        OpKind::ProgramId(_) | OpKind::NumPrograms(_) => Axis { nonneg: true, ..Axis::unknown(shape) },
         OpKind::Range { start, len } => Axis {
             run: SmallVec::from_slice(&[u64::from(*len)]),
             slope: SmallVec::from_slice(&[Some(1)]),
@@ -114,6 +115,7 @@ fn transfer(program: &Program, op: &Op, result: Value, facts: &[Axis]) -> Axis {
             let args: SmallVec<[&Axis; 3]> = op.args.iter().map(|a| &facts[a.index()]).collect();
             map(*function, &args, signed)
         }
+        OpKind::Assume(assumption) => assume(*assumption, arg(0), shape),
         OpKind::Cast(to) => cast(arg(0), program.ty(op.args[0]).elem(), *to),
         OpKind::Load { .. } => {
             let operands = op.args[1..].iter().map(|a| &facts[a.index()]);
@@ -121,6 +123,26 @@ fn transfer(program: &Program, op: &Op, result: Value, facts: &[Axis]) -> Axis {
         }
         _ => Axis::unknown(shape),
     }
+}
+
+/// What a promise adds to what is known.
+fn assume(assumption: Assumption, known: &Axis, shape: &[u32]) -> Axis {
+    let mut out = known.clone();
+    match assumption {
+        Assumption::MultipleOf(n) => {
+            // Runs that span rows begin where rows do.
+            if out.run.last().copied().unwrap_or(1) >= shape.last().map_or(1, |&d| u64::from(d)) {
+                out.div = out.div.max(low_bit(i64::from(n)));
+            }
+        }
+        Assumption::Contiguous(n) => {
+            if let (Some(run), Some(&extent)) = (out.run.last_mut(), shape.last()) {
+                *run = (*run).max(low_bit(i64::from(n)).min(u64::from(extent)));
+            }
+        }
+        Assumption::Between(low, _) => out.nonneg |= low >= 0,
+    }
+    out
 }
 
 fn uniform(shape: &[u32]) -> Axis {

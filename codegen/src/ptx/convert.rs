@@ -67,6 +67,17 @@ impl Lower<'_> {
 
     /// Writes every element by its number, waits, and reads what is wanted.
     fn through_shared(&mut self, from: &Layout, regs: &[Val], to: &Layout, elem: Elem) -> Result<Vec<Val>> {
+        self.publish(from, regs, elem);
+        let mut out = Vec::with_capacity(to.num_regs());
+        for r in 0..to.num_regs() {
+            let address = self.slot(to, r, elem);
+            out.push(self.shared_load(&address, elem));
+        }
+        Ok(out)
+    }
+
+    /// Writes every element of a tile by its number to shared memory, and waits.
+    pub(crate) fn publish(&mut self, from: &Layout, regs: &[Val], elem: Elem) {
         let count = 1u64 << from.shape().iter().sum::<u32>();
         let bytes = u64::from(elem.bytes());
         if self.shared.for_convert(padded(count * bytes)) {
@@ -80,29 +91,38 @@ impl Lower<'_> {
             self.shared_store(&address, elem, &value, &writes);
         }
         self.barrier();
-        let e = memory_ty(elem);
-        let mut out = Vec::with_capacity(to.num_regs());
-        for r in 0..to.num_regs() {
-            let address = self.slot(to, r, elem);
-            let value = self.ir.def(format_args!("load {e}, ptr addrspace(3) {address}, align {bytes}"));
-            out.push(self.unpack_memory(elem, value));
-        }
-        Ok(out)
+    }
+
+    /// Reads one element of shared memory.
+    pub(crate) fn shared_load(&mut self, address: &Val, elem: Elem) -> Val {
+        let (e, bytes) = (memory_ty(elem), elem.bytes());
+        let value = self.ir.def(format_args!("load {e}, ptr addrspace(3) {address}, align {bytes}"));
+        self.unpack_memory(elem, value)
     }
 
     /// The address in shared memory of the element in register `r`. One word is left free after every 32, so that
     /// strides that are powers of two do not meet in one bank.
-    fn slot(&mut self, layout: &Layout, r: usize, elem: Elem) -> Val {
+    pub(crate) fn slot(&mut self, layout: &Layout, r: usize, elem: Elem) -> Val {
         let thread = self.thread_part(layout);
         let number = match layout.reg_offset(r) {
             0 => thread,
             offset => self.ir.def(format_args!("or disjoint i32 {thread}, {offset}")),
         };
+        self.slot_of(&number, elem)
+    }
+
+    /// [`Lower::slot`] of the element of number `number`.
+    pub(crate) fn slot_of(&mut self, number: &Val, elem: Elem) -> Val {
         let byte = self.ir.def(format_args!("mul nuw nsw i32 {number}, {}", elem.bytes()));
         let row = self.ir.def(format_args!("lshr i32 {byte}, 7"));
         let pad = self.ir.def(format_args!("shl nuw nsw i32 {row}, {}", pad_bits(elem)));
         let place = self.ir.def(format_args!("add nuw nsw i32 {byte}, {pad}"));
-        let wide = self.ir.def(format_args!("zext i32 {place} to i64"));
+        self.scratch(&place)
+    }
+
+    /// The address of a byte of the shared memory for changes of layout.
+    pub(crate) fn scratch(&mut self, byte: &Val) -> Val {
+        let wide = self.ir.def(format_args!("zext i32 {byte} to i64"));
         self.ir.def(format_args!("getelementptr i8, ptr addrspace(3) @tilefuse_convert, i64 {wide}"))
     }
 }

@@ -8,6 +8,7 @@ use tilefuse_block::{Op, OpKind, Program, Region, Value};
 
 use crate::layout::Layout;
 
+#[derive(Clone)]
 struct Access {
     ptr: Value,
     offsets: Value,
@@ -15,7 +16,7 @@ struct Access {
 }
 
 /// Accesses since the last barrier.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub(crate) struct Hazards {
     reads: Vec<Access>,
     writes: Vec<Access>,
@@ -26,6 +27,12 @@ impl Hazards {
     pub(crate) fn clear(&mut self) {
         self.reads.clear();
         self.writes.clear();
+    }
+
+    /// Adds the accesses since the last barrier on another way to where the code is.
+    pub(crate) fn join(&mut self, other: Hazards) {
+        self.reads.extend(other.reads);
+        self.writes.extend(other.writes);
     }
 
     /// Whether a read must wait for the block.
@@ -55,9 +62,9 @@ impl Hazards {
 
     /// Whether the body of a loop reads what an earlier iteration may have written, or the other way round, or two
     /// of its stores meet. One store's iterations are taken to write different elements.
-    pub(crate) fn loop_needs_barrier(&self, region: &Region) -> bool {
+    pub(crate) fn loop_needs_barrier(&self, regions: &[Region]) -> bool {
         let (mut reads, mut writes) = (Vec::new(), Vec::new());
-        accesses(region, &mut reads, &mut writes);
+        regions.iter().for_each(|region| accesses(region, &mut reads, &mut writes));
         let repeated = writes.iter().enumerate().any(|(i, w)| writes[..i].contains(w));
         repeated || writes.iter().any(|w| reads.contains(w))
     }
@@ -67,7 +74,9 @@ fn accesses(region: &Region, reads: &mut Vec<Value>, writes: &mut Vec<Value>) {
     for op in &region.ops {
         match op.kind {
             OpKind::Load { .. } => reads.push(op.args[0]),
-            OpKind::Store { .. } => writes.push(op.args[0]),
+            OpKind::Store { .. } | OpKind::Atomic { .. } | OpKind::AtomicCas { .. } => {
+                writes.push(op.args[0])
+            }
             _ => {}
         }
         for inner in &op.regions {

@@ -23,7 +23,7 @@ pub(crate) struct Lower<'a> {
     /// Where each value that is held is held.
     held: FxHashMap<Value, (Layout, Regs)>,
     /// Values in other layouts, by open region.
-    copies: Vec<FxHashMap<(Value, Layout), Regs>>,
+    pub(crate) copies: Vec<FxHashMap<(Value, Layout), Regs>>,
     /// What the thread's number adds to that of an element, by the bases of its bits.
     threads: FxHashMap<Vec<u32>, Val>,
     pub(crate) shared: Shared,
@@ -126,6 +126,9 @@ impl<'a> Lower<'a> {
                 Ok(Rc::new(repeat(layout, &from, &arg_shape, &regs)))
             }
             OpKind::Map(_) | OpKind::Cast(_) | OpKind::Bitcast(_) => self.pointwise(op, value, layout),
+            OpKind::Assume(_) => self.get(op.args[0], layout),
+            OpKind::Join => self.join_tiles(op, layout),
+            OpKind::Split => self.half_of_tile(op, value, layout),
             _ => Err(self.invalid("a value is used before it is defined")),
         }
     }
@@ -187,7 +190,7 @@ impl<'a> Lower<'a> {
         self.ir.entry_def(format_args!("icmp eq i32 {bits}, 0"))
     }
 
-    fn region(&mut self, region: &'a Region) -> Result<()> {
+    pub(crate) fn region(&mut self, region: &'a Region) -> Result<()> {
         region.ops.iter().try_for_each(|op| self.op(op))
     }
 
@@ -196,15 +199,15 @@ impl<'a> Lower<'a> {
             OpKind::Load { .. } => self.load(op),
             OpKind::Store { .. } => self.store(op),
             OpKind::Reduce { combine, axis, .. } => self.reduce(op, *combine, usize::from(*axis)),
+            OpKind::ReduceWith { axis } => self.reduce_with(op, usize::from(*axis)),
+            OpKind::Scan { axis, reverse } => self.scan(op, usize::from(*axis), *reverse),
+            OpKind::Gather { axis } => self.gather(op, usize::from(*axis)),
+            OpKind::Histogram { bins, .. } => self.histogram(op, *bins),
             OpKind::For => self.for_loop(op),
-            OpKind::ProgramId(axis) => {
-                let instance = if self.plan.cluster > 0 { "clusterid" } else { "ctaid" };
-                let axis = ["x", "y", "z"][usize::from(*axis % 3)];
-                let intrinsic = format!("llvm.nvvm.read.ptx.sreg.{instance}.{axis}");
-                let id = self.ir.intrinsic(&intrinsic, "i32", &[]);
-                self.hold(op.results[0], Layout::scalar(self.plan.warps), vec![id]);
-                Ok(())
-            }
+            OpKind::While => self.while_loop(op),
+            OpKind::If => self.branch(op),
+            OpKind::ProgramId(axis) => self.instance(op, *axis, ["ctaid", "clusterid"]),
+            OpKind::NumPrograms(axis) => self.instance(op, *axis, ["nctaid", "nclusterid"]),
             OpKind::Map(_) | OpKind::Cast(_) | OpKind::Bitcast(_) => self.eager(op),
             OpKind::Const(_)
             | OpKind::Range { .. }
@@ -213,12 +216,24 @@ impl<'a> Lower<'a> {
             | OpKind::Broadcast(_)
             | OpKind::Reshape(_)
             | OpKind::Permute(_)
+            | OpKind::Join
+            | OpKind::Split
+            | OpKind::Assume(_)
             | OpKind::Yield => Ok(()),
             _ => Err(Error::Unsupported {
                 target: "ptx".to_owned(),
                 message: format!("the operation {} is not implemented", op.kind.name()),
             }),
         }
+    }
+
+    /// Reads the special register along an axis that is named first, or second in a cluster.
+    fn instance(&mut self, op: &Op, axis: u8, registers: [&str; 2]) -> Result<()> {
+        let register = registers[usize::from(self.plan.cluster > 0)];
+        let axis = ["x", "y", "z"][usize::from(axis % 3)];
+        let id = self.ir.intrinsic(&format!("llvm.nvvm.read.ptx.sreg.{register}.{axis}"), "i32", &[]);
+        self.hold(op.results[0], Layout::scalar(self.plan.warps), vec![id]);
+        Ok(())
     }
 
     /// Computes a pointwise operation where it stands, unless each use does.
@@ -267,7 +282,7 @@ impl<'a> Lower<'a> {
         layout.regs().iter().enumerate().filter(|(_, b)| matters(**b)).fold(0, |m, (bit, _)| m | 1 << bit)
     }
 
-    fn map(&mut self, function: ScalarFn, op: &Op, operands: &[Val]) -> Result<Val> {
+    pub(crate) fn map(&mut self, function: ScalarFn, op: &Op, operands: &[Val]) -> Result<Val> {
         let of = if function == ScalarFn::Select { op.args[1] } else { op.args[0] };
         let elem = self.elem(of)?;
         scalar::map(&mut self.ir, function, elem, operands).ok_or_else(|| Error::Unsupported {
@@ -276,7 +291,7 @@ impl<'a> Lower<'a> {
         })
     }
 
-    fn bitcast(&mut self, from: Elem, to: Elem, a: &Val) -> Val {
+    pub(crate) fn bitcast(&mut self, from: Elem, to: Elem, a: &Val) -> Val {
         if ty(from) == ty(to) {
             return a.clone();
         }
@@ -299,81 +314,6 @@ impl<'a> Lower<'a> {
             }
         }
         out
-    }
-
-    fn for_loop(&mut self, op: &'a Op) -> Result<()> {
-        let region = op.regions.first().ok_or_else(|| self.invalid("a loop without a body"))?;
-        let [lo, hi, step] = [self.scalar(op.args[0])?, self.scalar(op.args[1])?, self.scalar(op.args[2])?];
-        // 64 bits, so that the last step does not overflow.
-        let [lo, hi, step] = [lo, hi, step].map(|v| self.ir.def(format_args!("sext i32 {v} to i64")));
-        let layouts: Vec<Layout> = region.args[1..].iter().map(|&a| self.plan.home(a)).collect();
-        let mut init = Vec::new();
-        for (&value, layout) in op.args[3..].iter().zip(&layouts) {
-            init.push(self.get(value, layout)?);
-        }
-        let n = self.ir.label();
-        let (head, body, exit) = (format!("head{n}"), format!("body{n}"), format!("exit{n}"));
-        let before = self.ir.block().to_owned();
-        self.ir.raw(format_args!("br label %{head}"));
-        self.ir.begin(&head);
-        let carried = self.phis(region, &layouts);
-        let index = self.ir.fresh();
-        let marker = self.ir.mark();
-        self.ir.raw(format_args!("br i1 %c{n}, label %{body}, label %{exit}"));
-        self.ir.begin(&body);
-        self.open_loop(op, region)?;
-        let i32_index = self.ir.def(format_args!("trunc i64 {index} to i32"));
-        self.hold(region.args[0], Layout::scalar(self.plan.warps), vec![i32_index]);
-        self.region(region)?;
-        let yielded = region.ops.last().filter(|o| o.kind == OpKind::Yield);
-        let yielded = yielded.ok_or_else(|| self.invalid("a loop body without yield"))?;
-        let mut next = Vec::new();
-        for (&value, layout) in yielded.args.iter().zip(&layouts) {
-            next.push(self.get(value, layout)?);
-        }
-        let next_index = self.ir.def(format_args!("add nsw i64 {index}, {step}"));
-        let last = self.ir.block().to_owned();
-        self.ir.raw(format_args!("br label %{head}, !llvm.loop !0"));
-        self.copies.pop();
-        let mut phis = vec![format!("{index} = phi i64 [ {lo}, %{before} ], [ {next_index}, %{last} ]")];
-        for (i, regs) in carried.iter().enumerate() {
-            let t = self.register_ty(region.args[i + 1]);
-            for (r, name) in regs.iter().enumerate() {
-                phis.push(format!(
-                    "{name} = phi {t} [ {}, %{before} ], [ {}, %{last} ]",
-                    init[i][r], next[i][r]
-                ));
-            }
-        }
-        phis.push(format!("%c{n} = icmp slt i64 {index}, {hi}"));
-        self.ir.insert(marker, &phis);
-        self.ir.begin(&exit);
-        for ((&result, layout), regs) in op.results.iter().zip(layouts).zip(carried) {
-            self.hold(result, layout, regs);
-        }
-        Ok(())
-    }
-
-    /// Names for the carried values of a loop, which the body reads.
-    fn phis(&mut self, region: &Region, layouts: &[Layout]) -> Vec<Vec<Val>> {
-        let mut carried = Vec::new();
-        for (&arg, layout) in region.args[1..].iter().zip(layouts) {
-            let names: Vec<Val> = (0..layout.num_regs()).map(|_| self.ir.fresh()).collect();
-            self.hold(arg, layout.clone(), names.clone());
-            carried.push(names);
-        }
-        carried
-    }
-
-    /// Begins an iteration: what earlier ones left in memory must be visible where it matters.
-    fn open_loop(&mut self, op: &'a Op, region: &'a Region) -> Result<()> {
-        self.copies.push(FxHashMap::default());
-        self.shared.enter_loop();
-        if self.hazards.loop_needs_barrier(region) {
-            self.barrier();
-        }
-        debug_assert!(op.kind == OpKind::For);
-        Ok(())
     }
 
     /// The type of a value in registers.

@@ -8,6 +8,8 @@
 mod assign;
 mod axis;
 mod cluster;
+mod combine;
+mod control;
 mod convert;
 mod fmod;
 mod hazard;
@@ -15,11 +17,15 @@ mod ir;
 mod llvm;
 mod lower;
 mod memory;
+mod pick;
 mod pressure;
 mod reduce;
 mod scalar;
+mod scan;
 mod shared;
+mod shuffle;
 mod target;
+mod uniform;
 
 use serde::{Deserialize, Serialize};
 use tilefuse_block::passes::optimize;
@@ -135,7 +141,7 @@ fn prepare(program: &Program) -> Result<Program> {
 /// blocks where one is too small.
 fn fitting_plan(program: &Program, target: Target) -> Result<Assignment<'_>> {
     let first = program.warps.clamp(1, 32).next_power_of_two().trailing_zeros();
-    let blocks = if target.has_clusters() && !has_loop(program) { cluster::SIZES } else { 0..=0 };
+    let blocks = if target.has_clusters() && !needs_one_block(program) { cluster::SIZES } else { 0..=0 };
     let one: Vec<(u32, u32)> = (first..=5).map(|warps| (warps, 0)).collect();
     let several: Vec<(u32, u32)> = blocks.filter(|&b| b > 0).map(|b| (cluster::BLOCK_WARPS + b, b)).collect();
     let mut least = (u64::MAX, 0);
@@ -158,9 +164,16 @@ fn fitting_plan(program: &Program, target: Target) -> Result<Assignment<'_>> {
     })
 }
 
-fn has_loop(program: &Program) -> bool {
+/// Whether a program has operations that the blocks of a cluster do not do together.
+fn needs_one_block(program: &Program) -> bool {
+    use OpKind::*;
     let mut found = false;
-    program.walk(&mut |op| found |= op.kind == OpKind::For);
+    program.walk(&mut |op| {
+        let control = matches!(op.kind, For | If | While | ReduceWith { .. } | Scan { .. });
+        let moves = matches!(op.kind, Join | Split | Gather { .. } | Histogram { .. } | Dot { .. });
+        let effects = matches!(op.kind, Atomic { .. } | AtomicCas { .. } | Print { .. } | Assert { .. });
+        found |= control || moves || effects;
+    });
     found
 }
 

@@ -111,5 +111,8 @@ impl Order {
 /// Whether the operation's result is held where its operand is.
 fn is_view(op: &Op) -> bool {
     use OpKind::*;
-    matches!(op.kind, Splat(_) | ExpandDims(_) | Broadcast(_) | Reshape(_) | Permute(_))
+    matches!(
+        op.kind,
+        Splat(_) | ExpandDims(_) | Broadcast(_) | Reshape(_) | Permute(_) | Join | Split | Assume(_)
+    )
 }

@@ -9,7 +9,7 @@ use crate::error::Result;
 use crate::layout::{LANE_BITS, Layout};
 
 /// Shared memory for the parts of a reduction's results.
-struct Slots {
+pub(crate) struct Slots {
     base: u64,
     /// Parts of each result.
     parts: u64,
@@ -36,6 +36,14 @@ struct Reduction<'l> {
 enum Across {
     Warps,
     Blocks,
+}
+
+/// Where the parts of a reduction's results are in shared memory.
+#[derive(Clone, Copy)]
+pub(crate) struct Room {
+    base: u64,
+    parts: u64,
+    elem: Elem,
 }
 
 impl<'a> Lower<'a> {
@@ -109,43 +117,6 @@ impl<'a> Lower<'a> {
         Ok(())
     }
 
-    /// The value of the lane whose number differs by `lanes`.
-    fn exchange(&mut self, elem: Elem, value: &Val, lanes: u32) -> Val {
-        let t = ty(elem);
-        let bits = elem.bits();
-        let as_int = match elem {
-            Elem::F64 => self.ir.def(format_args!("bitcast double {value} to i64")),
-            Elem::F32 => self.ir.def(format_args!("bitcast float {value} to i32")),
-            _ if bits < 32 => self.ir.def(format_args!("zext {t} {value} to i32")),
-            _ => value.clone(),
-        };
-        let moved = if bits == 64 {
-            let low = self.ir.def(format_args!("trunc i64 {as_int} to i32"));
-            let shifted = self.ir.def(format_args!("lshr i64 {as_int}, 32"));
-            let high = self.ir.def(format_args!("trunc i64 {shifted} to i32"));
-            let (low, high) = (self.shuffle(&low, lanes), self.shuffle(&high, lanes));
-            let low = self.ir.def(format_args!("zext i32 {low} to i64"));
-            let high = self.ir.def(format_args!("zext i32 {high} to i64"));
-            let high = self.ir.def(format_args!("shl i64 {high}, 32"));
-            self.ir.def(format_args!("or disjoint i64 {high}, {low}"))
-        } else {
-            self.shuffle(&as_int, lanes)
-        };
-        match elem {
-            Elem::F64 => self.ir.def(format_args!("bitcast i64 {moved} to double")),
-            Elem::F32 => self.ir.def(format_args!("bitcast i32 {moved} to float")),
-            _ if bits < 32 => self.ir.def(format_args!("trunc i32 {moved} to {t}")),
-            _ => moved,
-        }
-    }
-
-    fn shuffle(&mut self, value: &Val, lanes: u32) -> Val {
-        self.ir.declare("i32 @llvm.nvvm.shfl.sync.bfly.i32(i32, i32, i32, i32) convergent nounwind");
-        self.ir.def(format_args!(
-            "call i32 @llvm.nvvm.shfl.sync.bfly.i32(i32 -1, i32 {value}, i32 {lanes}, i32 31)"
-        ))
-    }
-
     /// Each warp, or block, writes what it has of each result, a block to all of its cluster; then every thread
     /// combines the parts of its own, in order.
     fn reduce_parts(&mut self, reduction: &Reduction, across: Across, regs: &mut [Val]) -> Result<()> {
@@ -186,12 +157,23 @@ impl<'a> Lower<'a> {
 
     /// Shared memory for the parts of a result that the threads hold whose numbers differ in the given bits.
     fn slots(&mut self, elem: Elem, result: &Layout, bits: &[usize]) -> Slots {
-        let parts = 1u64 << bits.len();
-        let count = 1u64 << result.shape().iter().sum::<u32>();
-        let (base, wait) = self.shared.for_reduce(parts * count * u64::from(elem.bytes()));
+        let (room, wait) = self.room(elem, result, bits);
         if wait {
             self.barrier();
         }
+        self.place_slots(room, result, bits)
+    }
+
+    /// Room for [`Lower::slots`]: where it begins, and whether a barrier must come before it is written.
+    pub(crate) fn room(&mut self, elem: Elem, result: &Layout, bits: &[usize]) -> (Room, bool) {
+        let parts = 1u64 << bits.len();
+        let count = 1u64 << result.shape().iter().sum::<u32>();
+        let (base, wait) = self.shared.for_reduce(parts * count * u64::from(elem.bytes()));
+        (Room { base, parts, elem }, wait)
+    }
+
+    pub(crate) fn place_slots(&mut self, room: Room, result: &Layout, bits: &[usize]) -> Slots {
+        let Room { base, parts, elem } = room;
         let part = self.part(bits);
         let element = self.thread_part(result);
         let row = self.ir.def(format_args!("mul i32 {element}, {parts}"));
@@ -200,7 +182,7 @@ impl<'a> Lower<'a> {
     }
 
     /// The address of this thread's part of the element at an offset.
-    fn slot_of_part(&mut self, slots: &Slots, offset: u32) -> Val {
+    pub(crate) fn slot_of_part(&mut self, slots: &Slots, offset: u32) -> Val {
         self.slot_at(slots, &slots.mine, u64::from(offset) * slots.parts)
     }
 
@@ -221,18 +203,20 @@ impl<'a> Lower<'a> {
         result: &Layout,
         regs: &mut [Val],
     ) -> Result<()> {
-        let (e, bytes) = (memory_ty(elem), elem.bytes());
         for (r, value) in regs.iter_mut().enumerate() {
-            let mut values = Vec::new();
-            for p in 0..slots.parts {
-                let offset = u64::from(result.reg_offset(r)) * slots.parts + p;
-                let address = self.slot_at(slots, &slots.row, offset);
-                let loaded = self.ir.def(format_args!("load {e}, ptr addrspace(3) {address}, align {bytes}"));
-                values.push(self.unpack_memory(elem, loaded));
-            }
+            let values = self.parts(slots, result.reg_offset(r));
             *value = self.tree(combine, elem, values)?;
         }
         Ok(())
+    }
+
+    /// All parts of the element at an offset, in order.
+    pub(crate) fn parts(&mut self, slots: &Slots, offset: u32) -> Vec<Val> {
+        let part = |lower: &mut Self, p: u64| {
+            let address = lower.slot_at(slots, &slots.row, u64::from(offset) * slots.parts + p);
+            lower.shared_load(&address, slots.elem)
+        };
+        (0..slots.parts).map(|p| part(self, p)).collect()
     }
 
     /// The number that the given bits of the thread's number form.

@@ -24,6 +24,9 @@ struct Block {
     blocks: Vec<Barrier>,
     warps: Vec<Warp>,
     instance: [u32; 3],
+    grid: [u32; 3],
+    /// What the threads of each block vote for.
+    votes: Vec<AtomicU32>,
     /// Threads of one block.
     threads: u32,
     /// Where each block's shared memory for reductions is.
@@ -75,25 +78,63 @@ extern "C" fn barrier(_: u32) {
     block().blocks[rank() as usize].wait();
 }
 
+/// Whether one thread of the block says so.
+extern "C" fn vote(yes: u32) -> u32 {
+    let (barrier, votes) = (&block().blocks[rank() as usize], &block().votes[rank() as usize]);
+    votes.fetch_or(yes, Ordering::SeqCst);
+    barrier.wait();
+    let result = votes.load(Ordering::SeqCst);
+    if barrier.wait().is_leader() {
+        votes.store(0, Ordering::SeqCst);
+    }
+    barrier.wait();
+    result
+}
+
+extern "C" fn grid_x() -> u32 {
+    block().grid[0]
+}
+
+extern "C" fn grid_y() -> u32 {
+    block().grid[1]
+}
+
+extern "C" fn grid_z() -> u32 {
+    block().grid[2]
+}
+
 extern "C" fn cluster_arrive() {}
 
 extern "C" fn cluster_wait() {
     block().all.wait();
 }
 
-extern "C" fn shuffle(_: u32, value: u32, lanes: u32, _: u32) -> u32 {
+fn value_of_lane(value: u32, from: u32) -> u32 {
     let lane = THREAD.get() % 32;
     let warp = &block().warps[(THREAD.get() / 32) as usize];
     warp.values[lane as usize].store(value, Ordering::SeqCst);
     warp.together.wait();
-    let other = warp.values[(lane ^ lanes) as usize].load(Ordering::SeqCst);
+    let other = warp.values[(from % 32) as usize].load(Ordering::SeqCst);
     warp.together.wait();
     other
 }
 
+extern "C" fn shuffle(_: u32, value: u32, lanes: u32, _: u32) -> u32 {
+    value_of_lane(value, (THREAD.get() % 32) ^ lanes)
+}
+
+extern "C" fn shuffle_from(_: u32, value: u32, lane: u32, _: u32) -> u32 {
+    value_of_lane(value, lane)
+}
+
 /// The functions of this program that the code calls.
-fn functions() -> [(&'static str, usize); 11] {
+fn functions() -> [(&'static str, usize); 16] {
     [
+        ("emulated_nx", grid_x as *const () as usize),
+        ("emulated_ny", grid_y as *const () as usize),
+        ("emulated_nz", grid_z as *const () as usize),
+        ("emulated_vote", vote as *const () as usize),
+        ("emulated_shuffle_from", shuffle_from as *const () as usize),
         ("emulated_tid", thread_index as *const () as usize),
         ("emulated_x", block_x as *const () as usize),
         ("emulated_y", block_y as *const () as usize),
@@ -121,6 +162,27 @@ const BF16: &str = "define bfloat @__truncsfbf2(float %x) {
   %h = trunc i32 %bits to i16
   %y = bitcast i16 %h to bfloat
   ret bfloat %y
+}
+";
+
+/// Adds one to an element of shared memory.
+const COUNT: &str = "define internal void @emulated_count(ptr addrspace(3) %p, i1 %m) {
+  br i1 %m, label %go, label %end
+go:
+  %old = atomicrmw add ptr addrspace(3) %p, i32 1 seq_cst
+  br label %end
+end:
+  ret void
+}
+";
+
+/// A barrier that tells whether one thread says so.
+const VOTE: &str = "declare i32 @emulated_vote(i32)
+define internal i1 @emulated_any(i32 %barrier, i1 %yes) {
+  %word = zext i1 %yes to i32
+  %all = call i32 @emulated_vote(i32 %word)
+  %any = icmp ne i32 %all, 0
+  ret i1 %any
 }
 ";
 
@@ -153,7 +215,7 @@ pub(crate) fn run(
     for instance in
         (0..grid[2]).flat_map(|z| (0..grid[1]).flat_map(move |y| (0..grid[0]).map(move |x| [x, y, z])))
     {
-        run_block(&entries, &shared, threads, instance, args);
+        run_block(&entries, &shared, threads, [instance, grid], args);
     }
     Ok(())
 }
@@ -196,7 +258,7 @@ fn compile<'c>(program: &Program, ir: &str, context: &'c Context) -> Result<Exec
     Ok(engine)
 }
 
-fn run_block(entries: &[Entry], shared: &[u64], threads: u32, instance: [u32; 3], args: &[u64]) {
+fn run_block(entries: &[Entry], shared: &[u64], threads: u32, [instance, grid]: [[u32; 3]; 2], args: &[u64]) {
     let warp = || Warp { together: Barrier::new(32), values: [const { AtomicU32::new(0) }; 32] };
     let all = threads * entries.len() as u32;
     let block = Block {
@@ -204,6 +266,8 @@ fn run_block(entries: &[Entry], shared: &[u64], threads: u32, instance: [u32; 3]
         blocks: entries.iter().map(|_| Barrier::new(threads as usize)).collect(),
         warps: (0..all / 32).map(|_| warp()).collect(),
         instance,
+        grid,
+        votes: entries.iter().map(|_| AtomicU32::new(0)).collect(),
         threads,
         shared: shared.to_vec(),
     };
@@ -227,7 +291,7 @@ fn rewrite(program: &Program, ir: &str) -> String {
     let mut helpers = std::collections::BTreeSet::new();
     for line in ir.lines() {
         // The replacements below declare what they need.
-        if line.starts_with("declare") && line.contains("imum") {
+        if line.starts_with("declare") && (line.contains("imum") || line.contains(".red.or.")) {
             continue;
         }
         let line = line
@@ -236,6 +300,10 @@ fn rewrite(program: &Program, ir: &str) -> String {
             .replace("@llvm.nvvm.read.ptx.sreg.tid.x", "@emulated_tid")
             .replace("@llvm.nvvm.read.ptx.sreg.ctaid.", "@emulated_")
             .replace("@llvm.nvvm.read.ptx.sreg.clusterid.", "@emulated_")
+            .replace("@llvm.nvvm.read.ptx.sreg.nctaid.", "@emulated_n")
+            .replace("@llvm.nvvm.read.ptx.sreg.nclusterid.", "@emulated_n")
+            .replace("@llvm.nvvm.shfl.sync.idx.i32", "@emulated_shuffle_from")
+            .replace("@llvm.nvvm.barrier.cta.red.or.aligned.all", "@emulated_any")
             .replace("@llvm.nvvm.read.ptx.sreg.cluster.ctarank", "@emulated_rank")
             .replace("@llvm.nvvm.barrier.cluster.arrive.relaxed.aligned", "@emulated_cluster_begin")
             .replace("@llvm.nvvm.barrier.cluster.arrive.aligned", "@emulated_cluster_arrive")
@@ -262,6 +330,7 @@ fn rewrite(program: &Program, ir: &str) -> String {
         }
     }
     out.push_str(BF16);
+    out.push_str(VOTE);
     for name in ["maximum", "minimum"] {
         out.push_str(&number_of(name, "float", "f32"));
         out.push_str(&number_of(name, "double", "f64"));
@@ -299,6 +368,9 @@ fn access(rest: &str) -> (String, String) {
     let text = rest.split('"').nth(1).unwrap_or_default();
     if text.contains("mapa") {
         return remote_access(text);
+    }
+    if text.contains("red.shared.add.u32") {
+        return ("emulated_count".to_owned(), COUNT.to_owned());
     }
     let instruction = text.split(' ').nth(1).unwrap_or_default();
     let parts: Vec<&str> = instruction.split('.').collect();

@@ -7,10 +7,13 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod combiners;
 mod emulate;
+mod flow;
 mod functions;
 #[path = "../support/kernels.rs"]
 mod kernels;
+mod picks;
 #[path = "../support/ptxas.rs"]
 mod ptxas;
 mod random;
@@ -30,6 +33,9 @@ fn cases(seeds: std::ops::Range<u64>) -> Vec<Case> {
     all.extend(reductions::cases());
     all.extend(shapes::cases());
     all.extend(whole::cases());
+    all.extend(combiners::cases());
+    all.extend(picks::cases());
+    all.extend(flow::cases());
     all.extend(random::cases(seeds));
     all
 }

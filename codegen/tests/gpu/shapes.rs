@@ -37,7 +37,7 @@ pub(crate) fn cases() -> Vec<Case> {
     out
 }
 
-fn finish(name: String, b: Builder, args: Vec<Arg>) -> Case {
+pub(crate) fn finish(name: String, b: Builder, args: Vec<Arg>) -> Case {
     Case { name, program: b.finish(), args, grid: [1; 3], tolerance: Tolerance::Exact, is_function: false }
 }
 
@@ -45,15 +45,15 @@ fn int(b: &mut Builder, value: i64) -> Value {
     b.constant(Literal::int(Elem::I32, value), &[])
 }
 
-fn load(b: &mut Builder, x: Value, at: Value) -> Value {
+pub(crate) fn load(b: &mut Builder, x: Value, at: Value) -> Value {
     b.load(x, at, None, None, CacheHint::Default).unwrap()
 }
 
-fn store(b: &mut Builder, y: Value, at: Value, v: Value) {
+pub(crate) fn store(b: &mut Builder, y: Value, at: Value, v: Value) {
     b.store(y, at, v, None, CacheHint::Default).unwrap();
 }
 
-fn out_of(elem: Elem, n: u32) -> Arg {
+pub(crate) fn out_of(elem: Elem, n: u32) -> Arg {
     Arg::Buffer(Buffer::uninit(elem, n as usize))
 }
 
