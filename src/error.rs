@@ -50,6 +50,9 @@ pub enum Error {
     /// A kernel went wrong in the interpreter.
     #[error(transparent)]
     Interpret(Box<tilefuse_block::interp::InterpError>),
+    /// No configuration of a kernel is left; what became of each.
+    #[error("no configuration computes it: {0}")]
+    Tuning(String),
     /// Code generation or a kernel launch failed.
     #[error(transparent)]
     Codegen(#[from] tilefuse_codegen::Error),

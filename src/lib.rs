@@ -36,6 +36,7 @@ pub use explain::{EdgeReport, Explanation, StepReport};
 pub use fused::{Fused, Options, Stats, fuse, fuse_with};
 #[doc(hidden)]
 pub use kernel::jit;
+pub use kernel::tune;
 pub use kernel::{Arg, Grid, Kernel, LaunchError};
 #[doc(hidden)]
 pub use tch::Tensor;
@@ -79,8 +80,8 @@ pub use tilefuse_macros::function;
 /// # Ok::<(), tilefuse::Error>(())
 /// ```
 ///
-/// The name becomes a value with the methods `launch`, `launch_unchecked`, `interpret` and `specialize`. Each takes the
-/// arguments as a tuple, in which rustc checks them:
+/// The name becomes a value with the methods `launch`, `launch_unchecked`, `interpret`, `specialize` and `candidate` (for a
+/// [`Tuner`](tune::Tuner)). Each takes the arguments as a tuple, in which rustc checks them:
 ///
 /// | parameter | in the kernel | argument |
 /// |---|---|---|

@@ -152,7 +152,7 @@ fn known() -> &'static Known {
 }
 
 /// The cache on disk that kernels of this process go through.
-fn cache() -> &'static Cache {
+pub(crate) fn cache() -> &'static Cache {
     static CACHE: OnceLock<Cache> = OnceLock::new();
     CACHE.get_or_init(|| {
         // What is read from a folder of edited stages, or written to one, is compiled anew.
@@ -164,6 +164,18 @@ fn cache() -> &'static Cache {
         }
         cache
     })
+}
+
+/// What measurements on a device depend on, in one line.
+pub(crate) fn device_name(device: tch::Device) -> Result<String, Error> {
+    match device {
+        tch::Device::Cpu => Ok(HostOptions::default().fingerprint()),
+        tch::Device::Cuda(ordinal) => {
+            let device = cuda::Device::get(ordinal)?;
+            Ok(format!("{} {}", device.properties().name, device.target()?))
+        }
+        other => Err(Error::Unsupported(format!("kernels for {other:?}"))),
+    }
 }
 
 /// Where the kernel cache is, and its state in words.

@@ -15,5 +15,5 @@ pub(crate) use compile::{Compiled, Tensors, compile, gpu_programs};
 pub(crate) use exec::Stop;
 pub(crate) use guard::{Signature, grad_needed};
 pub use kernels::{CompileReport, Target};
-pub(crate) use kernels::{Kernel, Stream, cache_state, kernel};
+pub(crate) use kernels::{Kernel, Stream, cache, cache_state, device_name, kernel};
 pub(crate) use memory::peak_bytes;

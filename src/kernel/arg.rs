@@ -183,6 +183,13 @@ impl<'a> Seen<'a> {
         })
     }
 
+    pub(super) fn arg(&self) -> Arg<'a> {
+        match self {
+            Seen::Tensor(tensor, _) => Arg::Tensor(tensor),
+            Seen::Scalar(literal) => Arg::Scalar(*literal),
+        }
+    }
+
     fn describe(&self) -> String {
         match self {
             Seen::Tensor(_, meta) => tensor_name(meta),

@@ -10,6 +10,11 @@ const MAX: [i64; 3] = [(1 << 31) - 1, 65_535, 65_535];
 pub struct Grid([i64; 3]);
 
 impl Grid {
+    /// At most two instances along the first two axes, one along the third.
+    pub(super) fn corner(self) -> Grid {
+        Grid([self.0[0].min(2), self.0[1].min(2), self.0[2].min(1)])
+    }
+
     /// The extents, if a launch can have them.
     pub(super) fn extents(self) -> Result<[u32; 3], LaunchError> {
         if self.0.iter().zip(MAX).any(|(&n, most)| n < 0 || n > most) {

@@ -21,7 +21,25 @@ impl Kernel {
         self.interpret_seen(grid.into(), &super::seen(args)?)
     }
 
+    /// [`Kernel::interpret`] with options of the interpreter: what it checks, how much work it may do, and where it
+    /// prints to.
+    ///
+    /// # Errors
+    /// As for [`Kernel::interpret`].
+    pub fn interpret_with(
+        &self,
+        grid: impl Into<Grid>,
+        args: &[Arg<'_>],
+        options: &interp::Options,
+    ) -> Result<(), Error> {
+        self.interpreted(grid.into(), &super::seen(args)?, options)
+    }
+
     pub(super) fn interpret_seen(&self, grid: Grid, args: &[Seen<'_>]) -> Result<(), Error> {
+        self.interpreted(grid, args, &interp::Options::default())
+    }
+
+    fn interpreted(&self, grid: Grid, args: &[Seen<'_>], options: &interp::Options) -> Result<(), Error> {
         let grid = grid.extents().map_err(|problem| self.refuse(problem))?;
         let bound = self.bind(args, GlobalState::now()?)?;
         if let Some(problem) = bound.overlap(&self.program, &self.written, true) {
@@ -40,7 +58,7 @@ impl Kernel {
                 }
             });
         }
-        interp::run(&self.program, &mut copies, grid)?;
+        interp::run_with(&self.program, &mut copies, grid, options)?;
         for ((arg, copy), _) in args.iter().zip(&copies).zip(&self.written).filter(|(_, written)| **written) {
             if let (Seen::Tensor(_, meta), interp::Arg::Buffer(buffer)) = (arg, copy) {
                 write_back(meta, buffer)?;

@@ -13,6 +13,7 @@ use tilefuse_block::{Elem, Element, Program};
 use tilefuse_fusion::DType;
 
 use super::arg::{Seen, tensor_name};
+use super::tune::Candidate;
 use super::{Arg, Grid, Kernel, LaunchError};
 use crate::Error;
 
@@ -233,22 +234,29 @@ impl Template {
 type Build<'a> = &'a dyn Fn(&Forms) -> Result<Program, BuildError>;
 
 /// A launch of a kernel before it is specialised.
-pub struct Call<'a> {
-    template: &'a Template,
-    args: &'a [Given<'a>],
-    constants: &'a [u64],
-    build: Build<'a>,
+pub struct Call<'c, 'a> {
+    template: &'static Template,
+    args: &'c [Given<'a>],
+    constants: &'c [u64],
+    build: Build<'c>,
 }
 
-impl<'a> Call<'a> {
+impl<'c, 'a> Call<'c, 'a> {
     /// A call with arguments, constants, and what builds the program for them.
     pub fn new(
-        template: &'a Template,
-        args: &'a [Given<'a>],
-        constants: &'a [u64],
-        build: Build<'a>,
-    ) -> Call<'a> {
+        template: &'static Template,
+        args: &'c [Given<'a>],
+        constants: &'c [u64],
+        build: Build<'c>,
+    ) -> Call<'c, 'a> {
         Call { template, args, constants, build }
+    }
+
+    /// The launch of the kernel for these arguments, to be measured.
+    pub fn candidate(&self, grid: Grid) -> Result<Candidate<'a>, Error> {
+        let (kernel, args) = self.resolve()?;
+        let args: Vec<Arg<'a>> = args.iter().map(Seen::arg).collect();
+        Ok(Candidate::new(kernel, grid, &args))
     }
 
     /// [`Kernel::launch`] of the kernel for these arguments.

@@ -29,6 +29,7 @@ mod arg;
 mod grid;
 mod interpret;
 pub mod jit;
+pub mod tune;
 
 use std::sync::atomic::{AtomicI32, Ordering};
 use std::sync::{OnceLock, PoisonError, RwLock};

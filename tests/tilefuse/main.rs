@@ -13,3 +13,4 @@ mod kernels;
 mod lang;
 mod random;
 mod sequence;
+mod tune;

@@ -106,6 +106,8 @@ fn body(
 fn methods(signature: &Signature) -> TokenStream {
     let types = signature.params.iter().map(|p| argument_type(p, &quote!()));
     let args = quote!((#(#types,)*));
+    let types = signature.params.iter().map(|p| argument_type(p, &quote!('__a)));
+    let lasting = quote!((#(#types,)*));
     quote! {
         /// Runs the instances of a grid on the device of the tensors, each access checked against the tensor it goes
         /// to: on the CPU to the end, or queued on the current CUDA stream.
@@ -163,6 +165,19 @@ fn methods(signature: &Signature) -> TokenStream {
         ) -> ::core::result::Result<::std::sync::Arc<::tilefuse::Kernel>, ::tilefuse::Error> {
             Self::__call(args, |call| call.specialize())
         }
+
+        /// The launch with these arguments, for a [`Tuner`](::tilefuse::tune::Tuner) to measure.
+        ///
+        /// # Errors
+        /// As [`launch`](Self::launch).
+        #[allow(clippy::type_complexity)]
+        pub fn candidate<'__a>(
+            &self,
+            grid: impl ::core::convert::Into<::tilefuse::Grid>,
+            args: #lasting,
+        ) -> ::core::result::Result<::tilefuse::tune::Candidate<'__a>, ::tilefuse::Error> {
+            Self::__call(args, |call| call.candidate(grid.into()))
+        }
     }
 }
 
@@ -200,7 +215,7 @@ fn call(name: &Ident, signature: &Signature) -> TokenStream {
         #[allow(clippy::type_complexity, clippy::unnecessary_cast, non_snake_case, unused_variables)]
         fn __call<'__a, __R>(
             args: (#(#types,)*),
-            then: impl ::core::ops::FnOnce(&::tilefuse::jit::Call<'_>) -> __R,
+            then: impl ::core::ops::FnOnce(&::tilefuse::jit::Call<'_, '__a>) -> __R,
         ) -> __R {
             static TEMPLATE: ::tilefuse::jit::Template =
                 ::tilefuse::jit::Template::new(#text, &[#(#specs),*], &[#(#generics),*]);

@@ -31,6 +31,8 @@ pub enum Kind {
     Ptx,
     /// Machine code of a GPU.
     Cubin,
+    /// Measurements that choose between kernels.
+    Tuning,
 }
 
 impl Kind {
@@ -39,6 +41,7 @@ impl Kind {
             Kind::HostObject => "host",
             Kind::Ptx => "ptx",
             Kind::Cubin => "cubin",
+            Kind::Tuning => "tuning",
         }
     }
 }
