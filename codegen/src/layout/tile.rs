@@ -72,6 +72,16 @@ impl Layout {
         }
     }
 
+    /// The layout of these bases, which are as the type says.
+    pub(super) fn of_bases(
+        shape: LogShape,
+        regs: SmallVec<[u32; 8]>,
+        lanes: [u32; LANE_BITS],
+        warps: SmallVec<[u32; 5]>,
+    ) -> Layout {
+        Layout { shape, regs, lanes, warps }
+    }
+
     /// The extents as powers of two.
     pub fn shape(&self) -> &LogShape {
         &self.shape

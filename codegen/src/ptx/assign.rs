@@ -10,8 +10,8 @@ use rustc_hash::FxHashMap;
 use tilefuse_block::{Op, OpKind, Param, Program, Region, Shape, Value};
 
 use super::axis::{self, Axis};
-use super::uniform;
-use crate::layout::{Blocked, LANE_BITS, Layout, LogShape};
+use super::{dot, uniform};
+use crate::layout::{Accumulator, Blocked, LANE_BITS, Layout, LogShape};
 
 /// The layouts of a program for a number of warps.
 pub(crate) struct Assignment<'a> {
@@ -78,6 +78,7 @@ impl<'a> Assignment<'a> {
             out.define(op);
         }
         out.link_region(&program.body, None);
+        out.spread_products(&ops);
         out.spread_anchors(&ops);
         out.spread_rest(&ops);
         out
@@ -190,6 +191,7 @@ impl<'a> Assignment<'a> {
             (OpKind::Histogram { .. }, _) => self.link_all(op.args[0], &op.args[1..]),
             (OpKind::Atomic { .. } | OpKind::AtomicCas { .. }, Some(r)) => self.link_all(r, &op.args[1..]),
             (OpKind::Assert { .. }, _) => self.link_all(op.args[0], &op.args[1..]),
+            (OpKind::Dot { .. }, Some(r)) => self.link_all(r, &op.args[2..]),
             (OpKind::Assume(_), Some(r)) => self.link_all(r, &op.args),
             (OpKind::Join, Some(r)) => {
                 let axis = self.program.ty(r).rank() - 1;
@@ -216,6 +218,38 @@ impl<'a> Assignment<'a> {
         for &b in others {
             self.link(a, b, Link::Same, Some(Link::Same));
         }
+    }
+
+    /// Products that the matrix unit computes have its layout.
+    fn spread_products(&mut self, ops: &[&'a Op]) {
+        for &op in ops {
+            if let Some(unit) = dot::unit(self.program, op)
+                && self.homes[op.results[0].index()].is_none()
+            {
+                let layout = self.accumulator(op, unit);
+                self.spread(op.results[0], layout);
+            }
+        }
+    }
+
+    /// The layout of the sums of a product that the matrix unit computes.
+    pub(crate) fn accumulator(&self, op: &Op, unit: dot::Unit) -> Layout {
+        let shape = &self.program.ty(op.results[0]).shape;
+        let how = Accumulator { rows: unit.rows(), warps: self.warps, by_rows: self.reduces_products() };
+        Layout::accumulator(&log_shape(shape), &how)
+    }
+
+    /// Whether rows of a product are reduced: then rows of all lie in one warp each, as those of products of products
+    /// must.
+    fn reduces_products(&self) -> bool {
+        let mut found = false;
+        self.program.walk(&mut |op| {
+            if dot::unit(self.program, op).is_some() {
+                let shape = &self.program.ty(op.results[0]).shape;
+                found |= self.reduced(shape) >> (shape.len() - 1) & 1 == 1;
+            }
+        });
+        found
     }
 
     fn spread_anchors(&mut self, ops: &[&'a Op]) {

@@ -203,6 +203,7 @@ impl<'a> Lower<'a> {
             OpKind::Scan { axis, reverse } => self.scan(op, usize::from(*axis), *reverse),
             OpKind::Gather { axis } => self.gather(op, usize::from(*axis)),
             OpKind::Histogram { bins, .. } => self.histogram(op, *bins),
+            OpKind::Dot { .. } => self.dot(op),
             OpKind::For => self.for_loop(op),
             OpKind::While => self.while_loop(op),
             OpKind::If => self.branch(op),

@@ -286,6 +286,20 @@ impl<'a> Lower<'a> {
         ));
     }
 
+    /// Writes neighbours to shared memory, 16 bytes at most, whose address is a multiple of their size.
+    pub(crate) fn shared_store_group(&mut self, address: &Val, elem: Elem, values: &[Val]) {
+        let bytes = values.len() as u32 * elem.bytes();
+        if let [value] = values {
+            let (t, value) = (memory_ty(elem), self.pack_memory(elem, value));
+            self.ir.raw(format_args!("store {t} {value}, ptr addrspace(3) {address}, align {bytes}"));
+            return;
+        }
+        let words = Words::new(bytes, elem.bytes());
+        let parts = self.join(&words, elem, values);
+        let (t, value) = self.vector_of(&words, &parts);
+        self.ir.raw(format_args!("store {t} {value}, ptr addrspace(3) {address}, align {bytes}"));
+    }
+
     fn vector_of(&mut self, words: &Words, parts: &[Val]) -> (String, Val) {
         if let [only] = parts {
             return (words.ty.to_owned(), only.clone());

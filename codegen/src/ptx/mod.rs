@@ -11,6 +11,7 @@ mod cluster;
 mod combine;
 mod control;
 mod convert;
+mod dot;
 mod fmod;
 mod hazard;
 mod ir;

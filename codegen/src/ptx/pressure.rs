@@ -4,6 +4,7 @@ use rustc_hash::FxHashMap;
 use tilefuse_block::{Op, OpKind, Region, Value};
 
 use super::assign::Assignment;
+use super::dot;
 
 /// Registers for addresses.
 const OVERHEAD: u64 = 16;
@@ -20,6 +21,10 @@ pub(crate) fn registers(plan: &Assignment) -> u64 {
         let size = size(plan, *value) as i64;
         *changes.entry(start).or_default() += size;
         *changes.entry(end).or_default() -= size;
+    }
+    for &(time, size) in &order.moments {
+        *changes.entry(time).or_default() += size as i64;
+        *changes.entry(time + 1).or_default() -= size as i64;
     }
     let mut points: Vec<(u32, i64)> = changes.into_iter().collect();
     points.sort_unstable();
@@ -53,6 +58,10 @@ fn size(plan: &Assignment, value: Value) -> u64 {
 struct Order {
     now: u32,
     spans: FxHashMap<Value, (u32, u32)>,
+    /// Values that take the place of others, whose registers they have.
+    places: FxHashMap<Value, Value>,
+    /// When an operation needs registers of its own, and how many.
+    moments: Vec<(u32, u64)>,
 }
 
 impl Order {
@@ -83,10 +92,29 @@ impl Order {
                 }
             }
         }
+        if let OpKind::Dot { .. } = op.kind {
+            self.product(plan, op);
+        }
         op.results.iter().for_each(|&result| self.define(plan, result));
     }
 
+    /// A product is added to its sums in place, and needs the parts of its operands that it multiplies.
+    fn product(&mut self, plan: &Assignment, op: &Op) {
+        let (result, sums) = (op.results[0], op.args[2]);
+        if let Some(unit) = dot::unit(plan.program, op) {
+            let fragments = dot::fragment_registers(unit, &plan.accumulator(op, unit));
+            self.moments.push((self.now, fragments));
+        }
+        let place = self.places.get(&sums).copied().unwrap_or(sums);
+        if self.spans.contains_key(&place) {
+            self.places.insert(result, place);
+        }
+    }
+
     fn define(&mut self, plan: &Assignment, value: Value) {
+        if self.places.contains_key(&value) {
+            return;
+        }
         let view = plan.defs[value.index()].is_some_and(is_view);
         if !view && !plan.free[value.index()] && plan.program.ty(value).rank() > 0 {
             self.spans.entry(value).or_insert((self.now, self.now));
@@ -96,7 +124,8 @@ impl Order {
     /// Extends the lives of an operation's operands, through the views that they are of other values.
     fn uses(&mut self, plan: &Assignment, op: &Op) {
         for arg in &op.args {
-            if let Some(span) = self.spans.get_mut(arg) {
+            let place = self.places.get(arg).unwrap_or(arg);
+            if let Some(span) = self.spans.get_mut(place) {
                 span.1 = self.now;
             }
             if let Some(def) = plan.defs[arg.index()]

@@ -4,9 +4,11 @@
 //! instructions that only a GPU has become functions: accesses in inline assembly become branches around plain ones,
 //! shuffles and barriers wait for the other threads.
 
+mod matrix;
+
 use std::cell::Cell;
 use std::fmt::Write;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Barrier, Once};
 
 use inkwell::OptimizationLevel;
@@ -36,6 +38,8 @@ struct Block {
 struct Warp {
     together: Barrier,
     values: [AtomicU32; 32],
+    /// What each lane gives of the operands of a product, or the address that it reads at.
+    parts: [[AtomicU64; 10]; 32],
 }
 
 thread_local! {
@@ -109,6 +113,18 @@ extern "C" fn cluster_wait() {
     block().all.wait();
 }
 
+/// What all lanes of the warp give.
+fn together(mine: &[u64]) -> Vec<[u64; 10]> {
+    let warp = &block().warps[(THREAD.get() / 32) as usize];
+    for (slot, &word) in warp.parts[(THREAD.get() % 32) as usize].iter().zip(mine) {
+        slot.store(word, Ordering::SeqCst);
+    }
+    warp.together.wait();
+    let all = warp.parts.iter().map(|lane| std::array::from_fn(|i| lane[i].load(Ordering::SeqCst))).collect();
+    warp.together.wait();
+    all
+}
+
 fn value_of_lane(value: u32, from: u32) -> u32 {
     let lane = THREAD.get() % 32;
     let warp = &block().warps[(THREAD.get() / 32) as usize];
@@ -128,11 +144,14 @@ extern "C" fn shuffle_from(_: u32, value: u32, lane: u32, _: u32) -> u32 {
 }
 
 /// The functions of this program that the code calls.
-fn functions() -> [(&'static str, usize); 16] {
+fn functions() -> [(&'static str, usize); 19] {
     [
         ("emulated_nx", grid_x as *const () as usize),
         ("emulated_ny", grid_y as *const () as usize),
         ("emulated_nz", grid_z as *const () as usize),
+        ("emulated_product", matrix::multiply as *const () as usize),
+        ("emulated_matrices", matrix::load as *const () as usize),
+        ("emulated_tf32", matrix::tf32 as *const () as usize),
         ("emulated_vote", vote as *const () as usize),
         ("emulated_shuffle_from", shuffle_from as *const () as usize),
         ("emulated_tid", thread_index as *const () as usize),
@@ -259,7 +278,11 @@ fn compile<'c>(program: &Program, ir: &str, context: &'c Context) -> Result<Exec
 }
 
 fn run_block(entries: &[Entry], shared: &[u64], threads: u32, [instance, grid]: [[u32; 3]; 2], args: &[u64]) {
-    let warp = || Warp { together: Barrier::new(32), values: [const { AtomicU32::new(0) }; 32] };
+    let warp = || Warp {
+        together: Barrier::new(32),
+        values: [const { AtomicU32::new(0) }; 32],
+        parts: [const { [const { AtomicU64::new(0) }; 10] }; 32],
+    };
     let all = threads * entries.len() as u32;
     let block = Block {
         all: Barrier::new(all as usize),
@@ -291,7 +314,9 @@ fn rewrite(program: &Program, ir: &str) -> String {
     let mut helpers = std::collections::BTreeSet::new();
     for line in ir.lines() {
         // The replacements below declare what they need.
-        if line.starts_with("declare") && (line.contains("imum") || line.contains(".red.or.")) {
+        if line.starts_with("declare")
+            && ["imum", ".red.or.", "ldmatrix"].iter().any(|name| line.contains(name))
+        {
             continue;
         }
         let line = line
@@ -303,6 +328,8 @@ fn rewrite(program: &Program, ir: &str) -> String {
             .replace("@llvm.nvvm.read.ptx.sreg.nctaid.", "@emulated_n")
             .replace("@llvm.nvvm.read.ptx.sreg.nclusterid.", "@emulated_n")
             .replace("@llvm.nvvm.shfl.sync.idx.i32", "@emulated_shuffle_from")
+            .replace("@llvm.nvvm.f2tf32.rna", "@emulated_tf32")
+            .replace("@llvm.nvvm.ldmatrix.sync.aligned.m8n8.", "@emulated_ldmatrix_")
             .replace("@llvm.nvvm.barrier.cta.red.or.aligned.all", "@emulated_any")
             .replace("@llvm.nvvm.read.ptx.sreg.cluster.ctarank", "@emulated_rank")
             .replace("@llvm.nvvm.barrier.cluster.arrive.relaxed.aligned", "@emulated_cluster_begin")
@@ -331,6 +358,7 @@ fn rewrite(program: &Program, ir: &str) -> String {
     }
     out.push_str(BF16);
     out.push_str(VOTE);
+    out.push_str(&matrix::helpers());
     for name in ["maximum", "minimum"] {
         out.push_str(&number_of(name, "float", "f32"));
         out.push_str(&number_of(name, "double", "f64"));
@@ -368,6 +396,9 @@ fn access(rest: &str) -> (String, String) {
     let text = rest.split('"').nth(1).unwrap_or_default();
     if text.contains("mapa") {
         return remote_access(text);
+    }
+    if let Some(helper) = matrix::product(text) {
+        return helper;
     }
     if text.contains("red.shared.add.u32") {
         return ("emulated_count".to_owned(), COUNT.to_owned());

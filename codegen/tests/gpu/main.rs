@@ -14,6 +14,7 @@ mod functions;
 #[path = "../support/kernels.rs"]
 mod kernels;
 mod picks;
+mod products;
 #[path = "../support/ptxas.rs"]
 mod ptxas;
 mod random;
@@ -35,6 +36,7 @@ fn cases(seeds: std::ops::Range<u64>) -> Vec<Case> {
     all.extend(whole::cases());
     all.extend(combiners::cases());
     all.extend(picks::cases());
+    all.extend(products::cases());
     all.extend(flow::cases());
     all.extend(random::cases(seeds));
     all
