@@ -17,18 +17,21 @@ use super::tune::Candidate;
 use super::{Arg, Grid, Kernel, LaunchError};
 use crate::Error;
 
-/// A Rust value that a kernel is specialised for. Two values with the same bits make the same kernel.
+/// What tells kernels apart that are made of one function.
+pub type Key = SmallVec<[u64; 16]>;
+
+/// A Rust value that a kernel is specialised for. Two values with the same key make the same kernel.
 pub trait Constant: Copy {
-    /// What tells values apart.
-    fn bits(&self) -> u64;
+    /// Adds what tells values of the type apart.
+    fn key(&self, key: &mut Key);
 }
 
 macro_rules! constants {
     ($($t:ty: $value:ident => $bits:expr;)*) => {$(
         impl Constant for $t {
-            fn bits(&self) -> u64 {
+            fn key(&self, key: &mut Key) {
                 let $value = *self;
-                $bits
+                key.push($bits);
             }
         }
     )*};
@@ -53,8 +56,8 @@ constants! {
 macro_rules! functions {
     ($($arg:ident)*) => {
         impl<R, $($arg),*> Constant for fn($($arg),*) -> R {
-            fn bits(&self) -> u64 {
-                *self as usize as u64
+            fn key(&self, key: &mut Key) {
+                key.push(*self as usize as u64);
             }
         }
     };
@@ -63,6 +66,21 @@ macro_rules! functions {
 functions!(A);
 functions!(A B);
 functions!(A B C);
+
+impl<C: Constant, const N: usize> Constant for [C; N] {
+    fn key(&self, key: &mut Key) {
+        self.iter().for_each(|c| c.key(key));
+    }
+}
+
+impl<C: Constant> Constant for Option<C> {
+    fn key(&self, key: &mut Key) {
+        key.push(self.is_some().into());
+        if let Some(value) = self {
+            value.key(key);
+        }
+    }
+}
 
 /// Extents of a grid.
 pub fn extent(n: impl TryInto<i64>) -> i64 {
@@ -185,7 +203,6 @@ fn divisible<T: Element>(value: Tile<T>) -> Tile<T> {
     }
 }
 
-type Key = SmallVec<[u64; 16]>;
 type Made = FxHashMap<Key, Arc<Kernel>>;
 
 /// A kernel before it is specialised.
@@ -237,7 +254,7 @@ type Build<'a> = &'a dyn Fn(&Forms) -> Result<Program, BuildError>;
 pub struct Call<'c, 'a> {
     template: &'static Template,
     args: &'c [Given<'a>],
-    constants: &'c [u64],
+    constants: Key,
     build: Build<'c>,
 }
 
@@ -246,7 +263,7 @@ impl<'c, 'a> Call<'c, 'a> {
     pub fn new(
         template: &'static Template,
         args: &'c [Given<'a>],
-        constants: &'c [u64],
+        constants: Key,
         build: Build<'c>,
     ) -> Call<'c, 'a> {
         Call { template, args, constants, build }

@@ -14,3 +14,4 @@ mod lang;
 mod random;
 mod sequence;
 mod tune;
+mod tutorials;

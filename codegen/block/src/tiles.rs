@@ -216,7 +216,8 @@ impl Scope {
 
 /// Sets the number of warps of an instance on a GPU: a power of two from 1 to 32. It is 4 where nothing is said.
 /// Triton's launch option `num_warps`.
-pub fn num_warps(warps: u32) {
+pub fn num_warps(warps: impl Extent) {
+    let warps = u32::try_from(warps.get()).unwrap_or(0);
     with(|state| state.builder.set_warps(warps));
 }
 

@@ -48,7 +48,7 @@ pub(crate) fn kernel(options: TokenStream, item: TokenStream) -> syn::Result<Tok
     let settings = settings(options)?;
     let mut function: ItemFn = syn::parse2(item)?;
     let signature = Signature::of(&mut function)?;
-    rewrite(&mut function.block, signature.constants());
+    rewrite(&mut function.block, signature.constant_names());
     let (docs, others): (Vec<_>, Vec<_>) = function.attrs.iter().partition(|a| a.path().is_ident("doc"));
     let (visibility, name) = (&function.vis, &function.sig.ident);
     let body = body(&function, &signature, &settings, &others);
@@ -83,9 +83,9 @@ fn body(
 ) -> TokenStream {
     let (generics, block) = (&function.sig.generics, &function.block);
     let clause = &function.sig.generics.where_clause;
-    let params = signature.params.iter().map(|Param { name, ty, role }| match role {
-        Role::Tensor { .. } | Role::Constant => quote!(#name: #ty),
-        Role::Scalar => quote!(#name: ::tilefuse::lang::Tile<#ty>),
+    let params = signature.params.iter().map(|Param { pattern, ty, role, .. }| match role {
+        Role::Tensor { .. } | Role::Constant => quote!(#pattern: #ty),
+        Role::Scalar => quote!(#pattern: ::tilefuse::lang::Tile<#ty>),
     });
     let statements = &block.stmts;
     quote! {
@@ -209,10 +209,10 @@ fn call(name: &Ident, signature: &Signature) -> TokenStream {
         let kinds = kinds.iter().map(|(variant, _)| quote!(::tilefuse::block::Elem::#variant));
         quote!((#before, &[#(#kinds),*]))
     });
-    let constants = signature.constants().map(|c| quote!(::tilefuse::jit::Constant::bits(&#c)));
+    let constants = signature.constants().map(|c| quote!(::tilefuse::jit::Constant::key(&#c, &mut key);));
     let (text, bodies) = (name.to_string(), bodies(signature, &mut Vec::new()));
     quote! {
-        #[allow(clippy::type_complexity, clippy::unnecessary_cast, non_snake_case, unused_variables)]
+        #[allow(clippy::type_complexity, non_snake_case, unused_mut, unused_variables)]
         fn __call<'__a, __R>(
             args: (#(#types,)*),
             then: impl ::core::ops::FnOnce(&::tilefuse::jit::Call<'_, '__a>) -> __R,
@@ -226,7 +226,9 @@ fn call(name: &Ident, signature: &Signature) -> TokenStream {
                     #bodies
                 })
             };
-            then(&::tilefuse::jit::Call::new(&TEMPLATE, &[#(#given),*], &[#(#constants),*], &build))
+            let mut key = ::tilefuse::jit::Key::new();
+            #(#constants)*
+            then(&::tilefuse::jit::Call::new(&TEMPLATE, &[#(#given),*], key, &build))
         }
     }
 }
@@ -255,7 +257,7 @@ fn one_body(signature: &Signature, chosen: &[TokenStream]) -> TokenStream {
         own.cloned().unwrap_or_else(|| quote!(#elem))
     };
     let mut index = 0usize;
-    let args = signature.params.iter().map(|Param { name, ty, role }| {
+    let args = signature.params.iter().map(|Param { name, ty, role, .. }| {
         let text = name.to_string();
         let arg = match role {
             Role::Constant => return quote!(#name),

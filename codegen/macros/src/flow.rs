@@ -263,11 +263,11 @@ struct Carried(Vec<Ident>);
 impl Carried {
     fn tuple(&self, item: impl Fn(&Ident) -> TokenStream) -> TokenStream {
         let items: Vec<TokenStream> = self.0.iter().map(item).collect();
-        let groups: Vec<TokenStream> = items.chunks(8).map(|group| quote!((#(#group,)*))).collect();
+        let groups: Vec<TokenStream> = items.chunks(8).map(tuple).collect();
         match groups.as_slice() {
             [] => quote!(()),
             [group] => group.clone(),
-            groups => quote!((#(#groups,)*)),
+            groups => tuple(groups),
         }
     }
 
@@ -277,6 +277,13 @@ impl Carried {
 
     fn patterns(&self) -> TokenStream {
         self.tuple(|name| quote!(mut #name))
+    }
+}
+
+fn tuple(items: &[TokenStream]) -> TokenStream {
+    match items {
+        [item] => quote!((#item,)),
+        items => quote!((#(#items),*)),
     }
 }
 

@@ -1,11 +1,13 @@
 //! What a kernel takes.
 
 use proc_macro2::TokenStream;
-use quote::quote;
+use quote::{format_ident, quote};
 use syn::{
     Attribute, Error, FnArg, GenericArgument, GenericParam, Ident, ItemFn, Pat, PathArguments, PathSegment,
     ReturnType, Type, TypeParamBound,
 };
+
+use crate::assigned::bound;
 
 /// A kernel's signature.
 pub(crate) struct Signature {
@@ -15,7 +17,9 @@ pub(crate) struct Signature {
 
 /// A parameter.
 pub(crate) struct Param {
+    /// The name, or one that stands for a constant's pattern.
     pub(crate) name: Ident,
+    pub(crate) pattern: Pat,
     /// The type as it was written.
     pub(crate) ty: Type,
     pub(crate) role: Role,
@@ -24,7 +28,7 @@ pub(crate) struct Param {
 /// What a parameter is for the kernel and for whoever launches it.
 pub(crate) enum Role {
     /// A tensor of elements of this kind.
-    Tensor { elem: Type, optional: bool },
+    Tensor { elem: Box<Type>, optional: bool },
     /// A number.
     Scalar,
     /// A Rust value that the kernel is specialised for.
@@ -62,7 +66,7 @@ impl Signature {
                 "a kernel is a safe function; `launch_unchecked` is the unsafe part",
             ));
         }
-        let params = sig.inputs.iter_mut().map(param).collect::<syn::Result<Vec<_>>>()?;
+        let params = sig.inputs.iter_mut().enumerate().map(param).collect::<syn::Result<Vec<_>>>()?;
         let kinds =
             sig.generics.params.iter().map(|g| generic(g, &params)).collect::<syn::Result<Vec<_>>>()?;
         Ok(Signature { params, kinds })
@@ -73,26 +77,33 @@ impl Signature {
         self.params.iter().filter(|p| matches!(p.role, Role::Constant)).map(|p| p.name.clone())
     }
 
+    /// Names of Rust values in the body.
+    pub(crate) fn constant_names(&self) -> Vec<Ident> {
+        let constants = self.params.iter().filter(|p| matches!(p.role, Role::Constant));
+        constants.flat_map(|p| bound(&p.pattern)).collect()
+    }
+
     /// Whether a type is one of the type parameters, and which.
     pub(crate) fn kind_of(&self, elem: &Type) -> Option<usize> {
         self.kinds.iter().position(|kind| is_ident(elem, &kind.name))
     }
 }
 
-fn param(input: &mut FnArg) -> syn::Result<Param> {
+fn param((index, input): (usize, &mut FnArg)) -> syn::Result<Param> {
     let FnArg::Typed(typed) = input else {
         return Err(Error::new_spanned(input, "a kernel has no receiver"));
     };
-    let Pat::Ident(pattern) = &*typed.pat else {
-        return Err(Error::new_spanned(&typed.pat, "a kernel's parameter is a name"));
-    };
-    let name = pattern.ident.clone();
     let constant = take(&mut typed.attrs, "constant");
+    let name = match &*typed.pat {
+        Pat::Ident(pattern) => pattern.ident.clone(),
+        _ if constant => format_ident!("__constant{index}"),
+        other => return Err(Error::new_spanned(other, "a kernel's parameter is a name")),
+    };
     if let Some(other) = typed.attrs.first() {
         return Err(Error::new_spanned(other, "a kernel's parameter has no attribute but `#[constant]`"));
     }
     let role = if constant { Role::Constant } else { role(&typed.ty)? };
-    Ok(Param { name, ty: (*typed.ty).clone(), role })
+    Ok(Param { name, pattern: (*typed.pat).clone(), ty: (*typed.ty).clone(), role })
 }
 
 fn take(attributes: &mut Vec<Attribute>, name: &str) -> bool {
@@ -105,9 +116,9 @@ fn role(ty: &Type) -> syn::Result<Role> {
     let Some(segment) = last(ty) else { return Err(Error::new_spanned(ty, TYPES)) };
     let name = segment.ident.to_string();
     match (name.as_str(), argument(segment)) {
-        ("Ptr", Some(elem)) => Ok(Role::Tensor { elem: elem.clone(), optional: false }),
+        ("Ptr", Some(elem)) => Ok(Role::Tensor { elem: Box::new(elem.clone()), optional: false }),
         ("Option", Some(inner)) => match last(inner).filter(|s| s.ident == "Ptr").and_then(argument) {
-            Some(elem) => Ok(Role::Tensor { elem: elem.clone(), optional: true }),
+            Some(elem) => Ok(Role::Tensor { elem: Box::new(elem.clone()), optional: true }),
             None => Err(Error::new_spanned(ty, TYPES)),
         },
         (scalar, None) if SCALARS.contains(&scalar) => Ok(Role::Scalar),
@@ -149,7 +160,7 @@ fn generic(param: &GenericParam, params: &[Param]) -> syn::Result<Generic> {
         _ => None,
     });
     let Some(kinds) = bound.as_deref().and_then(family) else {
-        let message = "an element kind is bounded by `Float`, `Int`, `Number`, `Bits` or `Element`";
+        let message = "an element kind is bounded by `Float`, `Short`, `Int`, `Number`, `Bits` or `Element`";
         return Err(Error::new_spanned(ty, message));
     };
     let holds =
@@ -166,6 +177,7 @@ fn family(name: &str) -> Option<Vec<(Ident, TokenStream)>> {
     let floats = ["F16", "Bf16", "F32", "F64"];
     let names: Vec<&str> = match name {
         "Float" => floats.to_vec(),
+        "Short" => ["F16", "Bf16", "F32"].to_vec(),
         "Int" => ints.to_vec(),
         "Number" => [ints.as_slice(), &floats].concat(),
         "Bits" => [&["Bool"], ints.as_slice()].concat(),

@@ -24,6 +24,13 @@ factors! {
     f8e4m3: f32; f8e5m2: f32; f16: f32; bf16: f32; f32: f32; f64: f64; i8: i32; u8: i32;
 }
 
+/// Floats of at most 32 bits, whose products add up in `f32`.
+pub trait Short: Float + Factor<Sum = f32> {}
+
+impl Short for f16 {}
+impl Short for bf16 {}
+impl Short for f32 {}
+
 /// The matrix product of `a: [M, K]` and `b: [K, N]`, or of batches of them, added to `sum: [M, N]`, or to a number.
 /// `f32` is rounded to TF32 where the target's matrix unit takes that; [`dot_with`] has the choice.
 #[track_caller]

@@ -1,0 +1,83 @@
+//! The tutorials' kernels beside libtorch, on the CPU.
+
+use tch::{Device, Kind, Tensor};
+
+use crate::common::setup;
+
+#[path = "../../examples/tutorials/attention.rs"]
+mod attention;
+#[path = "../../examples/tutorials/dropout.rs"]
+mod dropout;
+#[path = "../../examples/tutorials/grouped_matmul.rs"]
+mod grouped_matmul;
+#[path = "../../examples/tutorials/layer_norm.rs"]
+mod layer_norm;
+#[path = "../../examples/tutorials/matmul.rs"]
+mod matmul;
+#[path = "../../examples/tutorials/softmax.rs"]
+mod softmax;
+#[path = "../../examples/tutorials/vector_add.rs"]
+mod vector_add;
+
+/// The largest difference of corresponding elements; infinite where one is NaN.
+fn distance(ours: &Tensor, theirs: &Tensor) -> f64 {
+    let wide = |t: &Tensor| t.to_kind(Kind::Double);
+    let largest = (wide(ours) - wide(theirs)).abs().max().double_value(&[]);
+    if largest.is_nan() { f64::INFINITY } else { largest }
+}
+
+type Check = fn(Device, bool) -> anyhow::Result<(f64, f64)>;
+
+fn launched(check: Check) {
+    setup();
+    let _no_grad = tch::no_grad_guard();
+    let (difference, most) = check(Device::Cpu, false).unwrap();
+    assert!(difference <= most, "{difference}");
+}
+
+fn interpreted(check: Check) {
+    setup();
+    let _no_grad = tch::no_grad_guard();
+    let (difference, most) = check(Device::Cpu, true).unwrap();
+    assert!(difference <= most, "interpreted: {difference}");
+}
+
+fn both(check: Check) {
+    launched(check);
+    interpreted(check);
+}
+
+#[test]
+fn vectors_add() {
+    both(vector_add::check);
+}
+
+#[test]
+fn softmax_of_rows() {
+    both(softmax::check);
+}
+
+#[test]
+fn layer_norm_and_its_gradient() {
+    both(layer_norm::check);
+}
+
+#[test]
+fn dropout_of_a_seed() {
+    both(dropout::check);
+}
+
+#[test]
+fn products_with_an_activation() {
+    interpreted(matmul::check);
+}
+
+#[test]
+fn attention_without_scores_in_memory() {
+    interpreted(attention::check);
+}
+
+#[test]
+fn products_in_groups() {
+    interpreted(grouped_matmul::check);
+}
