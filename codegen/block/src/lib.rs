@@ -32,7 +32,7 @@ pub use builder::Builder;
 pub use data::{Data, Element};
 pub use expand::expand_operations;
 pub use infer::{MAX_TILE, RegionTypes, TypeError, Types};
-pub use math::expand_math;
+pub use math::{expand_math, expand_math_except};
 pub use parse::{ParseError, parse_valid};
 pub use program::{
     Assumption, AtomicFn, CacheHint, DotPrecision, MemoryOrder, MemoryScope, Op, OpKind, Param, Program,

@@ -140,12 +140,20 @@ scalar_fns! {
     Erf "erf" 1 Float Math 2.0 26 "Error function.";
     Erfc "erfc" 1 Float Math 4.0 49 "Complementary error function.";
     Sigmoid "sigmoid" 1 Float Math 2.0 31 "1 / (1 + exp(-x)).";
+    // What a target may compute less exactly than the others, where it is quicker so.
+    Exp2Approx "exp2_approx" 1 Float Math 4.0 17 "2 to the power of the operand, to about 22 bits; targets differ.";
+    RecipApprox "recip_approx" 1 Float Math 2.0 5 "One over the operand, to about 22 bits, 0 for one below the smallest normal number; targets differ.";
 }
 
 impl ScalarFn {
     /// The function that is spelled `name`.
     pub fn from_name(name: &str) -> Option<ScalarFn> {
         ScalarFn::ALL.iter().copied().find(|f| f.name() == name)
+    }
+
+    /// Whether targets compute it with errors of their own.
+    pub const fn is_approximate(self) -> bool {
+        matches!(self, ScalarFn::Exp2Approx | ScalarFn::RecipApprox)
     }
 
     /// Whether exchanging the two operands changes nothing.

@@ -30,7 +30,7 @@ mod uniform;
 
 use serde::{Deserialize, Serialize};
 use tilefuse_block::passes::optimize;
-use tilefuse_block::{Elem, Kind, OpKind, Program, expand_math, expand_operations, verify};
+use tilefuse_block::{Elem, Kind, OpKind, Program, ScalarFn, expand_math_except, expand_operations, verify};
 
 use crate::cache::{self, Cache, Key};
 use crate::error::{Error, Result};
@@ -133,9 +133,14 @@ fn prepare(program: &Program) -> Result<Program> {
     verify(program).map_err(|e| invalid(e.to_string()))?;
     let mut program = program.clone();
     expand_operations(&mut program).map_err(|e| invalid(e.to_string()))?;
-    expand_math(&mut program).map_err(|e| invalid(e.to_string()))?;
+    expand_math_except(&mut program, &is_native).map_err(|e| invalid(e.to_string()))?;
     optimize(&mut program).map_err(|e| invalid(e.to_string()))?;
     Ok(program)
+}
+
+/// What the unit for special functions computes.
+fn is_native(function: ScalarFn, elem: Option<Elem>) -> bool {
+    function.is_approximate() && elem == Some(Elem::F32)
 }
 
 /// Layouts for the number of warps that the program names, or for more where its tiles need them, in a cluster of

@@ -73,6 +73,8 @@ fn float(ir: &mut Ir, function: ScalarFn, elem: Elem, args: &[Val]) -> Option<Va
         Trunc => call(ir, "trunc", &[a]),
         RoundEven => call(ir, "roundeven", &[a]),
         Sqrt => call(ir, "sqrt", &[a]),
+        Exp2Approx => ir.intrinsic("llvm.nvvm.ex2.approx.f", t, &[a]),
+        RecipApprox => ir.intrinsic("llvm.nvvm.rcp.approx.ftz.f", t, &[a]),
         Eq => ir.def(format_args!("fcmp oeq {t} {a}, {b}")),
         Ne => ir.def(format_args!("fcmp une {t} {a}, {b}")),
         Lt => ir.def(format_args!("fcmp olt {t} {a}, {b}")),

@@ -143,8 +143,16 @@ extern "C" fn shuffle_from(_: u32, value: u32, lane: u32, _: u32) -> u32 {
     value_of_lane(value, lane)
 }
 
+extern "C" fn exp2(x: f32) -> f32 {
+    x.exp2()
+}
+
+extern "C" fn reciprocal(x: f32) -> f32 {
+    1.0 / x
+}
+
 /// The functions of this program that the code calls.
-fn functions() -> [(&'static str, usize); 19] {
+fn functions() -> [(&'static str, usize); 21] {
     [
         ("emulated_nx", grid_x as *const () as usize),
         ("emulated_ny", grid_y as *const () as usize),
@@ -165,6 +173,8 @@ fn functions() -> [(&'static str, usize); 19] {
         ("emulated_cluster_begin", cluster_arrive as *const () as usize),
         ("emulated_cluster_wait", cluster_wait as *const () as usize),
         ("emulated_shuffle", shuffle as *const () as usize),
+        ("emulated_exp2", exp2 as *const () as usize),
+        ("emulated_reciprocal", reciprocal as *const () as usize),
     ]
 }
 
@@ -337,6 +347,8 @@ fn rewrite(program: &Program, ir: &str) -> String {
             .replace("@llvm.nvvm.barrier.cluster.wait.aligned", "@emulated_cluster_wait")
             .replace("@llvm.nvvm.barrier.cta.sync.aligned.all", "@emulated_barrier")
             .replace("@llvm.nvvm.shfl.sync.bfly.i32", "@emulated_shuffle")
+            .replace("@llvm.nvvm.ex2.approx.f", "@emulated_exp2")
+            .replace("@llvm.nvvm.rcp.approx.ftz.f", "@emulated_reciprocal")
             .replace("define ptx_kernel void", "define void")
             .replace(
                 "external addrspace(3) global [0 x i8]",

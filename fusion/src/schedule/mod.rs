@@ -2,6 +2,7 @@
 
 mod address;
 mod emit;
+mod fast;
 mod lead;
 mod logistic;
 mod tiling;

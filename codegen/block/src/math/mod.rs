@@ -35,18 +35,36 @@ use crate::types::Elem;
 /// # Errors
 /// If an operation does not take its operands; the program is then unchanged up to that operation.
 pub fn expand_math(program: &mut Program) -> Result<(), TypeError> {
-    let Program { values, body, .. } = program;
-    expand_region(values, body)
+    expand_math_except(program, &|_, _| false)
 }
 
-fn expand_region(values: &mut Vec<ValueData>, region: &mut Region) -> Result<(), TypeError> {
+/// [`expand_math`] but for the functions of operands of a kind that a target has itself.
+///
+/// # Errors
+/// As [`expand_math`].
+pub fn expand_math_except(
+    program: &mut Program,
+    has: &dyn Fn(ScalarFn, Option<Elem>) -> bool,
+) -> Result<(), TypeError> {
+    let Program { values, body, .. } = program;
+    expand_region(values, body, has)
+}
+
+fn expand_region(
+    values: &mut Vec<ValueData>,
+    region: &mut Region,
+    has: &dyn Fn(ScalarFn, Option<Elem>) -> bool,
+) -> Result<(), TypeError> {
     let mut ops = Vec::with_capacity(region.ops.len());
     for mut op in std::mem::take(&mut region.ops) {
         for inner in &mut op.regions {
-            expand_region(values, inner)?;
+            expand_region(values, inner, has)?;
         }
         match op.kind {
-            OpKind::Map(function) if function.level() == Level::Math => {
+            OpKind::Map(function)
+                if function.level() == Level::Math
+                    && !has(function, op.args.first().and_then(|a| values[a.index()].ty.elem())) =>
+            {
                 expand_op(values, function, &op, &mut ops)?
             }
             _ => ops.push(op),
@@ -120,7 +138,8 @@ fn single<F: Single>(function: ScalarFn, x: F, y: F) -> Option<F> {
         ScalarFn::Rsqrt => common::rsqrt(x),
         ScalarFn::Pow => single::pow(x, y),
         ScalarFn::Exp => common::exp(x, k),
-        ScalarFn::Exp2 => common::exp2(x, k),
+        ScalarFn::Exp2 | ScalarFn::Exp2Approx => common::exp2(x, k),
+        ScalarFn::RecipApprox => x.under(1.0),
         ScalarFn::Expm1 => common::expm1(x, k),
         ScalarFn::Log => common::log(x, k),
         ScalarFn::Log2 => common::log2(x, k),
@@ -154,7 +173,8 @@ fn double<F: Double>(function: ScalarFn, x: F, y: F) -> Option<F> {
         ScalarFn::Rsqrt => common::rsqrt(x),
         ScalarFn::Pow => double::pow(x, y),
         ScalarFn::Exp => common::exp(x, k),
-        ScalarFn::Exp2 => common::exp2(x, k),
+        ScalarFn::Exp2 | ScalarFn::Exp2Approx => common::exp2(x, k),
+        ScalarFn::RecipApprox => x.under(1.0),
         ScalarFn::Expm1 => common::expm1(x, k),
         ScalarFn::Log => common::log(x, k),
         ScalarFn::Log2 => common::log2(x, k),

@@ -26,7 +26,7 @@ impl Generator<'_, '_> {
         let math = self.options.math;
         loop {
             let function = ScalarFn::ALL[self.choices.below(ScalarFn::ALL.len())];
-            if math || function.level() == Level::Base {
+            if (math && !function.is_approximate()) || function.level() == Level::Base {
                 return function;
             }
             if self.choices.is_exhausted() {
