@@ -67,6 +67,98 @@ fn written_kernels_assemble() {
     assert!(texts >= 3);
 }
 
+/// Kernels of the kinds that people write, each a few lines; nothing of them may lie in local memory.
+const LANGUAGE: [(&str, &str, &str); 6] = [
+    (
+        "mma.sync",
+        "matmul",
+        "kernel @matmul(%x: ptr<bf16> align(16), %y: ptr<bf16> align(16), %z: ptr<f32> align(16), %n: i32) warps(8) {
+           %zero = const 0 : i32  %step = const 32 : i32
+           %r = range 0 128  %rows = expand_dims %r axis 1  %c = range 0 32  %cols = expand_dims %c axis 0
+           %rb = broadcast %rows [128, 32]  %cb = broadcast %cols [128, 32]  %wide = const 4096 : tile<128x32xi32>
+           %ro = map mul %rb, %wide  %left = map add %ro, %cb
+           %k = expand_dims %c axis 1  %kb = broadcast %k [32, 128]  %n0 = expand_dims %r axis 0
+           %nb = broadcast %n0 [32, 128]  %high = const 4096 : tile<32x128xi32>  %ko = map mul %kb, %high
+           %right = map add %ko, %nb  %none = const 0.0 : tile<128x128xf32>
+           %sum = for %i in %zero..%n step %step with (%acc = %none) {
+             %f = splat %i [128, 32]  %la = map add %left, %f  %a = load %x, %la
+             %g = splat %i [32, 128]  %go = map mul %g, %high  %ra = map add %right, %go  %b = load %y, %ra
+             %next = dot %a, %b, %acc
+             yield %next
+           }
+           %mb = broadcast %rows [128, 128]  %mc = expand_dims %r axis 0  %mcb = broadcast %mc [128, 128]
+           %mw = const 4096 : tile<128x128xi32>  %mo = map mul %mb, %mw  %at = map add %mo, %mcb
+           store %z, %at, %sum
+         }",
+    ),
+    (
+        "shfl.sync.idx",
+        "cumsum",
+        "kernel @cumsum(%x: ptr<f32> align(16)) warps(4) {
+           %i = range 0 2048  %v = load %x, %i
+           %s = scan %v axis 0 (%a, %b) { %c = map add %a, %b yield %c }
+           store %x, %i, %s
+         }",
+    ),
+    (
+        "red.shared",
+        "histogram",
+        "kernel @histogram(%x: ptr<i32> align(16), %y: ptr<i32> align(16)) warps(4) {
+           %i = range 0 4096  %v = load %x, %i  %h = histogram %v bins 256  %b = range 0 256
+           %old = atomic add %y, %b, %h order relaxed
+         }",
+    ),
+    (
+        "atom.acq_rel.gpu.global.min.u32",
+        "maximum",
+        "kernel @maximum(%x: ptr<f32> align(16), %y: ptr<f32> align(16)) warps(4) {
+           %i = range 0 1024  %v = load %x, %i  %m = reduce max %v axis 0  %zero = const 0 : i32
+           %old = atomic max %y, %zero, %m
+         }",
+    ),
+    (
+        "atom.acq_rel.gpu.global",
+        "scatter",
+        "kernel @scatter(%x: ptr<bf16> align(16), %y: ptr<bf16> align(16), %at: ptr<i32> align(16)) warps(4) {
+           %i = range 0 1024  %v = load %x, %i  %j = load %at, %i  %old = atomic add %y, %j, %v
+         }",
+    ),
+    (
+        "bar",
+        "sort_step",
+        "kernel @sort_step(%x: ptr<f32> align(16)) warps(4) {
+           %i = range 0 1024  %v = load %x, %i  %one = const 1 : tile<1024xi32>  %j = map xor %i, %one
+           %w = gather %v, %j axis 0  %lo = map min %v, %w  %hi = map max %v, %w  %even = map and %i, %one
+           %zero = const 0 : tile<1024xi32>  %first = map eq %even, %zero  %s = map select %first, %lo, %hi
+           store %x, %i, %s
+         }",
+    ),
+];
+
+#[test]
+fn kernels_of_the_language_assemble() {
+    for (instruction, name, text) in LANGUAGE {
+        let program = tilefuse_block::parse_valid(text).unwrap_or_else(|e| panic!("{name}: {e}"));
+        let ptx = assemble(&program);
+        assert!(!ptx.contains(".local"), "{name}\n{ptx}");
+        assert!(ptx.contains(instruction), "{name}\n{ptx}");
+    }
+}
+
+#[test]
+fn debugging_assembles() {
+    let text = "kernel @debug(%x: ptr<f32>) warps(2) {
+      %i = range 0 64  %v = load %x, %i  print \"value\" %v  %zero = const 0.0 : tile<64xf32>
+      %good = map ge %v, %zero  assert %good \"is not negative\"
+    }";
+    let program = tilefuse_block::parse_valid(text).unwrap_or_else(|e| panic!("{e}"));
+    for target in Target::ALL {
+        let ptx = compile_ptx(&program, target, &PtxOptions::default()).unwrap();
+        assert!(ptx.text.contains("vprintf") && ptx.text.contains("__assertfail"), "{}", ptx.text);
+        ptxas::assemble(&ptx.text, target.name());
+    }
+}
+
 #[test]
 fn kernels_come_back_from_the_cache() {
     let folder = tempfile::tempdir().unwrap();

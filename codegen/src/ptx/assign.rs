@@ -23,6 +23,8 @@ pub(crate) struct Assignment<'a> {
     pub(crate) free: Vec<bool>,
     /// By value: whether it comes from a load, which threads may have done at different times.
     pub(crate) loaded: Vec<bool>,
+    /// By value: whether an operation takes it.
+    pub(crate) used: Vec<bool>,
     homes: Vec<Option<Layout>>,
     /// Layouts of the loads and stores that are not done in the home of the value.
     access: FxHashMap<*const Op, Layout>,
@@ -66,6 +68,7 @@ impl<'a> Assignment<'a> {
             defs: vec![None; n],
             free: vec![false; n],
             loaded: uniform::loaded(program),
+            used: vec![false; n],
             homes: vec![None; n],
             access: FxHashMap::default(),
             warps,
@@ -124,6 +127,7 @@ impl<'a> Assignment<'a> {
             OpKind::Map(_) | OpKind::Cast(_) | OpKind::Bitcast(_) => op.args.iter().all(free),
             _ => false,
         };
+        op.args.iter().for_each(|arg| self.used[arg.index()] = true);
         for result in &op.results {
             self.defs[result.index()] = Some(op);
             self.free[result.index()] = is_free;

@@ -18,6 +18,7 @@ pub(crate) struct Ir {
     text: String,
     declarations: BTreeSet<String>,
     functions: BTreeSet<String>,
+    constants: Vec<String>,
     next: u32,
     block: String,
     /// Which 16-bit floats are halves of which 32-bit integers; true for the high half.
@@ -103,6 +104,16 @@ impl Ir {
         self.functions.insert(function);
     }
 
+    /// The name of a constant in global memory, given by its type and value.
+    pub(crate) fn constant(&mut self, value: &str) -> Val {
+        let known = self.constants.iter().position(|c| c == value);
+        let index = known.unwrap_or_else(|| {
+            self.constants.push(value.to_owned());
+            self.constants.len() - 1
+        });
+        format!("@tilefuse_constant{index}").into()
+    }
+
     /// Calls an intrinsic on operands of one type, which is the result's.
     pub(crate) fn intrinsic(&mut self, name: &str, ty: &str, args: &[&Val]) -> Val {
         let types = vec![ty; args.len()].join(", ");
@@ -114,7 +125,10 @@ impl Ir {
     /// The body, and what belongs outside the function.
     pub(crate) fn finish(self) -> (String, String) {
         let lines = self.declarations.iter().chain(&self.functions);
-        let outside: Vec<&str> = lines.map(String::as_str).collect();
+        let constants = self.constants.iter().enumerate();
+        let constants = constants
+            .map(|(i, c)| format!("@tilefuse_constant{i} = internal addrspace(1) constant {c}, align 1"));
+        let outside: Vec<String> = lines.cloned().chain(constants).collect();
         (self.entry + &self.text, outside.join("\n"))
     }
 }

@@ -5,6 +5,7 @@ use std::rc::Rc;
 use rustc_hash::FxHashMap;
 use tilefuse_block::{Elem, Kind, Op, OpKind, Program, Region, ScalarFn, Value};
 
+use super::Target;
 use super::assign::{Assignment, log_shape};
 use super::hazard::Hazards;
 use super::ir::{Ir, Val, literal, ty};
@@ -19,6 +20,7 @@ pub(crate) type Regs = Rc<Vec<Val>>;
 /// The state of lowering one program.
 pub(crate) struct Lower<'a> {
     pub(crate) plan: &'a Assignment<'a>,
+    pub(crate) target: Target,
     pub(crate) ir: Ir,
     /// Where each value that is held is held.
     held: FxHashMap<Value, (Layout, Regs)>,
@@ -40,9 +42,10 @@ pub(crate) struct Lowered {
 }
 
 /// Lowers the body of a program.
-pub(crate) fn lower(plan: &Assignment) -> Result<Lowered> {
+pub(crate) fn lower(plan: &Assignment, target: Target) -> Result<Lowered> {
     let mut lower = Lower {
         plan,
+        target,
         ir: Ir::new(),
         held: FxHashMap::default(),
         copies: vec![FxHashMap::default()],
@@ -204,6 +207,10 @@ impl<'a> Lower<'a> {
             OpKind::Gather { axis } => self.gather(op, usize::from(*axis)),
             OpKind::Histogram { bins, .. } => self.histogram(op, *bins),
             OpKind::Dot { .. } => self.dot(op),
+            OpKind::Atomic { function, order, scope, .. } => self.atomic(op, *function, (*order, *scope)),
+            OpKind::AtomicCas { order, scope } => self.atomic_cas(op, (*order, *scope)),
+            OpKind::Print { prefix, hex } => self.print(op, prefix, *hex),
+            OpKind::Assert { message, .. } => self.assert(op, message),
             OpKind::For => self.for_loop(op),
             OpKind::While => self.while_loop(op),
             OpKind::If => self.branch(op),
@@ -221,10 +228,7 @@ impl<'a> Lower<'a> {
             | OpKind::Split
             | OpKind::Assume(_)
             | OpKind::Yield => Ok(()),
-            _ => Err(Error::Unsupported {
-                target: "ptx".to_owned(),
-                message: format!("the operation {} is not implemented", op.kind.name()),
-            }),
+            OpKind::Philox { .. } => Err(self.invalid("random bits that are not expanded")),
         }
     }
 

@@ -102,7 +102,7 @@ impl<'a> Lower<'a> {
         Ok(())
     }
 
-    fn pointee(&self, op: &Op) -> Result<Elem> {
+    pub(crate) fn pointee(&self, op: &Op) -> Result<Elem> {
         self.program().ty(op.args[0]).pointee().ok_or_else(|| self.invalid("an access through no pointer"))
     }
 
@@ -168,7 +168,7 @@ impl<'a> Lower<'a> {
     }
 
     /// The address of each group's first element.
-    fn addresses(&mut self, op: &Op, layout: &Layout, group: usize) -> Result<Vec<Val>> {
+    pub(crate) fn addresses(&mut self, op: &Op, layout: &Layout, group: usize) -> Result<Vec<Val>> {
         let base = self.scalar(op.args[0])?;
         let elem = self.pointee(op)?;
         let t = memory_ty(elem);

@@ -6,11 +6,13 @@
 //! block, a cluster of blocks holds it, and reductions exchange their parts through each other's shared memory.
 
 mod assign;
+mod atomic;
 mod axis;
 mod cluster;
 mod combine;
 mod control;
 mod convert;
+mod debug;
 mod dot;
 mod fmod;
 mod hazard;
@@ -190,7 +192,7 @@ struct Module {
 
 fn module_text(plan: &Assignment, target: Target) -> Result<Module> {
     let program = plan.program;
-    let lowered = lower::lower(plan)?;
+    let lowered = lower::lower(plan, target)?;
     let limit = target.max_shared();
     let needed = lowered.shared.total();
     if needed > limit || lowered.shared.reduce > STATIC_SHARED {

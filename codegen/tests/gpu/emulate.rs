@@ -4,12 +4,14 @@
 //! instructions that only a GPU has become functions: accesses in inline assembly become branches around plain ones,
 //! shuffles and barriers wait for the other threads.
 
+mod atomic;
 mod matrix;
+mod print;
 
 use std::cell::Cell;
 use std::fmt::Write;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Barrier, Once};
+use std::sync::{Barrier, Mutex, Once};
 
 use inkwell::OptimizationLevel;
 use inkwell::context::Context;
@@ -27,6 +29,10 @@ struct Block {
     warps: Vec<Warp>,
     instance: [u32; 3],
     grid: [u32; 3],
+    /// What was printed.
+    lines: Mutex<Vec<String>>,
+    /// What an assertion said that failed.
+    failed: Mutex<Option<String>>,
     /// What the threads of each block vote for.
     votes: Vec<AtomicU32>,
     /// Threads of one block.
@@ -157,6 +163,8 @@ fn functions() -> [(&'static str, usize); 21] {
         ("emulated_nx", grid_x as *const () as usize),
         ("emulated_ny", grid_y as *const () as usize),
         ("emulated_nz", grid_z as *const () as usize),
+        ("emulated_print", print::print as *const () as usize),
+        ("emulated_fail", print::fail as *const () as usize),
         ("emulated_product", matrix::multiply as *const () as usize),
         ("emulated_matrices", matrix::load as *const () as usize),
         ("emulated_tf32", matrix::tf32 as *const () as usize),
@@ -224,7 +232,7 @@ pub(crate) fn run(
     [threads, cluster]: [u32; 2],
     grid: [u32; 3],
     args: &[u64],
-) -> Result<(), String> {
+) -> Result<Vec<String>, String> {
     static START: Once = Once::new();
     START.call_once(|| LlvmTarget::initialize_x86(&InitializationConfig::default()));
     let contexts: Vec<Context> = (0..cluster).map(|_| Context::create()).collect();
@@ -241,12 +249,13 @@ pub(crate) fn run(
         shared()
     });
     let shared: Vec<u64> = shared.collect();
+    let mut lines = Vec::new();
     for instance in
         (0..grid[2]).flat_map(|z| (0..grid[1]).flat_map(move |y| (0..grid[0]).map(move |x| [x, y, z])))
     {
-        run_block(&entries, &shared, threads, [instance, grid], args);
+        lines.extend(run_block(&entries, &shared, threads, [instance, grid], args)?);
     }
-    Ok(())
+    Ok(lines)
 }
 
 /// The code of one block: each has shared memory of its own.
@@ -287,7 +296,14 @@ fn compile<'c>(program: &Program, ir: &str, context: &'c Context) -> Result<Exec
     Ok(engine)
 }
 
-fn run_block(entries: &[Entry], shared: &[u64], threads: u32, [instance, grid]: [[u32; 3]; 2], args: &[u64]) {
+/// Runs one instance and returns what it prints.
+fn run_block(
+    entries: &[Entry],
+    shared: &[u64],
+    threads: u32,
+    [instance, grid]: [[u32; 3]; 2],
+    args: &[u64],
+) -> Result<Vec<String>, String> {
     let warp = || Warp {
         together: Barrier::new(32),
         values: [const { AtomicU32::new(0) }; 32],
@@ -300,22 +316,28 @@ fn run_block(entries: &[Entry], shared: &[u64], threads: u32, [instance, grid]: 
         warps: (0..all / 32).map(|_| warp()).collect(),
         instance,
         grid,
+        lines: Mutex::default(),
+        failed: Mutex::default(),
         votes: entries.iter().map(|_| AtomicU32::new(0)).collect(),
         threads,
         shared: shared.to_vec(),
     };
-    let block = &block;
+    let running = &block;
     std::thread::scope(|scope| {
         for thread in 0..all {
             let entry = entries[(thread / threads) as usize];
             let run = move || {
                 THREAD.set(thread);
-                BLOCK.set(block);
+                BLOCK.set(running);
                 entry(args.as_ptr());
             };
             std::thread::Builder::new().stack_size(128 << 10).spawn_scoped(scope, run).unwrap();
         }
     });
+    match block.failed.into_inner().unwrap() {
+        Some(message) => Err(format!("assertion failed: {message}")),
+        None => Ok(block.lines.into_inner().unwrap()),
+    }
 }
 
 /// Puts functions in the place of what only a GPU has, and adds a wrapper that unpacks the arguments.
@@ -338,6 +360,8 @@ fn rewrite(program: &Program, ir: &str) -> String {
             .replace("@llvm.nvvm.read.ptx.sreg.nctaid.", "@emulated_n")
             .replace("@llvm.nvvm.read.ptx.sreg.nclusterid.", "@emulated_n")
             .replace("@llvm.nvvm.shfl.sync.idx.i32", "@emulated_shuffle_from")
+            .replace("@vprintf", "@emulated_print")
+            .replace("@__assertfail", "@emulated_fail")
             .replace("@llvm.nvvm.f2tf32.rna", "@emulated_tf32")
             .replace("@llvm.nvvm.ldmatrix.sync.aligned.m8n8.", "@emulated_ldmatrix_")
             .replace("@llvm.nvvm.barrier.cta.red.or.aligned.all", "@emulated_any")
@@ -409,7 +433,7 @@ fn access(rest: &str) -> (String, String) {
     if text.contains("mapa") {
         return remote_access(text);
     }
-    if let Some(helper) = matrix::product(text) {
+    if let Some(helper) = matrix::product(text).or_else(|| atomic::helper(text)) {
         return helper;
     }
     if text.contains("red.shared.add.u32") {

@@ -7,7 +7,9 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod atomics;
 mod combiners;
+mod debugging;
 mod emulate;
 mod flow;
 mod functions;
@@ -37,6 +39,9 @@ fn cases(seeds: std::ops::Range<u64>) -> Vec<Case> {
     all.extend(combiners::cases());
     all.extend(picks::cases());
     all.extend(products::cases());
+    all.extend(atomics::cases());
+    all.extend(debugging::cases());
+    all.extend(random::language_cases(seeds.clone()));
     all.extend(flow::cases());
     all.extend(random::cases(seeds));
     all

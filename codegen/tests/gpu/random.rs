@@ -10,6 +10,18 @@ pub(crate) fn cases(seeds: std::ops::Range<u64>) -> Vec<Case> {
     seeds.map(one).collect()
 }
 
+/// The cases of `seeds` with the operations of hand-written kernels.
+pub(crate) fn language_cases(seeds: std::ops::Range<u64>) -> Vec<Case> {
+    let one = |seed| {
+        let options = Options { language: true, max_tile: 1024, ..Options::default() };
+        let random = random::case(&mut Choices::from_seed(seed), &options);
+        let name = format!("language {seed}");
+        let (program, args, grid) = (random.program, random.args, random.grid);
+        Case { name, program, args, grid, tolerance: Tolerance::Exact, is_function: false }
+    };
+    seeds.map(one).collect()
+}
+
 fn one(seed: u64) -> Case {
     let with_math = draw(seed, seed % 2 == 1);
     // Not every function has a formula for every kind.

@@ -1,5 +1,6 @@
 //! One case: a program, its arguments, and how close the device must come to the interpreter.
 
+use std::cell::RefCell;
 use std::sync::Arc;
 
 use tilefuse_block::interp::{self, Arg};
@@ -17,6 +18,8 @@ pub(crate) enum Tolerance {
     Exact,
     /// Within an absolute and a relative error.
     Close { absolute: f64, relative: f64 },
+    /// An assertion fails, which is not tried on the device, whose context it would end.
+    Fails,
 }
 
 pub(crate) struct Case {
@@ -29,14 +32,26 @@ pub(crate) struct Case {
     pub(crate) is_function: bool,
 }
 
-/// What the buffers hold after the interpreter has run a case.
-fn interpret(case: &Case) -> Result<Vec<Arg>, String> {
+thread_local! {
+    static LINES: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
+}
+
+/// What the buffers hold after the interpreter has run a case, and what it prints.
+fn interpret(case: &Case) -> Result<(Vec<Arg>, Vec<String>), String> {
     let mut expected = case.args.clone();
     let mut program = case.program.clone();
     expand_math(&mut program).map_err(|e| e.to_string())?;
-    interp::run(&program, &mut expected, case.grid)
-        .map_err(|e| format!("interpreter: {e}\n{}", case.program))?;
-    Ok(expected)
+    LINES.with_borrow_mut(Vec::clear);
+    let print = |line: &str| LINES.with_borrow_mut(|lines| lines.push(line.to_owned()));
+    let options = interp::Options { print, ..interp::Options::default() };
+    match (interp::run_with(&program, &mut expected, case.grid, &options), case.tolerance) {
+        (Ok(()), Tolerance::Fails) => Err("no assertion failed in the interpreter".to_owned()),
+        (Ok(()), _) => Ok((expected, LINES.take())),
+        (Err(error), Tolerance::Fails) if error.to_string().contains("assert") => {
+            Ok((expected, LINES.take()))
+        }
+        (Err(error), _) => Err(format!("interpreter: {error}\n{}", case.program)),
+    }
 }
 
 /// Interprets a case, compiles it and assembles what comes out, for Hopper.
@@ -55,14 +70,27 @@ pub(crate) fn assemble(case: &Case) -> Result<(), String> {
 
 /// Runs a case on the device and in the interpreter.
 pub(crate) fn run(device: &Arc<Device>, case: &Case) -> Result<(), String> {
-    let expected = interpret(case)?;
-    check(case, &expected, on_device(device, case)?)
+    let (expected, _) = interpret(case)?;
+    match case.tolerance {
+        Tolerance::Fails => Ok(()),
+        _ => check(case, &expected, on_device(device, case)?),
+    }
 }
 
 /// Runs a case on emulated threads and in the interpreter.
 pub(crate) fn emulate(case: &Case) -> Result<(), String> {
-    let expected = interpret(case)?;
-    check(case, &expected, on_emulated_threads(case)?)
+    let (expected, mut lines) = interpret(case)?;
+    let (found, mut printed) = match (on_emulated_threads(case), case.tolerance) {
+        (Ok(_), Tolerance::Fails) => return Err("no assertion failed".to_owned()),
+        (Err(error), Tolerance::Fails) if error.contains("assertion failed") => return Ok(()),
+        (result, _) => result?,
+    };
+    lines.sort_unstable();
+    printed.sort_unstable();
+    if lines != printed {
+        return Err(format!("printed {printed:#?}, not {lines:#?}\n{}", case.program));
+    }
+    check(case, &expected, found)
 }
 
 fn check(case: &Case, expected: &[Arg], found: Vec<Option<Vec<u8>>>) -> Result<(), String> {
@@ -94,8 +122,11 @@ fn arguments<B>(
     Ok(placed.collect::<Result<Vec<_>, _>>()?.into_iter().unzip())
 }
 
-/// Runs a case on emulated threads and returns the contents of its buffers with what follows them.
-fn on_emulated_threads(case: &Case) -> Result<Vec<Option<Vec<u8>>>, String> {
+/// The bytes of the buffers, with what follows them.
+type Contents = Vec<Option<Vec<u8>>>;
+
+/// Runs a case on emulated threads and returns the contents of its buffers, and what it prints.
+fn on_emulated_threads(case: &Case) -> Result<(Contents, Vec<String>), String> {
     let target = Target::Sm90a;
     let ptx = compile_ptx(&case.program, target, &PtxOptions::default()).map_err(|e| e.to_string())?;
     let ir = emit_llvm(&case.program, target).map_err(|e| e.to_string())?;
@@ -105,9 +136,10 @@ fn on_emulated_threads(case: &Case) -> Result<Vec<Option<Vec<u8>>>, String> {
         let aligned: Vec<u128> = contents.chunks_exact(16).map(chunk).collect();
         Ok((aligned.as_ptr() as u64, aligned))
     })?;
-    crate::emulate::run(&case.program, &ir, [ptx.threads, ptx.cluster], case.grid, &words)?;
+    let lines = crate::emulate::run(&case.program, &ir, [ptx.threads, ptx.cluster], case.grid, &words)?;
     let bytes = |b: Vec<u128>| b.into_iter().flat_map(u128::to_le_bytes).collect();
-    Ok(std::hint::black_box(buffers).into_iter().map(|b| b.map(bytes)).collect())
+    let contents = std::hint::black_box(buffers).into_iter().map(|b| b.map(bytes)).collect();
+    Ok((contents, lines))
 }
 
 /// Runs a case on the device and returns the contents of its buffers with what follows them.
@@ -161,7 +193,7 @@ fn equal(tolerance: Tolerance, e: Literal, f: Literal) -> bool {
         return true;
     }
     match tolerance {
-        Tolerance::Exact => false,
+        Tolerance::Exact | Tolerance::Fails => false,
         Tolerance::Close { absolute, relative } => {
             let (e, f) = (e.as_f64(), f.as_f64());
             (e - f).abs() <= absolute + relative * e.abs()
