@@ -389,14 +389,14 @@ fn time(row: &Row) -> Result<(), Box<dyn std::error::Error>> {
     while times.len() < 20 || (begin.elapsed().as_millis() < 500 && times.len() < 5000) {
         let start = Instant::now();
         // SAFETY: the buffers have the lengths that the program's grid covers, and live on.
-        unsafe { kernel.run(&args, [row.grid, 1, 1], &Rayon) };
+        unsafe { kernel.run(&args, [row.grid, 1, 1], &Rayon) }?;
         times.push(start.elapsed().as_secs_f64() * 1e6);
     }
     let mut alone = f64::INFINITY;
     for _ in 0..50 {
         let start = thread_seconds();
         // SAFETY: as above.
-        unsafe { kernel.run(&args, [row.grid, 1, 1], &Serial) };
+        unsafe { kernel.run(&args, [row.grid, 1, 1], &Serial) }?;
         alone = alone.min((thread_seconds() - start) * 1e6);
     }
     let least = times.iter().copied().fold(f64::INFINITY, f64::min);

@@ -51,6 +51,20 @@ pub enum Error {
     /// There is no usable CUDA device, for the reason given.
     #[error("no CUDA device: {0}")]
     NoDevice(String),
+    /// An assertion of the program does not hold.
+    #[error(
+        "assertion failed in instance {instance:?} of {program} (element {element} of the tile): {message}"
+    )]
+    Assertion {
+        /// The program's name.
+        program: String,
+        /// What the assertion says.
+        message: String,
+        /// The instance.
+        instance: [u32; 3],
+        /// Position in the tile, row-major.
+        element: usize,
+    },
     /// A call of the CUDA driver failed.
     #[error("{call}: {message}")]
     Cuda {

@@ -84,8 +84,7 @@ impl Kernel {
         match self {
             Kernel::Host(kernel) => {
                 // SAFETY: passed on to the caller.
-                unsafe { kernel.run(args, grid, &Team { threads: stream.threads }) };
-                Ok(())
+                unsafe { kernel.run(args, grid, &Team { threads: stream.threads }) }.map_err(Error::from)
             }
             Kernel::Cuda(kernel) => {
                 // SAFETY: passed on to the caller.

@@ -4,6 +4,7 @@
 //! object (`object`); [`HostKernel::load`] takes the bytes of [`HostKernel::object`] and starts without LLVM.
 
 mod emit;
+mod launch;
 mod object;
 mod plan;
 mod pool;
@@ -23,6 +24,7 @@ pub use target::Isa;
 
 use crate::stages::Stages;
 use crate::{Error, Result};
+use launch::Launch;
 use object::Code;
 use target::Target;
 
@@ -49,7 +51,7 @@ pub struct HostKernel {
     blob: Vec<u8>,
 }
 
-/// Runs the instances `begin..end`. The words are the arguments and the first two extents of the grid.
+/// Runs the instances `begin..end`. The words are the arguments, the extents of the grid and the launch's address.
 type Entry = unsafe extern "C" fn(args: *const u64, begin: i64, end: i64, scratch: *mut u8);
 
 /// What is known of a kernel besides its code.
@@ -61,6 +63,8 @@ struct Head {
     params: u64,
     /// Approximate nanoseconds of one instance.
     nanoseconds: u64,
+    /// Whether instances are told apart by the first axis of the grid alone.
+    one_axis: bool,
     /// The processor it was made for.
     target: String,
 }
@@ -149,20 +153,53 @@ impl HostKernel {
     /// writes must be valid for that until the call returns. Memory that is written must not be used by anybody else
     /// meanwhile; parameters may share memory that is written only where every instance reads each element before
     /// it writes it, at the same offset.
-    pub unsafe fn run(&self, args: &[u64], grid: [u32; 3], pool: &dyn Pool) {
+    ///
+    /// # Errors
+    /// [`Error::Assertion`] where an assertion of the program does not hold; some of the other instances have run
+    /// then.
+    pub unsafe fn run(&self, args: &[u64], grid: [u32; 3], pool: &dyn Pool) -> Result<()> {
+        // SAFETY: passed on to the caller.
+        unsafe { self.run_with(args, grid, pool, launch::to_stdout) }
+    }
+
+    /// As [`HostKernel::run`]; each line that the program prints goes to `print`, on any thread.
+    ///
+    /// # Safety
+    /// As [`HostKernel::run`].
+    ///
+    /// # Errors
+    /// As [`HostKernel::run`].
+    pub unsafe fn run_with(
+        &self,
+        args: &[u64],
+        grid: [u32; 3],
+        pool: &dyn Pool,
+        print: fn(&str),
+    ) -> Result<()> {
         debug_assert_eq!(args.len() as u64, self.head.params, "arguments of a kernel");
         let mut words: smallvec::SmallVec<[u64; 16]> = smallvec::SmallVec::from_slice(args);
-        words.extend([u64::from(grid[0]), u64::from(grid[1])]);
+        let launch = Launch::new(grid, print);
+        words.extend(grid.map(u64::from));
+        words.push((&raw const launch).expose_provenance() as u64);
         let total: u64 = grid.iter().map(|&n| u64::from(n)).product();
+        // Code that knows one axis of the grid runs a row of it after the other.
+        let row = if self.head.one_axis { u64::from(grid[0]) } else { total };
         let span = |begin: u64, end: u64| {
             with_scratch(self.head.scratch as usize, |scratch| {
-                // SAFETY: the caller vouches for the arguments; scratch is as large as the kernel asks.
-                unsafe { (self.entry)(words.as_ptr(), begin as i64, end as i64, scratch) }
+                let mut at = begin;
+                while at < end && !launch.has_failed() {
+                    let first = at % row;
+                    let last = row.min(first + (end - at));
+                    // SAFETY: the caller vouches for the arguments; scratch is as large as the kernel asks.
+                    unsafe { (self.entry)(words.as_ptr(), first as i64, last as i64, scratch) };
+                    at += last - first;
+                }
             });
         };
         let threads = pool.threads();
         if total <= 1 || threads <= 1 || total.saturating_mul(self.head.nanoseconds) < INLINE_NANOSECONDS {
-            return span(0, total);
+            span(0, total);
+            return launch.result();
         }
         let threads = threads as u64;
         let each = total.div_ceil(threads).min(PARTS);
@@ -176,6 +213,7 @@ impl HostKernel {
                 span(begin, end);
             }
         });
+        launch.result()
     }
 }
 
@@ -219,18 +257,20 @@ fn generate(program: &Program, target: &Target, kind: FileType) -> Result<(Vec<u
         scratch: plan.scratch,
         params: program.params.len() as u64,
         nanoseconds: plan.nanoseconds(),
+        one_axis: !plan.uses_outer_axes(),
         target: target.describe(),
     };
     Ok((bytes, head))
 }
 
 /// First bytes of a compiled kernel.
-const MAGIC: &[u8; 8] = b"TFHOST01";
+const MAGIC: &[u8; 8] = b"TFHOST02";
 
 impl Head {
     fn write(&self, elf: &[u8]) -> Vec<u8> {
         let mut out = MAGIC.to_vec();
-        for number in [self.scratch, self.params, self.nanoseconds, self.target.len() as u64] {
+        let length = self.target.len() as u64;
+        for number in [self.scratch, self.params, self.nanoseconds, u64::from(self.one_axis), length] {
             out.extend(number.to_le_bytes());
         }
         out.extend(self.target.as_bytes());
@@ -240,11 +280,12 @@ impl Head {
 
     fn read(bytes: &[u8]) -> Option<(Head, &[u8])> {
         let rest = bytes.strip_prefix(MAGIC)?;
-        let (numbers, rest) = rest.split_at_checked(32)?;
+        let (numbers, rest) = rest.split_at_checked(40)?;
         let number = |k: usize| numbers.get(8 * k..8 * k + 8)?.try_into().ok().map(u64::from_le_bytes);
-        let (target, elf) = rest.split_at_checked(usize::try_from(number(3)?).ok()?)?;
+        let (target, elf) = rest.split_at_checked(usize::try_from(number(4)?).ok()?)?;
         let target = std::str::from_utf8(target).ok()?.to_owned();
-        Some((Head { scratch: number(0)?, params: number(1)?, nanoseconds: number(2)?, target }, elf))
+        let (scratch, params, nanoseconds, one_axis) = (number(0)?, number(1)?, number(2)?, number(3)? != 0);
+        Some((Head { scratch, params, nanoseconds, one_axis, target }, elf))
     }
 }
 

@@ -1,5 +1,7 @@
 //! What generated code may call on processors that lack an instruction, and the memory functions.
 
+use super::launch;
+
 macro_rules! unary {
     ($($name:ident $ty:ident $method:ident;)*) => {
         $(extern "C" fn $name(x: $ty) -> $ty { x.$method() })*
@@ -49,6 +51,8 @@ pub(super) fn address(name: &str) -> Option<usize> {
         "fma" => Some(fma as extern "C" fn(f64, f64, f64) -> f64 as usize),
         "memcpy" => Some(libc::memcpy as *const () as usize),
         "memset" => Some(libc::memset as *const () as usize),
+        launch::PRINT => Some(launch::tilefuse_print as *const () as usize),
+        launch::ASSERT => Some(launch::tilefuse_assert as *const () as usize),
         "memmove" => Some(libc::memmove as *const () as usize),
         _ => unary_address(name),
     }

@@ -37,6 +37,8 @@ pub(super) struct Target {
     pub(super) vector: u32,
     /// Whether there are instructions that convert `f16`.
     pub(super) f16c: bool,
+    /// Whether there are instructions that multiply and add.
+    pub(super) fma: bool,
 }
 
 /// Optimisations that pay: vectors and hoisting are there already.
@@ -51,10 +53,12 @@ impl Target {
                 NATIVE.get_or_init(Target::native).clone()
             }
             Isa::Avx2 => {
-                Target { cpu: "x86-64-v3".to_owned(), features: String::new(), vector: 256, f16c: true }
+                let (cpu, features) = ("x86-64-v3".to_owned(), String::new());
+                Target { cpu, features, vector: 256, f16c: true, fma: true }
             }
             Isa::Baseline => {
-                Target { cpu: "x86-64".to_owned(), features: String::new(), vector: 128, f16c: false }
+                let (cpu, features) = ("x86-64".to_owned(), String::new());
+                Target { cpu, features, vector: 128, f16c: false, fma: false }
             }
         }
     }
@@ -71,8 +75,8 @@ impl Target {
         } else {
             128
         };
-        let f16c = has("f16c");
-        Target { cpu, features, vector, f16c }
+        let (f16c, fma) = (has("f16c"), has("fma"));
+        Target { cpu, features, vector, f16c, fma }
     }
 
     /// Logarithm of the number of 32-bit lanes of a vector.

@@ -5,7 +5,10 @@ use tilefuse_block::{Data, Element, Program};
 
 use super::{HostKernel, HostOptions, Isa, Pool, Rayon, Serial};
 
+mod atomics;
+mod control;
 mod functions;
+mod operations;
 mod programs;
 mod random;
 
@@ -34,7 +37,7 @@ fn run_kernel(kernel: &HostKernel, args: &[Arg], grid: [u32; 3], pool: &dyn Pool
     let mut bytes: Vec<Vec<u8>> = buffers.iter().map(|b| b.bytes.clone()).collect();
     let words = words(args, &mut bytes);
     // SAFETY: the words match the parameters; the interpreter has found every access inside the buffers.
-    unsafe { kernel.run(&words, grid, pool) };
+    unsafe { kernel.run(&words, grid, pool) }.unwrap();
     buffers.iter().zip(&bytes).map(|(b, bytes)| Data::from_bytes(b.elem, bytes)).collect()
 }
 

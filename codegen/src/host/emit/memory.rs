@@ -358,7 +358,7 @@ impl<'c> Emitter<'c, '_> {
 }
 
 /// The alignment of an element, which is all that is known of an address.
-fn alignment(ty: BasicTypeEnum<'_>) -> u32 {
+pub(super) fn alignment(ty: BasicTypeEnum<'_>) -> u32 {
     match ty {
         BasicTypeEnum::IntType(t) => t.get_bit_width().div_ceil(8),
         BasicTypeEnum::FloatType(t) => t.get_bit_width() / 8,

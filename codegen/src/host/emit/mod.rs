@@ -4,7 +4,12 @@
 //! outermost level where everything that it depends on is known, so that nothing has to be hoisted later; code can
 //! be added to an outer level while inner ones are open, because their entry is built when they are closed.
 
+mod atomic;
 mod cast;
+mod combine;
+mod control;
+mod debug;
+mod dot;
 pub(super) mod ir;
 mod memory;
 mod nest;
@@ -12,6 +17,8 @@ mod reduce;
 mod scalar;
 mod transpose;
 mod value;
+mod view;
+mod whole;
 
 use inkwell::IntPredicate;
 use inkwell::basic_block::BasicBlock;
@@ -22,7 +29,7 @@ use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 use tilefuse_block::Value;
 
-use super::plan::{Atom, Bit, Def, LoopId, Map, Place, Plan, SlotId};
+use super::plan::{Atom, Bit, LoopId, Map, Place, Plan, SlotId};
 use super::target::Target;
 use crate::Result;
 use ir::{Ir, V, llvm};
@@ -61,6 +68,11 @@ enum Open<'c> {
         start: IntValue<'c>,
         end: IntValue<'c>,
         counter: PhiValue<'c>,
+        body: BasicBlock<'c>,
+    },
+    /// A loop that goes on where a condition, built inside it, holds.
+    While {
+        cond: Option<IntValue<'c>>,
         body: BasicBlock<'c>,
     },
 }
@@ -221,6 +233,13 @@ impl<'c> Emitter<'c, '_> {
                 self.at(top);
                 self.ir.b.build_conditional_branch(cond, body, exit).map_err(llvm)?;
             }
+            Open::While { cond, body } => {
+                let cond = cond.ok_or_else(|| llvm("a loop without a condition"))?;
+                self.ir.b.position_at_end(level.block);
+                self.ir.b.build_conditional_branch(cond, body, exit).map_err(llvm)?;
+                self.at(top);
+                self.ir.b.build_unconditional_branch(body).map_err(llvm)?;
+            }
             Open::Loop { start, end, counter, body } => {
                 self.ir.b.position_at_end(level.block);
                 let number = counter.as_basic_value();
@@ -319,29 +338,22 @@ impl<'c> Emitter<'c, '_> {
         Ok(At { v, level: 0 })
     }
 
-    /// The instance's index along a grid axis. The words after the arguments hold the first two grid extents.
+    /// The instance's index along a grid axis. The words after the arguments hold the grid's extents.
     fn program_id(&mut self, axis: u8) -> Result<At<'c>> {
         let linear: V<'c> = match self.levels[INSTANCE].counter {
             Some(counter) => counter.into(),
             None => return Err(llvm("no instance loop")),
         };
-        let uses_more = self.uses_outer_axes();
-        let extent = |this: &Self, k: usize| -> Result<V<'c>> {
-            this.at(0);
-            let args = this.parameter(0)?.into_pointer_value();
-            let word = this.ir.i64((this.plan.program.params.len() + k) as i64);
-            let place = this.ir.element(this.ir.int_type(64).into(), args, word)?;
-            this.ir.load(this.ir.int_type(64).into(), place, 8)
-        };
+        let uses_more = self.plan.uses_outer_axes();
         let id = match axis {
             0 if !uses_more => linear,
             0 => {
-                let x = extent(self, 0)?;
+                let x = self.word(0)?;
                 self.at(INSTANCE);
                 self.ir.bin(InstructionOpcode::URem, linear, x)?
             }
             _ => {
-                let (x, y) = (extent(self, 0)?, extent(self, 1)?);
+                let (x, y) = (self.word(0)?, self.word(1)?);
                 self.at(INSTANCE);
                 let rest = self.ir.bin(InstructionOpcode::UDiv, linear, x)?;
                 let op = if axis == 1 { InstructionOpcode::URem } else { InstructionOpcode::UDiv };
@@ -353,8 +365,18 @@ impl<'c> Emitter<'c, '_> {
         Ok(At { v, level: INSTANCE })
     }
 
-    fn uses_outer_axes(&self) -> bool {
-        let outer = |def: &Def<'_>| matches!(def, Def::Op(op) if matches!(op.kind, tilefuse_block::OpKind::ProgramId(axis) if axis > 0));
-        self.plan.defs.iter().any(outer)
+    /// A word after the arguments: the grid's extents, then the address of what belongs to the launch.
+    fn word(&mut self, index: usize) -> Result<V<'c>> {
+        self.at(0);
+        let args = self.parameter(0)?.into_pointer_value();
+        let word = self.ir.i64((self.plan.program.params.len() + index) as i64);
+        let place = self.ir.element(self.ir.int_type(64).into(), args, word)?;
+        self.ir.load(self.ir.int_type(64).into(), place, 8)
+    }
+
+    fn num_programs(&mut self, axis: u8) -> Result<At<'c>> {
+        let extent = self.word(usize::from(axis))?;
+        let v = self.ir.cast(InstructionOpcode::Trunc, extent, self.ir.int_type(32).into())?;
+        Ok(At { v, level: 0 })
     }
 }

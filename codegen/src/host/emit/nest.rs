@@ -1,13 +1,13 @@
 //! Groups, loops and regions.
 
 use inkwell::values::{InstructionOpcode as Op, IntValue};
-use tilefuse_block::Region as Body;
+use tilefuse_block::Value;
 
 use super::ir::{V, llvm};
 use super::reduce::Accumulators;
 use super::{At, Bound, Emitter};
 use crate::Result;
-use crate::host::plan::{Atom, Bit, Group, LoopId, Map, ONE, Part, Region, RegionId, SinkKind, SlotId};
+use crate::host::plan::{Atom, Bit, Group, LoopId, Map, ONE, Part, Region, RegionId, Role, SinkKind, SlotId};
 
 /// How the steps of a vector axis are divided: full chunks, then a masked rest.
 struct Bounds<'c> {
@@ -95,7 +95,12 @@ impl<'c> Emitter<'c, '_> {
         for part in &group.parts {
             match *part {
                 Part::Region(region) => self.region(region)?,
-                Part::Loop(l) => self.counted_loop(l)?,
+                Part::Loop(l) => match self.plan.loops[l].role {
+                    Role::For => self.counted_loop(l)?,
+                    Role::While(body) => self.while_loop(l, body)?,
+                    Role::If(other) => self.branch(l, other)?,
+                    Role::Second => {}
+                },
             }
         }
         Ok(())
@@ -156,7 +161,7 @@ impl<'c> Emitter<'c, '_> {
         let induction = self.induction_value(lo.v, step.v)?;
         self.induction.insert(id, induction);
         let outer = std::mem::replace(&mut self.block_levels[id + 1], top);
-        self.carried_start(body, top);
+        self.carried_start(body.args.get(1..).unwrap_or_default(), top);
         let plan = self.plan;
         self.groups(&plan.loops[id].body)?;
         self.block_levels[id + 1] = outer;
@@ -164,8 +169,8 @@ impl<'c> Emitter<'c, '_> {
     }
 
     /// What a loop carries is read inside the loop only.
-    fn carried_start(&mut self, body: &Body, level: usize) {
-        for value in body.args.iter().skip(1) {
+    pub(super) fn carried_start(&mut self, values: &[Value], level: usize) {
+        for value in values {
             if let Some(&slot) = self.plan.slot_of.get(value) {
                 self.ready[slot] = level;
             }
@@ -254,7 +259,7 @@ impl<'c> Emitter<'c, '_> {
     /// What a region wrote can be read from here on.
     fn complete(&mut self, region: &Region) {
         let top = self.top();
-        let slots: Vec<SlotId> = region.sinks.iter().filter_map(|&s| self.plan.sinks[s].slot).collect();
+        let slots: Vec<SlotId> = region.sinks.iter().flat_map(|&s| self.plan.sinks[s].made()).collect();
         for slot in slots {
             self.ready[slot] = top;
         }
@@ -360,6 +365,11 @@ impl<'c> Emitter<'c, '_> {
                     continue;
                 }
                 let at = match (sink.kind, plan.own_op(sink), sink.roots.first()) {
+                    (SinkKind::Whole(op), ..) => {
+                        self.whole(op)?;
+                        continue;
+                    }
+                    (SinkKind::Atomic(op), ..) => self.atomic_tile(op, &sink.bits)?,
                     (SinkKind::Copy(from), ..) => self.read_slot(from, &sink.bits)?,
                     (_, Some(op), Some(&root)) => self.kept_value(op, root, &sink.bits)?,
                     (_, None, Some(&root)) => self.value(root, &sink.bits)?,

@@ -44,13 +44,16 @@ impl<'c> Emitter<'c, '_> {
         match &op.kind {
             OpKind::Const(literal) => Ok(At { v: self.literal(*literal), level: 0 }),
             OpKind::ProgramId(axis) => self.program_id(*axis),
+            OpKind::NumPrograms(axis) => self.num_programs(*axis),
             OpKind::Range { start, .. } => self.range(*start, map),
             OpKind::Load { .. } => self.load_tile(op, value, map),
+            OpKind::Join => self.joined(op, map),
+            OpKind::Gather { axis } => self.gathered(op, value, usize::from(*axis), map),
             _ => {
                 let plan = self.plan;
                 let mut level = 0;
                 let mut args: SmallVec<[V<'c>; 3]> = SmallVec::new();
-                for (arg, map) in operands(plan.program, op, map) {
+                for (arg, map) in operands(plan.program, op, value, map) {
                     let at = self.value(arg, &map)?;
                     level = level.max(at.level);
                     args.push(at.v);
@@ -62,7 +65,7 @@ impl<'c> Emitter<'c, '_> {
         }
     }
 
-    fn elementwise(&self, op: &BlockOp, elem: Elem, args: &[V<'c>]) -> Result<V<'c>> {
+    pub(super) fn elementwise(&self, op: &BlockOp, elem: Elem, args: &[V<'c>]) -> Result<V<'c>> {
         let from = op.args.last().and_then(|&a| self.plan.program.ty(a).elem()).unwrap_or(elem);
         match (&op.kind, args) {
             (OpKind::Map(function), _) => self.map(*function, from, args),

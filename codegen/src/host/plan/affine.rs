@@ -156,14 +156,15 @@ impl Plan<'_> {
         };
         let integer = self.program.ty(value).elem().is_some_and(Elem::is_int);
         match &op.kind {
-            OpKind::ProgramId(_) => Affine { natural: true, ..Affine::default() },
+            OpKind::ProgramId(_) | OpKind::NumPrograms(_) => Affine { natural: true, ..Affine::default() },
             OpKind::Const(literal) if integer => Affine::constant(literal.bits as i64),
             OpKind::Range { start, .. } => range(*start, map),
             OpKind::Splat(_)
             | OpKind::ExpandDims(_)
             | OpKind::Broadcast(_)
             | OpKind::Reshape(_)
-            | OpKind::Permute(_) => match operands(self.program, op, map).pop() {
+            | OpKind::Permute(_)
+            | OpKind::Assume(_) => match operands(self.program, op, value, map).pop() {
                 Some((arg, map)) => self.affine_in(arg, &map, memo),
                 None => other(),
             },

@@ -41,13 +41,17 @@ pub(crate) fn axis_ranges(shape: &Shape) -> SmallVec<[std::ops::Range<usize>; 4]
     out
 }
 
-/// The operands that are computed element by element with the result, and the map of each, where the result is
-/// wanted at `map`. Pointers, and operands of operations that are not element by element, are left out.
-pub(crate) fn operands(program: &Program, op: &Op, map: &[Bit]) -> SmallVec<[(Value, Map); 3]> {
+/// The operands that are computed element by element with a result, and the map of each, where that result, `value`,
+/// is wanted at `map`. Pointers, and operands of operations that are not element by element, are left out.
+pub(crate) fn operands(program: &Program, op: &Op, value: Value, map: &[Bit]) -> SmallVec<[(Value, Map); 3]> {
     let same = || Map::from_slice(map);
     match &op.kind {
         OpKind::Splat(_) => one(op, Map::new()),
-        OpKind::ExpandDims(_) | OpKind::Reshape(_) | OpKind::Cast(_) | OpKind::Bitcast(_) => one(op, same()),
+        OpKind::ExpandDims(_)
+        | OpKind::Reshape(_)
+        | OpKind::Cast(_)
+        | OpKind::Bitcast(_)
+        | OpKind::Assume(_) => one(op, same()),
         OpKind::Map(_) | OpKind::Reduce { .. } => op.args.iter().map(|&a| (a, same())).collect(),
         OpKind::Load { .. } => op.args.iter().skip(1).map(|&a| (a, same())).collect(),
         OpKind::Broadcast(shape) => {
@@ -58,6 +62,15 @@ pub(crate) fn operands(program: &Program, op: &Op, map: &[Bit]) -> SmallVec<[(Va
             let from = op.args.first().map(|&a| program.ty(a).shape.clone()).unwrap_or_default();
             one(op, permute_map(&from, perm, map))
         }
+        OpKind::Join => {
+            let rest = Map::from_slice(map.get(1..).unwrap_or_default());
+            op.args.iter().map(|&a| (a, rest.clone())).collect()
+        }
+        OpKind::Split => {
+            let half = if op.results.first() == Some(&value) { ZERO } else { ONE };
+            one(op, std::iter::once(half).chain(map.iter().copied()).collect())
+        }
+        OpKind::Gather { .. } => op.args.iter().skip(1).map(|&a| (a, same())).collect(),
         _ => SmallVec::new(),
     }
 }

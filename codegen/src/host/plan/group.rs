@@ -62,13 +62,18 @@ impl Former<'_, '_> {
         let mut all = open.to_vec();
         all.push(item);
         let sinks = self.sinks(&all);
-        if sinks.iter().any(|&s| self.plan.sinks[s].barrier) {
+        if sinks.iter().any(|&s| self.plan.sinks[s].barrier) || all.iter().any(|&i| self.is_whole(i)) {
             return false;
         }
         let shared = self.parallel(&sinks);
         let alone = |items: &[Item]| self.parallel(&self.sinks(items)).is_empty();
         let flat = sinks.iter().all(|&s| self.plan.sinks[s].shape.len() <= 1);
         !shared.is_empty() || flat || (alone(open) && alone(&[item]))
+    }
+
+    /// Whether an entry runs for whole tiles.
+    fn is_whole(&self, item: Item) -> bool {
+        matches!(item, Item::Loop(l) if self.plan.loops[l].whole)
     }
 
     /// The bits over which all these sinks may run together: each runs over them, none combines along them, and
@@ -97,7 +102,7 @@ impl Former<'_, '_> {
         let outer: Vec<Bit> = context.iter().map(|&(_, b)| b).collect();
         let mut bits = self.parallel(&self.sinks(items));
         bits.retain(|b| !outer.contains(b));
-        if self.one_pointwise_region(items, context) {
+        if self.one_pointwise_region(items, context) || items.iter().any(|&i| self.is_whole(i)) {
             bits.clear();
         }
         let mut inner = context.clone();

@@ -46,7 +46,7 @@ impl Plan<'_> {
             | OpKind::Broadcast(_)
             | OpKind::Reshape(_)
             | OpKind::Permute(_) => {
-                for (arg, map) in operands(self.program, op, map) {
+                for (arg, map) in operands(self.program, op, value, map) {
                     self.atoms(arg, &map, out);
                 }
             }
@@ -88,12 +88,12 @@ impl Plan<'_> {
         self.body = body;
     }
 
-    /// The slots that loop bounds read.
+    /// The slots that loop bounds and conditions read.
     fn slots_of_bounds(&self) -> Vec<SlotId> {
         let mut out = Vec::new();
         for l in &self.loops {
-            for &bound in l.op.args.iter().take(3) {
-                self.walk(bound, &[], &mut |v, _| out.extend(self.slot_of.get(&v)));
+            for &bound in self.controls(l) {
+                self.walk(bound, &[], &mut |v, _| out.extend(self.reads(v)));
             }
         }
         out
@@ -102,7 +102,7 @@ impl Plan<'_> {
     /// Where the elements that a sink writes matter.
     fn needed(&self, sink: SinkId, uses: &[Vec<(SlotId, Map)>], pinned: &[SlotId]) -> Guard {
         let Some(slot) = self.sinks[sink].slot else { return Some(Vec::new()) };
-        if pinned.contains(&slot) {
+        if pinned.contains(&slot) || matches!(self.sinks[sink].kind, SinkKind::Atomic(_)) {
             return Some(Vec::new());
         }
         let bits = &self.slots[slot].bits;
@@ -128,7 +128,7 @@ impl Plan<'_> {
     /// make, and on no loop that is not around the list.
     fn is_known_from_start(&self, atom: &Atom, block: super::BlockId) -> bool {
         let mut known = self.is_made_around(atom, block);
-        self.walk(atom.value, &atom.map, &mut |value, _| known &= !self.slot_of.contains_key(&value));
+        self.walk(atom.value, &atom.map, &mut |value, _| known &= self.reads(value).next().is_none());
         known
     }
 
@@ -143,11 +143,11 @@ impl Plan<'_> {
 
     /// The conjuncts that do not depend on what these sinks make.
     fn known_before(&self, guard: Vec<Atom>, sinks: &[SinkId]) -> Vec<Atom> {
-        let made: Vec<SlotId> = sinks.iter().filter_map(|&s| self.sinks[s].slot).collect();
+        let made: Vec<SlotId> = sinks.iter().flat_map(|&s| self.sinks[s].made()).collect();
         let free = |atom: &Atom| {
             let mut free = true;
             self.walk(atom.value, &atom.map, &mut |value, _| {
-                free &= self.slot_of.get(&value).is_none_or(|slot| !made.contains(slot));
+                free &= self.reads(value).all(|slot| !made.contains(&slot));
             });
             free
         };
@@ -159,7 +159,7 @@ impl Plan<'_> {
         let mask = match sink.kind {
             SinkKind::Store(op) => op.args.get(3),
             SinkKind::Reduce(op) => op.args.get(1),
-            SinkKind::Keep | SinkKind::Copy(_) => None,
+            SinkKind::Keep | SinkKind::Copy(_) | SinkKind::Atomic(_) | SinkKind::Whole(_) => None,
         };
         let mut atoms = Vec::new();
         if let Some(&mask) = mask {

@@ -4,7 +4,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::SmallVec;
 use tilefuse_block::{Elem, Op, OpKind, Value};
 
-use super::{Bit, Def, Group, Map, Part, Place, Plan, RegionId, Sink, SinkKind, Slot, operands};
+use super::{Bit, Def, Group, Map, ONE, Part, Plan, RegionId, Sink, SinkKind, Slot, operands};
 
 /// Vector instructions above which a value is kept rather than computed again.
 const KEEP_COST: u32 = 7;
@@ -38,7 +38,10 @@ impl Plan<'_> {
         for &sink in &self.regions[region].sinks {
             let sink = &self.sinks[sink];
             match self.own_op(sink) {
-                Some(op) => open.extend(operands(self.program, op, &sink.bits)),
+                Some(op) => {
+                    let root = sink.roots.first().copied().unwrap_or(Value(0));
+                    open.extend(operands(self.program, op, root, &sink.bits));
+                }
                 None => open.extend(sink.roots.iter().map(|&r| (r, sink.bits.clone()))),
             }
         }
@@ -61,7 +64,7 @@ impl Plan<'_> {
                 refused.insert(value);
             }
             first.entry(value).or_insert_with(|| (region, map.clone()));
-            open.extend(operands(self.program, op, &map));
+            open.extend(operands(self.program, op, value, &map));
         }
     }
 
@@ -79,7 +82,7 @@ impl Plan<'_> {
         let shared: Vec<Bit> = m.context.iter().filter(|c| u.context.contains(c)).map(|&(_, b)| b).collect();
         let aligned =
             made.iter().zip(used).all(|(a, b)| a == b || !(shared.contains(a) || shared.contains(b)));
-        aligned && self.encloses(m.block, u.block)
+        aligned && made.iter().all(|&b| b > ONE) && self.encloses(m.block, u.block)
     }
 
     /// Whether every region that would read the kept value may.
@@ -105,22 +108,13 @@ impl Plan<'_> {
     fn keep_in(&mut self, region: RegionId, value: Value, bits: Map) {
         let ty = self.program.ty(value);
         let elem = ty.elem().unwrap_or(Elem::F32);
-        self.slots.push(Slot { elem, bits: bits.clone(), weights: SmallVec::new(), place: Place::Local(0) });
+        self.slots.push(Slot::new(elem, bits.clone()));
         let slot = self.slots.len() - 1;
         self.slot_of.insert(value, slot);
         let block = self.regions[region].block;
-        self.sinks.push(Sink {
-            kind: SinkKind::Keep,
-            roots: SmallVec::from_slice(&[value]),
-            bits,
-            shape: ty.shape.clone(),
-            block,
-            slot: Some(slot),
-            barrier: false,
-            reduced: SmallVec::new(),
-            guard: None,
-            needed: None,
-        });
+        let roots = SmallVec::from_slice(&[value]);
+        let sink = Sink::new(SinkKind::Keep, roots, bits, ty.shape.clone(), block);
+        self.sinks.push(Sink { slot: Some(slot), ..sink });
         let sink = self.sinks.len() - 1;
         for l in 0..self.loops.len() {
             if self.encloses(l + 1, block) {
@@ -137,7 +131,7 @@ impl Plan<'_> {
         let bits = self.sinks.last().map(|s| s.bits.clone()).unwrap_or_default();
         let mut parts = FxHashSet::default();
         let made_by = match self.defs[value.index()] {
-            Def::Op(op) => operands(self.program, op, &bits),
+            Def::Op(op) => operands(self.program, op, value, &bits),
             _ => Default::default(),
         };
         for (operand, map) in made_by {

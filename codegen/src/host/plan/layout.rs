@@ -17,7 +17,8 @@ impl Plan<'_> {
         let uses: Vec<Vec<SlotId>> =
             (0..self.sinks.len()).map(|s| self.slot_uses(s).into_iter().map(|u| u.0).collect()).collect();
         for slot in 0..self.slots.len() {
-            let makers: Vec<RegionId> = self.regions_where(&regions, |s| self.sinks[s].slot == Some(slot));
+            let makers: Vec<RegionId> =
+                self.regions_where(&regions, |s| self.sinks[s].made().any(|m| m == slot));
             let readers: Vec<RegionId> = self.regions_where(&regions, |s| uses[s].contains(&slot));
             self.place(slot, &makers, &readers);
         }
@@ -49,11 +50,14 @@ impl Plan<'_> {
         let mut weights: SmallVec<[Option<u8>; 12]> = SmallVec::from_elem(None, bits.len());
         let mut next = 0u8;
         let lane_positions = lanes.iter().filter_map(|l| bits.iter().position(|b| b == l));
-        let order: Vec<usize> =
-            lane_positions.chain((0..bits.len()).filter(|&i| !lanes.contains(&bits[i]))).collect();
+        let row_major = self.slots[slot].row_major;
+        let lane_positions = lane_positions.filter(|_| !row_major);
+        let order: Vec<usize> = lane_positions
+            .chain((0..bits.len()).filter(|&i| row_major || !lanes.contains(&bits[i])))
+            .collect();
         for position in order {
             let is_lane = lanes.contains(&bits[position]);
-            if is_lane || !shared(bits[position]) {
+            if is_lane || row_major || !shared(bits[position]) {
                 weights[position] = Some(next);
                 next += 1;
             }

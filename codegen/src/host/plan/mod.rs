@@ -9,11 +9,14 @@
 pub(crate) mod affine;
 mod bits;
 mod build;
+mod control;
 mod group;
 mod guard;
 mod keep;
 mod lanes;
 mod layout;
+mod order;
+mod whole;
 mod work;
 
 use rustc_hash::FxHashMap;
@@ -60,6 +63,10 @@ pub(crate) enum SinkKind<'p> {
     Keep,
     /// Copies them from another slot.
     Copy(SlotId),
+    /// Changes memory at once, element by element, and writes what was there before to a slot.
+    Atomic(&'p Op),
+    /// Runs an operation on whole tiles that lie in slots, row-major. It has no iteration bits.
+    Whole(&'p Op),
 }
 
 /// An operation that demands elements.
@@ -73,6 +80,8 @@ pub(crate) struct Sink<'p> {
     pub(crate) block: BlockId,
     /// The slot that it writes, if any.
     pub(crate) slot: Option<SlotId>,
+    /// The slots that a [`SinkKind::Whole`] writes.
+    pub(crate) outs: SmallVec<[SlotId; 2]>,
     /// Runs alone, in program order with respect to memory.
     pub(crate) barrier: bool,
     /// Iteration bits that are combined.
@@ -91,8 +100,45 @@ pub(crate) struct Slot {
     /// For each position bit its weight in the storage index, as a power of two; `None` where the bit belongs to a
     /// loop around producer and consumers.
     pub(crate) weights: SmallVec<[Option<u8>; 12]>,
+    /// Whether the elements lie in the order of their positions.
+    pub(crate) row_major: bool,
     /// Where it lies.
     pub(crate) place: Place,
+}
+
+impl<'p> Sink<'p> {
+    fn new(
+        kind: SinkKind<'p>,
+        roots: SmallVec<[Value; 3]>,
+        bits: Map,
+        shape: Shape,
+        block: BlockId,
+    ) -> Sink<'p> {
+        Sink {
+            kind,
+            roots,
+            bits,
+            shape,
+            block,
+            slot: None,
+            outs: SmallVec::new(),
+            barrier: false,
+            reduced: SmallVec::new(),
+            guard: None,
+            needed: None,
+        }
+    }
+
+    /// The slots that it writes.
+    pub(crate) fn made(&self) -> impl Iterator<Item = SlotId> + '_ {
+        self.slot.into_iter().chain(self.outs.iter().copied())
+    }
+}
+
+impl Slot {
+    fn new(elem: Elem, bits: Map) -> Slot {
+        Slot { elem, bits, weights: SmallVec::new(), row_major: false, place: Place::Local(0) }
+    }
 }
 
 /// Storage of a slot.
@@ -104,9 +150,25 @@ pub(crate) enum Place {
     Scratch(u64),
 }
 
-/// A counted loop.
+/// What a [`Loop`] is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Role {
+    /// The body of a counted loop.
+    For,
+    /// The test of a loop whose body is this one.
+    While(LoopId),
+    /// What runs where a condition holds; else this one does.
+    If(LoopId),
+    /// The second region of one of those. It directly follows the first, whose code contains its code.
+    Second,
+}
+
+/// A region of an operation that has some: of a loop or branch.
 pub(crate) struct Loop<'p> {
     pub(crate) op: &'p Op,
+    pub(crate) role: Role,
+    /// Whether it runs for whole tiles, outside of parallel loops.
+    pub(crate) whole: bool,
     pub(crate) body: Vec<Group>,
     /// All sinks in its body, those of inner loops too.
     pub(crate) sinks: Vec<SinkId>,
@@ -182,10 +244,12 @@ pub(crate) struct Plan<'p> {
     pub(crate) loops: Vec<Loop<'p>>,
     pub(crate) slots: Vec<Slot>,
     pub(crate) slot_of: FxHashMap<Value, SlotId>,
+    /// Values that also lie row-major in a slot, for operations on whole tiles.
+    pub(crate) rows: FxHashMap<Value, SlotId>,
     pub(crate) regions: Vec<Region>,
     pub(crate) body: Vec<Group>,
     pub(crate) classes: Classes,
-    /// By loop: the list of operations it stands in.
+    /// By loop: the list of operations that it stands in.
     pub(crate) parents: Vec<BlockId>,
     /// Bytes of scratch memory that a thread needs.
     pub(crate) scratch: u64,
@@ -212,9 +276,23 @@ impl<'p> Plan<'p> {
             }
             visit(value, &map);
             if let Some(op) = self.pure_op(value) {
-                open.extend(operands(self.program, op, &map));
+                open.extend(operands(self.program, op, value, &map));
             }
         }
+    }
+
+    /// Whether it matters where an instance stands along the second or third axis of the grid.
+    pub(crate) fn uses_outer_axes(&self) -> bool {
+        use tilefuse_block::OpKind;
+        let mut outer = false;
+        self.program.walk(&mut |op| {
+            outer |= match op.kind {
+                OpKind::ProgramId(axis) => axis > 0,
+                OpKind::Print { .. } | OpKind::Assert { .. } => true,
+                _ => false,
+            };
+        });
+        outer
     }
 
     /// The operation whose result a sink computes for everybody else, if it is such a sink.
@@ -235,11 +313,9 @@ impl<'p> Plan<'p> {
         let sink = &self.sinks[sink];
         let mut roots: SmallVec<[(Value, Map); 3]> =
             sink.roots.iter().map(|&r| (r, sink.bits.clone())).collect();
-        if let Some(op) = self.own_op(sink) {
-            for &root in &sink.roots {
-                visit(root, &sink.bits);
-            }
-            roots = operands(self.program, op, &sink.bits);
+        if let (Some(op), Some(&root)) = (self.own_op(sink), sink.roots.first()) {
+            visit(root, &sink.bits);
+            roots = operands(self.program, op, root, &sink.bits);
         }
         for (root, map) in roots {
             self.walk(root, &map, visit);
@@ -252,15 +328,37 @@ impl<'p> Plan<'p> {
         if let SinkKind::Copy(from) = self.sinks[sink].kind {
             out.push((from, self.classes.canonical(&self.sinks[sink].bits)));
         }
+        if let SinkKind::Whole(op) = self.sinks[sink].kind {
+            let slots = op.args.iter().filter_map(|arg| self.rows.get(arg));
+            out.extend(slots.map(|&s| (s, self.classes.canonical(&self.slots[s].bits))));
+        }
         let own = self.own_op(&self.sinks[sink]).and(self.sinks[sink].slot);
         self.walk_sink(sink, &mut |value, map| {
             if let Some(&slot) = self.slot_of.get(&value)
                 && Some(slot) != own
             {
                 out.push((slot, self.classes.canonical(map)));
+            } else if let Some(slot) = self.gathered(value) {
+                // Any element of it, at every position.
+                out.push((slot, Map::from_elem(ZERO, self.slots[slot].bits.len())));
             }
         });
         out
+    }
+
+    /// The slot from which a value is gathered, if it is.
+    pub(crate) fn gathered(&self, value: Value) -> Option<SlotId> {
+        match self.defs[value.index()] {
+            Def::Op(op) if matches!(op.kind, tilefuse_block::OpKind::Gather { .. }) => {
+                self.rows.get(op.args.first()?).copied()
+            }
+            _ => None,
+        }
+    }
+
+    /// The slots that are read where a value is computed, apart from its operands'.
+    pub(crate) fn reads(&self, value: Value) -> impl Iterator<Item = SlotId> {
+        self.slot_of.get(&value).copied().into_iter().chain(self.gathered(value))
     }
 
     /// Whether list `outer` is `inner` or contains it.

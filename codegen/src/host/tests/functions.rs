@@ -6,7 +6,7 @@ use tilefuse_block::{
 
 use super::*;
 
-const SHAPES: [&[u32]; 3] = [&[], &[64], &[2, 4, 8]];
+pub(super) const SHAPES: [&[u32]; 3] = [&[], &[64], &[2, 4, 8]];
 
 /// Edge values and some others of a kind.
 fn edge_values(elem: Elem) -> Vec<Literal> {
@@ -48,7 +48,7 @@ fn edge_values(elem: Elem) -> Vec<Literal> {
 }
 
 /// `len` values; `step` chooses the order.
-fn data(elem: Elem, len: usize, step: usize) -> Arg {
+pub(super) fn data(elem: Elem, len: usize, step: usize) -> Arg {
     let values = edge_values(elem);
     let mut out = Data::repeat(values[0], len).to_bytes();
     let size = elem.bytes() as usize;
@@ -60,16 +60,16 @@ fn data(elem: Elem, len: usize, step: usize) -> Arg {
 }
 
 /// A program under construction with its buffers.
-struct Case {
-    b: Builder,
-    args: Vec<Arg>,
+pub(super) struct Case {
+    pub(super) b: Builder,
+    pub(super) args: Vec<Arg>,
     len: usize,
     shape: Vec<u32>,
     offsets: Value,
 }
 
 impl Case {
-    fn new(shape: &[u32]) -> Case {
+    pub(super) fn new(shape: &[u32]) -> Case {
         let mut b = Builder::new("case");
         let count: u32 = shape.iter().product();
         let offsets = if shape.is_empty() {
@@ -81,17 +81,29 @@ impl Case {
         Case { b, args: Vec::new(), len: count.max(8) as usize, shape: shape.to_vec(), offsets }
     }
 
-    fn input(&mut self, elem: Elem, step: usize) -> Value {
+    pub(super) fn input(&mut self, elem: Elem, step: usize) -> Value {
         let ptr = self.b.ptr_param("x", elem, elem.bytes(), None);
         self.args.push(data(elem, self.len, step));
         self.b.load(ptr, self.offsets, None, None, CacheHint::Default).unwrap()
     }
 
-    fn output(&mut self, value: Value) {
+    /// A tile of a shape, read from a buffer of its own.
+    pub(super) fn tile(&mut self, arg: Arg, shape: &[u32]) -> Value {
+        let Arg::Buffer(buffer) = &arg else { panic!("a buffer") };
+        let ptr = self.b.ptr_param("x", buffer.elem, buffer.elem.bytes(), None);
+        let count: u32 = shape.iter().product();
+        let flat = self.b.range(0, count).unwrap();
+        let offsets = self.b.reshape(flat, shape).unwrap();
+        self.args.push(arg);
+        self.b.load(ptr, offsets, None, None, CacheHint::Default).unwrap()
+    }
+
+    pub(super) fn output(&mut self, value: Value) {
         let ty = self.b.ty(value).clone();
         let elem = ty.elem().unwrap();
         let ptr = self.b.ptr_param("y", elem, elem.bytes(), None);
-        self.args.push(Arg::buffer(Data::repeat(Literal::of(elem, 0.0), self.len)));
+        let len = self.len.max(ty.numel() as usize);
+        self.args.push(Arg::buffer(Data::repeat(Literal::of(elem, 0.0), len)));
         let offsets = match ty.rank() {
             0 => self.b.constant(Literal::int(Elem::I32, 3), &[]),
             _ => {
@@ -102,7 +114,7 @@ impl Case {
         self.b.store(ptr, offsets, value, None, CacheHint::Default).unwrap();
     }
 
-    fn check(self, tolerance: f64) {
+    pub(super) fn check(self, tolerance: f64) {
         check(&self.b.finish(), &self.args, [1, 1, 1], tolerance);
     }
 }

@@ -280,7 +280,8 @@ kernel @copy(%x: ptr<{elem}>, %y: ptr<{elem}>, %n: i32) {{
                     // SAFETY: the first `n` elements from these addresses are ours, and the program takes no others.
                     unsafe {
                         kernel.run(&[x.last(n * size), y.last(n * size), n as u64], [1, 1, 1], &Serial)
-                    };
+                    }
+                    .unwrap();
                 }
             }
         }

@@ -1,0 +1,125 @@
+//! Products of matrices: blocks of a few rows and vectors are summed in registers along the common axis.
+
+use inkwell::values::{InstructionOpcode as Op, IntValue, PointerValue};
+use tilefuse_block::{Elem, Op as BlockOp};
+
+use super::Emitter;
+use super::ir::{V, lanes_of, llvm};
+use super::whole::Tile;
+use crate::Result;
+
+/// The operands and how they are divided.
+struct Product<'c> {
+    left: Tile<'c>,
+    right: Tile<'c>,
+    start: Tile<'c>,
+    result: Tile<'c>,
+    rows: u64,
+    depth: u64,
+    columns: u64,
+    /// Lanes of a vector, 0 for scalars.
+    lanes: u32,
+    /// Rows and vectors of a block.
+    block: (u64, u64),
+}
+
+impl<'c> Emitter<'c, '_> {
+    pub(super) fn dot(&mut self, op: &BlockOp) -> Result<()> {
+        let ([a, b, c], Some(&result)) = (op.args.as_slice(), op.results.first()) else {
+            return Err(llvm("a product without operands"));
+        };
+        let program = self.plan.program;
+        let (left, right) = (&program.ty(*a).shape, &program.ty(*b).shape);
+        let (batch, &[rows, depth]) = match left.split_last_chunk::<2>() {
+            Some((batch, last)) => (batch.iter().product::<u32>(), last),
+            None => return Err(llvm("a product of vectors")),
+        };
+        let columns = u64::from(right.last().copied().unwrap_or(1));
+        let wide = program.ty(result).elem() == Some(Elem::F64);
+        let lanes = self.lanes_for(columns).min((1 << self.plan.width) >> u32::from(wide));
+        let vectors = columns / u64::from(lanes.max(1));
+        let block = (u64::from(rows).min(4), vectors.min(if self.plan.width > 3 { 4 } else { 2 }));
+        let product = Product {
+            left: self.tile(*a)?,
+            right: self.tile(*b)?,
+            start: self.tile(*c)?,
+            result: self.tile(result)?,
+            rows: rows.into(),
+            depth: depth.into(),
+            columns,
+            lanes,
+            block,
+        };
+        self.each(batch.into(), |this, batch| {
+            this.each(vectors / block.1, |this, column| {
+                this.each(product.rows / block.0, |this, row| this.block(&product, batch, row, column))
+            })
+        })
+    }
+
+    /// One block of the result.
+    fn block(
+        &mut self,
+        p: &Product<'c>,
+        batch: IntValue<'c>,
+        row: IntValue<'c>,
+        column: IntValue<'c>,
+    ) -> Result<()> {
+        let step = u64::from(p.lanes.max(1));
+        let zero = self.ir.i64(0);
+        let column = self.linear(column, p.block.1 * step, zero)?;
+        let row = self.linear(row, p.block.0, zero)?;
+        let row = self.linear(batch, p.rows, row)?;
+        let corner = self.linear(row, p.columns, column)?;
+        let place = |this: &Self, k: u64| {
+            let (row, vector) = (k / p.block.1, k % p.block.1);
+            this.linear(this.ir.i64(1), row * p.columns + vector * step, corner)
+        };
+        let mut sums: Vec<(PointerValue<'c>, V<'c>)> = Vec::new();
+        for k in 0..p.block.0 * p.block.1 {
+            let start = self.get(p.start, place(self, k)?, p.lanes)?;
+            sums.push((self.variable(start)?, start));
+        }
+        self.each(p.depth, |this, k| {
+            let depth = this.linear(batch, p.depth, k)?;
+            let right = this.linear(depth, p.columns, column)?;
+            let mut vectors = Vec::new();
+            for vector in 0..p.block.1 {
+                let at = this.linear(this.ir.i64(1), vector * step, right)?;
+                let v = this.get(p.right, at, p.lanes)?;
+                vectors.push(this.factor(v, p)?);
+            }
+            let left = this.linear(row, p.depth, k)?;
+            for (index, &(sum, like)) in sums.iter().enumerate() {
+                let (r, vector) = (index as u64 / p.block.1, index % p.block.1 as usize);
+                let at = this.linear(this.ir.i64(1), r * p.depth, left)?;
+                let v = this.get(p.left, at, 0)?;
+                let x = this.ir.splat(this.factor(v, p)?, lanes_of(like));
+                let old = this.ir.b.build_load(like.get_type(), sum, "").map_err(llvm)?;
+                let new = this.multiply_add(x, vectors[vector], old, p)?;
+                this.ir.b.build_store(sum, new).map_err(llvm)?;
+            }
+            Ok(())
+        })?;
+        for (k, &(sum, like)) in sums.iter().enumerate() {
+            let v = self.ir.b.build_load(like.get_type(), sum, "").map_err(llvm)?;
+            self.put(p.result, place(self, k as u64)?, v)?;
+        }
+        Ok(())
+    }
+
+    /// A factor in the kind of the sum.
+    fn factor(&self, v: V<'c>, p: &Product<'c>) -> Result<V<'c>> {
+        self.cast(v, p.left.elem, p.result.elem)
+    }
+
+    fn multiply_add(&self, x: V<'c>, y: V<'c>, sum: V<'c>, p: &Product<'c>) -> Result<V<'c>> {
+        if !p.result.elem.is_float() {
+            return self.ir.bin(Op::Add, self.ir.bin(Op::Mul, x, y)?, sum);
+        }
+        if self.target.fma {
+            return self.ir.call_same("llvm.fma", &[x, y, sum]);
+        }
+        self.ir.bin(Op::FAdd, self.ir.bin(Op::FMul, x, y)?, sum)
+    }
+}
