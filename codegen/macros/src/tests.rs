@@ -310,7 +310,9 @@ fn a_kernel_becomes_a_type_with_methods() {
         pub fn double<T: Float>(x: Ptr<T>, y: Option<Ptr<f32>>, n: i64, #[constant] BLOCK: usize) {}
     };
     let text = kernel(quote!(warps = BLOCK / 32), item).unwrap().to_string();
-    let has = |part: proc_macro2::TokenStream| assert!(plain(&text).contains(&tokens(part.clone())), "{part}\n{text}");
+    let has = |part: proc_macro2::TokenStream| {
+        assert!(plain(&text).contains(&tokens(part.clone())), "{part}\n{text}")
+    };
     has(quote!(
         pub struct double;
     ));

@@ -71,6 +71,16 @@ impl Event {
         self.device.with(|| check("cuEventRecord", record()))
     }
 
+    /// Marks the present end of the work of a stream that somebody else owns.
+    ///
+    /// # Safety
+    /// `stream` is a live `CUstream` of this device, or null for its default stream.
+    pub unsafe fn record_raw(&self, stream: *mut c_void) -> Result<()> {
+        // SAFETY: the event is alive; the caller vouches for the stream.
+        let record = || unsafe { sys::cuEventRecord(self.event as CUevent, stream as CUstream) };
+        self.device.with(|| check("cuEventRecord", record()))
+    }
+
     /// Microseconds between two recorded events; waits for the later one. Needs a driver of CUDA 12.8 or later.
     pub fn micros_since(&self, start: &Event) -> Result<f64> {
         if self.device.properties().driver_version < 12080 {
