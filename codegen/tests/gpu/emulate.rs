@@ -158,8 +158,8 @@ extern "C" fn reciprocal(x: f32) -> f32 {
 }
 
 /// The functions of this program that the code calls.
-fn functions() -> [(&'static str, usize); 21] {
-    [
+fn functions() -> Vec<(&'static str, usize)> {
+    vec![
         ("emulated_nx", grid_x as *const () as usize),
         ("emulated_ny", grid_y as *const () as usize),
         ("emulated_nz", grid_z as *const () as usize),
