@@ -97,7 +97,7 @@ pub use tilefuse_macros::function;
 ///
 /// All names of [`lang`] are in scope in the body. The body runs once for each form of arguments and writes the kernel
 /// down: constants, element kinds, which tensors are there and aligned to 16 bytes, which integers are 1 or divisible by
-/// 16. What it computes with Rust values is computed then.
+/// 4, 8 or 16. What it computes with Rust values is computed then.
 ///
 /// # Loops and branches
 ///

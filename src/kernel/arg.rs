@@ -170,6 +170,10 @@ fn list(kinds: &[Elem]) -> String {
 
 /// An argument and what a tensor looks like.
 #[derive(Clone, Copy, Debug)]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "a launch keeps it on the stack, where a box would cost an allocation"
+)]
 pub(super) enum Seen<'a> {
     Tensor(&'a Tensor, Meta),
     Scalar(Literal),

@@ -1,7 +1,7 @@
 //! Kernels of `#[tilefuse::kernel]`: built, compiled and kept for each form of arguments that they are launched with.
 //!
 //! A form is the kinds of generic tensors, which tensors are there, which are aligned to 16 bytes, which integers are 1
-//! or divisible by 16, and the constants. A kernel may rely on what its form says.
+//! or divisible by 4, 8 or 16, and the constants. A kernel may rely on what its form says.
 
 use std::sync::{Arc, PoisonError, RwLock};
 
@@ -112,8 +112,8 @@ enum Form {
     Tensor { aligned: bool },
     /// A number.
     Any,
-    /// An integer that [`ALIGN`] divides.
-    Divisible,
+    /// An integer that this divides: [`ALIGN`], or a half or a quarter of it.
+    Divisible(u8),
     /// The integer 1.
     One,
 }
@@ -129,8 +129,11 @@ impl Form {
             Some(Seen::Scalar(literal)) => match literal.as_i64() {
                 Some(_) if literal.elem == Elem::Bool => Form::Any,
                 Some(1) => Form::One,
-                Some(n) if n % ALIGN as i64 == 0 => Form::Divisible,
-                _ => Form::Any,
+                Some(n) => match n.trailing_zeros() {
+                    0 | 1 => Form::Any,
+                    zeros => Form::Divisible(1 << zeros.min(ALIGN.trailing_zeros())),
+                },
+                None => Form::Any,
             },
         }
     }
@@ -187,15 +190,14 @@ impl<'a> Declare<'a> {
         let value = self.scope.scalar::<T>(name);
         match self.forms.form(index) {
             Form::One => scalar::<i64>(1).cast(),
-            Form::Divisible => divisible(value),
+            Form::Divisible(by) => divisible(value, by.into()),
             _ => value,
         }
     }
 }
 
-/// An integer that is known to be a multiple of [`ALIGN`].
-fn divisible<T: Element>(value: Tile<T>) -> Tile<T> {
-    let by = ALIGN as i64;
+/// An integer that is known to be a multiple of a number.
+fn divisible<T: Element>(value: Tile<T>, by: i64) -> Tile<T> {
     match T::ELEM {
         Elem::I32 => (value.cast::<i32>() / by * by).cast(),
         Elem::I64 => (value.cast::<i64>() / by * by).cast(),
@@ -316,8 +318,8 @@ impl<'c, 'a> Call<'c, 'a> {
             Form::Absent => 0,
             Form::Tensor { aligned } => 1 + u64::from(*aligned),
             Form::Any => 3,
-            Form::Divisible => 4,
-            Form::One => 5,
+            Form::One => 4,
+            Form::Divisible(by) => u64::from(*by) << 8,
         };
         let key: Key = (forms.forms.iter().map(form))
             .chain(forms.kinds.iter().map(|&k| k as u64))

@@ -190,6 +190,7 @@ fn forms_of_arguments_are_kernels_of_their_own() {
     assert!(text(64, 64, &shifted).contains("%x: ptr<f32> align(4)"));
     assert_ne!(text(64, 64, &x), text(63, 64, &x));
     assert_eq!(text(63, 61, &x), text(62, 63, &x));
+    assert_ne!(text(60, 63, &x), text(62, 63, &x));
     let same = |n: i64| softmax.specialize((&x, &y, 64, n, 64)).unwrap();
     assert!(std::sync::Arc::ptr_eq(&same(48), &same(32)));
     assert!(!std::sync::Arc::ptr_eq(&same(1), &same(2)));

@@ -69,15 +69,15 @@ fn dropout_of_a_seed() {
 
 #[test]
 fn products_with_an_activation() {
-    interpreted(matmul::check);
+    both(matmul::check);
 }
 
 #[test]
 fn attention_without_scores_in_memory() {
-    interpreted(attention::check);
+    both(attention::check);
 }
 
 #[test]
 fn products_in_groups() {
-    interpreted(grouped_matmul::check);
+    both(grouped_matmul::check);
 }

@@ -36,8 +36,7 @@
 //! | `bool` and another kind | the other kind |
 //! | two signed or two unsigned integers | the wider |
 //! | a signed and an unsigned integer | the unsigned one if it is at least as wide, else the signed one |
-//! | an integer and `f16`, `f32` or `f64` | the float |
-//! | an integer and `bf16` | `f32` |
+//! | an integer and a float | the float |
 //! | `f16` and `bf16` | `f32` |
 //! | two floats otherwise | the wider |
 //!

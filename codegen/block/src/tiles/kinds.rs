@@ -58,7 +58,8 @@ promote! {
     u32: u8 u16 i8 i16 i32 => u32;
     u64: u8 u16 u32 i8 i16 i32 i64 => u64;
     f16: i8 i16 i32 i64 u8 u16 u32 u64 => f16;
-    bf16: i8 i16 i32 i64 u8 u16 u32 u64 f16 => f32;
+    bf16: i8 i16 i32 i64 u8 u16 u32 u64 => bf16;
+    bf16: f16 => f32;
     f32: i8 i16 i32 i64 u8 u16 u32 u64 f16 bf16 => f32;
     f64: i8 i16 i32 i64 u8 u16 u32 u64 f16 bf16 f32 => f64;
 }

@@ -1,9 +1,8 @@
 //! Random numbers that a seed and an offset determine: the Philox 4x32 generator with ten rounds. The same pair gives the
 //! same numbers on every target and in every order.
 
-use super::kinds::number;
 use super::ops::missing;
-use super::{Int, Operand, Tile, cos, log, make, sqrt};
+use super::{Int, Operand, Tile, cos, log, make, maximum, sqrt};
 
 const ROUNDS: u8 = 10;
 
@@ -61,17 +60,18 @@ pub fn randn<T: Int>(seed: impl Operand<u64>, offset: Tile<T>) -> Tile<f32> {
     normal
 }
 
-/// The upper 24 bits, as many as an `f32` tells apart below 1.
+/// As a signed number without its sign, scaled to below 1: Triton's numbers.
 #[track_caller]
 fn uniform(bits: Tile<u32>) -> Tile<f32> {
-    (bits >> 8).cast::<f32>() * number::<f32>(2f32.powi(-24))
+    let signed = bits.cast::<i32>();
+    let positive = signed ^ (signed >> 31);
+    positive.cast::<f32>() * 4.656_612_734_2e-10
 }
 
 /// Two normally distributed numbers of two that are evenly distributed (G. Box and M. Muller, 1958).
 #[track_caller]
 fn normal(a: Tile<u32>, b: Tile<u32>) -> [Tile<f32>; 2] {
-    let above_zero = ((a >> 8) + 1).cast::<f32>() * number::<f32>(2f32.powi(-24));
-    let radius = sqrt(log(above_zero) * -2.0);
+    let radius = sqrt(log(maximum(uniform(a), 1e-7)) * -2.0);
     let angle = uniform(b) * std::f32::consts::TAU;
     [radius * cos(angle), radius * angle.sin()]
 }

@@ -81,8 +81,8 @@ fn kinds_meet_and_numbers_take_the_tiles_kind() {
     let program = program("kinds", |k| {
         let (y, n, block) = (k.ptr::<f64>("y"), k.scalar::<i8>("n"), 64usize);
         let wide: Tile<i64> = n * program_id(0) + k.scalar::<i64>("m");
-        let single: Tile<f32> = n + k.scalar::<bf16>("h");
-        let double: Tile<f64> = single * k.scalar::<f64>("d");
+        let half: Tile<bf16> = n + k.scalar::<bf16>("h");
+        let double: Tile<f64> = half * k.scalar::<f64>("d");
         (y + wide + block).store(1 - 2.0 * double);
         (y + 1).store(maximum(0.5, double) + cdiv(n, 4));
     })
