@@ -238,7 +238,8 @@ impl<C: fmt::Debug> Tuner<C> {
         let outcome = |(run, mut times): (Result<Run<'a>, Outcome>, Vec<f64>)| match run {
             Ok(_) => {
                 times.sort_by(f64::total_cmp);
-                Outcome::Micros(times[times.len() / 2])
+                // Whole picoseconds are read back from text as they were written.
+                Outcome::Micros((times[times.len() / 2] * 1e6).round() / 1e6)
             }
             Err(outcome) => outcome,
         };
