@@ -142,6 +142,9 @@ fn kernels_of_the_language_assemble() {
         let ptx = assemble(&program);
         assert!(!ptx.contains(".local"), "{name}\n{ptx}");
         assert!(ptx.contains(instruction), "{name}\n{ptx}");
+        if let Ok(folder) = std::env::var("DUMP_PTX") {
+            std::fs::write(format!("{folder}/{name}.ptx"), &ptx).unwrap();
+        }
     }
 }
 

@@ -6,10 +6,11 @@
 //! own. Tiles that are computed from indices and scalars alone are not held anywhere: each use computes them in the
 //! layout that it wants.
 
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 use tilefuse_block::{Op, OpKind, Param, Program, Region, Shape, Value};
 
 use super::axis::{self, Axis};
+use super::pipeline::Pipeline;
 use super::{dot, uniform};
 use crate::layout::{Accumulator, Blocked, LANE_BITS, Layout, LogShape};
 
@@ -23,6 +24,8 @@ pub(crate) struct Assignment<'a> {
     pub(crate) free: Vec<bool>,
     /// By value: whether it comes from a load, which threads may have done at different times.
     pub(crate) loaded: Vec<bool>,
+    /// Values that are loaded to shared memory ahead of their use, and held nowhere.
+    pub(crate) ahead: FxHashSet<Value>,
     /// By value: whether an operation takes it.
     pub(crate) used: Vec<bool>,
     homes: Vec<Option<Layout>>,
@@ -68,6 +71,7 @@ impl<'a> Assignment<'a> {
             defs: vec![None; n],
             free: vec![false; n],
             loaded: uniform::loaded(program),
+            ahead: FxHashSet::default(),
             used: vec![false; n],
             homes: vec![None; n],
             access: FxHashMap::default(),
@@ -84,6 +88,8 @@ impl<'a> Assignment<'a> {
         out.spread_products(&ops);
         out.spread_anchors(&ops);
         out.spread_rest(&ops);
+        let loops = ops.into_iter().filter_map(|op| Pipeline::of(&out, op));
+        out.ahead = loops.flat_map(|pipeline| pipeline.loaded().collect::<Vec<Value>>()).collect();
         out
     }
 
@@ -360,6 +366,15 @@ impl<'a> Assignment<'a> {
         let used = home.lanes().iter().chain(home.regs()).find(|b| **b != 0);
         let along = used.and_then(|b| (0..run.len()).find(|&a| home.axis_mask(a) & b != 0));
         run[fast] > 1 && along.is_some_and(|a| a != fast && run[a] == 1)
+    }
+
+    /// Elements that one instruction moves, and whether the mask is the same for all of them.
+    pub(crate) fn group(&self, op: &Op, layout: &Layout) -> (usize, bool) {
+        let along = |a: usize| layout.vector(a).min(self.width(op, a));
+        let Some(axis) = (0..layout.shape().len()).max_by_key(|&a| along(a)) else { return (1, true) };
+        let group = 1usize << along(axis);
+        let same = mask_of(op).map_or(u64::MAX, |mask| self.facts[mask.index()].same[axis]);
+        (group, group as u64 <= same)
     }
 
     /// How many elements one instruction of an access may move along an axis, as a power of two. Where a mask keeps

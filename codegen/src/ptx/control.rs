@@ -17,6 +17,7 @@ impl<'a> Lower<'a> {
         let [lo, hi, step] = [lo, hi, step].map(|v| self.ir.def(format_args!("sext i32 {v} to i64")));
         let layouts: Vec<Layout> = region.args[1..].iter().map(|&a| self.plan.home(a)).collect();
         let init = self.all(&op.args[3..], &layouts)?;
+        let ahead = self.start_pipeline(op, [&lo, &hi, &step])?;
         let n = self.ir.label();
         let (head, body, exit) = (format!("head{n}"), format!("body{n}"), format!("exit{n}"));
         let before = self.ir.block().to_owned();
@@ -29,9 +30,16 @@ impl<'a> Lower<'a> {
         self.ir.begin(&body);
         let unopened = self.hazards.clone();
         self.open_loop(std::slice::from_ref(region));
+        if let Some(ahead) = &ahead {
+            self.advance_pipeline(ahead, &index)?;
+        }
         let i32_index = self.ir.def(format_args!("trunc i64 {index} to i32"));
         self.hold(region.args[0], Layout::scalar(self.plan.warps), vec![i32_index]);
-        self.region(region)?;
+        for op in &region.ops {
+            if !self.is_ahead(ahead.as_ref(), op) {
+                self.op(op)?;
+            }
+        }
         let next = self.all(&self.yielded(region)?.args, &layouts)?;
         // The body may not run at all.
         self.hazards.join(unopened);
@@ -40,10 +48,14 @@ impl<'a> Lower<'a> {
         self.ir.raw(format_args!("br label %{head}, !llvm.loop !0"));
         self.copies.pop();
         let mut phis = vec![format!("{index} = phi i64 [ {lo}, %{before} ], [ {next_index}, %{last} ]")];
+        phis.extend(ahead.iter().map(|ahead| self.pipeline_phi(ahead, &before, &last)));
         phis.extend(self.carry(&region.args[1..], &carried, (&init, &before), (&next, &last)));
         phis.push(format!("%c{n} = icmp slt i64 {index}, {hi}"));
         self.ir.insert(marker, &phis);
         self.ir.begin(&exit);
+        if let Some(ahead) = &ahead {
+            self.end_pipeline(ahead);
+        }
         self.hold_all(&op.results, &layouts, &carried);
         Ok(())
     }

@@ -123,7 +123,11 @@ impl Lower<'_> {
     /// The address of a byte of the shared memory for changes of layout.
     pub(crate) fn scratch(&mut self, byte: &Val) -> Val {
         let wide = self.ir.def(format_args!("zext i32 {byte} to i64"));
-        self.ir.def(format_args!("getelementptr i8, ptr addrspace(3) @tilefuse_convert, i64 {wide}"))
+        let start = match self.shared.stages {
+            0 => "@tilefuse_convert".to_owned(),
+            bytes => format!("getelementptr (i8, ptr addrspace(3) @tilefuse_convert, i64 {bytes})"),
+        };
+        self.ir.def(format_args!("getelementptr i8, ptr addrspace(3) {start}, i64 {wide}"))
     }
 }
 

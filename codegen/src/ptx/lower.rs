@@ -9,6 +9,7 @@ use super::Target;
 use super::assign::{Assignment, log_shape};
 use super::hazard::Hazards;
 use super::ir::{Ir, Val, literal, ty};
+use super::pipeline::{self, Operands};
 use super::scalar;
 use super::shared::Shared;
 use crate::error::{Error, Result};
@@ -29,6 +30,10 @@ pub(crate) struct Lower<'a> {
     /// What the thread's number adds to that of an element, by the bases of its bits.
     threads: FxHashMap<Vec<u32>, Val>,
     pub(crate) shared: Shared,
+    /// Whether loops may load operands ahead of their use.
+    pub(crate) runs_ahead: bool,
+    /// Operands of products that are in shared memory already.
+    pub(crate) placed: Operands,
     pub(crate) hazards: Hazards,
     /// Whether the code has waited for all blocks of the cluster to run.
     pub(crate) started: bool,
@@ -41,8 +46,9 @@ pub(crate) struct Lowered {
     pub(crate) shared: Shared,
 }
 
-/// Lowers the body of a program.
-pub(crate) fn lower(plan: &Assignment, target: Target) -> Result<Lowered> {
+/// Lowers the body of a program, whose loops load operands ahead of their use where `runs_ahead`.
+pub(crate) fn lower(plan: &Assignment, target: Target, runs_ahead: bool) -> Result<Lowered> {
+    let stages = if runs_ahead { pipeline::room(plan, target) } else { 0 };
     let mut lower = Lower {
         plan,
         target,
@@ -50,7 +56,9 @@ pub(crate) fn lower(plan: &Assignment, target: Target) -> Result<Lowered> {
         held: FxHashMap::default(),
         copies: vec![FxHashMap::default()],
         threads: FxHashMap::default(),
-        shared: Shared::default(),
+        shared: Shared::with_stages(stages),
+        runs_ahead,
+        placed: Operands::default(),
         hazards: Hazards::default(),
         started: false,
     };
@@ -197,7 +205,7 @@ impl<'a> Lower<'a> {
         region.ops.iter().try_for_each(|op| self.op(op))
     }
 
-    fn op(&mut self, op: &'a Op) -> Result<()> {
+    pub(crate) fn op(&mut self, op: &'a Op) -> Result<()> {
         match &op.kind {
             OpKind::Load { .. } => self.load(op),
             OpKind::Store { .. } => self.store(op),

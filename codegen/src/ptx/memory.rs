@@ -39,7 +39,7 @@ impl<'a> Lower<'a> {
         if self.hazards.read_needs_barrier(op, &layout) {
             self.barrier();
         }
-        let (group, uniform) = self.group(op, &layout);
+        let (group, uniform) = self.plan.group(op, &layout);
         let elem = self.pointee(op)?;
         let mask = self.mask(op, &layout)?;
         let fallback = match &op.kind {
@@ -77,7 +77,7 @@ impl<'a> Lower<'a> {
         let layout = self.plan.access(op);
         let values = self.get(op.args[2], &layout)?;
         let mask = self.mask(op, &layout)?;
-        let (group, uniform) = self.group(op, &layout);
+        let (group, uniform) = self.plan.group(op, &layout);
         let addresses = self.addresses(op, &layout, group)?;
         if self.hazards.write_needs_barrier(self.program(), op, &layout) {
             self.barrier();
@@ -104,15 +104,6 @@ impl<'a> Lower<'a> {
 
     pub(crate) fn pointee(&self, op: &Op) -> Result<Elem> {
         self.program().ty(op.args[0]).pointee().ok_or_else(|| self.invalid("an access through no pointer"))
-    }
-
-    /// Elements that one instruction moves, and whether the mask is the same for all of them.
-    fn group(&self, op: &Op, layout: &Layout) -> (usize, bool) {
-        let along = |a: usize| layout.vector(a).min(self.plan.width(op, a));
-        let Some(axis) = (0..layout.shape().len()).max_by_key(|&a| along(a)) else { return (1, true) };
-        let group = 1usize << along(axis);
-        let same = mask_of(op).map_or(u64::MAX, |mask| self.plan.facts[mask.index()].same[axis]);
-        (group, group as u64 <= same)
     }
 
     /// True where one of these is.
@@ -158,7 +149,7 @@ impl<'a> Lower<'a> {
     }
 
     /// The mask, unless it is known to be true.
-    fn mask(&mut self, op: &Op, layout: &Layout) -> Result<Option<std::rc::Rc<Vec<Val>>>> {
+    pub(crate) fn mask(&mut self, op: &Op, layout: &Layout) -> Result<Option<std::rc::Rc<Vec<Val>>>> {
         match mask_of(op) {
             Some(mask) if self.plan.facts[mask.index()].constant != Some(1) => {
                 self.get(mask, layout).map(Some)

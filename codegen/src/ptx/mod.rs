@@ -21,6 +21,7 @@ mod llvm;
 mod lower;
 mod memory;
 mod pick;
+mod pipeline;
 mod pressure;
 mod reduce;
 mod scalar;
@@ -192,8 +193,11 @@ struct Module {
 
 fn module_text(plan: &Assignment, target: Target) -> Result<Module> {
     let program = plan.program;
-    let lowered = lower::lower(plan, target)?;
     let limit = target.max_shared();
+    let mut lowered = lower::lower(plan, target, true)?;
+    if lowered.shared.stages > 0 && lowered.shared.total() > limit {
+        lowered = lower::lower(plan, target, false)?;
+    }
     let needed = lowered.shared.total();
     if needed > limit || lowered.shared.reduce > STATIC_SHARED {
         let resource = "bytes of shared memory";
@@ -209,8 +213,8 @@ fn module_text(plan: &Assignment, target: Target) -> Result<Module> {
     }
     if dynamic {
         globals += "@tilefuse_convert = external addrspace(3) global [0 x i8], align 16\n";
-    } else if lowered.shared.convert > 0 {
-        let bytes = lowered.shared.convert;
+    } else if lowered.shared.dynamic() > 0 {
+        let bytes = lowered.shared.dynamic();
         globals +=
             &format!("@tilefuse_convert = internal addrspace(3) global [{bytes} x i8] undef, align 16\n");
     }
@@ -227,7 +231,7 @@ fn module_text(plan: &Assignment, target: Target) -> Result<Module> {
         1u32 << plan.block_bits(),
         cluster::attribute(plan),
     );
-    Ok(Module { text, dynamic_shared: if dynamic { lowered.shared.convert } else { 0 } })
+    Ok(Module { text, dynamic_shared: if dynamic { lowered.shared.dynamic() } else { 0 } })
 }
 
 fn param(program: &Program, index: usize, param: &tilefuse_block::Param) -> String {

@@ -112,7 +112,7 @@ impl Order {
     }
 
     fn define(&mut self, plan: &Assignment, value: Value) {
-        if self.places.contains_key(&value) {
+        if self.places.contains_key(&value) || plan.ahead.contains(&value) {
             return;
         }
         let view = plan.defs[value.index()].is_some_and(is_view);

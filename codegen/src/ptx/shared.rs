@@ -8,11 +8,18 @@ pub(crate) struct Shared {
     pub(crate) reduce: u64,
     /// Bytes for changes of layout.
     pub(crate) convert: u64,
+    /// Bytes for operands of loops that are loaded ahead.
+    pub(crate) stages: u64,
     convert_used: bool,
     in_loop: bool,
 }
 
 impl Shared {
+    /// Nothing yet but so many bytes for stages.
+    pub(crate) fn with_stages(stages: u64) -> Shared {
+        Shared { stages, ..Shared::default() }
+    }
+
     /// From here on, code may run more than once.
     pub(crate) fn enter_loop(&mut self) {
         self.in_loop = true;
@@ -31,8 +38,13 @@ impl Shared {
         std::mem::replace(&mut self.convert_used, true) || self.in_loop
     }
 
+    /// What may be passed at the launch, in bytes.
+    pub(crate) fn dynamic(&self) -> u64 {
+        self.stages + self.convert
+    }
+
     /// All of it, in bytes.
     pub(crate) fn total(&self) -> u64 {
-        self.reduce.next_multiple_of(16) + self.convert
+        self.reduce.next_multiple_of(16) + self.stages + self.convert
     }
 }

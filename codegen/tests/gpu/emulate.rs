@@ -213,6 +213,17 @@ end:
 }
 ";
 
+/// Asynchronous copies have happened when others wait for them.
+const COPIES: &str = "declare void @llvm.memset.p3.i64(ptr addrspace(3), i8, i64, i1)
+declare void @llvm.memcpy.p3.p1.i32(ptr addrspace(3), ptr addrspace(1), i32, i1)
+define internal void @emulated_copies_commit.group() {
+  ret void
+}
+define internal void @emulated_copies_wait.group(i32 %n) {
+  ret void
+}
+";
+
 /// A barrier that tells whether one thread says so.
 const VOTE: &str = "declare i32 @emulated_vote(i32)
 define internal i1 @emulated_any(i32 %barrier, i1 %yes) {
@@ -347,7 +358,7 @@ fn rewrite(program: &Program, ir: &str) -> String {
     for line in ir.lines() {
         // The replacements below declare what they need.
         if line.starts_with("declare")
-            && ["imum", ".red.or.", "ldmatrix"].iter().any(|name| line.contains(name))
+            && ["imum", ".red.or.", "ldmatrix", "cp.async"].iter().any(|name| line.contains(name))
         {
             continue;
         }
@@ -360,6 +371,7 @@ fn rewrite(program: &Program, ir: &str) -> String {
             .replace("@llvm.nvvm.read.ptx.sreg.nctaid.", "@emulated_n")
             .replace("@llvm.nvvm.read.ptx.sreg.nclusterid.", "@emulated_n")
             .replace("@llvm.nvvm.shfl.sync.idx.i32", "@emulated_shuffle_from")
+            .replace("@llvm.nvvm.cp.async.", "@emulated_copies_")
             .replace("@vprintf", "@emulated_print")
             .replace("@__assertfail", "@emulated_fail")
             .replace("@llvm.nvvm.f2tf32.rna", "@emulated_tf32")
@@ -401,6 +413,7 @@ fn rewrite(program: &Program, ir: &str) -> String {
     }
     helpers.iter().for_each(|helper| out.push_str(helper));
     out.push_str(&wrapper(program, ir));
+    out.push_str(COPIES);
     let shared = if out.contains("@tilefuse_reduce =") { "@tilefuse_reduce" } else { "null" };
     let _ = writeln!(
         out,
@@ -434,6 +447,9 @@ fn access(rest: &str) -> (String, String) {
         return remote_access(text);
     }
     if let Some(helper) = matrix::product(text).or_else(|| atomic::helper(text)) {
+        return helper;
+    }
+    if let Some(helper) = copy(text) {
         return helper;
     }
     if text.contains("red.shared.add.u32") {
@@ -500,6 +516,21 @@ fn access(rest: &str) -> (String, String) {
         gather("w")
     );
     (name, function)
+}
+
+/// The function that stands for an asynchronous copy, which happens at once.
+fn copy(text: &str) -> Option<(String, String)> {
+    let bytes = text.strip_prefix("cp.async.")?.split(", ").nth(2)?;
+    let name = format!("emulated_copy_{bytes}");
+    let pointers = "ptr addrspace(3) %to, ptr addrspace(1) %from";
+    let check = aligned("ptr addrspace(1)", bytes.parse().ok()?).replace("%p", "%from");
+    let function = format!(
+        "define internal void @{name}({pointers}, i32 %size) {{\n{check}  \
+         call void @llvm.memset.p3.i64(ptr addrspace(3) %to, i8 0, i64 {bytes}, i1 false)\n  \
+         call void @llvm.memcpy.p3.p1.i32(ptr addrspace(3) %to, ptr addrspace(1) %from, i32 %size, i1 false)\n  \
+         ret void\n}}\n"
+    );
+    Some((name, function))
 }
 
 /// The function that stands for a store to another block's shared memory.

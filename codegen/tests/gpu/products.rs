@@ -45,10 +45,12 @@ pub(crate) fn cases() -> Vec<Case> {
                 out.push(product(elem, precision, &[4], shape, turned.map(|t| !t), 4));
             }
         }
-        out.push(loop_of_products(elem, precision, [32, 32, 32], 4));
+        for rest in [0, 16, 19] {
+            out.push(loop_of_products(elem, precision, [32, 32, 32], rest, 4));
+        }
     }
-    out.push(loop_of_products(Elem::Bf16, Tf32, [128, 128, 32], 8));
-    out.push(loop_of_products(Elem::F16, Tf32, [64, 128, 64], 4));
+    out.push(loop_of_products(Elem::Bf16, Tf32, [128, 128, 32], 16, 8));
+    out.push(loop_of_products(Elem::F16, Tf32, [64, 128, 64], 0, 4));
     for (elem, warps) in [(Elem::F16, 4), (Elem::Bf16, 2), (Elem::F32, 4)] {
         out.push(attention(elem, warps));
     }
@@ -124,8 +126,8 @@ fn product(
 }
 
 /// A row of blocks by a column of blocks, with masked loads of a common extent that does not divide.
-fn loop_of_products(elem: Elem, precision: DotPrecision, [m, n, k]: [u32; 3], warps: u32) -> Case {
-    let common = 2 * k + k / 2 + 3;
+fn loop_of_products(elem: Elem, precision: DotPrecision, [m, n, k]: [u32; 3], rest: u32, warps: u32) -> Case {
+    let common = 3 * k + rest;
     let mut b = Builder::new("loop_of_products");
     b.set_warps(warps);
     let sum = sum_of(elem);
@@ -158,7 +160,7 @@ fn loop_of_products(elem: Elem, precision: DotPrecision, [m, n, k]: [u32; 3], wa
     store(&mut b, z, at, sums[0]);
     let data = |n: u32, seed| Arg::buffer(moderate(elem, n as usize, seed));
     let args = vec![data(m * common, 4), data(common * n, 5), out_of(sum, m * n)];
-    let name = format!("loop of dots {elem} {} {m}x{n}x{k} warps {warps}", precision.name());
+    let name = format!("loop of dots {elem} {} {m}x{n}x{k} and {rest} warps {warps}", precision.name());
     Case { tolerance: tolerance(elem, precision), ..finish(name, b, args) }
 }
 

@@ -8,6 +8,7 @@ use crate::error::Result;
 use crate::layout::{Accumulator, Layout, axis_bits};
 use crate::ptx::ir::{Val, ty};
 use crate::ptx::lower::Lower;
+use crate::ptx::pipeline::Placed;
 
 /// What the matrix unit multiplies, and how much of it at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,6 +58,17 @@ pub(crate) fn fragment_registers(unit: Unit, result: &Layout) -> u64 {
     scale * (tiles.rows.len() as u64 * 4 + tiles.cols.len() as u64 * 2)
 }
 
+/// How an operand of a product lies in shared memory that is loaded there in a layout; none where it would have to be
+/// rearranged on the way.
+pub(crate) fn staged(program: &Program, op: &Op, side: Side, layout: &Layout) -> Option<Staged> {
+    let unit = unit(program, op)?;
+    let turns = unit.turns(side, layout);
+    let fits = turns == side.is_by_lines(layout);
+    fits.then(|| Extents::of(program, op))
+        .flatten()
+        .map(|e| Staged::new(0, &e, side, unit.elem().bytes(), turns))
+}
+
 impl Unit {
     /// Rows of one instruction's result, as a power of two.
     pub(crate) fn rows(self) -> u32 {
@@ -86,6 +98,17 @@ impl Unit {
             (_, true) => [4, 2],
             (_, false) => [2, 1],
         }
+    }
+
+    /// Whether an operand that is held in a layout is written with neighbours along its lines' axis adjacent. Single
+    /// bytes are not: four along the common axis make a register.
+    fn turns(self, side: Side, layout: &Layout) -> bool {
+        self.elem().bytes() > 1 && side.is_by_lines(layout)
+    }
+
+    /// Whether single elements are read: the instruction that reads matrices transposes pairs of bytes alone.
+    fn reads_elements(self, staged: Staged) -> bool {
+        self.kind == Kind::F64 || self.elem().bytes() == 4 && staged.is_by_lines()
     }
 
     fn instruction(self) -> String {
@@ -147,14 +170,18 @@ fn result_axes(layout: &Layout) -> [std::ops::Range<u32>; 3] {
     [rows.end..shape.iter().sum(), rows, cols]
 }
 
+/// Where an operand is: in the stage of a loop that begins at a byte, or in the shared memory for changes of layout.
+struct InShared {
+    staged: Staged,
+    stage: Option<Val>,
+}
+
 /// An operand in shared memory, as its fragments are read.
 struct Fragments {
     side: Side,
-    staged: Staged,
+    place: InShared,
     /// The place of what this lane reads, from the beginning of shared memory, in bytes.
     lane: Val,
-    /// Whether neighbours along the lines' axis are adjacent.
-    turned: bool,
 }
 
 /// One fragment, a register each; two for products of parts: the large ones, and what these leave.
@@ -163,29 +190,45 @@ type Fragment = Vec<Vec<Val>>;
 impl<'a> Lower<'a> {
     pub(super) fn dot_of_fragments(&mut self, op: &'a Op, extents: Extents, unit: Unit) -> Result<()> {
         let layout = self.plan.accumulator(op, unit);
-        let elem = unit.elem();
-        let (left, right) = (self.source(op, Side::Left)?, self.source(op, Side::Right)?);
         let mut sums = self.get(op.args[2], &layout)?.to_vec();
-        // The transposing read moves pairs of bytes.
-        let turns = elem.bytes() == 2;
-        let (turn_a, turn_b) = (turns && left.is_by_lines(), turns && right.is_by_lines());
-        let a = Staged::new(0, &extents, Side::Left, elem.bytes(), turn_a);
-        let b = Staged::new(a.size, &extents, Side::Right, elem.bytes(), turn_b);
-        if self.shared.for_convert(a.size + b.size) {
-            self.barrier();
-        }
-        for (source, staged) in [(&left, &a), (&right, &b)] {
-            self.stage(source, staged, elem, &mut |lower, _, value| match unit.kind {
-                Kind::Tf32 => lower.tf32(value),
-                _ => value.clone(),
-            });
-        }
-        self.barrier();
-        let a = self.fragments(&layout, unit, a, Side::Left, turn_a);
-        let b = self.fragments(&layout, unit, b, Side::Right, turn_b);
+        let [a, b] = self.both_in_shared(op, extents, unit)?;
+        let a = self.fragments(&layout, unit, a, Side::Left);
+        let b = self.fragments(&layout, unit, b, Side::Right);
         self.multiply(unit, &layout, extents, [&a, &b], &mut sums);
         self.hold(op.results[0], layout, sums);
         Ok(())
+    }
+
+    /// Both operands in shared memory: written there now, unless they were loaded there.
+    fn both_in_shared(&mut self, op: &'a Op, extents: Extents, unit: Unit) -> Result<[InShared; 2]> {
+        let elem = unit.elem();
+        let mut found: Vec<InShared> = Vec::new();
+        let mut sources = Vec::new();
+        let mut size = 0;
+        for side in [Side::Left, Side::Right] {
+            let placed = self.placed.get(&(std::ptr::from_ref(op), side.index())).cloned();
+            if let Some(Placed { staged, stage }) = placed {
+                found.push(InShared { staged, stage: Some(stage) });
+                continue;
+            }
+            let source = self.source(op, side)?;
+            let staged = Staged::new(size, &extents, side, elem.bytes(), unit.turns(side, &source.layout));
+            size += staged.size;
+            found.push(InShared { staged, stage: None });
+            sources.push((source, staged));
+        }
+        if !sources.is_empty() {
+            if self.shared.for_convert(size) {
+                self.barrier();
+            }
+            for (source, staged) in &sources {
+                self.stage(source, staged, elem, &mut |_, _, value| value.clone());
+            }
+            self.barrier();
+        }
+        let [a, b] =
+            <[InShared; 2]>::try_from(found).map_err(|_| self.invalid("a product of two operands"))?;
+        Ok([a, b])
     }
 
     fn multiply(
@@ -263,14 +306,8 @@ impl<'a> Lower<'a> {
     }
 
     /// Where this lane reads an operand's fragments.
-    fn fragments(
-        &mut self,
-        layout: &Layout,
-        unit: Unit,
-        staged: Staged,
-        side: Side,
-        turned: bool,
-    ) -> Fragments {
+    fn fragments(&mut self, layout: &Layout, unit: Unit, place: InShared, side: Side) -> Fragments {
+        let staged = place.staged;
         let [batch, rows, cols] = result_axes(layout);
         let own = if side == Side::Left { rows } else { cols };
         // What the lane gives of an accumulator's number is not what it reads.
@@ -278,7 +315,7 @@ impl<'a> Lower<'a> {
         let thread = self.thread_part(layout);
         let warp = self.ir.def(format_args!("and i32 {thread}, {}", !lanes));
         let warp = self.weighted(&warp, &[(&batch, staged.batch), (&own, staged.line)]);
-        let (line, common) = lane_bits(unit, side, turned);
+        let (line, common) = lane_bits(unit, side, staged.is_by_lines());
         let lane = "%tid".into();
         let mut sum = warp;
         for (bits, weight) in [(line, staged.line), (common, staged.common)] {
@@ -287,18 +324,21 @@ impl<'a> Lower<'a> {
                 sum = self.ir.def(format_args!("add nuw nsw i32 {sum}, {part}"));
             }
         }
-        Fragments { side, staged, lane: sum, turned }
+        if let Some(stage) = &place.stage {
+            sum = self.ir.def(format_args!("add i32 {sum}, {stage}"));
+        }
+        Fragments { side, place, lane: sum }
     }
 
     /// The fragments of some lines at a step along the common axis.
     fn read(&mut self, unit: Unit, from: &Fragments, batch: u64, lines: &[u64], k: u64) -> Vec<Fragment> {
         let count = unit.registers()[usize::from(from.side == Side::Right)];
         // Two neighbouring fragments of the right operand come at once.
-        let pairs = from.side == Side::Right && unit.whole && unit.kind != Kind::F64;
+        let pairs = from.side == Side::Right && unit.whole && !unit.reads_elements(from.place.staged);
         let mut out = Vec::new();
         let mut rest = lines;
         while let Some((&line, after)) = rest.split_first() {
-            let at = from.staged.at(batch, line, k);
+            let at = from.place.staged.at(batch, line, k);
             match after.split_first() {
                 Some((&next, after)) if pairs && next == line + 8 => {
                     let mut words = self.read_words(unit, from, at, 2 * count);
@@ -316,11 +356,12 @@ impl<'a> Lower<'a> {
     }
 
     fn read_words(&mut self, unit: Unit, from: &Fragments, at: u64, count: usize) -> Vec<Val> {
-        let address = self.scratch_at(&from.lane, at);
-        if unit.kind == Kind::F64 {
-            return vec![self.shared_load(&address, Elem::F64)];
+        let staged = from.place.staged;
+        if unit.reads_elements(staged) {
+            return self.read_elements(unit, from, at, count);
         }
-        let turn = if from.turned { ".trans" } else { "" };
+        let address = self.fragment_at(from, at);
+        let turn = if staged.is_by_lines() { ".trans" } else { "" };
         let name = format!("llvm.nvvm.ldmatrix.sync.aligned.m8n8.x{count}{turn}.b16.p3");
         let result = match count {
             1 => "i32".to_owned(),
@@ -334,22 +375,47 @@ impl<'a> Lower<'a> {
         (0..count).map(|i| self.ir.def(format_args!("extractvalue {result} {call}, {i}"))).collect()
     }
 
+    fn fragment_at(&mut self, from: &Fragments, at: u64) -> Val {
+        match from.place.stage {
+            Some(_) => self.shared_at(&from.lane, at),
+            None => self.scratch_at(&from.lane, at),
+        }
+    }
+
+    /// Reads a fragment element by element: the line 8 further, then 16 bytes along the common axis.
+    fn read_elements(&mut self, unit: Unit, from: &Fragments, at: u64, count: usize) -> Vec<Val> {
+        let (elem, staged) = (unit.elem(), from.place.staged);
+        let tall = if from.side == Side::Left && unit.rows() == 4 { 2 } else { 1 };
+        let half = 16 / u64::from(elem.bytes());
+        let read = |lower: &mut Self, i: usize| {
+            let (line, common) = (8 * (i % tall) as u64, half * (i / tall) as u64);
+            let address = lower.fragment_at(from, at + line * staged.line + common * staged.common);
+            let value = lower.shared_load(&address, elem);
+            if unit.kind == Kind::F64 { value } else { lower.word_of(elem, &value) }
+        };
+        (0..count).map(|i| read(self, i)).collect()
+    }
+
     /// The parts that are multiplied.
     fn parts_of(&mut self, unit: Unit, words: Vec<Val>) -> Fragment {
-        if unit.kind != Kind::Tf32x3 {
+        if !matches!(unit.kind, Kind::Tf32 | Kind::Tf32x3) {
             return vec![words];
         }
         let (mut large, mut small) = (Vec::new(), Vec::new());
         for word in &words {
             let value = self.ir.def(format_args!("bitcast i32 {word} to float"));
             let first = self.tf32(&value);
+            if unit.kind == Kind::Tf32 {
+                large.push(self.ir.def(format_args!("bitcast float {first} to i32")));
+                continue;
+            }
             let rest = self.ir.def(format_args!("fsub float {value}, {first}"));
             let second = self.tf32(&rest);
             for (part, out) in [(first, &mut large), (second, &mut small)] {
                 out.push(self.ir.def(format_args!("bitcast float {part} to i32")));
             }
         }
-        vec![large, small]
+        if unit.kind == Kind::Tf32 { vec![large] } else { vec![large, small] }
     }
 
     /// The number with 10 bits of mantissa that is nearest.
@@ -372,6 +438,7 @@ fn lane_bits(unit: Unit, side: Side, turned: bool) -> (LaneBits, LaneBits) {
     match (unit.kind, side, turned) {
         // One element a lane.
         (Kind::F64, _, _) => (vec![(2, 1), (3, 2), (4, 4)], vec![(0, 1), (1, 2)]),
+        (Kind::Tf32 | Kind::Tf32x3, _, true) => (vec![(2, 1), (3, 2), (4, 4)], vec![(0, 1), (1, 2)]),
         (_, Side::Left, false) => (with(&eight, (3, 8)), vec![(4, half)]),
         (_, Side::Left, true) => (vec![(3, 8)], with(&eight, (4, half))),
         (_, Side::Right, false) => (with(&eight, (4, 8)), vec![(3, half)]),

@@ -12,7 +12,8 @@ use tilefuse_block::{DotPrecision, Elem, Op, OpKind, Program, Shape};
 
 use super::lower::Lower;
 use crate::error::Result;
-pub(crate) use mma::{Unit, fragment_registers, unit};
+pub(crate) use mma::{Unit, fragment_registers, staged, unit};
+pub(crate) use stage::{Side, Staged};
 
 /// The extents of a product as powers of two.
 #[derive(Clone, Copy, Debug)]

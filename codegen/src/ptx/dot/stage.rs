@@ -10,15 +10,43 @@ use crate::ptx::lower::{Lower, Regs};
 
 /// Which operand: the left one has rows, the right one columns; both are lines here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Side {
+pub(crate) enum Side {
     Left,
     Right,
+}
+
+impl Side {
+    /// The position among the product's operands.
+    pub(crate) fn index(self) -> usize {
+        usize::from(self == Side::Right)
+    }
+
+    /// The axes of batches, lines and the common extent, as bits of an element's number.
+    fn axes(self, layout: &Layout) -> [std::ops::Range<u32>; 3] {
+        let shape = layout.shape();
+        let (before, last) = (axis_bits(shape, shape.len() - 2), axis_bits(shape, shape.len() - 1));
+        let batch = before.end..shape.iter().sum();
+        if self == Side::Left { [batch, before, last] } else { [batch, last, before] }
+    }
+
+    fn axis_of_lines(self, layout: &Layout) -> usize {
+        layout.shape().len() - if self == Side::Left { 2 } else { 1 }
+    }
+
+    fn axis_of_common(self, layout: &Layout) -> usize {
+        layout.shape().len() - if self == Side::Left { 1 } else { 2 }
+    }
+
+    /// Whether more neighbours along the lines' axis than along the common one lie in one thread.
+    pub(super) fn is_by_lines(self, layout: &Layout) -> bool {
+        layout.vector(self.axis_of_lines(layout)) > layout.vector(self.axis_of_common(layout))
+    }
 }
 
 /// An operand that is still in registers.
 pub(super) struct Source {
     side: Side,
-    layout: Layout,
+    pub(super) layout: Layout,
     regs: Regs,
     /// The kind that it has.
     from: Elem,
@@ -26,24 +54,24 @@ pub(super) struct Source {
 
 /// How an operand lies in shared memory: where it begins, and how far apart neighbours along each axis are, in bytes.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Staged {
-    pub(super) base: u64,
+pub(crate) struct Staged {
+    pub(crate) base: u64,
     pub(super) batch: u64,
     pub(super) line: u64,
     pub(super) common: u64,
     /// All bytes.
-    pub(super) size: u64,
+    pub(crate) size: u64,
 }
 
 impl Staged {
     /// For elements of `bytes` bytes; neighbours are adjacent along the lines' axis or along the common one. 16 bytes
-    /// stay free at the end of each run, so that runs do not begin in one bank.
+    /// stay free at the end of each run, so that runs do not begin in one bank; 32 where single elements of several
+    /// runs are read together.
     pub(super) fn new(base: u64, extents: &Extents, side: Side, bytes: u32, by_lines: bool) -> Staged {
         let lines = if side == Side::Left { extents.rows } else { extents.cols };
         let (inner, outer) = if by_lines { (lines, extents.common) } else { (extents.common, lines) };
         let bytes = u64::from(bytes);
-        let run = (bytes << inner) + 16;
-        let run = run.next_multiple_of(16);
+        let run = (bytes << inner).next_multiple_of(16) + if by_lines && bytes >= 4 { 32 } else { 16 };
         let (line, common) = if by_lines { (bytes, run) } else { (run, bytes) };
         Staged { base, batch: run << outer, line, common, size: run << (outer + extents.batch) }
     }
@@ -52,28 +80,22 @@ impl Staged {
     pub(super) fn at(&self, batch: u64, line: u64, common: u64) -> u64 {
         self.base + batch * self.batch + line * self.line + common * self.common
     }
-}
 
-impl Source {
-    /// The axes of batches, lines and the common extent, as bits of an element's number.
-    fn axes(&self) -> [std::ops::Range<u32>; 3] {
-        let shape = self.layout.shape();
-        let (before, last) = (axis_bits(shape, shape.len() - 2), axis_bits(shape, shape.len() - 1));
-        let batch = before.end..shape.iter().sum();
-        if self.side == Side::Left { [batch, before, last] } else { [batch, last, before] }
-    }
-
-    fn axis_of_lines(&self) -> usize {
-        self.layout.shape().len() - if self.side == Side::Left { 2 } else { 1 }
-    }
-
-    fn axis_of_common(&self) -> usize {
-        self.layout.shape().len() - if self.side == Side::Left { 1 } else { 2 }
-    }
-
-    /// Whether more neighbours along the lines' axis than along the common one lie in one thread.
+    /// Whether neighbours along the lines' axis are adjacent.
     pub(super) fn is_by_lines(&self) -> bool {
-        self.layout.vector(self.axis_of_lines()) > self.layout.vector(self.axis_of_common())
+        self.line < self.common
+    }
+
+    /// The axis along which neighbours are adjacent.
+    pub(crate) fn inner_axis(&self, side: Side, layout: &Layout) -> usize {
+        if self.is_by_lines() { side.axis_of_lines(layout) } else { side.axis_of_common(layout) }
+    }
+
+    /// The part of [`Staged::at`] that a register gives.
+    pub(crate) fn offset(&self, side: Side, layout: &Layout, r: usize) -> u64 {
+        let number = layout.reg_offset(r);
+        let [batch, line, common] = side.axes(layout);
+        self.at(field(number, &batch), field(number, &line), field(number, &common))
     }
 }
 
@@ -99,21 +121,24 @@ impl<'a> Lower<'a> {
         elem: Elem,
         convert: &mut dyn FnMut(&mut Self, Elem, &Val) -> Val,
     ) {
-        let by_lines = staged.line < staged.common;
-        let inner = if by_lines { source.axis_of_lines() } else { source.axis_of_common() };
+        let inner = staged.inner_axis(source.side, &source.layout);
         let group = (1usize << source.layout.vector(inner)).min(16 / elem.bytes() as usize);
-        let [batch, line, common] = source.axes();
-        let thread = self.thread_part(&source.layout);
-        let parts = [(&batch, staged.batch), (&line, staged.line), (&common, staged.common)];
-        let start = self.weighted(&thread, &parts);
+        let start = self.staged_start(staged, source.side, &source.layout);
         for first in (0..source.layout.num_regs()).step_by(group) {
             let values: Vec<Val> =
                 source.regs[first..first + group].iter().map(|v| convert(self, source.from, v)).collect();
-            let number = source.layout.reg_offset(first);
-            let offset = staged.at(field(number, &batch), field(number, &line), field(number, &common));
+            let offset = staged.offset(source.side, &source.layout, first);
             let address = self.scratch_at(&start, offset);
             self.shared_store_group(&address, elem, &values);
         }
+    }
+
+    /// The part of [`Staged::at`] that a thread gives.
+    pub(crate) fn staged_start(&mut self, staged: &Staged, side: Side, layout: &Layout) -> Val {
+        let [batch, line, common] = side.axes(layout);
+        let thread = self.thread_part(layout);
+        let parts = [(&batch, staged.batch), (&line, staged.line), (&common, staged.common)];
+        self.weighted(&thread, &parts)
     }
 
     /// The sum of fields of a number, each times its weight.
@@ -132,6 +157,14 @@ impl<'a> Lower<'a> {
     /// The address of a byte of the shared memory for changes of layout, at a constant distance from another.
     pub(super) fn scratch_at(&mut self, byte: &Val, offset: u64) -> Val {
         let address = self.scratch(byte);
+        self.ir.def(format_args!("getelementptr i8, ptr addrspace(3) {address}, i64 {offset}"))
+    }
+
+    /// The address of a byte of the stages of loops, at a constant distance from another.
+    pub(crate) fn shared_at(&mut self, byte: &Val, offset: u64) -> Val {
+        let wide = self.ir.def(format_args!("zext i32 {byte} to i64"));
+        let address =
+            self.ir.def(format_args!("getelementptr i8, ptr addrspace(3) @tilefuse_convert, i64 {wide}"));
         self.ir.def(format_args!("getelementptr i8, ptr addrspace(3) {address}, i64 {offset}"))
     }
 }

@@ -1,0 +1,326 @@
+//! Loops that load operands of products ahead of their use.
+//!
+//! While an iteration multiplies, the operands of later ones are on their way from global to shared memory (`cp.async`),
+//! each iteration's to a stage of its own. A load takes part if a product of the same body is all that uses it, nothing
+//! in the body writes memory, and its addresses follow from the induction variable alone, so that they can be computed
+//! for an iteration that is not there yet.
+
+use rustc_hash::{FxHashMap, FxHashSet};
+use tilefuse_block::{Op, OpKind, Program, Region, Value};
+
+use super::Target;
+use super::assign::Assignment;
+use super::dot::{self, Side, Staged};
+use super::ir::Val;
+use super::lower::Lower;
+use crate::error::Result;
+use crate::layout::Layout;
+
+/// The most stages: the iterations that are under way together.
+const MAX_STAGES: u64 = 4;
+
+/// One load that runs ahead.
+pub(crate) struct Copy<'a> {
+    load: &'a Op,
+    product: &'a Op,
+    side: Side,
+    layout: Layout,
+    /// The layout of the product's operand, register by register the load's.
+    operand: Layout,
+    /// Elements that one instruction moves.
+    group: usize,
+    /// Where the operand lies within a stage.
+    pub(crate) staged: Staged,
+}
+
+/// The loads of one loop that run ahead.
+pub(crate) struct Pipeline<'a> {
+    copies: Vec<Copy<'a>>,
+    /// Scalars of the body that addresses need, in order.
+    scalars: Vec<&'a Op>,
+    /// Bytes of one stage.
+    stage: u64,
+}
+
+/// An operand of a product that is in shared memory already: how it lies there, and where its stage begins.
+#[derive(Clone)]
+pub(crate) struct Placed {
+    pub(crate) staged: Staged,
+    pub(crate) stage: Val,
+}
+
+/// By product and operand.
+pub(crate) type Operands = FxHashMap<(*const Op, usize), Placed>;
+
+/// Shared memory for stages that leaves room for a second block, or for what else a block needs.
+fn budget(target: Target) -> u64 {
+    if target == Target::Sm80 { 80 << 10 } else { 108 << 10 }
+}
+
+impl<'a> Pipeline<'a> {
+    /// The loads of a loop that can run ahead, if there are any.
+    pub(crate) fn of(plan: &Assignment<'a>, op: &'a Op) -> Option<Pipeline<'a>> {
+        let body = op.regions.first().filter(|_| op.kind == OpKind::For)?;
+        if writes(body) || has_loop(body) {
+            return None;
+        }
+        let mut slice = Slice::new(plan.program, body);
+        let mut copies: Vec<Copy<'a>> = Vec::new();
+        let mut stage = 0;
+        for product in body.ops.iter().filter(|op| dot::unit(plan.program, op).is_some()) {
+            for side in [Side::Left, Side::Right] {
+                let mut copy = slice.copy(plan, product, side);
+                if let Some(copy) = &mut copy {
+                    copy.staged.base = stage;
+                    stage += copy.staged.size;
+                }
+                copies.extend(copy);
+            }
+        }
+        let few = 2 * stage <= budget(Target::Sm80);
+        (!copies.is_empty() && few).then(|| Pipeline { copies, scalars: slice.scalars(), stage })
+    }
+
+    /// The values that need no registers: each goes to shared memory as it is loaded.
+    pub(crate) fn loaded(&self) -> impl Iterator<Item = Value> {
+        self.copies.iter().map(|copy| copy.load.results[0])
+    }
+
+    fn stages(&self, target: Target) -> u64 {
+        (budget(target) / self.stage).clamp(2, MAX_STAGES)
+    }
+}
+
+fn writes(region: &Region) -> bool {
+    region.ops.iter().any(|op| op.kind.writes() || op.regions.iter().any(writes))
+}
+
+/// Only the innermost of nested loops runs ahead.
+fn has_loop(region: &Region) -> bool {
+    let is_loop = |op: &Op| matches!(op.kind, OpKind::For | OpKind::While);
+    region.ops.iter().any(|op| is_loop(op) || op.regions.iter().any(has_loop))
+}
+
+/// Shared memory for the stages of a program's loops, which follow one another.
+pub(crate) fn room(plan: &Assignment, target: Target) -> u64 {
+    let mut most = 0;
+    plan.program.walk(&mut |op| {
+        if let Some(pipeline) = Pipeline::of(plan, op) {
+            most = most.max(pipeline.stages(target) * pipeline.stage);
+        }
+    });
+    most
+}
+
+/// What can be computed for any iteration.
+struct Slice<'a> {
+    body: &'a Region,
+    /// What the body defines.
+    inside: FxHashSet<Value>,
+    uses: FxHashMap<Value, u32>,
+    needed: FxHashSet<Value>,
+}
+
+impl<'a> Slice<'a> {
+    fn new(program: &Program, body: &'a Region) -> Slice<'a> {
+        let mut uses: FxHashMap<Value, u32> = FxHashMap::default();
+        program.walk(&mut |op| op.args.iter().for_each(|&arg| *uses.entry(arg).or_default() += 1));
+        let inside =
+            body.args.iter().copied().chain(body.ops.iter().flat_map(|op| op.results.iter().copied()));
+        Slice { body, inside: inside.collect(), uses, needed: FxHashSet::default() }
+    }
+
+    fn scalars(self) -> Vec<&'a Op> {
+        let needed = |op: &&Op| op.results.iter().any(|r| self.needed.contains(r));
+        self.body.ops.iter().filter(needed).collect()
+    }
+
+    fn copy(&mut self, plan: &Assignment<'a>, product: &'a Op, side: Side) -> Option<Copy<'a>> {
+        let only = |uses: &FxHashMap<Value, u32>, value: Value| uses.get(&value) == Some(&1);
+        let mut value = product.args[side.index()];
+        let mut permutation = None;
+        if !only(&self.uses, value) {
+            return None;
+        }
+        let mut load = plan.defs[value.index()]?;
+        if let OpKind::Permute(perm) = &load.kind {
+            permutation = Some(perm);
+            value = load.args[0];
+            load = plan.defs[value.index()]?;
+        }
+        let OpKind::Load { masked, other: false, .. } = load.kind else { return None };
+        let here = self.body.ops.iter().any(|op| std::ptr::eq(op, load));
+        let layout = plan.access(load);
+        let (group, uniform) = plan.group(load, &layout);
+        let elem = plan.program.ty(value).elem()?;
+        let wide = matches!(group as u64 * u64::from(elem.bytes()), 4 | 8 | 16);
+        if !here || !only(&self.uses, value) || !uniform || !wide {
+            return None;
+        }
+        let mut operands = vec![load.args[1]];
+        operands.extend(load.args.get(2).filter(|_| masked));
+        if !operands.iter().all(|&v| self.follows(plan, v)) {
+            return None;
+        }
+        let operand = permutation.map_or_else(|| layout.clone(), |perm| layout.permute(perm));
+        let staged = dot::staged(plan.program, product, side, &operand)?;
+        // One instruction's elements lie together in shared memory as well.
+        (1 << operand.vector(staged.inner_axis(side, &operand)) >= group).then_some(Copy {
+            load,
+            product,
+            side,
+            layout,
+            operand,
+            group,
+            staged,
+        })
+    }
+
+    /// Whether a value can be computed for any iteration, from the induction variable and what does not change.
+    fn follows(&mut self, plan: &Assignment<'a>, value: Value) -> bool {
+        if !self.inside.contains(&value) || self.body.args.first() == Some(&value) {
+            return true;
+        }
+        let Some(op) = plan.defs[value.index()] else { return false };
+        let scalar = plan.program.ty(value).rank() == 0;
+        let computed =
+            matches!(op.kind, OpKind::Map(_) | OpKind::Cast(_) | OpKind::Bitcast(_) | OpKind::Assume(_));
+        if scalar && !computed && !plan.free[value.index()] || !scalar && !plan.free[value.index()] {
+            return false;
+        }
+        if scalar {
+            self.needed.insert(value);
+        }
+        op.args.iter().all(|&arg| self.follows(plan, arg))
+    }
+}
+
+/// A loop that runs ahead, while it is lowered.
+pub(crate) struct Running<'a> {
+    pipeline: Pipeline<'a>,
+    stages: u64,
+    induction: Value,
+    /// Bounds, as 64-bit integers.
+    hi: Val,
+    step: Val,
+    /// Where the stage of the present iteration begins, and the next one's.
+    read: Val,
+    next: Val,
+}
+
+impl<'a> Lower<'a> {
+    /// Starts the loads of the first iterations of a loop that can run ahead.
+    pub(crate) fn start_pipeline(
+        &mut self,
+        op: &'a Op,
+        [lo, hi, step]: [&Val; 3],
+    ) -> Result<Option<Running<'a>>> {
+        if !self.runs_ahead {
+            return Ok(None);
+        }
+        let Some(pipeline) = Pipeline::of(self.plan, op) else { return Ok(None) };
+        let stages = pipeline.stages(self.target);
+        let induction = op.regions[0].args[0];
+        let (hi, step) = (hi.clone(), step.clone());
+        let running =
+            Running { pipeline, stages, induction, hi, step, read: self.ir.fresh(), next: self.ir.fresh() };
+        // The stages may have been those of another loop, or of this one before.
+        self.barrier();
+        let mut index = lo.clone();
+        for stage in 0..stages - 1 {
+            if stage > 0 {
+                index = self.ir.def(format_args!("add nsw i64 {index}, {}", running.step));
+            }
+            let place = (stage * running.pipeline.stage).to_string().into();
+            self.load_ahead(&running, &index, &place)?;
+        }
+        Ok(Some(running))
+    }
+
+    /// Waits for the operands of an iteration, and starts to load those of a later one.
+    pub(crate) fn advance_pipeline(&mut self, running: &Running<'a>, index: &Val) -> Result<()> {
+        let (stage, stages) = (running.pipeline.stage, running.stages);
+        self.wait_for_copies(stages - 2);
+        self.barrier();
+        let read = &running.read;
+        let first = self.ir.def(format_args!("icmp eq i32 {read}, 0"));
+        let before = self.ir.def(format_args!("sub i32 {read}, {stage}"));
+        let write =
+            self.ir.def(format_args!("select i1 {first}, i32 {}, i32 {before}", (stages - 1) * stage));
+        let ahead = self.ir.def(format_args!("mul nsw i64 {}, {}", running.step, stages - 1));
+        let later = self.ir.def(format_args!("add nsw i64 {index}, {ahead}"));
+        self.load_ahead(running, &later, &write)?;
+        let after = self.ir.def(format_args!("add i32 {read}, {stage}"));
+        let wraps = self.ir.def(format_args!("icmp eq i32 {after}, {}", stages * stage));
+        self.ir.raw(format_args!("{} = select i1 {wraps}, i32 0, i32 {after}", running.next));
+        for copy in &running.pipeline.copies {
+            let key = (std::ptr::from_ref(copy.product), copy.side.index());
+            self.placed.insert(key, Placed { staged: copy.staged, stage: read.clone() });
+        }
+        Ok(())
+    }
+
+    /// Ends a loop that runs ahead; what carries its stage from one iteration to the next.
+    pub(crate) fn pipeline_phi(&self, running: &Running<'a>, before: &str, last: &str) -> String {
+        format!("{} = phi i32 [ 0, %{before} ], [ {}, %{last} ]", running.read, running.next)
+    }
+
+    /// Waits for the loads that nothing will use.
+    pub(crate) fn end_pipeline(&mut self, running: &Running<'a>) {
+        self.wait_for_copies(0);
+        for copy in &running.pipeline.copies {
+            self.hazards.read(copy.load, &copy.layout);
+        }
+    }
+
+    /// Whether a load runs ahead, so that it is not done where it stands.
+    pub(crate) fn is_ahead(&self, running: Option<&Running<'a>>, op: &Op) -> bool {
+        running.is_some_and(|r| r.pipeline.copies.iter().any(|copy| std::ptr::eq(copy.load, op)))
+    }
+
+    /// Starts the loads of an iteration, if there is one, as one group.
+    fn load_ahead(&mut self, running: &Running<'a>, index: &Val, stage: &Val) -> Result<()> {
+        let runs = self.ir.def(format_args!("icmp slt i64 {index}, {}", running.hi));
+        let narrow = self.ir.def(format_args!("trunc i64 {index} to i32"));
+        self.copies.push(FxHashMap::default());
+        self.hold(running.induction, Layout::scalar(self.plan.warps), vec![narrow]);
+        running.pipeline.scalars.iter().try_for_each(|op| self.op(op))?;
+        for copy in &running.pipeline.copies {
+            self.copy_ahead(copy, &runs, stage)?;
+        }
+        self.copies.pop();
+        self.ir.declare("void @llvm.nvvm.cp.async.commit.group()");
+        self.ir.raw("call void @llvm.nvvm.cp.async.commit.group()");
+        Ok(())
+    }
+
+    fn copy_ahead(&mut self, copy: &Copy<'a>, runs: &Val, stage: &Val) -> Result<()> {
+        let elem = self.pointee(copy.load)?;
+        let bytes = copy.group * elem.bytes() as usize;
+        let mask = self.mask(copy.load, &copy.layout)?;
+        let addresses = self.addresses(copy.load, &copy.layout, copy.group)?;
+        let start = self.staged_start(&copy.staged, copy.side, &copy.operand);
+        let start = self.ir.def(format_args!("add i32 {start}, {stage}"));
+        let cache = if bytes == 16 { "cg" } else { "ca" };
+        for (i, address) in addresses.iter().enumerate() {
+            let first = i * copy.group;
+            let wanted = match &mask {
+                Some(mask) => self.ir.def(format_args!("and i1 {runs}, {}", mask[first])),
+                None => runs.clone(),
+            };
+            let size = self.ir.def(format_args!("select i1 {wanted}, i32 {bytes}, i32 0"));
+            let offset = copy.staged.offset(copy.side, &copy.operand, first);
+            let place = self.shared_at(&start, offset);
+            self.ir.raw(format_args!(
+                "call void asm sideeffect \"cp.async.{cache}.shared.global [$0], [$1], {bytes}, $2;\", \
+                 \"l,l,r,~{{memory}}\"(ptr addrspace(3) {place}, ptr addrspace(1) {address}, i32 {size}) nounwind"
+            ));
+        }
+        Ok(())
+    }
+
+    fn wait_for_copies(&mut self, groups: u64) {
+        self.ir.declare("void @llvm.nvvm.cp.async.wait.group(i32)");
+        self.ir.raw(format_args!("call void @llvm.nvvm.cp.async.wait.group(i32 {groups})"));
+    }
+}
