@@ -62,7 +62,7 @@ fn layer_norm(cx: &mut Cx, call: &Call<'_>) -> Option<Vec<ValueRef>> {
     let (dims, sizes) = trailing(cx, call, x)?;
     let eps = call.args.float("eps").unwrap_or(1e-5);
     let x = cx.widen(x)?;
-    let (mean, variance) = mean_and_variance(cx, x, &dims, 0.0)?;
+    let (mean, variance) = mean_and_variance(cx, call, x, &dims, 0.0)?;
     let inverse = inverse_deviation(cx, variance, eps)?;
     let deviation = cx.map(ScalarFn::Sub, &[x, mean])?;
     let normal = cx.map(ScalarFn::Mul, &[deviation, inverse])?;
@@ -83,7 +83,7 @@ fn group_norm(cx: &mut Cx, call: &Call<'_>) -> Option<Vec<ValueRef>> {
     }
     let rest = cx.graph.ty(x).numel() / (n * groups);
     let grouped = cx.reshape(x, &[n, groups, rest])?;
-    let (mean, variance) = mean_and_variance(cx, grouped, &[2], 0.0)?;
+    let (mean, variance) = mean_and_variance(cx, call, grouped, &[2], 0.0)?;
     let inverse = inverse_deviation(cx, variance, eps)?;
     let deviation = cx.map(ScalarFn::Sub, &[grouped, mean])?;
     let normal = cx.map(ScalarFn::Mul, &[deviation, inverse])?;
@@ -107,7 +107,7 @@ fn instance_norm(cx: &mut Cx, call: &Call<'_>) -> Option<ValueRef> {
     }
     let dims: Vec<usize> = (2..shape.len()).collect();
     let x = cx.widen(x)?;
-    let (mean, variance) = mean_and_variance(cx, x, &dims, 0.0)?;
+    let (mean, variance) = mean_and_variance(cx, call, x, &dims, 0.0)?;
     let inverse = inverse_deviation(cx, variance, call.args.float("eps")?)?;
     let deviation = cx.map(ScalarFn::Sub, &[x, mean])?;
     let normal = cx.map(ScalarFn::Mul, &[deviation, inverse])?;

@@ -206,9 +206,11 @@ fn correction(call: &Call<'_>) -> Option<f64> {
 /// Mean and variance over dimensions that stay with size 1.
 ///
 /// The quotient of a sum may miss the mean by some units in its last place, which counts where the elements are all but
-/// equal: mean and variance are corrected by the mean of the deviations, whose sum goes with that of their squares.
+/// equal: mean and variance are corrected by the mean of the deviations, whose sum goes with that of their squares. In
+/// results of 16 bits nobody could see that.
 pub(super) fn mean_and_variance(
     cx: &mut Cx,
+    call: &Call<'_>,
     x: ValueRef,
     dims: &[usize],
     correction: f64,
@@ -218,6 +220,10 @@ pub(super) fn mean_and_variance(
     let deviation = cx.map(ScalarFn::Sub, &[x, rough])?;
     let square = cx.map(ScalarFn::Mul, &[deviation, deviation])?;
     let squares = cx.reduce(ReduceFn::Sum, square, dims, true)?;
+    let divisor = (n - correction).max(0.0);
+    if call.elem()?.bits() == 16 {
+        return Some((rough, cx.map_number(ScalarFn::Div, squares, divisor)?));
+    }
     let missed = mean_of(cx, deviation, dims, true)?;
     let finite = cx.map_number(ScalarFn::Lt, squares, f64::INFINITY)?;
     let mean = cx.map(ScalarFn::Add, &[rough, missed])?;
@@ -227,7 +233,7 @@ pub(super) fn mean_and_variance(
     let sum = cx.map(ScalarFn::Sub, &[squares, excess])?;
     let sum = cx.map_number(ScalarFn::Max, sum, 0.0)?;
     let sum = cx.select(finite, sum, squares)?;
-    let variance = cx.map_number(ScalarFn::Div, sum, (n - correction).max(0.0))?;
+    let variance = cx.map_number(ScalarFn::Div, sum, divisor)?;
     Some((mean, variance))
 }
 
@@ -238,7 +244,7 @@ fn moments(cx: &mut Cx, call: &Call<'_>, root: bool) -> Option<(ValueRef, ValueR
     if !elem.is_float() || cx.elem(x)? != wide(elem) {
         return None;
     }
-    let (mean, mut variance) = mean_and_variance(cx, x, &dims, correction(call)?)?;
+    let (mean, mut variance) = mean_and_variance(cx, call, x, &dims, correction(call)?)?;
     if root {
         variance = cx.map(ScalarFn::Sqrt, &[variance])?;
     }
