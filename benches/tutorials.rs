@@ -106,8 +106,8 @@ fn vector_add() -> Result<()> {
         let (x, y) = (randn(&[n], F32), randn(&[n], F32));
         let z = x.empty_like();
         let block = if n > 1 << 20 { 2048 } else { 1024 };
-        // SAFETY: the mask keeps every access below `n`, which the three tensors have.
         let run = || {
+            // SAFETY: the mask keeps every access below `n`, which the three tensors have.
             Ok(unsafe {
                 vector_add::vector_add.launch_unchecked(grid![cdiv(n, block as i64)], (&x, &y, &z, n, block))
             }?)
@@ -184,7 +184,8 @@ fn matmul() -> Result<()> {
         [256, 128, 32, 8, 8],
         [64, 128, 64, 8, 4],
     ];
-    let tuner = Tuner::new("matmul of the tutorials", configs);
+    // SAFETY: the kernel reads no address.
+    let tuner = unsafe { Tuner::new("matmul of the tutorials", configs).unchecked() };
     let activation: fn(Tile<f32>) -> Tile<f32> = matmul::leaky_relu;
     for size in [1024i64, 4096, 8192] {
         let (a, b) = (randn(&[size, size], HALF), randn(&[size, size], HALF));
@@ -215,8 +216,8 @@ fn dropout() -> Result<()> {
     let n = 1i64 << 26;
     let x = randn(&[n], F32);
     let y = x.empty_like();
-    // SAFETY: the mask keeps every access below `n`.
     let run = || {
+        // SAFETY: the mask keeps every access below `n`.
         Ok(unsafe { dropout::dropout.launch_unchecked(grid![cdiv(n, 1024)], (&x, &y, n, 0.5, 123, 1024)) }?)
     };
     row(
@@ -230,7 +231,8 @@ fn dropout() -> Result<()> {
 
 fn attention() -> Result<()> {
     let configs: [[usize; 3]; 5] = [[64, 64, 4], [128, 64, 4], [128, 64, 8], [128, 128, 8], [64, 32, 4]];
-    let tuner = Tuner::new("attention of the tutorials", configs);
+    // SAFETY: the kernel reads no address.
+    let tuner = unsafe { Tuner::new("attention of the tutorials", configs).unchecked() };
     let (batch, heads, len, d) = (4i64, 32i64, 4096i64, 64usize);
     let shape = [batch, heads, len, d as i64];
     let (q, k, v) = (randn(&shape, HALF), randn(&shape, HALF), randn(&shape, HALF));
@@ -313,6 +315,8 @@ fn launch() -> Result<()> {
     Ok(())
 }
 
+type Measure = fn() -> Result<()>;
+
 fn main() -> Result<()> {
     if let Err(why) = tilefuse::torch::cuda_available() {
         println!("skipped, no device: {why}");
@@ -320,7 +324,7 @@ fn main() -> Result<()> {
     }
     let _no_grad = tch::no_grad_guard();
     let wanted = std::env::args().skip(1).find(|a| !a.starts_with('-')).unwrap_or_default();
-    let all: [(&str, fn() -> Result<()>); 8] = [
+    let all: [(&str, Measure); 8] = [
         ("vector_add", vector_add),
         ("softmax", softmax),
         ("layer_norm", layer_norm),

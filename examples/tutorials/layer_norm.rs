@@ -52,14 +52,14 @@ pub(crate) fn layer_norm_backward<T: Float>(
     let part = program_id(0);
     let cols = range(0, BLOCK);
     let inside = cols.lt(n);
-    let scale = load(w + cols, inside, 0).cast::<f32>();
     let (mut sum_w, mut sum_b) = (zeros::<f32>([BLOCK]), zeros::<f32>([BLOCK]));
     for row in (part..rows).step_by(PARTS) {
         let v = load(x + row * n + cols, inside, 0).cast::<f32>();
         let g = load(dy + row * n + cols, inside, 0).cast::<f32>();
         let (m, r) = ((mean + row).load(), (deviation + row).load());
         let normal = select(inside, (v - m) * r, 0.0);
-        let scaled = g * scale;
+        // Loaded for each row, from the cache: registers are scarce here.
+        let scaled = g * load(w + cols, inside, 0).cast::<f32>();
         let along = sum(normal * scaled, 0) / n;
         let level = sum(scaled, 0) / n;
         store(dx + row * n + cols, ((scaled - normal * along - level) * r).cast(), inside);

@@ -3,6 +3,7 @@
 //! "The same" is bit by bit, except for which NaN a function gives and for the accuracy of constant folding, which
 //! uses the reference of [`crate::eval`]. An explicit cast that rounds is never removed.
 
+mod approximate;
 mod canonicalize;
 mod cse;
 mod dce;
@@ -16,6 +17,7 @@ use thiserror::Error;
 use crate::program::Program;
 use crate::verify::{VerifyError, verify};
 
+pub use approximate::approximate;
 pub use canonicalize::canonicalize;
 pub use cse::cse;
 pub use dce::dce;

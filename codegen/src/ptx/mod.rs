@@ -32,7 +32,7 @@ mod target;
 mod uniform;
 
 use serde::{Deserialize, Serialize};
-use tilefuse_block::passes::optimize;
+use tilefuse_block::passes::{approximate, optimize};
 use tilefuse_block::{Elem, Kind, OpKind, Program, ScalarFn, expand_math_except, expand_operations, verify};
 
 use crate::cache::{self, Cache, Key};
@@ -136,6 +136,7 @@ fn prepare(program: &Program) -> Result<Program> {
     verify(program).map_err(|e| invalid(e.to_string()))?;
     let mut program = program.clone();
     expand_operations(&mut program).map_err(|e| invalid(e.to_string()))?;
+    approximate(&mut program);
     expand_math_except(&mut program, &is_native).map_err(|e| invalid(e.to_string()))?;
     optimize(&mut program).map_err(|e| invalid(e.to_string()))?;
     Ok(program)

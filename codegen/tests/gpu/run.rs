@@ -168,7 +168,14 @@ fn bits(literal: Literal) -> u64 {
 
 fn compare(case: &Case, index: usize, expected: &Data, found: &Data) -> Result<(), String> {
     let pairs = expected.literals().into_iter().zip(found.literals());
-    let wrong: Vec<_> = pairs.enumerate().filter(|(_, (e, f))| !equal(case.tolerance, *e, *f)).collect();
+    // Results of 16 bits may fall on the other side of a rounding where the target's exponentials are its own.
+    let tolerance = match case.tolerance {
+        Tolerance::Exact if crate::random::is_approximate(&case.program) => {
+            Tolerance::Close { absolute: 1e-30, relative: 8e-3 }
+        }
+        tolerance => tolerance,
+    };
+    let wrong: Vec<_> = pairs.enumerate().filter(|(_, (e, f))| !equal(tolerance, *e, *f)).collect();
     let Some((at, (e, f))) = wrong.first() else { return Ok(()) };
     let inputs: Vec<String> = case
         .args

@@ -7,7 +7,6 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::SmallVec;
 use tilefuse_block::{Builder, CacheHint, Elem, Literal, Program, ReduceFn, ScalarFn, Shape, Value};
 
-use super::fast::is_narrow;
 use super::lead::Start;
 use super::tiling::Tiling;
 use super::{Machine, ScheduleError};
@@ -56,7 +55,6 @@ pub(super) fn emit(
         inner: Memo::default(),
         in_loop: false,
         whole: false,
-        narrow: machine.is_gpu() && is_narrow(kernel),
     };
     emitter.run()?;
     Ok(emitter.b.finish())
@@ -90,8 +88,6 @@ pub(super) struct Emitter<'a> {
     pub(super) in_loop: bool,
     /// Whether the reduced axis is inside its variable in the loop body at hand.
     pub(super) whole: bool,
-    /// Whether exponentials may be approximate: see [`fast`](super::fast).
-    pub(super) narrow: bool,
 }
 
 impl Emitter<'_> {
@@ -578,7 +574,6 @@ impl Emitter<'_> {
             KNode::InRange(index, low, high) => self.in_range(*index, *low, *high),
             KNode::Load { buffer, addr, dynamic, mask } => self.load(*buffer, *addr, *dynamic, *mask),
             KNode::Map(_, args) if self.is_logistic(expr) => self.logistic(args),
-            KNode::Map(function, args) if self.is_fast(expr) => self.fast(*function, args[0]),
             KNode::Map(function, args) => {
                 let mut values: SmallVec<[Value; 3]> = SmallVec::new();
                 for &arg in args {

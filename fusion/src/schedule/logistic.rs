@@ -33,13 +33,8 @@ impl Emitter<'_> {
     pub(super) fn logistic(&mut self, args: &[KExpr]) -> Result<Value> {
         let missing = ScheduleError::Internal("a quotient without an exponent");
         let (Some(&x), Some(y)) = (args.first(), self.exponent(args)) else { return Err(missing) };
-        let share = if self.narrow {
-            let y = self.value(y)?;
-            self.fast_sigmoid(y, 1.0)?
-        } else {
-            let minus = self.negative(y)?;
-            self.map(ScalarFn::Sigmoid, &[minus])?
-        };
+        let minus = self.negative(y)?;
+        let share = self.map(ScalarFn::Sigmoid, &[minus])?;
         let x = self.value(x)?;
         self.map(ScalarFn::Mul, &[x, share])
     }

@@ -2,7 +2,6 @@
 
 mod address;
 mod emit;
-mod fast;
 mod lead;
 mod logistic;
 mod tiling;

@@ -1,6 +1,5 @@
 //! Plans of small graphs, run in the block interpreter and compared with a direct evaluation.
 
-mod fast;
 mod order;
 mod run;
 

@@ -162,7 +162,6 @@ fn apply(f: ScalarFn, args: &[f64]) -> f64 {
         ScalarFn::Div => args[0] / args[1],
         ScalarFn::Max => args[0].max(args[1]),
         ScalarFn::Neg => -args[0],
-        ScalarFn::Sigmoid => 1.0 / (1.0 + (-args[0]).exp()),
         ScalarFn::Exp => args[0].exp(),
         ScalarFn::Tanh => args[0].tanh(),
         ScalarFn::Rsqrt => 1.0 / args[0].sqrt(),
