@@ -251,7 +251,7 @@ impl<'a> Assignment<'a> {
 
     /// Whether rows of a product are reduced: then rows of all lie in one warp each, as those of products of products
     /// must.
-    fn reduces_products(&self) -> bool {
+    pub(crate) fn reduces_products(&self) -> bool {
         let mut found = false;
         self.program.walk(&mut |op| {
             if dot::unit(self.program, op).is_some() {

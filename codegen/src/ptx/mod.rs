@@ -2,7 +2,8 @@
 //!
 //! Each thread of a block holds its part of every tile in registers; [`crate::layout`] says which. Loads and stores
 //! are up to 16 bytes wide, reductions go through registers, shuffles and shared memory in that order, and what one
-//! operation has in another layout than the next wants goes through shared memory. Where a tile is too large for one
+//! operation has in another layout than the next wants goes through shared memory. Products are the matrix unit's, with
+//! operands that loops load ahead of their use. Where a tile is too large for one
 //! block, a cluster of blocks holds it, and reductions exchange their parts through each other's shared memory.
 
 mod assign;
@@ -222,7 +223,7 @@ fn module_text(plan: &Assignment, target: Target) -> Result<Module> {
     let params: Vec<String> = program.params.iter().enumerate().map(|(i, p)| param(program, i, p)).collect();
     let text = format!(
         "{globals}{}\ndefine ptx_kernel void @{}({}) #0 {{\nentry:\n{}{}}}\n\
-         attributes #0 = {{ nounwind \"nvvm.reqntid\"=\"{},1,1\"{} }}\n\
+         attributes #0 = {{ nounwind \"nvvm.reqntid\"=\"{},1,1\"{}{} }}\n\
          !0 = distinct !{{!0, !1}}\n!1 = !{{!\"llvm.loop.unroll.disable\"}}\n",
         lowered.outside,
         kernel_name(program),
@@ -231,8 +232,18 @@ fn module_text(plan: &Assignment, target: Target) -> Result<Module> {
         lowered.body,
         1u32 << plan.block_bits(),
         cluster::attribute(plan),
+        register_attribute(plan),
     );
     Ok(Module { text, dynamic_shared: if dynamic { lowered.shared.dynamic() } else { 0 } })
+}
+
+/// Products of products hold several tiles together: all registers that a block can have are theirs, for the assembler
+/// would rather spill a few than give up a second block.
+fn register_attribute(plan: &Assignment) -> String {
+    match plan.reduces_products() {
+        true => format!(" \"nvvm.maxnreg\"=\"{}\"", (65536u32 >> plan.block_bits()).min(255)),
+        false => String::new(),
+    }
 }
 
 fn param(program: &Program, index: usize, param: &tilefuse_block::Param) -> String {

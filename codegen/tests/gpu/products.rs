@@ -52,8 +52,10 @@ pub(crate) fn cases() -> Vec<Case> {
     out.push(loop_of_products(Elem::Bf16, Tf32, [128, 128, 32], 16, 8));
     out.push(loop_of_products(Elem::F16, Tf32, [64, 128, 64], 0, 4));
     for (elem, warps) in [(Elem::F16, 4), (Elem::Bf16, 2), (Elem::F32, 4)] {
-        out.push(attention(elem, warps));
+        out.push(attention(elem, warps, [64, 32, 64]));
     }
+    out.push(attention(Elem::Bf16, 8, [128, 64, 128]));
+    out.push(attention(Elem::F16, 4, [64, 64, 64]));
     out
 }
 
@@ -164,9 +166,9 @@ fn loop_of_products(elem: Elem, precision: DotPrecision, [m, n, k]: [u32; 3], re
     Case { tolerance: tolerance(elem, precision), ..finish(name, b, args) }
 }
 
-/// Attention of 64 queries over 128 keys, 32 at a time, with the running maximum and sum of flash attention.
-fn attention(elem: Elem, warps: u32) -> Case {
-    let (queries, keys, chunk, width) = (64u32, 128u32, 32u32, 64u32);
+/// Attention of some queries over 128 keys, a chunk at a time, with the running maximum and sum of flash attention.
+fn attention(elem: Elem, warps: u32, [queries, chunk, width]: [u32; 3]) -> Case {
+    let keys = 128;
     let mut b = Builder::new("attention");
     b.set_warps(warps);
     let [q, k, v] = ["q", "k", "v"].map(|name| b.ptr_param(name, elem, 16, None));
@@ -225,5 +227,5 @@ fn attention(elem: Elem, warps: u32) -> Case {
     ];
     let rounding = if elem == Elem::F32 { 1e-4 } else { 2e-2 };
     let tolerance = Tolerance::Close { absolute: rounding, relative: rounding };
-    Case { tolerance, ..finish(format!("attention {elem} warps {warps}"), b, args) }
+    Case { tolerance, ..finish(format!("attention {elem} {queries}x{chunk}x{width} warps {warps}"), b, args) }
 }
