@@ -5,7 +5,7 @@ use smallvec::SmallVec;
 use tilefuse_block::{Op, OpKind, Region as Body, Value};
 
 use super::build::Builder;
-use super::{BlockId, Def, Item, Loop, LoopId, Plan, Role, Sink, SinkId, SinkKind, Slot, SlotId};
+use super::{BlockId, Def, Item, Loop, LoopId, Plan, Role, SinkId, SinkKind, Slot, SlotId};
 use crate::Result;
 
 impl<'p> Builder<'p> {
@@ -97,12 +97,12 @@ impl<'p> Builder<'p> {
         (first, second)
     }
 
-    /// Notes the sinks of a region, which are those from `first` on.
+    /// Notes the sinks of a region, which are those from `first` on. Where some run in program order with respect to
+    /// memory, iterations must not run for one part of their tiles after the other.
     fn end_loop(&mut self, id: LoopId, first: SinkId) {
         let plan = &mut self.plan;
-        let is_whole = |s: &Sink<'_>| matches!(s.kind, SinkKind::Whole(_) | SinkKind::Atomic(_));
         let inner = self.items[id + 1].iter().any(|i| matches!(i, Item::Loop(l) if plan.loops[*l].whole));
-        plan.loops[id].whole |= inner || plan.sinks[first..].iter().any(is_whole);
+        plan.loops[id].whole |= inner || plan.sinks[first..].iter().any(|s| s.barrier);
         plan.loops[id].sinks = (first..plan.sinks.len()).collect();
     }
 

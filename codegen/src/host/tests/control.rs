@@ -319,3 +319,25 @@ kernel @count(%x: ptr<i32>) {
         check_text(text, &[i32s(300)], grid, 0.0);
     }
 }
+
+/// A loop that reads what an iteration before wrote elsewhere.
+#[test]
+fn reverses_again_and_again() {
+    let text = "
+kernel @turn(%x: ptr<i32>) {
+  %r = range 0 1024
+  %last = const 1023 : tile<1024xi32>
+  %back = map sub %last, %r
+  %zero = const 0 : i32
+  %one = const 1 : i32
+  %n = const 5 : i32
+  for %i in %zero..%n step %one {
+    %v = load %x, %r
+    %is = splat %i [1024]
+    %w = map add %v, %is
+    store %x, %back, %w
+    yield
+  }
+}";
+    check_text(text, &[i32s(1024)], [1, 1, 1], 0.0);
+}
