@@ -158,7 +158,7 @@ impl Plan<'_> {
         match &op.kind {
             OpKind::ProgramId(_) | OpKind::NumPrograms(_) => Affine { natural: true, ..Affine::default() },
             OpKind::Const(literal) if integer => Affine::constant(literal.bits as i64),
-            OpKind::Range { start, .. } => range(*start, map),
+            OpKind::Range { start, len } if start.checked_add_unsigned(*len).is_some() => range(*start, map),
             OpKind::Splat(_)
             | OpKind::ExpandDims(_)
             | OpKind::Broadcast(_)
