@@ -1,6 +1,8 @@
 //! How long an instance takes, about.
 
-use super::{Group, Part, Plan, RegionId};
+use tilefuse_block::{Op, OpKind, Value};
+
+use super::{Group, Part, Plan, RegionId, SinkKind};
 
 /// Iterations that a loop is taken to have.
 const TRIPS: u64 = 8;
@@ -24,8 +26,26 @@ impl Plan<'_> {
         let sinks = self.regions[region].sinks.iter();
         let work = |&s: &usize| {
             let elements = 1u64 << self.sinks[s].bits.len();
-            (elements >> self.width).max(1) * (2 + u64::from(self.sink_cost(s)))
+            match self.sinks[s].kind {
+                SinkKind::Whole(op) => self.whole_work(op),
+                // Lane after lane, some nanoseconds each.
+                SinkKind::Atomic(_) => elements * 16,
+                _ => (elements >> self.width).max(1) * (2 + u64::from(self.sink_cost(s))),
+            }
         };
         sinks.map(work).sum()
+    }
+
+    fn whole_work(&self, op: &Op) -> u64 {
+        let elements =
+            |values: &[Value]| values.iter().map(|&v| self.program.ty(v).numel()).max().unwrap_or(1);
+        match op.kind {
+            OpKind::Dot { .. } => {
+                let depth =
+                    op.args.first().and_then(|&a| self.program.ty(a).shape.last().copied()).unwrap_or(1);
+                (elements(&op.results) * u64::from(depth)) >> self.width
+            }
+            _ => elements(&op.args) * 2,
+        }
     }
 }
