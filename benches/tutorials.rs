@@ -176,13 +176,14 @@ fn layer_norm() -> Result<()> {
 type Product = [usize; 5];
 
 fn matmul() -> Result<()> {
-    let configs: [Product; 6] = [
+    let configs: [Product; 7] = [
         [128, 128, 64, 8, 4],
         [128, 128, 32, 8, 4],
         [128, 256, 32, 8, 8],
         [128, 256, 64, 8, 8],
         [256, 128, 32, 8, 8],
         [64, 128, 64, 8, 4],
+        [256, 128, 64, 8, 8],
     ];
     // SAFETY: the kernel reads no address.
     let tuner = unsafe { Tuner::new("matmul of the tutorials", configs).unchecked() };

@@ -155,13 +155,15 @@ fn fitting_plan(program: &Program, target: Target) -> Result<Assignment<'_>> {
     let blocks = if target.has_clusters() && !needs_one_block(program) { cluster::SIZES } else { 0..=0 };
     let one: Vec<(u32, u32)> = (first..=5).map(|warps| (warps, 0)).collect();
     let several: Vec<(u32, u32)> = blocks.filter(|&b| b > 0).map(|b| (cluster::BLOCK_WARPS + b, b)).collect();
+    // The sums of a product are worth all registers: the larger a warp's part, the less is read for it.
+    let products = has_product(program);
     let mut least = (u64::MAX, 0);
     // A block is better than a cluster, and in a cluster fewer blocks are.
     for (sizes, comfort) in [(&one, true), (&one, false), (&several, false)] {
         for &(warps, cluster) in sizes {
             let plan = Assignment::new(program, warps, cluster);
             let (needed, limit) = (pressure::registers(&plan), pressure::limit(warps - cluster));
-            if needed <= if comfort { pressure::comfortable(warps - cluster) } else { limit } {
+            if needed <= if comfort && !products { pressure::comfortable(warps - cluster) } else { limit } {
                 return Ok(plan);
             }
             least = least.min((needed, limit));
@@ -173,6 +175,12 @@ fn fitting_plan(program: &Program, target: Target) -> Result<Assignment<'_>> {
         needed: least.0,
         limit: least.1,
     })
+}
+
+fn has_product(program: &Program) -> bool {
+    let mut found = false;
+    program.walk(&mut |op| found |= matches!(op.kind, OpKind::Dot { .. }));
+    found
 }
 
 /// Whether a program has operations that the blocks of a cluster do not do together.
