@@ -6,7 +6,7 @@ use tilefuse_block::{AtomicFn, Elem, MemoryOrder, Op as BlockOp, OpKind, ScalarF
 
 use super::ir::{V, llvm, widen};
 use super::memory::alignment;
-use super::whole::int;
+use super::whole::{Tile, int};
 use super::{At, Emitter};
 use crate::Result;
 use crate::host::plan::Map;
@@ -38,29 +38,16 @@ impl<'c> Emitter<'c, '_> {
         let has_lanes = map.iter().any(|b| self.lanes.contains(b));
         let n = if has_lanes { 1u32 << self.lanes.len() } else { 0 };
         let top = self.top();
-        self.at(top);
-        let kinds: Vec<Elem> = self.kinds(std::iter::once(offsets).chain(operands).chain(mask));
-        let mut lanes: Vec<PointerValue<'c>> = Vec::new();
-        for (&v, &kind) in values.iter().zip(&kinds) {
-            let raw = if kind == Elem::Bool { self.narrowed(v, kind)? } else { v };
-            lanes.push(self.variable(self.ir.splat(raw, n))?);
-        }
+        let lanes = self.spilled(&values, std::iter::once(offsets).chain(operands).chain(mask), n)?;
         let result = self.ir.elem_type(elem);
         let before = self.variable(self.ir.splat(result.const_zero(), n))?;
         self.each(n.max(1).into(), |this, lane| {
-            let mut operands: Vec<V<'c>> = Vec::new();
-            for (&variable, &kind) in lanes.iter().zip(&kinds) {
-                let ty = this.ir.storage_type(kind);
-                let place = this.ir.element(ty, variable, lane)?;
-                let raw = this.ir.load(ty, place, alignment(ty))?;
-                operands.push(if kind == Elem::Bool { this.widened(raw, kind)? } else { raw });
-            }
+            let mut operands = lanes.iter().map(|&t| this.get(t, lane, 0)).collect::<Result<Vec<V<'c>>>>()?;
             let taken = if masked { operands.pop() } else { None };
             let place = this.ir.element(this.ir.memory_type(elem), pointer, int(operands[0])?)?;
             let go = |this: &mut Self| {
                 let old = this.change(change, elem, place, &operands[1..], ordering(order))?;
-                let target = this.ir.element(result, before, lane)?;
-                this.ir.store(old, target, alignment(result))
+                this.put(Tile { memory: before, elem }, lane, old)
             };
             match taken {
                 Some(taken) => this.when(int(taken)?, go),
@@ -71,8 +58,22 @@ impl<'c> Emitter<'c, '_> {
         Ok(At { v, level: top })
     }
 
-    fn kinds<'a>(&self, values: impl Iterator<Item = &'a Value>) -> Vec<Elem> {
-        values.map(|&v| self.plan.program.ty(v).elem().unwrap_or(Elem::I64)).collect()
+    /// Variables with these vectors of values, to be read lane after lane.
+    fn spilled<'a>(
+        &mut self,
+        vectors: &[V<'c>],
+        values: impl Iterator<Item = &'a Value>,
+        n: u32,
+    ) -> Result<Vec<Tile<'c>>> {
+        let mut out = Vec::new();
+        for (&v, &value) in vectors.iter().zip(values) {
+            let elem = self.plan.program.ty(value).elem().unwrap_or(Elem::I64);
+            let top = self.top();
+            self.at(top);
+            let raw = if elem == Elem::Bool { self.narrowed(v, elem)? } else { v };
+            out.push(Tile { memory: self.variable(self.ir.splat(raw, n))?, elem });
+        }
+        Ok(out)
     }
 
     /// Changes one element and gives what it was.

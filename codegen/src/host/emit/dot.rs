@@ -81,29 +81,39 @@ impl<'c> Emitter<'c, '_> {
             sums.push((self.variable(start)?, start));
         }
         self.each(p.depth, |this, k| {
-            let depth = this.linear(batch, p.depth, k)?;
-            let right = this.linear(depth, p.columns, column)?;
-            let mut vectors = Vec::new();
-            for vector in 0..p.block.1 {
-                let at = this.linear(this.ir.i64(1), vector * step, right)?;
-                let v = this.get(p.right, at, p.lanes)?;
-                vectors.push(this.factor(v, p)?);
-            }
+            let right = this.linear(batch, p.depth, k)?;
+            let right = this.linear(right, p.columns, column)?;
             let left = this.linear(row, p.depth, k)?;
-            for (index, &(sum, like)) in sums.iter().enumerate() {
-                let (r, vector) = (index as u64 / p.block.1, index % p.block.1 as usize);
-                let at = this.linear(this.ir.i64(1), r * p.depth, left)?;
-                let v = this.get(p.left, at, 0)?;
-                let x = this.ir.splat(this.factor(v, p)?, lanes_of(like));
-                let old = this.ir.b.build_load(like.get_type(), sum, "").map_err(llvm)?;
-                let new = this.multiply_add(x, vectors[vector], old, p)?;
-                this.ir.b.build_store(sum, new).map_err(llvm)?;
-            }
-            Ok(())
+            this.rank_one(p, left, right, &sums)
         })?;
         for (k, &(sum, like)) in sums.iter().enumerate() {
             let v = self.ir.b.build_load(like.get_type(), sum, "").map_err(llvm)?;
             self.put(p.result, place(self, k as u64)?, v)?;
+        }
+        Ok(())
+    }
+
+    /// Adds the products of a column of the left operand and a row of the right one.
+    fn rank_one(
+        &mut self,
+        p: &Product<'c>,
+        left: IntValue<'c>,
+        right: IntValue<'c>,
+        sums: &[(PointerValue<'c>, V<'c>)],
+    ) -> Result<()> {
+        let step = u64::from(p.lanes.max(1));
+        let mut vectors = Vec::new();
+        for vector in 0..p.block.1 {
+            let at = self.linear(self.ir.i64(1), vector * step, right)?;
+            vectors.push(self.factor(self.get(p.right, at, p.lanes)?, p)?);
+        }
+        for (index, &(sum, like)) in sums.iter().enumerate() {
+            let (row, vector) = (index as u64 / p.block.1, index % p.block.1 as usize);
+            let at = self.linear(self.ir.i64(1), row * p.depth, left)?;
+            let x = self.ir.splat(self.factor(self.get(p.left, at, 0)?, p)?, lanes_of(like));
+            let old = self.ir.b.build_load(like.get_type(), sum, "").map_err(llvm)?;
+            let new = self.multiply_add(x, vectors[vector], old, p)?;
+            self.ir.b.build_store(sum, new).map_err(llvm)?;
         }
         Ok(())
     }

@@ -1,10 +1,13 @@
 //! What loops a block program becomes on the host: a plan without any LLVM in it.
 //!
 //! Tile values are not stored; they are computed element by element where they are needed, inside the loops of the
-//! operations that need them. These are the *sinks*: stores, reductions, values carried around a loop, and values
-//! that are worth keeping. Each sink runs through the elements of its tile. Sinks with the same elements share one
-//! loop nest, a *region*; consecutive regions share their outer, *parallel* loops, a *group*. What a sink produces
-//! lies in a *slot*: registers or scratch memory.
+//! operations that need them. These are the *sinks*: stores, reductions, atomic operations, values carried around a
+//! loop, and values that are worth keeping. Each sink runs through the elements of its tile. Sinks with the same
+//! elements share one loop nest, a *region*; consecutive regions share their outer, *parallel* loops, a *group*. What
+//! a sink produces lies in a *slot*: registers or scratch memory. Operations whose elements do not follow position
+//! bits (products, scans and others) are sinks without elements, which take whole tiles from slots and leave whole
+//! tiles in slots; they, branches, loops with conditions and what has to stay in order with them are in no group with
+//! anything else.
 
 pub(crate) mod affine;
 mod bits;
