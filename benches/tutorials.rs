@@ -316,14 +316,50 @@ fn launch() -> Result<()> {
     Ok(())
 }
 
+/// Milliseconds from a kernel's text to PTX for sm_90a, the median of seven, LLVM being started.
+fn compile() -> Result<()> {
+    let (bf16, f32) = ((Kind::BFloat16, Device::Cpu), (Kind::Float, Device::Cpu));
+    let (t, w) = (Tensor::zeros([64], bf16), Tensor::zeros([64], f32));
+    let (i, heads) = (Tensor::zeros([64], (Kind::Int64, Device::Cpu)), 1.0);
+    let activation: fn(Tile<f32>) -> Tile<f32> = matmul::leaky_relu;
+    let kernels = [
+        vector_add::vector_add.specialize((&w, &w, &w, 64, 1024))?,
+        softmax::softmax.specialize((&t, &t, 4096, 4096, 4096))?,
+        layer_norm::layer_norm.specialize((&t, &t, &t, &t, &w, &w, 8192, 1e-5, 8192))?,
+        layer_norm::layer_norm_backward.specialize((&t, &t, &t, &w, &w, &t, &w, &w, 64, 8192, 264, 8192))?,
+        matmul::matmul.specialize((&t, &t, &t, 64, 64, 64, activation, [128, 128, 64, 8, 4]))?,
+        dropout::dropout.specialize((&w, &w, 64, 0.5, 1, 1024))?,
+        attention::attention.specialize((&t, &t, &t, &t, heads, 64, true, 64, [128, 64, 4]))?,
+        grouped_matmul::grouped_matmul.specialize((&t, &t, &t, &i, 4, 132, [128, 128, 32, 4]))?,
+    ];
+    let options = tilefuse_codegen::ptx::PtxOptions::default();
+    for kernel in kernels {
+        let text = kernel.program().to_string();
+        let mut times = Vec::new();
+        for _ in 0..8 {
+            let start = Instant::now();
+            let mut program = tilefuse::block::parse_valid(&text)?;
+            tilefuse::block::passes::optimize(&mut program)?;
+            tilefuse_codegen::ptx::compile_ptx(&program, tilefuse_codegen::ptx::Target::Sm90a, &options)?;
+            times.push(start.elapsed().as_secs_f64() * 1e3);
+        }
+        times.remove(0);
+        times.sort_by(f64::total_cmp);
+        let name = format!("compile {}", kernel.program().name);
+        println!("{}", serde_json::json!({ "name": name, "text_to_ptx_ms": times[times.len() / 2] }));
+    }
+    Ok(())
+}
+
 type Measure = fn() -> Result<()>;
 
 fn main() -> Result<()> {
+    let _no_grad = tch::no_grad_guard();
+    compile()?;
     if let Err(why) = tilefuse::torch::cuda_available() {
         println!("skipped, no device: {why}");
         return Ok(());
     }
-    let _no_grad = tch::no_grad_guard();
     let wanted = std::env::args().skip(1).find(|a| !a.starts_with('-')).unwrap_or_default();
     let all: [(&str, Measure); 8] = [
         ("vector_add", vector_add),
