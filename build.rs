@@ -22,7 +22,7 @@ fn compile_shim() {
         .flag("-isystem")
         .flag(include.join("torch/csrc/api/include").as_os_str())
         .flag_if_supported("-Wno-unused-parameter")
-        .files(["call", "record", "tensor"].map(|part| format!("src/torch/shim/{part}.cpp")))
+        .files(["call", "operator", "record", "tensor"].map(|part| format!("src/torch/shim/{part}.cpp")))
         .compile("tilefuse_shim");
 }
 

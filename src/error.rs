@@ -47,6 +47,14 @@ pub enum Error {
         /// What does not fit.
         problem: Box<crate::LaunchError>,
     },
+    /// An operator of one's own could not be registered or called.
+    #[error("operator {name}: {problem}")]
+    Operator {
+        /// The operator's name.
+        name: String,
+        /// What is wrong.
+        problem: String,
+    },
     /// A kernel went wrong in the interpreter.
     #[error(transparent)]
     Interpret(Box<tilefuse_block::interp::InterpError>),

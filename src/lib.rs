@@ -26,6 +26,7 @@ mod fused;
 #[doc(hidden)]
 pub mod judge;
 mod kernel;
+mod operator;
 #[doc(hidden)]
 pub mod random;
 pub mod torch;
@@ -38,6 +39,7 @@ pub use fused::{Fused, Options, Stats, fuse, fuse_with};
 pub use kernel::jit;
 pub use kernel::tune;
 pub use kernel::{Arg, Grid, Kernel, LaunchError};
+pub use operator::{Operator, TensorSpec};
 #[doc(hidden)]
 pub use tch::Tensor;
 /// The block IR: programs, their text form, their builder and their interpreter.

@@ -93,6 +93,16 @@ pub(super) struct RawGlobal {
     pub(super) fill_uninitialized: u8,
 }
 
+/// What an operator of the Rust side gives back, owned by C++.
+#[repr(C)]
+pub(super) struct RawAnswer {
+    _opaque: [u8; 0],
+}
+
+/// What an operator of the Rust side does. It owns the handles of the inputs, and does not unwind.
+pub(super) type Body =
+    unsafe extern "C" fn(ctx: *const c_void, inputs: *const *mut c_void, n: usize, answer: *mut RawAnswer);
+
 pub(super) type Sink = unsafe extern "C" fn(ctx: *mut c_void, bytes: *const u8, len: usize);
 
 unsafe extern "C" {
@@ -127,6 +137,9 @@ unsafe extern "C" {
         out: *mut *mut *mut c_void,
         n_out: *mut usize,
     ) -> *mut c_char;
+    pub(super) fn tf_operator_new(name: *const c_char, body: Body, ctx: *const c_void) -> *mut c_char;
+    pub(super) fn tf_answer_tensor(answer: *mut RawAnswer, t: RawTensor);
+    pub(super) fn tf_answer_error(answer: *mut RawAnswer, text: *const c_char, len: usize);
     pub(super) fn tf_meta(t: RawTensor, out: *mut RawMeta) -> *mut c_char;
     pub(super) fn tf_check(
         tensors: *const RawTensor,

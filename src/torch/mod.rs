@@ -4,6 +4,7 @@
 //! - [`capture`] runs a model once and returns, with its results, a [`Trace`]: every operator call as data, with the
 //!   constants told apart and the reasons, if any, why the trace must not be compiled.
 //! - [`Call`] is an operator call that can be made again with other tensors.
+//! - `register` makes an operator of a Rust function.
 //! - [`Meta`], [`check_metas`], [`empty_strided`], [`view_of`] are what a compiled plan needs at every call.
 //! - [`GlobalState`], [`cuda_available`], [`cuda_stream`] and [`TorchPool`] are about the process.
 
@@ -11,6 +12,7 @@ mod analyse;
 mod call;
 mod ffi;
 mod handle;
+mod operator;
 mod ops;
 mod pool;
 mod record;
@@ -23,6 +25,7 @@ mod wire;
 
 pub use call::{Call, Results};
 pub use ffi::MAX_RANK;
+pub(crate) use operator::{Body, in_operator, register};
 pub use pool::TorchPool;
 pub(crate) use record::note_launch;
 pub use record::{capture, is_capturing};

@@ -32,8 +32,12 @@ thread_local! {
 }
 
 /// Tells a capture on this thread of a launch: what the kernel writes is in no recorded call.
+///
+/// Within an operator of the Rust side the launch is part of a recorded call.
 pub(crate) fn note_launch() {
-    LAUNCHED.set(true);
+    if !super::in_operator() {
+        LAUNCHED.set(true);
+    }
 }
 
 /// Runs `f` once, eagerly, and records every operator that it calls on this thread above autograd.
