@@ -19,6 +19,7 @@
 //! rewriting ends.
 
 mod casts;
+mod comparisons;
 mod constants;
 mod floats;
 mod integers;
@@ -45,6 +46,8 @@ const RULES: &[Rule] = &[
     ("integer-identity", integers::identity),
     ("integer-same-operands", integers::same_operands),
     ("integer-reassociate", integers::reassociate),
+    ("exclusive-comparisons", comparisons::exclusive),
+    ("comparison-of-widened", comparisons::of_widened),
     ("float-identity", floats::identity),
     ("float-signs", floats::signs),
     ("float-extremes", floats::extremes),

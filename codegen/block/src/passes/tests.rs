@@ -59,6 +59,30 @@ fn dead_code_goes() {
 }
 
 #[test]
+fn comparisons_that_exclude_each_other_and_wide_ones() {
+    check(
+        &[canonicalize, cse, canonicalize, dce, renumber],
+        "%r = range 0 8
+         %end = const 5 : tile<8xi32>
+         %inside = map lt %r, %end
+         %wide = cast %r i64
+         %len = const 5 : tile<8xi64>
+         %below = map lt %wide, %len
+         %outside = map not %below
+         %wrong = map and %inside, %outside
+         store %y, %r, %r, mask %wrong
+         %safe = map and %inside, %below
+         store %y, %r, %end, mask %safe",
+        expect![[r#"
+            %r = range 0 8
+            %end = const 5 : tile<8xi32>
+            %inside = map lt %r, %end
+            store %y, %r, %end, mask %inside
+        "#]],
+    );
+}
+
+#[test]
 fn nothing_is_computed_twice() {
     check(
         &[cse],
