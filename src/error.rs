@@ -18,7 +18,8 @@ pub enum Error {
     /// Something that plans do not do.
     #[error("not supported: {0}")]
     Unsupported(String),
-    /// An embedding, gather or selection read at an index that its source does not have.
+    /// An embedding, gather or selection read at an index that its source does not have, or the kernel of an operator of
+    /// one's own at one outside of its tensors.
     #[error("index out of range in self")]
     IndexOutOfRange,
     /// The recording could not be made functional.

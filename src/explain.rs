@@ -34,6 +34,8 @@ pub enum StepReport {
         operator: String,
         /// Type of its first result.
         result: String,
+        /// Why it is no kernel, where it is an operator with a kernel of its own.
+        reason: Option<String>,
     },
 }
 
@@ -95,7 +97,7 @@ impl Explanation {
                     name: plan.programs[k.program].name.clone(),
                     shape: k.kind,
                     operators,
-                    grid: k.grid,
+                    grid: k.grid.iter().product(),
                     bytes_read: k.bytes_read,
                     bytes_written: k.bytes_written,
                     predicted_us: k.predicted_us,
@@ -105,6 +107,7 @@ impl Explanation {
             StepKind::Extern(e) => StepReport::Extern {
                 operator: origin(e.node),
                 result: plan.graph.node(e.node).outs.first().map_or_else(String::new, ToString::to_string),
+                reason: e.reason.clone(),
             },
         });
         let edges = plan.decisions.iter().map(|d| EdgeReport {
@@ -216,7 +219,10 @@ fn step_text(position: usize, step: &StepReport) -> String {
             bytes(*bytes_written),
             operators.join(", ")
         ),
-        StepReport::Extern { operator, result } => format!("{position:4}  libtorch {operator} : {result}\n"),
+        StepReport::Extern { operator, result, reason } => {
+            let reason = reason.as_ref().map_or_else(String::new, |reason| format!("\n        {reason}"));
+            format!("{position:4}  libtorch {operator} : {result}{reason}\n")
+        }
     }
 }
 

@@ -14,6 +14,7 @@ use petgraph::visit::EdgeRef;
 use smallvec::SmallVec;
 use tilefuse_block::{Literal, ReduceFn, ScalarFn};
 
+use crate::custom::MaybeCustom;
 use crate::recording::Arg;
 use crate::types::{Dims, TensorType};
 
@@ -219,6 +220,8 @@ pub struct Graph {
     pub aliases: Vec<Option<OutputAlias>>,
     /// Values of [`Op::Const`] nodes of rank 0 by slot, where they are known.
     pub literals: IndexMap<u32, Literal>,
+    /// Kernels of calls whose operator has one of its author's, by [`AtenCall::replay`]; no part of the text form.
+    pub kernels: IndexMap<u32, MaybeCustom>,
 }
 
 impl Graph {

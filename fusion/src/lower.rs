@@ -110,6 +110,7 @@ pub fn lower(graph: &Graph) -> Result<Graph, LowerError> {
     let mut values: HashMap<ValueRef, ValueRef> = HashMap::new();
     cx.graph.origins = graph.origins.clone();
     cx.graph.literals = graph.literals.clone();
+    cx.graph.kernels = graph.kernels.clone();
     for id in graph.topological().ok_or(LowerError::Cycle)? {
         let node = graph.node(id);
         let operands = graph.operands(id).iter().map(|v| values.get(v).copied()).collect::<Option<Vec<_>>>();

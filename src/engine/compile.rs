@@ -20,11 +20,11 @@ use crate::torch::{Call, Expect, Meta, Trace};
 /// A step of a plan, resolved to slots.
 #[derive(Debug)]
 pub(crate) enum Run {
-    /// A generated kernel.
+    /// A kernel.
     Kernel {
         /// Position in [`Compiled::kernels`].
         kernel: usize,
-        grid: u64,
+        grid: [u64; 3],
         args: Vec<Slot>,
     },
     /// A libtorch call.

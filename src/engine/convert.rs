@@ -102,6 +102,9 @@ impl Converter<'_> {
                 _ => results.push(None),
             }
         }
+        if let Some(kernel) = self.custom(event) {
+            self.out.recording.kernels.insert(event.call.0, kernel);
+        }
         self.out.recording.calls.push(fusion::Call {
             op: event.op.clone(),
             overload: event.overload.clone(),
@@ -112,6 +115,16 @@ impl Converter<'_> {
             replay: event.call.0,
         });
         Ok(())
+    }
+
+    /// The kernel of a call of an operator that a user registered.
+    fn custom(&self, event: &Event) -> Option<fusion::MaybeCustom> {
+        let definition = crate::operator::definition(&event.op)?;
+        let metas = |args: &[torch::Arg]| -> Option<Vec<torch::Meta>> {
+            args.iter().flat_map(torch::Arg::tensors).map(|t| Some(self.trace.info(t)?.meta)).collect()
+        };
+        let (inputs, outputs) = (metas(&event.args)?, metas(&event.outs)?);
+        Some(crate::operator::custom_kernel(&definition, &inputs, &outputs).map(std::sync::Arc::new))
     }
 
     fn arg(&mut self, arg: &torch::Arg, event: usize) -> Result<fusion::Arg<fusion::TensorId>, Error> {

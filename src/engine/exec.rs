@@ -183,7 +183,7 @@ impl Frame<'_> {
         if self.status.load(Ordering::Relaxed) == 0 { Ok(()) } else { Err(Error::IndexOutOfRange) }
     }
 
-    fn kernel(&mut self, kernel: usize, grid: u64, args: &[Slot]) -> Result<(), Error> {
+    fn kernel(&mut self, kernel: usize, grid: [u64; 3], args: &[Slot]) -> Result<(), Error> {
         let mut addresses: SmallVec<[u64; 16]> = SmallVec::new();
         for &slot in args {
             addresses.push(self.address(slot)? as u64);

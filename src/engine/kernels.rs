@@ -60,15 +60,18 @@ impl std::fmt::Debug for Kernel {
 }
 
 impl Kernel {
-    /// Runs or launches `grid` instances.
+    /// Runs or launches instances, so many along each axis.
     ///
     /// # Safety
     /// `args` are the addresses of the program's buffers, each as long and as aligned as the program says, and not
     /// in use elsewhere where they are written.
-    pub(crate) unsafe fn launch(&self, args: &[u64], grid: u64, stream: Stream) -> Result<(), Error> {
-        let grid = u32::try_from(grid).map_err(|_| Error::Internal(format!("a grid of {grid} instances")))?;
+    pub(crate) unsafe fn launch(&self, args: &[u64], grid: [u64; 3], stream: Stream) -> Result<(), Error> {
+        let mut extents = [0; 3];
+        for (extent, n) in extents.iter_mut().zip(grid) {
+            *extent = u32::try_from(n).map_err(|_| Error::Internal(format!("a grid of {n} instances")))?;
+        }
         // SAFETY: passed on to the caller.
-        unsafe { self.launch_grid(args, [grid, 1, 1], stream) }
+        unsafe { self.launch_grid(args, extents, stream) }
     }
 
     /// [`Kernel::launch`] for a grid of three axes, of fewer than 2^63 instances.

@@ -44,6 +44,7 @@ pub use grid::Grid;
 
 use crate::Error;
 use crate::engine::{self, Stream, Target};
+use crate::operator;
 use crate::torch::{self, GlobalState, bump_version};
 use arg::{Bound, Seen};
 
@@ -172,6 +173,9 @@ impl Kernel {
     }
 
     fn launch_seen(&self, grid: Grid, args: &[Seen<'_>]) -> Result<(), Error> {
+        if operator::collecting() {
+            return self.note(grid, args, true);
+        }
         let guarded = self.guarded()?;
         let Some(mut launch) = self.prepare(grid, args, (&guarded.program, &guarded.compiled))? else {
             return Ok(());
@@ -201,10 +205,26 @@ impl Kernel {
     /// # Safety
     /// As for [`Kernel::launch_unchecked`].
     unsafe fn launch_seen_unchecked(&self, grid: Grid, args: &[Seen<'_>]) -> Result<(), Error> {
+        if operator::collecting() {
+            return self.note(grid, args, false);
+        }
         let Some(launch) = self.prepare(grid, args, (&self.program, &self.plain))? else { return Ok(()) };
         // SAFETY: the arguments were compared with the parameters; the caller vouches for what is addressed.
         unsafe { launch.run()? };
         self.count_writes(args)
+    }
+
+    /// Tells an operator that is being observed of a launch, which nothing runs.
+    fn note(&self, grid: Grid, args: &[Seen<'_>], checked: bool) -> Result<(), Error> {
+        let grid = grid.extents().map_err(|problem| self.refuse(problem))?;
+        self.bind(args, GlobalState::now()?)?;
+        let given = |seen: &Seen<'_>| match seen {
+            Seen::Tensor(_, meta) => operator::Given::Data(meta.data),
+            Seen::Scalar(literal) => operator::Given::Scalar(*literal),
+        };
+        let args = args.iter().map(given).collect();
+        operator::note(operator::Launched { program: self.program.clone(), grid, args, checked });
+        Ok(())
     }
 
     /// What a launch needs; `None` for an empty grid.

@@ -1,7 +1,7 @@
 //! Operators of one's own: kernels written by hand, under a name, with a rule for the shapes of their results.
 //!
-//! A model calls an operator as it calls libtorch's. A capture sees one call of it, which a plan makes
-//! again.
+//! A model calls an operator as it calls libtorch's. A capture sees one call of it, and the planner makes a kernel of the
+//! plan of that, with its pointwise neighbours in its loads and stores.
 //!
 //! ```no_run
 //! use tch::{Device, Kind, Tensor};
@@ -27,6 +27,9 @@
 //! # Ok::<(), tilefuse::Error>(())
 //! ```
 
+mod custom;
+mod launch;
+
 use std::fmt;
 use std::sync::{Arc, PoisonError, RwLock};
 
@@ -35,6 +38,10 @@ use tch::{Device, Kind, Tensor};
 
 use crate::Error;
 use crate::torch::{self, Call, Flags, GlobalState, Meta};
+
+pub(crate) use custom::custom_kernel;
+use launch::observe;
+pub(crate) use launch::{Given, Launched, collecting, note};
 
 /// The shape, element kind and device of a tensor.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -73,7 +80,7 @@ type Rule = dyn Fn(&[TensorSpec]) -> Result<Vec<TensorSpec>, String> + Send + Sy
 type Launch = dyn Fn(&[Tensor], &[Tensor]) -> Result<(), Error> + Send + Sync;
 
 /// What was registered under a name.
-struct Definition {
+pub(crate) struct Definition {
     name: String,
     rule: Box<Rule>,
     launch: Box<Launch>,
@@ -93,6 +100,18 @@ impl fmt::Debug for Operator {
     }
 }
 
+/// Registered operators by name.
+fn known() -> &'static RwLock<FxHashMap<String, Arc<Definition>>> {
+    static KNOWN: std::sync::OnceLock<RwLock<FxHashMap<String, Arc<Definition>>>> =
+        std::sync::OnceLock::new();
+    KNOWN.get_or_init(RwLock::default)
+}
+
+/// The operator that was registered under a name.
+pub(crate) fn definition(name: &str) -> Option<Arc<Definition>> {
+    known().read().unwrap_or_else(PoisonError::into_inner).get(name).cloned()
+}
+
 impl Operator {
     /// Registers an operator under a name like `my::swiglu`, for the rest of the process.
     ///
@@ -100,6 +119,9 @@ impl Operator {
     /// inputs. `launch` launches the kernel on inputs and outputs, all of them row-major without gaps; the outputs'
     /// memory is not initialised. What it launches, and the numbers that it passes, depend on shapes, kinds and devices
     /// alone. It writes outputs only.
+    ///
+    /// In a fused model, a `launch` that launches one kernel on nothing but inputs and outputs, and does nothing else
+    /// with them, becomes a kernel of the plan. Any other is called as it is, each time.
     ///
     /// # Errors
     /// [`Error::Operator`] where the name is not of this form or is taken.
@@ -113,9 +135,11 @@ impl Operator {
         }
         let definition =
             Arc::new(Definition { name: name.to_owned(), rule: Box::new(rule), launch: Box::new(launch) });
+        let mut known = known().write().unwrap_or_else(PoisonError::into_inner);
         let body = Arc::clone(&definition);
         torch::register(name, Box::new(move |inputs| body.run(inputs)))
             .map_err(|error| refuse(name, error))?;
+        known.insert(name.to_owned(), Arc::clone(&definition));
         Ok(Operator { definition, calls: Arc::default() })
     }
 
@@ -204,6 +228,11 @@ impl Definition {
         let outputs = (self.rule)(&specs).map_err(|problem| refuse(&self.name, problem))?;
         let empty = |spec: &TensorSpec| Tensor::f_empty(&spec.shape, (spec.kind, spec.device));
         outputs.iter().map(|spec| empty(spec).map_err(torch_error)).collect()
+    }
+
+    /// What a call with these inputs and outputs would launch, which nothing runs.
+    fn launched(&self, inputs: &[Tensor], outputs: &[Tensor]) -> Result<Launched, String> {
+        observe(inputs, outputs, || (self.launch)(inputs, outputs))
     }
 }
 

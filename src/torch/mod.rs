@@ -25,7 +25,7 @@ mod wire;
 
 pub use call::{Call, Results};
 pub use ffi::MAX_RANK;
-pub(crate) use operator::{Body, in_operator, register};
+pub(crate) use operator::{in_operator, register};
 pub use pool::TorchPool;
 pub(crate) use record::note_launch;
 pub use record::{capture, is_capturing};

@@ -149,6 +149,7 @@ impl<'r> State<'r> {
         let current = vec![None; recording.tensors.len()];
         let mut state = State { recording, graph: Graph::new(), tensors: Vec::new(), current };
         state.graph.literals = recording.literals.clone();
+        state.graph.kernels = recording.kernels.clone();
         for &id in &recording.inputs {
             state.tensor(id, &|| "the inputs".to_string())?;
         }

@@ -17,7 +17,7 @@ use crate::index::{Expr, Indices};
 use crate::types::Dims;
 
 pub(crate) use build::view_index;
-pub use build::{Group, build};
+pub use build::{Domain, Group, build};
 pub use coalesce::coalesce;
 
 /// An interned expression of a [`Kernel`].
@@ -285,6 +285,9 @@ pub enum Refusal {
     /// Tensors on different devices.
     #[error("operands live on different devices")]
     Devices,
+    /// Something that stands in the way of fusing with a kernel that was written by hand.
+    #[error("{0}")]
+    Custom(&'static str),
 }
 
 /// How realised values are laid out in memory.

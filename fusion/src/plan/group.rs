@@ -7,6 +7,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::SmallVec;
 
 use super::cost::{Cost, price};
+use super::custom::CustomBuilt;
 use super::memory::{self, Life};
 use super::order::Sequence;
 use super::place::{Place, strided};
@@ -21,18 +22,20 @@ use crate::types::{Dims, TensorType};
 
 /// A step to be: a group of nodes in one kernel, or one libtorch call.
 #[derive(Clone, Debug)]
-struct Unit {
-    nodes: Vec<NodeId>,
-    /// `None` for a libtorch call.
-    kernel: Option<Built>,
+pub(super) struct Unit {
+    pub(super) nodes: Vec<NodeId>,
+    /// `None` for a libtorch call and for a custom kernel.
+    pub(super) kernel: Option<Built>,
+    /// A kernel that was written by hand, with what was merged into it.
+    pub(super) custom: Option<Box<CustomBuilt>>,
 }
 
 #[derive(Clone, Debug)]
-struct Built {
+pub(super) struct Built {
     group: Group,
-    kernel: Kernel,
+    pub(super) kernel: Kernel,
     tiling: Tiling,
-    cost: Cost,
+    pub(super) cost: Cost,
 }
 
 /// Plans a graph whose long reductions are split already.
@@ -42,6 +45,7 @@ pub(super) fn plan(graph: Graph, profile: &Profile, alignments: &Alignments) -> 
     planner.demand();
     planner.start_units()?;
     planner.grow();
+    planner.retry_customs();
     planner.siblings();
     let (steps, programs) = planner.steps()?;
     let (outputs, updates) = planner.results();
@@ -49,29 +53,33 @@ pub(super) fn plan(graph: Graph, profile: &Profile, alignments: &Alignments) -> 
     finish(graph, steps, programs, outputs, updates, decisions)
 }
 
-struct Planner<'a> {
-    graph: &'a Graph,
-    profile: &'a Profile,
-    alignments: &'a Alignments,
-    order: Vec<NodeId>,
+pub(super) struct Planner<'a> {
+    pub(super) graph: &'a Graph,
+    pub(super) profile: &'a Profile,
+    pub(super) alignments: &'a Alignments,
+    pub(super) order: Vec<NodeId>,
+    /// Calls with a kernel of their author's, alone; they start units.
+    pub(super) customs: FxHashMap<NodeId, CustomBuilt>,
+    /// Why a call that could have such a kernel has none.
+    pub(super) refused: FxHashMap<NodeId, String>,
     /// Position of each node in `order`.
-    rank: FxHashMap<NodeId, usize>,
+    pub(super) rank: FxHashMap<NodeId, usize>,
     /// Nodes that are computed where they are used: views, literals, iotas, cheap expressions of small operands.
-    transparent: FxHashSet<NodeId>,
+    pub(super) transparent: FxHashSet<NodeId>,
     /// Transparent nodes that are stored nevertheless, because something needs them in memory.
-    materialized: FxHashSet<NodeId>,
+    pub(super) materialized: FxHashSet<NodeId>,
     /// Compute nodes that are needed in memory by a libtorch call, an output or a write-back.
-    demanded: FxHashSet<NodeId>,
-    units: Vec<Option<Unit>>,
-    unit_of: FxHashMap<NodeId, usize>,
-    sequence: Sequence,
+    pub(super) demanded: FxHashSet<NodeId>,
+    pub(super) units: Vec<Option<Unit>>,
+    pub(super) unit_of: FxHashMap<NodeId, usize>,
+    pub(super) sequence: Sequence,
     /// The next call that draws random numbers, of each that does: they draw in the order of the capture.
     next_random: FxHashMap<NodeId, NodeId>,
     /// Nearest non-transparent users of each node, through transparent ones.
-    users: FxHashMap<NodeId, Vec<NodeId>>,
+    pub(super) users: FxHashMap<NodeId, Vec<NodeId>>,
     /// Nearest non-transparent producers of each node.
     sources: FxHashMap<NodeId, Vec<NodeId>>,
-    decisions: Vec<Decision>,
+    pub(super) decisions: Vec<Decision>,
 }
 
 /// How values lie in memory.
@@ -102,6 +110,8 @@ impl<'a> Planner<'a> {
             profile,
             alignments,
             order,
+            customs: FxHashMap::default(),
+            refused: FxHashMap::default(),
             rank,
             transparent: FxHashSet::default(),
             materialized: FxHashSet::default(),
@@ -119,9 +129,10 @@ impl<'a> Planner<'a> {
     /// Finds what must be in memory.
     fn demand(&mut self) {
         self.find_transparent();
+        self.find_customs();
         let mut values: Vec<ValueRef> = Vec::new();
         for &id in &self.order {
-            if matches!(self.graph.node(id).op, Op::Aten(_)) {
+            if self.is_extern(id) {
                 values.extend(self.graph.operands(id));
             }
         }
@@ -133,7 +144,8 @@ impl<'a> Planner<'a> {
                 None => value,
             };
             match self.graph.node(base.node).op {
-                Op::Input(_) | Op::Param(_) | Op::Const(_) | Op::Aten(_) => {}
+                Op::Input(_) | Op::Param(_) | Op::Const(_) => {}
+                Op::Aten(_) if self.is_extern(base.node) => {}
                 _ if self.transparent.contains(&base.node) => {
                     self.materialized.insert(base.node);
                 }
@@ -142,6 +154,11 @@ impl<'a> Planner<'a> {
                 }
             }
         }
+    }
+
+    /// Whether a node runs through libtorch.
+    fn is_extern(&self, id: NodeId) -> bool {
+        matches!(self.graph.node(id).op, Op::Aten(_)) && !self.customs.contains_key(&id)
     }
 
     fn place(&self, value: ValueRef) -> Option<Place> {
@@ -248,9 +265,9 @@ impl<'a> Planner<'a> {
                 continue;
             }
             self.unit_of.insert(id, self.units.len());
-            let is_extern = matches!(self.graph.node(id).op, Op::Aten(_));
-            self.units.push(Some(Unit { nodes: vec![id], kernel: None }));
-            if is_extern {
+            let custom = self.customs.get(&id).cloned().map(Box::new);
+            self.units.push(Some(Unit { nodes: vec![id], kernel: None, custom }));
+            if matches!(self.graph.node(id).op, Op::Aten(_)) {
                 continue;
             }
             let (shape, reduced) = self.domain_of(id);
@@ -292,7 +309,7 @@ impl<'a> Planner<'a> {
             }
             let mut found: Vec<NodeId> = Vec::new();
             let mut stack: Vec<NodeId> = self.graph.operands(id).iter().map(|v| v.node).collect();
-            let is_extern = matches!(self.graph.node(id).op, Op::Aten(_));
+            let is_extern = self.is_extern(id);
             let mut seen = FxHashSet::default();
             while let Some(at) = stack.pop() {
                 if !seen.insert(at) {
@@ -359,10 +376,16 @@ impl<'a> Planner<'a> {
         }
     }
 
-    fn try_edge(&mut self, producer: NodeId, consumer: NodeId) -> Verdict {
+    pub(super) fn try_edge(&mut self, producer: NodeId, consumer: NodeId) -> Verdict {
         for id in [producer, consumer] {
-            if let Op::Aten(call) = &self.graph.node(id).op {
-                return Verdict::Library(call.full_name());
+            if let Op::Aten(call) = &self.graph.node(id).op
+                && self.is_extern(id)
+            {
+                let name = call.full_name();
+                return match self.refused.get(&id) {
+                    Some(reason) => Verdict::Operator(name, reason.clone()),
+                    None => Verdict::Library(name),
+                };
             }
         }
         let (Some(&a), Some(&b)) = (self.unit_of.get(&producer), self.unit_of.get(&consumer)) else {
@@ -376,13 +399,14 @@ impl<'a> Planner<'a> {
         let (Some(Some(first)), Some(Some(second))) = (self.units.get(a), self.units.get(b)) else {
             return Verdict::Cycle;
         };
+        let contraction = self.sequence.contraction(a, b, |unit| self.next_units(unit).collect());
+        if first.custom.is_some() || second.custom.is_some() {
+            return contraction.map_or(Verdict::Cycle, |c| self.try_merge_custom(a, b, &c));
+        }
         let (Some(x), Some(y)) = (&first.kernel, &second.kernel) else {
             return Verdict::Library(String::from("an operator"));
         };
-        let Some(contraction) = self.sequence.contraction(a, b, |unit| self.next_units(unit).collect())
-        else {
-            return Verdict::Cycle;
-        };
+        let Some(contraction) = contraction else { return Verdict::Cycle };
         let mut nodes: Vec<NodeId> = first.nodes.iter().chain(&second.nodes).copied().collect();
         nodes.sort_unstable_by_key(|n| self.rank[n]);
         let apart_us = x.cost.us + y.cost.us;
@@ -414,7 +438,7 @@ impl<'a> Planner<'a> {
         for id in &nodes {
             self.unit_of.insert(*id, a);
         }
-        self.units[a] = Some(Unit { nodes, kernel: Some(built) });
+        self.units[a] = Some(Unit { nodes, kernel: Some(built), custom: None });
         self.units[b] = None;
     }
 
@@ -490,6 +514,9 @@ impl<'a> Planner<'a> {
         for unit in self.unit_order()? {
             let Some(unit) = &self.units[unit] else { continue };
             steps.push(match &unit.kernel {
+                _ if unit.custom.is_some() => {
+                    StepKind::Kernel(self.custom_step(unit, &mut programs, &mut known)?)
+                }
                 None => StepKind::Extern(self.extern_step(unit.nodes[0])),
                 Some(built) => StepKind::Kernel(self.kernel_step(unit, built, &mut programs, &mut known)?),
             });
@@ -499,7 +526,7 @@ impl<'a> Planner<'a> {
 
     fn extern_step(&self, node: NodeId) -> ExternStep {
         let operands = self.graph.operands(node).into_iter().map(|v| self.place_or_self(v)).collect();
-        ExternStep { node, operands }
+        ExternStep { node, operands, reason: self.refused.get(&node).cloned() }
     }
 
     fn place_or_self(&self, value: ValueRef) -> Place {
@@ -510,6 +537,21 @@ impl<'a> Planner<'a> {
         let outputs = self.graph.outputs.iter().map(|&v| self.place_or_self(v)).collect();
         let updates = self.graph.updates.iter().map(|u| (u.target, self.place_or_self(u.value))).collect();
         (outputs, updates)
+    }
+
+    fn custom_step(
+        &self,
+        unit: &Unit,
+        programs: &mut Vec<tilefuse_block::Program>,
+        known: &mut FxHashMap<String, usize>,
+    ) -> Result<KernelStep, PlanError> {
+        let custom = unit.custom.as_ref().ok_or(PlanError::Cycle)?;
+        let program = custom.program(self.kernel_name(&unit.nodes));
+        let program = *known.entry(format!("{program:?}")).or_insert_with(|| {
+            programs.push(program);
+            programs.len() - 1
+        });
+        Ok(custom.step(program, &unit.nodes))
     }
 
     fn kernel_step(
@@ -531,12 +573,12 @@ impl<'a> Planner<'a> {
         });
         Ok(KernelStep {
             program,
-            grid: scheduled.grid,
+            grid: [scheduled.grid, 1, 1],
             buffers: built.kernel.buffers.iter().map(|b| (b.value, b.written)).collect(),
             checks: built.kernel.checks(),
             nodes: unit.nodes.clone(),
             kind: kind_of(&built.kernel, &built.tiling),
-            tiling: scheduled.tiling,
+            tiling: Some(scheduled.tiling),
             bytes_read: built.cost.bytes_read,
             bytes_written: built.cost.bytes_written,
             flops: built.cost.flops,
@@ -549,11 +591,9 @@ impl<'a> Planner<'a> {
         let mut parts: Vec<String> = Vec::new();
         for &id in nodes {
             let label = self.label(id);
-            let short: String = label
-                .trim_start_matches("aten::")
-                .chars()
-                .take_while(|c| c.is_ascii_alphanumeric() || *c == '_')
-                .collect();
+            let name =
+                label.split_once("::").filter(|(space, _)| !space.contains(' ')).map_or(&*label, |l| l.1);
+            let short: String = name.chars().take_while(|c| c.is_ascii_alphanumeric() || *c == '_').collect();
             let short = if short.is_empty() { String::from("copy") } else { short };
             if !parts.contains(&short) {
                 parts.push(short);

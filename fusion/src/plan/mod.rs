@@ -4,6 +4,7 @@
 //! and must pay by the cost model; every edge keeps a [`Decision`]. Planning is deterministic.
 
 mod cost;
+mod custom;
 mod empty;
 mod gather;
 mod group;
@@ -43,6 +44,8 @@ pub enum Verdict {
     Cycle,
     /// One end runs through libtorch.
     Library(String),
+    /// One end is an operator with a kernel of its own, which the plan cannot launch itself, for this reason.
+    Operator(String, String),
     /// Merging is possible but predicted to be slower, in microseconds.
     Slower {
         /// Both kernels apart.
@@ -60,6 +63,7 @@ impl std::fmt::Display for Verdict {
             Verdict::Illegal(refusal) => write!(f, "cut: {refusal}"),
             Verdict::Cycle => f.write_str("cut: a step between them needs the first and feeds the second"),
             Verdict::Library(op) => write!(f, "cut: {op} runs through libtorch"),
+            Verdict::Operator(op, reason) => write!(f, "cut: {op} runs through libtorch, for {reason}"),
             Verdict::Slower { apart_us, merged_us } => {
                 write!(f, "cut: predicted {merged_us:.1} us merged, {apart_us:.1} us apart")
             }
@@ -88,6 +92,8 @@ pub enum KernelKind {
     RowReduction,
     /// A reduction along elements that are not contiguous.
     ColumnReduction,
+    /// Written by hand, with what was fused into it.
+    Custom,
 }
 
 /// A step that runs a generated kernel.
@@ -95,18 +101,18 @@ pub enum KernelKind {
 pub struct KernelStep {
     /// Position in [`Plan::programs`].
     pub program: usize,
-    /// Number of program instances.
-    pub grid: u64,
+    /// Number of program instances along each axis.
+    pub grid: [u64; 3],
     /// Buffers in parameter order, and whether each is written.
     pub buffers: Vec<(ValueRef, bool)>,
-    /// Whether a status word follows as last parameter: an `i32` that becomes 1 when an index is out of range.
+    /// Whether a status word follows as last parameter: an `i32` that is set when an index is out of range.
     pub checks: bool,
     /// Compute nodes of the kernel.
     pub nodes: Vec<NodeId>,
     /// The kind.
     pub kind: KernelKind,
-    /// The tiles.
-    pub tiling: Tiling,
+    /// The tiles, where the planner chose them.
+    pub tiling: Option<Tiling>,
     /// Bytes read.
     pub bytes_read: u64,
     /// Bytes written.
@@ -124,6 +130,8 @@ pub struct ExternStep {
     pub node: NodeId,
     /// Its operands.
     pub operands: Vec<Place>,
+    /// Why it is no kernel, where it might have been one that was written by hand.
+    pub reason: Option<String>,
 }
 
 /// One step of a plan.

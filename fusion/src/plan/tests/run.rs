@@ -36,7 +36,7 @@ pub(super) fn check(plan: &Plan) {
             args.push(Arg::buffer(Data::from(vec![0i32])));
         }
         let program = &plan.programs[kernel.program];
-        let grid = [kernel.grid as u32, 1, 1];
+        let grid = kernel.grid.map(|n| n as u32);
         interp::run(program, &mut args, grid).unwrap_or_else(|e| panic!("{e}\n{program}"));
         for (&(value, written), arg) in kernel.buffers.iter().zip(&args) {
             if written {
@@ -116,8 +116,18 @@ fn node(graph: &Graph, id: NodeId, values: &FxHashMap<ValueRef, Vec<f64>>) -> Ve
             })
             .collect(),
         Op::Reduce { combine, dims } => reduce(*combine, dims, operand(0), &from(0)),
+        Op::Aten(call) => custom(graph, call.replay.unwrap(), operand(0), ty.numel()),
         other => panic!("{other:?}"),
     }
+}
+
+/// What a kernel that was written by hand makes of one operand.
+fn custom(graph: &Graph, replay: u32, operand: &[f64], numel: i64) -> Vec<f64> {
+    let kernel = graph.kernels[&replay].as_ref().unwrap();
+    let buffers = [data(Elem::F32, operand), data(Elem::F32, &vec![0.0; numel as usize])];
+    let mut args = buffers.map(Arg::buffer);
+    interp::run(&kernel.program, &mut args, kernel.grid).unwrap();
+    args[1].data().unwrap().to_f64()
 }
 
 fn viewed(view: &crate::graph::View, p: &[i64], from: &[i64], to: &[i64], operand: &[f64]) -> f64 {

@@ -1,0 +1,50 @@
+//! Kernels that a person wrote, as steps of a plan, with pointwise neighbours in their loads and stores.
+//!
+//! Fusing works on the block program. Where an input is computed by pointwise operators from values of its own number of
+//! elements, each load of it becomes loads of what those read, at the same elements under the same mask, and their
+//! expression. Where an output is read by pointwise operators, each store of it becomes stores of what they compute.
+//!
+//! ```text
+//! %y = relu(f(2 x) + b)     with     %v = load %in, %at, mask %m      becomes   %a = load %x, %at, mask %m
+//!                                    ...                                        %v = map mul %a, %two
+//!                                    store %out, %at, %w, mask %m               ...
+//!                                                                               %c = load %b, %at, mask %m
+//!                                                                               %d = map add %w, %c
+//!                                                                               %e = map max %d, %zero
+//!                                                                               store %y, %at, %e, mask %m
+//! ```
+
+mod rewrite;
+mod splice;
+mod uses;
+
+use tilefuse_block::Program;
+
+pub(crate) use rewrite::{Part, Rewrite, rewrite};
+pub(crate) use uses::{Uses, uses};
+
+/// What a pointer parameter of a kernel is given.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Tied {
+    /// The operand of the call at this position; it is not written.
+    Operand(u16),
+    /// The result of the call at this position.
+    Result(u16),
+}
+
+/// The kernel that a call of an operator launches. All tensors are row-major without gaps.
+#[derive(Clone, Debug, PartialEq)]
+pub struct CustomKernel {
+    /// The program. Its parameters are pointers, each with the length of its tensor, then, where `checks`, the status word:
+    /// an `i32` that is set where an access is out of bounds.
+    pub program: Program,
+    /// Program instances along each axis.
+    pub grid: [u32; 3],
+    /// What each pointer is given, the status word left out.
+    pub tied: Vec<Tied>,
+    /// Whether there is a status word.
+    pub checks: bool,
+}
+
+/// The kernel of a call, or why it has none.
+pub type MaybeCustom = Result<std::sync::Arc<CustomKernel>, String>;

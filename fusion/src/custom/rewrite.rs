@@ -1,0 +1,322 @@
+//! A kernel's program with the expressions of its neighbours in its loads and stores.
+
+use rustc_hash::FxHashMap;
+use smallvec::SmallVec;
+use tilefuse_block::passes::optimize_for_grid;
+use tilefuse_block::{
+    CacheHint, Elem, Kind, Literal, Op, OpKind, Param, Program, Region, ScalarFn, Shape, Type, Value,
+    ValueData,
+};
+
+use super::splice::{Site, Splice, is_element};
+use super::{CustomKernel, Tied};
+use crate::graph::ValueRef;
+use crate::kernel::{KExpr, KNode, Kernel, Refusal};
+
+/// What becomes of a tensor of the call: a kernel over one variable, the element, whose stores are what is wanted of it.
+/// Of an operand that is one store, of the operand itself.
+#[derive(Clone, Debug)]
+pub(crate) struct Part {
+    /// The expressions.
+    pub(crate) kernel: Kernel,
+    /// What each store of the kernel is.
+    pub(crate) roots: Vec<ValueRef>,
+}
+
+/// A kernel and what is to become of its operands and results.
+pub(crate) struct Rewrite<'a> {
+    /// The kernel.
+    pub(crate) custom: &'a CustomKernel,
+    /// By operand: how it is computed.
+    pub(crate) operands: &'a [Part],
+    /// By result: what is computed of it.
+    pub(crate) results: &'a [Part],
+    /// By result: the value, and whether it is stored itself.
+    pub(crate) kept: &'a [(ValueRef, bool)],
+}
+
+/// The buffer that an operand is in as it is, if nothing has to be computed for it.
+fn identity(part: &Part) -> Option<ValueRef> {
+    let kernel = &part.kernel;
+    let mut value = kernel.stores.first()?.value;
+    // What memory holds is widened when it is read and narrowed when it is stored: together, nothing.
+    while let KNode::Cast(inner, _) = kernel.node(value) {
+        value = *inner;
+    }
+    let KNode::Load { buffer, addr, dynamic: None, mask: None } = kernel.node(value) else { return None };
+    let (read, stored) = (kernel.info(value).elem, kernel.info(kernel.stores.first()?.value).elem);
+    let exact = read == stored && casts(kernel, kernel.stores.first()?.value).iter().all(|&e| holds(e, read));
+    let buffer = kernel.buffers.get(*buffer as usize)?;
+    (exact && is_element(kernel, *addr)).then_some(buffer.value)
+}
+
+/// The kinds that a value is cast to, down to what is no cast.
+fn casts(kernel: &Kernel, mut value: KExpr) -> Vec<Elem> {
+    let mut found = Vec::new();
+    while let KNode::Cast(inner, elem) = kernel.node(value) {
+        found.push(*elem);
+        value = *inner;
+    }
+    found
+}
+
+/// Whether `wide` holds every value of `narrow`.
+fn holds(wide: Elem, narrow: Elem) -> bool {
+    wide == narrow || (narrow.is_float() && wide == Elem::F32 && narrow.bytes() < 4)
+}
+
+/// The rewritten program, and its buffers in the order of its parameters, with whether each is written.
+pub(crate) fn rewrite(
+    name: &str,
+    rewrite: &Rewrite<'_>,
+    align: &dyn Fn(ValueRef) -> u32,
+) -> Result<(Program, Vec<(ValueRef, bool)>), Refusal> {
+    let mut program = rewrite.custom.program.clone();
+    program.name = name.to_owned();
+    let body = std::mem::take(&mut program.body);
+    let mut cx = Cx { rewrite, program, buffers: Vec::new(), plans: FxHashMap::default() };
+    let status = cx.parameters()?;
+    let body = cx.region(body)?;
+    let Cx { mut program, buffers, .. } = cx;
+    program.body = body;
+    program.params = buffers
+        .iter()
+        .map(|b| Param { align: align(b.value).max(b.elem.bytes()), ..b.param.clone() })
+        .chain(status)
+        .collect();
+    optimize_for_grid(&mut program, rewrite.custom.grid)
+        .map_err(|_| Refusal::Custom("it makes no valid program"))?;
+    Ok((program, buffers.into_iter().map(|b| (b.value, b.written)).collect()))
+}
+
+/// A buffer of the rewritten program.
+#[derive(Clone, Debug)]
+struct Buffer {
+    value: ValueRef,
+    written: bool,
+    elem: Elem,
+    param: Param,
+}
+
+/// What becomes of the accesses through a parameter.
+#[derive(Clone, Copy, Debug)]
+enum Plan {
+    /// Loads compute the operand at this position.
+    Operand(usize),
+    /// Stores go on to what is computed of the result at this position.
+    Result(usize),
+}
+
+struct Cx<'a> {
+    rewrite: &'a Rewrite<'a>,
+    program: Program,
+    buffers: Vec<Buffer>,
+    plans: FxHashMap<Value, Plan>,
+}
+
+impl Cx<'_> {
+    /// Decides about every parameter, and gives the status word.
+    fn parameters(&mut self) -> Result<Option<Param>, Refusal> {
+        let custom = self.rewrite.custom;
+        let uses = super::uses(&custom.program);
+        let mut params = std::mem::take(&mut self.program.params);
+        let status = if custom.checks { params.pop() } else { None };
+        for ((param, tied), uses) in params.into_iter().zip(&custom.tied).zip(uses) {
+            match *tied {
+                Tied::Operand(position) => {
+                    let part = self.rewrite.operands.get(usize::from(position));
+                    let part = part.ok_or(Refusal::Custom("it has an operand that is not there"))?;
+                    if uses.stored > 0 {
+                        return Err(Refusal::Custom("its kernel writes an operand"));
+                    }
+                    match identity(part) {
+                        Some(value) => self.keep(param, value, false)?,
+                        None if uses.only_loads() => {
+                            self.plans.insert(param.value, Plan::Operand(usize::from(position)));
+                        }
+                        None => {
+                            return Err(Refusal::Custom("its kernel does more than load from the operand"));
+                        }
+                    }
+                }
+                Tied::Result(position) => self.result(param, usize::from(position), uses)?,
+            }
+        }
+        for part in self.rewrite.operands.iter().chain(self.rewrite.results) {
+            self.reads(part)?;
+        }
+        self.writes()?;
+        Ok(status)
+    }
+
+    fn result(&mut self, param: Param, position: usize, uses: super::Uses) -> Result<(), Refusal> {
+        let missing = Refusal::Custom("it has a result that is not there");
+        let part = self.rewrite.results.get(position).ok_or(missing.clone())?;
+        let &(value, kept) = self.rewrite.kept.get(position).ok_or(missing)?;
+        let tied = self.rewrite.custom.tied.iter().filter(|t| **t == Tied::Result(position as u16));
+        if !part.roots.is_empty() || !kept {
+            if !uses.only_stores() || tied.count() > 1 {
+                return Err(Refusal::Custom("its kernel does more than store the result"));
+            }
+            self.plans.insert(param.value, Plan::Result(position));
+        }
+        if kept { self.keep(param, value, true) } else { Ok(()) }
+    }
+
+    /// Keeps a parameter of the kernel.
+    fn keep(&mut self, param: Param, value: ValueRef, written: bool) -> Result<(), Refusal> {
+        let elem = pointee(&self.program, param.value)?;
+        self.buffers.push(Buffer { value, written, elem, param });
+        Ok(())
+    }
+
+    /// Adds parameters for what expressions read and the kernel does not.
+    fn reads(&mut self, part: &Part) -> Result<(), Refusal> {
+        for buffer in needed(&part.kernel) {
+            let buffer = &part.kernel.buffers[buffer as usize];
+            let own = self.rewrite.kept.iter().any(|&(value, _)| value == buffer.value);
+            if !own && !self.buffers.iter().any(|b| b.value == buffer.value && !b.written) {
+                let label = format!("in{}", self.buffers.len());
+                let param = self.parameter(label, buffer.elem, buffer.span);
+                self.buffers.push(Buffer { value: buffer.value, written: false, elem: buffer.elem, param });
+            }
+        }
+        Ok(())
+    }
+
+    /// Adds parameters for what expressions store.
+    fn writes(&mut self) -> Result<(), Refusal> {
+        for part in self.rewrite.results {
+            for (&root, store) in part.roots.iter().zip(&part.kernel.stores) {
+                if !is_element(&part.kernel, store.addr) {
+                    return Err(Refusal::Custom("it is stored in another order"));
+                }
+                let buffer = part.kernel.buffers.get(store.buffer as usize).ok_or(Refusal::ElementType)?;
+                let label = format!("out{}", self.buffers.len());
+                let param = self.parameter(label, buffer.elem, buffer.span);
+                self.buffers.push(Buffer { value: root, written: true, elem: buffer.elem, param });
+            }
+        }
+        Ok(())
+    }
+
+    fn parameter(&mut self, name: String, elem: Elem, span: i64) -> Param {
+        let value = Value(self.program.values.len() as u32);
+        let ty = Type { kind: Kind::Ptr(elem), shape: Shape::new() };
+        self.program.values.push(ValueData { ty, name: Some(name) });
+        Param { value, align: elem.bytes(), len: Some(span.unsigned_abs()) }
+    }
+
+    fn region(&mut self, region: Region) -> Result<Region, Refusal> {
+        let mut ops = Vec::with_capacity(region.ops.len());
+        for mut op in region.ops {
+            let inner = std::mem::take(&mut op.regions);
+            op.regions = inner.into_iter().map(|r| self.region(r)).collect::<Result<_, _>>()?;
+            let plan = op.args.first().and_then(|pointer| self.plans.get(pointer)).copied();
+            match (plan, &op.kind) {
+                (Some(Plan::Operand(position)), OpKind::Load { .. }) => self.load(op, position, &mut ops)?,
+                (Some(Plan::Result(position)), OpKind::Store { .. }) => self.store(op, position, &mut ops)?,
+                _ => ops.push(op),
+            }
+        }
+        Ok(Region { args: region.args, ops })
+    }
+
+    /// The pointers to the buffers of a part.
+    fn pointers(&self, part: &Part) -> Vec<Option<Value>> {
+        let pointer =
+            |value| self.buffers.iter().find(|b| b.value == value && !b.written).map(|b| b.param.value);
+        part.kernel.buffers.iter().map(|b| pointer(b.value)).collect()
+    }
+
+    /// Computes an operand instead of loading it.
+    fn load(&mut self, op: Op, position: usize, out: &mut Vec<Op>) -> Result<(), Refusal> {
+        let OpKind::Load { masked, other, .. } = op.kind else { return Ok(()) };
+        let part = self.rewrite.operands.get(position).ok_or(Refusal::Custom("an operand is not there"))?;
+        let (offsets, result) = (op.args[1], op.results[0]);
+        let mask = masked.then(|| op.args[2]);
+        let site = Site { offsets, mask, stored: None };
+        let pointers = self.pointers(part);
+        let shape = self.program.ty(result).shape.clone();
+        let elem = self.program.ty(result).elem().ok_or(Refusal::ElementType)?;
+        let mut splice = Splice::new(&mut self.program, out, &part.kernel, &pointers, site);
+        let store = part.kernel.stores.first().ok_or(Refusal::Custom("an operand has no value"))?;
+        if !is_element(&part.kernel, store.addr) {
+            return Err(Refusal::Custom("it is read in another order"));
+        }
+        let mut value = splice.value(store.value)?;
+        if let Some(mask) = mask {
+            let fallback = op.args.get(3).copied().filter(|_| other);
+            let fallback = fallback.unwrap_or_else(|| splice.constant(Literal::of(elem, 0.0)));
+            value = splice.map(ScalarFn::Select, &[mask, value, fallback])?;
+        }
+        // The same elements under the name that the load's result had.
+        out.push(Op {
+            kind: OpKind::Reshape(shape),
+            args: SmallVec::from_slice(&[value]),
+            results: SmallVec::from_slice(&[result]),
+            regions: Vec::new(),
+        });
+        Ok(())
+    }
+
+    /// Stores what is computed of a result, and the result itself if it is kept.
+    fn store(&mut self, op: Op, position: usize, out: &mut Vec<Op>) -> Result<(), Refusal> {
+        let OpKind::Store { masked, .. } = op.kind else { return Ok(()) };
+        let missing = Refusal::Custom("a result is not there");
+        let part = self.rewrite.results.get(position).ok_or(missing.clone())?;
+        let &(own, kept) = self.rewrite.kept.get(position).ok_or(missing)?;
+        let (offsets, stored) = (op.args[1], op.args[2]);
+        let mask = masked.then(|| op.args[3]);
+        let buffer = part.kernel.buffers.iter().position(|b| b.value == own);
+        let site = Site { offsets, mask, stored: buffer.map(|b| (b as u32, stored)) };
+        let pointers = self.pointers(part);
+        let mut splice = Splice::new(&mut self.program, out, &part.kernel, &pointers, site);
+        let mut stores = Vec::new();
+        for (&root, store) in part.roots.iter().zip(&part.kernel.stores) {
+            stores.push((root, splice.value(store.value)?));
+        }
+        for (root, value) in stores {
+            let pointer = self.buffers.iter().find(|b| b.value == root && b.written).map(|b| b.param.value);
+            let pointer = pointer.ok_or(Refusal::Custom("a result has no memory"))?;
+            let args = [pointer, offsets, value].into_iter().chain(mask).collect();
+            let kind = OpKind::Store { masked, hint: CacheHint::Default };
+            out.push(Op { kind, args, results: SmallVec::new(), regions: Vec::new() });
+        }
+        if kept {
+            out.push(op);
+        }
+        Ok(())
+    }
+}
+
+fn pointee(program: &Program, pointer: Value) -> Result<Elem, Refusal> {
+    match program.ty(pointer).kind {
+        Kind::Ptr(elem) => Ok(elem),
+        _ => Err(Refusal::ElementType),
+    }
+}
+
+/// The buffers that the stored expressions of a kernel read.
+fn needed(kernel: &Kernel) -> Vec<u32> {
+    let mut found = Vec::new();
+    let mut seen = vec![false; kernel.exprs.len()];
+    let mut stack: Vec<KExpr> = kernel.stores.iter().map(|s| s.value).collect();
+    while let Some(expr) = stack.pop() {
+        if std::mem::replace(&mut seen[expr.index()], true) {
+            continue;
+        }
+        match kernel.node(expr) {
+            KNode::Load { buffer, dynamic, mask, .. } => {
+                found.push(*buffer);
+                stack.extend(dynamic.iter().map(|d| d.index).chain(*mask));
+            }
+            KNode::Map(_, args) => stack.extend(args),
+            KNode::Cast(inner, _) => stack.push(*inner),
+            KNode::Const(_) | KNode::Index(..) | KNode::InRange(..) | KNode::Reduce(_) => {}
+        }
+    }
+    found.sort_unstable();
+    found.dedup();
+    found
+}

@@ -1,0 +1,240 @@
+//! Expressions of a fused group as operations at an access of a program that exists.
+
+use rustc_hash::FxHashMap;
+use smallvec::SmallVec;
+use tilefuse_block::{
+    CacheHint, Elem, Literal, Op, OpKind, Program, ScalarFn, Shape, Type, Value, ValueData,
+};
+
+use crate::index::{Atom, Expr};
+use crate::kernel::{KExpr, KNode, Kernel, Refusal};
+
+/// The access at which expressions are computed.
+#[derive(Clone, Debug)]
+pub(super) struct Site {
+    /// Elements of the tensor that is accessed.
+    pub(super) offsets: Value,
+    /// Which of them count.
+    pub(super) mask: Option<Value>,
+    /// What is stored there, and the buffer of the expressions' kernel that it stands for.
+    pub(super) stored: Option<(u32, Value)>,
+}
+
+/// Writes operations that compute expressions of a kernel over one variable, the element, at a site.
+pub(super) struct Splice<'a> {
+    pub(super) program: &'a mut Program,
+    pub(super) out: &'a mut Vec<Op>,
+    kernel: &'a Kernel,
+    /// The pointer to each buffer of the kernel.
+    pointers: &'a [Option<Value>],
+    site: Site,
+    shape: Shape,
+    values: FxHashMap<KExpr, Value>,
+    indices: FxHashMap<(Expr, Elem), Value>,
+}
+
+impl<'a> Splice<'a> {
+    pub(super) fn new(
+        program: &'a mut Program,
+        out: &'a mut Vec<Op>,
+        kernel: &'a Kernel,
+        pointers: &'a [Option<Value>],
+        site: Site,
+    ) -> Splice<'a> {
+        let shape = program.ty(site.offsets).shape.clone();
+        Splice {
+            program,
+            out,
+            kernel,
+            pointers,
+            site,
+            shape,
+            values: FxHashMap::default(),
+            indices: FxHashMap::default(),
+        }
+    }
+
+    /// The expression at the site.
+    pub(super) fn value(&mut self, expr: KExpr) -> Result<Value, Refusal> {
+        if let Some(&known) = self.values.get(&expr) {
+            return Ok(known);
+        }
+        let value = self.compute(expr)?;
+        self.values.insert(expr, value);
+        Ok(value)
+    }
+
+    fn compute(&mut self, expr: KExpr) -> Result<Value, Refusal> {
+        let kernel = self.kernel;
+        match kernel.node(expr) {
+            KNode::Const(literal) => Ok(self.constant(*literal)),
+            KNode::Index(index, elem) => {
+                let value = self.index(*index)?;
+                Ok(self.cast(value, *elem))
+            }
+            KNode::InRange(index, low, high) => self.in_range(*index, *low, *high),
+            KNode::Load { dynamic: Some(_), .. } => Err(Refusal::Custom("it reads at indices that are data")),
+            KNode::Load { buffer, addr, mask, .. } => self.load(*buffer, *addr, *mask),
+            KNode::Map(function, args) => {
+                let mut values: SmallVec<[Value; 4]> = SmallVec::new();
+                for &arg in args {
+                    values.push(self.value(arg)?);
+                }
+                self.map(*function, &values)
+            }
+            KNode::Cast(inner, elem) => {
+                let value = self.value(*inner)?;
+                Ok(self.cast(value, *elem))
+            }
+            KNode::Reduce(_) => Err(Refusal::OtherReduction),
+        }
+    }
+
+    fn load(&mut self, buffer: u32, addr: Expr, mask: Option<KExpr>) -> Result<Value, Refusal> {
+        if let Some((_, stored)) = self.site.stored.filter(|s| s.0 == buffer) {
+            let same = self.is_element(addr) && mask.is_none();
+            return if same {
+                Ok(stored)
+            } else {
+                Err(Refusal::Custom("it reads the result in another order"))
+            };
+        }
+        let pointer = self.pointers.get(buffer as usize).copied().flatten();
+        let pointer = pointer.ok_or(Refusal::Custom("it reads another result of the kernel"))?;
+        let offsets = self.index(addr)?;
+        let own = match mask {
+            Some(mask) => Some(self.value(mask)?),
+            None => None,
+        };
+        let mask = match (self.site.mask, own) {
+            (Some(a), Some(b)) => Some(self.map(ScalarFn::And, &[a, b])?),
+            (one, other) => one.or(other),
+        };
+        let elem = self.kernel.buffers.get(buffer as usize).map_or(Elem::F32, |b| b.elem);
+        let kind = OpKind::Load { masked: mask.is_some(), other: false, hint: CacheHint::Default };
+        let args: SmallVec<[Value; 4]> = [pointer, offsets].into_iter().chain(mask).collect();
+        Ok(self.push(kind, &args, elem))
+    }
+
+    /// Whether an index is that of the element itself.
+    fn is_element(&self, index: Expr) -> bool {
+        is_element(self.kernel, index)
+    }
+
+    fn in_range(&mut self, index: Expr, low: i64, high: i64) -> Result<Value, Refusal> {
+        let value = self.index(index)?;
+        let elem = self.elem(value);
+        let (low, high) = (self.constant(Literal::int(elem, low)), self.constant(Literal::int(elem, high)));
+        let above = self.map(ScalarFn::Ge, &[value, low])?;
+        let below = self.map(ScalarFn::Lt, &[value, high])?;
+        self.map(ScalarFn::And, &[above, below])
+    }
+
+    /// An index expression: of the kind of the offsets where partial results fit, else `i64`.
+    fn index(&mut self, expr: Expr) -> Result<Value, Refusal> {
+        if self.is_element(expr) {
+            return Ok(self.site.offsets);
+        }
+        let elem = if self.fits_i32(expr) { Elem::I32 } else { Elem::I64 };
+        self.index_as(expr, elem)
+    }
+
+    fn fits_i32(&self, expr: Expr) -> bool {
+        let indices = &self.kernel.indices;
+        let linear = indices.linear(expr);
+        let sum = linear.terms.iter().try_fold(linear.constant.unsigned_abs(), |sum, &(atom, factor)| {
+            let most = match atom {
+                Atom::Var(v) => indices.extents().get(v.0 as usize).map(|&n| n.unsigned_abs())?,
+                Atom::Div(inner, _) => self.fits_i32(inner).then(|| indices.range(inner).1.unsigned_abs())?,
+                Atom::Mod(inner, d) => self.fits_i32(inner).then_some(d.unsigned_abs())?,
+            };
+            sum.checked_add(most.checked_mul(factor.unsigned_abs())?)
+        });
+        sum.is_some_and(|sum| sum <= i32::MAX as u64)
+    }
+
+    fn index_as(&mut self, expr: Expr, elem: Elem) -> Result<Value, Refusal> {
+        if let Some(&known) = self.indices.get(&(expr, elem)) {
+            return Ok(known);
+        }
+        let linear = self.kernel.indices.linear(expr).clone();
+        let mut sum = None;
+        for &(atom, factor) in &linear.terms {
+            let mut part = self.atom(atom, elem)?;
+            if factor != 1 {
+                let factor = self.constant(Literal::int(elem, factor));
+                part = self.map(ScalarFn::Mul, &[part, factor])?;
+            }
+            sum = Some(self.plus(sum, part)?);
+        }
+        if linear.constant != 0 || sum.is_none() {
+            let constant = self.constant(Literal::int(elem, linear.constant));
+            sum = Some(self.plus(sum, constant)?);
+        }
+        let value = sum.ok_or(Refusal::Custom("it has an empty index"))?;
+        self.indices.insert((expr, elem), value);
+        Ok(value)
+    }
+
+    fn plus(&mut self, sum: Option<Value>, part: Value) -> Result<Value, Refusal> {
+        match sum {
+            Some(sum) => self.map(ScalarFn::Add, &[sum, part]),
+            None => Ok(part),
+        }
+    }
+
+    fn atom(&mut self, atom: Atom, elem: Elem) -> Result<Value, Refusal> {
+        let (inner, divisor, functions) = match atom {
+            Atom::Var(_) => return Ok(self.cast(self.site.offsets, elem)),
+            Atom::Div(inner, d) => (inner, d, [ScalarFn::DivTrunc, ScalarFn::DivFloor]),
+            Atom::Mod(inner, d) => (inner, d, [ScalarFn::RemTrunc, ScalarFn::RemFloor]),
+        };
+        let negative = self.kernel.indices.range(inner).0 < 0;
+        let value = self.index_as(inner, elem)?;
+        let divisor = self.constant(Literal::int(elem, divisor));
+        self.map(functions[usize::from(negative)], &[value, divisor])
+    }
+
+    pub(super) fn map(&mut self, function: ScalarFn, args: &[Value]) -> Result<Value, Refusal> {
+        let kinds: SmallVec<[Elem; 4]> = args.iter().map(|&a| self.elem(a)).collect();
+        let elem = function.result(&kinds).ok_or(Refusal::ElementType)?;
+        Ok(self.push(OpKind::Map(function), args, elem))
+    }
+
+    pub(super) fn cast(&mut self, value: Value, elem: Elem) -> Value {
+        if self.elem(value) == elem {
+            return value;
+        }
+        self.push(OpKind::Cast(elem), &[value], elem)
+    }
+
+    pub(super) fn constant(&mut self, literal: Literal) -> Value {
+        self.push(OpKind::Const(literal), &[], literal.elem)
+    }
+
+    fn elem(&self, value: Value) -> Elem {
+        self.program.ty(value).elem().unwrap_or(Elem::I32)
+    }
+
+    fn push(&mut self, kind: OpKind, args: &[Value], elem: Elem) -> Value {
+        let result = Value(self.program.values.len() as u32);
+        self.program.values.push(ValueData { ty: Type::tile(elem, &self.shape), name: None });
+        self.out.push(Op {
+            kind,
+            args: SmallVec::from_slice(args),
+            results: SmallVec::from_slice(&[result]),
+            regions: Vec::new(),
+        });
+        result
+    }
+}
+
+/// Whether an index of a kernel over one variable is that variable.
+pub(super) fn is_element(kernel: &Kernel, index: Expr) -> bool {
+    let linear = kernel.indices.linear(index);
+    match linear.terms[..] {
+        [(Atom::Var(_), 1)] => linear.constant == 0,
+        [] => linear.constant == 0 && kernel.indices.extents().first() == Some(&1),
+        _ => false,
+    }
+}

@@ -1,0 +1,279 @@
+//! Calls that have a kernel of their author's: steps of their own, alone or with pointwise neighbours.
+
+use rustc_hash::FxHashSet;
+use smallvec::SmallVec;
+use tilefuse_block::Program;
+
+use super::cost::{Cost, Profile};
+use super::group::{Planner, Strides, Unit};
+use super::order::Contraction;
+use super::{KernelKind, KernelStep, Verdict};
+use crate::custom::{CustomKernel, Part, Rewrite, rewrite, uses};
+use crate::graph::{NodeId, Op, ValueRef};
+use crate::kernel::{Domain, Group, KNode, Kernel, Refusal, build};
+use crate::types::Dims;
+
+/// A custom kernel with what was merged into it.
+#[derive(Clone, Debug)]
+pub(super) struct CustomBuilt {
+    node: NodeId,
+    program: Program,
+    grid: [u32; 3],
+    buffers: Vec<(ValueRef, bool)>,
+    checks: bool,
+    pub(super) cost: Cost,
+}
+
+impl CustomBuilt {
+    /// The step, whose program is at `program`.
+    pub(super) fn step(&self, program: usize, nodes: &[NodeId]) -> KernelStep {
+        KernelStep {
+            program,
+            grid: self.grid.map(u64::from),
+            buffers: self.buffers.clone(),
+            checks: self.checks,
+            nodes: nodes.to_vec(),
+            kind: KernelKind::Custom,
+            tiling: None,
+            bytes_read: self.cost.bytes_read,
+            bytes_written: self.cost.bytes_written,
+            flops: self.cost.flops,
+            predicted_us: self.cost.us,
+        }
+    }
+
+    /// The program under a name.
+    pub(super) fn program(&self, name: String) -> Program {
+        Program { name, ..self.program.clone() }
+    }
+}
+
+impl<'a> Planner<'a> {
+    /// Builds every custom kernel alone; a call whose kernel is refused runs through libtorch.
+    pub(super) fn find_customs(&mut self) {
+        for id in self.order.clone() {
+            let Op::Aten(call) = &self.graph.node(id).op else { continue };
+            let known = call.replay.and_then(|replay| self.graph.kernels.get(&replay));
+            match known {
+                None => {}
+                Some(Err(reason)) => {
+                    self.refused.insert(id, reason.clone());
+                }
+                Some(Ok(custom)) => match self.build_custom(id, custom, &[id]) {
+                    Ok(built) => {
+                        self.customs.insert(id, built);
+                    }
+                    Err(refusal) => {
+                        self.refused.insert(id, refusal.to_string());
+                    }
+                },
+            }
+        }
+    }
+
+    /// The kernel of a custom node with these nodes, itself among them, in its loads and stores.
+    fn build_custom(
+        &self,
+        id: NodeId,
+        custom: &CustomKernel,
+        nodes: &[NodeId],
+    ) -> Result<CustomBuilt, Refusal> {
+        let inside: FxHashSet<NodeId> = nodes.iter().copied().collect();
+        let node = self.graph.node(id);
+        let device = node.outs.first().map(|ty| ty.device);
+        let values = self.graph.operands(id).into_iter().map(|v| self.graph.ty(v)).chain(&node.outs);
+        let values = values.chain(nodes.iter().map(|&n| self.graph.ty(n.into())));
+        for ty in values {
+            match () {
+                () if ty.numel() == 0 => return Err(Refusal::Empty),
+                () if Some(ty.device) != device => return Err(Refusal::Devices),
+                () if ty.dtype.elem().is_none() => return Err(Refusal::ElementType),
+                () => {}
+            }
+        }
+        let operands = self.graph.operands(id);
+        let operands: Vec<Part> = operands
+            .iter()
+            .map(|&value| self.part(id, &inside, value, vec![value]))
+            .collect::<Result<_, _>>()?;
+        let mut roots: Vec<Vec<ValueRef>> = vec![Vec::new(); node.outs.len()];
+        for &root in nodes.iter().filter(|&&n| n != id && self.is_stored(n, &inside)) {
+            let out = self.result_of(id, root, &inside)?;
+            roots.get_mut(out).ok_or(Refusal::Custom("it has a result that is not there"))?.push(root.into());
+        }
+        let mut results = Vec::new();
+        let mut kept = Vec::new();
+        for (out, roots) in roots.into_iter().enumerate() {
+            let value = ValueRef { node: id, out: out as u16 };
+            results.push(self.part(id, &inside, value, roots)?);
+            kept.push((value, self.is_kept(value, &inside)));
+        }
+        let parts = Rewrite { custom, operands: &operands, results: &results, kept: &kept };
+        let align = |v: ValueRef| self.alignments.of(&self.graph.node(v.node).op);
+        let (program, buffers) = rewrite("custom", &parts, &align)?;
+        let flops = arithmetic(custom, &operands, &results);
+        let cost = self.custom_cost(&buffers, flops, custom.grid);
+        Ok(CustomBuilt { node: id, program, grid: custom.grid, buffers, checks: custom.checks, cost })
+    }
+
+    /// What is computed of a value of the call's, or to make it: these roots, element by element.
+    fn part(
+        &self,
+        custom: NodeId,
+        inside: &FxHashSet<NodeId>,
+        value: ValueRef,
+        roots: Vec<ValueRef>,
+    ) -> Result<Part, Refusal> {
+        if roots.is_empty() {
+            return Ok(Part { kernel: Kernel::default(), roots });
+        }
+        let shape = self.graph.ty(value).shape.clone();
+        let numel = shape.iter().product();
+        if let Some(&root) = roots.iter().find(|&&r| self.graph.ty(r).numel() != numel) {
+            return Err(Refusal::Extent { numel: self.graph.ty(root).numel(), points: numel, rows: numel });
+        }
+        let mut nodes: FxHashSet<NodeId> = inside.iter().copied().filter(|&n| n != custom).collect();
+        nodes.extend(self.transparent.iter().copied());
+        let dims = SmallVec::from_iter(0..shape.len() as u8);
+        let domain = Domain { extents: vec![numel], reduced: vec![false], dims: vec![dims] };
+        let reduced = SmallVec::from_elem(false, shape.len());
+        let group = Group { nodes, roots: roots.clone(), shape: Dims::from_slice(&shape), reduced };
+        let kernel = build(self.graph, &group, &Strides(self.graph), Some(&domain))?;
+        Ok(Part { kernel, roots })
+    }
+
+    /// Whether a node of a unit must be in memory.
+    fn is_stored(&self, id: NodeId, inside: &FxHashSet<NodeId>) -> bool {
+        let used = self.users.get(&id).is_some_and(|u| u.iter().any(|n| !inside.contains(n)));
+        used || self.demanded.contains(&id) || self.materialized.contains(&id)
+    }
+
+    /// Whether a result of a custom kernel must be in memory.
+    fn is_kept(&self, value: ValueRef, inside: &FxHashSet<NodeId>) -> bool {
+        let mut used = false;
+        let uses = self.graph.users(value.node);
+        let mut stack: Vec<NodeId> = uses.iter().filter(|(_, e)| e.out == value.out).map(|u| u.0).collect();
+        while let Some(at) = stack.pop() {
+            let looked_through = self.transparent.contains(&at) && !self.materialized.contains(&at);
+            match (looked_through, inside.contains(&at)) {
+                (true, _) => stack.extend(self.graph.users(at).iter().map(|u| u.0)),
+                (false, true) => used = true,
+                (false, false) => return true,
+            }
+        }
+        !used || self.demanded.contains(&value.node)
+    }
+
+    /// The one result of the custom kernel that a node of its unit is computed of.
+    fn result_of(&self, custom: NodeId, root: NodeId, inside: &FxHashSet<NodeId>) -> Result<usize, Refusal> {
+        let mut found: Option<u16> = None;
+        let mut seen = FxHashSet::default();
+        let mut stack = vec![root];
+        while let Some(at) = stack.pop() {
+            if at == custom || !seen.insert(at) || !(inside.contains(&at) || self.transparent.contains(&at)) {
+                continue;
+            }
+            for operand in self.graph.operands(at) {
+                if operand.node == custom && *found.get_or_insert(operand.out) != operand.out {
+                    return Err(Refusal::Custom("it needs several results of the kernel at once"));
+                }
+                stack.push(operand.node);
+            }
+        }
+        found.map(usize::from).ok_or(Refusal::Custom("it is needed in memory as well"))
+    }
+
+    fn custom_cost(&self, buffers: &[(ValueRef, bool)], flops: u64, grid: [u32; 3]) -> Cost {
+        let profile: &Profile = self.profile;
+        let bytes = |written: bool| -> u64 {
+            buffers.iter().filter(|b| b.1 == written).map(|b| self.graph.ty(b.0).bytes()).sum()
+        };
+        let (bytes_read, bytes_written) = (bytes(false), bytes(true));
+        let instances: u64 = grid.iter().map(|&n| u64::from(n)).product();
+        let busy = (instances as f64 / profile.workers as f64).clamp(f64::MIN_POSITIVE, 1.0);
+        let traffic = (bytes_read + bytes_written) as f64 / profile.bandwidth / 1000.0;
+        let arithmetic = flops as f64 / profile.ops_per_ns / 1000.0;
+        Cost { bytes_read, bytes_written, flops, us: traffic.max(arithmetic) / busy + profile.launch_us }
+    }
+
+    /// Merges a unit with a custom kernel and one of pointwise operators, if that is legal and pays.
+    pub(super) fn try_merge_custom(&mut self, a: usize, b: usize, contraction: &Contraction) -> Verdict {
+        let (Some(Some(first)), Some(Some(second))) = (self.units.get(a), self.units.get(b)) else {
+            return Verdict::Cycle;
+        };
+        let (custom, other) = match (&first.custom, &second.custom) {
+            (Some(custom), None) => (custom, second),
+            (None, Some(custom)) => (custom, first),
+            _ => return Verdict::Illegal(Refusal::Custom("both are kernels that were written by hand")),
+        };
+        let Some(pointwise) = &other.kernel else {
+            return Verdict::Library(String::from("an operator"));
+        };
+        if !pointwise.kernel.reduces.is_empty() {
+            return Verdict::Illegal(Refusal::OtherReduction);
+        }
+        let apart_us = custom.cost.us + pointwise.cost.us;
+        let node = custom.node;
+        let mut nodes: Vec<NodeId> = first.nodes.iter().chain(&second.nodes).copied().collect();
+        nodes.sort_unstable_by_key(|n| self.rank[n]);
+        let built = self.custom_of(node).and_then(|kernel| self.build_custom(node, kernel, &nodes));
+        match built {
+            Ok(built) if built.cost.us <= apart_us => {
+                self.sequence.contract(contraction);
+                for id in &nodes {
+                    self.unit_of.insert(*id, a);
+                }
+                self.units[a] = Some(Unit { nodes, kernel: None, custom: Some(Box::new(built)) });
+                self.units[b] = None;
+                Verdict::Fused
+            }
+            Ok(built) => Verdict::Slower { apart_us, merged_us: built.cost.us },
+            Err(refusal) => Verdict::Illegal(refusal),
+        }
+    }
+
+    fn custom_of(&self, id: NodeId) -> Result<&'a CustomKernel, Refusal> {
+        let Op::Aten(call) = &self.graph.node(id).op else { return Err(Refusal::Empty) };
+        let known = call.replay.and_then(|replay| self.graph.kernels.get(&replay));
+        match known {
+            Some(Ok(custom)) => Ok(custom),
+            _ => Err(Refusal::Extern(call.full_name())),
+        }
+    }
+
+    /// Tries edges at custom kernels once more: a producer may have had users that have joined the kernel since.
+    pub(super) fn retry_customs(&mut self) {
+        for at in 0..self.decisions.len() {
+            let (producer, consumer) = (self.decisions[at].producer, self.decisions[at].consumer);
+            let units = (self.unit_of.get(&producer), self.unit_of.get(&consumer));
+            let (Some(&a), Some(&b)) = units else { continue };
+            let custom = |u: usize| self.units[u].as_ref().is_some_and(|unit| unit.custom.is_some());
+            if self.decisions[at].verdict != Verdict::Fused && (custom(a) || custom(b)) {
+                self.decisions[at].verdict = self.try_edge(producer, consumer);
+            }
+        }
+    }
+}
+
+/// Operations that the expressions of a custom kernel's neighbours cost in all.
+fn arithmetic(custom: &CustomKernel, operands: &[Part], results: &[Part]) -> u64 {
+    let instances: u64 = custom.grid.iter().map(|&n| u64::from(n)).product();
+    let uses = uses(&custom.program);
+    let accesses = |tied: crate::custom::Tied| -> u64 {
+        let of = custom.tied.iter().zip(&uses).filter(|(t, _)| **t == tied);
+        of.map(|(_, u)| (u.loaded + u.stored).saturating_mul(instances)).sum()
+    };
+    let cost = |kernel: &Kernel| -> u64 {
+        let of = |node: &KNode| match node {
+            KNode::Map(function, _) => u64::from(function.cost()),
+            KNode::Cast(..) | KNode::InRange(..) | KNode::Index(..) => 1,
+            _ => 0,
+        };
+        kernel.exprs.iter().map(of).sum()
+    };
+    let of = |parts: &[Part], tied: &dyn Fn(u16) -> crate::custom::Tied| -> u64 {
+        let each = parts.iter().enumerate();
+        each.map(|(i, p)| cost(&p.kernel).saturating_mul(accesses(tied(i as u16)))).sum()
+    };
+    of(operands, &crate::custom::Tied::Operand).saturating_add(of(results, &crate::custom::Tied::Result))
+}
