@@ -3,6 +3,7 @@
 //! `cargo run --example tutorials` runs all of them, on CUDA where there is a device; `-- softmax attention` some.
 
 mod attention;
+mod custom_operator;
 mod dropout;
 mod grouped_matmul;
 mod layer_norm;
@@ -16,7 +17,7 @@ use tch::{Device, Kind, Tensor};
 /// and how far they may be.
 type Check = fn(Device, bool) -> anyhow::Result<(f64, f64)>;
 
-const TUTORIALS: [(&str, Check); 7] = [
+const TUTORIALS: [(&str, Check); 8] = [
     ("vector_add", vector_add::check),
     ("softmax", softmax::check),
     ("layer_norm", layer_norm::check),
@@ -24,6 +25,7 @@ const TUTORIALS: [(&str, Check); 7] = [
     ("dropout", dropout::check),
     ("attention", attention::check),
     ("grouped_matmul", grouped_matmul::check),
+    ("custom_operator", custom_operator::check),
 ];
 
 /// The largest difference of corresponding elements; infinite where one is NaN.

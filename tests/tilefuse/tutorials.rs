@@ -6,6 +6,8 @@ use crate::common::setup;
 
 #[path = "../../examples/tutorials/attention.rs"]
 mod attention;
+#[path = "../../examples/tutorials/custom_operator.rs"]
+mod custom_operator;
 #[path = "../../examples/tutorials/dropout.rs"]
 mod dropout;
 #[path = "../../examples/tutorials/grouped_matmul.rs"]
@@ -75,6 +77,11 @@ fn products_with_an_activation() {
 #[test]
 fn attention_without_scores_in_memory() {
     both(attention::check);
+}
+
+#[test]
+fn an_operator_of_a_fused_model() {
+    both(custom_operator::check);
 }
 
 #[test]
