@@ -1,6 +1,6 @@
 //! What all tests share.
 
-use std::sync::Once;
+use std::sync::{Once, RwLock};
 
 /// Gives the process a kernel cache of its own. To be called first in every test that compiles.
 pub(crate) fn setup() {
@@ -11,3 +11,7 @@ pub(crate) fn setup() {
         unsafe { std::env::set_var("TILEFUSE_CACHE", &folder) };
     });
 }
+
+/// Held for writing by tests that change libtorch's number of threads, on which plans depend, and for reading by those
+/// that count plans.
+pub(crate) static THREADS: RwLock<()> = RwLock::new(());

@@ -140,6 +140,7 @@ fn runs(program: &Program) -> bool {
 /// Runs the programs of many seeds on as many threads as there are cores.
 fn run_all(seeds: impl Iterator<Item = u64>) -> Tally {
     crate::common::setup();
+    let _changing = crate::common::THREADS.write().unwrap();
     let seeds = Mutex::new(seeds.collect::<Vec<_>>().into_iter());
     let tally = Mutex::new(Tally::default());
     let workers = std::thread::available_parallelism().map_or(2, usize::from).min(8);

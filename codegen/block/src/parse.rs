@@ -290,7 +290,8 @@ impl<'a> Parser<'a> {
             "assume" => self.assume(args)?,
             "print" => {
                 let prefix = self.cursor.string()?;
-                if self.cursor.peek() == Some('%') {
+                // A value that is not defined yet is the result of what comes next.
+                if self.cursor.peek_value().is_some_and(|name| self.scope.contains_key(name)) {
                     self.operands(args)?;
                 }
                 OpKind::Print { prefix, hex: self.cursor.accept_keyword("hex") }
@@ -476,7 +477,8 @@ impl<'a> Parser<'a> {
             let nothing = self::op(OpKind::Yield, SmallVec::new());
             op.regions.push(Region { args: Vec::new(), ops: vec![nothing] });
         }
-        let yielded = op.regions.first().and_then(|r| r.ops.last()).map(|last| last.args.clone());
+        let last = op.regions.first().and_then(|r| r.ops.last()).filter(|last| last.kind == OpKind::Yield);
+        let yielded = last.map(|last| last.args.clone());
         let types = yielded.unwrap_or_default().iter().map(|&v| self.program.ty(v).clone()).collect();
         self.finish(at, op).map(|(op, _)| (op, types))
     }

@@ -128,6 +128,13 @@ impl<'a> Cursor<'a> {
         self.fail("the text in quotes does not end on its line")
     }
 
+    /// The name of the value that comes next, without the `%`, if one does.
+    pub(super) fn peek_value(&self) -> Option<&'a str> {
+        let name = self.rest().strip_prefix('%')?;
+        let len = name.bytes().take_while(|&c| is_name_byte(c)).count();
+        name.get(..len)
+    }
+
     /// The text of a number or truth value.
     pub(super) fn number(&mut self) -> Result<&'a str> {
         let len = self.run(|c| c.is_ascii_alphanumeric() || matches!(c, b'.' | b'+' | b'-'));

@@ -149,7 +149,7 @@ thread_local! {
 #[test]
 fn prints_a_line_for_each_element() {
     let text = "kernel @f(%n: u8) { %i = range 14 4 %t = reshape %i [2, 2] %h = cast %i f16
-        print \"a\" %t hex print \"b\" %n, %n print \"at \\\"end\\\"\" }";
+        print \"a\" %t hex print \"b\" %n, %n print \"at \\\"end\\\"\" %k = const 1 : i32 }";
     let program = crate::parse_valid(text).unwrap();
     let print = |line: &str| LINES.with(|lines| lines.borrow_mut().push(line.to_owned()));
     let options = Options { print, ..Options::default() };
