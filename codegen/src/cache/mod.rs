@@ -15,6 +15,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use folder::Folder;
 
+use crate::stages::Stages;
+
 /// The version of the compiler: of this crate, of its source, and of LLVM.
 pub const COMPILER_VERSION: &str =
     concat!(env!("CARGO_PKG_VERSION"), "-", env!("TILEFUSE_SOURCE_HASH"), "-llvm22");
@@ -88,8 +90,12 @@ impl CacheOptions {
     }
 
     /// The user's cache: the folder that the variable `TILEFUSE_CACHE` names (`off` for none), else
-    /// `tilefuse/kernels` in the user's cache folder.
+    /// `tilefuse/kernels` in the user's cache folder. None while [`Stages`] are written or read: what a cache holds was not
+    /// made of them.
     pub fn from_env() -> CacheOptions {
+        if Stages::get().is_active() {
+            return CacheOptions::off();
+        }
         let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
         match set("TILEFUSE_CACHE") {
             Some(value) if value == "off" => return CacheOptions::off(),

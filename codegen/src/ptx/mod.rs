@@ -89,9 +89,6 @@ pub fn compile_ptx_cached(
     options: &PtxOptions,
     cache: &Cache,
 ) -> Result<Ptx> {
-    if Stages::get().is_active() {
-        return compile_ptx(program, target, options);
-    }
     let version = target.ptx_version(options.driver)?;
     let key = Key::new(&program.to_string(), target.name(), &version.to_string());
     if let Some(ptx) = cache.get(cache::Kind::Ptx, key).and_then(|bytes| Ptx::from_bytes(&bytes)) {
