@@ -1,16 +1,19 @@
 //! Passes: each rewrites a valid program into a valid one that computes the same.
 //!
-//! "The same" is bit by bit, except for which NaN a function gives and for the accuracy of constant folding, which
-//! uses the reference of [`crate::eval`]. An explicit cast that rounds is never removed.
+//! "The same" is bit by bit, except for which NaN a function gives, for the accuracy of constant folding, which uses
+//! the reference of [`crate::eval`], and for products of floats that become part of a matrix product: these are no longer
+//! rounded before they are added. An explicit cast that rounds is never removed.
 
 mod approximate;
 mod canonicalize;
+mod contract;
 mod cse;
 mod dce;
 mod guard;
 mod licm;
 mod ranges;
 mod renumber;
+mod strength;
 
 use thiserror::Error;
 
@@ -19,12 +22,14 @@ use crate::verify::{VerifyError, verify};
 
 pub use approximate::approximate;
 pub use canonicalize::canonicalize;
+pub use contract::contract;
 pub use cse::cse;
 pub use dce::dce;
 pub use guard::{Guards, guard};
 pub use licm::licm;
 pub use ranges::ranges;
 pub use renumber::renumber;
+pub use strength::strength;
 
 /// Extents that no grid exceeds.
 pub const ANY_GRID: [u32; 3] = [1 << 31; 3];
@@ -36,7 +41,9 @@ pub type Pass = (&'static str, fn(&mut Program, [u32; 3]));
 pub const PASSES: &[Pass] = &[
     ("canonicalize", |program, _| canonicalize(program)),
     ("cse", |program, _| cse(program)),
+    ("contract", |program, _| contract(program)),
     ("licm", |program, _| licm(program)),
+    ("strength", |program, _| strength(program)),
     ("ranges", ranges),
     ("canonicalize-again", |program, _| canonicalize(program)),
     ("cse-again", |program, _| cse(program)),

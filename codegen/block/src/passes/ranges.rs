@@ -43,7 +43,7 @@ impl Cx {
         }
         op.regions.iter_mut().for_each(|r| self.region(r));
         let (true, Some(&result)) = (op.kind.is_pure(), op.results.first()) else { return true };
-        if let Some(literal) = self.constant(result).filter(|_| !op.args.is_empty()) {
+        if let Some(literal) = self.constant(result).filter(|_| !matches!(op.kind, OpKind::Const(_))) {
             op.kind = OpKind::Const(literal);
             op.args.clear();
             return true;

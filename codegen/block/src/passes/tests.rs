@@ -1,7 +1,8 @@
 use expect_test::{Expect, expect};
 
 use super::{
-    PASSES, PassOptions, canonicalize, cse, dce, guard, licm, optimize, ranges, renumber, run_passes,
+    PASSES, PassOptions, canonicalize, contract, cse, dce, guard, licm, optimize, ranges, renumber,
+    run_passes, strength,
 };
 use crate::program::Program;
 use crate::verify::verify;
@@ -179,6 +180,155 @@ fn what_does_not_change_leaves_the_loop() {
               yield
             }
             store %x, %n, %sum
+        "#]],
+    );
+}
+
+#[test]
+fn offsets_are_a_scalar_of_the_iteration_plus_what_stays() {
+    check(
+        &[strength, dce, renumber],
+        "%z = const 0 : i32
+         %one = const 1 : i32
+         %rows = range 0 8
+         %stride = splat %n [8]
+         %three = const 3 : tile<8xi32>
+         for %i in %z..%n step %one {
+           %at = splat %i [8]
+           %row = map add %at, %rows
+           %m = map lt %row, %stride
+           %line = map mul %stride, %row
+           %off = map add %line, %three
+           %v = load %y, %off, mask %m
+           %k = map add %i, %n
+           %kk = map add %k, %one
+           %ks = splat %kk [8]
+           store %y, %ks, %v, mask %m
+           yield
+         }",
+        expect![[r#"
+            %z = const 0 : i32
+            %one = const 1 : i32
+            %rows = range 0 8
+            %stride = splat %n [8]
+            %three = const 3 : tile<8xi32>
+            %0 = map mul %rows, %stride
+            %1 = map add %0, %three
+            %2 = map add %n, %one
+            for %i in %z..%n step %one {
+              %at = splat %i [8]
+              %row = map add %at, %rows
+              %m = map lt %row, %stride
+              %3 = map mul %i, %n
+              %4 = splat %3 [8]
+              %off = map add %4, %1
+              %v = load %y, %off, mask %m
+              %kk = map add %i, %2
+              %ks = splat %kk [8]
+              store %y, %ks, %v, mask %m
+              yield
+            }
+        "#]],
+    );
+}
+
+#[test]
+fn sums_of_products_are_matrix_products() {
+    let passes: [fn(&mut Program); 6] = [canonicalize, cse, contract, canonicalize, dce, renumber];
+    check(
+        &passes,
+        "%r = range 0 512
+         %a = reshape %r [32, 16]
+         %b = reshape %r [16, 32]
+         %v = load %x, %a
+         %w = load %x, %b
+         %ve = expand_dims %v axis 1
+         %we = expand_dims %w axis 0
+         %vs = broadcast %ve [32, 16, 16]
+         %ws = broadcast %we [32, 16, 32]
+         %wt = permute %w [1, 0]
+         %wte = expand_dims %wt axis 0
+         %wts = broadcast %wte [32, 32, 16]
+         %ve2 = expand_dims %v axis 1
+         %vs2 = broadcast %ve2 [32, 32, 16]
+         %p = map mul %vs2, %wts
+         %s = reduce sum %p axis 2
+         %q = map mul %vs, %vs
+         %t2 = reduce sum %q axis 2
+         %ra = range 0 1024
+         %at = reshape %ra [32, 32]
+         store %x, %at, %s
+         store %x, %a, %t2",
+        expect![[r#"
+            %r = range 0 512
+            %a = reshape %r [32, 16]
+            %b = reshape %r [16, 32]
+            %v = load %x, %a
+            %w = load %x, %b
+            %0 = const 0.0 : tile<32x32xf32>
+            %s = dot %v, %w, %0 precision ieee
+            %1 = map mul %v, %v
+            %2 = expand_dims %1 axis 1
+            %q = broadcast %2 [32, 16, 16]
+            %t2 = reduce sum %q axis 2
+            %ra = range 0 1024
+            %at = reshape %ra [32, 32]
+            store %x, %at, %s
+            store %x, %a, %t2
+        "#]],
+    );
+    check(
+        &passes,
+        "%r = range 0 512
+         %a = reshape %r [32, 16]
+         %v = load %y, %a
+         %h = cast %v bf16
+         %b = cast %v i8
+         %hw = cast %h f32
+         %bw = cast %b i32
+         %he = reshape %hw [32, 1, 16]
+         %hf = expand_dims %hw axis 2
+         %hes = broadcast %he [32, 16, 16]
+         %k = range 0 256
+         %g = reshape %k [16, 16]
+         %gv = load %y, %g
+         %gh = cast %gv bf16
+         %gw = cast %gh f32
+         %ge = expand_dims %gw axis 0
+         %ges = broadcast %ge [32, 16, 16]
+         %p = map mul %ges, %hes
+         %s = reduce sum %p axis 2
+         store %x, %a, %s
+         %be = expand_dims %bw axis 2
+         %bes = broadcast %be [32, 16, 32]
+         %bt = permute %bw [1, 0]
+         %bte = expand_dims %bt axis 0
+         %btes = broadcast %bte [32, 16, 32]
+         %pi = map mul %bes, %btes
+         %si = reduce sum %pi axis 1
+         %ra = range 0 1024
+         %at = reshape %ra [32, 32]
+         store %y, %at, %si",
+        expect![[r#"
+            %r = range 0 512
+            %a = reshape %r [32, 16]
+            %v = load %y, %a
+            %h = cast %v bf16
+            %b = cast %v i8
+            %k = range 0 256
+            %g = reshape %k [16, 16]
+            %gv = load %y, %g
+            %gh = cast %gv bf16
+            %0 = permute %gh [1, 0]
+            %1 = const 0.0 : tile<32x16xf32>
+            %s = dot %h, %0, %1 precision ieee
+            store %x, %a, %s
+            %2 = permute %b [1, 0]
+            %3 = const 0 : tile<32x32xi32>
+            %si = dot %b, %2, %3 precision ieee
+            %ra = range 0 1024
+            %at = reshape %ra [32, 32]
+            store %y, %at, %si
         "#]],
     );
 }

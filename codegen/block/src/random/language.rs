@@ -5,7 +5,7 @@ use super::generate::{Generator, Result};
 use crate::builder::Builder;
 use crate::interp::{Arg, Buffer};
 use crate::program::{Assumption, AtomicFn, DotPrecision, MemoryOrder, MemoryScope, OpKind, Value};
-use crate::scalar_fn::ScalarFn;
+use crate::scalar_fn::{ReduceFn, ScalarFn};
 use crate::types::{Elem, Literal, Shape, Type};
 
 /// How elements are combined: each is associative bit by bit.
@@ -35,6 +35,7 @@ impl Generator<'_, '_> {
             4 => self.reduce_with(b),
             5 | 6 => self.scan(b),
             7 => self.histogram(b),
+            8 if self.choices.chance(40) => self.sum_of_products(b),
             8 | 9 => self.dot(b),
             10 => self.random_bits(b),
             11 => self.atomic(b),
@@ -179,6 +180,37 @@ impl Generator<'_, '_> {
             product = b.map(ScalarFn::Add, &[product, zero])?;
         }
         self.pool.push(product);
+        Ok(())
+    }
+
+    /// A matrix product as the sum of a tile of all products, of factors that may have been widened.
+    fn sum_of_products(&mut self, b: &mut Builder) -> Result<()> {
+        let elem = self.choices.of([Elem::F16, Elem::Bf16, Elem::F32, Elem::F64, Elem::I8, Elem::U8]);
+        let wide = match elem {
+            Elem::I8 | Elem::U8 => Elem::I32,
+            Elem::F64 => Elem::F64,
+            _ => Elem::F32,
+        };
+        let extents = [16u32, 16, self.choices.of([16, 32, 8])];
+        let axis = self.choices.below(3);
+        let (first, second) = ((axis + 1) % 3, (axis + 2) % 3);
+        let factor = |g: &mut Self, b: &mut Builder, without: usize| {
+            let shape: Vec<u32> = (0..3).filter(|&a| a != without).map(|a| extents[a]).collect();
+            let value = g.get(b, &Type::tile(elem, &shape))?;
+            let value =
+                if elem.is_float() { small_whole(b, value).and_then(|v| without_nan(b, v))? } else { value };
+            let value = b.cast(value, wide)?;
+            let value = b.expand_dims(value, without as u8)?;
+            b.broadcast(value, &extents)
+        };
+        let (x, y) = (factor(self, b, first)?, factor(self, b, second)?);
+        let products = b.map(ScalarFn::Mul, &[x, y])?;
+        let mut sum = b.reduce(ReduceFn::Sum, products, axis as u8, None)?;
+        if wide.is_float() {
+            let zero = b.constant(Literal::float(wide, 0.0), &b.ty(sum).shape.clone());
+            sum = b.map(ScalarFn::Add, &[sum, zero])?;
+        }
+        self.pool.push(sum);
         Ok(())
     }
 

@@ -39,7 +39,7 @@ pub(super) fn movement(cx: &mut Cx<'_>, op: &Op) -> Option<Value> {
 }
 
 /// A reduction over an extent of 1 only drops the axis, except that it makes +0 of -0 in a sum; one of a constant
-/// by an idempotent combiner is that constant.
+/// by an idempotent combiner is that constant, and the sum of an integer one a multiple of it.
 pub(super) fn reduction(cx: &mut Cx<'_>, op: &Op) -> Option<Value> {
     let OpKind::Reduce { combine, axis, masked: false } = op.kind else { return None };
     let &tile = op.args.first()?;
@@ -50,6 +50,11 @@ pub(super) fn reduction(cx: &mut Cx<'_>, op: &Op) -> Option<Value> {
         return Some(cx.emit_constant(literal, &shape));
     }
     let exact = combine != ReduceFn::Sum || !ty.elem()?.is_float();
+    if let (Some(literal), ReduceFn::Sum, true) = (cx.constant(tile), combine, exact) {
+        let times = i64::from(*ty.shape.get(usize::from(axis))?);
+        let sum = Literal::int(literal.elem, literal.as_i64()?.wrapping_mul(times));
+        return Some(cx.emit_constant(sum, &shape));
+    }
     match ty.shape.get(usize::from(axis)) {
         Some(1) if exact => cx.emit(OpKind::Reshape(shape), &[tile]),
         _ => None,
