@@ -150,7 +150,8 @@ mod tests {
                 Counterpart::Operation(op, _) => OPERATIONS.iter().any(|o| o.name == op),
                 Counterpart::Function(function, _) => ScalarFn::from_name(function).is_some(),
                 Counterpart::Composed(function, _) => {
-                    let heads = [format!("fn {function}("), format!("fn {function}<")];
+                    let heads =
+                        [format!("fn {function}("), format!("fn {function}<"), format!(" {function} ")];
                     heads.iter().any(|head| sources.contains(head))
                 }
                 Counterpart::Rust(what) | Counterpart::LeftOut(what) => !what.is_empty(),

@@ -15,8 +15,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use folder::Folder;
 
-use crate::stages::Stages;
-
 /// The version of the compiler: of this crate, of its source, and of LLVM.
 pub const COMPILER_VERSION: &str =
     concat!(env!("CARGO_PKG_VERSION"), "-", env!("TILEFUSE_SOURCE_HASH"), "-llvm22");
@@ -90,12 +88,8 @@ impl CacheOptions {
     }
 
     /// The user's cache: the folder that the variable `TILEFUSE_CACHE` names (`off` for none), else
-    /// `tilefuse/kernels` in the user's cache folder. None while [`Stages`] are written or read: what a cache holds was not
-    /// made of them.
+    /// `tilefuse/kernels` in the user's cache folder.
     pub fn from_env() -> CacheOptions {
-        if Stages::get().is_active() {
-            return CacheOptions::off();
-        }
         let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
         match set("TILEFUSE_CACHE") {
             Some(value) if value == "off" => return CacheOptions::off(),

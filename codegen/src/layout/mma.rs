@@ -13,6 +13,8 @@ pub struct Accumulator {
     pub warps: u32,
     /// Whether warps lie along rows as far as these reach, so that a row lies in one warp.
     pub by_rows: bool,
+    /// Whether four warps compute 64 neighbouring rows together, 16 each.
+    pub grouped: bool,
 }
 
 impl Accumulator {
@@ -37,12 +39,16 @@ impl Layout {
         let mut batch = bits(rows.end..shape.iter().sum());
         let mut down = bits(rows.start + how.rows..rows.end);
         let mut across = bits(cols.start + Accumulator::COLS..cols.end);
-        let warps = (0..how.warps).map(|_| {
-            let tall = how.by_rows || down.len() as u32 + how.rows >= across.len() as u32 + Accumulator::COLS;
+        let four = if how.grouped { 2 } else { 0 };
+        let together: Vec<u32> = down.drain(..four.min(down.len())).collect();
+        let rest = (together.len() as u32..how.warps).map(|_| {
+            let tall = how.by_rows
+                || how.grouped
+                || down.len() as u32 + how.rows >= across.len() as u32 + Accumulator::COLS;
             let (first, second) = if tall { (&mut down, &mut across) } else { (&mut across, &mut down) };
             batch.pop().or_else(|| first.pop()).or_else(|| second.pop()).unwrap_or(0)
         });
-        let warps = warps.collect();
+        let warps = together.iter().copied().chain(rest).collect();
         regs.extend(across.into_iter().chain(down).chain(batch));
         Layout::of_bases(shape.clone(), regs, lanes, warps)
     }
@@ -57,7 +63,8 @@ mod tests {
         for shape in [&[4u32, 3][..], &[7, 6], &[2, 5, 3], &[5, 8]] {
             let shape = LogShape::from_slice(shape);
             for (rows, warps, by_rows) in [(4, 0, false), (4, 3, true), (3, 2, false), (4, 5, false)] {
-                let layout = Layout::accumulator(&shape, &Accumulator { rows, warps, by_rows });
+                let grouped = by_rows && shape[shape.len() - 2] >= 6;
+                let layout = Layout::accumulator(&shape, &Accumulator { rows, warps, by_rows, grouped });
                 let count = 1u32 << shape.iter().sum::<u32>();
                 let mut held = vec![0; count as usize];
                 for thread in 0..32 << warps {
@@ -75,9 +82,14 @@ mod tests {
     #[test]
     fn rows_stay_in_a_warp() {
         let shape = LogShape::from_slice(&[7, 7]);
-        let tall = Layout::accumulator(&shape, &Accumulator { rows: 4, warps: 3, by_rows: true });
+        let tall =
+            Layout::accumulator(&shape, &Accumulator { rows: 4, warps: 3, by_rows: true, grouped: false });
         assert!(tall.warps().iter().all(|b| b & tall.axis_mask(1) == 0));
-        let square = Layout::accumulator(&shape, &Accumulator { rows: 4, warps: 2, by_rows: false });
+        let square =
+            Layout::accumulator(&shape, &Accumulator { rows: 4, warps: 2, by_rows: false, grouped: false });
         assert_eq!(square.warps(), [1 << 13, 1 << 6]);
+        let grouped =
+            Layout::accumulator(&shape, &Accumulator { rows: 4, warps: 3, by_rows: false, grouped: true });
+        assert_eq!(grouped.warps(), [1 << 11, 1 << 12, 1 << 13]);
     }
 }

@@ -11,7 +11,7 @@ use tilefuse_block::{Op, OpKind, Param, Program, Region, Shape, Value};
 
 use super::axis::{self, Axis};
 use super::pipeline::Pipeline;
-use super::{dot, uniform};
+use super::{Target, dot, uniform};
 use crate::layout::{Accumulator, Blocked, LANE_BITS, Layout, LogShape};
 
 /// The layouts of a program for a number of warps.
@@ -31,6 +31,7 @@ pub(crate) struct Assignment<'a> {
     homes: Vec<Option<Layout>>,
     /// Layouts of the loads and stores that are not done in the home of the value.
     access: FxHashMap<*const Op, Layout>,
+    pub(crate) target: Target,
     /// Number of warps, as a power of two.
     pub(crate) warps: u32,
     /// Number of blocks that these warps are divided among, as a power of two.
@@ -63,7 +64,7 @@ pub(crate) fn log_shape(shape: &Shape) -> LogShape {
 
 impl<'a> Assignment<'a> {
     /// Assigns layouts for `1 << warps` warps in a cluster of `1 << cluster` blocks.
-    pub(crate) fn new(program: &'a Program, warps: u32, cluster: u32) -> Assignment<'a> {
+    pub(crate) fn new(program: &'a Program, target: Target, warps: u32, cluster: u32) -> Assignment<'a> {
         let n = program.values.len();
         let mut out = Assignment {
             program,
@@ -75,6 +76,7 @@ impl<'a> Assignment<'a> {
             used: vec![false; n],
             homes: vec![None; n],
             access: FxHashMap::default(),
+            target,
             warps,
             cluster,
             links: vec![Vec::new(); n],
@@ -245,8 +247,21 @@ impl<'a> Assignment<'a> {
     /// The layout of the sums of a product that the matrix unit computes.
     pub(crate) fn accumulator(&self, op: &Op, unit: dot::Unit) -> Layout {
         let shape = &self.program.ty(op.results[0]).shape;
-        let how = Accumulator { rows: unit.rows(), warps: self.warps, by_rows: self.reduces_products() };
+        let (by_rows, grouped) = (self.reduces_products(), self.is_grouped(op));
+        let how = Accumulator { rows: unit.rows(), warps: self.warps, by_rows, grouped };
         Layout::accumulator(&log_shape(shape), &how)
+    }
+
+    /// Whether four warps compute a product together.
+    pub(crate) fn is_grouped(&self, op: &Op) -> bool {
+        dot::is_grouped(self.program, op, self.target, self.warps - self.cluster)
+    }
+
+    /// What the beginning of shared memory for operands must be a multiple of, in bytes.
+    pub(crate) fn shared_align(&self) -> u64 {
+        let mut grouped = false;
+        self.program.walk(&mut |op| grouped |= self.is_grouped(op));
+        if grouped { dot::Staged::PANEL_ALIGN } else { 16 }
     }
 
     /// Whether rows of a product are reduced: then rows of all lie in one warp each, as those of products of products
@@ -410,7 +425,8 @@ impl<'a> Assignment<'a> {
             let Some(layout) = self.homes[value.index()].clone() else { continue };
             for (other, link) in self.links[value.index()].clone() {
                 let ty = self.program.ty(other);
-                if self.homes[other.index()].is_some() || ty.rank() == 0 {
+                // Each use of a free value computes it in a layout of its own.
+                if self.homes[other.index()].is_some() || ty.rank() == 0 || self.free[other.index()] {
                     continue;
                 }
                 let shape = log_shape(&ty.shape);

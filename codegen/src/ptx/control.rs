@@ -23,7 +23,7 @@ impl<'a> Lower<'a> {
         let before = self.ir.block().to_owned();
         self.ir.raw(format_args!("br label %{head}"));
         self.ir.begin(&head);
-        let carried = self.phis(&region.args[1..], &layouts);
+        let mut carried = self.phis(&region.args[1..], &layouts);
         let index = self.ir.fresh();
         let marker = self.ir.mark();
         self.ir.raw(format_args!("br i1 %c{n}, label %{body}, label %{exit}"));
@@ -41,6 +41,9 @@ impl<'a> Lower<'a> {
             }
         }
         let next = self.all(&self.yielded(region)?.args, &layouts)?;
+        if let Some(ahead) = &ahead {
+            self.finish_iteration(ahead, &index)?;
+        }
         // The body may not run at all.
         self.hazards.join(unopened);
         let next_index = self.ir.def(format_args!("add nsw i64 {index}, {step}"));
@@ -54,7 +57,7 @@ impl<'a> Lower<'a> {
         self.ir.insert(marker, &phis);
         self.ir.begin(&exit);
         if let Some(ahead) = &ahead {
-            self.end_pipeline(ahead);
+            self.end_pipeline(op, ahead, &mut carried);
         }
         self.hold_all(&op.results, &layouts, &carried);
         Ok(())

@@ -24,7 +24,10 @@ impl Lower<'_> {
                 needed: 1 << from.shape().iter().sum::<u32>(),
                 limit: 0,
             }),
-            None => self.through_shared(from, regs, to, elem),
+            None => match self.by_pieces(from, regs, to, elem) {
+                Some(regs) => Ok(regs),
+                None => self.through_shared(from, regs, to, elem),
+            },
         }
     }
 

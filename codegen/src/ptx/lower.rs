@@ -2,11 +2,12 @@
 
 use std::rc::Rc;
 
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 use tilefuse_block::{Elem, Kind, Op, OpKind, Program, Region, ScalarFn, Value};
 
 use super::Target;
 use super::assign::{Assignment, log_shape};
+use super::dot::Staged;
 use super::hazard::Hazards;
 use super::ir::{Ir, Val, literal, ty};
 use super::pipeline::{self, Operands};
@@ -34,6 +35,8 @@ pub(crate) struct Lower<'a> {
     pub(crate) runs_ahead: bool,
     /// Operands of products that are in shared memory already.
     pub(crate) placed: Operands,
+    /// Results of products that go on while the next iteration runs.
+    pub(crate) in_flight: FxHashSet<Value>,
     pub(crate) hazards: Hazards,
     /// Whether the code has waited for all blocks of the cluster to run.
     pub(crate) started: bool,
@@ -48,7 +51,8 @@ pub(crate) struct Lowered {
 
 /// Lowers the body of a program, whose loops load operands ahead of their use where `runs_ahead`.
 pub(crate) fn lower(plan: &Assignment, target: Target, runs_ahead: bool) -> Result<Lowered> {
-    let stages = if runs_ahead { pipeline::room(plan, target) } else { 0 };
+    let stages =
+        if runs_ahead { pipeline::room(plan, target).next_multiple_of(Staged::PANEL_ALIGN) } else { 0 };
     let mut lower = Lower {
         plan,
         target,
@@ -59,6 +63,7 @@ pub(crate) fn lower(plan: &Assignment, target: Target, runs_ahead: bool) -> Resu
         shared: Shared::with_stages(stages),
         runs_ahead,
         placed: Operands::default(),
+        in_flight: FxHashSet::default(),
         hazards: Hazards::default(),
         started: false,
     };

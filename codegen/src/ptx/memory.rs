@@ -291,6 +291,21 @@ impl<'a> Lower<'a> {
         self.ir.raw(format_args!("store {t} {value}, ptr addrspace(3) {address}, align {bytes}"));
     }
 
+    /// Reads neighbours from shared memory, as [`Lower::shared_store_group`] writes them.
+    pub(crate) fn shared_load_group(&mut self, address: &Val, elem: Elem, count: usize) -> Vec<Val> {
+        let bytes = count as u32 * elem.bytes();
+        if count == 1 {
+            return vec![self.shared_load(address, elem)];
+        }
+        let words = Words::new(bytes, elem.bytes());
+        let t = match words.count {
+            1 => words.ty.to_owned(),
+            n => format!("<{n} x {}>", words.ty),
+        };
+        let vector = self.ir.def(format_args!("load {t}, ptr addrspace(3) {address}, align {bytes}"));
+        self.split(&t, &vector, elem, count)
+    }
+
     fn vector_of(&mut self, words: &Words, parts: &[Val]) -> (String, Val) {
         if let [only] = parts {
             return (words.ty.to_owned(), only.clone());

@@ -22,6 +22,7 @@ mod llvm;
 mod lower;
 mod memory;
 mod pick;
+mod pieces;
 mod pipeline;
 mod pressure;
 mod reduce;
@@ -89,6 +90,9 @@ pub fn compile_ptx_cached(
     options: &PtxOptions,
     cache: &Cache,
 ) -> Result<Ptx> {
+    if Stages::get().is_active() {
+        return compile_ptx(program, target, options);
+    }
     let version = target.ptx_version(options.driver)?;
     let key = Key::new(&program.to_string(), target.name(), &version.to_string());
     if let Some(ptx) = cache.get(cache::Kind::Ptx, key).and_then(|bytes| Ptx::from_bytes(&bytes)) {
@@ -158,7 +162,7 @@ fn fitting_plan(program: &Program, target: Target) -> Result<Assignment<'_>> {
     // A block is better than a cluster, and in a cluster fewer blocks are.
     for (sizes, comfort) in [(&one, true), (&one, false), (&several, false)] {
         for &(warps, cluster) in sizes {
-            let plan = Assignment::new(program, warps, cluster);
+            let plan = Assignment::new(program, target, warps, cluster);
             let (needed, limit) = (pressure::registers(&plan), pressure::limit(warps - cluster));
             if needed <= if comfort && !products { pressure::comfortable(warps - cluster) } else { limit } {
                 return Ok(plan);
@@ -205,11 +209,13 @@ fn module_text(plan: &Assignment, target: Target) -> Result<Module> {
     if lowered.shared.stages > 0 && lowered.shared.total() > limit {
         lowered = lower::lower(plan, target, false)?;
     }
-    let needed = lowered.shared.total();
+    // What lies before panels may leave bytes free.
+    let needed = lowered.shared.total() + plan.shared_align();
     if needed > limit || lowered.shared.reduce > STATIC_SHARED {
         let resource = "bytes of shared memory";
         return Err(Error::TileTooLarge { program: program.name.clone(), resource, needed, limit });
     }
+    let align = plan.shared_align();
     // Static memory is simplest for the launch; what does not fit there is passed at the launch.
     let dynamic = needed > STATIC_SHARED;
     let mut globals = String::new();
@@ -219,11 +225,12 @@ fn module_text(plan: &Assignment, target: Target) -> Result<Module> {
             &format!("@tilefuse_reduce = internal addrspace(3) global [{bytes} x i8] undef, align 16\n");
     }
     if dynamic {
-        globals += "@tilefuse_convert = external addrspace(3) global [0 x i8], align 16\n";
+        globals += &format!("@tilefuse_convert = external addrspace(3) global [0 x i8], align {align}\n");
     } else if lowered.shared.dynamic() > 0 {
         let bytes = lowered.shared.dynamic();
-        globals +=
-            &format!("@tilefuse_convert = internal addrspace(3) global [{bytes} x i8] undef, align 16\n");
+        globals += &format!(
+            "@tilefuse_convert = internal addrspace(3) global [{bytes} x i8] undef, align {align}\n"
+        );
     }
     let params: Vec<String> = program.params.iter().enumerate().map(|(i, p)| param(program, i, p)).collect();
     let text = format!(

@@ -3,7 +3,10 @@
 //! While an iteration multiplies, the operands of later ones are on their way from global to shared memory (`cp.async`),
 //! each iteration's to a stage of its own. A load takes part if a product of the same body is all that uses it, nothing
 //! in the body writes memory, and its addresses follow from the induction variable alone, so that they can be computed
-//! for an iteration that is not there yet.
+//! for an iteration that is not there yet. Operands that the loop does not change are written to shared memory once.
+//!
+//! Where a body only adds one product to sums, the product of an iteration runs on into the next one: its stage is free
+//! again one iteration later, and the loop's end waits for the last.
 
 use rustc_hash::{FxHashMap, FxHashSet};
 use tilefuse_block::{Op, OpKind, Program, Region, Value};
@@ -33,13 +36,26 @@ pub(crate) struct Copy<'a> {
     pub(crate) staged: Staged,
 }
 
+/// An operand that the loop does not change, for products that read it from shared memory alone: it is written there
+/// once.
+struct Resident<'a> {
+    product: &'a Op,
+    side: Side,
+    staged: Staged,
+}
+
 /// The loads of one loop that run ahead.
 pub(crate) struct Pipeline<'a> {
     copies: Vec<Copy<'a>>,
+    residents: Vec<Resident<'a>>,
+    /// The product that runs into the next iteration, whose operands must stay until then.
+    overlapping: Option<&'a Op>,
     /// Scalars of the body that addresses need, in order.
     scalars: Vec<&'a Op>,
     /// Bytes of one stage.
     stage: u64,
+    /// Elements of the largest product.
+    sums: u64,
 }
 
 /// An operand of a product that is in shared memory already: how it lies there, and where its stage begins.
@@ -52,10 +68,18 @@ pub(crate) struct Placed {
 /// By product and operand.
 pub(crate) type Operands = FxHashMap<(*const Op, usize), Placed>;
 
-/// Shared memory for stages that leaves room for a second block, or for what else a block needs.
-fn budget(target: Target) -> u64 {
-    if target == Target::Sm80 { 80 << 10 } else { 108 << 10 }
+/// Shared memory for the stages of a block whose sums take so many registers: it leaves room for what else a block
+/// needs, and for a second block where the registers do.
+fn budget(target: Target, sums: u64) -> u64 {
+    match target {
+        Target::Sm80 => 80 << 10,
+        _ if sums >= REGISTERS / 2 => 200 << 10,
+        _ => 108 << 10,
+    }
 }
+
+/// Registers of a multiprocessor.
+const REGISTERS: u64 = 65536;
 
 impl<'a> Pipeline<'a> {
     /// The loads of a loop that can run ahead, if there are any.
@@ -77,8 +101,14 @@ impl<'a> Pipeline<'a> {
                 copies.extend(copy);
             }
         }
-        let few = 2 * stage <= budget(Target::Sm80);
-        (!copies.is_empty() && few).then(|| Pipeline { copies, scalars: slice.scalars(), stage })
+        let overlapping = overlapping(plan, body, &copies);
+        let residents = residents(plan, &slice, &copies);
+        // All sums of a block, a register each.
+        let sums = copies.iter().map(|c| plan.program.ty(c.product.results[0]).numel()).max().unwrap_or(0);
+        let pipeline = Pipeline { copies, residents, overlapping, scalars: slice.scalars(), stage, sums };
+        let fits =
+            pipeline.least_stages() * stage + pipeline.resident() <= budget(plan.target, pipeline.sums);
+        (!pipeline.copies.is_empty() && fits).then_some(pipeline)
     }
 
     /// The values that need no registers: each goes to shared memory as it is loaded.
@@ -87,8 +117,51 @@ impl<'a> Pipeline<'a> {
     }
 
     fn stages(&self, target: Target) -> u64 {
-        (budget(target) / self.stage).clamp(2, MAX_STAGES)
+        let room = budget(target, self.sums).saturating_sub(self.resident());
+        (room / self.stage).clamp(self.least_stages(), MAX_STAGES)
     }
+
+    /// Bytes of the operands that stay.
+    fn resident(&self) -> u64 {
+        self.residents.iter().map(|resident| resident.staged.size).sum()
+    }
+
+    fn least_stages(&self) -> u64 {
+        2 + u64::from(self.overlapping.is_some())
+    }
+
+    /// Iterations between the load of an operand and its use.
+    fn distance(&self, target: Target) -> u64 {
+        self.stages(target) - 1 - u64::from(self.overlapping.is_some())
+    }
+}
+
+/// What products of warpgroups take from before the loop, each where the one before ends.
+fn residents<'a>(plan: &Assignment<'a>, slice: &Slice<'a>, copies: &[Copy<'a>]) -> Vec<Resident<'a>> {
+    let mut out: Vec<Resident> = Vec::new();
+    let mut base = 0;
+    for product in slice.body.ops.iter().filter(|op| plan.is_grouped(op)) {
+        for side in [Side::Left, Side::Right] {
+            let value = product.args[side.index()];
+            let copied = copies.iter().any(|c| std::ptr::eq(c.product, product) && c.side == side);
+            if copied || slice.inside.contains(&value) {
+                continue;
+            }
+            let Some(mut staged) = dot::staged(plan, product, side, &plan.home(value)) else { continue };
+            staged.base = base;
+            base += staged.size;
+            out.push(Resident { product, side, staged });
+        }
+    }
+    out
+}
+
+/// The one product of a body that only adds to sums, by warpgroups, of operands that are loaded ahead.
+fn overlapping<'a>(plan: &Assignment<'a>, body: &Region, copies: &[Copy<'a>]) -> Option<&'a Op> {
+    let product = copies.first()?.product;
+    let alone = body.ops.iter().filter(|op| matches!(op.kind, OpKind::Dot { .. })).count() == 1;
+    let adds = plan.is_grouped(product) && dot::only_adds(plan.program, body, product);
+    (alone && copies.len() == 2 && adds).then_some(product)
 }
 
 fn writes(region: &Region) -> bool {
@@ -106,7 +179,7 @@ pub(crate) fn room(plan: &Assignment, target: Target) -> u64 {
     let mut most = 0;
     plan.program.walk(&mut |op| {
         if let Some(pipeline) = Pipeline::of(plan, op) {
-            most = most.max(pipeline.stages(target) * pipeline.stage);
+            most = most.max(pipeline.stages(target) * pipeline.stage + pipeline.resident());
         }
     });
     most
@@ -163,7 +236,7 @@ impl<'a> Slice<'a> {
             return None;
         }
         let operand = permutation.map_or_else(|| layout.clone(), |perm| layout.permute(perm));
-        let staged = dot::staged(plan.program, product, side, &operand)?;
+        let staged = dot::staged(plan, product, side, &operand)?;
         // One instruction's elements lie together in shared memory as well.
         (1 << operand.vector(staged.inner_axis(side, &operand)) >= group).then_some(Copy {
             load,
@@ -226,8 +299,9 @@ impl<'a> Lower<'a> {
             Running { pipeline, stages, induction, hi, step, read: self.ir.fresh(), next: self.ir.fresh() };
         // The stages may have been those of another loop, or of this one before.
         self.barrier();
+        self.write_residents(&running)?;
         let mut index = lo.clone();
-        for stage in 0..stages - 1 {
+        for stage in 0..running.pipeline.distance(self.target) {
             if stage > 0 {
                 index = self.ir.def(format_args!("add nsw i64 {index}, {}", running.step));
             }
@@ -237,19 +311,30 @@ impl<'a> Lower<'a> {
         Ok(Some(running))
     }
 
+    /// Writes the operands that stay, after the stages.
+    fn write_residents(&mut self, running: &Running<'a>) -> Result<()> {
+        let start: Val = (running.stages * running.pipeline.stage).to_string().into();
+        for resident in &running.pipeline.residents {
+            self.write_resident(resident.product, resident.side, &resident.staged, &start)?;
+            let key = (std::ptr::from_ref(resident.product), resident.side.index());
+            self.placed.insert(key, Placed { staged: resident.staged, stage: start.clone() });
+        }
+        Ok(())
+    }
+
     /// Waits for the operands of an iteration, and starts to load those of a later one.
     pub(crate) fn advance_pipeline(&mut self, running: &Running<'a>, index: &Val) -> Result<()> {
         let (stage, stages) = (running.pipeline.stage, running.stages);
-        self.wait_for_copies(stages - 2);
+        self.wait_for_copies(running.pipeline.distance(self.target) - 1);
+        if running.pipeline.copies.iter().any(|copy| copy.staged.has_panels()) {
+            self.show_to_matrix_unit();
+        }
         self.barrier();
+        self.in_flight.extend(running.pipeline.overlapping.map(|op| op.results[0]));
+        if running.pipeline.overlapping.is_none() {
+            self.load_later(running, index)?;
+        }
         let read = &running.read;
-        let first = self.ir.def(format_args!("icmp eq i32 {read}, 0"));
-        let before = self.ir.def(format_args!("sub i32 {read}, {stage}"));
-        let write =
-            self.ir.def(format_args!("select i1 {first}, i32 {}, i32 {before}", (stages - 1) * stage));
-        let ahead = self.ir.def(format_args!("mul nsw i64 {}, {}", running.step, stages - 1));
-        let later = self.ir.def(format_args!("add nsw i64 {index}, {ahead}"));
-        self.load_ahead(running, &later, &write)?;
         let after = self.ir.def(format_args!("add i32 {read}, {stage}"));
         let wraps = self.ir.def(format_args!("icmp eq i32 {after}, {}", stages * stage));
         self.ir.raw(format_args!("{} = select i1 {wraps}, i32 0, i32 {after}", running.next));
@@ -260,14 +345,46 @@ impl<'a> Lower<'a> {
         Ok(())
     }
 
+    /// Starts the loads of a later iteration where the matrix unit is busy with the present one, and waits for the
+    /// iteration before, whose operands the next iteration's loads may overwrite.
+    pub(crate) fn finish_iteration(&mut self, running: &Running<'a>, index: &Val) -> Result<()> {
+        if running.pipeline.overlapping.is_some() {
+            self.load_later(running, index)?;
+            self.wait_for_products(1);
+        }
+        Ok(())
+    }
+
+    fn load_later(&mut self, running: &Running<'a>, index: &Val) -> Result<()> {
+        let (stage, stages) = (running.pipeline.stage, running.stages);
+        let distance = running.pipeline.distance(self.target);
+        let read = &running.read;
+        // The stage that is `distance` further, in a circle.
+        let back = (stages - distance) * stage;
+        let low = self.ir.def(format_args!("icmp ult i32 {read}, {back}"));
+        let turn =
+            self.ir.def(format_args!("select i1 {low}, i32 {}, i32 {}", distance * stage, -(back as i64)));
+        let write = self.ir.def(format_args!("add i32 {read}, {turn}"));
+        let ahead = self.ir.def(format_args!("mul nsw i64 {}, {distance}", running.step));
+        let later = self.ir.def(format_args!("add nsw i64 {index}, {ahead}"));
+        self.load_ahead(running, &later, &write)
+    }
+
     /// Ends a loop that runs ahead; what carries its stage from one iteration to the next.
     pub(crate) fn pipeline_phi(&self, running: &Running<'a>, before: &str, last: &str) -> String {
         format!("{} = phi i32 [ 0, %{before} ], [ {}, %{last} ]", running.read, running.next)
     }
 
-    /// Waits for the loads that nothing will use.
-    pub(crate) fn end_pipeline(&mut self, running: &Running<'a>) {
+    /// Waits for the loads that nothing will use, and for the last products, whose sums are `carried`.
+    pub(crate) fn end_pipeline(&mut self, op: &Op, running: &Running<'a>, carried: &mut [Vec<Val>]) {
         self.wait_for_copies(0);
+        if let Some(product) = running.pipeline.overlapping {
+            self.wait_for_products(0);
+            let own = op.regions[0].args.iter().skip(1).position(|arg| *arg == product.args[2]);
+            if let Some(sums) = own.and_then(|index| carried.get_mut(index)) {
+                *sums = self.pinned(sums);
+            }
+        }
         for copy in &running.pipeline.copies {
             self.hazards.read(copy.load, &copy.layout);
         }
@@ -300,7 +417,6 @@ impl<'a> Lower<'a> {
         let mask = self.mask(copy.load, &copy.layout)?;
         let addresses = self.addresses(copy.load, &copy.layout, copy.group)?;
         let start = self.staged_start(&copy.staged, copy.side, &copy.operand);
-        let start = self.ir.def(format_args!("add i32 {start}, {stage}"));
         let cache = if bytes == 16 { "cg" } else { "ca" };
         for (i, address) in addresses.iter().enumerate() {
             let first = i * copy.group;
@@ -309,8 +425,9 @@ impl<'a> Lower<'a> {
                 None => runs.clone(),
             };
             let size = self.ir.def(format_args!("select i1 {wanted}, i32 {bytes}, i32 0"));
-            let offset = copy.staged.offset(copy.side, &copy.operand, first);
-            let place = self.shared_at(&start, offset);
+            let (byte, offset) = self.staged_at(&copy.staged, copy.side, &copy.operand, (&start, first));
+            let byte = self.ir.def(format_args!("add i32 {byte}, {stage}"));
+            let place = self.shared_at(&byte, offset);
             self.ir.raw(format_args!(
                 "call void asm sideeffect \"cp.async.{cache}.shared.global [$0], [$1], {bytes}, $2;\", \
                  \"l,l,r,~{{memory}}\"(ptr addrspace(3) {place}, ptr addrspace(1) {address}, i32 {size}) nounwind"

@@ -101,7 +101,7 @@ impl Order {
     /// A product is added to its sums in place, and needs the parts of its operands that it multiplies.
     fn product(&mut self, plan: &Assignment, op: &Op) {
         let (result, sums) = (op.results[0], op.args[2]);
-        if let Some(unit) = dot::unit(plan.program, op) {
+        if let Some(unit) = dot::unit(plan.program, op).filter(|_| !plan.is_grouped(op)) {
             let fragments = dot::fragment_registers(unit, &plan.accumulator(op, unit));
             self.moments.push((self.now, fragments));
         }

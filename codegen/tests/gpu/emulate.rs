@@ -7,6 +7,7 @@
 mod atomic;
 mod matrix;
 mod print;
+mod warpgroup;
 
 use std::cell::Cell;
 use std::fmt::Write;
@@ -168,6 +169,7 @@ fn functions() -> Vec<(&'static str, usize)> {
         ("emulated_product", matrix::multiply as *const () as usize),
         ("emulated_matrices", matrix::load as *const () as usize),
         ("emulated_tf32", matrix::tf32 as *const () as usize),
+        ("emulated_warpgroups", warpgroup::multiply as *const () as usize),
         ("emulated_vote", vote as *const () as usize),
         ("emulated_shuffle_from", shuffle_from as *const () as usize),
         ("emulated_tid", thread_index as *const () as usize),
@@ -362,6 +364,10 @@ fn rewrite(program: &Program, ir: &str) -> String {
         {
             continue;
         }
+        // Products of warpgroups happen at once.
+        if ["@llvm.nvvm.wgmma.", "fence.proxy.async"].iter().any(|name| line.contains(name)) {
+            continue;
+        }
         let line = line
             .replace("@llvm.maximumnum.", "@emulated_maximum_")
             .replace("@llvm.minimumnum.", "@emulated_minimum_")
@@ -407,6 +413,7 @@ fn rewrite(program: &Program, ir: &str) -> String {
     out.push_str(BF16);
     out.push_str(VOTE);
     out.push_str(&matrix::helpers());
+    out.push_str("declare void @emulated_warpgroups(i64, i64, i64, i32, i32, ptr, ptr)\n");
     for name in ["maximum", "minimum"] {
         out.push_str(&number_of(name, "float", "f32"));
         out.push_str(&number_of(name, "double", "f64"));
@@ -445,6 +452,9 @@ fn access(rest: &str) -> (String, String) {
     let text = rest.split('"').nth(1).unwrap_or_default();
     if text.contains("mapa") {
         return remote_access(text);
+    }
+    if let Some(helper) = warpgroup::product(text).or_else(|| warpgroup::identity(rest)) {
+        return helper;
     }
     if let Some(helper) = matrix::product(text).or_else(|| atomic::helper(text)) {
         return helper;

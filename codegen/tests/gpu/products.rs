@@ -51,6 +51,18 @@ pub(crate) fn cases() -> Vec<Case> {
     }
     out.push(loop_of_products(Elem::Bf16, Tf32, [128, 128, 32], 16, 8));
     out.push(loop_of_products(Elem::F16, Tf32, [64, 128, 64], 0, 4));
+    // Of four and of eight warps together, with runs of 32, 64 and 128 bytes and of several panels.
+    for (i, shape) in
+        [[64, 16, 16], [64, 32, 32], [128, 128, 64], [64, 64, 128], [256, 16, 32]].into_iter().enumerate()
+    {
+        for turned in [[false, false], [false, true], [true, false], [true, true]] {
+            let elem = if i % 2 == 0 { Elem::F16 } else { Elem::Bf16 };
+            out.push(product(elem, Tf32, &[], shape, turned, if i == 2 || i == 3 { 8 } else { 4 }));
+        }
+    }
+    for (shape, rest, warps) in [([64, 64, 32], 8, 4), ([128, 64, 64], 24, 8), ([64, 256, 16], 0, 8)] {
+        out.push(loop_of_products(Elem::Bf16, Tf32, shape, rest, warps));
+    }
     for (elem, warps) in [(Elem::F16, 4), (Elem::Bf16, 2), (Elem::F32, 4)] {
         out.push(attention(elem, warps, [64, 32, 64]));
     }

@@ -36,13 +36,6 @@ thread_local! {
     static LINES: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
 }
 
-impl Case {
-    /// Whether an assertion fails in it.
-    pub(crate) fn fails(&self) -> bool {
-        matches!(self.tolerance, Tolerance::Fails)
-    }
-}
-
 /// What the buffers hold after the interpreter has run a case, and what it prints.
 fn interpret(case: &Case) -> Result<(Vec<Arg>, Vec<String>), String> {
     let mut expected = case.args.clone();
@@ -78,7 +71,10 @@ pub(crate) fn assemble(case: &Case) -> Result<(), String> {
 /// Runs a case on the device and in the interpreter.
 pub(crate) fn run(device: &Arc<Device>, case: &Case) -> Result<(), String> {
     let (expected, _) = interpret(case)?;
-    check(case, &expected, on_device(device, case)?)
+    match case.tolerance {
+        Tolerance::Fails => Ok(()),
+        _ => check(case, &expected, on_device(device, case)?),
+    }
 }
 
 /// Runs a case on emulated threads and in the interpreter.

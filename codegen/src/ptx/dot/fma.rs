@@ -35,7 +35,7 @@ impl<'a> Lower<'a> {
             self.barrier();
         }
         for (source, staged) in [(&left, &a), (&right, &b)] {
-            self.stage(source, staged, elem, &mut |lower, from, value| {
+            self.stage(source, (staged, None), elem, &mut |lower, from, value| {
                 scalar::cast(&mut lower.ir, from, elem, value)
             });
         }

@@ -3,9 +3,10 @@
 use tilefuse_block::{DotPrecision, Elem, Op, Program};
 
 use super::stage::{Side, Staged};
-use super::{Extents, operands};
+use super::{Extents, operands, warpgroup};
 use crate::error::Result;
 use crate::layout::{Accumulator, Layout, axis_bits};
+use crate::ptx::assign::Assignment;
 use crate::ptx::ir::{Val, ty};
 use crate::ptx::lower::Lower;
 use crate::ptx::pipeline::Placed;
@@ -60,8 +61,12 @@ pub(crate) fn fragment_registers(unit: Unit, result: &Layout) -> u64 {
 
 /// How an operand of a product lies in shared memory that is loaded there in a layout; none where it would have to be
 /// rearranged on the way.
-pub(crate) fn staged(program: &Program, op: &Op, side: Side, layout: &Layout) -> Option<Staged> {
+pub(crate) fn staged(plan: &Assignment, op: &Op, side: Side, layout: &Layout) -> Option<Staged> {
+    let program = plan.program;
     let unit = unit(program, op)?;
+    if plan.is_grouped(op) {
+        return warpgroup::in_panels(program, op, side, layout, 0);
+    }
     let turns = unit.turns(side, layout);
     let fits = turns == side.is_by_lines(layout);
     fits.then(|| Extents::of(program, op))
@@ -73,6 +78,23 @@ impl Unit {
     /// Rows of one instruction's result, as a power of two.
     pub(crate) fn rows(self) -> u32 {
         if self.kind == Kind::F64 { 3 } else { 4 }
+    }
+
+    /// Whether operands are 16-bit floats.
+    pub(super) fn is_short(self) -> bool {
+        matches!(self.kind, Kind::F16 | Kind::Bf16)
+    }
+
+    /// The operands' kind in the names of instructions.
+    pub(super) fn operand_name(self) -> &'static str {
+        match self.kind {
+            Kind::F16 => "f16",
+            Kind::Bf16 => "bf16",
+            Kind::Tf32 | Kind::Tf32x3 => "tf32",
+            Kind::S8 => "s8",
+            Kind::U8 => "u8",
+            Kind::F64 => "f64",
+        }
     }
 
     fn elem(self) -> Elem {
@@ -112,15 +134,12 @@ impl Unit {
     }
 
     fn instruction(self) -> String {
-        let (sum, of) = match self.kind {
-            Kind::F16 => ("f32", "f16"),
-            Kind::Bf16 => ("f32", "bf16"),
-            Kind::Tf32 | Kind::Tf32x3 => ("f32", "tf32"),
-            Kind::S8 => ("s32", "s8"),
-            Kind::U8 => ("s32", "u8"),
-            Kind::F64 => ("f64", "f64"),
+        let sum = match self.kind {
+            Kind::S8 | Kind::U8 => "s32",
+            Kind::F64 => "f64",
+            _ => "f32",
         };
-        let rows = 1 << self.rows();
+        let (rows, of) = (1 << self.rows(), self.operand_name());
         format!("mma.sync.aligned.m{rows}n8k{}.row.col.{sum}.{of}.{of}.{sum}", self.step())
     }
 
@@ -164,17 +183,20 @@ impl Tiles {
     }
 }
 
-fn result_axes(layout: &Layout) -> [std::ops::Range<u32>; 3] {
+pub(super) fn result_axes(layout: &Layout) -> [std::ops::Range<u32>; 3] {
     let shape = layout.shape();
     let (rows, cols) = (axis_bits(shape, shape.len() - 2), axis_bits(shape, shape.len() - 1));
     [rows.end..shape.iter().sum(), rows, cols]
 }
 
 /// Where an operand is: in the stage of a loop that begins at a byte, or in the shared memory for changes of layout.
-struct InShared {
-    staged: Staged,
-    stage: Option<Val>,
+pub(super) struct InShared {
+    pub(super) staged: Staged,
+    pub(super) stage: Option<Val>,
 }
+
+/// How an operand that is held in a layout is written to shared memory from a byte on.
+pub(super) type Place<'a> = &'a dyn Fn(u64, Side, &Layout) -> Option<Staged>;
 
 /// An operand in shared memory, as its fragments are read.
 struct Fragments {
@@ -191,7 +213,12 @@ impl<'a> Lower<'a> {
     pub(super) fn dot_of_fragments(&mut self, op: &'a Op, extents: Extents, unit: Unit) -> Result<()> {
         let layout = self.plan.accumulator(op, unit);
         let mut sums = self.get(op.args[2], &layout)?.to_vec();
-        let [a, b] = self.both_in_shared(op, extents, unit)?;
+        let place = |base: u64, side: Side, layout: &Layout| {
+            Some(Staged::new(base, &extents, side, unit.elem().bytes(), unit.turns(side, layout)))
+        };
+        let both = self.in_shared(op, &[Side::Left, Side::Right], unit, &place)?;
+        let [a, b] =
+            <[InShared; 2]>::try_from(both).map_err(|_| self.invalid("a product of two operands"))?;
         let a = self.fragments(&layout, unit, a, Side::Left);
         let b = self.fragments(&layout, unit, b, Side::Right);
         self.multiply(unit, &layout, extents, [&a, &b], &mut sums);
@@ -199,20 +226,27 @@ impl<'a> Lower<'a> {
         Ok(())
     }
 
-    /// Both operands in shared memory: written there now, unless they were loaded there.
-    fn both_in_shared(&mut self, op: &'a Op, extents: Extents, unit: Unit) -> Result<[InShared; 2]> {
+    /// Operands in shared memory: written there now, unless they are there.
+    pub(super) fn in_shared(
+        &mut self,
+        op: &'a Op,
+        sides: &[Side],
+        unit: Unit,
+        place: Place,
+    ) -> Result<Vec<InShared>> {
         let elem = unit.elem();
         let mut found: Vec<InShared> = Vec::new();
         let mut sources = Vec::new();
         let mut size = 0;
-        for side in [Side::Left, Side::Right] {
+        for &side in sides {
             let placed = self.placed.get(&(std::ptr::from_ref(op), side.index())).cloned();
             if let Some(Placed { staged, stage }) = placed {
                 found.push(InShared { staged, stage: Some(stage) });
                 continue;
             }
             let source = self.source(op, side)?;
-            let staged = Staged::new(size, &extents, side, elem.bytes(), unit.turns(side, &source.layout));
+            let staged =
+                place(size, side, &source.layout).ok_or_else(|| self.invalid("a product without extents"))?;
             size += staged.size;
             found.push(InShared { staged, stage: None });
             sources.push((source, staged));
@@ -222,13 +256,14 @@ impl<'a> Lower<'a> {
                 self.barrier();
             }
             for (source, staged) in &sources {
-                self.stage(source, staged, elem, &mut |_, _, value| value.clone());
+                self.stage(source, (staged, None), elem, &mut |_, _, value| value.clone());
+            }
+            if sources.iter().any(|(_, staged)| staged.has_panels()) {
+                self.show_to_matrix_unit();
             }
             self.barrier();
         }
-        let [a, b] =
-            <[InShared; 2]>::try_from(found).map_err(|_| self.invalid("a product of two operands"))?;
-        Ok([a, b])
+        Ok(found)
     }
 
     fn multiply(

@@ -1,12 +1,13 @@
 //! Matrix products.
 //!
 //! Both operands go to shared memory as they lie in registers, and come back in the form that the product wants: for
-//! the matrix unit (`mma.sync`) its fragments, each of 8 rows or columns by 16 bytes along the common axis; where no
-//! instruction fits, single elements for multiplications and additions of numbers. The accumulators stay in registers.
+//! the matrix unit (`mma.sync`) its fragments, each of 8 rows or columns by 16 bytes along the common axis; for four
+//! warps together (`wgmma`) not at all, they read shared memory themselves; where no instruction fits, single elements for multiplications and additions of numbers. The accumulators stay in registers.
 
 mod fma;
 mod mma;
 mod stage;
+mod warpgroup;
 
 use tilefuse_block::{DotPrecision, Elem, Op, OpKind, Program, Shape};
 
@@ -14,6 +15,7 @@ use super::lower::Lower;
 use crate::error::Result;
 pub(crate) use mma::{Unit, fragment_registers, staged, unit};
 pub(crate) use stage::{Side, Staged};
+pub(crate) use warpgroup::{is_grouped, only_adds};
 
 /// The extents of a product as powers of two.
 #[derive(Clone, Copy, Debug)]
@@ -51,6 +53,7 @@ impl<'a> Lower<'a> {
         let extents =
             Extents::of(self.program(), op).ok_or_else(|| self.invalid("a product without extents"))?;
         match unit(self.program(), op) {
+            Some(unit) if self.plan.is_grouped(op) => self.dot_of_warpgroups(op, extents, unit),
             Some(unit) => self.dot_of_fragments(op, extents, unit),
             None => self.dot_of_elements(op, extents),
         }

@@ -1,0 +1,81 @@
+//! Changes of layout through shared memory where threads have, or want, neighbours along the last axis: these move
+//! together.
+
+use tilefuse_block::Elem;
+
+use super::ir::Val;
+use super::lower::Lower;
+use crate::layout::Layout;
+
+/// A tile in shared memory, row-major, with free bytes after each run so that runs do not begin in one bank.
+#[derive(Clone, Copy)]
+struct Rows {
+    bytes: u64,
+    /// Elements of a run, as a power of two.
+    run: u32,
+    /// Free bytes after each.
+    free: u64,
+}
+
+impl Rows {
+    fn at(self, number: u32) -> u64 {
+        u64::from(number) * self.bytes + u64::from(number >> self.run) * self.free
+    }
+}
+
+impl Lower<'_> {
+    /// The elements that `from` holds in `regs`, in the layout `to`; none where no neighbours would move together.
+    pub(crate) fn by_pieces(
+        &mut self,
+        from: &Layout,
+        regs: &[Val],
+        to: &Layout,
+        elem: Elem,
+    ) -> Option<Vec<Val>> {
+        let bytes = elem.bytes();
+        let last = from.shape().len().checked_sub(1)?;
+        let piece = |layout: &Layout| (1usize << layout.vector(last)).min(16 / bytes as usize);
+        let (have, want) = (piece(from), piece(to));
+        if have.max(want) == 1 || elem == Elem::Bool || from.replicated_threads() != 0 {
+            return None;
+        }
+        let total: u32 = from.shape().iter().sum();
+        let run = from.shape()[last].max((128 / bytes).trailing_zeros());
+        let free = (have.max(want) as u64 * u64::from(bytes)).max(4);
+        let rows = Rows { bytes: bytes.into(), run, free };
+        let size = rows.at(1 << total.max(run));
+        if self.shared.for_convert(size) {
+            self.barrier();
+        }
+        let start = self.rows_start(rows, from);
+        for first in (0..from.num_regs()).step_by(have) {
+            let address = self.rows_at(&start, rows.at(from.reg_offset(first)));
+            self.shared_store_group(&address, elem, &regs[first..first + have]);
+        }
+        self.barrier();
+        let start = self.rows_start(rows, to);
+        let mut out = Vec::with_capacity(to.num_regs());
+        for first in (0..to.num_regs()).step_by(want) {
+            let address = self.rows_at(&start, rows.at(to.reg_offset(first)));
+            out.extend(self.shared_load_group(&address, elem, want));
+        }
+        Some(out)
+    }
+
+    /// Where the first element of a thread lies.
+    fn rows_start(&mut self, rows: Rows, layout: &Layout) -> Val {
+        let thread = self.thread_part(layout);
+        let place = self.ir.def(format_args!("mul nuw nsw i32 {thread}, {}", rows.bytes));
+        let run = self.ir.def(format_args!("lshr i32 {thread}, {}", rows.run));
+        let free = self.ir.def(format_args!("mul nuw nsw i32 {run}, {}", rows.free));
+        let place = self.ir.def(format_args!("add nuw nsw i32 {place}, {free}"));
+        self.scratch(&place)
+    }
+
+    fn rows_at(&mut self, start: &Val, distance: u64) -> Val {
+        match distance {
+            0 => start.clone(),
+            _ => self.ir.def(format_args!("getelementptr i8, ptr addrspace(3) {start}, i64 {distance}")),
+        }
+    }
+}
