@@ -1,10 +1,10 @@
 //! Attention without the matrix of scores in memory: softmax as it goes along.
 
 use tch::{Device, Kind, Tensor};
-use tilefuse::lang::cdiv;
+use tilefuse::lang::{Short, Tile, cdiv, dot, exp2, max, maximum};
 
-/// `o = softmax(q k^T * scale) v` for heads of `len` rows of `D` elements; with `CAUSAL` a row sees those up to itself.
-/// Scores are in units of `log2(e)`, for `exp2`. Grid: blocks of `BM` rows, then heads.
+/// `o = softmax(q k^T * scale) v` for heads of `len` rows of `D` elements and a positive `scale`; with `CAUSAL` a row sees
+/// those up to itself. Grid: blocks of `BM` rows, then heads.
 #[tilefuse::kernel(warps = WARPS)]
 pub(crate) fn attention<T: Short>(
     q: Ptr<T>,
@@ -22,23 +22,38 @@ pub(crate) fn attention<T: Short>(
     let rows = |x: Ptr<T>, block: usize| make_descriptor(x + head, (len, D), (D, 1), [block, D]);
     let query = rows(q, BM).load((start, 0));
     let row = (start + range(0, BM)).col();
-    let mut top = full::<f32>([BM], -f32::INFINITY);
-    let mut total = zeros::<f32>([BM]);
+    let (mut top, mut total) = (full::<f32>([BM], -f32::INFINITY), zeros::<f32>([BM]));
     let mut sum = zeros::<f32>([BM, D]);
+    let scale = scale * std::f32::consts::LOG2_E;
+    // Blocks of keys that every row sees, then those that some do not.
+    let whole = if CAUSAL { (start / BN * BN).cast::<i64>() } else { len / BN * BN };
     let end = if CAUSAL { minimum(len, start + BM) } else { len };
-    for at in (0..end).step_by(BN) {
+    for at in (0..whole).step_by(BN) {
+        let scores = dot(query, rows(k, BN).load((at, 0)).trans(), 0);
+        (top, total, sum) = attend(scores, scale, rows(v, BN).load((at, 0)), (top, total, sum));
+    }
+    for at in (whole..end).step_by(BN) {
         let col = (at + range(0, BN)).row();
         let seen = if CAUSAL { col.lt(len) & col.le(row) } else { col.lt(len) };
-        let scores = dot(query, rows(k, BN).load((at, 0)).trans(), 0) * (scale * std::f32::consts::LOG2_E);
+        let scores = dot(query, rows(k, BN).load((at, 0)).trans(), 0);
         let scores = select(seen, scores, -f32::INFINITY);
-        let higher = maximum(top, max(scores, 1));
-        let e = exp2(scores - higher.col());
-        let shrink = exp2(top - higher);
-        total = total * shrink + e.sum(1);
-        sum = dot(e.cast::<T>(), rows(v, BN).load((at, 0)), sum * shrink.col());
-        top = higher;
+        (top, total, sum) = attend(scores, scale, rows(v, BN).load((at, 0)), (top, total, sum));
     }
     rows(o, BM).store((start, 0), (sum / total.col()).cast::<T>());
+}
+
+/// Adds what rows see of a block of keys to the largest score of each, the sum of exponentials below it, and the
+/// weighted sum of values. With `scale`, scores are in units of `log2(e)`, for `exp2`.
+fn attend<T: Short>(
+    scores: Tile<f32>,
+    scale: Tile<f32>,
+    values: Tile<T>,
+    (top, total, sum): (Tile<f32>, Tile<f32>, Tile<f32>),
+) -> (Tile<f32>, Tile<f32>, Tile<f32>) {
+    let higher = maximum(top, max(scores, 1) * scale);
+    let e = exp2(scores.fma(scale, -higher.col()));
+    let shrink = exp2(top - higher);
+    (higher, total * shrink + e.sum(1), dot(e.cast::<T>(), values, sum * shrink.col()))
 }
 
 pub(crate) fn check(device: Device, interpret: bool) -> anyhow::Result<(f64, f64)> {

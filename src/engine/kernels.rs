@@ -10,6 +10,7 @@ use tilefuse_codegen::cache::{Cache, CacheOptions, Key, Kind};
 use tilefuse_codegen::cuda;
 use tilefuse_codegen::host::{HostKernel, HostOptions, Pool};
 use tilefuse_codegen::ptx::{Ptx, Target as PtxTarget, compile_ptx};
+use tilefuse_codegen::stages::Stages;
 
 use crate::Error;
 use crate::torch::TorchPool;
@@ -156,7 +157,9 @@ fn known() -> &'static Known {
 pub(crate) fn cache() -> &'static Cache {
     static CACHE: OnceLock<Cache> = OnceLock::new();
     CACHE.get_or_init(|| {
-        let cache = Cache::open(&CacheOptions::from_env());
+        // What is read from a folder of edited stages, or written to one, is compiled anew.
+        let active = Stages::get().is_active();
+        let cache = Cache::open(&if active { CacheOptions::off() } else { CacheOptions::from_env() });
         if let Some(warning) = cache.warning() {
             tracing::warn!("{warning}");
             eprintln!("tilefuse: {warning}");
