@@ -123,7 +123,7 @@ impl Explanation {
             extern_ops: plan.extern_count(),
             kernels_eager: compiled.eager.kernels,
             peak_bytes_eager: compiled.eager.peak_bytes,
-            peak_bytes_fused: crate::engine::peak_bytes(plan),
+            peak_bytes_fused: plan.peak_bytes(),
             arena_bytes: plan.memory.bytes,
             compile: compiled.report,
             steps: steps.collect(),

@@ -33,12 +33,22 @@ pub(crate) enum Run {
         operands: Vec<TensorSource>,
         /// Schema positions of arguments that are copied before the call.
         clones: Vec<usize>,
-        /// Where results go, and what they must look like.
-        results: Vec<(usize, TensorType)>,
+        results: Vec<LibraryResult>,
         name: String,
     },
-    /// Results of libtorch calls that are no longer needed.
-    Free(Vec<usize>),
+    /// Allocates these of [`Slots::own`].
+    Take(Vec<usize>),
+    /// Gives back memory that is no longer needed, of slots [`Slot::Own`] and [`Slot::Extern`].
+    Free(Vec<Slot>),
+}
+
+/// Where a result of a libtorch call goes, and what it must look like.
+#[derive(Debug)]
+pub(crate) struct LibraryResult {
+    pub(crate) position: usize,
+    pub(crate) ty: TensorType,
+    /// Whether a kernel writes over it, so that nothing else may refer to its memory.
+    pub(crate) overwritten: bool,
 }
 
 /// Tensors that several threads may read.
@@ -125,15 +135,17 @@ pub(crate) fn compile(
     let alignments = alignments(&trace, &converted)?;
     let plan = plan_aligned(&graph, &profile, &alignments)?;
     report.plan_ms = millis(start.elapsed());
-    let (plan, kernels) = fitting(&graph, &alignments, plan, target, profile, &mut report)?;
+    let (mut plan, kernels) = fitting(&graph, &alignments, plan, target, profile, &mut report)?;
+    let eager = super::memory::eager_cost(&converted.recording);
+    plan.limit_memory(eager.peak_bytes);
     let slots = Slots::of(&plan);
     let calls = std::mem::take(&mut trace.calls);
     let runs = Runs { plan: &plan, slots: &slots, calls: calls.into_iter().map(Some).collect() }.all()?;
-    let outputs = plan.outputs.iter().map(|p| slots.source(&plan.graph, p)).collect::<Result<Vec<_>, _>>()?;
+    let outputs = plan.outputs.iter().map(|p| slots.source(&plan, p)).collect::<Result<Vec<_>, _>>()?;
     let updates = plan
         .updates
         .iter()
-        .map(|(target, place)| Ok((slots.get((*target).into())?, slots.source(&plan.graph, place)?)))
+        .map(|(target, place)| Ok((slots.get((*target).into())?, slots.source(&plan, place)?)))
         .collect::<Result<_, Error>>()?;
     let assumed = trace.assumed.iter().filter_map(|(t, v)| Some((trace.tensor(*t)?.shallow_clone(), *v)));
     let masks = masks.into_iter().map(|t| Ok((t.shallow_clone(), Meta::of(&t)?.version)));
@@ -141,7 +153,7 @@ pub(crate) fn compile(
     let (assumed, assumed_versions): (Vec<Tensor>, Vec<i64>) = assumed.into_iter().unzip();
     let metas = converted.params.iter().map(Meta::of).collect::<Result<Vec<_>, _>>()?;
     Ok(Compiled {
-        eager: super::memory::eager_cost(&converted.recording),
+        eager,
         ops_captured: converted.recording.calls.len(),
         signature,
         target,
@@ -270,6 +282,7 @@ impl Runs<'_> {
     fn all(mut self) -> Result<Vec<Run>, Error> {
         let mut runs = Vec::new();
         for step in &self.plan.steps {
+            runs.extend(self.takes(step)?);
             runs.push(match &step.kind {
                 StepKind::Kernel(k) => {
                     Run::Kernel { kernel: k.program, grid: k.grid, args: self.arguments(k)? }
@@ -288,13 +301,18 @@ impl Runs<'_> {
         Ok(args)
     }
 
-    fn frees(&self, step: &Step) -> Result<Option<Run>, Error> {
-        let mut freed = Vec::new();
-        for &value in &step.frees {
-            if let Slot::Extern(position) = self.slots.get(value)? {
-                freed.push(position);
+    fn takes(&self, step: &Step) -> Result<Option<Run>, Error> {
+        let mut taken = Vec::new();
+        for &value in &step.takes {
+            if let Slot::Own(position) = self.slots.get(value)? {
+                taken.push(position);
             }
         }
+        Ok((!taken.is_empty()).then_some(Run::Take(taken)))
+    }
+
+    fn frees(&self, step: &Step) -> Result<Option<Run>, Error> {
+        let freed = step.frees.iter().map(|&value| self.slots.get(value)).collect::<Result<Vec<_>, _>>()?;
         Ok((!freed.is_empty()).then_some(Run::Free(freed)))
     }
 
@@ -304,11 +322,13 @@ impl Runs<'_> {
             return Err(Error::Internal(String::from("a step calls a node that is no operator")));
         };
         let call = self.take_call(aten)?;
-        let operands = operands.iter().map(|p| self.slots.source(graph, p)).collect::<Result<_, _>>()?;
+        let operands = operands.iter().map(|p| self.slots.source(self.plan, p)).collect::<Result<_, _>>()?;
         let mut results = Vec::new();
         for (out, ty) in graph.node(node).outs.iter().enumerate() {
-            if let Slot::Extern(position) = self.slots.get(ValueRef { node, out: out as u16 })? {
-                results.push((position, ty.clone()));
+            let value = ValueRef { node, out: out as u16 };
+            if let Slot::Extern(position) = self.slots.get(value)? {
+                let overwritten = self.plan.memory.over.values().any(|&root| root == value);
+                results.push(LibraryResult { position, ty: ty.clone(), overwritten });
             }
         }
         let clones = aten.writes.iter().map(|&w| usize::from(w)).collect();

@@ -9,7 +9,7 @@ use smallvec::SmallVec;
 use tch::Tensor;
 use tilefuse_fusion::{AliasTarget, Device};
 
-use super::compile::{Compiled, Run};
+use super::compile::{Compiled, LibraryResult, Run};
 use super::guard::ALIGN;
 use super::kernels::{Stream, Target};
 use super::slots::{Slot, TensorSource};
@@ -33,7 +33,7 @@ struct Frame<'a> {
     input_data: &'a [*mut c_void],
     param_data: SmallVec<[*mut c_void; 32]>,
     const_data: SmallVec<[*mut c_void; 8]>,
-    own: SmallVec<[Tensor; 2]>,
+    own: SmallVec<[Option<Tensor>; 2]>,
     own_data: SmallVec<[*mut c_void; 2]>,
     externs: Vec<Option<Tensor>>,
     workspace: Workspace,
@@ -97,14 +97,14 @@ impl Compiled {
             input_data: data,
             param_data,
             const_data: self.const_addresses()?,
-            own: SmallVec::new(),
-            own_data: SmallVec::new(),
+            own: self.slots.own.iter().map(|_| None).collect(),
+            own_data: SmallVec::from_elem(std::ptr::null_mut(), self.slots.own.len()),
             externs: (0..self.slots.externs).map(|_| None).collect(),
             workspace: self.workspace(raw as usize)?,
             stream: Stream { raw, threads },
             status: AtomicI32::new(0),
         };
-        frame.allocate()?;
+        frame.allocate(&self.slots.hollow)?;
         let result = frame.steps().and_then(|()| frame.check()).and_then(|()| frame.results());
         let workspace = frame.workspace;
         self.pool.lock().unwrap_or_else(PoisonError::into_inner).push(workspace);
@@ -156,13 +156,27 @@ impl Compiled {
 }
 
 impl Frame<'_> {
-    fn allocate(&mut self) -> Result<(), Error> {
-        for ty in &self.compiled.slots.own {
+    fn allocate(&mut self, positions: &[usize]) -> Result<(), Error> {
+        for &at in positions {
+            let ty = &self.compiled.slots.own[at];
             let tensor = empty_strided(&ty.shape, &ty.strides, ty.dtype.scalar_type(), device_id(ty.device))?;
-            self.own_data.push(Meta::of(&tensor)?.data as *mut c_void);
-            self.own.push(tensor);
+            self.own_data[at] = Meta::of(&tensor)?.data as *mut c_void;
+            self.own[at] = Some(tensor);
         }
         Ok(())
+    }
+
+    fn free(&mut self, slots: &[Slot]) {
+        for slot in slots {
+            match *slot {
+                Slot::Own(at) => {
+                    self.own[at] = None;
+                    self.own_data[at] = std::ptr::null_mut();
+                }
+                Slot::Extern(at) => self.externs[at] = None,
+                _ => {}
+            }
+        }
     }
 
     fn steps(&mut self) -> Result<(), Error> {
@@ -172,7 +186,8 @@ impl Frame<'_> {
                 Run::Extern { call, operands, clones, results, name } => {
                     self.call(call, operands, clones, results, name)?;
                 }
-                Run::Free(positions) => positions.iter().for_each(|&p| self.externs[p] = None),
+                Run::Take(positions) => self.allocate(positions)?,
+                Run::Free(slots) => self.free(slots),
             }
         }
         Ok(())
@@ -199,7 +214,8 @@ impl Frame<'_> {
             Slot::Param(i) => self.param_data.get(i).map(|&p| p as usize),
             Slot::Const(i) => self.const_data.get(i).map(|&p| p as usize),
             Slot::Arena(offset) => Some(self.workspace.base + offset as usize),
-            Slot::Own(i) => self.own_data.get(i).map(|&p| p as usize),
+            Slot::Own(i) if self.own.get(i).is_some_and(Option::is_some) => Some(self.own_data[i] as usize),
+            Slot::Own(_) => None,
             Slot::Extern(i) => match self.externs.get(i).and_then(Option::as_ref) {
                 Some(tensor) => Some(Meta::of(tensor)?.data),
                 None => None,
@@ -217,7 +233,7 @@ impl Frame<'_> {
         call: &torch::Call,
         operands: &[TensorSource],
         clones: &[usize],
-        results: &[(usize, tilefuse_fusion::TensorType)],
+        results: &[LibraryResult],
         name: &str,
     ) -> Result<(), Error> {
         let mut tensors: SmallVec<[Tensor; 8]> = SmallVec::new();
@@ -230,15 +246,17 @@ impl Frame<'_> {
             let message = format!("{name} returned {} tensors instead of {}", outs.len(), results.len());
             return Err(Error::Internal(message));
         }
-        for (tensor, (position, ty)) in outs.into_iter().zip(results).filter(|(t, _)| t.defined()) {
-            self.externs[*position] = Some(self.as_recorded(tensor, ty)?);
+        for (tensor, result) in outs.into_iter().zip(results).filter(|(t, _)| t.defined()) {
+            self.externs[result.position] = Some(self.as_recorded(tensor, result)?);
         }
         Ok(())
     }
 
-    /// A result as the plan expects it: with the recorded strides, and with memory that outlives the arena's use.
-    fn as_recorded(&self, tensor: Tensor, ty: &tilefuse_fusion::TensorType) -> Result<Tensor, Error> {
+    /// A result as the plan expects it: with the recorded strides, with memory that outlives the arena's use, and
+    /// with memory that nothing else refers to where a kernel writes over it.
+    fn as_recorded(&self, tensor: Tensor, result: &LibraryResult) -> Result<Tensor, Error> {
         let meta = Meta::of(&tensor)?;
+        let ty = &result.ty;
         if meta.sizes() != &ty.shape[..] || meta.dtype != ty.dtype.scalar_type() {
             return Err(Error::Internal(String::from(
                 "an operator's result has another shape or type than recorded",
@@ -246,7 +264,9 @@ impl Frame<'_> {
         }
         let in_arena = self.workspace.arena.is_some() && meta.storage_data == self.workspace.base;
         let ordinary = meta.flags.is_plain() && ty.dtype.elem().is_some();
-        if ordinary && (in_arena || !same_strides(&meta, &ty.strides) || meta.data % ALIGN != 0) {
+        let shared = result.overwritten && (meta.use_count > 1 || meta.storage_use_count > 1);
+        let moved = in_arena || !same_strides(&meta, &ty.strides) || meta.data % ALIGN != 0;
+        if shared || (ordinary && moved) {
             let mut copy = empty_strided(&ty.shape, &ty.strides, meta.dtype, meta.device)?;
             tch::no_grad(|| copy.copy_(&tensor));
             return Ok(copy);
@@ -271,7 +291,7 @@ impl Frame<'_> {
             Slot::Input(i) => self.inputs.get(i),
             Slot::Param(i) => self.compiled.params.get(i),
             Slot::Const(i) => self.compiled.consts.get(i),
-            Slot::Own(i) => self.own.get(i),
+            Slot::Own(i) => self.own.get(i).and_then(Option::as_ref),
             Slot::Extern(i) => self.externs.get(i).and_then(Option::as_ref),
             Slot::Arena(_) | Slot::Status => None,
         };

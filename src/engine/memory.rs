@@ -1,8 +1,7 @@
-//! Bytes of intermediates and results: what eager holds at most at a time, and what a plan does.
+//! Bytes of intermediates and results: what eager holds at most at a time.
 
 use rustc_hash::FxHashMap;
-use tilefuse_fusion::plan::{Plan, StepKind};
-use tilefuse_fusion::{Recording, Source, TensorId, ValueRef};
+use tilefuse_fusion::{Recording, Source, TensorId};
 
 /// What eager does in the recorded run.
 #[derive(Clone, Copy, Debug, Default)]
@@ -44,19 +43,4 @@ pub(crate) fn eager_cost(recording: &Recording) -> EagerCost {
         now -= ends[at].iter().sum::<u64>();
     }
     cost
-}
-
-/// The most bytes that a plan holds at a time: the arena, its results, and results of libtorch calls.
-pub(crate) fn peak_bytes(plan: &Plan) -> u64 {
-    let graph = &plan.graph;
-    let fixed: u64 = plan.memory.bytes + plan.memory.own.iter().map(|&v| graph.ty(v).bytes()).sum::<u64>();
-    let (mut now, mut peak) = (0, 0);
-    for step in &plan.steps {
-        if let StepKind::Extern(e) = &step.kind {
-            now += graph.node(e.node).outs.iter().map(|t| t.bytes()).sum::<u64>();
-        }
-        peak = peak.max(now);
-        now -= step.frees.iter().map(|&v: &ValueRef| graph.ty(v).bytes()).sum::<u64>();
-    }
-    fixed + peak
 }

@@ -16,4 +16,3 @@ pub(crate) use exec::Stop;
 pub(crate) use guard::{Signature, grad_needed};
 pub use kernels::{CompileReport, Target};
 pub(crate) use kernels::{Kernel, Stream, cache, cache_state, device_name, kernel};
-pub(crate) use memory::peak_bytes;

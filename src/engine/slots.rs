@@ -17,9 +17,9 @@ pub(crate) enum Slot {
     Const(usize),
     /// In the arena, at this offset in bytes.
     Arena(u64),
-    /// The tensor of its own that a call allocates at this position.
+    /// In the tensor of its own that a call allocates at this position.
     Own(usize),
-    /// The result of a libtorch call, kept at this position.
+    /// In the memory of the result of a libtorch call that is kept at this position.
     Extern(usize),
     /// The word in which kernels report an index that is out of range.
     Status,
@@ -41,6 +41,8 @@ pub(crate) struct Slots {
     slots: FxHashMap<ValueRef, Slot>,
     /// Types of the tensors that a call allocates for itself.
     pub(crate) own: Vec<TensorType>,
+    /// Which of them no step is the first to write: they have no elements.
+    pub(crate) hollow: Vec<usize>,
     /// Number of kept libtorch results.
     pub(crate) externs: usize,
 }
@@ -63,11 +65,19 @@ impl Slots {
         }
         for &value in &plan.memory.own {
             slots.slots.insert(value, Slot::Own(slots.own.len()));
+            if plan.graph.ty(value).numel() == 0 {
+                slots.hollow.push(slots.own.len());
+            }
             slots.own.push(written_type(&plan.graph, value));
         }
         for step in &plan.steps {
             if let StepKind::Extern(step) = &step.kind {
                 slots.add_results(&plan.graph, step.node);
+            }
+        }
+        for (&value, root) in &plan.memory.over {
+            if let Some(&slot) = slots.slots.get(root) {
+                slots.slots.insert(value, slot);
             }
         }
         slots
@@ -88,16 +98,24 @@ impl Slots {
     }
 
     /// How to find the tensor of a place.
-    pub(crate) fn source(&self, graph: &Graph, place: &Place) -> Result<TensorSource, Error> {
-        let base = place.base();
+    pub(crate) fn source(&self, plan: &Plan, place: &Place) -> Result<TensorSource, Error> {
+        let (base, root) = (place.base(), plan.memory.root(place.base()));
         let slot = self.get(base)?;
-        let ty = match slot {
-            Slot::Arena(_) | Slot::Own(_) => written_type(graph, base),
-            _ => graph.ty(base).clone(),
+        let lies_as = |value: ValueRef| match slot {
+            Slot::Arena(_) | Slot::Own(_) => written_type(&plan.graph, value),
+            Slot::Extern(_) if value != root => written_type(&plan.graph, value),
+            _ => plan.graph.ty(value).clone(),
         };
+        let ty = lies_as(base);
         let view = match place {
-            Place::Value(_) => None,
             Place::Strided { shape, strides, offset, .. } => Some((shape.clone(), strides.clone(), *offset)),
+            // In place of a value that has other sizes.
+            Place::Value(_) if base != root => {
+                let first = lies_as(root);
+                let same = first.shape == ty.shape && first.strides == ty.strides;
+                (!same).then(|| (ty.shape.clone(), ty.strides.clone(), 0))
+            }
+            Place::Value(_) => None,
         };
         Ok(TensorSource { slot, ty, view })
     }

@@ -11,6 +11,7 @@ mod fused;
 mod hand;
 mod kernels;
 mod lang;
+mod memory;
 mod operator;
 mod random;
 mod sequence;

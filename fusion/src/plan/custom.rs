@@ -32,6 +32,7 @@ impl CustomBuilt {
             grid: self.grid.map(u64::from),
             buffers: self.buffers.clone(),
             checks: self.checks,
+            in_place: Vec::new(),
             nodes: nodes.to_vec(),
             kind: KernelKind::Custom,
             tiling: None,

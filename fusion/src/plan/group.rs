@@ -8,7 +8,9 @@ use smallvec::SmallVec;
 
 use super::cost::{Cost, price};
 use super::custom::CustomBuilt;
-use super::memory::{self, Life};
+use super::in_place;
+use super::lives;
+use super::memory::Memory;
 use super::order::Sequence;
 use super::place::{Place, strided};
 use super::{
@@ -50,7 +52,7 @@ pub(super) fn plan(graph: Graph, profile: &Profile, alignments: &Alignments) -> 
     let (steps, programs) = planner.steps()?;
     let (outputs, updates) = planner.results();
     let decisions = std::mem::take(&mut planner.decisions);
-    finish(graph, steps, programs, outputs, updates, decisions)
+    Ok(lives::finish(Plan { graph, programs, steps, outputs, updates, memory: Memory::default(), decisions }))
 }
 
 pub(super) struct Planner<'a> {
@@ -507,19 +509,19 @@ impl<'a> Planner<'a> {
         if order.len() == alive.len() { Ok(order) } else { Err(PlanError::Cycle) }
     }
 
-    fn steps(&self) -> Result<(Vec<StepKind>, Vec<tilefuse_block::Program>), PlanError> {
+    fn steps(&self) -> Result<(Vec<Step>, Vec<tilefuse_block::Program>), PlanError> {
         let mut programs = Vec::new();
         let mut known: FxHashMap<String, usize> = FxHashMap::default();
         let mut steps = Vec::new();
         for unit in self.unit_order()? {
             let Some(unit) = &self.units[unit] else { continue };
-            steps.push(match &unit.kernel {
+            steps.push(Step::from(match &unit.kernel {
                 _ if unit.custom.is_some() => {
                     StepKind::Kernel(self.custom_step(unit, &mut programs, &mut known)?)
                 }
                 None => StepKind::Extern(self.extern_step(unit.nodes[0])),
                 Some(built) => StepKind::Kernel(self.kernel_step(unit, built, &mut programs, &mut known)?),
-            });
+            }));
         }
         Ok((steps, programs))
     }
@@ -576,6 +578,7 @@ impl<'a> Planner<'a> {
             grid: [scheduled.grid, 1, 1],
             buffers: built.kernel.buffers.iter().map(|b| (b.value, b.written)).collect(),
             checks: built.kernel.checks(),
+            in_place: in_place::pairs(self.graph, &built.kernel, &built.tiling),
             nodes: unit.nodes.clone(),
             kind: kind_of(&built.kernel, &built.tiling),
             tiling: Some(scheduled.tiling),
@@ -626,72 +629,4 @@ fn kind_of(kernel: &Kernel, tiling: &Tiling) -> KernelKind {
         (true, true) => KernelKind::RowReduction,
         (true, false) => KernelKind::ColumnReduction,
     }
-}
-
-/// Lives, memory and frees of the steps.
-fn finish(
-    graph: Graph,
-    kinds: Vec<StepKind>,
-    programs: Vec<tilefuse_block::Program>,
-    outputs: Vec<Place>,
-    updates: Vec<(NodeId, Place)>,
-    decisions: Vec<Decision>,
-) -> Result<Plan, PlanError> {
-    let end = kinds.len();
-    let mut last: FxHashMap<ValueRef, usize> = FxHashMap::default();
-    for (at, kind) in kinds.iter().enumerate() {
-        match kind {
-            StepKind::Kernel(k) => last.extend(k.buffers.iter().map(|&(v, _)| (v, at))),
-            StepKind::Extern(e) => last.extend(e.operands.iter().map(|p| (p.base(), at))),
-        }
-    }
-    let kept: FxHashSet<ValueRef> = outputs.iter().map(Place::base).collect();
-    for value in kept.iter().copied().chain(updates.iter().map(|(_, p)| p.base())) {
-        last.insert(value, end);
-    }
-    let (mut lives, mut own) = (Vec::new(), Vec::new());
-    for (at, kind) in kinds.iter().enumerate() {
-        let StepKind::Kernel(kernel) = kind else { continue };
-        for &(value, _) in kernel.buffers.iter().filter(|b| b.1) {
-            if kept.contains(&value) {
-                own.push(value);
-            } else {
-                let bytes = graph.ty(value).bytes();
-                lives.push(Life { value, bytes, first: at, last: last.get(&value).copied().unwrap_or(at) });
-            }
-        }
-    }
-    own.extend(hollow_values(&graph, last.keys().copied()));
-    let memory = memory::place(&lives, own);
-    let steps = with_frees(&graph, kinds, &last, end);
-    Ok(Plan { graph, programs, steps, outputs, updates, memory, decisions })
-}
-
-/// The values without elements that no step makes.
-fn hollow_values(graph: &Graph, named: impl Iterator<Item = ValueRef>) -> Vec<ValueRef> {
-    let made = |op: &Op| matches!(op, Op::Input(_) | Op::Param(_) | Op::Const(_) | Op::Aten(_));
-    let mut found: Vec<ValueRef> =
-        named.filter(|&v| graph.ty(v).numel() == 0 && !made(&graph.node(v.node).op)).collect();
-    found.sort_unstable();
-    found
-}
-
-fn with_frees(
-    graph: &Graph,
-    kinds: Vec<StepKind>,
-    last: &FxHashMap<ValueRef, usize>,
-    end: usize,
-) -> Vec<Step> {
-    let mut frees: Vec<SmallVec<[ValueRef; 2]>> = vec![SmallVec::new(); kinds.len()];
-    for (at, kind) in kinds.iter().enumerate() {
-        let StepKind::Extern(step) = kind else { continue };
-        for out in 0..graph.node(step.node).outs.len() {
-            let value = ValueRef { node: step.node, out: out as u16 };
-            let until = last.get(&value).copied().unwrap_or(at);
-            if until < end {
-                frees[until].push(value);
-            }
-        }
-    }
-    kinds.into_iter().zip(frees).map(|(kind, frees)| Step { kind, frees }).collect()
 }

@@ -7,28 +7,38 @@ use crate::graph::ValueRef;
 /// Every offset is a multiple of this many bytes.
 pub const ALIGNMENT: u64 = 512;
 
-/// Offsets of intermediates in the arena.
+/// Where the values of a plan's kernels lie.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Memory {
     /// Bytes of the arena.
     pub bytes: u64,
-    /// Offset of each value, in bytes.
+    /// Offset of each value in the arena, in bytes.
     pub offsets: IndexMap<ValueRef, u64>,
-    /// Values that kernels write and that have memory of their own, because they are results or bases of results.
+    /// Values with a tensor of their own: results, bases of results, and what is too large for too short to be held
+    /// in the arena.
     pub own: Vec<ValueRef>,
+    /// Values that are written in place of others, in the memory of this result of a libtorch call or this one of
+    /// [`own`](Self::own), which was the first to be there.
+    pub over: IndexMap<ValueRef, ValueRef>,
 }
 
-/// A value's life: bytes, first and last step, inclusive.
+impl Memory {
+    /// The value that was the first to be where this one is.
+    pub fn root(&self, value: ValueRef) -> ValueRef {
+        self.over.get(&value).copied().unwrap_or(value)
+    }
+}
+
+/// The life of a piece of memory: bytes, first and last step, inclusive.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Life {
-    pub(crate) value: ValueRef,
-    pub(crate) bytes: u64,
-    pub(crate) first: usize,
-    pub(crate) last: usize,
+pub(super) struct Life {
+    pub(super) bytes: u64,
+    pub(super) first: usize,
+    pub(super) last: usize,
 }
 
-/// Places values largest first, each at the lowest offset that is free during its life.
-pub(crate) fn place(lives: &[Life], own: Vec<ValueRef>) -> Memory {
+/// Places lives largest first, each at the lowest offset that is free during it; the bytes in all, and the offsets.
+pub(super) fn place(lives: &[Life]) -> (u64, Vec<u64>) {
     let mut order: Vec<usize> = (0..lives.len()).collect();
     order.sort_by_key(|&i| (std::cmp::Reverse(lives[i].bytes), lives[i].first, i));
     let mut placed: Vec<(u64, u64, usize)> = Vec::new();
@@ -51,31 +61,28 @@ pub(crate) fn place(lives: &[Life], own: Vec<ValueRef>) -> Memory {
         let position = placed.partition_point(|p| (p.0, p.1) < (at, at + size));
         placed.insert(position, (at, at + size, i));
     }
-    let offsets = lives.iter().zip(offsets).map(|(life, at)| (life.value, at)).collect();
-    Memory { bytes, offsets, own }
+    (bytes, offsets)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::graph::NodeId;
     use proptest::prelude::*;
 
     proptest! {
         #[test]
-        fn values_that_live_together_do_not_overlap(
+        fn what_lives_together_does_not_overlap(
             raw in proptest::collection::vec((1u64..5000, 0usize..20, 0usize..6), 1..40)
         ) {
-            let lives: Vec<Life> = raw.iter().enumerate().map(|(i, &(bytes, first, length))| Life {
-                value: ValueRef::from(NodeId::new(i)), bytes, first, last: first + length,
-            }).collect();
-            let memory = place(&lives, Vec::new());
-            for a in &lives {
-                prop_assert!(memory.offsets[&a.value] + a.bytes <= memory.bytes);
-                for b in &lives {
+            let lives: Vec<Life> =
+                raw.iter().map(|&(bytes, first, length)| Life { bytes, first, last: first + length }).collect();
+            let (bytes, offsets) = place(&lives);
+            for (i, a) in lives.iter().enumerate() {
+                prop_assert!(offsets[i] + a.bytes <= bytes);
+                for (j, b) in lives.iter().enumerate().filter(|&(j, _)| j != i) {
                     let together = a.first <= b.last && b.first <= a.last;
-                    let (x, y) = (memory.offsets[&a.value], memory.offsets[&b.value]);
-                    prop_assert!(a.value == b.value || !together || x + a.bytes <= y || y + b.bytes <= x);
+                    let (x, y) = (offsets[i], offsets[j]);
+                    prop_assert!(!together || x + a.bytes <= y || y + b.bytes <= x);
                 }
             }
         }

@@ -8,6 +8,8 @@ mod custom;
 mod empty;
 mod gather;
 mod group;
+mod in_place;
+mod lives;
 mod memory;
 mod order;
 mod place;
@@ -107,6 +109,9 @@ pub struct KernelStep {
     pub buffers: Vec<(ValueRef, bool)>,
     /// Whether a status word follows as last parameter: an `i32` that is set when an index is out of range.
     pub checks: bool,
+    /// A value that is read and one that is written, where each element of the first is read for the last time before
+    /// the same element of the second is written: they may be the same memory.
+    pub in_place: Vec<(ValueRef, ValueRef)>,
     /// Compute nodes of the kernel.
     pub nodes: Vec<NodeId>,
     /// The kind.
@@ -143,13 +148,21 @@ pub enum StepKind {
     Extern(ExternStep),
 }
 
-/// One step, and what is no longer needed after it.
+/// One step, with the tensors that begin and end with it.
 #[derive(Clone, Debug)]
 pub struct Step {
     /// What runs.
     pub kind: StepKind,
-    /// Results of libtorch calls that no later step needs.
+    /// Values of [`Memory::own`] whose tensors it is the first to write.
+    pub takes: SmallVec<[ValueRef; 2]>,
+    /// Values of [`Memory::own`] and results of libtorch calls whose memory no later step needs.
     pub frees: SmallVec<[ValueRef; 2]>,
+}
+
+impl From<StepKind> for Step {
+    fn from(kind: StepKind) -> Step {
+        Step { kind, takes: SmallVec::new(), frees: SmallVec::new() }
+    }
 }
 
 /// A plan.
@@ -175,6 +188,18 @@ impl Plan {
     /// Number of kernel launches.
     pub fn kernel_count(&self) -> usize {
         self.steps.iter().filter(|s| matches!(s.kind, StepKind::Kernel(_))).count()
+    }
+
+    /// The most bytes that a call holds at a time: the arena, tensors of its own, and results of libtorch calls.
+    pub fn peak_bytes(&self) -> u64 {
+        lives::peak_bytes(self)
+    }
+
+    /// Keeps [`peak_bytes`](Self::peak_bytes) down to `most`, if that is possible, or as near to it as is: moves
+    /// intermediates from the arena, which a call holds from end to end, to tensors that it allocates and frees, the
+    /// largest first and no more of them than necessary.
+    pub fn limit_memory(&mut self, most: u64) {
+        lives::limit_memory(self, most);
     }
 
     /// Number of libtorch calls.

@@ -1,12 +1,13 @@
 //! The invariants of plans:
 //! - what a step reads, and what is returned or written back, is a tensor of the caller's, or a kernel or a libtorch
-//!   call before it has stored it, and nothing has taken its place in the arena or freed it since;
-//! - every value that a kernel writes has a place, in the arena or of its own;
+//!   call before it has stored it, and nothing has taken its place or freed it since;
+//! - every value that a kernel writes has a place, in the arena, of its own or of another value;
+//! - a kernel writes where it reads only where it may do so in place;
 //! - every kernel's program has a parameter for each buffer, and one for the status word where it checks indices.
 
 use std::collections::BTreeMap;
 
-use rustc_hash::FxHashSet;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::{KernelStep, Plan, PlanError, StepKind};
 use crate::graph::{Op, ValueRef};
@@ -17,21 +18,23 @@ use crate::graph::{Op, ValueRef};
 /// [`PlanError::Invalid`] with the first invariant that does not hold.
 pub fn verify(plan: &Plan) -> Result<(), PlanError> {
     let mut memory = Stored::at_start(plan);
+    let own: FxHashSet<ValueRef> = plan.memory.own.iter().copied().collect();
     for (at, step) in plan.steps.iter().enumerate() {
         let step_name = || format!("step {at}");
+        memory.taken.extend(step.takes.iter().filter(|value| own.contains(value)));
         match &step.kind {
             StepKind::Kernel(kernel) => memory.kernel(kernel).map_err(|what| invalid(step_name(), what))?,
             StepKind::Extern(call) => {
                 for operand in &call.operands {
                     memory.read(operand.base()).map_err(|what| invalid(step_name(), what))?;
                 }
-                let results = 0..plan.graph.node(call.node).outs.len();
-                memory.present.extend(results.map(|out| ValueRef { node: call.node, out: out as u16 }));
+                for out in 0..plan.graph.node(call.node).outs.len() {
+                    let value = ValueRef { node: call.node, out: out as u16 };
+                    memory.settle(value, value);
+                }
             }
         }
-        step.frees.iter().for_each(|value| {
-            memory.present.remove(value);
-        });
+        step.frees.iter().for_each(|&root| memory.free(root));
     }
     for place in plan.outputs.iter().chain(plan.updates.iter().map(|(_, place)| place)) {
         memory.read(place.base()).map_err(|what| invalid(String::from("the results"), what))?;
@@ -46,10 +49,13 @@ fn invalid(place: String, what: String) -> PlanError {
 /// What is in memory between two steps.
 struct Stored<'a> {
     plan: &'a Plan,
-    own: FxHashSet<ValueRef>,
+    /// Values with a tensor of their own, which is allocated.
+    taken: FxHashSet<ValueRef>,
     present: FxHashSet<ValueRef>,
     /// Values in the arena by offset, with their ends.
     arena: BTreeMap<u64, (u64, ValueRef)>,
+    /// Values outside of it, by the value that was the first to be there.
+    outside: FxHashMap<ValueRef, ValueRef>,
 }
 
 impl Stored<'_> {
@@ -60,9 +66,10 @@ impl Stored<'_> {
         let given = graph.ids().filter(|&id| given(&graph.node(id).op)).map(ValueRef::from);
         Stored {
             plan,
-            own: plan.memory.own.iter().copied().collect(),
+            taken: FxHashSet::default(),
             present: given.chain(empty).collect(),
             arena: BTreeMap::new(),
+            outside: FxHashMap::default(),
         }
     }
 
@@ -78,27 +85,54 @@ impl Stored<'_> {
         }
         let reads = || kernel.buffers.iter().filter(|(_, written)| !written).map(|&(value, _)| value);
         reads().try_for_each(|value| self.read(value))?;
+        let mut overwritten = Vec::new();
         for &(value, _) in kernel.buffers.iter().filter(|(_, written)| *written) {
-            self.write(value)?;
+            let replaced = self.write(value)?;
+            overwritten.extend(replaced.filter(|&read| kernel.in_place.contains(&(read, value))));
         }
-        // Nothing that it reads may lie where it writes.
-        reads().try_for_each(|value| self.read(value))
+        // Nothing else that it reads may lie where it writes.
+        reads().filter(|value| !overwritten.contains(value)).try_for_each(|value| self.read(value))
     }
 
-    fn write(&mut self, value: ValueRef) -> Result<(), String> {
+    /// Writes a value; the one whose memory it takes exactly, if there is one.
+    fn write(&mut self, value: ValueRef) -> Result<Option<ValueRef>, String> {
         let memory = &self.plan.memory;
+        let bytes = self.plan.graph.ty(value).bytes();
         if let Some(&start) = memory.offsets.get(&value) {
-            let end = start + self.plan.graph.ty(value).bytes();
+            let end = start + bytes;
             if end > memory.bytes {
                 return Err(format!("writes %{} beyond the arena", value.node.index()));
             }
+            let replaced = self.arena.get(&start).filter(|there| there.0 == end).map(|there| there.1);
             self.take(start, end);
             self.arena.insert(start, (end, value));
-        } else if !self.own.contains(&value) {
+            self.present.insert(value);
+            return Ok(replaced);
+        }
+        let root = memory.root(value);
+        let fits = self.plan.graph.ty(root).bytes() == bytes;
+        let there = if root == value { self.taken.contains(&root) } else { self.outside.contains_key(&root) };
+        if !there || !fits {
             return Err(format!("writes %{}, which has no place", value.node.index()));
         }
+        Ok(self.settle(root, value))
+    }
+
+    /// Puts a value into the memory outside of the arena of which `root` was the first.
+    fn settle(&mut self, root: ValueRef, value: ValueRef) -> Option<ValueRef> {
+        let replaced = self.outside.insert(root, value);
+        replaced.iter().for_each(|old| {
+            self.present.remove(old);
+        });
         self.present.insert(value);
-        Ok(())
+        replaced
+    }
+
+    fn free(&mut self, root: ValueRef) {
+        self.taken.remove(&root);
+        if let Some(value) = self.outside.remove(&root) {
+            self.present.remove(&value);
+        }
     }
 
     /// Forgets what lies in a part of the arena.

@@ -1,6 +1,7 @@
 //! Plans of small graphs, run in the block interpreter and compared with a direct evaluation.
 
 mod custom;
+mod memory;
 mod order;
 mod run;
 

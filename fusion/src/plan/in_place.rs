@@ -1,0 +1,84 @@
+//! Which values a kernel may write where it reads others.
+//!
+//! An element may be written in place if every read of it is the instance's that writes it, and comes before.
+
+use crate::graph::{Graph, ValueRef};
+use crate::kernel::{KExpr, KNode, Kernel, Reduction, Store};
+use crate::schedule::Tiling;
+
+/// Pairs of a value that is read and a value that is written, each of which may be the same memory.
+pub(super) fn pairs(graph: &Graph, kernel: &Kernel, tiling: &Tiling) -> Vec<(ValueRef, ValueRef)> {
+    let mut found = Vec::new();
+    for (written, target) in kernel.buffers.iter().enumerate().filter(|(_, b)| b.written) {
+        let mut stores = (0..kernel.stores.len()).filter(|&s| kernel.stores[s].buffer as usize == written);
+        let (Some(store), None) = (stores.next(), stores.next()) else { continue };
+        let numel = graph.ty(target.value).numel();
+        if numel != target.span || kernel.points_of(u64::MAX) != numel as u64 {
+            continue;
+        }
+        for (read, source) in kernel.buffers.iter().enumerate().filter(|(_, b)| !b.written) {
+            let alike = graph.ty(source.value).dtype == graph.ty(target.value).dtype
+                && source.elem == target.elem
+                && source.span == target.span;
+            if alike && is_read_before(kernel, tiling, read as u32, store) {
+                found.push((source.value, target.value));
+            }
+        }
+    }
+    found
+}
+
+/// Whether every element of a buffer is read for the last time before the store at this position writes at its
+/// address. Targets may compute an expression again for every store and reduction that needs it, in the order in which
+/// these stand in the program.
+fn is_read_before(kernel: &Kernel, tiling: &Tiling, buffer: u32, position: usize) -> bool {
+    let store = &kernel.stores[position];
+    let is_load = |node: &KNode| matches!(node, KNode::Load { buffer: b, .. } if *b == buffer);
+    let at_address =
+        |node: &&KNode| matches!(node, KNode::Load { addr, dynamic: None, .. } if *addr == store.addr);
+    let loads: Vec<&KNode> = kernel.exprs.iter().filter(|node| is_load(node)).collect();
+    if loads.is_empty() || !loads.iter().all(at_address) {
+        return false;
+    }
+    // In loops, reductions have their results before what needs them begins.
+    let loads_for = |value: KExpr| {
+        let reached = reach(kernel, value, !tiling.looped);
+        (0..kernel.exprs.len()).filter(|&at| reached[at] && is_load(&kernel.exprs[at])).count()
+    };
+    if loads_for(store.value) != loads.len() {
+        return false;
+    }
+    let level = |value: KExpr| if tiling.looped { kernel.info(value).level + 1 } else { 0 };
+    let own = level(store.value);
+    let store_after = |(at, other): (usize, &Store)| {
+        let after = (level(other.value), at) > (own, position);
+        after && loads_for(other.value) > 0
+    };
+    let reduce_after = |r: &Reduction| tiling.looped && r.level >= own && loads_for(r.value) > 0;
+    let reduced =
+        (0..kernel.reduced.len()).filter(|&v| kernel.reduced[v]).fold(0, |set, v| set | 1 << v.min(63));
+    let in_loops = !tiling.looped || kernel.indices.vars(store.addr) & reduced != 0;
+    in_loops && !kernel.stores.iter().enumerate().any(store_after) && !kernel.reduces.iter().any(reduce_after)
+}
+
+/// Which expressions one is computed of, itself among them; those of reductions' operands where these are followed.
+fn reach(kernel: &Kernel, value: KExpr, through_reductions: bool) -> Vec<bool> {
+    let mut reached = vec![false; kernel.exprs.len()];
+    let mut stack = vec![value];
+    while let Some(expr) = stack.pop() {
+        if std::mem::replace(&mut reached[expr.index()], true) {
+            continue;
+        }
+        match kernel.node(expr) {
+            KNode::Const(_) | KNode::Index(..) | KNode::InRange(..) => {}
+            KNode::Load { dynamic, mask, .. } => stack.extend(dynamic.iter().map(|d| d.index).chain(*mask)),
+            KNode::Map(_, args) => stack.extend(args.iter().copied()),
+            KNode::Cast(inner, _) => stack.push(*inner),
+            KNode::Reduce(position) if through_reductions => {
+                stack.push(kernel.reduces[*position as usize].value)
+            }
+            KNode::Reduce(_) => {}
+        }
+    }
+    reached
+}

@@ -1,0 +1,188 @@
+//! How long each value of a plan is needed, and in which memory it lies so long.
+
+use rustc_hash::{FxHashMap, FxHashSet};
+
+use super::memory::{Life, Memory, place};
+use super::{KernelStep, Place, Plan, StepKind};
+use crate::graph::{Graph, Op, ValueRef};
+
+/// A piece of memory, and the values that lie in it one after the other.
+#[derive(Clone, Debug)]
+struct Home {
+    values: Vec<ValueRef>,
+    bytes: u64,
+    /// The step that writes the first value.
+    first: usize,
+    /// The last step that needs the last value; the number of steps if a call returns it.
+    last: usize,
+    /// Whether a libtorch call allocates it.
+    library: bool,
+    /// Whether it, or a part of it, is returned.
+    kept: bool,
+}
+
+/// Gives every value of the plan memory, with as few tensors as possible.
+pub(super) fn finish(mut plan: Plan) -> Plan {
+    let homes = homes(&plan);
+    assign(&mut plan, &homes, u64::MAX);
+    plan
+}
+
+/// See [`Plan::limit_memory`].
+pub(super) fn limit_memory(plan: &mut Plan, most: u64) {
+    if plan.peak_bytes() <= most {
+        return;
+    }
+    let homes = homes(plan);
+    assign(plan, &homes, u64::MAX);
+    let mut best = (plan.peak_bytes(), u64::MAX);
+    let mut sizes: Vec<u64> = homes.iter().filter(|h| !h.library && !h.kept).map(|h| h.bytes).collect();
+    sizes.sort_unstable_by_key(|&bytes| std::cmp::Reverse(bytes));
+    sizes.dedup();
+    for largest in sizes {
+        assign(plan, &homes, largest);
+        let peak = plan.peak_bytes();
+        if peak < best.0 {
+            best = (peak, largest);
+        }
+        if peak <= most {
+            return;
+        }
+    }
+    assign(plan, &homes, best.1);
+}
+
+/// See [`Plan::peak_bytes`].
+pub(super) fn peak_bytes(plan: &Plan) -> u64 {
+    let graph = &plan.graph;
+    let bytes = |values: &[ValueRef]| values.iter().map(|&v| graph.ty(v).bytes()).sum::<u64>();
+    let (mut now, mut peak) = (0, 0);
+    for step in &plan.steps {
+        now += bytes(&step.takes);
+        if let StepKind::Extern(call) = &step.kind {
+            now += graph.node(call.node).outs.iter().map(|t| t.bytes()).sum::<u64>();
+        }
+        peak = peak.max(now);
+        now -= bytes(&step.frees);
+    }
+    plan.memory.bytes + peak
+}
+
+/// The last step that reads or writes each value; the number of steps for what the results are made of.
+fn last_uses(plan: &Plan, kept: &FxHashSet<ValueRef>) -> FxHashMap<ValueRef, usize> {
+    let mut last: FxHashMap<ValueRef, usize> = FxHashMap::default();
+    for (at, step) in plan.steps.iter().enumerate() {
+        match &step.kind {
+            StepKind::Kernel(k) => last.extend(k.buffers.iter().map(|&(v, _)| (v, at))),
+            StepKind::Extern(e) => last.extend(e.operands.iter().map(|p| (p.base(), at))),
+        }
+    }
+    let written_back = plan.updates.iter().map(|(_, place)| place.base());
+    last.extend(kept.iter().copied().chain(written_back).map(|value| (value, plan.steps.len())));
+    last
+}
+
+fn homes(plan: &Plan) -> Vec<Home> {
+    let kept: FxHashSet<ValueRef> = plan.outputs.iter().map(Place::base).collect();
+    let last = last_uses(plan, &kept);
+    let mut homes: Vec<Home> = Vec::new();
+    let mut home_of: FxHashMap<ValueRef, usize> = FxHashMap::default();
+    for (at, step) in plan.steps.iter().enumerate() {
+        for value in written(&plan.graph, &step.kind) {
+            let until = last.get(&value).copied().unwrap_or(at);
+            let kernel = match &step.kind {
+                StepKind::Kernel(kernel) => Some(kernel),
+                StepKind::Extern(_) => None,
+            };
+            let reused = kernel.and_then(|k| dying(k, value, at, &homes, &home_of));
+            let home = reused.unwrap_or(homes.len());
+            if reused.is_none() {
+                let (bytes, library) = (plan.graph.ty(value).bytes(), kernel.is_none());
+                homes.push(Home { values: Vec::new(), bytes, first: at, last: until, library, kept: false });
+            }
+            let place = &mut homes[home];
+            place.values.push(value);
+            place.last = until;
+            place.kept |= kept.contains(&value);
+            home_of.insert(value, home);
+        }
+    }
+    homes
+}
+
+fn written(graph: &Graph, kind: &StepKind) -> Vec<ValueRef> {
+    match kind {
+        StepKind::Kernel(k) => k.buffers.iter().filter(|b| b.1).map(|b| b.0).collect(),
+        StepKind::Extern(e) => {
+            let outs = 0..graph.node(e.node).outs.len();
+            outs.map(|out| ValueRef { node: e.node, out: out as u16 }).collect()
+        }
+    }
+}
+
+/// The memory of a value that this kernel is the last to need, and in place of which it may write another; a result
+/// of libtorch first, which does not lie in the arena.
+fn dying(
+    kernel: &KernelStep,
+    written: ValueRef,
+    at: usize,
+    homes: &[Home],
+    home_of: &FxHashMap<ValueRef, usize>,
+) -> Option<usize> {
+    let free = |&(read, target): &(ValueRef, ValueRef)| {
+        let home = *home_of.get(&read).filter(|_| target == written)?;
+        let ends = homes[home].last == at && homes[home].values.last() == Some(&read);
+        ends.then_some(home)
+    };
+    kernel.in_place.iter().filter_map(free).max_by_key(|&home| homes[home].library)
+}
+
+/// Places everything: intermediates of at least `large` bytes get tensors of their own, others lie in the arena.
+fn assign(plan: &mut Plan, homes: &[Home], large: u64) {
+    let end = plan.steps.len();
+    let mut memory = Memory::default();
+    let mut arena: Vec<&Home> = Vec::new();
+    for step in &mut plan.steps {
+        step.takes.clear();
+        step.frees.clear();
+    }
+    for home in homes {
+        let Some((&root, others)) = home.values.split_first() else { continue };
+        if !home.library && !home.kept && home.bytes < large {
+            arena.push(home);
+            continue;
+        }
+        memory.over.extend(others.iter().map(|&value| (value, root)));
+        if !home.library {
+            memory.own.push(root);
+            plan.steps[home.first].takes.push(root);
+        }
+        if !home.kept && home.last < end {
+            plan.steps[home.last].frees.push(root);
+        }
+    }
+    let life = |home: &&Home| Life { bytes: home.bytes, first: home.first, last: home.last };
+    let (bytes, offsets) = place(&arena.iter().map(life).collect::<Vec<_>>());
+    memory.bytes = bytes;
+    for (home, offset) in arena.iter().zip(offsets) {
+        memory.offsets.extend(home.values.iter().map(|&value| (value, offset)));
+    }
+    memory.own.extend(hollow_values(plan));
+    plan.memory = memory;
+}
+
+/// The values without elements that no step makes.
+fn hollow_values(plan: &Plan) -> Vec<ValueRef> {
+    let graph = &plan.graph;
+    let made = |op: &Op| matches!(op, Op::Input(_) | Op::Param(_) | Op::Const(_) | Op::Aten(_));
+    let named = plan.steps.iter().flat_map(|step| match &step.kind {
+        StepKind::Kernel(k) => k.buffers.iter().map(|b| b.0).collect::<Vec<_>>(),
+        StepKind::Extern(e) => e.operands.iter().map(Place::base).collect(),
+    });
+    let results = plan.outputs.iter().chain(plan.updates.iter().map(|u| &u.1)).map(Place::base);
+    let mut found: Vec<ValueRef> =
+        named.chain(results).filter(|&v| graph.ty(v).numel() == 0 && !made(&graph.node(v.node).op)).collect();
+    found.sort_unstable();
+    found.dedup();
+    found
+}

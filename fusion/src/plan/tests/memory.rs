@@ -1,0 +1,100 @@
+//! Where values lie: in place of others, in the arena, in tensors of their own.
+
+use crate::plan::{Plan, Profile, plan, verify};
+use crate::text::parse_graph;
+
+/// A library call between kernels. The residual is added and normalised: the sum is returned as well.
+const NORM: &str = "graph {
+  %0 = input 0 : f32[64,256]
+  %1 = input 1 : f32[64,256]
+  %2 = aten::mm(self=%0, mat2=%1) : f32[64,256]
+  %3 = map add(%2, %1) : f32[64,256]
+  %4 = reduce max[1](%3) : f32[64]
+  %5 = view reshape(%4) : f32[64,1]
+  %6 = view expand(%5) : f32[64,256]
+  %7 = map sub(%3, %6) : f32[64,256]
+  %8 = aten::mm(self=%7, mat2=%1) : f32[64,256]
+  outputs %3, %8
+}
+";
+
+const CHAIN: &str = "graph {
+  %0 = input 0 : f32[64,256]
+  %1 = aten::relu(self=%0) : f32[64,256]
+  %2 = map exp(%1) : f32[64,256]
+  %3 = aten::relu(self=%2) : f32[64,256]
+  %4 = map tanh(%3) : f32[64,256]
+  %5 = aten::cumsum(self=%4) : f32[64,256]
+  %6 = map add(%5, %1) : f32[64,256]
+  outputs %6
+}
+";
+
+/// Every result of a library call is read across, not element by element, by the kernel behind it.
+const TRANSPOSED: &str = "graph {
+  %0 = input 0 : f32[256,256]
+  %1 = aten::relu(self=%0) : f32[256,256]
+  %2 = view permute[1,0](%1) : f32[256,256]
+  %3 = map exp(%2) : f32[256,256]
+  %4 = aten::relu(self=%3) : f32[256,256]
+  %5 = map tanh(%4) : f32[256,256]
+  %6 = aten::cumsum(self=%5) : f32[256,256]
+  outputs %6
+}
+";
+
+const TILE: u64 = 64 * 256 * 4;
+
+fn planned(text: &str) -> Vec<Plan> {
+    let graph = parse_graph(text).unwrap();
+    [Profile::host(2), Profile::gpu(132, 4200.0)].iter().map(|p| plan(&graph, p).unwrap()).collect()
+}
+
+#[test]
+fn a_kernel_writes_over_what_it_is_the_last_to_read() {
+    for mut plan in planned(CHAIN) {
+        // `%1` is read by two kernels, of which only the last may write over it.
+        assert_eq!(plan.memory.over.len(), 2, "{:?}", plan.memory);
+        assert_eq!(plan.peak_bytes(), 4 * TILE);
+        plan.limit_memory(3 * TILE);
+        assert_eq!(plan.peak_bytes(), 3 * TILE);
+    }
+}
+
+#[test]
+fn nothing_is_written_over_what_a_later_store_of_the_kernel_reads() {
+    for plan in planned(NORM) {
+        let sum = plan.outputs[0].base();
+        let product = plan.graph.ids().find(|id| id.index() == 2).unwrap().into();
+        let pairs = plan.steps.iter().flat_map(|s| match &s.kind {
+            crate::plan::StepKind::Kernel(k) => k.in_place.clone(),
+            crate::plan::StepKind::Extern(_) => Vec::new(),
+        });
+        let pairs: Vec<_> = pairs.collect();
+        assert!(!pairs.contains(&(product, sum)), "{pairs:?}");
+    }
+}
+
+#[test]
+fn nothing_is_written_over_what_is_read_across() {
+    for plan in planned(TRANSPOSED) {
+        assert_eq!(plan.memory.over.len(), 1, "{:?}", plan.memory);
+    }
+}
+
+#[test]
+fn a_limit_moves_intermediates_out_of_the_arena() {
+    for mut plan in planned(TRANSPOSED) {
+        let (most, before) = (2 * 256 * 256 * 4, plan.peak_bytes());
+        plan.limit_memory(most);
+        assert!(plan.peak_bytes() <= most && before > most, "{before} {}", plan.peak_bytes());
+        assert_eq!(verify(&plan), Ok(()));
+        let (moved, bytes) = (plan.memory.own.len(), plan.memory.bytes);
+        plan.limit_memory(0);
+        assert!(
+            plan.memory.own.len() == moved && plan.memory.bytes == bytes,
+            "it is as near to 0 as it can be"
+        );
+        assert_eq!(verify(&plan), Ok(()));
+    }
+}

@@ -1,0 +1,60 @@
+//! How much memory a call holds, beside eager.
+
+use tch::{Device, Kind, Tensor};
+use tilefuse_models::{ZooEntry, zoo};
+
+use crate::common::setup;
+
+/// Beyond eager's peak: parts of sums over a whole tensor, for which a reduction has two kernels.
+const PARTS: u64 = 16 << 10;
+
+/// Those of the zoo that take less than seconds, and one of each kind of large ones.
+fn measured() -> impl Iterator<Item = &'static ZooEntry> {
+    let large = ["mlp8x1024", "resnet50", "bert", "vision:densenet121", "vision:squeezenet1_0"];
+    let small = |name: &str| name.ends_with("-tiny") || name.starts_with("kernel:");
+    zoo().iter().filter(move |entry| small(entry.name) || large.contains(&entry.name))
+}
+
+#[test]
+fn plans_of_the_zoo_hold_no_more_than_eager() {
+    setup();
+    let _no_grad = tch::no_grad_guard();
+    for entry in measured() {
+        let vs = tch::nn::VarStore::new(Device::Cpu);
+        let model = entry.instantiate(&vs);
+        let fused = tilefuse::fuse(model);
+        let inputs: Vec<Tensor> =
+            entry.inputs().iter().map(|spec| spec.sample(Kind::Float, Device::Cpu)).collect();
+        let plan = fused.explain_with(&inputs, |m, x| m.forward(x)).unwrap();
+        let (ours, eager) = (plan.peak_bytes_fused, plan.peak_bytes_eager);
+        assert!(ours <= eager + PARTS, "{}: {ours} bytes, {eager} eager", entry.name);
+    }
+}
+
+#[test]
+fn what_kernels_write_over_is_theirs() {
+    setup();
+    let _no_grad = tch::no_grad_guard();
+    let options = (Kind::Float, Device::Cpu);
+    // The product is read twice, by a kernel that writes two results, and its memory is returned as the last one.
+    let fused = tilefuse::fuse(|x: &[Tensor]| {
+        let product = x[0].matmul(&x[1]);
+        let sum = &product + &x[0];
+        let normed = sum.layer_norm([256], None::<Tensor>, None::<Tensor>, 1e-5, false);
+        vec![sum, normed.matmul(&x[1]).tanh() + 1.0]
+    });
+    let inputs = [Tensor::randn([64, 256], options), Tensor::randn([256, 256], options) / 16.0];
+    let kept: Vec<Tensor> = inputs.iter().map(Tensor::copy).collect();
+    let eager = fused.model()(&inputs);
+    let mut earlier: Vec<Vec<Tensor>> = Vec::new();
+    for _ in 0..4 {
+        earlier.push(fused.call(&inputs).unwrap());
+    }
+    assert_eq!(fused.stats().fused_calls, 3);
+    for outputs in &earlier {
+        for (ours, theirs) in outputs.iter().zip(&eager) {
+            assert!(ours.allclose(theirs, 1e-4, 1e-5, false));
+        }
+    }
+    assert!(inputs.iter().zip(&kept).all(|(now, then)| now.equal(then)));
+}
