@@ -6,6 +6,7 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 pub mod affine;
+mod annotate;
 mod builder;
 mod data;
 pub mod eval;

@@ -15,7 +15,7 @@ use crate::types::{Elem, Kind, Literal};
 
 impl fmt::Display for Program {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut printer = Printer { program: self, names: Names::new(self), out: String::new() };
+        let mut printer = Printer::new(self);
         printer.program().map_err(|_| fmt::Error)?;
         f.write_str(&printer.out)
     }
@@ -23,7 +23,7 @@ impl fmt::Display for Program {
 
 /// One operation as text, without the contents of its regions.
 pub(crate) fn op_text(program: &Program, op: &Op) -> String {
-    let mut printer = Printer { program, names: Names::new(program), out: String::new() };
+    let mut printer = Printer::new(program);
     match printer.op_head(op) {
         Ok(()) => printer.out,
         Err(fmt::Error) => op.kind.name().to_owned(),
@@ -33,6 +33,11 @@ pub(crate) fn op_text(program: &Program, op: &Op) -> String {
 /// The name of a value in the text form, without the `%`.
 pub(crate) fn value_name(program: &Program, value: Value) -> String {
     Names::new(program).names.into_iter().nth(value.index()).flatten().unwrap_or_default()
+}
+
+/// The names of all values, without the `%`; empty where nothing defines a value.
+pub(crate) fn value_names(program: &Program) -> Vec<String> {
+    Names::new(program).names.into_iter().map(Option::unwrap_or_default).collect()
 }
 
 impl fmt::Display for Literal {
@@ -182,13 +187,39 @@ fn sanitised(name: &str) -> String {
     out
 }
 
-struct Printer<'a> {
+/// A function from operations to the notes about them.
+pub(crate) type Notes<'a> = &'a dyn Fn(&Op) -> Vec<String>;
+
+pub(crate) struct Printer<'a> {
     program: &'a Program,
     names: Names,
+    notes: Option<Notes<'a>>,
+    /// The notes so far, each operation's with the end of its line in `out`.
+    noted: Vec<(usize, Vec<String>)>,
     out: String,
 }
 
-impl Printer<'_> {
+impl<'a> Printer<'a> {
+    fn new(program: &'a Program) -> Printer<'a> {
+        Printer { program, names: Names::new(program), notes: None, noted: Vec::new(), out: String::new() }
+    }
+
+    /// The program's text, and the notes about each operation with the end of its first line.
+    pub(crate) fn noted(program: &'a Program, notes: Notes<'a>) -> (String, Vec<(usize, Vec<String>)>) {
+        let mut printer = Printer { notes: Some(notes), ..Printer::new(program) };
+        // Strings take all that is written to them.
+        let _ = printer.program();
+        (printer.out, printer.noted)
+    }
+
+    /// Notes what there is to say about an operation at the end of the line so far.
+    fn note(&mut self, op: &Op) {
+        let notes = self.notes.map_or_else(Vec::new, |notes| notes(op));
+        if !notes.is_empty() {
+            self.noted.push((self.out.len(), notes));
+        }
+    }
+
     fn program(&mut self) -> fmt::Result {
         let program = self.program;
         write!(self.out, "kernel @{}(", sanitised(&program.name))?;
@@ -219,10 +250,17 @@ impl Printer<'_> {
                     break;
                 }
                 self.region_head(op, index, inner)?;
-                self.out.push_str(" {\n");
+                self.out.push_str(" {");
+                if index == 0 {
+                    self.note(op);
+                }
+                self.out.push('\n');
                 self.ops(inner, depth + 1)?;
                 self.indent(depth);
                 self.out.push('}');
+            }
+            if op.regions.is_empty() {
+                self.note(op);
             }
             self.out.push('\n');
         }
