@@ -2,6 +2,7 @@
 
 mod linear;
 mod mma;
+mod text;
 mod tile;
 
 pub use linear::Linear;
