@@ -9,8 +9,7 @@ mod ptxas;
 
 use tilefuse_block::{Elem, Program};
 use tilefuse_codegen::Error;
-use tilefuse_codegen::cache::{Cache, CacheOptions};
-use tilefuse_codegen::ptx::{PtxOptions, Target, compile_ptx, compile_ptx_cached};
+use tilefuse_codegen::ptx::{PtxOptions, Target, compile_ptx};
 
 /// Compiles for every target, assembles, and returns the text for Hopper.
 fn assemble(program: &Program) -> String {
@@ -162,20 +161,6 @@ fn debugging_assembles() {
         assert!(ptx.text.contains("vprintf") && ptx.text.contains("__assertfail"), "{}", ptx.text);
         ptxas::assemble(&ptx.text, target.name());
     }
-}
-
-#[test]
-fn kernels_come_back_from_the_cache() {
-    let folder = tempfile::tempdir().unwrap();
-    let cache = Cache::open(&CacheOptions::in_folder(folder.path()));
-    let options = PtxOptions::default();
-    let program = kernels::vector_add(Elem::F32, 1000, 256, 2).unwrap();
-    let first = compile_ptx_cached(&program, Target::Sm90a, &options, &cache).unwrap();
-    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
-    assert_eq!(compile_ptx_cached(&program, Target::Sm90a, &options, &cache).unwrap(), first);
-    assert_eq!(compile_ptx(&program, Target::Sm90a, &options).unwrap(), first);
-    assert_eq!(compile_ptx_cached(&program, Target::Sm80, &options, &cache).unwrap().target, Target::Sm80);
-    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 2);
 }
 
 /// Compiles for Hopper and returns the number of warps; nothing may spill.

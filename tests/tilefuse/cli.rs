@@ -83,7 +83,12 @@ fn bad_kernels_and_arguments_are_named_in_one_line() {
     assert!(said.contains("bad.tile:2:3: a yield"), "{said}");
     let add = &example("vector_add");
     rejected(&["kernel", add, "--stop-after", "magic"], "there are canonicalize, cse");
-    rejected(&["kernel", add, "--print-after", "magic"], "there is no pass");
+    rejected(&["kernel", add, "--print-after", "magic"], "target host has no pass \"magic\"");
+    rejected(&["kernel", add, "--print-after", "vectorize"], "target host has no pass \"vectorize\"");
+    rejected(
+        &["kernel", add, "--target", "sm_80", "--stop-after", "layout", "--emit", "ptx"],
+        "behind it there is nothing to emit or run",
+    );
     rejected(&["kernel", add, "--emit", "ptx"], "target host has block, llvm and asm");
     rejected(&["kernel", add, "--emit", "asm", "--target", "sm_80"], "target sm_80 has block, llvm and ptx");
     rejected(&["kernel", add, "--emit", "llvm", "--target", "interpret"], "target interpret has block");
@@ -140,6 +145,33 @@ fn passes_are_watched_and_stopped() {
     let (second, printed) = lines(&["--stop-after", "cse", "--print-after", "canonicalize"]);
     assert_eq!((first, second, printed), (6, 5, 7));
     assert_eq!(lines(&["--print-after", "all"]), (5, 49));
+}
+
+#[test]
+fn passes_of_a_target_show_what_they_decide() {
+    let add = &example("vector_add");
+    let of_gpu = |more: &[&str]| {
+        let output = run(&[&["kernel", add, "--target", "sm_90a"], more].concat());
+        assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+        [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
+    };
+    let [shown, watched] = of_gpu(&["--stop-after", "vectorize", "--print-after", "layout"]);
+    let mut beside = shown.lines().skip_while(|line| !line.contains("%a = load"));
+    for note in ["layout: [32 lanes, 4 warps, 8 regs]", "coalesce: runs of 1024", "vectorize: 1 x f32"] {
+        let line = beside.next().unwrap();
+        assert!(line.contains(&format!("// {note}")), "{shown}");
+    }
+    assert!(
+        watched.starts_with("// after layout\n// sm_90a: 4 warps") && !watched.contains("vectorize"),
+        "{watched}"
+    );
+    let [_, all] = of_gpu(&["--print-after", "all"]);
+    for pass in ["canonicalize", "renumber", "expand", "facts", "layout", "coalesce", "vectorize", "pipeline"]
+    {
+        assert!(all.contains(&format!("// after {pass}\n")), "{pass}: {all}");
+    }
+    let help = run(&["kernel", "--help"]);
+    assert!(String::from_utf8_lossy(&help.stdout).contains("vectorize"));
 }
 
 #[test]

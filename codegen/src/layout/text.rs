@@ -84,7 +84,7 @@ mod tests {
         assert_eq!(blocked(&[0, 4], 0, 1).to_string(), "[1] x [16 lanes] in 2 lanes of 2 warps");
         assert_eq!(blocked(&[6, 5], 3, 2).slice(0).to_string(), "[8 regs, 4 lanes] in 8 lanes of 4 warps");
         assert_eq!(Layout::scalar(2).to_string(), "every thread");
-        let how = Accumulator { rows: 4, warps: 2, by_rows: false };
+        let how = Accumulator { rows: 4, warps: 2, by_rows: false, grouped: false };
         let sums = Layout::accumulator(&LogShape::from_slice(&[7, 7]), &how);
         assert_eq!(sums.to_string(), "[8 lanes, 8 regs, 2 warps] x [2 regs, 4 lanes, 8 regs, 2 warps]");
     }

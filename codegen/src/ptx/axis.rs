@@ -2,9 +2,46 @@
 //!
 //! The facts decide how wide memory accesses are. They hold modulo the width of the kind; values that are built from
 //! non-negative parts by `add` and `mul` are taken not to wrap, as the offsets of a program must not.
+//!
+//! ```text
+//! kernel @facts(%x: ptr<f32> align(16), %n: i32) {
+//!   %step = const 64 : i32
+//!   %id = program_id 0
+//!   %start = map mul %id, %step
+//!   %begin = splat %start [64]
+//!   %lane = range 0 64
+//!   %at = map add %begin, %lane
+//!   %four = const 4 : tile<64xi32>
+//!   %end = const 4096 : tile<64xi32>
+//!   %in = map lt %at, %end
+//!   %part = map div_floor %at, %four
+//!   %v = load %x, %part, mask %in
+//!   store %x, %at, %v, mask %in
+//! }
+//! ```
+//!
+//! ```text
+//! // sm_80: 4 warps, about 17 registers a thread
+//! kernel @facts(%x: ptr<f32> align(16), %n: i32) warps(4) {
+//!   %step = const 64 : i32            // facts: = 64
+//!   %id = program_id 0                // facts: not negative
+//!   %start = map mul %id, %step       // facts: multiple of 64, not negative
+//!   %begin = splat %start [64]        // facts: equal, multiple of 64, not negative
+//!   %lane = range 0 64                // facts: consecutive, from 0 on, not negative
+//!   %at = map add %begin, %lane       // facts: consecutive, from a multiple of 64 on, not negative
+//!   %four = const 4 : tile<64xi32>    // facts: = 4
+//!   %end = const 4096 : tile<64xi32>  // facts: = 4096
+//!   %in = map lt %at, %end            // facts: equal
+//!   %part = map div_floor %at, %four  // facts: equal by 4, not negative
+//!   %v = load %x, %part, mask %in
+//!   store %x, %at, %v, mask %in
+//! }
+//! ```
 
 use smallvec::SmallVec;
 use tilefuse_block::{Assumption, Elem, Op, OpKind, Program, Region, ScalarFn, Shape, Value};
+
+use super::passes::{Seen, unique};
 
 /// The largest divisibility that is tracked.
 const MAX_DIV: u64 = 1 << 32;
@@ -369,6 +406,65 @@ fn select(args: &[&Axis], base: Axis) -> Axis {
     let run: SmallVec<[u64; 4]> = (0..a.run.len()).map(|i| c.same[i].min(a.run[i]).min(b.run[i])).collect();
     let div = a.div_at(&run).min(b.div_at(&run));
     Axis { run, div, nonneg: a.nonneg && b.nonneg, ..base }
+}
+
+/// What is known of the integers and truth values that an operation defines.
+pub(super) fn notes(seen: &Seen<'_>, op: &Op) -> Vec<String> {
+    let inside = op.regions.iter().flat_map(|region| &region.args);
+    let facts = |&value: &Value| {
+        let text = seen.plan.facts[value.index()].text(&seen.plan.program.ty(value).shape);
+        (!text.is_empty()).then_some((value, text))
+    };
+    let is_number = |v: &&Value| seen.plan.program.ty(**v).elem().is_some_and(|e| !e.is_float());
+    let all = op.results.iter().chain(inside).filter(is_number).filter_map(facts).collect();
+    unique(seen, all, op.results.len() == 1 && op.regions.is_empty())
+}
+
+impl Axis {
+    /// What is known, in words; nothing where nothing is.
+    fn text(&self, shape: &Shape) -> String {
+        if let Some(value) = self.constant {
+            return format!("= {value}");
+        }
+        let mut out: Vec<String> = Vec::new();
+        for (axis, extent) in shape.iter().enumerate().filter(|(_, extent)| **extent > 1) {
+            let along = self.along(axis, u64::from(*extent));
+            if !along.is_empty() {
+                let axis = if shape.len() > 1 { format!("axis {axis} ") } else { String::new() };
+                out.push(format!("{axis}{}", along.join(" and ")));
+            }
+        }
+        match (self.div, self.run.iter().any(|&run| run > 1)) {
+            (0..=1, _) => {}
+            (MAX_DIV.., true) => out.push("from 0 on".to_owned()),
+            (div, true) => out.push(format!("from a multiple of {div} on")),
+            (div, false) => out.push(format!("multiple of {div}")),
+        }
+        if self.nonneg {
+            out.push("not negative".to_owned());
+        }
+        out.join(", ")
+    }
+
+    /// What is known along one axis.
+    fn along(&self, axis: usize, extent: u64) -> Vec<String> {
+        let part = |of: u64| if of < extent { format!(" by {of}") } else { String::new() };
+        let (run, same, slope) = (self.run[axis], self.same[axis], self.slope[axis]);
+        let mut out = Vec::new();
+        if run > 1 {
+            out.push(format!("consecutive{}", part(run)));
+        }
+        if same > 1 {
+            out.push(format!("equal{}", part(same.min(extent))));
+        }
+        match slope {
+            Some(0) if same >= extent => {}
+            Some(1) if run >= extent => {}
+            Some(slope) => out.push(format!("in steps of {slope}")),
+            None => {}
+        }
+        out
+    }
 }
 
 #[cfg(test)]

@@ -47,6 +47,8 @@ pub(crate) struct Lowered {
     pub(crate) body: String,
     pub(crate) outside: String,
     pub(crate) shared: Shared,
+    /// Whether loops load operands ahead of their use where they can.
+    pub(crate) runs_ahead: bool,
 }
 
 /// Lowers the body of a program, whose loops load operands ahead of their use where `runs_ahead`.
@@ -78,7 +80,7 @@ pub(crate) fn lower(plan: &Assignment, target: Target, runs_ahead: bool) -> Resu
     lower.region(&plan.program.body)?;
     lower.ir.raw("ret void");
     let (body, outside) = lower.ir.finish();
-    Ok(Lowered { body, outside, shared: lower.shared })
+    Ok(Lowered { body, outside, shared: lower.shared, runs_ahead })
 }
 
 impl<'a> Lower<'a> {

@@ -5,6 +5,7 @@ use tilefuse_block::{Elem, Literal, Op, OpKind, Value};
 use super::assign::mask_of;
 use super::ir::{Val, literal, memory_ty, ty};
 use super::lower::Lower;
+use super::vectorize::Move;
 use crate::error::Result;
 use crate::layout::Layout;
 
@@ -39,7 +40,7 @@ impl<'a> Lower<'a> {
         if self.hazards.read_needs_barrier(op, &layout) {
             self.barrier();
         }
-        let (group, uniform) = self.plan.group(op, &layout);
+        let Move { group, uniform } = self.plan.moves(op);
         let elem = self.pointee(op)?;
         let mask = self.mask(op, &layout)?;
         let fallback = match &op.kind {
@@ -77,7 +78,7 @@ impl<'a> Lower<'a> {
         let layout = self.plan.access(op);
         let values = self.get(op.args[2], &layout)?;
         let mask = self.mask(op, &layout)?;
-        let (group, uniform) = self.plan.group(op, &layout);
+        let Move { group, uniform } = self.plan.moves(op);
         let addresses = self.addresses(op, &layout, group)?;
         if self.hazards.write_needs_barrier(self.program(), op, &layout) {
             self.barrier();

@@ -10,6 +10,7 @@ mod assign;
 mod atomic;
 mod axis;
 mod cluster;
+mod coalesce;
 mod combine;
 mod control;
 mod convert;
@@ -18,9 +19,12 @@ mod dot;
 mod fmod;
 mod hazard;
 mod ir;
+mod layout;
+mod links;
 mod llvm;
 mod lower;
 mod memory;
+mod passes;
 mod pick;
 mod pieces;
 mod pipeline;
@@ -32,15 +36,16 @@ mod shared;
 mod shuffle;
 mod target;
 mod uniform;
+mod vectorize;
 
-use serde::{Deserialize, Serialize};
 use tilefuse_block::passes::{approximate, optimize};
 use tilefuse_block::{Elem, Kind, OpKind, Program, ScalarFn, expand_math_except, expand_operations, verify};
 
-use crate::cache::{self, Cache, Key};
 use crate::error::{Error, Result};
 use crate::stages::Stages;
 use assign::Assignment;
+use lower::Lowered;
+pub use passes::{Pass, after};
 pub use target::{PtxVersion, Target};
 
 /// Shared memory that a block may have without asking for more at the launch.
@@ -54,7 +59,7 @@ pub struct PtxOptions {
 }
 
 /// A compiled kernel.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ptx {
     /// The PTX.
     pub text: String,
@@ -68,39 +73,6 @@ pub struct Ptx {
     pub shared_bytes: u32,
     /// What it was compiled for.
     pub target: Target,
-}
-
-impl Ptx {
-    /// The kernel as bytes, for the cache.
-    pub fn to_bytes(&self) -> Vec<u8> {
-        // Plain strings and numbers always serialise.
-        serde_json::to_vec(self).unwrap_or_default()
-    }
-
-    /// The kernel that [`Ptx::to_bytes`] made bytes of.
-    pub fn from_bytes(bytes: &[u8]) -> Option<Ptx> {
-        serde_json::from_slice(bytes).ok()
-    }
-}
-
-/// Compiles a block program, or takes it from the cache.
-pub fn compile_ptx_cached(
-    program: &Program,
-    target: Target,
-    options: &PtxOptions,
-    cache: &Cache,
-) -> Result<Ptx> {
-    if Stages::get().is_active() {
-        return compile_ptx(program, target, options);
-    }
-    let version = target.ptx_version(options.driver)?;
-    let key = Key::new(&program.to_string(), target.name(), &version.to_string());
-    if let Some(ptx) = cache.get(cache::Kind::Ptx, key).and_then(|bytes| Ptx::from_bytes(&bytes)) {
-        return Ok(ptx);
-    }
-    let ptx = compile_ptx(program, target, options)?;
-    cache.put(cache::Kind::Ptx, key, &ptx.to_bytes());
-    Ok(ptx)
 }
 
 /// Compiles a block program. One cluster of blocks, or one block, of the grid is one instance; parameters are passed in order, pointers as
@@ -202,19 +174,30 @@ struct Module {
     dynamic_shared: u64,
 }
 
-fn module_text(plan: &Assignment, target: Target) -> Result<Module> {
-    let program = plan.program;
+/// The code of a program, whose loops load operands ahead where there is shared memory for it.
+fn lowered(plan: &Assignment, target: Target) -> Result<Lowered> {
     let limit = target.max_shared();
     let mut lowered = lower::lower(plan, target, true)?;
     if lowered.shared.stages > 0 && lowered.shared.total() > limit {
         lowered = lower::lower(plan, target, false)?;
     }
-    // What lies before panels may leave bytes free.
-    let needed = lowered.shared.total() + plan.shared_align();
+    let needed = needed(plan, &lowered);
     if needed > limit || lowered.shared.reduce > STATIC_SHARED {
         let resource = "bytes of shared memory";
-        return Err(Error::TileTooLarge { program: program.name.clone(), resource, needed, limit });
+        return Err(Error::TileTooLarge { program: plan.program.name.clone(), resource, needed, limit });
     }
+    Ok(lowered)
+}
+
+/// Shared memory in bytes; what lies before panels may leave some free.
+fn needed(plan: &Assignment, lowered: &Lowered) -> u64 {
+    lowered.shared.total() + plan.shared_align()
+}
+
+fn module_text(plan: &Assignment, target: Target) -> Result<Module> {
+    let program = plan.program;
+    let lowered = lowered(plan, target)?;
+    let needed = needed(plan, &lowered);
     let align = plan.shared_align();
     // Static memory is simplest for the launch; what does not fit there is passed at the launch.
     let dynamic = needed > STATIC_SHARED;

@@ -7,6 +7,55 @@
 //!
 //! Where a body only adds one product to sums, the product of an iteration runs on into the next one: its stage is free
 //! again one iteration later, and the loop's end waits for the last.
+//!
+//! ```text
+//! kernel @matmul(%x: ptr<bf16> align(16), %y: ptr<bf16> align(16), %z: ptr<f32> align(16), %n: i32) warps(4) {
+//!   %none = const 0 : i32
+//!   %step = const 2048 : i32
+//!   %i = range 0 2048
+//!   %left = reshape %i [64, 32]
+//!   %right = reshape %i [32, 64]
+//!   %zero = const 0.0 : tile<64x64xf32>
+//!   %sum = for %k in %none..%n step %step with (%acc = %zero) {
+//!     %kx = splat %k [64, 32]
+//!     %at_x = map add %left, %kx
+//!     %ky = splat %k [32, 64]
+//!     %at_y = map add %right, %ky
+//!     %u = load %x, %at_x
+//!     %v = load %y, %at_y
+//!     %next = dot %u, %v, %acc
+//!     yield %next
+//!   }
+//!   %j = range 0 4096
+//!   %at = reshape %j [64, 64]
+//!   store %z, %at, %sum
+//! }
+//! ```
+//!
+//! ```text
+//! // sm_80: 4 warps, about 64 registers a thread
+//! kernel @matmul(%x: ptr<bf16> align(16), %y: ptr<bf16> align(16), %z: ptr<f32> align(16), %n: i32) warps(4) {
+//!   %none = const 0 : i32
+//!   %step = const 2048 : i32
+//!   %i = range 0 2048
+//!   %left = reshape %i [64, 32]
+//!   %right = reshape %i [32, 64]
+//!   %zero = const 0.0 : tile<64x64xf32>
+//!   %sum = for %k in %none..%n step %step with (%acc = %zero) {  // pipeline: 4 stages of 9728 bytes: %u 5120 bytes at 0, %v 4608 bytes at 5120
+//!     %kx = splat %k [64, 32]
+//!     %at_x = map add %left, %kx
+//!     %ky = splat %k [32, 64]
+//!     %at_y = map add %right, %ky
+//!     %u = load %x, %at_x                                        // pipeline: runs ahead, to shared memory
+//!     %v = load %y, %at_y                                        // pipeline: runs ahead, to shared memory
+//!     %next = dot %u, %v, %acc
+//!     yield %next
+//!   }
+//!   %j = range 0 4096
+//!   %at = reshape %j [64, 64]
+//!   store %z, %at, %sum
+//! }
+//! ```
 
 use rustc_hash::{FxHashMap, FxHashSet};
 use tilefuse_block::{Op, OpKind, Program, Region, Value};
@@ -16,6 +65,8 @@ use super::assign::Assignment;
 use super::dot::{self, Side, Staged};
 use super::ir::Val;
 use super::lower::Lower;
+use super::passes::Seen;
+use super::vectorize::Move;
 use crate::error::Result;
 use crate::layout::Layout;
 
@@ -224,7 +275,7 @@ impl<'a> Slice<'a> {
         let OpKind::Load { masked, other: false, .. } = load.kind else { return None };
         let here = self.body.ops.iter().any(|op| std::ptr::eq(op, load));
         let layout = plan.access(load);
-        let (group, uniform) = plan.group(load, &layout);
+        let Move { group, uniform } = plan.moves(load);
         let elem = plan.program.ty(value).elem()?;
         let wide = matches!(group as u64 * u64::from(elem.bytes()), 4 | 8 | 16);
         if !here || !only(&self.uses, value) || !uniform || !wide {
@@ -440,4 +491,33 @@ impl<'a> Lower<'a> {
         self.ir.declare("void @llvm.nvvm.cp.async.wait.group(i32)");
         self.ir.raw(format_args!("call void @llvm.nvvm.cp.async.wait.group(i32 {groups})"));
     }
+}
+
+/// Of a loop, how many iterations' loads are under way together; of a load, that it is one of them.
+pub(super) fn notes(seen: &Seen<'_>, op: &Op) -> Vec<String> {
+    let runs_ahead = seen.lowered.as_ref().is_some_and(|lowered| lowered.runs_ahead);
+    let Some(pipeline) = Pipeline::of(seen.plan, op) else {
+        let ahead = runs_ahead && op.results.iter().any(|result| seen.plan.ahead.contains(result));
+        return if ahead { vec!["runs ahead, to shared memory".to_owned()] } else { Vec::new() };
+    };
+    if !runs_ahead {
+        return vec!["nothing runs ahead, shared memory is too small".to_owned()];
+    }
+    let stages = pipeline.stages(seen.target);
+    let copies = pipeline.copies.iter().map(|copy| {
+        let (name, bytes) = (seen.name(copy.load.results[0]), copy.staged.size);
+        format!("%{name} {bytes} bytes at {}", copy.staged.base)
+    });
+    let copies: Vec<String> = copies.collect();
+    let mut out = vec![format!("{stages} stages of {} bytes: {}", pipeline.stage, copies.join(", "))];
+    for Resident { product, side, staged } in &pipeline.residents {
+        let name = seen.name(product.args[side.index()]);
+        out.push(format!(
+            "%{name} is written once, {} bytes at {} behind the stages",
+            staged.size, staged.base
+        ));
+    }
+    let running = pipeline.overlapping.and_then(|product| product.results.first());
+    out.extend(running.map(|&sums| format!("%{} runs on into the next iteration", seen.name(sums))));
+    out
 }

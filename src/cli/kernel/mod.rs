@@ -1,12 +1,12 @@
 //! `tilefuse kernel`: what a block program in a file becomes, stage by stage, and what it computes.
 
+mod passes;
 mod run;
 
 use std::path::PathBuf;
 
 use ariadne::{Config, Label, Report, ReportKind, Source};
 use clap::ValueEnum;
-use tilefuse_block::passes::{PASSES, PassOptions, run_passes};
 use tilefuse_block::{ParseError, Program, parse_valid};
 use tilefuse_codegen::host::{HostKernel, HostOptions};
 use tilefuse_codegen::ptx::{self, PtxOptions, compile_ptx, emit_llvm};
@@ -46,7 +46,7 @@ pub(crate) struct Args {
     #[arg(long, default_value_t = 0, requires = "run")]
     seed: i64,
     /// Print the program after this pass, or after each pass for `all`, on standard error; can be given again.
-    #[arg(long, value_name = "PASS")]
+    #[arg(long, value_name = "PASS", long_help = print_after_help())]
     print_after: Vec<String>,
     /// Write each stage of what is compiled to files in this folder.
     #[arg(long, value_name = "DIR", requires = "run")]
@@ -54,9 +54,18 @@ pub(crate) struct Args {
     /// Compile from the stages that are in this folder, named as --dump names them, in place of those that are made.
     #[arg(long = "override", value_name = "DIR", requires = "run")]
     replace: Option<PathBuf>,
-    /// Leave out the passes behind this one.
+    /// Leave out the passes behind this one; behind a pass of the target, print the program and what was decided.
     #[arg(long, value_name = "PASS")]
     stop_after: Option<String>,
+}
+
+fn print_after_help() -> String {
+    format!(
+        "Print the program after this pass, or after each pass for `all`, on standard error; can be given again.\n\n\
+         The passes are {}. Those of a target decide rather than rewrite: what they and the ones before decided \
+         stands beside the lines.",
+        passes::known()
+    )
 }
 
 /// What a program is compiled for.
@@ -73,6 +82,10 @@ enum Target {
 }
 
 impl Target {
+    fn name(self) -> String {
+        self.to_possible_value().map_or(String::new(), |v| v.get_name().to_owned())
+    }
+
     fn ptx(self) -> Option<ptx::Target> {
         match self {
             Target::Interpret | Target::Host => None,
@@ -101,7 +114,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     if args.dump.is_some() || args.replace.is_some() {
         Stages { dump: args.dump.clone(), replace: args.replace.clone() }.install();
     }
-    let program = optimised(read(args)?, args)?;
+    let Some(program) = passes::run(read(args)?, args)? else { return Ok(()) };
     if let Some(stage) = args.emit.or((!args.run).then_some(Stage::Block)) {
         report::print(&emitted(&program, args.target, stage)?);
     }
@@ -136,24 +149,6 @@ fn located(path: &str, text: &str, error: &ParseError) -> String {
     }
 }
 
-/// The program after the passes that are asked for.
-fn optimised(mut program: Program, args: &Args) -> Result<Program, Failure> {
-    let watched = args.print_after.iter().filter(|name| *name != "all");
-    if let Some(unknown) = watched.chain(&args.stop_after).find(|name| PASSES.iter().all(|p| p.0 != **name)) {
-        let names: Vec<&str> = PASSES.iter().map(|pass| pass.0).collect();
-        return Err(Failure::usage(format!("there is no pass {unknown:?}; there are {}", names.join(", "))));
-    }
-    let mut observe = |pass: &'static str, program: &Program| {
-        if args.print_after.iter().any(|name| name == pass || name == "all") {
-            eprint!("// after {pass}\n{program}");
-        }
-    };
-    let mut options = PassOptions { stop_after: args.stop_after.as_deref(), ..PassOptions::default() };
-    options.observe = Some(&mut observe);
-    run_passes(&mut program, PASSES, &mut options).map_err(|e| Failure::usage(e.to_string()))?;
-    Ok(program)
-}
-
 fn emitted(program: &Program, target: Target, stage: Stage) -> Result<String, Failure> {
     let host = HostOptions::default();
     let text = match (stage, target, target.ptx()) {
@@ -173,9 +168,7 @@ fn nothing(target: Target, stage: Stage) -> String {
         Target::Host => "block, llvm and asm",
         Target::Sm80 | Target::Sm90a | Target::Sm100a => "block, llvm and ptx",
     };
-    let name = |value: Option<clap::builder::PossibleValue>| {
-        value.map_or(String::new(), |v| v.get_name().to_owned())
-    };
-    let (target, stage) = (name(target.to_possible_value()), name(stage.to_possible_value()));
+    let target = target.name();
+    let stage = stage.to_possible_value().map_or(String::new(), |v| v.get_name().to_owned());
     format!("--emit {stage}: target {target} has {stages}")
 }

@@ -1,0 +1,113 @@
+//! Coalescing: neighbouring lanes access neighbouring memory.
+//!
+//! A load or store is done in the layout of its tile, unless the tile's first lanes and registers lie along another axis
+//! than the one along which addresses are contiguous. Then it has a layout of its own, and the tile changes layout.
+//!
+//! ```text
+//! kernel @transpose(%x: ptr<f32> align(16), %y: ptr<f32> align(16)) warps(4) {
+//!   %r = range 0 32
+//!   %rows = expand_dims %r axis 1
+//!   %cols = expand_dims %r axis 0
+//!   %long = const 32 : tile<32x1xi32>
+//!   %wide = const 32 : tile<1x32xi32>
+//!   %down = map mul %rows, %long
+//!   %right = map mul %cols, %wide
+//!   %a = broadcast %down [32, 32]
+//!   %b = broadcast %cols [32, 32]
+//!   %from = map add %a, %b
+//!   %v = load %x, %from
+//!   %c = broadcast %rows [32, 32]
+//!   %d = broadcast %right [32, 32]
+//!   %to = map add %c, %d
+//!   store %y, %to, %v
+//! }
+//! ```
+//!
+//! ```text
+//! // sm_80: 4 warps, about 24 registers a thread
+//! kernel @transpose(%x: ptr<f32> align(16), %y: ptr<f32> align(16)) warps(4) {
+//!   %r = range 0 32
+//!   %rows = expand_dims %r axis 1
+//!   %cols = expand_dims %r axis 0
+//!   %0 = const 32 : tile<32xi32>
+//!   %1 = map mul %r, %0
+//!   %down = expand_dims %1 axis 1
+//!   %right = expand_dims %1 axis 0
+//!   %a = broadcast %down [32, 32]
+//!   %b = broadcast %cols [32, 32]
+//!   %from = map add %a, %b
+//!   %v = load %x, %from  // coalesce: runs of 32 along axis 1, in the layout of %v
+//!   %c = broadcast %rows [32, 32]
+//!   %d = broadcast %right [32, 32]
+//!   %to = map add %c, %d
+//!   store %y, %to, %v    // coalesce: runs of 32 along axis 0, through [4 regs, 8 lanes] x [4 lanes, 4 warps, 2 regs]
+//! }
+//! ```
+
+use tilefuse_block::{Op, OpKind};
+
+use super::assign::{Assignment, accessed, accesses, log_shape};
+use super::passes::Seen;
+use crate::layout::{Blocked, Layout};
+
+impl<'a> Assignment<'a> {
+    /// Gives layouts of their own to the accesses that would be scattered in those of their tiles.
+    pub(crate) fn coalesce(&mut self, ops: &[&'a Op]) {
+        let all = accesses(ops, self.program);
+        for &op in &all {
+            if self.scatters(op, &self.home(accessed(op))) {
+                let layout = self.coalesced(op, &all);
+                self.access.insert(std::ptr::from_ref(op), layout);
+            }
+        }
+    }
+
+    /// The layout that suits an access, which is one of `all`.
+    pub(crate) fn coalesced(&self, op: &Op, all: &[&Op]) -> Layout {
+        let fast = self.fast_axis(op);
+        let shape = &self.program.ty(op.args[1]).shape;
+        let alike = all.iter().filter(|o| self.program.ty(o.args[1]).shape == *shape);
+        let vector = alike.clone().map(|o| self.width(o, fast)).max().unwrap_or(0);
+        // Neighbours that alignment keeps apart are read by neighbouring lanes.
+        let least = alike.filter_map(|o| self.unaligned_width(o, fast)).min();
+        let vector = least.map_or(vector, |least| vector.min(least));
+        let shape_log = log_shape(shape);
+        let vector = vector.min(self.per_thread(&shape_log));
+        let how = Blocked { fast, vector, reduced: self.reduced(shape), warps: self.warps };
+        Layout::blocked(&shape_log, &how)
+    }
+
+    /// The axis along which the addresses of an access are contiguous; the last where none is.
+    fn fast_axis(&self, op: &Op) -> usize {
+        let run = &self.facts[op.args[1].index()].run;
+        let last = run.len().saturating_sub(1);
+        (0..run.len()).rev().max_by_key(|&a| (run[a], a == last)).unwrap_or(0)
+    }
+
+    /// Whether neighbouring lanes access memory that is not adjacent, though some of it is.
+    fn scatters(&self, op: &Op, home: &Layout) -> bool {
+        let (run, fast) = (&self.facts[op.args[1].index()].run, self.fast_axis(op));
+        let used = home.lanes().iter().chain(home.regs()).find(|b| **b != 0);
+        let along = used.and_then(|b| (0..run.len()).find(|&a| home.axis_mask(a) & b != 0));
+        run[fast] > 1 && along.is_some_and(|a| a != fast && run[a] == 1)
+    }
+}
+
+/// Along which axis an access is contiguous, and in which layout it is done.
+pub(super) fn notes(seen: &Seen<'_>, op: &Op) -> Vec<String> {
+    let plan = seen.plan;
+    let is_access = matches!(op.kind, OpKind::Load { .. } | OpKind::Store { .. });
+    if !is_access || plan.program.ty(op.args[1]).rank() == 0 {
+        return Vec::new();
+    }
+    let fast = plan.fast_axis(op);
+    let memory = match plan.facts[op.args[1].index()].run.get(fast) {
+        Some(1) | None => "not contiguous".to_owned(),
+        Some(run) => format!("runs of {run} along axis {fast}"),
+    };
+    let through = match plan.access.contains_key(&std::ptr::from_ref(op)) {
+        true => format!("through {}", plan.access(op)),
+        false => format!("in the layout of %{}", seen.name(accessed(op))),
+    };
+    vec![format!("{memory}, {through}")]
+}
