@@ -166,8 +166,8 @@ fn passes_of_a_target_show_what_they_decide() {
         "{watched}"
     );
     let [_, all] = of_gpu(&["--print-after", "all"]);
-    for pass in ["canonicalize", "renumber", "expand", "facts", "layout", "coalesce", "vectorize", "pipeline"]
-    {
+    let first = ["canonicalize", "contract", "renumber", "expand", "facts", "layout", "coalesce", "vectorize"];
+    for pass in first.into_iter().chain(["pipeline", "convert", "shared", "barriers"]) {
         assert!(all.contains(&format!("// after {pass}\n")), "{pass}: {all}");
     }
     let help = run(&["kernel", "--help"]);

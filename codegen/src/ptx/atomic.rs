@@ -3,6 +3,7 @@
 use tilefuse_block::{AtomicFn, Elem, Literal, MemoryOrder, MemoryScope, Op, OpKind};
 
 use super::Target;
+use super::barrier::Why;
 use super::ir::{Val, literal, memory_ty, ty};
 use super::lower::Lower;
 use crate::error::Result;
@@ -65,10 +66,10 @@ impl<'a> Lower<'a> {
         let access = Access { elem, suffix: format!(".{}.{scope}", order.name()) };
         let addresses = self.addresses(op, layout, 1)?;
         let releases = matches!(order, MemoryOrder::Release | MemoryOrder::AcqRel);
-        let met = self.hazards.read_needs_barrier(op, layout)
-            || self.hazards.write_needs_barrier(self.program(), op, layout);
-        if releases || met {
-            self.barrier();
+        let read = self.hazards.before_read(op, layout);
+        let met = read.or_else(|| self.hazards.before_write(self.program(), op, layout));
+        if let Some(why) = met.or(releases.then_some(Why::Order)) {
+            self.barrier(why);
         }
         let copies = layout.replicated_threads();
         let owner = self.threads_zero(copies);
@@ -84,7 +85,7 @@ impl<'a> Lower<'a> {
             _ => self.told(layout, &old, elem),
         };
         if matches!(order, MemoryOrder::Acquire | MemoryOrder::AcqRel) {
-            self.barrier();
+            self.barrier(Why::Order);
         }
         self.hold(op.results[0], layout.clone(), old);
         Ok(())

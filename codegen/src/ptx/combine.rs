@@ -6,6 +6,7 @@
 use rustc_hash::FxHashMap;
 use tilefuse_block::{Elem, Op, OpKind, Region, Value};
 
+use super::barrier::Why;
 use super::ir::{Val, literal, ty};
 use super::lower::{Lower, gather_bits};
 use super::reduce::Slots;
@@ -150,7 +151,7 @@ impl<'a> Lower<'a> {
                 self.shared_store(&address, elem, &value, &writes);
             }
         }
-        self.barrier();
+        self.barrier(Why::Filled);
         for (r, tuple) in tuples.iter_mut().enumerate() {
             let columns: Vec<Vec<Val>> = slots.iter().map(|s| self.parts(s, result.reg_offset(r))).collect();
             let parts = (0..1usize << bits.len()).map(|p| columns.iter().map(|c| c[p].clone()).collect());
@@ -162,7 +163,7 @@ impl<'a> Lower<'a> {
     fn all_slots(&mut self, elems: &[Elem], result: &Layout, bits: &[usize]) -> Vec<Slots> {
         let rooms: Vec<_> = elems.iter().map(|&elem| self.room(elem, result, bits)).collect();
         if rooms.iter().any(|(_, wait)| *wait) {
-            self.barrier();
+            self.barrier(Why::Reused);
         }
         rooms.into_iter().map(|(room, _)| self.place_slots(room, result, bits)).collect()
     }

@@ -1,58 +1,152 @@
-//! Changes of layout: within a thread where each has what it needs, else through shared memory.
+//! Conversion lowering: how a tile comes from the layout that it is held in to the one that an operation wants.
+//!
+//! Where every thread has what it needs, it takes that from its registers. Else all go through shared memory: neighbours
+//! together where threads have or want some ([`super::pieces`]), or element by element.
+//!
+//! ```text
+//! kernel @transpose(%x: ptr<f32> align(16), %y: ptr<f32> align(16), %z: ptr<f32> align(4)) warps(4) {
+//!   %r = range 0 32
+//!   %rows = expand_dims %r axis 1
+//!   %cols = expand_dims %r axis 0
+//!   %long = const 32 : tile<32x1xi32>
+//!   %wide = const 32 : tile<1x32xi32>
+//!   %down = map mul %rows, %long
+//!   %right = map mul %cols, %wide
+//!   %a = broadcast %down [32, 32]
+//!   %b = broadcast %cols [32, 32]
+//!   %from = map add %a, %b
+//!   %v = load %x, %from
+//!   %c = broadcast %rows [32, 32]
+//!   %d = broadcast %right [32, 32]
+//!   %to = map add %c, %d
+//!   store %y, %to, %v
+//!   %s = reduce sum %v axis 1
+//!   %i = range 0 32
+//!   %o = load %z, %i
+//!   %t = map add %s, %o
+//!   store %z, %i, %t
+//! }
+//! ```
+//!
+//! ```text
+//! // sm_80: 4 warps, about 24 registers a thread
+//! kernel @transpose(%x: ptr<f32> align(16), %y: ptr<f32> align(16), %z: ptr<f32> align(4)) warps(4) {
+//!   %r = range 0 32
+//!   %rows = expand_dims %r axis 1
+//!   %cols = expand_dims %r axis 0
+//!   %0 = const 32 : tile<32xi32>
+//!   %1 = map mul %r, %0
+//!   %down = expand_dims %1 axis 1
+//!   %right = expand_dims %1 axis 0
+//!   %a = broadcast %down [32, 32]
+//!   %b = broadcast %cols [32, 32]
+//!   %from = map add %a, %b
+//!   %v = load %x, %from
+//!   %c = broadcast %rows [32, 32]
+//!   %d = broadcast %right [32, 32]
+//!   %to = map add %c, %d
+//!   store %y, %to, %v  // convert: %v: [4 lanes, 4 warps, 2 regs] x [4 regs, 8 lanes] -> [4 regs, 8 lanes] x [4 lanes, 4 warps, 2 regs], through shared memory, written by 4 and read by 1
+//!   %s = reduce sum %v axis 1
+//!   %o = load %z, %r
+//!   %t = map add %s, %o
+//!   store %z, %r, %t
+//! }
+//! ```
 
-use tilefuse_block::Elem;
+use tilefuse_block::{Elem, Op, Value};
 
+use super::barrier::Why;
+use super::decisions::counted;
 use super::ir::{Val, memory_ty, ty};
 use super::lower::Lower;
+use super::passes::Seen;
+use super::pieces::{self, Pieces};
 use crate::error::{Error, Result};
 use crate::layout::Layout;
 
+/// How elements change layout.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Way {
+    /// Within each thread.
+    Registers(Picks),
+    /// Through shared memory, neighbours together.
+    Pieces(Pieces),
+    /// Through shared memory, element by element.
+    Elements,
+}
+
+/// By register that is wanted: those that it may come from, and the bits of the thread's number that say from which.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Picks {
+    sources: Vec<Vec<usize>>,
+    bits: Vec<u32>,
+}
+
+/// A value's change of layout for an operation.
+#[derive(Clone, Debug)]
+pub(crate) struct Conversion {
+    pub(crate) value: Value,
+    pub(crate) from: Layout,
+    pub(crate) to: Layout,
+    pub(crate) way: Way,
+}
+
+impl Way {
+    /// The cheapest way from one layout to another.
+    pub(crate) fn of(from: &Layout, to: &Layout, elem: Elem) -> Way {
+        let pieces = || pieces::between(from, to, elem).map(Way::Pieces);
+        picks(from, to).map(Way::Registers).or_else(pieces).unwrap_or(Way::Elements)
+    }
+}
+
+/// Each thread has what it needs where the thread's bits have the same bases in both layouts, or have none in `from`,
+/// which then holds the elements of both values of the bit in registers.
+fn picks(from: &Layout, to: &Layout) -> Option<Picks> {
+    let (have, want) = (from.threads(), to.threads());
+    let picks: Vec<(usize, u32)> =
+        (0..have.len()).filter(|&i| have[i] != want[i]).map(|i| (i, want[i])).collect();
+    if picks.len() > 3 || picks.iter().any(|&(i, basis)| have[i] != 0 || from.reg_at(basis).is_none()) {
+        return None;
+    }
+    let sources = |r: usize| {
+        let source = |set: usize| {
+            let chosen = picks.iter().enumerate().filter(|(i, _)| set >> i & 1 == 1);
+            from.reg_at(chosen.fold(to.reg_offset(r), |sum, (_, (_, basis))| sum ^ basis))
+        };
+        (0..1usize << picks.len()).map(source).collect::<Option<Vec<usize>>>()
+    };
+    let sources = (0..to.num_regs()).map(sources).collect::<Option<Vec<Vec<usize>>>>()?;
+    Some(Picks { sources, bits: picks.iter().map(|(bit, _)| 1 << bit).collect() })
+}
+
 impl Lower<'_> {
-    /// The elements that `from` holds in `regs`, in the layout `to`.
+    /// The elements of a value that `from` holds in `regs`, in the layout `to`.
     pub(crate) fn convert(
         &mut self,
-        from: &Layout,
-        regs: &[Val],
+        value: Value,
+        (from, regs): (&Layout, &[Val]),
         to: &Layout,
-        elem: Elem,
     ) -> Result<Vec<Val>> {
-        match self.in_thread(from, regs, to, elem) {
-            Some(regs) => Ok(regs),
-            None if self.plan.cluster > 0 => Err(Error::TileTooLarge {
+        let elem = self.elem(value)?;
+        let way = Way::of(from, to, elem);
+        let conversion = Conversion { value, from: from.clone(), to: to.clone(), way: way.clone() };
+        self.decisions.convert(conversion);
+        match way {
+            Way::Registers(picks) => Ok(self.pick(&picks, regs, elem)),
+            _ if self.plan.cluster > 0 => Err(Error::TileTooLarge {
                 program: self.program().name.clone(),
                 resource: "elements in the shared memory of one block",
                 needed: 1 << from.shape().iter().sum::<u32>(),
                 limit: 0,
             }),
-            None => match self.by_pieces(from, regs, to, elem) {
-                Some(regs) => Ok(regs),
-                None => self.through_shared(from, regs, to, elem),
-            },
+            Way::Pieces(pieces) => Ok(self.by_pieces(pieces, (from, regs), to, elem)),
+            Way::Elements => self.through_shared(from, regs, to, elem),
         }
     }
 
-    /// Each thread has what it needs where the thread's bits have the same bases in both layouts, or have none in
-    /// `from`, which then holds the elements of both values of the bit in registers.
-    fn in_thread(&mut self, from: &Layout, regs: &[Val], to: &Layout, elem: Elem) -> Option<Vec<Val>> {
-        let (have, want) = (from.threads(), to.threads());
-        let picks: Vec<(usize, u32)> =
-            (0..have.len()).filter(|&i| have[i] != want[i]).map(|i| (i, want[i])).collect();
-        if picks.len() > 3 || picks.iter().any(|&(i, basis)| have[i] != 0 || from.reg_at(basis).is_none()) {
-            return None;
-        }
-        let mut out = Vec::with_capacity(to.num_regs());
-        for r in 0..to.num_regs() {
-            let choices: Option<Vec<Val>> = (0..1usize << picks.len())
-                .map(|set| {
-                    let chosen = picks.iter().enumerate().filter(|(i, _)| set >> i & 1 == 1);
-                    let offset = chosen.fold(to.reg_offset(r), |sum, (_, (_, basis))| sum ^ basis);
-                    from.reg_at(offset).map(|r| regs[r].clone())
-                })
-                .collect();
-            out.push(choices?);
-        }
-        let bits: Vec<u32> = picks.iter().map(|(bit, _)| 1 << bit).collect();
-        Some(out.into_iter().map(|choices| self.choose(choices, &bits, elem)).collect())
+    fn pick(&mut self, picks: &Picks, regs: &[Val], elem: Elem) -> Vec<Val> {
+        let choices = |from: &Vec<usize>| from.iter().map(|&r| regs[r].clone()).collect();
+        picks.sources.iter().map(|from| self.choose(choices(from), &picks.bits, elem)).collect()
     }
 
     /// Picks one of `2^n` values by `n` bits of the thread's number.
@@ -83,9 +177,7 @@ impl Lower<'_> {
     pub(crate) fn publish(&mut self, from: &Layout, regs: &[Val], elem: Elem) {
         let count = 1u64 << from.shape().iter().sum::<u32>();
         let bytes = u64::from(elem.bytes());
-        if self.shared.for_convert(padded(count * bytes)) {
-            self.barrier();
-        }
+        self.reserve(padded(count * bytes));
         let copies = from.replicated_threads();
         let writes = self.threads_zero(copies);
         for (r, value) in regs.iter().enumerate() {
@@ -93,7 +185,7 @@ impl Lower<'_> {
             let value = self.pack_memory(elem, value);
             self.shared_store(&address, elem, &value, &writes);
         }
-        self.barrier();
+        self.barrier(Why::Filled);
     }
 
     /// Reads one element of shared memory.
@@ -142,4 +234,22 @@ fn pad_bits(elem: Elem) -> u32 {
 /// The bytes that `bytes` bytes of elements take.
 fn padded(bytes: u64) -> u64 {
     bytes + bytes.div_ceil(128) * 8
+}
+
+/// The changes of layout that an operation's operands go through.
+pub(super) fn notes(seen: &Seen<'_>, op: &Op) -> Vec<String> {
+    let note = |conversion: &Conversion| {
+        let Conversion { value, from, to, way } = conversion;
+        let way = match way {
+            Way::Registers(picks) if picks.bits.is_empty() => "within each thread".to_owned(),
+            Way::Registers(_) => "within each thread, by its number".to_owned(),
+            Way::Pieces(Pieces { have, want }) => {
+                format!("through shared memory, written by {have} and read by {want}")
+            }
+            Way::Elements => "through shared memory, element by element".to_owned(),
+        };
+        format!("%{}: {from} -> {to}, {way}", seen.name(*value))
+    };
+    let conversions = seen.decisions().into_iter().flat_map(|decisions| decisions.conversions.of(op));
+    counted(conversions.map(note))
 }

@@ -7,8 +7,9 @@ use tilefuse_block::{Elem, Kind, Op, OpKind, Program, Region, ScalarFn, Value};
 
 use super::Target;
 use super::assign::{Assignment, log_shape};
+use super::barrier::{Hazards, Why};
+use super::decisions::Decisions;
 use super::dot::Staged;
-use super::hazard::Hazards;
 use super::ir::{Ir, Val, literal, ty};
 use super::pipeline::{self, Operands};
 use super::scalar;
@@ -38,6 +39,8 @@ pub(crate) struct Lower<'a> {
     /// Results of products that go on while the next iteration runs.
     pub(crate) in_flight: FxHashSet<Value>,
     pub(crate) hazards: Hazards,
+    /// What is decided on the way.
+    pub(crate) decisions: Decisions,
     /// Whether the code has waited for all blocks of the cluster to run.
     pub(crate) started: bool,
 }
@@ -49,6 +52,7 @@ pub(crate) struct Lowered {
     pub(crate) shared: Shared,
     /// Whether loops load operands ahead of their use where they can.
     pub(crate) runs_ahead: bool,
+    pub(crate) decisions: Decisions,
 }
 
 /// Lowers the body of a program, whose loops load operands ahead of their use where `runs_ahead`.
@@ -67,6 +71,7 @@ pub(crate) fn lower(plan: &Assignment, target: Target, runs_ahead: bool) -> Resu
         placed: Operands::default(),
         in_flight: FxHashSet::default(),
         hazards: Hazards::default(),
+        decisions: Decisions::default(),
         started: false,
     };
     lower.declare_thread_number();
@@ -80,7 +85,7 @@ pub(crate) fn lower(plan: &Assignment, target: Target, runs_ahead: bool) -> Resu
     lower.region(&plan.program.body)?;
     lower.ir.raw("ret void");
     let (body, outside) = lower.ir.finish();
-    Ok(Lowered { body, outside, shared: lower.shared, runs_ahead })
+    Ok(Lowered { body, outside, shared: lower.shared, runs_ahead, decisions: lower.decisions })
 }
 
 impl<'a> Lower<'a> {
@@ -119,7 +124,7 @@ impl<'a> Lower<'a> {
             return Ok(regs.clone());
         }
         let regs = match (self.held.get(&value).cloned(), self.plan.defs[value.index()]) {
-            (Some((home, regs)), _) => Rc::new(self.convert(&home, &regs, layout, self.elem(value)?)?),
+            (Some((home, regs)), _) => Rc::new(self.convert(value, (&home, &regs), layout)?),
             (None, Some(op)) => self.compute(op, value, layout)?,
             (None, None) => return Err(self.invalid("a value is used before it is defined")),
         };
@@ -213,6 +218,13 @@ impl<'a> Lower<'a> {
     }
 
     pub(crate) fn op(&mut self, op: &'a Op) -> Result<()> {
+        let around = self.decisions.enter(op);
+        let done = self.code_of(op);
+        self.decisions.enter(around);
+        done
+    }
+
+    fn code_of(&mut self, op: &'a Op) -> Result<()> {
         match &op.kind {
             OpKind::Load { .. } => self.load(op),
             OpKind::Store { .. } => self.store(op),
@@ -345,12 +357,22 @@ impl<'a> Lower<'a> {
     }
 
     /// Waits for all threads of the instance, and makes their writes visible to each other.
-    pub(crate) fn barrier(&mut self) {
+    pub(crate) fn barrier(&mut self, why: Why) {
+        self.decisions.wait(why);
         match self.plan.cluster {
             0 => self.block_barrier(),
             _ => self.cluster_barrier(),
         }
         self.hazards.clear();
+    }
+
+    /// Scratch memory of so many bytes, free to be written.
+    pub(crate) fn reserve(&mut self, bytes: u64) {
+        let allocation = self.shared.for_scratch(bytes);
+        self.decisions.allocate(allocation);
+        if allocation.waits {
+            self.barrier(Why::Reused);
+        }
     }
 
     /// Waits for all threads of the block, and makes their writes to shared memory visible to each other.

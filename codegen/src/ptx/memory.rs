@@ -37,8 +37,8 @@ impl Words {
 impl<'a> Lower<'a> {
     pub(crate) fn load(&mut self, op: &'a Op) -> Result<()> {
         let layout = self.plan.access(op);
-        if self.hazards.read_needs_barrier(op, &layout) {
-            self.barrier();
+        if let Some(why) = self.hazards.before_read(op, &layout) {
+            self.barrier(why);
         }
         let Move { group, uniform } = self.plan.moves(op);
         let elem = self.pointee(op)?;
@@ -80,8 +80,8 @@ impl<'a> Lower<'a> {
         let mask = self.mask(op, &layout)?;
         let Move { group, uniform } = self.plan.moves(op);
         let addresses = self.addresses(op, &layout, group)?;
-        if self.hazards.write_needs_barrier(self.program(), op, &layout) {
-            self.barrier();
+        if let Some(why) = self.hazards.before_write(self.program(), op, &layout) {
+            self.barrier(why);
         }
         let elem = self.pointee(op)?;
         let copies = layout.replicated_threads();

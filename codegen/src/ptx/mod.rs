@@ -9,15 +9,16 @@
 mod assign;
 mod atomic;
 mod axis;
+mod barrier;
 mod cluster;
 mod coalesce;
 mod combine;
 mod control;
 mod convert;
 mod debug;
+mod decisions;
 mod dot;
 mod fmod;
-mod hazard;
 mod ir;
 mod layout;
 mod links;

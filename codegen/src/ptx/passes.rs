@@ -6,8 +6,12 @@
 use tilefuse_block::{Op, Program, Value};
 
 use super::assign::Assignment;
+use super::decisions::Decisions;
 use super::lower::Lowered;
-use super::{Target, axis, coalesce, fitting_plan, layout, lowered, pipeline, prepare, pressure, vectorize};
+use super::{
+    Target, axis, barrier, coalesce, convert, fitting_plan, layout, lowered, pipeline, prepare, pressure,
+    shared, vectorize,
+};
 use crate::error::Result;
 
 /// A pass.
@@ -25,6 +29,12 @@ pub enum Pass {
     Vectorize,
     /// Which loads run ahead of their loop.
     Pipeline,
+    /// Which operands change layout, and how.
+    Convert,
+    /// Which shared memory an operation uses.
+    Shared,
+    /// Where threads wait for each other, and why.
+    Barriers,
 }
 
 /// What a pass decided about an operation.
@@ -32,8 +42,17 @@ type Notes = fn(&Seen<'_>, &Op) -> Vec<String>;
 
 impl Pass {
     /// All passes, in order.
-    pub const ALL: [Pass; 6] =
-        [Pass::Expand, Pass::Facts, Pass::Layout, Pass::Coalesce, Pass::Vectorize, Pass::Pipeline];
+    pub const ALL: [Pass; 9] = [
+        Pass::Expand,
+        Pass::Facts,
+        Pass::Layout,
+        Pass::Coalesce,
+        Pass::Vectorize,
+        Pass::Pipeline,
+        Pass::Convert,
+        Pass::Shared,
+        Pass::Barriers,
+    ];
 
     /// Its name for users.
     pub const fn name(self) -> &'static str {
@@ -44,6 +63,9 @@ impl Pass {
             Pass::Coalesce => "coalesce",
             Pass::Vectorize => "vectorize",
             Pass::Pipeline => "pipeline",
+            Pass::Convert => "convert",
+            Pass::Shared => "shared",
+            Pass::Barriers => "barriers",
         }
     }
 
@@ -60,10 +82,13 @@ impl Pass {
             Pass::Coalesce => coalesce::notes,
             Pass::Vectorize => vectorize::notes,
             Pass::Pipeline => pipeline::notes,
+            Pass::Convert => convert::notes,
+            Pass::Shared => shared::notes,
+            Pass::Barriers => barrier::notes,
         }
     }
 
-    /// Whether it decides while code is generated.
+    /// Whether it decides while code is generated, or shows what the size of all shared memory decided.
     fn is_late(self) -> bool {
         self >= Pass::Pipeline
     }
@@ -92,7 +117,9 @@ fn shown(program: &Program, target: Target, passes: &[Pass]) -> Result<String> {
         };
         passes.iter().flat_map(of).collect()
     };
-    Ok(program.annotated(&seen.about(), &notes))
+    let mut about = seen.about();
+    about.extend(shared::about(&seen).filter(|_| passes.contains(&Pass::Shared)));
+    Ok(program.annotated(&about, &notes))
 }
 
 /// A program that has been through the passes.
@@ -108,6 +135,11 @@ impl Seen<'_> {
     /// A value's name in the text form.
     pub(super) fn name(&self, value: Value) -> &str {
         self.names.get(value.index()).map_or("", String::as_str)
+    }
+
+    /// What was decided while code was generated, if it was.
+    pub(super) fn decisions(&self) -> Option<&Decisions> {
+        self.lowered.as_ref().map(|lowered| &lowered.decisions)
     }
 
     /// What holds for the whole program.

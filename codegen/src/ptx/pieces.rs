@@ -3,6 +3,7 @@
 
 use tilefuse_block::Elem;
 
+use super::barrier::Why;
 use super::ir::Val;
 use super::lower::Lower;
 use crate::layout::Layout;
@@ -23,43 +24,53 @@ impl Rows {
     }
 }
 
+/// How many neighbours move together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Pieces {
+    /// To shared memory.
+    pub(crate) have: usize,
+    /// From shared memory.
+    pub(crate) want: usize,
+}
+
+/// How many neighbours move together from one layout to another; none where only single ones would.
+pub(crate) fn between(from: &Layout, to: &Layout, elem: Elem) -> Option<Pieces> {
+    let last = from.shape().len().checked_sub(1)?;
+    let piece = |layout: &Layout| (1usize << layout.vector(last)).min(16 / elem.bytes() as usize);
+    let (have, want) = (piece(from), piece(to));
+    let alone = have.max(want) == 1 || elem == Elem::Bool || from.replicated_threads() != 0;
+    (!alone).then_some(Pieces { have, want })
+}
+
 impl Lower<'_> {
-    /// The elements that `from` holds in `regs`, in the layout `to`; none where no neighbours would move together.
+    /// The elements that `from` holds in `regs`, in the layout `to`.
     pub(crate) fn by_pieces(
         &mut self,
-        from: &Layout,
-        regs: &[Val],
+        Pieces { have, want }: Pieces,
+        (from, regs): (&Layout, &[Val]),
         to: &Layout,
         elem: Elem,
-    ) -> Option<Vec<Val>> {
+    ) -> Vec<Val> {
         let bytes = elem.bytes();
-        let last = from.shape().len().checked_sub(1)?;
-        let piece = |layout: &Layout| (1usize << layout.vector(last)).min(16 / bytes as usize);
-        let (have, want) = (piece(from), piece(to));
-        if have.max(want) == 1 || elem == Elem::Bool || from.replicated_threads() != 0 {
-            return None;
-        }
         let total: u32 = from.shape().iter().sum();
-        let run = from.shape()[last].max((128 / bytes).trailing_zeros());
+        let run = from.shape().last().copied().unwrap_or(0).max((128 / bytes).trailing_zeros());
         let free = (have.max(want) as u64 * u64::from(bytes)).max(4);
         let rows = Rows { bytes: bytes.into(), run, free };
         let size = rows.at(1 << total.max(run));
-        if self.shared.for_convert(size) {
-            self.barrier();
-        }
+        self.reserve(size);
         let start = self.rows_start(rows, from);
         for first in (0..from.num_regs()).step_by(have) {
             let address = self.rows_at(&start, rows.at(from.reg_offset(first)));
             self.shared_store_group(&address, elem, &regs[first..first + have]);
         }
-        self.barrier();
+        self.barrier(Why::Filled);
         let start = self.rows_start(rows, to);
         let mut out = Vec::with_capacity(to.num_regs());
         for first in (0..to.num_regs()).step_by(want) {
             let address = self.rows_at(&start, rows.at(to.reg_offset(first)));
             out.extend(self.shared_load_group(&address, elem, want));
         }
-        Some(out)
+        out
     }
 
     /// Where the first element of a thread lies.

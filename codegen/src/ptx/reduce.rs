@@ -2,6 +2,7 @@
 
 use tilefuse_block::{Elem, Op, OpKind, ReduceFn};
 
+use super::barrier::Why;
 use super::ir::{Val, literal, memory_ty, ty};
 use super::lower::{Lower, gather_bits};
 use super::scalar;
@@ -145,6 +146,7 @@ impl<'a> Lower<'a> {
                 Across::Blocks => self.store_to_all_blocks(&address, elem, &value, &writes),
             }
         }
+        self.decisions.wait(Why::Filled);
         match across {
             Across::Warps => self.block_barrier(),
             Across::Blocks => self.cluster_barrier(),
@@ -159,7 +161,7 @@ impl<'a> Lower<'a> {
     fn slots(&mut self, elem: Elem, result: &Layout, bits: &[usize]) -> Slots {
         let (room, wait) = self.room(elem, result, bits);
         if wait {
-            self.barrier();
+            self.barrier(Why::Reused);
         }
         self.place_slots(room, result, bits)
     }
@@ -168,8 +170,9 @@ impl<'a> Lower<'a> {
     pub(crate) fn room(&mut self, elem: Elem, result: &Layout, bits: &[usize]) -> (Room, bool) {
         let parts = 1u64 << bits.len();
         let count = 1u64 << result.shape().iter().sum::<u32>();
-        let (base, wait) = self.shared.for_reduce(parts * count * u64::from(elem.bytes()));
-        (Room { base, parts, elem }, wait)
+        let allocation = self.shared.for_reduce(parts * count * u64::from(elem.bytes()));
+        self.decisions.allocate(allocation);
+        (Room { base: allocation.offset, parts, elem }, allocation.waits)
     }
 
     pub(crate) fn place_slots(&mut self, room: Room, result: &Layout, bits: &[usize]) -> Slots {

@@ -5,6 +5,7 @@
 
 use tilefuse_block::{Elem, Op, Region};
 
+use super::barrier::Why;
 use super::combine::Tuple;
 use super::ir::Val;
 use super::lower::Lower;
@@ -164,9 +165,7 @@ impl<'a> Lower<'a> {
             let end = bases[bases.len() - 1] + count * u64::from(elem.bytes());
             bases.push(end.next_multiple_of(8));
         }
-        if self.shared.for_convert(bases[elems.len()]) {
-            self.barrier();
-        }
+        self.reserve(bases[elems.len()]);
         let (ones, zeros) = match step.reverse {
             false => (step.threads_below, step.thread),
             true => (step.thread, step.threads_below),
@@ -186,7 +185,7 @@ impl<'a> Lower<'a> {
                 self.shared_store(&address, elems[k], &value, &writes);
             }
         }
-        self.barrier();
+        self.barrier(Why::Filled);
         let mut out = Vec::new();
         for &s in sources {
             let mut tuple = Tuple::new();

@@ -1,16 +1,89 @@
-//! Use of a block's shared memory: reductions across warps and changes of layout.
+//! Shared-memory allocation: which bytes of a block's shared memory an operation uses.
+//!
+//! The stages of loops that load ahead come first, those of one loop in the place of those of the one before. Behind them
+//! lies the scratch memory, which changes of layout, operands of products, scans and the like use one after another.
+//! Reductions have memory of their own, each some that no other one uses, so that one barrier serves them outside loops.
+//!
+//! ```text
+//! kernel @sums(%x: ptr<f32> align(16), %y: ptr<f32> align(16), %z: ptr<f32> align(16)) warps(4) {
+//!   %r = range 0 64
+//!   %rows = expand_dims %r axis 1
+//!   %cols = expand_dims %r axis 0
+//!   %wide = const 64 : tile<64x1xi32>
+//!   %down = map mul %rows, %wide
+//!   %a = broadcast %down [64, 64]
+//!   %b = broadcast %cols [64, 64]
+//!   %at = map add %a, %b
+//!   %v = load %x, %at
+//!   %s = reduce sum %v axis 0
+//!   %t = reduce max %v axis 0
+//!   %st = map add %s, %t
+//!   store %y, %r, %st
+//!   %u = scan %v axis 0 (%p, %q) { %o = map max %p, %q yield %o }
+//!   store %z, %at, %u
+//! }
+//! ```
+//!
+//! ```text
+//! // sm_80: 4 warps, about 52 registers a thread
+//! // shared memory: 4096 bytes of scratch at 0, 5 uses one after another; 2048 bytes of reductions
+//! kernel @sums(%x: ptr<f32> align(16), %y: ptr<f32> align(16), %z: ptr<f32> align(16)) warps(4) {
+//!   %r = range 0 64
+//!   %cols = expand_dims %r axis 0
+//!   %0 = const 64 : tile<64xi32>
+//!   %1 = map mul %r, %0
+//!   %down = expand_dims %1 axis 1
+//!   %a = broadcast %down [64, 64]
+//!   %b = broadcast %cols [64, 64]
+//!   %at = map add %a, %b
+//!   %v = load %x, %at
+//!   %s = reduce sum %v axis 0       // shared: 1024 bytes at 0 of reductions
+//!   %t = reduce max %v axis 0       // shared: 1024 bytes at 1024 of reductions
+//!   %st = map add %s, %t
+//!   store %y, %r, %st
+//!   %u = scan %v axis 0 (%p, %q) {  // shared: 4096 bytes of scratch at most, 5 times
+//!     %o = map max %p, %q
+//!     yield %o
+//!   }
+//!   store %z, %at, %u
+//! }
+//! ```
 
-/// The regions of shared memory that a program needs. Reductions have one each, so that one barrier serves them
-/// outside loops; changes of layout share one.
+use tilefuse_block::Op;
+
+use super::decisions::counted;
+use super::passes::Seen;
+
+/// Part of a block's shared memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Part {
+    /// For the parts of a reduction's results.
+    Reductions,
+    /// For whatever moves elements between threads.
+    Scratch,
+}
+
+/// Shared memory of an operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Allocation {
+    pub(crate) part: Part,
+    /// From the beginning of the part, in bytes.
+    pub(crate) offset: u64,
+    pub(crate) bytes: u64,
+    /// Whether it may still be in use, so that a barrier must come before it is written.
+    pub(crate) waits: bool,
+}
+
+/// The shared memory that a program needs.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Shared {
     /// Bytes for reductions.
     pub(crate) reduce: u64,
-    /// Bytes for changes of layout.
-    pub(crate) convert: u64,
+    /// Bytes of scratch memory.
+    pub(crate) scratch: u64,
     /// Bytes for operands of loops that are loaded ahead.
     pub(crate) stages: u64,
-    convert_used: bool,
+    scratch_used: bool,
     in_loop: bool,
 }
 
@@ -25,26 +98,56 @@ impl Shared {
         self.in_loop = true;
     }
 
-    /// A region for a reduction: its offset, and whether a barrier must come before it is written.
-    pub(crate) fn for_reduce(&mut self, bytes: u64) -> (u64, bool) {
+    /// Memory for a reduction.
+    pub(crate) fn for_reduce(&mut self, bytes: u64) -> Allocation {
         let offset = self.reduce.next_multiple_of(16);
         self.reduce = offset + bytes;
-        (offset, self.in_loop)
+        Allocation { part: Part::Reductions, offset, bytes, waits: self.in_loop }
     }
 
-    /// The region for changes of layout, made large enough; whether a barrier must come before it is written.
-    pub(crate) fn for_convert(&mut self, bytes: u64) -> bool {
-        self.convert = self.convert.max(bytes.next_multiple_of(16));
-        std::mem::replace(&mut self.convert_used, true) || self.in_loop
+    /// The scratch memory, made large enough.
+    pub(crate) fn for_scratch(&mut self, bytes: u64) -> Allocation {
+        self.scratch = self.scratch.max(bytes.next_multiple_of(16));
+        let waits = std::mem::replace(&mut self.scratch_used, true) || self.in_loop;
+        Allocation { part: Part::Scratch, offset: 0, bytes, waits }
     }
 
     /// What may be passed at the launch, in bytes.
     pub(crate) fn dynamic(&self) -> u64 {
-        self.stages + self.convert
+        self.stages + self.scratch
     }
 
     /// All of it, in bytes.
     pub(crate) fn total(&self) -> u64 {
-        self.reduce.next_multiple_of(16) + self.stages + self.convert
+        self.reduce.next_multiple_of(16) + self.stages + self.scratch
     }
+}
+
+/// The shared memory of an operation.
+pub(super) fn notes(seen: &Seen<'_>, op: &Op) -> Vec<String> {
+    let Some(decisions) = seen.decisions() else { return Vec::new() };
+    let (scratch, own): (Vec<&Allocation>, Vec<&Allocation>) =
+        decisions.allocations.of(op).partition(|allocation| allocation.part == Part::Scratch);
+    let mut out = counted(own.iter().map(|a| format!("{} bytes at {} of reductions", a.bytes, a.offset)));
+    if let Some(most) = scratch.iter().map(|allocation| allocation.bytes).max() {
+        let times =
+            if scratch.len() > 1 { format!(" at most, {} times", scratch.len()) } else { String::new() };
+        out.push(format!("{most} bytes of scratch{times}"));
+    }
+    out
+}
+
+/// The shared memory of the whole program.
+pub(super) fn about(seen: &Seen<'_>) -> Option<String> {
+    let lowered = seen.lowered.as_ref()?;
+    let Shared { stages, scratch, reduce, .. } = lowered.shared;
+    let users = lowered.decisions.allocations.count(|allocation| allocation.part == Part::Scratch);
+    let parts = [
+        (stages, "of stages".to_owned()),
+        (scratch, format!("of scratch at {stages}, {users} uses one after another")),
+        (reduce, "of reductions".to_owned()),
+    ];
+    let used = parts.into_iter().filter(|(bytes, _)| *bytes > 0);
+    let texts: Vec<String> = used.map(|(bytes, what)| format!("{bytes} bytes {what}")).collect();
+    Some(format!("shared memory: {}", if texts.is_empty() { "none".to_owned() } else { texts.join("; ") }))
 }

@@ -6,6 +6,7 @@ use super::Extents;
 use super::stage::{Side, Staged};
 use crate::error::Result;
 use crate::layout::{Layout, axis_bits};
+use crate::ptx::barrier::Why;
 use crate::ptx::ir::{Val, ty};
 use crate::ptx::lower::Lower;
 use crate::ptx::scalar;
@@ -31,15 +32,13 @@ impl<'a> Lower<'a> {
         let bytes = elem.bytes();
         let a = Staged::new(0, &extents, Side::Left, bytes, false);
         let b = Staged::new(a.size, &extents, Side::Right, bytes, true);
-        if self.shared.for_convert(a.size + b.size) {
-            self.barrier();
-        }
+        self.reserve(a.size + b.size);
         for (source, staged) in [(&left, &a), (&right, &b)] {
             self.stage(source, (staged, None), elem, &mut |lower, from, value| {
                 scalar::cast(&mut lower.ir, from, elem, value)
             });
         }
-        self.barrier();
+        self.barrier(Why::Filled);
         let a = self.lines(&layout, a, Side::Left);
         let b = self.lines(&layout, b, Side::Right);
         let sums = self.sum_products(elem, 1 << extents.common, [&a, &b], sums);

@@ -7,6 +7,7 @@ use super::{Extents, operands, warpgroup};
 use crate::error::Result;
 use crate::layout::{Accumulator, Layout, axis_bits};
 use crate::ptx::assign::Assignment;
+use crate::ptx::barrier::Why;
 use crate::ptx::ir::{Val, ty};
 use crate::ptx::lower::Lower;
 use crate::ptx::pipeline::Placed;
@@ -252,16 +253,14 @@ impl<'a> Lower<'a> {
             sources.push((source, staged));
         }
         if !sources.is_empty() {
-            if self.shared.for_convert(size) {
-                self.barrier();
-            }
+            self.reserve(size);
             for (source, staged) in &sources {
                 self.stage(source, (staged, None), elem, &mut |_, _, value| value.clone());
             }
             if sources.iter().any(|(_, staged)| staged.has_panels()) {
                 self.show_to_matrix_unit();
             }
-            self.barrier();
+            self.barrier(Why::Filled);
         }
         Ok(found)
     }
