@@ -5,6 +5,8 @@
 pub mod cache;
 pub mod cuda;
 mod error;
+#[cfg(test)]
+mod examples;
 pub mod host;
 pub mod layout;
 mod llvm;

@@ -144,7 +144,7 @@ fn passes_are_watched_and_stopped() {
     let (first, _) = lines(&["--stop-after", "canonicalize"]);
     let (second, printed) = lines(&["--stop-after", "cse", "--print-after", "canonicalize"]);
     assert_eq!((first, second, printed), (6, 5, 7));
-    assert_eq!(lines(&["--print-after", "all"]), (5, 61));
+    assert_eq!(lines(&["--target", "interpret", "--print-after", "all"]), (5, 61));
 }
 
 #[test]
@@ -171,8 +171,11 @@ fn passes_of_a_target_show_what_they_decide() {
     for pass in first.into_iter().chain(["pipeline", "convert", "shared", "barriers"]) {
         assert!(all.contains(&format!("// after {pass}\n")), "{pass}: {all}");
     }
-    let help = run(&["kernel", "--help"]);
-    assert!(String::from_utf8_lossy(&help.stdout).contains("vectorize"));
+    let output = run(&["kernel", add, "--stop-after", "slots"]);
+    let shown = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(shown.starts_with("// host: vectors of ") && shown.contains("// lanes: region 0"), "{shown}");
+    let help = String::from_utf8_lossy(&run(&["kernel", "--help"]).stdout).into_owned();
+    assert!(help.contains("vectorize") && help.contains("guards"), "{help}");
 }
 
 #[test]

@@ -6,6 +6,7 @@
 mod emit;
 mod launch;
 mod object;
+mod passes;
 mod plan;
 mod pool;
 mod symbols;
@@ -19,6 +20,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use inkwell::targets::FileType;
 use tilefuse_block::{Program, expand_math, expand_operations};
 
+pub use passes::{Pass, after};
 pub use pool::{Pool, Rayon, Serial};
 pub use target::Isa;
 

@@ -3,6 +3,7 @@
 
 use tilefuse_block::Program;
 use tilefuse_block::passes::{PASSES, PassOptions, run_passes};
+use tilefuse_codegen::host::{self, HostOptions};
 use tilefuse_codegen::ptx;
 
 use super::{Args, Stage, Target};
@@ -10,9 +11,12 @@ use crate::cli::{Failure, report};
 
 /// The names of a target's own passes.
 fn of_target(target: Target) -> Vec<&'static str> {
-    match target.ptx() {
-        Some(_) => ptx::Pass::ALL.into_iter().map(ptx::Pass::name).collect(),
-        None => Vec::new(),
+    match target {
+        Target::Interpret => Vec::new(),
+        Target::Host => host::Pass::ALL.into_iter().map(host::Pass::name).collect(),
+        Target::Sm80 | Target::Sm90a | Target::Sm100a => {
+            ptx::Pass::ALL.into_iter().map(ptx::Pass::name).collect()
+        }
     }
 }
 
@@ -25,7 +29,8 @@ fn names(target: Target) -> Vec<&'static str> {
 pub(super) fn known() -> String {
     let names = |target| of_target(target).join(", ");
     let block: Vec<&str> = PASSES.iter().map(|pass| pass.0).collect();
-    format!("{}; then, for GPUs, {}", block.join(", "), names(Target::Sm90a))
+    let (host, gpu) = (names(Target::Host), names(Target::Sm90a));
+    format!("{}; then, for the host, {host}; for GPUs, {gpu}", block.join(", "))
 }
 
 /// Runs the passes that are asked for, and prints the program after those that are watched. The program, unless
@@ -77,8 +82,10 @@ fn check(args: &Args) -> Result<(), Failure> {
 
 /// The program after a pass of the target.
 fn after(program: &Program, target: Target, pass: &str) -> Result<String, Failure> {
-    let shown = match (target.ptx(), ptx::Pass::from_name(pass)) {
-        (Some(gpu), Some(pass)) => ptx::after(program, gpu, pass),
+    let (on_host, on_gpu) = (host::Pass::from_name(pass), ptx::Pass::from_name(pass));
+    let shown = match (target, target.ptx(), on_host, on_gpu) {
+        (Target::Host, _, Some(pass), _) => host::after(program, &HostOptions::default(), pass),
+        (_, Some(gpu), _, Some(pass)) => ptx::after(program, gpu, pass),
         _ => Ok(program.to_string()),
     };
     shown.map_err(|e| Failure::from(crate::Error::from(e)))

@@ -8,11 +8,17 @@ use super::{
     BlockId, Classes, Def, Item, Map, ONE, Plan, Sink, SinkId, SinkKind, Slot, SlotId, axis_ranges, operands,
     shape_bits, whole::whole_operands,
 };
+use crate::host::Pass;
 use crate::{Error, Result};
 
 impl<'p> Plan<'p> {
     /// The plan of `program` for vectors of `2^width` lanes.
     pub(crate) fn new(program: &'p Program, width: u32) -> Result<Plan<'p>> {
+        Plan::until(program, width, Pass::Slots)
+    }
+
+    /// The plan as the passes up to `last` leave it.
+    pub(crate) fn until(program: &'p Program, width: u32, last: Pass) -> Result<Plan<'p>> {
         let none = FxHashSet::default();
         let mut plan = Builder::run(program, width, &none)?;
         let pins = plan.unsafe_loads();
@@ -20,11 +26,16 @@ impl<'p> Plan<'p> {
             plan = Builder::run(program, width, &pins)?;
         }
         let Builder { mut plan, items, .. } = plan;
-        plan.form_groups(&items);
-        plan.choose_kept();
-        plan.find_guards();
-        plan.choose_lanes();
-        plan.lay_out();
+        for pass in Pass::ALL.into_iter().filter(|pass| *pass <= last) {
+            match pass {
+                Pass::Expand => {}
+                Pass::Groups => plan.form_groups(&items),
+                Pass::Keep => plan.choose_kept(),
+                Pass::Guards => plan.find_guards(),
+                Pass::Lanes => plan.choose_lanes(),
+                Pass::Slots => plan.lay_out(),
+            }
+        }
         Ok(plan)
     }
 }

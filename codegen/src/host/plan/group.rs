@@ -1,6 +1,45 @@
 //! Groups and regions: which sinks run in the same loops.
+//!
+//! A region is a loop over the elements of sinks that have the same ones; a group is a run of regions inside loops that
+//! all of them may share.
+//!
+//! ```text
+//! kernel @rows(%x: ptr<f32> align(16), %y: ptr<f32> align(16), %z: ptr<f32> align(16)) warps(4) {
+//!   %i = range 0 512
+//!   %at = reshape %i [8, 64]
+//!   %v = load %x, %at
+//!   %max = reduce max %v axis 1
+//!   %r = range 0 8
+//!   store %z, %r, %max
+//!   %top = expand_dims %max axis 1
+//!   %all = broadcast %top [8, 64]
+//!   %d = map sub %v, %all
+//!   store %y, %at, %d
+//! }
+//! ```
+//!
+//! ```text
+//! // host: vectors of 8 x 32 bits
+//! kernel @rows(%x: ptr<f32> align(16), %y: ptr<f32> align(16), %z: ptr<f32> align(16)) warps(4) {
+//!   %i = range 0 512
+//!   %at = reshape %i [8, 64]
+//!   %v = load %x, %at
+//!   %max = reduce max %v axis 1  // groups: group 0 over 8, region 0 over 64, combined
+//!   %r = range 0 8
+//!   store %z, %r, %max           // groups: group 0 over 8, region 1 over 1
+//!   %top = expand_dims %max axis 1
+//!   %all = broadcast %top [8, 64]
+//!   %d = map sub %v, %all
+//!   store %y, %at, %d            // groups: group 0 over 8, region 2 over 64
+//! }
+//! ```
 
-use super::{Bit, Group, Item, Map, Part, Plan, Region, Sink, SinkId, SinkKind, SlotId, axis_ranges};
+use tilefuse_block::Op;
+
+use super::{
+    Bit, Group, Item, Map, Part, Plan, Region, RegionId, Sink, SinkId, SinkKind, SlotId, axis_ranges,
+};
+use crate::host::passes::{Seen, Site};
 
 /// The slots that each sink reads, and at which maps.
 type Uses = Vec<Vec<(SlotId, Map)>>;
@@ -209,4 +248,22 @@ fn axes_of(sink: &Sink, keep: impl Fn(Bit) -> bool) -> Vec<Map> {
     let ranges = axis_ranges(&sink.shape).into_iter();
     let axes = ranges.map(|r| sink.bits[r].iter().copied().filter(|&b| keep(b)).collect::<Map>());
     axes.filter(|axis| !axis.is_empty()).collect()
+}
+
+/// Which loops an operation's elements are computed in.
+pub(in crate::host) fn notes(seen: &Seen<'_>, op: &Op) -> Vec<String> {
+    let note = |(sink, id, site): (SinkId, RegionId, &Site)| {
+        let (region, sink) = (&seen.plan.regions[id], &seen.plan.sinks[sink]);
+        let shared = match site.around.is_empty() {
+            true => String::new(),
+            false => {
+                let around: Vec<String> = site.around.iter().map(u64::to_string).collect();
+                format!(" over {}", around.join(" x "))
+            }
+        };
+        let own = Seen::extents(region.axes.iter().map(|axis| axis.len()));
+        let combined = if sink.reduced.is_empty() { "" } else { ", combined" };
+        format!("group {}{shared}, region {id} over {own}{combined}", site.group)
+    };
+    seen.sinks(op).into_iter().map(note).collect()
 }

@@ -3,10 +3,34 @@
 //! A store matters where its mask holds, a reduction where its mask holds and its result matters, a kept value
 //! where one of its uses does. What holds wherever a region or group matters becomes a loop bound or a branch, and
 //! need not be tested inside.
+//!
+//! ```text
+//! kernel @scale(%x: ptr<f32> align(16), %y: ptr<f32> align(16), %n: i32) warps(4) {
+//!   %i = range 0 256
+//!   %end = splat %n [256]
+//!   %in = map lt %i, %end
+//!   %v = load %x, %i, mask %in
+//!   %w = map add %v, %v
+//!   store %y, %i, %w, mask %in
+//! }
+//! ```
+//!
+//! ```text
+//! // host: vectors of 8 x 32 bits
+//! kernel @scale(%x: ptr<f32> align(16), %y: ptr<f32> align(16), %n: i32) warps(4) {
+//!   %i = range 0 256
+//!   %end = splat %n [256]
+//!   %in = map lt %i, %end
+//!   %v = load %x, %i, mask %in
+//!   %w = map add %v, %v
+//!   store %y, %i, %w, mask %in  // guards: region 0 runs only where %in
+//! }
+//! ```
 
-use tilefuse_block::{Elem, OpKind, ScalarFn, Value};
+use tilefuse_block::{Elem, Op, OpKind, ScalarFn, Value};
 
-use super::{Def, Group, Map, Part, Plan, SinkId, SinkKind, SlotId, operands};
+use super::{Def, Group, Map, Part, Plan, RegionId, SinkId, SinkKind, SlotId, operands};
+use crate::host::passes::{Seen, Site};
 
 /// A boolean value at a map; one conjunct of a mask.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -234,4 +258,18 @@ pub(crate) struct Prefix {
     pub(crate) counter: Value,
     pub(crate) bound: Value,
     pub(crate) extra: i64,
+}
+
+/// The masks that need not be tested for each element.
+pub(in crate::host) fn notes(seen: &Seen<'_>, op: &Op) -> Vec<String> {
+    let names = |values: &mut dyn Iterator<Item = Value>| values.map(|v| seen.name(v)).collect::<Vec<_>>();
+    let note = |(_, id, site): (SinkId, RegionId, &Site)| {
+        let around = names(&mut site.guards.iter().copied());
+        let own = names(&mut seen.plan.regions[id].guard.iter().map(|atom| atom.value));
+        let of = |what: &str, masks: &[String]| {
+            (!masks.is_empty()).then(|| format!("{what} only where {}", masks.join(" and ")))
+        };
+        [of(&format!("group {} runs", site.group), &around), of(&format!("region {id} runs"), &own)]
+    };
+    seen.sinks(op).into_iter().flat_map(note).flatten().collect()
 }

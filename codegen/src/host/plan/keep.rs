@@ -1,10 +1,42 @@
 //! Which values are worth keeping between regions instead of computing them again.
+//!
+//! ```text
+//! kernel @norm(%x: ptr<f32> align(16), %y: ptr<f32> align(16)) warps(4) {
+//!   %i = range 0 512
+//!   %v = load %x, %i
+//!   %max = reduce max %v axis 0
+//!   %top = splat %max [512]
+//!   %d = map sub %v, %top
+//!   %e = map div %v, %d
+//!   %sum = reduce sum %e axis 0
+//!   %all = splat %sum [512]
+//!   %out = map div %e, %all
+//!   store %y, %i, %out
+//! }
+//! ```
+//!
+//! ```text
+//! // host: vectors of 8 x 32 bits
+//! kernel @norm(%x: ptr<f32> align(16), %y: ptr<f32> align(16)) warps(4) {
+//!   %i = range 0 512
+//!   %v = load %x, %i
+//!   %max = reduce max %v axis 0
+//!   %top = splat %max [512]
+//!   %d = map sub %v, %top
+//!   %e = map div %v, %d  // keep: %e is computed once, in region 1
+//!   %sum = reduce sum %e axis 0
+//!   %all = splat %sum [512]
+//!   %out = map div %e, %all
+//!   store %y, %i, %out
+//! }
+//! ```
 
 use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::SmallVec;
 use tilefuse_block::{Elem, Op, OpKind, Value};
 
-use super::{Bit, Def, Group, Map, ONE, Part, Plan, RegionId, Sink, SinkKind, Slot, operands};
+use super::{Bit, Def, Group, Map, ONE, Part, Plan, RegionId, Sink, SinkId, SinkKind, Slot, operands};
+use crate::host::passes::{Seen, Site};
 
 /// Vector instructions above which a value is kept rather than computed again.
 const KEEP_COST: u32 = 7;
@@ -176,4 +208,14 @@ impl Plan<'_> {
             _ => 0,
         }
     }
+}
+
+/// Whether a value is kept, and where it is computed.
+pub(in crate::host) fn notes(seen: &Seen<'_>, op: &Op) -> Vec<String> {
+    let kept = |(sink, region, _): (SinkId, RegionId, &Site)| {
+        let sink = &seen.plan.sinks[sink];
+        let root = sink.roots.first().filter(|_| matches!(sink.kind, SinkKind::Keep))?;
+        Some(format!("{} is computed once, in region {region}", seen.name(*root)))
+    };
+    seen.sinks(op).into_iter().filter_map(kept).collect()
 }

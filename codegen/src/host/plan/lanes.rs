@@ -1,11 +1,43 @@
 //! Which bits become vector lanes, which are unrolled, and in which order the loops stand.
+//!
+//! ```text
+//! kernel @rows(%x: ptr<f32> align(16), %y: ptr<f32> align(16), %z: ptr<f32> align(16)) warps(4) {
+//!   %i = range 0 512
+//!   %at = reshape %i [8, 64]
+//!   %v = load %x, %at
+//!   %max = reduce max %v axis 1
+//!   %r = range 0 8
+//!   store %z, %r, %max
+//!   %top = expand_dims %max axis 1
+//!   %all = broadcast %top [8, 64]
+//!   %d = map sub %v, %all
+//!   store %y, %at, %d
+//! }
+//! ```
+//!
+//! ```text
+//! // host: vectors of 8 x 32 bits
+//! kernel @rows(%x: ptr<f32> align(16), %y: ptr<f32> align(16), %z: ptr<f32> align(16)) warps(4) {
+//!   %i = range 0 512
+//!   %at = reshape %i [8, 64]
+//!   %v = load %x, %at
+//!   %max = reduce max %v axis 1  // lanes: region 0, in a loop over 8: 2 combined steps, 4 unrolled, 8 lanes
+//!   %r = range 0 8
+//!   store %z, %r, %max           // lanes: region 1, in a loop over 8: 1 lane
+//!   %top = expand_dims %max axis 1
+//!   %all = broadcast %top [8, 64]
+//!   %d = map sub %v, %all
+//!   store %y, %at, %d            // lanes: region 2, in a loop over 8: 2 steps, 4 unrolled, 8 lanes
+//! }
+//! ```
 
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
-use tilefuse_block::OpKind;
+use tilefuse_block::{Op, OpKind};
 
 use super::affine::Affine;
 use super::{Bit, Group, Map, Nest, ONE, Part, Plan, RegionId, SinkId, SinkKind};
+use crate::host::passes::{Seen, Site};
 
 /// Vector instructions above which unrolling a whole block for transposition makes too much code.
 const CROSS_COST: u32 = 60;
@@ -360,4 +392,29 @@ fn fill(chain: &[Bit], bits: &[Bit], width: usize) -> Map {
         }
     }
     lanes
+}
+
+/// The loops of an operation's elements.
+pub(in crate::host) fn notes(seen: &Seen<'_>, op: &Op) -> Vec<String> {
+    let note = |(_, id, site): (SinkId, RegionId, &Site)| {
+        let region = &seen.plan.regions[id];
+        let own = |loops: &[Map]| Seen::extents(loops.iter().map(|bits| bits.len()));
+        let (free, combined) = region.nest.loops.split_at(region.free_loops.min(region.nest.loops.len()));
+        let around: Vec<String> = site.around.iter().map(u64::to_string).collect();
+        let around = if around.is_empty() {
+            String::new()
+        } else {
+            format!(", in a loop over {}", around.join(" x "))
+        };
+        let mut out = Vec::new();
+        out.extend((!free.is_empty()).then(|| format!("{} steps", own(free))));
+        out.extend((!combined.is_empty()).then(|| format!("{} combined steps", own(combined))));
+        let unrolled = region.nest.unroll.len() + region.forced.len();
+        out.extend((unrolled > 0).then(|| format!("{} unrolled", 1u32 << unrolled)));
+        let lanes = region.nest.lanes.len() + site.lanes;
+        let s = if lanes == 0 { "" } else { "s" };
+        out.push(format!("{} lane{s}", 1u32 << lanes));
+        format!("region {id}{around}: {}", out.join(", "))
+    };
+    seen.sinks(op).into_iter().map(note).collect()
 }

@@ -1,8 +1,44 @@
-//! Where slots lie.
+//! Where slots lie: the values that one region leaves for others.
+//!
+//! Small ones are variables, without the bits of loops around all that read them; others are in the thread's scratch
+//! memory.
+//!
+//! ```text
+//! kernel @norm(%x: ptr<f32> align(16), %y: ptr<f32> align(16)) warps(4) {
+//!   %i = range 0 512
+//!   %v = load %x, %i
+//!   %max = reduce max %v axis 0
+//!   %top = splat %max [512]
+//!   %d = map sub %v, %top
+//!   %e = map div %v, %d
+//!   %sum = reduce sum %e axis 0
+//!   %all = splat %sum [512]
+//!   %out = map div %e, %all
+//!   store %y, %i, %out
+//! }
+//! ```
+//!
+//! ```text
+//! // host: vectors of 8 x 32 bits
+//! kernel @norm(%x: ptr<f32> align(16), %y: ptr<f32> align(16)) warps(4) {
+//!   %i = range 0 512
+//!   %v = load %x, %i
+//!   %max = reduce max %v axis 0  // slots: %max: a variable of 1 x f32
+//!   %top = splat %max [512]
+//!   %d = map sub %v, %top
+//!   %e = map div %v, %d          // slots: %e: 512 x f32 at 0 of scratch memory
+//!   %sum = reduce sum %e axis 0  // slots: %sum: a variable of 1 x f32
+//!   %all = splat %sum [512]
+//!   %out = map div %e, %all
+//!   store %y, %i, %out
+//! }
+//! ```
 
 use smallvec::SmallVec;
+use tilefuse_block::{Op, Value};
 
 use super::{Bit, Group, Part, Place, Plan, RegionId, SlotId};
+use crate::host::passes::Seen;
 
 /// Largest number of elements of a slot that is a local variable.
 const LOCAL: u32 = 256;
@@ -98,4 +134,20 @@ impl Plan<'_> {
             }
         }
     }
+}
+
+/// Where the results of an operation lie that others read.
+pub(in crate::host) fn notes(seen: &Seen<'_>, op: &Op) -> Vec<String> {
+    let inside = op.regions.iter().flat_map(|region| &region.args);
+    let slot = |&value: &Value| {
+        let slot = &seen.plan.slots[*seen.plan.slot_of.get(&value)?];
+        let place = match slot.place {
+            Place::Local(count) => format!("a variable of {count} x {}", slot.elem),
+            Place::Scratch(at) => {
+                format!("{} x {} at {at} of scratch memory", seen.elements(value), slot.elem)
+            }
+        };
+        Some(format!("{}: {place}", seen.name(value)))
+    };
+    op.results.iter().chain(inside).filter_map(slot).collect()
 }
