@@ -37,6 +37,7 @@ mod unet;
 mod vision;
 mod vit;
 mod weights;
+mod workload;
 mod zoo;
 
 pub use bert::{Bert, BertConfig, BertOutput, bert};
@@ -53,4 +54,5 @@ pub use unet::{
     unet,
 };
 pub use vit::{Vit, VitConfig, vit};
+pub use workload::{Workload, WorkloadInput, workloads};
 pub use zoo::{Case, InputSpec, Model, ZooEntry, disturb, find, zoo};

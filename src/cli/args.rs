@@ -23,6 +23,8 @@ struct Cli {
 enum Command {
     /// Run a model fused and eager, check that both agree, and time both.
     Compare(CompareArgs),
+    /// Measure kernels or models: fused, eager, TorchScript's fuser, and peers in Python.
+    Bench(super::bench::Args),
     /// Show the fusion plan of a model.
     Explain(ExplainArgs),
     /// Show what a kernel in a file becomes on its way to a target, or run it.
@@ -125,6 +127,7 @@ pub fn main() -> ExitCode {
     tch::jit::set_tensor_expr_fuser_enabled(false);
     let result = quietly(|| match cli.command {
         Command::Compare(args) => run_compare(&args),
+        Command::Bench(args) => super::bench::run(&args),
         Command::Explain(args) => run_explain(&args),
         Command::Kernel(args) => super::kernel::run(&args),
         Command::Doctor(args) => doctor::run(&args),

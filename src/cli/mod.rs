@@ -1,6 +1,7 @@
 //! The `tilefuse` program.
 
 mod args;
+mod bench;
 mod compare;
 mod doctor;
 mod dump;

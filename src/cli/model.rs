@@ -94,6 +94,19 @@ impl Loaded {
         Ok(double)
     }
 
+    /// The model as TorchScript, traced on these inputs, with its weights as constants.
+    pub(crate) fn traced(&self, inputs: &[Tensor]) -> Result<Loaded, Failure> {
+        for (_, weight) in &self.names {
+            let _ = weight.shallow_clone().set_requires_grad(false);
+        }
+        let mut forward = |inputs: &[Tensor]| self.forward(inputs);
+        let traced = quietly(|| {
+            CModule::create_by_tracing("Traced", "forward", inputs, &mut forward)
+                .map_err(|e| Failure::usage(one_line(&e.to_string())))
+        })?;
+        Ok(Loaded { names: Vec::new(), body: Body::File(traced) })
+    }
+
     /// Calls the model.
     ///
     /// # Panics

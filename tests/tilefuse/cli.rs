@@ -231,3 +231,40 @@ fn an_unwritable_cache_is_a_warning() {
         .unwrap();
     assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
 }
+
+/// A run of `bench` with a stand-in for Python that answers as the peers' program does.
+#[test]
+#[cfg(unix)]
+fn bench_measures_everyone_in_one_run() {
+    use std::os::unix::fs::PermissionsExt;
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let peer = "#!/bin/sh\nwhile read -r line; do case \"$line\" in\n\
+        *who*) echo '{\"peers\":[\"inductor\",\"xla\"],\"versions\":{\"inductor\":\"torch 9\"}}';;\n\
+        *prepare*) echo '{\"ready\":[\"inductor\"],\"failed\":{\"xla\":\"it is <too> old\"}}';;\n\
+        *) echo '{\"us\":[5.0,6.0,7.0]}';;\nesac; done\n";
+    std::fs::write(at("peer"), peer).unwrap();
+    std::fs::set_permissions(at("peer"), std::fs::Permissions::from_mode(0o755)).unwrap();
+    let common = ["bench", "kernels", "--dtype", "f32", "--only", "vector_add", "--seconds", "0"];
+    let (json, html) = (at("rows.json"), at("page.html"));
+    let output = run(&[&common[..], &["--python", &at("peer"), "--json", &json, "--html", &html]].concat());
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));
+    let read: serde_json::Value = serde_json::from_str(&std::fs::read_to_string(&json).unwrap()).unwrap();
+    let rows = read["rows"].as_array().unwrap();
+    assert!(rows.len() > 1 && read["copy_gbps"].as_f64().unwrap() > 0.0);
+    for row in rows {
+        assert_eq!(row["times"]["inductor"]["us"], 6.0);
+        assert_eq!(row["failed"]["xla"], "it is <too> old");
+        for name in ["tilefuse", "eager", "torchscript", "copy"] {
+            assert!(row["times"][name]["us"].as_f64().unwrap() > 0.0, "{name}: {row}");
+        }
+        assert!(row["ok"].as_bool().unwrap() && row["of_copy"]["tilefuse"].as_f64().unwrap() > 0.0);
+    }
+    let page = std::fs::read_to_string(&html).unwrap();
+    assert!(page.contains("<svg") && !page.contains("http") && !page.contains("<too>"));
+    let alone = run(&[&common[..], &["--python", &at("no such program")]].concat());
+    assert!(alone.status.success());
+    assert!(String::from_utf8_lossy(&alone.stdout).contains("python: none: "));
+    rejected(&["bench", "kernels", "--only", "no-such-row"], "no row starts with");
+}

@@ -1,0 +1,147 @@
+//! The peers in Python: a process that answers one line for each line. `benches/peers/bench.py` is its program.
+
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+
+use serde_json::{Value, json};
+
+use crate::cli::Failure;
+use crate::cli::inputs::{Spec, kind_name};
+
+const PROGRAM: &str = include_str!("../../../benches/peers/bench.py");
+
+struct Process {
+    child: Child,
+    requests: ChildStdin,
+    answers: BufReader<ChildStdout>,
+}
+
+/// The peers that a Python has.
+pub(super) struct Python {
+    process: Option<Process>,
+    peers: Vec<String>,
+    versions: BTreeMap<String, String>,
+}
+
+impl Python {
+    /// Nobody.
+    pub(super) fn none() -> Python {
+        Python { process: None, peers: Vec::new(), versions: BTreeMap::new() }
+    }
+
+    /// Starts a Python. Where there is none, or it has no peers, nobody is measured, and the versions say why.
+    pub(super) fn start(program: &str, device: &str) -> Python {
+        let mut python = Python::none();
+        match Process::start(program, device) {
+            Ok(process) => python.process = Some(process),
+            Err(why) => {
+                python.versions.insert(String::from("python"), format!("none: {why}"));
+                return python;
+            }
+        }
+        match python.ask(&json!({ "ask": "who" })) {
+            Ok(answer) => {
+                python.versions = texts(&answer["versions"]);
+                python.peers = strings(&answer["peers"]);
+            }
+            Err(failure) => {
+                python.process = None;
+                python.versions.insert(String::from("python"), format!("none: {}", failure.message));
+            }
+        }
+        python
+    }
+
+    /// Versions of what there is, and why the rest is not.
+    pub(super) fn versions(&self) -> &BTreeMap<String, String> {
+        &self.versions
+    }
+
+    /// Compiles a model for inputs of these types; who has it.
+    pub(super) fn prepare(
+        &mut self,
+        model: &str,
+        inputs: &[Spec],
+        failed: &mut BTreeMap<String, String>,
+    ) -> Vec<String> {
+        if self.peers.is_empty() {
+            return Vec::new();
+        }
+        let spec = |s: &Spec| {
+            let range = s.range.map(|(low, end)| vec![low, end]);
+            json!({ "dtype": kind_name(s.kind), "shape": s.shape, "range": range })
+        };
+        let inputs: Vec<Value> = inputs.iter().map(spec).collect();
+        match self.ask(&json!({ "ask": "prepare", "model": model, "inputs": inputs })) {
+            Ok(answer) => {
+                failed.extend(texts(&answer["failed"]));
+                strings(&answer["ready"])
+            }
+            Err(failure) => {
+                failed.insert(String::from("python"), failure.message);
+                Vec::new()
+            }
+        }
+    }
+
+    /// Samples of one peer's call, in microseconds.
+    pub(super) fn turn(&mut self, peer: &str) -> Result<Vec<f64>, Failure> {
+        let answer = self.ask(&json!({ "ask": "turn", "peer": peer }))?;
+        let samples = answer["us"].as_array().map(|list| list.iter().filter_map(Value::as_f64).collect());
+        samples.ok_or_else(|| Failure::usage(format!("{peer} gave no times: {answer}")))
+    }
+
+    fn ask(&mut self, request: &Value) -> Result<Value, Failure> {
+        let process =
+            self.process.as_mut().ok_or_else(|| Failure::usage(String::from("it is not running")))?;
+        let answer = process.ask(request).map_err(|why| Failure::usage(format!("Python: {why}")))?;
+        match answer["error"].as_str() {
+            Some(error) => Err(Failure::usage(error.to_owned())),
+            None => Ok(answer),
+        }
+    }
+}
+
+impl Process {
+    fn start(program: &str, device: &str) -> Result<Process, String> {
+        let mut command = Command::new(program);
+        command.args(["-u", "-c", PROGRAM, device]);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+        let mut child = command.spawn().map_err(|e| e.to_string())?;
+        match (child.stdin.take(), child.stdout.take()) {
+            (Some(requests), Some(answers)) => {
+                Ok(Process { child, requests, answers: BufReader::new(answers) })
+            }
+            _ => Err(String::from("it has no standard input and output")),
+        }
+    }
+
+    fn ask(&mut self, request: &Value) -> Result<Value, String> {
+        writeln!(self.requests, "{request}")
+            .and_then(|()| self.requests.flush())
+            .map_err(|e| e.to_string())?;
+        let mut line = String::new();
+        match self.answers.read_line(&mut line) {
+            Ok(0) => Err(String::from("it ended")),
+            Ok(_) => serde_json::from_str(&line).map_err(|e| format!("{e}: {}", line.trim())),
+            Err(error) => Err(error.to_string()),
+        }
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn strings(value: &Value) -> Vec<String> {
+    value.as_array().into_iter().flatten().filter_map(Value::as_str).map(str::to_owned).collect()
+}
+
+fn texts(value: &Value) -> BTreeMap<String, String> {
+    let pairs = value.as_object().into_iter().flatten();
+    pairs.filter_map(|(name, text)| Some((name.clone(), text.as_str()?.to_owned()))).collect()
+}
