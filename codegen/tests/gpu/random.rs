@@ -28,6 +28,12 @@ fn one(seed: u64) -> Case {
     // Not every function has a formula for every kind.
     let expands = expand_math(&mut with_math.program.clone()).is_ok() && !is_approximate(&with_math.program);
     let mut random = if expands { with_math } else { draw(seed, false) };
+    // What is compared or cast to an integer tells approximate quotients from exact ones: another program instead.
+    let mut other = seed;
+    while is_approximate(&random.program) {
+        other = other.wrapping_add(1 << 40);
+        random = draw(other, false);
+    }
     random.program.warps = 1 << (seed % 4);
     Case {
         name: format!("random {seed}"),

@@ -1,21 +1,27 @@
-//! Lets exponentials be approximate in programs that read and write no float wider than 16 bits. A pass for GPUs alone,
-//! whose unit for special functions gives `2^x` and `1 / x` to about 22 bits in a few instructions, where the exact
-//! formulas take sixteen and thirty: what is rounded to the 11 or 8 bits of `f16` or `bf16` in the end cannot tell.
+//! Lets exponentials and quotients be approximate in programs that read and write no float wider than 16 bits. A pass for
+//! GPUs alone, whose unit for special functions gives `2^x` and `1 / x` to about 22 bits in a few instructions, where the
+//! exact formulas take sixteen and thirty: what is rounded to the 11 or 8 bits of `f16` or `bf16` in the end cannot tell.
+//! Quotients by one number become products with its reciprocal, both sides scaled where that would overflow.
 //!
 //! ```text
 //! before                     after
 //!   %e = map exp %v            %c = const 1.442695 : f32
 //!                              %s = map mul %v, %c
 //!                              %e = map exp2_approx %s
+//!
+//!   %t = splat %s [64]         %k = 2^64 where %s is below 2^-64, else 1
+//!   %q = map div %x, %t        %m = map mul %s, %k
+//!                              %r = map div 1, %m
+//!                              %q = (%x * %k) * %r
 //! ```
 
 use smallvec::SmallVec;
 
 use crate::program::{Op, OpKind, Program, Region, Value, ValueData};
 use crate::scalar_fn::ScalarFn;
-use crate::types::{Elem, Literal, Type};
+use crate::types::{Elem, Kind, Literal, Type};
 
-/// Rewrites exponentials and sigmoids of `f32` where every float that the program can load or store has 16 bits.
+/// Rewrites exponentials, sigmoids and quotients by one number, of `f32`, where every float that the program can load or store has 16 bits.
 pub fn approximate(program: &mut Program) {
     let pointees = program.params.iter().filter_map(|p| program.ty(p.value).pointee());
     let floats: Vec<Elem> = pointees.filter(|e| e.is_float()).collect();
@@ -34,10 +40,32 @@ fn rewrite(values: &mut Vec<ValueData>, region: &mut Region) {
             (&OpKind::Map(function), &[x], &[result]) if values[x.index()].ty.elem() == Some(Elem::F32) => {
                 Out { values, ops: &mut out, like: x }.function(function, op, result);
             }
+            (OpKind::Map(ScalarFn::Div), &[x, y], &[result])
+                if values[x.index()].ty.elem() == Some(Elem::F32) =>
+            {
+                let spread = out.iter().rev().find(|op| op.results.first() == Some(&y)).and_then(Spread::of);
+                match spread.filter(|s| 2 * values[s.of.index()].ty.numel() <= values[y.index()].ty.numel()) {
+                    Some(spread) => Out { values, ops: &mut out, like: x }.quotient(x, &spread, result),
+                    None => out.push(op),
+                }
+            }
             _ => out.push(op),
         }
     }
     region.ops = out;
+}
+
+/// A value of which another repeats the elements.
+struct Spread {
+    of: Value,
+    kind: OpKind,
+}
+
+impl Spread {
+    fn of(op: &Op) -> Option<Spread> {
+        let repeats = matches!(op.kind, OpKind::Splat(_) | OpKind::Broadcast(_));
+        repeats.then(|| Some(Spread { of: *op.args.first()?, kind: op.kind.clone() })).flatten()
+    }
 }
 
 /// Where operations go, and a value of their shape.
@@ -65,6 +93,36 @@ impl Out<'_> {
             }
             _ => self.ops.push(op),
         }
+    }
+
+    /// `x` over a value that is repeated, by its reciprocal. Below `2^-64` both sides are multiplied by `2^64`, so that the
+    /// reciprocal is finite; above `2^126` it loses at most three of its 24 bits.
+    fn quotient(&mut self, x: Value, divisor: &Spread, result: Value) {
+        let s = divisor.of;
+        let (scale, reciprocal) = {
+            let mut small = Out { values: self.values, ops: self.ops, like: s };
+            let size = small.map(ScalarFn::Abs, &[s]);
+            let [least, large, one] = [2f64.powi(-64), 2f64.powi(64), 1.0].map(|v| small.constant(v));
+            let is_small = small.truth(ScalarFn::Lt, &[size, least]);
+            let scale = small.map(ScalarFn::Select, &[is_small, large, one]);
+            let scaled = small.map(ScalarFn::Mul, &[s, scale]);
+            (scale, small.map(ScalarFn::Div, &[one, scaled]))
+        };
+        let [scale, reciprocal] = [scale, reciprocal].map(|value| {
+            let repeated = self.value();
+            self.push(divisor.kind.clone(), &[value], repeated);
+            repeated
+        });
+        let dividend = self.map(ScalarFn::Mul, &[x, scale]);
+        self.map_to(ScalarFn::Mul, &[dividend, reciprocal], result);
+    }
+
+    /// A comparison.
+    fn truth(&mut self, function: ScalarFn, args: &[Value]) -> Value {
+        let result = self.value();
+        self.values[result.index()].ty.kind = Kind::Elem(Elem::Bool);
+        self.map_to(function, args, result);
+        result
     }
 
     fn scaled(&mut self, x: Value, factor: f64) -> Value {
@@ -103,6 +161,8 @@ impl Out<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::data::Data;
+    use crate::interp::Arg;
     use crate::verify::verify;
 
     fn functions(pointee: &str) -> Vec<&'static str> {
@@ -138,5 +198,40 @@ mod tests {
         assert_eq!(functions("f16"), expected);
         assert_eq!(functions("f32"), ["exp", "sigmoid", "exp2"]);
         assert_eq!(functions("f64"), ["exp", "sigmoid", "exp2"]);
+    }
+
+    /// `x / s` of numbers of all sizes, computed by the program's interpreter.
+    fn quotients(changed: bool, x: f32, s: f32) -> f32 {
+        let text = "kernel @q(%x: f32, %s: f32, %h: ptr<f16>, %y: ptr<f32>) {
+            %a = splat %x [2]  %b = splat %s [2]  %q = map div %a, %b  %i = range 0 2  store %y, %i, %q
+        }";
+        let mut program = crate::parse_valid(text).unwrap();
+        if changed {
+            let Program { values, body, .. } = &mut program;
+            rewrite(values, body);
+            verify(&program).unwrap();
+            let mut quotients = 0;
+            program.walk(&mut |op| quotients += u32::from(op.kind == OpKind::Map(ScalarFn::Div)));
+            assert_eq!(quotients, 1);
+        }
+        let scalar = |v: f32| Arg::Scalar(Literal::float(Elem::F32, v.into()));
+        let zeros = |elem| Arg::buffer(Data::repeat(Literal::float(elem, 0.0), 2));
+        let mut args = vec![scalar(x), scalar(s), zeros(Elem::F16), zeros(Elem::F32)];
+        crate::interp::run(&program, &mut args, [1; 3]).unwrap();
+        args[3].data().and_then(|d| d.get(0)).unwrap().as_f64() as f32
+    }
+
+    #[test]
+    fn quotients_by_one_number_are_close() {
+        let values = [0.0, -0.0, 1.0, -3.5, 1e-45, -1e-40, 1e-30, 7e-20, 6e19, 1e30, 2e38, f32::MAX];
+        let values = values.into_iter().chain([f32::INFINITY, f32::NEG_INFINITY, f32::NAN]);
+        for x in values.clone() {
+            for s in values.clone() {
+                let (exact, found) = (quotients(false, x, s), quotients(true, x, s));
+                let close = (found - exact).abs() <= exact.abs() * 4e-7 + 1e-44;
+                let both = exact.is_nan() && found.is_nan() || exact == found;
+                assert!(close || both, "{x} / {s}: {exact} expected, {found} found");
+            }
+        }
     }
 }
