@@ -142,6 +142,7 @@ scalar_fns! {
     Sigmoid "sigmoid" 1 Float Math 2.0 31 "1 / (1 + exp(-x)).";
     // What a target may compute less exactly than the others, where it is quicker so.
     Exp2Approx "exp2_approx" 1 Float Math 4.0 17 "2 to the power of the operand, to about 22 bits; targets differ.";
+    Exp2ApproxFtz "exp2_approx_ftz" 1 Float Math 4.0 17 "`exp2_approx`, or 0 where that is below the smallest normal number; targets differ.";
     RecipApprox "recip_approx" 1 Float Math 2.0 5 "One over the operand, to about 22 bits, 0 for one below the smallest normal number; targets differ.";
 }
 
@@ -153,7 +154,7 @@ impl ScalarFn {
 
     /// Whether targets compute it with errors of their own.
     pub const fn is_approximate(self) -> bool {
-        matches!(self, ScalarFn::Exp2Approx | ScalarFn::RecipApprox)
+        matches!(self, ScalarFn::Exp2Approx | ScalarFn::Exp2ApproxFtz | ScalarFn::RecipApprox)
     }
 
     /// Whether exchanging the two operands changes nothing.

@@ -74,6 +74,7 @@ fn float(ir: &mut Ir, function: ScalarFn, elem: Elem, args: &[Val]) -> Option<Va
         RoundEven => call(ir, "roundeven", &[a]),
         Sqrt => call(ir, "sqrt", &[a]),
         Exp2Approx => ir.intrinsic("llvm.nvvm.ex2.approx.f", t, &[a]),
+        Exp2ApproxFtz => ir.intrinsic("llvm.nvvm.ex2.approx.ftz.f", t, &[a]),
         RecipApprox => ir.intrinsic("llvm.nvvm.rcp.approx.ftz.f", t, &[a]),
         Eq => ir.def(format_args!("fcmp oeq {t} {a}, {b}")),
         Ne => ir.def(format_args!("fcmp une {t} {a}, {b}")),

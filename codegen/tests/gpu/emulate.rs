@@ -389,6 +389,7 @@ fn rewrite(program: &Program, ir: &str) -> String {
             .replace("@llvm.nvvm.barrier.cluster.wait.aligned", "@emulated_cluster_wait")
             .replace("@llvm.nvvm.barrier.cta.sync.aligned.all", "@emulated_barrier")
             .replace("@llvm.nvvm.shfl.sync.bfly.i32", "@emulated_shuffle")
+            .replace("@llvm.nvvm.ex2.approx.ftz.f", "@emulated_exp2")
             .replace("@llvm.nvvm.ex2.approx.f", "@emulated_exp2")
             .replace("@llvm.nvvm.rcp.approx.ftz.f", "@emulated_reciprocal")
             .replace("define ptx_kernel void", "define void")

@@ -8,6 +8,7 @@ use smallvec::SmallVec;
 use tilefuse_block::{Builder, CacheHint, Elem, Literal, Program, ReduceFn, ScalarFn, Shape, Value};
 
 use super::lead::Start;
+use super::online::Online;
 use super::tiling::Tiling;
 use super::{Machine, ScheduleError};
 use crate::index::{Expr, Var};
@@ -55,6 +56,7 @@ pub(super) fn emit(
         inner: Memo::default(),
         in_loop: false,
         whole: false,
+        online: None,
     };
     emitter.run()?;
     Ok(emitter.b.finish())
@@ -62,7 +64,7 @@ pub(super) fn emit(
 
 #[derive(Default)]
 pub(super) struct Memo {
-    values: FxHashMap<KExpr, Value>,
+    pub(super) values: FxHashMap<KExpr, Value>,
     pub(super) indices: FxHashMap<(Expr, Elem), Value>,
     masks: FxHashMap<usize, Value>,
 }
@@ -88,6 +90,8 @@ pub(super) struct Emitter<'a> {
     pub(super) in_loop: bool,
     /// Whether the reduced axis is inside its variable in the loop body at hand.
     pub(super) whole: bool,
+    /// The reductions that the loop at hand makes at once.
+    pub(super) online: Option<Online>,
 }
 
 impl Emitter<'_> {
@@ -141,7 +145,12 @@ impl Emitter<'_> {
     fn looped(&mut self) -> Result<()> {
         let reduced = self.reduced_vars();
         let last = self.kernel.reduces.iter().map(|r| r.level).max().unwrap_or(0);
-        for level in 1..=last + 1 {
+        let online = self.online_stage(reduced);
+        if let Some(online) = online {
+            self.begin_online(online, reduced)?;
+            self.stage_online(online)?;
+        }
+        for level in if online.is_some() { 3 } else { 1 }..=last + 1 {
             let reduces: Vec<u32> = (0..self.kernel.reduces.len() as u32)
                 .filter(|&r| self.kernel.reduces[r as usize].level == level)
                 .collect();
@@ -165,7 +174,7 @@ impl Emitter<'_> {
     }
 
     /// The level of loops in which a store belongs; `None` if it is made once per row.
-    fn stage_of(&self, store: usize, reduced: u64) -> Option<u32> {
+    pub(super) fn stage_of(&self, store: usize, reduced: u64) -> Option<u32> {
         let store = &self.kernel.stores[store];
         let info = self.kernel.info(store.value);
         let vars = info.vars | self.kernel.indices.vars(store.addr);
@@ -193,13 +202,13 @@ impl Emitter<'_> {
         Ok(())
     }
 
-    fn reduce_expr(&self, reduce: u32) -> Result<KExpr> {
+    pub(super) fn reduce_expr(&self, reduce: u32) -> Result<KExpr> {
         let at = self.kernel.exprs.iter().position(|n| *n == KNode::Reduce(reduce));
         at.map(|p| KExpr(p as u32)).ok_or(ScheduleError::Internal("a reduction has no expression"))
     }
 
     /// Emits, before a loop, what the loop needs and does not change in it.
-    fn hoist(&mut self, needed: &[KExpr], reduced: u64) -> Result<()> {
+    pub(super) fn hoist(&mut self, needed: &[KExpr], reduced: u64) -> Result<()> {
         let mut stack: Vec<KExpr> = needed.to_vec();
         let mut seen = vec![false; self.kernel.exprs.len()];
         while let Some(expr) = stack.pop() {
@@ -216,7 +225,7 @@ impl Emitter<'_> {
     }
 
     /// Loops over the reduced variables from the outermost; the body reduces and stores.
-    fn nest(
+    pub(super) fn nest(
         &mut self,
         loops: &[Var],
         reduces: &[u32],
@@ -327,6 +336,9 @@ impl Emitter<'_> {
     }
 
     fn body(&mut self, reduces: &[u32], stores: &[usize], carried: &[Value]) -> Result<Vec<Value>> {
+        if let Some(online) = self.online {
+            return self.accumulate_online(online, carried);
+        }
         for &s in stores {
             self.store(s)?;
         }
@@ -461,7 +473,7 @@ impl Emitter<'_> {
     }
 
     /// Where an axis of the tile is inside its variable; `None` where it always is.
-    fn axis_mask(&mut self, axis: usize) -> Result<Option<Value>> {
+    pub(super) fn axis_mask(&mut self, axis: usize) -> Result<Option<Value>> {
         let a = self.tiling.axes[axis];
         let extent = self.kernel.indices.extents()[a.var.0 as usize];
         let lead = self.tiling.lead.is_some_and(|l| l.var == a.var);
@@ -535,7 +547,7 @@ impl Emitter<'_> {
         shape
     }
 
-    fn lift(&mut self, value: Value, shape: &[u32]) -> Result<Value> {
+    pub(super) fn lift(&mut self, value: Value, shape: &[u32]) -> Result<Value> {
         let from = &self.b.ty(value).shape;
         if from[..] == *shape {
             return Ok(value);

@@ -4,6 +4,7 @@ mod address;
 mod emit;
 mod lead;
 mod logistic;
+mod online;
 mod tiling;
 
 use tilefuse_block::{Program, TypeError};

@@ -3,6 +3,7 @@
 use smallvec::SmallVec;
 
 use super::Machine;
+use super::online::{online, reads_once};
 use crate::index::{Atom, Expr, Var};
 use crate::kernel::Kernel;
 
@@ -181,7 +182,22 @@ fn row_reduction(kernel: &Kernel, machine: Machine, cols: Var) -> Tiling {
     let lead = if long { lead(kernel, machine, cols) } else { None };
     // What a cluster holds of a row that is no power of two is masked, element by element; loops mask the ends.
     let ragged = long && width & (width - 1) != 0;
-    let looped = others || width > i64::from(widest(machine)) || ragged;
+    let online = long && online(kernel).is_some();
+    let looped = others || width > i64::from(widest(machine)) || ragged || online;
+    if let Machine::Gpu { shrink, .. } = machine
+        && online
+    {
+        // A row that is read again stays in the cache only if few are under way: large blocks. The ends of rows that
+        // do not divide are masked, element by element: small steps.
+        let warps = match (reads_once(kernel, cols), width & (width - 1) == 0) {
+            (true, _) => 4,
+            (false, true) => 16,
+            (false, false) => 8,
+        };
+        let across = (warps * 1024) >> shrink.min(3);
+        let axes = SmallVec::from_slice(&[Axis { var: cols, extent: across }]);
+        return Tiling { axes, looped, warps, lead };
+    }
     let across = match (looped, machine.is_gpu()) {
         (false, _) => power_up_to(width, widest(machine)),
         (true, true) => power_up_to(width, if lead.is_some() { 4096 } else { 8192 }),

@@ -139,7 +139,7 @@ pub fn math_f64(function: ScalarFn, x: f64, y: f64) -> f64 {
         ScalarFn::Rsqrt => 1.0 / x.sqrt(),
         ScalarFn::Pow => x.powf(y),
         ScalarFn::Exp => x.exp(),
-        ScalarFn::Exp2 | ScalarFn::Exp2Approx => x.exp2(),
+        ScalarFn::Exp2 | ScalarFn::Exp2Approx | ScalarFn::Exp2ApproxFtz => x.exp2(),
         ScalarFn::RecipApprox => 1.0 / x,
         ScalarFn::Expm1 => x.exp_m1(),
         ScalarFn::Log => x.ln(),

@@ -156,6 +156,27 @@ fn rows_longer_than_a_tile_are_walked_in_loops() {
 }
 
 #[test]
+fn long_rows_are_walked_once_for_their_maximum_and_their_sum() {
+    for cols in [20_480, 20_011, 65_536] {
+        let mut g = G::new();
+        let x = g.input(0, &[5, cols]);
+        // Minus infinity where `x` is not small.
+        let huge = g.literal(1e38, x);
+        let [y, zero] = [g.map(ScalarFn::Mul, &[x, huge]), g.literal(0.0, x)];
+        let y = g.map(ScalarFn::Mul, &[y, huge]);
+        let y = g.map(ScalarFn::Max, &[y, zero]);
+        let y = g.map(ScalarFn::Neg, &[y]);
+        let softmax = g.softmax(y, 1);
+        g.0.outputs = vec![softmax];
+        let plan = plan(&g.0, &Profile::gpu(1, 4200.0)).unwrap();
+        check(&plan);
+        // One walk for both, and one that stores.
+        let text = plan.programs.last().unwrap().to_string();
+        assert_eq!(text.matches(" for %").count(), 2, "{text}");
+    }
+}
+
+#[test]
 fn long_rows_that_begin_anywhere_are_read_in_aligned_groups() {
     for cols in [36_865, 33_003, 20_485, 36_864] {
         let mut g = G::new();
