@@ -173,17 +173,19 @@ fn layer_norm() -> Result<()> {
     )
 }
 
-type Product = [usize; 5];
+type Product = [usize; 6];
 
 fn matmul() -> Result<()> {
-    let configs: [Product; 7] = [
-        [128, 128, 64, 8, 4],
-        [128, 128, 32, 8, 4],
-        [128, 256, 32, 8, 8],
-        [128, 256, 64, 8, 8],
-        [256, 128, 32, 8, 8],
-        [64, 128, 64, 8, 4],
-        [256, 128, 64, 8, 8],
+    let configs: [Product; 9] = [
+        [128, 128, 64, 8, 4, 3],
+        [128, 128, 32, 8, 4, 4],
+        [128, 256, 32, 8, 8, 4],
+        [128, 256, 64, 8, 8, 2],
+        [128, 256, 64, 8, 8, 4],
+        [256, 128, 32, 8, 8, 4],
+        [64, 128, 64, 8, 4, 4],
+        [256, 128, 64, 8, 8, 2],
+        [256, 128, 64, 8, 8, 4],
     ];
     // SAFETY: the kernel reads no address.
     let tuner = unsafe { Tuner::new("matmul of the tutorials", configs).unchecked() };
@@ -327,7 +329,7 @@ fn compile() -> Result<()> {
         softmax::softmax.specialize((&t, &t, 4096, 4096, 4096))?,
         layer_norm::layer_norm.specialize((&t, &t, &t, &t, &w, &w, 8192, 1e-5, 8192))?,
         layer_norm::layer_norm_backward.specialize((&t, &t, &t, &w, &w, &t, &w, &w, 64, 8192, 264, 8192))?,
-        matmul::matmul.specialize((&t, &t, &t, 64, 64, 64, activation, [128, 256, 64, 8, 8]))?,
+        matmul::matmul.specialize((&t, &t, &t, 64, 64, 64, activation, [128, 256, 64, 8, 8, 4]))?,
         dropout::dropout.specialize((&w, &w, 64, 0.5, 1, 1024))?,
         attention::attention.specialize((&t, &t, &t, &t, heads, 64, true, 64, [128, 64, 4]))?,
         grouped_matmul::grouped_matmul.specialize((&t, &t, &t, &i, 4, 132, [128, 128, 32, 4]))?,

@@ -94,8 +94,9 @@ pub use tilefuse_macros::function;
 ///
 /// A constant is of any type that is a [`Constant`](jit::Constant): numbers, `bool`, functions, and what implements it.
 /// A type parameter is an element kind, told by the tensors, and bounded by [`Float`](lang::Float), [`Int`](lang::Int),
-/// [`Number`](lang::Number), [`Bits`](lang::Bits) or `Element`. `#[tilefuse::kernel(warps = 8)]` sets the warps of an
-/// instance, by an expression that may use the constants.
+/// [`Number`](lang::Number), [`Bits`](lang::Bits) or `Element`. `#[tilefuse::kernel(warps = 8, stages = 3)]` sets the
+/// warps of an instance, and how many iterations of a loop a GPU has under way together, by expressions that may use the
+/// constants.
 ///
 /// All names of [`lang`] are in scope in the body. The body runs once for each form of arguments and writes the kernel
 /// down: constants, element kinds, which tensors are there and aligned to 16 bytes, which integers are 1 or divisible by

@@ -55,6 +55,27 @@ fn row_kernels_stay_in_registers() {
     }
 }
 
+/// With as many stages as a program asks for, all but two are waited for at the beginning of an iteration.
+#[test]
+fn programs_choose_stages() {
+    let mut program: Program = LANGUAGE[0].2.parse().unwrap();
+    let waits = |program: &Program| -> Vec<bool> {
+        let ptx = compile_ptx(program, Target::Sm80, &PtxOptions::default()).unwrap();
+        let text: Vec<String> = ptx.text.split_whitespace().map(str::to_owned).collect();
+        let waits = |groups: u32| [String::from("cp.async.wait_group"), format!("{groups};")];
+        (0..8).map(|groups| text.windows(2).any(|pair| *pair == waits(groups))).collect()
+    };
+    // No more than four fit.
+    for (stages, groups) in [(2, 0), (3, 1), (4, 2), (8, 2)] {
+        program.stages = Some(stages);
+        // The last loads, which nothing uses, are always waited for.
+        let expected: Vec<bool> = (0..8).map(|g| g == 0 || g == groups).collect();
+        assert_eq!(waits(&program), expected, "{stages} stages");
+    }
+    program.stages = Some(1);
+    assert_eq!(waits(&program), [false; 8]);
+}
+
 #[test]
 fn written_kernels_assemble() {
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../kernels");

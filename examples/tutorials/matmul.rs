@@ -6,7 +6,7 @@ use tilefuse::lang::{Tile, cdiv, select};
 
 /// `c = ACTIVATION(a b)` of `a: [m, k]` and `b: [k, n]`, row-major, accumulated in `f32`. One instance for each block of
 /// `BM x BN`; blocks are taken in groups of `GROUP` rows.
-#[tilefuse::kernel(warps = WARPS)]
+#[tilefuse::kernel(warps = WARPS, stages = STAGES)]
 pub(crate) fn matmul<T: Short>(
     a: Ptr<T>,
     b: Ptr<T>,
@@ -15,7 +15,7 @@ pub(crate) fn matmul<T: Short>(
     n: i64,
     k: i64,
     #[constant] ACTIVATION: fn(Tile<f32>) -> Tile<f32>,
-    #[constant] [BM, BN, BK, GROUP, WARPS]: [usize; 5],
+    #[constant] [BM, BN, BK, GROUP, WARPS, STAGES]: [usize; 6],
 ) {
     let (down, across) = (cdiv(m, BM).cast::<i32>(), cdiv(n, BN).cast::<i32>());
     let (i, j) = swizzle2d(program_id(0) / across, program_id(0) % across, down, across, GROUP);
@@ -41,7 +41,7 @@ pub(crate) fn check(device: Device, interpret: bool) -> anyhow::Result<(f64, f64
     let c = Tensor::empty([m, n], (Kind::BFloat16, device));
     let blocks = cdiv(m, 64) * cdiv(n, 64);
     let activation: fn(Tile<f32>) -> Tile<f32> = leaky_relu;
-    let (grid, args) = (grid![blocks], (&a, &b, &c, m, n, k, activation, [64, 64, 32, 8, 4]));
+    let (grid, args) = (grid![blocks], (&a, &b, &c, m, n, k, activation, [64, 64, 32, 8, 4, 3]));
     if interpret {
         matmul.interpret(grid, args)?
     } else {

@@ -2,18 +2,30 @@
 //!
 //! ```no_run
 //! # use tch::{Device, Kind, Tensor};
-//! use tilefuse::{Kernel, args};
-//! use tilefuse::tune::{Candidate, Tuner};
-//! # fn add(block: u32) -> Result<Kernel, tilefuse::Error> { Kernel::parse("") }
+//! use tilefuse::grid;
+//! use tilefuse::lang::cdiv;
+//! use tilefuse::tune::Tuner;
 //!
-//! let tuner = Tuner::new("add", [256u32, 1024, 4096]);
-//! let (x, y) = (Tensor::rand([1 << 20], (Kind::Float, Device::Cpu)), Tensor::empty([1 << 20], (Kind::Float, Device::Cpu)));
-//! let n = 1i64 << 20;
-//! let block = *tuner.best(x.device(), &n.to_string(), |&block| {
+//! #[tilefuse::kernel(warps = WARPS, stages = STAGES)]
+//! fn product(a: Ptr<f32>, b: Ptr<f32>, c: Ptr<f32>, n: i64, #[constant] [BLOCK, WARPS, STAGES]: [usize; 3]) {
+//!     let matrix = |x: Ptr<f32>| make_descriptor(x, (n, n), (n, 1), [BLOCK, BLOCK]);
+//!     let (i, j) = (program_id(0) * BLOCK, program_id(1) * BLOCK);
+//!     let mut sum = zeros::<f32>([BLOCK, BLOCK]);
+//!     for k in (0..n).step_by(BLOCK) {
+//!         sum = dot(matrix(a).load((i, k)), matrix(b).load((k, j)), sum);
+//!     }
+//!     matrix(c).store((i, j), sum);
+//! }
+//!
+//! let n = 1024i64;
+//! let matrix = || Tensor::rand([n, n], (Kind::Float, Device::Cpu));
+//! let (a, b, c) = (matrix(), matrix(), matrix());
+//! let tuner = Tuner::new("product", [[32usize, 4, 2], [64, 4, 2], [64, 4, 4], [64, 8, 3]]);
+//! let config = *tuner.best(a.device(), &n.to_string(), |&config| {
+//!     let blocks = cdiv(n, config[0] as i64);
 //!     // Nothing for a configuration that is not worth trying.
-//!     let blocks = n / i64::from(block);
-//!     let args = args![&x, &y, n];
-//!     Ok((blocks >= 64).then_some(Candidate::new(add(block)?, blocks, &args)))
+//!     let enough = blocks >= 4;
+//!     enough.then(|| product.candidate(grid![blocks, blocks], (&a, &b, &c, n, config))).transpose()
 //! })?;
 //! # Ok::<(), tilefuse::Error>(())
 //! ```

@@ -29,6 +29,7 @@ impl Builder {
                 values: Vec::new(),
                 body: Region::default(),
                 warps: 4,
+                stages: None,
             },
             open: Vec::new(),
         }
@@ -42,6 +43,11 @@ impl Builder {
     /// The type of a value.
     pub fn ty(&self, value: Value) -> &Type {
         self.program.ty(value)
+    }
+
+    /// Sets the number of iterations of a loop that a GPU has under way together; see [`Program::stages`].
+    pub fn set_stages(&mut self, stages: u32) {
+        self.program.stages = Some(stages);
     }
 
     /// Sets the number of warps of an instance on a GPU.

@@ -1,7 +1,7 @@
 //! The text form, read.
 //!
 //! ```text
-//! program = "kernel" "@" name "(" [param {"," param}] ")" ["warps" "(" int ")"] "{" {op} "}"
+//! program = "kernel" "@" name "(" [param {"," param}] ")" ["warps" "(" int ")"] ["stages" "(" int ")"] "{" {op} "}"
 //! param   = value ":" type ["align" "(" int ")"] ["len" "(" int ")"]
 //! op      = [value {"," value} "="] word operands
 //! for     = "for" value "in" value ".." value "step" value ["with" "(" inits ")"] "{" {op} "}"
@@ -69,6 +69,7 @@ pub fn parse_valid(text: &str) -> Result<Program> {
 struct Places {
     params: Vec<usize>,
     warps: usize,
+    stages: usize,
     /// In program order, the owners of regions before their contents.
     ops: Vec<usize>,
 }
@@ -79,6 +80,7 @@ impl Places {
             VerifyError::Op { index, .. } => self.ops.get(*index),
             VerifyError::Program { problem: Problem::Param { index, .. }, .. } => self.params.get(*index),
             VerifyError::Program { problem: Problem::Warps(_), .. } => Some(&self.warps),
+            VerifyError::Program { problem: Problem::Stages(_), .. } => Some(&self.stages),
             VerifyError::Program { .. } => None,
         };
         found.copied().unwrap_or(0)
@@ -104,6 +106,7 @@ impl<'a> Parser<'a> {
             values: Vec::new(),
             body: Region::default(),
             warps: 4,
+            stages: None,
         };
         let (cursor, scope) = (Cursor::new(text), FxHashMap::default());
         Parser { cursor, program, scope, depth: 0, places: Places::default() }
@@ -124,6 +127,10 @@ impl<'a> Parser<'a> {
         self.places.warps = self.cursor.position();
         if self.cursor.accept_keyword("warps") {
             self.program.warps = self.parenthesised()?;
+        }
+        self.places.stages = self.cursor.position();
+        if self.cursor.accept_keyword("stages") {
+            self.program.stages = Some(self.parenthesised()?);
         }
         self.cursor.expect("{")?;
         self.program.body.ops = self.ops()?;

@@ -235,7 +235,11 @@ impl<'a> Printer<'a> {
                 }
             }
         }
-        writeln!(self.out, ") warps({}) {{", program.warps)?;
+        write!(self.out, ") warps({})", program.warps)?;
+        if let Some(stages) = program.stages {
+            write!(self.out, " stages({stages})")?;
+        }
+        self.out.push_str(" {\n");
         self.ops(&program.body, 1)?;
         self.out.push_str("}\n");
         Ok(())

@@ -419,6 +419,9 @@ pub struct Program {
     pub body: Region,
     /// Warps (32 threads each) of one instance on a GPU; a power of two from 1 to 32. Ignored on the host.
     pub warps: u32,
+    /// Iterations of a loop that a GPU has under way together, loading operands of products for later ones, from 1 (each
+    /// after the other) to 8; fewer where that does not fit. The target's choice where nothing is said.
+    pub stages: Option<u32>,
 }
 
 impl Program {

@@ -220,6 +220,13 @@ pub fn num_warps(warps: impl Extent) {
     with(|state| state.builder.set_warps(warps));
 }
 
+/// Sets how many iterations of a loop a GPU has under way together, loading operands of products for later ones: from 1
+/// to 8, fewer where that does not fit. The target chooses where nothing is said. Triton's launch option `num_stages`.
+pub fn num_stages(stages: impl Extent) {
+    let stages = u32::try_from(stages.get()).unwrap_or(0);
+    with(|state| state.builder.set_stages(stages));
+}
+
 fn with<R>(f: impl FnOnce(&mut State) -> R) -> Option<R> {
     CURRENT.with_borrow_mut(|state| state.as_mut().map(f))
 }

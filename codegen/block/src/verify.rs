@@ -2,7 +2,7 @@
 //!
 //! Program:
 //! - its name is a letter or `_`, then letters, digits and `_`, all ASCII;
-//! - the number of warps is a power of two from 1 to 32;
+//! - the number of warps is a power of two from 1 to 32, that of stages from 1 to 8;
 //! - parameters are scalars; a pointer's alignment is a power of two and at least its element's size, its length
 //!   in bytes is below 2^63;
 //! - regions are nested at most [`MAX_DEPTH`] deep.
@@ -66,6 +66,9 @@ pub enum Problem {
     /// The number of warps.
     #[error("{0} warps are not a power of two from 1 to 32")]
     Warps(u32),
+    /// The number of stages.
+    #[error("{0} stages are not from 1 to 8")]
+    Stages(u32),
     /// A parameter's type, alignment or length.
     #[error("parameter {index}: {message}")]
     Param {
@@ -138,7 +141,13 @@ fn header(program: &Program) -> Result<(), Problem> {
         return Err(Problem::Name);
     }
     let warps = program.warps;
-    if warps.is_power_of_two() && warps <= 32 { Ok(()) } else { Err(Problem::Warps(warps)) }
+    if !warps.is_power_of_two() || warps > 32 {
+        return Err(Problem::Warps(warps));
+    }
+    match program.stages {
+        Some(stages) if !(1..=8).contains(&stages) => Err(Problem::Stages(stages)),
+        _ => Ok(()),
+    }
 }
 
 fn check_param(index: usize, param: &Param, ty: &Type) -> Result<(), Problem> {

@@ -33,12 +33,10 @@ impl Parse for Settings {
 
 /// Statements at the beginning of a kernel's body that set its launch options.
 fn settings(options: TokenStream) -> syn::Result<TokenStream> {
-    let statement = |setting: Setting| match setting.name.to_string().as_str() {
-        "warps" => {
-            let value = setting.value;
-            Ok(quote!(::tilefuse::lang::num_warps(#value);))
-        }
-        _ => Err(Error::new(setting.name.span(), "the option of a kernel is `warps = ..`")),
+    let statement = |Setting { name, value }: Setting| match name.to_string().as_str() {
+        "warps" => Ok(quote!(::tilefuse::lang::num_warps(#value);)),
+        "stages" => Ok(quote!(::tilefuse::lang::num_stages(#value);)),
+        _ => Err(Error::new(name.span(), "the options of a kernel are `warps = ..` and `stages = ..`")),
     };
     syn::parse2::<Settings>(options)?.0.into_iter().map(statement).collect()
 }

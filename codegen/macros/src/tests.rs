@@ -309,7 +309,7 @@ fn a_kernel_becomes_a_type_with_methods() {
         /// Doubles.
         pub fn double<T: Float>(x: Ptr<T>, y: Option<Ptr<f32>>, n: i64, #[constant] BLOCK: usize) {}
     };
-    let text = kernel(quote!(warps = BLOCK / 32), item).unwrap().to_string();
+    let text = kernel(quote!(warps = BLOCK / 32, stages = 3), item).unwrap().to_string();
     let has = |part: proc_macro2::TokenStream| {
         assert!(plain(&text).contains(&tokens(part.clone())), "{part}\n{text}")
     };
@@ -321,6 +321,7 @@ fn a_kernel_becomes_a_type_with_methods() {
         quote!(fn __body<T: Float>(x: Ptr<T>, y: Option<Ptr<f32> >, n: ::tilefuse::lang::Tile<i64>, BLOCK: usize)),
     );
     has(quote!(::tilefuse::lang::num_warps(BLOCK / 32);));
+    has(quote!(::tilefuse::lang::num_stages(3);));
     has(quote!(declare.scalar::<i64>(2usize, "n")));
     assert_eq!(text.matches("__body ::").count(), 4, "one for each float kind");
 }

@@ -178,7 +178,7 @@ struct Module {
 /// The code of a program, whose loops load operands ahead where there is shared memory for it.
 fn lowered(plan: &Assignment, target: Target) -> Result<Lowered> {
     let limit = target.max_shared();
-    let mut lowered = lower::lower(plan, target, true)?;
+    let mut lowered = lower::lower(plan, target, plan.program.stages != Some(1))?;
     if lowered.shared.stages > 0 && lowered.shared.total() > limit {
         lowered = lower::lower(plan, target, false)?;
     }

@@ -108,6 +108,8 @@ pub(crate) struct Pipeline<'a> {
     stage: u64,
     /// Elements of the largest product.
     sums: u64,
+    /// The number of stages that the program asks for.
+    wanted: Option<u32>,
 }
 
 /// An operand of a product that is in shared memory already: how it lies there, and where its stage begins.
@@ -157,7 +159,8 @@ impl<'a> Pipeline<'a> {
         let residents = residents(plan, &slice, &copies);
         // All sums of a block, a register each.
         let sums = copies.iter().map(|c| plan.program.ty(c.product.results[0]).numel()).max().unwrap_or(0);
-        let pipeline = Pipeline { copies, residents, overlapping, scalars: slice.scalars(), stage, sums };
+        let (scalars, wanted) = (slice.scalars(), plan.program.stages);
+        let pipeline = Pipeline { copies, residents, overlapping, scalars, stage, sums, wanted };
         let fits =
             pipeline.least_stages() * stage + pipeline.resident() <= budget(plan.target, pipeline.sums);
         (!pipeline.copies.is_empty() && fits).then_some(pipeline)
@@ -169,8 +172,13 @@ impl<'a> Pipeline<'a> {
     }
 
     fn stages(&self, target: Target) -> u64 {
-        let room = budget(target, self.sums).saturating_sub(self.resident());
-        (room / self.stage).clamp(self.least_stages(), MAX_STAGES)
+        // What a program asks for may take the room of a second block; an eighth is for changes of layout.
+        let (budget, most) = match self.wanted {
+            Some(wanted) => (target.max_shared() * 7 / 8, wanted.into()),
+            None => (budget(target, self.sums), MAX_STAGES),
+        };
+        let fitting = budget.saturating_sub(self.resident()) / self.stage;
+        fitting.min(most).max(self.least_stages())
     }
 
     /// Bytes of the operands that stay.

@@ -63,6 +63,12 @@ pub(crate) fn cases() -> Vec<Case> {
     for (shape, rest, warps) in [([64, 64, 32], 8, 4), ([128, 64, 64], 24, 8), ([64, 256, 16], 0, 8)] {
         out.push(loop_of_products(Elem::Bf16, Tf32, shape, rest, warps));
     }
+    for stages in [1, 2, 8] {
+        let mut case = loop_of_products(Elem::Bf16, Tf32, [32, 32, 16], 19, 4);
+        case.name += &format!(" stages {stages}");
+        case.program.stages = Some(stages);
+        out.push(case);
+    }
     for (elem, warps) in [(Elem::F16, 4), (Elem::Bf16, 2), (Elem::F32, 4)] {
         out.push(attention(elem, warps, [64, 32, 64]));
     }

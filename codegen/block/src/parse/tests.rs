@@ -6,7 +6,7 @@ use crate::program::Program;
 
 /// One program with every operation.
 pub(crate) const EVERYTHING: &str = "\
-kernel @everything(%x: ptr<f32> align(16) len(1000), %y: ptr<bf16> align(2), %n: i32, %t: f64) warps(8) {
+kernel @everything(%x: ptr<f32> align(16) len(1000), %y: ptr<bf16> align(2), %n: i32, %t: f64) warps(8) stages(3) {
   %row = program_id 0
   %cols = range -4 8
   %half = const 0.5 : tile<8xf32>
@@ -110,6 +110,10 @@ fn invalid_programs_say_where() {
         expect![
             "line 2, column 3: kernel @f: parameter 1: the alignment is not a power of two, or below the element's size"
         ],
+    );
+    check(
+        "kernel @f() warps(4)\n  stages(9) { }",
+        expect!["line 2, column 3: kernel @f: 9 stages are not from 1 to 8"],
     );
     check(
         "kernel @f()\n  warps(3) { }",

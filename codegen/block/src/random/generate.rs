@@ -37,6 +37,9 @@ pub(super) fn case(choices: &mut Choices<'_>, options: &Options) -> Result<Case>
     let count = 2 + g.choices.below(options.max_ops.max(1));
     g.ops(&mut b, count)?;
     g.finish(&mut b, outputs)?;
+    if g.choices.chance(20) {
+        b.set_stages(g.choices.of([2, 1, 3, 8]));
+    }
     Ok(Case { args: g.args, program: b.finish(), grid })
 }
 

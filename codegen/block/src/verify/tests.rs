@@ -43,6 +43,8 @@ fn the_loop(program: &mut Program) -> &mut Op {
 fn header() {
     broken(|p| p.name = "a b".to_owned(), expect!["kernel @a b: the name is not an identifier"]);
     broken(|p| p.warps = 0, expect!["kernel @f: 0 warps are not a power of two from 1 to 32"]);
+    broken(|p| p.stages = Some(0), expect!["kernel @f: 0 stages are not from 1 to 8"]);
+    broken(|p| p.stages = Some(9), expect!["kernel @f: 9 stages are not from 1 to 8"]);
     broken(|p| p.warps = 64, expect!["kernel @f: 64 warps are not a power of two from 1 to 32"]);
     broken(
         |p| p.params[0].align = 2,
