@@ -8,7 +8,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use rustc_hash::{FxBuildHasher, FxHashMap};
 use smallvec::SmallVec;
 use tch::Tensor;
-use tilefuse_block::tiles::{BuildError, Ptr, Scope, Tile, scalar};
+use tilefuse_block::tiles::{BuildError, Ptr, Scope, Tile, multiple_of, scalar};
 use tilefuse_block::{Elem, Element, Program};
 use tilefuse_fusion::DType;
 
@@ -199,8 +199,8 @@ impl<'a> Declare<'a> {
 /// An integer that is known to be a multiple of a number.
 fn divisible<T: Element>(value: Tile<T>, by: i64) -> Tile<T> {
     match T::ELEM {
-        Elem::I32 => (value.cast::<i32>() / by * by).cast(),
-        Elem::I64 => (value.cast::<i64>() / by * by).cast(),
+        Elem::I32 => multiple_of(value.cast::<i32>(), by).cast(),
+        Elem::I64 => multiple_of(value.cast::<i64>(), by).cast(),
         _ => value,
     }
 }

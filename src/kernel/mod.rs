@@ -26,16 +26,18 @@
 //! ```
 
 mod arg;
+mod checks;
 mod grid;
 mod interpret;
 pub mod jit;
 pub mod tune;
 
 use std::sync::atomic::{AtomicI32, Ordering};
-use std::sync::{OnceLock, PoisonError, RwLock};
+use std::sync::{PoisonError, RwLock};
 
 use smallvec::SmallVec;
-use tilefuse_block::passes::{Guards, guard, optimize};
+use tilefuse_block::bounds::Given;
+use tilefuse_block::passes::optimize;
 use tilefuse_block::{Op, Program, parse_valid, verify};
 
 pub(crate) use arg::name;
@@ -47,6 +49,7 @@ use crate::engine::{self, Stream, Target};
 use crate::operator;
 use crate::torch::{self, GlobalState, bump_version};
 use arg::{Bound, Seen};
+use checks::Checks;
 
 /// A block program that can be launched on tensors.
 ///
@@ -58,20 +61,12 @@ pub struct Kernel {
     /// For each parameter whether something is stored through it.
     written: Vec<bool>,
     plain: Compiled,
-    /// The program with checks of its accesses, made at the first launch that needs it.
-    guarded: OnceLock<Guarded>,
+    checks: Checks,
 }
 
 /// What a program was compiled to, by target.
 #[derive(Debug, Default)]
 struct Compiled(RwLock<SmallVec<[(Target, engine::Kernel); 1]>>);
-
-#[derive(Debug)]
-struct Guarded {
-    program: Program,
-    guards: Guards,
-    compiled: Compiled,
-}
 
 impl Compiled {
     /// The kernel for a target, compiled if it has not been.
@@ -117,7 +112,7 @@ impl Kernel {
     pub(crate) fn as_is(program: Program) -> Kernel {
         let mut written = vec![false; program.params.len()];
         program.walk(&mut |op| mark_written(&program, op, &mut written));
-        Kernel { program, written, plain: Compiled::default(), guarded: OnceLock::new() }
+        Kernel { program, written, plain: Compiled::default(), checks: Checks::default() }
     }
 
     /// The program after the passes.
@@ -130,7 +125,8 @@ impl Kernel {
         self.written.get(param) == Some(&true)
     }
 
-    /// Compiles for a device, unless that was done already. A launch does this by itself.
+    /// Compiles for a device, unless that was done already. A launch does this by itself, and again with checks where
+    /// nothing proves what it accesses.
     ///
     /// # Errors
     /// [`Error::Codegen`] where the target cannot run the program, [`Error::Launch`] for a device that is neither the
@@ -141,15 +137,14 @@ impl Kernel {
             tch::Device::Cuda(ordinal) => Target::Cuda(ordinal as u32),
             other => return Err(self.refuse(LaunchError::NoTarget { device: format!("{other:?}") })),
         };
-        let guarded = self.guarded()?;
-        guarded.compiled.on(&guarded.program, target).map(|_| ())
+        self.plain.on(&self.program, target).map(|_| ())
     }
 
     /// Runs the instances of a grid on the device of the arguments: on libtorch's threads, to the end, or queued on
     /// the current CUDA stream. Without tensors among the arguments it runs on the CPU. An empty grid does nothing.
     ///
-    /// Each access is checked against the tensor that it goes to, where nothing proves it: elements outside are not
-    /// touched, and are an error. What instances write to one place, or read where another one writes, is one of the
+    /// Each access is checked against the tensor that it goes to, where the grid and the arguments do not prove it
+    /// beforehand: elements outside are not touched, and are an error. What instances write to one place, or read where another one writes, is one of the
     /// values that the order of instances allows; [`Kernel::interpret`] finds such places.
     ///
     /// # Errors
@@ -166,7 +161,8 @@ impl Kernel {
     ///
     /// # Safety
     /// What the program reads and writes through a parameter, masked-off elements apart, lies within the tensor that
-    /// is given for it. [`Kernel::interpret`] checks that.
+    /// is given for it, and what the program promises holds; one that was specialised promises what its arguments' form
+    /// says. [`Kernel::interpret`] checks that.
     pub unsafe fn launch_unchecked(&self, grid: impl Into<Grid>, args: &[Arg<'_>]) -> Result<(), Error> {
         // SAFETY: passed on to the caller.
         unsafe { self.launch_seen_unchecked(grid.into(), &seen(args)?) }
@@ -176,22 +172,29 @@ impl Kernel {
         if operator::collecting() {
             return self.note(grid, args, true);
         }
-        let guarded = self.guarded()?;
-        let Some(mut launch) = self.prepare(grid, args, (&guarded.program, &guarded.compiled))? else {
+        let grid = grid.extents().map_err(|problem| self.refuse(problem))?;
+        let state = GlobalState::now()?;
+        let bound = self.bind(args, state)?;
+        let guarded = self.checks.of(&self.program, grid, given(args, &bound))?;
+        let (program, compiled, lengths) = match &guarded {
+            None => (&self.program, &self.plain, &[][..]),
+            Some(guarded) => (&guarded.program, &guarded.compiled, &guarded.lengths[..]),
+        };
+        let Some(mut launch) = self.prepare(grid, bound, state, (program, compiled))? else {
             return Ok(());
         };
         let status = AtomicI32::new(0);
-        for &param in &guarded.guards.lengths {
+        for &param in lengths {
             launch.bound.words.push(launch.bound.elements(param));
         }
-        if !guarded.guards.lengths.is_empty() {
+        if !lengths.is_empty() {
             // No device memory has address 0: an access out of bounds ends the kernel with an error that the next
             // synchronisation reports, as the assertion of eager's kernels does.
             let host = launch.target == Target::Host;
             launch.bound.words.push(if host { status.as_ptr() as u64 } else { 0 });
         }
-        // SAFETY: the arguments were compared with the parameters, and the guarded program touches nothing outside of
-        // the lengths that it is given. Where it writes the status word on the host, that lives until it is done.
+        // SAFETY: the arguments were compared with the parameters. Every access of the program is proven to stay within
+        // the tensors, or the guarded program touches nothing outside of the lengths that it is given. Where it writes the status word on the host, that lives until it is done.
         unsafe { launch.run()? };
         self.count_writes(args)?;
         match usize::try_from(status.load(Ordering::Relaxed)) {
@@ -208,7 +211,11 @@ impl Kernel {
         if operator::collecting() {
             return self.note(grid, args, false);
         }
-        let Some(launch) = self.prepare(grid, args, (&self.program, &self.plain))? else { return Ok(()) };
+        let grid = grid.extents().map_err(|problem| self.refuse(problem))?;
+        let state = GlobalState::now()?;
+        let bound = self.bind(args, state)?;
+        let plain = (&self.program, &self.plain);
+        let Some(launch) = self.prepare(grid, bound, state, plain)? else { return Ok(()) };
         // SAFETY: the arguments were compared with the parameters; the caller vouches for what is addressed.
         unsafe { launch.run()? };
         self.count_writes(args)
@@ -230,13 +237,11 @@ impl Kernel {
     /// What a launch needs; `None` for an empty grid.
     fn prepare(
         &self,
-        grid: Grid,
-        args: &[Seen<'_>],
+        grid: [u32; 3],
+        bound: Bound,
+        state: GlobalState,
         (program, compiled): (&Program, &Compiled),
     ) -> Result<Option<Launch>, Error> {
-        let grid = grid.extents().map_err(|problem| self.refuse(problem))?;
-        let state = GlobalState::now()?;
-        let bound = self.bind(args, state)?;
         let target = bound.target().map_err(|problem| self.refuse(problem))?;
         let kernel = compiled.on(program, target)?;
         if grid.contains(&0) {
@@ -247,17 +252,6 @@ impl Kernel {
             Target::Cuda(ordinal) => torch::cuda_stream(ordinal as i8)?,
         };
         Ok(Some(Launch { kernel, target, bound, grid, stream: Stream { raw, threads: state.threads() } }))
-    }
-
-    /// The program with checks.
-    fn guarded(&self) -> Result<&Guarded, Error> {
-        if let Some(guarded) = self.guarded.get() {
-            return Ok(guarded);
-        }
-        let mut program = self.program.clone();
-        let guards = guard(&mut program);
-        optimize(&mut program).map_err(|e| Error::Internal(e.to_string()))?;
-        Ok(self.guarded.get_or_init(|| Guarded { program, guards, compiled: Compiled::default() }))
     }
 
     fn bind(&self, args: &[Seen<'_>], state: GlobalState) -> Result<Bound, Error> {
@@ -302,6 +296,15 @@ impl Launch {
 
 fn seen<'a>(args: &[Arg<'a>]) -> Result<SmallVec<[Seen<'a>; 8]>, Error> {
     args.iter().map(|&arg| Seen::of(arg)).collect()
+}
+
+/// What a launch says of each parameter.
+fn given(args: &[Seen<'_>], bound: &Bound) -> SmallVec<[Given; 16]> {
+    let given = |(index, seen): (usize, &Seen<'_>)| match seen {
+        Seen::Scalar(literal) => Given::Number(*literal),
+        Seen::Tensor(..) => Given::Elements(bound.elements(index)),
+    };
+    args.iter().enumerate().map(given).collect()
 }
 
 fn mark_written(program: &Program, op: &Op, written: &mut [bool]) {

@@ -1,6 +1,7 @@
 //! From what an operator would launch to a kernel for the planner.
 
 use tch::Tensor;
+use tilefuse_block::bounds::{Given as Known, prove};
 use tilefuse_block::passes::{guard, optimize_for_grid};
 use tilefuse_block::{Elem, Literal, Op, OpKind, Param, Program};
 use tilefuse_fusion::{CustomKernel, Tied};
@@ -64,7 +65,10 @@ fn specialise(launched: Launched, inputs: &[u64], outputs: &[u64]) -> Result<Cus
     optimise(&mut program)?;
     let mut checks = false;
     if checked {
-        let guards = guard(&mut program);
+        let lengths: Vec<Known> =
+            program.params.iter().map(|p| Known::Elements(p.len.unwrap_or(0))).collect();
+        let proof = prove(&program, grid, &lengths);
+        let guards = guard(&mut program, &proof);
         checks = !guards.lengths.is_empty();
         let lengths: Vec<Literal> = guards.lengths.iter().map(|&p| length_of(&program, p)).collect();
         let params = tied.len()..tied.len() + lengths.len();

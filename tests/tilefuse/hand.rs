@@ -239,6 +239,24 @@ fn an_access_out_of_bounds_is_an_error_and_touches_nothing_else() {
     add.launch(1, &args![&nothing, &nothing, &nothing, 0i64]).unwrap();
 }
 
+#[test]
+fn a_launch_is_checked_unless_its_arguments_prove_it() {
+    let add = kernel(VECTOR_ADD);
+    let memory = Tensor::zeros([3000], F32);
+    let (x, z) = (Tensor::ones([3000], F32), memory.narrow(0, 0, 2000));
+    let launch = |n: i64, grid: i64| add.launch(grid, &args![&x, &x, &z, n]);
+    for _ in 0..2 {
+        launch(2000, 2).unwrap();
+        assert!(launch(2001, 2).is_err());
+        // More instances than there are elements for, and a mask that leaves nothing out.
+        launch(2000, 65_000).unwrap();
+        assert!(launch(i64::MAX, 2).is_err());
+        launch(i64::MIN, 2).unwrap();
+    }
+    assert!(z.equal(&(Tensor::ones([2000], F32) * 2)));
+    assert!(memory.narrow(0, 2000, 1000).equal(&Tensor::zeros([1000], F32)));
+}
+
 fn out_of_bounds(error: &InterpError) -> Option<i64> {
     match error {
         InterpError::Fault { fault: Fault::OutOfBounds { offset, .. }, .. } => Some(*offset),

@@ -26,7 +26,7 @@ mod transfer;
 use smallvec::SmallVec;
 
 use crate::program::{Op, OpKind, Program, Region, Value};
-use crate::types::{Elem, Type};
+use crate::types::{Elem, Literal, Type};
 
 pub use interval::Interval;
 
@@ -123,6 +123,17 @@ impl Facts {
         i64::try_from(self.interval.single()?).ok()
     }
 
+    /// With all that follows where every element is one number.
+    fn settled(mut self) -> Facts {
+        if let Some(constant) = self.constant() {
+            self.base = Some(Base::constant(constant));
+            self.strides.iter_mut().for_each(|s| *s = Some(0));
+            self.exact = true;
+            self.divisible_by = constant.unsigned_abs();
+        }
+        self
+    }
+
     /// Whether all elements are equal.
     pub fn is_uniform(&self) -> bool {
         self.strides.iter().all(|&s| s == Some(0))
@@ -142,9 +153,24 @@ impl Affine {
 
     /// Analyses a valid program for grids of at most these extents.
     pub fn for_grid(program: &Program, grid: [u32; 3]) -> Affine {
-        let mut cx = Cx { program, grid, facts: vec![None; program.values.len()] };
-        for param in &program.params {
+        Affine::analyse(program, grid, None)
+    }
+
+    /// Analyses a valid program for one launch: a grid of exactly these extents, and for each parameter the number that
+    /// is given for it, if it is one. No promise of the program is relied on.
+    pub fn for_launch(program: &Program, grid: [u32; 3], args: &[Option<Literal>]) -> Affine {
+        Affine::analyse(program, grid, Some(args))
+    }
+
+    fn analyse(program: &Program, grid: [u32; 3], launch: Option<&[Option<Literal>]>) -> Affine {
+        let launched = launch.is_some();
+        let mut cx = Cx { program, grid, launched, facts: vec![None; program.values.len()] };
+        let args = launch.unwrap_or_default();
+        for (index, param) in program.params.iter().enumerate() {
             cx.set_unknown(param.value);
+            if let Some(literal) = args.get(index).copied().flatten() {
+                cx.set_known(param.value, literal);
+            }
         }
         cx.region(&program.body);
         Affine { facts: cx.facts }
@@ -159,6 +185,8 @@ impl Affine {
 struct Cx<'a> {
     program: &'a Program,
     grid: [u32; 3],
+    /// Whether this is one launch, of which the grid is known and nothing is promised.
+    launched: bool,
     facts: Vec<Option<Facts>>,
 }
 
@@ -181,6 +209,13 @@ impl<'a> Cx<'a> {
         let ty = self.program.ty(value);
         let facts = self.elem(value).map(|elem| Facts::unknown(value, ty, elem));
         self.set(value, facts);
+    }
+
+    fn set_known(&mut self, value: Value, literal: Literal) {
+        let Some(elem) = self.elem(value).filter(|&e| e == literal.elem) else { return };
+        let facts = Facts::unknown(value, self.program.ty(value), elem);
+        let known = if elem == Elem::U64 { literal.bits.into() } else { i128::from(literal.bits as i64) };
+        self.set(value, Some(Facts { interval: Interval::point(known), ..facts }.settled()));
     }
 
     fn region(&mut self, region: &'a Region) {
@@ -221,13 +256,7 @@ impl<'a> Cx<'a> {
             facts.base = Some(Base::scalar(result));
             facts.exact = true;
         }
-        if let Some(constant) = facts.constant() {
-            facts.base = Some(Base::constant(constant));
-            facts.strides.iter_mut().for_each(|s| *s = Some(0));
-            facts.exact = true;
-            facts.divisible_by = constant.unsigned_abs();
-        }
-        self.set(result, Some(facts));
+        self.set(result, Some(facts.settled()));
     }
 }
 

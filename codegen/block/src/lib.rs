@@ -7,6 +7,7 @@
 
 pub mod affine;
 mod annotate;
+pub mod bounds;
 mod builder;
 mod data;
 pub mod eval;

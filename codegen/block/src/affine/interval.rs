@@ -41,20 +41,20 @@ impl Interval {
         self.lo <= other.lo && other.hi <= self.hi
     }
 
-    pub(super) fn hull(self, other: Interval) -> Interval {
+    pub(crate) fn hull(self, other: Interval) -> Interval {
         Interval { lo: self.lo.min(other.lo), hi: self.hi.max(other.hi) }
     }
 
-    pub(super) fn add(self, other: Interval) -> Interval {
+    pub(crate) fn add(self, other: Interval) -> Interval {
         Interval { lo: self.lo + other.lo, hi: self.hi + other.hi }
     }
 
-    pub(super) fn neg(self) -> Interval {
+    pub(crate) fn neg(self) -> Interval {
         Interval { lo: -self.hi, hi: -self.lo }
     }
 
     /// Operands are at most 64 bits wide, so that products fit; the saturation is never reached.
-    pub(super) fn mul(self, other: Interval) -> Interval {
+    pub(crate) fn mul(self, other: Interval) -> Interval {
         let corner = |a: i128, b: i128| a.saturating_mul(b);
         let corners = [
             corner(self.lo, other.lo),
@@ -66,33 +66,33 @@ impl Interval {
         Interval { lo: fold(i128::min), hi: fold(i128::max) }
     }
 
-    pub(super) fn abs(self) -> Interval {
+    pub(crate) fn abs(self) -> Interval {
         let (lo, hi) = (self.lo.abs(), self.hi.abs());
         let low = if self.contains(0) { 0 } else { lo.min(hi) };
         Interval { lo: low, hi: lo.max(hi) }
     }
 
-    pub(super) fn max(self, other: Interval) -> Interval {
+    pub(crate) fn max(self, other: Interval) -> Interval {
         Interval { lo: self.lo.max(other.lo), hi: self.hi.max(other.hi) }
     }
 
-    pub(super) fn min(self, other: Interval) -> Interval {
+    pub(crate) fn min(self, other: Interval) -> Interval {
         Interval { lo: self.lo.min(other.lo), hi: self.hi.min(other.hi) }
     }
 
     /// Both ends mapped by a function that grows.
-    pub(super) fn map(self, f: impl Fn(i128) -> i128) -> Interval {
+    pub(crate) fn map(self, f: impl Fn(i128) -> i128) -> Interval {
         Interval { lo: f(self.lo), hi: f(self.hi) }
     }
 
     /// The values of a loop from somewhere in `self` to below somewhere in `end`.
-    pub(super) fn up_to(self, end: &Interval) -> Interval {
+    pub(crate) fn up_to(self, end: &Interval) -> Interval {
         Interval { lo: self.lo, hi: (end.hi - 1).max(self.lo) }
     }
 }
 
 /// The greatest common divisor; 0 is divisible by everything.
-pub(super) fn gcd(mut a: u64, mut b: u64) -> u64 {
+pub(crate) fn gcd(mut a: u64, mut b: u64) -> u64 {
     while b != 0 {
         (a, b) = (b, a % b);
     }
@@ -100,6 +100,6 @@ pub(super) fn gcd(mut a: u64, mut b: u64) -> u64 {
 }
 
 /// The largest power of two that divides; 0 stays.
-pub(super) fn power_of_two_part(x: u64) -> u64 {
+pub(crate) fn power_of_two_part(x: u64) -> u64 {
     x & x.wrapping_neg()
 }

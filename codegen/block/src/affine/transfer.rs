@@ -4,9 +4,10 @@ use smallvec::SmallVec;
 
 use super::interval::{Interval, gcd, power_of_two_part};
 use super::{Base, Cx, Facts, Prefix};
+use crate::eval;
 use crate::program::{Assumption, Op, OpKind, Value};
 use crate::scalar_fn::{ReduceFn, ScalarFn};
-use crate::types::{Elem, Type};
+use crate::types::{Elem, Literal, Type};
 
 /// What a promise adds to what is known.
 fn assume(assumption: Assumption, known: &Facts, ty: &Type) -> Facts {
@@ -95,8 +96,10 @@ impl Cx<'_> {
             OpKind::Reduce { combine, axis, masked } => self.reduce(op, (*combine, *axis, *masked), unknown),
             OpKind::NumPrograms(axis) => {
                 let most = i64::from(*self.grid.get(usize::from(*axis))?);
-                Some(Facts { interval: Interval { lo: 0, hi: most.into() }, ..unknown })
+                let least = if self.launched { most } else { 0 };
+                Some(Facts { interval: Interval { lo: least.into(), hi: most.into() }, ..unknown })
             }
+            OpKind::Assume(_) if self.launched => first().cloned(),
             OpKind::Assume(assumption) => Some(assume(*assumption, first()?, ty)),
             OpKind::Histogram { .. } => {
                 let elements = self.program.ty(*op.args.first()?).numel();
@@ -125,6 +128,9 @@ impl Cx<'_> {
         let args: SmallVec<[&Facts; 3]> = op.args.iter().map(|&a| self.get(a)).collect::<Option<_>>()?;
         let elem = self.elem(*op.results.first()?)?;
         let kind = Interval::of(elem);
+        if let Some(interval) = self.computed(function, op, &args, elem) {
+            return Some(Facts { interval, ..unknown });
+        }
         let facts = match (function, args.as_slice()) {
             (ScalarFn::Add, &[a, b]) => linear(a, b, 1, kind),
             (ScalarFn::Sub, &[a, b]) => linear(a, b, -1, kind),
@@ -149,6 +155,17 @@ impl Cx<'_> {
         };
         let facts = facts.unwrap_or_else(|| other(function, &args, elem, &unknown));
         Some(uniform_where_operands_are(facts, &args))
+    }
+
+    /// The one value of a function of operands that have one value each.
+    fn computed(&self, function: ScalarFn, op: &Op, args: &[&Facts], to: Elem) -> Option<Interval> {
+        let mut literals: SmallVec<[Literal; 3]> = SmallVec::new();
+        for (facts, &arg) in args.iter().zip(&op.args) {
+            literals.push(Literal::int(self.elem(arg)?, facts.constant()?));
+        }
+        let result = eval::map_literals(function, &literals)?;
+        let value = if to == Elem::U64 { result.bits.into() } else { result.as_i64()?.into() };
+        Some(Interval::point(value))
     }
 
     fn reduce(

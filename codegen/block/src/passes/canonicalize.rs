@@ -42,6 +42,7 @@ const RULES: &[Rule] = &[
     ("fold-scalar-function", constants::scalar_function),
     ("fold-movement", constants::movement),
     ("fold-reduction", constants::reduction),
+    ("promise-of-constant", constants::promise),
     ("constant-to-the-right", constants::to_the_right),
     ("integer-identity", integers::identity),
     ("integer-same-operands", integers::same_operands),

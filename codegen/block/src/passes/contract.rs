@@ -24,6 +24,9 @@ use crate::types::{Elem, Literal, Type};
 /// Extents that are worth a product.
 const LEAST: u32 = 16;
 
+/// Movements between a conversion and the product that are looked through.
+const MAX_MOVES: usize = 8;
+
 /// Makes products of sums of products.
 pub fn contract(program: &mut Program) {
     let count = program.values.len();
@@ -117,12 +120,15 @@ impl Cx<'_> {
     }
 
     /// The kind that a tile was widened from, before it got its shape or after that.
-    fn narrow(&self, tile: Value) -> Option<Elem> {
-        match self.defined(tile)? {
-            (OpKind::Cast(_), from) => self.values[from.index()].ty.elem(),
-            (OpKind::Reshape(_) | OpKind::ExpandDims(_) | OpKind::Permute(_), from) => self.narrow(from),
-            _ => None,
+    fn narrow(&self, mut tile: Value) -> Option<Elem> {
+        for _ in 0..MAX_MOVES {
+            match self.defined(tile)? {
+                (OpKind::Cast(_), from) => return self.values[from.index()].ty.elem(),
+                (OpKind::Reshape(_) | OpKind::ExpandDims(_) | OpKind::Permute(_), from) => tile = from,
+                _ => return None,
+            }
         }
+        None
     }
 
     /// The tile as it would be without having been widened.

@@ -1,6 +1,7 @@
 //! Guards accesses: what an instance touches through a pointer parameter lies within so many elements, whatever the
 //! program computes. Elements outside are masked off and reported in a status word. Accesses that ranges prove to lie
-//! within the length that the parameter promises stay as they are. Assumptions go, for a target may rely on them.
+//! within the length that the parameter promises stay as they are, and so does what holds for the launches that the
+//! program is for. Assumptions go otherwise, for a target may rely on them.
 //!
 //! ```text
 //! before                          after
@@ -20,6 +21,7 @@ use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
 use crate::affine::Affine;
+use crate::bounds::Proof;
 use crate::program::{CacheHint, Op, OpKind, Param, Program, Region, Value, ValueData};
 use crate::scalar_fn::{ReduceFn, ScalarFn};
 use crate::types::{Elem, Kind, Literal, Shape, Type};
@@ -33,16 +35,18 @@ pub struct Guards {
     pub lengths: Vec<usize>,
 }
 
-/// Guards every access through a pointer parameter that ranges do not prove.
-pub fn guard(program: &mut Program) -> Guards {
+/// Guards every access through a pointer parameter that neither ranges nor `proof` prove.
+pub fn guard(program: &mut Program, proof: &Proof) -> Guards {
     let mut body = std::mem::take(&mut program.body);
-    forget(program, &mut body);
+    forget(program, &mut body, proof, &mut 0);
     program.body = body;
     let affine = Affine::new(program);
     let own = program.params.len();
     let mut cx = Cx {
         program,
         affine,
+        proof,
+        position: 0,
         lengths: FxHashMap::default(),
         order: Vec::new(),
         status: None,
@@ -62,12 +66,15 @@ pub fn guard(program: &mut Program) -> Guards {
     Guards { lengths: order }
 }
 
-/// Promises of the author, which nothing has checked, become the values that they are about.
-fn forget(program: &Program, region: &mut Region) {
+/// Promises of the author that are not proven become the values that they are about; `position` counts promises.
+fn forget(program: &Program, region: &mut Region, proof: &Proof, position: &mut usize) {
     for op in &mut region.ops {
-        op.regions.iter_mut().for_each(|inner| forget(program, inner));
+        op.regions.iter_mut().for_each(|inner| forget(program, inner, proof, position));
         if let (OpKind::Assume(_), Some(&result)) = (&op.kind, op.results.first()) {
-            op.kind = OpKind::Reshape(program.ty(result).shape.clone());
+            if !proof.has_promise(*position) {
+                op.kind = OpKind::Reshape(program.ty(result).shape.clone());
+            }
+            *position += 1;
         }
     }
 }
@@ -82,6 +89,9 @@ fn region(mut ops: Vec<Op>, value: Value) -> Region {
 struct Cx<'a> {
     program: &'a mut Program,
     affine: Affine,
+    proof: &'a Proof,
+    /// The number of accesses so far.
+    position: usize,
     /// The length of each guarded parameter.
     lengths: FxHashMap<usize, Value>,
     order: Vec<usize>,
@@ -109,6 +119,10 @@ impl Cx<'_> {
             OpKind::AtomicCas { .. } => (false, 4),
             _ => return,
         };
+        self.position += 1;
+        if self.proof.has_access(self.position - 1) {
+            return;
+        }
         let (Some(&pointer), Some(&offsets)) = (op.args.first(), op.args.get(1)) else { return };
         let Some(param) = self.program.params.iter().position(|p| p.value == pointer) else { return };
         if self.proven(param, offsets) {

@@ -11,6 +11,9 @@
 //!     ...                                   %off = map add %2, %0
 //! ```
 //!
+//! A sum that something else needs as well, a mask as a rule, stays as it is: nothing would be saved, and what the mask
+//! says of the offset would be hidden.
+//!
 //! The scalar follows from the induction variable and is carried from no iteration to the next: loads whose addresses
 //! follow from that variable alone can run ahead, and one scalar product costs an iteration nothing.
 
@@ -113,6 +116,9 @@ impl Cx<'_> {
         if !self.stays(factor) || self.stays(changing) {
             return None;
         }
+        if self.uses[changing.index()] != 1 {
+            return None;
+        }
         let ty = self.values[changing.index()].ty.clone();
         ty.elem().filter(|e| !e.is_float() && *e != Elem::Bool)?;
         let sum = self.sum(changing)?;
@@ -121,7 +127,7 @@ impl Cx<'_> {
                 let by = self.repeated(factor, before)?;
                 self.emit(OpKind::Map(ScalarFn::Mul), &[sum.scalar, by], ty.with_shape(&[]), body)
             }
-            ScalarFn::Add if self.uses[changing.index()] == 1 => sum.scalar,
+            ScalarFn::Add => sum.scalar,
             _ => return None,
         };
         let stays = self.emit(OpKind::Map(function), &[sum.stays, factor], ty.clone(), before);
@@ -134,17 +140,20 @@ impl Cx<'_> {
         }
         op.kind = OpKind::Map(ScalarFn::Add);
         op.args = SmallVec::from_slice(&[first, stays]);
+        op.args.iter().for_each(|arg| self.uses[arg.index()] += 1);
         [changing, factor].into_iter().for_each(|arg| self.release(arg));
         Some(())
     }
 
     /// Takes one use from a value, and from the operands of one that is left without any.
     fn release(&mut self, value: Value) {
-        let uses = &mut self.uses[value.index()];
-        *uses = uses.saturating_sub(1);
-        if *uses == 0 {
-            let args = self.definitions[value.index()].as_ref().map(|op| op.args.clone());
-            args.into_iter().flatten().for_each(|arg| self.release(arg));
+        let mut released = vec![value];
+        while let Some(value) = released.pop() {
+            let last = self.uses[value.index()] == 1;
+            self.uses[value.index()] = self.uses[value.index()].saturating_sub(1);
+            if let Some(op) = self.definitions[value.index()].as_ref().filter(|_| last) {
+                released.extend(&op.args);
+            }
         }
     }
 
@@ -192,7 +201,7 @@ impl Cx<'_> {
         let op = Op { kind, args: SmallVec::from_slice(args), results, regions: Vec::new() };
         args.iter().for_each(|arg| self.uses[arg.index()] += 1);
         self.definitions.push(Some(op.clone()));
-        self.uses.push(1);
+        self.uses.push(0);
         self.defined_in.push(0);
         out.push(op);
         result

@@ -12,8 +12,8 @@ fn assume<T: Int>(x: Tile<T>, assumption: Assumption) -> Tile<T> {
     })
 }
 
-/// `x`, whose first element of each row along the last axis is divisible by `by`. A launch relies on it where accesses
-/// are not checked; the interpreter checks it.
+/// `x`, whose first element of each row along the last axis is divisible by `by`. A launch that checks accesses relies on
+/// it where the arguments prove it, one that does not relies on it as it is; the interpreter checks it.
 #[track_caller]
 pub fn multiple_of<T: Int>(x: Tile<T>, by: impl Extent) -> Tile<T> {
     assume(x, Assumption::MultipleOf(u32::try_from(by.get()).unwrap_or(1)))

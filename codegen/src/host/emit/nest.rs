@@ -335,8 +335,9 @@ impl<'c> Emitter<'c, '_> {
             level = level.max(counter.level).max(bound.level);
             self.at(level);
             let wide = |v| self.ir.cast(Op::SExt, v, self.ir.int_type(64).into());
-            let span = self.ir.bin(Op::Sub, wide(bound.v)?, wide(counter.v)?)?;
-            let span = self.ir.bin(Op::Add, span, self.ir.int_like(span, prefix.extra))?;
+            // Numbers far apart must not wrap to what looks like many steps.
+            let span = self.ir.call_same("llvm.ssub.sat", &[wide(bound.v)?, wide(counter.v)?])?;
+            let span = self.ir.call_same("llvm.sadd.sat", &[span, self.ir.int_like(span, prefix.extra)])?;
             valid = self.ir.call_same("llvm.smin", &[valid, span])?;
         }
         self.at(level);

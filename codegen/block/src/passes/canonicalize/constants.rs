@@ -61,6 +61,12 @@ pub(super) fn reduction(cx: &mut Cx<'_>, op: &Op) -> Option<Value> {
     }
 }
 
+/// Nothing needs to be promised of a constant.
+pub(super) fn promise(cx: &mut Cx<'_>, op: &Op) -> Option<Value> {
+    let &value = op.args.first().filter(|_| matches!(op.kind, OpKind::Assume(_)))?;
+    cx.constant(value).map(|_| value)
+}
+
 /// `f(c, x)` is `f(x, c)` for a commutative function.
 pub(super) fn to_the_right(cx: &mut Cx<'_>, op: &Op) -> Option<Value> {
     let (function, a, b) = as_binary(op)?;
