@@ -7,6 +7,7 @@ mod bounds;
 mod cli;
 mod common;
 mod edge;
+mod errors;
 mod fused;
 mod hand;
 mod kernels;
