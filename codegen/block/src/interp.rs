@@ -102,7 +102,8 @@ impl Arg {
 /// What the interpreter checks, and where it prints to.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Whether to look for races. Takes 12 bytes an element of every buffer.
+    /// Whether to look for races. Takes 16 bytes an element of every buffer, and where atomic operations order instances,
+    /// 4 more for each of several that read it.
     pub races: bool,
     /// How much work is allowed: the number of elements of all results, and one more for each operation.
     pub fuel: Option<u64>,

@@ -5,7 +5,7 @@ use crate::data::{Data, Element, with_elements, with_type};
 use crate::print::value_name;
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use crate::program::{MemoryOrder, Param, Program, Value};
+use crate::program::{MemoryOrder, OpKind, Param, Program, Value};
 use crate::types::Literal;
 
 /// Who touched an element: instances are counted from 1.
@@ -13,19 +13,45 @@ use crate::types::Literal;
 struct Shadow {
     /// The last instance that wrote it, 0 for none.
     writer: u32,
-    /// The instance that read it, 0 for none, `MANY` for several.
-    reader: u32,
     /// The last store that wrote it, counted from 1.
     store: u32,
-    /// The instance that changed it atomically, 0 for none, `MANY` for several.
+    /// The instance that read it, 0 for none, [`MANY`] for several.
+    reader: u32,
+    /// The instance that changed it atomically, 0 for none, [`MANY`] for several.
     atomic: u32,
 }
 
 const MANY: u32 = u32::MAX;
 
-/// Who touched an element, where `before` did until now.
-fn one_or_many(before: u32, now: u32) -> u32 {
-    if before == 0 || before == now { now } else { MANY }
+/// What is done to an element.
+#[derive(Clone, Copy)]
+enum Touch {
+    Read,
+    /// By the store of this number; whether it writes the bits that are there.
+    Write {
+        store: u32,
+        same: bool,
+    },
+    Atomic,
+}
+
+/// All that read an element, or changed it atomically, where these are several: elements by index and whether it is
+/// about atomic changes. Nothing where no operation of the program orders instances, so that it does not matter who.
+type Several = Option<FxHashMap<(usize, bool), Vec<u32>>>;
+
+/// Adds an instance to those that touched an element in one way. Instances come one after the other.
+fn add(who: &mut u32, several: &mut Several, key: (usize, bool), now: u32) {
+    if *who != MANY && (*who == 0 || *who == now) {
+        *who = now;
+        return;
+    }
+    if let Some(several) = several {
+        let all = several.entry(key).or_insert_with(|| vec![*who]);
+        if all.last() != Some(&now) {
+            all.push(now);
+        }
+    }
+    *who = MANY;
 }
 
 enum Slot<'a> {
@@ -41,6 +67,7 @@ struct Checked<'a> {
     /// Elements that may be addressed.
     len: usize,
     shadow: Option<Vec<Shadow>>,
+    several: Several,
 }
 
 /// The buffers of a run, by position among the arguments.
@@ -93,9 +120,21 @@ pub(super) struct Access<'a> {
 
 impl<'a> Memory<'a> {
     pub(super) fn new(program: &'a Program, args: &'a mut [Arg], races: bool) -> Memory<'a> {
+        let mut ordered = false;
+        program.walk(&mut |op| {
+            ordered |= match op.kind {
+                OpKind::Atomic { order, .. } | OpKind::AtomicCas { order, .. } => {
+                    order != MemoryOrder::Relaxed
+                }
+                _ => false,
+            };
+        });
         let slots = args.iter_mut().zip(&program.params).map(|(arg, param)| match arg {
             Arg::Scalar(literal) => Slot::Scalar(*literal),
-            Arg::Buffer(buffer) => Slot::Buffer(Checked::new(program, param, buffer, races)),
+            Arg::Buffer(buffer) => {
+                let several = ordered.then(FxHashMap::default);
+                Slot::Buffer(Checked::new(program, param, buffer, races, several))
+            }
         });
         Memory { slots: slots.collect(), stores: 0, order: Order::default() }
     }
@@ -140,7 +179,7 @@ impl<'a> Memory<'a> {
         for element in 0..access.offsets.len() {
             let Some(index) = slot.index(access, element)? else { continue };
             slot.check_written(index, element)?;
-            slot.mark_atomic(access, order, index, element)?;
+            slot.mark(access, order, (index, element), Touch::Atomic)?;
             order.pass((access.buffer, index), access.instance, memory_order);
             let place =
                 slot.buffer.bytes.get_mut(index * size..(index + 1) * size).ok_or(Fault::Malformed)?;
@@ -166,11 +205,17 @@ impl<'a> Memory<'a> {
 }
 
 impl<'a> Checked<'a> {
-    fn new(program: &'a Program, param: &Param, buffer: &'a mut Buffer, races: bool) -> Checked<'a> {
+    fn new(
+        program: &'a Program,
+        param: &Param,
+        buffer: &'a mut Buffer,
+        races: bool,
+        several: Several,
+    ) -> Checked<'a> {
         let limit = param.len.map_or(usize::MAX, |n| usize::try_from(n).unwrap_or(usize::MAX));
         let len = buffer.len().min(limit);
         let shadow = races.then(|| vec![Shadow::default(); len]);
-        Checked { program, pointer: param.value, buffer, len, shadow }
+        Checked { program, pointer: param.value, buffer, len, shadow, several }
     }
 
     fn check_written(&self, index: usize, element: usize) -> Result<(), Fault> {
@@ -186,7 +231,7 @@ impl<'a> Checked<'a> {
         for (element, out) in out.iter_mut().enumerate() {
             let Some(index) = self.index(access, element)? else { continue };
             self.check_written(index, element)?;
-            self.mark_read(access, order, index, element)?;
+            self.mark(access, order, (index, element), Touch::Read)?;
             let bytes = self.buffer.bytes.get(index * size..(index + 1) * size).ok_or(Fault::Malformed)?;
             *out = T::read_le(bytes).ok_or(Fault::Malformed)?;
         }
@@ -207,7 +252,7 @@ impl<'a> Checked<'a> {
             let range = index * size..(index + 1) * size;
             let old = self.buffer.bytes.get(range.clone()).ok_or(Fault::Malformed)?;
             let same = old == &bits[..size];
-            self.mark_write(access, order, (index, element), store, same)?;
+            self.mark(access, order, (index, element), Touch::Write { store, same })?;
             self.buffer.bytes[range].copy_from_slice(&bits[..size]);
             if let Some(written) = self.buffer.written.as_mut().and_then(|w| w.get_mut(index)) {
                 *written = true;
@@ -232,61 +277,38 @@ impl<'a> Checked<'a> {
         }
     }
 
-    fn mark_read(
-        &mut self,
-        access: &Access<'_>,
-        order: &Order,
-        index: usize,
-        element: usize,
-    ) -> Result<(), Fault> {
-        let Some(shadow) = self.shadow.as_mut().and_then(|s| s.get_mut(index)) else { return Ok(()) };
-        let concurrent = |by| order.is_concurrent(by, access.instance);
-        if concurrent(shadow.writer) || concurrent(shadow.atomic) {
-            return Err(self.race(index, element, Conflict::ReadOfWritten));
-        }
-        shadow.reader = one_or_many(shadow.reader, access.instance);
-        Ok(())
-    }
-
-    fn mark_write(
+    /// Notes that an instance touches an element; an error where that may be concurrent with what another one did.
+    fn mark(
         &mut self,
         access: &Access<'_>,
         order: &Order,
         (index, element): (usize, usize),
-        store: u32,
-        same: bool,
+        touch: Touch,
     ) -> Result<(), Fault> {
         let Some(shadow) = self.shadow.as_mut().and_then(|s| s.get_mut(index)) else { return Ok(()) };
-        let concurrent = |by| order.is_concurrent(by, access.instance);
-        let (writer, reader) = (concurrent(shadow.writer), concurrent(shadow.reader));
-        let (atomic, same_store) = (concurrent(shadow.atomic), shadow.store == store);
-        *shadow = Shadow { writer: access.instance, store, ..*shadow };
-        match () {
-            () if reader => Err(self.race(index, element, Conflict::WriteOfRead)),
-            () if atomic || writer && !same => Err(self.race(index, element, Conflict::WriteOfWritten)),
-            () if same_store && !same => Err(self.race(index, element, Conflict::SameStore)),
-            () => Ok(()),
+        let now = access.instance;
+        let concurrent = |who: u32, atomic: bool| match &self.several {
+            Some(several) if who == MANY => several
+                .get(&(index, atomic))
+                .is_some_and(|all| all.iter().any(|&who| order.is_concurrent(who, now))),
+            _ => order.is_concurrent(who, now),
+        };
+        let writer = order.is_concurrent(shadow.writer, now);
+        let (reader, atomic) = (concurrent(shadow.reader, false), concurrent(shadow.atomic, true));
+        let conflict = match touch {
+            Touch::Read if writer || atomic => Some(Conflict::ReadOfWritten),
+            Touch::Write { .. } | Touch::Atomic if reader => Some(Conflict::WriteOfRead),
+            Touch::Write { same, .. } if atomic || writer && !same => Some(Conflict::WriteOfWritten),
+            Touch::Write { store, same: false } if shadow.store == store => Some(Conflict::SameStore),
+            Touch::Atomic if writer => Some(Conflict::WriteOfWritten),
+            _ => None,
+        };
+        match touch {
+            Touch::Read => add(&mut shadow.reader, &mut self.several, (index, false), now),
+            Touch::Atomic => add(&mut shadow.atomic, &mut self.several, (index, true), now),
+            Touch::Write { store, .. } => (shadow.writer, shadow.store) = (now, store),
         }
-    }
-
-    fn mark_atomic(
-        &mut self,
-        access: &Access<'_>,
-        order: &Order,
-        index: usize,
-        element: usize,
-    ) -> Result<(), Fault> {
-        let Some(shadow) = self.shadow.as_mut().and_then(|s| s.get_mut(index)) else { return Ok(()) };
-        let (writer, reader) = (
-            order.is_concurrent(shadow.writer, access.instance),
-            order.is_concurrent(shadow.reader, access.instance),
-        );
-        shadow.atomic = one_or_many(shadow.atomic, access.instance);
-        match () {
-            () if reader => Err(self.race(index, element, Conflict::WriteOfRead)),
-            () if writer => Err(self.race(index, element, Conflict::WriteOfWritten)),
-            () => Ok(()),
-        }
+        conflict.map_or(Ok(()), |conflict| Err(self.race(index, element, conflict)))
     }
 
     fn race(&self, index: usize, element: usize, conflict: Conflict) -> Fault {

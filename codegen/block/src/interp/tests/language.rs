@@ -122,6 +122,27 @@ fn atomic_operations_of_instances_do_not_race() {
 }
 
 #[test]
+fn what_several_read_under_a_lock_may_be_written_under_it() {
+    let locked = |take: &str, give: &str| {
+        format!(
+            "%t = atomic_cas %y, %z, %z, %one order {take} %d = load %y, %one
+             %p = program_id 0 %three = const 3 : i32 %c = map eq %p, %three
+             if %c {{ %five = const 5 : i32 store %y, %one, %five yield }}
+             %f = atomic exchange %y, %z, %z order {give}"
+        )
+    };
+    assert_eq!(result(&locked("acquire", "release"), 4).unwrap(), Data::I32(vec![0, 5, 0, 0, 0, 0, 0, 0]));
+    for (take, give) in [("relaxed", "release"), ("acquire", "relaxed"), ("relaxed", "relaxed")] {
+        let Err(InterpError::Fault { fault: Fault::Race { conflict, .. }, .. }) =
+            result(&locked(take, give), 4)
+        else {
+            panic!("no race with {take} and {give}")
+        };
+        assert_eq!(conflict, Conflict::WriteOfRead);
+    }
+}
+
+#[test]
 fn promises_and_assertions_are_checked() {
     let fault = |body: &str| match result(body, 1) {
         Err(InterpError::Fault { fault, .. }) => fault.to_string(),
