@@ -45,4 +45,4 @@ pub use scalar_fn::{Level, ReduceFn, ScalarFn, TypeRule};
 pub use small::{F8E4M3, F8E5M2};
 pub use table::{Family, OPERATIONS, Operation};
 pub use types::{Elem, Kind, Literal, Shape, Type};
-pub use verify::{MAX_DEPTH, Problem, VerifyError, verify};
+pub use verify::{MAX_DEPTH, MAX_OPS, Problem, VerifyError, verify};

@@ -29,7 +29,7 @@ use crate::program::{
 };
 use crate::scalar_fn::{ReduceFn, ScalarFn};
 use crate::types::{Elem, Kind, Literal, Shape, Type};
-use crate::verify::{MAX_DEPTH, Problem, VerifyError, verify};
+use crate::verify::{MAX_DEPTH, MAX_OPS, Problem, VerifyError, verify};
 
 use cursor::Cursor;
 
@@ -202,7 +202,11 @@ impl<'a> Parser<'a> {
 
     fn op(&mut self, defined: &mut Vec<&'a str>) -> Result<Op> {
         let mut results = SmallVec::<[(usize, &'a str); 1]>::new();
-        self.places.ops.push(self.cursor.position());
+        let first = self.cursor.position();
+        if self.places.ops.len() >= MAX_OPS {
+            return self.cursor.fail_at(first, Problem::TooLarge.to_string());
+        }
+        self.places.ops.push(first);
         if self.cursor.peek() == Some('%') {
             results.push(self.cursor.value()?);
             while self.cursor.accept(",") {

@@ -5,7 +5,7 @@
 //! - the number of warps is a power of two from 1 to 32, that of stages from 1 to 8;
 //! - parameters are scalars; a pointer's alignment is a power of two and at least its element's size, its length
 //!   in bytes is below 2^63;
-//! - regions are nested at most [`MAX_DEPTH`] deep.
+//! - regions are nested at most [`MAX_DEPTH`] deep, and there are at most [`MAX_OPS`] operations.
 //!
 //! Values:
 //! - every operand is defined before it is used, in the same region or in one around it;
@@ -33,6 +33,9 @@ use crate::types::{Kind, Literal, Type};
 
 /// How deep regions may be nested.
 pub const MAX_DEPTH: usize = 64;
+
+/// Most operations of a program, those in regions included.
+pub const MAX_OPS: usize = 1 << 15;
 
 /// Why a program is not valid.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -109,6 +112,9 @@ pub enum Problem {
     /// A pointer that is not the first operand of an access to memory.
     #[error("operand {0} is a pointer, which only loads, stores and atomic operations take")]
     Pointer(usize),
+    /// There are more operations than a program may have.
+    #[error("the program has more than {MAX_OPS} operations")]
+    TooLarge,
     /// A literal that is not a value of its kind.
     #[error("the literal is not a value of its kind")]
     Literal,
@@ -193,6 +199,9 @@ impl<'a> Cx<'a> {
             let (program, number) = (self.program, self.visited);
             self.visited += 1;
             let at = |problem| VerifyError::Op { index: number, op: op_text(program, op), problem };
+            if number >= MAX_OPS {
+                return Err(at(Problem::TooLarge));
+            }
             let last = index + 1 == region.ops.len();
             if op.kind == OpKind::Yield && (depth == 0 || !last) {
                 return Err(at(Problem::Yield("a yield is not the last operation of a region")));

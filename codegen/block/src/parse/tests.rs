@@ -161,6 +161,27 @@ fn names_are_made_unique_and_stay() {
     assert_eq!(printed.parse::<Program>().unwrap().to_string(), printed);
 }
 
+#[test]
+fn programs_have_a_largest_size() {
+    let text = |ops: usize| {
+        let lines: String = (0..ops).map(|i| format!("%a{i} = const 1 : i32\n")).collect();
+        format!("kernel @f() {{\n{lines}}}")
+    };
+    let most = crate::MAX_OPS;
+    assert_eq!(parse_valid(&text(most)).unwrap().body.ops.len(), most);
+    let error = parse_valid(&text(most + 1)).unwrap_err();
+    assert_eq!((error.line, error.column), (most + 2, 1));
+    let mut program = parse_valid(&text(most)).unwrap();
+    let last = program.body.ops.last().unwrap().clone();
+    program.body.ops.push(last);
+    let error = crate::verify(&program).unwrap_err().to_string();
+    assert!(error.contains("more than 32768 operations"), "{error}");
+    let deep = "kernel @f(%c: bool) { ".to_owned() + &"if %c { ".repeat(100_000);
+    assert_eq!(parse_valid(&deep).unwrap_err().message, "regions are nested too deep");
+    let wide = parse_valid("kernel @f() {\n  %a = const 1 : tile<1024x2048xi32> }").unwrap_err();
+    assert_eq!((wide.line, wide.column), (2, 38), "{wide}");
+}
+
 proptest! {
     #[test]
     fn no_text_panics(start in 0usize..1200, len in 0usize..40, insert in "[ -~é\n]{0,8}") {
