@@ -5,8 +5,11 @@ use std::time::Instant;
 
 use rustc_hash::FxHashMap;
 use tch::Tensor;
-use tilefuse_fusion::plan::{Alignments, KernelStep, Plan, Profile, Step, StepKind, plan_aligned};
-use tilefuse_fusion::{Device, Graph, NodeId, Op, Recording, TensorInfo, TensorType, ValueRef};
+use tilefuse_block::Program;
+use tilefuse_fusion::plan::{
+    Alignments, KernelKind, KernelStep, Plan, Profile, Step, StepKind, plan_aligned,
+};
+use tilefuse_fusion::{Device, Graph, MaybeCustom, NodeId, Op, Recording, TensorInfo, TensorType, ValueRef};
 
 use super::attention::Masks;
 use super::convert::{Converted, convert};
@@ -135,7 +138,8 @@ pub(crate) fn compile(
     let alignments = alignments(&trace, &converted)?;
     let plan = plan_aligned(&graph, &profile, &alignments)?;
     report.plan_ms = millis(start.elapsed());
-    let (mut plan, kernels) = fitting(&graph, &alignments, plan, target, profile, &mut report)?;
+    let mut compile = |programs: &[Program]| kernels(programs, target, &mut report);
+    let (mut plan, kernels) = fitting(graph, &alignments, plan, profile, &mut compile)?;
     let eager = super::memory::eager_cost(&converted.recording);
     plan.limit_memory(eager.peak_bytes);
     let slots = Slots::of(&plan);
@@ -188,29 +192,49 @@ fn alignments(trace: &Trace, converted: &Converted) -> Result<Alignments, Error>
     })
 }
 
-/// Kernels of a plan; where a tile does not fit in the registers, those of a plan with smaller tiles.
-fn fitting(
-    graph: &Graph,
+/// What `compile` makes of the programs of a plan. Where a tile does not fit in the registers, those of a plan with
+/// smaller tiles; where it is one of an operator with a kernel of its own, of a plan in which that has no neighbours, and
+/// then of one in which the operator is called as it is.
+pub(super) fn fitting<K>(
+    mut graph: Graph,
     alignments: &Alignments,
     mut plan: Plan,
-    target: Target,
     mut profile: Profile,
-    report: &mut CompileReport,
-) -> Result<(Plan, Vec<Kernel>), Error> {
+    compile: &mut dyn FnMut(&[Program]) -> Result<K, Error>,
+) -> Result<(Plan, K), Error> {
     loop {
-        match kernels(&plan.programs, target, report) {
-            Err(Error::Codegen(tilefuse_codegen::Error::TileTooLarge {
-                program,
-                resource,
-                needed,
-                limit,
-            })) => {
-                let error = tilefuse_codegen::Error::TileTooLarge { program, resource, needed, limit };
-                profile = profile.with_smaller_tiles().ok_or(Error::Codegen(error))?;
-                plan = plan_aligned(graph, &profile, alignments)?;
-            }
+        let error = match compile(&plan.programs) {
+            Err(Error::Codegen(error)) => error,
             other => return Ok((plan, other?)),
+        };
+        let tilefuse_codegen::Error::TileTooLarge { program, .. } = &error else {
+            return Err(Error::Codegen(error));
+        };
+        match owner(&plan, program).and_then(|call| graph.kernels.get_mut(&call)) {
+            Some(kernel) => set_apart(kernel, &error),
+            None => profile = profile.with_smaller_tiles().ok_or(Error::Codegen(error))?,
         }
+        plan = plan_aligned(&graph, &profile, alignments)?;
+    }
+}
+
+/// The call of an operator with a kernel of its own that a program of a plan is for.
+fn owner(plan: &Plan, program: &str) -> Option<u32> {
+    plan.steps.iter().find_map(|step| {
+        let StepKind::Kernel(kernel) = &step.kind else { return None };
+        let own = kernel.kind == KernelKind::Custom && plan.programs.get(kernel.program)?.name == program;
+        kernel.nodes.iter().filter(|_| own).find_map(|&node| match &plan.graph.node(node).op {
+            Op::Aten(call) => call.replay,
+            _ => None,
+        })
+    })
+}
+
+/// Leaves a kernel without neighbours, or a call without its kernel if that has none already.
+fn set_apart(kernel: &mut MaybeCustom, error: &tilefuse_codegen::Error) {
+    match kernel {
+        Ok(custom) if !custom.alone => std::sync::Arc::make_mut(custom).alone = true,
+        _ => *kernel = Err(error.to_string()),
     }
 }
 
@@ -380,15 +404,8 @@ pub(crate) fn gpu_programs(
     inputs: &[Tensor],
     forward: &dyn Fn(&[Tensor]) -> Vec<Tensor>,
 ) -> Result<Vec<tilefuse_block::Program>, Error> {
-    let copy = |outputs: &Vec<Tensor>| outputs.iter().map(Tensor::shallow_clone).collect();
-    let (_, trace) = crate::torch::capture(inputs, &[], || forward(inputs), copy)?;
-    if let Some(refusal) = trace.refusals.first() {
-        return Err(Error::RunsEager(refusal.to_string()));
-    }
     let mut profile = Profile::gpu(132, 4200.0).with_clusters();
-    let converted = convert(&trace)?;
-    let functional = tilefuse_fusion::functionalize(&converted.recording)?;
-    let (graph, _) = primitive(functional, &converted, &profile)?;
+    let graph = graph_of(inputs, forward, &profile)?;
     loop {
         let programs = tilefuse_fusion::plan::plan(&graph, &profile)?.programs;
         let too_large = |p| matches!(fits(p), Err(tilefuse_codegen::Error::TileTooLarge { .. }));
@@ -397,6 +414,22 @@ pub(crate) fn gpu_programs(
             _ => return Ok(programs),
         }
     }
+}
+
+/// The primitive graph of a model's run.
+pub(super) fn graph_of(
+    inputs: &[Tensor],
+    forward: &dyn Fn(&[Tensor]) -> Vec<Tensor>,
+    profile: &Profile,
+) -> Result<Graph, Error> {
+    let copy = |outputs: &Vec<Tensor>| outputs.iter().map(Tensor::shallow_clone).collect();
+    let (_, trace) = crate::torch::capture(inputs, &[], || forward(inputs), copy)?;
+    if let Some(refusal) = trace.refusals.first() {
+        return Err(Error::RunsEager(refusal.to_string()));
+    }
+    let converted = convert(&trace)?;
+    let functional = tilefuse_fusion::functionalize(&converted.recording)?;
+    Ok(primitive(functional, &converted, profile)?.0)
 }
 
 fn fits(program: &tilefuse_block::Program) -> tilefuse_codegen::Result<()> {

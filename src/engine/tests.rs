@@ -1,4 +1,9 @@
 use tch::{Device, Kind, Tensor};
+use tilefuse_block::{OpKind, Program, ScalarFn};
+use tilefuse_fusion::plan::{Alignments, KernelKind, Plan, Profile, StepKind, plan};
+
+use super::compile::{fitting, graph_of};
+use crate::{Error, Kernel, Operator, args};
 
 /// Calls a fused model on several draws, with `between` in between, and compares each call with eager.
 fn follows_eager(model: impl Fn(&[Tensor]) -> Vec<Tensor>, between: impl Fn()) {
@@ -35,4 +40,70 @@ fn a_lone_number_of_the_model_is_compiled_in_until_it_changes() {
     let model = |x: &[Tensor]| vec![&x[0] * &scale, &x[0] + scale.exp().double_value(&[])];
     follows_eager(model, || ());
     follows_eager(model, || scale.shallow_clone().copy_(&(&scale + 1.0)));
+}
+
+const TWICE: &str = "kernel @twice(%x: ptr<f32>, %y: ptr<f32>) {
+    %i = range 0 64  %v = load %x, %i  %w = map add %v, %v  store %y, %i, %w
+}";
+
+/// The functions that a program computes, if it doubles anything.
+fn doublings(program: &Program) -> Option<usize> {
+    let (mut maps, mut doubles) = (0, false);
+    program.walk(&mut |op| {
+        maps += usize::from(matches!(op.kind, OpKind::Map(_)));
+        doubles |= op.kind == OpKind::Map(ScalarFn::Add) && op.args[0] == op.args[1];
+    });
+    doubles.then_some(maps)
+}
+
+/// The plan of a model around an operator that doubles, for a device that takes no such program of more than so many
+/// functions, and the reasons why the operator is no kernel.
+fn plan_for(most: usize) -> (Plan, Vec<String>) {
+    let kernel = Kernel::parse(TWICE).unwrap();
+    let launch = move |i: &[Tensor], o: &[Tensor]| kernel.launch(1, &args![&i[0], &o[0]]);
+    let twice = Operator::new(&format!("test::twice{most}"), |i| Ok(vec![i[0].clone()]), launch).unwrap();
+    let _no_grad = tch::no_grad_guard();
+    let profile = Profile::gpu(132, 4200.0);
+    let model = |x: &[Tensor]| vec![twice.call(&[&(&x[0] + 1.0)]).unwrap() + 3.0];
+    let graph = graph_of(&[Tensor::randn([64], (Kind::Float, Device::Cpu))], &model, &profile).unwrap();
+    let first = plan(&graph, &profile).unwrap();
+    let mut compile =
+        |programs: &[Program]| match programs.iter().find(|p| doublings(p).is_some_and(|maps| maps > most)) {
+            Some(p) => Err(Error::Codegen(tilefuse_codegen::Error::TileTooLarge {
+                program: p.name.clone(),
+                resource: "registers a thread",
+                needed: 300,
+                limit: 255,
+            })),
+            None => Ok(()),
+        };
+    let (plan, ()) = fitting(graph, &Alignments::default(), first, profile, &mut compile).unwrap();
+    let reason = |kind: &StepKind| match kind {
+        StepKind::Extern(call) => call.reason.clone(),
+        StepKind::Kernel(_) => None,
+    };
+    let reasons = plan.steps.iter().filter_map(|step| reason(&step.kind)).collect();
+    (plan, reasons)
+}
+
+fn custom_kernels(plan: &Plan) -> usize {
+    let custom = |kind: &StepKind| matches!(kind, StepKind::Kernel(k) if k.kind == KernelKind::Custom);
+    plan.steps.iter().filter(|step| custom(&step.kind)).count()
+}
+
+#[test]
+fn an_operator_that_is_too_large_with_its_neighbours_is_left_alone() {
+    let (all, reasons) = plan_for(100);
+    assert_eq!((all.steps.len(), custom_kernels(&all), reasons.len()), (1, 1, 0));
+    let most = all.programs.iter().find_map(doublings).unwrap();
+    let (alone, reasons) = plan_for(most - 1);
+    assert_eq!((alone.steps.len(), custom_kernels(&alone), reasons.len()), (3, 1, 0));
+    assert!(format!("{:?}", alone.decisions).contains("too large for the device"), "{:?}", alone.decisions);
+}
+
+#[test]
+fn an_operator_that_is_too_large_by_itself_is_called() {
+    let (called, reasons) = plan_for(0);
+    assert_eq!(custom_kernels(&called), 0);
+    assert!(reasons[0].contains("registers a thread"), "{reasons:?}");
 }

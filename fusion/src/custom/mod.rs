@@ -44,6 +44,8 @@ pub struct CustomKernel {
     pub tied: Vec<Tied>,
     /// Whether there is a status word.
     pub checks: bool,
+    /// Whether no neighbour becomes part of it.
+    pub alone: bool,
 }
 
 /// The kernel of a call, or why it has none.

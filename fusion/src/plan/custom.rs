@@ -217,7 +217,10 @@ impl<'a> Planner<'a> {
         let node = custom.node;
         let mut nodes: Vec<NodeId> = first.nodes.iter().chain(&second.nodes).copied().collect();
         nodes.sort_unstable_by_key(|n| self.rank[n]);
-        let built = self.custom_of(node).and_then(|kernel| self.build_custom(node, kernel, &nodes));
+        let built = self.custom_of(node).and_then(|kernel| match kernel.alone {
+            true => Err(Refusal::Custom("together their tiles are too large for the device")),
+            false => self.build_custom(node, kernel, &nodes),
+        });
         match built {
             Ok(built) if built.cost.us <= apart_us => {
                 self.sequence.contract(contraction);
