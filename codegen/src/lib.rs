@@ -12,5 +12,6 @@ pub mod layout;
 mod llvm;
 pub mod ptx;
 pub mod stages;
+pub mod timing;
 
 pub use error::{Error, Result};

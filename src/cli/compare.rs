@@ -8,8 +8,8 @@ use tch::{Device, Kind, Tensor};
 use super::Failure;
 use super::inputs::{Inputs, kind_name};
 use super::model::{Loaded, Which, quietly};
-use crate::Fused;
 use crate::judge::judge;
+use crate::{CompileReport, Fused};
 
 /// What is compared.
 #[derive(Debug)]
@@ -39,6 +39,9 @@ pub(crate) struct Outcome {
     pub(crate) peak_bytes_eager: u64,
     pub(crate) peak_bytes_fused: u64,
     pub(crate) compile_ms: f64,
+    /// The time of each stage; absent where the model runs eager.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) compile: Option<CompileReport>,
     pub(crate) max_abs_err: f64,
     pub(crate) max_rel_err: f64,
     pub(crate) err_vs_f64_eager: f64,
@@ -109,6 +112,7 @@ pub(crate) fn compare(case: &Case) -> Result<Outcome, Failure> {
         peak_bytes_eager: e.map_or(0, |e| e.peak_bytes_eager),
         peak_bytes_fused: e.map_or(0, |e| e.peak_bytes_fused),
         compile_ms: e.map_or(compile_ms, |e| compile_ms - e.compile.capture_ms),
+        compile: e.map(|e| e.compile),
         max_abs_err: verdict.max_abs,
         max_rel_err: verdict.max_rel,
         err_vs_f64_eager: verdict.eager_err,

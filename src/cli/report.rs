@@ -7,6 +7,7 @@ use comfy_table::{Table, presets};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use super::compare::Outcome;
+use crate::CompileReport;
 
 /// Prints text; a closed pipe is no error.
 pub(crate) fn print(text: &str) {
@@ -83,6 +84,21 @@ pub(crate) fn table(outcome: &Outcome) {
         (None, None) => format!("ok; compiled in {:.0} ms", outcome.compile_ms),
     };
     print(&verdict);
+    if let Some(report) = &outcome.compile {
+        print(&stages(report));
+    }
+}
+
+/// Where the time of compiling went.
+fn stages(report: &CompileReport) -> String {
+    let CompileReport { capture_ms, lower_ms, plan_ms, schedule_ms, codegen_ms, kernels, cached, .. } =
+        report;
+    let CompileReport { passes_ms, lowering_ms, llvm_ms, load_ms, .. } = report;
+    format!(
+        "capture {capture_ms:.1} ms, a call of eager's among it; lower {lower_ms:.1}, plan {plan_ms:.1}, schedule \
+         {schedule_ms:.1}, {kernels} kernels {codegen_ms:.1}, of which {cached} were cached\n\
+         of all threads: passes {passes_ms:.1} ms, to LLVM {lowering_ms:.1}, LLVM {llvm_ms:.1}, load {load_ms:.1}"
+    )
 }
 
 /// Prints the models of the zoo.

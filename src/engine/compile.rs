@@ -137,7 +137,8 @@ pub(crate) fn compile(
     let start = Instant::now();
     let alignments = alignments(&trace, &converted)?;
     let plan = plan_aligned(&graph, &profile, &alignments)?;
-    report.plan_ms = millis(start.elapsed());
+    report.schedule_ms = millis(plan.scheduling);
+    report.plan_ms = millis(start.elapsed()) - report.schedule_ms;
     let mut compile = |programs: &[Program]| kernels(programs, target, &mut report);
     let (mut plan, kernels) = fitting(graph, &alignments, plan, profile, &mut compile)?;
     let eager = super::memory::eager_cost(&converted.recording);

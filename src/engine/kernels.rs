@@ -11,6 +11,7 @@ use tilefuse_codegen::cuda;
 use tilefuse_codegen::host::{HostKernel, HostOptions, Pool};
 use tilefuse_codegen::ptx::{Ptx, Target as PtxTarget, compile_ptx};
 use tilefuse_codegen::stages::Stages;
+use tilefuse_codegen::timing::{Times, collect};
 
 use crate::Error;
 use crate::torch::TorchPool;
@@ -31,14 +32,34 @@ pub struct CompileReport {
     pub capture_ms: f64,
     /// Making it functional, lowering and simplifying, in milliseconds.
     pub lower_ms: f64,
-    /// Planning and scheduling, in milliseconds.
+    /// Planning, in milliseconds.
     pub plan_ms: f64,
-    /// Generating and loading kernels, in milliseconds.
+    /// From groups to block programs, in milliseconds.
+    pub schedule_ms: f64,
+    /// Generating and loading kernels, several at a time, in milliseconds.
     pub codegen_ms: f64,
+    /// Of the threads that generate kernels, in milliseconds together: checks and passes over block programs.
+    pub passes_ms: f64,
+    /// The same: from block programs to LLVM IR.
+    pub lowering_ms: f64,
+    /// The same: LLVM, to an object or to PTX.
+    pub llvm_ms: f64,
+    /// The same: loading objects, or the driver's compilation of PTX.
+    pub load_ms: f64,
     /// Distinct kernels.
     pub kernels: usize,
-    /// Kernels found in the cache on disk.
+    /// Kernels found in the cache on disk, or held by another plan.
     pub cached: usize,
+}
+
+impl CompileReport {
+    /// Adds what the threads spent on kernels.
+    fn add(&mut self, times: &Times) {
+        self.passes_ms += millis(times.passes);
+        self.lowering_ms += millis(times.lowering);
+        self.llvm_ms += millis(times.llvm);
+        self.load_ms += millis(times.load);
+    }
 }
 
 /// A kernel that can be started.
@@ -194,9 +215,12 @@ pub(crate) fn kernels(
     report: &mut CompileReport,
 ) -> Result<Vec<Kernel>, Error> {
     let start = Instant::now();
-    let made: Vec<(Kernel, bool)> =
-        programs.par_iter().map(|p| kernel(p, target)).collect::<Result<_, Error>>()?;
-    report.codegen_ms = millis(start.elapsed());
+    let (made, times): (Vec<_>, Vec<_>) =
+        programs.par_iter().map(|program| collect(|| kernel(program, target))).unzip();
+    // Of a plan whose tiles did not fit as well.
+    report.codegen_ms += millis(start.elapsed());
+    times.iter().for_each(|times| report.add(times));
+    let made: Vec<(Kernel, bool)> = made.into_iter().collect::<Result<_, Error>>()?;
     report.kernels = made.len();
     report.cached = made.iter().filter(|(_, cached)| *cached).count();
     Ok(made.into_iter().map(|(kernel, _)| kernel).collect())

@@ -91,3 +91,19 @@ fn several_threads_call_one_fused_model() {
         }
     });
 }
+
+#[test]
+fn every_stage_of_compiling_is_timed() {
+    crate::common::setup();
+    let _no_grad = tch::no_grad_guard();
+    // A number that no other test has compiled.
+    let layer = |x: &Tensor, w: &Tensor| ((x * 0.70911).tanh() + 1.0).matmul(w);
+    let fused = tilefuse::fuse(move |x: &[Tensor]| vec![layer(&layer(&x[0], &x[1]), &x[1])]);
+    let inputs = [draw(), Tensor::randn([8, 8], (Kind::Float, Device::Cpu))];
+    let plan = fused.explain_with(&inputs, |m, x| m(x)).unwrap();
+    let report = plan.compile;
+    let within = [report.passes_ms, report.lowering_ms, report.llvm_ms, report.load_ms];
+    let stages = [report.capture_ms, report.lower_ms, report.plan_ms, report.schedule_ms, report.codegen_ms];
+    assert!(stages.iter().chain(&within).all(|&ms| ms > 0.0), "{report:?}");
+    assert!(plan.kernels_fused == 2 && report.kernels == plan.distinct_kernels, "{plan}");
+}

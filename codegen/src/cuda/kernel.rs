@@ -12,6 +12,7 @@ use super::device::Device;
 use super::driver::{check, describe};
 use crate::error::{Error, Result};
 use crate::ptx::{Ptx, PtxVersion};
+use crate::timing::{Stage, timed};
 
 /// Bytes for the log of the driver's compiler.
 const LOG_BYTES: usize = 8192;
@@ -36,7 +37,7 @@ impl Kernel {
     /// Compiles PTX with the driver's compiler and loads it.
     pub fn load(device: &Arc<Device>, ptx: &Ptx) -> Result<Kernel> {
         device.with(|| {
-            let module = load_module(device, ptx)?;
+            let module = timed(Stage::Load, || load_module(device, ptx))?;
             let mut kernel = Kernel {
                 device: device.clone(),
                 module: module as usize,

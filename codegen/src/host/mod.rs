@@ -25,6 +25,7 @@ pub use pool::{Pool, Rayon, Serial};
 pub use target::Isa;
 
 use crate::stages::Stages;
+use crate::timing::{Stage, timed};
 use crate::{Error, Result};
 use launch::Launch;
 use object::Code;
@@ -139,7 +140,7 @@ impl HostKernel {
                 message: "this processor or system".to_owned(),
             });
         }
-        let code = Code::load(elf)?;
+        let code = timed(Stage::Load, || Code::load(elf))?;
         let address = code.symbol(emit::ENTRY)?;
         // SAFETY: the symbol is the function that `emit` built with exactly this signature.
         let entry: Entry = unsafe { std::mem::transmute::<*const u8, Entry>(address) };
@@ -244,17 +245,17 @@ fn prepared(program: &Program) -> Result<Program> {
 fn generate(program: &Program, target: &Target, kind: FileType) -> Result<(Vec<u8>, Head)> {
     let stages = Stages::get();
     let edited = stages.program(program)?;
-    let program = prepared(edited.as_ref().unwrap_or(program))?;
-    let plan = plan::Plan::new(&program, target.width())?;
+    let program = timed(Stage::Passes, || prepared(edited.as_ref().unwrap_or(program)))?;
+    let plan = timed(Stage::Lowering, || plan::Plan::new(&program, target.width()))?;
     let cx = inkwell::context::Context::create();
-    let mut module = emit::emit(&cx, &plan, target)?;
+    let mut module = timed(Stage::Lowering, || emit::emit(&cx, &plan, target))?;
     if stages.is_active()
         && let Some(text) =
             stages.text(&format!("{}.host.ll", program.name), &module.print_to_string().to_string())?
     {
         module = target::parse(&cx, &text)?;
     }
-    let bytes = target.finish(&module, kind)?;
+    let bytes = timed(Stage::Llvm, || target.finish(&module, kind))?;
     let head = Head {
         scratch: plan.scratch,
         params: program.params.len() as u64,

@@ -44,6 +44,7 @@ use tilefuse_block::{Elem, Kind, OpKind, Program, ScalarFn, expand_math_except, 
 
 use crate::error::{Error, Result};
 use crate::stages::Stages;
+use crate::timing::{Stage as Timed, timed};
 use assign::Assignment;
 use lower::Lowered;
 pub use passes::{Pass, after};
@@ -82,12 +83,12 @@ pub fn compile_ptx(program: &Program, target: Target, options: &PtxOptions) -> R
     let version = target.ptx_version(options.driver)?;
     let stages = Stages::get();
     let edited = stages.program(program)?;
-    let program = &prepare(edited.as_ref().unwrap_or(program))?;
-    let plan = fitting_plan(program, target)?;
-    let mut module = module_text(&plan, target)?;
+    let program = &timed(Timed::Passes, || prepare(edited.as_ref().unwrap_or(program)))?;
+    let plan = timed(Timed::Lowering, || fitting_plan(program, target))?;
+    let mut module = timed(Timed::Lowering, || module_text(&plan, target))?;
     let stage = |form: &str| format!("{}.{}.{form}", program.name, target.name());
     module.text = stages.text(&stage("ll"), &module.text)?.unwrap_or(module.text);
-    let text = llvm::compile(&module.text, target, version)?;
+    let text = timed(Timed::Llvm, || llvm::compile(&module.text, target, version))?;
     let text = stages.text(&stage("ptx"), &text)?.unwrap_or(text);
     Ok(Ptx {
         text,

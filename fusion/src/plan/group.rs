@@ -2,6 +2,7 @@
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
+use std::time::Instant;
 
 use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::SmallVec;
@@ -49,10 +50,21 @@ pub(super) fn plan(graph: Graph, profile: &Profile, alignments: &Alignments) -> 
     planner.grow();
     planner.retry_customs();
     planner.siblings();
+    let start = Instant::now();
     let (steps, programs) = planner.steps()?;
+    let scheduling = start.elapsed();
     let (outputs, updates) = planner.results();
     let decisions = std::mem::take(&mut planner.decisions);
-    Ok(lives::finish(Plan { graph, programs, steps, outputs, updates, memory: Memory::default(), decisions }))
+    Ok(lives::finish(Plan {
+        graph,
+        programs,
+        steps,
+        outputs,
+        updates,
+        memory: Memory::default(),
+        decisions,
+        scheduling,
+    }))
 }
 
 pub(super) struct Planner<'a> {

@@ -18,6 +18,8 @@ mod split;
 mod tests;
 mod verify;
 
+use std::time::Duration;
+
 use serde::Serialize;
 use smallvec::SmallVec;
 use tilefuse_block::Program;
@@ -182,6 +184,8 @@ pub struct Plan {
     pub memory: Memory,
     /// One record for every edge.
     pub decisions: Vec<Decision>,
+    /// What of the planning was scheduling: from groups to block programs.
+    pub scheduling: Duration,
 }
 
 impl Plan {
