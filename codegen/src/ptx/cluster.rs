@@ -10,10 +10,15 @@ use super::ir::{Val, memory_ty};
 use super::lower::Lower;
 
 /// Blocks of a cluster as a power of two; eight are what every device takes.
-pub(super) const SIZES: std::ops::RangeInclusive<u32> = 1..=3;
+const MOST_BLOCKS: u32 = 3;
 
-/// Warps of each block of a cluster, as a power of two.
-pub(super) const BLOCK_WARPS: u32 = 4;
+/// The warps of a cluster and its blocks, as powers of two, in the order of preference: blocks of few warps first, so that
+/// a multiprocessor has several, of which some load while others wait for their cluster.
+pub(super) fn shapes() -> Vec<(u32, u32)> {
+    let small = (1..=MOST_BLOCKS).map(|blocks| (2 + blocks, blocks));
+    let large = (3..=4).map(|warps| (warps + MOST_BLOCKS, MOST_BLOCKS));
+    small.chain(large).collect()
+}
 
 /// Instructions that define `%tid`, the thread's number in its cluster.
 pub(super) fn thread_number(plan: &Assignment) -> String {

@@ -127,9 +127,9 @@ fn is_native(function: ScalarFn, elem: Option<Elem>) -> bool {
 /// blocks where one is too small.
 fn fitting_plan(program: &Program, target: Target) -> Result<Assignment<'_>> {
     let first = program.warps.clamp(1, 32).next_power_of_two().trailing_zeros();
-    let blocks = if target.has_clusters() && !needs_one_block(program) { cluster::SIZES } else { 0..=0 };
+    let clusters = target.has_clusters() && !needs_one_block(program);
     let one: Vec<(u32, u32)> = (first..=5).map(|warps| (warps, 0)).collect();
-    let several: Vec<(u32, u32)> = blocks.filter(|&b| b > 0).map(|b| (cluster::BLOCK_WARPS + b, b)).collect();
+    let several = if clusters { cluster::shapes() } else { Vec::new() };
     // The sums of a product are worth all registers: the larger a warp's part, the less is read for it.
     let products = has_product(program);
     let mut least = (u64::MAX, 0);

@@ -182,18 +182,16 @@ fn row_reduction(kernel: &Kernel, machine: Machine, cols: Var) -> Tiling {
     let lead = if long { lead(kernel, machine, cols) } else { None };
     // What a cluster holds of a row that is no power of two is masked, element by element; loops mask the ends.
     let ragged = long && width & (width - 1) != 0;
-    let online = long && online(kernel).is_some();
-    let looped = others || width > i64::from(widest(machine)) || ragged || online;
+    let wide = width > i64::from(widest(machine));
+    // Rows that are read again are better held by a cluster.
+    let read_once = reads_once(kernel, cols);
+    let online = long && online(kernel).is_some() && (read_once || wide || ragged);
+    let looped = others || wide || ragged || online;
     if let Machine::Gpu { shrink, .. } = machine
         && online
     {
-        // A row that is read again stays in the cache only if few are under way: large blocks. The ends of rows that
-        // do not divide are masked, element by element: small steps.
-        let warps = match (reads_once(kernel, cols), width & (width - 1) == 0) {
-            (true, _) => 4,
-            (false, true) => 16,
-            (false, false) => 8,
-        };
+        // The ends of rows that do not divide are masked, element by element: small steps.
+        let warps = if read_once { 4 } else { 8 };
         let across = (warps * 1024) >> shrink.min(3);
         let axes = SmallVec::from_slice(&[Axis { var: cols, extent: across }]);
         return Tiling { axes, looped, warps, lead };
