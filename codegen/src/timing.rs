@@ -53,6 +53,13 @@ pub fn collect<T>(work: impl FnOnce() -> T) -> (T, Times) {
     (result, times)
 }
 
+/// Counts what another thread spent for this one.
+pub(crate) fn spent(times: Times) {
+    let mut all = TIMES.get();
+    all += times;
+    TIMES.set(all);
+}
+
 /// Runs a part of a stage.
 pub(crate) fn timed<T>(stage: Stage, work: impl FnOnce() -> T) -> T {
     let start = Instant::now();

@@ -9,6 +9,7 @@ mod ptxas;
 
 use tilefuse_block::{Elem, Program};
 use tilefuse_codegen::Error;
+use tilefuse_codegen::host::{HostKernel, HostOptions};
 use tilefuse_codegen::ptx::{PtxOptions, Target, compile_ptx};
 
 /// Compiles for every target, assembles, and returns the text for Hopper.
@@ -74,6 +75,20 @@ fn programs_choose_stages() {
     }
     program.stages = Some(1);
     assert_eq!(waits(&program), [false; 8]);
+}
+
+/// What depends on thousands of operations one after the other is compiled like anything else.
+#[test]
+fn long_chains_have_room() {
+    let mut text =
+        String::from("kernel @long(%x: ptr<f32>, %n: i32) {\n%r = range 0 64\n%a0 = splat %n [64]\n");
+    let chain: String =
+        (1..20_000).map(|i| format!("%a{i} = map {} %a{}, %r\n", ["add", "xor"][i % 2], i - 1)).collect();
+    text += &chain;
+    text += "%v = load %x, %a19999 store %x, %r, %v }";
+    let program = tilefuse_block::parse_valid(&text).unwrap();
+    tilefuse_codegen::ptx::emit_llvm(&program, Target::Sm80).unwrap();
+    HostKernel::llvm_ir(&program, &HostOptions::default()).unwrap();
 }
 
 #[test]

@@ -24,6 +24,7 @@ pub use passes::{Pass, after};
 pub use pool::{Pool, Rayon, Serial};
 pub use target::Isa;
 
+use crate::stack::with_room;
 use crate::stages::Stages;
 use crate::timing::{Stage, timed};
 use crate::{Error, Result};
@@ -109,10 +110,12 @@ impl HostKernel {
     /// As [`HostKernel::compile`].
     pub fn llvm_ir(program: &Program, options: &HostOptions) -> Result<String> {
         let target = Target::new(options.isa);
-        let program = prepared(program)?;
-        let plan = plan::Plan::new(&program, target.width())?;
-        let cx = inkwell::context::Context::create();
-        Ok(emit::emit(&cx, &plan, &target)?.print_to_string().to_string())
+        with_room(program, || {
+            let program = prepared(program)?;
+            let plan = plan::Plan::new(&program, target.width())?;
+            let cx = inkwell::context::Context::create();
+            Ok(emit::emit(&cx, &plan, &target)?.print_to_string().to_string())
+        })
     }
 
     /// The compiled kernel as bytes for a cache.
@@ -243,9 +246,14 @@ fn prepared(program: &Program) -> Result<Program> {
 }
 
 fn generate(program: &Program, target: &Target, kind: FileType) -> Result<(Vec<u8>, Head)> {
+    let edited = Stages::get().program(program)?;
+    let program = edited.as_ref().unwrap_or(program);
+    with_room(program, || generate_one(program, target, kind))
+}
+
+fn generate_one(program: &Program, target: &Target, kind: FileType) -> Result<(Vec<u8>, Head)> {
     let stages = Stages::get();
-    let edited = stages.program(program)?;
-    let program = timed(Stage::Passes, || prepared(edited.as_ref().unwrap_or(program)))?;
+    let program = timed(Stage::Passes, || prepared(program))?;
     let plan = timed(Stage::Lowering, || plan::Plan::new(&program, target.width()))?;
     let cx = inkwell::context::Context::create();
     let mut module = timed(Stage::Lowering, || emit::emit(&cx, &plan, target))?;

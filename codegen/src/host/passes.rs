@@ -69,7 +69,7 @@ impl Pass {
 /// # Errors
 /// As [`super::HostKernel::compile`].
 pub fn after(program: &Program, options: &HostOptions, pass: Pass) -> Result<String> {
-    shown(program, options, &Pass::ALL[..=pass as usize])
+    crate::stack::with_room(program, || shown(program, options, &Pass::ALL[..=pass as usize]))
 }
 
 /// The program with the notes of some passes, in order.

@@ -43,6 +43,7 @@ use tilefuse_block::passes::{approximate, optimize};
 use tilefuse_block::{Elem, Kind, OpKind, Program, ScalarFn, expand_math_except, expand_operations, verify};
 
 use crate::error::{Error, Result};
+use crate::stack::with_room;
 use crate::stages::Stages;
 use crate::timing::{Stage as Timed, timed};
 use assign::Assignment;
@@ -83,7 +84,13 @@ pub fn compile_ptx(program: &Program, target: Target, options: &PtxOptions) -> R
     let version = target.ptx_version(options.driver)?;
     let stages = Stages::get();
     let edited = stages.program(program)?;
-    let program = &timed(Timed::Passes, || prepare(edited.as_ref().unwrap_or(program)))?;
+    let program = edited.as_ref().unwrap_or(program);
+    with_room(program, || compile_one(program, target, version))
+}
+
+fn compile_one(program: &Program, target: Target, version: PtxVersion) -> Result<Ptx> {
+    let stages = Stages::get();
+    let program = &timed(Timed::Passes, || prepare(program))?;
     let plan = timed(Timed::Lowering, || fitting_plan(program, target))?;
     let mut module = timed(Timed::Lowering, || module_text(&plan, target))?;
     let stage = |form: &str| format!("{}.{}.{form}", program.name, target.name());
@@ -102,8 +109,10 @@ pub fn compile_ptx(program: &Program, target: Target, options: &PtxOptions) -> R
 
 /// The LLVM IR that [`compile_ptx`] makes of a program, before it is optimised; for people to read.
 pub fn emit_llvm(program: &Program, target: Target) -> Result<String> {
-    let program = &prepare(program)?;
-    Ok(module_text(&fitting_plan(program, target)?, target)?.text)
+    with_room(program, || {
+        let program = &prepare(program)?;
+        Ok(module_text(&fitting_plan(program, target)?, target)?.text)
+    })
 }
 
 /// The program, checked, in base functions, simplified.

@@ -97,7 +97,7 @@ impl Pass {
 /// The program as the target compiles it, with what the passes up to `pass` decided as notes beside its lines. It reads
 /// back as a program.
 pub fn after(program: &Program, target: Target, pass: Pass) -> Result<String> {
-    shown(program, target, &Pass::ALL[..=pass as usize])
+    crate::stack::with_room(program, || shown(program, target, &Pass::ALL[..=pass as usize]))
 }
 
 /// The program with the notes of some passes.
