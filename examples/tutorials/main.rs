@@ -36,10 +36,11 @@ fn distance(ours: &Tensor, theirs: &Tensor) -> f64 {
 }
 
 fn main() -> anyhow::Result<()> {
+    // First of all, for libtorch looks for CUDA only once: with the seed.
+    let device = if tilefuse::torch::cuda_available().is_ok() { Device::Cuda(0) } else { Device::Cpu };
     let _no_grad = tch::no_grad_guard();
     tch::manual_seed(0);
     let wanted: Vec<String> = std::env::args().skip(1).collect();
-    let device = if tilefuse::torch::cuda_available().is_ok() { Device::Cuda(0) } else { Device::Cpu };
     for (name, check) in TUTORIALS {
         if wanted.is_empty() || wanted.iter().any(|w| w == name) {
             let (difference, most) = check(device, false)?;

@@ -107,6 +107,9 @@ fn libtorch_folder() -> Option<String> {
 }
 
 /// How many CUDA devices can be used, at least one; otherwise one line that says what is missing.
+///
+/// The first call loads libtorch's CUDA part, unless the program is linked with it. libtorch looks for CUDA once, when it is
+/// first asked (by `tch::manual_seed`, for one): ask here before.
 pub fn cuda_devices() -> Result<usize, Error> {
     load_cuda().map_err(Error::NoCuda)?;
     let mut n = 0;
