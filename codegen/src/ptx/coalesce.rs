@@ -68,8 +68,9 @@ impl<'a> Assignment<'a> {
         let shape = &self.program.ty(op.args[1]).shape;
         let alike = all.iter().filter(|o| self.program.ty(o.args[1]).shape == *shape);
         let vector = alike.clone().map(|o| self.width(o, fast)).max().unwrap_or(0);
-        // Neighbours that alignment keeps apart are read by neighbouring lanes.
-        let least = alike.filter_map(|o| self.unaligned_width(o, fast)).min();
+        // Neighbours that alignment keeps apart go to neighbouring lanes, but for loads that can shift them.
+        let apart = alike.filter(|o| self.shifted_width(o, fast).is_none());
+        let least = apart.filter_map(|o| self.unaligned_width(o, fast)).min();
         let vector = least.map_or(vector, |least| vector.min(least));
         let shape_log = log_shape(shape);
         let vector = vector.min(self.per_thread(&shape_log));

@@ -40,7 +40,7 @@ impl<'a> Lower<'a> {
         if let Some(why) = self.hazards.before_read(op, &layout) {
             self.barrier(why);
         }
-        let Move { group, uniform } = self.plan.moves(op);
+        let Move { group, uniform, shifted } = self.plan.moves(op);
         let elem = self.pointee(op)?;
         let mask = self.mask(op, &layout)?;
         let fallback = match &op.kind {
@@ -48,6 +48,18 @@ impl<'a> Lower<'a> {
             _ => None,
         };
         let addresses = self.addresses(op, &layout, group)?;
+        if shifted {
+            let other = fallback.as_deref().map(Vec::as_slice);
+            let regs =
+                self.load_shifted(op, &layout, &addresses, mask.as_deref().map(Vec::as_slice), other)?;
+            self.hazards.read(op, &layout);
+            self.hold(op.results[0], layout, regs);
+            return Ok(());
+        }
+        let wanted = match &mask {
+            Some(mask) if !uniform => self.wanted(op, &layout, mask, group)?,
+            _ => Vec::new(),
+        };
         let mut regs = Vec::with_capacity(layout.num_regs());
         for (i, address) in addresses.iter().enumerate() {
             let start = i * group;
@@ -60,7 +72,7 @@ impl<'a> Lower<'a> {
                         None => vec![zero; group],
                     };
                     let masks = &mask[start..start + group];
-                    let any = if uniform { masks[0].clone() } else { self.any(masks) };
+                    let any = if uniform { masks[0].clone() } else { wanted[i].any.clone() };
                     let loaded = self.masked_load(address, elem, &any, &fallback);
                     match uniform {
                         true => regs.extend(loaded),
@@ -78,7 +90,7 @@ impl<'a> Lower<'a> {
         let layout = self.plan.access(op);
         let values = self.get(op.args[2], &layout)?;
         let mask = self.mask(op, &layout)?;
-        let Move { group, uniform } = self.plan.moves(op);
+        let Move { group, uniform, .. } = self.plan.moves(op);
         let addresses = self.addresses(op, &layout, group)?;
         if let Some(why) = self.hazards.before_write(self.program(), op, &layout) {
             self.barrier(why);
@@ -86,15 +98,14 @@ impl<'a> Lower<'a> {
         let elem = self.pointee(op)?;
         let copies = layout.replicated_threads();
         let first = (copies != 0).then(|| self.threads_zero(copies));
-        for (i, address) in addresses.iter().enumerate() {
-            let start = i * group;
-            let values = &values[start..start + group];
-            match &mask {
-                Some(mask) if !uniform => {
-                    self.store_parts(address, elem, values, &mask[start..start + group], first.as_ref());
-                }
-                mask => {
-                    let predicate = self.both(mask.as_ref().map(|m| &m[start]), first.as_ref());
+        match &mask {
+            Some(mask) if !uniform => {
+                let wanted = self.wanted(op, &layout, mask, group)?;
+                self.store_partly((&addresses, elem), &values, mask, &wanted, first.as_ref());
+            }
+            mask => {
+                for (i, (address, values)) in addresses.iter().zip(values.chunks(group)).enumerate() {
+                    let predicate = self.both(mask.as_ref().map(|m| &m[i * group]), first.as_ref());
                     self.store_group(address, elem, values, predicate);
                 }
             }
@@ -107,20 +118,7 @@ impl<'a> Lower<'a> {
         self.program().ty(op.args[0]).pointee().ok_or_else(|| self.invalid("an access through no pointer"))
     }
 
-    /// True where one of these is.
-    fn any(&mut self, masks: &[Val]) -> Val {
-        self.fold("or", masks)
-    }
-
-    fn fold(&mut self, function: &str, masks: &[Val]) -> Val {
-        let mut all = masks[0].clone();
-        for mask in &masks[1..] {
-            all = self.ir.def(format_args!("{function} i1 {all}, {mask}"));
-        }
-        all
-    }
-
-    fn both(&mut self, a: Option<&Val>, b: Option<&Val>) -> Option<Val> {
+    pub(super) fn both(&mut self, a: Option<&Val>, b: Option<&Val>) -> Option<Val> {
         match (a, b) {
             (Some(a), Some(b)) => Some(self.ir.def(format_args!("and i1 {a}, {b}"))),
             (a, b) => a.or(b).cloned(),
@@ -128,25 +126,10 @@ impl<'a> Lower<'a> {
     }
 
     /// What was loaded where the mask holds, else the fallback.
-    fn merge(&mut self, elem: Elem, masks: &[Val], loaded: &[Val], fallback: &[Val]) -> Vec<Val> {
+    pub(super) fn merge(&mut self, elem: Elem, masks: &[Val], loaded: &[Val], fallback: &[Val]) -> Vec<Val> {
         let t = ty(elem);
         let triples = masks.iter().zip(loaded).zip(fallback);
         triples.map(|((m, a), b)| self.ir.def(format_args!("select i1 {m}, {t} {a}, {t} {b}"))).collect()
-    }
-
-    /// Stores a group at once where all its elements are wanted, else each one that is.
-    fn store_parts(&mut self, address: &Val, elem: Elem, values: &[Val], masks: &[Val], first: Option<&Val>) {
-        let all = self.fold("and", masks);
-        let part = self.ir.def(format_args!("xor i1 {all}, true"));
-        let whole = self.both(Some(&all), first);
-        self.store_group(address, elem, values, whole);
-        let t = memory_ty(elem);
-        for (i, (value, mask)) in values.iter().zip(masks).enumerate() {
-            let wanted = self.ir.def(format_args!("and i1 {mask}, {part}"));
-            let wanted = self.both(Some(&wanted), first);
-            let place = self.ir.def(format_args!("getelementptr {t}, ptr addrspace(1) {address}, i64 {i}"));
-            self.store_group(&place, elem, std::slice::from_ref(value), wanted);
-        }
     }
 
     /// The mask, unless it is known to be true.
@@ -202,7 +185,7 @@ impl<'a> Lower<'a> {
         Some((0..layout.num_regs()).map(delta).collect())
     }
 
-    fn plain_load(&mut self, address: &Val, elem: Elem, count: usize) -> Vec<Val> {
+    pub(super) fn plain_load(&mut self, address: &Val, elem: Elem, count: usize) -> Vec<Val> {
         let words = Words::new(count as u32 * elem.bytes(), elem.bytes());
         let bytes = count as u32 * elem.bytes();
         if count == 1 {
@@ -217,7 +200,13 @@ impl<'a> Lower<'a> {
     }
 
     /// A load that happens only where `mask` holds; elsewhere the elements are `fallback`.
-    fn masked_load(&mut self, address: &Val, elem: Elem, mask: &Val, fallback: &[Val]) -> Vec<Val> {
+    pub(super) fn masked_load(
+        &mut self,
+        address: &Val,
+        elem: Elem,
+        mask: &Val,
+        fallback: &[Val],
+    ) -> Vec<Val> {
         let count = fallback.len();
         let words = Words::new(count as u32 * elem.bytes(), elem.bytes());
         let n = words.count;
@@ -251,7 +240,7 @@ impl<'a> Lower<'a> {
         self.split(&vector_ty, &vector, elem, count)
     }
 
-    fn store_group(&mut self, address: &Val, elem: Elem, values: &[Val], predicate: Option<Val>) {
+    pub(super) fn store_group(&mut self, address: &Val, elem: Elem, values: &[Val], predicate: Option<Val>) {
         let words = Words::new(values.len() as u32 * elem.bytes(), elem.bytes());
         let parts = self.join(&words, elem, values);
         let bytes = values.len() as u32 * elem.bytes();
@@ -320,7 +309,7 @@ impl<'a> Lower<'a> {
     }
 
     /// The elements of a vector of words.
-    fn split(&mut self, t: &str, vector: &Val, elem: Elem, count: usize) -> Vec<Val> {
+    pub(super) fn split(&mut self, t: &str, vector: &Val, elem: Elem, count: usize) -> Vec<Val> {
         let e = memory_ty(elem);
         if elem == Elem::Bf16 && count.is_multiple_of(2) {
             return self.split_pairs(t, vector, count);

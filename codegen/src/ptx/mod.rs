@@ -25,6 +25,7 @@ mod links;
 mod llvm;
 mod lower;
 mod memory;
+mod partly;
 mod passes;
 mod pick;
 mod pieces;

@@ -284,10 +284,10 @@ impl<'a> Slice<'a> {
         let OpKind::Load { masked, other: false, .. } = load.kind else { return None };
         let here = self.body.ops.iter().any(|op| std::ptr::eq(op, load));
         let layout = plan.access(load);
-        let Move { group, uniform } = plan.moves(load);
+        let Move { group, uniform, shifted } = plan.moves(load);
         let elem = plan.program.ty(value).elem()?;
         let wide = matches!(group as u64 * u64::from(elem.bytes()), 4 | 8 | 16);
-        if !here || !only(&self.uses, value) || !uniform || !wide {
+        if !here || !only(&self.uses, value) || !uniform || shifted || !wide {
             return None;
         }
         let mut operands = vec![load.args[1]];

@@ -2,7 +2,8 @@
 //!
 //! As many as lie beside one another in a thread's registers and in memory, up to 16 bytes, as far as the alignment of
 //! the address is known. A mask that is the same for all of them predicates the instruction; else a load selects
-//! afterwards, and a store writes single elements where only some are wanted.
+//! afterwards, and a store writes single elements, behind a branch, where only some are wanted. A load of neighbours at
+//! an unknown alignment, beside wider accesses, reads the two aligned groups that they lie in and shifts.
 //!
 //! ```text
 //! kernel @add(%x: ptr<f16> align(16), %y: ptr<f16> align(16), %n: i32) warps(1) {
@@ -46,6 +47,8 @@ pub(crate) struct Move {
     pub(crate) group: usize,
     /// Whether the mask is the same for all of them.
     pub(crate) uniform: bool,
+    /// Whether a load takes them from the two aligned groups that they lie in.
+    pub(crate) shifted: bool,
 }
 
 impl<'a> Assignment<'a> {
@@ -61,17 +64,23 @@ impl<'a> Assignment<'a> {
 
     /// How a load or store moves its elements.
     pub(crate) fn moves(&self, op: &Op) -> Move {
-        self.moves.get(&std::ptr::from_ref(op)).copied().unwrap_or(Move { group: 1, uniform: true })
+        self.moves.get(&std::ptr::from_ref(op)).copied().unwrap_or(Move {
+            group: 1,
+            uniform: true,
+            shifted: false,
+        })
     }
 
     fn grouped(&self, op: &Op, layout: &Layout) -> Move {
-        let along = |a: usize| layout.vector(a).min(self.width(op, a));
+        let width = |a: usize| self.shifted_width(op, a).unwrap_or_else(|| self.width(op, a));
+        let along = |a: usize| layout.vector(a).min(width(a));
         let Some(axis) = (0..layout.shape().len()).max_by_key(|&a| along(a)) else {
-            return Move { group: 1, uniform: true };
+            return Move { group: 1, uniform: true, shifted: false };
         };
-        let group = 1usize << along(axis);
+        let shifted = along(axis) >= self.width(op, axis) + SHIFTED;
+        let group = 1usize << if shifted { along(axis) } else { along(axis).min(self.width(op, axis)) };
         let same = mask_of(op).map_or(u64::MAX, |mask| self.facts[mask.index()].same[axis]);
-        Move { group, uniform: group as u64 <= same }
+        Move { group, uniform: group as u64 <= same, shifted }
     }
 
     /// How many elements one instruction of an access may move along an axis, as a power of two. Where a mask keeps
@@ -93,12 +102,26 @@ impl<'a> Assignment<'a> {
 
     /// [`Assignment::width`] of an access to neighbours, if they are not aligned for wider instructions.
     pub(crate) fn unaligned_width(&self, op: &Op, axis: usize) -> Option<u32> {
-        let elem = self.program.ty(op.args[0]).pointee().map_or(1, |e| u64::from(e.bytes()));
-        let aligned = self.facts[op.args[1].index()].run[axis].min(16 / elem).trailing_zeros();
         let width = self.width(op, axis);
-        (width < aligned).then_some(width)
+        (width < self.neighbours(op, axis)).then_some(width)
+    }
+
+    /// How many elements a load along an axis may take out of two aligned groups, as a power of two, where one
+    /// instruction for each that is aligned would be many.
+    pub(crate) fn shifted_width(&self, op: &Op, axis: usize) -> Option<u32> {
+        let (width, all) = (self.width(op, axis), self.neighbours(op, axis));
+        (matches!(op.kind, OpKind::Load { .. }) && all >= width + SHIFTED).then_some(all)
+    }
+
+    /// How many neighbours an access has along an axis, as a power of two, 16 bytes at most.
+    fn neighbours(&self, op: &Op, axis: usize) -> u32 {
+        let elem = self.program.ty(op.args[0]).pointee().map_or(1, |e| u64::from(e.bytes()));
+        self.facts[op.args[1].index()].run[axis].min(16 / elem).trailing_zeros()
     }
 }
+
+/// Two instructions and the shifts between them replace at least so many, as a power of two.
+const SHIFTED: u32 = 2;
 
 /// How an access moves its elements.
 pub(super) fn notes(seen: &Seen<'_>, op: &Op) -> Vec<String> {
@@ -114,5 +137,6 @@ pub(super) fn notes(seen: &Seen<'_>, op: &Op) -> Vec<String> {
         Some(_) => "mask by element",
     };
     let s = if bytes == 1 { "" } else { "s" };
-    vec![format!("{} x {elem} an instruction, {bytes} byte{s}, {mask}", how.group)]
+    let instructions = if how.shifted { "two instructions" } else { "an instruction" };
+    vec![format!("{} x {elem} {instructions}, {bytes} byte{s}, {mask}", how.group)]
 }

@@ -15,6 +15,7 @@ mod flow;
 mod functions;
 #[path = "../support/kernels.rs"]
 mod kernels;
+mod partly;
 mod picks;
 mod products;
 #[path = "../support/ptxas.rs"]
@@ -36,6 +37,7 @@ fn cases(seeds: std::ops::Range<u64>) -> Vec<Case> {
     all.extend(reductions::cases());
     all.extend(shapes::cases());
     all.extend(whole::cases());
+    all.extend(partly::cases());
     all.extend(combiners::cases());
     all.extend(picks::cases());
     all.extend(products::cases());

@@ -7,7 +7,7 @@ use crate::reductions::{offsets, row_major, strided};
 use crate::run::{Case, Tolerance};
 use crate::values::moderate;
 
-const ELEMS: [Elem; 6] = [Elem::F32, Elem::Bf16, Elem::I64, Elem::Bool, Elem::I8, Elem::F64];
+pub(crate) const ELEMS: [Elem; 6] = [Elem::F32, Elem::Bf16, Elem::I64, Elem::Bool, Elem::I8, Elem::F64];
 
 pub(crate) fn cases() -> Vec<Case> {
     let mut out = Vec::new();
