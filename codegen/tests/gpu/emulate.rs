@@ -184,6 +184,7 @@ fn functions() -> Vec<(&'static str, usize)> {
         ("emulated_cluster_wait", cluster_wait as *const () as usize),
         ("emulated_shuffle", shuffle as *const () as usize),
         ("emulated_exp2", exp2 as *const () as usize),
+        ("emulated_exp2_ftz", exp2 as *const () as usize),
         ("emulated_reciprocal", reciprocal as *const () as usize),
     ]
 }
@@ -389,7 +390,7 @@ fn rewrite(program: &Program, ir: &str) -> String {
             .replace("@llvm.nvvm.barrier.cluster.wait.aligned", "@emulated_cluster_wait")
             .replace("@llvm.nvvm.barrier.cta.sync.aligned.all", "@emulated_barrier")
             .replace("@llvm.nvvm.shfl.sync.bfly.i32", "@emulated_shuffle")
-            .replace("@llvm.nvvm.ex2.approx.ftz.f", "@emulated_exp2")
+            .replace("@llvm.nvvm.ex2.approx.ftz.f", "@emulated_exp2_ftz")
             .replace("@llvm.nvvm.ex2.approx.f", "@emulated_exp2")
             .replace("@llvm.nvvm.rcp.approx.ftz.f", "@emulated_reciprocal")
             .replace("define ptx_kernel void", "define void")
