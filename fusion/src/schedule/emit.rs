@@ -8,6 +8,7 @@ use smallvec::SmallVec;
 use tilefuse_block::{Builder, CacheHint, Elem, Literal, Program, ReduceFn, ScalarFn, Shape, Value};
 
 use super::lead::Start;
+use super::moments::Moments;
 use super::online::Online;
 use super::tiling::Tiling;
 use super::{Machine, ScheduleError};
@@ -57,6 +58,7 @@ pub(super) fn emit(
         in_loop: false,
         whole: false,
         online: None,
+        moments: None,
     };
     emitter.run()?;
     Ok(emitter.b.finish())
@@ -92,6 +94,8 @@ pub(super) struct Emitter<'a> {
     pub(super) whole: bool,
     /// The reductions that the loop at hand makes at once.
     pub(super) online: Option<Online>,
+    /// As [`Emitter::online`], for mean and squared deviations.
+    pub(super) moments: Option<Moments>,
 }
 
 impl Emitter<'_> {
@@ -150,7 +154,11 @@ impl Emitter<'_> {
             self.begin_online(online, reduced)?;
             self.stage_online(online)?;
         }
-        for level in if online.is_some() { 3 } else { 1 }..=last + 1 {
+        let moments = self.moments_stage(reduced);
+        if let Some(moments) = moments {
+            self.stage_moments(moments, reduced)?;
+        }
+        for level in if online.is_some() || moments.is_some() { 3 } else { 1 }..=last + 1 {
             let reduces: Vec<u32> = (0..self.kernel.reduces.len() as u32)
                 .filter(|&r| self.kernel.reduces[r as usize].level == level)
                 .collect();
@@ -338,6 +346,9 @@ impl Emitter<'_> {
     fn body(&mut self, reduces: &[u32], stores: &[usize], carried: &[Value]) -> Result<Vec<Value>> {
         if let Some(online) = self.online {
             return self.accumulate_online(online, carried);
+        }
+        if let Some(moments) = self.moments {
+            return self.accumulate_moments(moments, carried);
         }
         for &s in stores {
             self.store(s)?;

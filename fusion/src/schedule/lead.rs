@@ -102,29 +102,48 @@ impl Emitter<'_> {
         stores: &[usize],
         carried: &[Value],
     ) -> Result<Vec<Value>> {
-        let extent = self.kernel.indices.extents()[var.0 as usize];
-        let step = i64::from(self.tiling.axes[axis].extent);
-        let before = self.tiling.lead.filter(|l| l.var == var).map_or(0, |l| i64::from(l.group) - 1);
-        let (first, last) = (if before > 0 { step } else { 0 }, extent / step * step);
+        let [first, last, end, step] = self.bounds(var, axis);
         if last - first < 2 * step {
-            return self.steps(var, [0, extent + before, step], reduces, stores, carried);
-        }
-        let mut carried = carried.to_vec();
-        for base in (0..first).step_by(step as usize) {
-            carried = self.one_step(var, base, reduces, stores, &carried)?;
+            return self.steps(var, [0, end, step], reduces, stores, carried);
         }
         self.whole = true;
-        let inside = self.steps(var, [first, last, step], reduces, stores, &carried);
+        let inside = self.steps(var, [first, last, step], reduces, stores, carried);
         self.whole = false;
-        carried = inside?;
-        for base in (last..extent + before).step_by(step as usize) {
+        self.ends(var, axis, reduces, stores, inside?)
+    }
+
+    /// The steps of a walk that may reach outside of the variable: where there are two, in a loop of their own, so that
+    /// they do not share the registers.
+    pub(super) fn ends(
+        &mut self,
+        var: Var,
+        axis: usize,
+        reduces: &[u32],
+        stores: &[usize],
+        mut carried: Vec<Value>,
+    ) -> Result<Vec<Value>> {
+        let [first, last, end, step] = self.bounds(var, axis);
+        if first == step && last >= step && end - last <= step {
+            return self.steps(var, [0, last + 1, last], reduces, stores, &carried);
+        }
+        let last = last.max(first);
+        for base in (0..first).step_by(step as usize).chain((last..end).step_by(step as usize)) {
             carried = self.one_step(var, base, reduces, stores, &carried)?;
         }
         Ok(carried)
     }
 
+    /// Where the steps of a walk along an axis that are inside of the variable begin and end, where all end, and how
+    /// long they are.
+    pub(super) fn bounds(&self, var: Var, axis: usize) -> [i64; 4] {
+        let extent = self.kernel.indices.extents()[var.0 as usize];
+        let step = i64::from(self.tiling.axes[axis].extent);
+        let before = self.tiling.lead.filter(|l| l.var == var).map_or(0, |l| i64::from(l.group) - 1);
+        [if before > 0 { step } else { 0 }, extent / step * step, extent + before, step]
+    }
+
     /// A loop over the first indices of steps, given as the first, the end and the distance.
-    fn steps(
+    pub(super) fn steps(
         &mut self,
         var: Var,
         bounds: [i64; 3],
@@ -139,7 +158,7 @@ impl Emitter<'_> {
     }
 
     /// One step of a walk, outside of a loop.
-    fn one_step(
+    pub(super) fn one_step(
         &mut self,
         var: Var,
         base: i64,

@@ -4,6 +4,7 @@ mod address;
 mod emit;
 mod lead;
 mod logistic;
+mod moments;
 mod online;
 mod tiling;
 

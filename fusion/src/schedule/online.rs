@@ -60,7 +60,7 @@ impl Emitter<'_> {
         let [axis] = self.tiling.axes[..] else {
             return Err(ScheduleError::Internal("a walk along a tile of several axes"));
         };
-        let lanes = [axis.extent / TOGETHER.min(axis.extent)];
+        let lanes = [axis.extent / self.together()];
         let least = self.b.constant(Literal::float(Elem::F32, f64::NEG_INFINITY), &lanes);
         let none = self.b.constant(Literal::float(Elem::F32, 0.0), &lanes);
         self.online = Some(online);
@@ -81,6 +81,27 @@ impl Emitter<'_> {
         Ok(())
     }
 
+    /// Elements of a step that meet a carried one together.
+    pub(super) fn together(&self) -> u32 {
+        TOGETHER.min(self.tiling.axes[0].extent)
+    }
+
+    /// A step's elements in groups that meet a carried one each.
+    pub(super) fn grouped(&mut self, value: Value) -> Result<Value> {
+        let (extent, together) = (self.tiling.axes[0].extent, self.together());
+        let shape = match self.grouped_axis() {
+            0 => [together, extent / together],
+            _ => [extent / together, together],
+        };
+        Ok(self.b.reshape(value, &shape)?)
+    }
+
+    /// The axis of [`Emitter::grouped`] along which a group lies. A group is within a thread: neighbours where a thread
+    /// has few elements, which lie side by side, else elements that are far apart.
+    pub(super) fn grouped_axis(&self) -> u8 {
+        u8::from(self.tiling.axes[0].extent < self.tiling.warps * 1024)
+    }
+
     /// One step of the walk.
     pub(super) fn accumulate_online(&mut self, online: Online, carried: &[Value]) -> Result<Vec<Value>> {
         let &[top, sum] = carried else {
@@ -93,18 +114,17 @@ impl Emitter<'_> {
         if let Some(mask) = self.axis_mask(0)? {
             value = self.map(ScalarFn::Select, &[mask, value, infinity])?;
         }
-        let together = TOGETHER.min(extent);
-        let value = self.b.reshape(value, &[together, extent / together])?;
-        let highest = self.b.reduce(ReduceFn::Max, value, 0, None)?;
+        let value = self.grouped(value)?;
+        let highest = self.b.reduce(ReduceFn::Max, value, self.grouped_axis(), None)?;
         let next = self.b.map(ScalarFn::Max, &[top, highest])?;
         // Nothing but minus infinity so far: their exponentials are 0.
         let zero = self.b.constant(Literal::float(Elem::F32, 0.0), &[]);
         let nothing = self.map(ScalarFn::Eq, &[next, infinity])?;
         let base = self.map(ScalarFn::Select, &[nothing, zero, next])?;
-        let wide = self.b.expand_dims(base, 0)?;
+        let wide = self.b.expand_dims(base, self.grouped_axis())?;
         let below = self.map(ScalarFn::Sub, &[value, wide])?;
         let powers = self.power(below)?;
-        let part = self.b.reduce(ReduceFn::Sum, powers, 0, None)?;
+        let part = self.b.reduce(ReduceFn::Sum, powers, self.grouped_axis(), None)?;
         let down = self.map(ScalarFn::Sub, &[top, base])?;
         let shrink = self.power(down)?;
         let kept = self.map(ScalarFn::Mul, &[sum, shrink])?;

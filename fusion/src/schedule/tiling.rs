@@ -3,6 +3,7 @@
 use smallvec::SmallVec;
 
 use super::Machine;
+use super::moments::moments;
 use super::online::{online, reads_once};
 use crate::index::{Atom, Expr, Var};
 use crate::kernel::Kernel;
@@ -179,7 +180,7 @@ fn row_reduction(kernel: &Kernel, machine: Machine, cols: Var) -> Tiling {
     let others = kernel.reduced.iter().filter(|&&r| r).count() > 1;
     let width = extent(kernel, cols);
     let long = machine.is_gpu() && width > WIDEST_BLOCK;
-    let lead = if long { lead(kernel, machine, cols) } else { None };
+    let lead = lead(kernel, machine, cols);
     // What a cluster holds of a row that is no power of two is masked, element by element; loops mask the ends.
     let ragged = long && width & (width - 1) != 0;
     let wide = width > i64::from(widest(machine));
@@ -187,12 +188,18 @@ fn row_reduction(kernel: &Kernel, machine: Machine, cols: Var) -> Tiling {
     let read_once = reads_once(kernel, cols);
     let online = long && online(kernel).is_some() && (read_once || wide || ragged);
     let looped = others || wide || ragged || online;
+    let merged = online || looped && long && moments(kernel).is_some();
     if let Machine::Gpu { shrink, .. } = machine
-        && online
+        && merged
     {
         // The ends of rows that do not divide are masked, element by element: small steps.
-        let warps = if read_once { 4 } else { 8 };
-        let across = (warps * 1024) >> shrink.min(3);
+        let (warps, each) = match (read_once, lead.is_some()) {
+            (true, _) => (4, 1024),
+            (false, false) => (8, 1024),
+            // Few registers a thread, for the ends of rows take more, and few rows at a time.
+            (false, true) => (16, 512),
+        };
+        let across = (warps * each) >> shrink.min(3);
         let axes = SmallVec::from_slice(&[Axis { var: cols, extent: across }]);
         return Tiling { axes, looped, warps, lead };
     }
@@ -204,14 +211,19 @@ fn row_reduction(kernel: &Kernel, machine: Machine, cols: Var) -> Tiling {
     let rows = (0..kernel.reduced.len()).rev().find(|&v| !kernel.reduced[v]).map(|v| Var(v as u32));
     let mut axes = SmallVec::new();
     let wanted = rows_of_tile(kernel, machine, across);
-    if let Some(var) = rows.filter(|_| wanted > 1) {
+    let together = rows.filter(|_| wanted > 1);
+    if let Some(var) = together {
         axes.push(Axis { var, extent: power_up_to(extent(kernel, var), wanted) });
     }
     axes.push(Axis { var: cols, extent: across });
+    // Each instance of one row begins where that does, if its tile has room for what comes before.
+    let room = |l: &Lead| looped || width + i64::from(l.group) - 1 <= i64::from(across);
+    let lead = lead.filter(|l| together.is_none() && room(l));
     let size: u32 = axes.iter().map(|a: &Axis| a.extent).product();
     let once = kernel.reduces.iter().all(|r| r.level <= 1);
     let warps = match looped {
-        false => (size / 1024).min(16),
+        // Masks and weights that are shifted take registers: fewer elements a thread.
+        false => (size / if lead.is_some() { 512 } else { 1024 }).min(16),
         true if once || lead.is_some() => size / 512,
         // Rows that are read several times stay in the cache only if few are under way: large blocks.
         true => size / 256,
@@ -219,22 +231,30 @@ fn row_reduction(kernel: &Kernel, machine: Machine, cols: Var) -> Tiling {
     Tiling { axes, looped, warps: warps.next_power_of_two().clamp(1, 32), lead }
 }
 
-/// The address of the accesses along `cols`, if all are one and its rows begin at no multiples of 16 bytes.
+/// The address of the accesses to a row along `cols`, if all are one and rows begin at no multiples of 16 bytes. What
+/// has no row, as weights do, need not be aligned.
 fn lead(kernel: &Kernel, machine: Machine, cols: Var) -> Option<Lead> {
     if !machine.is_gpu() || kernel.reduced.iter().filter(|&&r| r).count() > 1 {
         return None;
     }
     let touches =
         |&(addr, bytes): &(Expr, u32)| bytes > 0 && kernel.indices.vars(addr) & 1 << cols.0.min(63) != 0;
-    let mut accesses = kernel.accesses().into_iter().filter(touches);
-    let (addr, bytes) = accesses.next()?;
+    let along = |atom: &Atom| *atom == Atom::Var(cols);
+    let of_row = |&(addr, _): &(Expr, u32)| !kernel.indices.linear(addr).terms.iter().all(|(a, _)| along(a));
+    let mut accesses: Vec<(Expr, u32)> = kernel.accesses().into_iter().filter(touches).collect();
+    if accesses.iter().any(of_row) {
+        accesses.retain(of_row);
+    }
+    let &(addr, _) = accesses.first()?;
     let linear = kernel.indices.linear(addr);
     let plain = linear.terms.iter().all(|(atom, _)| matches!(atom, Atom::Var(_)));
-    if !plain || kernel.indices.coefficient(addr, cols) != 1 || accesses.any(|other| other != (addr, bytes)) {
+    let one = accesses.iter().all(|&(other, _)| other == addr);
+    if !plain || kernel.indices.coefficient(addr, cols) != 1 || !one {
         return None;
     }
-    let group = 16 / bytes.min(16);
-    let starts = linear.terms.iter().filter(|(atom, _)| *atom != Atom::Var(cols)).map(|&(_, c)| c);
+    let least = accesses.iter().map(|&(_, bytes)| bytes).min()?;
+    let group = 16 / least.min(16);
+    let starts = linear.terms.iter().filter(|(atom, _)| !along(atom)).map(|&(_, c)| c);
     let aligned = starts.chain([linear.constant]).all(|c| c % i64::from(group) == 0);
     (!aligned).then_some(Lead { var: cols, addr, group })
 }

@@ -3,6 +3,7 @@
 mod custom;
 mod memory;
 mod order;
+mod ragged;
 mod run;
 
 use smallvec::SmallVec;
@@ -170,9 +171,10 @@ fn long_rows_are_walked_once_for_their_maximum_and_their_sum() {
         g.0.outputs = vec![softmax];
         let plan = plan(&g.0, &Profile::gpu(1, 4200.0)).unwrap();
         check(&plan);
-        // One walk for both, and one that stores.
+        // One walk for both, and one that stores; each may have a loop for its ends.
         let text = plan.programs.last().unwrap().to_string();
-        assert_eq!(text.matches(" for %").count(), 2, "{text}");
+        let loops = text.matches(" for %").count();
+        assert!(loops == 2 || cols % 4 != 0 && loops <= 4, "{text}");
     }
 }
 

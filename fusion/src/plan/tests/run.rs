@@ -161,7 +161,8 @@ fn sample(input: u32, position: i64, elem: Elem) -> f64 {
         return ((position * 7 + 3) % 50) as f64;
     }
     let noise = (position as f64 * 12.9898 + f64::from(input) * 78.233).sin() * 43758.5453;
-    f64::from((noise - noise.floor()) as f32 * 4.0 - 2.0)
+    let value = f64::from((noise - noise.floor()) as f32 * 4.0 - 2.0);
+    if elem == Elem::Bf16 { Literal::float(elem, value).as_f64() } else { value }
 }
 
 fn apply(f: ScalarFn, args: &[f64]) -> f64 {

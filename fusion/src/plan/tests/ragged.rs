@@ -1,0 +1,98 @@
+//! Rows of 16-bit elements that begin at any address, in one tile and in loops.
+
+use tilefuse_block::{Elem, ReduceFn, ScalarFn};
+
+use super::run::check;
+use super::{G, Plan, Profile, StepKind, View, plan};
+use crate::graph::{Op, ValueRef};
+
+impl G {
+    /// An input of 16 bits, widened.
+    fn short(&mut self, index: u32, shape: &[i64]) -> ValueRef {
+        let x = self.0.add(Op::Input(index), &[], [G::ty(shape, Elem::Bf16)], None).into();
+        self.cast(x, Elem::F32)
+    }
+
+    fn cast(&mut self, x: ValueRef, elem: Elem) -> ValueRef {
+        let shape = self.shape(x);
+        self.0.add(Op::Cast, &[x], [G::ty(&shape, elem)], None).into()
+    }
+
+    /// Row by row: `x` times a vector plus a vector.
+    fn affine(&mut self, x: ValueRef, first: u32) -> ValueRef {
+        let shape = self.shape(x);
+        let mut vector = |index: u32| {
+            let v = self.short(index, &shape[1..]);
+            let v = self.view(View::Reshape, v, &[1, shape[1]]);
+            self.view(View::Expand, v, &shape)
+        };
+        let (weight, bias) = (vector(first), vector(first + 1));
+        let scaled = self.map(ScalarFn::Mul, &[x, weight]);
+        self.map(ScalarFn::Add, &[scaled, bias])
+    }
+
+    /// One kernel for a GPU with few multiprocessors, checked.
+    fn checked(mut self, outputs: &[ValueRef]) -> Plan {
+        self.0.outputs = outputs.to_vec();
+        let plan = plan(&self.0, &Profile::gpu(1, 4200.0)).unwrap();
+        check(&plan);
+        assert_eq!(plan.kernel_count(), 1);
+        plan
+    }
+}
+
+fn has_lead(plan: &Plan) -> bool {
+    let StepKind::Kernel(step) = &plan.steps[0].kind else { unreachable!() };
+    step.tiling.as_ref().unwrap().lead.is_some()
+}
+
+#[test]
+fn rows_that_fit_a_tile_are_read_in_aligned_groups_where_there_is_room() {
+    for (cols, lead) in
+        [(1017, true), (1018, false), (1023, false), (1016, false), (1201, true), (5003, true)]
+    {
+        let mut g = G::new();
+        let x = g.short(0, &[3, cols]);
+        let s = g.softmax(x, 1);
+        assert_eq!(has_lead(&g.checked(&[s])), lead, "softmax {cols}");
+        let mut g = G::new();
+        let x = g.short(0, &[3, cols]);
+        let n = g.layer_norm(x);
+        let out = g.affine(n, 1);
+        assert_eq!(has_lead(&g.checked(&[out])), lead, "layer norm {cols}");
+    }
+}
+
+#[test]
+fn long_rows_are_walked_once_for_their_mean_and_variance() {
+    for cols in [16_387, 24_577, 20_008, 33_003] {
+        let mut g = G::new();
+        let x = g.short(0, &[2, cols]);
+        let n = g.layer_norm(x);
+        let out = g.affine(n, 1);
+        let plan = g.checked(&[out]);
+        assert_eq!(has_lead(&plan), cols % 8 != 0);
+        let text = plan.programs[0].to_string();
+        // One walk for both, and one that stores; each may have a loop for its ends.
+        assert!(text.matches(" for %").count() <= 4, "{text}");
+    }
+}
+
+#[test]
+fn a_large_mean_costs_no_digits_of_the_variance() {
+    for cols in [24_577, 20_008] {
+        let mut g = G::new();
+        let x = g.short(0, &[2, cols]);
+        let thousand = g.literal(1000.0, x);
+        let x = g.map(ScalarFn::Add, &[x, thousand]);
+        let count = g.literal(cols as f64, x);
+        let sum = g.reduce_keep(ReduceFn::Sum, x, &[1]);
+        let mean = g.map(ScalarFn::Div, &[sum, count]);
+        let off = g.map(ScalarFn::Sub, &[x, mean]);
+        let square = g.map(ScalarFn::Mul, &[off, off]);
+        let squares = g.reduce(ReduceFn::Sum, square, &[1]);
+        let one = g.view(View::Slice { dim: 1, start: 0, step: 1 }, mean, &[2, 1]);
+        let text = g.checked(&[squares, one]).programs[0].to_string();
+        assert!(text.matches(" for %").count() <= 2, "{text}");
+    }
+}
