@@ -185,6 +185,20 @@ fn kernels_of_the_language_assemble() {
     }
 }
 
+/// LLVM 22 makes invalid code of such a comparison, if it sees the whole of it.
+#[test]
+fn floats_whose_bits_are_other_floats_assemble() {
+    for (from, to) in [("bf16", "f16"), ("f16", "bf16")] {
+        let text = format!(
+            "kernel @bits(%n: i32, %y: ptr<bool>) {{
+               %x = cast %n {from}  %z = bitcast %x {to}  %zero = const 0.0 : {to}  %c = map ne %z, %zero
+               %at = const 0 : i32  store %y, %at, %c
+             }}"
+        );
+        assemble(&tilefuse_block::parse_valid(&text).unwrap_or_else(|e| panic!("{e}")));
+    }
+}
+
 #[test]
 fn debugging_assembles() {
     let text = "kernel @debug(%x: ptr<f32>) warps(2) {

@@ -327,6 +327,14 @@ impl<'a> Lower<'a> {
         if ty(from) == ty(to) {
             return a.clone();
         }
+        if from.is_float() && to.is_float() {
+            // Out of LLVM's sight: InstCombine takes the operand of a cast like this for an integer where the result
+            // is compared with zero, and makes code that is not valid.
+            let bits = self.ir.def(format_args!("bitcast {} {a} to i16", ty(from)));
+            let same =
+                self.ir.def(format_args!("call i16 asm \"mov.b16 $0, $1;\", \"=h,h\"(i16 {bits}) nounwind"));
+            return self.ir.def(format_args!("bitcast i16 {same} to {}", ty(to)));
+        }
         self.ir.def(format_args!("bitcast {} {a} to {}", ty(from), ty(to)))
     }
 

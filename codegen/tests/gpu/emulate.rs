@@ -452,6 +452,10 @@ define internal {ty} @emulated_{name}_{suffix}({ty} %a, {ty} %b) {{
 /// The function that stands for an access in inline assembly.
 fn access(rest: &str) -> (String, String) {
     let text = rest.split('"').nth(1).unwrap_or_default();
+    if text.starts_with("mov.b16") {
+        let same = "define internal i16 @emulated_same(i16 %a) {\n  ret i16 %a\n}\n";
+        return ("emulated_same".to_owned(), same.to_owned());
+    }
     if text.contains("mapa") {
         return remote_access(text);
     }
