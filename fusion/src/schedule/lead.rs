@@ -112,8 +112,8 @@ impl Emitter<'_> {
         self.ends(var, axis, reduces, stores, inside?)
     }
 
-    /// The steps of a walk that may reach outside of the variable: where there are two, in a loop of their own, so that
-    /// they do not share the registers.
+    /// The steps of a walk that may reach outside of the variable: where there are two in a block of many threads, in a
+    /// loop of their own, so that they do not share its few registers.
     pub(super) fn ends(
         &mut self,
         var: Var,
@@ -123,7 +123,7 @@ impl Emitter<'_> {
         mut carried: Vec<Value>,
     ) -> Result<Vec<Value>> {
         let [first, last, end, step] = self.bounds(var, axis);
-        if first == step && last >= step && end - last <= step {
+        if first == step && last >= step && end - last <= step && self.tiling.warps > 8 {
             return self.steps(var, [0, last + 1, last], reduces, stores, &carried);
         }
         let last = last.max(first);

@@ -180,7 +180,8 @@ fn row_reduction(kernel: &Kernel, machine: Machine, cols: Var) -> Tiling {
     let others = kernel.reduced.iter().filter(|&&r| r).count() > 1;
     let width = extent(kernel, cols);
     let long = machine.is_gpu() && width > WIDEST_BLOCK;
-    let lead = lead(kernel, machine, cols);
+    // Tiles that one block holds are masked, element by element, more cheaply than they are shifted.
+    let lead = if long { lead(kernel, machine, cols) } else { None };
     // What a cluster holds of a row that is no power of two is masked, element by element; loops mask the ends.
     let ragged = long && width & (width - 1) != 0;
     let wide = width > i64::from(widest(machine));
@@ -222,8 +223,7 @@ fn row_reduction(kernel: &Kernel, machine: Machine, cols: Var) -> Tiling {
     let size: u32 = axes.iter().map(|a: &Axis| a.extent).product();
     let once = kernel.reduces.iter().all(|r| r.level <= 1);
     let warps = match looped {
-        // Masks and weights that are shifted take registers: fewer elements a thread.
-        false => (size / if lead.is_some() { 512 } else { 1024 }).min(16),
+        false => (size / 1024).min(16),
         true if once || lead.is_some() => size / 512,
         // Rows that are read several times stay in the cache only if few are under way: large blocks.
         true => size / 256,

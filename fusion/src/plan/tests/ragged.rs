@@ -47,19 +47,17 @@ fn has_lead(plan: &Plan) -> bool {
 }
 
 #[test]
-fn rows_that_fit_a_tile_are_read_in_aligned_groups_where_there_is_room() {
-    for (cols, lead) in
-        [(1017, true), (1018, false), (1023, false), (1016, false), (1201, true), (5003, true)]
-    {
+fn rows_that_fit_a_tile_are_masked_where_they_begin() {
+    for cols in [1017, 1018, 1023, 1016, 1201, 5003] {
         let mut g = G::new();
         let x = g.short(0, &[3, cols]);
         let s = g.softmax(x, 1);
-        assert_eq!(has_lead(&g.checked(&[s])), lead, "softmax {cols}");
+        assert!(!has_lead(&g.checked(&[s])), "softmax {cols}");
         let mut g = G::new();
         let x = g.short(0, &[3, cols]);
         let n = g.layer_norm(x);
         let out = g.affine(n, 1);
-        assert_eq!(has_lead(&g.checked(&[out])), lead, "layer norm {cols}");
+        assert!(!has_lead(&g.checked(&[out])), "layer norm {cols}");
     }
 }
 
