@@ -93,7 +93,7 @@ fn signatures_that_no_kernel_has_are_refused() {
     );
     assert!(
         kernel(
-            quote!(stages = 3),
+            quote!(depth = 3),
             quote!(
                 fn f() {}
             )
