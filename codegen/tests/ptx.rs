@@ -19,8 +19,8 @@ fn assemble(program: &Program) -> String {
         let ptx = compile_ptx(program, target, &PtxOptions::default()).unwrap();
         if let Some(report) = ptxas::assemble(&ptx.text, target.name()) {
             assert_eq!(report.spill_bytes, 0, "{} {target}\n{}", program.name, report.log);
-            // Advice of this kind says that products of warpgroups do not overlap.
-            assert!(!report.log.contains("GMMA"), "{} {target}\n{}", program.name, report.log);
+            // Advice of these numbers says that products of warpgroups do not overlap.
+            assert!(!report.log.contains("(C75"), "{} {target}\n{}", program.name, report.log);
         }
         if target == Target::Sm90a {
             hopper = ptx.text;

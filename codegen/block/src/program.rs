@@ -437,6 +437,13 @@ impl Program {
     pub fn walk<'a>(&'a self, visit: &mut dyn FnMut(&'a Op)) {
         walk_region(&self.body, visit);
     }
+
+    /// By value: how many operands of operations it is.
+    pub fn uses(&self) -> Vec<u32> {
+        let mut uses = vec![0; self.values.len()];
+        self.walk(&mut |op| op.args.iter().for_each(|arg| uses[arg.index()] += 1));
+        uses
+    }
 }
 
 fn walk_region<'a>(region: &'a Region, visit: &mut dyn FnMut(&'a Op)) {

@@ -250,17 +250,15 @@ struct Slice<'a> {
     body: &'a Region,
     /// What the body defines.
     inside: FxHashSet<Value>,
-    uses: FxHashMap<Value, u32>,
+    uses: Vec<u32>,
     needed: FxHashSet<Value>,
 }
 
 impl<'a> Slice<'a> {
     fn new(program: &Program, body: &'a Region) -> Slice<'a> {
-        let mut uses: FxHashMap<Value, u32> = FxHashMap::default();
-        program.walk(&mut |op| op.args.iter().for_each(|&arg| *uses.entry(arg).or_default() += 1));
         let inside =
             body.args.iter().copied().chain(body.ops.iter().flat_map(|op| op.results.iter().copied()));
-        Slice { body, inside: inside.collect(), uses, needed: FxHashSet::default() }
+        Slice { body, inside: inside.collect(), uses: program.uses(), needed: FxHashSet::default() }
     }
 
     fn scalars(self) -> Vec<&'a Op> {
@@ -269,7 +267,7 @@ impl<'a> Slice<'a> {
     }
 
     fn copy(&mut self, plan: &Assignment<'a>, product: &'a Op, side: Side) -> Option<Copy<'a>> {
-        let only = |uses: &FxHashMap<Value, u32>, value: Value| uses.get(&value) == Some(&1);
+        let only = |uses: &[u32], value: Value| uses[value.index()] == 1;
         let mut value = product.args[side.index()];
         let mut permutation = None;
         if !only(&self.uses, value) {

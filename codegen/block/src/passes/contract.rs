@@ -29,14 +29,8 @@ const MAX_MOVES: usize = 8;
 
 /// Makes products of sums of products.
 pub fn contract(program: &mut Program) {
-    let count = program.values.len();
-    let mut cx = Cx {
-        values: &mut program.values,
-        definitions: vec![None; count],
-        uses: vec![0; count],
-        out: Vec::new(),
-    };
-    cx.count(&program.body);
+    let (count, uses) = (program.values.len(), program.uses());
+    let mut cx = Cx { values: &mut program.values, definitions: vec![None; count], uses, out: Vec::new() };
     cx.region(&mut program.body);
 }
 
@@ -57,13 +51,6 @@ struct Factor {
 }
 
 impl Cx<'_> {
-    fn count(&mut self, region: &Region) {
-        for op in &region.ops {
-            op.args.iter().for_each(|arg| self.uses[arg.index()] += 1);
-            op.regions.iter().for_each(|inner| self.count(inner));
-        }
-    }
-
     fn region(&mut self, region: &mut Region) {
         let ops = std::mem::take(&mut region.ops);
         let around = std::mem::take(&mut self.out);

@@ -27,15 +27,14 @@ use crate::types::{Elem, Type};
 /// Reduces the strength of offsets, innermost loops first.
 pub fn strength(program: &mut Program) {
     dce(program);
-    let count = program.values.len();
+    let (count, uses) = (program.values.len(), program.uses());
     let mut cx = Cx {
         values: &mut program.values,
         definitions: vec![None; count],
-        uses: vec![0; count],
+        uses,
         defined_in: vec![0; count],
         loops: 0,
     };
-    cx.count(&program.body);
     cx.region(&mut program.body);
 }
 
@@ -56,13 +55,6 @@ struct Sum {
 }
 
 impl Cx<'_> {
-    fn count(&mut self, region: &Region) {
-        for op in &region.ops {
-            op.args.iter().for_each(|arg| self.uses[arg.index()] += 1);
-            op.regions.iter().for_each(|inner| self.count(inner));
-        }
-    }
-
     fn region(&mut self, region: &mut Region) {
         for mut op in std::mem::take(&mut region.ops) {
             op.regions.iter_mut().for_each(|inner| self.region(inner));

@@ -50,12 +50,8 @@ pub(crate) fn only_adds(program: &Program, body: &Region, op: &Op) -> bool {
         let last = body.ops.last().filter(|o| o.kind == OpKind::Yield);
         last.is_some_and(|last| last.args.get(index) == Some(&result))
     };
-    let uses = |value: Value| {
-        let mut count = 0;
-        program.walk(&mut |op| count += op.args.iter().filter(|&&arg| arg == value).count());
-        count
-    };
-    carried.is_some_and(yielded) && uses(result) == 1 && uses(sums) == 1
+    let uses = program.uses();
+    carried.is_some_and(yielded) && uses[result.index()] == 1 && uses[sums.index()] == 1
 }
 
 /// An operand as instructions describe it.
