@@ -27,6 +27,8 @@ pub enum StepReport {
         predicted_us: f64,
         /// Position of the program among the plan's distinct ones.
         program: usize,
+        /// Why it is a kernel, where a libtorch call might do.
+        reason: Option<String>,
     },
     /// A libtorch call.
     Extern {
@@ -102,6 +104,7 @@ impl Explanation {
                     bytes_written: k.bytes_written,
                     predicted_us: k.predicted_us,
                     program: k.program,
+                    reason: k.note.clone(),
                 }
             }
             StepKind::Extern(e) => StepReport::Extern {
@@ -212,12 +215,14 @@ fn step_text(position: usize, step: &StepReport) -> String {
             bytes_written,
             predicted_us,
             program,
+            reason,
             ..
         } => format!(
-            "{position:4}  kernel {name} (program {program}, {grid} instances): reads {}, writes {}, {predicted_us:.1} us\n        {}\n",
+            "{position:4}  kernel {name} (program {program}, {grid} instances): reads {}, writes {}, {predicted_us:.1} us\n        {}\n{}",
             bytes(*bytes_read),
             bytes(*bytes_written),
-            operators.join(", ")
+            operators.join(", "),
+            reason.as_ref().map_or_else(String::new, |reason| format!("        {reason}\n"))
         ),
         StepReport::Extern { operator, result, reason } => {
             let reason = reason.as_ref().map_or_else(String::new, |reason| format!("\n        {reason}"));

@@ -7,6 +7,7 @@ use std::time::Instant;
 
 use tch::Tensor;
 use tch::nn;
+pub use tilefuse_fusion::Products;
 
 use crate::Error;
 use crate::engine::{CompileReport, Compiled, Signature, Stop, Tensors, compile, grad_needed};
@@ -19,11 +20,27 @@ pub struct Options {
     /// Most signatures (shapes, types, strides of the inputs, and libtorch's modes) that are compiled; further ones
     /// run eager.
     pub max_signatures: usize,
+    /// Which products on the host are kernels of ours: by itself as the variable `TILEFUSE_PRODUCTS` says (`measured`,
+    /// `predicted`, `generated` or `library`), and none where it says nothing of these.
+    pub products: Products,
 }
 
 impl Default for Options {
     fn default() -> Options {
-        Options { max_signatures: 64 }
+        Options { max_signatures: 64, products: products() }
+    }
+}
+
+/// What the environment says of products.
+fn products() -> Products {
+    let text = std::env::var("TILEFUSE_PRODUCTS").unwrap_or_default();
+    match text.parse() {
+        Ok(products) => products,
+        Err(_) if text.is_empty() => Products::Library,
+        Err(error) => {
+            tracing::warn!("TILEFUSE_PRODUCTS: {error}");
+            Products::Library
+        }
     }
 }
 
@@ -339,7 +356,7 @@ impl Engine {
             CompileReport { capture_ms: start.elapsed().as_secs_f64() * 1e3, ..CompileReport::default() };
         let entry = match trace.refusals.first() {
             Some(refusal) => Entry::Eager(signature, refusal.to_string()),
-            None => match compile(trace, signature.clone(), report) {
+            None => match compile(trace, signature.clone(), report, self.options.products) {
                 Ok(compiled) => Entry::Compiled(Box::new(compiled)),
                 Err(error) => Entry::Eager(signature, error.to_string()),
             },

@@ -34,7 +34,7 @@ pub mod torch;
 pub use engine::{CompileReport, Target};
 pub use error::Error;
 pub use explain::{EdgeReport, Explanation, StepReport};
-pub use fused::{Fused, Options, Stats, fuse, fuse_with};
+pub use fused::{Fused, Options, Products, Stats, fuse, fuse_with};
 #[doc(hidden)]
 pub use kernel::jit;
 pub use kernel::tune;

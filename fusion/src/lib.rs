@@ -7,6 +7,7 @@
 
 mod args;
 pub mod attention;
+pub mod contract;
 mod custom;
 pub mod eval;
 mod functionalize;
@@ -25,7 +26,8 @@ mod types;
 mod verify;
 
 pub use attention::recognise_attention;
-pub use custom::{CustomKernel, MaybeCustom, Tied};
+pub use contract::{Products, choose_products};
+pub use custom::{CustomKernel, Layout, MaybeCustom, Tied};
 pub use functionalize::{FunctionalizeError, functionalize};
 pub use graph::{AliasTarget, AtenCall, Edge, Graph, Node, NodeId, Op, OutputAlias, Update, ValueRef, View};
 pub use lower::{LowerError, lower, lowered_operators};

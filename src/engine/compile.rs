@@ -9,7 +9,9 @@ use tilefuse_block::Program;
 use tilefuse_fusion::plan::{
     Alignments, KernelKind, KernelStep, Plan, Profile, Step, StepKind, plan_aligned,
 };
-use tilefuse_fusion::{Device, Graph, MaybeCustom, NodeId, Op, Recording, TensorInfo, TensorType, ValueRef};
+use tilefuse_fusion::{
+    Device, Graph, MaybeCustom, NodeId, Op, Products, Recording, TensorInfo, TensorType, ValueRef,
+};
 
 use super::attention::Masks;
 use super::convert::{Converted, convert};
@@ -126,14 +128,16 @@ pub(crate) fn compile(
     mut trace: Trace,
     signature: Signature,
     mut report: CompileReport,
+    products: Products,
 ) -> Result<Compiled, Error> {
     let start = Instant::now();
     let converted = convert(&trace)?;
     let functional = tilefuse_fusion::functionalize(&converted.recording)?;
     let target = target_of(&functional)?;
     let profile = profile(target)?;
-    let (graph, masks) = primitive(functional, &converted, &profile)?;
+    let (mut graph, masks) = primitive(functional, &converted, &profile)?;
     report.lower_ms = millis(start.elapsed());
+    super::products::choose(&mut graph, &profile, products);
     let start = Instant::now();
     let alignments = alignments(&trace, &converted)?;
     let plan = plan_aligned(&graph, &profile, &alignments)?;

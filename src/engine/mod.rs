@@ -7,6 +7,7 @@ mod exec;
 mod guard;
 mod kernels;
 mod memory;
+mod products;
 mod slots;
 #[cfg(test)]
 mod tests;

@@ -308,7 +308,7 @@ fn a_rejected_shape_then_a_good_call() {
 fn more_signatures_than_are_kept_run_eager_with_a_reason() {
     crate::common::setup();
     let _no_grad = tch::no_grad_guard();
-    let fused = tilefuse::fuse_with(block as Function, Options { max_signatures: 5 });
+    let fused = tilefuse::fuse_with(block as Function, Options { max_signatures: 5, ..Options::default() });
     for round in 0..2 {
         for n in 1..=9 {
             same(&fused, &[draw(&[n, 3])], &format!("round {round}, {n} rows"));

@@ -20,6 +20,8 @@ mod uses;
 
 use tilefuse_block::Program;
 
+use crate::types::Dims;
+
 pub(crate) use rewrite::{Part, Rewrite, rewrite};
 pub(crate) use uses::{Uses, uses};
 
@@ -32,7 +34,22 @@ pub enum Tied {
     Result(u16),
 }
 
-/// The kernel that a call of an operator launches. All tensors are row-major without gaps.
+/// How a kernel reads an operand of the call.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Layout {
+    /// Its elements in row-major order without gaps; neighbours may compute them instead.
+    Elements,
+    /// The memory in which it lies, from its start, with the strides and the offset that the program was written for.
+    Strided {
+        /// Elements between neighbours along each dimension of the operand.
+        strides: Dims,
+        /// The operand's first element.
+        offset: i64,
+    },
+}
+
+/// The kernel that a call of an operator launches. All tensors are row-major without gaps, apart from operands that
+/// `layouts` says otherwise of.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CustomKernel {
     /// The program. Its parameters are pointers, each with the length of its tensor, then, where `checks`, the status word:
@@ -46,6 +63,17 @@ pub struct CustomKernel {
     pub checks: bool,
     /// Whether no neighbour becomes part of it.
     pub alone: bool,
+    /// How operands at these positions are read.
+    pub layouts: Vec<(u16, Layout)>,
+    /// Why it is used rather than the call, where there was a choice.
+    pub note: Option<String>,
+}
+
+impl CustomKernel {
+    /// How the operand at a position is read.
+    pub fn layout(&self, position: u16) -> &Layout {
+        self.layouts.iter().find(|(at, _)| *at == position).map_or(&Layout::Elements, |(_, layout)| layout)
+    }
 }
 
 /// The kernel of a call, or why it has none.

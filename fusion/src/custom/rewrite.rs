@@ -29,6 +29,8 @@ pub(crate) struct Rewrite<'a> {
     pub(crate) custom: &'a CustomKernel,
     /// By operand: how it is computed.
     pub(crate) operands: &'a [Part],
+    /// By operand: the value whose memory is read at strides instead.
+    pub(crate) bases: &'a [Option<ValueRef>],
     /// By result: what is computed of it.
     pub(crate) results: &'a [Part],
     /// By result: the value, and whether it is stored itself.
@@ -129,7 +131,8 @@ impl Cx<'_> {
                     if uses.stored > 0 {
                         return Err(Refusal::Custom("its kernel writes an operand"));
                     }
-                    match identity(part) {
+                    let base = self.rewrite.bases.get(usize::from(position)).copied().flatten();
+                    match base.or_else(|| identity(part)) {
                         Some(value) => self.keep(param, value, false)?,
                         None if uses.only_loads() => {
                             self.plans.insert(param.value, Plan::Operand(usize::from(position)));

@@ -20,17 +20,19 @@ pub struct Profile {
     pub launch_us: f64,
     /// Program instances that keep the machine busy.
     pub workers: u64,
-    /// Operations per nanosecond of libtorch's products of halves.
+    /// Operations per nanosecond of products.
     pub products: ProductRates,
 }
 
-/// Operations per nanosecond of libtorch's products of halves, a multiplication and an addition being two.
+/// Operations per nanosecond of products, a multiplication and an addition being two: on a GPU of halves.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct ProductRates {
-    /// With rows that begin at multiples of 16 bytes.
+    /// Of libtorch's, with rows that begin at multiples of 16 bytes.
     pub aligned: f64,
-    /// With other rows.
+    /// Of libtorch's, with other rows.
     pub unaligned: f64,
+    /// Of kernels of ours on the host.
+    pub generated: f64,
 }
 
 impl Profile {
@@ -43,7 +45,7 @@ impl Profile {
             ops_per_ns: 24.0 * n,
             launch_us: 2.0,
             workers: u64::from(threads.max(1)),
-            products: ProductRates { aligned: 64.0 * n, unaligned: 64.0 * n },
+            products: ProductRates { aligned: 64.0 * n, unaligned: 64.0 * n, generated: 80.0 * n },
         }
     }
 
@@ -56,7 +58,7 @@ impl Profile {
             ops_per_ns: 128.0 * 1.6 * n,
             launch_us: 3.0,
             workers: u64::from(processors.max(1)) * 2,
-            products: ProductRates { aligned: 3800.0 * n, unaligned: 600.0 * n },
+            products: ProductRates { aligned: 3800.0 * n, unaligned: 600.0 * n, generated: 0.0 },
         }
     }
 }

@@ -7,8 +7,8 @@ use tilefuse_block::Program;
 use super::cost::{Cost, Profile};
 use super::group::{Planner, Strides, Unit};
 use super::order::Contraction;
-use super::{KernelKind, KernelStep, Verdict};
-use crate::custom::{CustomKernel, Part, Rewrite, rewrite, uses};
+use super::{KernelKind, KernelStep, Verdict, operand_place};
+use crate::custom::{CustomKernel, Layout, Part, Rewrite, rewrite, uses};
 use crate::graph::{NodeId, Op, ValueRef};
 use crate::kernel::{Domain, Group, KNode, Kernel, Refusal, build};
 use crate::types::Dims;
@@ -20,7 +20,10 @@ pub(super) struct CustomBuilt {
     program: Program,
     grid: [u32; 3],
     buffers: Vec<(ValueRef, bool)>,
+    /// Values whose memory it reads at strides.
+    bases: Vec<Option<ValueRef>>,
     checks: bool,
+    note: Option<String>,
     pub(super) cost: Cost,
 }
 
@@ -40,7 +43,13 @@ impl CustomBuilt {
             bytes_written: self.cost.bytes_written,
             flops: self.cost.flops,
             predicted_us: self.cost.us,
+            note: self.note.clone(),
         }
+    }
+
+    /// The values that must be in memory because it reads them at strides.
+    pub(super) fn strided(&self) -> impl Iterator<Item = ValueRef> + '_ {
+        self.bases.iter().copied().flatten()
     }
 
     /// The program under a name.
@@ -93,10 +102,15 @@ impl<'a> Planner<'a> {
             }
         }
         let operands = self.graph.operands(id);
-        let operands: Vec<Part> = operands
-            .iter()
-            .map(|&value| self.part(id, &inside, value, vec![value]))
-            .collect::<Result<_, _>>()?;
+        let mut bases = Vec::with_capacity(operands.len());
+        let mut parts = Vec::with_capacity(operands.len());
+        for (position, &value) in operands.iter().enumerate() {
+            let base = self.base(custom.layout(position as u16), value, &inside)?;
+            let roots = if base.is_some() { Vec::new() } else { vec![value] };
+            parts.push(self.part(id, &inside, value, roots)?);
+            bases.push(base);
+        }
+        let operands = parts;
         let mut roots: Vec<Vec<ValueRef>> = vec![Vec::new(); node.outs.len()];
         for &root in nodes.iter().filter(|&&n| n != id && self.is_stored(n, &inside)) {
             let out = self.result_of(id, root, &inside)?;
@@ -109,12 +123,30 @@ impl<'a> Planner<'a> {
             results.push(self.part(id, &inside, value, roots)?);
             kept.push((value, self.is_kept(value, &inside)));
         }
-        let parts = Rewrite { custom, operands: &operands, results: &results, kept: &kept };
+        let parts = Rewrite { custom, operands: &operands, bases: &bases, results: &results, kept: &kept };
         let align = |v: ValueRef| self.alignments.of(&self.graph.node(v.node).op);
         let (program, buffers) = rewrite("custom", &parts, &align)?;
         let flops = arithmetic(custom, &operands, &results);
         let cost = self.custom_cost(&buffers, flops, custom.grid);
-        Ok(CustomBuilt { node: id, program, grid: custom.grid, buffers, checks: custom.checks, cost })
+        let (grid, checks, note) = (custom.grid, custom.checks, custom.note.clone());
+        Ok(CustomBuilt { node: id, program, grid, buffers, bases, checks, note, cost })
+    }
+
+    /// The value whose memory an operand is read from at strides, if it is.
+    fn base(
+        &self,
+        layout: &Layout,
+        value: ValueRef,
+        inside: &FxHashSet<NodeId>,
+    ) -> Result<Option<ValueRef>, Refusal> {
+        let Layout::Strided { strides, offset } = layout else { return Ok(None) };
+        match operand_place(self.graph, value) {
+            Some(place) if inside.contains(&place.base.node) => {
+                Err(Refusal::Custom("its kernel reads the operand from memory, at strides"))
+            }
+            Some(place) if place.strides == *strides && place.offset == *offset => Ok(Some(place.base)),
+            _ => Err(Refusal::Custom("an operand does not lie where its kernel reads it")),
+        }
     }
 
     /// What is computed of a value of the call's, or to make it: these roots, element by element.

@@ -149,6 +149,7 @@ impl<'a> Planner<'a> {
             if self.is_extern(id) {
                 values.extend(self.graph.operands(id));
             }
+            values.extend(self.customs.get(&id).into_iter().flat_map(CustomBuilt::strided));
         }
         values.extend(self.graph.outputs.iter().copied());
         values.extend(self.graph.updates.iter().map(|u| u.value));
@@ -321,10 +322,12 @@ impl<'a> Planner<'a> {
             if !self.is_compute(id) {
                 continue;
             }
-            let mut found: Vec<NodeId> = Vec::new();
+            let bases: Vec<NodeId> =
+                self.customs.get(&id).into_iter().flat_map(CustomBuilt::strided).map(|v| v.node).collect();
+            let mut found: Vec<NodeId> = bases.into_iter().filter(|&base| self.is_compute(base)).collect();
             let mut stack: Vec<NodeId> = self.graph.operands(id).iter().map(|v| v.node).collect();
             let is_extern = self.is_extern(id);
-            let mut seen = FxHashSet::default();
+            let mut seen: FxHashSet<NodeId> = found.iter().copied().collect();
             while let Some(at) = stack.pop() {
                 if !seen.insert(at) {
                     continue;
@@ -598,6 +601,7 @@ impl<'a> Planner<'a> {
             bytes_written: built.cost.bytes_written,
             flops: built.cost.flops,
             predicted_us: built.cost.us,
+            note: None,
         })
     }
 

@@ -32,6 +32,7 @@ use crate::types::Dims;
 pub use cost::{ProductRates, Profile};
 pub use memory::{ALIGNMENT, Memory};
 pub use place::Place;
+pub(crate) use place::operand_place;
 pub use split::split_reductions;
 pub use verify::verify;
 
@@ -128,6 +129,8 @@ pub struct KernelStep {
     pub flops: u64,
     /// Predicted time.
     pub predicted_us: f64,
+    /// Why it is a kernel, where a libtorch call might do.
+    pub note: Option<String>,
 }
 
 /// A step that calls libtorch.

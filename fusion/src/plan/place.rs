@@ -5,7 +5,7 @@ use smallvec::SmallVec;
 
 use crate::graph::{Graph, NodeId, Op, ValueRef, View};
 use crate::index::{Indices, Var};
-use crate::kernel::view_index;
+use crate::kernel::{Layouts, view_index};
 use crate::types::Dims;
 
 /// Where a value is found.
@@ -73,4 +73,29 @@ pub(crate) fn strided(
     }
     let usable = offset >= 0 && strides.iter().all(|&s| s >= 0) && strides == ty.strides;
     usable.then(|| Place::Strided { base: at, shape: ty.shape.clone(), strides, offset })
+}
+
+/// Memory that a program reads at fixed strides.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct OperandPlace {
+    /// The value in memory.
+    pub(crate) base: ValueRef,
+    /// Strides in elements.
+    pub(crate) strides: Dims,
+    /// Elements from the base's first one.
+    pub(crate) offset: i64,
+    /// Elements from the base's first to its last one.
+    pub(crate) span: i64,
+}
+
+/// Where the elements of an operand are found, if they lie at fixed strides.
+pub(crate) fn operand_place(graph: &Graph, value: ValueRef) -> Option<OperandPlace> {
+    let layouts = super::group::Strides(graph);
+    let none = FxHashSet::default();
+    let place = strided(graph, value, &none, &|base| layouts.strides(base).0)?;
+    let span = layouts.strides(place.base()).1;
+    Some(match place {
+        Place::Value(base) => OperandPlace { base, strides: layouts.strides(base).0, offset: 0, span },
+        Place::Strided { base, strides, offset, .. } => OperandPlace { base, strides, offset, span },
+    })
 }

@@ -56,7 +56,15 @@ const ATOMIC: &str = "kernel @atomic(%x: ptr<f32> len(200), %y: ptr<f32> len(200
 fn kernel(text: &str, grid: u32) -> CustomKernel {
     let program = tilefuse_block::parse_valid(text).unwrap();
     let tied = vec![Tied::Operand(0), Tied::Result(0)];
-    CustomKernel { program, grid: [grid, 1, 1], tied, checks: false, alone: false }
+    CustomKernel {
+        program,
+        grid: [grid, 1, 1],
+        tied,
+        checks: false,
+        alone: false,
+        layouts: Vec::new(),
+        note: None,
+    }
 }
 
 impl G {

@@ -1,0 +1,98 @@
+//! The blocks of a product: what one instance computes.
+
+use tilefuse_block::Elem;
+
+use super::product::Product;
+
+/// How a product is divided.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Blocks {
+    /// How an instance computes its block.
+    pub(super) form: Form,
+    /// Rows of a block, a power of two as the other extents are.
+    pub(super) rows: u32,
+    /// Columns of a block.
+    pub(super) columns: u32,
+    /// What is summed over at a time.
+    pub(super) depth: u32,
+}
+
+/// How an instance computes its block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Form {
+    /// Each element as the sum of a row of products: the right operand is read once, from memory.
+    Sums,
+    /// By products of blocks, of operands that were brought next to each other.
+    Dots,
+}
+
+/// The most rows for which the right operand is streamed: reading it is then what takes time.
+const FEW_ROWS: i64 = 4;
+
+/// What bringing a part of the right operand into place takes, in rows of the product.
+const PACKING_ROWS: f64 = 12.0;
+
+/// What starting a block of the sum takes, in elements of the sum.
+const STARTING: f64 = 8.0;
+
+/// Instances per thread that even out differences between threads.
+const SHARES: i64 = 3;
+
+/// The blocks of a product on so many threads.
+pub(super) fn choose(product: &Product, threads: u32) -> Blocks {
+    if product.m <= FEW_ROWS { few_rows(product, threads) } else { many_rows(product, threads) }
+}
+
+/// The least power of two that is not less.
+fn covering(n: i64) -> u32 {
+    u32::try_from(n.max(1)).ok().and_then(u32::checked_next_power_of_two).unwrap_or(1 << 31)
+}
+
+fn blocks_of(extent: i64, block: u32) -> i64 {
+    extent.div_euclid(i64::from(block)) + i64::from(extent.rem_euclid(i64::from(block)) != 0)
+}
+
+/// Wide enough to read long pieces of memory, narrow enough for every thread to have some.
+fn few_rows(product: &Product, threads: u32) -> Blocks {
+    let batch: i64 = product.batch.iter().product();
+    let along_depth = product.b.matrix[0] == 1;
+    let enough = i64::from(threads) * SHARES;
+    let (least, most) = if along_depth { (1, 16) } else { (64, 256) };
+    let mut columns = most.min(covering(product.n));
+    while columns > least && blocks_of(product.n, columns) * batch < enough {
+        columns /= 2;
+    }
+    let rows = covering(product.m);
+    let depth = covering(product.k).min((1 << 20) / (rows * columns).max(1)).min(1 << 14);
+    Blocks { form: Form::Sums, rows, columns, depth }
+}
+
+fn many_rows(product: &Product, threads: u32) -> Blocks {
+    let wide = if product.elem == Elem::F64 { 2 } else { 1 };
+    let columns = covering(product.n).min(64 / wide);
+    let batch: i64 = product.batch.iter().product();
+    let across = blocks_of(product.n, columns) * batch;
+    let time = |rows: u32| {
+        let down = blocks_of(product.m, rows);
+        let rounds = blocks_of(down * across, threads) as f64;
+        rounds * (f64::from(rows) + PACKING_ROWS)
+    };
+    let candidates = [8, 16, 32, 64, 128, 256].into_iter().filter(|&r| r <= covering(product.m));
+    let rows = candidates.min_by(|&a, &b| time(a).total_cmp(&time(b))).unwrap_or(8);
+    let time = |depth: u32| blocks_of(product.k, depth) as f64 * (f64::from(depth) + STARTING);
+    let candidates =
+        [8, 16, 32, 64, 128].into_iter().filter(|&d| d <= 128 / wide && d <= covering(product.k));
+    let depth = candidates.min_by(|&a, &b| time(a).total_cmp(&time(b))).unwrap_or(8);
+    Blocks { form: Form::Dots, rows, columns, depth }
+}
+
+/// The grid: columns, rows, members of the batch.
+pub(super) fn grid(product: &Product, blocks: &Blocks) -> Option<[u32; 3]> {
+    let size = |n: i64| u32::try_from(n).ok();
+    let batch = product.batch.iter().try_fold(1i64, |all, &n| all.checked_mul(n))?;
+    Some([
+        size(blocks_of(product.n, blocks.columns))?,
+        size(blocks_of(product.m, blocks.rows))?,
+        size(batch)?,
+    ])
+}

@@ -1,0 +1,223 @@
+//! Products on the host as block programs, with pointwise neighbours in their loads and stores.
+//!
+//! A call such as `aten::linear` has no lowering. Where it is worth it, [`choose_products`] gives it a [`CustomKernel`]: the
+//! planner then treats it as a kernel that was written by hand, and merges bias, activation and residual into it.
+//!
+//! ```text
+//! %3 = aten::linear(input=%0, weight=%1, bias=%2)      kernel: for k in 0..K step BK { sum = dot(x, wᵀ, sum) }
+//! %4 = map tanh %3                                             store tanh(sum + bias)
+//! ```
+//!
+//! `product.rs` reads calls as one form, batches of `alpha a b + beta c`; `operand.rs` says where operands lie, so that a
+//! transposed or strided one is read as it is; `blocks.rs` chooses the blocks, and `template.rs` writes the programs.
+//!
+//! A further template is an arm of [`template`]: it gives a [`Template`] with the kernel, or `None` for calls that it does
+//! not know. Which of kernel and call is used is decided here, in the same way for all.
+
+mod blocks;
+mod operand;
+mod product;
+mod template;
+#[cfg(test)]
+mod tests;
+
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+
+use serde::Serialize;
+
+use crate::custom::CustomKernel;
+use crate::graph::{AtenCall, Graph, NodeId, Op};
+use crate::plan::Profile;
+use crate::schedule::Machine;
+use crate::types::Device;
+
+/// Which products of matrices on the host are kernels of ours, and which are libtorch's.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Products {
+    /// Whichever takes less time on this machine, measured once for each shape.
+    #[default]
+    Measured,
+    /// Whichever takes less time by the cost model.
+    Predicted,
+    /// Always ours, where there is one.
+    Generated,
+    /// Always libtorch's.
+    Library,
+}
+
+impl FromStr for Products {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Products, String> {
+        match text {
+            "measured" => Ok(Products::Measured),
+            "predicted" => Ok(Products::Predicted),
+            "generated" => Ok(Products::Generated),
+            "library" => Ok(Products::Library),
+            other => Err(format!("`{other}` is none of measured, predicted, generated and library")),
+        }
+    }
+}
+
+impl fmt::Display for Products {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Products::Measured => "measured",
+            Products::Predicted => "predicted",
+            Products::Generated => "generated",
+            Products::Library => "library",
+        })
+    }
+}
+
+/// A kernel for a call, and what it is expected to take.
+#[derive(Clone, Debug)]
+pub struct Template {
+    /// The kernel, without neighbours.
+    pub kernel: CustomKernel,
+    /// Multiplications and additions of the call.
+    pub flops: f64,
+    /// Bytes that it must move.
+    pub bytes: f64,
+}
+
+/// A call that may be a kernel of ours.
+#[derive(Clone, Debug)]
+pub struct Candidate<'g> {
+    /// The graph.
+    pub graph: &'g Graph,
+    /// The node of the call.
+    pub node: NodeId,
+    /// The call.
+    pub call: &'g AtenCall,
+    /// The kernel.
+    pub template: Template,
+}
+
+impl Candidate<'_> {
+    /// Microseconds that the quicker of kernel and call is expected to take.
+    pub fn least_us(&self, profile: &Profile) -> f64 {
+        let times = predict(&self.template, profile);
+        times.generated_us.min(times.library_us)
+    }
+}
+
+/// How long a call takes, in microseconds.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Times {
+    /// Of our kernel, without its neighbours.
+    pub generated_us: f64,
+    /// Of libtorch's call.
+    pub library_us: f64,
+    /// Whether this was measured.
+    pub measured: bool,
+}
+
+impl fmt::Display for Times {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let how = if self.measured { "measured" } else { "predicted" };
+        write!(f, "{how}: {:.1} us generated, {:.1} us in libtorch", self.generated_us, self.library_us)
+    }
+}
+
+/// The kernel of a call on the host, if there is a template for it.
+fn template(graph: &Graph, node: NodeId, call: &AtenCall, threads: u32) -> Option<Template> {
+    match call.op.as_str() {
+        "aten::linear" | "aten::mm" | "aten::bmm" | "aten::matmul" | "aten::addmm" | "aten::baddbmm" => {
+            template::of(&product::of(graph, node, call)?, threads)
+        }
+        _ => None,
+    }
+}
+
+/// Gives calls of a primitive graph kernels of ours, where these are preferred; returns how many. `measure` times a
+/// candidate and its call where they are to be measured; what it cannot measure is predicted.
+///
+/// A call that stays libtorch's though it could be a kernel keeps the reason.
+pub fn choose_products(
+    graph: &mut Graph,
+    profile: &Profile,
+    products: Products,
+    measure: &mut dyn FnMut(&Candidate<'_>) -> Option<Times>,
+) -> usize {
+    let Machine::Host { threads } = profile.machine else { return 0 };
+    if products == Products::Library {
+        return 0;
+    }
+    let mut count = 0;
+    for node in graph.ids().collect::<Vec<_>>() {
+        let Some((kernel, reason)) = choose(graph, node, profile, threads, products, measure) else {
+            continue;
+        };
+        let replay = handle(graph, node);
+        let entry = match kernel {
+            Some(kernel) => {
+                count += 1;
+                Ok(Arc::new(CustomKernel { note: reason, ..kernel }))
+            }
+            None => Err(reason.unwrap_or_default()),
+        };
+        if let Some(replay) = replay {
+            graph.kernels.insert(replay, entry);
+        }
+    }
+    count
+}
+
+/// The kernel for a node, or none where libtorch is quicker, and the reason; nothing for a node without template.
+fn choose(
+    graph: &Graph,
+    node: NodeId,
+    profile: &Profile,
+    threads: u32,
+    products: Products,
+    measure: &mut dyn FnMut(&Candidate<'_>) -> Option<Times>,
+) -> Option<(Option<CustomKernel>, Option<String>)> {
+    let Op::Aten(call) = &graph.node(node).op else { return None };
+    let host = graph.node(node).outs.iter().all(|ty| ty.device == Device::Cpu);
+    let own = call.replay.is_some_and(|replay| graph.kernels.contains_key(&replay));
+    if !host || own || !call.writes.is_empty() || call.random {
+        return None;
+    }
+    let template = template(graph, node, call, threads)?;
+    if products == Products::Generated {
+        return Some((Some(template.kernel), None));
+    }
+    let predicted = predict(&template, profile);
+    let candidate = Candidate { graph, node, call, template };
+    let measured = if products == Products::Measured { measure(&candidate) } else { None };
+    let times = measured.unwrap_or(predicted);
+    let kernel = (times.generated_us <= times.library_us).then_some(candidate.template.kernel);
+    Some((kernel, Some(times.to_string())))
+}
+
+/// What a kernel and its call take by typical figures.
+fn predict(template: &Template, profile: &Profile) -> Times {
+    let us = |rate: f64| (template.flops / rate).max(template.bytes / profile.bandwidth) / 1000.0;
+    let instances: f64 = template.kernel.grid.iter().map(|&n| f64::from(n)).product();
+    let busy = (instances / profile.workers as f64).min(1.0);
+    Times {
+        generated_us: us(profile.products.generated) / busy + profile.launch_us,
+        library_us: us(profile.products.aligned) + 2.0 * profile.launch_us,
+        measured: false,
+    }
+}
+
+/// The number under which a call's kernel is found; a new one for a call that no recording has.
+fn handle(graph: &mut Graph, node: NodeId) -> Option<u32> {
+    let calls = graph.ids().filter_map(|id| match &graph.node(id).op {
+        Op::Aten(call) => call.replay,
+        _ => None,
+    });
+    let next = calls.chain(graph.kernels.keys().copied()).max().map_or(OWN, |most| most.max(OWN - 1) + 1);
+    match &mut graph.node_mut(node).op {
+        Op::Aten(call) => Some(*call.replay.get_or_insert(next)),
+        _ => None,
+    }
+}
+
+/// The first handle of calls that no recording has, above those that recordings give.
+const OWN: u32 = 1 << 30;

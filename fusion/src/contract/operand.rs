@@ -1,0 +1,51 @@
+//! Where the operands of a product lie.
+
+use crate::custom::Layout;
+use crate::graph::{Graph, ValueRef};
+use crate::plan::operand_place;
+use crate::types::{Dims, row_major};
+
+/// How a program reads an operand.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Source {
+    /// Position among the call's operands.
+    pub(super) position: u16,
+    /// Sizes.
+    pub(super) shape: Dims,
+    /// Elements between neighbours along each dimension, as the program reads it.
+    pub(super) strides: Dims,
+    /// The first element.
+    pub(super) offset: i64,
+    /// Elements that the program's pointer reaches.
+    pub(super) span: i64,
+    /// Row-major elements, which may be computed by neighbours, or memory at strides.
+    pub(super) layout: Layout,
+}
+
+/// How the operand at a position is read; `None` where it lies at no fixed strides.
+pub(super) fn source(graph: &Graph, value: ValueRef, position: u16) -> Option<Source> {
+    let shape = graph.ty(value).shape.clone();
+    let place = operand_place(graph, value)?;
+    let wanted = row_major(&shape);
+    let dense = (0..shape.len()).all(|d| shape[d] == 1 || place.strides[d] == wanted[d]);
+    if dense && place.offset == 0 {
+        let span = shape.iter().product();
+        return Some(Source { position, shape, strides: wanted, offset: 0, span, layout: Layout::Elements });
+    }
+    let layout = Layout::Strided { strides: place.strides.clone(), offset: place.offset };
+    Some(Source { position, shape, strides: place.strides, offset: place.offset, span: place.span, layout })
+}
+
+impl Source {
+    /// The operand spread over a shape of at least its rank: strides of 0 where it is repeated.
+    pub(super) fn spread(&self, shape: &[i64]) -> Option<Dims> {
+        let lead = shape.len().checked_sub(self.shape.len())?;
+        let stride = |d: usize| match d.checked_sub(lead) {
+            None => Some(0),
+            Some(own) if self.shape[own] == shape[d] && shape[d] != 1 => Some(self.strides[own]),
+            Some(own) if self.shape[own] == 1 => Some(0),
+            Some(_) => None,
+        };
+        (0..shape.len()).map(stride).collect()
+    }
+}

@@ -1,0 +1,358 @@
+//! Programs of products.
+//!
+//! ```text
+//! %sum = for %k in 0..K step DEPTH with (%acc = 0) {
+//!   %a = load %x, rows m + columns k       [ROWS, DEPTH]
+//!   %b = load %w, ...                      [DEPTH, COLUMNS], in the order in which it lies in memory
+//!   yield dot %a, %b, %acc
+//! }
+//! store %y, rows n + columns, alpha %sum + beta %c
+//! ```
+
+use tilefuse_block::{
+    Builder, CacheHint, DotPrecision, Elem, Literal, Program, ReduceFn, ScalarFn, TypeError, Value,
+};
+
+use super::Template;
+use super::blocks::{Blocks, Form, choose, grid};
+use super::product::{Access, Product};
+use crate::custom::{CustomKernel, Tied};
+
+type Made<T> = Result<T, TypeError>;
+
+/// The template of a product on so many threads.
+pub(super) fn of(product: &Product, threads: u32) -> Option<Template> {
+    let blocks = choose(product, threads);
+    let grid = grid(product, &blocks)?;
+    let operands = || [Some(&product.a), Some(&product.b), product.c.as_ref()].into_iter().flatten();
+    let program = Writer::new(product, blocks).program().ok()?;
+    let tied = operands().map(|a| Tied::Operand(a.source.position)).chain([Tied::Result(0)]).collect();
+    let layouts = operands().map(|a| (a.source.position, a.source.layout.clone())).collect();
+    let kernel = CustomKernel { program, grid, tied, checks: false, alone: false, layouts, note: None };
+    let batch: i64 = product.batch.iter().product();
+    let (m, n, k) = (product.m as f64, product.n as f64, product.k as f64);
+    let bytes = batch as f64 * (m * k + k * n + m * n) * f64::from(product.elem.bytes());
+    Some(Template { kernel, flops: 2.0 * batch as f64 * m * n * k, bytes })
+}
+
+/// An axis of a tile: the first of its indices, and how many there are.
+#[derive(Clone, Copy)]
+struct Axis {
+    /// `[extent]`, of the index kind.
+    at: Value,
+    extent: u32,
+    /// Which of them count, where not all do.
+    inside: Option<Value>,
+}
+
+struct Writer<'p> {
+    product: &'p Product,
+    blocks: Blocks,
+    /// Of offsets.
+    index: Elem,
+    /// Of sums.
+    sum: Elem,
+}
+
+impl<'p> Writer<'p> {
+    fn new(product: &'p Product, blocks: Blocks) -> Writer<'p> {
+        let sum = if product.elem == Elem::F64 { Elem::F64 } else { Elem::F32 };
+        let index = if fits(product, blocks) { Elem::I32 } else { Elem::I64 };
+        Writer { product, blocks, index, sum }
+    }
+
+    fn program(&self) -> Made<Program> {
+        let mut builder = Builder::new("product");
+        let b = &mut builder;
+        let p = self.product;
+        let elem = p.elem;
+        let batch: i64 = p.batch.iter().product();
+        let len = |n: i64| Some(n.unsigned_abs());
+        let align = elem.bytes();
+        let x = b.ptr_param("a", elem, align, len(p.a.source.span));
+        let w = b.ptr_param("b", elem, align, len(p.b.source.span));
+        let c = p.c.as_ref().map(|c| (c, b.ptr_param("c", elem, align, len(c.source.span))));
+        let y = b.ptr_param("y", elem, align, len(batch * p.m * p.n));
+        let columns = self.block_axis(b, 0, self.blocks.columns, p.n)?;
+        let rows = self.block_axis(b, 1, self.blocks.rows, p.m)?;
+        let members = self.members(b)?;
+        let mut sum = match self.blocks.form {
+            Form::Dots => self.dots(b, x, w, rows, columns, &members)?,
+            Form::Sums => self.sums(b, x, w, rows, columns, &members)?,
+        };
+        let shape = [self.blocks.rows, self.blocks.columns];
+        sum = self.scaled(b, sum, p.alpha, &shape)?;
+        if let Some((access, c)) = c {
+            let start = self.base(b, access, &members)?;
+            let part = if access.matrix[0] == 0 {
+                let row = self.load(b, c, &[(columns, access.matrix[1])], start)?;
+                let row = b.expand_dims(row, 0)?;
+                b.broadcast(row, &shape)?
+            } else {
+                self.load(b, c, &[(rows, access.matrix[0]), (columns, access.matrix[1])], start)?
+            };
+            let part = b.cast(part, self.sum)?;
+            let part = self.scaled(b, part, p.beta, &shape)?;
+            sum = b.map(ScalarFn::Add, &[sum, part])?;
+        }
+        let value = b.cast(sum, elem)?;
+        let start = match members.last() {
+            Some(_) => {
+                let member = b.program_id(2)?;
+                let member = b.cast(member, self.index)?;
+                Some(self.times(b, member, p.m * p.n)?)
+            }
+            None => None,
+        };
+        let (offsets, mask) = self.offsets(b, &[(rows, p.n), (columns, 1)], start)?;
+        b.store(y, offsets, value, mask, CacheHint::Default)?;
+        Ok(builder.finish())
+    }
+
+    fn int(&self, b: &mut Builder, value: i64) -> Value {
+        b.constant(Literal::int(self.index, value), &[])
+    }
+
+    fn times(&self, b: &mut Builder, scalar: Value, factor: i64) -> Made<Value> {
+        if factor == 1 {
+            return Ok(scalar);
+        }
+        let factor = self.int(b, factor);
+        b.map(ScalarFn::Mul, &[scalar, factor])
+    }
+
+    fn scaled(&self, b: &mut Builder, tile: Value, factor: f64, shape: &[u32]) -> Made<Value> {
+        if factor == 1.0 {
+            return Ok(tile);
+        }
+        let factor = b.constant(Literal::float(self.sum, factor), shape);
+        b.map(ScalarFn::Mul, &[tile, factor])
+    }
+
+    /// `start..start + extent`, of which those below `end` count.
+    fn axis(&self, b: &mut Builder, start: Value, extent: u32, end: i64) -> Made<Axis> {
+        let lanes = b.range(0, extent)?;
+        let lanes = b.cast(lanes, self.index)?;
+        let start = b.splat(start, &[extent])?;
+        let at = b.map(ScalarFn::Add, &[start, lanes])?;
+        let inside = if end % i64::from(extent) == 0 {
+            None
+        } else {
+            let end = b.constant(Literal::int(self.index, end), &[extent]);
+            Some(b.map(ScalarFn::Lt, &[at, end])?)
+        };
+        Ok(Axis { at, extent, inside })
+    }
+
+    fn block_axis(&self, b: &mut Builder, axis: u8, extent: u32, end: i64) -> Made<Axis> {
+        let id = b.program_id(axis)?;
+        let id = b.cast(id, self.index)?;
+        let start = self.times(b, id, i64::from(extent))?;
+        self.axis(b, start, extent, end)
+    }
+
+    /// The instance's index along each dimension of the batch.
+    fn members(&self, b: &mut Builder) -> Made<Vec<Value>> {
+        let sizes = &self.product.batch;
+        let mut members = Vec::new();
+        if sizes.is_empty() {
+            return Ok(members);
+        }
+        let id = b.program_id(2)?;
+        let mut rest = b.cast(id, self.index)?;
+        for &size in sizes.iter().skip(1).rev() {
+            let size = self.int(b, size);
+            members.push(b.map(ScalarFn::RemTrunc, &[rest, size])?);
+            rest = b.map(ScalarFn::DivTrunc, &[rest, size])?;
+        }
+        members.push(rest);
+        members.reverse();
+        Ok(members)
+    }
+
+    /// The first element of an operand's matrix.
+    fn base(&self, b: &mut Builder, access: &Access, members: &[Value]) -> Made<Option<Value>> {
+        let mut sum = match access.source.offset {
+            0 => None,
+            offset => Some(self.int(b, offset)),
+        };
+        for (&member, &stride) in members.iter().zip(&access.batch).filter(|(_, s)| **s != 0) {
+            let part = self.times(b, member, stride)?;
+            sum = Some(match sum {
+                Some(sum) => b.map(ScalarFn::Add, &[sum, part])?,
+                None => part,
+            });
+        }
+        Ok(sum)
+    }
+
+    /// The offsets of a tile over these axes at these strides, and which of them count.
+    fn offsets(
+        &self,
+        b: &mut Builder,
+        axes: &[(Axis, i64)],
+        start: Option<Value>,
+    ) -> Made<(Value, Option<Value>)> {
+        let shape: Vec<u32> = axes.iter().map(|(axis, _)| axis.extent).collect();
+        let mut sum = match start {
+            Some(start) => Some(b.splat(start, &shape)?),
+            None => None,
+        };
+        let mut mask = None;
+        for (position, &(axis, stride)) in axes.iter().enumerate() {
+            let factor = b.constant(Literal::int(self.index, stride), &[axis.extent]);
+            let scaled = if stride == 1 { axis.at } else { b.map(ScalarFn::Mul, &[axis.at, factor])? };
+            let part = self.along(b, scaled, position, &shape)?;
+            sum = Some(match sum {
+                Some(sum) => b.map(ScalarFn::Add, &[sum, part])?,
+                None => part,
+            });
+            if let Some(inside) = axis.inside {
+                let inside = self.along(b, inside, position, &shape)?;
+                mask = Some(match mask {
+                    Some(mask) => b.map(ScalarFn::And, &[mask, inside])?,
+                    None => inside,
+                });
+            }
+        }
+        let sum = match sum {
+            Some(sum) => sum,
+            None => self.int(b, 0),
+        };
+        Ok((sum, mask))
+    }
+
+    /// A tile of one axis, repeated along the others.
+    fn along(&self, b: &mut Builder, tile: Value, position: usize, shape: &[u32]) -> Made<Value> {
+        let mut tile = tile;
+        for axis in (0..shape.len()).filter(|&axis| axis != position) {
+            tile = b.expand_dims(tile, axis as u8)?;
+        }
+        if shape.len() == 1 { Ok(tile) } else { b.broadcast(tile, shape) }
+    }
+
+    fn load(&self, b: &mut Builder, ptr: Value, axes: &[(Axis, i64)], start: Option<Value>) -> Made<Value> {
+        let (offsets, mask) = self.offsets(b, axes, start)?;
+        b.load(ptr, offsets, mask, None, CacheHint::Default)
+    }
+
+    /// The sum by products of blocks.
+    fn dots(
+        &self,
+        b: &mut Builder,
+        x: Value,
+        w: Value,
+        rows: Axis,
+        columns: Axis,
+        members: &[Value],
+    ) -> Made<Value> {
+        let (x_at, w_at) = (&self.product.a, &self.product.b);
+        let starts = (self.base(b, x_at, members)?, self.base(b, w_at, members)?);
+        let zero = b.constant(Literal::float(self.sum, 0.0), &[self.blocks.rows, self.blocks.columns]);
+        let step = |b: &mut Builder, k: Value, sum: Value| {
+            let depth = self.axis(b, k, self.blocks.depth, self.product.k)?;
+            let left = self.load(b, x, &[(rows, x_at.matrix[0]), (depth, x_at.matrix[1])], starts.0)?;
+            let right = if w_at.matrix[0] == 1 && w_at.matrix[1] != 1 {
+                let tile = self.load(b, w, &[(columns, w_at.matrix[1]), (depth, 1)], starts.1)?;
+                b.permute(tile, &[1, 0])?
+            } else {
+                self.load(b, w, &[(depth, w_at.matrix[0]), (columns, w_at.matrix[1])], starts.1)?
+            };
+            let (left, right) = (b.cast(left, self.sum)?, b.cast(right, self.sum)?);
+            b.dot(left, right, sum, DotPrecision::Ieee)
+        };
+        self.over_depth(b, zero, step)
+    }
+
+    /// The sum of rows of products.
+    fn sums(
+        &self,
+        b: &mut Builder,
+        x: Value,
+        w: Value,
+        rows: Axis,
+        columns: Axis,
+        members: &[Value],
+    ) -> Made<Value> {
+        let (x_at, w_at) = (&self.product.a, &self.product.b);
+        let starts = (self.base(b, x_at, members)?, self.base(b, w_at, members)?);
+        let shape = [self.blocks.rows, self.blocks.columns];
+        let zero = b.constant(Literal::float(self.sum, 0.0), &shape);
+        let along_depth = w_at.matrix[0] == 1;
+        let step = |b: &mut Builder, k: Value, sum: Value| {
+            let depth = self.axis(b, k, self.blocks.depth, self.product.k)?;
+            let (m, n, d) = (self.blocks.rows, self.blocks.columns, self.blocks.depth);
+            let left = self.load(b, x, &[(rows, x_at.matrix[0]), (depth, x_at.matrix[1])], starts.0)?;
+            let left = b.cast(left, self.sum)?;
+            let (left, right, whole, axis) = if along_depth {
+                let right = self.load(b, w, &[(columns, w_at.matrix[1]), (depth, 1)], starts.1)?;
+                (b.expand_dims(left, 1)?, b.expand_dims(right, 0)?, [m, n, d], 2)
+            } else {
+                let right =
+                    self.load(b, w, &[(depth, w_at.matrix[0]), (columns, w_at.matrix[1])], starts.1)?;
+                (b.expand_dims(left, 2)?, b.expand_dims(right, 0)?, [m, d, n], 1)
+            };
+            let right = b.cast(right, self.sum)?;
+            let (left, right) = (b.broadcast(left, &whole)?, b.broadcast(right, &whole)?);
+            let products = b.map(ScalarFn::Mul, &[left, right])?;
+            let inside = match depth.inside {
+                Some(inside) => Some(self.along(b, inside, axis, &whole)?),
+                None => None,
+            };
+            let part = b.reduce(ReduceFn::Sum, products, axis as u8, inside)?;
+            if self.is_whole() { Ok(part) } else { b.map(ScalarFn::Add, &[sum, part]) }
+        };
+        self.over_depth(b, zero, step)
+    }
+
+    /// Whether one step covers all that is summed over.
+    fn is_whole(&self) -> bool {
+        self.product.k <= i64::from(self.blocks.depth)
+    }
+
+    fn over_depth(
+        &self,
+        b: &mut Builder,
+        zero: Value,
+        step: impl Fn(&mut Builder, Value, Value) -> Made<Value>,
+    ) -> Made<Value> {
+        let start = self.int(b, 0);
+        if self.is_whole() {
+            return step(b, start, zero);
+        }
+        let (end, size) = (self.int(b, self.product.k), self.int(b, i64::from(self.blocks.depth)));
+        let sums = b.for_loop((start, end, size), &[zero], |b, k, sums| {
+            Ok::<_, TypeError>(vec![step(b, k, sums[0])?])
+        })?;
+        Ok(sums[0])
+    }
+}
+
+/// Whether every offset that is computed fits 32 bits.
+fn fits(product: &Product, blocks: Blocks) -> bool {
+    let padded = |n: i64, block: u32| n.checked_add(i64::from(block));
+    let extents = || {
+        Some((
+            padded(product.m, blocks.rows)?,
+            padded(product.n, blocks.columns)?,
+            padded(product.k, blocks.depth)?,
+        ))
+    };
+    let reach = |access: &Access, rows: i64, columns: i64| -> Option<i64> {
+        let batch = product.batch.iter().zip(&access.batch);
+        let batch = batch.map(|(&n, &s)| (n, s));
+        let parts = batch.chain([(rows, access.matrix[0]), (columns, access.matrix[1])]);
+        parts.into_iter().try_fold(access.source.offset, |sum, (n, s)| sum.checked_add(n.checked_mul(s)?))
+    };
+    let all = || {
+        let (m, n, k) = extents()?;
+        let members: i64 = product.batch.iter().try_fold(1i64, |all, &n| all.checked_mul(n))?;
+        let c = match &product.c {
+            Some(c) => reach(c, m, n)?,
+            None => 0,
+        };
+        let y = members.checked_add(1)?.checked_mul(m.checked_mul(n)?)?;
+        Some([reach(&product.a, m, k)?, reach(&product.b, k, n)?, c, y])
+    };
+    all().is_some_and(|reached| reached.into_iter().all(|n| n <= i64::from(i32::MAX)))
+}

@@ -1,0 +1,336 @@
+//! Plans with generated products, run in the interpreter and compared with sums in `f64`.
+
+use std::collections::HashMap;
+
+use tilefuse_block::interp::{self, Arg as Given};
+use tilefuse_block::{Data, Elem, Literal};
+
+use super::{Products, Times, choose_products};
+use crate::args::Args;
+use crate::graph::{Graph, Op, ValueRef};
+use crate::plan::{Plan, Profile, StepKind, plan};
+use crate::types::{TensorType, row_major};
+use crate::{lower, parse_graph, simplify};
+
+/// A tensor's elements in the order of its indices.
+#[derive(Clone)]
+struct Tensor {
+    shape: Vec<i64>,
+    data: Vec<f64>,
+}
+
+fn points(shape: &[i64]) -> Vec<Vec<i64>> {
+    shape.iter().fold(vec![vec![]], |all, &n| {
+        all.iter().flat_map(|p| (0..n).map(move |i| [p.clone(), vec![i]].concat())).collect()
+    })
+}
+
+fn position(index: &[i64], strides: &[i64]) -> usize {
+    index.iter().zip(strides).map(|(i, s)| i * s).sum::<i64>() as usize
+}
+
+impl Tensor {
+    fn at(&self, index: &[i64]) -> f64 {
+        // Missing dimensions and those of size 1 are repeated.
+        let lead = index.len() - self.shape.len();
+        let index: Vec<i64> =
+            index[lead..].iter().zip(&self.shape).map(|(&i, &n)| if n == 1 { 0 } else { i }).collect();
+        self.data[position(&index, &row_major(&self.shape))]
+    }
+
+    fn of(shape: &[i64], value: impl Fn(&[i64]) -> f64) -> Tensor {
+        Tensor { shape: shape.to_vec(), data: points(shape).iter().map(|p| value(p)).collect() }
+    }
+
+    fn transposed(&self) -> Tensor {
+        let mut shape = self.shape.clone();
+        let last = shape.len() - 1;
+        shape.swap(last, last - 1);
+        Tensor::of(&shape, |p| {
+            let mut p = p.to_vec();
+            p.swap(last, last - 1);
+            self.at(&p)
+        })
+    }
+
+    fn product(&self, other: &Tensor, out: &[i64]) -> Tensor {
+        let (k, last) = (*self.shape.last().unwrap(), out.len() - 1);
+        Tensor::of(out, |p| {
+            let with = |axis: usize, i: i64| {
+                let mut p = p.to_vec();
+                p[axis] = i;
+                p
+            };
+            (0..k).map(|i| self.at(&with(last, i)) * other.at(&with(last - 1, i))).sum()
+        })
+    }
+}
+
+/// What input `slot` holds in memory.
+fn memory(slot: u32, ty: &TensorType) -> Vec<f64> {
+    let span = 1 + ty.shape.iter().zip(&ty.strides).map(|(n, s)| (n - 1) * s).sum::<i64>();
+    (0..span).map(|i| f64::from(((i * 37 + i64::from(slot) * 11) % 17) as i32 - 8) / 8.0).collect()
+}
+
+/// The results of a functional graph.
+fn evaluate(graph: &Graph) -> Vec<Tensor> {
+    let mut values: HashMap<ValueRef, Tensor> = HashMap::new();
+    for id in graph.topological().unwrap() {
+        let ty = graph.ty(id.into()).clone();
+        let operands: Vec<Tensor> = graph.operands(id).iter().map(|v| values[v].clone()).collect();
+        let each = |f: &dyn Fn(f64) -> f64| Tensor::of(&ty.shape, |p| f(operands[0].at(p)));
+        let value = match &graph.node(id).op {
+            Op::Input(slot) => {
+                let data = memory(*slot, &ty);
+                Tensor::of(&ty.shape, |p| data[position(p, &ty.strides)])
+            }
+            Op::Aten(call) => match call.op.as_str() {
+                "aten::transpose" => operands[0].transposed(),
+                "aten::relu" => each(&|x| x.max(0.0)),
+                "aten::neg" => each(&|x| -x),
+                "aten::add" => Tensor::of(&ty.shape, |p| operands[0].at(p) + operands[1].at(p)),
+                "aten::linear" => {
+                    let sum = operands[0].product(&operands[1].transposed(), &ty.shape);
+                    let bias = |p: &[i64]| operands.get(2).map_or(0.0, |b| b.at(p));
+                    Tensor::of(&ty.shape, |p| sum.at(p) + bias(p))
+                }
+                "aten::addmm" | "aten::baddbmm" => {
+                    let factor = |name| Args(&call.args).number(name).map_or(1.0, |n| n.as_f64());
+                    let (alpha, beta) = (factor("alpha"), factor("beta"));
+                    let sum = operands[1].product(&operands[2], &ty.shape);
+                    Tensor::of(&ty.shape, |p| alpha * sum.at(p) + beta * operands[0].at(p))
+                }
+                _ => operands[0].product(&operands[1], &ty.shape),
+            },
+            other => panic!("{other:?}"),
+        };
+        values.insert(id.into(), value);
+    }
+    graph.outputs.iter().map(|v| values[v].clone()).collect()
+}
+
+fn planned(text: &str, threads: u32, products: Products) -> Plan {
+    let mut graph = lower(&parse_graph(text).unwrap()).unwrap();
+    simplify(&mut graph);
+    let profile = Profile::host(threads);
+    choose_products(&mut graph, &profile, products, &mut |_| None);
+    plan(&graph, &profile).unwrap()
+}
+
+/// Runs a plan of kernels in the interpreter.
+fn run(plan: &Plan) -> Vec<Vec<f64>> {
+    let graph = &plan.graph;
+    let mut buffers: HashMap<ValueRef, Data> = HashMap::new();
+    let data = |ty: &TensorType, values: &[f64]| {
+        let elem = ty.dtype.elem().unwrap();
+        Data::from_literals(elem, values.iter().map(|&v| Literal::of(elem, v)))
+    };
+    for id in graph.ids() {
+        if let Op::Input(slot) = graph.node(id).op {
+            let ty = graph.ty(id.into());
+            buffers.insert(id.into(), data(ty, &memory(slot, ty)));
+        }
+    }
+    for step in &plan.steps {
+        let StepKind::Kernel(kernel) = &step.kind else { panic!("a library call") };
+        let value = |value: &ValueRef| {
+            let ty = graph.ty(*value);
+            let empty = || data(ty, &vec![0.0; ty.numel() as usize]);
+            Given::buffer(buffers.get(value).cloned().unwrap_or_else(empty))
+        };
+        let mut args: Vec<Given> = kernel.buffers.iter().map(|(v, _)| value(v)).collect();
+        let program = &plan.programs[kernel.program];
+        tilefuse_block::verify(program).unwrap();
+        interp::run(program, &mut args, kernel.grid.map(|n| n as u32))
+            .unwrap_or_else(|e| panic!("{e}\n{program}"));
+        for (&(value, written), arg) in kernel.buffers.iter().zip(&args) {
+            if written {
+                buffers.insert(value, arg.data().unwrap());
+            }
+        }
+    }
+    plan.outputs.iter().map(|place| buffers[&place.base()].to_f64()).collect()
+}
+
+/// Compares a graph with generated products with sums in `f64`; returns the number of kernels.
+fn check(text: &str) -> usize {
+    let exact = evaluate(&parse_graph(text).unwrap());
+    let mut kernels = 0;
+    for threads in [1, 2, 16] {
+        let plan = planned(text, threads, Products::Generated);
+        assert_eq!(plan.extern_count(), 0, "{text}");
+        for (found, exact) in run(&plan).iter().zip(&exact) {
+            let narrow = plan
+                .graph
+                .outputs
+                .iter()
+                .any(|&v| matches!(plan.graph.ty(v).dtype.elem(), Some(Elem::F16 | Elem::Bf16)));
+            let tolerance = if narrow { 1e-2 } else { 1e-5 };
+            assert_eq!(found.len(), exact.data.len());
+            for (at, (f, e)) in found.iter().zip(&exact.data).enumerate() {
+                let close = (f - e).abs() <= tolerance * e.abs().max(1.0);
+                assert!(close, "element {at}: {f} instead of {e}\n{text}\n{}", plan.programs[0]);
+            }
+        }
+        kernels = plan.kernel_count();
+    }
+    kernels
+}
+
+fn linear(dtype: &str, m: i64, n: i64, k: i64) -> String {
+    format!(
+        "graph {{
+           %0 = input 0 : {dtype}[{m},{k}]
+           %1 = input 1 : {dtype}[{n},{k}]
+           %2 = input 2 : {dtype}[{n}]
+           %3 = aten::linear(input=%0, weight=%1, bias=%2) : {dtype}[{m},{n}]
+           outputs %3
+         }}"
+    )
+}
+
+#[test]
+fn linear_layers_of_odd_sizes_are_one_kernel() {
+    for (m, n, k) in [(1, 1, 1), (1, 17, 65), (2, 3, 5), (3, 65, 17), (5, 2, 64), (17, 65, 3), (65, 17, 130)]
+    {
+        assert_eq!(check(&linear("f32", m, n, k)), 1);
+    }
+    assert_eq!(check(&linear("f64", 5, 33, 65)), 1);
+    assert_eq!(check(&linear("bf16", 5, 17, 33)), 1);
+    assert_eq!(check(&linear("f16", 1, 17, 33)), 1);
+}
+
+#[test]
+fn long_rows_are_summed_in_parts() {
+    assert_eq!(check(&linear("f32", 1, 2, 33000)), 1);
+}
+
+#[test]
+fn matrices_are_read_in_every_order() {
+    for (m, n, k) in [(1, 17, 5), (3, 5, 33), (17, 33, 5), (65, 5, 17)] {
+        for (left, right) in [(false, false), (false, true), (true, false), (true, true)] {
+            let shape = |rows: i64, columns: i64, transposed: bool| match transposed {
+                true => format!("f32[{rows},{columns}]{{1,{rows}}}"),
+                false => format!("f32[{rows},{columns}]"),
+            };
+            let text = format!(
+                "graph {{
+                   %0 = input 0 : {}
+                   %1 = input 1 : {}
+                   %2 = aten::mm(self=%0, mat2=%1) : f32[{m},{n}]
+                   outputs %2
+                 }}",
+                shape(m, k, left),
+                shape(k, n, right)
+            );
+            assert_eq!(check(&text), 1);
+        }
+    }
+}
+
+#[test]
+fn an_operand_that_is_a_view_is_read_where_it_lies() {
+    let text = "graph {
+      %0 = input 0 : f32[3,20,7]
+      %1 = input 1 : f32[3,9,7]
+      %2 = aten::transpose.int(self=%1, dim0=-2, dim1=-1) : f32[3,7,9]{63,1,7}
+      %3 = aten::bmm(self=%0, mat2=%2) : f32[3,20,9]
+      outputs %3
+    }";
+    assert_eq!(check(text), 1);
+}
+
+#[test]
+fn a_computed_operand_is_stored_where_it_is_read_at_strides() {
+    let text = "graph {
+      %0 = input 0 : f32[20,7]
+      %1 = input 1 : f32[9,7]
+      %2 = aten::neg(self=%1) : f32[9,7]
+      %3 = aten::transpose.int(self=%2, dim0=0, dim1=1) : f32[7,9]{1,7}
+      %4 = aten::mm(self=%0, mat2=%3) : f32[20,9]
+      outputs %4
+    }";
+    assert_eq!(check(text), 2);
+}
+
+#[test]
+fn batches_are_broadcast_and_factors_applied() {
+    let matmul = "graph {
+      %0 = input 0 : f32[2,1,9,5]
+      %1 = input 1 : f32[3,5,7]
+      %2 = aten::matmul(self=%0, other=%1) : f32[2,3,9,7]
+      outputs %2
+    }";
+    assert_eq!(check(matmul), 1);
+    let folded = "graph {
+      %0 = input 0 : f32[2,3,9,5]
+      %1 = input 1 : f32[5,7]
+      %2 = aten::matmul(self=%0, other=%1) : f32[2,3,9,7]
+      outputs %2
+    }";
+    assert_eq!(check(folded), 1);
+    let baddbmm = "graph {
+      %0 = input 0 : f32[3,1,7]
+      %1 = input 1 : f32[3,9,5]
+      %2 = input 2 : f32[3,5,7]
+      %3 = aten::baddbmm(self=%0, batch1=%1, batch2=%2, beta=0.5, alpha=-2) : f32[3,9,7]
+      outputs %3
+    }";
+    assert_eq!(check(baddbmm), 1);
+    let addmm = "graph {
+      %0 = input 0 : f32[7]
+      %1 = input 1 : f32[9,5]
+      %2 = input 2 : f32[5,7]
+      %3 = aten::addmm(self=%0, mat1=%1, mat2=%2, beta=1, alpha=1) : f32[9,7]
+      outputs %3
+    }";
+    assert_eq!(check(addmm), 1);
+}
+
+#[test]
+fn activation_and_residual_are_stored_by_the_product() {
+    let text = "graph {
+      %0 = input 0 : f32[2,9,16]
+      %1 = input 1 : f32[33,16]
+      %2 = input 2 : f32[33]
+      %3 = input 3 : f32[16,33]
+      %4 = aten::linear(input=%0, weight=%1, bias=%2) : f32[2,9,33]
+      %5 = aten::relu(self=%4) : f32[2,9,33]
+      %6 = aten::linear(input=%5, weight=%3, bias=None) : f32[2,9,16]
+      %7 = aten::add.Tensor(self=%6, other=%0, alpha=1) : f32[2,9,16]
+      outputs %7
+    }";
+    assert_eq!(check(text), 2);
+}
+
+#[test]
+fn what_has_no_elements_stays_a_call() {
+    for (m, n, k) in [(0, 3, 4), (3, 0, 4), (3, 4, 0)] {
+        let plan = planned(&linear("f32", m, n, k), 2, Products::Generated);
+        assert_eq!(plan.kernel_count(), 0);
+    }
+}
+
+#[test]
+fn the_slower_one_is_not_used_and_the_plan_says_so() {
+    let text = linear("f32", 8, 8, 8);
+    let graph = {
+        let mut graph = lower(&parse_graph(&text).unwrap()).unwrap();
+        simplify(&mut graph);
+        graph
+    };
+    let profile = Profile::host(2);
+    let chosen = |generated_us: f64| {
+        let mut graph = graph.clone();
+        let mut measured =
+            |_: &super::Candidate<'_>| Some(Times { generated_us, library_us: 8.0, measured: true });
+        choose_products(&mut graph, &profile, Products::Measured, &mut measured);
+        let plan = plan(&graph, &profile).unwrap();
+        match &plan.steps[0].kind {
+            StepKind::Kernel(kernel) => (true, kernel.note.clone().unwrap()),
+            StepKind::Extern(call) => (false, call.reason.clone().unwrap()),
+        }
+    };
+    assert_eq!(chosen(7.0), (true, "measured: 7.0 us generated, 8.0 us in libtorch".to_owned()));
+    assert_eq!(chosen(9.0), (false, "measured: 9.0 us generated, 8.0 us in libtorch".to_owned()));
+}

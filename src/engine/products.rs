@@ -1,0 +1,222 @@
+//! Times products that libtorch and kernels of ours both compute, on scratch tensors of the same types.
+//!
+//! What was measured is kept in memory and on disk, so that each distinct product is measured once on a machine.
+
+use std::sync::{Mutex, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
+
+use rustc_hash::FxHashMap;
+use tch::Tensor;
+use tilefuse_codegen::cache::{Key, Kind};
+use tilefuse_codegen::host::HostOptions;
+use tilefuse_fusion::contract::{Candidate, Times};
+use tilefuse_fusion::plan::{Profile, StepKind, plan};
+use tilefuse_fusion::{Arg, Graph, NodeId, Op, Products, TensorType, ValueRef, choose_products};
+
+use super::compile::new_call;
+use super::exec::device_id;
+use super::kernels::{Kernel, Stream, Target, cache, kernel};
+use crate::Error;
+use crate::torch::{Call, as_strided_of, empty_strided};
+
+/// The most time that the measurements of one plan take, about.
+const PLAN: Duration = Duration::from_millis(150);
+/// The most time that each side of one product takes, about.
+const SIDE: Duration = Duration::from_millis(20);
+/// The most rounds, each with a run of either side.
+const ROUNDS: usize = 15;
+
+/// Gives products of a plan kernels of ours, where these are preferred.
+pub(crate) fn choose(graph: &mut Graph, profile: &Profile, products: Products) {
+    let mut left = PLAN;
+    choose_products(graph, profile, products, &mut |candidate| {
+        let key = describe(candidate, profile);
+        if let Some(times) = known(&key) {
+            return Some(times);
+        }
+        let start = Instant::now();
+        let least = Duration::from_secs_f64(candidate.least_us(profile) * 4e-6);
+        if least > left {
+            return None;
+        }
+        let found = measure(candidate, profile);
+        left = left.saturating_sub(start.elapsed());
+        match found {
+            Ok(times) => {
+                remember(key, times);
+                Some(times)
+            }
+            Err(error) => {
+                tracing::warn!("a product was not measured: {error}");
+                None
+            }
+        }
+    });
+}
+
+/// All that the times of a candidate depend on, but for the machine.
+fn describe(candidate: &Candidate<'_>, profile: &Profile) -> String {
+    let graph = candidate.graph;
+    let call = candidate.call;
+    let mut text = format!("{} {:?}", call.op, profile.machine);
+    for (name, arg) in &call.args {
+        match arg {
+            Arg::Tensor(position) => {
+                let ty =
+                    graph.operands(candidate.node).get(usize::from(*position)).map(|&v| graph.ty(v).clone());
+                let ty = ty.map_or_else(String::new, |ty| format!("{ty}{:?}", ty.strides));
+                text.push_str(&format!(" {name}={ty}"));
+            }
+            other => text.push_str(&format!(" {name}={other:?}")),
+        }
+    }
+    text.push_str(&format!("\n{}", candidate.template.kernel.program));
+    text
+}
+
+type Table = Mutex<FxHashMap<String, (f64, f64)>>;
+
+fn table() -> &'static Table {
+    static TABLE: OnceLock<Table> = OnceLock::new();
+    TABLE.get_or_init(Table::default)
+}
+
+fn entry(key: &str) -> Key {
+    Key::new(key, &HostOptions::default().fingerprint(), "products 1")
+}
+
+fn known(key: &str) -> Option<Times> {
+    let mut table = table().lock().unwrap_or_else(PoisonError::into_inner);
+    let found = table.get(key).copied().or_else(|| {
+        let bytes = cache().get(Kind::Tuning, entry(key))?;
+        serde_json::from_slice::<(f64, f64)>(&bytes).ok()
+    });
+    let (generated_us, library_us) = found?;
+    table.insert(key.to_owned(), (generated_us, library_us));
+    Some(Times { generated_us, library_us, measured: true })
+}
+
+fn remember(key: String, times: Times) {
+    let pair = (times.generated_us, times.library_us);
+    if let Ok(bytes) = serde_json::to_vec(&pair) {
+        cache().put(Kind::Tuning, entry(&key), &bytes);
+    }
+    table().lock().unwrap_or_else(PoisonError::into_inner).insert(key, pair);
+}
+
+/// A product in two forms, with tensors to run it on.
+struct Product {
+    operands: Vec<Tensor>,
+    result: Tensor,
+    call: Call,
+    kernel: Kernel,
+    grid: [u64; 3],
+    args: Vec<u64>,
+    stream: Stream,
+}
+
+impl Product {
+    fn new(candidate: &Candidate<'_>, profile: &Profile) -> Result<Product, Error> {
+        let missing = |what: &str| Error::Internal(format!("a product to be measured has no {what}"));
+        let (graph, node) = alone(candidate);
+        let mut graph = graph;
+        choose_products(&mut graph, profile, Products::Generated, &mut |_| None);
+        let plan = plan(&graph, profile)?;
+        let [step] = &plan.steps[..] else { return Err(missing("single step")) };
+        let StepKind::Kernel(step) = &step.kind else { return Err(missing("kernel")) };
+        let program = plan.programs.get(step.program).ok_or_else(|| missing("program"))?;
+        let (kernel, _) = kernel(program, Target::Host)?;
+        let operands: Vec<(ValueRef, Tensor)> = graph
+            .operands(node)
+            .into_iter()
+            .map(|value| Ok((value, scratch(graph.ty(value))?)))
+            .collect::<Result<_, Error>>()?;
+        let ty = graph.ty(node.into());
+        let result = empty_strided(&ty.shape, &ty.strides, ty.dtype.scalar_type(), device_id(ty.device))?;
+        let address = |&(value, written): &(ValueRef, bool)| match operands.iter().find(|(v, _)| *v == value)
+        {
+            Some((_, tensor)) if !written => Ok(tensor.data_ptr() as u64),
+            _ if written && value.node == node => Ok(result.data_ptr() as u64),
+            _ => Err(missing("such buffer")),
+        };
+        let args = step.buffers.iter().map(address).collect::<Result<_, _>>()?;
+        let threads = tch::get_num_threads().max(1) as usize;
+        Ok(Product {
+            operands: operands.into_iter().map(|(_, tensor)| tensor).collect(),
+            result,
+            call: new_call(candidate.call)?,
+            kernel,
+            grid: step.grid,
+            args,
+            stream: Stream { raw: std::ptr::null_mut(), threads },
+        })
+    }
+
+    fn generated(&self) -> Result<Duration, Error> {
+        let start = Instant::now();
+        // SAFETY: the addresses are those of `operands` and `result`, whose types are those that the plan was made for, and
+        // nobody else has them.
+        unsafe { self.kernel.launch(&self.args, self.grid, self.stream)? };
+        Ok(start.elapsed())
+    }
+
+    fn library(&self) -> Result<Duration, Error> {
+        let tensors: Vec<&Tensor> = self.operands.iter().collect();
+        let start = Instant::now();
+        self.call.run(&tensors)?;
+        Ok(start.elapsed())
+    }
+}
+
+/// A graph of inputs and one call.
+fn alone(candidate: &Candidate<'_>) -> (Graph, NodeId) {
+    let mut graph = Graph::new();
+    let from = candidate.graph;
+    let operands: Vec<ValueRef> = from
+        .operands(candidate.node)
+        .into_iter()
+        .enumerate()
+        .map(|(slot, value)| graph.add(Op::Input(slot as u32), &[], [from.ty(value).clone()], None).into())
+        .collect();
+    let call = Op::Aten(Box::new(candidate.call.clone()));
+    let node = graph.add(call, &operands, from.node(candidate.node).outs.iter().cloned(), None);
+    graph.outputs = vec![node.into()];
+    (graph, node)
+}
+
+/// A tensor of a type with some finite values; libtorch's random numbers are the model's.
+fn scratch(ty: &TensorType) -> Result<Tensor, Error> {
+    let span: i64 = 1 + ty.shape.iter().zip(&ty.strides).map(|(&n, &s)| (n - 1).max(0) * s).sum::<i64>();
+    let (dtype, device) = (ty.dtype.scalar_type(), device_id(ty.device));
+    let memory = empty_strided(&[span], &[1], dtype, device)?;
+    let first = span.min(1024);
+    let values = Tensor::arange(first, (tch::Kind::Float, tch::Device::Cpu)) * 7.0;
+    memory.narrow(0, 0, first).copy_(&(values.fmod(17.0) / 8.0 - 1.0));
+    let mut filled = first;
+    while filled < span {
+        let more = filled.min(span - filled);
+        memory.narrow(0, filled, more).copy_(&memory.narrow(0, 0, more));
+        filled += more;
+    }
+    as_strided_of(&memory, &ty.shape, &ty.strides, 0)
+}
+
+/// Times both sides in turn.
+fn measure(candidate: &Candidate<'_>, profile: &Profile) -> Result<Times, Error> {
+    let _no_grad = tch::no_grad_guard();
+    let product = Product::new(candidate, profile)?;
+    // The first runs find their memory and start their threads.
+    let (mut ours, mut theirs) = (Vec::new(), Vec::new());
+    let warm = [product.library()?, product.generated()?];
+    let start = Instant::now();
+    while ours.is_empty() || (ours.len() < ROUNDS && start.elapsed() + warm[0] + warm[1] < 2 * SIDE) {
+        theirs.push(product.library()?);
+        ours.push(product.generated()?);
+    }
+    let median = |mut times: Vec<Duration>| {
+        times.sort_unstable();
+        (times[times.len() / 2].as_secs_f64() * 1e9).round() / 1e3
+    };
+    debug_assert!(product.result.numel() > 0);
+    Ok(Times { generated_us: median(ours), library_us: median(theirs), measured: true })
+}
