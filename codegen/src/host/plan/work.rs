@@ -17,6 +17,8 @@ impl Plan<'_> {
     fn groups_work(&self, groups: &[Group]) -> u64 {
         let part = |part: &Part| match *part {
             Part::Region(r) => self.region_work(r),
+            // One of two regions runs.
+            Part::Loop(l) if self.loops[l].op.kind == OpKind::If => self.groups_work(&self.loops[l].body) / 2,
             Part::Loop(l) => self.groups_work(&self.loops[l].body) * TRIPS,
         };
         groups.iter().flat_map(|g| &g.parts).map(part).sum()
