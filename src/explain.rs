@@ -29,6 +29,10 @@ pub enum StepReport {
         program: usize,
         /// Why it is a kernel, where a libtorch call might do.
         reason: Option<String>,
+        /// Kernels that share the launch, 1 for a kernel alone.
+        parts: usize,
+        /// Why it shares its launch with no other.
+        apart: Option<String>,
     },
     /// A libtorch call.
     Extern {
@@ -105,6 +109,8 @@ impl Explanation {
                     predicted_us: k.predicted_us,
                     program: k.program,
                     reason: k.note.clone(),
+                    parts: k.parts.len().max(1),
+                    apart: k.apart.as_ref().map(ToString::to_string),
                 }
             }
             StepKind::Extern(e) => StepReport::Extern {
@@ -215,10 +221,12 @@ fn step_text(position: usize, step: &StepReport) -> String {
             bytes_written,
             predicted_us,
             program,
+            parts,
             reason,
             ..
         } => format!(
-            "{position:4}  kernel {name} (program {program}, {grid} instances): reads {}, writes {}, {predicted_us:.1} us\n        {}\n{}",
+            "{position:4}  kernel {name} ({}program {program}, {grid} instances): reads {}, writes {}, {predicted_us:.1} us\n        {}\n{}",
+            if *parts > 1 { format!("{parts} kernels in one launch, ") } else { String::new() },
             bytes(*bytes_read),
             bytes(*bytes_written),
             operators.join(", "),

@@ -10,6 +10,7 @@ mod edge;
 mod errors;
 mod fused;
 mod hand;
+mod horizontal;
 mod kernels;
 mod lang;
 mod memory;

@@ -44,6 +44,8 @@ impl CustomBuilt {
             flops: self.cost.flops,
             predicted_us: self.cost.us,
             note: self.note.clone(),
+            parts: Vec::new(),
+            apart: None,
         }
     }
 

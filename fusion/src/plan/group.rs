@@ -602,6 +602,8 @@ impl<'a> Planner<'a> {
             flops: built.cost.flops,
             predicted_us: built.cost.us,
             note: None,
+            parts: Vec::new(),
+            apart: None,
         })
     }
 

@@ -1,13 +1,15 @@
 //! The planner: a primitive graph to an ordered list of kernels and libtorch calls.
 //!
 //! Groups grow along edges, operands before users. A merge must be legal (the merged kernel builds, no cycle arises)
-//! and must pay by the cost model; every edge keeps a [`Decision`]. Planning is deterministic.
+//! and must pay by the cost model; every edge keeps a [`Decision`]. Small kernels that do not need each other then share
+//! launches. Planning is deterministic.
 
 mod cost;
 mod custom;
 mod empty;
 mod gather;
 mod group;
+mod horizontal;
 mod in_place;
 mod lives;
 mod memory;
@@ -30,6 +32,7 @@ use crate::schedule::{Machine, ScheduleError, Tiling};
 use crate::types::Dims;
 
 pub use cost::{ProductRates, Profile};
+pub use horizontal::Apart;
 pub use memory::{ALIGNMENT, Memory};
 pub use place::Place;
 pub(crate) use place::operand_place;
@@ -99,6 +102,23 @@ pub enum KernelKind {
     ColumnReduction,
     /// Written by hand, with what was fused into it.
     Custom,
+    /// Several kernels that do not need each other, in one launch.
+    Joined,
+}
+
+/// A kernel that shares its launch with others.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Part {
+    /// Its compute nodes.
+    pub nodes: Vec<NodeId>,
+    /// Its kind.
+    pub kind: KernelKind,
+    /// The first of its instances.
+    pub first: u64,
+    /// How many there are.
+    pub instances: u64,
+    /// Positions of its buffers in [`KernelStep::buffers`].
+    pub buffers: Vec<usize>,
 }
 
 /// A step that runs a generated kernel.
@@ -131,6 +151,10 @@ pub struct KernelStep {
     pub predicted_us: f64,
     /// Why it is a kernel, where a libtorch call might do.
     pub note: Option<String>,
+    /// The kernels of a launch of several, in the order of their instances; none for a kernel alone.
+    pub parts: Vec<Part>,
+    /// Why it has a launch of its own.
+    pub apart: Option<Apart>,
 }
 
 /// A step that calls libtorch.
@@ -146,6 +170,7 @@ pub struct ExternStep {
 
 /// One step of a plan.
 #[derive(Clone, Debug)]
+#[expect(clippy::large_enum_variant, reason = "plans are short, and most of their steps are kernels")]
 pub enum StepKind {
     /// A generated kernel.
     Kernel(KernelStep),
@@ -284,7 +309,7 @@ pub fn plan_aligned(graph: &Graph, profile: &Profile, alignments: &Alignments) -
     empty::drop_empty(&mut graph);
     gather::store_sources(&mut graph);
     split_reductions(&mut graph, profile);
-    let plan = group::plan(graph, profile, alignments)?;
+    let plan = horizontal::join(group::plan(graph, profile, alignments)?, profile);
     verify(&plan)?;
     Ok(plan)
 }

@@ -3,12 +3,14 @@
 //!   call before it has stored it, and nothing has taken its place or freed it since;
 //! - every value that a kernel writes has a place, in the arena, of its own or of another value;
 //! - a kernel writes where it reads only where it may do so in place;
+//! - kernels that share a launch do not need each other: one writes nothing that another has;
 //! - every kernel's program has a parameter for each buffer, and one for the status word where it checks indices.
 
 use std::collections::BTreeMap;
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
+use super::horizontal::parts_are_independent;
 use super::{KernelStep, Plan, PlanError, StepKind};
 use crate::graph::{Op, ValueRef};
 
@@ -82,6 +84,9 @@ impl Stored<'_> {
         let program = self.plan.programs.get(kernel.program).ok_or("has no program")?;
         if program.params.len() != kernel.buffers.len() + usize::from(kernel.checks) {
             return Err(format!("has {} parameters", program.params.len()));
+        }
+        if !kernel.parts.is_empty() {
+            parts_are_independent(self.plan, kernel)?;
         }
         let reads = || kernel.buffers.iter().filter(|(_, written)| !written).map(|&(value, _)| value);
         reads().try_for_each(|value| self.read(value))?;

@@ -12,7 +12,7 @@ use tilefuse_block::{Elem, Literal, ReduceFn, ScalarFn};
 use super::{Plan, Profile, StepKind, Verdict, plan};
 use crate::graph::{Graph, Op, ValueRef, View};
 use crate::types::{DType, Device, Dims, TensorType};
-use run::check;
+pub(super) use run::check;
 
 /// A graph under construction with `f32` shorthands.
 struct G(Graph);

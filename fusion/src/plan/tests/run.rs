@@ -10,7 +10,7 @@ use crate::index::{Indices, Var};
 use crate::kernel::view_index;
 
 /// Runs the plan in the interpreter and compares its outputs with a direct evaluation.
-pub(super) fn check(plan: &Plan) {
+pub(in crate::plan) fn check(plan: &Plan) {
     let graph = &plan.graph;
     let exact = evaluate(graph);
     let mut buffers: FxHashMap<ValueRef, Data> = FxHashMap::default();

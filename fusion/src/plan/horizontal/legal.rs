@@ -1,0 +1,227 @@
+//! When kernels may be parts of one launch. Each rule is a function; what it refuses is a value of [`Apart`].
+//!
+//! Kernels that are joined need each other neither directly nor through others: they are of one level, see
+//! [`super::depends`].
+
+use rustc_hash::FxHashSet;
+use tilefuse_block::{OpKind, Program};
+
+use super::super::{KernelKind, KernelStep, Plan};
+use crate::graph::ValueRef;
+use crate::schedule::Machine;
+use crate::types::Device;
+
+/// Most pointers of a launch. CUDA takes 4096 bytes of parameters, twice as many.
+pub(super) const POINTERS: usize = 256;
+
+/// Most operations of a joined program: compiling one takes about as long as compiling its parts.
+pub(super) const OPERATIONS: usize = 1 << 12;
+
+/// Most elements of a tile of which one block surely holds several, so that no cluster is needed.
+const BLOCK_TILE: u64 = 8192;
+
+/// How many times the warps of one part another may have: a part gets the most that any has.
+const WARPS: u32 = 4;
+
+/// Why a kernel has a launch of its own, or why two do not share one.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Apart {
+    /// Its program is from a template or was written by hand, with tiles and warps that suit it alone.
+    ByHand,
+    /// Its grid has several axes, or it asks for the grid's size.
+    Grid,
+    /// It checks indices: where one is out of range, its launch fails as a whole.
+    Checks,
+    /// On a GPU its tile may need a cluster of blocks, which all parts would then get.
+    Cluster {
+        /// Elements of the tile.
+        elements: u64,
+    },
+    /// A launch is a small part of its time.
+    Large {
+        /// Predicted time without the launch, in microseconds.
+        us: f64,
+        /// Most that is worth joining.
+        most_us: f64,
+    },
+    /// No other small kernel can run at the same place of the plan.
+    Only,
+    /// The kernels run on different devices.
+    Devices,
+    /// One takes many more warps than another.
+    Warps {
+        /// The least of one.
+        least: u32,
+        /// The most of another.
+        most: u32,
+    },
+    /// Loops have operands under way for different numbers of iterations.
+    Stages,
+    /// The launch would have too many pointers.
+    Pointers {
+        /// The limit.
+        limit: usize,
+    },
+    /// The program would have too many operations.
+    Operations {
+        /// The limit.
+        limit: usize,
+    },
+    /// The launch would have more instances than a grid can have.
+    Instances,
+    /// The kernels are too far from each other in the plan: values between them would need more memory.
+    Far {
+        /// Steps between them.
+        steps: usize,
+    },
+    /// With its neighbours in one launch, a call would hold more memory.
+    Memory {
+        /// Bytes in one launch.
+        bytes: u64,
+        /// Bytes apart.
+        most: u64,
+    },
+    /// Together they are predicted to be slower.
+    Slower {
+        /// Apart, in microseconds.
+        apart_us: f64,
+        /// In one launch.
+        joined_us: f64,
+    },
+}
+
+impl std::fmt::Display for Apart {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Apart::ByHand => f.write_str("its program is from a template or was written by hand"),
+            Apart::Grid => f.write_str("its grid has several axes, or it asks for the grid's size"),
+            Apart::Checks => f.write_str("it checks indices"),
+            Apart::Cluster { elements } => {
+                write!(f, "its tile of {elements} elements may need a cluster of blocks")
+            }
+            Apart::Large { us, most_us } => {
+                write!(f, "it takes {us:.1} us without the launch, more than {most_us:.1} us")
+            }
+            Apart::Only => f.write_str("no other small kernel can run at the same place"),
+            Apart::Devices => f.write_str("the other runs on another device"),
+            Apart::Warps { least, most } => write!(f, "one takes {least} warps, another {most}"),
+            Apart::Stages => f.write_str("they load ahead for different numbers of iterations"),
+            Apart::Pointers { limit } => write!(f, "the launch would have more than {limit} pointers"),
+            Apart::Operations { limit } => write!(f, "the program would have more than {limit} operations"),
+            Apart::Instances => f.write_str("the grid would have too many instances"),
+            Apart::Far { steps } => write!(f, "{steps} steps lie between them, and memory is short"),
+            Apart::Memory { bytes, most } => {
+                write!(f, "with others in one launch a call would hold {bytes} bytes, more than {most}")
+            }
+            Apart::Slower { apart_us, joined_us } => {
+                write!(f, "predicted {joined_us:.1} us in one launch, {apart_us:.1} us apart")
+            }
+        }
+    }
+}
+
+/// The kernel is one of the planner's own.
+pub(super) fn generated(kernel: &KernelStep) -> Result<(), Apart> {
+    if kernel.kind == KernelKind::Custom { Err(Apart::ByHand) } else { Ok(()) }
+}
+
+/// Instances are told apart by their number along axis 0 alone, and do not ask how many there are.
+pub(super) fn one_axis(kernel: &KernelStep, program: &Program) -> Result<(), Apart> {
+    let mut asks = kernel.grid[1] != 1 || kernel.grid[2] != 1;
+    program.walk(&mut |op| asks |= matches!(op.kind, OpKind::NumPrograms(_) | OpKind::ProgramId(1..)));
+    if asks { Err(Apart::Grid) } else { Ok(()) }
+}
+
+/// There is no status word to share.
+pub(super) fn unchecked(kernel: &KernelStep) -> Result<(), Apart> {
+    if kernel.checks { Err(Apart::Checks) } else { Ok(()) }
+}
+
+/// One block holds an instance's tiles.
+pub(super) fn one_block(kernel: &KernelStep, machine: Machine) -> Result<(), Apart> {
+    let axes = kernel.tiling.iter().flat_map(|t| &t.axes);
+    let elements = axes.map(|axis| u64::from(axis.extent)).product();
+    let clusters = matches!(machine, Machine::Gpu { clusters: true, .. });
+    if clusters && elements > BLOCK_TILE { Err(Apart::Cluster { elements }) } else { Ok(()) }
+}
+
+/// All parts run on one device.
+pub(super) fn one_device(a: Device, b: Device) -> Result<(), Apart> {
+    if a == b { Ok(()) } else { Err(Apart::Devices) }
+}
+
+/// Parts can have the most warps that any of them has.
+pub(super) fn alike_warps(least: u32, most: u32) -> Result<(), Apart> {
+    if most <= least.saturating_mul(WARPS) { Ok(()) } else { Err(Apart::Warps { least, most }) }
+}
+
+/// Loops of all parts load ahead alike.
+pub(super) fn same_stages(a: Option<u32>, b: Option<u32>) -> Result<(), Apart> {
+    if a == b { Ok(()) } else { Err(Apart::Stages) }
+}
+
+/// The parameters fit.
+pub(super) fn few_pointers(pointers: usize) -> Result<(), Apart> {
+    if pointers <= POINTERS { Ok(()) } else { Err(Apart::Pointers { limit: POINTERS }) }
+}
+
+/// The program is not too large.
+pub(super) fn few_operations(operations: usize) -> Result<(), Apart> {
+    if operations <= OPERATIONS { Ok(()) } else { Err(Apart::Operations { limit: OPERATIONS }) }
+}
+
+/// The grid is one.
+pub(super) fn one_grid(instances: u64) -> Result<(), Apart> {
+    if instances <= i32::MAX as u64 { Ok(()) } else { Err(Apart::Instances) }
+}
+
+/// Parts are at most so many steps from each other.
+pub(super) fn near(steps: usize, reach: usize) -> Result<(), Apart> {
+    if steps <= reach { Ok(()) } else { Err(Apart::Far { steps }) }
+}
+
+/// The parts of a launch are independent of each other, which [`verify`](super::super::verify()) checks of plans: each
+/// buffer is one part's where it is written, or is read by all that have it; what is written in place of it is written by
+/// the one part that reads it; the parts share out the grid.
+pub(in super::super) fn parts_are_independent(plan: &Plan, kernel: &KernelStep) -> Result<(), String> {
+    let mut instances = 0;
+    let mut owners = vec![0usize; kernel.buffers.len()];
+    for part in &kernel.parts {
+        if part.first != instances || part.instances == 0 {
+            return Err(format!("has a part that begins at instance {}", part.first));
+        }
+        instances += part.instances;
+        for &at in &part.buffers {
+            *owners.get_mut(at).ok_or("has a part with a buffer that is not there")? += 1;
+        }
+    }
+    if kernel.grid != [instances, 1, 1] || kernel.checks {
+        return Err(String::from("has parts that do not share out its grid"));
+    }
+    let name = |value: ValueRef| format!("%{}.{}", value.node.index(), value.out);
+    for (&(value, written), &owners) in kernel.buffers.iter().zip(&owners) {
+        if owners == 0 || owners > 1 && written {
+            return Err(format!("has {owners} parts that have {}", name(value)));
+        }
+    }
+    let mut seen = FxHashSet::default();
+    if let Some((value, _)) = kernel.buffers.iter().find(|(value, _)| !seen.insert(*value)) {
+        return Err(format!("has {} twice", name(*value)));
+    }
+    let part_of = |value: ValueRef| {
+        let at = kernel.buffers.iter().position(|b| b.0 == value)?;
+        (owners[at] == 1).then(|| kernel.parts.iter().position(|p| p.buffers.contains(&at)))?
+    };
+    for &(read, written) in &kernel.in_place {
+        if part_of(read).is_none() || part_of(read) != part_of(written) {
+            return Err(format!("writes over {}, which another part reads", name(read)));
+        }
+    }
+    let node = |part: &super::super::Part| part.nodes.first().map(|&n| plan.graph.ty(n.into()).device);
+    let mut devices = kernel.parts.iter().filter_map(node);
+    let first = devices.next();
+    if devices.any(|device| Some(device) != first) {
+        return Err(String::from("has parts on different devices"));
+    }
+    Ok(())
+}

@@ -1,0 +1,282 @@
+//! Horizontal fusion: small kernels that do not need each other, in one launch.
+//!
+//! ```text
+//! %3 = aten::linear(%0, %1)     kernel: %3 + bias                                     libtorch, libtorch, libtorch
+//! %4 = aten::linear(%0, %2)     kernel: %4 + bias        one after the other   ->     one kernel of three parts
+//! %5 = aten::linear(%0, %6)     kernel: %5 + bias
+//! ```
+//!
+//! A kernel that takes little longer than its launch, or that cannot fill the machine, is put into one launch with others
+//! of its level: the number of steps that come before it, each of which needs the one before. Levels are counted from the
+//! start of the plan, and then from its end, where updates of a model's tensors meet. The joined program branches on the
+//! instance's number, see [`program`]; what may be joined is in [`legal`], and what pays in [`profit`].
+//!
+//! Steps move for it, and with them the lives of values. Where that takes more memory than the plan did, parts must be
+//! nearer to each other.
+
+mod depends;
+mod legal;
+mod profit;
+mod program;
+mod step;
+#[cfg(test)]
+mod tests;
+
+use rustc_hash::{FxHashMap, FxHashSet};
+use tilefuse_block::Program;
+
+use super::lives;
+use super::{KernelStep, Plan, Profile, Step, StepKind};
+use crate::graph::ValueRef;
+use crate::types::Device;
+
+use depends::{Depends, Units};
+pub use legal::Apart;
+pub(super) use legal::parts_are_independent;
+use profit::Together;
+
+/// How far parts of a launch may be from each other, in steps: the first that needs no more memory is taken.
+const REACHES: [usize; 3] = [usize::MAX, 64, 8];
+
+/// Bytes that a call may always hold.
+const FREE_BYTES: u64 = 1 << 20;
+
+/// Launches of a level that another part may still join.
+const OPEN: usize = 4;
+
+/// Joins small kernels of a plan whose values have their places.
+pub(super) fn join(mut plan: Plan, profile: &Profile) -> Plan {
+    let peak = plan.peak_bytes().max(FREE_BYTES);
+    let depends = Depends::of(&plan);
+    let mut found = Found::of(&plan, profile);
+    for reach in REACHES {
+        let units = found.units(&depends, profile, reach);
+        if !units.is_joined() {
+            break;
+        }
+        let order: Vec<Vec<usize>> = units.order().into_iter().map(<[usize]>::to_vec).collect();
+        let steps = arranged(&plan.steps, &order, &found, profile);
+        let before = std::mem::replace(&mut plan.steps, steps);
+        plan = lives::finish(plan);
+        if plan.peak_bytes() <= peak {
+            return with_programs(plan, &before, &order, found);
+        }
+        found.refuse(&order, Apart::Memory { bytes: plan.peak_bytes(), most: peak });
+        plan.steps = before;
+    }
+    note(&mut plan.steps, found.apart);
+    lives::finish(plan)
+}
+
+/// What is known of the kernels of a plan.
+struct Found {
+    /// By step: what may be joined.
+    candidates: Vec<Option<Launch>>,
+    /// By step: why it has a launch of its own.
+    apart: Vec<Option<Apart>>,
+}
+
+/// A launch to be, of one kernel or several.
+#[derive(Clone, Debug)]
+struct Launch {
+    /// First and last step.
+    span: (usize, usize),
+    device: Device,
+    /// Least and most warps of a part.
+    warps: (u32, u32),
+    stages: Option<u32>,
+    values: FxHashSet<ValueRef>,
+    operations: usize,
+    program: usize,
+    cost: Together,
+}
+
+impl Launch {
+    /// A kernel alone, if it may be joined at all.
+    fn of(plan: &Plan, at: usize, kernel: &KernelStep, profile: &Profile) -> Result<Launch, Apart> {
+        let program = plan.programs.get(kernel.program).ok_or(Apart::Only)?;
+        let node = *kernel.nodes.first().ok_or(Apart::Only)?;
+        legal::generated(kernel)?;
+        legal::one_axis(kernel, program)?;
+        legal::unchecked(kernel)?;
+        legal::one_block(kernel, profile.machine)?;
+        profit::small(kernel, profile)?;
+        let mut operations = 0;
+        program.walk(&mut |_| operations += 1);
+        Ok(Launch {
+            span: (at, at),
+            device: plan.graph.ty(node.into()).device,
+            warps: (program.warps, program.warps),
+            stages: program.stages,
+            values: kernel.buffers.iter().map(|b| b.0).collect(),
+            operations,
+            program: kernel.program,
+            cost: Together::of(kernel, profile),
+        })
+    }
+
+    /// Both in one launch, if that is legal and pays.
+    fn with(&self, other: &Launch, profile: &Profile, reach: usize) -> Result<Launch, Apart> {
+        let span = (self.span.0.min(other.span.0), self.span.1.max(other.span.1));
+        let warps = (self.warps.0.min(other.warps.0), self.warps.1.max(other.warps.1));
+        let operations = self.operations + other.operations;
+        let pointers = self.values.len() + other.values.iter().filter(|v| !self.values.contains(v)).count();
+        legal::one_device(self.device, other.device)?;
+        legal::alike_warps(warps.0, warps.1)?;
+        legal::same_stages(self.stages, other.stages)?;
+        legal::few_pointers(pointers)?;
+        legal::few_operations(operations)?;
+        legal::one_grid(self.cost.instances + other.cost.instances)?;
+        legal::near(span.1 - span.0, reach)?;
+        let cost = profit::pays(self.cost, other.cost, self.program == other.program, profile)?;
+        let values = self.values.union(&other.values).copied().collect();
+        Ok(Launch { span, warps, values, operations, cost, ..*self })
+    }
+}
+
+impl Found {
+    fn of(plan: &Plan, profile: &Profile) -> Found {
+        let (mut candidates, mut apart) = (Vec::new(), Vec::new());
+        for (at, step) in plan.steps.iter().enumerate() {
+            let launch = match &step.kind {
+                StepKind::Kernel(kernel) => Some(Launch::of(plan, at, kernel, profile)),
+                StepKind::Extern(_) => None,
+            };
+            apart.push(launch.as_ref().map(|l| l.as_ref().err().cloned().unwrap_or(Apart::Only)));
+            candidates.push(launch.and_then(Result::ok));
+        }
+        Found { candidates, apart }
+    }
+
+    /// The steps of the plan in units, of which those with several steps are launches.
+    fn units(&mut self, depends: &Depends, profile: &Profile, reach: usize) -> Units {
+        let mut units = Units::new(depends);
+        let mut launches = self.candidates.clone();
+        for from_end in [false, true] {
+            let levels = units.levels(from_end);
+            let mut of_level: Vec<Vec<usize>> = vec![Vec::new(); levels.len()];
+            for unit in (0..launches.len()).filter(|&u| launches[u].is_some()) {
+                of_level[levels[unit]].push(unit);
+            }
+            let lists: Vec<Vec<usize>> =
+                of_level.iter().flat_map(|level| self.shared(level, &mut launches, profile, reach)).collect();
+            units.join(&lists);
+        }
+        units
+    }
+
+    /// Lists of units of a level that share launches.
+    fn shared(
+        &mut self,
+        level: &[usize],
+        launches: &mut [Option<Launch>],
+        profile: &Profile,
+        reach: usize,
+    ) -> Vec<Vec<usize>> {
+        let mut open: Vec<(Launch, Vec<usize>)> = Vec::new();
+        let mut done: Vec<Vec<usize>> = Vec::new();
+        for &unit in level {
+            let Some(own) = launches[unit].take() else { continue };
+            let mut taken = false;
+            for (launch, list) in open.iter_mut().rev() {
+                match launch.with(&own, profile, reach) {
+                    Ok(both) => {
+                        (*launch, taken) = (both, true);
+                        list.push(unit);
+                        break;
+                    }
+                    Err(reason) => self.apart[unit] = Some(reason),
+                }
+            }
+            if !taken {
+                open.push((own, vec![unit]));
+            }
+            if open.len() > OPEN {
+                let (launch, list) = open.remove(0);
+                launches[list[0]] = Some(launch);
+                done.push(list);
+            }
+        }
+        for (launch, list) in open {
+            launches[list[0]] = Some(launch);
+            done.push(list);
+        }
+        done.retain(|list| list.len() > 1);
+        done
+    }
+
+    /// Says of all kernels that would share launches why they do not.
+    fn refuse(&mut self, order: &[Vec<usize>], reason: Apart) {
+        for &at in order.iter().filter(|list| list.len() > 1).flatten() {
+            self.apart[at] = Some(reason.clone());
+        }
+    }
+
+    /// Predicted microseconds of one launch of these steps.
+    fn us(&self, steps: &[usize], profile: &Profile) -> f64 {
+        let mut launches = steps.iter().filter_map(|&at| self.candidates[at].as_ref());
+        let Some(first) = launches.next() else { return 0.0 };
+        let all = launches.fold(first.cost, |cost, l| cost.with(l.cost, l.program == first.program));
+        all.us(profile)
+    }
+}
+
+/// The kernels of a list of steps.
+fn kernels<'p>(steps: &'p [Step], list: &[usize]) -> Vec<&'p KernelStep> {
+    let kernel = |&at: &usize| match &steps[at].kind {
+        StepKind::Kernel(kernel) => Some(kernel),
+        StepKind::Extern(_) => None,
+    };
+    list.iter().filter_map(kernel).collect()
+}
+
+/// The steps in a new order, with those of one list as one.
+fn arranged(steps: &[Step], order: &[Vec<usize>], found: &Found, profile: &Profile) -> Vec<Step> {
+    let step = |list: &Vec<usize>| match list.as_slice() {
+        &[at] => Step::from(steps[at].kind.clone()),
+        list => {
+            let us = found.us(list, profile);
+            Step::from(StepKind::Kernel(step::joined(&kernels(steps, list), usize::MAX, us)))
+        }
+    };
+    order.iter().map(step).collect()
+}
+
+/// The plan with the programs of its launches, and none that it does not run.
+fn with_programs(mut plan: Plan, before: &[Step], order: &[Vec<usize>], mut found: Found) -> Plan {
+    let old = std::mem::take(&mut plan.programs);
+    let mut kept: FxHashMap<usize, usize> = FxHashMap::default();
+    let mut known: FxHashMap<String, usize> = FxHashMap::default();
+    let mut programs: Vec<Program> = Vec::new();
+    for (step, list) in plan.steps.iter_mut().zip(order) {
+        let StepKind::Kernel(kernel) = &mut step.kind else { continue };
+        let parts = kernels(before, list);
+        match parts.as_slice() {
+            [_] => {
+                kernel.program = *kept.entry(kernel.program).or_insert_with(|| {
+                    programs.extend(old.get(kernel.program).cloned());
+                    programs.len() - 1
+                });
+                kernel.apart = list.first().and_then(|&at| found.apart[at].take());
+            }
+            _ => {
+                let Some(program) = step::program(kernel, &parts, &old) else { continue };
+                kernel.program = *known.entry(format!("{program:?}")).or_insert_with(|| {
+                    programs.push(program);
+                    programs.len() - 1
+                });
+            }
+        }
+    }
+    plan.programs = programs;
+    plan
+}
+
+/// Says of each kernel why it has a launch of its own.
+fn note(steps: &mut [Step], reasons: Vec<Option<Apart>>) {
+    for (step, reason) in steps.iter_mut().zip(reasons) {
+        if let StepKind::Kernel(kernel) = &mut step.kind {
+            kernel.apart = reason;
+        }
+    }
+}

@@ -1,0 +1,85 @@
+//! What a launch of several kernels costs, by the cost model.
+//!
+//! A part that cannot fill the machine leaves room for others, and all parts together cannot be faster than the machine
+//! with everything busy:
+//!
+//! ```text
+//! joined = launch + max(longest part, sum of work / share of the machine that all instances fill)
+//! ```
+//! where a part's work is its time with everything busy. On a GPU every block gets the registers that the largest part
+//! needs, so that fewer of other parts' run at a time.
+
+use super::super::{KernelStep, Profile};
+use super::legal::Apart;
+
+/// Kernels that take more than so many launches are large.
+const LAUNCHES: f64 = 2.5;
+
+/// What is lost where parts have different programs, on a GPU.
+const MIXED: f64 = 1.1;
+
+/// The parts of a launch, as the cost model sees them.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(super) struct Together {
+    /// The longest time of a part without its launch, in microseconds.
+    longest: f64,
+    /// The time of all with the machine full, in microseconds.
+    work: f64,
+    /// Instances of all.
+    pub(super) instances: u64,
+    /// Whether the programs differ.
+    mixed: bool,
+}
+
+/// The predicted time of a kernel without its launch, in microseconds.
+fn alone_us(kernel: &KernelStep, profile: &Profile) -> f64 {
+    (kernel.predicted_us - profile.launch_us).max(0.0)
+}
+
+/// The share of the machine that so many instances fill.
+fn busy(instances: u64, profile: &Profile) -> f64 {
+    (instances as f64 / profile.workers as f64).clamp(f64::MIN_POSITIVE, 1.0)
+}
+
+impl Together {
+    pub(super) fn of(kernel: &KernelStep, profile: &Profile) -> Together {
+        let (us, instances) = (alone_us(kernel, profile), kernel.grid[0]);
+        Together { longest: us, work: us * busy(instances, profile), instances, mixed: false }
+    }
+
+    /// With the parts of another launch.
+    pub(super) fn with(self, other: Together, same_program: bool) -> Together {
+        Together {
+            longest: self.longest.max(other.longest),
+            work: self.work + other.work,
+            instances: self.instances + other.instances,
+            mixed: self.mixed || other.mixed || !same_program,
+        }
+    }
+
+    /// Predicted microseconds of one launch of all.
+    pub(super) fn us(self, profile: &Profile) -> f64 {
+        let us = self.longest.max(self.work / busy(self.instances, profile));
+        let lost = if self.mixed && profile.machine.is_gpu() { MIXED } else { 1.0 };
+        profile.launch_us + us * lost
+    }
+}
+
+/// The launch is a good part of a kernel's time, or on a GPU its instances do not fill the machine.
+pub(super) fn small(kernel: &KernelStep, profile: &Profile) -> Result<(), Apart> {
+    let (us, most_us) = (alone_us(kernel, profile), LAUNCHES * profile.launch_us);
+    let leaves_room = profile.machine.is_gpu() && kernel.grid[0] < profile.workers;
+    if us <= most_us || leaves_room { Ok(()) } else { Err(Apart::Large { us, most_us }) }
+}
+
+/// One launch is predicted to be faster than two.
+pub(super) fn pays(
+    a: Together,
+    b: Together,
+    same_program: bool,
+    profile: &Profile,
+) -> Result<Together, Apart> {
+    let both = a.with(b, same_program);
+    let (apart_us, joined_us) = (a.us(profile) + b.us(profile), both.us(profile));
+    if joined_us < apart_us { Ok(both) } else { Err(Apart::Slower { apart_us, joined_us }) }
+}

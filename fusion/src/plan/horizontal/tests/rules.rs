@@ -1,0 +1,246 @@
+//! What keeps kernels apart: for each rule something that breaks it alone.
+
+use tilefuse_block::Program;
+
+use super::super::legal::{self, OPERATIONS, POINTERS};
+use super::super::{Apart, Launch, join, profit};
+use super::{BIASES, gpu, kernels, planned, steps};
+use crate::graph::ValueRef;
+use crate::plan::{
+    Alignments, KernelKind, KernelStep, Plan, PlanError, Profile, StepKind, group, lives, verify,
+};
+use crate::text::parse_graph;
+use crate::types::Device;
+
+const ONE: &str = "graph {
+  %0 = input 0 : f32[300]
+  %1 = map exp(%0) : f32[300]
+  outputs %1
+}
+";
+
+/// A plan of one small kernel, and the kernel.
+fn one() -> (Plan, KernelStep) {
+    let plan = planned(ONE, &gpu());
+    let kernel = kernels(&plan)[0].clone();
+    (plan, kernel)
+}
+
+fn launch(change: impl FnOnce(&mut KernelStep)) -> Result<Launch, Apart> {
+    let (plan, mut kernel) = one();
+    change(&mut kernel);
+    Launch::of(&plan, 0, &kernel, &gpu())
+}
+
+/// Another launch, of other values, a step away.
+fn other(change: impl FnOnce(&mut Launch)) -> Result<Launch, Apart> {
+    let ours = launch(|_| {}).unwrap();
+    let mut other = ours.clone();
+    other.span = (1, 1);
+    other.values = (0..2).map(|out| ValueRef { node: 7.into(), out }).collect();
+    change(&mut other);
+    ours.with(&other, &gpu(), 4)
+}
+
+#[test]
+fn small_kernels_of_the_planner_may_be_joined() {
+    assert!(launch(|_| {}).is_ok());
+    let both = other(|_| {}).unwrap();
+    assert_eq!((both.span, both.values.len(), both.cost.instances), ((0, 1), 4, 6));
+}
+
+#[test]
+fn kernels_written_by_hand_stay_apart() {
+    assert_eq!(launch(|k| k.kind = KernelKind::Custom).unwrap_err(), Apart::ByHand);
+}
+
+#[test]
+fn grids_of_several_axes_stay_apart() {
+    assert_eq!(launch(|k| k.grid[2] = 2).unwrap_err(), Apart::Grid);
+    let (_, kernel) = one();
+    for asks in ["program_id 1", "num_programs 0"] {
+        let program: Program = format!("kernel @k() {{\n  %p = {asks}\n}}\n").parse().unwrap();
+        assert_eq!(legal::one_axis(&kernel, &program), Err(Apart::Grid), "{asks}");
+    }
+}
+
+#[test]
+fn kernels_with_a_status_word_stay_apart() {
+    assert_eq!(launch(|k| k.checks = true).unwrap_err(), Apart::Checks);
+    let text = "graph {
+  %0 = input 0 : f32[100,8]
+  %1 = input 1 : i64[300,8]
+  %2 = input 2 : f32[50]
+  %3 = gather 0(%0, %1) : f32[300,8]
+  %4 = map exp(%2) : f32[50]
+  outputs %3, %4
+}
+";
+    let plan = planned(text, &gpu());
+    let apart: Vec<_> = kernels(&plan).iter().map(|k| k.apart.clone()).collect();
+    assert_eq!(apart, [Some(Apart::Checks), Some(Apart::Only)], "{}", steps(&plan));
+}
+
+#[test]
+fn tiles_of_clusters_stay_apart() {
+    let wide = |k: &mut KernelStep| k.tiling.as_mut().unwrap().axes[0].extent = 16384;
+    assert_eq!(launch(wide).unwrap_err(), Apart::Cluster { elements: 16384 });
+    let (_, mut kernel) = one();
+    wide(&mut kernel);
+    assert_eq!(legal::one_block(&kernel, Profile::host(2).machine), Ok(()));
+}
+
+#[test]
+fn what_takes_much_longer_than_its_launch_stays_apart() {
+    let large = |k: &mut KernelStep| (k.predicted_us, k.grid[0]) = (13.0, 1000);
+    assert_eq!(launch(large).unwrap_err(), Apart::Large { us: 10.0, most_us: 7.5 });
+    // Few instances leave room for others on a GPU; a processor's threads are few.
+    let (_, mut kernel) = one();
+    (kernel.predicted_us, kernel.grid[0]) = (13.0, 100);
+    assert_eq!(profit::small(&kernel, &gpu()), Ok(()));
+    assert!(profit::small(&kernel, &Profile::host(200)).is_err());
+}
+
+#[test]
+fn parts_run_on_one_device() {
+    assert_eq!(other(|o| o.device = Device::Cuda(0)).unwrap_err(), Apart::Devices);
+}
+
+#[test]
+fn parts_have_about_as_many_warps() {
+    assert!(other(|o| o.warps = (4, 4)).is_ok());
+    assert_eq!(other(|o| o.warps = (2, 8)).unwrap_err(), Apart::Warps { least: 1, most: 8 });
+}
+
+#[test]
+fn parts_load_ahead_alike() {
+    assert_eq!(other(|o| o.stages = Some(3)).unwrap_err(), Apart::Stages);
+}
+
+#[test]
+fn a_launch_has_so_many_pointers_and_operations_and_instances() {
+    let values = |count: u16| (0..count).map(|out| ValueRef { node: 7.into(), out }).collect();
+    let limit = POINTERS;
+    assert!(other(|o| o.values = values(254)).is_ok());
+    assert_eq!(other(|o| o.values = values(255)).unwrap_err(), Apart::Pointers { limit });
+    let limit = OPERATIONS;
+    assert_eq!(other(|o| o.operations = OPERATIONS).unwrap_err(), Apart::Operations { limit });
+    assert_eq!(other(|o| o.cost.instances = i32::MAX as u64).unwrap_err(), Apart::Instances);
+}
+
+#[test]
+fn parts_are_near_where_memory_is_short() {
+    assert_eq!(other(|o| o.span = (5, 5)).unwrap_err(), Apart::Far { steps: 5 });
+}
+
+#[test]
+fn what_costs_more_than_a_launch_stays_apart() {
+    // Neither fills the machine, yet the one is long, and its program another.
+    let (plan, kernel) = one();
+    let mut long = kernel.clone();
+    (long.predicted_us, long.grid[0]) = (103.0, 200);
+    let long = Launch::of(&plan, 1, &long, &gpu()).unwrap();
+    assert!(matches!(other(|o| (o.cost, o.program) = (long.cost, 9)), Err(Apart::Slower { .. })));
+    assert!(other(|o| o.cost = long.cost).is_ok());
+}
+
+#[test]
+fn kernels_that_need_each_other_stay_apart() {
+    let text = "graph {
+  %0 = input 0 : f32[300]
+  %1 = map exp(%0) : f32[300]
+  %2 = aten::cumsum(self=%1) : f32[300]
+  %3 = map neg(%2) : f32[300]
+  outputs %3
+}
+";
+    let plan = planned(text, &gpu());
+    assert!(kernels(&plan).iter().all(|k| k.apart == Some(Apart::Only)), "{}", steps(&plan));
+    assert_eq!(plan.kernel_count(), 2);
+}
+
+#[test]
+fn nothing_moves_past_a_call_with_an_effect() {
+    let text = "graph {
+  %0 = input 0 : f32[300]
+  %1 = input 1 : f32[30]
+  %2 = map exp(%0) : f32[300]
+  %3 = aten::note(self=%0) : f32[300]
+  %4 = map tanh(%1) : f32[30]
+  outputs %2, %4
+}
+";
+    let vertical = group::plan(parse_graph(text).unwrap(), &gpu(), &Alignments::default()).unwrap();
+    assert_eq!(join(vertical.clone(), &gpu()).kernel_count(), 1);
+    let mut plan = vertical;
+    let note = plan.graph.ids().find(|id| id.index() == 3).unwrap();
+    plan.graph.node_mut(note).outs.clear();
+    let plan = join(lives::finish(plan), &gpu());
+    let order: Vec<bool> = plan.steps.iter().map(|s| matches!(s.kind, StepKind::Extern(_))).collect();
+    assert_eq!(order, [false, true, false], "{}", steps(&plan));
+}
+
+#[test]
+fn nothing_is_written_over_what_another_part_reads() {
+    let text = "graph {
+  %0 = input 0 : f32[64,32]
+  %1 = aten::relu(self=%0) : f32[64,32]
+  %2 = map exp(%1) : f32[64,32]
+  %3 = view slice[0,3,1](%1) : f32[5,32]
+  %4 = map tanh(%3) : f32[5,32]
+  %5 = aten::relu(self=%2) : f32[64,32]
+  outputs %4, %5
+}
+";
+    let plan = planned(text, &gpu());
+    let joined: Vec<_> = kernels(&plan).into_iter().filter(|k| !k.parts.is_empty()).collect();
+    let [kernel] = joined[..] else { panic!("{}", steps(&plan)) };
+    assert!(kernel.in_place.is_empty() && plan.memory.over.is_empty(), "{}", steps(&plan));
+}
+
+#[test]
+fn more_memory_than_apart_is_not_taken() {
+    // Eight rows of 64 MB, of which one at a time is needed apart.
+    let mut text = String::from("graph {\n  %0 = input 0 : f32[256]\n  %1 = input 1 : f32[16777216]\n");
+    let mut at = 2;
+    let mut sums = Vec::new();
+    for _ in 0..8 {
+        let (small, big) = (at, at + 1);
+        text.push_str(&format!("  %{small} = aten::cumsum(self=%0) : f32[1]\n"));
+        text.push_str(&format!("  %{big} = aten::cumsum(self=%1, by=%{small}) : f32[16777216]\n"));
+        text.push_str(&format!("  %{} = view slice[0,7,1](%{big}) : f32[256]\n", at + 2));
+        text.push_str(&format!("  %{} = map exp(%{}) : f32[256]\n", at + 3, at + 2));
+        sums.push(format!("%{}", at + 3));
+        at += 4;
+    }
+    text.push_str(&format!("  outputs {}\n}}\n", sums.join(", ")));
+    let plan = planned(&text, &gpu());
+    assert_eq!(plan.kernel_count(), 8, "{}", steps(&plan));
+    assert!(plan.peak_bytes() < 2 * 67_108_864, "{}", plan.peak_bytes());
+    let reason = |k: &&KernelStep| matches!(k.apart, Some(Apart::Memory { .. } | Apart::Far { .. }));
+    assert!(kernels(&plan).iter().all(reason), "{}", steps(&plan));
+}
+
+#[test]
+fn plans_whose_parts_need_each_other_are_refused() {
+    let good = planned(BIASES, &gpu());
+    let broken = |change: &dyn Fn(&mut KernelStep)| {
+        let mut plan = good.clone();
+        for step in &mut plan.steps {
+            if let StepKind::Kernel(kernel) = &mut step.kind {
+                change(kernel);
+            }
+        }
+        matches!(verify(&plan), Err(PlanError::Invalid { .. }))
+    };
+    assert!(!broken(&|_| {}));
+    assert!(broken(&|k| k.parts[1].first += 1), "instances of two parts");
+    assert!(broken(&|k| k.grid[0] += 1), "instances of none");
+    assert!(broken(&|k| k.parts[2].buffers.push(99)), "a buffer that is not there");
+    assert!(broken(&|k| k.parts[0].buffers.clear()), "a buffer of none");
+    let [kernel] = kernels(&good)[..] else { panic!("{}", steps(&good)) };
+    let written = kernel.buffers.iter().position(|b| b.1).unwrap();
+    assert!(broken(&|k| k.parts[2].buffers.push(written)), "what another part writes");
+    let read = kernel.buffers.iter().position(|b| b.0 == kernel.in_place[0].0).unwrap();
+    assert!(broken(&|k| k.parts[2].buffers.push(read)), "a place that another part reads");
+}
