@@ -11,6 +11,7 @@ mod functions;
 mod operations;
 mod programs;
 mod random;
+mod registers;
 
 const ISAS: [Isa; 3] = [Isa::Native, Isa::Avx2, Isa::Baseline];
 

@@ -62,7 +62,10 @@ impl Plan<'_> {
             let sinks = self.group_sinks(group);
             let lanes =
                 if outer.is_empty() { self.group_lanes(&sinks, &group.nest.loops) } else { Map::new() };
-            let unroll = self.group_unroll(&sinks, &group.nest.loops, &lanes);
+            let unroll = match self.shared_bits(group, &sinks, &lanes) {
+                shared if shared.is_empty() => self.group_unroll(&sinks, &group.nest.loops, &lanes),
+                shared => shared,
+            };
             group.nest = self.nest(&group.nest.loops, lanes.clone(), unroll.clone());
             // Unrolled bits are left to the regions, which hold all of them in registers.
             group.nest.unroll.clear();
@@ -118,7 +121,9 @@ impl Plan<'_> {
             let full = self.sinks[sink].bits.len();
             self.walk_sink(sink, &mut |value, map| {
                 if let Some(op) = self.pure_op(value).filter(|op| matches!(op.kind, OpKind::Load { .. })) {
-                    let weight = if map.len() >= full && full == most { 4 } else { 1 };
+                    // What is the same along an axis is read once for it.
+                    let own = self.deps[value.index()].count_ones() as usize;
+                    let weight = if own >= full && full == most { 4 } else { 1 };
                     self.vote(op, map, weight, &mut votes);
                 }
             });

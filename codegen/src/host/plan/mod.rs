@@ -19,6 +19,7 @@ pub(super) mod keep;
 pub(super) mod lanes;
 pub(super) mod layout;
 mod order;
+mod share;
 mod whole;
 mod work;
 
