@@ -90,7 +90,7 @@ impl<'c> Emitter<'c, '_> {
         }
     }
 
-    fn address(
+    pub(super) fn address(
         &mut self,
         index: Index<'c>,
         map: &[Bit],
@@ -141,6 +141,9 @@ impl<'c> Emitter<'c, '_> {
         let parts = 1u32 << (width - low);
         if low > 0 && parts <= MAX_PARTS {
             return self.read_parts(index, map, ty, (cond, floor), low);
+        }
+        if let Some(low) = self.every_second(index, map) {
+            return self.read_second(index, map, ty, (cond, floor), low);
         }
         let at = self.index(index, map)?;
         let level = at.level.max(floor);
@@ -230,7 +233,7 @@ impl<'c> Emitter<'c, '_> {
     }
 
     /// Lanes `part * n .. (part + 1) * n`.
-    fn part_of(&self, v: V<'c>, part: u32, n: u32) -> Result<V<'c>> {
+    pub(super) fn part_of(&self, v: V<'c>, part: u32, n: u32) -> Result<V<'c>> {
         match lanes_of(v) {
             0 => Ok(self.ir.splat(v, n)),
             lanes if lanes == n => Ok(v),
@@ -241,7 +244,7 @@ impl<'c> Emitter<'c, '_> {
         }
     }
 
-    fn join(&self, mut parts: Vec<V<'c>>) -> Result<V<'c>> {
+    pub(super) fn join(&self, mut parts: Vec<V<'c>>) -> Result<V<'c>> {
         while parts.len() > 1 {
             let n = i64::from(lanes_of(parts[0]));
             let indices: Vec<i64> = (0..2 * n).collect();

@@ -15,6 +15,7 @@ mod memory;
 mod nest;
 mod reduce;
 mod scalar;
+mod strided;
 mod transpose;
 mod value;
 mod view;
