@@ -27,7 +27,7 @@ mod verify;
 
 pub use attention::recognise_attention;
 pub use contract::{Products, choose_products};
-pub use custom::{CustomKernel, Layout, MaybeCustom, Tied};
+pub use custom::{Coordinate, Coordinates, CustomKernel, Layout, MaybeCustom, Tied};
 pub use functionalize::{FunctionalizeError, functionalize};
 pub use graph::{AliasTarget, AtenCall, Edge, Graph, Node, NodeId, Op, OutputAlias, Update, ValueRef, View};
 pub use lower::{LowerError, lower, lowered_operators};

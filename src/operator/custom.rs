@@ -80,7 +80,16 @@ fn specialise(launched: Launched, inputs: &[u64], outputs: &[u64]) -> Result<Cus
             program.params.truncate(tied.len());
         }
     }
-    Ok(CustomKernel { program, grid, tied, checks, alone: false, layouts: Vec::new(), note: None })
+    Ok(CustomKernel {
+        program,
+        grid,
+        tied,
+        checks,
+        alone: false,
+        coordinates: None,
+        layouts: Vec::new(),
+        note: None,
+    })
 }
 
 fn length_of(program: &Program, param: usize) -> Literal {

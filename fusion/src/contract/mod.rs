@@ -9,12 +9,14 @@
 //! ```
 //!
 //! `product.rs` reads calls as one form, batches of `alpha a b + beta c`; `operand.rs` says where operands lie, so that a
-//! transposed or strided one is read as it is; `blocks.rs` chooses the blocks, and `template.rs` writes the programs.
+//! transposed or strided one is read as it is; `blocks.rs` chooses the blocks, and `template.rs` writes the programs. `conv/`
+//! has the same for convolutions.
 //!
 //! A further template is an arm of [`template`]: it gives a [`Template`] with the kernel, or `None` for calls that it does
 //! not know. Which of kernel and call is used is decided here, in the same way for all.
 
 mod blocks;
+mod conv;
 mod operand;
 mod product;
 mod template;
@@ -129,6 +131,7 @@ fn template(graph: &Graph, node: NodeId, call: &AtenCall, threads: u32) -> Optio
         "aten::linear" | "aten::mm" | "aten::bmm" | "aten::matmul" | "aten::addmm" | "aten::baddbmm" => {
             template::of(&product::of(graph, node, call)?, threads)
         }
+        op if conv::is_known(op) => conv::template(graph, node, call, threads),
         _ => None,
     }
 }

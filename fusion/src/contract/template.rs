@@ -28,7 +28,16 @@ pub(super) fn of(product: &Product, threads: u32) -> Option<Template> {
     let program = Writer::new(product, blocks).program().ok()?;
     let tied = operands().map(|a| Tied::Operand(a.source.position)).chain([Tied::Result(0)]).collect();
     let layouts = operands().map(|a| (a.source.position, a.source.layout.clone())).collect();
-    let kernel = CustomKernel { program, grid, tied, checks: false, alone: false, layouts, note: None };
+    let kernel = CustomKernel {
+        program,
+        grid,
+        tied,
+        checks: false,
+        alone: false,
+        coordinates: None,
+        layouts,
+        note: None,
+    };
     let batch: i64 = product.batch.iter().product();
     let (m, n, k) = (product.m as f64, product.n as f64, product.k as f64);
     let bytes = batch as f64 * (m * k + k * n + m * n) * f64::from(product.elem.bytes());

@@ -67,7 +67,7 @@ impl Tensor {
 }
 
 /// What input `slot` holds in memory.
-fn memory(slot: u32, ty: &TensorType) -> Vec<f64> {
+pub(super) fn memory(slot: u32, ty: &TensorType) -> Vec<f64> {
     let span = 1 + ty.shape.iter().zip(&ty.strides).map(|(n, s)| (n - 1) * s).sum::<i64>();
     (0..span).map(|i| f64::from(((i * 37 + i64::from(slot) * 11) % 17) as i32 - 8) / 8.0).collect()
 }
@@ -109,7 +109,7 @@ fn evaluate(graph: &Graph) -> Vec<Tensor> {
     graph.outputs.iter().map(|v| values[v].clone()).collect()
 }
 
-fn planned(text: &str, threads: u32, products: Products) -> Plan {
+pub(super) fn planned(text: &str, threads: u32, products: Products) -> Plan {
     let mut graph = lower(&parse_graph(text).unwrap()).unwrap();
     simplify(&mut graph);
     let profile = Profile::host(threads);
@@ -118,7 +118,7 @@ fn planned(text: &str, threads: u32, products: Products) -> Plan {
 }
 
 /// Runs a plan of kernels in the interpreter.
-fn run(plan: &Plan) -> Vec<Vec<f64>> {
+pub(super) fn run(plan: &Plan) -> Vec<Vec<f64>> {
     let graph = &plan.graph;
     let mut buffers: HashMap<ValueRef, Data> = HashMap::new();
     let data = |ty: &TensorType, values: &[f64]| {

@@ -18,7 +18,7 @@ mod rewrite;
 mod splice;
 mod uses;
 
-use tilefuse_block::Program;
+use tilefuse_block::{Program, Value};
 
 use crate::types::Dims;
 
@@ -48,6 +48,27 @@ pub enum Layout {
     },
 }
 
+/// An index along an axis of a result.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Coordinate {
+    /// The index of each element, a tile.
+    pub index: Value,
+    /// How many there are.
+    pub extent: u64,
+    /// Whether they are in range where elements are masked off, too.
+    pub inside: bool,
+}
+
+/// Where a program stores elements of a result: the offsets are their row-major numbers. Neighbours that read what only
+/// depends on some of the axes, as a bias does, then need not divide offsets.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Coordinates {
+    /// The offsets of the store.
+    pub offsets: Value,
+    /// The indices along the axes, outermost first; a tile of the shape of the offsets each.
+    pub axes: Vec<Coordinate>,
+}
+
 /// The kernel that a call of an operator launches. All tensors are row-major without gaps, apart from operands that
 /// `layouts` says otherwise of.
 #[derive(Clone, Debug, PartialEq)]
@@ -63,6 +84,8 @@ pub struct CustomKernel {
     pub checks: bool,
     /// Whether no neighbour becomes part of it.
     pub alone: bool,
+    /// Of each element that it stores.
+    pub coordinates: Option<Coordinates>,
     /// How operands at these positions are read.
     pub layouts: Vec<(u16, Layout)>,
     /// Why it is used rather than the call, where there was a choice.

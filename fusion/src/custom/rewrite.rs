@@ -238,7 +238,7 @@ impl Cx<'_> {
         let part = self.rewrite.operands.get(position).ok_or(Refusal::Custom("an operand is not there"))?;
         let (offsets, result) = (op.args[1], op.results[0]);
         let mask = masked.then(|| op.args[2]);
-        let site = Site { offsets, mask, stored: None };
+        let site = Site { offsets, mask, stored: None, axes: &[] };
         let pointers = self.pointers(part);
         let shape = self.program.ty(result).shape.clone();
         let elem = self.program.ty(result).elem().ok_or(Refusal::ElementType)?;
@@ -272,7 +272,9 @@ impl Cx<'_> {
         let (offsets, stored) = (op.args[1], op.args[2]);
         let mask = masked.then(|| op.args[3]);
         let buffer = part.kernel.buffers.iter().position(|b| b.value == own);
-        let site = Site { offsets, mask, stored: buffer.map(|b| (b as u32, stored)) };
+        let known = self.rewrite.custom.coordinates.as_ref().filter(|c| c.offsets == offsets);
+        let axes = known.map_or(&[][..], |c| &c.axes);
+        let site = Site { offsets, mask, stored: buffer.map(|b| (b as u32, stored)), axes };
         let pointers = self.pointers(part);
         let mut splice = Splice::new(&mut self.program, out, &part.kernel, &pointers, site);
         let mut stores = Vec::new();

@@ -1,21 +1,26 @@
 //! Expressions of a fused group as operations at an access of a program that exists.
 
+use std::ops::Range;
+
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 use tilefuse_block::{
     CacheHint, Elem, Literal, Op, OpKind, Program, ScalarFn, Shape, Type, Value, ValueData,
 };
 
+use super::Coordinate;
 use crate::index::{Atom, Expr};
 use crate::kernel::{KExpr, KNode, Kernel, Refusal};
 
 /// The access at which expressions are computed.
 #[derive(Clone, Debug)]
-pub(super) struct Site {
+pub(super) struct Site<'a> {
     /// Elements of the tensor that is accessed.
     pub(super) offsets: Value,
     /// Which of them count.
     pub(super) mask: Option<Value>,
+    /// The indices that make up the offsets, outermost first, where these are known.
+    pub(super) axes: &'a [Coordinate],
     /// What is stored there, and the buffer of the expressions' kernel that it stands for.
     pub(super) stored: Option<(u32, Value)>,
 }
@@ -27,7 +32,7 @@ pub(super) struct Splice<'a> {
     kernel: &'a Kernel,
     /// The pointer to each buffer of the kernel.
     pointers: &'a [Option<Value>],
-    site: Site,
+    site: Site<'a>,
     shape: Shape,
     values: FxHashMap<KExpr, Value>,
     indices: FxHashMap<(Expr, Elem), Value>,
@@ -39,7 +44,7 @@ impl<'a> Splice<'a> {
         out: &'a mut Vec<Op>,
         kernel: &'a Kernel,
         pointers: &'a [Option<Value>],
-        site: Site,
+        site: Site<'a>,
     ) -> Splice<'a> {
         let shape = program.ty(site.offsets).shape.clone();
         Splice {
@@ -106,7 +111,8 @@ impl<'a> Splice<'a> {
             Some(mask) => Some(self.value(mask)?),
             None => None,
         };
-        let mask = match (self.site.mask, own) {
+        let everywhere = self.is_inside(addr);
+        let mask = match (self.site.mask.filter(|_| !everywhere), own) {
             (Some(a), Some(b)) => Some(self.map(ScalarFn::And, &[a, b])?),
             (one, other) => one.or(other),
         };
@@ -184,6 +190,9 @@ impl<'a> Splice<'a> {
     }
 
     fn atom(&mut self, atom: Atom, elem: Elem) -> Result<Value, Refusal> {
+        if let Some(axes) = self.axes_of(atom).filter(|_| !matches!(atom, Atom::Var(_))) {
+            return self.number(axes, elem);
+        }
         let (inner, divisor, functions) = match atom {
             Atom::Var(_) => return Ok(self.cast(self.site.offsets, elem)),
             Atom::Div(inner, d) => (inner, d, [ScalarFn::DivTrunc, ScalarFn::DivFloor]),
@@ -193,6 +202,78 @@ impl<'a> Splice<'a> {
         let value = self.index_as(inner, elem)?;
         let divisor = self.constant(Literal::int(elem, divisor));
         self.map(functions[usize::from(negative)], &[value, divisor])
+    }
+
+    /// The row-major number of indices along axes.
+    fn number(&mut self, axes: Range<usize>, elem: Elem) -> Result<Value, Refusal> {
+        let site = self.site.axes;
+        let mut sum = None;
+        let mut pitch = 1;
+        for axis in site.get(axes).unwrap_or_default().iter().rev() {
+            if axis.extent > 1 {
+                let mut part = self.cast(axis.index, elem);
+                if pitch != 1 {
+                    let factor = self.constant(Literal::int(elem, pitch));
+                    part = self.map(ScalarFn::Mul, &[part, factor])?;
+                }
+                sum = Some(self.plus(sum, part)?);
+            }
+            pitch *= axis.extent as i64;
+        }
+        match sum {
+            Some(sum) => Ok(sum),
+            None => Ok(self.constant(Literal::int(elem, 0))),
+        }
+    }
+
+    /// The axes along which an atom is the row-major number of the site's elements, if there are such.
+    fn axes_of(&self, atom: Atom) -> Option<Range<usize>> {
+        let axes = self.site.axes;
+        // `(number / below) % count`.
+        let (inner, count) = match atom {
+            Atom::Mod(inner, count) => (inner, Some(count)),
+            Atom::Div(..) | Atom::Var(_) => return self.quotient(atom).map(|end| 0..end),
+        };
+        let linear = self.kernel.indices.linear(inner);
+        let &[(only, 1)] = &linear.terms[..] else { return None };
+        if linear.constant != 0 {
+            return None;
+        }
+        let end = self.quotient(only)?;
+        let extent = |start: usize| axes[start..end].iter().map(|a| a.extent as i64).product::<i64>();
+        let start = (0..end).rev().find(|&start| Some(extent(start)) == count)?;
+        Some(start..end)
+    }
+
+    /// The end of the axes along which an atom, the element or a quotient of it, is the row-major number.
+    fn quotient(&self, atom: Atom) -> Option<usize> {
+        let axes = self.site.axes;
+        let below = match atom {
+            Atom::Var(_) => 1,
+            Atom::Div(inner, divisor) => {
+                let linear = self.kernel.indices.linear(inner);
+                let plain = linear.constant == 0 && matches!(linear.terms[..], [(Atom::Var(_), 1)]);
+                if !plain {
+                    return None;
+                }
+                divisor
+            }
+            Atom::Mod(..) => return None,
+        };
+        let extent = |end: &usize| axes[*end..].iter().map(|a| a.extent as i64).product::<i64>();
+        (1..=axes.len()).rev().find(|end| extent(end) == below)
+    }
+
+    /// Whether an index is in range where the site's elements are masked off, too.
+    fn is_inside(&self, index: Expr) -> bool {
+        let linear = self.kernel.indices.linear(index);
+        let inside = |atom: Atom| {
+            // The element itself is read at the site's offsets.
+            let axes = self.axes_of(atom).filter(|_| !matches!(atom, Atom::Var(_)));
+            let axes = axes.and_then(|axes| self.site.axes.get(axes));
+            axes.is_some_and(|axes| axes.iter().all(|a| a.inside || a.extent == 1))
+        };
+        !self.site.axes.is_empty() && linear.terms.iter().all(|&(atom, _)| inside(atom))
     }
 
     pub(super) fn map(&mut self, function: ScalarFn, args: &[Value]) -> Result<Value, Refusal> {

@@ -1,0 +1,98 @@
+//! Calls of convolutions.
+
+use super::{Axis, Conv};
+use crate::args::Args;
+use crate::graph::{AtenCall, Graph, NodeId};
+
+/// A convolution and the positions of its operands: images, weights, and the bias if there is one.
+pub(in crate::contract) struct Read {
+    pub(in crate::contract) conv: Conv,
+    pub(in crate::contract) operands: Vec<u16>,
+}
+
+/// Operators that are convolutions, with the number of axes where the name says it.
+const OPERATORS: [(&str, Option<usize>); 5] = [
+    ("aten::conv1d", Some(1)),
+    ("aten::conv2d", Some(2)),
+    ("aten::conv3d", Some(3)),
+    ("aten::convolution", None),
+    ("aten::_convolution", None),
+];
+
+/// Whether an operator is a convolution.
+pub(in crate::contract) fn is_known(op: &str) -> bool {
+    OPERATORS.iter().any(|(name, _)| *name == op)
+}
+
+/// The convolution that a call computes; `None` for calls that the templates do not know: transposed ones, and those
+/// whose tensors are not row-major floats of one type.
+pub(in crate::contract) fn read(graph: &Graph, node: NodeId, call: &AtenCall) -> Option<Read> {
+    let (_, rank) = OPERATORS.iter().find(|(name, _)| *name == call.op)?;
+    let args = Args(&call.args);
+    let values = graph.operands(node);
+    let (input, weight) = (args.tensor("input")?, args.tensor("weight")?);
+    let bias = if args.absent("bias") { None } else { Some(args.tensor("bias")?) };
+    let operands: Vec<u16> = [input, weight].into_iter().chain(bias).collect();
+    let [out] = &graph.node(node).outs[..] else { return None };
+    for &position in &operands {
+        let ty = graph.ty(*values.get(usize::from(position))?);
+        if ty.dtype != out.dtype || ty.device != out.device || !ty.is_contiguous() {
+            return None;
+        }
+    }
+    if !out.is_contiguous() || args.bool("transposed") == Some(true) {
+        return None;
+    }
+    let shape = |position: u16| values.get(usize::from(position)).map(|&v| graph.ty(v).shape.clone());
+    let (x, w) = (shape(input)?, shape(weight)?);
+    let axes = w.len().checked_sub(2)?;
+    // A single image may come without a batch.
+    let (batch, x, y) = match x.len().checked_sub(axes)? {
+        1 => (1, &x[..], &out.shape[..]),
+        2 => (*x.first()?, x.get(1..)?, out.shape.get(1..)?),
+        _ => return None,
+    };
+    if rank.is_some_and(|rank| rank != axes) || y.len() != axes + 1 {
+        return None;
+    }
+    let list = |name: &str, default: i64| -> Option<Vec<i64>> {
+        let list = if args.absent(name) { vec![default] } else { args.ints(name)? };
+        match list.len() {
+            1 => Some(vec![*list.first()?; axes]),
+            n if n == axes => Some(list),
+            _ => None,
+        }
+    };
+    let (stride, dilation) = (list("stride", 1)?, list("dilation", 1)?);
+    let padding = match args.str("padding") {
+        // More of an odd number of zeros lie behind the image.
+        Some("same") => (0..axes).map(|d| dilation[d] * (w[d + 2] - 1) / 2).collect(),
+        Some("valid") => vec![0; axes],
+        Some(_) => return None,
+        None => list("padding", 0)?,
+    };
+    let natural = |n: i64| u64::try_from(n).ok();
+    let mut extents = Vec::new();
+    for d in 0..axes {
+        extents.push(Axis {
+            image: natural(x[d + 1])?,
+            kernel: natural(w[d + 2])?,
+            stride: natural(stride[d])?,
+            padding: natural(padding[d])?,
+            dilation: natural(dilation[d])?,
+            out: natural(y[d + 1])?,
+        });
+    }
+    let groups = if args.absent("groups") { 1 } else { args.int("groups")? };
+    let conv = Conv {
+        elem: out.dtype.elem()?,
+        batch: natural(batch)?,
+        channels: natural(x[0])?,
+        filters: natural(w[0])?,
+        groups: natural(groups)?,
+        axes: extents,
+        bias: bias.is_some(),
+    };
+    conv.check().ok()?;
+    (natural(w[1])? == conv.depth() && natural(y[0])? == conv.filters).then_some(Read { conv, operands })
+}

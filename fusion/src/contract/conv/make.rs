@@ -1,0 +1,115 @@
+//! Shorthands for building programs of 32-bit offsets.
+
+use tilefuse_block::{Builder, CacheHint, Elem, Literal, ScalarFn as F, TypeError, Value};
+
+pub(super) type Made<T> = Result<T, TypeError>;
+
+/// An integer of the kind of another value, repeated over its shape.
+pub(super) fn like(b: &mut Builder, other: Value, value: i64) -> Value {
+    let ty = b.ty(other);
+    let (elem, shape) = (ty.elem().unwrap_or(Elem::I32), ty.shape.clone());
+    b.constant(Literal::int(elem, value), &shape)
+}
+
+/// An integer.
+pub(super) fn int(b: &mut Builder, value: u64) -> Value {
+    b.constant(Literal::int(Elem::I32, value as i64), &[])
+}
+
+pub(super) fn add(b: &mut Builder, x: Value, y: Value) -> Made<Value> {
+    b.map(F::Add, &[x, y])
+}
+
+/// `x + y`, a number.
+pub(super) fn plus(b: &mut Builder, x: Value, y: i64) -> Made<Value> {
+    if y == 0 {
+        return Ok(x);
+    }
+    let y = like(b, x, y);
+    b.map(F::Add, &[x, y])
+}
+
+/// `x * y`, a number.
+pub(super) fn times(b: &mut Builder, x: Value, y: u64) -> Made<Value> {
+    if y == 1 {
+        return Ok(x);
+    }
+    let y = like(b, x, y as i64);
+    b.map(F::Mul, &[x, y])
+}
+
+/// `x / y` and `x % y` of a natural number.
+pub(super) fn split(b: &mut Builder, x: Value, y: u64) -> Made<(Value, Value)> {
+    if y == 1 {
+        return Ok((x, like(b, x, 0)));
+    }
+    let y = like(b, x, y as i64);
+    Ok((b.map(F::DivTrunc, &[x, y])?, b.map(F::RemTrunc, &[x, y])?))
+}
+
+/// `x < y`, a number.
+pub(super) fn below(b: &mut Builder, x: Value, y: u64) -> Made<Value> {
+    let y = like(b, x, y as i64);
+    b.map(F::Lt, &[x, y])
+}
+
+/// Both masks, where there are two.
+pub(super) fn both(b: &mut Builder, x: Option<Value>, y: Option<Value>) -> Made<Option<Value>> {
+    match (x, y) {
+        (Some(x), Some(y)) => b.map(F::And, &[x, y]).map(Some),
+        (one, other) => Ok(one.or(other)),
+    }
+}
+
+/// A scalar repeated over a shape, added to a tile of that shape.
+pub(super) fn shift(b: &mut Builder, tile: Value, scalar: Value) -> Made<Value> {
+    let shape = b.ty(tile).shape.clone();
+    let scalar = b.splat(scalar, &shape)?;
+    b.map(F::Add, &[scalar, tile])
+}
+
+/// A tile along axis `axis` of a larger one of rank 2.
+pub(super) fn along(b: &mut Builder, tile: Value, axis: u8, shape: &[u32]) -> Made<Value> {
+    let tile = b.expand_dims(tile, 1 - axis)?;
+    b.broadcast(tile, shape)
+}
+
+/// A mask along an axis, if there is one.
+pub(super) fn mask_along(
+    b: &mut Builder,
+    mask: Option<Value>,
+    axis: u8,
+    shape: &[u32],
+) -> Made<Option<Value>> {
+    mask.map(|m| along(b, m, axis, shape)).transpose()
+}
+
+/// The same number in 64 bits. Sums of these fold into addresses.
+pub(super) fn wide(b: &mut Builder, x: Value) -> Made<Value> {
+    b.cast(x, Elem::I64)
+}
+
+/// What lies at offsets, in the kind of the sum.
+pub(super) fn read(
+    b: &mut Builder,
+    ptr: Value,
+    offsets: Value,
+    mask: Option<Value>,
+    sum: Elem,
+) -> Made<Value> {
+    let loaded = b.load(ptr, offsets, mask, None, CacheHint::Default)?;
+    if b.ty(loaded).elem() == Some(sum) { Ok(loaded) } else { b.cast(loaded, sum) }
+}
+
+/// Writes a sum.
+pub(super) fn write(
+    b: &mut Builder,
+    ptr: Value,
+    offsets: Value,
+    value: Value,
+    mask: Option<Value>,
+    elem: Elem,
+) -> Made<()> {
+    let value = if b.ty(value).elem() == Some(elem) { value } else { b.cast(value, elem)? };
+    b.store(ptr, offsets, value, mask, CacheHint::Default)
+}

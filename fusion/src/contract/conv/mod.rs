@@ -1,0 +1,226 @@
+//! Convolutions as block programs.
+//!
+//! A convolution reads images as they lie, `[batch, channels, ..image]`, and weights `[filters, channels / groups,
+//! ..kernel]`; nothing is copied to another order first, so that its pointwise neighbours fuse by element.
+//!
+//! An instance computes a *block* of some filters at some pixels in registers. It goes through the taps of the kernel
+//! and the channels; at each, pixels of the image, which are vectors, are multiplied by weights, which are scalars.
+//! What lies outside of the image is masked off and counts as an exact zero. Where each filter reads one channel
+//! (`depthwise`), an instance computes some pixels of several filters, one filter after the other.
+//!
+//! Sums are in `f32`, of `f64` in `f64`, in an order that depends on nothing but the shapes.
+
+mod block;
+mod call;
+mod dense;
+mod depthwise;
+mod make;
+#[cfg(test)]
+mod tests;
+
+use tilefuse_block::{Elem, TypeError};
+
+use super::Template;
+use crate::custom::{Coordinates, CustomKernel, Tied};
+use crate::graph::{AtenCall, Graph, NodeId};
+
+use block::Block;
+pub(super) use call::is_known;
+
+/// The most pixels of an instance.
+const MOST: u64 = 1024;
+
+/// The template of a call of a convolution on so many threads.
+pub(super) fn template(graph: &Graph, node: NodeId, call: &AtenCall, threads: u32) -> Option<Template> {
+    let read = call::read(graph, node, call)?;
+    let conv = &read.conv;
+    let made = conv.program(&Block::of(conv, threads)).ok()?;
+    let tied = read.operands.iter().map(|&at| Tied::Operand(at)).chain([Tied::Result(0)]).collect();
+    let kernel = CustomKernel {
+        program: made.program,
+        grid: [made.instances, 1, 1],
+        tied,
+        checks: false,
+        alone: false,
+        coordinates: Some(made.coordinates),
+        layouts: Vec::new(),
+        note: None,
+    };
+    let bytes = conv.lengths().iter().sum::<u64>() as f64 * f64::from(conv.elem.bytes());
+    Some(Template { kernel, flops: 2.0 * conv.products() as f64, bytes })
+}
+
+/// A convolution with zeros around the image.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Conv {
+    /// What images, weights, bias and result are made of: a float.
+    pub(super) elem: Elem,
+    /// Images.
+    pub(super) batch: u64,
+    /// Channels of an image.
+    pub(super) channels: u64,
+    /// Channels of the result.
+    pub(super) filters: u64,
+    /// Channels and filters are divided into so many; a filter reads the channels of its group.
+    pub(super) groups: u64,
+    /// The axes of an image, outermost first; 1 to 3.
+    pub(super) axes: Vec<Axis>,
+    /// Whether a number is added for each filter.
+    pub(super) bias: bool,
+}
+
+/// An axis of an image.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Axis {
+    /// Pixels of the image.
+    pub(super) image: u64,
+    /// Taps of the kernel.
+    pub(super) kernel: u64,
+    /// Pixels of the image between neighbours of the result.
+    pub(super) stride: u64,
+    /// Zeros before the image.
+    pub(super) padding: u64,
+    /// Pixels of the image between neighbouring taps.
+    pub(super) dilation: u64,
+    /// Pixels of the result; what a tap reads behind the image is zero.
+    pub(super) out: u64,
+}
+
+/// The program of a convolution.
+struct ConvProgram {
+    /// Its parameters are the images, the weights, the bias if there is one, and the result.
+    program: tilefuse_block::Program,
+    /// How many instances it has, along the first axis of the grid.
+    instances: u32,
+    /// Image, filter and pixel of the elements that it stores.
+    coordinates: Coordinates,
+}
+
+impl Axis {
+    /// An axis with as many zeros behind the image as before it; `None` where the kernel does not fit.
+    #[cfg(test)]
+    fn new(image: u64, kernel: u64, stride: u64, padding: u64, dilation: u64) -> Option<Axis> {
+        let padded = padding.checked_mul(2)?.checked_add(image)?;
+        let span = kernel.checked_sub(1)?.checked_mul(dilation)?;
+        let out = padded.checked_sub(span.checked_add(1)?)?.checked_div(stride)?.checked_add(1)?;
+        Some(Axis { image, kernel, stride, padding, dilation, out })
+    }
+
+    /// Whether a tap may read before or behind the image.
+    fn overhangs(&self) -> (bool, bool) {
+        let last = (self.out - 1) * self.stride + (self.kernel - 1) * self.dilation;
+        (self.padding > 0, last >= self.padding + self.image)
+    }
+
+    /// Whether result and image have the same pixels.
+    fn is_same(&self) -> bool {
+        self.stride == 1 && self.out == self.image
+    }
+}
+
+impl Conv {
+    /// Channels that a filter reads.
+    fn depth(&self) -> u64 {
+        self.channels / self.groups
+    }
+
+    /// Filters of a group.
+    fn filters_of_group(&self) -> u64 {
+        self.filters / self.groups
+    }
+
+    /// Taps of a kernel.
+    fn taps(&self) -> u64 {
+        self.axes.iter().map(|a| a.kernel).product()
+    }
+
+    /// Pixels of an image.
+    fn image(&self) -> u64 {
+        self.axes.iter().map(|a| a.image).product()
+    }
+
+    /// Pixels of an image of the result.
+    fn pixels(&self) -> u64 {
+        self.axes.iter().map(|a| a.out).product()
+    }
+
+    /// Multiplications.
+    fn products(&self) -> u64 {
+        self.batch * self.filters * self.pixels() * self.depth() * self.taps()
+    }
+
+    /// Elements of the images, the weights, the bias and the result.
+    fn lengths(&self) -> [u64; 4] {
+        [
+            self.batch * self.channels * self.image(),
+            self.filters * self.depth() * self.taps(),
+            if self.bias { self.filters } else { 0 },
+            self.batch * self.filters * self.pixels(),
+        ]
+    }
+
+    /// What sums are made of.
+    fn sum(&self) -> Elem {
+        if self.elem == Elem::F64 { Elem::F64 } else { Elem::F32 }
+    }
+
+    /// Why there is no program for it, if there is none.
+    ///
+    /// # Errors
+    /// A sentence.
+    fn check(&self) -> Result<(), String> {
+        let refuse = |why: &str| Err(why.to_owned());
+        let positive = |a: &Axis| a.image > 0 && a.kernel > 0 && a.stride > 0 && a.dilation > 0 && a.out > 0;
+        match () {
+            () if !matches!(self.elem, Elem::F32 | Elem::F64 | Elem::F16 | Elem::Bf16) => {
+                refuse("its elements are no floats of 16, 32 or 64 bits")
+            }
+            () if !(1..=3).contains(&self.axes.len()) => refuse("its images have no 1 to 3 axes"),
+            () if !self.axes.iter().all(positive) || self.batch == 0 || self.groups == 0 => {
+                refuse("it is empty")
+            }
+            () if self.channels == 0 || self.filters == 0 => refuse("it is empty"),
+            () if !self.channels.is_multiple_of(self.groups) || !self.filters.is_multiple_of(self.groups) => {
+                refuse("its groups do not divide its channels")
+            }
+            () if !self.fits() => refuse("its tensors have too many elements"),
+            () => Ok(()),
+        }
+    }
+
+    /// Whether all offsets that are computed fit into 32 bits, those of pixels that are masked off too.
+    fn fits(&self) -> bool {
+        let most = self.reach().is_some_and(|n| n < 1 << 31);
+        let filters = self.filters.checked_add(64);
+        let weights = filters.and_then(|n| n.checked_mul(self.depth())?.checked_mul(self.taps()));
+        let result =
+            filters.and_then(|n| n.checked_mul(self.batch)?.checked_mul(self.pixels().checked_add(MOST)?));
+        most && [weights, result].into_iter().all(|n| n.is_some_and(|n| n < 1 << 31))
+    }
+
+    /// A bound of the offsets in the images.
+    fn reach(&self) -> Option<u64> {
+        let mut pitch = 1u64;
+        let mut reach = 0u64;
+        for axis in self.axes.iter().rev() {
+            let place = axis.out.checked_add(MOST)?.checked_mul(axis.stride)?;
+            let place =
+                place.checked_add(axis.kernel.checked_mul(axis.dilation)?)?.checked_add(axis.padding)?;
+            reach = reach.checked_add(place.checked_mul(pitch)?)?;
+            pitch = pitch.checked_mul(axis.image)?;
+        }
+        let images = self.batch.checked_mul(self.channels)?.checked_mul(pitch)?;
+        images.checked_add(reach.checked_mul(2)?)
+    }
+
+    /// The program.
+    ///
+    /// # Errors
+    /// A defect of this module, where the operations do not fit each other.
+    fn program(&self, block: &Block) -> Result<ConvProgram, TypeError> {
+        match self.depth() {
+            1 => depthwise::program(self, block),
+            _ => dense::program(self, block),
+        }
+    }
+}
