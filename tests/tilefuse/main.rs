@@ -6,6 +6,7 @@ mod attention;
 mod bounds;
 mod cli;
 mod common;
+mod conv;
 mod edge;
 mod errors;
 mod fused;
