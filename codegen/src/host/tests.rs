@@ -9,6 +9,7 @@ mod atomics;
 mod control;
 mod functions;
 mod operations;
+mod products;
 mod programs;
 mod random;
 mod registers;

@@ -1,16 +1,19 @@
 //! Products of matrices: blocks of a few rows and vectors are summed in registers along the common axis.
 
 use inkwell::values::{InstructionOpcode as Op, IntValue, PointerValue};
-use tilefuse_block::{Elem, Op as BlockOp};
+use tilefuse_block::{Elem, Op as BlockOp, Value};
 
 use super::Emitter;
 use super::ir::{V, lanes_of, llvm};
-use super::whole::Tile;
+use super::whole::{Tile, int};
 use crate::Result;
+use crate::host::plan::{Direct, Map, ZERO, shape_bits};
 
 /// The operands and how they are divided.
 struct Product<'c> {
     left: Tile<'c>,
+    /// Elements between neighbours along the left operand's rows and columns.
+    left_strides: [i64; 2],
     right: Tile<'c>,
     start: Tile<'c>,
     result: Tile<'c>,
@@ -38,9 +41,12 @@ impl<'c> Emitter<'c, '_> {
         let wide = program.ty(result).elem() == Some(Elem::F64);
         let lanes = self.lanes_for(columns).min((1 << self.plan.width) >> u32::from(wide));
         let vectors = columns / u64::from(lanes.max(1));
-        let block = (u64::from(rows).min(4), vectors.min(if self.plan.width > 3 { 4 } else { 2 }));
+        let most = if self.plan.width > 3 { 8 } else { 4 };
+        let block = (u64::from(rows).min(most), vectors.min(2));
+        let (left, left_strides) = self.left(*a, depth)?;
         let product = Product {
-            left: self.tile(*a)?,
+            left,
+            left_strides,
             right: self.tile(*b)?,
             start: self.tile(*c)?,
             result: self.tile(result)?,
@@ -55,6 +61,22 @@ impl<'c> Emitter<'c, '_> {
                 this.each(product.rows / block.0, |this, row| this.block(&product, batch, row, column))
             })
         })
+    }
+
+    /// The left operand of a product, where it lies, and its strides.
+    fn left(&mut self, value: Value, depth: u32) -> Result<(Tile<'c>, [i64; 2])> {
+        let Some(&Direct { pointer, offsets, strides }) = self.plan.direct.get(&value) else {
+            return Ok((self.tile(value)?, [depth.into(), 1]));
+        };
+        let program = self.plan.program;
+        let elem = program.ty(value).elem().unwrap_or(Elem::F32);
+        let corner = Map::from_elem(ZERO, shape_bits(&program.ty(value).shape));
+        let pointer = self.value(pointer, &[])?.v.into_pointer_value();
+        let offset = int(self.value(offsets, &corner)?.v)?;
+        let top = self.top();
+        self.at(top);
+        let memory = self.ir.element(self.ir.memory_type(elem), pointer, offset)?;
+        Ok((Tile { memory, elem }, strides))
     }
 
     /// One block of the result.
@@ -83,7 +105,8 @@ impl<'c> Emitter<'c, '_> {
         self.each(p.depth, |this, k| {
             let right = this.linear(batch, p.depth, k)?;
             let right = this.linear(right, p.columns, column)?;
-            let left = this.linear(row, p.depth, k)?;
+            let left = this.linear(k, p.left_strides[1] as u64, this.ir.i64(0))?;
+            let left = this.linear(row, p.left_strides[0] as u64, left)?;
             this.rank_one(p, left, right, &sums)
         })?;
         for (k, &(sum, like)) in sums.iter().enumerate() {
@@ -109,7 +132,7 @@ impl<'c> Emitter<'c, '_> {
         }
         for (index, &(sum, like)) in sums.iter().enumerate() {
             let (row, vector) = (index as u64 / p.block.1, index % p.block.1 as usize);
-            let at = self.linear(self.ir.i64(1), row * p.depth, left)?;
+            let at = self.linear(self.ir.i64(1), row * p.left_strides[0] as u64, left)?;
             let x = self.ir.splat(self.factor(self.get(p.left, at, 0)?, p)?, lanes_of(like));
             let old = self.ir.b.build_load(like.get_type(), sum, "").map_err(llvm)?;
             let new = self.multiply_add(x, vectors[vector], old, p)?;

@@ -6,7 +6,9 @@ use tilefuse_block::{Op, OpKind, Program, Region as Body, Type, Value};
 
 use super::{
     BlockId, Classes, Def, Item, Map, ONE, Plan, Sink, SinkId, SinkKind, Slot, SlotId, axis_ranges, operands,
-    shape_bits, whole::whole_operands,
+    product::{left_operands, running_sums},
+    shape_bits,
+    whole::whole_operands,
 };
 use crate::host::Pass;
 use crate::{Error, Result};
@@ -44,9 +46,13 @@ impl<'p> Plan<'p> {
 pub(super) struct Builder<'p> {
     pub(super) plan: Plan<'p>,
     pub(super) items: Vec<Vec<Item>>,
-    pins: FxHashSet<Value>,
+    pub(super) pins: FxHashSet<Value>,
     /// Values that operations on whole tiles take.
     wanted: FxHashSet<Value>,
+    /// Loads that products take as left operands.
+    pub(super) lefts: FxHashSet<Value>,
+    /// Products that are added to what a loop carries.
+    pub(super) sums: FxHashSet<Value>,
 }
 
 impl<'p> Builder<'p> {
@@ -62,6 +68,7 @@ impl<'p> Builder<'p> {
             slots: Vec::new(),
             slot_of: FxHashMap::default(),
             rows: FxHashMap::default(),
+            direct: FxHashMap::default(),
             regions: Vec::new(),
             body: Vec::new(),
             classes: Classes::new(),
@@ -70,7 +77,8 @@ impl<'p> Builder<'p> {
             width,
         };
         let (pins, wanted) = (pins.clone(), whole_operands(program));
-        let mut builder = Builder { plan, items: vec![Vec::new()], pins, wanted };
+        let (lefts, sums) = (left_operands(program), running_sums(program));
+        let mut builder = Builder { plan, items: vec![Vec::new()], pins, wanted, lefts, sums };
         for (index, param) in program.params.iter().enumerate() {
             builder.plan.defs[param.value.index()] = Def::Param(index);
             builder.row(param.value, 0)?;
@@ -220,6 +228,10 @@ impl<'p> Builder<'p> {
     /// Has a value lie row-major in a slot, if operations on whole tiles take it.
     fn row(&mut self, value: Value, block: BlockId) -> Result<()> {
         if !self.wanted.contains(&value) {
+            return Ok(());
+        }
+        if let Some(direct) = self.direct(value) {
+            self.plan.direct.insert(value, direct);
             return Ok(());
         }
         let slot = match self.plan.slot_of.get(&value) {

@@ -112,7 +112,9 @@ impl<'p> Builder<'p> {
         let pairs: Vec<(Value, SlotId)> = op.args.iter().copied().zip(slots.iter().copied()).collect();
         for tiles in [true, false] {
             for &(value, slot) in &pairs {
-                if (self.plan.program.ty(value).rank() > 0) == tiles {
+                // A sum that is added to where it lies is there already.
+                let there = self.sums.contains(&value) && self.plan.slot_of.get(&value) == Some(&slot);
+                if (self.plan.program.ty(value).rank() > 0) == tiles && !there {
                     let sink = self.sink(SinkKind::Keep, SmallVec::from_slice(&[value]), value, block);
                     self.plan.sinks[sink].slot = Some(slot);
                 }

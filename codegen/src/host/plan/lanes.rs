@@ -127,13 +127,27 @@ impl Plan<'_> {
                     self.vote(op, map, weight, &mut votes);
                 }
             });
+            let weight = if full == most { 9 } else { 1 };
             if let SinkKind::Store(op) = self.sinks[sink].kind {
-                let weight = if full == most { 9 } else { 1 };
                 self.vote(op, &self.sinks[sink].bits, weight, &mut votes);
+            }
+            let chain = self.chain_of_slot(sink);
+            if let Some(&first) = chain.first() {
+                votes.entry(first).or_insert_with(|| (0, chain)).0 += weight;
             }
         }
         let best = votes.into_iter().max_by_key(|(bit, (weight, _))| (*weight, std::cmp::Reverse(*bit)));
         best.map(|(_, (_, chain))| chain).unwrap_or_default()
+    }
+
+    /// The bits that a sink walks with strides 1, 2, 4, ... where it leaves a tile in the order of its positions.
+    fn chain_of_slot(&self, sink: SinkId) -> Chain {
+        let sink = &self.sinks[sink];
+        let ordered = sink.slot.is_some_and(|slot| self.slots[slot].row_major);
+        if !ordered || !matches!(sink.kind, SinkKind::Keep) {
+            return Chain::new();
+        }
+        sink.bits.iter().copied().take_while(|&bit| bit > ONE).take(self.width as usize).collect()
     }
 
     fn vote(
@@ -264,7 +278,20 @@ impl Plan<'_> {
         let axes: Vec<Map> = axes.into_iter().map(strip).filter(|axis| !axis.is_empty()).collect();
         let is_reduced = |axis: &Map| axis.iter().any(|b| reduced.contains(b));
         let (combined, free): (Vec<Map>, Vec<Map>) = axes.into_iter().partition(is_reduced);
-        let free = self.nest(&free, lanes.clone(), unroll.clone());
+        let mut free = self.nest(&free, lanes.clone(), unroll.clone());
+        // Blocks that are transposed follow each other as their rows lie in memory.
+        let crossed = |bits: &Map| {
+            let axis = self.regions[id].axes.iter().find(|axis| cross.iter().any(|b| axis.contains(b)));
+            axis.is_some_and(|axis| bits.iter().any(|b| axis.contains(b)))
+        };
+        if combined.is_empty()
+            && self.regions[id].guard.is_empty()
+            && let Some(at) = free.loops.iter().position(crossed)
+        {
+            let along = free.loops.remove(at);
+            free.loops.push(along);
+            free.vector_loop = false;
+        }
         let combined = self.nest(&combined, lanes.clone(), unroll.clone());
         let vector_loop = if combined.loops.is_empty() { free.vector_loop } else { combined.vector_loop };
         let (outer, inner) = in_blocks(combined.loops);

@@ -19,6 +19,7 @@ pub(super) mod keep;
 pub(super) mod lanes;
 pub(super) mod layout;
 mod order;
+mod product;
 mod share;
 mod whole;
 mod work;
@@ -29,6 +30,7 @@ use tilefuse_block::{Elem, Op, Program, Shape, Value};
 
 pub(crate) use bits::{Bit, Classes, Map, ONE, ZERO, axis_ranges, operands, shape_bits};
 pub(crate) use guard::Atom;
+pub(crate) use product::Direct;
 
 /// Index of a sink in [`Plan::sinks`].
 pub(crate) type SinkId = usize;
@@ -250,6 +252,8 @@ pub(crate) struct Plan<'p> {
     pub(crate) slot_of: FxHashMap<Value, SlotId>,
     /// Values that also lie row-major in a slot, for operations on whole tiles.
     pub(crate) rows: FxHashMap<Value, SlotId>,
+    /// Operands of products that are read where they lie.
+    pub(crate) direct: FxHashMap<Value, Direct>,
     pub(crate) regions: Vec<Region>,
     pub(crate) body: Vec<Group>,
     pub(crate) classes: Classes,

@@ -14,6 +14,12 @@ impl<'p> Builder<'p> {
         let sink = Sink::new(SinkKind::Whole(op), SmallVec::new(), Map::new(), Shape::new(), block);
         let sink = self.add(Sink { barrier: true, ..sink });
         for &result in &op.results {
+            let carried = op.args.get(2).and_then(|sum| self.plan.slot_of.get(sum)).copied();
+            if let Some(slot) = carried.filter(|_| self.sums.contains(&result)) {
+                self.plan.sinks[sink].outs.push(slot);
+                self.plan.slot_of.insert(result, slot);
+                continue;
+            }
             let ty = self.plan.program.ty(result);
             let bits = self.plan.classes.fresh_map(shape_bits(&ty.shape));
             let slot = self.slot(ty, bits)?;

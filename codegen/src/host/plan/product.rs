@@ -1,0 +1,131 @@
+//! Products of tiles that need less memory traffic than others: sums that are added to where they lie, and left operands
+//! that are read where they lie.
+
+use rustc_hash::FxHashSet;
+use tilefuse_block::{Op, OpKind, Program, Region, Value};
+
+use super::build::Builder;
+use super::{Def, axis_ranges, shape_bits};
+
+/// A tile that is read from memory element by element.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Direct {
+    /// The pointer.
+    pub(crate) pointer: Value,
+    /// The offsets of its elements.
+    pub(crate) offsets: Value,
+    /// Elements of memory between neighbours along rows and columns.
+    pub(crate) strides: [i64; 2],
+}
+
+/// Results of products that a loop carries, by themselves or as the start of the next one, and as nothing else.
+pub(super) fn running_sums(program: &Program) -> FxHashSet<Value> {
+    let uses = program.uses();
+    let once = |value: &Value| uses[value.index()] == 1;
+    let mut found = FxHashSet::default();
+    program.walk(&mut |op| {
+        let (OpKind::For, Some(body)) = (&op.kind, op.regions.first()) else { return };
+        found.extend(
+            carried_sums(body).filter(|(carried, result)| once(carried) && once(result)).map(|p| p.1),
+        );
+    });
+    found
+}
+
+/// What a loop's body carries in, and the product that is added to it and carried on.
+fn carried_sums(body: &Region) -> impl Iterator<Item = (Value, Value)> + '_ {
+    let yielded = body.ops.last().filter(|op| op.kind == OpKind::Yield).map_or(&[][..], |op| &op.args);
+    let pairs = body.args.iter().skip(1).copied().zip(yielded.iter().copied());
+    pairs.filter(|&(carried, result)| {
+        body.ops.iter().any(|op| {
+            matches!(op.kind, OpKind::Dot { .. })
+                && op.results.first() == Some(&result)
+                && op.args.get(2) == Some(&carried)
+        })
+    })
+}
+
+/// Loads that are left operands of products in the same list of operations and nothing else, with no write between the
+/// load and a product.
+pub(super) fn left_operands(program: &Program) -> FxHashSet<Value> {
+    let mut other = FxHashSet::default();
+    program.walk(&mut |op| {
+        let rest = if matches!(op.kind, OpKind::Dot { .. }) { 1 } else { 0 };
+        other.extend(op.args.iter().skip(rest).copied());
+    });
+    let mut found = FxHashSet::default();
+    lefts_of(&program.body, &mut found, &mut other);
+    found.retain(|value| !other.contains(value));
+    found
+}
+
+/// Adds the loads of a list of operations, and those that a product takes when they may be stale.
+fn lefts_of(region: &Region, found: &mut FxHashSet<Value>, other: &mut FxHashSet<Value>) {
+    let mut fresh: FxHashSet<Value> = FxHashSet::default();
+    for op in &region.ops {
+        match op.kind {
+            OpKind::Load { masked: false, .. } => fresh.extend(op.results.first().copied()),
+            OpKind::Dot { .. } => other.extend(op.args.first().filter(|left| !fresh.contains(left)).copied()),
+            _ => {}
+        }
+        found.extend(fresh.iter().copied());
+        op.regions.iter().for_each(|inner| lefts_of(inner, found, other));
+        if writes(op) {
+            fresh.clear();
+        }
+    }
+}
+
+fn writes(op: &Op) -> bool {
+    op.kind.writes() || op.regions.iter().flat_map(|region| &region.ops).any(writes)
+}
+
+impl Builder<'_> {
+    /// How a left operand can be read where it lies, if its elements do at fixed strides.
+    pub(super) fn direct(&mut self, value: Value) -> Option<Direct> {
+        if !self.lefts.contains(&value) || self.pins.contains(&value) {
+            return None;
+        }
+        let Def::Op(Op { kind: OpKind::Load { .. }, args, .. }) = self.plan.defs[value.index()] else {
+            return None;
+        };
+        let (&pointer, &offsets) = (args.first()?, args.get(1)?);
+        let shape = &self.plan.program.ty(value).shape;
+        let &[_, _] = &shape[..] else { return None };
+        let map = self.plan.classes.fresh_map(shape_bits(shape));
+        let mut plain = true;
+        self.plan.walk(offsets, &map, &mut |value, _| plain &= self.is_plain(value));
+        let affine = self.plan.affine(offsets, &map);
+        let stride = |axis: usize| {
+            let bits = map.get(axis_ranges(shape)[axis].clone())?;
+            let first = bits.first().map_or(Some(0), |&bit| affine.stride(bit))?;
+            let even =
+                bits.iter().enumerate().all(|(i, &bit)| affine.stride(bit) == first.checked_shl(i as u32));
+            even.then_some(first)
+        };
+        let strides = [stride(0)?, stride(1)?];
+        plain.then_some(Direct { pointer, offsets, strides })
+    }
+
+    /// Whether a value needs nothing from memory.
+    fn is_plain(&self, value: Value) -> bool {
+        match self.plan.defs[value.index()] {
+            Def::Param(_) | Def::Induction(_) => true,
+            Def::None | Def::Carried => false,
+            Def::Op(op) => matches!(
+                op.kind,
+                OpKind::Const(_)
+                    | OpKind::ProgramId(_)
+                    | OpKind::NumPrograms(_)
+                    | OpKind::Range { .. }
+                    | OpKind::Splat(_)
+                    | OpKind::ExpandDims(_)
+                    | OpKind::Broadcast(_)
+                    | OpKind::Reshape(_)
+                    | OpKind::Permute(_)
+                    | OpKind::Map(_)
+                    | OpKind::Cast(_)
+            ),
+        }
+    }
+}

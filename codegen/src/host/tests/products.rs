@@ -1,0 +1,113 @@
+//! Products that are added up along a loop.
+
+use tilefuse_block::{Data, Elem, Literal};
+
+use super::{Arg, check_text};
+
+/// Small numbers.
+fn data(elem: Elem, len: usize, step: usize) -> Arg {
+    let value = |i: usize| Literal::of(elem, ((i * step) % 23) as f64 / 8.0 - 1.0);
+    Arg::buffer(Data::from_literals(elem, (0..len).map(value)))
+}
+
+/// `y[rows, columns] = sum over k of a[rows, k] b[columns, k]`, of `depth` at a time, where `a` has these strides.
+fn product(
+    [rows, columns, depth]: [u32; 3],
+    k: u32,
+    [down, along]: [u32; 2],
+    masked: bool,
+    body: &str,
+    kind: Elem,
+) -> String {
+    let (inside, mask) = match masked {
+        true => (
+            format!("%end = const {} : tile<{depth}xi32>\n    %low = map lt %ks, %end", k - 1),
+            [", mask %left_in", ", mask %right_in"],
+        ),
+        false => (format!("%end = const {k} : tile<{depth}xi32>\n    %low = map lt %ks, %end"), ["", ""]),
+    };
+    format!(
+        "kernel @product(%a: ptr<{kind}>, %b: ptr<{kind}>, %y: ptr<{kind}>, %z: ptr<{kind}>) warps(4) {{
+  %rows = range 0 {rows}
+  %down = const {down} : tile<{rows}xi32>
+  %rs = map mul %rows, %down
+  %re = expand_dims %rs axis 1
+  %ra = broadcast %re [{rows}, {depth}]
+  %columns = range 0 {columns}
+  %across = const {k} : tile<{columns}xi32>
+  %cs = map mul %columns, %across
+  %ce = expand_dims %cs axis 1
+  %ca = broadcast %ce [{columns}, {depth}]
+  %none = const 0.0 : tile<{rows}x{columns}x{kind}>
+  %zero = const 0 : i32
+  %last = const {k} : i32
+  %step = const {depth} : i32
+  %width = const {columns} : tile<{rows}xi32>
+  %yr = map mul %rows, %width
+  %ye = expand_dims %yr axis 1
+  %yb = broadcast %ye [{rows}, {columns}]
+  %yc = expand_dims %columns axis 0
+  %yd = broadcast %yc [{rows}, {columns}]
+  %to = map add %yb, %yd
+  %sum = for %k in %zero..%last step %step with (%acc = %none) {{
+    %lanes = range 0 {depth}
+    %first = splat %k [{depth}]
+    %ks = map add %first, %lanes
+    {inside}
+    %le = expand_dims %low axis 0
+    %left_in = broadcast %le [{rows}, {depth}]
+    %right_in = broadcast %le [{columns}, {depth}]
+    %factor = const {along} : tile<{depth}xi32>
+    %kl = map mul %ks, %factor
+    %ke = expand_dims %kl axis 0
+    %kb = broadcast %ke [{rows}, {depth}]
+    %at = map add %ra, %kb
+    %left = load %a, %at{}
+    %kr = expand_dims %ks axis 0
+    %kc = broadcast %kr [{columns}, {depth}]
+    %bt = map add %ca, %kc
+    %tile = load %b, %bt{}
+    %right = permute %tile [1, 0]
+    %next = dot %left, %right, %acc precision ieee
+    {body}
+    yield %next
+  }}
+  store %y, %to, %sum
+}}",
+        mask[0], mask[1]
+    )
+}
+
+fn run(shape: [u32; 3], k: u32, strides: [u32; 2], masked: bool, body: &str, kind: Elem) {
+    let [rows, columns, _] = shape;
+    let reach = (rows - 1) * strides[0] + (k - 1) * strides[1] + 1;
+    let result = || data(kind, (rows * columns) as usize, 0);
+    let args: [Arg; 4] =
+        [data(kind, reach as usize, 7), data(kind, (columns * k) as usize, 5), result(), result()];
+    let text = product(shape, k, strides, masked, body, kind);
+    let tolerance = if kind == Elem::F64 { 1e-12 } else { 1e-4 };
+    check_text(&text, &args, [1, 1, 1], tolerance);
+}
+
+#[test]
+fn left_operands_are_read_at_any_strides() {
+    for kind in [Elem::F32, Elem::F64] {
+        run([16, 32, 16], 64, [64, 1], false, "", kind);
+        run([8, 16, 32], 64, [1, 8], false, "", kind);
+        run([4, 64, 8], 16, [37, 2], false, "", kind);
+        run([1, 16, 8], 16, [0, 1], false, "", kind);
+        run([2, 1, 1], 3, [3, 1], false, "", kind);
+    }
+}
+
+#[test]
+fn masked_operands_count_as_zero() {
+    run([16, 32, 16], 64, [64, 1], true, "", Elem::F32);
+    run([32, 64, 64], 128, [128, 1], true, "", Elem::F32);
+}
+
+#[test]
+fn a_sum_that_something_else_reads_is_kept() {
+    run([16, 32, 16], 64, [64, 1], false, "store %z, %to, %acc", Elem::F32);
+    run([16, 32, 16], 64, [64, 1], false, "store %z, %to, %next", Elem::F32);
+}
