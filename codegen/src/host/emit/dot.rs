@@ -1,4 +1,7 @@
 //! Products of matrices: blocks of a few rows and vectors are summed in registers along the common axis.
+//!
+//! Sums of floats begin at 0 and are added to what the product starts from: where a loop adds product after product, its
+//! rounding errors then grow with the number of products and not with that of all elements.
 
 use inkwell::values::{InstructionOpcode as Op, IntValue, PointerValue};
 use tilefuse_block::{Elem, Op as BlockOp, Value};
@@ -99,7 +102,10 @@ impl<'c> Emitter<'c, '_> {
         };
         let mut sums: Vec<(PointerValue<'c>, V<'c>)> = Vec::new();
         for k in 0..p.block.0 * p.block.1 {
-            let start = self.get(p.start, place(self, k)?, p.lanes)?;
+            let mut start = self.get(p.start, place(self, k)?, p.lanes)?;
+            if p.result.elem.is_float() {
+                start = self.ir.float_like(start, 0.0);
+            }
             sums.push((self.variable(start)?, start));
         }
         self.each(p.depth, |this, k| {
@@ -110,8 +116,12 @@ impl<'c> Emitter<'c, '_> {
             this.rank_one(p, left, right, &sums)
         })?;
         for (k, &(sum, like)) in sums.iter().enumerate() {
-            let v = self.ir.b.build_load(like.get_type(), sum, "").map_err(llvm)?;
-            self.put(p.result, place(self, k as u64)?, v)?;
+            let at = place(self, k as u64)?;
+            let mut v = self.ir.b.build_load(like.get_type(), sum, "").map_err(llvm)?;
+            if p.result.elem.is_float() {
+                v = self.ir.bin(Op::FAdd, self.get(p.start, at, p.lanes)?, v)?;
+            }
+            self.put(p.result, at, v)?;
         }
         Ok(())
     }
