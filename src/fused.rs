@@ -21,7 +21,7 @@ pub struct Options {
     /// run eager.
     pub max_signatures: usize,
     /// Which products on the host are kernels of ours: by itself as the variable `TILEFUSE_PRODUCTS` says (`measured`,
-    /// `predicted`, `generated` or `library`), and none where it says nothing of these.
+    /// `predicted`, `generated` or `library`), and libtorch's calls where it says nothing of these.
     pub products: Products,
 }
 
@@ -34,14 +34,12 @@ impl Default for Options {
 /// What the environment says of products.
 fn products() -> Products {
     let text = std::env::var("TILEFUSE_PRODUCTS").unwrap_or_default();
-    match text.parse() {
-        Ok(products) => products,
-        Err(_) if text.is_empty() => Products::Library,
-        Err(error) => {
+    text.parse().unwrap_or_else(|error| {
+        if !text.is_empty() {
             tracing::warn!("TILEFUSE_PRODUCTS: {error}");
-            Products::Library
         }
-    }
+        Products::Library
+    })
 }
 
 /// Why a call ran eager, or how often calls ran fused.

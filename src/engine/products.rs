@@ -22,27 +22,34 @@ use crate::torch::{Call, as_strided_of, empty_strided};
 /// The most time that the measurements of one plan take, about.
 const PLAN: Duration = Duration::from_millis(150);
 /// The most time that each side of one product takes, about.
-const SIDE: Duration = Duration::from_millis(20);
+const SIDE: Duration = Duration::from_millis(10);
 /// The most rounds, each with a run of either side.
 const ROUNDS: usize = 15;
 
 /// Gives products of a plan kernels of ours, where these are preferred.
 pub(crate) fn choose(graph: &mut Graph, profile: &Profile, products: Products) {
     let mut left = PLAN;
+    let mut ratios = Vec::new();
     choose_products(graph, profile, products, &mut |candidate| {
         let key = describe(candidate, profile);
         if let Some(times) = known(&key) {
+            ratios.push(times.generated_us / times.library_us);
             return Some(times);
         }
         let start = Instant::now();
-        let least = Duration::from_secs_f64(candidate.least_us(profile) * 4e-6);
+        let predicted = candidate.predicted(profile);
+        let least = Duration::from_secs_f64(predicted.library_us.min(predicted.generated_us) * 4e-6);
         if least > left {
-            return None;
+            // As the others of this plan were measured.
+            ratios.sort_by(f64::total_cmp);
+            let ratio = ratios.get(ratios.len() / 2)?;
+            return Some(Times { generated_us: predicted.library_us * ratio, ..predicted });
         }
         let found = measure(candidate, profile);
         left = left.saturating_sub(start.elapsed());
         match found {
             Ok(times) => {
+                ratios.push(times.generated_us / times.library_us);
                 remember(key, times);
                 Some(times)
             }

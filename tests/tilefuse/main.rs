@@ -16,6 +16,7 @@ mod kernels;
 mod lang;
 mod memory;
 mod operator;
+mod products;
 mod random;
 mod sequence;
 mod tune;

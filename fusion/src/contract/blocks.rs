@@ -27,7 +27,7 @@ pub(super) enum Form {
 }
 
 /// The most rows for which the right operand is streamed: reading it is then what takes time.
-const FEW_ROWS: i64 = 4;
+const FEW_ROWS: i64 = 2;
 
 /// What bringing a part of the right operand into place takes, in rows of the product.
 const PACKING_ROWS: f64 = 12.0;
@@ -77,8 +77,8 @@ fn many_rows(product: &Product, threads: u32) -> Blocks {
         let rounds = blocks_of(down * across, threads) as f64;
         rounds * (f64::from(rows) + PACKING_ROWS)
     };
-    let candidates = [8, 16, 32, 64, 128, 256].into_iter().filter(|&r| r <= covering(product.m));
-    let rows = candidates.min_by(|&a, &b| time(a).total_cmp(&time(b))).unwrap_or(8);
+    let candidates = [4, 8, 16, 32, 64, 128, 256].into_iter().filter(|&r| r <= covering(product.m));
+    let rows = candidates.min_by(|&a, &b| time(a).total_cmp(&time(b))).unwrap_or(4);
     let time = |depth: u32| blocks_of(product.k, depth) as f64 * (f64::from(depth) + STARTING);
     let candidates =
         [8, 16, 32, 64, 128].into_iter().filter(|&d| d <= 128 / wide && d <= covering(product.k));

@@ -100,10 +100,9 @@ pub struct Candidate<'g> {
 }
 
 impl Candidate<'_> {
-    /// Microseconds that the quicker of kernel and call is expected to take.
-    pub fn least_us(&self, profile: &Profile) -> f64 {
-        let times = predict(&self.template, profile);
-        times.generated_us.min(times.library_us)
+    /// What kernel and call take by the cost model.
+    pub fn predicted(&self, profile: &Profile) -> Times {
+        predict(&self.template, profile)
     }
 }
 

@@ -1,0 +1,129 @@
+//! Products on the host: kernels of ours beside libtorch's calls.
+
+use tch::{Device, Kind, Tensor};
+use tilefuse::{Fused, Options, Products};
+
+use crate::common::{THREADS, setup};
+
+type Function = fn(&[Tensor]) -> Vec<Tensor>;
+
+fn fused(model: Function, products: Products) -> Fused<Function> {
+    tilefuse::fuse_with(model, Options { products, ..Options::default() })
+}
+
+/// What the plan gives for these inputs, and the plan.
+fn run(fused: &Fused<Function>, inputs: &[Tensor]) -> (Tensor, tilefuse::Explanation) {
+    fused.call(inputs).unwrap();
+    let found = fused.call(inputs).unwrap().remove(0);
+    assert_eq!(fused.stats().fused_calls, 1, "{:?}", fused.stats());
+    (found, fused.explain_with(inputs, |model, inputs| model(inputs)).unwrap())
+}
+
+fn draw(shape: &[i64], kind: Kind) -> Tensor {
+    Tensor::randn(shape, (Kind::Float, Device::Cpu)).to_kind(kind)
+}
+
+/// The largest difference from a run in `f64`, relative to the largest magnitude there.
+fn error(found: &Tensor, model: Function, inputs: &[Tensor]) -> f64 {
+    let wide: Vec<Tensor> = inputs.iter().map(|t| t.to_kind(Kind::Double)).collect();
+    let exact = &model(&wide)[0];
+    let largest = exact.abs().max().double_value(&[]).max(1e-3);
+    (found.to_kind(Kind::Double) - exact).abs().max().double_value(&[]) / largest
+}
+
+fn mlp(x: &[Tensor]) -> Vec<Tensor> {
+    let h = x[0].linear(&x[1], Some(&x[2])).gelu("none");
+    vec![h.linear(&x[3], None::<&Tensor>) + &x[0]]
+}
+
+fn mlp_inputs(rows: i64, kind: Kind) -> Vec<Tensor> {
+    let (wide, narrow) = (65, 33);
+    let weight = |shape: &[i64]| draw(shape, kind) * 0.2;
+    vec![draw(&[2, rows, narrow], kind), weight(&[wide, narrow]), weight(&[wide]), weight(&[narrow, wide])]
+}
+
+#[test]
+fn a_perceptron_is_two_kernels_and_no_call() {
+    setup();
+    let _no_grad = tch::no_grad_guard();
+    let _threads = THREADS.read().unwrap();
+    for (kind, tolerance) in
+        [(Kind::Float, 1e-5), (Kind::Double, 1e-12), (Kind::BFloat16, 3e-2), (Kind::Half, 4e-3)]
+    {
+        for rows in [1, 2, 3, 5, 17, 64] {
+            let inputs = mlp_inputs(rows, kind);
+            let (found, plan) = run(&fused(mlp, Products::Generated), &inputs);
+            let apart = error(&found, mlp, &inputs);
+            assert!(apart < tolerance, "{kind:?}, {rows} rows: {apart}");
+            assert_eq!((plan.kernels_fused, plan.extern_ops), (2, 0), "{plan}");
+        }
+    }
+}
+
+#[test]
+fn threads_do_not_change_the_bits() {
+    setup();
+    let _no_grad = tch::no_grad_guard();
+    let _threads = THREADS.write().unwrap();
+    let before = tch::get_num_threads();
+    let inputs = mlp_inputs(40, Kind::Float);
+    let with = |threads: i32| {
+        tch::set_num_threads(threads);
+        run(&fused(mlp, Products::Generated), &inputs).0
+    };
+    let (one, two) = (with(1), with(2));
+    tch::set_num_threads(before);
+    assert!(one.equal(&two));
+}
+
+#[test]
+fn transposed_batched_and_strided_operands_are_read_where_they_lie() {
+    setup();
+    let _no_grad = tch::no_grad_guard();
+    let _threads = THREADS.read().unwrap();
+    let models: [(Function, &[i64], &[i64]); 6] = [
+        (|x| vec![x[0].mm(&x[1].tr())], &[17, 65], &[33, 65]),
+        (|x| vec![x[0].tr().mm(&x[1])], &[65, 17], &[65, 33]),
+        (|x| vec![x[0].slice(1, 3, 40, 1).mm(&x[1].slice(0, 0, 74, 2))], &[9, 65], &[75, 12]),
+        (|x| vec![x[0].bmm(&x[1].transpose(1, 2))], &[3, 17, 20], &[3, 9, 20]),
+        (|x| vec![x[0].matmul(&x[1])], &[2, 1, 5, 7], &[3, 7, 9]),
+        (|x| vec![x[0].permute([1, 0, 2]).matmul(&x[1])], &[4, 3, 8], &[8, 6]),
+    ];
+    for (model, left, right) in models {
+        let inputs = [draw(left, Kind::Float), draw(right, Kind::Float)];
+        let (found, plan) = run(&fused(model, Products::Generated), &inputs);
+        assert_eq!(found.size(), model(&inputs)[0].size());
+        assert!(error(&found, model, &inputs) < 1e-5, "{left:?} {right:?}");
+        assert_eq!(plan.extern_ops, 0, "{plan}");
+    }
+}
+
+#[test]
+fn what_is_not_finite_stays_so() {
+    setup();
+    let _no_grad = tch::no_grad_guard();
+    let _threads = THREADS.read().unwrap();
+    let model: Function = |x| vec![x[0].linear(&x[1], None::<&Tensor>)];
+    for rows in [1, 5] {
+        let x = Tensor::zeros([rows, 20], (Kind::Float, Device::Cpu));
+        let weight = draw(&[7, 20], Kind::Float);
+        let _ = weight.get(2).get(3).fill_(f64::INFINITY);
+        let _ = weight.get(4).get(19).fill_(f64::NAN);
+        let inputs = [x, weight];
+        let (found, _) = run(&fused(model, Products::Generated), &inputs);
+        let eager = &model(&inputs)[0];
+        assert!(found.isnan().equal(&eager.isnan()), "{found} {eager}");
+    }
+}
+
+#[test]
+fn the_plan_gives_both_times() {
+    setup();
+    let _no_grad = tch::no_grad_guard();
+    let _threads = THREADS.read().unwrap();
+    let inputs = mlp_inputs(17, Kind::Float);
+    let (found, plan) = run(&fused(mlp, Products::Measured), &inputs);
+    assert!(error(&found, mlp, &inputs) < 1e-5);
+    let plan = plan.to_string();
+    assert!(plan.contains("us generated") && plan.contains("us in libtorch"), "{plan}");
+}
