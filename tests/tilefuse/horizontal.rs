@@ -1,9 +1,11 @@
 //! Small kernels in one launch: what fused calls compute beside eager, and how many launches they take.
 
+use std::sync::RwLockWriteGuard;
+
 use tch::{Device, Kind, Tensor};
 use tilefuse::{Explanation, StepReport};
 
-use crate::common::setup;
+use crate::common::{THREADS, setup};
 
 fn draw(sizes: &[i64]) -> Tensor {
     Tensor::randn(sizes, (Kind::Float, Device::Cpu))
@@ -18,11 +20,32 @@ fn parts(plan: &Explanation) -> Vec<usize> {
     plan.steps.iter().filter_map(parts).collect()
 }
 
+/// Two threads, which kernels on the host are joined for, until it is dropped.
+struct TwoThreads {
+    before: i32,
+    _changing: RwLockWriteGuard<'static, ()>,
+}
+
+impl TwoThreads {
+    fn new() -> TwoThreads {
+        let changing = THREADS.write().unwrap();
+        let before = tch::get_num_threads();
+        tch::set_num_threads(2);
+        TwoThreads { before, _changing: changing }
+    }
+}
+
+impl Drop for TwoThreads {
+    fn drop(&mut self) {
+        tch::set_num_threads(self.before);
+    }
+}
+
 /// Parameters of twenty sizes, some of which no vector divides, with `state` further tensors for each.
 fn tensors(state: usize) -> Vec<Tensor> {
     (0..20i64)
         .flat_map(|i| {
-            let shape = if i % 3 == 0 { vec![103 + 5 * i] } else { vec![9 + i, 11 + 3 * i] };
+            let shape = if i % 3 == 0 { vec![20_103 + 5 * i] } else { vec![99 + i, 211 + 3 * i] };
             std::iter::once(draw(&shape)).chain((0..state).map(move |_| draw(&shape).abs() + 0.1))
         })
         .collect()
@@ -48,6 +71,7 @@ fn momentum(own: &[Tensor]) -> Vec<Tensor> {
 #[test]
 fn adamw_of_twenty_parameters_is_one_launch() {
     setup();
+    let _threads = TwoThreads::new();
     let _no_grad = tch::no_grad_guard();
     let model = |x: &[Tensor]| x.chunks(4).flat_map(adamw).collect::<Vec<_>>();
     let fused = tilefuse::fuse(model);
@@ -69,10 +93,11 @@ fn adamw_of_twenty_parameters_is_one_launch() {
 #[test]
 fn momentum_in_place_is_one_launch_and_writes_what_eager_does() {
     setup();
+    let _threads = TwoThreads::new();
     let _no_grad = tch::no_grad_guard();
     let model = |x: &[Tensor]| {
         x.chunks(3).for_each(|own| drop(momentum(own)));
-        vec![x[0].sum(Kind::Float)]
+        vec![x[0].shallow_clone()]
     };
     let fused = tilefuse::fuse(model);
     let ours = tensors(2);
@@ -86,23 +111,36 @@ fn momentum_in_place_is_one_launch_and_writes_what_eager_does() {
     }
     assert_eq!(fused.stats().fused_calls, 3);
     let plan = fused.explain_with(&ours, |m, x| m(x)).unwrap();
-    assert!(parts(&plan).iter().any(|&n| n >= 19) && plan.kernels_fused <= 2, "{plan}");
+    assert_eq!((parts(&plan), plan.extern_ops), (vec![20], 0), "{plan}");
+}
+
+#[test]
+fn small_kernels_on_the_host_stay_apart() {
+    setup();
+    let _threads = TwoThreads::new();
+    let _no_grad = tch::no_grad_guard();
+    let model = |x: &[Tensor]| vec![x[0].tanh(), x[1].tanh()];
+    let fused = tilefuse::fuse(model);
+    let inputs = [draw(&[300]), draw(&[17])];
+    let plan = fused.explain_with(&inputs, |m, x| m(x)).unwrap();
+    assert_eq!(parts(&plan), [1, 1], "{plan}");
 }
 
 #[test]
 fn biases_of_query_key_and_value_share_a_launch() {
     setup();
+    let _threads = TwoThreads::new();
     let _no_grad = tch::no_grad_guard();
     let model = |x: &[Tensor]| {
-        let [q, k, v] = [1, 2, 3].map(|i| x[0].matmul(&x[i]) + &x[i + 3]);
+        let [q, k, v]: [Tensor; 3] = [1, 2, 3].map(|i| x[0].matmul(&x[i]) + &x[i + 3]);
         vec![q.matmul(&k.tr()).matmul(&v)]
     };
     let fused = tilefuse::fuse(model);
-    let mut inputs = vec![draw(&[32, 64])];
-    inputs.extend((0..3).map(|_| draw(&[64, 64]) / 8.0));
-    inputs.extend((0..3).map(|_| draw(&[64])));
+    let mut inputs = vec![draw(&[64, 64])];
+    inputs.extend((0..3).map(|_| draw(&[64, 512]) / 8.0));
+    inputs.extend((0..3).map(|_| draw(&[512])));
     let plan = fused.explain_with(&inputs, |m, x| m(x)).unwrap();
     assert_eq!(parts(&plan), [3], "{plan}");
     let (ours, eager) = (fused.call(&inputs).unwrap(), model(&inputs));
-    assert!(ours[0].allclose(&eager[0], 1e-4, 1e-4, false));
+    assert!(ours[0].allclose(&eager[0], 1e-3, 1e-2, false));
 }

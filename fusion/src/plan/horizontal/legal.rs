@@ -44,6 +44,11 @@ pub enum Apart {
         /// Most that is worth joining.
         most_us: f64,
     },
+    /// On the host it runs on the thread that calls, which costs next to nothing.
+    Inline {
+        /// Predicted time of one thread, in microseconds.
+        us: f64,
+    },
     /// No other small kernel can run at the same place of the plan.
     Only,
     /// The kernels run on different devices.
@@ -102,6 +107,7 @@ impl std::fmt::Display for Apart {
             Apart::Large { us, most_us } => {
                 write!(f, "it takes {us:.1} us without the launch, more than {most_us:.1} us")
             }
+            Apart::Inline { us } => write!(f, "its {us:.1} us run on the thread that calls"),
             Apart::Only => f.write_str("no other small kernel can run at the same place"),
             Apart::Devices => f.write_str("the other runs on another device"),
             Apart::Warps { least, most } => write!(f, "one takes {least} warps, another {most}"),

@@ -6,10 +6,11 @@
 //! %5 = aten::linear(%0, %6)     kernel: %5 + bias
 //! ```
 //!
-//! A kernel that takes little longer than its launch, or that cannot fill the machine, is put into one launch with others
-//! of its level: the number of steps that come before it, each of which needs the one before. Levels are counted from the
-//! start of the plan, and then from its end, where updates of a model's tensors meet. The joined program branches on the
-//! instance's number, see [`program`]; what may be joined is in [`legal`], and what pays in [`profit`].
+//! A kernel is put into one launch with others of its level where its own launch costs: on a GPU if it takes little longer
+//! than that or cannot fill the machine, on the host if it is worth handing to threads and takes little longer than that
+//! does. The level is the number of steps that come before it, each of which needs the one before. Levels are counted from
+//! the start of the plan, and then from its end, where updates of a model's tensors meet. The joined program branches on
+//! the instance's number, see [`program`]; what may be joined is in [`legal`], and what pays in [`profit`].
 //!
 //! Steps move for it, and with them the lives of values. Where that takes more memory than the plan did, parts must be
 //! nearer to each other.

@@ -8,12 +8,24 @@
 //! ```
 //! where a part's work is its time with everything busy. On a GPU every block gets the registers that the largest part
 //! needs, so that fewer of other parts' run at a time.
+//!
+//! On the host a launch of little work runs on the thread that calls, at next to no cost, and a launch of more is handed
+//! to all threads and waited for. Joining saves the latter: parts are handed over at once that each were alone. Twenty
+//! updates of 20,000 elements took 651 us so, on two threads, instead of 881 us; twenty that would each have run on the
+//! calling thread took twice as long joined as apart, and parts without other threads as long as apart.
 
 use super::super::{KernelStep, Profile};
 use super::legal::Apart;
+use crate::schedule::Machine;
 
-/// Kernels that take more than so many launches are large.
+/// Kernels of a GPU that take more than so many launches are large.
 const LAUNCHES: f64 = 2.5;
+
+/// Microseconds of one thread below which a launch on the host runs on the thread that calls.
+const INLINE_US: f64 = 12.0;
+
+/// Microseconds beyond which handing a launch to threads is a small part of its time.
+const HANDED_US: f64 = 60.0;
 
 /// What is lost where parts have different programs, on a GPU.
 const MIXED: f64 = 1.1;
@@ -65,11 +77,26 @@ impl Together {
     }
 }
 
-/// The launch is a good part of a kernel's time, or on a GPU its instances do not fill the machine.
+/// The launch is a good part of a kernel's time, or on a GPU its instances do not fill the machine; on the host it is
+/// handed to threads.
 pub(super) fn small(kernel: &KernelStep, profile: &Profile) -> Result<(), Apart> {
-    let (us, most_us) = (alone_us(kernel, profile), LAUNCHES * profile.launch_us);
-    let leaves_room = profile.machine.is_gpu() && kernel.grid[0] < profile.workers;
+    let us = alone_us(kernel, profile);
+    let (most_us, leaves_room) = match profile.machine {
+        Machine::Gpu { .. } => (LAUNCHES * profile.launch_us, kernel.grid[0] < profile.workers),
+        Machine::Host { threads } => {
+            handed_to_threads(us, kernel.grid[0], threads)?;
+            (HANDED_US, false)
+        }
+    };
     if us <= most_us || leaves_room { Ok(()) } else { Err(Apart::Large { us, most_us }) }
+}
+
+/// A launch on the host of so many microseconds, with its instances on all threads that they can keep busy, is not run
+/// on one thread.
+fn handed_to_threads(us: f64, instances: u64, threads: u32) -> Result<(), Apart> {
+    let one_thread_us = us * instances.min(threads.into()) as f64;
+    let one = threads < 2 || instances < 2 || one_thread_us < INLINE_US;
+    if one { Err(Apart::Inline { us: one_thread_us }) } else { Ok(()) }
 }
 
 /// One launch is predicted to be faster than two.

@@ -96,9 +96,25 @@ fn what_takes_much_longer_than_its_launch_stays_apart() {
     assert_eq!(launch(large).unwrap_err(), Apart::Large { us: 10.0, most_us: 7.5 });
     // Few instances leave room for others on a GPU; a processor's threads are few.
     let (_, mut kernel) = one();
-    (kernel.predicted_us, kernel.grid[0]) = (13.0, 100);
+    (kernel.predicted_us, kernel.grid[0]) = (103.0, 100);
     assert_eq!(profit::small(&kernel, &gpu()), Ok(()));
-    assert!(profit::small(&kernel, &Profile::host(200)).is_err());
+    assert_eq!(profit::small(&kernel, &Profile::host(200)), Err(Apart::Large { us: 101.0, most_us: 60.0 }));
+}
+
+#[test]
+fn what_runs_on_the_calling_thread_stays_apart() {
+    let (_, mut kernel) = one();
+    let mut small = |us: f64, instances: u64, threads: u32| {
+        (kernel.predicted_us, kernel.grid[0]) = (2.0 + us, instances);
+        profit::small(&kernel, &Profile::host(threads))
+    };
+    assert_eq!(small(6.0, 2, 2), Ok(()));
+    assert_eq!(small(5.5, 2, 2), Err(Apart::Inline { us: 11.0 }));
+    assert_eq!(small(6.0, 2, 8), Ok(()), "two instances keep two threads busy");
+    assert_eq!(small(2.0, 8, 8), Ok(()));
+    assert_eq!(small(30.0, 1, 8), Err(Apart::Inline { us: 30.0 }), "one instance has one thread");
+    assert_eq!(small(30.0, 8, 1), Err(Apart::Inline { us: 30.0 }), "there is one thread");
+    assert_eq!(small(60.0, 8, 8), Ok(()));
 }
 
 #[test]
