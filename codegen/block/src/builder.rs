@@ -30,6 +30,7 @@ impl Builder {
                 body: Region::default(),
                 warps: 4,
                 stages: None,
+                early: false,
             },
             open: Vec::new(),
         }
@@ -48,6 +49,11 @@ impl Builder {
     /// Sets the number of iterations of a loop that a GPU has under way together; see [`Program::stages`].
     pub fn set_stages(&mut self, stages: u32) {
         self.program.stages = Some(stages);
+    }
+
+    /// Lets a GPU start the kernel early; see [`Program::early`].
+    pub fn set_early(&mut self) {
+        self.program.early = true;
     }
 
     /// Sets the number of warps of an instance on a GPU.

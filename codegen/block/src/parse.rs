@@ -107,6 +107,7 @@ impl<'a> Parser<'a> {
             body: Region::default(),
             warps: 4,
             stages: None,
+            early: false,
         };
         let (cursor, scope) = (Cursor::new(text), FxHashMap::default());
         Parser { cursor, program, scope, depth: 0, places: Places::default() }
@@ -132,6 +133,7 @@ impl<'a> Parser<'a> {
         if self.cursor.accept_keyword("stages") {
             self.program.stages = Some(self.parenthesised()?);
         }
+        self.program.early = self.cursor.accept_keyword("early");
         self.cursor.expect("{")?;
         self.program.body.ops = self.ops()?;
         self.cursor.end()?;

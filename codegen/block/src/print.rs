@@ -239,6 +239,9 @@ impl<'a> Printer<'a> {
         if let Some(stages) = program.stages {
             write!(self.out, " stages({stages})")?;
         }
+        if program.early {
+            self.out.push_str(" early");
+        }
         self.out.push_str(" {\n");
         self.ops(&program.body, 1)?;
         self.out.push_str("}\n");

@@ -422,6 +422,9 @@ pub struct Program {
     /// Iterations of a loop that a GPU has under way together, loading operands of products for later ones, from 1 (each
     /// after the other) to 8; fewer where that does not fit. The target's choice where nothing is said.
     pub stages: Option<u32>,
+    /// Whether a GPU may start the kernel before the work before it on its stream has ended, for which it then waits
+    /// itself. This hides the time that starting takes, at the price of a wait in each instance: it pays for few instances.
+    pub early: bool,
 }
 
 impl Program {

@@ -227,6 +227,12 @@ pub fn num_stages(stages: impl Extent) {
     with(|state| state.builder.set_stages(stages));
 }
 
+/// Lets a GPU start the kernel before the work before it on its stream has ended, for which it then waits itself. Pays for
+/// kernels of few instances that run one after the other. CUDA's programmatic dependent launch.
+pub fn start_early() {
+    with(|state| state.builder.set_early());
+}
+
 fn with<R>(f: impl FnOnce(&mut State) -> R) -> Option<R> {
     CURRENT.with_borrow_mut(|state| state.as_mut().map(f))
 }

@@ -79,6 +79,13 @@ pub struct Ptx {
     pub target: Target,
 }
 
+impl Ptx {
+    /// Whether the kernel itself waits for the work before it on its stream, so that it may be started earlier.
+    pub fn waits_for_predecessor(&self) -> bool {
+        self.text.contains("griddepcontrol.wait;")
+    }
+}
+
 /// Compiles a block program. One cluster of blocks, or one block, of the grid is one instance; parameters are passed in order, pointers as
 /// 64-bit addresses.
 pub fn compile_ptx(program: &Program, target: Target, options: &PtxOptions) -> Result<Ptx> {
@@ -229,12 +236,13 @@ fn module_text(plan: &Assignment, target: Target) -> Result<Module> {
     }
     let params: Vec<String> = program.params.iter().enumerate().map(|(i, p)| param(program, i, p)).collect();
     let text = format!(
-        "{globals}{}\ndefine ptx_kernel void @{}({}) #0 {{\nentry:\n{}{}}}\n\
+        "{globals}{}\ndefine ptx_kernel void @{}({}) #0 {{\nentry:\n{}{}{}}}\n\
          attributes #0 = {{ nounwind \"nvvm.reqntid\"=\"{},1,1\"{}{} }}\n\
          !0 = distinct !{{!0, !1}}\n!1 = !{{!\"llvm.loop.unroll.disable\"}}\n",
         lowered.outside,
         kernel_name(program),
         params.join(", "),
+        predecessor(program, target),
         cluster::thread_number(plan),
         lowered.body,
         1u32 << plan.block_bits(),
@@ -242,6 +250,16 @@ fn module_text(plan: &Assignment, target: Target) -> Result<Module> {
         register_attribute(plan),
     );
     Ok(Module { text, dynamic_shared: if dynamic { lowered.shared.dynamic() } else { 0 } })
+}
+
+/// In a kernel that may start early: waits for the work before it on its stream, and lets its own successor start as early.
+/// A launch allows the early start where this is in the text.
+fn predecessor(program: &Program, target: Target) -> &'static str {
+    if !program.early || !target.has_programmatic_launch() {
+        return "";
+    }
+    "call void asm sideeffect \"griddepcontrol.wait;\", \"~{memory}\"() nounwind\n\
+     call void asm sideeffect \"griddepcontrol.launch_dependents;\", \"~{memory}\"() nounwind\n"
 }
 
 /// Products of products hold several tiles together: all registers that a block can have are theirs, for the assembler

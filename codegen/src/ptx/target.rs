@@ -93,6 +93,11 @@ impl Target {
         }
     }
 
+    /// Whether a kernel can be started before its predecessor has ended, and wait for it itself.
+    pub const fn has_programmatic_launch(self) -> bool {
+        matches!(self, Target::Sm90a | Target::Sm100a)
+    }
+
     /// Whether blocks can form clusters.
     pub const fn has_clusters(self) -> bool {
         matches!(self, Target::Sm90a | Target::Sm100a)

@@ -365,8 +365,11 @@ fn rewrite(program: &Program, ir: &str) -> String {
         {
             continue;
         }
-        // Products of warpgroups happen at once.
-        if ["@llvm.nvvm.wgmma.", "fence.proxy.async"].iter().any(|name| line.contains(name)) {
+        // Products of warpgroups happen at once, and nothing ran before.
+        if ["@llvm.nvvm.wgmma.", "fence.proxy.async", "griddepcontrol."]
+            .iter()
+            .any(|name| line.contains(name))
+        {
             continue;
         }
         let line = line

@@ -30,6 +30,9 @@ pub(super) fn emit(
 ) -> Result<Program> {
     let mut builder = Builder::new(name);
     builder.set_warps(tiling.warps);
+    if machine.starts_early(tiling.grid(kernel)) {
+        builder.set_early();
+    }
     let mut pointers = Vec::new();
     for (position, buffer) in kernel.buffers.iter().enumerate() {
         let least = buffer.elem.bytes();

@@ -6,7 +6,7 @@ use crate::program::Program;
 
 /// One program with every operation.
 pub(crate) const EVERYTHING: &str = "\
-kernel @everything(%x: ptr<f32> align(16) len(1000), %y: ptr<bf16> align(2), %n: i32, %t: f64) warps(8) stages(3) {
+kernel @everything(%x: ptr<f32> align(16) len(1000), %y: ptr<bf16> align(2), %n: i32, %t: f64) warps(8) stages(3) early {
   %row = program_id 0
   %cols = range -4 8
   %half = const 0.5 : tile<8xf32>

@@ -40,6 +40,9 @@ pub(super) fn case(choices: &mut Choices<'_>, options: &Options) -> Result<Case>
     if g.choices.chance(20) {
         b.set_stages(g.choices.of([2, 1, 3, 8]));
     }
+    if g.choices.chance(20) {
+        b.set_early();
+    }
     Ok(Case { args: g.args, program: b.finish(), grid })
 }
 

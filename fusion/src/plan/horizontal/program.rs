@@ -39,8 +39,9 @@ pub(super) struct Piece<'a> {
 pub(super) fn join(name: String, pieces: &[Piece<'_>]) -> Program {
     let warps = pieces.iter().map(|p| p.program.warps).max().unwrap_or(1);
     let stages = pieces.iter().find_map(|p| p.program.stages);
-    let program =
-        Program { name, params: Vec::new(), values: Vec::new(), body: Region::default(), warps, stages };
+    let early = pieces.iter().all(|p| p.program.early);
+    let (params, values, body) = (Vec::new(), Vec::new(), Region::default());
+    let program = Program { name, params, values, body, warps, stages, early };
     let mut joiner = Joiner { program, instance: Value(0) };
     joiner.params(pieces);
     let mut ops = Vec::new();
