@@ -22,7 +22,13 @@ fn compile_shim() {
         .flag("-isystem")
         .flag(include.join("torch/csrc/api/include").as_os_str())
         .flag_if_supported("-Wno-unused-parameter")
-        .files(["call", "operator", "record", "tensor"].map(|part| format!("src/torch/shim/{part}.cpp")))
+        // CUDA's headers, where a wheel brought them: they lie beside libtorch.
+        .flag("-isystem")
+        .flag(std::path::Path::new(&root).join("../nvidia/cu13/include"))
+        .files(
+            ["call", "graph", "operator", "record", "tensor"]
+                .map(|part| format!("src/torch/shim/{part}.cpp")),
+        )
         .compile("tilefuse_shim");
 }
 

@@ -3,7 +3,7 @@
 use serde::Serialize;
 use tilefuse_fusion::plan::{KernelKind, StepKind};
 
-use crate::engine::{CompileReport, Compiled};
+use crate::engine::{CompileReport, Compiled, Target};
 
 /// One step of a plan.
 #[derive(Clone, Debug, Serialize)]
@@ -77,6 +77,9 @@ pub struct Explanation {
     pub peak_bytes_fused: u64,
     /// Bytes of the arena of intermediates.
     pub arena_bytes: u64,
+    /// On CUDA, how many CUDA graphs of the plan there are, or why there are none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cuda_graph: Option<String>,
     /// Time of compiling.
     pub compile: CompileReport,
     /// Steps in order.
@@ -134,6 +137,7 @@ impl Explanation {
             peak_bytes_eager: compiled.eager.peak_bytes,
             peak_bytes_fused: plan.peak_bytes(),
             arena_bytes: plan.memory.bytes,
+            cuda_graph: matches!(compiled.target, Target::Cuda(_)).then(|| compiled.graphs.describe()),
             compile: compiled.report,
             steps: steps.collect(),
             edges: edges.collect(),
@@ -153,6 +157,9 @@ impl Explanation {
             self.extern_ops,
             bytes(self.arena_bytes)
         );
+        if let Some(state) = &self.cuda_graph {
+            text.push_str(&format!("CUDA graph: {state}\n\n"));
+        }
         for (position, step) in self.steps.iter().enumerate() {
             text.push_str(&step_text(position, step));
         }

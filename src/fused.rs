@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Instant;
 
@@ -10,7 +11,7 @@ use tch::nn;
 pub use tilefuse_fusion::Products;
 
 use crate::Error;
-use crate::engine::{CompileReport, Compiled, Signature, Stop, Tensors, compile, grad_needed};
+use crate::engine::{CompileReport, Compiled, CudaGraphs, Signature, Stop, Tensors, compile, grad_needed};
 use crate::explain::Explanation;
 use crate::torch::{self, GlobalState};
 
@@ -21,13 +22,15 @@ pub struct Options {
     /// run eager.
     pub max_signatures: usize,
     /// Which products on the host are kernels of ours: by itself as the variable `TILEFUSE_PRODUCTS` says (`measured`,
-    /// `predicted`, `generated` or `library`), and libtorch's calls where it says nothing of these.
+    /// `predicted`, `generated` or `library`), and those that measure faster where it says nothing of these.
     pub products: Products,
+    /// Whether plans are launched as CUDA graphs.
+    pub cuda_graphs: CudaGraphs,
 }
 
 impl Default for Options {
     fn default() -> Options {
-        Options { max_signatures: 64, products: products() }
+        Options { max_signatures: 64, products: products(), cuda_graphs: CudaGraphs::from_env() }
     }
 }
 
@@ -38,7 +41,7 @@ fn products() -> Products {
         if !text.is_empty() {
             tracing::warn!("TILEFUSE_PRODUCTS: {error}");
         }
-        Products::Library
+        Products::Measured
     })
 }
 
@@ -47,6 +50,8 @@ fn products() -> Products {
 pub struct Stats {
     /// Calls that ran a compiled plan.
     pub fused_calls: u64,
+    /// Those of them that launched a CUDA graph.
+    pub graph_calls: u64,
     /// Calls that ran the model itself in order to capture it.
     pub captures: u64,
     /// Calls that ran the model itself for another reason, by reason.
@@ -291,7 +296,9 @@ impl Engine {
         }
         match compiled.run(inputs, data, state.threads()) {
             Ok(outputs) => {
-                self.stats.lock().unwrap_or_else(PoisonError::into_inner).fused_calls += 1;
+                let mut stats = self.stats.lock().unwrap_or_else(PoisonError::into_inner);
+                stats.fused_calls += 1;
+                stats.graph_calls += compiled.graph_calls.swap(0, Ordering::Relaxed);
                 Ok(outputs)
             }
             Err(Stop::Stale(reason)) => {
@@ -354,7 +361,7 @@ impl Engine {
             CompileReport { capture_ms: start.elapsed().as_secs_f64() * 1e3, ..CompileReport::default() };
         let entry = match trace.refusals.first() {
             Some(refusal) => Entry::Eager(signature, refusal.to_string()),
-            None => match compile(trace, signature.clone(), report, self.options.products) {
+            None => match compile(trace, signature.clone(), &self.options, report) {
                 Ok(compiled) => Entry::Compiled(Box::new(compiled)),
                 Err(error) => Entry::Eager(signature, error.to_string()),
             },

@@ -31,7 +31,7 @@ mod operator;
 pub mod random;
 pub mod torch;
 
-pub use engine::{CompileReport, Target};
+pub use engine::{CompileReport, CudaGraphs, Target};
 pub use error::Error;
 pub use explain::{EdgeReport, Explanation, StepReport};
 pub use fused::{Fused, Options, Products, Stats, fuse, fuse_with};

@@ -3,6 +3,7 @@
 use serde::Serialize;
 
 use super::{Failure, report};
+use crate::engine::{Measured, kept_profile, measure_profile};
 
 /// Options of `tilefuse doctor`.
 #[derive(clap::Args)]
@@ -10,6 +11,9 @@ pub(crate) struct Args {
     /// Print one JSON object.
     #[arg(long)]
     json: bool,
+    /// Measure bandwidth, launches and libtorch's products on every device, and price plans with what is found from now on.
+    #[arg(long)]
+    profile: bool,
 }
 
 /// What is there.
@@ -24,11 +28,14 @@ struct Findings {
     targets: Vec<&'static str>,
     cache: String,
     cache_state: String,
+    /// What was measured of each device, by its name.
+    profiles: Vec<(String, Measured)>,
 }
 
 /// Runs the command.
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
-    let findings = find();
+    let mut findings = find();
+    findings.profiles = profiles(findings.cuda.len(), args.profile)?;
     if args.json {
         let text = serde_json::to_string(&findings).map_err(|e| Failure::usage(e.to_string()))?;
         report::print(&text);
@@ -45,7 +52,31 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     }
     report::print(&format!("targets       {}", findings.targets.join(", ")));
     report::print(&format!("kernel cache  {} ({})", findings.cache, findings.cache_state));
+    for (device, found) in &findings.profiles {
+        report::print(&format!(
+            "profile       {device}: copy {:.1} GB/s, launch {:.2} us, products {:.0} GFLOP/s, {:.0} with unaligned rows",
+            found.bandwidth,
+            found.launch_us,
+            found.aligned * 1e3,
+            found.unaligned * 1e3
+        ));
+    }
+    if findings.profiles.is_empty() {
+        report::print("profile       none measured: plans are priced by typical figures (see --profile)");
+    }
     Ok(())
+}
+
+/// What is known of each device, measured if that is asked for.
+fn profiles(cuda: usize, measure: bool) -> Result<Vec<(String, Measured)>, Failure> {
+    let devices = std::iter::once(tch::Device::Cpu).chain((0..cuda).map(tch::Device::Cuda));
+    let mut found = Vec::new();
+    for device in devices {
+        let name = if device.is_cuda() { format!("{device:?}") } else { String::from("processor") };
+        let measured = if measure { Some(measure_profile(device)?) } else { kept_profile(device) };
+        found.extend(measured.map(|measured| (name, measured)));
+    }
+    Ok(found)
 }
 
 fn find() -> Findings {
@@ -64,6 +95,7 @@ fn find() -> Findings {
         targets: vec!["host", "sm_80", "sm_90a", "sm_100a"],
         cache,
         cache_state,
+        profiles: Vec::new(),
     }
 }
 

@@ -9,12 +9,11 @@ use tilefuse_block::Program;
 use tilefuse_fusion::plan::{
     Alignments, KernelKind, KernelStep, Plan, Profile, Step, StepKind, plan_aligned,
 };
-use tilefuse_fusion::{
-    Device, Graph, MaybeCustom, NodeId, Op, Products, Recording, TensorInfo, TensorType, ValueRef,
-};
+use tilefuse_fusion::{Device, Graph, MaybeCustom, NodeId, Op, Recording, TensorInfo, TensorType, ValueRef};
 
 use super::attention::Masks;
 use super::convert::{Converted, convert};
+use super::graph::Graphs;
 use super::guard::Signature;
 use super::kernels::{CompileReport, Kernel, Target, kernels, millis};
 use super::memory::EagerCost;
@@ -100,6 +99,10 @@ pub(crate) struct Compiled {
     /// What eager does in the recorded run.
     pub(crate) eager: EagerCost,
     pub(crate) pool: std::sync::Mutex<Vec<super::exec::Workspace>>,
+    /// CUDA graphs of the steps.
+    pub(crate) graphs: Graphs,
+    /// Calls that launched one.
+    pub(crate) graph_calls: std::sync::atomic::AtomicU64,
 }
 
 impl Compiled {
@@ -127,8 +130,8 @@ impl Compiled {
 pub(crate) fn compile(
     mut trace: Trace,
     signature: Signature,
+    options: &crate::Options,
     mut report: CompileReport,
-    products: Products,
 ) -> Result<Compiled, Error> {
     let start = Instant::now();
     let converted = convert(&trace)?;
@@ -137,7 +140,7 @@ pub(crate) fn compile(
     let profile = profile(target)?;
     let (mut graph, masks) = primitive(functional, &converted, &profile)?;
     report.lower_ms = millis(start.elapsed());
-    super::products::choose(&mut graph, &profile, products);
+    super::products::choose(&mut graph, &profile, options.products);
     let start = Instant::now();
     let alignments = alignments(&trace, &converted)?;
     let plan = plan_aligned(&graph, &profile, &alignments)?;
@@ -180,6 +183,8 @@ pub(crate) fn compile(
         assumed: Tensors(assumed),
         assumed_versions,
         report,
+        graphs: Graphs::new(options.cuda_graphs, &plan, target),
+        graph_calls: std::sync::atomic::AtomicU64::new(0),
         plan,
         pool: std::sync::Mutex::new(Vec::new()),
     })
@@ -278,8 +283,17 @@ fn target_of(graph: &Graph) -> Result<Target, Error> {
     Ok(cuda.map_or(Target::Host, Target::Cuda))
 }
 
-/// What a target can do.
+/// What a target can do, as it was measured, or by typical figures.
 pub(crate) fn profile(target: Target) -> Result<Profile, Error> {
+    let device = match target {
+        Target::Host => tch::Device::Cpu,
+        Target::Cuda(ordinal) => tch::Device::Cuda(ordinal as usize),
+    };
+    let typical = typical_profile(target)?;
+    Ok(super::profile::kept(device).map_or(typical, |measured| measured.in_profile(typical)))
+}
+
+fn typical_profile(target: Target) -> Result<Profile, Error> {
     match target {
         Target::Host => Ok(Profile::host(tch::get_num_threads().max(1) as u32)),
         Target::Cuda(ordinal) => {

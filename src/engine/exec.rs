@@ -2,14 +2,17 @@
 
 use std::ffi::c_void;
 use std::ops::Range;
-use std::sync::PoisonError;
 use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::{Arc, PoisonError};
+use std::time::Instant;
 
 use smallvec::SmallVec;
 use tch::Tensor;
+use tilefuse_codegen::cuda;
 use tilefuse_fusion::{AliasTarget, Device};
 
 use super::compile::{Compiled, LibraryResult, Run};
+use super::graph::{self, Chosen, GraphInputs, Kept, PlanGraph, Way};
 use super::guard::ALIGN;
 use super::kernels::{Stream, Target};
 use super::slots::{Slot, TensorSource};
@@ -26,20 +29,53 @@ pub(crate) struct Workspace {
     base: usize,
 }
 
+/// The memory of a call but for its inputs: the arena, and tensors that were allocated on the way.
+#[derive(Debug)]
+pub(crate) struct Memory {
+    own: SmallVec<[Option<Tensor>; 2]>,
+    externs: Vec<Option<Tensor>>,
+    workspace: Workspace,
+}
+
 /// What a call has at hand.
 struct Frame<'a> {
     compiled: &'a Compiled,
     inputs: &'a [Tensor],
     input_data: &'a [*mut c_void],
-    param_data: SmallVec<[*mut c_void; 32]>,
+    param_data: &'a [*mut c_void],
     const_data: SmallVec<[*mut c_void; 8]>,
-    own: SmallVec<[Option<Tensor>; 2]>,
     own_data: SmallVec<[*mut c_void; 2]>,
-    externs: Vec<Option<Tensor>>,
-    workspace: Workspace,
+    memory: Memory,
     stream: Stream,
+    /// Where the memory belongs to a graph, whose next launch writes over it: results that it has copied, by position.
+    from_graph: Option<Vec<(usize, Tensor)>>,
     /// Where kernels on the host report an index that is out of range.
     status: AtomicI32,
+}
+
+/// What a call brings: inputs, their addresses, and those of the parameters.
+struct Call<'a> {
+    inputs: &'a [Tensor],
+    data: &'a [*mut c_void],
+    param_data: &'a [*mut c_void],
+}
+
+impl Workspace {
+    /// Another handle of the same memory.
+    fn share(&self) -> Workspace {
+        Workspace {
+            stream: self.stream,
+            arena: self.arena.as_ref().map(Tensor::shallow_clone),
+            base: self.base,
+        }
+    }
+}
+
+impl Memory {
+    fn none() -> Memory {
+        let workspace = Workspace { stream: 0, arena: None, base: 0 };
+        Memory { own: SmallVec::new(), externs: Vec::new(), workspace }
+    }
 }
 
 /// Why a plan did not run.
@@ -67,7 +103,8 @@ impl Compiled {
         data: &[*mut c_void],
         threads: usize,
     ) -> Result<Vec<Tensor>, Stop> {
-        let mut param_data = SmallVec::from_elem(std::ptr::null_mut(), self.params.len());
+        let mut param_data: SmallVec<[*mut c_void; 32]> =
+            SmallVec::from_elem(std::ptr::null_mut(), self.params.len());
         check_metas(self.params.iter(), &self.param_expects, GUARDED, &mut param_data)
             .map_err(|_| Stop::Stale("a parameter was replaced, moved or reshaped"))?;
         if !self.params.is_empty() {
@@ -87,28 +124,129 @@ impl Compiled {
                 "an input that is written shares memory with another input or a parameter",
             ));
         }
-        let raw = match self.target {
-            Target::Host => std::ptr::null_mut(),
-            Target::Cuda(ordinal) => torch::cuda_stream(ordinal as i8)?,
+        let call = Call { inputs, data, param_data: &param_data };
+        let (ordinal, raw) = match self.target {
+            Target::Host => {
+                return self
+                    .steps(&call, Stream { raw: std::ptr::null_mut(), threads })
+                    .map_err(Stop::Failed);
+            }
+            Target::Cuda(ordinal) => (ordinal, torch::cuda_stream(ordinal as i8)?),
         };
-        let mut frame = Frame {
-            compiled: self,
-            inputs,
-            input_data: data,
-            param_data,
-            const_data: self.const_addresses()?,
-            own: self.slots.own.iter().map(|_| None).collect(),
-            own_data: SmallVec::from_elem(std::ptr::null_mut(), self.slots.own.len()),
-            externs: (0..self.slots.externs).map(|_| None).collect(),
-            workspace: self.workspace(raw as usize)?,
-            stream: Stream { raw, threads },
-            status: AtomicI32::new(0),
-        };
-        frame.allocate(&self.slots.hollow)?;
-        let result = frame.steps().and_then(|()| frame.check()).and_then(|()| frame.results());
-        let workspace = frame.workspace;
+        let stream = Stream { raw, threads };
+        let device = cuda::Device::get(ordinal as usize).map_err(Error::from)?;
+        // SAFETY: `raw` is the stream that libtorch uses now on this thread and device.
+        match unsafe { self.graphs.way(&device, raw) }? {
+            Way::Steps => self.steps(&call, stream).map_err(Stop::Failed),
+            Way::Timed(start) => {
+                // SAFETY: as above.
+                unsafe { start.record_raw(raw) }.map_err(Error::from)?;
+                let queueing = Instant::now();
+                let results = self.steps(&call, stream)?;
+                // SAFETY: as above.
+                unsafe { self.graphs.timed(&device, start, queueing, raw) }?;
+                Ok(results)
+            }
+            Way::Graph(graphs) => self.by_graph(&call, stream, &device, graphs).map_err(Stop::Failed),
+        }
+    }
+
+    /// Runs the steps one by one.
+    fn steps(&self, call: &Call<'_>, stream: Stream) -> Result<Vec<Tensor>, Error> {
+        let mut frame = self.frame(call, stream, self.memory(stream.raw as usize)?)?;
+        let result = frame.work().and_then(|()| frame.check()).and_then(|()| frame.results());
+        let workspace = frame.memory.workspace;
         self.pool.lock().unwrap_or_else(PoisonError::into_inner).push(workspace);
-        result.map_err(Stop::Failed)
+        result
+    }
+
+    /// Launches a graph, which is captured first where there is none that fits.
+    fn by_graph(
+        &self,
+        call: &Call<'_>,
+        stream: Stream,
+        device: &Arc<cuda::Device>,
+        mut graphs: Chosen<'_>,
+    ) -> Result<Vec<Tensor>, Error> {
+        if graphs.find(stream.raw, call.param_data, call.data).is_none() {
+            if !graphs.has_room() {
+                drop(graphs);
+                return self.steps(call, stream);
+            }
+            match self.capture(call, stream, device) {
+                Ok(Some(graph)) => graphs.add(graph),
+                Ok(None) => {
+                    drop(graphs);
+                    return self.steps(call, stream);
+                }
+                Err(error) => {
+                    graphs.give_up(format!("the capture failed: {error}"));
+                    drop(graphs);
+                    return self.steps(call, stream);
+                }
+            };
+        }
+        let missing = || Error::Internal(String::from("a CUDA graph is gone"));
+        let graph = graphs.find(stream.raw, call.param_data, call.data).ok_or_else(missing)?;
+        // SAFETY: the graph fits the stream and the addresses, and the guards have checked the inputs.
+        let copied = unsafe { graph.launch(call.data, stream.raw) }?;
+        self.graph_calls.fetch_add(1, Ordering::Relaxed);
+        let memory = std::mem::replace(&mut graph.memory, Memory::none());
+        let mut frame = self.frame(call, stream, memory)?;
+        frame.from_graph = Some(copied);
+        let results = frame.results();
+        graph.memory = frame.memory;
+        results
+    }
+
+    /// Captures the steps as a graph; `None` where that is not possible for this stream.
+    fn capture(
+        &self,
+        call: &Call<'_>,
+        stream: Stream,
+        device: &Arc<cuda::Device>,
+    ) -> Result<Option<PlanGraph>, Error> {
+        let mut inputs = GraphInputs::of(call.inputs)?;
+        let (tensors, data) = (std::mem::take(&mut inputs.tensors), std::mem::take(&mut inputs.data));
+        let staged = Call { inputs: &tensors, data: &data, param_data: call.param_data };
+        let workspace = self.workspace(stream.raw as usize)?;
+        let captured = graph::capture(device, stream.raw, |raw| {
+            // SAFETY: `raw` is the stream that is being captured.
+            unsafe { inputs.stage(device, call.data, raw) }?;
+            let memory = self.memory_with(workspace.share());
+            let mut frame = self.frame(&staged, Stream { raw, threads: stream.threads }, memory)?;
+            frame.work()?;
+            let results = frame.keep_results(device)?;
+            Ok((frame.memory, results))
+        })?;
+        let fitting =
+            |(graph, (memory, results))| inputs.graph(graph, stream.raw, call.param_data, memory, results);
+        Ok(captured.map(fitting))
+    }
+
+    fn frame<'a>(&'a self, call: &Call<'a>, stream: Stream, memory: Memory) -> Result<Frame<'a>, Error> {
+        Ok(Frame {
+            compiled: self,
+            inputs: call.inputs,
+            input_data: call.data,
+            param_data: call.param_data,
+            const_data: self.const_addresses()?,
+            own_data: SmallVec::from_elem(std::ptr::null_mut(), self.slots.own.len()),
+            memory,
+            stream,
+            from_graph: None,
+            status: AtomicI32::new(0),
+        })
+    }
+
+    /// Memory with nothing in it yet, for a call on this stream.
+    fn memory(&self, stream: usize) -> Result<Memory, Error> {
+        Ok(self.memory_with(self.workspace(stream)?))
+    }
+
+    fn memory_with(&self, workspace: Workspace) -> Memory {
+        let own = self.slots.own.iter().map(|_| None).collect();
+        Memory { own, externs: (0..self.slots.externs).map(|_| None).collect(), workspace }
     }
 
     /// Whether a tensor that the plan writes lies in the memory of another one. A capture with such tensors makes no
@@ -161,7 +299,7 @@ impl Frame<'_> {
             let ty = &self.compiled.slots.own[at];
             let tensor = empty_strided(&ty.shape, &ty.strides, ty.dtype.scalar_type(), device_id(ty.device))?;
             self.own_data[at] = Meta::of(&tensor)?.data as *mut c_void;
-            self.own[at] = Some(tensor);
+            self.memory.own[at] = Some(tensor);
         }
         Ok(())
     }
@@ -170,16 +308,18 @@ impl Frame<'_> {
         for slot in slots {
             match *slot {
                 Slot::Own(at) => {
-                    self.own[at] = None;
+                    self.memory.own[at] = None;
                     self.own_data[at] = std::ptr::null_mut();
                 }
-                Slot::Extern(at) => self.externs[at] = None,
+                Slot::Extern(at) => self.memory.externs[at] = None,
                 _ => {}
             }
         }
     }
 
-    fn steps(&mut self) -> Result<(), Error> {
+    /// Queues or does the steps.
+    fn work(&mut self) -> Result<(), Error> {
+        self.allocate(&self.compiled.slots.hollow)?;
         for run in &self.compiled.runs {
             match run {
                 Run::Kernel { kernel, grid, args } => self.kernel(*kernel, *grid, args)?,
@@ -213,10 +353,12 @@ impl Frame<'_> {
             Slot::Input(i) => self.input_data.get(i).map(|&p| p as usize),
             Slot::Param(i) => self.param_data.get(i).map(|&p| p as usize),
             Slot::Const(i) => self.const_data.get(i).map(|&p| p as usize),
-            Slot::Arena(offset) => Some(self.workspace.base + offset as usize),
-            Slot::Own(i) if self.own.get(i).is_some_and(Option::is_some) => Some(self.own_data[i] as usize),
+            Slot::Arena(offset) => Some(self.memory.workspace.base + offset as usize),
+            Slot::Own(i) if self.memory.own.get(i).is_some_and(Option::is_some) => {
+                Some(self.own_data[i] as usize)
+            }
             Slot::Own(_) => None,
-            Slot::Extern(i) => match self.externs.get(i).and_then(Option::as_ref) {
+            Slot::Extern(i) => match self.memory.externs.get(i).and_then(Option::as_ref) {
                 Some(tensor) => Some(Meta::of(tensor)?.data),
                 None => None,
             },
@@ -247,7 +389,7 @@ impl Frame<'_> {
             return Err(Error::Internal(message));
         }
         for (tensor, result) in outs.into_iter().zip(results).filter(|(t, _)| t.defined()) {
-            self.externs[result.position] = Some(self.as_recorded(tensor, result)?);
+            self.memory.externs[result.position] = Some(self.as_recorded(tensor, result)?);
         }
         Ok(())
     }
@@ -262,7 +404,8 @@ impl Frame<'_> {
                 "an operator's result has another shape or type than recorded",
             )));
         }
-        let in_arena = self.workspace.arena.is_some() && meta.storage_data == self.workspace.base;
+        let in_arena =
+            self.memory.workspace.arena.is_some() && meta.storage_data == self.memory.workspace.base;
         let ordinary = meta.flags.is_plain() && ty.dtype.elem().is_some();
         let shared = result.overwritten && (meta.use_count > 1 || meta.storage_use_count > 1);
         let moved = in_arena || !same_strides(&meta, &ty.strides) || meta.data % ALIGN != 0;
@@ -279,7 +422,7 @@ impl Frame<'_> {
         let missing = || Error::Internal(format!("{:?} has no tensor", source.slot));
         let element = i64::from(source.ty.dtype.elem().map_or(0, |e| e.bytes()));
         if let Slot::Arena(offset) = source.slot {
-            let arena = self.workspace.arena.as_ref().ok_or_else(missing)?;
+            let arena = self.memory.workspace.arena.as_ref().ok_or_else(missing)?;
             let (shape, strides, inner) = match &source.view {
                 Some((shape, strides, inner)) => (shape, strides, *inner),
                 None => (&source.ty.shape, &source.ty.strides, 0),
@@ -291,8 +434,8 @@ impl Frame<'_> {
             Slot::Input(i) => self.inputs.get(i),
             Slot::Param(i) => self.compiled.params.get(i),
             Slot::Const(i) => self.compiled.consts.get(i),
-            Slot::Own(i) => self.own.get(i).and_then(Option::as_ref),
-            Slot::Extern(i) => self.externs.get(i).and_then(Option::as_ref),
+            Slot::Own(i) => self.memory.own.get(i).and_then(Option::as_ref),
+            Slot::Extern(i) => self.memory.externs.get(i).and_then(Option::as_ref),
             Slot::Arena(_) | Slot::Status => None,
         };
         let base = base.ok_or_else(missing)?;
@@ -307,16 +450,39 @@ impl Frame<'_> {
 
     fn results(&mut self) -> Result<Vec<Tensor>, Error> {
         let mut outputs = Vec::with_capacity(self.compiled.outputs.len());
-        for (source, copied) in self.compiled.outputs.iter().zip(&self.compiled.copied) {
+        let mut from_graph = self.from_graph.take();
+        for (at, (source, copied)) in self.compiled.outputs.iter().zip(&self.compiled.copied).enumerate() {
+            let ready = from_graph.as_mut().and_then(|made| {
+                let found = made.iter().position(|&(output, _)| output == at)?;
+                Some(made.swap_remove(found).1)
+            });
+            if let Some(tensor) = ready {
+                outputs.push(tensor);
+                continue;
+            }
             let tensor = self.tensor(source)?;
             outputs.push(match copied {
                 Some(ty) => copy_as(&tensor, ty)?,
+                None if from_graph.is_some() && lies_in_plan(source) => copy_as(&tensor, &type_of(source))?,
                 None => tensor,
             });
         }
         self.write_back()?;
         self.alias(&mut outputs)?;
         Ok(outputs)
+    }
+
+    /// Queues copies of the results, which lie in memory of the graph that is being captured.
+    fn keep_results(&self, device: &Arc<cuda::Device>) -> Result<Vec<Kept>, Error> {
+        let mut kept = Vec::new();
+        for (at, (source, copied)) in self.compiled.outputs.iter().zip(&self.compiled.copied).enumerate() {
+            if copied.is_none() && lies_in_plan(source) {
+                let tensor = self.tensor(source)?;
+                // SAFETY: the stream is the one that is being captured.
+                kept.extend(unsafe { Kept::queue(device, at, &tensor, self.stream.raw) }?);
+            }
+        }
+        Ok(kept)
     }
 
     /// Gives inputs and parameters the values that eager leaves in them. A value that lies in one of them is copied before
@@ -371,6 +537,20 @@ impl Frame<'_> {
         }
         Ok(())
     }
+}
+
+/// Whether a value lies in memory of the plan's, not of the caller's or the model's.
+fn lies_in_plan(source: &TensorSource) -> bool {
+    matches!(source.slot, Slot::Arena(_) | Slot::Own(_) | Slot::Extern(_))
+}
+
+/// The type of the tensor of a source.
+fn type_of(source: &TensorSource) -> tilefuse_fusion::TensorType {
+    let mut ty = source.ty.clone();
+    if let Some((shape, strides, _)) = &source.view {
+        (ty.shape, ty.strides) = (shape.clone(), strides.clone());
+    }
+    ty
 }
 
 /// A copy of a tensor in memory of its own, with the strides of a type: what repeats along an expanded dimension is

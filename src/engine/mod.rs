@@ -4,16 +4,20 @@ mod attention;
 mod compile;
 mod convert;
 mod exec;
+mod graph;
 mod guard;
 mod kernels;
 mod memory;
 mod products;
+mod profile;
 mod slots;
 #[cfg(test)]
 mod tests;
 
 pub(crate) use compile::{Compiled, Tensors, compile, gpu_programs};
 pub(crate) use exec::Stop;
+pub use graph::CudaGraphs;
 pub(crate) use guard::{Signature, grad_needed};
 pub use kernels::{CompileReport, Target};
 pub(crate) use kernels::{Kernel, Stream, cache, cache_state, device_name, kernel};
+pub(crate) use profile::{Measured, kept as kept_profile, measure as measure_profile};

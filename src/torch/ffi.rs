@@ -24,6 +24,12 @@ pub(super) struct RawWeak {
     _opaque: [u8; 0],
 }
 
+/// Memory for a CUDA graph, owned by C++.
+#[repr(C)]
+pub(super) struct RawPool {
+    _opaque: [u8; 0],
+}
+
 /// The functions that a recorder receives calls through. None may unwind.
 #[repr(C)]
 pub(super) struct Hooks {
@@ -183,6 +189,9 @@ unsafe extern "C" {
     pub(super) fn tf_global(out: *mut RawGlobal) -> *mut c_char;
     pub(super) fn tf_cuda_devices(out: *mut i32) -> *mut c_char;
     pub(super) fn tf_cuda_stream(device: i8, out: *mut *mut c_void) -> *mut c_char;
+    pub(super) fn tf_pool_open(device: i8, stream: *mut c_void, out: *mut *mut RawPool) -> *mut c_char;
+    pub(super) fn tf_pool_close(pool: *mut RawPool) -> *mut c_char;
+    pub(super) fn tf_pool_drop(pool: *mut RawPool);
 }
 
 /// Turns the message that a function of the shim returned into a result.

@@ -11,6 +11,7 @@
 mod analyse;
 mod call;
 mod ffi;
+mod graph;
 mod handle;
 mod operator;
 mod ops;
@@ -25,6 +26,7 @@ mod wire;
 
 pub use call::{Call, Results};
 pub use ffi::MAX_RANK;
+pub(crate) use graph::{GraphPool, OpenPool};
 pub(crate) use operator::{in_operator, register};
 pub use pool::TorchPool;
 pub(crate) use record::note_launch;

@@ -10,6 +10,7 @@ mod conv;
 mod edge;
 mod errors;
 mod fused;
+mod graphs;
 mod hand;
 mod horizontal;
 mod kernels;

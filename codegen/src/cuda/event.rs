@@ -1,9 +1,9 @@
-//! Streams and events, for measuring.
+//! Streams and events.
 
 use std::ffi::c_void;
 use std::sync::Arc;
 
-use cudarc::driver::sys::{self, CUevent, CUevent_flags, CUstream, CUstream_flags};
+use cudarc::driver::sys::{self, CUevent, CUevent_flags, CUresult, CUstream, CUstream_flags};
 
 use super::device::Device;
 use super::driver::check;
@@ -19,16 +19,29 @@ pub struct Stream {
 impl Stream {
     /// A new stream.
     pub fn new(device: &Arc<Device>) -> Result<Stream> {
+        Stream::with_flags(device, CUstream_flags::CU_STREAM_DEFAULT)
+    }
+
+    /// A new stream that the device's default stream does not wait for, nor it for that one.
+    pub fn detached(device: &Arc<Device>) -> Result<Stream> {
+        Stream::with_flags(device, CUstream_flags::CU_STREAM_NON_BLOCKING)
+    }
+
+    fn with_flags(device: &Arc<Device>, flags: CUstream_flags) -> Result<Stream> {
         let mut stream = std::ptr::null_mut();
-        let flags = CUstream_flags::CU_STREAM_DEFAULT as u32;
         // SAFETY: writes one handle.
-        device.with(|| check("cuStreamCreate", unsafe { sys::cuStreamCreate(&mut stream, flags) }))?;
+        device.with(|| check("cuStreamCreate", unsafe { sys::cuStreamCreate(&mut stream, flags as u32) }))?;
         Ok(Stream { device: device.clone(), stream: stream as usize })
     }
 
     /// The driver's handle.
     pub fn raw(&self) -> *mut c_void {
         self.stream as *mut c_void
+    }
+
+    /// The device.
+    pub fn device(&self) -> &Arc<Device> {
+        &self.device
     }
 
     /// Waits until all work on the stream has ended.
@@ -79,6 +92,16 @@ impl Event {
         // SAFETY: the event is alive; the caller vouches for the stream.
         let record = || unsafe { sys::cuEventRecord(self.event as CUevent, stream as CUstream) };
         self.device.with(|| check("cuEventRecord", record()))
+    }
+
+    /// Whether the work before the point has ended.
+    pub fn has_passed(&self) -> Result<bool> {
+        // SAFETY: the event is alive.
+        let query = || unsafe { sys::cuEventQuery(self.event as CUevent) };
+        self.device.with(|| match query() {
+            CUresult::CUDA_ERROR_NOT_READY => Ok(false),
+            other => check("cuEventQuery", other).map(|()| true),
+        })
     }
 
     /// Microseconds between two recorded events; waits for the later one. Needs a driver of CUDA 12.8 or later.

@@ -28,6 +28,7 @@ pub struct Kernel {
     function: usize,
     threads: u32,
     cluster: u32,
+    early: bool,
     shared_bytes: u32,
     registers: u32,
     local_bytes: u32,
@@ -44,6 +45,7 @@ impl Kernel {
                 function: 0,
                 threads: ptx.threads,
                 cluster: ptx.cluster,
+                early: ptx.waits_for_predecessor(),
                 shared_bytes: ptx.shared_bytes,
                 registers: 0,
                 local_bytes: 0,
@@ -106,26 +108,115 @@ impl Kernel {
         }
         let mut pointers: SmallVec<[*mut c_void; 32]> =
             args.iter().map(|a| std::ptr::from_ref(a).cast_mut().cast()).collect();
+        let mut early = early_start();
+        let config = sys::CUlaunchConfig {
+            gridDimX: grid[0] as u32,
+            gridDimY: grid[1] as u32,
+            gridDimZ: grid[2] as u32,
+            blockDimX: self.threads,
+            blockDimY: 1,
+            blockDimZ: 1,
+            sharedMemBytes: self.shared_bytes,
+            hStream: stream as CUstream,
+            attrs: &mut early,
+            numAttrs: u32::from(self.early),
+        };
         self.device.with(|| {
-            // SAFETY: the function is loaded; the driver copies the arguments, of which the caller promises the
-            // right number, before it returns.
-            check("cuLaunchKernel", unsafe {
-                sys::cuLaunchKernel(
+            // SAFETY: the function is loaded; the driver copies the configuration, with as many attributes as it says, and
+            // the arguments, of which the caller promises the right number, before it returns.
+            check("cuLaunchKernelEx", unsafe {
+                sys::cuLaunchKernelEx(
+                    &config,
                     self.function as CUfunction,
-                    grid[0] as u32,
-                    grid[1] as u32,
-                    grid[2] as u32,
-                    self.threads,
-                    1,
-                    1,
-                    self.shared_bytes,
-                    stream as CUstream,
                     pointers.as_mut_ptr(),
                     std::ptr::null_mut(),
                 )
             })
         })
     }
+}
+
+/// A launch of a kernel in a captured graph.
+#[derive(Clone, Copy, Debug)]
+pub struct Node(usize);
+
+impl Node {
+    /// The last work that was captured on a stream.
+    ///
+    /// # Safety
+    /// `stream` is a live stream of the device that is being captured by this thread.
+    pub unsafe fn last_on(device: &Device, stream: *mut c_void) -> Result<Node> {
+        let mut status = sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE;
+        let (mut nodes, mut edges, mut count) = (std::ptr::null(), std::ptr::null(), 0);
+        let nothing = std::ptr::null_mut::<c_void>();
+        device.with(|| {
+            // SAFETY: the caller vouches for the stream; the driver writes what it is given places for.
+            check("cuStreamGetCaptureInfo", unsafe {
+                sys::cuStreamGetCaptureInfo_v3(
+                    stream as CUstream,
+                    &mut status,
+                    nothing.cast(),
+                    nothing.cast(),
+                    &mut nodes,
+                    &mut edges,
+                    &mut count,
+                )
+            })
+        })?;
+        if count != 1 || nodes.is_null() {
+            return Err(Error::Unsupported {
+                target: device.properties().name.clone(),
+                message: format!("a stream with {count} pieces of last work"),
+            });
+        }
+        // SAFETY: the driver gave the address of one handle, which is valid until the stream is used again.
+        Ok(Node(unsafe { *nodes } as usize))
+    }
+}
+
+impl Kernel {
+    /// Gives a launch in a graph other arguments, for launches of the graph from now on.
+    ///
+    /// # Safety
+    /// `exec` is a live graph that was made of the capture with this node, which is a launch of this kernel with the
+    /// same grid and was not destroyed. For the arguments as in [`Kernel::launch`].
+    pub unsafe fn set_arguments(&self, exec: *mut c_void, node: Node, grid: u32, args: &[u64]) -> Result<()> {
+        let mut pointers: SmallVec<[*mut c_void; 32]> =
+            args.iter().map(|a| std::ptr::from_ref(a).cast_mut().cast()).collect();
+        let params = sys::CUDA_KERNEL_NODE_PARAMS {
+            func: self.function as CUfunction,
+            gridDimX: grid * self.cluster,
+            gridDimY: 1,
+            gridDimZ: 1,
+            blockDimX: self.threads,
+            blockDimY: 1,
+            blockDimZ: 1,
+            sharedMemBytes: self.shared_bytes,
+            kernelParams: pointers.as_mut_ptr(),
+            extra: std::ptr::null_mut(),
+            kern: std::ptr::null_mut(),
+            ctx: std::ptr::null_mut(),
+        };
+        self.device.with(|| {
+            // SAFETY: the caller vouches for the graph and its node; the driver copies the arguments before it returns.
+            check("cuGraphExecKernelNodeSetParams", unsafe {
+                sys::cuGraphExecKernelNodeSetParams_v2(
+                    exec as sys::CUgraphExec,
+                    node.0 as sys::CUgraphNode,
+                    &params,
+                )
+            })
+        })
+    }
+}
+
+/// Lets a kernel start before its predecessor on the stream has ended: it waits for it itself.
+fn early_start() -> sys::CUlaunchAttribute {
+    // SAFETY: all bits zero is a value of this structure of numbers and a union of numbers and null pointers.
+    let mut attribute: sys::CUlaunchAttribute = unsafe { std::mem::zeroed() };
+    attribute.id = sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
+    attribute.value.programmaticStreamSerializationAllowed = 1;
+    attribute
 }
 
 impl Drop for Kernel {

@@ -45,6 +45,22 @@ impl Clock {
         }
     }
 
+    /// Microseconds of the host's in a call on a GPU that has nothing else to do; `None` on a host.
+    pub(super) fn queueing(
+        &self,
+        call: &mut dyn FnMut() -> Result<(), Failure>,
+    ) -> Result<Option<f64>, Failure> {
+        let Clock::Cuda { ordinal, .. } = self else { return Ok(None) };
+        let mut samples = Vec::new();
+        for _ in 0..25 {
+            tch::Cuda::synchronize(*ordinal as i64);
+            let start = Instant::now();
+            call()?;
+            samples.push(start.elapsed().as_secs_f64() * 1e6);
+        }
+        Ok(Some(summary(samples).us))
+    }
+
     /// Bytes per nanosecond that a copy of one large tensor reads and writes together.
     pub(super) fn copy_bandwidth(&self, device: Device) -> Result<f64, Failure> {
         let bytes: i64 = if device.is_cuda() { 1 << 30 } else { 1 << 26 };

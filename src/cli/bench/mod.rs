@@ -90,6 +90,10 @@ pub(super) struct Outcome {
     of_copy: BTreeMap<String, f64>,
     /// Why a contender has no time.
     failed: BTreeMap<String, String>,
+    /// Microseconds that the host is busy with a call on an idle GPU, by contender.
+    queueing_us: BTreeMap<String, f64>,
+    /// Whether calls launch CUDA graphs, or why not.
+    cuda_graph: Option<String>,
     kernels_fused: usize,
     extern_ops: usize,
     compile_ms: f64,

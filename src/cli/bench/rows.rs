@@ -116,7 +116,14 @@ pub(super) fn measure(
     let (copied, copy) = copy_of(bytes, device)?;
     calls.push(("copy", copy));
     let samples = in_turns(&mut calls, clock, python, &peers, seconds, &mut failed);
+    let mut queueing_us = BTreeMap::new();
+    for (name, call) in &mut calls {
+        if let Some(us) = clock.queueing(call.as_mut())? {
+            queueing_us.insert(name.to_string(), us);
+        }
+    }
     drop(calls);
+    let cuda_graph = fused.explain_with(&inputs, forward).ok().and_then(|e| e.cuda_graph);
     let mut times: BTreeMap<String, Time> =
         samples.into_iter().map(|(name, list)| (name, summary(list))).collect();
     if let Some(copy) = times.get_mut("copy") {
@@ -133,6 +140,8 @@ pub(super) fn measure(
         of_copy: times.iter().filter(|(name, _)| *name != "copy").map(of_copy).collect(),
         times,
         failed,
+        queueing_us,
+        cuda_graph,
         kernels_fused: plan.as_ref().map_or(0, |p| p.kernels_fused),
         extern_ops: plan.as_ref().map_or(0, |p| p.extern_ops),
         compile_ms: plan.as_ref().map_or(compile_ms, |p| compile_ms - p.compile.capture_ms),

@@ -22,14 +22,25 @@ pub(super) fn table(run: &Run) -> String {
     let mut header = vec![String::from("microseconds"), String::from("type"), String::from("MB")];
     header.extend(contenders.iter().map(|name| name.to_string()));
     header.extend([String::from("copy"), String::from("of copy")]);
+    let queueing = run.rows.iter().any(|row| !row.queueing_us.is_empty());
+    if queueing {
+        header.push(String::from("queueing"));
+    }
     table.set_header(header);
     for row in &run.rows {
-        table.add_row(cells(row, &contenders));
+        let mut cells = cells(row, &contenders);
+        if queueing {
+            cells.push(row.queueing_us.get("tilefuse").map_or_else(String::new, |us| format!("{us:.1}")));
+        }
+        table.add_row(cells);
     }
     let mut text = table.to_string();
     text.push_str(&format!("\n{}; {}\n", run.device, run.timing));
     text.push_str(&format!("copy of a large tensor: {:.1} GB/s, read and written\n", run.copy_gbps));
     text.push_str("medians, with the distance to the further quartile; of copy: the time of a copy of as many bytes beside ours\n");
+    if queueing {
+        text.push_str("queueing: what a call of ours keeps the host busy, on an idle GPU\n");
+    }
     for (peer, version) in &run.peers {
         text.push_str(&format!("{peer}: {version}\n"));
     }

@@ -24,16 +24,25 @@ struct Wheels {
     with_dependencies: bool,
 }
 
-/// Enough for the CPU: the CUDA libraries that `libtorch_cpu.so` itself is linked to, and no others.
+/// Enough for the CPU: the CUDA libraries that `libtorch_cpu.so` itself is linked to, and no others. CUDA's headers, which
+/// CUDA graphs need, are in two of the wheels.
 const CPU: Wheels = Wheels {
     folder: "torch-2.11.0",
-    requirements: &["torch==2.11.0", "nvidia-cuda-runtime==13.0.*", "nvidia-cuda-cupti==13.0.*"],
+    requirements: &[
+        "torch==2.11.0",
+        "nvidia-cuda-runtime==13.0.*",
+        "nvidia-cuda-cupti==13.0.*",
+        "nvidia-cuda-crt==13.0.*",
+    ],
     with_dependencies: false,
 };
 
 /// Everything that torch needs on a GPU.
-const CUDA: Wheels =
-    Wheels { folder: "torch-2.11.0-cuda", requirements: &["torch==2.11.0"], with_dependencies: true };
+const CUDA: Wheels = Wheels {
+    folder: "torch-2.11.0-cuda",
+    requirements: &["torch==2.11.0", "nvidia-cuda-crt==13.0.*"],
+    with_dependencies: true,
+};
 
 /// The folders in the cache that an earlier set-up may have made, best first.
 pub(super) fn own_candidates(workspace: &Workspace) -> Vec<PathBuf> {

@@ -1,0 +1,188 @@
+//! What a machine can do, measured: `tilefuse doctor --profile` keeps it on disk, and plans are priced with it from then on.
+
+use std::sync::{Mutex, PoisonError};
+use std::time::Instant;
+
+use rustc_hash::FxHashMap;
+use serde::{Deserialize, Serialize};
+use tch::{Device, Kind, Tensor};
+use tilefuse_codegen::cache;
+use tilefuse_fusion::plan::Profile;
+
+use super::kernels::{Kernel, Stream, Target, cache as disk, device_name, kernel};
+use crate::Error;
+use crate::torch::{TorchPool, cuda_stream};
+
+/// Rounds of which the median counts.
+const ROUNDS: usize = 9;
+
+/// A kernel that does nothing, but has a buffer.
+const NOTHING: &str = "kernel @nothing(%out: ptr<f32>) warps(4) {
+  %at = const 0:i32
+  %zero = const 0:f32
+  %no = const false:bool
+  store %out, %at, %zero, mask %no
+}
+";
+
+/// Figures of a machine.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Measured {
+    /// Of a copy of one large tensor, in GB/s, read and written bytes together.
+    pub(crate) bandwidth: f64,
+    /// Of starting a kernel that does nothing, in microseconds: on the host, of entering a parallel region.
+    pub(crate) launch_us: f64,
+    /// Operations per nanosecond of libtorch's product of square matrices, of bf16 on CUDA and f32 on the host.
+    pub(crate) aligned: f64,
+    /// The same, where rows of one do not begin at multiples of 16 bytes.
+    pub(crate) unaligned: f64,
+}
+
+impl Measured {
+    /// Whether no figure is beyond all machines, as after a measurement that was disturbed.
+    fn is_plausible(&self) -> bool {
+        (1.0..1e5).contains(&self.bandwidth)
+            && (0.01..100.0).contains(&self.launch_us)
+            && (0.1..1e7).contains(&self.aligned)
+            && (0.1..1e7).contains(&self.unaligned)
+    }
+
+    /// The profile with these figures.
+    pub(crate) fn in_profile(&self, mut profile: Profile) -> Profile {
+        profile.bandwidth = self.bandwidth;
+        profile.launch_us = self.launch_us;
+        (profile.products.aligned, profile.products.unaligned) = (self.aligned, self.unaligned);
+        profile
+    }
+}
+
+/// What a device's figures are kept under: its name, and the threads that share it.
+fn place(device: Device) -> Result<String, Error> {
+    let name = device_name(device)?;
+    let threads = if device.is_cuda() { 0 } else { tch::get_num_threads() };
+    Ok(format!("{name} {threads}"))
+}
+
+type Known = Mutex<Option<FxHashMap<String, Option<Measured>>>>;
+
+/// What was measured of a device, if anything was. Read from disk once.
+pub(crate) fn kept(device: Device) -> Option<Measured> {
+    static KNOWN: Known = Mutex::new(None);
+    let place = place(device).ok()?;
+    let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+    let known = known.get_or_insert_with(FxHashMap::default);
+    *known.entry(place).or_insert_with_key(|place| read(place))
+}
+
+fn key(place: &str) -> cache::Key {
+    cache::Key::new("profile of a machine", place, "bandwidth launch products")
+}
+
+fn read(place: &str) -> Option<Measured> {
+    let bytes = disk().get(cache::Kind::Tuning, key(place))?;
+    let measured: Measured = serde_json::from_slice(&bytes).ok()?;
+    measured.is_plausible().then_some(measured)
+}
+
+/// Measures a device and keeps what was found, for processes that start from now on.
+pub(crate) fn measure(device: Device) -> Result<Measured, Error> {
+    let place = place(device)?;
+    let _no_grad = tch::no_grad_guard();
+    let (n, kind) = if device.is_cuda() { (4096, Kind::BFloat16) } else { (1024, Kind::Float) };
+    let measured = Measured {
+        bandwidth: bandwidth(device)?,
+        launch_us: launch(device)?,
+        aligned: product(device, kind, n, n)?,
+        unaligned: product(device, kind, n, n + 1)?,
+    };
+    if !measured.is_plausible() {
+        return Err(Error::Internal(format!("figures beyond all machines: {measured:?}")));
+    }
+    if let Ok(bytes) = serde_json::to_vec(&measured) {
+        disk().put(cache::Kind::Tuning, key(&place), &bytes);
+    }
+    Ok(measured)
+}
+
+fn bandwidth(device: Device) -> Result<f64, Error> {
+    let bytes: i64 = if device.is_cuda() { 1 << 30 } else { 1 << 26 };
+    let source = Tensor::f_zeros([bytes], (Kind::Uint8, device)).map_err(failed)?;
+    let mut target = source.f_empty_like().map_err(failed)?;
+    let us = median(device, 1, || target.f_copy_(&source).map_err(failed))?;
+    Ok(2.0 * bytes as f64 / (us * 1e3))
+}
+
+fn product(device: Device, kind: Kind, n: i64, depth: i64) -> Result<f64, Error> {
+    let draw = |shape: [i64; 2]| {
+        let drawn = Tensor::f_randn(shape, (Kind::Float, device)).map_err(failed)?;
+        drawn.f_to_kind(kind).map_err(failed)
+    };
+    let (a, b) = (draw([n, depth])?, draw([n, depth])?);
+    let us = median(device, 1, || a.f_linear::<Tensor>(&b, None).map(drop).map_err(failed))?;
+    Ok(2.0 * (n * n) as f64 * depth as f64 / (us * 1e3))
+}
+
+fn launch(device: Device) -> Result<f64, Error> {
+    let Device::Cuda(ordinal) = device else {
+        let threads = tch::get_num_threads().max(1) as usize;
+        let enter = || {
+            TorchPool::get().run(threads, &|_, _| {});
+            Ok(())
+        };
+        return median(device, 200, enter);
+    };
+    let program = tilefuse_block::parse_valid(NOTHING).map_err(|e| Error::Internal(e.to_string()))?;
+    let (kernel, _): (Kernel, bool) = kernel(&program, Target::Cuda(ordinal as u32))?;
+    let stream = Stream { raw: cuda_stream(ordinal as i8)?, threads: 1 };
+    let out = Tensor::f_zeros([1], (Kind::Float, device)).map_err(failed)?;
+    let address = out.data_ptr() as u64;
+    // SAFETY: the program has one buffer, of one element, which it does not write.
+    median(device, 200, || unsafe { kernel.launch_grid(&[address], [1, 1, 1], stream) })
+}
+
+/// Median microseconds of a call, of `calls` queued one after the other.
+fn median(device: Device, calls: u32, mut call: impl FnMut() -> Result<(), Error>) -> Result<f64, Error> {
+    let wait = || {
+        if let Device::Cuda(ordinal) = device {
+            tch::Cuda::synchronize(ordinal as i64);
+        }
+    };
+    let mut samples = Vec::new();
+    for _ in 0..=ROUNDS {
+        wait();
+        let start = Instant::now();
+        (0..calls).try_for_each(|_| call())?;
+        wait();
+        samples.push(start.elapsed().as_secs_f64() * 1e6 / f64::from(calls));
+    }
+    // The first round warms up.
+    let mut samples = samples.split_off(1);
+    samples.sort_by(f64::total_cmp);
+    Ok(samples[samples.len() / 2])
+}
+
+fn failed(error: tch::TchError) -> Error {
+    Error::Torch(error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_host_is_measured_and_the_figures_price_plans() {
+        let found = Measured {
+            bandwidth: bandwidth(Device::Cpu).unwrap(),
+            launch_us: launch(Device::Cpu).unwrap(),
+            aligned: product(Device::Cpu, Kind::Float, 256, 256).unwrap(),
+            unaligned: product(Device::Cpu, Kind::Float, 256, 257).unwrap(),
+        };
+        assert!(found.is_plausible(), "{found:?}");
+        let profile = found.in_profile(Profile::host(2));
+        assert_eq!((profile.bandwidth, profile.launch_us), (found.bandwidth, found.launch_us));
+        assert_eq!(profile.products.unaligned, found.unaligned);
+        assert!(tilefuse_block::parse_valid(NOTHING).is_ok());
+        let wrong = Measured { bandwidth: f64::NAN, ..found };
+        assert!(!wrong.is_plausible());
+    }
+}
