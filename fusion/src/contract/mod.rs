@@ -12,7 +12,7 @@
 //! transposed or strided one is read as it is; `blocks.rs` chooses the blocks, and `template.rs` writes the programs. `conv/`
 //! has the same for convolutions.
 //!
-//! A further template is an arm of [`template`]: it gives a [`Template`] with the kernel, or `None` for calls that it does
+//! A further template is an arm of `template`: it gives a `Template` with the kernel, or `None` for calls that it does
 //! not know. Which of kernel and call is used is decided here, in the same way for all.
 
 mod blocks;
@@ -192,9 +192,12 @@ fn choose(
     let candidate = Candidate { graph, node, call, template };
     let measured = if products == Products::Measured { measure(&candidate) } else { None };
     let times = measured.unwrap_or(predicted);
-    let kernel = (times.generated_us <= times.library_us).then_some(candidate.template.kernel);
+    let kernel = (times.generated_us <= MARGIN * times.library_us).then_some(candidate.template.kernel);
     Some((kernel, Some(times.to_string())))
 }
+
+/// The share of the library's time that a kernel may take: what is saved by less is within what a measurement misses.
+const MARGIN: f64 = 0.95;
 
 /// What a kernel and its call take by typical figures.
 fn predict(template: &Template, profile: &Profile) -> Times {
