@@ -55,10 +55,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     for (device, found) in &findings.profiles {
         report::print(&format!(
             "profile       {device}: copy {:.1} GB/s, launch {:.2} us, products {:.0} GFLOP/s, {:.0} with unaligned rows",
-            found.bandwidth,
-            found.launch_us,
-            found.aligned * 1e3,
-            found.unaligned * 1e3
+            found.bandwidth, found.launch_us, found.aligned, found.unaligned
         ));
     }
     if findings.profiles.is_empty() {
