@@ -30,12 +30,15 @@ fn results(kernel: &Kernel, grid: i64, out: &Tensor, args: &[Arg<'_>]) -> [Tenso
     [launched, read()]
 }
 
+/// What rounding may do apart from that of libtorch: a sum of 1024 numbers, one of which is most of it, in 16 lanes.
+const ROUNDING: f64 = 1e-6;
+
 /// Close to libtorch, and to f64 at most twice as far as libtorch.
 fn check(what: &str, results: [Tensor; 2], eager: &Tensor, wide: &Tensor) {
     let error = |t: &Tensor| (t.to_kind(Kind::Double) - wide).abs().max().double_value(&[]);
     for (result, how) in results.iter().zip(["host", "interpreter"]) {
         assert!(result.allclose(eager, 1.3e-6, 1e-5, false), "{what}, {how}");
-        assert!(error(result) <= 2.0 * error(eager) + 1e-7, "{what}, {how}: {}", error(result));
+        assert!(error(result) <= 2.0 * error(eager) + ROUNDING, "{what}, {how}: {}", error(result));
     }
 }
 
