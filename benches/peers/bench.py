@@ -1,9 +1,11 @@
-"""The peers of `tilefuse bench` in Python: Inductor (torch.compile) and XLA (through JAX), whichever is installed.
+"""The peers of `tilefuse bench` in Python, whichever is installed: Inductor (torch.compile), XLA (through JAX), and on a
+CPU ONNX Runtime and OpenVINO, which take the same networks as ONNX files.
 
 The program starts this with a device (cpu, cuda or cuda:N) and sends one JSON object a line; each is answered by one:
 
     {"ask": "who"}                                   -> {"peers": [...], "versions": {name: text}}
-    {"ask": "prepare", "model": m, "inputs": [...]}  -> {"ready": [peer, ...], "failed": {peer: why}}
+    {"ask": "prepare", "model": m, "inputs": [...]}  -> {"ready": [peer, ...], "failed": {peer: why},
+                                                         "seconds": {peer: load or compile, and the first call}}
     {"ask": "turn", "peer": p}                       -> {"us": [sample, ...]}
 
 A request that cannot be carried out is answered by {"error": why}. On a GPU samples are times between events with the
@@ -24,6 +26,8 @@ ANSWERS = os.fdopen(os.dup(1), "w")
 os.dup2(2, 1)
 
 READY, COLD = {}, []
+# Threads that each of them may use.
+THREADS = os.cpu_count() or 1
 
 
 def one_line(error):
@@ -49,7 +53,15 @@ def torch_kernels():
     def batch_norm_relu(x, mean, var, weight, bias):
         return F.relu(F.batch_norm(x, mean, var, weight, bias, training=False))
 
+    def chain12(x):
+        return (((x * 2 + 1).sigmoid() * x).tanh() - x.abs().sqrt()).exp().clamp(-1, 5) / (x * x + 1)
+
     return {
+        "gelu_erf": lambda x: F.gelu(x),
+        "chain12": chain12,
+        "add_rms_norm": lambda x, r, w: (x + r) * torch.rsqrt((x + r).pow(2).mean(-1, keepdim=True) + 1e-6) * w,
+        "linear_bias_gelu": lambda x, w, b: F.gelu(F.linear(x, w, b), approximate="tanh"),
+        "attention": lambda q, k, v: F.scaled_dot_product_attention(q, k, v),
         "vector_add": lambda a, b: a + b,
         "bias_gelu_residual": lambda x, y, b: F.gelu(x + b, approximate="tanh") + y,
         "swiglu_act": lambda x, y: F.silu(x) * y,
@@ -97,7 +109,23 @@ def jax_kernels():
         logs = jax.nn.log_softmax(x.astype(f32), axis=-1)
         return -jnp.take_along_axis(logs, t[:, None], axis=1).mean()
 
+    def chain12(x):
+        gated = jnp.tanh(jax.nn.sigmoid(x * 2 + 1) * x)
+        return jnp.clip(jnp.exp(gated - jnp.sqrt(jnp.abs(x))), -1, 5) / (x * x + 1)
+
+    def attention(q, k, v):
+        scores = q @ k.swapaxes(-1, -2) * q.shape[-1] ** -0.5
+        return jax.nn.softmax(scores, axis=-1) @ v
+
+    def plain_rms_norm(x, r, w):
+        return (x + r) * jax.lax.rsqrt(((x + r) ** 2).mean(-1, keepdims=True) + 1e-6) * w
+
     return {
+        "gelu_erf": lambda x: jax.nn.gelu(x, approximate=False),
+        "chain12": chain12,
+        "add_rms_norm": plain_rms_norm,
+        "linear_bias_gelu": lambda x, w, b: jax.nn.gelu(x @ w.T + b, approximate=True),
+        "attention": attention,
         "vector_add": lambda a, b: a + b,
         "bias_gelu_residual": lambda x, y, b: jax.nn.gelu(x + b, approximate=True) + y,
         "swiglu_act": lambda x, y: jax.nn.silu(x) * y,
@@ -114,7 +142,14 @@ def jax_kernels():
 
 
 def torch_model(name):
-    """A module like that model of the zoo and how it is called, or None."""
+    """A module like that model of the zoo, or None."""
+    import torch.nn as nn
+
+    if name == "mlp8x1024":
+        layer = lambda: (nn.Linear(1024, 1024), nn.GELU(approximate="tanh"), nn.LayerNorm(1024))
+        return nn.Sequential(*[part for _ in range(8) for part in layer()])
+    if name == "kernel:conv_bn_relu":
+        return nn.Sequential(nn.Conv2d(64, 64, 3, padding=1), nn.BatchNorm2d(64), nn.ReLU())
     vision = {"resnet18": "resnet18", "resnet50": "resnet50", "vit_b_16": "vit_b_16", "mobilenet_v2": "mobilenet_v2"}
     if name in vision:
         import torchvision.models
@@ -127,26 +162,24 @@ def torch_model(name):
     if name in ("bert", "bert-sdpa"):
         import transformers as t
 
-        return First(t.BertModel(t.BertConfig(), add_pooling_layer=False), "last_hidden_state")
+        config = t.BertConfig(attn_implementation="eager")
+        return First(t.BertModel(config, add_pooling_layer=False), "last_hidden_state")
     return None
 
 
-class First:
-    """A model of transformers as a function to its first result."""
+def First(model, key):
+    """A model of transformers as a module to its first result."""
+    import torch.nn as nn
 
-    def __init__(self, model, key):
-        self.model, self.key = model, key
+    class Module(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.model = model
 
-    def eval(self):
-        self.model.eval()
-        return self
+        def forward(self, ids, *rest):
+            return getattr(self.model(ids), key)
 
-    def to(self, *where):
-        self.model.to(*where)
-        return self
-
-    def __call__(self, ids, *rest):
-        return getattr(self.model(ids), self.key)
+    return Module()
 
 
 def torch_inputs(inputs):
@@ -169,7 +202,8 @@ def channels(inputs, module):
     return [module.ones(count, dtype=kind) * value for value in (0.1, 1.2, 0.9, 0.05)]
 
 
-def prepare_inductor(name, inputs):
+def torch_case(name, inputs):
+    """What that model of the zoo is in torch, and inputs."""
     import torch
 
     args = torch_inputs(inputs)
@@ -183,11 +217,52 @@ def prepare_inductor(name, inputs):
         kernel = module.eval().to(DEVICE, args[0].dtype if args[0].is_floating_point() else torch.float32)
         if not args[0].is_floating_point() and GPU:
             kernel = kernel.to(torch.bfloat16)
+    return kernel, args
+
+
+def prepare_inductor(name, inputs):
+    import torch
+
+    kernel, args = torch_case(name, inputs)
     torch._dynamo.reset()
     compiled = torch.compile(kernel, dynamic=False)
     compiled(*args)
     compiled(*args)
     return lambda: compiled(*args)
+
+
+def as_onnx(name, inputs):
+    """Path of an ONNX file of a model, and its inputs as arrays."""
+    import tempfile
+    import torch
+
+    kernel, args = torch_case(name, inputs)
+    if not isinstance(kernel, torch.nn.Module):
+        function = kernel
+        kernel = type("Kernel", (torch.nn.Module,), {"forward": lambda self, *xs: function(*xs)})()
+    path = os.path.join(tempfile.mkdtemp(), "model.onnx")
+    torch.onnx.export(kernel, tuple(args), path, dynamo=False, opset_version=17)
+    return path, [x.numpy() for x in args]
+
+
+def prepare_onnxruntime(name, inputs):
+    import onnxruntime
+
+    path, arrays = as_onnx(name, inputs)
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = THREADS
+    session = onnxruntime.InferenceSession(path, options)
+    feed = {i.name: x for i, x in zip(session.get_inputs(), arrays)}
+    return lambda: session.run(None, feed)
+
+
+def prepare_openvino(name, inputs):
+    import openvino
+
+    path, arrays = as_onnx(name, inputs)
+    hints = {"INFERENCE_NUM_THREADS": THREADS, "INFERENCE_PRECISION_HINT": "f32"}
+    request = openvino.compile_model(path, "CPU", hints).create_infer_request()
+    return lambda: request.infer(arrays)
 
 
 def prepare_xla(name, inputs):
@@ -245,12 +320,19 @@ def between_events(call):
     return [before.elapsed_time(after) * 1e3 for before, after in pairs]
 
 
-PEERS = {"inductor": prepare_inductor, "xla": prepare_xla}
+PEERS = {
+    "inductor": ("torch", prepare_inductor),
+    "xla": ("jax", prepare_xla),
+    "onnxruntime": ("onnxruntime", prepare_onnxruntime),
+    "openvino": ("openvino", prepare_openvino),
+}
 
 
 def who():
     peers, versions = [], {}
-    for peer, module in (("inductor", "torch"), ("xla", "jax")):
+    for peer, (module, _) in PEERS.items():
+        if GPU and peer in ("onnxruntime", "openvino"):
+            continue
         try:
             library = __import__(module)
             if module == "torch" and GPU:
@@ -264,13 +346,16 @@ def who():
 
 def prepare(model, inputs):
     READY.clear()
-    failed = {}
+    failed, seconds = {}, {}
     for peer in who()["peers"]:
         try:
-            READY[peer] = PEERS[peer](model, inputs)
+            start = time.perf_counter()
+            READY[peer] = PEERS[peer][1](model, inputs)
+            READY[peer]()
+            seconds[peer] = time.perf_counter() - start
         except Exception as error:
             failed[peer] = one_line(error)
-    return {"ready": list(READY), "failed": failed}
+    return {"ready": list(READY), "failed": failed, "seconds": seconds}
 
 
 def turn(peer):

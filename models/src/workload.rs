@@ -45,7 +45,10 @@ pub fn workloads(gpu: bool) -> Vec<Workload> {
         let rows = [total / cols, cols];
         list.push(plain("kernel:add_rms_norm_residual", cols, ALL, &[&rows, &rows, &[cols]]));
     }
-    for cols in ROWS {
+    if !gpu {
+        list.extend(host_only());
+    }
+    for cols in ROWS.into_iter().chain((!gpu).then_some(2048)) {
         let rows = [total / cols, cols];
         list.push(plain("kernel:softmax", cols, ALL, &[&rows]));
         list.push(plain("kernel:layer_norm", cols, ALL, &[&rows, &[cols], &[cols]]));
@@ -60,6 +63,25 @@ pub fn workloads(gpu: bool) -> Vec<Workload> {
     list.push(plain("kernel:sum", total, ALL, &[&[total]]));
     list.push(plain("kernel:sum_dim0", p * q, ALL, &[&[p, q]]));
     list.push(plain("kernel:transpose_add", p * q, ALL, &[&[p, q], &[q, p]]));
+    list
+}
+
+/// What is measured on a CPU alone: products, and functions that libraries there compute slowly.
+fn host_only() -> Vec<Workload> {
+    let f32 = &[Kind::Float];
+    let mut list = vec![
+        plain("kernel:gelu_erf", 1 << 21, f32, &[&[1024, 2048]]),
+        plain("kernel:chain12", 1 << 21, f32, &[&[1024, 2048]]),
+        plain("kernel:add_rms_norm", 2048, f32, &[&[1024, 2048], &[1024, 2048], &[2048]]),
+        plain("kernel:sum", 1 << 22, f32, &[&[1 << 22]]),
+        plain("kernel:conv_bn_relu", 1 << 17, f32, &[&[1, 64, 56, 56]]),
+    ];
+    for [m, n, k] in [[512, 3072, 768], [1024, 1024, 1024], [1, 4096, 4096], [32, 4096, 4096]] {
+        let product = plain("kernel:linear_bias_gelu", m * n, f32, &[&[m, k], &[n, k], &[n]]);
+        list.push(Workload { shape: format!("{m}x{n}x{k}"), ..product });
+    }
+    let heads: &[i64] = &[1, 12, 512, 64];
+    list.push(plain("kernel:attention", heads.iter().product(), f32, &[heads; 3]));
     list
 }
 

@@ -49,7 +49,7 @@ pub(super) struct Args {
     /// Write a page with the rows and plots of bandwidth against size.
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
-    /// The Python that runs Inductor and XLA, where it has them.
+    /// The Python that runs Inductor, XLA, ONNX Runtime and OpenVINO, where it has them.
     #[arg(long, default_value = "python3", value_name = "PROGRAM")]
     python: String,
     /// Measure no peers in Python.
@@ -97,6 +97,8 @@ pub(super) struct Outcome {
     kernels_fused: usize,
     extern_ops: usize,
     compile_ms: f64,
+    /// Milliseconds that a peer took to compile or load, and for its first call.
+    peer_compile_ms: BTreeMap<String, f64>,
     /// The largest difference from eager, relative to eager's largest value.
     difference: f64,
     /// Whether that is no more than rounding can do.

@@ -58,15 +58,16 @@ impl Python {
         &self.versions
     }
 
-    /// Compiles a model for inputs of these types; who has it.
+    /// Compiles or loads a model for inputs of these types; milliseconds that this and the first call took whoever has
+    /// it.
     pub(super) fn prepare(
         &mut self,
         model: &str,
         inputs: &[Spec],
         failed: &mut BTreeMap<String, String>,
-    ) -> Vec<String> {
+    ) -> BTreeMap<String, f64> {
         if self.peers.is_empty() {
-            return Vec::new();
+            return BTreeMap::new();
         }
         let spec = |s: &Spec| {
             let range = s.range.map(|(low, end)| vec![low, end]);
@@ -76,11 +77,12 @@ impl Python {
         match self.ask(&json!({ "ask": "prepare", "model": model, "inputs": inputs })) {
             Ok(answer) => {
                 failed.extend(texts(&answer["failed"]));
-                strings(&answer["ready"])
+                let took = |peer: &String| answer["seconds"][peer.as_str()].as_f64().unwrap_or(f64::NAN) * 1e3;
+                strings(&answer["ready"]).into_iter().map(|peer| (peer.clone(), took(&peer))).collect()
             }
             Err(failure) => {
                 failed.insert(String::from("python"), failure.message);
-                Vec::new()
+                BTreeMap::new()
             }
         }
     }

@@ -111,7 +111,8 @@ pub(super) fn measure(
     drop(eager);
     let plan = fused.explain_with(&inputs, forward);
     let plan = plan.map_err(|e| failed.insert(String::from("tilefuse"), format!("runs eager: {e}"))).ok();
-    let peers = python.prepare(row.entry.name, &row.inputs, &mut failed);
+    let peer_compile_ms = python.prepare(row.entry.name, &row.inputs, &mut failed);
+    let peers: Vec<String> = peer_compile_ms.keys().cloned().collect();
     let mut calls = contenders(&fused, traced.as_ref(), &inputs);
     let (copied, copy) = copy_of(bytes, device)?;
     calls.push(("copy", copy));
@@ -144,6 +145,7 @@ pub(super) fn measure(
         cuda_graph,
         kernels_fused: plan.as_ref().map_or(0, |p| p.kernels_fused),
         extern_ops: plan.as_ref().map_or(0, |p| p.extern_ops),
+        peer_compile_ms,
         compile_ms: plan.as_ref().map_or(compile_ms, |p| compile_ms - p.compile.capture_ms),
         difference,
         ok: difference <= if row.kind == Kind::Float { 1e-3 } else { 5e-2 },
