@@ -1,6 +1,7 @@
 //! What a compiled plan does, for people and for machines.
 
 use serde::Serialize;
+use tilefuse_fusion::Op;
 use tilefuse_fusion::plan::{KernelKind, StepKind};
 
 use crate::engine::{CompileReport, Compiled, Target};
@@ -58,6 +59,15 @@ pub struct EdgeReport {
     pub fused: bool,
 }
 
+/// A tensor of the caller or of the model that a call writes.
+#[derive(Clone, Debug, Serialize)]
+pub struct UpdateReport {
+    /// The tensor: an input or one of the model's own, by position.
+    pub target: String,
+    /// Why the new value is copied there; `None` where a kernel writes it there.
+    pub copied: Option<String>,
+}
+
 /// The report of one compiled plan.
 #[derive(Clone, Debug, Serialize)]
 pub struct Explanation {
@@ -84,6 +94,8 @@ pub struct Explanation {
     pub compile: CompileReport,
     /// Steps in order.
     pub steps: Vec<StepReport>,
+    /// The tensors of the caller and of the model that a call writes.
+    pub updates: Vec<UpdateReport>,
     /// Every edge.
     pub edges: Vec<EdgeReport>,
     /// Text of each distinct block program.
@@ -128,6 +140,14 @@ impl Explanation {
             verdict: d.verdict.to_string(),
             fused: d.verdict == tilefuse_fusion::plan::Verdict::Fused,
         });
+        let updates = plan.updates.iter().zip(&plan.copied).map(|((target, _), copied)| UpdateReport {
+            target: match plan.graph.node(*target).op {
+                Op::Input(position) => format!("input {position}"),
+                Op::Param(position) => format!("parameter {position}"),
+                _ => format!("%{}", target.index()),
+            },
+            copied: copied.map(|reason| reason.to_string()),
+        });
         Explanation {
             ops_captured: compiled.ops_captured,
             kernels_fused: plan.kernel_count(),
@@ -140,6 +160,7 @@ impl Explanation {
             cuda_graph: matches!(compiled.target, Target::Cuda(_)).then(|| compiled.graphs.describe()),
             compile: compiled.report,
             steps: steps.collect(),
+            updates: updates.collect(),
             edges: edges.collect(),
             programs: plan.programs.iter().map(ToString::to_string).collect(),
         }
@@ -163,6 +184,7 @@ impl Explanation {
         for (position, step) in self.steps.iter().enumerate() {
             text.push_str(&step_text(position, step));
         }
+        text.push_str(&self.updates_text());
         text.push_str("\nedges that were not fused\n");
         for edge in self.edges.iter().filter(|e| !e.fused) {
             text.push_str(&format!("  {} -> {}: {}\n", edge.producer, edge.consumer, edge.verdict));
@@ -171,6 +193,21 @@ impl Explanation {
             for program in &self.programs {
                 text.push('\n');
                 text.push_str(program);
+            }
+        }
+        text
+    }
+
+    /// How many tensors kernels write in place, and which are copied.
+    fn updates_text(&self) -> String {
+        if self.updates.is_empty() {
+            return String::new();
+        }
+        let in_place = self.updates.iter().filter(|update| update.copied.is_none()).count();
+        let mut text = format!("\n{in_place} of {} updated tensors written by kernels\n", self.updates.len());
+        for update in &self.updates {
+            if let Some(reason) = &update.copied {
+                text.push_str(&format!("  {} copied: {reason}\n", update.target));
             }
         }
         text

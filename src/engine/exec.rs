@@ -486,7 +486,7 @@ impl Frame<'_> {
     }
 
     /// Gives inputs and parameters the values that eager leaves in them. A value that lies in one of them is copied before
-    /// any is written, unless it is the tensor itself.
+    /// any is written, unless it is the tensor itself: a kernel has written over it, which autograd is told.
     fn write_back(&self) -> Result<(), Error> {
         let mut values: SmallVec<[Option<Tensor>; 4]> = SmallVec::new();
         for (target, source) in &self.compiled.updates {
@@ -496,9 +496,10 @@ impl Frame<'_> {
             values.push((!itself).then(|| if foreign { value.copy() } else { value }));
         }
         for ((target, _), value) in self.compiled.updates.iter().zip(&values) {
-            if let Some(value) = value {
-                let mut target = self.owner(*target)?.shallow_clone();
-                tch::no_grad(|| target.copy_(value));
+            let owner = self.owner(*target)?;
+            match value {
+                Some(value) => tch::no_grad(|| owner.shallow_clone().copy_(value)),
+                None => torch::bump_version(owner)?,
             }
         }
         Ok(())

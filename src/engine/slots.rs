@@ -103,7 +103,9 @@ impl Slots {
         let slot = self.get(base)?;
         let lies_as = |value: ValueRef| match slot {
             Slot::Arena(_) | Slot::Own(_) => written_type(&plan.graph, value),
-            Slot::Extern(_) if value != root => written_type(&plan.graph, value),
+            Slot::Extern(_) | Slot::Input(_) | Slot::Param(_) if value != root => {
+                written_type(&plan.graph, value)
+            }
             _ => plan.graph.ty(value).clone(),
         };
         let ty = lies_as(base);

@@ -22,3 +22,4 @@ mod random;
 mod sequence;
 mod tune;
 mod tutorials;
+mod updates;

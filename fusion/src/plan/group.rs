@@ -61,6 +61,7 @@ pub(super) fn plan(graph: Graph, profile: &Profile, alignments: &Alignments) -> 
         steps,
         outputs,
         updates,
+        copied: Vec::new(),
         memory: Memory::default(),
         decisions,
         scheduling,
@@ -376,7 +377,8 @@ impl<'a> Planner<'a> {
             shape: Dims::from_slice(shape),
             reduced: SmallVec::from_slice(reduced),
         };
-        let kernel = coalesce(self.graph, &group, &Strides(self.graph))?;
+        let mut kernel = coalesce(self.graph, &group, &Strides(self.graph))?;
+        in_place::order_stores(self.graph, &mut kernel);
         let tiling = choose(&kernel, machine(self.profile));
         let cost = price(&kernel, &tiling, self.profile);
         Ok(Built { group, kernel, tiling, cost })

@@ -1,6 +1,12 @@
 //! Which values a kernel may write where it reads others.
 //!
-//! An element may be written in place if every read of it is the instance's that writes it, and comes before.
+//! An element may be written in place if every read of it is the instance's that writes it, and comes before. Stores stand
+//! in an order in which as many updates as possible come after what needs the old value:
+//!
+//! ```text
+//! m2 = m * 0.9 + g            store m2, over m; store p2, which reads m again
+//! p2 = p - m2 * 0.1      ->   store p2, over p; store m2, over m
+//! ```
 
 use crate::graph::{Graph, ValueRef};
 use crate::kernel::{KExpr, KNode, Kernel, Reduction, Store};
@@ -26,6 +32,38 @@ pub(super) fn pairs(graph: &Graph, kernel: &Kernel, tiling: &Tiling) -> Vec<(Val
         }
     }
     found
+}
+
+/// Puts stores of new values of tensors that the kernel reads behind the other stores that need the old ones, and leaves
+/// the order as it is else.
+pub(super) fn order_stores(graph: &Graph, kernel: &mut Kernel) {
+    let count = kernel.stores.len();
+    if count < 2 || graph.updates.is_empty() {
+        return;
+    }
+    // By store: those that come before it.
+    let mut before: Vec<Vec<usize>> = vec![Vec::new(); count];
+    let reached: Vec<Vec<bool>> = kernel.stores.iter().map(|s| reach(kernel, s.value, true)).collect();
+    for update in &graph.updates {
+        let buffer = |value: ValueRef| kernel.buffers.iter().position(|b| b.value == value);
+        let (Some(written), Some(read)) = (buffer(update.value), buffer(update.target.into())) else {
+            continue;
+        };
+        let Some(store) = kernel.stores.iter().position(|s| s.buffer as usize == written) else { continue };
+        let loads =
+            |at: usize| matches!(&kernel.exprs[at], KNode::Load { buffer, .. } if *buffer as usize == read);
+        let needs = |other: &usize| (0..kernel.exprs.len()).any(|at| reached[*other][at] && loads(at));
+        before[store].extend((0..count).filter(|&other| other != store).filter(needs));
+    }
+    let mut order: Vec<usize> = Vec::with_capacity(count);
+    while order.len() < count {
+        let open = |at: &usize| !order.contains(at);
+        let ready = |at: &usize| open(at) && before[*at].iter().all(|b| order.contains(b));
+        // In a circle one value is copied; the first takes the blame.
+        let next = (0..count).find(ready).or_else(|| (0..count).find(open));
+        order.extend(next);
+    }
+    kernel.stores = order.iter().map(|&at| kernel.stores[at].clone()).collect();
 }
 
 /// Whether every element of a buffer is read for the last time before the store at this position writes at its

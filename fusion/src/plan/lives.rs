@@ -3,7 +3,8 @@
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::memory::{Life, Memory, place};
-use super::{KernelStep, Place, Plan, StepKind};
+use super::targets::direct;
+use super::{KernelStep, Place, Plan, Step, StepKind};
 use crate::graph::{Graph, Op, ValueRef};
 
 /// A piece of memory, and the values that lie in it one after the other.
@@ -85,10 +86,14 @@ fn last_uses(plan: &Plan, kept: &FxHashSet<ValueRef>) -> FxHashMap<ValueRef, usi
 fn homes(plan: &Plan) -> Vec<Home> {
     let kept: FxHashSet<ValueRef> = plan.outputs.iter().map(Place::base).collect();
     let last = last_uses(plan, &kept);
+    let written_back: FxHashSet<ValueRef> = direct(plan).map(|(value, _)| value).collect();
     let mut homes: Vec<Home> = Vec::new();
     let mut home_of: FxHashMap<ValueRef, usize> = FxHashMap::default();
     for (at, step) in plan.steps.iter().enumerate() {
         for value in written(&plan.graph, &step.kind) {
+            if written_back.contains(&value) {
+                continue;
+            }
             let until = last.get(&value).copied().unwrap_or(at);
             let kernel = match &step.kind {
                 StepKind::Kernel(kernel) => Some(kernel),
@@ -140,6 +145,7 @@ fn dying(
 /// Places everything: intermediates of at least `large` bytes get tensors of their own, others lie in the arena.
 fn assign(plan: &mut Plan, homes: &[Home], large: u64) {
     let end = plan.steps.len();
+    let first_direct = first_direct(plan);
     let mut memory = Memory::default();
     let mut arena: Vec<&Home> = Vec::new();
     for step in &mut plan.steps {
@@ -155,7 +161,7 @@ fn assign(plan: &mut Plan, homes: &[Home], large: u64) {
         memory.over.extend(others.iter().map(|&value| (value, root)));
         if !home.library {
             memory.own.push(root);
-            plan.steps[home.first].takes.push(root);
+            plan.steps[home.first.min(first_direct)].takes.push(root);
         }
         if !home.kept && home.last < end {
             plan.steps[home.last].frees.push(root);
@@ -168,7 +174,16 @@ fn assign(plan: &mut Plan, homes: &[Home], large: u64) {
         memory.offsets.extend(home.values.iter().map(|&value| (value, offset)));
     }
     memory.own.extend(hollow_values(plan));
+    memory.over.extend(direct(plan));
     plan.memory = memory;
+}
+
+/// The first step that writes over a tensor of the caller's: what is allocated is allocated by then, so that no
+/// failure comes after it.
+fn first_direct(plan: &Plan) -> usize {
+    let values: FxHashSet<ValueRef> = direct(plan).map(|(value, _)| value).collect();
+    let writes = |step: &Step| written(&plan.graph, &step.kind).iter().any(|value| values.contains(value));
+    plan.steps.iter().position(writes).unwrap_or(plan.steps.len())
 }
 
 /// The values without elements that no step makes.

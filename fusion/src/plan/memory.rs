@@ -17,8 +17,8 @@ pub struct Memory {
     /// Values with a tensor of their own: results, bases of results, and what is too large for too short to be held
     /// in the arena.
     pub own: Vec<ValueRef>,
-    /// Values that are written in place of others, in the memory of this result of a libtorch call or this one of
-    /// [`own`](Self::own), which was the first to be there.
+    /// Values that are written in place of others, in the memory of this result of a libtorch call, this one of
+    /// [`own`](Self::own) or this input or parameter, which was the first to be there.
     pub over: IndexMap<ValueRef, ValueRef>,
 }
 

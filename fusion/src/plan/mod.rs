@@ -16,6 +16,7 @@ mod memory;
 mod order;
 mod place;
 mod split;
+mod targets;
 #[cfg(test)]
 mod tests;
 mod verify;
@@ -37,6 +38,7 @@ pub use memory::{ALIGNMENT, Memory};
 pub use place::Place;
 pub(crate) use place::operand_place;
 pub use split::split_reductions;
+pub use targets::Copied;
 pub use verify::verify;
 
 /// Whether an edge was fused, and why not.
@@ -208,6 +210,8 @@ pub struct Plan {
     pub outputs: Vec<Place>,
     /// Write-backs: target node, new value.
     pub updates: Vec<(NodeId, Place)>,
+    /// For each of them, why the value is copied to the target; `None` where its kernel writes it there.
+    pub copied: Vec<Option<Copied>>,
     /// Where intermediates of kernels live.
     pub memory: Memory,
     /// One record for every edge.
@@ -309,7 +313,9 @@ pub fn plan_aligned(graph: &Graph, profile: &Profile, alignments: &Alignments) -
     empty::drop_empty(&mut graph);
     gather::store_sources(&mut graph);
     split_reductions(&mut graph, profile);
-    let plan = horizontal::join(group::plan(graph, profile, alignments)?, profile);
+    let mut plan = horizontal::join(group::plan(graph, profile, alignments)?, profile);
+    plan.copied = targets::find(&plan, alignments);
+    let plan = lives::finish(plan);
     verify(&plan)?;
     Ok(plan)
 }

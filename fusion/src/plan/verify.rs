@@ -3,6 +3,8 @@
 //!   call before it has stored it, and nothing has taken its place or freed it since;
 //! - every value that a kernel writes has a place, in the arena, of its own or of another value;
 //! - a kernel writes where it reads only where it may do so in place;
+//! - once one has written over a tensor of the caller's, nothing can fail: neither a call, a kernel written by hand, nor
+//!   an allocation; and no kernel of such a plan checks indices;
 //! - kernels that share a launch do not need each other: one writes nothing that another has;
 //! - every kernel's program has a parameter for each buffer, and one for the status word where it checks indices.
 
@@ -11,6 +13,7 @@ use std::collections::BTreeMap;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::horizontal::parts_are_independent;
+use super::targets::{direct, may_fail, returned};
 use super::{KernelStep, Plan, PlanError, StepKind};
 use crate::graph::{Op, ValueRef};
 
@@ -21,6 +24,7 @@ use crate::graph::{Op, ValueRef};
 pub fn verify(plan: &Plan) -> Result<(), PlanError> {
     let mut memory = Stored::at_start(plan);
     let own: FxHashSet<ValueRef> = plan.memory.own.iter().copied().collect();
+    nothing_fails_late(plan)?;
     for (at, step) in plan.steps.iter().enumerate() {
         let step_name = || format!("step {at}");
         memory.taken.extend(step.takes.iter().filter(|value| own.contains(value)));
@@ -38,7 +42,7 @@ pub fn verify(plan: &Plan) -> Result<(), PlanError> {
         }
         step.frees.iter().for_each(|&root| memory.free(root));
     }
-    for place in plan.outputs.iter().chain(plan.updates.iter().map(|(_, place)| place)) {
+    for place in returned(plan).chain(plan.updates.iter().map(|(_, place)| place)) {
         memory.read(place.base()).map_err(|what| invalid(String::from("the results"), what))?;
     }
     Ok(())
@@ -46,6 +50,25 @@ pub fn verify(plan: &Plan) -> Result<(), PlanError> {
 
 fn invalid(place: String, what: String) -> PlanError {
     PlanError::Invalid { place, what }
+}
+
+/// From the first kernel on that writes over a tensor of the caller's, no step fails.
+fn nothing_fails_late(plan: &Plan) -> Result<(), PlanError> {
+    let direct: FxHashSet<ValueRef> = direct(plan).map(|(value, _)| value).collect();
+    let mut written = false;
+    for (at, step) in plan.steps.iter().enumerate() {
+        let late = written && !step.takes.is_empty();
+        let mut checks = false;
+        if let StepKind::Kernel(kernel) = &step.kind {
+            written |= kernel.buffers.iter().any(|b| b.1 && direct.contains(&b.0));
+            checks = kernel.checks && !direct.is_empty();
+        }
+        if late || checks || (written && may_fail(step)) {
+            let what = String::from("may fail after something of the caller's is written");
+            return Err(invalid(format!("step {at}"), what));
+        }
+    }
+    Ok(())
 }
 
 /// What is in memory between two steps.
@@ -71,7 +94,7 @@ impl Stored<'_> {
             taken: FxHashSet::default(),
             present: given.chain(empty).collect(),
             arena: BTreeMap::new(),
-            outside: FxHashMap::default(),
+            outside: direct(plan).map(|(_, target)| (target, target)).collect(),
         }
     }
 

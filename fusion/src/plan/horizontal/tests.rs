@@ -295,6 +295,24 @@ fn on_the_host_what_is_handed_to_threads_is_joined() {
 }
 
 #[test]
+fn updates_in_one_launch_are_written_over_their_targets() {
+    // Without the new values as results.
+    let text = optimiser(&sizes(20), 4, adamw);
+    let (graph, updates) = text.split_once("  outputs").unwrap();
+    let updates = updates.split_once('\n').unwrap().1;
+    let cuda = format!("{graph}  outputs %3\n{updates}").replace('\n', "@cuda:0\n");
+    let on_gpu = cuda.lines().map(|line| match line.contains(" : ") {
+        true => line.replace("= input", "= param"),
+        false => line.replace("@cuda:0", ""),
+    });
+    let plan = planned(&on_gpu.collect::<Vec<_>>().join("\n"), &gpu());
+    let [kernel] = kernels(&plan)[..] else { panic!("{}", steps(&plan)) };
+    assert_eq!((kernel.parts.len(), plan.updates.len()), (20, 60));
+    assert!(plan.copied.iter().all(Option::is_none), "{:?}", plan.copied);
+    assert_eq!(plan.peak_bytes(), 0);
+}
+
+#[test]
 fn adamw_of_many_parameters_is_a_few_launches() {
     let text = optimiser(&sizes(20), 4, adamw);
     assert_eq!(planned(&text, &gpu()).kernel_count(), 1);

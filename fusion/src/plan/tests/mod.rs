@@ -5,6 +5,7 @@ mod memory;
 mod order;
 mod ragged;
 mod run;
+mod updates;
 
 use smallvec::SmallVec;
 use tilefuse_block::{Elem, Literal, ReduceFn, ScalarFn};

@@ -1,0 +1,173 @@
+//! Which updates kernels write straight over the tensors of the caller that they update.
+//!
+//! ```text
+//! %2 = map sub(%0, %1)                   kernel: %0, %1 -> %2           kernel: %0, %1 -> %2, in the memory of %0
+//! update %0 <- %2                        copy %2 to %0            ->
+//! ```
+//!
+//! Once the first of them is written the call can no longer fail: libtorch's calls, kernels that were written by hand
+//! (they may assert) and allocations all come before, and no kernel of the plan checks indices.
+
+use rustc_hash::{FxHashMap, FxHashSet};
+
+use super::{Alignments, KernelKind, KernelStep, Place, Plan, Step, StepKind, is_dense, written_strides};
+use crate::graph::{NodeId, Op, ValueRef};
+use crate::types::Device;
+
+/// Alignment in bytes that kernels assume of what they write.
+const WRITTEN_ALIGN: u32 = 16;
+
+/// Why the new value of a tensor of the caller is copied there, instead of being written there by its kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Copied {
+    /// A kernel of the plan checks indices.
+    Checks,
+    /// Inputs of a GPU may be copies of the caller's.
+    Input,
+    /// The new value is a view of another value.
+    View,
+    /// The new value is not computed by a kernel of the planner's.
+    NotGenerated,
+    /// A step from there on may fail.
+    MayFail,
+    /// The kernel would write with other strides, of another type or on another device.
+    Layout,
+    /// The tensor does not lie at a multiple of 16 bytes.
+    Unaligned,
+    /// The new value is returned as well, in memory of its own.
+    Returned,
+    /// The new value is written over another tensor.
+    Taken,
+    /// The kernel reads the tensor elsewhere than it writes, or for a value that it stores later.
+    Across,
+    /// The old value is needed later.
+    Needed,
+}
+
+impl std::fmt::Display for Copied {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Copied::Checks => "a kernel checks indices",
+            Copied::Input => "inputs of a GPU may be copies of the caller's",
+            Copied::View => "the new value is a view of another",
+            Copied::NotGenerated => "no generated kernel computes the new value",
+            Copied::MayFail => "a later step may fail",
+            Copied::Layout => "the kernel writes another layout",
+            Copied::Unaligned => "the tensor does not lie at a multiple of 16 bytes",
+            Copied::Returned => "the new value is returned as well",
+            Copied::Taken => "the new value is written over another tensor",
+            Copied::Across => "the kernel reads the tensor elsewhere or later than it writes",
+            Copied::Needed => "the old value is needed later",
+        })
+    }
+}
+
+/// For each update of the plan, why it is copied; `None` where its kernel writes over the target.
+pub(super) fn find(plan: &Plan, alignments: &Alignments) -> Vec<Option<Copied>> {
+    let writers = writers(plan);
+    let certain = plan.steps.iter().rposition(may_fail).map_or(0, |at| at + 1);
+    let mut taken: FxHashSet<ValueRef> = FxHashSet::default();
+    let mut decide = |target: NodeId, place: &Place| -> Result<(), Copied> {
+        let &Place::Value(value) = place else { return Err(Copied::View) };
+        let (at, kernel) = *writers.get(&value).ok_or(Copied::NotGenerated)?;
+        no_checks(plan)?;
+        lies_alike(plan, target, value, alignments)?;
+        if at < certain {
+            return Err(Copied::MayFail);
+        }
+        if returned(plan).any(|place| place.base() == value) {
+            return Err(Copied::Returned);
+        }
+        read_in_place(kernel, target.into(), value)?;
+        not_needed(plan, target.into(), at)?;
+        if taken.insert(value) { Ok(()) } else { Err(Copied::Taken) }
+    };
+    plan.updates.iter().map(|(target, place)| decide(*target, place).err()).collect()
+}
+
+/// The values that are written over their targets, and these.
+pub(super) fn direct(plan: &Plan) -> impl Iterator<Item = (ValueRef, ValueRef)> + '_ {
+    let updates = plan.updates.iter().zip(&plan.copied).filter(|(_, copied)| copied.is_none());
+    updates.map(|((target, place), _)| (place.base(), (*target).into()))
+}
+
+/// The outputs that have memory of their own.
+pub(super) fn returned(plan: &Plan) -> impl Iterator<Item = &Place> {
+    let alias = |at: usize| plan.graph.aliases.get(at).is_some_and(Option::is_some);
+    plan.outputs.iter().enumerate().filter(move |&(at, _)| !alias(at)).map(|(_, place)| place)
+}
+
+/// Whether a step can end the call with an error.
+pub(super) fn may_fail(step: &Step) -> bool {
+    match &step.kind {
+        StepKind::Extern(_) => true,
+        StepKind::Kernel(kernel) => kernel.kind == KernelKind::Custom || kernel.checks,
+    }
+}
+
+/// The steps that write values, with their kernels.
+fn writers(plan: &Plan) -> FxHashMap<ValueRef, (usize, &KernelStep)> {
+    let mut writers = FxHashMap::default();
+    for (at, step) in plan.steps.iter().enumerate() {
+        if let StepKind::Kernel(kernel) = &step.kind
+            && kernel.kind != KernelKind::Custom
+        {
+            writers.extend(kernel.buffers.iter().filter(|b| b.1).map(|b| (b.0, (at, kernel))));
+        }
+    }
+    writers
+}
+
+/// A kernel that checks indices says at the end of the call that one was out of range.
+fn no_checks(plan: &Plan) -> Result<(), Copied> {
+    let checks = |step: &Step| matches!(&step.kind, StepKind::Kernel(kernel) if kernel.checks);
+    if plan.steps.iter().any(checks) { Err(Copied::Checks) } else { Ok(()) }
+}
+
+/// The target's memory is such as the kernel writes.
+fn lies_alike(plan: &Plan, target: NodeId, value: ValueRef, alignments: &Alignments) -> Result<(), Copied> {
+    let graph = &plan.graph;
+    let (op, to, from) = (&graph.node(target).op, graph.ty(target.into()), graph.ty(value));
+    match (op, to.device) {
+        (Op::Param(_), Device::Cpu | Device::Cuda(_)) | (Op::Input(_), Device::Cpu) => {}
+        (Op::Input(_), Device::Cuda(_)) => return Err(Copied::Input),
+        _ => return Err(Copied::Layout),
+    }
+    let same_type = to.dtype == from.dtype && to.shape == from.shape && to.device == from.device;
+    let same_strides = is_dense(&to.shape, &to.strides) && to.strides == written_strides(graph, value);
+    if !same_type || !same_strides || to.numel() == 0 {
+        return Err(Copied::Layout);
+    }
+    if alignments.of(op) < WRITTEN_ALIGN { Err(Copied::Unaligned) } else { Ok(()) }
+}
+
+/// The kernel reads the target where it writes, or not at all.
+fn read_in_place(kernel: &KernelStep, target: ValueRef, value: ValueRef) -> Result<(), Copied> {
+    let reads = kernel.buffers.iter().any(|b| b.0 == target);
+    if reads && !kernel.in_place.contains(&(target, value)) { Err(Copied::Across) } else { Ok(()) }
+}
+
+/// Nothing after step `at` needs the target's old value, nor what a libtorch call made of it: its result may be the
+/// tensor itself.
+fn not_needed(plan: &Plan, target: ValueRef, at: usize) -> Result<(), Copied> {
+    let mut old: FxHashSet<ValueRef> = FxHashSet::from_iter([target]);
+    for (position, step) in plan.steps.iter().enumerate() {
+        match &step.kind {
+            StepKind::Extern(call) => {
+                if call.operands.iter().any(|place| old.contains(&place.base())) {
+                    let outs = 0..plan.graph.node(call.node).outs.len();
+                    old.extend(outs.map(|out| ValueRef { node: call.node, out: out as u16 }));
+                }
+            }
+            StepKind::Kernel(kernel) => {
+                // The kernel itself may read the target, in place.
+                let read = |b: &(ValueRef, bool)| old.contains(&b.0) && (position > at || b.0 != target);
+                if position >= at && kernel.buffers.iter().any(read) {
+                    return Err(Copied::Needed);
+                }
+            }
+        }
+    }
+    let mut results = returned(plan).chain(plan.updates.iter().map(|(_, place)| place));
+    if results.any(|place| old.contains(&place.base())) { Err(Copied::Needed) } else { Ok(()) }
+}
