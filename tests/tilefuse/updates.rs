@@ -144,8 +144,8 @@ fn old_values_that_are_needed_are_kept() {
     });
     beside_eager(&[draw(&[33]), draw(&[33])], &[draw(&[33])], |own, x| {
         let old = own[0].copy();
-        let _ = own[0].shallow_clone().copy_(&(&own[1] + &x[0]));
-        let _ = own[1].shallow_clone().copy_(&old);
+        own[0].shallow_clone().copy_(&(&own[1] + &x[0]));
+        own[1].shallow_clone().copy_(&old);
         vec![own[0].shallow_clone()]
     });
     beside_eager(&[draw(&[64, 64])], &[draw(&[64, 64])], |own, x| {
