@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use rayon::prelude::*;
 use rustc_hash::FxHashMap;
-use tilefuse_block::Program;
+use tilefuse_block::{OpKind, Program};
 use tilefuse_codegen::cache::{Cache, CacheOptions, Key, Kind};
 use tilefuse_codegen::cuda;
 use tilefuse_codegen::host::{HostKernel, HostOptions, Pool};
@@ -215,15 +215,42 @@ pub(crate) fn kernels(
     report: &mut CompileReport,
 ) -> Result<Vec<Kernel>, Error> {
     let start = Instant::now();
+    let (firsts, of) = distinct(programs);
     let (made, times): (Vec<_>, Vec<_>) =
-        programs.par_iter().map(|program| collect(|| kernel(program, target))).unzip();
+        firsts.par_iter().map(|&at| collect(|| kernel(&programs[at], target))).unzip();
     // Of a plan whose tiles did not fit as well.
     report.codegen_ms += millis(start.elapsed());
     times.iter().for_each(|times| report.add(times));
     let made: Vec<(Kernel, bool)> = made.into_iter().collect::<Result<_, Error>>()?;
     report.kernels = made.len();
     report.cached = made.iter().filter(|(_, cached)| *cached).count();
-    Ok(made.into_iter().map(|(kernel, _)| kernel).collect())
+    Ok(of.into_iter().map(|at| made[at].0.clone()).collect())
+}
+
+/// The positions of programs that differ in more than their names, and for each program which of them it is.
+fn distinct(programs: &[Program]) -> (Vec<usize>, Vec<usize>) {
+    let mut known: FxHashMap<String, usize> = FxHashMap::default();
+    let mut firsts = Vec::new();
+    let of = programs.iter().enumerate().map(|(at, program)| {
+        *known.entry(text_of(program)).or_insert_with(|| {
+            firsts.push(at);
+            firsts.len() - 1
+        })
+    });
+    let of = of.collect();
+    (firsts, of)
+}
+
+/// The text that a kernel is kept under: without the program's name, so that programs which differ in that alone share
+/// it, unless what the kernel prints or the files of its stages bear that name.
+fn text_of(program: &Program) -> String {
+    let text = program.to_string();
+    let mut named = Stages::get().is_active();
+    program.walk(&mut |op| named |= matches!(op.kind, OpKind::Print { .. } | OpKind::Assert { .. }));
+    match text.find('(') {
+        Some(at) if !named => text[at..].to_owned(),
+        _ => text,
+    }
 }
 
 pub(crate) fn millis(time: Duration) -> f64 {
@@ -232,7 +259,7 @@ pub(crate) fn millis(time: Duration) -> f64 {
 
 /// The kernel of a program, and whether it was there already.
 pub(crate) fn kernel(program: &Program, target: Target) -> Result<(Kernel, bool), Error> {
-    let key = (program.to_string(), target);
+    let key = (text_of(program), target);
     let lock = || known().lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     if let Some(kernel) = lock().get(&key).and_then(Held::get) {
         return Ok((kernel, true));
@@ -262,20 +289,43 @@ fn host_kernel(program: &Program, text: &str) -> Result<(Kernel, bool), Error> {
     Ok((Kernel::Host(Arc::new(kernel)), false))
 }
 
+/// A kernel for a device, from its machine code on disk, from its PTX there, or made anew.
 fn cuda_kernel(program: &Program, text: &str, ordinal: u32) -> Result<(Kernel, bool), Error> {
     let device = cuda::Device::get(ordinal as usize)?;
     let (target, options) = (device.target()?, device.ptx_options());
-    let key = Key::new(text, target.name(), &format!("{options:?}"));
-    if let Some(bytes) = cache().get(Kind::Ptx, key)
-        && let Some(ptx) = decode(&bytes, target)
-        && let Ok(kernel) = cuda::Kernel::load(&device, &ptx)
+    let properties = device.properties();
+    let machine =
+        format!("{:?} of {:?}, driver {}", target.name(), properties.capability, properties.driver_version);
+    let code = Key::new(text, &machine, &format!("{options:?}"));
+    if let Some(bytes) = cache().get(Kind::Cubin, code)
+        && let Some(cubin) = cuda::Cubin::decode(&bytes)
+        && let Ok(kernel) = cuda::Kernel::load_cubin(&device, &cubin)
     {
         return Ok((Kernel::Cuda(Arc::new(kernel)), true));
     }
+    let key = Key::new(text, target.name(), &format!("{options:?}"));
+    if let Some(bytes) = cache().get(Kind::Ptx, key)
+        && let Some(ptx) = decode(&bytes, target)
+        && let Ok(kernel) = load(&device, &ptx, code)
+    {
+        return Ok((kernel, true));
+    }
     let ptx = compile_ptx(program, target, &options)?;
-    let kernel = cuda::Kernel::load(&device, &ptx)?;
+    let kernel = load(&device, &ptx, code)?;
     cache().put(Kind::Ptx, key, &encode(&ptx));
-    Ok((Kernel::Cuda(Arc::new(kernel)), false))
+    Ok((kernel, false))
+}
+
+/// Makes machine code of PTX, keeps and loads it. Where that fails, the driver compiles PTX as it loads it, and says what is
+/// wrong with it.
+fn load(device: &Arc<cuda::Device>, ptx: &Ptx, key: Key) -> Result<Kernel, Error> {
+    if let Ok(cubin) = cuda::Cubin::compile(device, ptx)
+        && let Ok(kernel) = cuda::Kernel::load_cubin(device, &cubin)
+    {
+        cache().put(Kind::Cubin, key, &cubin.encode());
+        return Ok(Kernel::Cuda(Arc::new(kernel)));
+    }
+    Ok(Kernel::Cuda(Arc::new(cuda::Kernel::load(device, ptx)?)))
 }
 
 /// Threads, blocks of a cluster, shared memory and name in the first line, then the text.
@@ -291,4 +341,36 @@ fn decode(bytes: &[u8], target: PtxTarget) -> Option<Ptx> {
     let (threads, cluster, shared_bytes) = (number()?, number()?, number()?);
     let name = head.next()?.to_owned();
     Some(Ptx { text: text.to_owned(), name, threads, cluster, shared_bytes, target })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn programs_that_differ_in_their_names_alone_are_compiled_once() {
+        let program = |name: &str, n: u32| {
+            let text = format!(
+                "kernel @{name}(%x: ptr<f32>) warps(1) {{\n  %i = range 0 {n}\n  %v = load %x, %i\n}}\n"
+            );
+            tilefuse_block::parse_valid(&text).unwrap()
+        };
+        let programs = [program("a", 8), program("b", 8), program("c", 16), program("a", 16)];
+        assert_eq!(distinct(&programs), (vec![0, 2], vec![0, 0, 1, 1]));
+        let mut report = CompileReport::default();
+        let kernels = kernels(&programs, Target::Host, &mut report).unwrap();
+        assert_eq!((kernels.len(), report.kernels), (4, 2));
+        let [Kernel::Host(first), Kernel::Host(second), Kernel::Host(third), _] = &kernels[..] else {
+            panic!("not on the host")
+        };
+        assert!(Arc::ptr_eq(first, second) && !Arc::ptr_eq(first, third));
+        // What is printed bears the name.
+        let printing = |name: &str| {
+            let text = format!(
+                "kernel @{name}(%x: ptr<f32>) warps(1) {{\n  %i = range 0 8\n  print \"i\" %i\n}}\n"
+            );
+            tilefuse_block::parse_valid(&text).unwrap()
+        };
+        assert_eq!(distinct(&[printing("a"), printing("b")]).0, vec![0, 1]);
+    }
 }

@@ -105,5 +105,6 @@ fn every_stage_of_compiling_is_timed() {
     let within = [report.passes_ms, report.lowering_ms, report.llvm_ms, report.load_ms];
     let stages = [report.capture_ms, report.lower_ms, report.plan_ms, report.schedule_ms, report.codegen_ms];
     assert!(stages.iter().chain(&within).all(|&ms| ms > 0.0), "{report:?}");
-    assert!(plan.kernels_fused == 2 && report.kernels == plan.distinct_kernels, "{plan}");
+    // Their programs differ in their names alone.
+    assert!(plan.kernels_fused == 2 && plan.distinct_kernels == 2 && report.kernels == 1, "{plan}");
 }

@@ -20,6 +20,33 @@ const LOG_BYTES: usize = 8192;
 /// The largest extents of a grid.
 const MAX_GRID: [u64; 3] = [(1 << 31) - 1, 65_535, 65_535];
 
+/// What a launch of a kernel takes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Shape {
+    /// The name of the function.
+    pub(super) name: String,
+    /// Threads of a block.
+    pub(super) threads: u32,
+    /// Blocks of a cluster.
+    pub(super) cluster: u32,
+    /// Dynamic shared memory of a block in bytes.
+    pub(super) shared_bytes: u32,
+    /// Whether it waits for the work before it itself.
+    pub(super) early: bool,
+}
+
+impl Shape {
+    pub(super) fn of(ptx: &Ptx) -> Shape {
+        Shape {
+            name: ptx.name.clone(),
+            threads: ptx.threads,
+            cluster: ptx.cluster,
+            shared_bytes: ptx.shared_bytes,
+            early: ptx.waits_for_predecessor(),
+        }
+    }
+}
+
 /// A kernel that a device can run.
 #[derive(Debug)]
 pub struct Kernel {
@@ -37,29 +64,53 @@ pub struct Kernel {
 impl Kernel {
     /// Compiles PTX with the driver's compiler and loads it.
     pub fn load(device: &Arc<Device>, ptx: &Ptx) -> Result<Kernel> {
+        let text =
+            CString::new(ptx.text.as_str()).map_err(|_| Error::Llvm("PTX with a zero byte".to_owned()))?;
+        let mut log = Log::new();
+        let module = device.with(|| {
+            load_module(text.as_bytes_with_nul(), &mut log)
+                .map_err(|result| refused("cuModuleLoadDataEx", result, device, ptx, &log))
+        })?;
+        Kernel::of_module(device, module, &Shape::of(ptx))
+    }
+
+    /// Loads machine code, a whole file in ELF format.
+    pub(super) fn load_image(device: &Arc<Device>, image: &[u8], shape: &Shape) -> Result<Kernel> {
+        let module = device.with(|| {
+            load_module(image, &mut Log::new()).map_err(|result| Error::Cuda {
+                call: "cuModuleLoadDataEx",
+                code: result as u32,
+                message: describe(result),
+            })
+        })?;
+        Kernel::of_module(device, module, shape)
+    }
+
+    /// The one function of a module, which is unloaded with it.
+    fn of_module(device: &Arc<Device>, module: CUmodule, shape: &Shape) -> Result<Kernel> {
+        let mut kernel = Kernel {
+            device: device.clone(),
+            module: module as usize,
+            function: 0,
+            threads: shape.threads,
+            cluster: shape.cluster,
+            early: shape.early,
+            shared_bytes: shape.shared_bytes,
+            registers: 0,
+            local_bytes: 0,
+        };
         device.with(|| {
-            let module = timed(Stage::Load, || load_module(device, ptx))?;
-            let mut kernel = Kernel {
-                device: device.clone(),
-                module: module as usize,
-                function: 0,
-                threads: ptx.threads,
-                cluster: ptx.cluster,
-                early: ptx.waits_for_predecessor(),
-                shared_bytes: ptx.shared_bytes,
-                registers: 0,
-                local_bytes: 0,
-            };
-            let function = find(module, &ptx.name)?;
+            let function = find(module, &shape.name)?;
             kernel.function = function as usize;
             kernel.registers = attribute(function, CUfunction_attribute::CU_FUNC_ATTRIBUTE_NUM_REGS)?;
             kernel.local_bytes =
                 attribute(function, CUfunction_attribute::CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES)?;
-            if ptx.shared_bytes > 0 {
-                allow_shared(function, ptx.shared_bytes)?;
+            if shape.shared_bytes > 0 {
+                allow_shared(function, shape.shared_bytes)?;
             }
-            Ok(kernel)
-        })
+            Ok(())
+        })?;
+        Ok(kernel)
     }
 
     /// Registers of a thread.
@@ -227,38 +278,57 @@ impl Drop for Kernel {
     }
 }
 
-fn load_module(device: &Device, ptx: &Ptx) -> Result<CUmodule> {
-    let text = CString::new(ptx.text.as_str()).map_err(|_| Error::Llvm("PTX with a zero byte".to_owned()))?;
-    let mut log = vec![0u8; LOG_BYTES];
-    let mut options =
+/// What the driver's compiler says.
+pub(super) struct Log(Vec<u8>);
+
+impl Log {
+    /// The options that name it, with [`values`](Log::values).
+    pub(super) const OPTIONS: [CUjit_option; 2] =
         [CUjit_option::CU_JIT_ERROR_LOG_BUFFER, CUjit_option::CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES];
-    let mut values = [log.as_mut_ptr().cast::<c_void>(), LOG_BYTES as *mut c_void];
-    let mut module = std::ptr::null_mut();
-    // SAFETY: the text ends with a zero byte; the two options describe a buffer that outlives the call.
-    let result = unsafe {
-        sys::cuModuleLoadDataEx(
-            &mut module,
-            text.as_ptr().cast(),
-            2,
-            options.as_mut_ptr(),
-            values.as_mut_ptr(),
-        )
-    };
-    if result == CUresult::CUDA_SUCCESS {
-        return Ok(module);
+
+    pub(super) fn new() -> Log {
+        Log(vec![0; LOG_BYTES])
     }
-    let end = log.iter().position(|&b| b == 0).unwrap_or(log.len());
-    let log = String::from_utf8_lossy(&log[..end]).trim().to_owned();
+
+    pub(super) fn values(&mut self) -> [*mut c_void; 2] {
+        [self.0.as_mut_ptr().cast(), LOG_BYTES as *mut c_void]
+    }
+
+    fn text(&self) -> String {
+        let end = self.0.iter().position(|&b| b == 0).unwrap_or(self.0.len());
+        String::from_utf8_lossy(&self.0[..end]).trim().to_owned()
+    }
+}
+
+/// Loads PTX that ends with a zero byte, or machine code; the device's context is current.
+fn load_module(image: &[u8], log: &mut Log) -> std::result::Result<CUmodule, CUresult> {
+    let (mut options, mut values) = (Log::OPTIONS, log.values());
+    let mut module = std::ptr::null_mut();
+    // SAFETY: PTX ends with a zero byte, and machine code says its length itself; the two options describe a buffer that
+    // outlives the call.
+    let load = || unsafe {
+        let image = image.as_ptr().cast();
+        sys::cuModuleLoadDataEx(&mut module, image, 2, options.as_mut_ptr(), values.as_mut_ptr())
+    };
+    match timed(Stage::Load, load) {
+        CUresult::CUDA_SUCCESS => Ok(module),
+        other => Err(other),
+    }
+}
+
+/// Why the driver does not compile PTX.
+pub(super) fn refused(call: &'static str, result: CUresult, device: &Device, ptx: &Ptx, log: &Log) -> Error {
     let mut message = describe(result);
     if result == CUresult::CUDA_ERROR_UNSUPPORTED_PTX_VERSION {
         let found = PtxVersion::of_driver(device.properties().driver_version);
         let needed = ptx.text.lines().find_map(|l| l.strip_prefix(".version ")).unwrap_or("another");
         message = format!("the driver takes PTX up to {found}, the kernel is in {needed}");
     }
+    let log = log.text();
     if !log.is_empty() {
         message = format!("{message}: {log}");
     }
-    Err(Error::Cuda { call: "cuModuleLoadDataEx", code: result as u32, message })
+    Error::Cuda { call, code: result as u32, message }
 }
 
 fn find(module: CUmodule, name: &str) -> Result<CUfunction> {
