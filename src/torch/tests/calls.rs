@@ -79,6 +79,27 @@ fn results_are_ordinary_tensors() {
     assert_eq!(w.grad(), y);
 }
 
+/// A check of as many tensors as GPT-2 has, after something has pushed them out of the caches, as a model's own work does.
+fn cold_check() {
+    let tensors: Vec<Tensor> = (0..148).map(|at| iota(&[4 + at, 8])).collect();
+    let expected: Vec<Expect> = tensors.iter().map(|t| Expect::like(&Meta::of(t).unwrap(), 16)).collect();
+    let mut data = vec![std::ptr::null_mut(); tensors.len()];
+    let mut other = vec![1u8; 64 << 20];
+    let mut check = |cold: bool| {
+        if cold {
+            other.iter_mut().step_by(64).for_each(|byte| *byte = byte.wrapping_add(1));
+        }
+        let start = Instant::now();
+        check_metas(&tensors, &expected, GUARDED, &mut data).unwrap();
+        start.elapsed().as_nanos()
+    };
+    for (name, cold) in [("in the caches", false), ("in memory", true)] {
+        let mut times: Vec<u128> = (0..51).map(|_| check(cold)).collect();
+        times.sort_unstable();
+        println!("check of 148 {name}: {} ns", times[25]);
+    }
+}
+
 #[test]
 fn timings() {
     let (x, y) = (iota(&[4]), iota(&[4]));
@@ -102,6 +123,7 @@ fn timings() {
     time("check of 100", &mut || {
         check_metas(many.iter().copied(), &expected, GUARDED, &mut data).unwrap();
     });
+    cold_check();
     time("empty_strided", &mut || drop(empty_strided(&[4], &[1], 6, DeviceId::CPU)));
     time("view_of", &mut || drop(view_of(&x, 0, 6, &[4], &[1])));
     time("global state", &mut || drop(GlobalState::now()));
