@@ -27,7 +27,12 @@ struct Product<'c> {
     lanes: u32,
     /// Rows and vectors of a block.
     block: (u64, u64),
+    /// Whether the right operand is read where it lies, so that what lies behind it is read next.
+    streams: bool,
 }
+
+/// Bytes of a line of the caches.
+const LINE: u64 = 64;
 
 impl<'c> Emitter<'c, '_> {
     pub(super) fn dot(&mut self, op: &BlockOp) -> Result<()> {
@@ -46,11 +51,12 @@ impl<'c> Emitter<'c, '_> {
         let vectors = columns / u64::from(lanes.max(1));
         let most = if self.plan.width > 3 { 8 } else { 4 };
         let block = (u64::from(rows).min(most), vectors.min(2));
-        let (left, left_strides) = self.left(*a, depth)?;
+        let (left, left_strides) = self.operand(*a, depth)?;
+        let (right, _) = self.operand(*b, columns as u32)?;
         let product = Product {
             left,
             left_strides,
-            right: self.tile(*b)?,
+            right,
             start: self.tile(*c)?,
             result: self.tile(result)?,
             rows: rows.into(),
@@ -58,6 +64,7 @@ impl<'c> Emitter<'c, '_> {
             columns,
             lanes,
             block,
+            streams: self.plan.direct.contains_key(b),
         };
         self.each(batch.into(), |this, batch| {
             this.each(vectors / block.1, |this, column| {
@@ -66,10 +73,10 @@ impl<'c> Emitter<'c, '_> {
         })
     }
 
-    /// The left operand of a product, where it lies, and its strides.
-    fn left(&mut self, value: Value, depth: u32) -> Result<(Tile<'c>, [i64; 2])> {
+    /// An operand of a product, where it lies, and its strides, which are those of rows of this length for a tile.
+    fn operand(&mut self, value: Value, row: u32) -> Result<(Tile<'c>, [i64; 2])> {
         let Some(&Direct { pointer, offsets, strides }) = self.plan.direct.get(&value) else {
-            return Ok((self.tile(value)?, [depth.into(), 1]));
+            return Ok((self.tile(value)?, [row.into(), 1]));
         };
         let program = self.plan.program;
         let elem = program.ty(value).elem().unwrap_or(Elem::F32);
@@ -92,6 +99,7 @@ impl<'c> Emitter<'c, '_> {
     ) -> Result<()> {
         let step = u64::from(p.lanes.max(1));
         let zero = self.ir.i64(0);
+        let number = self.linear(column, p.rows / p.block.0, row)?;
         let column = self.linear(column, p.block.1 * step, zero)?;
         let row = self.linear(row, p.block.0, zero)?;
         let row = self.linear(batch, p.rows, row)?;
@@ -113,6 +121,9 @@ impl<'c> Emitter<'c, '_> {
             let right = this.linear(right, p.columns, column)?;
             let left = this.linear(k, p.left_strides[1] as u64, this.ir.i64(0))?;
             let left = this.linear(row, p.left_strides[0] as u64, left)?;
+            if p.streams {
+                this.fetch(p, number, k)?;
+            }
             this.rank_one(p, left, right, &sums)
         })?;
         for (k, &(sum, like)) in sums.iter().enumerate() {
@@ -122,6 +133,28 @@ impl<'c> Emitter<'c, '_> {
                 v = self.ir.bin(Op::FAdd, self.get(p.start, at, p.lanes)?, v)?;
             }
             self.put(p.result, at, v)?;
+        }
+        Ok(())
+    }
+
+    /// Asks for a share of what lies behind the right operand, as large as that: what the next product of a loop reads.
+    /// All blocks and steps together ask for all of it.
+    fn fetch(&self, p: &Product<'c>, number: IntValue<'c>, k: IntValue<'c>) -> Result<()> {
+        let blocks = (p.columns / (p.block.1 * u64::from(p.lanes.max(1)))) * (p.rows / p.block.0);
+        let share = p.columns.div_ceil(blocks.max(1));
+        let steps = self.linear(number, p.depth, k)?;
+        let first = self.linear(steps, share, self.ir.i64((p.depth * p.columns) as i64))?;
+        let line = LINE / u64::from(p.right.elem.bytes());
+        for at in (0..share).step_by(line as usize) {
+            let at = self.linear(self.ir.i64(1), at, first)?;
+            let place = self.ir.element(self.ir.storage_type(p.right.elem), p.right.memory, at)?;
+            // Of data, to be read, into the second cache.
+            let [read, second, data] = [0, 2, 1].map(|n| self.ir.cx.i32_type().const_int(n, false).into());
+            self.ir.call_any(
+                "llvm.prefetch",
+                &[place.get_type().into()],
+                &[place.into(), read, second, data],
+            )?;
         }
         Ok(())
     }

@@ -6,7 +6,7 @@ use tilefuse_block::{Op, OpKind, Program, Region as Body, Type, Value};
 
 use super::{
     BlockId, Classes, Def, Item, Map, ONE, Plan, Sink, SinkId, SinkKind, Slot, SlotId, axis_ranges, operands,
-    product::{left_operands, running_sums},
+    product::{loaded_operands, running_sums},
     shape_bits,
     whole::whole_operands,
 };
@@ -49,8 +49,8 @@ pub(super) struct Builder<'p> {
     pub(super) pins: FxHashSet<Value>,
     /// Values that operations on whole tiles take.
     wanted: FxHashSet<Value>,
-    /// Loads that products take as left operands.
-    pub(super) lefts: FxHashSet<Value>,
+    /// Loads that products take as left operands and as right ones.
+    pub(super) loaded: [FxHashSet<Value>; 2],
     /// Products that are added to what a loop carries.
     pub(super) sums: FxHashSet<Value>,
 }
@@ -77,8 +77,8 @@ impl<'p> Builder<'p> {
             width,
         };
         let (pins, wanted) = (pins.clone(), whole_operands(program));
-        let (lefts, sums) = (left_operands(program), running_sums(program));
-        let mut builder = Builder { plan, items: vec![Vec::new()], pins, wanted, lefts, sums };
+        let (loaded, sums) = (loaded_operands(program), running_sums(program));
+        let mut builder = Builder { plan, items: vec![Vec::new()], pins, wanted, loaded, sums };
         for (index, param) in program.params.iter().enumerate() {
             builder.plan.defs[param.value.index()] = Def::Param(index);
             builder.row(param.value, 0)?;

@@ -1,8 +1,8 @@
-//! Products of tiles that need less memory traffic than others: sums that are added to where they lie, and left operands
-//! that are read where they lie.
+//! Products of tiles that need less memory traffic than others: sums that are added to where they lie, and operands that
+//! are read where they lie.
 
 use rustc_hash::FxHashSet;
-use tilefuse_block::{Op, OpKind, Program, Region, Value};
+use tilefuse_block::{Elem, Op, OpKind, Program, Region, Value};
 
 use super::build::Builder;
 use super::{Def, axis_ranges, shape_bits};
@@ -45,31 +45,38 @@ fn carried_sums(body: &Region) -> impl Iterator<Item = (Value, Value)> + '_ {
     })
 }
 
-/// Loads that are left operands of products in the same list of operations and nothing else, with no write between the
-/// load and a product.
-pub(super) fn left_operands(program: &Program) -> FxHashSet<Value> {
-    let mut other = FxHashSet::default();
-    program.walk(&mut |op| {
-        let rest = if matches!(op.kind, OpKind::Dot { .. }) { 1 } else { 0 };
-        other.extend(op.args.iter().skip(rest).copied());
-    });
-    let mut found = FxHashSet::default();
-    lefts_of(&program.body, &mut found, &mut other);
-    found.retain(|value| !other.contains(value));
-    found
+/// A side of a product: the position of an operand.
+const LEFT: usize = 0;
+const RIGHT: usize = 1;
+
+/// Loads that are operands of products in the same list of operations and nothing else, left ones and right ones, with no
+/// write between the load and a product.
+pub(super) fn loaded_operands(program: &Program) -> [FxHashSet<Value>; 2] {
+    [LEFT, RIGHT].map(|side| {
+        let mut other = FxHashSet::default();
+        program.walk(&mut |op| {
+            let own = matches!(op.kind, OpKind::Dot { .. }).then_some(side);
+            let rest = op.args.iter().enumerate().filter(|&(at, _)| Some(at) != own);
+            other.extend(rest.map(|(_, &value)| value));
+        });
+        let mut found = FxHashSet::default();
+        loads_of(&program.body, side, &mut found, &mut other);
+        found.retain(|value| !other.contains(value));
+        found
+    })
 }
 
 /// Adds the loads of a list of operations, and those that a product takes when they may be stale.
-fn lefts_of(region: &Region, found: &mut FxHashSet<Value>, other: &mut FxHashSet<Value>) {
+fn loads_of(region: &Region, side: usize, found: &mut FxHashSet<Value>, other: &mut FxHashSet<Value>) {
     let mut fresh: FxHashSet<Value> = FxHashSet::default();
     for op in &region.ops {
         match op.kind {
             OpKind::Load { masked: false, .. } => fresh.extend(op.results.first().copied()),
-            OpKind::Dot { .. } => other.extend(op.args.first().filter(|left| !fresh.contains(left)).copied()),
+            OpKind::Dot { .. } => other.extend(op.args.get(side).filter(|v| !fresh.contains(v)).copied()),
             _ => {}
         }
         found.extend(fresh.iter().copied());
-        op.regions.iter().for_each(|inner| lefts_of(inner, found, other));
+        op.regions.iter().for_each(|inner| loads_of(inner, side, found, other));
         if writes(op) {
             fresh.clear();
         }
@@ -81,16 +88,23 @@ fn writes(op: &Op) -> bool {
 }
 
 impl Builder<'_> {
-    /// How a left operand can be read where it lies, if its elements do at fixed strides.
+    /// How an operand of a product can be read where it lies: a left one whose elements do at fixed strides, and a right
+    /// one that lies there as it would in a slot.
     pub(super) fn direct(&mut self, value: Value) -> Option<Direct> {
-        if !self.lefts.contains(&value) || self.pins.contains(&value) {
+        let [left, right] = [LEFT, RIGHT].map(|side| self.loaded[side].contains(&value));
+        if !(left || right) || self.pins.contains(&value) {
             return None;
         }
         let Def::Op(Op { kind: OpKind::Load { .. }, args, .. }) = self.plan.defs[value.index()] else {
             return None;
         };
         let (&pointer, &offsets) = (args.first()?, args.get(1)?);
-        let shape = &self.plan.program.ty(value).shape;
+        let ty = self.plan.program.ty(value);
+        if matches!(ty.elem()?, Elem::Bool | Elem::F16 | Elem::Bf16) {
+            // They are wider in slots than in memory.
+            return None;
+        }
+        let shape = &ty.shape;
         let &[_, _] = &shape[..] else { return None };
         let map = self.plan.classes.fresh_map(shape_bits(shape));
         let mut plain = true;
@@ -104,7 +118,8 @@ impl Builder<'_> {
             even.then_some(first)
         };
         let strides = [stride(0)?, stride(1)?];
-        plain.then_some(Direct { pointer, offsets, strides })
+        let rows = left || strides == [i64::from(shape[1]), 1];
+        (plain && rows).then_some(Direct { pointer, offsets, strides })
     }
 
     /// Whether a value needs nothing from memory.

@@ -111,3 +111,55 @@ fn a_sum_that_something_else_reads_is_kept() {
     run([16, 32, 16], 64, [64, 1], false, "store %z, %to, %acc", Elem::F32);
     run([16, 32, 16], 64, [64, 1], false, "store %z, %to, %next", Elem::F32);
 }
+
+/// `y = sum over k of a[rows, k] b[k, columns]`, where `b` lies row by row, so that it is read where it lies.
+#[test]
+fn right_operands_that_lie_row_by_row_are_read_there() {
+    for kind in [Elem::F32, Elem::F64, Elem::F16] {
+        for [rows, columns, depth, k] in [[16, 32, 16, 64], [8, 64, 8, 8], [4, 16, 32, 96], [2, 1, 4, 8]] {
+            let text = format!(
+                "kernel @product(%a: ptr<{kind}>, %b: ptr<{kind}>, %y: ptr<{kind}>) warps(4) {{
+  %rows = range 0 {rows}
+  %columns = range 0 {columns}
+  %down = const {k} : tile<{rows}xi32>
+  %width = const {columns} : tile<{rows}xi32>
+  %across = const {columns} : tile<{depth}xi32>
+  %ra = map mul %rows, %down
+  %rb = expand_dims %ra axis 1
+  %rc = broadcast %rb [{rows}, {depth}]
+  %ce = expand_dims %columns axis 0
+  %cb = broadcast %ce [{depth}, {columns}]
+  %cy = broadcast %ce [{rows}, {columns}]
+  %ya = map mul %rows, %width
+  %yb = expand_dims %ya axis 1
+  %yc = broadcast %yb [{rows}, {columns}]
+  %to = map add %yc, %cy
+  %none = const 0.0 : tile<{rows}x{columns}x{kind}>
+  %zero = const 0 : i32
+  %last = const {k} : i32
+  %step = const {depth} : i32
+  %sum = for %k in %zero..%last step %step with (%acc = %none) {{
+    %lanes = range 0 {depth}
+    %first = splat %k [{depth}]
+    %ks = map add %first, %lanes
+    %ke = expand_dims %ks axis 0
+    %kb = broadcast %ke [{rows}, {depth}]
+    %at = map add %rc, %kb
+    %left = load %a, %at
+    %ka = map mul %ks, %across
+    %kc = expand_dims %ka axis 1
+    %kd = broadcast %kc [{depth}, {columns}]
+    %bt = map add %kd, %cb
+    %right = load %b, %bt
+    %next = dot %left, %right, %acc precision ieee
+    yield %next
+  }}
+  store %y, %to, %sum
+}}"
+            );
+            let args = [(rows * k, 7), (k * columns, 5), (rows * columns, 0)];
+            let args = args.map(|(len, step)| data(kind, len as usize, step));
+            check_text(&text, &args, [1, 1, 1], if kind == Elem::F64 { 1e-12 } else { 2e-2 });
+        }
+    }
+}
