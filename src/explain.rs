@@ -87,6 +87,8 @@ pub struct Explanation {
     pub peak_bytes_fused: u64,
     /// Bytes of the arena of intermediates.
     pub arena_bytes: u64,
+    /// Bytes of weights that are kept a second time, in the order in which kernels on the host read them.
+    pub packed_bytes: u64,
     /// On CUDA, how many CUDA graphs of the plan there are, or why there are none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cuda_graph: Option<String>,
@@ -157,6 +159,7 @@ impl Explanation {
             peak_bytes_eager: compiled.eager.peak_bytes,
             peak_bytes_fused: plan.peak_bytes(),
             arena_bytes: plan.memory.bytes,
+            packed_bytes: compiled.packs.bytes(),
             cuda_graph: matches!(compiled.target, Target::Cuda(_)).then(|| compiled.graphs.describe()),
             compile: compiled.report,
             steps: steps.collect(),
@@ -178,6 +181,9 @@ impl Explanation {
             self.extern_ops,
             bytes(self.arena_bytes)
         );
+        if self.packed_bytes > 0 {
+            text.push_str(&format!("weights that are packed: {}\n\n", bytes(self.packed_bytes)));
+        }
         if let Some(state) = &self.cuda_graph {
             text.push_str(&format!("CUDA graph: {state}\n\n"));
         }

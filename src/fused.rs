@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Instant;
 
@@ -26,11 +26,34 @@ pub struct Options {
     pub products: Products,
     /// Whether plans are launched as CUDA graphs.
     pub cuda_graphs: CudaGraphs,
+    /// Whether weights of products on the host are kept a second time, in the order in which kernels read them: that
+    /// takes as much memory again. They are laid out anew after a write that the weight's version counts, as every
+    /// operator's does. One that goes around it, through a raw pointer or `Tensor::data`, is noticed where it changes
+    /// one of some elements that are looked at, as an optimiser's step or a load does. By itself as the variable
+    /// `TILEFUSE_PACKING` says (`on` or `off`), else on.
+    pub packs_weights: bool,
 }
 
 impl Default for Options {
     fn default() -> Options {
-        Options { max_signatures: 64, products: products(), cuda_graphs: CudaGraphs::from_env() }
+        Options {
+            max_signatures: 64,
+            products: products(),
+            cuda_graphs: CudaGraphs::from_env(),
+            packs_weights: packs_weights(),
+        }
+    }
+}
+
+/// What the environment says of packed weights.
+fn packs_weights() -> bool {
+    match std::env::var("TILEFUSE_PACKING").unwrap_or_default().as_str() {
+        "off" => false,
+        "" | "on" => true,
+        other => {
+            tracing::warn!("TILEFUSE_PACKING: `{other}` is neither on nor off");
+            true
+        }
     }
 }
 
@@ -83,6 +106,8 @@ struct Engine {
     names: Vec<String>,
     named: Tensors,
     options: Options,
+    /// Whether weights were found to be written too often to pack them.
+    unpacked: AtomicBool,
 }
 
 /// A model whose calls run through compiled plans.
@@ -113,6 +138,7 @@ pub fn fuse_with<M>(model: M, options: Options) -> Fused<M> {
         names: Vec::new(),
         named: Tensors::default(),
         options,
+        unpacked: AtomicBool::new(false),
     };
     Fused { model, engine }
 }
@@ -303,6 +329,9 @@ impl Engine {
             }
             Err(Stop::Stale(reason)) => {
                 tracing::debug!("{reason}; capturing again");
+                if compiled.packs.are_written_often() {
+                    self.unpacked.store(true, Ordering::Relaxed);
+                }
                 self.forget(entry);
                 self.capture(inputs, state, forward)
             }
@@ -361,7 +390,7 @@ impl Engine {
             CompileReport { capture_ms: start.elapsed().as_secs_f64() * 1e3, ..CompileReport::default() };
         let entry = match trace.refusals.first() {
             Some(refusal) => Entry::Eager(signature, refusal.to_string()),
-            None => match compile(trace, signature.clone(), &self.options, report) {
+            None => match compile(trace, signature.clone(), &self.options_now(), report) {
                 Ok(compiled) => Entry::Compiled(Box::new(compiled)),
                 Err(error) => Entry::Eager(signature, error.to_string()),
             },
@@ -373,6 +402,11 @@ impl Engine {
         entries.push(Arc::new(entry));
         self.count_handles(&entries);
         Ok(outputs)
+    }
+
+    fn options_now(&self) -> Options {
+        let packs_weights = self.options.packs_weights && !self.unpacked.load(Ordering::Relaxed);
+        Options { packs_weights, ..self.options.clone() }
     }
 
     fn explain(&self, inputs: &[Tensor], forward: Forward<'_>) -> Result<Explanation, Error> {

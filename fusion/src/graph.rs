@@ -105,6 +105,12 @@ impl AtenCall {
         self.args.iter().find(|(n, _)| n == name).map(|(_, a)| a)
     }
 
+    /// How many operands the arguments name: those of the node's that a call in libtorch takes.
+    pub fn operand_count(&self) -> usize {
+        let tensors = self.args.iter().flat_map(|(_, arg)| arg.tensors());
+        tensors.map(|position| usize::from(position) + 1).max().unwrap_or(0)
+    }
+
     /// Operator and overload, `aten::add.Tensor`.
     pub fn full_name(&self) -> String {
         if self.overload.is_empty() { self.op.clone() } else { format!("{}.{}", self.op, self.overload) }
@@ -243,6 +249,12 @@ impl Graph {
             self.nodes.add_edge(value.node, id, Edge { operand: position as u16, out: value.out });
         }
         id
+    }
+
+    /// Adds an operand behind those of a node.
+    pub(crate) fn add_operand(&mut self, id: NodeId, value: ValueRef) {
+        let operand = self.operand_positions(id).len() as u16;
+        self.nodes.add_edge(value.node, id, Edge { operand, out: value.out });
     }
 
     /// The node.

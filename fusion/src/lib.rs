@@ -26,7 +26,7 @@ mod types;
 mod verify;
 
 pub use attention::recognise_attention;
-pub use contract::{Products, choose_products};
+pub use contract::{Packed, Panels, Products, choose_products};
 pub use custom::{Coordinate, Coordinates, CustomKernel, Layout, MaybeCustom, Tied};
 pub use functionalize::{FunctionalizeError, functionalize};
 pub use graph::{AliasTarget, AtenCall, Edge, Graph, Node, NodeId, Op, OutputAlias, Update, ValueRef, View};

@@ -17,6 +17,7 @@ use super::graph::Graphs;
 use super::guard::Signature;
 use super::kernels::{CompileReport, Kernel, Target, kernels, millis};
 use super::memory::EagerCost;
+use super::packs::Packs;
 use super::slots::{Slot, Slots, TensorSource};
 use crate::Error;
 use crate::torch::{Call, Expect, Meta, Trace};
@@ -88,6 +89,8 @@ pub(crate) struct Compiled {
     /// How many handles of each parameter the plans of its model and their names hold together.
     pub(crate) own_handles: RwLock<Vec<i64>>,
     pub(crate) consts: Tensors,
+    /// Weights that lie in constants in another order.
+    pub(crate) packs: Packs,
     /// Tensors of the model whose values were compiled in, and their versions then.
     pub(crate) assumed: Tensors,
     pub(crate) assumed_versions: Vec<i64>,
@@ -108,7 +111,7 @@ pub(crate) struct Compiled {
 impl Compiled {
     /// The tensors of the model that it holds handles of.
     fn held(&self) -> impl Iterator<Item = &Tensor> {
-        self.params.iter().chain(self.consts.iter()).chain(self.assumed.iter())
+        self.params.iter().chain(self.consts.iter()).chain(self.assumed.iter()).chain(self.packs.weights())
     }
 
     /// Tells the plans of one model how many handles of their parameters they and `named` hold together. A parameter
@@ -134,13 +137,16 @@ pub(crate) fn compile(
     mut report: CompileReport,
 ) -> Result<Compiled, Error> {
     let start = Instant::now();
-    let converted = convert(&trace)?;
+    let mut converted = convert(&trace)?;
     let functional = tilefuse_fusion::functionalize(&converted.recording)?;
     let target = target_of(&functional)?;
     let profile = profile(target)?;
     let (mut graph, masks) = primitive(functional, &converted, &profile)?;
     report.lower_ms = millis(start.elapsed());
-    super::products::choose(&mut graph, &profile, options.products);
+    let constants = options.packs_weights.then_some(converted.consts.len() as u32);
+    let packed = super::products::choose(&mut graph, &profile, options.products, constants);
+    let (packs, panels) = Packs::new(&packed, &converted.params)?;
+    converted.consts.extend(panels);
     let start = Instant::now();
     let alignments = alignments(&trace, &converted)?;
     let plan = plan_aligned(&graph, &profile, &alignments)?;
@@ -179,6 +185,7 @@ pub(crate) fn compile(
         own_handles: RwLock::new(vec![0; converted.params.len()]),
         params: Tensors(converted.params),
         consts: Tensors(converted.consts),
+        packs,
         assumed_bytes: assumed.iter().map(|t| super::guard::small_contents(t).to_vec()).collect(),
         assumed: Tensors(assumed),
         assumed_versions,

@@ -124,6 +124,10 @@ impl Compiled {
                 "an input that is written shares memory with another input or a parameter",
             ));
         }
+        if self.packs.are_written_often() {
+            return Err(Stop::Stale("packed weights are written often"));
+        }
+        let _packed = self.packs.hold(&self.consts)?;
         let call = Call { inputs, data, param_data: &param_data };
         let (ordinal, raw) = match self.target {
             Target::Host => {

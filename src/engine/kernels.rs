@@ -366,9 +366,8 @@ mod tests {
         assert!(Arc::ptr_eq(first, second) && !Arc::ptr_eq(first, third));
         // What is printed bears the name.
         let printing = |name: &str| {
-            let text = format!(
-                "kernel @{name}(%x: ptr<f32>) warps(1) {{\n  %i = range 0 8\n  print \"i\" %i\n}}\n"
-            );
+            let text =
+                format!("kernel @{name}(%x: ptr<f32>) warps(1) {{\n  %i = range 0 8\n  print \"i\" %i\n}}\n");
             tilefuse_block::parse_valid(&text).unwrap()
         };
         assert_eq!(distinct(&[printing("a"), printing("b")]).0, vec![0, 1]);

@@ -8,6 +8,7 @@ mod graph;
 mod guard;
 mod kernels;
 mod memory;
+mod packs;
 mod products;
 mod profile;
 mod slots;

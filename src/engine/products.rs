@@ -11,7 +11,7 @@ use tilefuse_codegen::cache::{Key, Kind};
 use tilefuse_codegen::host::HostOptions;
 use tilefuse_fusion::contract::{Candidate, Times};
 use tilefuse_fusion::plan::{Profile, StepKind, plan};
-use tilefuse_fusion::{Arg, Graph, NodeId, Op, Products, TensorType, ValueRef, choose_products};
+use tilefuse_fusion::{Arg, Graph, NodeId, Op, Packed, Products, TensorType, ValueRef, choose_products};
 
 use super::compile::new_call;
 use super::exec::device_id;
@@ -27,10 +27,17 @@ const SIDE: Duration = Duration::from_millis(10);
 const ROUNDS: usize = 15;
 
 /// Gives products of a plan kernels of ours, where these are preferred.
-pub(crate) fn choose(graph: &mut Graph, profile: &Profile, products: Products) {
+///
+/// Where `constants` says how many constants there are, weights may be packed into further ones, which are returned.
+pub(crate) fn choose(
+    graph: &mut Graph,
+    profile: &Profile,
+    products: Products,
+    constants: Option<u32>,
+) -> Vec<Packed> {
     let mut left = PLAN;
     let mut ratios = Vec::new();
-    choose_products(graph, profile, products, &mut |candidate| {
+    choose_products(graph, profile, products, constants, &mut |candidate| {
         let key = describe(candidate, profile);
         if let Some(times) = known(&key) {
             ratios.push(times.generated_us / times.library_us);
@@ -58,7 +65,7 @@ pub(crate) fn choose(graph: &mut Graph, profile: &Profile, products: Products) {
                 None
             }
         }
-    });
+    })
 }
 
 /// All that the times of a candidate depend on, but for the machine.
@@ -89,7 +96,7 @@ fn table() -> &'static Table {
 }
 
 fn entry(key: &str) -> Key {
-    Key::new(key, &HostOptions::default().fingerprint(), "products 1")
+    Key::new(key, &HostOptions::default().fingerprint(), "products 2")
 }
 
 fn known(key: &str) -> Option<Times> {
@@ -114,6 +121,8 @@ fn remember(key: String, times: Times) {
 /// A product in two forms, with tensors to run it on.
 struct Product {
     operands: Vec<Tensor>,
+    /// How many of them the call takes.
+    own: usize,
     result: Tensor,
     call: Call,
     kernel: Kernel,
@@ -127,7 +136,7 @@ impl Product {
         let missing = |what: &str| Error::Internal(format!("a product to be measured has no {what}"));
         let (graph, node) = alone(candidate);
         let mut graph = graph;
-        choose_products(&mut graph, profile, Products::Generated, &mut |_| None);
+        choose_products(&mut graph, profile, Products::Generated, Some(0), &mut |_| None);
         let plan = plan(&graph, profile)?;
         let [step] = &plan.steps[..] else { return Err(missing("single step")) };
         let StepKind::Kernel(step) = &step.kind else { return Err(missing("kernel")) };
@@ -149,6 +158,7 @@ impl Product {
         let args = step.buffers.iter().map(address).collect::<Result<_, _>>()?;
         let threads = tch::get_num_threads().max(1) as usize;
         Ok(Product {
+            own: candidate.call.operand_count(),
             operands: operands.into_iter().map(|(_, tensor)| tensor).collect(),
             result,
             call: new_call(candidate.call)?,
@@ -168,7 +178,7 @@ impl Product {
     }
 
     fn library(&self) -> Result<Duration, Error> {
-        let tensors: Vec<&Tensor> = self.operands.iter().collect();
+        let tensors: Vec<&Tensor> = self.operands.iter().take(self.own).collect();
         let start = Instant::now();
         self.call.run(&tensors)?;
         Ok(start.elapsed())
@@ -183,7 +193,12 @@ fn alone(candidate: &Candidate<'_>) -> (Graph, NodeId) {
         .operands(candidate.node)
         .into_iter()
         .enumerate()
-        .map(|(slot, value)| graph.add(Op::Input(slot as u32), &[], [from.ty(value).clone()], None).into())
+        .map(|(slot, value)| {
+            // Weights that are packed are parameters there too.
+            let weight = candidate.template.panels.is_some() && candidate.is_weight(slot);
+            let op = if weight { Op::Param(slot as u32) } else { Op::Input(slot as u32) };
+            graph.add(op, &[], [from.ty(value).clone()], None).into()
+        })
         .collect();
     let call = Op::Aten(Box::new(candidate.call.clone()));
     let node = graph.add(call, &operands, from.node(candidate.node).outs.iter().cloned(), None);

@@ -17,6 +17,7 @@ mod kernels;
 mod lang;
 mod memory;
 mod operator;
+mod packing;
 mod products;
 mod random;
 mod sequence;

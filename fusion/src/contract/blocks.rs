@@ -29,8 +29,11 @@ pub(super) enum Form {
 /// The most rows for which the right operand is streamed: reading it is then what takes time.
 const FEW_ROWS: i64 = 2;
 
-/// What bringing a part of the right operand into place takes, in rows of the product.
+/// What bringing a part of the right operand into place takes, in rows of the product; it is in place in panels.
 const PACKING_ROWS: f64 = 12.0;
+
+/// What an instance takes besides, in rows of the product.
+const INSTANCE_ROWS: f64 = 0.5;
 
 /// What starting a block of the sum takes, in elements of the sum.
 const STARTING: f64 = 8.0;
@@ -38,9 +41,20 @@ const STARTING: f64 = 8.0;
 /// Instances per thread that even out differences between threads.
 const SHARES: i64 = 3;
 
-/// The blocks of a product on so many threads.
-pub(super) fn choose(product: &Product, threads: u32) -> Blocks {
-    if product.m <= FEW_ROWS { few_rows(product, threads) } else { many_rows(product, threads) }
+/// The blocks of a product on so many threads; `panels` says whether the right operand lies in panels of its columns.
+pub(super) fn choose(product: &Product, threads: u32, panels: bool) -> Blocks {
+    if product.m <= FEW_ROWS { few_rows(product, threads) } else { many_rows(product, threads, panels) }
+}
+
+/// Columns of a panel of the right operand; `None` where reading it as it lies is as good.
+pub(super) fn panel_width(product: &Product) -> Option<i64> {
+    (product.m > FEW_ROWS).then(|| columns(product, true).into())
+}
+
+/// Columns of a block of many rows.
+fn columns(product: &Product, panels: bool) -> u32 {
+    let wide = if product.elem == Elem::F64 { 2 } else { 1 };
+    covering(product.n).min(if panels { 32 } else { 64 } / wide)
 }
 
 /// The least power of two that is not less.
@@ -67,15 +81,16 @@ fn few_rows(product: &Product, threads: u32) -> Blocks {
     Blocks { form: Form::Sums, rows, columns, depth }
 }
 
-fn many_rows(product: &Product, threads: u32) -> Blocks {
+fn many_rows(product: &Product, threads: u32, panels: bool) -> Blocks {
     let wide = if product.elem == Elem::F64 { 2 } else { 1 };
-    let columns = covering(product.n).min(64 / wide);
+    let columns = columns(product, panels);
+    let before = if panels { INSTANCE_ROWS } else { PACKING_ROWS };
     let batch: i64 = product.batch.iter().product();
     let across = blocks_of(product.n, columns) * batch;
     let time = |rows: u32| {
         let down = blocks_of(product.m, rows);
         let rounds = blocks_of(down * across, threads) as f64;
-        rounds * (f64::from(rows) + PACKING_ROWS)
+        rounds * (f64::from(rows) + before)
     };
     let candidates = [4, 8, 16, 32, 64, 128, 256].into_iter().filter(|&r| r <= covering(product.m));
     let rows = candidates.min_by(|&a, &b| time(a).total_cmp(&time(b))).unwrap_or(4);

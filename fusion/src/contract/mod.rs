@@ -9,8 +9,8 @@
 //! ```
 //!
 //! `product.rs` reads calls as one form, batches of `alpha a b + beta c`; `operand.rs` says where operands lie, so that a
-//! transposed or strided one is read as it is; `blocks.rs` chooses the blocks, and `template.rs` writes the programs. `conv/`
-//! has the same for convolutions.
+//! transposed or strided one is read as it is; `pack.rs` lays out weights in the order in which they are read, once;
+//! `blocks.rs` chooses the blocks, and `template.rs` writes the programs. `conv/` has the same for convolutions.
 //!
 //! A further template is an arm of `template`: it gives a `Template` with the kernel, or `None` for calls that it does
 //! not know. Which of kernel and call is used is decided here, in the same way for all.
@@ -18,6 +18,7 @@
 mod blocks;
 mod conv;
 mod operand;
+mod pack;
 mod product;
 mod template;
 #[cfg(test)]
@@ -29,9 +30,11 @@ use std::sync::Arc;
 
 use serde::Serialize;
 
+pub use self::pack::{Packed, Panels};
+use self::product::Product;
 use crate::custom::CustomKernel;
 use crate::graph::{AtenCall, Graph, NodeId, Op};
-use crate::plan::Profile;
+use crate::plan::{Profile, operand_place};
 use crate::schedule::Machine;
 use crate::types::Device;
 
@@ -84,6 +87,8 @@ pub struct Template {
     pub flops: f64,
     /// Bytes that it must move.
     pub bytes: f64,
+    /// What a further operand of the call, which the kernel takes, holds.
+    pub panels: Option<Panels>,
 }
 
 /// A call that may be a kernel of ours.
@@ -100,6 +105,13 @@ pub struct Candidate<'g> {
 }
 
 impl Candidate<'_> {
+    /// Whether the operand at a position lies in a parameter, which need not be read as it lies.
+    pub fn is_weight(&self, position: usize) -> bool {
+        let value = self.graph.operands(self.node).get(position).copied();
+        let place = value.and_then(|value| operand_place(self.graph, value));
+        place.is_some_and(|place| matches!(self.graph.node(place.base.node).op, Op::Param(_)))
+    }
+
     /// What kernel and call take by the cost model.
     pub fn predicted(&self, profile: &Profile) -> Times {
         predict(&self.template, profile)
@@ -124,40 +136,69 @@ impl fmt::Display for Times {
     }
 }
 
-/// The kernel of a call on the host, if there is a template for it.
-fn template(graph: &Graph, node: NodeId, call: &AtenCall, threads: u32) -> Option<Template> {
+/// The kernel of a call on the host, if there is a template for it; `packs` says whether weights may be packed for it.
+fn template(graph: &Graph, node: NodeId, call: &AtenCall, threads: u32, packs: bool) -> Option<Template> {
     match call.op.as_str() {
         "aten::linear" | "aten::mm" | "aten::bmm" | "aten::matmul" | "aten::addmm" | "aten::baddbmm" => {
-            template::of(&product::of(graph, node, call)?, threads)
+            let product = product::of(graph, node, call)?;
+            let width = blocks::panel_width(&product).filter(|_| packs);
+            match width.and_then(|width| pack::panels(graph, node, &product, width)) {
+                Some(panels) => in_panels(graph, node, product, panels, threads),
+                None => template::of(&product, threads, None),
+            }
         }
         op if conv::is_known(op) => conv::template(graph, node, call, threads),
         _ => None,
     }
 }
 
-/// Gives calls of a primitive graph kernels of ours, where these are preferred; returns how many. `measure` times a
-/// candidate and its call where they are to be measured; what it cannot measure is predicted.
+/// The kernel of a product whose right operand lies in panels, which are an operand behind those of the call.
+fn in_panels(
+    graph: &Graph,
+    node: NodeId,
+    mut product: Product,
+    panels: Panels,
+    threads: u32,
+) -> Option<Template> {
+    let position = u16::try_from(graph.operands(node).len()).ok()?;
+    let weight = std::mem::replace(&mut product.b, pack::access(&panels, position)).source;
+    let mut template = template::of(&product, threads, Some(panels))?;
+    // The kernel does not read it: it stays where it lies.
+    template.kernel.layouts.push((weight.position, weight.layout));
+    Some(template)
+}
+
+/// Gives calls of a primitive graph kernels of ours, where these are preferred. `measure` times a candidate and its call
+/// where they are to be measured; what it cannot measure is predicted.
+///
+/// Where `constants` says how many constants there are, weights may be packed: the constants that hold them are returned,
+/// numbered from there on. They must hold them whenever the plan runs.
 ///
 /// A call that stays libtorch's though it could be a kernel keeps the reason.
 pub fn choose_products(
     graph: &mut Graph,
     profile: &Profile,
     products: Products,
+    constants: Option<u32>,
     measure: &mut dyn FnMut(&Candidate<'_>) -> Option<Times>,
-) -> usize {
-    let Machine::Host { threads } = profile.machine else { return 0 };
+) -> Vec<Packed> {
+    let mut packed: Vec<(Packed, NodeId)> = Vec::new();
+    let Machine::Host { threads } = profile.machine else { return Vec::new() };
     if products == Products::Library {
-        return 0;
+        return Vec::new();
     }
-    let mut count = 0;
     for node in graph.ids().collect::<Vec<_>>() {
-        let Some((kernel, reason)) = choose(graph, node, profile, threads, products, measure) else {
+        let packs = constants.is_some();
+        let Some((template, reason)) = choose(graph, node, profile, threads, products, packs, measure) else {
             continue;
         };
         let replay = handle(graph, node);
-        let entry = match kernel {
-            Some(kernel) => {
-                count += 1;
+        let entry = match template {
+            Some(Template { kernel, panels, .. }) => {
+                if let Some(panels) = panels {
+                    let constant = constant(graph, node, panels, constants.unwrap_or(0), &mut packed);
+                    graph.add_operand(node, constant.into());
+                }
                 Ok(Arc::new(CustomKernel { note: reason, ..kernel }))
             }
             None => Err(reason.unwrap_or_default()),
@@ -166,34 +207,53 @@ pub fn choose_products(
             graph.kernels.insert(replay, entry);
         }
     }
-    count
+    packed.into_iter().map(|(packed, _)| packed).collect()
 }
 
-/// The kernel for a node, or none where libtorch is quicker, and the reason; nothing for a node without template.
+/// The constant that holds the panels of a weight of a node, a new one where there is none yet.
+fn constant(
+    graph: &mut Graph,
+    node: NodeId,
+    panels: Panels,
+    first: u32,
+    packed: &mut Vec<(Packed, NodeId)>,
+) -> NodeId {
+    if let Some((_, known)) = packed.iter().find(|(known, _)| known.panels == panels) {
+        return *known;
+    }
+    let ty = panels.ty(graph.ty(node.into()));
+    let constant = first + packed.len() as u32;
+    let id = graph.add(Op::Const(constant), &[], [ty.clone()], None);
+    packed.push((Packed { constant, ty, panels }, id));
+    id
+}
+
+/// The template for a node, or none where libtorch is quicker, and the reason; nothing for a node without template.
 fn choose(
     graph: &Graph,
     node: NodeId,
     profile: &Profile,
     threads: u32,
     products: Products,
+    packs: bool,
     measure: &mut dyn FnMut(&Candidate<'_>) -> Option<Times>,
-) -> Option<(Option<CustomKernel>, Option<String>)> {
+) -> Option<(Option<Template>, Option<String>)> {
     let Op::Aten(call) = &graph.node(node).op else { return None };
     let host = graph.node(node).outs.iter().all(|ty| ty.device == Device::Cpu);
     let own = call.replay.is_some_and(|replay| graph.kernels.contains_key(&replay));
     if !host || own || !call.writes.is_empty() || call.random {
         return None;
     }
-    let template = template(graph, node, call, threads)?;
+    let template = template(graph, node, call, threads, packs)?;
     if products == Products::Generated {
-        return Some((Some(template.kernel), None));
+        return Some((Some(template), None));
     }
     let predicted = predict(&template, profile);
     let candidate = Candidate { graph, node, call, template };
     let measured = if products == Products::Measured { measure(&candidate) } else { None };
     let times = measured.unwrap_or(predicted);
-    let kernel = (times.generated_us <= MARGIN * times.library_us).then_some(candidate.template.kernel);
-    Some((kernel, Some(times.to_string())))
+    let template = (times.generated_us <= MARGIN * times.library_us).then_some(candidate.template);
+    Some((template, Some(times.to_string())))
 }
 
 /// The share of the library's time that a kernel may take: what is saved by less is within what a measurement misses.

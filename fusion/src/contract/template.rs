@@ -15,17 +15,18 @@ use tilefuse_block::{
 
 use super::Template;
 use super::blocks::{Blocks, Form, choose, grid};
+use super::pack::Panels;
 use super::product::{Access, Product};
 use crate::custom::{CustomKernel, Tied};
 
 type Made<T> = Result<T, TypeError>;
 
-/// The template of a product on so many threads.
-pub(super) fn of(product: &Product, threads: u32) -> Option<Template> {
-    let blocks = choose(product, threads);
+/// The template of a product on so many threads, whose right operand may lie in panels.
+pub(super) fn of(product: &Product, threads: u32, panels: Option<Panels>) -> Option<Template> {
+    let blocks = choose(product, threads, panels.is_some());
     let grid = grid(product, &blocks)?;
     let operands = || [Some(&product.a), Some(&product.b), product.c.as_ref()].into_iter().flatten();
-    let program = Writer::new(product, blocks).program().ok()?;
+    let program = Writer::new(product, blocks, panels.is_some()).program().ok()?;
     let tied = operands().map(|a| Tied::Operand(a.source.position)).chain([Tied::Result(0)]).collect();
     let layouts = operands().map(|a| (a.source.position, a.source.layout.clone())).collect();
     let kernel = CustomKernel {
@@ -41,7 +42,7 @@ pub(super) fn of(product: &Product, threads: u32) -> Option<Template> {
     let batch: i64 = product.batch.iter().product();
     let (m, n, k) = (product.m as f64, product.n as f64, product.k as f64);
     let bytes = batch as f64 * (m * k + k * n + m * n) * f64::from(product.elem.bytes());
-    Some(Template { kernel, flops: 2.0 * batch as f64 * m * n * k, bytes })
+    Some(Template { kernel, flops: 2.0 * batch as f64 * m * n * k, bytes, panels })
 }
 
 /// An axis of a tile: the first of its indices, and how many there are.
@@ -57,6 +58,8 @@ struct Axis {
 struct Writer<'p> {
     product: &'p Product,
     blocks: Blocks,
+    /// Whether the right operand lies in panels as wide as a block.
+    panels: bool,
     /// Of offsets.
     index: Elem,
     /// Of sums.
@@ -64,10 +67,10 @@ struct Writer<'p> {
 }
 
 impl<'p> Writer<'p> {
-    fn new(product: &'p Product, blocks: Blocks) -> Writer<'p> {
+    fn new(product: &'p Product, blocks: Blocks, panels: bool) -> Writer<'p> {
         let sum = if product.elem == Elem::F64 { Elem::F64 } else { Elem::F32 };
         let index = if fits(product, blocks) { Elem::I32 } else { Elem::I64 };
-        Writer { product, blocks, index, sum }
+        Writer { product, blocks, panels, index, sum }
     }
 
     fn program(&self) -> Made<Program> {
@@ -256,7 +259,15 @@ impl<'p> Writer<'p> {
         members: &[Value],
     ) -> Made<Value> {
         let (x_at, w_at) = (&self.product.a, &self.product.b);
-        let starts = (self.base(b, x_at, members)?, self.base(b, w_at, members)?);
+        let mut starts = (self.base(b, x_at, members)?, self.base(b, w_at, members)?);
+        let mut columns = columns;
+        if self.panels {
+            let id = b.program_id(0)?;
+            let id = b.cast(id, self.index)?;
+            starts.1 = Some(self.times(b, id, self.product.k * i64::from(columns.extent))?);
+            let zero = self.int(b, 0);
+            columns = self.axis(b, zero, columns.extent, columns.extent.into())?;
+        }
         let zero = b.constant(Literal::float(self.sum, 0.0), &[self.blocks.rows, self.blocks.columns]);
         let step = |b: &mut Builder, k: Value, sum: Value| {
             let depth = self.axis(b, k, self.blocks.depth, self.product.k)?;
@@ -361,7 +372,7 @@ fn fits(product: &Product, blocks: Blocks) -> bool {
             None => 0,
         };
         let y = members.checked_add(1)?.checked_mul(m.checked_mul(n)?)?;
-        Some([reach(&product.a, m, k)?, reach(&product.b, k, n)?, c, y])
+        Some([reach(&product.a, m, k)?, reach(&product.b, k, n)?.max(product.b.source.span), c, y])
     };
     all().is_some_and(|reached| reached.into_iter().all(|n| n <= i64::from(i32::MAX)))
 }

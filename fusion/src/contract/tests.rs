@@ -5,9 +5,9 @@ use std::collections::HashMap;
 use tilefuse_block::interp::{self, Arg as Given};
 use tilefuse_block::{Data, Elem, Literal};
 
-use super::{Products, Times, choose_products};
+use super::{Packed, Products, Times, choose_products};
 use crate::args::Args;
-use crate::graph::{Graph, Op, ValueRef};
+use crate::graph::{Graph, NodeId, Op, ValueRef};
 use crate::plan::{Plan, Profile, StepKind, plan};
 use crate::types::{TensorType, row_major};
 use crate::{lower, parse_graph, simplify};
@@ -80,7 +80,7 @@ fn evaluate(graph: &Graph) -> Vec<Tensor> {
         let operands: Vec<Tensor> = graph.operands(id).iter().map(|v| values[v].clone()).collect();
         let each = |f: &dyn Fn(f64) -> f64| Tensor::of(&ty.shape, |p| f(operands[0].at(p)));
         let value = match &graph.node(id).op {
-            Op::Input(slot) => {
+            Op::Input(slot) | Op::Param(slot) => {
                 let data = memory(*slot, &ty);
                 Tensor::of(&ty.shape, |p| data[position(p, &ty.strides)])
             }
@@ -110,15 +110,37 @@ fn evaluate(graph: &Graph) -> Vec<Tensor> {
 }
 
 pub(super) fn planned(text: &str, threads: u32, products: Products) -> Plan {
+    packed(text, threads, products).0
+}
+
+/// A plan, and the constants that hold its weights.
+fn packed(text: &str, threads: u32, products: Products) -> (Plan, Vec<Packed>) {
     let mut graph = lower(&parse_graph(text).unwrap()).unwrap();
     simplify(&mut graph);
     let profile = Profile::host(threads);
-    choose_products(&mut graph, &profile, products, &mut |_| None);
-    plan(&graph, &profile).unwrap()
+    let packed = choose_products(&mut graph, &profile, products, Some(0), &mut |_| None);
+    (plan(&graph, &profile).unwrap(), packed)
+}
+
+/// What a constant with panels holds.
+fn contents(packed: &Packed, weight: &[f64]) -> Vec<f64> {
+    let panels = &packed.panels;
+    let of = |p: &Vec<i64>| match p[0] * panels.width + p[2] {
+        column if column < panels.columns => {
+            let at = panels.offset + p[1] * panels.strides[0] + column * panels.strides[1];
+            weight[at as usize]
+        }
+        _ => 0.0,
+    };
+    points(&packed.ty.shape).iter().map(of).collect()
 }
 
 /// Runs a plan of kernels in the interpreter.
 pub(super) fn run(plan: &Plan) -> Vec<Vec<f64>> {
+    run_packed(plan, &[])
+}
+
+fn run_packed(plan: &Plan, packed: &[Packed]) -> Vec<Vec<f64>> {
     let graph = &plan.graph;
     let mut buffers: HashMap<ValueRef, Data> = HashMap::new();
     let data = |ty: &TensorType, values: &[f64]| {
@@ -126,9 +148,19 @@ pub(super) fn run(plan: &Plan) -> Vec<Vec<f64>> {
         Data::from_literals(elem, values.iter().map(|&v| Literal::of(elem, v)))
     };
     for id in graph.ids() {
-        if let Op::Input(slot) = graph.node(id).op {
-            let ty = graph.ty(id.into());
-            buffers.insert(id.into(), data(ty, &memory(slot, ty)));
+        let ty = graph.ty(id.into());
+        match graph.node(id).op {
+            Op::Input(slot) | Op::Param(slot) => {
+                buffers.insert(id.into(), data(ty, &memory(slot, ty)));
+                let of_param = |c: &&Packed| graph.node(id).op == Op::Param(c.panels.param);
+                for constant in packed.iter().filter(of_param) {
+                    let values = contents(constant, &memory(slot, ty));
+                    let of = |n: &NodeId| graph.node(*n).op == Op::Const(constant.constant);
+                    let node = graph.ids().find(of).unwrap();
+                    buffers.insert(node.into(), data(&constant.ty, &values));
+                }
+            }
+            _ => {}
         }
     }
     for step in &plan.steps {
@@ -157,9 +189,9 @@ fn check(text: &str) -> usize {
     let exact = evaluate(&parse_graph(text).unwrap());
     let mut kernels = 0;
     for threads in [1, 2, 16] {
-        let plan = planned(text, threads, Products::Generated);
+        let (plan, packed) = packed(text, threads, Products::Generated);
         assert_eq!(plan.extern_count(), 0, "{text}");
-        for (found, exact) in run(&plan).iter().zip(&exact) {
+        for (found, exact) in run_packed(&plan, &packed).iter().zip(&exact) {
             let narrow = plan
                 .graph
                 .outputs
@@ -324,7 +356,7 @@ fn the_slower_one_is_not_used_and_the_plan_says_so() {
         let mut graph = graph.clone();
         let mut measured =
             |_: &super::Candidate<'_>| Some(Times { generated_us, library_us: 8.0, measured: true });
-        choose_products(&mut graph, &profile, Products::Measured, &mut measured);
+        choose_products(&mut graph, &profile, Products::Measured, None, &mut measured);
         let plan = plan(&graph, &profile).unwrap();
         match &plan.steps[0].kind {
             StepKind::Kernel(kernel) => (true, kernel.note.clone().unwrap()),
@@ -333,4 +365,72 @@ fn the_slower_one_is_not_used_and_the_plan_says_so() {
     };
     assert_eq!(chosen(7.0), (true, "measured: 7.0 us generated, 8.0 us in libtorch".to_owned()));
     assert_eq!(chosen(9.0), (false, "measured: 9.0 us generated, 8.0 us in libtorch".to_owned()));
+}
+
+/// A product of an input and a weight, with a bias and a relu behind it.
+fn with_weight(op: &str, [m, n, k]: [i64; 3], transposed: bool) -> String {
+    let weight = match (op, transposed) {
+        ("linear", _) => format!("f32[{n},{k}]"),
+        (_, true) => format!("f32[{k},{n}]{{1,{k}}}"),
+        (_, false) => format!("f32[{k},{n}]"),
+    };
+    let args = if op == "linear" {
+        "input=%0, weight=%1, bias=%2"
+    } else {
+        "self=%2, mat1=%0, mat2=%1, beta=1, alpha=1"
+    };
+    format!(
+        "graph {{
+           %0 = input 0 : f32[{m},{k}]
+           %1 = param 0 : {weight}
+           %2 = input 1 : f32[{n}]
+           %3 = aten::{op}({args}) : f32[{m},{n}]
+           %4 = aten::relu(self=%3) : f32[{m},{n}]
+           outputs %4
+         }}"
+    )
+}
+
+#[test]
+fn weights_are_packed_and_their_products_read_nothing_else() {
+    for shape in [[3, 5, 7], [8, 64, 16], [17, 100, 33], [65, 130, 40]] {
+        for (op, transposed) in [("linear", false), ("addmm", false), ("addmm", true)] {
+            let text = with_weight(op, shape, transposed);
+            assert_eq!(check(&text), 1);
+            let (plan, packed) = packed(&text, 2, Products::Generated);
+            let [constant] = &packed[..] else { panic!("{packed:?}") };
+            assert_eq!(constant.ty.shape[1], shape[2]);
+            let StepKind::Kernel(kernel) = &plan.steps[0].kind else { panic!("a library call") };
+            let reads = |op: Op| kernel.buffers.iter().any(|(v, _)| plan.graph.node(v.node).op == op);
+            assert!(reads(Op::Const(0)) && !reads(Op::Param(0)), "{}", plan.programs[0]);
+        }
+    }
+}
+
+#[test]
+fn a_weight_is_packed_once_for_all_products_of_the_same_width() {
+    let text = "graph {
+      %0 = input 0 : f32[9,64]
+      %1 = param 0 : f32[64,64]
+      %2 = aten::linear(input=%0, weight=%1, bias=None) : f32[9,64]
+      %3 = aten::linear(input=%2, weight=%1, bias=None) : f32[9,64]
+      %4 = aten::mm(self=%3, mat2=%1) : f32[9,64]
+      outputs %4
+    }";
+    assert_eq!(check(text), 3);
+    assert_eq!(packed(text, 2, Products::Generated).1.len(), 2);
+}
+
+#[test]
+fn products_of_few_rows_and_weights_that_are_written_are_not_packed() {
+    assert!(packed(&with_weight("linear", [1, 64, 64], false), 2, Products::Generated).1.is_empty());
+    let text = "graph {
+      %0 = input 0 : f32[9,8]
+      %1 = param 0 : f32[8,8]
+      %2 = aten::mm(self=%0, mat2=%1) : f32[9,8]
+      %3 = aten::neg(self=%1) : f32[8,8]
+      outputs %2
+      update %1 <- %3
+    }";
+    assert!(packed(text, 2, Products::Generated).1.is_empty());
 }

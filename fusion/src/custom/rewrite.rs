@@ -145,7 +145,9 @@ impl Cx<'_> {
                 Tied::Result(position) => self.result(param, usize::from(position), uses)?,
             }
         }
-        for part in self.rewrite.operands.iter().chain(self.rewrite.results) {
+        let taken = |at: usize| custom.tied.contains(&Tied::Operand(at as u16));
+        let operands = self.rewrite.operands.iter().enumerate().filter(|&(at, _)| taken(at));
+        for part in operands.map(|(_, part)| part).chain(self.rewrite.results) {
             self.reads(part)?;
         }
         self.writes()?;

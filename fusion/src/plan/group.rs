@@ -544,7 +544,13 @@ impl<'a> Planner<'a> {
     }
 
     fn extern_step(&self, node: NodeId) -> ExternStep {
-        let operands = self.graph.operands(node).into_iter().map(|v| self.place_or_self(v)).collect();
+        // Behind those of the call are what a kernel in its place would take.
+        let own = match &self.graph.node(node).op {
+            Op::Aten(call) => call.operand_count(),
+            _ => usize::MAX,
+        };
+        let operands = self.graph.operands(node).into_iter().take(own);
+        let operands = operands.map(|v| self.place_or_self(v)).collect();
         ExternStep { node, operands, reason: self.refused.get(&node).cloned() }
     }
 

@@ -77,7 +77,8 @@ impl Python {
         match self.ask(&json!({ "ask": "prepare", "model": model, "inputs": inputs })) {
             Ok(answer) => {
                 failed.extend(texts(&answer["failed"]));
-                let took = |peer: &String| answer["seconds"][peer.as_str()].as_f64().unwrap_or(f64::NAN) * 1e3;
+                let took =
+                    |peer: &String| answer["seconds"][peer.as_str()].as_f64().unwrap_or(f64::NAN) * 1e3;
                 strings(&answer["ready"]).into_iter().map(|peer| (peer.clone(), took(&peer))).collect()
             }
             Err(failure) => {

@@ -47,7 +47,7 @@ pub(super) fn template(graph: &Graph, node: NodeId, call: &AtenCall, threads: u3
         note: None,
     };
     let bytes = conv.lengths().iter().sum::<u64>() as f64 * f64::from(conv.elem.bytes());
-    Some(Template { kernel, flops: 2.0 * conv.products() as f64, bytes })
+    Some(Template { kernel, flops: 2.0 * conv.products() as f64, bytes, panels: None })
 }
 
 /// A convolution with zeros around the image.

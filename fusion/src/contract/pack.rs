@@ -1,0 +1,98 @@
+//! Right operands of products that are weights, laid out once in the order in which products read them.
+//!
+//! ```text
+//! a matrix of k rows and n columns      panels of w columns: [n / w, k, w], the last one filled up with zeros
+//! ```
+//!
+//! A panel is read from its beginning to its end, whatever the strides of the weight are, and needs no mask. The kernel
+//! takes it as one more operand of its call, a constant of the plan, which whoever runs the plan fills.
+
+use smallvec::smallvec;
+
+use super::operand::Source;
+use super::product::{Access, Product};
+use crate::custom::Layout;
+use crate::graph::{Graph, NodeId, Op};
+use crate::plan::operand_place;
+use crate::types::{TensorType, row_major};
+
+/// A matrix within a parameter, as panels of its columns.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Panels {
+    /// The parameter's slot.
+    pub param: u32,
+    /// Rows of the matrix: what products sum over.
+    pub rows: i64,
+    /// Columns of the matrix.
+    pub columns: i64,
+    /// Columns of a panel.
+    pub width: i64,
+    /// Elements of the parameter between neighbours along rows and columns.
+    pub strides: [i64; 2],
+    /// The first element.
+    pub offset: i64,
+}
+
+/// A constant of a plan that holds the panels of a parameter.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Packed {
+    /// The constant's slot.
+    pub constant: u32,
+    /// Its type, `[panels, rows, width]`.
+    pub ty: TensorType,
+    /// What it holds.
+    pub panels: Panels,
+}
+
+impl Panels {
+    /// Sizes of the constant.
+    pub fn shape(&self) -> [i64; 3] {
+        [
+            self.columns.div_euclid(self.width) + i64::from(self.columns % self.width != 0),
+            self.rows,
+            self.width,
+        ]
+    }
+
+    /// The type of the constant.
+    pub(super) fn ty(&self, like: &TensorType) -> TensorType {
+        let shape = self.shape();
+        TensorType { shape: shape.iter().copied().collect(), strides: row_major(&shape), ..like.clone() }
+    }
+}
+
+/// The panels of a product's right operand, if that is a matrix of a parameter that the graph does not write.
+pub(super) fn panels(graph: &Graph, node: NodeId, product: &Product, width: i64) -> Option<Panels> {
+    let b = &product.b;
+    let value = *graph.operands(node).get(usize::from(b.source.position))?;
+    let place = operand_place(graph, value)?;
+    let Op::Param(param) = graph.node(place.base.node).op else { return None };
+    let written = graph.updates.iter().any(|update| update.target == place.base.node);
+    let at_strides = |layout: &Layout| match layout {
+        Layout::Elements => place.offset == 0,
+        Layout::Strided { offset, .. } => *offset == place.offset,
+    };
+    let whole = b.batch.is_empty() && at_strides(&b.source.layout);
+    (whole && !written).then(|| Panels {
+        param,
+        rows: product.k,
+        columns: product.n,
+        width,
+        strides: b.matrix,
+        offset: b.source.offset,
+    })
+}
+
+/// The right operand of a product as panels that are the operand at this position.
+pub(super) fn access(panels: &Panels, position: u16) -> Access {
+    let shape = panels.shape();
+    let source = Source {
+        position,
+        shape: shape.iter().copied().collect(),
+        strides: row_major(&shape),
+        offset: 0,
+        span: shape.iter().product(),
+        layout: Layout::Elements,
+    };
+    Access { source, batch: smallvec![], matrix: [panels.width, 1] }
+}

@@ -1,0 +1,129 @@
+//! Weights of products on the host that are laid out once.
+
+use tch::{Device, Kind, Tensor};
+use tilefuse::{Fused, Options, Products};
+
+use crate::common::{THREADS, setup};
+
+const F32: (Kind, Device) = (Kind::Float, Device::Cpu);
+
+/// Two layers over weights that the model has.
+struct Model {
+    weights: [Tensor; 3],
+}
+
+impl Model {
+    fn new([wide, narrow]: [i64; 2]) -> Model {
+        let draw = |shape: [i64; 2]| Tensor::randn(shape, F32) * 0.2;
+        Model { weights: [draw([wide, narrow]), Tensor::randn([wide], F32), draw([wide, narrow])] }
+    }
+
+    fn forward(&self, x: &[Tensor]) -> Vec<Tensor> {
+        let [first, bias, second] = &self.weights;
+        vec![x[0].linear(first, Some(bias)).relu().matmul(second) + &x[0]]
+    }
+}
+
+fn fused(shape: [i64; 2], packs_weights: bool) -> Fused<Model> {
+    let options = Options { products: Products::Generated, packs_weights, ..Options::default() };
+    tilefuse::fuse_with(Model::new(shape), options)
+}
+
+fn call(fused: &Fused<Model>, x: &Tensor) -> Tensor {
+    fused.run_with(&[x.shallow_clone()], |model, x| model.forward(x)).unwrap().remove(0)
+}
+
+/// Whether a call gives what the model's weights as they are give.
+#[track_caller]
+fn check(fused: &Fused<Model>, x: &Tensor) {
+    let exact = &fused.model().forward(&[x.shallow_clone()])[0];
+    let apart = (call(fused, x) - exact).abs().max().double_value(&[]);
+    assert!(apart < 1e-4, "{apart}");
+}
+
+fn packed_bytes(fused: &Fused<Model>, x: &Tensor) -> u64 {
+    fused.explain_with(&[x.shallow_clone()], |model, x| model.forward(x)).unwrap().packed_bytes
+}
+
+#[test]
+fn results_are_those_of_the_weights_as_they_lie() {
+    setup();
+    let _no_grad = tch::no_grad_guard();
+    let _threads = THREADS.read().unwrap();
+    for shape in [[65, 33], [64, 32], [7, 5], [100, 130]] {
+        for rows in [3, 8, 40] {
+            let x = Tensor::randn([rows, shape[1]], F32);
+            let packing = fused(shape, true);
+            check(&packing, &x);
+            check(&packing, &x);
+            assert_eq!(packing.stats().fused_calls, 1);
+            // Panels of 32 columns, or of the next power of two where there are fewer.
+            let padded = |n: i64| n.div_euclid(32) * 32 + (n % 32 > 0) as i64 * 32;
+            let panels =
+                |n: i64| if n < 32 { n.unsigned_abs().next_power_of_two() as i64 } else { padded(n) };
+            let elements = panels(shape[0]) * shape[1] + panels(shape[1]) * shape[0];
+            assert_eq!(packed_bytes(&packing, &x), 4 * elements as u64, "{shape:?}");
+            let plain = fused(shape, false);
+            check(&plain, &x);
+            check(&plain, &x);
+            assert_eq!(packed_bytes(&plain, &x), 0);
+        }
+    }
+}
+
+#[test]
+fn a_write_shows_in_the_next_call() {
+    setup();
+    let _no_grad = tch::no_grad_guard();
+    let _threads = THREADS.read().unwrap();
+    let x = Tensor::randn([9, 33], F32);
+    let fused = fused([65, 33], true);
+    check(&fused, &x);
+    check(&fused, &x);
+    let mut weight = fused.model().weights[0].shallow_clone();
+    let _ = weight.neg_();
+    check(&fused, &x);
+    weight.copy_(&Tensor::randn([65, 33], F32));
+    check(&fused, &x);
+    // One element, which the version counts.
+    let _ = weight.narrow(0, 40, 1).narrow(1, 20, 1).fill_(3.0);
+    check(&fused, &x);
+    // All of it, which nothing counts.
+    let _ = fused.model().weights[2].data().f_mul_scalar_(2.0).unwrap();
+    check(&fused, &x);
+    assert_eq!(fused.stats().captures, 1);
+}
+
+#[test]
+fn weights_that_are_written_at_every_call_are_not_packed_for_long() {
+    setup();
+    let _no_grad = tch::no_grad_guard();
+    let _threads = THREADS.read().unwrap();
+    let x = Tensor::randn([9, 33], F32);
+    let fused = fused([65, 33], true);
+    for _ in 0..12 {
+        check(&fused, &x);
+        let mut weight = fused.model().weights[0].shallow_clone();
+        let _ = weight.f_mul_scalar_(0.9).unwrap();
+    }
+    assert_eq!(packed_bytes(&fused, &x), 0);
+    assert_eq!(fused.stats().captures, 2);
+}
+
+#[test]
+fn threads_do_not_change_the_bits() {
+    setup();
+    let _no_grad = tch::no_grad_guard();
+    let _threads = THREADS.write().unwrap();
+    let before = tch::get_num_threads();
+    let (x, fused) = (Tensor::randn([70, 33], F32), fused([300, 33], true));
+    let _ = call(&fused, &x);
+    let with = |threads: i32| {
+        tch::set_num_threads(threads);
+        let _ = call(&fused, &x);
+        call(&fused, &x)
+    };
+    let (one, two, three) = (with(1), with(2), with(3));
+    tch::set_num_threads(before);
+    assert!(one.equal(&two) && one.equal(&three));
+}
