@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 use tilefuse_fusion::Op;
-use tilefuse_fusion::plan::{KernelKind, StepKind};
+use tilefuse_fusion::plan::{KernelKind, KernelStep, StepKind};
 
 use crate::engine::{CompileReport, Compiled, Target};
 
@@ -34,6 +34,9 @@ pub enum StepReport {
         parts: usize,
         /// Why it shares its launch with no other.
         apart: Option<String>,
+        /// Its tiles, and whether they were predicted or measured; none of a kernel that was written by hand or of several
+        /// in one launch.
+        schedule: Option<ScheduleReport>,
     },
     /// A libtorch call.
     Extern {
@@ -44,6 +47,49 @@ pub enum StepReport {
         /// Why it is no kernel, where it is an operator with a kernel of its own.
         reason: Option<String>,
     },
+}
+
+/// How the schedule of a kernel was chosen.
+#[derive(Clone, Debug, Serialize)]
+pub struct ScheduleReport {
+    /// Extents of the tile, and warps of an instance on a GPU.
+    pub tiles: String,
+    /// Whether schedules were measured.
+    pub measured: bool,
+    /// Whether that was in an earlier compilation.
+    pub remembered: bool,
+    /// The position of the schedule among those that were tried; 0 is the predicted one.
+    pub choice: usize,
+    /// Microseconds of each that was tried; none of one that could not be compiled or computed something else.
+    pub us: Vec<Option<f64>>,
+}
+
+impl ScheduleReport {
+    fn of(kernel: &KernelStep) -> Option<ScheduleReport> {
+        let tuned = kernel.tuned.as_ref();
+        Some(ScheduleReport {
+            tiles: kernel.tiling.as_ref()?.to_string(),
+            measured: tuned.is_some(),
+            remembered: tuned.is_some_and(|t| t.remembered),
+            choice: tuned.map_or(0, |t| t.choice),
+            us: tuned.map_or_else(Vec::new, |t| t.us.clone()),
+        })
+    }
+
+    fn text(&self) -> String {
+        let us = |at: usize| self.us.get(at).copied().flatten().unwrap_or_default();
+        let how = match (self.measured, self.choice) {
+            (false, _) => String::from("as predicted"),
+            (true, 0) => format!("as predicted, {:.1} us measured, the best of {}", us(0), self.us.len()),
+            (true, choice) => format!(
+                "measured, {:.1} us instead of {:.1} us as predicted, of {} that were tried",
+                us(choice),
+                us(0),
+                self.us.len()
+            ),
+        };
+        format!("tiles {}: {how}", self.tiles)
+    }
 }
 
 /// An edge that was not fused.
@@ -128,6 +174,7 @@ impl Explanation {
                     reason: k.note.clone(),
                     parts: k.parts.len().max(1),
                     apart: k.apart.as_ref().map(ToString::to_string),
+                    schedule: ScheduleReport::of(k),
                 }
             }
             StepKind::Extern(e) => StepReport::Extern {
@@ -273,13 +320,15 @@ fn step_text(position: usize, step: &StepReport) -> String {
             program,
             parts,
             reason,
+            schedule,
             ..
         } => format!(
-            "{position:4}  kernel {name} ({}program {program}, {grid} instances): reads {}, writes {}, {predicted_us:.1} us\n        {}\n{}",
+            "{position:4}  kernel {name} ({}program {program}, {grid} instances): reads {}, writes {}, {predicted_us:.1} us\n        {}\n{}{}",
             if *parts > 1 { format!("{parts} kernels in one launch, ") } else { String::new() },
             bytes(*bytes_read),
             bytes(*bytes_written),
             operators.join(", "),
+            schedule.as_ref().map_or_else(String::new, |schedule| format!("        {}\n", schedule.text())),
             reason.as_ref().map_or_else(String::new, |reason| format!("        {reason}\n"))
         ),
         StepReport::Extern { operator, result, reason } => {

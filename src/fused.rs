@@ -32,6 +32,10 @@ pub struct Options {
     /// one of some elements that are looked at, as an optimiser's step or a load does. By itself as the variable
     /// `TILEFUSE_PACKING` says (`on` or `off`), else on.
     pub packs_weights: bool,
+    /// Whether the schedules of a plan's kernels are measured where the cost model cannot decide between them: by itself
+    /// where the variable `TILEFUSE_TUNE` is `1`. What was measured is kept on disk; compiling a plan for the first time takes
+    /// some seconds longer.
+    pub tune: bool,
 }
 
 impl Default for Options {
@@ -41,6 +45,7 @@ impl Default for Options {
             products: products(),
             cuda_graphs: CudaGraphs::from_env(),
             packs_weights: packs_weights(),
+            tune: tune(),
         }
     }
 }
@@ -53,6 +58,19 @@ fn packs_weights() -> bool {
         other => {
             tracing::warn!("TILEFUSE_PACKING: `{other}` is neither on nor off");
             true
+        }
+    }
+}
+
+/// What the environment says of measuring schedules.
+fn tune() -> bool {
+    let text = std::env::var("TILEFUSE_TUNE").unwrap_or_default();
+    match text.as_str() {
+        "1" => true,
+        "" | "0" => false,
+        other => {
+            tracing::warn!("TILEFUSE_TUNE: {other:?} is neither 0 nor 1");
+            false
         }
     }
 }

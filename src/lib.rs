@@ -33,7 +33,7 @@ pub mod torch;
 
 pub use engine::{CompileReport, CudaGraphs, Target};
 pub use error::Error;
-pub use explain::{EdgeReport, Explanation, StepReport, UpdateReport};
+pub use explain::{EdgeReport, Explanation, ScheduleReport, StepReport, UpdateReport};
 pub use fused::{Fused, Options, Products, Stats, fuse, fuse_with};
 #[doc(hidden)]
 pub use kernel::jit;

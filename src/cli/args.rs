@@ -58,6 +58,9 @@ struct ModelArgs {
     /// Type of the weights and floating-point inputs: f32, bf16, f16, f64.
     #[arg(long)]
     dtype: Option<String>,
+    /// Measure schedules of kernels where the cost model cannot decide between them.
+    #[arg(long)]
+    tune: bool,
 }
 
 #[derive(Args)]
@@ -156,8 +159,14 @@ impl ModelArgs {
             None if self.input.is_empty() => None,
             None => Some(Inputs::Drawn(specs(&self.input)?)),
         };
-        Ok(Case { which: Which::find(&name)?, name, inputs, device, dtype, seconds })
+        Ok(Case { which: Which::find(&name)?, name, inputs, device, dtype, tune: self.tune, seconds })
     }
+}
+
+/// How models are compiled.
+pub(crate) fn options(tune: bool) -> crate::Options {
+    let default = crate::Options::default();
+    crate::Options { tune: tune || default.tune, ..default }
 }
 
 /// The specs of these texts.
@@ -200,7 +209,7 @@ fn run_compare(args: &CompareArgs) -> Result<(), Failure> {
         return manifest::run(manifest::zoo(prefix, &args.model), &args.model, args.seconds);
     }
     let case = args.model.case(args.seconds)?;
-    let progress = report::spinner(&format!("comparing {}", case.name));
+    let progress = report::spinner(&format!("comparing {}", case.name), case.tune);
     let outcome = compare(&case);
     progress.finish_and_clear();
     let outcome = outcome?;
@@ -215,7 +224,7 @@ fn run_compare(args: &CompareArgs) -> Result<(), Failure> {
 fn run_explain(args: &ExplainArgs) -> Result<(), Failure> {
     let case = args.model.case(0.0)?;
     let _no_grad = tch::no_grad_guard();
-    let progress = report::spinner(&format!("compiling {}", case.name));
+    let progress = report::spinner(&format!("compiling {}", case.name), case.tune);
     let model = Loaded::load(&case.which, case.device, case.dtype)?;
     let kind = case.dtype.unwrap_or(tch::Kind::Float);
     let inputs = match case.inputs {
@@ -225,7 +234,7 @@ fn run_explain(args: &ExplainArgs) -> Result<(), Failure> {
     let inputs = inputs.for_capture(case.device);
     case.which.check_inputs(inputs.len())?;
     let names = model.names.iter().map(|(n, t)| (n.clone(), t.shallow_clone())).collect();
-    let fused = crate::fuse(model).with_names(names);
+    let fused = crate::fuse_with(model, options(case.tune)).with_names(names);
     let explanation = quietly(|| Ok(fused.explain_with(&inputs, |m, x| m.forward(x))?))?;
     progress.finish_and_clear();
     let text = match args.format {
@@ -251,5 +260,9 @@ impl super::manifest::Defaults for ModelArgs {
 
     fn dtype(&self) -> Option<&str> {
         self.dtype.as_deref()
+    }
+
+    fn tune(&self) -> bool {
+        self.tune
     }
 }

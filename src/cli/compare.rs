@@ -19,6 +19,8 @@ pub(crate) struct Case {
     pub(crate) inputs: Option<Inputs>,
     pub(crate) device: Device,
     pub(crate) dtype: Option<Kind>,
+    /// Whether schedules are measured.
+    pub(crate) tune: bool,
     /// Seconds of measuring; 0 leaves the timing out.
     pub(crate) seconds: f64,
 }
@@ -74,7 +76,7 @@ pub(crate) fn compare(case: &Case) -> Result<Outcome, Failure> {
     model.try_forward(&copies(&capture_on))?;
     let names = model.names.iter().map(|(n, t)| (n.clone(), t.shallow_clone())).collect();
     let reference = model.in_f64(&case.which, case.device);
-    let fused = crate::fuse(model).with_names(names);
+    let fused = crate::fuse_with(model, super::args::options(case.tune)).with_names(names);
     let forward = |m: &Loaded, x: &[Tensor]| m.forward(x);
     let start = Instant::now();
     quietly(|| Ok(fused.run_with(&capture_on, forward)?))?;

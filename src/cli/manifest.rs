@@ -17,6 +17,8 @@ pub(crate) trait Defaults {
     fn device(&self) -> &str;
     /// The element type.
     fn dtype(&self) -> Option<&str>;
+    /// Whether schedules are measured.
+    fn tune(&self) -> bool;
 }
 
 /// One line of a manifest. `inputs` is a list of specs or the path of a safetensors file.
@@ -129,6 +131,7 @@ fn one(line: &Line, defaults: &dyn Defaults, seconds: f64) -> Result<Outcome, Fa
         Some(InputsLine::File(path)) => Some(Inputs::Given(read_safetensors(Path::new(path), device)?)),
     };
     let which = Which::find(&line.model)?;
-    let case = Case { name: line.model.clone(), which, inputs, device, dtype, seconds };
+    let case =
+        Case { name: line.model.clone(), which, inputs, device, dtype, tune: defaults.tune(), seconds };
     quietly(|| compare(&case))
 }

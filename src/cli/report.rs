@@ -17,9 +17,10 @@ pub(crate) fn print(text: &str) {
     }
 }
 
-/// A spinner with a message; hidden where standard error is no terminal.
-pub(crate) fn spinner(message: &str) -> ProgressBar {
-    if !std::io::stderr().is_terminal() {
+/// A spinner with a message; hidden where standard error is no terminal, and where `measured` schedules show a progress
+/// of their own.
+pub(crate) fn spinner(message: &str, measured: bool) -> ProgressBar {
+    if measured || !std::io::stderr().is_terminal() {
         return ProgressBar::hidden();
     }
     let spinner = ProgressBar::new_spinner().with_message(message.to_owned());
@@ -93,10 +94,11 @@ pub(crate) fn table(outcome: &Outcome) {
 fn stages(report: &CompileReport) -> String {
     let CompileReport { capture_ms, lower_ms, plan_ms, schedule_ms, codegen_ms, kernels, cached, .. } =
         report;
-    let CompileReport { passes_ms, lowering_ms, llvm_ms, load_ms, .. } = report;
+    let CompileReport { tune_ms, passes_ms, lowering_ms, llvm_ms, load_ms, .. } = report;
+    let measured = if *tune_ms > 0.0 { format!(", measuring schedules {tune_ms:.1}") } else { String::new() };
     format!(
         "capture {capture_ms:.1} ms, a call of eager's among it; lower {lower_ms:.1}, plan {plan_ms:.1}, schedule \
-         {schedule_ms:.1}, {kernels} kernels {codegen_ms:.1}, of which {cached} were cached\n\
+         {schedule_ms:.1}{measured}, {kernels} kernels {codegen_ms:.1}, of which {cached} were cached\n\
          of all threads: passes {passes_ms:.1} ms, to LLVM {lowering_ms:.1}, LLVM {llvm_ms:.1}, load {load_ms:.1}"
     )
 }

@@ -7,7 +7,7 @@ use rustc_hash::FxHashMap;
 use tch::Tensor;
 use tilefuse_block::Program;
 use tilefuse_fusion::plan::{
-    Alignments, KernelKind, KernelStep, Plan, Profile, Step, StepKind, plan_aligned,
+    Alignments, KernelKind, KernelStep, Plan, Profile, Step, StepKind, Tunable, Tuner, plan_tuned,
 };
 use tilefuse_fusion::{Device, Graph, MaybeCustom, NodeId, Op, Recording, TensorInfo, TensorType, ValueRef};
 
@@ -18,6 +18,7 @@ use super::guard::Signature;
 use super::kernels::{CompileReport, Kernel, Target, kernels, millis};
 use super::memory::EagerCost;
 use super::packs::Packs;
+use super::schedules::Schedules;
 use super::slots::{Slot, Slots, TensorSource};
 use crate::Error;
 use crate::torch::{Call, Expect, Meta, Trace};
@@ -149,11 +150,16 @@ pub(crate) fn compile(
     converted.consts.extend(panels);
     let start = Instant::now();
     let alignments = alignments(&trace, &converted)?;
-    let plan = plan_aligned(&graph, &profile, &alignments)?;
+    let mut schedules = options.tune.then(|| Schedules::new(target));
+    let mut tuner = |tunable: &Tunable<'_>| schedules.as_mut()?.choose(tunable);
+    let plan = plan_tuned(&graph, &profile, &alignments, &mut tuner)?;
     report.schedule_ms = millis(plan.scheduling);
     report.plan_ms = millis(start.elapsed()) - report.schedule_ms;
     let mut compile = |programs: &[Program]| kernels(programs, target, &mut report);
-    let (mut plan, kernels) = fitting(graph, &alignments, plan, profile, &mut compile)?;
+    let (mut plan, kernels) = fitting(graph, &alignments, plan, profile, &mut tuner, &mut compile)?;
+    report.tune_ms = schedules.as_ref().map_or(0.0, |schedules| millis(schedules.spent()));
+    report.schedule_ms = (report.schedule_ms - report.tune_ms).max(0.0);
+    drop(schedules);
     let eager = super::memory::eager_cost(&converted.recording);
     plan.limit_memory(eager.peak_bytes);
     let slots = Slots::of(&plan);
@@ -217,6 +223,7 @@ pub(super) fn fitting<K>(
     alignments: &Alignments,
     mut plan: Plan,
     mut profile: Profile,
+    tuner: &mut Tuner<'_>,
     compile: &mut dyn FnMut(&[Program]) -> Result<K, Error>,
 ) -> Result<(Plan, K), Error> {
     loop {
@@ -231,7 +238,7 @@ pub(super) fn fitting<K>(
             Some(kernel) => set_apart(kernel, &error),
             None => profile = profile.with_smaller_tiles().ok_or(Error::Codegen(error))?,
         }
-        plan = plan_aligned(&graph, &profile, alignments)?;
+        plan = plan_tuned(&graph, &profile, alignments, tuner)?;
     }
 }
 

@@ -36,6 +36,8 @@ pub struct CompileReport {
     pub plan_ms: f64,
     /// From groups to block programs, in milliseconds.
     pub schedule_ms: f64,
+    /// Measuring schedules of kernels, in milliseconds.
+    pub tune_ms: f64,
     /// Generating and loading kernels, several at a time, in milliseconds.
     pub codegen_ms: f64,
     /// Of the threads that generate kernels, in milliseconds together: checks and passes over block programs.

@@ -11,6 +11,7 @@ mod memory;
 mod packs;
 mod products;
 mod profile;
+mod schedules;
 mod slots;
 #[cfg(test)]
 mod tests;

@@ -11,13 +11,15 @@ use tilefuse_codegen::cache::{Key, Kind};
 use tilefuse_codegen::host::HostOptions;
 use tilefuse_fusion::contract::{Candidate, Times};
 use tilefuse_fusion::plan::{Profile, StepKind, plan};
-use tilefuse_fusion::{Arg, Graph, NodeId, Op, Packed, Products, TensorType, ValueRef, choose_products};
+use tilefuse_fusion::{
+    Arg, DType, Graph, NodeId, Op, Packed, Products, TensorType, ValueRef, choose_products,
+};
 
 use super::compile::new_call;
 use super::exec::device_id;
 use super::kernels::{Kernel, Stream, Target, cache, kernel};
 use crate::Error;
-use crate::torch::{Call, as_strided_of, empty_strided};
+use crate::torch::{Call, DeviceId, as_strided_of, empty_strided};
 
 /// The most time that the measurements of one plan take, about.
 const PLAN: Duration = Duration::from_millis(150);
@@ -206,11 +208,16 @@ fn alone(candidate: &Candidate<'_>) -> (Graph, NodeId) {
     (graph, node)
 }
 
-/// A tensor of a type with some finite values; libtorch's random numbers are the model's.
+/// A tensor of a type with some finite values.
 fn scratch(ty: &TensorType) -> Result<Tensor, Error> {
     let span: i64 = 1 + ty.shape.iter().zip(&ty.strides).map(|(&n, &s)| (n - 1).max(0) * s).sum::<i64>();
-    let (dtype, device) = (ty.dtype.scalar_type(), device_id(ty.device));
-    let memory = empty_strided(&[span], &[1], dtype, device)?;
+    let memory = filled(span, ty.dtype, device_id(ty.device))?;
+    as_strided_of(&memory, &ty.shape, &ty.strides, 0)
+}
+
+/// A row of elements with some finite values; libtorch's random numbers are the model's.
+pub(super) fn filled(span: i64, dtype: DType, device: DeviceId) -> Result<Tensor, Error> {
+    let memory = empty_strided(&[span], &[1], dtype.scalar_type(), device)?;
     let first = span.min(1024);
     let values = Tensor::arange(first, (tch::Kind::Float, tch::Device::Cpu)) * 7.0;
     memory.narrow(0, 0, first).copy_(&(values.fmod(17.0) / 8.0 - 1.0));
@@ -220,7 +227,7 @@ fn scratch(ty: &TensorType) -> Result<Tensor, Error> {
         memory.narrow(0, filled, more).copy_(&memory.narrow(0, 0, more));
         filled += more;
     }
-    as_strided_of(&memory, &ty.shape, &ty.strides, 0)
+    Ok(memory)
 }
 
 /// Times both sides in turn.

@@ -20,6 +20,7 @@ mod operator;
 mod packing;
 mod products;
 mod random;
+mod schedules;
 mod sequence;
 mod tune;
 mod tutorials;

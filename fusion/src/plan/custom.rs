@@ -39,6 +39,7 @@ impl CustomBuilt {
             nodes: nodes.to_vec(),
             kind: KernelKind::Custom,
             tiling: None,
+            tuned: None,
             bytes_read: self.cost.bytes_read,
             bytes_written: self.cost.bytes_written,
             flops: self.cost.flops,

@@ -16,7 +16,7 @@ use super::order::Sequence;
 use super::place::{Place, strided};
 use super::{
     Alignments, Decision, ExternStep, KernelKind, KernelStep, Plan, PlanError, Profile, Step, StepKind,
-    Verdict, machine, written_strides,
+    Tuner, Verdict, machine, tuned, written_strides,
 };
 use crate::graph::{Graph, NodeId, Op, ValueRef};
 use crate::kernel::{Group, KNode, Kernel, Layouts, Refusal, coalesce};
@@ -37,12 +37,17 @@ pub(super) struct Unit {
 pub(super) struct Built {
     group: Group,
     pub(super) kernel: Kernel,
-    tiling: Tiling,
+    pub(super) tiling: Tiling,
     pub(super) cost: Cost,
 }
 
 /// Plans a graph whose long reductions are split already.
-pub(super) fn plan(graph: Graph, profile: &Profile, alignments: &Alignments) -> Result<Plan, PlanError> {
+pub(super) fn plan(
+    graph: Graph,
+    profile: &Profile,
+    alignments: &Alignments,
+    tuner: &mut Tuner<'_>,
+) -> Result<Plan, PlanError> {
     let order = graph.topological().ok_or(PlanError::Cycle)?;
     let mut planner = Planner::new(&graph, profile, alignments, order);
     planner.demand();
@@ -51,7 +56,7 @@ pub(super) fn plan(graph: Graph, profile: &Profile, alignments: &Alignments) -> 
     planner.retry_customs();
     planner.siblings();
     let start = Instant::now();
-    let (steps, programs) = planner.steps()?;
+    let (steps, programs) = planner.steps(tuner)?;
     let scheduling = start.elapsed();
     let (outputs, updates) = planner.results();
     let decisions = std::mem::take(&mut planner.decisions);
@@ -526,7 +531,7 @@ impl<'a> Planner<'a> {
         if order.len() == alive.len() { Ok(order) } else { Err(PlanError::Cycle) }
     }
 
-    fn steps(&self) -> Result<(Vec<Step>, Vec<tilefuse_block::Program>), PlanError> {
+    fn steps(&self, tuner: &mut Tuner<'_>) -> Result<(Vec<Step>, Vec<tilefuse_block::Program>), PlanError> {
         let mut programs = Vec::new();
         let mut known: FxHashMap<String, usize> = FxHashMap::default();
         let mut steps = Vec::new();
@@ -537,7 +542,9 @@ impl<'a> Planner<'a> {
                     StepKind::Kernel(self.custom_step(unit, &mut programs, &mut known)?)
                 }
                 None => StepKind::Extern(self.extern_step(unit.nodes[0])),
-                Some(built) => StepKind::Kernel(self.kernel_step(unit, built, &mut programs, &mut known)?),
+                Some(built) => {
+                    StepKind::Kernel(self.kernel_step(unit, built, &mut programs, &mut known, tuner)?)
+                }
             }));
         }
         Ok((steps, programs))
@@ -585,6 +592,7 @@ impl<'a> Planner<'a> {
         built: &Built,
         programs: &mut Vec<tilefuse_block::Program>,
         known: &mut FxHashMap<String, usize>,
+        tuner: &mut Tuner<'_>,
     ) -> Result<KernelStep, PlanError> {
         let align = |v: ValueRef| self.alignments.of(&self.graph.node(v.node).op);
         let align: Vec<u32> = built.kernel.buffers.iter().map(|b| align(b.value)).collect();
@@ -592,6 +600,8 @@ impl<'a> Planner<'a> {
         let machine = machine(self.profile);
         let scheduled = schedule_with(&name, &built.kernel, built.tiling.clone(), machine, &align)
             .map_err(|error| PlanError::Schedule { node: self.label(unit.nodes[0]), error })?;
+        let chosen = tuned::choose(&name, built, scheduled, &align, self.profile, tuner);
+        let (scheduled, tuned) = (chosen.scheduled, chosen.tuned);
         let program = *known.entry(format!("{:?}", scheduled.program)).or_insert_with(|| {
             programs.push(scheduled.program);
             programs.len() - 1
@@ -601,10 +611,11 @@ impl<'a> Planner<'a> {
             grid: [scheduled.grid, 1, 1],
             buffers: built.kernel.buffers.iter().map(|b| (b.value, b.written)).collect(),
             checks: built.kernel.checks(),
-            in_place: in_place::pairs(self.graph, &built.kernel, &built.tiling),
+            in_place: in_place::pairs(self.graph, &built.kernel, &scheduled.tiling),
             nodes: unit.nodes.clone(),
-            kind: kind_of(&built.kernel, &built.tiling),
+            kind: kind_of(&built.kernel, &scheduled.tiling),
             tiling: Some(scheduled.tiling),
+            tuned,
             bytes_read: built.cost.bytes_read,
             bytes_written: built.cost.bytes_written,
             flops: built.cost.flops,

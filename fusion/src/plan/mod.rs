@@ -19,6 +19,7 @@ mod split;
 mod targets;
 #[cfg(test)]
 mod tests;
+mod tuned;
 mod verify;
 
 use std::time::Duration;
@@ -39,6 +40,7 @@ pub use place::Place;
 pub(crate) use place::operand_place;
 pub use split::split_reductions;
 pub use targets::Copied;
+pub use tuned::{Buffer as TunableBuffer, Tunable, Tuned, Tuner};
 pub use verify::verify;
 
 /// Whether an edge was fused, and why not.
@@ -143,6 +145,8 @@ pub struct KernelStep {
     pub kind: KernelKind,
     /// The tiles, where the planner chose them.
     pub tiling: Option<Tiling>,
+    /// How they were chosen, where by measuring several.
+    pub tuned: Option<Tuned>,
     /// Bytes read.
     pub bytes_read: u64,
     /// Bytes written.
@@ -308,12 +312,22 @@ pub fn plan(graph: &Graph, profile: &Profile) -> Result<Plan, PlanError> {
 
 /// Plans a primitive graph for a machine, with tensors at these alignments.
 pub fn plan_aligned(graph: &Graph, profile: &Profile, alignments: &Alignments) -> Result<Plan, PlanError> {
+    plan_tuned(graph, profile, alignments, &mut |_| None)
+}
+
+/// As [`plan_aligned`], with schedules that `tuner` chooses: the same choices give the same plan.
+pub fn plan_tuned(
+    graph: &Graph,
+    profile: &Profile,
+    alignments: &Alignments,
+    tuner: &mut Tuner<'_>,
+) -> Result<Plan, PlanError> {
     let mut graph = graph.clone();
     drop_aliased_outputs(&mut graph);
     empty::drop_empty(&mut graph);
     gather::store_sources(&mut graph);
     split_reductions(&mut graph, profile);
-    let mut plan = horizontal::join(group::plan(graph, profile, alignments)?, profile);
+    let mut plan = horizontal::join(group::plan(graph, profile, alignments, tuner)?, profile);
     plan.copied = targets::find(&plan, alignments);
     let plan = lives::finish(plan);
     verify(&plan)?;

@@ -7,12 +7,14 @@ mod logistic;
 mod moments;
 mod online;
 mod tiling;
+mod variants;
 
 use tilefuse_block::{Program, TypeError};
 
 use crate::kernel::Kernel;
 
 pub use tiling::{Axis, Lead, Tiling, choose};
+pub use variants::variants;
 
 /// What a schedule is made for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -30,6 +30,14 @@ pub struct Tiling {
     pub lead: Option<Lead>,
 }
 
+impl std::fmt::Display for Tiling {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let extents: Vec<String> = self.axes.iter().map(|axis| axis.extent.to_string()).collect();
+        let tile = if extents.is_empty() { String::from("single elements") } else { extents.join(" x ") };
+        write!(f, "{tile}{}, warps {}", if self.looped { " in loops" } else { "" }, self.warps)
+    }
+}
+
 /// A reduced variable is walked from up to `group - 1` elements before its first, so that an access whose rows
 /// begin anywhere moves aligned groups of elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -52,6 +52,9 @@ pub(super) struct Args {
     /// The Python that runs Inductor, XLA, ONNX Runtime and OpenVINO, where it has them.
     #[arg(long, default_value = "python3", value_name = "PROGRAM")]
     python: String,
+    /// Measure schedules of kernels where the cost model cannot decide between them.
+    #[arg(long)]
+    tune: bool,
     /// Measure no peers in Python.
     #[arg(long)]
     no_python: bool,
@@ -144,7 +147,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let progress = report::bar(rows.len() as u64);
     for row in &rows {
         progress.set_message(row.label());
-        let outcome = quietly(|| rows::measure(row, device, &clock, &mut python, args.seconds));
+        let outcome = quietly(|| rows::measure(row, device, &clock, &mut python, args));
         match outcome {
             Ok(outcome) => run.rows.push(outcome),
             Err(failure) => progress.suspend(|| eprintln!("{}: {}", row.label(), failure.message)),

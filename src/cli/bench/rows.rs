@@ -8,7 +8,7 @@ use tilefuse_models::{Workload, ZooEntry, find, workloads, zoo};
 
 use super::clock::{Clock, summary};
 use super::peers::Python;
-use super::{Outcome, Time};
+use super::{Outcome, Time, args};
 use crate::Fused;
 use crate::cli::Failure;
 use crate::cli::inputs::{Spec, kind_name};
@@ -92,7 +92,7 @@ pub(super) fn measure(
     device: Device,
     clock: &Clock,
     python: &mut Python,
-    seconds: f64,
+    how: &super::Args,
 ) -> Result<Outcome, Failure> {
     let model = Loaded::load(&Which::Zoo(row.entry), device, Some(row.kind))?;
     let inputs: Vec<Tensor> = row.inputs.iter().map(|spec| spec.draw(device)).collect();
@@ -101,7 +101,7 @@ pub(super) fn measure(
     let mut failed = BTreeMap::new();
     let traced =
         model.traced(&inputs).map_err(|e| failed.insert(String::from("torchscript"), e.message)).ok();
-    let fused = crate::fuse(model);
+    let fused = crate::fuse_with(model, args::options(how.tune));
     let forward = |m: &Loaded, x: &[Tensor]| m.forward(x);
     let start = Instant::now();
     fused.run_with(&inputs, forward)?;
@@ -116,7 +116,7 @@ pub(super) fn measure(
     let mut calls = contenders(&fused, traced.as_ref(), &inputs);
     let (copied, copy) = copy_of(bytes, device)?;
     calls.push(("copy", copy));
-    let samples = in_turns(&mut calls, clock, python, &peers, seconds, &mut failed);
+    let samples = in_turns(&mut calls, clock, python, &peers, how.seconds, &mut failed);
     let mut queueing_us = BTreeMap::new();
     for (name, call) in &mut calls {
         if let Some(us) = clock.queueing(call.as_mut())? {
