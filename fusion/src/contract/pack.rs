@@ -73,7 +73,7 @@ pub(super) fn panels(graph: &Graph, node: NodeId, product: &Product, width: i64)
         Layout::Strided { offset, .. } => *offset == place.offset,
     };
     let whole = b.batch.is_empty() && at_strides(&b.source.layout);
-    (whole && !written).then(|| Panels {
+    (whole && !written).then_some(Panels {
         param,
         rows: product.k,
         columns: product.n,
