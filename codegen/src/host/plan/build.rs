@@ -6,7 +6,7 @@ use tilefuse_block::{Op, OpKind, Program, Region as Body, Type, Value};
 
 use super::{
     BlockId, Classes, Def, Item, Map, ONE, Plan, Sink, SinkId, SinkKind, Slot, SlotId, axis_ranges, operands,
-    product::{loaded_operands, running_sums},
+    product::{Sums, loaded_operands, running_sums},
     shape_bits,
     whole::whole_operands,
 };
@@ -52,7 +52,7 @@ pub(super) struct Builder<'p> {
     /// Loads that products take as left operands and as right ones.
     pub(super) loaded: [FxHashSet<Value>; 2],
     /// Products that are added to what a loop carries.
-    pub(super) sums: FxHashSet<Value>,
+    pub(super) sums: Sums,
 }
 
 impl<'p> Builder<'p> {
@@ -217,6 +217,16 @@ impl<'p> Builder<'p> {
         }
     }
 
+    /// A slot for `value` that a new sink fills: the one of what the value takes the place of, if it takes any.
+    fn keep_row(&mut self, value: Value, block: BlockId) -> Result<SinkId> {
+        let carried =
+            self.sums.starts.get(&value).and_then(|carried| self.plan.slot_of.get(carried)).copied();
+        let Some(slot) = carried else { return self.keep(value, block) };
+        let sink = self.sink(SinkKind::Keep, SmallVec::from_slice(&[value]), value, block);
+        self.plan.sinks[sink].slot = Some(slot);
+        Ok(sink)
+    }
+
     /// A slot for `value` that a new sink fills.
     pub(super) fn keep(&mut self, value: Value, block: BlockId) -> Result<SinkId> {
         let sink = self.sink(SinkKind::Keep, SmallVec::from_slice(&[value]), value, block);
@@ -237,7 +247,7 @@ impl<'p> Builder<'p> {
         let slot = match self.plan.slot_of.get(&value) {
             Some(&slot) => slot,
             None => {
-                let sink = self.keep(value, block)?;
+                let sink = self.keep_row(value, block)?;
                 let slot = self.plan.sinks[sink].slot.unwrap_or_default();
                 if self.is_dear(value) {
                     self.plan.slot_of.insert(value, slot);

@@ -113,7 +113,8 @@ impl<'p> Builder<'p> {
         for tiles in [true, false] {
             for &(value, slot) in &pairs {
                 // A sum that is added to where it lies is there already.
-                let there = self.sums.contains(&value) && self.plan.slot_of.get(&value) == Some(&slot);
+                let there =
+                    self.sums.results.contains(&value) && self.plan.slot_of.get(&value) == Some(&slot);
                 if (self.plan.program.ty(value).rank() > 0) == tiles && !there {
                     let sink = self.sink(SinkKind::Keep, SmallVec::from_slice(&[value]), value, block);
                     self.plan.sinks[sink].slot = Some(slot);
@@ -143,8 +144,12 @@ impl<'p> Builder<'p> {
         }
         let carried: FxHashSet<SlotId> =
             self.plan.loops[id].op.results.iter().filter_map(|v| self.plan.slot_of.get(v).copied()).collect();
+        // What the start of a sum is computed into is read before the body ends.
+        let start = |s: SinkId| self.plan.sinks[s].roots.iter().any(|r| self.sums.starts.contains_key(r));
         let is_yield = |item: &Item| match item {
-            Item::Sink(s) if self.plan.sinks[*s].slot.is_some_and(|slot| carried.contains(&slot)) => Some(*s),
+            Item::Sink(s) if self.plan.sinks[*s].slot.is_some_and(|slot| carried.contains(&slot)) => {
+                (!start(*s)).then_some(*s)
+            }
             _ => None,
         };
         let yields = self.items[id + 1].iter().filter_map(is_yield);

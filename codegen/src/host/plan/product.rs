@@ -1,7 +1,7 @@
 //! Products of tiles that need less memory traffic than others: sums that are added to where they lie, and operands that
 //! are read where they lie.
 
-use rustc_hash::FxHashSet;
+use rustc_hash::{FxHashMap, FxHashSet};
 use tilefuse_block::{Elem, Op, OpKind, Program, Region, Value};
 
 use super::build::Builder;
@@ -18,30 +18,45 @@ pub(crate) struct Direct {
     pub(crate) strides: [i64; 2],
 }
 
-/// Results of products that a loop carries, by themselves or as the start of the next one, and as nothing else.
-pub(super) fn running_sums(program: &Program) -> FxHashSet<Value> {
+/// Products that are added to what a loop carries.
+#[derive(Default)]
+pub(super) struct Sums {
+    /// Results of products that a loop carries, by themselves or as the start of the next one, and as nothing else.
+    pub(super) results: FxHashSet<Value>,
+    /// What such a product starts from, where that is computed of what the loop carries element by element, and of that.
+    /// It may take its place.
+    pub(super) starts: FxHashMap<Value, Value>,
+}
+
+/// The sums that can be added to where they lie.
+pub(super) fn running_sums(program: &Program) -> Sums {
     let uses = program.uses();
-    let once = |value: &Value| uses[value.index()] == 1;
-    let mut found = FxHashSet::default();
+    let once = |value: Value| uses[value.index()] == 1;
+    let mut found = Sums::default();
     program.walk(&mut |op| {
         let (OpKind::For, Some(body)) = (&op.kind, op.regions.first()) else { return };
-        found.extend(
-            carried_sums(body).filter(|(carried, result)| once(carried) && once(result)).map(|p| p.1),
-        );
+        for (carried, start, result) in carried_sums(body) {
+            if ![carried, start, result].into_iter().all(once) {
+                continue;
+            }
+            if start != carried {
+                found.starts.insert(start, carried);
+            }
+            found.results.insert(result);
+        }
     });
     found
 }
 
-/// What a loop's body carries in, and the product that is added to it and carried on.
-fn carried_sums(body: &Region) -> impl Iterator<Item = (Value, Value)> + '_ {
+/// What a loop's body carries in, what a product starts from that is made of it, and the product, which is carried on.
+fn carried_sums(body: &Region) -> impl Iterator<Item = (Value, Value, Value)> + '_ {
     let yielded = body.ops.last().filter(|op| op.kind == OpKind::Yield).map_or(&[][..], |op| &op.args);
     let pairs = body.args.iter().skip(1).copied().zip(yielded.iter().copied());
-    pairs.filter(|&(carried, result)| {
-        body.ops.iter().any(|op| {
-            matches!(op.kind, OpKind::Dot { .. })
-                && op.results.first() == Some(&result)
-                && op.args.get(2) == Some(&carried)
-        })
+    let made_by = |value: Value| body.ops.iter().find(move |op| op.results.first() == Some(&value));
+    pairs.filter_map(move |(carried, result)| {
+        let &start = made_by(result).filter(|op| matches!(op.kind, OpKind::Dot { .. }))?.args.get(2)?;
+        let made = |op: &Op| matches!(op.kind, OpKind::Map(_)) && op.args.contains(&carried);
+        (start == carried || made_by(start).is_some_and(made)).then_some((carried, start, result))
     })
 }
 

@@ -15,7 +15,7 @@ impl<'p> Builder<'p> {
         let sink = self.add(Sink { barrier: true, ..sink });
         for &result in &op.results {
             let carried = op.args.get(2).and_then(|sum| self.plan.slot_of.get(sum)).copied();
-            if let Some(slot) = carried.filter(|_| self.sums.contains(&result)) {
+            if let Some(slot) = carried.filter(|_| self.sums.results.contains(&result)) {
                 self.plan.sinks[sink].outs.push(slot);
                 self.plan.slot_of.insert(result, slot);
                 continue;

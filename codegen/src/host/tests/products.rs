@@ -163,3 +163,32 @@ fn right_operands_that_lie_row_by_row_are_read_there() {
         }
     }
 }
+
+/// As `run`, with what the product starts from made of what the loop carries.
+fn run_scaled(shape: [u32; 3], masked: bool, start: &str, body: &str, kind: Elem) {
+    let (k, [rows, columns, _]) = (64, shape);
+    let half = format!("%half = const 0.5 : tile<{rows}x{columns}x{kind}>\n    ");
+    let text = product(shape, k, [k, 1], masked, body, kind);
+    let made = "%next = dot %left, %right, %kept";
+    let text = text.replace("%next = dot %left, %right, %acc", &format!("{half}{start}\n    {made}"));
+    let result = || data(kind, (rows * columns) as usize, 0);
+    let args: [Arg; 4] =
+        [data(kind, (rows * k) as usize, 7), data(kind, (columns * k) as usize, 5), result(), result()];
+    check_text(&text, &args, [1, 1, 1], if kind == Elem::F64 { 1e-12 } else { 1e-4 });
+}
+
+#[test]
+fn a_sum_that_is_scaled_before_the_next_product() {
+    for kind in [Elem::F32, Elem::F64] {
+        for shape in [[16, 32, 16], [64, 64, 32], [4, 16, 8], [1, 1, 1]] {
+            run_scaled(shape, false, "%kept = map mul %acc, %half", "", kind);
+            run_scaled(shape, true, "%kept = map fma %half, %acc, %half", "", kind);
+        }
+    }
+    for start in ["%kept = map mul %acc, %acc", "%less = map mul %acc, %half %kept = map sub %acc, %less"] {
+        run_scaled([16, 32, 16], false, start, "", Elem::F32);
+    }
+    for body in ["store %z, %to, %acc", "store %z, %to, %kept", "store %z, %to, %next"] {
+        run_scaled([16, 32, 16], false, "%kept = map mul %acc, %half", body, Elem::F32);
+    }
+}
