@@ -21,6 +21,7 @@ mod packing;
 mod products;
 mod random;
 mod schedules;
+mod sdpa;
 mod sequence;
 mod tune;
 mod tutorials;

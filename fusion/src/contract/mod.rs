@@ -10,11 +10,13 @@
 //!
 //! `product.rs` reads calls as one form, batches of `alpha a b + beta c`; `operand.rs` says where operands lie, so that a
 //! transposed or strided one is read as it is; `pack.rs` lays out weights in the order in which they are read, once;
-//! `blocks.rs` chooses the blocks, and `template.rs` writes the programs. `conv/` has the same for convolutions.
+//! `blocks.rs` chooses the blocks, and `template.rs` writes the programs. `conv/` has the same for convolutions, and
+//! `attention/` for attention.
 //!
 //! A further template is an arm of `template`: it gives a `Template` with the kernel, or `None` for calls that it does
 //! not know. Which of kernel and call is used is decided here, in the same way for all.
 
+mod attention;
 mod blocks;
 mod conv;
 mod operand;
@@ -147,6 +149,7 @@ fn template(graph: &Graph, node: NodeId, call: &AtenCall, threads: u32, packs: b
                 None => template::of(&product, threads, None),
             }
         }
+        "aten::scaled_dot_product_attention" => attention::template(graph, node, call, threads),
         op if conv::is_known(op) => conv::template(graph, node, call, threads),
         _ => None,
     }

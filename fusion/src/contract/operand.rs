@@ -32,6 +32,13 @@ pub(super) fn source(graph: &Graph, value: ValueRef, position: u16) -> Option<So
         let span = shape.iter().product();
         return Some(Source { position, shape, strides: wanted, offset: 0, span, layout: Layout::Elements });
     }
+    in_memory(graph, value, position)
+}
+
+/// As [`source`], of an operand that is read from the memory in which it lies: no neighbour computes it instead.
+pub(super) fn in_memory(graph: &Graph, value: ValueRef, position: u16) -> Option<Source> {
+    let place = operand_place(graph, value)?;
+    let shape = graph.ty(value).shape.clone();
     let layout = Layout::Strided { strides: place.strides.clone(), offset: place.offset };
     Some(Source { position, shape, strides: place.strides, offset: place.offset, span: place.span, layout })
 }

@@ -101,7 +101,7 @@ pub(super) fn of(graph: &Graph, node: NodeId, call: &AtenCall) -> Option<Product
 }
 
 /// An operand as a batch of matrices of these sizes.
-fn access(source: Source, batch: &[i64], matrix: [i64; 2]) -> Option<Access> {
+pub(super) fn access(source: Source, batch: &[i64], matrix: [i64; 2]) -> Option<Access> {
     let shape: SmallVec<[i64; 6]> = batch.iter().copied().chain(matrix).collect();
     let strides = source.spread(&shape)?;
     let (batch, &matrix) = strides.split_last_chunk::<2>()?;

@@ -353,7 +353,7 @@ pub fn written_strides(graph: &Graph, value: ValueRef) -> Dims {
 }
 
 /// Whether strides address every element once without gaps.
-fn is_dense(shape: &[i64], strides: &[i64]) -> bool {
+pub(crate) fn is_dense(shape: &[i64], strides: &[i64]) -> bool {
     let mut dims: Vec<(i64, i64)> =
         shape.iter().zip(strides).filter(|&(&n, _)| n != 1).map(|(&n, &s)| (s, n)).collect();
     dims.sort_unstable();

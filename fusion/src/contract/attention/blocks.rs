@@ -1,0 +1,118 @@
+//! The blocks of attention: what one instance computes, and what it goes through at a time.
+
+use super::call::Attention;
+use tilefuse_block::Elem;
+
+/// How attention is divided. Extents are powers of two.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Blocks {
+    /// Queries of an instance; 1 only where there is no other.
+    pub(super) queries: u32,
+    /// Keys of a step.
+    pub(super) keys: u32,
+    /// Elements of queries and keys that are multiplied at a time.
+    pub(super) width: Vec<Span>,
+    /// Elements of values that are summed at a time.
+    pub(super) depth: Vec<Span>,
+}
+
+/// Some elements of an axis.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Span {
+    /// The first one.
+    pub(super) first: u32,
+    /// How many a tile has.
+    pub(super) extent: u32,
+}
+
+/// What an instance takes beside its queries, in queries: bringing them into place and storing the result.
+const INSTANCE: f64 = 6.0;
+
+/// What a step takes beside its keys, in keys: rescaling what was summed.
+const STEP: f64 = 8.0;
+
+/// Elements of a step's keys, which stay in the first cache for all queries.
+const STEP_ELEMENTS: u32 = 8192;
+
+impl Blocks {
+    /// The blocks on so many threads; `None` where the tensors are too large for any.
+    pub(super) fn of(attention: &Attention, threads: u32) -> Option<Blocks> {
+        let narrow = if attention.elem == Elem::F64 { 2 } else { 1 };
+        let members = attention.members()? as f64;
+        let time = |queries: u32| {
+            let instances = blocks_of(attention.queries, queries) as f64 * members;
+            let rounds = (instances / f64::from(threads.max(1))).ceil();
+            // A vector of sums for each row fills no registers.
+            let alone = if queries < 32 / narrow { 1.25 } else { 1.0 };
+            rounds * (f64::from(queries.max(16 / narrow)) * alone + INSTANCE)
+        };
+        let candidates = [64 / narrow, 32, 16, 8, 4, 2, 1].into_iter();
+        let most = covering(attention.queries)?;
+        let least = most.min(2);
+        let queries = candidates.filter(|&n| (least..=most).contains(&n));
+        let queries = queries.min_by(|&a, &b| time(a).total_cmp(&time(b)))?;
+        let (width, depth) = (spans(attention.width)?, spans(attention.depth)?);
+        let elements = covering(attention.width.max(attention.depth))?;
+        let most = (STEP_ELEMENTS / narrow / elements).clamp(16, 128);
+        let most = if attention.causal { most.min(queries.max(16)) } else { most };
+        let time = |keys: u32| {
+            let (whole, rest) = (attention.keys / i64::from(keys), attention.keys % i64::from(keys));
+            let rest = if rest == 0 { 0.0 } else { f64::from(tail(rest)) + 2.0 * STEP };
+            whole as f64 * (f64::from(keys) + STEP) + rest
+        };
+        let candidates = [128, 64, 32, 16, 8].into_iter().filter(|&n| n <= most);
+        let keys = candidates.min_by(|&a, &b| time(a).total_cmp(&time(b)))?;
+        Some(Blocks { queries, keys, width, depth })
+    }
+}
+
+/// The extent of the last step, of fewer keys than the others.
+pub(super) fn tail(keys: i64) -> u32 {
+    covering(keys).unwrap_or(1 << 16).max(8)
+}
+
+/// How many blocks cover an extent.
+pub(super) fn blocks_of(extent: i64, block: u32) -> i64 {
+    extent.div_euclid(i64::from(block)) + i64::from(extent.rem_euclid(i64::from(block)) != 0)
+}
+
+/// The least power of two that is not less.
+fn covering(n: i64) -> Option<u32> {
+    u32::try_from(n).ok()?.checked_next_power_of_two()
+}
+
+/// An extent as powers of two, the largest first; the last span may reach beyond the end.
+fn spans(extent: i64) -> Option<Vec<Span>> {
+    let mut rest = u32::try_from(extent).ok().filter(|&n| n <= MOST_ELEMENTS)?;
+    let mut first = 0;
+    let mut spans = Vec::new();
+    while rest > 0 {
+        let extent = if rest < 8 { rest.next_power_of_two() } else { (rest / 2 + 1).next_power_of_two() };
+        let extent = extent.min(128);
+        spans.push(Span { first, extent });
+        (first, rest) = (first + extent, rest.saturating_sub(extent));
+    }
+    Some(spans)
+}
+
+/// The most elements of a query or a value.
+const MOST_ELEMENTS: u32 = 512;
+
+#[cfg(test)]
+mod tests {
+    use super::spans;
+
+    #[test]
+    fn an_extent_is_covered_by_powers_of_two() {
+        let extents = |n: i64| spans(n).unwrap().iter().map(|s| s.extent).collect::<Vec<_>>();
+        assert_eq!(extents(64), [64]);
+        assert_eq!(extents(80), [64, 16]);
+        assert_eq!(extents(33), [32, 1]);
+        assert_eq!(extents(45), [32, 8, 8]);
+        assert_eq!(extents(3), [4]);
+        assert_eq!(extents(256), [128, 128]);
+        assert_eq!(extents(8), [8]);
+        assert_eq!(extents(15), [8, 8]);
+        assert!(spans(1000).is_none());
+    }
+}

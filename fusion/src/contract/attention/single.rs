@@ -1,0 +1,151 @@
+//! Programs of attention with one query, whose time is that of reading keys and values.
+//!
+//! ```text
+//! %s = sum of %k[j..] * %q along elements        [BLOCK]
+//! %p = exp(%s - %new)
+//! %out * %scale + sum of %p * %v[j..] along keys [DEPTH]
+//! ```
+
+use tilefuse_block::{Builder, CacheHint, Elem, Literal, Program, ReduceFn, ScalarFn as F, TypeError, Value};
+
+use super::blocks::{Blocks, tail};
+use super::call::Attention;
+use super::make::{Axis, Made, along, both};
+use super::program::{Member, State};
+
+/// The program of attention with one query. Its parameters are those of [`super::program::write`]; instances are
+/// numbered by member of the batch, along the second axis.
+///
+/// # Errors
+/// A defect of this module, where the operations do not fit each other.
+pub(super) fn write(attention: &Attention, blocks: &Blocks) -> Made<Program> {
+    let mut builder = Builder::new("attention");
+    let b = &mut builder;
+    let member = Member::of(b, attention, blocks)?;
+    let elements = |b: &mut Builder, n: i64| -> Made<Axis> {
+        let extent = n.unsigned_abs().next_power_of_two();
+        let start = member.kinds.int(b, 0);
+        member.kinds.axis(b, start, extent as u32, (extent != n.unsigned_abs()).then_some(n))
+    };
+    let (width, depth) = (elements(b, attention.width)?, elements(b, attention.depth)?);
+    let offsets = member.kinds.row(b, width, attention.q.matrix[1], member.q.start)?;
+    let q = b.load(member.q.ptr, offsets, width.inside, None, CacheHint::Default)?;
+    let q = member.kinds.wide(b, q)?;
+    let scale = member.kinds.float(b, attention.scale, &[width.extent]);
+    let q = b.map(F::Mul, &[q, scale])?;
+    let writer = Writer { attention, blocks, member, width, depth, q };
+    let state = writer.through_keys(b)?;
+    writer.store(b, &state)?;
+    Ok(builder.finish())
+}
+
+struct Writer<'a> {
+    attention: &'a Attention,
+    blocks: &'a Blocks,
+    member: Member,
+    /// The elements of the query.
+    width: Axis,
+    /// The elements of a value.
+    depth: Axis,
+    /// `[width]`: the query, scaled.
+    q: Value,
+}
+
+impl Writer<'_> {
+    fn through_keys(&self, b: &mut Builder) -> Made<State> {
+        let kinds = self.member.kinds;
+        let (keys, block) = (self.attention.keys, i64::from(self.blocks.keys));
+        let whole = keys - keys % block;
+        let most = kinds.float(b, f64::NEG_INFINITY, &[]);
+        let sum = kinds.float(b, 0.0, &[]);
+        let mut state = State { most, sum, out: vec![kinds.float(b, 0.0, &[self.depth.extent])] };
+        if whole > 0 {
+            let (start, end, size) = (kinds.int(b, 0), kinds.int(b, whole), kinds.int(b, block));
+            let carried = b.for_loop((start, end, size), &state.list(), |b, first, carried| {
+                let keys = kinds.axis(b, first, self.blocks.keys, None)?;
+                Ok::<_, TypeError>(self.step(b, &State::of(carried)?, keys)?.list())
+            })?;
+            state = State::of(&carried)?;
+        }
+        if whole == keys {
+            return Ok(state);
+        }
+        let first = kinds.int(b, whole);
+        let keys = kinds.axis(b, first, tail(keys - whole), Some(keys))?;
+        self.step(b, &state, keys)
+    }
+
+    fn step(&self, b: &mut Builder, state: &State, keys: Axis) -> Made<State> {
+        let kinds = self.member.kinds;
+        let scores = self.scores(b, keys)?;
+        let here = b.reduce(ReduceFn::Max, scores, 0, None)?;
+        let most = b.map(F::Max, &[state.most, here])?;
+        // Where no key has been seen, the difference from -inf would be NaN.
+        let (none, zero) = (kinds.float(b, f64::NEG_INFINITY, &[]), kinds.float(b, 0.0, &[]));
+        let closed = b.map(F::Eq, &[most, none])?;
+        let below = b.map(F::Select, &[closed, zero, most])?;
+        let spread = b.splat(below, &[keys.extent])?;
+        let weights = b.map(F::Sub, &[scores, spread])?;
+        let weights = b.map(F::Exp, &[weights])?;
+        let here = b.reduce(ReduceFn::Sum, weights, 0, None)?;
+        let factor = b.map(F::Sub, &[state.most, below])?;
+        let factor = b.map(F::Exp, &[factor])?;
+        let sum = b.map(F::Fma, &[state.sum, factor, here])?;
+        let shape = [keys.extent, self.depth.extent];
+        let [down, right] = self.attention.v.matrix;
+        let values = kinds.read(b, self.member.v, [(keys, down), (self.depth, right)])?;
+        let weights = along(b, weights, 0, &shape)?;
+        let weighted = b.map(F::Mul, &[weights, values])?;
+        let here = b.reduce(ReduceFn::Sum, weighted, 0, None)?;
+        let factor = b.splat(factor, &[self.depth.extent])?;
+        let mut out = Vec::new();
+        for &before in &state.out {
+            out.push(b.map(F::Fma, &[before, factor, here])?);
+        }
+        Ok(State { most, sum, out })
+    }
+
+    /// `[keys]`: the scores, -inf where a key does not count.
+    fn scores(&self, b: &mut Builder, keys: Axis) -> Made<Value> {
+        let kinds = self.member.kinds;
+        let shape = [keys.extent, self.width.extent];
+        let [down, right] = self.attention.k.matrix;
+        let tile = kinds.read(b, self.member.k, [(keys, down), (self.width, right)])?;
+        let q = along(b, self.q, 1, &shape)?;
+        let products = b.map(F::Mul, &[tile, q])?;
+        let mut scores = b.reduce(ReduceFn::Sum, products, 1, None)?;
+        let mut kept = keys.inside;
+        if let Some((access, kind)) = &self.attention.mask
+            && let Some(place) = self.member.mask
+        {
+            let offsets = kinds.row(b, keys, access.matrix[1], place.start)?;
+            let mask = b.load(place.ptr, offsets, keys.inside, None, CacheHint::Default)?;
+            if *kind == Elem::Bool {
+                kept = both(b, kept, Some(mask))?;
+            } else {
+                let mask = kinds.wide(b, mask)?;
+                scores = b.map(F::Add, &[scores, mask])?;
+            }
+        }
+        let Some(kept) = kept else { return Ok(scores) };
+        let none = b.constant(Literal::float(kinds.sum, f64::NEG_INFINITY), &[keys.extent]);
+        b.map(F::Select, &[kept, scores, none])
+    }
+
+    fn store(&self, b: &mut Builder, state: &State) -> Made<()> {
+        let kinds = self.member.kinds;
+        let (zero, one) = (kinds.float(b, 0.0, &[]), kinds.float(b, 1.0, &[]));
+        let inverse = b.map(F::Div, &[one, state.sum])?;
+        let closed = b.map(F::Eq, &[state.sum, zero])?;
+        let inverse = b.map(F::Select, &[closed, zero, inverse])?;
+        let inverse = b.splat(inverse, &[self.depth.extent])?;
+        let place = self.member.y;
+        let offsets = kinds.row(b, self.depth, self.attention.out[1], place.start)?;
+        for &out in &state.out {
+            let out = b.map(F::Mul, &[out, inverse])?;
+            let out = b.cast(out, self.attention.elem)?;
+            b.store(place.ptr, offsets, out, self.depth.inside, CacheHint::Default)?;
+        }
+        Ok(())
+    }
+}

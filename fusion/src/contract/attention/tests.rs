@@ -1,0 +1,263 @@
+//! Plans with generated attention, run in the interpreter and compared with sums in `f64`.
+
+use crate::contract::Products;
+use crate::contract::tests::{memory, planned, run};
+use crate::plan::Profile;
+use crate::types::{Dims, TensorType, row_major};
+use crate::{Graph, choose_products, parse_graph};
+
+/// A mask of scores.
+#[derive(Clone, Copy, PartialEq)]
+enum Mask {
+    None,
+    /// True where a number of this shape is at least the threshold.
+    Kept(&'static [i64], f64),
+    /// The logarithm of what is positive, which is -inf elsewhere.
+    Added(&'static [i64]),
+}
+
+/// A call of attention.
+#[derive(Clone, Copy)]
+struct Case {
+    dtype: &'static str,
+    /// Batch, heads of queries, heads of keys.
+    batch: [i64; 3],
+    queries: i64,
+    keys: i64,
+    width: i64,
+    depth: i64,
+    /// Whether tensors lie as `[batch, sequence, heads, elements]`.
+    turned: bool,
+    causal: bool,
+    scale: Option<f64>,
+    mask: Mask,
+}
+
+const PLAIN: Case = Case {
+    dtype: "f32",
+    batch: [2, 3, 3],
+    queries: 9,
+    keys: 11,
+    width: 8,
+    depth: 8,
+    turned: false,
+    causal: false,
+    scale: None,
+    mask: Mask::None,
+};
+
+fn joined(numbers: &[i64]) -> String {
+    numbers.iter().map(ToString::to_string).collect::<Vec<_>>().join(",")
+}
+
+impl Case {
+    fn strides(&self, heads: i64, rows: i64, elements: i64) -> Dims {
+        match self.turned {
+            true => Dims::from_slice(&[rows * heads * elements, elements, heads * elements, 1]),
+            false => row_major(&[self.batch[0], heads, rows, elements]),
+        }
+    }
+
+    fn ty(&self, heads: i64, rows: i64, elements: i64) -> String {
+        let shape = [self.batch[0], heads, rows, elements];
+        let strides = self.strides(heads, rows, elements);
+        let strides = if self.turned { format!("{{{}}}", joined(&strides)) } else { String::new() };
+        format!("{}[{}]{strides}", self.dtype, joined(&shape))
+    }
+
+    fn text(&self) -> String {
+        let [_, heads, few] = self.batch;
+        let (mask, name) = match self.mask {
+            Mask::None => (String::new(), "None"),
+            Mask::Kept(shape, least) => {
+                let shape = joined(shape);
+                let input = format!("%3 = input 3 : f32[{shape}]");
+                (format!("{input}\n%4 = aten::ge.Scalar(self=%3, other={least:?}) : bool[{shape}]"), "%4")
+            }
+            Mask::Added(shape) => {
+                let ty = format!("{}[{}]", self.dtype, joined(shape));
+                let input = format!("%3 = input 3 : {ty}\n%5 = aten::relu(self=%3) : {ty}");
+                (format!("{input}\n%4 = aten::log(self=%5) : {ty}"), "%4")
+            }
+        };
+        let scale = self.scale.map_or("None".to_owned(), |scale| format!("{scale:?}"));
+        let (causal, shared) = (self.causal, heads != few);
+        let (q, k) = (self.ty(heads, self.queries, self.width), self.ty(few, self.keys, self.width));
+        let (v, y) = (self.ty(few, self.keys, self.depth), self.ty(heads, self.queries, self.depth));
+        format!(
+            "graph {{
+               %0 = input 0 : {q}
+               %1 = input 1 : {k}
+               %2 = input 2 : {v}
+               {mask}
+               %6 = aten::scaled_dot_product_attention(query=%0, key=%1, value=%2, attn_mask={name}, \
+                 dropout_p=0, is_causal={causal}, scale={scale}, enable_gqa={shared}) : {y}
+               outputs %6
+             }}"
+        )
+    }
+
+    /// The result in `f64`, in the order of indices.
+    fn exact(&self, graph: &Graph) -> Vec<f64> {
+        let [batch, heads, few] = self.batch;
+        let input = |slot: u32| {
+            let id = graph.ids().find(|&id| graph.node(id).op == crate::graph::Op::Input(slot)).unwrap();
+            let ty: TensorType = graph.ty(id.into()).clone();
+            let data = memory(slot, &ty);
+            move |index: &[i64]| {
+                let lead = index.len() - ty.shape.len();
+                let at = index[lead..].iter().zip(&ty.shape).zip(&ty.strides);
+                data[at.map(|((&i, &n), &s)| if n == 1 { 0 } else { i * s }).sum::<i64>() as usize]
+            }
+        };
+        let (q, k, v) = (input(0), input(1), input(2));
+        let mask = (self.mask != Mask::None).then(|| input(3));
+        let scale = self.scale.unwrap_or(1.0 / (self.width as f64).sqrt());
+        let mut out = Vec::new();
+        for (n, h, i) in (0..batch)
+            .flat_map(|n| (0..heads).map(move |h| (n, h)))
+            .flat_map(|(n, h)| (0..self.queries).map(move |i| (n, h, i)))
+        {
+            let of = h / (heads / few);
+            let score = |j: i64| {
+                let product = |e: i64| q(&[n, h, i, e]) * k(&[n, of, j, e]);
+                let score = scale * (0..self.width).map(product).sum::<f64>();
+                match (self.mask, &mask) {
+                    (Mask::Kept(_, least), Some(mask)) if mask(&[n, h, i, j]) < least => f64::NEG_INFINITY,
+                    (Mask::Added(_), Some(mask)) => score + mask(&[n, h, i, j]).max(0.0).ln(),
+                    _ if self.causal && j > i => f64::NEG_INFINITY,
+                    _ => score,
+                }
+            };
+            let scores: Vec<f64> = (0..self.keys).map(score).collect();
+            let most = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+            let weights: Vec<f64> =
+                scores.iter().map(|s| if most.is_finite() { (s - most).exp() } else { 0.0 }).collect();
+            let sum: f64 = weights.iter().sum();
+            for e in 0..self.depth {
+                let total: f64 = (0..self.keys).map(|j| weights[j as usize] * v(&[n, of, j, e])).sum();
+                out.push(if sum == 0.0 { 0.0 } else { total / sum });
+            }
+        }
+        out
+    }
+
+    /// Compares the kernel with sums in `f64`; a mask takes a kernel of its own.
+    fn check(&self) {
+        let text = self.text();
+        let exact = self.exact(&parse_graph(&text).unwrap());
+        let [_, heads, _] = self.batch;
+        let strides = self.strides(heads, self.queries, self.depth);
+        let tolerance = match self.dtype {
+            "f64" => 1e-13,
+            "f32" => 1e-5,
+            _ => 1e-2,
+        };
+        for threads in [1, 2, 16] {
+            let plan = planned(&text, threads, Products::Generated);
+            assert_eq!(plan.extern_count(), 0, "{text}");
+            assert_eq!(plan.kernel_count(), if self.mask == Mask::None { 1 } else { 2 }, "{text}");
+            let found = &run(&plan)[0];
+            assert_eq!(found.len(), exact.len());
+            let shape = [self.batch[0], heads, self.queries, self.depth];
+            for (number, e) in exact.iter().enumerate() {
+                let place = row_major(&shape);
+                let at: i64 = (0..4).map(|d| number as i64 / place[d] % shape[d] * strides[d]).sum();
+                let f = found[at as usize];
+                let close = (f - e).abs() <= tolerance * e.abs().max(1.0);
+                assert!(close, "element {number}: {f} instead of {e}\n{text}");
+            }
+        }
+    }
+}
+
+#[test]
+fn odd_sizes_are_one_kernel() {
+    for (queries, keys, width, depth) in
+        [(1, 1, 1, 1), (1, 40, 8, 8), (2, 7, 3, 5), (17, 33, 8, 16), (40, 9, 33, 8), (5, 70, 40, 12)]
+    {
+        Case { queries, keys, width, depth, batch: [1, 2, 2], ..PLAIN }.check();
+    }
+}
+
+#[test]
+fn many_blocks_of_queries_and_keys() {
+    Case { queries: 70, keys: 150, batch: [1, 1, 1], ..PLAIN }.check();
+    Case { queries: 130, keys: 256, batch: [1, 1, 1], width: 4, depth: 4, ..PLAIN }.check();
+}
+
+#[test]
+fn other_types_are_summed_in_theirs_or_f32() {
+    for dtype in ["f64", "bf16", "f16"] {
+        Case { dtype, keys: 40, ..PLAIN }.check();
+        Case { dtype, causal: true, queries: 20, keys: 20, batch: [1, 2, 2], ..PLAIN }.check();
+    }
+}
+
+#[test]
+fn heads_between_rows_are_read_where_they_lie() {
+    Case { turned: true, ..PLAIN }.check();
+    Case { turned: true, queries: 33, keys: 33, causal: true, ..PLAIN }.check();
+}
+
+#[test]
+fn a_query_sees_keys_up_to_its_own() {
+    for (queries, keys) in [(1, 1), (9, 9), (9, 30), (30, 9), (70, 70), (130, 40), (40, 130), (128, 128)] {
+        Case { queries, keys, causal: true, batch: [1, 2, 2], width: 4, depth: 4, ..PLAIN }.check();
+    }
+}
+
+#[test]
+fn heads_share_keys() {
+    Case { batch: [2, 6, 2], ..PLAIN }.check();
+    Case { batch: [2, 4, 1], turned: true, mask: Mask::Kept(&[1, 4, 9, 11], 0.0), ..PLAIN }.check();
+    Case { batch: [1, 6, 3], queries: 1, mask: Mask::Kept(&[1, 11], 0.0), ..PLAIN }.check();
+}
+
+#[test]
+fn the_factor_is_given() {
+    for scale in [0.0, 0.3, -2.0] {
+        Case { scale: Some(scale), ..PLAIN }.check();
+    }
+}
+
+#[test]
+fn masks_are_repeated() {
+    for shape in [&[9, 11][..], &[2, 3, 9, 11], &[2, 1, 1, 11], &[1, 3, 9, 1], &[1, 1, 9, 11]] {
+        Case { mask: Mask::Kept(shape, 0.25), ..PLAIN }.check();
+        Case { mask: Mask::Added(shape), ..PLAIN }.check();
+    }
+}
+
+#[test]
+fn a_query_without_keys_gives_zero() {
+    let narrow = Case { keys: 2, ..PLAIN };
+    Case { mask: Mask::Kept(&[2, 3, 9, 2], 0.75), ..narrow }.check();
+    Case { mask: Mask::Added(&[2, 3, 9, 2]), ..narrow }.check();
+    Case { mask: Mask::Kept(&[2, 3, 9, 40], 2.0), keys: 40, ..PLAIN }.check();
+}
+
+#[test]
+fn a_mask_of_many_blocks() {
+    let wide = Case { batch: [1, 1, 1], queries: 40, keys: 150, width: 4, depth: 4, ..PLAIN };
+    Case { mask: Mask::Kept(&[40, 150], 0.25), ..wide }.check();
+    Case { mask: Mask::Added(&[1, 1, 1, 150]), ..wide }.check();
+}
+
+/// How many kernels are chosen for a graph.
+fn chosen(text: &str) -> usize {
+    let mut graph = parse_graph(text).unwrap();
+    choose_products(&mut graph, &Profile::host(2), Products::Generated, None, &mut |_| None);
+    graph.kernels.len()
+}
+
+#[test]
+fn what_the_template_does_not_know_stays_a_call() {
+    let text = PLAIN.text();
+    assert_eq!(chosen(&text), 1);
+    assert_eq!(chosen(&text.replace("dropout_p=0", "dropout_p=0.5")), 0);
+    assert_eq!(chosen(&Case { keys: 0, ..PLAIN }.text()), 0);
+    assert_eq!(chosen(&Case { width: 1024, ..PLAIN }.text()), 0);
+    assert_eq!(chosen(&Case { batch: [1, 3, 2], ..PLAIN }.text()), 0);
+    assert_eq!(chosen(&Case { dtype: "i32", ..PLAIN }.text()), 0);
+}

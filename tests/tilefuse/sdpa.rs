@@ -1,0 +1,207 @@
+//! Attention on the host as a kernel of ours, beside libtorch's operator.
+
+use tch::{Device, Kind, Tensor};
+use tilefuse::{Options, Products};
+
+use crate::common::{THREADS, setup};
+
+type Attend = fn(&[Tensor]) -> Tensor;
+
+fn wrapped(attend: Attend, products: Products) -> tilefuse::Fused<impl Fn(&[Tensor]) -> Vec<Tensor>> {
+    tilefuse::fuse_with(move |x: &[Tensor]| vec![attend(x)], Options { products, ..Options::default() })
+}
+
+/// What the plan gives for these inputs, and its description.
+fn run(attend: Attend, inputs: &[Tensor], products: Products) -> (Tensor, tilefuse::Explanation) {
+    let fused = wrapped(attend, products);
+    fused.call(inputs).unwrap();
+    let found = fused.call(inputs).unwrap().remove(0);
+    assert_eq!(fused.stats().fused_calls, 1, "{:?}", fused.stats());
+    (found, fused.explain_with(inputs, |model, inputs| model(inputs)).unwrap())
+}
+
+fn draw(shape: &[i64], kind: Kind) -> Tensor {
+    Tensor::randn(shape, (Kind::Float, Device::Cpu)).to_kind(kind)
+}
+
+/// The largest difference from a run in `f64`.
+fn error(found: &Tensor, attend: Attend, inputs: &[Tensor]) -> f64 {
+    let wide = |t: &Tensor| if t.is_floating_point() { t.to_kind(Kind::Double) } else { t.shallow_clone() };
+    let wide: Vec<Tensor> = inputs.iter().map(wide).collect();
+    (found.to_kind(Kind::Double) - attend(&wide)).abs().max().double_value(&[])
+}
+
+/// Compares the kernel with eager; both are compared with a run in `f64`.
+fn check(attend: Attend, inputs: &[Tensor]) {
+    let (found, plan) = run(attend, inputs, Products::Generated);
+    assert_eq!(plan.extern_ops, 0, "{plan}");
+    assert!(plan.kernels_fused > 0, "{plan}");
+    let eager = attend(inputs);
+    assert_eq!((found.size(), found.stride()), (eager.size(), eager.stride()));
+    let (ours, theirs) = (error(&found, attend, inputs), error(&eager, attend, inputs));
+    let least = match found.kind() {
+        Kind::Double => 1e-14,
+        Kind::Float => 1e-6,
+        _ => 2e-3,
+    };
+    assert!(ours <= 2.0 * theirs + least, "{ours} beside {theirs}: {:?}", found.size());
+}
+
+fn plain(x: &[Tensor]) -> Tensor {
+    Tensor::scaled_dot_product_attention(&x[0], &x[1], &x[2], None::<&Tensor>, 0.0, false, None, false)
+}
+
+fn causal(x: &[Tensor]) -> Tensor {
+    Tensor::scaled_dot_product_attention(&x[0], &x[1], &x[2], None::<&Tensor>, 0.0, true, 0.2, false)
+}
+
+fn masked(x: &[Tensor]) -> Tensor {
+    Tensor::scaled_dot_product_attention(&x[0], &x[1], &x[2], Some(&x[3]), 0.0, false, None, false)
+}
+
+fn shared(x: &[Tensor]) -> Tensor {
+    Tensor::scaled_dot_product_attention(&x[0], &x[1], &x[2], None::<&Tensor>, 0.0, false, None, true)
+}
+
+/// Queries, keys and values of two members with three heads.
+fn heads(queries: i64, keys: i64, width: i64, kind: Kind) -> Vec<Tensor> {
+    [queries, keys, keys].into_iter().map(|rows| draw(&[2, 3, rows, width], kind)).collect()
+}
+
+#[test]
+fn attention_is_one_kernel_and_no_call() {
+    setup();
+    let _no_grad = tch::no_grad_guard();
+    let _threads = THREADS.read().unwrap();
+    for kind in [Kind::Float, Kind::Double, Kind::BFloat16, Kind::Half] {
+        for (queries, keys, width) in [(1, 37, 16), (9, 9, 8), (33, 70, 40), (128, 128, 64), (197, 197, 33)] {
+            let inputs = heads(queries, keys, width, kind);
+            check(plain, &inputs);
+            check(causal, &inputs);
+        }
+    }
+}
+
+#[test]
+fn threads_do_not_change_the_bits() {
+    setup();
+    let _no_grad = tch::no_grad_guard();
+    let _threads = THREADS.write().unwrap();
+    let before = tch::get_num_threads();
+    for inputs in [heads(130, 130, 16, Kind::Float), heads(1, 300, 16, Kind::Float)] {
+        let with = |threads: i32| {
+            tch::set_num_threads(threads);
+            (run(plain, &inputs, Products::Generated).0, run(causal, &inputs, Products::Generated).0)
+        };
+        let one = with(1);
+        for threads in [2, 3, 8] {
+            let more = with(threads);
+            assert!(one.0.equal(&more.0) && one.1.equal(&more.1), "{threads}");
+        }
+    }
+    tch::set_num_threads(before);
+}
+
+#[test]
+fn tensors_are_read_where_they_lie() {
+    setup();
+    let _no_grad = tch::no_grad_guard();
+    let _threads = THREADS.read().unwrap();
+    let packed: Attend = |x| {
+        let parts = x[0].view([2, 20, 3, 4, 16]).permute([2, 0, 3, 1, 4]).unbind(0);
+        plain(&parts).transpose(1, 2).reshape([2, 20, 64])
+    };
+    check(packed, &[draw(&[2, 20, 192], Kind::Float)]);
+    let few = || draw(&[2, 2, 11, 8], Kind::Float);
+    let inputs = [draw(&[2, 6, 9, 8], Kind::Float), few(), few()];
+    check(shared, &inputs);
+    let repeated: Attend = |x| {
+        let all = |t: &Tensor| t.expand([2, 6, 11, 8], false);
+        plain(&[x[0].shallow_clone(), all(&x[1]), all(&x[2])])
+    };
+    let one = || draw(&[2, 1, 11, 8], Kind::Float);
+    check(repeated, &[draw(&[2, 6, 9, 8], Kind::Float), one(), one()]);
+    let part: Attend = |x| plain(&[x[0].slice(2, 1, 9, 2), x[1].slice(3, 4, 12, 1), x[1].slice(3, 8, 16, 1)]);
+    check(part, &[draw(&[2, 3, 9, 8], Kind::Float), draw(&[2, 3, 20, 16], Kind::Float)]);
+    let matrices = [draw(&[5, 8], Kind::Float), draw(&[7, 8], Kind::Float), draw(&[7, 12], Kind::Float)];
+    check(plain, &matrices);
+}
+
+#[test]
+fn masks_keep_their_meaning() {
+    setup();
+    let _no_grad = tch::no_grad_guard();
+    let _threads = THREADS.read().unwrap();
+    for shape in [&[9, 70][..], &[2, 3, 9, 70], &[2, 1, 1, 70], &[1, 3, 9, 1]] {
+        let mut inputs = heads(9, 70, 16, Kind::Float);
+        inputs.push(draw(shape, Kind::Float));
+        check(masked, &inputs);
+        inputs[3] = inputs[3].ge(0.5);
+        check(masked, &inputs);
+    }
+    // The lowest number excludes no key of a row that has no other.
+    let mut inputs = heads(9, 9, 16, Kind::Float);
+    inputs.push(Tensor::full([9, 9], f64::from(f32::MIN), (Kind::Float, Device::Cpu)).tril(-1));
+    check(masked, &inputs);
+    inputs[3] = Tensor::full([9, 9], f64::from(f32::MIN), (Kind::Float, Device::Cpu));
+    check(masked, &inputs);
+}
+
+#[test]
+fn rows_without_keys_and_what_is_not_finite_are_as_in_eager() {
+    setup();
+    let _no_grad = tch::no_grad_guard();
+    let _threads = THREADS.read().unwrap();
+    let same = |inputs: &[Tensor]| {
+        let (found, plan) = run(masked, inputs, Products::Generated);
+        assert_eq!(plan.extern_ops, 0, "{plan}");
+        let eager = masked(inputs);
+        assert!(found.isnan().equal(&eager.isnan()), "{found} {eager}");
+        assert!(found.allclose(&eager, 1e-5, 1e-5, true), "{found} {eager}");
+    };
+    let mut inputs = heads(20, 33, 8, Kind::Float);
+    let closed = Tensor::ones([20, 33], (Kind::Bool, Device::Cpu)).tril(-4);
+    inputs.push(closed.shallow_clone());
+    same(&inputs);
+    inputs[3] = Tensor::zeros([20, 33], (Kind::Float, Device::Cpu)).masked_fill(&closed, f64::NEG_INFINITY);
+    same(&inputs);
+    for value in [f64::NAN, f64::INFINITY] {
+        let _ = inputs[0].get(0).get(1).get(7).get(3).fill_(value);
+        same(&inputs);
+    }
+}
+
+#[test]
+fn written_out_attention_is_the_same_kernel() {
+    setup();
+    let _no_grad = tch::no_grad_guard();
+    let _threads = THREADS.read().unwrap();
+    let written: Attend = |x| {
+        let scores = x[0].matmul(&x[1].transpose(-2, -1)) * 0.25;
+        let future = Tensor::ones([33, 33], (Kind::Bool, Device::Cpu)).triu(1);
+        scores.masked_fill(&future, f64::NEG_INFINITY).softmax(-1, None).matmul(&x[2])
+    };
+    let inputs = heads(33, 33, 16, Kind::Float);
+    let (found, plan) = run(written, &inputs, Products::Generated);
+    assert_eq!((plan.kernels_fused, plan.extern_ops), (1, 0), "{plan}");
+    assert!(error(&found, written, &inputs) < 1e-5);
+}
+
+#[test]
+fn dropout_stays_a_call_and_the_plan_gives_both_times() {
+    setup();
+    let _no_grad = tch::no_grad_guard();
+    let _threads = THREADS.read().unwrap();
+    let inputs = heads(33, 33, 16, Kind::Float);
+    let (found, plan) = run(plain, &inputs, Products::Measured);
+    assert!(error(&found, plain, &inputs) < 1e-5);
+    let plan = plan.to_string();
+    assert!(plan.contains("us generated") && plan.contains("us in libtorch"), "{plan}");
+    let dropped: Attend = |x| {
+        Tensor::scaled_dot_product_attention(&x[0], &x[1], &x[2], None::<&Tensor>, 0.5, false, None, false)
+    };
+    let fused = wrapped(dropped, Products::Generated);
+    fused.call(&inputs).unwrap();
+    let plan = fused.explain_with(&inputs, |model, inputs| model(inputs)).unwrap();
+    assert!(plan.extern_ops > 0 || plan.kernels_fused == 0, "{plan}");
+}
