@@ -3,11 +3,13 @@
 use std::collections::{BTreeSet, HashMap};
 
 use tch::{Kind, Tensor};
+use tilefuse_codegen::cache::{Key, Kind as Stored};
 use tilefuse_fusion::attention::{Facts, MaskFacts, MaskKind, highest_excluded};
-use tilefuse_fusion::{AtenCall, Dims, Graph, NodeId, Op, TensorType, ValueRef};
+use tilefuse_fusion::{AtenCall, Device, Dims, Graph, NodeId, Op, TensorType, ValueRef};
 
 use super::compile::new_call;
 use super::exec::device_id;
+use super::kernels::{cache, device_name};
 use crate::torch::{Meta, empty_strided};
 
 /// Masks are computed at compile time up to this many elements.
@@ -120,9 +122,35 @@ impl Facts for Masks<'_> {
         if let Some(known) = self.strides.get(&key) {
             return known.clone();
         }
-        let strides = run_once(call, operands);
+        let strides = kept_strides(&key, operands).or_else(|| {
+            let strides = run_once(call, operands)?;
+            keep_strides(&key, operands, &strides);
+            Some(strides)
+        });
         self.strides.insert(key, strides.clone());
         strides
+    }
+}
+
+/// Under which the strides of a call's result are kept on disk: on another device libtorch may take another way. The first
+/// call of libtorch's attention in a process takes some 80 ms on a GPU, which a plan from the cache need not wait for.
+fn entry(call: &str, operands: &[TensorType]) -> Option<Key> {
+    let device = match operands.first()?.device {
+        Device::Cuda(ordinal) => device_name(tch::Device::Cuda(ordinal as usize)),
+        _ => device_name(tch::Device::Cpu),
+    };
+    Some(Key::new(call, &device.ok()?, "strides of attention 1"))
+}
+
+fn kept_strides(call: &str, operands: &[TensorType]) -> Option<Dims> {
+    let bytes = cache().get(Stored::Tuning, entry(call, operands)?)?;
+    let strides: Vec<i64> = serde_json::from_slice(&bytes).ok()?;
+    (Some(strides.len()) == operands.first().map(TensorType::rank)).then(|| Dims::from_slice(&strides))
+}
+
+fn keep_strides(call: &str, operands: &[TensorType], strides: &Dims) {
+    if let (Some(entry), Ok(bytes)) = (entry(call, operands), serde_json::to_vec(&strides[..])) {
+        cache().put(Stored::Tuning, entry, &bytes);
     }
 }
 

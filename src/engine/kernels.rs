@@ -1,10 +1,12 @@
 //! Kernels for a target: compiled once for each program, in parallel, through the cache on disk.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 use rayon::prelude::*;
 use rustc_hash::FxHashMap;
+use smallvec::SmallVec;
 use tilefuse_block::{OpKind, Program};
 use tilefuse_codegen::cache::{Cache, CacheOptions, Key, Kind};
 use tilefuse_codegen::cuda;
@@ -140,8 +142,21 @@ impl Pool for Team {
     }
 
     fn run(&self, tasks: usize, work: &(dyn Fn(usize) + Sync)) {
-        TorchPool::get().run(self.threads.min(tasks), &|index, size| {
-            (index * tasks / size..(index + 1) * tasks / size).for_each(work);
+        let threads = self.threads.min(tasks);
+        let next: SmallVec<[AtomicUsize; 16]> = (0..threads).map(|_| AtomicUsize::new(0)).collect();
+        TorchPool::get().run(threads, &|index, size| {
+            // Its own share first, from which others may have taken some, then what is left of the others'.
+            for owner in (0..size).map(|step| (index + step) % size) {
+                let (first, end) = (owner * tasks / size, (owner + 1) * tasks / size);
+                let Some(next) = next.get(owner) else { break };
+                loop {
+                    let task = first + next.fetch_add(1, Ordering::Relaxed);
+                    if task >= end {
+                        break;
+                    }
+                    work(task);
+                }
+            }
         });
     }
 }
