@@ -11,13 +11,16 @@ use tilefuse_fusion::{Packed, Panels};
 use super::compile::Tensors;
 use super::exec::device_id;
 use crate::Error;
-use crate::torch::{Meta, as_strided_of, check_versions, element_size, empty_strided};
+use crate::torch::{Meta, as_strided_of, element_size, empty_strided};
 
 /// Elements of a weight that are compared at every call: a write that no version counts shows in them most likely.
 const SAMPLES: usize = 4;
 
 /// Times that weights may have been written before it matters how often that happens.
 const WRITES: u32 = 4;
+
+/// Times that a call packs what others write meanwhile.
+const TRIES: usize = 64;
 
 /// Calls for each time that weights were written at least; with fewer, packing takes longer than it saves.
 const CALLS: u32 = 4;
@@ -97,29 +100,27 @@ impl Packs {
         writes >= WRITES && calls < writes.saturating_mul(CALLS)
     }
 
-    /// Packs weights that are not packed yet or were written since, and keeps them so while the result lives.
-    pub(crate) fn hold(&self, constants: &[Tensor]) -> Result<Held<'_>, Error> {
+    /// Packs weights that are not packed yet or were written since, and keeps them so while the result lives. `None`
+    /// where others write them all the while.
+    pub(crate) fn hold(&self, constants: &[Tensor]) -> Result<Option<Held<'_>>, Error> {
         if self.packs.is_empty() {
-            return Ok(Held { _made: None });
+            return Ok(Some(Held { _made: None }));
         }
         self.calls.fetch_add(1, Ordering::Relaxed);
-        loop {
+        for _ in 0..TRIES {
             let made = self.made.read().unwrap_or_else(PoisonError::into_inner);
             if self.fits(&made)? {
-                return Ok(Held { _made: Some(made) });
+                return Ok(Some(Held { _made: Some(made) }));
             }
             drop(made);
             self.pack(constants)?;
         }
+        Ok(None)
     }
 
     fn fits(&self, made: &[Made]) -> Result<bool, Error> {
-        let versions: Vec<i64> = made.iter().map(|m| m.version).collect();
-        if !made.iter().all(|m| m.done) || !check_versions(self.weights.iter(), &versions) {
-            return Ok(false);
-        }
         for ((pack, weight), made) in self.packs.iter().zip(self.weights.deref()).zip(made) {
-            if pack.read(weight)? != made.samples {
+            if pack.now(weight)? != *made {
                 return Ok(false);
             }
         }
@@ -132,8 +133,7 @@ impl Packs {
         let mut all = self.made.write().unwrap_or_else(PoisonError::into_inner);
         let mut written = false;
         for ((pack, weight), made) in self.packs.iter().zip(self.weights.deref()).zip(all.iter_mut()) {
-            let version = Meta::of(weight)?.version;
-            let now = Made { version, samples: pack.read(weight)?, done: true };
+            let now = pack.now(weight)?;
             if *made == now {
                 continue;
             }
@@ -150,16 +150,18 @@ impl Packs {
 }
 
 impl Pack {
-    /// The samples of a weight.
-    fn read(&self, weight: &Tensor) -> Result<[u64; SAMPLES], Error> {
-        let data = Meta::of(weight)?.data as *const u8;
-        Ok(self.samples.map(|at| {
+    /// The state of a weight. A tensor of inference mode has the same version always.
+    fn now(&self, weight: &Tensor) -> Result<Made, Error> {
+        let meta = Meta::of(weight)?;
+        let data = meta.data as *const u8;
+        let samples = self.samples.map(|at| {
             let mut bytes = [0; 8];
             let size = self.size.min(8);
             // SAFETY: the guards have found the weight to be of the type that the places were computed for, and it is alive.
             unsafe { std::ptr::copy_nonoverlapping(data.add(at), bytes.as_mut_ptr(), size) };
             u64::from_le_bytes(bytes)
-        }))
+        });
+        Ok(Made { version: meta.version, samples, done: true })
     }
 
     /// Copies a weight into the panels of a constant.
