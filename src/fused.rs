@@ -15,6 +15,9 @@ use crate::engine::{CompileReport, Compiled, CudaGraphs, Signature, Stop, Tensor
 use crate::explain::Explanation;
 use crate::torch::{self, GlobalState};
 
+/// Plans of one model that have copies of its weights at most: each has its own.
+const PACKED_PLANS: usize = 4;
+
 /// How a fused model compiles.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
@@ -27,7 +30,7 @@ pub struct Options {
     /// Whether plans are launched as CUDA graphs.
     pub cuda_graphs: CudaGraphs,
     /// Whether weights of products on the host are kept a second time, in the order in which kernels read them: that
-    /// takes as much memory again. They are laid out anew after a write that the weight's version counts, as every
+    /// takes as much memory again for each of the first four signatures; later ones read the weights as they lie. They are laid out anew after a write that the weight's version counts, as every
     /// operator's does. One that goes around it, through a raw pointer or `Tensor::data`, is noticed where it changes
     /// one of some elements that are looked at, as an optimiser's step or a load does. By itself as the variable
     /// `TILEFUSE_PACKING` says (`on` or `off`), else on.
@@ -422,8 +425,11 @@ impl Engine {
         Ok(outputs)
     }
 
+    /// The options, without packed weights where they are written often or enough plans have copies of them.
     fn options_now(&self) -> Options {
-        let packs_weights = self.options.packs_weights && !self.unpacked.load(Ordering::Relaxed);
+        let plans = self.entries.read().unwrap_or_else(PoisonError::into_inner).len();
+        let packs_weights =
+            self.options.packs_weights && plans < PACKED_PLANS && !self.unpacked.load(Ordering::Relaxed);
         Options { packs_weights, ..self.options.clone() }
     }
 

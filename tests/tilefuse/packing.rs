@@ -95,6 +95,20 @@ fn a_write_shows_in_the_next_call() {
 }
 
 #[test]
+fn only_the_first_plans_of_a_model_have_copies() {
+    setup();
+    let _no_grad = tch::no_grad_guard();
+    let _threads = THREADS.read().unwrap();
+    let fused = fused([65, 33], true);
+    for rows in 3..9 {
+        let x = Tensor::randn([rows, 33], F32);
+        check(&fused, &x);
+        check(&fused, &x);
+        assert_eq!(packed_bytes(&fused, &x) > 0, rows < 7, "{rows} rows");
+    }
+}
+
+#[test]
 fn weights_that_are_written_at_every_call_are_not_packed_for_long() {
     setup();
     let _no_grad = tch::no_grad_guard();
