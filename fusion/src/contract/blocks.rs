@@ -32,6 +32,13 @@ const FEW_ROWS: i64 = 2;
 /// What bringing a part of the right operand into place takes, in rows of the product; it is in place in panels.
 const PACKING_ROWS: f64 = 12.0;
 
+/// The time of blocks half as wide as registers allow, in the time of those, for each element.
+const NARROW: f64 = 1.05;
+
+/// Rows of a block whose sums stay in the first cache beside what they are made of; where the right operand is to be
+/// brought into place, more rows are worth more.
+const PANEL_ROWS: u32 = 128;
+
 /// What an instance takes besides, in rows of the product.
 const INSTANCE_ROWS: f64 = 0.5;
 
@@ -48,13 +55,19 @@ pub(super) fn choose(product: &Product, threads: u32, panels: bool) -> Blocks {
 
 /// Columns of a panel of the right operand; `None` where reading it as it lies is as good.
 pub(super) fn panel_width(product: &Product) -> Option<i64> {
-    (product.m > FEW_ROWS).then(|| columns(product, true).into())
+    (product.m > FEW_ROWS).then(|| columns(product).into())
 }
 
-/// Columns of a block of many rows.
-fn columns(product: &Product, panels: bool) -> u32 {
-    let wide = if product.elem == Elem::F64 { 2 } else { 1 };
-    covering(product.n).min(if panels { 32 } else { 64 } / wide)
+/// Columns of a block of many rows: as many as a block of registers is wide, or half of that where fewer are then
+/// computed for nothing.
+fn columns(product: &Product) -> u32 {
+    let widest = if product.elem == Elem::F64 { 32 } else { 64 };
+    let time = |width: u32| {
+        let factor = if width == widest { 1.0 } else { NARROW };
+        blocks_of(product.n, width) as f64 * f64::from(width) * factor
+    };
+    let narrower = if time(widest / 2) < time(widest) { widest / 2 } else { widest };
+    narrower.min(covering(product.n))
 }
 
 /// The least power of two that is not less.
@@ -83,7 +96,8 @@ fn few_rows(product: &Product, threads: u32) -> Blocks {
 
 fn many_rows(product: &Product, threads: u32, panels: bool) -> Blocks {
     let wide = if product.elem == Elem::F64 { 2 } else { 1 };
-    let columns = columns(product, panels);
+    let columns = columns(product);
+    let most = if panels { PANEL_ROWS } else { 256 };
     let before = if panels { INSTANCE_ROWS } else { PACKING_ROWS };
     let batch: i64 = product.batch.iter().product();
     let across = blocks_of(product.n, columns) * batch;
@@ -92,7 +106,7 @@ fn many_rows(product: &Product, threads: u32, panels: bool) -> Blocks {
         let rounds = blocks_of(down * across, threads) as f64;
         rounds * (f64::from(rows) + before)
     };
-    let candidates = [4, 8, 16, 32, 64, 128, 256].into_iter().filter(|&r| r <= covering(product.m));
+    let candidates = [4, 8, 16, 32, 64, 128, 256].into_iter().filter(|&r| r <= covering(product.m).min(most));
     let rows = candidates.min_by(|&a, &b| time(a).total_cmp(&time(b))).unwrap_or(4);
     let time = |depth: u32| blocks_of(product.k, depth) as f64 * (f64::from(depth) + STARTING);
     let candidates =

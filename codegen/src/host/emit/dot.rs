@@ -25,14 +25,79 @@ struct Product<'c> {
     columns: u64,
     /// Lanes of a vector, 0 for scalars.
     lanes: u32,
-    /// Rows and vectors of a block.
-    block: (u64, u64),
+    /// Vectors of a block.
+    vectors: u64,
+    /// How rows are divided into blocks.
+    bands: Vec<Band>,
+    /// Steps of the common axis that are written out one after the other.
+    unroll: u64,
     /// Whether the right operand is read where it lies, so that what lies behind it is read next.
     streams: bool,
 }
 
+/// Blocks of equally many rows, one below the other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Band {
+    /// The first row.
+    first: u64,
+    /// The number of the first block.
+    number: u64,
+    /// How many blocks there are.
+    blocks: u64,
+    /// Rows of each.
+    rows: u64,
+}
+
+/// Where a block is.
+#[derive(Clone, Copy)]
+struct Place<'c> {
+    /// The member of the batch.
+    batch: IntValue<'c>,
+    /// The first row, within the member.
+    row: IntValue<'c>,
+    /// How many rows it has.
+    rows: u64,
+    /// Which of the blocks' columns it is in.
+    column: IntValue<'c>,
+    /// The number among the blocks of a member.
+    number: IntValue<'c>,
+}
+
 /// Bytes of a line of the caches.
 const LINE: u64 = 64;
+
+impl Product<'_> {
+    /// Blocks one below the other.
+    fn blocks_down(&self) -> u64 {
+        self.bands.iter().map(|band| band.blocks).sum()
+    }
+}
+
+/// Vectors of a block, and how rows are divided into blocks: as many sums as registers hold beside the operands of a step,
+/// and as few operands for each sum as that allows.
+///
+/// ```text
+/// 64 rows of 4 vectors of 16 lanes, 32 registers      10 blocks of 6 rows, 1 block of 4
+/// ```
+fn blocks(rows: u64, vectors: u64, width: u32) -> (u64, Vec<Band>) {
+    let (vectors, most) = match width {
+        4.. if vectors.is_multiple_of(4) => (4, 6),
+        4.. => (vectors.min(2), 8),
+        3 => (vectors.min(2), 6),
+        _ => (vectors.min(2), 4),
+    };
+    // Beyond the first two, powers of two are one or two fours and a multiple of six.
+    let fours = if most == 6 && rows > 4 {
+        (1..3).find(|n| (rows - 4 * n).is_multiple_of(6)).unwrap_or(0)
+    } else {
+        0
+    };
+    let most = most.min(rows).max(1);
+    let many = (rows - 4 * fours) / most;
+    let bands = [(0, 0, many, most), (many * most, many, fours, 4)];
+    let bands = bands.map(|(first, number, blocks, rows)| Band { first, number, blocks, rows });
+    (vectors.max(1), bands.into_iter().filter(|band| band.blocks > 0).collect())
+}
 
 impl<'c> Emitter<'c, '_> {
     pub(super) fn dot(&mut self, op: &BlockOp) -> Result<()> {
@@ -49,8 +114,7 @@ impl<'c> Emitter<'c, '_> {
         let wide = program.ty(result).elem() == Some(Elem::F64);
         let lanes = self.lanes_for(columns).min((1 << self.plan.width) >> u32::from(wide));
         let vectors = columns / u64::from(lanes.max(1));
-        let most = if self.plan.width > 3 { 8 } else { 4 };
-        let block = (u64::from(rows).min(most), vectors.min(2));
+        let (vectors_of, bands) = blocks(u64::from(rows), vectors, self.plan.width);
         let (left, left_strides) = self.operand(*a, depth)?;
         let (right, _) = self.operand(*b, columns as u32)?;
         let product = Product {
@@ -63,12 +127,21 @@ impl<'c> Emitter<'c, '_> {
             depth: depth.into(),
             columns,
             lanes,
-            block,
+            vectors: vectors_of,
+            bands,
+            unroll: [4, 2].into_iter().find(|n| u64::from(depth).is_multiple_of(*n)).unwrap_or(1),
             streams: self.plan.direct.contains_key(b),
         };
         self.each(batch.into(), |this, batch| {
-            this.each(vectors / block.1, |this, column| {
-                this.each(product.rows / block.0, |this, row| this.block(&product, batch, row, column))
+            this.each(vectors / product.vectors, |this, column| {
+                product.bands.iter().try_for_each(|&band| {
+                    this.each(band.blocks, |this, block| {
+                        let row = this.linear(block, band.rows, this.ir.i64(band.first as i64))?;
+                        let number = this.linear(column, product.blocks_down(), block)?;
+                        let number = this.linear(this.ir.i64(1), band.number, number)?;
+                        this.block(&product, Place { batch, row, rows: band.rows, column, number })
+                    })
+                })
             })
         })
     }
@@ -90,41 +163,40 @@ impl<'c> Emitter<'c, '_> {
     }
 
     /// One block of the result.
-    fn block(
-        &mut self,
-        p: &Product<'c>,
-        batch: IntValue<'c>,
-        row: IntValue<'c>,
-        column: IntValue<'c>,
-    ) -> Result<()> {
+    fn block(&mut self, p: &Product<'c>, at: Place<'c>) -> Result<()> {
+        let Place { batch, row, rows, column, number } = at;
         let step = u64::from(p.lanes.max(1));
         let zero = self.ir.i64(0);
-        let number = self.linear(column, p.rows / p.block.0, row)?;
-        let column = self.linear(column, p.block.1 * step, zero)?;
-        let row = self.linear(row, p.block.0, zero)?;
+        let column = self.linear(column, p.vectors * step, zero)?;
         let row = self.linear(batch, p.rows, row)?;
         let corner = self.linear(row, p.columns, column)?;
         let place = |this: &Self, k: u64| {
-            let (row, vector) = (k / p.block.1, k % p.block.1);
+            let (row, vector) = (k / p.vectors, k % p.vectors);
             this.linear(this.ir.i64(1), row * p.columns + vector * step, corner)
         };
         let mut sums: Vec<(PointerValue<'c>, V<'c>)> = Vec::new();
-        for k in 0..p.block.0 * p.block.1 {
+        for k in 0..rows * p.vectors {
             let mut start = self.get(p.start, place(self, k)?, p.lanes)?;
             if p.result.elem.is_float() {
                 start = self.ir.float_like(start, 0.0);
             }
             sums.push((self.variable(start)?, start));
         }
-        self.each(p.depth, |this, k| {
+        self.each(p.depth / p.unroll, |this, steps| {
+            let k = this.linear(steps, p.unroll, zero)?;
             let right = this.linear(batch, p.depth, k)?;
             let right = this.linear(right, p.columns, column)?;
-            let left = this.linear(k, p.left_strides[1] as u64, this.ir.i64(0))?;
+            let left = this.linear(k, p.left_strides[1] as u64, zero)?;
             let left = this.linear(row, p.left_strides[0] as u64, left)?;
             if p.streams {
-                this.fetch(p, number, k)?;
+                this.fetch(p, number, steps)?;
             }
-            this.rank_one(p, left, right, &sums)
+            let one = this.ir.i64(1);
+            (0..p.unroll).try_for_each(|n| {
+                let left = this.linear(one, n * p.left_strides[1] as u64, left)?;
+                let right = this.linear(one, n * p.columns, right)?;
+                this.rank_one(p, left, right, &sums)
+            })
         })?;
         for (k, &(sum, like)) in sums.iter().enumerate() {
             let at = place(self, k as u64)?;
@@ -139,10 +211,10 @@ impl<'c> Emitter<'c, '_> {
 
     /// Asks for a share of what lies behind the right operand, as large as that: what the next product of a loop reads.
     /// All blocks and steps together ask for all of it.
-    fn fetch(&self, p: &Product<'c>, number: IntValue<'c>, k: IntValue<'c>) -> Result<()> {
-        let blocks = (p.columns / (p.block.1 * u64::from(p.lanes.max(1)))) * (p.rows / p.block.0);
-        let share = p.columns.div_ceil(blocks.max(1));
-        let steps = self.linear(number, p.depth, k)?;
+    fn fetch(&self, p: &Product<'c>, number: IntValue<'c>, step: IntValue<'c>) -> Result<()> {
+        let blocks = (p.columns / (p.vectors * u64::from(p.lanes.max(1)))) * p.blocks_down();
+        let share = (p.columns * p.unroll).div_ceil(blocks.max(1));
+        let steps = self.linear(number, p.depth / p.unroll, step)?;
         let first = self.linear(steps, share, self.ir.i64((p.depth * p.columns) as i64))?;
         let line = LINE / u64::from(p.right.elem.bytes());
         for at in (0..share).step_by(line as usize) {
@@ -169,12 +241,12 @@ impl<'c> Emitter<'c, '_> {
     ) -> Result<()> {
         let step = u64::from(p.lanes.max(1));
         let mut vectors = Vec::new();
-        for vector in 0..p.block.1 {
+        for vector in 0..p.vectors {
             let at = self.linear(self.ir.i64(1), vector * step, right)?;
             vectors.push(self.factor(self.get(p.right, at, p.lanes)?, p)?);
         }
         for (index, &(sum, like)) in sums.iter().enumerate() {
-            let (row, vector) = (index as u64 / p.block.1, index % p.block.1 as usize);
+            let (row, vector) = (index as u64 / p.vectors, index % p.vectors as usize);
             let at = self.linear(self.ir.i64(1), row * p.left_strides[0] as u64, left)?;
             let x = self.ir.splat(self.factor(self.get(p.left, at, 0)?, p)?, lanes_of(like));
             let old = self.ir.b.build_load(like.get_type(), sum, "").map_err(llvm)?;
@@ -197,5 +269,39 @@ impl<'c> Emitter<'c, '_> {
             return self.ir.call_same("llvm.fma", &[x, y, sum]);
         }
         self.ir.bin(Op::FAdd, self.ir.bin(Op::FMul, x, y)?, sum)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Band, blocks};
+
+    #[test]
+    fn sums_fill_the_registers() {
+        let shown = |rows, vectors, width| {
+            let (vectors, bands) = blocks(rows, vectors, width);
+            (vectors, bands.iter().map(|band| (band.blocks, band.rows)).collect::<Vec<_>>())
+        };
+        assert_eq!(shown(64, 4, 4), (4, vec![(10, 6), (1, 4)]));
+        assert_eq!(shown(8, 8, 4), (4, vec![(2, 4)]));
+        assert_eq!(shown(32, 2, 4), (2, vec![(4, 8)]));
+        assert_eq!(shown(32, 8, 3), (2, vec![(4, 6), (2, 4)]));
+        assert_eq!(shown(32, 16, 2), (2, vec![(8, 4)]));
+        assert_eq!(shown(2, 1, 4), (1, vec![(1, 2)]));
+    }
+
+    #[test]
+    fn every_row_is_in_one_block() {
+        for rows in (0..12).map(|n| 1 << n) {
+            for (vectors, width) in [(1, 4), (2, 4), (4, 4), (2, 3), (2, 2)] {
+                let (mut row, mut number) = (0, 0);
+                for Band { first, number: start, blocks, rows } in blocks(rows, vectors, width).1 {
+                    assert_eq!((first, start), (row, number));
+                    row += blocks * rows;
+                    number += blocks;
+                }
+                assert_eq!(row, rows, "of {vectors} vectors");
+            }
+        }
     }
 }

@@ -100,6 +100,20 @@ fn left_operands_are_read_at_any_strides() {
     }
 }
 
+/// Every number of rows and vectors, divided into blocks of registers in all ways.
+#[test]
+fn blocks_of_registers_cover_all_rows_and_columns() {
+    for rows in [1, 2, 4, 8, 16, 32, 64] {
+        for columns in [16, 32, 64, 128] {
+            run([rows, columns, 8], 16, [17, 1], false, "", Elem::F32);
+        }
+        run([rows, 32, 2], 6, [7, 1], true, "", Elem::F64);
+    }
+    for depth in [1, 2, 4] {
+        run([16, 64, depth], 3 * depth, [1, 16], false, "", Elem::F32);
+    }
+}
+
 #[test]
 fn masked_operands_count_as_zero() {
     run([16, 32, 16], 64, [64, 1], true, "", Elem::F32);
