@@ -5,7 +5,7 @@
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 use tch::Tensor;
 use tilefuse_codegen::cache::{Key, Kind};
 use tilefuse_codegen::host::HostOptions;
@@ -21,12 +21,17 @@ use super::kernels::{Kernel, Stream, Target, cache, kernel};
 use crate::Error;
 use crate::torch::{Call, DeviceId, as_strided_of, empty_strided};
 
-/// The most time that the measurements of one plan take, about.
+/// The time that the measurements of one plan may take, about: at least this,
 const PLAN: Duration = Duration::from_millis(150);
+/// in large models this many times what the plan's products are expected to take in libtorch,
+const CALLS: f64 = 4.0;
+/// and at most this.
+const MOST: Duration = Duration::from_secs(1);
 /// The most time that each side of one product takes, about.
 const SIDE: Duration = Duration::from_millis(10);
-/// The most rounds, each with a run of either side.
+/// The most rounds, each with a run of either side, and the least of products that take less than a side's time.
 const ROUNDS: usize = 15;
+const LEAST_ROUNDS: usize = 4;
 
 /// Gives products of a plan kernels of ours, where these are preferred.
 ///
@@ -37,7 +42,7 @@ pub(crate) fn choose(
     products: Products,
     constants: Option<u32>,
 ) -> Vec<Packed> {
-    let mut left = PLAN;
+    let mut budget = Budget::of(graph, profile, products, constants);
     let mut ratios = Vec::new();
     choose_products(graph, profile, products, constants, &mut |candidate| {
         let key = describe(candidate, profile);
@@ -45,17 +50,16 @@ pub(crate) fn choose(
             ratios.push(times.generated_us / times.library_us);
             return Some(times);
         }
-        let start = Instant::now();
-        let predicted = candidate.predicted(profile);
-        let least = Duration::from_secs_f64(predicted.library_us.min(predicted.generated_us) * 4e-6);
-        if least > left {
+        if !budget.measured.contains(&key) {
             // As the others of this plan were measured.
+            let predicted = candidate.predicted(profile);
             ratios.sort_by(f64::total_cmp);
             let ratio = ratios.get(ratios.len() / 2)?;
             return Some(Times { generated_us: predicted.library_us * ratio, ..predicted });
         }
+        let start = Instant::now();
         let found = measure(candidate, profile);
-        left = left.saturating_sub(start.elapsed());
+        budget.spend(start.elapsed());
         match found {
             Ok(times) => {
                 ratios.push(times.generated_us / times.library_us);
@@ -68,6 +72,75 @@ pub(crate) fn choose(
             }
         }
     })
+}
+
+/// Which products of a plan are measured: those that take most of its time, each as often as it is called.
+#[derive(Default)]
+struct Budget {
+    /// What describes them.
+    measured: FxHashSet<String>,
+    left: Duration,
+}
+
+impl Budget {
+    fn of(graph: &Graph, profile: &Profile, products: Products, constants: Option<u32>) -> Budget {
+        if products != Products::Measured {
+            return Budget::default();
+        }
+        let mut all: Vec<Share> = Vec::new();
+        choose_products(&mut graph.clone(), profile, products, constants, &mut |candidate| {
+            let (key, times) = (describe(candidate, profile), candidate.predicted(profile));
+            match all.iter_mut().find(|share| share.key == key) {
+                Some(share) => share.calls += 1.0,
+                None => all.push(Share { key, calls: 1.0, times }),
+            }
+            None
+        });
+        let total: f64 = all.iter().map(Share::library_us).sum();
+        let left = Duration::from_secs_f64(CALLS * total * 1e-6).clamp(PLAN, MOST);
+        Budget { measured: chosen(all, left), left }
+    }
+
+    /// What takes more than was expected leaves less for others.
+    fn spend(&mut self, spent: Duration) {
+        self.left = self.left.saturating_sub(spent);
+        if self.left.is_zero() {
+            self.measured.clear();
+        }
+    }
+}
+
+/// Products of a plan that are alike.
+struct Share {
+    key: String,
+    calls: f64,
+    times: Times,
+}
+
+impl Share {
+    /// What all of them take in libtorch.
+    fn library_us(&self) -> f64 {
+        self.calls * self.times.library_us
+    }
+
+    /// What measuring one takes: two runs of each side at least.
+    fn cost(&self) -> Duration {
+        let runs = 2.0 * (self.times.library_us + self.times.generated_us);
+        Duration::from_secs_f64(runs * 1e-6).max(2 * SIDE)
+    }
+}
+
+/// Those that are measured in a time, the ones that take most first.
+fn chosen(mut all: Vec<Share>, mut left: Duration) -> FxHashSet<String> {
+    all.retain(|share| known(&share.key).is_none());
+    all.sort_by(|a, b| b.library_us().total_cmp(&a.library_us()));
+    let mut fits = |share: &Share| {
+        let cost = share.cost();
+        let fits = cost <= left;
+        left -= if fits { cost } else { Duration::ZERO };
+        fits
+    };
+    all.into_iter().filter(|share| fits(share)).map(|share| share.key).collect()
 }
 
 /// All that the times of a candidate depend on, but for the machine.
@@ -98,7 +171,7 @@ fn table() -> &'static Table {
 }
 
 fn entry(key: &str) -> Key {
-    Key::new(key, &HostOptions::default().fingerprint(), "products 3")
+    Key::new(key, &HostOptions::default().fingerprint(), "products 4")
 }
 
 fn known(key: &str) -> Option<Times> {
@@ -236,11 +309,16 @@ fn measure(candidate: &Candidate<'_>, profile: &Profile) -> Result<Times, Error>
     let product = Product::new(candidate, profile)?;
     // The first runs find their memory and start their threads.
     let (mut ours, mut theirs) = (Vec::new(), Vec::new());
-    let warm = [product.library()?, product.generated()?];
+    let mut round = product.library()? + product.generated()?;
     let start = Instant::now();
-    while ours.is_empty() || (ours.len() < ROUNDS && start.elapsed() + warm[0] + warm[1] < 2 * SIDE) {
-        theirs.push(product.library()?);
-        ours.push(product.generated()?);
+    while ours.is_empty()
+        || (ours.len() < ROUNDS && start.elapsed() + round < 2 * SIDE)
+        || (ours.len() < LEAST_ROUNDS && round < 2 * SIDE)
+    {
+        let times = [product.library()?, product.generated()?];
+        theirs.push(times[0]);
+        ours.push(times[1]);
+        round = round.min(times[0] + times[1]);
     }
     // Whatever else the machine does makes a run longer, at times as long as a slice of its scheduler's.
     let least = |times: Vec<Duration>| {
@@ -249,4 +327,28 @@ fn measure(candidate: &Candidate<'_>, profile: &Profile) -> Result<Times, Error>
     };
     debug_assert!(product.result.numel() > 0);
     Ok(Times { generated_us: least(ours), library_us: least(theirs), measured: true })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_takes_most_is_measured_first() {
+        let share = |key: &str, calls: f64, us: f64| Share {
+            key: format!("of no machine: {key}"),
+            calls,
+            times: Times { generated_us: us, library_us: us, measured: false },
+        };
+        let all = || vec![share("one", 1.0, 90.0), share("many", 50.0, 80.0), share("large", 1.0, 30_000.0)];
+        let of = |ms: u64| {
+            let mut keys: Vec<String> = chosen(all(), Duration::from_millis(ms)).into_iter().collect();
+            keys.sort();
+            keys.iter().map(|key| key.rsplit(' ').next().unwrap().to_owned()).collect::<Vec<_>>()
+        };
+        assert_eq!(of(160), ["large", "many", "one"]);
+        assert_eq!(of(145), ["large", "many"]);
+        assert_eq!(of(50), ["many", "one"]);
+        assert_eq!(of(10), [""; 0]);
+    }
 }

@@ -57,7 +57,7 @@ fn results_are_those_of_the_weights_as_they_lie() {
             check(&packing, &x);
             check(&packing, &x);
             assert_eq!(packing.stats().fused_calls, 1);
-            // Panels of 32 columns, or of the next power of two where there are fewer.
+            // As wide as covers the columns with the fewest zeros: here 32, or the next power of two where there are fewer.
             let padded = |n: i64| n.div_euclid(32) * 32 + (n % 32 > 0) as i64 * 32;
             let panels =
                 |n: i64| if n < 32 { n.unsigned_abs().next_power_of_two() as i64 } else { padded(n) };

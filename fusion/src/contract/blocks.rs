@@ -40,7 +40,7 @@ const NARROW: f64 = 1.05;
 const PANEL_ROWS: u32 = 128;
 
 /// What an instance takes besides, in rows of the product.
-const INSTANCE_ROWS: f64 = 0.5;
+const INSTANCE_ROWS: f64 = 4.0;
 
 /// What starting a block of the sum takes, in elements of the sum.
 const STARTING: f64 = 8.0;
@@ -51,6 +51,11 @@ const SHARES: i64 = 3;
 /// The blocks of a product on so many threads; `panels` says whether the right operand lies in panels of its columns.
 pub(super) fn choose(product: &Product, threads: u32, panels: bool) -> Blocks {
     if product.m <= FEW_ROWS { few_rows(product, threads) } else { many_rows(product, threads, panels) }
+}
+
+/// Whether rows of the right operand are read side by side.
+pub(super) fn streams(product: &Product) -> bool {
+    product.m <= FEW_ROWS && product.b.matrix[0] == 1
 }
 
 /// Columns of a panel of the right operand; `None` where reading it as it lies is as good.
@@ -84,7 +89,7 @@ fn few_rows(product: &Product, threads: u32) -> Blocks {
     let batch: i64 = product.batch.iter().product();
     let along_depth = product.b.matrix[0] == 1;
     let enough = i64::from(threads) * SHARES;
-    let (least, most) = if along_depth { (1, 16) } else { (64, 256) };
+    let (least, most) = if along_depth { (1, 64) } else { (64, 256) };
     let mut columns = most.min(covering(product.n));
     while columns > least && blocks_of(product.n, columns) * batch < enough {
         columns /= 2;

@@ -255,12 +255,28 @@ fn choose(
     let candidate = Candidate { graph, node, call, template };
     let measured = if products == Products::Measured { measure(&candidate) } else { None };
     let times = measured.unwrap_or(predicted);
-    let template = (times.generated_us <= MARGIN * times.library_us).then_some(candidate.template);
+    let template =
+        (times.generated_us <= margin(&candidate) * times.library_us).then_some(candidate.template);
     Some((template, Some(times.to_string())))
 }
 
 /// The share of the library's time that a kernel may take: what is saved by less is within what a measurement misses.
 const MARGIN: f64 = 0.95;
+
+/// The same of products of so few rows that they wait for their weight: a measurement reads it from the caches, where it
+/// takes as long whoever reads it, and a model from memory, where kernels read several rows side by side.
+const STREAMED: f64 = 1.1;
+
+fn margin(candidate: &Candidate<'_>) -> f64 {
+    match product::of(candidate.graph, candidate.node, candidate.call) {
+        Some(product)
+            if blocks::streams(&product) && candidate.is_weight(usize::from(product.b.source.position)) =>
+        {
+            STREAMED
+        }
+        _ => MARGIN,
+    }
+}
 
 /// What a kernel and its call take by typical figures.
 fn predict(template: &Template, profile: &Profile) -> Times {

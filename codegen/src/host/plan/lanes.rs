@@ -63,6 +63,9 @@ impl Plan<'_> {
             let lanes =
                 if outer.is_empty() { self.group_lanes(&sinks, &group.nest.loops) } else { Map::new() };
             let unroll = match self.shared_bits(group, &sinks, &lanes) {
+                shared if shared.is_empty() && lanes.is_empty() && outer.is_empty() => {
+                    self.row_bits(group, &sinks)
+                }
                 shared if shared.is_empty() => self.group_unroll(&sinks, &group.nest.loops, &lanes),
                 shared => shared,
             };

@@ -3,9 +3,18 @@
 //! A loop that carries a tile, and adds to it products of what is loaded along one axis and what is loaded along
 //! another, loads each of these once for a whole block of the tile if the block is unrolled: as many vectors as the
 //! processor has registers for.
+//!
+//! Sums along rows of memory are made of several rows side by side: a processor asks for more of its memory at a time where
+//! it reads several places, twice as much of it in the same time with eight as with one.
 
 use super::{Bit, Group, LoopId, Map, ONE, Part, Plan, Role, SinkId};
-use tilefuse_block::OpKind;
+use tilefuse_block::{OpKind, Value};
+
+/// Logarithm of the least length of a row that is read beside others.
+const LONG: usize = 7;
+
+/// Vector instructions for each vector above which it is not memory that sums of rows wait for.
+const STREAM_COST: u32 = 6;
 
 impl Plan<'_> {
     /// The parallel bits of a group that are unrolled because loads in its loops do not depend on them, the bits above
@@ -41,6 +50,34 @@ impl Plan<'_> {
         along.into_iter().take(room - rows).chain(other.into_iter().take(rows)).collect()
     }
 
+    /// The parallel bits of a group without lanes that are unrolled because they choose rows of memory, and the sums of rows
+    /// share what they are multiplied by.
+    pub(super) fn row_bits(&self, group: &Group, sinks: &[SinkId]) -> Map {
+        let axes = &group.nest.loops;
+        let parallel: Map = axes.iter().flatten().copied().collect();
+        let (mut rows, mut same) = (Map::new(), Map::new());
+        for &sink in sinks.iter().filter(|&&s| self.sinks[s].reduced.len() >= LONG) {
+            if self.sink_cost(sink) > STREAM_COST {
+                return Map::new();
+            }
+            let mut loads: Vec<Map> = Vec::new();
+            self.walk_sink(sink, &mut |value, map| loads.extend(self.load_bits(value, map)));
+            let Some(most) = loads.iter().max_by_key(|load| load.len()) else { continue };
+            let lacks = |bit: &Bit| loads.iter().any(|load| !load.contains(bit));
+            let has = |bit: &Bit| loads.iter().any(|load| load.contains(bit));
+            for &bit in parallel.iter().filter(|&bit| lacks(bit) && has(bit)) {
+                let known = if most.contains(&bit) { &mut rows } else { &mut same };
+                known.push(bit);
+            }
+        }
+        // The rows that are far apart, so that each is followed by some of its neighbours. What is the same for several
+        // results is read once.
+        let count = if self.width > 3 { 3 } else { 2 };
+        let same = same.into_iter().take(if rows.is_empty() { 0 } else { count - 1 });
+        let bits: Map = same.chain(rows.into_iter().rev()).take(count).collect();
+        parallel.into_iter().filter(|bit| bits.contains(bit)).collect()
+    }
+
     /// Whether sinks have elements of 64 bits, of which a register holds half as many.
     fn is_wide(&self, sinks: &[SinkId]) -> bool {
         let wide = |sink: &SinkId| {
@@ -55,14 +92,19 @@ impl Plan<'_> {
         let mut out = Vec::new();
         for &sink in &self.loops[id].sinks {
             self.walk_sink(sink, &mut |value, map| {
-                let load = self.pure_op(value).is_some_and(|op| matches!(op.kind, OpKind::Load { .. }));
-                if load && self.encloses(id + 1, self.home[value.index()]) {
-                    let deps = self.deps[value.index()];
-                    let bits = map.iter().enumerate().filter(|(i, b)| deps >> i & 1 == 1 && **b > ONE);
-                    out.push(bits.map(|(_, &b)| self.classes.find(b)).collect());
+                if self.encloses(id + 1, self.home[value.index()]) {
+                    out.extend(self.load_bits(value, map));
                 }
             });
         }
         out
+    }
+
+    /// The bits on which a load depends; nothing for what is none.
+    fn load_bits(&self, value: Value, map: &Map) -> Option<Map> {
+        self.pure_op(value).filter(|op| matches!(op.kind, OpKind::Load { .. }))?;
+        let deps = self.deps[value.index()];
+        let bits = map.iter().enumerate().filter(|(i, b)| deps >> i & 1 == 1 && **b > ONE);
+        Some(bits.map(|(_, &b)| self.classes.find(b)).collect())
     }
 }

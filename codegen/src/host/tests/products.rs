@@ -207,3 +207,93 @@ fn a_sum_that_is_scaled_before_the_next_product() {
         run_scaled([16, 32, 16], false, "%kept = map mul %acc, %half", body, Elem::F32);
     }
 }
+
+/// `y[r, c] = sum over k of x[r, k] w[c, k]` as rows of products, of which `end` columns are stored.
+fn row_sums([rows, columns]: [u32; 2], k: u32, end: u32, elem: Elem) -> String {
+    let deep = k.next_power_of_two();
+    format!(
+        "kernel @sums(%x: ptr<{elem}>, %w: ptr<{elem}>, %y: ptr<{elem}>) {{
+  %r = range 0 {rows}
+  %c = range 0 {columns}
+  %d = range 0 {deep}
+  %last = const {k} : tile<{deep}xi32>
+  %low = map lt %d, %last
+  %end = const {end} : tile<{columns}xi32>
+  %in = map lt %c, %end
+  %rk = const {k} : tile<{rows}xi32>
+  %ck = const {k} : tile<{columns}xi32>
+  %ra = map mul %r, %rk
+  %ca = map mul %c, %ck
+  %r1 = expand_dims %ra axis 1
+  %r2 = broadcast %r1 [{rows}, {deep}]
+  %c1 = expand_dims %ca axis 1
+  %c2 = broadcast %c1 [{columns}, {deep}]
+  %d1 = expand_dims %d axis 0
+  %dr = broadcast %d1 [{rows}, {deep}]
+  %dc = broadcast %d1 [{columns}, {deep}]
+  %l1 = expand_dims %low axis 0
+  %lr = broadcast %l1 [{rows}, {deep}]
+  %lc = broadcast %l1 [{columns}, {deep}]
+  %i1 = expand_dims %in axis 1
+  %ic = broadcast %i1 [{columns}, {deep}]
+  %both = map and %ic, %lc
+  %xa = map add %r2, %dr
+  %wa = map add %c2, %dc
+  %xv = load %x, %xa, mask %lr
+  %wv = load %w, %wa, mask %both
+  %x3 = expand_dims %xv axis 1
+  %w3 = expand_dims %wv axis 0
+  %xb = broadcast %x3 [{rows}, {columns}, {deep}]
+  %wb = broadcast %w3 [{rows}, {columns}, {deep}]
+  %p = map mul %xb, %wb
+  %l2 = expand_dims %lr axis 1
+  %l3 = broadcast %l2 [{rows}, {columns}, {deep}]
+  %sum = reduce sum %p axis 2 mask %l3
+  %ry = const {columns} : tile<{rows}xi32>
+  %ya = map mul %r, %ry
+  %y1 = expand_dims %ya axis 1
+  %y2 = broadcast %y1 [{rows}, {columns}]
+  %e1 = expand_dims %c axis 0
+  %e2 = broadcast %e1 [{rows}, {columns}]
+  %to = map add %y2, %e2
+  %m1 = expand_dims %in axis 0
+  %m2 = broadcast %m1 [{rows}, {columns}]
+  store %y, %to, %sum, mask %m2
+}}"
+    )
+}
+
+/// Several rows of the right operand are read side by side; those behind the last one are not read.
+#[test]
+fn sums_of_rows_that_are_read_side_by_side() {
+    for (shape, k, end) in [
+        ([1, 64], 256, 64),
+        ([1, 64], 200, 37),
+        ([2, 64], 129, 63),
+        ([2, 16], 300, 9),
+        ([1, 4], 128, 3),
+        ([1, 1], 500, 1),
+        ([2, 2], 131, 1),
+    ] {
+        for elem in [Elem::F32, Elem::F64, Elem::Bf16] {
+            let args = [data(elem, (shape[0] * k) as usize, 7), data(elem, (end * k) as usize, 5)];
+            let result = data(elem, (shape[0] * shape[1]) as usize, 0);
+            let args: Vec<Arg> = args.into_iter().chain([result]).collect();
+            let tolerance = if elem == Elem::Bf16 { 2e-2 } else { 1e-4 };
+            check_text(&row_sums(shape, k, end, elem), &args, [1, 1, 1], tolerance);
+        }
+    }
+}
+
+/// Rows that are far apart are read side by side, and what several results share once.
+#[test]
+fn as_many_rows_side_by_side_as_registers_allow() {
+    let unrolled = |shape: [u32; 2], width: u32| {
+        let text = row_sums(shape, 1024, shape[1], Elem::F32);
+        let program = crate::host::prepared(&text.trim().parse().unwrap()).unwrap();
+        let plan = crate::host::plan::Plan::new(&program, width).unwrap();
+        plan.regions.iter().map(|r| r.forced.len()).max().unwrap()
+    };
+    assert_eq!([unrolled([1, 64], 4), unrolled([2, 64], 4), unrolled([1, 2], 4)], [3, 3, 1]);
+    assert_eq!([unrolled([1, 64], 3), unrolled([2, 64], 2)], [2, 2]);
+}
