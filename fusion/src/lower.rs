@@ -25,6 +25,7 @@ mod cx;
 mod index;
 mod loss;
 mod norm;
+mod pool;
 mod reduce;
 mod softmax;
 #[cfg(test)]
@@ -75,6 +76,7 @@ impl Registry {
         cast::register(&mut registry);
         create::register(&mut registry);
         reduce::register(&mut registry);
+        pool::register(&mut registry);
         softmax::register(&mut registry);
         norm::register(&mut registry);
         loss::register(&mut registry);

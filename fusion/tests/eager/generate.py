@@ -557,7 +557,15 @@ def pooling():
     case("ger", rand(2), rand(3))
 
 
+def windows():
+    for dtype in FLOATS:
+        case("max_pool2d", rand(1, 2, 5, 4, dtype=dtype), [3, 3], [2, 2], [1, 1], [1, 1], False)
+    case("max_pool2d", rand(2, 5, 6), [2, 3], [], [0, 1], [2, 1], True)
+    case("max_pool1d", rand(2, 1, 7), [2], [2], [0], [1], True)
+    case("max_pool3d", rand(1, 1, 3, 4, 5), [2, 2, 2], [1, 2, 2], [0, 1, 1], [1, 1, 1], False)
+
+
 if __name__ == "__main__":
     for family in [unary, activations, arithmetic, bits, casts, reductions, normalisations, losses, views, indices,
-                   other_names, pooling]:
+                   other_names, pooling, windows]:
         family()

@@ -1,0 +1,103 @@
+//! Pooling over windows, on the host: as many strided slices as a window has elements, combined element by element.
+//!
+//! ```text
+//! aten::max_pool2d %0, kernel [1, 2]   ->   map max (slice %0 from 0 step 2), (slice %0 from 1 step 2)
+//! ```
+//!
+//! What reads such a result reads each element of a window where it lies, so that pooling needs no memory of its own.
+
+use tilefuse_block::{Literal, ScalarFn};
+
+use super::Registry;
+use super::cx::{Call, Cx};
+use crate::graph::ValueRef;
+use crate::types::Device;
+
+/// Elements of a window above which libtorch's loops are left to it.
+const MOST: i64 = 16;
+
+pub(super) fn register(r: &mut Registry) {
+    r.one(&["max_pool1d", "max_pool2d", "max_pool3d"], max_pool);
+}
+
+/// An axis of a window.
+struct Axis {
+    kernel: i64,
+    stride: i64,
+    padding: i64,
+    dilation: i64,
+    out: i64,
+}
+
+fn max_pool(cx: &mut Cx, call: &Call<'_>) -> Option<ValueRef> {
+    let x = call.tensor("self")?;
+    let elem = call.elem().filter(|e| e.is_float() && cx.elem(x) == Some(*e))?;
+    let axes = axes(cx, x, call)?;
+    let taps = axes.iter().try_fold(1i64, |all, axis| all.checked_mul(axis.kernel))?;
+    if call.out().device != Device::Cpu || taps > MOST || call.out().numel() == 0 {
+        return None;
+    }
+    let shape = cx.shape(x);
+    let lead = shape.len().checked_sub(axes.len())?;
+    // Windows may reach beyond the padding, where they are rounded up.
+    let (mut low, mut padded) = (vec![0; lead], shape.to_vec());
+    for (axis, size) in axes.iter().zip(&mut padded[lead..]) {
+        low.push(axis.padding);
+        let reach = (axis.out - 1) * axis.stride + (axis.kernel - 1) * axis.dilation + 1;
+        *size = (*size + axis.padding).max(reach);
+    }
+    let x = cx.pad(x, &low, &padded, Literal::float(elem, f64::NEG_INFINITY))?;
+    let mut found = None;
+    for tap in 0..taps {
+        let (mut part, mut rest) = (x, tap);
+        for (d, axis) in axes.iter().enumerate().rev() {
+            let start = rest % axis.kernel * axis.dilation;
+            rest /= axis.kernel;
+            part = cx.slice(part, lead + d, start, axis.out, axis.stride)?;
+        }
+        found = Some(match found {
+            Some(most) => cx.map(ScalarFn::Max, &[most, part])?,
+            None => part,
+        });
+    }
+    found
+}
+
+/// The axes of a call's windows, outermost first.
+fn axes(cx: &Cx, x: ValueRef, call: &Call<'_>) -> Option<Vec<Axis>> {
+    let rank = match call.name {
+        "max_pool1d" => 1,
+        "max_pool2d" => 2,
+        _ => 3,
+    };
+    let list = |name: &str, default: &[i64]| -> Option<Vec<i64>> {
+        let given = if call.args.get(name).is_none() { Vec::new() } else { call.args.ints(name)? };
+        let list = if given.is_empty() { default.to_vec() } else { given };
+        match list.len() {
+            1 => Some(vec![list[0]; rank]),
+            n if n == rank => Some(list),
+            _ => None,
+        }
+    };
+    let kernel = list("kernel_size", &[])?;
+    let (stride, padding, dilation) =
+        (list("stride", &kernel)?, list("padding", &[0])?, list("dilation", &[1])?);
+    let (shape, out) = (cx.shape(x), &call.out().shape);
+    let lead = shape.len().checked_sub(rank).filter(|lead| (1..=2).contains(lead))?;
+    if out.len() != shape.len() || out[..lead] != shape[..lead] {
+        return None;
+    }
+    let axis = |d: usize| {
+        let axis = Axis {
+            kernel: kernel[d],
+            stride: stride[d],
+            padding: padding[d],
+            dilation: dilation[d],
+            out: out[lead + d],
+        };
+        let sizes = [axis.kernel, axis.stride, axis.dilation];
+        (sizes.iter().all(|&n| (1..1 << 20).contains(&n)) && (0..1 << 20).contains(&axis.padding))
+            .then_some(axis)
+    };
+    (0..rank).map(axis).collect()
+}
