@@ -21,10 +21,11 @@ use super::kernels::{Kernel, Stream, Target, cache, kernel};
 use crate::Error;
 use crate::torch::{Call, DeviceId, as_strided_of, empty_strided};
 
-/// The time that the measurements of one plan may take, about: at least this,
+/// The time that the measurements of one plan may take, about, without compiling what is measured: at least
+/// this,
 const PLAN: Duration = Duration::from_millis(150);
 /// in large models this many times what the plan's products are expected to take in libtorch,
-const CALLS: f64 = 4.0;
+const CALLS: f64 = 12.0;
 /// and at most this.
 const MOST: Duration = Duration::from_secs(1);
 /// The most time that each side of one product takes, about.
@@ -57,11 +58,9 @@ pub(crate) fn choose(
             let ratio = ratios.get(ratios.len() / 2)?;
             return Some(Times { generated_us: predicted.library_us * ratio, ..predicted });
         }
-        let start = Instant::now();
-        let found = measure(candidate, profile);
-        budget.spend(start.elapsed());
-        match found {
-            Ok(times) => {
+        match measure(candidate, profile) {
+            Ok((times, spent)) => {
+                budget.spend(spent);
                 ratios.push(times.generated_us / times.library_us);
                 remember(key, times);
                 Some(times)
@@ -303,12 +302,13 @@ pub(super) fn filled(span: i64, dtype: DType, device: DeviceId) -> Result<Tensor
     Ok(memory)
 }
 
-/// Times both sides in turn.
-fn measure(candidate: &Candidate<'_>, profile: &Profile) -> Result<Times, Error> {
+/// Times both sides in turn; returns how long that took, too.
+fn measure(candidate: &Candidate<'_>, profile: &Profile) -> Result<(Times, Duration), Error> {
     let _no_grad = tch::no_grad_guard();
     let product = Product::new(candidate, profile)?;
     // The first runs find their memory and start their threads.
     let (mut ours, mut theirs) = (Vec::new(), Vec::new());
+    let begin = Instant::now();
     let mut round = product.library()? + product.generated()?;
     let start = Instant::now();
     while ours.is_empty()
@@ -326,7 +326,8 @@ fn measure(candidate: &Candidate<'_>, profile: &Profile) -> Result<Times, Error>
         (least.as_secs_f64() * 1e9).round() / 1e3
     };
     debug_assert!(product.result.numel() > 0);
-    Ok(Times { generated_us: least(ours), library_us: least(theirs), measured: true })
+    let times = Times { generated_us: least(ours), library_us: least(theirs), measured: true };
+    Ok((times, begin.elapsed()))
 }
 
 #[cfg(test)]
