@@ -303,6 +303,16 @@ impl Graph {
         found.into_iter().map(|(_, value)| value).collect()
     }
 
+    /// Makes another value the operand at a position.
+    pub(crate) fn set_operand(&mut self, id: NodeId, position: u16, value: ValueRef) {
+        let edges = self.nodes.edges_directed(id, Direction::Incoming);
+        let old: Vec<_> = edges.filter(|e| e.weight().operand == position).map(|e| e.id()).collect();
+        for edge in old {
+            self.nodes.remove_edge(edge);
+        }
+        self.nodes.add_edge(value.node, id, Edge { operand: position, out: value.out });
+    }
+
     /// The positions that edges into a node name, in no order.
     pub(crate) fn operand_positions(&self, id: NodeId) -> Vec<u16> {
         self.nodes.edges_directed(id, Direction::Incoming).map(|e| e.weight().operand).collect()

@@ -69,9 +69,8 @@ impl Packs {
         for Packed { constant, ty, panels } in packed {
             let weight = params.get(panels.param as usize).ok_or_else(missing)?;
             let size = element_size(Meta::of(weight)?.dtype);
-            let place = |k: i64, n: i64| panels.offset + k * panels.strides[0] + n * panels.strides[1];
             let (k, n) = (panels.rows - 1, panels.columns - 1);
-            let places = [place(0, 0), place(k / 3, n / 2), place(k / 2, n / 3), place(k, n)];
+            let places = [(0, 0), (k / 3, n / 2), (k / 2, n / 3), (k, n)].map(|(k, n)| panels.element(k, n));
             let samples = places.map(|at| at as usize * size);
             packs.push(Pack { panels: panels.clone(), constant: *constant as usize, samples, size });
             weights.push(weight.shallow_clone());
@@ -166,21 +165,25 @@ impl Pack {
 
     /// Copies a weight into the panels of a constant.
     fn fill(&self, weight: &Tensor, constant: &Tensor) -> Result<(), Error> {
-        let Panels { rows, columns, width, strides: [down, across], offset, .. } = self.panels;
+        let &Panels { rows, run, columns, width, strides: [runs, down, across], offset, .. } = &self.panels;
         let start = Meta::of(weight)?.offset + offset;
         let (whole, rest) = (columns.div_euclid(width), columns % width);
+        let count = rows.div_euclid(run.max(1));
         let source = |shape: &[i64], strides: &[i64], from: i64| as_strided_of(weight, shape, strides, from);
         let failed = |error: tch::TchError| Error::Torch(error.to_string());
         tch::no_grad(|| {
+            let panels = constant.f_view([-1, count, run, width]).map_err(failed)?;
             if whole > 0 {
-                let source = source(&[whole, rows, width], &[width * across, down, across], start)?;
-                constant.f_narrow(0, 0, whole).and_then(|mut t| t.f_copy_(&source)).map_err(failed)?;
+                let source =
+                    source(&[whole, count, run, width], &[width * across, runs, down, across], start)?;
+                panels.f_narrow(0, 0, whole).and_then(|mut t| t.f_copy_(&source)).map_err(failed)?;
             }
             if rest > 0 {
-                let source = source(&[rows, rest], &[down, across], start + whole * width * across)?;
-                let mut last = constant.f_select(0, whole).map_err(failed)?;
+                let source =
+                    source(&[count, run, rest], &[runs, down, across], start + whole * width * across)?;
+                let mut last = panels.f_select(0, whole).map_err(failed)?;
                 let _ = last.f_zero_().map_err(failed)?;
-                last.f_narrow(1, 0, rest).and_then(|mut t| t.f_copy_(&source)).map_err(failed)?;
+                last.f_narrow(2, 0, rest).and_then(|mut t| t.f_copy_(&source)).map_err(failed)?;
             }
             Ok(())
         })

@@ -86,7 +86,7 @@ fn specialise(launched: Launched, inputs: &[u64], outputs: &[u64]) -> Result<Cus
         tied,
         checks,
         alone: false,
-        coordinates: None,
+        coordinates: Vec::new(),
         layouts: Vec::new(),
         note: None,
     })

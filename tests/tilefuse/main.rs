@@ -7,6 +7,7 @@ mod bounds;
 mod cli;
 mod common;
 mod conv;
+mod conv_packed;
 mod edge;
 mod errors;
 mod fused;

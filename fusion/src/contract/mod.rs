@@ -11,7 +11,7 @@
 //! `product.rs` reads calls as one form, batches of `alpha a b + beta c`; `operand.rs` says where operands lie, so that a
 //! transposed or strided one is read as it is; `pack.rs` lays out weights in the order in which they are read, once;
 //! `blocks.rs` chooses the blocks, and `template.rs` writes the programs. `conv/` has the same for convolutions, and
-//! `attention/` for attention.
+//! `attention/` for attention. `layout.rs` lets results lie in another order than eager's where only kernels read them.
 //!
 //! A further template is an arm of `template`: it gives a `Template` with the kernel, or `None` for calls that it does
 //! not know. Which of kernel and call is used is decided here, in the same way for all.
@@ -19,6 +19,7 @@
 mod attention;
 mod blocks;
 mod conv;
+mod layout;
 mod operand;
 mod pack;
 mod product;
@@ -31,14 +32,15 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use serde::Serialize;
+use smallvec::SmallVec;
 
 pub use self::pack::{Packed, Panels};
 use self::product::Product;
 use crate::custom::CustomKernel;
-use crate::graph::{AtenCall, Graph, NodeId, Op};
+use crate::graph::{AtenCall, Graph, NodeId, Op, ValueRef};
 use crate::plan::{Profile, operand_place};
 use crate::schedule::Machine;
-use crate::types::Device;
+use crate::types::{Device, Dims, row_major};
 
 /// Which products of matrices on the host are kernels of ours, and which are libtorch's.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize)]
@@ -91,6 +93,33 @@ pub struct Template {
     pub bytes: f64,
     /// What a further operand of the call, which the kernel takes, holds.
     pub panels: Option<Panels>,
+    /// The order in which the kernel writes the result, where that is not row-major.
+    pub turned: Option<Turned>,
+}
+
+/// A result that is row-major with its dimensions in another order.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Turned {
+    /// Sizes in the order in memory.
+    pub shape: Dims,
+    /// By dimension of the result: which dimension in memory it is.
+    pub permutation: SmallVec<[u8; 6]>,
+    /// By dimension in memory: which dimension of the result it is.
+    pub inverse: SmallVec<[u8; 6]>,
+}
+
+impl Turned {
+    /// Strides of the result.
+    pub fn strides(&self) -> Dims {
+        let strides = row_major(&self.shape);
+        self.permutation.iter().map(|&d| strides[usize::from(d)]).collect()
+    }
+
+    /// Whether a tensor of these strides and sizes lies in this order.
+    fn is_order_of(&self, strides: &[i64], shape: &[i64]) -> bool {
+        let own = self.strides();
+        strides.len() == own.len() && (0..own.len()).all(|d| shape[d] == 1 || strides[d] == own[d])
+    }
 }
 
 /// A call that may be a kernel of ours.
@@ -150,7 +179,11 @@ fn template(graph: &Graph, node: NodeId, call: &AtenCall, threads: u32, packs: b
             }
         }
         "aten::scaled_dot_product_attention" => attention::template(graph, node, call, threads),
-        op if conv::is_known(op) => conv::template(graph, node, call, threads),
+        op if conv::is_known(op) => {
+            let turn = packs && layout::may_turn(graph, node);
+            let packed = if packs { conv::packed(graph, node, call, turn) } else { None };
+            packed.or_else(|| conv::template(graph, node, call, threads))
+        }
         _ => None,
     }
 }
@@ -190,14 +223,23 @@ pub fn choose_products(
     if products == Products::Library {
         return Vec::new();
     }
-    for node in graph.ids().collect::<Vec<_>>() {
-        let packs = constants.is_some();
-        let Some((template, reason)) = choose(graph, node, profile, threads, products, packs, measure) else {
+    let packs = constants.is_some();
+    for node in graph.topological().unwrap_or_default() {
+        if !graph.contains(node) {
             continue;
-        };
+        }
+        let straight = if packs { layout::straighten(graph, node) } else { None };
+        let chosen = choose(graph, node, profile, threads, products, packs, measure);
+        if let Some(straight) = straight.filter(|_| !matches!(chosen, Some((Some(_), _)))) {
+            straight.undo(graph);
+        }
+        let Some((template, reason)) = chosen else { continue };
         let replay = handle(graph, node);
         let entry = match template {
-            Some(Template { kernel, panels, .. }) => {
+            Some(Template { kernel, panels, turned, .. }) => {
+                if let Some(turned) = turned {
+                    layout::turn(graph, node, &turned);
+                }
                 if let Some(panels) = panels {
                     let constant = constant(graph, node, panels, constants.unwrap_or(0), &mut packed);
                     graph.add_operand(node, constant.into());
@@ -255,9 +297,25 @@ fn choose(
     let candidate = Candidate { graph, node, call, template };
     let measured = if products == Products::Measured { measure(&candidate) } else { None };
     let times = measured.unwrap_or(predicted);
+    let moving = moving_us(&candidate, profile);
+    let mut reason = times.to_string();
+    if moving > 0.0 {
+        reason.push_str(&format!(" and {moving:.1} us to bring its tensors into order"));
+    }
     let template =
-        (times.generated_us <= margin(&candidate) * times.library_us).then_some(candidate.template);
-    Some((template, Some(times.to_string())))
+        (times.generated_us <= margin(&candidate) * times.library_us + moving).then_some(candidate.template);
+    Some((template, Some(reason)))
+}
+
+/// What libtorch's call takes besides where tensors around it lie in another order than it wants or leaves them: images
+/// that are copied before it, and a result that whoever reads it next reads at strides.
+fn moving_us(candidate: &Candidate<'_>, profile: &Profile) -> f64 {
+    let bytes = |value: ValueRef| candidate.graph.ty(value).bytes() as f64;
+    let images = candidate.graph.operands(candidate.node).first().copied();
+    let images = images.filter(|&v| layout::is_straight(candidate.graph, v)).map_or(0.0, bytes);
+    let result = candidate.template.turned.is_some() && layout::may_turn(candidate.graph, candidate.node);
+    let result = if result { bytes(candidate.node.into()) } else { 0.0 };
+    2.0 * (images + result) / profile.bandwidth / 1000.0
 }
 
 /// The share of the library's time that a kernel may take: what is saved by less is within what a measurement misses.

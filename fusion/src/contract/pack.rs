@@ -5,14 +5,15 @@
 //! ```
 //!
 //! A panel is read from its beginning to its end, whatever the strides of the weight are, and needs no mask. The kernel
-//! takes it as one more operand of its call, a constant of the plan, which whoever runs the plan fills.
+//! takes it as one more operand of its call, a constant of the plan, which whoever runs the plan fills. The filters of a
+//! convolution are such a matrix, too: a column is a filter, a row a channel at a tap.
 
 use smallvec::smallvec;
 
 use super::operand::Source;
 use super::product::{Access, Product};
 use crate::custom::Layout;
-use crate::graph::{Graph, NodeId, Op};
+use crate::graph::{Graph, NodeId, Op, ValueRef};
 use crate::plan::operand_place;
 use crate::types::{TensorType, row_major};
 
@@ -23,12 +24,14 @@ pub struct Panels {
     pub param: u32,
     /// Rows of the matrix: what products sum over.
     pub rows: i64,
+    /// Rows of a run; the rows are runs that follow each other.
+    pub run: i64,
     /// Columns of the matrix.
     pub columns: i64,
     /// Columns of a panel.
     pub width: i64,
-    /// Elements of the parameter between neighbours along rows and columns.
-    pub strides: [i64; 2],
+    /// Elements of the parameter between runs of rows, between rows of a run, and between columns.
+    pub strides: [i64; 3],
     /// The first element.
     pub offset: i64,
 }
@@ -54,6 +57,13 @@ impl Panels {
         ]
     }
 
+    /// The element of the parameter that an element of the matrix is.
+    pub fn element(&self, row: i64, column: i64) -> i64 {
+        let [runs, down, across] = self.strides;
+        let run = self.run.max(1);
+        self.offset + row.div_euclid(run) * runs + row.rem_euclid(run) * down + column * across
+    }
+
     /// The type of the constant.
     pub(super) fn ty(&self, like: &TensorType) -> TensorType {
         let shape = self.shape();
@@ -65,22 +75,30 @@ impl Panels {
 pub(super) fn panels(graph: &Graph, node: NodeId, product: &Product, width: i64) -> Option<Panels> {
     let b = &product.b;
     let value = *graph.operands(node).get(usize::from(b.source.position))?;
+    let (param, offset) = unwritten_param(graph, value)?;
+    let at_strides = |layout: &Layout| match layout {
+        Layout::Elements => offset == 0,
+        Layout::Strided { offset: own, .. } => *own == offset,
+    };
+    let whole = b.batch.is_empty() && at_strides(&b.source.layout);
+    let [down, across] = b.matrix;
+    whole.then_some(Panels {
+        param,
+        rows: product.k,
+        run: product.k,
+        columns: product.n,
+        width,
+        strides: [0, down, across],
+        offset: b.source.offset,
+    })
+}
+
+/// The slot of the parameter in which a value lies, and where it begins there, if the graph does not write it.
+pub(super) fn unwritten_param(graph: &Graph, value: ValueRef) -> Option<(u32, i64)> {
     let place = operand_place(graph, value)?;
     let Op::Param(param) = graph.node(place.base.node).op else { return None };
     let written = graph.updates.iter().any(|update| update.target == place.base.node);
-    let at_strides = |layout: &Layout| match layout {
-        Layout::Elements => place.offset == 0,
-        Layout::Strided { offset, .. } => *offset == place.offset,
-    };
-    let whole = b.batch.is_empty() && at_strides(&b.source.layout);
-    (whole && !written).then_some(Panels {
-        param,
-        rows: product.k,
-        columns: product.n,
-        width,
-        strides: b.matrix,
-        offset: b.source.offset,
-    })
+    (!written).then_some((param, place.offset))
 }
 
 /// The right operand of a product as panels that are the operand at this position.

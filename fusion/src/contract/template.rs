@@ -35,14 +35,14 @@ pub(super) fn of(product: &Product, threads: u32, panels: Option<Panels>) -> Opt
         tied,
         checks: false,
         alone: false,
-        coordinates: None,
+        coordinates: Vec::new(),
         layouts,
         note: None,
     };
     let batch: i64 = product.batch.iter().product();
     let (m, n, k) = (product.m as f64, product.n as f64, product.k as f64);
     let bytes = batch as f64 * (m * k + k * n + m * n) * f64::from(product.elem.bytes());
-    Some(Template { kernel, flops: 2.0 * batch as f64 * m * n * k, bytes, panels })
+    Some(Template { kernel, flops: 2.0 * batch as f64 * m * n * k, bytes, panels, turned: None })
 }
 
 /// An axis of a tile: the first of its indices, and how many there are.

@@ -114,7 +114,7 @@ pub(super) fn planned(text: &str, threads: u32, products: Products) -> Plan {
 }
 
 /// A plan, and the constants that hold its weights.
-fn packed(text: &str, threads: u32, products: Products) -> (Plan, Vec<Packed>) {
+pub(super) fn packed(text: &str, threads: u32, products: Products) -> (Plan, Vec<Packed>) {
     let mut graph = lower(&parse_graph(text).unwrap()).unwrap();
     simplify(&mut graph);
     let profile = Profile::host(threads);
@@ -126,10 +126,7 @@ fn packed(text: &str, threads: u32, products: Products) -> (Plan, Vec<Packed>) {
 fn contents(packed: &Packed, weight: &[f64]) -> Vec<f64> {
     let panels = &packed.panels;
     let of = |p: &Vec<i64>| match p[0] * panels.width + p[2] {
-        column if column < panels.columns => {
-            let at = panels.offset + p[1] * panels.strides[0] + column * panels.strides[1];
-            weight[at as usize]
-        }
+        column if column < panels.columns => weight[panels.element(p[1], column) as usize],
         _ => 0.0,
     };
     points(&packed.ty.shape).iter().map(of).collect()
@@ -140,7 +137,7 @@ pub(super) fn run(plan: &Plan) -> Vec<Vec<f64>> {
     run_packed(plan, &[])
 }
 
-fn run_packed(plan: &Plan, packed: &[Packed]) -> Vec<Vec<f64>> {
+pub(super) fn run_packed(plan: &Plan, packed: &[Packed]) -> Vec<Vec<f64>> {
     let graph = &plan.graph;
     let mut buffers: HashMap<ValueRef, Data> = HashMap::new();
     let data = |ty: &TensorType, values: &[f64]| {

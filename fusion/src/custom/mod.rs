@@ -84,8 +84,8 @@ pub struct CustomKernel {
     pub checks: bool,
     /// Whether no neighbour becomes part of it.
     pub alone: bool,
-    /// Of each element that it stores.
-    pub coordinates: Option<Coordinates>,
+    /// Of the elements of stores of which they are known.
+    pub coordinates: Vec<Coordinates>,
     /// How operands at these positions are read.
     pub layouts: Vec<(u16, Layout)>,
     /// Why it is used rather than the call, where there was a choice.

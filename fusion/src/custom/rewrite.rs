@@ -274,7 +274,7 @@ impl Cx<'_> {
         let (offsets, stored) = (op.args[1], op.args[2]);
         let mask = masked.then(|| op.args[3]);
         let buffer = part.kernel.buffers.iter().position(|b| b.value == own);
-        let known = self.rewrite.custom.coordinates.as_ref().filter(|c| c.offsets == offsets);
+        let known = self.rewrite.custom.coordinates.iter().find(|c| c.offsets == offsets);
         let axes = known.map_or(&[][..], |c| &c.axes);
         let site = Site { offsets, mask, stored: buffer.map(|b| (b as u32, stored)), axes };
         let pointers = self.pointers(part);

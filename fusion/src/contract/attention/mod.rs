@@ -59,12 +59,18 @@ pub(super) fn template(graph: &Graph, node: NodeId, call: &AtenCall, threads: u3
         checks: false,
         // Its operands are read once for each block of queries, and its result is not row-major.
         alone: true,
-        coordinates: None,
+        coordinates: Vec::new(),
         layouts: operands().map(|source| (source.position, source.layout.clone())).collect(),
         note: None,
     };
     let (width, depth) = (attention.width as f64, attention.depth as f64);
     let rows = attention.queries as f64 + attention.keys as f64;
     let bytes = f64::from(members) * rows * (width + depth) * f64::from(attention.elem.bytes());
-    Some(Template { kernel, flops: 2.0 * attention.pairs() * (width + depth), bytes, panels: None })
+    Some(Template {
+        kernel,
+        flops: 2.0 * attention.pairs() * (width + depth),
+        bytes,
+        panels: None,
+        turned: None,
+    })
 }

@@ -8,6 +8,10 @@ use crate::graph::{AtenCall, Graph, NodeId};
 pub(in crate::contract) struct Read {
     pub(in crate::contract) conv: Conv,
     pub(in crate::contract) operands: Vec<u16>,
+    /// Whether all operands and the result are row-major.
+    pub(in crate::contract) row_major: bool,
+    /// Whether the images have a dimension for the batch.
+    pub(in crate::contract) batched: bool,
 }
 
 /// Operators that are convolutions, with the number of axes where the name says it.
@@ -25,7 +29,7 @@ pub(in crate::contract) fn is_known(op: &str) -> bool {
 }
 
 /// The convolution that a call computes; `None` for calls that the templates do not know: transposed ones, and those
-/// whose tensors are not row-major floats of one type.
+/// whose tensors are not floats of one type.
 pub(in crate::contract) fn read(graph: &Graph, node: NodeId, call: &AtenCall) -> Option<Read> {
     let (_, rank) = OPERATORS.iter().find(|(name, _)| *name == call.op)?;
     let args = Args(&call.args);
@@ -34,19 +38,22 @@ pub(in crate::contract) fn read(graph: &Graph, node: NodeId, call: &AtenCall) ->
     let bias = if args.absent("bias") { None } else { Some(args.tensor("bias")?) };
     let operands: Vec<u16> = [input, weight].into_iter().chain(bias).collect();
     let [out] = &graph.node(node).outs[..] else { return None };
+    let mut row_major = out.is_contiguous();
     for &position in &operands {
         let ty = graph.ty(*values.get(usize::from(position))?);
-        if ty.dtype != out.dtype || ty.device != out.device || !ty.is_contiguous() {
+        if ty.dtype != out.dtype || ty.device != out.device {
             return None;
         }
+        row_major &= ty.is_contiguous();
     }
-    if !out.is_contiguous() || args.bool("transposed") == Some(true) {
+    if args.bool("transposed") == Some(true) {
         return None;
     }
     let shape = |position: u16| values.get(usize::from(position)).map(|&v| graph.ty(v).shape.clone());
     let (x, w) = (shape(input)?, shape(weight)?);
     let axes = w.len().checked_sub(2)?;
     // A single image may come without a batch.
+    let batched = x.len() == axes + 2;
     let (batch, x, y) = match x.len().checked_sub(axes)? {
         1 => (1, &x[..], &out.shape[..]),
         2 => (*x.first()?, x.get(1..)?, out.shape.get(1..)?),
@@ -94,5 +101,6 @@ pub(in crate::contract) fn read(graph: &Graph, node: NodeId, call: &AtenCall) ->
         bias: bias.is_some(),
     };
     conv.check().ok()?;
-    (natural(w[1])? == conv.depth() && natural(y[0])? == conv.filters).then_some(Read { conv, operands })
+    let fits = natural(w[1])? == conv.depth() && natural(y[0])? == conv.filters;
+    fits.then_some(Read { conv, operands, row_major, batched })
 }

@@ -85,7 +85,7 @@ pub(super) fn program(conv: &Conv, block: &Block) -> Made<ConvProgram> {
     Ok(ConvProgram {
         program: b.finish(),
         instances: instances as u32,
-        coordinates: Coordinates { offsets, axes },
+        coordinates: vec![Coordinates { offsets, axes }],
     })
 }
 

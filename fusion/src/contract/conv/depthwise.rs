@@ -63,7 +63,7 @@ pub(super) fn program(conv: &Conv, block: &Block) -> Made<ConvProgram> {
         Coordinate { index: pixels.number, extent: conv.pixels(), inside: pixels.mask.is_none() },
     ];
     let instances = (parts * strips * conv.batch) as u32;
-    Ok(ConvProgram { program: b.finish(), instances, coordinates: Coordinates { offsets, axes } })
+    Ok(ConvProgram { program: b.finish(), instances, coordinates: vec![Coordinates { offsets, axes }] })
 }
 
 /// Every tap's offsets in a channel and its mask.

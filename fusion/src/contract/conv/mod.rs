@@ -8,6 +8,9 @@
 //! What lies outside of the image is masked off and counts as an exact zero. Where each filter reads one channel
 //! (`depthwise`), an instance computes some pixels of several filters, one filter after the other.
 //!
+//! Where the filters are weights that may be packed, `packed` is used instead, in which vectors are of filters: it reads
+//! images at any strides, and writes results with the filters innermost where all that read them can take that.
+//!
 //! Sums are in `f32`, of `f64` in `f64`, in an order that depends on nothing but the shapes.
 
 mod block;
@@ -15,39 +18,166 @@ mod call;
 mod dense;
 mod depthwise;
 mod make;
+mod packed;
+#[cfg(test)]
+mod packed_tests;
 #[cfg(test)]
 mod tests;
+mod tile;
 
+use smallvec::SmallVec;
 use tilefuse_block::{Elem, TypeError};
 
-use super::Template;
-use crate::custom::{Coordinates, CustomKernel, Tied};
+use super::operand::{in_memory, source};
+use super::pack::{Panels, unwritten_param};
+use super::{Template, Turned};
+use crate::custom::{Coordinates, CustomKernel, Layout, Tied};
 use crate::graph::{AtenCall, Graph, NodeId};
+use crate::types::Dims;
 
 use block::Block;
 pub(super) use call::is_known;
+use packed::Image;
+use tile::Tile;
 
 /// The most pixels of an instance.
 const MOST: u64 = 1024;
 
 /// The template of a call of a convolution on so many threads.
 pub(super) fn template(graph: &Graph, node: NodeId, call: &AtenCall, threads: u32) -> Option<Template> {
-    let read = call::read(graph, node, call)?;
+    let read = call::read(graph, node, call).filter(|read| read.row_major)?;
     let conv = &read.conv;
     let made = conv.program(&Block::of(conv, threads)).ok()?;
     let tied = read.operands.iter().map(|&at| Tied::Operand(at)).chain([Tied::Result(0)]).collect();
+    Some(whole(conv, made, tied, Vec::new()))
+}
+
+/// The template of a call whose filters are packed. Its result has the filters innermost where the call's has, or where
+/// that is row-major and `turn` says so.
+pub(super) fn packed(graph: &Graph, node: NodeId, call: &AtenCall, turn: bool) -> Option<Template> {
+    let read = call::read(graph, node, call)?;
+    let out = graph.node(node).outs.first()?;
+    let turned = turned(&read, &out.shape)?;
+    let is_turned = turned.is_order_of(&out.strides, &out.shape);
+    if !is_turned && !out.is_contiguous() {
+        return None;
+    }
+    let last = turn || is_turned;
+    let operands = graph.operands(node);
+    let place = |at: usize| -> Option<(u16, _)> {
+        let position = *read.operands.get(at)?;
+        Some((position, in_memory(graph, *operands.get(usize::from(position))?, position)?))
+    };
+    let ((images, lie), (weights, filters)) = (place(0)?, place(1)?);
+    if let Some(&bias) = read.operands.get(2) {
+        let bias = source(graph, *operands.get(usize::from(bias))?, bias)?;
+        if bias.layout != Layout::Elements {
+            return None;
+        }
+    }
+    let skip = usize::from(read.batched);
+    let conv = &read.conv;
+    let image = Image {
+        batch: if read.batched { *lie.strides.first()? } else { 0 },
+        channel: *lie.strides.get(skip)?,
+        axes: lie.strides.get(skip + 1..)?.to_vec(),
+        offset: lie.offset,
+        span: lie.span,
+    };
+    let (conv, image) = packed::flat(conv, &image);
+    let tile = if packed::is_depthwise(&conv) { Tile::depthwise(&conv) } else { Tile::of(&conv) };
+    packed::check(&conv, &image, &tile).ok()?;
+    if packed::is_depthwise(&conv) && !last {
+        return None;
+    }
+    let panels = panels(graph, node, &read, &tile)?;
+    let made = packed::program(&conv, &image, &tile, last).ok()?;
+    let position = u16::try_from(operands.len()).ok()?;
+    let bias = read.operands.get(2).map(|&at| Tied::Operand(at));
+    let tied = [Tied::Operand(images), Tied::Operand(position)].into_iter();
+    let tied = tied.chain(bias).chain([Tied::Result(0)]).collect();
+    // The kernel does not read the weights themselves: they stay where they lie.
+    let layouts = vec![(images, lie.layout), (weights, filters.layout)];
+    let template = whole(&read.conv, made, tied, layouts);
+    Some(Template { panels: Some(panels), turned: last.then_some(turned), ..template })
+}
+
+/// Whether a call reads the operand at a position as images at whatever strides.
+pub(super) fn takes_any_strides(graph: &Graph, node: NodeId, call: &AtenCall, position: u16) -> bool {
+    let takes = || {
+        let read = call::read(graph, node, call)?;
+        let others = read.operands.iter().skip(1);
+        if read.operands.first() != Some(&position) || others.into_iter().any(|&at| at == position) {
+            return None;
+        }
+        let tile =
+            if packed::is_depthwise(&read.conv) { Tile::depthwise(&read.conv) } else { Tile::of(&read.conv) };
+        panels(graph, node, &read, &tile)?;
+        let [images, ..] = read.conv.lengths();
+        let axes = read.conv.axes.iter().rev().scan(read.conv.channels, |pitch, axis| {
+            let own = *pitch;
+            *pitch *= axis.image;
+            Some(own as i64)
+        });
+        let mut axes: Vec<i64> = axes.collect();
+        axes.reverse();
+        let batch = (images / read.conv.batch) as i64;
+        let image = Image { batch, channel: 1, axes, offset: 0, span: images as i64 };
+        packed::check(&read.conv, &image, &tile).ok()
+    };
+    takes().is_some()
+}
+
+/// The panels of a call's filters: columns are filters, rows are taps and channels.
+fn panels(graph: &Graph, node: NodeId, read: &call::Read, tile: &Tile) -> Option<Panels> {
+    let position = *read.operands.get(1)?;
+    let value = *graph.operands(node).get(usize::from(position))?;
+    let (param, offset) = unwritten_param(graph, value)?;
+    let strides = in_memory(graph, value, position)?.strides;
+    let (&[across, down], taps) = strides.split_first_chunk::<2>()?;
+    let kernel: Vec<i64> = read.conv.axes.iter().map(|a| a.kernel as i64).collect();
+    // Taps are numbered row-major: they must lie at one distance from each other.
+    let mut step = 0;
+    let mut count = 1;
+    for (&extent, &stride) in kernel.iter().zip(taps).rev().filter(|(extent, _)| **extent != 1) {
+        if count == 1 {
+            step = stride;
+        } else if stride != step * count {
+            return None;
+        }
+        count *= extent;
+    }
+    let [rows, columns] = packed::matrix(&read.conv).map(|n| n as i64);
+    let width = tile.width() as i64;
+    let run = read.conv.depth() as i64;
+    Some(Panels { param, rows, run, columns, width, strides: [step, down, across], offset })
+}
+
+/// The order of a result with the filters innermost.
+fn turned(read: &call::Read, shape: &[i64]) -> Option<Turned> {
+    let rank = shape.len() as u8;
+    let skip = u8::from(read.batched);
+    let inverse: SmallVec<[u8; 6]> = (0..skip).chain(skip + 1..rank).chain([skip]).collect();
+    let permutation: SmallVec<[u8; 6]> =
+        (0..skip).chain([rank.checked_sub(1)?]).chain(skip..rank - 1).collect();
+    let of = |dims: &[i64]| -> Dims { inverse.iter().map(|&d| dims[usize::from(d)]).collect() };
+    Some(Turned { shape: of(shape), permutation, inverse: inverse.clone() })
+}
+
+/// A template of a program.
+fn whole(conv: &Conv, made: ConvProgram, tied: Vec<Tied>, layouts: Vec<(u16, Layout)>) -> Template {
     let kernel = CustomKernel {
         program: made.program,
         grid: [made.instances, 1, 1],
         tied,
         checks: false,
         alone: false,
-        coordinates: Some(made.coordinates),
-        layouts: Vec::new(),
+        coordinates: made.coordinates,
+        layouts,
         note: None,
     };
     let bytes = conv.lengths().iter().sum::<u64>() as f64 * f64::from(conv.elem.bytes());
-    Some(Template { kernel, flops: 2.0 * conv.products() as f64, bytes, panels: None })
+    Template { kernel, flops: 2.0 * conv.products() as f64, bytes, panels: None, turned: None }
 }
 
 /// A convolution with zeros around the image.
@@ -93,7 +223,7 @@ struct ConvProgram {
     /// How many instances it has, along the first axis of the grid.
     instances: u32,
     /// Image, filter and pixel of the elements that it stores.
-    coordinates: Coordinates,
+    coordinates: Vec<Coordinates>,
 }
 
 impl Axis {

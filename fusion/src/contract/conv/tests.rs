@@ -10,17 +10,17 @@ use crate::contract::tests::{memory, planned, run};
 use crate::graph::Op;
 
 /// Numbers between -1 and 1, of few digits.
-fn numbers(elem: Elem, len: u64, seed: u64) -> Vec<f64> {
+pub(super) fn numbers(elem: Elem, len: u64, seed: u64) -> Vec<f64> {
     let number = |i: u64| ((i * 37 + seed * 101 + i * i % 19) % 129) as f64 / 64.0 - 1.0;
     (0..len).map(|i| Literal::float(elem, number(i)).as_f64()).collect()
 }
 
-fn data(elem: Elem, values: &[f64]) -> Data {
+pub(super) fn data(elem: Elem, values: &[f64]) -> Data {
     Data::from_literals(elem, values.iter().map(|&v| Literal::float(elem, v)))
 }
 
 /// The convolution by its definition.
-fn expected(conv: &Conv, x: &[f64], w: &[f64], bias: &[f64]) -> Vec<f64> {
+pub(super) fn expected(conv: &Conv, x: &[f64], w: &[f64], bias: &[f64]) -> Vec<f64> {
     let index = |number: u64, extents: &dyn Fn(&Axis) -> u64| -> Vec<u64> {
         let mut rest = number;
         let mut out: Vec<u64> = Vec::new();
@@ -84,11 +84,11 @@ fn check(conv: &Conv, block: Option<Block>) {
     }
 }
 
-fn conv(channels: u64, filters: u64, axes: &[Axis]) -> Conv {
+pub(super) fn conv(channels: u64, filters: u64, axes: &[Axis]) -> Conv {
     Conv { elem: Elem::F32, batch: 1, channels, filters, groups: 1, axes: axes.to_vec(), bias: false }
 }
 
-fn square(image: u64, kernel: u64, stride: u64, padding: u64) -> Vec<Axis> {
+pub(super) fn square(image: u64, kernel: u64, stride: u64, padding: u64) -> Vec<Axis> {
     vec![Axis::new(image, kernel, stride, padding, 1).unwrap(); 2]
 }
 
@@ -268,7 +268,7 @@ fn neighbours_lie_in_the_store() {
 
 /// What there is for each filter is read by its number, with no division of offsets and no mask of pixels.
 #[test]
-fn numbers_for_each_filter_are_read_once_for_all_pixels() {
+pub(super) fn numbers_for_each_filter_are_read_once_for_all_pixels() {
     let plan = planned(&network(2, 6, 7, 1, 5), 2, Products::Generated);
     let text = plan.programs[0].to_string();
     let (_, after) = text.rsplit_once("yield").unwrap();

@@ -62,7 +62,7 @@ fn kernel(text: &str, grid: u32) -> CustomKernel {
         tied,
         checks: false,
         alone: false,
-        coordinates: None,
+        coordinates: Vec::new(),
         layouts: Vec::new(),
         note: None,
     }

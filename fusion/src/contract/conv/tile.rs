@@ -1,0 +1,108 @@
+//! What an instance of a convolution over packed filters computes: some pixels of a row, at some vectors of filters.
+
+use tilefuse_block::Elem;
+
+use super::Conv;
+
+/// How a convolution is divided into instances.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Tile {
+    /// Filters of a vector, a power of two.
+    pub(super) lanes: u32,
+    /// Vectors of filters.
+    pub(super) vectors: u32,
+    /// Pixels that follow each other in a row, no more than a row has.
+    pub(super) pixels: u32,
+    /// Channels of a step of the innermost loop, a divisor of those that a filter reads.
+    pub(super) unroll: u32,
+    /// Whether instances that follow each other have the same pixels and other filters.
+    pub(super) filters_first: bool,
+}
+
+/// Registers of a processor with vectors of 512 bits: for sums, weights and a pixel.
+const REGISTERS: u32 = 32;
+
+/// Vectors of sums that a step needs at least to keep the units for products busy.
+const BUSY: f64 = 8.0;
+
+/// What a step of a loop takes besides products, in cycles.
+const STEP: f64 = 0.6;
+
+/// What a load takes, in cycles.
+const LOAD: f64 = 0.6;
+
+/// What reading a vector of weights takes besides, in cycles.
+const WEIGHTS: f64 = 0.35;
+
+/// What starting an instance takes, and storing a vector of sums, in cycles.
+const START: f64 = 40.0;
+const STORE: f64 = 3.0;
+
+/// Products that make up a step of the innermost loop at least.
+const PRODUCTS: u32 = 24;
+
+impl Tile {
+    /// The tile that takes the least time.
+    pub(super) fn of(conv: &Conv) -> Tile {
+        let lanes = if conv.sum() == Elem::F64 { 8 } else { 16 };
+        let width = conv.axes.last().map_or(1, |a| a.out);
+        let filters = conv.filters_of_group();
+        let steps = (conv.depth() * conv.taps()) as f64;
+        let time = |vectors: u32, pixels: u32| {
+            let tiles = filters.div_ceil(u64::from(vectors * lanes)) * width.div_ceil(pixels.into());
+            let (v, p) = (f64::from(vectors), f64::from(pixels));
+            // Two products in a cycle, and hardly two loads.
+            let products = (v * p / 2.0).max(LOAD * (v + p)).max(BUSY / 2.0);
+            tiles as f64 * (steps * (products + STEP + WEIGHTS * v) + START + STORE * v * p)
+        };
+        let fits = |vectors: u32| conv.groups == 1 || filters.is_multiple_of(u64::from(vectors * lanes));
+        let all = (1..=4).filter(|&v| fits(v)).flat_map(|v| {
+            let most = u64::from((REGISTERS - 1 - v) / v).min(width) as u32;
+            (1..=most).map(move |p| (v, p))
+        });
+        let best = all.min_by(|&a, &b| time(a.0, a.1).total_cmp(&time(b.0, b.1)));
+        let (vectors, pixels) = best.unwrap_or((1, 1));
+        Tile { lanes, vectors, pixels, unroll: unroll(conv, vectors * pixels), filters_first: few(conv) }
+    }
+
+    /// The tile of a convolution in which a filter reads one channel: a vector of channels.
+    pub(super) fn depthwise(conv: &Conv) -> Tile {
+        let lanes = if conv.sum() == Elem::F64 { 8 } else { 16 };
+        let width = conv.axes.last().map_or(1, |a| a.out);
+        let time = |pixels: u32| width.div_ceil(pixels.into()) as f64 * (f64::from(pixels) + 4.0);
+        let best = (1..=width.min(16) as u32).min_by(|&a, &b| time(a).total_cmp(&time(b)));
+        Tile { lanes, vectors: 1, pixels: best.unwrap_or(1), unroll: 1, filters_first: true }
+    }
+
+    /// Filters of an instance.
+    pub(super) fn width(&self) -> u64 {
+        u64::from(self.lanes * self.vectors)
+    }
+
+    /// Instances along the filters of a group.
+    pub(super) fn strips(&self, conv: &Conv) -> u64 {
+        conv.filters_of_group().div_ceil(self.width())
+    }
+
+    /// Instances along a row of pixels.
+    pub(super) fn parts(&self, conv: &Conv) -> u64 {
+        conv.axes.last().map_or(1, |a| a.out).div_ceil(self.pixels.into())
+    }
+}
+
+/// Channels of a step.
+fn unroll(conv: &Conv, products: u32) -> u32 {
+    let depth = conv.depth();
+    // Taps without a loop between them share what they read, and keep it in registers.
+    if depth <= 4 && conv.axes.last().is_none_or(|a| a.kernel == 1) {
+        return depth as u32;
+    }
+    let wanted = PRODUCTS.div_ceil(products.max(1)).min(8);
+    (1..=wanted).rev().find(|&n| depth.is_multiple_of(n.into())).unwrap_or(1)
+}
+
+/// Whether all filters take less memory than the images, so that rather they are read again.
+fn few(conv: &Conv) -> bool {
+    let [images, weights, ..] = conv.lengths();
+    weights <= images
+}

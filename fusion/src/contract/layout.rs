@@ -1,0 +1,178 @@
+//! Results of kernels that lie in another order than eager's.
+//!
+//! ```text
+//! %2 = conv2d %0, %1 : [N, F, H, W]        %2 = conv2d %0, %1 : [N, H, W, F]
+//! %3 = map relu %2                         %3 = map relu %2   : [N, H, W, F]
+//! %4 = conv2d %3, ...                      %4 = conv2d (permute %3), ...
+//! ```
+//!
+//! The node's type becomes that of the memory, and a permutation gives those who read it what they know. Pointwise
+//! operators and windows go before the permutation, so that what they compute lies in that order too; convolutions
+//! behind it read the memory at its strides. This is done only where nobody else reads the result.
+
+use rustc_hash::FxHashSet;
+use smallvec::SmallVec;
+
+use super::{Turned, conv};
+use crate::graph::{Graph, NodeId, Op, ValueRef, View};
+use crate::types::{Dims, TensorType};
+
+/// Whether all that read a node's result take it in any order: convolutions as their images, reductions of pixels, and
+/// pointwise operators and windows whose results are read by such alone.
+pub(super) fn may_turn(graph: &Graph, node: NodeId) -> bool {
+    let mut seen = FxHashSet::default();
+    let mut stack = vec![node];
+    while let Some(at) = stack.pop() {
+        if !seen.insert(at) {
+            continue;
+        }
+        let kept =
+            graph.outputs.iter().any(|v| v.node == at) || graph.updates.iter().any(|u| u.value.node == at);
+        if kept {
+            return false;
+        }
+        for (user, edge) in graph.users(at) {
+            match &graph.node(user).op {
+                op if goes_before(op) => stack.push(user),
+                // One of its readers lies in that order already.
+                Op::View(View::Permute(order)) if is_filters_last(order) => {}
+                Op::Reduce { dims, .. } if dims.iter().all(|&d| d >= 2) => {}
+                Op::Aten(call)
+                    if conv::is_known(&call.op)
+                        && conv::takes_any_strides(graph, user, call, edge.operand) => {}
+                _ => return false,
+            }
+        }
+    }
+    true
+}
+
+/// Whether a permutation brings the filters behind the pixels, with a batch before them or without.
+fn is_filters_last(order: &[u8]) -> bool {
+    let rank = order.len() as u8;
+    let (with, without) = ([0].into_iter().chain(2..rank).chain([1]), (1..rank).chain([0]));
+    order.iter().copied().eq(with) || order.iter().copied().eq(without)
+}
+
+/// Whether an operator computes the same of a permutation, permuted.
+fn goes_before(op: &Op) -> bool {
+    matches!(op, Op::Map(_) | Op::Cast | Op::View(View::Slice { .. } | View::Pad { .. }))
+}
+
+/// Makes a node's result lie in an order, and what pointwise operators compute of it.
+pub(super) fn turn(graph: &mut Graph, node: NodeId, turned: &Turned) {
+    let logical = graph.ty(node.into()).clone();
+    let origin = graph.node(node).origin;
+    if let Some(out) = graph.node_mut(node).outs.first_mut() {
+        *out = TensorType::contiguous(logical.dtype, &turned.shape, logical.device);
+    }
+    let mut views = vec![viewed(graph, node, turned, logical, origin)];
+    while let Some(view) = views.pop() {
+        let Some(&memory) = graph.operands(view).first() else { continue };
+        for (user, _) in graph.users(view) {
+            if !graph.contains(user) {
+                continue;
+            }
+            match &graph.node(user).op {
+                op if goes_before(op) => views.push(before(graph, user, turned)),
+                // What was brought into the order before it was the value's own.
+                Op::View(View::Permute(back)) if *back == turned.inverse => {
+                    graph.replace_uses(user.into(), memory);
+                    graph.remove(user);
+                }
+                _ => {}
+            }
+        }
+    }
+}
+
+/// Makes all uses of a node whose result lies in an order uses of a permutation that has a type, and returns that.
+fn viewed(graph: &mut Graph, node: NodeId, turned: &Turned, ty: TensorType, origin: Option<u32>) -> NodeId {
+    let view = graph.add(Op::View(View::Permute(turned.permutation.clone())), &[], [ty], origin);
+    graph.replace_uses(node.into(), view.into());
+    graph.set_operand(view, 0, node.into());
+    view
+}
+
+/// An operator that goes before a permutation, with its operands and its result in an order; returns the permutation of
+/// the result.
+fn before(graph: &mut Graph, node: NodeId, turned: &Turned) -> NodeId {
+    let operands: SmallVec<[ValueRef; 4]> =
+        graph.operands(node).into_iter().map(|value| in_order(graph, value, turned)).collect();
+    let mut old = graph.node(node).clone();
+    let ty = graph.ty(node.into()).clone();
+    let result = TensorType::contiguous(ty.dtype, &in_memory(&ty.shape, turned), ty.device);
+    match &mut old.op {
+        Op::View(View::Slice { dim, .. }) => *dim = turned.permutation[usize::from(*dim)],
+        Op::View(View::Pad { low, .. }) => *low = in_memory(low, turned),
+        _ => {}
+    }
+    let own = graph.add(old.op, &operands, [result], old.origin);
+    let view =
+        graph.add(Op::View(View::Permute(turned.permutation.clone())), &[own.into()], [ty], old.origin);
+    graph.replace_uses(node.into(), view.into());
+    graph.remove(node);
+    view
+}
+
+/// A value's elements in an order.
+fn in_order(graph: &mut Graph, value: ValueRef, turned: &Turned) -> ValueRef {
+    if let Op::View(View::Permute(permutation)) = &graph.node(value.node).op
+        && *permutation == turned.permutation
+        && let Some(&operand) = graph.operands(value.node).first()
+    {
+        return operand;
+    }
+    let ty = graph.ty(value).clone();
+    let (shape, strides) = (in_memory(&ty.shape, turned), in_memory(&ty.strides, turned));
+    let ty = TensorType { shape, strides, ..ty };
+    graph.add(Op::View(View::Permute(turned.inverse.clone())), &[value], [ty], None).into()
+}
+
+/// Numbers by dimension, in the order in memory.
+fn in_memory(dims: &[i64], turned: &Turned) -> Dims {
+    turned.inverse.iter().map(|&d| dims[usize::from(d)]).collect()
+}
+
+/// A convolution's images that are read as they lie.
+pub(super) struct Straight {
+    node: NodeId,
+    position: u16,
+    before: ValueRef,
+    view: NodeId,
+}
+
+/// Lets a convolution read images that are a permutation of what lies in memory at the strides that they have there.
+pub(super) fn straighten(graph: &mut Graph, node: NodeId) -> Option<Straight> {
+    let Op::Aten(call) = &graph.node(node).op else { return None };
+    let position = call.arg("input").filter(|_| conv::is_known(&call.op))?;
+    let position = position.tensors().next()?;
+    let before = *graph.operands(node).get(usize::from(position))?;
+    let Op::View(View::Permute(permutation)) = graph.node(before.node).op.clone() else { return None };
+    let &memory = graph.operands(before.node).first()?;
+    let strides = &graph.ty(memory).strides;
+    let strides: Dims = permutation.iter().map(|&d| strides[usize::from(d)]).collect();
+    let ty = graph.ty(before).clone();
+    if strides == ty.strides || !graph.ty(memory).is_contiguous() {
+        return None;
+    }
+    let origin = graph.node(before.node).origin;
+    let op = Op::View(View::Permute(permutation));
+    let view = graph.add(op, &[memory], [TensorType { strides, ..ty }], origin);
+    graph.set_operand(node, position, view.into());
+    Some(Straight { node, position, before, view })
+}
+
+/// Whether a value is a permutation that is read at the strides that it has in memory.
+pub(super) fn is_straight(graph: &Graph, value: ValueRef) -> bool {
+    let permuted = matches!(graph.node(value.node).op, Op::View(View::Permute(_)));
+    permuted && !graph.ty(value).is_contiguous()
+}
+
+impl Straight {
+    /// Makes it undone.
+    pub(super) fn undo(self, graph: &mut Graph) {
+        graph.set_operand(self.node, self.position, self.before);
+        graph.remove(self.view);
+    }
+}
