@@ -40,8 +40,10 @@
 //! }
 //! ```
 
-use tilefuse_block::{Op, OpKind, Program, Region, Value};
+use tilefuse_block::{Op, OpKind, Region, Value};
 
+use super::apart;
+use super::assign::Assignment;
 use super::decisions::counted;
 use super::passes::Seen;
 use crate::layout::Layout;
@@ -101,14 +103,16 @@ impl Hazards {
     }
 
     /// Why a write must wait for the block, if it must.
-    pub(crate) fn before_write(&self, program: &Program, op: &Op, layout: &Layout) -> Option<Why> {
+    pub(crate) fn before_write(&self, plan: &Assignment, op: &Op, layout: &Layout) -> Option<Why> {
+        let program = plan.program;
         let shape = &program.ty(op.args[1]).shape;
         let overlaps = |a: &Access| {
             let in_place =
                 program.ty(a.offsets).shape == *shape && (a.layout != *layout || a.is_replicated());
             if a.ptr == op.args[0] { !a.is_own(op.args[1], layout) } else { in_place }
         };
-        let rewrites = |a: &Access| a.ptr == op.args[0] && !a.is_own(op.args[1], layout);
+        let meets = |a: &Access| !apart::are_apart(plan, a.offsets, op.args[1]);
+        let rewrites = |a: &Access| a.ptr == op.args[0] && !a.is_own(op.args[1], layout) && meets(a);
         let read = self.reads.iter().find(|a| overlaps(a)).map(|a| Why::Read(a.ptr));
         read.or_else(|| self.writes.iter().find(|a| rewrites(a)).map(|a| Why::Written(a.ptr)))
     }

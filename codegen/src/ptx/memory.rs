@@ -92,7 +92,7 @@ impl<'a> Lower<'a> {
         let mask = self.mask(op, &layout)?;
         let Move { group, uniform, .. } = self.plan.moves(op);
         let addresses = self.addresses(op, &layout, group)?;
-        if let Some(why) = self.hazards.before_write(self.program(), op, &layout) {
+        if let Some(why) = self.hazards.before_write(self.plan, op, &layout) {
             self.barrier(why);
         }
         let elem = self.pointee(op)?;

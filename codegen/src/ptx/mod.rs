@@ -6,6 +6,7 @@
 //! operands that loops load ahead of their use. Where a tile is too large for one
 //! block, a cluster of blocks holds it, and reductions exchange their parts through each other's shared memory.
 
+mod apart;
 mod assign;
 mod atomic;
 mod axis;
