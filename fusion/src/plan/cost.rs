@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use crate::index::Expr;
 use crate::kernel::{KNode, Kernel};
-use crate::schedule::{Machine, Tiling};
+use crate::schedule::{Machine, Tiling, Walk};
 
 /// What a machine can do.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
@@ -105,7 +105,7 @@ pub(crate) struct Cost {
 /// Prices a kernel with its tiles.
 pub(crate) fn price(kernel: &Kernel, tiling: &Tiling, profile: &Profile) -> Cost {
     let levels = kernel.reduces.iter().map(|r| u64::from(r.level)).max().unwrap_or(0);
-    let passes = if tiling.looped { levels.max(1) } else { 1 };
+    let passes = if tiling.walk == Walk::Loops { levels.max(1) } else { 1 };
     let mut read = vec![0u64; kernel.buffers.len()];
     let mut strided = 0;
     let mut flops = 0;

@@ -80,22 +80,22 @@ fn is_read_before(kernel: &Kernel, tiling: &Tiling, buffer: u32, position: usize
     }
     // In loops, reductions have their results before what needs them begins.
     let loads_for = |value: KExpr| {
-        let reached = reach(kernel, value, !tiling.looped);
+        let reached = reach(kernel, value, !tiling.is_walked());
         (0..kernel.exprs.len()).filter(|&at| reached[at] && is_load(&kernel.exprs[at])).count()
     };
     if loads_for(store.value) != loads.len() {
         return false;
     }
-    let level = |value: KExpr| if tiling.looped { kernel.info(value).level + 1 } else { 0 };
+    let level = |value: KExpr| if tiling.is_walked() { kernel.info(value).level + 1 } else { 0 };
     let own = level(store.value);
     let store_after = |(at, other): (usize, &Store)| {
         let after = (level(other.value), at) > (own, position);
         after && loads_for(other.value) > 0
     };
-    let reduce_after = |r: &Reduction| tiling.looped && r.level >= own && loads_for(r.value) > 0;
+    let reduce_after = |r: &Reduction| tiling.is_walked() && r.level >= own && loads_for(r.value) > 0;
     let reduced =
         (0..kernel.reduced.len()).filter(|&v| kernel.reduced[v]).fold(0, |set, v| set | 1 << v.min(63));
-    let in_loops = !tiling.looped || kernel.indices.vars(store.addr) & reduced != 0;
+    let in_loops = !tiling.is_walked() || kernel.indices.vars(store.addr) & reduced != 0;
     in_loops && !kernel.stores.iter().enumerate().any(store_after) && !kernel.reduces.iter().any(reduce_after)
 }
 

@@ -7,10 +7,11 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::SmallVec;
 use tilefuse_block::{Builder, CacheHint, Elem, Literal, Program, ReduceFn, ScalarFn, Shape, Value};
 
+use super::kept::Kept;
 use super::lead::Start;
 use super::moments::Moments;
 use super::online::Online;
-use super::tiling::Tiling;
+use super::tiling::{Tiling, Walk};
 use super::{Machine, ScheduleError};
 use crate::index::{Expr, Var};
 use crate::kernel::{Dynamic, KExpr, KNode, Kernel};
@@ -58,6 +59,7 @@ pub(super) fn emit(
         start: None,
         outer: Memo::default(),
         inner: Memo::default(),
+        kept: Kept::default(),
         in_loop: false,
         whole: false,
         online: None,
@@ -92,6 +94,8 @@ pub(super) struct Emitter<'a> {
     pub(super) outer: Memo,
     /// What is valid in the loop body at hand.
     pub(super) inner: Memo,
+    /// What the steps of a row have computed, where these are kept.
+    pub(super) kept: Kept,
     pub(super) in_loop: bool,
     /// Whether the reduced axis is inside its variable in the loop body at hand.
     pub(super) whole: bool,
@@ -105,7 +109,7 @@ impl Emitter<'_> {
     fn run(&mut self) -> Result<()> {
         self.place_instance()?;
         self.place_row()?;
-        if self.tiling.looped { self.looped() } else { self.straight() }
+        if self.tiling.is_walked() { self.looped() } else { self.straight() }
     }
 
     /// Splits the instance's number into the first index of each parallel variable.
@@ -152,12 +156,13 @@ impl Emitter<'_> {
     fn looped(&mut self) -> Result<()> {
         let reduced = self.reduced_vars();
         let last = self.kernel.reduces.iter().map(|r| r.level).max().unwrap_or(0);
-        let online = self.online_stage(reduced);
+        let merges = self.tiling.walk == Walk::Loops;
+        let online = self.online_stage(reduced).filter(|_| merges);
         if let Some(online) = online {
             self.begin_online(online, reduced)?;
             self.stage_online(online)?;
         }
-        let moments = self.moments_stage(reduced);
+        let moments = self.moments_stage(reduced).filter(|_| merges);
         if let Some(moments) = moments {
             self.stage_moments(moments, reduced)?;
         }
@@ -200,6 +205,7 @@ impl Emitter<'_> {
         for &r in reduces {
             carried.push(self.initial(r)?);
         }
+        self.kept.fresh.clone_from(&carried);
         let loops: Vec<Var> = (0..self.kernel.reduced.len())
             .filter(|&v| self.kernel.reduced[v])
             .map(|v| Var(v as u32))
@@ -249,7 +255,10 @@ impl Emitter<'_> {
         if rest.is_empty()
             && let Some(axis) = self.tiling.axis_of(var).filter(|_| self.machine.is_gpu())
         {
-            return self.walk(var, axis, reduces, stores, carried);
+            return match self.tiling.walk {
+                Walk::Kept => self.kept_walk(var, axis, reduces, stores, carried),
+                _ => self.walk(var, axis, reduces, stores, carried),
+            };
         }
         let extent = self.kernel.indices.extents()[var.0 as usize];
         let step = self.tiling.axis_of(var).map_or(1, |a| i64::from(self.tiling.axes[a].extent));
@@ -346,7 +355,12 @@ impl Emitter<'_> {
         results
     }
 
-    fn body(&mut self, reduces: &[u32], stores: &[usize], carried: &[Value]) -> Result<Vec<Value>> {
+    pub(super) fn body(
+        &mut self,
+        reduces: &[u32],
+        stores: &[usize],
+        carried: &[Value],
+    ) -> Result<Vec<Value>> {
         if let Some(online) = self.online {
             return self.accumulate_online(online, carried);
         }
@@ -412,7 +426,8 @@ impl Emitter<'_> {
             let part = self.reduce_tile(combine, value, axis, mask)?;
             return Ok(self.b.map(combine.combine(), &[acc, part])?);
         }
-        let next = self.b.map(combine.combine(), &[acc, value])?;
+        let first = self.tiling.walk == Walk::Kept && self.kept.fresh.contains(&acc);
+        let next = if first { value } else { self.b.map(combine.combine(), &[acc, value])? };
         let Some(mask) = mask else { return Ok(next) };
         let mask = self.lift(mask, &shape)?;
         Ok(self.b.map(ScalarFn::Select, &[mask, next, acc])?)
@@ -617,7 +632,7 @@ impl Emitter<'_> {
 
     /// A reduction within the tile.
     fn reduce(&mut self, position: u32) -> Result<Value> {
-        if self.tiling.looped {
+        if self.tiling.is_walked() {
             return Err(ScheduleError::Internal("a reduction is used before its loop"));
         }
         let reduction = &self.kernel.reduces[position as usize];

@@ -2,6 +2,7 @@
 
 mod address;
 mod emit;
+mod kept;
 mod lead;
 mod logistic;
 mod moments;
@@ -13,7 +14,7 @@ use tilefuse_block::{Program, TypeError};
 
 use crate::kernel::Kernel;
 
-pub use tiling::{Axis, Lead, Tiling, choose};
+pub use tiling::{Axis, Lead, Tiling, Walk, choose};
 pub use variants::variants;
 
 /// What a schedule is made for.

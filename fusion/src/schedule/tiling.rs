@@ -3,6 +3,7 @@
 use smallvec::SmallVec;
 
 use super::Machine;
+use super::kept::{along, kept};
 use super::moments::moments;
 use super::online::{online, reads_once};
 use crate::index::{Atom, Expr, Var};
@@ -22,19 +23,36 @@ pub struct Axis {
 pub struct Tiling {
     /// Axes, outermost first; at most two. The last is the one along which most accesses are contiguous.
     pub axes: SmallVec<[Axis; 2]>,
-    /// Whether the reduced variables are walked in loops; else the tile spans them all.
-    pub looped: bool,
+    /// How the tile covers the reduced variables.
+    pub walk: Walk,
     /// Warps of an instance on a GPU.
     pub warps: u32,
     /// Where rows begin at addresses that are not aligned: see [`Lead`].
     pub lead: Option<Lead>,
 }
 
+/// How a tile covers the reduced variables.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Walk {
+    /// It spans them all.
+    Spanned,
+    /// They are walked in loops; each level of reductions reads what it needs again.
+    Loops,
+    /// One of them is walked in a few steps, which are written one after another; what they read stays in registers for
+    /// the levels that follow.
+    Kept,
+}
+
 impl std::fmt::Display for Tiling {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let extents: Vec<String> = self.axes.iter().map(|axis| axis.extent.to_string()).collect();
         let tile = if extents.is_empty() { String::from("single elements") } else { extents.join(" x ") };
-        write!(f, "{tile}{}, warps {}", if self.looped { " in loops" } else { "" }, self.warps)
+        let walk = match self.walk {
+            Walk::Spanned => "",
+            Walk::Loops => " in loops",
+            Walk::Kept => " in steps that are kept",
+        };
+        write!(f, "{tile}{walk}, warps {}", self.warps)
     }
 }
 
@@ -51,6 +69,11 @@ pub struct Lead {
 }
 
 impl Tiling {
+    /// Whether the reduced variables are walked, in loops or in steps.
+    pub fn is_walked(&self) -> bool {
+        self.walk != Walk::Spanned
+    }
+
     /// The axis of a variable.
     pub fn axis_of(&self, var: Var) -> Option<usize> {
         self.axes.iter().position(|a| a.var == var)
@@ -85,7 +108,7 @@ pub fn choose(kernel: &Kernel, machine: Machine) -> Tiling {
             .map(|v| Var(v as u32))
     };
     match (best(false), best(true)) {
-        (None, None) => Tiling { axes: SmallVec::new(), looped: false, warps: 1, lead: None },
+        (None, None) => Tiling { axes: SmallVec::new(), walk: Walk::Spanned, warps: 1, lead: None },
         (Some(inner), None) => pointwise(kernel, machine, inner, &weights),
         (rows, Some(cols)) => {
             let row_weight = rows.map_or(0, |r| weights[r.0 as usize]);
@@ -139,7 +162,7 @@ fn pointwise(kernel: &Kernel, machine: Machine, inner: Var, weights: &[u64]) -> 
     }
     axes.push(Axis { var: inner, extent: across });
     let size: u32 = axes.iter().map(|a: &Axis| a.extent).product();
-    Tiling { axes, looped: false, warps: (size / 512).clamp(1, 4), lead: None }
+    Tiling { axes, walk: Walk::Spanned, warps: (size / 512).clamp(1, 4), lead: None }
 }
 
 /// Elements of a pointwise tile: large enough to amortise an instance, small enough to occupy the machine.
@@ -161,6 +184,8 @@ fn pointwise_target(kernel: &Kernel, machine: Machine) -> u32 {
 fn two_way(kernel: &Kernel, machine: Machine, outer: Var, inner: Var) -> Tiling {
     let points = kernel.parallel_points().max(1) as u64;
     let (rows, cols) = match machine {
+        // Runs of 256 bytes along one axis, where 16-bit elements would make them 128.
+        Machine::Gpu { .. } if along(kernel, inner).0 <= 2 => (64, 128),
         Machine::Gpu { .. } => (64, 64),
         Machine::Host { threads } if points >= u64::from(threads) << 18 => (128, 128),
         Machine::Host { .. } => (64, 64),
@@ -169,7 +194,9 @@ fn two_way(kernel: &Kernel, machine: Machine, outer: Var, inner: Var) -> Tiling 
         Axis { var: outer, extent: power_up_to(extent(kernel, outer), rows) },
         Axis { var: inner, extent: power_up_to(extent(kernel, inner), cols) },
     ]);
-    Tiling { axes, looped: false, warps: 4, lead: None }
+    let size: u32 = axes.iter().map(|a: &Axis| a.extent).product();
+    let warps = if machine.is_gpu() && size > 64 * 64 { 8 } else { 4 };
+    Tiling { axes, walk: Walk::Spanned, warps, lead: None }
 }
 
 /// Columns that a tile can span without a loop.
@@ -182,12 +209,15 @@ fn widest(machine: Machine) -> u32 {
 }
 
 /// Columns that one block of a GPU can hold in registers.
-const WIDEST_BLOCK: i64 = 16384;
+pub(super) const WIDEST_BLOCK: i64 = 16384;
 
 fn row_reduction(kernel: &Kernel, machine: Machine, cols: Var) -> Tiling {
     let others = kernel.reduced.iter().filter(|&&r| r).count() > 1;
     let width = extent(kernel, cols);
     let long = machine.is_gpu() && width > WIDEST_BLOCK;
+    if let Some(tiling) = kept(kernel, machine, cols, lead(kernel, machine, cols)) {
+        return tiling;
+    }
     // Tiles that one block holds are masked, element by element, more cheaply than they are shifted.
     let lead = if long { lead(kernel, machine, cols) } else { None };
     // What a cluster holds of a row that is no power of two is masked, element by element; loops mask the ends.
@@ -210,7 +240,7 @@ fn row_reduction(kernel: &Kernel, machine: Machine, cols: Var) -> Tiling {
         };
         let across = (warps * each) >> shrink.min(3);
         let axes = SmallVec::from_slice(&[Axis { var: cols, extent: across }]);
-        return Tiling { axes, looped, warps, lead };
+        return Tiling { axes, walk: Walk::Loops, warps, lead };
     }
     let across = match (looped, machine.is_gpu()) {
         (false, _) => power_up_to(width, widest(machine)),
@@ -231,12 +261,17 @@ fn row_reduction(kernel: &Kernel, machine: Machine, cols: Var) -> Tiling {
     let size: u32 = axes.iter().map(|a: &Axis| a.extent).product();
     let once = kernel.reduces.iter().all(|r| r.level <= 1);
     let warps = match looped {
+        false if size >= 4096 && machine.is_gpu() => (size * along(kernel, cols).0 / 1024).min(16),
         false => (size / 1024).min(16),
         true if once || lead.is_some() => size / 512,
         // Rows that are read several times stay in the cache only if few are under way: large blocks.
         true => size / 256,
     };
-    Tiling { axes, looped, warps: warps.next_power_of_two().clamp(1, 32), lead }
+    Tiling { axes, walk: walk(looped), warps: warps.next_power_of_two().clamp(1, 32), lead }
+}
+
+fn walk(looped: bool) -> Walk {
+    if looped { Walk::Loops } else { Walk::Spanned }
 }
 
 /// The address of the accesses to a row along `cols`, if all are one and rows begin at no multiples of 16 bytes. What
@@ -295,7 +330,7 @@ fn columns(kernel: &Kernel, machine: Machine, reduced: Var, inner: Var) -> Tilin
     let axes =
         SmallVec::from_slice(&[Axis { var: reduced, extent: down }, Axis { var: inner, extent: across }]);
     let warps = (down * across / if machine.is_gpu() { 2048 } else { 512 }).next_power_of_two().clamp(1, 8);
-    Tiling { axes, looped, warps, lead: None }
+    Tiling { axes, walk: walk(looped), warps, lead: None }
 }
 
 /// Columns of a tile: so many that threads keep to columns of their own, if enough instances are left.

@@ -2,7 +2,7 @@
 //! bytes, operations and instances, and sees neither registers nor how loads overlap.
 //!
 //! ```text
-//! 64 x 64   ->   32 x 64, 128 x 64, 64 x 32, 64 x 128, 32 x 128, 128 x 32; on a GPU also with half and twice the warps
+//! 64 x 64   ->   32 x 64, 128 x 64, 64 x 32, 64 x 128, 32 x 128, 128 x 32, 128 x 128; on a GPU also with half and twice the warps
 //! ```
 
 use smallvec::SmallVec;
@@ -40,6 +40,7 @@ pub fn variants(kernel: &Kernel, base: &Tiling, machine: Machine) -> Vec<Tiling>
     }
     if let [outer, inner] = free[..] {
         [2.0, 0.5].into_iter().for_each(|factor| add(scaled(&[(outer, factor), (inner, 1.0 / factor)])));
+        add(scaled(&[(outer, 2.0), (inner, 2.0)]));
     }
     if machine.is_gpu() {
         let with = |warps: u32| Tiling { warps, ..base.clone() };
@@ -62,7 +63,7 @@ pub fn variants(kernel: &Kernel, base: &Tiling, machine: Machine) -> Vec<Tiling>
 /// Whether the extent of an axis may be another.
 fn is_free(kernel: &Kernel, base: &Tiling, axis: usize) -> bool {
     let reduced = kernel.reduced.get(base.axes[axis].var.0 as usize) == Some(&true);
-    base.lead.is_none() && (base.looped || !reduced)
+    base.lead.is_none() && (base.is_walked() || !reduced)
 }
 
 /// The parallel variable of which a tile that spans one row could take several.
@@ -70,7 +71,7 @@ fn rows_alone(kernel: &Kernel, base: &Tiling) -> Option<Var> {
     let [only] = base.axes[..] else { return None };
     let reduced = kernel.reduced.get(only.var.0 as usize) == Some(&true);
     let rows = (0..kernel.reduced.len()).rev().find(|&v| !kernel.reduced[v]);
-    rows.filter(|_| reduced && !base.looped && base.lead.is_none()).map(|v| Var(v as u32))
+    rows.filter(|_| reduced && !base.is_walked() && base.lead.is_none()).map(|v| Var(v as u32))
 }
 
 fn elements(tiling: &Tiling) -> u64 {

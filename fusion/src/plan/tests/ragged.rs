@@ -5,6 +5,7 @@ use tilefuse_block::{Elem, ReduceFn, ScalarFn};
 use super::run::check;
 use super::{G, Plan, Profile, StepKind, View, plan};
 use crate::graph::{Op, ValueRef};
+use crate::schedule::Walk;
 
 impl G {
     /// An input of 16 bits, widened.
@@ -34,7 +35,7 @@ impl G {
     /// One kernel for a GPU with few multiprocessors, checked.
     fn checked(mut self, outputs: &[ValueRef]) -> Plan {
         self.0.outputs = outputs.to_vec();
-        let plan = plan(&self.0, &Profile::gpu(1, 4200.0)).unwrap();
+        let plan = plan(&self.0, &Profile::gpu(1, 4200.0).with_clusters()).unwrap();
         check(&plan);
         assert_eq!(plan.kernel_count(), 1);
         plan
@@ -46,18 +47,55 @@ fn has_lead(plan: &Plan) -> bool {
     step.tiling.as_ref().unwrap().lead.is_some()
 }
 
+fn walk(plan: &Plan) -> Walk {
+    let StepKind::Kernel(step) = &plan.steps[0].kind else { unreachable!() };
+    step.tiling.as_ref().unwrap().walk
+}
+
 #[test]
 fn rows_that_fit_a_tile_are_masked_where_they_begin() {
-    for cols in [1017, 1018, 1023, 1016, 1201, 5003] {
+    for cols in [1017, 1018, 1023, 1016, 513] {
         let mut g = G::new();
         let x = g.short(0, &[3, cols]);
         let s = g.softmax(x, 1);
-        assert!(!has_lead(&g.checked(&[s])), "softmax {cols}");
+        let plan = g.checked(&[s]);
+        assert!(!has_lead(&plan) && walk(&plan) == Walk::Spanned, "softmax {cols}");
         let mut g = G::new();
         let x = g.short(0, &[3, cols]);
         let n = g.layer_norm(x);
         let out = g.affine(n, 1);
-        assert!(!has_lead(&g.checked(&[out])), "layer norm {cols}");
+        let plan = g.checked(&[out]);
+        assert!(!has_lead(&plan) && walk(&plan) == Walk::Spanned, "layer norm {cols}");
+    }
+}
+
+#[test]
+fn rows_of_a_few_steps_are_read_once_and_stay_in_registers() {
+    // Elements of a row, of a step, steps, and warps for 16 bits.
+    for (cols, step, steps, warps) in
+        [(1201, 512, 3, 2), (1536, 512, 3, 2), (5003, 1024, 5, 4), (8192, 4096, 2, 8), (11_008, 1024, 11, 4)]
+    {
+        let mut g = G::new();
+        let x = g.short(0, &[3, cols]);
+        let s = g.softmax(x, 1);
+        let s = g.cast(s, Elem::Bf16);
+        let plan = g.checked(&[s]);
+        let StepKind::Kernel(kernel) = &plan.steps[0].kind else { unreachable!() };
+        let tiling = kernel.tiling.as_ref().unwrap();
+        let found = (tiling.axes[0].extent, tiling.walk, tiling.warps, tiling.lead.is_some());
+        assert_eq!(found, (step, Walk::Kept, warps, cols % 8 != 0), "softmax {cols}");
+        let text = plan.programs[0].to_string();
+        let reads = text.matches(" = load ").count();
+        assert_eq!((reads, text.matches(" for %").count()), (steps, 0), "{text}");
+        let mut g = G::new();
+        let x = g.short(0, &[3, cols]);
+        let n = g.layer_norm(x);
+        let out = g.affine(n, 1);
+        let plan = g.checked(&[out]);
+        assert_eq!(walk(&plan), Walk::Kept, "layer norm {cols}");
+        // The row, the weight and the bias, each once.
+        let text = plan.programs[0].to_string();
+        assert_eq!(text.matches(" = load ").count(), 3 * steps, "{text}");
     }
 }
 
@@ -69,11 +107,22 @@ fn long_rows_are_walked_once_for_their_mean_and_variance() {
         let n = g.layer_norm(x);
         let out = g.affine(n, 1);
         let plan = g.checked(&[out]);
-        assert_eq!(has_lead(&plan), cols % 8 != 0);
+        assert_eq!((has_lead(&plan), walk(&plan)), (cols % 8 != 0, Walk::Loops));
         let text = plan.programs[0].to_string();
         // One walk for both, and one that stores; each may have a loop for its ends.
         assert!(text.matches(" for %").count() <= 4, "{text}");
     }
+}
+
+#[test]
+fn long_rows_of_32_bits_stay_in_the_registers_of_two_blocks() {
+    let mut g = G::new();
+    let x = g.input(0, &[2, 20_003]);
+    let s = g.softmax(x, 1);
+    let plan = g.checked(&[s]);
+    assert_eq!((has_lead(&plan), walk(&plan)), (true, Walk::Kept));
+    let text = plan.programs[0].to_string();
+    assert_eq!((text.matches(" = load ").count(), text.matches(" for %").count()), (10, 0), "{text}");
 }
 
 #[test]

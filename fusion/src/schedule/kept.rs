@@ -1,0 +1,143 @@
+//! Rows in a few steps that stay in registers.
+//!
+//! A tile that spans a row has a power of two of elements, of which a row of any length leaves up to half idle, and
+//! all of which are masked. A walk in loops reads the row once for each level of reductions. Where a row is a few
+//! steps long, these are written one after another instead: only the first and the last one are masked, and
+//! what one level of reductions has read, and computed of it, is there for the next.
+//!
+//! ```text
+//! a row of 5003 elements in steps of 1024, which begins 3 elements after an aligned address:
+//! | ...xxxxx | xxxxxxxx | xxxxxxxx | xxxxxxxx | xxxxxxx. |      masked: the first and the last
+//! ```
+
+use rustc_hash::FxHashMap;
+use smallvec::smallvec;
+use tilefuse_block::{Elem, Literal, Value};
+
+use super::emit::{Emitter, Memo, Result};
+use super::online::reads_once;
+use super::tiling::{Axis, WIDEST_BLOCK, Walk};
+use super::{Lead, Machine, Tiling};
+use crate::index::Var;
+use crate::kernel::{KNode, Kernel};
+
+/// The most steps of a row, in a block and in a cluster of two.
+const STEPS: [i64; 2] = [16, 32];
+
+/// Elements of a row up to which a tile that spans it is as good, whatever its length.
+const SHORT: i64 = 1024;
+
+/// Elements of a step, the widest first.
+const WIDTHS: [i64; 4] = [4096, 2048, 1024, 512];
+
+/// What the steps of a row have computed, by the first index of each.
+#[derive(Default)]
+pub(super) struct Kept {
+    steps: FxHashMap<i64, Memo>,
+    /// Sums and the like of nothing yet.
+    pub(super) fresh: Vec<Value>,
+}
+
+/// Tiles for rows along `cols` in steps that are kept, where that is better than a tile that spans them. Measured on an
+/// H200: threads with 64 or 128 bytes of a row each do better than more threads with fewer.
+pub(super) fn kept(kernel: &Kernel, machine: Machine, cols: Var, lead: Option<Lead>) -> Option<Tiling> {
+    let Machine::Gpu { shrink: 0, clusters, .. } = machine else { return None };
+    let width = kernel.indices.extents()[cols.0 as usize];
+    let one = kernel.reduced.iter().filter(|&&r| r).count() == 1;
+    let long = width > WIDEST_BLOCK;
+    let (bytes, reads) = along(kernel, cols);
+    let once = reads_once(kernel, cols);
+    // The registers of two blocks hold a longer row of 32 bits; what has 16 takes as many, for half as much.
+    let pair = clusters && bytes >= 4 && width <= 65536 && !(width as u64).is_power_of_two();
+    if !one || width <= SHORT || long && (!pair || once) {
+        return None;
+    }
+    let covered = width + lead.map_or(0, |l| i64::from(l.group) - 1);
+    let spanned = |step: i64| (covered + step - 1) / step * step;
+    if long {
+        let (step, warps) = if reads > 1 { (4096, 16) } else { (2048, 8) };
+        let few = spanned(step) / step <= STEPS[1];
+        return few.then(|| tiling(cols, step, warps, lead));
+    }
+    let few = |step: &i64| spanned(*step) / step <= STEPS[0];
+    let step = WIDTHS.into_iter().filter(few).min_by_key(|&step| spanned(step))?;
+    let saved = (width as u64).next_power_of_two() as i64 - spanned(step);
+    // Rows of one step are what a tile spans; of more, they need fewer registers at a time.
+    if width <= WIDTHS[0] && saved * 8 < width {
+        return None;
+    }
+    let kept = bytes_of_rows(kernel, cols);
+    let most = if kept > 2 { 16 } else { 8 };
+    let warps = (spanned(step) * kept / 1024).min(step * i64::from(bytes) / 512).clamp(1, most) as u64;
+    Some(tiling(cols, step, warps.next_power_of_two() as u32, lead))
+}
+
+fn tiling(cols: Var, step: i64, warps: u32, lead: Option<Lead>) -> Tiling {
+    let axes = smallvec![Axis { var: cols, extent: step as u32 }];
+    Tiling { axes, walk: Walk::Kept, warps, lead }
+}
+
+/// The bytes of the largest element that is read along a variable, and how many reads there are along it.
+pub(super) fn along(kernel: &Kernel, var: Var) -> (u32, usize) {
+    let bit = 1u64 << var.0.min(63);
+    let reads = kernel.exprs.iter().filter_map(|node| match node {
+        KNode::Load { buffer, addr, .. } if kernel.indices.vars(*addr) & bit != 0 => Some(*buffer),
+        _ => None,
+    });
+    let bytes = reads.clone().filter_map(|b| kernel.buffers.get(b as usize)).map(|b| b.elem.bytes()).max();
+    (bytes.unwrap_or(1), reads.count())
+}
+
+/// Bytes that are read for each element of a row: of what is another for each row.
+fn bytes_of_rows(kernel: &Kernel, cols: Var) -> i64 {
+    let bit = 1u64 << cols.0.min(63);
+    let of_row = |node: &KNode| match node {
+        KNode::Load { buffer, addr, .. } => {
+            let vars = kernel.indices.vars(*addr);
+            let bytes = kernel.buffers.get(*buffer as usize).map_or(0, |b| i64::from(b.elem.bytes()));
+            if vars & bit != 0 && vars != bit { bytes } else { 0 }
+        }
+        _ => 0,
+    };
+    kernel.exprs.iter().map(of_row).sum::<i64>().max(1)
+}
+
+impl Emitter<'_> {
+    /// Walks a variable in steps that are written one after another, and keeps what each has computed.
+    pub(super) fn kept_walk(
+        &mut self,
+        var: Var,
+        axis: usize,
+        reduces: &[u32],
+        stores: &[usize],
+        carried: &[Value],
+    ) -> Result<Vec<Value>> {
+        let [first, last, end, step] = self.bounds(var, axis);
+        let mut carried = carried.to_vec();
+        for base in (0..end).step_by(step as usize) {
+            self.whole = base >= first && base < last;
+            let next = self.kept_step(var, base, reduces, stores, &carried);
+            self.whole = false;
+            carried = next?;
+        }
+        Ok(carried)
+    }
+
+    fn kept_step(
+        &mut self,
+        var: Var,
+        base: i64,
+        reduces: &[u32],
+        stores: &[usize],
+        carried: &[Value],
+    ) -> Result<Vec<Value>> {
+        let outside = std::mem::replace(&mut self.in_loop, true);
+        self.bases[var.0 as usize] = Some(self.b.constant(Literal::int(Elem::I32, base), &[]));
+        self.inner = self.kept.steps.remove(&base).unwrap_or_default();
+        let next = self.body(reduces, stores, carried);
+        self.kept.steps.insert(base, std::mem::take(&mut self.inner));
+        self.bases[var.0 as usize] = None;
+        self.in_loop = outside;
+        next
+    }
+}
