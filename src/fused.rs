@@ -11,12 +11,11 @@ use tch::nn;
 pub use tilefuse_fusion::Products;
 
 use crate::Error;
-use crate::engine::{CompileReport, Compiled, CudaGraphs, Signature, Stop, Tensors, compile, grad_needed};
+use crate::engine::{
+    CompileReport, Compiled, CudaGraphs, PackStore, Signature, Stop, Tensors, compile, grad_needed,
+};
 use crate::explain::Explanation;
 use crate::torch::{self, GlobalState};
-
-/// Plans of one model that have copies of its weights at most: each has its own.
-const PACKED_PLANS: usize = 4;
 
 /// How a fused model compiles.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,10 +29,10 @@ pub struct Options {
     /// Whether plans are launched as CUDA graphs.
     pub cuda_graphs: CudaGraphs,
     /// Whether weights of products on the host are kept a second time, in the order in which kernels read them: that
-    /// takes as much memory again for each of the first four signatures; later ones read the weights as they lie. They are laid out anew after a write that the weight's version counts, as every
-    /// operator's does. One that goes around it, through a raw pointer or `Tensor::data`, is noticed where it changes
-    /// one of some elements that are looked at, as an optimiser's step or a load does. By itself as the variable
-    /// `TILEFUSE_PACKING` says (`on` or `off`), else on.
+    /// takes as much memory again, once for all signatures. They are laid out anew after a write that the weight's
+    /// version counts, as every operator's does. One that goes around it, through a raw pointer or `Tensor::data`, is
+    /// noticed where it changes one of some elements that are looked at, as an optimiser's step or a load does. By itself
+    /// as the variable `TILEFUSE_PACKING` says (`on` or `off`), else on.
     pub packs_weights: bool,
     /// Whether the schedules of a plan's kernels are measured where the cost model cannot decide between them: by itself
     /// where the variable `TILEFUSE_TUNE` is `1`. What was measured is kept on disk; compiling a plan for the first time takes
@@ -129,6 +128,8 @@ struct Engine {
     options: Options,
     /// Whether weights were found to be written too often to pack them.
     unpacked: AtomicBool,
+    /// The weights that are packed.
+    packs: Arc<PackStore>,
 }
 
 /// A model whose calls run through compiled plans.
@@ -160,6 +161,7 @@ pub fn fuse_with<M>(model: M, options: Options) -> Fused<M> {
         named: Tensors::default(),
         options,
         unpacked: AtomicBool::new(false),
+        packs: Arc::default(),
     };
     Fused { model, engine }
 }
@@ -411,7 +413,7 @@ impl Engine {
             CompileReport { capture_ms: start.elapsed().as_secs_f64() * 1e3, ..CompileReport::default() };
         let entry = match trace.refusals.first() {
             Some(refusal) => Entry::Eager(signature, refusal.to_string()),
-            None => match compile(trace, signature.clone(), &self.options_now(), report) {
+            None => match compile(trace, signature.clone(), &self.options_now(), &self.packs, report) {
                 Ok(compiled) => Entry::Compiled(Box::new(compiled)),
                 Err(error) => Entry::Eager(signature, error.to_string()),
             },
@@ -425,11 +427,9 @@ impl Engine {
         Ok(outputs)
     }
 
-    /// The options, without packed weights where they are written often or enough plans have copies of them.
+    /// The options, without packed weights where they are written often.
     fn options_now(&self) -> Options {
-        let plans = self.entries.read().unwrap_or_else(PoisonError::into_inner).len();
-        let packs_weights =
-            self.options.packs_weights && plans < PACKED_PLANS && !self.unpacked.load(Ordering::Relaxed);
+        let packs_weights = self.options.packs_weights && !self.unpacked.load(Ordering::Relaxed);
         Options { packs_weights, ..self.options.clone() }
     }
 

@@ -1,6 +1,6 @@
 //! From a trace to a plan that can run.
 
-use std::sync::{PoisonError, RwLock};
+use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Instant;
 
 use rustc_hash::FxHashMap;
@@ -17,7 +17,7 @@ use super::graph::Graphs;
 use super::guard::Signature;
 use super::kernels::{CompileReport, Kernel, Target, kernels, millis};
 use super::memory::EagerCost;
-use super::packs::Packs;
+use super::packs::{Packs, Store};
 use super::schedules::Schedules;
 use super::slots::{Slot, Slots, TensorSource};
 use crate::Error;
@@ -130,11 +130,12 @@ impl Compiled {
     }
 }
 
-/// Compiles a trace without refusals for calls of this signature.
+/// Compiles a trace without refusals for calls of this signature. The packed weights of its model are in the store.
 pub(crate) fn compile(
     mut trace: Trace,
     signature: Signature,
     options: &crate::Options,
+    store: &Arc<Store>,
     mut report: CompileReport,
 ) -> Result<Compiled, Error> {
     let start = Instant::now();
@@ -146,7 +147,7 @@ pub(crate) fn compile(
     report.lower_ms = millis(start.elapsed());
     let constants = options.packs_weights.then_some(converted.consts.len() as u32);
     let packed = super::products::choose(&mut graph, &profile, options.products, constants);
-    let (packs, panels) = Packs::new(&packed, &converted.params)?;
+    let (packs, panels) = Packs::new(&packed, &converted.params, store)?;
     converted.consts.extend(panels);
     let start = Instant::now();
     let alignments = alignments(&trace, &converted)?;

@@ -127,7 +127,7 @@ impl Compiled {
         if self.packs.are_written_often() {
             return Err(Stop::Stale("packed weights are written often"));
         }
-        let Some(_packed) = self.packs.hold(&self.consts)? else {
+        let Some(_packed) = self.packs.hold()? else {
             return Err(Stop::Unfit("packed weights are written while the call waits for them"));
         };
         let call = Call { inputs, data, param_data: &param_data };

@@ -1,12 +1,12 @@
-//! Weights in the order in which products on the host read them: constants of a plan that are filled when it first runs,
-//! and again when a weight has been written since.
+//! Weights in the order in which products on the host read them: constants that all plans of a model share, and that are
+//! filled when one of them first runs, and again when a weight has been written since.
 
 use std::ops::Deref;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{PoisonError, RwLock, RwLockReadGuard};
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use tch::Tensor;
-use tilefuse_fusion::{Packed, Panels};
+use tilefuse_fusion::{DType, Packed, Panels};
 
 use super::compile::Tensors;
 use super::exec::device_id;
@@ -25,23 +25,49 @@ const TRIES: usize = 64;
 /// Calls for each time that weights were written at least; with fewer, packing takes longer than it saves.
 const CALLS: u32 = 4;
 
-/// The packed weights of a plan.
+/// The packed weights of all plans of a model.
 #[derive(Debug, Default)]
+pub(crate) struct Store {
+    /// Each at the place that plans know; none where no plan has it any more. Calls hold it while they read.
+    shared: RwLock<Vec<Option<Shared>>>,
+    calls: AtomicU32,
+    writes: AtomicU32,
+}
+
+/// A packed weight.
+#[derive(Debug)]
+struct Shared {
+    key: SharedKey,
+    constant: Tensors,
+    /// What it was made of.
+    made: Made,
+    /// How many plans have it.
+    users: usize,
+}
+
+/// A weight, as long as a plan holds it, and how it is packed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct SharedKey {
+    weight: usize,
+    /// Of no slot: plans number their parameters each for itself.
+    panels: Panels,
+    dtype: DType,
+}
+
+/// The packed weights of a plan.
+#[derive(Debug)]
 pub(crate) struct Packs {
     packs: Vec<Pack>,
     /// The weights.
     weights: Tensors,
-    /// What the packed weights were made of. Calls hold it while they read.
-    made: RwLock<Vec<Made>>,
-    calls: AtomicU32,
-    writes: AtomicU32,
+    store: Arc<Store>,
 }
 
 #[derive(Debug)]
 struct Pack {
     panels: Panels,
-    /// Where the constant is among those of the plan.
-    constant: usize,
+    /// Where it is in the store.
+    place: usize,
     /// Bytes from the weight's first element to the samples.
     samples: [usize; SAMPLES],
     /// Bytes of an element.
@@ -52,34 +78,96 @@ struct Pack {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Made {
     version: i64,
+    /// Where its elements are.
+    data: usize,
     samples: [u64; SAMPLES],
     done: bool,
 }
 
 /// While it lives, packed weights are not made anew.
 pub(crate) struct Held<'a> {
-    _made: Option<RwLockReadGuard<'a, Vec<Made>>>,
+    _made: Option<RwLockReadGuard<'a, Vec<Option<Shared>>>>,
+}
+
+impl Store {
+    fn read(&self) -> RwLockReadGuard<'_, Vec<Option<Shared>>> {
+        self.shared.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn write(&self) -> RwLockWriteGuard<'_, Vec<Option<Shared>>> {
+        self.shared.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The place of a packed weight, which has one more user, and its tensor; `make` makes it where there is none yet.
+    fn share(
+        &self,
+        key: SharedKey,
+        make: impl FnOnce() -> Result<Tensor, Error>,
+    ) -> Result<(usize, Tensor), Error> {
+        let mut all = self.write();
+        for (place, shared) in all.iter_mut().enumerate() {
+            let Some(shared) = shared.as_mut().filter(|shared| shared.key == key) else { continue };
+            if let Some(constant) = shared.constant.first() {
+                shared.users += 1;
+                return Ok((place, constant.shallow_clone()));
+            }
+        }
+        let constant = make()?;
+        let place = all.iter().position(Option::is_none).unwrap_or(all.len());
+        if place == all.len() {
+            all.push(None);
+        }
+        let own = Tensors(vec![constant.shallow_clone()]);
+        all[place] = Some(Shared { key, constant: own, made: Made::default(), users: 1 });
+        Ok((place, constant))
+    }
+}
+
+impl Drop for Packs {
+    fn drop(&mut self) {
+        let mut all = self.store.write();
+        for pack in &self.packs {
+            let Some(entry) = all.get_mut(pack.place) else { continue };
+            let Some(shared) = entry else { continue };
+            shared.users -= 1;
+            if shared.users == 0 {
+                *entry = None;
+            }
+        }
+    }
 }
 
 impl Packs {
-    /// The packed weights of a plan whose constants begin at `first`, and the constants, not filled yet.
-    pub(crate) fn new(packed: &[Packed], params: &[Tensor]) -> Result<(Packs, Vec<Tensor>), Error> {
+    /// The packed weights of a plan of the model that the store is of, and the constants, which may not be filled yet.
+    pub(crate) fn new(
+        packed: &[Packed],
+        params: &[Tensor],
+        store: &Arc<Store>,
+    ) -> Result<(Packs, Vec<Tensor>), Error> {
         let missing = || Error::Internal(String::from("a weight that is packed is not there"));
-        let (mut packs, mut weights, mut constants) = (Vec::new(), Vec::new(), Vec::new());
-        for Packed { constant, ty, panels } in packed {
+        let store = Arc::clone(store);
+        let mut packs = Packs { packs: Vec::new(), weights: Tensors::default(), store };
+        let mut constants = Vec::new();
+        for Packed { ty, panels, .. } in packed {
             let weight = params.get(panels.param as usize).ok_or_else(missing)?;
-            let size = element_size(Meta::of(weight)?.dtype);
+            let meta = Meta::of(weight)?;
+            let size = element_size(meta.dtype);
             let (k, n) = (panels.rows - 1, panels.columns - 1);
             let places = [(0, 0), (k / 3, n / 2), (k / 2, n / 3), (k, n)].map(|(k, n)| panels.element(k, n));
             let samples = places.map(|at| at as usize * size);
-            packs.push(Pack { panels: panels.clone(), constant: *constant as usize, samples, size });
-            weights.push(weight.shallow_clone());
-            let (dtype, device) = (ty.dtype.scalar_type(), device_id(ty.device));
-            constants.push(empty_strided(&ty.shape, &ty.strides, dtype, device)?);
+            let key = SharedKey {
+                weight: meta.tensor_impl,
+                panels: Panels { param: 0, ..panels.clone() },
+                dtype: ty.dtype,
+            };
+            let (place, constant) = packs.store.share(key, || {
+                empty_strided(&ty.shape, &ty.strides, ty.dtype.scalar_type(), device_id(ty.device))
+            })?;
+            packs.packs.push(Pack { panels: panels.clone(), place, samples, size });
+            packs.weights.0.push(weight.shallow_clone());
+            constants.push(constant);
         }
-        let made = RwLock::new(vec![Made::default(); packs.len()]);
-        let weights = Tensors(weights);
-        Ok((Packs { packs, weights, made, calls: AtomicU32::new(0), writes: AtomicU32::new(0) }, constants))
+        Ok((packs, constants))
     }
 
     /// The tensors of the model that it holds handles of.
@@ -93,33 +181,35 @@ impl Packs {
         self.packs.iter().map(|p| numel(p) * p.size as u64).sum()
     }
 
-    /// Whether the weights are written so often that packing them does not pay.
+    /// Whether the model's weights are written so often that packing them does not pay.
     pub(crate) fn are_written_often(&self) -> bool {
-        let (calls, writes) = (self.calls.load(Ordering::Relaxed), self.writes.load(Ordering::Relaxed));
-        writes >= WRITES && calls < writes.saturating_mul(CALLS)
+        let Store { calls, writes, .. } = &*self.store;
+        let (calls, writes) = (calls.load(Ordering::Relaxed), writes.load(Ordering::Relaxed));
+        !self.packs.is_empty() && writes >= WRITES && calls < writes.saturating_mul(CALLS)
     }
 
     /// Packs weights that are not packed yet or were written since, and keeps them so while the result lives. `None`
     /// where others write them all the while.
-    pub(crate) fn hold(&self, constants: &[Tensor]) -> Result<Option<Held<'_>>, Error> {
+    pub(crate) fn hold(&self) -> Result<Option<Held<'_>>, Error> {
         if self.packs.is_empty() {
             return Ok(Some(Held { _made: None }));
         }
-        self.calls.fetch_add(1, Ordering::Relaxed);
+        self.store.calls.fetch_add(1, Ordering::Relaxed);
         for _ in 0..TRIES {
-            let made = self.made.read().unwrap_or_else(PoisonError::into_inner);
+            let made = self.store.read();
             if self.fits(&made)? {
                 return Ok(Some(Held { _made: Some(made) }));
             }
             drop(made);
-            self.pack(constants)?;
+            self.pack()?;
         }
         Ok(None)
     }
 
-    fn fits(&self, made: &[Made]) -> Result<bool, Error> {
-        for ((pack, weight), made) in self.packs.iter().zip(self.weights.deref()).zip(made) {
-            if pack.now(weight)? != *made {
+    fn fits(&self, all: &[Option<Shared>]) -> Result<bool, Error> {
+        for (pack, weight) in self.packs.iter().zip(self.weights.deref()) {
+            let made = all.get(pack.place).and_then(Option::as_ref).map(|shared| shared.made);
+            if made != Some(pack.now(weight)?) {
                 return Ok(false);
             }
         }
@@ -127,22 +217,23 @@ impl Packs {
     }
 
     /// Packs what does not fit.
-    fn pack(&self, constants: &[Tensor]) -> Result<(), Error> {
+    fn pack(&self) -> Result<(), Error> {
         let missing = || Error::Internal(String::from("a constant for a weight is not there"));
-        let mut all = self.made.write().unwrap_or_else(PoisonError::into_inner);
+        let mut all = self.store.write();
         let mut written = false;
-        for ((pack, weight), made) in self.packs.iter().zip(self.weights.deref()).zip(all.iter_mut()) {
+        for (pack, weight) in self.packs.iter().zip(self.weights.deref()) {
+            let shared = all.get_mut(pack.place).and_then(Option::as_mut).ok_or_else(missing)?;
             let now = pack.now(weight)?;
-            if *made == now {
+            if shared.made == now {
                 continue;
             }
-            written |= made.done;
-            *made = Made::default();
-            pack.fill(weight, constants.get(pack.constant).ok_or_else(missing)?)?;
-            *made = now;
+            written |= shared.made.done;
+            shared.made = Made::default();
+            pack.fill(weight, shared.constant.first().ok_or_else(missing)?)?;
+            shared.made = now;
         }
         if written {
-            self.writes.fetch_add(1, Ordering::Relaxed);
+            self.store.writes.fetch_add(1, Ordering::Relaxed);
         }
         Ok(())
     }
@@ -160,7 +251,7 @@ impl Pack {
             unsafe { std::ptr::copy_nonoverlapping(data.add(at), bytes.as_mut_ptr(), size) };
             u64::from_le_bytes(bytes)
         });
-        Ok(Made { version: meta.version, samples, done: true })
+        Ok(Made { version: meta.version, data: meta.data, samples, done: true })
     }
 
     /// Copies a weight into the panels of a constant.
@@ -187,5 +278,53 @@ impl Pack {
             }
             Ok(())
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tilefuse_fusion::{Device, TensorType};
+
+    use super::*;
+
+    /// The weight with the number `param` in panels.
+    fn packed(param: u32, width: i64) -> Packed {
+        let panels = Panels { param, rows: 8, run: 8, columns: 40, width, strides: [0, 1, 8], offset: 0 };
+        Packed {
+            constant: 0,
+            ty: TensorType::contiguous(DType::Elem(tilefuse_block::Elem::F32), &panels.shape(), Device::Cpu),
+            panels,
+        }
+    }
+
+    #[test]
+    fn plans_share_what_they_pack_alike() {
+        let _no_grad = tch::no_grad_guard();
+        let weights = [1, 2].map(|_| Tensor::randn([40, 8], (tch::Kind::Float, tch::Device::Cpu)));
+        let store = Arc::default();
+        let count = |store: &Arc<Store>| store.read().iter().flatten().count();
+        let (first, ours) = Packs::new(&[packed(0, 32), packed(1, 32)], &weights, &store).unwrap();
+        // The same weight in another slot, and in other panels.
+        let (second, theirs) = Packs::new(&[packed(0, 32), packed(0, 16)], &weights[1..], &store).unwrap();
+        assert_eq!(ours[1].data_ptr(), theirs[0].data_ptr());
+        assert_ne!(ours[1].data_ptr(), theirs[1].data_ptr());
+        assert_eq!(count(&store), 3);
+        assert!(first.hold().unwrap().is_some());
+        let panel = weights[1].narrow(0, 0, 32).transpose(0, 1);
+        assert!(theirs[0].get(0).equal(&panel));
+        drop(first);
+        assert_eq!(count(&store), 2);
+        let _ = weights[1].shallow_clone().neg_();
+        assert!(second.hold().unwrap().is_some());
+        assert!(
+            theirs[0].get(0).equal(&panel) && theirs[1].get(2).narrow(1, 0, 8).equal(&panel_of(&weights[1]))
+        );
+        drop(second);
+        assert_eq!(count(&store), 0);
+    }
+
+    /// The last columns, which fill half a panel of 16.
+    fn panel_of(weight: &Tensor) -> Tensor {
+        weight.narrow(0, 32, 8).transpose(0, 1)
     }
 }
