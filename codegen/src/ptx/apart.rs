@@ -70,3 +70,38 @@ fn distance(plan: &Assignment, value: Value) -> (Option<Value>, i64) {
     }
     (Some(value), 0)
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::ptx::{PtxOptions, Target, compile_ptx};
+
+    /// Barriers in a kernel that stores 256 elements twice, so many apart.
+    fn barriers(distance: i32) -> usize {
+        let text = format!(
+            "kernel @twice(%x: ptr<f32> align(16), %y: ptr<f32> align(16)) warps(2) {{
+               %row = program_id 0
+               %width = const 1024 : i32
+               %start = map mul %row, %width
+               %far = const {distance} : i32
+               %next = map add %start, %far
+               %lanes = range 0 256
+               %a = splat %start [256]
+               %b = splat %next [256]
+               %i = map add %a, %lanes
+               %j = map add %b, %lanes
+               %v = load %x, %i
+               %w = load %x, %j
+               store %y, %i, %w
+               store %y, %j, %v
+             }}"
+        );
+        let program = tilefuse_block::parse_valid(&text).unwrap();
+        let ptx = compile_ptx(&program, Target::Sm80, &PtxOptions::default()).unwrap();
+        ptx.text.matches("bar.sync").count()
+    }
+
+    #[test]
+    fn stores_wait_where_runs_meet() {
+        assert_eq!([256, 512, -256, 255, 128, -255].map(barriers), [0, 0, 0, 1, 1, 1]);
+    }
+}
