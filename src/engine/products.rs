@@ -51,7 +51,7 @@ pub(crate) fn choose(
             ratios.push(times.generated_us / times.library_us);
             return Some(times);
         }
-        if !budget.measured.contains(&key) {
+        if !budget.allows(&key) {
             // As the others of this plan were measured.
             let predicted = candidate.predicted(profile);
             ratios.sort_by(f64::total_cmp);
@@ -73,11 +73,12 @@ pub(crate) fn choose(
     })
 }
 
-/// Which products of a plan are measured: those that take most of its time, each as often as it is called.
+/// Which products of a plan are measured: those that take most of its time, each as often as it is called. What a choice
+/// gives another layout was not foreseen, and is measured while there is time.
 #[derive(Default)]
 struct Budget {
-    /// What describes them.
-    measured: FxHashSet<String>,
+    /// What describes those that were foreseen and are not measured.
+    skipped: FxHashSet<String>,
     left: Duration,
 }
 
@@ -97,15 +98,20 @@ impl Budget {
         });
         let total: f64 = all.iter().map(Share::library_us).sum();
         let left = Duration::from_secs_f64(CALLS * total * 1e-6).clamp(PLAN, MOST);
-        Budget { measured: chosen(all, left), left }
+        let mut skipped: FxHashSet<String> = all.iter().map(|share| share.key.clone()).collect();
+        for key in chosen(all, left) {
+            skipped.remove(&key);
+        }
+        Budget { skipped, left }
+    }
+
+    fn allows(&self, key: &str) -> bool {
+        !self.left.is_zero() && !self.skipped.contains(key)
     }
 
     /// What takes more than was expected leaves less for others.
     fn spend(&mut self, spent: Duration) {
         self.left = self.left.saturating_sub(spent);
-        if self.left.is_zero() {
-            self.measured.clear();
-        }
     }
 }
 
