@@ -1,7 +1,7 @@
 //! How calls are timed on each kind of device.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use tch::{Device, Kind, Tensor};
 use tilefuse_codegen::cuda;
@@ -13,6 +13,13 @@ use crate::cli::Failure;
 const COLD_BYTES: i64 = 256 << 20;
 /// Seconds of one sample on a host at least: what is shorter is called several times.
 const SAMPLE: f64 = 2e-4;
+/// How long everyone rests before a turn on a host: threads of whoever came before spin for a while before they sleep.
+/// OpenMP's do so for up to 40 ms. `benches/peers/bench.py` does the same for the peers.
+const REST: Duration = Duration::from_millis(60);
+/// Calls of a turn on a host that are not timed: they wake threads and fill caches again.
+const WARM_CALLS: usize = 3;
+/// Seconds after which there are no more of them.
+const WARM: f64 = 0.02;
 
 /// Takes samples of a call's time.
 #[derive(Debug)]
@@ -32,7 +39,9 @@ impl Clock {
 
     pub(super) fn describe(&self) -> String {
         String::from(match self {
-            Clock::Host => "the host's clock, data in the cache where it fits",
+            Clock::Host => {
+                "the host's clock, after a rest and warm-up calls, data in the cache where it fits"
+            }
             Clock::Cuda { .. } => "events around each call, the cache emptied before it",
         })
     }
@@ -78,6 +87,14 @@ impl Clock {
 }
 
 fn host_turn(call: &mut dyn FnMut() -> Result<(), Failure>) -> Result<Vec<f64>, Failure> {
+    std::thread::sleep(REST);
+    let warming = Instant::now();
+    for _ in 0..WARM_CALLS {
+        call()?;
+        if warming.elapsed().as_secs_f64() > WARM {
+            break;
+        }
+    }
     let mut samples = Vec::new();
     let mut calls = 1;
     while samples.len() < 4 {
@@ -91,7 +108,7 @@ fn host_turn(call: &mut dyn FnMut() -> Result<(), Failure>) -> Result<Vec<f64>, 
         } else {
             samples.push(seconds * 1e6 / f64::from(calls));
         }
-        if seconds > 0.05 {
+        if seconds > 0.05 && samples.len() > 1 {
             break;
         }
     }
