@@ -21,7 +21,7 @@ use super::packs::{Packs, Store};
 use super::schedules::Schedules;
 use super::slots::{Slot, Slots, TensorSource};
 use crate::Error;
-use crate::torch::{Call, Expect, Meta, Trace};
+use crate::torch::{Call, Expect, KeepsMemory, Meta, Trace};
 
 /// A step of a plan, resolved to slots.
 #[derive(Debug)]
@@ -103,6 +103,8 @@ pub(crate) struct Compiled {
     /// What eager does in the recorded run.
     pub(crate) eager: EagerCost,
     pub(crate) pool: std::sync::Mutex<Vec<super::exec::Workspace>>,
+    /// Memory of large results is kept for the next call.
+    pub(crate) _keeps: KeepsMemory,
     /// CUDA graphs of the steps.
     pub(crate) graphs: Graphs,
     /// Calls that launched one.
@@ -201,6 +203,7 @@ pub(crate) fn compile(
         graph_calls: std::sync::atomic::AtomicU64::new(0),
         plan,
         pool: std::sync::Mutex::new(Vec::new()),
+        _keeps: KeepsMemory::new(),
     })
 }
 

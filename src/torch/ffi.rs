@@ -177,6 +177,15 @@ unsafe extern "C" {
         device_index: i8,
         out: *mut *mut c_void,
     ) -> *mut c_char;
+    pub(super) fn tf_empty_kept(
+        sizes: *const i64,
+        strides: *const i64,
+        rank: usize,
+        dtype: i8,
+        take: extern "C" fn(usize) -> *mut c_void,
+        give: extern "C" fn(*mut c_void),
+        out: *mut *mut c_void,
+    ) -> *mut c_char;
     pub(super) fn tf_view_of(
         base: RawTensor,
         byte_offset: i64,

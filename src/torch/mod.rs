@@ -6,6 +6,7 @@
 //! - [`Call`] is an operator call that can be made again with other tensors.
 //! - `register` makes an operator of a Rust function.
 //! - [`Meta`], [`check_metas`], [`empty_strided`], [`view_of`] are what a compiled plan needs at every call.
+//! - [`release_memory`] gives back what is kept for large results on the host.
 //! - [`GlobalState`], [`cuda_available`], [`cuda_stream`] and [`TorchPool`] are about the process.
 
 mod analyse;
@@ -13,6 +14,7 @@ mod call;
 mod ffi;
 mod graph;
 mod handle;
+mod memory;
 mod operator;
 mod ops;
 mod pool;
@@ -27,6 +29,8 @@ mod wire;
 pub use call::{Call, Results};
 pub use ffi::MAX_RANK;
 pub(crate) use graph::{GraphPool, OpenPool};
+pub(crate) use memory::KeepsMemory;
+pub use memory::release_memory;
 pub(crate) use operator::{in_operator, register};
 pub use pool::TorchPool;
 pub(crate) use record::note_launch;

@@ -60,3 +60,36 @@ fn what_kernels_write_over_is_theirs() {
     }
     assert!(inputs.iter().zip(&kept).all(|(now, then)| now.equal(then)));
 }
+
+#[test]
+fn memory_of_large_results_serves_the_next_call() {
+    setup();
+    let _no_grad = tch::no_grad_guard();
+    let fused = tilefuse::fuse(|x: &[Tensor]| vec![&x[0] * 2.0 + 1.0]);
+    // 40 MiB.
+    let x = Tensor::rand([10 << 20], (Kind::Float, Device::Cpu));
+    let expected = fused.call(std::slice::from_ref(&x)).unwrap().remove(0);
+    let call = || fused.call(std::slice::from_ref(&x)).unwrap().remove(0);
+    let first = call();
+    let address = first.data_ptr();
+    // What is held is nobody else's.
+    let second = call();
+    assert_ne!(second.data_ptr(), address);
+    assert!(first.equal(&expected) && second.equal(&expected));
+    // Whoever lets go of it, on whichever thread.
+    std::thread::spawn(move || drop(first)).join().unwrap();
+    let third = call();
+    assert!(third.equal(&expected) && second.equal(&expected));
+    // It is libtorch's as any other memory is: a view keeps it, and it can grow.
+    let view = third.narrow(0, 5, 7);
+    let address = third.data_ptr();
+    drop(third);
+    assert_ne!(call().data_ptr(), address);
+    assert!(view.equal(&expected.narrow(0, 5, 7)));
+    let mut grown = second;
+    let _ = grown.resize_([11 << 20]);
+    assert!(grown.narrow(0, 0, 10 << 20).equal(&expected));
+    // What is in use is not released.
+    tilefuse::release_memory();
+    assert!(grown.narrow(0, 0, 10 << 20).equal(&expected) && view.equal(&expected.narrow(0, 5, 7)));
+}
