@@ -53,6 +53,7 @@ impl<'c> Emitter<'c, '_> {
         floor = floor.max(self.block_levels[home]);
         let ty = self.ir.memory_type(elem);
         let index = Index::Offsets(offsets, pointer);
+        self.fetch_for_load((ptr, offsets), map)?;
         let raw = self.read(index, map, ty, Some((cond, floor)))?;
         self.at(raw.level);
         let loaded = At { v: self.widened(raw.v, elem)?, level: raw.level };
@@ -105,7 +106,7 @@ impl<'c> Emitter<'c, '_> {
     }
 
     /// How many of the lowest lane bits are contiguous in an index.
-    fn contiguous(&self, index: Index<'c>, map: &[Bit]) -> usize {
+    pub(super) fn contiguous(&self, index: Index<'c>, map: &[Bit]) -> usize {
         let lanes = self.lanes.iter().enumerate();
         lanes.take_while(|&(j, &bit)| self.stride(index, map, bit) == Some(1i64 << j)).count()
     }
@@ -271,6 +272,7 @@ impl<'c> Emitter<'c, '_> {
         let top = self.top();
         self.at(top);
         let raw = self.narrowed(value, elem)?;
+        self.fetch_for_store((*ptr, *offsets), map)?;
         self.write(Index::Offsets(*offsets, pointer), map, raw, cond)
     }
 

@@ -4,6 +4,7 @@
 //! outermost level where everything that it depends on is known, so that nothing has to be hoisted later; code can
 //! be added to an outer level while inner ones are open, because their entry is built when they are closed.
 
+mod ahead;
 mod atomic;
 mod cast;
 mod combine;
@@ -30,7 +31,7 @@ use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 use tilefuse_block::Value;
 
-use super::plan::{Atom, Bit, LoopId, Map, Place, Plan, SlotId};
+use super::plan::{Ahead, Atom, Bit, LoopId, Map, Place, Plan, SlotId};
 use super::target::Target;
 use crate::Result;
 use ir::{Ir, V, llvm};
@@ -118,6 +119,8 @@ pub(super) struct Emitter<'c, 'p> {
     ready: Vec<usize>,
     /// Memory for accesses that are masked off.
     nowhere: Option<PointerValue<'c>>,
+    /// What is fetched ahead.
+    ahead: Vec<Ahead>,
 }
 
 /// The level of an instance.
@@ -155,6 +158,7 @@ pub(super) fn emit<'c>(cx: &'c Context, plan: &Plan<'_>, target: &Target) -> Res
         slots: vec![None; plan.slots.len()],
         ready: vec![INSTANCE; plan.slots.len()],
         nowhere: None,
+        ahead: plan.ahead(),
     };
     emitter.bound[usize::from(super::plan::ZERO)] = Bound::Known(false);
     emitter.bound[usize::from(super::plan::ONE)] = Bound::Known(true);

@@ -381,6 +381,9 @@ impl<'c> Emitter<'c, '_> {
             for acc in accumulators {
                 self.accumulate(acc)?;
             }
+            if !accumulators.is_empty() {
+                self.fetch_for_later(region)?;
+            }
             for (id, at) in computed {
                 let sink = &self.plan.sinks[id];
                 match (sink.kind, sink.slot) {

@@ -274,7 +274,7 @@ impl Plan<'_> {
             false => Map::new(),
         };
         let more = self.lanes_for_formulas(&sinks, &axes, &lanes, &unroll);
-        let several = cross.is_empty() && reduced.is_empty() && forced.is_empty() && !more.is_empty();
+        let several = cross.is_empty() && forced.is_empty() && !more.is_empty();
         let (lanes, unroll) =
             if several { (lanes.into_iter().chain(more).collect(), Map::new()) } else { (lanes, unroll) };
         let strip = |axis: Map| axis.into_iter().filter(|b| !cross.contains(b)).collect::<Map>();

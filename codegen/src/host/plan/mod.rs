@@ -10,6 +10,7 @@
 //! anything else.
 
 pub(crate) mod affine;
+mod ahead;
 mod bits;
 mod build;
 mod control;
@@ -28,6 +29,7 @@ use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 use tilefuse_block::{Elem, Op, Program, Shape, Value};
 
+pub(crate) use ahead::Ahead;
 pub(crate) use bits::{Bit, Classes, Map, ONE, ZERO, axis_ranges, operands, shape_bits};
 pub(crate) use guard::Atom;
 pub(crate) use product::Direct;
