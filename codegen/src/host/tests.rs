@@ -5,6 +5,8 @@ use tilefuse_block::{Data, Element, Program};
 
 use super::{HostKernel, HostOptions, Isa, Pool, Rayon, Serial};
 
+mod accuracy;
+mod ahead;
 mod atomics;
 mod control;
 mod functions;
@@ -98,7 +100,7 @@ fn parts_stay_with_their_thread_in_both_directions() {
     assert_eq!(backwards, [3, 2, 1, 0, 7, 6, 5, 4]);
 }
 
-/// Formulas are computed for several vectors at once; sums and what computes in 64 bits are not.
+/// Formulas are computed for several vectors at once; what computes in 64 bits is not.
 #[test]
 fn long_formulas_take_several_vectors() {
     let lanes = |function: &str| {
