@@ -131,6 +131,11 @@ pub(crate) struct Stream {
     pub(crate) threads: usize,
 }
 
+/// Nanoseconds of a task below which the last one of a thread is left to it: a team's first thread starts sooner than the
+/// others and ends sooner, and to bring the data of a short task to its caches, and back in the next run, takes longer than
+/// to wait.
+const WORTH_TAKING: u64 = 20_000;
+
 /// libtorch's own thread team: no second pool competes with it for cores.
 struct Team {
     threads: usize,
@@ -142,14 +147,23 @@ impl Pool for Team {
     }
 
     fn run(&self, tasks: usize, work: &(dyn Fn(usize) + Sync)) {
+        self.run_timed(tasks, u64::MAX, work);
+    }
+
+    fn run_timed(&self, tasks: usize, nanoseconds: u64, work: &(dyn Fn(usize) + Sync)) {
         let threads = self.threads.min(tasks);
+        let left_alone = usize::from(nanoseconds < WORTH_TAKING);
         let next: SmallVec<[AtomicUsize; 16]> = (0..threads).map(|_| AtomicUsize::new(0)).collect();
         TorchPool::get().run(threads, &|index, size| {
             // Its own share first, from which others may have taken some, then what is left of the others'.
             for owner in (0..size).map(|step| (index + step) % size) {
                 let (first, end) = (owner * tasks / size, (owner + 1) * tasks / size);
                 let Some(next) = next.get(owner) else { break };
+                let spared = if owner == index { 0 } else { left_alone };
                 loop {
+                    if first + next.load(Ordering::Relaxed) + spared >= end {
+                        break;
+                    }
                     let task = first + next.fetch_add(1, Ordering::Relaxed);
                     if task >= end {
                         break;

@@ -74,7 +74,7 @@ struct Head {
 }
 
 /// Instances that take less than this together are not worth other threads.
-const INLINE_NANOSECONDS: u64 = 12_000;
+const INLINE_NANOSECONDS: u64 = 6_000;
 
 /// Parts of the grid for each thread. Every other run takes a thread's parts from the last to the first: what the run
 /// before it touched last is still in the thread's own cache.
@@ -212,7 +212,8 @@ impl HostKernel {
         let parts = threads * each;
         let backwards = RUNS.fetch_xor(true, Ordering::Relaxed);
         let bound = |part: u64| (u128::from(part) * u128::from(total) / u128::from(parts)) as u64;
-        pool.run(parts as usize, &|task| {
+        let nanoseconds = (total / parts).saturating_mul(self.head.nanoseconds);
+        pool.run_timed(parts as usize, nanoseconds, &|task| {
             let part = placed(task as u64, each, backwards);
             let (begin, end) = (bound(part), bound(part + 1));
             if begin < end {

@@ -8,6 +8,13 @@ pub trait Pool: Sync {
     /// Calls `task` once with every number below `tasks`, on any thread, and returns when all calls have. Numbers that
     /// follow each other should run on one thread, in order.
     fn run(&self, tasks: usize, task: &(dyn Fn(usize) + Sync));
+
+    /// [`Pool::run`] of tasks that take about so many nanoseconds each. Who knows that a task is short may leave it to the
+    /// thread in whose caches its data is.
+    fn run_timed(&self, tasks: usize, nanoseconds: u64, task: &(dyn Fn(usize) + Sync)) {
+        let _ = nanoseconds;
+        self.run(tasks, task);
+    }
 }
 
 /// The caller's thread alone.
