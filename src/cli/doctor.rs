@@ -1,5 +1,7 @@
 //! `tilefuse doctor`: what is there and what is missing.
 
+mod host;
+
 use serde::Serialize;
 
 use super::{Failure, report};
@@ -11,7 +13,8 @@ pub(crate) struct Args {
     /// Print one JSON object.
     #[arg(long)]
     json: bool,
-    /// Measure bandwidth, launches and libtorch's products on every device, and price plans with what is found from now on.
+    /// Measure bandwidth, launches and libtorch's products on every device, and price plans with what is found from now on;
+    /// and what calls, threads and functions cost on the processor.
     #[arg(long)]
     profile: bool,
 }
@@ -30,12 +33,15 @@ struct Findings {
     cache_state: String,
     /// What was measured of each device, by its name.
     profiles: Vec<(String, Measured)>,
+    /// What calls, threads and functions cost on the processor, where that was measured.
+    host: Option<host::Figures>,
 }
 
 /// Runs the command.
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let mut findings = find();
     findings.profiles = profiles(findings.cuda.len(), args.profile)?;
+    findings.host = if args.profile { Some(host::measure()?) } else { None };
     if args.json {
         let text = serde_json::to_string(&findings).map_err(|e| Failure::usage(e.to_string()))?;
         report::print(&text);
@@ -61,6 +67,8 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     if findings.profiles.is_empty() {
         report::print("profile       none measured: plans are priced by typical figures (see --profile)");
     }
+    let lines = findings.host.as_ref().map(host::Figures::lines).unwrap_or_default();
+    lines.iter().for_each(|line| report::print(line));
     Ok(())
 }
 
@@ -93,6 +101,7 @@ fn find() -> Findings {
         cache,
         cache_state,
         profiles: Vec::new(),
+        host: None,
     }
 }
 
