@@ -34,6 +34,12 @@ const SIDE: Duration = Duration::from_millis(10);
 const ROUNDS: usize = 15;
 const LEAST_ROUNDS: usize = 4;
 
+/// How much the middle half of the rounds may differ in how long one side takes in the time of the other.
+const SPREAD: f64 = 1.3;
+
+/// Measured products from which others of a plan are judged.
+const ENOUGH: usize = 3;
+
 /// Gives products of a plan kernels of ours, where these are preferred.
 ///
 /// Where `constants` says how many constants there are, weights may be packed into further ones, which are returned.
@@ -54,6 +60,9 @@ pub(crate) fn choose(
         if !budget.allows(&key) {
             // As the others of this plan were measured.
             let predicted = candidate.predicted(profile);
+            if ratios.len() < ENOUGH {
+                return None;
+            }
             ratios.sort_by(f64::total_cmp);
             let ratio = ratios.get(ratios.len() / 2)?;
             return Some(Times { generated_us: predicted.library_us * ratio, ..predicted });
@@ -61,6 +70,7 @@ pub(crate) fn choose(
         match measure(candidate, profile) {
             Ok((times, spent)) => {
                 budget.spend(spent);
+                let times = times?;
                 ratios.push(times.generated_us / times.library_us);
                 remember(key, times);
                 Some(times)
@@ -176,7 +186,7 @@ fn table() -> &'static Table {
 }
 
 fn entry(key: &str) -> Key {
-    Key::new(key, &HostOptions::default().fingerprint(), "products 4")
+    Key::new(key, &HostOptions::default().fingerprint(), "products 5")
 }
 
 fn known(key: &str) -> Option<Times> {
@@ -265,7 +275,7 @@ impl Product {
     }
 }
 
-/// A graph of inputs and one call.
+/// A graph of inputs and one call, whose result lies in the order in which the candidate's kernel writes it.
 fn alone(candidate: &Candidate<'_>) -> (Graph, NodeId) {
     let mut graph = Graph::new();
     let from = candidate.graph;
@@ -281,7 +291,11 @@ fn alone(candidate: &Candidate<'_>) -> (Graph, NodeId) {
         })
         .collect();
     let call = Op::Aten(Box::new(candidate.call.clone()));
-    let node = graph.add(call, &operands, from.node(candidate.node).outs.iter().cloned(), None);
+    let mut outs = from.node(candidate.node).outs.clone();
+    if let (Some(out), Some(turned)) = (outs.first_mut(), &candidate.template.turned) {
+        out.strides = turned.strides();
+    }
+    let node = graph.add(call, &operands, outs, None);
     graph.outputs = vec![node.into()];
     (graph, node)
 }
@@ -308,37 +322,101 @@ pub(super) fn filled(span: i64, dtype: DType, device: DeviceId) -> Result<Tensor
     Ok(memory)
 }
 
-/// Times both sides in turn; returns how long that took, too.
-fn measure(candidate: &Candidate<'_>, profile: &Profile) -> Result<(Times, Duration), Error> {
+/// Times both sides in turn; returns how long that took, too. There are no times where the machine was too busy for them to
+/// say which side is quicker.
+fn measure(candidate: &Candidate<'_>, profile: &Profile) -> Result<(Option<Times>, Duration), Error> {
     let _no_grad = tch::no_grad_guard();
     let product = Product::new(candidate, profile)?;
     // The first runs find their memory and start their threads.
-    let (mut ours, mut theirs) = (Vec::new(), Vec::new());
+    let mut rounds = Vec::new();
     let begin = Instant::now();
     let mut round = product.library()? + product.generated()?;
     let start = Instant::now();
-    while ours.is_empty()
-        || (ours.len() < ROUNDS && start.elapsed() + round < 2 * SIDE)
-        || (ours.len() < LEAST_ROUNDS && round < 2 * SIDE)
+    while rounds.is_empty()
+        || (rounds.len() < ROUNDS && start.elapsed() + round < 2 * SIDE)
+        || (rounds.len() < LEAST_ROUNDS && round < 2 * SIDE)
     {
-        let times = [product.library()?, product.generated()?];
-        theirs.push(times[0]);
-        ours.push(times[1]);
-        round = round.min(times[0] + times[1]);
+        let [theirs, ours] = [product.library()?, product.generated()?];
+        rounds.push([ours, theirs]);
+        round = round.min(theirs + ours);
     }
-    // Whatever else the machine does makes a run longer, at times as long as a slice of its scheduler's.
-    let least = |times: Vec<Duration>| {
-        let least = times.into_iter().min().unwrap_or_default();
+    debug_assert!(product.result.numel() > 0);
+    Ok((judged(&rounds), begin.elapsed()))
+}
+
+/// The times of rounds of both sides, ours first, if these agree. Whatever else the machine does makes a run longer, at
+/// times as long as a slice of its scheduler's, so that the least times count; that either side's least is of a quieter
+/// moment than the other's shows in rounds that say something else.
+fn judged(rounds: &[[Duration; 2]]) -> Option<Times> {
+    let least = |side: usize| {
+        let least = rounds.iter().map(|round| round[side]).min().unwrap_or_default();
         (least.as_secs_f64() * 1e9).round() / 1e3
     };
-    debug_assert!(product.result.numel() > 0);
-    let times = Times { generated_us: least(ours), library_us: least(theirs), measured: true };
-    Ok((times, begin.elapsed()))
+    let times = Times { generated_us: least(0), library_us: least(1), measured: true };
+    let seconds = |time: Duration| time.as_secs_f64().max(1e-9);
+    let mut ratios: Vec<f64> =
+        rounds.iter().map(|[ours, theirs]| seconds(*ours) / seconds(*theirs)).collect();
+    ratios.sort_by(f64::total_cmp);
+    let (low, high) = (*ratios.get(ratios.len() / 4)?, *ratios.get(ratios.len() * 3 / 4)?);
+    let ratio = times.generated_us / times.library_us;
+    if rounds.len() < LEAST_ROUNDS {
+        // So few rounds do not show whether they agree.
+        return (ratio.max(1.0 / ratio) > SPREAD).then_some(times);
+    }
+    let agree = (low > 1.0 && ratio > 1.0) || (high < 1.0 && ratio < 1.0);
+    (agree || high < SPREAD * low).then_some(times)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_measured_writes_in_the_order_of_the_candidate() {
+        let text = "graph {
+          %0 = input 0 : f32[1,32,8,8]
+          %1 = param 0 : f32[32,32,1,1]
+          %2 = aten::conv2d(input=%0, weight=%1, bias=None, stride=[1,1], padding=[0,0], dilation=[1,1], groups=1) : f32[1,32,8,8]
+          %3 = aten::conv2d(input=%2, weight=%1, bias=None, stride=[1,1], padding=[0,0], dilation=[1,1], groups=1) : f32[1,32,8,8]
+          outputs %3
+        }";
+        let mut graph = tilefuse_fusion::parse_graph(text).unwrap();
+        let profile = Profile::host(2);
+        let mut orders = Vec::new();
+        choose_products(&mut graph, &profile, Products::Measured, Some(0), &mut |candidate| {
+            let wanted = candidate.template.turned.clone();
+            let (mut own, node) = alone(candidate);
+            choose_products(&mut own, &profile, Products::Generated, Some(0), &mut |_| None);
+            let shape = own.ty(node.into()).shape.clone();
+            let expected = wanted
+                .as_ref()
+                .map_or_else(|| candidate.graph.ty(candidate.node.into()).shape.clone(), |t| t.shape.clone());
+            assert_eq!(shape, expected);
+            orders.push(wanted.is_some());
+            measure(candidate, &profile).unwrap();
+            Some(Times { generated_us: 1.0, library_us: 2.0, measured: true })
+        });
+        assert_eq!(orders, [true, false]);
+    }
+
+    #[test]
+    fn rounds_that_do_not_agree_decide_nothing() {
+        let of = |rounds: &[[u64; 2]]| {
+            let rounds: Vec<_> = rounds.iter().map(|round| round.map(Duration::from_micros)).collect();
+            judged(&rounds).map(|times| (times.generated_us, times.library_us))
+        };
+        // A slice of the scheduler's falls into single runs.
+        assert_eq!(of(&[[90, 100], [91, 101], [4090, 100], [92, 100], [90, 4100]]), Some((90.0, 100.0)));
+        // The machine is slower for some rounds, and for both sides.
+        assert_eq!(of(&[[90, 100], [91, 101], [180, 200], [182, 204]]), Some((90.0, 100.0)));
+        // One side had a quiet moment.
+        assert_eq!(of(&[[90, 100], [200, 102], [95, 190], [205, 110], [96, 180]]), None);
+        // Of a single round, a clear difference.
+        assert_eq!(of(&[[90, 100]]), None);
+        assert_eq!(of(&[[60, 100]]), Some((60.0, 100.0)));
+        // How much differs, but not which side is quicker.
+        assert_eq!(of(&[[50, 100], [80, 100], [60, 180], [85, 110], [45, 180]]), Some((45.0, 100.0)));
+    }
 
     #[test]
     fn what_takes_most_is_measured_first() {

@@ -302,8 +302,8 @@ fn choose(
     if moving > 0.0 {
         reason.push_str(&format!(" and {moving:.1} us to bring its tensors into order"));
     }
-    let template =
-        (times.generated_us <= margin(&candidate) * times.library_us + moving).then_some(candidate.template);
+    let template = (times.generated_us <= margin(&candidate, predicted) * times.library_us + moving)
+        .then_some(candidate.template);
     Some((template, Some(reason)))
 }
 
@@ -318,21 +318,24 @@ fn moving_us(candidate: &Candidate<'_>, profile: &Profile) -> f64 {
     2.0 * (images + result) / profile.bandwidth / 1000.0
 }
 
-/// The share of the library's time that a kernel may take: what is saved by less is within what a measurement misses.
-const MARGIN: f64 = 0.95;
+/// How much less time the one that is not expected to be quicker must take: what saves less is within what a measurement
+/// misses, and would be chosen in one process and not in the next.
+const MARGIN: f64 = 1.05;
 
 /// The same of products of so few rows that they wait for their weight: a measurement reads it from the caches, where it
 /// takes as long whoever reads it, and a model from memory, where kernels read several rows side by side.
 const STREAMED: f64 = 1.1;
 
-fn margin(candidate: &Candidate<'_>) -> f64 {
+/// The most that a kernel may take, in the time of the library's call.
+fn margin(candidate: &Candidate<'_>, predicted: Times) -> f64 {
     match product::of(candidate.graph, candidate.node, candidate.call) {
         Some(product)
             if blocks::streams(&product) && candidate.is_weight(usize::from(product.b.source.position)) =>
         {
             STREAMED
         }
-        _ => MARGIN,
+        _ if predicted.generated_us <= predicted.library_us => MARGIN,
+        _ => 1.0 / MARGIN,
     }
 }
 
