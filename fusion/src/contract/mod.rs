@@ -289,7 +289,9 @@ fn choose(
     if !host || own || !call.writes.is_empty() || call.random {
         return None;
     }
-    let template = template(graph, node, call, threads, packs)?;
+    let Some(template) = template(graph, node, call, threads, packs) else {
+        return conv::refusal(call).map(|why| (None, Some(why.to_owned())));
+    };
     if products == Products::Generated {
         return Some((Some(template), None));
     }

@@ -28,6 +28,13 @@ pub(in crate::contract) fn is_known(op: &str) -> bool {
     OPERATORS.iter().any(|(name, _)| *name == op)
 }
 
+/// Why a convolution that a call computes has no kernel, where that is for what it is and not for its sizes.
+pub(in crate::contract) fn refusal(call: &AtenCall) -> Option<&'static str> {
+    let transposed = call.op.starts_with("aten::conv_transpose")
+        || (is_known(&call.op) && Args(&call.args).bool("transposed") == Some(true));
+    transposed.then_some("transposed convolutions have no kernel")
+}
+
 /// The convolution that a call computes; `None` for calls that the templates do not know: transposed ones, and those
 /// whose tensors are not floats of one type.
 pub(in crate::contract) fn read(graph: &Graph, node: NodeId, call: &AtenCall) -> Option<Read> {

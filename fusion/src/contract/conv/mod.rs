@@ -36,7 +36,7 @@ use crate::graph::{AtenCall, Graph, NodeId};
 use crate::types::Dims;
 
 use block::Block;
-pub(super) use call::is_known;
+pub(super) use call::{is_known, refusal};
 use packed::Image;
 use tile::Tile;
 
