@@ -228,15 +228,19 @@ fn tiles_by_shape() {
         format!("{} pixels by {} x {}, {first} first", tile.pixels, tile.vectors, tile.lanes)
     };
     let wide = "14 pixels by 2 x 16, filters first";
+    let single = "6 pixels by 4 x 16, filters first";
     assert_eq!(of(64, 64, &square(56, 3, 1, 1)), wide);
-    assert_eq!(of(256, 64, &square(56, 1, 1, 0)), wide);
+    assert_eq!(of(256, 64, &square(56, 1, 1, 0)), single);
+    assert_eq!(of(256, 1024, &square(14, 1, 1, 0)), "6 pixels by 4 x 16, pixels first");
+    assert_eq!(of(512, 1024, &square(28, 1, 2, 0)), "7 pixels by 3 x 16, pixels first");
     assert_eq!(of(128, 128, &square(56, 3, 2, 1)), wide);
     assert_eq!(of(256, 256, &square(14, 3, 1, 1)), "14 pixels by 2 x 16, pixels first");
-    assert_eq!(of(512, 2048, &square(7, 1, 1, 0)), "10 pixels by 2 x 16, pixels first");
-    assert_eq!(of(512, 512, &square(7, 3, 1, 1)), "7 pixels by 2 x 16, pixels first");
+    assert_eq!(of(512, 2048, &square(7, 1, 1, 0)), "7 pixels by 3 x 16, pixels first");
+    assert_eq!(of(512, 512, &square(7, 3, 1, 1)), "7 pixels by 3 x 16, pixels first");
     assert_eq!(of(3, 64, &square(224, 7, 2, 3)), wide);
-    assert_eq!(of(144, 24, &square(56, 1, 1, 0)), wide);
+    assert_eq!(of(144, 24, &square(56, 1, 1, 0)), "13 pixels by 2 x 16, filters first");
     assert_eq!(of(24, 144, &square(56, 1, 1, 0)), "9 pixels by 3 x 16, filters first");
+    assert_eq!(of(1024, 256, &square(14, 1, 1, 0)), "6 pixels by 4 x 16, pixels first");
 }
 
 /// Two convolutions of weights, a residual around them, and an average of all pixels, or the result as it is.

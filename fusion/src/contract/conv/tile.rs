@@ -26,20 +26,34 @@ const REGISTERS: u32 = 32;
 const BUSY: f64 = 8.0;
 
 /// What a step of a loop takes besides products, in cycles.
-const STEP: f64 = 0.6;
+const STEP: f64 = 1.5;
 
-/// What a load takes, in cycles.
-const LOAD: f64 = 0.6;
+/// What a load takes, in cycles: most of them are hidden behind products.
+const LOAD: f64 = 0.13;
 
-/// What reading a vector of weights takes besides, in cycles.
-const WEIGHTS: f64 = 0.35;
+/// What a vector of weights takes besides where there are several taps, whose panels are longer.
+const TAPS: f64 = 0.25;
+
+/// What a step takes besides where one register is left for pixels, and where there is none.
+const TIGHT: f64 = 0.4;
+const SPILLED: f64 = 3.0;
+
+/// What a step takes besides where so many pixels lie in one place of the first cache: their addresses differ by multiples
+/// of these elements.
+const ALIASED: f64 = 2.0;
+const WAYS: u32 = 8;
+const WAY: u64 = 1024;
 
 /// What starting an instance takes, and storing a vector of sums, in cycles.
 const START: f64 = 40.0;
 const STORE: f64 = 3.0;
 
-/// Products that make up a step of the innermost loop at least.
-const PRODUCTS: u32 = 24;
+/// Products that make up a step of the innermost loop at least, where registers are left: LLVM mixes the loads of channels
+/// that are written out one after the other.
+const PRODUCTS: u32 = 48;
+
+/// Registers that this takes.
+const MIXING: u32 = 3;
 
 impl Tile {
     /// The tile that takes the least time.
@@ -48,21 +62,31 @@ impl Tile {
         let width = conv.axes.last().map_or(1, |a| a.out);
         let filters = conv.filters_of_group();
         let steps = (conv.depth() * conv.taps()) as f64;
+        let single = conv.taps() == 1;
+        // Where channels are innermost.
+        let pitch = conv.channels * conv.axes.last().map_or(1, |a| a.stride);
         let time = |vectors: u32, pixels: u32| {
             let tiles = filters.div_ceil(u64::from(vectors * lanes)) * width.div_ceil(pixels.into());
             let (v, p) = (f64::from(vectors), f64::from(pixels));
-            // Two products in a cycle, and hardly two loads.
-            let products = (v * p / 2.0).max(LOAD * (v + p)).max(BUSY / 2.0);
-            tiles as f64 * (steps * (products + STEP + WEIGHTS * v) + START + STORE * v * p)
+            let crowded = match REGISTERS.saturating_sub(vectors * pixels + vectors) {
+                0 => SPILLED,
+                1 | 2 => TIGHT,
+                _ => 0.0,
+            };
+            let aliased = if pitch.is_multiple_of(WAY) && pixels > WAYS { ALIASED } else { 0.0 };
+            let taps = if single { 0.0 } else { TAPS * v };
+            // Two products in a cycle.
+            let products = (v * p / 2.0).max(BUSY / 2.0) + LOAD * (v + p);
+            tiles as f64 * (steps * (products + STEP + taps + crowded + aliased) + START + STORE * v * p)
         };
         let fits = |vectors: u32| conv.groups == 1 || filters.is_multiple_of(u64::from(vectors * lanes));
         let all = (1..=4).filter(|&v| fits(v)).flat_map(|v| {
-            let most = u64::from((REGISTERS - 1 - v) / v).min(width) as u32;
+            let most = u64::from((REGISTERS - 4) / v).max(1).min(width) as u32;
             (1..=most).map(move |p| (v, p))
         });
         let best = all.min_by(|&a, &b| time(a.0, a.1).total_cmp(&time(b.0, b.1)));
         let (vectors, pixels) = best.unwrap_or((1, 1));
-        Tile { lanes, vectors, pixels, unroll: unroll(conv, vectors * pixels), filters_first: few(conv) }
+        Tile { lanes, vectors, pixels, unroll: unroll(conv, vectors, pixels), filters_first: few(conv) }
     }
 
     /// The tile of a convolution in which a filter reads one channel: a vector of channels.
@@ -91,13 +115,14 @@ impl Tile {
 }
 
 /// Channels of a step.
-fn unroll(conv: &Conv, products: u32) -> u32 {
+fn unroll(conv: &Conv, vectors: u32, pixels: u32) -> u32 {
     let depth = conv.depth();
     // Taps without a loop between them share what they read, and keep it in registers.
     if depth <= 4 && conv.axes.last().is_none_or(|a| a.kernel == 1) {
         return depth as u32;
     }
-    let wanted = PRODUCTS.div_ceil(products.max(1)).min(8);
+    let products = (vectors * pixels).max(1);
+    let wanted = if products + vectors + MIXING < REGISTERS { PRODUCTS.div_ceil(products).min(8) } else { 1 };
     (1..=wanted).rev().find(|&n| depth.is_multiple_of(n.into())).unwrap_or(1)
 }
 
