@@ -24,6 +24,7 @@ mod random;
 mod schedules;
 mod sdpa;
 mod sequence;
+mod threads;
 mod tune;
 mod tutorials;
 mod updates;

@@ -1,0 +1,52 @@
+//! Results of kernels are the same, bit for bit, for any number of threads.
+
+use tch::{Device, Kind, Tensor};
+use tilefuse_models::{ZooEntry, zoo};
+
+use crate::common::{THREADS, setup};
+
+/// What an entry of the zoo gives with so many threads, its weights and inputs drawn from the same seed each time.
+fn results(entry: &ZooEntry, threads: i32) -> Vec<Tensor> {
+    tch::set_num_threads(threads);
+    tch::manual_seed(7);
+    let vs = tch::nn::VarStore::new(Device::Cpu);
+    let model = entry.instantiate(&vs);
+    let fused = tilefuse::fuse(model);
+    let inputs: Vec<Tensor> =
+        entry.inputs().iter().map(|spec| spec.sample(Kind::Float, Device::Cpu)).collect();
+    let call = || fused.run_with(&inputs, |model, inputs| model.forward(inputs)).unwrap();
+    drop(call());
+    let found = call();
+    assert_eq!(fused.stats().fused_calls, 1, "{}: {:?}", entry.name, fused.stats());
+    found
+}
+
+/// The names of those whose results differ with the number of threads.
+fn different(entries: impl Iterator<Item = &'static ZooEntry>) -> Vec<&'static str> {
+    setup();
+    let _no_grad = tch::no_grad_guard();
+    let _threads = THREADS.write().unwrap();
+    let before = tch::get_num_threads();
+    let mut names = Vec::new();
+    for entry in entries {
+        let one = results(entry, 1);
+        for threads in [2, 3, 8] {
+            let more = results(entry, threads);
+            if one.len() != more.len() || !one.iter().zip(&more).all(|(a, b)| a.equal(b)) {
+                names.push(entry.name);
+                break;
+            }
+        }
+    }
+    tch::set_num_threads(before);
+    names
+}
+
+/// Which program computes a product or a convolution is measured for each number of threads, and each adds in an order of its
+/// own; tests of theirs compare one program.
+#[test]
+fn threads_do_not_change_the_bits_of_kernels() {
+    let measured = ["kernel:linear_bias_gelu", "kernel:conv_bn_relu", "kernel:attention"];
+    let counts = |entry: &&ZooEntry| entry.name.starts_with("kernel:") && !measured.contains(&entry.name);
+    assert_eq!(different(zoo().iter().filter(counts)), Vec::<&str>::new());
+}
