@@ -204,7 +204,7 @@ impl Explanation {
             extern_ops: plan.extern_count(),
             kernels_eager: compiled.eager.kernels,
             peak_bytes_eager: compiled.eager.peak_bytes,
-            peak_bytes_fused: plan.peak_bytes(),
+            peak_bytes_fused: plan.peak_bytes_with_copies(compiled.copied_bytes()),
             arena_bytes: plan.memory.bytes,
             packed_bytes: compiled.packs.bytes(),
             cuda_graph: matches!(compiled.target, Target::Cuda(_)).then(|| compiled.graphs.describe()),

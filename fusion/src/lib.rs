@@ -7,6 +7,7 @@
 
 mod args;
 pub mod attention;
+mod by_rows;
 pub mod contract;
 mod custom;
 pub mod eval;
@@ -15,7 +16,6 @@ mod graph;
 pub mod index;
 pub mod kernel;
 mod lower;
-mod pad;
 pub mod plan;
 mod promote;
 mod recording;
@@ -26,12 +26,12 @@ mod types;
 mod verify;
 
 pub use attention::recognise_attention;
+pub use by_rows::{LINEAR_BY_ROWS, split_unaligned_products};
 pub use contract::{Packed, Panels, Products, choose_products};
 pub use custom::{Coordinate, Coordinates, CustomKernel, Layout, MaybeCustom, Tied};
 pub use functionalize::{FunctionalizeError, functionalize};
 pub use graph::{AliasTarget, AtenCall, Edge, Graph, Node, NodeId, Op, OutputAlias, Update, ValueRef, View};
 pub use lower::{LowerError, lower, lowered_operators};
-pub use pad::pad_products;
 pub use recording::{Arg, Call, Recording, Source, TensorId, TensorInfo};
 pub use simplify::simplify;
 pub use text::{ParseError, parse_graph, parse_recording};

@@ -112,6 +112,11 @@ pub(crate) struct Compiled {
 }
 
 impl Compiled {
+    /// Bytes of the results that the caller gets copies of.
+    pub(crate) fn copied_bytes(&self) -> u64 {
+        self.copied.iter().flatten().map(TensorType::bytes).sum()
+    }
+
     /// The tensors of the model that it holds handles of.
     fn held(&self) -> impl Iterator<Item = &Tensor> {
         self.params.iter().chain(self.consts.iter()).chain(self.assumed.iter()).chain(self.packs.weights())
@@ -410,6 +415,9 @@ impl Runs<'_> {
 
 /// A call of an operator, to be run with tensors for its operands.
 pub(crate) fn new_call(aten: &tilefuse_fusion::AtenCall) -> Result<Call, Error> {
+    if aten.op == tilefuse_fusion::LINEAR_BY_ROWS {
+        super::by_rows::register()?;
+    }
     let args: Vec<crate::torch::Arg<u16>> = aten.args.iter().map(|(_, a)| arg(a)).collect();
     Call::new(&aten.op, &aten.overload, &args)
 }
@@ -483,7 +491,7 @@ fn primitive(
 ) -> Result<(Graph, Vec<Tensor>), Error> {
     let mut masks = Masks::new(&converted.params, &converted.consts);
     tilefuse_fusion::recognise_attention(&mut functional, &mut masks);
-    tilefuse_fusion::pad_products(&mut functional, profile);
+    tilefuse_fusion::split_unaligned_products(&mut functional, profile);
     let mut graph = tilefuse_fusion::lower(&functional)?;
     tilefuse_fusion::simplify(&mut graph);
     let assumed = masks.assumed.iter().filter_map(|&slot| converted.params.get(slot as usize));

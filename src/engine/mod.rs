@@ -1,6 +1,7 @@
 //! Compiled plans: from a captured run to kernels, and running them in the model's place.
 
 mod attention;
+mod by_rows;
 mod compile;
 mod convert;
 mod exec;

@@ -53,8 +53,8 @@ pub(super) fn limit_memory(plan: &mut Plan, most: u64) {
     assign(plan, &homes, best.1);
 }
 
-/// See [`Plan::peak_bytes`].
-pub(super) fn peak_bytes(plan: &Plan) -> u64 {
+/// See [`Plan::peak_bytes`]; with this many bytes of copies of the results at the end.
+pub(super) fn peak_bytes(plan: &Plan, copied: u64) -> u64 {
     let graph = &plan.graph;
     let bytes = |values: &[ValueRef]| values.iter().map(|&v| graph.ty(v).bytes()).sum::<u64>();
     let (mut now, mut peak) = (0, 0);
@@ -66,7 +66,7 @@ pub(super) fn peak_bytes(plan: &Plan) -> u64 {
         peak = peak.max(now);
         now -= bytes(&step.frees);
     }
-    plan.memory.bytes + peak
+    plan.memory.bytes + peak.max(now + copied)
 }
 
 /// The last step that reads or writes each value; the number of steps for what the results are made of.

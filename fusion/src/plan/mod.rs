@@ -232,7 +232,12 @@ impl Plan {
 
     /// The most bytes that a call holds at a time: the arena, tensors of its own, and results of libtorch calls.
     pub fn peak_bytes(&self) -> u64 {
-        lives::peak_bytes(self)
+        lives::peak_bytes(self, 0)
+    }
+
+    /// [`peak_bytes`](Self::peak_bytes) where the caller gets copies of results, of so many bytes, at the end.
+    pub fn peak_bytes_with_copies(&self, bytes: u64) -> u64 {
+        lives::peak_bytes(self, bytes)
     }
 
     /// Keeps [`peak_bytes`](Self::peak_bytes) down to `most`, if that is possible, or as near to it as is: moves
