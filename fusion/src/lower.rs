@@ -31,6 +31,7 @@ mod softmax;
 #[cfg(test)]
 mod tests;
 mod unary;
+mod vector;
 mod view;
 
 use std::collections::HashMap;
@@ -82,6 +83,7 @@ impl Registry {
         loss::register(&mut registry);
         view::register(&mut registry);
         index::register(&mut registry);
+        vector::register(&mut registry);
         registry
     }
 

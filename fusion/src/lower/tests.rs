@@ -214,3 +214,50 @@ fn known_constants_of_another_device() {
         "#]],
     );
 }
+
+#[test]
+fn a_product_of_one_row_on_a_gpu_is_a_reduction() {
+    check(
+        "graph {
+          %0 = input 0 : bf16[1,1,64]@cuda:0
+          %1 = param 0 : bf16[48,64]@cuda:0
+          %2 = param 1 : bf16[48]@cuda:0
+          %3 = aten::linear(input=%0, weight=%1, bias=%2) : bf16[1,1,48]@cuda:0
+          outputs %3
+        }",
+        expect![[r#"
+            graph {
+              %0 = input 0 : bf16[1,1,64]@cuda:0
+              %1 = param 0 : bf16[48,64]@cuda:0
+              %2 = param 1 : bf16[48]@cuda:0
+              %3 = view reshape(%0) : bf16[1,64]@cuda:0
+              %4 = cast(%3) : f32[1,64]@cuda:0
+              %5 = view expand(%4) : f32[48,64]@cuda:0
+              %6 = cast(%1) : f32[48,64]@cuda:0
+              %7 = map mul(%5, %6) : f32[48,64]@cuda:0
+              %8 = reduce sum[1](%7) : f32[48]@cuda:0
+              %9 = cast(%2) : f32[48]@cuda:0
+              %10 = map add(%8, %9) : f32[48]@cuda:0
+              %11 = view reshape(%10) : f32[1,1,48]@cuda:0
+              %12 = cast(%11) : bf16[1,1,48]@cuda:0
+              outputs %12
+            }
+        "#]],
+    );
+}
+
+#[test]
+fn other_products_stay_calls() {
+    for (rows, device) in [(1, ""), (2, "@cuda:0")] {
+        let graph = format!(
+            "graph {{
+              %0 = input 0 : bf16[{rows},64]{device}
+              %1 = param 0 : bf16[48,64]{device}
+              %2 = aten::linear(input=%0, weight=%1, bias=None) : bf16[{rows},48]{device}
+              outputs %2
+            }}"
+        );
+        let lowered = lower(&parse_graph(&graph).unwrap()).unwrap().to_string();
+        assert!(lowered.contains("aten::linear"), "{lowered}");
+    }
+}

@@ -52,6 +52,8 @@ pub(super) fn kept(kernel: &Kernel, machine: Machine, cols: Var, lead: Option<Le
     if !one || width <= SHORT || long && (!pair || once) {
         return None;
     }
+    let lead =
+        lead.map(|l| if shares(kernel, cols) && (bytes <= 2 || long) { Lead { group: 2, ..l } } else { l });
     let covered = width + lead.map_or(0, |l| i64::from(l.group) - 1);
     let spanned = |step: i64| (covered + step - 1) / step * step;
     if long {
@@ -86,6 +88,16 @@ pub(super) fn along(kernel: &Kernel, var: Var) -> (u32, usize) {
     });
     let bytes = reads.clone().filter_map(|b| kernel.buffers.get(b as usize)).map(|b| b.elem.bytes()).max();
     (bytes.unwrap_or(1), reads.count())
+}
+
+/// Whether something is read along a variable that is the same for all rows, as weights are. Where rows begin anywhere,
+/// it is not aligned with them and is read element by element: threads with few elements side by side then touch few
+/// lines of the cache at a time. Measured on an H200: layer norm over rows of 5003 halves 163, 156 and 136 us for 8, 4
+/// and 2 elements a thread.
+pub(super) fn shares(kernel: &Kernel, cols: Var) -> bool {
+    let bit = 1u64 << cols.0.min(63);
+    let shared = |node: &KNode| matches!(node, KNode::Load { addr, .. } if kernel.indices.vars(*addr) == bit);
+    kernel.exprs.iter().any(shared)
 }
 
 /// Bytes that are read for each element of a row: of what is another for each row.

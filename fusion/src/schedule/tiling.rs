@@ -3,7 +3,7 @@
 use smallvec::SmallVec;
 
 use super::Machine;
-use super::kept::{along, kept};
+use super::kept::{along, kept, shares};
 use super::moments::moments;
 use super::online::{online, reads_once};
 use crate::index::{Atom, Expr, Var};
@@ -162,7 +162,12 @@ fn pointwise(kernel: &Kernel, machine: Machine, inner: Var, weights: &[u64]) -> 
     }
     axes.push(Axis { var: inner, extent: across });
     let size: u32 = axes.iter().map(|a: &Axis| a.extent).product();
-    Tiling { axes, walk: Walk::Spanned, warps: (size / 512).clamp(1, 4), lead: None }
+    let warps = match machine.is_gpu() && along(kernel, inner).0 <= 2 {
+        // One access of 16 bytes a thread.
+        true => (size / 256).clamp(1, 8),
+        false => (size / 512).clamp(1, 4),
+    };
+    Tiling { axes, walk: Walk::Spanned, warps, lead: None }
 }
 
 /// Elements of a pointwise tile: large enough to amortise an instance, small enough to occupy the machine.
@@ -249,7 +254,8 @@ fn row_reduction(kernel: &Kernel, machine: Machine, cols: Var) -> Tiling {
     };
     let rows = (0..kernel.reduced.len()).rev().find(|&v| !kernel.reduced[v]).map(|v| Var(v as u32));
     let mut axes = SmallVec::new();
-    let wanted = rows_of_tile(kernel, machine, across);
+    let sums = is_product(kernel, machine, cols);
+    let wanted = rows_of_tile(kernel, machine, across, sums);
     let together = rows.filter(|_| wanted > 1);
     if let Some(var) = together {
         axes.push(Axis { var, extent: power_up_to(extent(kernel, var), wanted) });
@@ -261,7 +267,7 @@ fn row_reduction(kernel: &Kernel, machine: Machine, cols: Var) -> Tiling {
     let size: u32 = axes.iter().map(|a: &Axis| a.extent).product();
     let once = kernel.reduces.iter().all(|r| r.level <= 1);
     let warps = match looped {
-        false if size >= 4096 && machine.is_gpu() => (size * along(kernel, cols).0 / 1024).min(16),
+        false if size >= 4096 && !sums && machine.is_gpu() => (size * along(kernel, cols).0 / 1024).min(16),
         false => (size / 1024).min(16),
         true if once || lead.is_some() => size / 512,
         // Rows that are read several times stay in the cache only if few are under way: large blocks.
@@ -302,11 +308,23 @@ fn lead(kernel: &Kernel, machine: Machine, cols: Var) -> Option<Lead> {
     (!aligned).then_some(Lead { var: cols, addr, group })
 }
 
-/// Rows of a tile that is `across` wide: short rows are taken together.
-fn rows_of_tile(kernel: &Kernel, machine: Machine, across: u32) -> u32 {
+/// Whether a kernel on a GPU sums products of rows with one vector, as a product with a matrix of one row does: it reads
+/// something along `cols` that is the same for all rows, and stores nothing along it.
+fn is_product(kernel: &Kernel, machine: Machine, cols: Var) -> bool {
+    let along = |addr: Expr| kernel.indices.vars(addr) & 1 << cols.0.min(63) != 0;
+    machine.is_gpu() && shares(kernel, cols) && !kernel.stores.iter().any(|s| along(s.addr))
+}
+
+/// Rows of a tile that is `across` wide: short rows are taken together, and `sums` of products where there are many, so
+/// that the vector is read once for several rows. Measured on an H200: 50257 rows of 768 take 34 us one by one and 21
+/// in fours, 3072 rows are quickest one by one.
+fn rows_of_tile(kernel: &Kernel, machine: Machine, across: u32, sums: bool) -> u32 {
     let rows = kernel.parallel_points().max(1) as u64;
     let (size, workers) = match machine {
         Machine::Host { threads } => (256, u64::from(threads) * 2),
+        Machine::Gpu { processors, shrink, .. } if sums => {
+            (4096 >> shrink.min(3), u64::from(processors) * 64)
+        }
         Machine::Gpu { processors, shrink, .. } => (1024 >> shrink.min(3), u64::from(processors) * 8),
     };
     let enough = (rows / workers).max(1);

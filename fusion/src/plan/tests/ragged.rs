@@ -143,3 +143,21 @@ fn a_large_mean_costs_no_digits_of_the_variance() {
         assert!(text.matches(" for %").count() <= 2, "{text}");
     }
 }
+
+#[test]
+fn products_with_a_vector_take_rows_together_where_there_are_many() {
+    for (rows, together) in [(50_257, 4), (3072, 1)] {
+        let mut g = G::new();
+        let (x, w) = (g.short(0, &[1, 768]), g.short(1, &[rows, 768]));
+        let x = g.view(View::Expand, x, &[rows, 768]);
+        let products = g.map(ScalarFn::Mul, &[x, w]);
+        let sums = g.reduce(ReduceFn::Sum, products, &[1]);
+        g.0.outputs = vec![sums];
+        let plan = plan(&g.0, &Profile::gpu(132, 4200.0).with_clusters()).unwrap();
+        let StepKind::Kernel(step) = &plan.steps[0].kind else { unreachable!() };
+        let tiling = step.tiling.as_ref().unwrap();
+        let extents: Vec<u32> = tiling.axes.iter().map(|axis| axis.extent).collect();
+        let expected = if together > 1 { vec![together, 1024] } else { vec![1024] };
+        assert_eq!((extents, tiling.walk), (expected, Walk::Spanned));
+    }
+}
