@@ -265,13 +265,63 @@ def prepare_openvino(name, inputs):
     return lambda: request.infer(arrays)
 
 
+def jax_model(name):
+    """A function of inputs and weights like that model of the zoo, and its weights, or None."""
+    import jax
+    import jax.numpy as jnp
+
+    kind = jnp.bfloat16 if GPU else jnp.float32
+    norm, gelu = jax_kernels()["layer_norm"], lambda x: jax.nn.gelu(x, approximate=True)
+    keys = iter(jax.random.split(jax.random.PRNGKey(7), 256))
+
+    def draw(*shape):
+        return jax.random.normal(next(keys), shape, kind) * 0.02
+
+    def affine(rows, columns):
+        return draw(rows, columns), draw(columns)
+
+    if name == "mlp8x1024":
+
+        def mlp(weights, x):
+            for (w, b), scale, shift in weights:
+                x = norm(gelu(x @ w + b), scale, shift)
+            return x
+
+        return mlp, [(affine(1024, 1024), draw(1024), draw(1024)) for _ in range(8)]
+    if name in ("gpt2", "gpt2-sdpa"):
+
+        def attention(x, qkv):
+            batch, length, width = x.shape
+            split = lambda t: t.reshape(batch, length, 12, width // 12)
+            q, k, v = (split(t) for t in jnp.split(x @ qkv[0] + qkv[1], 3, axis=-1))
+            library = "cudnn" if GPU and length >= 8 else None
+            return jax.nn.dot_product_attention(q, k, v, is_causal=True, implementation=library).reshape(x.shape)
+
+        def gpt2(weights, ids):
+            tokens, positions, layers, last = weights
+            x = tokens[ids] + positions[: ids.shape[1]]
+            for first, qkv, out, second, up, down in layers:
+                x = x + attention(norm(x, *first), qkv) @ out[0] + out[1]
+                x = x + gelu(norm(x, *second) @ up[0] + up[1]) @ down[0] + down[1]
+            return norm(x, *last) @ tokens.T
+
+        pair = lambda: (draw(768), draw(768))
+        layer = lambda: (pair(), affine(768, 2304), affine(768, 768), pair(), affine(768, 3072), affine(3072, 768))
+        return gpt2, (draw(50257, 768), draw(1024, 768), [layer() for _ in range(12)], pair())
+    return None
+
+
 def prepare_xla(name, inputs):
     import jax
     import jax.numpy as jnp
 
-    kernel = jax_kernels().get(name.removeprefix("kernel:")) if name.startswith("kernel:") else None
-    if kernel is None:
+    if name.startswith("kernel:"):
+        model = jax_kernels().get(name.removeprefix("kernel:")), []
+    else:
+        model = jax_model(name)
+    if model is None or model[0] is None:
         raise NotImplementedError("it has no such model")
+    kernel, weights = model
     kinds = {"bf16": jnp.bfloat16, "f16": jnp.float16, "f32": jnp.float32}
     args = []
     for position, spec in enumerate(inputs):
@@ -282,6 +332,8 @@ def prepare_xla(name, inputs):
             args.append(jax.random.normal(key, spec["shape"], kinds[spec["dtype"]]))
     if name == "kernel:batch_norm_relu":
         args += channels(args, jnp)
+    if weights:
+        args.insert(0, weights)
     compiled = jax.jit(kernel).lower(*args).compile()
     return lambda: jax.block_until_ready(compiled(*args))
 

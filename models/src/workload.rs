@@ -63,6 +63,11 @@ pub fn workloads(gpu: bool) -> Vec<Workload> {
     list.push(plain("kernel:sum", total, ALL, &[&[total]]));
     list.push(plain("kernel:sum_dim0", p * q, ALL, &[&[p, q]]));
     list.push(plain("kernel:transpose_add", p * q, ALL, &[&[p, q], &[q, p]]));
+    if gpu {
+        // Launching is what takes the time of the first, and reading a matrix that of the others.
+        list.push(plain("kernel:chain12", 4096, &[Kind::Float], &[&[4096]]));
+        list.push(product(ALL, [1, 4096, 4096]));
+    }
     list
 }
 
@@ -77,12 +82,16 @@ fn host_only() -> Vec<Workload> {
         plain("kernel:conv_bn_relu", 1 << 17, f32, &[&[1, 64, 56, 56]]),
     ];
     for [m, n, k] in [[512, 3072, 768], [1024, 1024, 1024], [1, 4096, 4096], [32, 4096, 4096]] {
-        let product = plain("kernel:linear_bias_gelu", m * n, f32, &[&[m, k], &[n, k], &[n]]);
-        list.push(Workload { shape: format!("{m}x{n}x{k}"), ..product });
+        list.push(product(f32, [m, n, k]));
     }
     let heads: &[i64] = &[1, 12, 512, 64];
     list.push(plain("kernel:attention", heads.iter().product(), f32, &[heads; 3]));
     list
+}
+
+fn product(kinds: &'static [Kind], [m, n, k]: [i64; 3]) -> Workload {
+    let product = plain("kernel:linear_bias_gelu", m * n, kinds, &[&[m, k], &[n, k], &[n]]);
+    Workload { shape: format!("{m}x{n}x{k}"), ..product }
 }
 
 fn plain(kernel: &'static str, size: i64, kinds: &'static [Kind], shapes: &[&[i64]]) -> Workload {
