@@ -51,6 +51,8 @@ struct Frame<'a> {
     from_graph: Option<Vec<(usize, Tensor)>>,
     /// Where kernels on the host report an index that is out of range.
     status: AtomicI32,
+    /// Whether a kernel of the plan was launched.
+    has_launched: bool,
 }
 
 /// What a call brings: inputs, their addresses, and those of the parameters.
@@ -242,6 +244,7 @@ impl Compiled {
             stream,
             from_graph: None,
             status: AtomicI32::new(0),
+            has_launched: false,
         })
     }
 
@@ -349,9 +352,18 @@ impl Frame<'_> {
         for &slot in args {
             addresses.push(self.address(slot)? as u64);
         }
+        let kernel = &self.compiled.kernels[kernel];
+        // What others queued before this call may write the parameters, which later kernels of the plan read ahead.
+        let first = !self.has_launched;
+        self.has_launched |= !grid.contains(&0);
         // SAFETY: every address is that of a live tensor whose type the guards have checked, or lies in the arena
         // within the static memory plan; the program addresses nothing outside the span of its buffers.
-        unsafe { self.compiled.kernels[kernel].launch(&addresses, grid, self.stream) }
+        unsafe {
+            match first {
+                true => kernel.launch_in_order(&addresses, grid, self.stream),
+                false => kernel.launch(&addresses, grid, self.stream),
+            }
+        }
     }
 
     fn address(&self, slot: Slot) -> Result<usize, Error> {

@@ -99,6 +99,26 @@ impl Kernel {
         unsafe { self.launch_grid(args, extents, stream) }
     }
 
+    /// [`Kernel::launch`], on CUDA after all that was queued before has ended.
+    ///
+    /// # Safety
+    /// As for [`Kernel::launch`].
+    pub(crate) unsafe fn launch_in_order(
+        &self,
+        args: &[u64],
+        grid: [u64; 3],
+        stream: Stream,
+    ) -> Result<(), Error> {
+        match self {
+            // SAFETY: passed on to the caller.
+            Kernel::Host(_) => unsafe { self.launch(args, grid, stream) },
+            Kernel::Cuda(kernel) => {
+                // SAFETY: passed on to the caller.
+                unsafe { kernel.launch_in_order(stream.raw, grid, args) }.map_err(Error::from)
+            }
+        }
+    }
+
     /// [`Kernel::launch`] for a grid of three axes, of fewer than 2^63 instances.
     ///
     /// # Safety

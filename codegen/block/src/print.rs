@@ -100,12 +100,14 @@ impl CacheHint {
             CacheHint::Default => "default",
             CacheHint::Streaming => "streaming",
             CacheHint::Keep => "keep",
+            CacheHint::Ahead => "ahead",
         }
     }
 
     /// The hint that is spelled `name`.
     pub fn from_name(name: &str) -> Option<CacheHint> {
-        [CacheHint::Default, CacheHint::Streaming, CacheHint::Keep].into_iter().find(|h| h.name() == name)
+        use CacheHint::*;
+        [Default, Streaming, Keep, Ahead].into_iter().find(|h| h.name() == name)
     }
 }
 

@@ -66,6 +66,9 @@ pub enum CacheHint {
     Streaming,
     /// The data is used again by other instances: evict last.
     Keep,
+    /// Of loads: nothing that may still run before the kernel on its stream writes the data, as weights are not written
+    /// while a model runs. A kernel that starts [`early`](Program::early) reads it before it waits for the others.
+    Ahead,
 }
 
 /// What an atomic operation does with the element in memory (`old`) and the operand (`new`).

@@ -231,7 +231,7 @@ operations! {
             %r = dot %a, %a, %z precision ieee store %y, %j, %r"
     }
     Load "load" Memory {
-        syntax: "%r = load %ptr, %offsets[, mask %m][, other %o][, hint streaming|keep]",
+        syntax: "%r = load %ptr, %offsets[, mask %m][, other %o][, hint streaming|keep|ahead]",
         operands: "a pointer, offsets in elements (i32 or i64), a mask and fallback values of the offsets' shape",
         results: "a tile of the offsets' shape",
         doc: "Reads elements. A masked-off element reads nothing and is the fallback value, or 0 without one.",

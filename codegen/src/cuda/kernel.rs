@@ -149,6 +149,29 @@ impl Kernel {
     /// # Safety
     /// As for [`Kernel::launch`].
     pub unsafe fn launch_grid(&self, stream: *mut c_void, grid: [u64; 3], args: &[u64]) -> Result<()> {
+        // SAFETY: what this function asks for.
+        unsafe { self.launch_with(stream, grid, args, self.early) }
+    }
+
+    /// [`Kernel::launch_grid`] after all that was queued before has ended, even for a program that may start early: what
+    /// this reads ahead may have been written there.
+    ///
+    /// # Safety
+    /// As for [`Kernel::launch`].
+    pub unsafe fn launch_in_order(&self, stream: *mut c_void, grid: [u64; 3], args: &[u64]) -> Result<()> {
+        // SAFETY: what this function asks for.
+        unsafe { self.launch_with(stream, grid, args, false) }
+    }
+
+    /// # Safety
+    /// As for [`Kernel::launch`].
+    unsafe fn launch_with(
+        &self,
+        stream: *mut c_void,
+        grid: [u64; 3],
+        args: &[u64],
+        early: bool,
+    ) -> Result<()> {
         if grid.contains(&0) {
             return Ok(());
         }
@@ -159,7 +182,7 @@ impl Kernel {
         }
         let mut pointers: SmallVec<[*mut c_void; 32]> =
             args.iter().map(|a| std::ptr::from_ref(a).cast_mut().cast()).collect();
-        let mut early = early_start();
+        let mut start = early_start();
         let config = sys::CUlaunchConfig {
             gridDimX: grid[0] as u32,
             gridDimY: grid[1] as u32,
@@ -169,8 +192,8 @@ impl Kernel {
             blockDimZ: 1,
             sharedMemBytes: self.shared_bytes,
             hStream: stream as CUstream,
-            attrs: &mut early,
-            numAttrs: u32::from(self.early),
+            attrs: &mut start,
+            numAttrs: u32::from(early),
         };
         self.device.with(|| {
             // SAFETY: the function is loaded; the driver copies the configuration, with as many attributes as it says, and

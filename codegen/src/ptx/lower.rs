@@ -43,6 +43,8 @@ pub(crate) struct Lower<'a> {
     pub(crate) decisions: Decisions,
     /// Whether the code has waited for all blocks of the cluster to run.
     pub(crate) started: bool,
+    /// Whether the code has waited for the work before it on its stream, or need not.
+    pub(super) waited: bool,
 }
 
 /// The function's body, what belongs outside it, and the shared memory that it needs.
@@ -73,6 +75,7 @@ pub(crate) fn lower(plan: &Assignment, target: Target, runs_ahead: bool) -> Resu
         hazards: Hazards::default(),
         decisions: Decisions::default(),
         started: false,
+        waited: !(plan.program.early && target.has_programmatic_launch()),
     };
     lower.declare_thread_number();
     for (index, param) in plan.program.params.iter().enumerate() {
@@ -83,6 +86,7 @@ pub(crate) fn lower(plan: &Assignment, target: Target, runs_ahead: bool) -> Resu
         lower.hold(param.value, Layout::scalar(plan.warps), vec![name]);
     }
     lower.region(&plan.program.body)?;
+    lower.wait_before(None);
     lower.ir.raw("ret void");
     let (body, outside) = lower.ir.finish();
     Ok(Lowered { body, outside, shared: lower.shared, runs_ahead, decisions: lower.decisions })
@@ -218,6 +222,7 @@ impl<'a> Lower<'a> {
     }
 
     pub(crate) fn op(&mut self, op: &'a Op) -> Result<()> {
+        self.wait_before(Some(op));
         let around = self.decisions.enter(op);
         let done = self.code_of(op);
         self.decisions.enter(around);

@@ -6,6 +6,7 @@
 //! operands that loops load ahead of their use. Where a tile is too large for one
 //! block, a cluster of blocks holds it, and reductions exchange their parts through each other's shared memory.
 
+mod ahead;
 mod apart;
 mod assign;
 mod atomic;
@@ -133,6 +134,7 @@ fn prepare(program: &Program) -> Result<Program> {
     approximate(&mut program);
     expand_math_except(&mut program, &is_native).map_err(|e| invalid(e.to_string()))?;
     optimize(&mut program).map_err(|e| invalid(e.to_string()))?;
+    ahead::hoist(&mut program);
     Ok(program)
 }
 
@@ -237,13 +239,12 @@ fn module_text(plan: &Assignment, target: Target) -> Result<Module> {
     }
     let params: Vec<String> = program.params.iter().enumerate().map(|(i, p)| param(program, i, p)).collect();
     let text = format!(
-        "{globals}{}\ndefine ptx_kernel void @{}({}) #0 {{\nentry:\n{}{}{}}}\n\
+        "{globals}{}\ndefine ptx_kernel void @{}({}) #0 {{\nentry:\n{}{}}}\n\
          attributes #0 = {{ nounwind \"nvvm.reqntid\"=\"{},1,1\"{}{} }}\n\
          !0 = distinct !{{!0, !1}}\n!1 = !{{!\"llvm.loop.unroll.disable\"}}\n",
         lowered.outside,
         kernel_name(program),
         params.join(", "),
-        predecessor(program, target),
         cluster::thread_number(plan),
         lowered.body,
         1u32 << plan.block_bits(),
@@ -251,16 +252,6 @@ fn module_text(plan: &Assignment, target: Target) -> Result<Module> {
         register_attribute(plan),
     );
     Ok(Module { text, dynamic_shared: if dynamic { lowered.shared.dynamic() } else { 0 } })
-}
-
-/// In a kernel that may start early: waits for the work before it on its stream, and lets its own successor start as early.
-/// A launch allows the early start where this is in the text.
-fn predecessor(program: &Program, target: Target) -> &'static str {
-    if !program.early || !target.has_programmatic_launch() {
-        return "";
-    }
-    "call void asm sideeffect \"griddepcontrol.wait;\", \"~{memory}\"() nounwind\n\
-     call void asm sideeffect \"griddepcontrol.launch_dependents;\", \"~{memory}\"() nounwind\n"
 }
 
 /// Products of products hold several tiles together: all registers that a block can have are theirs, for the assembler

@@ -228,7 +228,9 @@ impl Builder<'_> {
         }
         let (_, span) = self.layouts.strides(value);
         let position = self.kernel.buffers.len() as u32;
-        self.kernel.buffers.push(Buffer { value, elem, span, written });
+        let parameter = matches!(self.graph.node(value.node).op, Op::Param(_));
+        let fixed = parameter && !self.graph.updates.iter().any(|update| update.target == value.node);
+        self.kernel.buffers.push(Buffer { value, elem, span, written, fixed });
         self.buffers.insert(value, position);
         Ok(position)
     }

@@ -103,6 +103,8 @@ pub struct Buffer {
     pub span: i64,
     /// Whether the kernel writes it.
     pub written: bool,
+    /// Whether nothing writes it while the plan runs, as is so of parameters that the plan does not update.
+    pub fixed: bool,
 }
 
 /// Facts of an expression that schedules ask for.

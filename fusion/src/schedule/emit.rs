@@ -694,7 +694,12 @@ impl Emitter<'_> {
             Some(mask) => Some(self.lift(mask, &shape)?),
             None => None,
         };
-        Ok(self.b.load(self.pointers[buffer as usize], offsets, mask, None, CacheHint::Default)?)
+        let early = self.machine.starts_early(self.tiling.grid(self.kernel));
+        let hint = match early && self.kernel.buffers[buffer as usize].fixed {
+            true => CacheHint::Ahead,
+            false => CacheHint::Default,
+        };
+        Ok(self.b.load(self.pointers[buffer as usize], offsets, mask, None, hint)?)
     }
 
     /// Reports elements that are read and whose index is out of range.

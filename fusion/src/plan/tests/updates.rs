@@ -205,3 +205,19 @@ fn of_two_that_need_each_other_one_is_copied() {
     let text = graph(lines, "outputs %2\n  update %0 <- %3\n  update %1 <- %4\n");
     assert_eq!(decided(&text), [Some(Copied::Across), None]);
 }
+
+/// How many loads a GPU may make before the kernel's predecessors have ended.
+fn read_ahead(text: &str) -> usize {
+    let plan = planned(text, &gpu());
+    plan.programs.iter().map(|program| program.to_string().matches(", hint ahead").count()).sum()
+}
+
+#[test]
+fn what_the_plan_does_not_write_is_read_ahead() {
+    assert_eq!(read_ahead(&graph(STEP, "outputs %3\n")), 1);
+    assert_eq!(read_ahead(&graph("  %3 = map sub(%1, %2) : f32[32,32]\n", "outputs %3\n")), 0);
+    assert_eq!(read_ahead(&graph(STEP, "outputs %1\n  update %0 <- %3\n")), 0);
+    // A kernel of many instances does not start early.
+    let large = graph(STEP, "outputs %3\n").replace("[32,32]", "[8192,8192]");
+    assert_eq!(read_ahead(&large), 0);
+}
