@@ -39,6 +39,9 @@ const NARROW: f64 = 1.05;
 /// brought into place, more rows are worth more.
 const PANEL_ROWS: u32 = 128;
 
+/// Rows of a block that reads a panel often enough.
+const SMALL: u32 = 32;
+
 /// What an instance takes besides, in rows of the product.
 const INSTANCE_ROWS: f64 = 4.0;
 
@@ -51,6 +54,12 @@ const SHARES: i64 = 3;
 /// The blocks of a product on so many threads; `panels` says whether the right operand lies in panels of its columns.
 pub(super) fn choose(product: &Product, threads: u32, panels: bool) -> Blocks {
     if product.m <= FEW_ROWS { few_rows(product, threads) } else { many_rows(product, threads, panels) }
+}
+
+/// Rows that blocks over panels compute, those behind the last one too: of blocks of so many rows, whatever the number of
+/// threads makes of them, since what decides on it settles the order of sums.
+pub(super) fn rows_computed(product: &Product) -> i64 {
+    blocks_of(product.m, SMALL) * i64::from(SMALL)
 }
 
 /// Whether rows of the right operand are read side by side.

@@ -172,6 +172,10 @@ fn template(graph: &Graph, node: NodeId, call: &AtenCall, threads: u32, packs: b
     match call.op.as_str() {
         "aten::linear" | "aten::mm" | "aten::bmm" | "aten::matmul" | "aten::addmm" | "aten::baddbmm" => {
             let product = product::of(graph, node, call)?;
+            let rows = if packs { in_rows(graph, node, &product) } else { None };
+            if rows.is_some() {
+                return rows;
+            }
             let width = blocks::panel_width(&product).filter(|_| packs);
             match width.and_then(|width| pack::panels(graph, node, &product, width)) {
                 Some(panels) => in_panels(graph, node, product, panels, threads),
@@ -186,6 +190,13 @@ fn template(graph: &Graph, node: NodeId, call: &AtenCall, threads: u32, packs: b
         }
         _ => None,
     }
+}
+
+/// The kernel of a product over a weight that is computed as a convolution.
+fn in_rows(graph: &Graph, node: NodeId, product: &Product) -> Option<Template> {
+    let rows = conv::Rows::of(product)?;
+    let panels = pack::panels(graph, node, product, rows.width())?;
+    rows.template(graph, node, product, panels)
 }
 
 /// The kernel of a product whose right operand lies in panels, which are an operand behind those of the call.

@@ -412,6 +412,26 @@ fn weights_are_packed_and_their_products_read_nothing_else() {
 }
 
 #[test]
+fn rows_that_blocks_do_not_divide_are_computed_a_few_at_a_time() {
+    for (rows, as_pixels) in [(197, true), (35, true), (64, false), (9, false)] {
+        let text = with_weight("linear", [rows, 70, 16], false);
+        assert_eq!(check(&text), 1);
+        let (plan, _) = packed(&text, 2, Products::Generated);
+        assert_eq!(plan.programs[0].to_string().contains("%panels"), as_pixels, "{rows}");
+    }
+    // What is added to each row is no bias.
+    let text = "graph {
+      %0 = input 0 : f32[197,16]
+      %1 = param 0 : f32[16,70]
+      %2 = input 1 : f32[197,70]
+      %3 = aten::addmm(self=%2, mat1=%0, mat2=%1, beta=1, alpha=1) : f32[197,70]
+      outputs %3
+    }";
+    assert_eq!(check(text), 1);
+    assert!(!packed(text, 2, Products::Generated).0.programs[0].to_string().contains("%panels"));
+}
+
+#[test]
 fn a_weight_is_packed_once_for_all_products_of_the_same_width() {
     let text = "graph {
       %0 = input 0 : f32[9,64]

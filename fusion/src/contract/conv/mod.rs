@@ -9,7 +9,8 @@
 //! (`depthwise`), an instance computes some pixels of several filters, one filter after the other.
 //!
 //! Where the filters are weights that may be packed, `packed` is used instead, in which vectors are of filters: it reads
-//! images at any strides, and writes results with the filters innermost where all that read them can take that.
+//! images at any strides, and writes results with the filters innermost where all that read them can take that. `rows`
+//! computes products of matrices in the same way.
 //!
 //! Sums are in `f32`, of `f64` in `f64`, in an order that depends on nothing but the shapes.
 
@@ -21,6 +22,7 @@ mod make;
 mod packed;
 #[cfg(test)]
 mod packed_tests;
+mod rows;
 #[cfg(test)]
 mod tests;
 mod tile;
@@ -38,6 +40,7 @@ use crate::types::Dims;
 use block::Block;
 pub(super) use call::{is_known, refusal};
 use packed::Image;
+pub(super) use rows::Rows;
 use tile::Tile;
 
 /// The most pixels of an instance.

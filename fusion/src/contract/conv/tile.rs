@@ -1,5 +1,7 @@
 //! What an instance of a convolution over packed filters computes: some pixels of a row, at some vectors of filters.
 
+use std::ops::RangeInclusive;
+
 use tilefuse_block::Elem;
 
 use super::Conv;
@@ -58,6 +60,11 @@ const MIXING: u32 = 3;
 impl Tile {
     /// The tile that takes the least time.
     pub(super) fn of(conv: &Conv) -> Tile {
+        Tile::among(conv, 1..=4)
+    }
+
+    /// The tile of some numbers of vectors that takes the least time.
+    pub(super) fn among(conv: &Conv, vectors: RangeInclusive<u32>) -> Tile {
         let lanes = if conv.sum() == Elem::F64 { 8 } else { 16 };
         let width = conv.axes.last().map_or(1, |a| a.out);
         let filters = conv.filters_of_group();
@@ -80,7 +87,7 @@ impl Tile {
             tiles as f64 * (steps * (products + STEP + taps + crowded + aliased) + START + STORE * v * p)
         };
         let fits = |vectors: u32| conv.groups == 1 || filters.is_multiple_of(u64::from(vectors * lanes));
-        let all = (1..=4).filter(|&v| fits(v)).flat_map(|v| {
+        let all = vectors.filter(|&v| fits(v)).flat_map(|v| {
             let most = u64::from((REGISTERS - 4) / v).max(1).min(width) as u32;
             (1..=most).map(move |p| (v, p))
         });

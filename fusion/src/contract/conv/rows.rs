@@ -1,0 +1,115 @@
+//! Products over weights in panels as convolutions of one tap: a row is a pixel, what is summed over are its channels, and
+//! a column is a filter.
+//!
+//! ```text
+//! 197 rows as blocks of 32      7 blocks: 224 rows are computed, and what is read is masked
+//! 197 pixels, 6 at a time      33 tiles, the last of which begins one pixel earlier: 198
+//! ```
+//!
+//! That is used where blocks of a power of two would compute more rows for nothing.
+
+use tilefuse_block::Elem;
+
+use super::packed::{self, Image};
+use super::tile::Tile;
+use super::{Axis, Conv, whole};
+use crate::contract::Template;
+use crate::contract::blocks;
+use crate::contract::operand::in_memory;
+use crate::contract::pack::Panels;
+use crate::contract::product::Product;
+use crate::custom::{Layout, Tied};
+use crate::graph::{Graph, NodeId};
+
+/// The fewest rows: fewer wait for their weights, which products of blocks ask for early.
+const LEAST: i64 = 17;
+
+/// How many times as many rows blocks compute at least.
+const WORTH: f64 = 1.04;
+
+/// A product as a convolution.
+#[derive(Debug)]
+pub(in crate::contract) struct Rows {
+    conv: Conv,
+    image: Image,
+    tile: Tile,
+}
+
+impl Rows {
+    /// A product as a convolution, where that computes fewer rows.
+    pub(in crate::contract) fn of(product: &Product) -> Option<Rows> {
+        let natural = |n: i64| u64::try_from(n).ok();
+        if product.m < LEAST || !product.batch.is_empty() || product.alpha != 1.0 || !has_plain_bias(product)
+        {
+            return None;
+        }
+        let m = natural(product.m)?;
+        let axis = Axis { image: m, kernel: 1, stride: 1, padding: 0, dilation: 1, out: m };
+        let conv = Conv {
+            elem: product.elem,
+            batch: 1,
+            channels: natural(product.k)?,
+            filters: natural(product.n)?,
+            groups: 1,
+            axes: vec![axis],
+            bias: product.c.is_some(),
+        };
+        let a = &product.a;
+        let image = Image {
+            batch: 0,
+            channel: a.matrix[1],
+            axes: vec![a.matrix[0]],
+            offset: a.source.offset,
+            span: a.source.span,
+        };
+        conv.check().ok()?;
+        // Panels as wide as those of blocks, which other signatures of a model may share.
+        let lanes = if conv.sum() == Elem::F64 { 8 } else { 16 };
+        let width = u32::try_from(blocks::panel_width(product)?).ok()?;
+        let vectors = width / lanes;
+        if vectors == 0 {
+            return None;
+        }
+        let tile = Tile::among(&conv, vectors..=vectors);
+        packed::check(&conv, &image, &tile).ok()?;
+        let computed = tile.parts(&conv) * u64::from(tile.pixels);
+        let in_blocks = blocks::rows_computed(product) as f64;
+        (in_blocks >= WORTH * computed as f64).then_some(Rows { conv, image, tile })
+    }
+
+    /// Columns of a panel.
+    pub(in crate::contract) fn width(&self) -> i64 {
+        self.tile.width() as i64
+    }
+
+    /// The template, which takes the panels as an operand behind those of the call.
+    pub(in crate::contract) fn template(
+        &self,
+        graph: &Graph,
+        node: NodeId,
+        product: &Product,
+        panels: Panels,
+    ) -> Option<Template> {
+        let operands = graph.operands(node);
+        let lie = |position: u16| in_memory(graph, *operands.get(usize::from(position))?, position);
+        let (left, weight) = (product.a.source.position, product.b.source.position);
+        if left == weight {
+            return None;
+        }
+        let layouts = vec![(left, lie(left)?.layout), (weight, lie(weight)?.layout)];
+        let made = packed::program(&self.conv, &self.image, &self.tile, true).ok()?;
+        let position = u16::try_from(operands.len()).ok()?;
+        let bias = product.c.as_ref().map(|c| Tied::Operand(c.source.position));
+        let tied = [Tied::Operand(left), Tied::Operand(position)].into_iter();
+        let tied = tied.chain(bias).chain([Tied::Result(0)]).collect();
+        Some(Template { panels: Some(panels), ..whole(&self.conv, made, tied, layouts) })
+    }
+}
+
+/// Whether what is added is a number for each column, or nothing.
+fn has_plain_bias(product: &Product) -> bool {
+    product.c.as_ref().is_none_or(|c| {
+        let plain = c.source.layout == Layout::Elements && c.source.span == product.n;
+        plain && c.matrix == [0, 1] && product.beta == 1.0
+    })
+}
