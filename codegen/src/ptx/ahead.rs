@@ -139,25 +139,39 @@ mod tests {
         program.to_string()
     }
 
-    const PRODUCT: &str =
-        "kernel @k(%x: ptr<f32> align(16), %w: ptr<f32> align(16), %y: ptr<f32> align(16)) warps(1) early {
-  %0 = program_id 0 : i32
+    const PRODUCT: &str = "\
+kernel @k(%i: ptr<i32> align(4), %x: ptr<f32> align(16), %w: ptr<f32> align(16), %y: ptr<f32> align(16)) warps(1) early {
+  %0 = program_id 0
   %1 = const 64 : i32
-  %2 = map mul %0, %1 : i32
-  %3 = range 0 64 : i32[64]
-  %4 = load %x, %3 : f32[64]
-  %5 = splat %2 [64] : i32[64]
-  %6 = map add %5, %3 : i32[64]
-  %7 = load %w, %6, hint ahead : f32[64]
-  %8 = map mul %4, %7 : f32[64]
-  %9 = reduce sum %8 axis 0 : f32
+  %2 = map mul %0, %1
+  %3 = range 0 64
+  %4 = load %x, %3
+  %5 = splat %2 [64]
+  %6 = map add %5, %3
+  %7 = load %w, %6, hint ahead
+  %8 = map mul %4, %7
+  %9 = reduce sum %8 axis 0
   store %y, %0, %9
 }
 ";
 
     #[test]
     fn what_nobody_writes_is_read_first() {
-        expect_test::expect![[""]].assert_eq(&hoisted(PRODUCT));
+        expect_test::expect![[r#"
+            kernel @k(%i: ptr<i32> align(4), %x: ptr<f32> align(16), %w: ptr<f32> align(16), %y: ptr<f32> align(16)) warps(1) early {
+              %0 = program_id 0
+              %1 = const 64 : i32
+              %2 = map mul %0, %1
+              %3 = range 0 64
+              %4 = splat %2 [64]
+              %5 = map add %4, %3
+              %6 = load %w, %5, hint ahead
+              %7 = load %x, %3
+              %8 = map mul %7, %6
+              %9 = reduce sum %8 axis 0
+              store %y, %0, %9
+            }
+        "#]].assert_eq(&hoisted(PRODUCT));
     }
 
     #[test]
@@ -165,7 +179,7 @@ mod tests {
         for (from, to) in [
             (" early", ""),
             ("store %y", "store %w"),
-            ("%2 = map mul %0, %1", "%2 = load %x, %0"),
+            ("%2 = map mul %0, %1", "%2 = load %i, %0"),
             ("hint ahead", "hint keep"),
         ] {
             let text = PRODUCT.replace(from, to);
