@@ -56,7 +56,8 @@ pub struct Param {
     pub len: Option<u64>,
 }
 
-/// How a load or store treats caches; hints that never change a result.
+/// How a load or store treats caches. Hints never change a result, but for [`CacheHint::Ahead`] where what it promises is
+/// not so.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub enum CacheHint {
     /// No preference.
