@@ -131,13 +131,19 @@ fn launch(device: Device) -> Result<f64, Error> {
         };
         return median(device, 200, enter);
     };
+    median(device, 200, nothing(ordinal)?)
+}
+
+/// Queues a kernel of one instance that does nothing on libtorch's current stream of a GPU, each time it is called.
+pub(crate) fn nothing(ordinal: usize) -> Result<impl FnMut() -> Result<(), Error>, Error> {
     let program = tilefuse_block::parse_valid(NOTHING).map_err(|e| Error::Internal(e.to_string()))?;
     let (kernel, _): (Kernel, bool) = kernel(&program, Target::Cuda(ordinal as u32))?;
     let stream = Stream { raw: cuda_stream(ordinal as i8)?, threads: 1 };
-    let out = Tensor::f_zeros([1], (Kind::Float, device)).map_err(failed)?;
-    let address = out.data_ptr() as u64;
-    // SAFETY: the program has one buffer, of one element, which it does not write.
-    median(device, 200, || unsafe { kernel.launch_grid(&[address], [1, 1, 1], stream) })
+    let out = Tensor::f_zeros([1], (Kind::Float, Device::Cuda(ordinal))).map_err(failed)?;
+    Ok(move || {
+        // SAFETY: the program has one buffer, of one element, which lives in this closure and which it does not write.
+        unsafe { kernel.launch_grid(&[out.data_ptr() as u64], [1, 1, 1], stream) }
+    })
 }
 
 /// Median microseconds of a call, of `calls` queued one after the other.

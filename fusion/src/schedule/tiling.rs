@@ -153,7 +153,7 @@ fn pointwise(kernel: &Kernel, machine: Machine, inner: Var, weights: &[u64]) -> 
     if let Some(other) = transposed.filter(|&o| extent(kernel, o) >= 8) {
         return two_way(kernel, machine, other, inner);
     }
-    let target = pointwise_target(kernel, machine);
+    let target = pointwise_target(kernel, machine, inner);
     let across = power_up_to(extent(kernel, inner), target);
     let mut axes = SmallVec::new();
     let next = parallel.iter().copied().rfind(|&v| v != inner);
@@ -162,16 +162,15 @@ fn pointwise(kernel: &Kernel, machine: Machine, inner: Var, weights: &[u64]) -> 
     }
     axes.push(Axis { var: inner, extent: across });
     let size: u32 = axes.iter().map(|a: &Axis| a.extent).product();
-    let warps = match machine.is_gpu() && along(kernel, inner).0 <= 2 {
-        // One access of 16 bytes a thread.
-        true => (size / 256).clamp(1, 8),
-        false => (size / 512).clamp(1, 4),
+    let warps = match machine {
+        Machine::Gpu { processors, .. } => (size / (32 * elements_of_thread(kernel, processors))).clamp(1, 8),
+        Machine::Host { .. } => (size / 512).clamp(1, 4),
     };
     Tiling { axes, walk: Walk::Spanned, warps, lead: None }
 }
 
 /// Elements of a pointwise tile: large enough to amortise an instance, small enough to occupy the machine.
-fn pointwise_target(kernel: &Kernel, machine: Machine) -> u32 {
+fn pointwise_target(kernel: &Kernel, machine: Machine, inner: Var) -> u32 {
     let points = kernel.parallel_points().max(1) as u64;
     match machine {
         Machine::Host { threads } => {
@@ -180,9 +179,18 @@ fn pointwise_target(kernel: &Kernel, machine: Machine) -> u32 {
         }
         Machine::Gpu { processors, shrink, .. } => {
             let share = (points / (u64::from(processors) * 8)).next_power_of_two();
-            (share.clamp(128, 2048) as u32 >> shrink).max(32)
+            let most = if along(kernel, inner).0 <= 2 { 2048 } else { 1024 };
+            (share.clamp(128, most) as u32 >> shrink).max(32)
         }
     }
+}
+
+/// Elements of a pointwise tile that a thread of a GPU takes: one while there are threads enough, for what is small costs
+/// the time until the first element is there, and at most eight. Measured on an H200: 2^20 sums of f32 take 7.4 us with
+/// eight and 7.7 with 16; a chain of 12 operators on 4096 elements takes 4.1 with one and 4.5 with four.
+fn elements_of_thread(kernel: &Kernel, processors: u32) -> u32 {
+    let points = kernel.parallel_points().max(1) as u64;
+    (points / (u64::from(processors) * 1024)).next_power_of_two().clamp(1, 8) as u32
 }
 
 /// A tile that is contiguous along one axis for some accesses and along the other one for others.

@@ -84,6 +84,19 @@ impl Clock {
         }
         Ok(2.0 * bytes as f64 / (summary(samples).us * 1e3))
     }
+
+    /// Microseconds of a kernel that does nothing; `None` on a host.
+    pub(super) fn empty_launch(&self) -> Result<Option<f64>, Failure> {
+        let Clock::Cuda { ordinal, .. } = self else { return Ok(None) };
+        let mut nothing = crate::engine::nothing(*ordinal)?;
+        let mut call = || nothing().map_err(Failure::from);
+        call()?;
+        let mut samples = Vec::new();
+        for _ in 0..20 {
+            samples.extend(self.turn(&mut call)?);
+        }
+        Ok(Some(summary(samples).us))
+    }
 }
 
 fn host_turn(call: &mut dyn FnMut() -> Result<(), Failure>) -> Result<Vec<f64>, Failure> {

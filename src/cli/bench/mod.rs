@@ -118,6 +118,9 @@ pub(super) struct Run {
     timing: String,
     /// Bytes that a copy of one large tensor reads and writes, per nanosecond.
     copy_gbps: f64,
+    /// Microseconds of a kernel that does nothing, on a GPU.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    empty_launch_us: Option<f64>,
     /// The peers' versions, and why others are missing.
     peers: BTreeMap<String, String>,
     rows: Vec<Outcome>,
@@ -141,6 +144,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         threads: tch::get_num_threads(),
         timing: clock.describe(),
         copy_gbps: clock.copy_bandwidth(device)?,
+        empty_launch_us: clock.empty_launch()?,
         peers: python.versions().clone(),
         rows: Vec::new(),
     };

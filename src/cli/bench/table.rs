@@ -37,6 +37,9 @@ pub(super) fn table(run: &Run) -> String {
     let mut text = table.to_string();
     text.push_str(&format!("\n{}; {}\n", run.device, run.timing));
     text.push_str(&format!("copy of a large tensor: {:.1} GB/s, read and written\n", run.copy_gbps));
+    if let Some(us) = run.empty_launch_us {
+        text.push_str(&format!("a kernel that does nothing: {us:.1} us\n"));
+    }
     text.push_str("medians, with the distance to the further quartile; of copy: the time of a copy of as many bytes beside ours\n");
     if queueing {
         text.push_str("queueing: what a call of ours keeps the host busy, on an idle GPU\n");

@@ -104,7 +104,7 @@ fn biases_of_query_key_and_value_share_a_launch() {
     // Each is written over the product that it is added to, as without the others.
     assert_eq!((kernel.in_place.len(), plan.memory.over.len()), (3, 3));
     expect![[r#"
-        kernel @joined_3_fused_copy(%in0: ptr<f32> align(16) len(16384), %in1: ptr<f32> align(16) len(256), %out2: ptr<f32> align(16) len(16384), %in0_1: ptr<f32> align(16) len(16384), %in1_1: ptr<f32> align(16) len(256), %out2_1: ptr<f32> align(16) len(16384), %in0_2: ptr<f32> align(16) len(16384), %in1_2: ptr<f32> align(16) len(256), %out2_2: ptr<f32> align(16) len(16384)) warps(1) early {
+        kernel @joined_3_fused_copy(%in0: ptr<f32> align(16) len(16384), %in1: ptr<f32> align(16) len(256), %out2: ptr<f32> align(16) len(16384), %in0_1: ptr<f32> align(16) len(16384), %in1_1: ptr<f32> align(16) len(256), %out2_1: ptr<f32> align(16) len(16384), %in0_2: ptr<f32> align(16) len(16384), %in1_2: ptr<f32> align(16) len(256), %out2_2: ptr<f32> align(16) len(16384)) warps(4) early {
           %0 = program_id 0
           %1 = const 128 : i32
           %2 = map lt %0, %1

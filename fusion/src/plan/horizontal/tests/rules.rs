@@ -125,7 +125,7 @@ fn parts_run_on_one_device() {
 #[test]
 fn parts_have_about_as_many_warps() {
     assert!(other(|o| o.warps = (4, 4)).is_ok());
-    assert_eq!(other(|o| o.warps = (2, 8)).unwrap_err(), Apart::Warps { least: 1, most: 8 });
+    assert_eq!(other(|o| o.warps = (1, 8)).unwrap_err(), Apart::Warps { least: 1, most: 8 });
 }
 
 #[test]
