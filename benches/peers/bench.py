@@ -164,6 +164,15 @@ def torch_model(name):
 
         config = t.BertConfig(attn_implementation="eager")
         return First(t.BertModel(config, add_pooling_layer=False), "last_hidden_state")
+    llamas = {"llama": (768, 2048, 12, 12), "llama-sdpa": (768, 2048, 12, 12), "llama1b": (2048, 5632, 22, 32)}
+    if name in llamas:
+        import transformers as t
+
+        hidden, wide, layers, heads = llamas[name]
+        sizes = dict(hidden_size=hidden, intermediate_size=wide, num_hidden_layers=layers)
+        grouped = dict(num_attention_heads=heads, num_key_value_heads=4, max_position_embeddings=2048)
+        config = t.LlamaConfig(vocab_size=32000, rms_norm_eps=1e-5, use_cache=False, **sizes, **grouped)
+        return First(t.LlamaForCausalLM(config), "logits")
     return None
 
 
@@ -308,6 +317,38 @@ def jax_model(name):
         pair = lambda: (draw(768), draw(768))
         layer = lambda: (pair(), affine(768, 2304), affine(768, 768), pair(), affine(768, 3072), affine(3072, 768))
         return gpt2, (draw(50257, 768), draw(1024, 768), [layer() for _ in range(12)], pair())
+    if name in ("llama", "llama-sdpa"):
+
+        def rms(x, weight):
+            wide = x.astype(jnp.float32)
+            return (wide * jax.lax.rsqrt((wide * wide).mean(-1, keepdims=True) + 1e-5)).astype(x.dtype) * weight
+
+        def turned(x, cos, sin):
+            left, right = jnp.split(x, 2, axis=-1)
+            return x * cos + jnp.concatenate([-right, left], axis=-1) * sin
+
+        def llama(weights, ids):
+            tokens, layers, last, head = weights
+            x = tokens[ids]
+            batch, length = ids.shape
+            angles = jnp.arange(length)[:, None] * 10000.0 ** (-jnp.arange(0, 64, 2) / 64)
+            angles = jnp.concatenate([angles, angles], axis=-1)[:, None]
+            cos, sin = jnp.cos(angles).astype(kind), jnp.sin(angles).astype(kind)
+            library = "cudnn" if GPU and kind != jnp.float32 else None
+            for first, q, k, v, out, second, gate, up, down in layers:
+                y = rms(x, first)
+                heads = lambda w: (y @ w).reshape(batch, length, -1, 64)
+                q, k, v = turned(heads(q), cos, sin), turned(heads(k), cos, sin), heads(v)
+                mixed = jax.nn.dot_product_attention(q, k, v, is_causal=True, implementation=library)
+                x = x + mixed.reshape(x.shape) @ out
+                y = rms(x, second)
+                x = x + (jax.nn.silu(y @ gate) * (y @ up)) @ down
+            return rms(x, last) @ head
+
+        grouped = lambda: (draw(768, 768), draw(768, 256), draw(768, 256), draw(768, 768))
+        wide = lambda: (draw(768, 2048), draw(768, 2048), draw(2048, 768))
+        layer = lambda: (draw(768), *grouped(), draw(768), *wide())
+        return llama, (draw(32000, 768), [layer() for _ in range(12)], draw(768), draw(768, 32000))
     return None
 
 
