@@ -11,6 +11,7 @@ use super::kept::Kept;
 use super::lead::Start;
 use super::moments::Moments;
 use super::online::Online;
+use super::squares::{self, squares};
 use super::tiling::{Tiling, Walk};
 use super::{Machine, ScheduleError};
 use crate::index::{Expr, Var};
@@ -119,9 +120,22 @@ impl Emitter<'_> {
             return Ok(());
         }
         let mut left = self.b.program_id(0)?;
-        let many = counts.iter().filter(|&&(_, n)| n > 1).count();
+        let mut counts: Vec<(Var, i64)> = counts.into_iter().filter(|&(_, n)| n > 1).collect();
+        if let Some([(rows, down), (columns, across)]) = squares(self.kernel, self.tiling, self.machine) {
+            counts.truncate(counts.len().saturating_sub(2));
+            let mut within = left;
+            if !counts.is_empty() {
+                let all = self.b.constant(Literal::int(Elem::I32, down * across), &[]);
+                within = self.b.map(ScalarFn::RemTrunc, &[left, all])?;
+                left = self.b.map(ScalarFn::DivTrunc, &[left, all])?;
+            }
+            let [row, column] = squares::place(&mut self.b, within, across)?;
+            self.bases[rows.0 as usize] = Some(self.scaled_base(rows, row)?);
+            self.bases[columns.0 as usize] = Some(self.scaled_base(columns, column)?);
+        }
+        let many = counts.len();
         let mut seen = 0;
-        for &(var, count) in counts.iter().rev().filter(|&&(_, n)| n > 1) {
+        for &(var, count) in counts.iter().rev() {
             seen += 1;
             let mut position = left;
             if seen < many {

@@ -7,6 +7,7 @@ mod lead;
 mod logistic;
 mod moments;
 mod online;
+mod squares;
 mod tiling;
 mod variants;
 

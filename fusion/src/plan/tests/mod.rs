@@ -5,6 +5,7 @@ mod memory;
 mod order;
 mod ragged;
 mod run;
+mod transposed;
 mod tuned;
 mod updates;
 
