@@ -69,6 +69,16 @@ fn conv_bn_relu(p: &nn::Path) -> Box<dyn Model> {
     })
 }
 
+/// Doubles the sides of an image, as the way up of a network that segments or makes images does.
+fn conv_transpose_relu(p: &nn::Path) -> Box<dyn Model> {
+    let config = nn::ConvTransposeConfig { stride: 2, padding: 1, ..Default::default() };
+    let conv = nn::conv_transpose2d(p / "conv", 64, 64, 4, config);
+    Box::new(move |inputs: &[Tensor]| {
+        let [x] = take(inputs);
+        vec![x.apply(&conv).relu()]
+    })
+}
+
 type Shape = &'static [i64];
 
 const fn float_in(shape: Shape) -> InputSpec {
@@ -279,10 +289,20 @@ pub(crate) const KERNELS: &[ZooEntry] = &[
         "kernel:attention",
         "scaled_dot_product_attention without mask",
         3,
-        &[Case::f32(
-            "attention_12x512x64",
-            &[float_in(&[1, 12, 512, 64]), float_in(&[1, 12, 512, 64]), float_in(&[1, 12, 512, 64])]
-        )],
+        &[
+            Case::f32(
+                "attention_12x512x64",
+                &[float_in(&[1, 12, 512, 64]), float_in(&[1, 12, 512, 64]), float_in(&[1, 12, 512, 64])]
+            ),
+            Case::f32(
+                "attention_12x1x1024x64",
+                &[float_in(&[1, 12, 1, 64]), float_in(&[1, 12, 1024, 64]), float_in(&[1, 12, 1024, 64])]
+            ),
+            Case::f32(
+                "attention_2x1x8192x64",
+                &[float_in(&[1, 2, 1, 64]), float_in(&[1, 2, 8192, 64]), float_in(&[1, 2, 8192, 64])]
+            ),
+        ],
         &[Case::bf16(
             "sdpa_bf16_b16h16s1024d64_full",
             &[float_in(&[16, 16, 1024, 64]), float_in(&[16, 16, 1024, 64]), float_in(&[16, 16, 1024, 64])]
@@ -296,5 +316,13 @@ pub(crate) const KERNELS: &[ZooEntry] = &[
         &[Case::f32("conv3x3_bn_relu_64x56x56", &[float_in(&[1, 64, 56, 56])])],
         &[Case::bf16("conv3x3_bn_relu_bf16_64x64x56x56", &[float_in(&[64, 64, 56, 56])])],
         conv_bn_relu
+    ),
+    entry!(
+        "kernel:conv_transpose_relu",
+        "transposed 4×4 convolution of stride 2, relu of 64 channels",
+        1,
+        &[Case::f32("conv_transpose4x4_relu_64x28x28", &[float_in(&[1, 64, 28, 28])])],
+        &[],
+        conv_transpose_relu
     ),
 ];

@@ -80,12 +80,19 @@ fn host_only() -> Vec<Workload> {
         plain("kernel:add_rms_norm", 2048, f32, &[&[1024, 2048], &[1024, 2048], &[2048]]),
         plain("kernel:sum", 1 << 22, f32, &[&[1 << 22]]),
         plain("kernel:conv_bn_relu", 1 << 17, f32, &[&[1, 64, 56, 56]]),
+        plain("kernel:conv_transpose_relu", 1 << 17, f32, &[&[1, 64, 28, 28]]),
     ];
     for [m, n, k] in [[512, 3072, 768], [1024, 1024, 1024], [1, 4096, 4096], [32, 4096, 4096]] {
         list.push(product(f32, [m, n, k]));
     }
     let heads: &[i64] = &[1, 12, 512, 64];
     list.push(plain("kernel:attention", heads.iter().product(), f32, &[heads; 3]));
+    // One query beside many keys.
+    for [heads, keys] in [[12, 1024], [2, 8192]] {
+        let (query, rows): ([i64; 4], [i64; 4]) = ([1, heads, 1, 64], [1, heads, keys, 64]);
+        let decode = plain("kernel:attention", heads * keys, f32, &[&query, &rows, &rows]);
+        list.push(Workload { shape: format!("{heads}x1x{keys}x64"), ..decode });
+    }
     list
 }
 

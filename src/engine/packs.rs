@@ -256,18 +256,20 @@ impl Pack {
 
     /// Copies a weight into the panels of a constant.
     fn fill(&self, weight: &Tensor, constant: &Tensor) -> Result<(), Error> {
-        let &Panels { rows, run, columns, width, strides: [runs, down, across], offset, .. } = &self.panels;
+        let &Panels { rows, run, columns, block, width, strides, offset, .. } = &self.panels;
+        let [runs, down, across, blocks] = strides;
         let start = Meta::of(weight)?.offset + offset;
-        let (whole, rest) = (columns.div_euclid(width), columns % width);
+        let (whole, rest) = (block.div_euclid(width), block % width);
         let count = rows.div_euclid(run.max(1));
         let source = |shape: &[i64], strides: &[i64], from: i64| as_strided_of(weight, shape, strides, from);
         let failed = |error: tch::TchError| Error::Torch(error.to_string());
         tch::no_grad(|| {
             let panels = constant.f_view([-1, count, run, width]).map_err(failed)?;
-            if whole > 0 {
-                let source =
-                    source(&[whole, count, run, width], &[width * across, runs, down, across], start)?;
-                panels.f_narrow(0, 0, whole).and_then(|mut t| t.f_copy_(&source)).map_err(failed)?;
+            for number in (0..columns.div_euclid(block.max(1))).take_while(|_| whole > 0) {
+                let strides = [width * across, runs, down, across];
+                let source = source(&[whole, count, run, width], &strides, start + number * blocks)?;
+                let own = panels.f_narrow(0, number * whole, whole);
+                own.and_then(|mut t| t.f_copy_(&source)).map_err(failed)?;
             }
             if rest > 0 {
                 let source =
@@ -289,7 +291,16 @@ mod tests {
 
     /// The weight with the number `param` in panels.
     fn packed(param: u32, width: i64) -> Packed {
-        let panels = Panels { param, rows: 8, run: 8, columns: 40, width, strides: [0, 1, 8], offset: 0 };
+        let panels = Panels {
+            param,
+            rows: 8,
+            run: 8,
+            columns: 40,
+            block: 40,
+            width,
+            strides: [0, 1, 8, 0],
+            offset: 0,
+        };
         Packed {
             constant: 0,
             ty: TensorType::contiguous(DType::Elem(tilefuse_block::Elem::F32), &panels.shape(), Device::Cpu),

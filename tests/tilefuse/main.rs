@@ -8,6 +8,7 @@ mod cli;
 mod common;
 mod conv;
 mod conv_packed;
+mod conv_transposed;
 mod edge;
 mod errors;
 mod fused;

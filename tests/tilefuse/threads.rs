@@ -45,7 +45,13 @@ fn different(entries: impl Iterator<Item = &'static ZooEntry>) -> Vec<&'static s
 /// own; tests of theirs compare one program.
 #[test]
 fn threads_do_not_change_the_bits_of_kernels() {
-    let measured = ["kernel:linear_bias_gelu", "kernel:conv_bn_relu", "kernel:attention"];
+    let measured = [
+        "kernel:linear_bias_gelu",
+        "kernel:conv_bn_relu",
+        "kernel:conv_transpose_relu",
+        "kernel:attention",
+        "kernel:grouped_attention",
+    ];
     let counts = |entry: &&ZooEntry| entry.name.starts_with("kernel:") && !measured.contains(&entry.name);
     assert_eq!(different(zoo().iter().filter(counts)), Vec::<&str>::new());
 }

@@ -28,10 +28,13 @@ pub struct Panels {
     pub run: i64,
     /// Columns of the matrix.
     pub columns: i64,
+    /// Columns of a block; the columns are blocks that follow each other, a multiple of the width each where there are several.
+    pub block: i64,
     /// Columns of a panel.
     pub width: i64,
-    /// Elements of the parameter between runs of rows, between rows of a run, and between columns.
-    pub strides: [i64; 3],
+    /// Elements of the parameter between runs of rows, between rows of a run, between columns of a block, and between
+    /// blocks.
+    pub strides: [i64; 4],
     /// The first element.
     pub offset: i64,
 }
@@ -59,9 +62,10 @@ impl Panels {
 
     /// The element of the parameter that an element of the matrix is.
     pub fn element(&self, row: i64, column: i64) -> i64 {
-        let [runs, down, across] = self.strides;
-        let run = self.run.max(1);
-        self.offset + row.div_euclid(run) * runs + row.rem_euclid(run) * down + column * across
+        let [runs, down, across, blocks] = self.strides;
+        let (run, block) = (self.run.max(1), self.block.max(1));
+        let row = row.div_euclid(run) * runs + row.rem_euclid(run) * down;
+        self.offset + row + column.rem_euclid(block) * across + column.div_euclid(block) * blocks
     }
 
     /// The type of the constant.
@@ -87,8 +91,9 @@ pub(super) fn panels(graph: &Graph, node: NodeId, product: &Product, width: i64)
         rows: product.k,
         run: product.k,
         columns: product.n,
+        block: product.n,
         width,
-        strides: [0, down, across],
+        strides: [0, down, across, 0],
         offset: b.source.offset,
     })
 }

@@ -15,10 +15,13 @@ pub(in crate::contract) struct Read {
 }
 
 /// Operators that are convolutions, with the number of axes where the name says it.
-const OPERATORS: [(&str, Option<usize>); 5] = [
+const OPERATORS: [(&str, Option<usize>); 8] = [
     ("aten::conv1d", Some(1)),
     ("aten::conv2d", Some(2)),
     ("aten::conv3d", Some(3)),
+    ("aten::conv_transpose1d", Some(1)),
+    ("aten::conv_transpose2d", Some(2)),
+    ("aten::conv_transpose3d", Some(3)),
     ("aten::convolution", None),
     ("aten::_convolution", None),
 ];
@@ -30,13 +33,18 @@ pub(in crate::contract) fn is_known(op: &str) -> bool {
 
 /// Why a convolution that a call computes has no kernel, where that is for what it is and not for its sizes.
 pub(in crate::contract) fn refusal(call: &AtenCall) -> Option<&'static str> {
-    let transposed = call.op.starts_with("aten::conv_transpose")
-        || (is_known(&call.op) && Args(&call.args).bool("transposed") == Some(true));
-    transposed.then_some("transposed convolutions have no kernel")
+    is_transposed(call)
+        .then_some("this transposed convolution has no kernel: those there are read packed filters")
 }
 
-/// The convolution that a call computes; `None` for calls that the templates do not know: transposed ones, and those
-/// whose tensors are not floats of one type.
+/// Whether a call computes a transposed convolution.
+fn is_transposed(call: &AtenCall) -> bool {
+    call.op.starts_with("aten::conv_transpose")
+        || (is_known(&call.op) && Args(&call.args).bool("transposed") == Some(true))
+}
+
+/// The convolution that a call computes; `None` for calls that the templates do not know, such as those whose tensors are
+/// not floats of one type.
 pub(in crate::contract) fn read(graph: &Graph, node: NodeId, call: &AtenCall) -> Option<Read> {
     let (_, rank) = OPERATORS.iter().find(|(name, _)| *name == call.op)?;
     let args = Args(&call.args);
@@ -53,9 +61,7 @@ pub(in crate::contract) fn read(graph: &Graph, node: NodeId, call: &AtenCall) ->
         }
         row_major &= ty.is_contiguous();
     }
-    if args.bool("transposed") == Some(true) {
-        return None;
-    }
+    let transposed = is_transposed(call);
     let shape = |position: u16| values.get(usize::from(position)).map(|&v| graph.ty(v).shape.clone());
     let (x, w) = (shape(input)?, shape(weight)?);
     let axes = w.len().checked_sub(2)?;
@@ -102,12 +108,17 @@ pub(in crate::contract) fn read(graph: &Graph, node: NodeId, call: &AtenCall) ->
         elem: out.dtype.elem()?,
         batch: natural(batch)?,
         channels: natural(x[0])?,
-        filters: natural(w[0])?,
+        filters: if transposed { natural(w[1])?.checked_mul(natural(groups)?)? } else { natural(w[0])? },
         groups: natural(groups)?,
         axes: extents,
         bias: bias.is_some(),
+        transposed,
     };
     conv.check().ok()?;
-    let fits = natural(w[1])? == conv.depth() && natural(y[0])? == conv.filters;
+    let weights = match transposed {
+        true => natural(w[0])? == conv.channels && conv.axes.iter().all(Axis::is_transposed),
+        false => natural(w[1])? == conv.depth(),
+    };
+    let fits = weights && natural(y[0])? == conv.filters;
     fits.then_some(Read { conv, operands, row_major, batched })
 }

@@ -12,6 +12,8 @@
 //! images at any strides, and writes results with the filters innermost where all that read them can take that. `rows`
 //! computes products of matrices in the same way.
 //!
+//! Transposed convolutions are computed so too: `phase` says which taps reach a pixel of the result.
+//!
 //! Sums are in `f32`, of `f64` in `f64`, in an order that depends on nothing but the shapes.
 
 mod block;
@@ -22,10 +24,13 @@ mod make;
 mod packed;
 #[cfg(test)]
 mod packed_tests;
+mod phase;
 mod rows;
 #[cfg(test)]
 mod tests;
 mod tile;
+#[cfg(test)]
+mod transposed_tests;
 
 use smallvec::SmallVec;
 use tilefuse_block::{Elem, TypeError};
@@ -48,7 +53,7 @@ const MOST: u64 = 1024;
 
 /// The template of a call of a convolution on so many threads.
 pub(super) fn template(graph: &Graph, node: NodeId, call: &AtenCall, threads: u32) -> Option<Template> {
-    let read = call::read(graph, node, call).filter(|read| read.row_major)?;
+    let read = call::read(graph, node, call).filter(|read| read.row_major && !read.conv.transposed)?;
     let conv = &read.conv;
     let made = conv.program(&Block::of(conv, threads)).ok()?;
     let tied = read.operands.iter().map(|&at| Tied::Operand(at)).chain([Tied::Result(0)]).collect();
@@ -150,10 +155,20 @@ fn panels(graph: &Graph, node: NodeId, read: &call::Read, tile: &Tile) -> Option
         }
         count *= extent;
     }
-    let [rows, columns] = packed::matrix(&read.conv).map(|n| n as i64);
+    let conv = &read.conv;
+    let [rows, columns] = packed::matrix(conv).map(|n| n as i64);
     let width = tile.width() as i64;
-    let run = read.conv.depth() as i64;
-    Some(Panels { param, rows, run, columns, width, strides: [step, down, across], offset })
+    let run = conv.depth() as i64;
+    let (mut block, mut strides) = (columns, [step, down, across, 0]);
+    if conv.transposed {
+        // Weights are `[channels, filters / groups, ..kernel]`.
+        (block, strides) = (conv.filters_of_group() as i64, [step, across, down, across * run]);
+        if block == 1 {
+            (block, strides) = (columns, [step, across, across * run, 0]);
+        }
+    }
+    let whole = block == columns || block % width == 0;
+    whole.then_some(Panels { param, rows, run, columns, block, width, strides, offset })
 }
 
 /// The order of a result with the filters innermost.
@@ -200,6 +215,9 @@ pub(super) struct Conv {
     pub(super) axes: Vec<Axis>,
     /// Whether a number is added for each filter.
     pub(super) bias: bool,
+    /// Whether pixels of the image are brought to the result by the taps, as a convolution's gradient is: strides, padding
+    /// and dilation are of the result then.
+    pub(super) transposed: bool,
 }
 
 /// An axis of an image.
@@ -279,7 +297,8 @@ impl Conv {
 
     /// Multiplications.
     fn products(&self) -> u64 {
-        self.batch * self.filters * self.pixels() * self.depth() * self.taps()
+        let pixels = if self.transposed { self.image() } else { self.pixels() };
+        self.batch * self.filters * pixels * self.depth() * self.taps()
     }
 
     /// Elements of the images, the weights, the bias and the result.

@@ -14,7 +14,7 @@ use tilefuse_block::{Builder, Literal, ScalarFn as F, Value};
 
 use super::make::{Made, add, below, both, int, plus, read, shift, split, times, wide, write};
 use super::tile::Tile;
-use super::{Axis, Conv, ConvProgram};
+use super::{Axis, Conv, ConvProgram, phase};
 use crate::custom::{Coordinate, Coordinates};
 
 /// Where images lie.
@@ -35,6 +35,9 @@ pub(super) struct Image {
 /// The most taps along a row: each is code of its own.
 const MOST_TAPS: u64 = 8;
 
+/// The most where several are taken at once.
+const MOST_PHASED: u64 = 32;
+
 /// Why there is no such program, if there is none.
 ///
 /// # Errors
@@ -47,7 +50,10 @@ pub(super) fn check(conv: &Conv, image: &Image, tile: &Tile) -> Result<(), &'sta
     let reach = |axis: &Axis| (axis.padding + axis.kernel * axis.dilation) as i64;
     let overhang: i64 = conv.axes.iter().zip(&image.axes).map(|(a, &s)| reach(a) * s).sum();
     match () {
-        () if row > MOST_TAPS => Err("its kernel has too many taps along a row"),
+        () if row.div_ceil(conv.taps_at_once()) > MOST_TAPS || row > MOST_PHASED => {
+            Err("its kernel has too many taps along a row")
+        }
+        () if !u64::from(tile.pixels).is_multiple_of(conv.phases()) => Err("its stride is too large"),
         () if strides.into_iter().any(|s| s < 0) => Err("its images lie backwards"),
         () if image.span.saturating_add(2 * overhang) >= 1 << 31 => Err("its images have too many elements"),
         () if conv.depth() > 1 && conv.groups > 1 && !whole => Err("its groups are no whole vectors"),
@@ -138,8 +144,9 @@ struct Spot {
     /// The number of the row, and its place along the outer axes.
     row: Value,
     outer: Vec<Value>,
-    /// Where its pixels begin in the row.
+    /// Where its pixels begin in the row, and the same in pixels of a phase.
     start: Value,
+    at: Value,
     /// Which pixel of the row is the first that no instance before it has, where that is not the first.
     own: Option<Value>,
 }
@@ -176,15 +183,17 @@ impl Spot {
             }
         }
         outer.reverse();
-        let first = times(b, part, tile.pixels.into())?;
-        let (start, own) = if width.is_multiple_of(tile.pixels.into()) {
+        let phases = conv.phases();
+        let first = times(b, part, u64::from(tile.pixels) / phases)?;
+        let (at, own) = if width.is_multiple_of(tile.pixels.into()) {
             (first, None)
         } else {
             // The last instance of a row begins earlier, and stores those of its pixels that are its own.
-            let most = int(b, width - u64::from(tile.pixels));
-            (b.map(F::Min, &[first, most])?, Some(first))
+            let most = int(b, tile.last_start(conv) / phases);
+            (b.map(F::Min, &[first, most])?, Some(times(b, first, phases)?))
         };
-        Ok(Spot { strip, group, n, row, outer, start, own })
+        let start = times(b, at, phases)?;
+        Ok(Spot { strip, group, n, row, outer, start, at, own })
     }
 }
 
@@ -197,6 +206,9 @@ enum Pixel {
     /// The element at an offset, or none where the mask does not hold.
     Masked(Value, Value),
 }
+
+/// A tap along a row: where its weights begin in the panel, and what each pixel is read from.
+type Tap = (Value, Vec<Pixel>);
 
 /// A vector of an image, and where it counts, if not everywhere.
 type Inside = (Value, Option<Value>);
@@ -229,6 +241,21 @@ impl Body<'_> {
     fn row(&self) -> (Axis, i64) {
         let one = Axis { image: 1, kernel: 1, stride: 1, padding: 0, dilation: 1, out: 1 };
         (self.conv.axes.last().copied().unwrap_or(one), self.image.axes.last().copied().unwrap_or(0))
+    }
+
+    /// Pixels of the image between neighbours of the result, of the same phase if there are several.
+    fn pitch(&self) -> u64 {
+        if self.conv.transposed { 1 } else { self.row().0.stride }
+    }
+
+    /// Where the pixel `p` of an instance is read from at a tap along the row, counted from the image's pixel in which its
+    /// first one begins; `None` where the tap does not reach it.
+    fn ahead(&self, p: u64, tap: u64) -> Option<i64> {
+        let (a, _) = self.row();
+        match self.conv.transposed {
+            true => a.reached(p, tap),
+            false => Some((p * a.stride + tap * a.dilation) as i64 - a.padding as i64),
+        }
     }
 
     /// The numbers of a vector of filters, and which of them there are.
@@ -269,6 +296,17 @@ impl Body<'_> {
             return self.taps(b, base, tap, sums);
         }
         let (a, stride) = (self.conv.axes[axis], self.image.axes[axis]);
+        if self.conv.transposed {
+            let o = self.spot.outer[axis];
+            let tap = times(b, tap, a.kernel)?;
+            let taps = phase::taps(b, &a, o)?;
+            return b.for_loop(taps, &sums, |b, k, sums| {
+                let at = phase::origin(b, &a, o, k)?;
+                let at = times(b, at, stride as u64)?;
+                let (base, tap) = (add(b, base, at)?, add(b, tap, k)?);
+                self.outer(b, axis + 1, base, tap, sums.to_vec())
+            });
+        }
         let place = times(b, self.spot.outer[axis], a.stride)?;
         let place = plus(b, place, -(a.padding as i64))?;
         let (before, behind) = a.overhangs();
@@ -309,28 +347,32 @@ impl Body<'_> {
     fn taps(&self, b: &mut Builder, base: Value, tap: Value, mut sums: Vec<Value>) -> Made<Vec<Value>> {
         let (a, stride) = self.row();
         let tap = times(b, tap, a.kernel)?;
-        let first = times(b, self.spot.start, a.stride * stride as u64)?;
+        let first = times(b, self.spot.at, self.pitch() * stride as u64)?;
         let first = add(b, base, first)?;
         let from = wide(b, first)?;
         if is_depthwise(self.conv) {
             return self.depthwise(b, base, from, tap, sums);
         }
-        for k in 0..a.kernel {
-            let pixels = (0..self.tile.pixels)
-                .map(|p| self.pixel(b, base, u64::from(p) * a.stride + k * a.dilation))
-                .collect::<Made<Vec<Pixel>>>()?;
-            let number = plus(b, tap, k as i64)?;
-            let number = times(b, number, self.conv.depth())?;
-            sums = self.channels(b, number, from, &pixels, sums)?;
+        let taps: Vec<u64> = (0..a.kernel).collect();
+        for together in taps.chunks(self.conv.taps_at_once() as usize) {
+            let mut all: Vec<Tap> = Vec::new();
+            for &k in together {
+                let pixels = (0..u64::from(self.tile.pixels))
+                    .map(|p| self.ahead(p, k).map_or(Ok(Pixel::Outside), |low| self.pixel(b, base, low)))
+                    .collect::<Made<Vec<Pixel>>>()?;
+                let number = plus(b, tap, k as i64)?;
+                all.push((times(b, number, self.conv.depth())?, pixels));
+            }
+            sums = self.channels(b, from, &all, sums)?;
         }
         Ok(sums)
     }
 
-    /// What lies `ahead` of the first place of an instance in its row, which begins at `base`.
-    fn pixel(&self, b: &mut Builder, base: Value, ahead: u64) -> Made<Pixel> {
+    /// What lies `low` pixels ahead of the image's pixel in which an instance begins, in the row that begins at `base`.
+    fn pixel(&self, b: &mut Builder, base: Value, low: i64) -> Made<Pixel> {
         let (a, stride) = self.row();
-        let last = (a.out - u64::from(self.tile.pixels)) * a.stride;
-        let (low, image) = (ahead as i64 - a.padding as i64, a.image as i64);
+        let last = self.tile.last_start(self.conv) / self.conv.phases() * self.pitch();
+        let image = a.image as i64;
         let high = low + last as i64;
         if high < 0 || low >= image {
             return Ok(Pixel::Outside);
@@ -338,7 +380,7 @@ impl Body<'_> {
         if low >= 0 && high < image {
             return Ok(Pixel::At(low * stride));
         }
-        let place = times(b, self.spot.start, a.stride)?;
+        let place = times(b, self.spot.at, self.pitch())?;
         let place = plus(b, place, low)?;
         let mut mask = None;
         let mut at = place;
@@ -383,27 +425,26 @@ impl Body<'_> {
         (0..self.tile.vectors).map(|v| vector(b, v)).collect()
     }
 
-    /// The loop over channels at a tap, whose weights begin at a row of the panel.
-    fn channels(
-        &self,
-        b: &mut Builder,
-        row: Value,
-        from: Value,
-        pixels: &[Pixel],
-        sums: Vec<Value>,
-    ) -> Made<Vec<Value>> {
-        let panel = self.panel(b, row)?;
-        let mut masks = Vec::new();
-        for pixel in pixels {
-            masks.push(match pixel {
-                Pixel::Masked(_, mask) => Some(self.lanes_where(b, *mask)?),
-                _ => None,
-            });
+    /// The loop over channels at taps that reach different pixels.
+    fn channels(&self, b: &mut Builder, from: Value, taps: &[Tap], sums: Vec<Value>) -> Made<Vec<Value>> {
+        let mut parts = Vec::new();
+        for (row, pixels) in taps {
+            let panel = self.panel(b, *row)?;
+            let mut masks = Vec::new();
+            for pixel in pixels {
+                masks.push(match pixel {
+                    Pixel::Masked(_, mask) => Some(self.lanes_where(b, *mask)?),
+                    _ => None,
+                });
+            }
+            parts.push((panel, pixels, masks));
         }
         let step = |b: &mut Builder, first: Value, mut sums: Vec<Value>| -> Made<Vec<Value>> {
             for c in 0..self.tile.unroll {
                 let channel = plus(b, first, c.into())?;
-                self.step(b, channel, &panel, from, (pixels, &masks), &mut sums)?;
+                for (panel, pixels, masks) in &parts {
+                    self.step(b, channel, panel, from, (pixels, masks), &mut sums)?;
+                }
             }
             Ok(sums)
         };
@@ -475,10 +516,10 @@ impl Body<'_> {
             let (filter, mask) = self.filters(b, v)?;
             let channel = wide(b, filter)?;
             // What lies at a place, and whether it does, where that is not known.
-            let mut read_before: Vec<(u64, Option<Inside>)> = Vec::new();
+            let mut read_before: Vec<(i64, Option<Inside>)> = Vec::new();
             for p in 0..u64::from(self.tile.pixels) {
                 for k in 0..a.kernel {
-                    let ahead = p * a.stride + k * a.dilation;
+                    let Some(ahead) = self.ahead(p, k) else { continue };
                     let known = read_before.iter().find(|(at, _)| *at == ahead).map(|(_, x)| *x);
                     let x = match known {
                         Some(x) => x,
@@ -531,6 +572,13 @@ impl Body<'_> {
             mask = both(b, mask, Some(own))?;
         }
         let width = conv.axes.last().map_or(1, |a| a.out);
+        // Of the last instance of a row, pixels of the last phases may lie behind it.
+        let ends = self.tile.last_start(conv) + u64::from(p) < width;
+        if !ends {
+            let end = below(b, place, width)?;
+            let end = b.splat(end, &lanes)?;
+            mask = both(b, mask, Some(end))?;
+        }
         let row = times(b, self.spot.row, width)?;
         let pixel = add(b, row, place)?;
         let filters = Coordinate { index: filter, extent: conv.filters, inside };
@@ -541,7 +589,7 @@ impl Body<'_> {
             let pixels = Coordinate {
                 index: b.splat(pixel, &lanes)?,
                 extent: conv.batch * conv.pixels(),
-                inside: true,
+                inside: ends,
             };
             (shift(b, filter, first)?, vec![pixels, filters])
         } else {
@@ -549,7 +597,7 @@ impl Body<'_> {
             let plane = shift(b, filter, image)?;
             let plane = times(b, plane, conv.pixels())?;
             let image = Coordinate { index: b.splat(self.spot.n, &lanes)?, extent: conv.batch, inside: true };
-            let pixels = Coordinate { index: b.splat(pixel, &lanes)?, extent: conv.pixels(), inside: true };
+            let pixels = Coordinate { index: b.splat(pixel, &lanes)?, extent: conv.pixels(), inside: ends };
             (shift(b, plane, pixel)?, vec![image, filters, pixels])
         };
         write(b, result, offsets, sum, mask, conv.elem)?;

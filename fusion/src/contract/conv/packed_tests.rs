@@ -12,7 +12,7 @@ use crate::graph::{NodeId, Op};
 
 /// In which order an image lies, with elements between rows and channels that nobody reads.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Order {
+pub(super) enum Order {
     RowMajor,
     Last,
     Gaps,
@@ -68,7 +68,7 @@ fn panels(conv: &Conv, tile: &Tile, w: &[f64]) -> Vec<f64> {
 }
 
 /// The result, row-major.
-fn computed(
+pub(super) fn computed(
     conv: &Conv,
     order: Order,
     tile: Option<Tile>,

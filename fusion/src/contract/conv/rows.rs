@@ -53,6 +53,7 @@ impl Rows {
             groups: 1,
             axes: vec![axis],
             bias: product.c.is_some(),
+            transposed: false,
         };
         let a = &product.a;
         let image = Image {

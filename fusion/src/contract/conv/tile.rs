@@ -13,7 +13,7 @@ pub(super) struct Tile {
     pub(super) lanes: u32,
     /// Vectors of filters.
     pub(super) vectors: u32,
-    /// Pixels that follow each other in a row, no more than a row has.
+    /// Pixels that follow each other in a row, no more than a row has; of transposed convolutions a multiple of the stride.
     pub(super) pixels: u32,
     /// Channels of a step of the innermost loop, a divisor of those that a filter reads.
     pub(super) unroll: u32,
@@ -67,8 +67,10 @@ impl Tile {
     pub(super) fn among(conv: &Conv, vectors: RangeInclusive<u32>) -> Tile {
         let lanes = if conv.sum() == Elem::F64 { 8 } else { 16 };
         let width = conv.axes.last().map_or(1, |a| a.out);
+        let phases = conv.phases() as u32;
+        let width = width.next_multiple_of(phases.into());
         let filters = conv.filters_of_group();
-        let steps = (conv.depth() * conv.taps()) as f64;
+        let steps = (conv.depth() * conv.taps().div_ceil(conv.taps_at_once())) as f64;
         let single = conv.taps() == 1;
         // Where channels are innermost.
         let pitch = conv.channels * conv.axes.last().map_or(1, |a| a.stride);
@@ -83,13 +85,13 @@ impl Tile {
             let aliased = if pitch.is_multiple_of(WAY) && pixels > WAYS { ALIASED } else { 0.0 };
             let taps = if single { 0.0 } else { TAPS * v };
             // Two products in a cycle.
-            let products = (v * p / 2.0).max(BUSY / 2.0) + LOAD * (v + p);
+            let products = (v * p / 2.0).max(BUSY / 2.0) + LOAD * (v * f64::from(phases) + p);
             tiles as f64 * (steps * (products + STEP + taps + crowded + aliased) + START + STORE * v * p)
         };
         let fits = |vectors: u32| conv.groups == 1 || filters.is_multiple_of(u64::from(vectors * lanes));
         let all = vectors.filter(|&v| fits(v)).flat_map(|v| {
             let most = u64::from((REGISTERS - 4) / v).max(1).min(width) as u32;
-            (1..=most).map(move |p| (v, p))
+            (1..=most / phases).map(move |p| (v, p * phases))
         });
         let best = all.min_by(|&a, &b| time(a.0, a.1).total_cmp(&time(b.0, b.1)));
         let (vectors, pixels) = best.unwrap_or((1, 1));
@@ -100,9 +102,18 @@ impl Tile {
     pub(super) fn depthwise(conv: &Conv) -> Tile {
         let lanes = if conv.sum() == Elem::F64 { 8 } else { 16 };
         let width = conv.axes.last().map_or(1, |a| a.out);
+        let phases = conv.phases() as u32;
+        let most = width.next_multiple_of(phases.into()).min(16) as u32;
         let time = |pixels: u32| width.div_ceil(pixels.into()) as f64 * (f64::from(pixels) + 4.0);
-        let best = (1..=width.min(16) as u32).min_by(|&a, &b| time(a).total_cmp(&time(b)));
+        let all = (1..=most / phases).map(|p| p * phases);
+        let best = all.min_by(|&a, &b| time(a).total_cmp(&time(b)));
         Tile { lanes, vectors: 1, pixels: best.unwrap_or(1), unroll: 1, filters_first: true }
+    }
+
+    /// Where the last instance of a row begins: its pixels are the last ones, from a multiple of the phases on.
+    pub(super) fn last_start(&self, conv: &Conv) -> u64 {
+        let width = conv.axes.last().map_or(1, |a| a.out);
+        width.saturating_sub(self.pixels.into()).next_multiple_of(conv.phases())
     }
 
     /// Filters of an instance.

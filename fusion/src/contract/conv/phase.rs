@@ -1,0 +1,111 @@
+//! Transposed convolutions: which taps reach a pixel of the result, and from which pixel of the image.
+//!
+//! A tap `k` brings pixel `i` of the image to pixel `o = stride i + dilation k - padding` of the result. Seen from the
+//! result, taps with `o + padding - dilation k` divisible by the stride are read, as many as every `stride / gcd(stride,
+//! dilation)`th:
+//!
+//! ```text
+//! stride 2, kernel 4, padding 1      o = 0: k = 1, i = 0      o = 1: k = 0, i = 1 and k = 2, i = 0
+//!                                    o = 2: k = 1, i = 1 and k = 3, i = 0      o = 3: k = 0, i = 2 and k = 2, i = 1
+//! ```
+//!
+//! Along a row, an instance begins at a multiple of the stride, so that which taps its pixels read is known when the
+//! program is written. Along the other axes that depends on the instance, whose loop goes through every so manieth tap.
+
+use tilefuse_block::{Builder, ScalarFn as F, Value};
+
+use super::make::{Made, add, int, plus, split, times};
+use super::{Axis, Conv};
+
+impl Axis {
+    /// From one tap that reaches a pixel to the next one.
+    fn period(&self) -> u64 {
+        self.stride / gcd(self.stride, self.dilation)
+    }
+
+    /// Where a pixel of the result, `p` behind a multiple of the stride, is read from at a tap, counted from the image's
+    /// pixel that this multiple stands for; `None` where the tap does not reach it.
+    pub(super) fn reached(&self, p: u64, k: u64) -> Option<i64> {
+        let distance = (p + self.padding) as i64 - (k * self.dilation) as i64;
+        let stride = self.stride as i64;
+        (distance % stride == 0).then_some(distance / stride)
+    }
+
+    /// Whether there are as many pixels as a transposed convolution has: up to a stride or a dilation more than those that
+    /// taps reach.
+    pub(super) fn is_transposed(&self) -> bool {
+        let reach = || {
+            let last = (self.image - 1).checked_mul(self.stride)?;
+            last.checked_add((self.kernel - 1).checked_mul(self.dilation)?)?.checked_add(1)
+        };
+        let padded = self.padding.checked_mul(2).and_then(|n| n.checked_add(self.out));
+        let more = reach().zip(padded).and_then(|(reach, padded)| padded.checked_sub(reach));
+        more.is_some_and(|more| more < self.stride.max(self.dilation))
+    }
+}
+
+impl Conv {
+    /// Pixels of a row of the result for a pixel of the image, each of which other taps reach.
+    pub(super) fn phases(&self) -> u64 {
+        if self.transposed { self.axes.last().map_or(1, |a| a.stride) } else { 1 }
+    }
+
+    /// Taps along a row that follow each other and reach different pixels.
+    pub(super) fn taps_at_once(&self) -> u64 {
+        if self.transposed { self.axes.last().map_or(1, Axis::period) } else { 1 }
+    }
+}
+
+/// The taps that reach pixel `o` of the result from within the image: the first, where they end, and from one to the next.
+pub(super) fn taps(b: &mut Builder, axis: &Axis, o: Value) -> Made<(Value, Value, Value)> {
+    let period = axis.period();
+    let common = axis.stride / period;
+    let from = plus(b, o, axis.padding as i64)?;
+    let (quotient, rest) = split(b, from, common)?;
+    // The tap below the period for which the distance is divisible.
+    let inverse = (0..period).find(|i| i * (axis.dilation / common) % period == 1 % period).unwrap_or(0);
+    let (_, remainder) = split(b, quotient, period)?;
+    let product = times(b, remainder, inverse)?;
+    let (_, mut low) = split(b, product, period)?;
+    let most = axis.out - 1 + axis.padding;
+    let last = (axis.image - 1) * axis.stride;
+    if most > last {
+        // Earlier taps read behind the image.
+        let behind = plus(b, from, (axis.dilation - 1) as i64 - last as i64)?;
+        let zero = int(b, 0);
+        let behind = b.map(F::Max, &[behind, zero])?;
+        let (least, _) = split(b, behind, axis.dilation)?;
+        let missing = b.map(F::Sub, &[least, low])?;
+        let missing = plus(b, missing, period as i64 - 1)?;
+        let missing = b.map(F::Max, &[missing, zero])?;
+        let (steps, _) = split(b, missing, period)?;
+        let skipped = times(b, steps, period)?;
+        low = add(b, low, skipped)?;
+    }
+    let mut high = int(b, axis.kernel);
+    if axis.padding < (axis.kernel - 1) * axis.dilation {
+        // Later taps read before it.
+        let (end, _) = split(b, from, axis.dilation)?;
+        let end = plus(b, end, 1)?;
+        high = b.map(F::Min, &[high, end])?;
+    }
+    if common > 1 {
+        let (none, zero) = (int(b, 0), int(b, 0));
+        let is_reached = b.map(F::Eq, &[rest, zero])?;
+        high = b.map(F::Select, &[is_reached, high, none])?;
+    }
+    let step = int(b, period);
+    Ok((low, high, step))
+}
+
+/// The pixel of the image that a tap brings to pixel `o` of the result.
+pub(super) fn origin(b: &mut Builder, axis: &Axis, o: Value, tap: Value) -> Made<Value> {
+    let from = plus(b, o, axis.padding as i64)?;
+    let tap = times(b, tap, axis.dilation)?;
+    let distance = b.map(F::Sub, &[from, tap])?;
+    Ok(split(b, distance, axis.stride)?.0)
+}
+
+fn gcd(a: u64, b: u64) -> u64 {
+    if b == 0 { a } else { gcd(b, a % b) }
+}

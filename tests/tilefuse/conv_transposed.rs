@@ -1,0 +1,290 @@
+//! Transposed convolutions of a model's own filters, as kernels of ours with their neighbours in them.
+
+use tch::{Device, Kind, Tensor};
+use tilefuse::{Fused, Options, Products, StepReport};
+
+use crate::common::{THREADS, setup};
+
+/// A transposed convolution's sizes and attributes.
+#[derive(Clone, Copy, Debug)]
+struct Case {
+    batch: i64,
+    channels: i64,
+    filters: i64,
+    image: [i64; 2],
+    kernel: [i64; 2],
+    stride: i64,
+    padding: i64,
+    /// Further pixels behind the result.
+    more: i64,
+    dilation: i64,
+    groups: i64,
+}
+
+const PLAIN: Case = Case {
+    batch: 1,
+    channels: 12,
+    filters: 24,
+    image: [9, 11],
+    kernel: [4, 4],
+    stride: 2,
+    padding: 1,
+    more: 0,
+    dilation: 1,
+    groups: 1,
+};
+
+fn random(shape: &[i64], kind: Kind) -> Tensor {
+    (Tensor::rand(shape, (Kind::Float, Device::Cpu)) - 0.5).to_kind(kind)
+}
+
+struct Model {
+    case: Case,
+    weight: Tensor,
+    bias: Option<Tensor>,
+    /// What is added behind an activation.
+    residual: Option<Tensor>,
+}
+
+impl Model {
+    fn new(case: Case, kind: Kind, neighbours: bool) -> Model {
+        let of = case.filters / case.groups;
+        let mut model = Model {
+            case,
+            weight: random(&[case.channels, of, case.kernel[0], case.kernel[1]], kind),
+            bias: neighbours.then(|| random(&[case.filters], kind)),
+            residual: None,
+        };
+        if neighbours {
+            let size = model.forward(&[model.image(kind)])[0].size();
+            model.residual = Some(random(&size, kind));
+        }
+        model
+    }
+
+    fn image(&self, kind: Kind) -> Tensor {
+        let Case { batch, channels, image: [height, width], .. } = self.case;
+        random(&[batch, channels, height, width], kind)
+    }
+
+    fn forward(&self, x: &[Tensor]) -> Vec<Tensor> {
+        let two = |n: i64| [n, n];
+        let Case { stride, padding, more, dilation, groups, .. } = self.case;
+        let (stride, padding, dilation) = (two(stride), two(padding), two(dilation));
+        let bias = self.bias.as_ref();
+        let y = x[0].conv_transpose2d(&self.weight, bias, stride, padding, two(more), groups, dilation);
+        vec![match &self.residual {
+            Some(residual) => y.relu() + residual,
+            None => y,
+        }]
+    }
+
+    /// With the same weights, in `kind`.
+    fn cast(&self, kind: Kind) -> Model {
+        Model {
+            case: self.case,
+            weight: self.weight.to_kind(kind),
+            bias: self.bias.as_ref().map(|t| t.to_kind(kind)),
+            residual: self.residual.as_ref().map(|t| t.to_kind(kind)),
+        }
+    }
+}
+
+fn fused(model: Model, products: Products) -> Fused<Model> {
+    tilefuse::fuse_with(model, Options { products, ..Options::default() })
+}
+
+fn call(fused: &Fused<Model>, x: &Tensor) -> Tensor {
+    fused.run_with(&[x.shallow_clone()], |model, x| model.forward(x)).unwrap().remove(0)
+}
+
+/// The names of a plan's kernels, and the reasons of its library calls.
+fn steps(fused: &Fused<Model>, x: &Tensor) -> (Vec<String>, Vec<String>) {
+    let plan = fused.explain_with(&[x.shallow_clone()], |model, x| model.forward(x)).unwrap();
+    let (mut kernels, mut calls) = (Vec::new(), Vec::new());
+    for step in &plan.steps {
+        match step {
+            StepReport::Kernel { name, .. } => kernels.push(name.clone()),
+            StepReport::Extern { reason, .. } => calls.push(reason.clone().unwrap_or_default()),
+        }
+    }
+    (kernels, calls)
+}
+
+/// Compares a call with sums in `f64`, and its strides with eager's.
+#[track_caller]
+fn agrees(fused: &Fused<Model>, x: &Tensor) {
+    let eager = fused.model().forward(&[x.shallow_clone()]).remove(0);
+    let exact = fused.model().cast(Kind::Double).forward(&[x.to_kind(Kind::Double)]).remove(0);
+    let ours = call(fused, x);
+    assert_eq!((ours.size(), ours.stride()), (eager.size(), eager.stride()));
+    let apart = (ours.to_kind(Kind::Double) - &exact).abs().max().double_value(&[]);
+    let limit = match x.kind() {
+        Kind::Double => 1e-12,
+        Kind::Float => 1e-5,
+        Kind::Half => 2e-3,
+        _ => 1e-2,
+    };
+    let most = limit * exact.abs().max().double_value(&[]).max(1.0);
+    assert!(apart <= most, "{apart} in {:?} of {:?}", fused.model().case, x.kind());
+}
+
+/// One kernel, and nothing of libtorch's.
+#[track_caller]
+fn check(case: Case, kind: Kind, neighbours: bool) {
+    let fused = fused(Model::new(case, kind, neighbours), Products::Generated);
+    let x = fused.model().image(kind);
+    let name = if neighbours { "fused_conv_transpose2d_relu_add" } else { "fused_conv_transpose2d" };
+    assert_eq!(steps(&fused, &x), (vec![name.to_owned()], vec![]), "{case:?}");
+    agrees(&fused, &x);
+    agrees(&fused, &fused.model().image(kind));
+}
+
+#[test]
+fn strides_paddings_dilations_and_groups() {
+    setup();
+    let _no_grad = tch::no_grad_guard();
+    let _threads = THREADS.read().unwrap();
+    let cases = [
+        PLAIN,
+        Case { kernel: [2, 2], padding: 0, ..PLAIN },
+        Case { kernel: [3, 3], more: 1, filters: 5, ..PLAIN },
+        Case { kernel: [3, 2], padding: 0, batch: 2, ..PLAIN },
+        Case { stride: 1, kernel: [3, 3], ..PLAIN },
+        Case { stride: 3, kernel: [5, 2], padding: 0, more: 2, channels: 7, ..PLAIN },
+        Case { stride: 3, kernel: [1, 1], padding: 0, ..PLAIN },
+        Case { stride: 8, kernel: [16, 16], padding: 4, image: [5, 3], filters: 21, ..PLAIN },
+        Case { dilation: 2, ..PLAIN },
+        Case { dilation: 3, kernel: [3, 4], more: 2, ..PLAIN },
+        Case { dilation: 6, stride: 4, kernel: [2, 3], more: 1, ..PLAIN },
+        Case { groups: 2, filters: 64, ..PLAIN },
+        Case { image: [1, 1], ..PLAIN },
+        Case { image: [31, 57], filters: 40, batch: 2, ..PLAIN },
+    ];
+    for case in cases {
+        for neighbours in [false, true] {
+            check(case, Kind::Float, neighbours);
+        }
+    }
+    for kind in [Kind::Double, Kind::BFloat16, Kind::Half] {
+        check(PLAIN, kind, true);
+    }
+}
+
+/// Between other convolutions, a filter of each channel is one of their order.
+#[test]
+fn a_filter_for_each_channel() {
+    setup();
+    let _no_grad = tch::no_grad_guard();
+    let _threads = THREADS.read().unwrap();
+    let weights = vec![
+        random(&[20, 3, 1, 1], Kind::Float),
+        random(&[20, 1, 3, 3], Kind::Float),
+        random(&[20, 5, 2, 2], Kind::Float),
+    ];
+    let model = |w: &Vec<Tensor>, x: &[Tensor]| {
+        let (none, two) = (None::<&Tensor>, |n: i64| [n, n]);
+        let y = x[0].conv2d(&w[0], none, two(1), two(0), two(1), 1).relu();
+        let y = y.conv_transpose2d(&w[1], none, two(2), two(1), two(1), 20, two(1)).relu();
+        vec![y.conv_transpose2d(&w[2], none, two(2), two(0), two(0), 1, two(1))]
+    };
+    let x = random(&[2, 3, 9, 13], Kind::Float);
+    let exact = {
+        let double = |t: &Tensor| t.to_kind(Kind::Double);
+        model(&weights.iter().map(double).collect(), &[double(&x)]).remove(0)
+    };
+    let fused = tilefuse::fuse_with(weights, Options { products: Products::Generated, ..Options::default() });
+    let inputs = [x];
+    let plan = fused.explain_with(&inputs, model).unwrap();
+    assert_eq!((plan.kernels_fused, plan.extern_ops), (3, 0), "{plan}");
+    for _ in 0..2 {
+        let ours = fused.run_with(&inputs, model).unwrap().remove(0);
+        let apart = (ours.to_kind(Kind::Double) - &exact).abs().max().double_value(&[]);
+        assert!(apart <= 1e-5 * exact.abs().max().double_value(&[]), "{apart}");
+    }
+}
+
+#[test]
+fn one_axis_and_three() {
+    setup();
+    let _no_grad = tch::no_grad_guard();
+    let _threads = THREADS.read().unwrap();
+    let row = random(&[6, 5, 4], Kind::Float);
+    let cube = random(&[6, 5, 3, 2, 4], Kind::Float);
+    let (x, y) = (random(&[2, 6, 13], Kind::Float), random(&[1, 6, 4, 5, 6], Kind::Float));
+    let weights = vec![row, cube];
+    let model = |w: &Vec<Tensor>, x: &[Tensor]| {
+        let none = None::<&Tensor>;
+        let a = x[0].conv_transpose1d(&w[0], none, [3], [1], [2], 1, [1]);
+        let b = x[1].conv_transpose3d(&w[1], none, [2, 1, 2], [1, 0, 1], [1, 0, 0], 1, [1, 2, 1]);
+        vec![a, b]
+    };
+    let exact = {
+        let double = |t: &Tensor| t.to_kind(Kind::Double);
+        model(&weights.iter().map(double).collect(), &[double(&x), double(&y)])
+    };
+    let options = Options { products: Products::Generated, ..Options::default() };
+    let fused = tilefuse::fuse_with(weights, options);
+    let inputs = [x, y];
+    let plan = fused.explain_with(&inputs, model).unwrap();
+    assert_eq!((plan.kernels_fused, plan.extern_ops), (2, 0), "{plan}");
+    for _ in 0..2 {
+        for (ours, exact) in fused.run_with(&inputs, model).unwrap().iter().zip(&exact) {
+            assert!((ours.to_kind(Kind::Double) - exact).abs().max().double_value(&[]) < 1e-5);
+        }
+    }
+}
+
+/// A write to a weight in groups of several vectors shows in the next call.
+#[test]
+fn a_write_shows_in_the_next_call() {
+    setup();
+    let _no_grad = tch::no_grad_guard();
+    let _threads = THREADS.read().unwrap();
+    for case in [PLAIN, Case { groups: 3, filters: 96, ..PLAIN }] {
+        let fused = fused(Model::new(case, Kind::Float, true), Products::Generated);
+        let x = fused.model().image(Kind::Float);
+        agrees(&fused, &x);
+        agrees(&fused, &x);
+        let _ = fused.model().weight.shallow_clone().narrow(0, case.channels - 1, 1).fill_(3.0);
+        agrees(&fused, &x);
+    }
+}
+
+#[test]
+fn threads_do_not_change_results() {
+    setup();
+    let _threads = THREADS.write().unwrap();
+    let _no_grad = tch::no_grad_guard();
+    let before = tch::get_num_threads();
+    let model = Model::new(Case { image: [23, 37], ..PLAIN }, Kind::Float, true);
+    let x = model.image(Kind::Float);
+    let on = |threads: i32| {
+        tch::set_num_threads(threads);
+        // Plans are made for a number of threads.
+        let copy = model.cast(Kind::Float);
+        let copy = Model { weight: copy.weight.copy(), ..copy };
+        let fused = fused(copy, Products::Generated);
+        // The first call is eager's.
+        let _ = call(&fused, &x);
+        call(&fused, &x)
+    };
+    let results = [1, 2, 3, 8].map(on);
+    tch::set_num_threads(before);
+    assert!(results.iter().all(|r| r.equal(&results[0])));
+}
+
+/// Filters that are inputs, and groups of filters that fill no vectors, stay libtorch's, which the plan says.
+#[test]
+fn others_stay_with_a_reason() {
+    setup();
+    let _no_grad = tch::no_grad_guard();
+    let why = "this transposed convolution has no kernel: those there are read packed filters";
+    let groups =
+        fused(Model::new(Case { groups: 2, filters: 6, ..PLAIN }, Kind::Float, false), Products::Generated);
+    let x = groups.model().image(Kind::Float);
+    assert_eq!(steps(&groups, &x), (vec![], vec![why.to_owned()]));
+    agrees(&groups, &x);
+    let library = fused(Model::new(PLAIN, Kind::Float, false), Products::Library);
+    assert_eq!(steps(&library, &x).0.len(), 0);
+}
