@@ -12,7 +12,7 @@ use tilefuse_codegen::host::HostOptions;
 use tilefuse_fusion::contract::{Candidate, Times};
 use tilefuse_fusion::plan::{Profile, StepKind, plan};
 use tilefuse_fusion::{
-    Arg, DType, Graph, NodeId, Op, Packed, Products, TensorType, ValueRef, choose_products,
+    Arg, AtenCall, DType, Graph, NodeId, Op, Packed, Products, TensorType, ValueRef, choose_products,
 };
 
 use super::compile::new_call;
@@ -174,6 +174,9 @@ fn describe(candidate: &Candidate<'_>, profile: &Profile) -> String {
             other => text.push_str(&format!(" {name}={other:?}")),
         }
     }
+    if candidate.repeats > 1 {
+        text.push_str(&format!(" repeated {} times", candidate.repeats));
+    }
     text.push_str(&format!("\n{}", candidate.template.kernel.program));
     text
 }
@@ -211,8 +214,8 @@ fn remember(key: String, times: Times) {
 /// A product in two forms, with tensors to run it on.
 struct Product {
     operands: Vec<Tensor>,
-    /// How many of them the call takes.
-    own: usize,
+    /// What the call takes.
+    own: Vec<Tensor>,
     result: Tensor,
     call: Call,
     kernel: Kernel,
@@ -247,11 +250,13 @@ impl Product {
         };
         let args = step.buffers.iter().map(address).collect::<Result<_, _>>()?;
         let threads = tch::get_num_threads().max(1) as usize;
+        let operands: Vec<Tensor> = operands.into_iter().map(|(_, tensor)| tensor).collect();
+        let (call, own) = library(candidate, &operands)?;
         Ok(Product {
-            own: candidate.call.operand_count(),
-            operands: operands.into_iter().map(|(_, tensor)| tensor).collect(),
+            own,
+            operands,
             result,
-            call: new_call(candidate.call)?,
+            call: new_call(&call)?,
             kernel,
             grid: step.grid,
             args,
@@ -268,11 +273,29 @@ impl Product {
     }
 
     fn library(&self) -> Result<Duration, Error> {
-        let tensors: Vec<&Tensor> = self.operands.iter().take(self.own).collect();
+        let tensors: Vec<&Tensor> = self.own.iter().collect();
         let start = Instant::now();
         self.call.run(&tensors)?;
         Ok(start.elapsed())
     }
+}
+
+/// The call that libtorch would get, and its tensors: heads of keys and values are repeated for it where the kernel reads
+/// them as they are.
+fn library(candidate: &Candidate<'_>, operands: &[Tensor]) -> Result<(AtenCall, Vec<Tensor>), Error> {
+    let mut call = candidate.call.clone();
+    let mut own: Vec<Tensor> =
+        operands.iter().take(call.operand_count()).map(Tensor::shallow_clone).collect();
+    if candidate.repeats > 1 {
+        for name in ["key", "value"] {
+            let Some(Arg::Tensor(position)) = call.arg(name) else { continue };
+            let Some(tensor) = own.get_mut(usize::from(*position)) else { continue };
+            let repeated = tensor.f_repeat_interleave_self_int(candidate.repeats, -3, None);
+            *tensor = repeated.map_err(|error| Error::Torch(error.to_string()))?;
+        }
+        call.args.retain(|(name, _)| name != "enable_gqa");
+    }
+    Ok((call, own))
 }
 
 /// A graph of inputs and one call, whose result lies in the order in which the candidate's kernel writes it.
@@ -340,7 +363,7 @@ fn measure(candidate: &Candidate<'_>, profile: &Profile) -> Result<(Option<Times
         rounds.push([ours, theirs]);
         round = round.min(theirs + ours);
     }
-    debug_assert!(product.result.numel() > 0);
+    debug_assert!(product.result.numel() > 0 && !product.operands.is_empty());
     Ok((judged(&rounds), begin.elapsed()))
 }
 

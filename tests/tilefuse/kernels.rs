@@ -4,6 +4,7 @@ use tch::{Device, Kind, Tensor, nn};
 use tilefuse::Explanation;
 
 fn explain(name: &str) -> Explanation {
+    crate::common::setup();
     let _no_grad = tch::no_grad_guard();
     let entry = tilefuse_models::find(name).unwrap();
     let vs = nn::VarStore::new(Device::Cpu);

@@ -127,6 +127,72 @@ fn tensors_are_read_where_they_lie() {
     check(plain, &matrices);
 }
 
+/// `[batch, heads, keys, width]` with each head `times` times in a row, as models of grouped heads write it.
+fn repeat_kv(xs: &Tensor, times: i64) -> Tensor {
+    let size = xs.size();
+    let all = [size[0], size[1], times, size[2], size[3]];
+    xs.unsqueeze(2).expand(all, false).reshape([size[0], size[1] * times, size[2], size[3]])
+}
+
+/// Keys and values that are repeated for heads which share them are one kernel's operands before they are.
+#[test]
+fn heads_that_are_repeated_are_read_where_they_lie() {
+    setup();
+    let _no_grad = tch::no_grad_guard();
+    let _threads = THREADS.read().unwrap();
+    let called: Attend = |x| plain(&[x[0].shallow_clone(), repeat_kv(&x[1], 4), repeat_kv(&x[2], 4)]);
+    let written: Attend = |x| {
+        let scores = x[0].matmul(&repeat_kv(&x[1], 4).transpose(2, 3)) * 0.25;
+        scores.softmax(-1, None).matmul(&repeat_kv(&x[2], 4))
+    };
+    // Of a cache that is `[batch, keys, heads, width]`.
+    let turned: Attend = |x| {
+        let [k, v] = [1, 2].map(|n| repeat_kv(&x[n].transpose(1, 2), 4));
+        plain(&[x[0].shallow_clone(), k, v])
+    };
+    for kind in [Kind::Float, Kind::BFloat16] {
+        for (queries, keys) in [(1, 300), (3, 11), (21, 40)] {
+            let rows = || draw(&[2, 2, keys, 16], kind);
+            let inputs = [draw(&[2, 8, queries, 16], kind), rows(), rows()];
+            let caches = || draw(&[2, keys, 2, 16], kind);
+            let others = [draw(&[2, 8, queries, 16], kind), caches(), caches()];
+            for (attend, inputs) in [(called, &inputs), (written, &inputs), (turned, &others)] {
+                let (found, plan) = run(attend, inputs, Products::Generated);
+                assert_eq!((plan.kernels_fused, plan.extern_ops), (1, 0), "{plan}");
+                let (ours, theirs) = (error(&found, attend, inputs), error(&attend(inputs), attend, inputs));
+                let least = if kind == Kind::Float { 1e-6 } else { 2e-3 };
+                assert!(ours <= 2.0 * theirs + least, "{ours} beside {theirs} of {queries}");
+            }
+        }
+    }
+    // Where libtorch computes it, its keys are repeated.
+    let rows = || draw(&[2, 2, 9, 16], Kind::Float);
+    let inputs = [draw(&[2, 8, 9, 16], Kind::Float), rows(), rows()];
+    let (found, plan) = run(called, &inputs, Products::Library);
+    assert_eq!(plan.extern_ops, 1, "{plan}");
+    assert!(error(&found, called, &inputs) < 1e-5);
+}
+
+/// The same bits on any number of threads where a few queries share keys, however few heads there are.
+#[test]
+fn threads_do_not_change_the_bits_of_few_queries() {
+    setup();
+    let _no_grad = tch::no_grad_guard();
+    let _threads = THREADS.write().unwrap();
+    let before = tch::get_num_threads();
+    for (heads, few, queries, keys) in [(1, 1, 1, 1000), (3, 3, 1, 777), (8, 2, 1, 300), (2, 2, 3, 515)] {
+        let rows = || draw(&[1, few, keys, 16], Kind::Float);
+        let inputs = [draw(&[1, heads, queries, 16], Kind::Float), rows(), rows()];
+        let all = [1, 2, 3, 8].map(|threads| {
+            tch::set_num_threads(threads);
+            run(shared, &inputs, Products::Generated).0
+        });
+        assert!(all.iter().all(|one| one.equal(&all[0])), "{heads} {queries}");
+        assert!(error(&all[0], shared, &inputs) < 1e-5);
+    }
+    tch::set_num_threads(before);
+}
+
 #[test]
 fn masks_keep_their_meaning() {
     setup();

@@ -36,6 +36,7 @@ use smallvec::SmallVec;
 
 pub use self::pack::{Packed, Panels};
 use self::product::Product;
+use crate::args::Args;
 use crate::custom::CustomKernel;
 use crate::graph::{AtenCall, Graph, NodeId, Op, ValueRef};
 use crate::plan::{Profile, operand_place};
@@ -133,6 +134,9 @@ pub struct Candidate<'g> {
     pub call: &'g AtenCall,
     /// The kernel.
     pub template: Template,
+    /// How many times libtorch's call would have each head of keys and values repeated; 1 but for attention whose heads the
+    /// kernel reads where they lie.
+    pub repeats: i64,
 }
 
 impl Candidate<'_> {
@@ -240,9 +244,12 @@ pub fn choose_products(
             continue;
         }
         let straight = if packs { layout::straighten(graph, node) } else { None };
-        let chosen = choose(graph, node, profile, threads, products, packs, measure);
-        if let Some(straight) = straight.filter(|_| !matches!(chosen, Some((Some(_), _)))) {
-            straight.undo(graph);
+        let grouped = attention::group(graph, node);
+        let repeats = grouped.as_ref().map_or(1, |grouped| grouped.shared);
+        let chosen = choose(graph, node, profile, threads, (products, packs, repeats), measure);
+        if !matches!(chosen, Some((Some(_), _))) {
+            straight.into_iter().for_each(|straight| straight.undo(graph));
+            grouped.into_iter().for_each(|grouped| grouped.undo(graph));
         }
         let Some((template, reason)) = chosen else { continue };
         let replay = handle(graph, node);
@@ -290,8 +297,7 @@ fn choose(
     node: NodeId,
     profile: &Profile,
     threads: u32,
-    products: Products,
-    packs: bool,
+    (products, packs, repeats): (Products, bool, i64),
     measure: &mut dyn FnMut(&Candidate<'_>) -> Option<Times>,
 ) -> Option<(Option<Template>, Option<String>)> {
     let Op::Aten(call) = &graph.node(node).op else { return None };
@@ -307,7 +313,7 @@ fn choose(
         return Some((Some(template), None));
     }
     let predicted = predict(&template, profile);
-    let candidate = Candidate { graph, node, call, template };
+    let candidate = Candidate { graph, node, call, template, repeats };
     let measured = if products == Products::Measured { measure(&candidate) } else { None };
     let times = measured.unwrap_or(predicted);
     let moving = moving_us(&candidate, profile);
@@ -321,14 +327,20 @@ fn choose(
 }
 
 /// What libtorch's call takes besides where tensors around it lie in another order than it wants or leaves them: images
-/// that are copied before it, and a result that whoever reads it next reads at strides.
+/// that are copied before it, keys and values that are repeated for it, and a result that whoever reads it next reads at
+/// strides.
 fn moving_us(candidate: &Candidate<'_>, profile: &Profile) -> f64 {
     let bytes = |value: ValueRef| candidate.graph.ty(value).bytes() as f64;
     let images = candidate.graph.operands(candidate.node).first().copied();
     let images = images.filter(|&v| layout::is_straight(candidate.graph, v)).map_or(0.0, bytes);
     let result = candidate.template.turned.is_some() && layout::may_turn(candidate.graph, candidate.node);
     let result = if result { bytes(candidate.node.into()) } else { 0.0 };
-    2.0 * (images + result) / profile.bandwidth / 1000.0
+    let rows = ["key", "value"].into_iter().filter_map(|name| Args(&candidate.call.args).tensor(name));
+    let operands = candidate.graph.operands(candidate.node);
+    let rows = rows.filter_map(|at| operands.get(usize::from(at)).copied()).map(bytes);
+    let repeated: f64 = if candidate.repeats > 1 { rows.sum() } else { 0.0 };
+    let moved = 2.0 * (images + result) + repeated * (1.0 + candidate.repeats as f64);
+    moved / profile.bandwidth / 1000.0
 }
 
 /// How much less time the one that is not expected to be quicker must take: what saves less is within what a measurement

@@ -37,7 +37,7 @@ pub use cost::{ProductRates, Profile};
 pub use horizontal::Apart;
 pub use memory::{ALIGNMENT, Memory};
 pub use place::Place;
-pub(crate) use place::operand_place;
+pub(crate) use place::{operand_place, repeated_strides};
 pub use split::split_reductions;
 pub use targets::Copied;
 pub use tuned::{Buffer as TunableBuffer, Tunable, Tuned, Tuner};

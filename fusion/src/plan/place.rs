@@ -75,6 +75,35 @@ pub(crate) fn strided(
     usable.then(|| Place::Strided { base: at, shape: ty.shape.clone(), strides, offset })
 }
 
+/// The strides of a value's every `count`th element along a dimension, where those between are the same element as the
+/// one before them: what a view repeats.
+pub(crate) fn repeated_strides(graph: &Graph, value: ValueRef, dim: usize, count: i64) -> Option<Dims> {
+    let ty = graph.ty(value);
+    let mut extents: Vec<i64> = ty.shape.iter().map(|&n| n.max(1)).collect();
+    *extents.get_mut(dim)? = ty.shape[dim].checked_div(count)?.max(1);
+    let mut indices = Indices::new(&extents);
+    let mut index: SmallVec<[_; 6]> = (0..ty.rank()).map(|d| indices.var(Var(d as u32))).collect();
+    let among = indices.add_var(count);
+    let among = indices.var(among);
+    index[dim] = indices.add_scaled(among, index[dim], count);
+    let mut at = value;
+    while let Op::View(view) = &graph.node(at.node).op {
+        if matches!(view, View::Pad { .. }) {
+            return None;
+        }
+        let operand = *graph.operands(at.node).first()?;
+        index = view_index(&mut indices, view, &graph.ty(operand).shape, &graph.ty(at).shape, &index);
+        at = operand;
+    }
+    let mut addr = indices.constant(0);
+    for (&i, &s) in index.iter().zip(&super::group::Strides(graph).strides(at).0) {
+        addr = indices.add_scaled(addr, i, s);
+    }
+    let (mut coefficients, _) = indices.affine(addr)?;
+    let same = coefficients.pop() == Some(0) && coefficients.iter().all(|&s| s >= 0);
+    same.then(|| Dims::from_vec(coefficients))
+}
+
 /// Memory that a program reads at fixed strides.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct OperandPlace {

@@ -3,11 +3,13 @@
 use super::call::Attention;
 use tilefuse_block::Elem;
 
-/// How attention is divided. Extents are powers of two.
+/// How attention is divided. Extents of tiles are powers of two.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Blocks {
-    /// Queries of an instance; 1 only where there is no other.
+    /// Queries of an instance.
     pub(super) queries: u32,
+    /// Whether an instance has all queries, and takes each by itself; `queries` is a power of two else.
+    pub(super) alone: bool,
     /// Keys of a step.
     pub(super) keys: u32,
     /// Elements of queries and keys that are multiplied at a time.
@@ -24,6 +26,9 @@ pub(super) struct Span {
     /// How many a tile has.
     pub(super) extent: u32,
 }
+
+/// The most queries that are taken each by itself: fewer fill less than a part of a vector's lanes.
+const FEW: i64 = 4;
 
 /// What an instance takes beside its queries, in queries: bringing them into place and storing the result.
 const INSTANCE: f64 = 6.0;
@@ -46,11 +51,11 @@ impl Blocks {
             let alone = if queries < 32 / narrow { 1.25 } else { 1.0 };
             rounds * (f64::from(queries.max(16 / narrow)) * alone + INSTANCE)
         };
-        let candidates = [64 / narrow, 32, 16, 8, 4, 2, 1].into_iter();
+        let alone = attention.queries == 1 || (attention.queries <= FEW && !attention.causal);
+        let candidates = [64 / narrow, 32, 16, 8, 4, 2].into_iter();
         let most = covering(attention.queries)?;
-        let least = most.min(2);
-        let queries = candidates.filter(|&n| (least..=most).contains(&n));
-        let queries = queries.min_by(|&a, &b| time(a).total_cmp(&time(b)))?;
+        let queries = candidates.filter(|&n| n <= most).min_by(|&a, &b| time(a).total_cmp(&time(b)));
+        let queries = if alone { u32::try_from(attention.queries).ok() } else { queries }?;
         let (width, depth) = (spans(attention.width)?, spans(attention.depth)?);
         let elements = covering(attention.width.max(attention.depth))?;
         let most = (STEP_ELEMENTS / narrow / elements).clamp(16, 128);
@@ -62,7 +67,7 @@ impl Blocks {
         };
         let candidates = [128, 64, 32, 16, 8].into_iter().filter(|&n| n <= most);
         let keys = candidates.min_by(|&a, &b| time(a).total_cmp(&time(b)))?;
-        Some(Blocks { queries, keys, width, depth })
+        Some(Blocks { queries, alone, keys, width, depth })
     }
 }
 

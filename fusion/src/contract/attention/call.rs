@@ -129,7 +129,8 @@ fn split_heads(source: &mut Source, many: i64, few: i64) {
 }
 
 impl Attention {
-    /// The same without dimensions of the batch that have one index.
+    /// The same without dimensions of the batch that have one index, and with heads of one query as queries where they
+    /// share keys.
     fn folded(mut self) -> Attention {
         let keep: Vec<usize> = (0..self.batch.len()).filter(|&d| self.batch[d] != 1).collect();
         let kept = |dims: &Dims| -> Dims { keep.iter().map(|&d| dims[d]).collect() };
@@ -139,7 +140,26 @@ impl Attention {
         }
         self.out_batch = kept(&self.out_batch);
         self.batch = kept(&self.batch);
+        self.together();
         self
+    }
+
+    /// Makes heads with one query each that share keys and values queries of one head.
+    fn together(&mut self) {
+        let shared = |access: &Access| access.batch.last() == Some(&0);
+        if self.queries != 1 || !shared(&self.k) || !shared(&self.v) {
+            return;
+        }
+        let Some(count) = self.batch.pop() else { return };
+        let (q, k, v) = (&mut self.q, &mut self.k, &mut self.v);
+        k.batch.pop();
+        v.batch.pop();
+        let mask = self.mask.as_mut().map(|(mask, _)| mask);
+        for access in [q].into_iter().chain(mask) {
+            access.matrix[0] = access.batch.pop().unwrap_or(0);
+        }
+        self.out[0] = self.out_batch.pop().unwrap_or(0);
+        self.queries = count;
     }
 
     /// Members of the batch.

@@ -20,13 +20,16 @@
 //! combination of lanes, the queries are brought into place once for an instance, and keys and values, the left operands,
 //! never.
 //!
-//! One query alone (`single`) fills no lanes. It is multiplied by each key as a row, and the products are added up.
+//! One query alone (`single`) fills no lanes. It is multiplied by each key as a row, and the products are added up. Where
+//! several heads share keys, an instance has one query of each of them, so that keys and values are read once; `grouped`
+//! finds keys and values that a model repeats for that.
 //!
 //! Where a query sees only keys up to its own number, blocks beyond it are left out, and only the blocks on the diagonal
 //! are masked. A query that sees no key gives 0, as libtorch's does.
 
 mod blocks;
 mod call;
+mod grouped;
 mod make;
 mod program;
 mod single;
@@ -38,6 +41,7 @@ use crate::custom::{CustomKernel, Tied};
 use crate::graph::{AtenCall, Graph, NodeId};
 
 use blocks::{Blocks, blocks_of};
+pub(super) use grouped::group;
 
 /// The template of a call of attention on so many threads.
 pub(super) fn template(graph: &Graph, node: NodeId, call: &AtenCall, threads: u32) -> Option<Template> {
@@ -45,9 +49,9 @@ pub(super) fn template(graph: &Graph, node: NodeId, call: &AtenCall, threads: u3
     let blocks = Blocks::of(&attention, threads)?;
     let members = u32::try_from(attention.members()?).ok()?;
     let instances = u32::try_from(blocks_of(attention.queries, blocks.queries)).ok()?;
-    let program = match attention.queries {
-        1 => single::write(&attention, &blocks),
-        _ => program::write(&attention, &blocks),
+    let program = match blocks.alone {
+        true => single::write(&attention, &blocks),
+        false => program::write(&attention, &blocks),
     };
     let program = program.ok()?;
     let operands = || attention.positions();

@@ -1,4 +1,5 @@
-//! Programs of attention with one query, whose time is that of reading keys and values.
+//! Programs of attention with few queries, whose time is that of reading keys and values. An instance has all of them, and
+//! takes a block of keys for one query after the other, so that it is read from memory once:
 //!
 //! ```text
 //! %s = sum of %k[j..] * %q along elements        [BLOCK]
@@ -10,10 +11,10 @@ use tilefuse_block::{Builder, CacheHint, Elem, Literal, Program, ReduceFn, Scala
 
 use super::blocks::{Blocks, tail};
 use super::call::Attention;
-use super::make::{Axis, Made, along, both};
+use super::make::{Axis, Kinds, Made, along, both};
 use super::program::{Member, State};
 
-/// The program of attention with one query. Its parameters are those of [`super::program::write`]; instances are
+/// The program of attention with few queries. Its parameters are those of [`super::program::write`]; instances are
 /// numbered by member of the batch, along the second axis.
 ///
 /// # Errors
@@ -28,15 +29,28 @@ pub(super) fn write(attention: &Attention, blocks: &Blocks) -> Made<Program> {
         member.kinds.axis(b, start, extent as u32, (extent != n.unsigned_abs()).then_some(n))
     };
     let (width, depth) = (elements(b, attention.width)?, elements(b, attention.depth)?);
-    let offsets = member.kinds.row(b, width, attention.q.matrix[1], member.q.start)?;
-    let q = b.load(member.q.ptr, offsets, width.inside, None, CacheHint::Default)?;
-    let q = member.kinds.wide(b, q)?;
-    let scale = member.kinds.float(b, attention.scale, &[width.extent]);
-    let q = b.map(F::Mul, &[q, scale])?;
-    let writer = Writer { attention, blocks, member, width, depth, q };
-    let state = writer.through_keys(b)?;
-    writer.store(b, &state)?;
+    let mut queries = Vec::new();
+    let [down, right] = attention.q.matrix;
+    for number in 0..i64::from(blocks.queries) {
+        let start = ahead(b, member.kinds, member.q.start, number * down)?;
+        let offsets = member.kinds.row(b, width, right, start)?;
+        let q = b.load(member.q.ptr, offsets, width.inside, None, CacheHint::Default)?;
+        let q = member.kinds.wide(b, q)?;
+        let scale = member.kinds.float(b, attention.scale, &[width.extent]);
+        queries.push(b.map(F::Mul, &[q, scale])?);
+    }
+    let writer = Writer { attention, blocks, member, width, depth, queries };
+    let states = writer.through_keys(b)?;
+    for (number, state) in (0..).zip(&states) {
+        writer.store(b, number, state)?;
+    }
     Ok(builder.finish())
+}
+
+/// An offset so many elements ahead.
+fn ahead(b: &mut Builder, kinds: Kinds, start: Value, elements: i64) -> Made<Value> {
+    let elements = kinds.int(b, elements);
+    b.map(F::Add, &[start, elements])
 }
 
 struct Writer<'a> {
@@ -47,37 +61,50 @@ struct Writer<'a> {
     width: Axis,
     /// The elements of a value.
     depth: Axis,
-    /// `[width]`: the query, scaled.
-    q: Value,
+    /// `[width]` each: the queries, scaled.
+    queries: Vec<Value>,
 }
 
 impl Writer<'_> {
-    fn through_keys(&self, b: &mut Builder) -> Made<State> {
+    /// What each query carries through all keys.
+    fn through_keys(&self, b: &mut Builder) -> Made<Vec<State>> {
         let kinds = self.member.kinds;
         let (keys, block) = (self.attention.keys, i64::from(self.blocks.keys));
         let whole = keys - keys % block;
         let most = kinds.float(b, f64::NEG_INFINITY, &[]);
         let sum = kinds.float(b, 0.0, &[]);
-        let mut state = State { most, sum, out: vec![kinds.float(b, 0.0, &[self.depth.extent])] };
+        let out = kinds.float(b, 0.0, &[self.depth.extent]);
+        let start = || State { most, sum, out: vec![out] };
+        let mut states: Vec<State> = self.queries.iter().map(|_| start()).collect();
         if whole > 0 {
             let (start, end, size) = (kinds.int(b, 0), kinds.int(b, whole), kinds.int(b, block));
-            let carried = b.for_loop((start, end, size), &state.list(), |b, first, carried| {
+            let carried = b.for_loop((start, end, size), &list(&states), |b, first, carried| {
                 let keys = kinds.axis(b, first, self.blocks.keys, None)?;
-                Ok::<_, TypeError>(self.step(b, &State::of(carried)?, keys)?.list())
+                Ok::<_, TypeError>(list(&self.steps(b, &self.states(carried)?, keys)?))
             })?;
-            state = State::of(&carried)?;
+            states = self.states(&carried)?;
         }
         if whole == keys {
-            return Ok(state);
+            return Ok(states);
         }
         let first = kinds.int(b, whole);
         let keys = kinds.axis(b, first, tail(keys - whole), Some(keys))?;
-        self.step(b, &state, keys)
+        self.steps(b, &states, keys)
     }
 
-    fn step(&self, b: &mut Builder, state: &State, keys: Axis) -> Made<State> {
+    /// The states of all queries of a list of values.
+    fn states(&self, list: &[Value]) -> Made<Vec<State>> {
+        list.chunks(list.len().div_ceil(self.queries.len()).max(1)).map(State::of).collect()
+    }
+
+    /// Takes all queries through some keys.
+    fn steps(&self, b: &mut Builder, states: &[State], keys: Axis) -> Made<Vec<State>> {
+        (0..).zip(states).map(|(number, state)| self.step(b, number, state, keys)).collect()
+    }
+
+    fn step(&self, b: &mut Builder, number: usize, state: &State, keys: Axis) -> Made<State> {
         let kinds = self.member.kinds;
-        let scores = self.scores(b, keys)?;
+        let scores = self.scores(b, number, keys)?;
         let here = b.reduce(ReduceFn::Max, scores, 0, None)?;
         let most = b.map(F::Max, &[state.most, here])?;
         // Where no key has been seen, the difference from -inf would be NaN.
@@ -106,19 +133,20 @@ impl Writer<'_> {
     }
 
     /// `[keys]`: the scores, -inf where a key does not count.
-    fn scores(&self, b: &mut Builder, keys: Axis) -> Made<Value> {
+    fn scores(&self, b: &mut Builder, number: usize, keys: Axis) -> Made<Value> {
         let kinds = self.member.kinds;
         let shape = [keys.extent, self.width.extent];
         let [down, right] = self.attention.k.matrix;
         let tile = kinds.read(b, self.member.k, [(keys, down), (self.width, right)])?;
-        let q = along(b, self.q, 1, &shape)?;
+        let q = along(b, self.queries[number], 1, &shape)?;
         let products = b.map(F::Mul, &[tile, q])?;
         let mut scores = b.reduce(ReduceFn::Sum, products, 1, None)?;
         let mut kept = keys.inside;
         if let Some((access, kind)) = &self.attention.mask
             && let Some(place) = self.member.mask
         {
-            let offsets = kinds.row(b, keys, access.matrix[1], place.start)?;
+            let start = ahead(b, kinds, place.start, number as i64 * access.matrix[0])?;
+            let offsets = kinds.row(b, keys, access.matrix[1], start)?;
             let mask = b.load(place.ptr, offsets, keys.inside, None, CacheHint::Default)?;
             if *kind == Elem::Bool {
                 kept = both(b, kept, Some(mask))?;
@@ -132,7 +160,7 @@ impl Writer<'_> {
         b.map(F::Select, &[kept, scores, none])
     }
 
-    fn store(&self, b: &mut Builder, state: &State) -> Made<()> {
+    fn store(&self, b: &mut Builder, number: i64, state: &State) -> Made<()> {
         let kinds = self.member.kinds;
         let (zero, one) = (kinds.float(b, 0.0, &[]), kinds.float(b, 1.0, &[]));
         let inverse = b.map(F::Div, &[one, state.sum])?;
@@ -140,7 +168,9 @@ impl Writer<'_> {
         let inverse = b.map(F::Select, &[closed, zero, inverse])?;
         let inverse = b.splat(inverse, &[self.depth.extent])?;
         let place = self.member.y;
-        let offsets = kinds.row(b, self.depth, self.attention.out[1], place.start)?;
+        let [down, right] = self.attention.out;
+        let start = ahead(b, kinds, place.start, number * down)?;
+        let offsets = kinds.row(b, self.depth, right, start)?;
         for &out in &state.out {
             let out = b.map(F::Mul, &[out, inverse])?;
             let out = b.cast(out, self.attention.elem)?;
@@ -148,4 +178,9 @@ impl Writer<'_> {
         }
         Ok(())
     }
+}
+
+/// The values of some states.
+fn list(states: &[State]) -> Vec<Value> {
+    states.iter().flat_map(State::list).collect()
 }

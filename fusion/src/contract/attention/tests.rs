@@ -1,10 +1,10 @@
 //! Plans with generated attention, run in the interpreter and compared with sums in `f64`.
 
-use crate::contract::Products;
 use crate::contract::tests::{memory, planned, run};
+use crate::contract::{Products, Times};
 use crate::plan::Profile;
 use crate::types::{Dims, TensorType, row_major};
-use crate::{Graph, choose_products, parse_graph};
+use crate::{Graph, choose_products, lower, parse_graph, simplify};
 
 /// A mask of scores.
 #[derive(Clone, Copy, PartialEq)]
@@ -31,6 +31,8 @@ struct Case {
     causal: bool,
     scale: Option<f64>,
     mask: Mask,
+    /// Whether the graph repeats keys and values for the heads that share them.
+    repeated: bool,
 }
 
 const PLAIN: Case = Case {
@@ -44,6 +46,7 @@ const PLAIN: Case = Case {
     causal: false,
     scale: None,
     mask: Mask::None,
+    repeated: false,
 };
 
 fn joined(numbers: &[i64]) -> String {
@@ -81,7 +84,9 @@ impl Case {
             }
         };
         let scale = self.scale.map_or("None".to_owned(), |scale| format!("{scale:?}"));
-        let (causal, shared) = (self.causal, heads != few);
+        let (causal, shared) = (self.causal, heads != few && !self.repeated);
+        let ([key, value], repeats) = if self.repeated { self.repeats() } else { Default::default() };
+        let (key, value) = if self.repeated { (key, value) } else { ("%1".to_owned(), "%2".to_owned()) };
         let (q, k) = (self.ty(heads, self.queries, self.width), self.ty(few, self.keys, self.width));
         let (v, y) = (self.ty(few, self.keys, self.depth), self.ty(heads, self.queries, self.depth));
         format!(
@@ -90,11 +95,39 @@ impl Case {
                %1 = input 1 : {k}
                %2 = input 2 : {v}
                {mask}
-               %6 = aten::scaled_dot_product_attention(query=%0, key=%1, value=%2, attn_mask={name}, \
+               {repeats}
+               %6 = aten::scaled_dot_product_attention(query=%0, key={key}, value={value}, attn_mask={name}, \
                  dropout_p=0, is_causal={causal}, scale={scale}, enable_gqa={shared}) : {y}
                outputs %6
              }}"
         )
+    }
+
+    /// The names of keys and values with a head for each of the queries', and what makes these.
+    fn repeats(&self) -> ([String; 2], String) {
+        let [batch, heads, few] = self.batch;
+        let shared = heads / few;
+        let mut text = String::new();
+        let names = [(1, self.width), (2, self.depth)].map(|(number, elements)| {
+            let mut ty = |name: String, call: String, shape: &[i64], strides: &[i64]| {
+                let strides = format!("{{{}}}", joined(strides));
+                text.push_str(&format!("{name} = {call} : {}[{}]{strides}\n", self.dtype, joined(shape)));
+                name
+            };
+            let own = self.strides(few, self.keys, elements);
+            let [n, h, j, e] = [own[0], own[1], own[2], own[3]];
+            let one = [batch, few, 1, self.keys, elements];
+            let unsqueezed = format!("aten::unsqueeze(self=%{number}, dim=2)");
+            let unsqueezed = ty(format!("%1{number}"), unsqueezed, &one, &[n, h, h, j, e]);
+            let all = [batch, few, shared, self.keys, elements];
+            let expanded =
+                format!("aten::expand(self={unsqueezed}, size=[{}], implicit=false)", joined(&all));
+            let expanded = ty(format!("%2{number}"), expanded, &all, &[n, h, 0, j, e]);
+            let whole = [batch, heads, self.keys, elements];
+            let call = format!("aten::reshape(self={expanded}, shape=[{}])", joined(&whole));
+            ty(format!("%3{number}"), call, &whole, &row_major(&whole))
+        });
+        (names, text)
     }
 
     /// The result in `f64`, in the order of indices.
@@ -212,6 +245,56 @@ fn heads_share_keys() {
     Case { batch: [2, 6, 2], ..PLAIN }.check();
     Case { batch: [2, 4, 1], turned: true, mask: Mask::Kept(&[1, 4, 9, 11], 0.0), ..PLAIN }.check();
     Case { batch: [1, 6, 3], queries: 1, mask: Mask::Kept(&[1, 11], 0.0), ..PLAIN }.check();
+}
+
+/// Few queries are taken each by itself, and those of heads that share keys together.
+#[test]
+fn few_queries() {
+    for queries in [1, 2, 3, 4] {
+        Case { queries, keys: 150, width: 5, ..PLAIN }.check();
+        let mask = Mask::Added(if queries == 1 { &[2, 3, 1, 40] } else { &[1, 40] });
+        Case { queries, keys: 40, turned: true, mask, ..PLAIN }.check();
+    }
+    for [heads, few] in [[6, 2], [8, 1], [32, 2], [5, 5]] {
+        let one = Case { queries: 1, keys: 70, batch: [2, heads, few], ..PLAIN };
+        one.check();
+        Case { turned: true, causal: true, ..one }.check();
+    }
+    let masked = Case { queries: 1, keys: 40, batch: [2, 6, 2], ..PLAIN };
+    for shape in [&[2, 6, 1, 40][..], &[2, 1, 1, 40], &[1, 6, 1, 40]] {
+        Case { mask: Mask::Kept(shape, 0.25), ..masked }.check();
+        Case { mask: Mask::Added(shape), ..masked }.check();
+    }
+}
+
+/// Keys and values that a model repeats are read as they were before: nothing repeats them.
+#[test]
+fn what_repeats_keys_is_not_computed() {
+    for [heads, few] in [[6, 2], [4, 1], [32, 2], [12, 6]] {
+        for queries in [1, 9] {
+            let repeated = Case { repeated: true, batch: [2, heads, few], queries, ..PLAIN };
+            repeated.check();
+            Case { turned: true, keys: 9, causal: true, ..repeated }.check();
+        }
+    }
+    Case { repeated: true, batch: [2, 6, 2], mask: Mask::Kept(&[2, 6, 9, 11], 0.25), ..PLAIN }.check();
+}
+
+/// Where libtorch's call is used, it gets what it would have got.
+#[test]
+fn a_call_that_stays_gets_repeated_keys() {
+    let text = Case { repeated: true, batch: [2, 6, 2], ..PLAIN }.text();
+    let mut graph = lower(&parse_graph(&text).unwrap()).unwrap();
+    simplify(&mut graph);
+    let before = graph.to_string();
+    let mut repeats = Vec::new();
+    choose_products(&mut graph, &Profile::host(2), Products::Measured, None, &mut |candidate| {
+        repeats.push(candidate.repeats);
+        Some(Times { generated_us: 1e9, library_us: 1.0, measured: true })
+    });
+    // It has a number under which the reason is found.
+    let after = graph.to_string().replace(&format!(" !replay {}", 1 << 30), "");
+    assert_eq!((after, repeats), (before, vec![3]));
 }
 
 #[test]
