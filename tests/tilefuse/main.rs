@@ -20,6 +20,7 @@ mod lang;
 mod memory;
 mod operator;
 mod packing;
+mod processors;
 mod products;
 mod random;
 mod schedules;

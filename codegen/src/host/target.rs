@@ -19,7 +19,8 @@ use crate::{Error, Result};
 /// Which instructions generated code may use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub enum Isa {
-    /// Everything that this machine has.
+    /// Everything that this machine has, or what the variable `TILEFUSE_HOST_CPU` names of it: `x86-64-v3` or `x86-64`, as
+    /// [`Isa::Avx2`] and [`Isa::Baseline`], or `native`.
     #[default]
     Native,
     /// AVX2, FMA and F16C, with vectors of 256 bits.
@@ -41,6 +42,13 @@ pub(super) struct Target {
     pub(super) fma: bool,
 }
 
+/// LLVM's names of the processors of [`Isa::Avx2`] and [`Isa::Baseline`].
+const AVX2: &str = "x86-64-v3";
+const BASELINE: &str = "x86-64";
+
+/// What the first one has beyond the second.
+const V3: [&str; 8] = ["avx2", "bmi", "bmi2", "f16c", "fma", "lzcnt", "movbe", "popcnt"];
+
 /// Optimisations that pay: vectors and hoisting are there already.
 const PASSES: &str = "function(sroa,early-cse,instcombine<no-verify-fixpoint>,simplifycfg)";
 
@@ -50,33 +58,57 @@ impl Target {
         match isa {
             Isa::Native => {
                 static NATIVE: OnceLock<Target> = OnceLock::new();
-                NATIVE.get_or_init(Target::native).clone()
+                NATIVE.get_or_init(Target::limited).clone()
             }
             Isa::Avx2 => {
-                let (cpu, features) = ("x86-64-v3".to_owned(), String::new());
+                let (cpu, features) = (AVX2.to_owned(), String::new());
                 Target { cpu, features, vector: 256, f16c: true, fma: true }
             }
             Isa::Baseline => {
-                let (cpu, features) = ("x86-64".to_owned(), String::new());
+                let (cpu, features) = (BASELINE.to_owned(), String::new());
                 Target { cpu, features, vector: 128, f16c: false, fma: false }
             }
         }
     }
 
+    /// This machine's processor, or the part of it that the environment names.
+    fn limited() -> Target {
+        let native = Target::native();
+        let name = std::env::var("TILEFUSE_HOST_CPU").unwrap_or_default();
+        let part = match name.as_str() {
+            "" | "native" => return native,
+            AVX2 => Target::new(Isa::Avx2),
+            BASELINE => Target::new(Isa::Baseline),
+            other => {
+                tracing::warn!("TILEFUSE_HOST_CPU: `{other}` is none of native, {AVX2} and {BASELINE}");
+                return native;
+            }
+        };
+        if part.vector > native.vector || (part.fma && !V3.into_iter().all(|name| native.has(name))) {
+            tracing::warn!("TILEFUSE_HOST_CPU: this machine is no {name}");
+            return native;
+        }
+        part
+    }
+
+    fn has(&self, name: &str) -> bool {
+        self.features.split(',').any(|feature| feature.strip_prefix('+') == Some(name))
+    }
+
     fn native() -> Target {
         let cpu = TargetMachine::get_host_cpu_name().to_string();
         let features = TargetMachine::get_host_cpu_features().to_string();
-        let has = |name: &str| features.split(',').any(|f| f.strip_prefix('+') == Some(name));
-        let wide = ["avx512f", "avx512bw", "avx512dq", "avx512vl"].into_iter().all(has);
+        let native = Target { cpu, features, vector: 128, f16c: false, fma: false };
+        let wide = ["avx512f", "avx512bw", "avx512dq", "avx512vl"].into_iter().all(|name| native.has(name));
         let vector = if wide {
             512
-        } else if has("avx2") {
+        } else if native.has("avx2") {
             256
         } else {
             128
         };
-        let (f16c, fma) = (has("f16c"), has("fma"));
-        Target { cpu, features, vector, f16c, fma }
+        let (f16c, fma) = (native.has("f16c"), native.has("fma"));
+        Target { vector, f16c, fma, ..native }
     }
 
     /// Logarithm of the number of 32-bit lanes of a vector.
