@@ -52,6 +52,16 @@ fn sdpa([q, k, v]: &[Tensor; 3]) -> Vec<Tensor> {
     vec![Tensor::scaled_dot_product_attention(q, k, v, None::<&Tensor>, 0.0, false, None, false)]
 }
 
+/// Attention of heads of which four share keys and values, written with these repeated.
+fn grouped_attention([q, k, v]: &[Tensor; 3]) -> Vec<Tensor> {
+    let repeated = |x: &Tensor| {
+        let [batch, heads, rows, width] = layers::sizes(x);
+        let all = x.unsqueeze(2).expand([batch, heads, 4, rows, width], false);
+        all.reshape([batch, 4 * heads, rows, width])
+    };
+    sdpa(&[q.shallow_clone(), repeated(k), repeated(v)])
+}
+
 fn batch_norm_relu(p: &nn::Path) -> Box<dyn Model> {
     let norm = layers::batch_norm2d(p / "norm", 256);
     Box::new(move |inputs: &[Tensor]| {
@@ -308,6 +318,17 @@ pub(crate) const KERNELS: &[ZooEntry] = &[
             &[float_in(&[16, 16, 1024, 64]), float_in(&[16, 16, 1024, 64]), float_in(&[16, 16, 1024, 64])]
         )],
         |_| function(sdpa)
+    ),
+    entry!(
+        "kernel:grouped_attention",
+        "scaled_dot_product_attention of keys and values repeated for 4 heads each",
+        3,
+        &[Case::f32(
+            "grouped_attention_32x1x1024x64",
+            &[float_in(&[1, 32, 1, 64]), float_in(&[1, 8, 1024, 64]), float_in(&[1, 8, 1024, 64])]
+        )],
+        &[],
+        |_| function(grouped_attention)
     ),
     entry!(
         "kernel:conv_bn_relu",

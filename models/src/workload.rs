@@ -93,6 +93,11 @@ fn host_only() -> Vec<Workload> {
         let decode = plain("kernel:attention", heads * keys, f32, &[&query, &rows, &rows]);
         list.push(Workload { shape: format!("{heads}x1x{keys}x64"), ..decode });
     }
+    for queries in [1, 512] {
+        let (query, rows): ([i64; 4], [i64; 4]) = ([1, 32, queries, 64], [1, 8, 1024, 64]);
+        let grouped = plain("kernel:grouped_attention", 32 * queries, f32, &[&query, &rows, &rows]);
+        list.push(Workload { shape: format!("32(8)x{queries}x1024x64"), ..grouped });
+    }
     list
 }
 

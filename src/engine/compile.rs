@@ -318,7 +318,10 @@ pub(crate) fn profile(target: Target) -> Result<Profile, Error> {
 
 fn typical_profile(target: Target) -> Result<Profile, Error> {
     match target {
-        Target::Host => Ok(Profile::host(tch::get_num_threads().max(1) as u32)),
+        Target::Host => {
+            let vectors = tilefuse_codegen::host::HostOptions::default().vector_bits();
+            Ok(Profile::host(tch::get_num_threads().max(1) as u32).with_vectors(vectors))
+        }
         Target::Cuda(ordinal) => {
             let device = tilefuse_codegen::cuda::Device::get(ordinal as usize)?;
             let properties = device.properties();

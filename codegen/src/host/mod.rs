@@ -44,6 +44,11 @@ impl HostOptions {
     pub fn fingerprint(&self) -> String {
         format!("host {} {}", env!("CARGO_PKG_VERSION"), Target::new(self.isa).describe())
     }
+
+    /// Bits of a vector of the processor that code is made for.
+    pub fn vector_bits(&self) -> u32 {
+        Target::new(self.isa).vector
+    }
 }
 
 /// A compiled block program.

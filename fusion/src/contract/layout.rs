@@ -13,13 +13,14 @@
 use rustc_hash::FxHashSet;
 use smallvec::SmallVec;
 
-use super::{Turned, conv};
+use super::Turned;
+use super::conv::{self, Vectors};
 use crate::graph::{Graph, NodeId, Op, ValueRef, View};
 use crate::types::{Dims, TensorType};
 
 /// Whether all that read a node's result take it in any order: convolutions as their images, reductions of pixels, and
 /// pointwise operators and windows whose results are read by such alone.
-pub(super) fn may_turn(graph: &Graph, node: NodeId) -> bool {
+pub(super) fn may_turn(graph: &Graph, node: NodeId, vectors: Vectors) -> bool {
     let mut seen = FxHashSet::default();
     let mut stack = vec![node];
     while let Some(at) = stack.pop() {
@@ -39,7 +40,7 @@ pub(super) fn may_turn(graph: &Graph, node: NodeId) -> bool {
                 Op::Reduce { dims, .. } if dims.iter().all(|&d| d >= 2) => {}
                 Op::Aten(call)
                     if conv::is_known(&call.op)
-                        && conv::takes_any_strides(graph, user, call, edge.operand) => {}
+                        && conv::takes_any_strides(graph, user, call, edge.operand, vectors) => {}
                 _ => return false,
             }
         }

@@ -34,6 +34,7 @@ use std::sync::Arc;
 use serde::Serialize;
 use smallvec::SmallVec;
 
+use self::conv::Vectors;
 pub use self::pack::{Packed, Panels};
 use self::product::Product;
 use crate::args::Args;
@@ -171,16 +172,23 @@ impl fmt::Display for Times {
     }
 }
 
-/// The kernel of a call on the host, if there is a template for it; `packs` says whether weights may be packed for it.
-fn template(graph: &Graph, node: NodeId, call: &AtenCall, threads: u32, packs: bool) -> Option<Template> {
+/// The kernel of a call on the host, if there is a template for it; `packs` says that weights may be packed for it, and for
+/// which vectors.
+fn template(
+    graph: &Graph,
+    node: NodeId,
+    call: &AtenCall,
+    threads: u32,
+    packs: Option<Vectors>,
+) -> Option<Template> {
     match call.op.as_str() {
         "aten::linear" | "aten::mm" | "aten::bmm" | "aten::matmul" | "aten::addmm" | "aten::baddbmm" => {
             let product = product::of(graph, node, call)?;
-            let rows = if packs { in_rows(graph, node, &product) } else { None };
+            let rows = packs.and_then(|vectors| in_rows(graph, node, &product, vectors));
             if rows.is_some() {
                 return rows;
             }
-            let width = blocks::panel_width(&product).filter(|_| packs);
+            let width = blocks::panel_width(&product).filter(|_| packs.is_some());
             match width.and_then(|width| pack::panels(graph, node, &product, width)) {
                 Some(panels) => in_panels(graph, node, product, panels, threads),
                 None => template::of(&product, threads, None),
@@ -188,8 +196,9 @@ fn template(graph: &Graph, node: NodeId, call: &AtenCall, threads: u32, packs: b
         }
         "aten::scaled_dot_product_attention" => attention::template(graph, node, call, threads),
         op if conv::is_known(op) => {
-            let turn = packs && layout::may_turn(graph, node);
-            let packed = if packs { conv::packed(graph, node, call, turn) } else { None };
+            let packed = packs.and_then(|vectors| {
+                conv::packed(graph, node, call, layout::may_turn(graph, node, vectors), vectors)
+            });
             packed.or_else(|| conv::template(graph, node, call, threads))
         }
         _ => None,
@@ -197,8 +206,8 @@ fn template(graph: &Graph, node: NodeId, call: &AtenCall, threads: u32, packs: b
 }
 
 /// The kernel of a product over a weight that is computed as a convolution.
-fn in_rows(graph: &Graph, node: NodeId, product: &Product) -> Option<Template> {
-    let rows = conv::Rows::of(product)?;
+fn in_rows(graph: &Graph, node: NodeId, product: &Product, vectors: Vectors) -> Option<Template> {
+    let rows = conv::Rows::of(product, vectors)?;
     let panels = pack::panels(graph, node, product, rows.width())?;
     rows.template(graph, node, product, panels)
 }
@@ -238,12 +247,12 @@ pub fn choose_products(
     if products == Products::Library {
         return Vec::new();
     }
-    let packs = constants.is_some();
+    let packs = constants.map(|_| Vectors { bits: profile.vector_bits });
     for node in graph.topological().unwrap_or_default() {
         if !graph.contains(node) {
             continue;
         }
-        let straight = if packs { layout::straighten(graph, node) } else { None };
+        let straight = packs.and_then(|_| layout::straighten(graph, node));
         let grouped = attention::group(graph, node);
         let repeats = grouped.as_ref().map_or(1, |grouped| grouped.shared);
         let chosen = choose(graph, node, profile, threads, (products, packs, repeats), measure);
@@ -297,7 +306,7 @@ fn choose(
     node: NodeId,
     profile: &Profile,
     threads: u32,
-    (products, packs, repeats): (Products, bool, i64),
+    (products, packs, repeats): (Products, Option<Vectors>, i64),
     measure: &mut dyn FnMut(&Candidate<'_>) -> Option<Times>,
 ) -> Option<(Option<Template>, Option<String>)> {
     let Op::Aten(call) = &graph.node(node).op else { return None };
@@ -333,7 +342,9 @@ fn moving_us(candidate: &Candidate<'_>, profile: &Profile) -> f64 {
     let bytes = |value: ValueRef| candidate.graph.ty(value).bytes() as f64;
     let images = candidate.graph.operands(candidate.node).first().copied();
     let images = images.filter(|&v| layout::is_straight(candidate.graph, v)).map_or(0.0, bytes);
-    let result = candidate.template.turned.is_some() && layout::may_turn(candidate.graph, candidate.node);
+    let vectors = Vectors { bits: profile.vector_bits };
+    let turns = || layout::may_turn(candidate.graph, candidate.node, vectors);
+    let result = candidate.template.turned.is_some() && turns();
     let result = if result { bytes(candidate.node.into()) } else { 0.0 };
     let rows = ["key", "value"].into_iter().filter_map(|name| Args(&candidate.call.args).tensor(name));
     let operands = candidate.graph.operands(candidate.node);

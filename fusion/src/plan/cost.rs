@@ -22,6 +22,9 @@ pub struct Profile {
     pub workers: u64,
     /// Operations per nanosecond of products.
     pub products: ProductRates,
+    /// Bits of a vector of the processor that programs on the host are compiled for.
+    #[serde(skip)]
+    pub vector_bits: u32,
 }
 
 /// Operations per nanosecond of products, a multiplication and an addition being two: on a GPU of halves.
@@ -46,7 +49,14 @@ impl Profile {
             launch_us: 2.0,
             workers: u64::from(threads.max(1)),
             products: ProductRates { aligned: 64.0 * n, unaligned: 64.0 * n, generated: 80.0 * n },
+            vector_bits: 512,
         }
+    }
+
+    /// The same for a processor with vectors of so many bits.
+    pub fn with_vectors(mut self, bits: u32) -> Profile {
+        self.vector_bits = bits;
+        self
     }
 
     /// A CUDA device with this many multiprocessors and this bandwidth in GB/s.
@@ -59,6 +69,7 @@ impl Profile {
             launch_us: 3.0,
             workers: u64::from(processors.max(1)) * 2,
             products: ProductRates { aligned: 3800.0 * n, unaligned: 600.0 * n, generated: 0.0 },
+            vector_bits: 512,
         }
     }
 }

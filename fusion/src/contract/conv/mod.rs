@@ -47,6 +47,7 @@ pub(super) use call::{is_known, refusal};
 use packed::Image;
 pub(super) use rows::Rows;
 use tile::Tile;
+pub(super) use tile::Vectors;
 
 /// The most pixels of an instance.
 const MOST: u64 = 1024;
@@ -62,7 +63,13 @@ pub(super) fn template(graph: &Graph, node: NodeId, call: &AtenCall, threads: u3
 
 /// The template of a call whose filters are packed. Its result has the filters innermost where the call's has, or where
 /// that is row-major and `turn` says so.
-pub(super) fn packed(graph: &Graph, node: NodeId, call: &AtenCall, turn: bool) -> Option<Template> {
+pub(super) fn packed(
+    graph: &Graph,
+    node: NodeId,
+    call: &AtenCall,
+    turn: bool,
+    vectors: Vectors,
+) -> Option<Template> {
     let read = call::read(graph, node, call)?;
     let out = graph.node(node).outs.first()?;
     let turned = turned(&read, &out.shape)?;
@@ -93,7 +100,7 @@ pub(super) fn packed(graph: &Graph, node: NodeId, call: &AtenCall, turn: bool) -
         span: lie.span,
     };
     let (conv, image) = packed::flat(conv, &image);
-    let tile = if packed::is_depthwise(&conv) { Tile::depthwise(&conv) } else { Tile::of(&conv) };
+    let tile = Tile::of(&conv, vectors);
     packed::check(&conv, &image, &tile).ok()?;
     if packed::is_depthwise(&conv) && !last {
         return None;
@@ -111,15 +118,20 @@ pub(super) fn packed(graph: &Graph, node: NodeId, call: &AtenCall, turn: bool) -
 }
 
 /// Whether a call reads the operand at a position as images at whatever strides.
-pub(super) fn takes_any_strides(graph: &Graph, node: NodeId, call: &AtenCall, position: u16) -> bool {
+pub(super) fn takes_any_strides(
+    graph: &Graph,
+    node: NodeId,
+    call: &AtenCall,
+    position: u16,
+    vectors: Vectors,
+) -> bool {
     let takes = || {
         let read = call::read(graph, node, call)?;
         let others = read.operands.iter().skip(1);
         if read.operands.first() != Some(&position) || others.into_iter().any(|&at| at == position) {
             return None;
         }
-        let tile =
-            if packed::is_depthwise(&read.conv) { Tile::depthwise(&read.conv) } else { Tile::of(&read.conv) };
+        let tile = Tile::of(&read.conv, vectors);
         panels(graph, node, &read, &tile)?;
         let [images, ..] = read.conv.lengths();
         let axes = read.conv.axes.iter().rev().scan(read.conv.channels, |pitch, axis| {

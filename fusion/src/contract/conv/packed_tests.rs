@@ -1,10 +1,11 @@
 //! Convolutions over packed filters in the interpreter, compared with sums in `f64`.
 
+use tilefuse_block::Elem;
 use tilefuse_block::interp::{self, Arg};
 
 use super::packed::{Image, check, flat, is_depthwise, matrix, program};
 use super::tests::{conv, data, expected, numbers, square};
-use super::tile::Tile;
+use super::tile::{Tile, Vectors};
 use super::{Axis, Conv};
 use crate::contract::Products;
 use crate::contract::tests::{memory, packed, run_packed};
@@ -81,8 +82,7 @@ pub(super) fn computed(
         memory[at] = v;
     }
     let (one, place) = flat(conv, &place);
-    let of = |c: &Conv| if is_depthwise(c) { Tile::depthwise(c) } else { Tile::of(c) };
-    let tile = tile.unwrap_or_else(|| of(&one));
+    let tile = tile.unwrap_or_else(|| Tile::of(&one, WIDE));
     check(&one, &place, &tile).unwrap();
     let made = program(&one, &place, &tile, last).unwrap();
     tilefuse_block::verify(&made.program).unwrap();
@@ -101,6 +101,8 @@ pub(super) fn computed(
     };
     (0..found.len()).map(|i| found[at(i)]).collect()
 }
+
+const WIDE: Vectors = Vectors { bits: 512 };
 
 /// Compares a convolution in a tile, or in the tile that is chosen for it, in all orders.
 fn compare(conv: &Conv, tile: Option<Tile>) {
@@ -223,7 +225,7 @@ fn tiles_by_shape() {
     let of = |c, f, axes: &[Axis]| {
         let conv = conv(c, f, axes);
         let lie = image(&conv, Order::Last);
-        let tile = Tile::of(&flat(&conv, &lie).0);
+        let tile = Tile::of(&flat(&conv, &lie).0, WIDE);
         let first = if tile.filters_first { "filters" } else { "pixels" };
         format!("{} pixels by {} x {}, {first} first", tile.pixels, tile.vectors, tile.lanes)
     };
@@ -241,6 +243,20 @@ fn tiles_by_shape() {
     assert_eq!(of(144, 24, &square(56, 1, 1, 0)), "13 pixels by 2 x 16, filters first");
     assert_eq!(of(24, 144, &square(56, 1, 1, 0)), "9 pixels by 3 x 16, filters first");
     assert_eq!(of(1024, 256, &square(14, 1, 1, 0)), "6 pixels by 4 x 16, pixels first");
+}
+
+/// Processors with shorter vectors have half as many registers, and take fewer pixels.
+#[test]
+fn tiles_of_shorter_vectors() {
+    let of = |bits: u32, elem| {
+        let conv = Conv { elem, ..conv(64, 64, &square(56, 3, 1, 1)) };
+        let tile = Tile::of(&conv, Vectors { bits });
+        compare(&Conv { axes: square(13, 3, 1, 1), channels: 5, ..conv }, Some(tile));
+        format!("{} pixels by {} x {}", tile.pixels, tile.vectors, tile.lanes)
+    };
+    assert_eq!(of(256, Elem::F32), "6 pixels by 2 x 8");
+    assert_eq!(of(128, Elem::F32), "6 pixels by 2 x 4");
+    assert_eq!(of(256, Elem::F64), "6 pixels by 2 x 4");
 }
 
 /// Two convolutions of weights, a residual around them, and an average of all pixels, or the result as it is.

@@ -8,10 +8,8 @@
 //!
 //! That is used where blocks of a power of two would compute more rows for nothing.
 
-use tilefuse_block::Elem;
-
 use super::packed::{self, Image};
-use super::tile::Tile;
+use super::tile::{Tile, Vectors};
 use super::{Axis, Conv, whole};
 use crate::contract::Template;
 use crate::contract::blocks;
@@ -23,6 +21,9 @@ use crate::graph::{Graph, NodeId};
 
 /// The fewest rows: fewer wait for their weights, which products of blocks ask for early.
 const LEAST: i64 = 17;
+
+/// The most vectors of a panel: more leave no registers for pixels.
+const MOST: u32 = 4;
 
 /// How many times as many rows blocks compute at least.
 const WORTH: f64 = 1.04;
@@ -37,7 +38,7 @@ pub(in crate::contract) struct Rows {
 
 impl Rows {
     /// A product as a convolution, where that computes fewer rows.
-    pub(in crate::contract) fn of(product: &Product) -> Option<Rows> {
+    pub(in crate::contract) fn of(product: &Product, processor: Vectors) -> Option<Rows> {
         let natural = |n: i64| u64::try_from(n).ok();
         if product.m < LEAST || !product.batch.is_empty() || product.alpha != 1.0 || !has_plain_bias(product)
         {
@@ -65,13 +66,12 @@ impl Rows {
         };
         conv.check().ok()?;
         // Panels as wide as those of blocks, which other signatures of a model may share.
-        let lanes = if conv.sum() == Elem::F64 { 8 } else { 16 };
         let width = u32::try_from(blocks::panel_width(product)?).ok()?;
-        let vectors = width / lanes;
-        if vectors == 0 {
+        let vectors = width / processor.lanes(&conv);
+        if !(1..=MOST).contains(&vectors) {
             return None;
         }
-        let tile = Tile::among(&conv, vectors..=vectors);
+        let tile = Tile::among(&conv, vectors..=vectors, processor);
         packed::check(&conv, &image, &tile).ok()?;
         let computed = tile.parts(&conv) * u64::from(tile.pixels);
         let in_blocks = blocks::rows_computed(product) as f64;

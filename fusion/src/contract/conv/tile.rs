@@ -2,8 +2,6 @@
 
 use std::ops::RangeInclusive;
 
-use tilefuse_block::Elem;
-
 use super::Conv;
 
 /// How a convolution is divided into instances.
@@ -21,8 +19,29 @@ pub(super) struct Tile {
     pub(super) filters_first: bool,
 }
 
-/// Registers of a processor with vectors of 512 bits: for sums, weights and a pixel.
-const REGISTERS: u32 = 32;
+/// The vectors that a processor computes with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::contract) struct Vectors {
+    /// Bits of one.
+    pub(in crate::contract) bits: u32,
+}
+
+impl Vectors {
+    /// Registers: for sums, weights and a pixel.
+    fn registers(self) -> u32 {
+        if self.bits >= 512 { 32 } else { 16 }
+    }
+
+    /// What a load takes, in cycles.
+    fn load(self) -> f64 {
+        if self.bits >= 512 { LOAD } else { LOAD_SHORT }
+    }
+
+    /// Sums of one.
+    pub(super) fn lanes(self, conv: &Conv) -> u32 {
+        (self.bits / 8 / conv.sum().bytes()).max(1)
+    }
+}
 
 /// Vectors of sums that a step needs at least to keep the units for products busy.
 const BUSY: f64 = 8.0;
@@ -32,6 +51,9 @@ const STEP: f64 = 1.5;
 
 /// What a load takes, in cycles: most of them are hidden behind products.
 const LOAD: f64 = 0.13;
+
+/// The same where no product reads a pixel from memory for all its lanes.
+const LOAD_SHORT: f64 = 0.3;
 
 /// What a vector of weights takes besides where there are several taps, whose panels are longer.
 const TAPS: f64 = 0.25;
@@ -59,13 +81,16 @@ const MIXING: u32 = 3;
 
 impl Tile {
     /// The tile that takes the least time.
-    pub(super) fn of(conv: &Conv) -> Tile {
-        Tile::among(conv, 1..=4)
+    pub(super) fn of(conv: &Conv, processor: Vectors) -> Tile {
+        match super::packed::is_depthwise(conv) {
+            true => Tile::depthwise(conv, processor),
+            false => Tile::among(conv, 1..=4, processor),
+        }
     }
 
     /// The tile of some numbers of vectors that takes the least time.
-    pub(super) fn among(conv: &Conv, vectors: RangeInclusive<u32>) -> Tile {
-        let lanes = if conv.sum() == Elem::F64 { 8 } else { 16 };
+    pub(super) fn among(conv: &Conv, vectors: RangeInclusive<u32>, processor: Vectors) -> Tile {
+        let (lanes, registers, load) = (processor.lanes(conv), processor.registers(), processor.load());
         let width = conv.axes.last().map_or(1, |a| a.out);
         let phases = conv.phases() as u32;
         let width = width.next_multiple_of(phases.into());
@@ -77,7 +102,7 @@ impl Tile {
         let time = |vectors: u32, pixels: u32| {
             let tiles = filters.div_ceil(u64::from(vectors * lanes)) * width.div_ceil(pixels.into());
             let (v, p) = (f64::from(vectors), f64::from(pixels));
-            let crowded = match REGISTERS.saturating_sub(vectors * pixels + vectors) {
+            let crowded = match registers.saturating_sub(vectors * pixels + vectors) {
                 0 => SPILLED,
                 1 | 2 => TIGHT,
                 _ => 0.0,
@@ -85,22 +110,23 @@ impl Tile {
             let aliased = if pitch.is_multiple_of(WAY) && pixels > WAYS { ALIASED } else { 0.0 };
             let taps = if single { 0.0 } else { TAPS * v };
             // Two products in a cycle.
-            let products = (v * p / 2.0).max(BUSY / 2.0) + LOAD * (v * f64::from(phases) + p);
+            let products = (v * p / 2.0).max(BUSY / 2.0) + load * (v * f64::from(phases) + p);
             tiles as f64 * (steps * (products + STEP + taps + crowded + aliased) + START + STORE * v * p)
         };
         let fits = |vectors: u32| conv.groups == 1 || filters.is_multiple_of(u64::from(vectors * lanes));
         let all = vectors.filter(|&v| fits(v)).flat_map(|v| {
-            let most = u64::from((REGISTERS - 4) / v).max(1).min(width) as u32;
+            let most = u64::from((registers - 4) / v).max(1).min(width) as u32;
             (1..=most / phases).map(move |p| (v, p * phases))
         });
         let best = all.min_by(|&a, &b| time(a.0, a.1).total_cmp(&time(b.0, b.1)));
         let (vectors, pixels) = best.unwrap_or((1, 1));
-        Tile { lanes, vectors, pixels, unroll: unroll(conv, vectors, pixels), filters_first: few(conv) }
+        let unroll = unroll(conv, vectors, pixels, registers);
+        Tile { lanes, vectors, pixels, unroll, filters_first: few(conv) }
     }
 
     /// The tile of a convolution in which a filter reads one channel: a vector of channels.
-    pub(super) fn depthwise(conv: &Conv) -> Tile {
-        let lanes = if conv.sum() == Elem::F64 { 8 } else { 16 };
+    fn depthwise(conv: &Conv, processor: Vectors) -> Tile {
+        let lanes = processor.lanes(conv);
         let width = conv.axes.last().map_or(1, |a| a.out);
         let phases = conv.phases() as u32;
         let most = width.next_multiple_of(phases.into()).min(16) as u32;
@@ -133,14 +159,14 @@ impl Tile {
 }
 
 /// Channels of a step.
-fn unroll(conv: &Conv, vectors: u32, pixels: u32) -> u32 {
+fn unroll(conv: &Conv, vectors: u32, pixels: u32, registers: u32) -> u32 {
     let depth = conv.depth();
     // Taps without a loop between them share what they read, and keep it in registers.
     if depth <= 4 && conv.axes.last().is_none_or(|a| a.kernel == 1) {
         return depth as u32;
     }
     let products = (vectors * pixels).max(1);
-    let wanted = if products + vectors + MIXING < REGISTERS { PRODUCTS.div_ceil(products).min(8) } else { 1 };
+    let wanted = if products + vectors + MIXING < registers { PRODUCTS.div_ceil(products).min(8) } else { 1 };
     (1..=wanted).rev().find(|&n| depth.is_multiple_of(n.into())).unwrap_or(1)
 }
 
