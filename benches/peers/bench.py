@@ -62,6 +62,9 @@ def torch_kernels():
         "add_rms_norm": lambda x, r, w: (x + r) * torch.rsqrt((x + r).pow(2).mean(-1, keepdim=True) + 1e-6) * w,
         "linear_bias_gelu": lambda x, w, b: F.gelu(F.linear(x, w, b), approximate="tanh"),
         "attention": lambda q, k, v: F.scaled_dot_product_attention(q, k, v),
+        "grouped_attention": lambda q, k, v: F.scaled_dot_product_attention(
+            q, *(x.repeat_interleave(4, dim=1) for x in (k, v))
+        ),
         "vector_add": lambda a, b: a + b,
         "bias_gelu_residual": lambda x, y, b: F.gelu(x + b, approximate="tanh") + y,
         "swiglu_act": lambda x, y: F.silu(x) * y,
@@ -126,6 +129,7 @@ def jax_kernels():
         "add_rms_norm": plain_rms_norm,
         "linear_bias_gelu": lambda x, w, b: jax.nn.gelu(x @ w.T + b, approximate=True),
         "attention": attention,
+        "grouped_attention": lambda q, k, v: attention(q, *(jnp.repeat(x, 4, axis=1) for x in (k, v))),
         "vector_add": lambda a, b: a + b,
         "bias_gelu_residual": lambda x, y, b: jax.nn.gelu(x + b, approximate=True) + y,
         "swiglu_act": lambda x, y: jax.nn.silu(x) * y,
@@ -150,6 +154,8 @@ def torch_model(name):
         return nn.Sequential(*[part for _ in range(8) for part in layer()])
     if name == "kernel:conv_bn_relu":
         return nn.Sequential(nn.Conv2d(64, 64, 3, padding=1), nn.BatchNorm2d(64), nn.ReLU())
+    if name == "kernel:conv_transpose_relu":
+        return nn.Sequential(nn.ConvTranspose2d(64, 64, 4, stride=2, padding=1), nn.ReLU())
     vision = {"resnet18": "resnet18", "resnet50": "resnet50", "vit_b_16": "vit_b_16", "mobilenet_v2": "mobilenet_v2"}
     if name in vision:
         import torchvision.models
