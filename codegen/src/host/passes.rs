@@ -78,8 +78,9 @@ fn shown(program: &Program, options: &HostOptions, passes: &[Pass]) -> Result<St
     let Some(&last) = passes.last().filter(|last| **last != Pass::Expand) else {
         return Ok(program.to_string());
     };
-    let width = Target::new(options.isa).width();
-    let seen = Seen::new(Plan::until(&program, width, last)?, program.value_names());
+    let registers = Target::new(options.isa).registers();
+    let width = registers.width;
+    let seen = Seen::new(Plan::until(&program, registers, last)?, program.value_names());
     let notes = |op: &Op| {
         let of = |pass: &Pass| {
             let tagged = |note| format!("{}: {note}", pass.name());

@@ -13,7 +13,10 @@ use inkwell::targets::{
 };
 use inkwell::values::FunctionValue;
 
+use tilefuse_block::Elem;
+
 use super::emit::ir::llvm;
+use super::plan::Registers;
 use crate::{Error, Result};
 
 /// Which instructions generated code may use.
@@ -23,6 +26,8 @@ pub enum Isa {
     /// [`Isa::Avx2`] and [`Isa::Baseline`], or `native`.
     #[default]
     Native,
+    /// Everything that this machine has but its matrix unit.
+    Vectors,
     /// AVX2, FMA and F16C, with vectors of 256 bits.
     Avx2,
     /// What every 64-bit x86 processor has, with vectors of 128 bits.
@@ -40,6 +45,19 @@ pub(super) struct Target {
     pub(super) f16c: bool,
     /// Whether there are instructions that multiply and add.
     pub(super) fma: bool,
+    /// What adds up products of neighbouring `bf16`.
+    pub(super) pairs: Option<Unit>,
+    /// What adds up products of four neighbouring 8-bit integers.
+    pub(super) quads: Option<Unit>,
+}
+
+/// Instructions that multiply neighbours along the common axis of a product and add them to sums of 32 bits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Unit {
+    /// Of vectors of 512 bits: AVX-512 BF16 and VNNI.
+    Vectors,
+    /// Of tiles of 16 rows of 64 bytes: AMX. Where these do not fit, there are those of vectors.
+    Tiles,
 }
 
 /// LLVM's names of the processors of [`Isa::Avx2`] and [`Isa::Baseline`].
@@ -60,13 +78,14 @@ impl Target {
                 static NATIVE: OnceLock<Target> = OnceLock::new();
                 NATIVE.get_or_init(Target::limited).clone()
             }
+            Isa::Vectors => Target::new(Isa::Native).without_tiles(),
             Isa::Avx2 => {
                 let (cpu, features) = (AVX2.to_owned(), String::new());
-                Target { cpu, features, vector: 256, f16c: true, fma: true }
+                Target { cpu, features, vector: 256, f16c: true, fma: true, pairs: None, quads: None }
             }
             Isa::Baseline => {
                 let (cpu, features) = (BASELINE.to_owned(), String::new());
-                Target { cpu, features, vector: 128, f16c: false, fma: false }
+                Target { cpu, features, vector: 128, f16c: false, fma: false, pairs: None, quads: None }
             }
         }
     }
@@ -98,7 +117,8 @@ impl Target {
     fn native() -> Target {
         let cpu = TargetMachine::get_host_cpu_name().to_string();
         let features = TargetMachine::get_host_cpu_features().to_string();
-        let native = Target { cpu, features, vector: 128, f16c: false, fma: false };
+        let native =
+            Target { cpu, features, vector: 128, f16c: false, fma: false, pairs: None, quads: None };
         let wide = ["avx512f", "avx512bw", "avx512dq", "avx512vl"].into_iter().all(|name| native.has(name));
         let vector = if wide {
             512
@@ -108,7 +128,33 @@ impl Target {
             128
         };
         let (f16c, fma) = (native.has("f16c"), native.has("fma"));
-        Target { vector, f16c, fma, ..native }
+        let tiles = native.has("amx-tile") && tiles::are_allowed();
+        let unit = |vectors: &str, of_tiles: &str| match wide && native.has(vectors) {
+            true if tiles && native.has(of_tiles) => Some(Unit::Tiles),
+            true => Some(Unit::Vectors),
+            false => None,
+        };
+        let (pairs, quads) = (unit("avx512bf16", "amx-bf16"), unit("avx512vnni", "amx-int8"));
+        Target { vector, f16c, fma, pairs, quads, ..native }
+    }
+
+    fn without_tiles(self) -> Target {
+        let (pairs, quads) = (self.pairs.map(|_| Unit::Vectors), self.quads.map(|_| Unit::Vectors));
+        Target { pairs, quads, ..self }
+    }
+
+    /// What adds up products of neighbours of a kind.
+    pub(super) fn unit(&self, elem: Elem) -> Option<Unit> {
+        match elem {
+            Elem::Bf16 => self.pairs,
+            Elem::I8 => self.quads,
+            _ => None,
+        }
+    }
+
+    /// What plans ask of a processor.
+    pub(super) fn registers(&self) -> Registers {
+        Registers { width: self.width(), pairs: self.pairs.is_some(), quads: self.quads.is_some() }
     }
 
     /// Logarithm of the number of 32-bit lanes of a vector.
@@ -118,7 +164,7 @@ impl Target {
 
     /// What code for this processor depends on, in one line.
     pub(super) fn describe(&self) -> String {
-        format!("{} {} {}", self.cpu, self.vector, self.features)
+        format!("{} {} {} {:?} {:?}", self.cpu, self.vector, self.features, self.pairs, self.quads)
     }
 
     /// Tells LLVM which instructions a function may use.
@@ -171,6 +217,24 @@ impl Target {
         module.run_passes(PASSES, &machine, options).map_err(llvm)?;
         let buffer = machine.write_to_memory_buffer(module, kind).map_err(llvm)?;
         Ok(buffer.as_slice().to_vec())
+    }
+}
+
+mod tiles {
+    //! The registers of the matrix unit, which a process asks for before it uses them.
+
+    /// Whether this process may use them; asks for them.
+    #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+    pub(super) fn are_allowed() -> bool {
+        /// `ARCH_REQ_XCOMP_PERM` and `XFEATURE_XTILEDATA` of Linux.
+        const REQUEST: [libc::c_long; 2] = [0x1023, 18];
+        // SAFETY: the call takes numbers, and changes nothing but which registers the threads of this process may use.
+        unsafe { libc::syscall(libc::SYS_arch_prctl, REQUEST[0], REQUEST[1]) == 0 }
+    }
+
+    #[cfg(not(all(target_arch = "x86_64", target_os = "linux")))]
+    pub(super) fn are_allowed() -> bool {
+        false
     }
 }
 

@@ -10,13 +10,14 @@ mod ahead;
 mod atomics;
 mod control;
 mod functions;
+mod groups;
 mod operations;
 mod products;
 mod programs;
 mod random;
 mod registers;
 
-const ISAS: [Isa; 3] = [Isa::Native, Isa::Avx2, Isa::Baseline];
+const ISAS: [Isa; 4] = [Isa::Native, Isa::Vectors, Isa::Avx2, Isa::Baseline];
 
 /// The 64-bit word of an argument whose buffers are `bytes`.
 fn words(args: &[Arg], bytes: &mut [Vec<u8>]) -> Vec<u64> {

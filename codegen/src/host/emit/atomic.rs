@@ -47,7 +47,7 @@ impl<'c> Emitter<'c, '_> {
             let place = this.ir.element(this.ir.memory_type(elem), pointer, int(operands[0])?)?;
             let go = |this: &mut Self| {
                 let old = this.change(change, elem, place, &operands[1..], ordering(order))?;
-                this.put(Tile { memory: before, elem }, lane, old)
+                this.put(Tile { memory: before, elem, narrow: false }, lane, old)
             };
             match taken {
                 Some(taken) => this.when(int(taken)?, go),
@@ -71,7 +71,7 @@ impl<'c> Emitter<'c, '_> {
             let top = self.top();
             self.at(top);
             let raw = if elem == Elem::Bool { self.narrowed(v, elem)? } else { v };
-            out.push(Tile { memory: self.variable(self.ir.splat(raw, n))?, elem });
+            out.push(Tile { memory: self.variable(self.ir.splat(raw, n))?, elem, narrow: false });
         }
         Ok(out)
     }

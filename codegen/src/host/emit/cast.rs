@@ -89,6 +89,14 @@ impl<'c> Emitter<'c, '_> {
         }
     }
 
+    /// What stands in memory for a `bf16` in a register, which is rounded already.
+    pub(super) fn upper_half(&self, v: V<'c>) -> Result<V<'c>> {
+        let ir = &self.ir;
+        let bits = ir.cast(Op::BitCast, v, ir.int_type(32).into())?;
+        let high = ir.bin(Op::LShr, bits, ir.int_like(bits, 16))?;
+        ir.cast(Op::Trunc, high, ir.int_type(16).into())
+    }
+
     /// The value in a register for what stands in memory.
     pub(super) fn widened(&self, v: V<'c>, elem: Elem) -> Result<V<'c>> {
         let ir = &self.ir;

@@ -37,15 +37,15 @@ struct Product<'c> {
 
 /// Blocks of equally many rows, one below the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Band {
+pub(super) struct Band {
     /// The first row.
-    first: u64,
+    pub(super) first: u64,
     /// The number of the first block.
     number: u64,
     /// How many blocks there are.
-    blocks: u64,
+    pub(super) blocks: u64,
     /// Rows of each.
-    rows: u64,
+    pub(super) rows: u64,
 }
 
 /// Where a block is.
@@ -79,7 +79,7 @@ impl Product<'_> {
 /// ```text
 /// 64 rows of 4 vectors of 16 lanes, 32 registers      10 blocks of 6 rows, 1 block of 4
 /// ```
-fn blocks(rows: u64, vectors: u64, width: u32) -> (u64, Vec<Band>) {
+pub(super) fn blocks(rows: u64, vectors: u64, width: u32) -> (u64, Vec<Band>) {
     let (vectors, most) = match width {
         4.. if vectors.is_multiple_of(4) => (4, 6),
         4.. => (vectors.min(2), 8),
@@ -105,6 +105,9 @@ impl<'c> Emitter<'c, '_> {
             return Err(llvm("a product without operands"));
         };
         let program = self.plan.program;
+        if self.plan.direct.get(b).is_some_and(|direct| direct.group > 1) {
+            return self.grouped_dot(op);
+        }
         let (left, right) = (&program.ty(*a).shape, &program.ty(*b).shape);
         let (batch, &[rows, depth]) = match left.split_last_chunk::<2>() {
             Some((batch, last)) => (batch.iter().product::<u32>(), last),
@@ -147,8 +150,8 @@ impl<'c> Emitter<'c, '_> {
     }
 
     /// An operand of a product, where it lies, and its strides, which are those of rows of this length for a tile.
-    fn operand(&mut self, value: Value, row: u32) -> Result<(Tile<'c>, [i64; 2])> {
-        let Some(&Direct { pointer, offsets, strides }) = self.plan.direct.get(&value) else {
+    pub(super) fn operand(&mut self, value: Value, row: u32) -> Result<(Tile<'c>, [i64; 2])> {
+        let Some(&Direct { pointer, offsets, strides, .. }) = self.plan.direct.get(&value) else {
             return Ok((self.tile(value)?, [row.into(), 1]));
         };
         let program = self.plan.program;
@@ -159,7 +162,7 @@ impl<'c> Emitter<'c, '_> {
         let top = self.top();
         self.at(top);
         let memory = self.ir.element(self.ir.memory_type(elem), pointer, offset)?;
-        Ok((Tile { memory, elem }, strides))
+        Ok((Tile { memory, elem, narrow: elem == Elem::Bf16 }, strides))
     }
 
     /// One block of the result.
@@ -220,14 +223,16 @@ impl<'c> Emitter<'c, '_> {
         for at in (0..share).step_by(line as usize) {
             let at = self.linear(self.ir.i64(1), at, first)?;
             let place = self.ir.element(self.ir.storage_type(p.right.elem), p.right.memory, at)?;
-            // Of data, to be read, into the second cache.
-            let [read, second, data] = [0, 2, 1].map(|n| self.ir.cx.i32_type().const_int(n, false).into());
-            self.ir.call_any(
-                "llvm.prefetch",
-                &[place.get_type().into()],
-                &[place.into(), read, second, data],
-            )?;
+            self.prefetch(place)?;
         }
+        Ok(())
+    }
+
+    /// Asks for a line of data, to be read, into the second cache.
+    pub(super) fn prefetch(&self, place: PointerValue<'c>) -> Result<()> {
+        let [read, second, data] = [0, 2, 1].map(|n| self.ir.cx.i32_type().const_int(n, false).into());
+        let types = [place.get_type().into()];
+        self.ir.call_any("llvm.prefetch", &types, &[place.into(), read, second, data])?;
         Ok(())
     }
 

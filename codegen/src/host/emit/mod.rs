@@ -11,6 +11,7 @@ mod combine;
 mod control;
 mod debug;
 mod dot;
+mod groups;
 pub(super) mod ir;
 mod memory;
 mod nest;
@@ -121,6 +122,8 @@ pub(super) struct Emitter<'c, 'p> {
     nowhere: Option<PointerValue<'c>>,
     /// What is fetched ahead.
     ahead: Vec<Ahead>,
+    /// Rows of the tiles of the matrix unit, where the kernel uses them.
+    tile_rows: Option<u64>,
 }
 
 /// The level of an instance.
@@ -159,6 +162,7 @@ pub(super) fn emit<'c>(cx: &'c Context, plan: &Plan<'_>, target: &Target) -> Res
         ready: vec![INSTANCE; plan.slots.len()],
         nowhere: None,
         ahead: plan.ahead(),
+        tile_rows: None,
     };
     emitter.bound[usize::from(super::plan::ZERO)] = Bound::Known(false);
     emitter.bound[usize::from(super::plan::ONE)] = Bound::Known(true);
@@ -174,6 +178,7 @@ impl<'c> Emitter<'c, '_> {
         self.groups(&plan.body)?;
         self.close_to(1)?;
         self.at(0);
+        self.release_tiles()?;
         self.ir.b.build_return(None).map_err(llvm)?;
         Ok(())
     }
@@ -309,7 +314,7 @@ impl<'c> Emitter<'c, '_> {
         self.at(0);
         let ptr = match info.place {
             Place::Local(count) => {
-                let elem = self.ir.storage_type(info.elem);
+                let elem = self.slot_type(slot);
                 let ty = inkwell::types::BasicType::array_type(&elem, count);
                 let ptr = self.ir.b.build_alloca(ty, "").map_err(llvm)?;
                 if let Some(instruction) = ptr.as_instruction() {

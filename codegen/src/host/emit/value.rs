@@ -1,5 +1,6 @@
 //! Values, built where they are demanded.
 
+use inkwell::types::BasicTypeEnum;
 use inkwell::values::{InstructionOpcode as Op, IntValue};
 use smallvec::SmallVec;
 use tilefuse_block::{Elem, Literal, Op as BlockOp, OpKind, Value};
@@ -7,7 +8,7 @@ use tilefuse_block::{Elem, Literal, Op as BlockOp, OpKind, Value};
 use super::ir::{V, llvm};
 use super::{At, Bound, Emitter};
 use crate::Result;
-use crate::host::plan::{Atom, Bit, Def, Map, SlotId, operands};
+use crate::host::plan::{Atom, Bit, Def, Map, Slot, SlotId, operands};
 
 impl<'c> Emitter<'c, '_> {
     /// The elements of a value at a map: a vector if it depends on lanes, else a scalar.
@@ -186,24 +187,40 @@ impl<'c> Emitter<'c, '_> {
     /// Fills a slot at a map from a value at the top level.
     pub(super) fn write_slot(&mut self, slot: SlotId, map: &[Bit], v: V<'c>) -> Result<()> {
         let memory = self.slot_memory(slot)?;
-        let elem = self.plan.slots[slot].elem;
         let top = self.top();
         self.at(top);
-        let raw = if elem == Elem::Bool { self.narrowed(v, elem)? } else { v };
+        let raw = self.stored(slot, v)?;
         self.write(super::memory::Index::Slot(slot, memory), map, raw, None)
     }
 
     /// Reads a slot at a map.
     pub(super) fn read_slot(&mut self, slot: SlotId, map: &Map) -> Result<At<'c>> {
         let memory = self.slot_memory(slot)?;
-        let elem = self.plan.slots[slot].elem;
-        let ty = self.ir.storage_type(elem);
+        let ty = self.slot_type(slot);
         let at = self.read(super::memory::Index::Slot(slot, memory), map, ty, None)?;
-        if elem == Elem::Bool {
-            self.at(at.level);
-            return Ok(At { v: self.widened(at.v, elem)?, level: at.level });
+        self.at(at.level);
+        Ok(At { v: self.fetched(slot, at.v)?, level: at.level })
+    }
+
+    /// The type of an element of a slot.
+    pub(super) fn slot_type(&self, slot: SlotId) -> BasicTypeEnum<'c> {
+        let slot = &self.plan.slots[slot];
+        if slot.narrow { self.ir.memory_type(slot.elem) } else { self.ir.storage_type(slot.elem) }
+    }
+
+    /// What stands in a slot for a value in a register.
+    fn stored(&self, slot: SlotId, v: V<'c>) -> Result<V<'c>> {
+        match &self.plan.slots[slot] {
+            Slot { narrow: true, elem: Elem::Bf16, .. } => self.upper_half(v),
+            Slot { narrow, elem, .. } if *narrow || *elem == Elem::Bool => self.narrowed(v, *elem),
+            _ => Ok(v),
         }
-        Ok(at)
+    }
+
+    /// The value in a register for what stands in a slot.
+    pub(super) fn fetched(&self, slot: SlotId, v: V<'c>) -> Result<V<'c>> {
+        let slot = &self.plan.slots[slot];
+        if slot.narrow || slot.elem == Elem::Bool { self.widened(v, slot.elem) } else { Ok(v) }
     }
 }
 

@@ -2,7 +2,7 @@
 
 use inkwell::IntPredicate;
 use inkwell::values::InstructionOpcode as Op;
-use tilefuse_block::{Elem, Op as BlockOp, Value};
+use tilefuse_block::{Op as BlockOp, Value};
 
 use super::ir::{V, lanes_of, llvm, widen};
 use super::memory::alignment;
@@ -50,8 +50,7 @@ impl<'c> Emitter<'c, '_> {
         let wrapped = self.ir.bin(Op::And, wide, self.ir.int_like(wide, (1i64 << inner.len()) - 1))?;
         let offset = self.ir.bin(Op::Shl, wrapped, self.ir.int_like(wrapped, inner.start as i64))?;
         let place = self.ir.bin(Op::Add, offset, others.v)?;
-        let elem = plan.slots[slot].elem;
-        let ty = self.ir.storage_type(elem);
+        let ty = self.slot_type(slot);
         let raw = match place {
             V::IntValue(place) => self.ir.load(ty, self.ir.element(ty, memory, place)?, alignment(ty))?,
             _ => {
@@ -64,7 +63,6 @@ impl<'c> Emitter<'c, '_> {
                 self.ir.call("llvm.masked.gather", &types, &[addresses, all, zero])?
             }
         };
-        let v = if elem == Elem::Bool { self.widened(raw, elem)? } else { raw };
-        Ok(At { v, level })
+        Ok(At { v: self.fetched(slot, raw)?, level })
     }
 }

@@ -1,6 +1,7 @@
 //! Operations on whole tiles that lie in slots, element after element in the order of their positions.
 
 use inkwell::IntPredicate;
+use inkwell::types::BasicTypeEnum;
 use inkwell::values::{InstructionOpcode as Op, IntValue, PointerValue};
 use tilefuse_block::{Elem, Op as BlockOp, OpKind, Value};
 
@@ -8,12 +9,15 @@ use super::Emitter;
 use super::ir::{V, lanes_of, llvm, widen};
 use super::memory::alignment;
 use crate::Result;
+use crate::host::plan::Slot;
 
 /// A tile in memory, row-major.
 #[derive(Clone, Copy)]
 pub(super) struct Tile<'c> {
     pub(super) memory: PointerValue<'c>,
     pub(super) elem: Elem,
+    /// Whether elements lie as in memory where that is narrower than in registers.
+    pub(super) narrow: bool,
 }
 
 pub(super) fn int(v: V<'_>) -> Result<IntValue<'_>> {
@@ -42,7 +46,8 @@ impl<'c> Emitter<'c, '_> {
         let memory = self.slot_memory(slot)?;
         let top = self.top();
         self.at(top);
-        Ok(Tile { memory, elem: self.plan.slots[slot].elem })
+        let Slot { elem, narrow, .. } = self.plan.slots[slot];
+        Ok(Tile { memory, elem, narrow })
     }
 
     pub(super) fn tiles(&mut self, values: &[Value]) -> Result<Vec<Tile<'c>>> {
@@ -93,18 +98,22 @@ impl<'c> Emitter<'c, '_> {
 
     /// `n` elements from a position on; one as a scalar where `n` is 0.
     pub(super) fn get(&self, tile: Tile<'c>, at: IntValue<'c>, n: u32) -> Result<V<'c>> {
-        let ty = self.ir.storage_type(tile.elem);
+        let ty = self.tile_type(tile);
         let place = self.ir.element(ty, tile.memory, at)?;
         let raw = self.ir.load(widen(ty, n), place, alignment(ty))?;
-        if tile.elem == Elem::Bool { self.widened(raw, Elem::Bool) } else { Ok(raw) }
+        if tile.narrow || tile.elem == Elem::Bool { self.widened(raw, tile.elem) } else { Ok(raw) }
     }
 
     /// Writes elements from a position on.
     pub(super) fn put(&self, tile: Tile<'c>, at: IntValue<'c>, v: V<'c>) -> Result<()> {
-        let ty = self.ir.storage_type(tile.elem);
+        let ty = self.tile_type(tile);
         let place = self.ir.element(ty, tile.memory, at)?;
-        let raw = if tile.elem == Elem::Bool { self.narrowed(v, Elem::Bool)? } else { v };
+        let raw = if tile.narrow || tile.elem == Elem::Bool { self.narrowed(v, tile.elem)? } else { v };
         self.ir.store(raw, place, alignment(ty))
+    }
+
+    fn tile_type(&self, tile: Tile<'c>) -> BasicTypeEnum<'c> {
+        if tile.narrow { self.ir.memory_type(tile.elem) } else { self.ir.storage_type(tile.elem) }
     }
 
     /// Lanes for runs of `extent` elements of 32 bits; 0 where there is but one.

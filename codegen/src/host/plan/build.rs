@@ -5,8 +5,9 @@ use smallvec::SmallVec;
 use tilefuse_block::{Op, OpKind, Program, Region as Body, Type, Value};
 
 use super::{
-    BlockId, Classes, Def, Item, Map, ONE, Plan, Sink, SinkId, SinkKind, Slot, SlotId, axis_ranges, operands,
-    product::{Sums, loaded_operands, running_sums},
+    BlockId, Classes, Def, Item, Map, ONE, Plan, Registers, Sink, SinkId, SinkKind, Slot, SlotId,
+    axis_ranges, operands,
+    product::{Sums, left_operands, loaded_operands, running_sums},
     shape_bits,
     whole::whole_operands,
 };
@@ -14,18 +15,18 @@ use crate::host::Pass;
 use crate::{Error, Result};
 
 impl<'p> Plan<'p> {
-    /// The plan of `program` for vectors of `2^width` lanes.
-    pub(crate) fn new(program: &'p Program, width: u32) -> Result<Plan<'p>> {
-        Plan::until(program, width, Pass::Slots)
+    /// The plan of `program` for a processor, or for vectors of so many lanes, as a logarithm.
+    pub(crate) fn new(program: &'p Program, registers: impl Into<Registers>) -> Result<Plan<'p>> {
+        Plan::until(program, registers.into(), Pass::Slots)
     }
 
     /// The plan as the passes up to `last` leave it.
-    pub(crate) fn until(program: &'p Program, width: u32, last: Pass) -> Result<Plan<'p>> {
+    pub(crate) fn until(program: &'p Program, registers: Registers, last: Pass) -> Result<Plan<'p>> {
         let none = FxHashSet::default();
-        let mut plan = Builder::run(program, width, &none)?;
+        let mut plan = Builder::run(program, registers, &none)?;
         let pins = plan.unsafe_loads();
         if !pins.is_empty() {
-            plan = Builder::run(program, width, &pins)?;
+            plan = Builder::run(program, registers, &pins)?;
         }
         let Builder { mut plan, items, .. } = plan;
         for pass in Pass::ALL.into_iter().filter(|pass| *pass <= last) {
@@ -51,12 +52,14 @@ pub(super) struct Builder<'p> {
     wanted: FxHashSet<Value>,
     /// Loads that products take as left operands and as right ones.
     pub(super) loaded: [FxHashSet<Value>; 2],
+    /// Values that products take as left operands.
+    pub(super) lefts: FxHashSet<Value>,
     /// Products that are added to what a loop carries.
     pub(super) sums: Sums,
 }
 
 impl<'p> Builder<'p> {
-    fn run(program: &'p Program, width: u32, pins: &FxHashSet<Value>) -> Result<Builder<'p>> {
+    fn run(program: &'p Program, registers: Registers, pins: &FxHashSet<Value>) -> Result<Builder<'p>> {
         let count = program.values.len();
         let plan = Plan {
             program,
@@ -74,11 +77,13 @@ impl<'p> Builder<'p> {
             classes: Classes::new(),
             parents: Vec::new(),
             scratch: 0,
-            width,
+            width: registers.width,
+            registers,
         };
         let (pins, wanted) = (pins.clone(), whole_operands(program));
         let (loaded, sums) = (loaded_operands(program), running_sums(program));
-        let mut builder = Builder { plan, items: vec![Vec::new()], pins, wanted, loaded, sums };
+        let lefts = left_operands(program);
+        let mut builder = Builder { plan, items: vec![Vec::new()], pins, wanted, loaded, lefts, sums };
         for (index, param) in program.params.iter().enumerate() {
             builder.plan.defs[param.value.index()] = Def::Param(index);
             builder.row(param.value, 0)?;
@@ -256,6 +261,7 @@ impl<'p> Builder<'p> {
             }
         };
         self.plan.slots[slot].row_major = true;
+        self.plan.slots[slot].narrow = self.is_narrow(value);
         self.plan.rows.insert(value, slot);
         Ok(())
     }

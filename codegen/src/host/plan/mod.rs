@@ -100,9 +100,28 @@ pub(crate) struct Sink<'p> {
     pub(crate) needed: Option<Vec<Atom>>,
 }
 
+/// What a plan asks of a processor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Registers {
+    /// Logarithm of the number of lanes of a full vector.
+    pub(crate) width: u32,
+    /// Whether there are instructions that add up products of two neighbouring `bf16`.
+    pub(crate) pairs: bool,
+    /// The same of four 8-bit integers.
+    pub(crate) quads: bool,
+}
+
+impl From<u32> for Registers {
+    fn from(width: u32) -> Registers {
+        Registers { width, pairs: false, quads: false }
+    }
+}
+
 /// Where the elements of a value lie between regions.
 pub(crate) struct Slot {
     pub(crate) elem: Elem,
+    /// Whether elements lie as in memory where that is narrower than in registers.
+    pub(crate) narrow: bool,
     /// The iteration bit of each position bit, as the producer has them.
     pub(crate) bits: Map,
     /// For each position bit its weight in the storage index, as a power of two; `None` where the bit belongs to a
@@ -145,7 +164,8 @@ impl<'p> Sink<'p> {
 
 impl Slot {
     fn new(elem: Elem, bits: Map) -> Slot {
-        Slot { elem, bits, weights: SmallVec::new(), row_major: false, place: Place::Local(0) }
+        let (weights, place) = (SmallVec::new(), Place::Local(0));
+        Slot { elem, narrow: false, bits, weights, row_major: false, place }
     }
 }
 
@@ -265,6 +285,8 @@ pub(crate) struct Plan<'p> {
     pub(crate) scratch: u64,
     /// Logarithm of the number of lanes of a full vector.
     pub(crate) width: u32,
+    /// What else there is besides.
+    pub(crate) registers: Registers,
 }
 
 impl<'p> Plan<'p> {

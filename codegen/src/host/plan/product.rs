@@ -5,7 +5,10 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use tilefuse_block::{Elem, Op, OpKind, Program, Region, Value};
 
 use super::build::Builder;
-use super::{Def, axis_ranges, shape_bits};
+use super::{Bit, Def, axis_ranges, shape_bits};
+
+/// Sums of 32 bits in a vector of the processors that multiply groups.
+const LANES: i64 = 16;
 
 /// A tile that is read from memory element by element.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -14,8 +17,10 @@ pub(crate) struct Direct {
     pub(crate) pointer: Value,
     /// The offsets of its elements.
     pub(crate) offsets: Value,
-    /// Elements of memory between neighbours along rows and columns.
+    /// Elements of memory between neighbours along rows and columns; of groups of rows, between these.
     pub(crate) strides: [i64; 2],
+    /// Rows that lie side by side, column by column: 1 where each row lies by itself.
+    pub(crate) group: u32,
 }
 
 /// Products that are added to what a loop carries.
@@ -81,6 +86,17 @@ pub(super) fn loaded_operands(program: &Program) -> [FxHashSet<Value>; 2] {
     })
 }
 
+/// Values that are left operands of products.
+pub(super) fn left_operands(program: &Program) -> FxHashSet<Value> {
+    let mut found = FxHashSet::default();
+    program.walk(&mut |op| {
+        if let OpKind::Dot { .. } = op.kind {
+            found.extend(op.args.first().copied());
+        }
+    });
+    found
+}
+
 /// Adds the loads of a list of operations, and those that a product takes when they may be stale.
 fn loads_of(region: &Region, side: usize, found: &mut FxHashSet<Value>, other: &mut FxHashSet<Value>) {
     let mut fresh: FxHashSet<Value> = FxHashSet::default();
@@ -115,7 +131,9 @@ impl Builder<'_> {
         };
         let (&pointer, &offsets) = (args.first()?, args.get(1)?);
         let ty = self.plan.program.ty(value);
-        if matches!(ty.elem()?, Elem::Bool | Elem::F16 | Elem::Bf16) {
+        let elem = ty.elem()?;
+        let group = self.group(elem);
+        if matches!(elem, Elem::Bool | Elem::F16) || (elem == Elem::Bf16 && group == 1) {
             // They are wider in slots than in memory.
             return None;
         }
@@ -132,9 +150,43 @@ impl Builder<'_> {
                 bits.iter().enumerate().all(|(i, &bit)| affine.stride(bit) == first.checked_shl(i as u32));
             even.then_some(first)
         };
-        let strides = [stride(0)?, stride(1)?];
-        let rows = left || strides == [i64::from(shape[1]), 1];
-        (plain && rows).then_some(Direct { pointer, offsets, strides })
+        let strides = || Some([stride(0)?, stride(1)?]);
+        // Of a left operand, neighbours along the common axis are read together.
+        let fits = |strides: &[i64; 2]| match left {
+            true => group == 1 || strides[1] == 1,
+            false => elem != Elem::Bf16 && *strides == [i64::from(shape[1]), 1],
+        };
+        if let Some(strides) = strides().filter(fits) {
+            return plain.then_some(Direct { pointer, offsets, strides, group: 1 });
+        }
+        let width = i64::from(shape[1]);
+        let inside = group.trailing_zeros() as usize;
+        let in_groups = || {
+            let mut rows = map.get(axis_ranges(shape)[0].clone())?.iter().enumerate();
+            let mut columns = map.get(axis_ranges(shape)[1].clone())?.iter().enumerate();
+            let step = |&bit: &Bit| affine.stride(bit);
+            let wanted = |i: usize| if i < inside { 1i64 << i } else { width << i };
+            let rows_fit = rows.all(|(i, bit)| step(bit) == Some(wanted(i)));
+            (rows_fit && columns.all(|(i, bit)| step(bit) == Some(i64::from(group) << i))).then_some(())
+        };
+        let wide = width >= LANES && shape[0] >= group;
+        let direct = Direct { pointer, offsets, strides: [width * i64::from(group), 1], group };
+        (plain && !left && group > 1 && wide && in_groups().is_some()).then_some(direct)
+    }
+
+    /// Elements along the common axis that instructions of this processor multiply and add up together.
+    fn group(&self, elem: Elem) -> u32 {
+        match elem {
+            Elem::Bf16 if self.plan.registers.pairs => 2,
+            Elem::I8 if self.plan.registers.quads => 4,
+            _ => 1,
+        }
+    }
+
+    /// Whether a value that lies row by row is kept as narrow as in memory, for products that read neighbours together.
+    pub(super) fn is_narrow(&self, value: Value) -> bool {
+        let elem = self.plan.program.ty(value).elem();
+        elem == Some(Elem::Bf16) && self.group(Elem::Bf16) > 1 && self.lefts.contains(&value)
     }
 
     /// Whether a value needs nothing from memory.

@@ -45,7 +45,10 @@ impl Plan<'_> {
             OpKind::Dot { .. } => {
                 let depth =
                     op.args.first().and_then(|&a| self.program.ty(a).shape.last().copied()).unwrap_or(1);
-                (elements(&op.results) * u64::from(depth)) >> self.width
+                // Where groups are multiplied, an instruction makes several products for each sum.
+                let right = op.args.get(1).and_then(|right| self.direct.get(right));
+                let group = right.map_or(0, |direct| direct.group.trailing_zeros());
+                (elements(&op.results) * u64::from(depth)) >> (self.width + group)
             }
             _ => elements(&op.args) * 2,
         }
