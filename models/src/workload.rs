@@ -83,7 +83,7 @@ fn host_only() -> Vec<Workload> {
         plain("kernel:conv_transpose_relu", 1 << 17, f32, &[&[1, 64, 28, 28]]),
     ];
     for [m, n, k] in [[512, 3072, 768], [1024, 1024, 1024], [1, 4096, 4096], [32, 4096, 4096]] {
-        list.push(product(f32, [m, n, k]));
+        list.push(product(&[Kind::Float, Kind::BFloat16], [m, n, k]));
     }
     let heads: &[i64] = &[1, 12, 512, 64];
     list.push(plain("kernel:attention", heads.iter().product(), f32, &[heads; 3]));

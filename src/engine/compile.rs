@@ -5,7 +5,8 @@ use std::time::Instant;
 
 use rustc_hash::FxHashMap;
 use tch::Tensor;
-use tilefuse_block::Program;
+use tilefuse_block::{Elem, Program};
+use tilefuse_codegen::host::HostOptions;
 use tilefuse_fusion::plan::{
     Alignments, KernelKind, KernelStep, Plan, Profile, Step, StepKind, Tunable, Tuner, plan_tuned,
 };
@@ -319,8 +320,10 @@ pub(crate) fn profile(target: Target) -> Result<Profile, Error> {
 fn typical_profile(target: Target) -> Result<Profile, Error> {
     match target {
         Target::Host => {
-            let vectors = tilefuse_codegen::host::HostOptions::default().vector_bits();
-            Ok(Profile::host(tch::get_num_threads().max(1) as u32).with_vectors(vectors))
+            let options = HostOptions::default();
+            let rates = [Elem::Bf16, Elem::I8].map(|elem| options.grouped_products(elem));
+            let profile = Profile::host(tch::get_num_threads().max(1) as u32).with_groups(rates);
+            Ok(profile.with_vectors(options.vector_bits()))
         }
         Target::Cuda(ordinal) => {
             let device = tilefuse_codegen::cuda::Device::get(ordinal as usize)?;

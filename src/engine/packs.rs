@@ -256,6 +256,9 @@ impl Pack {
 
     /// Copies a weight into the panels of a constant.
     fn fill(&self, weight: &Tensor, constant: &Tensor) -> Result<(), Error> {
+        if self.panels.group > 1 {
+            return self.fill_groups(weight, constant);
+        }
         let &Panels { rows, run, columns, block, width, strides, offset, .. } = &self.panels;
         let [runs, down, across, blocks] = strides;
         let start = Meta::of(weight)?.offset + offset;
@@ -281,6 +284,39 @@ impl Pack {
             Ok(())
         })
     }
+
+    /// The same where rows of panels lie side by side: whole panels and the last one, whole groups and the last one.
+    fn fill_groups(&self, weight: &Tensor, constant: &Tensor) -> Result<(), Error> {
+        let &Panels { rows, columns, width, group, filled, strides: [_, down, across, _], offset, .. } =
+            &self.panels;
+        let start = Meta::of(weight)?.offset + offset;
+        let (whole, groups) = (columns.div_euclid(width), rows.div_euclid(group));
+        let (rest, left) = (columns.rem_euclid(width), rows.rem_euclid(group));
+        let failed = |error: tch::TchError| Error::Torch(error.to_string());
+        tch::no_grad(|| {
+            let mut panels = constant.f_view([-1, filled / group, width, group]).map_err(failed)?;
+            if rest > 0 || filled > rows {
+                let _ = panels.f_zero_().map_err(failed)?;
+            }
+            for [panel, count, wide] in [[0, whole, width], [whole, 1, rest]] {
+                for [first, many, side] in [[0, groups, group], [groups, 1, left]] {
+                    let shape = [count, many, wide, side];
+                    if shape.contains(&0) {
+                        continue;
+                    }
+                    let from = start + panel * width * across + first * group * down;
+                    let strides = [width * across, group * down, across, down];
+                    let source = as_strided_of(weight, &shape, &strides, from)?;
+                    let corner = [panel, first, 0, 0];
+                    let part = (0..4).try_fold(panels.shallow_clone(), |part, axis| {
+                        part.f_narrow(axis as i64, corner[axis], shape[axis])
+                    });
+                    part.and_then(|mut part| part.f_copy_(&source)).map_err(failed)?;
+                }
+            }
+            Ok(())
+        })
+    }
 }
 
 #[cfg(test)]
@@ -298,6 +334,8 @@ mod tests {
             columns: 40,
             block: 40,
             width,
+            group: 1,
+            filled: 8,
             strides: [0, 1, 8, 0],
             offset: 0,
         };
@@ -332,6 +370,39 @@ mod tests {
         );
         drop(second);
         assert_eq!(count(&store), 0);
+    }
+
+    #[test]
+    fn rows_lie_side_by_side_and_are_filled_up() {
+        let _no_grad = tch::no_grad_guard();
+        for (rows, columns) in [(8, 32), (7, 40), (5, 3), (1, 16)] {
+            let kind = (tch::Kind::BFloat16, tch::Device::Cpu);
+            let weight = Tensor::randn([columns, rows + 1], kind).narrow(1, 1, rows);
+            let panels = Panels {
+                rows,
+                run: rows,
+                columns,
+                block: columns,
+                group: 2,
+                filled: 8,
+                strides: [0, 1, rows + 1, 0],
+                ..packed(0, 16).panels
+            };
+            let ty =
+                TensorType::contiguous(DType::Elem(tilefuse_block::Elem::Bf16), &panels.shape(), Device::Cpu);
+            let all = [Packed { constant: 0, ty, panels: panels.clone() }];
+            let (packs, constants) = Packs::new(&all, &[weight.shallow_clone()], &Arc::default()).unwrap();
+            assert!(packs.hold().unwrap().is_some());
+            let found = Vec::<f32>::try_from(&constants[0].to_kind(tch::Kind::Float).flatten(0, -1)).unwrap();
+            let size = (panels.filled * panels.width) as usize;
+            for (at, &value) in found.iter().enumerate() {
+                let [row, column] = panels.place((at % size) as i64);
+                let column = column + (at / size) as i64 * panels.width;
+                let inside = row < rows && column < columns;
+                let wanted = if inside { weight.double_value(&[column, row]) } else { 0.0 };
+                assert_eq!(f64::from(value), wanted, "row {row}, column {column}");
+            }
+        }
     }
 
     /// The last columns, which fill half a panel of 16.

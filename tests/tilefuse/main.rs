@@ -13,6 +13,7 @@ mod edge;
 mod errors;
 mod fused;
 mod graphs;
+mod groups;
 mod hand;
 mod horizontal;
 mod kernels;

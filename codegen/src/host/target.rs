@@ -117,8 +117,7 @@ impl Target {
     fn native() -> Target {
         let cpu = TargetMachine::get_host_cpu_name().to_string();
         let features = TargetMachine::get_host_cpu_features().to_string();
-        let native =
-            Target { cpu, features, vector: 128, f16c: false, fma: false, pairs: None, quads: None };
+        let native = Target { cpu, features, vector: 128, f16c: false, fma: false, pairs: None, quads: None };
         let wide = ["avx512f", "avx512bw", "avx512dq", "avx512vl"].into_iter().all(|name| native.has(name));
         let vector = if wide {
             512

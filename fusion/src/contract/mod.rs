@@ -10,7 +10,8 @@
 //!
 //! `product.rs` reads calls as one form, batches of `alpha a b + beta c`; `operand.rs` says where operands lie, so that a
 //! transposed or strided one is read as it is; `pack.rs` lays out weights in the order in which they are read, once;
-//! `blocks.rs` chooses the blocks, and `template.rs` writes the programs. `conv/` has the same for convolutions, and
+//! `blocks.rs` chooses the blocks, `groups.rs` those of `bf16` and 8-bit integers where processors have instructions for these,
+//! and `template.rs` writes the programs. `conv/` has the same for convolutions, and
 //! `attention/` for attention. `layout.rs` lets results lie in another order than eager's where only kernels read them.
 //!
 //! A further template is an arm of `template`: it gives a `Template` with the kernel, or `None` for calls that it does
@@ -19,6 +20,7 @@
 mod attention;
 mod blocks;
 mod conv;
+mod groups;
 mod layout;
 mod operand;
 mod pack;
@@ -99,6 +101,13 @@ pub struct Template {
     pub turned: Option<Turned>,
 }
 
+impl Template {
+    /// Rows of the right operand that lie side by side.
+    fn group(&self) -> i64 {
+        self.panels.as_ref().map_or(1, |panels| panels.group)
+    }
+}
+
 /// A result that is row-major with its dimensions in another order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Turned {
@@ -172,18 +181,28 @@ impl fmt::Display for Times {
     }
 }
 
-/// The kernel of a call on the host, if there is a template for it; `packs` says that weights may be packed for it, and for
-/// which vectors.
-fn template(
-    graph: &Graph,
-    node: NodeId,
-    call: &AtenCall,
+/// What templates are made for.
+#[derive(Clone, Copy)]
+struct Host {
     threads: u32,
+    /// The vectors that weights may be packed for; `None` where they may not.
     packs: Option<Vectors>,
-) -> Option<Template> {
+    /// Whether there are instructions for pairs of `bf16`.
+    pairs: bool,
+    /// Whether there are instructions for four 8-bit integers.
+    quads: bool,
+}
+
+/// The kernel of a call on the host, if there is a template for it.
+fn template(graph: &Graph, node: NodeId, call: &AtenCall, host: Host) -> Option<Template> {
+    let Host { threads, packs, .. } = host;
     match call.op.as_str() {
-        "aten::linear" | "aten::mm" | "aten::bmm" | "aten::matmul" | "aten::addmm" | "aten::baddbmm" => {
+        "aten::linear" | "aten::mm" | "aten::bmm" | "aten::matmul" | "aten::addmm" | "aten::baddbmm"
+        | "aten::_int_mm" => {
             let product = product::of(graph, node, call)?;
+            if let Some(panels) = in_groups(graph, node, &product, host) {
+                return in_panels(graph, node, product, panels, threads);
+            }
             let rows = packs.and_then(|vectors| in_rows(graph, node, &product, vectors));
             if rows.is_some() {
                 return rows;
@@ -203,6 +222,13 @@ fn template(
         }
         _ => None,
     }
+}
+
+/// The panels of a product's right operand with rows side by side, where there are instructions for these.
+fn in_groups(graph: &Graph, node: NodeId, product: &Product, host: Host) -> Option<Panels> {
+    let group = groups::group(product, host).filter(|_| host.packs.is_some())?;
+    let panels = pack::panels(graph, node, product, groups::width(product))?;
+    Some(panels.in_groups(group, groups::depth(product).into()))
 }
 
 /// The kernel of a product over a weight that is computed as a convolution.
@@ -247,7 +273,9 @@ pub fn choose_products(
     if products == Products::Library {
         return Vec::new();
     }
+    let rates = profile.products;
     let packs = constants.map(|_| Vectors { bits: profile.vector_bits });
+    let host = Host { threads, packs, pairs: rates.pairs > 0.0, quads: rates.quads > 0.0 };
     for node in graph.topological().unwrap_or_default() {
         if !graph.contains(node) {
             continue;
@@ -255,7 +283,7 @@ pub fn choose_products(
         let straight = packs.and_then(|_| layout::straighten(graph, node));
         let grouped = attention::group(graph, node);
         let repeats = grouped.as_ref().map_or(1, |grouped| grouped.shared);
-        let chosen = choose(graph, node, profile, threads, (products, packs, repeats), measure);
+        let chosen = choose(graph, node, profile, host, (products, repeats), measure);
         if !matches!(chosen, Some((Some(_), _))) {
             straight.into_iter().for_each(|straight| straight.undo(graph));
             grouped.into_iter().for_each(|grouped| grouped.undo(graph));
@@ -293,7 +321,9 @@ fn constant(
     if let Some((_, known)) = packed.iter().find(|(known, _)| known.panels == panels) {
         return *known;
     }
-    let ty = panels.ty(graph.ty(node.into()));
+    // Of the operands' kind, which is not that of every result.
+    let like = graph.operands(node).first().copied().unwrap_or_else(|| node.into());
+    let ty = panels.ty(graph.ty(like));
     let constant = first + packed.len() as u32;
     let id = graph.add(Op::Const(constant), &[], [ty.clone()], None);
     packed.push((Packed { constant, ty, panels }, id));
@@ -305,17 +335,17 @@ fn choose(
     graph: &Graph,
     node: NodeId,
     profile: &Profile,
-    threads: u32,
-    (products, packs, repeats): (Products, Option<Vectors>, i64),
+    host: Host,
+    (products, repeats): (Products, i64),
     measure: &mut dyn FnMut(&Candidate<'_>) -> Option<Times>,
 ) -> Option<(Option<Template>, Option<String>)> {
     let Op::Aten(call) = &graph.node(node).op else { return None };
-    let host = graph.node(node).outs.iter().all(|ty| ty.device == Device::Cpu);
+    let here = graph.node(node).outs.iter().all(|ty| ty.device == Device::Cpu);
     let own = call.replay.is_some_and(|replay| graph.kernels.contains_key(&replay));
-    if !host || own || !call.writes.is_empty() || call.random {
+    if !here || own || !call.writes.is_empty() || call.random {
         return None;
     }
-    let Some(template) = template(graph, node, call, threads, packs) else {
+    let Some(template) = template(graph, node, call, host) else {
         return conv::refusal(call).map(|why| (None, Some(why.to_owned())));
     };
     if products == Products::Generated {
@@ -380,9 +410,16 @@ fn predict(template: &Template, profile: &Profile) -> Times {
     let us = |rate: f64| (template.flops / rate).max(template.bytes / profile.bandwidth) / 1000.0;
     let instances: f64 = template.kernel.grid.iter().map(|&n| f64::from(n)).product();
     let busy = (instances / profile.workers as f64).min(1.0);
+    let rates = profile.products;
+    // libtorch's library has the same instructions, and packs weights at every call.
+    let (ours, theirs) = match template.group() {
+        groups::PAIR => (rates.pairs, 0.5 * rates.pairs),
+        groups::QUAD => (rates.quads, 0.5 * rates.quads),
+        _ => (rates.generated, rates.aligned),
+    };
     Times {
-        generated_us: us(profile.products.generated) / busy + profile.launch_us,
-        library_us: us(profile.products.aligned) + 2.0 * profile.launch_us,
+        generated_us: us(ours) / busy + profile.launch_us,
+        library_us: us(theirs) + 2.0 * profile.launch_us,
         measured: false,
     }
 }

@@ -4,6 +4,12 @@
 //! a matrix of k rows and n columns      panels of w columns: [n / w, k, w], the last one filled up with zeros
 //! ```
 //!
+//! Rows may lie side by side in groups, for instructions that multiply neighbours along the common axis:
+//!
+//! ```text
+//! groups of 2 rows      [n / w, k / 2, w, 2], the last rows filled up with zeros
+//! ```
+//!
 //! A panel is read from its beginning to its end, whatever the strides of the weight are, and needs no mask. The kernel
 //! takes it as one more operand of its call, a constant of the plan, which whoever runs the plan fills. The filters of a
 //! convolution are such a matrix, too: a column is a filter, a row a channel at a tap.
@@ -32,6 +38,10 @@ pub struct Panels {
     pub block: i64,
     /// Columns of a panel.
     pub width: i64,
+    /// Rows that lie side by side, column by column.
+    pub group: i64,
+    /// Rows of a panel, with those that fill it up: a multiple of `group`.
+    pub filled: i64,
     /// Elements of the parameter between runs of rows, between rows of a run, between columns of a block, and between
     /// blocks.
     pub strides: [i64; 4],
@@ -44,7 +54,7 @@ pub struct Panels {
 pub struct Packed {
     /// The constant's slot.
     pub constant: u32,
-    /// Its type, `[panels, rows, width]`.
+    /// Its type, `[panels, filled rows, width]`.
     pub ty: TensorType,
     /// What it holds.
     pub panels: Panels,
@@ -55,9 +65,16 @@ impl Panels {
     pub fn shape(&self) -> [i64; 3] {
         [
             self.columns.div_euclid(self.width) + i64::from(self.columns % self.width != 0),
-            self.rows,
+            self.filled,
             self.width,
         ]
+    }
+
+    /// The row and column of the matrix that an element of a panel is, counted from the panel's beginning and column.
+    pub fn place(&self, element: i64) -> [i64; 2] {
+        let (size, group) = ((self.group * self.width).max(1), self.group.max(1));
+        let (run, rest) = (element.div_euclid(size), element.rem_euclid(size));
+        [run * group + rest.rem_euclid(group), rest.div_euclid(group)]
     }
 
     /// The element of the parameter that an element of the matrix is.
@@ -93,9 +110,20 @@ pub(super) fn panels(graph: &Graph, node: NodeId, product: &Product, width: i64)
         columns: product.n,
         block: product.n,
         width,
+        group: 1,
+        filled: product.k,
         strides: [0, down, across, 0],
         offset: b.source.offset,
     })
+}
+
+impl Panels {
+    /// The same with so many rows side by side, filled up to a multiple of a block of rows.
+    pub(super) fn in_groups(self, group: i64, block: i64) -> Panels {
+        let block = block.max(1);
+        let blocks = self.rows.div_euclid(block) + i64::from(self.rows.rem_euclid(block) != 0);
+        Panels { group, filled: blocks * block, ..self }
+    }
 }
 
 /// The slot of the parameter in which a value lies, and where it begins there, if the graph does not write it.

@@ -5,7 +5,7 @@ use tilefuse_block::Elem;
 
 use super::operand::{Source, source};
 use crate::args::Args;
-use crate::graph::{AtenCall, Graph, NodeId};
+use crate::graph::{AtenCall, Graph, NodeId, ValueRef};
 use crate::types::Dims;
 
 /// Strides of an operand along the batch, and along its rows and columns in the product.
@@ -40,8 +40,10 @@ pub(super) struct Product {
     pub(super) alpha: f64,
     /// The factor of what is added.
     pub(super) beta: f64,
-    /// Of operands and result.
+    /// Of operands.
     pub(super) elem: Elem,
+    /// Of the result: the same, but for 8-bit integers 32 bits.
+    pub(super) out: Elem,
 }
 
 /// The product that a call computes; `None` for calls and tensors that the templates do not know.
@@ -57,7 +59,7 @@ pub(super) fn of(graph: &Graph, node: NodeId, call: &AtenCall) -> Option<Product
     let [out] = &graph.node(node).outs[..] else { return None };
     let (a, mut b, c, alpha, beta) = match call.op.as_str() {
         "aten::linear" => (operand("input")?, operand("weight")?, optional("bias")?, 1.0, 1.0),
-        "aten::mm" | "aten::bmm" => (operand("self")?, operand("mat2")?, None, 1.0, 1.0),
+        "aten::mm" | "aten::bmm" | "aten::_int_mm" => (operand("self")?, operand("mat2")?, None, 1.0, 1.0),
         "aten::matmul" => (operand("self")?, operand("other")?, None, 1.0, 1.0),
         "aten::addmm" => {
             (operand("mat1")?, operand("mat2")?, optional("self")?, factor("alpha"), factor("beta"))
@@ -72,10 +74,17 @@ pub(super) fn of(graph: &Graph, node: NodeId, call: &AtenCall) -> Option<Product
         b.shape.swap(0, 1);
         b.strides.swap(0, 1);
     }
-    let elem = out.dtype.elem()?;
-    let known = matches!(elem, Elem::F32 | Elem::F64 | Elem::Bf16 | Elem::F16);
-    let same = operands.iter().all(|&v| graph.ty(v).dtype == out.dtype && graph.ty(v).device == out.device);
-    if !known || !same || !out.is_contiguous() || a.shape.len() < 2 || b.shape.len() < 2 {
+    let result = out.dtype.elem()?;
+    // Products of integers wrap around in their own kind, but for the one whose result is wider.
+    let elem = match (call.op.as_str(), result) {
+        ("aten::_int_mm", Elem::I32) => Elem::I8,
+        ("aten::_int_mm", _) => return None,
+        (_, Elem::F32 | Elem::F64 | Elem::Bf16 | Elem::F16) => result,
+        _ => return None,
+    };
+    let of_kind = |v: ValueRef| graph.ty(v).dtype.elem() == Some(elem) && graph.ty(v).device == out.device;
+    let same = operands.iter().all(|&v| of_kind(v));
+    if !same || !out.is_contiguous() || a.shape.len() < 2 || b.shape.len() < 2 {
         return None;
     }
     let (batch, &[m, n]) = out.shape.split_last_chunk::<2>()?;
@@ -95,6 +104,7 @@ pub(super) fn of(graph: &Graph, node: NodeId, call: &AtenCall) -> Option<Product
         alpha,
         beta,
         elem,
+        out: result,
     };
     let sizes = product.batch.iter().chain([&product.m, &product.n, &product.k]);
     (sizes.copied().all(|n| n > 0) && alpha != 0.0).then(|| product.folded())

@@ -15,6 +15,7 @@ use tilefuse_block::{
 
 use super::Template;
 use super::blocks::{Blocks, Form, choose, grid};
+use super::groups;
 use super::pack::Panels;
 use super::product::{Access, Product};
 use crate::custom::{CustomKernel, Tied};
@@ -23,10 +24,14 @@ type Made<T> = Result<T, TypeError>;
 
 /// The template of a product on so many threads, whose right operand may lie in panels.
 pub(super) fn of(product: &Product, threads: u32, panels: Option<Panels>) -> Option<Template> {
-    let blocks = choose(product, threads, panels.is_some());
+    let group = panels.as_ref().map_or(1, |panels| panels.group);
+    let blocks = match &panels {
+        Some(panels) if group > 1 => groups::choose(product, threads, panels),
+        _ => choose(product, threads, panels.is_some()),
+    };
     let grid = grid(product, &blocks)?;
     let operands = || [Some(&product.a), Some(&product.b), product.c.as_ref()].into_iter().flatten();
-    let program = Writer::new(product, blocks, panels.is_some()).program().ok()?;
+    let program = Writer::new(product, blocks, panels.as_ref()).program().ok()?;
     let tied = operands().map(|a| Tied::Operand(a.source.position)).chain([Tied::Result(0)]).collect();
     let layouts = operands().map(|a| (a.source.position, a.source.layout.clone())).collect();
     let kernel = CustomKernel {
@@ -59,7 +64,7 @@ struct Writer<'p> {
     product: &'p Product,
     blocks: Blocks,
     /// Whether the right operand lies in panels as wide as a block.
-    panels: bool,
+    panels: Option<&'p Panels>,
     /// Of offsets.
     index: Elem,
     /// Of sums.
@@ -67,8 +72,12 @@ struct Writer<'p> {
 }
 
 impl<'p> Writer<'p> {
-    fn new(product: &'p Product, blocks: Blocks, panels: bool) -> Writer<'p> {
-        let sum = if product.elem == Elem::F64 { Elem::F64 } else { Elem::F32 };
+    fn new(product: &'p Product, blocks: Blocks, panels: Option<&'p Panels>) -> Writer<'p> {
+        let sum = match product.elem {
+            Elem::F64 => Elem::F64,
+            Elem::I8 => Elem::I32,
+            _ => Elem::F32,
+        };
         let index = if fits(product, blocks) { Elem::I32 } else { Elem::I64 };
         Writer { product, blocks, panels, index, sum }
     }
@@ -84,9 +93,9 @@ impl<'p> Writer<'p> {
         let x = b.ptr_param("a", elem, align, len(p.a.source.span));
         let w = b.ptr_param("b", elem, align, len(p.b.source.span));
         let c = p.c.as_ref().map(|c| (c, b.ptr_param("c", elem, align, len(c.source.span))));
-        let y = b.ptr_param("y", elem, align, len(batch * p.m * p.n));
+        let y = b.ptr_param("y", p.out, p.out.bytes(), len(batch * p.m * p.n));
         let columns = self.block_axis(b, 0, self.blocks.columns, p.n)?;
-        let rows = self.block_axis(b, 1, self.blocks.rows, p.m)?;
+        let (rows, own_rows) = self.row_axes(b)?;
         let members = self.members(b)?;
         let mut sum = match self.blocks.form {
             Form::Dots => self.dots(b, x, w, rows, columns, &members)?,
@@ -107,7 +116,7 @@ impl<'p> Writer<'p> {
             let part = self.scaled(b, part, p.beta, &shape)?;
             sum = b.map(ScalarFn::Add, &[sum, part])?;
         }
-        let value = b.cast(sum, elem)?;
+        let value = b.cast(sum, p.out)?;
         let start = match members.last() {
             Some(_) => {
                 let member = b.program_id(2)?;
@@ -116,7 +125,7 @@ impl<'p> Writer<'p> {
             }
             None => None,
         };
-        let (offsets, mask) = self.offsets(b, &[(rows, p.n), (columns, 1)], start)?;
+        let (offsets, mask) = self.offsets(b, &[(own_rows, p.n), (columns, 1)], start)?;
         b.store(y, offsets, value, mask, CacheHint::Default)?;
         Ok(builder.finish())
     }
@@ -161,6 +170,32 @@ impl<'p> Writer<'p> {
         let id = b.cast(id, self.index)?;
         let start = self.times(b, id, i64::from(extent))?;
         self.axis(b, start, extent, end)
+    }
+
+    /// The rows of a block, as they are read and as they are stored. In groups, the last block begins earlier where blocks
+    /// do not divide the rows, so that none of what it reads is masked.
+    fn row_axes(&self, b: &mut Builder) -> Made<(Axis, Axis)> {
+        let (extent, m) = (self.blocks.rows, self.product.m);
+        let rows = i64::from(extent);
+        if self.group() == 1 || m < rows || m % rows == 0 {
+            let axis = self.block_axis(b, 1, extent, m)?;
+            return Ok((axis, axis));
+        }
+        let id = b.program_id(1)?;
+        let id = b.cast(id, self.index)?;
+        let first = self.times(b, id, rows)?;
+        let most = self.int(b, m - rows);
+        let start = b.map(ScalarFn::Min, &[first, most])?;
+        // All are inside.
+        let read = self.axis(b, start, extent, rows)?;
+        let first = b.splat(first, &[extent])?;
+        let own = b.map(ScalarFn::Ge, &[read.at, first])?;
+        Ok((read, Axis { inside: Some(own), ..read }))
+    }
+
+    /// Rows of the right operand that lie side by side.
+    fn group(&self) -> i64 {
+        self.panels.map_or(1, |panels| panels.group)
     }
 
     /// The instance's index along each dimension of the batch.
@@ -261,27 +296,54 @@ impl<'p> Writer<'p> {
         let (x_at, w_at) = (&self.product.a, &self.product.b);
         let mut starts = (self.base(b, x_at, members)?, self.base(b, w_at, members)?);
         let mut columns = columns;
-        if self.panels {
+        if let Some(panels) = self.panels {
             let id = b.program_id(0)?;
             let id = b.cast(id, self.index)?;
-            starts.1 = Some(self.times(b, id, self.product.k * i64::from(columns.extent))?);
+            starts.1 = Some(self.times(b, id, panels.filled * i64::from(columns.extent))?);
             let zero = self.int(b, 0);
             columns = self.axis(b, zero, columns.extent, columns.extent.into())?;
         }
-        let zero = b.constant(Literal::float(self.sum, 0.0), &[self.blocks.rows, self.blocks.columns]);
+        let zero = b.constant(Literal::of(self.sum, 0.0), &[self.blocks.rows, self.blocks.columns]);
         let step = |b: &mut Builder, k: Value, sum: Value| {
             let depth = self.axis(b, k, self.blocks.depth, self.product.k)?;
             let left = self.load(b, x, &[(rows, x_at.matrix[0]), (depth, x_at.matrix[1])], starts.0)?;
+            if self.group() > 1 {
+                let right = self.grouped(b, w, k, starts.1)?;
+                return b.dot(left, right, sum, DotPrecision::Ieee);
+            }
             let right = if w_at.matrix[0] == 1 && w_at.matrix[1] != 1 {
                 let tile = self.load(b, w, &[(columns, w_at.matrix[1]), (depth, 1)], starts.1)?;
                 b.permute(tile, &[1, 0])?
             } else {
                 self.load(b, w, &[(depth, w_at.matrix[0]), (columns, w_at.matrix[1])], starts.1)?
             };
+            if self.product.elem == Elem::I8 {
+                return b.dot(left, right, sum, DotPrecision::Ieee);
+            }
             let (left, right) = (b.cast(left, self.sum)?, b.cast(right, self.sum)?);
             b.dot(left, right, sum, DotPrecision::Ieee)
         };
         self.over_depth(b, zero, step)
+    }
+
+    /// The rows of a panel from `k` on, whose groups lie side by side:
+    /// `start + k COLUMNS + [groups, COLUMNS, group] in order`, with the rows of a group beside those of the next.
+    fn grouped(&self, b: &mut Builder, w: Value, k: Value, start: Option<Value>) -> Made<Value> {
+        let (columns, depth) = (self.blocks.columns, self.blocks.depth);
+        let group = self.group() as u32;
+        let mut first = self.times(b, k, columns.into())?;
+        if let Some(start) = start {
+            first = b.map(ScalarFn::Add, &[start, first])?;
+        }
+        let all = depth * columns;
+        let lanes = b.range(0, all)?;
+        let lanes = b.cast(lanes, self.index)?;
+        let first = b.splat(first, &[all])?;
+        let at = b.map(ScalarFn::Add, &[first, lanes])?;
+        let at = b.reshape(at, &[depth / group, columns, group])?;
+        let at = b.permute(at, &[0, 2, 1])?;
+        let at = b.reshape(at, &[depth, columns])?;
+        b.load(w, at, None, None, CacheHint::Default)
     }
 
     /// The sum of rows of products.
@@ -297,7 +359,7 @@ impl<'p> Writer<'p> {
         let (x_at, w_at) = (&self.product.a, &self.product.b);
         let starts = (self.base(b, x_at, members)?, self.base(b, w_at, members)?);
         let shape = [self.blocks.rows, self.blocks.columns];
-        let zero = b.constant(Literal::float(self.sum, 0.0), &shape);
+        let zero = b.constant(Literal::of(self.sum, 0.0), &shape);
         let along_depth = w_at.matrix[0] == 1;
         let step = |b: &mut Builder, k: Value, sum: Value| {
             let depth = self.axis(b, k, self.blocks.depth, self.product.k)?;

@@ -69,7 +69,8 @@ impl Tensor {
 /// What input `slot` holds in memory.
 pub(super) fn memory(slot: u32, ty: &TensorType) -> Vec<f64> {
     let span = 1 + ty.shape.iter().zip(&ty.strides).map(|(n, s)| (n - 1) * s).sum::<i64>();
-    (0..span).map(|i| f64::from(((i * 37 + i64::from(slot) * 11) % 17) as i32 - 8) / 8.0).collect()
+    let unit = if ty.dtype.elem() == Some(Elem::I8) { 1.0 } else { 8.0 };
+    (0..span).map(|i| f64::from(((i * 37 + i64::from(slot) * 11) % 17) as i32 - 8) / unit).collect()
 }
 
 /// The results of a functional graph.
@@ -115,19 +116,27 @@ pub(super) fn planned(text: &str, threads: u32, products: Products) -> Plan {
 
 /// A plan, and the constants that hold its weights.
 pub(super) fn packed(text: &str, threads: u32, products: Products) -> (Plan, Vec<Packed>) {
+    packed_for(text, &Profile::host(threads), products)
+}
+
+fn packed_for(text: &str, profile: &Profile, products: Products) -> (Plan, Vec<Packed>) {
     let mut graph = lower(&parse_graph(text).unwrap()).unwrap();
     simplify(&mut graph);
-    let profile = Profile::host(threads);
-    let packed = choose_products(&mut graph, &profile, products, Some(0), &mut |_| None);
-    (plan(&graph, &profile).unwrap(), packed)
+    let packed = choose_products(&mut graph, profile, products, Some(0), &mut |_| None);
+    (plan(&graph, profile).unwrap(), packed)
 }
 
 /// What a constant with panels holds.
 fn contents(packed: &Packed, weight: &[f64]) -> Vec<f64> {
     let panels = &packed.panels;
-    let of = |p: &Vec<i64>| match p[0] * panels.width + p[2] {
-        column if column < panels.columns => weight[panels.element(p[1], column) as usize],
-        _ => 0.0,
+    let of = |p: &Vec<i64>| {
+        let [row, column] = panels.place(p[1] * panels.width + p[2]);
+        match p[0] * panels.width + column {
+            column if column < panels.columns && row < panels.rows => {
+                weight[panels.element(row, column) as usize]
+            }
+            _ => 0.0,
+        }
     };
     points(&packed.ty.shape).iter().map(of).collect()
 }
@@ -183,10 +192,15 @@ pub(super) fn run_packed(plan: &Plan, packed: &[Packed]) -> Vec<Vec<f64>> {
 
 /// Compares a graph with generated products with sums in `f64`; returns the number of kernels.
 fn check(text: &str) -> usize {
+    check_on(text, Profile::host)
+}
+
+/// As `check`, on machines of so many threads.
+fn check_on(text: &str, profile: fn(u32) -> Profile) -> usize {
     let exact = evaluate(&parse_graph(text).unwrap());
     let mut kernels = 0;
     for threads in [1, 2, 16] {
-        let (plan, packed) = packed(text, threads, Products::Generated);
+        let (plan, packed) = packed_for(text, &profile(threads), Products::Generated);
         assert_eq!(plan.extern_count(), 0, "{text}");
         for (found, exact) in run_packed(&plan, &packed).iter().zip(&exact) {
             let narrow = plan
@@ -457,4 +471,75 @@ fn products_of_few_rows_and_weights_that_are_written_are_not_packed() {
       update %1 <- %3
     }";
     assert!(packed(text, 2, Products::Generated).1.is_empty());
+}
+
+/// Machines with instructions for pairs of `bf16`.
+fn with_pairs(threads: u32) -> Profile {
+    Profile::host(threads).with_groups([1000.0, 1000.0])
+}
+
+#[test]
+fn weights_of_bf16_lie_in_pairs_where_there_are_instructions_for_them() {
+    for shape in [[3, 5, 7], [8, 64, 32], [17, 100, 33], [37, 130, 96], [5, 16, 800]] {
+        for (op, transposed) in [("linear", false), ("addmm", false), ("addmm", true)] {
+            let text = with_weight(op, shape, transposed).replace("f32", "bf16");
+            assert_eq!(check_on(&text, with_pairs), 1);
+            let (plan, packed) = packed_for(&text, &with_pairs(2), Products::Generated);
+            let [constant] = &packed[..] else { panic!("{packed:?}") };
+            assert_eq!((constant.panels.group, constant.panels.rows), (2, shape[2]));
+            assert!(plan.programs[0].to_string().contains("permute"), "{}", plan.programs[0]);
+        }
+    }
+    // Not of other kinds, other machines, or as few rows as are read from the weight as it lies.
+    let groups = |text: &str, profile: &Profile| {
+        let (_, packed) = packed_for(text, profile, Products::Generated);
+        packed.iter().map(|constant| constant.panels.group).collect::<Vec<_>>()
+    };
+    let text = with_weight("linear", [8, 64, 32], false);
+    assert_eq!(groups(&text, &with_pairs(2)), [1]);
+    assert_eq!(groups(&text.replace("f32", "f16"), &with_pairs(2)), [1]);
+    assert_eq!(groups(&text.replace("f32", "bf16"), &Profile::host(2)), [1]);
+    let few = with_weight("linear", [2, 64, 32], false).replace("f32", "bf16");
+    assert_eq!(groups(&few, &with_pairs(2)), []);
+}
+
+#[test]
+fn blocks_of_pairs_are_the_same_for_any_number_of_threads_along_the_sum() {
+    for k in [7, 64, 768, 800, 4096] {
+        let text = with_weight("linear", [100, 64, k], false).replace("f32", "bf16");
+        let steps = [1, 2, 16].map(|threads| {
+            let (_, packed) = packed_for(&text, &with_pairs(threads), Products::Generated);
+            packed[0].panels.filled
+        });
+        assert!(steps.iter().all(|&n| n == steps[0] && n >= k && n % 32 == 0), "{steps:?}");
+    }
+}
+
+/// A product of 8-bit integers whose result is of 32 bits.
+fn of_bytes(right: &str, [m, n, k]: [i64; 3], transposed: bool) -> String {
+    let strides = if transposed { format!("{{1,{k}}}") } else { String::new() };
+    format!(
+        "graph {{
+           %0 = input 0 : i8[{m},{k}]
+           %1 = {right} 1 : i8[{k},{n}]{strides}
+           %2 = aten::_int_mm(self=%0, mat2=%1) : i32[{m},{n}]
+           outputs %2
+         }}"
+    )
+}
+
+#[test]
+fn products_of_bytes_are_summed_in_words() {
+    for shape in [[1, 5, 7], [3, 5, 7], [8, 64, 64], [17, 33, 70], [37, 20, 130]] {
+        for (right, transposed) in [("param", false), ("param", true), ("input", false)] {
+            let text = of_bytes(right, shape, transposed);
+            assert_eq!(check(&text), 1);
+            assert_eq!(check_on(&text, with_pairs), 1);
+        }
+    }
+    let (_, packed) = packed_for(&of_bytes("param", [8, 64, 70], true), &with_pairs(2), Products::Generated);
+    assert_eq!((packed[0].panels.group, packed[0].panels.filled % 64), (4, 0));
+    // A product of bytes whose result is of bytes, too, wraps around in each sum: libtorch's.
+    let narrow = of_bytes("param", [8, 64, 64], false).replace("_int_mm", "mm").replace("i32", "i8");
+    assert_eq!(packed_for(&narrow, &with_pairs(2), Products::Generated).0.extern_count(), 1);
 }

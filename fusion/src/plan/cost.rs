@@ -36,6 +36,11 @@ pub struct ProductRates {
     pub unaligned: f64,
     /// Of kernels of ours on the host.
     pub generated: f64,
+    /// Of kernels of ours on the host over weights whose rows lie side by side, in pairs of `bf16`; 0 where the processor
+    /// has no instructions for these.
+    pub pairs: f64,
+    /// The same of 8-bit integers, four of which lie side by side.
+    pub quads: f64,
 }
 
 impl Profile {
@@ -48,7 +53,13 @@ impl Profile {
             ops_per_ns: 24.0 * n,
             launch_us: 2.0,
             workers: u64::from(threads.max(1)),
-            products: ProductRates { aligned: 64.0 * n, unaligned: 64.0 * n, generated: 80.0 * n },
+            products: ProductRates {
+                aligned: 64.0 * n,
+                unaligned: 64.0 * n,
+                generated: 80.0 * n,
+                pairs: 0.0,
+                quads: 0.0,
+            },
             vector_bits: 512,
         }
     }
@@ -56,6 +67,17 @@ impl Profile {
     /// The same for a processor with vectors of so many bits.
     pub fn with_vectors(mut self, bits: u32) -> Profile {
         self.vector_bits = bits;
+        self
+    }
+
+    /// The same with instructions for pairs of `bf16` and for four 8-bit integers, which make so many operations per
+    /// nanosecond in each thread.
+    #[must_use]
+    pub fn with_groups(mut self, [pairs, quads]: [f64; 2]) -> Profile {
+        if let Machine::Host { threads } = self.machine {
+            let n = f64::from(threads);
+            (self.products.pairs, self.products.quads) = (pairs * n, quads * n);
+        }
         self
     }
 
@@ -68,7 +90,13 @@ impl Profile {
             ops_per_ns: 128.0 * 1.6 * n,
             launch_us: 3.0,
             workers: u64::from(processors.max(1)) * 2,
-            products: ProductRates { aligned: 3800.0 * n, unaligned: 600.0 * n, generated: 0.0 },
+            products: ProductRates {
+                aligned: 3800.0 * n,
+                unaligned: 600.0 * n,
+                generated: 0.0,
+                pairs: 0.0,
+                quads: 0.0,
+            },
             vector_bits: 512,
         }
     }

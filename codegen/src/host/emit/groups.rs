@@ -184,7 +184,7 @@ impl<'c> Emitter<'c, '_> {
     /// So many groups from an element on, as words.
     fn words(&self, tile: Tile<'c>, at: IntValue<'c>, n: u32) -> Result<V<'c>> {
         let ty: BasicTypeEnum<'c> = self.ir.int_type(32).into();
-        self.ir.load(widen(ty, n), self.element_of(tile, at)?, u32::from(tile.elem.bytes()))
+        self.ir.load(widen(ty, n), self.element_of(tile, at)?, tile.elem.bytes())
     }
 
     /// A group of the left operand for every lane. The instruction takes 8-bit integers without a sign on this side, so that

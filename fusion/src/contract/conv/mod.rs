@@ -180,7 +180,18 @@ fn panels(graph: &Graph, node: NodeId, read: &call::Read, tile: &Tile) -> Option
         }
     }
     let whole = block == columns || block % width == 0;
-    whole.then_some(Panels { param, rows, run, columns, block, width, strides, offset })
+    whole.then_some(Panels {
+        param,
+        rows,
+        run,
+        columns,
+        block,
+        width,
+        group: 1,
+        filled: rows,
+        strides,
+        offset,
+    })
 }
 
 /// The order of a result with the filters innermost.

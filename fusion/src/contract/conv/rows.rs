@@ -8,6 +8,8 @@
 //!
 //! That is used where blocks of a power of two would compute more rows for nothing.
 
+use tilefuse_block::Elem;
+
 use super::packed::{self, Image};
 use super::tile::{Tile, Vectors};
 use super::{Axis, Conv, whole};
@@ -40,7 +42,11 @@ impl Rows {
     /// A product as a convolution, where that computes fewer rows.
     pub(in crate::contract) fn of(product: &Product, processor: Vectors) -> Option<Rows> {
         let natural = |n: i64| u64::try_from(n).ok();
-        if product.m < LEAST || !product.batch.is_empty() || product.alpha != 1.0 || !has_plain_bias(product)
+        if product.m < LEAST
+            || product.elem == Elem::I8
+            || !product.batch.is_empty()
+            || product.alpha != 1.0
+            || !has_plain_bias(product)
         {
             return None;
         }
