@@ -10,7 +10,7 @@ const DEVICE: Device = Device::Cuda(0);
 type Function = fn(&[Tensor]) -> Vec<Tensor>;
 
 /// Whether there is a device; says so where there is none.
-fn device() -> bool {
+pub(crate) fn device() -> bool {
     crate::common::setup();
     match tilefuse::torch::cuda_available() {
         Ok(()) => true,

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod ahead;
 mod attention;
 mod bounds;
 mod cli;
