@@ -11,7 +11,7 @@ use super::kept::Kept;
 use super::lead::Start;
 use super::moments::Moments;
 use super::online::Online;
-use super::squares::{self, squares};
+use super::strips::{self, strips};
 use super::tiling::{Tiling, Walk};
 use super::{Machine, ScheduleError};
 use crate::index::{Expr, Var};
@@ -121,7 +121,8 @@ impl Emitter<'_> {
         }
         let mut left = self.b.program_id(0)?;
         let mut counts: Vec<(Var, i64)> = counts.into_iter().filter(|&(_, n)| n > 1).collect();
-        if let Some([(rows, down), (columns, across)]) = squares(self.kernel, self.tiling, self.machine) {
+        if let Some(strips) = strips(self.kernel, self.tiling, self.machine) {
+            let [(rows, down), (columns, across)] = strips.axes;
             counts.truncate(counts.len().saturating_sub(2));
             let mut within = left;
             if !counts.is_empty() {
@@ -129,7 +130,7 @@ impl Emitter<'_> {
                 within = self.b.map(ScalarFn::RemTrunc, &[left, all])?;
                 left = self.b.map(ScalarFn::DivTrunc, &[left, all])?;
             }
-            let [row, column] = squares::place(&mut self.b, within, across)?;
+            let [row, column] = strips::place(&mut self.b, within, strips.rows, across)?;
             self.bases[rows.0 as usize] = Some(self.scaled_base(rows, row)?);
             self.bases[columns.0 as usize] = Some(self.scaled_base(columns, column)?);
         }

@@ -7,7 +7,7 @@ mod lead;
 mod logistic;
 mod moments;
 mod online;
-mod squares;
+mod strips;
 mod tiling;
 mod variants;
 

@@ -17,13 +17,14 @@ fn program(rows: i64, columns: i64, profile: &Profile) -> String {
 }
 
 #[test]
-fn instances_go_through_squares_of_tiles_on_a_gpu() {
+fn instances_go_through_strips_of_tiles_on_a_gpu() {
     let gpu = Profile::gpu(132, 4200.0);
-    // 64 by 32 tiles, in squares of 1024.
-    let area = "const 1024 : i32";
-    assert!(program(4096, 2048, &gpu).contains(area));
-    for (rows, columns) in [(2048, 2048), (2048, 4096), (2112, 2048), (2176, 1088)] {
-        assert!(!program(rows, columns, &gpu).contains(area), "{rows} by {columns}");
+    // 128 by 48 tiles in a strip.
+    let strip = "const 6144 : i32";
+    assert!(program(8192, 3072, &gpu).contains(strip));
+    assert!(program(16384, 3072, &gpu).contains(strip));
+    for (rows, columns) in [(8192, 1024), (4096, 3072), (8256, 3072)] {
+        assert!(!program(rows, columns, &gpu).contains(strip), "{rows} by {columns}");
     }
-    assert!(!program(4096, 2048, &Profile::host(2)).contains(area));
+    assert!(!program(8192, 3072, &Profile::host(2)).contains(strip));
 }
