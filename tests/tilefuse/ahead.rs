@@ -41,6 +41,14 @@ fn weights_are_those_of_the_call(cuda_graphs: CudaGraphs) {
         assert!(error < 0.05, "call {call}, {cuda_graphs:?}: off by {error}");
         drop(delay);
     }
+    let stats = fused.stats();
+    assert_eq!(
+        (stats.fused_calls, stats.graph_calls > 0),
+        (11, cuda_graphs == CudaGraphs::Always),
+        "{stats:?}"
+    );
+    let plan = fused.explain_with(&[x.shallow_clone()], |model, x| model(x)).unwrap();
+    assert!(plan.programs.iter().any(|program| program.contains("hint ahead")), "{:?}", plan.programs);
 }
 
 #[test]
