@@ -53,6 +53,14 @@ def torch_kernels():
     def batch_norm_relu(x, mean, var, weight, bias):
         return F.relu(F.batch_norm(x, mean, var, weight, bias, training=False))
 
+    def layer_norm_backward(x, d, w):
+        x, d = x.float(), d.float()
+        off = x - x.mean(-1, keepdim=True)
+        scale = torch.rsqrt(off.square().mean(-1, keepdim=True) + 1e-5)
+        normal, g = off * scale, d * w.float()
+        back = g - g.mean(-1, keepdim=True) - normal * (g * normal).mean(-1, keepdim=True)
+        return (back * scale).to(w.dtype), (d * normal).sum(0).to(w.dtype), d.sum(0).to(w.dtype)
+
     def chain12(x):
         return (((x * 2 + 1).sigmoid() * x).tanh() - x.abs().sqrt()).exp().clamp(-1, 5) / (x * x + 1)
 
@@ -76,6 +84,8 @@ def torch_kernels():
         "cross_entropy": lambda x, t: F.cross_entropy(x.float(), t),
         "sum": lambda x: x.float().sum(),
         "sum_dim0": lambda x: x.sum(0),
+        "row_column_sums": lambda x: (x.sum(1), x.sum(0)),
+        "layer_norm_backward": layer_norm_backward,
         "transpose_add": lambda x, y: x.t() + y,
     }
 
@@ -112,6 +122,14 @@ def jax_kernels():
         logs = jax.nn.log_softmax(x.astype(f32), axis=-1)
         return -jnp.take_along_axis(logs, t[:, None], axis=1).mean()
 
+    def layer_norm_backward(x, d, w):
+        x, d, kind = x.astype(f32), d.astype(f32), w.dtype
+        off = x - x.mean(-1, keepdims=True)
+        scale = jax.lax.rsqrt(jnp.square(off).mean(-1, keepdims=True) + 1e-5)
+        normal, g = off * scale, d * w.astype(f32)
+        back = g - g.mean(-1, keepdims=True) - normal * (g * normal).mean(-1, keepdims=True)
+        return (back * scale).astype(kind), (d * normal).sum(0).astype(kind), d.sum(0).astype(kind)
+
     def chain12(x):
         gated = jnp.tanh(jax.nn.sigmoid(x * 2 + 1) * x)
         return jnp.clip(jnp.exp(gated - jnp.sqrt(jnp.abs(x))), -1, 5) / (x * x + 1)
@@ -141,6 +159,8 @@ def jax_kernels():
         "cross_entropy": cross_entropy,
         "sum": lambda x: x.astype(f32).sum(),
         "sum_dim0": lambda x: x.sum(0),
+        "row_column_sums": lambda x: (x.sum(1), x.sum(0)),
+        "layer_norm_backward": layer_norm_backward,
         "transpose_add": lambda x, y: x.T + y,
     }
 

@@ -48,6 +48,20 @@ fn layer_norm([x, weight, bias]: &[Tensor; 3]) -> Vec<Tensor> {
     vec![x.layer_norm([last_dim(x)].as_slice(), Some(weight), Some(bias), 1e-5, true)]
 }
 
+/// Gradients of a layer norm's input, weight and bias, by the rule of Ba, Kiros and Hinton, "Layer normalization", 2016.
+fn layer_norm_backward([x, grad, weight]: &[Tensor; 3]) -> Vec<Tensor> {
+    let kind = x.kind();
+    let mean = |t: &Tensor| t.mean_dim([-1i64].as_slice(), true, None);
+    let sum = |t: &Tensor| t.sum_dim_intlist([0i64].as_slice(), false, None).to_kind(kind);
+    let (x, grad) = (float(x), float(grad));
+    let off = &x - mean(&x);
+    let scale = (mean(&off.square()) + 1e-5).rsqrt();
+    let normal = off * &scale;
+    let scaled = &grad * float(weight);
+    let back = &scaled - mean(&scaled) - &normal * mean(&(&scaled * &normal));
+    vec![(back * scale).to_kind(kind), sum(&(&grad * normal)), sum(&grad)]
+}
+
 fn sdpa([q, k, v]: &[Tensor; 3]) -> Vec<Tensor> {
     vec![Tensor::scaled_dot_product_attention(q, k, v, None::<&Tensor>, 0.0, false, None, false)]
 }
@@ -236,6 +250,28 @@ pub(crate) const KERNELS: &[ZooEntry] = &[
         &[Case::f32("sum_dim0_2048x1024", &[float_in(MT)])],
         &[Case::bf16("sum_dim0_bf16_16384x8192", &[float_in(&[16384, 8192])])],
         |_| function(|[x]| vec![x.sum_dim_intlist([0i64].as_slice(), false, None)])
+    ),
+    entry!(
+        "kernel:row_column_sums",
+        "sums of rows and of columns",
+        1,
+        &[Case::f32("row_column_sums_2048x1024", &[float_in(MT)])],
+        &[Case::bf16("row_column_sums_bf16_16384x8192", &[float_in(&[16384, 8192])])],
+        |_| function(|[x]| {
+            let sums = |dim: i64| x.sum_dim_intlist([dim].as_slice(), false, None);
+            vec![sums(1), sums(0)]
+        })
+    ),
+    entry!(
+        "kernel:layer_norm_backward",
+        "gradients of a layer norm's input, weight and bias",
+        3,
+        &[Case::f32("layer_norm_backward_1024x2048", &[float_in(M), float_in(M), float_in(&[2048])])],
+        &[Case::bf16(
+            "layer_norm_backward_bf16_65536x1024",
+            &[float_in(&[65536, 1024]), float_in(&[65536, 1024]), float_in(&[1024])]
+        )],
+        |_| function(layer_norm_backward)
     ),
     entry!(
         "kernel:batch_norm_relu",

@@ -62,6 +62,11 @@ pub fn workloads(gpu: bool) -> Vec<Workload> {
     list.push(loss);
     list.push(plain("kernel:sum", total, ALL, &[&[total]]));
     list.push(plain("kernel:sum_dim0", p * q, ALL, &[&[p, q]]));
+    list.push(plain("kernel:row_column_sums", p * q, ALL, &[&[p, q]]));
+    for cols in [1024, 4096] {
+        let rows = [total / 2 / cols, cols];
+        list.push(plain("kernel:layer_norm_backward", cols, ALL, &[&rows, &rows, &[cols]]));
+    }
     list.push(plain("kernel:transpose_add", p * q, ALL, &[&[p, q], &[q, p]]));
     if gpu {
         // Launching is what takes the time of the first, and reading a matrix that of the others.

@@ -23,10 +23,19 @@ pub struct Group {
     pub nodes: FxHashSet<NodeId>,
     /// Values that must be in memory afterwards.
     pub roots: Vec<ValueRef>,
+    /// What it runs over.
+    pub space: Space,
+}
+
+/// The dimensions that a group runs over.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Space {
     /// The reference shape: the result's of a pointwise group, a reduction's operand's else.
     pub shape: Dims,
     /// Which dimensions of `shape` are reduced.
     pub reduced: SmallVec<[bool; 6]>,
+    /// A dimension that is not reduced, of which each instance holds all elements: see [`Kernel::crossed`].
+    pub crossed: Option<u8>,
 }
 
 /// Builds the kernel of a group over the given variables.
@@ -49,7 +58,11 @@ pub fn build(
     };
     let mut kernel = Kernel { indices: Indices::new(&domain.extents), ..Kernel::default() };
     kernel.reduced = domain.reduced.clone();
-    kernel.reference = domain.reference(&mut kernel.indices, &group.shape);
+    kernel.reference = domain.reference(&mut kernel.indices, &group.space.shape);
+    if let Some(dim) = group.space.crossed {
+        let var = domain.dims.iter().position(|dims| dims[..] == [dim]).ok_or(Refusal::OtherReduction)?;
+        kernel.crossed = Some(Var(var as u32));
+    }
     let mut builder = Builder {
         graph,
         group,
@@ -80,9 +93,9 @@ impl Domain {
     /// One variable for each dimension.
     pub fn of(group: &Group) -> Domain {
         Domain {
-            extents: group.shape.to_vec(),
-            reduced: group.reduced.to_vec(),
-            dims: (0..group.shape.len()).map(|d| SmallVec::from_slice(&[d as u8])).collect(),
+            extents: group.space.shape.to_vec(),
+            reduced: group.space.reduced.to_vec(),
+            dims: (0..group.space.shape.len()).map(|d| SmallVec::from_slice(&[d as u8])).collect(),
         }
     }
 
@@ -117,7 +130,10 @@ impl Builder<'_> {
         let ty = self.graph.ty(root);
         let elem = ty.dtype.elem().ok_or(Refusal::ElementType)?;
         let shape = ty.shape.clone();
-        let index = self.aligned_index(&shape)?;
+        let index = match self.is_crossed(root) {
+            true => self.index_over(self.beside_crossed(), &shape),
+            false => self.aligned_index(&shape)?,
+        };
         let value = self.value(root, &index, None)?;
         let value = self.cast(value, elem);
         let (strides, _) = self.layouts.strides(root);
@@ -132,8 +148,9 @@ impl Builder<'_> {
         let numel: i64 = shape.iter().product();
         let reference = self.kernel.reference.clone();
         let points: i64 = reference.iter().map(|r| r.0).product();
+        let reduced = &self.group.space.reduced;
         let kept: Vec<(i64, Expr)> =
-            reference.iter().zip(&self.group.reduced).filter(|(_, r)| !**r).map(|(r, _)| *r).collect();
+            reference.iter().zip(reduced).filter(|(_, r)| !**r).map(|(r, _)| *r).collect();
         let rows: i64 = kept.iter().map(|r| r.0).product();
         let parts = if numel == points {
             reference
@@ -142,13 +159,34 @@ impl Builder<'_> {
         } else {
             return Err(Refusal::Extent { numel, points, rows });
         };
+        Ok(self.index_over(parts, shape))
+    }
+
+    /// The index in `shape` of what these parts count, outermost first.
+    fn index_over(&mut self, parts: Vec<(i64, Expr)>, shape: &[i64]) -> Index {
         let sizes: Dims = parts.iter().map(|p| p.0).collect();
-        if sizes[..] == *shape {
-            return Ok(parts.iter().map(|p| p.1).collect());
-        }
         let exprs: Index = parts.iter().map(|p| p.1).collect();
+        if sizes[..] == *shape {
+            return exprs;
+        }
         let position = self.kernel.indices.linearize(&exprs, &sizes);
-        Ok(self.kernel.indices.delinearize(position, shape))
+        self.kernel.indices.delinearize(position, shape)
+    }
+
+    /// The reference dimensions beside the crossed one.
+    fn beside_crossed(&self) -> Vec<(i64, Expr)> {
+        let reference = self.kernel.reference.iter().enumerate();
+        let beside = reference.filter(|&(d, _)| self.group.space.crossed != Some(d as u8));
+        beside.map(|(_, &part)| part).collect()
+    }
+
+    /// Whether a value is a reduction of exactly the crossed dimension.
+    fn is_crossed(&self, value: ValueRef) -> bool {
+        let Op::Reduce { dims, .. } = &self.graph.node(value.node).op else { return false };
+        let over = |operand: &ValueRef| self.graph.ty(*operand).shape == self.group.space.shape;
+        self.group.nodes.contains(&value.node)
+            && self.group.space.crossed.is_some_and(|dim| dims[..] == [dim])
+            && self.graph.operands(value.node).first().is_some_and(over)
     }
 
     fn value(&mut self, value: ValueRef, index: &[Expr], valid: Option<KExpr>) -> Result<KExpr, Refusal> {
@@ -479,16 +517,19 @@ impl Builder<'_> {
         }
         let shape = self.graph.ty(operand).shape.clone();
         let full = self.aligned_index(&shape)?;
-        self.check_reduced(&full, &shape, dims)?;
+        let crossed = self.is_crossed(node.into());
+        if !crossed {
+            self.check_reduced(&full, &shape, dims)?;
+        }
         let is_reduced = |d: usize| dims.contains(&(d as u8));
         let row: Index = (0..shape.len()).filter(|&d| !is_reduced(d)).map(|d| full[d]).collect();
         let Op::Reduce { combine, .. } = self.graph.node(node).op else {
             return Err(Refusal::OtherReduction);
         };
         let value = self.value(operand, &full, None)?;
-        let level = self.kernel.info(value).level + 1;
+        let level = self.kernel.info(value).level + u32::from(!crossed);
         let position = self.kernel.reduces.len() as u32;
-        self.kernel.reduces.push(Reduction { combine, value, level });
+        self.kernel.reduces.push(Reduction { combine, value, level, crossed });
         let expr = self.kernel.intern(KNode::Reduce(position));
         self.reduces.insert(node, (row.clone(), expr));
         if row[..] == *index { Ok(expr) } else { Err(Refusal::OtherRow) }

@@ -18,19 +18,22 @@ fn merged(kernel: &Kernel, group: &Group) -> Domain {
     let mut domain = Domain { extents: Vec::new(), reduced: Vec::new(), dims: Vec::new() };
     for reduced in [false, true] {
         let mut last: Option<u8> = None;
-        for d in 0..group.shape.len() as u8 {
+        for d in 0..group.space.shape.len() as u8 {
             let at = usize::from(d);
-            if group.reduced[at] != reduced || group.shape[at] == 1 {
+            if group.space.reduced[at] != reduced || group.space.shape[at] == 1 {
                 continue;
             }
+            let apart = |dim: u8| group.space.crossed == Some(dim);
             if let Some(outer) = last
+                && !apart(outer)
+                && !apart(d)
                 && mergeable(kernel, u32::from(outer), u32::from(d))
                 && let (Some(extent), Some(dims)) = (domain.extents.last_mut(), domain.dims.last_mut())
             {
-                *extent *= group.shape[at];
+                *extent *= group.space.shape[at];
                 dims.push(d);
             } else {
-                domain.extents.push(group.shape[at]);
+                domain.extents.push(group.space.shape[at]);
                 domain.reduced.push(reduced);
                 domain.dims.push(SmallVec::from_slice(&[d]));
             }

@@ -13,11 +13,11 @@ use smallvec::SmallVec;
 use tilefuse_block::{Elem, Literal, ReduceFn, ScalarFn};
 
 use crate::graph::{NodeId, ValueRef};
-use crate::index::{Expr, Indices};
+use crate::index::{Expr, Indices, Var};
 use crate::types::Dims;
 
 pub(crate) use build::view_index;
-pub use build::{Domain, Group, build};
+pub use build::{Domain, Group, Space, build};
 pub use coalesce::coalesce;
 
 /// An interned expression of a [`Kernel`].
@@ -70,15 +70,18 @@ pub enum KNode {
     Reduce(u32),
 }
 
-/// A reduction over all reduced variables.
+/// A reduction over all reduced variables, or a crossed one.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Reduction {
     /// The combiner.
     pub combine: ReduceFn,
     /// What is combined.
     pub value: KExpr,
-    /// 1 for one whose operand contains no reduction, else one more than the highest that it contains.
+    /// 1 for one whose operand contains no reduction, else one more than the highest that it contains. Of a crossed
+    /// reduction, the highest that its operand contains: it needs no walk of its own.
     pub level: u32,
+    /// Whether it runs over [`Kernel::crossed`], and has a result for each element of the reduced variables.
+    pub crossed: bool,
 }
 
 /// A store of a value at every point of the domain, or of its parallel part.
@@ -126,6 +129,10 @@ pub struct Kernel {
     /// For each domain variable, whether it is reduced. Variables past this list stand for data-dependent indices and
     /// occur in no expression.
     pub reduced: Vec<bool>,
+    /// A parallel variable whose elements all belong to one instance, so that reductions over it end within a tile. Rows
+    /// and columns of one tensor are reduced in one kernel in this way: the rows over the reduced variables, the columns
+    /// over as many rows as a tile has.
+    pub crossed: Option<Var>,
     /// Values, operands before users.
     pub exprs: Vec<KNode>,
     /// Facts of each.
@@ -233,6 +240,13 @@ impl Kernel {
             KNode::Reduce(position) => {
                 let reduction = &self.reduces[*position as usize];
                 let inner = self.info(reduction.value);
+                if let Some(var) = self.crossed.filter(|_| reduction.crossed) {
+                    return KInfo {
+                        vars: inner.vars & !(1 << var.0.min(63)),
+                        level: reduction.level,
+                        ..inner
+                    };
+                }
                 let parallel = (0..self.reduced.len()).filter(|&v| !self.reduced[v]);
                 let mask = parallel.fold(0, |set, v| set | 1 << v.min(63));
                 KInfo { elem: inner.elem, vars: inner.vars & mask, level: reduction.level }

@@ -10,7 +10,7 @@ use super::order::Contraction;
 use super::{KernelKind, KernelStep, Verdict, operand_place};
 use crate::custom::{CustomKernel, Layout, Part, Rewrite, rewrite, uses};
 use crate::graph::{NodeId, Op, ValueRef};
-use crate::kernel::{Domain, Group, KNode, Kernel, Refusal, build};
+use crate::kernel::{Domain, Group, KNode, Kernel, Refusal, Space, build};
 use crate::types::Dims;
 
 /// A custom kernel with what was merged into it.
@@ -173,7 +173,8 @@ impl<'a> Planner<'a> {
         let dims = SmallVec::from_iter(0..shape.len() as u8);
         let domain = Domain { extents: vec![numel], reduced: vec![false], dims: vec![dims] };
         let reduced = SmallVec::from_elem(false, shape.len());
-        let group = Group { nodes, roots: roots.clone(), shape: Dims::from_slice(&shape), reduced };
+        let space = Space { shape: Dims::from_slice(&shape), reduced, crossed: None };
+        let group = Group { nodes, roots: roots.clone(), space };
         let kernel = build(self.graph, &group, &Strides(self.graph), Some(&domain))?;
         Ok(Part { kernel, roots })
     }

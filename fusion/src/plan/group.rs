@@ -8,6 +8,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::SmallVec;
 
 use super::cost::{Cost, price};
+use super::cross;
 use super::custom::CustomBuilt;
 use super::in_place;
 use super::lives;
@@ -19,7 +20,7 @@ use super::{
     Tuner, Verdict, machine, tuned, written_strides,
 };
 use crate::graph::{Graph, NodeId, Op, ValueRef};
-use crate::kernel::{Group, KNode, Kernel, Layouts, Refusal, coalesce};
+use crate::kernel::{Group, KNode, Kernel, Layouts, Refusal, Space, coalesce};
 use crate::schedule::{Tiling, choose, schedule_with};
 use crate::types::{Dims, TensorType};
 
@@ -291,8 +292,7 @@ impl<'a> Planner<'a> {
             if matches!(self.graph.node(id).op, Op::Aten(_)) {
                 continue;
             }
-            let (shape, reduced) = self.domain_of(id);
-            let built = self.build(&[id], &shape, &reduced).map_err(|refusal| self.alone(id, refusal))?;
+            let built = self.build(&[id], self.space_of(id)).map_err(|refusal| self.alone(id, refusal))?;
             if let Some(Some(unit)) = self.units.last_mut() {
                 unit.kernel = Some(built);
             }
@@ -310,16 +310,16 @@ impl<'a> Planner<'a> {
     }
 
     /// The reference shape of a node's own kernel and which of its dimensions are reduced.
-    fn domain_of(&self, id: NodeId) -> (Dims, SmallVec<[bool; 6]>) {
+    fn space_of(&self, id: NodeId) -> Space {
         if let Op::Reduce { dims, .. } = &self.graph.node(id).op {
             let operand = self.graph.operands(id)[0];
             let shape = self.graph.ty(operand).shape.clone();
             let reduced = (0..shape.len()).map(|d| dims.contains(&(d as u8))).collect();
-            return (shape, reduced);
+            return Space { shape, reduced, crossed: None };
         }
         let shape = self.graph.ty(id.into()).shape.clone();
         let reduced = SmallVec::from_elem(false, shape.len());
-        (shape, reduced)
+        Space { shape, reduced, crossed: None }
     }
 
     /// Fills `users` and `sources`.
@@ -357,13 +357,13 @@ impl<'a> Planner<'a> {
     }
 
     /// Builds the kernel of some nodes over a domain, with the stores that the rest of the graph needs.
-    fn build(&self, nodes: &[NodeId], shape: &[i64], reduced: &[bool]) -> Result<Built, Refusal> {
+    fn build(&self, nodes: &[NodeId], space: Space) -> Result<Built, Refusal> {
         let inside: FxHashSet<NodeId> = nodes.iter().copied().collect();
         let mut roots = Vec::new();
         let mut device = None;
         for &id in nodes {
             let ty = self.graph.ty(id.into());
-            if ty.numel() == 0 || shape.contains(&0) {
+            if ty.numel() == 0 || space.shape.contains(&0) {
                 return Err(Refusal::Empty);
             }
             if *device.get_or_insert(ty.device) != ty.device {
@@ -376,12 +376,7 @@ impl<'a> Planner<'a> {
         }
         let mut all = inside;
         all.extend(self.transparent.iter().copied());
-        let group = Group {
-            nodes: all,
-            roots,
-            shape: Dims::from_slice(shape),
-            reduced: SmallVec::from_slice(reduced),
-        };
+        let group = Group { nodes: all, roots, space };
         let mut kernel = coalesce(self.graph, &group, &Strides(self.graph))?;
         in_place::order_stores(self.graph, &mut kernel);
         let tiling = choose(&kernel, machine(self.profile));
@@ -434,7 +429,7 @@ impl<'a> Planner<'a> {
         let mut nodes: Vec<NodeId> = first.nodes.iter().chain(&second.nodes).copied().collect();
         nodes.sort_unstable_by_key(|n| self.rank[n]);
         let apart_us = x.cost.us + y.cost.us;
-        match self.build_merged(&nodes, &x.group, &y.group) {
+        match self.build_merged(&nodes, &x.group.space, &y.group.space) {
             Ok(built) if built.cost.us <= apart_us => {
                 self.sequence.contract(&contraction);
                 self.merge(a, b, nodes, built);
@@ -445,11 +440,11 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// The merged kernel over the first of the candidate domains that allows it.
-    fn build_merged(&self, nodes: &[NodeId], a: &Group, b: &Group) -> Result<Built, Refusal> {
+    /// The merged kernel over the first of the candidate spaces that allows it.
+    fn build_merged(&self, nodes: &[NodeId], a: &Space, b: &Space) -> Result<Built, Refusal> {
         let mut refusal = Refusal::OtherReduction;
-        for (position, group) in candidates(a, b).into_iter().enumerate() {
-            match self.build(nodes, &group.shape, &group.reduced) {
+        for (position, space) in candidates(a, b).into_iter().enumerate() {
+            match self.build(nodes, space) {
                 Ok(built) => return Ok(built),
                 Err(error) if position == 0 => refusal = error,
                 Err(_) => {}
@@ -648,14 +643,17 @@ impl<'a> Planner<'a> {
     }
 }
 
-/// Domains for a merged kernel, best first.
-fn candidates<'g>(a: &'g Group, b: &'g Group) -> SmallVec<[&'g Group; 2]> {
-    let reduces = |g: &Group| g.reduced.contains(&true);
-    match (reduces(a), reduces(b)) {
-        (true, false) => SmallVec::from_slice(&[a, b]),
-        _ if a.shape == b.shape && a.reduced == b.reduced => SmallVec::from_slice(&[b]),
-        _ => SmallVec::from_slice(&[b, a]),
-    }
+/// Spaces for a merged kernel, best first.
+fn candidates(a: &Space, b: &Space) -> SmallVec<[Space; 3]> {
+    let reduces = |space: &Space| space.reduced.contains(&true);
+    let one = match (reduces(a), reduces(b)) {
+        (true, false) => [a, b],
+        _ => [b, a],
+    };
+    let mut found: SmallVec<[Space; 3]> = one.into_iter().cloned().collect();
+    found.dedup();
+    found.extend(cross::crossed(a, b).into_iter().chain(cross::crossed(b, a)));
+    found
 }
 
 fn kind_of(kernel: &Kernel, tiling: &Tiling) -> KernelKind {

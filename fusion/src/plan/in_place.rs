@@ -99,7 +99,8 @@ fn is_read_before(kernel: &Kernel, tiling: &Tiling, buffer: u32, position: usize
     in_loops && !kernel.stores.iter().enumerate().any(store_after) && !kernel.reduces.iter().any(reduce_after)
 }
 
-/// Which expressions one is computed of, itself among them; those of reductions' operands where these are followed.
+/// Which expressions one is computed of, itself among them; those of reductions' operands where these are followed, and of crossed
+/// ones, which are made where they are used.
 fn reach(kernel: &Kernel, value: KExpr, through_reductions: bool) -> Vec<bool> {
     let mut reached = vec![false; kernel.exprs.len()];
     let mut stack = vec![value];
@@ -112,10 +113,10 @@ fn reach(kernel: &Kernel, value: KExpr, through_reductions: bool) -> Vec<bool> {
             KNode::Load { dynamic, mask, .. } => stack.extend(dynamic.iter().map(|d| d.index).chain(*mask)),
             KNode::Map(_, args) => stack.extend(args.iter().copied()),
             KNode::Cast(inner, _) => stack.push(*inner),
-            KNode::Reduce(position) if through_reductions => {
-                stack.push(kernel.reduces[*position as usize].value)
+            KNode::Reduce(position) => {
+                let reduction = &kernel.reduces[*position as usize];
+                stack.extend((through_reductions || reduction.crossed).then_some(reduction.value));
             }
-            KNode::Reduce(_) => {}
         }
     }
     reached

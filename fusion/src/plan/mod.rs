@@ -5,6 +5,7 @@
 //! launches. Planning is deterministic.
 
 mod cost;
+mod cross;
 mod custom;
 mod empty;
 mod gather;
@@ -230,6 +231,15 @@ impl Plan {
         self.steps.iter().filter(|s| matches!(s.kind, StepKind::Kernel(_))).count()
     }
 
+    /// Predicted time of all kernels, without libtorch's calls.
+    fn predicted_us(&self) -> f64 {
+        let of = |step: &Step| match &step.kind {
+            StepKind::Kernel(kernel) => kernel.predicted_us,
+            StepKind::Extern(_) => 0.0,
+        };
+        self.steps.iter().map(of).sum()
+    }
+
     /// The most bytes that a call holds at a time: the arena, tensors of its own, and results of libtorch calls.
     pub fn peak_bytes(&self) -> u64 {
         lives::peak_bytes(self, 0)
@@ -331,7 +341,21 @@ pub fn plan_tuned(
     drop_aliased_outputs(&mut graph);
     empty::drop_empty(&mut graph);
     gather::store_sources(&mut graph);
+    let divided = cross::divided(&graph, profile);
     split_reductions(&mut graph, profile);
+    if !divided.is_empty() {
+        let us = |graph: &Graph| -> Result<f64, PlanError> {
+            Ok(group::plan(graph.clone(), profile, alignments, &mut |_| None)?.predicted_us())
+        };
+        let mut least = us(&graph)?;
+        for mut form in divided {
+            split_reductions(&mut form, profile);
+            let predicted = us(&form)?;
+            if predicted < least {
+                (graph, least) = (form, predicted);
+            }
+        }
+    }
     let mut plan = horizontal::join(group::plan(graph, profile, alignments, tuner)?, profile);
     plan.copied = targets::find(&plan, alignments);
     let plan = lives::finish(plan);

@@ -67,10 +67,39 @@ fn split(graph: &mut Graph, id: NodeId, combine: ReduceFn, dims: &[u8], profile:
     let mut shape = ty.shape.clone();
     shape[usize::from(dim)] = length;
     shape.insert(usize::from(dim), parts);
-    let origin = graph.node(id).origin;
-    let split_ty = TensorType::contiguous(ty.dtype, &shape, ty.device);
-    let view = graph.add(Op::View(View::Reshape), &[padded], [split_ty], origin);
     let inner: SmallVec<[u8; 6]> = dims.iter().map(|&d| if d >= dim { d + 1 } else { d }).collect();
+    let at = (0..dim).filter(|d| !dims.contains(d)).count() as u8;
+    replace(graph, id, padded, &shape, inner, at)
+}
+
+/// Reduces the first `leading` dimensions, and these alone are reduced, in two steps: `each` elements in the first one, and
+/// the `parts` of these in the second.
+pub(super) fn two_steps(
+    graph: &mut Graph,
+    id: NodeId,
+    leading: usize,
+    [parts, each]: [i64; 2],
+) -> Option<()> {
+    let operand = *graph.operands(id).first()?;
+    let shape: Dims =
+        [parts, each].into_iter().chain(graph.ty(operand).shape.iter().copied().skip(leading)).collect();
+    replace(graph, id, operand, &shape, SmallVec::from_slice(&[1]), 0)
+}
+
+/// Puts a reduction of `operand` in `shape` over `inner`, and one of its result over `at`, in the place of one.
+fn replace(
+    graph: &mut Graph,
+    id: NodeId,
+    operand: ValueRef,
+    shape: &[i64],
+    inner: SmallVec<[u8; 6]>,
+    at: u8,
+) -> Option<()> {
+    let Op::Reduce { combine, .. } = graph.node(id).op else { return None };
+    let ty = graph.ty(operand).clone();
+    let origin = graph.node(id).origin;
+    let split_ty = TensorType::contiguous(ty.dtype, shape, ty.device);
+    let view = graph.add(Op::View(View::Reshape), &[operand], [split_ty], origin);
     let kept: Dims = (0..shape.len()).filter(|&d| !inner.contains(&(d as u8))).map(|d| shape[d]).collect();
     // Parts of a narrow float are kept wide, so that splitting rounds no more than one reduction does.
     let dtype = DType::Elem(wide(ty.dtype.elem()?));
@@ -79,11 +108,10 @@ fn split(graph: &mut Graph, id: NodeId, combine: ReduceFn, dims: &[u8], profile:
     let widened = match dtype == ty.dtype {
         true => view,
         false => {
-            graph.add(Op::Cast, &[view], [TensorType::contiguous(dtype, &shape, ty.device)], origin).into()
+            graph.add(Op::Cast, &[view], [TensorType::contiguous(dtype, shape, ty.device)], origin).into()
         }
     };
     let partial = graph.add(Op::Reduce { combine, dims: inner }, &[widened], [part_ty], origin);
-    let at = (0..dim).filter(|d| !dims.contains(d)).count() as u8;
     let out = graph.node(id).outs.first()?.clone();
     let total_ty = TensorType { dtype, ..out.clone() };
     let op = Op::Reduce { combine, dims: SmallVec::from_slice(&[at]) };

@@ -110,7 +110,11 @@ impl Emitter<'_> {
     fn run(&mut self) -> Result<()> {
         self.place_instance()?;
         self.place_row()?;
-        if self.tiling.is_walked() { self.looped() } else { self.straight() }
+        match self.tiling.walk {
+            Walk::Spanned => self.straight(),
+            Walk::Rows => self.rows_walk(),
+            Walk::Loops | Walk::Kept => self.looped(),
+        }
     }
 
     /// Splits the instance's number into the first index of each parallel variable.
@@ -184,6 +188,7 @@ impl Emitter<'_> {
         for level in if online.is_some() || moments.is_some() { 3 } else { 1 }..=last + 1 {
             let reduces: Vec<u32> = (0..self.kernel.reduces.len() as u32)
                 .filter(|&r| self.kernel.reduces[r as usize].level == level)
+                .filter(|&r| !self.kernel.reduces[r as usize].crossed)
                 .collect();
             let stores: Vec<usize> =
                 (0..self.kernel.stores.len()).filter(|&s| self.stage_of(s, reduced) == Some(level)).collect();
@@ -251,7 +256,7 @@ impl Emitter<'_> {
                 self.value(expr)?;
                 continue;
             }
-            stack.extend(parts(self.kernel.node(expr)));
+            stack.extend(parts(self.kernel, expr));
         }
         Ok(())
     }
@@ -459,7 +464,7 @@ impl Emitter<'_> {
     }
 
     /// Reduces along an axis and keeps the rank.
-    fn reduce_tile(
+    pub(super) fn reduce_tile(
         &mut self,
         combine: ReduceFn,
         value: Value,
@@ -478,7 +483,7 @@ impl Emitter<'_> {
         Ok(self.b.expand_dims(reduced, axis as u8)?)
     }
 
-    fn store(&mut self, position: usize) -> Result<()> {
+    pub(super) fn store(&mut self, position: usize) -> Result<()> {
         let store = &self.kernel.stores[position];
         let (buffer, addr, expr) = (store.buffer, store.addr, store.value);
         let elem = self.kernel.buffers[buffer as usize].elem;
@@ -647,6 +652,9 @@ impl Emitter<'_> {
 
     /// A reduction within the tile.
     fn reduce(&mut self, position: u32) -> Result<Value> {
+        if self.kernel.reduces[position as usize].crossed {
+            return self.reduce_crossed(position);
+        }
         if self.tiling.is_walked() {
             return Err(ScheduleError::Internal("a reduction is used before its loop"));
         }
@@ -745,10 +753,14 @@ impl Emitter<'_> {
     }
 }
 
-/// The expressions that one is made of.
-fn parts(node: &KNode) -> SmallVec<[KExpr; 3]> {
-    match node {
-        KNode::Const(_) | KNode::Index(..) | KNode::InRange(..) | KNode::Reduce(_) => SmallVec::new(),
+/// The expressions that one is made of where it is used.
+pub(super) fn parts(kernel: &Kernel, expr: KExpr) -> SmallVec<[KExpr; 3]> {
+    match kernel.node(expr) {
+        KNode::Const(_) | KNode::Index(..) | KNode::InRange(..) => SmallVec::new(),
+        KNode::Reduce(position) => {
+            let reduction = &kernel.reduces[*position as usize];
+            reduction.crossed.then_some(reduction.value).into_iter().collect()
+        }
         KNode::Load { dynamic, mask, .. } => dynamic.iter().map(|d| d.index).chain(*mask).collect(),
         KNode::Map(_, args) => args.clone(),
         KNode::Cast(inner, _) => SmallVec::from_slice(&[*inner]),

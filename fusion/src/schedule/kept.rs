@@ -101,7 +101,7 @@ pub(super) fn shares(kernel: &Kernel, cols: Var) -> bool {
 }
 
 /// Bytes that are read for each element of a row: of what is another for each row.
-fn bytes_of_rows(kernel: &Kernel, cols: Var) -> i64 {
+pub(super) fn bytes_of_rows(kernel: &Kernel, cols: Var) -> i64 {
     let bit = 1u64 << cols.0.min(63);
     let of_row = |node: &KNode| match node {
         KNode::Load { buffer, addr, .. } => {

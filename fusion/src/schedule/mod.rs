@@ -1,6 +1,7 @@
 //! Kernels to block programs: choice of tiles, then emission.
 
 mod address;
+mod crossed;
 mod emit;
 mod kept;
 mod lead;

@@ -3,6 +3,7 @@
 use smallvec::SmallVec;
 
 use super::Machine;
+use super::crossed::crossed;
 use super::kept::{along, kept, shares};
 use super::moments::moments;
 use super::online::{online, reads_once};
@@ -41,6 +42,8 @@ pub enum Walk {
     /// One of them is walked in a few steps, which are written one after another; what they read stays in registers for
     /// the levels that follow.
     Kept,
+    /// It spans them all, and some of the rows of an instance, which are walked in a loop: see [`Kernel::crossed`].
+    Rows,
 }
 
 impl std::fmt::Display for Tiling {
@@ -51,6 +54,7 @@ impl std::fmt::Display for Tiling {
             Walk::Spanned => "",
             Walk::Loops => " in loops",
             Walk::Kept => " in steps that are kept",
+            Walk::Rows => " in loops over rows",
         };
         write!(f, "{tile}{walk}, warps {}", self.warps)
     }
@@ -71,7 +75,7 @@ pub struct Lead {
 impl Tiling {
     /// Whether the reduced variables are walked, in loops or in steps.
     pub fn is_walked(&self) -> bool {
-        self.walk != Walk::Spanned
+        matches!(self.walk, Walk::Loops | Walk::Kept)
     }
 
     /// The axis of a variable.
@@ -88,7 +92,7 @@ impl Tiling {
     pub fn grid_extents(&self, kernel: &Kernel) -> Vec<(Var, i64)> {
         let extents = kernel.indices.extents();
         (0..kernel.reduced.len())
-            .filter(|&v| !kernel.reduced[v])
+            .filter(|&v| !kernel.reduced[v] && kernel.crossed != Some(Var(v as u32)))
             .map(|v| {
                 let var = Var(v as u32);
                 let step = self.axis_of(var).map_or(1, |a| i64::from(self.axes[a].extent));
@@ -101,6 +105,9 @@ impl Tiling {
 /// Chooses tiles for a kernel on a machine.
 pub fn choose(kernel: &Kernel, machine: Machine) -> Tiling {
     let weights = contiguous_weights(kernel);
+    if let Some(rows) = kernel.crossed {
+        return crossed(kernel, machine, rows, &weights);
+    }
     let best = |reduced: bool| {
         (0..kernel.reduced.len())
             .filter(|&v| kernel.reduced[v] == reduced)
@@ -134,12 +141,12 @@ fn contiguous_weights(kernel: &Kernel) -> Vec<u64> {
     weights
 }
 
-fn extent(kernel: &Kernel, var: Var) -> i64 {
+pub(super) fn extent(kernel: &Kernel, var: Var) -> i64 {
     kernel.indices.extents()[var.0 as usize]
 }
 
 /// The least power of two that is not below `n`, at most `limit`.
-fn power_up_to(n: i64, limit: u32) -> u32 {
+pub(super) fn power_up_to(n: i64, limit: u32) -> u32 {
     (n.max(1) as u64).next_power_of_two().min(u64::from(limit)) as u32
 }
 
@@ -284,7 +291,7 @@ fn row_reduction(kernel: &Kernel, machine: Machine, cols: Var) -> Tiling {
     Tiling { axes, walk: walk(looped), warps: warps.next_power_of_two().clamp(1, 32), lead }
 }
 
-fn walk(looped: bool) -> Walk {
+pub(super) fn walk(looped: bool) -> Walk {
     if looped { Walk::Loops } else { Walk::Spanned }
 }
 

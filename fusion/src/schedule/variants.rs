@@ -7,7 +7,7 @@
 
 use smallvec::SmallVec;
 
-use super::{Axis, Machine, Tiling};
+use super::{Axis, Machine, Tiling, Walk};
 use crate::index::Var;
 use crate::kernel::Kernel;
 
@@ -62,8 +62,11 @@ pub fn variants(kernel: &Kernel, base: &Tiling, machine: Machine) -> Vec<Tiling>
 
 /// Whether the extent of an axis may be another.
 fn is_free(kernel: &Kernel, base: &Tiling, axis: usize) -> bool {
-    let reduced = kernel.reduced.get(base.axes[axis].var.0 as usize) == Some(&true);
-    base.lead.is_none() && (base.is_walked() || !reduced)
+    let var = base.axes[axis].var;
+    let reduced = kernel.reduced.get(var.0 as usize) == Some(&true);
+    // What is reduced over the rows of a tile needs them all.
+    let crossed = kernel.crossed == Some(var) && base.walk != Walk::Rows;
+    base.lead.is_none() && (base.is_walked() || !reduced) && !crossed
 }
 
 /// The parallel variable of which a tile that spans one row could take several.
@@ -90,6 +93,9 @@ fn is_sound(kernel: &Kernel, base: &Tiling, tiling: &Tiling, machine: Machine) -
     let size = elements(tiling);
     let extents = kernel.indices.extents();
     let covers = |axis: &Axis| match extents.get(axis.var.0 as usize) {
+        Some(&n) if kernel.crossed == Some(axis.var) && tiling.walk == Walk::Rows => {
+            n % i64::from(axis.extent) == 0
+        }
         Some(&n) => u64::from(axis.extent) <= (n.max(1) as u64).next_power_of_two(),
         None => false,
     };

@@ -102,6 +102,15 @@ fn every_schedule_of_reductions_agrees() {
 }
 
 #[test]
+fn every_schedule_of_crossed_reductions_agrees() {
+    let tried = all_agree(&of(|g| {
+        let x = g.input(0, &[720, 100]);
+        vec![g.reduce(ReduceFn::Sum, x, &[1]), g.reduce(ReduceFn::Sum, x, &[0])]
+    }));
+    assert!(tried.iter().all(|&schedules| schedules > 1), "{tried:?}");
+}
+
+#[test]
 fn without_a_choice_the_plan_is_the_predicted_one() {
     let graph = of(|g| {
         let x = g.input(0, &[64, 512]);

@@ -1,0 +1,133 @@
+//! Rows and columns of one tensor in one kernel: sums of columns become sums over a few rows each, which the kernel that
+//! reduces the rows makes on its way, and a second reduction over those.
+//!
+//! ```text
+//! %1 = reduce sum %0 [1] : f32[8192]           with %0 : f32[8192,4096]
+//! %2 = reduce sum %0 [0] : f32[4096]
+//! ```
+//! becomes
+//! ```text
+//! %1 = reduce sum %0 [1] : f32[8192]
+//! %3 = view reshape %0 : f32[256,32,4096]
+//! %4 = reduce sum %3 [1] : f32[256,4096]
+//! %2 = reduce sum %4 [0] : f32[4096]
+//! ```
+//! where `%1` and `%4` are one kernel, whose instances have 32 rows each: see [`Kernel::crossed`](crate::kernel::Kernel::crossed).
+
+use rustc_hash::FxHashSet;
+use smallvec::SmallVec;
+
+use super::Profile;
+use super::split::two_steps;
+use crate::graph::{Graph, NodeId, Op, ValueRef};
+use crate::kernel::Space;
+use crate::types::Dims;
+
+/// Most rows of an instance.
+const MOST: i64 = 128;
+/// Elements of an instance that are read once, whatever needs them.
+const HELD: i64 = 16384;
+/// Fewest rows of an instance: what is kept of fewer is no longer small beside what is read.
+const LEAST: i64 = 8;
+/// Elements of a tensor that is worth it.
+const LEAST_ELEMENTS: i64 = 1 << 16;
+/// Operations between a reduction and what it shares with another one.
+const SEARCHED: usize = 64;
+
+/// Forms of a graph in which reductions of columns whose operand's rows are reduced as well are divided: with many rows to an
+/// instance, and with so few that a tile holds them whole.
+pub(super) fn divided(graph: &Graph, profile: &Profile) -> SmallVec<[Graph; 2]> {
+    let mut forms: SmallVec<[Graph; 2]> = SmallVec::new();
+    // On a GPU an instance walks along its rows.
+    let elements: &[i64] = if profile.machine.is_gpu() { &[i64::MAX] } else { &[i64::MAX, HELD] };
+    for &elements in elements {
+        let mut form = graph.clone();
+        if divide_columns(&mut form, profile, elements) {
+            forms.push(form);
+        }
+    }
+    forms
+}
+
+/// Divides them into instances of at most so many elements. Whether there were any.
+pub(super) fn divide_columns(graph: &mut Graph, profile: &Profile, elements: i64) -> bool {
+    let reductions: Vec<(NodeId, SmallVec<[u8; 6]>, Dims)> =
+        graph.ids().filter_map(|id| of(graph, id)).collect();
+    let mut any = false;
+    for (id, dims, shape) in &reductions {
+        let Some(rows) = leading(dims, shape) else { continue };
+        let across = |other: &(NodeId, SmallVec<[u8; 6]>, Dims)| {
+            let complement = (0..shape.len() as u8).filter(|d| !dims.contains(d));
+            other.2 == *shape && other.1.iter().copied().eq(complement) && share(graph, *id, other.0)
+        };
+        let cols = shape.iter().product::<i64>() / rows.max(1);
+        let most = MOST.min(elements / cols.max(1));
+        let Some(each) = rows_of_instance(rows, most, profile) else { continue };
+        if shape.iter().product::<i64>() >= LEAST_ELEMENTS && reductions.iter().any(across) {
+            any |= two_steps(graph, *id, dims.len(), [rows / each, each]).is_some();
+        }
+    }
+    any
+}
+
+fn of(graph: &Graph, id: NodeId) -> Option<(NodeId, SmallVec<[u8; 6]>, Dims)> {
+    let Op::Reduce { dims, .. } = &graph.node(id).op else { return None };
+    let operand = *graph.operands(id).first()?;
+    let mut dims: SmallVec<[u8; 6]> = dims.iter().copied().collect();
+    dims.sort_unstable();
+    Some((id, dims, graph.ty(operand).shape.clone()))
+}
+
+/// The elements of the dimensions that are reduced, if these are the first ones, and not all.
+fn leading(dims: &[u8], shape: &[i64]) -> Option<i64> {
+    let first = dims.iter().copied().eq(0..dims.len() as u8);
+    (first && !dims.is_empty() && dims.len() < shape.len()).then(|| shape[..dims.len()].iter().product())
+}
+
+/// How many rows an instance takes: as many as divide them all and leave instances enough. On a processor not by its
+/// threads, for sums of other parts are rounded otherwise.
+fn rows_of_instance(rows: i64, most: i64, profile: &Profile) -> Option<i64> {
+    let instances = if profile.machine.is_gpu() { profile.workers as i64 * 3 / 2 } else { 16 };
+    (LEAST..=most).rev().filter(|each| rows % each == 0 && rows / each >= instances).max_by_key(|each| {
+        // Tiles have powers of two rows: one that is not leaves threads idle.
+        (*each & (*each - 1) == 0, *each)
+    })
+}
+
+/// Whether two reductions read one large tensor, or something that is computed element by element of it.
+fn share(graph: &Graph, a: NodeId, b: NodeId) -> bool {
+    let [a, b] = [a, b].map(|id| sources(graph, id));
+    a.iter().any(|value| b.contains(value))
+}
+
+/// What a reduction's operand is computed of, element by element, with as many elements.
+fn sources(graph: &Graph, id: NodeId) -> FxHashSet<ValueRef> {
+    let mut stack: Vec<ValueRef> = graph.operands(id).into_iter().take(1).collect();
+    let numel = stack.first().map_or(0, |&v| graph.ty(v).numel());
+    let mut seen = FxHashSet::default();
+    while let Some(value) = stack.pop() {
+        if seen.len() > SEARCHED || graph.ty(value).numel() != numel || !seen.insert(value) {
+            continue;
+        }
+        if matches!(graph.node(value.node).op, Op::Map(_) | Op::Cast) {
+            stack.extend(graph.operands(value.node));
+        }
+    }
+    seen
+}
+
+/// The space of a kernel that reduces the rows of `rows` and, a few rows at a time, the columns of `columns`.
+pub(super) fn crossed(rows: &Space, columns: &Space) -> Option<Space> {
+    let plain = rows.crossed.is_none() && columns.crossed.is_none();
+    let second = columns.reduced.iter().enumerate().all(|(d, &reduced)| reduced == (d == 1));
+    let kept = rows.reduced.iter().take_while(|&&reduced| !reduced).count();
+    let trailing = kept > 0 && kept < rows.shape.len() && rows.reduced[kept..].iter().all(|&reduced| reduced);
+    if !plain || !second || columns.shape.len() < 3 || !trailing || !(2..=MOST).contains(&columns.shape[1]) {
+        return None;
+    }
+    let points = |dims: &[i64]| dims.iter().product::<i64>();
+    let same = points(&rows.shape[..kept]) == points(&columns.shape[..2])
+        && points(&rows.shape[kept..]) == points(&columns.shape[2..]);
+    let reduced = (0..columns.shape.len()).map(|d| d > 1).collect();
+    same.then(|| Space { shape: columns.shape.clone(), reduced, crossed: Some(1) })
+}

@@ -1,0 +1,213 @@
+//! Rows that are reduced together with columns. A tile has all rows of an instance, whole or as far as it reaches, where it
+//! walks along them; the columns of a tile end with it. On a GPU an instance walks its rows a few at a time, each whole in
+//! registers, and carries one sum for each column and row of a step:
+//!
+//! ```text
+//! for first in 0..rows step 4, with the rows that are there and the columns' sums so far:
+//!   begin to load the next four rows
+//!   reduce along each of the four, store what is stored for rows
+//!   add them to the columns' sums
+//! add the four sums of each column, store them
+//! ```
+
+use rustc_hash::FxHashSet;
+use smallvec::SmallVec;
+use tilefuse_block::{Elem, Literal, ScalarFn, Shape, Value};
+
+use super::emit::{Emitter, Memo, Result, parts};
+use super::kept::bytes_of_rows;
+use super::tiling::{Axis, Tiling, Walk, extent, power_up_to, walk};
+use super::{Machine, ScheduleError};
+use crate::index::Var;
+use crate::kernel::{KExpr, KNode, Kernel};
+
+/// Rows that are reduced together with columns: all rows of an instance in a tile, which holds them whole or walks along them.
+pub(super) fn crossed(kernel: &Kernel, machine: Machine, rows: Var, weights: &[u64]) -> Tiling {
+    let down = power_up_to(extent(kernel, rows), u32::MAX >> 1);
+    let reduced: Vec<usize> = (0..kernel.reduced.len()).filter(|&v| kernel.reduced[v]).collect();
+    let cols = reduced.iter().copied().max_by_key(|&v| (weights[v], v));
+    let mut axes = SmallVec::from_slice(&[Axis { var: rows, extent: down }]);
+    if let (Machine::Gpu { shrink, .. }, &[cols]) = (machine, &reduced[..])
+        && let Some(tiling) = rows_walk(kernel, rows, Var(cols as u32), shrink)
+    {
+        return tiling;
+    }
+    let shrink = if let Machine::Gpu { shrink, .. } = machine { shrink.min(3) } else { 0 };
+    let mut looped = reduced.len() > 1;
+    if let Some(cols) = cols.map(|v| Var(v as u32)) {
+        let whole = u64::from(down) * (extent(kernel, cols) as u64).next_power_of_two() <= 16384 >> shrink;
+        let size = if whole { 16384 } else { 8192 } >> shrink;
+        let across = power_up_to(extent(kernel, cols), (size / down).max(16));
+        looped |= i64::from(across) < extent(kernel, cols);
+        axes.push(Axis { var: cols, extent: across });
+    }
+    let size: u32 = axes.iter().map(|a: &Axis| a.extent).product();
+    Tiling { axes, walk: walk(looped), warps: (size / 1024).next_power_of_two().clamp(1, 16), lead: None }
+}
+
+/// Whole rows in the registers of one block, a few in a step.
+fn rows_walk(kernel: &Kernel, rows: Var, cols: Var, shrink: u32) -> Option<Tiling> {
+    let across = (extent(kernel, cols) as u64).next_power_of_two();
+    // Beside what is loaded, threads hold the columns' sums and what is loaded for the next step.
+    let crossed = kernel.reduces.iter().filter(|r| r.crossed).count() as i64;
+    let held = bytes_of_rows(kernel, cols) + 4 * crossed;
+    let each: u64 = if held <= 8 { 16 } else { 8 };
+    let most = (512 * each) >> shrink;
+    if across > most.max(1024 * each >> shrink) {
+        return None;
+    }
+    let mut down = (most / across).max(1);
+    while extent(kernel, rows) % down as i64 != 0 {
+        down /= 2;
+    }
+    let axes = SmallVec::from_slice(&[
+        Axis { var: rows, extent: down as u32 },
+        Axis { var: cols, extent: across as u32 },
+    ]);
+    let warps = (down * across / (32 * each)).next_power_of_two().clamp(1, 32) as u32;
+    Some(Tiling { axes, walk: Walk::Rows, warps, lead: None })
+}
+
+/// Whether a store is of a crossed reduction.
+fn is_crossed(kernel: &Kernel, store: usize) -> bool {
+    let mut value = kernel.stores[store].value;
+    while let KNode::Cast(inner, _) = kernel.node(value) {
+        value = *inner;
+    }
+    matches!(kernel.node(value), KNode::Reduce(position) if kernel.reduces[*position as usize].crossed)
+}
+
+impl Emitter<'_> {
+    /// Walks the rows of an instance.
+    pub(super) fn rows_walk(&mut self) -> Result<()> {
+        let kernel = self.kernel;
+        let var = kernel.crossed.ok_or(ScheduleError::Internal("a walk along rows without rows"))?;
+        let axis = self.tiling.axis_of(var).ok_or(ScheduleError::Internal("rows without an axis"))?;
+        let (extent, step) =
+            (kernel.indices.extents()[var.0 as usize], i64::from(self.tiling.axes[axis].extent));
+        if extent % step != 0 {
+            return Err(ScheduleError::Internal("steps of rows that do not divide them"));
+        }
+        let columns: Vec<u32> =
+            (0..kernel.reduces.len() as u32).filter(|&r| kernel.reduces[r as usize].crossed).collect();
+        let (after, within): (Vec<usize>, Vec<usize>) =
+            (0..kernel.stores.len()).partition(|&store| is_crossed(kernel, store));
+        let operand = |r: u32| kernel.reduces[r as usize].value;
+        let mut needed: Vec<KExpr> = columns.iter().map(|&r| operand(r)).collect();
+        needed.extend(within.iter().map(|&s| kernel.stores[s].value));
+        self.hoist(&needed, 1 << var.0.min(63))?;
+
+        let ahead = self.loads_of_rows(&needed, var);
+        let mut carried = self.load_rows(var, None, &ahead)?;
+        for &r in &columns {
+            let shape = self.shape_of_rows();
+            let neutral = kernel.reduces[r as usize].combine.neutral(kernel.info(operand(r)).elem);
+            carried.push(self.b.constant(neutral, &shape));
+        }
+        let bounds = [0, extent, step].map(|n| self.b.constant(Literal::int(Elem::I32, n), &[]));
+        let [lo, hi, by] = bounds;
+        let results = self.counted((lo, hi, by), &carried, |this, first, carried| {
+            let (loaded, sums) = carried.split_at(ahead.len());
+            let last = this.b.constant(Literal::int(Elem::I32, extent - step), &[]);
+            let next = this.map(ScalarFn::Add, &[first, by])?;
+            let next = this.map(ScalarFn::Min, &[next, last])?;
+            let mut results = this.load_rows(var, Some(next), &ahead)?;
+            this.in_loop = true;
+            this.bases[var.0 as usize] = Some(first);
+            this.inner = Memo::default();
+            this.inner.values.extend(ahead.iter().copied().zip(loaded.iter().copied()));
+            for (&r, &sum) in columns.iter().zip(sums) {
+                results.push(this.add_rows(r, sum)?);
+            }
+            for &store in &within {
+                this.store(store)?;
+            }
+            this.leave_rows(var);
+            Ok(results)
+        })?;
+        for (&r, &sum) in columns.iter().zip(&results[ahead.len()..]) {
+            let total = self.reduce_tile(kernel.reduces[r as usize].combine, sum, axis, None)?;
+            let expr = self.reduce_expr(r)?;
+            self.outer.values.insert(expr, total);
+        }
+        after.into_iter().try_for_each(|store| self.store(store))
+    }
+
+    /// The loads that a step begins for the next one: whose addresses follow from the rows alone.
+    fn loads_of_rows(&self, needed: &[KExpr], var: Var) -> Vec<KExpr> {
+        let reached = self.reached(needed);
+        let ahead = |expr: &KExpr| {
+            let plain = matches!(self.kernel.node(*expr), KNode::Load { dynamic: None, mask: None, .. });
+            plain && reached.contains(expr) && self.kernel.info(*expr).vars & 1 << var.0.min(63) != 0
+        };
+        (0..self.kernel.exprs.len() as u32).map(KExpr).filter(ahead).collect()
+    }
+
+    /// Loads of the rows that begin at `first`.
+    fn load_rows(&mut self, var: Var, first: Option<Value>, loads: &[KExpr]) -> Result<Vec<Value>> {
+        self.in_loop = true;
+        self.bases[var.0 as usize] = first;
+        self.inner = Memo::default();
+        let loaded = loads.iter().map(|&load| self.value(load)).collect();
+        self.leave_rows(var);
+        loaded
+    }
+
+    fn leave_rows(&mut self, var: Var) {
+        self.inner = Memo::default();
+        self.bases[var.0 as usize] = None;
+        self.in_loop = false;
+    }
+
+    /// The columns' sums with the rows at hand.
+    fn add_rows(&mut self, reduce: u32, sum: Value) -> Result<Value> {
+        let reduction = &self.kernel.reduces[reduce as usize];
+        let (combine, operand) = (reduction.combine, reduction.value);
+        let value = self.value(operand)?;
+        let shape = self.shape_of_rows();
+        let value = self.lift(value, &shape)?;
+        Ok(self.b.map(combine.combine(), &[sum, value])?)
+    }
+
+    /// The shape of the columns' sums: that of the tile.
+    fn shape_of_rows(&self) -> Shape {
+        self.tiling.axes.iter().map(|a| a.extent).collect()
+    }
+
+    /// A reduction over the rows of the tile.
+    pub(super) fn reduce_crossed(&mut self, position: u32) -> Result<Value> {
+        let reduction = &self.kernel.reduces[position as usize];
+        let (combine, operand) = (reduction.combine, reduction.value);
+        let axis = self.kernel.crossed.and_then(|var| self.tiling.axis_of(var));
+        let axis = axis.ok_or(ScheduleError::Internal("a tile without the rows that it combines"))?;
+        let rows = self.tiling.axes[axis];
+        if i64::from(rows.extent) < extent(self.kernel, rows.var) {
+            return Err(ScheduleError::Internal("a tile with some of the rows that it combines"));
+        }
+        let value = self.value(operand)?;
+        let mut shape = self.b.ty(value).shape.clone();
+        if shape.is_empty() {
+            shape = Shape::from_elem(1, self.tiling.axes.len());
+        }
+        shape[axis] = self.tiling.axes[axis].extent;
+        let value = self.lift(value, &shape)?;
+        let mask = self.axis_mask(axis)?;
+        self.reduce_tile(combine, value, axis, mask)
+    }
+
+    /// What these expressions are made of, themselves among it, through reductions.
+    fn reached(&self, from: &[KExpr]) -> FxHashSet<KExpr> {
+        let mut stack: Vec<KExpr> = from.to_vec();
+        let mut seen = FxHashSet::default();
+        while let Some(expr) = stack.pop() {
+            if !seen.insert(expr) {
+                continue;
+            }
+            match self.kernel.node(expr) {
+                KNode::Reduce(position) => stack.push(self.kernel.reduces[*position as usize].value),
+                _ => stack.extend(parts(self.kernel, expr)),
+            }
+        }
+        seen
+    }
+}
