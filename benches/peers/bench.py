@@ -8,11 +8,12 @@ The program starts this with a device (cpu, cuda or cuda:N) and sends one JSON o
                                                          "seconds": {peer: load or compile, and the first call}}
     {"ask": "turn", "peer": p}                       -> {"us": [sample, ...]}
 
-A request that cannot be carried out is answered by {"error": why}. On a GPU samples are times between events with the
-cache emptied before each call; XLA offers no events, so that its samples are the host's clock around a call that is
-waited for, launch included.
+The seconds are without those in which weights are drawn. A request that cannot be carried out is answered by
+{"error": why}. On a GPU samples are times between events with the cache emptied before each call; XLA offers no events,
+so that its samples are the host's clock around a call that is waited for, launch included.
 """
 import json
+import math
 import os
 import sys
 import time
@@ -26,6 +27,8 @@ ANSWERS = os.fdopen(os.dup(1), "w")
 os.dup2(2, 1)
 
 READY, COLD = {}, []
+# Width, width inside the feed-forward network, blocks and heads of the decoders that are like Llama.
+LLAMAS = {"llama": (768, 2048, 12, 12), "llama1b": (2048, 5632, 22, 32)}
 # Threads that each of them may use.
 THREADS = os.cpu_count() or 1
 
@@ -87,6 +90,7 @@ def torch_kernels():
         "row_column_sums": lambda x: (x.sum(1), x.sum(0)),
         "layer_norm_backward": layer_norm_backward,
         "transpose_add": lambda x, y: x.t() + y,
+        "transpose_contiguous_add": lambda x, y: x.t().contiguous() + y,
     }
 
 
@@ -108,10 +112,10 @@ def jax_kernels():
         mean = jnp.mean(jnp.square(y.astype(f32)), axis=-1, keepdims=True)
         return y, y * jax.lax.rsqrt(mean + 1e-6).astype(y.dtype) * w
 
-    def layer_norm(x, w, b):
+    def layer_norm(x, w, b, eps=1e-5):
         wide = x.astype(f32)
         centred = wide - wide.mean(-1, keepdims=True)
-        normed = centred * jax.lax.rsqrt(jnp.square(centred).mean(-1, keepdims=True) + 1e-5)
+        normed = centred * jax.lax.rsqrt(jnp.square(centred).mean(-1, keepdims=True) + eps)
         return (normed * w.astype(f32) + b.astype(f32)).astype(x.dtype)
 
     def batch_norm_relu(x, mean, var, weight, bias):
@@ -162,13 +166,158 @@ def jax_kernels():
         "row_column_sums": lambda x: (x.sum(1), x.sum(0)),
         "layer_norm_backward": layer_norm_backward,
         "transpose_add": lambda x, y: x.T + y,
+        "transpose_contiguous_add": lambda x, y: x.T + y,
     }
+
+
+def torch_networks():
+    """Networks that no library has as the zoo has them. Attention is the library's own call in all of them, also where
+    the zoo writes it out."""
+    import torch
+    import torch.nn as nn
+    import torch.nn.functional as F
+
+    class Attention(nn.Module):
+        """Attention of a sequence with itself. Queries, keys and values come from one product or from three."""
+
+        def __init__(self, width, heads, products):
+            super().__init__()
+            self.heads = heads
+            self.inward = nn.ModuleList(nn.Linear(width, 3 * width // products) for _ in range(products))
+            self.outward = nn.Linear(width, width)
+
+        def forward(self, x, bias=None):
+            parts = [part for linear in self.inward for part in linear(x).chunk(3 // len(self.inward), -1)]
+            q, k, v = (part.unflatten(-1, (self.heads, -1)).transpose(1, 2) for part in parts)
+            mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=bias)
+            return self.outward(mixed.transpose(1, 2).flatten(2))
+
+    def feed_forward(width, wide):
+        return nn.Sequential(nn.Linear(width, wide), nn.GELU(), nn.Linear(wide, width))
+
+    class Bert(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.tables = nn.ModuleList(nn.Embedding(rows, 768) for rows in (30522, 512, 2))
+            self.norm, self.pooler = nn.LayerNorm(768, 1e-12), nn.Linear(768, 768)
+            norm = lambda: nn.LayerNorm(768, 1e-12)
+            layer = lambda: nn.ModuleList([Attention(768, 12, 3), norm(), feed_forward(768, 3072), norm()])
+            self.layers = nn.ModuleList(layer() for _ in range(12))
+
+        def forward(self, ids, types=None, mask=None):
+            tokens, positions, kinds = self.tables
+            types = torch.zeros_like(ids) if types is None else types
+            x = self.norm(tokens(ids) + kinds(types) + positions.weight[: ids.shape[1]])
+            bias = None
+            if mask is not None:
+                bias = (1.0 - mask[:, None, None].to(x.dtype)) * torch.finfo(x.dtype).min
+            for attention, first, mlp, second in self.layers:
+                x = first(attention(x, bias) + x)
+                x = second(mlp(x) + x)
+            return x, torch.tanh(self.pooler(x[:, 0]))
+
+    class Vit(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.patches = nn.Conv2d(3, 768, 16, stride=16)
+            self.token = nn.Parameter(torch.zeros(1, 1, 768))
+            self.positions = nn.Parameter(torch.randn(1, 197, 768) * 0.02)
+            norm = lambda: nn.LayerNorm(768, 1e-6)
+            layer = lambda: nn.ModuleList([norm(), Attention(768, 12, 1), norm(), feed_forward(768, 3072)])
+            self.layers = nn.ModuleList(layer() for _ in range(12))
+            self.norm, self.head = norm(), nn.Linear(768, 1000)
+
+        def forward(self, x):
+            x = self.patches(x).flatten(2).transpose(1, 2)
+            x = torch.cat([self.token.expand(x.shape[0], -1, -1), x], 1) + self.positions
+            for first, attention, second, mlp in self.layers:
+                x = x + attention(first(x))
+                x = x + mlp(second(x))
+            return self.head(self.norm(x)[:, 0])
+
+    class Mixer(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.patches = nn.Conv2d(3, 768, 16, stride=16)
+            norm = lambda: nn.LayerNorm(768, 1e-6)
+            layer = lambda: nn.ModuleList([norm(), feed_forward(196, 384), norm(), feed_forward(768, 3072)])
+            self.layers = nn.ModuleList(layer() for _ in range(12))
+            self.norm, self.head = norm(), nn.Linear(768, 1000)
+
+        def forward(self, x):
+            x = self.patches(x).flatten(2).transpose(1, 2)
+            for first, tokens, second, channels in self.layers:
+                x = x + tokens(first(x).transpose(1, 2)).transpose(1, 2)
+                x = x + channels(second(x))
+            return self.head(self.norm(x).mean(1))
+
+    class Residual(nn.Module):
+        """A residual block of the UNet, and attention after it."""
+
+        def __init__(self, inputs, width, attention):
+            super().__init__()
+            conv = lambda channels, size: nn.Conv2d(channels, width, size, padding=size // 2)
+            self.first = nn.Sequential(nn.GroupNorm(32, inputs), nn.SiLU(), conv(inputs, 3))
+            self.time = nn.Sequential(nn.SiLU(), nn.Linear(512, width))
+            self.second = nn.Sequential(nn.GroupNorm(32, width), nn.SiLU(), conv(width, 3))
+            self.shortcut = conv(inputs, 1) if inputs != width else nn.Identity()
+            self.norm = nn.GroupNorm(32, width) if attention else None
+            self.attention = Attention(width, 8, 3) if attention else None
+
+        def forward(self, x, time):
+            y = self.second(self.first(x) + self.time(time)[:, :, None, None])
+            x = self.shortcut(x) + y
+            if self.attention is None:
+                return x
+            mixed = self.attention(self.norm(x).flatten(2).transpose(1, 2))
+            return mixed.transpose(1, 2).reshape(x.shape) + x
+
+    class Unet(nn.Module):
+        def __init__(self):
+            super().__init__()
+            conv = lambda inputs, outputs, stride=1: nn.Conv2d(inputs, outputs, 3, stride, padding=1)
+            self.time = nn.Sequential(nn.Linear(128, 512), nn.SiLU(), nn.Linear(512, 512))
+            self.first, skips = conv(4, 128), [128]
+            self.down, self.up, inputs = nn.ModuleList(), nn.ModuleList(), 128
+            for width in (128, 256, 512):
+                for _ in range(2):
+                    self.down.append(Residual(inputs, width, width > 128))
+                    skips, inputs = skips + [width], width
+                if width < 512:
+                    self.down.append(conv(width, width, 2))
+                    skips = skips + [width]
+            self.middle = nn.ModuleList([Residual(512, 512, True), Residual(512, 512, False)])
+            for width in (512, 256, 128):
+                for _ in range(3):
+                    self.up.append(Residual(inputs + skips.pop(), width, width > 128))
+                    inputs = width
+                if width > 128:
+                    self.up.append(nn.Sequential(nn.Upsample(scale_factor=2.0), conv(width, width)))
+            self.last = nn.Sequential(nn.GroupNorm(32, 128), nn.SiLU(), conv(128, 4))
+
+        def forward(self, x, times):
+            steps = torch.exp(torch.arange(64, device=x.device) * (-math.log(10000.0) / 64))
+            angles = times.float()[:, None] * steps
+            time = self.time(torch.cat([angles.cos(), angles.sin()], -1).to(x.dtype))
+            x = self.first(x)
+            skips = [x]
+            for part in self.down:
+                x = part(x, time) if isinstance(part, Residual) else part(x)
+                skips.append(x)
+            for part in self.middle:
+                x = part(x, time)
+            for part in self.up:
+                x = part(torch.cat([x, skips.pop()], 1), time) if isinstance(part, Residual) else part(x)
+            return self.last(x)
+
+    return {"bert": Bert, "vit_b_16": Vit, "mixer_b_16": Mixer, "unet": Unet}
 
 
 def torch_model(name):
     """A module like that model of the zoo, or None."""
     import torch.nn as nn
 
+    name = name.removesuffix("-sdpa").removesuffix("-inplace")
     if name == "mlp8x1024":
         layer = lambda: (nn.Linear(1024, 1024), nn.GELU(approximate="tanh"), nn.LayerNorm(1024))
         return nn.Sequential(*[part for _ in range(8) for part in layer()])
@@ -176,30 +325,24 @@ def torch_model(name):
         return nn.Sequential(nn.Conv2d(64, 64, 3, padding=1), nn.BatchNorm2d(64), nn.ReLU())
     if name == "kernel:conv_transpose_relu":
         return nn.Sequential(nn.ConvTranspose2d(64, 64, 4, stride=2, padding=1), nn.ReLU())
-    vision = {"resnet18": "resnet18", "resnet50": "resnet50", "vit_b_16": "vit_b_16", "mobilenet_v2": "mobilenet_v2"}
-    if name in vision:
+    if name in ("resnet18", "resnet50", "mobilenet_v2"):
         import torchvision.models
 
-        return getattr(torchvision.models, vision[name])(weights=None)
-    if name in ("gpt2", "gpt2-sdpa"):
+        return getattr(torchvision.models, name)(weights=None)
+    if name == "gpt2":
         import transformers as t
 
         return First(t.GPT2LMHeadModel(t.GPT2Config(use_cache=False)), "logits")
-    if name in ("bert", "bert-sdpa"):
+    if name in LLAMAS:
         import transformers as t
 
-        config = t.BertConfig(attn_implementation="eager")
-        return First(t.BertModel(config, add_pooling_layer=False), "last_hidden_state")
-    llamas = {"llama": (768, 2048, 12, 12), "llama-sdpa": (768, 2048, 12, 12), "llama1b": (2048, 5632, 22, 32)}
-    if name in llamas:
-        import transformers as t
-
-        hidden, wide, layers, heads = llamas[name]
+        hidden, wide, layers, heads = LLAMAS[name]
         sizes = dict(hidden_size=hidden, intermediate_size=wide, num_hidden_layers=layers)
         grouped = dict(num_attention_heads=heads, num_key_value_heads=4, max_position_embeddings=2048)
         config = t.LlamaConfig(vocab_size=32000, rms_norm_eps=1e-5, use_cache=False, **sizes, **grouped)
         return First(t.LlamaForCausalLM(config), "logits")
-    return None
+    network = torch_networks().get(name)
+    return network() if network else None
 
 
 def First(model, key):
@@ -255,23 +398,19 @@ def torch_case(name, inputs):
     return kernel, args
 
 
-def prepare_inductor(name, inputs):
+def prepare_inductor(kernel, args):
     import torch
 
-    kernel, args = torch_case(name, inputs)
     torch._dynamo.reset()
     compiled = torch.compile(kernel, dynamic=False)
-    compiled(*args)
-    compiled(*args)
     return lambda: compiled(*args)
 
 
-def as_onnx(name, inputs):
+def as_onnx(kernel, args):
     """Path of an ONNX file of a model, and its inputs as arrays."""
     import tempfile
     import torch
 
-    kernel, args = torch_case(name, inputs)
     if not isinstance(kernel, torch.nn.Module):
         function = kernel
         kernel = type("Kernel", (torch.nn.Module,), {"forward": lambda self, *xs: function(*xs)})()
@@ -280,10 +419,10 @@ def as_onnx(name, inputs):
     return path, [x.numpy() for x in args]
 
 
-def prepare_onnxruntime(name, inputs):
+def prepare_onnxruntime(kernel, args):
     import onnxruntime
 
-    path, arrays = as_onnx(name, inputs)
+    path, arrays = as_onnx(kernel, args)
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = THREADS
     session = onnxruntime.InferenceSession(path, options)
@@ -291,104 +430,264 @@ def prepare_onnxruntime(name, inputs):
     return lambda: session.run(None, feed)
 
 
-def prepare_openvino(name, inputs):
+def prepare_openvino(kernel, args):
     import openvino
 
-    path, arrays = as_onnx(name, inputs)
+    path, arrays = as_onnx(kernel, args)
     hints = {"INFERENCE_NUM_THREADS": THREADS, "INFERENCE_PRECISION_HINT": "f32"}
     request = openvino.compile_model(path, "CPU", hints).create_infer_request()
     return lambda: request.infer(arrays)
 
 
-def jax_model(name):
-    """A function of inputs and weights like that model of the zoo, and its weights, or None."""
+def jax_networks(kind):
+    """The networks of the zoo as functions of `take`, which gives the next weight of a shape, and of inputs."""
     import jax
     import jax.numpy as jnp
 
-    kind = jnp.bfloat16 if GPU else jnp.float32
-    norm, gelu = jax_kernels()["layer_norm"], lambda x: jax.nn.gelu(x, approximate=True)
-    keys = iter(jax.random.split(jax.random.PRNGKey(7), 256))
+    f32 = jnp.float32
+    norm = jax_kernels()["layer_norm"]
+    relu, relu6, silu = jax.nn.relu, lambda x: jnp.clip(x, 0, 6), jax.nn.silu
+    gelu, gelu_tanh = (lambda x: jax.nn.gelu(x, approximate=False)), (lambda x: jax.nn.gelu(x, approximate=True))
 
-    def draw(*shape):
-        return jax.random.normal(next(keys), shape, kind) * 0.02
+    def dense(take, x, width, bias=True):
+        y = x @ take(x.shape[-1], width)
+        return y + take(width) if bias else y
 
-    def affine(rows, columns):
-        return draw(rows, columns), draw(columns)
+    def layer_norm(take, x, eps=1e-5):
+        return norm(x, take(x.shape[-1], near=1), take(x.shape[-1]), eps)
 
-    if name == "mlp8x1024":
+    def feed_forward(take, x, wide, act):
+        return dense(take, act(dense(take, x, wide)), x.shape[-1])
 
-        def mlp(weights, x):
-            for (w, b), scale, shift in weights:
-                x = norm(gelu(x @ w + b), scale, shift)
-            return x
+    def mixed(q, k, v, causal=False, bias=None):
+        library = "cudnn" if GPU and kind != f32 and q.shape[1] >= 8 and bias is None else None
+        y = jax.nn.dot_product_attention(q, k, v, bias, is_causal=causal, implementation=library)
+        return y.reshape(*y.shape[:2], -1)
 
-        return mlp, [(affine(1024, 1024), draw(1024), draw(1024)) for _ in range(8)]
-    if name in ("gpt2", "gpt2-sdpa"):
+    def attention(take, x, heads, products, causal=False, bias=None):
+        """Attention of a sequence with itself. Queries, keys and values come from one product or from three."""
+        batch, length, width = x.shape
+        wide = [dense(take, x, 3 * width // products) for _ in range(products)]
+        parts = [part for y in wide for part in jnp.split(y, 3 // products, axis=-1)]
+        return dense(take, mixed(*(p.reshape(batch, length, heads, -1) for p in parts), causal, bias), width)
 
-        def attention(x, qkv):
-            batch, length, width = x.shape
-            split = lambda t: t.reshape(batch, length, 12, width // 12)
-            q, k, v = (split(t) for t in jnp.split(x @ qkv[0] + qkv[1], 3, axis=-1))
-            library = "cudnn" if GPU and length >= 8 else None
-            return jax.nn.dot_product_attention(q, k, v, is_causal=True, implementation=library).reshape(x.shape)
+    # Images are NCHW where they come in, as the zoo's are, and NHWC inside, which XLA prefers.
 
-        def gpt2(weights, ids):
-            tokens, positions, layers, last = weights
-            x = tokens[ids] + positions[: ids.shape[1]]
-            for first, qkv, out, second, up, down in layers:
-                x = x + attention(norm(x, *first), qkv) @ out[0] + out[1]
-                x = x + gelu(norm(x, *second) @ up[0] + up[1]) @ down[0] + down[1]
-            return norm(x, *last) @ tokens.T
+    def conv(take, x, outputs, size, stride=1, groups=1, bias=True, pad=None):
+        kernel = take(size, size, x.shape[-1] // groups, outputs)
+        pad = [(size // 2 if pad is None else pad,) * 2] * 2
+        layout = dict(dimension_numbers=("NHWC", "HWIO", "NHWC"), feature_group_count=groups)
+        y = jax.lax.conv_general_dilated(x, kernel, (stride, stride), pad, **layout)
+        return y + take(outputs) if bias else y
 
-        pair = lambda: (draw(768), draw(768))
-        layer = lambda: (pair(), affine(768, 2304), affine(768, 768), pair(), affine(768, 3072), affine(3072, 768))
-        return gpt2, (draw(50257, 768), draw(1024, 768), [layer() for _ in range(12)], pair())
-    if name in ("llama", "llama-sdpa"):
+    def batch_norm(take, x):
+        width = x.shape[-1]
+        weight, bias, mean, var = take(width, near=1), take(width), take(width), take(width, near=1)
+        scale = weight * jax.lax.rsqrt(var + 1e-5)
+        return x * scale + (bias - mean * scale)
 
-        def rms(x, weight):
-            wide = x.astype(jnp.float32)
-            return (wide * jax.lax.rsqrt((wide * wide).mean(-1, keepdims=True) + 1e-5)).astype(x.dtype) * weight
+    def conv_norm(take, x, outputs, size, stride=1, groups=1):
+        return batch_norm(take, conv(take, x, outputs, size, stride, groups, bias=False))
+
+    def group_norm(take, x):
+        wide = x.astype(f32).reshape(*x.shape[:3], 32, -1)
+        centred = wide - wide.mean((1, 2, 4), keepdims=True)
+        normed = centred * jax.lax.rsqrt(jnp.square(centred).mean((1, 2, 4), keepdims=True) + 1e-5)
+        weight, bias = take(x.shape[-1], near=1), take(x.shape[-1])
+        return (normed.reshape(x.shape) * weight.astype(f32) + bias.astype(f32)).astype(x.dtype)
+
+    def patches(take, x):
+        x = conv(take, x.transpose(0, 2, 3, 1), 768, 16, stride=16, pad=0)
+        return x.reshape(x.shape[0], 196, 768)
+
+    def mlp(take, x):
+        for _ in range(8):
+            x = layer_norm(take, gelu_tanh(dense(take, x, 1024)))
+        return x
+
+    def gpt2(take, ids):
+        tokens = take(50257, 768)
+        x = tokens[ids] + take(1024, 768)[: ids.shape[1]]
+        for _ in range(12):
+            x = x + attention(take, layer_norm(take, x), 12, 1, causal=True)
+            x = x + feed_forward(take, layer_norm(take, x), 3072, gelu_tanh)
+        return layer_norm(take, x) @ tokens.T
+
+    def llama(sizes):
+        hidden, wide, layers, heads = sizes
+
+        def rms(take, x):
+            wide = x.astype(f32)
+            normed = wide * jax.lax.rsqrt((wide * wide).mean(-1, keepdims=True) + 1e-5)
+            return normed.astype(x.dtype) * take(hidden, near=1)
 
         def turned(x, cos, sin):
             left, right = jnp.split(x, 2, axis=-1)
             return x * cos + jnp.concatenate([-right, left], axis=-1) * sin
 
-        def llama(weights, ids):
-            tokens, layers, last, head = weights
-            x = tokens[ids]
-            batch, length = ids.shape
-            angles = jnp.arange(length)[:, None] * 10000.0 ** (-jnp.arange(0, 64, 2) / 64)
+        def network(take, ids):
+            x = take(32000, hidden)[ids]
+            angles = jnp.arange(ids.shape[1])[:, None] * 10000.0 ** (-jnp.arange(0, 64, 2) / 64)
             angles = jnp.concatenate([angles, angles], axis=-1)[:, None]
             cos, sin = jnp.cos(angles).astype(kind), jnp.sin(angles).astype(kind)
-            library = "cudnn" if GPU and kind != jnp.float32 else None
-            for first, q, k, v, out, second, gate, up, down in layers:
-                y = rms(x, first)
-                heads = lambda w: (y @ w).reshape(batch, length, -1, 64)
-                q, k, v = turned(heads(q), cos, sin), turned(heads(k), cos, sin), heads(v)
-                mixed = jax.nn.dot_product_attention(q, k, v, is_causal=True, implementation=library)
-                x = x + mixed.reshape(x.shape) @ out
-                y = rms(x, second)
-                x = x + (jax.nn.silu(y @ gate) * (y @ up)) @ down
-            return rms(x, last) @ head
+            for _ in range(layers):
+                y = rms(take, x)
+                q, k, v = (dense(take, y, 64 * n, bias=False).reshape(*ids.shape, n, 64) for n in (heads, 4, 4))
+                y = mixed(turned(q, cos, sin), turned(k, cos, sin), v, causal=True)
+                x = x + dense(take, y, hidden, bias=False)
+                y = rms(take, x)
+                y = silu(dense(take, y, wide, bias=False)) * dense(take, y, wide, bias=False)
+                x = x + dense(take, y, hidden, bias=False)
+            return dense(take, rms(take, x), 32000, bias=False)
 
-        grouped = lambda: (draw(768, 768), draw(768, 256), draw(768, 256), draw(768, 768))
-        wide = lambda: (draw(768, 2048), draw(768, 2048), draw(2048, 768))
-        layer = lambda: (draw(768), *grouped(), draw(768), *wide())
-        return llama, (draw(32000, 768), [layer() for _ in range(12)], draw(768), draw(768, 32000))
-    return None
+        return network
+
+    def bert(take, ids, types=None, mask=None):
+        types = jnp.zeros_like(ids) if types is None else types
+        x = take(30522, 768)[ids] + take(2, 768)[types] + take(512, 768)[: ids.shape[1]]
+        x = layer_norm(take, x, 1e-12)
+        bias = None if mask is None else (1 - mask[:, None, None].astype(kind)) * jnp.finfo(kind).min
+        for _ in range(12):
+            x = layer_norm(take, attention(take, x, 12, 3, bias=bias) + x, 1e-12)
+            x = layer_norm(take, feed_forward(take, x, 3072, gelu) + x, 1e-12)
+        return x, jnp.tanh(dense(take, x[:, 0], 768))
+
+    def vit(take, x):
+        x = patches(take, x)
+        token = jnp.broadcast_to(take(1, 1, 768), (x.shape[0], 1, 768))
+        x = jnp.concatenate([token, x], axis=1) + take(1, 197, 768)
+        for _ in range(12):
+            x = x + attention(take, layer_norm(take, x, 1e-6), 12, 1)
+            x = x + feed_forward(take, layer_norm(take, x, 1e-6), 3072, gelu)
+        return dense(take, layer_norm(take, x, 1e-6)[:, 0], 1000)
+
+    def mixer(take, x):
+        x = patches(take, x)
+        for _ in range(12):
+            turned = layer_norm(take, x, 1e-6).swapaxes(1, 2)
+            x = x + feed_forward(take, turned, 384, gelu).swapaxes(1, 2)
+            x = x + feed_forward(take, layer_norm(take, x, 1e-6), 3072, gelu)
+        return dense(take, layer_norm(take, x, 1e-6).mean(1), 1000)
+
+    def resnet(counts, bottleneck):
+        def network(take, x):
+            x = relu(conv_norm(take, x.transpose(0, 2, 3, 1), 64, 7, 2))
+            pad = ((0, 0), (1, 1), (1, 1), (0, 0))
+            x = jax.lax.reduce_window(x, -jnp.inf, jax.lax.max, (1, 3, 3, 1), (1, 2, 2, 1), pad)
+            for stage, count in enumerate(counts):
+                width = 64 << stage
+                for i in range(count):
+                    stride = 2 if i == 0 and stage else 1
+                    if bottleneck:
+                        y = relu(conv_norm(take, x, width, 1))
+                        y = relu(conv_norm(take, y, width, 3, stride))
+                        y = conv_norm(take, y, 4 * width, 1)
+                    else:
+                        y = conv_norm(take, relu(conv_norm(take, x, width, 3, stride)), width, 3)
+                    if x.shape != y.shape:
+                        x = conv_norm(take, x, y.shape[-1], 1, stride)
+                    x = relu(y + x)
+            return dense(take, x.mean((1, 2)), 1000)
+
+        return network
+
+    def mobilenet(take, x):
+        x = relu6(conv_norm(take, x.transpose(0, 2, 3, 1), 32, 3, 2))
+        narrow = [(1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2)]
+        for expansion, outputs, count, stride in narrow + [(6, 96, 3, 1), (6, 160, 3, 2), (6, 320, 1, 1)]:
+            for i in range(count):
+                hidden = x.shape[-1] * expansion
+                y = relu6(conv_norm(take, x, hidden, 1)) if expansion > 1 else x
+                y = relu6(conv_norm(take, y, hidden, 3, stride if i == 0 else 1, groups=hidden))
+                y = conv_norm(take, y, outputs, 1)
+                x = x + y if x.shape == y.shape else y
+        return dense(take, relu6(conv_norm(take, x, 1280, 1)).mean((1, 2)), 1000)
+
+    def unet(take, x, times):
+        def residual(x, width, attend):
+            y = conv(take, silu(group_norm(take, x)), width, 3) + dense(take, silu(time), width)[:, None, None]
+            y = conv(take, silu(group_norm(take, y)), width, 3)
+            x = y + (x if x.shape == y.shape else conv(take, x, width, 1))
+            if not attend:
+                return x
+            tokens = group_norm(take, x).reshape(x.shape[0], -1, width)
+            return x + attention(take, tokens, 8, 3).reshape(x.shape)
+
+        angles = times.astype(f32)[:, None] * jnp.exp(jnp.arange(64) * (-math.log(10000.0) / 64))
+        time = jnp.concatenate([jnp.cos(angles), jnp.sin(angles)], axis=-1).astype(kind)
+        time = dense(take, silu(dense(take, time, 512)), 512)
+        x = conv(take, x.transpose(0, 2, 3, 1), 128, 3)
+        skips = [x]
+        for width in (128, 256, 512):
+            for _ in range(2):
+                x = residual(x, width, width > 128)
+                skips.append(x)
+            if width < 512:
+                x = conv(take, x, width, 3, 2)
+                skips.append(x)
+        x = residual(residual(x, 512, True), 512, False)
+        for width in (512, 256, 128):
+            for _ in range(3):
+                x = residual(jnp.concatenate([x, skips.pop()], axis=-1), width, width > 128)
+            if width > 128:
+                x = conv(take, x.repeat(2, axis=1).repeat(2, axis=2), width, 3)
+        return conv(take, silu(group_norm(take, x)), 4, 3).transpose(0, 3, 1, 2)
+
+    def conv_bn_relu(take, x):
+        x = conv(take, x.transpose(0, 2, 3, 1), 64, 3)
+        return relu(batch_norm(take, x)).transpose(0, 3, 1, 2)
+
+    def conv_transpose_relu(take, x):
+        layout = dict(dimension_numbers=("NHWC", "HWIO", "NHWC"))
+        y = jax.lax.conv_transpose(x.transpose(0, 2, 3, 1), take(4, 4, 64, 64), (2, 2), [(2, 2)] * 2, **layout)
+        return relu(y + take(64)).transpose(0, 3, 1, 2)
+
+    return {
+        "mlp8x1024": mlp,
+        "resnet18": resnet((2, 2, 2, 2), False),
+        "resnet50": resnet((3, 4, 6, 3), True),
+        "mobilenet_v2": mobilenet,
+        "gpt2": gpt2,
+        **{name: llama(sizes) for name, sizes in LLAMAS.items()},
+        "bert": bert,
+        "vit_b_16": vit,
+        "mixer_b_16": mixer,
+        "unet": unet,
+        "kernel:conv_bn_relu": conv_bn_relu,
+        "kernel:conv_transpose_relu": conv_transpose_relu,
+    }
 
 
-def prepare_xla(name, inputs):
+def jax_model(name, args):
+    """A function of weights and inputs like that model of the zoo, and weights drawn for it, or None."""
     import jax
     import jax.numpy as jnp
 
-    if name.startswith("kernel:"):
-        model = jax_kernels().get(name.removeprefix("kernel:")), []
-    else:
-        model = jax_model(name)
-    if model is None or model[0] is None:
-        raise NotImplementedError("it has no such model")
-    kernel, weights = model
+    floats = [x.dtype for x in args if jnp.issubdtype(x.dtype, jnp.floating)]
+    kind = floats[0] if floats else jnp.dtype(jnp.bfloat16 if GPU else jnp.float32)
+    network = jax_networks(kind).get(name.removesuffix("-sdpa").removesuffix("-inplace"))
+    if network is None:
+        return None
+    asked = []
+
+    def noted(*shape, near=0):
+        asked.append((shape, near))
+        return jnp.zeros(shape, kind)
+
+    def function(weights, *args):
+        rest = iter(weights)
+        return network(lambda *shape, near=0: next(rest), *args)
+
+    jax.eval_shape(lambda *args: network(noted, *args), *args)
+    keys = jax.random.split(jax.random.PRNGKey(7), len(asked))
+    return function, [near + jax.random.normal(key, shape, kind) * 0.02 for key, (shape, near) in zip(keys, asked)]
+
+
+def jax_case(name, inputs):
+    """What that model of the zoo is in JAX, and weights and inputs."""
+    import jax
+    import jax.numpy as jnp
+
     kinds = {"bf16": jnp.bfloat16, "f16": jnp.float16, "f32": jnp.float32}
     args = []
     for position, spec in enumerate(inputs):
@@ -399,8 +698,19 @@ def prepare_xla(name, inputs):
             args.append(jax.random.normal(key, spec["shape"], kinds[spec["dtype"]]))
     if name == "kernel:batch_norm_relu":
         args += channels(args, jnp)
-    if weights:
+    kernel = jax_kernels().get(name.removeprefix("kernel:")) if name.startswith("kernel:") else None
+    if kernel is None:
+        model = jax_model(name, args)
+        if model is None:
+            raise NotImplementedError("it has no such model")
+        kernel, weights = model
         args.insert(0, weights)
+    return kernel, jax.block_until_ready(args)
+
+
+def prepare_xla(kernel, args):
+    import jax
+
     compiled = jax.jit(kernel).lower(*args).compile()
     return lambda: jax.block_until_ready(compiled(*args))
 
@@ -446,17 +756,18 @@ def between_events(call):
     return [before.elapsed_time(after) * 1e3 for before, after in pairs]
 
 
+# The library of each peer, what makes a model with its weights and inputs, and what compiles it.
 PEERS = {
-    "inductor": ("torch", prepare_inductor),
-    "xla": ("jax", prepare_xla),
-    "onnxruntime": ("onnxruntime", prepare_onnxruntime),
-    "openvino": ("openvino", prepare_openvino),
+    "inductor": ("torch", torch_case, prepare_inductor),
+    "xla": ("jax", jax_case, prepare_xla),
+    "onnxruntime": ("onnxruntime", torch_case, prepare_onnxruntime),
+    "openvino": ("openvino", torch_case, prepare_openvino),
 }
 
 
 def who():
     peers, versions = [], {}
-    for peer, (module, _) in PEERS.items():
+    for peer, (module, *_) in PEERS.items():
         if GPU and peer in ("onnxruntime", "openvino"):
             continue
         try:
@@ -470,15 +781,24 @@ def who():
     return {"peers": peers, "versions": versions}
 
 
+def first_calls(peer, model, inputs):
+    """A peer's call, made twice, and the seconds that it took to compile and to be made once."""
+    _, make, compiled = PEERS[peer]
+    made = make(model, inputs)
+    start = time.perf_counter()
+    call = compiled(*made)
+    call()
+    seconds = time.perf_counter() - start
+    call()
+    return call, seconds
+
+
 def prepare(model, inputs):
     READY.clear()
     failed, seconds = {}, {}
     for peer in who()["peers"]:
         try:
-            start = time.perf_counter()
-            READY[peer] = PEERS[peer][1](model, inputs)
-            READY[peer]()
-            seconds[peer] = time.perf_counter() - start
+            READY[peer], seconds[peer] = first_calls(peer, model, inputs)
         except Exception as error:
             failed[peer] = one_line(error)
     return {"ready": list(READY), "failed": failed, "seconds": seconds}
