@@ -51,12 +51,11 @@ fn rows_walk(kernel: &Kernel, rows: Var, cols: Var, shrink: u32) -> Option<Tilin
     // Beside what is loaded, threads hold the columns' sums and what is loaded for the next step.
     let crossed = kernel.reduces.iter().filter(|r| r.crossed).count() as i64;
     let held = bytes_of_rows(kernel, cols) + 4 * crossed;
-    let each: u64 = if held <= 8 { 16 } else { 8 };
-    let most = (512 * each) >> shrink;
-    if across > most.max(1024 * each >> shrink) {
+    let each = if held <= 8 { 16u64 } else { 8 } >> shrink;
+    if each < 2 || across > 1024 * each {
         return None;
     }
-    let mut down = (most / across).max(1);
+    let mut down = (512 * each / across).max(1);
     while extent(kernel, rows) % down as i64 != 0 {
         down /= 2;
     }
