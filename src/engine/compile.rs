@@ -323,7 +323,7 @@ fn typical_profile(target: Target) -> Result<Profile, Error> {
             let options = HostOptions::default();
             let rates = [Elem::Bf16, Elem::I8].map(|elem| options.grouped_products(elem));
             let profile = Profile::host(tch::get_num_threads().max(1) as u32).with_groups(rates);
-            Ok(profile.with_vectors(options.vector_bits()))
+            Ok(profile.with_vectors(options.vector_bits(), options.vector_registers()))
         }
         Target::Cuda(ordinal) => {
             let device = tilefuse_codegen::cuda::Device::get(ordinal as usize)?;

@@ -74,6 +74,7 @@ fn skipped(why: &str) {
     let _ = std::io::stderr().write_all(format!("skipped, {why}\n").as_bytes());
 }
 
+#[cfg(target_arch = "x86_64")]
 #[test]
 fn code_for_avx2_computes_the_same() {
     if std::arch::is_x86_feature_detected!("avx2") && std::arch::is_x86_feature_detected!("fma") {
@@ -85,10 +86,11 @@ fn code_for_avx2_computes_the_same() {
 
 #[test]
 fn code_for_every_processor_computes_the_same() {
-    whole_path("x86-64", 128);
+    whole_path(if cfg!(target_arch = "aarch64") { "armv8-a" } else { "x86-64" }, 128);
 }
 
 /// Generated code has no instructions of another processor.
+#[cfg(target_arch = "x86_64")]
 #[test]
 fn the_variable_limits_what_code_uses() {
     let folder = tempfile::tempdir().unwrap();
@@ -112,6 +114,7 @@ fn the_variable_limits_what_code_uses() {
 }
 
 /// Two processors of an emulator, with vectors of 256 bits and of 128: what they have is found out there.
+#[cfg(target_arch = "x86_64")]
 #[test]
 fn emulated_processors() {
     let emulator = "qemu-x86_64";

@@ -4,6 +4,7 @@
 //! object (`object`); [`HostKernel::load`] takes the bytes of [`HostKernel::object`] and starts without LLVM.
 
 mod emit;
+mod family;
 mod launch;
 mod object;
 mod passes;
@@ -28,6 +29,7 @@ use crate::stack::with_room;
 use crate::stages::Stages;
 use crate::timing::{Stage, timed};
 use crate::{Error, Result};
+use family::Family;
 use launch::Launch;
 use object::Code;
 use target::{Target, Unit};
@@ -48,6 +50,11 @@ impl HostOptions {
     /// Bits of a vector of the processor that code is made for.
     pub fn vector_bits(&self) -> u32 {
         Target::new(self.isa).vector
+    }
+
+    /// How many registers hold vectors on that processor.
+    pub fn vector_registers(&self) -> u32 {
+        Target::new(self.isa).count
     }
 
     /// How quick products are whose right operand has neighbours along the common axis side by side, as many as fill 32
@@ -152,7 +159,7 @@ impl HostKernel {
     }
 
     fn start(blob: Vec<u8>, head: Head, elf: &[u8]) -> Result<HostKernel> {
-        if !cfg!(all(target_arch = "x86_64", unix)) {
+        if Family::NATIVE.is_none() {
             return Err(Error::Unsupported {
                 target: "host".to_owned(),
                 message: "this processor or system".to_owned(),

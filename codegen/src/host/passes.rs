@@ -188,5 +188,6 @@ fn number(
     }
 }
 
-#[cfg(test)]
+/// The examples are those of an x86 processor.
+#[cfg(all(test, target_arch = "x86_64"))]
 mod tests;

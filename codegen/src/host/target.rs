@@ -1,6 +1,6 @@
 //! The processor that code is made for.
 
-use std::sync::{Once, OnceLock};
+use std::sync::OnceLock;
 
 use inkwell::OptimizationLevel;
 use inkwell::attributes::AttributeLoc;
@@ -8,14 +8,13 @@ use inkwell::context::Context;
 use inkwell::memory_buffer::MemoryBuffer;
 use inkwell::module::Module;
 use inkwell::passes::PassBuilderOptions;
-use inkwell::targets::{
-    CodeModel, FileType, InitializationConfig, RelocMode, Target as LlvmTarget, TargetMachine, TargetTriple,
-};
+use inkwell::targets::{CodeModel, FileType, RelocMode, Target as LlvmTarget, TargetMachine, TargetTriple};
 use inkwell::values::FunctionValue;
 
 use tilefuse_block::Elem;
 
 use super::emit::ir::llvm;
+use super::family::Family;
 use super::plan::Registers;
 use crate::{Error, Result};
 
@@ -23,24 +22,29 @@ use crate::{Error, Result};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub enum Isa {
     /// Everything that this machine has, or what the variable `TILEFUSE_HOST_CPU` names of it: `x86-64-v3` or `x86-64`, as
-    /// [`Isa::Avx2`] and [`Isa::Baseline`], or `native`.
+    /// [`Isa::Avx2`] and [`Isa::Baseline`], on a 64-bit Arm processor `armv8-a`, or `native`.
     #[default]
     Native,
     /// Everything that this machine has but its matrix unit.
     Vectors,
-    /// AVX2, FMA and F16C, with vectors of 256 bits.
+    /// AVX2, FMA and F16C, with vectors of 256 bits. On a processor of another family as [`Isa::Baseline`].
     Avx2,
-    /// What every 64-bit x86 processor has, with vectors of 128 bits.
+    /// What every 64-bit processor of this machine's family has: x86 with SSE2, or Arm with NEON. Vectors of 128 bits.
     Baseline,
 }
 
 /// A processor as LLVM knows it.
 #[derive(Clone, Debug)]
 pub(super) struct Target {
+    family: Family,
     cpu: String,
+    /// The processor whose times LLVM orders instructions by, where that is another one.
+    tune: String,
     features: String,
     /// Bits of a vector.
     pub(super) vector: u32,
+    /// Registers that hold vectors.
+    pub(super) count: u32,
     /// Whether there are instructions that convert `f16`.
     pub(super) f16c: bool,
     /// Whether there are instructions that multiply and add.
@@ -60,9 +64,10 @@ pub(super) enum Unit {
     Tiles,
 }
 
-/// LLVM's names of the processors of [`Isa::Avx2`] and [`Isa::Baseline`].
+/// Names of the processors of [`Isa::Avx2`] and [`Isa::Baseline`]: LLVM's for x86.
 const AVX2: &str = "x86-64-v3";
 const BASELINE: &str = "x86-64";
+const ARM: &str = "armv8-a";
 
 /// What the first one has beyond the second.
 const V3: [&str; 8] = ["avx2", "bmi", "bmi2", "f16c", "fma", "lzcnt", "movbe", "popcnt"];
@@ -79,31 +84,55 @@ impl Target {
                 NATIVE.get_or_init(Target::limited).clone()
             }
             Isa::Vectors => Target::new(Isa::Native).without_tiles(),
-            Isa::Avx2 => {
-                let (cpu, features) = (AVX2.to_owned(), String::new());
-                Target { cpu, features, vector: 256, f16c: true, fma: true, pairs: None, quads: None }
-            }
-            Isa::Baseline => {
-                let (cpu, features) = (BASELINE.to_owned(), String::new());
-                Target { cpu, features, vector: 128, f16c: false, fma: false, pairs: None, quads: None }
-            }
+            Isa::Avx2 | Isa::Baseline if Family::NATIVE == Some(Family::Aarch64) => Target::neon(),
+            Isa::Avx2 => Target { vector: 256, f16c: true, fma: true, ..Target::x86(AVX2) },
+            Isa::Baseline => Target::x86(BASELINE),
         }
+    }
+
+    /// An x86 processor with vectors of 128 bits.
+    fn x86(cpu: &str) -> Target {
+        Target {
+            family: Family::X86,
+            cpu: cpu.to_owned(),
+            tune: String::new(),
+            features: String::new(),
+            vector: 128,
+            count: 16,
+            f16c: false,
+            fma: false,
+            pairs: None,
+            quads: None,
+        }
+    }
+
+    /// What every 64-bit Arm processor has.
+    pub(super) fn neon() -> Target {
+        let features = "+fp-armv8,+neon".to_owned();
+        let x86 = Target::x86("generic");
+        Target { family: Family::Aarch64, features, count: 32, f16c: true, fma: true, ..x86 }
     }
 
     /// This machine's processor, or the part of it that the environment names.
     fn limited() -> Target {
         let native = Target::native();
         let name = std::env::var("TILEFUSE_HOST_CPU").unwrap_or_default();
-        let part = match name.as_str() {
-            "" | "native" => return native,
-            AVX2 => Target::new(Isa::Avx2),
-            BASELINE => Target::new(Isa::Baseline),
-            other => {
-                tracing::warn!("TILEFUSE_HOST_CPU: `{other}` is none of native, {AVX2} and {BASELINE}");
+        let part = match (name.as_str(), native.family) {
+            ("" | "native", _) => return native,
+            (AVX2, Family::X86) => Target::new(Isa::Avx2),
+            (BASELINE, Family::X86) => Target::new(Isa::Baseline),
+            (ARM, Family::Aarch64) => Target::neon(),
+            (other, family) => {
+                let parts = match family {
+                    Family::X86 => format!("{AVX2} and {BASELINE}"),
+                    Family::Aarch64 => ARM.to_owned(),
+                };
+                tracing::warn!("TILEFUSE_HOST_CPU: `{other}` is none of native, {parts}");
                 return native;
             }
         };
-        if part.vector > native.vector || (part.fma && !V3.into_iter().all(|name| native.has(name))) {
+        let has_v3 = || V3.into_iter().all(|name| native.has(name));
+        if part.vector > native.vector || (part.cpu == AVX2 && !has_v3()) {
             tracing::warn!("TILEFUSE_HOST_CPU: this machine is no {name}");
             return native;
         }
@@ -117,14 +146,19 @@ impl Target {
     fn native() -> Target {
         let cpu = TargetMachine::get_host_cpu_name().to_string();
         let features = TargetMachine::get_host_cpu_features().to_string();
-        let native = Target { cpu, features, vector: 128, f16c: false, fma: false, pairs: None, quads: None };
+        match Family::NATIVE {
+            Some(Family::Aarch64) => Target::native_arm(cpu, &features),
+            _ => Target::native_x86(cpu, features),
+        }
+    }
+
+    fn native_x86(cpu: String, features: String) -> Target {
+        let native = Target { cpu, features, ..Target::x86(BASELINE) };
         let wide = ["avx512f", "avx512bw", "avx512dq", "avx512vl"].into_iter().all(|name| native.has(name));
-        let vector = if wide {
-            512
-        } else if native.has("avx2") {
-            256
-        } else {
-            128
+        let (vector, count) = match wide {
+            true => (512, 32),
+            false if native.has("avx2") => (256, 16),
+            false => (128, 16),
         };
         let (f16c, fma) = (native.has("f16c"), native.has("fma"));
         let tiles = native.has("amx-tile") && tiles::are_allowed();
@@ -134,7 +168,16 @@ impl Target {
             false => None,
         };
         let (pairs, quads) = (unit("avx512bf16", "amx-bf16"), unit("avx512vnni", "amx-int8"));
-        Target { vector, f16c, fma, pairs, quads, ..native }
+        Target { vector, count, f16c, fma, pairs, quads, ..native }
+    }
+
+    /// A 64-bit Arm processor with what the system says that it has, beyond what all have. A processor's name says how long
+    /// its instructions take; what LLVM knows it to have the system may not let programs use.
+    pub(super) fn native_arm(tune: String, found: &str) -> Target {
+        let all = Target::neon();
+        let more = found.split(',').filter(|feature| feature.starts_with('+') && !all.has(&feature[1..]));
+        let features = std::iter::once(all.features.as_str()).chain(more).collect::<Vec<_>>().join(",");
+        Target { tune, features, ..all }
     }
 
     fn without_tiles(self) -> Target {
@@ -153,7 +196,8 @@ impl Target {
 
     /// What plans ask of a processor.
     pub(super) fn registers(&self) -> Registers {
-        Registers { width: self.width(), pairs: self.pairs.is_some(), quads: self.quads.is_some() }
+        let (pairs, quads) = (self.pairs.is_some(), self.quads.is_some());
+        Registers { width: self.width(), count: self.count, pairs, quads }
     }
 
     /// Logarithm of the number of 32-bit lanes of a vector.
@@ -163,7 +207,11 @@ impl Target {
 
     /// What code for this processor depends on, in one line.
     pub(super) fn describe(&self) -> String {
-        format!("{} {} {} {:?} {:?}", self.cpu, self.vector, self.features, self.pairs, self.quads)
+        let Target { family, cpu, vector, tune, features, pairs, quads, .. } = self;
+        match family {
+            Family::X86 => format!("{cpu} {vector} {features} {pairs:?} {quads:?}"),
+            Family::Aarch64 => format!("{ARM} {vector} {features} {tune} {pairs:?} {quads:?}"),
+        }
     }
 
     /// Tells LLVM which instructions a function may use.
@@ -171,6 +219,7 @@ impl Target {
         let width = self.vector.to_string();
         let texts = [
             ("target-cpu", self.cpu.as_str()),
+            ("tune-cpu", self.tune.as_str()),
             ("target-features", self.features.as_str()),
             ("prefer-vector-width", width.as_str()),
             ("min-legal-vector-width", width.as_str()),
@@ -186,21 +235,12 @@ impl Target {
     }
 
     fn machine(&self) -> Result<TargetMachine> {
-        static START: Once = Once::new();
-        crate::llvm::start();
-        START.call_once(|| LlvmTarget::initialize_x86(&InitializationConfig::default()));
-        let triple = TargetTriple::create("x86_64-unknown-linux-gnu");
+        self.family.start()?;
+        let triple = TargetTriple::create(self.family.triple());
         let target = LlvmTarget::from_triple(&triple).map_err(llvm)?;
-        let level = OptimizationLevel::Default;
+        let (level, position) = (OptimizationLevel::Default, RelocMode::PIC);
         target
-            .create_target_machine(
-                &triple,
-                &self.cpu,
-                &self.features,
-                level,
-                RelocMode::PIC,
-                CodeModel::Small,
-            )
+            .create_target_machine(&triple, &self.cpu, &self.features, level, position, CodeModel::Small)
             .ok_or_else(|| Error::Llvm(format!("no target machine for {}", self.cpu)))
     }
 

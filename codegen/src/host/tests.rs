@@ -9,8 +9,10 @@ mod accuracy;
 mod ahead;
 mod atomics;
 mod control;
+mod emulator;
 mod functions;
 mod groups;
+mod neon;
 mod operations;
 mod products;
 mod programs;
@@ -59,11 +61,17 @@ fn agree(a: &Data, b: &Data, tolerance: f64) -> Result<(), String> {
     Ok(())
 }
 
-/// Runs a program everywhere and compares with the interpreter.
+/// Runs a program everywhere, on an emulated processor of another family where there is one, and compares with the
+/// interpreter.
 fn check(program: &Program, args: &[Arg], grid: [u32; 3], tolerance: f64) {
     let mut expected = args.to_vec();
     interp::run(program, &mut expected, grid).unwrap_or_else(|e| panic!("{e}\n{program}"));
     let expected: Vec<Data> = expected.iter().filter_map(Arg::data).collect();
+    if let Some(found) = emulator::run(program, args, grid) {
+        for (k, (a, b)) in expected.iter().zip(&found).enumerate() {
+            agree(a, b, tolerance).unwrap_or_else(|e| panic!("emulated, buffer {k}, {e}\n{program}"));
+        }
+    }
     for isa in ISAS {
         let options = HostOptions { isa };
         let kernel = HostKernel::compile(program, &options).unwrap_or_else(|e| panic!("{e}\n{program}"));

@@ -274,7 +274,7 @@ pub fn choose_products(
         return Vec::new();
     }
     let rates = profile.products;
-    let packs = constants.map(|_| Vectors { bits: profile.vector_bits });
+    let packs = constants.map(|_| Vectors::of(profile));
     let host = Host { threads, packs, pairs: rates.pairs > 0.0, quads: rates.quads > 0.0 };
     for node in graph.topological().unwrap_or_default() {
         if !graph.contains(node) {
@@ -372,7 +372,7 @@ fn moving_us(candidate: &Candidate<'_>, profile: &Profile) -> f64 {
     let bytes = |value: ValueRef| candidate.graph.ty(value).bytes() as f64;
     let images = candidate.graph.operands(candidate.node).first().copied();
     let images = images.filter(|&v| layout::is_straight(candidate.graph, v)).map_or(0.0, bytes);
-    let vectors = Vectors { bits: profile.vector_bits };
+    let vectors = Vectors::of(profile);
     let turns = || layout::may_turn(candidate.graph, candidate.node, vectors);
     let result = candidate.template.turned.is_some() && turns();
     let result = if result { bytes(candidate.node.into()) } else { 0.0 };

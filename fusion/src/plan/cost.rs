@@ -25,6 +25,9 @@ pub struct Profile {
     /// Bits of a vector of the processor that programs on the host are compiled for.
     #[serde(skip)]
     pub vector_bits: u32,
+    /// How many registers of that processor hold vectors.
+    #[serde(skip)]
+    pub vector_registers: u32,
 }
 
 /// Operations per nanosecond of products, a multiplication and an addition being two: on a GPU of halves.
@@ -61,12 +64,14 @@ impl Profile {
                 quads: 0.0,
             },
             vector_bits: 512,
+            vector_registers: 32,
         }
     }
 
-    /// The same for a processor with vectors of so many bits.
-    pub fn with_vectors(mut self, bits: u32) -> Profile {
-        self.vector_bits = bits;
+    /// The same for a processor with vectors of so many bits, and so many registers for them.
+    #[must_use]
+    pub fn with_vectors(mut self, bits: u32, registers: u32) -> Profile {
+        (self.vector_bits, self.vector_registers) = (bits, registers);
         self
     }
 
@@ -98,6 +103,7 @@ impl Profile {
                 quads: 0.0,
             },
             vector_bits: 512,
+            vector_registers: 32,
         }
     }
 }

@@ -9,6 +9,9 @@ use crate::process::{find_program, output};
 pub(super) const PACKAGES: [&str; 7] =
     ["llvm-22-dev", "libpolly-22-dev", "libzstd-dev", "zlib1g-dev", "libxml2-dev", "libffi-dev", "libz3-dev"];
 
+/// LLVM's name of the processors that this machine's is one of.
+const PROCESSORS: &str = if cfg!(target_arch = "aarch64") { "AArch64" } else { "X86" };
+
 /// An LLVM that Tilefuse links to.
 #[derive(Debug)]
 pub(super) struct Llvm {
@@ -32,7 +35,7 @@ pub(super) fn inspect(prefix: &Path) -> Result<Llvm, String> {
         return Err(format!("{place} holds LLVM {version}, and 22.1 is needed"));
     }
     let targets = ask(&["--targets-built"]).unwrap_or_default();
-    for target in ["X86", "NVPTX"] {
+    for target in [PROCESSORS, "NVPTX"] {
         if !targets.split_whitespace().any(|built| built == target) {
             return Err(format!("the LLVM in {place} was built without {target}"));
         }

@@ -78,6 +78,13 @@ pub(super) fn install(workspace: &Workspace, python: &Python) -> Result<()> {
     cache::install_wheels(workspace, python, wheels.folder, "libtorch 2.11.0", &arguments)
 }
 
+/// The machines that a wheel is for.
+const PLATFORM: &str = if cfg!(target_arch = "aarch64") {
+    "--platform=manylinux_2_28_aarch64"
+} else {
+    "--platform=manylinux_2_28_x86_64"
+};
+
 /// The options and requirements of `pip install`, without its target folder.
 fn pip_arguments(wheels: &Wheels, python: (u32, u32)) -> Vec<&'static str> {
     let mut arguments = Vec::new();
@@ -87,7 +94,7 @@ fn pip_arguments(wheels: &Wheels, python: (u32, u32)) -> Vec<&'static str> {
     // Only libraries and headers are used of the wheel, so one for another Python serves as well.
     if !((3, 10)..=(3, 14)).contains(&python) {
         arguments.extend(["--only-binary=:all:", "--implementation=cp", "--python-version=3.12"]);
-        arguments.push("--platform=manylinux_2_28_x86_64");
+        arguments.push(PLATFORM);
     }
     arguments.extend(wheels.requirements);
     arguments

@@ -10,7 +10,7 @@ use super::Emitter;
 use super::ir::{V, lanes_of, llvm};
 use super::whole::{Tile, int};
 use crate::Result;
-use crate::host::plan::{Direct, Map, ZERO, shape_bits};
+use crate::host::plan::{Direct, Map, Registers, ZERO, shape_bits};
 
 /// The operands and how they are divided.
 struct Product<'c> {
@@ -79,12 +79,12 @@ impl Product<'_> {
 /// ```text
 /// 64 rows of 4 vectors of 16 lanes, 32 registers      10 blocks of 6 rows, 1 block of 4
 /// ```
-pub(super) fn blocks(rows: u64, vectors: u64, width: u32) -> (u64, Vec<Band>) {
-    let (vectors, most) = match width {
-        4.. if vectors.is_multiple_of(4) => (4, 6),
-        4.. => (vectors.min(2), 8),
-        3 => (vectors.min(2), 6),
-        _ => (vectors.min(2), 4),
+pub(super) fn blocks(rows: u64, vectors: u64, registers: Registers) -> (u64, Vec<Band>) {
+    let (vectors, most) = match (registers.are_many(), registers.width) {
+        (true, _) if vectors.is_multiple_of(4) => (4, 6),
+        (true, _) => (vectors.min(2), 8),
+        (false, 3) => (vectors.min(2), 6),
+        (false, _) => (vectors.min(2), 4),
     };
     // Beyond the first two, powers of two are one or two fours and a multiple of six.
     let fours = if most == 6 && rows > 4 {
@@ -117,7 +117,7 @@ impl<'c> Emitter<'c, '_> {
         let wide = program.ty(result).elem() == Some(Elem::F64);
         let lanes = self.lanes_for(columns).min((1 << self.plan.width) >> u32::from(wide));
         let vectors = columns / u64::from(lanes.max(1));
-        let (vectors_of, bands) = blocks(u64::from(rows), vectors, self.plan.width);
+        let (vectors_of, bands) = blocks(u64::from(rows), vectors, self.plan.registers);
         let (left, left_strides) = self.operand(*a, depth)?;
         let (right, _) = self.operand(*b, columns as u32)?;
         let product = Product {
@@ -279,12 +279,12 @@ impl<'c> Emitter<'c, '_> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Band, blocks};
+    use super::{Band, Registers, blocks};
 
     #[test]
     fn sums_fill_the_registers() {
-        let shown = |rows, vectors, width| {
-            let (vectors, bands) = blocks(rows, vectors, width);
+        let shown = |rows, vectors, width: u32| {
+            let (vectors, bands) = blocks(rows, vectors, width.into());
             (vectors, bands.iter().map(|band| (band.blocks, band.rows)).collect::<Vec<_>>())
         };
         assert_eq!(shown(64, 4, 4), (4, vec![(10, 6), (1, 4)]));
@@ -293,6 +293,10 @@ mod tests {
         assert_eq!(shown(32, 8, 3), (2, vec![(4, 6), (2, 4)]));
         assert_eq!(shown(32, 16, 2), (2, vec![(8, 4)]));
         assert_eq!(shown(2, 1, 4), (1, vec![(1, 2)]));
+        // Short vectors, and many of them.
+        let neon = Registers { count: 32, ..2.into() };
+        let (vectors, bands) = blocks(64, 16, neon);
+        assert_eq!((vectors, bands.iter().map(|b| (b.blocks, b.rows)).collect()), (4, vec![(10, 6), (1, 4)]));
     }
 
     #[test]
@@ -300,7 +304,7 @@ mod tests {
         for rows in (0..12).map(|n| 1 << n) {
             for (vectors, width) in [(1, 4), (2, 4), (4, 4), (2, 3), (2, 2)] {
                 let (mut row, mut number) = (0, 0);
-                for Band { first, number: start, blocks, rows } in blocks(rows, vectors, width).1 {
+                for Band { first, number: start, blocks, rows } in blocks(rows, vectors, width.into()).1 {
                     assert_eq!((first, start), (row, number));
                     row += blocks * rows;
                     number += blocks;

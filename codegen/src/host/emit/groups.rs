@@ -109,7 +109,7 @@ impl<'c> Emitter<'c, '_> {
 
     /// By vectors: blocks of sums in registers.
     fn vectors_of(&mut self, p: &Groups<'c>) -> Result<()> {
-        let (vectors, bands) = blocks(p.rows, p.columns / LANES, self.plan.width);
+        let (vectors, bands) = blocks(p.rows, p.columns / LANES, self.plan.registers);
         self.each(p.columns / (LANES * vectors), |this, column| {
             bands.iter().try_for_each(|&Band { first, blocks, rows, .. }| {
                 this.each(blocks, |this, block| {

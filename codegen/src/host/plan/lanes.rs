@@ -322,11 +322,11 @@ impl Plan<'_> {
                 wide |= self.deps[value.index()] != 0 && bits == 64;
             });
         }
-        // Values of 64 bits take two registers as it is; processors with short vectors have 16 registers.
-        let count = match (cost > FORMULA_COST && !wide, self.width) {
+        // Values of 64 bits take two registers as it is.
+        let count = match (cost > FORMULA_COST && !wide, self.registers.are_many()) {
             (false, _) => 0,
-            (true, ..=3) => 1,
-            (true, _) => 2,
+            (true, false) => 1,
+            (true, true) => 2,
         };
         let axis = axes.iter().find(|axis| lanes.last().is_some_and(|l| axis.contains(l)));
         let above = axis.into_iter().flatten().copied().filter(|b| !lanes.contains(b));

@@ -105,15 +105,26 @@ pub(crate) struct Sink<'p> {
 pub(crate) struct Registers {
     /// Logarithm of the number of lanes of a full vector.
     pub(crate) width: u32,
+    /// How many registers hold vectors.
+    pub(crate) count: u32,
     /// Whether there are instructions that add up products of two neighbouring `bf16`.
     pub(crate) pairs: bool,
     /// The same of four 8-bit integers.
     pub(crate) quads: bool,
 }
 
+impl Registers {
+    /// Whether there are enough to compute with four vectors at once, or with a block of 24.
+    pub(crate) fn are_many(self) -> bool {
+        self.count >= 32
+    }
+}
+
+/// Those of x86 processors, by their width.
 impl From<u32> for Registers {
     fn from(width: u32) -> Registers {
-        Registers { width, pairs: false, quads: false }
+        let count = if width > 3 { 32 } else { 16 };
+        Registers { width, count, pairs: false, quads: false }
     }
 }
 

@@ -44,8 +44,8 @@ impl Plan<'_> {
         let axis = axes.iter().find(|axis| lanes.last().is_some_and(|l| axis.contains(l)));
         let of_lanes = |b: &Bit| axis.is_some_and(|axis| axis.contains(b));
         let (along, other): (Map, Map) = shared.into_iter().partition(of_lanes);
-        // Processors with vectors of 512 bits have 32 registers, others 16; half of them hold sums.
-        let room = if self.width > 3 { 4 } else { 3 } - usize::from(self.is_wide(sinks));
+        // Half of the registers hold sums.
+        let room = if self.registers.are_many() { 4 } else { 3 } - usize::from(self.is_wide(sinks));
         let rows = other.len().min(room.div_ceil(2).max(room.saturating_sub(along.len())));
         along.into_iter().take(room - rows).chain(other.into_iter().take(rows)).collect()
     }
@@ -72,7 +72,7 @@ impl Plan<'_> {
         }
         // The rows that are far apart, so that each is followed by some of its neighbours. What is the same for several
         // results is read once.
-        let count = if self.width > 3 { 3 } else { 2 };
+        let count = if self.registers.are_many() { 3 } else { 2 };
         let same = same.into_iter().take(if rows.is_empty() { 0 } else { count - 1 });
         let bits: Map = same.chain(rows.into_iter().rev()).take(count).collect();
         parallel.into_iter().filter(|bit| bits.contains(bit)).collect()

@@ -3,6 +3,7 @@
 use std::ops::RangeInclusive;
 
 use super::Conv;
+use crate::plan::Profile;
 
 /// How a convolution is divided into instances.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -24,12 +25,14 @@ pub(super) struct Tile {
 pub(in crate::contract) struct Vectors {
     /// Bits of one.
     pub(in crate::contract) bits: u32,
+    /// Registers: for sums, weights and a pixel.
+    pub(in crate::contract) registers: u32,
 }
 
 impl Vectors {
-    /// Registers: for sums, weights and a pixel.
-    fn registers(self) -> u32 {
-        if self.bits >= 512 { 32 } else { 16 }
+    /// Those of a machine.
+    pub(in crate::contract) fn of(profile: &Profile) -> Vectors {
+        Vectors { bits: profile.vector_bits, registers: profile.vector_registers }
     }
 
     /// What a load takes, in cycles.
@@ -90,7 +93,7 @@ impl Tile {
 
     /// The tile of some numbers of vectors that takes the least time.
     pub(super) fn among(conv: &Conv, vectors: RangeInclusive<u32>, processor: Vectors) -> Tile {
-        let (lanes, registers, load) = (processor.lanes(conv), processor.registers(), processor.load());
+        let (lanes, registers, load) = (processor.lanes(conv), processor.registers, processor.load());
         let width = conv.axes.last().map_or(1, |a| a.out);
         let phases = conv.phases() as u32;
         let width = width.next_multiple_of(phases.into());
