@@ -55,7 +55,9 @@ fn a_perceptron_is_two_kernels_and_no_call() {
             let (found, plan) = run(&fused(mlp, Products::Generated), &inputs);
             let apart = error(&found, mlp, &inputs);
             assert!(apart < tolerance, "{kind:?}, {rows} rows: {apart}");
-            assert_eq!((plan.kernels_fused, plan.extern_ops), (2, 0), "{plan}");
+            // Right operands of bf16 may be laid out in pairs first.
+            let most = if kind == Kind::BFloat16 { 4 } else { 2 };
+            assert!((2..=most).contains(&plan.kernels_fused) && plan.extern_ops == 0, "{plan}");
         }
     }
 }
@@ -98,13 +100,48 @@ fn transposed_batched_and_strided_operands_are_read_where_they_lie() {
     }
 }
 
+/// Operands are laid out where many rows are multiplied, whatever their order is; the number of threads does not change a bit.
+#[test]
+fn operands_of_many_rows_are_laid_out_first() {
+    setup();
+    let _no_grad = tch::no_grad_guard();
+    let _threads = THREADS.write().unwrap();
+    let before = tch::get_num_threads();
+    let models: [(Function, &[i64], &[i64]); 6] = [
+        (|x| vec![x[0].mm(&x[1])], &[515, 257], &[257, 300]),
+        (|x| vec![x[0].mm(&x[1].tr())], &[520, 258], &[257, 258]),
+        (|x| vec![x[0].tr().mm(&x[1])], &[257, 513], &[257, 290]),
+        (|x| vec![x[0].slice(1, 3, 260, 1).mm(&x[1].slice(0, 0, 514, 2)).relu()], &[512, 280], &[520, 270]),
+        (|x| vec![x[0].bmm(&x[1].transpose(1, 2))], &[2, 512, 245], &[2, 270, 245]),
+        (|x| vec![x[0].matmul(&x[1])], &[2, 1, 513, 257], &[2, 257, 259]),
+    ];
+    let kinds = [(Kind::Float, 1e-5), (Kind::Double, 1e-12), (Kind::BFloat16, 8e-3), (Kind::Half, 1e-3)];
+    for (model, left, right) in models {
+        for (kind, tolerance) in kinds {
+            let inputs = [draw(left, kind), draw(right, kind)];
+            let with = |threads: i32| {
+                tch::set_num_threads(threads);
+                run(&fused(model, Products::Generated), &inputs)
+            };
+            let (found, plan) = with(1);
+            let apart = error(&found, model, &inputs);
+            assert!(apart < tolerance, "{kind:?} {left:?} {right:?}: {apart}");
+            assert!(plan.extern_ops == 0 && (2..=3).contains(&plan.kernels_fused), "{plan}");
+            for threads in [2, 5] {
+                assert!(with(threads).0.equal(&found), "{kind:?} {left:?} {right:?} on {threads} threads");
+            }
+        }
+    }
+    tch::set_num_threads(before);
+}
+
 #[test]
 fn what_is_not_finite_stays_so() {
     setup();
     let _no_grad = tch::no_grad_guard();
     let _threads = THREADS.read().unwrap();
     let model: Function = |x| vec![x[0].linear(&x[1], None::<&Tensor>)];
-    for rows in [1, 5] {
+    for rows in [1, 5, 600] {
         let x = Tensor::zeros([rows, 20], (Kind::Float, Device::Cpu));
         let weight = draw(&[7, 20], Kind::Float);
         let _ = weight.get(2).get(3).fill_(f64::INFINITY);

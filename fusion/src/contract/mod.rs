@@ -9,18 +9,23 @@
 //! ```
 //!
 //! `product.rs` reads calls as one form, batches of `alpha a b + beta c`; `operand.rs` says where operands lie, so that a
-//! transposed or strided one is read as it is; `pack.rs` lays out weights in the order in which they are read, once;
-//! `blocks.rs` chooses the blocks, `groups.rs` those of `bf16` and 8-bit integers where processors have instructions for these,
-//! and `template.rs` writes the programs. `conv/` has the same for convolutions, and
-//! `attention/` for attention. `layout.rs` lets results lie in another order than eager's where only kernels read them.
+//! transposed or strided one is read as it is; `pack.rs` lays out weights in the order in which they are read, once, and
+//! `lay.rs` writes kernels that lay out other operands before each product; `blocks.rs` chooses the blocks, `groups.rs` those of
+//! `bf16` and 8-bit integers where processors have instructions for these, and `template.rs` writes the programs. `conv/` has
+//! the same for convolutions, and `attention/` for attention. `layout.rs` lets results lie in another order than eager's where
+//! only kernels read them.
 //!
-//! A further template is an arm of `template`: it gives a `Template` with the kernel, or `None` for calls that it does
-//! not know. Which of kernel and call is used is decided here, in the same way for all.
+//! A further template is an arm of `templates`: it gives a `Template` with the kernel, several where it is not clear which is
+//! quicker, or none for calls that it does not know. Which of kernels and call is used is decided here, in the same way for
+//! all.
 
 mod attention;
 mod blocks;
 mod conv;
 mod groups;
+mod lay;
+#[cfg(test)]
+mod lay_tests;
 mod layout;
 mod operand;
 mod pack;
@@ -37,12 +42,14 @@ use serde::Serialize;
 use smallvec::SmallVec;
 
 use self::conv::Vectors;
+pub use self::lay::Laid;
 pub use self::pack::{Packed, Panels};
 use self::product::Product;
 use crate::args::Args;
 use crate::custom::CustomKernel;
 use crate::graph::{AtenCall, Graph, NodeId, Op, ValueRef};
 use crate::plan::{Profile, operand_place};
+use crate::recording::Arg;
 use crate::schedule::Machine;
 use crate::types::{Device, Dims, row_major};
 
@@ -97,6 +104,8 @@ pub struct Template {
     pub bytes: f64,
     /// What a further operand of the call, which the kernel takes, holds.
     pub panels: Option<Panels>,
+    /// What makes further operands before each call.
+    pub laid: Vec<Laid>,
     /// The order in which the kernel writes the result, where that is not row-major.
     pub turned: Option<Turned>,
 }
@@ -104,7 +113,8 @@ pub struct Template {
 impl Template {
     /// Rows of the right operand that lie side by side.
     fn group(&self) -> i64 {
-        self.panels.as_ref().map_or(1, |panels| panels.group)
+        let laid = self.laid.iter().map(|laid| laid.group).max().unwrap_or(1);
+        self.panels.as_ref().map_or(laid, |panels| panels.group)
     }
 }
 
@@ -193,24 +203,16 @@ struct Host {
     quads: bool,
 }
 
-/// The kernel of a call on the host, if there is a template for it.
-fn template(graph: &Graph, node: NodeId, call: &AtenCall, host: Host) -> Option<Template> {
+/// The kernels of a call on the host, if there is a template for it, the most likely one first.
+fn templates(graph: &Graph, node: NodeId, call: &AtenCall, host: Host) -> Vec<Template> {
     let Host { threads, packs, .. } = host;
-    match call.op.as_str() {
+    let found = match call.op.as_str() {
         "aten::linear" | "aten::mm" | "aten::bmm" | "aten::matmul" | "aten::addmm" | "aten::baddbmm"
         | "aten::_int_mm" => {
-            let product = product::of(graph, node, call)?;
-            if let Some(panels) = in_groups(graph, node, &product, host) {
-                return in_panels(graph, node, product, panels, threads);
-            }
-            let rows = packs.and_then(|vectors| in_rows(graph, node, &product, vectors));
-            if rows.is_some() {
-                return rows;
-            }
-            let width = blocks::panel_width(&product).filter(|_| packs.is_some());
-            match width.and_then(|width| pack::panels(graph, node, &product, width)) {
-                Some(panels) => in_panels(graph, node, product, panels, threads),
-                None => template::of(&product, threads, None),
+            let Some(product) = product::of(graph, node, call) else { return Vec::new() };
+            match over_weight(graph, node, &product, host) {
+                None => return over_operand(graph, node, &product, host),
+                found => found,
             }
         }
         "aten::scaled_dot_product_attention" => attention::template(graph, node, call, threads),
@@ -221,7 +223,28 @@ fn template(graph: &Graph, node: NodeId, call: &AtenCall, host: Host) -> Option<
             packed.or_else(|| conv::template(graph, node, call, threads))
         }
         _ => None,
+    };
+    found.into_iter().collect()
+}
+
+/// The kernel of a product over a weight that is packed.
+fn over_weight(graph: &Graph, node: NodeId, product: &Product, host: Host) -> Option<Template> {
+    let vectors = host.packs?;
+    if let Some(panels) = in_groups(graph, node, product, host) {
+        return in_panels(graph, node, product.clone(), panels, host.threads);
     }
+    in_rows(graph, node, product, vectors).or_else(|| {
+        let panels = pack::panels(graph, node, product, blocks::panel_width(product)?)?;
+        in_panels(graph, node, product.clone(), panels, host.threads)
+    })
+}
+
+/// The kernels of a product whose right operand lies anywhere.
+fn over_operand(graph: &Graph, node: NodeId, product: &Product, host: Host) -> Vec<Template> {
+    let laid = lay::product(graph, node, product.clone(), host);
+    let clear = laid.as_ref().is_some_and(|laid| lay::is_clear(product, laid));
+    let as_it_lies = if clear { None } else { template::of(product, host.threads, None) };
+    as_it_lies.into_iter().chain(laid).collect()
 }
 
 /// The panels of a product's right operand with rows side by side, where there are instructions for these.
@@ -248,10 +271,10 @@ fn in_panels(
 ) -> Option<Template> {
     let position = u16::try_from(graph.operands(node).len()).ok()?;
     let weight = std::mem::replace(&mut product.b, pack::access(&panels, position)).source;
-    let mut template = template::of(&product, threads, Some(panels))?;
+    let mut template = template::of(&product, threads, Some(&panels))?;
     // The kernel does not read it: it stays where it lies.
     template.kernel.layouts.push((weight.position, weight.layout));
-    Some(template)
+    Some(Template { panels: Some(panels), ..template })
 }
 
 /// Gives calls of a primitive graph kernels of ours, where these are preferred. `measure` times a candidate and its call
@@ -269,6 +292,7 @@ pub fn choose_products(
     measure: &mut dyn FnMut(&Candidate<'_>) -> Option<Times>,
 ) -> Vec<Packed> {
     let mut packed: Vec<(Packed, NodeId)> = Vec::new();
+    let mut laid: Vec<(ValueRef, Laid, NodeId)> = Vec::new();
     let Machine::Host { threads } = profile.machine else { return Vec::new() };
     if products == Products::Library {
         return Vec::new();
@@ -291,13 +315,17 @@ pub fn choose_products(
         let Some((template, reason)) = chosen else { continue };
         let replay = handle(graph, node);
         let entry = match template {
-            Some(Template { kernel, panels, turned, .. }) => {
+            Some(Template { kernel, panels, laid: own, turned, .. }) => {
                 if let Some(turned) = turned {
                     layout::turn(graph, node, &turned);
                 }
                 if let Some(panels) = panels {
                     let constant = constant(graph, node, panels, constants.unwrap_or(0), &mut packed);
                     graph.add_operand(node, constant.into());
+                }
+                for own in own {
+                    let made = made(graph, node, own, &mut laid);
+                    graph.add_operand(node, made.into());
                 }
                 Ok(Arc::new(CustomKernel { note: reason, ..kernel }))
             }
@@ -330,6 +358,23 @@ fn constant(
     id
 }
 
+/// The node that lays an operand of a node out, a new one where there is none yet.
+fn made(graph: &mut Graph, node: NodeId, own: Laid, laid: &mut Vec<(ValueRef, Laid, NodeId)>) -> NodeId {
+    let value = graph.operands(node)[usize::from(own.position)];
+    let alike = |(of, known, _): &&(ValueRef, Laid, NodeId)| *of == value && known.kernel == own.kernel;
+    if let Some((.., known)) = laid.iter().find(alike) {
+        return *known;
+    }
+    let call = AtenCall::new(lay::LAID, "", [("self", Arg::Tensor(0))]);
+    let origin = graph.node(node).origin;
+    let id = graph.add(Op::Aten(Box::new(call)), &[value], [own.ty.clone()], origin);
+    if let Some(replay) = handle(graph, id) {
+        graph.kernels.insert(replay, Ok(Arc::new(own.kernel.clone())));
+    }
+    laid.push((value, own, id));
+    id
+}
+
 /// The template for a node, or none where libtorch is quicker, and the reason; nothing for a node without template.
 fn choose(
     graph: &Graph,
@@ -345,24 +390,46 @@ fn choose(
     if !here || own || !call.writes.is_empty() || call.random {
         return None;
     }
-    let Some(template) = template(graph, node, call, host) else {
+    let all_templates = templates(graph, node, call, host);
+    if all_templates.is_empty() {
         return conv::refusal(call).map(|why| (None, Some(why.to_owned())));
-    };
-    if products == Products::Generated {
-        return Some((Some(template), None));
     }
-    let predicted = predict(&template, profile);
-    let candidate = Candidate { graph, node, call, template, repeats };
-    let measured = if products == Products::Measured { measure(&candidate) } else { None };
-    let times = measured.unwrap_or(predicted);
+    let mut all: Vec<(Candidate<'_>, Times)> = Vec::new();
+    for template in all_templates {
+        let candidate = Candidate { graph, node, call, template, repeats };
+        let measured = if products == Products::Measured { measure(&candidate) } else { None };
+        let times = measured.unwrap_or_else(|| predict(&candidate.template, profile));
+        all.push((candidate, times));
+    }
+    let (candidate, times) = best(all)?;
+    if products == Products::Generated {
+        return Some((Some(candidate.template), None));
+    }
     let moving = moving_us(&candidate, profile);
     let mut reason = times.to_string();
     if moving > 0.0 {
         reason.push_str(&format!(" and {moving:.1} us to bring its tensors into order"));
     }
+    let predicted = predict(&candidate.template, profile);
     let template = (times.generated_us <= margin(&candidate, predicted) * times.library_us + moving)
         .then_some(candidate.template);
     Some((template, Some(reason)))
+}
+
+/// The best of several kernels of a call, and its times: of those that were measured, if any were, the one that takes least in
+/// the time of the call beside it.
+fn best<'g>(all: Vec<(Candidate<'g>, Times)>) -> Option<(Candidate<'g>, Times)> {
+    let measured = all.iter().any(|(_, times)| times.measured);
+    let library_us = all.iter().map(|(_, times)| times.library_us).fold(f64::INFINITY, f64::min);
+    let rated = |times: &Times| match times.measured {
+        true => times.generated_us / times.library_us,
+        false => times.generated_us,
+    };
+    let counted = all.into_iter().filter(|(_, times)| times.measured == measured);
+    let (candidate, times) = counted.min_by(|(_, a), (_, b)| rated(a).total_cmp(&rated(b)))?;
+    // What is expected of the call does not depend on the kernel.
+    let library_us = if measured { times.library_us } else { library_us };
+    Some((candidate, Times { library_us, ..times }))
 }
 
 /// What libtorch's call takes besides where tensors around it lie in another order than it wants or leaves them: images
@@ -395,6 +462,8 @@ const STREAMED: f64 = 1.1;
 /// The most that a kernel may take, in the time of the library's call.
 fn margin(candidate: &Candidate<'_>, predicted: Times) -> f64 {
     match product::of(candidate.graph, candidate.node, candidate.call) {
+        // libtorch's library does the same; neither is expected to be quicker.
+        _ if !candidate.template.laid.is_empty() => 1.0,
         Some(product)
             if blocks::streams(&product) && candidate.is_weight(usize::from(product.b.source.position)) =>
         {
@@ -407,22 +476,34 @@ fn margin(candidate: &Candidate<'_>, predicted: Times) -> f64 {
 
 /// What a kernel and its call take by typical figures.
 fn predict(template: &Template, profile: &Profile) -> Times {
-    let us = |rate: f64| (template.flops / rate).max(template.bytes / profile.bandwidth) / 1000.0;
+    let moving = |bytes: f64| bytes / profile.bandwidth / 1000.0;
+    let us = |rate: f64| (template.flops / rate / 1000.0).max(moving(template.bytes));
     let instances: f64 = template.kernel.grid.iter().map(|&n| f64::from(n)).product();
     let busy = (instances / profile.workers as f64).min(1.0);
     let rates = profile.products;
+    let laid = !template.laid.is_empty();
+    let laying = |laid: &Laid| moving(2.0 * laid.ty.bytes() as f64) + profile.launch_us;
+    let laying: f64 = template.laid.iter().map(laying).sum();
     // libtorch's library has the same instructions, and packs weights at every call.
+    let in_groups = |rate: f64| (if laid { LAID_IN_GROUPS * rate } else { rate }, 0.5 * rate);
     let (ours, theirs) = match template.group() {
-        groups::PAIR => (rates.pairs, 0.5 * rates.pairs),
-        groups::QUAD => (rates.quads, 0.5 * rates.quads),
+        groups::PAIR => in_groups(rates.pairs),
+        groups::QUAD => in_groups(rates.quads),
+        _ if laid => (LAID * rates.generated, rates.aligned),
         _ => (rates.generated, rates.aligned),
     };
     Times {
-        generated_us: us(ours) / busy + profile.launch_us,
+        generated_us: us(ours) / busy + laying + profile.launch_us,
         library_us: us(theirs) + 2.0 * profile.launch_us,
         measured: false,
     }
 }
+
+/// The rate of products over operands that were laid out, in that over those as they lie.
+const LAID: f64 = 1.4;
+
+/// The same in groups, in the rate over packed weights.
+const LAID_IN_GROUPS: f64 = 0.45;
 
 /// The number under which a call's kernel is found; a new one for a call that no recording has.
 fn handle(graph: &mut Graph, node: NodeId) -> Option<u32> {

@@ -23,7 +23,7 @@ use crate::graph::{Graph, NodeId, Op, ValueRef};
 use crate::plan::operand_place;
 use crate::types::{TensorType, row_major};
 
-/// A matrix within a parameter, as panels of its columns.
+/// A matrix, most often within a parameter, as panels of its columns.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Panels {
     /// The parameter's slot.
@@ -102,22 +102,27 @@ pub(super) fn panels(graph: &Graph, node: NodeId, product: &Product, width: i64)
         Layout::Strided { offset: own, .. } => *own == offset,
     };
     let whole = b.batch.is_empty() && at_strides(&b.source.layout);
-    let [down, across] = b.matrix;
-    whole.then_some(Panels {
-        param,
-        rows: product.k,
-        run: product.k,
-        columns: product.n,
-        block: product.n,
-        width,
-        group: 1,
-        filled: product.k,
-        strides: [0, down, across, 0],
-        offset: b.source.offset,
-    })
+    whole.then(|| Panels { param, ..Panels::of(product, width) })
 }
 
 impl Panels {
+    /// The right operand of a product, which lies in no parameter.
+    pub(super) fn of(product: &Product, width: i64) -> Panels {
+        let [down, across] = product.b.matrix;
+        Panels {
+            param: 0,
+            rows: product.k,
+            run: product.k,
+            columns: product.n,
+            block: product.n,
+            width,
+            group: 1,
+            filled: product.k,
+            strides: [0, down, across, 0],
+            offset: product.b.source.offset,
+        }
+    }
+
     /// The same with so many rows side by side, filled up to a multiple of a block of rows.
     pub(super) fn in_groups(self, group: i64, block: i64) -> Panels {
         let block = block.max(1);

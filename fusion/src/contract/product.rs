@@ -118,6 +118,13 @@ pub(super) fn access(source: Source, batch: &[i64], matrix: [i64; 2]) -> Option<
     Some(Access { batch: Dims::from_slice(batch), matrix, source })
 }
 
+impl Access {
+    /// Whether neighbours along columns of the matrix lie side by side, and those along rows do not.
+    pub(super) fn is_turned(&self) -> bool {
+        self.matrix[0] == 1 && self.matrix[1] != 1
+    }
+}
+
 impl Product {
     /// The same with dimensions of the batch made rows where the right operand is the same for all of them.
     fn folded(mut self) -> Product {

@@ -14,24 +14,52 @@ use tilefuse_block::{
 };
 
 use super::Template;
-use super::blocks::{Blocks, Form, choose, grid};
+use super::blocks::{Blocks, Form, blocks_of, choose, grid};
 use super::groups;
 use super::pack::Panels;
 use super::product::{Access, Product};
 use crate::custom::{CustomKernel, Tied};
 
-type Made<T> = Result<T, TypeError>;
+pub(super) type Made<T> = Result<T, TypeError>;
+
+/// In what form a program finds its operands.
+#[derive(Clone, Copy)]
+pub(super) struct Operands<'p> {
+    /// Whether the right operand lies in panels as wide as a block.
+    pub(super) panels: Option<&'p Panels>,
+    /// Elements of the right operand.
+    pub(super) right: Elem,
+    /// Elements of the left operand.
+    pub(super) left: Elem,
+    /// Whether the left operand lies in blocks of rows, and these in blocks of what is summed over at a time.
+    pub(super) blocked: bool,
+}
+
+impl Operands<'_> {
+    /// Operands that are read as they lie.
+    pub(super) fn of(product: &Product) -> Operands<'static> {
+        Operands { panels: None, right: product.elem, left: product.elem, blocked: false }
+    }
+}
+
+/// The blocks of a product on so many threads, whose right operand may lie in panels.
+pub(super) fn blocks(product: &Product, threads: u32, panels: Option<&Panels>) -> Blocks {
+    match panels {
+        Some(panels) if panels.group > 1 => groups::choose(product, threads, panels),
+        _ => choose(product, threads, panels.is_some()),
+    }
+}
 
 /// The template of a product on so many threads, whose right operand may lie in panels.
-pub(super) fn of(product: &Product, threads: u32, panels: Option<Panels>) -> Option<Template> {
-    let group = panels.as_ref().map_or(1, |panels| panels.group);
-    let blocks = match &panels {
-        Some(panels) if group > 1 => groups::choose(product, threads, panels),
-        _ => choose(product, threads, panels.is_some()),
-    };
+pub(super) fn of(product: &Product, threads: u32, panels: Option<&Panels>) -> Option<Template> {
+    with(product, blocks(product, threads, panels), Operands { panels, ..Operands::of(product) })
+}
+
+/// The template of a product in these blocks.
+pub(super) fn with(product: &Product, blocks: Blocks, form: Operands<'_>) -> Option<Template> {
     let grid = grid(product, &blocks)?;
     let operands = || [Some(&product.a), Some(&product.b), product.c.as_ref()].into_iter().flatten();
-    let program = Writer::new(product, blocks, panels.as_ref()).program().ok()?;
+    let program = Writer::new(product, blocks, form).program().ok()?;
     let tied = operands().map(|a| Tied::Operand(a.source.position)).chain([Tied::Result(0)]).collect();
     let layouts = operands().map(|a| (a.source.position, a.source.layout.clone())).collect();
     let kernel = CustomKernel {
@@ -47,39 +75,45 @@ pub(super) fn of(product: &Product, threads: u32, panels: Option<Panels>) -> Opt
     let batch: i64 = product.batch.iter().product();
     let (m, n, k) = (product.m as f64, product.n as f64, product.k as f64);
     let bytes = batch as f64 * (m * k + k * n + m * n) * f64::from(product.elem.bytes());
-    Some(Template { kernel, flops: 2.0 * batch as f64 * m * n * k, bytes, panels, turned: None })
+    let flops = 2.0 * batch as f64 * m * n * k;
+    Some(Template { kernel, flops, bytes, panels: None, laid: Vec::new(), turned: None })
 }
 
 /// An axis of a tile: the first of its indices, and how many there are.
 #[derive(Clone, Copy)]
-struct Axis {
+pub(super) struct Axis {
     /// `[extent]`, of the index kind.
     at: Value,
-    extent: u32,
+    pub(super) extent: u32,
     /// Which of them count, where not all do.
     inside: Option<Value>,
 }
 
-struct Writer<'p> {
-    product: &'p Product,
+pub(super) struct Writer<'p> {
+    pub(super) product: &'p Product,
     blocks: Blocks,
-    /// Whether the right operand lies in panels as wide as a block.
-    panels: Option<&'p Panels>,
+    form: Operands<'p>,
     /// Of offsets.
-    index: Elem,
+    pub(super) index: Elem,
     /// Of sums.
     sum: Elem,
 }
 
 impl<'p> Writer<'p> {
-    fn new(product: &'p Product, blocks: Blocks, panels: Option<&'p Panels>) -> Writer<'p> {
+    pub(super) fn new(product: &'p Product, blocks: Blocks, form: Operands<'p>) -> Writer<'p> {
         let sum = match product.elem {
             Elem::F64 => Elem::F64,
             Elem::I8 => Elem::I32,
             _ => Elem::F32,
         };
         let index = if fits(product, blocks) { Elem::I32 } else { Elem::I64 };
-        Writer { product, blocks, panels, index, sum }
+        Writer { product, blocks, form, index, sum }
+    }
+
+    /// The same where it goes through so many elements.
+    pub(super) fn reaching(self, elements: i64) -> Writer<'p> {
+        let index = if elements > i64::from(i32::MAX) { Elem::I64 } else { self.index };
+        Writer { index, ..self }
     }
 
     fn program(&self) -> Made<Program> {
@@ -90,13 +124,13 @@ impl<'p> Writer<'p> {
         let batch: i64 = p.batch.iter().product();
         let len = |n: i64| Some(n.unsigned_abs());
         let align = elem.bytes();
-        let x = b.ptr_param("a", elem, align, len(p.a.source.span));
-        let w = b.ptr_param("b", elem, align, len(p.b.source.span));
+        let x = b.ptr_param("a", self.form.left, self.form.left.bytes(), len(p.a.source.span));
+        let w = b.ptr_param("b", self.form.right, self.form.right.bytes(), len(p.b.source.span));
         let c = p.c.as_ref().map(|c| (c, b.ptr_param("c", elem, align, len(c.source.span))));
         let y = b.ptr_param("y", p.out, p.out.bytes(), len(batch * p.m * p.n));
         let columns = self.block_axis(b, 0, self.blocks.columns, p.n)?;
         let (rows, own_rows) = self.row_axes(b)?;
-        let members = self.members(b)?;
+        let members = self.members(b, &p.batch)?;
         let mut sum = match self.blocks.form {
             Form::Dots => self.dots(b, x, w, rows, columns, &members)?,
             Form::Sums => self.sums(b, x, w, rows, columns, &members)?,
@@ -134,7 +168,7 @@ impl<'p> Writer<'p> {
         b.constant(Literal::int(self.index, value), &[])
     }
 
-    fn times(&self, b: &mut Builder, scalar: Value, factor: i64) -> Made<Value> {
+    pub(super) fn times(&self, b: &mut Builder, scalar: Value, factor: i64) -> Made<Value> {
         if factor == 1 {
             return Ok(scalar);
         }
@@ -165,7 +199,7 @@ impl<'p> Writer<'p> {
         Ok(Axis { at, extent, inside })
     }
 
-    fn block_axis(&self, b: &mut Builder, axis: u8, extent: u32, end: i64) -> Made<Axis> {
+    pub(super) fn block_axis(&self, b: &mut Builder, axis: u8, extent: u32, end: i64) -> Made<Axis> {
         let id = b.program_id(axis)?;
         let id = b.cast(id, self.index)?;
         let start = self.times(b, id, i64::from(extent))?;
@@ -177,7 +211,7 @@ impl<'p> Writer<'p> {
     fn row_axes(&self, b: &mut Builder) -> Made<(Axis, Axis)> {
         let (extent, m) = (self.blocks.rows, self.product.m);
         let rows = i64::from(extent);
-        if self.group() == 1 || m < rows || m % rows == 0 {
+        if self.group() == 1 || self.form.blocked || m < rows || m % rows == 0 {
             let axis = self.block_axis(b, 1, extent, m)?;
             return Ok((axis, axis));
         }
@@ -193,14 +227,19 @@ impl<'p> Writer<'p> {
         Ok((read, Axis { inside: Some(own), ..read }))
     }
 
-    /// Rows of the right operand that lie side by side.
-    fn group(&self) -> i64 {
-        self.panels.map_or(1, |panels| panels.group)
+    /// Whether panels are filled up so that no block reads behind them.
+    fn is_filled(&self) -> bool {
+        let whole = blocks_of(self.product.k, self.blocks.depth) * i64::from(self.blocks.depth);
+        self.form.panels.is_some_and(|panels| panels.filled >= whole)
     }
 
-    /// The instance's index along each dimension of the batch.
-    fn members(&self, b: &mut Builder) -> Made<Vec<Value>> {
-        let sizes = &self.product.batch;
+    /// Rows of the right operand that lie side by side.
+    fn group(&self) -> i64 {
+        self.form.panels.map_or(1, |panels| panels.group)
+    }
+
+    /// The instance's index along each dimension of a batch of these sizes.
+    pub(super) fn members(&self, b: &mut Builder, sizes: &[i64]) -> Made<Vec<Value>> {
         let mut members = Vec::new();
         if sizes.is_empty() {
             return Ok(members);
@@ -218,7 +257,7 @@ impl<'p> Writer<'p> {
     }
 
     /// The first element of an operand's matrix.
-    fn base(&self, b: &mut Builder, access: &Access, members: &[Value]) -> Made<Option<Value>> {
+    pub(super) fn base(&self, b: &mut Builder, access: &Access, members: &[Value]) -> Made<Option<Value>> {
         let mut sum = match access.source.offset {
             0 => None,
             offset => Some(self.int(b, offset)),
@@ -234,7 +273,7 @@ impl<'p> Writer<'p> {
     }
 
     /// The offsets of a tile over these axes at these strides, and which of them count.
-    fn offsets(
+    pub(super) fn offsets(
         &self,
         b: &mut Builder,
         axes: &[(Axis, i64)],
@@ -296,22 +335,31 @@ impl<'p> Writer<'p> {
         let (x_at, w_at) = (&self.product.a, &self.product.b);
         let mut starts = (self.base(b, x_at, members)?, self.base(b, w_at, members)?);
         let mut columns = columns;
-        if let Some(panels) = self.panels {
+        if let Some(panels) = self.form.panels {
             let id = b.program_id(0)?;
             let id = b.cast(id, self.index)?;
-            starts.1 = Some(self.times(b, id, panels.filled * i64::from(columns.extent))?);
+            let panel = self.times(b, id, panels.filled * i64::from(columns.extent))?;
+            starts.1 = Some(match starts.1 {
+                Some(member) => b.map(ScalarFn::Add, &[member, panel])?,
+                None => panel,
+            });
             let zero = self.int(b, 0);
             columns = self.axis(b, zero, columns.extent, columns.extent.into())?;
         }
         let zero = b.constant(Literal::of(self.sum, 0.0), &[self.blocks.rows, self.blocks.columns]);
         let step = |b: &mut Builder, k: Value, sum: Value| {
             let depth = self.axis(b, k, self.blocks.depth, self.product.k)?;
-            let left = self.load(b, x, &[(rows, x_at.matrix[0]), (depth, x_at.matrix[1])], starts.0)?;
+            let left = if self.form.blocked {
+                self.blocked(b, x, k, starts.0)?
+            } else {
+                self.load(b, x, &[(rows, x_at.matrix[0]), (depth, x_at.matrix[1])], starts.0)?
+            };
             if self.group() > 1 {
                 let right = self.grouped(b, w, k, starts.1)?;
                 return b.dot(left, right, sum, DotPrecision::Ieee);
             }
-            let right = if w_at.matrix[0] == 1 && w_at.matrix[1] != 1 {
+            let depth = if self.is_filled() { Axis { inside: None, ..depth } } else { depth };
+            let right = if w_at.is_turned() {
                 let tile = self.load(b, w, &[(columns, w_at.matrix[1]), (depth, 1)], starts.1)?;
                 b.permute(tile, &[1, 0])?
             } else {
@@ -324,6 +372,21 @@ impl<'p> Writer<'p> {
             b.dot(left, right, sum, DotPrecision::Ieee)
         };
         self.over_depth(b, zero, step)
+    }
+
+    /// The block of the left operand from `k` on: `start + k ROWS + [ROWS, DEPTH] in order`, without those above.
+    fn blocked(&self, b: &mut Builder, x: Value, k: Value, start: Option<Value>) -> Made<Value> {
+        let (rows, depth) = (self.blocks.rows, self.blocks.depth);
+        let across = blocks_of(self.product.k, depth) * i64::from(depth);
+        let above = self.index_times(b, 1, i64::from(rows) * across)?;
+        let mut first = self.times(b, k, rows.into())?;
+        for part in [Some(above), start].into_iter().flatten() {
+            first = b.map(ScalarFn::Add, &[first, part])?;
+        }
+        let zero = self.int(b, 0);
+        let row = self.axis(b, zero, rows, rows.into())?;
+        let column = self.axis(b, zero, depth, depth.into())?;
+        self.load(b, x, &[(row, depth.into()), (column, 1)], Some(first))
     }
 
     /// The rows of a panel from `k` on, whose groups lie side by side:
@@ -434,7 +497,9 @@ fn fits(product: &Product, blocks: Blocks) -> bool {
             None => 0,
         };
         let y = members.checked_add(1)?.checked_mul(m.checked_mul(n)?)?;
-        Some([reach(&product.a, m, k)?, reach(&product.b, k, n)?.max(product.b.source.span), c, y])
+        let a = reach(&product.a, m, k)?.max(product.a.source.span);
+        let b = reach(&product.b, k, n)?.max(product.b.source.span);
+        Some([a, b, c, y])
     };
     all().is_some_and(|reached| reached.into_iter().all(|n| n <= i64::from(i32::MAX)))
 }

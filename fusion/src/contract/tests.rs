@@ -14,9 +14,9 @@ use crate::{lower, parse_graph, simplify};
 
 /// A tensor's elements in the order of its indices.
 #[derive(Clone)]
-struct Tensor {
+pub(super) struct Tensor {
     shape: Vec<i64>,
-    data: Vec<f64>,
+    pub(super) data: Vec<f64>,
 }
 
 fn points(shape: &[i64]) -> Vec<Vec<i64>> {
@@ -74,7 +74,7 @@ pub(super) fn memory(slot: u32, ty: &TensorType) -> Vec<f64> {
 }
 
 /// The results of a functional graph.
-fn evaluate(graph: &Graph) -> Vec<Tensor> {
+pub(super) fn evaluate(graph: &Graph) -> Vec<Tensor> {
     let mut values: HashMap<ValueRef, Tensor> = HashMap::new();
     for id in graph.topological().unwrap() {
         let ty = graph.ty(id.into()).clone();

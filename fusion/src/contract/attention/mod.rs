@@ -75,6 +75,7 @@ pub(super) fn template(graph: &Graph, node: NodeId, call: &AtenCall, threads: u3
         flops: 2.0 * attention.pairs() * (width + depth),
         bytes,
         panels: None,
+        laid: Vec::new(),
         turned: None,
     })
 }

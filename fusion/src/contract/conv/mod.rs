@@ -218,7 +218,14 @@ fn whole(conv: &Conv, made: ConvProgram, tied: Vec<Tied>, layouts: Vec<(u16, Lay
         note: None,
     };
     let bytes = conv.lengths().iter().sum::<u64>() as f64 * f64::from(conv.elem.bytes());
-    Template { kernel, flops: 2.0 * conv.products() as f64, bytes, panels: None, turned: None }
+    Template {
+        kernel,
+        flops: 2.0 * conv.products() as f64,
+        bytes,
+        panels: None,
+        laid: Vec::new(),
+        turned: None,
+    }
 }
 
 /// A convolution with zeros around the image.

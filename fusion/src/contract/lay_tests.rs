@@ -1,0 +1,177 @@
+//! Plans whose products read operands that kernels laid out, run in the interpreter and compared with sums in `f64`.
+
+use expect_test::expect;
+use tilefuse_block::Elem;
+
+use super::tests::{evaluate, run};
+use super::{Products, Times, choose_products};
+use crate::graph::{Graph, Op};
+use crate::plan::{Plan, Profile, plan};
+use crate::{lower, parse_graph, simplify, verify};
+
+/// A plan that lays operands out wherever that can be done, and its graph before planning.
+fn planned(text: &str, profile: &Profile) -> (Graph, Plan) {
+    let mut graph = lower(&parse_graph(text).unwrap()).unwrap();
+    simplify(&mut graph);
+    choose_products(&mut graph, profile, Products::Measured, Some(0), &mut |candidate| {
+        let generated_us = if candidate.template.laid.is_empty() { 1.5 } else { 1.0 };
+        Some(Times { generated_us, library_us: 2.0, measured: true })
+    });
+    verify(&graph).unwrap();
+    let plan = plan(&graph, profile).unwrap();
+    (graph, plan)
+}
+
+/// Operands that are laid out for the products of a graph.
+fn laid(graph: &Graph) -> usize {
+    let is = |op: &Op| matches!(op, Op::Aten(call) if call.op == super::lay::LAID);
+    graph.ids().filter(|&id| is(&graph.node(id).op)).count()
+}
+
+/// Runs a graph on several numbers of threads, which make the same bits, and returns how many operands are laid out.
+fn check(text: &str, profile: fn(u32) -> Profile) -> usize {
+    let exact = evaluate(&parse_graph(text).unwrap());
+    let mut before: Option<Vec<Vec<f64>>> = None;
+    let mut count = 0;
+    for threads in [1, 2, 16] {
+        let (graph, plan) = planned(text, &profile(threads));
+        assert_eq!(plan.extern_count(), 0, "{text}");
+        count = laid(&graph);
+        let found = run(&plan);
+        let elem = graph.ty(graph.outputs[0]).dtype.elem();
+        let tolerance = if matches!(elem, Some(Elem::F16 | Elem::Bf16)) { 1e-2 } else { 1e-5 };
+        for (found, exact) in found.iter().zip(&exact) {
+            assert_eq!(found.len(), exact.data.len());
+            let largest = exact.data.iter().fold(1.0f64, |most, e| most.max(e.abs()));
+            for (at, (f, e)) in found.iter().zip(&exact.data).enumerate() {
+                assert!((f - e).abs() <= tolerance * largest, "element {at}: {f} instead of {e}\n{text}");
+            }
+        }
+        assert!(before.as_ref().is_none_or(|before| *before == found), "{threads} threads\n{text}");
+        before = Some(found);
+    }
+    count
+}
+
+fn pairs(threads: u32) -> Profile {
+    Profile::host(threads).with_groups([800.0, 0.0])
+}
+
+/// A product of matrices that may be transposed.
+fn product(elem: &str, [m, n, k]: [i64; 3], turned: [bool; 2]) -> String {
+    let shape = |rows: i64, columns: i64, turned: bool| match turned {
+        true => format!("{elem}[{rows},{columns}]{{1,{rows}}}"),
+        false => format!("{elem}[{rows},{columns}]"),
+    };
+    format!(
+        "graph {{
+           %0 = input 0 : {}
+           %1 = input 1 : {}
+           %2 = aten::mm(self=%0, mat2=%1) : {elem}[{m},{n}]
+           outputs %2
+         }}",
+        shape(m, k, turned[0]),
+        shape(k, n, turned[1])
+    )
+}
+
+#[test]
+fn odd_sizes_are_filled_up_with_zeros() {
+    let elems = [("f32", Profile::host as fn(u32) -> Profile), ("f64", Profile::host), ("bf16", pairs)];
+    for (elem, profile) in elems {
+        for turned in [[false, false], [false, true], [true, false], [true, true]] {
+            for (sizes, count) in [([17, 33, 5], 1), ([16, 1, 130], 1), ([33, 300, 9], 2)] {
+                assert_eq!(
+                    check(&product(elem, sizes, turned), profile),
+                    count,
+                    "{elem} {sizes:?} {turned:?}"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn halves_are_widened_once() {
+    assert_eq!(check(&product("f16", [17, 33, 20], [false, true]), Profile::host), 1);
+    assert_eq!(check(&product("bf16", [33, 300, 20], [false, false]), Profile::host), 2);
+}
+
+#[test]
+fn few_rows_read_the_operand_where_it_lies() {
+    assert_eq!(check(&product("f32", [9, 70, 20], [false, true]), Profile::host), 0);
+    assert_eq!(check(&product("bf16", [5, 70, 20], [false, true]), pairs), 0);
+}
+
+#[test]
+fn members_of_a_batch_have_panels_of_their_own() {
+    for (elem, profile) in [("f32", Profile::host as fn(u32) -> Profile), ("bf16", pairs)] {
+        let views = format!(
+            "graph {{
+               %0 = input 0 : {elem}[3,20,7]
+               %1 = input 1 : {elem}[3,9,7]
+               %2 = aten::transpose.int(self=%1, dim0=-2, dim1=-1) : {elem}[3,7,9]{{63,1,7}}
+               %3 = aten::bmm(self=%0, mat2=%2) : {elem}[3,20,9]
+               outputs %3
+             }}"
+        );
+        assert_eq!(check(&views, profile), 1);
+        let repeated = format!(
+            "graph {{
+               %0 = input 0 : {elem}[2,1,40,5]
+               %1 = input 1 : {elem}[3,5,260]
+               %2 = aten::matmul(self=%0, other=%1) : {elem}[2,3,40,260]
+               outputs %2
+             }}"
+        );
+        assert_eq!(check(&repeated, profile), 2);
+    }
+}
+
+#[test]
+fn integers_lie_in_fours() {
+    let text = "graph {
+      %0 = input 0 : i8[33,21]
+      %1 = input 1 : i8[21,18]
+      %2 = aten::_int_mm(self=%0, mat2=%1) : i32[33,18]
+      outputs %2
+    }";
+    assert_eq!(check(text, |threads| Profile::host(threads).with_groups([0.0, 1500.0])), 1);
+}
+
+#[test]
+fn what_is_read_twice_is_laid_out_once() {
+    let text = "graph {
+      %0 = input 0 : f32[20,7]
+      %1 = input 1 : f32[9,7]
+      %2 = input 2 : f32[17,7]
+      %3 = aten::linear(input=%0, weight=%1, bias=None) : f32[20,9]
+      %4 = aten::linear(input=%2, weight=%1, bias=None) : f32[17,9]
+      outputs %3, %4
+    }";
+    assert_eq!(check(text, Profile::host), 1);
+}
+
+#[test]
+fn many_rows_lay_operands_out_without_a_measurement() {
+    let shown = |m: i64, n: i64, k: i64| {
+        let mut graph = lower(&parse_graph(&product("f32", [m, n, k], [false, false])).unwrap()).unwrap();
+        choose_products(&mut graph, &Profile::host(2), Products::Predicted, Some(0), &mut |_| None);
+        let plan = plan(&graph, &Profile::host(2)).unwrap();
+        format!(
+            "{m} x {n} x {k}: {} laid out, {} kernels, {} calls\n",
+            laid(&graph),
+            plan.kernel_count(),
+            plan.extern_count()
+        )
+    };
+    let all = [(8, 1024, 1024), (64, 1024, 1024), (1024, 1024, 1024), (1024, 1000, 1008)];
+    let all: String = all.into_iter().map(|(m, n, k)| shown(m, n, k)).collect();
+    expect![[r#"
+        8 x 1024 x 1024: 0 laid out, 1 kernels, 0 calls
+        64 x 1024 x 1024: 0 laid out, 1 kernels, 0 calls
+        1024 x 1024 x 1024: 2 laid out, 3 kernels, 0 calls
+        1024 x 1000 x 1008: 2 laid out, 3 kernels, 0 calls
+    "#]]
+    .assert_eq(&all);
+}
