@@ -57,6 +57,30 @@ fn row_kernels_stay_in_registers() {
 }
 
 /// With as many stages as a program asks for, all but two are waited for at the beginning of an iteration.
+/// The larger and the smaller of 16-bit floats are found two at a time, and what widens them before is gone.
+#[test]
+fn bounds_of_16_bit_floats_are_applied_in_pairs() {
+    for kind in ["bf16", "f16"] {
+        let text = format!(
+            "kernel @bounded(%x: ptr<{kind}> align(16), %y: ptr<{kind}> align(16), %z: ptr<f32>) warps(4) {{
+  %i = range 0 1024
+  %v = load %x, %i
+  %a = cast %v f32
+  %zero = const 0.0 : tile<1024xf32>
+  %m = map max %a, %zero
+  %r = cast %m {kind}
+  store %y, %i, %r
+  %top = reduce max %m axis 0
+  %at = const 0 : i32
+  store %z, %at, %top
+}}"
+        );
+        let ptx = assemble(&tilefuse_block::parse_valid(&text).unwrap());
+        // Of eight elements of a thread: four pairs are bounded, three are combined.
+        assert_eq!(ptx.matches(&format!("max.NaN.{kind}x2")).count(), 7, "{ptx}");
+    }
+}
+
 #[test]
 fn programs_choose_stages() {
     let mut program: Program = LANGUAGE[0].2.parse().unwrap();

@@ -11,6 +11,7 @@ use super::barrier::{Hazards, Why};
 use super::decisions::Decisions;
 use super::dot::Staged;
 use super::ir::{Ir, Val, literal, ty};
+use super::pairs;
 use super::pipeline::{self, Operands};
 use super::scalar;
 use super::shared::Shared;
@@ -293,6 +294,12 @@ impl<'a> Lower<'a> {
             return Ok(Rc::new(self.narrow_pairs(to, &args[0])));
         }
         let distinct = self.distinct(result, layout);
+        if let OpKind::Map(function) = &op.kind
+            && pairs::takes(*function, to)
+            && distinct + 1 == layout.num_regs()
+        {
+            return Ok(Rc::new(pairs::map(&mut self.ir, *function, to, &args[0], &args[1])));
+        }
         let mut out: Vec<Val> = Vec::with_capacity(layout.num_regs());
         for r in 0..layout.num_regs() {
             if r & distinct != r {

@@ -27,6 +27,7 @@ mod links;
 mod llvm;
 mod lower;
 mod memory;
+mod pairs;
 mod partly;
 mod passes;
 mod pick;
@@ -42,7 +43,7 @@ mod target;
 mod uniform;
 mod vectorize;
 
-use tilefuse_block::passes::{approximate, optimize};
+use tilefuse_block::passes::{approximate, dce, narrow, optimize};
 use tilefuse_block::{Elem, Kind, OpKind, Program, ScalarFn, expand_math_except, expand_operations, verify};
 
 use crate::error::{Error, Result};
@@ -134,6 +135,8 @@ fn prepare(program: &Program) -> Result<Program> {
     approximate(&mut program);
     expand_math_except(&mut program, &is_native).map_err(|e| invalid(e.to_string()))?;
     optimize(&mut program).map_err(|e| invalid(e.to_string()))?;
+    narrow(&mut program);
+    dce(&mut program);
     ahead::hoist(&mut program);
     Ok(program)
 }

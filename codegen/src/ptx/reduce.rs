@@ -5,6 +5,7 @@ use tilefuse_block::{Elem, Op, OpKind, ReduceFn};
 use super::barrier::Why;
 use super::ir::{Val, literal, memory_ty, ty};
 use super::lower::{Lower, gather_bits};
+use super::pairs;
 use super::scalar;
 use crate::error::Result;
 use crate::layout::{LANE_BITS, Layout};
@@ -60,13 +61,19 @@ impl<'a> Lower<'a> {
             }
         }
         let wide = if elem.is_float() && elem.bits() == 16 { Elem::F32 } else { elem };
+        // The largest and the smallest of 16-bit floats are found in pairs, and are not rounded.
+        let first = if pairs::takes(combine.combine(), elem) { elem } else { wide };
         for value in &mut regs {
-            *value = scalar::cast(&mut self.ir, elem, wide, value);
+            *value = scalar::cast(&mut self.ir, elem, first, value);
         }
         let result = layout.slice(axis);
         let along = layout.axis_mask(axis);
-        let reduction = Reduction { combine, elem: wide, layout: &layout, along, result: &result };
-        let mut regs = self.reduce_registers(&reduction, &regs)?;
+        let within = Reduction { combine, elem: first, layout: &layout, along, result: &result };
+        let mut regs = self.reduce_registers(&within, &regs)?;
+        for value in &mut regs {
+            *value = scalar::cast(&mut self.ir, first, wide, value);
+        }
+        let reduction = Reduction { elem: wide, ..within };
         self.reduce_lanes(&reduction, &mut regs)?;
         self.reduce_parts(&reduction, Across::Warps, &mut regs)?;
         self.reduce_parts(&reduction, Across::Blocks, &mut regs)?;
@@ -94,6 +101,9 @@ impl<'a> Lower<'a> {
 
     /// Combines neighbours until one is left.
     fn tree(&mut self, combine: ReduceFn, elem: Elem, mut values: Vec<Val>) -> Result<Val> {
+        if pairs::takes(combine.combine(), elem) {
+            values = pairs::fold(&mut self.ir, combine.combine(), elem, values);
+        }
         while values.len() > 1 {
             let mut next = Vec::with_capacity(values.len() / 2);
             for pair in values.chunks(2) {

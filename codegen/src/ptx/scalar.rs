@@ -22,7 +22,7 @@ pub(crate) fn map(ir: &mut Ir, function: ScalarFn, elem: Elem, args: &[Val]) -> 
 /// Functions on 16-bit floats: sign and selection as they are, the rest in `f32`, rounded once.
 fn half(ir: &mut Ir, function: ScalarFn, elem: Elem, args: &[Val]) -> Option<Val> {
     use ScalarFn::*;
-    if matches!(function, Neg | Abs | CopySign) {
+    if matches!(function, Neg | Abs | CopySign | Max | Min) {
         return float(ir, function, elem, args);
     }
     let wide: Vec<Val> =
