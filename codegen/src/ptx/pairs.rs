@@ -27,7 +27,7 @@ pub(super) fn map(ir: &mut Ir, function: ScalarFn, elem: Elem, a: &[Val], b: &[V
 /// Combines neighbours, pair by pair, until at most one pair is left, and then that: one value of an even number of them, the
 /// values themselves of an odd one.
 pub(super) fn fold(ir: &mut Ir, function: ScalarFn, elem: Elem, values: Vec<Val>) -> Vec<Val> {
-    if values.len() < 2 || values.len() % 2 != 0 {
+    if values.len() < 2 || !values.len().is_multiple_of(2) {
         return values;
     }
     let mut pairs: Vec<Val> = values.chunks(2).map(|pair| join(ir, elem, pair)).collect();
