@@ -18,7 +18,7 @@ use rustc_hash::FxHashSet;
 use smallvec::SmallVec;
 
 use super::Profile;
-use super::split::two_steps;
+use super::split::{HOST_PARTS, two_steps};
 use crate::graph::{Graph, NodeId, Op, ValueRef};
 use crate::kernel::Space;
 use crate::types::Dims;
@@ -87,7 +87,7 @@ fn leading(dims: &[u8], shape: &[i64]) -> Option<i64> {
 /// How many rows an instance takes: as many as divide them all and leave instances enough. On a processor not by its
 /// threads, for sums of other parts are rounded otherwise.
 fn rows_of_instance(rows: i64, most: i64, profile: &Profile) -> Option<i64> {
-    let instances = if profile.machine.is_gpu() { profile.workers as i64 * 3 / 2 } else { 16 };
+    let instances = if profile.machine.is_gpu() { profile.workers as i64 * 3 / 2 } else { HOST_PARTS };
     (LEAST..=most).rev().filter(|each| rows % each == 0 && rows / each >= instances).max_by_key(|each| {
         // Tiles have powers of two rows: one that is not leaves threads idle.
         (*each & (*each - 1) == 0, *each)
