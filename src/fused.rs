@@ -38,6 +38,10 @@ pub struct Options {
     /// where the variable `TILEFUSE_TUNE` is `1`. What was measured is kept on disk; compiling a plan for the first time takes
     /// some seconds longer.
     pub tune: bool,
+    /// Bytes of intermediates that a plan may hold beyond what eager holds at its peak, where that makes it faster: parts of
+    /// sums of columns, for a kernel that reads a tensor once for its rows and its columns. By itself as the variable
+    /// `TILEFUSE_WORKSPACE` says, in bytes, else 0. Without it such a tensor is read twice where eager holds nothing else.
+    pub workspace_bytes: u64,
 }
 
 impl Default for Options {
@@ -48,6 +52,7 @@ impl Default for Options {
             cuda_graphs: CudaGraphs::from_env(),
             packs_weights: packs_weights(),
             tune: tune(),
+            workspace_bytes: workspace_bytes(),
         }
     }
 }
@@ -75,6 +80,18 @@ fn tune() -> bool {
             false
         }
     }
+}
+
+/// What the environment says of memory beyond eager's.
+fn workspace_bytes() -> u64 {
+    let text = std::env::var("TILEFUSE_WORKSPACE").unwrap_or_default();
+    if text.is_empty() {
+        return 0;
+    }
+    text.parse().unwrap_or_else(|error| {
+        tracing::warn!("TILEFUSE_WORKSPACE: {text:?} is no number of bytes: {error}");
+        0
+    })
 }
 
 /// What the environment says of products.

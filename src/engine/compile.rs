@@ -161,16 +161,18 @@ pub(crate) fn compile(
     let alignments = alignments(&trace, &converted)?;
     let mut schedules = options.tune.then(|| Schedules::new(target));
     let mut tuner = |tunable: &Tunable<'_>| schedules.as_mut()?.choose(tunable);
-    let plan = plan_tuned(&graph, &profile, &alignments, &mut tuner)?;
+    let eager = super::memory::eager_cost(&converted.recording);
+    let most_bytes = eager.peak_bytes.saturating_add(options.workspace_bytes);
+    let plan = plan_tuned(&graph, &profile, &alignments, most_bytes, &mut tuner)?;
     report.schedule_ms = millis(plan.scheduling);
     report.plan_ms = millis(start.elapsed()) - report.schedule_ms;
     let mut compile = |programs: &[Program]| kernels(programs, target, &mut report);
-    let (mut plan, kernels) = fitting(graph, &alignments, plan, profile, &mut tuner, &mut compile)?;
+    let (mut plan, kernels) =
+        fitting(graph, (&alignments, most_bytes), plan, profile, &mut tuner, &mut compile)?;
     report.tune_ms = schedules.as_ref().map_or(0.0, |schedules| millis(schedules.spent()));
     report.schedule_ms = (report.schedule_ms - report.tune_ms).max(0.0);
     drop(schedules);
-    let eager = super::memory::eager_cost(&converted.recording);
-    plan.limit_memory(eager.peak_bytes);
+    plan.limit_memory(most_bytes);
     let slots = Slots::of(&plan);
     let calls = std::mem::take(&mut trace.calls);
     let runs = Runs { plan: &plan, slots: &slots, calls: calls.into_iter().map(Some).collect() }.all()?;
@@ -230,7 +232,7 @@ fn alignments(trace: &Trace, converted: &Converted) -> Result<Alignments, Error>
 /// then of one in which the operator is called as it is.
 pub(super) fn fitting<K>(
     mut graph: Graph,
-    alignments: &Alignments,
+    (alignments, most_bytes): (&Alignments, u64),
     mut plan: Plan,
     mut profile: Profile,
     tuner: &mut Tuner<'_>,
@@ -248,7 +250,7 @@ pub(super) fn fitting<K>(
             Some(kernel) => set_apart(kernel, &error),
             None => profile = profile.with_smaller_tiles().ok_or(Error::Codegen(error))?,
         }
-        plan = plan_tuned(&graph, &profile, alignments, tuner)?;
+        plan = plan_tuned(&graph, &profile, alignments, most_bytes, tuner)?;
     }
 }
 

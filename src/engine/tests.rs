@@ -78,7 +78,8 @@ fn plan_for(most: usize) -> (Plan, Vec<String>) {
             None => Ok(()),
         };
     let (plan, ()) =
-        fitting(graph, &Alignments::default(), first, profile, &mut |_| None, &mut compile).unwrap();
+        fitting(graph, (&Alignments::default(), u64::MAX), first, profile, &mut |_| None, &mut compile)
+            .unwrap();
     let reason = |kind: &StepKind| match kind {
         StepKind::Extern(call) => call.reason.clone(),
         StepKind::Kernel(_) => None,

@@ -78,6 +78,9 @@ impl Order {
         self.uses(plan, op);
         let start = self.now;
         for inner in &op.regions {
+            if op.kind == OpKind::For {
+                self.carried(plan, inner);
+            }
             inner.args.iter().for_each(|&arg| self.define(plan, arg));
             self.region(plan, inner);
             self.now += 1;
@@ -111,6 +114,21 @@ impl Order {
         }
     }
 
+    /// What a loop carries on element by element takes the place of what it carried, where nothing else needs that.
+    fn carried(&mut self, plan: &Assignment, region: &Region) {
+        let Some(last) = region.ops.last().filter(|op| op.kind == OpKind::Yield) else { return };
+        // The first argument is the counter.
+        for (&arg, &next) in region.args.iter().skip(1).zip(&last.args) {
+            let map = plan.defs[next.index()].filter(|op| matches!(op.kind, OpKind::Map(_)));
+            let takes =
+                map.is_some_and(|op| op.args.contains(&arg)) && plan.program.ty(arg) == plan.program.ty(next);
+            let others = last.args.iter().filter(|&&value| value == next).count() > 1;
+            if takes && !others && uses_of(region, arg) == 1 {
+                self.places.insert(next, arg);
+            }
+        }
+    }
+
     fn define(&mut self, plan: &Assignment, value: Value) {
         if self.places.contains_key(&value) || plan.ahead.contains(&value) {
             return;
@@ -135,6 +153,15 @@ impl Order {
             }
         }
     }
+}
+
+/// How often operations of a region take a value, within loops too.
+fn uses_of(region: &Region, value: Value) -> usize {
+    let of = |op: &Op| {
+        let inner: usize = op.regions.iter().map(|inner| uses_of(inner, value)).sum();
+        inner + op.args.iter().filter(|&&arg| arg == value).count()
+    };
+    region.ops.iter().map(of).sum()
 }
 
 /// Whether the operation's result is held where its operand is.

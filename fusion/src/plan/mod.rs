@@ -257,6 +257,12 @@ impl Plan {
         lives::limit_memory(self, most);
     }
 
+    /// Whether [`peak_bytes`](Self::peak_bytes) is at most this, where it is kept down to it.
+    fn holds_at_most(mut self, bytes: u64) -> bool {
+        self.limit_memory(bytes);
+        self.peak_bytes() <= bytes
+    }
+
     /// Number of libtorch calls.
     pub fn extern_count(&self) -> usize {
         self.steps.len() - self.kernel_count()
@@ -327,14 +333,16 @@ pub fn plan(graph: &Graph, profile: &Profile) -> Result<Plan, PlanError> {
 
 /// Plans a primitive graph for a machine, with tensors at these alignments.
 pub fn plan_aligned(graph: &Graph, profile: &Profile, alignments: &Alignments) -> Result<Plan, PlanError> {
-    plan_tuned(graph, profile, alignments, &mut |_| None)
+    plan_tuned(graph, profile, alignments, u64::MAX, &mut |_| None)
 }
 
-/// As [`plan_aligned`], with schedules that `tuner` chooses: the same choices give the same plan.
+/// As [`plan_aligned`], with schedules that `tuner` chooses: the same choices give the same plan. A form that holds more
+/// than `most_bytes` at a time is not taken for its speed; the least that the graph needs may be more than that.
 pub fn plan_tuned(
     graph: &Graph,
     profile: &Profile,
     alignments: &Alignments,
+    most_bytes: u64,
     tuner: &mut Tuner<'_>,
 ) -> Result<Plan, PlanError> {
     let mut graph = graph.clone();
@@ -344,14 +352,13 @@ pub fn plan_tuned(
     let divided = cross::divided(&graph, profile);
     split_reductions(&mut graph, profile);
     if !divided.is_empty() {
-        let us = |graph: &Graph| -> Result<f64, PlanError> {
-            Ok(group::plan(graph.clone(), profile, alignments, &mut |_| None)?.predicted_us())
-        };
-        let mut least = us(&graph)?;
+        let plan = |graph: &Graph| group::plan(graph.clone(), profile, alignments, &mut |_| None);
+        let mut least = plan(&graph)?.predicted_us();
         for mut form in divided {
             split_reductions(&mut form, profile);
-            let predicted = us(&form)?;
-            if predicted < least {
+            let plan = plan(&form)?;
+            let predicted = plan.predicted_us();
+            if predicted < least && lives::finish(plan).holds_at_most(most_bytes) {
                 (graph, least) = (form, predicted);
             }
         }

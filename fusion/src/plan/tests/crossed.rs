@@ -6,6 +6,7 @@ use super::super::cross::divide_columns;
 use super::run::check;
 use super::{G, Plan, Profile, StepKind, plan};
 use crate::graph::ValueRef;
+use crate::plan::{Alignments, plan_tuned};
 use crate::schedule::Walk;
 
 const MACHINES: [fn() -> Profile; 2] = [|| Profile::host(2), || Profile::gpu(4, 4200.0)];
@@ -58,6 +59,23 @@ fn columns_of_what_rows_normalise_join_their_kernel() {
             assert_eq!(readers(&plan, d).len(), 1, "{rows} x {cols}");
         }
     }
+}
+
+#[test]
+fn columns_are_not_divided_where_their_parts_are_too_much() {
+    let mut g = G::new();
+    let x = g.input(0, &[1024, 64]);
+    g.0.outputs = vec![g.reduce(ReduceFn::Sum, x, &[1]), g.reduce(ReduceFn::Sum, x, &[0])];
+    let limited =
+        |most| plan_tuned(&g.0, &Profile::host(2), &Alignments::default(), most, &mut |_| None).unwrap();
+    let divided = limited(u64::MAX);
+    assert_eq!(readers(&divided, x).len(), 1);
+    assert_eq!(readers(&limited(divided.peak_bytes()), x).len(), 1);
+    // What is returned, and no more.
+    let apart = limited(4 * (1024 + 64));
+    assert_eq!(readers(&apart, x).len(), 2);
+    assert!(apart.peak_bytes() < divided.peak_bytes());
+    check(&apart);
 }
 
 #[test]

@@ -23,7 +23,7 @@ fn planned(graph: &Graph, profile: &Profile, choice: usize) -> (Plan, Vec<usize>
         let us = (0..count).map(|at| Some(at as f64)).collect();
         (choice < count).then_some(Tuned { choice, us, remembered: false })
     };
-    let plan = plan_tuned(graph, profile, &Alignments::default(), &mut tuner).unwrap();
+    let plan = plan_tuned(graph, profile, &Alignments::default(), u64::MAX, &mut tuner).unwrap();
     assert_eq!(verify(&plan), Ok(()));
     (plan, offered)
 }
