@@ -235,6 +235,39 @@ fn one_axis_and_three() {
     }
 }
 
+/// Filters that are computed, or handed in at other strides, are laid out by a kernel at each call.
+#[test]
+fn filters_that_are_no_weights() {
+    setup();
+    let _no_grad = tch::no_grad_guard();
+    let _threads = THREADS.read().unwrap();
+    let model = |(): &(), x: &[Tensor]| {
+        let (none, two) = (None::<&Tensor>, |n: i64| [n, n]);
+        let y = x[0].conv_transpose2d(&x[1].transpose(0, 1), none, two(2), two(1), two(1), 2, two(1));
+        vec![y.relu().conv_transpose2d(&(&x[2] * 0.5), none, two(1), two(0), two(0), 1, two(2))]
+    };
+    for (kind, limit) in [(Kind::Float, 1e-5), (Kind::Double, 1e-12), (Kind::BFloat16, 2e-2)] {
+        let shapes: [&[i64]; 3] = [&[2, 10, 7, 9], &[32, 10, 3, 4], &[64, 37, 3, 3]];
+        let inputs = shapes.map(|shape| random(shape, kind));
+        let exact = model(&(), &inputs.each_ref().map(|t| t.to_kind(Kind::Double))).remove(0);
+        let options = Options { products: Products::Generated, ..Options::default() };
+        let fused = tilefuse::fuse_with((), options);
+        let plan = fused.explain_with(&inputs, model).unwrap();
+        assert_eq!((plan.kernels_fused, plan.extern_ops), (5, 0), "{plan}");
+        for _ in 0..2 {
+            let ours = fused.run_with(&inputs, model).unwrap().remove(0);
+            let apart = (ours.to_kind(Kind::Double) - &exact).abs().max().double_value(&[]);
+            assert!(apart <= limit * exact.abs().max().double_value(&[]), "{apart} in {kind:?}");
+        }
+        // Other filters in the next call.
+        let other = [inputs[0].shallow_clone(), &inputs[1] + 1.0, inputs[2].shallow_clone()];
+        let exact = model(&(), &other.each_ref().map(|t| t.to_kind(Kind::Double))).remove(0);
+        let ours = fused.run_with(&other, model).unwrap().remove(0);
+        let apart = (ours.to_kind(Kind::Double) - &exact).abs().max().double_value(&[]);
+        assert!(apart <= limit * exact.abs().max().double_value(&[]), "{apart} in {kind:?}");
+    }
+}
+
 /// A write to a weight in groups of several vectors shows in the next call.
 #[test]
 fn a_write_shows_in_the_next_call() {

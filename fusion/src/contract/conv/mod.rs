@@ -12,7 +12,8 @@
 //! images at any strides, and writes results with the filters innermost where all that read them can take that. `rows`
 //! computes products of matrices in the same way.
 //!
-//! Transposed convolutions are computed so too: `phase` says which taps reach a pixel of the result.
+//! Transposed convolutions are computed so too: `phase` says which taps reach a pixel of the result. `laid` makes panels of
+//! their filters before each call where these are no weights.
 //!
 //! Sums are in `f32`, of `f64` in `f64`, in an order that depends on nothing but the shapes.
 
@@ -20,6 +21,7 @@ mod block;
 mod call;
 mod dense;
 mod depthwise;
+mod laid;
 mod make;
 mod packed;
 #[cfg(test)]
@@ -35,7 +37,7 @@ mod transposed_tests;
 use smallvec::SmallVec;
 use tilefuse_block::{Elem, TypeError};
 
-use super::operand::{in_memory, source};
+use super::operand::{Source, in_memory, source};
 use super::pack::{Panels, unwritten_param};
 use super::{Template, Turned};
 use crate::custom::{Coordinates, CustomKernel, Layout, Tied};
@@ -61,7 +63,7 @@ pub(super) fn template(graph: &Graph, node: NodeId, call: &AtenCall, threads: u3
     Some(whole(conv, made, tied, Vec::new()))
 }
 
-/// The template of a call whose filters are packed. Its result has the filters innermost where the call's has, or where
+/// The template of a call whose filters are packed, or laid out before it. Its result has the filters innermost where the call's has, or where
 /// that is row-major and `turn` says so.
 pub(super) fn packed(
     graph: &Graph,
@@ -105,7 +107,16 @@ pub(super) fn packed(
     if packed::is_depthwise(&conv) && !last {
         return None;
     }
-    let panels = panels(graph, node, &read, &tile)?;
+    let value = *operands.get(usize::from(weights))?;
+    let panels = match unwritten_param(graph, value) {
+        Some(_) => Ok(panels(graph, node, &read, &tile)?),
+        None if conv.transposed => {
+            let filters = source(graph, value, weights)?;
+            let panels = matrix(&filters, &read.conv, &tile)?;
+            Err(laid::laid(&filters, &panels, conv.elem, tile.lanes, out.device)?)
+        }
+        None => return None,
+    };
     let made = packed::program(&conv, &image, &tile, last).ok()?;
     let position = u16::try_from(operands.len()).ok()?;
     let bias = read.operands.get(2).map(|&at| Tied::Operand(at));
@@ -114,7 +125,11 @@ pub(super) fn packed(
     // The kernel does not read the weights themselves: they stay where they lie.
     let layouts = vec![(images, lie.layout), (weights, filters.layout)];
     let template = whole(&read.conv, made, tied, layouts);
-    Some(Template { panels: Some(panels), turned: last.then_some(turned), ..template })
+    let (panels, laid) = match panels {
+        Ok(panels) => (Some(panels), Vec::new()),
+        Err(laid) => (None, vec![laid]),
+    };
+    Some(Template { panels, laid, turned: last.then_some(turned), ..template })
 }
 
 /// Whether a call reads the operand at a position as images at whatever strides.
@@ -148,14 +163,19 @@ pub(super) fn takes_any_strides(
     takes().is_some()
 }
 
-/// The panels of a call's filters: columns are filters, rows are taps and channels.
+/// The panels of a call's filters, which are weights.
 fn panels(graph: &Graph, node: NodeId, read: &call::Read, tile: &Tile) -> Option<Panels> {
     let position = *read.operands.get(1)?;
     let value = *graph.operands(node).get(usize::from(position))?;
     let (param, offset) = unwritten_param(graph, value)?;
-    let strides = in_memory(graph, value, position)?.strides;
-    let (&[across, down], taps) = strides.split_first_chunk::<2>()?;
-    let kernel: Vec<i64> = read.conv.axes.iter().map(|a| a.kernel as i64).collect();
+    let panels = matrix(&in_memory(graph, value, position)?, &read.conv, tile)?;
+    Some(Panels { param, offset, ..panels })
+}
+
+/// Filters as a matrix in panels: columns are filters, rows are taps and channels.
+fn matrix(filters: &Source, conv: &Conv, tile: &Tile) -> Option<Panels> {
+    let (&[across, down], taps) = filters.strides.split_first_chunk::<2>()?;
+    let kernel: Vec<i64> = conv.axes.iter().map(|a| a.kernel as i64).collect();
     // Taps are numbered row-major: they must lie at one distance from each other.
     let mut step = 0;
     let mut count = 1;
@@ -167,7 +187,6 @@ fn panels(graph: &Graph, node: NodeId, read: &call::Read, tile: &Tile) -> Option
         }
         count *= extent;
     }
-    let conv = &read.conv;
     let [rows, columns] = packed::matrix(conv).map(|n| n as i64);
     let width = tile.width() as i64;
     let run = conv.depth() as i64;
@@ -181,7 +200,7 @@ fn panels(graph: &Graph, node: NodeId, read: &call::Read, tile: &Tile) -> Option
     }
     let whole = block == columns || block % width == 0;
     whole.then_some(Panels {
-        param,
+        param: 0,
         rows,
         run,
         columns,
@@ -190,7 +209,7 @@ fn panels(graph: &Graph, node: NodeId, read: &call::Read, tile: &Tile) -> Option
         group: 1,
         filled: rows,
         strides,
-        offset,
+        offset: filters.offset,
     })
 }
 

@@ -227,7 +227,27 @@ fn neighbours_lie_in_the_store() {
     }
 }
 
-/// Filters that are no weights, groups that are no whole vectors, and sizes that no such convolution has.
+/// Filters that are no weights are laid out by a kernel before the convolution.
+#[test]
+fn filters_that_are_no_weights_are_laid_out() {
+    for (channels, filters, groups) in [(3, 5, 1), (40, 70, 1), (6, 32, 2), (8, 64, 4)] {
+        let network = Network { channels, filters, groups, size: 5 };
+        let text = network.text().replace("param 0", "input 2");
+        let (plan, packed) = packed(&text, 2, Products::Generated);
+        assert_eq!((plan.kernel_count(), plan.extern_count(), packed.len()), (2, 0, 0), "{text}");
+        let input = |op: Op| {
+            let id = plan.graph.ids().find(|&id| plan.graph.node(id).op == op).unwrap();
+            let (Op::Input(slot) | Op::Param(slot)) = op else { panic!() };
+            memory(slot, plan.graph.ty(id.into()))
+        };
+        let [x, w, bias] = [Op::Input(0), Op::Input(2), Op::Param(1)].map(&input);
+        let mut wanted = expected(&network.conv(), &x, &w, &bias);
+        wanted.iter_mut().zip(input(Op::Input(1))).for_each(|(v, rest)| *v = v.max(0.0) + rest);
+        close(&run_packed(&plan, &packed)[0], &wanted, 1e-4, &text);
+    }
+}
+
+/// Groups that are no whole vectors, and sizes that no such convolution has.
 #[test]
 fn others_stay_with_a_reason() {
     let reason = |text: &str| {
@@ -243,7 +263,7 @@ fn others_stay_with_a_reason() {
     assert_eq!(packed(&text), 1);
     let odd = Network { channels: 6, filters: 6, groups: 2, size: 5 }.text();
     let large = text.replace("[2,16,10,10]", "[2,16,14,14]");
-    for text in [text.replace("param 0", "input 2"), odd, large] {
+    for text in [odd.clone(), odd.replace("param 0", "input 2"), large] {
         assert_eq!((packed(&text), reason(&text).as_deref()), (0, stays), "{text}");
     }
 }
