@@ -2,10 +2,9 @@
 
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
-use tilefuse_block::passes::optimize_for_grid;
 use tilefuse_block::{
     CacheHint, Elem, Kind, Literal, Op, OpKind, Param, Program, Region, ScalarFn, Shape, Type, Value,
-    ValueData,
+    ValueData, verify,
 };
 
 use super::splice::{Site, Splice, is_element};
@@ -67,7 +66,7 @@ fn holds(wide: Elem, narrow: Elem) -> bool {
     wide == narrow || (narrow.is_float() && wide == Elem::F32 && narrow.bytes() < 4)
 }
 
-/// The rewritten program, and its buffers in the order of its parameters, with whether each is written.
+/// The rewritten program, which no pass has seen, and its buffers in the order of its parameters, with whether each is written.
 pub(crate) fn rewrite(
     name: &str,
     rewrite: &Rewrite<'_>,
@@ -86,8 +85,7 @@ pub(crate) fn rewrite(
         .map(|b| Param { align: align(b.value).max(b.elem.bytes()), ..b.param.clone() })
         .chain(status)
         .collect();
-    optimize_for_grid(&mut program, rewrite.custom.grid)
-        .map_err(|_| Refusal::Custom("it makes no valid program"))?;
+    verify(&program).map_err(|_| Refusal::Custom("it makes no valid program"))?;
     Ok((program, buffers.into_iter().map(|b| (b.value, b.written)).collect()))
 }
 

@@ -1,5 +1,7 @@
 //! Graph nodes to kernel expressions.
 
+use std::sync::Arc;
+
 use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::SmallVec;
 use tilefuse_block::{Elem, Literal, ScalarFn};
@@ -21,10 +23,19 @@ type Index = SmallVec<[Expr; 6]>;
 pub struct Group {
     /// Compute nodes of the group; views, literals and iotas need not be listed.
     pub nodes: FxHashSet<NodeId>,
+    /// Nodes that any kernel computes for itself.
+    pub transparent: Arc<FxHashSet<NodeId>>,
     /// Values that must be in memory afterwards.
     pub roots: Vec<ValueRef>,
     /// What it runs over.
     pub space: Space,
+}
+
+impl Group {
+    /// Whether the kernel computes a node.
+    fn contains(&self, node: NodeId) -> bool {
+        self.nodes.contains(&node) || self.transparent.contains(&node)
+    }
 }
 
 /// The dimensions that a group runs over.
@@ -184,7 +195,7 @@ impl Builder<'_> {
     fn is_crossed(&self, value: ValueRef) -> bool {
         let Op::Reduce { dims, .. } = &self.graph.node(value.node).op else { return false };
         let over = |operand: &ValueRef| self.graph.ty(*operand).shape == self.group.space.shape;
-        self.group.nodes.contains(&value.node)
+        self.group.contains(value.node)
             && self.group.space.crossed.is_some_and(|dim| dims[..] == [dim])
             && self.graph.operands(value.node).first().is_some_and(over)
     }
@@ -213,7 +224,7 @@ impl Builder<'_> {
                 Ok(self.kernel.intern(KNode::Index(index[usize::from(*dim)], elem)))
             }
             Op::View(view) => self.view(view, value, operands[0], index, valid),
-            _ if !self.group.nodes.contains(&value.node) => self.load(value, index, valid, None),
+            _ if !self.group.contains(value.node) => self.load(value, index, valid, None),
             Op::Map(function) => self.map(*function, value, &operands, index, valid),
             Op::Cast => self.convert(value, operands[0], index, valid),
             Op::Concat { dim } => self.concat(usize::from(*dim), &operands, index, valid),
@@ -470,9 +481,7 @@ impl Builder<'_> {
             }
             Op::Scalar(literal) => Ok(self.constant(*literal)),
             Op::View(_) | Op::Iota { .. } => Err(Refusal::GatherSource),
-            _ if !self.group.nodes.contains(&value.node) => {
-                self.load_gathered(value, &index, var, dynamic, valid)
-            }
+            _ if !self.group.contains(value.node) => self.load_gathered(value, &index, var, dynamic, valid),
             Op::Map(function) if !jumps(*function) => {
                 let mut args: SmallVec<[KExpr; 3]> = SmallVec::new();
                 for &operand in &operands {

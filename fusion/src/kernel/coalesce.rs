@@ -11,6 +11,9 @@ use crate::index::Var;
 pub fn coalesce(graph: &Graph, group: &Group, layouts: &dyn Layouts) -> Result<Kernel, Refusal> {
     let fine = build(graph, group, layouts, None)?;
     let domain = merged(&fine, group);
+    if domain == Domain::of(group) {
+        return Ok(fine);
+    }
     build(graph, group, layouts, Some(&domain))
 }
 

@@ -1,13 +1,16 @@
 //! Calls that have a kernel of their author's: steps of their own, alone or with pointwise neighbours.
 
+use std::sync::Arc;
+
 use rustc_hash::FxHashSet;
 use smallvec::SmallVec;
 use tilefuse_block::Program;
+use tilefuse_block::passes::{PassError, optimize_for_grid};
 
 use super::cost::{Cost, Profile};
 use super::group::{Planner, Strides, Unit};
 use super::order::Contraction;
-use super::{KernelKind, KernelStep, Verdict, operand_place};
+use super::{KernelKind, KernelStep, PlanError, Verdict, operand_place};
 use crate::custom::{CustomKernel, Layout, Part, Rewrite, rewrite, uses};
 use crate::graph::{NodeId, Op, ValueRef};
 use crate::kernel::{Domain, Group, KNode, Kernel, Refusal, Space, build};
@@ -55,9 +58,22 @@ impl CustomBuilt {
         self.bases.iter().copied().flatten()
     }
 
-    /// The program under a name.
+    /// Its grid.
+    pub(super) fn grid(&self) -> [u32; 3] {
+        self.grid
+    }
+
+    /// The program under a name, which no pass has seen.
     pub(super) fn program(&self, name: String) -> Program {
         Program { name, ..self.program.clone() }
+    }
+
+    /// What a program becomes for the grid.
+    pub(super) fn optimized(&self, mut program: Program) -> Result<Program, PlanError> {
+        let name = program.name.clone();
+        let invalid = |error: PassError| PlanError::Invalid { place: name, what: error.to_string() };
+        optimize_for_grid(&mut program, self.grid).map_err(invalid)?;
+        Ok(program)
     }
 }
 
@@ -168,13 +184,13 @@ impl<'a> Planner<'a> {
         if let Some(&root) = roots.iter().find(|&&r| self.graph.ty(r).numel() != numel) {
             return Err(Refusal::Extent { numel: self.graph.ty(root).numel(), points: numel, rows: numel });
         }
-        let mut nodes: FxHashSet<NodeId> = inside.iter().copied().filter(|&n| n != custom).collect();
-        nodes.extend(self.transparent.iter().copied());
+        let nodes = inside.iter().copied().filter(|&n| n != custom).collect();
         let dims = SmallVec::from_iter(0..shape.len() as u8);
         let domain = Domain { extents: vec![numel], reduced: vec![false], dims: vec![dims] };
         let reduced = SmallVec::from_elem(false, shape.len());
         let space = Space { shape: Dims::from_slice(&shape), reduced, crossed: None };
-        let group = Group { nodes, roots: roots.clone(), space };
+        let transparent = Arc::clone(&self.transparent);
+        let group = Group { nodes, transparent, roots: roots.clone(), space };
         let kernel = build(self.graph, &group, &Strides(self.graph), Some(&domain))?;
         Ok(Part { kernel, roots })
     }

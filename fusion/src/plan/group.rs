@@ -2,6 +2,7 @@
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
+use std::sync::Arc;
 use std::time::Instant;
 
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -86,7 +87,7 @@ pub(super) struct Planner<'a> {
     /// Position of each node in `order`.
     pub(super) rank: FxHashMap<NodeId, usize>,
     /// Nodes that are computed where they are used: views, literals, iotas, cheap expressions of small operands.
-    pub(super) transparent: FxHashSet<NodeId>,
+    pub(super) transparent: Arc<FxHashSet<NodeId>>,
     /// Transparent nodes that are stored nevertheless, because something needs them in memory.
     pub(super) materialized: FxHashSet<NodeId>,
     /// Compute nodes that are needed in memory by a libtorch call, an output or a write-back.
@@ -134,7 +135,7 @@ impl<'a> Planner<'a> {
             customs: FxHashMap::default(),
             refused: FxHashMap::default(),
             rank,
-            transparent: FxHashSet::default(),
+            transparent: Arc::default(),
             materialized: FxHashSet::default(),
             demanded: FxHashSet::default(),
             units: Vec::new(),
@@ -196,7 +197,7 @@ impl<'a> Planner<'a> {
                 _ => false,
             };
             if transparent {
-                self.transparent.insert(id);
+                Arc::make_mut(&mut self.transparent).insert(id);
             }
         }
     }
@@ -374,9 +375,7 @@ impl<'a> Planner<'a> {
                 roots.push(id.into());
             }
         }
-        let mut all = inside;
-        all.extend(self.transparent.iter().copied());
-        let group = Group { nodes: all, roots, space };
+        let group = Group { nodes: inside, transparent: Arc::clone(&self.transparent), roots, space };
         let mut kernel = coalesce(self.graph, &group, &Strides(self.graph))?;
         in_place::order_stores(self.graph, &mut kernel);
         let tiling = choose(&kernel, machine(self.profile));
@@ -574,10 +573,16 @@ impl<'a> Planner<'a> {
     ) -> Result<KernelStep, PlanError> {
         let custom = unit.custom.as_ref().ok_or(PlanError::Cycle)?;
         let program = custom.program(self.kernel_name(&unit.nodes));
-        let program = *known.entry(format!("{program:?}")).or_insert_with(|| {
-            programs.push(program);
-            programs.len() - 1
-        });
+        // Layers that are alike have one program, which passes see once.
+        let key = format!("{:?} {program:?}", custom.grid());
+        let program = match known.get(&key) {
+            Some(&program) => program,
+            None => {
+                programs.push(custom.optimized(program)?);
+                known.insert(key, programs.len() - 1);
+                programs.len() - 1
+            }
+        };
         Ok(custom.step(program, &unit.nodes))
     }
 
