@@ -193,6 +193,50 @@ fn threads_do_not_change_the_bits_of_few_queries() {
     tch::set_num_threads(before);
 }
 
+/// Where there are few queries and heads, ranges of keys have instances of their own, whatever the number of threads is.
+#[test]
+fn ranges_of_keys_are_combined() {
+    setup();
+    let _no_grad = tch::no_grad_guard();
+    let _threads = THREADS.write().unwrap();
+    let before = tch::get_num_threads();
+    let cases = [
+        (1, 1, 1, 3001),
+        (4, 1, 1, 1500),
+        (4, 4, 1, 8300),
+        (6, 2, 1, 8300),
+        (1, 1, 40, 8200),
+        (2, 1, 9, 9000),
+    ];
+    for kind in [Kind::Float, Kind::Double, Kind::BFloat16] {
+        for (heads, few, queries, keys) in cases {
+            let rows = || draw(&[1, few, keys, 64], kind);
+            let mut inputs = vec![draw(&[1, heads, queries, 64], kind), rows(), rows()];
+            let all = [1, 2, 3, 8].map(|threads| {
+                tch::set_num_threads(threads);
+                let (found, plan) = run(shared, &inputs, Products::Generated);
+                assert_eq!((plan.kernels_fused, plan.extern_ops), (2, 0), "{heads} {queries}: {plan}");
+                found
+            });
+            assert!(all.iter().all(|one| one.equal(&all[0])), "{heads} {queries}");
+            check(shared, &inputs);
+            if heads != few {
+                continue;
+            }
+            // The first ranges have no key that counts, and of some queries none has.
+            let late = Tensor::arange(keys, (Kind::Int64, Device::Cpu)).ge(keys - 700);
+            inputs.push(late.expand([queries, keys], false).contiguous());
+            check(masked, &inputs);
+            let _ = inputs[3].get(queries / 2).fill_(0);
+            let (found, eager) = (run(masked, &inputs, Products::Generated).0, masked(&inputs));
+            assert!(found.allclose(&eager, 1e-2, 1e-3, true), "{heads} {queries}");
+            inputs[3] = Tensor::zeros([queries, keys], (kind, Device::Cpu)).masked_fill(&inputs[3], -1e30);
+            check(masked, &inputs);
+        }
+    }
+    tch::set_num_threads(before);
+}
+
 #[test]
 fn masks_keep_their_meaning() {
     setup();

@@ -20,6 +20,7 @@
 //! A product then multiplies at full speed, whatever the strides of its operands are. Laying them out takes as long as reading
 //! and writing them, which pays where enough rows are multiplied.
 
+use smallvec::{SmallVec, smallvec};
 use tilefuse_block::{Builder, CacheHint, Elem, Literal, Program, ScalarFn, Value};
 
 use super::blocks::{self, Blocks, blocks_of};
@@ -56,17 +57,21 @@ const ALIASED: i64 = 4096;
 /// The most rows of a tile of the right operand.
 const ROWS: u32 = 64;
 
-/// An operand that is laid out, and the kernel that does it.
+/// What a kernel makes of operands of a call before it: an operand of a product that is laid out.
 #[derive(Clone, Debug)]
 pub struct Laid {
-    /// The kernel, whose operand 0 is the operand of the product.
+    /// The operator that makes it.
+    pub(super) op: &'static str,
+    /// The kernel.
     pub kernel: CustomKernel,
-    /// The type of what it makes: `[members, outer blocks, inner blocks, elements]`.
+    /// The type of what it makes, of an operand that is laid out `[members, outer blocks, inner blocks, elements]`.
     pub ty: TensorType,
-    /// The position of the operand among those of the product.
-    pub(super) position: u16,
+    /// The positions of its operands among those of the call.
+    pub(super) positions: SmallVec<[u16; 4]>,
     /// Rows that lie side by side.
     pub(super) group: i64,
+    /// Whether the kernel does most of the call's work, and the call's own kernel little.
+    pub(super) computes: bool,
 }
 
 /// How an operand is divided into tiles.
@@ -205,7 +210,8 @@ impl Laid {
             layouts: vec![(0, source.layout.clone())],
             note: None,
         };
-        Some(Laid { kernel, ty, position: source.position, group: tiling.group.into() })
+        let positions = smallvec![source.position];
+        Some(Laid { op: LAID, kernel, ty, positions, group: tiling.group.into(), computes: false })
     }
 
     /// What was laid out as the operand at a position, with these strides in a block.

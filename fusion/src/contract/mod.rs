@@ -111,6 +111,11 @@ pub struct Template {
 }
 
 impl Template {
+    /// Whether operands are laid out first.
+    fn lays(&self) -> bool {
+        self.laid.iter().any(|laid| !laid.computes)
+    }
+
     /// Rows of the right operand that lie side by side.
     fn group(&self) -> i64 {
         let laid = self.laid.iter().map(|laid| laid.group).max().unwrap_or(1);
@@ -292,7 +297,7 @@ pub fn choose_products(
     measure: &mut dyn FnMut(&Candidate<'_>) -> Option<Times>,
 ) -> Vec<Packed> {
     let mut packed: Vec<(Packed, NodeId)> = Vec::new();
-    let mut laid: Vec<(ValueRef, Laid, NodeId)> = Vec::new();
+    let mut laid: Vec<Known> = Vec::new();
     let Machine::Host { threads } = profile.machine else { return Vec::new() };
     if products == Products::Library {
         return Vec::new();
@@ -358,20 +363,25 @@ fn constant(
     id
 }
 
-/// The node that lays an operand of a node out, a new one where there is none yet.
-fn made(graph: &mut Graph, node: NodeId, own: Laid, laid: &mut Vec<(ValueRef, Laid, NodeId)>) -> NodeId {
-    let value = graph.operands(node)[usize::from(own.position)];
-    let alike = |(of, known, _): &&(ValueRef, Laid, NodeId)| *of == value && known.kernel == own.kernel;
+/// What a kernel made of some values before a call.
+type Known = (Vec<ValueRef>, Laid, NodeId);
+
+/// The node that makes what a kernel reads of operands of a node, a new one where there is none yet.
+fn made(graph: &mut Graph, node: NodeId, own: Laid, laid: &mut Vec<Known>) -> NodeId {
+    let operands = graph.operands(node);
+    let values: Vec<ValueRef> = own.positions.iter().map(|&at| operands[usize::from(at)]).collect();
+    let alike = |(of, known, _): &&Known| *of == values && known.kernel == own.kernel;
     if let Some((.., known)) = laid.iter().find(alike) {
         return *known;
     }
-    let call = AtenCall::new(lay::LAID, "", [("self", Arg::Tensor(0))]);
+    let names = ["self", "key", "value", "attn_mask"].into_iter().zip(0..).take(values.len());
+    let call = AtenCall::new(own.op, "", names.map(|(name, at)| (name, Arg::Tensor(at))));
     let origin = graph.node(node).origin;
-    let id = graph.add(Op::Aten(Box::new(call)), &[value], [own.ty.clone()], origin);
+    let id = graph.add(Op::Aten(Box::new(call)), &values, [own.ty.clone()], origin);
     if let Some(replay) = handle(graph, id) {
         graph.kernels.insert(replay, Ok(Arc::new(own.kernel.clone())));
     }
-    laid.push((value, own, id));
+    laid.push((values, own, id));
     id
 }
 
@@ -463,7 +473,7 @@ const STREAMED: f64 = 1.1;
 fn margin(candidate: &Candidate<'_>, predicted: Times) -> f64 {
     match product::of(candidate.graph, candidate.node, candidate.call) {
         // libtorch's library does the same; neither is expected to be quicker.
-        _ if !candidate.template.laid.is_empty() => 1.0,
+        _ if candidate.template.lays() => 1.0,
         Some(product)
             if blocks::streams(&product) && candidate.is_weight(usize::from(product.b.source.position)) =>
         {
@@ -478,10 +488,11 @@ fn margin(candidate: &Candidate<'_>, predicted: Times) -> f64 {
 fn predict(template: &Template, profile: &Profile) -> Times {
     let moving = |bytes: f64| bytes / profile.bandwidth / 1000.0;
     let us = |rate: f64| (template.flops / rate / 1000.0).max(moving(template.bytes));
-    let instances: f64 = template.kernel.grid.iter().map(|&n| f64::from(n)).product();
+    let working = template.laid.iter().find(|laid| laid.computes).map(|laid| &laid.kernel);
+    let instances: f64 = working.unwrap_or(&template.kernel).grid.iter().map(|&n| f64::from(n)).product();
     let busy = (instances / profile.workers as f64).min(1.0);
     let rates = profile.products;
-    let laid = !template.laid.is_empty();
+    let laid = template.lays();
     let laying = |laid: &Laid| moving(2.0 * laid.ty.bytes() as f64) + profile.launch_us;
     let laying: f64 = template.laid.iter().map(laying).sum();
     // libtorch's library has the same instructions, and packs weights at every call.

@@ -39,6 +39,7 @@ pub use horizontal::Apart;
 pub use memory::{ALIGNMENT, Memory};
 pub use place::Place;
 pub(crate) use place::{operand_place, repeated_strides};
+pub(crate) use split::HOST_PARTS;
 pub use split::split_reductions;
 pub use targets::Copied;
 pub use tuned::{Buffer as TunableBuffer, Tunable, Tuned, Tuner};

@@ -21,7 +21,7 @@ use crate::types::{DType, Dims, TensorType};
 const LEAST_PART: i64 = 2048;
 /// Instances that there should be on a processor. Not by its threads: sums of other parts are rounded otherwise, and a result
 /// must not depend on how many threads there are.
-pub(super) const HOST_PARTS: i64 = 16;
+pub(crate) const HOST_PARTS: i64 = 16;
 
 /// Splits reductions whose rows are too few to keep the machine busy.
 pub fn split_reductions(graph: &mut Graph, profile: &Profile) {

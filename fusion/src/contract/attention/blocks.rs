@@ -1,6 +1,8 @@
 //! The blocks of attention: what one instance computes, and what it goes through at a time.
 
 use super::call::Attention;
+use super::ranges::Ranges;
+use crate::plan::HOST_PARTS;
 use tilefuse_block::Elem;
 
 /// How attention is divided. Extents of tiles are powers of two.
@@ -16,6 +18,8 @@ pub(super) struct Blocks {
     pub(super) width: Vec<Span>,
     /// Elements of values that are summed at a time.
     pub(super) depth: Vec<Span>,
+    /// The ranges of keys that have instances of their own; `None` where an instance goes through all keys.
+    pub(super) ranges: Option<Ranges>,
 }
 
 /// Some elements of an axis.
@@ -36,6 +40,9 @@ const INSTANCE: f64 = 6.0;
 /// What a step takes beside its keys, in keys: rescaling what was summed.
 const STEP: f64 = 8.0;
 
+/// Steps through all keys where a query sees those up to its own, at least: some of a step count for no query.
+const CAUSAL_STEPS: u32 = 4;
+
 /// Elements of a step's keys, which stay in the first cache for all queries.
 const STEP_ELEMENTS: u32 = 8192;
 
@@ -43,7 +50,14 @@ impl Blocks {
     /// The blocks on so many threads; `None` where the tensors are too large for any.
     pub(super) fn of(attention: &Attention, threads: u32) -> Option<Blocks> {
         let narrow = if attention.elem == Elem::F64 { 2 } else { 1 };
-        let members = attention.members()? as f64;
+        let alone = attention.queries == 1 || (attention.queries <= FEW && !attention.causal);
+        let (width, depth) = (spans(attention.width)?, spans(attention.depth)?);
+        let elements = covering(attention.width.max(attention.depth))?;
+        let most_keys = (STEP_ELEMENTS / narrow / elements).clamp(16, 128);
+        let ranges = Ranges::of(attention, alone, keys_of_step(attention.keys, most_keys)?);
+        // Sums of ranges that fewer threads compute are not rounded otherwise.
+        let threads = ranges.map_or(threads, |_| HOST_PARTS as u32);
+        let members = attention.members()? as f64 * ranges.map_or(1.0, |ranges| f64::from(ranges.count));
         let time = |queries: u32| {
             let instances = blocks_of(attention.queries, queries) as f64 * members;
             let rounds = (instances / f64::from(threads.max(1))).ceil();
@@ -51,24 +65,35 @@ impl Blocks {
             let alone = if queries < 32 / narrow { 1.25 } else { 1.0 };
             rounds * (f64::from(queries.max(16 / narrow)) * alone + INSTANCE)
         };
-        let alone = attention.queries == 1 || (attention.queries <= FEW && !attention.causal);
         let candidates = [64 / narrow, 32, 16, 8, 4, 2].into_iter();
         let most = covering(attention.queries)?;
         let queries = candidates.filter(|&n| n <= most).min_by(|&a, &b| time(a).total_cmp(&time(b)));
         let queries = if alone { u32::try_from(attention.queries).ok() } else { queries }?;
-        let (width, depth) = (spans(attention.width)?, spans(attention.depth)?);
-        let elements = covering(attention.width.max(attention.depth))?;
-        let most = (STEP_ELEMENTS / narrow / elements).clamp(16, 128);
-        let most = if attention.causal { most.min(queries.max(16)) } else { most };
-        let time = |keys: u32| {
-            let (whole, rest) = (attention.keys / i64::from(keys), attention.keys % i64::from(keys));
-            let rest = if rest == 0 { 0.0 } else { f64::from(tail(rest)) + 2.0 * STEP };
-            whole as f64 * (f64::from(keys) + STEP) + rest
-        };
-        let candidates = [128, 64, 32, 16, 8].into_iter().filter(|&n| n <= most);
-        let keys = candidates.min_by(|&a, &b| time(a).total_cmp(&time(b)))?;
-        Some(Blocks { queries, alone, keys, width, depth })
+        // Not by the queries of an instance: sums of other steps are rounded otherwise.
+        let causal = (most / CAUSAL_STEPS).clamp(16, 64);
+        let most_keys = if attention.causal { most_keys.min(causal) } else { most_keys };
+        let keys = keys_of_step(attention.keys, most_keys)?;
+        Some(Blocks { queries, alone, keys, width, depth, ranges })
     }
+}
+
+impl Blocks {
+    /// The axes of the grid along which instances are numbered by block of queries and by member of the batch. Ranges of
+    /// keys come first, since they follow each other in memory.
+    pub(super) fn axes(&self) -> [u8; 2] {
+        if self.ranges.is_some() { [1, 2] } else { [0, 1] }
+    }
+}
+
+/// Keys of a step through so many, at most as many as this.
+fn keys_of_step(keys: i64, most: u32) -> Option<u32> {
+    let time = |step: u32| {
+        let (whole, rest) = (keys / i64::from(step), keys % i64::from(step));
+        let rest = if rest == 0 { 0.0 } else { f64::from(tail(rest)) + 2.0 * STEP };
+        whole as f64 * (f64::from(step) + STEP) + rest
+    };
+    let candidates = [128, 64, 32, 16, 8].into_iter().filter(|&n| n <= most);
+    candidates.min_by(|&a, &b| time(a).total_cmp(&time(b)))
 }
 
 /// The extent of the last step, of fewer keys than the others.

@@ -24,6 +24,8 @@
 //! several heads share keys, an instance has one query of each of them, so that keys and values are read once; `grouped`
 //! finds keys and values that a model repeats for that.
 //!
+//! Where there are few queries and heads, ranges of keys have instances of their own (`ranges`).
+//!
 //! Where a query sees only keys up to its own number, blocks beyond it are left out, and only the blocks on the diagonal
 //! are masked. A query that sees no key gives 0, as libtorch's does.
 
@@ -32,11 +34,12 @@ mod call;
 mod grouped;
 mod make;
 mod program;
+mod ranges;
 mod single;
 #[cfg(test)]
 mod tests;
 
-use crate::contract::Template;
+use crate::contract::{Laid, Template};
 use crate::custom::{CustomKernel, Tied};
 use crate::graph::{AtenCall, Graph, NodeId};
 
@@ -54,6 +57,22 @@ pub(super) fn template(graph: &Graph, node: NodeId, call: &AtenCall, threads: u3
         false => program::write(&attention, &blocks),
     };
     let program = program.ok()?;
+    let (width, depth) = (attention.width as f64, attention.depth as f64);
+    let rows = attention.queries as f64 + attention.keys as f64;
+    let template = |kernel: CustomKernel, laid: Vec<Laid>| Template {
+        kernel,
+        flops: 2.0 * attention.pairs() * (width + depth),
+        bytes: f64::from(members) * rows * (width + depth) * f64::from(attention.elem.bytes()),
+        panels: None,
+        laid,
+        turned: None,
+    };
+    if let Some(ranges) = blocks.ranges {
+        let grid = [ranges.count, instances, members];
+        let parts = ranges::parts(&attention, ranges, (program, grid), graph.ty(node.into()).device)?;
+        let position = u16::try_from(graph.operands(node).len()).ok()?;
+        return Some(template(ranges::combining(&attention, &blocks, ranges, position)?, vec![parts]));
+    }
     let operands = || attention.positions();
     let tied = operands().map(|source| Tied::Operand(source.position)).chain([Tied::Result(0)]).collect();
     let kernel = CustomKernel {
@@ -67,15 +86,5 @@ pub(super) fn template(graph: &Graph, node: NodeId, call: &AtenCall, threads: u3
         layouts: operands().map(|source| (source.position, source.layout.clone())).collect(),
         note: None,
     };
-    let (width, depth) = (attention.width as f64, attention.depth as f64);
-    let rows = attention.queries as f64 + attention.keys as f64;
-    let bytes = f64::from(members) * rows * (width + depth) * f64::from(attention.elem.bytes());
-    Some(Template {
-        kernel,
-        flops: 2.0 * attention.pairs() * (width + depth),
-        bytes,
-        panels: None,
-        laid: Vec::new(),
-        turned: None,
-    })
+    Some(template(kernel, Vec::new()))
 }

@@ -7,10 +7,11 @@ use tilefuse_block::{
 use super::blocks::{Blocks, Span, tail};
 use super::call::Attention;
 use super::make::{Axis, Kinds, Made, Place, along, both};
+use super::ranges::{behind, left_by_range, written};
 use crate::contract::product::Access;
 
 /// The program of attention in these blocks. Its parameters are queries, keys, values, the mask if there is one, and the
-/// result; instances are numbered by block of queries and by member of the batch.
+/// result; instances are numbered by range of keys where there are several, by block of queries and by member of the batch.
 ///
 /// # Errors
 /// A defect of this module, where the operations do not fit each other.
@@ -19,7 +20,7 @@ pub(super) fn write(attention: &Attention, blocks: &Blocks) -> Made<Program> {
     let b = &mut builder;
     let member = Member::of(b, attention, blocks)?;
     let kinds = member.kinds;
-    let block = b.program_id(0)?;
+    let block = b.program_id(blocks.axes()[0])?;
     let block = b.cast(block, kinds.index)?;
     let first = kinds.times(b, block, blocks.queries.into())?;
     let end = (attention.queries % i64::from(blocks.queries) != 0).then_some(attention.queries);
@@ -27,7 +28,10 @@ pub(super) fn write(attention: &Attention, blocks: &Blocks) -> Made<Program> {
     let mut writer = Writer { attention, blocks, kinds, member, queries, first, q: Vec::new() };
     writer.q = writer.transposed_queries(b)?;
     let state = writer.through_keys(b)?;
-    writer.store(b, &state)?;
+    match blocks.ranges {
+        Some(_) => writer.leave(b, &state)?,
+        None => writer.store(b, &state)?,
+    }
     Ok(builder.finish())
 }
 
@@ -38,7 +42,10 @@ pub(super) struct Member {
     pub(super) k: Place,
     pub(super) v: Place,
     pub(super) mask: Option<Place>,
+    /// The result, or where an instance leaves what a range of keys gave.
     pub(super) y: Place,
+    /// The first key of an instance and the one behind its last, where it has not all keys.
+    pub(super) range: Option<[Value; 2]>,
 }
 
 impl Member {
@@ -55,9 +62,27 @@ impl Member {
         let v = operand("v", &attention.v, attention.elem);
         let mask = attention.mask.as_ref().map(|(access, kind)| (access, operand("mask", access, *kind)));
         let sizes = [attention.members().unwrap_or(1), attention.queries, attention.depth];
-        let y = pointer("y", attention.elem, sizes.iter().product());
-        let member = b.program_id(1)?;
+        let y = match blocks.ranges {
+            Some(ranges) => pointer("parts", attention.sum(), written(attention, ranges)),
+            None => pointer("y", attention.elem, sizes.iter().product()),
+        };
+        let member = b.program_id(blocks.axes()[1])?;
         let members = kinds.members(b, member, &attention.batch)?;
+        let mut range = None;
+        let start = match blocks.ranges {
+            Some(ranges) => {
+                let number = b.program_id(0)?;
+                let number = b.cast(number, index)?;
+                let first = kinds.times(b, number, ranges.length)?;
+                let length = kinds.int(b, ranges.length);
+                range = Some([first, b.map(F::Add, &[first, length])?]);
+                let member = b.cast(member, index)?;
+                let before = kinds.times(b, member, ranges.count.into())?;
+                let number = b.map(F::Add, &[before, number])?;
+                kinds.times(b, number, left_by_range(attention).unwrap_or(0))?
+            }
+            None => kinds.base(b, 0, &members, &attention.out_batch)?,
+        };
         let mut place = |access: &Access, ptr: Value| -> Made<Place> {
             let start = kinds.base(b, access.source.offset, &members, &access.batch)?;
             Ok(Place { ptr, start })
@@ -68,8 +93,22 @@ impl Member {
             k: place(&attention.k, k)?,
             v: place(&attention.v, v)?,
             mask: mask.map(|(access, ptr)| place(access, ptr)).transpose()?,
-            y: Place { ptr: y, start: kinds.base(b, 0, &members, &attention.out_batch)? },
+            y: Place { ptr: y, start },
+            range,
         })
+    }
+
+    /// Of an instance's range the keys in whole steps, which end at `whole`, and those behind, which end at `keys`.
+    pub(super) fn halves(
+        &self,
+        b: &mut Builder,
+        [first, end]: [Value; 2],
+        (whole, keys): (i64, i64),
+    ) -> Made<[(Value, Value); 2]> {
+        let (whole, keys) = (self.kinds.int(b, whole), self.kinds.int(b, keys));
+        let before = (first, b.map(F::Min, &[end, whole])?);
+        let behind = (b.map(F::Max, &[first, whole])?, b.map(F::Min, &[end, keys])?);
+        Ok([before, behind])
     }
 }
 
@@ -152,6 +191,12 @@ impl Writer<'_> {
         let whole = keys - keys % block;
         let start = self.kinds.int(b, 0);
         let first = Step { first: start, extent: self.blocks.keys, ragged: false, diagonal: false };
+        if let Some(range) = self.member.range {
+            let [before, behind] = self.member.halves(b, range, (whole, keys))?;
+            let state = self.steps(b, None, before, first)?;
+            let rest = Step { extent: tail(keys - whole), ragged: true, ..first };
+            return if whole == keys { Ok(state) } else { self.steps(b, Some(state), behind, rest) };
+        }
         if !self.attention.causal {
             let mut state = None;
             if whole == block {
@@ -297,6 +342,25 @@ impl Writer<'_> {
         b.map(F::Select, &[kept, scores, none])
     }
 
+    /// Stores what a range of keys gave.
+    fn leave(&self, b: &mut Builder, state: &State) -> Made<()> {
+        let Place { ptr, start } = self.member.y;
+        for (&span, &out) in self.blocks.depth.iter().zip(&state.out) {
+            let out = b.permute(out, &[1, 0])?;
+            let axis = self.span(b, span, self.attention.depth)?;
+            let axes = [(self.queries, self.attention.depth), (axis, 1)];
+            let (offsets, mask) = self.kinds.offsets(b, axes, start)?;
+            b.store(ptr, offsets, out, mask, CacheHint::Default)?;
+        }
+        for (first, value) in behind(self.attention).into_iter().zip([state.most, state.sum]) {
+            let first = self.kinds.int(b, first);
+            let first = b.map(F::Add, &[start, first])?;
+            let offsets = self.kinds.row(b, self.queries, 1, first)?;
+            b.store(ptr, offsets, value, self.queries.inside, CacheHint::Default)?;
+        }
+        Ok(())
+    }
+
     fn store(&self, b: &mut Builder, state: &State) -> Made<()> {
         let queries = self.blocks.queries;
         let (zero, one) = (self.kinds.float(b, 0.0, &self.lanes()), self.kinds.float(b, 1.0, &self.lanes()));
@@ -319,7 +383,7 @@ impl Writer<'_> {
 }
 
 /// Whether every offset that is computed fits 32 bits.
-fn fits(attention: &Attention, blocks: &Blocks) -> bool {
+pub(super) fn fits(attention: &Attention, blocks: &Blocks) -> bool {
     let padded = |n: i64, block: u32| n.checked_add(i64::from(block));
     let reach = |offset: i64, batch: &[i64], rows: (i64, i64), columns: (i64, i64)| {
         let batch = attention.batch.iter().copied().zip(batch.iter().copied());
@@ -348,5 +412,6 @@ fn fits(attention: &Attention, blocks: &Blocks) -> bool {
             y,
         ])
     };
-    all().is_some_and(|reached| reached.into_iter().all(|n| n <= i64::from(i32::MAX)))
+    let parts = blocks.ranges.is_none_or(|ranges| written(attention, ranges) <= i64::from(i32::MAX));
+    parts && all().is_some_and(|reached| reached.into_iter().all(|n| n <= i64::from(i32::MAX)))
 }

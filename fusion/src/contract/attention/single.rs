@@ -13,9 +13,10 @@ use super::blocks::{Blocks, tail};
 use super::call::Attention;
 use super::make::{Axis, Kinds, Made, along, both};
 use super::program::{Member, State};
+use super::ranges::behind;
 
 /// The program of attention with few queries. Its parameters are those of [`super::program::write`]; instances are
-/// numbered by member of the batch, along the second axis.
+/// numbered as there, with one block of queries.
 ///
 /// # Errors
 /// A defect of this module, where the operations do not fit each other.
@@ -42,7 +43,10 @@ pub(super) fn write(attention: &Attention, blocks: &Blocks) -> Made<Program> {
     let writer = Writer { attention, blocks, member, width, depth, queries };
     let states = writer.through_keys(b)?;
     for (number, state) in (0..).zip(&states) {
-        writer.store(b, number, state)?;
+        match blocks.ranges {
+            Some(_) => writer.leave(b, number, state)?,
+            None => writer.store(b, number, state)?,
+        }
     }
     Ok(builder.finish())
 }
@@ -76,6 +80,19 @@ impl Writer<'_> {
         let out = kinds.float(b, 0.0, &[self.depth.extent]);
         let start = || State { most, sum, out: vec![out] };
         let mut states: Vec<State> = self.queries.iter().map(|_| start()).collect();
+        if let Some(range) = self.member.range {
+            let [before, behind] = self.member.halves(b, range, (whole, keys))?;
+            let steps = [(before, (self.blocks.keys, None)), (behind, (tail(keys - whole), Some(keys)))];
+            for ((start, end), (extent, last)) in steps.into_iter().take(1 + usize::from(whole < keys)) {
+                let size = kinds.int(b, extent.into());
+                let carried = b.for_loop((start, end, size), &list(&states), |b, first, carried| {
+                    let keys = kinds.axis(b, first, extent, last)?;
+                    Ok::<_, TypeError>(list(&self.steps(b, &self.states(carried)?, keys)?))
+                })?;
+                states = self.states(&carried)?;
+            }
+            return Ok(states);
+        }
         if whole > 0 {
             let (start, end, size) = (kinds.int(b, 0), kinds.int(b, whole), kinds.int(b, block));
             let carried = b.for_loop((start, end, size), &list(&states), |b, first, carried| {
@@ -158,6 +175,21 @@ impl Writer<'_> {
         let Some(kept) = kept else { return Ok(scores) };
         let none = b.constant(Literal::float(kinds.sum, f64::NEG_INFINITY), &[keys.extent]);
         b.map(F::Select, &[kept, scores, none])
+    }
+
+    /// Stores what a range of keys gave.
+    fn leave(&self, b: &mut Builder, number: i64, state: &State) -> Made<()> {
+        let (kinds, place) = (self.member.kinds, self.member.y);
+        let start = ahead(b, kinds, place.start, number * self.attention.depth)?;
+        let offsets = kinds.row(b, self.depth, 1, start)?;
+        for &out in &state.out {
+            b.store(place.ptr, offsets, out, self.depth.inside, CacheHint::Default)?;
+        }
+        for (first, value) in behind(self.attention).into_iter().zip([state.most, state.sum]) {
+            let at = ahead(b, kinds, place.start, first + number)?;
+            b.store(place.ptr, at, value, None, CacheHint::Default)?;
+        }
+        Ok(())
     }
 
     fn store(&self, b: &mut Builder, number: i64, state: &State) -> Made<()> {

@@ -33,6 +33,8 @@ struct Case {
     mask: Mask,
     /// Whether the graph repeats keys and values for the heads that share them.
     repeated: bool,
+    /// Whether ranges of keys have instances of their own.
+    ranged: bool,
 }
 
 const PLAIN: Case = Case {
@@ -47,6 +49,7 @@ const PLAIN: Case = Case {
     scale: None,
     mask: Mask::None,
     repeated: false,
+    ranged: false,
 };
 
 fn joined(numbers: &[i64]) -> String {
@@ -186,11 +189,14 @@ impl Case {
             "f32" => 1e-5,
             _ => 1e-2,
         };
+        let kernels = 1 + usize::from(self.mask != Mask::None) + usize::from(self.ranged);
+        let mut before: Option<Vec<f64>> = None;
         for threads in [1, 2, 16] {
             let plan = planned(&text, threads, Products::Generated);
             assert_eq!(plan.extern_count(), 0, "{text}");
-            assert_eq!(plan.kernel_count(), if self.mask == Mask::None { 1 } else { 2 }, "{text}");
-            let found = &run(&plan)[0];
+            assert_eq!(plan.kernel_count(), kernels, "{text}");
+            let found = run(&plan).remove(0);
+            assert!(before.as_ref().is_none_or(|before| *before == found), "{threads} threads\n{text}");
             assert_eq!(found.len(), exact.len());
             let shape = [self.batch[0], heads, self.queries, self.depth];
             for (number, e) in exact.iter().enumerate() {
@@ -200,6 +206,7 @@ impl Case {
                 let close = (f - e).abs() <= tolerance * e.abs().max(1.0);
                 assert!(close, "element {number}: {f} instead of {e}\n{text}");
             }
+            before = Some(found);
         }
     }
 }
@@ -318,6 +325,56 @@ fn a_query_without_keys_gives_zero() {
     Case { mask: Mask::Kept(&[2, 3, 9, 2], 0.75), ..narrow }.check();
     Case { mask: Mask::Added(&[2, 3, 9, 2]), ..narrow }.check();
     Case { mask: Mask::Kept(&[2, 3, 9, 40], 2.0), keys: 40, ..PLAIN }.check();
+}
+
+/// Ranges of keys follow from shapes, and give the same bits on any number of threads.
+#[test]
+fn ranges_of_keys_have_instances_of_their_own() {
+    let long = Case { batch: [1, 1, 1], queries: 1, keys: 1100, width: 64, depth: 60, ranged: true, ..PLAIN };
+    for keys in [1100, 1600] {
+        Case { keys, ..long }.check();
+    }
+    for queries in [2, 9] {
+        Case { queries, keys: 2700, width: 12, depth: 13, ..long }.check();
+    }
+    for dtype in ["f64", "bf16"] {
+        Case { dtype, ..long }.check();
+    }
+    Case { batch: [1, 3, 1], turned: true, ..long }.check();
+    Case { batch: [1, 5, 1], repeated: true, ..long }.check();
+    for shape in [&[1, 1, 1, 1100][..], &[1, 1]] {
+        Case { mask: Mask::Kept(shape, 0.25), ..long }.check();
+        Case { mask: Mask::Added(shape), ..long }.check();
+    }
+    // Whole ranges are closed, and rows.
+    Case { mask: Mask::Kept(&[1, 1, 1, 1100], 1.0), ..long }.check();
+    Case { mask: Mask::Kept(&[1, 1, 9, 1], 0.25), queries: 9, width: 12, depth: 13, ..long }.check();
+}
+
+/// Where there are enough instances, little to do, or keys that some queries do not see, an instance goes through all.
+#[test]
+fn few_keys_and_many_instances_have_no_ranges() {
+    let long = Case { batch: [1, 1, 1], queries: 1, keys: 1100, width: 64, depth: 60, ..PLAIN };
+    let ranges = |case: &Case| {
+        let mut graph = parse_graph(&case.text()).unwrap();
+        choose_products(&mut graph, &Profile::host(2), Products::Generated, None, &mut |_| None);
+        let text = graph.to_string();
+        let made = text.find("tilefuse::attended").map(|at| text[at..].split_once("f32").unwrap().1);
+        made.map(|ty| ty.split(']').next().unwrap().to_owned())
+    };
+    let of = |text: &str| Some(format!("[{text}"));
+    assert_eq!(ranges(&long), of("1,2,62"));
+    assert_eq!(ranges(&Case { keys: 32768, ..long }), of("1,16,62"));
+    assert_eq!(ranges(&Case { keys: 32768, batch: [2, 3, 3], ..long }), of("6,3,62"));
+    assert_eq!(ranges(&Case { keys: 32768, batch: [1, 8, 2], ..long }), of("2,8,248"));
+    assert_eq!(ranges(&Case { keys: 1023, ..long }), None);
+    assert_eq!(ranges(&Case { width: 32, ..long }), None);
+    assert_eq!(ranges(&Case { batch: [1, 2, 2], ..long }), None);
+    assert_eq!(ranges(&Case { keys: 32768, batch: [2, 8, 8], ..long }), None);
+    assert_eq!(ranges(&Case { queries: 600, keys: 32768, ..long }), None);
+    // What ranges leave would not be small beside keys.
+    assert_eq!(ranges(&Case { queries: 200, keys: 2048, ..long }), None);
+    assert_eq!(ranges(&Case { queries: 400, keys: 1100, causal: true, ..long }), None);
 }
 
 #[test]

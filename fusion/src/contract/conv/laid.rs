@@ -3,10 +3,11 @@
 //! An instance takes some channels of a tap and a vector of filters. It reads them where they lie, puts zeros behind the last
 //! filters, and writes rows of a panel.
 
+use smallvec::smallvec;
 use tilefuse_block::{Builder, CacheHint, Elem, Literal, Program};
 
 use super::make::{Made, add, along, below, both, mask_along, plus, split, times, wide};
-use crate::contract::lay::Laid;
+use crate::contract::lay::{LAID, Laid};
 use crate::contract::operand::Source;
 use crate::contract::pack::Panels;
 use crate::custom::{CustomKernel, Tied};
@@ -46,7 +47,8 @@ pub(super) fn laid(
         layouts: vec![(0, filters.layout.clone())],
         note: None,
     };
-    Some(Laid { kernel, ty, position: filters.position, group: 1 })
+    let positions = smallvec![filters.position];
+    Some(Laid { op: LAID, kernel, ty, positions, group: 1, computes: false })
 }
 
 fn program(filters: &Source, panels: &Panels, elem: Elem, tile: [u32; 2]) -> Made<Program> {
