@@ -35,6 +35,28 @@ fn plans_of_the_zoo_hold_no_more_than_eager() {
 }
 
 #[test]
+fn a_workspace_is_for_parts_of_columns() {
+    setup();
+    let _no_grad = tch::no_grad_guard();
+    let x = [Tensor::rand([2048, 1024], (Kind::Float, Device::Cpu))];
+    let sums = |x: &[Tensor]| {
+        [1i64, 0].map(|dim| x[0].sum_dim_intlist(dim, false, None::<Kind>)).into_iter().collect::<Vec<_>>()
+    };
+    let exact = sums(&[x[0].to_kind(Kind::Double)]);
+    let mut peaks = Vec::new();
+    for workspace_bytes in [0, 1 << 20] {
+        let fused = tilefuse::fuse_with(sums, tilefuse::Options { workspace_bytes, ..Default::default() });
+        let plan = fused.explain_with(&x, |sums, x| sums(x)).unwrap();
+        assert!(plan.peak_bytes_fused <= plan.peak_bytes_eager + parts() + workspace_bytes, "{plan}");
+        peaks.push(plan.peak_bytes_fused);
+        for (ours, exact) in fused.call(&x).unwrap().iter().zip(&exact) {
+            assert!(ours.to_kind(Kind::Double).allclose(exact, 1e-5, 1e-3, false));
+        }
+    }
+    assert!(peaks[0] < peaks[1], "{peaks:?}");
+}
+
+#[test]
 fn what_kernels_write_over_is_theirs() {
     setup();
     let _no_grad = tch::no_grad_guard();
