@@ -37,8 +37,11 @@ const LEAST_ROUNDS: usize = 4;
 /// How much the middle half of the rounds may differ in how long one side takes in the time of the other.
 const SPREAD: f64 = 1.3;
 
-/// Measured products from which others of a plan are judged.
+/// Measured products from which others of a plan with the same operator are judged.
 const ENOUGH: usize = 3;
+
+/// What measuring a product may take where there are as many others to judge it from.
+const COSTLY: Duration = Duration::from_millis(100);
 
 /// Gives products of a plan kernels of ours, where these are preferred.
 ///
@@ -50,15 +53,16 @@ pub(crate) fn choose(
     constants: Option<u32>,
 ) -> Vec<Packed> {
     let mut budget = Budget::of(graph, profile, products, constants);
-    let mut ratios = Vec::new();
+    let mut ratios: FxHashMap<String, Vec<f64>> = FxHashMap::default();
     choose_products(graph, profile, products, constants, &mut |candidate| {
         let key = describe(candidate, profile);
+        let ratios = ratios.entry(candidate.call.op.clone()).or_default();
         if let Some(times) = known(&key) {
             ratios.push(times.generated_us / times.library_us);
             return Some(times);
         }
         if !budget.allows(&key) {
-            // As the others of this plan were measured.
+            // As the others of this plan with this operator were measured.
             let predicted = candidate.predicted(profile);
             if ratios.len() < ENOUGH {
                 return None;
@@ -102,7 +106,7 @@ impl Budget {
             let (key, times) = (describe(candidate, profile), candidate.predicted(profile));
             match all.iter_mut().find(|share| share.key == key) {
                 Some(share) => share.calls += 1.0,
-                None => all.push(Share { key, calls: 1.0, times }),
+                None => all.push(Share { key, op: candidate.call.op.clone(), calls: 1.0, times }),
             }
             None
         });
@@ -128,6 +132,7 @@ impl Budget {
 /// Products of a plan that are alike.
 struct Share {
     key: String,
+    op: String,
     calls: f64,
     times: Times,
 }
@@ -145,9 +150,14 @@ impl Share {
     }
 }
 
-/// Those that are measured in a time, the ones that take most first.
+/// Those that are measured in a time, the ones that take most first; not those that take long and have others like them.
 fn chosen(mut all: Vec<Share>, mut left: Duration) -> FxHashSet<String> {
-    all.retain(|share| known(&share.key).is_none());
+    let mut cheap: FxHashMap<String, usize> = FxHashMap::default();
+    for share in all.iter().filter(|share| share.cost() <= COSTLY) {
+        *cheap.entry(share.op.clone()).or_default() += 1;
+    }
+    let judged = |share: &Share| share.cost() > COSTLY && cheap.get(&share.op).is_some_and(|&n| n >= ENOUGH);
+    all.retain(|share| !judged(share) && known(&share.key).is_none());
     all.sort_by(|a, b| b.library_us().total_cmp(&a.library_us()));
     let mut fits = |share: &Share| {
         let cost = share.cost();
@@ -469,6 +479,7 @@ mod tests {
     fn what_takes_most_is_measured_first() {
         let share = |key: &str, calls: f64, us: f64| Share {
             key: format!("of no machine: {key}"),
+            op: String::from("aten::linear"),
             calls,
             times: Times { generated_us: us, library_us: us, measured: false },
         };
@@ -482,5 +493,10 @@ mod tests {
         assert_eq!(of(145), ["large", "many"]);
         assert_eq!(of(50), ["many", "one"]);
         assert_eq!(of(10), [""; 0]);
+        // With enough others what takes long is judged from them.
+        let mut more = all();
+        more.push(share("other", 1.0, 70.0));
+        let measured = chosen(more, MOST);
+        assert_eq!((measured.len(), measured.iter().any(|key| key.ends_with("large"))), (3, false));
     }
 }
