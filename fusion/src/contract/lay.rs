@@ -75,17 +75,17 @@ pub struct Laid {
 }
 
 /// How an operand is divided into tiles.
-struct Tiling {
+pub(super) struct Tiling {
     /// Rows and columns of the operand's matrix.
-    extents: [i64; 2],
+    pub(super) extents: [i64; 2],
     /// Those of a tile.
-    tile: [u32; 2],
+    pub(super) tile: [u32; 2],
     /// Whether tiles below each other follow each other, or those beside each other.
-    down: bool,
+    pub(super) down: bool,
     /// Rows that lie side by side.
-    group: u32,
+    pub(super) group: u32,
     /// The kind of elements that is written.
-    elem: Elem,
+    pub(super) elem: Elem,
 }
 
 /// Whether a product is computed over operands that are laid out in any case.
@@ -182,7 +182,7 @@ impl Tiling {
 
 impl Laid {
     /// An operand of a product that is divided into tiles.
-    fn of(product: &Product, access: &Access, tiling: &Tiling, device: Device) -> Option<Laid> {
+    pub(super) fn of(product: &Product, access: &Access, tiling: &Tiling, device: Device) -> Option<Laid> {
         let source = &access.source;
         let members = members(access, product).iter().try_fold(1i64, |all, &n| all.checked_mul(n))?;
         let [down, across] = tiling.blocks();
@@ -215,7 +215,13 @@ impl Laid {
     }
 
     /// What was laid out as the operand at a position, with these strides in a block.
-    fn access(&self, position: u16, before: &Access, matrix: [i64; 2], product: &Product) -> Access {
+    pub(super) fn access(
+        &self,
+        position: u16,
+        before: &Access,
+        matrix: [i64; 2],
+        product: &Product,
+    ) -> Access {
         let [_, outer, inner, size] = <[i64; 4]>::try_from(&self.ty.shape[..]).unwrap_or_default();
         let shape: Dims = members(before, product).iter().copied().chain([outer * inner * size]).collect();
         let strides = row_major(&shape);

@@ -220,7 +220,7 @@ fn templates(graph: &Graph, node: NodeId, call: &AtenCall, host: Host) -> Vec<Te
                 found => found,
             }
         }
-        "aten::scaled_dot_product_attention" => attention::template(graph, node, call, threads),
+        "aten::scaled_dot_product_attention" => return attention::templates(graph, node, call, host),
         op if conv::is_known(op) => {
             let packed = packs.and_then(|vectors| {
                 conv::packed(graph, node, call, layout::may_turn(graph, node, vectors), vectors)

@@ -24,6 +24,9 @@
 //! several heads share keys, an instance has one query of each of them, so that keys and values are read once; `grouped`
 //! finds keys and values that a model repeats for that.
 //!
+//! Of `bf16`, where processors multiply pairs of numbers, keys and values of many queries are laid out for that first, and
+//! nothing is transposed (`pairs`).
+//!
 //! Where there are few queries and heads, ranges of keys have instances of their own (`ranges`).
 //!
 //! Where a query sees only keys up to its own number, blocks beyond it are left out, and only the blocks on the diagonal
@@ -33,51 +36,70 @@ mod blocks;
 mod call;
 mod grouped;
 mod make;
+mod pairs;
 mod program;
 mod ranges;
 mod single;
 #[cfg(test)]
 mod tests;
 
-use crate::contract::{Laid, Template};
+use tilefuse_block::Program;
+
+use crate::contract::{Host, Laid, Template};
 use crate::custom::{CustomKernel, Tied};
 use crate::graph::{AtenCall, Graph, NodeId};
 
 use blocks::{Blocks, blocks_of};
+use call::Attention;
 pub(super) use grouped::group;
 
-/// The template of a call of attention on so many threads.
-pub(super) fn template(graph: &Graph, node: NodeId, call: &AtenCall, threads: u32) -> Option<Template> {
-    let attention = call::read(graph, node, call)?;
-    let blocks = Blocks::of(&attention, threads)?;
+/// The templates of a call of attention.
+pub(super) fn templates(graph: &Graph, node: NodeId, call: &AtenCall, host: Host) -> Vec<Template> {
+    let Some(attention) = call::read(graph, node, call) else { return Vec::new() };
+    let as_it_lies = template(graph, node, &attention, host.threads);
+    let ranged = as_it_lies.as_ref().is_some_and(|template| !template.laid.is_empty());
+    let paired = if host.pairs && !ranged { in_pairs(graph, node, &attention, host.threads) } else { None };
+    as_it_lies.into_iter().chain(paired).collect()
+}
+
+/// The template that reads keys and values where they lie.
+fn template(graph: &Graph, node: NodeId, attention: &Attention, threads: u32) -> Option<Template> {
+    let blocks = Blocks::of(attention, threads)?;
     let members = u32::try_from(attention.members()?).ok()?;
     let instances = u32::try_from(blocks_of(attention.queries, blocks.queries)).ok()?;
     let program = match blocks.alone {
-        true => single::write(&attention, &blocks),
-        false => program::write(&attention, &blocks),
+        true => single::write(attention, &blocks),
+        false => program::write(attention, &blocks),
     };
     let program = program.ok()?;
-    let (width, depth) = (attention.width as f64, attention.depth as f64);
-    let rows = attention.queries as f64 + attention.keys as f64;
-    let template = |kernel: CustomKernel, laid: Vec<Laid>| Template {
-        kernel,
-        flops: 2.0 * attention.pairs() * (width + depth),
-        bytes: f64::from(members) * rows * (width + depth) * f64::from(attention.elem.bytes()),
-        panels: None,
-        laid,
-        turned: None,
+    let Some(ranges) = blocks.ranges else {
+        return Some(with(attention, kernel(attention, program, [instances, members, 1]), Vec::new()));
     };
-    if let Some(ranges) = blocks.ranges {
-        let grid = [ranges.count, instances, members];
-        let parts = ranges::parts(&attention, ranges, (program, grid), graph.ty(node.into()).device)?;
-        let position = u16::try_from(graph.operands(node).len()).ok()?;
-        return Some(template(ranges::combining(&attention, &blocks, ranges, position)?, vec![parts]));
-    }
+    let grid = [ranges.count, instances, members];
+    let parts = ranges::parts(attention, ranges, (program, grid), graph.ty(node.into()).device)?;
+    let position = u16::try_from(graph.operands(node).len()).ok()?;
+    Some(with(attention, ranges::combining(attention, &blocks, ranges, position)?, vec![parts]))
+}
+
+/// The template that lays keys and values out in pairs.
+fn in_pairs(graph: &Graph, node: NodeId, attention: &Attention, threads: u32) -> Option<Template> {
+    let position = u16::try_from(graph.operands(node).len()).ok()?;
+    let paired = pairs::of(attention, position, graph.ty(node.into()).device, threads)?;
+    let members = u32::try_from(attention.members()?).ok()?;
+    let mut kernel = kernel(&paired.attention, paired.program, [paired.instances, members, 1]);
+    // What was laid out stays where it lies.
+    let unread = [&attention.k.source, &attention.v.source];
+    kernel.layouts.extend(unread.map(|source| (source.position, source.layout.clone())));
+    Some(with(attention, kernel, Vec::from(paired.laid)))
+}
+
+/// The kernel of a program that computes the result of operands where they lie.
+fn kernel(attention: &Attention, program: Program, grid: [u32; 3]) -> CustomKernel {
     let operands = || attention.positions();
     let tied = operands().map(|source| Tied::Operand(source.position)).chain([Tied::Result(0)]).collect();
-    let kernel = CustomKernel {
+    CustomKernel {
         program,
-        grid: [instances, members, 1],
+        grid,
         tied,
         checks: false,
         // Its operands are read once for each block of queries, and its result is not row-major.
@@ -85,6 +107,20 @@ pub(super) fn template(graph: &Graph, node: NodeId, call: &AtenCall, threads: u3
         coordinates: Vec::new(),
         layouts: operands().map(|source| (source.position, source.layout.clone())).collect(),
         note: None,
-    };
-    Some(template(kernel, Vec::new()))
+    }
+}
+
+/// The template of a kernel, before which others run.
+fn with(attention: &Attention, kernel: CustomKernel, laid: Vec<Laid>) -> Template {
+    let (width, depth) = (attention.width as f64, attention.depth as f64);
+    let rows = attention.queries as f64 + attention.keys as f64;
+    let members = attention.members().unwrap_or(1) as f64;
+    Template {
+        kernel,
+        flops: 2.0 * attention.pairs() * (width + depth),
+        bytes: members * rows * (width + depth) * f64::from(attention.elem.bytes()),
+        panels: None,
+        laid,
+        turned: None,
+    }
 }

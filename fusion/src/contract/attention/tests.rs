@@ -1,8 +1,8 @@
 //! Plans with generated attention, run in the interpreter and compared with sums in `f64`.
 
-use crate::contract::tests::{memory, planned, run};
+use crate::contract::tests::{memory, run};
 use crate::contract::{Products, Times};
-use crate::plan::Profile;
+use crate::plan::{Plan, Profile, plan};
 use crate::types::{Dims, TensorType, row_major};
 use crate::{Graph, choose_products, lower, parse_graph, simplify};
 
@@ -180,6 +180,11 @@ impl Case {
 
     /// Compares the kernel with sums in `f64`; a mask takes a kernel of its own.
     fn check(&self) {
+        self.check_on(Profile::host, 1 + usize::from(self.ranged));
+    }
+
+    /// The same on a machine, where so many kernels compute it.
+    fn check_on(&self, profile: fn(u32) -> Profile, kernels: usize) {
         let text = self.text();
         let exact = self.exact(&parse_graph(&text).unwrap());
         let [_, heads, _] = self.batch;
@@ -189,10 +194,10 @@ impl Case {
             "f32" => 1e-5,
             _ => 1e-2,
         };
-        let kernels = 1 + usize::from(self.mask != Mask::None) + usize::from(self.ranged);
+        let kernels = kernels + usize::from(self.mask != Mask::None);
         let mut before: Option<Vec<f64>> = None;
         for threads in [1, 2, 16] {
-            let plan = planned(&text, threads, Products::Generated);
+            let plan = laid_out(&text, &profile(threads));
             assert_eq!(plan.extern_count(), 0, "{text}");
             assert_eq!(plan.kernel_count(), kernels, "{text}");
             let found = run(&plan).remove(0);
@@ -209,6 +214,17 @@ impl Case {
             before = Some(found);
         }
     }
+}
+
+/// A plan of kernels, before which operands are laid out wherever that can be done.
+fn laid_out(text: &str, profile: &Profile) -> Plan {
+    let mut graph = lower(&parse_graph(text).unwrap()).unwrap();
+    simplify(&mut graph);
+    choose_products(&mut graph, profile, Products::Measured, None, &mut |candidate| {
+        let generated_us = if candidate.template.laid.is_empty() { 1.5 } else { 1.0 };
+        Some(Times { generated_us, library_us: 2.0, measured: true })
+    });
+    plan(&graph, profile).unwrap()
 }
 
 #[test]
@@ -375,6 +391,38 @@ fn few_keys_and_many_instances_have_no_ranges() {
     // What ranges leave would not be small beside keys.
     assert_eq!(ranges(&Case { queries: 200, keys: 2048, ..long }), None);
     assert_eq!(ranges(&Case { queries: 400, keys: 1100, causal: true, ..long }), None);
+}
+
+/// Of `bf16`, keys and values lie in pairs where there are instructions for these.
+#[test]
+fn keys_and_values_are_laid_out_in_pairs() {
+    let pairs = |threads| Profile::host(threads).with_groups([800.0, 0.0]);
+    let wide =
+        Case { dtype: "bf16", batch: [1, 1, 1], queries: 64, keys: 128, width: 200, depth: 56, ..PLAIN };
+    wide.check_on(pairs, 3);
+    for (queries, keys, width, depth) in [(70, 150, 128, 128), (90, 131, 33, 240), (100, 200, 270, 1)] {
+        Case { queries, keys, width, depth, ..wide }.check_on(pairs, 3);
+    }
+    for (queries, keys) in [(130, 130), (140, 250), (200, 130)] {
+        Case { queries, keys, causal: true, ..wide }.check_on(pairs, 3);
+    }
+    Case { turned: true, batch: [2, 2, 2], ..wide }.check_on(pairs, 3);
+    Case { turned: true, batch: [1, 4, 2], keys: 140, ..wide }.check_on(pairs, 3);
+    Case { repeated: true, batch: [1, 4, 2], scale: Some(-0.5), ..wide }.check_on(pairs, 3);
+    let masked = Case { batch: [1, 2, 2], keys: 140, ..wide };
+    for shape in [&[64, 140][..], &[1, 2, 64, 140], &[1, 1, 1, 140], &[1, 2, 64, 1]] {
+        Case { mask: Mask::Kept(shape, 0.25), ..masked }.check_on(pairs, 3);
+        Case { mask: Mask::Added(shape), ..masked }.check_on(pairs, 3);
+    }
+    // Fewer queries, keys and elements, and other types.
+    for other in [
+        Case { queries: 63, ..wide },
+        Case { keys: 127, ..wide },
+        Case { width: 199, ..wide },
+        Case { dtype: "f16", ..wide },
+    ] {
+        other.check_on(pairs, 1);
+    }
 }
 
 #[test]
