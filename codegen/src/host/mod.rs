@@ -19,7 +19,7 @@ use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use inkwell::targets::FileType;
-use tilefuse_block::{Elem, Program, expand_math, expand_operations};
+use tilefuse_block::{Elem, Program, expand_math_except, expand_operations};
 
 pub use passes::{Pass, after};
 pub use pool::{Pool, Rayon, Serial};
@@ -133,7 +133,7 @@ impl HostKernel {
     pub fn llvm_ir(program: &Program, options: &HostOptions) -> Result<String> {
         let target = Target::new(options.isa);
         with_room(program, || {
-            let program = prepared(program)?;
+            let program = prepared(program, &target)?;
             let plan = plan::Plan::new(&program, target.registers())?;
             let cx = inkwell::context::Context::create();
             Ok(emit::emit(&cx, &plan, &target)?.print_to_string().to_string())
@@ -258,12 +258,13 @@ fn placed(task: u64, each: u64, backwards: bool) -> u64 {
     thread * each + if backwards { each - 1 - step } else { step }
 }
 
-/// The program in base functions, checked.
-fn prepared(program: &Program) -> Result<Program> {
+/// The program in functions that the target has, checked.
+fn prepared(program: &Program, target: &Target) -> Result<Program> {
     let invalid = |message: String| Error::Invalid { program: program.name.clone(), message };
     let mut program = program.clone();
     expand_operations(&mut program).map_err(|e| invalid(e.to_string()))?;
-    expand_math(&mut program).map_err(|e| invalid(e.to_string()))?;
+    expand_math_except(&mut program, &|function, elem| target.computes(function, elem))
+        .map_err(|e| invalid(e.to_string()))?;
     tilefuse_block::verify(&program).map_err(|e| invalid(e.to_string()))?;
     Ok(program)
 }
@@ -276,7 +277,7 @@ fn generate(program: &Program, target: &Target, kind: FileType) -> Result<(Vec<u
 
 fn generate_one(program: &Program, target: &Target, kind: FileType) -> Result<(Vec<u8>, Head)> {
     let stages = Stages::get();
-    let program = timed(Stage::Passes, || prepared(program))?;
+    let program = timed(Stage::Passes, || prepared(program, target))?;
     let plan = timed(Stage::Lowering, || plan::Plan::new(&program, target.registers()))?;
     let cx = inkwell::context::Context::create();
     let mut module = timed(Stage::Lowering, || emit::emit(&cx, &plan, target))?;

@@ -74,11 +74,12 @@ pub fn after(program: &Program, options: &HostOptions, pass: Pass) -> Result<Str
 
 /// The program with the notes of some passes, in order.
 fn shown(program: &Program, options: &HostOptions, passes: &[Pass]) -> Result<String> {
-    let program = prepared(program)?;
+    let target = Target::new(options.isa);
+    let program = prepared(program, &target)?;
     let Some(&last) = passes.last().filter(|last| **last != Pass::Expand) else {
         return Ok(program.to_string());
     };
-    let registers = Target::new(options.isa).registers();
+    let registers = target.registers();
     let width = registers.width;
     let seen = Seen::new(Plan::until(&program, registers, last)?, program.value_names());
     let notes = |op: &Op| {

@@ -11,7 +11,8 @@ use inkwell::passes::PassBuilderOptions;
 use inkwell::targets::{CodeModel, FileType, RelocMode, Target as LlvmTarget, TargetMachine, TargetTriple};
 use inkwell::values::FunctionValue;
 
-use tilefuse_block::Elem;
+use tilefuse_block::math::eval_with_exponents;
+use tilefuse_block::{Elem, ScalarFn};
 
 use super::emit::ir::llvm;
 use super::family::Family;
@@ -192,6 +193,13 @@ impl Target {
             Elem::I8 => self.quads,
             _ => None,
         }
+    }
+
+    /// Whether a mathematical function stays one, since instructions for exponents make it shorter than what it is
+    /// expanded to: those of AVX-512.
+    pub(super) fn computes(&self, function: ScalarFn, elem: Option<Elem>) -> bool {
+        let has_exponents = self.family == Family::X86 && self.vector == 512;
+        has_exponents && elem == Some(Elem::F32) && eval_with_exponents(function, 1.0).is_some()
     }
 
     /// What plans ask of a processor.

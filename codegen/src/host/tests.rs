@@ -3,6 +3,7 @@
 use tilefuse_block::interp::{self, Arg};
 use tilefuse_block::{Data, Element, Program};
 
+use super::target::Target;
 use super::{HostKernel, HostOptions, Isa, Pool, Rayon, Serial};
 
 mod accuracy;
@@ -10,6 +11,7 @@ mod ahead;
 mod atomics;
 mod control;
 mod emulator;
+mod exponents;
 mod functions;
 mod groups;
 mod neon;
@@ -122,7 +124,7 @@ kernel @k(%x: ptr<f32>, %y: ptr<f32>) {{
   store %y, %o, %w
 }}"
         );
-        let program = super::prepared(&text.trim().parse().unwrap()).unwrap();
+        let program = super::prepared(&text.trim().parse().unwrap(), &Target::neon()).unwrap();
         let wide = super::plan::Plan::new(&program, 4).unwrap().regions[0].nest.lanes.len();
         let short = super::plan::Plan::new(&program, 3).unwrap().regions[0].nest.lanes.len();
         (wide, short)

@@ -1,19 +1,19 @@
 //! The values that formulas are written over.
 //!
-//! A formula is generic over [`Single`] or [`Double`]; [`super::tile::Tile`] records it as operations of a block
-//! program, [`super::native`] computes it at once. Only operations with one exact meaning are offered, so that
-//! both give the same bits.
+//! A formula is generic over [`Single`] or [`Double`]; `tile` records it as operations of a block program, `native`
+//! computes it at once. Only operations with one exact meaning are offered, so that both give the same bits.
+//! [`Exponents`] has what some processors do in one instruction.
 
 use std::ops::{Add, BitAnd, BitOr, BitXor, Div, Mul, Neg, Not, Shl, Shr, Sub};
 
 /// A truth value.
-pub(crate) trait Mask:
+pub trait Mask:
     Copy + BitAnd<Output = Self> + BitOr<Output = Self> + BitXor<Output = Self> + Not<Output = Self>
 {
 }
 
 /// What floats and integers have in common.
-pub(crate) trait Num:
+pub trait Num:
     Copy + Add<Output = Self> + Sub<Output = Self> + Mul<Output = Self> + Neg<Output = Self>
 {
     /// Results of comparisons.
@@ -23,9 +23,13 @@ pub(crate) trait Num:
 
     /// A literal; `self` gives the shape.
     fn lit(self, value: Self::Lit) -> Self;
+    /// `self < other`; false where one is NaN, as with the next two.
     fn lt(self, other: Self) -> Self::B;
+    /// `self > other`.
     fn gt(self, other: Self) -> Self::B;
+    /// `self == other`.
     fn eq(self, other: Self) -> Self::B;
+    /// Not `self == other`.
     fn ne(self, other: Self) -> Self::B;
     /// `a` where `cond`, else `b`.
     fn select(cond: Self::B, a: Self, b: Self) -> Self;
@@ -62,7 +66,7 @@ pub(crate) trait Num:
 }
 
 /// An integer of the width of a float.
-pub(crate) trait Int:
+pub trait Int:
     Num<Lit = i64>
     + BitAnd<Output = Self>
     + BitOr<Output = Self>
@@ -82,15 +86,19 @@ pub(crate) trait Int:
 }
 
 /// A float.
-pub(crate) trait Float: Num<Lit = f64> + Div<Output = Self> {
+pub trait Float: Num<Lit = f64> + Div<Output = Self> {
     /// The signed integer of the same width.
     type I: Int<B = Self::B>;
 
     /// `self * b + c`, rounded once.
     fn fma(self, b: Self, c: Self) -> Self;
+    /// The square root, rounded to the nearest.
     fn sqrt(self) -> Self;
+    /// The magnitude.
     fn abs(self) -> Self;
+    /// The nearest integer, half to even.
     fn round_even(self) -> Self;
+    /// The integer part.
     fn trunc(self) -> Self;
     /// The magnitude of `self` with the sign of `sign`.
     fn copysign(self, sign: Self) -> Self;
@@ -141,7 +149,7 @@ pub(crate) trait Float: Num<Lit = f64> + Div<Output = Self> {
 }
 
 /// `f32`.
-pub(crate) trait Single: Float {
+pub trait Single: Float {
     /// `f64` of the same shape.
     type D: Double<B = Self::B, S = Self>;
 
@@ -149,8 +157,22 @@ pub(crate) trait Single: Float {
     fn widen(self) -> Self::D;
 }
 
+/// `f32` on a processor with instructions for exponents and significands.
+pub trait Exponents: Single {
+    /// `self * 2^n` for an integer `n`, rounded once; NaN where `n` is NaN.
+    fn scale(self, n: Self) -> Self;
+    /// The integer part of log2 of the magnitude: -inf for a zero, inf for an infinity.
+    fn exponent(self) -> Self;
+    /// `self / 2^exponent`, which lies in [1, 2); 1 with some sign for a zero and infinity, NaN for other negative numbers.
+    fn significand(self) -> Self;
+    /// The low half of the bits of integers of 64 bits.
+    fn low_half(wide: <Self::D as Float>::I) -> Self::I;
+    /// `usual()` where nothing is `rare`, else, for all elements of what is computed at once, `other()`.
+    fn unless(rare: Self::B, usual: impl FnOnce() -> Self, other: impl FnOnce() -> Self) -> Self;
+}
+
 /// `f64`.
-pub(crate) trait Double: Float {
+pub trait Double: Float {
     /// `f32` of the same shape.
     type S: Single<D = Self, B = Self::B>;
 

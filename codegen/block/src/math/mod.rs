@@ -11,7 +11,8 @@
 
 mod common;
 mod double;
-mod emit;
+pub mod emit;
+mod exponents;
 mod native;
 mod single;
 pub mod testing;
@@ -20,6 +21,8 @@ mod tests;
 mod tile;
 
 use std::cell::RefCell;
+
+pub use exponents::{eval_with_exponents, with_exponents};
 
 use emit::{Double, Single};
 use native::Native;
@@ -65,7 +68,7 @@ fn expand_region(
                 if function.level() == Level::Math
                     && !has(function, op.args.first().and_then(|a| values[a.index()].ty.elem())) =>
             {
-                expand_op(values, function, &op, &mut ops)?
+                expand_op(values, function, &op, &mut ops, has)?
             }
             _ => ops.push(op),
         }
@@ -80,6 +83,7 @@ fn expand_op(
     function: ScalarFn,
     op: &Op,
     ops: &mut Vec<Op>,
+    has: &dyn Fn(ScalarFn, Option<Elem>) -> bool,
 ) -> Result<(), TypeError> {
     let (first, second, result) = match (&op.args[..], &op.results[..]) {
         (&[x], &[result]) if function.arity() == 1 => (x, x, result),
@@ -87,7 +91,15 @@ fn expand_op(
         _ => return Err(TypeError::Arity { op: "map", expected: function.arity(), found: op.args.len() }),
     };
     let recorder = RefCell::new(Recorder::new(values));
-    let value = record(&recorder, function, first, second)?;
+    let elem = recorder.borrow().elem(first);
+    let value = match elem.filter(|&e| e.is_float() && e.bits() == 16 && function.arity() == 1) {
+        // As the formulas compute it: in `f32`, and rounded once.
+        Some(elem) if has(function, Some(Elem::F32)) => {
+            let wide = Tile::<f64>::new(&recorder, first).cast::<f64>(Elem::F32);
+            wide.map1(function).cast::<f64>(elem).value
+        }
+        _ => record(&recorder, function, first, second)?,
+    };
     ops.extend(recorder.into_inner().finish(value, result)?);
     Ok(())
 }

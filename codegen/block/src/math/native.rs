@@ -2,7 +2,7 @@
 
 use std::ops::{Add, BitAnd, BitOr, BitXor, Div, Mul, Neg, Not, Shl, Shr, Sub};
 
-use super::emit::{Double, Float, Int, Mask, Num, Single};
+use super::emit::{Double, Exponents, Float, Int, Mask, Num, Single};
 
 /// One number, with the operations of [`super::emit`].
 #[derive(Clone, Copy, Debug)]
@@ -189,6 +189,49 @@ impl Single for Native<f32> {
     #[inline(always)]
     fn widen(self) -> Native<f64> {
         Native(f64::from(self.0))
+    }
+}
+
+/// In `f64`, where products with powers of two are exact.
+impl Exponents for Native<f32> {
+    #[inline(always)]
+    fn scale(self, n: Self) -> Self {
+        let n = n.0.clamp(-600.0, 600.0);
+        if n.is_nan() {
+            return Native(n);
+        }
+        Native((f64::from(self.0) * f64::from_bits(((n as i64 + 1023) as u64) << 52)) as f32)
+    }
+    #[inline(always)]
+    fn exponent(self) -> Self {
+        let size = f64::from(self.0.abs());
+        if size == 0.0 {
+            return Native(f32::NEG_INFINITY);
+        }
+        if size < f64::INFINITY {
+            Native(((size.to_bits() >> 52) as i64 - 1023) as f32)
+        } else {
+            Native(size as f32)
+        }
+    }
+    #[inline(always)]
+    fn significand(self) -> Self {
+        if self.0 < 0.0 || self.0.is_nan() {
+            return Native(f32::NAN);
+        }
+        if self.0 == 0.0 || self.0 == f32::INFINITY {
+            return Native(1.0);
+        }
+        let fraction = f64::from(self.0).to_bits() & ((1 << 52) - 1);
+        Native(f64::from_bits(fraction | 1023 << 52) as f32)
+    }
+    #[inline(always)]
+    fn low_half(wide: Native<i64>) -> Native<i32> {
+        Native(wide.0 as i32)
+    }
+    #[inline(always)]
+    fn unless(rare: Native<bool>, usual: impl FnOnce() -> Self, other: impl FnOnce() -> Self) -> Self {
+        if rare.0 { other() } else { usual() }
     }
 }
 

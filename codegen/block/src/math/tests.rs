@@ -3,6 +3,7 @@
 mod accuracy;
 mod accuracy_f64;
 mod expansion;
+mod exponents;
 
 use crate::scalar_fn::{Level, ScalarFn};
 

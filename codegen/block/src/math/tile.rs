@@ -138,7 +138,7 @@ impl<'r, 'p, L: Written> Tile<'r, 'p, L> {
         Tile::new(self.recorder, value)
     }
 
-    fn map1(self, function: ScalarFn) -> Self {
+    pub(super) fn map1(self, function: ScalarFn) -> Self {
         self.push(OpKind::Map(function), &[self.value])
     }
 

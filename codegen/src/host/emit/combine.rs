@@ -94,7 +94,7 @@ impl<'c> Emitter<'c, '_> {
     }
 
     /// What a combiner's region yields.
-    fn combiner(&self, region: &Region, args: &[V<'c>]) -> Result<Vec<V<'c>>> {
+    fn combiner(&mut self, region: &Region, args: &[V<'c>]) -> Result<Vec<V<'c>>> {
         let mut known: FxHashMap<Value, V<'c>> =
             region.args.iter().copied().zip(args.iter().copied()).collect();
         for op in &region.ops {

@@ -230,7 +230,7 @@ fn functions_have_the_bits_that_the_interpreter_has() {
              %b = load %y, %at\n  %c = map {} {operands}\n  store %z, %at, %c\n}}",
             function.name()
         );
-        let program = crate::host::prepared(&text.parse().unwrap()).unwrap();
+        let program = crate::host::prepared(&text.parse().unwrap(), &Target::neon()).unwrap();
         let buffer = |which: usize| Arg::buffer(f32::wrap(values.iter().map(|v| v[which]).collect()));
         let args = [buffer(0), buffer(1), buffer(0)];
         let mut expected = args.to_vec();

@@ -3,6 +3,7 @@
 use tilefuse_block::{Data, Elem, Literal};
 
 use super::{Arg, check_text};
+use crate::host::target::Target;
 
 /// Small numbers.
 fn data(elem: Elem, len: usize, step: usize) -> Arg {
@@ -290,7 +291,7 @@ fn sums_of_rows_that_are_read_side_by_side() {
 fn as_many_rows_side_by_side_as_registers_allow() {
     let unrolled = |shape: [u32; 2], width: u32| {
         let text = row_sums(shape, 1024, shape[1], Elem::F32);
-        let program = crate::host::prepared(&text.trim().parse().unwrap()).unwrap();
+        let program = crate::host::prepared(&text.trim().parse().unwrap(), &Target::neon()).unwrap();
         let plan = crate::host::plan::Plan::new(&program, width).unwrap();
         plan.regions.iter().map(|r| r.forced.len()).max().unwrap()
     };

@@ -4,6 +4,7 @@ use tilefuse_block::{Elem, Literal};
 
 use super::*;
 use crate::host::plan::Plan;
+use crate::host::target::Target;
 
 /// `y[r, c] = sum over k of w[r, k] x[k, c]`, with neighbours of a row of `x` `stride` elements apart.
 fn outer(elem: &str, stride: u32, mask: bool) -> String {
@@ -85,7 +86,8 @@ fn sums_products_in_registers() {
 #[test]
 fn blocks_of_sums_fill_half_of_the_registers() {
     let unrolled = |elem: &str, width: u32| {
-        let program = crate::host::prepared(&outer(elem, 1, true).trim().parse().unwrap()).unwrap();
+        let program =
+            crate::host::prepared(&outer(elem, 1, true).trim().parse().unwrap(), &Target::neon()).unwrap();
         let plan = Plan::new(&program, width).unwrap();
         plan.regions.iter().map(|r| r.forced.len()).max().unwrap()
     };
@@ -115,7 +117,7 @@ kernel @add(%x: ptr<f32>, %y: ptr<f32>) {
   }
   store %y, %o, %sum
 }";
-    let program = crate::host::prepared(&text.trim().parse().unwrap()).unwrap();
+    let program = crate::host::prepared(&text.trim().parse().unwrap(), &Target::neon()).unwrap();
     let plan = Plan::new(&program, 4).unwrap();
     assert!(plan.regions.iter().all(|r| r.forced.len() <= 2), "as for any sum along the vectors");
     check_text(text, &[f32s(2048), f32s(256)], [1, 1, 1], 0.0);

@@ -7,17 +7,17 @@
 /// Numbers of a floating-point format.
 pub(in crate::math) struct Format {
     /// Stored bits of the fraction.
-    pub(super) fraction: u32,
+    pub(in crate::math) fraction: u32,
     /// 1.5 · 2^`fraction`: adding it to a small number leaves the number's integer part in the low bits.
-    pub(super) magic: f64,
+    pub(in crate::math) magic: f64,
     /// The exponent bias.
-    pub(super) bias: f64,
+    pub(in crate::math) bias: f64,
     /// The smallest normal number.
     pub(super) smallest_normal: f64,
     /// 2^`fraction`.
     pub(super) normalize: f64,
     /// The bits of 2/3.
-    pub(super) two_thirds: i64,
+    pub(in crate::math) two_thirds: i64,
     /// `exp` of anything outside is 0 or infinite.
     pub(super) exp_bounds: [f64; 2],
     /// `exp2` of anything outside is 0 or infinite.
@@ -33,7 +33,7 @@ pub(in crate::math) struct Format {
     /// Beyond the first, `log(1 + x) = log(x)`; a power of two that makes such `x` smaller, and its negated exponent.
     pub(super) log1p_large: [f64; 3],
     /// ln 2 in two parts, the first short enough for exact products with exponents.
-    pub(super) ln2: [f64; 2],
+    pub(in crate::math) ln2: [f64; 2],
     /// log2(e) in two parts.
     pub(super) log2_e: [f64; 2],
     /// log10(e) in two parts.
@@ -43,11 +43,11 @@ pub(in crate::math) struct Format {
     /// π/2 in two parts.
     pub(super) half_pi: [f64; 2],
     /// `exp(r)` on [-ln 2, ln 2].
-    pub(super) exp: &'static [f64],
+    pub(in crate::math) exp: &'static [f64],
     /// `(exp(r) - 1 - r) / r^2` on [-ln(2) / 2, ln(2) / 2].
     pub(super) exp_half: &'static [f64],
     /// `2^r` on [-1/2, 1/2].
-    pub(super) exp2: &'static [f64],
+    pub(in crate::math) exp2: &'static [f64],
     /// `(log(1 + f) - f) / f^2` on [-1/3, 1/3].
     pub(super) log: &'static [f64],
     /// `(asin(w) / w - 1) / w^2` in `w^2`, |w| <= 1/2.

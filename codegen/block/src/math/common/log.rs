@@ -24,15 +24,23 @@ fn special<F: Float>(x: F, y: F) -> F {
     y.replace(x.below(0.0), f64::NAN).replace(x.is(0.0), f64::NEG_INFINITY)
 }
 
+/// `log(2^e (1 + f))`.
+pub(in crate::math) fn log_of<F: Float>((e, f): (F, F), k: &Format) -> F {
+    e.lit_fma(std::f64::consts::LN_2, log_near_one(f, k))
+}
+
+/// `log2(2^e (1 + f))`.
+pub(in crate::math) fn log2_of<F: Float>((e, f): (F, F), k: &Format) -> F {
+    let y = log_near_one(f, k);
+    y.lit_fma(k.log2_e[0], y.lit_fma(k.log2_e[1], e))
+}
+
 pub(in crate::math) fn log<F: Float>(x: F, k: &Format) -> F {
-    let (e, f) = split(x, k);
-    special(x, e.lit_fma(std::f64::consts::LN_2, log_near_one(f, k)))
+    special(x, log_of(split(x, k), k))
 }
 
 pub(in crate::math) fn log2<F: Float>(x: F, k: &Format) -> F {
-    let (e, f) = split(x, k);
-    let y = log_near_one(f, k);
-    special(x, y.lit_fma(k.log2_e[0], y.lit_fma(k.log2_e[1], e)))
+    special(x, log2_of(split(x, k), k))
 }
 
 pub(in crate::math) fn log10<F: Float>(x: F, k: &Format) -> F {

@@ -11,4 +11,4 @@ mod trig;
 pub(super) use error::{erf, erfc};
 pub(super) use inverse::{acosh, asinh, atanh};
 pub(super) use pow::pow;
-pub(super) use trig::{cos, sin, tan};
+pub(super) use trig::{cos, sin, sine_cosine, tan};

@@ -34,12 +34,15 @@ pub(super) fn reduce<F: Single>(x: F) -> (F::D, <F::D as Float>::I) {
     (q.times(std::f64::consts::FRAC_PI_2), n.plus(MAGIC).bits())
 }
 
+/// `sin(r)` and `cos(r)` for |r| <= π/4.
+pub(in crate::math) fn sine_cosine<F: Single>(r: F) -> (F, F) {
+    let s = r * r;
+    ((s.poly(&SIN) * s).fma(r, r), s.poly(&COS))
+}
+
 /// `sin(r + n π/2)`.
 fn quadrant<F: Single>(r: F::D, n: <F::D as Float>::I) -> F {
-    let r = r.narrow();
-    let s = r * r;
-    let sine = (s.poly(&SIN) * s).fma(r, r);
-    let cosine = s.poly(&COS);
+    let (sine, cosine) = sine_cosine::<F>(r.narrow());
     let value = F::select(n.has(1), cosine, sine);
     F::select(n.has(2), -value, value)
 }
