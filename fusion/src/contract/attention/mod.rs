@@ -53,12 +53,15 @@ use blocks::{Blocks, blocks_of};
 use call::Attention;
 pub(super) use grouped::group;
 
+/// Threads that blocks of queries are chosen for. Not the machine's: sums in other blocks may be rounded otherwise.
+const THREADS: u32 = 4;
+
 /// The templates of a call of attention.
 pub(super) fn templates(graph: &Graph, node: NodeId, call: &AtenCall, host: Host) -> Vec<Template> {
     let Some(attention) = call::read(graph, node, call) else { return Vec::new() };
-    let as_it_lies = template(graph, node, &attention, host.threads);
+    let as_it_lies = template(graph, node, &attention, THREADS);
     let ranged = as_it_lies.as_ref().is_some_and(|template| !template.laid.is_empty());
-    let paired = if host.pairs && !ranged { in_pairs(graph, node, &attention, host.threads) } else { None };
+    let paired = if host.pairs && !ranged { in_pairs(graph, node, &attention, THREADS) } else { None };
     as_it_lies.into_iter().chain(paired).collect()
 }
 
