@@ -93,8 +93,8 @@ fn expand_op(
     let recorder = RefCell::new(Recorder::new(values));
     let elem = recorder.borrow().elem(first);
     let value = match elem.filter(|&e| e.is_float() && e.bits() == 16 && function.arity() == 1) {
-        // As the formulas compute it: in `f32`, and rounded once.
-        Some(elem) if has(function, Some(Elem::F32)) => {
+        // As the formulas compute it: in `f32`, and rounded once. Approximations may have other bits there.
+        Some(elem) if has(function, Some(Elem::F32)) && !function.is_approximate() => {
             let wide = Tile::<f64>::new(&recorder, first).cast::<f64>(Elem::F32);
             wide.map1(function).cast::<f64>(elem).value
         }
