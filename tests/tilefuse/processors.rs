@@ -128,6 +128,9 @@ fn emulated_processors() {
         compare.args(["-cpu", processor, env!("CARGO_BIN_EXE_tilefuse"), "compare"]);
         compare.args(["kernel:linear_bias_gelu", "--seconds", "0"]);
         compare.args(["--input", "f32[5,33]", "--input", "f32[17,33]", "--input", "f32[17]"]);
+        // The emulator reads all lanes of a masked load, those behind a tensor too, which must not be memory that nobody may
+        // read: processors do not touch them.
+        compare.env("MALLOC_TOP_PAD_", (64 << 20).to_string());
         let said = succeeded(&with_cache(compare, folder.path()), processor);
         assert!(said.contains("ok;") && said.contains("1 + 0 of libtorch"), "{processor}: {said}");
     };
