@@ -4,7 +4,7 @@ use tilefuse_block::{Builder, Literal, ScalarFn as F, TypeError, Value};
 
 use super::block::{Block, Pixels};
 use super::make::{
-    Made, add, along, below, both, int, like, mask_along, plus, read, shift, split, times, wide, write,
+    Made, add, along, below, both, int, like, mask_along, one, plus, read, shift, split, times, wide, write,
 };
 use super::{Conv, ConvProgram};
 use crate::custom::{Coordinate, Coordinates};
@@ -115,7 +115,7 @@ impl Body<'_> {
             return self.taps(b, sum, zero, depth, &mut Vec::new());
         }
         let (end, step) = (int(b, depth), int(b, each));
-        one(b.for_loop((zero, end, step), &[sum], |b, low, sum| {
+        one(&b.for_loop((zero, end, step), &[sum], |b, low, sum| {
             Ok::<_, TypeError>(vec![self.taps(b, sum[0], low, each, &mut Vec::new())?])
         })?)
     }
@@ -131,7 +131,7 @@ impl Body<'_> {
             return Ok(sum);
         }
         let (end, one_more) = (int(b, axis.kernel), int(b, 1));
-        one(b.for_loop((zero, end, one_more), &[sum], |b, k, sum| {
+        one(&b.for_loop((zero, end, one_more), &[sum], |b, k, sum| {
             tap.push(k);
             let sum = self.taps(b, sum[0], low, count, tap)?;
             tap.pop();
@@ -182,7 +182,7 @@ impl Body<'_> {
             return steps(b, zero, sum);
         }
         let (end, step) = (int(b, count), int(b, unroll));
-        one(b.for_loop((zero, end, step), &[sum], |b, channel, sum| {
+        one(&b.for_loop((zero, end, step), &[sum], |b, channel, sum| {
             Ok::<_, TypeError>(vec![steps(b, channel, sum[0])?])
         })?)
     }
@@ -209,10 +209,4 @@ impl Body<'_> {
         let (w, x) = (along(b, w, 0, &shape)?, along(b, x, 1, &shape)?);
         b.map(F::Fma, &[w, x, sum])
     }
-}
-
-/// The one value of a list.
-fn one(values: Vec<Value>) -> Made<Value> {
-    let missing = || TypeError::Attribute { op: "for", message: "carries nothing".to_owned() };
-    values.first().copied().ok_or_else(missing)
 }

@@ -101,6 +101,27 @@ pub(super) fn read(
     if b.ty(loaded).elem() == Some(sum) { Ok(loaded) } else { b.cast(loaded, sum) }
 }
 
+/// `x w + sum` where the mask holds.
+pub(super) fn multiply_add(
+    b: &mut Builder,
+    x: Value,
+    w: Value,
+    sum: Value,
+    mask: Option<Value>,
+) -> Made<Value> {
+    let next = b.map(F::Fma, &[x, w, sum])?;
+    match mask {
+        Some(mask) => b.map(F::Select, &[mask, next, sum]),
+        None => Ok(next),
+    }
+}
+
+/// The one value that a loop carries.
+pub(super) fn one(values: &[Value]) -> Made<Value> {
+    let missing = || TypeError::Attribute { op: "for", message: "carries nothing".to_owned() };
+    values.first().copied().ok_or_else(missing)
+}
+
 /// Writes a sum.
 pub(super) fn write(
     b: &mut Builder,

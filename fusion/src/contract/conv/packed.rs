@@ -12,7 +12,7 @@
 
 use tilefuse_block::{Builder, Literal, ScalarFn as F, Value};
 
-use super::make::{Made, add, below, both, int, plus, read, shift, split, times, wide, write};
+use super::make::{Made, add, below, both, int, multiply_add, plus, read, shift, split, times, wide, write};
 use super::tile::Tile;
 use super::{Axis, Conv, ConvProgram, phase};
 use crate::custom::{Coordinate, Coordinates};
@@ -124,15 +124,6 @@ pub(super) fn program(conv: &Conv, image: &Image, tile: &Tile, last: bool) -> Ma
     }
     let instances = body.spots() * body.strips();
     Ok(ConvProgram { program: b.finish(), instances: instances as u32, coordinates })
-}
-
-/// `x w + sum` where the mask holds.
-fn multiply_add(b: &mut Builder, x: Value, w: Value, sum: Value, mask: Option<Value>) -> Made<Value> {
-    let next = b.map(F::Fma, &[x, w, sum])?;
-    match mask {
-        Some(mask) => b.map(F::Select, &[mask, next, sum]),
-        None => Ok(next),
-    }
 }
 
 /// Where an instance is.
