@@ -171,6 +171,75 @@ fn strides_paddings_dilations_and_groups() {
     }
 }
 
+/// Filters that fill no vectors are read as they lie: one for each channel, several for one, and groups of both; with strides
+/// and kernels so large that phases are computed one after the other, too.
+#[test]
+fn groups_of_no_whole_vectors() {
+    setup();
+    let _no_grad = tch::no_grad_guard();
+    let _threads = THREADS.read().unwrap();
+    let each = Case { filters: 12, groups: 12, ..PLAIN };
+    let grouped = Case { filters: 20, groups: 4, ..PLAIN };
+    let cases = [
+        each,
+        Case { image: [31, 57], batch: 2, ..each },
+        Case { stride: 1, kernel: [3, 3], ..each },
+        Case { stride: 3, kernel: [5, 2], padding: 0, more: 2, ..each },
+        Case { stride: 8, kernel: [16, 16], padding: 4, image: [5, 3], ..each },
+        Case { stride: 3, kernel: [1, 1], padding: 0, ..each },
+        Case { dilation: 3, kernel: [3, 4], more: 2, ..each },
+        Case { filters: 36, ..each },
+        grouped,
+        Case { groups: 2, filters: 6, ..PLAIN },
+        Case { image: [31, 57], batch: 2, ..grouped },
+        Case { stride: 5, kernel: [4, 7], more: 3, ..grouped },
+        Case { dilation: 6, stride: 4, kernel: [2, 3], more: 1, ..grouped },
+        Case { image: [1, 1], ..grouped },
+        // Too many taps for packed filters.
+        Case { stride: 32, kernel: [2, 64], padding: 0, channels: 3, filters: 2, image: [2, 3], ..PLAIN },
+    ];
+    for case in cases {
+        for neighbours in [false, true] {
+            check(case, Kind::Float, neighbours);
+        }
+    }
+    for case in [each, grouped] {
+        for kind in [Kind::Double, Kind::BFloat16, Kind::Half] {
+            check(case, kind, true);
+        }
+    }
+}
+
+/// One filter that is repeated for all channels of a row, and images whose channels are innermost.
+#[test]
+fn groups_at_strides() {
+    setup();
+    let _no_grad = tch::no_grad_guard();
+    let _threads = THREADS.read().unwrap();
+    let model = |(): &(), x: &[Tensor]| {
+        let none = None::<&Tensor>;
+        let filters = x[1].expand([8, 1, 12], false);
+        let a = x[0].conv_transpose1d(&filters, none, [2], [5], [0], 8, [1]);
+        let b = x[2].permute([0, 3, 1, 2]);
+        vec![a, b.conv_transpose2d(&x[3], none, [2, 2], [1, 1], [1, 1], 4, [1, 1])]
+    };
+    let shapes: [&[i64]; 4] = [&[2, 8, 301], &[1, 1, 12], &[2, 7, 9, 12], &[12, 5, 3, 3]];
+    let inputs = shapes.map(|shape| random(shape, Kind::Float));
+    let eager = model(&(), &inputs);
+    let exact = model(&(), &inputs.each_ref().map(|t| t.to_kind(Kind::Double)));
+    let fused = tilefuse::fuse_with((), Options { products: Products::Generated, ..Options::default() });
+    let plan = fused.explain_with(&inputs, model).unwrap();
+    assert_eq!(plan.extern_ops, 0, "{plan}");
+    for _ in 0..2 {
+        let ours = fused.run_with(&inputs, model).unwrap();
+        for ((ours, eager), exact) in ours.iter().zip(&eager).zip(&exact) {
+            assert_eq!((ours.size(), ours.stride()), (eager.size(), eager.stride()));
+            let apart = (ours.to_kind(Kind::Double) - exact).abs().max().double_value(&[]);
+            assert!(apart <= 1e-5 * exact.abs().max().double_value(&[]).max(1.0), "{apart}");
+        }
+    }
+}
+
 /// Between other convolutions, a filter of each channel is one of their order.
 #[test]
 fn a_filter_for_each_channel() {
@@ -307,17 +376,20 @@ fn threads_do_not_change_results() {
     assert!(results.iter().all(|r| r.equal(&results[0])));
 }
 
-/// Filters that are inputs, and groups of filters that fill no vectors, stay libtorch's, which the plan says.
+/// Elements that are no floats stay libtorch's, which the plan says, and all calls where that is asked for.
 #[test]
 fn others_stay_with_a_reason() {
     setup();
     let _no_grad = tch::no_grad_guard();
-    let why = "this transposed convolution has no kernel: those there are read packed filters";
-    let groups =
-        fused(Model::new(Case { groups: 2, filters: 6, ..PLAIN }, Kind::Float, false), Products::Generated);
-    let x = groups.model().image(Kind::Float);
-    assert_eq!(steps(&groups, &x), (vec![], vec![why.to_owned()]));
-    agrees(&groups, &x);
+    let why =
+        "this transposed convolution has no kernel: its kinds, sizes or strides are none that kernels take";
+    let mut model = Model::new(PLAIN, Kind::Int64, false);
+    model.weight = Tensor::randint_low(-9, 9, [12, 24, 4, 4], (Kind::Int64, Device::Cpu));
+    let integers = fused(model, Products::Generated);
+    let x = Tensor::randint_low(-9, 9, [1, 12, 9, 11], (Kind::Int64, Device::Cpu));
+    assert_eq!(steps(&integers, &x), (vec![], vec![why.to_owned()]));
+    agrees(&integers, &x);
     let library = fused(Model::new(PLAIN, Kind::Float, false), Products::Library);
+    let x = library.model().image(Kind::Float);
     assert_eq!(steps(&library, &x).0.len(), 0);
 }

@@ -206,7 +206,7 @@ impl Pixels {
 }
 
 /// The digits of natural numbers, row-major; the first is not cut off.
-fn digits(b: &mut Builder, number: Value, extents: &[u64]) -> Made<Vec<Value>> {
+pub(super) fn digits(b: &mut Builder, number: Value, extents: &[u64]) -> Made<Vec<Value>> {
     let mut out = Vec::new();
     let mut rest = number;
     for (at, &extent) in extents.iter().enumerate().rev() {

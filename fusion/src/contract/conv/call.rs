@@ -33,8 +33,9 @@ pub(in crate::contract) fn is_known(op: &str) -> bool {
 
 /// Why a convolution that a call computes has no kernel, where that is for what it is and not for its sizes.
 pub(in crate::contract) fn refusal(call: &AtenCall) -> Option<&'static str> {
-    is_transposed(call)
-        .then_some("this transposed convolution has no kernel: those there are read packed filters")
+    is_transposed(call).then_some(
+        "this transposed convolution has no kernel: its kinds, sizes or strides are none that kernels take",
+    )
 }
 
 /// Whether a call computes a transposed convolution.

@@ -13,7 +13,8 @@
 //! computes products of matrices in the same way.
 //!
 //! Transposed convolutions are computed so too: `phase` says which taps reach a pixel of the result. `laid` makes panels of
-//! their filters before each call where these are no weights.
+//! their filters before each call where these are no weights. `transposed` computes those whose filters fill no vectors, by
+//! vectors of pixels.
 //!
 //! Sums are in `f32`, of `f64` in `f64`, in an order that depends on nothing but the shapes.
 
@@ -31,6 +32,7 @@ mod rows;
 #[cfg(test)]
 mod tests;
 mod tile;
+mod transposed;
 #[cfg(test)]
 mod transposed_tests;
 
@@ -56,7 +58,11 @@ const MOST: u64 = 1024;
 
 /// The template of a call of a convolution on so many threads.
 pub(super) fn template(graph: &Graph, node: NodeId, call: &AtenCall, threads: u32) -> Option<Template> {
-    let read = call::read(graph, node, call).filter(|read| read.row_major && !read.conv.transposed)?;
+    let read = call::read(graph, node, call)?;
+    if read.conv.transposed {
+        return transposed::template(graph, node, &read, threads);
+    }
+    let read = Some(read).filter(|read| read.row_major)?;
     let conv = &read.conv;
     let made = conv.program(&Block::of(conv, threads)).ok()?;
     let tied = read.operands.iter().map(|&at| Tied::Operand(at)).chain([Tied::Result(0)]).collect();
@@ -92,19 +98,10 @@ pub(super) fn packed(
             return None;
         }
     }
-    let skip = usize::from(read.batched);
-    let conv = &read.conv;
-    let image = Image {
-        batch: if read.batched { *lie.strides.first()? } else { 0 },
-        channel: *lie.strides.get(skip)?,
-        axes: lie.strides.get(skip + 1..)?.to_vec(),
-        offset: lie.offset,
-        span: lie.span,
-    };
-    let (conv, image) = packed::flat(conv, &image);
+    let (conv, image) = packed::flat(&read.conv, &image_of(&read, &lie)?);
     let tile = Tile::of(&conv, vectors);
     packed::check(&conv, &image, &tile).ok()?;
-    if packed::is_depthwise(&conv) && !last {
+    if packed::is_depthwise(&conv) && !last && !conv.transposed {
         return None;
     }
     let value = *operands.get(usize::from(weights))?;
@@ -130,6 +127,18 @@ pub(super) fn packed(
         Err(laid) => (None, vec![laid]),
     };
     Some(Template { panels, laid, turned: last.then_some(turned), ..template })
+}
+
+/// Where the images of a call lie.
+fn image_of(read: &call::Read, lie: &Source) -> Option<Image> {
+    let skip = usize::from(read.batched);
+    Some(Image {
+        batch: if read.batched { *lie.strides.first()? } else { 0 },
+        channel: *lie.strides.get(skip)?,
+        axes: lie.strides.get(skip + 1..)?.to_vec(),
+        offset: lie.offset,
+        span: lie.span,
+    })
 }
 
 /// Whether a call reads the operand at a position as images at whatever strides.

@@ -19,7 +19,7 @@ pub(super) enum Order {
     Gaps,
 }
 
-fn image(conv: &Conv, order: Order) -> Image {
+pub(super) fn image(conv: &Conv, order: Order) -> Image {
     let mut axes = vec![0; conv.axes.len()];
     let gap = if order == Order::Gaps { 3 } else { 0 };
     let mut pitch = if order == Order::RowMajor { 1 } else { conv.channels as i64 + gap };
@@ -36,7 +36,7 @@ fn image(conv: &Conv, order: Order) -> Image {
 }
 
 /// Where each element of a row-major image lies.
-fn places(conv: &Conv, image: &Image) -> Vec<usize> {
+pub(super) fn places(conv: &Conv, image: &Image) -> Vec<usize> {
     let mut out = Vec::new();
     for n in 0..conv.batch {
         for c in 0..conv.channels {

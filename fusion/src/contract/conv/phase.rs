@@ -31,6 +31,13 @@ impl Axis {
         (distance % stride == 0).then_some(distance / stride)
     }
 
+    /// The phase that a tap reaches, and how far ahead of a cell's own pixel it reads.
+    pub(super) fn phase(&self, k: u64) -> (u64, i64) {
+        let distance = (k * self.dilation) as i64 - self.padding as i64;
+        let stride = self.stride as i64;
+        (distance.rem_euclid(stride) as u64, -distance.div_euclid(stride))
+    }
+
     /// Whether there are as many pixels as a transposed convolution has: up to a stride or a dilation more than those that
     /// taps reach.
     pub(super) fn is_transposed(&self) -> bool {
@@ -56,17 +63,14 @@ impl Conv {
     }
 }
 
-/// The taps that reach pixel `o` of the result from within the image: the first, where they end, and from one to the next.
-pub(super) fn taps(b: &mut Builder, axis: &Axis, o: Value) -> Made<(Value, Value, Value)> {
+/// Taps of a loop: the first, where they end, and from one to the next.
+type Taps = (Value, Value, Value);
+
+/// The taps that reach pixel `o` of the result from within the image.
+pub(super) fn taps(b: &mut Builder, axis: &Axis, o: Value) -> Made<Taps> {
     let period = axis.period();
-    let common = axis.stride / period;
     let from = plus(b, o, axis.padding as i64)?;
-    let (quotient, rest) = split(b, from, common)?;
-    // The tap below the period for which the distance is divisible.
-    let inverse = (0..period).find(|i| i * (axis.dilation / common) % period == 1 % period).unwrap_or(0);
-    let (_, remainder) = split(b, quotient, period)?;
-    let product = times(b, remainder, inverse)?;
-    let (_, mut low) = split(b, product, period)?;
+    let (mut low, is_reached) = first(b, axis, from)?;
     let most = axis.out - 1 + axis.padding;
     let last = (axis.image - 1) * axis.stride;
     if most > last {
@@ -89,13 +93,44 @@ pub(super) fn taps(b: &mut Builder, axis: &Axis, o: Value) -> Made<(Value, Value
         let end = plus(b, end, 1)?;
         high = b.map(F::Min, &[high, end])?;
     }
-    if common > 1 {
-        let (none, zero) = (int(b, 0), int(b, 0));
-        let is_reached = b.map(F::Eq, &[rest, zero])?;
-        high = b.map(F::Select, &[is_reached, high, none])?;
-    }
+    let high = where_reached(b, is_reached, high)?;
     let step = int(b, period);
     Ok((low, high, step))
+}
+
+/// The taps that reach phase `own` of the result, wherever they read.
+pub(super) fn taps_of_phase(b: &mut Builder, axis: &Axis, own: Value) -> Made<Taps> {
+    let from = plus(b, own, axis.padding as i64)?;
+    let (low, is_reached) = first(b, axis, from)?;
+    let high = int(b, axis.kernel);
+    let high = where_reached(b, is_reached, high)?;
+    let step = int(b, axis.period());
+    Ok((low, high, step))
+}
+
+/// The first tap of those that are a multiple of the stride away from a pixel, and whether there are such, where that is not
+/// known.
+fn first(b: &mut Builder, axis: &Axis, from: Value) -> Made<(Value, Option<Value>)> {
+    let period = axis.period();
+    let common = axis.stride / period;
+    let (quotient, rest) = split(b, from, common)?;
+    // The tap below the period for which the distance is divisible.
+    let inverse = (0..period).find(|i| i * (axis.dilation / common) % period == 1 % period).unwrap_or(0);
+    let (_, remainder) = split(b, quotient, period)?;
+    let product = times(b, remainder, inverse)?;
+    let (_, low) = split(b, product, period)?;
+    if common == 1 {
+        return Ok((low, None));
+    }
+    let zero = int(b, 0);
+    Ok((low, Some(b.map(F::Eq, &[rest, zero])?)))
+}
+
+/// Where taps end, of none where they do not reach a pixel.
+fn where_reached(b: &mut Builder, is_reached: Option<Value>, high: Value) -> Made<Value> {
+    let Some(is_reached) = is_reached else { return Ok(high) };
+    let none = int(b, 0);
+    b.map(F::Select, &[is_reached, high, none])
 }
 
 /// The pixel of the image that a tap brings to pixel `o` of the result.

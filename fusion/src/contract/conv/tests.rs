@@ -301,7 +301,9 @@ fn calls_that_are_not_known_stay() {
         });
     assert_eq!(
         reason.as_deref(),
-        Some("this transposed convolution has no kernel: those there are read packed filters")
+        Some(
+            "this transposed convolution has no kernel: its kinds, sizes or strides are none that kernels take"
+        )
     );
     let same =
         text.replace("aten::conv2d(", "aten::conv2d.padding(").replace("padding=[1, 1]", "padding=\"same\"");
