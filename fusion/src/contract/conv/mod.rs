@@ -393,6 +393,10 @@ impl Conv {
             () if !self.channels.is_multiple_of(self.groups) || !self.filters.is_multiple_of(self.groups) => {
                 refuse("its groups do not divide its channels")
             }
+            // Taps are found by products of two numbers below a stride.
+            () if self.transposed && self.axes.iter().any(|a| a.stride > 1 << 15) => {
+                refuse("its stride is too large")
+            }
             () if !self.fits() => refuse("its tensors have too many elements"),
             () => Ok(()),
         }

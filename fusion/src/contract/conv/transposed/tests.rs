@@ -12,6 +12,7 @@ use crate::contract::conv::transposed_tests::{axis, close, conv, expected};
 use crate::contract::conv::{Axis, Conv};
 use crate::contract::tests::{memory, packed, run_packed};
 use crate::graph::Op;
+use crate::plan::Plan;
 
 /// Where images and filters lie; filters row-major, or with their taps outermost and gaps.
 fn lie(conv: &Conv, order: Order, spread: bool, last: bool) -> Lie {
@@ -231,6 +232,9 @@ fn what_has_no_program() {
     assert_eq!(backwards.check(&conv, &tile), Err("its tensors lie backwards"));
     let apart = Lie { span: 1 << 31, ..fine };
     assert_eq!(apart.check(&conv, &tile), Err("its tensors have too many elements"));
+    let axis = Axis { stride: 1 << 16, out: 1 << 16, ..axis(1, 1, [2, 0, 0, 1]) };
+    let far = Conv { groups: 3, axes: vec![axis], ..conv };
+    assert_eq!(far.check().unwrap_err(), "its stride is too large");
 }
 
 /// A transposed convolution of four taps that doubles rows, an activation and a residual.
@@ -252,67 +256,89 @@ fn network([channels, filters, groups]: [u64; 3], images: &str, weights: &str) -
     .replace("OF", &of.to_string())
 }
 
+const IMAGES: &str = "%0 = input 0 : f32[2,CHANNELS,3,5]";
+const WEIGHTS: &str = "%1 = input 2 : f32[CHANNELS,OF,3,4]";
+
+/// The convolution of `network`.
+fn computed_by_network([channels, filters, groups]: [u64; 3]) -> Conv {
+    let axes = [axis(3, 3, [1, 1, 0, 1]), axis(5, 4, [2, 1, 0, 1])];
+    Conv { batch: 2, groups, bias: true, ..conv(channels, filters, &axes) }
+}
+
+/// What an input or a parameter of a plan holds.
+fn input(plan: &Plan, op: &Op) -> Vec<f64> {
+    let id = plan.graph.ids().find(|&id| plan.graph.node(id).op == *op).unwrap();
+    let (Op::Input(slot) | Op::Param(slot)) = *op else { panic!() };
+    memory(slot, plan.graph.ty(id.into()))
+}
+
+/// Compares a plan of one kernel, without packed filters, with sums of these images and filters in `f64`.
+fn compare_plan(text: &str, conv: &Conv, values: impl Fn(&Plan) -> [Vec<f64>; 2]) {
+    let (plan, packed) = packed(text, 2, Products::Generated);
+    assert_eq!((plan.kernel_count(), plan.extern_count(), packed.len()), (1, 0, 0), "{text}");
+    let [x, w] = values(&plan);
+    let mut wanted = expected(conv, &x, &w, &input(&plan, &Op::Param(1)));
+    let rest = input(&plan, &Op::Input(1));
+    wanted.iter_mut().zip(rest).for_each(|(v, rest)| *v = v.max(0.0) + rest);
+    close(&run_packed(&plan, &packed)[0], &wanted, 1e-4, text);
+}
+
 /// The bias, an activation and a residual lie in the store of a kernel that reads filters as they lie, whether these are
 /// weights or not.
 #[test]
 fn filters_that_fill_no_vectors_are_read_as_they_lie() {
-    for sizes @ [channels, filters, groups] in GROUPS {
-        for weights in ["param 0", "input 2"] {
-            let weights = format!("%1 = {weights} : f32[CHANNELS,OF,3,4]");
-            let text = network(sizes, "%0 = input 0 : f32[2,CHANNELS,3,5]", &weights);
-            let (plan, packed) = packed(&text, 2, Products::Generated);
-            if groups == 1 {
-                assert_eq!(packed.len(), usize::from(weights.contains("param")), "{text}");
-                continue;
-            }
-            assert_eq!((plan.kernel_count(), plan.extern_count(), packed.len()), (1, 0, 0), "{text}");
-            let input = |op: Op| {
-                let id = plan.graph.ids().find(|&id| plan.graph.node(id).op == op).unwrap();
-                let (Op::Input(slot) | Op::Param(slot)) = op else { panic!() };
-                memory(slot, plan.graph.ty(id.into()))
-            };
-            let filter = if weights.contains("param") { Op::Param(0) } else { Op::Input(2) };
-            let [x, w, bias] = [Op::Input(0), filter, Op::Param(1)].map(&input);
-            let axes = [axis(3, 3, [1, 1, 0, 1]), axis(5, 4, [2, 1, 0, 1])];
-            let conv = Conv { batch: 2, groups, bias: true, ..conv(channels, filters, &axes) };
-            let mut wanted = expected(&conv, &x, &w, &bias);
-            wanted.iter_mut().zip(input(Op::Input(1))).for_each(|(v, rest)| *v = v.max(0.0) + rest);
-            close(&run_packed(&plan, &packed)[0], &wanted, 1e-4, &text);
+    for sizes in GROUPS.into_iter().filter(|sizes| sizes[2] > 1) {
+        let conv = computed_by_network(sizes);
+        let text = network(sizes, IMAGES, WEIGHTS);
+        let of = |filters: Op| move |plan: &Plan| [input(plan, &Op::Input(0)), input(plan, &filters)];
+        compare_plan(&text, &conv, of(Op::Input(2)));
+        let weights = text.replace("input 2", "param 0");
+        compare_plan(&weights, &conv, of(Op::Param(0)));
+        if sizes == [7; 3] {
+            let one = text.replace("[2,", "[");
+            compare_plan(&one, &Conv { batch: 1, ..conv }, of(Op::Input(2)));
         }
     }
+    // Filters of one group are packed, or laid out.
+    let text = network([3, 5, 1], IMAGES, WEIGHTS);
+    assert_eq!(packed(&text, 2, Products::Generated).0.kernel_count(), 2);
+    assert_eq!(packed(&text.replace("input 2", "param 0"), 2, Products::Generated).1.len(), 1);
 }
 
 /// One filter for all channels, as a view whose channels lie in one place, and images whose channels are innermost.
 #[test]
 fn views_are_read_where_they_lie() {
-    let images = "%0 = input 0 : f32[2,CHANNELS,3,5]";
     let weights = "%7 = input 2 : f32[1,1,3,4]
            %1 = aten::expand(self=%7, size=[7, 1, 3, 4], implicit=false) : f32[7,1,3,4]{0,12,4,1}";
-    let turned = "%7 = input 0 : f32[2,3,5,CHANNELS]
+    let text = network([7; 3], IMAGES, weights);
+    let values = |plan: &Plan| [input(plan, &Op::Input(0)), input(plan, &Op::Input(2)).repeat(7)];
+    compare_plan(&text, &computed_by_network([7; 3]), values);
+    let sizes = [12, 20, 4];
+    let images = "%7 = input 0 : f32[2,3,5,CHANNELS]
            %0 = aten::permute(self=%7, dims=[0, 3, 1, 2]) : f32[2,CHANNELS,3,5]{180,1,60,12}";
-    let plain = "%1 = input 2 : f32[CHANNELS,OF,3,4]";
-    for (sizes @ [channels, filters, groups], images, weights) in
-        [([7, 7, 7], images, weights), ([12, 20, 4], turned, plain)]
-    {
-        let text = network(sizes, images, weights);
+    let turned = |x: &[f64]| (0..360).map(|i| x[i / 180 * 180 + i % 15 * 12 + i / 15 % 12]).collect();
+    let values = |plan: &Plan| [turned(&input(plan, &Op::Input(0))), input(plan, &Op::Input(2))];
+    compare_plan(&network(sizes, images, WEIGHTS), &computed_by_network(sizes), values);
+}
+
+/// A result that eager has with the channels innermost lies so.
+#[test]
+fn results_lie_as_those_of_eager() {
+    for sizes in [[7, 7, 7], [12, 20, 4]] {
+        let conv = computed_by_network(sizes);
+        let (filters, pixels) = (conv.filters, conv.pixels());
+        let text = network(sizes, IMAGES, WEIGHTS);
+        let (before, _) = text.split_once("%5").unwrap();
+        let result = format!("f32[2,{filters},3,10]{{{},1,{},{filters}}}\n", filters * pixels, filters * 10);
+        let before = before.trim_end().strip_suffix(&format!("f32[2,{filters},3,10]")).unwrap();
+        let text = format!("{before}{result} outputs %4 }}");
         let (plan, packed) = packed(&text, 2, Products::Generated);
-        assert_eq!((plan.kernel_count(), plan.extern_count(), packed.len()), (1, 0, 0), "{text}");
-        let input = |op: Op| {
-            let id = plan.graph.ids().find(|&id| plan.graph.node(id).op == op).unwrap();
-            let (Op::Input(slot) | Op::Param(slot)) = op else { panic!() };
-            memory(slot, plan.graph.ty(id.into()))
-        };
-        let [x, w, bias] = [Op::Input(0), Op::Input(2), Op::Param(1)].map(&input);
-        let x = if groups == 4 {
-            (0..360).map(|i| x[i / 180 * 180 + i % 15 * 12 + i / 15 % 12]).collect()
-        } else {
-            x
-        };
-        let w = if groups == 7 { w.repeat(7) } else { w };
-        let axes = [axis(3, 3, [1, 1, 0, 1]), axis(5, 4, [2, 1, 0, 1])];
-        let conv = Conv { batch: 2, groups, bias: true, ..conv(channels, filters, &axes) };
-        let mut wanted = expected(&conv, &x, &w, &bias);
-        wanted.iter_mut().zip(input(Op::Input(1))).for_each(|(v, rest)| *v = v.max(0.0) + rest);
-        close(&run_packed(&plan, &packed)[0], &wanted, 1e-4, &text);
+        assert_eq!((plan.kernel_count(), plan.extern_count()), (1, 0), "{text}");
+        let [x, w, bias] = [Op::Input(0), Op::Input(2), Op::Param(1)].map(|op| input(&plan, &op));
+        let wanted = expected(&conv, &x, &w, &bias);
+        let found = run_packed(&plan, &packed).remove(0);
+        let at = |i: u64| (i / (filters * pixels) * pixels + i % pixels) * filters + i / pixels % filters;
+        let found: Vec<f64> = (0..found.len() as u64).map(|i| found[at(i) as usize]).collect();
+        close(&found, &wanted, 1e-4, &text);
     }
 }
