@@ -159,7 +159,7 @@ pub trait Single: Float {
 
 /// `f32` on a processor with instructions for exponents and significands.
 pub trait Exponents: Single {
-    /// `self * 2^n` for an integer `n`, rounded once; NaN where `n` is NaN.
+    /// `self * 2^n` for a positive number of at most 4 and an integer `n`, rounded once; NaN where `n` is NaN.
     fn scale(self, n: Self) -> Self;
     /// The integer part of log2 of the magnitude: -inf for a zero, inf for an infinity.
     fn exponent(self) -> Self;

@@ -17,6 +17,8 @@ use crate::{Error, Result};
 const WIDTH: u32 = 16;
 /// "Rounding as set" of such an instruction.
 const ROUNDING: i64 = 4;
+/// The least power of two by which a number of at most 4 is scaled to another one than 0.
+const LEAST: i16 = -151;
 /// "Significands in [1, 2), NaN for negative numbers".
 const SIGNIFICAND: i64 = 8;
 
@@ -255,16 +257,15 @@ impl<'e, 'c> Double for Lanes<'e, 'c, f64> {
 }
 
 impl<'e, 'c> Exponents for Lanes<'e, 'c, f64> {
+    /// Lanes whose result is 0 are masked off: the processor takes a hundred times as long for a number that rounds to 0.
     fn scale(self, n: Self) -> Self {
         let ir = self.site.ir;
         self.built(ir.in_registers(&[self.v, n.v], |v| {
-            let args = [
-                v[0],
-                v[1],
-                v[0],
-                ir.int_of(ir.int_type(16).into(), 0, -1),
-                ir.int_of(ir.int_type(32).into(), 0, ROUNDING),
-            ];
+            let least = ir.float_like(v[1], f64::from(LEAST));
+            let counts = ir.fcmp(FloatPredicate::UGE, v[1], least)?;
+            let counts = ir.b.build_bit_cast(counts, ir.int_type(16), "").map_err(llvm)?;
+            let zero = ir.float_like(v[0], 0.0);
+            let args = [v[0], v[1], zero, counts, ir.int_of(ir.int_type(32).into(), 0, ROUNDING)];
             ir.call("llvm.x86.avx512.mask.scalef.ps.512", &[], &args)
         }))
     }
