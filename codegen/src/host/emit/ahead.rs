@@ -6,11 +6,11 @@ use super::ir::V;
 use super::memory::Index;
 use super::{Bound, Emitter};
 use crate::Result;
-use crate::host::plan::{Bit, Region};
+use crate::host::plan::{Bit, ONE, Region};
 
 /// Bytes of a line.
 const LINE: i64 = 64;
-/// How many bytes ahead of a store its line is fetched in the store's own loop.
+/// How many bytes ahead of a store its line is fetched in the store's own loop, counted in what the loop writes.
 const DISTANCE: i64 = 1024;
 /// How many square blocks ahead lines are fetched where blocks are transposed: each touches as many lines as it has rows.
 const BLOCKS: i64 = 3;
@@ -36,7 +36,10 @@ impl<'c> Emitter<'c, '_> {
         let own = self.ahead.iter().any(|ahead| ahead.store == store && ahead.beside.is_none());
         match own {
             true if self.in_blocks() => self.fetch_block(store, map, true),
-            true => self.fetch_lines(store, map, DISTANCE, true),
+            true => {
+                let further = self.rows_further(store, map).unwrap_or(DISTANCE);
+                self.fetch_lines(store, map, further, true)
+            }
             false => Ok(()),
         }
     }
@@ -47,6 +50,25 @@ impl<'c> Emitter<'c, '_> {
             true => self.fetch_block(load, map, false),
             false => Ok(()),
         }
+    }
+
+    /// How many bytes further in memory a store is that follows some rows later, where a tile's rows are shorter than the
+    /// distance and do not follow each other without a gap.
+    fn rows_further(&self, (ptr, offsets): (Value, Value), map: &[Bit]) -> Option<i64> {
+        let bytes = self.plan.program.ty(ptr).pointee().map_or(0, |e| i64::from(e.bytes()));
+        let affine = self.plan.affine(offsets, map);
+        let steps = map.iter().filter(|&&bit| bit > ONE).map(|&bit| affine.stride(bit));
+        let mut steps = steps.collect::<Option<Vec<i64>>>()?;
+        steps.retain(|&step| step != 0);
+        steps.sort_unstable();
+        let mut row = 1;
+        let pitch = steps.into_iter().find(|&step| {
+            let follows = step == row;
+            row += if follows { row } else { 0 };
+            !follows
+        })?;
+        let own = row.checked_mul(bytes).filter(|own| (LINE..DISTANCE).contains(own))?;
+        (pitch > row).then(|| pitch.saturating_mul(bytes).saturating_mul(DISTANCE / own))
     }
 
     /// Whether the region at hand unrolls whole blocks.

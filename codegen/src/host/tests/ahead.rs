@@ -45,6 +45,31 @@ kernel @add(%x: ptr<f32> len({len}), %y: ptr<f32> len({len})) {{
     )
 }
 
+/// Blocks of 64 x 64 elements of rows of 1024.
+fn blocks(len: u64) -> String {
+    format!(
+        "
+kernel @blocks(%x: ptr<f32> len({len}), %y: ptr<f32> len({len})) {{
+  %id = program_id 0
+  %n = const 64 : i32
+  %first = map mul %id, %n
+  %start = splat %first [64]
+  %lanes = range 0 64
+  %cols = map add %start, %lanes
+  %pitch = const 1024 : tile<64xi32>
+  %rows = map mul %lanes, %pitch
+  %down = expand_dims %rows axis 1
+  %downs = broadcast %down [64, 64]
+  %across = expand_dims %cols axis 0
+  %acrosses = broadcast %across [64, 64]
+  %at = map add %downs, %acrosses
+  %v = load %x, %at
+  %w = map add %v, %v
+  store %y, %at, %w
+}}"
+    )
+}
+
 /// How often lines are fetched for writing and for reading, as the IR says it.
 fn fetches(text: &str) -> (usize, usize) {
     let program = text.trim().parse().unwrap();
@@ -68,10 +93,26 @@ fn large_results_and_the_next_rows_are_fetched_ahead() {
 }
 
 #[test]
+fn short_rows_that_lie_apart_are_fetched_some_rows_ahead() {
+    let ir = |text: &str| {
+        let program = text.trim().parse().unwrap();
+        HostKernel::llvm_ir(&program, &HostOptions { isa: Isa::Avx2 }).unwrap()
+    };
+    // Four rows of 256 bytes, 4096 bytes apart; what follows in a row is of other instances.
+    let (apart, dense) = (ir(&blocks(1 << 20)), ir(&add(1 << 20)));
+    assert!(apart.contains("i64 16384") && !apart.contains("i64 1024\n"), "{apart}");
+    assert!(dense.contains("i64 1024") && !dense.contains("i64 16384"), "{dense}");
+    assert!(fetches(&blocks(1 << 20)).0 > 0);
+    assert_eq!(fetches(&blocks(1 << 17)), (0, 0));
+}
+
+#[test]
 fn fetching_ahead_changes_no_result() {
     let len = 1 << 18;
     let zeros = Arg::buffer(f32::wrap(vec![0.0; len]));
     // The last instances fetch beyond the ends.
     check_text(&softmax(len as u64), &[f32s(len), zeros], [(len / 512) as u32, 1, 1], 1e-6);
     check_text(&add(len as u64), &[f32s(len), f32s(len)], [(len / 1024) as u32, 1, 1], 0.0);
+    let zeros = Arg::buffer(f32::wrap(vec![0.0; len]));
+    check_text(&blocks(len as u64), &[f32s(len), zeros], [16, 1, 1], 0.0);
 }
