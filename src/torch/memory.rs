@@ -1,5 +1,7 @@
-//! Memory of large tensors on the host. The system maps anew what is larger than 32 MiB, and the first touch of each of its
-//! pages takes longer than most kernels. What results give back is kept here for the next ones of about their size.
+//! Memory of large tensors on the host, in large pages where the system has them: a kernel that goes through some
+//! megabytes touches more small pages than the processor can look up at once. The C library also maps anew what is larger
+//! than 32 MiB, and the first touch of each of its pages takes longer than most kernels. What results give back is kept here
+//! for the next ones of about their size.
 //!
 //! It is bounded: where nothing that is kept fits, all of it goes back to the system before new memory is mapped, so that
 //! no more is held than results hold at a time, but for [`SLACK`]. What lies unused through [`AGE`] others goes back as
@@ -10,8 +12,8 @@ use std::sync::{Mutex, PoisonError};
 
 use rustc_hash::FxHashMap;
 
-/// Bytes from which on tensors get memory from here: somewhat less than what the C library maps anew each time.
-pub(super) const LARGE: usize = (32 << 20) - (64 << 10);
+/// Bytes from which on tensors get memory from here: a few large pages.
+pub(super) const LARGE: usize = 4 << 20;
 /// Kept memory serves for what needs this fraction less.
 const SLACK: usize = 8;
 /// Of how many others kept memory is not what they need before it goes back.
@@ -31,15 +33,27 @@ impl Mapping {
     fn new(bytes: usize) -> Option<Mapping> {
         let (protection, flags) =
             (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+        let all = bytes.checked_add(PAGE)?;
         // SAFETY: a mapping at an address of the system's choice touches nothing that is there.
-        let address = unsafe { libc::mmap(std::ptr::null_mut(), bytes, protection, flags, -1, 0) };
-        if address == libc::MAP_FAILED {
+        let mapped = unsafe { libc::mmap(std::ptr::null_mut(), all, protection, flags, -1, 0) };
+        if mapped == libc::MAP_FAILED {
             return None;
+        }
+        // Large pages begin at multiples of their size.
+        let start = mapped.expose_provenance();
+        let address = start.next_multiple_of(PAGE);
+        for (from, to) in [(start, address), (address + bytes, start + all)] {
+            if to > from {
+                // SAFETY: this part of the mapping was made just now, and nobody uses it.
+                let _ = unsafe { libc::munmap(std::ptr::with_exposed_provenance_mut(from), to - from) };
+            }
         }
         // SAFETY: advice about memory that was mapped just now. A system that does not take it loses only speed.
         #[cfg(target_os = "linux")]
-        let _ = unsafe { libc::madvise(address, bytes, libc::MADV_HUGEPAGE) };
-        Some(Mapping { address: address.expose_provenance(), bytes })
+        let _ = unsafe {
+            libc::madvise(std::ptr::with_exposed_provenance_mut(address), bytes, libc::MADV_HUGEPAGE)
+        };
+        Some(Mapping { address, bytes })
     }
 }
 
