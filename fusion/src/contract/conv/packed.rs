@@ -38,6 +38,10 @@ const MOST_TAPS: u64 = 8;
 /// The most where several are taken at once.
 const MOST_PHASED: u64 = 32;
 
+/// Elements between channels from which on they lie far apart, and the most taps of a row that are then taken together.
+const FAR: i64 = 1024;
+const FEW_TAPS: u64 = 3;
+
 /// Why there is no such program, if there is none.
 ///
 /// # Errors
@@ -345,7 +349,7 @@ impl Body<'_> {
             return self.depthwise(b, base, from, tap, sums);
         }
         let taps: Vec<u64> = (0..a.kernel).collect();
-        for together in taps.chunks(self.conv.taps_at_once() as usize) {
+        for together in taps.chunks(self.taps_at_once() as usize) {
             let mut all: Vec<Tap> = Vec::new();
             for &k in together {
                 let pixels = (0..u64::from(self.tile.pixels))
@@ -357,6 +361,13 @@ impl Body<'_> {
             sums = self.channels(b, from, &all, sums)?;
         }
         Ok(sums)
+    }
+
+    /// Taps along a row that are taken for a channel before the next one: where channels lie far apart, each is a page of its
+    /// own, and the processor looks up few.
+    fn taps_at_once(&self) -> u64 {
+        let apart = self.image.channel > FAR && self.row().0.kernel <= FEW_TAPS;
+        if apart && !self.conv.transposed { self.row().0.kernel } else { self.conv.taps_at_once() }
     }
 
     /// What lies `low` pixels ahead of the image's pixel in which an instance begins, in the row that begins at `base`.
