@@ -5,12 +5,14 @@
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
+use rayon::prelude::*;
 use rustc_hash::{FxHashMap, FxHashSet};
 use tch::Tensor;
+use tilefuse_block::Program;
 use tilefuse_codegen::cache::{Key, Kind};
 use tilefuse_codegen::host::HostOptions;
 use tilefuse_fusion::contract::{Candidate, Times};
-use tilefuse_fusion::plan::{Profile, StepKind, plan};
+use tilefuse_fusion::plan::{Plan, Profile, StepKind, plan};
 use tilefuse_fusion::{
     Arg, AtenCall, DType, Graph, NodeId, Op, Packed, Products, TensorType, ValueRef, choose_products,
 };
@@ -94,6 +96,8 @@ struct Budget {
     /// What describes those that were foreseen and are not measured.
     skipped: FxHashSet<String>,
     left: Duration,
+    /// The kernels of those that are measured, so that each is there when its turn comes.
+    _kernels: Vec<Kernel>,
 }
 
 impl Budget {
@@ -102,21 +106,33 @@ impl Budget {
             return Budget::default();
         }
         let mut all: Vec<Share> = Vec::new();
+        let mut programs: FxHashMap<String, Vec<Program>> = FxHashMap::default();
         choose_products(&mut graph.clone(), profile, products, constants, &mut |candidate| {
             let (key, times) = (describe(candidate, profile), candidate.predicted(profile));
-            match all.iter_mut().find(|share| share.key == key) {
-                Some(share) => share.calls += 1.0,
-                None => all.push(Share { key, op: candidate.call.op.clone(), calls: 1.0, times }),
+            if let Some(share) = all.iter_mut().find(|share| share.key == key) {
+                share.calls += 1.0;
+                return None;
             }
+            if known(&key).is_none()
+                && let Ok((.., plan)) = planned(candidate, profile)
+            {
+                programs.insert(key.clone(), plan.programs);
+            }
+            all.push(Share { key, op: candidate.call.op.clone(), calls: 1.0, times });
             None
         });
         let total: f64 = all.iter().map(Share::library_us).sum();
         let left = Duration::from_secs_f64(CALLS * total * 1e-6).clamp(PLAN, MOST);
         let mut skipped: FxHashSet<String> = all.iter().map(|share| share.key.clone()).collect();
+        let mut measured = Vec::new();
         for key in chosen(all, left) {
             skipped.remove(&key);
+            measured.extend(programs.remove(&key));
         }
-        Budget { skipped, left }
+        // Compiled side by side, which cannot be done between measurements. One that fails does so again in its turn.
+        let programs = measured.par_iter().flatten();
+        let kernels = programs.filter_map(|program| Some(kernel(program, Target::Host).ok()?.0)).collect();
+        Budget { skipped, left, _kernels: kernels }
     }
 
     fn allows(&self, key: &str) -> bool {
@@ -246,13 +262,7 @@ struct Launch {
 impl Product {
     fn new(candidate: &Candidate<'_>, profile: &Profile) -> Result<Product, Error> {
         let missing = |what: &str| Error::Internal(format!("a product to be measured has no {what}"));
-        let (mut graph, node) = alone(candidate);
-        let wanted = &candidate.template.kernel.program;
-        choose_products(&mut graph, profile, Products::Measured, Some(0), &mut |other| {
-            let generated_us = if other.template.kernel.program == *wanted { 1.0 } else { 1.5 };
-            Some(Times { generated_us, library_us: 2.0, measured: true })
-        });
-        let plan = plan(&graph, profile)?;
+        let (graph, node, plan) = planned(candidate, profile)?;
         let mut tensors: Vec<(ValueRef, Tensor)> = Vec::new();
         let known = |tensors: &[(ValueRef, Tensor)], value| tensors.iter().any(|(v, _)| *v == value);
         let call_operands = graph.operands(node);
@@ -330,6 +340,18 @@ fn library(candidate: &Candidate<'_>, operands: &[Tensor]) -> Result<(AtenCall, 
         call.args.retain(|(name, _)| name != "enable_gqa");
     }
     Ok((call, own))
+}
+
+/// The plan of a graph in which the candidate's call is computed by its kernel, and the node of the call.
+fn planned(candidate: &Candidate<'_>, profile: &Profile) -> Result<(Graph, NodeId, Plan), Error> {
+    let (mut graph, node) = alone(candidate);
+    let wanted = &candidate.template.kernel.program;
+    choose_products(&mut graph, profile, Products::Measured, Some(0), &mut |other| {
+        let generated_us = if other.template.kernel.program == *wanted { 1.0 } else { 1.5 };
+        Some(Times { generated_us, library_us: 2.0, measured: true })
+    });
+    let plan = plan(&graph, profile)?;
+    Ok((graph, node, plan))
 }
 
 /// A graph of inputs and one call, whose result lies in the order in which the candidate's kernel writes it.
