@@ -3,8 +3,8 @@
 //! than 32 MiB, and the first touch of each of its pages takes longer than most kernels. What results give back is kept here
 //! for the next ones of about their size.
 //!
-//! It is bounded: where nothing that is kept fits, all of it goes back to the system before new memory is mapped, so that
-//! no more is held than results hold at a time, but for [`SLACK`]. What lies unused through [`AGE`] others goes back as
+//! It is bounded: where nothing that is kept fits, it goes back to the system before new memory is mapped, but for [`KEPT`]
+//! bytes, so that no more is held than results hold at a time, but for these and [`SLACK`]. What lies unused through [`AGE`] others goes back as
 //! well, and all of it when a plan is dropped and by [`release_memory`]. Without a plan nothing is kept.
 
 use std::ffi::c_void;
@@ -16,6 +16,8 @@ use rustc_hash::FxHashMap;
 pub(super) const LARGE: usize = 4 << 20;
 /// Kept memory serves for what needs this fraction less.
 const SLACK: usize = 8;
+/// Bytes that stay where nothing that is kept fits: results of several sizes take turns.
+const KEPT: usize = 32 << 20;
 /// Of how many others kept memory is not what they need before it goes back.
 const AGE: u64 = 64;
 /// Bytes of a large page.
@@ -83,9 +85,9 @@ impl Reserve {
         let fitting = self.kept.iter().enumerate().filter(|(_, kept)| fits(kept));
         let best = fitting.min_by_key(|(_, (_, mapping))| mapping.bytes).map(|(at, _)| at);
         let mapping = match best {
-            Some(at) => self.kept.swap_remove(at).1,
+            Some(at) => self.kept.remove(at).1,
             None => {
-                self.kept.clear();
+                self.trim();
                 Mapping::new(bytes)?
             }
         };
@@ -94,6 +96,16 @@ impl Reserve {
         let address = mapping.address;
         self.used.insert(address, mapping);
         Some(address)
+    }
+
+    /// Gives back what was kept longest until no more than [`KEPT`] is left.
+    fn trim(&mut self) {
+        let mut left: usize = self.kept.iter().map(|(_, mapping)| mapping.bytes).sum();
+        self.kept.retain(|(_, mapping)| {
+            let goes = left > KEPT;
+            left -= if goes { mapping.bytes } else { 0 };
+            !goes
+        });
     }
 
     /// Keeps what is not in use any more, where there are plans.
@@ -193,6 +205,29 @@ mod tests {
         assert!(reserve.kept.is_empty());
         reserve.give(small);
         assert_eq!(reserve.release(), SIZE);
+    }
+
+    #[test]
+    fn results_of_several_sizes_take_turns() {
+        let mut reserve = reserve();
+        let sizes = [4 * PAGE, 8 * PAGE];
+        let first = sizes.map(|size| {
+            let address = reserve.take(size).unwrap();
+            assert_eq!(address % PAGE, 0);
+            reserve.give(address);
+            address
+        });
+        for (size, address) in sizes.into_iter().zip(first) {
+            assert_eq!(reserve.take(size), Some(address));
+            reserve.give(address);
+        }
+        // What was kept longest goes first.
+        let large = reserve.take(16 * PAGE).unwrap();
+        reserve.give(large);
+        let larger = reserve.take(32 * PAGE).unwrap();
+        assert_eq!(reserve.kept.iter().map(|(_, m)| m.address).collect::<Vec<_>>(), [large]);
+        reserve.give(larger);
+        assert_eq!(reserve.release(), 48 * PAGE);
     }
 
     #[test]
