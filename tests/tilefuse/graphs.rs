@@ -204,6 +204,7 @@ fn threads_share_a_graph() {
                 });
             }
         });
-        assert!(fused.stats().graph_calls >= 80);
+        let stats = fused.stats();
+        assert!(stats.graph_calls >= 80, "{stats:?}");
     }
 }
