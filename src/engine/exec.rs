@@ -188,7 +188,7 @@ impl Compiled {
                     return self.steps(call, stream);
                 }
                 Err(error) => {
-                    graphs.failed(format!("the capture failed: {error}"));
+                    graphs.give_up(format!("the capture failed: {error}"));
                     drop(graphs);
                     return self.steps(call, stream);
                 }

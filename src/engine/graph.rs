@@ -8,7 +8,6 @@
 use std::cell::Cell;
 use std::collections::HashMap;
 use std::ffi::c_void;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Instant;
 
@@ -66,9 +65,6 @@ const RESULT_BYTES: u64 = 32 << 20;
 /// Graphs of one plan: for streams, and for addresses of parameters and large inputs.
 const MOST_GRAPHS: usize = 4;
 
-/// Captures of a plan that may fail.
-const TRIES: u32 = 3;
-
 /// Streams of callers that graphs are captured for.
 const MOST_STREAMS: usize = 16;
 
@@ -80,8 +76,6 @@ const QUEUEING_SHARE: f64 = 0.5;
 pub(crate) struct Graphs {
     mode: CudaGraphs,
     state: Mutex<State>,
-    /// Captures that failed.
-    failures: AtomicU32,
 }
 
 #[derive(Debug)]
@@ -153,10 +147,7 @@ pub(crate) enum Way<'a> {
 }
 
 /// The graphs of a plan, locked for a call.
-pub(crate) struct Chosen<'a> {
-    state: MutexGuard<'a, State>,
-    failures: &'a AtomicU32,
-}
+pub(crate) struct Chosen<'a>(MutexGuard<'a, State>);
 
 impl Graphs {
     /// None yet.
@@ -165,7 +156,7 @@ impl Graphs {
             Some(reason) => State::Without(reason),
             None => State::Watching { calls: 0, timed: None },
         };
-        Graphs { mode, state: Mutex::new(state), failures: AtomicU32::new(0) }
+        Graphs { mode, state: Mutex::new(state) }
     }
 
     /// How many there are, or why there are none, in words.
@@ -208,7 +199,7 @@ impl Graphs {
         if matches!(*state, State::Without(_)) || unsafe { cuda::is_capturing(device, stream) }? {
             return Ok(Way::Steps);
         }
-        Ok(Way::Graph(Chosen { state, failures: &self.failures }))
+        Ok(Way::Graph(Chosen(state)))
     }
 
     /// Takes down what a timed call took.
@@ -252,28 +243,25 @@ impl Chosen<'_> {
         params: &[*mut c_void],
         inputs: &[*mut c_void],
     ) -> Option<&mut PlanGraph> {
-        let State::Ready(graphs) = &mut *self.state else { return None };
+        let State::Ready(graphs) = &mut *self.0 else { return None };
         graphs.iter_mut().find(|graph| graph.fits(stream, params, inputs))
     }
 
     /// Whether another graph may be captured.
     pub(crate) fn has_room(&self) -> bool {
-        matches!(&*self.state, State::Ready(graphs) if graphs.len() < MOST_GRAPHS)
+        matches!(&*self.0, State::Ready(graphs) if graphs.len() < MOST_GRAPHS)
     }
 
     pub(crate) fn add(&mut self, graph: PlanGraph) -> Option<&mut PlanGraph> {
-        let State::Ready(graphs) = &mut *self.state else { return None };
+        let State::Ready(graphs) = &mut *self.0 else { return None };
         graphs.push(graph);
         graphs.last_mut()
     }
 
-    /// Notes that a capture failed. What others do in the process may have been in its way, such as a library that loads
-    /// its kernels; after [`TRIES`] in all no more graphs are made, and those there are go.
-    pub(crate) fn failed(&mut self, reason: String) {
+    /// Makes no more graphs, and lets go of those there are.
+    pub(crate) fn give_up(&mut self, reason: String) {
         tracing::info!("no CUDA graph: {reason}");
-        if self.failures.fetch_add(1, Ordering::Relaxed) + 1 >= TRIES {
-            *self.state = State::Without(reason);
-        }
+        *self.0 = State::Without(reason);
     }
 }
 
