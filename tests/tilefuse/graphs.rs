@@ -204,6 +204,9 @@ fn threads_share_a_graph() {
                 });
             }
         });
-        assert!(fused.stats().graph_calls >= 80);
+        // Tests beside this one may set the number of threads, for which there is a plan of its own; the first call of each
+        // runs its steps.
+        let stats = fused.stats();
+        assert!(stats.graph_calls + stats.captures >= stats.fused_calls && stats.captures <= 3, "{stats:?}");
     }
 }
