@@ -140,11 +140,26 @@ fn kernels_strides_and_paddings() {
         (11, 3, 3, 0),
         (31, 3, 1, 1),
         (33, 3, 2, 1),
+        (35, 3, 1, 1),
     ] {
         for (channels, filters) in [(3, 5), (5, 1), (6, 40)] {
             compare(&conv(channels, filters, &square(image, kernel, stride, padding)), None);
         }
     }
+}
+
+#[test]
+fn taps_are_taken_together_where_channels_lie_far_apart() {
+    let loops = |extent, order| {
+        let conv = conv(64, 64, &square(extent, 3, 1, 1));
+        let tile = Tile::of(&conv, WIDE);
+        let text = program(&conv, &image(&conv, order), &tile, true).unwrap().program.to_string();
+        text.matches(" = for ").count()
+    };
+    // Over the taps of a column, and in it over channels: for each tap of a row, or for all of them.
+    assert_eq!(loops(28, Order::RowMajor), 4);
+    assert_eq!(loops(56, Order::RowMajor), 2);
+    assert_eq!(loops(56, Order::Last), 4);
 }
 
 #[test]
