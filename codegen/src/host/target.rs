@@ -202,6 +202,11 @@ impl Target {
         has_exponents && elem == Some(Elem::F32) && eval_with_exponents(function, 1.0).is_some()
     }
 
+    /// Whether an instruction takes the greater or the lesser of floats and orders zeros: one of AVX-512.
+    pub(super) fn orders_zeros(&self) -> bool {
+        self.family == Family::X86 && self.vector == 512
+    }
+
     /// What plans ask of a processor.
     pub(super) fn registers(&self) -> Registers {
         let (pairs, quads) = (self.pairs.is_some(), self.quads.is_some());

@@ -12,6 +12,7 @@ mod atomics;
 mod control;
 mod emulator;
 mod exponents;
+mod extremum;
 mod functions;
 mod groups;
 mod neon;

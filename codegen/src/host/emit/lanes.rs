@@ -16,7 +16,7 @@ use crate::{Error, Result};
 /// Lanes of the instructions for exponents.
 const WIDTH: u32 = 16;
 /// "Rounding as set" of such an instruction.
-const ROUNDING: i64 = 4;
+pub(super) const ROUNDING: i64 = 4;
 /// The least power of two by which a number of at most 4 is scaled to another one than 0.
 const LEAST: i16 = -151;
 /// "Significands in [1, 2), NaN for negative numbers".
@@ -309,7 +309,11 @@ impl<'e, 'c> Exponents for Lanes<'e, 'c, f64> {
 
 impl<'c> Ir<'c> {
     /// What `build` makes of operands of [`WIDTH`] lanes, for operands of any number of lanes.
-    fn in_registers(&self, args: &[V<'c>], build: impl Fn(&[V<'c>]) -> Result<V<'c>>) -> Result<V<'c>> {
+    pub(super) fn in_registers(
+        &self,
+        args: &[V<'c>],
+        build: impl Fn(&[V<'c>]) -> Result<V<'c>>,
+    ) -> Result<V<'c>> {
         let mut args = args.to_vec();
         self.match_lanes(&mut args);
         let n = args.first().map_or(0, |&v| lanes_of(v));

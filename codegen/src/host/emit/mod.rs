@@ -11,6 +11,7 @@ mod combine;
 mod control;
 mod debug;
 mod dot;
+mod extremum;
 mod formula;
 mod groups;
 pub(super) mod ir;

@@ -77,11 +77,9 @@ impl<'c> Emitter<'c, '_> {
                 let wrong = ir.bin(Op::And, signs, ir.fcmp(FloatPredicate::UNE, rem, zero)?)?;
                 ir.select(wrong, ir.bin(Op::FAdd, rem, b)?, rem)
             }
-            ScalarFn::Max => ir.call_same("llvm.maximum", &[a, b]),
-            ScalarFn::Min => ir.call_same("llvm.minimum", &[a, b]),
+            ScalarFn::Max | ScalarFn::Min => self.extremum(function, a, b),
             ScalarFn::FMax | ScalarFn::FMin => {
-                let name = if function == ScalarFn::FMax { "llvm.maximum" } else { "llvm.minimum" };
-                let both = ir.call_same(name, &[a, b])?;
+                let both = self.extremum(function, a, b)?;
                 let first = ir.select(ir.fcmp(FloatPredicate::UNO, b, b)?, a, both)?;
                 ir.select(ir.fcmp(FloatPredicate::UNO, a, a)?, b, first)
             }
