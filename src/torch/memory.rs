@@ -4,8 +4,8 @@
 //! for the next ones of about their size.
 //!
 //! It is bounded: where nothing that is kept fits, it goes back to the system before new memory is mapped, but for [`KEPT`]
-//! bytes, so that no more is held than results hold at a time, but for these and [`SLACK`]. What lies unused through [`AGE`] others goes back as
-//! well, and all of it when a plan is dropped and by [`release_memory`]. Without a plan nothing is kept.
+//! bytes, so that no more is held than results hold at a time, but for these and [`SLACK`]. What lies unused through [`AGE`]
+//! others goes back as well, and all of it when a plan is dropped and by [`release_memory`]. Without a plan nothing is kept.
 
 use std::ffi::c_void;
 use std::sync::{Mutex, PoisonError};

@@ -204,9 +204,9 @@ fn threads_share_a_graph() {
                 });
             }
         });
-        // Tests beside this one may set the number of threads, for which there is a plan of its own; the first call of each
-        // runs its steps.
+        // Of 83 calls. Tests beside this one may set the number of threads, for which there is a plan of its own: one call of
+        // each captures the model, and one runs the steps.
         let stats = fused.stats();
-        assert!(stats.graph_calls + stats.captures >= stats.fused_calls && stats.captures <= 3, "{stats:?}");
+        assert!(stats.graph_calls + 2 * stats.captures >= 82 && stats.captures <= 3, "{stats:?}");
     }
 }

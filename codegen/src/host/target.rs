@@ -198,12 +198,11 @@ impl Target {
     /// Whether a mathematical function stays one, since instructions for exponents make it shorter than what it is
     /// expanded to: those of AVX-512.
     pub(super) fn computes(&self, function: ScalarFn, elem: Option<Elem>) -> bool {
-        let has_exponents = self.family == Family::X86 && self.vector == 512;
-        has_exponents && elem == Some(Elem::F32) && eval_with_exponents(function, 1.0).is_some()
+        self.has_avx512() && elem == Some(Elem::F32) && eval_with_exponents(function, 1.0).is_some()
     }
 
-    /// Whether an instruction takes the greater or the lesser of floats and orders zeros: one of AVX-512.
-    pub(super) fn orders_zeros(&self) -> bool {
+    /// Whether vectors are of AVX-512, with the parts for short ones and for 32 and 64 bits.
+    pub(super) fn has_avx512(&self) -> bool {
         self.family == Family::X86 && self.vector == 512
     }
 

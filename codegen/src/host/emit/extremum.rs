@@ -28,7 +28,7 @@ impl<'c> Emitter<'c, '_> {
         let is_known = args.iter().any(|v| matches!(v, V::VectorValue(v) if v.is_const()));
         let [a, b] = args;
         let single = lane_type(a) == BasicTypeEnum::FloatType(ir.cx.f32_type());
-        if is_known || !single || lanes_of(a) < 4 || !self.target.orders_zeros() {
+        if is_known || !single || lanes_of(a) < 4 || !self.target.has_avx512() {
             return ir.call_same(if greatest { "llvm.maximum" } else { "llvm.minimum" }, &args);
         }
         let word = |bits: u32, value: i64| ir.int_of(ir.int_type(bits).into(), 0, value);

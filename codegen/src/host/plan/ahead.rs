@@ -3,8 +3,8 @@
 //! A store to memory that is not in a cache waits until its line has come from memory, and few stores can wait at a time.
 //! What a program writes to large tensors is therefore fetched ahead: where a reduction runs over a tile of the same
 //! shape in an earlier loop, in that loop, with what the next instance reads at the same offsets; else some lines ahead
-//! in the loop of the store, or some rows where a tile's rows are short and lie apart. Where blocks are transposed, what is read is fetched some blocks ahead as well: the
-//! processor sees no order in which their rows follow each other.
+//! in the loop of the store, or some rows where a tile's rows are short and lie apart. Where blocks are transposed, what
+//! is read is fetched some blocks ahead as well: the processor sees no order in which their rows follow each other.
 
 use tilefuse_block::affine::Affine;
 use tilefuse_block::{Op, OpKind, Value};

@@ -101,7 +101,7 @@ fn short_rows_that_lie_apart_are_fetched_some_rows_ahead() {
     // Four rows of 256 bytes, 4096 bytes apart; what follows in a row is of other instances.
     let (apart, dense) = (ir(&blocks(1 << 20)), ir(&add(1 << 20)));
     assert!(apart.contains("i64 16384") && !apart.contains("i64 1024\n"), "{apart}");
-    assert!(dense.contains("i64 1024") && !dense.contains("i64 16384"), "{dense}");
+    assert!(dense.contains("i64 1024\n") && !dense.contains("i64 16384"), "{dense}");
     assert!(fetches(&blocks(1 << 20)).0 > 0);
     assert_eq!(fetches(&blocks(1 << 17)), (0, 0));
 }
