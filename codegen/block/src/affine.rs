@@ -23,6 +23,8 @@
 mod interval;
 mod transfer;
 
+use std::ops::Range;
+
 use smallvec::SmallVec;
 
 use crate::program::{Op, OpKind, Program, Region, Value};
@@ -153,18 +155,33 @@ impl Affine {
 
     /// Analyses a valid program for grids of at most these extents.
     pub fn for_grid(program: &Program, grid: [u32; 3]) -> Affine {
-        Affine::analyse(program, grid, None)
+        Affine::analyse(program, grid, grid.map(|extent| 0..extent), None)
     }
 
     /// Analyses a valid program for one launch: a grid of exactly these extents, and for each parameter the number that
     /// is given for it, if it is one. No promise of the program is relied on.
     pub fn for_launch(program: &Program, grid: [u32; 3], args: &[Option<Literal>]) -> Affine {
-        Affine::analyse(program, grid, Some(args))
+        Affine::analyse(program, grid, grid.map(|extent| 0..extent), Some(args))
     }
 
-    fn analyse(program: &Program, grid: [u32; 3], launch: Option<&[Option<Literal>]>) -> Affine {
+    /// [`for_launch`](Self::for_launch) of the instances alone whose numbers along each axis are in `part`.
+    pub fn for_part(
+        program: &Program,
+        grid: [u32; 3],
+        part: [Range<u32>; 3],
+        args: &[Option<Literal>],
+    ) -> Affine {
+        Affine::analyse(program, grid, part, Some(args))
+    }
+
+    fn analyse(
+        program: &Program,
+        grid: [u32; 3],
+        part: [Range<u32>; 3],
+        launch: Option<&[Option<Literal>]>,
+    ) -> Affine {
         let launched = launch.is_some();
-        let mut cx = Cx { program, grid, launched, facts: vec![None; program.values.len()] };
+        let mut cx = Cx { program, grid, part, launched, facts: vec![None; program.values.len()] };
         let args = launch.unwrap_or_default();
         for (index, param) in program.params.iter().enumerate() {
             cx.set_unknown(param.value);
@@ -185,6 +202,8 @@ impl Affine {
 struct Cx<'a> {
     program: &'a Program,
     grid: [u32; 3],
+    /// The instances that are looked at.
+    part: [Range<u32>; 3],
     /// Whether this is one launch, of which the grid is known and nothing is promised.
     launched: bool,
     facts: Vec<Option<Facts>>,
@@ -240,7 +259,14 @@ impl<'a> Cx<'a> {
     fn induction(&mut self, op: &Op, region: &Region) {
         let facts = |index: usize| op.args.get(index).and_then(|&v| self.get(v));
         let (Some(lo), Some(hi), Some(step)) = (facts(0), facts(1), facts(2)) else { return };
-        let interval = lo.interval.up_to(&hi.interval);
+        let mut interval = lo.interval.up_to(&hi.interval);
+        // The last value below the end is as many steps from the first as fit.
+        if let (Some(first), Some(by)) = (lo.interval.single(), step.interval.single())
+            && by > 0
+            && interval.hi > first
+        {
+            interval.hi = first + (interval.hi - first) / by * by;
+        }
         let divisible_by = interval::gcd(lo.divisible_by, step.divisible_by);
         let Some(&value) = region.args.first() else { return };
         if let Some(Some(facts)) = self.facts.get_mut(value.index()) {

@@ -16,6 +16,8 @@
 
 mod loops;
 
+use std::ops::Range;
+
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
@@ -66,6 +68,51 @@ impl Proof {
 
 /// What holds when a valid program is launched with these arguments.
 pub fn prove(program: &Program, grid: [u32; 3], args: &[Given]) -> Proof {
+    examine(program, grid, grid.map(|extent| 0..extent), args, &|_| true).0
+}
+
+/// Elements of a tensor, as far as they are known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reach {
+    /// None.
+    Nothing,
+    /// None outside of these, both included.
+    Between(i128, i128),
+    /// Any.
+    Anything,
+}
+
+impl Reach {
+    /// What reaches either.
+    #[must_use]
+    pub fn hull(self, other: Reach) -> Reach {
+        match (self, other) {
+            (Reach::Nothing, one) | (one, Reach::Nothing) => one,
+            (Reach::Between(a, b), Reach::Between(c, d)) => Reach::Between(a.min(c), b.max(d)),
+            _ => Reach::Anything,
+        }
+    }
+}
+
+/// For each parameter the elements that the instances of a launch whose numbers along each axis are in `part` read or
+/// write, where all accesses stay within their tensors; [`Reach::Anything`] for those that `asked` says nothing of.
+pub fn reach(
+    program: &Program,
+    grid: [u32; 3],
+    part: [Range<u32>; 3],
+    args: &[Given],
+    asked: &dyn Fn(usize) -> bool,
+) -> Vec<Reach> {
+    examine(program, grid, part, args, asked).1
+}
+
+fn examine(
+    program: &Program,
+    grid: [u32; 3],
+    part: [Range<u32>; 3],
+    args: &[Given],
+    asked: &dyn Fn(usize) -> bool,
+) -> (Proof, Vec<Reach>) {
     let numbers: Vec<Option<Literal>> = args
         .iter()
         .map(|given| match given {
@@ -73,7 +120,7 @@ pub fn prove(program: &Program, grid: [u32; 3], args: &[Given]) -> Proof {
             Given::Elements(_) => None,
         })
         .collect();
-    let affine = Affine::for_launch(program, grid, &numbers);
+    let affine = Affine::for_part(program, grid, part, &numbers);
     let mut definitions = vec![None; program.values.len()];
     program.walk(&mut |op| {
         for &result in &op.results {
@@ -91,10 +138,12 @@ pub fn prove(program: &Program, grid: [u32; 3], args: &[Given]) -> Proof {
         facts: Vec::new(),
         known: FxHashMap::default(),
         proof: Proof::default(),
+        reaches: vec![Reach::Nothing; program.params.len()],
+        asked,
         depth: 0,
     };
     cx.region(&program.body);
-    cx.proof
+    (cx.proof, cx.reaches)
 }
 
 /// For each parameter of a valid program whether a [`Proof`] depends on the number that is given for it.
@@ -155,6 +204,10 @@ struct Cx<'a> {
     /// What was found out since the last fact came or went.
     known: FxHashMap<(Value, Path), Interval>,
     proof: Proof,
+    /// Of the parameters.
+    reaches: Vec<Reach>,
+    /// Of which of them accesses are looked at.
+    asked: &'a dyn Fn(usize) -> bool,
     /// The operations that are being followed, from an access to what its offsets are made of.
     depth: usize,
 }
@@ -236,15 +289,37 @@ impl<'a> Cx<'a> {
         }
     }
 
+    /// Whether an access stays within its tensor.
     fn access(&mut self, op: &Op) -> Option<bool> {
-        let (&pointer, &offsets) = (op.args.first()?, op.args.get(1)?);
+        let param = self.program.params.iter().position(|p| Some(&p.value) == op.args.first());
+        if let Some(param) = param.filter(|&param| !(self.asked)(param)) {
+            self.reaches[param] = Reach::Anything;
+            return None;
+        }
+        let bounds = self.offsets(op);
+        let reach = match bounds {
+            None => Reach::Anything,
+            Some(Interval { lo, hi }) if lo > hi => Reach::Nothing,
+            Some(Interval { lo, hi }) => Reach::Between(lo, hi),
+        };
+        let Some(param) = param else {
+            self.reaches.fill(Reach::Anything);
+            return None;
+        };
+        self.reaches[param] = self.reaches[param].hull(reach);
+        let Given::Elements(elements) = *self.args.get(param)? else { return None };
+        let Interval { lo, hi } = bounds?;
+        Some(lo > hi || lo >= 0 && hi < i128::from(elements))
+    }
+
+    /// What the offsets of an access lie between, where it happens.
+    fn offsets(&mut self, op: &Op) -> Option<Interval> {
+        let &offsets = op.args.get(1)?;
         let mask = match op.kind {
             OpKind::Load { masked: true, .. } => Some(2),
             OpKind::Store { masked: true, .. } | OpKind::Atomic { masked: true, .. } => Some(3),
             _ => None,
         };
-        let param = self.program.params.iter().position(|p| p.value == pointer)?;
-        let Given::Elements(elements) = *self.args.get(param)? else { return None };
         let path = whole(&self.program.ty(offsets).shape);
         let facts = self.facts.len();
         if let Some(mask) = mask {
@@ -252,8 +327,7 @@ impl<'a> Cx<'a> {
         }
         let bounds = self.bounds(offsets, &path);
         self.forget(facts);
-        let Interval { lo, hi } = bounds?;
-        Some(lo > hi || lo >= 0 && hi < i128::from(elements))
+        bounds
     }
 
     fn definition(&self, value: Value) -> Option<&'a Op> {

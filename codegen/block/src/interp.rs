@@ -11,6 +11,8 @@ mod exec;
 mod memory;
 mod ops;
 
+use std::ops::Range;
+
 use thiserror::Error;
 
 use crate::data::Data;
@@ -233,7 +235,18 @@ pub fn run_with(
     grid: [u32; 3],
     options: &Options,
 ) -> Result<(), InterpError> {
-    start(program, args, grid, options, None)
+    start(program, args, (grid, grid.map(|extent| 0..extent)), options, None)
+}
+
+/// Runs the instances of a grid whose numbers along each axis are in `part`.
+pub fn run_part(
+    program: &Program,
+    args: &mut [Arg],
+    grid: [u32; 3],
+    part: [Range<u32>; 3],
+    options: &Options,
+) -> Result<(), InterpError> {
+    start(program, args, (grid, part), options, None)
 }
 
 /// Called with a value and its elements.
@@ -248,13 +261,13 @@ pub fn run_observed<'a>(
     options: &Options,
     observe: Observer<'a>,
 ) -> Result<(), InterpError> {
-    start(program, args, grid, options, Some(observe))
+    start(program, args, (grid, grid.map(|extent| 0..extent)), options, Some(observe))
 }
 
 fn start<'a>(
     program: &'a Program,
     args: &'a mut [Arg],
-    grid: [u32; 3],
+    (grid, part): ([u32; 3], [Range<u32>; 3]),
     options: &Options,
     observe: Option<Observer<'a>>,
 ) -> Result<(), InterpError> {
@@ -265,7 +278,7 @@ fn start<'a>(
         return Err(InterpError::Args(format!("a grid of {grid:?} has too many instances to interpret")));
     }
     let memory = Memory::new(program, args, options.races);
-    exec::Machine::new(program, memory, options, observe).run(grid)
+    exec::Machine::new(program, memory, options, observe).run(grid, part)
 }
 
 fn check_args(program: &Program, args: &[Arg]) -> Result<(), InterpError> {

@@ -50,8 +50,11 @@ impl Cx<'_> {
                 Some(Facts { interval: Interval::point(value), strides, ..unknown })
             }
             OpKind::ProgramId(axis) => {
-                let extent = self.grid.get(usize::from(*axis)).copied().unwrap_or(u32::MAX).clamp(1, 1 << 31);
-                Some(Facts { interval: Interval { lo: 0, hi: i128::from(extent) - 1 }, ..unknown })
+                let part = self.part.get(usize::from(*axis)).cloned().unwrap_or(0..u32::MAX);
+                let end = part.end.min(1 << 31);
+                let first = part.start.min(end.saturating_sub(1));
+                let hi = i128::from(end.max(1)) - 1;
+                Some(Facts { interval: Interval { lo: first.into(), hi }, ..unknown })
             }
             OpKind::Range { start, len } => range(*start, *len, unknown),
             OpKind::Splat(shape) => Some(Facts {

@@ -1,10 +1,14 @@
-use super::{Given, Proof, decisive, prove};
-use crate::interp::{Arg, Fault, InterpError, Options, run_with};
+use super::{Given, Proof, Reach, decisive, prove};
+use crate::interp::{Arg, Buffer, Fault, InterpError, Options, run_part, run_with};
 use crate::passes::{guard, optimize};
 use crate::program::Program;
 use crate::random::{Case, Choices, Options as RandomOptions, case, index_case};
 use crate::tiles::*;
 use crate::types::{Elem, Kind, Literal};
+
+fn reach(program: &Program, grid: [u32; 3], part: [std::ops::Range<u32>; 3], args: &[Given]) -> Vec<Reach> {
+    super::reach(program, grid, part, args, &|_| true)
+}
 
 fn build(body: impl FnOnce(&Scope)) -> Program {
     let mut program = program("f", body).unwrap();
@@ -230,4 +234,106 @@ fn random_programs_stay_in_bounds() {
         }
     }
     assert!(complete > 50 && partly > 200, "{complete} {partly}");
+}
+
+#[test]
+fn instances_reach_their_rows() {
+    let of = |program: &Program, args: &[Arg], grid, part| reach(program, grid, part, &given(args));
+    let args = [floats(100), floats(100), wide(100)];
+    let between = Reach::Between;
+    let parts = |x| [x, 0..1, 0..1];
+    assert_eq!(of(&vector_add(), &args, [7, 1, 1], parts(2..4))[..2], [between(32, 63), between(32, 63)]);
+    assert_eq!(of(&vector_add(), &args, [7, 1, 1], parts(6..7))[0], between(96, 99));
+    assert_eq!(of(&vector_add(), &args, [9, 1, 1], parts(7..8))[0], Reach::Nothing);
+    let args = [floats(200), floats(12), floats(200), wide(20), wide(12)];
+    let rows_1_to_3 = [between(20, 71), between(0, 11), between(20, 71), Reach::Nothing, Reach::Nothing];
+    assert_eq!(of(&rows(), &args, [10, 1, 1], parts(1..4)), rows_1_to_3);
+    // Rows 8 to 15 of a product read those of the left operand and all of the right one.
+    let args = [floats(32 * 6), floats(6 * 24), floats(32 * 24), wide(32), wide(24), wide(6)];
+    let reached = of(&product(), &args, [8, 3, 1], [2..4, 0..3, 0..1]);
+    assert_eq!(reached[..3], [between(48, 95), between(0, 143), between(192, 383)]);
+    let reached = super::reach(&product(), [8, 3, 1], [2..4, 0..3, 0..1], &given(&args), &|param| param == 2);
+    assert_eq!(reached[..3], [Reach::Anything, Reach::Anything, between(192, 383)]);
+    // Rows 1, 4 and 7.
+    let args = [floats(80), floats(10), wide(10), wide(8)];
+    let reached = of(&every_third_row(), &args, [3, 1, 1], parts(1..2));
+    assert_eq!(reached[..2], [between(8, 63), between(1, 7)]);
+}
+
+/// Runs some instances with tensors that have no values where these are said to reach nothing, and looks whether
+/// anything is read or written there.
+fn run_within_reach(case: &Case, part: [std::ops::Range<u32>; 3]) -> usize {
+    let reached = reach(&case.program, case.grid, part.clone(), &given(&case.args));
+    let inside = |reach: Reach, at: usize| match reach {
+        Reach::Nothing => false,
+        Reach::Between(lo, hi) => (lo..=hi).contains(&(at as i128)),
+        Reach::Anything => true,
+    };
+    let mut args = case.args.clone();
+    for (arg, &reach) in args.iter_mut().zip(&reached) {
+        let Arg::Buffer(buffer) = arg else { continue };
+        buffer.written = Some((0..buffer.len()).map(|at| inside(reach, at)).collect());
+    }
+    let options = Options { races: false, fuel: Some(100_000), print: |_| () };
+    let ran = run_part(&case.program, &mut args, case.grid, part, &options);
+    let missed = matches!(ran, Err(InterpError::Fault { fault: Fault::Uninitialized { .. }, .. }));
+    assert!(!missed, "{}", case.program);
+    let mut narrow = 0;
+    for (arg, &reach) in args.iter().zip(&reached) {
+        let Arg::Buffer(Buffer { written: Some(written), .. }) = arg else { continue };
+        let outside = |&at: &usize| !inside(reach, at);
+        assert!((0..written.len()).filter(outside).all(|at| !written[at]), "{}", case.program);
+        narrow += usize::from((0..written.len()).any(|at| outside(&at)));
+    }
+    narrow
+}
+
+#[test]
+fn instances_reach_nothing_else() {
+    let language = RandomOptions { math: false, language: true, reread: true, max_ops: 24, max_tile: 1024 };
+    let mut narrow = 0;
+    for seed in 0..300 {
+        let mut choices = Choices::from_seed(seed);
+        for mut case in [case(&mut choices, &language), index_case(&mut choices)] {
+            for arg in &mut case.args {
+                // All elements have values, so that one without is one that was said not to be reached.
+                if let Arg::Buffer(buffer) = arg {
+                    buffer.written = None;
+                }
+            }
+            let part = case.grid.map(|extent| {
+                let first = choices.below(extent as usize) as u32;
+                first..first + 1 + choices.below((extent - first) as usize) as u32
+            });
+            narrow += run_within_reach(&case, part);
+        }
+    }
+    assert!(narrow > 200, "{narrow}");
+}
+
+#[test]
+fn loops_end_with_their_last_step() {
+    let rows = build(|k| {
+        let (x, y) = (k.ptr::<f32>("x"), k.ptr::<f32>("y"));
+        let row = program_id(0);
+        let sum = for_loop(0, 24, 8, zeros::<f32>([8]), |at, sum| {
+            sum + load(x + row * 24 + at + range(0, 8), true, 0)
+        });
+        store(y + row, sum.sum(0), true);
+    });
+    let reached = reach(&rows, [10, 1, 1], [2..4, 0..1, 0..1], &[Given::Elements(240), Given::Elements(10)]);
+    assert_eq!(reached, [Reach::Between(48, 95), Reach::Between(2, 3)]);
+}
+
+#[test]
+fn what_is_read_from_memory_leads_anywhere() {
+    let gather = build(|k| {
+        let (at, x, y) = (k.ptr::<i32>("at"), k.ptr::<f32>("x"), k.ptr::<f32>("y"));
+        let lanes = program_id(0) * 8 + range(0, 8);
+        store(y + lanes, load(x + load(at + lanes, true, 0).cast::<i64>(), true, 0), true);
+    });
+    let args = [Given::Elements(80), Given::Elements(80), Given::Elements(80)];
+    let reached = reach(&gather, [10, 1, 1], [3..4, 0..1, 0..1], &args);
+    assert_eq!((reached[0], reached[2]), (Reach::Between(24, 31), Reach::Between(24, 31)));
+    assert!(!matches!(reached[1], Reach::Between(lo, hi) if lo >= 0 && hi < 80));
 }

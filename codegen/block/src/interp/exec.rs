@@ -1,5 +1,6 @@
 //! The operations.
 
+use std::ops::Range;
 use std::rc::Rc;
 
 use super::memory::{Access, Memory};
@@ -46,7 +47,7 @@ impl<'p, 'm> Machine<'p, 'm> {
         Machine { program, memory, values, instance: [0; 3], grid: [0; 3], number: 0, fuel, print, observe }
     }
 
-    pub(super) fn run(mut self, grid: [u32; 3]) -> Result<()> {
+    pub(super) fn run(mut self, grid: [u32; 3], part: [Range<u32>; 3]) -> Result<()> {
         for (index, param) in self.program.params.iter().enumerate() {
             let content = match self.memory.scalar(index) {
                 Some(literal) => Content::Tile(Rc::new(Data::repeat(literal, 1))),
@@ -55,9 +56,10 @@ impl<'p, 'm> Machine<'p, 'm> {
             self.set(param.value, content);
         }
         self.grid = grid;
-        for z in 0..grid[2] {
-            for y in 0..grid[1] {
-                for x in 0..grid[0] {
+        let [xs, ys, zs] = part;
+        for z in zs {
+            for y in ys.clone() {
+                for x in xs.clone() {
                     self.instance = [x, y, z];
                     self.number += 1;
                     self.memory.next_instance();

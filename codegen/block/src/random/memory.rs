@@ -26,7 +26,7 @@ impl Generator<'_, '_> {
     pub(super) fn buffer(&mut self, b: &mut Builder, name: &str, elem: Elem, len: usize) -> Value {
         let name = format!("{name}{}", self.args.len());
         let promised = self.choices.chance(50).then_some(len as u64);
-        let align = self.choices.of([16, elem.bytes()]).max(elem.bytes());
+        let align = self.choices.of([64, 16, elem.bytes()]).max(elem.bytes());
         let data = self.choices.data(elem, len);
         self.args.push(Arg::Buffer(Buffer::new(data)));
         b.ptr_param(&name, elem, align, promised)
