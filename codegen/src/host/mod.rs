@@ -16,9 +16,11 @@ mod target;
 mod tests;
 
 use std::cell::Cell;
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use inkwell::targets::FileType;
+use smallvec::SmallVec;
 use tilefuse_block::{Elem, Program, expand_math_except, expand_operations};
 
 pub use passes::{Pass, after};
@@ -204,26 +206,11 @@ impl HostKernel {
         pool: &dyn Pool,
         print: fn(&str),
     ) -> Result<()> {
-        debug_assert_eq!(args.len() as u64, self.head.params, "arguments of a kernel");
-        let mut words: smallvec::SmallVec<[u64; 16]> = smallvec::SmallVec::from_slice(args);
         let launch = Launch::new(grid, print);
-        words.extend(grid.map(u64::from));
-        words.push((&raw const launch).expose_provenance() as u64);
+        let words = self.words(args, grid, &launch);
         let total: u64 = grid.iter().map(|&n| u64::from(n)).product();
-        // Code that knows one axis of the grid runs a row of it after the other.
-        let row = if self.head.one_axis { u64::from(grid[0]) } else { total };
-        let span = |begin: u64, end: u64| {
-            with_scratch(self.head.scratch as usize, |scratch| {
-                let mut at = begin;
-                while at < end && !launch.has_failed() {
-                    let first = at % row;
-                    let last = row.min(first + (end - at));
-                    // SAFETY: the caller vouches for the arguments; scratch is as large as the kernel asks.
-                    unsafe { (self.entry)(words.as_ptr(), first as i64, last as i64, scratch) };
-                    at += last - first;
-                }
-            });
-        };
+        // SAFETY: the caller vouches for the arguments.
+        let span = |begin, end| unsafe { self.instances(&words, grid, begin..end, &launch) };
         let threads = pool.threads();
         if total <= 1 || threads <= 1 || total.saturating_mul(self.head.nanoseconds) < INLINE_NANOSECONDS {
             span(0, total);
@@ -243,6 +230,47 @@ impl HostKernel {
             }
         });
         launch.result()
+    }
+
+    /// Runs some of the instances of a grid on the caller's thread, in the order of their numbers.
+    ///
+    /// # Safety
+    /// As [`HostKernel::run`], of these instances; others may run at the same time where all of them might.
+    ///
+    /// # Errors
+    /// As [`HostKernel::run`].
+    pub unsafe fn run_part(&self, args: &[u64], grid: [u32; 3], instances: Range<u64>) -> Result<()> {
+        let launch = Launch::new(grid, launch::to_stdout);
+        let words = self.words(args, grid, &launch);
+        // SAFETY: passed on to the caller.
+        unsafe { self.instances(&words, grid, instances, &launch) };
+        launch.result()
+    }
+
+    /// What compiled code is given.
+    fn words(&self, args: &[u64], grid: [u32; 3], launch: &Launch) -> SmallVec<[u64; 16]> {
+        debug_assert_eq!(args.len() as u64, self.head.params, "arguments of a kernel");
+        let mut words = SmallVec::from_slice(args);
+        words.extend(grid.map(u64::from));
+        words.push(std::ptr::from_ref(launch).expose_provenance() as u64);
+        words
+    }
+
+    /// # Safety
+    /// As [`HostKernel::run_part`].
+    unsafe fn instances(&self, words: &[u64], grid: [u32; 3], instances: Range<u64>, launch: &Launch) {
+        // Code that knows one axis of the grid runs a row of it after the other.
+        let row = if self.head.one_axis { u64::from(grid[0]) } else { u64::MAX };
+        with_scratch(self.head.scratch as usize, |scratch| {
+            let mut at = instances.start;
+            while at < instances.end && !launch.has_failed() {
+                let first = at % row;
+                let last = row.min(first + (instances.end - at));
+                // SAFETY: the caller vouches for the arguments; scratch is as large as the kernel asks.
+                unsafe { (self.entry)(words.as_ptr(), first as i64, last as i64, scratch) };
+                at += last - first;
+            }
+        });
     }
 }
 

@@ -107,6 +107,12 @@ impl Target {
         }
     }
 
+    /// One with AVX-512, whether or not this machine is one.
+    #[cfg(test)]
+    pub(super) fn wide() -> Target {
+        Target { vector: 512, count: 32, f16c: true, fma: true, ..Target::x86("x86-64-v4") }
+    }
+
     /// What every 64-bit Arm processor has.
     pub(super) fn neon() -> Target {
         let features = "+fp-armv8,+neon".to_owned();

@@ -21,15 +21,45 @@ mod products;
 mod programs;
 mod random;
 mod registers;
+mod stream;
 
 const ISAS: [Isa; 4] = [Isa::Native, Isa::Vectors, Isa::Avx2, Isa::Baseline];
 
+/// A buffer at a multiple of 64 bytes.
+struct Aligned {
+    bytes: Vec<u8>,
+    place: std::ops::Range<usize>,
+}
+
+impl Aligned {
+    /// A copy of each buffer of some arguments.
+    fn all(args: &[Arg]) -> Vec<Aligned> {
+        let buffers = args.iter().filter_map(|a| if let Arg::Buffer(b) = a { Some(b) } else { None });
+        buffers
+            .map(|buffer| {
+                let mut bytes = vec![0; buffer.bytes.len() + 64];
+                let start = bytes.as_ptr().align_offset(64);
+                let place = start..start + buffer.bytes.len();
+                bytes[place.clone()].copy_from_slice(&buffer.bytes);
+                Aligned { bytes, place }
+            })
+            .collect()
+    }
+
+    fn get(&self) -> &[u8] {
+        &self.bytes[self.place.clone()]
+    }
+}
+
 /// The 64-bit word of an argument whose buffers are `bytes`.
-fn words(args: &[Arg], bytes: &mut [Vec<u8>]) -> Vec<u64> {
+fn words(args: &[Arg], bytes: &mut [Aligned]) -> Vec<u64> {
     let mut bytes = bytes.iter_mut();
     args.iter()
         .map(|arg| match arg {
-            Arg::Buffer(_) => bytes.next().unwrap().as_mut_ptr() as u64,
+            Arg::Buffer(_) => {
+                let buffer = bytes.next().unwrap();
+                buffer.bytes[buffer.place.clone()].as_mut_ptr() as u64
+            }
             Arg::Scalar(l) => {
                 let raw = Data::repeat(*l, 1).to_bytes();
                 let mut word = [0u8; 8];
@@ -44,11 +74,11 @@ fn words(args: &[Arg], bytes: &mut [Vec<u8>]) -> Vec<u64> {
 fn run_kernel(kernel: &HostKernel, args: &[Arg], grid: [u32; 3], pool: &dyn Pool) -> Vec<Data> {
     let buffers: Vec<_> =
         args.iter().filter_map(|a| if let Arg::Buffer(b) = a { Some(b) } else { None }).collect();
-    let mut bytes: Vec<Vec<u8>> = buffers.iter().map(|b| b.bytes.clone()).collect();
+    let mut bytes = Aligned::all(args);
     let words = words(args, &mut bytes);
     // SAFETY: the words match the parameters; the interpreter has found every access inside the buffers.
     unsafe { kernel.run(&words, grid, pool) }.unwrap();
-    buffers.iter().zip(&bytes).map(|(b, bytes)| Data::from_bytes(b.elem, bytes)).collect()
+    buffers.iter().zip(&bytes).map(|(b, bytes)| Data::from_bytes(b.elem, bytes.get())).collect()
 }
 
 /// Whether two buffers agree: floats within `tolerance` relative to the largest element, NaN where the other has NaN.

@@ -6,10 +6,10 @@ use super::ir::V;
 use super::memory::Index;
 use super::{Bound, Emitter};
 use crate::Result;
-use crate::host::plan::{Bit, ONE, Region};
+use crate::host::plan::{Ahead, Bit, ONE, Region, SinkKind};
 
 /// Bytes of a line.
-const LINE: i64 = 64;
+pub(super) const LINE: i64 = 64;
 /// How many bytes ahead of a store its line is fetched in the store's own loop, counted in what the loop writes.
 const DISTANCE: i64 = 1024;
 /// How many square blocks ahead lines are fetched where blocks are transposed: each touches as many lines as it has rows.
@@ -22,7 +22,9 @@ impl<'c> Emitter<'c, '_> {
         for ahead in self.ahead.clone() {
             let Some(reduction) = ahead.beside.filter(|sink| region.sinks.contains(sink)) else { continue };
             let bits = self.plan.sinks[reduction].bits.clone();
-            self.fetch_lines(ahead.store, &bits, 0, true)?;
+            if !ahead.streams || !self.goes_past(ahead.store, &bits) {
+                self.fetch_lines(ahead.store, &bits, 0, true)?;
+            }
             for &(ptr, step) in &ahead.next {
                 let bytes = self.plan.program.ty(ptr).pointee().map_or(0, |e| i64::from(e.bytes()));
                 self.fetch_lines((ptr, ahead.store.1), &bits, step.saturating_mul(bytes), false)?;
@@ -44,12 +46,26 @@ impl<'c> Emitter<'c, '_> {
         }
     }
 
-    /// The lines of a later block that a load reads, where blocks are transposed.
+    /// The lines that a load reads some steps later: of a later block where blocks are transposed, and beside stores past
+    /// the caches. Where much is computed between these, the processor itself fetches too late.
     pub(super) fn fetch_for_load(&mut self, load: (Value, Value), map: &[Bit]) -> Result<()> {
-        match self.in_blocks() && self.plan.is_large(load.0) {
-            true => self.fetch_block(load, map, false),
-            false => Ok(()),
+        match self.plan.is_large(load.0) {
+            true if self.in_blocks() => self.fetch_block(load, map, false),
+            true if self.streams => self.fetch_lines(load, map, DISTANCE, false),
+            _ => Ok(()),
         }
+    }
+
+    /// Whether a store of a region goes past the caches, of what no earlier loop has read.
+    pub(super) fn streams_in(&self, region: &Region) -> bool {
+        region.sinks.iter().any(|&id| {
+            let sink = &self.plan.sinks[id];
+            let SinkKind::Store(op) = sink.kind else { return false };
+            let &[ptr, offsets, ..] = op.args.as_slice() else { return false };
+            let first =
+                |ahead: &Ahead| ahead.store == (ptr, offsets) && ahead.streams && ahead.beside.is_none();
+            self.ahead.iter().any(first) && self.goes_past((ptr, offsets), &sink.bits)
+        })
     }
 
     /// How many bytes further in memory a store is that follows some rows later, where a tile's rows are shorter than the

@@ -232,6 +232,19 @@ impl<'c> Ir<'c> {
         self.b.build_call(function, &args, "").map_err(llvm)
     }
 
+    /// A vector of at most a register of an x86 processor, in a register: LLVM 22 makes one instruction of narrowing and
+    /// storing where there is one, which does not store past the caches.
+    pub(crate) fn in_register(&self, v: V<'c>) -> Result<V<'c>> {
+        let same = match v {
+            V::VectorValue(v) => v.get_type().fn_type(&[v.get_type().into()], false),
+            _ => return Ok(v),
+        };
+        let (code, constraints) = (String::new(), String::from("=x,0"));
+        let identity = self.cx.create_inline_asm(same, code, constraints, false, false, None, false);
+        let call = self.b.build_indirect_call(same, identity, &[v.into()], "").map_err(llvm)?;
+        call.try_as_basic_value().basic().ok_or_else(|| llvm("no result"))
+    }
+
     /// A vector of truth values that the compiler of LLVM's code knows nothing about.
     ///
     /// LLVM 22 turns a masked store of narrowed integers into a scalar store that is as wide as they were before, if it
@@ -314,6 +327,15 @@ impl<'c> Ir<'c> {
 
     pub(crate) fn store(&self, value: V<'c>, ptr: PointerValue<'c>, align: u32) -> Result<()> {
         self.b.build_store(ptr, value).map_err(llvm)?.set_alignment(align).map_err(llvm)
+    }
+
+    /// A store past the caches.
+    pub(crate) fn store_past(&self, value: V<'c>, ptr: PointerValue<'c>, align: u32) -> Result<()> {
+        let store = self.b.build_store(ptr, value).map_err(llvm)?;
+        store.set_alignment(align).map_err(llvm)?;
+        let one = self.cx.i32_type().const_int(1, false);
+        let node = self.cx.metadata_node(&[one.into()]);
+        store.set_metadata(node, self.cx.get_kind_id("nontemporal")).map_err(llvm)
     }
 }
 

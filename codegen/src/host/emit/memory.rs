@@ -3,7 +3,7 @@
 
 use inkwell::types::BasicTypeEnum;
 use inkwell::values::PointerValue;
-use tilefuse_block::{Elem, Op as BlockOp, OpKind, Value};
+use tilefuse_block::{CacheHint, Elem, Op as BlockOp, OpKind, Value};
 
 use super::ir::{V, lane_type, lanes_of, llvm, widen};
 use super::{At, Emitter};
@@ -272,8 +272,15 @@ impl<'c> Emitter<'c, '_> {
         let top = self.top();
         self.at(top);
         let raw = self.narrowed(value, elem)?;
+        let index = Index::Offsets(*offsets, pointer);
+        if cond.is_none()
+            && matches!(op.kind, OpKind::Store { hint: CacheHint::Streaming, .. })
+            && self.goes_past((*ptr, *offsets), map)
+        {
+            return self.write_past((*ptr, *offsets), index, map, raw);
+        }
         self.fetch_for_store((*ptr, *offsets), map)?;
-        self.write(Index::Offsets(*offsets, pointer), map, raw, cond)
+        self.write(index, map, raw, cond)
     }
 
     /// Writes memory as it is, at the top level.

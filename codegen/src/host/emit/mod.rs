@@ -20,6 +20,7 @@ mod memory;
 mod nest;
 mod reduce;
 mod scalar;
+mod stream;
 mod strided;
 mod transpose;
 mod value;
@@ -125,6 +126,15 @@ pub(super) struct Emitter<'c, 'p> {
     nowhere: Option<PointerValue<'c>>,
     /// What is fetched ahead.
     ahead: Vec<Ahead>,
+    /// The bits that the vectors at hand are unrolled along, one after the other.
+    unrolled: Map,
+    /// Whether stores may go past the caches, and whether one does.
+    may_stream: bool,
+    streamed: bool,
+    /// Whether a store of the region at hand does, of what no earlier loop has read.
+    streams: bool,
+    /// Lines that are stored past the caches when they are complete.
+    lines: Vec<stream::Line<'c>>,
     /// Rows of the tiles of the matrix unit, where the kernel uses them.
     tile_rows: Option<u64>,
 }
@@ -165,6 +175,11 @@ pub(super) fn emit<'c>(cx: &'c Context, plan: &Plan<'_>, target: &Target) -> Res
         ready: vec![INSTANCE; plan.slots.len()],
         nowhere: None,
         ahead: plan.ahead(),
+        unrolled: Map::new(),
+        may_stream: target.has_avx512() && !stream::tells_others(plan.program),
+        streamed: false,
+        streams: false,
+        lines: Vec::new(),
         tile_rows: None,
     };
     emitter.bound[usize::from(super::plan::ZERO)] = Bound::Known(false);
@@ -182,6 +197,7 @@ impl<'c> Emitter<'c, '_> {
         self.close_to(1)?;
         self.at(0);
         self.release_tiles()?;
+        self.finish_stream()?;
         self.ir.b.build_return(None).map_err(llvm)?;
         Ok(())
     }

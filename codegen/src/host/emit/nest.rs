@@ -356,6 +356,8 @@ impl<'c> Emitter<'c, '_> {
     fn copies(&mut self, region: &Region, unroll: bool, accumulators: &[Accumulators<'c>]) -> Result<()> {
         let own = if unroll { region.nest.unroll.clone() } else { Map::new() };
         let bits: Map = own.iter().chain(&region.forced).copied().collect();
+        self.unrolled = own;
+        self.streams = self.streams_in(region);
         for copy in 0..1usize << bits.len() {
             self.bind_known(&bits, copy);
             let mut computed = Vec::new();
@@ -392,6 +394,9 @@ impl<'c> Emitter<'c, '_> {
                     _ => {}
                 }
             }
+        }
+        if !self.lines.is_empty() {
+            return Err(llvm("a line that is not complete"));
         }
         Ok(())
     }

@@ -48,6 +48,12 @@ impl Affine {
         Some(self.terms.iter().find(|t| t.0 == bit).map_or(0, |t| t.1))
     }
 
+    /// A power of two that divides the value whatever its bits are.
+    pub(crate) fn divisor(&self) -> u64 {
+        let factors = self.terms.iter().map(|t| divisibility(t.1));
+        1 << factors.fold(self.align, u32::min)
+    }
+
     fn add_term(&mut self, bit: Bit, factor: i64) {
         match self.terms.iter_mut().find(|t| t.0 == bit) {
             Some(term) => term.1 = term.1.wrapping_add(factor),

@@ -4,10 +4,11 @@
 //! What a program writes to large tensors is therefore fetched ahead: where a reduction runs over a tile of the same
 //! shape in an earlier loop, in that loop, with what the next instance reads at the same offsets; else some lines ahead
 //! in the loop of the store, or some rows where a tile's rows are short and lie apart. Where blocks are transposed, what
-//! is read is fetched some blocks ahead as well: the processor sees no order in which their rows follow each other.
+//! is read is fetched some blocks ahead as well: the processor sees no order in which their rows follow each other. For
+//! stores past the caches nothing is fetched, but what is read beside them.
 
 use tilefuse_block::affine::Affine;
-use tilefuse_block::{Op, OpKind, Value};
+use tilefuse_block::{CacheHint, Op, OpKind, Value};
 
 use super::{Plan, RegionId, SinkId, SinkKind};
 
@@ -21,6 +22,8 @@ const NEAR: u64 = 256 << 10;
 pub(crate) struct Ahead {
     /// The pointer and the offsets of the store.
     pub(crate) store: (Value, Value),
+    /// Whether it goes past the caches where it can: nothing is fetched for it then.
+    pub(crate) streams: bool,
     /// The reduction in whose loop that is done; the store's own loop where there is none.
     pub(crate) beside: Option<SinkId>,
     /// Pointers that are read at the same offsets beside the reduction, and how many elements further the next instance
@@ -47,7 +50,8 @@ impl<'p> Plan<'p> {
                 let loads = self.loads_at(reduction, offsets).filter(|&ptr| self.is_large(ptr));
                 next.extend(loads.filter_map(|ptr| Some((ptr, step?))));
             }
-            out.push(Ahead { store: (ptr, offsets), beside, next });
+            let streams = matches!(op.kind, OpKind::Store { hint: CacheHint::Streaming, .. });
+            out.push(Ahead { store: (ptr, offsets), streams, beside, next });
         }
         out
     }

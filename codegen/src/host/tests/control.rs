@@ -185,10 +185,7 @@ fn printed(text: &str, args: &[Arg], grid: [u32; 3], pool: &dyn Pool) -> (Vec<St
     let expected = std::mem::take(&mut *LINES.lock().unwrap());
     let kernel = HostKernel::compile(&program, &HostOptions::default()).unwrap();
     let kernel = HostKernel::load(kernel.object(), &HostOptions::default()).unwrap();
-    let mut bytes: Vec<Vec<u8>> = args
-        .iter()
-        .filter_map(|a| if let Arg::Buffer(b) = a { Some(b.bytes.clone()) } else { None })
-        .collect();
+    let mut bytes = Aligned::all(args);
     let words = words(args, &mut bytes);
     // SAFETY: the words match the parameters; the interpreter has found every access inside the buffers.
     unsafe { kernel.run_with(&words, grid, pool, record) }.unwrap();
@@ -238,10 +235,7 @@ fn failures(text: &str, args: &[Arg], grid: [u32; 3]) {
     for isa in ISAS {
         let kernel = HostKernel::compile(&program, &HostOptions { isa }).unwrap();
         for pool in [&Serial as &dyn Pool, &Rayon] {
-            let mut bytes: Vec<Vec<u8>> = args
-                .iter()
-                .filter_map(|a| if let Arg::Buffer(b) = a { Some(b.bytes.clone()) } else { None })
-                .collect();
+            let mut bytes = Aligned::all(args);
             let words = words(args, &mut bytes);
             // SAFETY: the words match the parameters, and accesses are guarded.
             let result = unsafe { kernel.run(&words, grid, pool) };
