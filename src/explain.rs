@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 use tilefuse_fusion::Op;
-use tilefuse_fusion::plan::{KernelKind, KernelStep, StepKind};
+use tilefuse_fusion::plan::{KernelKind, KernelStep, Plan, StepKind};
 
 use crate::engine::{CompileReport, Compiled, Target};
 
@@ -24,6 +24,8 @@ pub enum StepReport {
         bytes_read: u64,
         /// Bytes written.
         bytes_written: u64,
+        /// Bytes of these that are written past the caches, by non-temporal stores, where the code can.
+        bytes_streamed: u64,
         /// Predicted time in microseconds.
         predicted_us: f64,
         /// Position of the program among the plan's distinct ones.
@@ -34,6 +36,8 @@ pub enum StepReport {
         parts: usize,
         /// Why it shares its launch with no other.
         apart: Option<String>,
+        /// How it runs block by block with other kernels, or why it does not where much is handed to the next one.
+        chain: Option<String>,
         /// Its tiles, and whether they were predicted or measured; none of a kernel that was written by hand or of several
         /// in one launch.
         schedule: Option<ScheduleReport>,
@@ -154,7 +158,7 @@ impl Explanation {
     pub(crate) fn of(compiled: &Compiled) -> Explanation {
         let plan = &compiled.plan;
         let origin = |id| plan.graph.origin(id).map_or_else(|| format!("%{}", id.index()), String::from);
-        let steps = plan.steps.iter().map(|step| match &step.kind {
+        let steps = plan.steps.iter().enumerate().map(|(at, step)| match &step.kind {
             StepKind::Kernel(k) => {
                 let mut operators: Vec<String> = Vec::new();
                 for name in k.nodes.iter().map(|&n| origin(n)) {
@@ -169,11 +173,13 @@ impl Explanation {
                     grid: k.grid.iter().product(),
                     bytes_read: k.bytes_read,
                     bytes_written: k.bytes_written,
+                    bytes_streamed: plan.streamed_bytes(k),
                     predicted_us: k.predicted_us,
                     program: k.program,
                     reason: k.note.clone(),
                     parts: k.parts.len().max(1),
                     apart: k.apart.as_ref().map(ToString::to_string),
+                    chain: chain_text(plan, at),
                     schedule: ScheduleReport::of(k),
                 }
             }
@@ -308,6 +314,26 @@ impl std::fmt::Display for Explanation {
     }
 }
 
+/// How a kernel of a plan runs block by block with others, or why it does not.
+fn chain_text(plan: &Plan, at: usize) -> Option<String> {
+    if let Some((_, reason)) = plan.unchained.iter().find(|(step, _)| *step == at) {
+        return Some(format!("no blocks of rows with the next kernel: {reason}"));
+    }
+    let chain = plan.chains.iter().find(|chain| chain.steps.contains(&at))?;
+    if at > chain.steps.start {
+        return Some(format!("in the blocks of rows of step {}", chain.steps.start));
+    }
+    let held: u64 = chain.kept.iter().map(|kept| plan.graph.ty(kept.value).bytes()).sum();
+    Some(format!(
+        "in {} blocks of rows, each through steps {at} to {} on one thread: of {} between them, a thread holds {} in its cache; saves {:.0} us",
+        chain.blocks(),
+        chain.steps.end - 1,
+        bytes(held),
+        bytes(chain.thread_bytes),
+        chain.saved_us
+    ))
+}
+
 fn step_text(position: usize, step: &StepReport) -> String {
     match step {
         StepReport::Kernel {
@@ -316,20 +342,28 @@ fn step_text(position: usize, step: &StepReport) -> String {
             grid,
             bytes_read,
             bytes_written,
+            bytes_streamed,
             predicted_us,
             program,
             parts,
             reason,
             schedule,
+            chain,
             ..
         } => format!(
-            "{position:4}  kernel {name} ({}program {program}, {grid} instances): reads {}, writes {}, {predicted_us:.1} us\n        {}\n{}{}",
+            "{position:4}  kernel {name} ({}program {program}, {grid} instances): reads {}, writes {}{}, {predicted_us:.1} us\n        {}\n{}{}{}",
             if *parts > 1 { format!("{parts} kernels in one launch, ") } else { String::new() },
             bytes(*bytes_read),
             bytes(*bytes_written),
+            if *bytes_streamed > 0 {
+                format!(" ({} past the caches)", bytes(*bytes_streamed))
+            } else {
+                String::new()
+            },
             operators.join(", "),
             schedule.as_ref().map_or_else(String::new, |schedule| format!("        {}\n", schedule.text())),
-            reason.as_ref().map_or_else(String::new, |reason| format!("        {reason}\n"))
+            reason.as_ref().map_or_else(String::new, |reason| format!("        {reason}\n")),
+            chain.as_ref().map_or_else(String::new, |chain| format!("        {chain}\n"))
         ),
         StepReport::Extern { operator, result, reason } => {
             let reason = reason.as_ref().map_or_else(String::new, |reason| format!("\n        {reason}"));

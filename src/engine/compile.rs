@@ -1,6 +1,6 @@
 //! From a trace to a plan that can run.
 
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 use std::time::Instant;
 
 use rustc_hash::FxHashMap;
@@ -8,7 +8,8 @@ use tch::Tensor;
 use tilefuse_block::{Elem, Program};
 use tilefuse_codegen::host::HostOptions;
 use tilefuse_fusion::plan::{
-    Alignments, KernelKind, KernelStep, Plan, Profile, Step, StepKind, Tunable, Tuner, plan_tuned,
+    self as plan, Alignments, KernelKind, KernelStep, Plan, Profile, Step, StepKind, Tunable, Tuner,
+    plan_tuned,
 };
 use tilefuse_fusion::{Device, Graph, MaybeCustom, NodeId, Op, Recording, TensorInfo, TensorType, ValueRef};
 
@@ -16,7 +17,7 @@ use super::attention::Masks;
 use super::convert::{Converted, convert};
 use super::graph::Graphs;
 use super::guard::Signature;
-use super::kernels::{CompileReport, Kernel, Target, kernels, millis};
+use super::kernels::{Chain, CompileReport, Kernel, Link, Target, kernels, millis};
 use super::memory::EagerCost;
 use super::packs::{Packs, Store};
 use super::schedules::Schedules;
@@ -33,6 +34,14 @@ pub(crate) enum Run {
         kernel: usize,
         grid: [u64; 3],
         args: Vec<Slot>,
+    },
+    /// Kernels that run block by block.
+    Chain {
+        chain: Chain,
+        /// Of each kernel; [`Slot::Status`] for what is held a block at a time.
+        args: Vec<Vec<Slot>>,
+        /// Where the threads' memory begins in the arena.
+        at: u64,
     },
     /// A libtorch call.
     Extern {
@@ -175,7 +184,8 @@ pub(crate) fn compile(
     plan.limit_memory(most_bytes);
     let slots = Slots::of(&plan);
     let calls = std::mem::take(&mut trace.calls);
-    let runs = Runs { plan: &plan, slots: &slots, calls: calls.into_iter().map(Some).collect() }.all()?;
+    let calls = calls.into_iter().map(Some).collect();
+    let runs = Runs { plan: &plan, slots: &slots, kernels: &kernels, calls }.all()?;
     let outputs = plan.outputs.iter().map(|p| slots.source(&plan, p)).collect::<Result<Vec<_>, _>>()?;
     let updates = plan
         .updates
@@ -325,7 +335,8 @@ fn typical_profile(target: Target) -> Result<Profile, Error> {
             let options = HostOptions::default();
             let rates = [Elem::Bf16, Elem::I8].map(|elem| options.grouped_products(elem));
             let profile = Profile::host(tch::get_num_threads().max(1) as u32).with_groups(rates);
-            Ok(profile.with_vectors(options.vector_bits(), options.vector_registers()))
+            let profile = profile.with_vectors(options.vector_bits(), options.vector_registers());
+            Ok(profile.with_cache(own_cache()))
         }
         Target::Cuda(ordinal) => {
             let device = tilefuse_codegen::cuda::Device::get(ordinal as usize)?;
@@ -334,6 +345,20 @@ fn typical_profile(target: Target) -> Result<Profile, Error> {
             Ok(if device.target()?.has_clusters() { profile.with_clusters() } else { profile })
         }
     }
+}
+
+/// Bytes of the cache that a thread has for itself, as Linux says; 1 MiB where it does not.
+fn own_cache() -> u64 {
+    static BYTES: OnceLock<u64> = OnceLock::new();
+    let read = |file: &str| {
+        let text =
+            std::fs::read_to_string(format!("/sys/devices/system/cpu/cpu0/cache/index2/{file}")).ok()?;
+        Some(text.trim().to_owned())
+    };
+    *BYTES.get_or_init(|| {
+        let bytes = read("size").and_then(|size| Some(size.strip_suffix('K')?.parse::<u64>().ok()? << 10));
+        bytes.filter(|&bytes| bytes > 0).unwrap_or(1 << 20)
+    })
 }
 
 /// Typical copy bandwidth in GB/s, by what the driver says of a device; the driver does not say this itself.
@@ -349,14 +374,23 @@ fn device_bandwidth(properties: &tilefuse_codegen::cuda::Properties) -> f64 {
 struct Runs<'a> {
     plan: &'a Plan,
     slots: &'a Slots,
+    kernels: &'a [Kernel],
     calls: Vec<Option<Call>>,
 }
 
 impl Runs<'_> {
     fn all(mut self) -> Result<Vec<Run>, Error> {
         let mut runs = Vec::new();
-        for step in &self.plan.steps {
+        let plan = self.plan;
+        for (at, step) in plan.steps.iter().enumerate() {
             runs.extend(self.takes(step)?);
+            if let Some(chain) = plan.chains.iter().find(|chain| chain.steps.contains(&at)) {
+                if at + 1 == chain.steps.end {
+                    runs.push(self.chain(chain)?);
+                }
+                runs.extend(self.frees(step)?);
+                continue;
+            }
             runs.push(match &step.kind {
                 StepKind::Kernel(k) => {
                     Run::Kernel { kernel: k.program, grid: k.grid, args: self.arguments(k)? }
@@ -366,6 +400,29 @@ impl Runs<'_> {
             runs.extend(self.frees(step)?);
         }
         Ok(runs)
+    }
+
+    fn chain(&self, chain: &plan::Chain) -> Result<Run, Error> {
+        let (mut links, mut all_args) = (Vec::new(), Vec::new());
+        let missing = || Error::Internal(String::from("a chain has no such kernel"));
+        for (at, bounds) in chain.steps.clone().zip(&chain.bounds) {
+            let StepKind::Kernel(step) = &self.plan.steps.get(at).ok_or_else(missing)?.kind else {
+                return Err(missing());
+            };
+            let (mut args, mut held) = (Vec::new(), Vec::new());
+            for (position, &(value, _)) in step.buffers.iter().enumerate() {
+                let kept = chain.kept.iter().find(|kept| kept.value == value);
+                held.extend(kept.map(|kept| (position, kept.shifts())));
+                args.push(if kept.is_some() { Slot::Status } else { self.slots.get(value)? });
+            }
+            args.extend(step.checks.then_some(Slot::Status));
+            let kernel = self.kernels.get(step.program).ok_or_else(missing)?.clone();
+            links.push(Link { kernel, grid: step.grid, bounds: bounds.clone(), held });
+            all_args.push(args);
+        }
+        let (thread_bytes, threads) = (chain.thread_bytes as usize, chain.threads as usize);
+        let made = Chain { links, blocks: chain.blocks(), thread_bytes, threads };
+        Ok(Run::Chain { chain: made, args: all_args, at: chain.at })
     }
 
     fn arguments(&self, kernel: &KernelStep) -> Result<Vec<Slot>, Error> {

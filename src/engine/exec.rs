@@ -14,7 +14,7 @@ use tilefuse_fusion::{AliasTarget, Device};
 use super::compile::{Compiled, LibraryResult, Run};
 use super::graph::{self, Chosen, GraphInputs, Kept, PlanGraph, Way};
 use super::guard::ALIGN;
-use super::kernels::{Stream, Target};
+use super::kernels::{Chain, Stream, Target};
 use super::slots::{Slot, TensorSource};
 use crate::Error;
 use crate::torch::{
@@ -332,6 +332,7 @@ impl Frame<'_> {
         for run in &self.compiled.runs {
             match run {
                 Run::Kernel { kernel, grid, args } => self.kernel(*kernel, *grid, args)?,
+                Run::Chain { chain, args, at } => self.chain(chain, args, *at)?,
                 Run::Extern { call, operands, clones, results, name } => {
                     self.call(call, operands, clones, results, name)?;
                 }
@@ -364,6 +365,17 @@ impl Frame<'_> {
                 false => kernel.launch(&addresses, grid, self.stream),
             }
         }
+    }
+
+    fn chain(&mut self, chain: &Chain, args: &[Vec<Slot>], at: u64) -> Result<(), Error> {
+        let addresses = |slots: &Vec<Slot>| {
+            slots.iter().map(|&slot| Ok(self.address(slot)? as u64)).collect::<Result<SmallVec<_>, Error>>()
+        };
+        let args = args.iter().map(addresses).collect::<Result<Vec<_>, _>>()?;
+        let memory = self.memory.workspace.base as u64 + at;
+        // SAFETY: as for a kernel alone; the plan has found what each block reaches, and given the threads memory for that
+        // in the arena.
+        unsafe { chain.run(&args, memory, self.stream.threads) }
     }
 
     fn address(&self, slot: Slot) -> Result<usize, Error> {

@@ -91,12 +91,8 @@ impl Kernel {
     /// `args` are the addresses of the program's buffers, each as long and as aligned as the program says, and not
     /// in use elsewhere where they are written.
     pub(crate) unsafe fn launch(&self, args: &[u64], grid: [u64; 3], stream: Stream) -> Result<(), Error> {
-        let mut extents = [0; 3];
-        for (extent, n) in extents.iter_mut().zip(grid) {
-            *extent = u32::try_from(n).map_err(|_| Error::Internal(format!("a grid of {n} instances")))?;
-        }
         // SAFETY: passed on to the caller.
-        unsafe { self.launch_grid(args, extents, stream) }
+        unsafe { self.launch_grid(args, extents(grid)?, stream) }
     }
 
     /// [`Kernel::launch`], on CUDA after all that was queued before has ended.
@@ -161,16 +157,9 @@ struct Team {
     threads: usize,
 }
 
-impl Pool for Team {
-    fn threads(&self) -> usize {
-        self.threads
-    }
-
-    fn run(&self, tasks: usize, work: &(dyn Fn(usize) + Sync)) {
-        self.run_timed(tasks, u64::MAX, work);
-    }
-
-    fn run_timed(&self, tasks: usize, nanoseconds: u64, work: &(dyn Fn(usize) + Sync)) {
+impl Team {
+    /// [`Pool::run_timed`] of tasks that are told which thread of the team they run on.
+    fn run_on(&self, tasks: usize, nanoseconds: u64, work: &(dyn Fn(usize, usize) + Sync)) {
         let threads = self.threads.min(tasks);
         let left_alone = usize::from(nanoseconds < WORTH_TAKING);
         let next: SmallVec<[AtomicUsize; 16]> = (0..threads).map(|_| AtomicUsize::new(0)).collect();
@@ -188,11 +177,112 @@ impl Pool for Team {
                     if task >= end {
                         break;
                     }
-                    work(task);
+                    work(index, task);
                 }
             }
         });
     }
+}
+
+impl Pool for Team {
+    fn threads(&self) -> usize {
+        self.threads
+    }
+
+    fn run(&self, tasks: usize, work: &(dyn Fn(usize) + Sync)) {
+        self.run_timed(tasks, u64::MAX, work);
+    }
+
+    fn run_timed(&self, tasks: usize, nanoseconds: u64, work: &(dyn Fn(usize) + Sync)) {
+        self.run_on(tasks, nanoseconds, &|_, task| work(task));
+    }
+}
+
+/// Kernels that run over blocks of rows, a thread taking each block through all of them.
+#[derive(Debug)]
+pub(crate) struct Chain {
+    /// The kernels in order.
+    pub(crate) links: Vec<Link>,
+    /// How many blocks there are.
+    pub(crate) blocks: usize,
+    /// Bytes of each thread's memory.
+    pub(crate) thread_bytes: usize,
+    /// The most threads that there is memory for.
+    pub(crate) threads: usize,
+}
+
+/// A kernel of a chain.
+#[derive(Debug)]
+pub(crate) struct Link {
+    pub(crate) kernel: Kernel,
+    pub(crate) grid: [u64; 3],
+    /// The first instance of each block, and the end of the last.
+    pub(crate) bounds: Vec<u64>,
+    /// Arguments that are held a block at a time: which, and for each block what is added to the address of the thread's
+    /// memory for that of the whole.
+    pub(crate) held: Vec<(usize, Vec<u64>)>,
+}
+
+impl Chain {
+    /// Runs all blocks; `args` are the arguments of each kernel, of which those that are held are not looked at, and
+    /// `memory` is that of the threads.
+    ///
+    /// # Safety
+    /// As for [`Kernel::launch`]; each block reaches nothing that another one writes, and of what is held no more than a
+    /// thread's memory has room for.
+    pub(crate) unsafe fn run(
+        &self,
+        args: &[SmallVec<[u64; 16]>],
+        memory: u64,
+        threads: usize,
+    ) -> Result<(), Error> {
+        let mut grids = Vec::with_capacity(self.links.len());
+        for link in &self.links {
+            let Kernel::Host(kernel) = &link.kernel else {
+                return Err(Error::Internal(String::from("a chain of kernels that are not the host's")));
+            };
+            grids.push((kernel, extents(link.grid)?));
+        }
+        let failure = OnceLock::new();
+        let block = |thread: usize, block: usize| {
+            let base = memory + (thread * self.thread_bytes) as u64;
+            for ((link, (kernel, grid)), args) in self.links.iter().zip(&grids).zip(args) {
+                let (Some(&begin), Some(&end)) = (link.bounds.get(block), link.bounds.get(block + 1)) else {
+                    return;
+                };
+                let mut args = args.clone();
+                for (position, shifts) in &link.held {
+                    if let (Some(arg), Some(&shift)) = (args.get_mut(*position), shifts.get(block)) {
+                        *arg = base.wrapping_add(shift);
+                    }
+                }
+                if failure.get().is_some() {
+                    return;
+                }
+                // SAFETY: passed on to the caller; what is held lies in this thread's memory, where the instances of the
+                // block address it from where the whole would begin.
+                if let Err(error) = unsafe { kernel.run_part(&args, *grid, begin..end) } {
+                    // Another one was first.
+                    let _ = failure.set(error);
+                }
+            }
+        };
+        let team = Team { threads: threads.min(self.threads) };
+        match team.threads {
+            0 | 1 => (0..self.blocks).for_each(|at| block(0, at)),
+            _ => team.run_on(self.blocks, u64::MAX, &block),
+        }
+        failure.into_inner().map_or(Ok(()), |error| Err(Error::from(error)))
+    }
+}
+
+/// The extents of a grid.
+fn extents(grid: [u64; 3]) -> Result<[u32; 3], Error> {
+    let mut extents = [0; 3];
+    for (extent, n) in extents.iter_mut().zip(grid) {
+        *extent = u32::try_from(n).map_err(|_| Error::Internal(format!("a grid of {n} instances")))?;
+    }
+    Ok(extents)
 }
 
 /// A kernel that plans may still hold.

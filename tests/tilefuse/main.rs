@@ -5,6 +5,7 @@
 mod ahead;
 mod attention;
 mod bounds;
+mod chains;
 mod cli;
 mod common;
 mod conv;

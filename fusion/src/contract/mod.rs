@@ -21,6 +21,8 @@
 
 mod attention;
 mod blocks;
+#[cfg(test)]
+mod chain_tests;
 mod conv;
 mod groups;
 mod lay;

@@ -1,14 +1,15 @@
 //! Plans with generated products, run in the interpreter and compared with sums in `f64`.
 
 use std::collections::HashMap;
+use std::ops::Range;
 
-use tilefuse_block::interp::{self, Arg as Given};
+use tilefuse_block::interp::{self, Arg as Given, Buffer};
 use tilefuse_block::{Data, Elem, Literal};
 
 use super::{Packed, Products, Times, choose_products};
 use crate::args::Args;
 use crate::graph::{Graph, NodeId, Op, ValueRef};
-use crate::plan::{Plan, Profile, StepKind, plan};
+use crate::plan::{Chain, Plan, Profile, StepKind, plan};
 use crate::types::{TensorType, row_major};
 use crate::{lower, parse_graph, simplify};
 
@@ -119,7 +120,7 @@ pub(super) fn packed(text: &str, threads: u32, products: Products) -> (Plan, Vec
     packed_for(text, &Profile::host(threads), products)
 }
 
-fn packed_for(text: &str, profile: &Profile, products: Products) -> (Plan, Vec<Packed>) {
+pub(super) fn packed_for(text: &str, profile: &Profile, products: Products) -> (Plan, Vec<Packed>) {
     let mut graph = lower(&parse_graph(text).unwrap()).unwrap();
     simplify(&mut graph);
     let packed = choose_products(&mut graph, profile, products, Some(0), &mut |_| None);
@@ -148,10 +149,10 @@ pub(super) fn run(plan: &Plan) -> Vec<Vec<f64>> {
 
 pub(super) fn run_packed(plan: &Plan, packed: &[Packed]) -> Vec<Vec<f64>> {
     let graph = &plan.graph;
-    let mut buffers: HashMap<ValueRef, Data> = HashMap::new();
+    let mut buffers: HashMap<ValueRef, Buffer> = HashMap::new();
     let data = |ty: &TensorType, values: &[f64]| {
         let elem = ty.dtype.elem().unwrap();
-        Data::from_literals(elem, values.iter().map(|&v| Literal::of(elem, v)))
+        Buffer::new(Data::from_literals(elem, values.iter().map(|&v| Literal::of(elem, v))))
     };
     for id in graph.ids() {
         let ty = graph.ty(id.into());
@@ -169,25 +170,57 @@ pub(super) fn run_packed(plan: &Plan, packed: &[Packed]) -> Vec<Vec<f64>> {
             _ => {}
         }
     }
-    for step in &plan.steps {
-        let StepKind::Kernel(kernel) = &step.kind else { panic!("a library call") };
-        let value = |value: &ValueRef| {
-            let ty = graph.ty(*value);
-            let empty = || data(ty, &vec![0.0; ty.numel() as usize]);
-            Given::buffer(buffers.get(value).cloned().unwrap_or_else(empty))
-        };
-        let mut args: Vec<Given> = kernel.buffers.iter().map(|(v, _)| value(v)).collect();
-        let program = &plan.programs[kernel.program];
-        tilefuse_block::verify(program).unwrap();
-        interp::run(program, &mut args, kernel.grid.map(|n| n as u32))
-            .unwrap_or_else(|e| panic!("{e}\n{program}"));
-        for (&(value, written), arg) in kernel.buffers.iter().zip(&args) {
-            if written {
-                buffers.insert(value, arg.data().unwrap());
-            }
+    for at in 0..plan.steps.len() {
+        match plan.chains.iter().find(|chain| chain.steps.contains(&at)) {
+            Some(chain) if chain.steps.start == at => run_in_blocks(plan, chain, &mut buffers),
+            Some(_) => {}
+            None => run_step(plan, at, None, &mut buffers),
         }
     }
-    plan.outputs.iter().map(|place| buffers[&place.base()].to_f64()).collect()
+    plan.outputs
+        .iter()
+        .map(|place| Given::Buffer(buffers[&place.base()].clone()).data().unwrap().to_f64())
+        .collect()
+}
+
+/// Runs the blocks of a chain from the last to the first, each of which finds nothing in what is held a block at a time.
+fn run_in_blocks(plan: &Plan, chain: &Chain, buffers: &mut HashMap<ValueRef, Buffer>) {
+    for block in (0..chain.blocks()).rev() {
+        for (at, bounds) in chain.steps.clone().zip(&chain.bounds) {
+            run_step(plan, at, Some(bounds[block]..bounds[block + 1]), buffers);
+        }
+        for kept in &chain.kept {
+            let buffer = buffers.get_mut(&kept.value).unwrap();
+            buffer.written = Some(vec![false; buffer.len()]);
+        }
+    }
+}
+
+/// Runs a kernel, or those of its instances.
+fn run_step(plan: &Plan, at: usize, instances: Option<Range<u64>>, buffers: &mut HashMap<ValueRef, Buffer>) {
+    let StepKind::Kernel(kernel) = &plan.steps[at].kind else { panic!("a library call") };
+    let value = |value: &ValueRef| {
+        let ty = plan.graph.ty(*value);
+        let empty = || Buffer::uninit(ty.dtype.elem().unwrap(), ty.numel() as usize);
+        Given::Buffer(buffers.get(value).cloned().unwrap_or_else(empty))
+    };
+    let mut args: Vec<Given> = kernel.buffers.iter().map(|(v, _)| value(v)).collect();
+    let program = &plan.programs[kernel.program];
+    tilefuse_block::verify(program).unwrap();
+    let grid = kernel.grid.map(|n| n as u32);
+    let mut part = grid.map(|extent| 0..extent);
+    if let Some(instances) = instances {
+        let axis = (0..3).rev().find(|&axis| grid[axis] > 1).unwrap();
+        let inner: u64 = kernel.grid[..axis].iter().product();
+        part[axis] = (instances.start / inner) as u32..(instances.end / inner) as u32;
+    }
+    interp::run_part(program, &mut args, grid, part, &interp::Options::default())
+        .unwrap_or_else(|e| panic!("{e}\n{program}"));
+    for (&(value, written), arg) in kernel.buffers.iter().zip(args) {
+        if let (true, Given::Buffer(buffer)) = (written, arg) {
+            buffers.insert(value, buffer);
+        }
+    }
 }
 
 /// Compares a graph with generated products with sums in `f64`; returns the number of kernels.

@@ -22,6 +22,9 @@ pub struct Profile {
     pub workers: u64,
     /// Operations per nanosecond of products.
     pub products: ProductRates,
+    /// Bytes of the cache that each thread on the host has for itself.
+    #[serde(skip)]
+    pub cache: u64,
     /// Bits of a vector of the processor that programs on the host are compiled for.
     #[serde(skip)]
     pub vector_bits: u32,
@@ -63,6 +66,7 @@ impl Profile {
                 pairs: 0.0,
                 quads: 0.0,
             },
+            cache: 1 << 20,
             vector_bits: 512,
             vector_registers: 32,
         }
@@ -72,6 +76,13 @@ impl Profile {
     #[must_use]
     pub fn with_vectors(mut self, bits: u32, registers: u32) -> Profile {
         (self.vector_bits, self.vector_registers) = (bits, registers);
+        self
+    }
+
+    /// The same for a processor whose threads have caches of so many bytes for themselves.
+    #[must_use]
+    pub fn with_cache(mut self, bytes: u64) -> Profile {
+        self.cache = bytes;
         self
     }
 
@@ -102,6 +113,7 @@ impl Profile {
                 pairs: 0.0,
                 quads: 0.0,
             },
+            cache: 1 << 20,
             vector_bits: 512,
             vector_registers: 32,
         }

@@ -70,6 +70,8 @@ pub(super) fn plan(
         updates,
         copied: Vec::new(),
         memory: Memory::default(),
+        chains: Vec::new(),
+        unchained: Vec::new(),
         decisions,
         scheduling,
     }))

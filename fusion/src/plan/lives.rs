@@ -2,6 +2,7 @@
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
+use super::chain::Chain;
 use super::memory::{Life, Memory, place};
 use super::targets::direct;
 use super::{KernelStep, Place, Plan, Step, StepKind};
@@ -70,7 +71,7 @@ pub(super) fn peak_bytes(plan: &Plan, copied: u64) -> u64 {
 }
 
 /// The last step that reads or writes each value; the number of steps for what the results are made of.
-fn last_uses(plan: &Plan, kept: &FxHashSet<ValueRef>) -> FxHashMap<ValueRef, usize> {
+pub(super) fn last_uses(plan: &Plan, kept: &FxHashSet<ValueRef>) -> FxHashMap<ValueRef, usize> {
     let mut last: FxHashMap<ValueRef, usize> = FxHashMap::default();
     for (at, step) in plan.steps.iter().enumerate() {
         match &step.kind {
@@ -83,18 +84,26 @@ fn last_uses(plan: &Plan, kept: &FxHashSet<ValueRef>) -> FxHashMap<ValueRef, usi
     last
 }
 
+/// The steps that run together with one, block by block, and need all their memory at the same time.
+fn together(plan: &Plan, at: usize) -> (usize, usize) {
+    let chain = plan.chains.iter().find(|chain| chain.steps.contains(&at));
+    chain.map_or((at, at), |chain| (chain.steps.start, chain.steps.end - 1))
+}
+
 fn homes(plan: &Plan) -> Vec<Home> {
     let kept: FxHashSet<ValueRef> = plan.outputs.iter().map(Place::base).collect();
     let last = last_uses(plan, &kept);
+    let in_blocks: FxHashSet<ValueRef> =
+        plan.chains.iter().flat_map(|chain| &chain.kept).map(|kept| kept.value).collect();
     let written_back: FxHashSet<ValueRef> = direct(plan).map(|(value, _)| value).collect();
     let mut homes: Vec<Home> = Vec::new();
     let mut home_of: FxHashMap<ValueRef, usize> = FxHashMap::default();
     for (at, step) in plan.steps.iter().enumerate() {
         for value in written(&plan.graph, &step.kind) {
-            if written_back.contains(&value) {
+            if written_back.contains(&value) || in_blocks.contains(&value) {
                 continue;
             }
-            let until = last.get(&value).copied().unwrap_or(at);
+            let until = together(plan, last.get(&value).copied().unwrap_or(at)).1;
             let kernel = match &step.kind {
                 StepKind::Kernel(kernel) => Some(kernel),
                 StepKind::Extern(_) => None,
@@ -103,7 +112,8 @@ fn homes(plan: &Plan) -> Vec<Home> {
             let home = reused.unwrap_or(homes.len());
             if reused.is_none() {
                 let (bytes, library) = (plan.graph.ty(value).bytes(), kernel.is_none());
-                homes.push(Home { values: Vec::new(), bytes, first: at, last: until, library, kept: false });
+                let first = together(plan, at).0;
+                homes.push(Home { values: Vec::new(), bytes, first, last: until, library, kept: false });
             }
             let place = &mut homes[home];
             place.values.push(value);
@@ -168,8 +178,14 @@ fn assign(plan: &mut Plan, homes: &[Home], large: u64) {
         }
     }
     let life = |home: &&Home| Life { bytes: home.bytes, first: home.first, last: home.last };
-    let (bytes, offsets) = place(&arena.iter().map(life).collect::<Vec<_>>());
+    let blocks =
+        |c: &Chain| Life { bytes: c.bytes(), first: c.steps.start, last: c.steps.end.saturating_sub(1) };
+    let lives: Vec<Life> = arena.iter().map(life).chain(plan.chains.iter().map(blocks)).collect();
+    let (bytes, offsets) = place(&lives);
     memory.bytes = bytes;
+    for (chain, &offset) in plan.chains.iter_mut().zip(offsets.iter().skip(arena.len())) {
+        chain.at = offset;
+    }
     for (home, offset) in arena.iter().zip(offsets) {
         memory.offsets.extend(home.values.iter().map(|&value| (value, offset)));
     }
@@ -183,7 +199,7 @@ fn assign(plan: &mut Plan, homes: &[Home], large: u64) {
 fn first_direct(plan: &Plan) -> usize {
     let values: FxHashSet<ValueRef> = direct(plan).map(|(value, _)| value).collect();
     let writes = |step: &Step| written(&plan.graph, &step.kind).iter().any(|value| values.contains(value));
-    plan.steps.iter().position(writes).unwrap_or(plan.steps.len())
+    plan.steps.iter().position(writes).map_or(plan.steps.len(), |at| together(plan, at).0)
 }
 
 /// The values without elements that no step makes.

@@ -4,6 +4,7 @@
 //! and must pay by the cost model; every edge keeps a [`Decision`]. Small kernels that do not need each other then share
 //! launches. Planning is deterministic.
 
+mod chain;
 mod cost;
 mod cross;
 mod custom;
@@ -17,6 +18,7 @@ mod memory;
 mod order;
 mod place;
 mod split;
+mod stream;
 mod targets;
 #[cfg(test)]
 mod tests;
@@ -34,6 +36,7 @@ use crate::kernel::Refusal;
 use crate::schedule::{Machine, ScheduleError, Tiling};
 use crate::types::Dims;
 
+pub use chain::{Chain, Kept, Unchained};
 pub use cost::{ProductRates, Profile};
 pub use horizontal::Apart;
 pub use memory::{ALIGNMENT, Memory};
@@ -220,6 +223,10 @@ pub struct Plan {
     pub copied: Vec<Option<Copied>>,
     /// Where intermediates of kernels live.
     pub memory: Memory,
+    /// Kernels that run over blocks of rows, in the order of the steps.
+    pub chains: Vec<Chain>,
+    /// Why kernels that write much of what the next one reads begin no chain, by step.
+    pub unchained: Vec<(usize, Unchained)>,
     /// One record for every edge.
     pub decisions: Vec<Decision>,
     /// What of the planning was scheduling: from groups to block programs.
@@ -366,7 +373,8 @@ pub fn plan_tuned(
     }
     let mut plan = horizontal::join(group::plan(graph, profile, alignments, tuner)?, profile);
     plan.copied = targets::find(&plan, alignments);
-    let plan = lives::finish(plan);
+    let mut plan = chain::finish(plan, profile, most_bytes);
+    stream::mark(&mut plan, profile.machine);
     verify(&plan)?;
     Ok(plan)
 }

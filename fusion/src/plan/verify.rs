@@ -6,12 +6,14 @@
 //! - once one has written over a tensor of the caller's, nothing can fail: neither a call, a kernel written by hand, nor
 //!   an allocation; and no kernel of such a plan checks indices;
 //! - kernels that share a launch do not need each other: one writes nothing that another has;
+//! - blocks of a chain reach nothing of each other's, and what is held a block at a time is needed nowhere else;
 //! - every kernel's program has a parameter for each buffer, and one for the status word where it checks indices.
 
 use std::collections::BTreeMap;
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
+use super::chain::{self, Chain};
 use super::horizontal::parts_are_independent;
 use super::targets::{direct, may_fail, returned};
 use super::{KernelStep, Plan, PlanError, StepKind};
@@ -27,6 +29,9 @@ pub fn verify(plan: &Plan) -> Result<(), PlanError> {
     nothing_fails_late(plan)?;
     for (at, step) in plan.steps.iter().enumerate() {
         let step_name = || format!("step {at}");
+        for chain in plan.chains.iter().filter(|chain| chain.steps.start == at) {
+            memory.begin(chain).map_err(|what| invalid(step_name(), what))?;
+        }
         memory.taken.extend(step.takes.iter().filter(|value| own.contains(value)));
         match &step.kind {
             StepKind::Kernel(kernel) => memory.kernel(kernel).map_err(|what| invalid(step_name(), what))?,
@@ -40,6 +45,7 @@ pub fn verify(plan: &Plan) -> Result<(), PlanError> {
                 }
             }
         }
+        plan.chains.iter().filter(|chain| chain.steps.end == at + 1).for_each(|chain| memory.end(chain));
         step.frees.iter().for_each(|&root| memory.free(root));
     }
     for place in returned(plan).chain(plan.updates.iter().map(|(_, place)| place)) {
@@ -79,6 +85,8 @@ struct Stored<'a> {
     present: FxHashSet<ValueRef>,
     /// Values in the arena by offset, with their ends.
     arena: BTreeMap<u64, (u64, ValueRef)>,
+    /// Values of which a chain holds blocks, while it runs.
+    in_blocks: FxHashSet<ValueRef>,
     /// Values outside of it, by the value that was the first to be there.
     outside: FxHashMap<ValueRef, ValueRef>,
 }
@@ -94,6 +102,7 @@ impl Stored<'_> {
             taken: FxHashSet::default(),
             present: given.chain(empty).collect(),
             arena: BTreeMap::new(),
+            in_blocks: FxHashSet::default(),
             outside: direct(plan).map(|(_, target)| (target, target)).collect(),
         }
     }
@@ -122,8 +131,35 @@ impl Stored<'_> {
         reads().filter(|value| !overwritten.contains(value)).try_for_each(|value| self.read(value))
     }
 
+    /// Begins a chain, whose threads hold blocks in the arena.
+    fn begin(&mut self, chain: &Chain) -> Result<(), String> {
+        let late = self.plan.steps.get(chain.steps.start + 1..chain.steps.end).ok_or("has no such chain")?;
+        if late.iter().any(|step| !step.takes.is_empty()) || !chain::is_legal(self.plan, chain) {
+            return Err(String::from("begins a chain whose blocks need each other"));
+        }
+        let end = chain.at + chain.bytes();
+        if end > self.plan.memory.bytes {
+            return Err(String::from("begins a chain that holds blocks beyond the arena"));
+        }
+        self.take(chain.at, end);
+        self.in_blocks = chain.kept.iter().map(|kept| kept.value).collect();
+        Ok(())
+    }
+
+    /// Ends a chain: what it held in blocks is gone, and nothing that it wrote lies there.
+    fn end(&mut self, chain: &Chain) {
+        self.take(chain.at, chain.at + chain.bytes());
+        for value in self.in_blocks.drain() {
+            self.present.remove(&value);
+        }
+    }
+
     /// Writes a value; the one whose memory it takes exactly, if there is one.
     fn write(&mut self, value: ValueRef) -> Result<Option<ValueRef>, String> {
+        if self.in_blocks.contains(&value) {
+            self.present.insert(value);
+            return Ok(None);
+        }
         let memory = &self.plan.memory;
         let bytes = self.plan.graph.ty(value).bytes();
         if let Some(&start) = memory.offsets.get(&value) {

@@ -6,6 +6,7 @@ mod memory;
 mod order;
 mod ragged;
 mod run;
+mod stream;
 mod transposed;
 mod tuned;
 mod updates;

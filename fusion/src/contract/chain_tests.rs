@@ -1,0 +1,147 @@
+//! Chains of kernels over blocks of rows: which there are, and what they compute, in the interpreter.
+
+use super::Products;
+use super::tests::{packed_for, run_packed};
+use crate::plan::{Plan, Profile, StepKind, Unchained, verify};
+
+/// A linear layer, gelu, a layer norm and another linear layer.
+fn perceptron(rows: i64, width: i64, hidden: i64) -> String {
+    format!(
+        "graph {{
+           %0 = input 0 : f32[{rows},{width}]
+           %1 = param 1 : f32[{hidden},{width}]
+           %2 = param 2 : f32[{hidden}]
+           %3 = param 3 : f32[{width},{hidden}]
+           %4 = aten::linear(input=%0, weight=%1, bias=%2) : f32[{rows},{hidden}]
+           %5 = aten::gelu(self=%4) : f32[{rows},{hidden}]
+           %6 = aten::layer_norm(input=%5, normalized_shape=[{hidden}]) : f32[{rows},{hidden}]
+           %7 = aten::linear(input=%6, weight=%3) : f32[{rows},{width}]
+           outputs %7
+         }}"
+    )
+}
+
+/// A machine with small caches and slow memory.
+fn machine(threads: u32, cache: u64) -> Profile {
+    let mut profile = Profile::host(threads).with_cache(cache);
+    profile.bandwidth = 0.01;
+    profile
+}
+
+fn planned(text: &str, profile: &Profile) -> Plan {
+    packed_for(text, profile, Products::Generated).0
+}
+
+fn results(text: &str, profile: &Profile) -> Vec<Vec<f64>> {
+    let (plan, packed) = packed_for(text, profile, Products::Generated);
+    run_packed(&plan, &packed)
+}
+
+#[test]
+fn rows_go_through_a_perceptron_block_by_block() {
+    let text = perceptron(1024, 32, 48);
+    for threads in [1, 2, 3] {
+        let plan = planned(&text, &machine(threads, 128 << 10));
+        let [chain] = plan.chains.as_slice() else { panic!("{:?}", plan.unchained) };
+        assert_eq!(chain.steps, 0..plan.steps.len());
+        assert!(chain.blocks() >= 8, "{chain:?}");
+        // Two values of 1024 rows, of which a thread holds a block each.
+        assert_eq!(chain.kept.len(), 2);
+        assert!(chain.thread_bytes * 2 < 1024 * 48 * 4, "{chain:?}");
+        assert!(chain.thread_bytes <= 96 << 10, "{chain:?}");
+        assert_eq!(plan.memory.bytes, chain.bytes());
+        assert!(plan.unchained.is_empty());
+    }
+}
+
+#[test]
+fn blocks_compute_what_whole_kernels_do() {
+    for (rows, width, hidden) in [(1024, 32, 48), (777, 33, 40), (131, 8, 64), (64, 16, 16)] {
+        let text = perceptron(rows, width, hidden);
+        for threads in [1, 2, 4] {
+            let whole = machine(threads, 1 << 30);
+            assert!(planned(&text, &whole).chains.is_empty());
+            let blocks = machine(threads, 64 << 10);
+            assert_eq!(results(&text, &blocks), results(&text, &whole), "{rows} x {width} x {hidden}");
+        }
+    }
+    assert_eq!(planned(&perceptron(777, 33, 40), &machine(2, 64 << 10)).chains.len(), 1);
+}
+
+#[test]
+fn rows_that_others_need_are_no_blocks() {
+    let text = "graph {
+      %0 = input 0 : f32[256,64]
+      %1 = param 1 : f32[64,64]
+      %2 = aten::linear(input=%0, weight=%1) : f32[256,64]
+      %3 = aten::linear(input=%2, weight=%1) : f32[256,64]
+      %4 = aten::sum(self=%3, dim=[0], keepdim=true) : f32[1,64]
+      %5 = aten::sub(self=%3, other=%4) : f32[256,64]
+      outputs %5
+    }";
+    let profile = machine(2, 128 << 10);
+    let plan = planned(text, &profile);
+    let [chain] = plan.chains.as_slice() else { panic!("{:?}", plan.unchained) };
+    assert_eq!((chain.steps.clone(), plan.unchained.as_slice()), (0..2, &[][..]));
+    assert_eq!(results(text, &profile), results(text, &machine(2, 1 << 30)));
+    // Sums of columns of what the only product makes.
+    let text = &text.replace("input=%2, weight", "input=%0, weight");
+    let plan = planned(text, &profile);
+    assert!(plan.chains.is_empty());
+    assert_eq!(plan.unchained, [(0, Unchained::Rows)]);
+}
+
+#[test]
+fn chains_pay_by_what_they_save() {
+    let text = perceptron(1024, 32, 48);
+    // What fits the caches is no reason.
+    let plan = planned(&text, &machine(2, 1 << 20));
+    assert!(plan.chains.is_empty() && plan.unchained.is_empty());
+    // Memory as fast as can be.
+    let mut fast = machine(2, 64 << 10);
+    (fast.bandwidth, fast.launch_us) = (1e9, 0.0);
+    let plan = planned(&text, &fast);
+    assert!(plan.chains.is_empty());
+    assert!(matches!(plan.unchained[0], (0, Unchained::Few { .. })), "{:?}", plan.unchained);
+    // Rows that are too long.
+    let plan = planned(&perceptron(256, 16, 4096), &machine(2, 32 << 10));
+    assert!(plan.chains.is_empty());
+    assert!(matches!(plan.unchained[0], (0, Unchained::Large { .. })), "{:?}", plan.unchained);
+    // Fewer blocks than threads.
+    let plan = planned(&perceptron(256, 32, 48), &machine(64, 1 << 10));
+    assert!(plan.chains.is_empty(), "{:?}", plan.chains);
+}
+
+#[test]
+fn what_is_returned_is_held_whole() {
+    let text = perceptron(1024, 32, 48).replace("outputs %7", "outputs %5, %7");
+    let plan = planned(&text, &machine(2, 128 << 10));
+    let [chain] = plan.chains.as_slice() else { panic!("{:?}", plan.unchained) };
+    assert_eq!(chain.kept.len(), 1);
+    assert_eq!(results(&text, &machine(2, 128 << 10)), results(&text, &machine(2, 1 << 30)));
+}
+
+#[test]
+fn broken_chains_are_found() {
+    let good = planned(&perceptron(1024, 32, 48), &machine(2, 128 << 10));
+    assert!(verify(&good).is_ok());
+    let broken = |edit: &dyn Fn(&mut Plan)| {
+        let mut plan = good.clone();
+        edit(&mut plan);
+        assert!(verify(&plan).is_err());
+    };
+    broken(&|plan| plan.chains[0].bounds[1][1] += 1);
+    broken(&|plan| *plan.chains[0].bounds[2].last_mut().unwrap() -= 1);
+    broken(&|plan| plan.chains[0].bounds.truncate(2));
+    broken(&|plan| plan.chains[0].thread_bytes -= 1024);
+    broken(&|plan| plan.chains[0].kept[0].firsts[2] += 64);
+    broken(&|plan| plan.chains[0].at += 512);
+    broken(&|plan| plan.chains[0].steps = 1..9);
+    broken(&|plan| plan.chains[0].kept.clear());
+    broken(&|plan| plan.chains[0].steps.end -= 1);
+    // The second product with all columns of its operand for rows.
+    broken(&|plan| {
+        let StepKind::Kernel(kernel) = &mut plan.steps[2].kind else { panic!() };
+        kernel.grid.swap(0, 1);
+    });
+}

@@ -1,0 +1,608 @@
+//! Chains of kernels that run over blocks of rows.
+//!
+//! ```text
+//! kernel 0: %x[4096,768] -> %h[4096,3072]          block 0: rows    0 to  127 of %h, then of %y, then of %z
+//! kernel 1: %h -> %y[4096,768]               ->    block 1: rows  128 to  255 of %h, then of %y, then of %z
+//! kernel 2: %y -> %z[4096,768]                     ...
+//! ```
+//!
+//! A thread takes a block through all kernels of a chain before it takes the next one, so that it finds in its own cache
+//! what it wrote there. What only the chain needs is held a block at a time, in memory that a thread uses for all its
+//! blocks.
+//!
+//! Each kernel's instances are divided along the outermost axis of its grid that has several. A chain is legal where no block
+//! reaches what another one does of anything that the chain writes: [`reach`] says what instances reach. Instances compute what
+//! they do in any order, so that results do not depend on it.
+
+use std::ops::Range;
+
+use rustc_hash::{FxHashMap, FxHashSet};
+use tilefuse_block::bounds::{Given, Reach, reach};
+use tilefuse_block::passes::cse;
+use tilefuse_block::{Op, OpKind, Program, Region, Value};
+
+use super::lives::{self, last_uses};
+use super::memory::{ALIGNMENT, Life, place};
+use super::targets::direct;
+use super::{KernelStep, Place, Plan, Profile, StepKind};
+use crate::graph::ValueRef;
+use crate::schedule::Machine;
+
+/// Consecutive kernels that run over blocks of rows, each block through all of them on one thread.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Chain {
+    /// Positions of the kernels in [`Plan::steps`].
+    pub steps: Range<usize>,
+    /// For each kernel the number of the first instance of each block, and the number of instances at the end.
+    pub bounds: Vec<Vec<u64>>,
+    /// What is held a block at a time.
+    pub kept: Vec<Kept>,
+    /// Bytes in which a thread holds these.
+    pub thread_bytes: u64,
+    /// How many threads that is for.
+    pub threads: u64,
+    /// Where the first thread's bytes begin in the arena; those of the others follow.
+    pub at: u64,
+    /// Predicted microseconds that it takes less.
+    pub saved_us: f64,
+}
+
+/// A value of which each thread holds a block at a time.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Kept {
+    /// The value.
+    pub value: ValueRef,
+    /// Where it begins in a thread's memory, in bytes.
+    pub offset: u64,
+    /// For each block the byte of the value that is the first to be there.
+    pub firsts: Vec<u64>,
+}
+
+/// Why kernels of which one reads much of what the other writes are no chain.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Unchained {
+    /// Blocks of rows of one need rows of other blocks of the other.
+    Rows,
+    /// No block of rows is small enough for a thread's cache.
+    Large {
+        /// Bytes of what is held of the smallest block.
+        bytes: u64,
+    },
+    /// It would hold more memory at a time than the graph may.
+    Memory,
+    /// Threads would wait for each other longer than the chain saves.
+    Few {
+        /// What would be saved, in microseconds.
+        saved_us: f64,
+        /// What threads would wait, in microseconds.
+        lost_us: f64,
+    },
+}
+
+impl std::fmt::Display for Unchained {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Unchained::Rows => f.write_str("the next kernel needs other rows"),
+            Unchained::Large { bytes } => write!(f, "the smallest block of rows has {bytes} bytes"),
+            Unchained::Memory => f.write_str("more memory would be held at a time"),
+            Unchained::Few { saved_us, lost_us } => write!(
+                f,
+                "predicted to save {saved_us:.0} us, while threads wait {lost_us:.0} us, with so few blocks"
+            ),
+        }
+    }
+}
+
+impl Kept {
+    /// For each block what is added to the address of a thread's memory for that from which its instances address the value,
+    /// modulo 2^64: each byte lies to lines of the cache as it would in the whole.
+    pub fn shifts(&self) -> Vec<u64> {
+        self.firsts.iter().map(|first| (self.offset + first % LINE).wrapping_sub(*first)).collect()
+    }
+}
+
+impl Chain {
+    /// How many blocks there are.
+    pub fn blocks(&self) -> usize {
+        self.bounds.first().map_or(0, |bounds| bounds.len().saturating_sub(1))
+    }
+
+    /// Bytes in the arena.
+    pub fn bytes(&self) -> u64 {
+        self.thread_bytes * self.threads
+    }
+}
+
+/// Bytes of a line of the cache: a block lies in a thread's memory as it would in the whole value.
+const LINE: u64 = 64;
+
+/// The most blocks of a chain.
+const MOST_BLOCKS: u64 = 256;
+
+/// Blocks of each thread that even out differences between threads.
+const SHARES: u64 = 4;
+
+/// Values of a program beyond which it takes too long to find out what its instances reach: those of convolutions have more.
+const LONG: usize = 400;
+
+/// Among so many kernels one reads what an earlier one has written: queries, keys and values are made before they are read.
+const SOON: usize = 3;
+
+/// How long threads wait at the end for the one that is last, in blocks of all threads.
+const WAITING: f64 = 0.25;
+
+/// What moving a byte to or from the caches of other threads takes, in the time of one of memory.
+const CACHED: f64 = 0.25;
+
+/// What part of the caches of all threads a value takes that is worth a chain.
+const WORTH: u64 = 4;
+
+/// Gives a plan its chains and its memory; no chains where it would hold more than so many bytes with them and not without.
+pub(super) fn finish(mut plan: Plan, profile: &Profile, most_bytes: u64) -> Plan {
+    find(&mut plan, profile);
+    let plan = lives::finish(plan);
+    if plan.chains.is_empty() || plan.clone().holds_at_most(most_bytes) {
+        return plan;
+    }
+    let mut apart = plan.clone();
+    let begun = apart.chains.drain(..).map(|chain| (chain.steps.start, Unchained::Memory));
+    apart.unchained.extend(begun);
+    apart.unchained.sort_by_key(|(at, _)| *at);
+    let apart = lives::finish(apart);
+    let (mut a, mut b) = (plan.clone(), apart.clone());
+    a.limit_memory(most_bytes);
+    b.limit_memory(most_bytes);
+    if b.peak_bytes() < a.peak_bytes() { apart } else { plan }
+}
+
+/// Finds the chains of a plan, and for each kernel that might have begun one why it did not.
+fn find(plan: &mut Plan, profile: &Profile) {
+    let Machine::Host { threads } = profile.machine else { return };
+    let mut finder = Finder::new(plan, profile, threads.into());
+    let (mut chains, mut unchained) = (Vec::new(), Vec::new());
+    let mut at = 0;
+    while at < plan.steps.len() {
+        match finder.chain_from(at) {
+            Some(Ok(chain)) => {
+                at = chain.steps.end;
+                chains.push(chain);
+                continue;
+            }
+            Some(Err(reason)) => unchained.push((at, reason)),
+            None => {}
+        }
+        at += 1;
+    }
+    (plan.chains, plan.unchained) = (chains, unchained);
+}
+
+/// Whether the blocks of a chain are all of its kernels' instances, reach nothing of each other's, and fit where they are
+/// held.
+pub(super) fn is_legal(plan: &Plan, chain: &Chain) -> bool {
+    let mut finder = Finder::bare(plan);
+    let kernels = chain.steps.clone().map(|at| finder.kernel(at)).collect::<Option<Vec<_>>>();
+    let Some(kernels) = kernels.filter(|k| k.len() == chain.bounds.len()) else { return false };
+    let mut parts: Vec<Vec<Range<u64>>> = Vec::new();
+    for (kernel, bounds) in kernels.iter().zip(&chain.bounds) {
+        let ascending = bounds.windows(2).all(|w| w[0] <= w[1]);
+        let even = bounds.iter().all(|b| b % kernel.inner == 0);
+        let whole = bounds.first() == Some(&0) && bounds.last() == Some(&(kernel.units * kernel.inner));
+        if !ascending || !even || !whole || bounds.len() != chain.blocks() + 1 {
+            return false;
+        }
+        parts.push(bounds.windows(2).map(|w| w[0] / kernel.inner..w[1] / kernel.inner).collect());
+    }
+    let Some(reached) = finder.reached(&kernels, &parts) else { return false };
+    chain.kept.iter().all(|kept| {
+        let Some(blocks) = reached.get(&finder.class(kept.value)) else { return false };
+        let fits = |(block, &first): (&Range<u64>, &u64)| {
+            let end = kept.offset + first % LINE + block.end.saturating_sub(first);
+            first <= block.start && end <= chain.thread_bytes
+        };
+        kept.firsts.len() == blocks.len() && blocks.iter().zip(&kept.firsts).all(fits)
+    })
+}
+
+/// A kernel and how its instances are divided.
+#[derive(Clone, Copy)]
+struct Divided<'p> {
+    at: usize,
+    step: &'p KernelStep,
+    program: &'p Program,
+    grid: [u32; 3],
+    /// The axis along which they are divided.
+    axis: usize,
+    /// Instances along it.
+    units: u64,
+    /// Instances of each of them along the other axes.
+    inner: u64,
+}
+
+impl Divided<'_> {
+    /// Operations of the products of all instances, a multiplication and an addition being two, where loops have constant
+    /// bounds; others count once.
+    fn products(&self) -> f64 {
+        let mut constants: FxHashMap<Value, i64> = FxHashMap::default();
+        self.program.walk(&mut |op| {
+            if let (OpKind::Const(literal), Some(&value)) = (&op.kind, op.results.first()) {
+                constants.extend(literal.as_i64().map(|n| (value, n)));
+            }
+        });
+        let instances: f64 = self.grid.iter().map(|&n| f64::from(n)).product();
+        instances * products_of(self.program, &self.program.body, &constants)
+    }
+}
+
+fn products_of(program: &Program, region: &Region, constants: &FxHashMap<Value, i64>) -> f64 {
+    let of = |op: &Op| {
+        let number = |at: usize| op.args.get(at).and_then(|value| constants.get(value)).copied();
+        let inner: f64 = op.regions.iter().map(|inner| products_of(program, inner, constants)).sum();
+        match (&op.kind, number(0), number(1), number(2)) {
+            (OpKind::For, Some(first), Some(end), Some(step)) if step > 0 => {
+                inner * ((end - first).max(0) as f64 / step as f64).ceil()
+            }
+            (OpKind::Dot { .. }, ..) => {
+                let depth = op.args.first().and_then(|&left| program.ty(left).shape.last().copied());
+                let sums = op.results.first().map_or(0, |&sum| program.ty(sum).numel());
+                2.0 * f64::from(depth.unwrap_or(1)) * sums as f64
+            }
+            _ => inner,
+        }
+    };
+    region.ops.iter().map(of).sum()
+}
+
+/// How the kernels of a chain are divided at the finest.
+struct Division {
+    /// For each kernel the units of a block.
+    units: Vec<u64>,
+    /// How many blocks there are.
+    blocks: u64,
+}
+
+impl Division {
+    /// Of how many of the finest a block consists at least.
+    fn least_factor(&self) -> u64 {
+        self.blocks.div_ceil(MOST_BLOCKS)
+    }
+
+    /// The units of each kernel in blocks of so many of the finest.
+    fn parts(&self, kernels: &[Divided<'_>], factor: u64) -> Vec<Vec<Range<u64>>> {
+        let part = |(kernel, &units): (&Divided<'_>, &u64)| {
+            let bound = |block: u64| (block * factor * units).min(kernel.units);
+            (0..self.blocks.div_ceil(factor)).map(|block| bound(block)..bound(block + 1)).collect()
+        };
+        kernels.iter().zip(&self.units).map(part).collect()
+    }
+}
+
+/// For each value that a chain writes, or one that shares its memory, the bytes that each block reaches.
+type Reached = FxHashMap<ValueRef, Vec<Range<u64>>>;
+
+/// Program, grid, units, and which parameters are asked for.
+type Question = (usize, [u32; 3], Range<u64>, Vec<bool>);
+
+struct Finder<'p> {
+    plan: &'p Plan,
+    threads: u64,
+    /// Bytes of a thread's own cache.
+    cache: u64,
+    /// Bytes that are moved in a microsecond.
+    bytes_per_us: f64,
+    /// Operations of products in a microsecond.
+    products_per_us: f64,
+    launch_us: f64,
+    last_uses: FxHashMap<ValueRef, usize>,
+    /// For values that may share memory with others, one of these.
+    classes: FxHashMap<ValueRef, ValueRef>,
+    /// The plan's programs, each value of which is computed once.
+    programs: Vec<Option<Program>>,
+    /// What units of a kernel reach of its buffers, in bytes, by program and grid.
+    known: FxHashMap<Question, Vec<Reach>>,
+}
+
+impl<'p> Finder<'p> {
+    fn new(plan: &'p Plan, profile: &Profile, threads: u64) -> Finder<'p> {
+        let returned: FxHashSet<ValueRef> = plan.outputs.iter().map(Place::base).collect();
+        Finder {
+            threads: threads.max(1),
+            cache: profile.cache,
+            bytes_per_us: profile.bandwidth * 1000.0,
+            products_per_us: profile.products.generated * 1000.0,
+            launch_us: profile.launch_us,
+            last_uses: last_uses(plan, &returned),
+            ..Finder::bare(plan)
+        }
+    }
+
+    fn bare(plan: &'p Plan) -> Finder<'p> {
+        let mut finder = Finder {
+            plan,
+            threads: 1,
+            cache: 0,
+            bytes_per_us: 1.0,
+            products_per_us: 1.0,
+            launch_us: 0.0,
+            last_uses: FxHashMap::default(),
+            classes: FxHashMap::default(),
+            programs: vec![None; plan.programs.len()],
+            known: FxHashMap::default(),
+        };
+        let in_place = plan.steps.iter().flat_map(|step| match &step.kind {
+            StepKind::Kernel(kernel) => kernel.in_place.as_slice(),
+            StepKind::Extern(_) => &[],
+        });
+        for (a, b) in in_place.copied().chain(direct(plan)) {
+            let (a, b) = (finder.class(a), finder.class(b));
+            if a != b {
+                finder.classes.insert(a, b);
+            }
+        }
+        finder
+    }
+
+    /// The one value for all that may share memory with this one.
+    fn class(&self, mut value: ValueRef) -> ValueRef {
+        while let Some(&next) = self.classes.get(&value) {
+            value = next;
+        }
+        value
+    }
+
+    /// The bytes of a thread's cache in which it holds a block; beside them lies what else its kernels read.
+    fn room(&self) -> u64 {
+        self.cache / 4 * 3
+    }
+
+    fn bytes(&self, value: ValueRef) -> u64 {
+        self.plan.graph.ty(value).bytes()
+    }
+
+    fn kernel(&self, at: usize) -> Option<Divided<'p>> {
+        let StepKind::Kernel(step) = &self.plan.steps.get(at)?.kind else { return None };
+        let program = self.plan.programs.get(step.program).filter(|p| p.values.len() <= LONG)?;
+        let mut grid = [0; 3];
+        for (extent, &n) in grid.iter_mut().zip(&step.grid) {
+            *extent = u32::try_from(n).ok().filter(|&n| n > 0)?;
+        }
+        let axis = (0..3).rev().find(|&axis| grid[axis] > 1).unwrap_or(0);
+        let inner = grid[..axis].iter().map(|&n| u64::from(n)).product();
+        Some(Divided { at, step, program, grid, axis, units: grid[axis].into(), inner })
+    }
+
+    /// The chain that begins with a step, or why it does not; nothing where there would be nothing to gain.
+    fn chain_from(&mut self, at: usize) -> Option<Result<Chain, Unchained>> {
+        let mut kernels = vec![self.kernel(at)?];
+        if !self.feeds(&kernels, at + 1) {
+            return None;
+        }
+        let mut best = None;
+        while let Some(next) = self.kernel(at + kernels.len()).filter(|k| self.feeds(&kernels, k.at)) {
+            kernels.push(next);
+            let Some(division) = self.division(&kernels) else { break };
+            let parts = division.parts(&kernels, division.least_factor());
+            if self.reached(&kernels, &parts).is_none() {
+                break;
+            }
+            let Some(chain) = self.chain(&kernels, &division, division.least_factor()) else { break };
+            if chain.thread_bytes > self.room() && best.is_some() {
+                break;
+            }
+            best = Some(division);
+        }
+        let Some(division) = best else { return Some(Err(Unchained::Rows)) };
+        kernels.truncate(division.units.len());
+        self.priced(&kernels, &division)
+    }
+
+    /// Whether kernels write much of something that a step reads, or one of the kernels soon after it.
+    fn feeds(&self, kernels: &[Divided<'_>], to: usize) -> bool {
+        let much = |value| self.bytes(value) >= self.threads * self.cache / WORTH;
+        let written = |value| kernels.iter().any(|k| k.step.buffers.contains(&(value, true)));
+        let next = (to..to + SOON).map_while(|at| self.kernel(at));
+        next.flat_map(|k| &k.step.buffers)
+            .any(|&(value, is_written)| !is_written && much(value) && written(value))
+    }
+
+    /// The finest blocks that consist of whole units of every kernel: units of kernels are to each other as the parts that they
+    /// write of what these write in all.
+    fn division(&mut self, kernels: &[Divided<'p>]) -> Option<Division> {
+        let mut written: Vec<(u128, u128)> = Vec::with_capacity(kernels.len());
+        let mut groups = Vec::with_capacity(kernels.len());
+        for kernel in kernels {
+            let position = kernel.step.buffers.iter().position(|b| b.1)?;
+            let (group, end) = self.first_group(kernel, position)?;
+            written.push((end, self.bytes(kernel.step.buffers.get(position)?.0).into()));
+            groups.push(group);
+        }
+        let all = written.iter().try_fold(1, |all, &(_, bytes)| lcm(all, bytes))?;
+        let sizes = written.iter().map(|&(unit, bytes)| unit.checked_mul(all / bytes));
+        let sizes = sizes.collect::<Option<Vec<u128>>>()?;
+        let block = sizes.iter().try_fold(1, |block, &size| lcm(block, size))?;
+        let units = sizes
+            .iter()
+            .zip(groups)
+            .map(|(&size, group)| group.checked_mul(u64::try_from(block / size).ok()?));
+        let units = units.collect::<Option<Vec<u64>>>()?;
+        let mut counts = kernels.iter().zip(&units).map(|(k, &units)| k.units.div_ceil(units));
+        let blocks = counts.next()?;
+        (blocks > 1 && counts.all(|count| count == blocks)).then_some(Division { units, blocks })
+    }
+
+    /// The fewest units that write a part of a value on their own, and its end in bytes: the first of a member of a batch
+    /// may write some columns, and those of all heads its rows.
+    fn first_group(&mut self, kernel: &Divided<'p>, buffer: usize) -> Option<(u64, u128)> {
+        let asked: Vec<bool> = (0..=buffer).map(|at| at == buffer).collect();
+        let first = *self.reach(kernel, 0..1, &asked).get(buffer)?;
+        let value = kernel.step.buffers.get(buffer)?.0;
+        let Reach::Between(0, end) = first else { return None };
+        // As many as the first one's part of the whole: it spans the columns of its neighbours.
+        let spanned =
+            u64::try_from((end as u128 * u128::from(kernel.units)).div_ceil(self.bytes(value).into()))
+                .ok()?;
+        for group in [1, spanned].into_iter().filter(|group| 2 * group <= kernel.units) {
+            let first = *self.reach(kernel, 0..group, &asked).get(buffer)?;
+            let second = *self.reach(kernel, group..2 * group, &asked).get(buffer)?;
+            match (first, second) {
+                (Reach::Between(0, end), Reach::Between(next, _)) if next == end => {
+                    return Some((group, end as u128));
+                }
+                _ => {}
+            }
+        }
+        None
+    }
+
+    /// What units of a kernel reach of the parameters that are asked for, in bytes; the end is that of the last element.
+    fn reach(&mut self, kernel: &Divided<'_>, units: Range<u64>, asked: &[bool]) -> &[Reach] {
+        let programs = &mut self.programs;
+        self.known.entry((kernel.step.program, kernel.grid, units.clone(), asked.to_vec())).or_insert_with(
+            || {
+                let simple = |program: &Program| {
+                    let mut simple = program.clone();
+                    cse(&mut simple);
+                    simple
+                };
+                let slot = programs.get_mut(kernel.step.program);
+                let program = slot.map(|slot| &*slot.get_or_insert_with(|| simple(kernel.program)));
+                let program = program.unwrap_or(kernel.program);
+                let params = &program.params;
+                if units.is_empty() {
+                    return vec![Reach::Nothing; params.len()];
+                }
+                let mut part = kernel.grid.map(|extent| 0..extent);
+                part[kernel.axis] = units.start as u32..units.end as u32;
+                let given = vec![Given::Elements(u64::MAX); params.len()];
+                let is_asked = |param: usize| asked.get(param) == Some(&true);
+                let reached = reach(program, kernel.grid, part, &given, &is_asked);
+                let in_bytes = |(param, reach): (&tilefuse_block::Param, Reach)| {
+                    let elem = program.ty(param.value).pointee();
+                    match (reach, elem.map(|e| i128::from(e.bytes()))) {
+                        (Reach::Nothing, _) => Reach::Nothing,
+                        (Reach::Between(lo, hi), Some(bytes)) if lo >= 0 => {
+                            Reach::Between(lo * bytes, (hi + 1) * bytes)
+                        }
+                        _ => Reach::Anything,
+                    }
+                };
+                params.iter().zip(reached).map(in_bytes).collect()
+            },
+        )
+    }
+
+    /// What each block reaches of what the kernels write; nothing where one reaches what another does, or may.
+    fn reached(&mut self, kernels: &[Divided<'p>], parts: &[Vec<Range<u64>>]) -> Option<Reached> {
+        let blocks = parts.first()?.len();
+        let mut found = Reached::default();
+        for (value, _) in kernels.iter().flat_map(|k| &k.step.buffers).filter(|b| b.1) {
+            found.insert(self.class(*value), Vec::with_capacity(blocks));
+        }
+        for block in 0..blocks {
+            let mut hulls: FxHashMap<ValueRef, Reach> = FxHashMap::default();
+            for (kernel, parts) in kernels.iter().zip(parts) {
+                let classes: Vec<ValueRef> = kernel.step.buffers.iter().map(|b| self.class(b.0)).collect();
+                let asked: Vec<bool> = classes.iter().map(|class| found.contains_key(class)).collect();
+                let reached = self.reach(kernel, parts.get(block)?.clone(), &asked);
+                for ((class, &reach), asked) in classes.iter().zip(reached).zip(asked) {
+                    if asked {
+                        let hull = hulls.entry(*class).or_insert(Reach::Nothing);
+                        *hull = hull.hull(reach);
+                    }
+                }
+            }
+            for (class, ranges) in &mut found {
+                let end = ranges.last().map_or(0, |range| range.end);
+                match hulls.get(class) {
+                    None | Some(Reach::Nothing) => ranges.push(end..end),
+                    Some(&Reach::Between(lo, hi)) if lo >= i128::from(end) => {
+                        ranges.push(lo as u64..u64::try_from(hi).ok()?);
+                    }
+                    Some(_) => return None,
+                }
+            }
+        }
+        Some(found)
+    }
+
+    /// The chain in blocks as even and as large as fit a thread's cache.
+    fn priced(&mut self, kernels: &[Divided<'p>], division: &Division) -> Option<Result<Chain, Unchained>> {
+        let least = division.least_factor();
+        let smallest = self.chain(kernels, division, least)?;
+        if smallest.kept.is_empty() {
+            return None;
+        }
+        if smallest.thread_bytes > self.room() {
+            return Some(Err(Unchained::Large { bytes: smallest.thread_bytes }));
+        }
+        let most = (least * (self.cache / 4) / smallest.thread_bytes.max(1)).max(least);
+        // The time of blocks that consist of so many of the finest, where 1 is that of threads that all work to the end.
+        let time = |factor: u64| {
+            let rounds = division.blocks.div_ceil(factor).div_ceil(self.threads);
+            (rounds * self.threads * factor) as f64 / division.blocks as f64
+        };
+        let shared = |factor: u64| division.blocks.div_ceil(factor) >= SHARES * self.threads;
+        let factors = (least..=most).filter(|&factor| factor == least || shared(factor));
+        let factor = factors.min_by(|&a, &b| time(a).total_cmp(&time(b)).then(b.cmp(&a)))?;
+        let reads = |value| {
+            let read = |k: &&Divided<'_>| k.step.buffers.contains(&(value, false));
+            kernels.iter().filter(read).count() as u64
+        };
+        // What is written is read before.
+        let moved = |kept: &Kept| {
+            let bytes = self.bytes(kept.value);
+            let part = if bytes > self.threads * self.cache { 1.0 } else { CACHED };
+            (bytes * (2 + reads(kept.value))) as f64 * part
+        };
+        let moved: f64 = smallest.kept.iter().map(moved).sum();
+        let saved_us = moved / self.bytes_per_us + self.launch_us * (kernels.len() - 1) as f64;
+        let taken_us = |k: &Divided<'_>| k.step.predicted_us.max(k.products() / self.products_per_us);
+        let blocks = division.blocks.div_ceil(factor) as f64;
+        let lost_us = kernels.iter().map(taken_us).sum::<f64>() * (time(factor) - 1.0 + WAITING / blocks);
+        if lost_us > saved_us {
+            return Some(Err(Unchained::Few { saved_us, lost_us }));
+        }
+        let chain = self.chain(kernels, division, factor)?;
+        Some(Ok(Chain { saved_us: saved_us - lost_us, ..chain }))
+    }
+
+    /// The chain in blocks that consist of so many of the finest.
+    fn chain(&mut self, kernels: &[Divided<'p>], division: &Division, factor: u64) -> Option<Chain> {
+        let parts = division.parts(kernels, factor);
+        let reached = self.reached(kernels, &parts)?;
+        let (first, end) = (kernels.first()?.at, kernels.last()?.at + 1);
+        let (mut kept, mut lives) = (Vec::new(), Vec::new());
+        for (position, kernel) in kernels.iter().enumerate() {
+            for &(value, _) in kernel.step.buffers.iter().filter(|b| b.1) {
+                let last = self.last_uses.get(&value).copied().unwrap_or(usize::MAX);
+                let Some(blocks) = reached.get(&self.class(value)).filter(|_| last < end) else { continue };
+                let bytes = blocks.iter().map(|block| block.end - block.start).max()? + LINE;
+                lives.push(Life { bytes, first: position, last: last - first });
+                let firsts = blocks.iter().map(|block| block.start).collect();
+                kept.push(Kept { value, offset: 0, firsts });
+            }
+        }
+        let (thread_bytes, offsets) = place(&lives);
+        kept.iter_mut().zip(offsets).for_each(|(kept, offset)| kept.offset = offset);
+        let bounds = |(kernel, parts): (&Divided<'_>, &Vec<Range<u64>>)| {
+            let ends = parts.iter().map(|units| units.end * kernel.inner);
+            std::iter::once(0).chain(ends).collect()
+        };
+        Some(Chain {
+            steps: first..end,
+            bounds: kernels.iter().zip(&parts).map(bounds).collect(),
+            kept,
+            thread_bytes: thread_bytes.next_multiple_of(ALIGNMENT),
+            threads: self.threads,
+            at: 0,
+            saved_us: 0.0,
+        })
+    }
+}
+
+fn lcm(a: u128, b: u128) -> Option<u128> {
+    let (mut x, mut y) = (a, b);
+    while y != 0 {
+        (x, y) = (y, x % y);
+    }
+    a.checked_div(x)?.checked_mul(b)
+}
