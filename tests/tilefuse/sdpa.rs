@@ -31,7 +31,8 @@ fn error(found: &Tensor, attend: Attend, inputs: &[Tensor]) -> f64 {
     (found.to_kind(Kind::Double) - attend(&wide)).abs().max().double_value(&[])
 }
 
-/// Compares the kernel with eager; both are compared with a run in `f64`.
+/// Compares the kernel with eager; both are compared with a run in `f64`. Eager in `f64` is that run, whose roundings the
+/// kernel is allowed as well: those of scores that are sums of 129 products, and of exponentials of these.
 fn check(attend: Attend, inputs: &[Tensor]) {
     let (found, plan) = run(attend, inputs, Products::Generated);
     assert_eq!(plan.extern_ops, 0, "{plan}");
@@ -40,7 +41,7 @@ fn check(attend: Attend, inputs: &[Tensor]) {
     assert_eq!((found.size(), found.stride()), (eager.size(), eager.stride()));
     let (ours, theirs) = (error(&found, attend, inputs), error(&eager, attend, inputs));
     let least = match found.kind() {
-        Kind::Double => 1e-14,
+        Kind::Double => 1e-13,
         Kind::Float => 1e-6,
         _ => 2e-3,
     };
