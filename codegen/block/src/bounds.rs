@@ -15,6 +15,7 @@
 //! instances, whatever numbers were given. What a program reads from memory has any value.
 
 mod loops;
+mod slice;
 
 use std::ops::Range;
 
@@ -68,7 +69,7 @@ impl Proof {
 
 /// What holds when a valid program is launched with these arguments.
 pub fn prove(program: &Program, grid: [u32; 3], args: &[Given]) -> Proof {
-    examine(program, grid, grid.map(|extent| 0..extent), args, &|_| true).0
+    examine(program, grid, grid.map(|extent| 0..extent), args).0
 }
 
 /// Elements of a tensor, as far as they are known.
@@ -94,16 +95,32 @@ impl Reach {
     }
 }
 
-/// For each parameter the elements that the instances of a launch whose numbers along each axis are in `part` read or
-/// write, where all accesses stay within their tensors; [`Reach::Anything`] for those that `asked` says nothing of.
-pub fn reach(
-    program: &Program,
-    grid: [u32; 3],
-    part: [Range<u32>; 3],
-    args: &[Given],
-    asked: &dyn Fn(usize) -> bool,
-) -> Vec<Reach> {
-    examine(program, grid, part, args, asked).1
+/// The accesses of a program through some of its parameters, and what decides where they lie.
+#[derive(Clone, Debug)]
+pub struct Accesses {
+    program: Program,
+    asked: Vec<bool>,
+}
+
+impl Accesses {
+    /// Those of a valid program through the parameters that `asked` says.
+    pub fn of(program: &Program, asked: Vec<bool>) -> Accesses {
+        let param = |op: &Op| program.params.iter().position(|p| Some(&p.value) == op.args.first());
+        let wanted = |op: &Op| param(op).is_none_or(|param| asked.get(param) == Some(&true));
+        Accesses { program: slice::cut(program, &wanted), asked }
+    }
+
+    /// For each parameter the elements that the instances of a launch whose numbers along each axis are in `part` read or
+    /// write, where all accesses stay within their tensors; [`Reach::Anything`] for those that were not asked for.
+    pub fn reach(&self, grid: [u32; 3], part: [Range<u32>; 3], args: &[Given]) -> Vec<Reach> {
+        let mut reached = examine(&self.program, grid, part, args).1;
+        for (param, reach) in reached.iter_mut().enumerate() {
+            if self.asked.get(param) != Some(&true) {
+                *reach = Reach::Anything;
+            }
+        }
+        reached
+    }
 }
 
 fn examine(
@@ -111,7 +128,6 @@ fn examine(
     grid: [u32; 3],
     part: [Range<u32>; 3],
     args: &[Given],
-    asked: &dyn Fn(usize) -> bool,
 ) -> (Proof, Vec<Reach>) {
     let numbers: Vec<Option<Literal>> = args
         .iter()
@@ -139,7 +155,6 @@ fn examine(
         known: FxHashMap::default(),
         proof: Proof::default(),
         reaches: vec![Reach::Nothing; program.params.len()],
-        asked,
         depth: 0,
     };
     cx.region(&program.body);
@@ -206,8 +221,6 @@ struct Cx<'a> {
     proof: Proof,
     /// Of the parameters.
     reaches: Vec<Reach>,
-    /// Of which of them accesses are looked at.
-    asked: &'a dyn Fn(usize) -> bool,
     /// The operations that are being followed, from an access to what its offsets are made of.
     depth: usize,
 }
@@ -292,10 +305,6 @@ impl<'a> Cx<'a> {
     /// Whether an access stays within its tensor.
     fn access(&mut self, op: &Op) -> Option<bool> {
         let param = self.program.params.iter().position(|p| Some(&p.value) == op.args.first());
-        if let Some(param) = param.filter(|&param| !(self.asked)(param)) {
-            self.reaches[param] = Reach::Anything;
-            return None;
-        }
         let bounds = self.offsets(op);
         let reach = match bounds {
             None => Reach::Anything,

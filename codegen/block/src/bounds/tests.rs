@@ -1,4 +1,4 @@
-use super::{Given, Proof, Reach, decisive, prove};
+use super::{Accesses, Given, Proof, Reach, decisive, prove};
 use crate::interp::{Arg, Buffer, Fault, InterpError, Options, run_part, run_with};
 use crate::passes::{guard, optimize};
 use crate::program::Program;
@@ -7,7 +7,7 @@ use crate::tiles::*;
 use crate::types::{Elem, Kind, Literal};
 
 fn reach(program: &Program, grid: [u32; 3], part: [std::ops::Range<u32>; 3], args: &[Given]) -> Vec<Reach> {
-    super::reach(program, grid, part, args, &|_| true)
+    Accesses::of(program, vec![true; program.params.len()]).reach(grid, part, args)
 }
 
 fn build(body: impl FnOnce(&Scope)) -> Program {
@@ -252,7 +252,8 @@ fn instances_reach_their_rows() {
     let args = [floats(32 * 6), floats(6 * 24), floats(32 * 24), wide(32), wide(24), wide(6)];
     let reached = of(&product(), &args, [8, 3, 1], [2..4, 0..3, 0..1]);
     assert_eq!(reached[..3], [between(48, 95), between(0, 143), between(192, 383)]);
-    let reached = super::reach(&product(), [8, 3, 1], [2..4, 0..3, 0..1], &given(&args), &|param| param == 2);
+    let product = Accesses::of(&product(), vec![false, false, true]);
+    let reached = product.reach([8, 3, 1], [2..4, 0..3, 0..1], &given(&args));
     assert_eq!(reached[..3], [Reach::Anything, Reach::Anything, between(192, 383)]);
     // Rows 1, 4 and 7.
     let args = [floats(80), floats(10), wide(10), wide(8)];
@@ -264,6 +265,13 @@ fn instances_reach_their_rows() {
 /// anything is read or written there.
 fn run_within_reach(case: &Case, part: [std::ops::Range<u32>; 3]) -> usize {
     let reached = reach(&case.program, case.grid, part.clone(), &given(&case.args));
+    let whole = super::examine(&case.program, case.grid, part.clone(), &given(&case.args)).1;
+    for (param, &reach) in reached.iter().enumerate().filter(|(param, _)| case.args[*param].data().is_some()) {
+        assert_eq!(reach, whole[param], "{}", case.program);
+        let asked = (0..=param).map(|at| at == param).collect();
+        let alone = Accesses::of(&case.program, asked);
+        assert_eq!(alone.reach(case.grid, part.clone(), &given(&case.args))[param], reach, "{}", case.program);
+    }
     let inside = |reach: Reach, at: usize| match reach {
         Reach::Nothing => false,
         Reach::Between(lo, hi) => (lo..=hi).contains(&(at as i128)),
