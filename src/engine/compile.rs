@@ -405,7 +405,7 @@ impl Runs<'_> {
     fn chain(&self, chain: &plan::Chain) -> Result<Run, Error> {
         let (mut links, mut all_args) = (Vec::new(), Vec::new());
         let missing = || Error::Internal(String::from("a chain has no such kernel"));
-        for (at, bounds) in chain.steps.clone().zip(&chain.bounds) {
+        for (at, parts) in chain.steps.clone().zip(&chain.parts) {
             let StepKind::Kernel(step) = &self.plan.steps.get(at).ok_or_else(missing)?.kind else {
                 return Err(missing());
             };
@@ -417,7 +417,7 @@ impl Runs<'_> {
             }
             args.extend(step.checks.then_some(Slot::Status));
             let kernel = self.kernels.get(step.program).ok_or_else(missing)?.clone();
-            links.push(Link { kernel, grid: step.grid, bounds: bounds.clone(), held });
+            links.push(Link { kernel, grid: step.grid, parts: parts.clone(), held });
             all_args.push(args);
         }
         let (thread_bytes, threads) = (chain.thread_bytes as usize, chain.threads as usize);

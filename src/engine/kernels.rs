@@ -1,5 +1,6 @@
 //! Kernels for a target: compiled once for each program, in parallel, through the cache on disk.
 
+use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::time::{Duration, Instant};
@@ -216,8 +217,8 @@ pub(crate) struct Chain {
 pub(crate) struct Link {
     pub(crate) kernel: Kernel,
     pub(crate) grid: [u64; 3],
-    /// The first instance of each block, and the end of the last.
-    pub(crate) bounds: Vec<u64>,
+    /// The instances of each block.
+    pub(crate) parts: Vec<Range<u64>>,
     /// Arguments that are held a block at a time: which, and for each block what is added to the address of the thread's
     /// memory for that of the whole.
     pub(crate) held: Vec<(usize, Vec<u64>)>,
@@ -247,9 +248,7 @@ impl Chain {
         let block = |thread: usize, block: usize| {
             let base = memory + (thread * self.thread_bytes) as u64;
             for ((link, (kernel, grid)), args) in self.links.iter().zip(&grids).zip(args) {
-                let (Some(&begin), Some(&end)) = (link.bounds.get(block), link.bounds.get(block + 1)) else {
-                    return;
-                };
+                let Some(part) = link.parts.get(block) else { return };
                 let mut args = args.clone();
                 for (position, shifts) in &link.held {
                     if let (Some(arg), Some(&shift)) = (args.get_mut(*position), shifts.get(block)) {
@@ -261,7 +260,7 @@ impl Chain {
                 }
                 // SAFETY: passed on to the caller; what is held lies in this thread's memory, where the instances of the
                 // block address it from where the whole would begin.
-                if let Err(error) = unsafe { kernel.run_part(&args, *grid, begin..end) } {
+                if let Err(error) = unsafe { kernel.run_part(&args, *grid, part.clone()) } {
                     // Another one was first.
                     let _ = failure.set(error);
                 }

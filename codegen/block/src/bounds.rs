@@ -115,20 +115,22 @@ impl Accesses {
     pub fn reach(&self, grid: [u32; 3], part: [Range<u32>; 3], args: &[Given]) -> Vec<Reach> {
         let mut reached = examine(&self.program, grid, part, args).1;
         for (param, reach) in reached.iter_mut().enumerate() {
-            if self.asked.get(param) != Some(&true) {
-                *reach = Reach::Anything;
-            }
+            let elements = args.get(param).and_then(|given| match given {
+                Given::Elements(elements) => Some(i128::from(*elements)),
+                Given::Number(_) => None,
+            });
+            *reach = match (*reach, elements) {
+                _ if self.asked.get(param) != Some(&true) => Reach::Anything,
+                (Reach::Between(lo, hi), Some(n)) if lo >= n || hi < 0 => Reach::Nothing,
+                (Reach::Between(lo, hi), Some(n)) => Reach::Between(lo.max(0), hi.min(n - 1)),
+                (reach, _) => reach,
+            };
         }
         reached
     }
 }
 
-fn examine(
-    program: &Program,
-    grid: [u32; 3],
-    part: [Range<u32>; 3],
-    args: &[Given],
-) -> (Proof, Vec<Reach>) {
+fn examine(program: &Program, grid: [u32; 3], part: [Range<u32>; 3], args: &[Given]) -> (Proof, Vec<Reach>) {
     let numbers: Vec<Option<Literal>> = args
         .iter()
         .map(|given| match given {
@@ -223,6 +225,15 @@ struct Cx<'a> {
     reaches: Vec<Reach>,
     /// The operations that are being followed, from an access to what its offsets are made of.
     depth: usize,
+}
+
+/// A remainder among terms, and the term that is its quotient: together they are a multiple of what was divided, less a
+/// number.
+struct Divided {
+    quotient: Option<usize>,
+    remainder: usize,
+    of: Value,
+    less: i128,
 }
 
 /// How many operations are followed from an access.
@@ -371,6 +382,9 @@ impl<'a> Cx<'a> {
         if let Some(counted) = self.counted(value, path) {
             interval = intersect(interval, counted);
         }
+        if let Some(combined) = self.combined(value) {
+            interval = intersect(interval, combined);
+        }
         self.known.insert(key, interval);
         self.depth -= 1;
         Some(interval)
@@ -408,6 +422,77 @@ impl<'a> Cx<'a> {
             _ => return None,
         };
         kind.covers(interval).then_some(interval)
+    }
+
+    /// The bounds of a linear form in which quotients and remainders by one number are multiples of each other, so that
+    /// together they are one of what was divided: `8 * (x / 4) + 2 * (x % 4)` is `2 * x`.
+    fn combined(&self, value: Value) -> Option<Interval> {
+        let facts = self.affine.get(value).filter(|facts| facts.exact)?;
+        let base = facts.base.as_ref()?;
+        let mut terms = base.terms.clone();
+        let mut constant = i128::from(base.constant);
+        let mut found = false;
+        while let Some(Divided { quotient, remainder, of, less }) = self.divided(&terms) {
+            let factor = terms.get(remainder)?.1;
+            let whole = self.affine.get(of).filter(|facts| facts.exact)?.base.as_ref()?;
+            terms.remove(remainder.max(quotient.unwrap_or(0)));
+            if let Some(quotient) = quotient {
+                terms.remove(remainder.min(quotient));
+            }
+            constant += (i128::from(whole.constant) - less) * i128::from(factor);
+            for &(part, times) in &whole.terms {
+                let times = times.checked_mul(factor)?;
+                match terms.iter_mut().find(|term| term.0 == part) {
+                    Some(term) => term.1 = term.1.checked_add(times)?,
+                    None => terms.push((part, times)),
+                }
+            }
+            found = true;
+        }
+        if !found {
+            return None;
+        }
+        let mut sum = Interval::point(constant);
+        for &(part, times) in &terms {
+            sum = sum.add(self.affine.get(part)?.interval.mul(Interval::point(times.into())));
+        }
+        for (stride, &extent) in facts.strides.iter().zip(&self.program.ty(value).shape) {
+            let last = i128::from((*stride)?) * i128::from(extent.saturating_sub(1));
+            sum = sum.add(Interval { lo: last.min(0), hi: last.max(0) });
+        }
+        Some(sum)
+    }
+
+    /// A term that is the remainder of a value by a number, with the quotient, whose factor is so many times as large, or
+    /// where that is known.
+    fn divided(&self, terms: &[(Value, i64)]) -> Option<Divided> {
+        let by = |value: Value| {
+            let op = self.definition(value)?;
+            let (&[divided, divisor], OpKind::Map(function)) = (op.args.as_slice(), &op.kind) else {
+                return None;
+            };
+            let divisor = self.affine.get(divisor)?.constant().filter(|&n| n > 0)?;
+            Some((*function, divided, divisor))
+        };
+        for (remainder, &(value, factor)) in terms.iter().enumerate() {
+            let (divides, of, divisor) = match by(value) {
+                Some((ScalarFn::RemTrunc, of, divisor)) => (ScalarFn::DivTrunc, of, divisor),
+                Some((ScalarFn::RemFloor, of, divisor)) => (ScalarFn::DivFloor, of, divisor),
+                _ => continue,
+            };
+            let Interval { lo, hi } = self.affine.get(of)?.interval;
+            let multiple = lo.div_euclid(divisor.into());
+            if lo >= 0 && multiple == hi.div_euclid(divisor.into()) {
+                return Some(Divided { quotient: None, remainder, of, less: multiple * i128::from(divisor) });
+            }
+            let is_quotient = |&(value, times): &(Value, i64)| {
+                by(value) == Some((divides, of, divisor)) && factor.checked_mul(divisor) == Some(times)
+            };
+            if let Some(quotient) = terms.iter().position(is_quotient) {
+                return Some(Divided { quotient: Some(quotient), remainder, of, less: 0 });
+            }
+        }
+        None
     }
 
     /// Where an operand is read when the result is read along a path; nothing for operations that compute.

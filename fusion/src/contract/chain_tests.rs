@@ -130,9 +130,9 @@ fn broken_chains_are_found() {
         edit(&mut plan);
         assert!(verify(&plan).is_err());
     };
-    broken(&|plan| plan.chains[0].bounds[1][1] += 1);
-    broken(&|plan| *plan.chains[0].bounds[2].last_mut().unwrap() -= 1);
-    broken(&|plan| plan.chains[0].bounds.truncate(2));
+    broken(&|plan| plan.chains[0].parts[1][1].start += 1);
+    broken(&|plan| plan.chains[0].parts[2].last_mut().unwrap().end -= 1);
+    broken(&|plan| plan.chains[0].parts.truncate(2));
     broken(&|plan| plan.chains[0].thread_bytes -= 1024);
     broken(&|plan| plan.chains[0].kept[0].firsts[2] += 64);
     broken(&|plan| plan.chains[0].at += 512);
@@ -144,4 +144,83 @@ fn broken_chains_are_found() {
         let StepKind::Kernel(kernel) = &mut plan.steps[2].kind else { panic!() };
         kernel.grid.swap(0, 1);
     });
+}
+
+/// A convolution of 3 x 3, a ReLU, a maximum over windows, and another convolution, so that filters are innermost.
+fn pooled([batch, channels, height, width]: [i64; 4], filters: i64, pool: [i64; 3]) -> String {
+    let [kernel, stride, padding] = pool;
+    let out = |n: i64| (n + 2 * padding - kernel) / stride + 1;
+    let (rows, columns) = (out(height), out(width));
+    let conv =
+        |pad: i64| format!("bias=None, stride=[1, 1], padding=[{pad}, {pad}], dilation=[1, 1], groups=1");
+    let window = format!(
+        "kernel_size=[{kernel}, {kernel}], stride=[{stride}, {stride}], padding=[{padding}, {padding}]"
+    );
+    let (first, second) = (conv(1), conv(0));
+    format!(
+        "graph {{
+           %0 = input 0 : f32[{batch},{channels},{height},{width}]
+           %1 = param 1 : f32[{filters},{channels},3,3]
+           %2 = param 2 : f32[16,{filters},1,1]
+           %3 = aten::conv2d(input=%0, weight=%1, {first}) : f32[{batch},{filters},{height},{width}]
+           %4 = aten::relu(self=%3) : f32[{batch},{filters},{height},{width}]
+           %5 = aten::max_pool2d(self=%4, {window}, dilation=[1, 1], ceil_mode=false) : f32[{batch},{filters},{rows},{columns}]
+           %6 = aten::conv2d(input=%5, weight=%2, {second}) : f32[{batch},16,{rows},{columns}]
+           outputs %6
+         }}"
+    )
+}
+
+#[test]
+fn rows_go_from_a_convolution_to_pooling_block_by_block() {
+    for (shape, filters, pool) in [
+        ([1, 3, 32, 28], 16, [3, 2, 1]),
+        ([2, 4, 24, 16], 32, [3, 2, 1]),
+        ([1, 4, 32, 16], 16, [2, 2, 0]),
+        ([1, 4, 19, 21], 32, [3, 1, 1]),
+        ([3, 2, 17, 13], 16, [2, 3, 1]),
+    ] {
+        let text = pooled(shape, filters, pool);
+        for threads in [1, 2] {
+            let blocks = machine(threads, 16 << 10);
+            let plan = planned(&text, &blocks);
+            let why = || format!("{shape:?} {pool:?}: {:?}", plan.unchained);
+            let [chain] = plan.chains.as_slice() else { panic!("{}", why()) };
+            assert_eq!((chain.steps.clone(), chain.kept.len()), (0..2, 1), "{}", why());
+            let repeats = chain.parts[0].windows(2).any(|two| two[0].end > two[1].start);
+            assert!(repeats || pool[0] <= pool[1], "{:?}", chain.parts);
+            assert!(!repeats || pool[2] > 0, "{:?}", chain.parts);
+            let whole = machine(threads, 1 << 30);
+            assert!(planned(&text, &whole).chains.is_empty());
+            assert_eq!(results(&text, &blocks), results(&text, &whole), "{text}");
+        }
+    }
+}
+
+#[test]
+fn blocks_that_leave_out_what_they_read_are_found() {
+    let good = planned(&pooled([1, 3, 32, 28], 16, [3, 2, 1]), &machine(2, 16 << 10));
+    assert!(verify(&good).is_ok());
+    let parts = &good.chains[0].parts[0];
+    for block in 0..parts.len() {
+        for (first, end) in [(0, 1), (1, 0)] {
+            let mut plan = good.clone();
+            let part = &mut plan.chains[0].parts[0][block];
+            let row = (part.end - part.start).div_ceil(4).max(2);
+            (part.start, part.end) = (part.start + first * row, part.end - end * row);
+            assert!(verify(&plan).is_err(), "{block} {:?}", plan.chains[0].parts);
+        }
+    }
+    // More than that does not harm.
+    let mut plan = good.clone();
+    plan.chains[0].parts[0][1].start = 0;
+    plan.chains[0].thread_bytes *= 4;
+    plan.chains[0].at = plan.memory.bytes;
+    plan.memory.bytes += plan.chains[0].bytes();
+    plan.chains[0].kept[0].firsts[1] = 0;
+    assert!(verify(&plan).is_ok(), "{:?}", verify(&plan));
+    // A value that others need is not computed twice.
+    let mut plan = good;
+    plan.chains[0].kept.clear();
+    assert!(verify(&plan).is_err());
 }

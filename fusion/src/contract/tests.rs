@@ -186,8 +186,8 @@ pub(super) fn run_packed(plan: &Plan, packed: &[Packed]) -> Vec<Vec<f64>> {
 /// Runs the blocks of a chain from the last to the first, each of which finds nothing in what is held a block at a time.
 fn run_in_blocks(plan: &Plan, chain: &Chain, buffers: &mut HashMap<ValueRef, Buffer>) {
     for block in (0..chain.blocks()).rev() {
-        for (at, bounds) in chain.steps.clone().zip(&chain.bounds) {
-            run_step(plan, at, Some(bounds[block]..bounds[block + 1]), buffers);
+        for (at, parts) in chain.steps.clone().zip(&chain.parts) {
+            run_step(plan, at, Some(parts[block].clone()), buffers);
         }
         for kept in &chain.kept {
             let buffer = buffers.get_mut(&kept.value).unwrap();

@@ -11,13 +11,21 @@
 //! blocks.
 //!
 //! Each kernel's instances are divided along the outermost axis of its grid that has several. A chain is legal where no block
-//! reaches what another one does of anything that the chain writes: [`reach`] says what instances reach. Instances compute what
-//! they do in any order, so that results do not depend on it.
+//! reaches what another one does of anything that the chain writes: [`Accesses::reach`] says what instances reach. Instances
+//! compute what they do in any order, so that results do not depend on it.
+//!
+//! Where a kernel reads windows of rows, as pooling does, two blocks need the rows between them. What is held a block at a
+//! time may overlap: each block computes all that it reads of it, and no instance of another block would write there.
+//!
+//! ```text
+//! kernel 0: %x[1,3,224,224] -> %h[1,64,112,112]    block 0: rows  0 to 15 of %h, rows 0 to  7 of %y
+//! kernel 1: %h -> %y[1,64,56,56]             ->    block 1: rows 15 to 31 of %h, rows 8 to 15 of %y
+//! ```
 
 use std::ops::Range;
 
 use rustc_hash::{FxHashMap, FxHashSet};
-use tilefuse_block::bounds::{Given, Reach, reach};
+use tilefuse_block::bounds::{Accesses, Given, Reach};
 use tilefuse_block::passes::cse;
 use tilefuse_block::{Op, OpKind, Program, Region, Value};
 
@@ -33,8 +41,8 @@ use crate::schedule::Machine;
 pub struct Chain {
     /// Positions of the kernels in [`Plan::steps`].
     pub steps: Range<usize>,
-    /// For each kernel the number of the first instance of each block, and the number of instances at the end.
-    pub bounds: Vec<Vec<u64>>,
+    /// For each kernel the instances of each block.
+    pub parts: Vec<Vec<Range<u64>>>,
     /// What is held a block at a time.
     pub kept: Vec<Kept>,
     /// Bytes in which a thread holds these.
@@ -104,7 +112,7 @@ impl Kept {
 impl Chain {
     /// How many blocks there are.
     pub fn blocks(&self) -> usize {
-        self.bounds.first().map_or(0, |bounds| bounds.len().saturating_sub(1))
+        self.parts.first().map_or(0, Vec::len)
     }
 
     /// Bytes in the arena.
@@ -122,11 +130,11 @@ const MOST_BLOCKS: u64 = 256;
 /// Blocks of each thread that even out differences between threads.
 const SHARES: u64 = 4;
 
-/// Values of a program beyond which it takes too long to find out what its instances reach: those of convolutions have more.
-const LONG: usize = 400;
-
 /// Among so many kernels one reads what an earlier one has written: queries, keys and values are made before they are read.
 const SOON: usize = 3;
+
+/// So many instances and fewer write what follows each other, if they do not divide the grid: filters of some pixels.
+const FEW: u64 = 16;
 
 /// How long threads wait at the end for the one that is last, in blocks of all threads.
 const WAITING: f64 = 0.25;
@@ -181,18 +189,21 @@ fn find(plan: &mut Plan, profile: &Profile) {
 pub(super) fn is_legal(plan: &Plan, chain: &Chain) -> bool {
     let mut finder = Finder::bare(plan);
     let kernels = chain.steps.clone().map(|at| finder.kernel(at)).collect::<Option<Vec<_>>>();
-    let Some(kernels) = kernels.filter(|k| k.len() == chain.bounds.len()) else { return false };
+    let Some(kernels) = kernels.filter(|k| k.len() == chain.parts.len()) else { return false };
     let mut parts: Vec<Vec<Range<u64>>> = Vec::new();
-    for (kernel, bounds) in kernels.iter().zip(&chain.bounds) {
-        let ascending = bounds.windows(2).all(|w| w[0] <= w[1]);
-        let even = bounds.iter().all(|b| b % kernel.inner == 0);
-        let whole = bounds.first() == Some(&0) && bounds.last() == Some(&(kernel.units * kernel.inner));
-        if !ascending || !even || !whole || bounds.len() != chain.blocks() + 1 {
+    for (kernel, instances) in kernels.iter().zip(&chain.parts) {
+        let inside = |part: &Range<u64>| part.start <= part.end && part.end <= kernel.units * kernel.inner;
+        let even = |part: &Range<u64>| {
+            part.start.is_multiple_of(kernel.inner) && part.end.is_multiple_of(kernel.inner)
+        };
+        if instances.len() != chain.blocks() || !instances.iter().all(|part| inside(part) && even(part)) {
             return false;
         }
-        parts.push(bounds.windows(2).map(|w| w[0] / kernel.inner..w[1] / kernel.inner).collect());
+        let in_units = |part: &Range<u64>| part.start / kernel.inner..part.end / kernel.inner;
+        parts.push(instances.iter().map(in_units).collect());
     }
-    let Some(reached) = finder.reached(&kernels, &parts) else { return false };
+    let kept: Vec<ValueRef> = chain.kept.iter().map(|kept| kept.value).collect();
+    let Some(reached) = finder.reached(&kernels, &parts, &kept) else { return false };
     chain.kept.iter().all(|kept| {
         let Some(blocks) = reached.get(&finder.class(kept.value)) else { return false };
         let fits = |(block, &first): (&Range<u64>, &u64)| {
@@ -258,21 +269,27 @@ struct Division {
     units: Vec<u64>,
     /// How many blocks there are.
     blocks: u64,
+    /// What the first of two kernels writes, where the second reads windows of it.
+    windows: Option<Windows>,
+}
+
+/// A value that is written by one kernel and read in windows by the next.
+#[derive(Clone, Copy, Debug)]
+struct Windows {
+    /// Which buffer of either kernel it is.
+    written: usize,
+    read: usize,
+    /// So many units write these bytes, the next ones those that follow.
+    group: u64,
+    bytes: u64,
+    /// Units that two neighbours both need.
+    repeated: u64,
 }
 
 impl Division {
     /// Of how many of the finest a block consists at least.
     fn least_factor(&self) -> u64 {
         self.blocks.div_ceil(MOST_BLOCKS)
-    }
-
-    /// The units of each kernel in blocks of so many of the finest.
-    fn parts(&self, kernels: &[Divided<'_>], factor: u64) -> Vec<Vec<Range<u64>>> {
-        let part = |(kernel, &units): (&Divided<'_>, &u64)| {
-            let bound = |block: u64| (block * factor * units).min(kernel.units);
-            (0..self.blocks.div_ceil(factor)).map(|block| bound(block)..bound(block + 1)).collect()
-        };
-        kernels.iter().zip(&self.units).map(part).collect()
     }
 }
 
@@ -295,8 +312,8 @@ struct Finder<'p> {
     last_uses: FxHashMap<ValueRef, usize>,
     /// For values that may share memory with others, one of these.
     classes: FxHashMap<ValueRef, ValueRef>,
-    /// The plan's programs, each value of which is computed once.
-    programs: Vec<Option<Program>>,
+    /// What of the plan's programs decides about accesses through the parameters that are asked for.
+    accesses: FxHashMap<(usize, Vec<bool>), Accesses>,
     /// What units of a kernel reach of its buffers, in bytes, by program and grid.
     known: FxHashMap<Question, Vec<Reach>>,
 }
@@ -325,7 +342,7 @@ impl<'p> Finder<'p> {
             launch_us: 0.0,
             last_uses: FxHashMap::default(),
             classes: FxHashMap::default(),
-            programs: vec![None; plan.programs.len()],
+            accesses: FxHashMap::default(),
             known: FxHashMap::default(),
         };
         let in_place = plan.steps.iter().flat_map(|step| match &step.kind {
@@ -360,7 +377,7 @@ impl<'p> Finder<'p> {
 
     fn kernel(&self, at: usize) -> Option<Divided<'p>> {
         let StepKind::Kernel(step) = &self.plan.steps.get(at)?.kind else { return None };
-        let program = self.plan.programs.get(step.program).filter(|p| p.values.len() <= LONG)?;
+        let program = self.plan.programs.get(step.program)?;
         let mut grid = [0; 3];
         for (extent, &n) in grid.iter_mut().zip(&step.grid) {
             *extent = u32::try_from(n).ok().filter(|&n| n > 0)?;
@@ -380,19 +397,33 @@ impl<'p> Finder<'p> {
         while let Some(next) = self.kernel(at + kernels.len()).filter(|k| self.feeds(&kernels, k.at)) {
             kernels.push(next);
             let Some(division) = self.division(&kernels) else { break };
-            let parts = division.parts(&kernels, division.least_factor());
-            if self.reached(&kernels, &parts).is_none() {
+            let chain = self.chain(&kernels, &division, division.least_factor());
+            let Some(chain) = chain.filter(|c| c.thread_bytes <= self.room() || best.is_none()) else {
                 break;
-            }
-            let Some(chain) = self.chain(&kernels, &division, division.least_factor()) else { break };
-            if chain.thread_bytes > self.room() && best.is_some() {
-                break;
-            }
+            };
             best = Some(division);
+            // Windows are of two kernels.
+            if chain.parts.first().is_some_and(|parts| parts.windows(2).any(|two| two[0].end > two[1].start))
+            {
+                break;
+            }
         }
         let Some(division) = best else { return Some(Err(Unchained::Rows)) };
         kernels.truncate(division.units.len());
         self.priced(&kernels, &division)
+    }
+
+    /// The finest blocks that consist of whole units of every kernel.
+    fn division(&mut self, kernels: &[Divided<'p>]) -> Option<Division> {
+        let even = self.even_division(kernels).filter(|division| {
+            let parts = self.parts(kernels, division, division.least_factor());
+            parts.is_some_and(|parts| self.reached(kernels, &parts, &[]).is_some())
+        });
+        match (even, kernels) {
+            (Some(even), _) => Some(even),
+            (None, [first, second]) => self.windows(first, second),
+            _ => None,
+        }
     }
 
     /// Whether kernels write much of something that a step reads, or one of the kernels soon after it.
@@ -404,9 +435,8 @@ impl<'p> Finder<'p> {
             .any(|&(value, is_written)| !is_written && much(value) && written(value))
     }
 
-    /// The finest blocks that consist of whole units of every kernel: units of kernels are to each other as the parts that they
-    /// write of what these write in all.
-    fn division(&mut self, kernels: &[Divided<'p>]) -> Option<Division> {
+    /// Blocks in which units of kernels are to each other as the parts that they write of what these write in all.
+    fn even_division(&mut self, kernels: &[Divided<'p>]) -> Option<Division> {
         let mut written: Vec<(u128, u128)> = Vec::with_capacity(kernels.len());
         let mut groups = Vec::with_capacity(kernels.len());
         for kernel in kernels {
@@ -426,7 +456,11 @@ impl<'p> Finder<'p> {
         let units = units.collect::<Option<Vec<u64>>>()?;
         let mut counts = kernels.iter().zip(&units).map(|(k, &units)| k.units.div_ceil(units));
         let blocks = counts.next()?;
-        (blocks > 1 && counts.all(|count| count == blocks)).then_some(Division { units, blocks })
+        (blocks > 1 && counts.all(|count| count == blocks)).then_some(Division {
+            units,
+            blocks,
+            windows: None,
+        })
     }
 
     /// The fewest units that write a part of a value on their own, and its end in bytes: the first of a member of a batch
@@ -453,30 +487,95 @@ impl<'p> Finder<'p> {
         None
     }
 
+    /// Blocks of two kernels of which the second reads windows of what the first writes, where nothing else needs that.
+    fn windows(&mut self, first: &Divided<'p>, second: &Divided<'p>) -> Option<Division> {
+        let mut outputs = first.step.buffers.iter().enumerate().filter(|(_, b)| b.1);
+        let (written, &(value, _)) = outputs.next().filter(|_| outputs.next().is_none())?;
+        let read = second.step.buffers.iter().position(|&b| b == (value, false))?;
+        if self.last_uses.get(&value) != Some(&second.at) {
+            return None;
+        }
+        let result = second.step.buffers.iter().position(|b| b.1)?;
+        let (units, _) = self.first_group(second, result)?;
+        let blocks = second.units.div_ceil(units);
+        // The fewest of the first kernel's units that write as many bytes each time but the last, what is before them before
+        // and what is behind them behind.
+        let asked: Vec<bool> = (0..=written).map(|at| at == written).collect();
+        let all = i128::from(self.bytes(value));
+        let likely = |&group: &u64| group <= FEW || first.units.is_multiple_of(group);
+        let (group, bytes) = (1..=first.units / 2).filter(likely).find_map(|group| {
+            let Reach::Between(0, bytes) = self.reach_of(first, 0..group, &asked) else { return None };
+            let count = first.units.div_ceil(group);
+            let is_even = bytes * i128::from(count - 1) < all && all <= bytes * i128::from(count);
+            let mut bounds =
+                [1, count / 2, count - 1].into_iter().map(|at| (at * group, bytes * i128::from(at)));
+            let apart = is_even.then(|| {
+                bounds.all(|(unit, begin)| {
+                    let before = self.reach_of(first, 0..unit, &asked);
+                    let behind = self.reach_of(first, unit..first.units, &asked);
+                    before == Reach::Between(0, begin) && behind == Reach::Between(begin, all)
+                })
+            })?;
+            apart.then_some((group, u64::try_from(bytes).ok()?))
+        })?;
+        let windows = Windows { written, read, group, bytes, repeated: 0 };
+        let division = Division { units: vec![group, units], blocks, windows: Some(windows) };
+        let kernels = [*first, *second];
+        let parts = self.parts(&kernels, &division, 1).filter(|_| blocks > 1)?;
+        let overlap = |two: &[Range<u64>]| two[0].end.saturating_sub(two[1].start);
+        let repeated = parts.first()?.windows(2).map(overlap).max()?;
+        Some(Division { windows: Some(Windows { repeated, ..windows }), ..division })
+    }
+
+    /// The units of each kernel in blocks of so many of the finest.
+    fn parts(
+        &mut self,
+        kernels: &[Divided<'p>],
+        division: &Division,
+        factor: u64,
+    ) -> Option<Vec<Vec<Range<u64>>>> {
+        let blocks = division.blocks.div_ceil(factor);
+        let part = |(kernel, &units): (&Divided<'_>, &u64)| -> Vec<Range<u64>> {
+            let bound = |block: u64| (block * factor * units).min(kernel.units);
+            (0..blocks).map(|block| bound(block)..bound(block + 1)).collect()
+        };
+        let mut parts: Vec<Vec<Range<u64>>> = kernels.iter().zip(&division.units).map(part).collect();
+        if let (Some(windows), [first, second], [writers, readers]) =
+            (division.windows, kernels, parts.as_mut_slice())
+        {
+            let asked: Vec<bool> = (0..=windows.read).map(|at| at == windows.read).collect();
+            for (writer, reader) in writers.iter_mut().zip(readers) {
+                let read = *self.reach(second, reader.clone(), &asked).get(windows.read)?;
+                let Reach::Between(lo, hi) = read else { return None };
+                let (lo, hi) = (u64::try_from(lo).ok()?, u64::try_from(hi).ok()?);
+                let end = hi.div_ceil(windows.bytes) * windows.group;
+                *writer = (lo / windows.bytes * windows.group)..end.min(first.units);
+            }
+        }
+        Some(parts)
+    }
+
     /// What units of a kernel reach of the parameters that are asked for, in bytes; the end is that of the last element.
     fn reach(&mut self, kernel: &Divided<'_>, units: Range<u64>, asked: &[bool]) -> &[Reach] {
-        let programs = &mut self.programs;
+        let accesses = &mut self.accesses;
         self.known.entry((kernel.step.program, kernel.grid, units.clone(), asked.to_vec())).or_insert_with(
             || {
-                let simple = |program: &Program| {
-                    let mut simple = program.clone();
-                    cse(&mut simple);
-                    simple
-                };
-                let slot = programs.get_mut(kernel.step.program);
-                let program = slot.map(|slot| &*slot.get_or_insert_with(|| simple(kernel.program)));
-                let program = program.unwrap_or(kernel.program);
-                let params = &program.params;
+                let params = &kernel.program.params;
                 if units.is_empty() {
                     return vec![Reach::Nothing; params.len()];
                 }
+                let accesses = accesses.entry((kernel.step.program, asked.to_vec())).or_insert_with(|| {
+                    let mut simple = kernel.program.clone();
+                    cse(&mut simple);
+                    Accesses::of(&simple, asked.to_vec())
+                });
                 let mut part = kernel.grid.map(|extent| 0..extent);
                 part[kernel.axis] = units.start as u32..units.end as u32;
-                let given = vec![Given::Elements(u64::MAX); params.len()];
-                let is_asked = |param: usize| asked.get(param) == Some(&true);
-                let reached = reach(program, kernel.grid, part, &given, &is_asked);
+                let given: Vec<Given> =
+                    params.iter().map(|param| Given::Elements(param.len.unwrap_or(u64::MAX))).collect();
+                let reached = accesses.reach(kernel.grid, part, &given);
                 let in_bytes = |(param, reach): (&tilefuse_block::Param, Reach)| {
-                    let elem = program.ty(param.value).pointee();
+                    let elem = kernel.program.ty(param.value).pointee();
                     match (reach, elem.map(|e| i128::from(e.bytes()))) {
                         (Reach::Nothing, _) => Reach::Nothing,
                         (Reach::Between(lo, hi), Some(bytes)) if lo >= 0 => {
@@ -490,13 +589,41 @@ impl<'p> Finder<'p> {
         )
     }
 
-    /// What each block reaches of what the kernels write; nothing where one reaches what another does, or may.
-    fn reached(&mut self, kernels: &[Divided<'p>], parts: &[Vec<Range<u64>>]) -> Option<Reached> {
+    /// What units of a kernel reach of all that is asked for.
+    fn reach_of(&mut self, kernel: &Divided<'_>, units: Range<u64>, asked: &[bool]) -> Reach {
+        let reached = self.reach(kernel, units, asked).iter().zip(asked).filter(|(_, asked)| **asked);
+        reached.fold(Reach::Nothing, |all, (&reach, _)| all.hull(reach))
+    }
+
+    /// What each block reaches of what the kernels write; nothing where one may reach what another does, of anything but
+    /// values that are held a block at a time and that each block computes as far as it reads them. Each instance that
+    /// writes anything else is of exactly one block.
+    fn reached(
+        &mut self,
+        kernels: &[Divided<'p>],
+        parts: &[Vec<Range<u64>>],
+        kept: &[ValueRef],
+    ) -> Option<Reached> {
         let blocks = parts.first()?.len();
         let mut found = Reached::default();
         for (value, _) in kernels.iter().flat_map(|k| &k.step.buffers).filter(|b| b.1) {
             found.insert(self.class(*value), Vec::with_capacity(blocks));
         }
+        let mut apart: FxHashSet<ValueRef> = FxHashSet::default();
+        for (kernel, parts) in kernels.iter().zip(parts) {
+            let follow = parts.windows(2).all(|two| two[0].end == two[1].start);
+            let ends = (parts.first().map(|p| p.start), parts.last().map(|p| p.end));
+            if !follow || ends != (Some(0), Some(kernel.units)) {
+                let written = kernel.step.buffers.iter().filter(|b| b.1);
+                apart.extend(written.map(|b| b.0));
+            }
+        }
+        for &value in &apart {
+            if !kept.contains(&value) || !self.is_computed(value, kernels, parts) {
+                return None;
+            }
+        }
+        let apart: FxHashSet<ValueRef> = apart.into_iter().map(|value| self.class(value)).collect();
         for block in 0..blocks {
             let mut hulls: FxHashMap<ValueRef, Reach> = FxHashMap::default();
             for (kernel, parts) in kernels.iter().zip(parts) {
@@ -514,7 +641,7 @@ impl<'p> Finder<'p> {
                 let end = ranges.last().map_or(0, |range| range.end);
                 match hulls.get(class) {
                     None | Some(Reach::Nothing) => ranges.push(end..end),
-                    Some(&Reach::Between(lo, hi)) if lo >= i128::from(end) => {
+                    Some(&Reach::Between(lo, hi)) if lo >= i128::from(end) || apart.contains(class) => {
                         ranges.push(lo as u64..u64::try_from(hi).ok()?);
                     }
                     Some(_) => return None,
@@ -522,6 +649,51 @@ impl<'p> Finder<'p> {
             }
         }
         Some(found)
+    }
+
+    /// Whether one kernel writes a value, which shares its memory with none that these kernels use, and the instances of
+    /// no other block would write what a block reads of it.
+    fn is_computed(&mut self, value: ValueRef, kernels: &[Divided<'p>], parts: &[Vec<Range<u64>>]) -> bool {
+        let class = self.class(value);
+        let shares =
+            |k: &Divided<'_>| k.step.buffers.iter().any(|b| b.0 != value && self.class(b.0) == class);
+        let mut writers = kernels.iter().enumerate().filter(|(_, k)| k.step.buffers.contains(&(value, true)));
+        let (Some((at, writer)), None) = (writers.next(), writers.next()) else { return false };
+        if kernels.iter().any(shares) {
+            return false;
+        }
+        // Its own part of what it reads is not what it writes.
+        if writer.step.buffers.contains(&(value, false)) {
+            return false;
+        }
+        let through = |k: &Divided<'_>, written| -> Vec<bool> {
+            k.step.buffers.iter().map(|&b| b == (value, written)).collect()
+        };
+        let Some(computed) = parts.get(at) else { return false };
+        for (block, own) in computed.iter().enumerate() {
+            let mut read = Reach::Nothing;
+            for (kernel, parts) in kernels.iter().zip(parts) {
+                let asked = through(kernel, false);
+                let Some(part) = parts.get(block).filter(|_| asked.contains(&true)) else { continue };
+                read = read.hull(self.reach_of(kernel, part.clone(), &asked));
+            }
+            let (lo, hi) = match read {
+                Reach::Nothing => continue,
+                Reach::Between(lo, hi) => (lo, hi),
+                Reach::Anything => return false,
+            };
+            for others in [0..own.start, own.end..writer.units] {
+                let apart = match self.reach_of(writer, others, &through(writer, true)) {
+                    Reach::Nothing => true,
+                    Reach::Between(first, end) => end <= lo || first >= hi,
+                    Reach::Anything => false,
+                };
+                if !apart {
+                    return false;
+                }
+            }
+        }
+        true
     }
 
     /// The chain in blocks as even and as large as fit a thread's cache.
@@ -535,10 +707,18 @@ impl<'p> Finder<'p> {
             return Some(Err(Unchained::Large { bytes: smallest.thread_bytes }));
         }
         let most = (least * (self.cache / 4) / smallest.thread_bytes.max(1)).max(least);
+        let taken_us = |k: &Divided<'_>| k.step.predicted_us.max(k.products() / self.products_per_us);
+        let all_us: f64 = kernels.iter().map(taken_us).sum();
+        // What blocks compute of each other's, as a part of all.
+        let repeated = |factor: u64| {
+            let (Some(windows), Some(first)) = (division.windows, kernels.first()) else { return 0.0 };
+            let units = (division.blocks.div_ceil(factor) - 1) * windows.repeated;
+            units as f64 / first.units as f64 * taken_us(first) / all_us
+        };
         // The time of blocks that consist of so many of the finest, where 1 is that of threads that all work to the end.
         let time = |factor: u64| {
             let rounds = division.blocks.div_ceil(factor).div_ceil(self.threads);
-            (rounds * self.threads * factor) as f64 / division.blocks as f64
+            (rounds * self.threads * factor) as f64 / division.blocks as f64 + repeated(factor)
         };
         let shared = |factor: u64| division.blocks.div_ceil(factor) >= SHARES * self.threads;
         let factors = (least..=most).filter(|&factor| factor == least || shared(factor));
@@ -555,9 +735,8 @@ impl<'p> Finder<'p> {
         };
         let moved: f64 = smallest.kept.iter().map(moved).sum();
         let saved_us = moved / self.bytes_per_us + self.launch_us * (kernels.len() - 1) as f64;
-        let taken_us = |k: &Divided<'_>| k.step.predicted_us.max(k.products() / self.products_per_us);
         let blocks = division.blocks.div_ceil(factor) as f64;
-        let lost_us = kernels.iter().map(taken_us).sum::<f64>() * (time(factor) - 1.0 + WAITING / blocks);
+        let lost_us = all_us * (time(factor) - 1.0 + WAITING / blocks);
         if lost_us > saved_us {
             return Some(Err(Unchained::Few { saved_us, lost_us }));
         }
@@ -567,9 +746,11 @@ impl<'p> Finder<'p> {
 
     /// The chain in blocks that consist of so many of the finest.
     fn chain(&mut self, kernels: &[Divided<'p>], division: &Division, factor: u64) -> Option<Chain> {
-        let parts = division.parts(kernels, factor);
-        let reached = self.reached(kernels, &parts)?;
+        let parts = self.parts(kernels, division, factor)?;
         let (first, end) = (kernels.first()?.at, kernels.last()?.at + 1);
+        let windows = division.windows.and_then(|w| kernels.first()?.step.buffers.get(w.written));
+        let in_windows: Vec<ValueRef> = windows.iter().map(|b| b.0).collect();
+        let reached = self.reached(kernels, &parts, &in_windows)?;
         let (mut kept, mut lives) = (Vec::new(), Vec::new());
         for (position, kernel) in kernels.iter().enumerate() {
             for &(value, _) in kernel.step.buffers.iter().filter(|b| b.1) {
@@ -583,13 +764,12 @@ impl<'p> Finder<'p> {
         }
         let (thread_bytes, offsets) = place(&lives);
         kept.iter_mut().zip(offsets).for_each(|(kept, offset)| kept.offset = offset);
-        let bounds = |(kernel, parts): (&Divided<'_>, &Vec<Range<u64>>)| {
-            let ends = parts.iter().map(|units| units.end * kernel.inner);
-            std::iter::once(0).chain(ends).collect()
+        let instances = |(kernel, parts): (&Divided<'_>, Vec<Range<u64>>)| {
+            parts.iter().map(|units| units.start * kernel.inner..units.end * kernel.inner).collect()
         };
         Some(Chain {
             steps: first..end,
-            bounds: kernels.iter().zip(&parts).map(bounds).collect(),
+            parts: kernels.iter().zip(parts).map(instances).collect(),
             kept,
             thread_bytes: thread_bytes.next_multiple_of(ALIGNMENT),
             threads: self.threads,
