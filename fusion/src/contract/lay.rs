@@ -209,6 +209,7 @@ impl Laid {
             coordinates: Vec::new(),
             layouts: vec![(0, source.layout.clone())],
             note: None,
+            expected_us: 0.0,
         };
         let positions = smallvec![source.position];
         Some(Laid { op: LAID, kernel, ty, positions, group: tiling.group.into(), computes: false })

@@ -413,7 +413,10 @@ fn choose(
         let times = measured.unwrap_or_else(|| predict(&candidate.template, profile));
         all.push((candidate, times));
     }
-    let (candidate, times) = best(all)?;
+    let (mut candidate, times) = best(all)?;
+    if !candidate.template.lays() {
+        candidate.template.kernel.expected_us = times.generated_us;
+    }
     if products == Products::Generated {
         return Some((Some(candidate.template), None));
     }

@@ -71,6 +71,7 @@ pub(super) fn with(product: &Product, blocks: Blocks, form: Operands<'_>) -> Opt
         coordinates: Vec::new(),
         layouts,
         note: None,
+        expected_us: 0.0,
     };
     let batch: i64 = product.batch.iter().product();
     let (m, n, k) = (product.m as f64, product.n as f64, product.k as f64);

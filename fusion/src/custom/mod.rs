@@ -90,6 +90,9 @@ pub struct CustomKernel {
     pub layouts: Vec<(u16, Layout)>,
     /// Why it is used rather than the call, where there was a choice.
     pub note: Option<String>,
+    /// Microseconds that it is expected to take without neighbours, as measured or by its operations; 0 where that is not
+    /// known.
+    pub expected_us: f64,
 }
 
 impl CustomKernel {

@@ -25,9 +25,9 @@
 use std::ops::Range;
 
 use rustc_hash::{FxHashMap, FxHashSet};
+use tilefuse_block::Program;
 use tilefuse_block::bounds::{Accesses, Given, Reach};
 use tilefuse_block::passes::cse;
-use tilefuse_block::{Op, OpKind, Program, Region, Value};
 
 use super::lives::{self, last_uses};
 use super::memory::{ALIGNMENT, Life, place};
@@ -229,40 +229,6 @@ struct Divided<'p> {
     inner: u64,
 }
 
-impl Divided<'_> {
-    /// Operations of the products of all instances, a multiplication and an addition being two, where loops have constant
-    /// bounds; others count once.
-    fn products(&self) -> f64 {
-        let mut constants: FxHashMap<Value, i64> = FxHashMap::default();
-        self.program.walk(&mut |op| {
-            if let (OpKind::Const(literal), Some(&value)) = (&op.kind, op.results.first()) {
-                constants.extend(literal.as_i64().map(|n| (value, n)));
-            }
-        });
-        let instances: f64 = self.grid.iter().map(|&n| f64::from(n)).product();
-        instances * products_of(self.program, &self.program.body, &constants)
-    }
-}
-
-fn products_of(program: &Program, region: &Region, constants: &FxHashMap<Value, i64>) -> f64 {
-    let of = |op: &Op| {
-        let number = |at: usize| op.args.get(at).and_then(|value| constants.get(value)).copied();
-        let inner: f64 = op.regions.iter().map(|inner| products_of(program, inner, constants)).sum();
-        match (&op.kind, number(0), number(1), number(2)) {
-            (OpKind::For, Some(first), Some(end), Some(step)) if step > 0 => {
-                inner * ((end - first).max(0) as f64 / step as f64).ceil()
-            }
-            (OpKind::Dot { .. }, ..) => {
-                let depth = op.args.first().and_then(|&left| program.ty(left).shape.last().copied());
-                let sums = op.results.first().map_or(0, |&sum| program.ty(sum).numel());
-                2.0 * f64::from(depth.unwrap_or(1)) * sums as f64
-            }
-            _ => inner,
-        }
-    };
-    region.ops.iter().map(of).sum()
-}
-
 /// How the kernels of a chain are divided at the finest.
 struct Division {
     /// For each kernel the units of a block.
@@ -306,8 +272,6 @@ struct Finder<'p> {
     cache: u64,
     /// Bytes that are moved in a microsecond.
     bytes_per_us: f64,
-    /// Operations of products in a microsecond.
-    products_per_us: f64,
     launch_us: f64,
     last_uses: FxHashMap<ValueRef, usize>,
     /// For values that may share memory with others, one of these.
@@ -325,7 +289,6 @@ impl<'p> Finder<'p> {
             threads: threads.max(1),
             cache: profile.cache,
             bytes_per_us: profile.bandwidth * 1000.0,
-            products_per_us: profile.products.generated * 1000.0,
             launch_us: profile.launch_us,
             last_uses: last_uses(plan, &returned),
             ..Finder::bare(plan)
@@ -338,7 +301,6 @@ impl<'p> Finder<'p> {
             threads: 1,
             cache: 0,
             bytes_per_us: 1.0,
-            products_per_us: 1.0,
             launch_us: 0.0,
             last_uses: FxHashMap::default(),
             classes: FxHashMap::default(),
@@ -706,8 +668,12 @@ impl<'p> Finder<'p> {
         if smallest.thread_bytes > self.room() {
             return Some(Err(Unchained::Large { bytes: smallest.thread_bytes }));
         }
-        let most = (least * (self.cache / 4) / smallest.thread_bytes.max(1)).max(least);
-        let taken_us = |k: &Divided<'_>| k.step.predicted_us.max(k.products() / self.products_per_us);
+        // Neighbours need rows of each other's whatever the size of blocks.
+        let twice = self.chain(kernels, division, 2 * least).map_or(u64::MAX, |chain| chain.thread_bytes);
+        let more = twice.saturating_sub(smallest.thread_bytes).max(1);
+        let most = least + least * (self.cache / 4).saturating_sub(smallest.thread_bytes) / more;
+        let most = most.min(division.blocks);
+        let taken_us = |k: &Divided<'_>| k.step.predicted_us;
         let all_us: f64 = kernels.iter().map(taken_us).sum();
         // What blocks compute of each other's, as a part of all.
         let repeated = |factor: u64| {
@@ -730,7 +696,12 @@ impl<'p> Finder<'p> {
         // What is written is read before.
         let moved = |kept: &Kept| {
             let bytes = self.bytes(kept.value);
-            let part = if bytes > self.threads * self.cache { 1.0 } else { CACHED };
+            let part = match division.windows {
+                _ if bytes > self.threads * self.cache => 1.0,
+                None => CACHED,
+                // To compute rows twice takes as long as to bring them from another thread's cache.
+                Some(_) => 0.0,
+            };
             (bytes * (2 + reads(kept.value))) as f64 * part
         };
         let moved: f64 = smallest.kept.iter().map(moved).sum();

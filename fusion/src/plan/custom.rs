@@ -146,7 +146,7 @@ impl<'a> Planner<'a> {
         let align = |v: ValueRef| self.alignments.of(&self.graph.node(v.node).op);
         let (program, buffers) = rewrite("custom", &parts, &align)?;
         let flops = arithmetic(custom, &operands, &results);
-        let cost = self.custom_cost(&buffers, flops, custom.grid);
+        let cost = self.custom_cost(&buffers, flops, custom);
         let (grid, checks, note) = (custom.grid, custom.checks, custom.note.clone());
         Ok(CustomBuilt { node: id, program, grid, buffers, bases, checks, note, cost })
     }
@@ -236,17 +236,20 @@ impl<'a> Planner<'a> {
         found.map(usize::from).ok_or(Refusal::Custom("it is needed in memory as well"))
     }
 
-    fn custom_cost(&self, buffers: &[(ValueRef, bool)], flops: u64, grid: [u32; 3]) -> Cost {
+    fn custom_cost(&self, buffers: &[(ValueRef, bool)], flops: u64, custom: &CustomKernel) -> Cost {
         let profile: &Profile = self.profile;
         let bytes = |written: bool| -> u64 {
             buffers.iter().filter(|b| b.1 == written).map(|b| self.graph.ty(b.0).bytes()).sum()
         };
         let (bytes_read, bytes_written) = (bytes(false), bytes(true));
-        let instances: u64 = grid.iter().map(|&n| u64::from(n)).product();
+        let instances: u64 = custom.grid.iter().map(|&n| u64::from(n)).product();
         let busy = (instances as f64 / profile.workers as f64).clamp(f64::MIN_POSITIVE, 1.0);
         let traffic = (bytes_read + bytes_written) as f64 / profile.bandwidth / 1000.0;
         let arithmetic = flops as f64 / profile.ops_per_ns / 1000.0;
-        Cost { bytes_read, bytes_written, flops, us: traffic.max(arithmetic) / busy + profile.launch_us }
+        // Neighbours compute where the kernel does.
+        let computing = arithmetic / busy + (custom.expected_us - profile.launch_us).max(0.0);
+        let us = (traffic / busy).max(computing) + profile.launch_us;
+        Cost { bytes_read, bytes_written, flops, us }
     }
 
     /// Merges a unit with a custom kernel and one of pointwise operators, if that is legal and pays.

@@ -110,6 +110,7 @@ fn kernel(attention: &Attention, program: Program, grid: [u32; 3]) -> CustomKern
         coordinates: Vec::new(),
         layouts: operands().map(|source| (source.position, source.layout.clone())).collect(),
         note: None,
+        expected_us: 0.0,
     }
 }
 

@@ -110,6 +110,7 @@ pub(super) fn parts(
         coordinates: Vec::new(),
         layouts: numbered().map(|(at, source)| (at, source.layout.clone())).collect(),
         note: None,
+        expected_us: 0.0,
     };
     let positions = sources.iter().map(|source| source.position).collect();
     Some(Laid { op: ATTENDED, kernel, ty, positions, group: 1, computes: true })
@@ -135,6 +136,7 @@ pub(super) fn combining(
         // What the first kernel read stays where it lies.
         layouts: unread.chain([(position, Layout::Elements)]).collect(),
         note: None,
+        expected_us: 0.0,
     })
 }
 

@@ -46,6 +46,7 @@ pub(super) fn laid(
         coordinates: Vec::new(),
         layouts: vec![(0, filters.layout.clone())],
         note: None,
+        expected_us: 0.0,
     };
     let positions = smallvec![filters.position];
     Some(Laid { op: LAID, kernel, ty, positions, group: 1, computes: false })

@@ -244,6 +244,7 @@ fn whole(conv: &Conv, made: ConvProgram, tied: Vec<Tied>, layouts: Vec<(u16, Lay
         coordinates: made.coordinates,
         layouts,
         note: None,
+        expected_us: 0.0,
     };
     let bytes = conv.lengths().iter().sum::<u64>() as f64 * f64::from(conv.elem.bytes());
     Template {

@@ -65,6 +65,7 @@ fn kernel(text: &str, grid: u32) -> CustomKernel {
         coordinates: Vec::new(),
         layouts: Vec::new(),
         note: None,
+        expected_us: 0.0,
     }
 }
 
