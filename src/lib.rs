@@ -125,4 +125,4 @@ pub use tilefuse_macros::function;
 /// Rust's operators, or whose bounds are constants is plain Rust from the start; `#[constant]` before a loop or `if` makes
 /// any other so.
 pub use tilefuse_macros::kernel;
-pub use torch::release_memory;
+pub use torch::{PinnedThreads, pin_threads, release_memory};

@@ -7,7 +7,7 @@
 //! - `register` makes an operator of a Rust function.
 //! - [`Meta`], [`check_metas`], [`empty_strided`], [`view_of`] are what a compiled plan needs at every call.
 //! - [`release_memory`] gives back what is kept for large results on the host.
-//! - [`GlobalState`], [`cuda_available`], [`cuda_stream`] and [`TorchPool`] are about the process.
+//! - [`GlobalState`], [`cuda_available`], [`cuda_stream`], [`TorchPool`] and [`pin_threads`] are about the process.
 
 mod analyse;
 mod call;
@@ -17,6 +17,7 @@ mod handle;
 mod memory;
 mod operator;
 mod ops;
+mod pin;
 mod pool;
 mod record;
 mod state;
@@ -32,6 +33,7 @@ pub(crate) use graph::{GraphPool, OpenPool};
 pub(crate) use memory::KeepsMemory;
 pub use memory::release_memory;
 pub(crate) use operator::{in_operator, register};
+pub use pin::{PinnedThreads, pin_threads};
 pub use pool::TorchPool;
 pub(crate) use record::note_launch;
 pub use record::{capture, is_capturing};
