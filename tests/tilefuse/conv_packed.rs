@@ -251,3 +251,49 @@ fn windows() {
         }
     }
 }
+
+#[test]
+fn averages_over_windows_are_those_of_eager() {
+    setup();
+    let _no_grad = tch::no_grad_guard();
+    let _threads = THREADS.read().unwrap();
+    // Kernel, stride, padding, whether windows are rounded up and count padding, and a divisor.
+    let forms: [(i64, i64, i64, bool, bool, Option<i64>); 8] = [
+        (2, 2, 0, false, true, None),
+        (3, 2, 1, false, true, None),
+        (3, 2, 1, false, false, None),
+        (3, 2, 1, true, true, None),
+        (3, 2, 1, true, false, None),
+        (4, 3, 2, true, false, None),
+        (3, 1, 0, true, true, Some(7)),
+        (2, 3, 1, true, false, Some(-2)),
+    ];
+    for (kernel, stride, padding, ceil, padded, divisor) in forms {
+        for kind in [Kind::Float, Kind::Double, Kind::BFloat16, Kind::Half] {
+            let x = image(2, [13, 18], kind);
+            for x in [x.shallow_clone(), channels_last(&x), x.get(1), x.narrow(3, 2, 11)] {
+                let two = |n: i64| [n, n];
+                let pool = move |x: &[Tensor]| {
+                    vec![x[0].avg_pool2d(two(kernel), two(stride), two(padding), ceil, padded, divisor)]
+                };
+                let eager = pool(&[x.shallow_clone()]).remove(0);
+                let exact = pool(&[x.to_kind(Kind::Double)]).remove(0);
+                let fused = tilefuse::fuse(pool);
+                let plan = fused.explain_with(&[x.shallow_clone()], |model, x| model(x)).unwrap();
+                assert!(plan.steps.iter().all(|s| matches!(s, StepReport::Kernel { .. })), "{plan}");
+                for _ in 0..2 {
+                    let ours = fused.call(&[x.shallow_clone()]).unwrap().remove(0);
+                    assert_eq!((ours.size(), ours.stride()), (eager.size(), eager.stride()));
+                    let error = |y: &Tensor| (y - &exact).abs().max().double_value(&[]);
+                    let form = (kernel, stride, padding, ceil, padded, divisor, kind);
+                    assert!(
+                        error(&ours) <= error(&eager) + 1e-6,
+                        "{form:?}: {} {}",
+                        error(&ours),
+                        error(&eager)
+                    );
+                }
+            }
+        }
+    }
+}

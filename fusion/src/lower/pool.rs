@@ -5,11 +5,12 @@
 //! ```
 //!
 //! What reads such a result reads each element of a window where it lies, so that pooling needs no memory of its own.
+//! Averages are sums of these, divided by how many elements count, which is a number unless windows leave the image.
 
-use tilefuse_block::{Literal, ScalarFn};
+use tilefuse_block::{Elem, Literal, ScalarFn};
 
 use super::Registry;
-use super::cx::{Call, Cx};
+use super::cx::{Call, Cx, wide};
 use crate::graph::ValueRef;
 use crate::types::Device;
 
@@ -18,6 +19,7 @@ const MOST: i64 = 16;
 
 pub(super) fn register(r: &mut Registry) {
     r.one(&["max_pool1d", "max_pool2d", "max_pool3d"], max_pool);
+    r.one(&["avg_pool1d", "avg_pool2d", "avg_pool3d"], average_pool);
 }
 
 /// An axis of a window.
@@ -29,10 +31,88 @@ struct Axis {
     out: i64,
 }
 
+impl Axis {
+    /// How many elements of each window lie in an image of this size, those of the padding among them or not.
+    fn counts(&self, size: i64, padded: bool) -> Vec<i64> {
+        let window = |at: i64| {
+            let first = at * self.stride - self.padding;
+            let end = (first + self.kernel).min(size + self.padding);
+            if padded { end - first } else { end.min(size) - first.max(0) }
+        };
+        (0..self.out).map(window).collect()
+    }
+}
+
 fn max_pool(cx: &mut Cx, call: &Call<'_>) -> Option<ValueRef> {
     let x = call.tensor("self")?;
     let elem = call.elem().filter(|e| e.is_float() && cx.elem(x) == Some(*e))?;
     let axes = axes(cx, x, call)?;
+    windows(cx, x, call, &axes, ScalarFn::Max, Literal::float(elem, f64::NEG_INFINITY))
+}
+
+fn average_pool(cx: &mut Cx, call: &Call<'_>) -> Option<ValueRef> {
+    let x = call.tensor("self")?;
+    let elem = call.elem().filter(|e| e.is_float() && cx.elem(x) == Some(*e))?;
+    let axes = axes(cx, x, call).filter(|axes| axes.iter().all(|axis| axis.dilation == 1))?;
+    let padded = call.args.absent("count_include_pad") || call.args.bool("count_include_pad")?;
+    let divisor = match call.args.absent("divisor_override") {
+        true => None,
+        false => Some(call.args.int("divisor_override").filter(|&n| n != 0)?),
+    };
+    let x = cx.widen(x)?;
+    let sum = windows(cx, x, call, &axes, ScalarFn::Add, Literal::float(wide(elem), 0.0))?;
+    let (shape, size) = (cx.shape(sum), cx.shape(x));
+    let lead = shape.len().checked_sub(axes.len())?;
+    let counts: Vec<Vec<i64>> =
+        axes.iter().zip(&size[lead..]).map(|(axis, &size)| axis.counts(size, padded)).collect();
+    let same =
+        counts.iter().map(|counts| counts.first().copied().filter(|first| counts.iter().all(|n| n == first)));
+    let number = divisor.or_else(|| same.collect::<Option<Vec<i64>>>().map(|all| all.iter().product()));
+    let average = match number {
+        Some(number) => cx.map_number(ScalarFn::Div, sum, number as f64)?,
+        None => {
+            let mut all = None;
+            for (d, (axis, &size)) in axes.iter().zip(&size[lead..]).enumerate() {
+                let counts = counted(cx, axis, size, padded, (&shape, lead + d))?;
+                all = Some(match all {
+                    Some(others) => cx.map(ScalarFn::Mul, &[others, counts])?,
+                    None => counts,
+                });
+            }
+            let all = cx.cast(all?, wide(elem))?;
+            cx.map(ScalarFn::Div, &[sum, all])?
+        }
+    };
+    cx.cast(average, elem)
+}
+
+/// [`Axis::counts`] along a dimension of a shape.
+fn counted(
+    cx: &mut Cx,
+    axis: &Axis,
+    size: i64,
+    padded: bool,
+    (shape, dim): (&[i64], usize),
+) -> Option<ValueRef> {
+    let at = cx.iota(Elem::I64, shape, dim);
+    let first = cx.map_number(ScalarFn::Mul, at, axis.stride as f64)?;
+    let first = cx.map_number(ScalarFn::Sub, first, axis.padding as f64)?;
+    let end = cx.map_number(ScalarFn::Add, first, axis.kernel as f64)?;
+    let last = if padded { size + axis.padding } else { size };
+    let end = cx.map_number(ScalarFn::Min, end, last as f64)?;
+    let first = if padded { first } else { cx.map_number(ScalarFn::Max, first, 0.0)? };
+    cx.map(ScalarFn::Sub, &[end, first])
+}
+
+/// The elements of each window combined, first ones first; what lies outside of the image is one number.
+fn windows(
+    cx: &mut Cx,
+    x: ValueRef,
+    call: &Call<'_>,
+    axes: &[Axis],
+    combine: ScalarFn,
+    outside: Literal,
+) -> Option<ValueRef> {
     let taps = axes.iter().try_fold(1i64, |all, axis| all.checked_mul(axis.kernel))?;
     if call.out().device != Device::Cpu || taps > MOST || call.out().numel() == 0 {
         return None;
@@ -46,7 +126,7 @@ fn max_pool(cx: &mut Cx, call: &Call<'_>) -> Option<ValueRef> {
         let reach = (axis.out - 1) * axis.stride + (axis.kernel - 1) * axis.dilation + 1;
         *size = (*size + axis.padding).max(reach);
     }
-    let x = cx.pad(x, &low, &padded, Literal::float(elem, f64::NEG_INFINITY))?;
+    let x = cx.pad(x, &low, &padded, outside)?;
     let mut found = None;
     for tap in 0..taps {
         let (mut part, mut rest) = (x, tap);
@@ -56,7 +136,7 @@ fn max_pool(cx: &mut Cx, call: &Call<'_>) -> Option<ValueRef> {
             part = cx.slice(part, lead + d, start, axis.out, axis.stride)?;
         }
         found = Some(match found {
-            Some(most) => cx.map(ScalarFn::Max, &[most, part])?,
+            Some(all) => cx.map(combine, &[all, part])?,
             None => part,
         });
     }
@@ -66,8 +146,8 @@ fn max_pool(cx: &mut Cx, call: &Call<'_>) -> Option<ValueRef> {
 /// The axes of a call's windows, outermost first.
 fn axes(cx: &Cx, x: ValueRef, call: &Call<'_>) -> Option<Vec<Axis>> {
     let rank = match call.name {
-        "max_pool1d" => 1,
-        "max_pool2d" => 2,
+        "max_pool1d" | "avg_pool1d" => 1,
+        "max_pool2d" | "avg_pool2d" => 2,
         _ => 3,
     };
     let list = |name: &str, default: &[i64]| -> Option<Vec<i64>> {
