@@ -26,6 +26,13 @@ fn attention(x: &[Tensor]) -> Tensor {
     y.transpose(1, 2).reshape([batch, tokens, width]).linear(&x[4], None::<&Tensor>)
 }
 
+/// A convolution, a ReLU, a maximum over windows that overlap, and a convolution of single pixels.
+fn pooled(x: &[Tensor]) -> Tensor {
+    let (one, two) = ([1, 1], [2, 2]);
+    let rows = x[0].conv2d(&x[1], Some(&x[3]), one, one, one, 1).relu();
+    rows.max_pool2d([3, 3], two, one, one, false).conv2d(&x[2], None::<&Tensor>, one, [0, 0], one, 1)
+}
+
 fn draw(shape: &[i64], scale: f64) -> Tensor {
     Tensor::randn(shape, (Kind::Float, Device::Cpu)) * scale
 }
@@ -99,6 +106,17 @@ fn members_of_a_batch_go_through_attention_in_blocks() {
     let weights = [0.1; 4].map(|scale| draw(&[128, 128], scale));
     let inputs: Vec<Tensor> = [draw(&[160, 64, 128], 1.0)].into_iter().chain(weights).collect();
     check(attention, &inputs, 5);
+}
+
+#[test]
+fn rows_go_from_a_convolution_to_pooling_in_blocks() {
+    let inputs = [
+        draw(&[3, 3, 130, 126], 1.0),
+        draw(&[64, 3, 3, 3], 0.1),
+        draw(&[32, 64, 1, 1], 0.1),
+        draw(&[64], 1.0),
+    ];
+    check(pooled, &inputs, 2);
 }
 
 /// What a chain holds a block at a time is no memory of the plan's.
