@@ -148,9 +148,8 @@ pub(crate) struct Stream {
     pub(crate) threads: usize,
 }
 
-/// Nanoseconds of a task below which the last one of a thread is left to it: a team's first thread starts sooner than the
-/// others and ends sooner, and to bring the data of a short task to its caches, and back in the next run, takes longer than
-/// to wait.
+/// Nanoseconds of work that are left to the thread whose share it is: a team's first thread starts sooner than the others and
+/// ends sooner, and to bring the data of short tasks to its caches, and back in the next run, takes longer than to wait.
 const WORTH_TAKING: u64 = 20_000;
 
 /// libtorch's own thread team: no second pool competes with it for cores.
@@ -162,19 +161,25 @@ impl Team {
     /// [`Pool::run_timed`] of tasks that are told which thread of the team they run on.
     fn run_on(&self, tasks: usize, nanoseconds: u64, work: &(dyn Fn(usize, usize) + Sync)) {
         let threads = self.threads.min(tasks);
-        let left_alone = usize::from(nanoseconds < WORTH_TAKING);
-        let next: SmallVec<[AtomicUsize; 16]> = (0..threads).map(|_| AtomicUsize::new(0)).collect();
+        let left_alone = usize::try_from(WORTH_TAKING / nanoseconds.max(1)).unwrap_or(usize::MAX);
+        let share = |owner: usize, size: usize| owner * tasks / size..(owner + 1) * tasks / size;
+        if left_alone >= tasks.div_ceil(threads.max(1)) {
+            // Nobody would take anything of another's: no counters, whose line threads would take from each other.
+            TorchPool::get().run(threads, &|index, size| share(index, size).for_each(|task| work(index, task)));
+            return;
+        }
+        let taken: SmallVec<[OwnLine; 16]> = (0..threads).map(|_| OwnLine::default()).collect();
         TorchPool::get().run(threads, &|index, size| {
             // Its own share first, from which others may have taken some, then what is left of the others'.
             for owner in (0..size).map(|step| (index + step) % size) {
-                let (first, end) = (owner * tasks / size, (owner + 1) * tasks / size);
-                let Some(next) = next.get(owner) else { break };
+                let Range { start, end } = share(owner, size);
+                let Some(OwnLine(taken)) = taken.get(owner) else { break };
                 let spared = if owner == index { 0 } else { left_alone };
                 loop {
-                    if first + next.load(Ordering::Relaxed) + spared >= end {
+                    if start + taken.load(Ordering::Relaxed) + spared >= end {
                         break;
                     }
-                    let task = first + next.fetch_add(1, Ordering::Relaxed);
+                    let task = start + taken.fetch_add(1, Ordering::Relaxed);
                     if task >= end {
                         break;
                     }
@@ -184,6 +189,11 @@ impl Team {
         });
     }
 }
+
+/// A counter on a line of the caches that is nothing else's.
+#[derive(Debug, Default)]
+#[repr(align(64))]
+struct OwnLine(AtomicUsize);
 
 impl Pool for Team {
     fn threads(&self) -> usize {
