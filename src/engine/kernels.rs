@@ -165,7 +165,8 @@ impl Team {
         let share = |owner: usize, size: usize| owner * tasks / size..(owner + 1) * tasks / size;
         if left_alone >= tasks.div_ceil(threads.max(1)) {
             // Nobody would take anything of another's: no counters, whose line threads would take from each other.
-            TorchPool::get().run(threads, &|index, size| share(index, size).for_each(|task| work(index, task)));
+            TorchPool::get()
+                .run(threads, &|index, size| share(index, size).for_each(|task| work(index, task)));
             return;
         }
         let taken: SmallVec<[OwnLine; 16]> = (0..threads).map(|_| OwnLine::default()).collect();

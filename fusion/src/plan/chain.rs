@@ -276,7 +276,9 @@ struct Finder<'p> {
     last_uses: FxHashMap<ValueRef, usize>,
     /// For values that may share memory with others, one of these.
     classes: FxHashMap<ValueRef, ValueRef>,
-    /// What of the plan's programs decides about accesses through the parameters that are asked for.
+    /// The plan's programs, each value of which is computed once.
+    programs: FxHashMap<usize, Program>,
+    /// What of these decides about accesses through the parameters that are asked for.
     accesses: FxHashMap<(usize, Vec<bool>), Accesses>,
     /// What units of a kernel reach of its buffers, in bytes, by program and grid.
     known: FxHashMap<Question, Vec<Reach>>,
@@ -304,6 +306,7 @@ impl<'p> Finder<'p> {
             launch_us: 0.0,
             last_uses: FxHashMap::default(),
             classes: FxHashMap::default(),
+            programs: FxHashMap::default(),
             accesses: FxHashMap::default(),
             known: FxHashMap::default(),
         };
@@ -454,7 +457,9 @@ impl<'p> Finder<'p> {
         let mut outputs = first.step.buffers.iter().enumerate().filter(|(_, b)| b.1);
         let (written, &(value, _)) = outputs.next().filter(|_| outputs.next().is_none())?;
         let read = second.step.buffers.iter().position(|&b| b == (value, false))?;
-        if self.last_uses.get(&value) != Some(&second.at) {
+        // To compute rows twice takes as long as to bring them from another thread's cache.
+        let cached = self.bytes(value) <= self.threads * self.cache;
+        if cached || self.last_uses.get(&value) != Some(&second.at) {
             return None;
         }
         let result = second.step.buffers.iter().position(|b| b.1)?;
@@ -481,12 +486,30 @@ impl<'p> Finder<'p> {
             apart.then_some((group, u64::try_from(bytes).ok()?))
         })?;
         let windows = Windows { written, read, group, bytes, repeated: 0 };
-        let division = Division { units: vec![group, units], blocks, windows: Some(windows) };
-        let kernels = [*first, *second];
-        let parts = self.parts(&kernels, &division, 1).filter(|_| blocks > 1)?;
-        let overlap = |two: &[Range<u64>]| two[0].end.saturating_sub(two[1].start);
-        let repeated = parts.first()?.windows(2).map(overlap).max()?;
-        Some(Division { windows: Some(Windows { repeated, ..windows }), ..division })
+        // A few blocks show what others are like.
+        let readers: Vec<Range<u64>> =
+            (0..blocks.min(3)).map(|at| at * units..((at + 1) * units).min(second.units)).collect();
+        let writers = readers.iter().map(|units| self.needed(first, second, windows, units.clone()));
+        let writers = writers.collect::<Option<Vec<_>>>()?;
+        let repeated = writers.windows(2).map(|two| two[0].end.saturating_sub(two[1].start)).max()?;
+        let windows = Some(Windows { repeated, ..windows });
+        let computed = self.is_computed(value, &[*first, *second], &[writers, readers]);
+        computed.then_some(Division { units: vec![group, units], blocks, windows })
+    }
+
+    /// The units of a kernel that write what units of the next one read.
+    fn needed(
+        &mut self,
+        first: &Divided<'p>,
+        second: &Divided<'p>,
+        windows: Windows,
+        units: Range<u64>,
+    ) -> Option<Range<u64>> {
+        let asked: Vec<bool> = (0..=windows.read).map(|at| at == windows.read).collect();
+        let Reach::Between(lo, hi) = self.reach_of(second, units, &asked) else { return None };
+        let (lo, hi) = (u64::try_from(lo).ok()?, u64::try_from(hi).ok()?);
+        let end = hi.div_ceil(windows.bytes) * windows.group;
+        Some(lo / windows.bytes * windows.group..end.min(first.units))
     }
 
     /// The units of each kernel in blocks of so many of the finest.
@@ -505,13 +528,8 @@ impl<'p> Finder<'p> {
         if let (Some(windows), [first, second], [writers, readers]) =
             (division.windows, kernels, parts.as_mut_slice())
         {
-            let asked: Vec<bool> = (0..=windows.read).map(|at| at == windows.read).collect();
             for (writer, reader) in writers.iter_mut().zip(readers) {
-                let read = *self.reach(second, reader.clone(), &asked).get(windows.read)?;
-                let Reach::Between(lo, hi) = read else { return None };
-                let (lo, hi) = (u64::try_from(lo).ok()?, u64::try_from(hi).ok()?);
-                let end = hi.div_ceil(windows.bytes) * windows.group;
-                *writer = (lo / windows.bytes * windows.group)..end.min(first.units);
+                *writer = self.needed(first, second, windows, reader.clone())?;
             }
         }
         Some(parts)
@@ -519,7 +537,9 @@ impl<'p> Finder<'p> {
 
     /// What units of a kernel reach of the parameters that are asked for, in bytes; the end is that of the last element.
     fn reach(&mut self, kernel: &Divided<'_>, units: Range<u64>, asked: &[bool]) -> &[Reach] {
-        let accesses = &mut self.accesses;
+        let last = asked.iter().rposition(|&asked| asked);
+        let asked = asked.get(..last.map_or(0, |last| last + 1)).unwrap_or_default();
+        let (accesses, programs) = (&mut self.accesses, &mut self.programs);
         self.known.entry((kernel.step.program, kernel.grid, units.clone(), asked.to_vec())).or_insert_with(
             || {
                 let params = &kernel.program.params;
@@ -527,9 +547,12 @@ impl<'p> Finder<'p> {
                     return vec![Reach::Nothing; params.len()];
                 }
                 let accesses = accesses.entry((kernel.step.program, asked.to_vec())).or_insert_with(|| {
-                    let mut simple = kernel.program.clone();
-                    cse(&mut simple);
-                    Accesses::of(&simple, asked.to_vec())
+                    let simple = programs.entry(kernel.step.program).or_insert_with(|| {
+                        let mut simple = kernel.program.clone();
+                        cse(&mut simple);
+                        simple
+                    });
+                    Accesses::of(simple, asked.to_vec())
                 });
                 let mut part = kernel.grid.map(|extent| 0..extent);
                 part[kernel.axis] = units.start as u32..units.end as u32;
@@ -696,12 +719,7 @@ impl<'p> Finder<'p> {
         // What is written is read before.
         let moved = |kept: &Kept| {
             let bytes = self.bytes(kept.value);
-            let part = match division.windows {
-                _ if bytes > self.threads * self.cache => 1.0,
-                None => CACHED,
-                // To compute rows twice takes as long as to bring them from another thread's cache.
-                Some(_) => 0.0,
-            };
+            let part = if bytes > self.threads * self.cache { 1.0 } else { CACHED };
             (bytes * (2 + reads(kept.value))) as f64 * part
         };
         let moved: f64 = smallest.kept.iter().map(moved).sum();
