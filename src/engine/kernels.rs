@@ -148,9 +148,13 @@ pub(crate) struct Stream {
     pub(crate) threads: usize,
 }
 
-/// Nanoseconds of work that are left to the thread whose share it is: a team's first thread starts sooner than the others and
-/// ends sooner, and to bring the data of short tasks to its caches, and back in the next run, takes longer than to wait.
+/// Nanoseconds of a task below which the last one of a thread is left to it: a team's first thread starts sooner than the
+/// others and ends sooner, and to bring the data of a short task to its caches, and back in the next run, takes longer than
+/// to wait.
 const WORTH_TAKING: u64 = 20_000;
+
+/// Nanoseconds of a thread's whole share below which all of it is left to it.
+const WORTH_SHARING: u64 = 12_000;
 
 /// libtorch's own thread team: no second pool competes with it for cores.
 struct Team {
@@ -161,10 +165,11 @@ impl Team {
     /// [`Pool::run_timed`] of tasks that are told which thread of the team they run on.
     fn run_on(&self, tasks: usize, nanoseconds: u64, work: &(dyn Fn(usize, usize) + Sync)) {
         let threads = self.threads.min(tasks);
-        let left_alone = usize::try_from(WORTH_TAKING / nanoseconds.max(1)).unwrap_or(usize::MAX);
+        let left_alone = usize::from(nanoseconds < WORTH_TAKING);
         let share = |owner: usize, size: usize| owner * tasks / size..(owner + 1) * tasks / size;
-        if left_alone >= tasks.div_ceil(threads.max(1)) {
-            // Nobody would take anything of another's: no counters, whose line threads would take from each other.
+        let each = tasks.div_ceil(threads.max(1)) as u64;
+        if each == 1 || nanoseconds.saturating_mul(each) < WORTH_SHARING {
+            // Nobody takes anything of another's: no counters, whose lines go from thread to thread.
             TorchPool::get()
                 .run(threads, &|index, size| share(index, size).for_each(|task| work(index, task)));
             return;
