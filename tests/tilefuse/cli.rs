@@ -263,6 +263,15 @@ fn bench_measures_everyone_in_one_run() {
     }
     let page = std::fs::read_to_string(&html).unwrap();
     assert!(page.contains("<svg") && !page.contains("http") && !page.contains("<too>"));
+    // One that ends at the first row: the second has another.
+    let once =
+        peer.replace("*prepare*)", &format!("*prepare*) [ -e {0} ] || {{ touch {0}; exit; }};", at("ended")));
+    std::fs::write(at("peer"), once).unwrap();
+    let output = run(&[&common[..], &["--python", &at("peer"), "--json", &json]].concat());
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let read: serde_json::Value = serde_json::from_str(&std::fs::read_to_string(&json).unwrap()).unwrap();
+    assert_eq!(read["rows"][0]["failed"]["python"], "Python: it ended");
+    assert_eq!(read["rows"][1]["times"]["inductor"]["us"], 6.0);
     let alone = run(&[&common[..], &["--python", &at("no such program")]].concat());
     assert!(alone.status.success());
     assert!(String::from_utf8_lossy(&alone.stdout).contains("python: none: "));

@@ -20,6 +20,8 @@ struct Process {
 /// The peers that a Python has.
 pub(super) struct Python {
     process: Option<Process>,
+    /// What started it, and for which device.
+    started: Option<[String; 2]>,
     peers: Vec<String>,
     versions: BTreeMap<String, String>,
 }
@@ -27,14 +29,17 @@ pub(super) struct Python {
 impl Python {
     /// Nobody.
     pub(super) fn none() -> Python {
-        Python { process: None, peers: Vec::new(), versions: BTreeMap::new() }
+        Python { process: None, started: None, peers: Vec::new(), versions: BTreeMap::new() }
     }
 
     /// Starts a Python. Where there is none, or it has no peers, nobody is measured, and the versions say why.
     pub(super) fn start(program: &str, device: &str) -> Python {
         let mut python = Python::none();
         match Process::start(program, device) {
-            Ok(process) => python.process = Some(process),
+            Ok(process) => {
+                python.process = Some(process);
+                python.started = Some([program, device].map(str::to_owned));
+            }
             Err(why) => {
                 python.versions.insert(String::from("python"), format!("none: {why}"));
                 return python;
@@ -69,6 +74,12 @@ impl Python {
         if self.peers.is_empty() {
             return BTreeMap::new();
         }
+        // A peer may have taken it down, for want of memory: those of later rows have another one.
+        if let (None, Some([program, device])) = (&self.process, &self.started) {
+            self.process = Process::start(program, device).ok();
+            // As the first one was: it loads the peers' libraries.
+            let _ = self.ask(&json!({ "ask": "who" }));
+        }
         let spec = |s: &Spec| {
             let range = s.range.map(|(low, end)| vec![low, end]);
             json!({ "dtype": kind_name(s.kind), "shape": s.shape, "range": range })
@@ -98,7 +109,10 @@ impl Python {
     fn ask(&mut self, request: &Value) -> Result<Value, Failure> {
         let process =
             self.process.as_mut().ok_or_else(|| Failure::usage(String::from("it is not running")))?;
-        let answer = process.ask(request).map_err(|why| Failure::usage(format!("Python: {why}")))?;
+        let answer = process.ask(request).map_err(|why| {
+            self.process = None;
+            Failure::usage(format!("Python: {why}"))
+        })?;
         match answer["error"].as_str() {
             Some(error) => Err(Failure::usage(error.to_owned())),
             None => Ok(answer),
