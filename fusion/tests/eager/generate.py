@@ -563,6 +563,12 @@ def windows():
     case("max_pool2d", rand(2, 5, 6), [2, 3], [], [0, 1], [2, 1], True)
     case("max_pool1d", rand(2, 1, 7), [2], [2], [0], [1], True)
     case("max_pool3d", rand(1, 1, 3, 4, 5), [2, 2, 2], [1, 2, 2], [0, 1, 1], [1, 1, 1], False)
+    for dtype in FLOATS:
+        case("avg_pool2d", rand(1, 2, 5, 4, dtype=dtype), [3, 3], [2, 2], [1, 1], True, False, None)
+    case("avg_pool2d", rand(2, 5, 6), [2, 3], [], [0, 1], True, True, None)
+    case("avg_pool2d", rand(1, 1, 5, 6), [2, 3], [2, 1], [1, 0], False, True, 5)
+    case("avg_pool1d", rand(2, 1, 7), [2], [2], [0], True, True)
+    case("avg_pool3d", rand(1, 1, 3, 4, 5), [2, 2, 2], [1, 2, 2], [0, 1, 1], True, False, None)
 
 
 if __name__ == "__main__":
