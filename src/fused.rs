@@ -42,6 +42,9 @@ pub struct Options {
     /// sums of columns, for a kernel that reads a tensor once for its rows and its columns. By itself as the variable
     /// `TILEFUSE_WORKSPACE` says, in bytes, else 0. Without it such a tensor is read twice where eager holds nothing else.
     pub workspace_bytes: u64,
+    /// A defect to be planted in every plan, to measure what tests find.
+    #[doc(hidden)]
+    pub fault: Option<crate::random::Fault>,
 }
 
 impl Default for Options {
@@ -53,6 +56,7 @@ impl Default for Options {
             packs_weights: packs_weights(),
             tune: tune(),
             workspace_bytes: workspace_bytes(),
+            fault: None,
         }
     }
 }

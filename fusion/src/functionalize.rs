@@ -51,6 +51,13 @@ pub enum FunctionalizeError {
         /// The call.
         call: String,
     },
+    /// A write to a tensor that is no plain strided memory (sparse, quantised, lazily conjugated, ...), or to what may
+    /// be a part of one.
+    #[error("{call}: writes a tensor that is not plain strided memory, or may be a part of one")]
+    Opaque {
+        /// The call.
+        call: String,
+    },
     /// A write to memory that another tensor shares in a way that the recording does not show.
     #[error("{call}: writes memory that another input or parameter shares")]
     SharedMemory {

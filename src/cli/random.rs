@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use tch::Device;
 
 use super::{Failure, report};
-use crate::random::{Outcome, Program, Tally, generate, keep_panics, plan_of, run_fused};
+use crate::random::{Fault, Outcome, Program, Tally, finds, generate, keep_panics, plan_of, run_fused};
 
 /// Options of `tilefuse random`.
 #[derive(clap::Args)]
@@ -36,6 +36,10 @@ pub(crate) struct Args {
     /// Print the programs instead of running them.
     #[arg(long, conflicts_with = "replay")]
     print: bool,
+    /// Plant each known fault of capture, functionalization and memory planning in every program, this many times with other
+    /// seeds, and count how often at most `--count` programs find it.
+    #[arg(long, value_name = "TIMES", conflicts_with = "replay")]
+    faults: Option<u64>,
     /// Say each seed before it runs.
     #[arg(long)]
     trace: bool,
@@ -57,6 +61,9 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         }
         return Ok(());
     }
+    if let Some(times) = args.faults {
+        return faults(args, times, device);
+    }
     let tally = all(args, device)?;
     if args.json {
         let text = serde_json::to_string(&tally).map_err(|e| Failure::usage(e.to_string()))?;
@@ -77,6 +84,32 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         report::print(&tally.summary());
     }
     if tally.failed.is_empty() { Ok(()) } else { Err(Failure { message: String::new(), status: 1 }) }
+}
+
+/// Plants faults, and fails where fewer than 95 of 100 are found.
+fn faults(args: &Args, times: u64, device: Device) -> Result<(), Failure> {
+    let progress = report::bar(times * Fault::ALL.len() as u64);
+    let (mut found, mut planted) = (0, 0);
+    for &fault in Fault::ALL {
+        let mut programs = Vec::new();
+        for time in 0..times {
+            let first = args.seed.wrapping_add(time.wrapping_mul(args.count));
+            programs
+                .push(finds(fault, first..first.wrapping_add(args.count), device).map(|at| at - first + 1));
+            progress.inc(1);
+        }
+        planted += times;
+        found += programs.iter().flatten().count() as u64;
+        let words = programs.iter().map(|p| p.map_or_else(|| String::from("not found"), |n| n.to_string()));
+        let line = format!("{fault}: {}", words.collect::<Vec<_>>().join(", "));
+        progress.suspend(|| report::print(&line));
+    }
+    progress.finish_and_clear();
+    report::print(&format!(
+        "{found} of {planted} planted faults found, each by at most {} programs",
+        args.count
+    ));
+    if found * 100 >= planted * 95 { Ok(()) } else { Err(Failure { message: String::new(), status: 1 }) }
 }
 
 fn all(args: &Args, device: Device) -> Result<Tally, Failure> {

@@ -23,7 +23,7 @@ use super::packs::{Packs, Store};
 use super::schedules::Schedules;
 use super::slots::{Slot, Slots, TensorSource};
 use crate::Error;
-use crate::torch::{Call, Expect, KeepsMemory, Meta, Trace};
+use crate::torch::{Call, DeviceId, Expect, KeepsMemory, Meta, Trace};
 
 /// A step of a plan, resolved to slots.
 #[derive(Debug)]
@@ -47,8 +47,8 @@ pub(crate) enum Run {
     Extern {
         call: Call,
         operands: Vec<TensorSource>,
-        /// Schema positions of arguments that are copied before the call.
-        clones: Vec<usize>,
+        /// The operands that the call writes: it gets copies, which are its last results.
+        written: Vec<usize>,
         results: Vec<LibraryResult>,
         name: String,
     },
@@ -90,6 +90,8 @@ pub(crate) struct Compiled {
     pub(crate) target: Target,
     pub(crate) kernels: Vec<Kernel>,
     pub(crate) runs: Vec<Run>,
+    /// Devices on which calls draw random numbers.
+    pub(crate) draws_on: Vec<DeviceId>,
     pub(crate) slots: Slots,
     pub(crate) outputs: Vec<TensorSource>,
     /// Types of the outputs that are copied into memory of their own.
@@ -157,7 +159,10 @@ pub(crate) fn compile(
 ) -> Result<Compiled, Error> {
     let start = Instant::now();
     let mut converted = convert(&trace)?;
-    let functional = tilefuse_fusion::functionalize(&converted.recording)?;
+    let fault = options.fault;
+    fault.and_then(|fault| fault.in_recording(&mut converted.recording));
+    let mut functional = tilefuse_fusion::functionalize(&converted.recording)?;
+    fault.and_then(|fault| fault.in_graph(&mut functional));
     let target = target_of(&functional)?;
     let profile = profile(target)?;
     let (mut graph, masks) = primitive(functional, &converted, &profile)?;
@@ -182,6 +187,7 @@ pub(crate) fn compile(
     report.schedule_ms = (report.schedule_ms - report.tune_ms).max(0.0);
     drop(schedules);
     plan.limit_memory(most_bytes);
+    fault.and_then(|fault| fault.in_plan(&mut plan));
     let slots = Slots::of(&plan);
     let calls = std::mem::take(&mut trace.calls);
     let calls = calls.into_iter().map(Some).collect();
@@ -204,6 +210,7 @@ pub(crate) fn compile(
         target,
         kernels,
         runs,
+        draws_on: draws_on(&plan),
         copied: copied(&plan.graph, &outputs, &converted.recording),
         outputs,
         updates,
@@ -301,6 +308,24 @@ fn copied(graph: &Graph, outputs: &[TensorSource], recording: &Recording) -> Vec
         (foreign || other_strides || (0..at).any(shared)).then(|| info.ty.clone())
     };
     eager.iter().enumerate().map(copy).collect()
+}
+
+/// The devices on which the calls of a plan draw random numbers.
+fn draws_on(plan: &Plan) -> Vec<DeviceId> {
+    let mut devices = Vec::new();
+    for step in &plan.steps {
+        let StepKind::Extern(step) = &step.kind else { continue };
+        let node = plan.graph.node(step.node);
+        if !matches!(&node.op, Op::Aten(call) if call.random) {
+            continue;
+        }
+        for device in node.outs.iter().map(|ty| super::exec::device_id(ty.device)) {
+            if !devices.contains(&device) {
+                devices.push(device);
+            }
+        }
+    }
+    devices
 }
 
 /// The one device that kernels of a graph run on.
@@ -413,7 +438,7 @@ impl Runs<'_> {
             for (position, &(value, _)) in step.buffers.iter().enumerate() {
                 let kept = chain.kept.iter().find(|kept| kept.value == value);
                 held.extend(kept.map(|kept| (position, kept.shifts())));
-                args.push(if kept.is_some() { Slot::Status } else { self.slots.get(value)? });
+                args.push(if kept.is_some() { Slot::Status } else { self.buffer(value)? });
             }
             args.extend(step.checks.then_some(Slot::Status));
             let kernel = self.kernels.get(step.program).ok_or_else(missing)?.clone();
@@ -426,10 +451,18 @@ impl Runs<'_> {
     }
 
     fn arguments(&self, kernel: &KernelStep) -> Result<Vec<Slot>, Error> {
-        let mut args =
-            kernel.buffers.iter().map(|&(v, _)| self.slots.get(v)).collect::<Result<Vec<_>, _>>()?;
+        let mut args = kernel.buffers.iter().map(|&(v, _)| self.buffer(v)).collect::<Result<Vec<_>, _>>()?;
         args.extend(kernel.checks.then_some(Slot::Status));
         Ok(args)
+    }
+
+    /// The slot of a value that a kernel addresses. Only plain strided memory has an element type that kernels know; the
+    /// guards keep inputs and parameters plain, and [`Meta::address`] all others.
+    fn buffer(&self, value: ValueRef) -> Result<Slot, Error> {
+        match self.plan.graph.ty(value).dtype.elem() {
+            Some(_) => self.slots.get(value),
+            None => Err(Error::Internal(String::from("a kernel would address what libtorch alone handles"))),
+        }
     }
 
     fn takes(&self, step: &Step) -> Result<Option<Run>, Error> {
@@ -462,8 +495,9 @@ impl Runs<'_> {
                 results.push(LibraryResult { position, ty: ty.clone(), overwritten });
             }
         }
-        let clones = aten.writes.iter().map(|&w| usize::from(w)).collect();
-        Ok(Run::Extern { call, operands, clones, results, name: aten.full_name() })
+        let written = aten.writes.iter().filter_map(|&w| aten.args.get(usize::from(w)));
+        let written = written.flat_map(|(_, arg)| arg.tensors()).map(usize::from).collect();
+        Ok(Run::Extern { call, operands, written, results, name: aten.full_name() })
     }
 
     /// The recorded call, if the node is one, else a new call of the operator.

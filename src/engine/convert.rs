@@ -244,7 +244,7 @@ impl Converter<'_> {
             source,
             storage,
             storage_offset: info.meta.offset,
-            plain: self.trace.is_plain(tensor),
+            plain: info.meta.flags.is_plain(),
         });
         self.known.insert((tensor, version), id);
         Ok(id)
@@ -255,10 +255,15 @@ fn missing(tensor: torch::TensorId) -> Error {
     Error::Internal(format!("the trace has no value for tensor {}", tensor.0))
 }
 
-/// The type of a tensor as the planner names it.
+/// The type of a tensor as the planner names it. The elements of a tensor that is no plain strided memory (sparse,
+/// quantised, lazily conjugated, ...) are of a type that libtorch alone handles, so that no kernel addresses them.
 pub(crate) fn tensor_type(meta: &torch::Meta) -> fusion::TensorType {
+    let plain = meta.flags.is_plain();
     fusion::TensorType {
-        dtype: fusion::DType::from_scalar_type(meta.dtype),
+        dtype: match plain {
+            true => fusion::DType::from_scalar_type(meta.dtype),
+            false => fusion::DType::Other(meta.dtype),
+        },
         shape: fusion::Dims::from_slice(meta.sizes()),
         strides: fusion::Dims::from_slice(meta.strides()),
         device: device(meta.device.kind, meta.device.index),

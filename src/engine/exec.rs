@@ -18,7 +18,8 @@ use super::kernels::{Chain, Stream, Target};
 use super::slots::{Slot, TensorSource};
 use crate::Error;
 use crate::torch::{
-    self, DeviceId, GUARDED, Meta, check_held, check_metas, check_versions, empty_strided, view_of,
+    self, DeviceId, GUARDED, GeneratorState, Meta, check_held, check_metas, check_versions, empty_strided,
+    view_of,
 };
 
 /// The memory that one call at a time works in; kept for the next call.
@@ -133,29 +134,36 @@ impl Compiled {
             return Err(Stop::Unfit("packed weights are written while the call waits for them"));
         };
         let call = Call { inputs, data, param_data: &param_data };
+        let drawn = self.draws_on.iter().map(|&device| GeneratorState::of(device));
+        let generators = drawn.collect::<Result<SmallVec<[_; 1]>, _>>()?;
+        self.run_unguarded(&call, threads).map_err(|error| {
+            // Nothing of the caller's is written before the last step that may fail, so this undoes the call.
+            let restored = generators.iter().try_for_each(GeneratorState::restore);
+            Stop::Failed(restored.err().unwrap_or(error))
+        })
+    }
+
+    /// Runs the plan on what the guards have checked.
+    fn run_unguarded(&self, call: &Call<'_>, threads: usize) -> Result<Vec<Tensor>, Error> {
         let (ordinal, raw) = match self.target {
-            Target::Host => {
-                return self
-                    .steps(&call, Stream { raw: std::ptr::null_mut(), threads })
-                    .map_err(Stop::Failed);
-            }
+            Target::Host => return self.steps(call, Stream { raw: std::ptr::null_mut(), threads }),
             Target::Cuda(ordinal) => (ordinal, torch::cuda_stream(ordinal as i8)?),
         };
         let stream = Stream { raw, threads };
-        let device = cuda::Device::get(ordinal as usize).map_err(Error::from)?;
+        let device = cuda::Device::get(ordinal as usize)?;
         // SAFETY: `raw` is the stream that libtorch uses now on this thread and device.
         match unsafe { self.graphs.way(&device, raw) }? {
-            Way::Steps => self.steps(&call, stream).map_err(Stop::Failed),
+            Way::Steps => self.steps(call, stream),
             Way::Timed(start) => {
                 // SAFETY: as above.
-                unsafe { start.record_raw(raw) }.map_err(Error::from)?;
+                unsafe { start.record_raw(raw) }?;
                 let queueing = Instant::now();
-                let results = self.steps(&call, stream)?;
+                let results = self.steps(call, stream)?;
                 // SAFETY: as above.
                 unsafe { self.graphs.timed(&device, start, queueing, raw) }?;
                 Ok(results)
             }
-            Way::Graph(graphs) => self.by_graph(&call, stream, &device, graphs).map_err(Stop::Failed),
+            Way::Graph(graphs) => self.by_graph(call, stream, &device, graphs),
         }
     }
 
@@ -276,7 +284,8 @@ impl Compiled {
     }
 
     fn const_addresses(&self) -> Result<SmallVec<[*mut c_void; 8]>, Error> {
-        self.consts.iter().map(|t| Ok(Meta::of(t)?.data as *mut c_void)).collect()
+        // One that libtorch alone handles has no address; `Runs::buffer` gives none of these to a kernel.
+        self.consts.iter().map(|t| Ok(Meta::of(t)?.address().unwrap_or(0) as *mut c_void)).collect()
     }
 
     fn workspace(&self, stream: usize) -> Result<Workspace, Error> {
@@ -333,8 +342,8 @@ impl Frame<'_> {
             match run {
                 Run::Kernel { kernel, grid, args } => self.kernel(*kernel, *grid, args)?,
                 Run::Chain { chain, args, at } => self.chain(chain, args, *at)?,
-                Run::Extern { call, operands, clones, results, name } => {
-                    self.call(call, operands, clones, results, name)?;
+                Run::Extern { call, operands, written, results, name } => {
+                    self.call(call, operands, written, results, name)?;
                 }
                 Run::Take(positions) => self.allocate(positions)?,
                 Run::Free(slots) => self.free(slots),
@@ -389,7 +398,7 @@ impl Frame<'_> {
             }
             Slot::Own(_) => None,
             Slot::Extern(i) => match self.memory.externs.get(i).and_then(Option::as_ref) {
-                Some(tensor) => Some(Meta::of(tensor)?.data),
+                Some(tensor) => Some(Meta::of(tensor)?.address()?),
                 None => None,
             },
             // No device memory has address 0: an index that is out of range ends the kernel with an error that the
@@ -404,7 +413,7 @@ impl Frame<'_> {
         &mut self,
         call: &torch::Call,
         operands: &[TensorSource],
-        clones: &[usize],
+        written: &[usize],
         results: &[LibraryResult],
         name: &str,
     ) -> Result<(), Error> {
@@ -412,8 +421,13 @@ impl Frame<'_> {
         for operand in operands {
             tensors.push(self.tensor(operand)?);
         }
+        let copies = results.get(results.len().saturating_sub(written.len())..).unwrap_or_default();
+        for (&at, copy) in written.iter().zip(copies) {
+            tensors[at] = copy_as(&tensors[at], &copy.ty)?;
+        }
         let refs: SmallVec<[&Tensor; 8]> = tensors.iter().collect();
-        let outs = call.run_cloning(&refs, clones)?;
+        let mut outs = call.run(&refs)?;
+        outs.extend(written.iter().map(|&at| tensors[at].shallow_clone()));
         if outs.len() != results.len() {
             let message = format!("{name} returned {} tensors instead of {}", outs.len(), results.len());
             return Err(Error::Internal(message));
@@ -436,7 +450,10 @@ impl Frame<'_> {
         }
         let in_arena =
             self.memory.workspace.arena.is_some() && meta.storage_data == self.memory.workspace.base;
-        let ordinary = meta.flags.is_plain() && ty.dtype.elem().is_some();
+        let ordinary = ty.dtype.elem().is_some();
+        if ordinary {
+            meta.address()?;
+        }
         let shared = result.overwritten && (meta.use_count > 1 || meta.storage_use_count > 1);
         let moved = in_arena || !same_strides(&meta, &ty.strides) || meta.data % ALIGN != 0;
         if shared || (ordinary && moved) {

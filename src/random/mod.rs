@@ -1,6 +1,7 @@
 //! Random tensor programs: generated from a seed, run through libtorch, compared fused with eager, and shrunk.
 
 mod check;
+mod faults;
 mod generate;
 mod program;
 mod rng;
@@ -9,9 +10,10 @@ mod tally;
 mod text;
 
 pub use check::{Model, Outcome, Rounding, Subject, check};
+pub use faults::Fault;
 pub use generate::generate;
 pub use program::{Input, Mode, Named, OpCall, Program, Storage, Values, copies};
 pub use rng::Rng;
 pub use shrink::shrink;
-pub use tally::{Failed, Ran, Tally, keep_panics, plan_of, run_fused};
+pub use tally::{Failed, Ran, Tally, finds, keep_panics, plan_of, run_fused};
 pub use text::ParseError;

@@ -71,9 +71,16 @@ pub struct OpCall {
 }
 
 impl OpCall {
-    /// Whether it writes its first argument.
+    /// Whether it writes its first argument, or the last one, which its overload then names.
     pub fn in_place(&self) -> bool {
-        self.name.split('.').next().is_some_and(|op| op.ends_with('_'))
+        let (op, overload) = self.name.split_once('.').unwrap_or((&self.name, ""));
+        op.ends_with('_') || overload == "out"
+    }
+
+    /// Whether it draws random numbers.
+    fn draws(&self) -> bool {
+        let name = self.name.split('.').next().unwrap_or_default();
+        RANDOM.contains(&name) && self.args.last() != Some(&Arg::Bool(false))
     }
 
     /// The values that it reads.
@@ -164,6 +171,11 @@ impl Program {
         self.ops.len()
     }
 
+    /// Whether a call draws random numbers.
+    pub fn draws(&self) -> bool {
+        self.ops.iter().any(OpCall::draws)
+    }
+
     /// Whether there are no calls.
     pub fn is_empty(&self) -> bool {
         self.ops.is_empty()
@@ -218,6 +230,10 @@ pub(super) fn is_view(op: &OpCall) -> bool {
     VIEWS.contains(&name)
 }
 
+/// Operators that draw random numbers; where their last argument is `training`, if that is on.
+const RANDOM: &[&str] =
+    &["normal_", "uniform_", "bernoulli_", "exponential_", "random_", "dropout_", "rand_like", "dropout"];
+
 const VIEWS: &[&str] = &[
     "view",
     "reshape",
@@ -246,6 +262,11 @@ const VIEWS: &[&str] = &[
     "detach",
     "unflatten",
     "swapaxes",
+    "conj",
+    "real",
+    "imag",
+    "resolve_conj",
+    "resolve_neg",
 ];
 
 /// Distance of 1 to the next number.

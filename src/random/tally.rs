@@ -9,8 +9,8 @@ use tch::{Device, Tensor};
 
 use super::check::{Model, Outcome, Subject, check};
 use super::program::Program;
-use super::{generate, shrink};
-use crate::{Error, Explanation, Fused, fuse};
+use super::{Fault, generate, shrink};
+use crate::{Error, Explanation, Fused, Options, fuse, fuse_with};
 
 /// A fused program.
 struct FusedProgram(Fused<Model>);
@@ -73,9 +73,26 @@ pub struct Ran {
 /// How the reasons begin that are defects of this project, and not of the program.
 const DEFECTS: &[&str] = &["LLVM", "internal", "object"];
 
+/// Which of the programs of these seeds is the first that finds a fault; `None` where none does.
+pub fn finds(fault: Fault, seeds: std::ops::Range<u64>, device: Device) -> Option<u64> {
+    let options = Options { fault: Some(fault), ..Options::default() };
+    seeds.into_iter().find(|&seed| {
+        let run = || run_fused_with(&generate(seed), seed, device, &options);
+        !matches!(
+            catch_unwind(AssertUnwindSafe(run)),
+            Ok(Ok(Ran { outcome: Outcome::Same { .. } | Outcome::BothFail, .. }))
+        )
+    })
+}
+
 /// Runs a program fused and compares it with eager.
 pub fn run_fused(program: &Program, seed: u64, device: Device) -> Result<Ran, Error> {
-    let (mut outcome, FusedProgram(fused)) = check(program, seed, device, |model| FusedProgram(fuse(model)))?;
+    run_fused_with(program, seed, device, &Options::default())
+}
+
+fn run_fused_with(program: &Program, seed: u64, device: Device, options: &Options) -> Result<Ran, Error> {
+    let wrap = |model| FusedProgram(fuse_with(model, options.clone()));
+    let (mut outcome, FusedProgram(fused)) = check(program, seed, device, wrap)?;
     let eager = fused.stats().eager_calls.keys().next().cloned();
     if let (Outcome::Same { .. }, Some(reason)) = (&outcome, &eager)
         && DEFECTS.iter().any(|d| reason.starts_with(d))

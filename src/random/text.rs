@@ -69,7 +69,9 @@ fn arg_text(arg: &Arg<u32>) -> String {
         Arg::Str(s) => format!("{s:?}"),
         Arg::Ints(list) => format!("{list:?}"),
         Arg::Floats(list) => format!("{list:?}"),
-        Arg::DType(code) => kind_of(*code).map_or("?", kind_name).to_owned(),
+        Arg::DType(code) => {
+            kind_of(*code).map_or_else(|| format!("dtype{code}"), |k| kind_name(k).to_owned())
+        }
         Arg::MemoryFormat(code) => format!("format{code}"),
         other => format!("{other:?}"),
     }
@@ -233,6 +235,9 @@ fn parse_arg(text: &str) -> Result<Arg<u32>, String> {
     }
     if let Some(code) = text.strip_prefix("format") {
         return number(code).map(Arg::MemoryFormat);
+    }
+    if let Some(code) = text.strip_prefix("dtype") {
+        return number(code).map(Arg::DType);
     }
     text.parse().map(Arg::Int).or_else(|_| number(text).map(Arg::Float))
 }

@@ -90,21 +90,13 @@ impl Call {
     }
 
     /// Runs the call on `tensors`, which fill the holes in argument order (list elements in turn, absent ones left
-    /// out). Runs below autograd: no gradient is recorded, and results are ordinary tensors. Results that are no
-    /// tensors are dropped.
+    /// out). Runs below autograd: no gradient is recorded, and results are ordinary tensors. A result that is no
+    /// tensor is an undefined one.
     pub fn run(&self, tensors: &[&Tensor]) -> Result<Results, Error> {
-        self.run_cloning(tensors, &[])
-    }
-
-    /// As [`Call::run`], with the arguments at these schema positions (below 64) cloned before the call.
-    pub fn run_cloning(&self, tensors: &[&Tensor], clone_args: &[usize]) -> Result<Results, Error> {
         let raw: SmallVec<[RawTensor; 8]> = tensors.iter().map(|t| raw(t)).collect();
-        let clone = clone_args.iter().filter(|&&a| a < 64).fold(0, |mask, &a| mask | 1u64 << a);
         let (mut out, mut n_out) = (std::ptr::null_mut(), 0);
         // SAFETY: all handles are live tensors for the time of the call.
-        check(unsafe {
-            ffi::tf_call_run(self.0, raw.as_ptr(), raw.len(), clone, &raw mut out, &raw mut n_out)
-        })?;
+        check(unsafe { ffi::tf_call_run(self.0, raw.as_ptr(), raw.len(), &raw mut out, &raw mut n_out) })?;
         // SAFETY: `out` holds `n_out` new tensors that we own, and stays valid until this thread's next call.
         Ok((0..n_out).map(|i| unsafe { Tensor::from_ptr((*out.add(i)).cast()) }).collect())
     }

@@ -139,7 +139,6 @@ unsafe extern "C" {
         call: *const RawCall,
         tensors: *const RawTensor,
         n: usize,
-        clone: u64,
         out: *mut *mut *mut c_void,
         n_out: *mut usize,
     ) -> *mut c_char;
@@ -196,6 +195,9 @@ unsafe extern "C" {
         out: *mut *mut c_void,
     ) -> *mut c_char;
     pub(super) fn tf_global(out: *mut RawGlobal) -> *mut c_char;
+    pub(super) fn tf_generator_state(device_type: i8, device_index: i8, out: *mut *mut c_void)
+    -> *mut c_char;
+    pub(super) fn tf_set_generator_state(device_type: i8, device_index: i8, state: RawTensor) -> *mut c_char;
     pub(super) fn tf_cuda_devices(out: *mut i32) -> *mut c_char;
     pub(super) fn tf_cuda_stream(device: i8, out: *mut *mut c_void) -> *mut c_char;
     pub(super) fn tf_pool_open(device: i8, stream: *mut c_void, out: *mut *mut RawPool) -> *mut c_char;

@@ -7,7 +7,7 @@
 //! - `register` makes an operator of a Rust function.
 //! - [`Meta`], [`check_metas`], [`empty_strided`], [`view_of`] are what a compiled plan needs at every call.
 //! - [`release_memory`] gives back what is kept for large results on the host.
-//! - [`GlobalState`], [`cuda_available`], [`cuda_stream`], [`TorchPool`] and [`pin_threads`] are about the process.
+//! - [`GlobalState`], [`GeneratorState`], [`cuda_available`], [`cuda_stream`], [`TorchPool`] and [`pin_threads`] are about the process.
 
 mod analyse;
 mod call;
@@ -37,7 +37,7 @@ pub use pin::{PinnedThreads, pin_threads};
 pub use pool::TorchPool;
 pub(crate) use record::note_launch;
 pub use record::{capture, is_capturing};
-pub use state::{GlobalState, cuda_available, cuda_devices, cuda_stream};
+pub use state::{GeneratorState, GlobalState, cuda_available, cuda_devices, cuda_stream};
 use tensor::dtype;
 pub use tensor::{
     DeviceId, Expect, Flags, GUARDED, Meta, as_strided_of, bump_version, check_held, check_metas,

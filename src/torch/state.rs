@@ -3,7 +3,8 @@
 use std::ffi::{CStr, CString, c_void};
 use std::sync::OnceLock;
 
-use super::ffi::{self, RawGlobal, check};
+use super::DeviceId;
+use super::ffi::{self, RawGlobal, check, make_tensor, raw};
 use crate::Error;
 
 /// The modes that change what operators do on the calling thread. Two equal states behave alike.
@@ -58,6 +59,28 @@ impl GlobalState {
     /// How many threads libtorch uses within an operator.
     pub fn threads(&self) -> usize {
         usize::try_from(self.0.threads).unwrap_or(1).max(1)
+    }
+}
+
+/// The state of a device's default generator of random numbers at one time.
+#[derive(Debug)]
+pub struct GeneratorState {
+    device: DeviceId,
+    state: tch::Tensor,
+}
+
+impl GeneratorState {
+    /// The present state. CUDA must be available for the state of a CUDA device.
+    pub fn of(device: DeviceId) -> Result<Self, Error> {
+        // SAFETY: the answer is a new tensor.
+        let state = make_tensor(|out| unsafe { ffi::tf_generator_state(device.kind, device.index, out) })?;
+        Ok(Self { device, state })
+    }
+
+    /// Sets the generator back to this state: it draws the same numbers again.
+    pub fn restore(&self) -> Result<(), Error> {
+        // SAFETY: the state is a live tensor.
+        check(unsafe { ffi::tf_set_generator_state(self.device.kind, self.device.index, raw(&self.state)) })
     }
 }
 

@@ -177,6 +177,17 @@ impl Meta {
         self.strides.get(..usize::from(self.rank)).unwrap_or(&[])
     }
 
+    /// Where kernels find the elements; 0 where there are none.
+    ///
+    /// # Errors
+    /// Where the tensor is no plain strided memory: then its elements are not what lies at any address.
+    pub fn address(&self) -> Result<usize, Error> {
+        if self.flags.is_plain() && (self.data != 0 || self.numel == 0) {
+            return Ok(self.data);
+        }
+        Err(Error::Internal(String::from("a kernel would address a tensor that is no plain strided memory")))
+    }
+
     /// The smallest range of byte addresses that holds all elements; empty where there is none.
     pub fn extent(&self) -> std::ops::Range<usize> {
         if self.numel == 0 || self.data == 0 {

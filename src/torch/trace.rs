@@ -3,7 +3,7 @@
 use tch::Tensor;
 
 use super::ffi::{self, make_tensor, raw};
-use super::{Call, Flags, Meta, view_of};
+use super::{Call, Meta, view_of};
 use crate::Error;
 
 /// A tensor of a trace, by identity: an index into [`Trace::tensors`].
@@ -314,11 +314,6 @@ impl Trace {
                 view_of(bytes, offset, m.dtype, m.sizes(), m.strides()).map(Some)
             }
         }
-    }
-
-    /// Whether kernels may address a tensor: strided and plain memory.
-    pub fn is_plain(&self, id: TensorId) -> bool {
-        self.info(id).is_some_and(|t| t.meta.flags.is_plain() && !t.meta.flags.contains(Flags::INFERENCE))
     }
 
     fn storage(&self, tensor: TensorId) -> Option<&StorageInfo> {

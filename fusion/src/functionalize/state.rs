@@ -31,6 +31,10 @@ struct Tensor {
     generation: u32,
     /// Of a root: the input or parameter that it is.
     target: Option<NodeId>,
+    /// It is plain strided memory.
+    plain: bool,
+    /// It is no plain strided memory, or a call made it of a tensor that is not: what shares its memory is not known.
+    opaque: bool,
 }
 
 #[derive(Clone)]
@@ -223,9 +227,19 @@ impl<'r> State<'r> {
             value: Some((generation, value)),
             generation: 0,
             target: None,
+            plain: info.plain,
+            opaque: !info.plain || self.made_of_opaque(info),
         });
         self.current[id.0 as usize] = Some(tensor);
         tensor
+    }
+
+    /// Whether the call that makes a tensor takes one that is no plain strided memory.
+    fn made_of_opaque(&self, info: &TensorInfo) -> bool {
+        let Source::Call(call) = info.source else { return false };
+        let call = self.recording.calls.get(call as usize);
+        let mut args = call.iter().flat_map(|c| &c.args).flat_map(|(_, arg)| arg.tensors());
+        args.any(|id| self.recording.tensors.get(id.0 as usize).is_some_and(|t| !t.plain))
     }
 
     fn current_value(&self, tensor: usize) -> Option<ValueRef> {
@@ -326,6 +340,8 @@ impl<'r> State<'r> {
         }
         let mut writes = call.writes.clone();
         writes.extend(inplace::hidden_writes(call));
+        writes.sort_unstable();
+        writes.dedup();
         if writes.is_empty() {
             return self.pure_call(index, call, args);
         }
@@ -453,6 +469,12 @@ impl<'r> State<'r> {
         outs: &[TensorType],
         out: usize,
     ) -> Relation {
+        let result = call.results.get(out).copied().flatten();
+        let plain = result.and_then(|id| self.recording.tensors.get(id.0 as usize)).map(|info| info.plain);
+        if plain.is_some_and(|plain| plain != self.tensors[parent].plain) {
+            // The same elements, read as other numbers: lazily conjugated or negated.
+            return Relation::Opaque;
+        }
         let results: Vec<&TensorType> = outs.iter().collect();
         let name = call.op.strip_prefix("aten::").unwrap_or("");
         let view = ViewCall {
@@ -632,7 +654,9 @@ impl<'r> State<'r> {
         template.writes = writes.iter().map(|&w| w as u16).collect();
         let mut outs = self.result_types(call);
         let first_copy = outs.len();
-        outs.extend(written.iter().map(|&t| computed(&self.tensors[t].ty)));
+        // Which element gets which random number depends on where the elements lie.
+        let copy = |ty: &TensorType| if call.random { ty.clone() } else { computed(ty) };
+        outs.extend(written.iter().map(|&t| copy(&self.tensors[t].ty)));
         let node = self.emit(&template, &args, outs, index as u32)?;
         for (k, &tensor) in written.iter().enumerate() {
             self.write(tensor, ValueRef { node, out: (first_copy + k) as u16 }, &name)?;
@@ -675,6 +699,9 @@ impl<'r> State<'r> {
             return Err(FunctionalizeError::OverlappingWrite { call: name() });
         }
         let root = self.root(tensor);
+        if self.tensors[tensor].opaque || self.tensors[root].opaque || self.writes_beside_opaque(root) {
+            return Err(FunctionalizeError::Opaque { call: name() });
+        }
         if repeats(self.ty(root)) {
             return Err(FunctionalizeError::OverlappingWrite { call: name() });
         }
@@ -691,6 +718,12 @@ impl<'r> State<'r> {
             self.set_value(t, v);
         }
         Ok(())
+    }
+
+    /// Whether an input or parameter is written where another is no plain strided memory, of which it may be a part.
+    fn writes_beside_opaque(&self, root: usize) -> bool {
+        let given = |info: &TensorInfo| matches!(info.source, Source::Input(_) | Source::Param(..));
+        self.tensors[root].target.is_some() && self.recording.tensors.iter().any(|t| given(t) && !t.plain)
     }
 
     /// A written storage must not be known under another root.

@@ -2,6 +2,7 @@
 //! magnitude are known, and what libtorch rejects or what would only measure rounding is left out.
 
 mod inputs;
+mod opaque;
 mod pointwise;
 mod read;
 mod reduce;
@@ -115,6 +116,7 @@ const FAMILIES: &[(u32, Family)] = &[
     (3, shape::divide),
     (5, read::read),
     (1, read::library),
+    (1, opaque::opaque),
 ];
 
 impl Generator {
@@ -236,6 +238,17 @@ impl Generator {
     /// Adds a call with one result.
     fn emit(&mut self, name: &str, args: Args, fact: Fact) -> Option<u32> {
         self.emit_all(name, args, &[fact])?.first().copied()
+    }
+
+    /// Adds a call whose result only calls that ask for it by name read, since few operators take it.
+    fn emit_hidden(&mut self, name: &str, args: Args) -> Option<u32> {
+        let id = self.fresh();
+        let results = vec![Named { id, exact: false }];
+        let op = OpCall { name: name.to_owned(), args, results };
+        let tensor = op.run(&self.env, Mode::Native).ok()?.pop()?;
+        self.env.insert(id, tensor);
+        self.program.ops.push(op);
+        Some(id)
     }
 
     /// Adds a call with as many results as facts. Nothing is added where libtorch rejects the call or a result is too

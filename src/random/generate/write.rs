@@ -1,5 +1,7 @@
 //! Operators that write their argument, often through a view.
 
+use tch::Kind;
+
 use super::{Args, Fact, Generator, t};
 use crate::random::program::is_float;
 use crate::torch::Arg;
@@ -8,7 +10,7 @@ pub(super) fn write(g: &mut Generator) -> Option<()> {
     let base = g.any()?;
     let target = if g.rng.chance(0.6) { view_of(g, base)? } else { base };
     let fact = g.fact(target);
-    let (name, args, fact) = match g.rng.below(12) {
+    let (name, args, fact) = match g.rng.below(16) {
         0 | 1 => {
             let other = operand(g, target)?;
             let name = *g.rng.pick(&["add_.Tensor", "sub_.Tensor", "mul_.Tensor"]);
@@ -32,8 +34,10 @@ pub(super) fn write(g: &mut Generator) -> Option<()> {
             vec![t(target), Arg::Int(-1), Arg::Int(1)],
             Fact { bound: fact.bound.map(|b| b.max(1.0)), ..fact },
         ),
+        11 | 12 => draw(g, target)?,
+        13 | 14 => out(g, target)?,
         _ => {
-            let mask = g.input(&g.size(target), tch::Kind::Bool)?;
+            let mask = g.input(&g.size(target), Kind::Bool)?;
             (
                 "masked_fill_.Scalar",
                 vec![t(target), t(mask), Arg::Int(2)],
@@ -42,6 +46,37 @@ pub(super) fn write(g: &mut Generator) -> Option<()> {
         }
     };
     store(g, target, name, args, fact)
+}
+
+/// Random numbers in place: equal seeds give equal bits.
+fn draw(g: &mut Generator, target: u32) -> Option<(&'static str, Args, Fact)> {
+    let two = |a, b| vec![t(target), Arg::Float(a), Arg::Float(b)];
+    let (name, args) = match g.rng.below(5) {
+        _ if !is_float(g.kind(target)) => ("random_.from", vec![t(target), Arg::Int(0), Arg::Int(2)]),
+        0 => ("normal_", two(0.0, 1.0)),
+        1 => ("uniform_", two(-1.0, 1.0)),
+        2 => ("bernoulli_.float", vec![t(target), Arg::Float(0.5)]),
+        3 => ("exponential_", vec![t(target), Arg::Float(1.0)]),
+        _ => ("dropout_", vec![t(target), Arg::Float(0.5), Arg::Bool(true)]),
+    };
+    let fact = if name == "dropout_" { Fact::ROUNDED } else { Fact::EXACT };
+    Some((name, args, fact))
+}
+
+/// An operator whose result is written where its last argument says.
+fn out(g: &mut Generator, target: u32) -> Option<(&'static str, Args, Fact)> {
+    let (kind, size) = (g.kind(target), g.size(target));
+    let same = |g: &Generator, id: u32| g.kind(id) == kind && g.size(id) == size;
+    let (x, y) = (g.value(same)?, g.value(same)?);
+    Some(match g.rng.below(4) {
+        0 if is_float(kind) => ("sigmoid.out", vec![t(x), t(target)], Fact::ROUNDED),
+        1 if kind != Kind::Bool => {
+            let fact = g.joined(&[x, y]);
+            ("maximum.out", vec![t(x), t(y), t(target)], fact)
+        }
+        2 => ("mul.out", vec![t(x), t(y), t(target)], Fact::ROUNDED),
+        _ => ("add.out", vec![t(x), t(y), Arg::Int(1), t(target)], Fact::ROUNDED),
+    })
 }
 
 /// A part of a value that shares its memory.

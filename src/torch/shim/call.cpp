@@ -110,41 +110,40 @@ struct Filler {
   const Call& call;
   const at::Tensor* const* tensors;
   size_t n, next;
-  uint64_t clone;  // bit set of argument positions
 
-  at::Tensor take(uint32_t arg) {
+  const at::Tensor& take() {
     TORCH_CHECK(next < n, "too few tensors for ", call.op.schema().name());
-    const at::Tensor& t = *tensors[next++];
-    return arg < 64 && (clone >> arg & 1) ? t.clone() : t;
+    return *tensors[next++];
   }
   IValue fill(const Hole& h) {
-    if (h.kind == Hole::ONE) return take(h.arg);
+    if (h.kind == Hole::ONE) return take();
     if (h.kind == Hole::LIST) {
       c10::List<at::Tensor> list;
-      for (bool p : h.present) list.push_back(p ? take(h.arg) : at::Tensor());
+      for (bool p : h.present) list.push_back(p ? take() : at::Tensor());
       return list;
     }
     c10::List<std::optional<at::Tensor>> list;
-    for (bool p : h.present) list.push_back(p ? std::optional(take(h.arg)) : std::nullopt);
+    for (bool p : h.present) list.push_back(p ? std::optional(take()) : std::nullopt);
     return list;
   }
 };
 
+// A result that is no tensor stands as an undefined one, so that the others keep their places.
 void collect(const IValue& v, std::vector<at::Tensor*>& out) {
-  if (v.isTensor()) out.push_back(new at::Tensor(v.toTensor()));
-  else if (v.isTensorList())
+  if (v.isTensorList())
     for (const at::Tensor& t : v.toTensorVector()) out.push_back(new at::Tensor(t));
+  else
+    out.push_back(new at::Tensor(v.isTensor() ? v.toTensor() : at::Tensor()));
 }
 
 void bump_version(const at::Tensor& t) {
   if (t.defined() && !t.is_inference()) t.unsafeGetTensorImpl()->bump_version();
 }
 
-void run_call(const Call& call, const at::Tensor* const* tensors, size_t n, uint64_t clone,
-              std::vector<at::Tensor*>& out) {
+void run_call(const Call& call, const at::Tensor* const* tensors, size_t n, std::vector<at::Tensor*>& out) {
   at::AutoDispatchBelowADInplaceOrView below_autograd;
   Stack stack = call.args;
-  Filler filler{call, tensors, n, 0, clone};
+  Filler filler{call, tensors, n, 0};
   for (const Hole& h : call.holes) {
     stack[h.arg] = filler.fill(h);
     if (call.written[h.arg] && h.kind == Hole::ONE) bump_version(stack[h.arg].toTensor());
@@ -298,11 +297,10 @@ char* tf_call_functional(const Call* call, Call** out) {
 }
 
 // `*out` is valid until this thread's next call; the tensors in it belong to the caller.
-char* tf_call_run(const Call* call, const at::Tensor* const* tensors, size_t n, uint64_t clone, at::Tensor*** out,
-                  size_t* n_out) {
+char* tf_call_run(const Call* call, const at::Tensor* const* tensors, size_t n, at::Tensor*** out, size_t* n_out) {
   static thread_local std::vector<at::Tensor*> results;
   results.clear();
-  char* error = guarded([&] { run_call(*call, tensors, n, clone, results); });
+  char* error = guarded([&] { run_call(*call, tensors, n, results); });
   if (error != nullptr) {
     for (at::Tensor* t : results) delete t;
     results.clear();

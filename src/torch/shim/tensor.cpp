@@ -4,6 +4,7 @@
 
 #include <ATen/Context.h>
 #include <ATen/EmptyTensor.h>
+#include <ATen/core/Generator.h>
 #include <ATen/Parallel.h>
 #include <ATen/autocast_mode.h>
 #include <ATen/detail/CUDAHooksInterface.h>
@@ -245,6 +246,25 @@ char* tf_global(TfGlobal* out) {
     out->tf32_matmul = uint8_t(ctx.float32Precision(at::Float32Backend::CUDA, at::Float32Op::MATMUL));
     out->tf32_conv = uint8_t(ctx.float32Precision(at::Float32Backend::CUDA, at::Float32Op::CONV));
     out->default_dtype = uint8_t(c10::get_default_dtype_as_scalartype());
+  });
+}
+
+// A copy of the state of a device's default generator of random numbers.
+char* tf_generator_state(int8_t device_type, int8_t device_index, at::Tensor** out) {
+  return guarded([&] {
+    at::Generator generator =
+        at::globalContext().defaultGenerator(c10::Device(c10::DeviceType(device_type), device_index));
+    std::lock_guard<std::mutex> lock(generator.mutex());
+    *out = new at::Tensor(generator.get_state());
+  });
+}
+
+char* tf_set_generator_state(int8_t device_type, int8_t device_index, const at::Tensor* state) {
+  return guarded([&] {
+    at::Generator generator =
+        at::globalContext().defaultGenerator(c10::Device(c10::DeviceType(device_type), device_index));
+    std::lock_guard<std::mutex> lock(generator.mutex());
+    generator.set_state(*state);
   });
 }
 
