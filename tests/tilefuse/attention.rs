@@ -1,13 +1,15 @@
 //! Attention that a model writes out: when it becomes one call, and that masks keep their meaning.
 
-use tch::{Device, Kind, Tensor};
+use tch::{Kind, Tensor};
+
+use crate::common::{F32, device};
 
 type Attend = Box<dyn Fn(&[Tensor]) -> Vec<Tensor>>;
 
 const FAR: f64 = f64::NEG_INFINITY;
 
 fn inputs(kind: Kind) -> Vec<Tensor> {
-    (0..3).map(|_| Tensor::randn([2, 3, 9, 8], (kind, Device::Cpu))).collect()
+    (0..3).map(|_| Tensor::randn([2, 3, 9, 8], (kind, device()))).collect()
 }
 
 fn scores(x: &[Tensor]) -> Tensor {
@@ -36,7 +38,7 @@ fn recognised(model: Attend, kind: Kind) -> usize {
 }
 
 fn future() -> Tensor {
-    Tensor::ones([12, 12], (Kind::Bool, Device::Cpu)).triu(1)
+    Tensor::ones([12, 12], (Kind::Bool, device())).triu(1)
 }
 
 fn cut(mask: &Tensor) -> Tensor {
@@ -67,28 +69,28 @@ fn masks_known_from_the_model_are_recognised() {
     let model: Attend = Box::new(move |x| weighted(&scores(x).masked_fill(&cut(&mask), FAR), x));
     assert_eq!(recognised(model, Kind::Float), 1);
 
-    let some = Tensor::rand([1, 3, 9, 9], (Kind::Float, Device::Cpu)).ge(0.5).tril(-1);
+    let some = Tensor::rand([1, 3, 9, 9], *F32).ge(0.5).tril(-1);
     let model: Attend = Box::new(move |x| weighted(&scores(x).masked_fill(&some, FAR), x));
     assert_eq!(recognised(model, Kind::Float), 1);
 
     let model: Attend = Box::new(|x| {
-        let mask = Tensor::full([9, 9], -3e38, (Kind::Float, Device::Cpu)).triu(1);
+        let mask = Tensor::full([9, 9], -3e38, *F32).triu(1);
         weighted(&(scores(x) + mask), x)
     });
     assert_eq!(recognised(model, Kind::Float), 1);
 
-    let bias = Tensor::randn([3, 9, 9], (Kind::Float, Device::Cpu)).unsqueeze(0);
+    let bias = Tensor::randn([3, 9, 9], *F32).unsqueeze(0);
     let model: Attend = Box::new(move |x| weighted(&(&bias + scores(x)), x));
     assert_eq!(recognised(model, Kind::Float), 1);
 }
 
 #[test]
 fn a_mask_that_may_close_a_row_stays_written_out() {
-    let closed = Tensor::ones([9, 9], (Kind::Bool, Device::Cpu)).triu(0);
+    let closed = Tensor::ones([9, 9], (Kind::Bool, device())).triu(0);
     let model: Attend = Box::new(move |x| weighted(&scores(x).masked_fill(&closed, FAR), x));
     assert_eq!(recognised(model, Kind::Float), 0);
 
-    let single = Tensor::from_slice(&[false]).reshape([1, 1]);
+    let single = Tensor::from_slice(&[false]).reshape([1, 1]).to_device(device());
     let model: Attend = Box::new(move |x| weighted(&scores(x).masked_fill(&single, 0.0), x));
     assert_eq!(recognised(model, Kind::Float), 0);
 

@@ -3,7 +3,7 @@
 use std::process::{Command, Output};
 
 fn run(args: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_tilefuse")).args(args).output().unwrap()
+    Command::new(crate::common::program()).args(args).output().unwrap()
 }
 
 fn rejected(args: &[&str], expected: &str) {
@@ -62,7 +62,7 @@ fn stages_are_dumped_and_overridden() {
 }
 
 fn example(name: &str) -> String {
-    format!("{}/kernels/{name}.tile", env!("CARGO_MANIFEST_DIR"))
+    crate::common::files().join(format!("kernels/{name}.tile")).display().to_string()
 }
 
 #[test]
@@ -224,7 +224,7 @@ fn a_manifest_goes_on_after_a_bad_case() {
 
 #[test]
 fn an_unwritable_cache_is_a_warning() {
-    let output = Command::new(env!("CARGO_BIN_EXE_tilefuse"))
+    let output = Command::new(crate::common::program())
         .args(["compare", "mlp8x1024-tiny", "--seconds", "0", "--json"])
         .env("TILEFUSE_CACHE", "/proc/no/such/folder")
         .output()

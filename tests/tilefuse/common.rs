@@ -1,6 +1,50 @@
 //! What all tests share.
 
-use std::sync::{Once, RwLock};
+use std::io::Write as _;
+use std::path::PathBuf;
+use std::sync::{LazyLock, Once, RwLock};
+
+use tch::{Device, Kind};
+
+/// The variable that names the device of tests which ask [`device`], as in `cuda:0`.
+pub(crate) const DEVICE_VARIABLE: &str = "TILEFUSE_TEST_DEVICE";
+
+static DEVICE: LazyLock<Device> = LazyLock::new(|| {
+    let name = std::env::var(DEVICE_VARIABLE).unwrap_or_default();
+    let Some(ordinal) = name.strip_prefix("cuda:") else { return Device::Cpu };
+    // libtorch looks for CUDA once, and only after its CUDA part is loaded.
+    tilefuse::torch::cuda_devices().unwrap();
+    Device::Cuda(ordinal.parse().unwrap())
+});
+
+/// The device that the tests run on: the CPU, and in the processes of `devices.rs` a GPU.
+pub(crate) fn device() -> Device {
+    *DEVICE
+}
+
+/// Whether the tests run on the CPU, for what only plans for the CPU have.
+pub(crate) fn on_cpu() -> bool {
+    device() == Device::Cpu
+}
+
+/// `f32` on the device of the tests.
+pub(crate) static F32: LazyLock<(Kind, Device)> = LazyLock::new(|| (Kind::Float, device()));
+
+/// Says that a test has not run; not by a macro, whose output the harness keeps to itself.
+pub(crate) fn skipped(why: &str) {
+    let _ = std::io::stderr().write_all(format!("skipped, {why}\n").as_bytes());
+}
+
+/// The folder of the package, or a copy of its files where the tests run on another machine.
+pub(crate) fn files() -> PathBuf {
+    std::env::var_os("TILEFUSE_TEST_FILES").map_or_else(|| env!("CARGO_MANIFEST_DIR").into(), PathBuf::from)
+}
+
+/// The program, which lies elsewhere where the tests run on another machine.
+pub(crate) fn program() -> PathBuf {
+    let moved = std::env::var_os("TILEFUSE_TEST_PROGRAM");
+    moved.map_or_else(|| env!("CARGO_BIN_EXE_tilefuse").into(), PathBuf::from)
+}
 
 use tch::Device;
 

@@ -7,15 +7,15 @@ use std::process::Command;
 use serde_json::Value;
 use tch::{Device, Kind, Tensor};
 
-use crate::common::setup;
+use crate::common::{setup, skipped};
 
-/// The library that these tests were linked with: the newest one beside them.
-fn library() -> PathBuf {
+/// The library that these tests were linked with: the newest one beside them; none where they were moved.
+fn library() -> Option<PathBuf> {
     let folder = std::env::current_exe().unwrap().parent().unwrap().to_owned();
     let entries = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
     let name = |path: &Path| path.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let libraries = entries.filter(|p| name(p).starts_with("libtilefuse-") && name(p).ends_with(".rlib"));
-    libraries.max_by_key(|path| path.metadata().and_then(|m| m.modified()).unwrap()).unwrap()
+    libraries.max_by_key(|path| path.metadata().and_then(|m| m.modified()).unwrap())
 }
 
 /// The errors of a file: lines and messages.
@@ -51,7 +51,7 @@ fn errors(file: &Path, library: &Path) -> Vec<(usize, String)> {
 
 #[test]
 fn errors_stand_at_their_lines() {
-    let library = library();
+    let Some(library) = library() else { return skipped("no library: the tests lie elsewhere") };
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/errors");
     let mut files = 0;
     for entry in std::fs::read_dir(folder).unwrap() {

@@ -1,10 +1,12 @@
 //! Fused models: guards, fallbacks with reasons, and changes of parameters.
 
 use tch::nn::Module;
-use tch::{Device, Kind, Tensor, nn};
+use tch::{Kind, Tensor, nn};
+
+use crate::common::{F32, device};
 
 fn draw() -> Tensor {
-    Tensor::randn([4, 8], (Kind::Float, Device::Cpu))
+    Tensor::randn([4, 8], *F32)
 }
 
 fn close(a: &Tensor, b: &Tensor) -> bool {
@@ -14,7 +16,7 @@ fn close(a: &Tensor, b: &Tensor) -> bool {
 #[test]
 fn parameters_that_change_show_in_the_next_call() {
     let _no_grad = tch::no_grad_guard();
-    let vs = nn::VarStore::new(Device::Cpu);
+    let vs = nn::VarStore::new(device());
     let net = nn::seq().add(nn::linear(vs.root(), 8, 8, Default::default())).add_fn(|x| x.relu() * 2.0);
     let fused = tilefuse::fuse(net).named(&vs);
     for round in 0..3 {
@@ -33,7 +35,7 @@ fn parameters_that_change_show_in_the_next_call() {
 
 #[test]
 fn gradients_run_eager_with_a_reason() {
-    let vs = nn::VarStore::new(Device::Cpu);
+    let vs = nn::VarStore::new(device());
     let fused = tilefuse::fuse(nn::linear(vs.root(), 8, 8, Default::default())).named(&vs);
     assert!(fused.forward(&draw()).requires_grad());
     let stats = fused.stats();
@@ -58,7 +60,7 @@ fn values_read_from_data_are_refused_by_name() {
 fn shapes_strides_and_types_have_plans_of_their_own() {
     let _no_grad = tch::no_grad_guard();
     let fused = tilefuse::fuse(|x: &[Tensor]| vec![x[0].exp() + 1.0]);
-    let base = Tensor::randn([6, 10], (Kind::Float, Device::Cpu));
+    let base = Tensor::randn([6, 10], *F32);
     for x in [
         base.shallow_clone(),
         base.tr(),
@@ -99,7 +101,7 @@ fn every_stage_of_compiling_is_timed() {
     // A number that no other test has compiled.
     let layer = |x: &Tensor, w: &Tensor| ((x * 0.70911).tanh() + 1.0).matmul(w);
     let fused = tilefuse::fuse(move |x: &[Tensor]| vec![layer(&layer(&x[0], &x[1]), &x[1])]);
-    let inputs = [draw(), Tensor::randn([8, 8], (Kind::Float, Device::Cpu))];
+    let inputs = [draw(), Tensor::randn([8, 8], *F32)];
     let plan = fused.explain_with(&inputs, |m, x| m(x)).unwrap();
     let report = plan.compile;
     let within = [report.passes_ms, report.lowering_ms, report.llvm_ms, report.load_ms];

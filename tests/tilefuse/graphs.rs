@@ -1,7 +1,5 @@
 //! CUDA graphs of plans: what a call returns and writes is what it is without them.
 
-use std::io::Write as _;
-
 use tch::{Device, Kind, Tensor};
 use tilefuse::{CudaGraphs, Fused, Options};
 
@@ -9,17 +7,13 @@ const DEVICE: Device = Device::Cuda(0);
 
 type Function = fn(&[Tensor]) -> Vec<Tensor>;
 
-/// Whether there is a device; says so where there is none.
+/// Whether the tests run on a GPU; says so where there is none.
 pub(crate) fn device() -> bool {
     crate::common::setup();
-    match tilefuse::torch::cuda_available() {
-        Ok(()) => true,
-        Err(error) => {
-            // Not by a macro, whose output the harness keeps to itself.
-            let _ = std::io::stderr().write_all(format!("skipped, no device: {error}\n").as_bytes());
-            false
-        }
+    if let Err(error) = tilefuse::torch::cuda_available() {
+        crate::common::skipped(&format!("no device: {error}"));
     }
+    !crate::common::on_cpu()
 }
 
 fn draw(shape: &[i64]) -> Tensor {

@@ -4,7 +4,7 @@ use tch::{Device, Kind, Tensor};
 use tilefuse::block::interp::{Fault, InterpError};
 use tilefuse::{Arg, Error, Kernel, LaunchError, args};
 
-use crate::common::setup;
+use crate::common::{setup, skipped};
 
 const F32: (Kind, Device) = (Kind::Float, Device::Cpu);
 
@@ -191,8 +191,8 @@ fn a_launch_within_no_grad_counts_as_a_write() {
 
 #[test]
 fn cuda_launches_give_what_the_host_gives() {
-    if !tilefuse::torch::cuda_devices().is_ok_and(|n| n > 0) {
-        return;
+    if let Err(error) = tilefuse::torch::cuda_available() {
+        return skipped(&format!("no device: {error}"));
     }
     let cuda = Device::Cuda(0);
     let close = |a: &Tensor, b: &Tensor| a.to_device(cuda).allclose(b, 1.3e-6, 1e-5, false);

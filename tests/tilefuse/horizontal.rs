@@ -2,13 +2,13 @@
 
 use std::sync::RwLockWriteGuard;
 
-use tch::{Device, Kind, Tensor};
+use tch::Tensor;
 use tilefuse::{Explanation, StepReport};
 
-use crate::common::{THREADS, setup};
+use crate::common::{F32, THREADS, on_cpu, setup};
 
 fn draw(sizes: &[i64]) -> Tensor {
-    Tensor::randn(sizes, (Kind::Float, Device::Cpu))
+    Tensor::randn(sizes, *F32)
 }
 
 /// How many kernels each launch has.
@@ -119,6 +119,9 @@ fn momentum_in_place_is_one_launch_and_writes_what_eager_does() {
 #[test]
 fn small_kernels_on_the_host_stay_apart() {
     setup();
+    if !on_cpu() {
+        return;
+    }
     let _threads = TwoThreads::new();
     let _no_grad = tch::no_grad_guard();
     let model = |x: &[Tensor]| vec![x[0].tanh(), x[1].tanh()];
@@ -142,7 +145,9 @@ fn biases_of_query_key_and_value_share_a_launch() {
     inputs.extend((0..3).map(|_| draw(&[64, 512]) / 8.0));
     inputs.extend((0..3).map(|_| draw(&[512])));
     let plan = fused.explain_with(&inputs, |m, x| m(x)).unwrap();
-    assert_eq!(parts(&plan), [3], "{plan}");
+    if on_cpu() {
+        assert_eq!(parts(&plan), [3], "{plan}");
+    }
     let (ours, eager) = (fused.call(&inputs).unwrap(), model(&inputs));
     assert!(ours[0].allclose(&eager[0], 1e-3, 1e-2, false));
 }

@@ -11,6 +11,7 @@ mod common;
 mod conv;
 mod conv_packed;
 mod conv_transposed;
+mod devices;
 mod edge;
 mod errors;
 mod fused;

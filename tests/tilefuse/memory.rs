@@ -1,9 +1,9 @@
 //! How much memory a call holds, beside eager.
 
-use tch::{Device, Kind, Tensor};
+use tch::{Kind, Tensor};
 use tilefuse_models::{ZooEntry, zoo};
 
-use crate::common::setup;
+use crate::common::{F32, device, on_cpu, setup};
 
 /// Beyond eager's peak: parts of sums over a whole tensor, for which a reduction has two kernels; each thread has some.
 fn parts() -> u64 {
@@ -22,11 +22,11 @@ fn plans_of_the_zoo_hold_no_more_than_eager() {
     setup();
     let _no_grad = tch::no_grad_guard();
     for entry in measured() {
-        let vs = tch::nn::VarStore::new(Device::Cpu);
+        let vs = tch::nn::VarStore::new(device());
         let model = entry.instantiate(&vs);
         let fused = tilefuse::fuse(model);
         let inputs: Vec<Tensor> =
-            entry.inputs().iter().map(|spec| spec.sample(Kind::Float, Device::Cpu)).collect();
+            entry.inputs().iter().map(|spec| spec.sample(Kind::Float, device())).collect();
         let plan = fused.explain_with(&inputs, |m, x| m.forward(x)).unwrap();
         let (ours, eager) = (plan.peak_bytes_fused, plan.peak_bytes_eager);
         let parts = parts();
@@ -37,8 +37,11 @@ fn plans_of_the_zoo_hold_no_more_than_eager() {
 #[test]
 fn a_workspace_is_for_parts_of_columns() {
     setup();
+    if !on_cpu() {
+        return;
+    }
     let _no_grad = tch::no_grad_guard();
-    let x = [Tensor::rand([2048, 1024], (Kind::Float, Device::Cpu))];
+    let x = [Tensor::rand([2048, 1024], *F32)];
     let sums = |x: &[Tensor]| {
         [1i64, 0].map(|dim| x[0].sum_dim_intlist(dim, false, None::<Kind>)).into_iter().collect::<Vec<_>>()
     };
@@ -60,7 +63,7 @@ fn a_workspace_is_for_parts_of_columns() {
 fn what_kernels_write_over_is_theirs() {
     setup();
     let _no_grad = tch::no_grad_guard();
-    let options = (Kind::Float, Device::Cpu);
+    let options = *F32;
     // The product is read twice, by a kernel that writes two results, and its memory is returned as the last one.
     let fused = tilefuse::fuse(|x: &[Tensor]| {
         let product = x[0].matmul(&x[1]);
@@ -88,10 +91,13 @@ fn what_kernels_write_over_is_theirs() {
 #[test]
 fn memory_of_large_results_serves_the_next_call() {
     setup();
+    if !on_cpu() {
+        return;
+    }
     let _no_grad = tch::no_grad_guard();
     let fused = tilefuse::fuse(|x: &[Tensor]| vec![&x[0] * 2.0 + 1.0]);
     // 40 MiB.
-    let x = Tensor::rand([10 << 20], (Kind::Float, Device::Cpu));
+    let x = Tensor::rand([10 << 20], *F32);
     let expected = fused.call(std::slice::from_ref(&x)).unwrap().remove(0);
     let call = || fused.call(std::slice::from_ref(&x)).unwrap().remove(0);
     let first = call();
@@ -121,11 +127,14 @@ fn memory_of_large_results_serves_the_next_call() {
 #[test]
 fn large_results_are_written_past_the_caches() {
     setup();
+    if !on_cpu() {
+        return;
+    }
     let _no_grad = tch::no_grad_guard();
     for (kind, rows, cols) in
         [(Kind::Float, 8192, 1024), (Kind::BFloat16, 16384, 1024), (Kind::Float, 8400, 1000)]
     {
-        let x = [Tensor::rand([rows, cols], (Kind::Float, Device::Cpu)).to_kind(kind)];
+        let x = [Tensor::rand([rows, cols], *F32).to_kind(kind)];
         let both = |x: &[Tensor]| vec![x[0].relu() * 2.0, x[0].softmax(-1, None::<Kind>)];
         let fused = tilefuse::fuse(both);
         let plan = fused.explain_with(&x, |both, x| both(x)).unwrap();

@@ -1,9 +1,10 @@
 //! The whole path on processors that have less than this one: by the variable that limits what generated code may use, and
 //! where there is an emulator of processors, on emulated ones.
 
-use std::io::Write as _;
 use std::path::Path;
 use std::process::{Command, Output};
+
+use crate::common::skipped;
 
 /// What is run for each processor, by the names of tests.
 const TESTS: [&str; 7] = [
@@ -40,7 +41,7 @@ fn succeeded(output: &Output, what: &str) -> String {
 }
 
 fn program(processor: &str) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_tilefuse"));
+    let mut command = Command::new(crate::common::program());
     command.env("TILEFUSE_HOST_CPU", processor);
     command
 }
@@ -67,11 +68,6 @@ fn whole_path(processor: &str, bits: u32) {
         let said = succeeded(&with_cache(compare, folder.path()), &format!("{processor}: {model:?}"));
         assert!(said.contains("ok;"), "{processor}: {model:?}: {said}");
     }
-}
-
-/// Says that a test has not run; not by a macro, whose output the harness keeps to itself.
-fn skipped(why: &str) {
-    let _ = std::io::stderr().write_all(format!("skipped, {why}\n").as_bytes());
 }
 
 #[cfg(target_arch = "x86_64")]
@@ -125,7 +121,7 @@ fn emulated_processors() {
     let run = |processor: &'static str| {
         let folder = tempfile::tempdir().unwrap();
         let mut compare = Command::new(emulator);
-        compare.args(["-cpu", processor, env!("CARGO_BIN_EXE_tilefuse"), "compare"]);
+        compare.args(["-cpu", processor]).arg(crate::common::program()).arg("compare");
         compare.args(["kernel:linear_bias_gelu", "--seconds", "0"]);
         compare.args(["--input", "f32[5,33]", "--input", "f32[17,33]", "--input", "f32[17]"]);
         // The emulator reads all lanes of a masked load, those behind a tensor too, which must not be memory that nobody may

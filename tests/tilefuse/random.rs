@@ -6,6 +6,8 @@ use std::sync::Mutex;
 use tch::{Device, Tensor};
 use tilefuse::random::{Mode, Outcome, Program, Subject, Tally, check, copies, generate, run_fused, shrink};
 
+use crate::common::device;
+
 /// A model that runs as it is.
 struct Plain(tilefuse::random::Model);
 
@@ -150,7 +152,7 @@ fn run_all(seeds: impl Iterator<Item = u64>) -> Tally {
                 let mut own = Tally::default();
                 loop {
                     let Some(seed) = seeds.lock().unwrap().next() else { break };
-                    if let Err(error) = own.run(seed, Device::Cpu, 400) {
+                    if let Err(error) = own.run(seed, device(), 400) {
                         own.count_eager(&format!("not run: {error}"), 1, seed);
                     }
                 }
@@ -299,7 +301,7 @@ fn programs_that_once_failed_equal_eager() {
     for text in CORPUS {
         let program: Program = text.parse().unwrap();
         for seed in 0..3 {
-            let ran = run_fused(&program, seed, Device::Cpu).unwrap();
+            let ran = run_fused(&program, seed, device()).unwrap();
             assert_eq!(ran.outcome, Outcome::Same { noisy: false }, "{text}");
         }
     }

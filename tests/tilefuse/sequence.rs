@@ -3,13 +3,15 @@
 use std::sync::Mutex;
 
 use tch::nn::{self, Module, ModuleT, OptimizerConfig};
-use tch::{Device, Kind, Tensor};
+use tch::{Kind, Tensor};
 use tilefuse::{Fused, Options};
+
+use crate::common::{F32, device, on_cpu};
 
 type Function = fn(&[Tensor]) -> Vec<Tensor>;
 
 fn draw(shape: &[i64]) -> Tensor {
-    Tensor::randn(shape, (Kind::Float, Device::Cpu))
+    Tensor::randn(shape, *F32)
 }
 
 fn close(a: &Tensor, b: &Tensor) -> bool {
@@ -148,7 +150,7 @@ fn an_input_that_is_a_parameter() {
 #[test]
 fn parameters_change_in_place_by_an_optimiser_and_by_replacement() {
     crate::common::setup();
-    let vs = nn::VarStore::new(Device::Cpu);
+    let vs = nn::VarStore::new(device());
     let net = nn::seq()
         .add(nn::linear(vs.root() / "a", 6, 6, Default::default()))
         .add_fn(|x| x.relu() * 2.0)
@@ -245,7 +247,7 @@ fn grad_mode_and_inference_mode_switch_between_calls() {
 fn dropout_switches_between_training_and_evaluation() {
     crate::common::setup();
     let _no_grad = tch::no_grad_guard();
-    let vs = nn::VarStore::new(Device::Cpu);
+    let vs = nn::VarStore::new(device());
     let norm = nn::batch_norm1d(vs.root(), 32, Default::default());
     let net = nn::seq_t().add(norm).add_fn_t(|x, train| x.dropout(0.5, train) + 1.0);
     let fused = tilefuse::fuse(net).named(&vs);
@@ -262,7 +264,7 @@ fn dropout_switches_between_training_and_evaluation() {
     let fused = tilefuse::fuse(|x: &[Tensor]| {
         vec![x[0].dropout(0.5, training.load(std::sync::atomic::Ordering::Relaxed)) * 1.0]
     });
-    let x = [Tensor::ones([400], (Kind::Float, Device::Cpu))];
+    let x = [Tensor::ones([400], *F32)];
     training.store(true, std::sync::atomic::Ordering::Relaxed);
     let draws: Vec<Tensor> = (0..3).map(|_| fused.call(&x).unwrap().remove(0)).collect();
     assert!(draws[0] != draws[1] && draws[1] != draws[2], "random numbers are drawn anew");
@@ -294,7 +296,7 @@ fn a_panic_of_the_model_then_a_good_call() {
 fn a_rejected_shape_then_a_good_call() {
     crate::common::setup();
     let _no_grad = tch::no_grad_guard();
-    let vs = nn::VarStore::new(Device::Cpu);
+    let vs = nn::VarStore::new(device());
     let fused = tilefuse::fuse(nn::linear(vs.root(), 8, 8, Default::default())).named(&vs);
     for _ in 0..2 {
         let x = draw(&[2, 8]);
@@ -346,8 +348,8 @@ fn tensors_that_the_model_makes_at_every_call_are_no_parameters() {
     crate::common::setup();
     let _no_grad = tch::no_grad_guard();
     let fused = tilefuse::fuse(|x: &[Tensor]| {
-        let mask = Tensor::from_slice(&[1f32, 0.0, 2.0, -1.0]);
-        let table = Tensor::arange(4, (Kind::Float, Device::Cpu)) * 0.5;
+        let mask = Tensor::from_slice(&[1f32, 0.0, 2.0, -1.0]).to_device(device());
+        let table = Tensor::arange(4, *F32) * 0.5;
         vec![&x[0] * mask + table, &x[0] * Tensor::from(3.0f32)]
     });
     for _ in 0..4 {
@@ -356,7 +358,10 @@ fn tensors_that_the_model_makes_at_every_call_are_no_parameters() {
         assert!(ours.iter().zip(&eager).all(|(o, e)| close(o, e)));
     }
     let stats = fused.stats();
-    assert_eq!((stats.captures, stats.fused_calls), (1, 3), "{stats:?}");
+    // A copy from the host to a GPU may run eager.
+    if on_cpu() {
+        assert_eq!((stats.captures, stats.fused_calls), (1, 3), "{stats:?}");
+    }
 }
 
 #[test]
@@ -364,11 +369,11 @@ fn every_small_model_of_the_zoo_is_captured_once() {
     crate::common::setup();
     let _no_grad = tch::no_grad_guard();
     for entry in tilefuse_models::zoo().iter().filter(|e| e.name.ends_with("-tiny")) {
-        let vs = nn::VarStore::new(Device::Cpu);
+        let vs = nn::VarStore::new(device());
         let fused = tilefuse::fuse(entry.instantiate(&vs)).named(&vs);
         for _ in 0..3 {
             let inputs: Vec<Tensor> =
-                entry.inputs().iter().map(|s| s.sample(Kind::Float, Device::Cpu)).collect();
+                entry.inputs().iter().map(|s| s.sample(Kind::Float, device())).collect();
             fused.run_with(&inputs, |m, x| m.forward(x)).unwrap();
         }
         let stats = fused.stats();

@@ -15,7 +15,8 @@ usage: cargo xtask TASK
                      assemble every kernel of the model zoo for sm_80 and sm_90a; fails on register spills.
                      --program names a tilefuse that is built already, --from a folder of kernels (*.ptx)
                      that were written already, and --all lists every kernel
-  bundle             pack the program, the GPU tests and the benchmarks for a machine without Rust
+  bundle [--dev]     pack the program, the tests that run on a GPU and the benchmarks for a machine without Rust;
+                     with --dev unoptimised, as tests are built
   help               this text
 ";
 
@@ -29,7 +30,14 @@ pub(crate) enum Task {
     /// Arguments of `cargo test`.
     Test(Vec<String>),
     Ptxas(PtxasOptions),
-    Bundle,
+    Bundle(Profile),
+}
+
+/// How programs are compiled.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Profile {
+    Dev,
+    Release,
 }
 
 /// Options of `cargo xtask ptxas`.
@@ -65,7 +73,8 @@ pub(crate) fn parse(arguments: impl IntoIterator<Item = String>) -> Result<Task,
         "demo" => Ok(Task::Demo(demo_arguments(rest))),
         "test" => Ok(Task::Test(rest)),
         "setup" => alone(Task::Setup, &rest),
-        "bundle" => alone(Task::Bundle, &rest),
+        "bundle" if rest == ["--dev"] => Ok(Task::Bundle(Profile::Dev)),
+        "bundle" => alone(Task::Bundle(Profile::Release), &rest),
         "ptxas" => ptxas_options(rest).map(Task::Ptxas),
         other => Err(UsageError(format!("`{other}` is no task"))),
     }
@@ -114,6 +123,8 @@ mod tests {
     #[test]
     fn tasks_and_their_options() {
         assert_eq!(check("setup").unwrap(), Task::Setup);
+        assert_eq!(check("bundle").unwrap(), Task::Bundle(Profile::Release));
+        assert_eq!(check("bundle --dev").unwrap(), Task::Bundle(Profile::Dev));
         assert_eq!(check("test -p xtask -- plan").unwrap(), {
             Task::Test(["-p", "xtask", "--", "plan"].map(String::from).into())
         });

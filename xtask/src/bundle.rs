@@ -1,6 +1,13 @@
-//! `cargo xtask bundle`: the program, the GPU tests and the benchmarks for a machine that has a GPU and
-//! torch, but no Rust.
+//! `cargo xtask bundle`: the program, the tests and the benchmarks for a machine that has a GPU and torch, but no Rust.
+//!
+//! All test programs are in it but those that a package declares to have nothing for a GPU, in its manifest:
+//!
+//! ```toml
+//! [package.metadata.bundle]
+//! host-only = ["lib", "ptx"]
+//! ```
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::PermissionsExt;
@@ -10,13 +17,21 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
-use crate::process::{output, run, run_quietly};
+use crate::arguments::Profile;
+use crate::gpu_tests;
+use crate::process::{run, run_quietly};
 use crate::progress::Step;
 use crate::setup::setup;
 use crate::workspace::Workspace;
 
 /// Starts a program of the bundle with torch's libraries.
 const RUN: &str = include_str!("bundle/run.sh");
+
+/// Runs the test programs of the bundle, and counts.
+const TESTS: &str = include_str!("bundle/tests.py");
+
+/// Folders of the repository whose files tests read.
+const FILES: [&str; 1] = ["kernels"];
 
 /// The largest archive that is worth sending around.
 const LIMIT: u64 = 60 << 20;
@@ -37,23 +52,48 @@ struct Executable {
     path: PathBuf,
 }
 
-/// Builds with optimisation and packs `target/bundle` and `target/bundle.tar.xz`.
-pub(crate) fn bundle(workspace: &Workspace) -> Result<()> {
+/// Builds, and packs `target/bundle` and `target/bundle.tar.xz`.
+pub(crate) fn bundle(workspace: &Workspace, profile: Profile) -> Result<()> {
     setup(workspace)?;
-    let mut executables = build(workspace)?;
-    executables.retain(|executable| executable.kind != Kind::Test || needs_gpu(workspace, executable));
+    let host_only = host_only(workspace)?;
+    let mut executables = build(workspace, profile)?;
+    executables.retain(|one| one.kind != Kind::Test || !host_only.contains(&one.name));
     let folder = workspace.target.join("bundle");
     if folder.exists() {
         fs::remove_dir_all(&folder)?;
     }
     gather(&executables, &folder)?;
+    for name in FILES {
+        copy_files(&workspace.root.join(name), &folder.join("files").join(name))?;
+    }
+    fs::write(folder.join("COMMIT"), gpu_tests::commit(&workspace.root).unwrap_or_default())?;
     pack(workspace)
 }
 
-/// Builds every program, test and benchmark, and returns those that are worth bundling.
-fn build(workspace: &Workspace) -> Result<Vec<Executable>> {
+/// The test programs that manifests declare to have nothing for a GPU, by the names of [`Executable`].
+fn host_only(workspace: &Workspace) -> Result<BTreeSet<String>> {
     let mut command = workspace.cargo();
-    command.args(["build", "--release", "--workspace", "--exclude=xtask"]);
+    command.args(["metadata", "--no-deps", "--offline", "--format-version=1"]);
+    let output = command.output().context("cannot start cargo")?;
+    ensure!(output.status.success(), "cargo metadata: {}", String::from_utf8_lossy(&output.stderr));
+    Ok(declared(&serde_json::from_slice(&output.stdout)?))
+}
+
+fn declared(metadata: &Value) -> BTreeSet<String> {
+    let all = |value: &Value| value.as_array().cloned().unwrap_or_default();
+    let of = |package: Value| {
+        let targets = all(&package["metadata"]["bundle"]["host-only"]).into_iter();
+        let name = package["name"].as_str().unwrap_or_default().to_owned();
+        targets.filter_map(move |target| Some(format!("{name}-{}", target.as_str()?)))
+    };
+    all(&metadata["packages"]).into_iter().flat_map(of).collect()
+}
+
+/// Builds every program, test and benchmark.
+fn build(workspace: &Workspace, profile: Profile) -> Result<Vec<Executable>> {
+    let mut command = workspace.cargo();
+    command.args(["build", "--workspace", "--exclude=xtask"]);
+    command.args((profile == Profile::Release).then_some("--release"));
     command.args(["--lib", "--bins", "--tests", "--benches", "--message-format=json-render-diagnostics"]);
     let mut child = command.stdout(Stdio::piped()).spawn().context("cannot start cargo")?;
     let mut executables = Vec::new();
@@ -93,19 +133,7 @@ fn package_name(id: &str) -> Option<&str> {
     package.split_once('@').map(|(name, _)| name).or_else(|| path.rsplit('/').next())
 }
 
-/// Whether one of the program's tests is for a GPU; those are named so.
-fn needs_gpu(workspace: &Workspace, test: &Executable) -> bool {
-    let mut command = Command::new(&test.path);
-    let listed = output(command.arg("--list").current_dir(&workspace.root)).unwrap_or_default();
-    names_gpu_test(&listed)
-}
-
-fn names_gpu_test(listed: &str) -> bool {
-    let mut tests = listed.lines().filter_map(|line| line.strip_suffix(": test"));
-    tests.any(|name| name.contains("cuda") || name.contains("gpu"))
-}
-
-/// Copies the programs, stripped, and writes the script that starts them.
+/// Copies the programs, stripped, and writes the scripts that start them.
 fn gather(executables: &[Executable], folder: &Path) -> Result<()> {
     for executable in executables {
         let place = folder.join(match executable.kind {
@@ -118,9 +146,22 @@ fn gather(executables: &[Executable], folder: &Path) -> Result<()> {
         run(Command::new("strip").arg("-o").arg(&copy).arg(&executable.path))?;
         println!("{:>5.1} MB  {}", megabytes(&copy)?, copy.display());
     }
+    fs::write(folder.join("tests.py"), TESTS)?;
     let script = folder.join("run.sh");
     fs::write(&script, RUN)?;
     Ok(fs::set_permissions(&script, fs::Permissions::from_mode(0o755))?)
+}
+
+/// Copies the files of a folder, without its folders.
+fn copy_files(from: &Path, to: &Path) -> Result<()> {
+    fs::create_dir_all(to)?;
+    for entry in fs::read_dir(from).with_context(|| format!("cannot read {}", from.display()))? {
+        let entry = entry?;
+        if entry.file_type()?.is_file() {
+            fs::copy(entry.path(), to.join(entry.file_name()))?;
+        }
+    }
+    Ok(())
 }
 
 fn pack(workspace: &Workspace) -> Result<()> {
@@ -169,9 +210,62 @@ mod tests {
     }
 
     #[test]
-    fn a_gpu_test_is_known_by_its_name() {
-        assert!(names_gpu_test("launch::add_on_cuda: test\n\n1 test, 0 benchmarks\n"));
-        assert!(!names_gpu_test("cache::flips: test\n\n1 test, 0 benchmarks\n"));
-        assert!(!names_gpu_test("cuda: benchmark\n"));
+    fn manifests_declare_what_is_left_out() {
+        let metadata = serde_json::json!({ "packages": [
+            { "name": "a", "metadata": { "bundle": { "host-only": ["lib", "ptx"] } } },
+            { "name": "b", "metadata": null },
+        ] });
+        assert_eq!(declared(&metadata), ["a-lib", "a-ptx"].map(String::from).into());
+    }
+
+    /// A bundle of shell scripts in the place of test programs, and what `run.sh --tests` says of it last.
+    fn run_tests(programs: &[(&str, &str)], options: &[&str]) -> Option<(bool, String)> {
+        let folder = std::env::temp_dir().join(format!("bundle-{}-{}", std::process::id(), programs[0].0));
+        fs::create_dir_all(folder.join("tests")).unwrap();
+        fs::write(folder.join("tests.py"), TESTS).unwrap();
+        fs::write(folder.join("COMMIT"), "0123456789abcdef-dirty").unwrap();
+        for (name, text) in programs {
+            let file = folder.join("tests").join(name);
+            fs::write(&file, format!("#!/bin/sh\n{text}\n")).unwrap();
+            fs::set_permissions(&file, fs::Permissions::from_mode(0o755)).unwrap();
+        }
+        let output = Command::new("python3").arg(folder.join("tests.py")).arg("tests").args(options).output();
+        fs::remove_dir_all(&folder).unwrap();
+        // Machines without Python have no bundle to run.
+        let output = output.ok()?;
+        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        let last = said.lines().last().unwrap_or_default().to_owned();
+        Some((output.status.success(), last))
+    }
+
+    const PASSES: &str = "echo 'test result: ok. 3 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out'";
+
+    #[test]
+    fn tests_of_a_bundle_end_with_one_line() {
+        let skips =
+            format!("echo 'skipped, no device: none' >&2; echo '12 GPU cases skipped, no device'; {PASSES}");
+        let Some((ok, line)) = run_tests(&[("good", PASSES), ("skips", &skips)], &[]) else { return };
+        let counts = "ok: 2 programs: 6 passed, 0 failed, 2 ignored, 13 skipped, 0 crashed in ";
+        assert!(ok && line.starts_with(counts), "{line}");
+        assert!(line.ends_with("commit 0123456789ab"), "{line}");
+    }
+
+    #[test]
+    fn a_program_of_a_bundle_that_crashes_or_says_nothing_fails() {
+        let cases = [
+            ("crash", "kill -SEGV $$"),
+            ("silent", "exit 0"),
+            ("slow", "sleep 60"),
+            ("status", "echo 'test result: ok. 3 passed; 0 failed; 0 ignored; 0 measured'; exit 3"),
+        ];
+        for case in cases {
+            let Some((ok, line)) = run_tests(&[case, ("z", PASSES)], &["--seconds", "5"]) else { return };
+            assert!(!ok && line.starts_with("FAILED: 2 programs: "), "{}: {line}", case.0);
+            assert!(line.contains(" 1 crashed"), "{}: {line}", case.0);
+        }
+        let fails =
+            ("fails", "echo 'test result: FAILED. 3 passed; 2 failed; 0 ignored; 0 measured'; exit 101");
+        let Some((ok, line)) = run_tests(&[fails], &[]) else { return };
+        assert!(!ok && line.contains("3 passed, 2 failed, 0 ignored, 0 skipped, 0 crashed"), "{line}");
     }
 }

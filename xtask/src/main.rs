@@ -7,6 +7,7 @@
 mod arguments;
 mod bundle;
 mod demo;
+mod gpu_tests;
 #[cfg(test)]
 mod layers;
 mod process;
@@ -39,7 +40,7 @@ fn run(task: Task) -> anyhow::Result<()> {
         Task::Demo(arguments) => demo::demo(&workspace, &arguments)?,
         Task::Test(arguments) => suite::test(&workspace, &arguments)?,
         Task::Ptxas(options) => ptxas::ptxas(&workspace, &options)?,
-        Task::Bundle => bundle::bundle(&workspace)?,
+        Task::Bundle(profile) => bundle::bundle(&workspace, profile)?,
     }
     Ok(())
 }

@@ -6,6 +6,7 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 
+use crate::gpu_tests;
 use crate::setup::setup;
 use crate::workspace::Workspace;
 
@@ -33,6 +34,9 @@ pub(crate) fn test(workspace: &Workspace, arguments: &[String]) -> Result<()> {
     }
     let status = child.wait()?;
     println!("\n{} ({:.0} s)", tally.sentence(), start.elapsed().as_secs_f64());
+    if let Some(run) = gpu_tests::last(&workspace.root)? {
+        println!("{}", run.sentence(&workspace.root));
+    }
     if !status.success() {
         bail!("cargo test ended with {status}");
     }

@@ -1,9 +1,10 @@
 //! Kernels on the device against the interpreter. Takes no files. Where there is no device, most cases run on emulated
 //! threads, and the number of the others is printed.
 //!
-//! Arguments: a word, to run the cases whose names contain it; `--list`, to print the names; `--assemble`, to interpret,
-//! compile and assemble every case instead, which needs `ptxas` and no device; `--emulate`, to run every case
-//! on emulated threads; `--seeds=FROM..TO`, for other random programs.
+//! Arguments: words, to run the cases whose names contain one, or with `--exact` are one; `--list`, to print the names;
+//! `--assemble`, to interpret, compile and assemble every case instead, which needs `ptxas` and no device; `--emulate`, to
+//! run every case on emulated threads; `--seeds=FROM..TO`, for other random programs; `--seconds=N`, to begin no case after
+//! that time, which then are ignored. The last line is as that of other test programs.
 
 #![allow(clippy::unwrap_used)]
 
@@ -26,6 +27,10 @@ mod run;
 mod shapes;
 mod values;
 mod whole;
+
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Instant;
 
 use rayon::prelude::*;
 use run::Case;
@@ -58,49 +63,89 @@ fn parse_seeds(text: &str) -> Option<std::ops::Range<u64>> {
     Some(from.parse().ok()?..to.parse().ok()?)
 }
 
-fn main() -> std::process::ExitCode {
-    let args: Vec<String> = std::env::args().skip(1).collect();
-    let filter = args.iter().find(|a| !a.starts_with('-'));
-    let seeds = args.iter().find_map(|a| parse_seeds(a.strip_prefix("--seeds=")?)).unwrap_or(0..RANDOM);
-    let cases: Vec<Case> =
-        cases(seeds).into_iter().filter(|c| filter.is_none_or(|f| c.name.contains(f))).collect();
-    if args.iter().any(|a| a == "--list") {
-        cases.iter().for_each(|c| println!("{}", c.name));
-        return std::process::ExitCode::SUCCESS;
+/// What the arguments ask for.
+struct Options {
+    args: Vec<String>,
+    seconds: f64,
+}
+
+impl Options {
+    fn has(&self, name: &str) -> bool {
+        self.args.iter().any(|arg| arg == name)
     }
-    if args.iter().any(|a| a == "--assemble") {
-        return report(&cases, run::assemble);
+
+    fn value(&self, name: &str) -> Option<&str> {
+        self.args.iter().find_map(|arg| arg.strip_prefix(name))
     }
-    if args.iter().any(|a| a == "--emulate") {
-        return report(&cases, run::emulate);
+
+    fn chooses(&self, name: &str) -> bool {
+        let mut words = self.args.iter().filter(|arg| !arg.starts_with('-')).peekable();
+        let exact = self.has("--exact");
+        words.peek().is_none() || words.any(|word| if exact { name == word } else { name.contains(word) })
     }
-    let device = match Device::get(0) {
-        Ok(device) => device,
+}
+
+fn main() -> ExitCode {
+    let mut options = Options { args: std::env::args().skip(1).collect(), seconds: f64::INFINITY };
+    options.seconds = options.value("--seconds=").and_then(|n| n.parse().ok()).unwrap_or(options.seconds);
+    let seeds = options.value("--seeds=").and_then(parse_seeds).unwrap_or(0..RANDOM);
+    let cases: Vec<Case> = cases(seeds).into_iter().filter(|case| options.chooses(&case.name)).collect();
+    if options.has("--list") {
+        cases.iter().for_each(|case| println!("{}: test", case.name));
+        return ExitCode::SUCCESS;
+    }
+    if options.has("--assemble") {
+        return report(&cases, &options, run::assemble);
+    }
+    if options.has("--emulate") {
+        return report(&cases, &options, run::emulate);
+    }
+    match Device::get(0) {
+        Ok(device) => {
+            println!("{:?}", device.properties());
+            report(&cases, &options, |case| run::run(&device, case))
+        }
         Err(Error::NoDevice(why)) => {
             // The functions are the bulk, and have no layout of their own: a few stand for all.
             let (kept, rest): (Vec<_>, Vec<_>) =
                 cases.into_iter().enumerate().partition(|(i, case)| !case.is_function || i % 16 == 0);
             println!("{} GPU cases skipped, no device: {why}; on emulated threads:", rest.len());
             let kept: Vec<Case> = kept.into_iter().map(|(_, case)| case).collect();
-            return report(&kept, run::emulate);
+            report(&kept, &options, run::emulate)
         }
         Err(error) => {
             println!("{error}");
-            return std::process::ExitCode::FAILURE;
+            ExitCode::FAILURE
         }
-    };
-    println!("{:?}", device.properties());
-    report(&cases, |case| run::run(&device, case))
+    }
 }
 
-fn report(cases: &[Case], run: impl Fn(&Case) -> Result<(), String> + Sync) -> std::process::ExitCode {
-    let failures: Vec<String> = cases
-        .par_iter()
-        .filter_map(|case| run(case).err().map(|why| format!("{}: {why}", case.name)))
-        .collect();
+/// The numbers below `n` in an order in which the first ones are spread over all.
+fn spread(n: usize) -> Vec<usize> {
+    let mut all: Vec<usize> = (0..n).collect();
+    all.sort_by_key(|&i| (i as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15));
+    all
+}
+
+fn report(cases: &[Case], options: &Options, run: impl Fn(&Case) -> Result<(), String> + Sync) -> ExitCode {
+    let start = Instant::now();
+    let seconds = || start.elapsed().as_secs_f64();
+    let (order, next) = (spread(cases.len()), AtomicUsize::new(0));
+    let outcome = |_| {
+        let case = &cases[order[next.fetch_add(1, Ordering::Relaxed)]];
+        (seconds() <= options.seconds).then(|| run(case).map_err(|why| format!("{}: {why}", case.name)))
+    };
+    let outcomes: Vec<Option<Result<(), String>>> = (0..cases.len()).into_par_iter().map(outcome).collect();
+    let failures: Vec<&String> = outcomes.iter().flatten().filter_map(|o| o.as_ref().err()).collect();
     for failure in failures.iter().take(60) {
         println!("FAILED {failure}");
     }
-    println!("{} cases passed, {} failed", cases.len() - failures.len(), failures.len());
-    if failures.is_empty() { std::process::ExitCode::SUCCESS } else { std::process::ExitCode::FAILURE }
+    let (ran, failed) = (outcomes.iter().flatten().count(), failures.len());
+    let (word, ignored) = (if failed == 0 { "ok" } else { "FAILED" }, cases.len() - ran);
+    println!(
+        "test result: {word}. {} passed; {failed} failed; {ignored} ignored; 0 measured; 0 filtered out; finished in {:.2}s",
+        ran - failed,
+        seconds()
+    );
+    if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }

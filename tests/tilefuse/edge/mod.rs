@@ -10,6 +10,7 @@ use std::collections::HashMap;
 use tch::{Kind, Tensor};
 use tilefuse::random::{Mode, OpCall, Program};
 
+use crate::common::device;
 use judge::Judge;
 use table::Row;
 use values::KINDS;
@@ -57,6 +58,8 @@ struct Found {
 /// Checks rows on operands: captures on `others`, which have the same types and shapes, and judges on `operands`.
 fn check(rows: &[&Row], what: &str, operands: &[Tensor], others: &[Tensor], found: &mut Found) {
     let _no_grad = tch::no_grad_guard();
+    let moved = |all: &[Tensor]| all.iter().map(|t| t.to_device(device())).collect::<Vec<_>>();
+    let (operands, others) = (&moved(operands)[..], &moved(others)[..]);
     let runs = |row: &&&Row| eager(row, operands, Mode::Native).is_some();
     let rows: Vec<&Row> = rows.iter().filter(runs).copied().collect();
     for rows in rows.chunks(ROWS) {

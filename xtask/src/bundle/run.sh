@@ -1,9 +1,13 @@
 #!/bin/sh
 # Starts a program of this bundle with the libraries of the torch that python3 would import.
 #
-#   run.sh                   lists the programs
-#   run.sh NAME [ARG]...     starts bin/NAME, tests/NAME or benches/NAME
-#   run.sh --tests [ARG]...  runs the GPU tests of every test program
+#   run.sh                      lists the programs
+#   run.sh NAME [ARG]...        starts bin/NAME, tests/NAME or benches/NAME
+#   run.sh --tests [OPTION]...  runs every test program, on each device; the last line has the counts. With --json FILE
+#                               they are kept there, with --shard K/N a part of the tests runs
+#   run.sh --sanitize [OPTION]...
+#                               runs the GPU tests under compute-sanitizer's memcheck and racecheck; so many as there is
+#                               time for
 set -eu
 
 here=$(cd "$(dirname "$0")" && pwd)
@@ -33,15 +37,10 @@ LD_LIBRARY_PATH=$libraries${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
 export LD_LIBRARY_PATH
 
 case $1 in
---tests)
+--tests | --sanitize)
+    what=${1#--}
     shift
-    failed=0
-    for test in "$here"/tests/*; do
-        [ -x "$test" ] || continue
-        echo "== ${test##*/}"
-        "$test" cuda gpu "$@" || failed=1
-    done
-    exit $failed
+    exec python3 "$here/tests.py" "$what" "$@"
     ;;
 *)
     name=$1
