@@ -7,7 +7,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use tch::Device;
 
 use super::compare::{Case, compare};
-use super::inputs::{Inputs, Spec, kind, read_safetensors};
+use super::inputs::{Inputs, Spec, kind};
 use super::model::{Loaded, Which, quietly};
 use super::{Failure, doctor, manifest, report};
 
@@ -46,7 +46,7 @@ enum Command {
 struct ModelArgs {
     /// A model's name (see `tilefuse models`) or a TorchScript file.
     model: Option<String>,
-    /// An input, in order: f32[8,3,224,224], i64[4,128]{0..50257}, bf16[..], bool[..].
+    /// An input, in order: f32[8,3,224,224], i64[4,128]{0..50257}, bf16[..], bool[..]; f32[4,8](1,4) has strides.
     #[arg(long, value_name = "SPEC")]
     input: Vec<String>,
     /// Inputs from a safetensors file, as tensors named 0, 1, ...
@@ -55,7 +55,7 @@ struct ModelArgs {
     /// cpu, cuda or cuda:N.
     #[arg(long, default_value = "cpu")]
     device: String,
-    /// Type of the weights and floating-point inputs: f32, bf16, f16, f64.
+    /// Type of the weights, and of floating-point inputs without a spec: f32, bf16, f16, f64.
     #[arg(long)]
     dtype: Option<String>,
     /// Measure schedules of kernels where the cost model cannot decide between them.
@@ -67,7 +67,8 @@ struct ModelArgs {
 struct CompareArgs {
     #[command(flatten)]
     model: ModelArgs,
-    /// Compare many cases: a file with one {"name", "model", "inputs"} a line.
+    /// Compare many cases: a file with one {"name", "model", "inputs", "strides", "device", "dtype"} a line, all but the model
+    /// optional.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["model", "input", "inputs"])]
     manifest: Option<PathBuf>,
     /// Every model of the zoo that fits this pattern (a prefix, or all).
@@ -155,7 +156,7 @@ impl ModelArgs {
         let device = device(&self.device)?;
         let dtype = self.dtype.as_deref().map(dtype).transpose()?;
         let inputs = match &self.inputs {
-            Some(path) => Some(Inputs::Given(read_safetensors(path, device)?)),
+            Some(path) => Some(Inputs::read(path, device, dtype)?),
             None if self.input.is_empty() => None,
             None => Some(Inputs::Drawn(specs(&self.input)?)),
         };

@@ -6,8 +6,9 @@ use serde::Serialize;
 use tch::{Device, Kind, Tensor};
 
 use super::Failure;
-use super::inputs::{Inputs, kind_name};
+use super::inputs::{Inputs, copies, kind_name};
 use super::model::{Loaded, Which, quietly};
+use super::reference::{self, seed};
 use crate::judge::judge;
 use crate::{CompileReport, Fused};
 
@@ -75,7 +76,7 @@ pub(crate) fn compare(case: &Case) -> Result<Outcome, Failure> {
     case.which.check_inputs(capture_on.len())?;
     model.try_forward(&copies(&capture_on))?;
     let names = model.names.iter().map(|(n, t)| (n.clone(), t.shallow_clone())).collect();
-    let reference = model.in_f64(&case.which, case.device);
+    let double = model.in_f64(&case.which, case.device);
     let fused = crate::fuse_with(model, super::args::options(case.tune)).with_names(names);
     let forward = |m: &Loaded, x: &[Tensor]| m.forward(x);
     let start = Instant::now();
@@ -84,9 +85,11 @@ pub(crate) fn compare(case: &Case) -> Result<Outcome, Failure> {
 
     let draw = inputs.for_judging(case.device);
     let (eager_in, fused_in) = (copies(&draw), copies(&draw));
+    seed();
     let eager = fused.model().try_forward(&eager_in)?;
+    seed();
     let ours = quietly(|| Ok(fused.run_with(&fused_in, forward)?))?;
-    let exact = reference.and_then(|r| r.try_forward(&draw.iter().map(to_f64).collect::<Vec<_>>())).ok();
+    let exact = reference::exact(fused.model(), double.ok().as_ref(), &draw);
     let mut verdict = judge(&eager, &ours, exact.as_deref());
     let unchanged = judge(&eager_in, &fused_in, None);
     if let Some(difference) = unchanged.difference {
@@ -123,14 +126,6 @@ pub(crate) fn compare(case: &Case) -> Result<Outcome, Failure> {
         difference: verdict.difference,
         runs_eager,
     })
-}
-
-fn copies(tensors: &[Tensor]) -> Vec<Tensor> {
-    tensors.iter().map(Tensor::copy).collect()
-}
-
-fn to_f64(tensor: &Tensor) -> Tensor {
-    if tensor.is_floating_point() { tensor.to_kind(Kind::Double) } else { tensor.copy() }
 }
 
 /// Median microseconds of a call, eager and fused, measured in turns.

@@ -1,4 +1,4 @@
-//! Inputs of a model: written as `i64[4,128]{0..50257}`, or read from a safetensors file.
+//! Inputs of a model: written as `i64[4,128]{0..50257}`, with strides as `f32[4,8](1,4)`, or read from a safetensors file.
 
 use std::path::Path;
 use std::str::FromStr;
@@ -10,17 +10,19 @@ use super::Failure;
 /// Most elements of one input.
 const MAX_ELEMENTS: i64 = 1 << 36;
 
-/// One input: element type, sizes, and for integers the range of values, its end excluded.
+/// One input: element type, sizes, strides where they are not those of a contiguous tensor, and for integers the range of
+/// values, its end excluded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Spec {
     pub(crate) kind: Kind,
     pub(crate) shape: Vec<i64>,
+    pub(crate) strides: Option<Vec<i64>>,
     pub(crate) range: Option<(i64, i64)>,
 }
 
 /// What is wrong with the text of an input.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("input {text:?}: {reason}; write it like f32[8,3,224,224] or i64[4,128]{{0..50257}}")]
+#[error("input {text:?}: {reason}; write it like f32[8,3,224,224], f32[4,8](1,4) or i64[4,128]{{0..50257}}")]
 pub(crate) struct SpecError {
     text: String,
     reason: String,
@@ -41,23 +43,57 @@ fn parse(text: &str) -> Result<Spec, String> {
     let kind = kind(&text[..open]).ok_or_else(|| format!("{:?} is no element type", &text[..open]))?;
     let shape = sizes(&text[open + 1..close])?;
     let rest = text[close + 1..].trim();
+    let (strides, rest) = match rest.strip_prefix('(') {
+        Some(inner) => {
+            let (inner, rest) = inner.split_once(')').ok_or("there is no ) after (")?;
+            (Some(numbers(inner, "stride")?), rest.trim())
+        }
+        None => (None, rest),
+    };
+    if let Some(strides) = &strides {
+        check_strides(&shape, strides)?;
+    }
     let range = if rest.is_empty() { None } else { Some(range(rest)?) };
     if range.is_some() && !is_integer(kind) {
         return Err(String::from("only integers take a range"));
     }
-    Ok(Spec { kind, shape, range })
+    Ok(Spec { kind, shape, strides, range })
 }
 
-fn sizes(text: &str) -> Result<Vec<i64>, String> {
+fn numbers(text: &str, what: &str) -> Result<Vec<i64>, String> {
     let text = text.trim();
     if text.is_empty() {
         return Ok(Vec::new());
     }
-    let size = |part: &str| match part.trim().parse::<i64>() {
+    let number = |part: &str| match part.trim().parse::<i64>() {
         Ok(n) if n >= 0 => Ok(n),
-        _ => Err(format!("{part:?} is no size")),
+        _ => Err(format!("{part:?} is no {what}")),
     };
-    let shape = text.split(',').map(size).collect::<Result<Vec<_>, _>>()?;
+    text.split(',').map(number).collect()
+}
+
+/// Whether strides are of this shape; those of 0 repeat elements.
+pub(crate) fn check_strides(shape: &[i64], strides: &[i64]) -> Result<(), String> {
+    if shape.len() != strides.len() {
+        return Err(format!("{} strides for {} dimensions", strides.len(), shape.len()));
+    }
+    match extent(shape, strides) {
+        Some(n) if n <= MAX_ELEMENTS && strides.iter().all(|&s| s >= 0) => Ok(()),
+        _ => Err(format!("strides {strides:?} are negative or too large")),
+    }
+}
+
+/// Elements from the first to the last.
+fn extent(shape: &[i64], strides: &[i64]) -> Option<i64> {
+    if shape.contains(&0) {
+        return Some(0);
+    }
+    let far = |sum: i64, (n, s): (&i64, &i64)| sum.checked_add((n - 1).checked_mul(*s)?);
+    shape.iter().zip(strides).try_fold(1i64, far)
+}
+
+fn sizes(text: &str) -> Result<Vec<i64>, String> {
+    let shape = numbers(text, "size")?;
     let elements = shape.iter().try_fold(1i64, |all, &n| all.checked_mul(n));
     match elements {
         Some(n) if n <= MAX_ELEMENTS => Ok(shape),
@@ -112,15 +148,51 @@ fn is_integer(kind: Kind) -> bool {
 impl Spec {
     /// A random tensor: standard normal, uniform over the range (default 0..2), or truth values.
     pub(crate) fn draw(&self, device: Device) -> Tensor {
-        let (low, end) = self.range.unwrap_or((0, 2));
-        match self.kind {
-            Kind::Bool => Tensor::randint_low(0, 2, &self.shape, (Kind::Int64, device)).to_kind(Kind::Bool),
-            kind if is_integer(kind) => {
-                Tensor::randint_low(low, end, &self.shape, (Kind::Int64, device)).to_kind(kind)
+        match &self.strides {
+            Some(strides) => {
+                let flat = self.draw_contiguous(&[extent(&self.shape, strides).unwrap_or(0)], device);
+                flat.as_strided(&self.shape, strides, 0)
             }
-            kind => Tensor::randn(&self.shape, (Kind::Float, device)).to_kind(kind),
+            None => self.draw_contiguous(&self.shape, device),
         }
     }
+
+    fn draw_contiguous(&self, shape: &[i64], device: Device) -> Tensor {
+        let (low, end) = self.range.unwrap_or((0, 2));
+        match self.kind {
+            Kind::Bool => Tensor::randint_low(0, 2, shape, (Kind::Int64, device)).to_kind(Kind::Bool),
+            kind if is_integer(kind) => {
+                Tensor::randint_low(low, end, shape, (Kind::Int64, device)).to_kind(kind)
+            }
+            kind => Tensor::randn(shape, (Kind::Float, device)).to_kind(kind),
+        }
+    }
+}
+
+/// A copy with the same strides and memory of its own, where elements overlap or have gaps between them too.
+pub(crate) fn copy(tensor: &Tensor) -> Tensor {
+    let (sizes, strides) = (tensor.size(), tensor.stride());
+    match extent(&sizes, &strides) {
+        Some(n) if n > 0 && n != tensor.numel() as i64 => {
+            tensor.as_strided([n], [1], None).copy().as_strided(sizes, strides, 0)
+        }
+        _ => tensor.copy(),
+    }
+}
+
+/// Copies with the same strides.
+pub(crate) fn copies(tensors: &[Tensor]) -> Vec<Tensor> {
+    tensors.iter().map(copy).collect()
+}
+
+/// The elements of a tensor at other strides.
+fn at_strides(tensor: &Tensor, strides: &[i64]) -> Result<Tensor, String> {
+    let sizes = tensor.size();
+    check_strides(&sizes, strides)?;
+    let flat = Tensor::zeros([extent(&sizes, strides).unwrap_or(0)], (tensor.kind(), tensor.device()));
+    let mut placed = flat.as_strided(&sizes, strides, 0);
+    placed.f_copy_(tensor).map_err(|e| super::one_line(&e.to_string()))?;
+    Ok(placed)
 }
 
 /// Where the inputs of a case come from.
@@ -133,6 +205,46 @@ pub(crate) enum Inputs {
 }
 
 impl Inputs {
+    /// The tensors of a safetensors file, those of floating-point numbers in the type of the model where one is given.
+    pub(crate) fn read(path: &Path, device: Device, dtype: Option<Kind>) -> Result<Inputs, Failure> {
+        let convert = |tensor: Tensor| match dtype.filter(|_| tensor.is_floating_point()) {
+            Some(kind) => tensor.to_kind(kind),
+            None => tensor,
+        };
+        Ok(Inputs::Given(read_safetensors(path, device)?.into_iter().map(convert).collect()))
+    }
+
+    /// The same inputs at these strides, in order; those without stay as they are.
+    pub(crate) fn with_strides(self, all: &[Option<Vec<i64>>]) -> Result<Inputs, Failure> {
+        let bad = |position: usize, reason: String| {
+            Failure::usage(format!("strides of input {position}: {reason}"))
+        };
+        let count = match &self {
+            Inputs::Drawn(specs) => specs.len(),
+            Inputs::Given(tensors) => tensors.len(),
+        };
+        if all.len() > count {
+            return Err(bad(count, format!("there are only {count} inputs")));
+        }
+        let given = all.iter().enumerate().filter_map(|(at, strides)| Some((at, strides.as_deref()?)));
+        match self {
+            Inputs::Drawn(mut specs) => {
+                for (at, strides) in given {
+                    let spec = &mut specs[at];
+                    check_strides(&spec.shape, strides).map_err(|reason| bad(at, reason))?;
+                    spec.strides = Some(strides.to_vec());
+                }
+                Ok(Inputs::Drawn(specs))
+            }
+            Inputs::Given(mut tensors) => {
+                for (at, strides) in given {
+                    tensors[at] = at_strides(&tensors[at], strides).map_err(|reason| bad(at, reason))?;
+                }
+                Ok(Inputs::Given(tensors))
+            }
+        }
+    }
+
     /// Tensors to capture on: a draw, or a shuffled copy of the given ones.
     pub(crate) fn for_capture(&self, device: Device) -> Vec<Tensor> {
         match self {
@@ -145,19 +257,22 @@ impl Inputs {
     pub(crate) fn for_judging(&self, device: Device) -> Vec<Tensor> {
         match self {
             Inputs::Drawn(_) => self.for_capture(device),
-            Inputs::Given(tensors) => tensors.iter().map(Tensor::copy).collect(),
+            Inputs::Given(tensors) => copies(tensors),
         }
     }
 }
 
-/// The same elements in another order.
+/// The same elements in another order, at the same strides.
 fn shuffled(tensor: &Tensor) -> Tensor {
     let order = Tensor::randperm(tensor.numel() as i64, (Kind::Int64, tensor.device()));
-    tensor.flatten(0, -1).index_select(0, &order).reshape(tensor.size())
+    let other = tensor.flatten(0, -1).index_select(0, &order).reshape(tensor.size());
+    let mut placed = copy(tensor);
+    placed.copy_(&other);
+    placed
 }
 
 /// Reads tensors named `0`, `1`, ... from a safetensors file.
-pub(crate) fn read_safetensors(path: &Path, device: Device) -> Result<Vec<Tensor>, Failure> {
+fn read_safetensors(path: &Path, device: Device) -> Result<Vec<Tensor>, Failure> {
     let bad = |reason: String| Failure::usage(format!("{}: {reason}", path.display()));
     let named = Tensor::read_safetensors(path).map_err(|e| bad(super::one_line(&e.to_string())))?;
     let mut tensors = Vec::new();
@@ -178,9 +293,35 @@ mod tests {
     #[test]
     fn specs_parse() {
         let spec: Spec = "i64[4, 128]{0..50257}".parse().unwrap();
-        assert_eq!(spec, Spec { kind: Kind::Int64, shape: vec![4, 128], range: Some((0, 50257)) });
+        let range = Some((0, 50257));
+        assert_eq!(spec, Spec { kind: Kind::Int64, shape: vec![4, 128], strides: None, range });
         let spec: Spec = "bf16[]".parse().unwrap();
-        assert_eq!(spec, Spec { kind: Kind::BFloat16, shape: vec![], range: None });
+        assert_eq!(spec, Spec { kind: Kind::BFloat16, shape: vec![], strides: None, range: None });
+        let spec: Spec = "i64[4, 128](1, 4){0..50257}".parse().unwrap();
+        assert_eq!(spec, Spec { kind: Kind::Int64, shape: vec![4, 128], strides: Some(vec![1, 4]), range });
+    }
+
+    #[test]
+    fn tensors_are_drawn_and_copied_at_their_strides() {
+        for (text, strides) in
+            [("f32[3,4](1,3)", [1, 3]), ("f32[3,4](9,2)", [9, 2]), ("i64[3,4](0,1){5..9}", [0, 1])]
+        {
+            let drawn = text.parse::<Spec>().unwrap().draw(Device::Cpu);
+            let copied = copy(&drawn);
+            assert_eq!(
+                (drawn.size(), drawn.stride(), copied.stride()),
+                (vec![3, 4], strides.into(), strides.into())
+            );
+            assert!(copied.equal(&drawn) && copied.data_ptr() != drawn.data_ptr());
+        }
+        let given = Inputs::Given(vec![Tensor::arange(6, (Kind::Float, Device::Cpu)).view([2, 3])]);
+        let Ok(Inputs::Given(placed)) = given.with_strides(&[Some(vec![2, 5])]) else { panic!() };
+        assert_eq!((placed[0].stride(), placed[0].sum(Kind::Float).double_value(&[])), (vec![2, 5], 15.0));
+        let captured = Inputs::Given(placed).for_capture(Device::Cpu);
+        assert_eq!(
+            (captured[0].stride(), captured[0].sum(Kind::Float).double_value(&[])),
+            (vec![2, 5], 15.0)
+        );
     }
 
     #[test]
@@ -194,6 +335,10 @@ mod tests {
             ("i64[2]{5..5}", "the range is empty"),
             ("i64[2]{5}", "the range must be {low..end}"),
             ("f32[2]{0..5}", "only integers take a range"),
+            ("f32[2,3](1)", "1 strides for 2 dimensions"),
+            ("f32[2](x)", "\"x\" is no stride"),
+            ("f32[2](1", "there is no ) after ("),
+            ("f32[9,9](9999999999,9999999999)", "strides [9999999999, 9999999999] are negative or too large"),
             ("f32[9999999999,9999999999]", "it has too many elements"),
         ] {
             assert_eq!(text.parse::<Spec>().unwrap_err().reason, reason, "{text}");

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::args::{device, dtype, specs};
 use super::compare::{Case, Outcome, compare};
-use super::inputs::{Inputs, kind_name, read_safetensors};
+use super::inputs::{Inputs, kind_name};
 use super::model::{Which, quietly};
 use super::{Failure, report};
 
@@ -21,12 +21,14 @@ pub(crate) trait Defaults {
     fn tune(&self) -> bool;
 }
 
-/// One line of a manifest. `inputs` is a list of specs or the path of a safetensors file.
+/// One line of a manifest. `inputs` is a list of specs or the path of a safetensors file, `strides` a list of the strides of
+/// inputs, `null` for a contiguous one.
 #[derive(Clone, Debug, Deserialize)]
 pub(crate) struct Line {
     name: Option<String>,
     model: String,
     inputs: Option<InputsLine>,
+    strides: Option<Vec<Option<Vec<i64>>>>,
     device: Option<String>,
     dtype: Option<String>,
 }
@@ -72,6 +74,7 @@ fn line(entry: &tilefuse_models::ZooEntry, case: &tilefuse_models::Case, default
         name: Some(format!("{} {}", entry.name, case.name)),
         model: entry.name.to_owned(),
         inputs: Some(InputsLine::Specs(case.inputs.iter().map(spec).collect())),
+        strides: None,
         device: None,
         dtype: Some(dtype.clone()),
     }
@@ -125,12 +128,17 @@ impl Line {
 fn one(line: &Line, defaults: &dyn Defaults, seconds: f64) -> Result<Outcome, Failure> {
     let device = device(line.device.as_deref().unwrap_or(defaults.device()))?;
     let dtype = line.dtype.as_deref().or(defaults.dtype()).map(dtype).transpose()?;
-    let inputs = match &line.inputs {
-        None => None,
-        Some(InputsLine::Specs(texts)) => Some(Inputs::Drawn(specs(texts)?)),
-        Some(InputsLine::File(path)) => Some(Inputs::Given(read_safetensors(Path::new(path), device)?)),
-    };
     let which = Which::find(&line.model)?;
+    let inputs = match &line.inputs {
+        None if line.strides.is_none() => None,
+        None => Some(which.default_inputs(dtype.unwrap_or(tch::Kind::Float), device.is_cuda())?),
+        Some(InputsLine::Specs(texts)) => Some(Inputs::Drawn(specs(texts)?)),
+        Some(InputsLine::File(path)) => Some(Inputs::read(Path::new(path), device, dtype)?),
+    };
+    let inputs = match (inputs, &line.strides) {
+        (Some(inputs), Some(strides)) => Some(inputs.with_strides(strides)?),
+        (inputs, _) => inputs,
+    };
     let case =
         Case { name: line.model.clone(), which, inputs, device, dtype, tune: defaults.tune(), seconds };
     quietly(|| compare(&case))

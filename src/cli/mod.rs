@@ -10,6 +10,7 @@ mod kernel;
 mod manifest;
 mod model;
 mod random;
+mod reference;
 mod report;
 
 use std::process::ExitCode;

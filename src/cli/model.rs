@@ -42,6 +42,7 @@ impl Which {
         let spec = |s: &tilefuse_models::InputSpec| Spec {
             kind: if s.int_range.is_some() { s.kind } else { kind },
             shape: s.shape.to_vec(),
+            strides: None,
             range: s.int_range,
         };
         Ok(Inputs::Drawn(specs.iter().map(spec).collect()))

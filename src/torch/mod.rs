@@ -20,6 +20,7 @@ mod ops;
 mod pin;
 mod pool;
 mod record;
+mod replay;
 mod state;
 mod tensor;
 #[cfg(test)]
@@ -37,6 +38,8 @@ pub use pin::{PinnedThreads, pin_threads};
 pub use pool::TorchPool;
 pub(crate) use record::note_launch;
 pub use record::{capture, is_capturing};
+pub(crate) use replay::leaves_f64;
+pub use replay::run_in_f64;
 pub use state::{GeneratorState, GlobalState, cuda_available, cuda_devices, cuda_stream};
 use tensor::dtype;
 pub use tensor::{

@@ -2,6 +2,8 @@
 
 use std::process::{Command, Output};
 
+use tch::{CModule, Device, Kind, Tensor};
+
 fn run(args: &[&str]) -> Output {
     Command::new(crate::common::program()).args(args).output().unwrap()
 }
@@ -220,6 +222,87 @@ fn a_manifest_goes_on_after_a_bad_case() {
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
     assert_eq!(output.status.code(), Some(1), "{said}");
     assert!(said.trim().ends_with("2 passed, 2 failed, 0 skipped"), "{said}");
+}
+
+/// The JSON object of a comparison of a model in a file.
+fn compared(args: &[&str]) -> serde_json::Value {
+    let output = run(&[&["compare"], args, &["--seconds", "0", "--json"]].concat());
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{args:?}: {said}{}", String::from_utf8_lossy(&output.stderr));
+    serde_json::from_str(&said).unwrap()
+}
+
+/// A function as a TorchScript file in a folder, traced on an input.
+fn traced(folder: &std::path::Path, x: &Tensor, model: impl Fn(&Tensor) -> Vec<Tensor>) -> String {
+    let _no_grad = tch::no_grad_guard();
+    let mut forward = |x: &[Tensor]| model(&x[0]);
+    let module = CModule::create_by_tracing("Traced", "forward", &[x.shallow_clone()], &mut forward).unwrap();
+    let file = folder.join("model.pt");
+    module.save(&file).unwrap();
+    file.to_str().unwrap().to_owned()
+}
+
+#[test]
+fn models_that_draw_random_numbers_draw_the_same_fused() {
+    let folder = tempfile::tempdir().unwrap();
+    let x = Tensor::rand([4, 32], (Kind::Float, Device::Cpu));
+    let file = traced(folder.path(), &x, |x| {
+        let noise = x.randint_like(9) + x.rand_like();
+        let picked = (x.softmax(-1, None) + 0.1).multinomial(5, true);
+        vec![noise * 2.0, x.rrelu(true) + 1.0, picked + 1, x.dropout(0.5, true) * 3.0, x.bernoulli().neg()]
+    });
+    let outcome = compared(&[&file, "--input", "f32[4,32]"]);
+    assert_eq!(outcome["ok"], true, "{outcome}");
+    // The reference has the same numbers too.
+    assert!(outcome["err_vs_f64_eager"].as_f64().unwrap() < 1e-4, "{outcome}");
+}
+
+#[test]
+fn traced_models_with_constants_are_judged_in_f64() {
+    let folder = tempfile::tempdir().unwrap();
+    let options = (Kind::Float, Device::Cpu);
+    let (weight, x) = (Tensor::randn([64, 64], options), Tensor::randn([8, 64], options));
+    let file = traced(folder.path(), &x, |x| {
+        // A converted module still has this weight and this cast.
+        let h = x.matmul(&weight).to_kind(Kind::Float).softmax(-1, Kind::Float);
+        let mask = Tensor::ones([8, 64], options).tril(0);
+        let sum = (h * mask).matmul(&weight);
+        let _ = sum.narrow(0, 0, 4).g_add_scalar_(0.1);
+        vec![sum]
+    });
+    let outcome = compared(&[&file, "--input", "f32[8,64]"]);
+    let error = |who: &str| outcome[who].as_f64().unwrap();
+    for who in ["err_vs_f64_eager", "err_vs_f64_fused"] {
+        assert!((1e-9..1e-4).contains(&error(who)), "{outcome}");
+    }
+}
+
+#[test]
+fn inputs_from_a_file_take_the_type_of_the_model() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("inputs.safetensors");
+    let entry = tilefuse_models::find("mlp8x1024-tiny").unwrap();
+    let x = entry.inputs()[0].sample(Kind::Float, Device::Cpu);
+    Tensor::write_safetensors(&[("0", &x)], &file).unwrap();
+    let outcome = compared(&["mlp8x1024-tiny", "--dtype", "bf16", "--inputs", file.to_str().unwrap()]);
+    assert_eq!((&outcome["ok"], &outcome["dtype"]), (&true.into(), &"bf16".into()));
+    assert!(outcome["kernels_fused"].as_u64().unwrap() > 0, "{outcome}");
+}
+
+#[test]
+fn manifests_give_strides() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("cases.jsonl");
+    let lines = r#"{"model":"kernel:softmax","inputs":["f32[8,16]"],"strides":[[1,8]]}
+{"model":"kernel:softmax","inputs":["f32[8,16](40,2)"]}
+{"model":"kernel:softmax","inputs":["f32[8,16]"],"strides":[null]}
+{"model":"kernel:softmax","inputs":["f32[8,16]"],"strides":[[1]]}
+"#;
+    std::fs::write(&path, lines).unwrap();
+    let output = run(&["compare", "--manifest", path.to_str().unwrap(), "--seconds", "0"]);
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(said.contains("strides of input 0: 1 strides for 2 dimensions"), "{said}");
+    assert!(said.trim().ends_with("3 passed, 1 failed, 0 skipped"), "{said}");
 }
 
 #[test]

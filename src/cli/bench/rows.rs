@@ -52,6 +52,7 @@ fn kernel_row(workload: &Workload, kind: Kind) -> Option<Row> {
     let spec = |(shape, range): &(Vec<i64>, Option<(i64, i64)>)| Spec {
         kind: if range.is_some() { Kind::Int64 } else { kind },
         shape: shape.clone(),
+        strides: None,
         range: *range,
     };
     Some(Row {
@@ -74,6 +75,7 @@ fn model_rows(gpu: bool, kind: Option<Kind>) -> Vec<Row> {
             let spec = |s: &tilefuse_models::InputSpec| Spec {
                 kind: if s.int_range.is_some() { s.kind } else { kind },
                 shape: s.shape.to_vec(),
+                strides: None,
                 range: s.int_range,
             };
             let size = case.inputs.first().map_or(0, |i| i.shape.iter().product());
