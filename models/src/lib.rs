@@ -26,6 +26,7 @@
 mod bert;
 mod error;
 mod gpt2;
+mod growth;
 mod kernels;
 mod layers;
 mod llama;
@@ -43,6 +44,7 @@ mod zoo;
 pub use bert::{Bert, BertConfig, BertOutput, bert};
 pub use error::Error;
 pub use gpt2::{Gpt2, Gpt2Config, gpt2};
+pub use growth::{Growth, growing};
 pub use layers::{Attention, upcast};
 pub use llama::{Llama, LlamaConfig, RmsNorm, llama, rms_norm};
 pub use mixer::{Mixer, MixerConfig, mixer};

@@ -20,6 +20,9 @@ pub(crate) use build::view_index;
 pub use build::{Domain, Group, Space, build};
 pub use coalesce::coalesce;
 
+/// What a reduction weighs beside its operand: a loop of its own.
+const REDUCE_WEIGHT: usize = 16;
+
 /// An interned expression of a [`Kernel`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct KExpr(pub u32);
@@ -138,6 +141,8 @@ pub struct Kernel {
     /// Facts of each.
     pub info: Vec<KInfo>,
     interned: FxHashMap<KNode, KExpr>,
+    /// What the expressions weigh together: about the instructions that its code has.
+    pub size: usize,
     /// Reductions, lower levels first.
     pub reduces: Vec<Reduction>,
     /// Stores.
@@ -208,6 +213,7 @@ impl Kernel {
             return known;
         }
         let info = self.info_of(&node);
+        self.size += weight(&node);
         let expr = KExpr(self.exprs.len() as u32);
         self.exprs.push(node.clone());
         self.info.push(info);
@@ -255,6 +261,16 @@ impl Kernel {
     }
 }
 
+/// About how many instructions an expression is in code.
+fn weight(node: &KNode) -> usize {
+    match node {
+        KNode::Const(_) => 0,
+        KNode::Map(function, _) => 1 + function.cost() as usize,
+        KNode::Reduce(_) => REDUCE_WEIGHT,
+        KNode::Index(..) | KNode::InRange(..) | KNode::Load { .. } | KNode::Cast(..) => 2,
+    }
+}
+
 /// Why nodes cannot be one kernel.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
@@ -277,9 +293,18 @@ pub enum Refusal {
     /// The source of a gather is computed, not stored.
     #[error("the source of a gather must be in memory")]
     GatherSource,
-    /// Too many operations would be repeated or the kernel would get too large.
+    /// A single node needs more than a kernel may have.
     #[error("the kernel would have more than {limit} operations")]
     TooLarge {
+        /// The limit.
+        limit: usize,
+    },
+    /// Merging would save less than the larger kernel takes to compile: storing and loading a value costs little beside
+    /// so many instructions.
+    #[error("the kernel would have about {size} instructions, over the {limit} up to which merging pays")]
+    TooLong {
+        /// About how many instructions the code would have.
+        size: usize,
         /// The limit.
         limit: usize,
     },

@@ -22,7 +22,7 @@ use super::{
 };
 use crate::graph::{Graph, NodeId, Op, ValueRef};
 use crate::kernel::{Group, KNode, Kernel, Layouts, Refusal, Space, coalesce};
-use crate::schedule::{Tiling, choose, schedule_with};
+use crate::schedule::{Tiling, Walk, choose, schedule_with};
 use crate::types::{Dims, TensorType};
 
 /// A step to be: a group of nodes in one kernel, or one libtorch call.
@@ -41,6 +41,24 @@ pub(super) struct Built {
     pub(super) kernel: Kernel,
     pub(super) tiling: Tiling,
     pub(super) cost: Cost,
+}
+
+/// Instructions of a kernel above which nothing is merged into it. What a boundary costs, a store and a load of each element,
+/// is then less than a fiftieth of what is computed, and compiling takes longer the more there is in one function: twice
+/// the time for each operator at about four times the limit. The largest kernel of common models has a fifth of it.
+const MAX_MERGED: usize = 2048;
+
+/// Whether a merged kernel of this size pays.
+fn within(size: usize) -> Result<(), Refusal> {
+    if size <= MAX_MERGED { Ok(()) } else { Err(Refusal::TooLong { size, limit: MAX_MERGED }) }
+}
+
+impl Built {
+    /// About the instructions of its code; loops over a row have what they need of the levels below once more each.
+    fn size(&self) -> usize {
+        let levels = self.kernel.reduces.iter().map(|r| r.level).max().unwrap_or(0) as usize;
+        self.kernel.size * if self.tiling.walk == Walk::Loops { 1 + levels } else { 1 }
+    }
 }
 
 /// Plans a graph whose long reductions are split already.
@@ -419,6 +437,11 @@ impl<'a> Planner<'a> {
         let (Some(Some(first)), Some(Some(second))) = (self.units.get(a), self.units.get(b)) else {
             return Verdict::Cycle;
         };
+        if let (Some(x), Some(y)) = (&first.kernel, &second.kernel)
+            && let Err(refusal) = within(x.size() + y.size())
+        {
+            return Verdict::Illegal(refusal);
+        }
         let contraction = self.sequence.contraction(a, b, |unit| self.next_units(unit).collect());
         if first.custom.is_some() || second.custom.is_some() {
             return contraction.map_or(Verdict::Cycle, |c| self.try_merge_custom(a, b, &c));
@@ -445,7 +468,7 @@ impl<'a> Planner<'a> {
     fn build_merged(&self, nodes: &[NodeId], a: &Space, b: &Space) -> Result<Built, Refusal> {
         let mut refusal = Refusal::OtherReduction;
         for (position, space) in candidates(a, b).into_iter().enumerate() {
-            match self.build(nodes, space) {
+            match self.build(nodes, space).and_then(|built| within(built.size()).map(|()| built)) {
                 Ok(built) => return Ok(built),
                 Err(error) if position == 0 => refusal = error,
                 Err(_) => {}

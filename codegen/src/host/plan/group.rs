@@ -34,6 +34,7 @@
 //! }
 //! ```
 
+use rustc_hash::{FxHashMap, FxHashSet};
 use tilefuse_block::Op;
 
 use super::{
@@ -67,14 +68,43 @@ struct Former<'a, 'p> {
     groups: usize,
 }
 
+/// What entries of a list share.
+struct Shared {
+    /// Whether there are any sinks.
+    any: bool,
+    /// The bits over which all sinks may run together: each runs over them, none combines along them, and what one of
+    /// them produces is needed by the others at the same position only.
+    bits: Vec<Bit>,
+    /// Whether no tile has more than one axis.
+    flat: bool,
+    /// Whether one of them runs with nothing else: for whole tiles, or in order with respect to memory.
+    alone: bool,
+    /// The slots that they write.
+    made: FxHashSet<SlotId>,
+    /// The maps at which they read slots that none of those before them writes.
+    used: FxHashMap<SlotId, Vec<Map>>,
+}
+
+impl Default for Shared {
+    fn default() -> Shared {
+        let (made, used) = (FxHashSet::default(), FxHashMap::default());
+        Shared { any: false, bits: Vec::new(), flat: true, alone: false, made, used }
+    }
+}
+
 impl Former<'_, '_> {
     fn block(&mut self, block: usize, context: &Context) -> Vec<Group> {
         let items = self.items[block].clone();
         let mut groups = Vec::new();
         let mut open: Vec<Item> = Vec::new();
+        let mut shared = Shared::default();
         for item in items {
-            if !open.is_empty() && !self.joins(&open, item) {
+            let single = self.shared([item]);
+            let before = (shared.alone, shared.bits.is_empty());
+            self.extend(&mut shared, item);
+            if !open.is_empty() && !self.joins(before, &shared, &single) {
                 groups.push(self.group(&std::mem::take(&mut open), context));
+                shared = single;
             }
             open.push(item);
         }
@@ -95,19 +125,10 @@ impl Former<'_, '_> {
         out
     }
 
-    /// Whether an entry continues a group. Where nothing stays parallel, tiles of rank 2 and more begin anew, so that
-    /// their loops stay together.
-    fn joins(&self, open: &[Item], item: Item) -> bool {
-        let mut all = open.to_vec();
-        all.push(item);
-        let sinks = self.sinks(&all);
-        if sinks.iter().any(|&s| self.plan.sinks[s].barrier) || all.iter().any(|&i| self.is_whole(i)) {
-            return false;
-        }
-        let shared = self.parallel(&sinks);
-        let alone = |items: &[Item]| self.parallel(&self.sinks(items)).is_empty();
-        let flat = sinks.iter().all(|&s| self.plan.sinks[s].shape.len() <= 1);
-        !shared.is_empty() || flat || (alone(open) && alone(&[item]))
+    /// Whether a single entry continues a group, which then shares `all`; before, it runs alone or has no common bits. Where
+    /// nothing stays parallel, tiles of rank 2 and more begin anew, so that their loops stay together.
+    fn joins(&self, (alone, apart): (bool, bool), all: &Shared, single: &Shared) -> bool {
+        !alone && !single.alone && (!all.bits.is_empty() || all.flat || (apart && single.bits.is_empty()))
     }
 
     /// Whether an entry runs for whole tiles.
@@ -115,31 +136,52 @@ impl Former<'_, '_> {
         matches!(item, Item::Loop(l) if self.plan.loops[l].whole)
     }
 
-    /// The bits over which all these sinks may run together: each runs over them, none combines along them, and
-    /// what one of them produces is needed by the others at the same position only.
-    fn parallel(&self, sinks: &[SinkId]) -> Vec<Bit> {
-        let Some((&first, rest)) = sinks.split_first() else { return Vec::new() };
-        let mut bits = self.plan.free_bits(&self.plan.sinks[first]);
-        for &sink in rest {
-            let free = self.plan.free_bits(&self.plan.sinks[sink]);
-            bits.retain(|b| free.contains(b));
-        }
-        let made: Vec<SlotId> = sinks.iter().filter_map(|&s| self.plan.sinks[s].slot).collect();
-        for &sink in sinks {
-            for (slot, map) in self.uses[sink].iter().filter(|(slot, _)| made.contains(slot)) {
-                for (&made, &used) in self.plan.slots[*slot].bits.iter().zip(map) {
-                    bits.retain(|&b| made == used || (b != made && b != used));
+    /// What these entries share.
+    fn shared(&self, items: impl IntoIterator<Item = Item>) -> Shared {
+        let mut shared = Shared::default();
+        items.into_iter().for_each(|item| self.extend(&mut shared, item));
+        shared
+    }
+
+    /// Adds an entry to those that share something.
+    fn extend(&self, shared: &mut Shared, item: Item) {
+        shared.alone |= self.is_whole(item);
+        for id in self.sinks(&[item]) {
+            let sink = &self.plan.sinks[id];
+            shared.alone |= sink.barrier;
+            shared.flat &= sink.shape.len() <= 1;
+            let free = self.plan.free_bits(sink);
+            match shared.any {
+                true => shared.bits.retain(|b| free.contains(b)),
+                false => shared.bits = free,
+            }
+            shared.any = true;
+            if let Some(slot) = sink.slot.filter(|&slot| shared.made.insert(slot)) {
+                let used = shared.used.remove(&slot).unwrap_or_default();
+                used.iter().for_each(|map| self.part(&mut shared.bits, slot, map));
+                shared.used.insert(slot, used);
+            }
+            for (slot, map) in &self.uses[id] {
+                match shared.made.contains(slot) {
+                    true => self.part(&mut shared.bits, *slot, map),
+                    false => shared.used.entry(*slot).or_default().push(map.clone()),
                 }
             }
         }
-        bits
+    }
+
+    /// Takes the bits away over which a slot is made at other positions than it is used.
+    fn part(&self, bits: &mut Vec<Bit>, slot: SlotId, map: &Map) {
+        for (&made, &used) in self.plan.slots[slot].bits.iter().zip(map) {
+            bits.retain(|&b| made == used || (b != made && b != used));
+        }
     }
 
     fn group(&mut self, items: &[Item], context: &Context) -> Group {
         let id = self.groups;
         self.groups += 1;
         let outer: Vec<Bit> = context.iter().map(|&(_, b)| b).collect();
-        let mut bits = self.parallel(&self.sinks(items));
+        let mut bits = self.shared(items.iter().copied()).bits;
         bits.retain(|b| !outer.contains(b));
         if self.one_pointwise_region(items, context) || items.iter().any(|&i| self.is_whole(i)) {
             bits.clear();

@@ -42,6 +42,9 @@ pub(crate) struct Atom {
 /// Conjuncts; `None` is what never holds.
 type Guard = Option<Vec<Atom>>;
 
+/// Of each slot the sinks that read it, and at which maps.
+type Uses = Vec<Vec<(SinkId, Map)>>;
+
 fn either(a: Guard, b: &Guard) -> Guard {
     match (a, b) {
         (None, b) => b.clone(),
@@ -87,7 +90,10 @@ impl Plan<'_> {
 
     /// The guards of all sinks, regions and groups.
     pub(super) fn find_guards(&mut self) {
-        let uses: Vec<Vec<(SlotId, Map)>> = (0..self.sinks.len()).map(|s| self.slot_uses(s)).collect();
+        let mut uses: Uses = vec![Vec::new(); self.slots.len()];
+        for sink in 0..self.sinks.len() {
+            self.slot_uses(sink).into_iter().for_each(|(slot, map)| uses[slot].push((sink, map)));
+        }
         let pinned = self.slots_of_bounds();
         loop {
             let mut changed = false;
@@ -124,7 +130,7 @@ impl Plan<'_> {
     }
 
     /// Where the elements that a sink writes matter.
-    fn needed(&self, sink: SinkId, uses: &[Vec<(SlotId, Map)>], pinned: &[SlotId]) -> Guard {
+    fn needed(&self, sink: SinkId, uses: &Uses, pinned: &[SlotId]) -> Guard {
         let Some(slot) = self.sinks[sink].slot else { return Some(Vec::new()) };
         if pinned.contains(&slot) || matches!(self.sinks[sink].kind, SinkKind::Atomic(_)) {
             return Some(Vec::new());
@@ -136,14 +142,12 @@ impl Plan<'_> {
                 && self.is_known_from_start(atom, block)
         };
         let mut needed = None;
-        for (user, uses) in uses.iter().enumerate() {
-            for (_, map) in uses.iter().filter(|(s, _)| *s == slot) {
-                let guard = match &self.sinks[user].guard {
-                    Some(_) if map != bits => Some(Vec::new()),
-                    guard => guard.as_ref().map(|g| g.iter().filter(|a| inside(a)).cloned().collect()),
-                };
-                needed = either(needed, &guard);
-            }
+        for (user, map) in &uses[slot] {
+            let guard = match &self.sinks[*user].guard {
+                Some(_) if map != bits => Some(Vec::new()),
+                guard => guard.as_ref().map(|g| g.iter().filter(|a| inside(a)).cloned().collect()),
+            };
+            needed = either(needed, &guard);
         }
         needed
     }

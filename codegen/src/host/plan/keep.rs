@@ -41,6 +41,9 @@ use crate::host::passes::{Seen, Site};
 /// Vector instructions above which a value is kept rather than computed again.
 const KEEP_COST: u32 = 7;
 
+/// Values that were followed, each at a map.
+type Computed = FxHashSet<(Value, Map)>;
+
 /// Where a value is computed first, and at which map.
 type First = FxHashMap<Value, (RegionId, Map)>;
 
@@ -52,7 +55,7 @@ impl Plan<'_> {
         let mut refused: FxHashSet<Value> = FxHashSet::default();
         let mut first = First::default();
         for &region in &order {
-            self.visit_region(region, &mut first, &mut refused);
+            self.visit_region(&order, region, &mut first, &mut refused);
         }
     }
 
@@ -65,31 +68,30 @@ impl Plan<'_> {
         }
     }
 
-    fn visit_region(&mut self, region: RegionId, first: &mut First, refused: &mut FxHashSet<Value>) {
-        let mut open: Vec<(Value, Map)> = Vec::new();
-        for &sink in &self.regions[region].sinks {
-            let sink = &self.sinks[sink];
-            match self.own_op(sink) {
-                Some(op) => {
-                    let root = sink.roots.first().copied().unwrap_or(Value(0));
-                    open.extend(operands(self.program, op, root, &sink.bits));
-                }
-                None => open.extend(sink.roots.iter().map(|&r| (r, sink.bits.clone()))),
-            }
-        }
+    fn visit_region(
+        &mut self,
+        order: &[RegionId],
+        region: RegionId,
+        first: &mut First,
+        refused: &mut FxHashSet<Value>,
+    ) {
+        let sinks = self.regions[region].sinks.iter();
+        let mut open: Vec<(Value, Map)> = sinks.flat_map(|&sink| self.demands(sink)).collect();
         let mut seen = FxHashSet::default();
         while let Some((value, map)) = open.pop() {
             if !seen.insert((value, map.clone())) || self.is_outer(value, &map, region) {
                 continue;
             }
             let Some(op) = self.pure_op(value) else { continue };
-            let worth = || self.cost(value, &map) > KEEP_COST;
+            let worth = || self.costs_more(value, &map, KEEP_COST);
             if let Some((maker, made)) = first.get(&value).cloned()
                 && maker != region
                 && !refused.contains(&value)
                 && worth()
             {
-                if self.may_keep(maker, &made, region, &map) && self.all_uses_agree(value, maker, &made) {
+                if self.may_keep(maker, &made, region, &map)
+                    && self.all_uses_agree(order, value, maker, &made)
+                {
                     self.keep_in(maker, value, made);
                     continue;
                 }
@@ -117,23 +119,22 @@ impl Plan<'_> {
         aligned && made.iter().all(|&b| b > ONE) && self.encloses(m.block, u.block)
     }
 
-    /// Whether every region that would read the kept value may.
-    fn all_uses_agree(&self, value: Value, maker: RegionId, made: &[Bit]) -> bool {
-        let mut order = Vec::new();
-        self.regions_in_order(&self.body, &mut order);
+    /// Whether every region that would read the kept value may. Regions in the same loops and list of operations may alike:
+    /// what several of them compute is followed once.
+    fn all_uses_agree(&self, order: &[RegionId], value: Value, maker: RegionId, made: &[Bit]) -> bool {
         let position = order.iter().position(|&r| r == maker).unwrap_or_default();
+        let mut seen: FxHashMap<(bool, &[(usize, Bit)], usize), Computed> = FxHashMap::default();
         order.iter().enumerate().all(|(index, &region)| {
-            let mut fine = true;
-            for &sink in &self.regions[region].sinks {
-                self.walk_sink(sink, &mut |v, map| {
-                    if v == value {
-                        let same = map.as_slice() == made;
-                        let ok = if region == maker { same } else { self.may_keep(maker, made, region, map) };
-                        fine &= ok && index >= position;
-                    }
-                });
-            }
-            fine
+            let own = region == maker;
+            let of = &self.regions[region];
+            let key = if own { (true, &[][..], 0) } else { (index < position, &of.context[..], of.block) };
+            let seen = seen.entry(key).or_default();
+            of.sinks.iter().flat_map(|&sink| self.demands(sink)).all(|(root, map)| {
+                self.walk_new(root, map, seen, &mut |v, map| {
+                    let fits = || if own { map.as_slice() == made } else { self.may_keep(maker, made, region, map) };
+                    v != value || (index >= position && fits())
+                })
+            })
         })
     }
 
@@ -179,19 +180,16 @@ impl Plan<'_> {
         sinks.iter().rposition(is_part).map_or(0, |at| at + 1)
     }
 
-    /// Approximate vector instructions to compute one vector of a value.
-    fn cost(&self, value: Value, map: &[Bit]) -> u32 {
+    /// Whether a vector of a value takes more than about so many vector instructions.
+    fn costs_more(&self, value: Value, map: &[Bit], most: u32) -> bool {
         let mut total = 0u32;
-        self.walk(value, map, &mut |v, m| {
-            if let Some(op) = self.pure_op(v)
-                && self.deps[v.index()] != 0
-            {
-                total = total.saturating_add(self.op_cost(op, m));
-            } else {
-                total = total.saturating_add(u32::from(self.slot_of.contains_key(&v)));
-            }
-        });
-        total
+        !self.walk_new(value, Map::from_slice(map), &mut Computed::default(), &mut |v, m| {
+            total = total.saturating_add(match self.pure_op(v) {
+                Some(op) if self.deps[v.index()] != 0 => self.op_cost(op, m),
+                _ => u32::from(self.slot_of.contains_key(&v)),
+            });
+            total <= most
+        })
     }
 
     fn op_cost(&self, op: &Op, map: &[Bit]) -> u32 {

@@ -25,7 +25,7 @@ mod share;
 mod whole;
 mod work;
 
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::SmallVec;
 use tilefuse_block::{Elem, Op, Program, Shape, Value};
 
@@ -311,16 +311,42 @@ impl<'p> Plan<'p> {
 
     /// Visits what is needed to compute `value` at `map`, each value once for each map. Does not look behind slots.
     pub(crate) fn walk(&self, value: Value, map: &[Bit], visit: &mut dyn FnMut(Value, &Map)) {
-        let mut seen = rustc_hash::FxHashSet::default();
-        let mut open = vec![(value, Map::from_slice(map))];
+        let mut seen = FxHashSet::default();
+        self.walk_new(value, Map::from_slice(map), &mut seen, &mut |value, map| {
+            visit(value, map);
+            true
+        });
+    }
+
+    /// [`Plan::walk`] to what is not in `seen`, for as long as `visit` says. Whether it always did.
+    fn walk_new(
+        &self,
+        value: Value,
+        map: Map,
+        seen: &mut FxHashSet<(Value, Map)>,
+        visit: &mut dyn FnMut(Value, &Map) -> bool,
+    ) -> bool {
+        let mut open = vec![(value, map)];
         while let Some((value, map)) = open.pop() {
             if !seen.insert((value, map.clone())) {
                 continue;
             }
-            visit(value, &map);
+            if !visit(value, &map) {
+                return false;
+            }
             if let Some(op) = self.pure_op(value) {
                 open.extend(operands(self.program, op, value, &map));
             }
+        }
+        true
+    }
+
+    /// What a sink computes, at which maps: of a value that it makes for others what that is made of.
+    fn demands(&self, sink: SinkId) -> SmallVec<[(Value, Map); 3]> {
+        let sink = &self.sinks[sink];
+        match (self.own_op(sink), sink.roots.first()) {
+            (Some(op), Some(&root)) => operands(self.program, op, root, &sink.bits),
+            _ => sink.roots.iter().map(|&root| (root, sink.bits.clone())).collect(),
         }
     }
 
@@ -351,16 +377,13 @@ impl<'p> Plan<'p> {
         }
     }
 
-    /// Visits what a sink needs.
+    /// Visits what a sink needs, the value that it makes for others first.
     pub(crate) fn walk_sink(&self, sink: SinkId, visit: &mut dyn FnMut(Value, &Map)) {
-        let sink = &self.sinks[sink];
-        let mut roots: SmallVec<[(Value, Map); 3]> =
-            sink.roots.iter().map(|&r| (r, sink.bits.clone())).collect();
-        if let (Some(op), Some(&root)) = (self.own_op(sink), sink.roots.first()) {
-            visit(root, &sink.bits);
-            roots = operands(self.program, op, root, &sink.bits);
+        let own = &self.sinks[sink];
+        if let (Some(_), Some(&root)) = (self.own_op(own), own.roots.first()) {
+            visit(root, &own.bits);
         }
-        for (root, map) in roots {
+        for (root, map) in self.demands(sink) {
             self.walk(root, &map, visit);
         }
     }
