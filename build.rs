@@ -1,8 +1,14 @@
-//! Links the programs and tests of this package so that they find libtorch without `LD_LIBRARY_PATH`.
+//! Compiles the C++ part, and links the programs and tests of this package so that they find libtorch without
+//! `LD_LIBRARY_PATH`. Those of other packages have their run path from `.cargo/config.toml`, where `tilefuse-setup` puts
+//! it: cargo hands on no linker argument of a dependency.
 
 fn main() {
-    compile_shim();
-    link_libtorch();
+    // Documentation is made where there is no libtorch.
+    println!("cargo:rerun-if-env-changed=DOCS_RS");
+    if std::env::var_os("DOCS_RS").is_none() && std::env::var_os("CARGO_FEATURE_DOC_ONLY").is_none() {
+        compile_shim();
+        link_libtorch();
+    }
 }
 
 /// Compiles the C++ part of `tilefuse::torch` against libtorch's headers.
@@ -10,6 +16,9 @@ fn compile_shim() {
     println!("cargo:rerun-if-env-changed=LIBTORCH_INCLUDE");
     println!("cargo:rerun-if-changed=src/torch/shim");
     let Some(root) = std::env::var_os("LIBTORCH_INCLUDE").or_else(|| std::env::var_os("LIBTORCH")) else {
+        println!(
+            "cargo::error=LIBTORCH does not say where libtorch 2.11 is: `tilefuse-setup` finds or installs it"
+        );
         return;
     };
     let include = std::path::Path::new(&root).join("include");

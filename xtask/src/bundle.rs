@@ -16,11 +16,11 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
+use tilefuse_setup::process::{output, run, run_quietly};
+use tilefuse_setup::progress::Step;
 
 use crate::arguments::Profile;
 use crate::gpu_tests;
-use crate::process::{run, run_quietly};
-use crate::progress::Step;
 use crate::setup::setup;
 use crate::workspace::Workspace;
 

@@ -3,8 +3,8 @@
 use std::process::Command;
 
 use anyhow::Result;
+use tilefuse_setup::process::run;
 
-use crate::process::run;
 use crate::setup::setup;
 use crate::workspace::Workspace;
 

@@ -6,13 +6,14 @@ use std::process::Command;
 use serde_json::Value;
 
 /// Crates that only some may know: their own crates, libtorch, LLVM and CUDA.
-const GUARDED: [&str; 11] = [
+const GUARDED: [&str; 12] = [
     "tilefuse",
     "tilefuse-fusion",
     "tilefuse-block",
     "tilefuse-codegen",
     "tilefuse-macros",
     "tilefuse-models",
+    "tilefuse-setup",
     "tch",
     "torch-sys",
     "inkwell",
@@ -21,7 +22,7 @@ const GUARDED: [&str; 11] = [
 ];
 
 /// What each crate may know of [`GUARDED`].
-const ALLOWED: [(&str, &[&str]); 7] = [
+const ALLOWED: [(&str, &[&str]); 8] = [
     (
         "tilefuse",
         &[
@@ -39,7 +40,8 @@ const ALLOWED: [(&str, &[&str]); 7] = [
     ("tilefuse-codegen", &["tilefuse-block", "inkwell", "llvm-sys", "cudarc"]),
     ("tilefuse-macros", &[]),
     ("tilefuse-models", &["tch", "torch-sys"]),
-    ("xtask", &[]),
+    ("tilefuse-setup", &[]),
+    ("xtask", &["tilefuse-setup"]),
 ];
 
 /// The dependencies of each crate of the workspace, those of tests and build scripts among them.

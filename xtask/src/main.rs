@@ -10,8 +10,7 @@ mod demo;
 mod gpu_tests;
 #[cfg(test)]
 mod layers;
-mod process;
-mod progress;
+mod links;
 mod ptxas;
 mod setup;
 mod suite;
@@ -47,6 +46,6 @@ fn run(task: Task) -> anyhow::Result<()> {
 
 /// 2 where the user has to act (arguments, packages to install), 1 where something failed.
 fn status(error: &anyhow::Error) -> u8 {
-    let needs_user = error.is::<arguments::UsageError>() || error.is::<setup::NeedsUser>();
+    let needs_user = error.is::<arguments::UsageError>() || error.is::<tilefuse_setup::NeedsUser>();
     if needs_user { 2 } else { 1 }
 }

@@ -7,10 +7,10 @@ use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use anyhow::{Context, Result, bail, ensure};
+use tilefuse_setup::process::run;
+use tilefuse_setup::progress;
 
 use crate::arguments::PtxasOptions;
-use crate::process::run;
-use crate::progress;
 use crate::setup::setup;
 use crate::workspace::Workspace;
 

@@ -1,6 +1,5 @@
 //! Where things lie: the workspace, the user's cache, and the cargo that started this program.
 
-use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -24,9 +23,7 @@ impl Workspace {
         let root = Path::new(&manifest).parent().context("xtask has no parent folder")?.to_path_buf();
         let target =
             std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), |t| root.join(t));
-        let cache = cache_folder(std::env::var_os("XDG_CACHE_HOME"), std::env::var_os("HOME"))
-            .context("neither XDG_CACHE_HOME nor HOME names a folder to keep downloads in")?;
-        Ok(Self { root, target, cache })
+        Ok(Self { root, target, cache: tilefuse_setup::cache_folder()? })
     }
 
     /// The folder of links to the libraries that this clone is built with.
@@ -39,30 +36,5 @@ impl Workspace {
         let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
         command.current_dir(&self.root);
         command
-    }
-}
-
-/// `$XDG_CACHE_HOME/tilefuse`, else `$HOME/.cache/tilefuse`; relative paths count as unset, as the XDG
-/// specification says.
-fn cache_folder(xdg: Option<OsString>, home: Option<OsString>) -> Option<PathBuf> {
-    let absolute = |path: OsString| Some(PathBuf::from(path)).filter(|path| path.is_absolute());
-    let base = xdg.and_then(absolute).or_else(|| home.and_then(absolute).map(|home| home.join(".cache")))?;
-    Some(base.join("tilefuse"))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn check(xdg: Option<&str>, home: Option<&str>, expected: Option<&str>) {
-        assert_eq!(cache_folder(xdg.map(Into::into), home.map(Into::into)), expected.map(PathBuf::from));
-    }
-
-    #[test]
-    fn the_cache_follows_xdg_then_home() {
-        check(Some("/xdg"), Some("/home/u"), Some("/xdg/tilefuse"));
-        check(Some("relative"), Some("/home/u"), Some("/home/u/.cache/tilefuse"));
-        check(None, Some("/home/u"), Some("/home/u/.cache/tilefuse"));
-        check(Some(""), None, None);
     }
 }

@@ -26,22 +26,22 @@ print(os.path.dirname(torch.origin) if torch and torch.origin else '')
 
 /// The `python3` on `PATH`.
 #[derive(Debug)]
-pub(super) struct Python {
-    pub(super) version: (u32, u32),
-    pub(super) pip: bool,
+pub(crate) struct Python {
+    pub(crate) version: (u32, u32),
+    pub(crate) pip: bool,
     /// Whether a virtual environment with a pip of its own can be made.
-    pub(super) ensurepip: bool,
+    pub(crate) ensurepip: bool,
     /// The folder of its torch package.
-    pub(super) torch: Option<PathBuf>,
+    pub(crate) torch: Option<PathBuf>,
 }
 
 /// Asks the `python3` on `PATH` what it has.
-pub(super) fn probe() -> Option<Python> {
+pub(crate) fn probe() -> Option<Python> {
     parse(&output(Command::new(find_program("python3")?).args(["-c", QUESTIONS]))?)
 }
 
 /// The Debian packages without which there is no pip.
-pub(super) fn missing_packages(python: Option<&Python>) -> &'static [&'static str] {
+pub(crate) fn missing_packages(python: Option<&Python>) -> &'static [&'static str] {
     match python {
         None => &["python3", "python3-pip"],
         Some(python) if python.pip || python.ensurepip => &[],
@@ -50,7 +50,7 @@ pub(super) fn missing_packages(python: Option<&Python>) -> &'static [&'static st
 }
 
 /// The command that runs pip: Python's own, else that of a virtual environment made in `folder`.
-pub(super) fn pip(python: &Python, folder: &Path, step: &Step) -> Result<Command> {
+pub(crate) fn pip(python: &Python, folder: &Path, step: &Step) -> Result<Command> {
     let program = if python.pip {
         PathBuf::from("python3")
     } else {

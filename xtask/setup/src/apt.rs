@@ -5,7 +5,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result};
 
-use super::NeedsUser;
+use crate::NeedsUser;
 use crate::process::{find_program, output, quote, run_quietly};
 use crate::progress::Step;
 
@@ -21,7 +21,7 @@ enum Rights {
 type Words = Vec<String>;
 
 /// Installs the packages; `missing` says in the message for the user what they are for.
-pub(super) fn install(packages: &[&str], missing: &str) -> Result<()> {
+pub(crate) fn install(packages: &[&str], missing: &str, command: &str) -> Result<()> {
     if find_program("apt-get").is_none() {
         return Err(NeedsUser(format!(
             "missing:\n{missing}Install these; there is no apt-get here to do it."
@@ -30,7 +30,7 @@ pub(super) fn install(packages: &[&str], missing: &str) -> Result<()> {
     }
     let rights = rights();
     if rights == Rights::None {
-        return Err(NeedsUser(refusal(packages, missing)).into());
+        return Err(NeedsUser(refusal(packages, missing, command)).into());
     }
     // A package list that one source refuses to bring up to date may still serve.
     let _ = run_as_root(&update(), rights, "updating the package lists");
@@ -72,14 +72,14 @@ fn with_rights(command: &[String], rights: Rights) -> Words {
 }
 
 /// What a user without rights is told: what is missing, and the commands that install it.
-fn refusal(packages: &[&str], missing: &str) -> String {
+fn refusal(packages: &[&str], missing: &str, again: &str) -> String {
     let repository = repository_commands(packages).into_iter().map(|(_, command)| command);
     let commands = std::iter::once(update()).chain(repository).chain([install_command(packages)]);
     let lines: Vec<String> =
         commands.map(|command| shell_line(&with_rights(&command, Rights::None))).collect();
     format!(
         "missing:\n{missing}Installing packages takes root's rights, which this user lacks. Run:\n\n  {}\n\n\
-         and then `cargo xtask setup` again.",
+         and then `{again}` again.",
         lines.join("\n  ")
     )
 }
@@ -189,8 +189,8 @@ mod tests {
 
     #[test]
     fn a_user_without_rights_reads_the_exact_commands() {
-        let text = refusal(&["g++", "libzstd-dev"], "  a C++20 compiler\n");
-        assert!(text.contains("a C++20 compiler"), "{text}");
+        let text = refusal(&["g++", "libzstd-dev"], "  a C++20 compiler\n", "tilefuse-setup");
+        assert!(text.contains("a C++20 compiler") && text.ends_with("`tilefuse-setup` again."), "{text}");
         let line = "\n  sudo apt-get -o DPkg::Lock::Timeout=300 install -y --no-install-recommends g++ libzstd-dev\n";
         assert!(text.contains(line), "{text}");
     }

@@ -15,25 +15,25 @@ use crate::progress::Step;
 const TAIL: usize = 30;
 
 /// The program of this name on `PATH`.
-pub(crate) fn find_program(name: &str) -> Option<PathBuf> {
+pub fn find_program(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH")?;
     std::env::split_paths(&path).map(|folder| folder.join(name)).find(|file| is_executable(file))
 }
 
 /// Whether the path is a file that may be executed.
-pub(crate) fn is_executable(file: &Path) -> bool {
+pub fn is_executable(file: &Path) -> bool {
     use std::os::unix::fs::PermissionsExt;
     file.metadata().is_ok_and(|data| data.is_file() && data.permissions().mode() & 0o111 != 0)
 }
 
 /// What the program writes to its standard output, trimmed; `None` where it cannot start or fails.
-pub(crate) fn output(command: &mut Command) -> Option<String> {
+pub fn output(command: &mut Command) -> Option<String> {
     let output = command.stdin(Stdio::null()).stderr(Stdio::null()).output().ok()?;
     output.status.success().then(|| String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }
 
 /// Runs the program on the terminal; fails unless it ends with status 0.
-pub(crate) fn run(command: &mut Command) -> Result<()> {
+pub fn run(command: &mut Command) -> Result<()> {
     let status = command.status().with_context(|| format!("cannot start {}", show(command)))?;
     if !status.success() {
         bail!("{} ended with {status}", show(command));
@@ -42,7 +42,7 @@ pub(crate) fn run(command: &mut Command) -> Result<()> {
 }
 
 /// Runs the program quietly, its latest line beside the step's name; an error holds its last lines.
-pub(crate) fn run_quietly(command: &mut Command, step: &Step) -> Result<()> {
+pub fn run_quietly(command: &mut Command, step: &Step) -> Result<()> {
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().with_context(|| format!("cannot start {}", show(command)))?;
     let tail = follow(&mut child, step);
@@ -54,13 +54,13 @@ pub(crate) fn run_quietly(command: &mut Command, step: &Step) -> Result<()> {
 }
 
 /// The command as a person would type it.
-pub(crate) fn show(command: &Command) -> String {
+pub fn show(command: &Command) -> String {
     let words = std::iter::once(command.get_program()).chain(command.get_args());
     words.map(|word| quote(&word.to_string_lossy())).collect::<Vec<_>>().join(" ")
 }
 
 /// Quotes a word for a POSIX shell where it needs that.
-pub(crate) fn quote(word: &str) -> String {
+pub fn quote(word: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "_-./=:+,@%".contains(c);
     if !word.is_empty() && word.chars().all(plain) {
         word.to_owned()

@@ -6,7 +6,7 @@ use std::process::Command;
 use crate::process::{find_program, output};
 
 /// The Debian packages that hold LLVM 22 with its static libraries and all that these link to.
-pub(super) const PACKAGES: [&str; 7] =
+pub(crate) const PACKAGES: [&str; 7] =
     ["llvm-22-dev", "libpolly-22-dev", "libzstd-dev", "zlib1g-dev", "libxml2-dev", "libffi-dev", "libz3-dev"];
 
 /// LLVM's name of the processors that this machine's is one of.
@@ -14,20 +14,21 @@ const PROCESSORS: &str = if cfg!(target_arch = "aarch64") { "AArch64" } else { "
 
 /// An LLVM that Tilefuse links to.
 #[derive(Debug)]
-pub(super) struct Llvm {
-    pub(super) prefix: PathBuf,
-    pub(super) version: String,
+pub(crate) struct Llvm {
+    pub(crate) prefix: PathBuf,
+    pub(crate) version: String,
 }
 
 /// Where LLVM 22 may be, best first.
-pub(super) fn candidates(link: &Path) -> Vec<PathBuf> {
+pub(crate) fn candidates(known: Option<&Path>) -> Vec<PathBuf> {
     let config = |name: &str| find_program(name).and_then(|p| output(Command::new(p).arg("--prefix")));
     let configured = ["llvm-config-22", "llvm-config"].into_iter().filter_map(config).map(PathBuf::from);
-    [link.to_path_buf(), "/usr/lib/llvm-22".into()].into_iter().chain(configured).collect()
+    let usual = Path::new("/usr/lib/llvm-22");
+    known.into_iter().chain([usual]).map(Path::to_path_buf).chain(configured).collect()
 }
 
 /// Checks version, targets and static libraries; an error is a sentence that names what does not serve.
-pub(super) fn inspect(prefix: &Path) -> Result<Llvm, String> {
+pub(crate) fn inspect(prefix: &Path) -> Result<Llvm, String> {
     let place = prefix.display();
     let ask = |question: &[&str]| output(Command::new(prefix.join("bin/llvm-config")).args(question));
     let version = ask(&["--version"]).ok_or_else(|| format!("{place} holds no bin/llvm-config that runs"))?;
@@ -52,7 +53,7 @@ pub(super) fn inspect(prefix: &Path) -> Result<Llvm, String> {
 
 /// The system libraries that a static link to this LLVM asks for and that the linker does not find;
 /// none where there is no linker to ask.
-pub(super) fn missing_libraries(prefix: &Path) -> Vec<String> {
+pub(crate) fn missing_libraries(prefix: &Path) -> Vec<String> {
     if find_program("cc").is_none() {
         return Vec::new();
     }
@@ -62,7 +63,7 @@ pub(super) fn missing_libraries(prefix: &Path) -> Vec<String> {
 }
 
 /// The Debian package with the library to link to.
-pub(super) fn package_of(library: &str) -> &'static str {
+pub(crate) fn package_of(library: &str) -> &'static str {
     match library {
         "z" => "zlib1g-dev",
         "zstd" => "libzstd-dev",

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use indicatif::{HumanDuration, ProgressBar, ProgressStyle};
 
 /// One step of a task: a spinner on a terminal, one line in a log.
-pub(crate) struct Step {
+pub struct Step {
     bar: Option<ProgressBar>,
     name: String,
     start: Instant,
@@ -14,7 +14,7 @@ pub(crate) struct Step {
 
 impl Step {
     /// Shows that the step begins.
-    pub(crate) fn begin(name: impl Into<String>) -> Self {
+    pub fn begin(name: impl Into<String>) -> Self {
         let name = name.into();
         let bar = std::io::stderr().is_terminal().then(|| spinner(&name));
         if bar.is_none() {
@@ -24,14 +24,14 @@ impl Step {
     }
 
     /// What the step does at the moment; seen on a terminal only.
-    pub(crate) fn detail(&self, detail: &str) {
+    pub fn detail(&self, detail: &str) {
         if let Some(bar) = &self.bar {
             bar.set_message(detail.to_owned());
         }
     }
 
     /// Replaces the spinner by the step's outcome.
-    pub(crate) fn end(self, outcome: &str) {
+    pub fn end(self, outcome: &str) {
         let line = outcome_line(&self.name, outcome, self.start.elapsed());
         if let Some(bar) = &self.bar {
             bar.finish_and_clear();
@@ -41,7 +41,7 @@ impl Step {
 }
 
 /// A bar that counts files; hidden in a log.
-pub(crate) fn counter(name: &str, total: usize) -> ProgressBar {
+pub fn counter(name: &str, total: usize) -> ProgressBar {
     if !std::io::stderr().is_terminal() {
         eprintln!("{name}: {total} ...");
         return ProgressBar::hidden();

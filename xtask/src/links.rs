@@ -5,20 +5,12 @@ use std::os::unix::fs::symlink;
 use std::path::Path;
 
 use anyhow::{Context, Result};
-
-use super::NeedsUser;
-use super::facts::Facts;
-use crate::workspace::Workspace;
+use tilefuse_setup::{Found, NeedsUser};
 
 /// Points `.deps/libtorch`, `.deps/llvm` and `.deps/ptxas` at what was found.
-pub(super) fn point(workspace: &Workspace, facts: &Facts) -> Result<()> {
-    let deps = workspace.deps();
-    fs::create_dir_all(&deps).with_context(|| format!("cannot create {}", deps.display()))?;
-    let targets = [
-        ("libtorch", facts.torch.as_ref().map(|torch| torch.root.as_path())),
-        ("llvm", facts.llvm.as_ref().map(|llvm| llvm.prefix.as_path())),
-        ("ptxas", facts.ptxas.as_ref().map(|ptxas| ptxas.program.as_path())),
-    ];
+pub(crate) fn point(deps: &Path, found: &Found) -> Result<()> {
+    fs::create_dir_all(deps).with_context(|| format!("cannot create {}", deps.display()))?;
+    let targets = [("libtorch", found.libtorch()), ("llvm", found.llvm()), ("ptxas", found.ptxas())];
     targets.into_iter().try_for_each(|(name, target)| match target {
         Some(target) => link(&deps.join(name), target),
         None => Ok(()),

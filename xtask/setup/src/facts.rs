@@ -7,64 +7,76 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result};
 
-use super::{NeedsUser, llvm, ptxas, python, torch};
-use crate::workspace::Workspace;
+use crate::{NeedsUser, Request, llvm, ptxas, python, torch};
 
 /// What was found.
 #[derive(Debug, Default)]
-pub(super) struct Facts {
+pub(crate) struct Facts {
     /// The C++20 compiler's name.
-    pub(super) compiler: Option<String>,
-    pub(super) llvm: Option<llvm::Llvm>,
+    pub(crate) compiler: Option<String>,
+    pub(crate) llvm: Option<llvm::Llvm>,
     /// System libraries that the LLVM found here links to and that are missing, such as `zstd`.
-    pub(super) missing_libraries: Vec<String>,
-    pub(super) torch: Option<torch::Torch>,
-    pub(super) ptxas: Option<ptxas::Ptxas>,
+    pub(crate) missing_libraries: Vec<String>,
+    pub(crate) torch: Option<torch::Torch>,
+    pub(crate) ptxas: Option<ptxas::Ptxas>,
+    /// Whether `ptxas` is looked for at all.
+    wants_ptxas: bool,
     /// Looked up only where something has to be installed with pip.
-    pub(super) python: Option<python::Python>,
+    pub(crate) python: Option<python::Python>,
     /// Candidates that were refused, each with the reason.
-    pub(super) refused: Vec<String>,
+    pub(crate) refused: Vec<String>,
 }
 
 impl Facts {
     /// Looks everything up. A location that the user named and that does not serve is an error.
-    pub(super) fn probe(workspace: &Workspace) -> Result<Self> {
-        let mut facts = Self { compiler: compiler(), ..Self::default() };
-        let deps = workspace.deps();
-        facts.llvm = match named("LLVM_SYS_221_PREFIX", &deps.join("llvm")) {
+    pub(crate) fn probe(request: &Request) -> Result<Self> {
+        let mut facts = Self { compiler: compiler(), wants_ptxas: request.ptxas, ..Self::default() };
+        facts.llvm = match named("LLVM_SYS_221_PREFIX", request.llvm.as_deref()) {
             Some(prefix) => {
                 Some(llvm::inspect(&prefix).map_err(|why| unusable("LLVM_SYS_221_PREFIX", &why))?)
             }
-            None => facts.first(llvm::candidates(&deps.join("llvm")), llvm::inspect),
+            None => facts.first(llvm::candidates(request.llvm.as_deref()), llvm::inspect),
         };
         if let Some(llvm) = &facts.llvm {
             facts.missing_libraries = llvm::missing_libraries(&llvm.prefix);
         }
-        facts.torch = match named("LIBTORCH", &deps.join("libtorch")) {
+        facts.torch = match named("LIBTORCH", request.libtorch.as_deref()) {
             Some(root) => Some(torch::inspect(&root).map_err(|why| unusable("LIBTORCH", &why))?),
-            None => facts.find_torch(workspace),
+            None => facts.find_torch(request),
         };
-        let site = facts.torch.as_ref().map(|torch| torch.root.clone());
-        let candidates = ptxas::candidates(workspace, site.as_deref());
-        facts.ptxas = facts.first(candidates, ptxas::inspect);
-        if facts.torch.is_none() || facts.ptxas.is_none() {
+        if request.ptxas {
+            let site = facts.torch.as_ref().map(|torch| torch.root.clone());
+            let candidates = ptxas::candidates(request, site.as_deref());
+            facts.ptxas = facts.first(candidates, ptxas::inspect);
+        }
+        if facts.lacks_wheels() {
             facts.python = python::probe();
         }
         Ok(facts)
     }
 
+    /// Whether pip has something to install.
+    fn lacks_wheels(&self) -> bool {
+        self.torch.is_none() || self.lacks_ptxas()
+    }
+
+    /// Whether an assembler is asked for and missing.
+    pub(crate) fn lacks_ptxas(&self) -> bool {
+        self.wants_ptxas && self.ptxas.is_none()
+    }
+
     /// Whether a build can start.
-    pub(super) fn is_complete(&self) -> bool {
+    pub(crate) fn is_complete(&self) -> bool {
         self.missing().is_empty()
     }
 
     /// The Python that installs wheels.
-    pub(super) fn python(&self) -> Result<&python::Python> {
+    pub(crate) fn python(&self) -> Result<&python::Python> {
         self.python.as_ref().context("python3 is missing")
     }
 
     /// The Debian packages that provide what is missing, or that are needed to install it.
-    pub(super) fn missing_packages(&self) -> Vec<&'static str> {
+    pub(crate) fn missing_packages(&self) -> Vec<&'static str> {
         let mut packages = Vec::new();
         if self.compiler.is_none() {
             packages.push("g++");
@@ -73,20 +85,20 @@ impl Facts {
             None => packages.extend(llvm::PACKAGES),
             Some(_) => packages.extend(self.missing_libraries.iter().map(|name| llvm::package_of(name))),
         }
-        if self.torch.is_none() || self.ptxas.is_none() {
+        if self.lacks_wheels() {
             packages.extend(python::missing_packages(self.python.as_ref()));
         }
         packages
     }
 
     /// One line for each thing that is missing, and for each candidate that was refused.
-    pub(super) fn missing_summary(&self) -> String {
+    pub(crate) fn missing_summary(&self) -> String {
         let refused = self.refused.iter().map(|why| format!("passed over: {why}"));
         self.missing().into_iter().chain(refused).map(|line| format!("  {line}\n")).collect()
     }
 
     /// One line for each thing that was found.
-    pub(super) fn summary(&self) -> String {
+    pub(crate) fn summary(&self) -> String {
         let mut text = String::new();
         let mut line = |name: &str, version: &str, place: &dyn std::fmt::Display| {
             let _ = writeln!(text, "{name:<9} {version:<13} {place}");
@@ -116,15 +128,16 @@ impl Facts {
         need(self.compiler.is_some(), "a C++20 compiler (c++, or the one that CXX names)");
         need(self.llvm.is_some(), "LLVM 22.1 with its static libraries");
         need(self.torch.is_some(), "libtorch 2.11");
-        need(self.ptxas.is_some(), "ptxas 12.8 or later");
+        need(!self.lacks_ptxas(), "ptxas 12.8 or later");
         missing.extend(self.missing_libraries.iter().map(|name| format!("lib{name}, to which LLVM links")));
         missing
     }
 
-    fn find_torch(&mut self, workspace: &Workspace) -> Option<torch::Torch> {
-        let own = torch::own_candidates(workspace);
+    fn find_torch(&mut self, request: &Request) -> Option<torch::Torch> {
+        let own = torch::own_candidates(request);
+        let known = request.libtorch.clone().into_iter().collect();
         // Starting Python to ask it for torch is the slow part, so it comes after what is known already.
-        self.first(vec![workspace.deps().join("libtorch")], torch::inspect)
+        self.first(known, torch::inspect)
             .or_else(|| {
                 self.first(python::probe().and_then(|p| p.torch).into_iter().collect(), torch::inspect)
             })
@@ -145,10 +158,10 @@ impl Facts {
     }
 }
 
-/// What the user set the variable to; cargo itself sets it to our own link where the user did not.
-fn named(variable: &str, own_link: &Path) -> Option<PathBuf> {
+/// What the user set the variable to; cargo itself sets it to what its configuration says where the user did not.
+fn named(variable: &str, configured: Option<&Path>) -> Option<PathBuf> {
     let value = PathBuf::from(std::env::var_os(variable)?);
-    (!value.as_os_str().is_empty() && value != own_link).then_some(value)
+    (!value.as_os_str().is_empty() && Some(&*value) != configured).then_some(value)
 }
 
 fn unusable(variable: &str, why: &str) -> NeedsUser {
@@ -180,6 +193,7 @@ mod tests {
             compiler: Some("c++".into()),
             llvm: Some(llvm::Llvm { prefix: "/llvm".into(), version: "22.1.8".into() }),
             torch: Some(torch::Torch { root: "/torch".into(), version: "2.11.0".into() }),
+            wants_ptxas: true,
             ptxas: Some(ptxas::Ptxas { program: "/ptxas".into(), version: "13.0".into() }),
             ..Facts::default()
         }
@@ -208,6 +222,12 @@ mod tests {
     }
 
     #[test]
+    fn a_project_needs_no_assembler() {
+        let facts = Facts { ptxas: None, wants_ptxas: false, ..whole() };
+        assert!(facts.is_complete() && facts.missing_packages().is_empty());
+    }
+
+    #[test]
     fn pip_is_installed_only_where_wheels_are_and_no_other_way_is_left() {
         let without_torch = |python| Facts { torch: None, python, ..whole() };
         assert!(without_torch(python(true, false)).missing_packages().is_empty());
@@ -224,10 +244,10 @@ mod tests {
     }
 
     #[test]
-    fn our_own_link_does_not_count_as_the_users_choice() {
+    fn what_cargo_sets_does_not_count_as_the_users_choice() {
         let path = std::env::var("PATH").unwrap();
-        assert_eq!(named("PATH", Path::new("/elsewhere")), Some(path.clone().into()));
-        assert_eq!(named("PATH", Path::new(&path)), None);
-        assert_eq!(named("A_VARIABLE_THAT_NOBODY_SETS", Path::new("/elsewhere")), None);
+        assert_eq!(named("PATH", Some(Path::new("/elsewhere"))), Some(path.clone().into()));
+        assert_eq!(named("PATH", Some(Path::new(&path))), None);
+        assert_eq!(named("A_VARIABLE_THAT_NOBODY_SETS", None), None);
     }
 }

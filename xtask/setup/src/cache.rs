@@ -5,15 +5,15 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 
-use super::python::{self, Python};
+use crate::Request;
 use crate::process::run_quietly;
 use crate::progress::Step;
-use crate::workspace::Workspace;
+use crate::python::{self, Python};
 
 const PARTIAL: &str = ".partial-";
 
 /// Waits until no other set-up installs anything. The lock ends with the returned file, or with this process.
-pub(super) fn lock(cache: &Path) -> Result<File> {
+pub(crate) fn lock(cache: &Path) -> Result<File> {
     fs::create_dir_all(cache).with_context(|| format!("cannot create {}", cache.display()))?;
     let path = cache.join("setup.lock");
     let file = File::create(&path).with_context(|| format!("cannot write {}", path.display()))?;
@@ -31,17 +31,17 @@ pub(super) fn lock(cache: &Path) -> Result<File> {
 
 /// Runs `pip install` into a folder aside, and renames that to `folder` in the cache when it is whole. The
 /// caller holds the lock.
-pub(super) fn install_wheels(
-    workspace: &Workspace,
+pub(crate) fn install_wheels(
+    request: &Request,
     python: &Python,
     folder: &str,
     what: &str,
     arguments: &[&str],
 ) -> Result<()> {
     let step = Step::begin(format!("installing {what}"));
-    remove_leftovers(&workspace.cache)?;
+    remove_leftovers(&request.cache)?;
     // A pip that outlived its killed set-up still writes to a folder of its own.
-    let partial = workspace.cache.join(format!("{PARTIAL}{folder}-{}", std::process::id()));
+    let partial = request.cache.join(format!("{PARTIAL}{folder}-{}", std::process::id()));
     let (site, temporary) = (partial.join("site"), partial.join("tmp"));
     fs::create_dir_all(&temporary).with_context(|| format!("cannot create {}", temporary.display()))?;
     let mut command = python::pip(python, &partial, &step)?;
@@ -51,7 +51,7 @@ pub(super) fn install_wheels(
     // pip unpacks in TMPDIR, and /tmp is often too small for torch.
     command.env("TMPDIR", &temporary).env("PIP_USER", "0").env("PIP_REQUIRE_VIRTUALENV", "0");
     run_quietly(&mut command, &step)?;
-    replace(&workspace.cache.join(folder), &site, &partial)?;
+    replace(&request.cache.join(folder), &site, &partial)?;
     step.end("installed");
     Ok(())
 }
@@ -82,7 +82,7 @@ mod tests {
 
     #[test]
     fn leftovers_go_and_a_whole_folder_takes_their_place() {
-        let cache = std::env::temp_dir().join(format!("xtask-cache-{}", std::process::id()));
+        let cache = std::env::temp_dir().join(format!("tilefuse-setup-cache-{}", std::process::id()));
         let partial = cache.join(".partial-torch");
         fs::create_dir_all(partial.join("site/torch")).unwrap();
         fs::create_dir_all(cache.join("torch/stale")).unwrap();

@@ -5,32 +5,31 @@ use std::process::Command;
 
 use anyhow::Result;
 
-use super::{cache, python::Python};
 use crate::process::{find_program, output};
-use crate::workspace::Workspace;
+use crate::{Request, cache, python::Python};
 
 const FOLDER: &str = "ptxas-13.0";
 
 /// An assembler that is new enough.
 #[derive(Debug)]
-pub(super) struct Ptxas {
-    pub(super) program: PathBuf,
-    pub(super) version: String,
+pub(crate) struct Ptxas {
+    pub(crate) program: PathBuf,
+    pub(crate) version: String,
 }
 
 /// Where it may be, best first: torch's wheel ships one, and so does a CUDA toolkit beside it.
-pub(super) fn candidates(workspace: &Workspace, torch: Option<&Path>) -> Vec<PathBuf> {
+pub(crate) fn candidates(request: &Request, torch: Option<&Path>) -> Vec<PathBuf> {
     let site = torch.and_then(Path::parent);
     let beside = torch.map(|torch| torch.join("bin/ptxas")).into_iter();
     beside
         .chain(site.map(in_wheel))
         .chain(find_program("ptxas"))
-        .chain([PathBuf::from("/usr/local/cuda/bin/ptxas"), in_wheel(&workspace.cache.join(FOLDER))])
+        .chain([PathBuf::from("/usr/local/cuda/bin/ptxas"), in_wheel(&request.cache.join(FOLDER))])
         .collect()
 }
 
 /// Checks that it runs and is new enough; an error is a sentence that says why it does not serve.
-pub(super) fn inspect(program: &Path) -> Result<Ptxas, String> {
+pub(crate) fn inspect(program: &Path) -> Result<Ptxas, String> {
     let place = program.display();
     let text =
         output(Command::new(program).arg("--version")).ok_or_else(|| format!("{place} does not run"))?;
@@ -42,9 +41,9 @@ pub(super) fn inspect(program: &Path) -> Result<Ptxas, String> {
 }
 
 /// Installs NVIDIA's compiler wheel into the cache.
-pub(super) fn install(workspace: &Workspace, python: &Python) -> Result<()> {
+pub(crate) fn install(request: &Request, python: &Python) -> Result<()> {
     let arguments = ["--no-deps", "nvidia-cuda-nvcc==13.0.*"];
-    cache::install_wheels(workspace, python, FOLDER, "ptxas 13.0", &arguments)
+    cache::install_wheels(request, python, FOLDER, "ptxas 13.0", &arguments)
 }
 
 fn in_wheel(site: &Path) -> PathBuf {

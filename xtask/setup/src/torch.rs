@@ -5,16 +5,15 @@ use std::process::Command;
 
 use anyhow::Result;
 
-use super::{cache, python::Python};
 use crate::process::output;
-use crate::workspace::Workspace;
+use crate::{Request, cache, python::Python};
 
 /// A libtorch that Tilefuse links to.
 #[derive(Debug)]
-pub(super) struct Torch {
+pub(crate) struct Torch {
     /// The folder that holds `include` and `lib`.
-    pub(super) root: PathBuf,
-    pub(super) version: String,
+    pub(crate) root: PathBuf,
+    pub(crate) version: String,
 }
 
 /// The wheels in one cache folder.
@@ -45,13 +44,13 @@ const CUDA: Wheels = Wheels {
 };
 
 /// The folders in the cache that an earlier set-up may have made, best first.
-pub(super) fn own_candidates(workspace: &Workspace) -> Vec<PathBuf> {
+pub(crate) fn own_candidates(request: &Request) -> Vec<PathBuf> {
     let wheels: &[Wheels] = if has_gpu() { &[CUDA] } else { &[CPU, CUDA] };
-    wheels.iter().map(|wheels| workspace.cache.join(wheels.folder).join("torch")).collect()
+    wheels.iter().map(|wheels| request.cache.join(wheels.folder).join("torch")).collect()
 }
 
 /// Checks headers, version and whether the library loads; an error is a sentence that names what does not serve.
-pub(super) fn inspect(root: &Path) -> Result<Torch, String> {
+pub(crate) fn inspect(root: &Path) -> Result<Torch, String> {
     let place = root.display();
     let library = root.join("lib/libtorch_cpu.so");
     for file in [&root.join("include/ATen/ATen.h"), &library] {
@@ -72,10 +71,10 @@ pub(super) fn inspect(root: &Path) -> Result<Torch, String> {
 }
 
 /// Installs the wheels into the cache.
-pub(super) fn install(workspace: &Workspace, python: &Python) -> Result<()> {
+pub(crate) fn install(request: &Request, python: &Python) -> Result<()> {
     let wheels = if has_gpu() { CUDA } else { CPU };
     let arguments = pip_arguments(&wheels, python.version);
-    cache::install_wheels(workspace, python, wheels.folder, "libtorch 2.11.0", &arguments)
+    cache::install_wheels(request, python, wheels.folder, "libtorch 2.11.0", &arguments)
 }
 
 /// The machines that a wheel is for.
