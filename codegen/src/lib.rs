@@ -16,3 +16,9 @@ pub mod stages;
 pub mod timing;
 
 pub use error::{Error, Result};
+
+/// The version of LLVM that this program is linked with.
+pub fn llvm_version() -> String {
+    let (major, minor, patch) = inkwell::support::get_llvm_version();
+    format!("{major}.{minor}.{patch}")
+}

@@ -24,6 +24,9 @@ pub(crate) struct Args {
 struct Findings {
     version: &'static str,
     libtorch: String,
+    /// Where the libtorch that this program runs with lies.
+    libtorch_folder: Option<String>,
+    llvm: String,
     threads: usize,
     processor: String,
     cuda: Vec<String>,
@@ -49,6 +52,10 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     }
     report::print(&format!("tilefuse      {}", findings.version));
     report::print(&format!("libtorch      {}, {} threads", findings.libtorch, findings.threads));
+    if let Some(folder) = &findings.libtorch_folder {
+        report::print(&format!("              {folder}"));
+    }
+    report::print(&format!("LLVM          {}", findings.llvm));
     report::print(&format!("processor     {}", findings.processor));
     for device in &findings.cuda {
         report::print(&format!("cuda          {device}"));
@@ -90,9 +97,12 @@ fn find() -> Findings {
         Err(error) => (Vec::new(), Some(error.to_string())),
     };
     let (cache, cache_state) = crate::engine::cache_state();
+    let (libtorch, libtorch_folder) = crate::torch::libtorch();
     Findings {
         version: env!("CARGO_PKG_VERSION"),
-        libtorch: String::from("2.11"),
+        libtorch: libtorch.unwrap_or_else(|| String::from("2.11")),
+        libtorch_folder,
+        llvm: tilefuse_codegen::llvm_version(),
         threads: tch::get_num_threads().max(1) as usize,
         processor: tilefuse_codegen::host::HostOptions::default().fingerprint(),
         cuda,

@@ -40,6 +40,7 @@ pub(crate) use record::note_launch;
 pub use record::{capture, is_capturing};
 pub(crate) use replay::leaves_f64;
 pub use replay::run_in_f64;
+pub(crate) use state::libtorch;
 pub use state::{GeneratorState, GlobalState, cuda_available, cuda_devices, cuda_stream};
 use tensor::dtype;
 pub use tensor::{

@@ -129,6 +129,20 @@ fn libtorch_folder() -> Option<String> {
     Some(path.rsplit_once('/')?.0.to_owned())
 }
 
+/// The libtorch that this program runs with: its version, where its folder tells that, and the folder of its libraries.
+pub(crate) fn libtorch() -> (Option<String>, Option<String>) {
+    let folder = libtorch_folder();
+    let root = folder.as_deref().and_then(|folder| std::path::Path::new(folder).parent());
+    let read = |name: &str| std::fs::read_to_string(root?.join(name)).ok();
+    // An archive for C++ says it in `build-version`, a wheel in `version.py`.
+    let wheel = |text: String| {
+        let value = text.lines().find_map(|line| line.strip_prefix("__version__ ="))?;
+        Some(value.trim().trim_matches(['\'', '"']).to_owned())
+    };
+    let version = read("build-version").map(|text| text.trim().to_owned());
+    (version.or_else(|| wheel(read("version.py")?)), folder)
+}
+
 /// How many CUDA devices can be used, at least one; otherwise one line that says what is missing.
 ///
 /// The first call loads libtorch's CUDA part, unless the program is linked with it. libtorch looks for CUDA once, when it is

@@ -8,7 +8,7 @@ use std::process::Command;
 use anyhow::{Context, Result};
 use serde_json::Value;
 
-use crate::process::output;
+use tilefuse_setup::process::output;
 
 /// What `run.sh --tests --json` of a bundle appends to; a run in parts has a line for each.
 const FILE: &str = "benches/results/gpu_tests.jsonl";
