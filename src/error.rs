@@ -65,6 +65,9 @@ pub enum Error {
     /// Code generation or a kernel launch failed.
     #[error(transparent)]
     Codegen(#[from] tilefuse_codegen::Error),
+    /// A structure that cannot be made again of its parts; what is wrong with it.
+    #[error("values: {0}")]
+    Values(String),
     /// A defect of Tilefuse.
     #[error("internal: {0}")]
     Internal(String),

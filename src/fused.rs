@@ -1,5 +1,8 @@
 //! Fused models: what [`fuse`] returns.
 
+mod call;
+pub(crate) mod forward;
+
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,6 +19,8 @@ use crate::engine::{
 };
 use crate::explain::Explanation;
 use crate::torch::{self, GlobalState};
+
+pub(crate) use call::{Call, Structure};
 
 /// How a fused model compiles.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -166,8 +171,8 @@ pub struct Fused<M> {
     engine: Engine,
 }
 
-/// Wraps a model: an [`nn::Module`], an [`nn::ModuleT`] (then call [`Fused::forward_t`]), or a function from tensors to
-/// tensors (then call [`Fused::call`]).
+/// Wraps a model: an [`nn::Module`], an [`nn::ModuleT`] (then call [`Fused::forward_t`]), or a function or model from any
+/// [`Values`](crate::Values) to others (then call [`Fused::call`]; see [`Forward`](crate::Forward)).
 pub fn fuse<M>(model: M) -> Fused<M> {
     fuse_with(model, Options::default())
 }
@@ -229,7 +234,7 @@ impl<M> Fused<M> {
         inputs: &[Tensor],
         forward: impl Fn(&M, &[Tensor]) -> Vec<Tensor>,
     ) -> Result<Vec<Tensor>, Error> {
-        self.engine.run(inputs, &|inputs| forward(&self.model, inputs))
+        self.call_with(inputs, false, |model, inputs| Ok(forward(model, inputs)))
     }
 
     /// The plan for these inputs, compiled now if it is not yet, with `forward` as in [`Fused::run_with`].
@@ -238,7 +243,7 @@ impl<M> Fused<M> {
         inputs: &[Tensor],
         forward: impl Fn(&M, &[Tensor]) -> Vec<Tensor>,
     ) -> Result<Explanation, Error> {
-        self.engine.explain(inputs, &|inputs| forward(&self.model, inputs))
+        self.explain_call(inputs, false, |model, inputs| Ok(forward(model, inputs)))
     }
 }
 
@@ -247,14 +252,6 @@ impl<M: nn::Module> nn::Module for Fused<M> {
         let inputs = [xs.shallow_clone()];
         let run = self.run_with(&inputs, |model, inputs| inputs.iter().map(|x| model.forward(x)).collect());
         first(run).unwrap_or_else(|| self.model.forward(xs))
-    }
-}
-
-impl<M: nn::Module> Fused<M> {
-    /// The plan for these inputs, compiled now if it is not yet.
-    pub fn explain(&self, inputs: &[&Tensor]) -> Result<Explanation, Error> {
-        let inputs: Vec<Tensor> = inputs.iter().map(|t| t.shallow_clone()).collect();
-        self.explain_with(&inputs, |model, inputs| inputs.iter().map(|x| model.forward(x)).collect())
     }
 }
 
@@ -269,13 +266,6 @@ impl<M: nn::ModuleT> Fused<M> {
         let run = self
             .run_with(&inputs, |model, inputs| inputs.iter().map(|x| model.forward_t(x, false)).collect());
         first(run).unwrap_or_else(|| self.model.forward_t(xs, false))
-    }
-}
-
-impl<M: Fn(&[Tensor]) -> Vec<Tensor>> Fused<M> {
-    /// Calls a function from tensors to tensors.
-    pub fn call(&self, inputs: &[Tensor]) -> Result<Vec<Tensor>, Error> {
-        self.run_with(inputs, |model, inputs| model(inputs))
     }
 }
 
@@ -295,7 +285,7 @@ impl<M> std::fmt::Debug for Fused<M> {
     }
 }
 
-type Forward<'a> = &'a dyn Fn(&[Tensor]) -> Vec<Tensor>;
+type Forward<'a> = &'a Call<'a>;
 
 impl Engine {
     fn count(&self, reason: String) {
@@ -314,7 +304,7 @@ impl Engine {
             return Ok(self.eager(reason, inputs, forward));
         }
         let mut data = Vec::new();
-        match self.find(inputs, state, &mut data) {
+        match self.find(inputs, state, forward, &mut data) {
             Some(entry) => self.run_entry(&entry, inputs, state, &data, forward),
             None => self.capture(inputs, state, forward),
         }
@@ -342,10 +332,11 @@ impl Engine {
         &self,
         inputs: &[Tensor],
         state: GlobalState,
+        forward: Forward<'_>,
         data: &mut Vec<*mut std::ffi::c_void>,
     ) -> Option<Arc<Entry>> {
         let entries = self.entries.read().unwrap_or_else(PoisonError::into_inner);
-        entries.iter().find(|e| e.signature().matches(inputs, state, data)).cloned()
+        entries.iter().find(|e| e.signature().matches(inputs, state, forward, data)).cloned()
     }
 
     fn run_entry(
@@ -369,6 +360,7 @@ impl Engine {
                 let mut stats = self.stats.lock().unwrap_or_else(PoisonError::into_inner);
                 stats.fused_calls += 1;
                 stats.graph_calls += compiled.graph_calls.swap(0, Ordering::Relaxed);
+                forward.ran_plan(&compiled.signature);
                 Ok(outputs)
             }
             Err(Stop::Stale(reason)) => {
@@ -407,7 +399,7 @@ impl Engine {
     ) -> Result<Vec<Tensor>, Error> {
         let one_at_a_time = self.compiling.lock().unwrap_or_else(PoisonError::into_inner);
         let mut data = Vec::new();
-        if let Some(entry) = self.find(inputs, state, &mut data) {
+        if let Some(entry) = self.find(inputs, state, forward, &mut data) {
             drop(one_at_a_time);
             return self.run_entry(&entry, inputs, state, &data, forward);
         }
@@ -415,7 +407,7 @@ impl Engine {
             let reason = format!("more than {} signatures", self.options.max_signatures);
             return Ok(self.eager(reason, inputs, forward));
         }
-        let signature = Signature::of(inputs, state)?;
+        let signature = Signature::of(inputs, state, forward)?;
         self.stats.lock().unwrap_or_else(PoisonError::into_inner).captures += 1;
         let start = Instant::now();
         let named = self.named.iter().map(Tensor::shallow_clone);
@@ -430,10 +422,15 @@ impl Engine {
             },
         )?;
         let outputs = outputs.unwrap_or_else(|panic| resume_unwind(panic));
+        if forward.failed() {
+            return Ok(outputs);
+        }
+        let signature = signature.returning(forward);
         let report =
             CompileReport { capture_ms: start.elapsed().as_secs_f64() * 1e3, ..CompileReport::default() };
-        let entry = match trace.refusals.first() {
-            Some(refusal) => Entry::Eager(signature, refusal.to_string()),
+        let refusal = forward.refusal().or_else(|| trace.refusals.first().map(ToString::to_string));
+        let entry = match refusal {
+            Some(refusal) => Entry::Eager(signature, refusal),
             None => match compile(trace, signature.clone(), &self.options_now(), &self.packs, report) {
                 Ok(compiled) => Entry::Compiled(Box::new(compiled)),
                 Err(error) => Entry::Eager(signature, error.to_string()),
@@ -460,10 +457,10 @@ impl Engine {
             return Err(Error::RunsEager(reason));
         }
         let mut data = Vec::new();
-        if self.find(inputs, state, &mut data).is_none() {
+        if self.find(inputs, state, forward, &mut data).is_none() {
             self.capture(inputs, state, forward)?;
         }
-        match self.find(inputs, state, &mut data).as_deref() {
+        match self.find(inputs, state, forward, &mut data).as_deref() {
             Some(Entry::Compiled(compiled)) => Ok(Explanation::of(compiled)),
             Some(Entry::Eager(_, reason)) => Err(Error::RunsEager(reason.clone())),
             None => Err(Error::RunsEager(String::from("too many signatures"))),

@@ -30,10 +30,12 @@ mod operator;
 #[doc(hidden)]
 pub mod random;
 pub mod torch;
+pub mod values;
 
 pub use engine::{CompileReport, CudaGraphs, Target};
 pub use error::Error;
 pub use explain::{EdgeReport, Explanation, ScheduleReport, StepReport, UpdateReport};
+pub use fused::forward::{Forward, FusedT, Kind, Locked, OfFunction, OfLocked, OfModule};
 pub use fused::{Fused, Options, Products, Stats, fuse, fuse_with};
 #[doc(hidden)]
 pub use kernel::jit;
@@ -126,3 +128,4 @@ pub use tilefuse_macros::function;
 /// any other so.
 pub use tilefuse_macros::kernel;
 pub use torch::{PinnedThreads, pin_threads, release_memory};
+pub use values::Values;

@@ -1,9 +1,13 @@
 //! What must hold for a compiled plan to stand for the model.
 
+use std::sync::Arc;
+
 use tch::Tensor;
 
 use crate::Error;
+use crate::fused::{Call, Structure};
 use crate::torch::{Expect, Flags, GUARDED, GlobalState, Meta, check_metas};
+use crate::values::Part;
 
 /// Alignment in bytes that kernels assume of every buffer.
 pub(crate) const ALIGN: usize = 16;
@@ -13,14 +17,30 @@ pub(crate) const ALIGN: usize = 16;
 pub(crate) struct Signature {
     inputs: Vec<Expect>,
     state: GlobalState,
+    /// What of the call is no tensor.
+    structure: Structure,
+    /// What of the outputs is no tensor; no condition, but a consequence.
+    outputs: Option<Arc<[Part]>>,
 }
 
 impl Signature {
     /// The signature of a call.
-    pub(crate) fn of(inputs: &[Tensor], state: GlobalState) -> Result<Signature, Error> {
+    pub(crate) fn of(inputs: &[Tensor], state: GlobalState, call: &Call<'_>) -> Result<Signature, Error> {
         let metas = inputs.iter().map(Meta::of).collect::<Result<Vec<_>, _>>()?;
         let expects = metas.iter().map(|m| Expect::like(m, alignment(m.data))).collect();
-        Ok(Signature { inputs: expects, state: state.without_grad() })
+        let structure = call.structure().clone();
+        Ok(Signature { inputs: expects, state: state.without_grad(), structure, outputs: None })
+    }
+
+    /// With the structure of what the captured call returned.
+    pub(crate) fn returning(mut self, call: &Call<'_>) -> Signature {
+        self.outputs = call.parts();
+        self
+    }
+
+    /// The structure of what the captured call returned.
+    pub(crate) fn outputs(&self) -> Option<Arc<[Part]>> {
+        self.outputs.clone()
     }
 
     /// Whether a call has this signature; on success `data` holds the addresses of its inputs.
@@ -28,9 +48,13 @@ impl Signature {
         &self,
         inputs: &[Tensor],
         state: GlobalState,
+        call: &Call<'_>,
         data: &mut Vec<*mut std::ffi::c_void>,
     ) -> bool {
         if self.inputs.len() != inputs.len() || self.state != state.without_grad() {
+            return false;
+        }
+        if self.structure != *call.structure() {
             return false;
         }
         data.clear();

@@ -36,3 +36,4 @@ mod tune;
 mod tutorials;
 mod updates;
 mod writes;
+mod values;

@@ -1,4 +1,4 @@
-//! The attributes `#[tilefuse::kernel]` and `#[tilefuse::function]`; the crate `tilefuse` documents them.
+//! The attributes `#[tilefuse::kernel]` and `#[tilefuse::function]`, and `#[derive(tilefuse::Values)]`; the crate `tilefuse` documents them.
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
@@ -8,6 +8,7 @@ mod flow;
 mod signature;
 #[cfg(test)]
 mod tests;
+mod values;
 
 use proc_macro::TokenStream;
 
@@ -21,4 +22,10 @@ pub fn kernel(options: TokenStream, item: TokenStream) -> TokenStream {
 #[proc_macro_attribute]
 pub fn function(options: TokenStream, item: TokenStream) -> TokenStream {
     expand::function(options.into(), item.into()).unwrap_or_else(syn::Error::into_compile_error).into()
+}
+
+/// Makes a structure of tensors of a struct.
+#[proc_macro_derive(Values)]
+pub fn values(item: TokenStream) -> TokenStream {
+    values::derive(item.into()).unwrap_or_else(syn::Error::into_compile_error).into()
 }

@@ -325,3 +325,50 @@ fn a_kernel_becomes_a_type_with_methods() {
     has(quote!(declare.scalar::<i64>(2usize, "n")));
     assert_eq!(text.matches("__body ::").count(), 4, "one for each float kind");
 }
+
+/// What is wrong with a type that derives `Values`.
+fn no_values(item: proc_macro2::TokenStream) -> String {
+    crate::values::derive(item).unwrap_err().to_string()
+}
+
+#[test]
+fn values_are_structs_that_own_their_fields() {
+    assert!(
+        no_values(quote!(
+            enum Either {
+                A(Tensor),
+                B,
+            }
+        ))
+        .contains("an enum has no fixed structure")
+    );
+    assert_eq!(no_values(quote!(union Both { a: f32, b: i32 })), "`Values` is for structs");
+    assert!(
+        no_values(quote!(
+            struct Borrowed<'a> {
+                x: &'a Tensor,
+            }
+        ))
+        .contains("a struct that borrows")
+    );
+    for item in [
+        quote!(
+            struct Unit;
+        ),
+        quote!(
+            struct Pair(Tensor, Option<Tensor>);
+        ),
+        quote!(
+            struct Many<T: Clone, const N: usize>
+            where
+                T: Send,
+            {
+                all: [T; N],
+                r#type: bool,
+            }
+        ),
+    ] {
+        let expanded = crate::values::derive(item).unwrap();
+        assert!(syn::parse2::<syn::ItemImpl>(expanded).is_ok());
+    }
+}
