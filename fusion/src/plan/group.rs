@@ -11,6 +11,7 @@ use smallvec::SmallVec;
 use super::cost::{Cost, price};
 use super::cross;
 use super::custom::CustomBuilt;
+use super::early::Early;
 use super::in_place;
 use super::lives;
 use super::memory::Memory;
@@ -66,10 +67,12 @@ pub(super) fn plan(
     graph: Graph,
     profile: &Profile,
     alignments: &Alignments,
+    early: &Early,
     tuner: &mut Tuner<'_>,
 ) -> Result<Plan, PlanError> {
     let order = graph.topological().ok_or(PlanError::Cycle)?;
     let mut planner = Planner::new(&graph, profile, alignments, order);
+    planner.early.clone_from(early);
     planner.demand();
     planner.start_units()?;
     planner.grow();
@@ -110,6 +113,8 @@ pub(super) struct Planner<'a> {
     pub(super) transparent: Arc<FxHashSet<NodeId>>,
     /// Transparent nodes that are stored nevertheless, because something needs them in memory.
     pub(super) materialized: FxHashSet<NodeId>,
+    /// What is done to hold less.
+    early: Early,
     /// Compute nodes that are needed in memory by a libtorch call, an output or a write-back.
     pub(super) demanded: FxHashSet<NodeId>,
     pub(super) units: Vec<Option<Unit>>,
@@ -157,6 +162,7 @@ impl<'a> Planner<'a> {
             rank,
             transparent: Arc::default(),
             materialized: FxHashSet::default(),
+            early: Early::default(),
             demanded: FxHashSet::default(),
             units: Vec::new(),
             unit_of: FxHashMap::default(),
@@ -429,7 +435,16 @@ impl<'a> Planner<'a> {
         let (Some(&a), Some(&b)) = (self.unit_of.get(&producer), self.unit_of.get(&consumer)) else {
             return Verdict::Recomputed;
         };
-        if a == b { Verdict::Fused } else { self.try_merge(a, b) }
+        match a == b {
+            true => Verdict::Fused,
+            false if self.early.nodes.contains(&producer) => Verdict::Memory,
+            false => self.try_merge(a, b),
+        }
+    }
+
+    /// Whether a unit runs as soon as it can.
+    fn is_early(&self, unit: usize) -> bool {
+        self.units[unit].iter().flat_map(|u| &u.nodes).any(|node| self.early.nodes.contains(node))
     }
 
     /// Merges unit `b` into unit `a`, which comes first, if that is legal and pays.
@@ -505,7 +520,8 @@ impl<'a> Planner<'a> {
         for (value, units) in readers {
             let bytes = self.graph.ty(value).bytes();
             for pair in units.windows(2) {
-                if self.worth_sharing(bytes, pair[0], pair[1]) {
+                let early = pair.iter().any(|&unit| self.is_early(unit));
+                if !early && self.worth_sharing(bytes, pair[0], pair[1]) {
                     self.try_merge(pair[0], pair[1]);
                 }
             }
@@ -523,7 +539,7 @@ impl<'a> Planner<'a> {
         alike && bytes * 4 >= moved(&x.cost).max(moved(&y.cost))
     }
 
-    /// Units in an order that respects dependencies and otherwise follows the graph's.
+    /// Units in an order that respects dependencies and otherwise follows the graph's, or the recording's.
     fn unit_order(&self) -> Result<Vec<usize>, PlanError> {
         let alive: Vec<usize> = (0..self.units.len()).filter(|&u| self.units[u].is_some()).collect();
         let next =
@@ -533,8 +549,10 @@ impl<'a> Planner<'a> {
             next(unit).into_iter().for_each(|user| missing[user] += 1);
         }
         let key = |unit: usize| {
-            let last = self.units[unit].iter().flat_map(|u| &u.nodes).map(|n| self.rank[n]).max();
-            Reverse((last.unwrap_or(0), unit))
+            let recorded = |n: NodeId| self.graph.node(n).origin.filter(|_| self.early.as_recorded);
+            let nodes = self.units[unit].iter().flat_map(|u| &u.nodes);
+            let last = nodes.map(|&n| (recorded(n).unwrap_or(0), self.rank[&n])).max();
+            Reverse((last.unwrap_or((0, 0)), unit))
         };
         let mut ready: BinaryHeap<_> = alive.iter().filter(|&&u| missing[u] == 0).map(|&u| key(u)).collect();
         let mut order = Vec::with_capacity(alive.len());

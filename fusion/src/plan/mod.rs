@@ -8,6 +8,7 @@ mod chain;
 mod cost;
 mod cross;
 mod custom;
+mod early;
 mod empty;
 mod gather;
 mod group;
@@ -31,6 +32,7 @@ use serde::Serialize;
 use smallvec::SmallVec;
 use tilefuse_block::Program;
 
+use self::early::Early;
 use crate::graph::{AliasTarget, Graph, NodeId, Op, ValueRef};
 use crate::kernel::Refusal;
 use crate::schedule::{Machine, ScheduleError, Tiling};
@@ -70,6 +72,8 @@ pub enum Verdict {
         /// Merged.
         merged_us: f64,
     },
+    /// The producer is computed before the consumer can be, because what it reads would be kept until then.
+    Memory,
 }
 
 impl std::fmt::Display for Verdict {
@@ -84,6 +88,7 @@ impl std::fmt::Display for Verdict {
             Verdict::Slower { apart_us, merged_us } => {
                 write!(f, "cut: predicted {merged_us:.1} us merged, {apart_us:.1} us apart")
             }
+            Verdict::Memory => f.write_str("cut: what the producer reads would be kept for longer"),
         }
     }
 }
@@ -360,7 +365,8 @@ pub fn plan_tuned(
     let divided = cross::divided(&graph, profile);
     split_reductions(&mut graph, profile);
     if !divided.is_empty() {
-        let plan = |graph: &Graph| group::plan(graph.clone(), profile, alignments, &mut |_| None);
+        let early = Early::default();
+        let plan = |graph: &Graph| group::plan(graph.clone(), profile, alignments, &early, &mut |_| None);
         let mut least = plan(&graph)?.predicted_us();
         for mut form in divided {
             split_reductions(&mut form, profile);
@@ -371,12 +377,54 @@ pub fn plan_tuned(
             }
         }
     }
-    let mut plan = horizontal::join(group::plan(graph, profile, alignments, tuner)?, profile);
+    let mut plan = horizontal::join(within(graph, profile, alignments, most_bytes, tuner)?, profile);
     plan.copied = targets::find(&plan, alignments);
     let mut plan = chain::finish(plan, profile, most_bytes);
     stream::mark(&mut plan, profile.machine);
     verify(&plan)?;
     Ok(plan)
+}
+
+/// Bytes that a plan may always hold beyond: parts of sums, for which a reduction has two kernels.
+const PARTS: u64 = 16 << 10;
+
+/// A plan that holds at most so many bytes, where another order or kernels that end early make one; else the one that holds
+/// least.
+fn within(
+    graph: Graph,
+    profile: &Profile,
+    alignments: &Alignments,
+    most_bytes: u64,
+    tuner: &mut Tuner<'_>,
+) -> Result<Plan, PlanError> {
+    let limited = |mut plan: Plan| {
+        plan.limit_memory(most_bytes);
+        plan.peak_bytes()
+    };
+    let most = most_bytes.saturating_add(PARTS);
+    let plan = group::plan(graph.clone(), profile, alignments, &Early::default(), tuner)?;
+    let mut least = limited(plan.clone());
+    let mut best = None;
+    let mut early = Early { as_recorded: true, ..Early::default() };
+    for _ in 0..early::ROUNDS {
+        if least <= most {
+            break;
+        }
+        let tried = group::plan(graph.clone(), profile, alignments, &early, &mut |_| None)?;
+        let more = early::next(&tried, &early.nodes);
+        let peak = limited(tried);
+        if peak < least {
+            (least, best) = (peak, Some(early.clone()));
+        }
+        if more.is_empty() {
+            break;
+        }
+        early.nodes.extend(more);
+    }
+    match best {
+        Some(early) => group::plan(graph, profile, alignments, &early, tuner),
+        None => Ok(plan),
+    }
 }
 
 /// Outputs that share memory with something else need no value of their own.

@@ -1,6 +1,6 @@
 //! Where values lie: in place of others, in the arena, in tensors of their own.
 
-use crate::plan::{Plan, Profile, plan, verify};
+use crate::plan::{Alignments, Plan, Profile, Verdict, plan, plan_tuned, verify};
 use crate::text::parse_graph;
 
 /// A library call between kernels. The residual is added and normalised: the sum is returned as well.
@@ -96,5 +96,37 @@ fn a_limit_moves_intermediates_out_of_the_arena() {
             "it is as near to 0 as it can be"
         );
         assert_eq!(verify(&plan), Ok(()));
+    }
+}
+
+/// Two large products, of each of which a few elements are picked: where both are picked in one kernel, both are kept.
+const PICKED: &str = "graph {
+  %0 = input 0 : f32[64,64]
+  %1 = input 1 : f32[64,4096]
+  %2 = input 2 : i64[64,64]
+  %3 = aten::mm(self=%0, mat2=%1) : f32[64,4096]
+  %4 = gather 1(%3, %2) : f32[64,64]
+  %5 = aten::mm(self=%4, mat2=%1) : f32[64,4096]
+  %6 = gather 1(%5, %2) : f32[64,64]
+  %7 = map add(%4, %6) : f32[64,64]
+  %8 = aten::mm(self=%0, mat2=%1) : f32[64,4096]
+  %9 = gather 1(%8, %2) : f32[64,64]
+  %10 = map add(%7, %9) : f32[64,64]
+  outputs %10
+}
+";
+
+#[test]
+fn what_is_read_early_need_not_be_kept() {
+    let graph = parse_graph(PICKED).unwrap();
+    let most = 4 * (64 * 4096 + 3 * 64 * 64);
+    for profile in [Profile::host(2), Profile::gpu(132, 4200.0)] {
+        let kept = plan(&graph, &profile).unwrap();
+        assert!(kept.peak_bytes() > most, "{}", kept.peak_bytes());
+        let mut limited = plan_tuned(&graph, &profile, &Alignments::default(), most, &mut |_| None).unwrap();
+        limited.limit_memory(most);
+        assert!(limited.peak_bytes() <= most, "{} of {most}", limited.peak_bytes());
+        assert!(limited.decisions.iter().any(|d| d.verdict == Verdict::Memory));
+        assert_eq!(verify(&limited), Ok(()));
     }
 }

@@ -186,8 +186,14 @@ fn nothing_moves_past_a_call_with_an_effect() {
   outputs %2, %4
 }
 ";
-    let vertical =
-        group::plan(parse_graph(text).unwrap(), &gpu(), &Alignments::default(), &mut |_| None).unwrap();
+    let vertical = group::plan(
+        parse_graph(text).unwrap(),
+        &gpu(),
+        &Alignments::default(),
+        &Default::default(),
+        &mut |_| None,
+    )
+    .unwrap();
     assert_eq!(join(vertical.clone(), &gpu()).kernel_count(), 1);
     let mut plan = vertical;
     let note = plan.graph.ids().find(|id| id.index() == 3).unwrap();
