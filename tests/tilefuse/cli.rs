@@ -249,7 +249,11 @@ fn models_that_draw_random_numbers_draw_the_same_fused() {
     let file = traced(folder.path(), &x, |x| {
         let noise = x.randint_like(9) + x.rand_like();
         let picked = (x.softmax(-1, None) + 0.1).multinomial(5, true);
-        vec![noise * 2.0, picked + 1, x.dropout(0.5, true) * 3.0, x.bernoulli().neg()]
+        let dropped = x.dropout(0.5, true) * 3.0;
+        vec![Tensor::cat(
+            &[noise * 2.0, picked.to_kind(Kind::Float), dropped, x.sigmoid().bernoulli().neg()],
+            1,
+        )]
     });
     let outcome = compared(&[&file, "--input", "f32[4,32]"]);
     assert_eq!(outcome["ok"], true, "{outcome}");
