@@ -34,6 +34,92 @@ fn plans_of_the_zoo_hold_no_more_than_eager() {
     }
 }
 
+const NONE: Option<&Tensor> = None;
+
+/// `[batch, rows, heads * width]` as `[batch * heads, rows, width]`.
+fn heads(x: &Tensor, heads: i64) -> Tensor {
+    let (batch, rows, width) = x.size3().unwrap();
+    let apart = x.view([batch, rows, heads, width / heads]).permute([0, 2, 1, 3]);
+    apart.reshape([batch * heads, rows, width / heads])
+}
+
+/// Attention of DeBERTa-v2, of an input, three weights and embeddings of distances: of all products with these, those of each
+/// query's and key's distance are picked.
+fn disentangled(x: &[Tensor]) -> Vec<Tensor> {
+    let (rows, span) = (x[0].size()[1], x[4].size()[1] / 2);
+    let project = |x: &Tensor, weight: &Tensor| heads(&x.linear(weight, NONE), 4);
+    let [q, k, v] = [1, 2, 3].map(|n| project(&x[0], &x[n]));
+    let mut scores = q.bmm(&k.transpose(1, 2)) / 5.0;
+    let at = Tensor::arange(rows, (Kind::Int64, device()));
+    let distance = at.unsqueeze(1) - at.unsqueeze(0);
+    let places = |distance: Tensor| {
+        let places: Tensor = distance + span;
+        places.clamp(0, 2 * span - 1).unsqueeze(0).expand([q.size()[0], rows, rows], false)
+    };
+    let all = |weight: &Tensor| project(&x[4], weight).repeat([x[0].size()[0], 1, 1]);
+    let to_place = q.bmm(&all(&x[2]).transpose(1, 2));
+    scores = scores + to_place.gather(2, &places(distance.shallow_clone()), false) / 5.0;
+    let from_place = k.bmm(&all(&x[1]).transpose(1, 2));
+    scores = scores + from_place.gather(2, &places(-distance), false).transpose(1, 2) / 5.0;
+    vec![scores.softmax(-1, None).bmm(&v)]
+}
+
+/// A layer of GPT-NeoX, of an input and four weights: one product for queries, keys and values, of which a quarter is turned by
+/// the position, and the perceptron beside attention.
+fn parallel_layer(x: &[Tensor]) -> Vec<Tensor> {
+    let (batch, rows, width) = x[0].size3().unwrap();
+    let (heads, each) = (4, width / 4);
+    let norm = || x[0].layer_norm([width], NONE, NONE, 1e-5, false);
+    let qkv = norm().linear(&x[1], NONE).view([batch, rows, heads, 3 * each]).transpose(1, 2).chunk(3, -1);
+    let turned = each / 4;
+    let angle = Tensor::arange(rows, *F32).unsqueeze(1) * Tensor::arange(turned / 2, *F32).exp().reciprocal();
+    let angle = Tensor::cat(&[&angle, &angle], -1);
+    let rotary = |t: &Tensor| {
+        let (some, rest) = (t.narrow(3, 0, turned), t.narrow(3, turned, each - turned));
+        let half = turned / 2;
+        let other = Tensor::cat(&[-some.narrow(3, half, half), some.narrow(3, 0, half)], -1);
+        Tensor::cat(&[some * angle.cos() + other * angle.sin(), rest], -1)
+    };
+    let (q, k) = (rotary(&qkv[0]), rotary(&qkv[1]));
+    let y = Tensor::scaled_dot_product_attention(&q, &k, &qkv[2], NONE, 0.0, true, None, false);
+    let y = y.transpose(1, 2).reshape([batch, rows, width]).linear(&x[2], NONE);
+    let wide = norm().linear(&x[3], NONE).gelu("none").linear(&x[4], NONE);
+    vec![wide + y + &x[0]]
+}
+
+/// What models exported from elsewhere do: the plan holds no more than eager, and computes the same.
+#[test]
+fn plans_of_other_models_hold_no_more_than_eager() {
+    setup();
+    let _no_grad = tch::no_grad_guard();
+    let _threads = crate::common::THREADS.read().unwrap();
+    let draw = |shape: &[i64]| Tensor::randn(shape, *F32) * (0.3 / (shape[shape.len() - 1] as f64).sqrt());
+    let square = || draw(&[128, 128]);
+    type Model = fn(&[Tensor]) -> Vec<Tensor>;
+    for rows in [64, 100, 256] {
+        let x = || Tensor::randn([2, rows, 128], *F32);
+        let places = Tensor::randn([1, 512, 128], *F32);
+        let cases: [(&str, Model, Vec<Tensor>); 2] = [
+            ("disentangled", disentangled, vec![x(), square(), square(), square(), places]),
+            (
+                "parallel",
+                parallel_layer,
+                vec![x(), draw(&[384, 128]), square(), draw(&[512, 128]), draw(&[128, 512])],
+            ),
+        ];
+        for (name, model, inputs) in cases {
+            let fused = tilefuse::fuse(model);
+            let plan = fused.explain_with(&inputs, |m, x| m(x)).unwrap();
+            let (ours, eager) = (plan.peak_bytes_fused, plan.peak_bytes_eager);
+            // What launches of several kernels may hold always.
+            let most = (eager + parts()).max(1 << 20);
+            assert!(ours <= most, "{name} of {rows}: {ours} bytes, {eager} eager: {plan}");
+            let (ours, eager) = (fused.call(&inputs).unwrap(), model(&inputs));
+            assert!(ours[0].allclose(&eager[0], 1e-4, 1e-4, false), "{name} of {rows}");
+        }
+    }
+}
+
 #[test]
 fn a_workspace_is_for_parts_of_columns() {
     setup();

@@ -27,8 +27,8 @@ pub(super) struct Early {
 /// Plans that are tried.
 pub(super) const ROUNDS: usize = 8;
 
-/// The next nodes that are to end their kernels, so that a plan holds less: those that read what is kept at the time when the
-/// plan holds most, but is not needed then. Empty where there are none.
+/// The next nodes that are to end their kernels, so that a plan holds less: those that make less of what is kept at the time when
+/// the plan holds most, but is not needed then. Empty where there are none.
 pub(super) fn next(plan: &Plan, early: &FxHashSet<NodeId>) -> Vec<NodeId> {
     let kept: FxHashSet<ValueRef> = plan.outputs.iter().map(Place::base).collect();
     let last = last_uses(plan, &kept);
@@ -46,9 +46,53 @@ pub(super) fn next(plan: &Plan, early: &FxHashSet<NodeId>) -> Vec<NodeId> {
             readers(plan, kernel, value, first, &made).into_iter().filter(|node| !early.contains(node)),
         );
     }
+    for (at, step) in plan.steps.iter().enumerate().skip(peak + 1) {
+        if let StepKind::Kernel(kernel) = &step.kind {
+            let ends = frontier(plan, kernel, (peak, at), &made, &last);
+            found.extend(ends.into_iter().filter(|node| !early.contains(node)));
+        }
+    }
     found.sort_unstable();
     found.dedup();
     found
+}
+
+/// The results of what a later kernel could compute before the peak, where they are smaller than what only that reads.
+fn frontier(
+    plan: &Plan,
+    kernel: &KernelStep,
+    (peak, at): (usize, usize),
+    made: &FxHashMap<ValueRef, usize>,
+    last: &FxHashMap<ValueRef, usize>,
+) -> Vec<NodeId> {
+    let graph = &plan.graph;
+    let inside: FxHashSet<NodeId> = kernel.nodes.iter().copied().collect();
+    let reads: Vec<(NodeId, Vec<ValueRef>)> =
+        kernel.nodes.iter().map(|&node| (node, sources(graph, node, &inside, made))).collect();
+    let mut ready: FxHashSet<NodeId> = FxHashSet::default();
+    let before = |value: &ValueRef| made.get(value).is_none_or(|&step| step < peak);
+    let mut more = true;
+    while more {
+        let can = |(node, sources): &&(NodeId, Vec<ValueRef>)| {
+            let known =
+                |v: &ValueRef| if inside.contains(&v.node) { ready.contains(&v.node) } else { before(v) };
+            !ready.contains(node) && sources.iter().all(known)
+        };
+        let next: Vec<NodeId> = reads.iter().filter(can).map(|(node, _)| *node).collect();
+        more = !next.is_empty();
+        ready.extend(next);
+    }
+    let (early, late): (Vec<_>, Vec<_>) = reads.iter().partition(|(node, _)| ready.contains(node));
+    let read = |of: &[&(NodeId, Vec<ValueRef>)]| -> FxHashSet<ValueRef> {
+        of.iter().flat_map(|(_, sources)| sources.iter().copied()).collect()
+    };
+    let (by_early, by_late) = (read(&early), read(&late));
+    let ends: Vec<NodeId> = by_late.iter().map(|v| v.node).filter(|node| ready.contains(node)).collect();
+    let freed =
+        by_early.iter().filter(|v| made.contains_key(v) && !by_late.contains(v) && last.get(v) == Some(&at));
+    let bytes = |values: &mut dyn Iterator<Item = ValueRef>| values.map(|v| graph.ty(v).bytes()).sum::<u64>();
+    let (freed, kept) = (bytes(&mut freed.copied()), bytes(&mut ends.iter().map(|&node| node.into())));
+    if kept < freed { ends } else { Vec::new() }
 }
 
 /// The step that makes each value.
