@@ -45,11 +45,25 @@ fn main() -> Result<(), tilefuse::Error> {
     }
     println!(
         "{:>10} {:>6} {:>8} {:>8} {:>8} {:>8} {:>8} {:>8} {:>8} {:>8} {:>8} {:>8} {:>9} {:>7}",
-        "milliseconds", "ops", "kernels", "eager", "capture", "lower", "plan", "schedule", "codegen", "passes",
-        "to llvm", "llvm", "call", "us/op"
+        "milliseconds",
+        "ops",
+        "kernels",
+        "eager",
+        "capture",
+        "lower",
+        "plan",
+        "schedule",
+        "codegen",
+        "passes",
+        "to llvm",
+        "llvm",
+        "call",
+        "us/op"
     );
-    let named: Vec<Growth> =
-        Growth::ALL.into_iter().filter(|kind| std::env::args().any(|arg| arg == format!("{kind:?}"))).collect();
+    let named: Vec<Growth> = Growth::ALL
+        .into_iter()
+        .filter(|kind| std::env::args().any(|arg| arg == format!("{kind:?}")))
+        .collect();
     for &kind in if named.is_empty() { &Growth::ALL[..] } else { &named[..] } {
         for &operators in &counts {
             println!("{}", row(kind, operators)?);

@@ -46,14 +46,6 @@ pub(crate) fn program() -> PathBuf {
     moved.map_or_else(|| env!("CARGO_BIN_EXE_tilefuse").into(), PathBuf::from)
 }
 
-use tch::Device;
-
-/// The devices that are present.
-pub(crate) fn devices() -> Vec<Device> {
-    let cuda = tilefuse::torch::cuda_available().is_ok();
-    std::iter::once(Device::Cpu).chain(cuda.then_some(Device::Cuda(0))).collect()
-}
-
 /// Gives the process a kernel cache of its own, and leaves products to libtorch. To be called first in every test that compiles.
 pub(crate) fn setup() {
     static ONCE: Once = Once::new();

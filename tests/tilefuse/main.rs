@@ -35,5 +35,5 @@ mod threads;
 mod tune;
 mod tutorials;
 mod updates;
-mod writes;
 mod values;
+mod writes;

@@ -3,7 +3,7 @@
 use tch::{Device, Kind, Tensor};
 use tilefuse::fuse;
 
-use crate::common::devices;
+use crate::common::device;
 
 type Function = fn(&[Tensor]) -> Vec<Tensor>;
 
@@ -46,76 +46,73 @@ fn check(name: &str, inputs: &dyn Fn() -> Vec<Tensor>, function: Function) {
 
 #[test]
 fn sparse_tensors_are_operands_of_libtorch_alone() {
-    for device in devices() {
-        let one = || vec![sparse(device)];
-        let with_dense = || vec![sparse(device), dense(&[5, 3], device)];
-        check("a multiple of a sparse input", &one, |x| vec![&x[0] * 2.0]);
-        check("made dense", &one, |x| vec![x[0].to_dense(None, false).exp() + 1.0]);
-        check("a product with a sparse matrix", &with_dense, |x| vec![x[0].matmul(&x[1]).relu() + 1.0]);
-        check("made sparse on the way", &|| vec![dense(&[4, 5], device)], |x| {
-            let indices = Tensor::from_slice2(&[[0i64, 1], [2, 0]]).to_device(x[0].device());
-            let values = x[0].flatten(0, -1).narrow(0, 0, 2) * 3.0;
-            let options = (Kind::Float, x[0].device());
-            let made = Tensor::sparse_coo_tensor_indices_size(&indices, &values, [4, 5], options, false);
-            vec![made.to_dense(None, false) + &x[0]]
-        });
-        check("values written behind a sparse tensor's back", &one, |x| {
-            let copy = x[0].g_mul_scalar(1.0);
-            let _ = copy.internal_values().g_mul_scalar_(2.0);
-            vec![copy.to_dense(None, false) + 1.0]
-        });
-        check("written in place", &one, |x| {
-            let mut copy = x[0].g_mul_scalar(1.0);
-            let _ = copy.g_mul_scalar_(2.0);
-            vec![copy.to_dense(None, false) + 1.0]
-        });
-        check("an input written in place", &one, |x| {
-            let _ = x[0].shallow_clone().g_mul_scalar_(2.0);
-            vec![x[0].to_dense(None, false) + 1.0]
-        });
-    }
+    let device = device();
+    let one = || vec![sparse(device)];
+    let with_dense = || vec![sparse(device), dense(&[5, 3], device)];
+    check("a multiple of a sparse input", &one, |x| vec![&x[0] * 2.0]);
+    check("made dense", &one, |x| vec![x[0].to_dense(None, false).exp() + 1.0]);
+    check("a product with a sparse matrix", &with_dense, |x| vec![x[0].matmul(&x[1]).relu() + 1.0]);
+    check("made sparse on the way", &|| vec![dense(&[4, 5], device)], |x| {
+        let indices = Tensor::from_slice2(&[[0i64, 1], [2, 0]]).to_device(x[0].device());
+        let values = x[0].flatten(0, -1).narrow(0, 0, 2) * 3.0;
+        let options = (Kind::Float, x[0].device());
+        let made = Tensor::sparse_coo_tensor_indices_size(&indices, &values, [4, 5], options, false);
+        vec![made.to_dense(None, false) + &x[0]]
+    });
+    check("values written behind a sparse tensor's back", &one, |x| {
+        let copy = x[0].g_mul_scalar(1.0);
+        let _ = copy.internal_values().g_mul_scalar_(2.0);
+        vec![copy.to_dense(None, false) + 1.0]
+    });
+    check("written in place", &one, |x| {
+        let mut copy = x[0].g_mul_scalar(1.0);
+        let _ = copy.g_mul_scalar_(2.0);
+        vec![copy.to_dense(None, false) + 1.0]
+    });
+    check("an input written in place", &one, |x| {
+        let _ = x[0].shallow_clone().g_mul_scalar_(2.0);
+        vec![x[0].to_dense(None, false) + 1.0]
+    });
 }
 
 #[test]
 fn sparse_weights_are_operands_of_libtorch_alone() {
     let _no_grad = tch::no_grad_guard();
-    for device in devices() {
-        let weight = sparse(device);
-        let model = |x: &[Tensor], w: &Tensor| vec![w.matmul(&x[0]).relu() * 2.0];
-        let held = weight.shallow_clone();
-        let fused = fuse(move |x: &[Tensor]| model(x, &held));
-        for _ in 0..3 {
-            let x = [dense(&[5, 3], device)];
-            let (ours, eager) = (fused.call(&x).unwrap(), model(&x, &weight));
-            assert!(ours[0].allclose(&eager[0], 1e-5, 1e-6, false));
-        }
-        assert!(fused.stats().fused_calls > 0, "{:?}", fused.stats());
+    let device = device();
+    let weight = sparse(device);
+    let model = |x: &[Tensor], w: &Tensor| vec![w.matmul(&x[0]).relu() * 2.0];
+    let held = weight.shallow_clone();
+    let fused = fuse(move |x: &[Tensor]| model(x, &held));
+    for _ in 0..3 {
+        let x = [dense(&[5, 3], device)];
+        let (ours, eager) = (fused.call(&x).unwrap(), model(&x, &weight));
+        assert!(ours[0].allclose(&eager[0], 1e-5, 1e-6, false));
     }
+    assert!(fused.stats().fused_calls > 0, "{:?}", fused.stats());
 }
 
 #[test]
 fn compressed_sparse_and_other_layouts_are_operands_of_libtorch_alone() {
-    for device in devices() {
-        let one = || vec![dense(&[4, 6], device)];
-        check("compressed rows", &|| vec![dense(&[4, 6], device).relu().to_sparse_csr(None)], |x| {
-            vec![x[0].to_dense(None, false) * 2.0]
-        });
-        check("compressed columns on the way", &one, |x| {
-            vec![(x[0].relu() + 1.0).to_sparse_csc(None).to_dense(None, false) * 2.0]
-        });
-        check("lazily conjugated", &one, |x| {
-            let z = Tensor::complex(&x[0], &(&x[0] + 1.0)).conj();
-            vec![z.resolve_conj().view_as_real_copy().sum_dim_intlist(-1, false, Kind::Float) + &x[0]]
-        });
-        check("lazily negated", &one, |x| {
-            let z = Tensor::complex(&x[0], &(&x[0] + 1.0)).conj();
-            vec![z.imag() * 2.0 + &x[0]]
-        });
-        check("more dimensions than kernels know", &one, |x| {
-            let high = x[0].reshape([1, 2, 2, 1, 1, 2, 3, 1, 1, 1]);
-            vec![(high.exp() + 1.0).sum_dim_intlist(&[1i64, 5][..], false, Kind::Float), high.relu()]
-        });
-    }
+    let device = device();
+    let one = || vec![dense(&[4, 6], device)];
+    check("compressed rows", &|| vec![dense(&[4, 6], device).relu().to_sparse_csr(None)], |x| {
+        vec![x[0].to_dense(None, false) * 2.0]
+    });
+    check("compressed columns on the way", &one, |x| {
+        vec![(x[0].relu() + 1.0).to_sparse_csc(None).to_dense(None, false) * 2.0]
+    });
+    check("lazily conjugated", &one, |x| {
+        let z = Tensor::complex(&x[0], &(&x[0] + 1.0)).conj();
+        vec![z.resolve_conj().view_as_real_copy().sum_dim_intlist(-1, false, Kind::Float) + &x[0]]
+    });
+    check("lazily negated", &one, |x| {
+        let z = Tensor::complex(&x[0], &(&x[0] + 1.0)).conj();
+        vec![z.imag() * 2.0 + &x[0]]
+    });
+    check("more dimensions than kernels know", &one, |x| {
+        let high = x[0].reshape([1, 2, 2, 1, 1, 2, 3, 1, 1, 1]);
+        vec![(high.exp() + 1.0).sum_dim_intlist(&[1i64, 5][..], false, Kind::Float), high.relu()]
+    });
     let one = || vec![dense(&[4, 6], Device::Cpu)];
     check("mkldnn", &one, |x| vec![x[0].g_to_mkldnn(None).relu().to_dense(None, false) * 2.0]);
     check("quantised", &one, |x| vec![x[0].quantize_per_tensor(0.1, 10, Kind::QUInt8).dequantize() * 2.0]);

@@ -131,7 +131,8 @@ impl Plan<'_> {
             let seen = seen.entry(key).or_default();
             of.sinks.iter().flat_map(|&sink| self.demands(sink)).all(|(root, map)| {
                 self.walk_new(root, map, seen, &mut |v, map| {
-                    let fits = || if own { map.as_slice() == made } else { self.may_keep(maker, made, region, map) };
+                    let fits =
+                        || if own { map.as_slice() == made } else { self.may_keep(maker, made, region, map) };
                     v != value || (index >= position && fits())
                 })
             })
