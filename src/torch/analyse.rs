@@ -298,13 +298,40 @@ fn find_kept(r: &mut Recorder, held: &[bool], facts: &Facts) {
     }
 }
 
+/// Whether a call copies its argument to the host for somebody to look at, if nobody uses the copy: from another device, or
+/// to `f64` as for printing. Whoever asks for the memory of a copy is seen doing so.
+fn may_be_read(event: &Event, r: &Recorder) -> bool {
+    let on_host = |t: TensorId| r.seen.get(t.0 as usize).is_none_or(|s| s.meta.device.is_cpu());
+    let from_device = !event.args.first().into_iter().flat_map(Arg::tensors).all(on_host);
+    match (event.op.as_str(), event.overload.as_str()) {
+        ("aten::to", "device") => true,
+        ("aten::to" | "aten::_to_copy", _) => from_device,
+        _ => false,
+    }
+}
+
+/// Whether a call only makes views: a copy of which there are but views is not used.
+fn makes_views(event: &Event, r: &Recorder) -> bool {
+    let storages = |args: &[Arg]| -> HashSet<StorageId> {
+        args.iter().flat_map(Arg::tensors).filter_map(|t| storage_of(&r.seen, t)).collect()
+    };
+    let made = storages(&event.outs);
+    event.writes.is_empty() && !made.is_empty() && made.is_subset(&storages(&event.args))
+}
+
 /// A copy to the host that nobody uses was made for somebody to look at.
 fn find_dead_host_copies(r: &mut Recorder, outputs: &[TensorId]) {
-    let all = r.events.iter().flat_map(|e| &e.args).flat_map(Arg::tensors).chain(outputs.iter().copied());
+    let all = r
+        .events
+        .iter()
+        .filter(|e| !makes_views(e, r))
+        .flat_map(|e| &e.args)
+        .flat_map(Arg::tensors)
+        .chain(outputs.iter().copied());
     let used: HashSet<StorageId> = all.filter_map(|t| storage_of(&r.seen, t)).collect();
     let mut found = Vec::new();
     for (index, event) in r.events.iter().enumerate().filter(|(_, e)| !e.constant) {
-        if !matches!(event.op.as_str(), "aten::to" | "aten::_to_copy" | "aten::contiguous") {
+        if !may_be_read(event, r) {
             continue;
         }
         let outs = event.outs.iter().flat_map(Arg::tensors).filter_map(|t| r.seen.get(t.0 as usize));

@@ -46,17 +46,17 @@ pub(super) fn reads_only_metadata(schema: &Schema, i: usize) -> bool {
     }
 }
 
-/// Operators whose results that are no tensors tell of sizes, dtypes and the like, never of data.
+/// Operators whose results that are no tensors tell of sizes, dtypes and the like, never of data, and not of what
+/// guards do not compare (offsets into storages, storages, versions).
 pub(super) fn is_metadata_query(schema: &Schema) -> bool {
     let op = short(schema);
-    op.starts_with("sym_")
+    (op.starts_with("sym_") && op != "sym_storage_offset")
         || matches!(
             op,
             "size"
                 | "stride"
                 | "dim"
                 | "numel"
-                | "storage_offset"
                 | "is_contiguous"
                 | "is_complex"
                 | "is_floating_point"
@@ -67,13 +67,11 @@ pub(super) fn is_metadata_query(schema: &Schema) -> bool {
                 | "is_leaf"
                 | "is_pinned"
                 | "is_same_size"
-                | "is_set_to"
                 | "is_distributed"
                 | "is_coalesced"
                 | "dense_dim"
                 | "sparse_dim"
                 | "output_nr"
-                | "_version"
                 | "result_type"
                 | "can_cast"
                 | "promote_types"
