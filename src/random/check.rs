@@ -309,22 +309,26 @@ impl Left {
     fn get(&self, at: usize) -> Option<&Tensor> {
         self.all().nth(at)
     }
-
-    /// The storage that an output lies in, if it is one of the program's.
-    fn home(&self, output: &Tensor) -> Option<usize> {
-        let address = |t: &Tensor| Meta::of(t).map_or(0, |m| m.storage_data);
-        let at = address(output);
-        self.storages.iter().position(|s| at != 0 && address(s) == at)
-    }
 }
 
+/// The first pair of results and storages that share memory in only one of two runs, or at another distance.
 fn aliasing(eager: &Left, ours: &Left) -> Option<String> {
-    eager.outputs.iter().zip(&ours.outputs).enumerate().find_map(|(at, (e, o))| {
-        let (want, got) = (eager.home(e), ours.home(o));
-        let word = |s: Option<usize>| s.map_or(String::from("memory of its own"), |s| format!("s{s}"));
-        (want != got && e.numel() > 0)
-            .then(|| format!("output {at} lies in {} instead of {}", word(got), word(want)))
-    })
+    let metas = |left: &Left| left.all().map(|t| Meta::of(t).ok()).collect::<Vec<_>>();
+    let (want, got) = (metas(eager), metas(ours));
+    let distance = |metas: &[Option<Meta>], i: usize, j: usize| -> Option<i64> {
+        let (a, b) = (metas[i].as_ref()?, metas[j].as_ref()?);
+        let shared = a.storage_data != 0 && a.storage_data == b.storage_data && a.numel > 0 && b.numel > 0;
+        shared.then(|| b.data as i64 - a.data as i64)
+    };
+    let name = |at: usize| match at.checked_sub(eager.outputs.len()) {
+        None => format!("output {at}"),
+        Some(storage) => format!("s{storage}"),
+    };
+    let word = |d: Option<i64>| d.map_or(String::from("in other memory"), |d| format!("{d} bytes on"));
+    let pairs = (0..want.len().min(got.len())).flat_map(|i| (i + 1..want.len()).map(move |j| (i, j)));
+    let mut pairs = pairs.map(|(i, j)| (i, j, distance(&want, i, j), distance(&got, i, j)));
+    let (i, j, want, got) = pairs.find(|(_, _, want, got)| want != got)?;
+    Some(format!("from {}, {} lies {} instead of {}", name(i), name(j), word(got), word(want)))
 }
 
 fn first_line(text: &str) -> String {

@@ -267,6 +267,8 @@ const VIEWS: &[&str] = &[
     "imag",
     "resolve_conj",
     "resolve_neg",
+    "as_strided",
+    "unfold",
 ];
 
 /// Distance of 1 to the next number.

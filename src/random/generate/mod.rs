@@ -112,6 +112,9 @@ const FAMILIES: &[(u32, Family)] = &[
     (4, reduce::normalize),
     (18, shape::rearrange),
     (5, shape::resize),
+    (2, shape::strided),
+    (1, shape::windows),
+    (2, shape::of_rank_zero),
     (4, shape::join),
     (3, shape::divide),
     (5, read::read),
@@ -158,6 +161,9 @@ impl Generator {
 
     /// Returns what nothing reads, and a few other values.
     fn finish(mut self) -> Program {
+        if self.rng.chance(0.15) {
+            self.views_of_one();
+        }
         let read: Vec<u32> = self.program.ops.iter().flat_map(OpCall::reads).collect();
         let made: Vec<u32> = self.program.ops.iter().flat_map(|o| o.results.iter().map(|r| r.id)).collect();
         for id in self.values.clone() {
@@ -171,6 +177,14 @@ impl Generator {
             self.program.outputs.push(Named { id, exact: self.fact(id).exact });
         }
         self.program
+    }
+
+    /// A few views of one value, for results that share memory.
+    fn views_of_one(&mut self) {
+        let Some(base) = self.any() else { return };
+        for _ in 0..2 + self.rng.below(2) {
+            write::view_of(self, base);
+        }
     }
 
     fn fact(&self, id: u32) -> Fact {

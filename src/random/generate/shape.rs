@@ -3,6 +3,7 @@
 use super::{Fact, Generator, t};
 use crate::random::program::is_float;
 use crate::torch::Arg;
+use crate::torch::Meta;
 
 /// Views: another arrangement of the same elements, or of some of them.
 pub(super) fn rearrange(g: &mut Generator) -> Option<()> {
@@ -111,6 +112,66 @@ pub(super) fn resize(g: &mut Generator) -> Option<()> {
         _ if rank == 4 => g.emit("contiguous", vec![t(x), Arg::MemoryFormat(2)], fact)?,
         _ => g.emit("dropout", vec![t(x), Arg::Float(0.5), Arg::Bool(false)], fact)?,
     };
+    Some(())
+}
+
+/// Strides over the memory of a value, within its elements.
+pub(super) fn strided(g: &mut Generator) -> Option<()> {
+    let x = g.value(|g, id| g.tensor(id).numel() > 0)?;
+    let meta = Meta::of(g.tensor(x)).ok()?;
+    let span: i64 = meta.sizes().iter().zip(meta.strides()).map(|(n, s)| (n - 1) * s).sum();
+    let start = g.rng.range(0, span.min(6) + 1);
+    let mut left = span - start;
+    let (mut size, mut stride) = (Vec::new(), Vec::new());
+    for _ in 0..g.rng.below(4) {
+        let step = *g.rng.pick(&[0, 1, 1, 2, 3, 4, 8, 16]);
+        let most = if step == 0 { 3 } else { (left / step + 1).min(17) };
+        let count = g.rng.range(1, most + 1);
+        left -= (count - 1) * step;
+        size.push(count);
+        stride.push(step);
+    }
+    let offset = match g.rng.below(3) {
+        0 if start == 0 => Arg::None,
+        _ => Arg::Int(meta.offset + start),
+    };
+    let fact = g.fact(x);
+    g.emit("as_strided", vec![t(x), Arg::Ints(size), Arg::Ints(stride), offset], fact)?;
+    Some(())
+}
+
+/// Windows along a dimension, of a value or of a copy of it.
+pub(super) fn windows(g: &mut Generator) -> Option<()> {
+    let x = g.value(|g, id| g.rank(id) > 0 && g.tensor(id).numel() > 0)?;
+    let fact = g.fact(x);
+    let x = if g.rng.chance(0.5) { g.emit("clone", vec![t(x)], fact)? } else { x };
+    let dim = g.dim(x)?;
+    let size = g.rng.range(1, g.size(x)[dim as usize].min(4) + 1);
+    let step = g.rng.range(1, 3);
+    g.emit("unfold", vec![t(x), Arg::Int(dim), Arg::Int(size), Arg::Int(step)], fact)?;
+    Some(())
+}
+
+/// Operators that take a dimension, of a value that has none.
+pub(super) fn of_rank_zero(g: &mut Generator) -> Option<()> {
+    let x = g.value(|g, id| g.rank(id) == 0)?;
+    let dim = *g.rng.pick(&[0, -1]);
+    let fact = g.fact(x);
+    let one = |name, fact| (name, vec![t(x), Arg::Int(dim)], fact);
+    let list = |name, fact| (name, vec![t(x), Arg::Ints(vec![dim])], fact);
+    let (name, args, fact) = match g.rng.below(9) {
+        0 => list("flip", fact),
+        1 => one("squeeze.dim", fact),
+        2 => one("unsqueeze", fact),
+        3 => ("transpose.int", vec![t(x), Arg::Int(0), Arg::Int(-1)], fact),
+        4 => list("sum.dim_IntList", fact),
+        5 => list("amax", fact),
+        6 => one("argmax", Fact { exact: true, bound: Some(0.0) }),
+        7 if is_float(g.kind(x)) => one("softmax.int", Fact::ROUNDED),
+        8 if is_float(g.kind(x)) => one("cumsum", fact),
+        _ => ("movedim.int", vec![t(x), Arg::Int(dim), Arg::Int(0)], fact),
+    };
+    g.emit(name, args, fact)?;
     Some(())
 }
 

@@ -80,7 +80,7 @@ fn out(g: &mut Generator, target: u32) -> Option<(&'static str, Args, Fact)> {
 }
 
 /// A part of a value that shares its memory.
-fn view_of(g: &mut Generator, base: u32) -> Option<u32> {
+pub(super) fn view_of(g: &mut Generator, base: u32) -> Option<u32> {
     let dim = g.dim(base)?;
     let size = g.size(base)[dim as usize];
     let fact = g.fact(base);
