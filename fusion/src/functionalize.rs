@@ -18,6 +18,8 @@ mod state;
 mod tests;
 mod views;
 
+use std::collections::HashMap;
+
 use crate::graph::{AliasTarget, Graph, Op, OutputAlias, Update};
 use crate::recording::Recording;
 use state::State;
@@ -70,8 +72,8 @@ pub enum FunctionalizeError {
         /// The call.
         call: String,
     },
-    /// An output shares memory with an input in a way that strides do not express.
-    #[error("output {index} reads the memory of an input as another type")]
+    /// An output shares memory with an input or another output in a way that strides do not express.
+    #[error("output {index} shares memory with another tensor in a way that strides do not express")]
     OutputAliasesInput {
         /// Which output.
         index: usize,
@@ -105,33 +107,37 @@ fn finish(mut state: State<'_>, recording: &Recording) -> Result<Graph, Function
             state.graph.updates.push(Update { target, value });
         }
     }
-    let aliases = output_aliases(&state, &returned)?;
+    let mut aliases = output_aliases(&mut state, &returned)?;
     if aliases.iter().any(Option::is_some) {
+        aliases.resize(state.graph.outputs.len(), None);
         state.graph.aliases = aliases;
     }
     state.graph.remove_unused();
     Ok(state.graph)
 }
 
-/// Which storage each output shares. Of several views of one intermediate, those that follow an output that covers
-/// it are aliases of that output.
+/// Which storage each output shares. Of several views of one intermediate, those beside the first that covers it are
+/// aliases of that one; where none does, all are aliases of the intermediate, which becomes a buffer.
 fn output_aliases(
-    state: &State<'_>,
+    state: &mut State<'_>,
     returned: &[usize],
 ) -> Result<Vec<Option<OutputAlias>>, FunctionalizeError> {
-    let covers: Vec<bool> = returned.iter().map(|&t| state.covers_root(t)).collect();
+    // By root: which output owns the memory, and the tensor that it is.
+    let mut owners: HashMap<usize, (u32, usize)> = HashMap::new();
     let mut aliases = Vec::new();
     for (index, &tensor) in returned.iter().enumerate() {
         let root = state.root(tensor);
         let (target, base) = match state.target(root) {
             Some(node) => (Some(AliasTarget::Node(node)), root),
             None => {
-                let cover = (0..returned.len()).find(|&i| covers[i] && state.root(returned[i]) == root);
-                let target = cover.filter(|&i| i != index).map(|i| AliasTarget::Output(i as u32));
-                (target, cover.map_or(root, |i| returned[i]))
+                let (owner, base) = match owners.get(&root) {
+                    Some(&owner) => owner,
+                    None => *owners.entry(root).or_insert(owner(state, returned, index)?),
+                };
+                ((owner as usize != index).then_some(AliasTarget::Output(owner)), base)
             }
         };
-        if target.is_some() && state.ty(tensor).dtype != state.ty(base).dtype {
+        if target.is_some() && !state.lies_in(tensor, base) {
             return Err(FunctionalizeError::OutputAliasesInput { index });
         }
         aliases.push(target.map(|target| OutputAlias {
@@ -141,6 +147,30 @@ fn output_aliases(
         }));
     }
     Ok(aliases)
+}
+
+/// Which output owns the memory of the intermediate that output `index` is a view of, and the tensor that it is.
+fn owner(
+    state: &mut State<'_>,
+    returned: &[usize],
+    index: usize,
+) -> Result<(u32, usize), FunctionalizeError> {
+    let root = state.root(returned[index]);
+    let views: Vec<usize> = (0..returned.len()).filter(|&i| state.root(returned[i]) == root).collect();
+    if let Some(&cover) = views.iter().find(|&&i| state.covers_root(returned[i])) {
+        return Ok((cover as u32, returned[cover]));
+    }
+    if views.len() == 1 {
+        return Ok((index as u32, returned[index]));
+    }
+    if !state.is_buffer(root) {
+        return Err(FunctionalizeError::OutputAliasesInput { index });
+    }
+    let value = state.read(root)?;
+    let ty = state.ty(root).clone();
+    state.graph.outputs.push(value);
+    state.graph.buffers.push(ty);
+    Ok((state.graph.outputs.len() as u32 - 1, root))
 }
 
 impl Graph {

@@ -215,7 +215,7 @@ pub enum AliasTarget {
 #[derive(Clone, Debug, Default)]
 pub struct Graph {
     nodes: StableDiGraph<Node, Edge>,
-    /// Results in order.
+    /// Results in order, and behind them [`Graph::buffers`].
     pub outputs: Vec<ValueRef>,
     /// Write-backs in order.
     pub updates: Vec<Update>,
@@ -224,6 +224,12 @@ pub struct Graph {
     /// Per output the memory that it shares with an input, a parameter or another output; empty, or as long as
     /// [`Graph::outputs`].
     pub aliases: Vec<Option<OutputAlias>>,
+    /// Types of the last outputs, which the model does not return: memory that several returned outputs share and none
+    /// of them covers.
+    pub buffers: Vec<TensorType>,
+    /// Inputs and parameters that a call views at an offset from the beginning of their storage: the graph stands for
+    /// tensors at the same offsets in theirs.
+    pub offsets: Vec<NodeId>,
     /// Values of [`Op::Const`] nodes of rank 0 by slot, where they are known.
     pub literals: IndexMap<u32, Literal>,
     /// Kernels of calls whose operator has one of its author's, by [`AtenCall::replay`]; no part of the text form.
@@ -418,6 +424,7 @@ impl Graph {
             AliasTarget::Node(node) => Some(node),
             AliasTarget::Output(_) => None,
         }));
+        stack.extend(&self.offsets);
         stack.extend(self.ids().filter(|&id| match &self.nodes[id].op {
             Op::Input(_) => true,
             Op::Aten(call) => call.random,

@@ -28,6 +28,7 @@ mod norm;
 mod pool;
 mod reduce;
 mod softmax;
+mod strided;
 #[cfg(test)]
 mod tests;
 mod unary;
@@ -82,6 +83,7 @@ impl Registry {
         norm::register(&mut registry);
         loss::register(&mut registry);
         view::register(&mut registry);
+        strided::register(&mut registry);
         index::register(&mut registry);
         vector::register(&mut registry);
         registry
@@ -152,6 +154,8 @@ fn finish(from: &Graph, mut to: Graph, values: &HashMap<ValueRef, ValueRef>) -> 
         });
         to.aliases.push(alias.transpose()?);
     }
+    to.buffers = from.buffers.clone();
+    to.offsets = from.offsets.iter().map(|&n| node(n)).collect::<Result<_, _>>()?;
     to.remove_unused();
     Ok(to)
 }

@@ -6,7 +6,8 @@
 //! - inputs, parameters and constants have one result and no operands; at most one node for each of them;
 //! - a write-back's target is an input or a parameter, written once, and its value has the target's element type,
 //!   shape and device;
-//! - aliases are none, or as many as outputs; their targets are inputs, parameters or other outputs;
+//! - aliases are none, or as many as outputs; their targets are inputs, parameters or other outputs; there are no more
+//!   buffers than outputs, and offsets are those of inputs and parameters;
 //! - tensors in arguments of a call name its operands; origins are in the list.
 //!
 //! Of primitive nodes, which all have one result:
@@ -114,6 +115,12 @@ fn write_back(graph: &Graph, target: NodeId, value: ValueRef) -> Check {
 
 fn aliases(graph: &Graph) -> Check {
     let count = graph.aliases.len();
+    ensure(graph.buffers.len() <= graph.outputs.len(), "there are more buffers than outputs")?;
+    for &node in &graph.offsets {
+        exists(graph, node.into())?;
+        let source = matches!(graph.node(node).op, Op::Input(_) | Op::Param(_));
+        ensure(source, "the offset of something else than an input or parameter")?;
+    }
     ensure(count == 0 || count == graph.outputs.len(), "there are not as many as outputs")?;
     for (i, alias) in graph.aliases.iter().enumerate() {
         match alias.as_ref().map(|a| a.target) {

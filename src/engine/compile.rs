@@ -11,7 +11,7 @@ use tilefuse_fusion::plan::{
     self as plan, Alignments, KernelKind, KernelStep, Plan, Profile, Step, StepKind, Tunable, Tuner,
     plan_tuned,
 };
-use tilefuse_fusion::{Device, Graph, MaybeCustom, NodeId, Op, Recording, TensorInfo, TensorType, ValueRef};
+use tilefuse_fusion::{Device, Graph, MaybeCustom, NodeId, Op, Recording, TensorType, ValueRef};
 
 use super::attention::Masks;
 use super::convert::{Converted, convert};
@@ -49,6 +49,8 @@ pub(crate) enum Run {
         operands: Vec<TensorSource>,
         /// The operands that the call writes: it gets copies, which are its last results.
         written: Vec<usize>,
+        /// Operands whose memory is written over later: no result may share it.
+        reused: Vec<usize>,
         results: Vec<LibraryResult>,
         name: String,
     },
@@ -152,7 +154,7 @@ impl Compiled {
 /// Compiles a trace without refusals for calls of this signature. The packed weights of its model are in the store.
 pub(crate) fn compile(
     mut trace: Trace,
-    signature: Signature,
+    mut signature: Signature,
     options: &crate::Options,
     store: &Arc<Store>,
     mut report: CompileReport,
@@ -203,6 +205,21 @@ pub(crate) fn compile(
     let assumed = assumed.map(Ok).chain(masks).collect::<Result<Vec<_>, Error>>()?;
     let (assumed, assumed_versions): (Vec<Tensor>, Vec<i64>) = assumed.into_iter().unzip();
     let metas = converted.params.iter().map(Meta::of).collect::<Result<Vec<_>, _>>()?;
+    let mut param_expects: Vec<Expect> =
+        metas.iter().map(|m| Expect::like(m, super::guard::alignment(m.data))).collect();
+    for &node in &plan.graph.offsets {
+        match plan.graph.node(node).op {
+            Op::Param(i) => {
+                param_expects[i as usize] = param_expects[i as usize].at_offset(metas[i as usize].offset)
+            }
+            Op::Input(i) => {
+                let input = trace.inputs.get(i as usize).and_then(|&id| trace.tensor(id));
+                let missing = || Error::Internal(String::from("an input of the trace is gone"));
+                signature = signature.with_offset_of(i as usize, input.ok_or_else(missing)?)?;
+            }
+            _ => {}
+        }
+    }
     Ok(Compiled {
         eager,
         ops_captured: converted.recording.calls.len(),
@@ -215,7 +232,7 @@ pub(crate) fn compile(
         outputs,
         updates,
         slots,
-        param_expects: metas.iter().map(|m| Expect::like(m, super::guard::alignment(m.data))).collect(),
+        param_expects,
         own_handles: RwLock::new(vec![0; converted.params.len()]),
         params: Tensors(converted.params),
         consts: Tensors(converted.consts),
@@ -294,20 +311,19 @@ fn set_apart(kernel: &mut MaybeCustom, error: &tilefuse_codegen::Error) {
 /// The types of the outputs that are copied: those found in memory of the caller, of the model or of another output
 /// though eager's are not, and those that do not have the strides of eager's.
 fn copied(graph: &Graph, outputs: &[TensorSource], recording: &Recording) -> Vec<Option<TensorType>> {
-    let eager: Vec<_> =
-        recording.outputs.iter().filter_map(|t| recording.tensors.get(t.0 as usize)).collect();
+    let eager = recording.outputs.iter().filter_map(|t| recording.tensors.get(t.0 as usize));
+    let types: Vec<&TensorType> = eager.map(|info| &info.ty).chain(&graph.buffers).collect();
     let aliased = |at: usize| graph.aliases.get(at).is_some_and(Option::is_some);
-    let copy = |(at, info): (usize, &&TensorInfo)| {
+    let copy = |(at, &ty): (usize, &&TensorType)| {
         let source = outputs.get(at).filter(|_| !aliased(at))?;
         let foreign = matches!(source.slot, Slot::Input(_) | Slot::Param(_) | Slot::Const(_));
-        let shared =
-            |other: usize| eager[other].storage != info.storage && outputs[other].slot == source.slot;
+        let shared = |other: usize| !aliased(other) && outputs[other].slot == source.slot;
         let strides = source.view.as_ref().map_or(&source.ty.strides, |v| &v.1);
-        let other_strides = info.ty.numel() > 0
-            && (0..info.ty.rank()).any(|d| info.ty.shape[d] != 1 && info.ty.strides[d] != strides[d]);
-        (foreign || other_strides || (0..at).any(shared)).then(|| info.ty.clone())
+        let other_strides =
+            ty.numel() > 0 && (0..ty.rank()).any(|d| ty.shape[d] != 1 && ty.strides[d] != strides[d]);
+        (foreign || other_strides || (0..at).any(shared)).then(|| ty.clone())
     };
-    eager.iter().enumerate().map(copy).collect()
+    types.iter().enumerate().map(copy).collect()
 }
 
 /// The devices on which the calls of a plan draw random numbers.
@@ -485,7 +501,12 @@ impl Runs<'_> {
         let Op::Aten(aten) = &graph.node(node).op else {
             return Err(Error::Internal(String::from("a step calls a node that is no operator")));
         };
+        if matches!(aten.op.as_str(), "aten::as_strided" | "aten::as_strided_scatter") {
+            // What lies around a tensor in memory differs from one call to the next.
+            return Err(Error::Unsupported(format!("{} of elements that kernels cannot take", aten.op)));
+        }
         let call = self.take_call(aten)?;
+        let reused = (0..operands.len()).filter(|&at| self.is_reused(&operands[at])).collect();
         let operands = operands.iter().map(|p| self.slots.source(self.plan, p)).collect::<Result<_, _>>()?;
         let mut results = Vec::new();
         for (out, ty) in graph.node(node).outs.iter().enumerate() {
@@ -497,7 +518,14 @@ impl Runs<'_> {
         }
         let written = aten.writes.iter().filter_map(|&w| aten.args.get(usize::from(w)));
         let written = written.flat_map(|(_, arg)| arg.tensors()).map(usize::from).collect();
-        Ok(Run::Extern { call, operands, written, results, name: aten.full_name() })
+        Ok(Run::Extern { call, operands, written, reused, results, name: aten.full_name() })
+    }
+
+    /// Whether several values lie in the memory of a value one after the other.
+    fn is_reused(&self, place: &plan::Place) -> bool {
+        let root = self.plan.memory.root(place.base());
+        let of_plan = matches!(self.slots.get(root), Ok(Slot::Own(_) | Slot::Extern(_)));
+        of_plan && self.plan.memory.over.values().any(|&over| over == root)
     }
 
     /// The recorded call, if the node is one, else a new call of the operator.

@@ -23,6 +23,8 @@ pub(crate) fn convert(trace: &Trace) -> Result<Converted, Error> {
         trace,
         out: Converted { recording: fusion::Recording::default(), params: Vec::new(), consts: Vec::new() },
         known: FxHashMap::default(),
+        bases: FxHashMap::default(),
+        parts: FxHashMap::default(),
     };
     converter.run()?;
     Ok(converter.out)
@@ -46,6 +48,10 @@ struct Converter<'a> {
     out: Converted,
     /// Tensors that have a place in the recording, by tensor and, for constants, version.
     known: FxHashMap<(torch::TensorId, Option<usize>), fusion::TensorId>,
+    /// Storages of constants that several results share, as flat tensors.
+    bases: FxHashMap<torch::StorageId, fusion::TensorId>,
+    /// The results that are views of those or of the model's own tensors.
+    parts: FxHashMap<torch::TensorId, fusion::TensorId>,
 }
 
 impl Converter<'_> {
@@ -160,7 +166,72 @@ impl Converter<'_> {
         if info.origin == Origin::Param && !written && !self.known.contains_key(&(tensor, None)) {
             return self.param(tensor);
         }
-        self.tensor(tensor, self.trace.events.len())
+        let end = self.trace.events.len();
+        if self.trace.constant_version(tensor, end).is_some() && info.meta.numel > 0 {
+            if let Some(&known) = self.parts.get(&tensor) {
+                return Ok(known);
+            }
+            if let Some(base) = self.base(tensor, end)? {
+                return self.part(tensor, base);
+            }
+        }
+        self.tensor(tensor, end)
+    }
+
+    /// What a constant result shares its memory with: a tensor of the model's own, or other results.
+    fn base(&mut self, tensor: torch::TensorId, end: usize) -> Result<Option<fusion::TensorId>, Error> {
+        let info = self.trace.info(tensor).ok_or_else(|| missing(tensor))?;
+        let storage = info.storage;
+        let shares = |t: &torch::TensorId| self.trace.info(*t).is_some_and(|other| other.storage == storage);
+        let mut all = (0..self.trace.tensors.len() as u32).map(torch::TensorId).filter(shares);
+        let is_own = |t: &torch::TensorId| self.trace.info(*t).is_some_and(|i| i.origin == Origin::Param);
+        if let Some(own) = all.find(is_own) {
+            let known = self.known.get(&(own, None)).copied();
+            return known.map_or_else(|| self.param(own), Ok).map(Some);
+        }
+        if self.trace.outputs.iter().filter(|t| shares(t)).count() < 2 {
+            return Ok(None);
+        }
+        if let Some(&known) = self.bases.get(&storage) {
+            return Ok(Some(known));
+        }
+        let value = self.trace.constant(tensor, end)?.ok_or_else(|| missing(tensor))?;
+        let meta = torch::Meta::of(&value)?;
+        let count = meta.nbytes / torch::element_size(meta.dtype).max(1) as i64;
+        let flat = torch::as_strided_of(&value, &[count], &[1], 0)?;
+        let slot = self.out.consts.len() as u32;
+        let id = self.entry(&torch::Meta::of(&flat)?, fusion::Source::Const(slot), u64::from(storage.0));
+        self.out.consts.push(flat);
+        self.bases.insert(storage, id);
+        Ok(Some(id))
+    }
+
+    /// A view of a base that lies where the tensor does.
+    fn part(&mut self, tensor: torch::TensorId, base: fusion::TensorId) -> Result<fusion::TensorId, Error> {
+        let info = self.trace.info(tensor).ok_or_else(|| missing(tensor))?;
+        let of = &self.out.recording.tensors[base.0 as usize];
+        let (ty, storage) = (tensor_type(&info.meta), of.storage);
+        if of.ty.dtype != ty.dtype {
+            return Err(Error::Unsupported(String::from("results that share memory as different types")));
+        }
+        let call = self.out.recording.calls.len() as u32;
+        let id = self.entry(&info.meta, fusion::Source::Call(call), storage);
+        self.out.recording.calls.push(fusion::Call {
+            op: String::from("aten::as_strided"),
+            overload: String::new(),
+            args: vec![
+                (String::from("self"), fusion::Arg::Tensor(base)),
+                (String::from("size"), fusion::Arg::Ints(ty.shape.to_vec())),
+                (String::from("stride"), fusion::Arg::Ints(ty.strides.to_vec())),
+                (String::from("storage_offset"), fusion::Arg::Int(info.meta.offset)),
+            ],
+            results: vec![Some(id)],
+            writes: Vec::new(),
+            random: false,
+            replay: u32::MAX,
+        });
+        self.parts.insert(tensor, id);
+        Ok(id)
     }
 
     /// The recording's tensor for one that a call returns.
@@ -233,21 +304,22 @@ impl Converter<'_> {
         source: fusion::Source,
     ) -> Result<fusion::TensorId, Error> {
         let info = self.trace.info(tensor).ok_or_else(|| missing(tensor))?;
-        let id = fusion::TensorId(self.out.recording.tensors.len() as u32);
         let storage = match version {
             // Constants of different versions are different values; none of them is written.
-            Some(_) => u64::from(u32::MAX) + 1 + u64::from(id.0),
+            Some(_) => u64::from(u32::MAX) + 1 + self.out.recording.tensors.len() as u64,
             None => u64::from(info.storage.0),
         };
-        self.out.recording.tensors.push(fusion::TensorInfo {
-            ty: tensor_type(&info.meta),
-            source,
-            storage,
-            storage_offset: info.meta.offset,
-            plain: info.meta.flags.is_plain(),
-        });
+        let id = self.entry(&info.meta, source, storage);
         self.known.insert((tensor, version), id);
         Ok(id)
+    }
+
+    /// A new tensor of the recording.
+    fn entry(&mut self, meta: &torch::Meta, source: fusion::Source, storage: u64) -> fusion::TensorId {
+        let id = fusion::TensorId(self.out.recording.tensors.len() as u32);
+        let (ty, storage_offset, plain) = (tensor_type(meta), meta.offset, meta.flags.is_plain());
+        self.out.recording.tensors.push(fusion::TensorInfo { ty, source, storage, storage_offset, plain });
+        id
     }
 }
 

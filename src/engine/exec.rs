@@ -9,8 +9,9 @@ use std::time::Instant;
 use smallvec::SmallVec;
 use tch::Tensor;
 use tilefuse_codegen::cuda;
-use tilefuse_fusion::{AliasTarget, Device};
+use tilefuse_fusion::Device;
 
+use super::alias::{copy_as, failed};
 use super::compile::{Compiled, LibraryResult, Run};
 use super::graph::{self, Chosen, GraphInputs, Kept, PlanGraph, Way};
 use super::guard::ALIGN;
@@ -39,9 +40,9 @@ pub(crate) struct Memory {
 }
 
 /// What a call has at hand.
-struct Frame<'a> {
-    compiled: &'a Compiled,
-    inputs: &'a [Tensor],
+pub(super) struct Frame<'a> {
+    pub(super) compiled: &'a Compiled,
+    pub(super) inputs: &'a [Tensor],
     input_data: &'a [*mut c_void],
     param_data: &'a [*mut c_void],
     const_data: SmallVec<[*mut c_void; 8]>,
@@ -54,6 +55,8 @@ struct Frame<'a> {
     status: AtomicI32,
     /// Whether a kernel of the plan was launched.
     has_launched: bool,
+    /// Results of libtorch calls that lie in the memory of an operand, by their position in [`Memory`].
+    pub(super) views: SmallVec<[usize; 4]>,
 }
 
 /// What a call brings: inputs, their addresses, and those of the parameters.
@@ -253,6 +256,7 @@ impl Compiled {
             from_graph: None,
             status: AtomicI32::new(0),
             has_launched: false,
+            views: SmallVec::new(),
         })
     }
 
@@ -342,8 +346,8 @@ impl Frame<'_> {
             match run {
                 Run::Kernel { kernel, grid, args } => self.kernel(*kernel, *grid, args)?,
                 Run::Chain { chain, args, at } => self.chain(chain, args, *at)?,
-                Run::Extern { call, operands, written, results, name } => {
-                    self.call(call, operands, written, results, name)?;
+                Run::Extern { call, operands, written, reused, results, name } => {
+                    self.call(call, operands, (written, reused), results, name)?;
                 }
                 Run::Take(positions) => self.allocate(positions)?,
                 Run::Free(slots) => self.free(slots),
@@ -413,7 +417,7 @@ impl Frame<'_> {
         &mut self,
         call: &torch::Call,
         operands: &[TensorSource],
-        written: &[usize],
+        (written, reused): (&[usize], &[usize]),
         results: &[LibraryResult],
         name: &str,
     ) -> Result<(), Error> {
@@ -433,14 +437,15 @@ impl Frame<'_> {
             return Err(Error::Internal(message));
         }
         for (tensor, result) in outs.into_iter().zip(results).filter(|(t, _)| t.defined()) {
-            self.memory.externs[result.position] = Some(self.as_recorded(tensor, result)?);
+            let shared = self.find_shared(&tensor, &tensors, reused, result)?;
+            self.memory.externs[result.position] = Some(self.as_recorded(tensor, result, shared)?);
         }
         Ok(())
     }
 
     /// A result as the plan expects it: with the recorded strides, with memory that outlives the arena's use, and
     /// with memory that nothing else refers to where a kernel writes over it.
-    fn as_recorded(&self, tensor: Tensor, result: &LibraryResult) -> Result<Tensor, Error> {
+    fn as_recorded(&self, tensor: Tensor, result: &LibraryResult, shared: bool) -> Result<Tensor, Error> {
         let meta = Meta::of(&tensor)?;
         let ty = &result.ty;
         if meta.sizes() != &ty.shape[..] || meta.dtype != ty.dtype.scalar_type() {
@@ -454,12 +459,10 @@ impl Frame<'_> {
         if ordinary {
             meta.address()?;
         }
-        let shared = result.overwritten && (meta.use_count > 1 || meta.storage_use_count > 1);
-        let moved = in_arena || !same_strides(&meta, &ty.strides) || meta.data % ALIGN != 0;
-        if shared || (ordinary && moved) {
-            let mut copy = empty_strided(&ty.shape, &ty.strides, meta.dtype, meta.device)?;
-            tch::no_grad(|| copy.copy_(&tensor));
-            return Ok(copy);
+        let shared = shared || (result.overwritten && (meta.use_count > 1 || meta.storage_use_count > 1));
+        let moved = !same_strides(&meta, &ty.strides) || meta.data % ALIGN != 0;
+        if shared || in_arena || (ordinary && moved) {
+            return copy_as(&tensor, ty);
         }
         Ok(tensor)
     }
@@ -514,8 +517,10 @@ impl Frame<'_> {
                 None => tensor,
             });
         }
+        self.separate(&mut outputs)?;
         self.write_back()?;
         self.alias(&mut outputs)?;
+        outputs.truncate(outputs.len() - self.compiled.plan.graph.buffers.len());
         Ok(outputs)
     }
 
@@ -539,51 +544,30 @@ impl Frame<'_> {
         for (target, source) in &self.compiled.updates {
             let itself = source.slot == *target && source.view.is_none();
             let value = self.tensor(source)?;
-            let foreign = matches!(source.slot, Slot::Input(_) | Slot::Param(_));
+            let foreign = match source.slot {
+                Slot::Input(_) | Slot::Param(_) => true,
+                Slot::Extern(at) => self.views.contains(&at),
+                _ => false,
+            };
             values.push((!itself).then(|| if foreign { value.copy() } else { value }));
         }
         for ((target, _), value) in self.compiled.updates.iter().zip(&values) {
             let owner = self.owner(*target)?;
             match value {
-                Some(value) => tch::no_grad(|| owner.shallow_clone().copy_(value)),
+                Some(value) => failed(tch::no_grad(|| owner.shallow_clone().f_copy_(value)))?,
                 None => torch::bump_version(owner)?,
             }
         }
         Ok(())
     }
 
-    fn owner(&self, slot: Slot) -> Result<&Tensor, Error> {
+    pub(super) fn owner(&self, slot: Slot) -> Result<&Tensor, Error> {
         let found = match slot {
             Slot::Input(i) => self.inputs.get(i),
             Slot::Param(i) => self.compiled.params.get(i),
             _ => None,
         };
         found.ok_or_else(|| Error::Internal(format!("{slot:?} is no tensor of the caller")))
-    }
-
-    /// Makes outputs share memory with inputs, parameters and each other as eager's do.
-    fn alias(&self, outputs: &mut [Tensor]) -> Result<(), Error> {
-        let aliases = &self.compiled.plan.graph.aliases;
-        for at in 0..outputs.len().min(aliases.len()) {
-            let Some(alias) = &aliases[at] else { continue };
-            let owner = match alias.target {
-                AliasTarget::Node(node) => self.owner(self.compiled.slots.get(node.into())?)?,
-                AliasTarget::Output(other) => match outputs.get(other as usize) {
-                    Some(owner) => owner,
-                    None => {
-                        return Err(Error::Internal(String::from("an output aliases one that is not there")));
-                    }
-                },
-            };
-            let meta = Meta::of(owner)?;
-            let same = meta.sizes() == &alias.ty.shape[..] && meta.strides() == &alias.ty.strides[..];
-            outputs[at] = if same && alias.offset == 0 {
-                owner.shallow_clone()
-            } else {
-                torch::as_strided_of(owner, &alias.ty.shape, &alias.ty.strides, meta.offset + alias.offset)?
-            };
-        }
-        Ok(())
     }
 }
 
@@ -593,32 +577,12 @@ fn lies_in_plan(source: &TensorSource) -> bool {
 }
 
 /// The type of the tensor of a source.
-fn type_of(source: &TensorSource) -> tilefuse_fusion::TensorType {
+pub(super) fn type_of(source: &TensorSource) -> tilefuse_fusion::TensorType {
     let mut ty = source.ty.clone();
     if let Some((shape, strides, _)) = &source.view {
         (ty.shape, ty.strides) = (shape.clone(), strides.clone());
     }
     ty
-}
-
-/// A copy of a tensor in memory of its own, with the strides of a type: what repeats along an expanded dimension is
-/// copied once. Of a view whose elements overlap otherwise, a dense copy.
-fn copy_as(tensor: &Tensor, ty: &tilefuse_fusion::TensorType) -> Result<Tensor, Error> {
-    let (scalar, device) = (ty.dtype.scalar_type(), device_id(ty.device));
-    let mut once = ty.shape.clone();
-    let mut source = tensor.shallow_clone();
-    let repeated = |d: usize| ty.strides[d] == 0 && ty.shape[d] > 1;
-    for d in (0..once.len()).filter(|&d| repeated(d)) {
-        once[d] = 1;
-        source = source.narrow(d as i64, 0, 1);
-    }
-    let mut copy = empty_strided(&once, &ty.strides, scalar, device)?;
-    if tch::no_grad(|| copy.f_copy_(&source)).is_err() {
-        copy = empty_strided(&once, &tilefuse_fusion::row_major(&once), scalar, device)?;
-        tch::no_grad(|| copy.copy_(&source));
-        return Ok(copy.expand(&*ty.shape, false));
-    }
-    torch::as_strided_of(&copy, &ty.shape, &ty.strides, 0)
 }
 
 fn same_strides(meta: &Meta, strides: &[i64]) -> bool {

@@ -43,6 +43,14 @@ impl Signature {
         self.outputs.clone()
     }
 
+    /// The same signature, of calls whose input of this index lies as far into its storage as this one.
+    pub(crate) fn with_offset_of(mut self, index: usize, input: &Tensor) -> Result<Signature, Error> {
+        if let Some(expect) = self.inputs.get_mut(index) {
+            *expect = expect.at_offset(Meta::of(input)?.offset);
+        }
+        Ok(self)
+    }
+
     /// Whether a call has this signature; on success `data` holds the addresses of its inputs.
     pub(crate) fn matches(
         &self,

@@ -1,5 +1,6 @@
 //! Compiled plans: from a captured run to kernels, and running them in the model's place.
 
+mod alias;
 mod attention;
 mod by_rows;
 mod compile;

@@ -71,6 +71,7 @@ pub(super) struct RawMeta {
 pub(super) struct RawExpect {
     pub(super) sizes: [i64; MAX_RANK],
     pub(super) strides: [i64; MAX_RANK],
+    pub(super) offset: i64,
     pub(super) align: u64,
     pub(super) flags: u32,
     pub(super) dtype: i8,

@@ -228,6 +228,7 @@ impl Expect {
         Self(RawExpect {
             sizes: m.sizes,
             strides: m.strides,
+            offset: -1,
             align: align.next_power_of_two() as u64,
             flags: m.flags.0,
             dtype: m.dtype,
@@ -235,6 +236,12 @@ impl Expect {
             device_index: m.device.index,
             rank: m.rank,
         })
+    }
+
+    /// The same, at this offset into its storage.
+    pub fn at_offset(mut self, offset: i64) -> Self {
+        self.0.offset = offset;
+        self
     }
 }
 

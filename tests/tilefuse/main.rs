@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod ahead;
+mod alias;
 mod attention;
 mod bounds;
 mod chains;

@@ -23,6 +23,7 @@ struct Tensor {
     ty: TensorType,
     storage: u64,
     offset: i64,
+    plain: bool,
     root: usize,
     parent: Option<Parent>,
     /// Its value, and the generation of the root that it was read at.
@@ -174,6 +175,17 @@ impl<'r> State<'r> {
         self.tensors[tensor].root
     }
 
+    /// Whether sizes, strides and an offset say all of where the tensor's elements are in another one's memory.
+    pub(super) fn lies_in(&self, tensor: usize, base: usize) -> bool {
+        let (own, of) = (&self.tensors[tensor], &self.tensors[base]);
+        tensor == base || (own.ty.dtype == of.ty.dtype && own.plain && of.plain)
+    }
+
+    /// Whether the tensor has elements, and fills their memory without gaps.
+    pub(super) fn is_buffer(&self, tensor: usize) -> bool {
+        is_dense(self.ty(tensor)) && self.ty(tensor).numel() > 0
+    }
+
     pub(super) fn target(&self, root: usize) -> Option<NodeId> {
         self.tensors[root].target
     }
@@ -222,6 +234,7 @@ impl<'r> State<'r> {
             ty: info.ty.clone(),
             storage: info.storage,
             offset: info.storage_offset,
+            plain: info.plain,
             root,
             parent,
             value: Some((generation, value)),
@@ -315,7 +328,68 @@ impl<'r> State<'r> {
             mapped.push((name.clone(), arg));
         }
         let call = AtenCall { args: mapped, ..call.clone() };
-        Ok(self.graph.add(Op::Aten(Box::new(call)), &operands, outs, Some(origin)))
+        let (Some(_), Some((_, Arg::Tensor(root)))) = (views::strided(&call.op, Args(args)), args.first())
+        else {
+            return Ok(self.graph.add(Op::Aten(Box::new(call)), &operands, outs, Some(origin)));
+        };
+        let root = self.ty(*root).clone();
+        Ok(self.strided(call, operands, &root, outs, Some(origin)).node)
+    }
+
+    /// Adds a node for a call that addresses the storage of its first operand, a value of a tensor of type `root`: the value
+    /// is given to it in the order in which the elements lie there.
+    fn strided(
+        &mut self,
+        call: AtenCall,
+        mut operands: Vec<ValueRef>,
+        root: &TensorType,
+        outs: SmallVec<[TensorType; 1]>,
+        origin: Option<u32>,
+    ) -> ValueRef {
+        let mut order: Vec<usize> = (0..root.rank()).collect();
+        order.sort_by_key(|&d| std::cmp::Reverse(root.strides[d]));
+        let mut inverse = vec![0; order.len()];
+        order.iter().enumerate().for_each(|(i, &d)| inverse[d] = i as i64);
+        let (shape, in_memory) = (&root.shape, order.iter().map(|&d| root.shape[d]).collect::<Vec<_>>());
+        let dims = |list: Vec<i64>| ("dims", Arg::Ints(list));
+        let sizes = |list: &[i64]| ("shape", Arg::Ints(list.to_vec()));
+        let flat = [root.numel()];
+        let elements = operands[0];
+        let moved = order.iter().map(|&d| d as i64).collect();
+        let moved = self.rearranged("permute", dims(moved), elements, root, &in_memory, origin);
+        operands[0] = self.rearranged("reshape", sizes(&flat), moved, root, &flat, origin);
+        if call.op == "aten::as_strided" {
+            return self.graph.add(Op::Aten(Box::new(call)), &operands, outs, origin).into();
+        }
+        let ty =
+            TensorType { shape: Dims::from_slice(&flat), strides: Dims::from_slice(&[1]), ..root.clone() };
+        let written = self.graph.add(Op::Aten(Box::new(call)), &operands, [ty], origin).into();
+        let written = self.rearranged("reshape", sizes(&in_memory), written, root, &in_memory, origin);
+        let result = self.rearranged("permute", dims(inverse), written, root, shape, origin);
+        self.graph.node_mut(result.node).outs = outs;
+        result
+    }
+
+    /// A value in another arrangement, row-major; itself where that is the one it has.
+    fn rearranged(
+        &mut self,
+        op: &str,
+        to: (&str, Arg<u16>),
+        value: ValueRef,
+        like: &TensorType,
+        shape: &[i64],
+        origin: Option<u32>,
+    ) -> ValueRef {
+        let same = match &to.1 {
+            Arg::Ints(dims) if op == "permute" => dims.is_sorted(),
+            _ => self.graph.ty(value).shape.as_slice() == shape,
+        };
+        if same {
+            return value;
+        }
+        let call = AtenCall::new(&format!("aten::{op}"), "", [("self", Arg::Tensor(0)), to]);
+        let ty = TensorType { shape: Dims::from_slice(shape), strides: row_major(shape), ..like.clone() };
+        self.graph.add(Op::Aten(Box::new(call)), &[value], [ty], origin).into()
     }
 
     /// Whether an argument shares elements with one that is written and is not the same view of them: what libtorch reads
@@ -393,7 +467,12 @@ impl<'r> State<'r> {
             let tensor = match self.aliased(id, &args) {
                 None => self.add_root(id, value),
                 Some(parent) => {
-                    let relation = self.relation(call, &args, parent, &outs, out);
+                    // No relation says that elements are conjugated or negated.
+                    let plain = self.tensors[parent].plain && self.recording.tensors[id.0 as usize].plain;
+                    let relation = match plain {
+                        true => self.relation(call, &args, parent, &outs, out),
+                        false => Relation::Opaque,
+                    };
                     let root = self.root(parent);
                     let value = if relation == Relation::Identity { self.read(parent)? } else { value };
                     let link = Parent { tensor: parent, relation, view: None };
@@ -436,9 +515,10 @@ impl<'r> State<'r> {
         found
     }
 
-    /// The call to emit. `as_strided` addresses the storage, so it is taken of the root instead of a view.
+    /// The call to emit. Operators that address the storage take the root instead of a view of it, and an offset from the
+    /// root's first element.
     fn template(
-        &self,
+        &mut self,
         index: usize,
         call: &Call,
         mut args: Arguments,
@@ -446,19 +526,42 @@ impl<'r> State<'r> {
     ) -> Result<(AtenCall, Arguments)> {
         let mut template = without_args(&call.op, &call.overload);
         (template.replay, template.random) = (Some(call.replay), call.random);
-        if let (Some(parent), "aten::as_strided", [Some(id)]) =
-            (parent, call.op.as_str(), call.results.as_slice())
-        {
-            let root = &self.tensors[self.root(parent)];
-            let info = &self.recording.tensors[id.0 as usize];
-            let offset = info.storage_offset.saturating_sub(root.offset);
-            if !is_dense(&root.ty) || offset < 0 || offset.saturating_add(span(&info.ty)) > span(&root.ty) {
-                return Err(FunctionalizeError::OutOfBounds { call: format!("{} #{index}", call.op) });
+        if let Some(strided) = views::strided(&call.op, Args(&args)) {
+            let parent = parent.unwrap_or(strided.tensor);
+            let offset = strided.offset.unwrap_or(self.offset(strided.tensor));
+            let refused = || FunctionalizeError::OutOfBounds { call: format!("{} #{index}", call.op) };
+            let offset = self.within_root(parent, &strided, offset).ok_or_else(refused)?;
+            let root = self.root(parent);
+            if let (Some(_), Some(target)) = (strided.offset, self.target(root))
+                && !self.graph.offsets.contains(&target)
+            {
+                self.graph.offsets.push(target);
             }
-            args = views::strided_args(self.root(parent), &info.ty, offset);
-            template.replay = None;
+            (template, args) = (without_args(strided.op, ""), strided.args_of(root, offset));
         }
         Ok((template, args))
+    }
+
+    /// The offset of strides over a tensor's storage from the tensor's root, which has all elements that they address. What
+    /// is written there has the type of the root.
+    fn within_root(&self, tensor: usize, strided: &views::Strided<usize>, offset: i64) -> Option<i64> {
+        let (own, root) = (&self.tensors[tensor], &self.tensors[self.root(tensor)]);
+        let ty = TensorType {
+            shape: Dims::from_slice(&strided.size),
+            strides: Dims::from_slice(&strided.stride),
+            ..own.ty.clone()
+        };
+        let same_type = own.ty == root.ty && own.offset == root.offset;
+        if ty.shape.len() != ty.strides.len() || (strided.source.is_some() && !same_type) {
+            return None;
+        }
+        if ty.numel() == 0 {
+            return Some(0);
+        }
+        let offset = offset.checked_sub(root.offset).filter(|&offset| offset >= 0)?;
+        let inside = offset.checked_add(span(&ty))? <= span(&root.ty);
+        let addressable = is_dense(&root.ty) && root.ty.dtype == own.ty.dtype && root.plain && own.plain;
+        (inside && addressable).then_some(offset)
     }
 
     fn relation(
@@ -806,6 +909,10 @@ impl<'r> State<'r> {
         all.extend(args);
         let call = AtenCall::new(&format!("aten::{op}"), "", all);
         let origin = self.graph.node(value.node).origin;
+        if parent.relation == Relation::Strided {
+            let outs = SmallVec::from_elem(computed(&ty), 1);
+            return Ok(self.strided(call, operands, &ty, outs, origin));
+        }
         Ok(self.graph.add(Op::Aten(Box::new(call)), &operands, [computed(&ty)], origin).into())
     }
 }

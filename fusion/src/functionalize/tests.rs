@@ -354,6 +354,7 @@ fn strided_views_are_taken_of_the_root() {
               %3 = aten::as_strided_scatter(self=%0, src=%2, size=[2], stride=[1], storage_offset=4) : f32[6] @3
               %4 = aten::as_strided(self=%3, size=[2, 2], stride=[1, 1], storage_offset=1) : f32[2,2]{1,1} @1
               outputs %4
+              offset %0
               update %0 <- %3
               alias 0 = %0 + 1 : f32[2,2]{1,1}
             }
@@ -385,4 +386,121 @@ fn an_operand_that_shares_elements_with_what_is_written_is_refused() {
         }"#,
     );
     functionalize(&halves.unwrap()).unwrap();
+}
+
+#[test]
+fn strides_over_a_storage_are_taken_of_the_root() {
+    check(
+        r#"recording {
+          %0 = input 0 : f32[8]
+          %1 = input 1 : f32[2,4]
+          %2: f32[4] in %0 = aten::as_strided(self=%0, size=[4], stride=[1], storage_offset=None)
+          %3: f32[2]{2} in %1+1 = aten::as_strided(self=%1, size=[2], stride=[2], storage_offset=1)
+          %4: f32[4] = aten::exp(self=%2)
+          %5: f32[2] = aten::exp(self=%3)
+          outputs %4, %5
+        }"#,
+        expect![[r#"
+            graph {
+              origin 0 "aten::as_strided #0"
+              origin 1 "aten::as_strided #1"
+              origin 2 "aten::exp #2"
+              origin 3 "aten::exp #3"
+              %0 = input 0 : f32[8]
+              %1 = input 1 : f32[2,4]
+              %2 = aten::as_strided(self=%0, size=[4], stride=[1], storage_offset=0) : f32[4] @0
+              %3 = aten::reshape(self=%1, shape=[8]) : f32[8] @1
+              %4 = aten::as_strided(self=%3, size=[2], stride=[2], storage_offset=1) : f32[2]{2} @1
+              %5 = aten::exp(self=%2) !replay 2 : f32[4] @2
+              %6 = aten::exp(self=%4) !replay 3 : f32[2] @3
+              outputs %5, %6
+              offset %1
+            }
+        "#]],
+    );
+}
+
+#[test]
+fn a_write_through_strides_is_put_back_in_memory_order() {
+    check(
+        r#"recording {
+          %0 = input 0 : f32[2,4]{1,2}
+          %1: f32[2,4]{1,2} = aten::exp(self=%0)
+          %2: f32[2]{3} in %1+1 = aten::as_strided(self=%1, size=[2], stride=[3], storage_offset=1)
+          %2 = aten::zero_(self=%2!)
+          outputs %1
+        }"#,
+        expect![[r#"
+            graph {
+              origin 0 "aten::exp #0"
+              origin 1 "aten::as_strided #1"
+              origin 2 "aten::zero_ #2"
+              %0 = input 0 : f32[2,4]{1,2}
+              %1 = aten::exp(self=%0) !replay 0 : f32[2,4]{1,2} @0
+              %2 = aten::permute(self=%1, dims=[1, 0]) : f32[4,2] @1
+              %3 = aten::reshape(self=%2, shape=[8]) : f32[8] @1
+              %4 = aten::as_strided(self=%3, size=[2], stride=[3], storage_offset=1) : f32[2]{3} @1
+              %5 = aten::zero(self=%4) : f32[2] @2
+              %6 = aten::permute(self=%1, dims=[1, 0]) : f32[4,2] @2
+              %7 = aten::reshape(self=%6, shape=[8]) : f32[8] @2
+              %8 = aten::as_strided_scatter(self=%7, src=%5, size=[2], stride=[3], storage_offset=1) : f32[8] @2
+              %9 = aten::reshape(self=%8, shape=[4, 2]) : f32[4,2] @2
+              %10 = aten::permute(self=%9, dims=[1, 0]) : f32[2,4]{1,2} @2
+              outputs %10
+            }
+        "#]],
+    );
+}
+
+#[test]
+fn views_that_share_what_none_covers_share_a_buffer() {
+    check(
+        r#"recording {
+          %0 = input 0 : f32[4]
+          %1: f32[4] = aten::exp(self=%0)
+          %2: f32[2] in %1+1 = aten::slice.Tensor(self=%1, dim=0, start=1, end=3, step=1)
+          %3: f32[] in %1+3 = aten::select.int(self=%1, dim=0, index=3)
+          outputs %2, %3
+        }"#,
+        expect![[r#"
+            graph {
+              origin 0 "aten::exp #0"
+              origin 1 "aten::slice #1"
+              origin 2 "aten::select #2"
+              %0 = input 0 : f32[4]
+              %1 = aten::exp(self=%0) !replay 0 : f32[4] @0
+              %2 = aten::slice.Tensor(self=%1, dim=0, start=1, end=3, step=1) !replay 1 : f32[2] @1
+              %3 = aten::select.int(self=%1, dim=0, index=3) !replay 2 : f32[] @2
+              outputs %2, %3, %1
+              buffer f32[4]
+              alias 0 = output 2 + 1 : f32[2]
+              alias 1 = output 2 + 3 : f32[]
+            }
+        "#]],
+    );
+}
+
+#[test]
+fn running_statistics_are_written_once() {
+    check(
+        r#"recording {
+          %0 = input 0 : f32[2,3]
+          %1 = param 0 "mean" : f32[3]
+          %2 = param 1 "var" : f32[3]
+          %3: f32[2,3] = aten::batch_norm(input=%0, weight=None, bias=None, running_mean=%1!, running_var=%2!, training=true, momentum=0.1, eps=0.00001, cudnn_enabled=true)
+          outputs %3
+        }"#,
+        expect![[r#"
+            graph {
+              origin 0 "aten::batch_norm #0"
+              %0 = input 0 : f32[2,3]
+              %1 = param 0 : f32[3]
+              %2 = param 1 : f32[3]
+              %3, %4, %5 = aten::batch_norm(input=%0, weight=None, bias=None, running_mean=%1, running_var=%2, training=true, momentum=0.1, eps=1e-5, cudnn_enabled=true) !writes[3, 4] !replay 0 : f32[2,3], f32[3], f32[3] @0
+              outputs %3
+              update %1 <- %4
+              update %2 <- %5
+            }
+        "#]],
+    );
 }

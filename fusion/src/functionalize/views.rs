@@ -44,7 +44,9 @@ pub(super) struct ViewCall<'a, T> {
 /// The relation of result `index` to the parent.
 pub(super) fn relation<T: Copy>(call: &ViewCall<'_, T>, index: usize) -> Relation {
     let Some(child) = call.results.get(index) else { return Relation::Opaque };
-    if child.dtype != call.parent.dtype || call.overload == "dtype" {
+    // The start of `narrow.Tensor` is no number.
+    let unknown = call.name == "narrow" && call.overload == "Tensor";
+    if child.dtype != call.parent.dtype || call.overload == "dtype" || unknown {
         return Relation::Opaque;
     }
     named(call, child, index).unwrap_or(Relation::Opaque)
@@ -54,7 +56,7 @@ fn named<T: Copy>(call: &ViewCall<'_, T>, child: &TensorType, index: usize) -> O
     let (args, rank) = (call.args, call.parent.rank());
     let dim = || wrap(args.int("dim").unwrap_or(0), rank);
     match call.name {
-        "as_strided" => Some(Relation::Strided),
+        name if is_strided(name) => Some(Relation::Strided),
         "permute" => Some(Relation::Permute(wrap_all(&args.ints("dims")?, rank)?)),
         "transpose" | "transpose_" => {
             Some(Relation::Permute(swapped(args.int("dim0")?, args.int("dim1")?, rank)?))
@@ -106,8 +108,8 @@ fn named<T: Copy>(call: &ViewCall<'_, T>, child: &TensorType, index: usize) -> O
             dim2: args.int("dim2").unwrap_or(if call.name == "diagonal" { 1 } else { -1 }),
         }),
         "view" | "reshape" | "flatten" | "unflatten" | "squeeze" | "unsqueeze" | "_unsafe_view"
-        | "view_as" | "reshape_as" | "_reshape_alias" | "ravel" | "expand" | "expand_as" | "broadcast_to"
-        | "atleast_1d" | "atleast_2d" | "atleast_3d" | "squeeze_" | "unsqueeze_" => {
+        | "view_as" | "reshape_as" | "ravel" | "expand" | "expand_as" | "broadcast_to" | "atleast_1d"
+        | "atleast_2d" | "atleast_3d" | "squeeze_" | "unsqueeze_" => {
             Some(if child.numel() != call.parent.numel() {
                 Relation::Expand
             } else if child.shape == call.parent.shape {
@@ -128,14 +130,54 @@ fn part<T>(call: &ViewCall<'_, T>, dim: usize, index: usize) -> Option<Relation>
     Some(Relation::Slice { dim, start, step: 1 })
 }
 
-/// Replaces the integer arguments of an `as_strided` call by the recorded geometry, relative to the root.
-pub(super) fn strided_args<T: Copy>(root: T, child: &TensorType, offset: i64) -> Vec<(String, Arg<T>)> {
-    vec![
-        ("self".into(), Arg::Tensor(root)),
-        ("size".into(), Arg::Ints(child.shape.to_vec())),
-        ("stride".into(), Arg::Ints(child.strides.to_vec())),
-        ("storage_offset".into(), Arg::Int(offset)),
-    ]
+/// Whether a view operator is given strides over its argument's storage.
+pub(super) fn is_strided(name: &str) -> bool {
+    matches!(name, "as_strided" | "_reshape_alias")
+}
+
+/// A call that addresses the storage of its argument.
+pub(super) struct Strided<T> {
+    /// What it is called with [`Strided::args_of`].
+    pub(super) op: &'static str,
+    /// The argument.
+    pub(super) tensor: T,
+    /// What is written there.
+    pub(super) source: Option<T>,
+    /// Sizes.
+    pub(super) size: Vec<i64>,
+    /// Strides.
+    pub(super) stride: Vec<i64>,
+    /// Offset into the storage; `None` for the argument's own.
+    pub(super) offset: Option<i64>,
+}
+
+/// The call as one that addresses a storage, if it is.
+pub(super) fn strided<T: Copy>(op: &str, args: Args<'_, T>) -> Option<Strided<T>> {
+    let op = match op.strip_prefix("aten::")? {
+        "as_strided" | "as_strided_copy" | "_reshape_alias" | "_reshape_alias_copy" => "aten::as_strided",
+        "as_strided_scatter" => "aten::as_strided_scatter",
+        _ => return None,
+    };
+    Some(Strided {
+        op,
+        tensor: args.tensor("self")?,
+        source: args.tensor("src"),
+        size: args.ints("size")?,
+        stride: args.ints("stride")?,
+        offset: args.int("storage_offset"),
+    })
+}
+
+impl<T: Copy> Strided<T> {
+    /// The arguments of the call on another tensor, at an offset from that one's first element.
+    pub(super) fn args_of(&self, tensor: T, offset: i64) -> Vec<(String, Arg<T>)> {
+        let mut args = vec![("self".into(), Arg::Tensor(tensor))];
+        args.extend(self.source.map(|source| ("src".into(), Arg::Tensor(source))));
+        args.push(("size".into(), Arg::Ints(self.size.clone())));
+        args.push(("stride".into(), Arg::Ints(self.stride.clone())));
+        args.push(("storage_offset".into(), Arg::Int(offset)));
+        args
+    }
 }
 
 /// The type of a tensor after `name` (`transpose`, `t`, `squeeze`, ...) changed its metadata in place.

@@ -344,8 +344,11 @@ impl Cx {
     pub(super) fn flip(&mut self, value: ValueRef, mut dims: Vec<usize>) -> Option<ValueRef> {
         dims.sort_unstable();
         let shape = self.shape(value);
-        if dims.is_empty() {
+        if dims.is_empty() || shape.is_empty() {
             return Some(value);
+        }
+        if dims.last().is_some_and(|&d| d >= shape.len()) {
+            return None;
         }
         self.view(View::Flip(dims.iter().map(|&d| d as u8).collect()), value, &shape)
     }

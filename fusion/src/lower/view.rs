@@ -112,6 +112,10 @@ fn dimension(cx: &Cx, call: &Call<'_>, x: ValueRef) -> Option<usize> {
 fn slice(cx: &mut Cx, call: &Call<'_>) -> Option<ValueRef> {
     let x = call.tensor("self")?;
     let dim = dimension(cx, call, x)?;
+    // The start of `narrow.Tensor` is no number.
+    if call.overload == "Tensor" && call.name == "narrow" {
+        return None;
+    }
     let start = slice_start(call.args.int("start"), cx.shape(x)[dim]);
     let length = call.out().shape[dim];
     cx.slice(x, dim, start, length, call.args.int("step").unwrap_or(1))

@@ -42,6 +42,8 @@ impl State {
             Token::Name(n) if n == "outputs" => self.outputs(),
             Token::Name(n) if n == "update" => self.update(),
             Token::Name(n) if n == "alias" => self.alias(),
+            Token::Name(n) if n == "buffer" => self.buffer(),
+            Token::Name(n) if n == "offset" => self.offset(),
             _ => self.node(),
         }
     }
@@ -94,6 +96,20 @@ impl State {
         let ty = self.parser.ty()?;
         self.graph.aliases.resize(self.graph.outputs.len(), None);
         self.graph.aliases[index] = Some(OutputAlias { target, ty, offset });
+        Ok(())
+    }
+
+    fn buffer(&mut self) -> Result<()> {
+        self.parser.bump();
+        let ty = self.parser.ty()?;
+        self.graph.buffers.push(ty);
+        Ok(())
+    }
+
+    fn offset(&mut self) -> Result<()> {
+        self.parser.bump();
+        let node = self.value()?.node;
+        self.graph.offsets.push(node);
         Ok(())
     }
 

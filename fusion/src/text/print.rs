@@ -30,6 +30,12 @@ impl Display for Graph {
         if !self.outputs.is_empty() {
             writeln!(f, "  outputs {}", commas(self.outputs.iter().map(|&v| value(v))))?;
         }
+        for buffer in &self.buffers {
+            writeln!(f, "  buffer {buffer}")?;
+        }
+        for &node in &self.offsets {
+            writeln!(f, "  offset {}", value(node.into()))?;
+        }
         for update in &self.updates {
             writeln!(f, "  update {} <- {}", value(update.target.into()), value(update.value))?;
         }

@@ -55,6 +55,7 @@ extern "C" struct TfMeta {
 
 extern "C" struct TfExpect {
   int64_t sizes[MAX_RANK], strides[MAX_RANK];
+  int64_t offset;  // into the storage; -1 where any will do
   uint64_t align;  // the address is a multiple of it; a power of two
   uint32_t flags;
   int8_t dtype, device_type, device_index;
@@ -141,6 +142,7 @@ bool matches(const at::Tensor& t, const TfExpect& e, uint32_t mask, void** data)
   const int64_t *sizes = impl.sizes().data(), *strides = impl.strides().data();
   for (int i = 0; i < e.rank; ++i)
     if (sizes[i] != e.sizes[i] || strides[i] != e.strides[i]) return false;
+  if (e.offset >= 0 && impl.storage_offset() != e.offset) return false;
   *data = address(impl);
   return (reinterpret_cast<uint64_t>(*data) & (e.align - 1)) == 0;
 }

@@ -1,0 +1,123 @@
+//! Which tensors share memory after a call: the same as in eager.
+//!
+//! The graph says which outputs share memory with an input, a parameter or each other. All others are apart from
+//! everything: those that lie elsewhere only because a copy was left out are copied here.
+
+use tch::Tensor;
+use tilefuse_fusion::{AliasTarget, TensorType};
+
+use super::compile::LibraryResult;
+use super::exec::{Frame, device_id};
+use super::slots::Slot;
+use crate::Error;
+use crate::torch::{self, Flags, Meta, empty_strided};
+
+impl Frame<'_> {
+    /// Whether a result of a libtorch call lies in the memory of an operand that is written over later. One that lies in
+    /// that of another operand is remembered.
+    pub(super) fn find_shared(
+        &mut self,
+        tensor: &Tensor,
+        operands: &[Tensor],
+        reused: &[usize],
+        result: &LibraryResult,
+    ) -> Result<bool, Error> {
+        let meta = Meta::of(tensor)?;
+        if !meta.flags.contains(Flags::HAS_STORAGE) || (meta.use_count == 1 && meta.storage_use_count == 1) {
+            return Ok(false);
+        }
+        for (at, operand) in operands.iter().enumerate() {
+            if operand.defined() && Meta::of(operand)?.storage == meta.storage {
+                if reused.contains(&at) {
+                    return Ok(true);
+                }
+                self.views.push(result.position);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Copies the outputs that lie in the memory of an operand of the call that made them where eager's lie in no other
+    /// tensor's.
+    pub(super) fn separate(&self, outputs: &mut [Tensor]) -> Result<(), Error> {
+        if self.views.is_empty() {
+            return Ok(());
+        }
+        let aliases = &self.compiled.plan.graph.aliases;
+        let alone: Vec<usize> =
+            (0..outputs.len()).filter(|&at| aliases.get(at).is_none_or(Option::is_none)).collect();
+        for &at in &alone {
+            let (source, copied) = (&self.compiled.outputs[at], &self.compiled.copied[at]);
+            let is_view = matches!(source.slot, Slot::Extern(position) if self.views.contains(&position));
+            if !is_view || copied.is_some() {
+                continue;
+            }
+            let own = Meta::of(&outputs[at])?;
+            let of_caller = self.inputs.iter().chain(self.compiled.params.iter());
+            let others = alone.iter().filter(|&&other| other != at).map(|&other| &outputs[other]);
+            let mut all = of_caller.chain(self.compiled.consts.iter()).chain(others);
+            if all.any(|other| Meta::of(other).is_ok_and(|other| other.storage == own.storage)) {
+                outputs[at] = copy_as(&outputs[at], &super::exec::type_of(source))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes outputs share memory with inputs, parameters and each other as eager's do.
+    pub(super) fn alias(&self, outputs: &mut [Tensor]) -> Result<(), Error> {
+        let aliases = &self.compiled.plan.graph.aliases;
+        for at in 0..outputs.len().min(aliases.len()) {
+            let Some(alias) = &aliases[at] else { continue };
+            let owner = match alias.target {
+                AliasTarget::Node(node) => self.owner(self.compiled.slots.get(node.into())?)?,
+                AliasTarget::Output(other) => match outputs.get(other as usize) {
+                    Some(owner) => owner,
+                    None => {
+                        return Err(Error::Internal(String::from("an output aliases one that is not there")));
+                    }
+                },
+            };
+            let meta = Meta::of(owner)?;
+            let same = meta.sizes() == &alias.ty.shape[..] && meta.strides() == &alias.ty.strides[..];
+            outputs[at] = if same && alias.offset == 0 {
+                owner.shallow_clone()
+            } else {
+                torch::as_strided_of(owner, &alias.ty.shape, &alias.ty.strides, meta.offset + alias.offset)?
+            };
+        }
+        Ok(())
+    }
+}
+
+/// A copy of a tensor in memory of its own, with the strides of a type: what repeats along an expanded dimension is
+/// copied once. Of a view whose elements overlap otherwise, a dense copy. A conjugate that is not carried out stays one.
+pub(super) fn copy_as(tensor: &Tensor, ty: &TensorType) -> Result<Tensor, Error> {
+    let flags = Meta::of(tensor)?.flags;
+    if flags.contains(Flags::CONJ) {
+        return failed(copy_as(&failed(tensor.f_conj())?, ty)?.f_conj());
+    }
+    if flags.contains(Flags::NEG) {
+        let negated = failed(tensor.f_internal_neg_view())?;
+        return failed(copy_as(&negated, ty)?.f_internal_neg_view());
+    }
+    let (scalar, device) = (ty.dtype.scalar_type(), device_id(ty.device));
+    let mut once = ty.shape.clone();
+    let mut source = tensor.shallow_clone();
+    let repeated = |d: usize| ty.strides[d] == 0 && ty.shape[d] > 1;
+    for d in (0..once.len()).filter(|&d| repeated(d)) {
+        once[d] = 1;
+        source = failed(source.f_narrow(d as i64, 0, 1))?;
+    }
+    let mut copy = empty_strided(&once, &ty.strides, scalar, device)?;
+    if tch::no_grad(|| copy.f_copy_(&source)).is_err() {
+        copy = empty_strided(&once, &tilefuse_fusion::row_major(&once), scalar, device)?;
+        failed(tch::no_grad(|| copy.f_copy_(&source)))?;
+        return failed(copy.f_expand(&*ty.shape, false));
+    }
+    torch::as_strided_of(&copy, &ty.shape, &ty.strides, 0)
+}
+
+/// A failure of libtorch as an error.
+pub(super) fn failed<T>(result: Result<T, tch::TchError>) -> Result<T, Error> {
+    result.map_err(|error| Error::Torch(error.to_string()))
+}
