@@ -14,6 +14,7 @@
 
 mod inplace;
 mod state;
+mod strided;
 #[cfg(test)]
 mod tests;
 mod views;

@@ -19,11 +19,11 @@ type Result<T> = std::result::Result<T, FunctionalizeError>;
 type Arguments = Vec<(String, Arg<usize>)>;
 
 /// A tensor of the recording as it is at some time; a change of metadata in place makes another one of it.
-struct Tensor {
-    ty: TensorType,
+pub(super) struct Tensor {
+    pub(super) ty: TensorType,
     storage: u64,
-    offset: i64,
-    plain: bool,
+    pub(super) offset: i64,
+    pub(super) plain: bool,
     root: usize,
     parent: Option<Parent>,
     /// Its value, and the generation of the root that it was read at.
@@ -59,7 +59,7 @@ struct View {
 pub(super) struct State<'r> {
     recording: &'r Recording,
     pub(super) graph: Graph,
-    tensors: Vec<Tensor>,
+    pub(super) tensors: Vec<Tensor>,
     /// The tensor that each recorded identity is now.
     current: Vec<Option<usize>>,
 }
@@ -70,13 +70,13 @@ fn no_tensor() -> TensorType {
 }
 
 /// Offset of the last element from the first.
-fn span(ty: &TensorType) -> i64 {
+pub(super) fn span(ty: &TensorType) -> i64 {
     let steps = ty.shape.iter().zip(&ty.strides).map(|(&n, &s)| (n - 1).saturating_mul(s));
     steps.fold(0, i64::saturating_add)
 }
 
 /// Whether the elements fill their memory without gaps and none is addressed twice.
-fn is_dense(ty: &TensorType) -> bool {
+pub(super) fn is_dense(ty: &TensorType) -> bool {
     let mut dims: SmallVec<[(i64, i64); 6]> =
         ty.strides.iter().copied().zip(ty.shape.iter().copied()).filter(|&(_, n)| n != 1).collect();
     dims.sort_unstable();
@@ -336,62 +336,6 @@ impl<'r> State<'r> {
         Ok(self.strided(call, operands, &root, outs, Some(origin)).node)
     }
 
-    /// Adds a node for a call that addresses the storage of its first operand, a value of a tensor of type `root`: the value
-    /// is given to it in the order in which the elements lie there.
-    fn strided(
-        &mut self,
-        call: AtenCall,
-        mut operands: Vec<ValueRef>,
-        root: &TensorType,
-        outs: SmallVec<[TensorType; 1]>,
-        origin: Option<u32>,
-    ) -> ValueRef {
-        let mut order: Vec<usize> = (0..root.rank()).collect();
-        order.sort_by_key(|&d| std::cmp::Reverse(root.strides[d]));
-        let mut inverse = vec![0; order.len()];
-        order.iter().enumerate().for_each(|(i, &d)| inverse[d] = i as i64);
-        let (shape, in_memory) = (&root.shape, order.iter().map(|&d| root.shape[d]).collect::<Vec<_>>());
-        let dims = |list: Vec<i64>| ("dims", Arg::Ints(list));
-        let sizes = |list: &[i64]| ("shape", Arg::Ints(list.to_vec()));
-        let flat = [root.numel()];
-        let elements = operands[0];
-        let moved = order.iter().map(|&d| d as i64).collect();
-        let moved = self.rearranged("permute", dims(moved), elements, root, &in_memory, origin);
-        operands[0] = self.rearranged("reshape", sizes(&flat), moved, root, &flat, origin);
-        if call.op == "aten::as_strided" {
-            return self.graph.add(Op::Aten(Box::new(call)), &operands, outs, origin).into();
-        }
-        let ty =
-            TensorType { shape: Dims::from_slice(&flat), strides: Dims::from_slice(&[1]), ..root.clone() };
-        let written = self.graph.add(Op::Aten(Box::new(call)), &operands, [ty], origin).into();
-        let written = self.rearranged("reshape", sizes(&in_memory), written, root, &in_memory, origin);
-        let result = self.rearranged("permute", dims(inverse), written, root, shape, origin);
-        self.graph.node_mut(result.node).outs = outs;
-        result
-    }
-
-    /// A value in another arrangement, row-major; itself where that is the one it has.
-    fn rearranged(
-        &mut self,
-        op: &str,
-        to: (&str, Arg<u16>),
-        value: ValueRef,
-        like: &TensorType,
-        shape: &[i64],
-        origin: Option<u32>,
-    ) -> ValueRef {
-        let same = match &to.1 {
-            Arg::Ints(dims) if op == "permute" => dims.is_sorted(),
-            _ => self.graph.ty(value).shape.as_slice() == shape,
-        };
-        if same {
-            return value;
-        }
-        let call = AtenCall::new(&format!("aten::{op}"), "", [("self", Arg::Tensor(0)), to]);
-        let ty = TensorType { shape: Dims::from_slice(shape), strides: row_major(shape), ..like.clone() };
-        self.graph.add(Op::Aten(Box::new(call)), &[value], [ty], origin).into()
-    }
-
     /// Whether an argument shares elements with one that is written and is not the same view of them: what libtorch reads
     /// then depends on the order in which it writes.
     fn reads_what_it_writes(&self, call: &Call, writes: &[usize]) -> bool {
@@ -540,28 +484,6 @@ impl<'r> State<'r> {
             (template, args) = (without_args(strided.op, ""), strided.args_of(root, offset));
         }
         Ok((template, args))
-    }
-
-    /// The offset of strides over a tensor's storage from the tensor's root, which has all elements that they address. What
-    /// is written there has the type of the root.
-    fn within_root(&self, tensor: usize, strided: &views::Strided<usize>, offset: i64) -> Option<i64> {
-        let (own, root) = (&self.tensors[tensor], &self.tensors[self.root(tensor)]);
-        let ty = TensorType {
-            shape: Dims::from_slice(&strided.size),
-            strides: Dims::from_slice(&strided.stride),
-            ..own.ty.clone()
-        };
-        let same_type = own.ty == root.ty && own.offset == root.offset;
-        if ty.shape.len() != ty.strides.len() || (strided.source.is_some() && !same_type) {
-            return None;
-        }
-        if ty.numel() == 0 {
-            return Some(0);
-        }
-        let offset = offset.checked_sub(root.offset).filter(|&offset| offset >= 0)?;
-        let inside = offset.checked_add(span(&ty))? <= span(&root.ty);
-        let addressable = is_dense(&root.ty) && root.ty.dtype == own.ty.dtype && root.plain && own.plain;
-        (inside && addressable).then_some(offset)
     }
 
     fn relation(
