@@ -73,6 +73,28 @@ pub enum Error {
     Internal(String),
 }
 
+impl Error {
+    /// The error as a reason for running a model itself, with what to change in the model.
+    pub(crate) fn reason(&self) -> String {
+        use tilefuse_fusion::FunctionalizeError as E;
+        let advice = match self {
+            Error::Functionalize(E::Metadata { .. }) => {
+                "use the operator that returns a new tensor (`unsqueeze` for `unsqueeze_`)"
+            }
+            Error::Functionalize(E::OverlappingWrite { .. }) => "write a copy of the tensor",
+            Error::Functionalize(E::OpaqueView { .. }) => {
+                "write the tensor itself, or a view of the same type"
+            }
+            Error::Functionalize(E::SharedMemory { .. }) => "pass copies of the inputs, or write a copy",
+            Error::Functionalize(E::OutOfBounds { .. }) => "take the view of the tensor that owns the memory",
+            Error::Functionalize(E::OutputAliasesInput { .. }) => "return a copy",
+            Error::Unsupported(_) => "call that part outside the fused model",
+            _ => return self.to_string(),
+        };
+        format!("{self}: {advice}")
+    }
+}
+
 impl From<tilefuse_block::VerifyError> for Error {
     fn from(error: tilefuse_block::VerifyError) -> Error {
         Error::Invalid(Box::new(error))

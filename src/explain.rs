@@ -121,6 +121,10 @@ pub struct UpdateReport {
 /// The report of one compiled plan.
 #[derive(Clone, Debug, Serialize)]
 pub struct Explanation {
+    /// Why calls like the one that was asked about run the model itself, where they do: the plan is what they would run
+    /// otherwise.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub note: Option<String>,
     /// Operators that the capture saw.
     pub ops_captured: usize,
     /// Kernel launches of a call.
@@ -137,7 +141,7 @@ pub struct Explanation {
     pub peak_bytes_fused: u64,
     /// Bytes of the arena of intermediates.
     pub arena_bytes: u64,
-    /// Bytes of weights that are kept a second time, in the order in which kernels on the host read them.
+    /// Bytes of prepacked weights, see [`Options::prepack_weights`](crate::Options::prepack_weights).
     pub packed_bytes: u64,
     /// On CUDA, how many CUDA graphs of the plan there are, or why there are none.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -204,6 +208,7 @@ impl Explanation {
             copied: copied.map(|reason| reason.to_string()),
         });
         Explanation {
+            note: None,
             ops_captured: compiled.ops_captured,
             kernels_fused: plan.kernel_count(),
             distinct_kernels: plan.programs.len(),
@@ -224,18 +229,26 @@ impl Explanation {
 }
 
 impl Explanation {
+    /// The same for calls that run the model itself for this reason.
+    pub(crate) fn with_note(self, reason: &str) -> Explanation {
+        Explanation { note: Some(String::from(reason)), ..self }
+    }
+
     /// The plan as text; `programs` adds the block program of each distinct kernel.
     pub fn text(&self, programs: bool) -> String {
-        let mut text = format!(
+        let mut text = self.note.as_ref().map_or_else(String::new, |reason| {
+            format!("such calls run the model itself: {reason}\nwithout that they would run this plan:\n\n")
+        });
+        text.push_str(&format!(
             "{} operators captured; a call runs {} kernels ({} distinct) and {} libtorch operators; arena {}\n\n",
             self.ops_captured,
             self.kernels_fused,
             self.distinct_kernels,
             self.extern_ops,
             bytes(self.arena_bytes)
-        );
+        ));
         if self.packed_bytes > 0 {
-            text.push_str(&format!("weights that are packed: {}\n\n", bytes(self.packed_bytes)));
+            text.push_str(&format!("prepacked weights: {}\n\n", bytes(self.packed_bytes)));
         }
         if let Some(state) = &self.cuda_graph {
             text.push_str(&format!("CUDA graph: {state}\n\n"));

@@ -6,113 +6,21 @@ pub(crate) mod forward;
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::Instant;
 
 use tch::Tensor;
 use tch::nn;
-pub use tilefuse_fusion::Products;
 
-use crate::Error;
 use crate::engine::{
-    CompileReport, Compiled, CudaGraphs, PackStore, Signature, Stop, Tensors, compile, grad_needed,
+    Audits, CompileReport, Compiled, Entry, Outcome, PackStore, Signature, Stop, Table, Tensors,
+    WorkspacePool, audit_reason, compile, forget_dropped, grad_needed,
 };
 use crate::explain::Explanation;
-use crate::torch::{self, GlobalState};
+use crate::torch::{self, GlobalState, Meta, Trace};
+use crate::{Error, Options};
 
 pub(crate) use call::{Call, Structure};
-
-/// How a fused model compiles.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Options {
-    /// Most signatures (shapes, types, strides of the inputs, and libtorch's modes) that are compiled; further ones
-    /// run eager.
-    pub max_signatures: usize,
-    /// Which products on the host are kernels of ours: by itself as the variable `TILEFUSE_PRODUCTS` says (`measured`,
-    /// `predicted`, `generated` or `library`), and those that measure faster where it says nothing of these.
-    pub products: Products,
-    /// Whether plans are launched as CUDA graphs.
-    pub cuda_graphs: CudaGraphs,
-    /// Whether weights of products on the host are kept a second time, in the order in which kernels read them: that
-    /// takes as much memory again, once for all signatures. They are laid out anew after a write that the weight's
-    /// version counts, as every operator's does. One that goes around it, through a raw pointer or `Tensor::data`, is
-    /// noticed where it changes one of some elements that are looked at, as an optimiser's step or a load does. By itself
-    /// as the variable `TILEFUSE_PACKING` says (`on` or `off`), else on.
-    pub packs_weights: bool,
-    /// Whether the schedules of a plan's kernels are measured where the cost model cannot decide between them: by itself
-    /// where the variable `TILEFUSE_TUNE` is `1`. What was measured is kept on disk; compiling a plan for the first time takes
-    /// some seconds longer.
-    pub tune: bool,
-    /// Bytes of intermediates that a plan may hold beyond what eager holds at its peak, where that makes it faster: parts of
-    /// sums of columns, for a kernel that reads a tensor once for its rows and its columns. By itself as the variable
-    /// `TILEFUSE_WORKSPACE` says, in bytes, else 0. Without it such a tensor is read twice where eager holds nothing else.
-    pub workspace_bytes: u64,
-    /// A defect to be planted in every plan, to measure what tests find.
-    #[doc(hidden)]
-    pub fault: Option<crate::random::Fault>,
-}
-
-impl Default for Options {
-    fn default() -> Options {
-        Options {
-            max_signatures: 64,
-            products: products(),
-            cuda_graphs: CudaGraphs::from_env(),
-            packs_weights: packs_weights(),
-            tune: tune(),
-            workspace_bytes: workspace_bytes(),
-            fault: None,
-        }
-    }
-}
-
-/// What the environment says of packed weights.
-fn packs_weights() -> bool {
-    match std::env::var("TILEFUSE_PACKING").unwrap_or_default().as_str() {
-        "off" => false,
-        "" | "on" => true,
-        other => {
-            tracing::warn!("TILEFUSE_PACKING: `{other}` is neither on nor off");
-            true
-        }
-    }
-}
-
-/// What the environment says of measuring schedules.
-fn tune() -> bool {
-    let text = std::env::var("TILEFUSE_TUNE").unwrap_or_default();
-    match text.as_str() {
-        "1" => true,
-        "" | "0" => false,
-        other => {
-            tracing::warn!("TILEFUSE_TUNE: {other:?} is neither 0 nor 1");
-            false
-        }
-    }
-}
-
-/// What the environment says of memory beyond eager's.
-fn workspace_bytes() -> u64 {
-    let text = std::env::var("TILEFUSE_WORKSPACE").unwrap_or_default();
-    if text.is_empty() {
-        return 0;
-    }
-    text.parse().unwrap_or_else(|error| {
-        tracing::warn!("TILEFUSE_WORKSPACE: {text:?} is no number of bytes: {error}");
-        0
-    })
-}
-
-/// What the environment says of products.
-fn products() -> Products {
-    let text = std::env::var("TILEFUSE_PRODUCTS").unwrap_or_default();
-    text.parse().unwrap_or_else(|error| {
-        if !text.is_empty() {
-            tracing::warn!("TILEFUSE_PRODUCTS: {error}");
-        }
-        Products::Measured
-    })
-}
 
 /// Why a call ran eager, or how often calls ran fused.
 #[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize)]
@@ -123,49 +31,48 @@ pub struct Stats {
     pub graph_calls: u64,
     /// Calls that ran the model itself in order to capture it.
     pub captures: u64,
+    /// Calls that ran the model itself in order to compare what it does with what was captured, see
+    /// [`Options::audit`](crate::Options::audit).
+    pub audits: u64,
+    /// Signatures that were dropped because others were used since, see
+    /// [`Options::max_signatures`](crate::Options::max_signatures).
+    pub evictions: u64,
     /// Calls that ran the model itself for another reason, by reason.
     pub eager_calls: BTreeMap<String, u64>,
 }
 
-/// What a signature compiled to.
-enum Entry {
-    Compiled(Box<Compiled>),
-    /// It runs eager, for this reason.
-    Eager(Signature, String),
-}
-
-impl Entry {
-    fn signature(&self) -> &Signature {
-        match self {
-            Entry::Compiled(compiled) => &compiled.signature,
-            Entry::Eager(signature, _) => signature,
-        }
-    }
-}
-
 /// Plans by signature and everything else that does not depend on the model's type.
 struct Engine {
-    entries: RwLock<Vec<Arc<Entry>>>,
+    table: Table,
     compiling: Mutex<()>,
     stats: Mutex<Stats>,
     /// Names of the tensors in `named`.
     names: Vec<String>,
     named: Tensors,
     options: Options,
-    /// Whether weights were found to be written too often to pack them.
+    /// Whether weights were found to be written too often to prepack them.
     unpacked: AtomicBool,
-    /// The weights that are packed.
+    /// The prepacked weights.
     packs: Arc<PackStore>,
+    /// Memory for intermediates, which the plans share.
+    workspaces: Arc<WorkspacePool>,
 }
 
 /// A model whose calls run through compiled plans.
 ///
 /// The first call for a signature captures the model (that call is an eager call), compiles a plan, and later calls run
-/// it. Whatever cannot be compiled runs as the model itself, counted in [`Fused::stats`] with the reason. Plans are
+/// it, but for audits, which are eager calls too. Whatever cannot be compiled runs as the model itself, counted in [`Fused::stats`] with the reason. Plans are
 /// made for inference: where gradients are recorded for an input or parameter, the model runs eager.
 ///
-/// Values that the model's code reads out of tensors through raw pointers cannot be seen by a capture; everything that
-/// goes through libtorch's operators is.
+/// # What a plan stands for
+///
+/// A capture sees every operator that the model calls on the calling thread, with its arguments. Inputs, parameters and
+/// buffers are read anew in each call, and random numbers are drawn anew. Everything else that the model's code reads is
+/// seen only as what it made the code do then: a flag that chooses a branch, a counter, a clock, a number that is computed
+/// in Rust, which of several weights was taken. A plan repeats that. [`Options::audit`] records some later calls as well,
+/// and where the model does something else, that signature runs eager from then on, with the difference as the reason;
+/// calls between two audits are not compared. A model that reads such state takes it as an input, or as a tensor that it
+/// keeps, or [`Fused::clear`] is called after a change. What a model reads or writes through raw pointers cannot be seen.
 pub struct Fused<M> {
     model: M,
     engine: Engine,
@@ -180,7 +87,7 @@ pub fn fuse<M>(model: M) -> Fused<M> {
 /// As [`fuse`], with options.
 pub fn fuse_with<M>(model: M, options: Options) -> Fused<M> {
     let engine = Engine {
-        entries: RwLock::default(),
+        table: Table::default(),
         compiling: Mutex::default(),
         stats: Mutex::default(),
         names: Vec::new(),
@@ -188,6 +95,7 @@ pub fn fuse_with<M>(model: M, options: Options) -> Fused<M> {
         options,
         unpacked: AtomicBool::new(false),
         packs: Arc::default(),
+        workspaces: Arc::default(),
     };
     Fused { model, engine }
 }
@@ -218,9 +126,12 @@ impl<M> Fused<M> {
         &mut self.model
     }
 
-    /// Drops all compiled plans.
+    /// Drops all compiled plans and gives the memory that they kept back to the system.
     pub fn clear(&self) {
-        self.engine.entries.write().unwrap_or_else(PoisonError::into_inner).clear();
+        self.engine.table.clear();
+        self.engine.workspaces.clear();
+        forget_dropped();
+        torch::trim_memory();
     }
 
     /// Counts of fused and eager calls.
@@ -251,7 +162,7 @@ impl<M: nn::Module> nn::Module for Fused<M> {
     fn forward(&self, xs: &Tensor) -> Tensor {
         let inputs = [xs.shallow_clone()];
         let run = self.run_with(&inputs, |model, inputs| inputs.iter().map(|x| model.forward(x)).collect());
-        first(run).unwrap_or_else(|| self.model.forward(xs))
+        self.engine.first(run).unwrap_or_else(|| self.model.forward(xs))
     }
 }
 
@@ -265,17 +176,7 @@ impl<M: nn::ModuleT> Fused<M> {
         let inputs = [xs.shallow_clone()];
         let run = self
             .run_with(&inputs, |model, inputs| inputs.iter().map(|x| model.forward_t(x, false)).collect());
-        first(run).unwrap_or_else(|| self.model.forward_t(xs, false))
-    }
-}
-
-fn first(run: Result<Vec<Tensor>, Error>) -> Option<Tensor> {
-    match run {
-        Ok(outputs) => outputs.into_iter().next(),
-        Err(error) => {
-            tracing::warn!("{error}; the model runs itself");
-            None
-        }
+        self.engine.first(run).unwrap_or_else(|| self.model.forward_t(xs, false))
     }
 }
 
@@ -288,14 +189,35 @@ impl<M> std::fmt::Debug for Fused<M> {
 type Forward<'a> = &'a Call<'a>;
 
 impl Engine {
-    fn count(&self, reason: String) {
-        let mut stats = self.stats.lock().unwrap_or_else(PoisonError::into_inner);
-        *stats.eager_calls.entry(reason).or_default() += 1;
+    fn stats(&self) -> MutexGuard<'_, Stats> {
+        self.stats.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Counts an eager call; whether it is the first for this reason.
+    fn count(&self, reason: String) -> bool {
+        let mut stats = self.stats();
+        let calls = stats.eager_calls.entry(reason).or_default();
+        *calls += 1;
+        *calls == 1
     }
 
     fn eager(&self, reason: String, inputs: &[Tensor], forward: Forward<'_>) -> Vec<Tensor> {
         self.count(reason);
         forward(inputs)
+    }
+
+    /// The result of a call of a model with one; `None` where the model has to run itself, which is counted, and said
+    /// once for each reason.
+    fn first(&self, run: Result<Vec<Tensor>, Error>) -> Option<Tensor> {
+        let reason = match run.map(|outputs| outputs.into_iter().next()) {
+            Ok(Some(output)) => return Some(output),
+            Ok(None) => String::from("the plan has no result"),
+            Err(error) => format!("the plan failed: {error}"),
+        };
+        if self.count(reason.clone()) {
+            tracing::warn!("the model runs itself: {reason}");
+        }
+        None
     }
 
     fn run(&self, inputs: &[Tensor], forward: Forward<'_>) -> Result<Vec<Tensor>, Error> {
@@ -304,7 +226,7 @@ impl Engine {
             return Ok(self.eager(reason, inputs, forward));
         }
         let mut data = Vec::new();
-        match self.find(inputs, state, forward, &mut data) {
+        match self.table.find(inputs, state, forward, &mut data) {
             Some(entry) => self.run_entry(&entry, inputs, state, &data, forward),
             None => self.capture(inputs, state, forward),
         }
@@ -313,30 +235,26 @@ impl Engine {
     /// Why a call cannot run a plan whatever the model is.
     fn eager_reason(&self, state: GlobalState, inputs: &[Tensor]) -> Option<String> {
         let reason = if torch::is_capturing() {
-            "another model is being captured"
+            "another model is being captured: fuse one of them only"
         } else if state.autocast() {
-            "autocast is on"
+            "autocast is on: convert the model's weights and inputs instead"
         } else if state.inference() {
-            "inference mode is on"
-        } else if grad_needed(state, inputs) {
-            "gradients are recorded for an input"
-        } else if state.grad() && grad_needed(state, &self.named) {
-            "gradients are recorded for a parameter"
+            "inference mode is on: use `tch::no_grad` instead"
         } else {
-            return None;
+            return self.grad_reason(state, inputs).map(String::from);
         };
         Some(String::from(reason))
     }
 
-    fn find(
-        &self,
-        inputs: &[Tensor],
-        state: GlobalState,
-        forward: Forward<'_>,
-        data: &mut Vec<*mut std::ffi::c_void>,
-    ) -> Option<Arc<Entry>> {
-        let entries = self.entries.read().unwrap_or_else(PoisonError::into_inner);
-        entries.iter().find(|e| e.signature().matches(inputs, state, forward, data)).cloned()
+    /// Why a call cannot run a plan because of gradients.
+    fn grad_reason(&self, state: GlobalState, inputs: &[Tensor]) -> Option<&'static str> {
+        if grad_needed(state, inputs) {
+            Some("gradients are recorded for an input: call it under `tch::no_grad` for inference")
+        } else if state.grad() && grad_needed(state, &self.named) {
+            Some(PARAMETER_GRADIENTS)
+        } else {
+            None
+        }
     }
 
     fn run_entry(
@@ -347,20 +265,24 @@ impl Engine {
         data: &[*mut std::ffi::c_void],
         forward: Forward<'_>,
     ) -> Result<Vec<Tensor>, Error> {
-        let compiled = match &**entry {
-            Entry::Eager(_, reason) => return Ok(self.eager(reason.clone(), inputs, forward)),
-            Entry::Compiled(compiled) => compiled,
+        let (compiled, audits) = match &entry.outcome {
+            Outcome::Eager(reason) => return Ok(self.eager(reason.clone(), inputs, forward)),
+            Outcome::Plan(compiled, audits) => (compiled, audits),
         };
         if state.grad() && grad_needed(state, &compiled.params) {
-            let reason = String::from("gradients are recorded for a parameter");
-            return Ok(self.eager(reason, inputs, forward));
+            return Ok(self.eager(String::from(PARAMETER_GRADIENTS), inputs, forward));
+        }
+        if audits.is_due()
+            && let Some(outputs) = self.audit(entry, compiled, audits, inputs, forward)?
+        {
+            return Ok(outputs);
         }
         match compiled.run(inputs, data, state.threads()) {
             Ok(outputs) => {
-                let mut stats = self.stats.lock().unwrap_or_else(PoisonError::into_inner);
+                let mut stats = self.stats();
                 stats.fused_calls += 1;
                 stats.graph_calls += compiled.graph_calls.swap(0, Ordering::Relaxed);
-                forward.ran_plan(&compiled.signature);
+                forward.ran_plan(&entry.signature);
                 Ok(outputs)
             }
             Err(Stop::Stale(reason)) => {
@@ -368,7 +290,7 @@ impl Engine {
                 if compiled.packs.are_written_often() {
                     self.unpacked.store(true, Ordering::Relaxed);
                 }
-                self.forget(entry);
+                self.table.forget(entry, &self.named);
                 self.capture(inputs, state, forward)
             }
             Err(Stop::Unfit(reason)) => Ok(self.eager(String::from(reason), inputs, forward)),
@@ -376,18 +298,42 @@ impl Engine {
         }
     }
 
-    fn forget(&self, entry: &Arc<Entry>) {
-        let mut entries = self.entries.write().unwrap_or_else(PoisonError::into_inner);
-        entries.retain(|e| !Arc::ptr_eq(e, entry));
-        self.count_handles(&entries);
-    }
-
-    fn count_handles(&self, entries: &[Arc<Entry>]) {
-        let plans = entries.iter().filter_map(|entry| match &**entry {
-            Entry::Compiled(compiled) => Some(&**compiled),
-            Entry::Eager(..) => None,
-        });
-        Compiled::count_handles(plans, &self.named);
+    /// Runs the model itself and compares what it does with what the plan was made of. `None` where that cannot be done
+    /// now; the plan is to run then.
+    fn audit(
+        &self,
+        entry: &Arc<Entry>,
+        compiled: &Compiled,
+        audits: &Audits,
+        inputs: &[Tensor],
+        forward: Forward<'_>,
+    ) -> Result<Option<Vec<Tensor>>, Error> {
+        let alone = match self.compiling.try_lock() {
+            Ok(guard) => Some(guard),
+            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        };
+        let possible =
+            alone.is_some() && compiled.can_audit(inputs) && entry.signature.has_inputs_alike(inputs);
+        audits.set_done(possible);
+        if !possible {
+            return Ok(None);
+        }
+        self.stats().audits += 1;
+        let (outputs, trace, report) = self.record(inputs, forward)?;
+        if forward.failed() {
+            return Ok(Some(outputs));
+        }
+        let mut signature = entry.signature.clone();
+        let Some(difference) = audits.difference(&trace) else { return Ok(Some(outputs)) };
+        let outcome = if trace.refusals.is_empty() && compiled.has_cached(&trace) {
+            // The recorded call was the one in which the model made what it keeps: this one is like those that follow.
+            self.outcome(trace, report, forward, &mut signature)
+        } else {
+            Outcome::Eager(audit_reason(&difference))
+        };
+        self.insert(signature, outcome, Some(entry));
+        Ok(Some(outputs))
     }
 
     /// Captures and compiles; the capturing call is the eager call.
@@ -399,16 +345,44 @@ impl Engine {
     ) -> Result<Vec<Tensor>, Error> {
         let one_at_a_time = self.compiling.lock().unwrap_or_else(PoisonError::into_inner);
         let mut data = Vec::new();
-        if let Some(entry) = self.find(inputs, state, forward, &mut data) {
+        if let Some(entry) = self.table.find(inputs, state, forward, &mut data) {
             drop(one_at_a_time);
             return self.run_entry(&entry, inputs, state, &data, forward);
         }
-        if self.entries.read().unwrap_or_else(PoisonError::into_inner).len() >= self.options.max_signatures {
-            let reason = format!("more than {} signatures", self.options.max_signatures);
+        if let Some(reason) = self.capture_obstacle(inputs) {
             return Ok(self.eager(reason, inputs, forward));
         }
         let signature = Signature::of(inputs, state, forward)?;
-        self.stats.lock().unwrap_or_else(PoisonError::into_inner).captures += 1;
+        self.stats().captures += 1;
+        let (outputs, trace, report) = self.record(inputs, forward)?;
+        if forward.failed() {
+            return Ok(outputs);
+        }
+        let mut signature = signature.returning(forward);
+        let outcome = self.outcome(trace, report, forward, &mut signature);
+        self.insert(signature, outcome, None);
+        Ok(outputs)
+    }
+
+    /// Why a call cannot be captured.
+    fn capture_obstacle(&self, inputs: &[Tensor]) -> Option<String> {
+        if self.options.max_signatures == 0 {
+            return Some(String::from("no signatures are compiled: raise `Options::max_signatures`"));
+        }
+        let identity = |t: &Tensor| Meta::of(t).map_or(0, |m| m.tensor_impl);
+        let given: Vec<usize> = inputs.iter().map(identity).collect();
+        if self.named.iter().any(|param| given.contains(&identity(param))) {
+            return Some(String::from("an input is a parameter of the model: pass a copy in the first call"));
+        }
+        Signature::indescribable(inputs)
+    }
+
+    /// Runs the model itself and records what it does.
+    fn record(
+        &self,
+        inputs: &[Tensor],
+        forward: Forward<'_>,
+    ) -> Result<(Vec<Tensor>, Trace, CompileReport), Error> {
         let start = Instant::now();
         let named = self.named.iter().map(Tensor::shallow_clone);
         let names: Vec<(String, Tensor)> = self.names.iter().cloned().zip(named).collect();
@@ -422,48 +396,82 @@ impl Engine {
             },
         )?;
         let outputs = outputs.unwrap_or_else(|panic| resume_unwind(panic));
-        if forward.failed() {
-            return Ok(outputs);
-        }
-        let signature = signature.returning(forward);
-        let report =
-            CompileReport { capture_ms: start.elapsed().as_secs_f64() * 1e3, ..CompileReport::default() };
-        let refusal = forward.refusal().or_else(|| trace.refusals.first().map(ToString::to_string));
-        let entry = match refusal {
-            Some(refusal) => Entry::Eager(signature, refusal),
-            None => match compile(trace, signature.clone(), &self.options_now(), &self.packs, report) {
-                Ok(compiled) => Entry::Compiled(Box::new(compiled)),
-                Err(error) => Entry::Eager(signature, error.to_string()),
-            },
-        };
-        if let Entry::Eager(_, reason) = &entry {
-            tracing::info!("runs eager: {reason}");
-        }
-        let mut entries = self.entries.write().unwrap_or_else(PoisonError::into_inner);
-        entries.push(Arc::new(entry));
-        self.count_handles(&entries);
-        Ok(outputs)
+        let capture_ms = start.elapsed().as_secs_f64() * 1e3;
+        Ok((outputs, trace, CompileReport { capture_ms, ..CompileReport::default() }))
     }
 
-    /// The options, without packed weights where they are written often.
+    /// What a trace compiles to.
+    fn outcome(
+        &self,
+        trace: Trace,
+        report: CompileReport,
+        forward: Forward<'_>,
+        signature: &mut Signature,
+    ) -> Outcome {
+        let eager = |reason: String| {
+            tracing::info!("runs eager: {reason}");
+            Outcome::Eager(reason)
+        };
+        let refusal = trace.refusals.first().map(ToString::to_string);
+        if let Some(refusal) = forward.refusal().or(refusal) {
+            return eager(refusal);
+        }
+        let audits = match Audits::new(self.options.audit, &trace) {
+            Ok(audits) => audits,
+            Err(error) => return eager(error.reason()),
+        };
+        match compile(trace, signature, &self.options_now(), &self.packs, &self.workspaces, report) {
+            Ok(compiled) => Outcome::Plan(Box::new(compiled), audits),
+            Err(error) => eager(error.reason()),
+        }
+    }
+
+    fn insert(&self, signature: Signature, outcome: Outcome, old: Option<&Arc<Entry>>) {
+        let entry = Entry::new(signature, outcome);
+        let evicted = self.table.insert(entry, old, self.options.max_signatures, &self.named);
+        if evicted > 0 {
+            // It may be as large as a plan needed that is gone.
+            self.workspaces.clear();
+            self.stats().evictions += evicted as u64;
+        }
+    }
+
+    /// The options, without prepacked weights where they are written often.
     fn options_now(&self) -> Options {
-        let packs_weights = self.options.packs_weights && !self.unpacked.load(Ordering::Relaxed);
-        Options { packs_weights, ..self.options.clone() }
+        let prepack_weights = self.options.prepack_weights && !self.unpacked.load(Ordering::Relaxed);
+        Options { prepack_weights, ..self.options.clone() }
     }
 
     fn explain(&self, inputs: &[Tensor], forward: Forward<'_>) -> Result<Explanation, Error> {
         let state = GlobalState::now()?;
+        if let Some(reason) = self.grad_reason(state, inputs) {
+            let plan = tch::no_grad(|| self.explain(inputs, forward))?;
+            return Ok(plan.with_note(reason));
+        }
         if let Some(reason) = self.eager_reason(state, inputs) {
             return Err(Error::RunsEager(reason));
         }
         let mut data = Vec::new();
-        if self.find(inputs, state, forward, &mut data).is_none() {
+        if self.table.find(inputs, state, forward, &mut data).is_none() {
             self.capture(inputs, state, forward)?;
         }
-        match self.find(inputs, state, forward, &mut data).as_deref() {
-            Some(Entry::Compiled(compiled)) => Ok(Explanation::of(compiled)),
-            Some(Entry::Eager(_, reason)) => Err(Error::RunsEager(reason.clone())),
-            None => Err(Error::RunsEager(String::from("too many signatures"))),
+        match self.table.find(inputs, state, forward, &mut data).as_deref() {
+            Some(Entry { outcome: Outcome::Plan(compiled, _), .. }) => {
+                let plan = Explanation::of(compiled);
+                let needs_grad = state.grad() && grad_needed(state, &compiled.params);
+                Ok(if needs_grad { plan.with_note(PARAMETER_GRADIENTS) } else { plan })
+            }
+            Some(Entry { outcome: Outcome::Eager(reason), .. }) => Err(Error::RunsEager(reason.clone())),
+            None => {
+                let reason = self.capture_obstacle(inputs);
+                Err(Error::RunsEager(
+                    reason.unwrap_or_else(|| String::from("the plan was dropped meanwhile")),
+                ))
+            }
         }
     }
 }
+
+/// The reason for calls with parameters that a gradient is recorded for.
+const PARAMETER_GRADIENTS: &str =
+    "gradients are recorded for a parameter: call it under `tch::no_grad` for inference";

@@ -27,21 +27,23 @@ mod fused;
 pub mod judge;
 mod kernel;
 mod operator;
+mod options;
 #[doc(hidden)]
 pub mod random;
 pub mod torch;
 pub mod values;
 
-pub use engine::{CompileReport, CudaGraphs, Target};
+pub use engine::{Audit, CompileReport, CudaGraphs, Target};
 pub use error::Error;
 pub use explain::{EdgeReport, Explanation, ScheduleReport, StepReport, UpdateReport};
 pub use fused::forward::{Forward, FusedT, Kind, Locked, OfFunction, OfLocked, OfModule};
-pub use fused::{Fused, Options, Products, Stats, fuse, fuse_with};
+pub use fused::{Fused, Stats, fuse, fuse_with};
 #[doc(hidden)]
 pub use kernel::jit;
 pub use kernel::tune;
 pub use kernel::{Arg, Grid, Kernel, LaunchError};
 pub use operator::{Operator, TensorSpec};
+pub use options::{Options, Products};
 #[doc(hidden)]
 pub use tch::Tensor;
 /// The block IR: programs, their text form, their builder and their interpreter.

@@ -167,7 +167,8 @@ impl ModelArgs {
 /// How models are compiled.
 pub(crate) fn options(tune: bool) -> crate::Options {
     let default = crate::Options::default();
-    crate::Options { tune: tune || default.tune, ..default }
+    // The second call is to run the plan, and no timed one is to be a capture.
+    crate::Options { tune: tune || default.tune, audit: crate::Audit::Never, ..default }
 }
 
 /// The specs of these texts.

@@ -41,6 +41,8 @@ pub(crate) struct Outcome {
     pub(crate) speedup: f64,
     pub(crate) peak_bytes_eager: u64,
     pub(crate) peak_bytes_fused: u64,
+    /// Bytes of prepacked weights.
+    pub(crate) prepacked_bytes: u64,
     pub(crate) compile_ms: f64,
     /// The time of each stage; absent where the model runs eager.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -116,6 +118,7 @@ pub(crate) fn compare(case: &Case) -> Result<Outcome, Failure> {
         speedup: if fused_us > 0.0 { eager_us / fused_us } else { 0.0 },
         peak_bytes_eager: e.map_or(0, |e| e.peak_bytes_eager),
         peak_bytes_fused: e.map_or(0, |e| e.peak_bytes_fused),
+        prepacked_bytes: e.map_or(0, |e| e.packed_bytes),
         compile_ms: e.map_or(compile_ms, |e| compile_ms - e.compile.capture_ms),
         compile: e.map(|e| e.compile),
         max_abs_err: verdict.max_abs,

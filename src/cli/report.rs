@@ -57,7 +57,7 @@ pub(crate) fn table(outcome: &Outcome) {
     let bytes = |n: u64| format!("{:.1} MB", n as f64 / 1e6);
     let us = |t: f64| if t > 0.0 { format!("{t:.1} us") } else { String::from("not timed") };
     let externs = outcome.extern_ops.to_string();
-    let rows: [[String; 3]; 5] = [
+    let rows: [[String; 3]; 6] = [
         ["time of a call".into(), us(outcome.eager_us), us(outcome.fused_us)],
         [
             "kernels".into(),
@@ -65,6 +65,7 @@ pub(crate) fn table(outcome: &Outcome) {
             format!("{} + {externs} of libtorch", outcome.kernels_fused),
         ],
         ["intermediates at peak".into(), bytes(outcome.peak_bytes_eager), bytes(outcome.peak_bytes_fused)],
+        ["prepacked weights".into(), String::new(), bytes(outcome.prepacked_bytes)],
         [
             "error against f64".into(),
             format!("{:.3e}", outcome.err_vs_f64_eager),

@@ -22,6 +22,7 @@ use super::memory::EagerCost;
 use super::packs::{Packs, Store};
 use super::schedules::Schedules;
 use super::slots::{Slot, Slots, TensorSource};
+use super::workspaces::Pool;
 use crate::Error;
 use crate::torch::{Call, DeviceId, Expect, KeepsMemory, Meta, Trace};
 
@@ -87,7 +88,6 @@ impl std::ops::Deref for Tensors {
 /// A plan with its kernels, ready to run.
 #[derive(Debug)]
 pub(crate) struct Compiled {
-    pub(crate) signature: Signature,
     pub(crate) plan: Plan,
     pub(crate) target: Target,
     pub(crate) kernels: Vec<Kernel>,
@@ -106,17 +106,20 @@ pub(crate) struct Compiled {
     pub(crate) consts: Tensors,
     /// Weights that lie in constants in another order.
     pub(crate) packs: Packs,
+    /// Constants that the model made in the recorded call and keeps.
+    pub(crate) cached: Tensors,
     /// Tensors of the model whose values were compiled in, and their versions then.
     pub(crate) assumed: Tensors,
     pub(crate) assumed_versions: Vec<i64>,
-    /// Their contents then, where they are small and on the host: a write that no version counts shows in them.
+    /// Their contents then, where they are on the host: a write that no version counts shows in them.
     pub(crate) assumed_bytes: Vec<Vec<u8>>,
     pub(crate) report: CompileReport,
     /// Operators that the capture saw, constants left out.
     pub(crate) ops_captured: usize,
     /// What eager does in the recorded run.
     pub(crate) eager: EagerCost,
-    pub(crate) pool: std::sync::Mutex<Vec<super::exec::Workspace>>,
+    /// Memory of intermediates, which the plans of a model share.
+    pub(crate) workspaces: Arc<Pool>,
     /// Memory of large results is kept for the next call.
     pub(crate) _keeps: KeepsMemory,
     /// CUDA graphs of the steps.
@@ -133,7 +136,8 @@ impl Compiled {
 
     /// The tensors of the model that it holds handles of.
     fn held(&self) -> impl Iterator<Item = &Tensor> {
-        self.params.iter().chain(self.consts.iter()).chain(self.assumed.iter()).chain(self.packs.weights())
+        let own = self.params.iter().chain(self.consts.iter()).chain(self.cached.iter());
+        own.chain(self.assumed.iter()).chain(self.packs.weights())
     }
 
     /// Tells the plans of one model how many handles of their parameters they and `named` hold together. A parameter
@@ -151,12 +155,13 @@ impl Compiled {
     }
 }
 
-/// Compiles a trace without refusals for calls of this signature. The packed weights of its model are in the store.
+/// Compiles a trace without refusals for calls of its signature. The prepacked weights of its model are in the store.
 pub(crate) fn compile(
     mut trace: Trace,
-    mut signature: Signature,
+    signature: &mut Signature,
     options: &crate::Options,
     store: &Arc<Store>,
+    workspaces: &Arc<Pool>,
     mut report: CompileReport,
 ) -> Result<Compiled, Error> {
     let start = Instant::now();
@@ -169,7 +174,7 @@ pub(crate) fn compile(
     let profile = profile(target)?;
     let (mut graph, masks) = primitive(functional, &converted, &profile)?;
     report.lower_ms = millis(start.elapsed());
-    let constants = options.packs_weights.then_some(converted.consts.len() as u32);
+    let constants = options.prepack_weights.then_some(converted.consts.len() as u32);
     let packed = super::products::choose(&mut graph, &profile, options.products, constants);
     let (packs, panels) = Packs::new(&packed, &converted.params, store)?;
     converted.consts.extend(panels);
@@ -201,8 +206,11 @@ pub(crate) fn compile(
         .map(|(target, place)| Ok((slots.get((*target).into())?, slots.source(&plan, place)?)))
         .collect::<Result<_, Error>>()?;
     let assumed = trace.assumed.iter().filter_map(|(t, v)| Some((trace.tensor(*t)?.shallow_clone(), *v)));
-    let masks = masks.into_iter().map(|t| Ok((t.shallow_clone(), Meta::of(&t)?.version)));
-    let assumed = assumed.map(Ok).chain(masks).collect::<Result<Vec<_>, Error>>()?;
+    let cached: Vec<Tensor> =
+        trace.cached.iter().filter_map(|&t| trace.tensor(t)).map(Tensor::shallow_clone).collect();
+    // The model may write what it keeps, while a plan has made constants of it.
+    let read = masks.iter().chain(&cached).map(|t| Ok((t.shallow_clone(), Meta::of(t)?.version)));
+    let assumed = assumed.map(Ok).chain(read).collect::<Result<Vec<_>, Error>>()?;
     let (assumed, assumed_versions): (Vec<Tensor>, Vec<i64>) = assumed.into_iter().unzip();
     let metas = converted.params.iter().map(Meta::of).collect::<Result<Vec<_>, _>>()?;
     let mut param_expects: Vec<Expect> =
@@ -215,15 +223,15 @@ pub(crate) fn compile(
             Op::Input(i) => {
                 let input = trace.inputs.get(i as usize).and_then(|&id| trace.tensor(id));
                 let missing = || Error::Internal(String::from("an input of the trace is gone"));
-                signature = signature.with_offset_of(i as usize, input.ok_or_else(missing)?)?;
+                signature.set_offset_of(i as usize, input.ok_or_else(missing)?)?;
             }
             _ => {}
         }
     }
     Ok(Compiled {
+        cached: Tensors(cached),
         eager,
         ops_captured: converted.recording.calls.len(),
-        signature,
         target,
         kernels,
         runs,
@@ -237,14 +245,14 @@ pub(crate) fn compile(
         params: Tensors(converted.params),
         consts: Tensors(converted.consts),
         packs,
-        assumed_bytes: assumed.iter().map(|t| super::guard::small_contents(t).to_vec()).collect(),
+        assumed_bytes: assumed.iter().map(|t| super::guard::host_contents(t).to_vec()).collect(),
         assumed: Tensors(assumed),
         assumed_versions,
         report,
         graphs: Graphs::new(options.cuda_graphs, &plan, target),
         graph_calls: std::sync::atomic::AtomicU64::new(0),
         plan,
-        pool: std::sync::Mutex::new(Vec::new()),
+        workspaces: Arc::clone(workspaces),
         _keeps: KeepsMemory::new(),
     })
 }

@@ -17,19 +17,12 @@ use super::graph::{self, Chosen, GraphInputs, Kept, PlanGraph, Way};
 use super::guard::ALIGN;
 use super::kernels::{Chain, Stream, Target};
 use super::slots::{Slot, TensorSource};
+use super::workspaces::Workspace;
 use crate::Error;
 use crate::torch::{
     self, DeviceId, GUARDED, GeneratorState, Meta, check_held, check_metas, check_versions, empty_strided,
     view_of,
 };
-
-/// The memory that one call at a time works in; kept for the next call.
-#[derive(Debug)]
-pub(crate) struct Workspace {
-    stream: usize,
-    arena: Option<Tensor>,
-    base: usize,
-}
 
 /// The memory of a call but for its inputs: the arena, and tensors that were allocated on the way.
 #[derive(Debug)]
@@ -66,21 +59,9 @@ struct Call<'a> {
     param_data: &'a [*mut c_void],
 }
 
-impl Workspace {
-    /// Another handle of the same memory.
-    fn share(&self) -> Workspace {
-        Workspace {
-            stream: self.stream,
-            arena: self.arena.as_ref().map(Tensor::shallow_clone),
-            base: self.base,
-        }
-    }
-}
-
 impl Memory {
     fn none() -> Memory {
-        let workspace = Workspace { stream: 0, arena: None, base: 0 };
-        Memory { own: SmallVec::new(), externs: Vec::new(), workspace }
+        Memory { own: SmallVec::new(), externs: Vec::new(), workspace: Workspace::none() }
     }
 }
 
@@ -109,32 +90,12 @@ impl Compiled {
         data: &[*mut c_void],
         threads: usize,
     ) -> Result<Vec<Tensor>, Stop> {
-        let mut param_data: SmallVec<[*mut c_void; 32]> =
-            SmallVec::from_elem(std::ptr::null_mut(), self.params.len());
-        check_metas(self.params.iter(), &self.param_expects, GUARDED, &mut param_data)
-            .map_err(|_| Stop::Stale("a parameter was replaced, moved or reshaped"))?;
-        if !self.params.is_empty() {
-            let own = self.own_handles.read().unwrap_or_else(PoisonError::into_inner);
-            if !check_held(self.params.iter(), &own) {
-                return Err(Stop::Stale("the model let go of a parameter"));
-            }
-        }
-        let unchanged = |(t, bytes): (&Tensor, &Vec<u8>)| super::guard::small_contents(t) == &bytes[..];
-        if !check_versions(self.assumed.iter(), &self.assumed_versions)
-            || !self.assumed.iter().zip(&self.assumed_bytes).all(unchanged)
-        {
-            return Err(Stop::Stale("a tensor whose value was compiled in was written"));
-        }
-        if self.writes_shared(inputs)? {
-            return Err(Stop::Unfit(
-                "an input that is written shares memory with another input or a parameter",
-            ));
-        }
+        let param_data = self.guard(inputs)?;
         if self.packs.are_written_often() {
-            return Err(Stop::Stale("packed weights are written often"));
+            return Err(Stop::Stale("prepacked weights are written often"));
         }
         let Some(_packed) = self.packs.hold()? else {
-            return Err(Stop::Unfit("packed weights are written while the call waits for them"));
+            return Err(Stop::Unfit("prepacked weights are written while the call waits for them"));
         };
         let call = Call { inputs, data, param_data: &param_data };
         let drawn = self.draws_on.iter().map(|&device| GeneratorState::of(device));
@@ -170,12 +131,58 @@ impl Compiled {
         }
     }
 
+    /// Whether the plan stands for the model in this call, as far as parameters and written inputs say; the addresses of
+    /// the parameters.
+    fn guard(&self, inputs: &[Tensor]) -> Result<SmallVec<[*mut c_void; 32]>, Stop> {
+        let mut param_data: SmallVec<[*mut c_void; 32]> =
+            SmallVec::from_elem(std::ptr::null_mut(), self.params.len());
+        check_metas(self.params.iter(), &self.param_expects, GUARDED, &mut param_data)
+            .map_err(|_| Stop::Stale("a parameter was replaced, moved or reshaped"))?;
+        if !self.params.is_empty() {
+            let own = self.own_handles.read().unwrap_or_else(PoisonError::into_inner);
+            if !check_held(self.params.iter(), &own) {
+                return Err(Stop::Stale("the model let go of a parameter"));
+            }
+        }
+        let unchanged = |(t, bytes): (&Tensor, &Vec<u8>)| super::guard::host_contents(t) == &bytes[..];
+        if !check_versions(self.assumed.iter(), &self.assumed_versions)
+            || !self.assumed.iter().zip(&self.assumed_bytes).all(unchanged)
+        {
+            return Err(Stop::Stale("a tensor whose value was compiled in was written"));
+        }
+        if self.writes_shared(inputs)? {
+            return Err(Stop::Unfit(
+                "an input that is written shares memory with another input or a parameter: pass a copy",
+            ));
+        }
+        Ok(param_data)
+    }
+
+    /// Whether a call can be compared with the recorded one: the plan stands for it, and no input is a parameter, since a
+    /// recording names tensors by identity.
+    pub(crate) fn can_audit(&self, inputs: &[Tensor]) -> bool {
+        let identity = |t: &Tensor| Meta::of(t).map_or(0, |m| m.tensor_impl);
+        let inputs_of_own = || {
+            let params: Vec<usize> = self.params.iter().map(identity).collect();
+            !inputs.iter().any(|input| params.contains(&identity(input)))
+        };
+        self.guard(inputs).is_ok() && inputs_of_own()
+    }
+
+    /// Whether a trace takes a constant as a parameter that the recorded call made: the model has kept it since.
+    pub(crate) fn has_cached(&self, trace: &torch::Trace) -> bool {
+        let identity = |t: &Tensor| Meta::of(t).map_or(0, |m| m.tensor_impl);
+        let cached: Vec<usize> = self.cached.iter().map(identity).collect();
+        let mut params = trace.params.iter().filter_map(|(t, _)| trace.info(*t));
+        params.any(|info| cached.contains(&info.meta.tensor_impl))
+    }
+
     /// Runs the steps one by one.
     fn steps(&self, call: &Call<'_>, stream: Stream) -> Result<Vec<Tensor>, Error> {
         let mut frame = self.frame(call, stream, self.memory(stream.raw as usize)?)?;
         let result = frame.work().and_then(|()| frame.check()).and_then(|()| frame.results());
         let workspace = frame.memory.workspace;
-        self.pool.lock().unwrap_or_else(PoisonError::into_inner).push(workspace);
+        self.workspaces.give(workspace);
         result
     }
 
@@ -228,7 +235,8 @@ impl Compiled {
         let mut inputs = GraphInputs::of(call.inputs)?;
         let (tensors, data) = (std::mem::take(&mut inputs.tensors), std::mem::take(&mut inputs.data));
         let staged = Call { inputs: &tensors, data: &data, param_data: call.param_data };
-        let workspace = self.workspace(stream.raw as usize)?;
+        let bytes = self.plan.memory.bytes;
+        let workspace = self.workspaces.take_exactly(bytes, self.device(), stream.raw as usize)?;
         let captured = graph::capture(device, stream.raw, |raw| {
             // SAFETY: `raw` is the stream that is being captured.
             unsafe { inputs.stage(device, call.data, raw) }?;
@@ -262,7 +270,8 @@ impl Compiled {
 
     /// Memory with nothing in it yet, for a call on this stream.
     fn memory(&self, stream: usize) -> Result<Memory, Error> {
-        Ok(self.memory_with(self.workspace(stream)?))
+        let workspace = self.workspaces.take(self.plan.memory.bytes, self.device(), stream)?;
+        Ok(self.memory_with(workspace))
     }
 
     fn memory_with(&self, workspace: Workspace) -> Memory {
@@ -290,21 +299,6 @@ impl Compiled {
     fn const_addresses(&self) -> Result<SmallVec<[*mut c_void; 8]>, Error> {
         // One that libtorch alone handles has no address; `Runs::buffer` gives none of these to a kernel.
         self.consts.iter().map(|t| Ok(Meta::of(t)?.address().unwrap_or(0) as *mut c_void)).collect()
-    }
-
-    fn workspace(&self, stream: usize) -> Result<Workspace, Error> {
-        let mut pool = self.pool.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(at) = pool.iter().position(|w| w.stream == stream) {
-            return Ok(pool.swap_remove(at));
-        }
-        drop(pool);
-        let bytes = self.plan.memory.bytes as i64;
-        if bytes == 0 {
-            return Ok(Workspace { stream, arena: None, base: 0 });
-        }
-        let arena = empty_strided(&[bytes], &[1], 0, self.device())?;
-        let base = Meta::of(&arena)?.data;
-        Ok(Workspace { stream, arena: Some(arena), base })
     }
 
     fn device(&self) -> DeviceId {

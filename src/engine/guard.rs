@@ -16,6 +16,8 @@ pub(crate) const ALIGN: usize = 16;
 #[derive(Clone, Debug)]
 pub(crate) struct Signature {
     inputs: Vec<Expect>,
+    /// Inputs that are one tensor: a recording does not tell them apart.
+    same: Vec<(usize, usize)>,
     state: GlobalState,
     /// What of the call is no tensor.
     structure: Structure,
@@ -28,8 +30,8 @@ impl Signature {
     pub(crate) fn of(inputs: &[Tensor], state: GlobalState, call: &Call<'_>) -> Result<Signature, Error> {
         let metas = inputs.iter().map(Meta::of).collect::<Result<Vec<_>, _>>()?;
         let expects = metas.iter().map(|m| Expect::like(m, alignment(m.data))).collect();
-        let structure = call.structure().clone();
-        Ok(Signature { inputs: expects, state: state.without_grad(), structure, outputs: None })
+        let (structure, same) = (call.structure().clone(), same(&metas));
+        Ok(Signature { inputs: expects, same, state: state.without_grad(), structure, outputs: None })
     }
 
     /// With the structure of what the captured call returned.
@@ -43,12 +45,33 @@ impl Signature {
         self.outputs.clone()
     }
 
-    /// The same signature, of calls whose input of this index lies as far into its storage as this one.
-    pub(crate) fn with_offset_of(mut self, index: usize, input: &Tensor) -> Result<Signature, Error> {
+    /// Asks that the input of this index lie as far into its storage as this one.
+    pub(crate) fn set_offset_of(&mut self, index: usize, input: &Tensor) -> Result<(), Error> {
         if let Some(expect) = self.inputs.get_mut(index) {
             *expect = expect.at_offset(Meta::of(input)?.offset);
         }
-        Ok(self)
+        Ok(())
+    }
+
+    /// Whether in a call with this signature the same inputs are one tensor as in the recorded call.
+    pub(crate) fn has_inputs_alike(&self, inputs: &[Tensor]) -> bool {
+        let metas = inputs.iter().map(Meta::of).collect::<Result<Vec<_>, _>>();
+        metas.is_ok_and(|metas| same(&metas) == self.same)
+    }
+
+    /// The first input that no signature describes.
+    pub(crate) fn indescribable(inputs: &[Tensor]) -> Option<String> {
+        inputs.iter().enumerate().find_map(|(at, input)| {
+            let flags = Meta::of(input).ok()?.flags;
+            let what = if flags.contains(Flags::NESTED) {
+                "is a nested tensor: pass a padded one with a mask"
+            } else if flags.contains(Flags::HIGH_RANK) {
+                "has more than 8 dimensions: flatten some of them"
+            } else {
+                return None;
+            };
+            Some(format!("input {at} {what}"))
+        })
     }
 
     /// Whether a call has this signature; on success `data` holds the addresses of its inputs.
@@ -67,8 +90,18 @@ impl Signature {
         }
         data.clear();
         data.resize(inputs.len(), std::ptr::null_mut());
-        check_metas(inputs, &self.inputs, GUARDED, data).is_ok()
+        let is_same = |&(a, b): &(usize, usize)| {
+            let identity = |at: usize| Some(Meta::of(inputs.get(at)?).ok()?.tensor_impl);
+            identity(a) == identity(b)
+        };
+        check_metas(inputs, &self.inputs, GUARDED, data).is_ok() && self.same.iter().all(is_same)
     }
+}
+
+/// The inputs that are the same tensor as an earlier one, each with the first such.
+fn same(metas: &[Meta]) -> Vec<(usize, usize)> {
+    let first = |at: usize| (0..at).find(|&i| metas[i].tensor_impl == metas[at].tensor_impl);
+    (0..metas.len()).filter_map(|at| Some((first(at)?, at))).collect()
 }
 
 /// The largest power of two up to [`ALIGN`] that divides an address.
@@ -76,12 +109,12 @@ pub(crate) fn alignment(address: usize) -> usize {
     if address == 0 { ALIGN } else { ALIGN.min(1 << address.trailing_zeros().min(16)) }
 }
 
-/// The bytes of a row-major tensor on the host of at most 4 KiB; nothing for any other tensor.
-pub(crate) fn small_contents(tensor: &Tensor) -> &[u8] {
+/// The bytes of a row-major tensor on the host; nothing for any other tensor.
+pub(crate) fn host_contents(tensor: &Tensor) -> &[u8] {
     let Ok(meta) = Meta::of(tensor) else { return &[] };
     let bytes = meta.numel as usize * crate::torch::element_size(meta.dtype);
     let plain = meta.flags.is_plain() && meta.flags.contains(Flags::CONTIGUOUS) && meta.device.is_cpu();
-    if !plain || bytes == 0 || bytes > 4096 || meta.data == 0 {
+    if !plain || bytes == 0 || meta.data == 0 {
         return &[];
     }
     // SAFETY: the tensor is alive, on the host and row-major, so this many bytes lie at its address.

@@ -432,16 +432,25 @@ pub(crate) fn kernel(program: &Program, target: Target) -> Result<(Kernel, bool)
     Ok((kernel, cached))
 }
 
+/// Forgets the programs of kernels that no plan has any more.
+pub(crate) fn forget_dropped() {
+    let mut known = known().lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    known.retain(|_, held| held.get().is_some());
+    known.shrink_to_fit();
+}
+
 fn host_kernel(program: &Program, text: &str) -> Result<(Kernel, bool), Error> {
     let options = HostOptions::default();
     let key = Key::new(text, "host", &options.fingerprint());
     if let Some(bytes) = cache().get(Kind::HostObject, key)
-        && let Ok(kernel) = HostKernel::load(&bytes, &options)
+        && let Ok(mut kernel) = HostKernel::load(&bytes, &options)
     {
+        kernel.drop_object();
         return Ok((Kernel::Host(Arc::new(kernel)), true));
     }
-    let kernel = HostKernel::compile(program, &options)?;
+    let mut kernel = HostKernel::compile(program, &options)?;
     cache().put(Kind::HostObject, key, kernel.object());
+    kernel.drop_object();
     Ok((Kernel::Host(Arc::new(kernel)), false))
 }
 

@@ -2,6 +2,7 @@
 
 mod alias;
 mod attention;
+mod audit;
 mod by_rows;
 mod compile;
 mod convert;
@@ -15,14 +16,20 @@ mod products;
 mod profile;
 mod schedules;
 mod slots;
+mod table;
 #[cfg(test)]
 mod tests;
+mod workspaces;
 
+pub use audit::Audit;
+pub(crate) use audit::{Audits, reason as audit_reason};
 pub(crate) use compile::{Compiled, Tensors, compile, gpu_programs};
 pub(crate) use exec::Stop;
 pub use graph::CudaGraphs;
 pub(crate) use guard::{Signature, grad_needed};
 pub use kernels::{CompileReport, Target};
-pub(crate) use kernels::{Kernel, Stream, cache, cache_state, device_name, kernel};
+pub(crate) use kernels::{Kernel, Stream, cache, cache_state, device_name, forget_dropped, kernel};
 pub(crate) use packs::Store as PackStore;
 pub(crate) use profile::{Measured, kept as kept_profile, measure as measure_profile, nothing};
+pub(crate) use table::{Entry, Outcome, Table};
+pub(crate) use workspaces::Pool as WorkspacePool;

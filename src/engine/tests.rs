@@ -3,11 +3,11 @@ use tilefuse_block::{OpKind, Program, ScalarFn};
 use tilefuse_fusion::plan::{Alignments, KernelKind, Plan, Profile, StepKind, plan};
 
 use super::compile::{fitting, graph_of};
-use crate::{Error, Kernel, Operator, args};
+use crate::{Audit, Error, Kernel, Operator, Options, args};
 
 /// Calls a fused model on several draws, with `between` in between, and compares each call with eager.
 fn follows_eager(model: impl Fn(&[Tensor]) -> Vec<Tensor>, between: impl Fn()) {
-    let fused = crate::fuse(&model);
+    let fused = crate::fuse_with(&model, Options { audit: Audit::Never, ..Options::default() });
     let _no_grad = tch::no_grad_guard();
     for call in 0..3 {
         let x = [Tensor::randn([4], (Kind::Float, Device::Cpu))];
@@ -35,7 +35,7 @@ fn a_buffer_is_filled_by_hand_then_by_constants_then_with_computed_data() {
 }
 
 #[test]
-fn a_lone_number_of_the_model_is_compiled_in_until_it_changes() {
+fn a_lone_number_of_the_model_that_is_read_into_the_trace_is_compiled_in_until_it_changes() {
     let scale = Tensor::from(2f32);
     let model = |x: &[Tensor]| vec![&x[0] * &scale, &x[0] + scale.exp().double_value(&[])];
     follows_eager(model, || ());

@@ -32,10 +32,10 @@ pub(super) fn finish(recorder: Option<Box<Recorder>>, outputs: &[Tensor]) -> Tra
     let held = held_by_others(&r, &ids);
     name_origins(&mut r, &held, &ids);
     let facts = replay(&mut r);
-    find_kept(&mut r, &held, &facts);
+    let cached = find_kept(&mut r, &held, &facts);
     find_dead_host_copies(&mut r, &ids);
     keep_returned_constants(&mut r, &ids, &facts);
-    into_trace(*r, ids, facts)
+    into_trace(*r, ids, cached, facts)
 }
 
 fn empty() -> Trace {
@@ -47,7 +47,13 @@ fn empty() -> Trace {
         outputs: Vec::new(),
         params: Vec::new(),
         assumed: Vec::new(),
-        refusals: vec![Refusal { event: 0, op: String::new(), kind: RefusalKind::Internal }],
+        cached: Vec::new(),
+        refusals: vec![Refusal {
+            event: 0,
+            op: String::new(),
+            tensor: String::new(),
+            kind: RefusalKind::Internal,
+        }],
         schemas: Vec::new(),
         calls: Vec::new(),
         kept: Vec::new(),
@@ -56,7 +62,16 @@ fn empty() -> Trace {
 
 fn refuse(r: &mut Recorder, event: usize, op: &str, kind: RefusalKind) {
     let event = event.min(r.events.len());
-    r.refusals.push(Refusal { event, op: op.into(), kind });
+    r.refusals.push(Refusal { event, op: op.into(), tensor: String::new(), kind });
+}
+
+/// Refuses the trace for a tensor, at the first event that takes it.
+fn refuse_tensor(r: &mut Recorder, tensor: TensorId, kind: RefusalKind) {
+    let takes = |e: &Event| e.args.iter().flat_map(Arg::tensors).any(|t| t == tensor);
+    let event = r.events.iter().position(takes);
+    let op = event.and_then(|at| r.events.get(at)).map_or(String::new(), |e| e.op.clone());
+    let tensor = r.seen.get(tensor.0 as usize).map_or_else(String::new, |s| s.meta.to_string());
+    r.refusals.push(Refusal { event: event.unwrap_or(r.events.len()), op, tensor, kind });
 }
 
 /// Of each tensor: whether somebody holds it besides the recorder, views of it and the returned results.
@@ -99,7 +114,7 @@ fn name_origins(r: &mut Recorder, held: &[bool], outputs: &[TensorId]) {
             Some(root) => Origin::Alias(root),
             None if number && !returned => Origin::Transient,
             None => {
-                refuse(r, usize::MAX, "", RefusalKind::UnknownOrigin);
+                refuse_tensor(r, TensorId(i as u32), RefusalKind::UnknownOrigin);
                 Origin::Param
             }
         };
@@ -166,7 +181,7 @@ impl Facts {
             match seen.origin {
                 Some(Origin::Input(_)) => facts.taint(seen.storage, &Depends::Call, None),
                 Some(Origin::Param) if written => facts.taint(seen.storage, &Depends::Call, None),
-                Some(Origin::Param) if seen.name.is_none() && seen.meta.sizes().is_empty() => {
+                Some(Origin::Param) if is_foreign_number(r, id, seen) => {
                     facts.assumed.insert(id);
                 }
                 Some(Origin::Param) => {
@@ -216,7 +231,10 @@ fn replay(r: &mut Recorder) -> Facts {
             match read {
                 Depends::Nothing => {}
                 Depends::Model(tensors) => facts.assumed.extend(tensors),
-                Depends::Call => r.refusals.push(Refusal { event: index, op: event.op.clone(), kind }),
+                Depends::Call => {
+                    let op = event.op.clone();
+                    r.refusals.push(Refusal { event: index, op, tensor: String::new(), kind });
+                }
             }
         }
         let host_only = event.writes.is_empty() && event.outs.iter().all(is_host);
@@ -238,6 +256,15 @@ fn replay(r: &mut Recorder) -> Facts {
     unmark_views(&mut events, r, &facts);
     r.events = events;
     facts
+}
+
+/// Whether a tensor is a single number on the host that calls take on another device. Kernels there cannot read it, and a
+/// model holds few that change, so its value is compiled in.
+fn is_foreign_number(r: &Recorder, id: TensorId, seen: &Seen) -> bool {
+    let is_foreign = |t: TensorId| r.seen.get(t.0 as usize).is_some_and(|s| !s.meta.device.is_cpu());
+    let takes = |e: &&Event| e.args.iter().flat_map(Arg::tensors).any(|t| t == id);
+    let lone = seen.name.is_none() && seen.meta.sizes().is_empty() && seen.meta.device.is_cpu();
+    lone && r.events.iter().filter(takes).flat_map(|e| &e.args).flat_map(Arg::tensors).any(is_foreign)
 }
 
 fn storage_of(seen: &[Seen], t: TensorId) -> Option<StorageId> {
@@ -281,21 +308,25 @@ fn data_read(event: &Event, schema: &Schema, r: &Recorder, facts: &Facts) -> Opt
     Some((RefusalKind::DataShape, read))
 }
 
-/// Computed tensors that the model put away would be missing in it after a compiled call.
-fn find_kept(r: &mut Recorder, held: &[bool], facts: &Facts) {
+/// Computed tensors that the model put away would be missing in it after a compiled call. Returns the constants that it
+/// put away.
+fn find_kept(r: &mut Recorder, held: &[bool], facts: &Facts) -> Vec<TensorId> {
+    let mut cached = Vec::new();
     let grad = GlobalState::now().is_ok_and(|s| s.grad());
     if grad && r.seen.iter().any(|s| s.meta.flags.contains(Flags::REQUIRES_GRAD)) {
-        return;
+        return cached;
     }
     for (i, _) in held.iter().enumerate().filter(|(_, held)| **held) {
         let Some(seen) = r.seen.get(i) else { continue };
-        if let Some(Origin::Event(e)) = seen.origin
-            && !facts.is_constant(seen.storage)
-        {
+        let Some(Origin::Event(e)) = seen.origin else { continue };
+        if facts.is_constant(seen.storage) {
+            cached.push(TensorId(i as u32));
+        } else {
             let op = r.events.get(e).map_or(String::new(), |e| e.op.clone());
             refuse(r, e, &op, RefusalKind::Kept);
         }
     }
+    cached
 }
 
 /// Whether a call copies its argument to the host for somebody to look at, if nobody uses the copy: from another device, or
@@ -361,7 +392,7 @@ fn keep_returned_constants(r: &mut Recorder, outputs: &[TensorId], facts: &Facts
     }
 }
 
-fn into_trace(r: Recorder, outputs: Vec<TensorId>, facts: Facts) -> Trace {
+fn into_trace(r: Recorder, outputs: Vec<TensorId>, cached: Vec<TensorId>, facts: Facts) -> Trace {
     let is_param = |s: &&Seen| s.origin == Some(Origin::Param);
     let ids = (0..).map(TensorId).zip(&r.seen);
     let params = ids.filter(|(_, s)| is_param(s)).map(|(id, s)| (id, s.name.clone())).collect();
@@ -385,6 +416,7 @@ fn into_trace(r: Recorder, outputs: Vec<TensorId>, facts: Facts) -> Trace {
         outputs,
         params,
         assumed,
+        cached,
         refusals: r.refusals,
         schemas: r.schemas,
         calls: r.calls,

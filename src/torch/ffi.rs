@@ -125,6 +125,7 @@ unsafe extern "C" {
     pub(super) fn tf_tensor_of_impl(tensor_impl: u64, out: *mut *mut c_void) -> *mut c_char;
     pub(super) fn tf_base(t: RawTensor, out: *mut *mut c_void) -> *mut c_char;
     pub(super) fn tf_snapshot(t: RawTensor, out: *mut *mut c_void) -> *mut c_char;
+    pub(super) fn tf_zero(t: RawTensor) -> *mut c_char;
     pub(super) fn tf_call_new(
         name: *const c_char,
         overload: *const c_char,

@@ -133,6 +133,14 @@ pub fn release_memory() -> usize {
     with_reserve(Reserve::release)
 }
 
+/// Gives memory that nobody uses back to the system, that of the C library's allocator too.
+pub(crate) fn trim_memory() {
+    release_memory();
+    #[cfg(all(target_os = "linux", target_env = "gnu"))]
+    // SAFETY: it touches only memory that is free.
+    let _ = unsafe { libc::malloc_trim(0) };
+}
+
 /// As long as one lives, memory is kept; what is kept then goes back with each.
 #[derive(Debug)]
 pub(crate) struct KeepsMemory(());

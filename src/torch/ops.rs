@@ -137,3 +137,9 @@ pub(super) fn shape_from<T>(schema: &Schema, args: &[Arg<T>]) -> ShapeFrom {
         _ => ShapeFrom::Nothing,
     }
 }
+
+/// Whether the results of an operator are memory that nobody has written.
+pub(super) fn is_uninitialized(op: &str) -> bool {
+    let name = op.strip_prefix("aten::").unwrap_or_default();
+    name.starts_with("empty") || name.starts_with("new_empty") || name.starts_with("_empty")
+}

@@ -10,9 +10,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use tch::Tensor;
 
-use super::ffi::{self, Hooks, RawCall, check, make_tensor};
+use super::ffi::{self, Hooks, RawCall, check, make_tensor, raw};
 use super::handle::{Handle, Weak};
-use super::ops::{draws_random_numbers, hidden_writes, reads_only_metadata};
+use super::ops::{draws_random_numbers, hidden_writes, is_uninitialized, reads_only_metadata};
 use super::trace::snapshot;
 use super::wire::Reader;
 use super::{
@@ -250,7 +250,7 @@ impl Recorder {
     fn refuse(&mut self, op: &str, kind: RefusalKind) {
         let event = self.events.len();
         if self.refusals.last().is_none_or(|r| r.event != event || r.kind != kind) {
-            self.refusals.push(Refusal { event, op: op.into(), kind });
+            self.refusals.push(Refusal { event, op: op.into(), tensor: String::new(), kind });
         }
     }
 
@@ -341,6 +341,9 @@ impl Recorder {
         for created in self.storages.iter_mut().skip(known) {
             created.level = created.level.max(p.level);
         }
+        if is_uninitialized(&p.event.op) {
+            self.zero_new(known)?;
+        }
         if p.level == Level::Computed {
             self.handles.iter_mut().skip(seen).try_for_each(Handle::forget)?;
         }
@@ -351,6 +354,19 @@ impl Recorder {
         }
         self.open_window(&p.event);
         self.events.push(p.event);
+        Ok(())
+    }
+
+    /// Zeroes the storages from this number on: what is left of uninitialised memory in a constant is the same in each
+    /// recording of a model.
+    fn zero_new(&self, known: usize) -> Result<(), Error> {
+        let is_dense = |s: &&LiveStorage| s.dense;
+        for storage in self.storages.iter().skip(known).filter(is_dense) {
+            if let Some(t) = self.tensor(storage.root) {
+                // SAFETY: `t` is live.
+                check(unsafe { ffi::tf_zero(raw(&t)) })?;
+            }
+        }
         Ok(())
     }
 

@@ -73,6 +73,8 @@ impl Flags {
     pub const NESTED: Self = Self(4096);
     /// Has more than [`MAX_RANK`] dimensions, of which a [`Meta`] holds the first.
     pub const HIGH_RANK: Self = Self(8192);
+    /// The bits that hold the layout of tensors that are not plain, as `c10::Layout`.
+    pub const LAYOUT: Self = Self(0xff << 24);
     /// Is a number that became a tensor, and promotes types as a number does.
     pub const WRAPPED_NUMBER: Self = Self(16384);
     /// What keeps a tensor from being plain memory.
@@ -137,6 +139,18 @@ pub struct Meta {
     rank: u8,
     sizes: [i64; MAX_RANK],
     strides: [i64; MAX_RANK],
+}
+
+/// Type, sizes and device, `f32[4, 8] on cuda:0`; the host is not named.
+impl std::fmt::Display for Meta {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}{:?}", tilefuse_fusion::DType::from_scalar_type(self.dtype), self.sizes())?;
+        match self.device {
+            device if device.is_cpu() => Ok(()),
+            device if device.is_cuda() => write!(f, " on cuda:{}", device.index),
+            device => write!(f, " on a device of libtorch's type {}", device.kind),
+        }
+    }
 }
 
 impl Meta {
@@ -246,7 +260,8 @@ impl Expect {
 }
 
 /// The flags that [`check_metas`] compares for an inference call: all that change the meaning of data.
-pub const GUARDED: Flags = Flags(Flags::NOT_PLAIN.0 | Flags::STRIDED.0 | Flags::HAS_STORAGE.0);
+pub const GUARDED: Flags =
+    Flags(Flags::NOT_PLAIN.0 | Flags::STRIDED.0 | Flags::HAS_STORAGE.0 | Flags::LAYOUT.0);
 
 /// Compares tensors with what is expected of them (dtype, device, sizes, strides, alignment, and the flags in
 /// `mask`) in one crossing to C++, and stores the addresses of their data (null where they have none). The error

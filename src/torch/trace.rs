@@ -130,8 +130,7 @@ pub struct SchemaArg {
 pub enum Origin {
     /// The example input of this index.
     Input(usize),
-    /// A tensor of the model that was there before and after the call: read it again at every call. A single number
-    /// without a name is taken as constant all the same, and is in [`Trace::assumed`].
+    /// A tensor of the model that was there before and after the call: read it again at every call.
     Param,
     /// A host value that became a tensor on the way (a size, a number) and was dropped: a constant.
     Transient,
@@ -195,6 +194,8 @@ pub struct Refusal {
     pub event: usize,
     /// The operator, `aten::item`; empty where there is none.
     pub op: String,
+    /// The tensor, `f32[4, 8]`; empty where none is known.
+    pub tensor: String,
     /// The kind.
     pub kind: RefusalKind,
 }
@@ -224,18 +225,57 @@ pub enum RefusalKind {
 
 impl std::fmt::Display for Refusal {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let what = match self.kind {
-            RefusalKind::DataRead => "reads a value out of computed data",
-            RefusalKind::DataShape => "has a result whose shape depends on data",
-            RefusalKind::MemoryAccess => "the model touches the memory of a computed tensor",
-            RefusalKind::MetadataChange => "changes the shape or storage of an existing tensor",
-            RefusalKind::UnknownOrigin => "uses a tensor that no operator made",
-            RefusalKind::Kept => "makes a tensor that the model keeps",
-            RefusalKind::OtherThread => "the model calls operators on other threads",
-            RefusalKind::Kernel => "the model launches a kernel of its own",
-            RefusalKind::Internal => "could not be recorded",
-        };
-        if self.op.is_empty() { f.write_str(what) } else { write!(f, "{} {what}", self.op) }
+        let (what, advice) = self.kind.texts();
+        match (self.op.as_str(), self.tensor.as_str()) {
+            ("", "") => write!(f, "{what}: {advice}"),
+            (op, "") => write!(f, "{op} {what}: {advice}"),
+            ("", tensor) => write!(f, "{tensor} {what}: {advice}"),
+            (op, tensor) => write!(f, "{tensor}, an argument of {op}, {what}: {advice}"),
+        }
+    }
+}
+
+impl RefusalKind {
+    /// What it is, and what to change in the model so that it can be compiled.
+    fn texts(self) -> (&'static str, &'static str) {
+        match self {
+            RefusalKind::DataRead => (
+                "reads a value out of computed data",
+                "keep the value in a tensor, or read it before or after the fused part",
+            ),
+            RefusalKind::DataShape => (
+                "has a result whose shape depends on data",
+                "use a mask or `where` instead, or call it before or after the fused part",
+            ),
+            RefusalKind::MemoryAccess => (
+                "the model touches the memory of a computed tensor",
+                "use operators instead of data pointers, or read the tensor after the fused part",
+            ),
+            RefusalKind::MetadataChange => (
+                "changes the shape or storage of an existing tensor",
+                "use the operator that returns a new tensor (`unsqueeze` for `unsqueeze_`, `t.reshape(..)` for `resize_`)",
+            ),
+            RefusalKind::UnknownOrigin => (
+                "is a tensor that no operator made",
+                "keep it in the model, pass it as an input, or make it with operators",
+            ),
+            RefusalKind::Kept => (
+                "makes a tensor that the model keeps",
+                "return it as a result, or write it into a buffer of the model with `copy_`",
+            ),
+            RefusalKind::OtherThread => (
+                "the model calls operators on other threads",
+                "call all operators on the thread that calls the model",
+            ),
+            RefusalKind::Kernel => (
+                "the model launches a kernel of its own",
+                "register the launch as an operator with `tilefuse::Operator`",
+            ),
+            RefusalKind::Internal => (
+                "could not be recorded",
+                "call this part outside the fused model, and report it as a defect of Tilefuse",
+            ),
+        }
     }
 }
 
@@ -257,6 +297,8 @@ pub struct Trace {
     /// The model's own tensors whose values went into the trace (as a size, a branch, or a constant computed from
     /// them), with the versions that they had. The trace holds as long as [`super::check_versions`] says so.
     pub assumed: Vec<(TensorId, i64)>,
+    /// Constants that the model made and keeps after the call: what it makes once and reads in later calls.
+    pub cached: Vec<TensorId>,
     /// Why the trace must not be compiled; empty where it may be.
     pub refusals: Vec<Refusal>,
     /// The schemas of the operators that were called.

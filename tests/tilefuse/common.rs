@@ -46,7 +46,8 @@ pub(crate) fn program() -> PathBuf {
     moved.map_or_else(|| env!("CARGO_BIN_EXE_tilefuse").into(), PathBuf::from)
 }
 
-/// Gives the process a kernel cache of its own, and leaves products to libtorch. To be called first in every test that compiles.
+/// Gives the process a kernel cache of its own, leaves products to libtorch, and has all calls but the first run plans. To be
+/// called first in every test that compiles.
 pub(crate) fn setup() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
@@ -55,6 +56,8 @@ pub(crate) fn setup() {
         unsafe { std::env::set_var("TILEFUSE_CACHE", &folder) };
         // Plans must not depend on measurements. SAFETY: as above.
         unsafe { std::env::set_var("TILEFUSE_PRODUCTS", "library") };
+        // SAFETY: as above.
+        unsafe { std::env::set_var("TILEFUSE_AUDIT", "never") };
     });
 }
 

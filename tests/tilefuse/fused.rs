@@ -15,6 +15,7 @@ fn close(a: &Tensor, b: &Tensor) -> bool {
 
 #[test]
 fn parameters_that_change_show_in_the_next_call() {
+    crate::common::setup();
     let _no_grad = tch::no_grad_guard();
     let vs = nn::VarStore::new(device());
     let net = nn::seq().add(nn::linear(vs.root(), 8, 8, Default::default())).add_fn(|x| x.relu() * 2.0);
@@ -35,6 +36,7 @@ fn parameters_that_change_show_in_the_next_call() {
 
 #[test]
 fn gradients_run_eager_with_a_reason() {
+    crate::common::setup();
     let vs = nn::VarStore::new(device());
     let fused = tilefuse::fuse(nn::linear(vs.root(), 8, 8, Default::default())).named(&vs);
     assert!(fused.forward(&draw()).requires_grad());
@@ -45,6 +47,7 @@ fn gradients_run_eager_with_a_reason() {
 
 #[test]
 fn values_read_from_data_are_refused_by_name() {
+    crate::common::setup();
     let _no_grad = tch::no_grad_guard();
     let fused = tilefuse::fuse(|x: &[Tensor]| vec![&x[0] * x[0].sum(Kind::Float).double_value(&[])]);
     for _ in 0..3 {
@@ -58,6 +61,7 @@ fn values_read_from_data_are_refused_by_name() {
 
 #[test]
 fn shapes_strides_and_types_have_plans_of_their_own() {
+    crate::common::setup();
     let _no_grad = tch::no_grad_guard();
     let fused = tilefuse::fuse(|x: &[Tensor]| vec![x[0].exp() + 1.0]);
     let base = Tensor::randn([6, 10], *F32);
@@ -81,6 +85,7 @@ fn shapes_strides_and_types_have_plans_of_their_own() {
 
 #[test]
 fn several_threads_call_one_fused_model() {
+    crate::common::setup();
     let fused = std::sync::Mutex::new(tilefuse::fuse(|x: &[Tensor]| vec![x[0].softmax(-1, Kind::Float)]));
     std::thread::scope(|scope| {
         for _ in 0..4 {
@@ -109,4 +114,70 @@ fn every_stage_of_compiling_is_timed() {
     assert!(stages.iter().chain(&within).all(|&ms| ms > 0.0), "{report:?}");
     // Their programs differ in their names alone.
     assert!(plan.kernels_fused == 2 && plan.distinct_kernels == 2 && report.kernels == 1, "{plan}");
+}
+
+#[test]
+fn explain_shows_the_plan_that_calls_without_gradients_would_run() {
+    crate::common::setup();
+    let vs = nn::VarStore::new(Device::Cpu);
+    let fused = tilefuse::fuse(nn::linear(vs.root(), 8, 8, Default::default()));
+    let plan = fused.explain(&[&draw()]).unwrap();
+    assert!(plan.note.as_deref().is_some_and(|note| note.contains("no_grad")), "{plan}");
+    assert!(
+        plan.to_string().starts_with("such calls run the model itself: gradients are recorded"),
+        "{plan}"
+    );
+    let fused = fused.named(&vs);
+    assert!(fused.explain(&[&draw()]).unwrap().note.is_some());
+    assert!(tch::no_grad(|| fused.explain(&[&draw()])).unwrap().note.is_none());
+    let input = draw().set_requires_grad(true);
+    assert!(fused.explain(&[&input]).unwrap().note.is_some());
+    assert_eq!(fused.stats().fused_calls, 0);
+}
+
+#[test]
+fn a_call_that_fails_is_counted_and_runs_the_model() {
+    crate::common::setup();
+    let _no_grad = tch::no_grad_guard();
+    // Eager takes an index that is out of range where nothing reads the row.
+    let table = Tensor::randn([5, 3], (Kind::Float, Device::Cpu));
+    let model =
+        move |x: &Tensor| table.f_index_select(0, x).map_or_else(|_| x.ones_like(), |rows| rows.exp());
+    let fused = tilefuse::fuse(nn::func(model));
+    let good = Tensor::from_slice(&[0i64, 4, 2]);
+    let bad = Tensor::from_slice(&[0i64, 5, 2]);
+    let _ = fused.forward(&good);
+    for _ in 0..2 {
+        assert!(close(&fused.forward(&good), &fused.model().forward(&good)));
+        assert!(fused.forward(&bad).equal(&bad.ones_like()));
+    }
+    let stats = fused.stats();
+    assert_eq!((stats.captures, stats.fused_calls), (1, 2), "{stats:?}");
+    let failed: Vec<_> = stats.eager_calls.into_iter().collect();
+    assert_eq!(failed, [(String::from("the plan failed: index out of range in self"), 2)]);
+}
+
+#[test]
+fn reasons_say_what_to_change() {
+    crate::common::setup();
+    let _no_grad = tch::no_grad_guard();
+    let reason = |model: fn(&[Tensor]) -> Vec<Tensor>| {
+        let fused = tilefuse::fuse(model);
+        for _ in 0..2 {
+            let _ = fused.call(&[draw()]).unwrap();
+        }
+        fused.stats().eager_calls.into_keys().next().unwrap()
+    };
+    let read = reason(|x| vec![&x[0] * x[0].sum(Kind::Float).double_value(&[])]);
+    assert!(read.contains("reads a value out of computed data: keep the value in a tensor"), "{read}");
+    let outside = reason(|x| {
+        // SAFETY: the memory is static, and nothing writes it.
+        let made = unsafe {
+            static DATA: [f32; 8] = [1.0; 8];
+            Tensor::from_blob(DATA.as_ptr().cast(), &[8], &[1], Kind::Float, Device::Cpu)
+        };
+        vec![&x[0] + made]
+    });
+    assert!(outside.contains("f32[8]") && outside.contains("pass it as an input"), "{outside}");
+    assert!(outside.contains("an argument of aten::add"), "{outside}");
 }

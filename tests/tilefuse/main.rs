@@ -5,6 +5,7 @@
 mod ahead;
 mod alias;
 mod attention;
+mod audit;
 mod bounds;
 mod chains;
 mod cli;

@@ -233,3 +233,51 @@ fn large_results_are_written_past_the_caches() {
         }
     }
 }
+
+/// Bytes of this process that are in memory.
+#[cfg(target_os = "linux")]
+fn resident() -> i64 {
+    let text = std::fs::read_to_string("/proc/self/statm").unwrap();
+    text.split_whitespace().nth(1).unwrap().parse::<i64>().unwrap() * 4096
+}
+
+/// Two hundred lengths leave no more behind than the signatures that are kept, and [`tilefuse::Fused::clear`] gives that back.
+/// In a process of its own, since other tests use memory as well.
+#[cfg(target_os = "linux")]
+#[test]
+fn many_signatures_and_clear_give_memory_back() {
+    const ALONE: &str = "TILEFUSE_TEST_ALONE";
+    if std::env::var_os(ALONE).is_none() {
+        let mut own = std::process::Command::new(std::env::current_exe().unwrap());
+        own.args(["--exact", "memory::many_signatures_and_clear_give_memory_back", "--nocapture"])
+            .env(ALONE, "1");
+        let output = own.output().unwrap();
+        let text = String::from_utf8_lossy(&output.stdout);
+        print!("{text}");
+        assert!(output.status.success(), "{text}{}", String::from_utf8_lossy(&output.stderr));
+        return;
+    }
+    crate::common::setup();
+    let _no_grad = tch::no_grad_guard();
+    let weights: [Tensor; 4] =
+        std::array::from_fn(|_| Tensor::randn([256, 256], (Kind::Float, Device::Cpu)) * 0.1);
+    let fused = tilefuse::fuse(|x: &[Tensor]| {
+        let layer =
+            |x: Tensor, w: &Tensor| x.linear::<Tensor>(w, None).gelu("none").softmax(-1, Kind::Float) + &x;
+        vec![weights.iter().fold(x[0].shallow_clone(), layer)]
+    });
+    let call = |length: i64| {
+        let x = [Tensor::randn([8, length, 256], (Kind::Float, Device::Cpu))];
+        (0..2).for_each(|_| drop(fused.call(&x).unwrap()));
+    };
+    // What libtorch and LLVM keep for themselves comes with the first ones.
+    (1..=8).for_each(call);
+    fused.clear();
+    let before = resident();
+    (1..=200).for_each(call);
+    let full = resident() - before;
+    fused.clear();
+    let cleared = resident() - before;
+    println!("200 lengths: {} MB more, {} MB after clear", full >> 20, cleared >> 20);
+    assert!(full < 200 << 20 && cleared < 40 << 20, "{full} bytes, {cleared} after clear");
+}

@@ -61,6 +61,7 @@ fn misuse_is_an_error() {
 
 #[test]
 fn a_fused_model_may_call_operators() {
+    crate::common::setup();
     let op = swiglu_operator("test::fused");
     let _no_grad = tch::no_grad_guard();
     let fused = tilefuse::fuse(move |x: &[Tensor]| vec![op.call(&[&(&x[0] * 2.0), &x[1]]).unwrap().relu()]);
@@ -81,6 +82,7 @@ fn check(
     kernels: usize,
     calls: usize,
 ) -> tilefuse::Explanation {
+    crate::common::setup();
     let _no_grad = tch::no_grad_guard();
     let fused = tilefuse::fuse(model);
     let eager = fused.model()(inputs);

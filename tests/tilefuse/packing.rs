@@ -1,4 +1,4 @@
-//! Weights of products on the host that are laid out once.
+//! Prepacked weights of products on the host.
 
 use tch::{Device, Kind, Tensor};
 use tilefuse::{Fused, Options, Products};
@@ -24,8 +24,8 @@ impl Model {
     }
 }
 
-fn fused(shape: [i64; 2], packs_weights: bool) -> Fused<Model> {
-    let options = Options { products: Products::Generated, packs_weights, ..Options::default() };
+fn fused(shape: [i64; 2], prepack_weights: bool) -> Fused<Model> {
+    let options = Options { products: Products::Generated, prepack_weights, ..Options::default() };
     tilefuse::fuse_with(Model::new(shape), options)
 }
 
@@ -68,6 +68,28 @@ fn results_are_those_of_the_weights_as_they_lie() {
             check(&plain, &x);
             assert_eq!(packed_bytes(&plain, &x), 0);
         }
+    }
+}
+
+/// Weights are not prepacked unless asked for: a write that nothing counts, of one element, shows in the next call.
+#[test]
+fn writes_that_nothing_counts_show_in_the_next_call() {
+    setup();
+    let _no_grad = tch::no_grad_guard();
+    let _threads = THREADS.read().unwrap();
+    for products in [Products::Library, Products::Generated, Products::Predicted, Products::Measured] {
+        let fused = tilefuse::fuse_with(Model::new([65, 33]), Options { products, ..Options::default() });
+        let x = Tensor::randn([9, 33], F32);
+        check(&fused, &x);
+        check(&fused, &x);
+        let (first, second) = (&fused.model().weights[0], &fused.model().weights[2]);
+        let _ = first.data().narrow(0, 41, 1).narrow(1, 7, 1).fill_(300.0);
+        check(&fused, &x);
+        // SAFETY: the element is one of the tensor's, and no other thread uses it.
+        unsafe { *second.data_ptr().cast::<f32>().add(33 * 11 + 5) = -200.0 };
+        check(&fused, &x);
+        let stats = fused.stats();
+        assert_eq!((stats.captures, stats.fused_calls), (1, 3), "{stats:?}");
     }
 }
 

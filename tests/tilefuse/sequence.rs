@@ -307,18 +307,108 @@ fn a_rejected_shape_then_a_good_call() {
 }
 
 #[test]
-fn more_signatures_than_are_kept_run_eager_with_a_reason() {
+fn of_more_signatures_than_are_kept_the_least_recently_used_goes() {
     crate::common::setup();
     let _no_grad = tch::no_grad_guard();
-    let fused = tilefuse::fuse_with(block as Function, Options { max_signatures: 5, ..Options::default() });
-    for round in 0..2 {
-        for n in 1..=9 {
-            same(&fused, &[draw(&[n, 3])], &format!("round {round}, {n} rows"));
+    let fused = tilefuse::fuse_with(block as Function, Options { max_signatures: 3, ..Options::default() });
+    let call = |rows: i64| same(&fused, &[draw(&[rows, 3])], &format!("{rows} rows"));
+    let counts = || (fused.stats().captures, fused.stats().fused_calls, fused.stats().evictions);
+    (1..=3).for_each(call);
+    call(1);
+    assert_eq!(counts(), (3, 1, 0));
+    // Rows of 2 were not used for longest.
+    call(4);
+    [1, 3, 4].into_iter().for_each(call);
+    assert_eq!(counts(), (4, 4, 1));
+    call(2);
+    [3, 4, 2].into_iter().for_each(call);
+    assert_eq!(counts(), (5, 7, 2));
+    assert!(fused.stats().eager_calls.is_empty());
+    // Signatures that run eager have places too.
+    let eager: Function = |x| match x[0].size()[0] {
+        1 => vec![&x[0] * x[0].sum(Kind::Float).double_value(&[])],
+        _ => vec![&x[0] * 2.0],
+    };
+    let fused = tilefuse::fuse_with(eager, Options { max_signatures: 2, ..Options::default() });
+    for rows in [1, 1, 2, 3, 3] {
+        same(&fused, &[draw(&[rows, 3])], &format!("{rows} rows"));
+    }
+    let stats = fused.stats();
+    assert_eq!((stats.captures, stats.fused_calls, stats.evictions), (3, 1, 1), "{stats:?}");
+    let fused = tilefuse::fuse_with(block as Function, Options { max_signatures: 0, ..Options::default() });
+    same(&fused, &[draw(&[2, 3])], "none");
+    assert!(fused.stats().eager_calls.keys().all(|reason| reason.contains("Options::max_signatures")));
+}
+
+#[test]
+fn sparse_and_high_rank_inputs_do_not_fill_the_table() {
+    crate::common::setup();
+    let _no_grad = tch::no_grad_guard();
+    let product: Function = |x| vec![x[0].f_matmul(&x[1]).unwrap().relu() * 2.0];
+    let fused = tilefuse::fuse_with(product, Options { max_signatures: 2, ..Options::default() });
+    for _ in 0..4 {
+        let dense = Tensor::eye(6, (Kind::Float, Device::Cpu)) * draw(&[6, 6]);
+        for sparse in [dense.to_sparse_csr(None), dense.to_sparse_sparse_dim(2)] {
+            let x = draw(&[6, 5]);
+            let ours = fused.call(&[sparse, x.shallow_clone()]).unwrap();
+            assert!(close(&ours[0], &(dense.matmul(&x).relu() * 2.0)));
         }
     }
     let stats = fused.stats();
-    assert_eq!((stats.captures, stats.fused_calls), (5, 5), "{stats:?}");
-    assert!(stats.eager_calls.keys().all(|r| r.contains("more than 5 signatures")), "{stats:?}");
+    assert!(stats.captures <= 2 && stats.evictions == 0, "{stats:?}");
+    let rank: Function = |x| vec![x[0].relu() * 2.0];
+    let fused = tilefuse::fuse(rank);
+    for _ in 0..3 {
+        same(&fused, &[draw(&[1, 2, 1, 2, 1, 2, 1, 2, 3])], "nine dimensions");
+    }
+    let stats = fused.stats();
+    assert_eq!((stats.captures, stats.eager_calls.values().sum()), (0, 3), "{stats:?}");
+}
+
+#[test]
+fn an_input_is_one_tensor_twice_in_the_first_call_or_a_parameter() {
+    crate::common::setup();
+    let _no_grad = tch::no_grad_guard();
+    let subtract: Function = |x| vec![(&x[0] - &x[1]).exp()];
+    let fused = tilefuse::fuse(subtract);
+    for _ in 0..2 {
+        let x = draw(&[7]);
+        same(&fused, &[x.shallow_clone(), x], "one tensor");
+        same(&fused, &[draw(&[7]), draw(&[7])], "two tensors");
+    }
+    assert_eq!((fused.stats().captures, fused.stats().fused_calls), (2, 2));
+    let weight = draw(&[7]);
+    let held = weight.shallow_clone();
+    let fused = tilefuse::fuse(move |x: &[Tensor]| vec![&x[0] * &held]);
+    let fused = fused.with_names(vec![(String::from("weight"), weight.shallow_clone())]);
+    for _ in 0..2 {
+        for x in [weight.shallow_clone(), draw(&[7])] {
+            let ours = fused.call(&[x.shallow_clone()]).unwrap();
+            assert!(close(&ours[0], &(&x * &weight)));
+        }
+    }
+}
+
+#[test]
+fn a_number_of_the_model_that_changes_is_read_in_each_call() {
+    crate::common::setup();
+    let _no_grad = tch::no_grad_guard();
+    let scale = Tensor::from(2.5f32);
+    let held = scale.shallow_clone();
+    let fused = tilefuse::fuse(move |x: &[Tensor]| vec![held.exp() * &x[0], &x[0] * &held]);
+    for round in 0..6 {
+        let x = draw(&[4, 3]);
+        let ours = fused.call(&[x.shallow_clone()]).unwrap();
+        assert!(close(&ours[0], &(scale.exp() * &x)) && close(&ours[1], &(&x * &scale)), "round {round}");
+        match round % 3 {
+            0 => scale.shallow_clone().copy_(&(&scale * 0.5)),
+            1 => scale.shallow_clone().set_data(&Tensor::from(0.1f32 * round as f32)),
+            // Which no version counts.
+            _ => drop(scale.data().fill_(1.5)),
+        }
+    }
+    let stats = fused.stats();
+    assert_eq!((stats.captures, stats.fused_calls), (1, 5), "{stats:?}");
 }
 
 #[test]

@@ -142,9 +142,14 @@ impl HostKernel {
         })
     }
 
-    /// The compiled kernel as bytes for a cache.
+    /// The compiled kernel as bytes for a cache; empty after [`HostKernel::drop_object`].
     pub fn object(&self) -> &[u8] {
         &self.blob
+    }
+
+    /// Frees the bytes of [`HostKernel::object`], which running the kernel does not need.
+    pub fn drop_object(&mut self) {
+        self.blob = Vec::new();
     }
 
     /// A kernel from the bytes of [`HostKernel::object`], made on a machine with the same processor. The bytes must

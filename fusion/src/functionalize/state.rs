@@ -32,8 +32,6 @@ pub(super) struct Tensor {
     generation: u32,
     /// Of a root: the input or parameter that it is.
     target: Option<NodeId>,
-    /// It is plain strided memory.
-    plain: bool,
     /// It is no plain strided memory, or a call made it of a tensor that is not: what shares its memory is not known.
     opaque: bool,
 }
@@ -234,7 +232,6 @@ impl<'r> State<'r> {
             ty: info.ty.clone(),
             storage: info.storage,
             offset: info.storage_offset,
-            plain: info.plain,
             root,
             parent,
             value: Some((generation, value)),
@@ -494,12 +491,6 @@ impl<'r> State<'r> {
         outs: &[TensorType],
         out: usize,
     ) -> Relation {
-        let result = call.results.get(out).copied().flatten();
-        let plain = result.and_then(|id| self.recording.tensors.get(id.0 as usize)).map(|info| info.plain);
-        if plain.is_some_and(|plain| plain != self.tensors[parent].plain) {
-            // The same elements, read as other numbers: lazily conjugated or negated.
-            return Relation::Opaque;
-        }
         let results: Vec<&TensorType> = outs.iter().collect();
         let name = call.op.strip_prefix("aten::").unwrap_or("");
         let view = ViewCall {

@@ -39,6 +39,7 @@ pub(super) fn page(run: &Run) -> String {
         escape(&run.timing),
         run.copy_gbps
     );
+    let _ = writeln!(page, "<div class=\"faint\">{}</div>", super::table::weights(run));
     for (peer, version) in &run.peers {
         let _ = writeln!(page, "<div class=\"faint\">{}: {}</div>", escape(peer), escape(version));
     }

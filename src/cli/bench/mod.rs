@@ -114,6 +114,8 @@ pub(super) struct Run {
     device: String,
     torch: String,
     threads: i32,
+    /// Whether weights on the host are prepacked.
+    prepack_weights: bool,
     /// How times were taken.
     timing: String,
     /// Bytes that a copy of one large tensor reads and writes, per nanosecond.
@@ -142,6 +144,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         device: device_name(device)?,
         torch: String::from("2.11"),
         threads: tch::get_num_threads(),
+        prepack_weights: args::options(args.tune).prepack_weights,
         timing: clock.describe(),
         copy_gbps: clock.copy_bandwidth(device)?,
         empty_launch_us: clock.empty_launch()?,

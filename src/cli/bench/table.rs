@@ -14,6 +14,14 @@ pub(super) fn contenders(run: &Run) -> Vec<&str> {
     first.into_iter().filter(|name| all.contains(name)).chain(rest).collect()
 }
 
+/// How weights lay.
+pub(super) fn weights(run: &Run) -> &'static str {
+    match run.prepack_weights {
+        true => "weights on the host are prepacked (TILEFUSE_PREPACK=on)",
+        false => "weights are not prepacked (TILEFUSE_PREPACK=on prepacks them on the host)",
+    }
+}
+
 /// The run as a table.
 pub(super) fn table(run: &Run) -> String {
     let contenders = contenders(run);
@@ -36,6 +44,7 @@ pub(super) fn table(run: &Run) -> String {
     }
     let mut text = table.to_string();
     text.push_str(&format!("\n{}; {}\n", run.device, run.timing));
+    text.push_str(&format!("{}\n", weights(run)));
     text.push_str(&format!("copy of a large tensor: {:.1} GB/s, read and written\n", run.copy_gbps));
     if let Some(us) = run.empty_launch_us {
         text.push_str(&format!("a kernel that does nothing: {us:.1} us\n"));

@@ -74,8 +74,7 @@ impl Generator {
 
     fn input_of(&mut self, shape: &[i64], kind: Kind, values: Values) -> Option<u32> {
         let layout = layout(&mut self.rng, shape);
-        // A parameter of rank 0 that no operator made is taken for a number of the model's code.
-        let param = self.rng.chance(0.2) && !shape.is_empty();
+        let param = self.rng.chance(0.2);
         let shared = self.shareable(kind, values, param, layout.len);
         let storage = match shared {
             Some(storage) => storage,

@@ -200,6 +200,16 @@ char* tf_base(const at::Tensor* t, void** out) {
   return guarded([&] { *out = t->is_view() ? t->_base().unsafeGetTensorImpl() : nullptr; });
 }
 
+// Zeroes the whole storage, which counts as no write.
+char* tf_zero(const at::Tensor* t) {
+  return guarded([&] {
+    at::AutoDispatchBelowADInplaceOrView below_autograd;
+    c10::impl::ExcludeDispatchKeyGuard unseen(KEY);
+    int64_t nbytes = int64_t(t->storage().nbytes());
+    view_of(*t, 0, c10::kByte, {nbytes}, {1}).zero_();
+  });
+}
+
 // A copy of the whole storage, as bytes.
 char* tf_snapshot(const at::Tensor* t, at::Tensor** out) {
   return guarded([&] {

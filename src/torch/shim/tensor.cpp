@@ -44,6 +44,9 @@ enum Flag : uint32_t {
   WRAPPED_NUMBER = 16384
 };
 
+// Above the flags lies the layout of tensors that are not plain.
+constexpr int LAYOUT_SHIFT = 24;
+
 extern "C" struct TfMeta {
   int64_t sizes[MAX_RANK], strides[MAX_RANK];
   int64_t offset, numel, nbytes, use_count, storage_use_count, version;
@@ -69,7 +72,7 @@ constexpr DispatchKeySet PLAIN = c10::backend_bitset_mask | c10::autograd_dispat
 
 // What only tensors that are not plain can be.
 uint32_t flags_of_odd(const at::Tensor& t, c10::TensorImpl& impl) {
-  uint32_t f = ODD;
+  uint32_t f = ODD | uint32_t(impl.layout()) << LAYOUT_SHIFT;
   if (impl.layout() == c10::kStrided) f |= STRIDED;
   if (t.is_conj()) f |= CONJ;
   if (t.is_neg()) f |= NEG;
@@ -139,7 +142,8 @@ bool matches(const at::Tensor& t, const TfExpect& e, uint32_t mask, void** data)
   if (int8_t(t.scalar_type()) != e.dtype || impl.dim() != e.rank) return false;
   c10::Device device = impl.device();
   if (int8_t(device.type()) != e.device_type || device.index() != e.device_index) return false;
-  const int64_t *sizes = impl.sizes().data(), *strides = impl.strides().data();
+  // Only strided tensors have strides.
+  const int64_t *sizes = impl.sizes().data(), *strides = e.flags & STRIDED ? impl.strides().data() : e.strides;
   for (int i = 0; i < e.rank; ++i)
     if (sizes[i] != e.sizes[i] || strides[i] != e.strides[i]) return false;
   if (e.offset >= 0 && impl.storage_offset() != e.offset) return false;

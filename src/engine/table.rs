@@ -1,0 +1,118 @@
+//! The plans of a model by signature.
+
+use std::ffi::c_void;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+use tch::Tensor;
+
+use super::audit::Audits;
+use super::compile::{Compiled, Tensors};
+use super::guard::Signature;
+use crate::fused::Call;
+use crate::torch::GlobalState;
+
+/// What a signature compiled to.
+#[derive(Debug)]
+pub(crate) enum Outcome {
+    /// A plan.
+    Plan(Box<Compiled>, Audits),
+    /// It runs eager, for this reason.
+    Eager(String),
+}
+
+/// A signature.
+#[derive(Debug)]
+pub(crate) struct Entry {
+    pub(crate) signature: Signature,
+    pub(crate) outcome: Outcome,
+    /// By the table's clock.
+    last_used: AtomicU64,
+}
+
+impl Entry {
+    pub(crate) fn new(signature: Signature, outcome: Outcome) -> Arc<Entry> {
+        Arc::new(Entry { signature, outcome, last_used: AtomicU64::new(0) })
+    }
+
+    fn plan(&self) -> Option<&Compiled> {
+        match &self.outcome {
+            Outcome::Plan(compiled, _) => Some(compiled),
+            Outcome::Eager(_) => None,
+        }
+    }
+}
+
+/// The signatures of a model that were called.
+#[derive(Debug, Default)]
+pub(crate) struct Table {
+    entries: RwLock<Vec<Arc<Entry>>>,
+    /// Look-ups so far.
+    clock: AtomicU64,
+}
+
+impl Table {
+    fn read(&self) -> RwLockReadGuard<'_, Vec<Arc<Entry>>> {
+        self.entries.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn write(&self) -> RwLockWriteGuard<'_, Vec<Arc<Entry>>> {
+        self.entries.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The entry of a call's signature; `data` then holds the addresses of the inputs.
+    pub(crate) fn find(
+        &self,
+        inputs: &[Tensor],
+        state: GlobalState,
+        call: &Call<'_>,
+        data: &mut Vec<*mut c_void>,
+    ) -> Option<Arc<Entry>> {
+        let entries = self.read();
+        let entry = entries.iter().find(|e| e.signature.matches(inputs, state, call, data))?;
+        entry.last_used.store(self.clock.fetch_add(1, Ordering::Relaxed) + 1, Ordering::Relaxed);
+        Some(Arc::clone(entry))
+    }
+
+    /// Adds an entry, in place of `old` where that is still there, and drops those that were not used for longest where
+    /// there are more than `most`; how many. The plans' handles of parameters and `named` are counted again.
+    pub(crate) fn insert(
+        &self,
+        entry: Arc<Entry>,
+        old: Option<&Arc<Entry>>,
+        most: usize,
+        named: &Tensors,
+    ) -> usize {
+        entry.last_used.store(self.clock.fetch_add(1, Ordering::Relaxed) + 1, Ordering::Relaxed);
+        let mut evicted = Vec::new();
+        let mut entries = self.write();
+        if let Some(old) = old {
+            entries.retain(|e| !Arc::ptr_eq(e, old));
+        }
+        entries.push(entry);
+        while entries.len() > most.max(1) {
+            let used = entries.iter().map(|e| e.last_used.load(Ordering::Relaxed)).enumerate();
+            let Some((oldest, _)) = used.min_by_key(|&(_, used)| used) else { break };
+            evicted.push(entries.remove(oldest));
+        }
+        count_handles(&entries, named);
+        evicted.len()
+    }
+
+    /// Drops an entry.
+    pub(crate) fn forget(&self, entry: &Arc<Entry>, named: &Tensors) {
+        let mut entries = self.write();
+        entries.retain(|e| !Arc::ptr_eq(e, entry));
+        count_handles(&entries, named);
+    }
+
+    /// Drops all entries.
+    pub(crate) fn clear(&self) {
+        let dropped = std::mem::take(&mut *self.write());
+        drop(dropped);
+    }
+}
+
+fn count_handles(entries: &[Arc<Entry>], named: &Tensors) {
+    Compiled::count_handles(entries.iter().filter_map(|entry| entry.plan()), named);
+}

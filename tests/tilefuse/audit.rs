@@ -1,0 +1,286 @@
+//! Audits: models that do something else than they did when they were captured.
+
+use std::cell::{Cell, RefCell};
+
+use tch::{Device, Kind, Tensor};
+use tilefuse::{Audit, Fused, Options};
+
+use crate::common::setup;
+
+/// The environment turns audits off for other tests.
+fn options(audit: Audit) -> Options {
+    Options { audit, ..Options::default() }
+}
+
+fn devices() -> Vec<Device> {
+    let cuda = tilefuse::torch::cuda_available().is_ok();
+    [Some(Device::Cpu), cuda.then_some(Device::Cuda(0))].into_iter().flatten().collect()
+}
+
+fn draw(device: Device) -> Tensor {
+    Tensor::randn([4, 6], (Kind::Float, device))
+}
+
+/// Calls the model `calls` times, with `before` before each call but the first; each call must give what the model gives.
+/// Returns the reason for which it runs eager in the end, if it does.
+#[track_caller]
+fn follow<M: Fn(&[Tensor]) -> Vec<Tensor>>(
+    fused: &Fused<M>,
+    device: Device,
+    calls: u64,
+    before: impl Fn(u64),
+) -> Option<String> {
+    for call in 1..=calls {
+        if call > 1 {
+            before(call);
+        }
+        let x = [draw(device)];
+        let ours = fused.call(&x).unwrap();
+        let eager = (fused.model())(&x);
+        assert_eq!(ours.len(), eager.len());
+        for (ours, eager) in ours.iter().zip(&eager) {
+            assert!(ours.allclose(eager, 1e-5, 1e-6, false), "call {call}: {ours} instead of {eager}");
+        }
+    }
+    fused.stats().eager_calls.into_keys().next()
+}
+
+fn exponential<M>(model: M) -> Fused<M> {
+    tilefuse::fuse_with(model, options(Audit::Exponential))
+}
+
+#[test]
+fn a_model_that_reads_its_tensors_alone_is_fused_between_audits() {
+    setup();
+    let _no_grad = tch::no_grad_guard();
+    for device in devices() {
+        let weight = draw(device);
+        let held = weight.shallow_clone();
+        let fused = exponential(move |x: &[Tensor]| {
+            // Constants, memory that nobody has written, and a buffer that is filled part by part.
+            let table = Tensor::arange(6, (Kind::Float, device)) * 0.5;
+            let mask = Tensor::from_slice(&[1f32, 0.0, 2.0, -1.0, 3.0, 0.5]).to_device(device);
+            let buffer = Tensor::empty([8, 6], (Kind::Float, device));
+            buffer.narrow(0, 0, 4).copy_(&(&x[0] * &held));
+            let _ = buffer.narrow(0, 4, 4).fill_(1.0);
+            let _ = x[0].shallow_clone().detach();
+            vec![buffer + table, &x[0] * mask, x[0].shallow_clone()]
+        });
+        let reason = follow(&fused, device, 20, |_| {
+            let _ = weight.shallow_clone().neg_();
+        });
+        assert_eq!(reason, None);
+        let stats = fused.stats();
+        assert_eq!((stats.captures, stats.audits, stats.fused_calls), (1, 4, 15), "{stats:?}");
+    }
+}
+
+#[test]
+fn the_policy_says_which_calls_are_recorded() {
+    setup();
+    let _no_grad = tch::no_grad_guard();
+    for (audit, audits) in
+        [(Audit::Never, 0), (Audit::Exponential, 3), (Audit::Every(5), 2), (Audit::Every(1), 9)]
+    {
+        let fused = tilefuse::fuse_with(|x: &[Tensor]| vec![x[0].exp() + 1.0], options(audit));
+        assert_eq!(follow(&fused, Device::Cpu, 10, |_| ()), None);
+        let stats = fused.stats();
+        assert_eq!((stats.captures, stats.audits, stats.fused_calls), (1, audits, 9 - audits), "{audit:?}");
+    }
+}
+
+/// What differs in the second call is found in it, and every later call is right.
+#[test]
+fn a_flag_a_counter_an_index_and_a_constant_are_found() {
+    setup();
+    let _no_grad = tch::no_grad_guard();
+    for device in devices() {
+        let flag = Cell::new(false);
+        let branch =
+            exponential(|x: &[Tensor]| vec![if flag.get() { x[0].exp() } else { x[0].relu() * 2.0 }]);
+        let reason = follow(&branch, device, 5, |_| flag.set(!flag.get())).unwrap();
+        assert!(reason.contains("call 1: aten::exp(input 0) was aten::relu(input 0)"), "{reason}");
+        assert!(reason.contains("Options::audit"), "{reason}");
+
+        let number = Cell::new(1.5);
+        let counter = exponential(|x: &[Tensor]| vec![(&x[0] + 1.0).tanh() * number.get()]);
+        let reason = follow(&counter, device, 5, |_| number.set(number.get() + 0.25)).unwrap();
+        assert!(reason.contains("call 3: aten::mul") && reason.contains("1.75"), "{reason}");
+        assert!(reason.contains("1.5"), "{reason}");
+
+        let weights = [draw(device), draw(device)];
+        let at = Cell::new(0);
+        let choice = exponential(|x: &[Tensor]| vec![&x[0] * &weights[at.get()]]);
+        let reason = follow(&choice, device, 5, |_| at.set(1 - at.get())).unwrap();
+        assert!(reason.contains("parameter f32[4, 6]"), "{reason}");
+
+        let table = Cell::new([1f32, 2.0, 3.0, 4.0, 5.0, 6.0]);
+        let constant = exponential(|x: &[Tensor]| {
+            vec![&x[0] * Tensor::from_slice(&table.get()).to_device(device) + 1.0]
+        });
+        let change = |call: u64| {
+            let mut next = table.get();
+            next[3] = call as f32;
+            table.set(next);
+        };
+        let reason = follow(&constant, device, 5, change).unwrap();
+        assert!(reason.contains("f32[6] with contents"), "{reason}");
+        assert_eq!(constant.stats().fused_calls, 0);
+    }
+}
+
+#[test]
+fn a_swapped_weight_whose_old_tensor_lives_on_is_found_by_name() {
+    setup();
+    let _no_grad = tch::no_grad_guard();
+    let weights = [draw(Device::Cpu), draw(Device::Cpu)];
+    let held = RefCell::new(weights[0].shallow_clone());
+    let names =
+        ["first", "second"].map(String::from).into_iter().zip(weights.iter().map(Tensor::shallow_clone));
+    let fused =
+        exponential(|x: &[Tensor]| vec![x[0].sigmoid() * &*held.borrow()]).with_names(names.collect());
+    let reason = follow(&fused, Device::Cpu, 6, |call| {
+        if call == 4 {
+            let _ = held.replace(weights[1].shallow_clone());
+        }
+    });
+    let reason = reason.unwrap();
+    let said =
+        "call 2: aten::mul.Tensor(.., parameter \"second\") was aten::mul.Tensor(.., parameter \"first\")";
+    assert!(reason.contains(said), "{reason}");
+    let stats = fused.stats();
+    assert_eq!((stats.audits, stats.fused_calls), (2, 1), "{stats:?}");
+    // The user's word that it changed, and the next calls are fused again.
+    fused.clear();
+    let _ = follow(&fused, Device::Cpu, 3, |_| ());
+    assert_eq!(fused.stats().fused_calls, 2);
+}
+
+/// A value that is read only later is found in the first audit after.
+#[test]
+fn reading_data_later_is_found() {
+    setup();
+    let _no_grad = tch::no_grad_guard();
+    let reads = Cell::new(false);
+    let fused = exponential(|x: &[Tensor]| {
+        let scale = if reads.get() { x[0].sum(Kind::Float).double_value(&[]) } else { 2.0 };
+        vec![&x[0] * scale]
+    });
+    let reason = follow(&fused, Device::Cpu, 6, |call| reads.set(call >= 4)).unwrap();
+    assert!(reason.contains("reads a value out of computed data"), "{reason}");
+}
+
+/// What a model makes in its first call and keeps is a constant there and a parameter later.
+#[test]
+fn a_model_may_keep_constants_that_it_makes_in_its_first_call() {
+    setup();
+    let _no_grad = tch::no_grad_guard();
+    for device in devices() {
+        let cache: RefCell<Option<Tensor>> = RefCell::new(None);
+        let fused = exponential(|x: &[Tensor]| {
+            let mut cache = cache.borrow_mut();
+            let table = cache.get_or_insert_with(|| Tensor::arange(6, (Kind::Float, device)) * 0.5);
+            vec![(&x[0] + &*table).tanh()]
+        });
+        assert_eq!(follow(&fused, device, 9, |_| ()), None);
+        let stats = fused.stats();
+        // The second call makes the plan anew, and the third is its first audit.
+        assert_eq!((stats.captures, stats.audits, stats.fused_calls), (1, 4, 4), "{stats:?}");
+    }
+}
+
+/// A write to such a constant is seen without an audit.
+#[test]
+fn a_constant_that_the_model_keeps_may_be_written() {
+    setup();
+    let _no_grad = tch::no_grad_guard();
+    let cache: RefCell<Option<Tensor>> = RefCell::new(None);
+    let model = |x: &[Tensor]| {
+        let mut cache = cache.borrow_mut();
+        let scale = cache.get_or_insert_with(|| Tensor::from(0.5f32) * 3.0);
+        vec![(&x[0] * &*scale).tanh()]
+    };
+    let fused = tilefuse::fuse_with(model, options(Audit::Never));
+    let write = |call: u64| {
+        let scale = cache.borrow().as_ref().unwrap().shallow_clone();
+        // One that the version counts, and one that nothing counts.
+        let _ = if call % 4 == 0 { scale.shallow_clone().neg_() } else { scale.data().g_mul_scalar_(1.5) };
+    };
+    assert_eq!(
+        follow(&fused, Device::Cpu, 8, |call| if call % 2 == 0 {
+            write(call)
+        }),
+        None
+    );
+    assert!(fused.stats().fused_calls > 0, "{:?}", fused.stats());
+}
+
+#[test]
+fn random_numbers_and_writes_are_those_of_eager_in_an_audit() {
+    setup();
+    let _no_grad = tch::no_grad_guard();
+    let state =
+        [Tensor::zeros([6], (Kind::Float, Device::Cpu)), Tensor::zeros([6], (Kind::Float, Device::Cpu))];
+    let step = |state: &Tensor, x: &Tensor| {
+        let _ = state.shallow_clone().g_add_(&x.mean_dim(0i64, false, Kind::Float));
+        vec![x.dropout(0.5, true) + state]
+    };
+    let fused = exponential(|x: &[Tensor]| step(&state[0], &x[0]));
+    for call in 0..9 {
+        let x = draw(Device::Cpu);
+        tch::manual_seed(call);
+        let ours = fused.call(&[x.shallow_clone()]).unwrap();
+        let next = Tensor::randn([3], (Kind::Float, Device::Cpu));
+        tch::manual_seed(call);
+        let eager = step(&state[1], &x);
+        assert!(
+            ours[0].allclose(&eager[0], 1e-5, 1e-6, false) && state[0].allclose(&state[1], 1e-5, 1e-6, false)
+        );
+        assert_eq!(next, Tensor::randn([3], (Kind::Float, Device::Cpu)), "call {call}");
+    }
+    let stats = fused.stats();
+    assert_eq!((stats.captures, stats.audits, stats.fused_calls), (1, 3, 5), "{stats:?}");
+}
+
+/// One tensor as two inputs, or a parameter as an input, says nothing about the model.
+#[test]
+fn inputs_that_are_one_tensor_are_not_compared() {
+    setup();
+    let _no_grad = tch::no_grad_guard();
+    let weight = draw(Device::Cpu);
+    let held = weight.shallow_clone();
+    let fused = exponential(move |x: &[Tensor]| vec![(&x[0] - &x[1]) * &held]);
+    for call in 0..12 {
+        let x = draw(Device::Cpu);
+        let inputs = match call % 3 {
+            0 => [x, draw(Device::Cpu)],
+            1 => [x.shallow_clone(), x],
+            _ => [x, weight.shallow_clone()],
+        };
+        let ours = fused.call(&inputs).unwrap();
+        assert!(ours[0].allclose(&((&inputs[0] - &inputs[1]) * &weight), 1e-5, 1e-6, false), "call {call}");
+    }
+    let stats = fused.stats();
+    assert!(stats.eager_calls.is_empty() && stats.audits >= 2, "{stats:?}");
+}
+
+#[test]
+fn threads_call_a_model_whose_calls_are_audited() {
+    setup();
+    let fused = tilefuse::fuse_with(
+        |x: &[Tensor]| vec![(&x[0] * 2.0).softmax(-1, Kind::Float)],
+        options(Audit::Every(3)),
+    );
+    let fused = &fused;
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(move || {
+                let _no_grad = tch::no_grad_guard();
+                assert_eq!(follow(fused, Device::Cpu, 30, |_| ()), None);
+            });
+        }
+    });
+    let stats = fused.stats();
+    assert_eq!(stats.captures + stats.audits + stats.fused_calls, 120, "{stats:?}");
+    assert!(stats.audits >= 10, "{stats:?}");
+}
