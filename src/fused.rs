@@ -432,6 +432,7 @@ impl Engine {
         if evicted > 0 {
             // It may be as large as a plan needed that is gone.
             self.workspaces.clear();
+            torch::trim_memory();
             self.stats().evictions += evicted as u64;
         }
     }

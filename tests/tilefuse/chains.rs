@@ -39,7 +39,7 @@ fn draw(shape: &[i64], scale: f64) -> Tensor {
 
 fn run(model: Model, inputs: &[Tensor], threads: i32) -> (Tensor, Explanation) {
     tch::set_num_threads(threads);
-    let options = Options { products: Products::Generated, ..Options::default() };
+    let options = Options { products: Products::Generated, prepack_weights: true, ..Options::default() };
     // All but the first are the model's own.
     let weights: Vec<Tensor> = inputs[1..].iter().map(Tensor::shallow_clone).collect();
     let whole = move |x: &[Tensor]| {

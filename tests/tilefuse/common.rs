@@ -61,19 +61,20 @@ pub(crate) fn setup() {
     });
 }
 
-/// Whether this process runs no other test: libtorch's generators of random numbers are the process's. Where it runs others,
-/// the test of this name runs in a process of its own, and the caller returns.
-pub(crate) fn alone(test: &str) -> bool {
+/// Whether this is a process for the named test alone, without others that draw random numbers or use memory meanwhile. If
+/// not, runs the test in one.
+#[track_caller]
+pub(crate) fn is_alone(test: &str) -> bool {
     const ALONE: &str = "TILEFUSE_TEST_ALONE";
     if std::env::var_os(ALONE).is_some() {
         return true;
     }
-    let program = std::env::current_exe().unwrap();
-    let output =
-        std::process::Command::new(program).args([test, "--exact"]).env(ALONE, "1").output().unwrap();
-    let text =
-        [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).concat();
-    assert!(output.status.success() && text.contains("1 passed"), "{text}");
+    let mut own = std::process::Command::new(std::env::current_exe().unwrap());
+    let output = own.args(["--exact", test, "--nocapture"]).env(ALONE, "1").output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    print!("{text}");
+    assert!(output.status.success(), "{text}{}", String::from_utf8_lossy(&output.stderr));
+    assert!(text.contains("1 passed"), "{text}");
     false
 }
 

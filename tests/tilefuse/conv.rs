@@ -36,7 +36,7 @@ fn random(shape: &[i64], kind: Kind) -> Tensor {
 }
 
 fn options() -> Options {
-    Options { products: Products::Generated, ..Options::default() }
+    Options { products: Products::Generated, prepack_weights: true, ..Options::default() }
 }
 
 /// The names of a plan's kernels, and the number of its library calls.

@@ -56,7 +56,7 @@ impl Model {
 }
 
 fn fused(kind: Kind, averages: bool) -> Fused<Model> {
-    let options = Options { products: Products::Generated, ..Options::default() };
+    let options = Options { products: Products::Generated, prepack_weights: true, ..Options::default() };
     tilefuse::fuse_with(Model::new(kind, averages), options)
 }
 
@@ -184,7 +184,7 @@ fn threads_do_not_change_results() {
             last: fused.model().last.copy(),
             averages: true,
         };
-        let options = Options { products: Products::Generated, ..Options::default() };
+        let options = Options { products: Products::Generated, prepack_weights: true, ..Options::default() };
         let fused = tilefuse::fuse_with(fresh, options);
         // The first call is eager's.
         let _ = call(&fused, &x);

@@ -91,7 +91,7 @@ impl Model {
 }
 
 fn fused(model: Model, products: Products) -> Fused<Model> {
-    tilefuse::fuse_with(model, Options { products, ..Options::default() })
+    tilefuse::fuse_with(model, Options { products, prepack_weights: true, ..Options::default() })
 }
 
 fn call(fused: &Fused<Model>, x: &Tensor) -> Tensor {
@@ -227,7 +227,10 @@ fn groups_at_strides() {
     let inputs = shapes.map(|shape| random(shape, Kind::Float));
     let eager = model(&(), &inputs);
     let exact = model(&(), &inputs.each_ref().map(|t| t.to_kind(Kind::Double)));
-    let fused = tilefuse::fuse_with((), Options { products: Products::Generated, ..Options::default() });
+    let fused = tilefuse::fuse_with(
+        (),
+        Options { products: Products::Generated, prepack_weights: true, ..Options::default() },
+    );
     let plan = fused.explain_with(&inputs, model).unwrap();
     assert_eq!(plan.extern_ops, 0, "{plan}");
     for _ in 0..2 {
@@ -262,7 +265,10 @@ fn a_filter_for_each_channel() {
         let double = |t: &Tensor| t.to_kind(Kind::Double);
         model(&weights.iter().map(double).collect(), &[double(&x)]).remove(0)
     };
-    let fused = tilefuse::fuse_with(weights, Options { products: Products::Generated, ..Options::default() });
+    let fused = tilefuse::fuse_with(
+        weights,
+        Options { products: Products::Generated, prepack_weights: true, ..Options::default() },
+    );
     let inputs = [x];
     let plan = fused.explain_with(&inputs, model).unwrap();
     assert_eq!((plan.kernels_fused, plan.extern_ops), (3, 0), "{plan}");
@@ -292,7 +298,7 @@ fn one_axis_and_three() {
         let double = |t: &Tensor| t.to_kind(Kind::Double);
         model(&weights.iter().map(double).collect(), &[double(&x), double(&y)])
     };
-    let options = Options { products: Products::Generated, ..Options::default() };
+    let options = Options { products: Products::Generated, prepack_weights: true, ..Options::default() };
     let fused = tilefuse::fuse_with(weights, options);
     let inputs = [x, y];
     let plan = fused.explain_with(&inputs, model).unwrap();
@@ -319,7 +325,7 @@ fn filters_that_are_no_weights() {
         let shapes: [&[i64]; 3] = [&[2, 10, 7, 9], &[32, 10, 3, 4], &[64, 37, 3, 3]];
         let inputs = shapes.map(|shape| random(shape, kind));
         let exact = model(&(), &inputs.each_ref().map(|t| t.to_kind(Kind::Double))).remove(0);
-        let options = Options { products: Products::Generated, ..Options::default() };
+        let options = Options { products: Products::Generated, prepack_weights: true, ..Options::default() };
         let fused = tilefuse::fuse_with((), options);
         let plan = fused.explain_with(&inputs, model).unwrap();
         assert_eq!((plan.kernels_fused, plan.extern_ops), (5, 0), "{plan}");

@@ -32,7 +32,7 @@ fn bytes(shape: &[i64]) -> Tensor {
 }
 
 fn fused(layer: Layer, products: Products) -> Fused<Layer> {
-    tilefuse::fuse_with(layer, Options { products, ..Options::default() })
+    tilefuse::fuse_with(layer, Options { products, prepack_weights: true, ..Options::default() })
 }
 
 /// The second call of a layer, which must be a fused one, and how many operators stayed libtorch's.

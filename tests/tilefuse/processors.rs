@@ -28,7 +28,10 @@ const MODELS: [&[&str]; 5] = [
 
 /// Tests and comparisons by generated kernels, with a cache of their own.
 fn with_cache(mut command: Command, folder: &Path) -> Output {
-    command.env("TILEFUSE_CACHE", folder.join("cache")).env("TILEFUSE_PRODUCTS", "generated");
+    command
+        .env("TILEFUSE_CACHE", folder.join("cache"))
+        .env("TILEFUSE_PRODUCTS", "generated")
+        .env("TILEFUSE_PREPACK", "on");
     command.output().unwrap()
 }
 

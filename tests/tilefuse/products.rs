@@ -8,7 +8,7 @@ use crate::common::{THREADS, setup};
 type Function = fn(&[Tensor]) -> Vec<Tensor>;
 
 fn fused(model: Function, products: Products) -> Fused<Function> {
-    tilefuse::fuse_with(model, Options { products, ..Options::default() })
+    tilefuse::fuse_with(model, Options { products, prepack_weights: true, ..Options::default() })
 }
 
 /// What the plan gives for these inputs, and the plan.

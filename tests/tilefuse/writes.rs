@@ -3,7 +3,7 @@
 use tch::{Device, Kind, Tensor};
 use tilefuse::fuse;
 
-use crate::common::{alone, device};
+use crate::common::{device, is_alone};
 
 type Function = fn(&[Tensor]) -> Vec<Tensor>;
 
@@ -44,7 +44,7 @@ fn check(name: &str, function: Function) {
 
 #[test]
 fn random_numbers_drawn_in_place_are_eagers() {
-    if !alone("writes::random_numbers_drawn_in_place_are_eagers") {
+    if !is_alone("writes::random_numbers_drawn_in_place_are_eagers") {
         return;
     }
     check("normal_", |x| vec![x[0].empty_like().normal_(1.0, 2.0) * &x[0]]);
@@ -79,7 +79,7 @@ fn random_numbers_drawn_in_place_are_eagers() {
 
 #[test]
 fn results_are_written_where_out_says() {
-    if !alone("writes::results_are_written_where_out_says") {
+    if !is_alone("writes::results_are_written_where_out_says") {
         return;
     }
     check("add_out", |x| vec![x[0].add_out(&x[0].empty_like(), &x[0].exp()) * 2.0]);
@@ -112,7 +112,7 @@ fn results_are_written_where_out_says() {
 
 #[test]
 fn running_statistics_are_updated() {
-    if !alone("writes::running_statistics_are_updated") {
+    if !is_alone("writes::running_statistics_are_updated") {
         return;
     }
     check("_native_batch_norm_legit", |x| {
@@ -140,7 +140,7 @@ fn running_statistics_are_updated() {
 
 #[test]
 fn a_call_that_fails_has_changed_nothing() {
-    if !alone("writes::a_call_that_fails_has_changed_nothing") {
+    if !is_alone("writes::a_call_that_fails_has_changed_nothing") {
         return;
     }
     let _no_grad = tch::no_grad_guard();
