@@ -4,8 +4,9 @@ use tilefuse_block::{Elem, Literal, ScalarFn};
 
 use super::Registry;
 use super::cx::{Call, Cx, wide};
-use super::reduce::{mean_and_variance, mean_of};
+use super::reduce::{mean_and_variance, mean_of, widest};
 use crate::graph::ValueRef;
+use crate::types::Device;
 
 pub(super) fn register(r: &mut Registry) {
     r.many(&["layer_norm", "native_layer_norm"], layer_norm);
@@ -29,6 +30,25 @@ fn results(cx: &mut Cx, call: &Call<'_>, value: ValueRef, statistics: &[ValueRef
 fn inverse_deviation(cx: &mut Cx, variance: ValueRef, eps: f64) -> Option<ValueRef> {
     let sum = cx.map_number(ScalarFn::Add, variance, eps)?;
     cx.map(ScalarFn::Rsqrt, &[sum])
+}
+
+/// Mean and inverse deviation over dimensions, as a layer or group norm has them.
+///
+/// Where the squares of deviations leave their type, the inverse of an infinite deviation would make 0 of everything. Eager on
+/// the host gives NaN, since it subtracts infinite moments of parts of a row from each other; on a GPU it gives 0.
+fn statistics(
+    cx: &mut Cx,
+    call: &Call<'_>,
+    x: ValueRef,
+    dims: &[usize],
+    eps: f64,
+) -> Option<(ValueRef, ValueRef)> {
+    let (mean, mut variance) = mean_and_variance(cx, call, x, dims, 0.0)?;
+    if cx.device == Device::Cpu {
+        let nothing = cx.map_number(ScalarFn::Mul, variance, 0.0)?;
+        variance = cx.map(ScalarFn::Add, &[variance, nothing])?;
+    }
+    Some((mean, inverse_deviation(cx, variance, eps)?))
 }
 
 /// `value * weight + bias`; both are in the given shape, in the value's type.
@@ -62,8 +82,7 @@ fn layer_norm(cx: &mut Cx, call: &Call<'_>) -> Option<Vec<ValueRef>> {
     let (dims, sizes) = trailing(cx, call, x)?;
     let eps = call.args.float("eps").unwrap_or(1e-5);
     let x = cx.widen(x)?;
-    let (mean, variance) = mean_and_variance(cx, call, x, &dims, 0.0)?;
-    let inverse = inverse_deviation(cx, variance, eps)?;
+    let (mean, inverse) = statistics(cx, call, x, &dims, eps)?;
     let deviation = cx.map(ScalarFn::Sub, &[x, mean])?;
     let normal = cx.map(ScalarFn::Mul, &[deviation, inverse])?;
     let value = affine(cx, normal, call.optional("weight")?, call.optional("bias")?, &sizes)?;
@@ -83,8 +102,7 @@ fn group_norm(cx: &mut Cx, call: &Call<'_>) -> Option<Vec<ValueRef>> {
     }
     let rest = cx.graph.ty(x).numel() / (n * groups);
     let grouped = cx.reshape(x, &[n, groups, rest])?;
-    let (mean, variance) = mean_and_variance(cx, call, grouped, &[2], 0.0)?;
-    let inverse = inverse_deviation(cx, variance, eps)?;
+    let (mean, inverse) = statistics(cx, call, grouped, &[2], eps)?;
     let deviation = cx.map(ScalarFn::Sub, &[grouped, mean])?;
     let normal = cx.map(ScalarFn::Mul, &[deviation, inverse])?;
     let normal = cx.reshape(normal, &shape)?;
@@ -107,8 +125,12 @@ fn instance_norm(cx: &mut Cx, call: &Call<'_>) -> Option<ValueRef> {
     }
     let dims: Vec<usize> = (2..shape.len()).collect();
     let x = cx.widen(x)?;
-    let (mean, variance) = mean_and_variance(cx, call, x, &dims, 0.0)?;
+    let elem = call.elem()?;
+    // Eager takes the statistics of a batch norm, on the host in the wider type.
+    let summed = widest(cx, x)?;
+    let (mean, variance) = mean_and_variance(cx, call, summed, &dims, 0.0)?;
     let inverse = inverse_deviation(cx, variance, call.args.float("eps")?)?;
+    let (mean, inverse) = (cx.cast(mean, wide(elem))?, cx.cast(inverse, wide(elem))?);
     let deviation = cx.map(ScalarFn::Sub, &[x, mean])?;
     let normal = cx.map(ScalarFn::Mul, &[deviation, inverse])?;
     let value = affine(cx, normal, call.optional("weight")?, call.optional("bias")?, &per_channel(&shape))?;

@@ -11,6 +11,7 @@ use super::cx::{Call, Cx, wide};
 use crate::args::{Args, wrap, wrap_all};
 use crate::graph::ValueRef;
 use crate::recording::Arg;
+use crate::types::Device;
 
 pub(super) fn register(r: &mut Registry) {
     r.one(&["sum"], |cx, call| plain(cx, call, ReduceFn::Sum));
@@ -203,11 +204,11 @@ fn correction(call: &Call<'_>) -> Option<f64> {
     if call.args.absent("correction") { Some(1.0) } else { call.args.float("correction") }
 }
 
-/// Mean and variance over dimensions that stay with size 1.
+/// Mean and variance over dimensions that stay with size 1, in the operand's type.
 ///
 /// The quotient of a sum may miss the mean by some units in its last place, which counts where the elements are all but
 /// equal: mean and variance are corrected by the mean of the deviations, whose sum goes with that of their squares. In
-/// results of 16 bits nobody could see that.
+/// results of a narrower type nobody could see that.
 pub(super) fn mean_and_variance(
     cx: &mut Cx,
     call: &Call<'_>,
@@ -221,7 +222,7 @@ pub(super) fn mean_and_variance(
     let square = cx.map(ScalarFn::Mul, &[deviation, deviation])?;
     let squares = cx.reduce(ReduceFn::Sum, square, dims, true)?;
     let divisor = (n - correction).max(0.0);
-    if call.elem()?.bits() == 16 {
+    if call.elem()?.bits() < cx.elem(x)?.bits() {
         return Some((rough, cx.map_number(ScalarFn::Div, squares, divisor)?));
     }
     let missed = mean_of(cx, deviation, dims, true)?;
@@ -237,6 +238,12 @@ pub(super) fn mean_and_variance(
     Some((mean, variance))
 }
 
+/// Of `f32` on the host the `f64` in which eager sums deviations there, whose squares may leave `f32`.
+pub(super) fn widest(cx: &mut Cx, x: ValueRef) -> Option<ValueRef> {
+    let narrow = cx.graph.ty(x).dtype.elem()? == Elem::F32 && cx.device == Device::Cpu;
+    if narrow { cx.cast(x, Elem::F64) } else { Some(x) }
+}
+
 fn moments(cx: &mut Cx, call: &Call<'_>, root: bool) -> Option<(ValueRef, ValueRef)> {
     let (x, dims, _) = target(cx, call)?;
     let elem = call.elem()?;
@@ -244,6 +251,7 @@ fn moments(cx: &mut Cx, call: &Call<'_>, root: bool) -> Option<(ValueRef, ValueR
     if !elem.is_float() || cx.elem(x)? != wide(elem) {
         return None;
     }
+    let x = widest(cx, x)?;
     let (mean, mut variance) = mean_and_variance(cx, call, x, &dims, correction(call)?)?;
     if root {
         variance = cx.map(ScalarFn::Sqrt, &[variance])?;

@@ -214,3 +214,36 @@ fn sums_that_need_more_than_the_type_of_their_elements() {
     }
     report("large reductions", &found);
 }
+
+#[test]
+fn moments_of_every_magnitude() {
+    crate::common::setup();
+    let mut found = Found::default();
+    for &(name, kind) in &KINDS[..4] {
+        for length in [1, 2, 7, 33, 1025] {
+            let rows = table::reductions().filter(|row| row.accuracy == table::Accuracy::Moments);
+            let rows = rows.filter(|row| !row.call.contains("[0]")).collect::<Vec<_>>();
+            let x = values::magnitudes(kind, length);
+            let what = format!("{name} rows of {length}");
+            check(&rows, &what, &[x.shallow_clone()], &[values::ordinary(&x)], &mut found);
+        }
+    }
+    report("moments of every magnitude", &found);
+}
+
+#[test]
+fn norms_of_every_magnitude() {
+    crate::common::setup();
+    let mut found = Found::default();
+    for &(name, kind) in &KINDS[..4] {
+        for length in [2, 7, 33, 1025] {
+            let all = Tensor::cat(&[values::magnitudes(kind, length), values::rows(kind, length)], 0);
+            for (rows, x) in table::norms(length).iter().zip([all.shallow_clone(), all.unsqueeze(1)]) {
+                let rows: Vec<&Row> = rows.iter().collect();
+                let what = format!("{name} rows of {length}");
+                check(&rows, &what, &[x.shallow_clone()], &[values::ordinary(&x)], &mut found);
+            }
+        }
+    }
+    report("norms of every magnitude", &found);
+}

@@ -15,6 +15,9 @@ pub(super) enum Accuracy {
     Sum(f64),
     /// As `Ulp`, or of at most this error in units of the operand: eager cancels where fused code does not.
     Operand(f64),
+    /// As eager, or as near to the exact value as results that are about 1 may be. Where a square leaves the type, NaN as
+    /// well: what eager gives then depends on the order of its sums.
+    Norm,
     /// A mean or variance from all deviations: eager updates both element by element, which is exact where all elements
     /// are equal, and NaN where one is infinite.
     Moments,
@@ -425,6 +428,20 @@ pub(super) fn reductions() -> impl Iterator<Item = &'static Row> {
         ]
         .concat()
     })
+}
+
+/// Normalisations along rows of this length: of a matrix, and of its rows as the one channel of an image each.
+pub(super) fn norms(length: i64) -> [Vec<Row>; 2] {
+    let make = |calls: &[String]| calls.iter().map(|c| Row::new(c, Accuracy::Norm).only(FLOAT)).collect();
+    [
+        make(&[
+            format!("layer_norm(%0, [{length}], none, none, 1e-05, true)"),
+            format!("layer_norm(%0, [{length}], none, none, 1e-12, true)"),
+            String::from("group_norm(%0, 1, none, none, 1e-05, true)"),
+            format!("rms_norm(%0, [{length}], none, 1e-06)"),
+        ]),
+        make(&[String::from("instance_norm(%0, none, none, none, none, true, 0.1, 1e-05, true)")]),
+    ]
 }
 
 /// Reductions of very many elements.

@@ -295,3 +295,24 @@ pub(super) fn rows(kind: Kind, length: i64) -> Tensor {
     ];
     Tensor::from_slice(&all.concat()).view([-1, length]).to_kind(kind)
 }
+
+/// Rows of this length of one magnitude each, from the least to the largest, and with one element of another.
+pub(super) fn magnitudes(kind: Kind, length: i64) -> Tensor {
+    let n = length as usize;
+    let wave = |i: usize| ((i * 7919 + 13) % 101) as f64 / 16.0 - 3.0;
+    let mut all: Vec<f64> = Vec::new();
+    for size in [1e-44, 1e-38, 1e-30, 1e-20, 1e-10, 1.0, 1e4, 1e10, 1e18, 1e19, 1e20, 1e30, 3e37] {
+        all.extend((0..n).map(|i| size * wave(i)));
+        all.extend((0..n).map(|i| size * (wave(i) + 8.0)));
+        all.extend((0..n).map(|i| if i == n / 2 { size } else { wave(i) }));
+        all.extend((0..n).map(|_| size));
+    }
+    for odd in [f64::NAN, f64::INFINITY, f64::NEG_INFINITY] {
+        all.extend((0..n).map(|i| if i == n / 3 { odd } else { 1e20 * wave(i) }));
+        all.extend((0..n).map(|i| if i == n / 3 { odd } else { wave(i) }));
+    }
+    let all = Tensor::from_slice(&all).view([-1, length]);
+    // What leaves a narrow type would be infinities.
+    let most = if kind == Kind::Half { 6e4 } else { 3e38 };
+    all.minimum(&Tensor::from(most)).where_self(&all.isfinite(), &all).to_kind(kind)
+}
