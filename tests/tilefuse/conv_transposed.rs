@@ -399,3 +399,51 @@ fn others_stay_with_a_reason() {
     let x = library.model().image(Kind::Float);
     assert_eq!(steps(&library, &x).0.len(), 0);
 }
+
+/// Root of the mean square of differences.
+fn rmse(a: &Tensor, b: &Tensor) -> f64 {
+    (a.to_kind(Kind::Double) - b.to_kind(Kind::Double)).square().mean(None).sqrt().double_value(&[])
+}
+
+/// The error of sums, beside eager's, which adds up what each tap gives over the channels.
+#[test]
+fn sums_err_no_more_than_eager_s() {
+    setup();
+    let _no_grad = tch::no_grad_guard();
+    let _threads = THREADS.read().unwrap();
+    let mut worse = Vec::new();
+    for groups in [1, 2, 8, 16, 64] {
+        for (channels, filters, kernel, stride) in
+            [(64, 64, 3, 2), (64, 64, 4, 2), (256, 64, 3, 1), (512, 64, 2, 2), (64, 64, 5, 3)]
+        {
+            let image = Tensor::randn([1, channels, 4, 5, 6], (Kind::Float, Device::Cpu));
+            let three = |n: i64| [n, n, n];
+            let shape = [channels, filters / groups, kernel, kernel, kernel];
+            let weight = Tensor::randn(shape, (Kind::Float, Device::Cpu));
+            let model = move |w: &Tensor, x: &[Tensor]| {
+                let none = None::<&Tensor>;
+                vec![x[0].conv_transpose3d(w, none, three(stride), three(1), three(0), groups, three(1))]
+            };
+            let double = |t: &Tensor| t.to_kind(Kind::Double);
+            let exact = model(&double(&weight), &[double(&image)]).remove(0);
+            let inputs = [image];
+            let eager = rmse(&model(&weight, &inputs)[0], &exact);
+            let options = Options { products: Products::Generated, ..Options::default() };
+            let fused = tilefuse::fuse_with(weight, options);
+            let plan = fused.explain_with(&inputs, model).unwrap();
+            assert_eq!(plan.extern_ops, 0, "{plan}");
+            let ours = rmse(&fused.run_with(&inputs, model).unwrap()[0], &exact);
+            println!(
+                "{groups} groups {channels}->{filters} {kernel}^3 / {stride}: {:.2} of eager's",
+                ours / eager
+            );
+            if ours > 1.5 * eager {
+                worse.push(format!(
+                    "{groups} groups {channels}->{filters} {kernel}^3 / {stride}: {}",
+                    ours / eager
+                ));
+            }
+        }
+    }
+    assert!(worse.is_empty(), "{worse:#?}");
+}

@@ -116,6 +116,39 @@ pub(super) fn multiply_add(
     }
 }
 
+/// The fewest products of a transposed convolution that are summed by themselves before they are added to others: those of all
+/// channels at a tap, or of all taps at a channel. One long sum errs more than libtorch, which adds up products of matrices.
+pub(super) const PART: u64 = 8;
+
+/// The most products that such a sum has: beyond that libtorch's products of matrices are summed in parts as well.
+pub(super) const LONGEST_PART: u64 = 128;
+
+/// Sums with those that `part` makes of each stretch of so many channels, of at most `longest`, given where it begins and ends.
+pub(super) fn in_parts(
+    b: &mut Builder,
+    (channels, longest): (u64, u64),
+    sums: &[Value],
+    part: impl Fn(&mut Builder, (Value, Value)) -> Made<Vec<Value>>,
+) -> Made<Vec<Value>> {
+    let (zero, end) = (int(b, 0), int(b, channels));
+    if channels <= longest {
+        let parts = part(b, (zero, end))?;
+        return added(b, sums, &parts);
+    }
+    let by = int(b, longest);
+    b.for_loop((zero, end, by), sums, |b, first, sums| {
+        let behind = plus(b, first, longest as i64)?;
+        let behind = b.map(F::Min, &[behind, end])?;
+        let parts = part(b, (first, behind))?;
+        added(b, sums, &parts)
+    })
+}
+
+/// Sums with what further products add up to.
+pub(super) fn added(b: &mut Builder, sums: &[Value], parts: &[Value]) -> Made<Vec<Value>> {
+    sums.iter().zip(parts).map(|(&sum, &part)| b.map(F::Add, &[sum, part])).collect()
+}
+
 /// The one value that a loop carries.
 pub(super) fn one(values: &[Value]) -> Made<Value> {
     let missing = || TypeError::Attribute { op: "for", message: "carries nothing".to_owned() };

@@ -12,7 +12,10 @@
 
 use tilefuse_block::{Builder, Literal, ScalarFn as F, Value};
 
-use super::make::{Made, add, below, both, int, multiply_add, plus, read, shift, split, times, wide, write};
+use super::make::{
+    LONGEST_PART, Made, PART, add, below, both, in_parts, int, multiply_add, plus, read, shift, split, times,
+    wide, write,
+};
 use super::tile::Tile;
 use super::{Axis, Conv, ConvProgram, phase};
 use crate::custom::{Coordinate, Coordinates};
@@ -455,8 +458,16 @@ impl Body<'_> {
         if depth == unroll {
             return step(b, zero, sums);
         }
-        let (end, by) = (int(b, depth), int(b, unroll));
-        b.for_loop((zero, end, by), &sums, |b, channel, sums| step(b, channel, sums.to_vec()))
+        let by = int(b, unroll);
+        if !self.conv.transposed || depth < PART {
+            let end = int(b, depth);
+            return b.for_loop((zero, end, by), &sums, |b, channel, sums| step(b, channel, sums.to_vec()));
+        }
+        in_parts(b, (depth, LONGEST_PART / unroll * unroll), &sums, |b, range| {
+            let none = b.constant(Literal::float(self.conv.sum(), 0.0), &[self.tile.lanes]);
+            let bounds = (range.0, range.1, by);
+            b.for_loop(bounds, &vec![none; sums.len()], |b, channel, sums| step(b, channel, sums.to_vec()))
+        })
     }
 
     /// A channel at a tap.

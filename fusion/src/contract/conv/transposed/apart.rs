@@ -12,7 +12,8 @@ use super::Tile;
 use super::lie::{Filters, Lie, Params, Row, inside};
 use crate::contract::conv::block::digits;
 use crate::contract::conv::make::{
-    Made, add, along, int, mask_along, multiply_add, one, read, shift, split, times, wide,
+    LONGEST_PART, Made, PART, add, along, in_parts, int, mask_along, multiply_add, one, read, shift, split,
+    times, wide,
 };
 use crate::contract::conv::{Axis, Conv, phase};
 use crate::custom::Coordinates;
@@ -132,15 +133,27 @@ impl Loops<'_> {
         if self.conv.depth() == 1 {
             return step(b, at, weights, sum);
         }
-        let (zero, end, by) = (int(b, 0), int(b, self.conv.depth()), int(b, 1));
-        let carried = b.for_loop((zero, end, by), &[sum], |b, channel, sum| {
-            let channel = wide(b, channel)?;
-            let plane = times(b, channel, self.lie.image.channel.unsigned_abs())?;
-            let at = shift(b, at, plane)?;
-            let row = times(b, channel, self.lie.channel.unsigned_abs())?;
-            let weights = shift(b, weights, row)?;
-            Ok::<_, TypeError>(vec![step(b, at, weights, one(sum)?)?])
-        })?;
+        let by = int(b, 1);
+        let channels = |b: &mut Builder, (first, end): (Value, Value), sum: Value| {
+            b.for_loop((first, end, by), &[sum], |b, channel, sum| {
+                let channel = wide(b, channel)?;
+                let plane = times(b, channel, self.lie.image.channel.unsigned_abs())?;
+                let at = shift(b, at, plane)?;
+                let row = times(b, channel, self.lie.channel.unsigned_abs())?;
+                let weights = shift(b, weights, row)?;
+                Ok::<_, TypeError>(vec![step(b, at, weights, one(sum)?)?])
+            })
+        };
+        let depth = self.conv.depth();
+        let carried = if depth < PART {
+            let all = (int(b, 0), int(b, depth));
+            channels(b, all, sum)?
+        } else {
+            in_parts(b, (depth, LONGEST_PART), &[sum], |b, range| {
+                let none = b.constant(Literal::float(self.conv.sum(), 0.0), &shape);
+                channels(b, range, none)
+            })?
+        };
         one(&carried)
     }
 }

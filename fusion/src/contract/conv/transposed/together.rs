@@ -15,7 +15,7 @@ use super::lie::{Filters, Lie, Params, Row, inside};
 use crate::contract::conv::Conv;
 use crate::contract::conv::block::digits;
 use crate::contract::conv::make::{
-    Made, add, along, both, int, mask_along, multiply_add, plus, read, shift, split, times, wide,
+    Made, PART, add, added, along, both, int, mask_along, multiply_add, plus, read, shift, split, times, wide,
 };
 use crate::custom::Coordinates;
 
@@ -179,9 +179,9 @@ struct Reading<'a> {
 impl Reading<'_> {
     /// The sums of all phases over all channels.
     fn channels(&self, b: &mut Builder, start: Value) -> Made<Vec<Value>> {
-        let zero = b.constant(Literal::float(self.conv.sum(), 0.0), &self.tile.shape());
+        let none = b.constant(Literal::float(self.conv.sum(), 0.0), &self.tile.shape());
         let phases: u64 = self.conv.axes.iter().map(|a| a.stride).product();
-        let sums = vec![zero; phases as usize];
+        let sums = vec![none; phases as usize];
         let start = shift(b, start, self.filters.plane)?;
         if self.conv.depth() == 1 {
             return self.step(b, start, self.filters.weights, sums);
@@ -193,7 +193,11 @@ impl Reading<'_> {
             let start = shift(b, start, plane)?;
             let row = times(b, channel, self.lie.channel.unsigned_abs())?;
             let weights = shift(b, self.filters.weights, row)?;
-            self.step(b, start, weights, sums.to_vec())
+            if self.conv.taps() < phases * PART {
+                return self.step(b, start, weights, sums.to_vec());
+            }
+            let parts = self.step(b, start, weights, vec![none; sums.len()])?;
+            added(b, sums, &parts)
         })
     }
 
