@@ -28,8 +28,8 @@ pub(super) struct Attention {
     pub(super) k: Access,
     /// `[keys, depth]`.
     pub(super) v: Access,
-    /// `[queries, keys]`: true keeps a score, a number is added to it.
-    pub(super) mask: Option<(Access, Elem)>,
+    /// `[queries, keys]`.
+    pub(super) mask: Option<(Access, MaskForm)>,
     /// Strides of the result along the batch.
     pub(super) out_batch: Dims,
     /// Strides of the result along queries and a value's elements.
@@ -40,6 +40,27 @@ pub(super) struct Attention {
     pub(super) causal: bool,
     /// Of queries, keys, values and result.
     pub(super) elem: Elem,
+}
+
+/// What a mask does with scores.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum MaskForm {
+    /// True keeps a score, whatever it is elsewhere, as a model writes it out.
+    Keeps,
+    /// True keeps a score, false adds -inf to it, as libtorch's operator does.
+    Opens,
+    /// A number of this kind is added.
+    Added(Elem),
+}
+
+impl MaskForm {
+    /// The kind of the mask's elements.
+    pub(super) fn elem(self) -> Elem {
+        match self {
+            MaskForm::Keeps | MaskForm::Opens => Elem::Bool,
+            MaskForm::Added(elem) => elem,
+        }
+    }
 }
 
 /// The attention that a call computes; `None` for dropout, and for tensors that the templates do not know.
@@ -64,7 +85,13 @@ pub(super) fn read(graph: &Graph, node: NodeId, call: &AtenCall) -> Option<Atten
         let (position, value) = operand("attn_mask")?;
         let kind =
             graph.ty(value).dtype.elem().filter(|&e| e == elem || matches!(e, Elem::Bool | Elem::F32))?;
-        mask = Some((known(graph.ty(value)).then(|| in_memory(graph, value, position)).flatten()?, kind));
+        // A call that was not captured stands for what a model wrote out.
+        let form = match (kind, call.replay) {
+            (Elem::Bool, Some(_)) => MaskForm::Opens,
+            (Elem::Bool, None) => MaskForm::Keeps,
+            _ => MaskForm::Added(kind),
+        };
+        mask = Some((known(graph.ty(value)).then(|| in_memory(graph, value, position)).flatten()?, form));
     }
     let causal = args.bool("is_causal") == Some(true);
     let dropout = args.float("dropout_p").unwrap_or(0.0) != 0.0;
@@ -99,7 +126,7 @@ pub(super) fn read(graph: &Graph, node: NodeId, call: &AtenCall) -> Option<Atten
         k: access(k, batch, [keys, width])?,
         v: access(v, batch, [keys, depth])?,
         mask: match mask {
-            Some((mask, kind)) => Some((access(mask, batch, [queries, keys])?, kind)),
+            Some((mask, form)) => Some((access(mask, batch, [queries, keys])?, form)),
             None => None,
         },
         batch: Dims::from_slice(batch),

@@ -2,6 +2,8 @@
 
 use tilefuse_block::{Builder, CacheHint, Elem, Literal, ScalarFn as F, TypeError, Value};
 
+use super::call::MaskForm;
+
 pub(super) type Made<T> = Result<T, TypeError>;
 
 /// An axis of a tile.
@@ -46,6 +48,27 @@ pub(super) fn both(b: &mut Builder, x: Option<Value>, y: Option<Value>) -> Made<
 }
 
 impl Kinds {
+    /// Scores with the caller's mask, and what else excludes some of them. libtorch's operator adds -inf where a mask of truth
+    /// values is false: a score that is NaN or +inf makes NaN of its row there, too.
+    pub(super) fn masked(
+        self,
+        b: &mut Builder,
+        scores: Value,
+        (mask, form): (Value, MaskForm),
+        kept: Option<Value>,
+    ) -> Made<(Value, Option<Value>)> {
+        let added = match form {
+            MaskForm::Keeps => return Ok((scores, both(b, kept, Some(mask))?)),
+            MaskForm::Opens => {
+                let shape = b.ty(scores).shape.clone();
+                let [zero, none] = [0.0, f64::NEG_INFINITY].map(|value| self.float(b, value, &shape));
+                b.map(F::Select, &[mask, zero, none])?
+            }
+            MaskForm::Added(_) => self.wide(b, mask)?,
+        };
+        Ok((b.map(F::Add, &[scores, added])?, kept))
+    }
+
     pub(super) fn int(self, b: &mut Builder, value: i64) -> Value {
         b.constant(Literal::int(self.index, value), &[])
     }

@@ -328,17 +328,12 @@ impl Writer<'_> {
             let seen = b.map(F::Le, &[key, query])?;
             kept = both(b, kept, Some(seen))?;
         }
-        if let Some((access, kind)) = &self.attention.mask
+        if let Some((access, form)) = &self.attention.mask
             && let Some(place) = self.member.mask
         {
             let [down, right] = access.matrix;
             let mask = self.kinds.load(b, place, [(self.queries, down), (keys, right)])?;
-            if *kind == Elem::Bool {
-                kept = both(b, kept, Some(mask))?;
-            } else {
-                let mask = self.kinds.wide(b, mask)?;
-                scores = b.map(F::Add, &[scores, mask])?;
-            }
+            (scores, kept) = self.kinds.masked(b, scores, (mask, *form), kept)?;
         }
         let Some(kept) = kept else { return Ok(scores) };
         let none = b.constant(Literal::float(self.kinds.sum, f64::NEG_INFINITY), &shape);

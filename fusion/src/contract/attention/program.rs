@@ -60,7 +60,8 @@ impl Member {
         let q = operand("q", &attention.q, attention.elem);
         let k = operand("k", &attention.k, attention.elem);
         let v = operand("v", &attention.v, attention.elem);
-        let mask = attention.mask.as_ref().map(|(access, kind)| (access, operand("mask", access, *kind)));
+        let mask =
+            attention.mask.as_ref().map(|(access, form)| (access, operand("mask", access, form.elem())));
         let sizes = [attention.members().unwrap_or(1), attention.queries, attention.depth];
         let y = match blocks.ranges {
             Some(ranges) => pointer("parts", attention.sum(), written(attention, ranges)),
@@ -325,17 +326,12 @@ impl Writer<'_> {
             let seen = b.map(F::Le, &[key, query])?;
             kept = both(b, kept, Some(seen))?;
         }
-        if let Some((access, kind)) = &self.attention.mask
+        if let Some((access, form)) = &self.attention.mask
             && let Some(place) = self.member.mask
         {
             let [down, right] = access.matrix;
             let mask = self.kinds.load(b, place, [(keys, right), (self.queries, down)])?;
-            if *kind == Elem::Bool {
-                kept = both(b, kept, Some(mask))?;
-            } else {
-                let mask = self.kinds.wide(b, mask)?;
-                scores = b.map(F::Add, &[scores, mask])?;
-            }
+            (scores, kept) = self.kinds.masked(b, scores, (mask, *form), kept)?;
         }
         let Some(kept) = kept else { return Ok(scores) };
         let none = b.constant(Literal::float(self.kinds.sum, f64::NEG_INFINITY), &shape);

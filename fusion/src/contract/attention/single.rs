@@ -7,11 +7,11 @@
 //! %out * %scale + sum of %p * %v[j..] along keys [DEPTH]
 //! ```
 
-use tilefuse_block::{Builder, CacheHint, Elem, Literal, Program, ReduceFn, ScalarFn as F, TypeError, Value};
+use tilefuse_block::{Builder, CacheHint, Literal, Program, ReduceFn, ScalarFn as F, TypeError, Value};
 
 use super::blocks::{Blocks, tail};
 use super::call::Attention;
-use super::make::{Axis, Kinds, Made, along, both};
+use super::make::{Axis, Kinds, Made, along};
 use super::program::{Member, State};
 use super::ranges::behind;
 
@@ -159,18 +159,13 @@ impl Writer<'_> {
         let products = b.map(F::Mul, &[tile, q])?;
         let mut scores = b.reduce(ReduceFn::Sum, products, 1, None)?;
         let mut kept = keys.inside;
-        if let Some((access, kind)) = &self.attention.mask
+        if let Some((access, form)) = &self.attention.mask
             && let Some(place) = self.member.mask
         {
             let start = ahead(b, kinds, place.start, number as i64 * access.matrix[0])?;
             let offsets = kinds.row(b, keys, access.matrix[1], start)?;
             let mask = b.load(place.ptr, offsets, keys.inside, None, CacheHint::Default)?;
-            if *kind == Elem::Bool {
-                kept = both(b, kept, Some(mask))?;
-            } else {
-                let mask = kinds.wide(b, mask)?;
-                scores = b.map(F::Add, &[scores, mask])?;
-            }
+            (scores, kept) = kinds.masked(b, scores, (mask, *form), kept)?;
         }
         let Some(kept) = kept else { return Ok(scores) };
         let none = b.constant(Literal::float(kinds.sum, f64::NEG_INFINITY), &[keys.extent]);
