@@ -180,6 +180,13 @@ impl<M: nn::ModuleT> Fused<M> {
     }
 }
 
+/// Why inputs without a tensor in them keep a call eager.
+fn undefined(inputs: &[Tensor]) -> Option<String> {
+    let at = inputs.iter().position(|t| !t.defined())?;
+    Some(format!("input {at} is an undefined tensor"))
+    }
+}
+
 impl<M> std::fmt::Debug for Fused<M> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Fused").field("stats", &self.stats()).finish_non_exhaustive()
@@ -343,6 +350,10 @@ impl Engine {
         state: GlobalState,
         forward: Forward<'_>,
     ) -> Result<Vec<Tensor>, Error> {
+        // No signature matches such an input, so that every call with one comes here.
+        if let Some(reason) = undefined(inputs) {
+            return Ok(self.eager(reason, inputs, forward));
+        }
         let one_at_a_time = self.compiling.lock().unwrap_or_else(PoisonError::into_inner);
         let mut data = Vec::new();
         if let Some(entry) = self.table.find(inputs, state, forward, &mut data) {
@@ -449,7 +460,7 @@ impl Engine {
             let plan = tch::no_grad(|| self.explain(inputs, forward))?;
             return Ok(plan.with_note(reason));
         }
-        if let Some(reason) = self.eager_reason(state, inputs) {
+        if let Some(reason) = self.eager_reason(state, inputs).or_else(|| undefined(inputs)) {
             return Err(Error::RunsEager(reason));
         }
         let mut data = Vec::new();

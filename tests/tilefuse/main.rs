@@ -19,6 +19,7 @@ mod errors;
 mod fused;
 mod graphs;
 mod groups;
+mod growth;
 mod hand;
 mod horizontal;
 mod kernels;
