@@ -350,8 +350,8 @@ mod tests {
     #[test]
     fn calls_are_due_by_the_policy() {
         let due = |policy: Audit| (1..20).filter(|&call| policy.is_due(call)).collect::<Vec<u64>>();
-        assert_eq!(due(Audit::Never), []);
-        assert_eq!(due(Audit::Every(0)), []);
+        assert_eq!(due(Audit::Never), Vec::<u64>::new());
+        assert_eq!(due(Audit::Every(0)), Vec::<u64>::new());
         assert_eq!(due(Audit::Exponential), [2, 4, 8, 16]);
         assert_eq!(due(Audit::Every(6)), [6, 12, 18]);
         assert_eq!("7".parse(), Ok(Audit::Every(7)));

@@ -241,42 +241,36 @@ fn resident() -> i64 {
     text.split_whitespace().nth(1).unwrap().parse::<i64>().unwrap() * 4096
 }
 
-/// Two hundred lengths leave no more behind than the signatures that are kept, and [`tilefuse::Fused::clear`] gives that back.
-/// In a process of its own, since other tests use memory as well.
+/// Many lengths leave no more behind than the signatures that are kept, and [`tilefuse::Fused::clear`] gives that back.
 #[cfg(target_os = "linux")]
 #[test]
 fn many_signatures_and_clear_give_memory_back() {
     if !crate::common::is_alone("memory::many_signatures_and_clear_give_memory_back") {
         return;
     }
-    crate::common::setup();
+    setup();
     let _no_grad = tch::no_grad_guard();
-    let weights: [Tensor; 4] =
-        std::array::from_fn(|_| Tensor::randn([256, 256], (Kind::Float, Device::Cpu)) * 0.1);
-    let fused = tilefuse::fuse(|x: &[Tensor]| {
-        let layer =
-            |x: Tensor, w: &Tensor| x.linear::<Tensor>(w, None).gelu("none").softmax(-1, Kind::Float) + &x;
-        vec![weights.iter().fold(x[0].shallow_clone(), layer)]
-    });
+    let options = tilefuse::Options { max_signatures: 8, ..Default::default() };
+    let fused = tilefuse::fuse_with(
+        |x: &[Tensor]| vec![x[0].softmax(-1, Kind::Float).cumsum(0, None) * &x[0]],
+        options,
+    );
     let call = |length: i64| {
-        let x = [Tensor::randn([8, length, 256], (Kind::Float, Device::Cpu))];
+        let x = [Tensor::randn([length, 1 << 14], (Kind::Float, Device::Cpu))];
         (0..2).for_each(|_| drop(fused.call(&x).unwrap()));
     };
     // What libtorch and LLVM keep for themselves comes with the first ones.
-    (1..=8).for_each(call);
+    (1..=16).for_each(call);
     fused.clear();
     let before = resident();
-    (1..=100).for_each(call);
-    let half = resident() - before;
-    (101..=200).for_each(call);
-    let full = resident() - before;
+    let after = |lengths: std::ops::RangeInclusive<i64>| {
+        lengths.for_each(call);
+        (resident() - before) >> 20
+    };
+    let (few, many) = (after(17..=32), after(33..=64));
     fused.clear();
-    let cleared = resident() - before;
-    println!(
-        "{} MB after 100 lengths, {} MB after 200, {} MB after clear",
-        half >> 20,
-        full >> 20,
-        cleared >> 20
-    );
-    assert!(full < 400 << 20 && cleared < 40 << 20, "{full} bytes, {cleared} after clear");
+    let cleared = (resident() - before) >> 20;
+    println!("{few} MB after 16 lengths, {many} MB after 48, {cleared} MB after clear");
+    assert!(many < few + 48 && cleared < 24, "{few} MB, {many} MB, {cleared} MB");
+    assert_eq!(fused.stats().evictions, 8 + 40);
 }
