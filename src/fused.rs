@@ -184,7 +184,6 @@ impl<M: nn::ModuleT> Fused<M> {
 fn undefined(inputs: &[Tensor]) -> Option<String> {
     let at = inputs.iter().position(|t| !t.defined())?;
     Some(format!("input {at} is an undefined tensor"))
-    }
 }
 
 impl<M> std::fmt::Debug for Fused<M> {

@@ -39,6 +39,9 @@ enum Command {
     /// Compare random tensor programs, fused and eager.
     #[command(hide = true)]
     Random(super::random::Args),
+    /// Compare recorded calls of libtorch's operators, fused and eager.
+    #[command(hide = true)]
+    Samples(super::samples::Args),
 }
 
 /// Which model, on what.
@@ -141,6 +144,7 @@ pub fn main() -> ExitCode {
         }
         Command::DumpPtx(args) => super::dump::run(&args.target, &args.out, &args.prefix),
         Command::Random(args) => super::random::run(&args),
+        Command::Samples(args) => super::samples::run(&args),
     });
     match result {
         Ok(()) => ExitCode::SUCCESS,

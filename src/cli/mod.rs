@@ -12,6 +12,7 @@ mod model;
 mod random;
 mod reference;
 mod report;
+mod samples;
 
 use std::process::ExitCode;
 

@@ -9,11 +9,12 @@ mod shrink;
 mod tally;
 mod text;
 
-pub use check::{Model, Outcome, Rounding, Subject, check};
+pub use check::{Model, Outcome, Rounding, Subject, check, check_on};
 pub use faults::Fault;
 pub use generate::generate;
 pub use program::{Input, Mode, Named, OpCall, Program, Storage, Values, copies};
 pub use rng::Rng;
 pub use shrink::shrink;
-pub use tally::{Failed, Ran, Tally, finds, keep_panics, plan_of, run_fused};
+pub use tally::{Failed, Ran, Tally, finds, keep_panics, plan_of, run_fused, run_given};
+pub(crate) use tally::{general, panicked};
 pub use text::ParseError;

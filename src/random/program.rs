@@ -1,6 +1,7 @@
 //! Tensor programs as data, and running them through libtorch.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use tch::{Device, Kind, Tensor};
 
@@ -9,7 +10,7 @@ use crate::Error;
 use crate::torch::{Arg, Call, DeviceId, as_strided_of, empty_strided};
 
 /// What the elements of a storage are drawn from.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub enum Values {
     /// About standard normal, of magnitude below 3.5.
     Normal,
@@ -19,6 +20,8 @@ pub enum Values {
     Special,
     /// One value throughout.
     Fill(f64),
+    /// These bytes, the elements of the storage in native byte order.
+    Data(Arc<[u8]>),
 }
 
 /// Memory that inputs view.
@@ -47,6 +50,10 @@ pub struct Input {
     pub strides: Vec<i64>,
     /// First element.
     pub offset: i64,
+    /// Whether the elements are the complex conjugates of the memory's.
+    pub conj: bool,
+    /// Whether the elements are the negatives of the memory's.
+    pub neg: bool,
 }
 
 /// The name of a value.
@@ -62,7 +69,7 @@ pub struct Named {
 /// A call of an operator.
 #[derive(Clone, Debug, PartialEq)]
 pub struct OpCall {
-    /// Operator and overload without the namespace: `add.Tensor`, `relu`.
+    /// Operator and overload: `add.Tensor`, `relu`; with its namespace where that is not `aten`.
     pub name: String,
     /// Leading arguments in schema order; tensors by name.
     pub args: Vec<Arg<u32>>,
@@ -119,6 +126,7 @@ impl Mode<'_> {
         match self {
             Mode::Native => kind,
             _ if is_float(kind) => Kind::Double,
+            _ if matches!(kind, Kind::ComplexHalf | Kind::ComplexFloat) => Kind::ComplexDouble,
             _ => kind,
         }
     }
@@ -131,10 +139,32 @@ impl Program {
         self.storages.iter().map(|s| draw(s, &mut rng.fork()).to_device(device)).collect()
     }
 
+    /// As [`Program::draw`], with the elements of storages of given data that no parameter views in another order.
+    pub fn draw_shuffled(&self, seed: u64, device: Device) -> Vec<Tensor> {
+        let mut rng = Rng::new(seed);
+        let shuffled = |(at, s): (usize, &Storage)| {
+            let mut rng = rng.fork();
+            let given = draw(s, &mut rng);
+            let held = self.inputs.iter().any(|i| i.storage == at && i.param);
+            let data = matches!(s.values, Values::Data(_));
+            let order = rng.permutation(usize::try_from(s.len).unwrap_or(0));
+            let order: Vec<i64> = order.into_iter().map(|at| at as i64).collect();
+            let drawn =
+                if data && !held { given.index_select(0, &Tensor::from_slice(&order)) } else { given };
+            drawn.to_device(device)
+        };
+        self.storages.iter().enumerate().map(shuffled).collect()
+    }
+
     /// The inputs and parameters in these storages.
     pub fn views(&self, storages: &[Tensor]) -> Result<Vec<Tensor>, Error> {
         let view = |input: &Input| match storages.get(input.storage) {
-            Some(storage) => as_strided_of(storage, &input.sizes, &input.strides, input.offset),
+            Some(storage) => {
+                let view = as_strided_of(storage, &input.sizes, &input.strides, input.offset)?;
+                let view = if input.conj { view.f_conj() } else { Ok(view) };
+                let view = view.and_then(|v| if input.neg { v.f_internal_neg_view() } else { Ok(v) });
+                view.map_err(|e| Error::Torch(e.to_string()))
+            }
             None => Err(Error::Torch(format!("%{} is in no storage", input.id))),
         };
         self.inputs.iter().map(view).collect()
@@ -155,8 +185,9 @@ impl Program {
             let results = op.run(&env, mode)?;
             for (named, tensor) in op.results.iter().zip(results) {
                 // Integers become `f32` where an operator promotes them.
-                let kind = mode.kind(tensor.kind());
-                let tensor = if kind == tensor.kind() { tensor } else { tensor.to_kind(kind) };
+                let kind = if tensor.defined() { mode.kind(tensor.kind()) } else { Kind::Float };
+                let same = !tensor.defined() || kind == tensor.kind();
+                let tensor = if same { tensor } else { tensor.to_kind(kind) };
                 if let (Mode::Noisy(kinds), false) = (mode, named.exact) {
                     disturb(op, named.id, &tensor, kinds);
                 }
@@ -164,6 +195,15 @@ impl Program {
             }
         }
         Ok(env)
+    }
+
+    /// Whether results may hold memory that nobody wrote.
+    pub fn leaves_values_open(&self) -> bool {
+        let open = |op: &OpCall| {
+            let name = op.name.split('.').next().unwrap_or_default();
+            UNWRITTEN.contains(&name)
+        };
+        self.ops.iter().any(open)
     }
 
     /// Number of calls.
@@ -187,7 +227,8 @@ impl OpCall {
     pub fn run(&self, env: &HashMap<u32, Tensor>, mode: Mode<'_>) -> Result<Vec<Tensor>, Error> {
         let (op, overload) = self.name.split_once('.').unwrap_or((&self.name, ""));
         let args: Vec<Arg<u32>> = self.args.iter().map(|a| in_mode(a, mode)).collect();
-        let call = Call::new(&format!("aten::{op}"), overload, &args)?;
+        let op = if op.contains("::") { op.to_owned() } else { format!("aten::{op}") };
+        let call = Call::new(&op, overload, &args)?;
         let tensors = self
             .reads()
             .iter()
@@ -233,6 +274,18 @@ pub(super) fn is_view(op: &OpCall) -> bool {
 /// Operators that draw random numbers; where their last argument is `training`, if that is on.
 const RANDOM: &[&str] =
     &["normal_", "uniform_", "bernoulli_", "exponential_", "random_", "dropout_", "rand_like", "dropout"];
+
+/// Operators that leave elements of their result as they find them.
+const UNWRITTEN: &[&str] = &[
+    "empty",
+    "empty_like",
+    "empty_permuted",
+    "empty_strided",
+    "new_empty",
+    "new_empty_strided",
+    "resize_",
+    "resize_as_",
+];
 
 const VIEWS: &[&str] = &[
     "view",
@@ -296,6 +349,9 @@ pub(super) const KINDS: &[(&str, Kind, i8)] = &[
     ("f16", Kind::Half, 5),
     ("f32", Kind::Float, 6),
     ("f64", Kind::Double, 7),
+    ("c32", Kind::ComplexHalf, 8),
+    ("c64", Kind::ComplexFloat, 9),
+    ("c128", Kind::ComplexDouble, 10),
     ("bool", Kind::Bool, 11),
     ("bf16", Kind::BFloat16, 15),
 ];
@@ -317,10 +373,14 @@ pub fn copies(storages: &[Tensor], mode: Mode<'_>) -> Vec<Tensor> {
 }
 
 fn draw(storage: &Storage, rng: &mut Rng) -> Tensor {
-    let len = usize::try_from(storage.len).unwrap_or(0);
-    let data: Vec<f64> = (0..len).map(|_| element(storage.values, rng)).collect();
-    let tensor = Tensor::from_slice(&data);
     let kind = storage.kind;
+    let tensor = match &storage.values {
+        Values::Data(bytes) => Tensor::from_data_size(bytes, &[storage.len], kind),
+        values => {
+            let len = usize::try_from(storage.len).unwrap_or(0);
+            Tensor::from_slice(&(0..len).map(|_| element(values, rng)).collect::<Vec<f64>>())
+        }
+    };
     // Drawn into memory of its own, so that its alignment is the allocator's.
     match empty_strided(&[storage.len], &[1], code_of(kind), DeviceId::CPU) {
         Ok(mut fresh) => {
@@ -331,11 +391,12 @@ fn draw(storage: &Storage, rng: &mut Rng) -> Tensor {
     }
 }
 
-fn element(values: Values, rng: &mut Rng) -> f64 {
+fn element(values: &Values, rng: &mut Rng) -> f64 {
     match values {
         Values::Normal => normal(rng),
-        Values::Ints(low, end) => rng.range(low, end) as f64,
-        Values::Fill(x) => x,
+        Values::Ints(low, end) => rng.range(*low, *end) as f64,
+        Values::Fill(x) => *x,
+        Values::Data(_) => 0.0,
         Values::Special if rng.chance(0.9) => normal(rng),
         Values::Special => {
             *rng.pick(&[f64::NAN, f64::INFINITY, f64::NEG_INFINITY, 0.0, -0.0, 1e-40, -1e-40, 1.0, -1.0])

@@ -57,6 +57,7 @@ fn cost(p: &Program) -> f64 {
             Values::Ints(low, end) => 1.0 + (end - low) as f64 / 100.0,
             Values::Normal => 2.0,
             Values::Special => 3.0,
+            Values::Data(_) => 4.0,
         })
         .sum();
     let kinds: f64 = p.storages.iter().map(|s| f64::from(u8::from(s.kind != Kind::Float))).sum();
@@ -173,6 +174,8 @@ fn as_input(p: &Program, at: usize, env: &HashMap<u32, Tensor>) -> Option<Progra
             sizes,
             strides,
             offset: 0,
+            conj: false,
+            neg: false,
         });
     }
     Some(q)

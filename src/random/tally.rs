@@ -7,7 +7,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use serde::Serialize;
 use tch::{Device, Tensor};
 
-use super::check::{Model, Outcome, Subject, check};
+use super::check::{Model, Outcome, Subject, check, check_on};
 use super::program::Program;
 use super::{Fault, generate, shrink};
 use crate::{Audit, Error, Explanation, Fused, Options, fuse_with};
@@ -43,7 +43,7 @@ pub fn keep_panics() {
 }
 
 /// What a panic says and where it was, in one line.
-fn panicked(panic: &(dyn std::any::Any + Send)) -> String {
+pub(crate) fn panicked(panic: &(dyn std::any::Any + Send)) -> String {
     let place = PLACE.with(RefCell::take);
     let text = panic_text(panic).lines().next().unwrap_or_default().chars().take(300).collect::<String>();
     format!("panicked{place}: {text}")
@@ -92,7 +92,25 @@ pub fn run_fused(program: &Program, seed: u64, device: Device) -> Result<Ran, Er
 
 fn run_fused_with(program: &Program, seed: u64, device: Device, options: &Options) -> Result<Ran, Error> {
     let wrap = |model| FusedProgram(fuse_with(model, options.clone()));
-    let (mut outcome, FusedProgram(fused)) = check(program, seed, device, wrap)?;
+    ran(program, check(program, seed, device, wrap)?, seed, device)
+}
+
+/// As [`run_fused`], for a program whose storages have given data: it captures on these, and runs on them in another
+/// order, and twice more on them as they are.
+pub fn run_given(program: &Program, device: Device) -> Result<Ran, Error> {
+    let (given, shuffled) = (program.draw(0, device), program.draw_shuffled(1, device));
+    let draws = [("capturing", &given), ("second", &shuffled), ("third", &given), ("fourth", &given)];
+    let draws = draws.map(|(name, draw)| (name, draw.as_slice()));
+    let never = Options { audit: Audit::Never, ..Options::default() };
+    ran(program, check_on(program, &draws, |model| FusedProgram(fuse_with(model, never.clone())))?, 0, device)
+}
+
+fn ran(
+    program: &Program,
+    (mut outcome, FusedProgram(fused)): (Outcome, FusedProgram),
+    seed: u64,
+    device: Device,
+) -> Result<Ran, Error> {
     let eager = fused.stats().eager_calls.keys().next().cloned();
     if let (Outcome::Same { .. }, Some(reason)) = (&outcome, &eager)
         && DEFECTS.iter().any(|d| reason.starts_with(d))
@@ -314,6 +332,6 @@ fn alike(a: &Outcome, b: &Outcome) -> bool {
 }
 
 /// A reason without what is particular to one program.
-fn general(reason: &str) -> String {
+pub(crate) fn general(reason: &str) -> String {
     reason.split(|c: char| c.is_ascii_digit()).collect::<Vec<_>>().join("N")
 }

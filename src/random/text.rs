@@ -12,6 +12,7 @@
 
 use std::fmt;
 use std::str::FromStr;
+use std::sync::Arc;
 
 use tch::Kind;
 
@@ -26,7 +27,8 @@ impl fmt::Display for Program {
         for i in &self.inputs {
             let role = if i.param { "param" } else { "input" };
             let (id, storage, sizes, strides, offset) = (i.id, i.storage, &i.sizes, &i.strides, i.offset);
-            writeln!(f, "%{id} = {role} s{storage} {sizes:?} strides {strides:?} offset {offset}")?;
+            let bits = [if i.conj { " conj" } else { "" }, if i.neg { " neg" } else { "" }].concat();
+            writeln!(f, "%{id} = {role} s{storage} {sizes:?} strides {strides:?} offset {offset}{bits}")?;
         }
         for op in &self.ops {
             let args: Vec<String> = op.args.iter().map(arg_text).collect();
@@ -43,6 +45,10 @@ impl fmt::Display for Values {
             Values::Ints(low, end) => write!(f, "ints {low} {end}"),
             Values::Special => f.write_str("special"),
             Values::Fill(x) => write!(f, "fill {x:?}"),
+            Values::Data(bytes) => {
+                f.write_str("data ")?;
+                bytes.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+            }
         }
     }
 }
@@ -73,6 +79,10 @@ fn arg_text(arg: &Arg<u32>) -> String {
             kind_of(*code).map_or_else(|| format!("dtype{code}"), |k| kind_name(k).to_owned())
         }
         Arg::MemoryFormat(code) => format!("format{code}"),
+        Arg::Layout(code) => format!("layout{code}"),
+        Arg::Complex(re, im) => format!("complex({re:?}; {im:?})"),
+        Arg::Device { kind: 0, .. } => String::from("cpu"),
+        Arg::Device { kind: 1, index } => format!("cuda:{index}"),
         other => format!("{other:?}"),
     }
 }
@@ -93,13 +103,23 @@ impl FromStr for Program {
     fn from_str(text: &str) -> Result<Program, ParseError> {
         let mut program = Program::default();
         for (at, line) in text.lines().enumerate() {
-            let line = line.split('#').next().unwrap_or_default().trim();
+            let line = uncommented(line).trim();
             if !line.is_empty() {
                 parse_line(line, &mut program).map_err(|reason| ParseError { line: at + 1, reason })?;
             }
         }
         Ok(program)
     }
+}
+
+/// The line before a `#` outside of a string.
+fn uncommented(line: &str) -> &str {
+    let mut quoted = false;
+    let end = line.find(|c: char| {
+        quoted ^= c == '"';
+        c == '#' && !quoted
+    });
+    line.get(..end.unwrap_or(line.len())).unwrap_or_default()
 }
 
 fn parse_line(line: &str, program: &mut Program) -> Result<(), String> {
@@ -153,17 +173,30 @@ fn parse_storage(text: &str) -> Result<Storage, String> {
         ["special"] => Values::Special,
         ["ints", low, end] => Values::Ints(number(low)?, number(end)?),
         ["fill", x] => Values::Fill(number(x)?),
+        ["data"] => Values::Data(Arc::default()),
+        ["data", hex] => Values::Data(parse_bytes(hex)?),
         _ => return Err(format!("{values:?} are no values")),
     };
     let kind = parse_kind(kind).ok_or_else(|| format!("{kind:?} is no element type"))?;
     Ok(Storage { kind, len: number(len)?, values })
 }
 
+fn parse_bytes(hex: &str) -> Result<Arc<[u8]>, String> {
+    let digit =
+        |c: u8| char::from(c).to_digit(16).map(|d| d as u8).ok_or("the data are no hexadecimal digits");
+    let (pairs, rest) = hex.as_bytes().as_chunks::<2>();
+    if !rest.is_empty() {
+        return Err(String::from("the data end within a byte"));
+    }
+    Ok(pairs.iter().map(|[high, low]| Ok(digit(*high)? << 4 | digit(*low)?)).collect::<Result<_, &str>>()?)
+}
+
 fn parse_input(left: &str, right: &str) -> Result<Input, String> {
     let (role, rest) = right.split_once(' ').ok_or("there is no storage")?;
     let (storage, rest) = rest.split_once(' ').ok_or("there are no sizes")?;
     let (sizes, rest) = rest.split_once(" strides ").ok_or("there are no strides")?;
-    let (strides, offset) = rest.split_once(" offset ").ok_or("there is no offset")?;
+    let (strides, rest) = rest.split_once(" offset ").ok_or("there is no offset")?;
+    let (offset, bits) = rest.split_once(' ').unwrap_or((rest, ""));
     let storage = number(storage.strip_prefix('s').ok_or("there is no storage")?)?;
     let sizes = parse_ints(sizes)?;
     let strides = parse_ints(strides)?;
@@ -177,6 +210,8 @@ fn parse_input(left: &str, right: &str) -> Result<Input, String> {
         sizes,
         strides,
         offset: number(offset)?,
+        conj: bits.split(' ').any(|b| b == "conj"),
+        neg: bits.split(' ').any(|b| b == "neg"),
     })
 }
 
@@ -189,11 +224,13 @@ fn parse_ints(text: &str) -> Result<Vec<i64>, String> {
     list.split(',').filter(|w| !w.trim().is_empty()).map(number).collect()
 }
 
-/// The parts between commas outside of brackets.
+/// The parts between commas outside of brackets and strings.
 fn split(text: &str) -> Vec<&str> {
-    let (mut parts, mut depth, mut start) = (Vec::new(), 0, 0);
+    let (mut parts, mut depth, mut start, mut quoted) = (Vec::new(), 0, 0, false);
     for (at, c) in text.char_indices() {
+        quoted ^= c == '"';
         match c {
+            _ if quoted => {}
             '[' | '{' => depth += 1,
             ']' | '}' => depth -= 1,
             ',' if depth == 0 => {
@@ -215,7 +252,10 @@ fn parse_arg(text: &str) -> Result<Arg<u32>, String> {
     }
     if let Some(list) = inner(text, '[', ']') {
         let floats = list.contains(['.', 'e', 'n']);
-        return Ok(if floats {
+        return Ok(if list.contains(['t', 'l']) {
+            let truth = |word: &str| word.trim().parse().map_err(|_| format!("{word:?} is no truth value"));
+            Arg::Bools(list.split(',').map(truth).collect::<Result<_, _>>()?)
+        } else if floats {
             Arg::Floats(list.split(',').map(number).collect::<Result<_, _>>()?)
         } else {
             Arg::Ints(parse_ints(text)?)
@@ -238,6 +278,18 @@ fn parse_arg(text: &str) -> Result<Arg<u32>, String> {
     }
     if let Some(code) = text.strip_prefix("dtype") {
         return number(code).map(Arg::DType);
+    }
+    if let Some(code) = text.strip_prefix("layout") {
+        return number(code).map(Arg::Layout);
+    }
+    if let Some((re, im)) = text.strip_prefix("complex(").and_then(|t| t.strip_suffix(')')?.split_once(';')) {
+        return Ok(Arg::Complex(number(re)?, number(im)?));
+    }
+    if text == "cpu" {
+        return Ok(Arg::Device { kind: 0, index: -1 });
+    }
+    if let Some(index) = text.strip_prefix("cuda:") {
+        return Ok(Arg::Device { kind: 1, index: number(index)? });
     }
     text.parse().map(Arg::Int).or_else(|_| number(text).map(Arg::Float))
 }

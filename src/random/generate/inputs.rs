@@ -75,15 +75,24 @@ impl Generator {
     fn input_of(&mut self, shape: &[i64], kind: Kind, values: Values) -> Option<u32> {
         let layout = layout(&mut self.rng, shape);
         let param = self.rng.chance(0.2);
-        let shared = self.shareable(kind, values, param, layout.len);
+        let shared = self.shareable(kind, &values, param, layout.len);
         let storage = match shared {
             Some(storage) => storage,
-            None => self.storage(Storage { kind, len: layout.len, values }),
+            None => self.storage(Storage { kind, len: layout.len, values: values.clone() }),
         };
         let id = self.fresh();
         let view = as_strided_of(&self.storages[storage], shape, &layout.strides, layout.offset).ok()?;
         let (sizes, strides, offset) = (shape.to_vec(), layout.strides, layout.offset);
-        self.program.inputs.push(Input { id, storage, param, sizes, strides, offset });
+        self.program.inputs.push(Input {
+            id,
+            storage,
+            param,
+            sizes,
+            strides,
+            offset,
+            conj: false,
+            neg: false,
+        });
         self.env.insert(id, view);
         let bound = match values {
             Values::Ints(low, end) => Some(low.abs().max((end - 1).abs()) as f64),
@@ -103,13 +112,13 @@ impl Generator {
     }
 
     /// Now and then, the storage of another input that was not written yet.
-    fn shareable(&mut self, kind: Kind, values: Values, param: bool, len: i64) -> Option<usize> {
+    fn shareable(&mut self, kind: Kind, values: &Values, param: bool, len: i64) -> Option<usize> {
         if self.program.ops.iter().any(|op| op.in_place()) || !self.rng.chance(0.15) {
             return None;
         }
         let fits = |i: &&Input| {
             let s = &self.program.storages[i.storage];
-            s.kind == kind && s.values == values && s.len >= len && i.param == param
+            s.kind == kind && s.values == *values && s.len >= len && i.param == param
         };
         self.program.inputs.iter().find(fits).map(|i| i.storage)
     }
