@@ -13,7 +13,6 @@ const READS: &[(&str, Reads)] = &[
     ("gather, then reduced", |x| {
         vec![x[0].gather(0, &x[1], false).sum_dim_intlist(1i64, false, Kind::Float)]
     }),
-    ("take_along_dim", |x| vec![x[0].take_along_dim(&x[1], 0)]),
     ("index", |x| vec![x[0].index(&[Some(&x[1])]) + 1.0]),
     ("a computed index", |x| vec![x[0].index_select(0, &(x[1].flatten(0, -1) * 2 - &x[1].flatten(0, -1)))]),
     ("computed rows", |x| vec![Tensor::embedding(&x[0].exp(), &x[1], -1, false, false).tanh()]),
@@ -126,4 +125,46 @@ fn integer_division_by_zero_is_an_error() {
         assert!(fused.call(&[a.copy(), Tensor::from_slice(&[2i32, 0, 4])]).is_err());
         assert!(fused.call(&[a.copy(), b.copy()]).is_ok());
     }
+}
+
+/// A source that has one element along the dimension, or the same one many times, reads alike at every index.
+#[test]
+fn an_index_out_of_range_is_an_error_where_all_elements_are_one() {
+    crate::common::setup();
+    let _no_grad = tch::no_grad_guard();
+    let reads: &[Reads] = &[
+        |x| vec![x[0].narrow(0, 0, 1).index_select(0, &x[1])],
+        |x| vec![x[0].narrow(0, 0, 1).view([-1]).unsqueeze(0).index_select(0, &x[1]).exp()],
+        |x| vec![x[0].narrow(0, 0, 1).expand([5, 3], false).index_select(0, &x[1])],
+        |x| vec![(x[0].narrow(0, 0, 1) * 2.0).index_select(0, &x[1]) + 1.0],
+        |x| vec![(x[0].narrow(0, 0, 1) * 2.0).expand([5, 3], false).index_select(0, &x[1]) + 1.0],
+    ];
+    for (at, reads) in reads.iter().enumerate() {
+        let fused = tilefuse::fuse(reads);
+        let index = |i: i64| Tensor::from_slice(&[0, i, 0]);
+        fused.call(&[table(), index(0)]).unwrap();
+        for wrong in [0, 5, -1, 0] {
+            let result = fused.call(&[table(), index(wrong)]);
+            match wrong {
+                0 => assert_eq!(result.unwrap(), reads(&[table(), index(0)]), "{at}"),
+                _ => assert!(result.is_err(), "{at}: {wrong}: {result:?}"),
+            }
+        }
+        assert!(fused.stats().eager_calls.is_empty(), "{at}: {:?}", fused.stats());
+    }
+}
+
+/// Every index counts modulo the length.
+#[test]
+fn take_along_dim_has_no_index_out_of_range() {
+    crate::common::setup();
+    let _no_grad = tch::no_grad_guard();
+    let reads: Reads = |x| vec![x[0].take_along_dim(&x[1], 0)];
+    let fused = tilefuse::fuse(reads);
+    for value in [0, 4, 5, 12, -1, -7, i64::MAX, i64::MIN] {
+        let wrong = indices(Some((4, value)));
+        let result = fused.call(&[table(), wrong.copy()]).unwrap();
+        assert_eq!(result, reads(&[table(), wrong]), "{value}");
+    }
+    assert!(fused.stats().eager_calls.is_empty() && fused.stats().fused_calls == 7, "{:?}", fused.stats());
 }

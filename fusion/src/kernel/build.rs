@@ -454,7 +454,17 @@ impl Builder<'_> {
         let var = self.kernel.indices.add_var(bound);
         let mut at = Index::from_slice(index);
         at[dim] = self.kernel.indices.var(var);
-        self.gathered(operands[0], at, var, Dynamic { index: position, stride: 0, bound }, valid)
+        let dynamic = Dynamic { index: position, stride: 0, bound };
+        let found = self.gathered(operands[0], at.clone(), var, dynamic, valid)?;
+        let checks = |node: &KNode| match node {
+            KNode::Load { dynamic: Some(d), .. } => d.index == position && d.bound == bound,
+            _ => false,
+        };
+        if self.kernel.exprs.iter().any(checks) {
+            return Ok(found);
+        }
+        // All elements along the dimension are one; an index out of range is an error all the same.
+        self.memory_of(operands[0], at, dynamic, valid)
     }
 
     /// A value at an index that contains a data-dependent variable: loads take the data into their address, and what
@@ -495,6 +505,27 @@ impl Builder<'_> {
                 let converted = self.cast(inner, to);
                 Ok(self.cast(converted, compute_elem(to)))
             }
+            _ => Err(Refusal::GatherSource),
+        }
+    }
+
+    /// The element that a source has at every data-dependent index, read where the index is in range.
+    fn memory_of(
+        &mut self,
+        value: ValueRef,
+        index: Index,
+        dynamic: Dynamic,
+        valid: Option<KExpr>,
+    ) -> Result<KExpr, Refusal> {
+        let graph = self.graph;
+        match &graph.node(value.node).op {
+            Op::View(view) if !matches!(view, View::Pad { .. }) => {
+                let from = graph.operands(value.node)[0];
+                let (inner, outer) = (&graph.ty(from).shape, &graph.ty(value).shape);
+                let inner = view_index(&mut self.kernel.indices, view, inner, outer, &index);
+                self.memory_of(from, inner, dynamic, valid)
+            }
+            _ if !self.group.contains(value.node) => self.load(value, &index, valid, Some(dynamic)),
             _ => Err(Refusal::GatherSource),
         }
     }

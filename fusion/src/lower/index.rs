@@ -61,6 +61,7 @@ fn along(cx: &mut Cx, mut x: ValueRef, dim: i64, index: ValueRef) -> Option<Valu
     cx.gather(x, dim, index)
 }
 
+/// Indices count modulo the length, so that none is out of range.
 fn take_along_dim(cx: &mut Cx, call: &Call<'_>) -> Option<ValueRef> {
     let (x, index, dim) = (call.tensor("self")?, call.tensor("indices")?, call.args.int("dim")?);
     let shape = call.out().shape.clone();
@@ -68,6 +69,9 @@ fn take_along_dim(cx: &mut Cx, call: &Call<'_>) -> Option<ValueRef> {
     let at = wrap(dim, shape.len())?;
     *source.get_mut(at)? = *cx.shape(x).get(at)?;
     let (x, index) = (cx.broadcast(x, &source)?, cx.broadcast(index, &shape)?);
+    let length = *source.get(at).filter(|&&length| length > 0)?;
+    let length = cx.literal(Literal::int(cx.elem(index)?, length));
+    let index = cx.map(ScalarFn::RemFloor, &[index, length])?;
     along(cx, x, dim, index)
 }
 
