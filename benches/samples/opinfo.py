@@ -51,7 +51,7 @@ class Recorder:
     def __init__(self, device):
         self.device = torch.device(device)
         self.storages, self.inputs, self.calls = [], [], []
-        self.by_storage, self.names, self.alive = {}, {}, []
+        self.by_storage, self.names, self.alive, self.made = {}, {}, [], {}
         self.count = 0
 
     def name(self, tensor):
@@ -85,6 +85,9 @@ class Recorder:
 
     def tensor(self, tensor):
         number = self.names.get(id(tensor))
+        if number is None and tensor.layout == torch.strided:
+            # Python gets another tensor on the memory of one that was made of nothing.
+            number = self.made.get(place(tensor))
         return self.input(tensor, "param") if number is None else number
 
     def arg(self, value, type_):
@@ -131,7 +134,7 @@ class Recorder:
             result = op(*args, **kwargs)
             self.names.pop(id(args[0]), None)
             self.names.pop(id(result), None)
-            self.tensor(result)
+            self.made[place(result)] = self.input(result, "param")
             return result
         op = scalar_overload(op, args)
         texts = [self.arg(value, a.type) for a, value in leading(op._schema.arguments, args, kwargs)]
@@ -142,18 +145,21 @@ class Recorder:
                 results.append(value)
             elif str(declared.type) == "List[Tensor]":
                 results.extend(value)
-        names = [self.result(value) for value in results]
+        made = not tensors_of((args, kwargs))
+        names = [self.result(value, made) for value in results]
         overload = "" if op._overloadname == "default" else op._overloadname
         name = f"{op._schema.name}.{overload}".removeprefix("aten::")
         self.calls.append((op._schema.name, names, f"{name}({', '.join(texts)})"))
         return result
 
-    def result(self, value):
+    def result(self, value, made):
         if value is None:
             self.count += 1
             return self.count - 1
         known = self.names.get(id(value))
         number = self.name(value)
+        if made and value.layout == torch.strided:
+            self.made[place(value)] = number
         if known is not None:
             self.names[id(value)] = known
         return number
@@ -176,6 +182,10 @@ class Recorder:
             words = text.replace("(", " ").replace(")", " ").replace(",", " ").replace("{", " ").replace("}", " ")
             used.update(int(w[1:]) for w in words.split() if w.startswith("%"))
         return kept[::-1]
+
+
+def place(tensor):
+    return (tensor.data_ptr(), tensor.dtype, tuple(tensor.shape), tensor.stride(), tensor.storage_offset())
 
 
 def scalar_overload(op, args):

@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use tch::Device;
 
 use super::{Failure, one_line, report};
-use crate::random::{Outcome, Program, general, keep_panics, panicked, run_given};
+use crate::random::{Outcome, Program, general, keep_panics, panicked, run_given, run_given_eager, works};
 
 /// Options of `tilefuse samples`.
 #[derive(clap::Args)]
@@ -41,6 +41,9 @@ pub(crate) struct Args {
     /// Run the samples from this one, in this process, and print each result as JSON.
     #[arg(long, value_name = "FIRST..END", hide = true)]
     worker: Option<String>,
+    /// Run the worker's samples eager only.
+    #[arg(long, hide = true)]
+    eager: bool,
 }
 
 /// What became of a sample.
@@ -88,7 +91,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let device = super::args::device(&args.device)?;
     let samples = read(args)?;
     if let Some(range) = &args.worker {
-        return work(&samples, range, device);
+        return work(&samples, range, device, args.eager);
     }
     let lines = all(args, samples.len())?;
     if let Some(path) = &args.results {
@@ -116,7 +119,7 @@ fn read(args: &Args) -> Result<Vec<Sample>, Failure> {
     let mut samples = Vec::new();
     for path in files {
         let text = std::fs::read_to_string(&path).map_err(|e| bad(&path, e))?;
-        for part in text.split("sample ").skip(1) {
+        for part in format!("\n{text}").split("\nsample ").skip(1) {
             let (name, program) = part.split_once('\n').unwrap_or((part, ""));
             if name.contains(&args.only) {
                 let text = program.replace("@device", device);
@@ -128,7 +131,7 @@ fn read(args: &Args) -> Result<Vec<Sample>, Failure> {
 }
 
 /// Runs a range of the samples, and prints a line before and after each.
-fn work(samples: &[Sample], range: &str, device: Device) -> Result<(), Failure> {
+fn work(samples: &[Sample], range: &str, device: Device, eager: bool) -> Result<(), Failure> {
     let bounds = range.split_once("..").and_then(|(a, b)| Some(a.parse().ok()?..b.parse().ok()?));
     let range: std::ops::Range<usize> =
         bounds.ok_or_else(|| Failure::usage(format!("{range:?} is no range")))?;
@@ -137,13 +140,17 @@ fn work(samples: &[Sample], range: &str, device: Device) -> Result<(), Failure> 
     for at in range {
         let Some(sample) = samples.get(at) else { break };
         println!("{at}");
-        let line = one(at, sample, device);
+        let line = one(at, sample, device, eager);
         println!("{}", serde_json::to_string(&line).map_err(|e| Failure::usage(e.to_string()))?);
+        if device.is_cuda() && !works(device) {
+            // After a fault in a kernel, only another process can use the device.
+            break;
+        }
     }
     Ok(())
 }
 
-fn one(at: usize, sample: &Sample, device: Device) -> Line {
+fn one(at: usize, sample: &Sample, device: Device, eager: bool) -> Line {
     let mut line = Line {
         at,
         name: sample.name.clone(),
@@ -156,6 +163,10 @@ fn one(at: usize, sample: &Sample, device: Device) -> Line {
         Ok(program) => program,
         Err(error) => return Line { detail: error.to_string(), ..line },
     };
+    if eager {
+        let _ = catch_unwind(AssertUnwindSafe(|| run_given_eager(&program, device)));
+        return Line { fate: Fate::Eager, ..line };
+    }
     let ran = match catch_unwind(AssertUnwindSafe(|| run_given(&program, device))) {
         Ok(Ok(ran)) => ran,
         Ok(Err(error)) => return Line { fate: Fate::Failed, detail: format!("not run: {error}"), ..line },
@@ -163,7 +174,7 @@ fn one(at: usize, sample: &Sample, device: Device) -> Line {
     };
     (line.kernels, line.externs) = (ran.kernels, ran.externs);
     (line.fate, line.detail) = match ran.outcome {
-        Outcome::BothFail => (Fate::BothFail, String::new()),
+        Outcome::BothFail => (Fate::BothFail, String::from("eager rejects it")),
         Outcome::Different(text) if text.contains("failed: ") => (Fate::Failed, text),
         Outcome::Different(text) => (Fate::Wrong, text),
         Outcome::Rounding(rounding) => (Fate::Rounding, rounding.to_string()),
@@ -220,7 +231,7 @@ fn shard(
     end: usize,
     progress: &indicatif::ProgressBar,
 ) -> Result<(Vec<Line>, usize), Failure> {
-    let mut child = spawn(args, from, end)?;
+    let mut child = spawn(args, from, end, false)?;
     let (send, receive) = mpsc::channel();
     let out = child.stdout.take();
     let reader = std::thread::spawn(move || {
@@ -246,20 +257,28 @@ fn shard(
         }
     };
     let _ = child.kill();
-    let status = child.wait().map_or_else(|e| e.to_string(), |s| s.to_string());
+    let status = child.wait();
+    let ended = status.as_ref().is_ok_and(std::process::ExitStatus::success);
+    let status = status.map_or_else(|e| e.to_string(), |s| s.to_string());
     let _ = reader.join();
     let reached = lines.last().map_or(from, |l: &Line| l.at + 1);
-    if begun.is_none() && reached == end {
-        return Ok((lines, end));
+    if begun.is_none() && reached > from && (reached == end || ended) {
+        return Ok((lines, reached));
     }
     let at = begun.unwrap_or(reached);
     let detail = if timed_out { format!("took more than {} s", args.limit) } else { status };
     let name = read(args)?.get(at).map_or_else(String::new, |s| s.name.clone());
-    lines.push(Line { at, name, fate: Fate::Crashed, detail, kernels: 0, externs: 0 });
+    let alone = spawn(args, at, at + 1, true)?.wait_with_output();
+    let eager_ends = alone.is_ok_and(|o| !o.status.success());
+    let (fate, detail) = match eager_ends && !timed_out {
+        true => (Fate::BothFail, format!("eager ends the process: {detail}")),
+        false => (Fate::Crashed, detail),
+    };
+    lines.push(Line { at, name, fate, detail, kernels: 0, externs: 0 });
     Ok((lines, at + 1))
 }
 
-fn spawn(args: &Args, from: usize, end: usize) -> Result<Child, Failure> {
+fn spawn(args: &Args, from: usize, end: usize, eager: bool) -> Result<Child, Failure> {
     let program =
         std::env::current_exe().map_err(|e| Failure::usage(format!("the program's own path: {e}")))?;
     let range = format!("{from}..{end}");
@@ -267,6 +286,7 @@ fn spawn(args: &Args, from: usize, end: usize) -> Result<Child, Failure> {
         .arg("samples")
         .arg(&args.path)
         .args(["--device", &args.device, "--only", &args.only, "--worker", &range])
+        .args(eager.then_some("--eager"))
         .stdout(Stdio::piped())
         .stderr(Stdio::null())
         .spawn()

@@ -7,7 +7,7 @@ use tch::{Device, Kind, Tensor};
 
 use super::rng::Rng;
 use crate::Error;
-use crate::torch::{Arg, Call, DeviceId, as_strided_of, empty_strided};
+use crate::torch::{Arg, Call, DeviceId, Meta, as_strided_of, empty_strided};
 
 /// What the elements of a storage are drawn from.
 #[derive(Clone, Debug, PartialEq)]
@@ -139,21 +139,28 @@ impl Program {
         self.storages.iter().map(|s| draw(s, &mut rng.fork()).to_device(device)).collect()
     }
 
-    /// As [`Program::draw`], with the elements of storages of given data that no parameter views in another order.
-    pub fn draw_shuffled(&self, seed: u64, device: Device) -> Vec<Tensor> {
+    /// As [`Program::draw`], with the elements of each input of given data in another order.
+    pub fn draw_shuffled(&self, seed: u64, device: Device) -> Result<Vec<Tensor>, Error> {
         let mut rng = Rng::new(seed);
-        let shuffled = |(at, s): (usize, &Storage)| {
-            let mut rng = rng.fork();
-            let given = draw(s, &mut rng);
-            let held = self.inputs.iter().any(|i| i.storage == at && i.param);
-            let data = matches!(s.values, Values::Data(_));
-            let order = rng.permutation(usize::try_from(s.len).unwrap_or(0));
-            let order: Vec<i64> = order.into_iter().map(|at| at as i64).collect();
-            let drawn =
-                if data && !held { given.index_select(0, &Tensor::from_slice(&order)) } else { given };
-            drawn.to_device(device)
-        };
-        self.storages.iter().enumerate().map(shuffled).collect()
+        let storages = self.draw(seed, device);
+        let held = |at: usize| self.inputs.iter().any(|i| i.storage == at && i.param);
+        for input in &self.inputs {
+            let (Some(storage), Some(memory)) =
+                (self.storages.get(input.storage), storages.get(input.storage))
+            else {
+                continue;
+            };
+            if matches!(storage.values, Values::Data(_)) && !held(input.storage) {
+                let mut view = as_strided_of(memory, &input.sizes, &input.strides, input.offset)?;
+                let order = rng.permutation(view.numel());
+                let order: Vec<i64> = order.into_iter().map(|at| at as i64).collect();
+                let order = Tensor::from_slice(&order).to_device(device);
+                let shuffled = view.flatten(0, -1).index_select(0, &order).view_as(&view);
+                // Elements that an input has several times stay where they are.
+                let _ = view.f_copy_(&shuffled);
+            }
+        }
+        Ok(storages)
     }
 
     /// The inputs and parameters in these storages.
@@ -185,9 +192,11 @@ impl Program {
             let results = op.run(&env, mode)?;
             for (named, tensor) in op.results.iter().zip(results) {
                 // Integers become `f32` where an operator promotes them.
-                let kind = if tensor.defined() { mode.kind(tensor.kind()) } else { Kind::Float };
-                let same = !tensor.defined() || kind == tensor.kind();
-                let tensor = if same { tensor } else { tensor.to_kind(kind) };
+                let kind = known_kind(&tensor).map(|kind| (kind, mode.kind(kind)));
+                let tensor = match kind {
+                    Some((from, to)) if from != to => tensor.to_kind(to),
+                    _ => tensor,
+                };
                 if let (Mode::Noisy(kinds), false) = (mode, named.exact) {
                     disturb(op, named.id, &tensor, kinds);
                 }
@@ -241,6 +250,11 @@ impl OpCall {
         }
         Ok(results.into_vec())
     }
+}
+
+/// A tensor's type, if it is one that programs compute in.
+fn known_kind(tensor: &Tensor) -> Option<Kind> {
+    tensor.defined().then(|| Meta::of(tensor).ok().and_then(|m| kind_of(m.dtype)))?
 }
 
 fn unknown(id: u32) -> Error {

@@ -8,7 +8,7 @@ use serde::Serialize;
 use tch::{Device, Tensor};
 
 use super::check::{Model, Outcome, Subject, check, check_on};
-use super::program::Program;
+use super::program::{Mode, Program};
 use super::{Fault, generate, shrink};
 use crate::{Audit, Error, Explanation, Fused, Options, fuse_with};
 
@@ -50,7 +50,7 @@ pub(crate) fn panicked(panic: &(dyn std::any::Any + Send)) -> String {
 }
 
 /// Whether a device still computes: after a fault in a kernel, CUDA answers everything with an error.
-fn works(device: Device) -> bool {
+pub(crate) fn works(device: Device) -> bool {
     let one = Tensor::f_ones([1], (tch::Kind::Float, device));
     one.and_then(|t| t.f_double_value(&[0])).is_ok()
 }
@@ -98,11 +98,21 @@ fn run_fused_with(program: &Program, seed: u64, device: Device, options: &Option
 /// As [`run_fused`], for a program whose storages have given data: it captures on these, and runs on them in another
 /// order, and twice more on them as they are.
 pub fn run_given(program: &Program, device: Device) -> Result<Ran, Error> {
-    let (given, shuffled) = (program.draw(0, device), program.draw_shuffled(1, device));
+    let (given, shuffled) = (program.draw(0, device), program.draw_shuffled(1, device)?);
     let draws = [("capturing", &given), ("second", &shuffled), ("third", &given), ("fourth", &given)];
     let draws = draws.map(|(name, draw)| (name, draw.as_slice()));
     let never = Options { audit: Audit::Never, ..Options::default() };
     ran(program, check_on(program, &draws, |model| FusedProgram(fuse_with(model, never.clone())))?, 0, device)
+}
+
+/// Runs a program eager on the draws of [`run_given`].
+pub fn run_given_eager(program: &Program, device: Device) -> Result<(), Error> {
+    let _no_grad = tch::no_grad_guard();
+    for draw in [program.draw(0, device), program.draw_shuffled(1, device)?] {
+        // What eager rejects is no failure here.
+        let _ = program.run(&program.views(&draw)?, Mode::Native);
+    }
+    Ok(())
 }
 
 fn ran(

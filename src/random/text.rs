@@ -2,13 +2,15 @@
 //!
 //! ```text
 //! s0 = f32 12 normal
+//! s1 = i64 1 data 0200000000000000
 //! %0 = input s0 [3, 4] strides [4, 1] offset 0
 //! %2 = add.Scalar(%0, 1.5, 1)
 //! %3! %4! = max.dim(%0, 1, false)
 //! return %2 %3!
 //! ```
 //!
-//! `!` marks values that must agree to the bit.
+//! `!` marks values that must agree to the bit. `data` is followed by the bytes of the storage; `conj` and `neg` after an
+//! input's offset are its bits of that name.
 
 use std::fmt;
 use std::str::FromStr;

@@ -31,6 +31,7 @@ mod packing;
 mod processors;
 mod products;
 mod random;
+mod samples;
 mod schedules;
 mod sdpa;
 mod sequence;
