@@ -120,7 +120,8 @@ impl<M> Fused<M> {
         let forward = |_: &[Tensor]| {
             let output = forward(&self.model, inputs);
             let tensors = outcome.flatten(&output);
-            returned.set(Some(output));
+            // Only what is not made again of the tensors: a handle beside theirs would be one that the model keeps.
+            returned.set(Some(output).filter(|_| outcome.is_whole()));
             tensors
         };
         let call = Call { forward: &forward, structure: &structure, outcome: &outcome };
@@ -173,6 +174,11 @@ impl Flattener {
 }
 
 impl Outcome {
+    /// Whether what the model returned is not made again of tensors.
+    fn is_whole(&self) -> bool {
+        self.failed.get() || self.refusal.borrow().is_some()
+    }
+
     /// Takes apart what the model returned, and keeps the structure.
     fn flatten<O: Values>(&self, output: &Result<O, Error>) -> Vec<Tensor> {
         let Ok(output) = output else {

@@ -129,7 +129,8 @@ impl<M> Locked<M> {
         Locked(Mutex::new(model))
     }
 
-    /// The model, for this thread alone while the guard lives.
+    /// The model, for this thread alone while the guard lives. Calls that run the model itself wait for that, also those of
+    /// this thread.
     pub fn lock(&self) -> MutexGuard<'_, M> {
         // A model that panicked is as usable as one without a lock would be.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
