@@ -1,7 +1,7 @@
 //! Fused models: guards, fallbacks with reasons, and changes of parameters.
 
 use tch::nn::Module;
-use tch::{Kind, Tensor, nn};
+use tch::{Device, Kind, Tensor, nn};
 
 use crate::common::{F32, device};
 
@@ -86,13 +86,13 @@ fn shapes_strides_and_types_have_plans_of_their_own() {
 #[test]
 fn several_threads_call_one_fused_model() {
     crate::common::setup();
-    let fused = std::sync::Mutex::new(tilefuse::fuse(|x: &[Tensor]| vec![x[0].softmax(-1, Kind::Float)]));
+    let fused = tilefuse::fuse(|x: &[Tensor]| vec![x[0].softmax(-1, Kind::Float)]);
     std::thread::scope(|scope| {
         for _ in 0..4 {
             scope.spawn(|| {
                 let _no_grad = tch::no_grad_guard();
                 let x = [draw()];
-                let ours = fused.lock().unwrap().call(&x).unwrap();
+                let ours = fused.call(&x).unwrap();
                 assert!(close(&ours[0], &x[0].softmax(-1, Kind::Float)));
             });
         }
@@ -119,19 +119,19 @@ fn every_stage_of_compiling_is_timed() {
 #[test]
 fn explain_shows_the_plan_that_calls_without_gradients_would_run() {
     crate::common::setup();
-    let vs = nn::VarStore::new(Device::Cpu);
+    let vs = nn::VarStore::new(device());
     let fused = tilefuse::fuse(nn::linear(vs.root(), 8, 8, Default::default()));
-    let plan = fused.explain(&[&draw()]).unwrap();
+    let plan = fused.explain(&draw()).unwrap();
     assert!(plan.note.as_deref().is_some_and(|note| note.contains("no_grad")), "{plan}");
     assert!(
         plan.to_string().starts_with("such calls run the model itself: gradients are recorded"),
         "{plan}"
     );
     let fused = fused.named(&vs);
-    assert!(fused.explain(&[&draw()]).unwrap().note.is_some());
-    assert!(tch::no_grad(|| fused.explain(&[&draw()])).unwrap().note.is_none());
+    assert!(fused.explain(&draw()).unwrap().note.is_some());
+    assert!(tch::no_grad(|| fused.explain(&draw())).unwrap().note.is_none());
     let input = draw().set_requires_grad(true);
-    assert!(fused.explain(&[&input]).unwrap().note.is_some());
+    assert!(fused.explain(&input).unwrap().note.is_some());
     assert_eq!(fused.stats().fused_calls, 0);
 }
 
@@ -140,7 +140,7 @@ fn a_call_that_fails_is_counted_and_runs_the_model() {
     crate::common::setup();
     let _no_grad = tch::no_grad_guard();
     // Eager takes an index that is out of range where nothing reads the row.
-    let table = Tensor::randn([5, 3], (Kind::Float, Device::Cpu));
+    let table = Tensor::randn([5, 3], *F32);
     let model =
         move |x: &Tensor| table.f_index_select(0, x).map_or_else(|_| x.ones_like(), |rows| rows.exp());
     let fused = tilefuse::fuse(nn::func(model));
