@@ -256,7 +256,7 @@ fn many_signatures_and_clear_give_memory_back() {
         options,
     );
     let call = |length: i64| {
-        let x = [Tensor::randn([length, 1 << 14], (Kind::Float, Device::Cpu))];
+        let x = [Tensor::randn([length, 1 << 14], *F32)];
         (0..2).for_each(|_| drop(fused.call(&x).unwrap()));
     };
     // What libtorch and LLVM keep for themselves comes with the first ones.

@@ -347,7 +347,7 @@ fn sparse_and_high_rank_inputs_do_not_fill_the_table() {
     let product: Function = |x| vec![x[0].f_matmul(&x[1]).unwrap().relu() * 2.0];
     let fused = tilefuse::fuse_with(product, Options { max_signatures: 2, ..Options::default() });
     for _ in 0..4 {
-        let dense = Tensor::eye(6, (Kind::Float, Device::Cpu)) * draw(&[6, 6]);
+        let dense = Tensor::eye(6, *F32) * draw(&[6, 6]);
         for sparse in [dense.to_sparse_csr(None), dense.to_sparse_sparse_dim(2)] {
             let x = draw(&[6, 5]);
             let ours = fused.call(&[sparse, x.shallow_clone()]).unwrap();
