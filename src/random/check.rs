@@ -86,7 +86,7 @@ pub fn check_on<S: Subject>(
     wrap: impl FnOnce(Model) -> S,
 ) -> Result<(Outcome, S), Error> {
     let _no_grad = tch::no_grad_guard();
-    let _generators = program.draws().then(generators);
+    let _generators = program.takes_seed().then(generators);
     let held = copies(draws.first().map_or(&[], |d| d.1), Mode::Native);
     let subject = wrap(model(program, &held)?);
     let mut noisy = false;
@@ -168,6 +168,13 @@ struct Left {
 }
 
 impl Trial<'_> {
+    /// Seeds the generators, which are held, where the program may draw.
+    fn seed(&self) {
+        if self.program.takes_seed() {
+            tch::manual_seed(SEED);
+        }
+    }
+
     fn compare<S: Subject>(&self, subject: &S) -> Result<(Outcome, Vec<Tensor>), Error> {
         let eager = self.run(Mode::Native);
         let ours = self.ours(subject)?;
@@ -185,7 +192,7 @@ impl Trial<'_> {
 
     fn run(&self, mode: Mode<'_>) -> Result<Left, Error> {
         let storages = copies(self.draw, mode);
-        tch::manual_seed(SEED);
+        self.seed();
         let outputs = self.program.run(&self.program.views(&storages)?, mode)?;
         Ok(Left { outputs, storages })
     }
@@ -206,7 +213,7 @@ impl Trial<'_> {
             if param { self.held[at].shallow_clone() } else { fresh[at].shallow_clone() }
         });
         let storages = storages.collect();
-        tch::manual_seed(SEED);
+        self.seed();
         Ok(subject.call(&given).map(|outputs| Left { outputs, storages }))
     }
 
@@ -349,7 +356,7 @@ impl Trial<'_> {
     }
 
     fn noise(&self) -> Result<Vec<Left>, Error> {
-        let _generators = (!self.program.draws()).then(generators);
+        let _generators = (!self.program.takes_seed()).then(generators);
         let storages = copies(self.draw, Mode::Native);
         let values = self.program.run_all(&self.program.views(&storages)?, Mode::Native)?;
         let kinds: HashMap<u32, Kind> = values.into_iter().map(|(id, t)| (id, t.kind())).collect();

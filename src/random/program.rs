@@ -225,6 +225,11 @@ impl Program {
         self.ops.iter().any(OpCall::draws)
     }
 
+    /// Whether it may draw random numbers: one with given data calls any operator.
+    pub(super) fn takes_seed(&self) -> bool {
+        self.draws() || self.storages.iter().any(|s| matches!(s.values, Values::Data(_)))
+    }
+
     /// Whether there are no calls.
     pub fn is_empty(&self) -> bool {
         self.ops.is_empty()

@@ -16,7 +16,7 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
-use tilefuse_setup::process::{output, run, run_quietly};
+use tilefuse_setup::process::{run, run_quietly};
 use tilefuse_setup::progress::Step;
 
 use crate::arguments::Profile;
