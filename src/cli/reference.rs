@@ -9,6 +9,8 @@ use crate::torch::{Trace, capture, leaves_f64, run_in_f64};
 
 /// Starts the random numbers of all devices anew, so that calls after it draw the same ones.
 pub(crate) fn seed() {
+    // libtorch looks for CUDA once, when generators are seeded, and only after its CUDA part is loaded.
+    let _ = crate::torch::cuda_devices();
     tch::manual_seed(1);
 }
 

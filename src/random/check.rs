@@ -171,6 +171,8 @@ impl Trial<'_> {
     /// Seeds the generators, which are held, where the program may draw.
     fn seed(&self) {
         if self.program.takes_seed() {
+            // libtorch looks for CUDA once, when generators are seeded, and only after its CUDA part is loaded.
+            let _ = crate::torch::cuda_devices();
             tch::manual_seed(SEED);
         }
     }

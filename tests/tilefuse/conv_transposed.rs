@@ -428,7 +428,8 @@ fn sums_err_no_more_than_eager_s() {
             let exact = model(&double(&weight), &[double(&image)]).remove(0);
             let inputs = [image];
             let eager = rmse(&model(&weight, &inputs)[0], &exact);
-            let options = Options { products: Products::Generated, ..Options::default() };
+            let options =
+                Options { products: Products::Generated, prepack_weights: true, ..Options::default() };
             let fused = tilefuse::fuse_with(weight, options);
             let plan = fused.explain_with(&inputs, model).unwrap();
             assert_eq!(plan.extern_ops, 0, "{plan}");

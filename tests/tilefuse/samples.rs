@@ -5,12 +5,12 @@ use std::process::Command;
 
 #[test]
 fn samples_of_operators_agree_with_eager() {
-    let file = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/tilefuse/samples.txt");
+    let file = crate::common::files().join("tests/tilefuse/samples.txt");
     let mut devices = vec!["cpu"];
-    devices.extend(tch::Cuda::is_available().then_some("cuda"));
+    devices.extend(tilefuse::torch::cuda_available().is_ok().then_some("cuda"));
     for device in devices {
-        let args = ["samples", file, "--device", device];
-        let output = Command::new(env!("CARGO_BIN_EXE_tilefuse")).args(args).output().unwrap();
+        let mut command = Command::new(crate::common::program());
+        let output = command.arg("samples").arg(&file).args(["--device", device]).output().unwrap();
         let said = String::from_utf8_lossy(&output.stdout).into_owned();
         assert!(output.status.success(), "{device}: {said}");
         let all = said.lines().find(|l| l.starts_with("all")).unwrap();
@@ -31,7 +31,7 @@ fn fates_of_samples_are_told_apart() {
     std::fs::write(folder.path().join("f32.txt"), text).unwrap();
     let path = folder.path().to_str().unwrap();
     let output =
-        Command::new(env!("CARGO_BIN_EXE_tilefuse")).args(["samples", path, "--jobs", "1"]).output().unwrap();
+        Command::new(crate::common::program()).args(["samples", path, "--jobs", "1"]).output().unwrap();
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
     let all = said.lines().find(|l| l.starts_with("all")).unwrap();
     let counts: Vec<&str> = all.split_whitespace().skip(1).collect();

@@ -472,6 +472,11 @@ def views():
         case("squeeze.dim", tensor.narrow(1, 0, 1), 1)
         case("squeeze", tensor.narrow(0, 0, 1))
     case("slice_scatter", torch.arange(10), torch.arange(3) + 100, 0, 2, 9, 3)
+    for tensor in [torch.arange(24), torch.arange(24).float()]:
+        for size, stride, offset in [((2, 3), (4, 1), 1), ((3, 4), (1, 2), 3), ((2, 5), (3, 1), 0)]:
+            case("as_strided", tensor, size, stride, offset)
+        source = (torch.arange(6).reshape(2, 3) * 10 + 100).to(tensor.dtype)
+        case("as_strided_scatter", tensor, source, (2, 3), (4, 1), 1)
     case("slice_scatter", torch.arange(9), torch.arange(3) + 100, 0, 1, None, 3)
     case("cat", [torch.zeros(0), rand(2, 3)], 0)
     case("cat", [ints(2), rand(2)], 0)
