@@ -30,8 +30,8 @@ const RUN: &str = include_str!("bundle/run.sh");
 /// Runs the test programs of the bundle, and counts.
 const TESTS: &str = include_str!("bundle/tests.py");
 
-/// Folders of the repository whose files tests read.
-const FILES: [&str; 1] = ["kernels"];
+/// Files, and folders of files, of the repository that tests read.
+const FILES: [&str; 2] = ["kernels", "tests/tilefuse/samples.txt"];
 
 /// The largest archive that is worth sending around.
 const LIMIT: u64 = 60 << 20;
@@ -152,8 +152,13 @@ fn gather(executables: &[Executable], folder: &Path) -> Result<()> {
     Ok(fs::set_permissions(&script, fs::Permissions::from_mode(0o755))?)
 }
 
-/// Copies the files of a folder, without its folders.
+/// Copies a file, or the files of a folder, without its folders.
 fn copy_files(from: &Path, to: &Path) -> Result<()> {
+    if from.is_file() {
+        to.parent().map_or(Ok(()), fs::create_dir_all)?;
+        fs::copy(from, to)?;
+        return Ok(());
+    }
     fs::create_dir_all(to)?;
     for entry in fs::read_dir(from).with_context(|| format!("cannot read {}", from.display()))? {
         let entry = entry?;
