@@ -175,7 +175,7 @@ fn pack(workspace: &Workspace) -> Result<()> {
     let mut command = Command::new("tar");
     // All programs hold the same LLVM: a window over several of them stores it once.
     let code = if cfg!(target_arch = "x86_64") { "--x86 " } else { "" };
-    command.env("XZ_OPT", format!("--threads=1 {code}--lzma2=preset=6,dict=192MiB"));
+    command.env("XZ_OPT", format!("--threads=1 {code}--lzma2=preset=1,dict=192MiB"));
     command.arg("-cJf").arg(&archive).arg("-C").arg(&workspace.target).arg("bundle");
     run_quietly(&mut command, &step).context("packing takes tar and xz (package xz-utils)")?;
     let size = megabytes(&archive)?;

@@ -44,6 +44,9 @@ const KEEP_COST: u32 = 7;
 /// Values that were followed, each at a map.
 type Computed = FxHashSet<(Value, Map)>;
 
+/// Where a region looks a value up: after its maker or not, in these loops and this list of operations.
+type Lookup<'a> = (bool, &'a [(usize, Bit)], usize);
+
 /// Where a value is computed first, and at which map.
 type First = FxHashMap<Value, (RegionId, Map)>;
 
@@ -123,7 +126,7 @@ impl Plan<'_> {
     /// what several of them compute is followed once.
     fn all_uses_agree(&self, order: &[RegionId], value: Value, maker: RegionId, made: &[Bit]) -> bool {
         let position = order.iter().position(|&r| r == maker).unwrap_or_default();
-        let mut seen: FxHashMap<(bool, &[(usize, Bit)], usize), Computed> = FxHashMap::default();
+        let mut seen: FxHashMap<Lookup<'_>, Computed> = FxHashMap::default();
         order.iter().enumerate().all(|(index, &region)| {
             let own = region == maker;
             let of = &self.regions[region];
