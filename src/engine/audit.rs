@@ -5,6 +5,7 @@
 //! are compared: operators, arguments, constants by their contents, parameters by identity, and results. Addresses of
 //! intermediates are not compared.
 
+use std::collections::hash_map::Entry;
 use std::fmt::{Display, Write};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -266,8 +267,8 @@ impl Writer<'_> {
             }
         }
         if let Some(version) = version {
-            if !contents.contains_key(&(t, version)) {
-                contents.insert((t, version), self.contents(t, at)?);
+            if let Entry::Vacant(vacant) = contents.entry((t, version)) {
+                vacant.insert(self.contents(t, at)?);
             }
             self.text.push_str(contents.get(&(t, version)).map_or("", String::as_str));
         }

@@ -76,11 +76,12 @@ impl Fault {
             }
             Fault::NumberChanged => {
                 let args = calls.iter_mut().flat_map(|c| &mut c.args);
-                args.map(|(_, arg)| arg).find_map(|arg| match arg {
-                    Arg::Int(n) => Some(*n += 1),
-                    Arg::Float(x) => Some(*x += 0.5),
-                    _ => None,
-                })?;
+                let is_number = |arg: &&mut Arg<_>| matches!(arg, Arg::Int(_) | Arg::Float(_));
+                match args.map(|(_, arg)| arg).find(is_number)? {
+                    Arg::Int(n) => *n += 1,
+                    Arg::Float(x) => *x += 0.5,
+                    _ => {}
+                }
             }
             Fault::ViewMissed => {
                 let storages: Vec<u64> = tensors.iter().map(|t| t.storage).collect();

@@ -204,7 +204,11 @@ fn a_constant_that_the_model_keeps_may_be_written() {
     let write = |call: u64| {
         let scale = cache.borrow().as_ref().unwrap().shallow_clone();
         // One that the version counts, and one that nothing counts.
-        let _ = if call % 4 == 0 { scale.shallow_clone().neg_() } else { scale.data().g_mul_scalar_(1.5) };
+        let _ = if call.is_multiple_of(4) {
+            scale.shallow_clone().neg_()
+        } else {
+            scale.data().g_mul_scalar_(1.5)
+        };
     };
     assert_eq!(
         follow(&fused, Device::Cpu, 8, |call| if call % 2 == 0 {

@@ -49,7 +49,7 @@ fn disentangled(x: &[Tensor]) -> Vec<Tensor> {
     let (rows, span) = (x[0].size()[1], x[4].size()[1] / 2);
     let project = |x: &Tensor, weight: &Tensor| heads(&x.linear(weight, NONE), 4);
     let [q, k, v] = [1, 2, 3].map(|n| project(&x[0], &x[n]));
-    let mut scores = q.bmm(&k.transpose(1, 2)) / 5.0;
+    let scores = q.bmm(&k.transpose(1, 2)) / 5.0;
     let at = Tensor::arange(rows, (Kind::Int64, device()));
     let distance = at.unsqueeze(1) - at.unsqueeze(0);
     let places = |distance: Tensor| {
@@ -58,9 +58,9 @@ fn disentangled(x: &[Tensor]) -> Vec<Tensor> {
     };
     let all = |weight: &Tensor| project(&x[4], weight).repeat([x[0].size()[0], 1, 1]);
     let to_place = q.bmm(&all(&x[2]).transpose(1, 2));
-    scores = scores + to_place.gather(2, &places(distance.shallow_clone()), false) / 5.0;
+    let scores = scores + to_place.gather(2, &places(distance.shallow_clone()), false) / 5.0;
     let from_place = k.bmm(&all(&x[1]).transpose(1, 2));
-    scores = scores + from_place.gather(2, &places(-distance), false).transpose(1, 2) / 5.0;
+    let scores = scores + from_place.gather(2, &places(-distance), false).transpose(1, 2) / 5.0;
     vec![scores.softmax(-1, None).bmm(&v)]
 }
 

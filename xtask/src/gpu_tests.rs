@@ -85,8 +85,10 @@ impl Run {
         let short = commit.get(..12).unwrap_or(commit);
         let since =
             since(root, commit).unwrap_or_else(|| String::from("its age is not known: no git history of it"));
+        let proof = if self.failed() { "no proof: " } else { "" };
         format!(
-            "GPU tests: {passed} passed, {failed} failed, {skipped} skipped on {card}, {date}, commit {short}; {since}"
+            "GPU tests: {proof}{passed} passed, {failed} failed, {skipped} skipped on {card}, {date}, commit {short}; \
+             {since}"
         )
     }
 }

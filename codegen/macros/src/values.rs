@@ -35,6 +35,7 @@ fn structure(item: &ItemStruct) -> Result<TokenStream> {
     let unused = unused.then(|| quote_spanned!(name.span()=> let _ = parts;));
     Ok(quote_spanned! {name.span()=>
         #[automatically_derived]
+        #[allow(clippy::init_numbered_fields)]
         impl #parameters ::tilefuse::Values for #name #arguments #conditions {
             fn flatten_into(&self, parts: &mut ::tilefuse::values::Flattener) {
                 #unused
