@@ -227,7 +227,9 @@ impl Program {
 
     /// Whether it may draw random numbers: one with given data calls any operator.
     pub(super) fn takes_seed(&self) -> bool {
-        self.draws() || self.storages.iter().any(|s| matches!(s.values, Values::Data(_)))
+        let given = |s: &Storage| matches!(s.values, Values::Data(_));
+        let seeded = |op: &OpCall| ["rand", "normal", "bernoulli"].iter().any(|part| op.name.contains(part));
+        self.draws() || self.storages.iter().any(given) || self.ops.iter().any(seeded)
     }
 
     /// Whether there are no calls.
