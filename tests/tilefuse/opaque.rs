@@ -40,6 +40,7 @@ fn check(name: &str, inputs: &dyn Fn() -> Vec<Tensor>, function: Function) {
         }
     }
     let stats = fused.stats();
+    assert!(stats.fused_calls > 0 || !stats.eager_calls.is_empty(), "{name}: {stats:?}");
     let reasons: Vec<_> = stats.eager_calls.keys().collect();
     assert!(reasons.iter().all(|r| !r.contains("internal")), "{name}: {stats:?}");
 }
