@@ -20,6 +20,7 @@ mod convert;
 mod debug;
 mod decisions;
 mod dot;
+mod errata;
 mod fmod;
 mod ir;
 mod layout;
@@ -107,6 +108,7 @@ fn compile_one(program: &Program, target: Target, version: PtxVersion) -> Result
     let stage = |form: &str| format!("{}.{}.{form}", program.name, target.name());
     module.text = stages.text(&stage("ll"), &module.text)?.unwrap_or(module.text);
     let text = timed(Timed::Llvm, || llvm::compile(&module.text, target, version))?;
+    let text = errata::avoid(&text);
     let text = stages.text(&stage("ptx"), &text)?.unwrap_or(text);
     Ok(Ptx {
         text,

@@ -38,7 +38,7 @@ pub(crate) fn cases() -> Vec<Case> {
     out
 }
 
-fn pointwise(
+pub(crate) fn pointwise(
     name: &str,
     kinds: &[Elem],
     f: impl Fn(&mut Builder, &[Value]) -> Result<Value, TypeError>,

@@ -8,6 +8,7 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod assembler;
 mod atomics;
 mod combiners;
 mod debugging;
@@ -46,6 +47,7 @@ fn cases(seeds: std::ops::Range<u64>) -> Vec<Case> {
     all.extend(combiners::cases());
     all.extend(picks::cases());
     all.extend(products::cases());
+    all.extend(assembler::cases());
     all.extend(atomics::cases());
     all.extend(debugging::cases());
     all.extend(random::language_cases(seeds.clone()));

@@ -1,0 +1,88 @@
+//! Defects of `ptxas`, and what is written in place of what it translates wrongly.
+//!
+//! Seen in its release 13.0, which is also the driver's of branch 580, by its machine code and by results on an H200:
+//!
+//! - The larger or the smaller of three `s32` or `s16` becomes one instruction (`VIMNMX3`), and a `neg` that gives its
+//!   second operand is lost: `min(a, min(-b, c))` gives `min(a, min(b, c))`. A negation is written as its two's
+//!   complement, which is not folded into operands.
+//! - An ordered comparison of `f32` is taken to hold where the ranges of its operands say so, although one may be NaN:
+//!   `|x| > -1`, `x * x >= 0`, `sin(x) < 2`. No unordered one is. A comparison is written as the negation of the unordered
+//!   one that is its opposite, which costs no instruction.
+
+use std::fmt::Write;
+
+/// The comparisons of which `ptxas` may be wrong, and the opposites.
+const OPPOSITES: [(&str, &str); 4] = [
+    ("setp.lt.f32", "setp.geu.f32"),
+    ("setp.le.f32", "setp.gtu.f32"),
+    ("setp.gt.f32", "setp.leu.f32"),
+    ("setp.ge.f32", "setp.ltu.f32"),
+];
+
+/// The same code without what `ptxas` translates wrongly.
+pub(crate) fn avoid(text: &str) -> String {
+    let three = text.contains("min.s") || text.contains("max.s");
+    let mut out = String::with_capacity(text.len() + text.len() / 16);
+    for line in text.lines() {
+        if !(three && negation(line, &mut out) || comparison(line, &mut out)) {
+            out.push_str(line);
+            out.push('\n');
+        }
+    }
+    out
+}
+
+/// An instruction's name and operands. LLVM guards none but branches, and writes one in a line.
+fn parts(line: &str) -> Option<(&str, Vec<&str>)> {
+    let (name, operands) = line.trim_start().split_once(char::is_whitespace)?;
+    let (operands, _) = operands.split_once(';')?;
+    Some((name, operands.split(',').map(str::trim).collect()))
+}
+
+fn negation(line: &str, out: &mut String) -> bool {
+    let Some((name, operands)) = parts(line) else { return false };
+    let bits = match name {
+        "neg.s32" => 32,
+        "neg.s16" => 16,
+        _ => return false,
+    };
+    let [to, from] = operands[..] else { return false };
+    let _ = writeln!(out, "\tnot.b{bits} \t{to}, {from};\n\tadd.s{bits} \t{to}, {to}, 1;");
+    true
+}
+
+fn comparison(line: &str, out: &mut String) -> bool {
+    let Some((name, operands)) = parts(line) else { return false };
+    let Some((_, opposite)) = OPPOSITES.iter().find(|(of, _)| *of == name) else { return false };
+    let [to, a, b] = operands[..] else { return false };
+    let _ = writeln!(out, "\t{opposite} \t{to}, {a}, {b};\n\tnot.pred \t{to}, {to};");
+    true
+}
+
+#[cfg(test)]
+mod tests {
+    use super::avoid;
+
+    #[test]
+    fn ordered_comparisons_become_the_opposites_of_unordered_ones() {
+        let text = "\tsetp.gt.f32 \t%p2, %r8, 0fBF800000;\n\tsetp.le.f32 \t%p3, %r1, %r2;\n\tsetp.gt.s32 \t%p4, %r1, 1;\n";
+        let expected = "\tsetp.leu.f32 \t%p2, %r8, 0fBF800000;\n\tnot.pred \t%p2, %p2;\n\
+                        \tsetp.gtu.f32 \t%p3, %r1, %r2;\n\tnot.pred \t%p3, %p3;\n\
+                        \tsetp.gt.s32 \t%p4, %r1, 1;\n";
+        assert_eq!(avoid(text), expected);
+    }
+
+    #[test]
+    fn negations_beside_minima_become_complements() {
+        let plain = "\tneg.s32 \t%r2, %r1;\n\tneg.f32 \t%r3, %r1;\n";
+        assert_eq!(avoid(plain), plain);
+        let expected = "\tnot.b32 \t%r2, %r1;\n\tadd.s32 \t%r2, %r2, 1;\n\tneg.f32 \t%r3, %r1;\n\tmin.s32 \t%r4, %r2, %r1;\n";
+        assert_eq!(avoid(&format!("{plain}\tmin.s32 \t%r4, %r2, %r1;\n")), expected);
+    }
+
+    #[test]
+    fn what_is_no_instruction_stays() {
+        let text = "// setp.lt.f32\n.visible .entry k(\n\t.param .u64 a\n)\n{\n$L_1:\n\tret;\n}\n";
+        assert_eq!(avoid(text), text);
+    }
+}
