@@ -359,7 +359,8 @@ impl Indices {
         self.atom(Atom::Mod(rest, divisor))
     }
 
-    fn range_of(&self, linear: &Linear) -> (i64, i64) {
+    /// As [`Indices::range`], of a sum of terms.
+    pub fn range_of(&self, linear: &Linear) -> (i64, i64) {
         linear.terms.iter().fold((linear.constant, linear.constant), |(low, high), &(atom, c)| {
             let (a, b) = match atom {
                 Atom::Var(v) => (0, self.extents[v.0 as usize] - 1),

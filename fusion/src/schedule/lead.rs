@@ -44,7 +44,10 @@ impl Emitter<'_> {
             }
         }
         let group = self.b.constant(Literal::int(elem, i64::from(lead.group)), &[]);
-        let groups = self.map(ScalarFn::DivTrunc, &[start, group])?;
+        // A row that begins with padding starts before its first element in memory.
+        let nonnegative = self.kernel.indices.range_of(&row).0 >= 0;
+        let function = if nonnegative { ScalarFn::DivTrunc } else { ScalarFn::DivFloor };
+        let groups = self.map(function, &[start, group])?;
         let aligned = self.map(ScalarFn::Mul, &[groups, group])?;
         let first = self.map(ScalarFn::Sub, &[aligned, start])?;
         let first = self.b.cast(first, Elem::I32)?;

@@ -6,6 +6,7 @@ use super::run::check;
 use super::{G, Plan, Profile, StepKind, View, plan};
 use crate::graph::{Op, ValueRef};
 use crate::schedule::Walk;
+use crate::types::Dims;
 
 impl G {
     /// An input of 16 bits, widened.
@@ -159,5 +160,25 @@ fn products_with_a_vector_take_rows_together_where_there_are_many() {
         let extents: Vec<u32> = tiling.axes.iter().map(|axis| axis.extent).collect();
         let expected = if together > 1 { vec![together, 1024] } else { vec![1024] };
         assert_eq!((extents, tiling.walk), (expected, Walk::Spanned));
+    }
+}
+
+#[test]
+fn rows_that_begin_with_padding_start_before_their_memory() {
+    for (cols, before) in [(1023, 2), (1201, 5), (5003, 1), (20_003, 3)] {
+        let mut g = G::new();
+        let x = g.input(0, &[1, cols]);
+        let padding = View::Pad {
+            low: Dims::from_slice(&[0, before]),
+            fill: tilefuse_block::Literal::of(Elem::F32, -2.0),
+        };
+        let x = g.view(padding, x, &[1, cols + before]);
+        let sum = g.reduce_keep(ReduceFn::Sum, x, &[1]);
+        let centred = g.map(ScalarFn::Sub, &[x, sum]);
+        let square = g.map(ScalarFn::Mul, &[centred, centred]);
+        let sum = g.reduce(ReduceFn::Sum, square, &[1]);
+        let plan = g.checked(&[sum]);
+        let text = plan.programs[0].to_string();
+        assert!(has_lead(&plan) && text.contains("div_floor"), "{text}");
     }
 }
