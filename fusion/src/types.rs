@@ -166,6 +166,42 @@ pub fn row_major(shape: &[i64]) -> Dims {
     strides
 }
 
+/// Dense strides of a shape with its dimensions in the order of some strides, as libtorch lays out what it computes of a
+/// tensor with these (`at::infer_dense_strides`): a stride of 0 fits everywhere, and of dimensions of one stride the
+/// larger lies further out.
+pub(crate) fn dense(shape: &[i64], strides: &[i64]) -> Dims {
+    // From the innermost dimension to the outermost.
+    let mut order: Dims = (0..shape.len()).rev().map(|d| d as i64).collect();
+    let is_outside = |a: i64, b: i64| {
+        let (a, b) = (a as usize, b as usize);
+        match (strides[a], strides[b]) {
+            (0, _) | (_, 0) => None,
+            (x, y) if x == y => (shape[a] > shape[b]).then_some(true),
+            (x, y) => Some(x > y),
+        }
+    };
+    for next in 1..order.len() {
+        let mut at = next;
+        for before in (0..next).rev() {
+            match is_outside(order[before], order[at]) {
+                Some(true) => {
+                    order.swap(before, at);
+                    at = before;
+                }
+                Some(false) => break,
+                None => {}
+            }
+        }
+    }
+    let mut dense = Dims::from_elem(1, shape.len());
+    let mut distance = 1;
+    for dim in order {
+        dense[dim as usize] = distance;
+        distance *= shape[dim as usize].max(1);
+    }
+    dense
+}
+
 impl fmt::Display for TensorType {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}[{}]", self.dtype, join(&self.shape))?;
@@ -182,4 +218,24 @@ impl fmt::Display for TensorType {
 /// Numbers separated by commas.
 pub(crate) fn join(numbers: &[i64]) -> String {
     numbers.iter().map(ToString::to_string).collect::<Vec<_>>().join(",")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::dense;
+
+    #[test]
+    fn dense_strides_keep_the_order_of_dimensions() {
+        let cases: [(&[i64], &[i64], &[i64]); 6] = [
+            (&[13, 4, 16], &[1, 8, 1], &[1, 208, 13]),
+            (&[2, 3], &[1, 4], &[1, 2]),
+            (&[4, 5], &[0, 1], &[5, 1]),
+            (&[5, 4], &[1, 0], &[4, 1]),
+            (&[2, 3, 4], &[0, 8, 2], &[12, 4, 1]),
+            (&[], &[], &[]),
+        ];
+        for (shape, strides, expected) in cases {
+            assert_eq!(dense(shape, strides)[..], *expected, "{shape:?} {strides:?}");
+        }
+    }
 }
