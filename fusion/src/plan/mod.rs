@@ -377,7 +377,8 @@ pub fn plan_tuned(
             }
         }
     }
-    let mut plan = horizontal::join(within(graph, profile, alignments, most_bytes, tuner)?, profile);
+    let mut plan =
+        horizontal::join(within(graph, profile, alignments, most_bytes, tuner)?, profile, most_bytes);
     plan.copied = targets::find(&plan, alignments);
     let mut plan = chain::finish(plan, profile, most_bytes);
     stream::mark(&mut plan, profile.machine);
@@ -439,10 +440,15 @@ fn drop_aliased_outputs(graph: &mut Graph) {
     graph.remove_unused();
 }
 
-/// Strides of values that kernels write: the recorded ones where they are dense, else row-major.
+/// Strides of values that kernels write: the recorded ones where they are dense, else dense ones in the same order, as
+/// libtorch takes them for what it computes of such a value.
 pub fn written_strides(graph: &Graph, value: ValueRef) -> Dims {
     let ty = graph.ty(value);
-    if is_dense(&ty.shape, &ty.strides) { ty.strides.clone() } else { crate::types::row_major(&ty.shape) }
+    if is_dense(&ty.shape, &ty.strides) {
+        ty.strides.clone()
+    } else {
+        crate::types::dense(&ty.shape, &ty.strides)
+    }
 }
 
 /// Whether strides address every element once without gaps.

@@ -45,9 +45,14 @@ const FREE_BYTES: u64 = 1 << 20;
 /// Launches of a level that another part may still join.
 const OPEN: usize = 4;
 
-/// Joins small kernels of a plan whose values have their places.
-pub(super) fn join(mut plan: Plan, profile: &Profile) -> Plan {
-    let peak = plan.peak_bytes().max(FREE_BYTES);
+/// Joins small kernels of a plan whose values have their places, and which is to hold at most so many bytes.
+pub(super) fn join(mut plan: Plan, profile: &Profile, most_bytes: u64) -> Plan {
+    let limited = |plan: &Plan| {
+        let mut plan = plan.clone();
+        plan.limit_memory(most_bytes);
+        plan.peak_bytes()
+    };
+    let peak = plan.peak_bytes().min(most_bytes).max(limited(&plan)).max(FREE_BYTES);
     let depends = Depends::of(&plan);
     let mut found = Found::of(&plan, profile);
     for reach in REACHES {
@@ -59,10 +64,11 @@ pub(super) fn join(mut plan: Plan, profile: &Profile) -> Plan {
         let steps = arranged(&plan.steps, &order, &found, profile);
         let before = std::mem::replace(&mut plan.steps, steps);
         plan = lives::finish(plan);
-        if plan.peak_bytes() <= peak {
+        let held = limited(&plan);
+        if held <= peak {
             return with_programs(plan, &before, &order, found);
         }
-        found.refuse(&order, Apart::Memory { bytes: plan.peak_bytes(), most: peak });
+        found.refuse(&order, Apart::Memory { bytes: held, most: peak });
         plan.steps = before;
     }
     note(&mut plan.steps, found.apart);

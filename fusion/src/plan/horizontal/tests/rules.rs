@@ -194,11 +194,11 @@ fn nothing_moves_past_a_call_with_an_effect() {
         &mut |_| None,
     )
     .unwrap();
-    assert_eq!(join(vertical.clone(), &gpu()).kernel_count(), 1);
+    assert_eq!(join(vertical.clone(), &gpu(), u64::MAX).kernel_count(), 1);
     let mut plan = vertical;
     let note = plan.graph.ids().find(|id| id.index() == 3).unwrap();
     plan.graph.node_mut(note).outs.clear();
-    let plan = join(lives::finish(plan), &gpu());
+    let plan = join(lives::finish(plan), &gpu(), u64::MAX);
     let order: Vec<bool> = plan.steps.iter().map(|s| matches!(s.kind, StepKind::Extern(_))).collect();
     assert_eq!(order, [false, true, false], "{}", steps(&plan));
 }
