@@ -113,11 +113,12 @@ fn bandwidth(device: Device) -> Result<f64, Error> {
 }
 
 fn product(device: Device, kind: Kind, n: i64, depth: i64) -> Result<f64, Error> {
-    let draw = |shape: [i64; 2]| {
-        let drawn = Tensor::f_randn(shape, (Kind::Float, device)).map_err(failed)?;
-        drawn.f_to_kind(kind).map_err(failed)
+    // Not drawn: the generators are the user's, and a first call may leave them no further on than eager does.
+    let operand = || {
+        let values = Tensor::f_linspace(-1.0, 1.0, n * depth, (Kind::Float, device)).map_err(failed)?;
+        values.f_reshape([n, depth]).and_then(|t| t.f_to_kind(kind)).map_err(failed)
     };
-    let (a, b) = (draw([n, depth])?, draw([n, depth])?);
+    let (a, b) = (operand()?, operand()?);
     let us = median(device, 1, || a.f_linear::<Tensor>(&b, None).map(drop).map_err(failed))?;
     Ok(2.0 * (n * n) as f64 * depth as f64 / (us * 1e3))
 }

@@ -139,6 +139,17 @@ fn running_statistics_are_updated() {
 }
 
 #[test]
+fn a_first_call_that_measures_the_machine_draws_what_eager_does() {
+    if !is_alone("writes::a_first_call_that_measures_the_machine_draws_what_eager_does") {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    // SAFETY: this process runs one test. Nothing was measured before for the files of an empty folder.
+    unsafe { std::env::set_var("TILEFUSE_CACHE", folder.path()) };
+    check("products", |x| vec![(x[0].matmul(&x[1]).dropout(0.5, true) + 1.0).relu()]);
+}
+
+#[test]
 fn a_call_that_fails_has_changed_nothing() {
     if !is_alone("writes::a_call_that_fails_has_changed_nothing") {
         return;
