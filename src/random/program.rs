@@ -7,7 +7,7 @@ use tch::{Device, Kind, Tensor};
 
 use super::rng::Rng;
 use crate::Error;
-use crate::torch::{Arg, Call, DeviceId, Meta, as_strided_of, empty_strided};
+use crate::torch::{Arg, Call, DeviceId, Flags, Meta, Results, as_strided_of, empty_strided};
 
 /// What the elements of a storage are drawn from.
 #[derive(Clone, Debug, PartialEq)]
@@ -85,7 +85,7 @@ impl OpCall {
     }
 
     /// Whether it draws random numbers.
-    fn draws(&self) -> bool {
+    pub(super) fn draws(&self) -> bool {
         let name = self.name.split('.').next().unwrap_or_default();
         RANDOM.contains(&name) && self.args.last() != Some(&Arg::Bool(false))
     }
@@ -194,7 +194,8 @@ impl Program {
                 // Integers become `f32` where an operator promotes them.
                 let kind = known_kind(&tensor).map(|kind| (kind, mode.kind(kind)));
                 let tensor = match kind {
-                    Some((from, to)) if from != to => tensor.to_kind(to),
+                    // Not every layout has `f64`.
+                    Some((from, to)) if from != to => tensor.f_to_kind(to).unwrap_or(tensor),
                     _ => tensor,
                 };
                 if let (Mode::Noisy(kinds), false) = (mode, named.exact) {
@@ -225,6 +226,11 @@ impl Program {
         self.ops.iter().any(OpCall::draws)
     }
 
+    /// Whether libtorch sums in no fixed order for a call, on a GPU.
+    pub(super) fn sums_atomically(&self, device: Device) -> bool {
+        device.is_cuda() && self.ops.iter().any(|op| ATOMIC.iter().any(|name| op.name.contains(name)))
+    }
+
     /// Whether it may draw random numbers: one with given data calls any operator.
     pub(super) fn takes_seed(&self) -> bool {
         let given = |s: &Storage| matches!(s.values, Values::Data(_));
@@ -239,6 +245,18 @@ impl Program {
 }
 
 impl OpCall {
+    /// Calls an operator that libtorch has not in `f64` in `f32`: one that quantises, for one.
+    fn run_narrow(&self, tensors: &[&Tensor]) -> Result<Results, Error> {
+        let (op, overload) = self.name.split_once('.').unwrap_or((&self.name, ""));
+        let narrow = |t: &&Tensor| match known_kind(t) {
+            Some(Kind::Double) => t.to_kind(Kind::Float),
+            _ => t.shallow_clone(),
+        };
+        let tensors: Vec<Tensor> = tensors.iter().map(narrow).collect();
+        let tensors: Vec<&Tensor> = tensors.iter().collect();
+        Call::new(&format!("aten::{op}"), overload, &self.args)?.run(&tensors)
+    }
+
     /// Calls the operator on values of `env`.
     pub fn run(&self, env: &HashMap<u32, Tensor>, mode: Mode<'_>) -> Result<Vec<Tensor>, Error> {
         let (op, overload) = self.name.split_once('.').unwrap_or((&self.name, ""));
@@ -250,7 +268,10 @@ impl OpCall {
             .iter()
             .map(|id| env.get(id).ok_or_else(|| unknown(*id)))
             .collect::<Result<Vec<_>, _>>()?;
-        let results = call.run(&tensors)?;
+        let results = match (call.run(&tensors), mode) {
+            (Err(error), Mode::Double | Mode::Noisy(_)) => self.run_narrow(&tensors).map_err(|_| error)?,
+            (results, _) => results?,
+        };
         if results.len() != self.results.len() {
             let message = format!("{} has {} results, not {}", self.name, results.len(), self.results.len());
             return Err(Error::Torch(message));
@@ -278,7 +299,8 @@ fn in_mode(arg: &Arg<u32>, mode: Mode<'_>) -> Arg<u32> {
 /// Changes a fresh or written floating-point result by a relative error of its native type.
 fn disturb(op: &OpCall, id: u32, tensor: &Tensor, kinds: &HashMap<u32, Kind>) {
     let view = !op.in_place() && tensor.is_floating_point() && is_view(op);
-    if view || !tensor.is_floating_point() || tensor.numel() == 0 {
+    let strided = Meta::of(tensor).is_ok_and(|meta| meta.flags.contains(Flags::STRIDED));
+    if view || !strided || !tensor.is_floating_point() || tensor.numel() == 0 {
         return;
     }
     let epsilon = kinds.get(&id).map_or(0.0, |k| epsilon(*k));
@@ -295,6 +317,11 @@ pub(super) fn is_view(op: &OpCall) -> bool {
 /// Operators that draw random numbers; where their last argument is `training`, if that is on.
 const RANDOM: &[&str] =
     &["normal_", "uniform_", "bernoulli_", "exponential_", "random_", "dropout_", "rand_like", "dropout"];
+
+/// Parts of the names of operators that libtorch computes by atomic additions on a GPU: of its list of those that are not
+/// deterministic, and what puts together the elements of sparse tensors.
+const ATOMIC: &[&str] =
+    &["sparse", "to_dense", "index_add", "index_put", "scatter", "put_", "cumsum", "bincount"];
 
 /// Operators that leave elements of their result as they find them.
 const UNWRITTEN: &[&str] = &[

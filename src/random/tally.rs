@@ -7,7 +7,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use serde::Serialize;
 use tch::{Device, Tensor};
 
-use super::check::{Model, Outcome, Subject, check, check_on};
+use super::check::{Model, Outcome, Subject, check, check_on, hold_generators};
 use super::program::{Mode, Program};
 use super::{Fault, generate, shrink};
 use crate::{Audit, Error, Explanation, Fused, Options, fuse_with};
@@ -108,6 +108,7 @@ pub fn run_given(program: &Program, device: Device) -> Result<Ran, Error> {
 /// Runs a program eager on the draws of [`run_given`].
 pub fn run_given_eager(program: &Program, device: Device) -> Result<(), Error> {
     let _no_grad = tch::no_grad_guard();
+    let _generators = hold_generators(program);
     for draw in [program.draw(0, device), program.draw_shuffled(1, device)?] {
         // What eager rejects is no failure here.
         let _ = program.run(&program.views(&draw)?, Mode::Native);
@@ -147,6 +148,7 @@ fn options() -> Options {
 /// The plan of a program after one more call. A program depends on nothing but its tensors, so that it still has one.
 fn audited(fused: &Fused<Model>, program: &Program, seed: u64, device: Device) -> Result<Explanation, Error> {
     let _no_grad = tch::no_grad_guard();
+    let _generators = hold_generators(program);
     let views = program.views(&program.draw(seed, device))?;
     let given = program.inputs.iter().zip(views).filter(|(i, _)| !i.param).map(|(_, t)| t);
     // What a call writes, it may not take again: an index out of range, for one.
@@ -168,6 +170,7 @@ fn explain(fused: &Fused<Model>, program: &Program, seed: u64, device: Device) -
 pub fn plan_of(program: &Program, seed: u64, device: Device) -> Result<Explanation, Error> {
     let (_, FusedProgram(fused)) =
         check(program, seed, device, |model| FusedProgram(fuse_with(model, options())))?;
+    let _generators = hold_generators(program);
     explain(&fused, program, seed, device)
 }
 

@@ -271,6 +271,8 @@ impl Generator {
         let ids: Vec<u32> = facts.iter().map(|_| self.fresh()).collect();
         let results = ids.iter().map(|&id| Named { id, exact: false }).collect();
         let mut op = OpCall { name: name.to_owned(), args, results };
+        // What a call draws decides whether it is accepted, and libtorch's generators are the process's.
+        let _generators = op.draws().then(super::check::seeded);
         let tensors = op.run(&self.env, Mode::Native).ok()?;
         if tensors.iter().any(|t| !self.acceptable(t)) {
             return None;
