@@ -4,15 +4,9 @@ use tch::{Device, Kind, Tensor};
 use tilefuse::Stats;
 use tilefuse::torch::{Arg, Call, Meta};
 
-use crate::common::setup;
+use crate::common::{devices, setup};
 
 type Model = dyn Fn(&[Tensor], &[Tensor]) -> Vec<Tensor>;
-
-/// The devices of this machine.
-fn devices() -> Vec<Device> {
-    let cuda = tch::Cuda::is_available().then_some(Device::Cuda(0));
-    std::iter::once(Device::Cpu).chain(cuda).collect()
-}
 
 fn iota(sizes: &[i64], device: Device) -> Tensor {
     let count = sizes.iter().product::<i64>();
@@ -381,6 +375,24 @@ fn an_unused_conversion_stays_fused() {
         for model in reads {
             let stats = beside_eager(&[], &[vec![x.copy()], vec![x.copy()]], model);
             assert_eq!(stats.fused_calls, 0, "{stats:?}");
+        }
+    }
+}
+
+#[test]
+fn calls_of_elements_that_overlap_keep_the_order_of_dimensions() {
+    for device in devices() {
+        // libtorch lays out what it computes by the strides of what it reads.
+        let complex = |_: &[Tensor], x: &[Tensor]| {
+            let windows = x[0].as_strided([13, 4, 16], [1, 8, 1], 1);
+            vec![Tensor::complex(&windows, &windows)]
+        };
+        let inputs = [0, 1].map(|_| vec![iota(&[54], device)]);
+        beside_eager(&[], &inputs, &complex);
+        let fused = tilefuse::fuse(|x: &[Tensor]| complex(&[], x));
+        for call in &inputs {
+            let ours = tch::no_grad(|| fused.call(call)).unwrap();
+            assert_eq!(ours[0].stride(), [1, 208, 13]);
         }
     }
 }

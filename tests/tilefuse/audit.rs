@@ -5,16 +5,11 @@ use std::cell::{Cell, RefCell};
 use tch::{Device, Kind, Tensor};
 use tilefuse::{Audit, Fused, Options};
 
-use crate::common::setup;
+use crate::common::{devices, setup};
 
 /// The environment turns audits off for other tests.
 fn options(audit: Audit) -> Options {
     Options { audit, ..Options::default() }
-}
-
-fn devices() -> Vec<Device> {
-    let cuda = tilefuse::torch::cuda_available().is_ok();
-    [Some(Device::Cpu), cuda.then_some(Device::Cuda(0))].into_iter().flatten().collect()
 }
 
 fn draw(device: Device) -> Tensor {

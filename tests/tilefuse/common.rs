@@ -30,6 +30,34 @@ pub(crate) fn on_cpu() -> bool {
 /// `f32` on the device of the tests.
 pub(crate) static F32: LazyLock<(Kind, Device)> = LazyLock::new(|| (Kind::Float, device()));
 
+/// Loads libtorch's CUDA part before anything else: libtorch looks for CUDA once, when a test seeds its generators, for one.
+extern "C" fn load_cuda() {
+    let _ = tilefuse::torch::cuda_devices();
+}
+
+// SAFETY: the loader calls the functions of this section before `main`, when the libraries that the program is linked
+// with are ready.
+#[used]
+#[unsafe(link_section = ".init_array")]
+static LOAD_CUDA: extern "C" fn() = load_cuda;
+
+/// Why there is no GPU; that libtorch was asked too early is no reason.
+fn no_gpu() -> Option<String> {
+    let error = tilefuse::torch::cuda_available().err()?.to_string();
+    assert!(!error.contains("looked for CUDA before"), "{error}");
+    Some(error)
+}
+
+/// Whether there is a GPU; if not, says that a test has not run.
+pub(crate) fn has_gpu() -> bool {
+    no_gpu().map(|error| skipped(&format!("no device: {error}"))).is_none()
+}
+
+/// The devices of this machine, of which tests that run on the CPU use another if there is one.
+pub(crate) fn devices() -> Vec<Device> {
+    std::iter::once(Device::Cpu).chain(no_gpu().is_none().then_some(Device::Cuda(0))).collect()
+}
+
 /// Says that a test has not run; not by a macro, whose output the harness keeps to itself.
 pub(crate) fn skipped(why: &str) {
     let _ = std::io::stderr().write_all(format!("skipped, {why}\n").as_bytes());

@@ -6,7 +6,7 @@ use std::io::Write as _;
 use std::process::{Command, Output};
 use std::sync::Mutex;
 
-use crate::common::{DEVICE_VARIABLE, on_cpu, skipped};
+use crate::common::{DEVICE_VARIABLE, has_gpu, on_cpu};
 
 /// Modules about processors, files or the program's output, whose tests run on the CPU alone. Those of the others ask
 /// [`crate::common::device`].
@@ -63,11 +63,8 @@ fn show(name: &str, output: &Output) {
 
 #[test]
 fn tests_pass_on_the_gpu() {
-    if !on_cpu() {
+    if !on_cpu() || !has_gpu() {
         return;
-    }
-    if let Err(error) = tilefuse::torch::cuda_available() {
-        return skipped(&format!("no device: {error}"));
     }
     let modules = Mutex::new(modules().into_iter());
     let failed = Mutex::new(Vec::new());

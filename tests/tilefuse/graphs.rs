@@ -10,10 +10,7 @@ type Function = fn(&[Tensor]) -> Vec<Tensor>;
 /// Whether the tests run on a GPU; says so where there is none.
 pub(crate) fn device() -> bool {
     crate::common::setup();
-    if let Err(error) = tilefuse::torch::cuda_available() {
-        crate::common::skipped(&format!("no device: {error}"));
-    }
-    !crate::common::on_cpu()
+    crate::common::has_gpu() && !crate::common::on_cpu()
 }
 
 fn draw(shape: &[i64]) -> Tensor {

@@ -3,15 +3,10 @@
 use std::collections::{BTreeMap, HashMap};
 
 use tch::nn::{self, Module, ModuleT};
-use tch::{CModule, Cuda, Device, IValue, Kind, Tensor};
+use tch::{CModule, Device, IValue, Kind, Tensor};
 use tilefuse::{Forward, Fused, Locked, Values, fuse};
 
-use crate::common::{THREADS, setup};
-
-fn devices() -> Vec<Device> {
-    let cuda = Cuda::is_available().then_some(Device::Cuda(0));
-    std::iter::once(Device::Cpu).chain(cuda).collect()
-}
+use crate::common::{THREADS, devices, setup};
 
 fn draw(device: Device) -> Tensor {
     Tensor::randn([4, 8], (Kind::Float, device))

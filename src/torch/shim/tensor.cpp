@@ -276,7 +276,8 @@ char* tf_set_generator_state(int8_t device_type, int8_t device_index, const at::
 
 char* tf_cuda_devices(int32_t* out) {
   return guarded([&] {
-    TORCH_CHECK(at::hasCUDA(), "libtorch was built without CUDA");
+    TORCH_CHECK(at::hasCUDA(), "libtorch looked for CUDA before its CUDA part was loaded: ask "
+                "tilefuse::torch::cuda_devices() before generators are seeded");
     *out = at::detail::getCUDAHooks().deviceCount();
   });
 }

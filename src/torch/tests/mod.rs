@@ -9,6 +9,17 @@ use tch::{Kind, Tensor};
 
 use super::*;
 
+/// Loads libtorch's CUDA part before anything else: libtorch looks for CUDA once.
+extern "C" fn load_cuda() {
+    let _ = cuda_devices();
+}
+
+// SAFETY: the loader calls the functions of this section before `main`, when the libraries that the program is linked
+// with are ready.
+#[used]
+#[unsafe(link_section = ".init_array")]
+static LOAD_CUDA: extern "C" fn() = load_cuda;
+
 /// Values 0, 1, 2, … in f32.
 fn iota(sizes: &[i64]) -> Tensor {
     let n: i64 = sizes.iter().product();
