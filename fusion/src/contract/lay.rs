@@ -54,7 +54,7 @@ const LEFT_PANELS: i64 = 4;
 /// Bytes between rows whose lines share places in the first cache.
 const ALIASED: i64 = 4096;
 
-/// The most rows of a tile of the right operand.
+/// The most rows of a tile of the right operand, where so many are enough.
 const ROWS: u32 = 64;
 
 /// What a kernel makes of operands of a call before it: an operand of a product that is laid out.
@@ -114,7 +114,7 @@ pub(super) fn product(graph: &Graph, node: NodeId, mut product: Product, host: H
     let columns = u32::try_from(width).ok()?;
     let right = Tiling {
         extents: [product.k, product.n],
-        tile: [blocks.depth.min(ROWS), columns],
+        tile: [rows_of_tile(product.k, blocks.depth), columns],
         down: true,
         group: u32::try_from(panels.group).ok()?,
         elem,
@@ -146,6 +146,14 @@ pub(super) fn product(graph: &Graph, node: NodeId, mut product: Product, host: H
     // The kernel does not read them: they stay where they lie.
     template.kernel.layouts.extend(unread.into_iter().map(|source| (source.position, source.layout)));
     Some(Template { laid: all, ..template })
+}
+
+/// Rows of a tile of the right operand, of which so many are read at a time: fewer, where tiles fill up as many with zeros as
+/// are read.
+fn rows_of_tile(rows: i64, depth: u32) -> u32 {
+    let filled = |extent: u32| blocks_of(rows, extent) * i64::from(extent);
+    let few = depth.min(ROWS);
+    if filled(few) == filled(depth) { few } else { depth }
 }
 
 /// Whether the left operand is laid out as well, in elements of this kind.

@@ -80,7 +80,13 @@ fn odd_sizes_are_filled_up_with_zeros() {
     let elems = [("f32", Profile::host as fn(u32) -> Profile), ("f64", Profile::host), ("bf16", pairs)];
     for (elem, profile) in elems {
         for turned in [[false, false], [false, true], [true, false], [true, true]] {
-            for (sizes, count) in [([17, 33, 5], 1), ([16, 1, 130], 1), ([33, 300, 9], 2)] {
+            for (sizes, count) in [
+                ([17, 33, 5], 1),
+                ([16, 1, 130], 1),
+                ([33, 300, 9], 2),
+                ([35, 4, 1153], 1),
+                ([35, 4, 1216], 1),
+            ] {
                 assert_eq!(
                     check(&product(elem, sizes, turned), profile),
                     count,
@@ -174,4 +180,22 @@ fn many_rows_lay_operands_out_without_a_measurement() {
         1024 x 1000 x 1008: 2 laid out, 3 kernels, 0 calls
     "#]]
     .assert_eq(&all);
+}
+
+/// Sizes around multiples of all blocks: a read beyond what was laid out is an error of the interpreter.
+#[test]
+fn products_of_many_sizes_read_what_was_laid_out() {
+    let near = |of: i64, n: i64| (of + n % 3 - 1).max(1);
+    for n in 0..40i64 {
+        let depths = [64, 128, 192, 320, 576, 832, 1088, 1152, 1216, 1344];
+        let sizes = [near(24, n), near([1, 4, 16, 33, 64][(n % 5) as usize], n / 3), {
+            near(depths[(n % 10) as usize], n / 7)
+        }];
+        let (elem, profile) = match n % 3 {
+            0 => ("f32", Profile::host as fn(u32) -> Profile),
+            1 => ("f64", Profile::host as fn(u32) -> Profile),
+            _ => ("bf16", pairs as fn(u32) -> Profile),
+        };
+        check(&product(elem, sizes, [n % 2 == 0, n % 4 < 2]), profile);
+    }
 }
