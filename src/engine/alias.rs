@@ -100,6 +100,12 @@ pub(super) fn copy_as(tensor: &Tensor, ty: &TensorType) -> Result<Tensor, Error>
         let negated = failed(tensor.f_internal_neg_view())?;
         return failed(copy_as(&negated, ty)?.f_internal_neg_view());
     }
+    if flags.contains(Flags::HIGH_RANK) {
+        // Its type has not all of its dimensions.
+        let mut copy = failed(tensor.f_empty_like())?;
+        failed(tch::no_grad(|| copy.f_copy_(tensor)))?;
+        return Ok(copy);
+    }
     let (scalar, device) = (ty.dtype.scalar_type(), device_id(ty.device));
     let mut once = ty.shape.clone();
     let mut source = tensor.shallow_clone();

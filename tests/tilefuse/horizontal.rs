@@ -113,7 +113,8 @@ fn momentum_in_place_is_one_launch_and_writes_what_eager_does() {
     let plan = fused.explain_with(&ours, |m, x| m(x)).unwrap();
     assert_eq!((parts(&plan), plan.extern_ops), (vec![20], 0), "{plan}");
     assert_eq!(plan.updates.len(), 40);
-    assert!(plan.updates.iter().all(|update| update.copied.is_none()), "{plan}");
+    // The inputs of a CUDA graph may be copies.
+    assert!(plan.updates.iter().all(|update| update.copied.is_none() == on_cpu()), "{plan}");
 }
 
 #[test]

@@ -21,7 +21,9 @@ fn measured() -> impl Iterator<Item = &'static ZooEntry> {
 fn plans_of_the_zoo_hold_no_more_than_eager() {
     setup();
     let _no_grad = tch::no_grad_guard();
-    for entry in measured() {
+    // What libtorch's cross entropy takes inside of the call on a GPU is not counted.
+    let counted = |name: &str| on_cpu() || name != "kernel:cross_entropy";
+    for entry in measured().filter(|entry| counted(entry.name)) {
         let vs = tch::nn::VarStore::new(device());
         let model = entry.instantiate(&vs);
         let fused = tilefuse::fuse(model);

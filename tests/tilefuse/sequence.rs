@@ -393,7 +393,7 @@ fn an_input_is_one_tensor_twice_in_the_first_call_or_a_parameter() {
 fn a_number_of_the_model_that_changes_is_read_in_each_call() {
     crate::common::setup();
     let _no_grad = tch::no_grad_guard();
-    let scale = Tensor::from(2.5f32);
+    let scale = Tensor::from(2.5f32).to_device(crate::common::device());
     let held = scale.shallow_clone();
     let fused = tilefuse::fuse(move |x: &[Tensor]| vec![held.exp() * &x[0], &x[0] * &held]);
     for round in 0..6 {
@@ -402,7 +402,7 @@ fn a_number_of_the_model_that_changes_is_read_in_each_call() {
         assert!(close(&ours[0], &(scale.exp() * &x)) && close(&ours[1], &(&x * &scale)), "round {round}");
         match round % 3 {
             0 => scale.shallow_clone().copy_(&(&scale * 0.5)),
-            1 => scale.shallow_clone().set_data(&Tensor::from(0.1f32 * round as f32)),
+            1 => scale.shallow_clone().set_data(&(&scale * 0.1)),
             // Which no version counts.
             _ => drop(scale.data().fill_(1.5)),
         }

@@ -7,6 +7,7 @@ use super::arith::bounded;
 use super::cx::{Call, Cx, wide};
 use crate::args::wrap;
 use crate::graph::ValueRef;
+use crate::types::Device;
 
 pub(super) fn register(r: &mut Registry) {
     r.one(&["relu"], relu);
@@ -50,7 +51,7 @@ fn computed(
     cx.cast(value, elem)
 }
 
-/// 0 below 0, else the operand itself: NaN and -0 stay.
+/// 0 below 0, else the operand itself: NaN stays, and on the CPU -0.
 fn relu(cx: &mut Cx, call: &Call<'_>) -> Option<ValueRef> {
     let x = call.tensor("self")?;
     let elem = cx.elem(x)?;
@@ -58,7 +59,8 @@ fn relu(cx: &mut Cx, call: &Call<'_>) -> Option<ValueRef> {
         return None;
     }
     let zero = cx.number(elem, 0.0);
-    let below = cx.map(ScalarFn::Lt, &[x, zero])?;
+    let below = if cx.device == Device::Cpu { ScalarFn::Lt } else { ScalarFn::Le };
+    let below = cx.map(below, &[x, zero])?;
     cx.select(below, zero, x)
 }
 
@@ -144,15 +146,23 @@ fn hard_gate(cx: &mut Cx, x: ValueRef) -> Option<ValueRef> {
     cx.map_number(ScalarFn::Min, low, 6.0)
 }
 
+/// A sixth; on a GPU libtorch multiplies by that of `f32`, in `f64` too.
+fn sixth(cx: &mut Cx, x: ValueRef) -> Option<ValueRef> {
+    match cx.device {
+        Device::Cpu => cx.map_number(ScalarFn::Div, x, 6.0),
+        _ => cx.map_number(ScalarFn::Mul, x, f64::from(1.0f32 / 6.0)),
+    }
+}
+
 fn hardswish(cx: &mut Cx, x: ValueRef) -> Option<ValueRef> {
     let gate = hard_gate(cx, x)?;
     let product = cx.map(ScalarFn::Mul, &[x, gate])?;
-    cx.map_number(ScalarFn::Div, product, 6.0)
+    sixth(cx, product)
 }
 
 fn hardsigmoid(cx: &mut Cx, x: ValueRef) -> Option<ValueRef> {
     let gate = hard_gate(cx, x)?;
-    cx.map_number(ScalarFn::Div, gate, 6.0)
+    sixth(cx, gate)
 }
 
 /// `x * scale` from 0 on, `expm1(x * input_scale) * alpha * scale` below.
@@ -164,6 +174,11 @@ fn exponential(cx: &mut Cx, x: ValueRef, alpha: f64, scale: f64, input_scale: f6
     let curve = cx.map(ScalarFn::Expm1, &[inner])?;
     let low = times(cx, curve, alpha * scale)?;
     let high = times(cx, x, scale)?;
+    if cx.device != Device::Cpu {
+        // 0 is on the curve.
+        let above = cx.map_number(ScalarFn::Gt, x, 0.0)?;
+        return cx.select(above, high, low);
+    }
     let below = cx.map_number(ScalarFn::Lt, x, 0.0)?;
     cx.select(below, low, high)
 }
@@ -275,7 +290,11 @@ fn softshrink(cx: &mut Cx, call: &Call<'_>) -> Option<ValueRef> {
         let (less, more) = (cx.map_number(ScalarFn::Sub, x, lambd)?, cx.map_number(ScalarFn::Add, x, lambd)?);
         let (above, below) =
             (cx.map_number(ScalarFn::Gt, x, lambd)?, cx.map_number(ScalarFn::Lt, x, -lambd)?);
-        let middle = cx.map_number(ScalarFn::Mul, x, 0.0)?;
+        let mut middle = cx.map_number(ScalarFn::Mul, x, 0.0)?;
+        if cx.device != Device::Cpu {
+            // 0 without a sign; NaN stays.
+            middle = cx.map_number(ScalarFn::Add, middle, 0.0)?;
+        }
         let low = cx.select(below, more, middle)?;
         cx.select(above, less, low)
     })

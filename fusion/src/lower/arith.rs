@@ -5,7 +5,7 @@ use tilefuse_block::{Elem, ScalarFn};
 use super::Registry;
 use super::cx::{Call, Cx, literal, wide};
 use crate::args::Number;
-use crate::graph::ValueRef;
+use crate::graph::{Op, ValueRef};
 use crate::recording::Arg;
 use crate::types::Device;
 
@@ -118,7 +118,11 @@ fn mul(cx: &mut Cx, call: &Call<'_>) -> Option<ValueRef> {
 
 fn div(cx: &mut Cx, call: &Call<'_>) -> Option<ValueRef> {
     match call.args.str("rounding_mode") {
-        None if call.args.absent("rounding_mode") => binary(cx, call, ScalarFn::Div),
+        None if call.args.absent("rounding_mode") => {
+            let (a, b) = operands(cx, call)?;
+            let value = divided(cx, call, a, b)?;
+            cx.cast(value, call.elem()?)
+        }
         Some("floor") => floor_divide(cx, call),
         Some("trunc") => truncated(cx, call),
         _ => None,
@@ -129,6 +133,27 @@ fn div(cx: &mut Cx, call: &Call<'_>) -> Option<ValueRef> {
 fn integer_operands(cx: &mut Cx, call: &Call<'_>) -> Option<(ValueRef, ValueRef)> {
     let (a, b) = operands(cx, call)?;
     cx.known(b).filter(|divisor| divisor.bits != 0).map(|_| (a, b))
+}
+
+/// A quotient of floats. On a GPU libtorch multiplies by the reciprocal of a number.
+fn divided(cx: &mut Cx, call: &Call<'_>, a: ValueRef, b: ValueRef) -> Option<ValueRef> {
+    let is_number = call.tensor("other").is_none_or(|other| {
+        let (ty, op) = (cx.graph.ty(other), &cx.graph.node(other.node).op);
+        ty.rank() == 0 && (ty.device == Device::Cpu || matches!(op, Op::Scalar(_)))
+    });
+    if cx.device == Device::Cpu || !is_number {
+        return cx.map(ScalarFn::Div, &[a, b]);
+    }
+    let elem = cx.elem(b)?;
+    let inverse = match cx.known(b) {
+        Some(number) if elem == Elem::F32 => cx.number(elem, f64::from(1.0 / number.as_f64() as f32)),
+        Some(number) => cx.number(elem, 1.0 / number.as_f64()),
+        None => {
+            let one = cx.number(elem, 1.0);
+            cx.map(ScalarFn::Div, &[one, b])?
+        }
+    };
+    cx.map(ScalarFn::Mul, &[a, inverse])
 }
 
 /// Whether the divisor is one number. Of half types libtorch rounds each step of a rounded division by a tensor to the
@@ -145,7 +170,7 @@ fn truncated(cx: &mut Cx, call: &Call<'_>) -> Option<ValueRef> {
         return cx.map(ScalarFn::DivTrunc, &[a, b]);
     }
     let (a, b) = wide_operands(cx, call)?;
-    let quotient = cx.map(ScalarFn::Div, &[a, b])?;
+    let quotient = divided(cx, call, a, b)?;
     let rounded = if by_number(cx, call) { quotient } else { cx.cast(quotient, elem)? };
     let value = cx.map(ScalarFn::Trunc, &[rounded])?;
     cx.cast(value, elem)
@@ -165,7 +190,8 @@ fn floor_divide(cx: &mut Cx, call: &Call<'_>) -> Option<ValueRef> {
         return cx.map(ScalarFn::DivFloor, &[a, b]);
     }
     let (a, b) = wide_operands(cx, call)?;
-    let whole = by_number(cx, call);
+    // On a GPU nothing on the way is rounded.
+    let whole = by_number(cx, call) || cx.device != Device::Cpu;
     let settle = |cx: &mut Cx, value: ValueRef| {
         if whole { Some(value) } else { cx.cast(value, elem).and_then(|v| cx.cast(v, wide(elem))) }
     };
@@ -173,7 +199,7 @@ fn floor_divide(cx: &mut Cx, call: &Call<'_>) -> Option<ValueRef> {
     let modulo = cx.map(ScalarFn::RemTrunc, &[a, b])?;
     let difference = cx.map(ScalarFn::Sub, &[a, modulo])?;
     let difference = settle(cx, difference)?;
-    let exact = cx.map(ScalarFn::Div, &[difference, b])?;
+    let exact = divided(cx, call, difference, b)?;
     let exact = settle(cx, exact)?;
     let below = cx.map_number(ScalarFn::Sub, exact, 1.0)?;
     let below = settle(cx, below)?;
@@ -188,7 +214,7 @@ fn floor_divide(cx: &mut Cx, call: &Call<'_>) -> Option<ValueRef> {
     let rest = cx.map(ScalarFn::Sub, &[rounded, floor])?;
     let up = cx.map_number(ScalarFn::Gt, rest, 0.5)?;
     let nearest = cx.select(up, above, floor)?;
-    let quotient = cx.map(ScalarFn::Div, &[a, b])?;
+    let quotient = divided(cx, call, a, b)?;
     let signed_zero = cx.map(ScalarFn::CopySign, &[zero, quotient])?;
     let is_zero = cx.map(ScalarFn::Eq, &[rounded, zero])?;
     let value = cx.select(is_zero, signed_zero, nearest)?;
@@ -334,13 +360,18 @@ fn clamp(cx: &mut Cx, call: &Call<'_>) -> Option<ValueRef> {
 }
 
 /// A value, or the bound where the value is below it (with `low`) or above it. A zero that equals the bound keeps its
-/// sign.
+/// sign; on a GPU, where 0 is larger than -0, not that of a lower bound.
 pub(super) fn bounded(cx: &mut Cx, value: ValueRef, bound: ValueRef, low: bool) -> Option<ValueRef> {
     let number = cx.known(bound).is_some_and(|literal| !literal.as_f64().is_nan());
     if !number || !cx.elem(value)?.is_float() {
         return extreme(cx, value, bound, low);
     }
-    let beyond = cx.map(if low { ScalarFn::Lt } else { ScalarFn::Gt }, &[value, bound])?;
+    let beyond = match (low, cx.device) {
+        (true, Device::Cpu) => ScalarFn::Lt,
+        (true, _) => ScalarFn::Le,
+        (false, _) => ScalarFn::Gt,
+    };
+    let beyond = cx.map(beyond, &[value, bound])?;
     cx.select(beyond, bound, value)
 }
 
@@ -352,8 +383,13 @@ fn lerp(cx: &mut Cx, call: &Call<'_>) -> Option<ValueRef> {
     let one = cx.number(elem, 1.0);
     let difference = cx.map(ScalarFn::Sub, &[b, a])?;
     let low = cx.map(ScalarFn::Fma, &[weight, difference, a])?;
-    let rest = cx.map(ScalarFn::Sub, &[weight, one])?;
-    let high = cx.map(ScalarFn::Fma, &[difference, rest, b])?;
+    // The two differ in the sign of 0.
+    let (rest, factor) = if cx.device == Device::Cpu {
+        (cx.map(ScalarFn::Sub, &[weight, one])?, difference)
+    } else {
+        (cx.map(ScalarFn::Sub, &[one, weight])?, cx.map(ScalarFn::Neg, &[difference])?)
+    };
+    let high = cx.map(ScalarFn::Fma, &[factor, rest, b])?;
     let magnitude = cx.map(ScalarFn::Abs, &[weight])?;
     let is_low = cx.map_number(ScalarFn::Lt, magnitude, 0.5)?;
     let value = cx.select(is_low, low, high)?;
@@ -367,9 +403,19 @@ fn outer(cx: &mut Cx, call: &Call<'_>) -> Option<ValueRef> {
     cx.map(ScalarFn::Mul, &[column, b])
 }
 
-/// `self + (value * tensor1) * tensor2`, of floats with the last product and the sum rounded once.
+/// `self + (value * tensor1) * tensor2`, of floats with the last product and the sum rounded once; on a GPU
+/// `self + value * (tensor1 * tensor2)`.
 fn addcmul(cx: &mut Cx, call: &Call<'_>) -> Option<ValueRef> {
     let elem = call.elem()?;
+    let factor = call.args.number("value").unwrap_or(Number::Int(1));
+    if elem.is_float() && cx.device != Device::Cpu && factor.as_f64() != 1.0 {
+        let [a, b, base] = ["tensor1", "tensor2", "self"].map(|name| cx.operand(call, name, wide(elem)));
+        let product = cx.map(ScalarFn::Mul, &[a?, b?])?;
+        let factor = literal(wide(elem), factor)?;
+        let factor = cx.literal(factor);
+        let value = cx.map(ScalarFn::Fma, &[factor, product, base?])?;
+        return cx.cast(value, elem);
+    }
     let (a, b, base) = scaled_operands(cx, call)?;
     let value = if elem.is_float() {
         cx.map(ScalarFn::Fma, &[a, b, base])?

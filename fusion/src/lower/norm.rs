@@ -45,10 +45,15 @@ fn statistics(
 ) -> Option<(ValueRef, ValueRef)> {
     let (mean, mut variance) = mean_and_variance(cx, call, x, dims, 0.0)?;
     if cx.device == Device::Cpu {
-        let nothing = cx.map_number(ScalarFn::Mul, variance, 0.0)?;
-        variance = cx.map(ScalarFn::Add, &[variance, nothing])?;
+        variance = finite(cx, variance)?;
     }
     Some((mean, inverse_deviation(cx, variance, eps)?))
+}
+
+/// NaN in the place of an infinite variance.
+fn finite(cx: &mut Cx, variance: ValueRef) -> Option<ValueRef> {
+    let nothing = cx.map_number(ScalarFn::Mul, variance, 0.0)?;
+    cx.map(ScalarFn::Add, &[variance, nothing])
 }
 
 /// `value * weight + bias`; both are in the given shape, in the value's type.
@@ -128,7 +133,10 @@ fn instance_norm(cx: &mut Cx, call: &Call<'_>) -> Option<ValueRef> {
     let elem = call.elem()?;
     // Eager takes the statistics of a batch norm, on the host in the wider type.
     let summed = widest(cx, x)?;
-    let (mean, variance) = mean_and_variance(cx, call, summed, &dims, 0.0)?;
+    let (mean, mut variance) = mean_and_variance(cx, call, summed, &dims, 0.0)?;
+    if cx.device != Device::Cpu {
+        variance = finite(cx, variance)?;
+    }
     let inverse = inverse_deviation(cx, variance, call.args.float("eps")?)?;
     let (mean, inverse) = (cx.cast(mean, wide(elem))?, cx.cast(inverse, wide(elem))?);
     let deviation = cx.map(ScalarFn::Sub, &[x, mean])?;
@@ -185,7 +193,10 @@ fn rms_norm(cx: &mut Cx, call: &Call<'_>) -> Option<ValueRef> {
     };
     let x = cx.cast(x, wide(call.elem()?))?;
     let square = cx.map(ScalarFn::Mul, &[x, x])?;
-    let mean = mean_of(cx, square, &dims, true)?;
+    let mut mean = mean_of(cx, square, &dims, true)?;
+    if cx.device != Device::Cpu {
+        mean = finite(cx, mean)?;
+    }
     let inverse = inverse_deviation(cx, mean, eps)?;
     let normal = cx.map(ScalarFn::Mul, &[x, inverse])?;
     let value = affine(cx, normal, call.optional("weight")?, None, &sizes)?;

@@ -206,12 +206,15 @@ fn known_constants_of_another_device() {
               %0 = input 0 : f32[2]@cuda:0
               %1 = const 1 : f64[]
               %2 = scalar 8.0 : f32[]@cuda:0
-              %3 = view reshape(%2) : f32[1]@cuda:0
-              %4 = view expand(%3) : f32[2]@cuda:0
-              %5 = map div(%0, %4) : f32[2]@cuda:0
-              %6 = map pow(%5, %4) : f32[2]@cuda:0
-              %7 = aten::div.Tensor(self=%6, other=%1) : f32[2]@cuda:0
-              outputs %7
+              %3 = scalar 0.125 : f32[]@cuda:0
+              %4 = view reshape(%3) : f32[1]@cuda:0
+              %5 = view expand(%4) : f32[2]@cuda:0
+              %6 = map mul(%0, %5) : f32[2]@cuda:0
+              %7 = view reshape(%2) : f32[1]@cuda:0
+              %8 = view expand(%7) : f32[2]@cuda:0
+              %9 = map pow(%6, %8) : f32[2]@cuda:0
+              %10 = aten::div.Tensor(self=%9, other=%1) : f32[2]@cuda:0
+              outputs %10
             }
         "#]],
     );
