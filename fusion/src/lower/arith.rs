@@ -119,7 +119,7 @@ fn mul(cx: &mut Cx, call: &Call<'_>) -> Option<ValueRef> {
 fn div(cx: &mut Cx, call: &Call<'_>) -> Option<ValueRef> {
     match call.args.str("rounding_mode") {
         None if call.args.absent("rounding_mode") => {
-            let (a, b) = operands(cx, call)?;
+            let (a, b) = if cx.device == Device::Cpu { operands(cx, call) } else { wide_operands(cx, call) }?;
             let value = divided(cx, call, a, b)?;
             cx.cast(value, call.elem()?)
         }

@@ -1,6 +1,6 @@
 //! Normalisations: layer, group, instance, batch (with given statistics) and RMS.
 
-use tilefuse_block::{Elem, Literal, ScalarFn};
+use tilefuse_block::{Elem, Literal, ReduceFn, ScalarFn};
 
 use super::Registry;
 use super::cx::{Call, Cx, wide};
@@ -193,10 +193,15 @@ fn rms_norm(cx: &mut Cx, call: &Call<'_>) -> Option<ValueRef> {
     };
     let x = cx.cast(x, wide(call.elem()?))?;
     let square = cx.map(ScalarFn::Mul, &[x, x])?;
-    let mut mean = mean_of(cx, square, &dims, true)?;
-    if cx.device != Device::Cpu {
-        mean = finite(cx, mean)?;
-    }
+    let mean = if cx.device == Device::Cpu {
+        mean_of(cx, square, &dims, true)?
+    } else {
+        // libtorch's mean of squares is within the type wherever they are.
+        let count: i64 = dims.iter().map(|&d| cx.shape(x)[d]).product();
+        let part = cx.map_number(ScalarFn::Mul, square, 1.0 / count.max(1) as f64)?;
+        let mean = cx.reduce(ReduceFn::Sum, part, &dims, true)?;
+        finite(cx, mean)?
+    };
     let inverse = inverse_deviation(cx, mean, eps)?;
     let normal = cx.map(ScalarFn::Mul, &[x, inverse])?;
     let value = affine(cx, normal, call.optional("weight")?, None, &sizes)?;

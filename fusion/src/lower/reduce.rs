@@ -217,19 +217,12 @@ pub(super) fn mean_and_variance(
     correction: f64,
 ) -> Option<(ValueRef, ValueRef)> {
     let n = count(cx, x, dims);
-    let narrow = call.elem()?.bits() < cx.elem(x)?.bits();
-    let rough = if cx.device == Device::Cpu || narrow || n == 0.0 {
-        mean_of(cx, x, dims, true)?
-    } else {
-        // A sum may leave the type where the mean is far from it. What the reciprocal misses is corrected below.
-        let part = cx.map_number(ScalarFn::Mul, x, 1.0 / n)?;
-        cx.reduce(ReduceFn::Sum, part, dims, true)?
-    };
+    let rough = mean_of(cx, x, dims, true)?;
     let deviation = cx.map(ScalarFn::Sub, &[x, rough])?;
     let square = cx.map(ScalarFn::Mul, &[deviation, deviation])?;
     let squares = cx.reduce(ReduceFn::Sum, square, dims, true)?;
     let divisor = (n - correction).max(0.0);
-    if narrow {
+    if call.elem()?.bits() < cx.elem(x)?.bits() {
         return Some((rough, cx.map_number(ScalarFn::Div, squares, divisor)?));
     }
     let missed = mean_of(cx, deviation, dims, true)?;

@@ -155,6 +155,10 @@ impl Judge<'_> {
             Accuracy::Sum(allowed) => (allowed, 0.0),
             Accuracy::Operand(allowed) => (allowed, allowed * ulp(kind, scale)),
             Accuracy::Moments if eager.is_nan() && ours.is_infinite() => return true,
+            // The rounding of a mean in `f32`, squared, leaves it; eager's on a GPU is that of a running mean.
+            Accuracy::Moments if self.eager.device().is_cuda() && scale > 1e26 && ours.is_infinite() => {
+                return true;
+            }
             // The square leaves `f32`, in which both compute what has 16 bits, in different orders.
             Accuracy::Moments if matches!(kind, Kind::Half | Kind::BFloat16) && scale > 1e18 => return true,
             // Squares of deviations leave the type, above 1e26 even those that are the rounding of the mean.
