@@ -612,7 +612,7 @@ pub(super) fn graph_of(
     Ok(primitive(functional, &converted, profile)?.0)
 }
 
-fn fits(program: &tilefuse_block::Program) -> tilefuse_codegen::Result<()> {
+pub(super) fn fits(program: &tilefuse_block::Program) -> tilefuse_codegen::Result<()> {
     use tilefuse_codegen::ptx::{PtxOptions, Target, compile_ptx};
     compile_ptx(program, Target::Sm90a, &PtxOptions::default()).map(|_| ())
 }

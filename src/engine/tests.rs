@@ -109,3 +109,44 @@ fn an_operator_that_is_too_large_by_itself_is_called() {
     assert_eq!(custom_kernels(&called), 0);
     assert!(reasons[0].contains("registers a thread"), "{reasons:?}");
 }
+
+/// What a random program compiles to for a GPU, without one; `None` where it runs eager on any device.
+fn compiles_for_a_gpu(seed: u64) -> Option<Result<(), Error>> {
+    let program = crate::random::generate(seed);
+    let views = program.views(&program.draw(seed, Device::Cpu)).ok()?;
+    let (mut inputs, mut held) = (Vec::new(), Vec::new());
+    for (input, view) in program.inputs.iter().zip(&views) {
+        if input.param { &mut held } else { &mut inputs }.push(view.shallow_clone());
+    }
+    let model = |given: &[Tensor]| {
+        let (mut given, mut held) = (given.iter(), held.iter());
+        let view = |input: &crate::random::Input| if input.param { held.next() } else { given.next() };
+        let views: Vec<Tensor> =
+            program.inputs.iter().map(view).map(|t| t.unwrap().shallow_clone()).collect();
+        program.run(&views, crate::random::Mode::Native).unwrap()
+    };
+    let profile = Profile::gpu(132, 4200.0).with_clusters();
+    let graph = graph_of(&inputs, &model, &profile).ok()?;
+    let compile = |programs: &[Program]| programs.iter().try_for_each(super::compile::fits);
+    let plan = plan(&graph, &profile).map_err(|e| Error::Internal(e.to_string()));
+    Some(plan.and_then(|first| {
+        let mut compile = |programs: &[Program]| compile(programs).map_err(Error::Codegen);
+        let alignments = (&Alignments::default(), u64::MAX);
+        fitting(graph, alignments, first, profile, &mut |_| None, &mut compile).map(|_| ())
+    }))
+}
+
+/// Seeds of programs that were refused once, and others.
+#[test]
+fn random_programs_compile_for_a_gpu() {
+    let _no_grad = tch::no_grad_guard();
+    let count = std::env::var("TILEFUSE_TEST_SEEDS").ok().and_then(|n| n.parse().ok()).unwrap_or(60);
+    let known = [727_629, 732_669, 729_507, 721_144, 728_373];
+    let mut compiled = 0;
+    for seed in known.into_iter().chain(0..count) {
+        let Some(result) = compiles_for_a_gpu(seed) else { continue };
+        compiled += 1;
+        result.unwrap_or_else(|error| panic!("seed {seed}: {error}"));
+    }
+    assert!(compiled > count / 2, "{compiled} of {count}");
+}

@@ -47,6 +47,9 @@ pub(super) fn crossed(kernel: &Kernel, machine: Machine, rows: Var, weights: &[u
 
 /// Whole rows in the registers of one block, a few in a step.
 fn rows_walk(kernel: &Kernel, rows: Var, cols: Var, shrink: u32) -> Option<Tiling> {
+    if !ends_with_columns(kernel, rows) {
+        return None;
+    }
     let across = (extent(kernel, cols) as u64).next_power_of_two();
     // Beside what is loaded, threads hold the columns' sums and what is loaded for the next step.
     let crossed = kernel.reduces.iter().filter(|r| r.crossed).count() as i64;
@@ -67,13 +70,30 @@ fn rows_walk(kernel: &Kernel, rows: Var, cols: Var, shrink: u32) -> Option<Tilin
     Some(Tiling { axes, walk: Walk::Rows, warps, lead: None })
 }
 
-/// Whether a store is of a crossed reduction.
+/// Whether a store needs a crossed reduction, whose result is known behind the walk.
 fn is_crossed(kernel: &Kernel, store: usize) -> bool {
-    let mut value = kernel.stores[store].value;
-    while let KNode::Cast(inner, _) = kernel.node(value) {
-        value = *inner;
+    let mut stack = vec![kernel.stores[store].value];
+    let mut seen = FxHashSet::default();
+    while let Some(expr) = stack.pop() {
+        if !seen.insert(expr) {
+            continue;
+        }
+        match kernel.node(expr) {
+            KNode::Reduce(position) if kernel.reduces[*position as usize].crossed => return true,
+            KNode::Reduce(position) => stack.push(kernel.reduces[*position as usize].value),
+            _ => stack.extend(parts(kernel, expr)),
+        }
     }
-    matches!(kernel.node(value), KNode::Reduce(position) if kernel.reduces[*position as usize].crossed)
+    false
+}
+
+/// Whether what is stored of crossed reductions needs nothing of a single row, and so can be stored behind the walk.
+fn ends_with_columns(kernel: &Kernel, rows: Var) -> bool {
+    let of_rows = |store: usize| {
+        let store = &kernel.stores[store];
+        (kernel.info(store.value).vars | kernel.indices.vars(store.addr)) & 1 << rows.0.min(63) != 0
+    };
+    (0..kernel.stores.len()).all(|store| !is_crossed(kernel, store) || !of_rows(store))
 }
 
 impl Emitter<'_> {

@@ -205,8 +205,8 @@ fn two_way(kernel: &Kernel, machine: Machine, outer: Var, inner: Var) -> Tiling 
     let points = kernel.parallel_points().max(1) as u64;
     let (rows, cols) = match machine {
         // Runs of 256 bytes along one axis, where 16-bit elements would make them 128.
-        Machine::Gpu { .. } if along(kernel, inner).0 <= 2 => (64, 128),
-        Machine::Gpu { .. } => (64, 64),
+        Machine::Gpu { shrink, .. } if along(kernel, inner).0 <= 2 => (64 >> shrink, 128 >> shrink),
+        Machine::Gpu { shrink, .. } => (64 >> shrink, 64 >> shrink),
         Machine::Host { threads } if points >= u64::from(threads) << 18 => (128, 128),
         Machine::Host { .. } => (64, 64),
     };
