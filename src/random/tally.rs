@@ -70,7 +70,7 @@ pub struct Ran {
     pub eager: Option<String>,
 }
 
-/// How the reasons begin that are defects of this project, and not of the program.
+/// How the reasons begin, or their parts, that are defects of this project, and not of the program.
 const DEFECTS: &[&str] = &["LLVM", "internal", "object"];
 
 /// Which of the programs of these seeds is the first that finds a fault; `None` where none does.
@@ -124,7 +124,7 @@ fn ran(
 ) -> Result<Ran, Error> {
     let eager = fused.stats().eager_calls.keys().next().cloned();
     if let (Outcome::Same { .. }, Some(reason)) = (&outcome, &eager)
-        && DEFECTS.iter().any(|d| reason.starts_with(d))
+        && reason.split(": ").any(|part| DEFECTS.iter().any(|defect| part.starts_with(defect)))
     {
         outcome = Outcome::Different(format!("failed: not compiled: {reason}"));
     }

@@ -187,20 +187,31 @@ impl<'a> Planner<'a> {
         }
         values.extend(self.graph.outputs.iter().copied());
         values.extend(self.graph.updates.iter().map(|u| u.value));
-        for value in values {
-            let base = match self.place(value) {
-                Some(place) => place.base(),
-                None => value,
-            };
-            match self.graph.node(base.node).op {
-                Op::Input(_) | Op::Param(_) | Op::Const(_) => {}
-                Op::Aten(_) if self.is_extern(base.node) => {}
-                _ if self.transparent.contains(&base.node) => {
-                    self.materialized.insert(base.node);
-                }
-                _ => {
-                    self.demanded.insert(base.node);
-                }
+        // What is in memory ends the views of others, which then may lie there at other strides than are recorded for them.
+        let mut more = true;
+        while more {
+            let before = self.materialized.len();
+            for &value in &values {
+                self.demand_of(value);
+            }
+            more = self.materialized.len() > before;
+        }
+    }
+
+    /// Finds what must be in memory for a value.
+    fn demand_of(&mut self, value: ValueRef) {
+        let base = match self.place(value) {
+            Some(place) => place.base(),
+            None => value,
+        };
+        match self.graph.node(base.node).op {
+            Op::Input(_) | Op::Param(_) | Op::Const(_) => {}
+            Op::Aten(_) if self.is_extern(base.node) => {}
+            _ if self.transparent.contains(&base.node) => {
+                self.materialized.insert(base.node);
+            }
+            _ => {
+                self.demanded.insert(base.node);
             }
         }
     }
