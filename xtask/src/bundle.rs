@@ -121,6 +121,8 @@ fn executable(message: &str) -> Option<Executable> {
     let name = match (kind, target["kind"][0].as_str()?) {
         (Kind::Program, _) => name.to_owned(),
         (_, "lib") => format!("{}-lib", package_name(message["package_id"].as_str()?)?),
+        // A program and a file of tests may have one name.
+        (_, "bin") => format!("{}-bin-{name}", package_name(message["package_id"].as_str()?)?),
         _ => format!("{}-{name}", package_name(message["package_id"].as_str()?)?),
     };
     Some(Executable { kind, name, path })
@@ -143,6 +145,7 @@ fn gather(executables: &[Executable], folder: &Path) -> Result<()> {
         });
         fs::create_dir_all(&place)?;
         let copy = place.join(&executable.name);
+        anyhow::ensure!(!copy.exists(), "two programs of the bundle are {}", copy.display());
         run(Command::new("strip").arg("-o").arg(&copy).arg(&executable.path))?;
         println!("{:>5.1} MB  {}", megabytes(&copy)?, copy.display());
     }
@@ -208,6 +211,7 @@ mod tests {
         assert_eq!(check("bin", "tilefuse", false), Some((Kind::Program, "tilefuse".into())));
         assert_eq!(check("lib", "tilefuse_codegen", true), Some((Kind::Test, "tilefuse-codegen-lib".into())));
         assert_eq!(check("test", "launch", true), Some((Kind::Test, "tilefuse-codegen-launch".into())));
+        assert_eq!(check("bin", "launch", true), Some((Kind::Test, "tilefuse-codegen-bin-launch".into())));
         assert_eq!(check("bench", "suite", false), Some((Kind::Bench, "tilefuse-codegen-suite".into())));
         assert_eq!(check("lib", "tilefuse_codegen", false), None);
         assert_eq!(package_name("path+file:///clone/xtask#0.1.0"), Some("xtask"));
