@@ -65,6 +65,9 @@ impl Memory {
     }
 }
 
+/// Of operators whose results are not of one shape for inputs of one signature.
+const OTHER_RESULT: &str = "an operator's result has another shape or type than when it was captured";
+
 /// Why a plan did not run.
 #[derive(Debug)]
 pub(crate) enum Stop {
@@ -102,8 +105,10 @@ impl Compiled {
         let generators = drawn.collect::<Result<SmallVec<[_; 1]>, _>>()?;
         self.run_unguarded(&call, threads).map_err(|error| {
             // Nothing of the caller's is written before the last step that may fail, so this undoes the call.
-            let restored = generators.iter().try_for_each(GeneratorState::restore);
-            Stop::Failed(restored.err().unwrap_or(error))
+            match generators.iter().try_for_each(GeneratorState::restore).err().unwrap_or(error) {
+                Error::Internal(text) if text == OTHER_RESULT => Stop::Unfit(OTHER_RESULT),
+                error => Stop::Failed(error),
+            }
         })
     }
 
@@ -443,9 +448,7 @@ impl Frame<'_> {
         let meta = Meta::of(&tensor)?;
         let ty = &result.ty;
         if meta.sizes() != &ty.shape[..] || meta.dtype != ty.dtype.scalar_type() {
-            return Err(Error::Internal(String::from(
-                "an operator's result has another shape or type than recorded",
-            )));
+            return Err(Error::Internal(String::from(OTHER_RESULT)));
         }
         let in_arena =
             self.memory.workspace.arena.is_some() && meta.storage_data == self.memory.workspace.base;
