@@ -73,9 +73,13 @@ pub fn check<S: Subject>(
     device: Device,
     wrap: impl FnOnce(Model) -> S,
 ) -> Result<(Outcome, S), Error> {
-    let first = program.draw(seed, device);
-    let second = program.draw(seed ^ 0x5bd1_e995, device);
+    let [first, second] = seeds(seed).map(|seed| program.draw(seed, device));
     check_on(program, &[("capturing", &first), ("second", &second), ("third", &second)], wrap)
+}
+
+/// The seeds of the draws that a program is checked on.
+pub(super) fn seeds(seed: u64) -> [u64; 2] {
+    [seed, seed ^ 0x5bd1_e995]
 }
 
 /// As [`check`], on named draws, of which the model captures on the first. A draw that eager rejects is none of the

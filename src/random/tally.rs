@@ -149,21 +149,31 @@ fn options() -> Options {
 fn audited(fused: &Fused<Model>, program: &Program, seed: u64, device: Device) -> Result<Explanation, Error> {
     let _no_grad = tch::no_grad_guard();
     let _generators = hold_generators(program);
-    let views = program.views(&program.draw(seed, device))?;
-    let given = program.inputs.iter().zip(views).filter(|(i, _)| !i.param).map(|(_, t)| t);
     // What a call writes, it may not take again: an index out of range, for one.
     if program.ops.iter().any(super::OpCall::in_place) {
         return explain(fused, program, seed, device);
     }
-    fused.run_with(&given.collect::<Vec<_>>(), |model, inputs| model(inputs))?;
+    let given = accepted(program, seed, device)?;
+    fused.run_with(&given, |model, inputs| model(inputs))?;
     explain(fused, program, seed, device)
+}
+
+/// The inputs of a draw that eager does not reject, if one of those of [`check`] is such; first the one whose parameters the
+/// model has by then.
+fn accepted(program: &Program, seed: u64, device: Device) -> Result<Vec<Tensor>, Error> {
+    let draw = |seed| program.draw(seed, device);
+    let runs = |seed| program.views(&draw(seed)).is_ok_and(|views| program.run(&views, Mode::Native).is_ok());
+    let seeds = super::check::seeds(seed);
+    let seed = seeds.into_iter().rev().find(|&seed| runs(seed)).unwrap_or(seed);
+    let views = program.views(&draw(seed))?;
+    let given = program.inputs.iter().zip(views).filter(|(i, _)| !i.param).map(|(_, t)| t);
+    Ok(given.collect())
 }
 
 fn explain(fused: &Fused<Model>, program: &Program, seed: u64, device: Device) -> Result<Explanation, Error> {
     let _no_grad = tch::no_grad_guard();
-    let views = program.views(&program.draw(seed, device))?;
-    let given = program.inputs.iter().zip(views).filter(|(i, _)| !i.param).map(|(_, t)| t);
-    fused.explain_with(&given.collect::<Vec<_>>(), |model, inputs| model(inputs))
+    let given = accepted(program, seed, device)?;
+    fused.explain_with(&given, |model, inputs| model(inputs))
 }
 
 /// The plan of a program.
