@@ -247,29 +247,35 @@ impl Program {
 impl OpCall {
     /// Calls an operator that libtorch has not in `f64` in `f32`: one that quantises, for one.
     fn run_narrow(&self, tensors: &[&Tensor]) -> Result<Results, Error> {
-        let (op, overload) = self.name.split_once('.').unwrap_or((&self.name, ""));
         let narrow = |t: &&Tensor| match known_kind(t) {
             Some(Kind::Double) => t.to_kind(Kind::Float),
             _ => t.shallow_clone(),
         };
         let tensors: Vec<Tensor> = tensors.iter().map(narrow).collect();
         let tensors: Vec<&Tensor> = tensors.iter().collect();
-        Call::new(&format!("aten::{op}"), overload, &self.args)?.run(&tensors)
+        self.call(&self.args)?.run(&tensors)
+    }
+
+    fn call(&self, args: &[Arg<u32>]) -> Result<Call, Error> {
+        let (op, overload) = self.name.split_once('.').unwrap_or((&self.name, ""));
+        let op = if op.contains("::") { op.to_owned() } else { format!("aten::{op}") };
+        Call::new(&op, overload, args)
     }
 
     /// Calls the operator on values of `env`.
     pub fn run(&self, env: &HashMap<u32, Tensor>, mode: Mode<'_>) -> Result<Vec<Tensor>, Error> {
-        let (op, overload) = self.name.split_once('.').unwrap_or((&self.name, ""));
         let args: Vec<Arg<u32>> = self.args.iter().map(|a| in_mode(a, mode)).collect();
-        let op = if op.contains("::") { op.to_owned() } else { format!("aten::{op}") };
-        let call = Call::new(&op, overload, &args)?;
+        let call = self.call(&args)?;
         let tensors = self
             .reads()
             .iter()
             .map(|id| env.get(id).ok_or_else(|| unknown(*id)))
             .collect::<Result<Vec<_>, _>>()?;
         let results = match (call.run(&tensors), mode) {
-            (Err(error), Mode::Double | Mode::Noisy(_)) => self.run_narrow(&tensors).map_err(|_| error)?,
+            // What a call writes to narrow copies would be lost.
+            (Err(error), Mode::Double | Mode::Noisy(_)) if !self.in_place() => {
+                self.run_narrow(&tensors).map_err(|_| error)?
+            }
             (results, _) => results?,
         };
         if results.len() != self.results.len() {

@@ -7,7 +7,7 @@ use std::process::Command;
 fn samples_of_operators_agree_with_eager() {
     let file = crate::common::files().join("tests/tilefuse/samples.txt");
     let mut devices = vec!["cpu"];
-    devices.extend(tilefuse::torch::cuda_available().is_ok().then_some("cuda"));
+    devices.extend((crate::common::devices().len() > 1).then_some("cuda"));
     for device in devices {
         let mut command = Command::new(crate::common::program());
         let output = command.arg("samples").arg(&file).args(["--device", device]).output().unwrap();

@@ -35,8 +35,10 @@ pub(crate) fn avoid(text: &str) -> String {
 /// An instruction's name and operands. LLVM guards none but branches, and writes one in a line.
 fn parts(line: &str) -> Option<(&str, Vec<&str>)> {
     let (name, operands) = line.trim_start().split_once(char::is_whitespace)?;
-    let (operands, _) = operands.split_once(';')?;
-    Some((name, operands.split(',').map(str::trim).collect()))
+    let (operands, rest) = operands.split_once(';')?;
+    // More in a line is none of LLVM's, and is left as it is.
+    let alone = rest.trim().is_empty() || rest.trim_start().starts_with("//");
+    alone.then(|| (name, operands.split(',').map(str::trim).collect()))
 }
 
 fn negation(line: &str, out: &mut String) -> bool {

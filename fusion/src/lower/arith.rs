@@ -137,11 +137,7 @@ fn integer_operands(cx: &mut Cx, call: &Call<'_>) -> Option<(ValueRef, ValueRef)
 
 /// A quotient of floats. On a GPU libtorch multiplies by the reciprocal of a number.
 fn divided(cx: &mut Cx, call: &Call<'_>, a: ValueRef, b: ValueRef) -> Option<ValueRef> {
-    let is_number = call.tensor("other").is_none_or(|other| {
-        let (ty, op) = (cx.graph.ty(other), &cx.graph.node(other.node).op);
-        ty.rank() == 0 && (ty.device == Device::Cpu || matches!(op, Op::Scalar(_)))
-    });
-    if cx.device == Device::Cpu || !is_number {
+    if cx.device == Device::Cpu || !by_number(cx, call) {
         return cx.map(ScalarFn::Div, &[a, b]);
     }
     let elem = cx.elem(b)?;
@@ -157,9 +153,15 @@ fn divided(cx: &mut Cx, call: &Call<'_>, a: ValueRef, b: ValueRef) -> Option<Val
 }
 
 /// Whether the divisor is one number. Of half types libtorch rounds each step of a rounded division by a tensor to the
-/// type, and nothing on the way of one by a number.
+/// type, and nothing on the way of one by a number; on a GPU a number is one of the host.
 fn by_number(cx: &Cx, call: &Call<'_>) -> bool {
-    call.tensor("other").is_none_or(|other| cx.graph.ty(other).numel() == 1)
+    call.tensor("other").is_none_or(|other| {
+        let (ty, op) = (cx.graph.ty(other), &cx.graph.node(other.node).op);
+        match cx.device {
+            Device::Cpu => ty.numel() == 1,
+            _ => ty.rank() == 0 && (ty.device == Device::Cpu || matches!(op, Op::Scalar(_))),
+        }
+    })
 }
 
 /// Division rounded toward zero.

@@ -149,7 +149,7 @@ impl Judge<'_> {
         }
         let (allowed, slack) = match self.row.accuracy {
             // The rounding of the exact value is right, too.
-            Accuracy::Exact => (0.0, 0.0),
+            Accuracy::Exact => return exact.is_some_and(|exact| same(ours, rounded(kind, exact))),
             Accuracy::Zeros => return ours == eager,
             Accuracy::Ulp(allowed) => (allowed, 0.0),
             Accuracy::Sum(allowed) => (allowed, 0.0),
@@ -177,7 +177,7 @@ impl Judge<'_> {
             }
         };
         let Some(exact) = exact else { return false };
-        let rounded = Tensor::from_slice(&[exact]).to_kind(kind).to_kind(Kind::Double).double_value(&[0]);
+        let rounded = rounded(kind, exact);
         if !eager.is_finite() || !ours.is_finite() || !exact.is_finite() {
             let finite = ours.is_finite() && exact.is_finite();
             return same(ours, rounded)
@@ -192,6 +192,11 @@ impl Judge<'_> {
         let slack = if short { slack.max(2f64.powi(-119)) } else { slack };
         close(kind, ours, exact, allowed) || error <= slack || error <= 2.0 * (eager - exact).abs()
     }
+}
+
+/// A number in a type.
+fn rounded(kind: Kind, exact: f64) -> f64 {
+    Tensor::from_slice(&[exact]).to_kind(kind).to_kind(Kind::Double).double_value(&[0])
 }
 
 /// In `f64` the reference has an error of its own.
