@@ -329,8 +329,9 @@ const RANDOM: &[&str] =
 const ATOMIC: &[&str] =
     &["sparse", "to_dense", "index_add", "index_put", "scatter", "put_", "cumsum", "bincount"];
 
-/// Operators that leave elements of their result as they find them.
+/// Operators that leave elements of their result as they find them; attention without dropout, its random state.
 const UNWRITTEN: &[&str] = &[
+    "_flash_attention_forward",
     "empty",
     "empty_like",
     "empty_permuted",

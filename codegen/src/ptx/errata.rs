@@ -8,7 +8,11 @@
 //! - An ordered comparison of `f32` is taken to hold where the ranges of its operands say so, although one may be NaN:
 //!   `|x| > -1`, `x * x >= 0`, `sin(x) < 2`. No unordered one is. A comparison is written as the negation of the unordered
 //!   one that is its opposite, which costs no instruction.
+//! - A value that one instruction computes from the thread's index may be computed again where it is used, from the
+//!   register that held the index, behind the last use of the index (12.9 too, not 12.8). Seen in kernels with barriers
+//!   alone. Where such a value outlives the index in one, the index is used once more at the end.
 
+use std::collections::HashMap;
 use std::fmt::Write;
 
 /// The comparisons of which `ptxas` may be wrong, and the opposites.
@@ -22,8 +26,17 @@ const OPPOSITES: [(&str, &str); 4] = [
 /// The same code without what `ptxas` translates wrongly.
 pub(crate) fn avoid(text: &str) -> String {
     let three = text.contains("min.s") || text.contains("max.s");
+    let outlived = outlived_index(text);
     let mut out = String::with_capacity(text.len() + text.len() / 16);
     for line in text.lines() {
+        if let (Some(index), "ret;") = (outlived, line.trim()) {
+            // Nothing waits, be the comparison true or not.
+            let _ = writeln!(
+                out,
+                "\t{{\n\t.reg .pred \t%last;\n\t.reg .b32 \t%grid;\n\tmov.u32 \t%grid, %nctaid.x;\n\t\
+                 setp.eq.u32 \t%last, {index}, %grid;\n\t@%last nanosleep.u32 \t0;\n\t}}"
+            );
+        }
         if !(three && negation(line, &mut out) || comparison(line, &mut out)) {
             out.push_str(line);
             out.push('\n');
@@ -39,6 +52,42 @@ fn parts(line: &str) -> Option<(&str, Vec<&str>)> {
     // More in a line is none of LLVM's, and is left as it is.
     let alone = rest.trim().is_empty() || rest.trim_start().starts_with("//");
     alone.then(|| (name, operands.split(',').map(str::trim).collect()))
+}
+
+/// The register of the thread's index, if a value that one instruction computes from it alone is used behind its last
+/// use, in a kernel with barriers.
+fn outlived_index(text: &str) -> Option<&str> {
+    if !text.contains("bar.sync") {
+        return None;
+    }
+    let index = text.lines().find_map(|line| {
+        let (name, operands) = parts(line)?;
+        (name == "mov.u32" && operands.get(1) == Some(&"%tid.x")).then(|| operands[0])
+    })?;
+    let mut last = 0;
+    let mut derived: HashMap<&str, usize> = HashMap::new();
+    for (at, line) in text.lines().enumerate() {
+        for register in registers(line) {
+            if register == index {
+                last = at;
+            } else if let Some(used) = derived.get_mut(register) {
+                *used = at;
+            }
+        }
+        if let Some((_, operands)) = parts(line)
+            && let [to, from @ ..] = &operands[..]
+            && from.contains(&index)
+            && from.iter().all(|operand| *operand == index || !operand.starts_with('%'))
+        {
+            derived.insert(to, at);
+        }
+    }
+    derived.values().any(|used| *used > last).then_some(index)
+}
+
+/// The registers that a line names.
+fn registers(line: &str) -> impl Iterator<Item = &str> {
+    line.split(|c: char| !c.is_ascii_alphanumeric() && c != '%').filter(|word| word.starts_with("%r"))
 }
 
 fn negation(line: &str, out: &mut String) -> bool {
@@ -80,6 +129,19 @@ mod tests {
         assert_eq!(avoid(plain), plain);
         let expected = "\tnot.b32 \t%r2, %r1;\n\tadd.s32 \t%r2, %r2, 1;\n\tneg.f32 \t%r3, %r1;\n\tmin.s32 \t%r4, %r2, %r1;\n";
         assert_eq!(avoid(&format!("{plain}\tmin.s32 \t%r4, %r2, %r1;\n")), expected);
+    }
+
+    #[test]
+    fn the_threads_index_lives_as_long_as_what_is_computed_from_it() {
+        let head = "\tmov.u32 \t%r1, %tid.x;\n\tand.b32 \t%r2, %r1, 63;\n\tbar.sync \t0;\n";
+        let within = format!("{head}\tadd.s32 \t%r3, %r2, %r1;\n\tret;\n");
+        assert_eq!(avoid(&within), within);
+        let behind = format!("{head}\tadd.s32 \t%r3, %r1, %r1;\n\tshl.b32 \t%r4, %r2, 3;\n\tret;\n");
+        assert!(avoid(&behind).contains("setp.eq.u32 \t%last, %r1, %grid;"), "{}", avoid(&behind));
+        let of_two = behind.replace("%r1, 63", "%r1, %r9");
+        assert_eq!(avoid(&of_two), of_two);
+        let without = behind.replace("bar.sync", "bar.warp.sync");
+        assert_eq!(avoid(&without), without);
     }
 
     #[test]

@@ -1,12 +1,13 @@
 //! What an assembler that reasons about ranges and folds operands may get wrong: comparisons of values that lie in a known
 //! range unless they are NaN, and negations in front of the larger and the smaller of several.
 
+use tilefuse_block::interp::{Arg, Buffer};
 use tilefuse_block::{Builder, Elem, Literal, ReduceFn, ScalarFn, TypeError, Value};
 
 use crate::functions::pointwise;
 use crate::run::{Case, Tolerance};
 use crate::shapes::{finish, load, out_of, store};
-use crate::values::operand;
+use crate::values::{moderate, operand};
 
 pub(crate) fn cases() -> Vec<Case> {
     let mut out = Vec::new();
@@ -27,7 +28,28 @@ pub(crate) fn cases() -> Vec<Case> {
             }
         }
     }
+    out.push(rematerialized());
     out
+}
+
+/// A transposed tile that is chosen from by booleans of the other order, beside a sum: a part of the thread's index is
+/// used far behind the index itself.
+fn rematerialized() -> Case {
+    let program = include_str!("rematerialized.tile").parse().unwrap();
+    let n = 3 * 17_391;
+    let zeros = |n| Arg::Buffer(Buffer::zeros(Elem::F32, n));
+    let data = |elem, seed| Arg::buffer(moderate(elem, n, seed));
+    let input = data(Elem::F32, 1);
+    let args = vec![input.clone(), zeros(n), data(Elem::Bool, 2), zeros(n), input, zeros(3)];
+    Case {
+        name: "assembler rematerialized".to_owned(),
+        program,
+        args,
+        grid: [30, 1, 1],
+        // The sums are in another order.
+        tolerance: Tolerance::Close { absolute: 1e-2, relative: 1e-4 },
+        is_function: false,
+    }
 }
 
 /// A value of known range.
