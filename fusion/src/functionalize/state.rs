@@ -346,6 +346,17 @@ impl<'r> State<'r> {
         read.into_iter().any(|r| written.iter().any(|w| w.storage == r.storage && collide(w, r)))
     }
 
+    /// Whether the argument is running statistics of a batch norm in training that libtorch leaves as they are: on CUDA
+    /// it writes to a contiguous copy of them, which it drops.
+    fn drops_statistics(&self, call: &Call, at: usize) -> bool {
+        let Some((name, Arg::Tensor(id))) = call.args.get(at) else { return false };
+        let Some(info) = self.recording.tensors.get(id.0 as usize) else { return false };
+        call.op.contains("batch_norm")
+            && name.starts_with("running_")
+            && info.ty.device != Device::Cpu
+            && !info.ty.is_contiguous()
+    }
+
     /// Takes one call of the recording.
     pub(super) fn call(&mut self, index: usize, call: &Call) -> Result<()> {
         let name = || format!("{} #{index}", call.op);
@@ -357,6 +368,7 @@ impl<'r> State<'r> {
         writes.extend(inplace::hidden_writes(call));
         writes.sort_unstable();
         writes.dedup();
+        writes.retain(|&at| !self.drops_statistics(call, at));
         if writes.is_empty() {
             return self.pure_call(index, call, args);
         }

@@ -189,6 +189,30 @@ fn training_statistics_are_written() {
 }
 
 #[test]
+fn statistics_that_libtorch_leaves_on_cuda_are_not_written() {
+    check(
+        r#"recording {
+          %0 = input 0 : f32[2,3]@cuda:0
+          %1 = param 0 "mean" : f32[3]{2}@cuda:0
+          %2 = param 1 "var" : f32[3]@cuda:0
+          %3: f32[2,3]@cuda:0 = aten::batch_norm(input=%0, weight=None, bias=None, running_mean=%1, running_var=%2, training=true, momentum=0.1, eps=0.00001, cudnn_enabled=true)
+          outputs %3
+        }"#,
+        expect![[r#"
+            graph {
+              origin 0 "aten::batch_norm #0"
+              %0 = input 0 : f32[2,3]@cuda:0
+              %1 = param 0 : f32[3]{2}@cuda:0
+              %2 = param 1 : f32[3]@cuda:0
+              %3, %4 = aten::batch_norm(input=%0, weight=None, bias=None, running_mean=%1, running_var=%2, training=true, momentum=0.1, eps=1e-5, cudnn_enabled=true) !writes[4] !replay 0 : f32[2,3]@cuda:0, f32[3]@cuda:0 @0
+              outputs %3
+              update %2 <- %4
+            }
+        "#]],
+    );
+}
+
+#[test]
 fn unbound_parts_and_diagonals_are_written_back() {
     check(
         r#"recording {

@@ -14,6 +14,7 @@ mod gather;
 mod group;
 mod horizontal;
 mod in_place;
+mod late;
 mod lives;
 mod memory;
 mod order;
@@ -389,8 +390,8 @@ pub fn plan_tuned(
 /// Bytes that a plan may always hold beyond: parts of sums, for which a reduction has two kernels.
 const PARTS: u64 = 16 << 10;
 
-/// A plan that holds at most so many bytes, where another order or kernels that end early make one; else the one that holds
-/// least.
+/// A plan that holds at most so many bytes, where another order, or kernels that end early or run late, make one; else the
+/// one that holds least.
 fn within(
     graph: Graph,
     profile: &Profile,
@@ -405,13 +406,23 @@ fn within(
     let most = most_bytes.saturating_add(PARTS);
     let plan = group::plan(graph.clone(), profile, alignments, &Early::default(), tuner)?;
     let mut least = limited(plan.clone());
+    if least <= most {
+        return Ok(plan);
+    }
+    let late = |early: &Early, tuner: &mut Tuner<'_>| {
+        group::plan(graph.clone(), profile, alignments, early, tuner).map(late::late)
+    };
+    let sunk = late::late(plan.clone());
+    let peak = limited(sunk.clone());
+    let plan = if peak < least { sunk } else { plan };
+    least = least.min(peak);
     let mut best = None;
     let mut early = Early { as_recorded: true, ..Early::default() };
     for _ in 0..early::ROUNDS {
         if least <= most {
             break;
         }
-        let tried = group::plan(graph.clone(), profile, alignments, &early, &mut |_| None)?;
+        let tried = late(&early, &mut |_| None)?;
         let more = early::next(&tried, &early.nodes);
         let peak = limited(tried);
         if peak < least {
@@ -423,7 +434,7 @@ fn within(
         early.nodes.extend(more);
     }
     match best {
-        Some(early) => group::plan(graph, profile, alignments, &early, tuner),
+        Some(early) => late(&early, tuner),
         None => Ok(plan),
     }
 }

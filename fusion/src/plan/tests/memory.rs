@@ -130,3 +130,30 @@ fn what_is_read_early_need_not_be_kept() {
         assert_eq!(verify(&limited), Ok(()));
     }
 }
+
+/// What two products read is made of parameters alone, and recorded in front of both.
+const MADE: &str = "graph {
+  %0 = input 0 : f32[4,1024]
+  %1 = param 0 : f32[1024,1024]
+  %2 = param 1 : f32[1024,512]
+  %3 = map exp(%1) : f32[1024,1024]
+  %4 = map neg(%2) : f32[1024,512]
+  %5 = aten::mm(self=%0, mat2=%3) : f32[4,1024]
+  %6 = aten::mm(self=%5, mat2=%4) : f32[4,512]
+  outputs %6
+}
+";
+
+#[test]
+fn what_is_made_of_parameters_is_made_late() {
+    let graph = parse_graph(MADE).unwrap();
+    let most = 4 * (1024 * 1024 + 2 * 4 * 1024);
+    for profile in [Profile::host(2), Profile::gpu(132, 4200.0)] {
+        let kept = plan(&graph, &profile).unwrap();
+        assert!(kept.peak_bytes() > most, "{}", kept.peak_bytes());
+        let mut limited = plan_tuned(&graph, &profile, &Alignments::default(), most, &mut |_| None).unwrap();
+        limited.limit_memory(most);
+        assert!(limited.peak_bytes() <= most, "{} of {most}", limited.peak_bytes());
+        assert_eq!(verify(&limited), Ok(()));
+    }
+}

@@ -1,0 +1,71 @@
+//! Steps that run as late as they can: what a kernel makes of nothing but inputs and parameters, such as a weight that is
+//! laid out for a product, is held only from its first use on. No input or parameter is held any longer for it.
+
+use rustc_hash::FxHashMap;
+
+use super::{Plan, Step, StepKind, lives};
+use crate::graph::{Op, ValueRef};
+
+/// The plan with each such step right before the first that reads its result.
+pub(super) fn late(mut plan: Plan) -> Plan {
+    let maker: FxHashMap<ValueRef, usize> =
+        plan.steps.iter().enumerate().flat_map(|(at, step)| written(step).map(move |v| (v, at))).collect();
+    let mut waits = vec![false; plan.steps.len()];
+    for (at, step) in plan.steps.iter().enumerate() {
+        let StepKind::Kernel(kernel) = &step.kind else { continue };
+        let given = |value: ValueRef| {
+            let op = &plan.graph.node(value.node).op;
+            matches!(op, Op::Input(_) | Op::Param(_) | Op::Const(_))
+                || maker.get(&value).is_some_and(|&made| made < at && waits[made])
+        };
+        waits[at] = kernel.buffers.iter().filter(|buffer| !buffer.1).all(|&(value, _)| given(value));
+    }
+    let mut order = Vec::with_capacity(plan.steps.len());
+    let mut placed = vec![false; plan.steps.len()];
+    for at in (0..plan.steps.len()).filter(|&at| !waits[at]) {
+        append(at, &plan.steps, &maker, &mut placed, &mut order);
+    }
+    // What only results are made of.
+    for at in 0..plan.steps.len() {
+        append(at, &plan.steps, &maker, &mut placed, &mut order);
+    }
+    let mut steps: Vec<Option<Step>> = std::mem::take(&mut plan.steps).into_iter().map(Some).collect();
+    plan.steps = order.into_iter().filter_map(|at| steps[at].take()).collect();
+    lives::finish(plan)
+}
+
+/// Appends a step behind those that make what it reads.
+fn append(
+    at: usize,
+    steps: &[Step],
+    maker: &FxHashMap<ValueRef, usize>,
+    placed: &mut [bool],
+    order: &mut Vec<usize>,
+) {
+    if std::mem::replace(&mut placed[at], true) {
+        return;
+    }
+    let mut needed: Vec<usize> = read(&steps[at]).filter_map(|value| maker.get(&value).copied()).collect();
+    needed.sort_unstable();
+    for step in needed {
+        append(step, steps, maker, placed, order);
+    }
+    order.push(at);
+}
+
+fn read(step: &Step) -> impl Iterator<Item = ValueRef> + '_ {
+    let (kernel, call) = match &step.kind {
+        StepKind::Kernel(kernel) => (Some(kernel), None),
+        StepKind::Extern(call) => (None, Some(call)),
+    };
+    let buffers = kernel.into_iter().flat_map(|k| k.buffers.iter().filter(|b| !b.1).map(|b| b.0));
+    buffers.chain(call.into_iter().flat_map(|c| c.operands.iter().map(super::Place::base)))
+}
+
+fn written(step: &Step) -> impl Iterator<Item = ValueRef> + '_ {
+    let kernel = match &step.kind {
+        StepKind::Kernel(kernel) => Some(kernel),
+        StepKind::Extern(_) => None,
+    };
+    kernel.into_iter().flat_map(|k| k.buffers.iter().filter(|b| b.1).map(|b| b.0))
+}
