@@ -175,15 +175,15 @@ pub(crate) fn compile(
     let (mut graph, masks) = primitive(functional, &converted, &profile)?;
     report.lower_ms = millis(start.elapsed());
     let constants = options.prepack_weights.then_some(converted.consts.len() as u32);
-    let packed = super::products::choose(&mut graph, &profile, options.products, constants);
+    let eager = super::memory::eager_cost(&converted.recording);
+    let most_bytes = eager.peak_bytes.saturating_add(options.workspace_bytes);
+    let packed = super::products::choose(&mut graph, &profile, options.products, constants, most_bytes);
     let (packs, panels) = Packs::new(&packed, &converted.params, store)?;
     converted.consts.extend(panels);
     let start = Instant::now();
     let alignments = alignments(&trace, &converted)?;
     let mut schedules = options.tune.then(|| Schedules::new(target));
     let mut tuner = |tunable: &Tunable<'_>| schedules.as_mut()?.choose(tunable);
-    let eager = super::memory::eager_cost(&converted.recording);
-    let most_bytes = eager.peak_bytes.saturating_add(options.workspace_bytes);
     let plan = plan_tuned(&graph, &profile, &alignments, most_bytes, &mut tuner)?;
     report.schedule_ms = millis(plan.scheduling);
     report.plan_ms = millis(start.elapsed()) - report.schedule_ms;

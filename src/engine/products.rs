@@ -21,7 +21,7 @@ use super::compile::new_call;
 use super::exec::device_id;
 use super::kernels::{Kernel, Stream, Target, cache, kernel};
 use crate::Error;
-use crate::torch::{Call, DeviceId, as_strided_of, empty_strided};
+use crate::torch::{Call, DeviceId, Meta, as_strided_of, empty_strided};
 
 /// The time that the measurements of one plan may take, about, without compiling what is measured: at least
 /// this,
@@ -47,16 +47,18 @@ const COSTLY: Duration = Duration::from_millis(100);
 
 /// Gives products of a plan kernels of ours, where these are preferred.
 ///
-/// Where `constants` says how many constants there are, weights may be packed into further ones, which are returned.
+/// Where `constants` says how many constants there are, weights may be packed into further ones, which are returned. What
+/// each call lays out for a product takes at most so many bytes.
 pub(crate) fn choose(
     graph: &mut Graph,
     profile: &Profile,
     products: Products,
     constants: Option<u32>,
+    most_bytes: u64,
 ) -> Vec<Packed> {
-    let mut budget = Budget::of(graph, profile, products, constants);
+    let mut budget = Budget::of(graph, profile, (products, constants, most_bytes));
     let mut ratios: FxHashMap<String, Vec<f64>> = FxHashMap::default();
-    choose_products(graph, profile, products, constants, &mut |candidate| {
+    choose_products(graph, profile, products, constants, most_bytes, &mut |candidate| {
         let key = describe(candidate, profile);
         let ratios = ratios.entry(candidate.call.op.clone()).or_default();
         if let Some(times) = known(&key) {
@@ -101,13 +103,17 @@ struct Budget {
 }
 
 impl Budget {
-    fn of(graph: &Graph, profile: &Profile, products: Products, constants: Option<u32>) -> Budget {
+    fn of(
+        graph: &Graph,
+        profile: &Profile,
+        (products, constants, most_bytes): (Products, Option<u32>, u64),
+    ) -> Budget {
         if products != Products::Measured {
             return Budget::default();
         }
         let mut all: Vec<Share> = Vec::new();
         let mut programs: FxHashMap<String, Vec<Program>> = FxHashMap::default();
-        choose_products(&mut graph.clone(), profile, products, constants, &mut |candidate| {
+        choose_products(&mut graph.clone(), profile, products, constants, most_bytes, &mut |candidate| {
             let (key, times) = (describe(candidate, profile), candidate.predicted(profile));
             if let Some(share) = all.iter_mut().find(|share| share.key == key) {
                 share.calls += 1.0;
@@ -218,7 +224,7 @@ fn table() -> &'static Table {
 }
 
 fn entry(key: &str) -> Key {
-    Key::new(key, &HostOptions::default().fingerprint(), "products 6")
+    Key::new(key, &HostOptions::default().fingerprint(), "products 7")
 }
 
 fn known(key: &str) -> Option<Times> {
@@ -256,7 +262,10 @@ struct Product {
 struct Launch {
     kernel: Kernel,
     grid: [u64; 3],
-    args: Vec<u64>,
+    /// Positions among the tensors.
+    args: Vec<usize>,
+    /// Those that it writes, which a call allocates: that takes long where the memory comes from the system.
+    written: Vec<usize>,
 }
 
 impl Product {
@@ -275,19 +284,20 @@ impl Product {
         for step in &plan.steps {
             let StepKind::Kernel(step) = &step.kind else { return Err(missing("kernel")) };
             let program = plan.programs.get(step.program).ok_or_else(|| missing("program"))?;
-            let mut args = Vec::new();
-            for &(value, _) in &step.buffers {
+            let (mut args, mut written) = (Vec::new(), Vec::new());
+            for &(value, writes) in &step.buffers {
                 if !known(&tensors, value) {
                     let ty = graph.ty(value);
                     let (dtype, device) = (ty.dtype.scalar_type(), device_id(ty.device));
                     tensors.push((value, empty_strided(&ty.shape, &ty.strides, dtype, device)?));
                 }
-                let tensor =
-                    tensors.iter().find(|(v, _)| *v == value).ok_or_else(|| missing("such buffer"))?;
-                args.push(tensor.1.data_ptr() as u64);
+                let at = tensors.iter().position(|(v, _)| *v == value);
+                let at = at.ok_or_else(|| missing("such buffer"))?;
+                args.push(at);
+                written.extend(writes.then_some(at));
             }
             let (kernel, _) = kernel(program, Target::Host)?;
-            kernels.push(Launch { kernel, grid: step.grid, args });
+            kernels.push(Launch { kernel, grid: step.grid, args, written });
         }
         if !known(&tensors, node.into()) {
             return Err(missing("result"));
@@ -308,11 +318,22 @@ impl Product {
 
     fn generated(&self) -> Result<Duration, Error> {
         let start = Instant::now();
-        for Launch { kernel, grid, args } in &self.kernels {
-            // SAFETY: the addresses are those of `tensors`, whose types are those that the plan was made for, and nobody
-            // else has them.
-            unsafe { kernel.launch(args, *grid, self.stream)? };
+        let mut made: Vec<(usize, Tensor)> = Vec::new();
+        for Launch { kernel, grid, args, written } in &self.kernels {
+            for &at in written {
+                let tensor = self.tensors.get(at).map(alike).transpose()?;
+                made.extend(tensor.map(|tensor| (at, tensor)));
+            }
+            let address = |at: &usize| {
+                let own = made.iter().find(|(made, _)| made == at).map(|(_, tensor)| tensor);
+                own.or_else(|| self.tensors.get(*at)).map_or(0, |tensor| tensor.data_ptr() as u64)
+            };
+            let args: Vec<u64> = args.iter().map(address).collect();
+            // SAFETY: the addresses are those of `tensors` and of others like them, whose types are those that the plan was
+            // made for, and nobody else has them.
+            unsafe { kernel.launch(&args, *grid, self.stream)? };
         }
+        drop(made);
         Ok(start.elapsed())
     }
 
@@ -346,7 +367,7 @@ fn library(candidate: &Candidate<'_>, operands: &[Tensor]) -> Result<(AtenCall, 
 fn planned(candidate: &Candidate<'_>, profile: &Profile) -> Result<(Graph, NodeId, Plan), Error> {
     let (mut graph, node) = alone(candidate);
     let wanted = &candidate.template.kernel.program;
-    choose_products(&mut graph, profile, Products::Measured, Some(0), &mut |other| {
+    choose_products(&mut graph, profile, Products::Measured, Some(0), u64::MAX, &mut |other| {
         let generated_us = if other.template.kernel.program == *wanted { 1.0 } else { 1.5 };
         Some(Times { generated_us, library_us: 2.0, measured: true })
     });
@@ -377,6 +398,12 @@ fn alone(candidate: &Candidate<'_>) -> (Graph, NodeId) {
     let node = graph.add(call, &operands, outs, None);
     graph.outputs = vec![node.into()];
     (graph, node)
+}
+
+/// A tensor in memory of its own, like another.
+fn alike(tensor: &Tensor) -> Result<Tensor, Error> {
+    let meta = Meta::of(tensor)?;
+    empty_strided(meta.sizes(), meta.strides(), meta.dtype, meta.device)
 }
 
 /// A tensor of a type with some finite values.
@@ -462,10 +489,10 @@ mod tests {
         let mut graph = tilefuse_fusion::parse_graph(text).unwrap();
         let profile = Profile::host(2);
         let mut orders = Vec::new();
-        choose_products(&mut graph, &profile, Products::Measured, Some(0), &mut |candidate| {
+        choose_products(&mut graph, &profile, Products::Measured, Some(0), u64::MAX, &mut |candidate| {
             let wanted = candidate.template.turned.clone();
             let (mut own, node) = alone(candidate);
-            choose_products(&mut own, &profile, Products::Generated, Some(0), &mut |_| None);
+            choose_products(&mut own, &profile, Products::Generated, Some(0), u64::MAX, &mut |_| None);
             let shape = own.ty(node.into()).shape.clone();
             let expected = wanted
                 .as_ref()

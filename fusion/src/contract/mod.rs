@@ -113,6 +113,11 @@ pub struct Template {
 }
 
 impl Template {
+    /// Bytes of what is made of operands in each call.
+    fn laid_bytes(&self) -> u64 {
+        self.laid.iter().map(|laid| laid.ty.bytes()).sum()
+    }
+
     /// Whether operands are laid out first.
     fn lays(&self) -> bool {
         self.laid.iter().any(|laid| !laid.computes)
@@ -290,12 +295,14 @@ fn in_panels(
 /// Where `constants` says how many constants there are, weights may be packed: the constants that hold them are returned,
 /// numbered from there on. They must hold them whenever the plan runs.
 ///
-/// A call that stays libtorch's though it could be a kernel keeps the reason.
+/// A call for which operands would be laid out in more than `most_bytes` has no such kernel. One that stays libtorch's
+/// though it could be a kernel keeps the reason.
 pub fn choose_products(
     graph: &mut Graph,
     profile: &Profile,
     products: Products,
     constants: Option<u32>,
+    most_bytes: u64,
     measure: &mut dyn FnMut(&Candidate<'_>) -> Option<Times>,
 ) -> Vec<Packed> {
     let mut packed: Vec<(Packed, NodeId)> = Vec::new();
@@ -314,7 +321,7 @@ pub fn choose_products(
         let straight = packs.and_then(|_| layout::straighten(graph, node));
         let grouped = attention::group(graph, node);
         let repeats = grouped.as_ref().map_or(1, |grouped| grouped.shared);
-        let chosen = choose(graph, node, profile, host, (products, repeats), measure);
+        let chosen = choose(graph, node, profile, host, (products, repeats, most_bytes), measure);
         if !matches!(chosen, Some((Some(_), _))) {
             straight.into_iter().for_each(|straight| straight.undo(graph));
             grouped.into_iter().for_each(|grouped| grouped.undo(graph));
@@ -393,7 +400,7 @@ fn choose(
     node: NodeId,
     profile: &Profile,
     host: Host,
-    (products, repeats): (Products, i64),
+    (products, repeats, most_bytes): (Products, i64, u64),
     measure: &mut dyn FnMut(&Candidate<'_>) -> Option<Times>,
 ) -> Option<(Option<Template>, Option<String>)> {
     let Op::Aten(call) = &graph.node(node).op else { return None };
@@ -405,6 +412,12 @@ fn choose(
     let all_templates = templates(graph, node, call, host);
     if all_templates.is_empty() {
         return conv::refusal(call).map(|why| (None, Some(why.to_owned())));
+    }
+    let (all_templates, large): (Vec<Template>, Vec<Template>) =
+        all_templates.into_iter().partition(|template| template.laid_bytes() <= most_bytes);
+    if let (true, Some(bytes)) = (all_templates.is_empty(), large.iter().map(Template::laid_bytes).min()) {
+        let why = format!("its operands would be laid out in {bytes} bytes, of at most {most_bytes}");
+        return Some((None, Some(why)));
     }
     let mut all: Vec<(Candidate<'_>, Times)> = Vec::new();
     for template in all_templates {

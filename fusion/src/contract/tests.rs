@@ -123,7 +123,7 @@ pub(super) fn packed(text: &str, threads: u32, products: Products) -> (Plan, Vec
 pub(super) fn packed_for(text: &str, profile: &Profile, products: Products) -> (Plan, Vec<Packed>) {
     let mut graph = lower(&parse_graph(text).unwrap()).unwrap();
     simplify(&mut graph);
-    let packed = choose_products(&mut graph, profile, products, Some(0), &mut |_| None);
+    let packed = choose_products(&mut graph, profile, products, Some(0), u64::MAX, &mut |_| None);
     (plan(&graph, profile).unwrap(), packed)
 }
 
@@ -395,7 +395,7 @@ fn the_slower_one_is_not_used_and_the_plan_says_so() {
         simplify(&mut graph);
         let mut measured =
             |_: &super::Candidate<'_>| Some(Times { generated_us, library_us: 8.0, measured: true });
-        choose_products(&mut graph, &profile, Products::Measured, None, &mut measured);
+        choose_products(&mut graph, &profile, Products::Measured, None, u64::MAX, &mut measured);
         let plan = plan(&graph, &profile).unwrap();
         match &plan.steps[0].kind {
             StepKind::Kernel(kernel) => (true, kernel.note.clone().unwrap()),

@@ -220,7 +220,7 @@ impl Case {
 fn laid_out(text: &str, profile: &Profile) -> Plan {
     let mut graph = lower(&parse_graph(text).unwrap()).unwrap();
     simplify(&mut graph);
-    choose_products(&mut graph, profile, Products::Measured, None, &mut |candidate| {
+    choose_products(&mut graph, profile, Products::Measured, None, u64::MAX, &mut |candidate| {
         let generated_us = if candidate.template.laid.is_empty() { 1.5 } else { 1.0 };
         Some(Times { generated_us, library_us: 2.0, measured: true })
     });
@@ -311,7 +311,7 @@ fn a_call_that_stays_gets_repeated_keys() {
     simplify(&mut graph);
     let before = graph.to_string();
     let mut repeats = Vec::new();
-    choose_products(&mut graph, &Profile::host(2), Products::Measured, None, &mut |candidate| {
+    choose_products(&mut graph, &Profile::host(2), Products::Measured, None, u64::MAX, &mut |candidate| {
         repeats.push(candidate.repeats);
         Some(Times { generated_us: 1e9, library_us: 1.0, measured: true })
     });
@@ -373,7 +373,7 @@ fn few_keys_and_many_instances_have_no_ranges() {
     let long = Case { batch: [1, 1, 1], queries: 1, keys: 1100, width: 64, depth: 60, ..PLAIN };
     let ranges = |case: &Case| {
         let mut graph = parse_graph(&case.text()).unwrap();
-        choose_products(&mut graph, &Profile::host(2), Products::Generated, None, &mut |_| None);
+        choose_products(&mut graph, &Profile::host(2), Products::Generated, None, u64::MAX, &mut |_| None);
         let text = graph.to_string();
         let made = text.find("tilefuse::attended").map(|at| text[at..].split_once("f32").unwrap().1);
         made.map(|ty| ty.split(']').next().unwrap().to_owned())
@@ -435,7 +435,7 @@ fn a_mask_of_many_blocks() {
 /// How many kernels are chosen for a graph.
 fn chosen(text: &str) -> usize {
     let mut graph = parse_graph(text).unwrap();
-    choose_products(&mut graph, &Profile::host(2), Products::Generated, None, &mut |_| None);
+    choose_products(&mut graph, &Profile::host(2), Products::Generated, None, u64::MAX, &mut |_| None);
     graph.kernels.len()
 }
 
