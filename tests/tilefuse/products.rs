@@ -104,6 +104,26 @@ fn transposed_batched_and_strided_operands_are_read_where_they_lie() {
     }
 }
 
+#[test]
+fn operands_are_laid_out_in_no_more_than_eager_holds() {
+    setup();
+    let _no_grad = tch::no_grad_guard();
+    let _threads = THREADS.write().unwrap();
+    let inputs = [draw(&[515, 257], Kind::Double), draw(&[257, 300], Kind::Double)];
+    let model: Function = |x| vec![x[0].mm(&x[1])];
+    let plan = |workspace_bytes: u64| {
+        let products = Products::Generated;
+        let options = Options { products, prepack_weights: false, workspace_bytes, ..Options::default() };
+        run(&tilefuse::fuse_with(model, options), &inputs).1.to_string()
+    };
+    assert!(
+        plan(0).contains("its operands would be laid out in 1953792 bytes, of at most 1236000"),
+        "{}",
+        plan(0)
+    );
+    assert!(plan(4 << 20).contains("0 libtorch operators"), "{}", plan(4 << 20));
+}
+
 /// Operands are laid out where many rows are multiplied, whatever their order is; the number of threads does not change a bit.
 #[test]
 fn operands_of_many_rows_are_laid_out_first() {
@@ -125,7 +145,14 @@ fn operands_of_many_rows_are_laid_out_first() {
             let inputs = [draw(left, kind), draw(right, kind)];
             let with = |threads: i32| {
                 tch::set_num_threads(threads);
-                run(&fused(model, Products::Generated), &inputs)
+                // Laid out, an operand may have more bytes than all that eager holds.
+                let options = Options {
+                    products: Products::Generated,
+                    prepack_weights: true,
+                    workspace_bytes: 4 << 20,
+                    ..Options::default()
+                };
+                run(&tilefuse::fuse_with(model, options), &inputs)
             };
             let (found, plan) = with(1);
             let apart = error(&found, model, &inputs);

@@ -113,9 +113,9 @@ pub struct Template {
 }
 
 impl Template {
-    /// Bytes of what is made of operands in each call.
+    /// Bytes of operands that are laid out in each call.
     fn laid_bytes(&self) -> u64 {
-        self.laid.iter().map(|laid| laid.ty.bytes()).sum()
+        self.laid.iter().filter(|laid| !laid.computes).map(|laid| laid.ty.bytes()).sum()
     }
 
     /// Whether operands are laid out first.
@@ -289,6 +289,9 @@ fn in_panels(
     Some(Template { panels: Some(panels), ..template })
 }
 
+/// Bytes of operands that may be laid out always: libtorch's products take as much for their own.
+const FREE_BYTES: u64 = 1 << 20;
+
 /// Gives calls of a primitive graph kernels of ours, where these are preferred. `measure` times a candidate and its call
 /// where they are to be measured; what it cannot measure is predicted.
 ///
@@ -414,7 +417,7 @@ fn choose(
         return conv::refusal(call).map(|why| (None, Some(why.to_owned())));
     }
     let (all_templates, large): (Vec<Template>, Vec<Template>) =
-        all_templates.into_iter().partition(|template| template.laid_bytes() <= most_bytes);
+        all_templates.into_iter().partition(|t| t.laid_bytes() <= most_bytes.max(FREE_BYTES));
     if let (true, Some(bytes)) = (all_templates.is_empty(), large.iter().map(Template::laid_bytes).min()) {
         let why = format!("its operands would be laid out in {bytes} bytes, of at most {most_bytes}");
         return Some((None, Some(why)));
