@@ -416,8 +416,9 @@ fn choose(
     if all_templates.is_empty() {
         return conv::refusal(call).map(|why| (None, Some(why.to_owned())));
     }
+    let most_bytes = most_bytes.max(FREE_BYTES);
     let (all_templates, large): (Vec<Template>, Vec<Template>) =
-        all_templates.into_iter().partition(|t| t.laid_bytes() <= most_bytes.max(FREE_BYTES));
+        all_templates.into_iter().partition(|template| template.laid_bytes() <= most_bytes);
     if let (true, Some(bytes)) = (all_templates.is_empty(), large.iter().map(Template::laid_bytes).min()) {
         let why = format!("its operands would be laid out in {bytes} bytes, of at most {most_bytes}");
         return Some((None, Some(why)));
