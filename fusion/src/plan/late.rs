@@ -8,8 +8,12 @@ use crate::graph::{Op, ValueRef};
 
 /// The plan with each such step right before the first that reads its result.
 pub(super) fn late(mut plan: Plan) -> Plan {
-    let maker: FxHashMap<ValueRef, usize> =
-        plan.steps.iter().enumerate().flat_map(|(at, step)| written(step).map(move |v| (v, at))).collect();
+    let maker: FxHashMap<ValueRef, usize> = plan
+        .steps
+        .iter()
+        .enumerate()
+        .flat_map(|(at, step)| lives::written(&plan.graph, &step.kind).into_iter().map(move |v| (v, at)))
+        .collect();
     let mut waits = vec![false; plan.steps.len()];
     for (at, step) in plan.steps.iter().enumerate() {
         let StepKind::Kernel(kernel) = &step.kind else { continue };
@@ -60,12 +64,4 @@ fn read(step: &Step) -> impl Iterator<Item = ValueRef> + '_ {
     };
     let buffers = kernel.into_iter().flat_map(|k| k.buffers.iter().filter(|b| !b.1).map(|b| b.0));
     buffers.chain(call.into_iter().flat_map(|c| c.operands.iter().map(super::Place::base)))
-}
-
-fn written(step: &Step) -> impl Iterator<Item = ValueRef> + '_ {
-    let kernel = match &step.kind {
-        StepKind::Kernel(kernel) => Some(kernel),
-        StepKind::Extern(_) => None,
-    };
-    kernel.into_iter().flat_map(|k| k.buffers.iter().filter(|b| b.1).map(|b| b.0))
 }

@@ -125,7 +125,7 @@ fn homes(plan: &Plan) -> Vec<Home> {
     homes
 }
 
-fn written(graph: &Graph, kind: &StepKind) -> Vec<ValueRef> {
+pub(super) fn written(graph: &Graph, kind: &StepKind) -> Vec<ValueRef> {
     match kind {
         StepKind::Kernel(k) => k.buffers.iter().filter(|b| b.1).map(|b| b.0).collect(),
         StepKind::Extern(e) => {
