@@ -18,7 +18,7 @@ use crate::engine::{
 };
 use crate::explain::Explanation;
 use crate::torch::{self, GlobalState, Meta, Trace};
-use crate::{Error, Options};
+use crate::{Error, Options, Prepack};
 
 pub(crate) use call::{Call, Structure};
 
@@ -50,7 +50,7 @@ struct Engine {
     names: Vec<String>,
     named: Tensors,
     options: Options,
-    /// Whether weights were found to be written too often to prepack them.
+    /// Whether weights were found to be written too often to prepack them, or where that cannot be seen.
     unpacked: AtomicBool,
     /// The prepacked weights.
     packs: Arc<PackStore>,
@@ -293,7 +293,7 @@ impl Engine {
             }
             Err(Stop::Stale(reason)) => {
                 tracing::debug!("{reason}; capturing again");
-                if compiled.packs.are_written_often() {
+                if compiled.packs.given_up().is_some() {
                     self.unpacked.store(true, Ordering::Relaxed);
                 }
                 self.table.forget(entry, &self.named);
@@ -447,9 +447,12 @@ impl Engine {
         }
     }
 
-    /// The options, without prepacked weights where they are written often.
+    /// The options, without prepacked weights where these were given up.
     fn options_now(&self) -> Options {
-        let prepack_weights = self.options.prepack_weights && !self.unpacked.load(Ordering::Relaxed);
+        let prepack_weights = match self.unpacked.load(Ordering::Relaxed) {
+            true => Prepack::Never,
+            false => self.options.prepack_weights,
+        };
         Options { prepack_weights, ..self.options.clone() }
     }
 

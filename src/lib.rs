@@ -43,7 +43,7 @@ pub use kernel::jit;
 pub use kernel::tune;
 pub use kernel::{Arg, Grid, Kernel, LaunchError};
 pub use operator::{Operator, TensorSpec};
-pub use options::{Options, Products};
+pub use options::{Options, Prepack, Products};
 #[doc(hidden)]
 pub use tch::Tensor;
 /// The block IR: programs, their text form, their builder and their interpreter.

@@ -21,12 +21,9 @@ pub struct Options {
     pub cuda_graphs: CudaGraphs,
     /// Whether weights of products and convolutions on the host are prepacked: kept a second time, in the order in which
     /// kernels read them. That makes products of several rows faster and takes as much memory again, once for all
-    /// signatures. Setting it is a promise: the weights are written only by operators on the parameters themselves or
-    /// their views, as `copy_` or a load does, whose writes the parameters' versions count, or as a whole, as an optimiser's
-    /// step does, which shows in the few elements that each call compares; then they are packed again. A write of a few
-    /// elements through a raw pointer or through `Tensor::data` may be missed. By itself as the variable
-    /// `TILEFUSE_PREPACK` says (`on` or `off`), else off.
-    pub prepack_weights: bool,
+    /// signatures. By itself as the variable `TILEFUSE_PREPACK` says (`tracked`, `always` or `never`), else where every
+    /// write to them is seen.
+    pub prepack_weights: Prepack,
     /// Whether the schedules of a plan's kernels are measured where the cost model cannot decide between them: by itself
     /// where the variable `TILEFUSE_TUNE` is `1`. What was measured is kept on disk; compiling a plan for the first time takes
     /// some seconds longer.
@@ -38,6 +35,58 @@ pub struct Options {
     /// A defect to be planted in every plan, to measure what tests find.
     #[doc(hidden)]
     pub fault: Option<crate::random::Fault>,
+}
+
+/// Whether weights of products and convolutions on the host are prepacked. Those that were written since are packed again
+/// before they are used.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Prepack {
+    /// Where the system reports which pages of memory were written (`userfaultfd` and `PAGEMAP_SCAN` of Linux 6.7 and newer,
+    /// which a container may forbid) and no file and no other process has the weights' pages: every write of the program
+    /// shows in the next call then, one through a raw pointer too.
+    #[default]
+    Tracked,
+    /// Everywhere. This is a promise where writes cannot be tracked: weights are written only by operators on the parameters
+    /// themselves or their views, as `copy_` or a load does, whose writes the parameters' versions count, or as a whole, as
+    /// an optimiser's step does, which shows in the few elements that each call compares. A write of a few elements
+    /// through a raw pointer or through `Tensor::data` may be missed.
+    Always,
+    /// Nowhere.
+    Never,
+}
+
+impl Prepack {
+    /// Whether any weight may be prepacked here.
+    pub(crate) fn is_possible(self) -> bool {
+        match self {
+            Prepack::Tracked => crate::engine::tracks_writes(),
+            Prepack::Always => true,
+            Prepack::Never => false,
+        }
+    }
+}
+
+impl std::str::FromStr for Prepack {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Prepack, String> {
+        match text {
+            "tracked" => Ok(Prepack::Tracked),
+            "always" => Ok(Prepack::Always),
+            "never" => Ok(Prepack::Never),
+            other => Err(format!("`{other}` is none of tracked, always and never")),
+        }
+    }
+}
+
+impl std::fmt::Display for Prepack {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Prepack::Tracked => "tracked",
+            Prepack::Always => "always",
+            Prepack::Never => "never",
+        })
+    }
 }
 
 impl Default for Options {
@@ -68,15 +117,15 @@ fn audit() -> Audit {
 }
 
 /// What the environment says of prepacked weights.
-fn prepack_weights() -> bool {
-    match std::env::var("TILEFUSE_PREPACK").unwrap_or_default().as_str() {
-        "on" => true,
-        "" | "off" => false,
-        other => {
-            tracing::warn!("TILEFUSE_PREPACK: `{other}` is neither on nor off");
-            false
-        }
+fn prepack_weights() -> Prepack {
+    let text = std::env::var("TILEFUSE_PREPACK").unwrap_or_default();
+    if text.is_empty() {
+        return Prepack::default();
     }
+    text.parse().unwrap_or_else(|error| {
+        tracing::warn!("TILEFUSE_PREPACK: {error}");
+        Prepack::default()
+    })
 }
 
 /// What the environment says of measuring schedules.

@@ -174,11 +174,12 @@ pub(crate) fn compile(
     let profile = profile(target)?;
     let (mut graph, masks) = primitive(functional, &converted, &profile)?;
     report.lower_ms = millis(start.elapsed());
-    let constants = options.prepack_weights.then_some(converted.consts.len() as u32);
+    let prepack = super::packs::may_pack(options.prepack_weights, &converted.params)?;
+    let constants = prepack.then_some(converted.consts.len() as u32);
     let eager = super::memory::eager_cost(&converted.recording);
     let most_bytes = eager.peak_bytes.saturating_add(options.workspace_bytes);
     let packed = super::products::choose(&mut graph, &profile, options.products, constants, most_bytes);
-    let (packs, panels) = Packs::new(&packed, &converted.params, store)?;
+    let (packs, panels) = Packs::new(&packed, &converted.params, store, options.prepack_weights)?;
     converted.consts.extend(panels);
     let start = Instant::now();
     let alignments = alignments(&trace, &converted)?;

@@ -94,11 +94,14 @@ impl Compiled {
         threads: usize,
     ) -> Result<Vec<Tensor>, Stop> {
         let param_data = self.guard(inputs)?;
-        if self.packs.are_written_often() {
-            return Err(Stop::Stale("prepacked weights are written often"));
+        if let Some(reason) = self.packs.given_up() {
+            return Err(Stop::Stale(reason));
         }
         let Some(_packed) = self.packs.hold()? else {
-            return Err(Stop::Unfit("prepacked weights are written while the call waits for them"));
+            return Err(match self.packs.given_up() {
+                Some(reason) => Stop::Stale(reason),
+                None => Stop::Unfit("prepacked weights are written while the call waits for them"),
+            });
         };
         let call = Call { inputs, data, param_data: &param_data };
         let drawn = self.draws_on.iter().map(|&device| GeneratorState::of(device));

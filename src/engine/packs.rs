@@ -1,19 +1,21 @@
 //! Weights in the order in which products on the host read them: constants that all plans of a model share, and that are
 //! filled when one of them first runs, and again when a weight has been written since.
 
-use std::ops::Deref;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::ops::{Deref, Range};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use tch::Tensor;
 use tilefuse_fusion::{DType, Packed, Panels};
 
 use super::compile::Tensors;
+use super::dirty::{self, Mappings, Watch};
 use super::exec::device_id;
-use crate::Error;
 use crate::torch::{Meta, as_strided_of, element_size, empty_strided};
+use crate::{Error, Prepack};
 
-/// Elements of a weight that are compared at every call: a write that no version counts shows in them most likely.
+/// Elements of a weight whose pages are not watched that are compared at every call: a write that no version counts
+/// shows in them most likely.
 const SAMPLES: usize = 4;
 
 /// Times that weights may have been written before it matters how often that happens.
@@ -32,6 +34,8 @@ pub(crate) struct Store {
     shared: RwLock<Vec<Option<Shared>>>,
     calls: AtomicU32,
     writes: AtomicU32,
+    /// Whether a weight could not be watched that is to be.
+    unwatched: AtomicBool,
 }
 
 /// A packed weight.
@@ -41,6 +45,8 @@ struct Shared {
     constant: Tensors,
     /// What it was made of.
     made: Made,
+    /// Sees writes to the weight that no version counts.
+    watch: Option<Watch>,
     /// How many plans have it.
     users: usize,
 }
@@ -61,6 +67,8 @@ pub(crate) struct Packs {
     /// The weights.
     weights: Tensors,
     store: Arc<Store>,
+    /// Whether weights are packed only while their pages are watched.
+    tracked: bool,
 }
 
 #[derive(Debug)]
@@ -81,6 +89,8 @@ struct Made {
     /// Where its elements are.
     data: usize,
     samples: [u64; SAMPLES],
+    /// Writes that the watch had seen.
+    writes: u64,
     done: bool,
 }
 
@@ -118,7 +128,7 @@ impl Store {
             all.push(None);
         }
         let own = Tensors(vec![constant.shallow_clone()]);
-        all[place] = Some(Shared { key, constant: own, made: Made::default(), users: 1 });
+        all[place] = Some(Shared { key, constant: own, made: Made::default(), watch: None, users: 1 });
         Ok((place, constant))
     }
 }
@@ -143,10 +153,12 @@ impl Packs {
         packed: &[Packed],
         params: &[Tensor],
         store: &Arc<Store>,
+        prepack: Prepack,
     ) -> Result<(Packs, Vec<Tensor>), Error> {
         let missing = || Error::Internal(String::from("a weight that is packed is not there"));
         let store = Arc::clone(store);
-        let mut packs = Packs { packs: Vec::new(), weights: Tensors::default(), store };
+        let tracked = prepack == Prepack::Tracked;
+        let mut packs = Packs { packs: Vec::new(), weights: Tensors::default(), store, tracked };
         let mut constants = Vec::new();
         for Packed { ty, panels, .. } in packed {
             let weight = params.get(panels.param as usize).ok_or_else(missing)?;
@@ -181,15 +193,22 @@ impl Packs {
         self.packs.iter().map(|p| numel(p) * p.size as u64).sum()
     }
 
-    /// Whether the model's weights are written so often that packing them does not pay.
-    pub(crate) fn are_written_often(&self) -> bool {
-        let Store { calls, writes, .. } = &*self.store;
+    /// Why the model's weights are not to be packed any more.
+    pub(crate) fn given_up(&self) -> Option<&'static str> {
+        let Store { calls, writes, unwatched, .. } = &*self.store;
+        if self.packs.is_empty() {
+            return None;
+        }
+        if self.tracked && unwatched.load(Ordering::Relaxed) {
+            return Some("writes to the weights cannot be tracked, so they are not prepacked");
+        }
         let (calls, writes) = (calls.load(Ordering::Relaxed), writes.load(Ordering::Relaxed));
-        !self.packs.is_empty() && writes >= WRITES && calls < writes.saturating_mul(CALLS)
+        let often = writes >= WRITES && calls < writes.saturating_mul(CALLS);
+        often.then_some("prepacked weights are written often")
     }
 
     /// Packs weights that are not packed yet or were written since, and keeps them so while the result lives. `None`
-    /// where others write them all the while.
+    /// where others write them all the while, and where they are given up.
     pub(crate) fn hold(&self) -> Result<Option<Held<'_>>, Error> {
         if self.packs.is_empty() {
             return Ok(Some(Held { _made: None }));
@@ -201,29 +220,44 @@ impl Packs {
                 return Ok(Some(Held { _made: Some(made) }));
             }
             drop(made);
-            self.pack()?;
+            if !self.pack()? {
+                return Ok(None);
+            }
         }
         Ok(None)
     }
 
     fn fits(&self, all: &[Option<Shared>]) -> Result<bool, Error> {
         for (pack, weight) in self.packs.iter().zip(self.weights.deref()) {
-            let made = all.get(pack.place).and_then(Option::as_ref).map(|shared| shared.made);
-            if made != Some(pack.now(weight)?) {
+            let Some(shared) = all.get(pack.place).and_then(Option::as_ref) else { return Ok(false) };
+            if shared.made != pack.now(weight, shared.watch.as_ref())? {
                 return Ok(false);
             }
         }
         Ok(true)
     }
 
-    /// Packs what does not fit.
-    fn pack(&self) -> Result<(), Error> {
+    /// Packs what does not fit. `false` where a weight cannot be watched that is to be.
+    fn pack(&self) -> Result<bool, Error> {
         let missing = || Error::Internal(String::from("a constant for a weight is not there"));
         let mut all = self.store.write();
         let mut written = false;
+        let mut mappings = None;
         for (pack, weight) in self.packs.iter().zip(self.weights.deref()) {
             let shared = all.get_mut(pack.place).and_then(Option::as_mut).ok_or_else(missing)?;
-            let now = pack.now(weight)?;
+            if self.tracked {
+                let range = elements(&Meta::of(weight)?);
+                if shared.watch.as_ref().is_none_or(|watch| *watch.range() != range) {
+                    shared.made = Made::default();
+                    shared.watch = Watch::new(range, mappings.get_or_insert_with(Mappings::now));
+                    if shared.watch.is_none() {
+                        self.store.unwatched.store(true, Ordering::Relaxed);
+                        return Ok(false);
+                    }
+                }
+            }
+            // Before the weight is read: what is written meanwhile is a write since then.
+            let now = pack.now(weight, shared.watch.as_ref())?;
             if shared.made == now {
                 continue;
             }
@@ -235,15 +269,49 @@ impl Packs {
         if written {
             self.store.writes.fetch_add(1, Ordering::Relaxed);
         }
-        Ok(())
+        Ok(true)
     }
+}
+
+/// Whether weights are prepacked in a model of these parameters: all of those on the host have pages that can be
+/// watched, where they are to be.
+pub(super) fn may_pack(prepack: Prepack, params: &[Tensor]) -> Result<bool, Error> {
+    if prepack != Prepack::Tracked {
+        return Ok(prepack == Prepack::Always);
+    }
+    if !params.iter().any(|param| param.device() == tch::Device::Cpu) || !dirty::is_available() {
+        return Ok(false);
+    }
+    let mappings = Mappings::now();
+    for param in params {
+        let meta = Meta::of(param)?;
+        let range = elements(&meta);
+        if meta.device.is_cpu() && !range.is_empty() && !mappings.hold(&range) {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+/// Addresses from a tensor's first element to its last one.
+fn elements(meta: &Meta) -> Range<usize> {
+    if meta.numel == 0 {
+        return meta.data..meta.data;
+    }
+    let steps = meta.sizes().iter().zip(meta.strides());
+    let last: i64 = steps.map(|(&size, &stride)| (size - 1) * stride).sum();
+    meta.data..meta.data + (last as usize + 1) * element_size(meta.dtype)
 }
 
 impl Pack {
     /// The state of a weight. A tensor of inference mode has the same version always.
-    fn now(&self, weight: &Tensor) -> Result<Made, Error> {
-        let meta = Meta::of(weight)?;
-        let data = meta.data as *const u8;
+    fn now(&self, weight: &Tensor, watch: Option<&Watch>) -> Result<Made, Error> {
+        let Meta { version, data, .. } = Meta::of(weight)?;
+        let made = Made { version, data, done: true, ..Made::default() };
+        if let Some(watch) = watch {
+            return Ok(Made { writes: watch.writes(), ..made });
+        }
+        let data = data as *const u8;
         let samples = self.samples.map(|at| {
             let mut bytes = [0; 8];
             let size = self.size.min(8);
@@ -251,7 +319,7 @@ impl Pack {
             unsafe { std::ptr::copy_nonoverlapping(data.add(at), bytes.as_mut_ptr(), size) };
             u64::from_le_bytes(bytes)
         });
-        Ok(Made { version: meta.version, data: meta.data, samples, done: true })
+        Ok(Made { samples, ..made })
     }
 
     /// Copies a weight into the panels of a constant.
@@ -352,9 +420,11 @@ mod tests {
         let weights = [1, 2].map(|_| Tensor::randn([40, 8], (tch::Kind::Float, tch::Device::Cpu)));
         let store = Arc::default();
         let count = |store: &Arc<Store>| store.read().iter().flatten().count();
-        let (first, ours) = Packs::new(&[packed(0, 32), packed(1, 32)], &weights, &store).unwrap();
+        let (first, ours) =
+            Packs::new(&[packed(0, 32), packed(1, 32)], &weights, &store, Prepack::Always).unwrap();
         // The same weight in another slot, and in other panels.
-        let (second, theirs) = Packs::new(&[packed(0, 32), packed(0, 16)], &weights[1..], &store).unwrap();
+        let (second, theirs) =
+            Packs::new(&[packed(0, 32), packed(0, 16)], &weights[1..], &store, Prepack::Always).unwrap();
         assert_eq!(ours[1].data_ptr(), theirs[0].data_ptr());
         assert_ne!(ours[1].data_ptr(), theirs[1].data_ptr());
         assert_eq!(count(&store), 3);
@@ -391,7 +461,8 @@ mod tests {
             let ty =
                 TensorType::contiguous(DType::Elem(tilefuse_block::Elem::Bf16), &panels.shape(), Device::Cpu);
             let all = [Packed { constant: 0, ty, panels: panels.clone() }];
-            let (packs, constants) = Packs::new(&all, &[weight.shallow_clone()], &Arc::default()).unwrap();
+            let (packs, constants) =
+                Packs::new(&all, &[weight.shallow_clone()], &Arc::default(), Prepack::Always).unwrap();
             assert!(packs.hold().unwrap().is_some());
             let found = Vec::<f32>::try_from(&constants[0].to_kind(tch::Kind::Float).flatten(0, -1)).unwrap();
             let size = (panels.filled * panels.width) as usize;

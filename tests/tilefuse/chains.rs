@@ -1,7 +1,7 @@
 //! Kernels that run over blocks of rows, each block through all of them on one thread.
 
 use tch::{Device, Kind, Tensor};
-use tilefuse::{Explanation, Options, Products, StepReport};
+use tilefuse::{Explanation, Options, Prepack, Products, StepReport};
 
 use crate::common::{THREADS, setup};
 
@@ -39,7 +39,8 @@ fn draw(shape: &[i64], scale: f64) -> Tensor {
 
 fn run(model: Model, inputs: &[Tensor], threads: i32) -> (Tensor, Explanation) {
     tch::set_num_threads(threads);
-    let options = Options { products: Products::Generated, prepack_weights: true, ..Options::default() };
+    let options =
+        Options { products: Products::Generated, prepack_weights: Prepack::Always, ..Options::default() };
     // All but the first are the model's own.
     let weights: Vec<Tensor> = inputs[1..].iter().map(Tensor::shallow_clone).collect();
     let whole = move |x: &[Tensor]| {

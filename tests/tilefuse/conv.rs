@@ -1,7 +1,7 @@
 //! Convolutions as generated kernels with their neighbours in them, beside eager.
 
 use tch::{Device, Kind, Tensor};
-use tilefuse::{Options, Products, StepReport};
+use tilefuse::{Options, Prepack, Products, StepReport};
 
 use crate::common::setup;
 
@@ -36,7 +36,7 @@ fn random(shape: &[i64], kind: Kind) -> Tensor {
 }
 
 fn options() -> Options {
-    Options { products: Products::Generated, prepack_weights: true, ..Options::default() }
+    Options { products: Products::Generated, prepack_weights: Prepack::Always, ..Options::default() }
 }
 
 /// The names of a plan's kernels, and the number of its library calls.

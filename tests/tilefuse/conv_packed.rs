@@ -1,7 +1,7 @@
 //! Convolutions of a model's own filters, which are packed, and pooling between them.
 
 use tch::{Device, Kind, Tensor};
-use tilefuse::{Fused, Options, Products, StepReport};
+use tilefuse::{Fused, Options, Prepack, Products, StepReport};
 
 use crate::common::{THREADS, setup};
 
@@ -56,7 +56,8 @@ impl Model {
 }
 
 fn fused(kind: Kind, averages: bool) -> Fused<Model> {
-    let options = Options { products: Products::Generated, prepack_weights: true, ..Options::default() };
+    let options =
+        Options { products: Products::Generated, prepack_weights: Prepack::Always, ..Options::default() };
     tilefuse::fuse_with(Model::new(kind, averages), options)
 }
 
@@ -184,7 +185,8 @@ fn threads_do_not_change_results() {
             last: fused.model().last.copy(),
             averages: true,
         };
-        let options = Options { products: Products::Generated, prepack_weights: true, ..Options::default() };
+        let options =
+            Options { products: Products::Generated, prepack_weights: Prepack::Always, ..Options::default() };
         let fused = tilefuse::fuse_with(fresh, options);
         // The first call is eager's.
         let _ = call(&fused, &x);

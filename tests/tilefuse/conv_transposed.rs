@@ -1,7 +1,7 @@
 //! Transposed convolutions of a model's own filters, as kernels of ours with their neighbours in them.
 
 use tch::{Device, Kind, Tensor};
-use tilefuse::{Fused, Options, Products, StepReport};
+use tilefuse::{Fused, Options, Prepack, Products, StepReport};
 
 use crate::common::{THREADS, setup};
 
@@ -91,7 +91,7 @@ impl Model {
 }
 
 fn fused(model: Model, products: Products) -> Fused<Model> {
-    tilefuse::fuse_with(model, Options { products, prepack_weights: true, ..Options::default() })
+    tilefuse::fuse_with(model, Options { products, prepack_weights: Prepack::Always, ..Options::default() })
 }
 
 fn call(fused: &Fused<Model>, x: &Tensor) -> Tensor {
@@ -229,7 +229,7 @@ fn groups_at_strides() {
     let exact = model(&(), &inputs.each_ref().map(|t| t.to_kind(Kind::Double)));
     let fused = tilefuse::fuse_with(
         (),
-        Options { products: Products::Generated, prepack_weights: true, ..Options::default() },
+        Options { products: Products::Generated, prepack_weights: Prepack::Always, ..Options::default() },
     );
     let plan = fused.explain_with(&inputs, model).unwrap();
     assert_eq!(plan.extern_ops, 0, "{plan}");
@@ -267,7 +267,7 @@ fn a_filter_for_each_channel() {
     };
     let fused = tilefuse::fuse_with(
         weights,
-        Options { products: Products::Generated, prepack_weights: true, ..Options::default() },
+        Options { products: Products::Generated, prepack_weights: Prepack::Always, ..Options::default() },
     );
     let inputs = [x];
     let plan = fused.explain_with(&inputs, model).unwrap();
@@ -298,7 +298,8 @@ fn one_axis_and_three() {
         let double = |t: &Tensor| t.to_kind(Kind::Double);
         model(&weights.iter().map(double).collect(), &[double(&x), double(&y)])
     };
-    let options = Options { products: Products::Generated, prepack_weights: true, ..Options::default() };
+    let options =
+        Options { products: Products::Generated, prepack_weights: Prepack::Always, ..Options::default() };
     let fused = tilefuse::fuse_with(weights, options);
     let inputs = [x, y];
     let plan = fused.explain_with(&inputs, model).unwrap();
@@ -325,7 +326,8 @@ fn filters_that_are_no_weights() {
         let shapes: [&[i64]; 3] = [&[2, 10, 7, 9], &[32, 10, 3, 4], &[64, 37, 3, 3]];
         let inputs = shapes.map(|shape| random(shape, kind));
         let exact = model(&(), &inputs.each_ref().map(|t| t.to_kind(Kind::Double))).remove(0);
-        let options = Options { products: Products::Generated, prepack_weights: true, ..Options::default() };
+        let options =
+            Options { products: Products::Generated, prepack_weights: Prepack::Always, ..Options::default() };
         let fused = tilefuse::fuse_with((), options);
         let plan = fused.explain_with(&inputs, model).unwrap();
         assert_eq!((plan.kernels_fused, plan.extern_ops), (5, 0), "{plan}");
@@ -428,8 +430,11 @@ fn sums_err_no_more_than_eager_s() {
             let exact = model(&double(&weight), &[double(&image)]).remove(0);
             let inputs = [image];
             let eager = rmse(&model(&weight, &inputs)[0], &exact);
-            let options =
-                Options { products: Products::Generated, prepack_weights: true, ..Options::default() };
+            let options = Options {
+                products: Products::Generated,
+                prepack_weights: Prepack::Always,
+                ..Options::default()
+            };
             let fused = tilefuse::fuse_with(weight, options);
             let plan = fused.explain_with(&inputs, model).unwrap();
             assert_eq!(plan.extern_ops, 0, "{plan}");

@@ -1,7 +1,7 @@
 //! Products over weights of `bf16` and of 8-bit integers, which processors have instructions for.
 
 use tch::{Device, Kind, Tensor};
-use tilefuse::{Fused, Options, Products};
+use tilefuse::{Fused, Options, Prepack, Products};
 
 use crate::common::{THREADS, setup};
 
@@ -32,7 +32,7 @@ fn bytes(shape: &[i64]) -> Tensor {
 }
 
 fn fused(layer: Layer, products: Products) -> Fused<Layer> {
-    tilefuse::fuse_with(layer, Options { products, prepack_weights: true, ..Options::default() })
+    tilefuse::fuse_with(layer, Options { products, prepack_weights: Prepack::Always, ..Options::default() })
 }
 
 /// The second call of a layer, which must be a fused one, and how many operators stayed libtorch's.

@@ -31,7 +31,7 @@ fn with_cache(mut command: Command, folder: &Path) -> Output {
     command
         .env("TILEFUSE_CACHE", folder.join("cache"))
         .env("TILEFUSE_PRODUCTS", "generated")
-        .env("TILEFUSE_PREPACK", "on");
+        .env("TILEFUSE_PREPACK", "always");
     command.output().unwrap()
 }
 

@@ -1,14 +1,14 @@
 //! Products on the host: kernels of ours beside libtorch's calls.
 
 use tch::{Device, Kind, Tensor};
-use tilefuse::{Fused, Options, Products};
+use tilefuse::{Fused, Options, Prepack, Products};
 
 use crate::common::{THREADS, setup};
 
 type Function = fn(&[Tensor]) -> Vec<Tensor>;
 
 fn fused(model: Function, products: Products) -> Fused<Function> {
-    tilefuse::fuse_with(model, Options { products, prepack_weights: true, ..Options::default() })
+    tilefuse::fuse_with(model, Options { products, prepack_weights: Prepack::Always, ..Options::default() })
 }
 
 /// What the plan gives for these inputs, and the plan.
@@ -113,7 +113,8 @@ fn operands_are_laid_out_in_no_more_than_eager_holds() {
     let model: Function = |x| vec![x[0].mm(&x[1])];
     let plan = |workspace_bytes: u64| {
         let products = Products::Generated;
-        let options = Options { products, prepack_weights: false, workspace_bytes, ..Options::default() };
+        let options =
+            Options { products, prepack_weights: Prepack::Never, workspace_bytes, ..Options::default() };
         run(&tilefuse::fuse_with(model, options), &inputs).1.to_string()
     };
     assert!(plan(0).contains("its operands would be laid out in "), "{}", plan(0));
@@ -144,7 +145,7 @@ fn operands_of_many_rows_are_laid_out_first() {
                 // Laid out, an operand may have more bytes than all that eager holds.
                 let options = Options {
                     products: Products::Generated,
-                    prepack_weights: true,
+                    prepack_weights: Prepack::Always,
                     workspace_bytes: 4 << 20,
                     ..Options::default()
                 };

@@ -144,7 +144,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         device: device_name(device)?,
         torch: String::from("2.11"),
         threads: tch::get_num_threads(),
-        prepack_weights: args::options(args.tune).prepack_weights,
+        prepack_weights: args::options(args.tune).prepack_weights.is_possible(),
         timing: clock.describe(),
         copy_gbps: clock.copy_bandwidth(device)?,
         empty_launch_us: clock.empty_launch()?,

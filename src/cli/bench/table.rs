@@ -17,8 +17,8 @@ pub(super) fn contenders(run: &Run) -> Vec<&str> {
 /// How weights lay.
 pub(super) fn weights(run: &Run) -> &'static str {
     match run.prepack_weights {
-        true => "weights on the host are prepacked (TILEFUSE_PREPACK=on)",
-        false => "weights are not prepacked (TILEFUSE_PREPACK=on prepacks them on the host)",
+        true => "weights on the host are prepacked",
+        false => "weights are not prepacked (TILEFUSE_PREPACK=always prepacks them on the host)",
     }
 }
 
