@@ -219,7 +219,7 @@ impl Trial<'_> {
 
     /// Whether eager itself gives other bits from run to run, as some of libtorch's functions do that sum in parallel.
     fn eager_changes(&self) -> Result<bool, Error> {
-        const RUNS: usize = 8;
+        const RUNS: usize = 32;
         let first = self.run(Mode::Native)?.outputs;
         for _ in 1..RUNS {
             if unstable(&first, &self.run(Mode::Native)?.outputs, true).is_some() {

@@ -11,8 +11,11 @@
 //! - A value that one instruction computes from the thread's index may be computed again where it is used, from the
 //!   register that held the index, behind the last use of the index (12.9 too, not 12.8). Seen in kernels with barriers
 //!   alone. Where such a value outlives the index in one, the index is used once more at the end.
+//! - A comparison that tells whether the larger or the smaller of a 16-bit integer and a constant is that constant
+//!   (`max(x, 1) == 1`) becomes the predicate of an instruction for two such integers, of which the second, that of an
+//!   upper half which nobody uses, overwrites the first. Such a maximum is taken in 32 bits.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fmt::Write;
 
 /// The comparisons of which `ptxas` may be wrong, and the opposites.
@@ -27,6 +30,7 @@ const OPPOSITES: [(&str, &str); 4] = [
 pub(crate) fn avoid(text: &str) -> String {
     let three = text.contains("min.s") || text.contains("max.s");
     let outlived = outlived_index(text);
+    let compared = compared_constants(text);
     let mut out = String::with_capacity(text.len() + text.len() / 16);
     for line in text.lines() {
         if let (Some(index), "ret;") = (outlived, line.trim()) {
@@ -37,7 +41,10 @@ pub(crate) fn avoid(text: &str) -> String {
                  setp.eq.u32 \t%last, {index}, %grid;\n\t@%last nanosleep.u32 \t0;\n\t}}"
             );
         }
-        if !(three && negation(line, &mut out) || comparison(line, &mut out)) {
+        if !(three && negation(line, &mut out)
+            || comparison(line, &mut out)
+            || bounded(line, &compared, &mut out))
+        {
             out.push_str(line);
             out.push('\n');
         }
@@ -102,6 +109,42 @@ fn negation(line: &str, out: &mut String) -> bool {
     true
 }
 
+/// The low 16 bits of the constants that integers are compared with for equality.
+fn compared_constants(text: &str) -> HashSet<u16> {
+    let constants = text.lines().filter_map(|line| {
+        let (name, operands) = parts(line)?;
+        let equality = ["setp.eq.", "setp.ne."].iter().any(|of| name.starts_with(of));
+        constant(operands.get(2).filter(|_| equality)?)
+    });
+    constants.collect()
+}
+
+fn constant(operand: &str) -> Option<u16> {
+    operand.parse::<i64>().ok().map(|constant| constant as u16)
+}
+
+/// The larger or the smaller of a 16-bit integer and one of the constants, in 32 bits.
+fn bounded(line: &str, compared: &HashSet<u16>, out: &mut String) -> bool {
+    let Some((name, operands)) = parts(line) else { return false };
+    let [to, a, b] = operands[..] else { return false };
+    let (function, sign) = match name {
+        "max.u16" => ("max", 'u'),
+        "min.u16" => ("min", 'u'),
+        "max.s16" => ("max", 's'),
+        "min.s16" => ("min", 's'),
+        _ => return false,
+    };
+    if !constant(b).is_some_and(|b| compared.contains(&b)) {
+        return false;
+    }
+    let _ = writeln!(
+        out,
+        "\t{{\n\t.reg .b32 \t%wide;\n\tcvt.{sign}32.{sign}16 \t%wide, {a};\n\t\
+         {function}.{sign}32 \t%wide, %wide, {b};\n\tcvt.u16.u32 \t{to}, %wide;\n\t}}"
+    );
+    true
+}
+
 fn comparison(line: &str, out: &mut String) -> bool {
     let Some((name, operands)) = parts(line) else { return false };
     let Some((_, opposite)) = OPPOSITES.iter().find(|(of, _)| *of == name) else { return false };
@@ -142,6 +185,17 @@ mod tests {
         assert_eq!(avoid(&of_two), of_two);
         let without = behind.replace("bar.sync", "bar.warp.sync");
         assert_eq!(avoid(&without), without);
+    }
+
+    #[test]
+    fn bounds_that_are_compared_with_are_taken_in_32_bits() {
+        let bound = "\tmax.s16 \t%rs2, %rs1, -3;\n";
+        let other = format!("{bound}\tsetp.eq.b16 \t%p1, %rs2, 3;\n");
+        assert_eq!(avoid(&other), other);
+        let own = "\tsetp.eq.b16 \t%p1, %rs2, 65533;\n";
+        let wide = "\t{\n\t.reg .b32 \t%wide;\n\tcvt.s32.s16 \t%wide, %rs1;\n\tmax.s32 \t%wide, %wide, -3;\n\t\
+                    cvt.u16.u32 \t%rs2, %wide;\n\t}\n";
+        assert_eq!(avoid(&format!("{bound}{own}")), format!("{wide}{own}"));
     }
 
     #[test]

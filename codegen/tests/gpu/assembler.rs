@@ -28,6 +28,9 @@ pub(crate) fn cases() -> Vec<Case> {
             }
         }
     }
+    for elem in [Elem::I8, Elem::U8, Elem::I16, Elem::I32] {
+        out.extend([ScalarFn::Min, ScalarFn::Max].map(|function| bounded(elem, function)));
+    }
     out.push(rematerialized());
     out
 }
@@ -148,6 +151,20 @@ fn three(elem: Elem, function: ScalarFn, negated: u32) -> Case {
         let two = b.map(function, &args[..2])?;
         b.map(function, &[two, args[2]])
     })
+}
+
+/// Powers of bounded even numbers: one of 1 is told by comparison, which LLVM leaves as one with the bound.
+fn bounded(elem: Elem, function: ScalarFn) -> Case {
+    let name = format!("assembler power of {} with 1 {elem}", function.name());
+    let case = pointwise(&name, &[elem, Elem::F32], |b, v| {
+        let shape = b.ty(v[0]).shape.to_vec();
+        let [one, two] = [1, 2].map(|n| b.constant(Literal::int(elem, n), &shape));
+        let x = b.map(ScalarFn::Mul, &[v[0], two])?;
+        let x = b.map(function, &[x, one])?;
+        let x = b.cast(x, Elem::F32)?;
+        b.map(ScalarFn::Pow, &[x, v[1]])
+    });
+    Case { tolerance: Tolerance::Close { absolute: 0.0, relative: 1e-5 }, is_function: false, ..case }
 }
 
 /// The smallest or the largest of 16 multiples, which lie in one thread, in 32 columns.
