@@ -144,9 +144,10 @@ impl Measured {
         self.close || self.errors.is_some_and(|e| e.ours <= self.tolerance.factor * e.eager)
     }
 
-    /// Whether rounding can be all that our error against `f64` consists of: it is small relative to the exact values.
-    pub fn may_be_rounding(&self) -> bool {
-        self.errors.is_some_and(|e| e.relative <= self.tolerance.rounding)
+    /// Whether rounding to a type can be all that our error against `f64` consists of: it is small relative to the exact
+    /// values.
+    pub fn may_be_rounding(&self, kind: Kind) -> bool {
+        self.errors.is_some_and(|e| e.relative <= Tolerance::of(kind).rounding)
     }
 }
 

@@ -56,8 +56,8 @@ pub enum Prepack {
 }
 
 impl Prepack {
-    /// Whether any weight may be prepacked here.
-    pub(crate) fn is_possible(self) -> bool {
+    /// Whether any weight may be prepacked on this machine.
+    pub fn is_possible(self) -> bool {
         match self {
             Prepack::Tracked => crate::engine::tracks_writes(),
             Prepack::Always => true,
@@ -66,26 +66,22 @@ impl Prepack {
     }
 }
 
+/// The values, as the environment and the command line name them.
+const PREPACKS: [(&str, Prepack); 3] =
+    [("tracked", Prepack::Tracked), ("always", Prepack::Always), ("never", Prepack::Never)];
+
 impl std::str::FromStr for Prepack {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Prepack, String> {
-        match text {
-            "tracked" => Ok(Prepack::Tracked),
-            "always" => Ok(Prepack::Always),
-            "never" => Ok(Prepack::Never),
-            other => Err(format!("`{other}` is none of tracked, always and never")),
-        }
+        let known = PREPACKS.iter().find(|(name, _)| *name == text);
+        known.map(|(_, value)| *value).ok_or_else(|| format!("`{text}` is none of tracked, always and never"))
     }
 }
 
 impl std::fmt::Display for Prepack {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
-            Prepack::Tracked => "tracked",
-            Prepack::Always => "always",
-            Prepack::Never => "never",
-        })
+        PREPACKS.iter().filter(|(_, value)| value == self).try_for_each(|(name, _)| f.write_str(name))
     }
 }
 
@@ -93,73 +89,25 @@ impl Default for Options {
     fn default() -> Options {
         Options {
             max_signatures: 64,
-            audit: audit(),
-            products: products(),
+            audit: from_env("TILEFUSE_AUDIT", Audit::default()),
+            products: from_env("TILEFUSE_PRODUCTS", Products::Measured),
             cuda_graphs: CudaGraphs::from_env(),
-            prepack_weights: prepack_weights(),
-            tune: tune(),
-            workspace_bytes: workspace_bytes(),
+            prepack_weights: from_env("TILEFUSE_PREPACK", Prepack::default()),
+            tune: from_env("TILEFUSE_TUNE", 0_u8) == 1,
+            workspace_bytes: from_env("TILEFUSE_WORKSPACE", 0),
             fault: None,
         }
     }
 }
 
-/// What the environment says of audits.
-fn audit() -> Audit {
-    let text = std::env::var("TILEFUSE_AUDIT").unwrap_or_default();
+/// What a variable of the environment says, or the default where it is empty or says nothing that is known.
+fn from_env<T: std::str::FromStr<Err: std::fmt::Display>>(name: &str, default: T) -> T {
+    let text = std::env::var(name).unwrap_or_default();
     if text.is_empty() {
-        return Audit::default();
+        return default;
     }
     text.parse().unwrap_or_else(|error| {
-        tracing::warn!("TILEFUSE_AUDIT: {error}");
-        Audit::default()
-    })
-}
-
-/// What the environment says of prepacked weights.
-fn prepack_weights() -> Prepack {
-    let text = std::env::var("TILEFUSE_PREPACK").unwrap_or_default();
-    if text.is_empty() {
-        return Prepack::default();
-    }
-    text.parse().unwrap_or_else(|error| {
-        tracing::warn!("TILEFUSE_PREPACK: {error}");
-        Prepack::default()
-    })
-}
-
-/// What the environment says of measuring schedules.
-fn tune() -> bool {
-    let text = std::env::var("TILEFUSE_TUNE").unwrap_or_default();
-    match text.as_str() {
-        "1" => true,
-        "" | "0" => false,
-        other => {
-            tracing::warn!("TILEFUSE_TUNE: {other:?} is neither 0 nor 1");
-            false
-        }
-    }
-}
-
-/// What the environment says of memory beyond eager's.
-fn workspace_bytes() -> u64 {
-    let text = std::env::var("TILEFUSE_WORKSPACE").unwrap_or_default();
-    if text.is_empty() {
-        return 0;
-    }
-    text.parse().unwrap_or_else(|error| {
-        tracing::warn!("TILEFUSE_WORKSPACE: {text:?} is no number of bytes: {error}");
-        0
-    })
-}
-
-/// What the environment says of products.
-fn products() -> Products {
-    let text = std::env::var("TILEFUSE_PRODUCTS").unwrap_or_default();
-    text.parse().unwrap_or_else(|error| {
-        if !text.is_empty() {
-            tracing::warn!("TILEFUSE_PRODUCTS: {error}");
-        }
-        Products::Measured
+        tracing::warn!("{name}: `{text}`: {error}");
+        default
     })
 }

@@ -32,6 +32,8 @@ struct Findings {
     cuda: Vec<String>,
     cuda_missing: Option<String>,
     targets: Vec<&'static str>,
+    /// Whether the system reports writes to memory, which weights are prepacked for by default.
+    tracks_writes: bool,
     cache: String,
     cache_state: String,
     /// What was measured of each device, by its name.
@@ -64,6 +66,12 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         report::print(&format!("cuda          none: {missing}"));
     }
     report::print(&format!("targets       {}", findings.targets.join(", ")));
+    let weights = if findings.tracks_writes {
+        "prepacked"
+    } else {
+        "not prepacked: writes to memory cannot be tracked here"
+    };
+    report::print(&format!("weights       {weights}"));
     report::print(&format!("kernel cache  {} ({})", findings.cache, findings.cache_state));
     for (device, found) in &findings.profiles {
         report::print(&format!(
@@ -108,6 +116,7 @@ fn find() -> Findings {
         cuda,
         cuda_missing,
         targets: vec!["host", "sm_80", "sm_90a", "sm_100a"],
+        tracks_writes: crate::Prepack::Tracked.is_possible(),
         cache,
         cache_state,
         profiles: Vec::new(),

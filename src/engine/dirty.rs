@@ -167,7 +167,9 @@ impl Tracker {
     fn sees_writes(&mut self) -> bool {
         let mut memory = vec![1_u8; COMPARED + 2 * self.page];
         let start = memory.as_mut_ptr();
-        let Some(id) = self.watch(&(start.addr()..start.addr() + memory.len())) else { return false };
+        let Some(id) = self.watch(&(start.expose_provenance()..start.addr() + memory.len())) else {
+            return false;
+        };
         let before = self.writes(id);
         let quiet = self.writes(id);
         // SAFETY: the byte is inside of the memory, and there is no other reference to it.

@@ -1,7 +1,7 @@
 //! Weights in the order in which products on the host read them: constants that all plans of a model share, and that are
 //! filled when one of them first runs, and again when a weight has been written since.
 
-use std::ops::{Deref, Range};
+use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
@@ -246,7 +246,7 @@ impl Packs {
         for (pack, weight) in self.packs.iter().zip(self.weights.deref()) {
             let shared = all.get_mut(pack.place).and_then(Option::as_mut).ok_or_else(missing)?;
             if self.tracked {
-                let range = elements(&Meta::of(weight)?);
+                let range = Meta::of(weight)?.extent();
                 if shared.watch.as_ref().is_none_or(|watch| *watch.range() != range) {
                     shared.made = Made::default();
                     shared.watch = Watch::new(range, mappings.get_or_insert_with(Mappings::now));
@@ -285,22 +285,12 @@ pub(super) fn may_pack(prepack: Prepack, params: &[Tensor]) -> Result<bool, Erro
     let mappings = Mappings::now();
     for param in params {
         let meta = Meta::of(param)?;
-        let range = elements(&meta);
+        let range = meta.extent();
         if meta.device.is_cpu() && !range.is_empty() && !mappings.hold(&range) {
             return Ok(false);
         }
     }
     Ok(true)
-}
-
-/// Addresses from a tensor's first element to its last one.
-fn elements(meta: &Meta) -> Range<usize> {
-    if meta.numel == 0 {
-        return meta.data..meta.data;
-    }
-    let steps = meta.sizes().iter().zip(meta.strides());
-    let last: i64 = steps.map(|(&size, &stride)| (size - 1) * stride).sum();
-    meta.data..meta.data + (last as usize + 1) * element_size(meta.dtype)
 }
 
 impl Pack {

@@ -1,6 +1,6 @@
 //! Tensor programs as data, and running them through libtorch.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use tch::{Device, Kind, Tensor};
@@ -90,6 +90,12 @@ impl OpCall {
         RANDOM.contains(&name) && self.args.last() != Some(&Arg::Bool(false))
     }
 
+    /// Whether its results are the largest or smallest of numbers.
+    fn is_extremum(&self) -> bool {
+        let name = self.name.split('.').next().unwrap_or_default();
+        EXTREMA.contains(&name)
+    }
+
     /// The values that it reads.
     pub fn reads(&self) -> Vec<u32> {
         self.args.iter().flat_map(|a| a.tensors().collect::<Vec<_>>()).collect()
@@ -119,12 +125,15 @@ pub enum Mode<'a> {
     /// As `Double`, and each rounded result is changed by a random relative error of the type that it has in a native
     /// run: how large the rounding errors of a correct implementation may be.
     Noisy(&'a HashMap<u32, Kind>),
+    /// As it is written, and zeros that are a maximum or minimum get this one's sign: that of the larger or smaller of two
+    /// zeros with different signs depends on where in a tensor they are.
+    Zeros(f64),
 }
 
 impl Mode<'_> {
     fn kind(self, kind: Kind) -> Kind {
         match self {
-            Mode::Native => kind,
+            Mode::Native | Mode::Zeros(_) => kind,
             _ if is_float(kind) => Kind::Double,
             _ if matches!(kind, Kind::ComplexHalf | Kind::ComplexFloat) => Kind::ComplexDouble,
             _ => kind,
@@ -198,8 +207,12 @@ impl Program {
                     Some((from, to)) if from != to => tensor.f_to_kind(to).unwrap_or(tensor),
                     _ => tensor,
                 };
-                if let (Mode::Noisy(kinds), false) = (mode, named.exact) {
-                    disturb(op, named.id, &tensor, kinds);
+                match mode {
+                    Mode::Noisy(kinds) if !named.exact => disturb(op, named.id, &tensor, kinds),
+                    Mode::Zeros(zero) if op.is_extremum() && tensor.is_floating_point() => {
+                        let _ = tensor.shallow_clone().f_masked_fill_(&tensor.eq(0.0), zero);
+                    }
+                    _ => {}
                 }
                 env.insert(named.id, tensor);
             }
@@ -214,6 +227,23 @@ impl Program {
             UNWRITTEN.contains(&name)
         };
         self.ops.iter().any(open)
+    }
+
+    /// Whether results may depend on the sign of a zero that is a maximum or minimum.
+    pub(super) fn has_extrema(&self) -> bool {
+        self.ops.iter().any(OpCall::is_extremum)
+    }
+
+    /// The type with the largest rounding errors of those that a value is computed in, where `kinds` are the values'.
+    pub(super) fn coarsest(&self, id: u32, kinds: &HashMap<u32, Kind>) -> Option<Kind> {
+        let mut reads: HashSet<u32> = HashSet::from([id]);
+        for op in self.ops.iter().rev() {
+            if op.results.iter().any(|r| reads.contains(&r.id)) {
+                reads.extend(op.reads());
+            }
+        }
+        let kinds = reads.iter().filter_map(|id| kinds.get(id).copied()).filter(|k| is_float(*k));
+        kinds.max_by(|a, b| epsilon(*a).total_cmp(&epsilon(*b)))
     }
 
     /// Number of calls.
@@ -328,6 +358,10 @@ const RANDOM: &[&str] =
 /// deterministic, and what puts together the elements of sparse tensors.
 const ATOMIC: &[&str] =
     &["sparse", "to_dense", "index_add", "index_put", "scatter", "put_", "cumsum", "bincount"];
+
+/// Operators whose results are maxima and minima.
+const EXTREMA: &[&str] =
+    &["maximum", "minimum", "fmax", "fmin", "max", "min", "amax", "amin", "clamp_min", "clamp_max", "clamp"];
 
 /// Operators that leave elements of their result as they find them; attention without dropout, its random state.
 const UNWRITTEN: &[&str] = &[
