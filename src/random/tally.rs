@@ -10,7 +10,7 @@ use tch::{Device, Tensor};
 use super::check::{Model, Outcome, Subject, check, check_on, hold_generators};
 use super::program::{Mode, Program};
 use super::{Fault, generate, shrink};
-use crate::{Audit, Error, Explanation, Fused, Options, fuse_with};
+use crate::{Audit, Error, Explanation, Fused, Options, Prepack, Products, fuse_with};
 
 /// A fused program.
 struct FusedProgram(Fused<Model>);
@@ -75,8 +75,8 @@ const DEFECTS: &[&str] = &["LLVM", "internal", "object"];
 
 /// Which of the programs of these seeds is the first that finds a fault; `None` where none does.
 pub fn finds(fault: Fault, seeds: std::ops::Range<u64>, device: Device) -> Option<u64> {
-    let options = Options { fault: Some(fault), ..options() };
     seeds.into_iter().find(|&seed| {
+        let options = Options { fault: Some(fault), ..options(seed) };
         let run = || run_fused_with(&generate(seed), seed, device, &options);
         !matches!(
             catch_unwind(AssertUnwindSafe(run)),
@@ -87,7 +87,7 @@ pub fn finds(fault: Fault, seeds: std::ops::Range<u64>, device: Device) -> Optio
 
 /// Runs a program fused and compares it with eager.
 pub fn run_fused(program: &Program, seed: u64, device: Device) -> Result<Ran, Error> {
-    run_fused_with(program, seed, device, &options())
+    run_fused_with(program, seed, device, &options(seed))
 }
 
 fn run_fused_with(program: &Program, seed: u64, device: Device, options: &Options) -> Result<Ran, Error> {
@@ -156,8 +156,12 @@ fn ran(
 }
 
 /// The programs are judged by their first three calls, the last two of which run plans; the fourth is recorded again.
-fn options() -> Options {
-    Options { audit: Audit::Every(4), ..Options::default() }
+/// Products are kernels, calls, or either, whatever is quicker on this machine.
+fn options(seed: u64) -> Options {
+    let products = [Products::Generated, Products::Library, Products::Generated, Products::Predicted];
+    let prepack_weights = if seed & 4 == 0 { Prepack::default() } else { Prepack::Never };
+    let products = products[(seed & 3) as usize];
+    Options { audit: Audit::Every(4), products, prepack_weights, ..Options::default() }
 }
 
 /// The plan of a program after one more call. A program depends on nothing but its tensors, so that it still has one.
@@ -194,7 +198,7 @@ fn explain(fused: &Fused<Model>, program: &Program, seed: u64, device: Device) -
 /// The plan of a program.
 pub fn plan_of(program: &Program, seed: u64, device: Device) -> Result<Explanation, Error> {
     let (_, FusedProgram(fused)) =
-        check(program, seed, device, |model| FusedProgram(fuse_with(model, options())))?;
+        check(program, seed, device, |model| FusedProgram(fuse_with(model, options(seed))))?;
     let _generators = hold_generators(program);
     explain(&fused, program, seed, device)
 }

@@ -123,6 +123,10 @@ fn the_generator_covers_what_it_promises() {
     println!("{ops:?}\n{kinds:?} empty {empty} strided {strided} writes {writes} large {large}");
     println!("{} operators, {} distinct", ops.values().sum::<usize>(), ops.len());
     assert_eq!(ranks.len(), 6);
+    let products = "linear mm bmm addmm baddbmm addbmm mv addmv dot matmul einsum tensordot";
+    for name in products.split(' ') {
+        assert!(ops.contains_key(name), "{name}");
+    }
     assert!(ops.len() > 120, "{}", ops.len());
 }
 

@@ -4,6 +4,7 @@
 mod inputs;
 mod opaque;
 mod pointwise;
+mod product;
 mod read;
 mod reduce;
 mod shape;
@@ -119,6 +120,7 @@ const FAMILIES: &[(u32, Family)] = &[
     (3, shape::divide),
     (5, read::read),
     (1, read::library),
+    (4, product::product),
     (1, opaque::opaque),
 ];
 

@@ -40,18 +40,10 @@ pub(super) fn read(g: &mut Generator) -> Option<()> {
     Some(())
 }
 
-/// Products and running sums, which are not lowered.
+/// Running sums, which are not lowered.
 pub(super) fn library(g: &mut Generator) -> Option<()> {
     let x = g.value(|g, id| is_float(g.kind(id)) && g.rank(id) > 0)?;
-    let last = *g.size(x).last()?;
-    let kind = g.kind(x);
-    if g.rng.chance(0.4) {
-        let dim = g.dim(x)?;
-        g.emit("cumsum", vec![t(x), Arg::Int(dim)], Fact::ROUNDED)?;
-        return Some(());
-    }
-    let width = g.rng.range(1, 9);
-    let weight = g.input(&[width, last], kind)?;
-    g.emit("linear", vec![t(x), t(weight)], Fact::ROUNDED)?;
+    let dim = g.dim(x)?;
+    g.emit("cumsum", vec![t(x), Arg::Int(dim)], Fact::ROUNDED)?;
     Some(())
 }
