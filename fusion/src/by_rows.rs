@@ -27,7 +27,7 @@ const UNIT: i64 = 8;
 const ENDS: i64 = 24;
 
 /// Replaces the products of a functional graph for which it pays on this machine; returns how many there were.
-pub fn split_unaligned_products(graph: &mut Graph, profile: &Profile) -> usize {
+pub(crate) fn split_unaligned_products(graph: &mut Graph, profile: &Profile) -> usize {
     let ids: Vec<NodeId> = graph.ids().collect();
     let mut count = 0;
     for id in ids {

@@ -8,9 +8,9 @@ use std::collections::HashMap;
 
 use smallvec::SmallVec;
 use tilefuse_block::eval as block;
-use tilefuse_block::{Data, Elem, Literal, ScalarFn};
+use tilefuse_block::{Data, Elem, Literal, ReduceFn, ScalarFn};
 
-use crate::graph::{Graph, NodeId, Op, ValueRef, View};
+use crate::graph::{Contraction, Graph, NodeId, Op, ValueRef, View};
 use crate::types::{Dims, row_major};
 
 /// How floating-point values are kept between nodes.
@@ -154,6 +154,7 @@ fn compute(
             let extent = dims.iter().map(|&d| from.get(d).map(|&n| n as usize)).product::<Option<usize>>()?;
             block::reduce(*combine, &moved, None, [len, extent, 1])
         }
+        Op::Contract(pairs) => contract(pairs, data, shapes, elem, precision),
         Op::Gather { dim } => {
             let &[source, index] = data else { return None };
             let (from, dim, index) = (*shapes.first()?, usize::from(*dim), index.to_i64()?);
@@ -167,6 +168,44 @@ fn compute(
         }
         Op::Input(_) | Op::Param(_) | Op::Const(_) | Op::Aten(_) => None,
     }
+}
+
+/// All products, as a tensor with the dimensions batch, left, right, summed, and their sums.
+fn contract(
+    pairs: &Contraction,
+    data: &[&Data],
+    shapes: &[&[i64]],
+    elem: Elem,
+    precision: Precision,
+) -> Option<Data> {
+    let (&[lhs, rhs], &[left, right]) = (data, shapes) else { return None };
+    let shape = pairs.shape(left, right)?;
+    let summed = pairs.sum.iter().map(|&(l, _)| left[usize::from(l)]).product::<i64>() as usize;
+    let others = |operand: usize, shape: &[i64]| {
+        let others = pairs.others(operand, shape.len());
+        others.iter().map(|&d| shape[usize::from(d)]).product::<i64>() as usize
+    };
+    let (rows, columns) = (others(0, left), others(1, right));
+    let order = |operand: usize, shape: &[i64]| {
+        let order = pairs.order(operand, shape.len());
+        permuted(shape, &order.into_iter().map(usize::from).collect::<Vec<_>>())
+    };
+    let (lhs, rhs) = (lhs.pick(&order(0, left))?, rhs.pick(&order(1, right))?);
+    let len = shape.iter().product::<i64>() as usize;
+    let at = |place: &dyn Fn(usize, usize, usize) -> usize| -> Vec<usize> {
+        (0..len)
+            .flat_map(|i| {
+                let (b, m, n) = (i / (rows * columns), i / columns % rows, i % columns);
+                let first = place(b, m, n) * summed;
+                first..first + summed
+            })
+            .collect()
+    };
+    let lhs = lhs.pick(&at(&|b, m, _| b * rows + m))?;
+    let rhs = rhs.pick(&at(&|b, _, n| b * columns + n))?;
+    let to = kept(elem, precision);
+    let products = block::map(ScalarFn::Mul, &[&block::cast(&lhs, to), &block::cast(&rhs, to)])?;
+    block::reduce(ReduceFn::Sum, &products, None, [len, summed, 1])
 }
 
 /// The coordinates of the element at a row-major position.

@@ -12,7 +12,7 @@ use petgraph::Direction;
 use petgraph::stable_graph::{NodeIndex, StableDiGraph};
 use petgraph::visit::EdgeRef;
 use smallvec::SmallVec;
-use tilefuse_block::{Literal, ReduceFn, ScalarFn};
+use tilefuse_block::{Elem, Literal, ReduceFn, ScalarFn};
 
 use crate::custom::MaybeCustom;
 use crate::recording::Arg;
@@ -154,12 +154,70 @@ pub enum Op {
         /// Dimensions, ascending.
         dims: SmallVec<[u8; 6]>,
     },
+    /// Products of the elements of two operands that agree along pairs of dimensions, added along some of these: what XLA
+    /// calls `dot_general`. Dimensions of the result: those of the batch, the others of the left operand, the others of the
+    /// right one, in order. The result's type is the one that sums are held in: [`accumulator`] of the operands'.
+    Contract(Contraction),
     /// `out[i...] = source[i... with i[dim] replaced by index[i...]]`. Operands: source, index (`i64` or `i32`, of
     /// the result's shape). An index out of range reads nothing; the runtime checks indices where eager would raise.
     Gather {
         /// The dimension.
         dim: u8,
     },
+}
+
+/// The dimensions of an [`Op::Contract`], as pairs of one of the left and one of the right operand. Each dimension of an
+/// operand is in one pair at most.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Contraction {
+    /// Those that the result has, too.
+    pub batch: SmallVec<[(u8, u8); 2]>,
+    /// Those along which products are added.
+    pub sum: SmallVec<[(u8, u8); 2]>,
+}
+
+impl Contraction {
+    /// The dimensions of an operand of this rank (0 the left one, 1 the right one) that are in no pair.
+    pub fn others(&self, operand: usize, rank: usize) -> SmallVec<[u8; 4]> {
+        let paired = self.batch.iter().chain(&self.sum).map(|&(l, r)| [l, r][operand]);
+        let paired: SmallVec<[u8; 4]> = paired.collect();
+        (0..rank as u8).filter(|d| !paired.contains(d)).collect()
+    }
+
+    /// The dimensions of an operand in the order batch, others, summed.
+    pub fn order(&self, operand: usize, rank: usize) -> SmallVec<[u8; 6]> {
+        let of =
+            |pairs: &[(u8, u8)]| pairs.iter().map(|&(l, r)| [l, r][operand]).collect::<SmallVec<[u8; 2]>>();
+        of(&self.batch).into_iter().chain(self.others(operand, rank)).chain(of(&self.sum)).collect()
+    }
+
+    /// The shape of the result; `None` where dimensions are missing, paired twice or of other sizes than their partners.
+    pub fn shape(&self, lhs: &[i64], rhs: &[i64]) -> Option<Dims> {
+        let pairs = || self.batch.iter().chain(&self.sum);
+        let fit = |&(l, r): &(u8, u8)| {
+            let sizes = (lhs.get(usize::from(l)), rhs.get(usize::from(r)));
+            sizes.0.is_some() && sizes.0 == sizes.1
+        };
+        let (left, right) = (self.others(0, lhs.len()), self.others(1, rhs.len()));
+        let paired = pairs().count();
+        if !pairs().all(fit) || left.len() + paired != lhs.len() || right.len() + paired != rhs.len() {
+            return None;
+        }
+        let batch = self.batch.iter().map(|&(l, _)| lhs[usize::from(l)]);
+        let left = left.into_iter().map(|d| lhs[usize::from(d)]);
+        Some(batch.chain(left).chain(right.into_iter().map(|d| rhs[usize::from(d)])).collect())
+    }
+}
+
+/// The type that sums of products of two elements of a type are held in: `f32` for shorter ones, 32 bits for 8-bit integers,
+/// which libtorch multiplies in no other way; `None` for truth values.
+pub fn accumulator(elem: Elem) -> Option<Elem> {
+    match elem {
+        Elem::F16 | Elem::Bf16 => Some(Elem::F32),
+        Elem::I8 => Some(Elem::I32),
+        Elem::F32 | Elem::F64 | Elem::I16 | Elem::I32 | Elem::I64 | Elem::U8 => Some(elem),
+        _ => None,
+    }
 }
 
 /// A node: operator, types of its results, and the captured operator that it came from.

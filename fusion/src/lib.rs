@@ -15,7 +15,9 @@ mod functionalize;
 mod graph;
 pub mod index;
 pub mod kernel;
+mod library;
 mod lower;
+pub mod pipeline;
 pub mod plan;
 mod promote;
 mod recording;
@@ -25,12 +27,14 @@ mod text;
 mod types;
 mod verify;
 
-pub use attention::recognise_attention;
-pub use by_rows::{LINEAR_BY_ROWS, split_unaligned_products};
+pub use by_rows::LINEAR_BY_ROWS;
 pub use contract::{Packed, Panels, Products, choose_products};
 pub use custom::{Coordinate, Coordinates, CustomKernel, Layout, MaybeCustom, Tied};
 pub use functionalize::{FunctionalizeError, functionalize};
-pub use graph::{AliasTarget, AtenCall, Edge, Graph, Node, NodeId, Op, OutputAlias, Update, ValueRef, View};
+pub use graph::{
+    AliasTarget, AtenCall, Contraction, Edge, Graph, Node, NodeId, Op, OutputAlias, Update, ValueRef, View,
+    accumulator,
+};
 pub use lower::{LowerError, lower, lowered_operators};
 pub use recording::{Arg, Call, Recording, Source, TensorId, TensorInfo};
 pub use simplify::simplify;

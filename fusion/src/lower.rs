@@ -20,6 +20,7 @@ mod activation;
 mod arith;
 mod cast;
 mod compare;
+mod contract;
 mod create;
 mod cx;
 mod index;
@@ -32,7 +33,7 @@ mod strided;
 #[cfg(test)]
 mod tests;
 mod unary;
-mod vector;
+
 mod view;
 
 use std::collections::HashMap;
@@ -85,7 +86,7 @@ impl Registry {
         view::register(&mut registry);
         strided::register(&mut registry);
         index::register(&mut registry);
-        vector::register(&mut registry);
+        contract::register(&mut registry);
         registry
     }
 

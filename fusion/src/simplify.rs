@@ -36,18 +36,21 @@ pub const PASSES: &[Pass] = &[
 /// Rounds after which simplification stops, whatever is left.
 const MAX_ROUNDS: usize = 8;
 
-/// Runs [`PASSES`] until none of them changes anything.
-pub fn simplify(graph: &mut Graph) {
+/// Runs [`PASSES`] until none of them changes anything; returns how many nodes were changed.
+pub fn simplify(graph: &mut Graph) -> usize {
+    let mut all = 0;
     for _ in 0..MAX_ROUNDS {
         let mut changed = 0;
         for pass in PASSES {
             changed += (pass.run)(graph);
             debug_assert_eq!(crate::verify(graph), Ok(()), "after {}", pass.name);
         }
+        all += changed;
         if changed == 0 {
-            return;
+            break;
         }
     }
+    all
 }
 
 fn drop_unused(graph: &mut Graph) -> usize {

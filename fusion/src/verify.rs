@@ -19,10 +19,12 @@
 //!   within the result, the fill of its type;
 //! - *concat*: operands of the result's type, whose sizes along the dimension add up and are equal elsewhere;
 //! - *reduce*: dimensions ascending and missing from the result; a type that the combiner takes;
+//! - *contract*: operands of one type, each dimension in at most one pair, paired sizes equal; the type that sums are held
+//!   in;
 //! - *gather*: source and index of one rank, the index of the result's shape and of `i32` or `i64`, the source's sizes
 //!   equal to the result's but along the dimension.
 
-use crate::graph::{AliasTarget, Graph, NodeId, Op, ValueRef, View};
+use crate::graph::{AliasTarget, Contraction, Graph, NodeId, Op, ValueRef, View, accumulator};
 use crate::recording::Arg;
 use crate::types::TensorType;
 use tilefuse_block::{Elem, ReduceFn, ScalarFn};
@@ -91,6 +93,7 @@ fn name(op: &Op) -> String {
         Op::Iota { .. } => "iota".into(),
         Op::Concat { .. } => "concat".into(),
         Op::Reduce { combine, .. } => format!("reduce {}", combine.name()),
+        Op::Contract(_) => "contract".into(),
         Op::Gather { .. } => "gather".into(),
     }
 }
@@ -191,7 +194,7 @@ fn arity(op: &Op) -> Option<usize> {
     match op {
         Op::Map(function) => Some(function.arity()),
         Op::Cast | Op::View(_) | Op::Reduce { .. } => Some(1),
-        Op::Gather { .. } => Some(2),
+        Op::Contract(_) | Op::Gather { .. } => Some(2),
         Op::Concat { .. } => None,
         _ => Some(0),
     }
@@ -221,6 +224,7 @@ fn primitive(op: &Op, operands: &[&TensorType], out: &TensorType) -> Check {
         }
         Op::Concat { dim } => concat(usize::from(*dim), operands, out),
         Op::Reduce { combine, dims } => reduce(*combine, dims, operands[0], out),
+        Op::Contract(pairs) => contract(pairs, operands, &elems, out),
         Op::Gather { dim } => gather(usize::from(*dim), operands, &elems, out),
         Op::Input(_) | Op::Param(_) | Op::Const(_) | Op::Aten(_) => Ok(()),
     }
@@ -296,6 +300,13 @@ fn reduce(combine: ReduceFn, dims: &[u8], from: &TensorType, out: &TensorType) -
     ensure(out.shape.iter().copied().eq(rest), "the result's shape is not what is left")?;
     let takes = from.dtype.elem().is_some_and(|e| combine.accepts(e)) && from.dtype == out.dtype;
     ensure(takes, "the combiner does not take this type")
+}
+
+fn contract(pairs: &Contraction, operands: &[&TensorType], elems: &[Elem], out: &TensorType) -> Check {
+    ensure(elems[0] == elems[1], "the operands have different types")?;
+    ensure(out.dtype.elem() == accumulator(elems[0]), "the result has not the type that sums are held in")?;
+    let shape = pairs.shape(&operands[0].shape, &operands[1].shape);
+    ensure(shape.as_ref() == Some(&out.shape), "the pairs of dimensions do not give the result's shape")
 }
 
 fn gather(dim: usize, operands: &[&TensorType], elems: &[Elem], out: &TensorType) -> Check {

@@ -98,6 +98,9 @@ struct ExplainArgs {
     /// Also show the block program of each distinct kernel.
     #[arg(long)]
     programs: bool,
+    /// Show the graph after this pass instead of the plan; may be given several times.
+    #[arg(long, value_name = "PASS", value_parser = pass)]
+    print_after: Vec<String>,
 }
 
 #[derive(Args)]
@@ -227,6 +230,16 @@ fn run_compare(args: &CompareArgs) -> Result<(), Failure> {
     if outcome.ok { Ok(()) } else { Err(Failure { message: String::new(), status: 1 }) }
 }
 
+/// A pass from the recorded operators to the graph that plans are made of.
+fn pass(name: &str) -> Result<String, String> {
+    let names: Vec<&str> = tilefuse_fusion::pipeline::PASSES.iter().map(|pass| pass.name).collect();
+    if names.contains(&name) {
+        Ok(name.to_owned())
+    } else {
+        Err(format!("no pass; there are {}", names.join(", ")))
+    }
+}
+
 fn run_explain(args: &ExplainArgs) -> Result<(), Failure> {
     let case = args.model.case(0.0)?;
     let _no_grad = tch::no_grad_guard();
@@ -239,6 +252,12 @@ fn run_explain(args: &ExplainArgs) -> Result<(), Failure> {
     };
     let inputs = inputs.for_capture(case.device);
     case.which.check_inputs(inputs.len())?;
+    if !args.print_after.is_empty() {
+        let forward = |x: &[tch::Tensor]| model.forward(x);
+        let text = crate::engine::graphs_after(&inputs, &forward, &args.print_after)?;
+        progress.finish_and_clear();
+        return write(args.output.as_deref(), &text);
+    }
     let names = model.names.iter().map(|(n, t)| (n.clone(), t.shallow_clone())).collect();
     let fused = crate::fuse_with(model, options(case.tune)).with_names(names);
     let explanation = quietly(|| Ok(fused.explain_with(&inputs, |m, x| m.forward(x))?))?;
@@ -249,11 +268,16 @@ fn run_explain(args: &ExplainArgs) -> Result<(), Failure> {
             .map_err(|e| Failure::usage(format!("the plan cannot be written as JSON: {e}")))?,
         Format::Dot => explanation.dot(),
     };
-    match &args.output {
+    write(args.output.as_deref(), &text)
+}
+
+/// Writes to a file, or prints.
+fn write(path: Option<&std::path::Path>, text: &str) -> Result<(), Failure> {
+    match path {
         Some(path) => std::fs::write(path, text)
             .map_err(|e| Failure::usage(format!("cannot write {}: {e}", path.display()))),
         None => {
-            report::print(&text);
+            report::print(text);
             Ok(())
         }
     }

@@ -11,7 +11,7 @@ use tilefuse_fusion::plan::{
     self as plan, Alignments, KernelKind, KernelStep, Plan, Profile, Step, StepKind, Tunable, Tuner,
     plan_tuned,
 };
-use tilefuse_fusion::{Device, Graph, MaybeCustom, NodeId, Op, Recording, TensorType, ValueRef};
+use tilefuse_fusion::{Device, Graph, MaybeCustom, NodeId, Op, Recording, TensorType, ValueRef, pipeline};
 
 use super::attention::Masks;
 use super::convert::{Converted, convert};
@@ -172,7 +172,7 @@ pub(crate) fn compile(
     fault.and_then(|fault| fault.in_graph(&mut functional));
     let target = target_of(&functional)?;
     let profile = profile(target)?;
-    let (mut graph, masks) = primitive(functional, &converted, &profile)?;
+    let (mut graph, masks) = primitive(functional, &converted, &profile, &mut |_, _| {})?;
     report.lower_ms = millis(start.elapsed());
     let prepack = super::packs::may_pack(options.prepack_weights, &converted.params)?;
     let constants = prepack.then_some(converted.consts.len() as u32);
@@ -586,7 +586,7 @@ pub(crate) fn gpu_programs(
     forward: &dyn Fn(&[Tensor]) -> Vec<Tensor>,
 ) -> Result<Vec<tilefuse_block::Program>, Error> {
     let mut profile = Profile::gpu(132, 4200.0).with_clusters();
-    let graph = graph_of(inputs, forward, &profile)?;
+    let graph = graph_of(inputs, forward, &profile, &mut |_, _| {})?;
     loop {
         let programs = tilefuse_fusion::plan::plan(&graph, &profile)?.programs;
         let too_large = |p| matches!(fits(p), Err(tilefuse_codegen::Error::TileTooLarge { .. }));
@@ -597,11 +597,33 @@ pub(crate) fn gpu_programs(
     }
 }
 
-/// The primitive graph of a model's run.
+/// The graph of a model's run after passes of these names, as text.
+pub(crate) fn graphs_after(
+    inputs: &[Tensor],
+    forward: &dyn Fn(&[Tensor]) -> Vec<Tensor>,
+    passes: &[String],
+) -> Result<String, Error> {
+    let device = inputs.first().map_or(tch::Device::Cpu, Tensor::device);
+    let target = match device {
+        tch::Device::Cuda(ordinal) => Target::Cuda(ordinal as u32),
+        _ => Target::Host,
+    };
+    let mut text = String::new();
+    let mut after = |name: &'static str, graph: &Graph| {
+        if passes.iter().any(|pass| pass == name) {
+            text.push_str(&format!("// after {name}\n{graph}"));
+        }
+    };
+    graph_of(inputs, forward, &profile(target)?, &mut after)?;
+    Ok(text)
+}
+
+/// The primitive graph of a model's run; `after` sees the graph after each pass.
 pub(super) fn graph_of(
     inputs: &[Tensor],
     forward: &dyn Fn(&[Tensor]) -> Vec<Tensor>,
     profile: &Profile,
+    after: &mut dyn FnMut(&'static str, &Graph),
 ) -> Result<Graph, Error> {
     let copy = |outputs: &Vec<Tensor>| outputs.iter().map(Tensor::shallow_clone).collect();
     let (_, trace) = crate::torch::capture(inputs, &[], || forward(inputs), copy)?;
@@ -610,7 +632,7 @@ pub(super) fn graph_of(
     }
     let converted = convert(&trace)?;
     let functional = tilefuse_fusion::functionalize(&converted.recording)?;
-    Ok(primitive(functional, &converted, profile)?.0)
+    Ok(primitive(functional, &converted, profile, after)?.0)
 }
 
 pub(super) fn fits(program: &tilefuse_block::Program) -> tilefuse_codegen::Result<()> {
@@ -621,15 +643,14 @@ pub(super) fn fits(program: &tilefuse_block::Program) -> tilefuse_codegen::Resul
 /// From the functional graph of a recording to the primitive one; and the tensors of the model whose values that
 /// rests on, beside those of the trace.
 fn primitive(
-    mut functional: Graph,
+    functional: Graph,
     converted: &Converted,
     profile: &Profile,
+    after: &mut dyn FnMut(&'static str, &Graph),
 ) -> Result<(Graph, Vec<Tensor>), Error> {
     let mut masks = Masks::new(&converted.params, &converted.consts);
-    tilefuse_fusion::recognise_attention(&mut functional, &mut masks);
-    tilefuse_fusion::split_unaligned_products(&mut functional, profile);
-    let mut graph = tilefuse_fusion::lower(&functional)?;
-    tilefuse_fusion::simplify(&mut graph);
+    let mut context = pipeline::Context { profile, facts: &mut masks };
+    let graph = pipeline::run(functional, &mut context, after)?;
     let assumed = masks.assumed.iter().filter_map(|&slot| converted.params.get(slot as usize));
     Ok((graph, assumed.map(Tensor::shallow_clone).collect()))
 }

@@ -65,7 +65,9 @@ fn plan_for(most: usize) -> (Plan, Vec<String>) {
     let _no_grad = tch::no_grad_guard();
     let profile = Profile::gpu(132, 4200.0);
     let model = |x: &[Tensor]| vec![twice.call(&[&(&x[0] + 1.0)]).unwrap() + 3.0];
-    let graph = graph_of(&[Tensor::randn([64], (Kind::Float, Device::Cpu))], &model, &profile).unwrap();
+    let graph =
+        graph_of(&[Tensor::randn([64], (Kind::Float, Device::Cpu))], &model, &profile, &mut |_, _| {})
+            .unwrap();
     let first = plan(&graph, &profile).unwrap();
     let mut compile =
         |programs: &[Program]| match programs.iter().find(|p| doublings(p).is_some_and(|maps| maps > most)) {
@@ -128,7 +130,7 @@ fn compiles_for_a_gpu(seed: u64) -> Option<Result<(), Error>> {
         program.run(&views, crate::random::Mode::Native).unwrap()
     };
     let profile = Profile::gpu(132, 4200.0).with_clusters();
-    let graph = graph_of(&inputs, &model, &profile).ok()?;
+    let graph = graph_of(&inputs, &model, &profile, &mut |_, _| {}).ok()?;
     let compile = |programs: &[Program]| programs.iter().try_for_each(super::compile::fits);
     let plan = plan(&graph, &profile).map_err(|e| Error::Internal(e.to_string()));
     Some(plan.and_then(|first| {

@@ -192,3 +192,51 @@ fn the_plan_gives_both_times() {
     let plan = plan.to_string();
     assert!(plan.contains("us generated") && plan.contains("us in libtorch"), "{plan}");
 }
+
+/// However a product is spelled, it is a contraction, which takes what surrounds it with it.
+#[test]
+fn every_spelling_of_a_product_is_one() {
+    setup();
+    let _no_grad = tch::no_grad_guard();
+    let _threads = THREADS.read().unwrap();
+    // Model, shapes, kernels and calls.
+    type Spelling = (Function, &'static [&'static [i64]], [usize; 2]);
+    let spellings: [Spelling; 9] = [
+        (|x| vec![Tensor::einsum("ik,kj->ij", &x[..2], None::<i64>).relu()], &[&[9, 33], &[33, 17]], [1, 0]),
+        (|x| vec![Tensor::einsum("ik,jk->ij", &x[..2], None::<i64>).relu()], &[&[9, 33], &[17, 33]], [1, 0]),
+        (
+            |x| vec![Tensor::einsum("bik,bkj->bij", &x[..2], None::<i64>).relu()],
+            &[&[4, 9, 33], &[4, 33, 17]],
+            [1, 0],
+        ),
+        (|x| vec![x[0].tensordot(&x[1], [1], [0]).relu()], &[&[9, 33], &[33, 17]], [1, 0]),
+        (|x| vec![x[0].matmul(&x[1]).relu()], &[&[2, 1, 9, 33], &[4, 33, 17]], [1, 0]),
+        (|x| vec![x[2].addmm(&x[0], &x[1]).relu()], &[&[9, 33], &[33, 17], &[17]], [1, 0]),
+        // Sums of vectors' products are a reduction.
+        (|x| vec![Tensor::einsum("bi,bi->b", &x[..2], None::<i64>).relu()], &[&[9, 33], &[9, 33]], [1, 0]),
+        (|x| vec![x[0].dot(&x[1]).relu()], &[&[33], &[33]], [1, 0]),
+        (|x| vec![x[2].addmv(&x[0], &x[1]).relu()], &[&[9, 33], &[33], &[9]], [1, 1]),
+    ];
+    for (at, (model, shapes, [kernels, calls])) in spellings.into_iter().enumerate() {
+        for kind in [Kind::Float, Kind::BFloat16] {
+            for products in [Products::Generated, Products::Library] {
+                let inputs: Vec<Tensor> = shapes.iter().map(|shape| draw(shape, kind)).collect();
+                let (found, plan) = run(&fused(model, products), &inputs);
+                let eager = &model(&inputs)[0];
+                let (ours, theirs) = (error(&found, model, &inputs), error(eager, model, &inputs));
+                assert!(ours <= 2.0 * theirs + 1e-6, "{at} {kind:?} {products}: {ours} {theirs}");
+                assert_eq!(found.size(), eager.size());
+                assert_eq!(found.stride(), eager.stride());
+                if products == Products::Generated {
+                    // Right operands of bf16 may be laid out in pairs first.
+                    let laid = if kind == Kind::BFloat16 { 1 } else { 0 };
+                    assert!(
+                        (kernels..=kernels + laid).contains(&plan.kernels_fused),
+                        "{at} {kind:?}\n{plan}"
+                    );
+                    assert_eq!(plan.extern_ops, calls, "{at} {kind:?}\n{plan}");
+                }
+            }
+        }
+    }
+}

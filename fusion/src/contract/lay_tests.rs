@@ -6,13 +6,14 @@ use tilefuse_block::Elem;
 use super::tests::{evaluate, run};
 use super::{Products, Times, choose_products};
 use crate::graph::{Graph, Op};
+use crate::parse_graph;
+use crate::pipeline::primitive;
 use crate::plan::{Plan, Profile, plan};
-use crate::{lower, parse_graph, simplify, verify};
+use crate::verify;
 
 /// A plan that lays operands out wherever that can be done, and its graph before planning.
 fn planned(text: &str, profile: &Profile) -> (Graph, Plan) {
-    let mut graph = lower(&parse_graph(text).unwrap()).unwrap();
-    simplify(&mut graph);
+    let mut graph = primitive(text, profile);
     choose_products(&mut graph, profile, Products::Measured, Some(0), u64::MAX, &mut |candidate| {
         let generated_us = if candidate.template.laid.is_empty() { 1.5 } else { 1.0 };
         Some(Times { generated_us, library_us: 2.0, measured: true })
@@ -161,7 +162,7 @@ fn what_is_read_twice_is_laid_out_once() {
 #[test]
 fn many_rows_lay_operands_out_without_a_measurement() {
     let shown = |m: i64, n: i64, k: i64| {
-        let mut graph = lower(&parse_graph(&product("f32", [m, n, k], [false, false])).unwrap()).unwrap();
+        let mut graph = primitive(&product("f32", [m, n, k], [false, false]), &Profile::host(2));
         choose_products(&mut graph, &Profile::host(2), Products::Predicted, Some(0), u64::MAX, &mut |_| None);
         let plan = plan(&graph, &Profile::host(2)).unwrap();
         format!(

@@ -9,9 +9,10 @@ use tilefuse_block::{Data, Elem, Literal};
 use super::{Packed, Products, Times, choose_products};
 use crate::args::Args;
 use crate::graph::{Graph, NodeId, Op, ValueRef};
+use crate::parse_graph;
+use crate::pipeline::primitive;
 use crate::plan::{Chain, Plan, Profile, StepKind, plan};
 use crate::types::{TensorType, row_major};
-use crate::{lower, parse_graph, simplify};
 
 /// A tensor's elements in the order of its indices.
 #[derive(Clone)]
@@ -121,8 +122,7 @@ pub(super) fn packed(text: &str, threads: u32, products: Products) -> (Plan, Vec
 }
 
 pub(super) fn packed_for(text: &str, profile: &Profile, products: Products) -> (Plan, Vec<Packed>) {
-    let mut graph = lower(&parse_graph(text).unwrap()).unwrap();
-    simplify(&mut graph);
+    let mut graph = primitive(text, profile);
     let packed = choose_products(&mut graph, profile, products, Some(0), u64::MAX, &mut |_| None);
     (plan(&graph, profile).unwrap(), packed)
 }
@@ -380,10 +380,11 @@ fn activation_and_residual_are_stored_by_the_product() {
 }
 
 #[test]
-fn what_has_no_elements_stays_a_call() {
-    for (m, n, k) in [(0, 3, 4), (3, 0, 4), (3, 4, 0)] {
+fn what_has_no_elements_is_no_product() {
+    // A sum of nothing is a bias alone.
+    for ([m, n, k], kernels) in [([0, 3, 4], 0), ([3, 0, 4], 0), ([3, 4, 0], 1)] {
         let plan = planned(&linear("f32", m, n, k), 2, Products::Generated);
-        assert_eq!(plan.kernel_count(), 0);
+        assert_eq!((plan.steps.len(), plan.kernel_count()), (kernels, kernels));
     }
 }
 
@@ -391,8 +392,7 @@ fn what_has_no_elements_stays_a_call() {
 fn the_slower_one_is_not_used_and_the_plan_says_so() {
     let profile = Profile::host(2);
     let chosen = |text: &str, generated_us: f64| {
-        let mut graph = lower(&parse_graph(text).unwrap()).unwrap();
-        simplify(&mut graph);
+        let mut graph = primitive(text, &profile);
         let mut measured =
             |_: &super::Candidate<'_>| Some(Times { generated_us, library_us: 8.0, measured: true });
         choose_products(&mut graph, &profile, Products::Measured, None, u64::MAX, &mut measured);

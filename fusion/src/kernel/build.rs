@@ -231,6 +231,7 @@ impl Builder<'_> {
             Op::Gather { dim } => self.gather(usize::from(*dim), &operands, index, valid),
             Op::Reduce { dims, .. } => self.reduce(value.node, dims, operands[0], index),
             Op::Input(_) | Op::Param(_) | Op::Const(_) => self.load(value, index, valid, None),
+            Op::Contract(_) => Err(Refusal::Extern(String::from("contract"))),
             Op::Aten(call) => Err(Refusal::Extern(call.full_name())),
         }
     }

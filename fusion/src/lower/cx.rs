@@ -6,7 +6,7 @@ use tilefuse_block::eval::cast_literal;
 use tilefuse_block::{Elem, Literal, ReduceFn, ScalarFn};
 
 use crate::args::{Args, Number};
-use crate::graph::{Graph, NodeId, Op, ValueRef, View};
+use crate::graph::{Contraction, Graph, NodeId, Op, ValueRef, View, accumulator};
 use crate::recording::Arg;
 use crate::types::{DType, Device, Dims, TensorType};
 
@@ -421,6 +421,21 @@ impl Cx {
             result = self.reshape(result, &kept)?;
         }
         Some(result)
+    }
+
+    /// A contraction of two values of one type; pairs of dimensions of the left and the right one.
+    pub(super) fn contract(
+        &mut self,
+        lhs: ValueRef,
+        rhs: ValueRef,
+        batch: &[(usize, usize)],
+        sum: &[(usize, usize)],
+    ) -> Option<ValueRef> {
+        let elem = self.elem(lhs).filter(|elem| self.elem(rhs) == Some(*elem))?;
+        let pairs = |pairs: &[(usize, usize)]| pairs.iter().map(|&(l, r)| (l as u8, r as u8)).collect();
+        let pairs = Contraction { batch: pairs(batch), sum: pairs(sum) };
+        let shape = pairs.shape(&self.shape(lhs), &self.shape(rhs))?;
+        Some(self.add(Op::Contract(pairs), &[lhs, rhs], accumulator(elem)?, &shape))
     }
 
     /// Elements of `source` at `index` along a dimension; `index` has the result's shape.

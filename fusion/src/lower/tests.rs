@@ -220,49 +220,115 @@ fn known_constants_of_another_device() {
     );
 }
 
+/// The contraction that a product is, with what stands before and behind it.
 #[test]
-fn a_product_of_one_row_on_a_gpu_is_a_reduction() {
+fn products_are_contractions() {
     check(
         "graph {
-          %0 = input 0 : bf16[1,1,64]@cuda:0
-          %1 = param 0 : bf16[48,64]@cuda:0
-          %2 = param 1 : bf16[48]@cuda:0
-          %3 = aten::linear(input=%0, weight=%1, bias=%2) : bf16[1,1,48]@cuda:0
+          %0 = input 0 : bf16[2,8,64]
+          %1 = param 0 : bf16[48,64]
+          %2 = param 1 : bf16[48]
+          %3 = aten::linear(input=%0, weight=%1, bias=%2) : bf16[2,8,48]
           outputs %3
         }",
         expect![[r#"
             graph {
-              %0 = input 0 : bf16[1,1,64]@cuda:0
-              %1 = param 0 : bf16[48,64]@cuda:0
-              %2 = param 1 : bf16[48]@cuda:0
-              %3 = view reshape(%0) : bf16[1,64]@cuda:0
-              %4 = cast(%3) : f32[1,64]@cuda:0
-              %5 = view expand(%4) : f32[48,64]@cuda:0
-              %6 = cast(%1) : f32[48,64]@cuda:0
-              %7 = map mul(%5, %6) : f32[48,64]@cuda:0
-              %8 = reduce sum[1](%7) : f32[48]@cuda:0
-              %9 = cast(%2) : f32[48]@cuda:0
-              %10 = map add(%8, %9) : f32[48]@cuda:0
-              %11 = view reshape(%10) : f32[1,1,48]@cuda:0
-              %12 = cast(%11) : bf16[1,1,48]@cuda:0
-              outputs %12
+              %0 = input 0 : bf16[2,8,64]
+              %1 = param 0 : bf16[48,64]
+              %2 = param 1 : bf16[48]
+              %3 = contract sum[2]x[1](%0, %1) : f32[2,8,48]
+              %4 = cast(%2) : f32[48]
+              %5 = view reshape(%4) : f32[1,1,48]
+              %6 = view expand(%5) : f32[2,8,48]
+              %7 = map add(%3, %6) : f32[2,8,48]
+              %8 = cast(%7) : bf16[2,8,48]
+              outputs %8
             }
         "#]],
     );
-}
-
-#[test]
-fn other_products_stay_calls() {
-    for (rows, device) in [(1, ""), (2, "@cuda:0")] {
-        let graph = format!(
-            "graph {{
-              %0 = input 0 : bf16[{rows},64]{device}
-              %1 = param 0 : bf16[48,64]{device}
-              %2 = aten::linear(input=%0, weight=%1, bias=None) : bf16[{rows},48]{device}
-              outputs %2
-            }}"
-        );
-        let lowered = lower(&parse_graph(&graph).unwrap()).unwrap().to_string();
-        assert!(lowered.contains("aten::linear"), "{lowered}");
-    }
+    check(
+        "graph {
+          %0 = input 0 : f32[1,5]
+          %1 = input 1 : f32[4,7]
+          %2 = input 2 : f32[7,5]
+          %3 = aten::addmm(self=%0, mat1=%1, mat2=%2, beta=0.5, alpha=2) : f32[4,5]
+          outputs %3
+        }",
+        expect![[r#"
+            graph {
+              %0 = input 0 : f32[1,5]
+              %1 = input 1 : f32[4,7]
+              %2 = input 2 : f32[7,5]
+              %3 = contract sum[1]x[0](%1, %2) : f32[4,5]
+              %4 = scalar 2.0 : f32[]
+              %5 = view reshape(%4) : f32[1,1]
+              %6 = view expand(%5) : f32[4,5]
+              %7 = map mul(%3, %6) : f32[4,5]
+              %8 = scalar 0.5 : f32[]
+              %9 = view reshape(%8) : f32[1,1]
+              %10 = view expand(%9) : f32[1,5]
+              %11 = map mul(%0, %10) : f32[1,5]
+              %12 = view expand(%11) : f32[4,5]
+              %13 = map add(%7, %12) : f32[4,5]
+              outputs %13
+            }
+        "#]],
+    );
+    check(
+        "graph {
+          %0 = input 0 : f32[6,1,4,8]
+          %1 = input 1 : f32[3,8,5]
+          %2 = aten::matmul(self=%0, other=%1) : f32[6,3,4,5]
+          outputs %2
+        }",
+        expect![[r#"
+            graph {
+              %0 = input 0 : f32[6,1,4,8]
+              %1 = input 1 : f32[3,8,5]
+              %2 = view expand(%0) : f32[6,3,4,8]
+              %3 = view reshape(%1) : f32[1,3,8,5]
+              %4 = view expand(%3) : f32[6,3,8,5]
+              %5 = contract batch[0,1]x[0,1] sum[3]x[2](%2, %4) : f32[6,3,4,5]
+              outputs %5
+            }
+        "#]],
+    );
+    check(
+        r#"graph {
+          %0 = input 0 : f32[6,4,8]
+          %1 = input 1 : f32[8,6,5]
+          %2 = aten::einsum(equation="bik,kbj->ijb", tensors=[%0, %1], path=None) : f32[4,5,6]
+          %3 = aten::tensordot(self=%0, other=%1, dims_self=[0,2], dims_other=[1,0]) : f32[4,5]
+          outputs %2, %3
+        }"#,
+        expect![[r#"
+            graph {
+              %0 = input 0 : f32[6,4,8]
+              %1 = input 1 : f32[8,6,5]
+              %2 = contract batch[0]x[1] sum[2]x[0](%0, %1) : f32[6,4,5]
+              %3 = view permute[1,2,0](%2) : f32[4,5,6]
+              %4 = contract sum[0,2]x[1,0](%0, %1) : f32[4,5]
+              outputs %3, %4
+            }
+        "#]],
+    );
+    check(
+        "graph {
+          %0 = input 0 : i8[20,16]
+          %1 = input 1 : i8[16,8]
+          %2 = aten::_int_mm(self=%0, mat2=%1) : i32[20,8]
+          %3 = aten::mm(self=%0, mat2=%1) : i8[20,8]
+          outputs %2, %3
+        }",
+        expect![[r#"
+            graph {
+              %0 = input 0 : i8[20,16]
+              %1 = input 1 : i8[16,8]
+              %2 = contract sum[1]x[0](%0, %1) : i32[20,8]
+              %3 = contract sum[1]x[0](%0, %1) : i32[20,8]
+              %4 = cast(%3) : i8[20,8]
+              outputs %2, %4
+            }
+        "#]],
+    );
 }

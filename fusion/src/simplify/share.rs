@@ -58,6 +58,7 @@ fn key(node: &Node, operands: &[ValueRef]) -> u64 {
         Op::Aten(call) => (&call.op, &call.overload).hash(&mut hasher),
         Op::Iota { dim } | Op::Concat { dim } | Op::Gather { dim } => dim.hash(&mut hasher),
         Op::Reduce { combine, dims } => (combine, dims).hash(&mut hasher),
+        Op::Contract(pairs) => pairs.hash(&mut hasher),
         Op::Cast => {}
     }
     node.outs.hash(&mut hasher);

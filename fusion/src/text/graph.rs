@@ -8,7 +8,9 @@ use tilefuse_block::{ReduceFn, ScalarFn};
 use super::ParseError;
 use super::lexer::Token;
 use super::syntax::{Parser, Result};
-use crate::graph::{AliasTarget, AtenCall, Graph, NodeId, Op, OutputAlias, Update, ValueRef, View};
+use crate::graph::{
+    AliasTarget, AtenCall, Contraction, Graph, NodeId, Op, OutputAlias, Update, ValueRef, View,
+};
 use crate::types::{DType, TensorType};
 
 /// Reads the text form of a graph. The graph is well-formed as text; [`crate::verify`] says whether it is one that
@@ -219,12 +221,32 @@ impl State {
                 let dims = self.parser.axes()?;
                 self.with_operands(Op::Reduce { combine, dims })
             }
+            "contract" => {
+                let batch = self.pairs("batch")?;
+                let sum = self.pairs("sum")?;
+                self.with_operands(Op::Contract(Contraction { batch, sum }))
+            }
             "view" => {
                 let view = self.view()?;
                 Ok((view, self.operands()?))
             }
             other => self.parser.reject(format!("`{other}` is no operator")),
         }
+    }
+
+    /// Pairs of dimensions, `sum[2]x[1]`; none where they have another name.
+    fn pairs(&mut self, name: &str) -> Result<SmallVec<[(u8, u8); 2]>> {
+        if !matches!(self.parser.peek(), Token::Name(n) if n == name) {
+            return Ok(SmallVec::new());
+        }
+        self.parser.bump();
+        let left = self.parser.axes()?;
+        self.parser.keyword("x")?;
+        let right = self.parser.axes()?;
+        if left.len() != right.len() {
+            return self.parser.reject("as many dimensions of both operands are expected");
+        }
+        Ok(left.into_iter().zip(right).collect())
     }
 
     fn view(&mut self) -> Result<Parsed> {

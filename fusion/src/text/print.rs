@@ -5,7 +5,7 @@ use std::fmt::{self, Display, Write};
 
 use tilefuse_block::{Elem, Literal};
 
-use crate::graph::{AliasTarget, AtenCall, Graph, NodeId, Op, ValueRef, View};
+use crate::graph::{AliasTarget, AtenCall, Contraction, Graph, NodeId, Op, ValueRef, View};
 use crate::recording::{Arg, Call, Recording, Source, TensorId};
 use crate::types::join;
 
@@ -71,6 +71,7 @@ fn node_text(graph: &Graph, id: NodeId, value: &dyn Fn(ValueRef) -> String) -> S
         Op::View(view) => format!("view {}({})", view_text(view), list()),
         Op::Concat { dim } => format!("concat {dim}({})", list()),
         Op::Reduce { combine, dims } => format!("reduce {}{}({})", combine.name(), axes(dims), list()),
+        Op::Contract(pairs) => format!("contract{}({})", pairs_text(pairs), list()),
         Op::Gather { dim } => format!("gather {dim}({})", list()),
     });
     if !node.outs.is_empty() {
@@ -105,6 +106,14 @@ fn view_text(view: &View) -> String {
         View::Flip(dims) => format!("flip{}", axes(dims)),
         View::Pad { low, fill } => format!("pad[{}]={}", join(low), literal_text(*fill)),
     }
+}
+
+fn pairs_text(pairs: &Contraction) -> String {
+    let list = |name: &str, pairs: &[(u8, u8)]| {
+        let (left, right): (Vec<u8>, Vec<u8>) = pairs.iter().copied().unzip();
+        if pairs.is_empty() { String::new() } else { format!(" {name}{}x{}", axes(&left), axes(&right)) }
+    };
+    list("batch", &pairs.batch) + &list("sum", &pairs.sum)
 }
 
 fn axes(dims: &[u8]) -> String {

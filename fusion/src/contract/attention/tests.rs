@@ -2,9 +2,10 @@
 
 use crate::contract::tests::{memory, run};
 use crate::contract::{Products, Times};
+use crate::pipeline::primitive;
 use crate::plan::{Plan, Profile, plan};
 use crate::types::{Dims, TensorType, row_major};
-use crate::{Graph, choose_products, lower, parse_graph, simplify};
+use crate::{Graph, choose_products, parse_graph};
 
 /// A mask of scores.
 #[derive(Clone, Copy, PartialEq)]
@@ -218,8 +219,7 @@ impl Case {
 
 /// A plan of kernels, before which operands are laid out wherever that can be done.
 fn laid_out(text: &str, profile: &Profile) -> Plan {
-    let mut graph = lower(&parse_graph(text).unwrap()).unwrap();
-    simplify(&mut graph);
+    let mut graph = primitive(text, profile);
     choose_products(&mut graph, profile, Products::Measured, None, u64::MAX, &mut |candidate| {
         let generated_us = if candidate.template.laid.is_empty() { 1.5 } else { 1.0 };
         Some(Times { generated_us, library_us: 2.0, measured: true })
@@ -307,8 +307,7 @@ fn what_repeats_keys_is_not_computed() {
 #[test]
 fn a_call_that_stays_gets_repeated_keys() {
     let text = Case { repeated: true, batch: [2, 6, 2], ..PLAIN }.text();
-    let mut graph = lower(&parse_graph(&text).unwrap()).unwrap();
-    simplify(&mut graph);
+    let mut graph = primitive(&text, &Profile::host(2));
     let before = graph.to_string();
     let mut repeats = Vec::new();
     choose_products(&mut graph, &Profile::host(2), Products::Measured, None, u64::MAX, &mut |candidate| {

@@ -1,0 +1,766 @@
+//! Library selection: contractions as calls of libtorch, or as products and their sums.
+//!
+//! ```text
+//! %3 = contract sum[1]x[1](%0, %1) : f32[8,16]      ->   %3 = aten::linear(input=%0, weight=%1, bias=%2) : bf16[8,16]
+//! %4 = map add(%3, cast %2 broadcast) : f32[8,16]
+//! %5 = cast(%4) : bf16[8,16]
+//!
+//! %2 = contract sum[1]x[1](%0, %1) : f32[1,16]      ->   %2 = map mul(cast %0 broadcast, cast %1 broadcast) : f32[1,16,64]
+//!                                                        %3 = reduce sum[2](%2) : f32[1,16]
+//! ```
+//!
+//! What libtorch computes in the same call, it computes here: factors, an addend and the rounding behind a contraction, where
+//! they come from the operator that the contraction comes from. Each form of call is an entry of [`FORMS`]; what is none of
+//! them is brought into the order of batches of matrices. The calls may become kernels of ours later:
+//! [`crate::choose_products`].
+//!
+//! A contraction that does as little for each element that it reads as a reduction does is one: that of vectors, and on a GPU
+//! that of a matrix, read along its rows, and a vector, for which libtorch's kernels are made for more rows. It takes what
+//! surrounds it with it.
+
+use smallvec::SmallVec;
+use tilefuse_block::{Elem, ReduceFn, ScalarFn};
+
+use crate::graph::{AtenCall, Contraction, Graph, NodeId, Op, ValueRef, View};
+use crate::recording::Arg;
+use crate::types::{Device, Dims, TensorType};
+
+/// Turns every contraction of a primitive graph into a call of libtorch or into products and their sums; returns how many
+/// there were.
+pub(crate) fn select_library(graph: &mut Graph) -> usize {
+    let is_contract = |id: &NodeId| matches!(graph.node(*id).op, Op::Contract(_));
+    let all: Vec<NodeId> = graph.ids().filter(is_contract).collect();
+    for &id in &all {
+        let Some(contract) = Contract::of(graph, id) else { continue };
+        if contract.is_reduction(graph) {
+            let sums = contract.as_sums(graph);
+            graph.replace_uses(id.into(), sums);
+        } else {
+            contract.as_calls(graph);
+        }
+    }
+    if !all.is_empty() {
+        graph.remove_unused();
+    }
+    all.len()
+}
+
+/// A contraction of a graph.
+struct Contract {
+    node: NodeId,
+    pairs: Contraction,
+    /// Left and right operand.
+    operands: [ValueRef; 2],
+    /// The operands' type.
+    elem: Elem,
+    /// The result's.
+    ty: TensorType,
+}
+
+/// What libtorch computes in the call of a product.
+#[derive(Clone, Debug)]
+struct Epilogue {
+    /// The last node of it: the contraction, or a map or cast behind it.
+    root: NodeId,
+    /// Factor of the products.
+    alpha: f64,
+    /// What is added, and its factor.
+    addend: Option<(ValueRef, f64)>,
+}
+
+/// A form of call; `None` where a contraction is not of it.
+type Form = fn(&Contract, &Graph, &Epilogue) -> Option<Call>;
+
+/// The forms of calls, the first one that fits is taken.
+const FORMS: &[Form] = &[linear, matrices, batches, vector, matmul];
+
+impl Contract {
+    fn of(graph: &Graph, node: NodeId) -> Option<Contract> {
+        let Op::Contract(pairs) = &graph.node(node).op else { return None };
+        let &[lhs, rhs] = &graph.operands(node)[..] else { return None };
+        let elem = graph.ty(lhs).dtype.elem()?;
+        Some(Contract {
+            node,
+            pairs: pairs.clone(),
+            operands: [lhs, rhs],
+            elem,
+            ty: graph.ty(node.into()).clone(),
+        })
+    }
+
+    /// Sizes of an operand's dimensions of the batch, of those that it has alone, and of those that are summed.
+    fn sizes(&self, graph: &Graph, operand: usize) -> [Dims; 3] {
+        let shape = &graph.ty(self.operands[operand]).shape;
+        let of =
+            |pairs: &[(u8, u8)]| pairs.iter().map(|&(l, r)| shape[usize::from([l, r][operand])]).collect();
+        let others = self.pairs.others(operand, shape.len());
+        [of(&self.pairs.batch), others.iter().map(|&d| shape[usize::from(d)]).collect(), of(&self.pairs.sum)]
+    }
+
+    /// Whether it does as little for each element that it reads as a reduction.
+    fn is_reduction(&self, graph: &Graph) -> bool {
+        let count = |operand: usize, part: usize| self.sizes(graph, operand)[part].iter().product::<i64>();
+        let (rows, columns, depth) = (count(0, 1), count(1, 1), count(0, 2));
+        if rows * columns * depth * count(0, 0) == 0
+            || self.pairs.sum.is_empty()
+            || (rows == 1 && columns == 1)
+        {
+            return true;
+        }
+        let matrix = match (rows, columns) {
+            (1, _) => 1,
+            (_, 1) => 0,
+            _ => return false,
+        };
+        let ty = graph.ty(self.operands[matrix]);
+        let &[(left, right)] = &self.pairs.sum[..] else { return false };
+        let along = ty.strides[usize::from([left, right][matrix])] == 1;
+        matches!(ty.device, Device::Cuda(_))
+            && self.pairs.batch.is_empty()
+            && self.elem.is_float()
+            && along
+            && depth > 1
+    }
+
+    /// All products, and their sums.
+    fn as_sums(&self, graph: &mut Graph) -> ValueRef {
+        let origin = graph.node(self.node).origin;
+        let summed = self.sizes(graph, 0)[2].clone();
+        let shape: Dims = self.ty.shape.iter().chain(&summed).copied().collect();
+        let (left, right) = (self.sizes(graph, 0)[1].len(), self.sizes(graph, 1)[1].len());
+        let dtype = self.ty.dtype;
+        let form = |shape: &[i64]| TensorType::contiguous(dtype, shape, self.ty.device);
+        let operands = [0, 1].map(|operand| {
+            let mut value = self.operands[operand];
+            let order = self.pairs.order(operand, graph.ty(value).rank());
+            if graph.ty(value).dtype != dtype {
+                let ty = TensorType { dtype, ..graph.ty(value).clone() };
+                value = graph.add(Op::Cast, &[value], [ty], origin).into();
+            }
+            let permuted: Dims = order.iter().map(|&d| graph.ty(value).shape[usize::from(d)]).collect();
+            let mut ones = permuted.clone();
+            let batch = self.pairs.batch.len();
+            let (at, count) = if operand == 0 { (batch + left, right) } else { (batch, left) };
+            (0..count).for_each(|_| ones.insert(at, 1));
+            for (view, shape) in
+                [(View::Permute(order), &permuted), (View::Reshape, &ones), (View::Expand, &shape)]
+            {
+                value = graph.add(Op::View(view), &[value], [form(shape)], origin).into();
+            }
+            value
+        });
+        let products = graph.add(Op::Map(ScalarFn::Mul), &operands, [form(&shape)], origin);
+        let dims: SmallVec<[u8; 6]> = (self.ty.rank() as u8..shape.len() as u8).collect();
+        if dims.is_empty() {
+            graph.node_mut(products).outs[0].strides = self.ty.strides.clone();
+            return products.into();
+        }
+        graph
+            .add(Op::Reduce { combine: ReduceFn::Sum, dims }, &[products.into()], [self.ty.clone()], origin)
+            .into()
+    }
+
+    /// Calls of libtorch for each of its uses that rounds, or one for all.
+    fn as_calls(&self, graph: &mut Graph) {
+        let (epilogues, all) = self.epilogues(graph);
+        let calls: Option<Vec<Call>> = epilogues.iter().map(|epilogue| self.call(graph, epilogue)).collect();
+        match calls.filter(|_| all) {
+            Some(calls) => {
+                calls.into_iter().zip(&epilogues).for_each(|(call, e)| call.replace(graph, e.root))
+            }
+            None => self.bare(graph),
+        }
+    }
+
+    /// A call for the contraction alone, in the type that sums are held in.
+    fn bare(&self, graph: &mut Graph) {
+        let dtype = self.ty.dtype;
+        let mut wide =
+            Contract { operands: self.operands, pairs: self.pairs.clone(), ty: self.ty.clone(), ..*self };
+        let epilogue = Epilogue { root: self.node, alpha: 1.0, addend: None };
+        if self.ty.dtype.elem() != Some(self.elem) {
+            let origin = graph.node(self.node).origin;
+            wide.operands = self.operands.map(|value| {
+                let ty = TensorType { dtype, ..graph.ty(value).clone() };
+                graph.add(Op::Cast, &[value], [ty], origin).into()
+            });
+            wide.elem = dtype.elem().unwrap_or(self.elem);
+        }
+        if let Some(call) = wide.call(graph, &epilogue) {
+            call.replace(graph, self.node);
+        }
+    }
+
+    /// What libtorch computes with the contraction, for each use that rounds the sums; and whether these are all uses.
+    fn epilogues(&self, graph: &Graph) -> (Vec<Epilogue>, bool) {
+        let own = ValueRef::from(self.node);
+        let bare = Epilogue { root: self.node, alpha: 1.0, addend: None };
+        let users = graph.users(self.node);
+        let read_otherwise = graph.outputs.contains(&own) || graph.updates.iter().any(|u| u.value == own);
+        if self.ty.dtype.elem() == Some(self.elem) {
+            let single = users.len() == 1 && !read_otherwise;
+            let found = users.first().filter(|_| single).and_then(|&(user, _)| self.epilogue(graph, user));
+            // A form that has no addend leaves it to a kernel.
+            let found = found.filter(|epilogue| self.form(graph, epilogue).is_some());
+            return (vec![found.unwrap_or(bare)], true);
+        }
+        // The one product of 8-bit integers that libtorch does not round.
+        if self.form(graph, &bare).is_some()
+            && !users.iter().any(|&(user, _)| self.epilogue(graph, user).is_some())
+        {
+            return (vec![bare], true);
+        }
+        let found: Vec<Epilogue> = users.iter().filter_map(|&(user, _)| self.epilogue(graph, user)).collect();
+        let all = found.len() == users.len() && !users.is_empty() && !read_otherwise;
+        (found, all)
+    }
+
+    /// The epilogue that begins with a use of the contraction, up to the rounding where there is one.
+    fn epilogue(&self, graph: &Graph, first: NodeId) -> Option<Epilogue> {
+        let rounds = self.ty.dtype.elem() != Some(self.elem);
+        let origin = graph.node(self.node).origin;
+        let mut found = Epilogue { root: self.node, alpha: 1.0, addend: None };
+        let mut next = Some(first);
+        while let Some(user) = next {
+            // What another operator does is its own, but for the rounding and what stands before it.
+            let other = !rounds && graph.node(user).origin != origin;
+            let value = ValueRef::from(found.root);
+            let operands = graph.operands(user);
+            match (&graph.node(user).op, &operands[..]) {
+                _ if other => break,
+                (Op::Map(ScalarFn::Mul), &[a, b]) if found.addend.is_none() && found.alpha == 1.0 => {
+                    let factor = literal(graph, if a == value { b } else { a });
+                    match factor {
+                        Some(factor) => found.alpha = factor,
+                        None => break,
+                    }
+                }
+                (Op::Map(ScalarFn::Add), &[a, b]) if found.addend.is_none() && a != b => {
+                    let added = if a == value { b } else { a };
+                    match self.addend(graph, added) {
+                        Some(addend) => found.addend = Some(addend),
+                        None => break,
+                    }
+                }
+                (Op::Cast, _) if rounds && graph.ty(user.into()).dtype.elem() == Some(self.elem) => {
+                    return Some(Epilogue { root: user, ..found });
+                }
+                _ => break,
+            }
+            found.root = user;
+            let value = ValueRef::from(user);
+            let read = graph.outputs.contains(&value) || graph.updates.iter().any(|u| u.value == value);
+            next = match &graph.users(user)[..] {
+                &[(user, _)] if !read => Some(user),
+                _ => None,
+            };
+        }
+        (!rounds && found.root != self.node).then_some(found)
+    }
+
+    /// An addend of the operands' type, and its factor, before it was widened, multiplied and broadcast.
+    fn addend(&self, graph: &Graph, value: ValueRef) -> Option<(ValueRef, f64)> {
+        let operand = |value: ValueRef| graph.operands(value.node).first().copied();
+        let mut value = value;
+        if let Op::View(View::Expand) = graph.node(value.node).op {
+            value = operand(value)?;
+            // Dimensions of size 1 in front of it.
+            if let (Op::View(View::Reshape), Some(of)) = (&graph.node(value.node).op, operand(value))
+                && graph.ty(value).shape.ends_with(&graph.ty(of).shape)
+            {
+                value = of;
+            }
+        }
+        let mut beta = 1.0;
+        if let (Op::Map(ScalarFn::Mul), &[a, b]) =
+            (&graph.node(value.node).op, &graph.operands(value.node)[..])
+            && let Some((factor, other)) =
+                literal(graph, b).map(|f| (f, a)).or_else(|| Some((literal(graph, a)?, b)))
+        {
+            (value, beta) = (other, factor);
+        }
+        if graph.ty(value).dtype.elem() != Some(self.elem) {
+            let Op::Cast = graph.node(value.node).op else { return None };
+            value = operand(value)?;
+        }
+        (graph.ty(value).dtype.elem() == Some(self.elem)).then_some((value, beta))
+    }
+
+    fn form(&self, graph: &Graph, epilogue: &Epilogue) -> Option<Call> {
+        FORMS.iter().find_map(|form| form(self, graph, epilogue))
+    }
+
+    /// The call for an epilogue; of operands in the order of batches of matrices where the contraction is of no form.
+    fn call(&self, graph: &mut Graph, epilogue: &Epilogue) -> Option<Call> {
+        if let Some(call) = self.form(graph, epilogue) {
+            return Some(call);
+        }
+        let count = |operand: usize, part: usize| self.sizes(graph, operand)[part].iter().product::<i64>();
+        let (batch, rows, columns, depth) = (count(0, 0), count(0, 1), count(1, 1), count(0, 2));
+        let all = [batch, rows, columns];
+        let own: Dims = Dims::from_slice(if self.pairs.batch.is_empty() { &all[1..] } else { &all });
+        let names = match (epilogue.addend, own.len()) {
+            (None, _) if epilogue.alpha != 1.0 => return None,
+            (Some(_), _) if own != self.ty.shape => return None,
+            (Some(_), 2) => ADDMM,
+            (Some(_), _) => BADDBMM,
+            (None, 2) => MM,
+            (None, _) => BMM,
+        };
+        let lhs = self.in_matrices(graph, 0, &[batch, rows, depth][3 - own.len()..]);
+        let rhs = self.in_matrices(graph, 1, &[batch, depth, columns][3 - own.len()..]);
+        Some(Call { shape: Some(own), ..names.call(epilogue, [lhs, rhs]) })
+    }
+
+    /// An operand in this shape, in the order batch, others, summed, or for the right one batch, summed, others.
+    fn in_matrices(&self, graph: &mut Graph, operand: usize, shape: &[i64]) -> ValueRef {
+        let origin = graph.node(self.node).origin;
+        let mut value = self.operands[operand];
+        let mut order = self.pairs.order(operand, graph.ty(value).rank());
+        if operand == 1 {
+            let others = order.len() - self.pairs.sum.len() - self.pairs.batch.len();
+            order[self.pairs.batch.len()..].rotate_left(others);
+        }
+        let ty = graph.ty(value).clone();
+        let picked = |dims: &[i64]| order.iter().map(|&d| dims[usize::from(d)]).collect();
+        let permuted = TensorType { shape: picked(&ty.shape), strides: picked(&ty.strides), ..ty };
+        let matrices = TensorType::contiguous(permuted.dtype, shape, permuted.device);
+        let merged = permuted.shape.as_slice() != shape;
+        value = graph.add(Op::View(View::Permute(order)), &[value], [permuted], origin).into();
+        if merged {
+            value = graph.add(Op::View(View::Reshape), &[value], [matrices], origin).into();
+        }
+        value
+    }
+
+    /// Whether the result of an epilogue is of the operands' type.
+    fn is_rounded(&self, graph: &Graph, epilogue: &Epilogue) -> bool {
+        graph.ty(epilogue.root.into()).dtype.elem() == Some(self.elem)
+    }
+
+    fn ranks(&self, graph: &Graph) -> [usize; 2] {
+        self.operands.map(|value| graph.ty(value).rank())
+    }
+
+    /// Whether the first dimensions of both operands are the batch, and dimensions of these numbers are summed.
+    fn is(&self, batch: usize, sum: (usize, usize)) -> bool {
+        let leading = self.pairs.batch.iter().copied().eq((0..batch as u8).map(|d| (d, d)));
+        leading && self.pairs.sum[..] == [(sum.0 as u8, sum.1 as u8)]
+    }
+}
+
+/// Names of an operator's arguments: the addend, if it takes one, then both factors.
+struct Names {
+    op: &'static str,
+    addend: Option<&'static str>,
+    factors: [&'static str; 2],
+}
+
+const MM: Names = Names { op: "aten::mm", addend: None, factors: ["self", "mat2"] };
+const INT_MM: Names = Names { op: "aten::_int_mm", ..MM };
+const BMM: Names = Names { op: "aten::bmm", ..MM };
+const MATMUL: Names = Names { op: "aten::matmul", addend: None, factors: ["self", "other"] };
+const ADDMM: Names = Names { op: "aten::addmm", addend: Some("self"), factors: ["mat1", "mat2"] };
+const ADDMV: Names = Names { op: "aten::addmv", addend: Some("self"), factors: ["mat", "vec"] };
+const BADDBMM: Names = Names { op: "aten::baddbmm", addend: Some("self"), factors: ["batch1", "batch2"] };
+
+impl Names {
+    /// The call for an epilogue of products of these factors.
+    fn call(&self, epilogue: &Epilogue, factors: [ValueRef; 2]) -> Call {
+        let number =
+            |x: f64| if x.fract() == 0.0 && x.abs() < 1e9 { Arg::Int(x as i64) } else { Arg::Float(x) };
+        let addend = self.addend.zip(epilogue.addend);
+        let tensors = addend.map(|(name, _)| name).into_iter().chain(self.factors);
+        let mut args: Vec<(&str, Arg<u16>)> = tensors.zip((0..).map(Arg::Tensor)).collect();
+        if let Some((_, (_, beta))) = addend {
+            args.extend([("beta", number(beta)), ("alpha", number(epilogue.alpha))]);
+        }
+        let operands = addend.map(|(_, (value, _))| value).into_iter().chain(factors).collect();
+        Call { call: AtenCall::new(self.op, "", args), operands, shape: None }
+    }
+}
+
+/// `input weightᵀ + bias`.
+fn linear(contract: &Contract, graph: &Graph, epilogue: &Epilogue) -> Option<Call> {
+    let [left, right] = contract.ranks(graph);
+    let bias = match epilogue.addend {
+        Some((bias, beta)) if beta == 1.0 && graph.ty(bias).rank() == 1 => Some(bias),
+        Some(_) => return None,
+        None => None,
+    };
+    let fits = right == 2 && contract.is(0, (left.checked_sub(1)?, 1)) && epilogue.alpha == 1.0;
+    if !fits
+        || !contract.is_rounded(graph, epilogue)
+        || bias.is_some_and(|b| graph.ty(b).shape.last() != contract.ty.shape.last())
+    {
+        return None;
+    }
+    let args = [("input", Arg::Tensor(0)), ("weight", Arg::Tensor(1))];
+    let args = args.into_iter().chain([("bias", bias.map_or(Arg::None, |_| Arg::Tensor(2)))]);
+    let operands = contract.operands.into_iter().chain(bias).collect();
+    Some(Call { call: AtenCall::new("aten::linear", "", args), operands, shape: None })
+}
+
+/// Products of two matrices.
+fn matrices(contract: &Contract, graph: &Graph, epilogue: &Epilogue) -> Option<Call> {
+    let fits = contract.ranks(graph) == [2, 2] && contract.is(0, (1, 0));
+    let names = match (epilogue.addend, contract.is_rounded(graph, epilogue)) {
+        (Some(_), true) => ADDMM,
+        (None, true) if epilogue.alpha == 1.0 => MM,
+        (None, false) if contract.elem == Elem::I8 => INT_MM,
+        _ => return None,
+    };
+    fits.then(|| names.call(epilogue, contract.operands))
+}
+
+/// Products of the matrices of two batches, none of which is broadcast.
+fn batches(contract: &Contract, graph: &Graph, epilogue: &Epilogue) -> Option<Call> {
+    let fits = contract.ranks(graph) == [3, 3] && contract.is(1, (2, 1));
+    let broadcast = contract.operands.iter().any(|&value| expanded(graph, value).is_some());
+    let names = match epilogue.addend {
+        Some(_) => BADDBMM,
+        None if epilogue.alpha == 1.0 && !broadcast => BMM,
+        None => return None,
+    };
+    (fits && contract.is_rounded(graph, epilogue)).then(|| names.call(epilogue, contract.operands))
+}
+
+/// A matrix times a vector, and an addend.
+fn vector(contract: &Contract, graph: &Graph, epilogue: &Epilogue) -> Option<Call> {
+    let fits =
+        contract.ranks(graph) == [2, 1] && contract.is(0, (1, 0)) && contract.is_rounded(graph, epilogue);
+    (fits && epilogue.addend.is_some()).then(|| ADDMV.call(epilogue, contract.operands))
+}
+
+/// Any other product of matrices and vectors, batches of which are broadcast.
+fn matmul(contract: &Contract, graph: &Graph, epilogue: &Epilogue) -> Option<Call> {
+    let [left, right] = contract.ranks(graph);
+    let batch = contract.pairs.batch.len();
+    let fits = match batch {
+        0 => right <= 2 || left == 1,
+        _ => left == batch + 2 && right == batch + 2,
+    };
+    let sums = contract.is(batch, (left.checked_sub(1)?, right.saturating_sub(2)));
+    let plain = epilogue.addend.is_none() && epilogue.alpha == 1.0 && contract.is_rounded(graph, epilogue);
+    if !fits || !sums || !plain {
+        return None;
+    }
+    let narrow = contract.operands.map(|value| expanded(graph, value).unwrap_or(value));
+    let full = |d: usize| {
+        let [l, r] = narrow.map(|value| graph.ty(value).shape[d]);
+        l.max(r) == contract.ty.shape[d]
+    };
+    let operands = if (0..batch).all(full) { narrow } else { contract.operands };
+    Some(MATMUL.call(epilogue, operands))
+}
+
+/// The value that a view repeats along dimensions in front of the last two.
+fn expanded(graph: &Graph, value: ValueRef) -> Option<ValueRef> {
+    let Op::View(View::Expand) = graph.node(value.node).op else { return None };
+    let of = *graph.operands(value.node).first()?;
+    let matrix = graph.ty(value).rank().checked_sub(2)?;
+    (graph.ty(of).shape[matrix..] == graph.ty(value).shape[matrix..]).then_some(of)
+}
+
+/// A call of libtorch, and the shape of its result where that is not the epilogue's.
+struct Call {
+    call: AtenCall,
+    operands: Vec<ValueRef>,
+    shape: Option<Dims>,
+}
+
+impl Call {
+    /// Makes uses of the last node of an epilogue uses of the call.
+    fn replace(self, graph: &mut Graph, root: NodeId) {
+        let (ty, origin) = (graph.ty(root.into()).clone(), graph.node(root).origin);
+        let shape = self.shape.as_ref().unwrap_or(&ty.shape);
+        let own = TensorType::contiguous(ty.dtype, shape, ty.device);
+        let same = own == ty;
+        let mut value: ValueRef =
+            graph.add(Op::Aten(Box::new(self.call)), &self.operands, [own], origin).into();
+        if !same {
+            value = graph.add(Op::View(View::Reshape), &[value], [ty], origin).into();
+        }
+        graph.replace_uses(root.into(), value);
+    }
+}
+
+/// The number that every element of a value is.
+fn literal(graph: &Graph, value: ValueRef) -> Option<f64> {
+    match graph.node(value.node).op {
+        Op::Scalar(literal) => Some(literal.as_f64()),
+        Op::View(View::Reshape | View::Expand | View::Permute(_)) => {
+            literal(graph, *graph.operands(value.node).first()?)
+        }
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use expect_test::{Expect, expect};
+
+    use super::select_library;
+    use crate::eval::{Precision, Sources, eval};
+    use crate::pipeline::primitive;
+    use crate::plan::Profile;
+    use crate::{lower, parse_graph, simplify, verify};
+    use tilefuse_block::Data;
+
+    fn check(text: &str, expect: Expect) {
+        expect.assert_eq(&primitive(text, &Profile::gpu(132, 4200.0)).to_string());
+    }
+
+    /// Each of these is the same call behind the contraction that it is lowered to.
+    #[test]
+    fn captured_calls_are_these_calls_again() {
+        for (operands, call) in [
+            ("f32[2,8,64] f32[48,64] f32[48]", "linear(input=%0, weight=%1, bias=%2) : f32[2,8,48]"),
+            ("bf16[2,8,64] bf16[48,64] bf16[48]", "linear(input=%0, weight=%1, bias=%2) : bf16[2,8,48]"),
+            ("f16[64] f16[48,64]", "linear(input=%0, weight=%1, bias=None) : f16[48]"),
+            ("f32[4,7] f32[7,5]", "mm(self=%0, mat2=%1) : f32[4,5]"),
+            ("i64[4,7] i64[7,5]", "mm(self=%0, mat2=%1) : i64[4,5]"),
+            ("i8[4,7] i8[7,5]", "mm(self=%0, mat2=%1) : i8[4,5]"),
+            ("i8[20,16] i8[16,8]", "_int_mm(self=%0, mat2=%1) : i32[20,8]"),
+            ("bf16[3,4,7] bf16[3,7,5]", "bmm(self=%0, mat2=%1) : bf16[3,4,5]"),
+            ("f32[5] f32[4,7] f32[7,5]", "addmm(self=%0, mat1=%1, mat2=%2, beta=0.5, alpha=2) : f32[4,5]"),
+            (
+                "bf16[4,1] bf16[4,7] bf16[7,5]",
+                "addmm(self=%0, mat1=%1, mat2=%2, beta=1, alpha=0.25) : bf16[4,5]",
+            ),
+            (
+                "f16[4,5] f16[3,4,7] f16[3,7,5]",
+                "baddbmm(self=%0, batch1=%1, batch2=%2, beta=1, alpha=3) : f16[3,4,5]",
+            ),
+            ("f32[4] f32[4,7] f32[7]", "addmv(self=%0, mat=%1, vec=%2, beta=1, alpha=2) : f32[4]"),
+            ("f32[2,3,4,7] f32[2,3,7,5]", "matmul(self=%0, other=%1) : f32[2,3,4,5]"),
+            ("f32[6,1,4,7] f32[3,7,5]", "matmul(self=%0, other=%1) : f32[6,3,4,5]"),
+            ("bf16[1,4,7] bf16[3,7,5]", "matmul(self=%0, other=%1) : bf16[3,4,5]"),
+            ("f32[4,7] f32[7]", "matmul(self=%0, other=%1) : f32[4]"),
+            ("f32[7] f32[3,7,5]", "matmul(self=%0, other=%1) : f32[3,5]"),
+        ] {
+            let mut text = String::from("graph {\n");
+            for (slot, ty) in operands.split(' ').enumerate() {
+                text.push_str(&format!("  %{slot} = input {slot} : {ty}\n"));
+            }
+            let result = operands.split(' ').count();
+            let graph = format!("{text}  %{result} = aten::{call}\n  outputs %{result}\n}}\n");
+            let graph = parse_graph(&graph).unwrap().to_string();
+            let lowered = lower(&parse_graph(&graph).unwrap()).unwrap().to_string();
+            assert!(lowered.contains("contract") && !lowered.contains("aten"), "{lowered}");
+            let selected = primitive(&graph, &Profile::host(2)).to_string();
+            // What is broadcast has its dimensions of size 1 spelled out.
+            let call = |text: &str| {
+                text.split("aten::").nth(1).map(|t| t.split(['(', '\n']).next().unwrap().to_owned())
+            };
+            if selected.contains("view") {
+                assert_eq!(call(&selected), call(&graph), "{selected}");
+            } else {
+                assert_eq!(selected, graph);
+            }
+        }
+    }
+
+    #[test]
+    fn a_product_of_one_row_on_a_gpu_is_a_reduction() {
+        check(
+            "graph {
+              %0 = input 0 : bf16[1,1,64]@cuda:0
+              %1 = param 0 : bf16[48,64]@cuda:0
+              %2 = param 1 : bf16[48]@cuda:0
+              %3 = aten::linear(input=%0, weight=%1, bias=%2) : bf16[1,1,48]@cuda:0
+              outputs %3
+            }",
+            expect![[r#"
+                graph {
+                  %0 = input 0 : bf16[1,1,64]@cuda:0
+                  %1 = param 0 : bf16[48,64]@cuda:0
+                  %2 = param 1 : bf16[48]@cuda:0
+                  %3 = cast(%2) : f32[48]@cuda:0
+                  %4 = view reshape(%3) : f32[1,1,48]@cuda:0
+                  %5 = cast(%0) : f32[1,1,64]@cuda:0
+                  %6 = view reshape(%5) : f32[1,1,1,64]@cuda:0
+                  %7 = view expand(%6) : f32[1,1,48,64]@cuda:0
+                  %8 = cast(%1) : f32[48,64]@cuda:0
+                  %9 = view reshape(%8) : f32[1,1,48,64]@cuda:0
+                  %10 = map mul(%7, %9) : f32[1,1,48,64]@cuda:0
+                  %11 = reduce sum[3](%10) : f32[1,1,48]@cuda:0
+                  %12 = map add(%11, %4) : f32[1,1,48]@cuda:0
+                  %13 = cast(%12) : bf16[1,1,48]@cuda:0
+                  outputs %13
+                }
+            "#]],
+        );
+    }
+
+    #[test]
+    fn other_orders_are_products_of_matrices() {
+        check(
+            r#"graph {
+              %0 = input 0 : f32[6,4,8]
+              %1 = input 1 : f32[8,6,5]
+              %2 = aten::einsum(equation="bik,kbj->ijb", tensors=[%0, %1], path=None) : f32[4,5,6]
+              %3 = aten::tensordot(self=%0, other=%1, dims_self=[0,2], dims_other=[1,0]) : f32[4,5]
+              outputs %2, %3
+            }"#,
+            expect![[r#"
+                graph {
+                  %0 = input 0 : f32[6,4,8]
+                  %1 = input 1 : f32[8,6,5]
+                  %2 = view permute[1,0,2](%1) : f32[6,8,5]{5,30,1}
+                  %3 = aten::bmm(self=%0, mat2=%2) : f32[6,4,5]
+                  %4 = view permute[1,2,0](%3) : f32[4,5,6]
+                  %5 = view permute[1,0,2](%0) : f32[4,6,8]{8,32,1}
+                  %6 = view reshape(%5) : f32[4,48]
+                  %7 = view reshape(%2) : f32[48,5]
+                  %8 = aten::mm(self=%6, mat2=%7) : f32[4,5]
+                  outputs %4, %8
+                }
+            "#]],
+        );
+    }
+
+    /// Two layers of one input and weight share the contraction.
+    #[test]
+    fn what_is_shared_is_one_product() {
+        let text = |kind: &str| {
+            format!(
+                "graph {{
+                  origin 0 \"a\"
+                  origin 1 \"b\"
+                  %0 = input 0 : {kind}[4,8]
+                  %1 = param 0 : {kind}[5,8]
+                  %2 = param 1 : {kind}[5]
+                  %3 = param 2 : {kind}[5]
+                  %4 = aten::linear(input=%0, weight=%1, bias=%2) : {kind}[4,5] @0
+                  %5 = aten::linear(input=%0, weight=%1, bias=%3) : {kind}[4,5] @1
+                  outputs %4, %5
+                }}"
+            )
+        };
+        check(
+            &text("f32"),
+            expect![[r#"
+            graph {
+              origin 0 "a"
+              origin 1 "b"
+              %0 = input 0 : f32[4,8]
+              %1 = param 0 : f32[5,8]
+              %2 = param 1 : f32[5]
+              %3 = param 2 : f32[5]
+              %4 = view reshape(%2) : f32[1,5] @0
+              %5 = view expand(%4) : f32[4,5] @0
+              %6 = aten::linear(input=%0, weight=%1, bias=None) : f32[4,5] @0
+              %7 = map add(%6, %5) : f32[4,5] @0
+              %8 = view reshape(%3) : f32[1,5] @1
+              %9 = view expand(%8) : f32[4,5] @1
+              %10 = map add(%6, %9) : f32[4,5] @1
+              outputs %7, %10
+            }
+        "#]],
+        );
+        check(
+            &text("bf16"),
+            expect![[r#"
+            graph {
+              origin 0 "a"
+              origin 1 "b"
+              %0 = input 0 : bf16[4,8]
+              %1 = param 0 : bf16[5,8]
+              %2 = param 1 : bf16[5]
+              %3 = param 2 : bf16[5]
+              %4 = aten::linear(input=%0, weight=%1, bias=%2) : bf16[4,5] @0
+              %5 = aten::linear(input=%0, weight=%1, bias=%3) : bf16[4,5] @1
+              outputs %4, %5
+            }
+        "#]],
+        );
+    }
+
+    /// Contractions of many forms, as they are evaluated and as products and sums.
+    #[test]
+    fn sums_of_products_are_what_a_contraction_means() {
+        for (left, right, pairs, result) in [
+            ("4,7", "5,7", "sum[1]x[1]", "4,5"),
+            ("3,4,7", "7,3,5", "batch[0]x[1] sum[2]x[0]", "3,4,5"),
+            ("3,4", "3,4", "batch[0]x[0] sum[1]x[1]", "3"),
+            ("2,3,4", "4,2,5", "sum[0,2]x[1,0]", "3,5"),
+            ("3", "5", "", "3,5"),
+            ("7", "7", "sum[0]x[0]", ""),
+            ("4,0", "0,5", "sum[1]x[0]", "4,5"),
+        ] {
+            let text = format!(
+                "graph {{
+                  %0 = input 0 : f64[{left}]
+                  %1 = input 1 : f64[{right}]
+                  %2 = contract {pairs}(%0, %1) : f64[{result}]
+                  outputs %2
+                }}"
+            );
+            let graph = parse_graph(&text).unwrap();
+            verify(&graph).unwrap();
+            assert_eq!(parse_graph(&graph.to_string()).unwrap().to_string(), graph.to_string());
+            let mut sums = graph.clone();
+            let node = sums.ids().find(|&id| matches!(sums.node(id).op, crate::Op::Contract(_))).unwrap();
+            let contract = super::Contract::of(&sums, node).unwrap();
+            let value = contract.as_sums(&mut sums);
+            sums.replace_uses(node.into(), value);
+            sums.remove_unused();
+            verify(&sums).unwrap();
+            let data = |text: &str, unit: f64| {
+                let len = text.split(',').map(|n| n.parse::<usize>().unwrap()).product();
+                Data::F64((0..len).map(|i| ((i * 37) % 17) as f64 * unit - 1.0).collect())
+            };
+            let inputs = [data(left, 0.25), data(right, 0.5)];
+            let sources = Sources { inputs: &inputs, ..Sources::default() };
+            let results = [&graph, &sums].map(|g| eval(g, sources, Precision::Exact).unwrap().outputs);
+            assert_eq!(results[0], results[1], "{text}");
+        }
+    }
+
+    #[test]
+    fn contractions_that_are_not_well_formed_are_refused() {
+        for (pairs, result) in [
+            ("sum[1]x[0]", "f32[4,5]"),
+            ("sum[1]x[1]", "f32[5,4]"),
+            ("sum[1]x[1]", "bf16[4,5]"),
+            ("sum[3]x[1]", "f32[4,5]"),
+            ("batch[1]x[1] sum[1]x[1]", "f32[4,5]"),
+        ] {
+            let text = format!(
+                "graph {{
+                  %0 = input 0 : bf16[4,7]
+                  %1 = input 1 : bf16[5,7]
+                  %2 = contract {pairs}(%0, %1) : {result}
+                  outputs %2
+                }}"
+            );
+            assert!(verify(&parse_graph(&text).unwrap()).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_sum_that_nothing_rounds_is_computed_in_its_type() {
+        let text = "graph {
+              %0 = input 0 : bf16[4,8]
+              %1 = param 0 : bf16[5,8]
+              %2 = contract sum[1]x[1](%0, %1) : f32[4,5]
+              outputs %2
+            }";
+        let mut graph = parse_graph(text).unwrap();
+        assert_eq!(select_library(&mut graph), 1);
+        simplify(&mut graph);
+        verify(&graph).unwrap();
+        expect![[r#"
+            graph {
+              %0 = input 0 : bf16[4,8]
+              %1 = param 0 : bf16[5,8]
+              %2 = cast(%0) : f32[4,8]
+              %3 = cast(%1) : f32[5,8]
+              %4 = aten::linear(input=%2, weight=%3, bias=None) : f32[4,5]
+              outputs %4
+            }
+        "#]]
+        .assert_eq(&graph.to_string());
+    }
+}
