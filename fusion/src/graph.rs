@@ -14,7 +14,7 @@ use petgraph::visit::EdgeRef;
 use smallvec::SmallVec;
 use tilefuse_block::{Elem, Literal, ReduceFn, ScalarFn};
 
-use crate::custom::MaybeCustom;
+use crate::block_kernel::MaybeKernel;
 use crate::recording::Arg;
 use crate::types::{Dims, TensorType};
 
@@ -229,6 +229,8 @@ pub struct Node {
     pub outs: SmallVec<[TensorType; 1]>,
     /// Index into [`Graph::origins`], for explanations.
     pub origin: Option<u32>,
+    /// The kernel that computes it, or why it has none though it might; no part of the text form.
+    pub kernel: Option<MaybeKernel>,
 }
 
 /// An edge: which result of the source is which operand of the target.
@@ -290,8 +292,6 @@ pub struct Graph {
     pub offsets: Vec<NodeId>,
     /// Values of [`Op::Const`] nodes of rank 0 by slot, where they are known.
     pub literals: IndexMap<u32, Literal>,
-    /// Kernels of calls whose operator has one of its author's, by [`AtenCall::replay`]; no part of the text form.
-    pub kernels: IndexMap<u32, MaybeCustom>,
 }
 
 impl Graph {
@@ -308,7 +308,7 @@ impl Graph {
         outs: impl IntoIterator<Item = TensorType>,
         origin: Option<u32>,
     ) -> NodeId {
-        let id = self.nodes.add_node(Node { op, outs: outs.into_iter().collect(), origin });
+        let id = self.nodes.add_node(Node { op, outs: outs.into_iter().collect(), origin, kernel: None });
         for (position, value) in operands.iter().enumerate() {
             self.nodes.add_edge(value.node, id, Edge { operand: position as u16, out: value.out });
         }

@@ -7,9 +7,10 @@
 
 mod args;
 pub mod attention;
+mod block_kernel;
 mod by_rows;
 pub mod contract;
-mod custom;
+mod epilogue;
 pub mod eval;
 mod functionalize;
 mod graph;
@@ -27,9 +28,9 @@ mod text;
 mod types;
 mod verify;
 
+pub use block_kernel::{BlockKernel, Coordinate, Coordinates, Layout, MaybeKernel, Tied};
 pub use by_rows::LINEAR_BY_ROWS;
 pub use contract::{Packed, Panels, Products, choose_products};
-pub use custom::{Coordinate, Coordinates, CustomKernel, Layout, MaybeCustom, Tied};
 pub use functionalize::{FunctionalizeError, functionalize};
 pub use graph::{
     AliasTarget, AtenCall, Contraction, Edge, Graph, Node, NodeId, Op, OutputAlias, Update, ValueRef, View,

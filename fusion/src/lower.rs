@@ -117,7 +117,6 @@ pub fn lower(graph: &Graph) -> Result<Graph, LowerError> {
     let mut values: HashMap<ValueRef, ValueRef> = HashMap::new();
     cx.graph.origins = graph.origins.clone();
     cx.graph.literals = graph.literals.clone();
-    cx.graph.kernels = graph.kernels.clone();
     for id in graph.topological().ok_or(LowerError::Cycle)? {
         let node = graph.node(id);
         let operands = graph.operands(id).iter().map(|v| values.get(v).copied()).collect::<Option<Vec<_>>>();
@@ -129,6 +128,7 @@ pub fn lower(graph: &Graph) -> Result<Graph, LowerError> {
         };
         let results = lowered.unwrap_or_else(|| {
             let copy = cx.graph.add(node.op.clone(), &operands, node.outs.iter().cloned(), node.origin);
+            cx.graph.node_mut(copy).kernel.clone_from(&node.kernel);
             (0..node.outs.len()).map(|out| ValueRef { node: copy, out: out as u16 }).collect()
         });
         for (out, value) in results.into_iter().enumerate() {

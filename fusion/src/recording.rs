@@ -6,7 +6,7 @@
 use indexmap::IndexMap;
 use tilefuse_block::Literal;
 
-use crate::custom::MaybeCustom;
+use crate::block_kernel::MaybeKernel;
 use crate::types::{DType, Device, TensorType};
 
 /// A tensor of a recording, by identity: an index into [`Recording::tensors`].
@@ -114,5 +114,5 @@ pub struct Recording {
     /// Values of constants of rank 0 by slot, where they are known: kernels need not read them.
     pub literals: IndexMap<u32, Literal>,
     /// Kernels of calls whose operator has one of its author's, by [`Call::replay`]; no part of the text form.
-    pub kernels: IndexMap<u32, MaybeCustom>,
+    pub kernels: IndexMap<u32, MaybeKernel>,
 }

@@ -11,7 +11,7 @@ use tilefuse_fusion::plan::{
     self as plan, Alignments, KernelKind, KernelStep, Plan, Profile, Step, StepKind, Tunable, Tuner,
     plan_tuned,
 };
-use tilefuse_fusion::{Device, Graph, MaybeCustom, NodeId, Op, Recording, TensorType, ValueRef, pipeline};
+use tilefuse_fusion::{Device, Graph, MaybeKernel, NodeId, Op, Recording, TensorType, ValueRef, pipeline};
 
 use super::attention::Masks;
 use super::convert::{Converted, convert};
@@ -289,7 +289,7 @@ pub(super) fn fitting<K>(
         let tilefuse_codegen::Error::TileTooLarge { program, .. } = &error else {
             return Err(Error::Codegen(error));
         };
-        match owner(&plan, program).and_then(|call| graph.kernels.get_mut(&call)) {
+        match owner(&plan, program).and_then(|node| graph.node_mut(node).kernel.as_mut()) {
             Some(kernel) => set_apart(kernel, &error),
             None => profile = profile.with_smaller_tiles().ok_or(Error::Codegen(error))?,
         }
@@ -297,20 +297,17 @@ pub(super) fn fitting<K>(
     }
 }
 
-/// The call of an operator with a kernel of its own that a program of a plan is for.
-fn owner(plan: &Plan, program: &str) -> Option<u32> {
+/// The node with a kernel of its own that a program of a plan is for.
+fn owner(plan: &Plan, program: &str) -> Option<NodeId> {
     plan.steps.iter().find_map(|step| {
         let StepKind::Kernel(kernel) = &step.kind else { return None };
         let own = kernel.kind == KernelKind::Custom && plan.programs.get(kernel.program)?.name == program;
-        kernel.nodes.iter().filter(|_| own).find_map(|&node| match &plan.graph.node(node).op {
-            Op::Aten(call) => call.replay,
-            _ => None,
-        })
+        kernel.nodes.iter().copied().filter(|_| own).find(|&node| plan.graph.node(node).kernel.is_some())
     })
 }
 
 /// Leaves a kernel without neighbours, or a call without its kernel if that has none already.
-fn set_apart(kernel: &mut MaybeCustom, error: &tilefuse_codegen::Error) {
+fn set_apart(kernel: &mut MaybeKernel, error: &tilefuse_codegen::Error) {
     match kernel {
         Ok(custom) if !custom.alone => std::sync::Arc::make_mut(custom).alone = true,
         _ => *kernel = Err(error.to_string()),

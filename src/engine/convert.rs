@@ -124,7 +124,7 @@ impl Converter<'_> {
     }
 
     /// The kernel of a call of an operator that a user registered.
-    fn custom(&self, event: &Event) -> Option<fusion::MaybeCustom> {
+    fn custom(&self, event: &Event) -> Option<fusion::MaybeKernel> {
         let definition = crate::operator::definition(&event.op)?;
         let metas = |args: &[torch::Arg]| -> Option<Vec<torch::Meta>> {
             args.iter().flat_map(torch::Arg::tensors).map(|t| Some(self.trace.info(t)?.meta)).collect()

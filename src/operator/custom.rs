@@ -4,7 +4,7 @@ use tch::Tensor;
 use tilefuse_block::bounds::{Given as Known, prove};
 use tilefuse_block::passes::{guard, optimize_for_grid};
 use tilefuse_block::{Elem, Literal, Op, OpKind, Param, Program};
-use tilefuse_fusion::{CustomKernel, Tied};
+use tilefuse_fusion::{BlockKernel, Tied};
 
 use super::{Definition, Given, Launched};
 use crate::torch::{Flags, Meta, empty_strided};
@@ -14,7 +14,7 @@ pub(crate) fn custom_kernel(
     definition: &Definition,
     inputs: &[Meta],
     outputs: &[Meta],
-) -> Result<CustomKernel, String> {
+) -> Result<BlockKernel, String> {
     let dense = |m: &Meta| m.flags.contains(Flags::CONTIGUOUS) && m.flags.is_plain() && m.numel > 0;
     if !inputs.iter().chain(outputs).all(dense) {
         return Err(String::from("a tensor is empty or not plain memory"));
@@ -37,7 +37,7 @@ fn stand_in(meta: &Meta) -> Result<Tensor, String> {
 }
 
 /// The launched program for tensors of these lengths, with its numbers written in and its accesses guarded.
-fn specialise(launched: Launched, inputs: &[u64], outputs: &[u64]) -> Result<CustomKernel, String> {
+fn specialise(launched: Launched, inputs: &[u64], outputs: &[u64]) -> Result<BlockKernel, String> {
     let Launched { mut program, grid, args, checked } = launched;
     if grid.contains(&0) {
         return Err(String::from("it launches an empty grid"));
@@ -80,7 +80,7 @@ fn specialise(launched: Launched, inputs: &[u64], outputs: &[u64]) -> Result<Cus
             program.params.truncate(tied.len());
         }
     }
-    Ok(CustomKernel {
+    Ok(BlockKernel {
         program,
         grid,
         tied,

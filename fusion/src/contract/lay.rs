@@ -30,7 +30,7 @@ use super::pack::Panels;
 use super::product::{Access, Product};
 use super::template::{Made, Operands, Writer};
 use super::{Host, Template, template};
-use crate::custom::{CustomKernel, Layout, Tied};
+use crate::block_kernel::{BlockKernel, Layout, Tied};
 use crate::graph::{Graph, NodeId};
 use crate::types::{DType, Device, Dims, TensorType, row_major};
 
@@ -63,7 +63,7 @@ pub struct Laid {
     /// The operator that makes it.
     pub(super) op: &'static str,
     /// The kernel.
-    pub kernel: CustomKernel,
+    pub kernel: BlockKernel,
     /// The type of what it makes, of an operand that is laid out `[members, outer blocks, inner blocks, elements]`.
     pub ty: TensorType,
     /// The positions of its operands among those of the call.
@@ -208,7 +208,7 @@ impl Laid {
         let blocks = Blocks { form: blocks::Form::Dots, rows, columns, depth: rows };
         let writer = Writer::new(product, blocks, Operands::of(product)).reaching(ty.numel());
         let program = writer.laying(access, tiling, axes.map(|axis| axis as u8)).ok()?;
-        let kernel = CustomKernel {
+        let kernel = BlockKernel {
             program,
             grid,
             tied: vec![Tied::Operand(0), Tied::Result(0)],

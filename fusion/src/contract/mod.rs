@@ -1,6 +1,6 @@
 //! Products on the host as block programs, with pointwise neighbours in their loads and stores.
 //!
-//! A call such as `aten::linear` has no lowering. Where it is worth it, [`choose_products`] gives it a [`CustomKernel`]: the
+//! A call such as `aten::linear` has no lowering. Where it is worth it, [`choose_products`] gives it a [`BlockKernel`]: the
 //! planner then treats it as a kernel that was written by hand, and merges bias, activation and residual into it.
 //!
 //! ```text
@@ -48,7 +48,7 @@ pub use self::lay::Laid;
 pub use self::pack::{Packed, Panels};
 use self::product::Product;
 use crate::args::Args;
-use crate::custom::CustomKernel;
+use crate::block_kernel::BlockKernel;
 use crate::graph::{AtenCall, Graph, NodeId, Op, ValueRef};
 use crate::plan::{Profile, operand_place};
 use crate::recording::Arg;
@@ -99,7 +99,7 @@ impl fmt::Display for Products {
 #[derive(Clone, Debug)]
 pub struct Template {
     /// The kernel, without neighbours.
-    pub kernel: CustomKernel,
+    pub kernel: BlockKernel,
     /// Multiplications and additions of the call.
     pub flops: f64,
     /// Bytes that it must move.
@@ -330,7 +330,6 @@ pub fn choose_products(
             grouped.into_iter().for_each(|grouped| grouped.undo(graph));
         }
         let Some((template, reason)) = chosen else { continue };
-        let replay = handle(graph, node);
         let entry = match template {
             Some(Template { kernel, panels, laid: own, turned, .. }) => {
                 if let Some(turned) = turned {
@@ -344,13 +343,11 @@ pub fn choose_products(
                     let made = made(graph, node, own, &mut laid);
                     graph.add_operand(node, made.into());
                 }
-                Ok(Arc::new(CustomKernel { note: reason, ..kernel }))
+                Ok(Arc::new(BlockKernel { note: reason, ..kernel }))
             }
             None => Err(reason.unwrap_or_default()),
         };
-        if let Some(replay) = replay {
-            graph.kernels.insert(replay, entry);
-        }
+        graph.node_mut(node).kernel = Some(entry);
     }
     packed.into_iter().map(|(packed, _)| packed).collect()
 }
@@ -390,9 +387,7 @@ fn made(graph: &mut Graph, node: NodeId, own: Laid, laid: &mut Vec<Known>) -> No
     let call = AtenCall::new(own.op, "", names.map(|(name, at)| (name, Arg::Tensor(at))));
     let origin = graph.node(node).origin;
     let id = graph.add(Op::Aten(Box::new(call)), &values, [own.ty.clone()], origin);
-    if let Some(replay) = handle(graph, id) {
-        graph.kernels.insert(replay, Ok(Arc::new(own.kernel.clone())));
-    }
+    graph.node_mut(id).kernel = Some(Ok(Arc::new(own.kernel.clone())));
     laid.push((values, own, id));
     id
 }
@@ -408,8 +403,7 @@ fn choose(
 ) -> Option<(Option<Template>, Option<String>)> {
     let Op::Aten(call) = &graph.node(node).op else { return None };
     let here = graph.node(node).outs.iter().all(|ty| ty.device == Device::Cpu);
-    let own = call.replay.is_some_and(|replay| graph.kernels.contains_key(&replay));
-    if !here || own || !call.writes.is_empty() || call.random {
+    if !here || graph.node(node).kernel.is_some() || !call.writes.is_empty() || call.random {
         return None;
     }
     let all_templates = templates(graph, node, call, host);
@@ -537,19 +531,3 @@ const LAID: f64 = 1.4;
 
 /// The same in groups, in the rate over packed weights.
 const LAID_IN_GROUPS: f64 = 0.45;
-
-/// The number under which a call's kernel is found; a new one for a call that no recording has.
-fn handle(graph: &mut Graph, node: NodeId) -> Option<u32> {
-    let calls = graph.ids().filter_map(|id| match &graph.node(id).op {
-        Op::Aten(call) => call.replay,
-        _ => None,
-    });
-    let next = calls.chain(graph.kernels.keys().copied()).max().map_or(OWN, |most| most.max(OWN - 1) + 1);
-    match &mut graph.node_mut(node).op {
-        Op::Aten(call) => Some(*call.replay.get_or_insert(next)),
-        _ => None,
-    }
-}
-
-/// The first handle of calls that no recording has, above those that recordings give.
-const OWN: u32 = 1 << 30;

@@ -1,6 +1,6 @@
 //! Where the operands of a product lie.
 
-use crate::custom::Layout;
+use crate::block_kernel::Layout;
 use crate::graph::{Graph, ValueRef};
 use crate::plan::operand_place;
 use crate::types::{Dims, row_major};

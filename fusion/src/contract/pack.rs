@@ -18,7 +18,7 @@ use smallvec::smallvec;
 
 use super::operand::Source;
 use super::product::{Access, Product};
-use crate::custom::Layout;
+use crate::block_kernel::Layout;
 use crate::graph::{Graph, NodeId, Op, ValueRef};
 use crate::plan::operand_place;
 use crate::types::{TensorType, row_major};

@@ -18,7 +18,7 @@ use super::blocks::{Blocks, Form, blocks_of, choose, grid};
 use super::groups;
 use super::pack::Panels;
 use super::product::{Access, Product};
-use crate::custom::{CustomKernel, Tied};
+use crate::block_kernel::{BlockKernel, Tied};
 
 pub(super) type Made<T> = Result<T, TypeError>;
 
@@ -62,7 +62,7 @@ pub(super) fn with(product: &Product, blocks: Blocks, form: Operands<'_>) -> Opt
     let program = Writer::new(product, blocks, form).program().ok()?;
     let tied = operands().map(|a| Tied::Operand(a.source.position)).chain([Tied::Result(0)]).collect();
     let layouts = operands().map(|a| (a.source.position, a.source.layout.clone())).collect();
-    let kernel = CustomKernel {
+    let kernel = BlockKernel {
         program,
         grid,
         tied,

@@ -152,7 +152,6 @@ impl<'r> State<'r> {
         let current = vec![None; recording.tensors.len()];
         let mut state = State { recording, graph: Graph::new(), tensors: Vec::new(), current };
         state.graph.literals = recording.literals.clone();
-        state.graph.kernels = recording.kernels.clone();
         for &id in &recording.inputs {
             state.tensor(id, &|| "the inputs".to_string())?;
         }
@@ -327,7 +326,10 @@ impl<'r> State<'r> {
         let call = AtenCall { args: mapped, ..call.clone() };
         let (Some(_), Some((_, Arg::Tensor(root)))) = (views::strided(&call.op, Args(args)), args.first())
         else {
-            return Ok(self.graph.add(Op::Aten(Box::new(call)), &operands, outs, Some(origin)));
+            let kernel = call.replay.and_then(|replay| self.recording.kernels.get(&replay)).cloned();
+            let node = self.graph.add(Op::Aten(Box::new(call)), &operands, outs, Some(origin));
+            self.graph.node_mut(node).kernel = kernel;
+            return Ok(node);
         };
         let root = self.ty(*root).clone();
         Ok(self.strided(call, operands, &root, outs, Some(origin)).node)

@@ -326,7 +326,7 @@ pub enum Refusal {
     /// Tensors on different devices.
     #[error("operands live on different devices")]
     Devices,
-    /// Something that stands in the way of fusing with a kernel that was written by hand.
+    /// Something that stands in the way of a prologue or epilogue of a block program.
     #[error("{0}")]
     Custom(&'static str),
 }

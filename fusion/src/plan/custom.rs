@@ -11,8 +11,9 @@ use super::cost::{Cost, Profile};
 use super::group::{Planner, Strides, Unit};
 use super::order::Contraction;
 use super::{KernelKind, KernelStep, PlanError, Verdict, operand_place};
-use crate::custom::{CustomKernel, Layout, Part, Rewrite, rewrite, uses};
-use crate::graph::{NodeId, Op, ValueRef};
+use crate::block_kernel::{BlockKernel, Layout};
+use crate::epilogue::{NO_REDUCTION, Part, Rewrite, rewrite, uses};
+use crate::graph::{NodeId, ValueRef};
 use crate::kernel::{Domain, Group, KNode, Kernel, Refusal, Space, build};
 use crate::types::Dims;
 
@@ -81,9 +82,7 @@ impl<'a> Planner<'a> {
     /// Builds every custom kernel alone; a call whose kernel is refused runs through libtorch.
     pub(super) fn find_customs(&mut self) {
         for id in self.order.clone() {
-            let Op::Aten(call) = &self.graph.node(id).op else { continue };
-            let known = call.replay.and_then(|replay| self.graph.kernels.get(&replay));
-            match known {
+            match &self.graph.node(id).kernel {
                 None => {}
                 Some(Err(reason)) => {
                     self.refused.insert(id, reason.clone());
@@ -104,7 +103,7 @@ impl<'a> Planner<'a> {
     fn build_custom(
         &self,
         id: NodeId,
-        custom: &CustomKernel,
+        custom: &BlockKernel,
         nodes: &[NodeId],
     ) -> Result<CustomBuilt, Refusal> {
         let inside: FxHashSet<NodeId> = nodes.iter().copied().collect();
@@ -236,7 +235,7 @@ impl<'a> Planner<'a> {
         found.map(usize::from).ok_or(Refusal::Custom("it is needed in memory as well"))
     }
 
-    fn custom_cost(&self, buffers: &[(ValueRef, bool)], flops: u64, custom: &CustomKernel) -> Cost {
+    fn custom_cost(&self, buffers: &[(ValueRef, bool)], flops: u64, custom: &BlockKernel) -> Cost {
         let profile: &Profile = self.profile;
         let bytes = |written: bool| -> u64 {
             buffers.iter().filter(|b| b.1 == written).map(|b| self.graph.ty(b.0).bytes()).sum()
@@ -260,13 +259,17 @@ impl<'a> Planner<'a> {
         let (custom, other) = match (&first.custom, &second.custom) {
             (Some(custom), None) => (custom, second),
             (None, Some(custom)) => (custom, first),
-            _ => return Verdict::Illegal(Refusal::Custom("both are kernels that were written by hand")),
+            _ => {
+                return Verdict::Illegal(Refusal::Custom(
+                    "both are block programs, which take only pointwise operators as prologue and epilogue",
+                ));
+            }
         };
         let Some(pointwise) = &other.kernel else {
             return Verdict::Library(String::from("an operator"));
         };
         if !pointwise.kernel.reduces.is_empty() {
-            return Verdict::Illegal(Refusal::OtherReduction);
+            return Verdict::Illegal(NO_REDUCTION);
         }
         let apart_us = custom.cost.us + pointwise.cost.us;
         let node = custom.node;
@@ -291,12 +294,10 @@ impl<'a> Planner<'a> {
         }
     }
 
-    fn custom_of(&self, id: NodeId) -> Result<&'a CustomKernel, Refusal> {
-        let Op::Aten(call) = &self.graph.node(id).op else { return Err(Refusal::Empty) };
-        let known = call.replay.and_then(|replay| self.graph.kernels.get(&replay));
-        match known {
+    fn custom_of(&self, id: NodeId) -> Result<&'a BlockKernel, Refusal> {
+        match &self.graph.node(id).kernel {
             Some(Ok(custom)) => Ok(custom),
-            _ => Err(Refusal::Extern(call.full_name())),
+            _ => Err(Refusal::Extern(crate::kernel::name_of(id))),
         }
     }
 
@@ -315,10 +316,10 @@ impl<'a> Planner<'a> {
 }
 
 /// Operations that the expressions of a custom kernel's neighbours cost in all.
-fn arithmetic(custom: &CustomKernel, operands: &[Part], results: &[Part]) -> u64 {
+fn arithmetic(custom: &BlockKernel, operands: &[Part], results: &[Part]) -> u64 {
     let instances: u64 = custom.grid.iter().map(|&n| u64::from(n)).product();
     let uses = uses(&custom.program);
-    let accesses = |tied: crate::custom::Tied| -> u64 {
+    let accesses = |tied: crate::block_kernel::Tied| -> u64 {
         let of = custom.tied.iter().zip(&uses).filter(|(t, _)| **t == tied);
         of.map(|(_, u)| (u.loaded + u.stored).saturating_mul(instances)).sum()
     };
@@ -330,9 +331,10 @@ fn arithmetic(custom: &CustomKernel, operands: &[Part], results: &[Part]) -> u64
         };
         kernel.exprs.iter().map(of).sum()
     };
-    let of = |parts: &[Part], tied: &dyn Fn(u16) -> crate::custom::Tied| -> u64 {
+    let of = |parts: &[Part], tied: &dyn Fn(u16) -> crate::block_kernel::Tied| -> u64 {
         let each = parts.iter().enumerate();
         each.map(|(i, p)| cost(&p.kernel).saturating_mul(accesses(tied(i as u16)))).sum()
     };
-    of(operands, &crate::custom::Tied::Operand).saturating_add(of(results, &crate::custom::Tied::Result))
+    of(operands, &crate::block_kernel::Tied::Operand)
+        .saturating_add(of(results, &crate::block_kernel::Tied::Result))
 }

@@ -78,9 +78,7 @@ impl Grouped {
             graph.remove(view);
         }
         if let Op::Aten(call) = &mut graph.node_mut(self.node).op {
-            // The number under which it is found may have been given meanwhile.
-            let replay = call.replay;
-            **call = AtenCall { replay, ..self.call };
+            **call = self.call;
         }
     }
 }

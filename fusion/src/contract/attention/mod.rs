@@ -45,8 +45,8 @@ mod tests;
 
 use tilefuse_block::Program;
 
+use crate::block_kernel::{BlockKernel, Tied};
 use crate::contract::{Host, Laid, Template};
-use crate::custom::{CustomKernel, Tied};
 use crate::graph::{AtenCall, Graph, NodeId};
 
 use blocks::{Blocks, blocks_of};
@@ -97,10 +97,10 @@ fn in_pairs(graph: &Graph, node: NodeId, attention: &Attention, threads: u32) ->
 }
 
 /// The kernel of a program that computes the result of operands where they lie.
-fn kernel(attention: &Attention, program: Program, grid: [u32; 3]) -> CustomKernel {
+fn kernel(attention: &Attention, program: Program, grid: [u32; 3]) -> BlockKernel {
     let operands = || attention.positions();
     let tied = operands().map(|source| Tied::Operand(source.position)).chain([Tied::Result(0)]).collect();
-    CustomKernel {
+    BlockKernel {
         program,
         grid,
         tied,
@@ -115,7 +115,7 @@ fn kernel(attention: &Attention, program: Program, grid: [u32; 3]) -> CustomKern
 }
 
 /// The template of a kernel, before which others run.
-fn with(attention: &Attention, kernel: CustomKernel, laid: Vec<Laid>) -> Template {
+fn with(attention: &Attention, kernel: BlockKernel, laid: Vec<Laid>) -> Template {
     let (width, depth) = (attention.width as f64, attention.depth as f64);
     let rows = attention.queries as f64 + attention.keys as f64;
     let members = attention.members().unwrap_or(1) as f64;

@@ -17,9 +17,9 @@ use super::blocks::{Blocks, blocks_of};
 use super::call::Attention;
 use super::make::{Kinds, Made, Place, along};
 use super::program::fits;
+use crate::block_kernel::{BlockKernel, Layout, Tied};
 use crate::contract::lay::Laid;
 use crate::contract::operand::Source;
-use crate::custom::{CustomKernel, Layout, Tied};
 use crate::plan::HOST_PARTS;
 use crate::types::{DType, Device, TensorType};
 
@@ -101,7 +101,7 @@ pub(super) fn parts(
     let ty = TensorType::contiguous(DType::Elem(attention.sum()), &shape, device);
     let sources: Vec<&Source> = attention.positions().collect();
     let numbered = || (0..).zip(&sources);
-    let kernel = CustomKernel {
+    let kernel = BlockKernel {
         program,
         grid,
         tied: numbered().map(|(at, _)| Tied::Operand(at)).chain([Tied::Result(0)]).collect(),
@@ -122,10 +122,10 @@ pub(super) fn combining(
     blocks: &Blocks,
     ranges: Ranges,
     position: u16,
-) -> Option<CustomKernel> {
+) -> Option<BlockKernel> {
     let program = combine(attention, blocks, ranges).ok()?;
     let unread = attention.positions().map(|source| (source.position, source.layout.clone()));
-    Some(CustomKernel {
+    Some(BlockKernel {
         program,
         grid: [u32::try_from(attention.queries).ok()?, u32::try_from(attention.members()?).ok()?, 1],
         tied: vec![Tied::Operand(position), Tied::Result(0)],

@@ -7,7 +7,7 @@ use super::make::{
     Made, add, along, below, both, int, like, mask_along, one, plus, read, shift, split, times, wide, write,
 };
 use super::{Conv, ConvProgram};
-use crate::custom::{Coordinate, Coordinates};
+use crate::block_kernel::{Coordinate, Coordinates};
 
 /// The filters of an instance.
 struct Rows {

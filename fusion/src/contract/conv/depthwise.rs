@@ -5,7 +5,7 @@ use tilefuse_block::{Builder, Literal, ScalarFn as F, TypeError, Value};
 use super::block::{Block, Pixels};
 use super::make::{Made, add, int, plus, read, shift, split, times, write};
 use super::{Conv, ConvProgram};
-use crate::custom::{Coordinate, Coordinates};
+use crate::block_kernel::{Coordinate, Coordinates};
 
 pub(super) fn program(conv: &Conv, block: &Block) -> Made<ConvProgram> {
     let mut b = Builder::new("conv_depthwise");

@@ -7,10 +7,10 @@ use smallvec::smallvec;
 use tilefuse_block::{Builder, CacheHint, Elem, Literal, Program};
 
 use super::make::{Made, add, along, below, both, mask_along, plus, split, times, wide};
+use crate::block_kernel::{BlockKernel, Tied};
 use crate::contract::lay::{LAID, Laid};
 use crate::contract::operand::Source;
 use crate::contract::pack::Panels;
-use crate::custom::{CustomKernel, Tied};
 use crate::types::{DType, Device, TensorType};
 
 /// The most channels of an instance.
@@ -37,7 +37,7 @@ pub(super) fn laid(
         panels.shape()[0] * vectors,
     ];
     let grid = extents.map(|n| u32::try_from(n).unwrap_or(0));
-    let kernel = CustomKernel {
+    let kernel = BlockKernel {
         program: program(filters, panels, elem, [channels, lanes]).ok()?,
         grid,
         tied: vec![Tied::Operand(0), Tied::Result(0)],

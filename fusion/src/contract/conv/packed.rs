@@ -18,7 +18,7 @@ use super::make::{
 };
 use super::tile::Tile;
 use super::{Axis, Conv, ConvProgram, phase};
-use crate::custom::{Coordinate, Coordinates};
+use crate::block_kernel::{Coordinate, Coordinates};
 
 /// Where images lie.
 #[derive(Clone, Debug, PartialEq)]

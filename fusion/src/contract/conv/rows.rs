@@ -13,12 +13,12 @@ use tilefuse_block::Elem;
 use super::packed::{self, Image};
 use super::tile::{Tile, Vectors};
 use super::{Axis, Conv, whole};
+use crate::block_kernel::{Layout, Tied};
 use crate::contract::Template;
 use crate::contract::blocks;
 use crate::contract::operand::in_memory;
 use crate::contract::pack::Panels;
 use crate::contract::product::Product;
-use crate::custom::{Layout, Tied};
 use crate::graph::{Graph, NodeId};
 
 /// The fewest rows: fewer wait for their weights, which products of blocks ask for early.

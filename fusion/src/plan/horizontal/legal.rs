@@ -26,8 +26,8 @@ const WARPS: u32 = 4;
 /// Why a kernel has a launch of its own, or why two do not share one.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Apart {
-    /// Its program is from a template or was written by hand, with tiles and warps that suit it alone.
-    ByHand,
+    /// Its program is from a template or was written by hand, with blocks and warps that suit it alone.
+    OwnBlocks,
     /// Its grid has several axes, or it asks for the grid's size.
     Grid,
     /// It checks indices: where one is out of range, its launch fails as a whole.
@@ -98,7 +98,7 @@ pub enum Apart {
 impl std::fmt::Display for Apart {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Apart::ByHand => f.write_str("its program is from a template or was written by hand"),
+            Apart::OwnBlocks => f.write_str("its program has block sizes of its own"),
             Apart::Grid => f.write_str("its grid has several axes, or it asks for the grid's size"),
             Apart::Checks => f.write_str("it checks indices"),
             Apart::Cluster { elements } => {
@@ -128,7 +128,7 @@ impl std::fmt::Display for Apart {
 
 /// The kernel is one of the planner's own.
 pub(super) fn generated(kernel: &KernelStep) -> Result<(), Apart> {
-    if kernel.kind == KernelKind::Custom { Err(Apart::ByHand) } else { Ok(()) }
+    if kernel.kind == KernelKind::Custom { Err(Apart::OwnBlocks) } else { Ok(()) }
 }
 
 /// Instances are told apart by their number along axis 0 alone, and do not ask how many there are.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::*;
-use crate::custom::{CustomKernel, Tied};
+use crate::block_kernel::{BlockKernel, Tied};
 use crate::graph::AtenCall;
 use crate::recording::Arg;
 
@@ -53,10 +53,10 @@ const ATOMIC: &str = "kernel @atomic(%x: ptr<f32> len(200), %y: ptr<f32> len(200
   %old = atomic add %y, %id, %v
 }";
 
-fn kernel(text: &str, grid: u32) -> CustomKernel {
+fn kernel(text: &str, grid: u32) -> BlockKernel {
     let program = tilefuse_block::parse_valid(text).unwrap();
     let tied = vec![Tied::Operand(0), Tied::Result(0)];
-    CustomKernel {
+    BlockKernel {
         program,
         grid: [grid, 1, 1],
         tied,
@@ -71,13 +71,12 @@ fn kernel(text: &str, grid: u32) -> CustomKernel {
 
 impl G {
     /// A call whose kernel this is, of a tensor of 200 elements.
-    fn custom(&mut self, kernel: CustomKernel, x: ValueRef) -> ValueRef {
-        let mut call = AtenCall::new("my::kernel", "", [("inputs", Arg::Tensors(vec![Some(0)]))]);
-        let replay = self.0.kernels.len() as u32;
-        call.replay = Some(replay);
-        self.0.kernels.insert(replay, Ok(Arc::new(kernel)));
+    fn custom(&mut self, kernel: BlockKernel, x: ValueRef) -> ValueRef {
+        let call = AtenCall::new("my::kernel", "", [("inputs", Arg::Tensors(vec![Some(0)]))]);
         let shape = self.shape(x);
-        self.0.add(Op::Aten(Box::new(call)), &[x], [G::ty(&shape, Elem::F32)], None).into()
+        let node = self.0.add(Op::Aten(Box::new(call)), &[x], [G::ty(&shape, Elem::F32)], None);
+        self.0.node_mut(node).kernel = Some(Ok(Arc::new(kernel)));
+        node.into()
     }
 
     fn square(&mut self, x: ValueRef) -> ValueRef {

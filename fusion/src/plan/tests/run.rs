@@ -116,14 +116,14 @@ fn node(graph: &Graph, id: NodeId, values: &FxHashMap<ValueRef, Vec<f64>>) -> Ve
             })
             .collect(),
         Op::Reduce { combine, dims } => reduce(*combine, dims, operand(0), &from(0)),
-        Op::Aten(call) => custom(graph, call.replay.unwrap(), operand(0), ty.numel()),
+        Op::Aten(_) => custom(graph.node(id), operand(0), ty.numel()),
         other => panic!("{other:?}"),
     }
 }
 
 /// What a kernel that was written by hand makes of one operand.
-fn custom(graph: &Graph, replay: u32, operand: &[f64], numel: i64) -> Vec<f64> {
-    let kernel = graph.kernels[&replay].as_ref().unwrap();
+fn custom(node: &crate::Node, operand: &[f64], numel: i64) -> Vec<f64> {
+    let kernel = node.kernel.as_ref().unwrap().as_ref().unwrap();
     let buffers = [data(Elem::F32, operand), data(Elem::F32, &vec![0.0; numel as usize])];
     let mut args = buffers.map(Arg::buffer);
     interp::run(&kernel.program, &mut args, kernel.grid).unwrap();

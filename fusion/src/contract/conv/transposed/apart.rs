@@ -10,13 +10,13 @@ use tilefuse_block::{Builder, Literal, TypeError, Value};
 
 use super::Tile;
 use super::lie::{Filters, Lie, Params, Row, inside};
+use crate::block_kernel::Coordinates;
 use crate::contract::conv::block::digits;
 use crate::contract::conv::make::{
     LONGEST_PART, Made, PART, add, along, in_parts, int, mask_along, multiply_add, one, read, shift, split,
     times, wide,
 };
 use crate::contract::conv::{Axis, Conv, phase};
-use crate::custom::Coordinates;
 
 /// What the loops of an instance need.
 struct Loops<'a> {

@@ -3,12 +3,12 @@
 use tilefuse_block::{Builder, ScalarFn as F, Value};
 
 use super::Tile;
+use crate::block_kernel::{Coordinate, Coordinates};
 use crate::contract::conv::Conv;
 use crate::contract::conv::make::{
     Made, add, along, below, both, int, like, mask_along, read, shift, split, times, wide, write,
 };
 use crate::contract::conv::packed::Image;
-use crate::custom::{Coordinate, Coordinates};
 
 /// Where images and filters lie, and the order of the result.
 #[derive(Clone, Debug, PartialEq)]

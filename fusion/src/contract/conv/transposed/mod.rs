@@ -23,9 +23,9 @@ use tilefuse_block::{Builder, Elem};
 use self::lie::{Lie, Params};
 use super::make::Made;
 use super::{Axis, Conv, ConvProgram, call, image_of, turned, whole};
+use crate::block_kernel::{Layout, Tied};
 use crate::contract::Template;
 use crate::contract::operand::source;
-use crate::custom::{Layout, Tied};
 use crate::graph::{Graph, NodeId};
 
 /// The most phases and taps that are written out together.

@@ -12,12 +12,12 @@ use tilefuse_block::{Builder, Literal, ScalarFn as F, TypeError, Value};
 
 use super::Tile;
 use super::lie::{Filters, Lie, Params, Row, inside};
+use crate::block_kernel::Coordinates;
 use crate::contract::conv::Conv;
 use crate::contract::conv::block::digits;
 use crate::contract::conv::make::{
     Made, PART, add, added, along, both, int, mask_along, multiply_add, plus, read, shift, split, times, wide,
 };
-use crate::custom::Coordinates;
 
 /// Pixels that some taps read.
 struct Pixels {

@@ -51,7 +51,7 @@ fn small_kernels_of_the_planner_may_be_joined() {
 
 #[test]
 fn kernels_written_by_hand_stay_apart() {
-    assert_eq!(launch(|k| k.kind = KernelKind::Custom).unwrap_err(), Apart::ByHand);
+    assert_eq!(launch(|k| k.kind = KernelKind::Custom).unwrap_err(), Apart::OwnBlocks);
 }
 
 #[test]

@@ -1,29 +1,11 @@
-//! Kernels that a person wrote, as steps of a plan, with pointwise neighbours in their loads and stores.
+//! Kernels that nodes of a graph have: block programs, and what their parameters stand for.
 //!
-//! Fusing works on the block program. Where an input is computed by pointwise operators from values of its own number of
-//! elements, each load of it becomes loads of what those read, at the same elements under the same mask, and their
-//! expression. Where an output is read by pointwise operators, each store of it becomes stores of what they compute.
-//!
-//! ```text
-//! %y = relu(f(2 x) + b)     with     %v = load %in, %at, mask %m      becomes   %a = load %x, %at, mask %m
-//!                                    ...                                        %v = map mul %a, %two
-//!                                    store %out, %at, %w, mask %m               ...
-//!                                                                               %c = load %b, %at, mask %m
-//!                                                                               %d = map add %w, %c
-//!                                                                               %e = map max %d, %zero
-//!                                                                               store %y, %at, %e, mask %m
-//! ```
-
-mod rewrite;
-mod splice;
-mod uses;
+//! A person wrote them, or a template did. The planner builds them into steps, with pointwise neighbours in their loads and
+//! stores.
 
 use tilefuse_block::{Program, Value};
 
 use crate::types::Dims;
-
-pub(crate) use rewrite::{Part, Rewrite, rewrite};
-pub(crate) use uses::{Uses, uses};
 
 /// What a pointer parameter of a kernel is given.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,7 +54,7 @@ pub struct Coordinates {
 /// The kernel that a call of an operator launches. All tensors are row-major without gaps, apart from operands that
 /// `layouts` says otherwise of.
 #[derive(Clone, Debug, PartialEq)]
-pub struct CustomKernel {
+pub struct BlockKernel {
     /// The program. Its parameters are pointers, each with the length of its tensor, then, where `checks`, the status word:
     /// an `i32` that is set where an access is out of bounds.
     pub program: Program,
@@ -95,7 +77,7 @@ pub struct CustomKernel {
     pub expected_us: f64,
 }
 
-impl CustomKernel {
+impl BlockKernel {
     /// How the operand at a position is read.
     pub fn layout(&self, position: u16) -> &Layout {
         self.layouts.iter().find(|(at, _)| *at == position).map_or(&Layout::Elements, |(_, layout)| layout)
@@ -103,4 +85,4 @@ impl CustomKernel {
 }
 
 /// The kernel of a call, or why it has none.
-pub type MaybeCustom = Result<std::sync::Arc<CustomKernel>, String>;
+pub type MaybeKernel = Result<std::sync::Arc<BlockKernel>, String>;

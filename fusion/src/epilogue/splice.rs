@@ -8,7 +8,7 @@ use tilefuse_block::{
     CacheHint, Elem, Literal, Op, OpKind, Program, ScalarFn, Shape, Type, Value, ValueData,
 };
 
-use super::Coordinate;
+use crate::block_kernel::Coordinate;
 use crate::index::{Atom, Expr};
 use crate::kernel::{KExpr, KNode, Kernel, Refusal};
 
@@ -91,7 +91,7 @@ impl<'a> Splice<'a> {
                 let value = self.value(*inner)?;
                 Ok(self.cast(value, *elem))
             }
-            KNode::Reduce(_) => Err(Refusal::OtherReduction),
+            KNode::Reduce(_) => Err(super::NO_REDUCTION),
         }
     }
 

@@ -8,7 +8,7 @@ use tilefuse_block::{
 };
 
 use super::splice::{Site, Splice, is_element};
-use super::{CustomKernel, Tied};
+use crate::block_kernel::{BlockKernel, Tied};
 use crate::graph::ValueRef;
 use crate::kernel::{KExpr, KNode, Kernel, Refusal};
 
@@ -25,7 +25,7 @@ pub(crate) struct Part {
 /// A kernel and what is to become of its operands and results.
 pub(crate) struct Rewrite<'a> {
     /// The kernel.
-    pub(crate) custom: &'a CustomKernel,
+    pub(crate) custom: &'a BlockKernel,
     /// By operand: how it is computed.
     pub(crate) operands: &'a [Part],
     /// By operand: the value whose memory is read at strides instead.
