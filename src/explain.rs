@@ -330,17 +330,17 @@ impl std::fmt::Display for Explanation {
 /// How a kernel of a plan runs block by block with others, or why it does not.
 fn chain_text(plan: &Plan, at: usize) -> Option<String> {
     if let Some((_, reason)) = plan.unchained.iter().find(|(step, _)| *step == at) {
-        return Some(format!("no blocks of rows with the next kernel: {reason}"));
+        return Some(format!("no outer-loop fusion with the next kernel: {reason}"));
     }
     let chain = plan.chains.iter().find(|chain| chain.steps.contains(&at))?;
     if at > chain.steps.start {
-        return Some(format!("in the blocks of rows of step {}", chain.steps.start));
+        return Some(format!("in the fused outer loop of step {}", chain.steps.start));
     }
     let held: u64 = chain.kept.iter().map(|kept| plan.graph.ty(kept.value).bytes()).sum();
     Some(format!(
-        "in {} blocks of rows, each through steps {at} to {} on one thread: of {} between them, a thread holds {} in its cache; saves {:.0} us",
-        chain.blocks(),
+        "outer-loop fusion of steps {at} to {}: {} blocks of rows, each on one thread; of {} between them, a thread holds {} in its cache; saves {:.0} us",
         chain.steps.end - 1,
+        chain.blocks(),
         bytes(held),
         bytes(chain.thread_bytes),
         chain.saved_us
@@ -369,7 +369,7 @@ fn step_text(position: usize, step: &StepReport) -> String {
             bytes(*bytes_read),
             bytes(*bytes_written),
             if *bytes_streamed > 0 {
-                format!(" ({} past the caches)", bytes(*bytes_streamed))
+                format!(" ({} by non-temporal stores)", bytes(*bytes_streamed))
             } else {
                 String::new()
             },

@@ -8,7 +8,6 @@
 mod args;
 pub mod attention;
 mod block_kernel;
-mod by_rows;
 pub mod contract;
 mod epilogue;
 pub mod eval;
@@ -26,10 +25,10 @@ pub mod schedule;
 pub mod simplify;
 mod text;
 mod types;
+mod unaligned;
 mod verify;
 
 pub use block_kernel::{BlockKernel, Coordinate, Coordinates, Layout, MaybeKernel, Tied};
-pub use by_rows::LINEAR_BY_ROWS;
 pub use contract::{Packed, Panels, Products, choose_products};
 pub use functionalize::{FunctionalizeError, functionalize};
 pub use graph::{
@@ -41,4 +40,5 @@ pub use recording::{Arg, Call, Recording, Source, TensorId, TensorInfo};
 pub use simplify::simplify;
 pub use text::{ParseError, parse_graph, parse_recording};
 pub use types::{DType, Device, Dims, TensorType, row_major};
+pub use unaligned::LINEAR_BY_ROWS;
 pub use verify::{VerifyError, verify};

@@ -10,12 +10,12 @@
 //! ```
 
 use crate::attention::{Facts, recognise_attention};
-use crate::by_rows::split_unaligned_products;
 use crate::graph::Graph;
 use crate::library::select_library;
 use crate::lower::{LowerError, lower};
 use crate::plan::Profile;
 use crate::simplify::simplify;
+use crate::unaligned::split_unaligned_products;
 
 /// What passes know beside the graph.
 pub struct Context<'a> {

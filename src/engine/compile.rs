@@ -19,7 +19,7 @@ use super::graph::Graphs;
 use super::guard::Signature;
 use super::kernels::{Chain, CompileReport, Kernel, Link, Target, kernels, millis};
 use super::memory::EagerCost;
-use super::packs::{Packs, Store};
+use super::prepack::{Packs, Store};
 use super::schedules::Schedules;
 use super::slots::{Slot, Slots, TensorSource};
 use super::workspaces::Pool;
@@ -174,7 +174,7 @@ pub(crate) fn compile(
     let profile = profile(target)?;
     let (mut graph, masks) = primitive(functional, &converted, &profile, &mut |_, _| {})?;
     report.lower_ms = millis(start.elapsed());
-    let prepack = super::packs::may_pack(options.prepack_weights, &converted.params)?;
+    let prepack = super::prepack::may_pack(options.prepack_weights, &converted.params)?;
     let constants = prepack.then_some(converted.consts.len() as u32);
     let eager = super::memory::eager_cost(&converted.recording);
     let most_bytes = eager.peak_bytes.saturating_add(options.workspace_bytes);
@@ -549,7 +549,7 @@ impl Runs<'_> {
 /// A call of an operator, to be run with tensors for its operands.
 pub(crate) fn new_call(aten: &tilefuse_fusion::AtenCall) -> Result<Call, Error> {
     if aten.op == tilefuse_fusion::LINEAR_BY_ROWS {
-        super::by_rows::register()?;
+        super::unaligned::register()?;
     }
     let args: Vec<crate::torch::Arg<u16>> = aten.args.iter().map(|(_, a)| arg(a)).collect();
     Call::new(&aten.op, &aten.overload, &args)

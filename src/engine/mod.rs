@@ -3,7 +3,6 @@
 mod alias;
 mod attention;
 mod audit;
-mod by_rows;
 mod compile;
 mod convert;
 mod dirty;
@@ -12,7 +11,7 @@ mod graph;
 mod guard;
 mod kernels;
 mod memory;
-mod packs;
+mod prepack;
 mod products;
 mod profile;
 mod schedules;
@@ -20,6 +19,7 @@ mod slots;
 mod table;
 #[cfg(test)]
 mod tests;
+mod unaligned;
 mod workspaces;
 
 pub use audit::Audit;
@@ -31,7 +31,7 @@ pub use graph::CudaGraphs;
 pub(crate) use guard::{Signature, grad_needed};
 pub use kernels::{CompileReport, Target};
 pub(crate) use kernels::{Kernel, Stream, cache, cache_state, device_name, forget_dropped, kernel};
-pub(crate) use packs::Store as PackStore;
+pub(crate) use prepack::Store as PackStore;
 pub(crate) use profile::{Measured, kept as kept_profile, measure as measure_profile, nothing};
 pub(crate) use table::{Entry, Outcome, Table};
 pub(crate) use workspaces::Pool as WorkspacePool;

@@ -84,7 +84,7 @@ fn check(model: Model, inputs: &[Tensor], kernels: usize) {
         let notes = chained(&plan);
         assert_eq!(notes.len(), kernels, "{plan}");
         assert!(
-            notes[0].contains(&format!("each through steps 0 to {} on one thread", kernels - 1)),
+            notes[0].starts_with(&format!("outer-loop fusion of steps 0 to {}: ", kernels - 1)),
             "{plan}"
         );
         assert!(plan.text(false).contains(&notes[0]));

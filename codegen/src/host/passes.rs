@@ -20,7 +20,7 @@ pub enum Pass {
     /// Which operations run in the same loops.
     Groups,
     /// Which values are computed once and kept.
-    Keep,
+    Materialize,
     /// Which masks hold for whole loops.
     Guards,
     /// Which loops there are, what is unrolled, and what are vector lanes.
@@ -32,14 +32,14 @@ pub enum Pass {
 impl Pass {
     /// All passes, in order.
     pub const ALL: [Pass; 6] =
-        [Pass::Expand, Pass::Groups, Pass::Keep, Pass::Guards, Pass::Lanes, Pass::Slots];
+        [Pass::Expand, Pass::Groups, Pass::Materialize, Pass::Guards, Pass::Lanes, Pass::Slots];
 
     /// Its name for users.
     pub const fn name(self) -> &'static str {
         match self {
             Pass::Expand => "expand",
             Pass::Groups => "groups",
-            Pass::Keep => "keep",
+            Pass::Materialize => "materialize",
             Pass::Guards => "guards",
             Pass::Lanes => "lanes",
             Pass::Slots => "slots",
@@ -55,7 +55,7 @@ impl Pass {
         match self {
             Pass::Expand => |_, _| Vec::new(),
             Pass::Groups => plan::group::notes,
-            Pass::Keep => plan::keep::notes,
+            Pass::Materialize => plan::materialize::notes,
             Pass::Guards => plan::guard::notes,
             Pass::Lanes => plan::lanes::notes,
             Pass::Slots => plan::layout::notes,
@@ -144,7 +144,7 @@ impl<'p> Seen<'p> {
             SinkKind::Store(op) | SinkKind::Reduce(op) | SinkKind::Atomic(op) | SinkKind::Whole(op) => {
                 Some(op)
             }
-            SinkKind::Keep | SinkKind::Copy(_) => {
+            SinkKind::Materialize | SinkKind::Copy(_) => {
                 let root = sink.roots.first()?;
                 let Def::Op(op) = self.plan.defs[root.index()] else { return None };
                 Some(op)

@@ -7,21 +7,21 @@ use super::target::Target;
 use super::{HostKernel, HostOptions, Isa, Pool, Rayon, Serial};
 
 mod accuracy;
-mod ahead;
 mod atomics;
 mod control;
 mod emulator;
 mod exponents;
 mod extremum;
 mod functions;
-mod groups;
 mod neon;
+mod non_temporal;
 mod operations;
+mod prefetch;
 mod products;
 mod programs;
 mod random;
 mod registers;
-mod stream;
+mod vnni;
 
 const ISAS: [Isa; 4] = [Isa::Native, Isa::Vectors, Isa::Avx2, Isa::Baseline];
 

@@ -6,8 +6,8 @@ use tilefuse_block::{Op, OpKind, Param, Program, Shape, Value};
 
 use super::axis::{self, Axis};
 use super::layout::Origin;
-use super::links::Link;
 use super::pipeline::Pipeline;
+use super::propagate::Link;
 use super::vectorize::Move;
 use super::{Target, uniform};
 use crate::layout::{LANE_BITS, Layout, LogShape};

@@ -42,9 +42,9 @@
 
 use tilefuse_block::{Op, OpKind, Region, Value};
 
-use super::apart;
 use super::assign::Assignment;
 use super::decisions::counted;
+use super::disjoint;
 use super::passes::Seen;
 use crate::layout::Layout;
 
@@ -111,7 +111,7 @@ impl Hazards {
                 program.ty(a.offsets).shape == *shape && (a.layout != *layout || a.is_replicated());
             if a.ptr == op.args[0] { !a.is_own(op.args[1], layout) } else { in_place }
         };
-        let meets = |a: &Access| !apart::are_apart(plan, a.offsets, op.args[1]);
+        let meets = |a: &Access| !disjoint::are_apart(plan, a.offsets, op.args[1]);
         let rewrites = |a: &Access| a.ptr == op.args[0] && !a.is_own(op.args[1], layout) && meets(a);
         let read = self.reads.iter().find(|a| overlaps(a)).map(|a| Why::Read(a.ptr));
         read.or_else(|| self.writes.iter().find(|a| rewrites(a)).map(|a| Why::Written(a.ptr)))

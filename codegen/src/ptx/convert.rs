@@ -60,7 +60,7 @@ use super::decisions::counted;
 use super::ir::{Val, memory_ty, ty};
 use super::lower::Lower;
 use super::passes::Seen;
-use super::pieces::{self, Pieces};
+use super::vector_convert::{self, Pieces};
 use crate::error::{Error, Result};
 use crate::layout::Layout;
 
@@ -94,7 +94,7 @@ pub(crate) struct Conversion {
 impl Way {
     /// The cheapest way from one layout to another.
     pub(crate) fn of(from: &Layout, to: &Layout, elem: Elem) -> Way {
-        let pieces = || pieces::between(from, to, elem).map(Way::Pieces);
+        let pieces = || vector_convert::between(from, to, elem).map(Way::Pieces);
         picks(from, to).map(Way::Registers).or_else(pieces).unwrap_or(Way::Elements)
     }
 }

@@ -50,8 +50,8 @@ use tilefuse_block::{Op, OpKind, Shape, Value};
 
 use super::assign::{Assignment, accessed, accesses, log_shape};
 use super::dot;
-use super::links::Link;
 use super::passes::{Seen, unique};
+use super::propagate::Link;
 use crate::layout::{Accumulator, Blocked, Layout, LogShape};
 
 /// Why a value has its layout.

@@ -6,8 +6,6 @@
 //! operands that loops load ahead of their use. Where a tile is too large for one
 //! block, a cluster of blocks holds it, and reductions exchange their parts through each other's shared memory.
 
-mod ahead;
-mod apart;
 mod assign;
 mod atomic;
 mod axis;
@@ -19,22 +17,23 @@ mod control;
 mod convert;
 mod debug;
 mod decisions;
+mod dependent_launch;
+mod disjoint;
 mod dot;
 mod errata;
 mod fmod;
 mod ir;
 mod layout;
-mod links;
 mod llvm;
 mod lower;
 mod memory;
 mod pairs;
-mod partly;
+mod partial;
 mod passes;
-mod pick;
-mod pieces;
 mod pipeline;
 mod pressure;
+mod propagate;
+mod rearrange;
 mod reduce;
 mod scalar;
 mod scan;
@@ -42,6 +41,7 @@ mod shared;
 mod shuffle;
 mod target;
 mod uniform;
+mod vector_convert;
 mod vectorize;
 
 use tilefuse_block::passes::{approximate, dce, narrow, optimize};
@@ -139,7 +139,7 @@ fn prepare(program: &Program) -> Result<Program> {
     optimize(&mut program).map_err(|e| invalid(e.to_string()))?;
     narrow(&mut program);
     dce(&mut program);
-    ahead::hoist(&mut program);
+    dependent_launch::hoist(&mut program);
     Ok(program)
 }
 

@@ -9,10 +9,10 @@
 //! ```
 //!
 //! `product.rs` reads calls as one form, batches of `alpha a b + beta c`; `operand.rs` says where operands lie, so that a
-//! transposed or strided one is read as it is; `pack.rs` lays out weights in the order in which they are read, once, and
-//! `lay.rs` writes kernels that lay out other operands before each product; `blocks.rs` chooses the blocks, `groups.rs` those of
+//! transposed or strided one is read as it is; `prepack.rs` lays out weights in the order in which they are read, once, and
+//! `pack.rs` writes kernels that lay out other operands before each product; `blocks.rs` chooses the blocks, `vnni.rs` those of
 //! `bf16` and 8-bit integers where processors have instructions for these, and `template.rs` writes the programs. `conv/` has
-//! the same for convolutions, and `attention/` for attention. `layout.rs` lets results lie in another order than eager's where
+//! the same for convolutions, and `attention/` for attention. `channels_last.rs` lets results lie in another order than eager's where
 //! only kernels read them.
 //!
 //! A further template is an arm of `templates`: it gives a `Template` with the kernel, several where it is not clear which is
@@ -23,18 +23,18 @@ mod attention;
 mod blocks;
 #[cfg(test)]
 mod chain_tests;
+mod channels_last;
 mod conv;
-mod groups;
-mod lay;
-#[cfg(test)]
-mod lay_tests;
-mod layout;
 mod operand;
 mod pack;
+#[cfg(test)]
+mod pack_tests;
+mod prepack;
 mod product;
 mod template;
 #[cfg(test)]
 mod tests;
+mod vnni;
 
 use std::fmt;
 use std::str::FromStr;
@@ -44,8 +44,8 @@ use serde::Serialize;
 use smallvec::SmallVec;
 
 use self::conv::Vectors;
-pub use self::lay::Laid;
-pub use self::pack::{Packed, Panels};
+pub use self::pack::Laid;
+pub use self::prepack::{Packed, Panels};
 use self::product::Product;
 use crate::args::Args;
 use crate::block_kernel::BlockKernel;
@@ -230,7 +230,7 @@ fn templates(graph: &Graph, node: NodeId, call: &AtenCall, host: Host) -> Vec<Te
         "aten::scaled_dot_product_attention" => return attention::templates(graph, node, call, host),
         op if conv::is_known(op) => {
             let packed = packs.and_then(|vectors| {
-                conv::packed(graph, node, call, layout::may_turn(graph, node, vectors), vectors)
+                conv::packed(graph, node, call, channels_last::may_turn(graph, node, vectors), vectors)
             });
             packed.or_else(|| conv::template(graph, node, call, threads))
         }
@@ -246,30 +246,30 @@ fn over_weight(graph: &Graph, node: NodeId, product: &Product, host: Host) -> Op
         return in_panels(graph, node, product.clone(), panels, host.threads);
     }
     in_rows(graph, node, product, vectors).or_else(|| {
-        let panels = pack::panels(graph, node, product, blocks::panel_width(product)?)?;
+        let panels = prepack::panels(graph, node, product, blocks::panel_width(product)?)?;
         in_panels(graph, node, product.clone(), panels, host.threads)
     })
 }
 
 /// The kernels of a product whose right operand lies anywhere.
 fn over_operand(graph: &Graph, node: NodeId, product: &Product, host: Host) -> Vec<Template> {
-    let laid = lay::product(graph, node, product.clone(), host);
-    let clear = laid.as_ref().is_some_and(|laid| lay::is_clear(product, laid));
+    let laid = pack::product(graph, node, product.clone(), host);
+    let clear = laid.as_ref().is_some_and(|laid| pack::is_clear(product, laid));
     let as_it_lies = if clear { None } else { template::of(product, host.threads, None) };
     as_it_lies.into_iter().chain(laid).collect()
 }
 
 /// The panels of a product's right operand with rows side by side, where there are instructions for these.
 fn in_groups(graph: &Graph, node: NodeId, product: &Product, host: Host) -> Option<Panels> {
-    let group = groups::group(product, host).filter(|_| host.packs.is_some())?;
-    let panels = pack::panels(graph, node, product, groups::width(product))?;
-    Some(panels.in_groups(group, groups::depth(product).into()))
+    let group = vnni::group(product, host).filter(|_| host.packs.is_some())?;
+    let panels = prepack::panels(graph, node, product, vnni::width(product))?;
+    Some(panels.in_groups(group, vnni::depth(product).into()))
 }
 
 /// The kernel of a product over a weight that is computed as a convolution.
 fn in_rows(graph: &Graph, node: NodeId, product: &Product, vectors: Vectors) -> Option<Template> {
     let rows = conv::Rows::of(product, vectors)?;
-    let panels = pack::panels(graph, node, product, rows.width())?;
+    let panels = prepack::panels(graph, node, product, rows.width())?;
     rows.template(graph, node, product, panels)
 }
 
@@ -282,7 +282,7 @@ fn in_panels(
     threads: u32,
 ) -> Option<Template> {
     let position = u16::try_from(graph.operands(node).len()).ok()?;
-    let weight = std::mem::replace(&mut product.b, pack::access(&panels, position)).source;
+    let weight = std::mem::replace(&mut product.b, prepack::access(&panels, position)).source;
     let mut template = template::of(&product, threads, Some(&panels))?;
     // The kernel does not read it: it stays where it lies.
     template.kernel.layouts.push((weight.position, weight.layout));
@@ -321,7 +321,7 @@ pub fn choose_products(
         if !graph.contains(node) {
             continue;
         }
-        let straight = packs.and_then(|_| layout::straighten(graph, node));
+        let straight = packs.and_then(|_| channels_last::straighten(graph, node));
         let grouped = attention::group(graph, node);
         let repeats = grouped.as_ref().map_or(1, |grouped| grouped.shared);
         let chosen = choose(graph, node, profile, host, (products, repeats, most_bytes), measure);
@@ -333,7 +333,7 @@ pub fn choose_products(
         let entry = match template {
             Some(Template { kernel, panels, laid: own, turned, .. }) => {
                 if let Some(turned) = turned {
-                    layout::turn(graph, node, &turned);
+                    channels_last::turn(graph, node, &turned);
                 }
                 if let Some(panels) = panels {
                     let constant = constant(graph, node, panels, constants.unwrap_or(0), &mut packed);
@@ -414,7 +414,7 @@ fn choose(
     let (all_templates, large): (Vec<Template>, Vec<Template>) =
         all_templates.into_iter().partition(|template| template.laid_bytes() <= most_bytes);
     if let (true, Some(bytes)) = (all_templates.is_empty(), large.iter().map(Template::laid_bytes).min()) {
-        let why = format!("its operands would be laid out in {bytes} bytes, of at most {most_bytes}");
+        let why = format!("its packed operands would take {bytes} bytes, of at most {most_bytes}");
         return Some((None, Some(why)));
     }
     let mut all: Vec<(Candidate<'_>, Times)> = Vec::new();
@@ -434,7 +434,7 @@ fn choose(
     let moving = moving_us(&candidate, profile);
     let mut reason = times.to_string();
     if moving > 0.0 {
-        reason.push_str(&format!(" and {moving:.1} us to bring its tensors into order"));
+        reason.push_str(&format!(" and {moving:.1} us for layout conversions"));
     }
     let predicted = predict(&candidate.template, profile);
     let template = (times.generated_us <= margin(&candidate, predicted) * times.library_us + moving)
@@ -464,9 +464,9 @@ fn best<'g>(all: Vec<(Candidate<'g>, Times)>) -> Option<(Candidate<'g>, Times)> 
 fn moving_us(candidate: &Candidate<'_>, profile: &Profile) -> f64 {
     let bytes = |value: ValueRef| candidate.graph.ty(value).bytes() as f64;
     let images = candidate.graph.operands(candidate.node).first().copied();
-    let images = images.filter(|&v| layout::is_straight(candidate.graph, v)).map_or(0.0, bytes);
+    let images = images.filter(|&v| channels_last::is_straight(candidate.graph, v)).map_or(0.0, bytes);
     let vectors = Vectors::of(profile);
-    let turns = || layout::may_turn(candidate.graph, candidate.node, vectors);
+    let turns = || channels_last::may_turn(candidate.graph, candidate.node, vectors);
     let result = candidate.template.turned.is_some() && turns();
     let result = if result { bytes(candidate.node.into()) } else { 0.0 };
     let rows = ["key", "value"].into_iter().filter_map(|name| Args(&candidate.call.args).tensor(name));
@@ -514,8 +514,8 @@ fn predict(template: &Template, profile: &Profile) -> Times {
     // libtorch's library has the same instructions, and packs weights at every call.
     let in_groups = |rate: f64| (if laid { LAID_IN_GROUPS * rate } else { rate }, 0.5 * rate);
     let (ours, theirs) = match template.group() {
-        groups::PAIR => in_groups(rates.pairs),
-        groups::QUAD => in_groups(rates.quads),
+        vnni::PAIR => in_groups(rates.pairs),
+        vnni::QUAD => in_groups(rates.quads),
         _ if laid => (LAID * rates.generated, rates.aligned),
         _ => (rates.generated, rates.aligned),
     };

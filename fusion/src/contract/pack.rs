@@ -1,154 +1,316 @@
-//! Right operands of products that are weights, laid out once in the order in which products read them.
+//! Operands of products that are no weights, laid out by kernels before each product.
 //!
 //! ```text
-//! a matrix of k rows and n columns      panels of w columns: [n / w, k, w], the last one filled up with zeros
+//! %1 = input 1 : f32[1024,1000]            %3 = tilefuse::laid(self=%1) : f32[1,16,8,8192]
+//! %2 = aten::mm(self=%0, mat2=%1)          %2 = aten::mm(self=%0, mat2=%1), whose kernel reads %3
 //! ```
 //!
-//! Rows may lie side by side in groups, for instructions that multiply neighbours along the common axis:
+//! The right operand becomes panels, as weights do in `prepack.rs`, one set for each member of the batch that has a matrix of its
+//! own. The left one becomes blocks as high as those of the product and as wide as what is summed over at a time, where its
+//! rows lie so far apart that their lines share places in the caches, or would be masked, turned or converted whenever they
+//! are read:
 //!
 //! ```text
-//! groups of 2 rows      [n / w, k / 2, w, 2], the last rows filled up with zeros
+//! right    [members, panels, blocks of k, k x columns]        left    [members, blocks of rows, blocks of k, rows x k]
 //! ```
 //!
-//! A panel is read from its beginning to its end, whatever the strides of the weight are, and needs no mask. The kernel
-//! takes it as one more operand of its call, a constant of the plan, which whoever runs the plan fills. The filters of a
-//! convolution are such a matrix, too: a column is a filter, a row a channel at a tap.
+//! An instance reads a tile where it lies, puts zeros behind the last rows and columns, and writes a run of memory. Where no
+//! instructions multiply 16-bit numbers in groups, what is laid out are `f32`, which products would make of them first.
+//!
+//! A product then multiplies at full speed, whatever the strides of its operands are. Laying them out takes as long as reading
+//! and writing them, which pays where enough rows are multiplied.
 
-use smallvec::smallvec;
+use smallvec::{SmallVec, smallvec};
+use tilefuse_block::{Builder, CacheHint, Elem, Literal, Program, ScalarFn, Value};
 
+use super::blocks::{self, Blocks, blocks_of};
 use super::operand::Source;
+use super::prepack::Panels;
 use super::product::{Access, Product};
-use crate::block_kernel::Layout;
-use crate::graph::{Graph, NodeId, Op, ValueRef};
-use crate::plan::operand_place;
-use crate::types::{TensorType, row_major};
+use super::template::{Made, Operands, Writer};
+use super::vnni;
+use super::{Host, Template, template};
+use crate::block_kernel::{BlockKernel, Layout, Tied};
+use crate::graph::{Graph, NodeId};
+use crate::types::{DType, Device, Dims, TensorType, row_major};
 
-/// A matrix, most often within a parameter, as panels of its columns.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Panels {
-    /// The parameter's slot.
-    pub param: u32,
-    /// Rows of the matrix: what products sum over.
-    pub rows: i64,
-    /// Rows of a run; the rows are runs that follow each other.
-    pub run: i64,
-    /// Columns of the matrix.
-    pub columns: i64,
-    /// Columns of a block; the columns are blocks that follow each other, a multiple of the width each where there are several.
-    pub block: i64,
-    /// Columns of a panel.
-    pub width: i64,
-    /// Rows that lie side by side, column by column.
-    pub group: i64,
-    /// Rows of a panel, with those that fill it up: a multiple of `group`.
-    pub filled: i64,
-    /// Elements of the parameter between runs of rows, between rows of a run, between columns of a block, and between
-    /// blocks.
-    pub strides: [i64; 4],
-    /// The first element.
-    pub offset: i64,
-}
+/// The operator of the kernels: it takes an operand of a product.
+pub(super) const LAID: &str = "tilefuse::laid";
 
-/// A constant of a plan that holds the panels of a parameter.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Packed {
-    /// The constant's slot.
-    pub constant: u32,
-    /// Its type, `[panels, filled rows, width]`.
+/// The fewest rows of a product whose right operand is laid out, and of one in groups.
+const LEAST_ROWS: i64 = 16;
+const LEAST_ROWS_GROUPED: i64 = 8;
+
+/// From so many rows on it is laid out always, and that of a product in groups, if it has so many elements: of fewer, the
+/// launches of the kernels count.
+const MANY_ROWS: i64 = 512;
+const MANY_ROWS_GROUPED: i64 = 128;
+const MANY_ELEMENTS: i64 = 1 << 16;
+
+/// The fewest rows and panels of a product whose left operand is laid out.
+const LEFT_ROWS: i64 = 32;
+const LEFT_PANELS: i64 = 4;
+
+/// Bytes between rows whose lines share places in the first cache.
+const ALIASED: i64 = 4096;
+
+/// The most rows of a tile of the right operand, where so many are enough.
+const ROWS: u32 = 64;
+
+/// What a kernel makes of operands of a call before it: an operand of a product that is laid out.
+#[derive(Clone, Debug)]
+pub struct Laid {
+    /// The operator that makes it.
+    pub(super) op: &'static str,
+    /// The kernel.
+    pub kernel: BlockKernel,
+    /// The type of what it makes, of an operand that is laid out `[members, outer blocks, inner blocks, elements]`.
     pub ty: TensorType,
-    /// What it holds.
-    pub panels: Panels,
+    /// The positions of its operands among those of the call.
+    pub(super) positions: SmallVec<[u16; 4]>,
+    /// Rows that lie side by side.
+    pub(super) group: i64,
+    /// Whether the kernel does most of the call's work, and the call's own kernel little.
+    pub(super) computes: bool,
 }
 
-impl Panels {
-    /// Sizes of the constant.
-    pub fn shape(&self) -> [i64; 3] {
-        [
-            self.columns.div_euclid(self.width) + i64::from(self.columns % self.width != 0),
-            self.filled,
-            self.width,
-        ]
-    }
-
-    /// The row and column of the matrix that an element of a panel is, counted from the panel's beginning and column.
-    pub fn place(&self, element: i64) -> [i64; 2] {
-        let (size, group) = ((self.group * self.width).max(1), self.group.max(1));
-        let (run, rest) = (element.div_euclid(size), element.rem_euclid(size));
-        [run * group + rest.rem_euclid(group), rest.div_euclid(group)]
-    }
-
-    /// The element of the parameter that an element of the matrix is.
-    pub fn element(&self, row: i64, column: i64) -> i64 {
-        let [runs, down, across, blocks] = self.strides;
-        let (run, block) = (self.run.max(1), self.block.max(1));
-        let row = row.div_euclid(run) * runs + row.rem_euclid(run) * down;
-        self.offset + row + column.rem_euclid(block) * across + column.div_euclid(block) * blocks
-    }
-
-    /// The type of the constant.
-    pub(super) fn ty(&self, like: &TensorType) -> TensorType {
-        let shape = self.shape();
-        TensorType { shape: shape.iter().copied().collect(), strides: row_major(&shape), ..like.clone() }
-    }
+/// How an operand is divided into tiles.
+pub(super) struct Tiling {
+    /// Rows and columns of the operand's matrix.
+    pub(super) extents: [i64; 2],
+    /// Those of a tile.
+    pub(super) tile: [u32; 2],
+    /// Whether tiles below each other follow each other, or those beside each other.
+    pub(super) down: bool,
+    /// Rows that lie side by side.
+    pub(super) group: u32,
+    /// The kind of elements that is written.
+    pub(super) elem: Elem,
 }
 
-/// The panels of a product's right operand, if that is a matrix of a parameter that the graph does not write.
-pub(super) fn panels(graph: &Graph, node: NodeId, product: &Product, width: i64) -> Option<Panels> {
-    let b = &product.b;
-    let value = *graph.operands(node).get(usize::from(b.source.position))?;
-    let (param, offset) = unwritten_param(graph, value)?;
-    let at_strides = |layout: &Layout| match layout {
-        Layout::Elements => offset == 0,
-        Layout::Strided { offset: own, .. } => *own == offset,
+/// Whether a product is computed over operands that are laid out in any case.
+pub(super) fn is_clear(product: &Product, template: &Template) -> bool {
+    let rows = if template.group() > 1 { MANY_ROWS_GROUPED } else { MANY_ROWS };
+    product.m >= rows && product.n.saturating_mul(product.k) >= MANY_ELEMENTS
+}
+
+/// A product whose operands are laid out first; `None` where too few rows would read the right one.
+pub(super) fn product(graph: &Graph, node: NodeId, mut product: Product, host: Host) -> Option<Template> {
+    let group = vnni::group(&product, host);
+    let least = if group.is_some() { LEAST_ROWS_GROUPED } else { LEAST_ROWS };
+    if product.m < least || (product.elem == Elem::I8 && group.is_none()) {
+        return None;
+    }
+    let (width, depth) = match group {
+        Some(_) => (vnni::width(&product), vnni::depth(&product)),
+        None => (blocks::panel_width(&product)?, blocks::choose(&product, host.threads, true).depth),
     };
-    let whole = b.batch.is_empty() && at_strides(&b.source.layout);
-    whole.then(|| Panels { param, ..Panels::of(product, width) })
-}
-
-impl Panels {
-    /// The right operand of a product, which lies in no parameter.
-    pub(super) fn of(product: &Product, width: i64) -> Panels {
-        let [down, across] = product.b.matrix;
-        Panels {
-            param: 0,
-            rows: product.k,
-            run: product.k,
-            columns: product.n,
-            block: product.n,
-            width,
+    let elem = match (product.elem, group) {
+        (Elem::F16 | Elem::Bf16, None) => Elem::F32,
+        (elem, _) => elem,
+    };
+    let panels = Panels::of(&product, width).in_groups(group.unwrap_or(1), depth.into());
+    let blocks = template::blocks(&product, host.threads, Some(&panels));
+    let columns = u32::try_from(width).ok()?;
+    let right = Tiling {
+        extents: [product.k, product.n],
+        tile: [rows_of_tile(product.k, blocks.depth), columns],
+        down: true,
+        group: u32::try_from(panels.group).ok()?,
+        elem,
+    };
+    let device = graph.ty(node.into()).device;
+    let laid = Laid::of(&product, &product.b, &right, device)?;
+    let first = u16::try_from(graph.operands(node).len()).ok()?;
+    let mut unread = Vec::new();
+    let mut all = Vec::new();
+    let access = laid.access(first, &product.b, [width, 1], &product);
+    unread.push(std::mem::replace(&mut product.b, access).source);
+    all.push(laid);
+    let mut operands = Operands { panels: Some(&panels), right: elem, left: product.elem, blocked: false };
+    if lays_left(&product, &blocks, elem) {
+        let left = Tiling {
+            extents: [product.m, product.k],
+            tile: [blocks.rows, blocks.depth],
+            down: false,
             group: 1,
-            filled: product.k,
-            strides: [0, down, across, 0],
-            offset: product.b.source.offset,
+            elem,
+        };
+        let laid = Laid::of(&product, &product.a, &left, device)?;
+        let access = laid.access(first + 1, &product.a, [blocks.depth.into(), 1], &product);
+        unread.push(std::mem::replace(&mut product.a, access).source);
+        all.push(laid);
+        operands = Operands { left: elem, blocked: true, ..operands };
+    }
+    let mut template = template::with(&product, blocks, operands)?;
+    // The kernel does not read them: they stay where they lie.
+    template.kernel.layouts.extend(unread.into_iter().map(|source| (source.position, source.layout)));
+    Some(Template { laid: all, ..template })
+}
+
+/// Rows of a tile of the right operand, of which so many are read at a time: fewer, where tiles fill up as many with zeros as
+/// are read.
+fn rows_of_tile(rows: i64, depth: u32) -> u32 {
+    let filled = |extent: u32| blocks_of(rows, extent) * i64::from(extent);
+    let few = depth.min(ROWS);
+    if filled(few) == filled(depth) { few } else { depth }
+}
+
+/// Whether the left operand is laid out as well, in elements of this kind.
+fn lays_left(product: &Product, blocks: &Blocks, elem: Elem) -> bool {
+    let a = &product.a;
+    let apart = a.matrix[0].saturating_mul(product.elem.bytes().into());
+    let shared = apart % ALIASED == 0 || a.is_turned();
+    let masked = product.k % i64::from(blocks.depth) != 0;
+    let often = blocks_of(product.n, blocks.columns) >= LEFT_PANELS && product.m >= LEFT_ROWS;
+    often && (shared || masked || elem != product.elem)
+}
+
+/// Whether a member of the batch has a matrix of its own along a dimension.
+fn own(access: &Access) -> impl Iterator<Item = usize> + '_ {
+    (0..access.batch.len()).filter(|&d| access.batch[d] != 0)
+}
+
+/// The members of the batch that have matrices of their own.
+fn members(access: &Access, product: &Product) -> Dims {
+    own(access).map(|d| product.batch[d]).collect()
+}
+
+impl Tiling {
+    /// Blocks of rows and of columns.
+    fn blocks(&self) -> [i64; 2] {
+        [0, 1].map(|axis| blocks_of(self.extents[axis], self.tile[axis]))
+    }
+
+    /// Elements of a tile.
+    fn size(&self) -> i64 {
+        self.tile.iter().copied().map(i64::from).product()
+    }
+}
+
+impl Laid {
+    /// An operand of a product that is divided into tiles.
+    pub(super) fn of(product: &Product, access: &Access, tiling: &Tiling, device: Device) -> Option<Laid> {
+        let source = &access.source;
+        let members = members(access, product).iter().try_fold(1i64, |all, &n| all.checked_mul(n))?;
+        let [down, across] = tiling.blocks();
+        let [outer, inner] = if tiling.down { [across, down] } else { [down, across] };
+        let shape = [members, outer, inner, tiling.size()];
+        shape.iter().try_fold(1i64, |all, &n| all.checked_mul(n))?;
+        let ty = TensorType::contiguous(DType::Elem(tiling.elem), &shape, device);
+        // Neighbours in the grid read neighbours in memory.
+        let axes = if access.is_turned() { [0, 1] } else { [1, 0] };
+        let mut grid = [1; 3];
+        grid[axes[0]] = u32::try_from(down).ok()?;
+        grid[axes[1]] = u32::try_from(across).ok()?;
+        grid[2] = u32::try_from(members).ok()?;
+        let [rows, columns] = tiling.tile;
+        let blocks = Blocks { form: blocks::Form::Dots, rows, columns, depth: rows };
+        let writer = Writer::new(product, blocks, Operands::of(product)).reaching(ty.numel());
+        let program = writer.laying(access, tiling, axes.map(|axis| axis as u8)).ok()?;
+        let kernel = BlockKernel {
+            program,
+            grid,
+            tied: vec![Tied::Operand(0), Tied::Result(0)],
+            checks: false,
+            alone: false,
+            coordinates: Vec::new(),
+            layouts: vec![(0, source.layout.clone())],
+            note: None,
+            expected_us: 0.0,
+        };
+        let positions = smallvec![source.position];
+        Some(Laid { op: LAID, kernel, ty, positions, group: tiling.group.into(), computes: false })
+    }
+
+    /// What was laid out as the operand at a position, with these strides in a block.
+    pub(super) fn access(
+        &self,
+        position: u16,
+        before: &Access,
+        matrix: [i64; 2],
+        product: &Product,
+    ) -> Access {
+        let [_, outer, inner, size] = <[i64; 4]>::try_from(&self.ty.shape[..]).unwrap_or_default();
+        let shape: Dims = members(before, product).iter().copied().chain([outer * inner * size]).collect();
+        let strides = row_major(&shape);
+        let mut batch: Dims = before.batch.iter().map(|_| 0).collect();
+        for (d, &stride) in own(before).zip(&strides) {
+            batch[d] = stride;
         }
-    }
-
-    /// The same with so many rows side by side, filled up to a multiple of a block of rows.
-    pub(super) fn in_groups(self, group: i64, block: i64) -> Panels {
-        let block = block.max(1);
-        let blocks = self.rows.div_euclid(block) + i64::from(self.rows.rem_euclid(block) != 0);
-        Panels { group, filled: blocks * block, ..self }
+        let source = Source {
+            position,
+            span: self.ty.numel(),
+            strides: row_major(&self.ty.shape),
+            shape: self.ty.shape.clone(),
+            offset: 0,
+            layout: Layout::Elements,
+        };
+        Access { source, batch, matrix }
     }
 }
 
-/// The slot of the parameter in which a value lies, and where it begins there, if the graph does not write it.
-pub(super) fn unwritten_param(graph: &Graph, value: ValueRef) -> Option<(u32, i64)> {
-    let place = operand_place(graph, value)?;
-    let Op::Param(param) = graph.node(place.base.node).op else { return None };
-    let written = graph.updates.iter().any(|update| update.target == place.base.node);
-    (!written).then_some((param, place.offset))
-}
+impl Writer<'_> {
+    /// The program that lays an operand out; an instance's block of rows and block of columns are its indices along these
+    /// axes.
+    fn laying(&self, at: &Access, tiling: &Tiling, axes: [u8; 2]) -> Made<Program> {
+        let mut builder = Builder::new("laid");
+        let b = &mut builder;
+        let elem = self.product.elem;
+        let [rows, columns] = tiling.tile;
+        let own = members(at, self.product);
+        let [down, across] = tiling.blocks();
+        let size = rows * columns;
+        let whole = own.iter().product::<i64>() * down * across * i64::from(size);
+        let x = b.ptr_param("x", elem, elem.bytes(), Some(at.source.span as u64));
+        let y = b.ptr_param("y", tiling.elem, tiling.elem.bytes(), Some(whole as u64));
+        let row = self.block_axis(b, axes[0], rows, tiling.extents[0])?;
+        let column = self.block_axis(b, axes[1], columns, tiling.extents[1])?;
+        let indices = self.members(b, &own)?;
+        let batch = at.batch.iter().copied().filter(|&stride| stride != 0).collect();
+        let start = self.base(b, &Access { batch, ..at.clone() }, &indices)?;
+        let mut sides = vec![(row, at.matrix[0]), (column, at.matrix[1])];
+        let turned = at.is_turned();
+        if turned {
+            sides.reverse();
+        }
+        let (offsets, mask) = self.offsets(b, &sides, start)?;
+        let shape: Vec<u32> = sides.iter().map(|(axis, _)| axis.extent).collect();
+        let other = mask.map(|_| b.constant(Literal::of(elem, 0.0), &shape));
+        let tile = b.load(x, offsets, mask, other, CacheHint::Default)?;
+        let tile = if tiling.elem == elem { tile } else { b.cast(tile, tiling.elem)? };
+        let group = tiling.group;
+        let tile = match (turned, group) {
+            (false, 1) => tile,
+            (true, 1) => b.permute(tile, &[1, 0])?,
+            (true, _) => {
+                let tile = b.reshape(tile, &[columns, rows / group, group])?;
+                b.permute(tile, &[1, 0, 2])?
+            }
+            (false, _) => {
+                let tile = b.reshape(tile, &[rows / group, group, columns])?;
+                b.permute(tile, &[0, 2, 1])?
+            }
+        };
+        let tile = b.reshape(tile, &[size])?;
+        let tiles = if tiling.down { [1, down] } else { [across, 1] };
+        let mut first = self.index_times(b, 2, down * across * i64::from(size))?;
+        for (axis, tiles) in axes.into_iter().zip(tiles) {
+            let part = self.index_times(b, axis, tiles * i64::from(size))?;
+            first = b.map(ScalarFn::Add, &[first, part])?;
+        }
+        let lanes = b.range(0, size)?;
+        let lanes = b.cast(lanes, self.index)?;
+        let first = b.splat(first, &[size])?;
+        let offsets = b.map(ScalarFn::Add, &[first, lanes])?;
+        b.store(y, offsets, tile, None, CacheHint::Default)?;
+        Ok(builder.finish())
+    }
 
-/// The right operand of a product as panels that are the operand at this position.
-pub(super) fn access(panels: &Panels, position: u16) -> Access {
-    let shape = panels.shape();
-    let source = Source {
-        position,
-        shape: shape.iter().copied().collect(),
-        strides: row_major(&shape),
-        offset: 0,
-        span: shape.iter().product(),
-        layout: Layout::Elements,
-    };
-    Access { source, batch: smallvec![], matrix: [panels.width, 1] }
+    /// The instance's index along an axis, so many elements each.
+    pub(super) fn index_times(&self, b: &mut Builder, axis: u8, elements: i64) -> Made<Value> {
+        let id = b.program_id(axis)?;
+        let id = b.cast(id, self.index)?;
+        self.times(b, id, elements)
+    }
 }

@@ -15,9 +15,9 @@ use tilefuse_block::{
 
 use super::Template;
 use super::blocks::{Blocks, Form, blocks_of, choose, grid};
-use super::groups;
-use super::pack::Panels;
+use super::prepack::Panels;
 use super::product::{Access, Product};
+use super::vnni;
 use crate::block_kernel::{BlockKernel, Tied};
 
 pub(super) type Made<T> = Result<T, TypeError>;
@@ -45,7 +45,7 @@ impl Operands<'_> {
 /// The blocks of a product on so many threads, whose right operand may lie in panels.
 pub(super) fn blocks(product: &Product, threads: u32, panels: Option<&Panels>) -> Blocks {
     match panels {
-        Some(panels) if panels.group > 1 => groups::choose(product, threads, panels),
+        Some(panels) if panels.group > 1 => vnni::choose(product, threads, panels),
         _ => choose(product, threads, panels.is_some()),
     }
 }

@@ -10,7 +10,7 @@
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use super::lives::last_uses;
+use super::liveness::last_uses;
 use super::{KernelStep, Place, Plan, Step, StepKind};
 use crate::graph::{Graph, NodeId, Op, ValueRef};
 

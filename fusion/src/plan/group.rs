@@ -9,12 +9,12 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::SmallVec;
 
 use super::cost::{Cost, price};
-use super::cross;
 use super::custom::CustomBuilt;
 use super::early::Early;
 use super::in_place;
-use super::lives;
+use super::liveness;
 use super::memory::Memory;
+use super::mix_order;
 use super::order::Sequence;
 use super::place::{Place, strided};
 use super::{
@@ -83,7 +83,7 @@ pub(super) fn plan(
     let scheduling = start.elapsed();
     let (outputs, updates) = planner.results();
     let decisions = std::mem::take(&mut planner.decisions);
-    Ok(lives::finish(Plan {
+    Ok(liveness::finish(Plan {
         graph,
         programs,
         steps,
@@ -711,7 +711,7 @@ fn candidates(a: &Space, b: &Space) -> SmallVec<[Space; 3]> {
     };
     let mut found: SmallVec<[Space; 3]> = one.into_iter().cloned().collect();
     found.dedup();
-    found.extend(cross::crossed(a, b).into_iter().chain(cross::crossed(b, a)));
+    found.extend(mix_order::crossed(a, b).into_iter().chain(mix_order::crossed(b, a)));
     found
 }
 

@@ -3,7 +3,7 @@
 
 use rustc_hash::FxHashMap;
 
-use super::{Plan, Step, StepKind, lives};
+use super::{Plan, Step, StepKind, liveness};
 use crate::graph::{Op, ValueRef};
 
 /// The plan with each such step right before the first that reads its result.
@@ -12,7 +12,7 @@ pub(super) fn late(mut plan: Plan) -> Plan {
         .steps
         .iter()
         .enumerate()
-        .flat_map(|(at, step)| lives::written(&plan.graph, &step.kind).into_iter().map(move |v| (v, at)))
+        .flat_map(|(at, step)| liveness::written(&plan.graph, &step.kind).into_iter().map(move |v| (v, at)))
         .collect();
     let mut waits = vec![false; plan.steps.len()];
     for (at, step) in plan.steps.iter().enumerate() {
@@ -35,7 +35,7 @@ pub(super) fn late(mut plan: Plan) -> Plan {
     }
     let mut steps: Vec<Option<Step>> = std::mem::take(&mut plan.steps).into_iter().map(Some).collect();
     plan.steps = order.into_iter().filter_map(|at| steps[at].take()).collect();
-    lives::finish(plan)
+    liveness::finish(plan)
 }
 
 /// Appends a step behind those that make what it reads.

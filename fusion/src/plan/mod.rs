@@ -4,9 +4,7 @@
 //! and must pay by the cost model; every edge keeps a [`Decision`]. Small kernels that do not need each other then share
 //! launches. Planning is deterministic.
 
-mod chain;
 mod cost;
-mod cross;
 mod custom;
 mod early;
 mod empty;
@@ -15,13 +13,15 @@ mod group;
 mod horizontal;
 mod in_place;
 mod late;
-mod lives;
+mod liveness;
 mod memory;
+mod mix_order;
+mod non_temporal;
 mod order;
+mod outer_loop;
 mod place;
+mod reinplace;
 mod split;
-mod stream;
-mod targets;
 #[cfg(test)]
 mod tests;
 mod tuned;
@@ -39,15 +39,15 @@ use crate::kernel::Refusal;
 use crate::schedule::{Machine, ScheduleError, Tiling};
 use crate::types::Dims;
 
-pub use chain::{Chain, Kept, Unchained};
 pub use cost::{ProductRates, Profile};
 pub use horizontal::Apart;
 pub use memory::{ALIGNMENT, Memory};
+pub use outer_loop::{Chain, Kept, Unchained};
 pub use place::Place;
 pub(crate) use place::{operand_place, repeated_strides};
+pub use reinplace::Copied;
 pub(crate) use split::HOST_PARTS;
 pub use split::split_reductions;
-pub use targets::Copied;
 pub use tuned::{Buffer as TunableBuffer, Tunable, Tuned, Tuner};
 pub use verify::verify;
 
@@ -256,19 +256,19 @@ impl Plan {
 
     /// The most bytes that a call holds at a time: the arena, tensors of its own, and results of libtorch calls.
     pub fn peak_bytes(&self) -> u64 {
-        lives::peak_bytes(self, 0)
+        liveness::peak_bytes(self, 0)
     }
 
     /// [`peak_bytes`](Self::peak_bytes) where the caller gets copies of results, of so many bytes, at the end.
     pub fn peak_bytes_with_copies(&self, bytes: u64) -> u64 {
-        lives::peak_bytes(self, bytes)
+        liveness::peak_bytes(self, bytes)
     }
 
     /// Keeps [`peak_bytes`](Self::peak_bytes) down to `most`, if that is possible, or as near to it as is: moves
     /// intermediates from the arena, which a call holds from end to end, to tensors that it allocates and frees, the
     /// largest first and no more of them than necessary.
     pub fn limit_memory(&mut self, most: u64) {
-        lives::limit_memory(self, most);
+        liveness::limit_memory(self, most);
     }
 
     /// Whether [`peak_bytes`](Self::peak_bytes) is at most this, where it is kept down to it.
@@ -363,7 +363,7 @@ pub fn plan_tuned(
     drop_aliased_outputs(&mut graph);
     empty::drop_empty(&mut graph);
     gather::store_sources(&mut graph);
-    let divided = cross::divided(&graph, profile);
+    let divided = mix_order::divided(&graph, profile);
     split_reductions(&mut graph, profile);
     if !divided.is_empty() {
         let early = Early::default();
@@ -373,16 +373,16 @@ pub fn plan_tuned(
             split_reductions(&mut form, profile);
             let plan = plan(&form)?;
             let predicted = plan.predicted_us();
-            if predicted < least && lives::finish(plan).holds_at_most(most_bytes) {
+            if predicted < least && liveness::finish(plan).holds_at_most(most_bytes) {
                 (graph, least) = (form, predicted);
             }
         }
     }
     let mut plan =
         horizontal::join(within(graph, profile, alignments, most_bytes, tuner)?, profile, most_bytes);
-    plan.copied = targets::find(&plan, alignments);
-    let mut plan = chain::finish(plan, profile, most_bytes);
-    stream::mark(&mut plan, profile.machine);
+    plan.copied = reinplace::find(&plan, alignments);
+    let mut plan = outer_loop::finish(plan, profile, most_bytes);
+    non_temporal::mark(&mut plan, profile.machine);
     verify(&plan)?;
     Ok(plan)
 }

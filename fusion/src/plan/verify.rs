@@ -13,9 +13,9 @@ use std::collections::BTreeMap;
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use super::chain::{self, Chain};
 use super::horizontal::parts_are_independent;
-use super::targets::{direct, may_fail, returned};
+use super::outer_loop::{self, Chain};
+use super::reinplace::{direct, may_fail, returned};
 use super::{KernelStep, Plan, PlanError, StepKind};
 use crate::graph::{Op, ValueRef};
 
@@ -134,7 +134,7 @@ impl Stored<'_> {
     /// Begins a chain, whose threads hold blocks in the arena.
     fn begin(&mut self, chain: &Chain) -> Result<(), String> {
         let late = self.plan.steps.get(chain.steps.start + 1..chain.steps.end).ok_or("has no such chain")?;
-        if late.iter().any(|step| !step.takes.is_empty()) || !chain::is_legal(self.plan, chain) {
+        if late.iter().any(|step| !step.takes.is_empty()) || !outer_loop::is_legal(self.plan, chain) {
             return Err(String::from("begins a chain whose blocks need each other"));
         }
         let end = chain.at + chain.bytes();

@@ -7,12 +7,12 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::SmallVec;
 use tilefuse_block::{Builder, CacheHint, Elem, Literal, Program, ReduceFn, ScalarFn, Shape, Value};
 
-use super::kept::Kept;
-use super::lead::Start;
-use super::moments::Moments;
-use super::online::Online;
-use super::strips::{self, strips};
+use super::online_softmax::Online;
+use super::peel::Start;
+use super::persistent::Kept;
+use super::swizzle::{self, strips};
 use super::tiling::{Tiling, Walk};
+use super::welford::Moments;
 use super::{Machine, ScheduleError};
 use crate::index::{Expr, Var};
 use crate::kernel::{Dynamic, KExpr, KNode, Kernel};
@@ -134,7 +134,7 @@ impl Emitter<'_> {
                 within = self.b.map(ScalarFn::RemTrunc, &[left, all])?;
                 left = self.b.map(ScalarFn::DivTrunc, &[left, all])?;
             }
-            let [row, column] = strips::place(&mut self.b, within, strips.rows, across)?;
+            let [row, column] = swizzle::place(&mut self.b, within, strips.rows, across)?;
             self.bases[rows.0 as usize] = Some(self.scaled_base(rows, row)?);
             self.bases[columns.0 as usize] = Some(self.scaled_base(columns, column)?);
         }

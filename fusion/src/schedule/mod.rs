@@ -1,16 +1,16 @@
 //! Kernels to block programs: choice of tiles, then emission.
 
 mod address;
-mod crossed;
 mod emit;
-mod kept;
-mod lead;
 mod logistic;
-mod moments;
-mod online;
-mod strips;
+mod mix_order;
+mod online_softmax;
+mod peel;
+mod persistent;
+mod swizzle;
 mod tiling;
 mod variants;
+mod welford;
 
 use tilefuse_block::{Program, TypeError};
 

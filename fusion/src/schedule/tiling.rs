@@ -3,10 +3,10 @@
 use smallvec::SmallVec;
 
 use super::Machine;
-use super::crossed::crossed;
-use super::kept::{along, kept, shares};
-use super::moments::moments;
-use super::online::{online, reads_once};
+use super::mix_order::crossed;
+use super::online_softmax::{online, reads_once};
+use super::persistent::{along, kept, shares};
+use super::welford::moments;
 use crate::index::{Atom, Expr, Var};
 use crate::kernel::Kernel;
 

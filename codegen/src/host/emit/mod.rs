@@ -4,7 +4,6 @@
 //! outermost level where everything that it depends on is known, so that nothing has to be hoisted later; code can
 //! be added to an outer level while inner ones are open, because their entry is built when they are closed.
 
-mod ahead;
 mod atomic;
 mod cast;
 mod combine;
@@ -13,18 +12,19 @@ mod debug;
 mod dot;
 mod extremum;
 mod formula;
-mod groups;
 pub(super) mod ir;
 mod lanes;
 mod memory;
 mod nest;
+mod non_temporal;
+mod prefetch;
 mod reduce;
 mod scalar;
-mod stream;
 mod strided;
 mod transpose;
 mod value;
 mod view;
+mod vnni;
 mod whole;
 
 use inkwell::IntPredicate;
@@ -36,7 +36,7 @@ use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 use tilefuse_block::Value;
 
-use super::plan::{Ahead, Atom, Bit, LoopId, Map, Place, Plan, SlotId};
+use super::plan::{Atom, Bit, LoopId, Map, Place, Plan, Prefetch, SlotId};
 use super::target::Target;
 use crate::Result;
 use ir::{Ir, V, llvm};
@@ -125,7 +125,7 @@ pub(super) struct Emitter<'c, 'p> {
     /// Memory for accesses that are masked off.
     nowhere: Option<PointerValue<'c>>,
     /// What is fetched ahead.
-    ahead: Vec<Ahead>,
+    ahead: Vec<Prefetch>,
     /// The bits that the vectors at hand are unrolled along, one after the other.
     unrolled: Map,
     /// Whether stores may go past the caches, and whether one does.
@@ -134,7 +134,7 @@ pub(super) struct Emitter<'c, 'p> {
     /// Whether a store of the region at hand does, of what no earlier loop has read.
     streams: bool,
     /// Lines that are stored past the caches when they are complete.
-    lines: Vec<stream::Line<'c>>,
+    lines: Vec<non_temporal::Line<'c>>,
     /// Rows of the tiles of the matrix unit, where the kernel uses them.
     tile_rows: Option<u64>,
 }
@@ -176,7 +176,7 @@ pub(super) fn emit<'c>(cx: &'c Context, plan: &Plan<'_>, target: &Target) -> Res
         nowhere: None,
         ahead: plan.ahead(),
         unrolled: Map::new(),
-        may_stream: target.has_avx512() && !stream::tells_others(plan.program),
+        may_stream: target.has_avx512() && !non_temporal::tells_others(plan.program),
         streamed: false,
         streams: false,
         lines: Vec::new(),

@@ -14,8 +14,8 @@ fn grouping() {
 }
 
 #[test]
-fn keeping() {
-    check(Pass::Keep, "keep.rs");
+fn materializing() {
+    check(Pass::Materialize, "materialize.rs");
 }
 
 #[test]

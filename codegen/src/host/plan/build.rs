@@ -33,7 +33,7 @@ impl<'p> Plan<'p> {
             match pass {
                 Pass::Expand => {}
                 Pass::Groups => plan.form_groups(&items),
-                Pass::Keep => plan.choose_kept(),
+                Pass::Materialize => plan.choose_kept(),
                 Pass::Guards => plan.find_guards(),
                 Pass::Lanes => plan.choose_lanes(),
                 Pass::Slots => plan.lay_out(),
@@ -227,14 +227,14 @@ impl<'p> Builder<'p> {
         let carried =
             self.sums.starts.get(&value).and_then(|carried| self.plan.slot_of.get(carried)).copied();
         let Some(slot) = carried else { return self.keep(value, block) };
-        let sink = self.sink(SinkKind::Keep, SmallVec::from_slice(&[value]), value, block);
+        let sink = self.sink(SinkKind::Materialize, SmallVec::from_slice(&[value]), value, block);
         self.plan.sinks[sink].slot = Some(slot);
         Ok(sink)
     }
 
     /// A slot for `value` that a new sink fills.
     pub(super) fn keep(&mut self, value: Value, block: BlockId) -> Result<SinkId> {
-        let sink = self.sink(SinkKind::Keep, SmallVec::from_slice(&[value]), value, block);
+        let sink = self.sink(SinkKind::Materialize, SmallVec::from_slice(&[value]), value, block);
         let slot = self.slot(self.plan.program.ty(value), self.plan.sinks[sink].bits.clone())?;
         self.plan.sinks[sink].slot = Some(slot);
         Ok(sink)

@@ -116,7 +116,7 @@ impl<'p> Builder<'p> {
                 let there =
                     self.sums.results.contains(&value) && self.plan.slot_of.get(&value) == Some(&slot);
                 if (self.plan.program.ty(value).rank() > 0) == tiles && !there {
-                    let sink = self.sink(SinkKind::Keep, SmallVec::from_slice(&[value]), value, block);
+                    let sink = self.sink(SinkKind::Materialize, SmallVec::from_slice(&[value]), value, block);
                     self.plan.sinks[sink].slot = Some(slot);
                 }
             }

@@ -187,7 +187,7 @@ impl Plan<'_> {
         let mask = match sink.kind {
             SinkKind::Store(op) => op.args.get(3),
             SinkKind::Reduce(op) => op.args.get(1),
-            SinkKind::Keep | SinkKind::Copy(_) | SinkKind::Atomic(_) | SinkKind::Whole(_) => None,
+            SinkKind::Materialize | SinkKind::Copy(_) | SinkKind::Atomic(_) | SinkKind::Whole(_) => None,
         };
         let mut atoms = Vec::new();
         if let Some(&mask) = mask {

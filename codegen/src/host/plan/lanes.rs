@@ -147,7 +147,7 @@ impl Plan<'_> {
     fn chain_of_slot(&self, sink: SinkId) -> Chain {
         let sink = &self.sinks[sink];
         let ordered = sink.slot.is_some_and(|slot| self.slots[slot].row_major);
-        if !ordered || !matches!(sink.kind, SinkKind::Keep) {
+        if !ordered || !matches!(sink.kind, SinkKind::Materialize) {
             return Chain::new();
         }
         sink.bits.iter().copied().take_while(|&bit| bit > ONE).take(self.width as usize).collect()

@@ -10,16 +10,16 @@
 //! anything else.
 
 pub(crate) mod affine;
-mod ahead;
 mod bits;
 mod build;
 mod control;
 pub(super) mod group;
 pub(super) mod guard;
-pub(super) mod keep;
 pub(super) mod lanes;
 pub(super) mod layout;
+pub(super) mod materialize;
 mod order;
+mod prefetch;
 mod product;
 mod share;
 mod whole;
@@ -29,9 +29,9 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::SmallVec;
 use tilefuse_block::{Elem, Op, Program, Shape, Value};
 
-pub(crate) use ahead::Ahead;
 pub(crate) use bits::{Bit, Classes, Map, ONE, ZERO, axis_ranges, operands, shape_bits};
 pub(crate) use guard::Atom;
+pub(crate) use prefetch::Prefetch;
 pub(crate) use product::Direct;
 
 /// Index of a sink in [`Plan::sinks`].
@@ -68,7 +68,7 @@ pub(crate) enum SinkKind<'p> {
     /// Combines them along an axis.
     Reduce(&'p Op),
     /// Writes them to a slot.
-    Keep,
+    Materialize,
     /// Copies them from another slot.
     Copy(SlotId),
     /// Changes memory at once, element by element, and writes what was there before to a slot.
@@ -368,7 +368,7 @@ impl<'p> Plan<'p> {
     pub(crate) fn own_op(&self, sink: &Sink<'p>) -> Option<&'p Op> {
         let root = *sink.roots.first()?;
         match (sink.kind, self.defs[root.index()]) {
-            (SinkKind::Keep, Def::Op(op))
+            (SinkKind::Materialize, Def::Op(op))
                 if sink.slot.is_some() && self.slot_of.get(&root) == sink.slot.as_ref() =>
             {
                 Some(op)

@@ -1,7 +1,7 @@
 //! The blocks of attention: what one instance computes, and what it goes through at a time.
 
 use super::call::Attention;
-use super::ranges::Ranges;
+use super::split_kv::Ranges;
 use crate::plan::HOST_PARTS;
 use tilefuse_block::Elem;
 

@@ -34,14 +34,14 @@
 
 mod blocks;
 mod call;
-mod grouped;
+mod decode;
+mod grouped_query;
 mod make;
-mod pairs;
 mod program;
-mod ranges;
-mod single;
+mod split_kv;
 #[cfg(test)]
 mod tests;
+mod vnni;
 
 use tilefuse_block::Program;
 
@@ -51,7 +51,7 @@ use crate::graph::{AtenCall, Graph, NodeId};
 
 use blocks::{Blocks, blocks_of};
 use call::Attention;
-pub(super) use grouped::group;
+pub(super) use grouped_query::group;
 
 /// Threads that blocks of queries are chosen for. Not the machine's: sums in other blocks may be rounded otherwise.
 const THREADS: u32 = 4;
@@ -71,7 +71,7 @@ fn template(graph: &Graph, node: NodeId, attention: &Attention, threads: u32) ->
     let members = u32::try_from(attention.members()?).ok()?;
     let instances = u32::try_from(blocks_of(attention.queries, blocks.queries)).ok()?;
     let program = match blocks.alone {
-        true => single::write(attention, &blocks),
+        true => decode::write(attention, &blocks),
         false => program::write(attention, &blocks),
     };
     let program = program.ok()?;
@@ -79,15 +79,15 @@ fn template(graph: &Graph, node: NodeId, attention: &Attention, threads: u32) ->
         return Some(with(attention, kernel(attention, program, [instances, members, 1]), Vec::new()));
     };
     let grid = [ranges.count, instances, members];
-    let parts = ranges::parts(attention, ranges, (program, grid), graph.ty(node.into()).device)?;
+    let parts = split_kv::parts(attention, ranges, (program, grid), graph.ty(node.into()).device)?;
     let position = u16::try_from(graph.operands(node).len()).ok()?;
-    Some(with(attention, ranges::combining(attention, &blocks, ranges, position)?, vec![parts]))
+    Some(with(attention, split_kv::combining(attention, &blocks, ranges, position)?, vec![parts]))
 }
 
 /// The template that lays keys and values out in pairs.
 fn in_pairs(graph: &Graph, node: NodeId, attention: &Attention, threads: u32) -> Option<Template> {
     let position = u16::try_from(graph.operands(node).len()).ok()?;
-    let paired = pairs::of(attention, position, graph.ty(node.into()).device, threads)?;
+    let paired = vnni::of(attention, position, graph.ty(node.into()).device, threads)?;
     let members = u32::try_from(attention.members()?).ok()?;
     let mut kernel = kernel(&paired.attention, paired.program, [paired.instances, members, 1]);
     // What was laid out stays where it lies.

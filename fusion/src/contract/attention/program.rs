@@ -7,7 +7,7 @@ use tilefuse_block::{
 use super::blocks::{Blocks, Span, tail};
 use super::call::Attention;
 use super::make::{Axis, Kinds, Made, Place, along, both};
-use super::ranges::{behind, left_by_range, written};
+use super::split_kv::{behind, left_by_range, written};
 use crate::contract::product::Access;
 
 /// The program of attention in these blocks. Its parameters are queries, keys, values, the mask if there is one, and the

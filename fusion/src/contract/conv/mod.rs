@@ -22,9 +22,9 @@ mod block;
 mod call;
 mod dense;
 mod depthwise;
-mod laid;
 mod make;
 mod packed;
+mod packed_filter;
 #[cfg(test)]
 mod packed_tests;
 mod phase;
@@ -40,7 +40,7 @@ use smallvec::SmallVec;
 use tilefuse_block::{Elem, TypeError};
 
 use super::operand::{Source, in_memory, source};
-use super::pack::{Panels, unwritten_param};
+use super::prepack::{Panels, unwritten_param};
 use super::{Template, Turned};
 use crate::block_kernel::{BlockKernel, Coordinates, Layout, Tied};
 use crate::graph::{AtenCall, Graph, NodeId};
@@ -110,7 +110,7 @@ pub(super) fn packed(
         None if conv.transposed => {
             let filters = source(graph, value, weights)?;
             let panels = matrix(&filters, &read.conv, &tile)?;
-            Err(laid::laid(&filters, &panels, conv.elem, tile.lanes, out.device)?)
+            Err(packed_filter::laid(&filters, &panels, conv.elem, tile.lanes, out.device)?)
         }
         None => return None,
     };

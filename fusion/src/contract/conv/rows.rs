@@ -17,7 +17,7 @@ use crate::block_kernel::{Layout, Tied};
 use crate::contract::Template;
 use crate::contract::blocks;
 use crate::contract::operand::in_memory;
-use crate::contract::pack::Panels;
+use crate::contract::prepack::Panels;
 use crate::contract::product::Product;
 use crate::graph::{Graph, NodeId};
 

@@ -26,7 +26,7 @@ mod tests;
 use rustc_hash::{FxHashMap, FxHashSet};
 use tilefuse_block::Program;
 
-use super::lives;
+use super::liveness;
 use super::{KernelStep, Plan, Profile, Step, StepKind};
 use crate::graph::ValueRef;
 use crate::types::Device;
@@ -63,7 +63,7 @@ pub(super) fn join(mut plan: Plan, profile: &Profile, most_bytes: u64) -> Plan {
         let order: Vec<Vec<usize>> = units.order().into_iter().map(<[usize]>::to_vec).collect();
         let steps = arranged(&plan.steps, &order, &found, profile);
         let before = std::mem::replace(&mut plan.steps, steps);
-        plan = lives::finish(plan);
+        plan = liveness::finish(plan);
         let held = limited(&plan);
         if held <= peak {
             return with_programs(plan, &before, &order, found);
@@ -72,7 +72,7 @@ pub(super) fn join(mut plan: Plan, profile: &Profile, most_bytes: u64) -> Plan {
         plan.steps = before;
     }
     note(&mut plan.steps, found.apart);
-    lives::finish(plan)
+    liveness::finish(plan)
 }
 
 /// What is known of the kernels of a plan.

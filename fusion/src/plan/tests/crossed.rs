@@ -2,7 +2,7 @@
 
 use tilefuse_block::{Elem, ReduceFn, ScalarFn};
 
-use super::super::cross::divide_columns;
+use super::super::mix_order::divide_columns;
 use super::run::check;
 use super::{G, Plan, Profile, StepKind, plan};
 use crate::graph::ValueRef;

@@ -2,7 +2,7 @@
 
 use expect_test::expect;
 
-use super::super::lives;
+use super::super::liveness;
 use crate::plan::{Alignments, Copied, Plan, PlanError, Profile, StepKind, plan_aligned, verify};
 use crate::text::parse_graph;
 
@@ -41,7 +41,7 @@ fn refused(text: &str) -> Copied {
     let [Some(reason)] = decided(text)[..] else { panic!("{:?}", decided(text)) };
     let mut plan = planned(text, &Profile::host(2));
     plan.copied = vec![None];
-    let forced = verify(&lives::finish(plan));
+    let forced = verify(&liveness::finish(plan));
     let seen = [Copied::Across, Copied::Needed, Copied::MayFail, Copied::Checks];
     assert!(!seen.contains(&reason) || matches!(forced, Err(PlanError::Invalid { .. })), "{forced:?}");
     reason

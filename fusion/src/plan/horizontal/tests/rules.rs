@@ -7,7 +7,7 @@ use super::super::{Apart, Launch, join, profit};
 use super::{BIASES, gpu, kernels, planned, steps};
 use crate::graph::ValueRef;
 use crate::plan::{
-    Alignments, KernelKind, KernelStep, Plan, PlanError, Profile, StepKind, group, lives, verify,
+    Alignments, KernelKind, KernelStep, Plan, PlanError, Profile, StepKind, group, liveness, verify,
 };
 use crate::text::parse_graph;
 use crate::types::Device;
@@ -198,7 +198,7 @@ fn nothing_moves_past_a_call_with_an_effect() {
     let mut plan = vertical;
     let note = plan.graph.ids().find(|id| id.index() == 3).unwrap();
     plan.graph.node_mut(note).outs.clear();
-    let plan = join(lives::finish(plan), &gpu(), u64::MAX);
+    let plan = join(liveness::finish(plan), &gpu(), u64::MAX);
     let order: Vec<bool> = plan.steps.iter().map(|s| matches!(s.kind, StepKind::Extern(_))).collect();
     assert_eq!(order, [false, true, false], "{}", steps(&plan));
 }

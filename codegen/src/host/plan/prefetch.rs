@@ -19,7 +19,7 @@ const NEAR: u64 = 256 << 10;
 
 /// A store whose lines are fetched ahead.
 #[derive(Clone, Debug)]
-pub(crate) struct Ahead {
+pub(crate) struct Prefetch {
     /// The pointer and the offsets of the store.
     pub(crate) store: (Value, Value),
     /// Whether it goes past the caches where it can: nothing is fetched for it then.
@@ -33,7 +33,7 @@ pub(crate) struct Ahead {
 
 impl<'p> Plan<'p> {
     /// What is fetched ahead.
-    pub(crate) fn ahead(&self) -> Vec<Ahead> {
+    pub(crate) fn ahead(&self) -> Vec<Prefetch> {
         let mut affine = None;
         let mut out = Vec::new();
         for (id, sink) in self.sinks.iter().enumerate() {
@@ -51,7 +51,7 @@ impl<'p> Plan<'p> {
                 next.extend(loads.filter_map(|ptr| Some((ptr, step?))));
             }
             let streams = matches!(op.kind, OpKind::Store { hint: CacheHint::Streaming, .. });
-            out.push(Ahead { store: (ptr, offsets), streams, beside, next });
+            out.push(Prefetch { store: (ptr, offsets), streams, beside, next });
         }
         out
     }

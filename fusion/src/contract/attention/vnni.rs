@@ -22,7 +22,7 @@ use super::blocks::{Blocks, Span, blocks_of};
 use super::call::Attention;
 use super::make::{Axis, Kinds, Made, Place, along, both};
 use super::program::{Member, State};
-use crate::contract::lay::{Laid, Tiling};
+use crate::contract::pack::{Laid, Tiling};
 use crate::contract::product::{Access, Product};
 use crate::types::Device;
 

@@ -13,7 +13,7 @@ use super::blocks::{Blocks, tail};
 use super::call::Attention;
 use super::make::{Axis, Kinds, Made, along};
 use super::program::{Member, State};
-use super::ranges::behind;
+use super::split_kv::behind;
 
 /// The program of attention with few queries. Its parameters are those of [`super::program::write`]; instances are
 /// numbered as there, with one block of queries.

@@ -8,9 +8,9 @@ use tilefuse_block::{Builder, CacheHint, Elem, Literal, Program};
 
 use super::make::{Made, add, along, below, both, mask_along, plus, split, times, wide};
 use crate::block_kernel::{BlockKernel, Tied};
-use crate::contract::lay::{LAID, Laid};
 use crate::contract::operand::Source;
-use crate::contract::pack::Panels;
+use crate::contract::pack::{LAID, Laid};
+use crate::contract::prepack::Panels;
 use crate::types::{DType, Device, TensorType};
 
 /// The most channels of an instance.

@@ -8,7 +8,7 @@ use tilefuse_block::Elem;
 
 use super::Host;
 use super::blocks::{Blocks, Form, blocks_of};
-use super::pack::Panels;
+use super::prepack::Panels;
 use super::product::Product;
 
 /// Rows side by side of `bf16`, and of 8-bit integers.

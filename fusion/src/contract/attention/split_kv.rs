@@ -18,8 +18,8 @@ use super::call::Attention;
 use super::make::{Kinds, Made, Place, along};
 use super::program::fits;
 use crate::block_kernel::{BlockKernel, Layout, Tied};
-use crate::contract::lay::Laid;
 use crate::contract::operand::Source;
+use crate::contract::pack::Laid;
 use crate::plan::HOST_PARTS;
 use crate::types::{DType, Device, TensorType};
 

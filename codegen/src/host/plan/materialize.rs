@@ -23,7 +23,7 @@
 //!   %max = reduce max %v axis 0
 //!   %top = splat %max [512]
 //!   %d = map sub %v, %top
-//!   %e = map div %v, %d  // keep: %e is computed once, in region 1
+//!   %e = map div %v, %d  // materialize: %e is computed once, in region 1
 //!   %sum = reduce sum %e axis 0
 //!   %all = splat %sum [512]
 //!   %out = map div %e, %all
@@ -150,7 +150,7 @@ impl Plan<'_> {
         self.slot_of.insert(value, slot);
         let block = self.regions[region].block;
         let roots = SmallVec::from_slice(&[value]);
-        let sink = Sink::new(SinkKind::Keep, roots, bits, ty.shape.clone(), block);
+        let sink = Sink::new(SinkKind::Materialize, roots, bits, ty.shape.clone(), block);
         self.sinks.push(Sink { slot: Some(slot), ..sink });
         let sink = self.sinks.len() - 1;
         for l in 0..self.loops.len() {
@@ -179,7 +179,7 @@ impl Plan<'_> {
         let sinks = &self.regions[region].sinks;
         let is_part = |&s: &usize| {
             let sink = &self.sinks[s];
-            matches!(sink.kind, SinkKind::Keep) && sink.roots.iter().any(|r| parts.contains(r))
+            matches!(sink.kind, SinkKind::Materialize) && sink.roots.iter().any(|r| parts.contains(r))
         };
         sinks.iter().rposition(is_part).map_or(0, |at| at + 1)
     }
@@ -216,7 +216,7 @@ impl Plan<'_> {
 pub(in crate::host) fn notes(seen: &Seen<'_>, op: &Op) -> Vec<String> {
     let kept = |(sink, region, _): (SinkId, RegionId, &Site)| {
         let sink = &seen.plan.sinks[sink];
-        let root = sink.roots.first().filter(|_| matches!(sink.kind, SinkKind::Keep))?;
+        let root = sink.roots.first().filter(|_| matches!(sink.kind, SinkKind::Materialize))?;
         Some(format!("{} is computed once, in region {region}", seen.name(*root)))
     };
     seen.sinks(op).into_iter().filter_map(kept).collect()

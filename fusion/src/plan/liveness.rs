@@ -2,9 +2,9 @@
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use super::chain::Chain;
 use super::memory::{Life, Memory, place};
-use super::targets::direct;
+use super::outer_loop::Chain;
+use super::reinplace::direct;
 use super::{KernelStep, Place, Plan, Step, StepKind};
 use crate::graph::{Graph, Op, ValueRef};
 

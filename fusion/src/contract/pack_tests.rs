@@ -25,7 +25,7 @@ fn planned(text: &str, profile: &Profile) -> (Graph, Plan) {
 
 /// Operands that are laid out for the products of a graph.
 fn laid(graph: &Graph) -> usize {
-    let is = |op: &Op| matches!(op, Op::Aten(call) if call.op == super::lay::LAID);
+    let is = |op: &Op| matches!(op, Op::Aten(call) if call.op == super::pack::LAID);
     graph.ids().filter(|&id| is(&graph.node(id).op)).count()
 }
 

@@ -15,7 +15,7 @@ use smallvec::SmallVec;
 use tilefuse_block::{Elem, Literal, ScalarFn, Shape, Value};
 
 use super::emit::{Emitter, Memo, Result, parts};
-use super::kept::bytes_of_rows;
+use super::persistent::bytes_of_rows;
 use super::tiling::{Axis, Tiling, Walk, extent, power_up_to, walk};
 use super::{Machine, ScheduleError};
 use crate::index::Var;

@@ -9,9 +9,9 @@ use inkwell::values::PointerValue;
 use tilefuse_block::{OpKind, Program, Value};
 
 use super::Emitter;
-use super::ahead::LINE;
 use super::ir::{V, lane_type};
 use super::memory::{Index, alignment};
+use super::prefetch::LINE;
 use crate::Result;
 use crate::host::plan::{Bit, ZERO};
 

@@ -6,7 +6,7 @@ use super::ir::V;
 use super::memory::Index;
 use super::{Bound, Emitter};
 use crate::Result;
-use crate::host::plan::{Ahead, Bit, ONE, Region, SinkKind};
+use crate::host::plan::{Bit, ONE, Prefetch, Region, SinkKind};
 
 /// Bytes of a line.
 pub(super) const LINE: i64 = 64;
@@ -63,7 +63,7 @@ impl<'c> Emitter<'c, '_> {
             let SinkKind::Store(op) = sink.kind else { return false };
             let &[ptr, offsets, ..] = op.args.as_slice() else { return false };
             let first =
-                |ahead: &Ahead| ahead.store == (ptr, offsets) && ahead.streams && ahead.beside.is_none();
+                |ahead: &Prefetch| ahead.store == (ptr, offsets) && ahead.streams && ahead.beside.is_none();
             self.ahead.iter().any(first) && self.goes_past((ptr, offsets), &sink.bits)
         })
     }

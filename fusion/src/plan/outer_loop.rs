@@ -29,9 +29,9 @@ use tilefuse_block::Program;
 use tilefuse_block::bounds::{Accesses, Given, Reach};
 use tilefuse_block::passes::cse;
 
-use super::lives::{self, last_uses};
+use super::liveness::{self, last_uses};
 use super::memory::{ALIGNMENT, Life, place};
-use super::targets::direct;
+use super::reinplace::direct;
 use super::{KernelStep, Place, Plan, Profile, StepKind};
 use crate::graph::ValueRef;
 use crate::schedule::Machine;
@@ -148,7 +148,7 @@ const WORTH: u64 = 4;
 /// Gives a plan its chains and its memory; no chains where it would hold more than so many bytes with them and not without.
 pub(super) fn finish(mut plan: Plan, profile: &Profile, most_bytes: u64) -> Plan {
     find(&mut plan, profile);
-    let plan = lives::finish(plan);
+    let plan = liveness::finish(plan);
     if plan.chains.is_empty() || plan.clone().holds_at_most(most_bytes) {
         return plan;
     }
@@ -156,7 +156,7 @@ pub(super) fn finish(mut plan: Plan, profile: &Profile, most_bytes: u64) -> Plan
     let begun = apart.chains.drain(..).map(|chain| (chain.steps.start, Unchained::Memory));
     apart.unchained.extend(begun);
     apart.unchained.sort_by_key(|(at, _)| *at);
-    let apart = lives::finish(apart);
+    let apart = liveness::finish(apart);
     let (mut a, mut b) = (plan.clone(), apart.clone());
     a.limit_memory(most_bytes);
     b.limit_memory(most_bytes);

@@ -15,7 +15,7 @@ use smallvec::smallvec;
 use tilefuse_block::{Elem, Literal, Value};
 
 use super::emit::{Emitter, Memo, Result};
-use super::online::reads_once;
+use super::online_softmax::reads_once;
 use super::tiling::{Axis, WIDEST_BLOCK, Walk};
 use super::{Lead, Machine, Tiling};
 use crate::index::Var;
