@@ -93,7 +93,7 @@ impl Default for Options {
             products: from_env("TILEFUSE_PRODUCTS", Products::Measured),
             cuda_graphs: CudaGraphs::from_env(),
             prepack_weights: from_env("TILEFUSE_PREPACK", Prepack::default()),
-            tune: from_env("TILEFUSE_TUNE", 0_u8) == 1,
+            tune: from_env("TILEFUSE_TUNE", 0_u8) != 0,
             workspace_bytes: from_env("TILEFUSE_WORKSPACE", 0),
             fault: None,
         }

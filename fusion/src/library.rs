@@ -23,6 +23,7 @@ use tilefuse_block::{Elem, ReduceFn, ScalarFn};
 
 use crate::graph::{AtenCall, Contraction, Graph, NodeId, Op, ValueRef, View};
 use crate::recording::Arg;
+use crate::simplify::known;
 use crate::types::{Device, Dims, TensorType};
 
 /// Turns every contraction of a primitive graph into a call of libtorch or into products and their sums; returns how many
@@ -101,7 +102,7 @@ impl Contract {
     fn is_reduction(&self, graph: &Graph) -> bool {
         let count = |operand: usize, part: usize| self.sizes(graph, operand)[part].iter().product::<i64>();
         let (rows, columns, depth) = (count(0, 1), count(1, 1), count(0, 2));
-        if rows * columns * depth * count(0, 0) == 0
+        if [rows, columns, depth, count(0, 0)].contains(&0)
             || self.pairs.sum.is_empty()
             || (rows == 1 && columns == 1)
         {
@@ -229,7 +230,7 @@ impl Contract {
             match (&graph.node(user).op, &operands[..]) {
                 _ if other => break,
                 (Op::Map(ScalarFn::Mul), &[a, b]) if found.addend.is_none() && found.alpha == 1.0 => {
-                    let factor = literal(graph, if a == value { b } else { a });
+                    let factor = number(graph, if a == value { b } else { a });
                     match factor {
                         Some(factor) => found.alpha = factor,
                         None => break,
@@ -275,7 +276,7 @@ impl Contract {
         if let (Op::Map(ScalarFn::Mul), &[a, b]) =
             (&graph.node(value.node).op, &graph.operands(value.node)[..])
             && let Some((factor, other)) =
-                literal(graph, b).map(|f| (f, a)).or_else(|| Some((literal(graph, a)?, b)))
+                number(graph, b).map(|f| (f, a)).or_else(|| Some((number(graph, a)?, b)))
         {
             (value, beta) = (other, factor);
         }
@@ -450,7 +451,8 @@ fn matmul(contract: &Contract, graph: &Graph, epilogue: &Epilogue) -> Option<Cal
         let [l, r] = narrow.map(|value| graph.ty(value).shape[d]);
         l.max(r) == contract.ty.shape[d]
     };
-    let operands = if (0..batch).all(full) { narrow } else { contract.operands };
+    // libtorch repeats dimensions of the batch alone.
+    let operands = if batch > 0 && (0..batch).all(full) { narrow } else { contract.operands };
     Some(MATMUL.call(epilogue, operands))
 }
 
@@ -460,6 +462,11 @@ fn expanded(graph: &Graph, value: ValueRef) -> Option<ValueRef> {
     let of = *graph.operands(value.node).first()?;
     let matrix = graph.ty(value).rank().checked_sub(2)?;
     (graph.ty(of).shape[matrix..] == graph.ty(value).shape[matrix..]).then_some(of)
+}
+
+/// The number that every element of a value is.
+fn number(graph: &Graph, value: ValueRef) -> Option<f64> {
+    known(graph, value).map(|literal| literal.as_f64())
 }
 
 /// A call of libtorch, and the shape of its result where that is not the epilogue's.
@@ -482,17 +489,6 @@ impl Call {
             value = graph.add(Op::View(View::Reshape), &[value], [ty], origin).into();
         }
         graph.replace_uses(root.into(), value);
-    }
-}
-
-/// The number that every element of a value is.
-fn literal(graph: &Graph, value: ValueRef) -> Option<f64> {
-    match graph.node(value.node).op {
-        Op::Scalar(literal) => Some(literal.as_f64()),
-        Op::View(View::Reshape | View::Expand | View::Permute(_)) => {
-            literal(graph, *graph.operands(value.node).first()?)
-        }
-        _ => None,
     }
 }
 
@@ -538,6 +534,7 @@ mod tests {
             ("bf16[1,4,7] bf16[3,7,5]", "matmul(self=%0, other=%1) : bf16[3,4,5]"),
             ("f32[4,7] f32[7]", "matmul(self=%0, other=%1) : f32[4]"),
             ("f32[7] f32[3,7,5]", "matmul(self=%0, other=%1) : f32[3,5]"),
+            ("f32[6,4,7] f32[7,5]", "matmul(self=%0, other=%1) : f32[6,4,5]"),
         ] {
             let mut text = String::from("graph {\n");
             for (slot, ty) in operands.split(' ').enumerate() {
@@ -558,6 +555,32 @@ mod tests {
             } else {
                 assert_eq!(selected, graph);
             }
+        }
+    }
+
+    /// Only a batch of both operands is repeated by libtorch.
+    #[test]
+    fn what_is_expanded_outside_of_a_batch_stays_so() {
+        for graph in [
+            "%0 = input 0 : f32[1,4,7]
+             %1 = input 1 : f32[7,5]
+             %2 = view expand(%0) : f32[6,4,7]{0,7,1}
+             %3 = aten::matmul(self=%2, other=%1) : f32[6,4,5]",
+            "%0 = input 0 : f32[7]
+             %1 = input 1 : f32[1,7,5]
+             %2 = view expand(%1) : f32[6,7,5]{0,5,1}
+             %3 = aten::matmul(self=%0, other=%2) : f32[6,5]",
+            "%0 = input 0 : f32[1,1,4,7]
+             %1 = input 1 : f32[1,1,7,5]
+             %2 = view expand(%0) : f32[2,3,4,7]{0,0,7,1}
+             %3 = view expand(%1) : f32[2,3,7,5]{0,0,5,1}
+             %4 = aten::matmul(self=%2, other=%3) : f32[2,3,4,5]",
+        ] {
+            let last = graph.matches('=').count() - graph.matches("self=").count() * 2 - 1;
+            let text = format!("graph {{\n{graph}\noutputs %{last}\n}}");
+            let graph = parse_graph(&text).unwrap();
+            let selected = primitive(&text, &Profile::host(2));
+            assert_eq!(selected.to_string(), graph.to_string());
         }
     }
 

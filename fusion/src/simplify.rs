@@ -15,6 +15,8 @@ mod share;
 mod tests;
 mod views;
 
+pub(crate) use literals::known;
+
 use crate::graph::{Graph, NodeId, Op, ValueRef};
 
 /// A rewrite of a graph; it returns how many nodes it changed.

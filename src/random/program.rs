@@ -93,7 +93,7 @@ impl OpCall {
     /// Whether its results are the largest or smallest of numbers.
     fn is_extremum(&self) -> bool {
         let name = self.name.split('.').next().unwrap_or_default();
-        EXTREMA.contains(&name)
+        EXTREMA.contains(&name) || BOUNDS.contains(&self.name.as_str())
     }
 
     /// The values that it reads.
@@ -360,8 +360,10 @@ const ATOMIC: &[&str] =
     &["sparse", "to_dense", "index_add", "index_put", "scatter", "put_", "cumsum", "bincount"];
 
 /// Operators whose results are maxima and minima.
-const EXTREMA: &[&str] =
-    &["maximum", "minimum", "fmax", "fmin", "max", "min", "amax", "amin", "clamp_min", "clamp_max", "clamp"];
+const EXTREMA: &[&str] = &["maximum", "minimum", "fmax", "fmin", "max", "min", "amax", "amin"];
+
+/// The same where bounds are tensors; a zero that equals a number keeps its sign.
+const BOUNDS: &[&str] = &["clamp.Tensor", "clamp_min.Tensor", "clamp_max.Tensor"];
 
 /// Operators that leave elements of their result as they find them; attention without dropout, its random state.
 const UNWRITTEN: &[&str] = &[

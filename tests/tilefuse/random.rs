@@ -92,6 +92,31 @@ fn an_error_is_a_rounding_only_if_it_is_small() {
     assert!(matches!(log(3.95, 0.0), Outcome::Different(_)));
 }
 
+/// A model whose every truth value is the other one.
+struct Negated(tilefuse::random::Model);
+
+impl Subject for Negated {
+    fn call(&self, inputs: &[Tensor]) -> Result<Vec<Tensor>, String> {
+        Ok((self.0)(inputs).into_iter().map(|t| t.logical_not()).collect())
+    }
+}
+
+#[test]
+fn only_signs_of_zeros_that_are_extrema_are_open() {
+    let judged = |value: &str, call: &str| {
+        let text = format!(
+            "s0 = f32 64 {value}\n%0 = input s0 [64] strides [1] offset 0\n{call}\n%2! = signbit(%1)\nreturn %2!"
+        );
+        check(&text.parse().unwrap(), 1, Device::Cpu, Negated).unwrap().0
+    };
+    let same = |value, call| judged(value, call) == Outcome::Same { noisy: false };
+    assert!(same("fill 0.0", "%1 = maximum(%0, %0)"));
+    assert!(!same("fill 1.0", "%1 = maximum(%0, %0)"));
+    assert!(!same("normal", "%1 = maximum(%0, %0)"));
+    assert!(!same("fill 0.0", "%1 = relu(%0)"));
+    assert!(!same("fill 0.0", "%1 = clamp(%0, 0.0)"));
+}
+
 #[test]
 fn the_generator_covers_what_it_promises() {
     let mut ops: BTreeMap<String, usize> = BTreeMap::new();
@@ -207,6 +232,22 @@ fn fused_programs_of_fresh_seeds_equal_eager() {
 
 /// Programs that once differed from eager.
 const CORPUS: &[&str] = &[
+    // The sign of a zero that is the larger of two was asked to be that of eager's scalar code.
+    "s0 = f32 1 fill -0.0
+     s1 = f32 1 fill 0.0
+     %0 = input s0 [1] strides [1] offset 0
+     %1 = input s1 [1] strides [1] offset 0
+     %2 = fmax(%0, %1)
+     %3! = signbit(%2)
+     return %3!",
+    // A product of an expanded operand ran eager: the call got the operand before the expansion.
+    "s0 = f32 12 normal
+     s1 = f32 20 normal
+     %0 = input s0 [1, 3, 4] strides [12, 4, 1] offset 0
+     %1 = input s1 [4, 5] strides [5, 1] offset 0
+     %2 = expand(%0, [2, 3, 4])
+     %3 = matmul(%2, %1)
+     return %3",
     // A masked store of one bf16 lane wrote the next element too.
     "s0 = bf16 34 normal
      s1 = bool 34 ints 0 2

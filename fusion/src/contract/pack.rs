@@ -68,7 +68,7 @@ pub struct Laid {
     pub ty: TensorType,
     /// The positions of its operands among those of the call.
     pub(super) positions: SmallVec<[u16; 4]>,
-    /// Rows that lie side by side.
+    /// Rows of a group of the VNNI layout.
     pub(super) group: i64,
     /// Whether the kernel does most of the call's work, and the call's own kernel little.
     pub(super) computes: bool,
@@ -82,7 +82,7 @@ pub(super) struct Tiling {
     pub(super) tile: [u32; 2],
     /// Whether tiles below each other follow each other, or those beside each other.
     pub(super) down: bool,
-    /// Rows that lie side by side.
+    /// Rows of a group of the VNNI layout.
     pub(super) group: u32,
     /// The kind of elements that is written.
     pub(super) elem: Elem,

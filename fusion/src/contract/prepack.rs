@@ -4,7 +4,7 @@
 //! a matrix of k rows and n columns      panels of w columns: [n / w, k, w], the last one filled up with zeros
 //! ```
 //!
-//! Rows may lie side by side in groups, for instructions that multiply neighbours along the common axis:
+//! Panels may have the VNNI layout, for instructions that multiply neighbours along the common axis:
 //!
 //! ```text
 //! groups of 2 rows      [n / w, k / 2, w, 2], the last rows filled up with zeros
@@ -38,7 +38,7 @@ pub struct Panels {
     pub block: i64,
     /// Columns of a panel.
     pub width: i64,
-    /// Rows that lie side by side, column by column.
+    /// Rows of a group of the VNNI layout, column by column.
     pub group: i64,
     /// Rows of a panel, with those that fill it up: a multiple of `group`.
     pub filled: i64,

@@ -15,14 +15,19 @@ use crate::graph::ValueRef;
 
 pub(super) fn register(r: &mut Registry) {
     r.one(&["linear"], linear);
-    r.one(&["mm", "_int_mm"], |cx, call| matrices(cx, call, ["self", "mat2"], None));
-    r.one(&["bmm"], |cx, call| batches(cx, call, ["self", "mat2"], None));
-    r.one(&["addmm"], |cx, call| matrices(cx, call, ["mat1", "mat2"], Some("self")));
-    r.one(&["baddbmm"], |cx, call| batches(cx, call, ["batch1", "batch2"], Some("self")));
-    r.one(&["addbmm"], sum_of_batches);
-    r.one(&["mv"], |cx, call| vector(cx, call, ["self", "vec"], None));
-    r.one(&["addmv"], |cx, call| vector(cx, call, ["mat", "vec"], Some("self")));
-    r.one(&["dot", "vdot"], dot);
+    r.one(&["mm", "_int_mm"], |cx, call| product(cx, call, ["self", "mat2"], [&[], &[(1, 0)]], None));
+    r.one(&["addmm"], |cx, call| product(cx, call, ["mat1", "mat2"], [&[], &[(1, 0)]], Some("self")));
+    r.one(&["bmm"], |cx, call| product(cx, call, ["self", "mat2"], [&[(0, 0)], &[(2, 1)]], None));
+    r.one(&["baddbmm"], |cx, call| {
+        product(cx, call, ["batch1", "batch2"], [&[(0, 0)], &[(2, 1)]], Some("self"))
+    });
+    r.one(&["addbmm"], |cx, call| {
+        product(cx, call, ["batch1", "batch2"], [&[], &[(0, 0), (2, 1)]], Some("self"))
+    });
+    r.one(&["mv"], |cx, call| product(cx, call, ["self", "vec"], [&[], &[(1, 0)]], None));
+    r.one(&["addmv"], |cx, call| product(cx, call, ["mat", "vec"], [&[], &[(1, 0)]], Some("self")));
+    r.one(&["dot"], |cx, call| product(cx, call, ["self", "tensor"], [&[], &[(0, 0)]], None));
+    r.one(&["vdot"], |cx, call| product(cx, call, ["self", "other"], [&[], &[(0, 0)]], None));
     r.one(&["matmul"], matmul);
     r.one(&["tensordot"], tensordot);
     r.one(&["einsum"], einsum);
@@ -31,7 +36,8 @@ pub(super) fn register(r: &mut Registry) {
 /// Pairs of dimensions of the left and the right operand.
 type Pairs<'a> = &'a [(usize, usize)];
 
-/// `alpha` times the contraction of two arguments, and `beta` times an addend, in the result's type.
+/// `alpha` times the contraction of two arguments, and `beta` times an addend, in the result's type. An overload names the
+/// type of the result (`mm.dtype`), which libtorch's call alone gives without widening the operands: it stays.
 fn product(
     cx: &mut Cx,
     call: &Call<'_>,
@@ -39,6 +45,9 @@ fn product(
     [batch, sum]: [Pairs<'_>; 2],
     addend: Option<&str>,
 ) -> Option<ValueRef> {
+    if !call.overload.is_empty() {
+        return None;
+    }
     let (lhs, rhs) = (call.tensor(operands[0])?, call.tensor(operands[1])?);
     let value = cx.contract(lhs, rhs, batch, sum)?;
     let value = match addend {
@@ -73,29 +82,6 @@ fn linear(cx: &mut Cx, call: &Call<'_>) -> Option<ValueRef> {
         return None;
     }
     product(cx, call, ["input", "weight"], [&[], &[(last, 1)]], Some("bias"))
-}
-
-fn matrices(cx: &mut Cx, call: &Call<'_>, operands: [&str; 2], addend: Option<&str>) -> Option<ValueRef> {
-    let value = product(cx, call, operands, [&[], &[(1, 0)]], addend)?;
-    // The one product of 8-bit integers that is not rounded to them.
-    if call.name == "_int_mm" && call.elem() != Some(tilefuse_block::Elem::I32) { None } else { Some(value) }
-}
-
-fn batches(cx: &mut Cx, call: &Call<'_>, operands: [&str; 2], addend: Option<&str>) -> Option<ValueRef> {
-    product(cx, call, operands, [&[(0, 0)], &[(2, 1)]], addend)
-}
-
-fn sum_of_batches(cx: &mut Cx, call: &Call<'_>) -> Option<ValueRef> {
-    product(cx, call, ["batch1", "batch2"], [&[], &[(0, 0), (2, 1)]], Some("self"))
-}
-
-fn vector(cx: &mut Cx, call: &Call<'_>, operands: [&str; 2], addend: Option<&str>) -> Option<ValueRef> {
-    product(cx, call, operands, [&[], &[(1, 0)]], addend)
-}
-
-fn dot(cx: &mut Cx, call: &Call<'_>) -> Option<ValueRef> {
-    let other = if call.name == "dot" { "tensor" } else { "other" };
-    product(cx, call, ["self", other], [&[], &[(0, 0)]], None)
 }
 
 fn matmul(cx: &mut Cx, call: &Call<'_>) -> Option<ValueRef> {

@@ -192,13 +192,7 @@ impl Cx {
 
     /// The literal that every element of the value is.
     pub(super) fn known(&self, value: ValueRef) -> Option<Literal> {
-        match self.graph.node(value.node).op {
-            Op::Scalar(literal) => Some(literal),
-            Op::View(View::Reshape | View::Expand | View::Permute(_)) => {
-                self.known(*self.graph.operands(value.node).first()?)
-            }
-            _ => None,
-        }
+        crate::simplify::known(&self.graph, value)
     }
 
     /// A scalar function; operands are broadcast.

@@ -26,7 +26,7 @@ const WARPS: u32 = 4;
 /// Why a kernel has a launch of its own, or why two do not share one.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Apart {
-    /// Its program is from a template or was written by hand, with blocks and warps that suit it alone.
+    /// It is a block kernel, whose block sizes and warps suit it alone.
     OwnBlocks,
     /// Its grid has several axes, or it asks for the grid's size.
     Grid,
