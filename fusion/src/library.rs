@@ -232,8 +232,9 @@ impl Contract {
                 (Op::Map(ScalarFn::Mul), &[a, b]) if found.addend.is_none() && found.alpha == 1.0 => {
                     let factor = number(graph, if a == value { b } else { a });
                     match factor {
-                        Some(factor) => found.alpha = factor,
-                        None => break,
+                        // Libtorch leaves out what it would multiply by 0, even where that is not finite.
+                        Some(factor) if factor != 0.0 => found.alpha = factor,
+                        _ => break,
                     }
                 }
                 (Op::Map(ScalarFn::Add), &[a, b]) if found.addend.is_none() && a != b => {
@@ -278,6 +279,9 @@ impl Contract {
             && let Some((factor, other)) =
                 number(graph, b).map(|f| (f, a)).or_else(|| Some((number(graph, a)?, b)))
         {
+            if factor == 0.0 {
+                return None;
+            }
             (value, beta) = (other, factor);
         }
         if graph.ty(value).dtype.elem() != Some(self.elem) {
@@ -555,6 +559,27 @@ mod tests {
             } else {
                 assert_eq!(selected, graph);
             }
+        }
+    }
+
+    /// A call with a factor of 0 reads less than a product by 0.
+    #[test]
+    fn a_factor_of_0_is_not_a_calls() {
+        let types = "%0 = input 0 : f32[4,5]\n%1 = input 1 : f32[4,7]\n%2 = input 2 : f32[7,5]";
+        let text = format!(
+            "graph {{\n{types}\n%3 = aten::addmm(self=%0, mat1=%1, mat2=%2, beta=1, alpha=0) : f32[4,5]\noutputs %3\n}}"
+        );
+        let graph = parse_graph(&text).unwrap();
+        assert_eq!(lower(&graph).unwrap().to_string(), graph.to_string());
+
+        for order in ["%6, %5", "%5, %6"] {
+            let text = format!(
+                "graph {{\n{types}\n%3 = scalar 0.0 : f32[]\n%4 = view reshape(%3) : f32[1,1]\n\
+                 %5 = view expand(%4) : f32[4,5]\n%6 = contract sum[1]x[0](%1, %2) : f32[4,5]\n\
+                 %7 = map mul({order}) : f32[4,5]\n%8 = map add(%7, %0) : f32[4,5]\noutputs %8\n}}"
+            );
+            let selected = primitive(&text, &Profile::host(2)).to_string();
+            assert!(selected.contains("aten::mm(") && !selected.contains("alpha"), "{selected}");
         }
     }
 

@@ -57,12 +57,13 @@ fn product(
     cx.cast(value, call.elem()?)
 }
 
-/// `alpha value + beta addend`; a factor of 0 leaves the addend out, NaN or not.
+/// `alpha value + beta addend`. A `beta` of 0 leaves the addend out, NaN or not. An `alpha` of 0 leaves out the product in
+/// some of libtorch's kernels and multiplies by 0 in others: the call stays.
 fn scaled_sum(cx: &mut Cx, call: &Call<'_>, value: ValueRef, addend: &str) -> Option<ValueRef> {
     let elem = cx.elem(value)?;
     let factor = |name: &str| call.args.float(name).unwrap_or(1.0);
     let (alpha, beta) = (factor("alpha"), factor("beta"));
-    if !elem.is_float() && (alpha, beta) != (1.0, 1.0) {
+    if alpha == 0.0 || (!elem.is_float() && (alpha, beta) != (1.0, 1.0)) {
         return None;
     }
     let value = if alpha == 1.0 { value } else { cx.map_number(ScalarFn::Mul, value, alpha)? };

@@ -576,7 +576,43 @@ def windows():
     case("avg_pool3d", rand(1, 1, 3, 4, 5), [2, 2, 2], [1, 2, 2], [0, 1, 1], True, False, None)
 
 
+def contractions():
+    for dtype in FLOATS:
+        a, b, c = rand(2, 3, dtype=dtype), rand(3, 4, dtype=dtype, seed=1), rand(2, 4, dtype=dtype, seed=2)
+        x, y = rand(3, dtype=dtype, seed=3), rand(3, dtype=dtype, seed=4)
+        batches, others = rand(2, 2, 3, dtype=dtype, seed=5), rand(2, 3, 2, dtype=dtype, seed=6)
+        case("linear", a, rand(4, 3, dtype=dtype), rand(4, dtype=dtype))
+        case("linear", batches, rand(4, 3, dtype=dtype))
+        case("mm", a, b)
+        case("mm", a, rand(4, 3, dtype=dtype).t())
+        case("addmm", c, a, b)
+        case("addmm", rand(4, dtype=dtype), a, b, beta=0.5, alpha=2)
+        case("bmm", batches, others)
+        case("baddbmm", rand(2, 2, 2, dtype=dtype), batches, others, beta=2, alpha=0.5)
+        case("addbmm", rand(2, 2, dtype=dtype), batches, others)
+        case("mv", a, x)
+        case("addmv", rand(2, dtype=dtype), a, x, beta=2)
+        case("dot", x, y)
+        case("vdot", x, y)
+        case("matmul", a, b)
+        case("matmul", x, y)
+        case("matmul", a, x)
+        case("matmul", x, b)
+        case("matmul", batches, b)
+        case("matmul", rand(2, 1, 2, 3, dtype=dtype), rand(3, 3, 2, dtype=dtype))
+        case("tensordot", batches, others, [2], [1])
+        case("tensordot", batches, others, [1, 2], [0, 1])
+        case("einsum", "ij,kj->ik", [a, rand(4, 3, dtype=dtype)])
+        case("einsum", "bij,bjk->bki", [batches, others])
+        case("einsum", "i,i->", [x, y])
+    case("mm", torch.zeros(2, 0), torch.zeros(0, 3))
+    case("addmm", torch.full((2, 3), NAN), rand(2, 2), rand(2, 3), beta=0)
+    for op in ["mm", "matmul"]:
+        case(op, ints(2, 3), ints(3, 2, seed=1))
+    case("_int_mm", ints(32, 16, dtype=I8), ints(16, 8, dtype=I8, seed=1))
+
+
 if __name__ == "__main__":
     for family in [unary, activations, arithmetic, bits, casts, reductions, normalisations, losses, views, indices,
-                   other_names, pooling, windows]:
+                   other_names, pooling, windows, contractions]:
         family()
