@@ -25,9 +25,9 @@ pub enum Error {
     /// The recording could not be made functional.
     #[error(transparent)]
     Functionalize(#[from] tilefuse_fusion::FunctionalizeError),
-    /// The graph could not be lowered.
+    /// The graph could not be lowered to a plan.
     #[error(transparent)]
-    Lower(#[from] tilefuse_fusion::LowerError),
+    Pipeline(#[from] tilefuse_fusion::pipeline::PipelineError),
     /// The graph could not be planned.
     #[error(transparent)]
     Plan(#[from] tilefuse_fusion::plan::PlanError),

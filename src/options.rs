@@ -32,6 +32,9 @@ pub struct Options {
     /// sums of columns, for a kernel that reads a tensor once for its rows and its columns. By itself as the variable
     /// `TILEFUSE_WORKSPACE` says, in bytes, else 0. Without it such a tensor is read twice where eager holds nothing else.
     pub workspace_bytes: u64,
+    /// The most rewrites that the passes may make, to find one that is wrong by bisecting (`tilefuse compare --max-rewrites N`);
+    /// `None` where all are made.
+    pub max_rewrites: Option<u64>,
     /// A defect to be planted in every plan, to measure what tests find.
     #[doc(hidden)]
     pub fault: Option<crate::random::Fault>,
@@ -95,6 +98,7 @@ impl Default for Options {
             prepack_weights: from_env("TILEFUSE_PREPACK", Prepack::default()),
             tune: from_env("TILEFUSE_TUNE", 0_u8) != 0,
             workspace_bytes: from_env("TILEFUSE_WORKSPACE", 0),
+            max_rewrites: None,
             fault: None,
         }
     }

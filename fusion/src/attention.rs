@@ -49,6 +49,20 @@ pub trait Facts {
     fn result_strides(&mut self, call: &AtenCall, operands: &[TensorType]) -> Option<Dims>;
 }
 
+impl<F: Facts + ?Sized> Facts for &mut F {
+    fn mask(&mut self, graph: &Graph, mask: ValueRef, kind: MaskKind) -> Option<MaskFacts> {
+        (**self).mask(graph, mask, kind)
+    }
+
+    fn rely(&mut self, mask: ValueRef, kind: MaskKind) {
+        (**self).rely(mask, kind);
+    }
+
+    fn result_strides(&mut self, call: &AtenCall, operands: &[TensorType]) -> Option<Dims> {
+        (**self).result_strides(call, operands)
+    }
+}
+
 /// Knows nothing: only attention without a mask is recognised, and results are taken to be row-major.
 #[derive(Clone, Copy, Debug)]
 pub struct NoFacts;

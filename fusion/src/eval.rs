@@ -135,7 +135,7 @@ fn compute(
     let (elem, shape) = (ty.dtype.elem()?, ty.shape.as_slice());
     let len = usize::try_from(ty.numel()).ok()?;
     match &graph.node(id).op {
-        Op::Scalar(literal) => Some(keep(Data::repeat(*literal, 1), precision)),
+        Op::Scalar(literal) => Some(keep(Data::repeat(*literal, len), precision)),
         Op::Map(function) => block::map(*function, data),
         Op::Cast => Some(keep(block::cast(data.first()?, elem), precision)),
         Op::Iota { dim } => {

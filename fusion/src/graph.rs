@@ -126,7 +126,7 @@ pub enum Op {
     Param(u32),
     /// A tensor held by value: slot in the owner's pool of constants.
     Const(u32),
-    /// A literal of rank 0.
+    /// A literal of rank 0, or of any shape without elements.
     Scalar(Literal),
     /// A libtorch operator.
     Aten(Box<AtenCall>),

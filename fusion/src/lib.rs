@@ -21,6 +21,7 @@ pub mod pipeline;
 pub mod plan;
 mod promote;
 mod recording;
+mod rewrites;
 pub mod schedule;
 pub mod simplify;
 mod text;
@@ -37,6 +38,7 @@ pub use graph::{
 };
 pub use lower::{LowerError, lower, lowered_operators};
 pub use recording::{Arg, Call, Recording, Source, TensorId, TensorInfo};
+pub use rewrites::Rewrites;
 pub use simplify::simplify;
 pub use text::{ParseError, parse_graph, parse_recording};
 pub use types::{DType, Device, Dims, TensorType, row_major};

@@ -42,6 +42,7 @@ use indexmap::IndexMap;
 
 use crate::args::Args;
 use crate::graph::{AliasTarget, AtenCall, Graph, NodeId, Op, OutputAlias, Update, ValueRef};
+use crate::rewrites::Rewrites;
 use crate::types::{Device, TensorType};
 use cx::{Call, Cx};
 
@@ -112,6 +113,11 @@ pub fn lowered_operators() -> Vec<&'static str> {
 /// # Errors
 /// Where the graph is not well-formed.
 pub fn lower(graph: &Graph) -> Result<Graph, LowerError> {
+    lower_counted(graph, &Rewrites::default())
+}
+
+/// [`lower`] with no more calls lowered than rewrites may be made.
+pub(crate) fn lower_counted(graph: &Graph, rewrites: &Rewrites) -> Result<Graph, LowerError> {
     let registry = Registry::new();
     let mut cx = Cx::new();
     let mut values: HashMap<ValueRef, ValueRef> = HashMap::new();
@@ -123,9 +129,12 @@ pub fn lower(graph: &Graph) -> Result<Graph, LowerError> {
         let operands = operands.ok_or(LowerError::Dangling)?;
         cx.begin(node.origin);
         let lowered = match &node.op {
-            Op::Aten(call) => lower_call(&registry, &mut cx, call, &operands, &node.outs),
+            Op::Aten(call) if !rewrites.is_spent() => {
+                lower_call(&registry, &mut cx, call, &operands, &node.outs)
+            }
             _ => None,
         };
+        let lowered = lowered.filter(|_| rewrites.allow("lower"));
         let results = lowered.unwrap_or_else(|| {
             let copy = cx.graph.add(node.op.clone(), &operands, node.outs.iter().cloned(), node.origin);
             cx.graph.node_mut(copy).kernel.clone_from(&node.kernel);

@@ -18,13 +18,14 @@ mod views;
 pub(crate) use literals::known;
 
 use crate::graph::{Graph, NodeId, Op, ValueRef};
+use crate::rewrites::Rewrites;
 
-/// A rewrite of a graph; it returns how many nodes it changed.
+/// A rewrite of a graph; it returns how many nodes it changed, each of which it asks for.
 pub struct Pass {
     /// Its name.
     pub name: &'static str,
     /// The rewrite.
-    pub run: fn(&mut Graph) -> usize,
+    pub run: fn(&mut Graph, &Rewrites) -> usize,
 }
 
 /// The passes in the order in which they run.
@@ -40,11 +41,16 @@ const MAX_ROUNDS: usize = 8;
 
 /// Runs [`PASSES`] until none of them changes anything; returns how many nodes were changed.
 pub fn simplify(graph: &mut Graph) -> usize {
+    simplify_counted(graph, &Rewrites::default())
+}
+
+/// [`simplify`] with no more rewrites than may be made.
+pub(crate) fn simplify_counted(graph: &mut Graph, rewrites: &Rewrites) -> usize {
     let mut all = 0;
     for _ in 0..MAX_ROUNDS {
         let mut changed = 0;
         for pass in PASSES {
-            changed += (pass.run)(graph);
+            changed += (pass.run)(graph, rewrites);
             debug_assert_eq!(crate::verify(graph), Ok(()), "after {}", pass.name);
         }
         all += changed;
@@ -55,7 +61,7 @@ pub fn simplify(graph: &mut Graph) -> usize {
     all
 }
 
-fn drop_unused(graph: &mut Graph) -> usize {
+fn drop_unused(graph: &mut Graph, _: &Rewrites) -> usize {
     let before = graph.len();
     graph.remove_unused();
     before - graph.len()

@@ -14,6 +14,7 @@ use crate::args::Args;
 use crate::graph::{AtenCall, Graph, NodeId, Op, ValueRef};
 use crate::plan::Profile;
 use crate::recording::Arg;
+use crate::rewrites::Rewrites;
 use crate::types::Device;
 use tilefuse_block::Elem;
 
@@ -27,11 +28,13 @@ const UNIT: i64 = 8;
 const ENDS: i64 = 24;
 
 /// Replaces the products of a functional graph for which it pays on this machine; returns how many there were.
-pub(crate) fn split_unaligned_products(graph: &mut Graph, profile: &Profile) -> usize {
+pub(crate) fn split_unaligned_products(graph: &mut Graph, profile: &Profile, rewrites: &Rewrites) -> usize {
     let ids: Vec<NodeId> = graph.ids().collect();
     let mut count = 0;
     for id in ids {
-        if let Some(operands) = find(graph, id, profile) {
+        if let Some(operands) = find(graph, id, profile)
+            && rewrites.allow("split-unaligned-products")
+        {
             replace(graph, id, &operands);
             count += 1;
         }
@@ -94,6 +97,7 @@ mod tests {
 
     use super::split_unaligned_products;
     use crate::plan::Profile;
+    use crate::rewrites::Rewrites;
     use crate::{lower, parse_graph, verify};
 
     fn linear(rows: i64, columns: i64, dtype: &str, device: &str) -> String {
@@ -110,7 +114,7 @@ mod tests {
     #[test]
     fn an_odd_number_of_columns_is_made_by_rows() {
         let mut graph = parse_graph(&linear(8192, 50257, "bf16", "@cuda:0")).unwrap();
-        assert_eq!(split_unaligned_products(&mut graph, &Profile::gpu(132, 4200.0)), 1);
+        assert_eq!(split_unaligned_products(&mut graph, &Profile::gpu(132, 4200.0), &Rewrites::default()), 1);
         verify(&graph).unwrap();
         verify(&lower(&graph).unwrap()).unwrap();
         expect![[r#"
@@ -134,7 +138,7 @@ mod tests {
         ] {
             let mut graph = parse_graph(&linear(rows, columns, dtype, device)).unwrap();
             assert_eq!(
-                split_unaligned_products(&mut graph, &Profile::gpu(132, 4200.0)),
+                split_unaligned_products(&mut graph, &Profile::gpu(132, 4200.0), &Rewrites::default()),
                 0,
                 "{rows} {columns} {dtype} {device}"
             );

@@ -211,7 +211,8 @@ fn primitive(op: &Op, operands: &[&TensorType], out: &TensorType) -> Check {
     )?;
     match op {
         Op::Scalar(literal) => {
-            ensure(out.rank() == 0 && literal.elem == elem, "the literal is not of the result's type")
+            let fits = out.rank() == 0 || out.numel() == 0;
+            ensure(fits && literal.elem == elem, "the literal is not of the result's type")
         }
         Op::Map(function) => map(*function, operands, &elems, out, elem),
         Op::Cast => ensure(operands[0].shape == out.shape, "the shape changes"),

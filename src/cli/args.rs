@@ -64,6 +64,9 @@ struct ModelArgs {
     /// Measure schedules of kernels where the cost model cannot decide between them.
     #[arg(long)]
     tune: bool,
+    /// Make at most so many rewrites, to find a wrong one by bisecting; `explain --print-after` says how many there are.
+    #[arg(long, value_name = "N")]
+    max_rewrites: Option<u64>,
 }
 
 #[derive(Args)]
@@ -98,9 +101,12 @@ struct ExplainArgs {
     /// Also show the block program of each distinct kernel.
     #[arg(long)]
     programs: bool,
-    /// Show the graph after this pass instead of the plan; may be given several times.
+    /// Show the program after this pass instead of the plan; may be given several times.
     #[arg(long, value_name = "PASS", value_parser = pass)]
     print_after: Vec<String>,
+    /// Show the program after this pass, and run no further ones.
+    #[arg(long, value_name = "PASS", value_parser = pass)]
+    stop_after: Option<String>,
 }
 
 #[derive(Args)]
@@ -167,7 +173,8 @@ impl ModelArgs {
             None if self.input.is_empty() => None,
             None => Some(Inputs::Drawn(specs(&self.input)?)),
         };
-        Ok(Case { which: Which::find(&name)?, name, inputs, device, dtype, tune: self.tune, seconds })
+        let (tune, max_rewrites) = (self.tune, self.max_rewrites);
+        Ok(Case { which: Which::find(&name)?, name, inputs, device, dtype, tune, max_rewrites, seconds })
     }
 }
 
@@ -230,7 +237,7 @@ fn run_compare(args: &CompareArgs) -> Result<(), Failure> {
     if outcome.ok { Ok(()) } else { Err(Failure { message: String::new(), status: 1 }) }
 }
 
-/// A pass from the recorded operators to the graph that plans are made of.
+/// A pass from the recorded operators to the plan.
 fn pass(name: &str) -> Result<String, String> {
     let names: Vec<&str> = tilefuse_fusion::pipeline::PASSES.iter().map(|pass| pass.name).collect();
     if names.contains(&name) {
@@ -252,14 +259,16 @@ fn run_explain(args: &ExplainArgs) -> Result<(), Failure> {
     };
     let inputs = inputs.for_capture(case.device);
     case.which.check_inputs(inputs.len())?;
-    if !args.print_after.is_empty() {
+    let options = case.options();
+    if !args.print_after.is_empty() || args.stop_after.is_some() {
         let forward = |x: &[tch::Tensor]| model.forward(x);
-        let text = crate::engine::graphs_after(&inputs, &forward, &args.print_after)?;
+        let last = args.stop_after.as_deref();
+        let text = crate::engine::forms_after(&inputs, &forward, &args.print_after, last, &options)?;
         progress.finish_and_clear();
         return write(args.output.as_deref(), &text);
     }
     let names = model.names.iter().map(|(n, t)| (n.clone(), t.shallow_clone())).collect();
-    let fused = crate::fuse_with(model, options(case.tune)).with_names(names);
+    let fused = crate::fuse_with(model, options).with_names(names);
     let explanation = quietly(|| Ok(fused.explain_with(&inputs, |m, x| m.forward(x))?))?;
     progress.finish_and_clear();
     let text = match args.format {
@@ -294,5 +303,9 @@ impl super::manifest::Defaults for ModelArgs {
 
     fn tune(&self) -> bool {
         self.tune
+    }
+
+    fn max_rewrites(&self) -> Option<u64> {
+        self.max_rewrites
     }
 }

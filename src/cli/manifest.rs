@@ -19,6 +19,8 @@ pub(crate) trait Defaults {
     fn dtype(&self) -> Option<&str>;
     /// Whether schedules are measured.
     fn tune(&self) -> bool;
+    /// The most rewrites of each.
+    fn max_rewrites(&self) -> Option<u64>;
 }
 
 /// One line of a manifest. `inputs` is a list of specs or the path of a safetensors file, `strides` a list of the strides of
@@ -139,7 +141,15 @@ fn one(line: &Line, defaults: &dyn Defaults, seconds: f64) -> Result<Outcome, Fa
         (Some(inputs), Some(strides)) => Some(inputs.with_strides(strides)?),
         (inputs, _) => inputs,
     };
-    let case =
-        Case { name: line.model.clone(), which, inputs, device, dtype, tune: defaults.tune(), seconds };
+    let case = Case {
+        name: line.model.clone(),
+        which,
+        inputs,
+        device,
+        dtype,
+        tune: defaults.tune(),
+        max_rewrites: defaults.max_rewrites(),
+        seconds,
+    };
     quietly(|| compare(&case))
 }

@@ -22,7 +22,7 @@ pub(crate) struct Masks<'a> {
     known: HashMap<(ValueRef, bool), Option<Known>>,
     strides: HashMap<String, Option<Dims>>,
     /// Parameters whose values the answers that were relied on rest on.
-    pub(crate) assumed: BTreeSet<u32>,
+    assumed: BTreeSet<u32>,
 }
 
 /// What a mask does, and the parameters that it is computed from.
@@ -35,6 +35,12 @@ impl<'a> Masks<'a> {
     pub(crate) fn new(params: &'a [Tensor], consts: &'a [Tensor]) -> Masks<'a> {
         let (known, strides) = Default::default();
         Masks { params, consts, known, strides, assumed: BTreeSet::new() }
+    }
+
+    /// The parameters whose values were relied on.
+    pub(crate) fn assumed(self, params: &[Tensor]) -> Vec<Tensor> {
+        let assumed = self.assumed.into_iter().filter_map(|slot| params.get(slot as usize));
+        assumed.map(Tensor::shallow_clone).collect()
     }
 
     /// The value, where no input and no random number has a part in it.

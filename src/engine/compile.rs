@@ -7,11 +7,13 @@ use rustc_hash::FxHashMap;
 use tch::Tensor;
 use tilefuse_block::{Elem, Program};
 use tilefuse_codegen::host::HostOptions;
+use tilefuse_fusion::pipeline::{Context, Form, Selection, Stage};
 use tilefuse_fusion::plan::{
-    self as plan, Alignments, KernelKind, KernelStep, Plan, Profile, Step, StepKind, Tunable, Tuner,
-    plan_tuned,
+    self as plan, Alignments, KernelKind, KernelStep, Plan, Profile, Step, StepKind,
 };
-use tilefuse_fusion::{Device, Graph, MaybeKernel, NodeId, Op, Recording, TensorType, ValueRef, pipeline};
+use tilefuse_fusion::{
+    Device, Graph, MaybeKernel, NodeId, Op, Recording, Rewrites, TensorType, ValueRef, pipeline,
+};
 
 use super::attention::Masks;
 use super::convert::{Converted, convert};
@@ -172,25 +174,39 @@ pub(crate) fn compile(
     fault.and_then(|fault| fault.in_graph(&mut functional));
     let target = target_of(&functional)?;
     let profile = profile(target)?;
-    let (mut graph, masks) = primitive(functional, &converted, &profile, &mut |_, _| {})?;
-    report.lower_ms = millis(start.elapsed());
     let prepack = super::prepack::may_pack(options.prepack_weights, &converted.params)?;
-    let constants = prepack.then_some(converted.consts.len() as u32);
     let eager = super::memory::eager_cost(&converted.recording);
     let most_bytes = eager.peak_bytes.saturating_add(options.workspace_bytes);
-    let packed = super::products::choose(&mut graph, &profile, options.products, constants, most_bytes);
-    let (packs, panels) = Packs::new(&packed, &converted.params, store, options.prepack_weights)?;
-    converted.consts.extend(panels);
-    let start = Instant::now();
-    let alignments = alignments(&trace, &converted)?;
+    let mut masks = Masks::new(&converted.params, &converted.consts);
     let mut schedules = options.tune.then(|| Schedules::new(target));
-    let mut tuner = |tunable: &Tunable<'_>| schedules.as_mut()?.choose(tunable);
-    let plan = plan_tuned(&graph, &profile, &alignments, most_bytes, &mut tuner)?;
+    let mut cx = Context {
+        facts: Box::new(&mut masks),
+        selection: Selection {
+            products: options.products,
+            constants: prepack.then_some(converted.consts.len() as u32),
+            measure: Box::new(super::products::Measuring::default()),
+            packed: Vec::new(),
+        },
+        alignments: alignments(&trace, &converted)?,
+        most_bytes,
+        tuner: Box::new(|tunable| schedules.as_mut()?.choose(tunable)),
+        rewrites: Rewrites::at_most(options.max_rewrites),
+        ..Context::new(&profile)
+    };
+    let graph = pipeline::lowered(functional, Stage::Primitive..=Stage::Primitive, &mut cx)?;
+    report.lower_ms = millis(start.elapsed());
+    let graph = pipeline::lowered(graph, Stage::Kernels..=Stage::Kernels, &mut cx)?;
+    let (packs, panels) =
+        Packs::new(&cx.selection.packed, &converted.params, store, options.prepack_weights)?;
+    let start = Instant::now();
+    let plan = pipeline::planned(graph.clone(), &mut cx)?;
     report.schedule_ms = millis(plan.scheduling);
     report.plan_ms = millis(start.elapsed()) - report.schedule_ms;
     let mut compile = |programs: &[Program]| kernels(programs, target, &mut report);
-    let (mut plan, kernels) =
-        fitting(graph, (&alignments, most_bytes), plan, profile, &mut tuner, &mut compile)?;
+    let (mut plan, kernels) = fitting(graph, plan, &mut cx, &mut compile)?;
+    drop(cx);
+    let masks = masks.assumed(&converted.params);
+    converted.consts.extend(panels);
     report.tune_ms = schedules.as_ref().map_or(0.0, |schedules| millis(schedules.spent()));
     report.schedule_ms = (report.schedule_ms - report.tune_ms).max(0.0);
     drop(schedules);
@@ -275,10 +291,8 @@ fn alignments(trace: &Trace, converted: &Converted) -> Result<Alignments, Error>
 /// then of one in which the operator is called as it is.
 pub(super) fn fitting<K>(
     mut graph: Graph,
-    (alignments, most_bytes): (&Alignments, u64),
     mut plan: Plan,
-    mut profile: Profile,
-    tuner: &mut Tuner<'_>,
+    cx: &mut Context<'_>,
     compile: &mut dyn FnMut(&[Program]) -> Result<K, Error>,
 ) -> Result<(Plan, K), Error> {
     loop {
@@ -291,9 +305,9 @@ pub(super) fn fitting<K>(
         };
         match owner(&plan, program).and_then(|node| graph.node_mut(node).kernel.as_mut()) {
             Some(kernel) => set_apart(kernel, &error),
-            None => profile = profile.with_smaller_tiles().ok_or(Error::Codegen(error))?,
+            None => cx.profile = cx.profile.with_smaller_tiles().ok_or(Error::Codegen(error))?,
         }
-        plan = plan_tuned(&graph, &profile, alignments, most_bytes, tuner)?;
+        plan = pipeline::planned(graph.clone(), cx)?;
     }
 }
 
@@ -583,7 +597,7 @@ pub(crate) fn gpu_programs(
     forward: &dyn Fn(&[Tensor]) -> Vec<Tensor>,
 ) -> Result<Vec<tilefuse_block::Program>, Error> {
     let mut profile = Profile::gpu(132, 4200.0).with_clusters();
-    let graph = graph_of(inputs, forward, &profile, &mut |_, _| {})?;
+    let graph = graph_of(inputs, forward, &profile)?;
     loop {
         let programs = tilefuse_fusion::plan::plan(&graph, &profile)?.programs;
         let too_large = |p| matches!(fits(p), Err(tilefuse_codegen::Error::TileTooLarge { .. }));
@@ -594,34 +608,60 @@ pub(crate) fn gpu_programs(
     }
 }
 
-/// The graph of a model's run after passes of these names, as text.
-pub(crate) fn graphs_after(
+/// A model's run after passes of these names, as text; no passes run behind `last`.
+pub(crate) fn forms_after(
     inputs: &[Tensor],
     forward: &dyn Fn(&[Tensor]) -> Vec<Tensor>,
     passes: &[String],
+    last: Option<&str>,
+    options: &crate::Options,
 ) -> Result<String, Error> {
     let device = inputs.first().map_or(tch::Device::Cpu, Tensor::device);
     let target = match device {
         tch::Device::Cuda(ordinal) => Target::Cuda(ordinal as u32),
         _ => Target::Host,
     };
+    let profile = profile(target)?;
     let mut text = String::new();
-    let mut after = |name: &'static str, graph: &Graph| {
-        if passes.iter().any(|pass| pass == name) {
-            text.push_str(&format!("// after {name}\n{graph}"));
+    let mut after = |name: &'static str, form: &Form| {
+        if passes.iter().any(|pass| pass == name) || last == Some(name) {
+            text.push_str(&format!("// after {name}\n{form}"));
         }
+        last != Some(name)
     };
-    graph_of(inputs, forward, &profile(target)?, &mut after)?;
+    let made = with_context(inputs, forward, &profile, |graph, cx, converted| {
+        let prepack = super::prepack::may_pack(options.prepack_weights, &converted.params)?;
+        cx.selection.products = options.products;
+        cx.selection.constants = prepack.then_some(converted.consts.len() as u32);
+        cx.selection.measure = Box::new(super::products::Measuring::default());
+        cx.most_bytes = super::memory::eager_cost(&converted.recording).peak_bytes;
+        cx.rewrites = Rewrites::at_most(options.max_rewrites);
+        pipeline::run(Form::Graph(graph), Stage::Primitive..=Stage::Plan, cx, &mut after)?;
+        Ok((cx.rewrites.made(), cx.rewrites.last()))
+    })?;
+    let (made, last) = made;
+    text.push_str(&format!("// {made} rewrites, the last one by {}\n", last.unwrap_or("no pass")));
     Ok(text)
 }
 
-/// The primitive graph of a model's run; `after` sees the graph after each pass.
+/// The primitive graph of a model's run.
 pub(super) fn graph_of(
     inputs: &[Tensor],
     forward: &dyn Fn(&[Tensor]) -> Vec<Tensor>,
     profile: &Profile,
-    after: &mut dyn FnMut(&'static str, &Graph),
 ) -> Result<Graph, Error> {
+    with_context(inputs, forward, profile, |graph, cx, _| {
+        Ok(pipeline::lowered(graph, Stage::Primitive..=Stage::Primitive, cx)?)
+    })
+}
+
+/// What is made of the functional graph of a model's run, with what is known of its tensors.
+fn with_context<T>(
+    inputs: &[Tensor],
+    forward: &dyn Fn(&[Tensor]) -> Vec<Tensor>,
+    profile: &Profile,
+    make: impl FnOnce(Graph, &mut Context<'_>, &Converted) -> Result<T, Error>,
+) -> Result<T, Error> {
     let copy = |outputs: &Vec<Tensor>| outputs.iter().map(Tensor::shallow_clone).collect();
     let (_, trace) = crate::torch::capture(inputs, &[], || forward(inputs), copy)?;
     if let Some(refusal) = trace.refusals.first() {
@@ -629,25 +669,11 @@ pub(super) fn graph_of(
     }
     let converted = convert(&trace)?;
     let functional = tilefuse_fusion::functionalize(&converted.recording)?;
-    Ok(primitive(functional, &converted, profile, after)?.0)
+    let facts = Box::new(Masks::new(&converted.params, &converted.consts));
+    make(functional, &mut Context { facts, ..Context::new(profile) }, &converted)
 }
 
 pub(super) fn fits(program: &tilefuse_block::Program) -> tilefuse_codegen::Result<()> {
     use tilefuse_codegen::ptx::{PtxOptions, Target, compile_ptx};
     compile_ptx(program, Target::Sm90a, &PtxOptions::default()).map(|_| ())
-}
-
-/// From the functional graph of a recording to the primitive one; and the tensors of the model whose values that
-/// rests on, beside those of the trace.
-fn primitive(
-    functional: Graph,
-    converted: &Converted,
-    profile: &Profile,
-    after: &mut dyn FnMut(&'static str, &Graph),
-) -> Result<(Graph, Vec<Tensor>), Error> {
-    let mut masks = Masks::new(&converted.params, &converted.consts);
-    let mut context = pipeline::Context { profile, facts: &mut masks };
-    let graph = pipeline::run(functional, &mut context, after)?;
-    let assumed = masks.assumed.iter().filter_map(|&slot| converted.params.get(slot as usize));
-    Ok((graph, assumed.map(Tensor::shallow_clone).collect()))
 }

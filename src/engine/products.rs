@@ -12,9 +12,10 @@ use tilefuse_block::Program;
 use tilefuse_codegen::cache::{Key, Kind};
 use tilefuse_codegen::host::HostOptions;
 use tilefuse_fusion::contract::{Candidate, Times};
+use tilefuse_fusion::pipeline::Measure;
 use tilefuse_fusion::plan::{Plan, Profile, StepKind, plan};
 use tilefuse_fusion::{
-    Arg, AtenCall, DType, Graph, NodeId, Op, Packed, Products, TensorType, ValueRef, choose_products,
+    Arg, AtenCall, DType, Graph, NodeId, Op, Products, TensorType, ValueRef, choose_products,
 };
 
 use super::compile::new_call;
@@ -45,27 +46,27 @@ const ENOUGH: usize = 3;
 /// What measuring a product may take where there are as many others to judge it from.
 const COSTLY: Duration = Duration::from_millis(100);
 
-/// Gives products of a plan kernels of ours, where these are preferred.
-///
-/// Where `constants` says how many constants there are, weights may be packed into further ones, which are returned. What
-/// each call lays out for a product takes at most so many bytes.
-pub(crate) fn choose(
-    graph: &mut Graph,
-    profile: &Profile,
-    products: Products,
-    constants: Option<u32>,
-    most_bytes: u64,
-) -> Vec<Packed> {
-    let mut budget = Budget::of(graph, profile, (products, constants, most_bytes));
-    let mut ratios: FxHashMap<String, Vec<f64>> = FxHashMap::default();
-    choose_products(graph, profile, products, constants, most_bytes, &mut |candidate| {
+/// Measures the candidates of a plan's calls, for the pass `select-kernels`.
+#[derive(Default)]
+pub(crate) struct Measuring {
+    budget: Budget,
+    /// By operator, how many times as long as the call those that were measured take.
+    ratios: FxHashMap<String, Vec<f64>>,
+}
+
+impl Measure for Measuring {
+    fn begin(&mut self, graph: &Graph, profile: &Profile, constants: Option<u32>, most_bytes: u64) {
+        self.budget = Budget::of(graph, profile, (constants, most_bytes));
+    }
+
+    fn measure(&mut self, candidate: &Candidate<'_>, profile: &Profile) -> Option<Times> {
         let key = describe(candidate, profile);
-        let ratios = ratios.entry(candidate.call.op.clone()).or_default();
+        let ratios = self.ratios.entry(candidate.call.op.clone()).or_default();
         if let Some(times) = known(&key) {
             ratios.push(times.generated_us / times.library_us);
             return Some(times);
         }
-        if !budget.allows(&key) {
+        if !self.budget.allows(&key) {
             // As the others of this plan with this operator were measured.
             let predicted = candidate.predicted(profile);
             if ratios.len() < ENOUGH {
@@ -77,7 +78,7 @@ pub(crate) fn choose(
         }
         match measure(candidate, profile) {
             Ok((times, spent)) => {
-                budget.spend(spent);
+                self.budget.spend(spent);
                 let times = times?;
                 ratios.push(times.generated_us / times.library_us);
                 remember(key, times);
@@ -88,7 +89,7 @@ pub(crate) fn choose(
                 None
             }
         }
-    })
+    }
 }
 
 /// Which products of a plan are measured: those that take most of its time, each as often as it is called. What a choice
@@ -103,16 +104,10 @@ struct Budget {
 }
 
 impl Budget {
-    fn of(
-        graph: &Graph,
-        profile: &Profile,
-        (products, constants, most_bytes): (Products, Option<u32>, u64),
-    ) -> Budget {
-        if products != Products::Measured {
-            return Budget::default();
-        }
+    fn of(graph: &Graph, profile: &Profile, (constants, most_bytes): (Option<u32>, u64)) -> Budget {
         let mut all: Vec<Share> = Vec::new();
         let mut programs: FxHashMap<String, Vec<Program>> = FxHashMap::default();
+        let products = Products::Measured;
         choose_products(&mut graph.clone(), profile, products, constants, most_bytes, &mut |candidate| {
             let (key, times) = (describe(candidate, profile), candidate.predicted(profile));
             if let Some(share) = all.iter_mut().find(|share| share.key == key) {

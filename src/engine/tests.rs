@@ -1,6 +1,7 @@
 use tch::{Device, Kind, Tensor};
 use tilefuse_block::{OpKind, Program, ScalarFn};
-use tilefuse_fusion::plan::{Alignments, KernelKind, Plan, Profile, StepKind, plan};
+use tilefuse_fusion::pipeline::Context;
+use tilefuse_fusion::plan::{KernelKind, Plan, Profile, StepKind, plan};
 
 use super::compile::{fitting, graph_of};
 use crate::{Audit, Error, Kernel, Operator, Options, args};
@@ -65,9 +66,7 @@ fn plan_for(most: usize) -> (Plan, Vec<String>) {
     let _no_grad = tch::no_grad_guard();
     let profile = Profile::gpu(132, 4200.0);
     let model = |x: &[Tensor]| vec![twice.call(&[&(&x[0] + 1.0)]).unwrap() + 3.0];
-    let graph =
-        graph_of(&[Tensor::randn([64], (Kind::Float, Device::Cpu))], &model, &profile, &mut |_, _| {})
-            .unwrap();
+    let graph = graph_of(&[Tensor::randn([64], (Kind::Float, Device::Cpu))], &model, &profile).unwrap();
     let first = plan(&graph, &profile).unwrap();
     let mut compile =
         |programs: &[Program]| match programs.iter().find(|p| doublings(p).is_some_and(|maps| maps > most)) {
@@ -79,9 +78,7 @@ fn plan_for(most: usize) -> (Plan, Vec<String>) {
             })),
             None => Ok(()),
         };
-    let (plan, ()) =
-        fitting(graph, (&Alignments::default(), u64::MAX), first, profile, &mut |_| None, &mut compile)
-            .unwrap();
+    let (plan, ()) = fitting(graph, first, &mut Context::new(&profile), &mut compile).unwrap();
     let reason = |kind: &StepKind| match kind {
         StepKind::Extern(call) => call.reason.clone(),
         StepKind::Kernel(_) => None,
@@ -130,13 +127,12 @@ fn compiles_for_a_gpu(seed: u64) -> Option<Result<(), Error>> {
         program.run(&views, crate::random::Mode::Native).unwrap()
     };
     let profile = Profile::gpu(132, 4200.0).with_clusters();
-    let graph = graph_of(&inputs, &model, &profile, &mut |_, _| {}).ok()?;
+    let graph = graph_of(&inputs, &model, &profile).ok()?;
     let compile = |programs: &[Program]| programs.iter().try_for_each(super::compile::fits);
     let plan = plan(&graph, &profile).map_err(|e| Error::Internal(e.to_string()));
     Some(plan.and_then(|first| {
         let mut compile = |programs: &[Program]| compile(programs).map_err(Error::Codegen);
-        let alignments = (&Alignments::default(), u64::MAX);
-        fitting(graph, alignments, first, profile, &mut |_| None, &mut compile).map(|_| ())
+        fitting(graph, first, &mut Context::new(&profile), &mut compile).map(|_| ())
     }))
 }
 

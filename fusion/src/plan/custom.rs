@@ -281,6 +281,9 @@ impl<'a> Planner<'a> {
         });
         match built {
             Ok(built) if built.cost.us <= apart_us => {
+                if !self.rewrites.allow("group") {
+                    return Verdict::Limit;
+                }
                 self.sequence.contract(contraction);
                 for id in &nodes {
                     self.unit_of.insert(*id, a);

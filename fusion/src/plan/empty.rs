@@ -13,7 +13,7 @@ use crate::graph::{Graph, NodeId, Op, ValueRef, View};
 use crate::types::{Dims, TensorType};
 
 /// Replaces what is empty, and what reads it.
-pub(super) fn drop_empty(graph: &mut Graph) {
+pub(crate) fn drop_empty(graph: &mut Graph) {
     let empty = |graph: &Graph, value: ValueRef| graph.ty(value).numel() == 0;
     if !graph.ids().any(|id| graph.node(id).outs.iter().any(|t| t.numel() == 0)) {
         return;

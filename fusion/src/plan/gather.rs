@@ -16,7 +16,7 @@ use crate::kernel::{Layouts, view_index};
 use crate::types::TensorType;
 
 /// Stores copies of sources that cannot be read as they are.
-pub(super) fn store_sources(graph: &mut Graph) {
+pub(crate) fn store_sources(graph: &mut Graph) {
     let ids: Vec<NodeId> = graph.ids().collect();
     for id in ids {
         let Op::Gather { dim } = graph.node(id).op else { continue };

@@ -23,6 +23,7 @@ use super::{
 };
 use crate::graph::{Graph, NodeId, Op, ValueRef};
 use crate::kernel::{Group, KNode, Kernel, Layouts, Refusal, Space, coalesce};
+use crate::rewrites::Rewrites;
 use crate::schedule::{Tiling, Walk, choose, schedule_with};
 use crate::types::{Dims, TensorType};
 
@@ -69,9 +70,10 @@ pub(super) fn plan(
     alignments: &Alignments,
     early: &Early,
     tuner: &mut Tuner<'_>,
+    rewrites: &Rewrites,
 ) -> Result<Plan, PlanError> {
     let order = graph.topological().ok_or(PlanError::Cycle)?;
-    let mut planner = Planner::new(&graph, profile, alignments, order);
+    let mut planner = Planner::new(&graph, profile, alignments, order, rewrites);
     planner.early.clone_from(early);
     planner.demand();
     planner.start_units()?;
@@ -102,6 +104,7 @@ pub(super) struct Planner<'a> {
     pub(super) graph: &'a Graph,
     pub(super) profile: &'a Profile,
     pub(super) alignments: &'a Alignments,
+    pub(super) rewrites: &'a Rewrites,
     pub(super) order: Vec<NodeId>,
     /// Calls with a kernel of their author's, alone; they start units.
     pub(super) customs: FxHashMap<NodeId, CustomBuilt>,
@@ -150,12 +153,14 @@ impl<'a> Planner<'a> {
         profile: &'a Profile,
         alignments: &'a Alignments,
         order: Vec<NodeId>,
+        rewrites: &'a Rewrites,
     ) -> Planner<'a> {
         let rank = order.iter().enumerate().map(|(i, &n)| (n, i)).collect();
         Planner {
             graph,
             profile,
             alignments,
+            rewrites,
             order,
             customs: FxHashMap::default(),
             refused: FxHashMap::default(),
@@ -481,6 +486,9 @@ impl<'a> Planner<'a> {
         let apart_us = x.cost.us + y.cost.us;
         match self.build_merged(&nodes, &x.group.space, &y.group.space) {
             Ok(built) if built.cost.us <= apart_us => {
+                if !self.rewrites.allow("group") {
+                    return Verdict::Limit;
+                }
                 self.sequence.contract(&contraction);
                 self.merge(a, b, nodes, built);
                 Verdict::Fused

@@ -36,10 +36,14 @@ use tilefuse_block::Program;
 use self::early::Early;
 use crate::graph::{AliasTarget, Graph, NodeId, Op, ValueRef};
 use crate::kernel::Refusal;
+use crate::pipeline::{self, Context};
+use crate::rewrites::Rewrites;
 use crate::schedule::{Machine, ScheduleError, Tiling};
 use crate::types::Dims;
 
 pub use cost::{ProductRates, Profile};
+pub(crate) use empty::drop_empty;
+pub(crate) use gather::store_sources;
 pub use horizontal::Apart;
 pub use memory::{ALIGNMENT, Memory};
 pub use outer_loop::{Chain, Kept, Unchained};
@@ -75,6 +79,8 @@ pub enum Verdict {
     },
     /// The producer is computed before the consumer can be, because what it reads would be kept until then.
     Memory,
+    /// As many rewrites were made as may be.
+    Limit,
 }
 
 impl std::fmt::Display for Verdict {
@@ -90,6 +96,7 @@ impl std::fmt::Display for Verdict {
                 write!(f, "cut: predicted {merged_us:.1} us merged, {apart_us:.1} us apart")
             }
             Verdict::Memory => f.write_str("cut: what the producer reads would be kept for longer"),
+            Verdict::Limit => f.write_str("cut: the number of rewrites is limited"),
         }
     }
 }
@@ -283,6 +290,35 @@ impl Plan {
     }
 }
 
+impl std::fmt::Display for Plan {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        writeln!(f, "plan {{")?;
+        for (at, step) in self.steps.iter().enumerate() {
+            self.fmt_step(f, at, step)?;
+        }
+        for chain in &self.chains {
+            writeln!(f, "  loop over blocks of rows: steps {:?}, {} blocks", chain.steps, chain.blocks())?;
+        }
+        for (target, place) in &self.updates {
+            writeln!(f, "  update %{} <- {place:?}", target.index())?;
+        }
+        writeln!(f, "}}\n{}", self.graph)?;
+        self.programs.iter().try_for_each(|program| writeln!(f, "{program}"))
+    }
+}
+
+impl Plan {
+    fn fmt_step(&self, f: &mut std::fmt::Formatter<'_>, at: usize, step: &Step) -> std::fmt::Result {
+        let kernel = match &step.kind {
+            StepKind::Kernel(kernel) => kernel,
+            StepKind::Extern(step) => return writeln!(f, "  {at}: libtorch %{}", step.node.index()),
+        };
+        let name = self.programs.get(kernel.program).map_or("?", |program| &program.name);
+        let nodes = kernel.nodes.iter().map(|n| format!("%{}", n.index())).collect::<Vec<_>>().join(", ");
+        writeln!(f, "  {at}: kernel {name} (program {}), grid {:?}: {nodes}", kernel.program, kernel.grid)
+    }
+}
+
 /// Why a graph could not be planned.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum PlanError {
@@ -341,50 +377,69 @@ impl Alignments {
 }
 
 /// Plans a primitive graph for a machine. All tensors lie at multiples of 16 bytes.
+///
+/// # Errors
+/// Where a kernel cannot be built.
 pub fn plan(graph: &Graph, profile: &Profile) -> Result<Plan, PlanError> {
-    plan_aligned(graph, profile, &Alignments::default())
+    pipeline::planned(graph.clone(), &mut Context::new(profile))
 }
 
-/// Plans a primitive graph for a machine, with tensors at these alignments.
-pub fn plan_aligned(graph: &Graph, profile: &Profile, alignments: &Alignments) -> Result<Plan, PlanError> {
-    plan_tuned(graph, profile, alignments, u64::MAX, &mut |_| None)
-}
-
-/// As [`plan_aligned`], with schedules that `tuner` chooses: the same choices give the same plan. A form that holds more
-/// than `most_bytes` at a time is not taken for its speed; the least that the graph needs may be more than that.
-pub fn plan_tuned(
-    graph: &Graph,
-    profile: &Profile,
-    alignments: &Alignments,
-    most_bytes: u64,
-    tuner: &mut Tuner<'_>,
-) -> Result<Plan, PlanError> {
-    let mut graph = graph.clone();
-    drop_aliased_outputs(&mut graph);
-    empty::drop_empty(&mut graph);
-    gather::store_sources(&mut graph);
-    let divided = mix_order::divided(&graph, profile);
-    split_reductions(&mut graph, profile);
-    if !divided.is_empty() {
-        let early = Early::default();
-        let plan = |graph: &Graph| group::plan(graph.clone(), profile, alignments, &early, &mut |_| None);
-        let mut least = plan(&graph)?.predicted_us();
-        for mut form in divided {
-            split_reductions(&mut form, profile);
-            let plan = plan(&form)?;
-            let predicted = plan.predicted_us();
-            if predicted < least && liveness::finish(plan).holds_at_most(most_bytes) {
-                (graph, least) = (form, predicted);
-            }
+/// The pass `split-reductions`: reductions whose rows are too few to keep the machine busy, and those of columns of a tensor
+/// whose rows are reduced as well where that is predicted to pay.
+pub(crate) fn divide_reductions(graph: &mut Graph, cx: &Context<'_>) -> Result<(), PlanError> {
+    let profile = &cx.profile;
+    let divided = mix_order::divided(graph, profile);
+    split::split_counted(graph, profile, &cx.rewrites);
+    if divided.is_empty() || cx.rewrites.is_spent() {
+        return Ok(());
+    }
+    let (early, all) = (Early::default(), Rewrites::default());
+    let plan =
+        |graph: &Graph| group::plan(graph.clone(), profile, &cx.alignments, &early, &mut |_| None, &all);
+    let mut least = plan(graph)?.predicted_us();
+    let mut best = None;
+    for mut form in divided {
+        split_reductions(&mut form, profile);
+        let plan = plan(&form)?;
+        let predicted = plan.predicted_us();
+        if predicted < least && liveness::finish(plan).holds_at_most(cx.most_bytes) {
+            (best, least) = (Some(form), predicted);
         }
     }
-    let mut plan =
-        horizontal::join(within(graph, profile, alignments, most_bytes, tuner)?, profile, most_bytes);
-    plan.copied = reinplace::find(&plan, alignments);
-    let mut plan = outer_loop::finish(plan, profile, most_bytes);
-    non_temporal::mark(&mut plan, profile.machine);
-    verify(&plan)?;
-    Ok(plan)
+    if let Some(form) = best.filter(|_| cx.rewrites.allow("split-reductions")) {
+        *graph = form;
+    }
+    Ok(())
+}
+
+/// The pass `group`.
+pub(crate) fn group_within(graph: Graph, cx: &mut Context<'_>) -> Result<Plan, PlanError> {
+    let Context { profile, alignments, most_bytes, tuner, rewrites, .. } = cx;
+    within(graph, profile, alignments, *most_bytes, &mut **tuner, rewrites)
+}
+
+/// The pass `horizontal-fusion`.
+pub(crate) fn join(plan: Plan, cx: &mut Context<'_>) -> Plan {
+    horizontal::join(plan, &cx.profile, cx.most_bytes, &cx.rewrites)
+}
+
+/// The pass `reinplace`.
+pub(crate) fn reinplace(mut plan: Plan, cx: &mut Context<'_>) -> Plan {
+    plan.copied = reinplace::find(&plan, &cx.alignments, &cx.rewrites);
+    plan
+}
+
+/// The pass `outer-loop-fusion`.
+pub(crate) fn outer_loop(plan: Plan, cx: &mut Context<'_>) -> Plan {
+    outer_loop::finish(plan, &cx.profile, cx.most_bytes, &cx.rewrites)
+}
+
+/// The pass `non-temporal-stores`.
+pub(crate) fn mark_non_temporal(mut plan: Plan, cx: &mut Context<'_>) -> Plan {
+    if cx.rewrites.allow("non-temporal-stores") {
+        non_temporal::mark(&mut plan, cx.profile.machine);
+    }
+    plan
 }
 
 /// Bytes that a plan may always hold beyond: parts of sums, for which a reduction has two kernels.
@@ -398,19 +453,20 @@ fn within(
     alignments: &Alignments,
     most_bytes: u64,
     tuner: &mut Tuner<'_>,
+    rewrites: &Rewrites,
 ) -> Result<Plan, PlanError> {
     let limited = |mut plan: Plan| {
         plan.limit_memory(most_bytes);
         plan.peak_bytes()
     };
     let most = most_bytes.saturating_add(PARTS);
-    let plan = group::plan(graph.clone(), profile, alignments, &Early::default(), tuner)?;
+    let plan = group::plan(graph.clone(), profile, alignments, &Early::default(), tuner, rewrites)?;
     let mut least = limited(plan.clone());
     if least <= most {
         return Ok(plan);
     }
     let late = |early: &Early, tuner: &mut Tuner<'_>| {
-        group::plan(graph.clone(), profile, alignments, early, tuner).map(late::late)
+        group::plan(graph.clone(), profile, alignments, early, tuner, rewrites).map(late::late)
     };
     let sunk = late::late(plan.clone());
     let peak = limited(sunk.clone());
@@ -439,8 +495,8 @@ fn within(
     }
 }
 
-/// Outputs that share memory with something else need no value of their own.
-fn drop_aliased_outputs(graph: &mut Graph) {
+/// The pass `drop-aliased-outputs`: outputs that share memory with something else need no value of their own.
+pub(crate) fn drop_aliased_outputs(graph: &mut Graph) {
     for at in 0..graph.aliases.len().min(graph.outputs.len()) {
         match graph.aliases[at].as_ref().map(|a| a.target) {
             Some(AliasTarget::Node(node)) => graph.outputs[at] = node.into(),

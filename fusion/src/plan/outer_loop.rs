@@ -34,6 +34,7 @@ use super::memory::{ALIGNMENT, Life, place};
 use super::reinplace::direct;
 use super::{KernelStep, Place, Plan, Profile, StepKind};
 use crate::graph::ValueRef;
+use crate::rewrites::Rewrites;
 use crate::schedule::Machine;
 
 /// Consecutive kernels that run over blocks of rows, each block through all of them on one thread.
@@ -85,6 +86,8 @@ pub enum Unchained {
         /// What threads would wait, in microseconds.
         lost_us: f64,
     },
+    /// As many rewrites were made as may be.
+    Limit,
 }
 
 impl std::fmt::Display for Unchained {
@@ -93,6 +96,7 @@ impl std::fmt::Display for Unchained {
             Unchained::Rows => f.write_str("the next kernel needs other rows"),
             Unchained::Large { bytes } => write!(f, "the smallest block of rows has {bytes} bytes"),
             Unchained::Memory => f.write_str("more memory would be held at a time"),
+            Unchained::Limit => f.write_str("the number of rewrites is limited"),
             Unchained::Few { saved_us, lost_us } => write!(
                 f,
                 "predicted to save {saved_us:.0} us, while threads wait {lost_us:.0} us, with so few blocks"
@@ -146,8 +150,8 @@ const CACHED: f64 = 0.25;
 const WORTH: u64 = 4;
 
 /// Gives a plan its chains and its memory; no chains where it would hold more than so many bytes with them and not without.
-pub(super) fn finish(mut plan: Plan, profile: &Profile, most_bytes: u64) -> Plan {
-    find(&mut plan, profile);
+pub(super) fn finish(mut plan: Plan, profile: &Profile, most_bytes: u64, rewrites: &Rewrites) -> Plan {
+    find(&mut plan, profile, rewrites);
     let plan = liveness::finish(plan);
     if plan.chains.is_empty() || plan.clone().holds_at_most(most_bytes) {
         return plan;
@@ -164,19 +168,20 @@ pub(super) fn finish(mut plan: Plan, profile: &Profile, most_bytes: u64) -> Plan
 }
 
 /// Finds the chains of a plan, and for each kernel that might have begun one why it did not.
-fn find(plan: &mut Plan, profile: &Profile) {
+fn find(plan: &mut Plan, profile: &Profile, rewrites: &Rewrites) {
     let Machine::Host { threads } = profile.machine else { return };
     let mut finder = Finder::new(plan, profile, threads.into());
     let (mut chains, mut unchained) = (Vec::new(), Vec::new());
     let mut at = 0;
     while at < plan.steps.len() {
         match finder.chain_from(at) {
-            Some(Ok(chain)) => {
+            Some(Ok(chain)) if rewrites.allow("outer-loop-fusion") => {
                 at = chain.steps.end;
                 chains.push(chain);
                 continue;
             }
             Some(Err(reason)) => unchained.push((at, reason)),
+            Some(Ok(_)) => unchained.push((at, Unchained::Limit)),
             None => {}
         }
         at += 1;

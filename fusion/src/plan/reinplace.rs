@@ -12,6 +12,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::{Alignments, KernelKind, KernelStep, Place, Plan, Step, StepKind, is_dense, written_strides};
 use crate::graph::{NodeId, Op, ValueRef};
+use crate::rewrites::Rewrites;
 use crate::types::Device;
 
 /// Alignment in bytes that kernels assume of what they write.
@@ -42,6 +43,8 @@ pub enum Copied {
     Across,
     /// The old value is needed later.
     Needed,
+    /// As many rewrites were made as may be.
+    Limit,
 }
 
 impl std::fmt::Display for Copied {
@@ -58,12 +61,13 @@ impl std::fmt::Display for Copied {
             Copied::Taken => "the new value is written over another tensor",
             Copied::Across => "the kernel reads the tensor elsewhere or later than it writes",
             Copied::Needed => "the old value is needed later",
+            Copied::Limit => "the number of rewrites is limited",
         })
     }
 }
 
 /// For each update of the plan, why it is copied; `None` where its kernel writes over the target.
-pub(super) fn find(plan: &Plan, alignments: &Alignments) -> Vec<Option<Copied>> {
+pub(super) fn find(plan: &Plan, alignments: &Alignments, rewrites: &Rewrites) -> Vec<Option<Copied>> {
     let writers = writers(plan);
     let certain = plan.steps.iter().rposition(may_fail).map_or(0, |at| at + 1);
     let mut taken: FxHashSet<ValueRef> = FxHashSet::default();
@@ -80,7 +84,10 @@ pub(super) fn find(plan: &Plan, alignments: &Alignments) -> Vec<Option<Copied>> 
         }
         read_in_place(kernel, target.into(), value)?;
         not_needed(plan, target.into(), at)?;
-        if taken.insert(value) { Ok(()) } else { Err(Copied::Taken) }
+        if !taken.insert(value) {
+            return Err(Copied::Taken);
+        }
+        if rewrites.allow("reinplace") { Ok(()) } else { Err(Copied::Limit) }
     };
     plan.updates.iter().map(|(target, place)| decide(*target, place).err()).collect()
 }

@@ -15,6 +15,7 @@ use tilefuse_block::{Elem, Literal, ReduceFn};
 
 use super::Profile;
 use crate::graph::{Graph, NodeId, Op, ValueRef, View};
+use crate::rewrites::Rewrites;
 use crate::types::{DType, Dims, TensorType};
 
 /// A part is at least this many elements.
@@ -25,11 +26,18 @@ pub(crate) const HOST_PARTS: i64 = 16;
 
 /// Splits reductions whose rows are too few to keep the machine busy.
 pub fn split_reductions(graph: &mut Graph, profile: &Profile) {
+    split_counted(graph, profile, &Rewrites::default());
+}
+
+/// [`split_reductions`] with no more of them than rewrites may be made.
+pub(super) fn split_counted(graph: &mut Graph, profile: &Profile, rewrites: &Rewrites) {
     let nodes: Vec<NodeId> = graph.ids().collect();
     for id in nodes {
         if let Op::Reduce { combine, dims } = &graph.node(id).op {
             let (combine, dims) = (*combine, dims.clone());
-            split(graph, id, combine, &dims, profile);
+            if !rewrites.is_spent() && split(graph, id, combine, &dims, profile).is_some() {
+                rewrites.allow("split-reductions");
+            }
         }
     }
 }

@@ -5,11 +5,14 @@ use tilefuse_block::{Elem, Literal, ScalarFn};
 
 use super::replace;
 use crate::graph::{Graph, NodeId, Op, ValueRef, View};
+use crate::rewrites::Rewrites;
 use crate::types::{DType, Dims, TensorType};
 
-pub(super) fn fold_literals(graph: &mut Graph) -> usize {
+pub(super) fn fold_literals(graph: &mut Graph, rewrites: &Rewrites) -> usize {
     let Some(order) = graph.topological() else { return 0 };
-    order.into_iter().filter(|&id| fold(graph, id)).count()
+    let mut folded =
+        |&id: &NodeId| !rewrites.is_spent() && fold(graph, id) && rewrites.allow("fold-literals");
+    order.iter().filter(|id| folded(id)).count()
 }
 
 /// The literal that every element of a value is.

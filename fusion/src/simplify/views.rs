@@ -4,11 +4,13 @@ use smallvec::SmallVec;
 
 use super::replace;
 use crate::graph::{Graph, NodeId, Op, ValueRef, View};
+use crate::rewrites::Rewrites;
 use crate::types::TensorType;
 
-pub(super) fn fold_views(graph: &mut Graph) -> usize {
+pub(super) fn fold_views(graph: &mut Graph, rewrites: &Rewrites) -> usize {
     let Some(order) = graph.topological() else { return 0 };
-    order.into_iter().filter(|&id| fold(graph, id)).count()
+    let mut folded = |&id: &NodeId| !rewrites.is_spent() && fold(graph, id) && rewrites.allow("fold-views");
+    order.iter().filter(|id| folded(id)).count()
 }
 
 fn fold(graph: &mut Graph, id: NodeId) -> bool {

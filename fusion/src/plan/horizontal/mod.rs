@@ -29,6 +29,7 @@ use tilefuse_block::Program;
 use super::liveness;
 use super::{KernelStep, Plan, Profile, Step, StepKind};
 use crate::graph::ValueRef;
+use crate::rewrites::Rewrites;
 use crate::types::Device;
 
 use depends::{Depends, Units};
@@ -46,7 +47,10 @@ const FREE_BYTES: u64 = 1 << 20;
 const OPEN: usize = 4;
 
 /// Joins small kernels of a plan whose values have their places, and which is to hold at most so many bytes.
-pub(super) fn join(mut plan: Plan, profile: &Profile, most_bytes: u64) -> Plan {
+pub(super) fn join(mut plan: Plan, profile: &Profile, most_bytes: u64, rewrites: &Rewrites) -> Plan {
+    if !rewrites.allow("horizontal-fusion") {
+        return plan;
+    }
     let limited = |plan: &Plan| {
         let mut plan = plan.clone();
         plan.limit_memory(most_bytes);

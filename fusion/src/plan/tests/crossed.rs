@@ -4,9 +4,9 @@ use tilefuse_block::{Elem, ReduceFn, ScalarFn};
 
 use super::super::mix_order::divide_columns;
 use super::run::check;
-use super::{G, Plan, Profile, StepKind, plan};
+use super::{G, Plan, Profile, StepKind, plan, plan_within};
 use crate::graph::ValueRef;
-use crate::plan::{Alignments, plan_tuned};
+
 use crate::schedule::Walk;
 
 const MACHINES: [fn() -> Profile; 2] = [|| Profile::host(2), || Profile::gpu(4, 4200.0)];
@@ -66,8 +66,7 @@ fn columns_are_not_divided_where_their_parts_are_too_much() {
     let mut g = G::new();
     let x = g.input(0, &[1024, 64]);
     g.0.outputs = vec![g.reduce(ReduceFn::Sum, x, &[1]), g.reduce(ReduceFn::Sum, x, &[0])];
-    let limited =
-        |most| plan_tuned(&g.0, &Profile::host(2), &Alignments::default(), most, &mut |_| None).unwrap();
+    let limited = |most| plan_within(&g.0, &Profile::host(2), most);
     let divided = limited(u64::MAX);
     assert_eq!(readers(&divided, x).len(), 1);
     assert_eq!(readers(&limited(divided.peak_bytes()), x).len(), 1);

@@ -1,6 +1,7 @@
 //! Where values lie: in place of others, in the arena, in tensors of their own.
 
-use crate::plan::{Alignments, Plan, Profile, Verdict, plan, plan_tuned, verify};
+use super::plan_within;
+use crate::plan::{Plan, Profile, Verdict, plan, verify};
 use crate::text::parse_graph;
 
 /// A library call between kernels. The residual is added and normalised: the sum is returned as well.
@@ -123,7 +124,7 @@ fn what_is_read_early_need_not_be_kept() {
     for profile in [Profile::host(2), Profile::gpu(132, 4200.0)] {
         let kept = plan(&graph, &profile).unwrap();
         assert!(kept.peak_bytes() > most, "{}", kept.peak_bytes());
-        let mut limited = plan_tuned(&graph, &profile, &Alignments::default(), most, &mut |_| None).unwrap();
+        let mut limited = plan_within(&graph, &profile, most);
         limited.limit_memory(most);
         assert!(limited.peak_bytes() <= most, "{} of {most}", limited.peak_bytes());
         assert!(limited.decisions.iter().any(|d| d.verdict == Verdict::Memory));
@@ -151,7 +152,7 @@ fn what_is_made_of_parameters_is_made_late() {
     for profile in [Profile::host(2), Profile::gpu(132, 4200.0)] {
         let kept = plan(&graph, &profile).unwrap();
         assert!(kept.peak_bytes() > most, "{}", kept.peak_bytes());
-        let mut limited = plan_tuned(&graph, &profile, &Alignments::default(), most, &mut |_| None).unwrap();
+        let mut limited = plan_within(&graph, &profile, most);
         limited.limit_memory(most);
         assert!(limited.peak_bytes() <= most, "{} of {most}", limited.peak_bytes());
         assert_eq!(verify(&limited), Ok(()));

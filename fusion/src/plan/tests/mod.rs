@@ -16,8 +16,14 @@ use tilefuse_block::{Elem, Literal, ReduceFn, ScalarFn};
 
 use super::{Plan, Profile, StepKind, Verdict, plan};
 use crate::graph::{Graph, Op, ValueRef, View};
+use crate::pipeline::{self, Context};
 use crate::types::{DType, Device, Dims, TensorType};
 pub(super) use run::check;
+
+/// A plan that holds at most so many bytes, where there is one.
+fn plan_within(graph: &Graph, profile: &Profile, most_bytes: u64) -> Plan {
+    pipeline::planned(graph.clone(), &mut Context { most_bytes, ..Context::new(profile) }).unwrap()
+}
 
 /// A graph under construction with `f32` shorthands.
 struct G(Graph);
@@ -329,7 +335,9 @@ fn a_kernel_assumes_no_more_alignment_than_its_tensors_have() {
     let sum = g.map(ScalarFn::Add, &[x, y]);
     g.0.outputs = vec![sum];
     let alignments = super::Alignments { inputs: vec![16, 8], ..Default::default() };
-    let plan = super::plan_aligned(&g.0, &Profile::gpu(132, 4200.0), &alignments).unwrap();
+    let profile = Profile::gpu(132, 4200.0);
+    let mut cx = Context { alignments, ..Context::new(&profile) };
+    let plan = pipeline::planned(g.0, &mut cx).unwrap();
     let aligns: Vec<u32> = plan.programs[0].params.iter().map(|p| p.align).collect();
     assert_eq!(aligns, [16, 8, 16]);
 }

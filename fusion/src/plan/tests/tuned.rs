@@ -5,7 +5,8 @@ use tilefuse_block::{ReduceFn, ScalarFn};
 
 use super::{G, check};
 use crate::graph::{Graph, ValueRef, View};
-use crate::plan::{Alignments, Plan, Profile, StepKind, Tunable, Tuned, plan_tuned, verify};
+use crate::pipeline::{self, Context};
+use crate::plan::{Plan, Profile, StepKind, Tunable, Tuned, verify};
 
 /// Machines whose launches are free, so that small kernels are worth tuning.
 fn machines() -> [Profile; 2] {
@@ -15,7 +16,7 @@ fn machines() -> [Profile; 2] {
 /// Plans with the schedule at `choice` of every kernel that has so many; and the numbers of schedules.
 fn planned(graph: &Graph, profile: &Profile, choice: usize) -> (Plan, Vec<usize>) {
     let mut offered = Vec::new();
-    let mut tuner = |tunable: &Tunable<'_>| {
+    let tuner = |tunable: &Tunable<'_>| {
         let count = tunable.schedules.len();
         offered.push(count);
         assert!((2..=6).contains(&count));
@@ -23,7 +24,9 @@ fn planned(graph: &Graph, profile: &Profile, choice: usize) -> (Plan, Vec<usize>
         let us = (0..count).map(|at| Some(at as f64)).collect();
         (choice < count).then_some(Tuned { choice, us, remembered: false })
     };
-    let plan = plan_tuned(graph, profile, &Alignments::default(), u64::MAX, &mut tuner).unwrap();
+    let mut cx = Context { tuner: Box::new(tuner), ..Context::new(profile) };
+    let plan = pipeline::planned(graph.clone(), &mut cx).unwrap();
+    drop(cx);
     assert_eq!(verify(&plan), Ok(()));
     (plan, offered)
 }

@@ -3,7 +3,8 @@
 use expect_test::expect;
 
 use super::super::liveness;
-use crate::plan::{Alignments, Copied, Plan, PlanError, Profile, StepKind, plan_aligned, verify};
+use crate::pipeline::{self, Context};
+use crate::plan::{Alignments, Copied, Plan, PlanError, Profile, StepKind, verify};
 use crate::text::parse_graph;
 
 /// `%0` is a parameter, `%1` and `%2` are inputs; all 32x32.
@@ -15,7 +16,7 @@ fn graph(lines: &str, rest: &str) -> String {
 }
 
 fn planned(text: &str, profile: &Profile) -> Plan {
-    let plan = plan_aligned(&parse_graph(text).unwrap(), profile, &Alignments::default()).unwrap();
+    let plan = crate::plan::plan(&parse_graph(text).unwrap(), profile).unwrap();
     assert_eq!(verify(&plan), Ok(()));
     plan
 }
@@ -164,7 +165,8 @@ fn targets_lie_as_the_kernel_writes() {
 fn targets_are_aligned_as_kernels_write() {
     let graph = parse_graph(&graph(STEP, "outputs %1\n  update %0 <- %3\n")).unwrap();
     let alignments = Alignments { params: vec![8], ..Alignments::default() };
-    let plan = plan_aligned(&graph, &Profile::host(2), &alignments).unwrap();
+    let profile = Profile::host(2);
+    let plan = pipeline::planned(graph, &mut Context { alignments, ..Context::new(&profile) }).unwrap();
     assert_eq!(plan.copied, [Some(Copied::Unaligned)]);
 }
 

@@ -9,6 +9,7 @@ use crate::graph::ValueRef;
 use crate::plan::{
     Alignments, KernelKind, KernelStep, Plan, PlanError, Profile, StepKind, group, liveness, verify,
 };
+use crate::rewrites::Rewrites;
 use crate::text::parse_graph;
 use crate::types::Device;
 
@@ -192,13 +193,14 @@ fn nothing_moves_past_a_call_with_an_effect() {
         &Alignments::default(),
         &Default::default(),
         &mut |_| None,
+        &Rewrites::default(),
     )
     .unwrap();
-    assert_eq!(join(vertical.clone(), &gpu(), u64::MAX).kernel_count(), 1);
+    assert_eq!(join(vertical.clone(), &gpu(), u64::MAX, &Rewrites::default()).kernel_count(), 1);
     let mut plan = vertical;
     let note = plan.graph.ids().find(|id| id.index() == 3).unwrap();
     plan.graph.node_mut(note).outs.clear();
-    let plan = join(liveness::finish(plan), &gpu(), u64::MAX);
+    let plan = join(liveness::finish(plan), &gpu(), u64::MAX, &Rewrites::default());
     let order: Vec<bool> = plan.steps.iter().map(|s| matches!(s.kind, StepKind::Extern(_))).collect();
     assert_eq!(order, [false, true, false], "{}", steps(&plan));
 }

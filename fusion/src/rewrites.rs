@@ -1,0 +1,47 @@
+//! Counts the rewrites of a compilation, and refuses those beyond a limit.
+//!
+//! A rewrite that makes a wrong program is found by bisecting on the limit, as with LLVM's `-opt-bisect-limit`: with `n` of
+//! them the result is right, with `n + 1` it is not, and [`Rewrites::last`] names the pass that made the last one. Rewrites
+//! that a later pass needs are not counted: without them there would be no plan.
+
+use std::cell::Cell;
+
+/// How many rewrites were made, and how many may be.
+#[derive(Debug, Default)]
+pub struct Rewrites {
+    limit: Option<u64>,
+    made: Cell<u64>,
+    last: Cell<Option<&'static str>>,
+}
+
+impl Rewrites {
+    /// At most so many rewrites; `None` where all are made.
+    pub fn at_most(limit: Option<u64>) -> Rewrites {
+        Rewrites { limit, ..Rewrites::default() }
+    }
+
+    /// Whether a pass may make one more rewrite, which counts as made.
+    pub fn allow(&self, pass: &'static str) -> bool {
+        let allowed = !self.is_spent();
+        if allowed {
+            self.made.set(self.made.get() + 1);
+            self.last.set(Some(pass));
+        }
+        allowed
+    }
+
+    /// Whether no more rewrites may be made.
+    pub fn is_spent(&self) -> bool {
+        self.limit.is_some_and(|limit| self.made.get() >= limit)
+    }
+
+    /// How many were made.
+    pub fn made(&self) -> u64 {
+        self.made.get()
+    }
+
+    /// The pass that made the last one.
+    pub fn last(&self) -> Option<&'static str> {
+        self.last.get()
+    }
+}
