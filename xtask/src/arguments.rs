@@ -17,6 +17,9 @@ usage: cargo xtask TASK
                      that were written already, and --all lists every kernel
   bundle [--dev]     pack the program, the tests that run on a GPU and the benchmarks for a machine without Rust;
                      with --dev unoptimised, as tests are built
+  benchmarks [--check]
+                     write the tables and the picture of README.md and docs/benchmarks.md from benches/results;
+                     with --check, fail where they are not what would be written
   help               this text
 ";
 
@@ -31,6 +34,10 @@ pub(crate) enum Task {
     Test(Vec<String>),
     Ptxas(PtxasOptions),
     Bundle(Profile),
+    /// Whether generated text is only checked.
+    Benchmarks {
+        check: bool,
+    },
 }
 
 /// How programs are compiled.
@@ -75,6 +82,8 @@ pub(crate) fn parse(arguments: impl IntoIterator<Item = String>) -> Result<Task,
         "setup" => alone(Task::Setup, &rest),
         "bundle" if rest == ["--dev"] => Ok(Task::Bundle(Profile::Dev)),
         "bundle" => alone(Task::Bundle(Profile::Release), &rest),
+        "benchmarks" if rest == ["--check"] => Ok(Task::Benchmarks { check: true }),
+        "benchmarks" => alone(Task::Benchmarks { check: false }, &rest),
         "ptxas" => ptxas_options(rest).map(Task::Ptxas),
         other => Err(UsageError(format!("`{other}` is no task"))),
     }
@@ -125,6 +134,8 @@ mod tests {
         assert_eq!(check("setup").unwrap(), Task::Setup);
         assert_eq!(check("bundle").unwrap(), Task::Bundle(Profile::Release));
         assert_eq!(check("bundle --dev").unwrap(), Task::Bundle(Profile::Dev));
+        assert_eq!(check("benchmarks").unwrap(), Task::Benchmarks { check: false });
+        assert_eq!(check("benchmarks --check").unwrap(), Task::Benchmarks { check: true });
         assert_eq!(check("test -p xtask -- plan").unwrap(), {
             Task::Test(["-p", "xtask", "--", "plan"].map(String::from).into())
         });

@@ -1,10 +1,11 @@
-//! Set-up and checks of the Tilefuse workspace: `cargo xtask setup|demo|test|ptxas|bundle`.
+//! Set-up and checks of the Tilefuse workspace: `cargo xtask setup|demo|test|ptxas|bundle|benchmarks`.
 //!
 //! This program builds with neither libtorch nor LLVM, because finding or installing them is its first task.
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod arguments;
+mod benchmarks;
 mod bundle;
 mod demo;
 mod gpu_tests;
@@ -40,6 +41,7 @@ fn run(task: Task) -> anyhow::Result<()> {
         Task::Test(arguments) => suite::test(&workspace, &arguments)?,
         Task::Ptxas(options) => ptxas::ptxas(&workspace, &options)?,
         Task::Bundle(profile) => bundle::bundle(&workspace, profile)?,
+        Task::Benchmarks { check } => benchmarks::benchmarks(&workspace.root, check)?,
     }
     Ok(())
 }
