@@ -1,4 +1,9 @@
 //! Compiled plans: from a captured run to kernels, and running them in the model's place.
+//!
+//! Compiling goes through `convert` (a trace to the planner's recording), `products` and `schedules` (what is measured),
+//! `kernels` (programs to code), and `compile`, which calls these. A call goes through `table` (the plan of a signature), `guard`
+//! (whether it stands for the model still), `exec` with `slots`, `workspaces` and `graph`, and `alias`; `audit` compares
+//! later recordings of the model with the one that the plan was made of.
 
 mod alias;
 mod attention;

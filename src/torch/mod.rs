@@ -7,6 +7,8 @@
 //! - `register` makes an operator of a Rust function.
 //! - [`Meta`], [`check_metas`], [`empty_strided`], [`view_of`] are what a compiled plan needs at every call.
 //! - [`release_memory`] gives back what is kept for large results on the host.
+//! - `shim/` is the only C++: a boxed fallback on one dispatch key, by which [`capture`] listens, calls by schema, cheap
+//!   access to tensors, and the allocator's pools for CUDA graphs.
 //! - [`GlobalState`], [`GeneratorState`], [`cuda_available`], [`cuda_stream`], [`TorchPool`] and [`pin_threads`] are about the process.
 
 mod analyse;

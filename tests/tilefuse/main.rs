@@ -1,4 +1,14 @@
-//! Tests of the whole path: models wrapped, captured, compiled and run.
+//! Tests of the whole path: models wrapped, captured, compiled and run, beside eager.
+//!
+//! - `edge` tries every lowered scalar function and reduction in every type on the values that go wrong in compilers,
+//!   `bounds` gives indices that are out of range, and `samples` runs a part of PyTorch's operator samples, of which
+//!   `benches/samples/opinfo.py` writes all.
+//! - `random` runs random programs; `tilefuse random` runs as many as one likes, and shrinks those that fail.
+//! - `sequence` calls one fused model again after something has changed, `audit` after something that no guard sees.
+//! - `kernels` counts kernels: the decision is tested as well as the value.
+//! - `processors` runs some tests as on machines with less than this one has, and on emulated processors.
+//! - `devices` runs each module again on a GPU, in a process of its own, but for those about processors alone. Tests take
+//!   their device from `common::device`.
 
 #![allow(clippy::unwrap_used)]
 

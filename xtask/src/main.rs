@@ -12,6 +12,8 @@ mod gpu_tests;
 #[cfg(test)]
 mod layers;
 mod links;
+#[cfg(test)]
+mod map;
 mod ptxas;
 mod setup;
 mod suite;

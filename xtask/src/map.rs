@@ -1,0 +1,42 @@
+//! What `ARCHITECTURE.md` names: its files and its tests exist.
+
+use std::path::Path;
+
+const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
+
+/// The folders with tests that the page names.
+const SOURCES: [&str; 4] = ["codegen", "fusion", "src", "tests"];
+
+/// What the page writes as code, within one line.
+fn quoted(page: &str) -> impl Iterator<Item = &str> {
+    page.lines().flat_map(|line| line.split('`').skip(1).step_by(2))
+}
+
+/// The text of all Rust files of a folder.
+fn sources(folder: &Path, text: &mut String) {
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            sources(&path, text);
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            *text += &std::fs::read_to_string(path).unwrap();
+        }
+    }
+}
+
+#[test]
+fn files_and_tests_that_the_map_names_exist() {
+    let root = Path::new(ROOT);
+    let page = std::fs::read_to_string(root.join("ARCHITECTURE.md")).unwrap();
+    let mut text = String::new();
+    SOURCES.iter().for_each(|folder| sources(&root.join(folder), &mut text));
+    let is_path = |name: &str| name.contains('/') && !name.contains([' ', '*']);
+    let is_test = |name: &str| {
+        name.matches('_').count() > 1
+            && name.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_')
+    };
+    let missing = quoted(&page).filter(|name| {
+        is_path(name) && !root.join(name).exists() || is_test(name) && !text.contains(&format!("fn {name}("))
+    });
+    assert_eq!(missing.collect::<Vec<_>>(), Vec::<&str>::new());
+}
