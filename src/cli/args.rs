@@ -252,14 +252,13 @@ fn run_explain(args: &ExplainArgs) -> Result<(), Failure> {
     let _no_grad = tch::no_grad_guard();
     let progress = report::spinner(&format!("compiling {}", case.name), case.tune);
     let model = Loaded::load(&case.which, case.device, case.dtype)?;
-    let kind = case.dtype.unwrap_or(tch::Kind::Float);
+    let (kind, options) = (case.dtype.unwrap_or(tch::Kind::Float), case.options());
     let inputs = match case.inputs {
         Some(inputs) => inputs,
         None => case.which.default_inputs(kind, case.device.is_cuda())?,
     };
     let inputs = inputs.for_capture(case.device);
     case.which.check_inputs(inputs.len())?;
-    let options = case.options();
     if !args.print_after.is_empty() || args.stop_after.is_some() {
         let forward = |x: &[tch::Tensor]| model.forward(x);
         let last = args.stop_after.as_deref();
