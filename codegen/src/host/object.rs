@@ -1,10 +1,10 @@
 //! Loading of relocatable objects that LLVM made.
 //!
 //! Sections that occupy memory are laid out one after the other in pages of our own, followed by a table of addresses
-//! and jumps for symbols from outside; relocations are applied, and the pages become executable and unwritable. `elf`
-//! reads objects, and `machine` knows what the families of processors have of their own.
+//! and jumps for symbols from outside; relocations are applied, and the pages become executable and unwritable. `image`
+//! lays objects out, and `machine` knows what the families of processors have of their own.
 
-mod elf;
+mod image;
 mod machine;
 
 use rustc_hash::FxHashMap;
@@ -12,9 +12,9 @@ use rustc_hash::FxHashMap;
 use super::family::Family;
 use super::symbols;
 use crate::Result;
-use elf::bad;
+use image::bad;
 
-pub(super) use elf::Object;
+pub(super) use image::Image;
 
 /// Code in executable memory.
 pub(super) struct Code {
@@ -25,15 +25,15 @@ pub(super) struct Code {
 impl Code {
     /// Loads an object for this machine.
     pub(super) fn load(object: &[u8]) -> Result<Code> {
-        let object = Object::read(object)?;
-        if Family::NATIVE != Some(object.family()) {
+        let image = Image::read(object)?;
+        if Family::NATIVE != Some(image.family()) {
             return Err(bad("it is for another family of processors"));
         }
-        let mut memory = Memory::new(object.size())?;
+        let mut memory = Memory::new(image.size())?;
         let base = memory.address() as u64;
-        object.write(memory.bytes(), base, &|name| symbols::address(name).map(|address| address as u64))?;
+        image.write(memory.bytes(), base, &|name| symbols::address(name).map(|address| address as u64))?;
         memory.seal()?;
-        let symbols = object.defined().map(|(name, place)| (name.to_owned(), place)).collect();
+        let symbols = image.defined().map(|(name, place)| (name.to_owned(), place)).collect();
         Ok(Code { memory, symbols })
     }
 

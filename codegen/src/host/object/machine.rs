@@ -1,6 +1,9 @@
 //! What objects for one family of processors or another ask of a loader: jumps to outer symbols, and relocations.
 
-use super::elf::{bad, slice};
+use object::elf;
+use object::elf::RelocationType;
+
+use super::image::{bad, slice};
 use crate::Result;
 use crate::host::family::Family;
 
@@ -9,7 +12,7 @@ pub(super) const STUB: usize = 16;
 
 /// A place in the code that depends on where something lies. All places are offsets from `base`.
 pub(super) struct Relocation {
-    pub(super) kind: u32,
+    pub(super) kind: RelocationType,
     /// What is changed.
     pub(super) place: usize,
     /// The symbol, or the jump there for an outer one.
@@ -52,15 +55,6 @@ impl Relocation {
 }
 
 impl Family {
-    /// The processors of an object's head.
-    pub(super) fn of(number: u64) -> Result<Family> {
-        match number {
-            62 => Ok(Family::X86),
-            183 => Ok(Family::Aarch64),
-            _ => Err(bad("it is for processors of a family without a loader")),
-        }
-    }
-
     /// An address, and a jump there at the eighth byte.
     pub(super) fn stub(self, address: u64) -> [u8; STUB] {
         let jump: [u8; 8] = match self {
@@ -84,45 +78,36 @@ impl Family {
     }
 }
 
-/// By the numbers of the System V ABI's supplement for AMD64.
 fn relocate_x86(memory: &mut [u8], r: &Relocation) -> Result<()> {
+    use elf::*;
     match (r.kind, r.entry) {
-        // R_X86_64_64
-        (1, _) => write(memory, r.place, r.address().to_le_bytes()),
-        // R_X86_64_PC32, R_X86_64_PLT32
-        (2 | 4, _) => write_i32(memory, r.place, r.distance()),
-        // R_X86_64_GOTPCREL, R_X86_64_GOTPCRELX, R_X86_64_REX_GOTPCRELX
-        (9 | 41 | 42, Some(entry)) => write_i32(memory, r.place, r.to(entry)),
-        // R_X86_64_PC64
-        (24, _) => write(memory, r.place, r.distance().to_le_bytes()),
+        (R_X86_64_64, _) => write(memory, r.place, r.address().to_le_bytes()),
+        (R_X86_64_PC32 | R_X86_64_PLT32, _) => write_i32(memory, r.place, r.distance()),
+        (R_X86_64_GOTPCREL | R_X86_64_GOTPCRELX | R_X86_64_REX_GOTPCRELX, Some(entry)) => {
+            write_i32(memory, r.place, r.to(entry))
+        }
+        (R_X86_64_PC64, _) => write(memory, r.place, r.distance().to_le_bytes()),
         _ => Err(r.unknown()),
     }
 }
 
-/// By the numbers of the ABI's "ELF for the Arm 64-bit Architecture".
 fn relocate_aarch64(memory: &mut [u8], r: &Relocation) -> Result<()> {
+    use elf::*;
     match (r.kind, r.entry) {
-        // R_AARCH64_ABS64
-        (257, _) => write(memory, r.place, r.address().to_le_bytes()),
-        // R_AARCH64_PREL64
-        (260, _) => write(memory, r.place, r.distance().to_le_bytes()),
-        // R_AARCH64_PREL32
-        (261, _) => write_i32(memory, r.place, r.distance()),
-        // R_AARCH64_ADR_PREL_PG_HI21, R_AARCH64_ADR_GOT_PAGE
-        (275, _) => adrp(memory, r.place, r.pages(r.address())),
-        (311, Some(entry)) => adrp(memory, r.place, r.pages(r.at(entry))),
-        // R_AARCH64_ADD_ABS_LO12_NC
-        (277, _) => offset(memory, r.place, r.address(), 0),
-        // R_AARCH64_LDST8_ABS_LO12_NC to R_AARCH64_LDST128_ABS_LO12_NC
-        (278, _) => offset(memory, r.place, r.address(), 0),
-        (284, _) => offset(memory, r.place, r.address(), 1),
-        (285, _) => offset(memory, r.place, r.address(), 2),
-        (286, _) => offset(memory, r.place, r.address(), 3),
-        (299, _) => offset(memory, r.place, r.address(), 4),
-        // R_AARCH64_LD64_GOT_LO12_NC
-        (312, Some(entry)) => offset(memory, r.place, r.at(entry), 3),
-        // R_AARCH64_JUMP26, R_AARCH64_CALL26
-        (282 | 283, _) => {
+        (R_AARCH64_ABS64, _) => write(memory, r.place, r.address().to_le_bytes()),
+        (R_AARCH64_PREL64, _) => write(memory, r.place, r.distance().to_le_bytes()),
+        (R_AARCH64_PREL32, _) => write_i32(memory, r.place, r.distance()),
+        (R_AARCH64_ADR_PREL_PG_HI21, _) => adrp(memory, r.place, r.pages(r.address())),
+        (R_AARCH64_ADR_GOT_PAGE, Some(entry)) => adrp(memory, r.place, r.pages(r.at(entry))),
+        (R_AARCH64_ADD_ABS_LO12_NC | R_AARCH64_LDST8_ABS_LO12_NC, _) => {
+            offset(memory, r.place, r.address(), 0)
+        }
+        (R_AARCH64_LDST16_ABS_LO12_NC, _) => offset(memory, r.place, r.address(), 1),
+        (R_AARCH64_LDST32_ABS_LO12_NC, _) => offset(memory, r.place, r.address(), 2),
+        (R_AARCH64_LDST64_ABS_LO12_NC, _) => offset(memory, r.place, r.address(), 3),
+        (R_AARCH64_LDST128_ABS_LO12_NC, _) => offset(memory, r.place, r.address(), 4),
+        (R_AARCH64_LD64_GOT_LO12_NC, Some(entry)) => offset(memory, r.place, r.at(entry), 3),
+        (R_AARCH64_JUMP26 | R_AARCH64_CALL26, _) => {
             let distance = r.distance();
             in_range(distance % 4 == 0 && (-1 << 27..1 << 27).contains(&distance))?;
             change(memory, r.place, 0x03ff_ffff, (distance >> 2) as u32)
@@ -172,7 +157,7 @@ mod tests {
     use super::*;
 
     /// An instruction after a relocation.
-    fn relocated(instruction: u32, kind: u32, place: usize, symbol: usize) -> Result<u32> {
+    fn relocated(instruction: u32, kind: RelocationType, place: usize, symbol: usize) -> Result<u32> {
         let mut memory = vec![0; 0x3000];
         memory[place..place + 4].copy_from_slice(&instruction.to_le_bytes());
         let r = Relocation { kind, place, symbol, entry: None, addend: 0, base: 0x7000_1000 };
@@ -184,19 +169,34 @@ mod tests {
     #[test]
     fn fields_of_instructions_are_filled_in() {
         // adrp x0, two pages on, and one back; add x0, x0, #0x128; ldr q1, [x0, #0x120]; bl .+0x100; b .-8.
-        assert_eq!(relocated(0x9000_0000, 275, 0x40, 0x2128).unwrap(), 0xd000_0000);
-        assert_eq!(relocated(0x9000_0000, 275, 0x1040, 0x128).unwrap(), 0xf0ff_ffe0);
-        assert_eq!(relocated(0x9100_0000, 277, 0x44, 0x2128).unwrap(), 0x9104_a000);
-        assert_eq!(relocated(0x3dc0_0001, 299, 0x44, 0x2120).unwrap(), 0x3dc0_4801);
-        assert_eq!(relocated(0x9400_0000, 283, 0x100, 0x200).unwrap(), 0x9400_0040);
-        assert_eq!(relocated(0x1400_0000, 282, 0x100, 0xf8).unwrap(), 0x17ff_fffe);
+        assert_eq!(
+            relocated(0x9000_0000, elf::R_AARCH64_ADR_PREL_PG_HI21, 0x40, 0x2128).unwrap(),
+            0xd000_0000
+        );
+        assert_eq!(
+            relocated(0x9000_0000, elf::R_AARCH64_ADR_PREL_PG_HI21, 0x1040, 0x128).unwrap(),
+            0xf0ff_ffe0
+        );
+        assert_eq!(
+            relocated(0x9100_0000, elf::R_AARCH64_ADD_ABS_LO12_NC, 0x44, 0x2128).unwrap(),
+            0x9104_a000
+        );
+        assert_eq!(
+            relocated(0x3dc0_0001, elf::R_AARCH64_LDST128_ABS_LO12_NC, 0x44, 0x2120).unwrap(),
+            0x3dc0_4801
+        );
+        assert_eq!(relocated(0x9400_0000, elf::R_AARCH64_CALL26, 0x100, 0x200).unwrap(), 0x9400_0040);
+        assert_eq!(relocated(0x1400_0000, elf::R_AARCH64_JUMP26, 0x100, 0xf8).unwrap(), 0x17ff_fffe);
     }
 
     #[test]
     fn what_no_field_holds_is_an_error() {
-        assert!(relocated(0x3dc0_0001, 299, 0x44, 0x2128).is_err(), "an address of 16 bytes that is none");
-        assert!(relocated(0x9400_0000, 283, 0x100, 1 << 28).is_err(), "too far");
-        assert!(relocated(0x9400_0000, 1, 0x100, 0).is_err(), "a number of other processors");
+        assert!(
+            relocated(0x3dc0_0001, elf::R_AARCH64_LDST128_ABS_LO12_NC, 0x44, 0x2128).is_err(),
+            "an address of 16 bytes that is none"
+        );
+        assert!(relocated(0x9400_0000, elf::R_AARCH64_CALL26, 0x100, 1 << 28).is_err(), "too far");
+        assert!(relocated(0x9400_0000, elf::R_X86_64_64, 0x100, 0).is_err(), "a number of other processors");
     }
 
     #[test]

@@ -12,7 +12,7 @@ use std::sync::OnceLock;
 use tilefuse_block::interp::Arg;
 use tilefuse_block::{Data, Program};
 
-use crate::host::object::Object;
+use crate::host::object::Image;
 use crate::host::target::{self, Target};
 use crate::host::{FileType, emit, generate};
 
@@ -60,10 +60,10 @@ struct Loaded {
 
 impl Loaded {
     fn new(object: &[u8], base: u64, outer: &dyn Fn(&str) -> Option<u64>) -> Loaded {
-        let object = Object::read(object).unwrap();
-        let mut memory = vec![0; object.size()];
-        object.write(&mut memory, base, outer).unwrap();
-        let names = object.defined().map(|(name, place)| (name.to_owned(), base + place as u64)).collect();
+        let image = Image::read(object).unwrap();
+        let mut memory = vec![0; image.size()];
+        image.write(&mut memory, base, outer).unwrap();
+        let names = image.defined().map(|(name, place)| (name.to_owned(), base + place as u64)).collect();
         Loaded { memory, names }
     }
 
