@@ -16,8 +16,9 @@ mod reduce;
 use smallvec::SmallVec;
 
 use crate::data::{Data, Element, with_elements};
-use crate::scalar_fn::{ScalarFn, TypeRule};
+use crate::scalar_fn::{BaseFn, Level, MathFn, ScalarFn};
 use crate::types::{Elem, Literal};
+use float::Native;
 
 pub use cast::{bitcast, cast};
 pub(crate) use float::Float;
@@ -32,11 +33,14 @@ pub fn map(function: ScalarFn, args: &[&Data]) -> Option<Data> {
     if args.windows(2).any(|w| w[0].len() != w[1].len()) {
         return None;
     }
-    match (function.rule(), args) {
-        (TypeRule::Select, [c, a, b]) => {
+    let function = match function.level() {
+        Level::Base(function) => function,
+        Level::Math(function) => return math(function, args),
+    };
+    match (function, args) {
+        (BaseFn::Select, [c, a, b]) => {
             with_elements!(a, v => select(bool::slice(c)?, v, Element::slice(b)?))
         }
-        (TypeRule::Compare, [a, b]) => with_elements!(a, v => compare(function, v, Element::slice(b)?)),
         (_, [first, ..]) => match first {
             Data::Bool(_) => logic(function, args),
             Data::F8E4M3(_) | Data::F8E5M2(_) => None,
@@ -48,11 +52,19 @@ pub fn map(function: ScalarFn, args: &[&Data]) -> Option<Data> {
             Data::U16(_) => int::map::<u16>(function, args),
             Data::U32(_) => int::map::<u32>(function, args),
             Data::U64(_) => int::map::<u64>(function, args),
-            Data::F16(_) | Data::Bf16(_) => through_f32(function, args),
-            Data::F32(_) => float::map::<f32>(function, args),
-            Data::F64(_) => float::map::<f64>(function, args),
+            Data::F16(_) | Data::Bf16(_) => through_f32(args, |args| f32::base(function, args)),
+            Data::F32(_) => f32::base(function, args),
+            Data::F64(_) => f64::base(function, args),
         },
         _ => None,
+    }
+}
+
+fn math(function: MathFn, args: &[&Data]) -> Option<Data> {
+    match args.first()? {
+        Data::F64(_) => float::math::<f64>(function, args),
+        Data::F32(_) => float::math::<f32>(function, args),
+        _ => through_f32(args, |args| float::math::<f32>(function, args)),
     }
 }
 
@@ -86,38 +98,39 @@ fn select<T: Element>(c: &[bool], a: &[T], b: &[T]) -> Option<Data> {
     Some(T::wrap(c.iter().zip(pairs).map(|(&c, (&x, &y))| if c { x } else { y }).collect()))
 }
 
-fn compare<T: Element>(function: ScalarFn, a: &[T], b: &[T]) -> Option<Data> {
-    match function {
-        ScalarFn::Eq => binary(a, b, |x, y| x == y),
-        ScalarFn::Ne => binary(a, b, |x, y| x != y),
-        ScalarFn::Lt => binary(a, b, |x, y| x < y),
-        ScalarFn::Le => binary(a, b, |x, y| x <= y),
-        ScalarFn::Gt => binary(a, b, |x, y| x > y),
-        ScalarFn::Ge => binary(a, b, |x, y| x >= y),
-        _ => None,
-    }
+/// A comparison.
+fn compare<T: Element>(a: &[T], args: &[&Data], holds: impl Fn(T, T) -> bool) -> Option<Data> {
+    binary(a, T::slice(args.get(1)?)?, holds)
 }
 
-fn logic(function: ScalarFn, args: &[&Data]) -> Option<Data> {
+fn logic(function: BaseFn, args: &[&Data]) -> Option<Data> {
+    use BaseFn::*;
     let a = bool::slice(args.first()?)?;
-    if function == ScalarFn::Not {
-        return unary(a, |x| !x);
-    }
-    let b = bool::slice(args.get(1)?)?;
+    let b = || bool::slice(args.get(1)?);
     match function {
-        ScalarFn::And => binary(a, b, |x, y| x & y),
-        ScalarFn::Or => binary(a, b, |x, y| x | y),
-        ScalarFn::Xor => binary(a, b, |x, y| x ^ y),
-        _ => None,
+        Not => unary(a, |x: bool| !x),
+        And => binary(a, b()?, |x, y| x & y),
+        Or => binary(a, b()?, |x, y| x | y),
+        Xor => binary(a, b()?, |x, y| x ^ y),
+        Eq => compare(a, args, |x, y| x == y),
+        Ne => compare(a, args, |x, y| x != y),
+        Lt => compare(a, args, |x, y| !x & y),
+        Le => compare(a, args, |x, y| x <= y),
+        Gt => compare(a, args, |x, y| x & !y),
+        Ge => compare(a, args, |x, y| x >= y),
+        Add | Sub | Mul | Div | Fma | Neg | Abs | MulHi | DivTrunc | DivFloor | RemTrunc | RemFloor | Max
+        | Min | FMax | FMin | CopySign | Floor | Ceil | Trunc | RoundEven | Shl | Shr | IsNan | IsInf
+        | Sqrt | Select => None,
     }
 }
 
-fn through_f32(function: ScalarFn, args: &[&Data]) -> Option<Data> {
+/// Computes in `f32` and rounds what is not a truth value.
+fn through_f32(args: &[&Data], compute: impl Fn(&[&Data]) -> Option<Data>) -> Option<Data> {
     let elem = args.first()?.elem();
     let wide: SmallVec<[Data; 3]> = args.iter().map(|a| cast(a, Elem::F32)).collect();
     let refs: SmallVec<[&Data; 3]> = wide.iter().collect();
-    let result = float::map::<f32>(function, &refs)?;
-    if function.rule() == TypeRule::FloatTest { Some(result) } else { Some(cast(&result, elem)) }
+    let result = compute(&refs)?;
+    if result.elem() == Elem::Bool { Some(result) } else { Some(cast(&result, elem)) }
 }
 
 #[cfg(test)]

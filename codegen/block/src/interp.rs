@@ -6,7 +6,6 @@
 //! release order put one before the other; [`Options::races`] turns that check off. Atomic operations on one element
 //! are no race among themselves.
 
-mod atomic;
 mod exec;
 mod memory;
 mod ops;

@@ -41,7 +41,7 @@ pub use program::{
     Region, Value, ValueData,
 };
 pub use reference::reference;
-pub use scalar_fn::{Level, ReduceFn, ScalarFn, TypeRule};
+pub use scalar_fn::{BaseFn, Level, MathFn, ReduceFn, ScalarFn, TypeRule};
 pub use small::{F8E4M3, F8E5M2};
 pub use table::{Family, OPERATIONS, Operation};
 pub use types::{Elem, Kind, Literal, Shape, Type};

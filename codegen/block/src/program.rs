@@ -91,6 +91,21 @@ pub enum AtomicFn {
     Exchange,
 }
 
+impl AtomicFn {
+    /// The scalar function that makes the new element of `old` and `new`; none where that is `new` itself.
+    pub const fn combine(self) -> Option<ScalarFn> {
+        match self {
+            AtomicFn::Add => Some(ScalarFn::Add),
+            AtomicFn::Max => Some(ScalarFn::Max),
+            AtomicFn::Min => Some(ScalarFn::Min),
+            AtomicFn::And => Some(ScalarFn::And),
+            AtomicFn::Or => Some(ScalarFn::Or),
+            AtomicFn::Xor => Some(ScalarFn::Xor),
+            AtomicFn::Exchange => None,
+        }
+    }
+}
+
 /// What an atomic operation orders besides itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub enum MemoryOrder {

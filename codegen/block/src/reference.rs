@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use crate::program::AtomicFn;
-use crate::scalar_fn::{Level, ReduceFn, ScalarFn, TypeRule};
+use crate::scalar_fn::{ReduceFn, ScalarFn, TypeRule};
 use crate::table::{Family, OPERATIONS};
 use crate::triton::{Counterpart, TRITON};
 
@@ -80,7 +80,7 @@ fn functions(out: &mut String) {
          same on every target.\n\n| function | operands | kinds | error | base | |\n|---|---|---|---|---|---|\n",
     );
     for f in ScalarFn::ALL {
-        let base = if f.level() == Level::Base { "yes" } else { "" };
+        let base = if !f.is_math() { "yes" } else { "" };
         let row = [f.name(), kinds(f.rule()), base, f.doc()];
         let _ = writeln!(
             out,

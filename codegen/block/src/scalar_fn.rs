@@ -29,13 +29,48 @@ pub enum TypeRule {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Level {
     /// Every target implements it.
-    Base,
+    Base(BaseFn),
     /// The `expand-math` pass rewrites it into base functions.
-    Math,
+    Math(MathFn),
 }
 
+/// Makes the functions from the rows of both levels. Whoever matches on [`BaseFn`] or [`MathFn`] leaves no function out: the
+/// compiler names every place that a new row needs.
 macro_rules! scalar_fns {
-    ($($variant:ident $name:literal $arity:literal $rule:ident $level:ident $ulp:literal $cost:literal $doc:literal;)*) => {
+    (
+        base { $($base:ident $base_name:literal $base_arity:literal $base_rule:ident $base_ulp:literal $base_cost:literal $base_doc:literal;)* }
+        math { $($math:ident $math_name:literal $math_arity:literal $math_rule:ident $math_ulp:literal $math_cost:literal $math_doc:literal;)* }
+    ) => {
+        scalar_fns! {
+            $($base $base_name $base_arity $base_rule $base_ulp $base_cost $base_doc;)*
+            $($math $math_name $math_arity $math_rule $math_ulp $math_cost $math_doc;)*
+        }
+
+        /// A function that every target implements.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        pub enum BaseFn { $(#[doc = $base_doc] $base,)* }
+
+        /// A mathematical function, which the `expand-math` pass rewrites.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        pub enum MathFn { $(#[doc = $math_doc] $math,)* }
+
+        impl From<BaseFn> for ScalarFn {
+            fn from(function: BaseFn) -> ScalarFn {
+                match function { $(BaseFn::$base => ScalarFn::$base,)* }
+            }
+        }
+
+        impl ScalarFn {
+            /// Whether targets implement it directly, and as which of these functions.
+            pub const fn level(self) -> Level {
+                match self {
+                    $(ScalarFn::$base => Level::Base(BaseFn::$base),)*
+                    $(ScalarFn::$math => Level::Math(MathFn::$math),)*
+                }
+            }
+        }
+    };
+    ($($variant:ident $name:literal $arity:literal $rule:ident $ulp:literal $cost:literal $doc:literal;)*) => {
         /// A function of one element of each operand.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
         pub enum ScalarFn { $(#[doc = $doc] $variant,)* }
@@ -53,9 +88,6 @@ macro_rules! scalar_fns {
             /// The type rule.
             pub const fn rule(self) -> TypeRule { match self { $(ScalarFn::$variant => TypeRule::$rule,)* } }
 
-            /// Whether targets implement it directly.
-            pub const fn level(self) -> Level { match self { $(ScalarFn::$variant => Level::$level,)* } }
-
             /// Largest error in units in the last place of `f32`, over the whole range; 0 is exact or correctly
             /// rounded.
             pub const fn max_ulp(self) -> f64 { match self { $(ScalarFn::$variant => $ulp,)* } }
@@ -70,86 +102,96 @@ macro_rules! scalar_fns {
 }
 
 scalar_fns! {
-    // Arithmetic. Integers wrap.
-    Add "add" 2 Number Base 0.0 1 "Sum.";
-    Sub "sub" 2 Number Base 0.0 1 "Difference.";
-    Mul "mul" 2 Number Base 0.0 1 "Product.";
-    Div "div" 2 Float Base 0.0 5 "Quotient of floats.";
-    Fma "fma" 3 Float Base 0.0 1 "`a * b + c`, rounded once.";
-    Neg "neg" 1 Number Base 0.0 1 "Negation.";
-    Abs "abs" 1 Number Base 0.0 1 "Absolute value; the smallest integer stays itself.";
-    MulHi "mul_hi" 2 Int Base 0.0 4 "Upper half of the product, which has twice the bits.";
-    DivTrunc "div_trunc" 2 Int Base 0.0 20 "Integer quotient rounded toward zero; 0 for a zero divisor; INT_MIN / -1 = INT_MIN.";
-    DivFloor "div_floor" 2 Int Base 0.0 24 "Integer quotient rounded toward minus infinity; 0 for a zero divisor.";
-    RemTrunc "rem_trunc" 2 Number Base 0.0 24 "Remainder with the sign of the dividend (C's `%`, `fmod`); 0 for a zero integer divisor.";
-    RemFloor "rem_floor" 2 Number Base 0.0 28 "Remainder with the sign of the divisor (Python's `%`); 0 for a zero integer divisor.";
-    Max "max" 2 Number Base 0.0 1 "Larger operand; NaN if either is NaN; +0 is larger than -0.";
-    Min "min" 2 Number Base 0.0 1 "Smaller operand; NaN if either is NaN; -0 is smaller than +0.";
-    FMax "fmax" 2 Float Base 0.0 2 "Larger operand; the other one where one is NaN.";
-    FMin "fmin" 2 Float Base 0.0 2 "Smaller operand; the other one where one is NaN.";
-    CopySign "copysign" 2 Float Base 0.0 2 "The first operand's magnitude with the second one's sign.";
-    // Rounding.
-    Floor "floor" 1 Float Base 0.0 1 "Largest integer not above.";
-    Ceil "ceil" 1 Float Base 0.0 1 "Smallest integer not below.";
-    Trunc "trunc" 1 Float Base 0.0 1 "Integer part.";
-    RoundEven "round_even" 1 Float Base 0.0 1 "Nearest integer, half to even.";
-    // Bits.
-    And "and" 2 Bits Base 0.0 1 "Bitwise or logical and.";
-    Or "or" 2 Bits Base 0.0 1 "Bitwise or logical or.";
-    Xor "xor" 2 Bits Base 0.0 1 "Bitwise or logical exclusive or.";
-    Not "not" 1 Bits Base 0.0 1 "Bitwise or logical not.";
-    Shl "shl" 2 Int Base 0.0 2 "Shift left; 0 where the amount is negative or not below the width.";
-    Shr "shr" 2 Int Base 0.0 2 "Shift right, arithmetic for signed kinds; an amount out of range gives 0, or -1 for a negative signed value.";
-    // Comparison. Ordered: false where an operand is NaN, except `ne`, which is true.
-    Eq "eq" 2 Compare Base 0.0 1 "Equal.";
-    Ne "ne" 2 Compare Base 0.0 1 "Not equal.";
-    Lt "lt" 2 Compare Base 0.0 1 "Less.";
-    Le "le" 2 Compare Base 0.0 1 "Less or equal.";
-    Gt "gt" 2 Compare Base 0.0 1 "Greater.";
-    Ge "ge" 2 Compare Base 0.0 1 "Greater or equal.";
-    IsNan "is_nan" 1 FloatTest Base 0.0 1 "Whether the operand is NaN.";
-    IsInf "is_inf" 1 FloatTest Base 0.0 2 "Whether the operand is infinite.";
-    Select "select" 3 Select Base 0.0 1 "The second operand where the first is true, else the third.";
-    // Roots and powers.
-    Sqrt "sqrt" 1 Float Base 0.0 5 "Square root, correctly rounded.";
-    Rsqrt "rsqrt" 1 Float Math 1.5 10 "One over the square root.";
-    Pow "pow" 2 Float Math 2.0 105 "First operand to the power of the second, with C's special cases.";
-    // Exponentials and logarithms.
-    Exp "exp" 1 Float Math 2.0 16 "e to the power of the operand.";
-    Exp2 "exp2" 1 Float Math 2.0 17 "2 to the power of the operand.";
-    Expm1 "expm1" 1 Float Math 2.0 18 "exp(x) - 1.";
-    Log "log" 1 Float Math 2.0 28 "Natural logarithm.";
-    Log2 "log2" 1 Float Math 2.0 29 "Logarithm to base 2.";
-    Log10 "log10" 1 Float Math 2.0 31 "Logarithm to base 10.";
-    Log1p "log1p" 1 Float Math 2.0 31 "log(1 + x).";
-    // Trigonometry.
-    Sin "sin" 1 Float Math 2.0 56 "Sine.";
-    Cos "cos" 1 Float Math 2.0 56 "Cosine.";
-    Tan "tan" 1 Float Math 2.0 74 "Tangent.";
-    Asin "asin" 1 Float Math 2.0 23 "Arc sine.";
-    Acos "acos" 1 Float Math 2.0 28 "Arc cosine.";
-    Atan "atan" 1 Float Math 2.0 24 "Arc tangent.";
-    Atan2 "atan2" 2 Float Math 2.0 36 "Angle of the point (second, first), with C's special cases.";
-    Sinh "sinh" 1 Float Math 2.0 32 "Hyperbolic sine.";
-    Cosh "cosh" 1 Float Math 2.0 21 "Hyperbolic cosine.";
-    Tanh "tanh" 1 Float Math 2.0 25 "Hyperbolic tangent.";
-    Asinh "asinh" 1 Float Math 2.0 71 "Inverse hyperbolic sine.";
-    Acosh "acosh" 1 Float Math 2.0 66 "Inverse hyperbolic cosine.";
-    Atanh "atanh" 1 Float Math 2.0 74 "Inverse hyperbolic tangent.";
-    // Error function and the logistic function.
-    Erf "erf" 1 Float Math 2.0 26 "Error function.";
-    Erfc "erfc" 1 Float Math 4.0 49 "Complementary error function.";
-    Sigmoid "sigmoid" 1 Float Math 2.0 31 "1 / (1 + exp(-x)).";
-    // What a target may compute less exactly than the others, where it is quicker so.
-    Exp2Approx "exp2_approx" 1 Float Math 4.0 17 "2 to the power of the operand, to about 22 bits; targets differ.";
-    Exp2ApproxFtz "exp2_approx_ftz" 1 Float Math 4.0 17 "`exp2_approx`, or 0 where that is below the smallest normal number; targets differ.";
-    RecipApprox "recip_approx" 1 Float Math 2.0 5 "One over the operand, to about 22 bits, 0 for one below the smallest normal number; targets differ.";
+    base {
+        // Arithmetic. Integers wrap.
+        Add "add" 2 Number 0.0 1 "Sum.";
+        Sub "sub" 2 Number 0.0 1 "Difference.";
+        Mul "mul" 2 Number 0.0 1 "Product.";
+        Div "div" 2 Float 0.0 5 "Quotient of floats.";
+        Fma "fma" 3 Float 0.0 1 "`a * b + c`, rounded once.";
+        Neg "neg" 1 Number 0.0 1 "Negation.";
+        Abs "abs" 1 Number 0.0 1 "Absolute value; the smallest integer stays itself.";
+        MulHi "mul_hi" 2 Int 0.0 4 "Upper half of the product, which has twice the bits.";
+        DivTrunc "div_trunc" 2 Int 0.0 20 "Integer quotient rounded toward zero; 0 for a zero divisor; INT_MIN / -1 = INT_MIN.";
+        DivFloor "div_floor" 2 Int 0.0 24 "Integer quotient rounded toward minus infinity; 0 for a zero divisor.";
+        RemTrunc "rem_trunc" 2 Number 0.0 24 "Remainder with the sign of the dividend (C's `%`, `fmod`); 0 for a zero integer divisor.";
+        RemFloor "rem_floor" 2 Number 0.0 28 "Remainder with the sign of the divisor (Python's `%`); 0 for a zero integer divisor.";
+        Max "max" 2 Number 0.0 1 "Larger operand; NaN if either is NaN; +0 is larger than -0.";
+        Min "min" 2 Number 0.0 1 "Smaller operand; NaN if either is NaN; -0 is smaller than +0.";
+        FMax "fmax" 2 Float 0.0 2 "Larger operand; the other one where one is NaN.";
+        FMin "fmin" 2 Float 0.0 2 "Smaller operand; the other one where one is NaN.";
+        CopySign "copysign" 2 Float 0.0 2 "The first operand's magnitude with the second one's sign.";
+        // Rounding.
+        Floor "floor" 1 Float 0.0 1 "Largest integer not above.";
+        Ceil "ceil" 1 Float 0.0 1 "Smallest integer not below.";
+        Trunc "trunc" 1 Float 0.0 1 "Integer part.";
+        RoundEven "round_even" 1 Float 0.0 1 "Nearest integer, half to even.";
+        // Bits.
+        And "and" 2 Bits 0.0 1 "Bitwise or logical and.";
+        Or "or" 2 Bits 0.0 1 "Bitwise or logical or.";
+        Xor "xor" 2 Bits 0.0 1 "Bitwise or logical exclusive or.";
+        Not "not" 1 Bits 0.0 1 "Bitwise or logical not.";
+        Shl "shl" 2 Int 0.0 2 "Shift left; 0 where the amount is negative or not below the width.";
+        Shr "shr" 2 Int 0.0 2 "Shift right, arithmetic for signed kinds; an amount out of range gives 0, or -1 for a negative signed value.";
+        // Comparison. Ordered: false where an operand is NaN, except `ne`, which is true.
+        Eq "eq" 2 Compare 0.0 1 "Equal.";
+        Ne "ne" 2 Compare 0.0 1 "Not equal.";
+        Lt "lt" 2 Compare 0.0 1 "Less.";
+        Le "le" 2 Compare 0.0 1 "Less or equal.";
+        Gt "gt" 2 Compare 0.0 1 "Greater.";
+        Ge "ge" 2 Compare 0.0 1 "Greater or equal.";
+        IsNan "is_nan" 1 FloatTest 0.0 1 "Whether the operand is NaN.";
+        IsInf "is_inf" 1 FloatTest 0.0 2 "Whether the operand is infinite.";
+        Select "select" 3 Select 0.0 1 "The second operand where the first is true, else the third.";
+        // Roots.
+        Sqrt "sqrt" 1 Float 0.0 5 "Square root, correctly rounded.";
+    }
+    math {
+        // Roots and powers.
+        Rsqrt "rsqrt" 1 Float 1.5 10 "One over the square root.";
+        Pow "pow" 2 Float 2.0 105 "First operand to the power of the second, with C's special cases.";
+        // Exponentials and logarithms.
+        Exp "exp" 1 Float 2.0 16 "e to the power of the operand.";
+        Exp2 "exp2" 1 Float 2.0 17 "2 to the power of the operand.";
+        Expm1 "expm1" 1 Float 2.0 18 "exp(x) - 1.";
+        Log "log" 1 Float 2.0 28 "Natural logarithm.";
+        Log2 "log2" 1 Float 2.0 29 "Logarithm to base 2.";
+        Log10 "log10" 1 Float 2.0 31 "Logarithm to base 10.";
+        Log1p "log1p" 1 Float 2.0 31 "log(1 + x).";
+        // Trigonometry.
+        Sin "sin" 1 Float 2.0 56 "Sine.";
+        Cos "cos" 1 Float 2.0 56 "Cosine.";
+        Tan "tan" 1 Float 2.0 74 "Tangent.";
+        Asin "asin" 1 Float 2.0 23 "Arc sine.";
+        Acos "acos" 1 Float 2.0 28 "Arc cosine.";
+        Atan "atan" 1 Float 2.0 24 "Arc tangent.";
+        Atan2 "atan2" 2 Float 2.0 36 "Angle of the point (second, first), with C's special cases.";
+        Sinh "sinh" 1 Float 2.0 32 "Hyperbolic sine.";
+        Cosh "cosh" 1 Float 2.0 21 "Hyperbolic cosine.";
+        Tanh "tanh" 1 Float 2.0 25 "Hyperbolic tangent.";
+        Asinh "asinh" 1 Float 2.0 71 "Inverse hyperbolic sine.";
+        Acosh "acosh" 1 Float 2.0 66 "Inverse hyperbolic cosine.";
+        Atanh "atanh" 1 Float 2.0 74 "Inverse hyperbolic tangent.";
+        // Error function and the logistic function.
+        Erf "erf" 1 Float 2.0 26 "Error function.";
+        Erfc "erfc" 1 Float 4.0 49 "Complementary error function.";
+        Sigmoid "sigmoid" 1 Float 2.0 31 "1 / (1 + exp(-x)).";
+        // What a target may compute less exactly than the others, where it is quicker so.
+        Exp2Approx "exp2_approx" 1 Float 4.0 17 "2 to the power of the operand, to about 22 bits; targets differ.";
+        Exp2ApproxFtz "exp2_approx_ftz" 1 Float 4.0 17 "`exp2_approx`, or 0 where that is below the smallest normal number; targets differ.";
+        RecipApprox "recip_approx" 1 Float 2.0 5 "One over the operand, to about 22 bits, 0 for one below the smallest normal number; targets differ.";
+    }
 }
 
 impl ScalarFn {
     /// The function that is spelled `name`.
     pub fn from_name(name: &str) -> Option<ScalarFn> {
         ScalarFn::ALL.iter().copied().find(|f| f.name() == name)
+    }
+
+    /// Whether the `expand-math` pass rewrites it.
+    pub const fn is_math(self) -> bool {
+        matches!(self.level(), Level::Math(_))
     }
 
     /// Whether targets compute it with errors of their own.

@@ -2,9 +2,9 @@
 
 use half::{bf16, f16};
 
-use super::{binary, unary};
+use super::{binary, compare, unary};
 use crate::data::{Data, Element};
-use crate::scalar_fn::{Level, ScalarFn};
+use crate::scalar_fn::{BaseFn, Level, MathFn, ScalarFn};
 use crate::small::{F8E4M3, F8E5M2};
 
 /// A floating-point kind.
@@ -39,48 +39,52 @@ float!(f64, std::convert::identity, std::convert::identity);
 
 /// A floating-point kind with arithmetic of its own.
 pub(super) trait Native: Float {
-    fn base(function: ScalarFn, args: &[&Data]) -> Option<Data>;
+    fn base(function: BaseFn, args: &[&Data]) -> Option<Data>;
 }
 
 macro_rules! native {
     ($ty:ident) => {
         impl Native for $ty {
-            fn base(function: ScalarFn, args: &[&Data]) -> Option<Data> {
+            fn base(function: BaseFn, args: &[&Data]) -> Option<Data> {
+                use BaseFn::*;
                 let a = $ty::slice(args.first()?)?;
+                let b = || $ty::slice(args.get(1)?);
                 match function {
-                    ScalarFn::Neg => return unary(a, |x| -x),
-                    ScalarFn::Abs => return unary(a, $ty::abs),
-                    ScalarFn::Floor => return unary(a, $ty::floor),
-                    ScalarFn::Ceil => return unary(a, $ty::ceil),
-                    ScalarFn::Trunc => return unary(a, $ty::trunc),
-                    ScalarFn::RoundEven => return unary(a, $ty::round_ties_even),
-                    ScalarFn::Sqrt => return unary(a, $ty::sqrt),
-                    ScalarFn::IsNan => return unary(a, $ty::is_nan),
-                    ScalarFn::IsInf => return unary(a, $ty::is_infinite),
-                    _ => {}
-                }
-                let b = $ty::slice(args.get(1)?)?;
-                match function {
-                    ScalarFn::Add => binary(a, b, |x, y| x + y),
-                    ScalarFn::Sub => binary(a, b, |x, y| x - y),
-                    ScalarFn::Mul => binary(a, b, |x, y| x * y),
-                    ScalarFn::Div => binary(a, b, |x, y| x / y),
-                    ScalarFn::RemTrunc => binary(a, b, |x, y| x % y),
-                    ScalarFn::RemFloor => binary(a, b, |x, y| {
+                    Neg => unary(a, |x: $ty| -x),
+                    Abs => unary(a, $ty::abs),
+                    Floor => unary(a, $ty::floor),
+                    Ceil => unary(a, $ty::ceil),
+                    Trunc => unary(a, $ty::trunc),
+                    RoundEven => unary(a, $ty::round_ties_even),
+                    Sqrt => unary(a, $ty::sqrt),
+                    IsNan => unary(a, $ty::is_nan),
+                    IsInf => unary(a, $ty::is_infinite),
+                    Add => binary(a, b()?, |x, y| x + y),
+                    Sub => binary(a, b()?, |x, y| x - y),
+                    Mul => binary(a, b()?, |x, y| x * y),
+                    Div => binary(a, b()?, |x, y| x / y),
+                    RemTrunc => binary(a, b()?, |x, y| x % y),
+                    RemFloor => binary(a, b()?, |x, y| {
                         let rem = x % y;
                         if rem != 0.0 && (y < 0.0) != (rem < 0.0) { rem + y } else { rem }
                     }),
-                    ScalarFn::Max => binary(a, b, |x, y| either_nan(x, y).unwrap_or_else(|| max(x, y))),
-                    ScalarFn::Min => binary(a, b, |x, y| either_nan(x, y).unwrap_or_else(|| min(x, y))),
-                    ScalarFn::FMax => binary(a, b, |x, y| other_or(x, y, max)),
-                    ScalarFn::FMin => binary(a, b, |x, y| other_or(x, y, min)),
-                    ScalarFn::CopySign => binary(a, b, $ty::copysign),
-                    ScalarFn::Fma => {
+                    Max => binary(a, b()?, |x, y| either_nan(x, y).unwrap_or_else(|| max(x, y))),
+                    Min => binary(a, b()?, |x, y| either_nan(x, y).unwrap_or_else(|| min(x, y))),
+                    FMax => binary(a, b()?, |x, y| other_or(x, y, max)),
+                    FMin => binary(a, b()?, |x, y| other_or(x, y, min)),
+                    CopySign => binary(a, b()?, $ty::copysign),
+                    Fma => {
                         let c = $ty::slice(args.get(2)?)?;
-                        let products = a.iter().zip(b).zip(c);
+                        let products = a.iter().zip(b()?).zip(c);
                         Some($ty::wrap(products.map(|((&x, &y), &z)| x.mul_add(y, z)).collect()))
                     }
-                    _ => None,
+                    Eq => compare(a, args, |x, y| x == y),
+                    Ne => compare(a, args, |x, y| x != y),
+                    Lt => compare(a, args, |x, y| x < y),
+                    Le => compare(a, args, |x, y| x <= y),
+                    Gt => compare(a, args, |x, y| x > y),
+                    Ge => compare(a, args, |x, y| x >= y),
+                    MulHi | DivTrunc | DivFloor | And | Or | Xor | Not | Shl | Shr | Select => None,
                 }
             }
         }
@@ -90,14 +94,12 @@ macro_rules! native {
 native!(f32);
 native!(f64);
 
-pub(super) fn map<T: Native>(function: ScalarFn, args: &[&Data]) -> Option<Data> {
-    if function.level() == Level::Base {
-        return T::base(function, args);
-    }
+/// A mathematical function, in `f64`.
+pub(super) fn math<T: Float>(function: MathFn, args: &[&Data]) -> Option<Data> {
     let a = T::slice(args.first()?)?;
     match args.get(1) {
-        None => unary(a, |x: T| T::narrow(math_f64(function, x.widen(), 0.0))),
-        Some(b) => binary(a, T::slice(b)?, |x: T, y: T| T::narrow(math_f64(function, x.widen(), y.widen()))),
+        None => unary(a, |x: T| T::narrow(of_f64(function, x.widen(), 0.0))),
+        Some(b) => binary(a, T::slice(b)?, |x: T, y: T| T::narrow(of_f64(function, x.widen(), y.widen()))),
     }
 }
 
@@ -133,37 +135,43 @@ fn other_or<T: Float>(x: T, y: T, both: impl Fn(T, T) -> T) -> T {
     }
 }
 
-/// A function of [`Level::Math`] in `f64`; `y` matters only to functions of two operands. NaN for the others.
-pub fn math_f64(function: ScalarFn, x: f64, y: f64) -> f64 {
+/// A function of [`Level::Math`] in `f64`; `y` matters only to functions of two operands. `None` for the others.
+pub fn math_f64(function: ScalarFn, x: f64, y: f64) -> Option<f64> {
+    match function.level() {
+        Level::Math(function) => Some(of_f64(function, x, y)),
+        Level::Base(_) => None,
+    }
+}
+
+fn of_f64(function: MathFn, x: f64, y: f64) -> f64 {
     match function {
-        ScalarFn::Rsqrt => 1.0 / x.sqrt(),
-        ScalarFn::Pow => x.powf(y),
-        ScalarFn::Exp => x.exp(),
-        ScalarFn::Exp2 | ScalarFn::Exp2Approx | ScalarFn::Exp2ApproxFtz => x.exp2(),
-        ScalarFn::RecipApprox => 1.0 / x,
-        ScalarFn::Expm1 => x.exp_m1(),
-        ScalarFn::Log => x.ln(),
-        ScalarFn::Log2 => x.log2(),
-        ScalarFn::Log10 => x.log10(),
-        ScalarFn::Log1p => x.ln_1p(),
-        ScalarFn::Sin => x.sin(),
-        ScalarFn::Cos => x.cos(),
-        ScalarFn::Tan => x.tan(),
-        ScalarFn::Asin => x.asin(),
-        ScalarFn::Acos => x.acos(),
-        ScalarFn::Atan => x.atan(),
-        ScalarFn::Atan2 => x.atan2(y),
-        ScalarFn::Sinh => x.sinh(),
-        ScalarFn::Cosh => x.cosh(),
-        ScalarFn::Tanh => x.tanh(),
-        ScalarFn::Asinh => libm::asinh(x),
-        ScalarFn::Acosh if x < 1.0 => f64::NAN,
-        ScalarFn::Acosh => libm::acosh(x),
-        ScalarFn::Atanh => libm::atanh(x),
-        ScalarFn::Erf => libm::erf(x),
-        ScalarFn::Erfc => libm::erfc(x),
-        ScalarFn::Sigmoid => sigmoid(x),
-        _ => f64::NAN,
+        MathFn::Rsqrt => 1.0 / x.sqrt(),
+        MathFn::Pow => x.powf(y),
+        MathFn::Exp => x.exp(),
+        MathFn::Exp2 | MathFn::Exp2Approx | MathFn::Exp2ApproxFtz => x.exp2(),
+        MathFn::RecipApprox => 1.0 / x,
+        MathFn::Expm1 => x.exp_m1(),
+        MathFn::Log => x.ln(),
+        MathFn::Log2 => x.log2(),
+        MathFn::Log10 => x.log10(),
+        MathFn::Log1p => x.ln_1p(),
+        MathFn::Sin => x.sin(),
+        MathFn::Cos => x.cos(),
+        MathFn::Tan => x.tan(),
+        MathFn::Asin => x.asin(),
+        MathFn::Acos => x.acos(),
+        MathFn::Atan => x.atan(),
+        MathFn::Atan2 => x.atan2(y),
+        MathFn::Sinh => x.sinh(),
+        MathFn::Cosh => x.cosh(),
+        MathFn::Tanh => x.tanh(),
+        MathFn::Asinh => libm::asinh(x),
+        MathFn::Acosh if x < 1.0 => f64::NAN,
+        MathFn::Acosh => libm::acosh(x),
+        MathFn::Atanh => libm::atanh(x),
+        MathFn::Erf => libm::erf(x),
+        MathFn::Erfc => libm::erfc(x),
+        MathFn::Sigmoid => sigmoid(x),
     }
 }
 

@@ -1,8 +1,8 @@
 //! Scalar functions of integers.
 
-use super::{binary, unary};
+use super::{binary, compare, unary};
 use crate::data::{Data, Element};
-use crate::scalar_fn::ScalarFn;
+use crate::scalar_fn::BaseFn;
 
 /// An integer kind with the arithmetic that the functions are made of.
 pub(super) trait Int: Element + Ord {
@@ -66,32 +66,37 @@ int! {
     u64, u128, std::convert::identity;
 }
 
-pub(super) fn map<T: Int>(function: ScalarFn, args: &[&Data]) -> Option<Data> {
+pub(super) fn map<T: Int>(function: BaseFn, args: &[&Data]) -> Option<Data> {
+    use BaseFn::*;
     let a = T::slice(args.first()?)?;
+    let b = || T::slice(args.get(1)?);
     match function {
-        ScalarFn::Neg => return unary(a, T::neg),
-        ScalarFn::Abs => return unary(a, T::abs),
-        ScalarFn::Not => return unary(a, T::not),
-        _ => {}
-    }
-    let b = T::slice(args.get(1)?)?;
-    match function {
-        ScalarFn::Add => binary(a, b, T::add),
-        ScalarFn::Sub => binary(a, b, T::sub),
-        ScalarFn::Mul => binary(a, b, T::mul),
-        ScalarFn::MulHi => binary(a, b, T::mul_hi),
-        ScalarFn::DivTrunc => binary(a, b, div_trunc),
-        ScalarFn::DivFloor => binary(a, b, div_floor),
-        ScalarFn::RemTrunc => binary(a, b, rem_trunc),
-        ScalarFn::RemFloor => binary(a, b, rem_floor),
-        ScalarFn::Max => binary(a, b, T::max),
-        ScalarFn::Min => binary(a, b, T::min),
-        ScalarFn::And => binary(a, b, T::and),
-        ScalarFn::Or => binary(a, b, T::or),
-        ScalarFn::Xor => binary(a, b, T::xor),
-        ScalarFn::Shl => binary(a, b, T::shl),
-        ScalarFn::Shr => binary(a, b, T::shr),
-        _ => None,
+        Neg => unary(a, T::neg),
+        Abs => unary(a, T::abs),
+        Not => unary(a, T::not),
+        Add => binary(a, b()?, T::add),
+        Sub => binary(a, b()?, T::sub),
+        Mul => binary(a, b()?, T::mul),
+        MulHi => binary(a, b()?, T::mul_hi),
+        DivTrunc => binary(a, b()?, div_trunc),
+        DivFloor => binary(a, b()?, div_floor),
+        RemTrunc => binary(a, b()?, rem_trunc),
+        RemFloor => binary(a, b()?, rem_floor),
+        Max => binary(a, b()?, T::max),
+        Min => binary(a, b()?, T::min),
+        And => binary(a, b()?, T::and),
+        Or => binary(a, b()?, T::or),
+        Xor => binary(a, b()?, T::xor),
+        Shl => binary(a, b()?, T::shl),
+        Shr => binary(a, b()?, T::shr),
+        Eq => compare(a, args, |x, y| x == y),
+        Ne => compare(a, args, |x, y| x != y),
+        Lt => compare(a, args, |x, y| x < y),
+        Le => compare(a, args, |x, y| x <= y),
+        Gt => compare(a, args, |x, y| x > y),
+        Ge => compare(a, args, |x, y| x >= y),
+        Div | Fma | FMax | FMin | CopySign | Floor | Ceil | Trunc | RoundEven | IsNan | IsInf | Sqrt
+        | Select => None,
     }
 }
 

@@ -57,7 +57,7 @@ impl Axis<'_> {
             ReduceFn::And => self.fold(v, init, |a, x| a & x),
             ReduceFn::Or => self.fold(v, init, |a, x| a | x),
             ReduceFn::Xor => self.fold(v, init, |a, x| a ^ x),
-            _ => return None,
+            ReduceFn::Sum | ReduceFn::Prod | ReduceFn::Max | ReduceFn::Min => return None,
         }))
     }
 
@@ -81,7 +81,7 @@ impl Axis<'_> {
             ReduceFn::Prod => self.fold(v, init, |a, x| a * x.widen()),
             ReduceFn::Max => self.fold(v, init, |a, x| maximum(a, x.widen())),
             ReduceFn::Min => self.fold(v, init, |a, x| minimum(a, x.widen())),
-            _ => return None,
+            ReduceFn::And | ReduceFn::Or | ReduceFn::Xor => return None,
         };
         Some(T::wrap(wide.into_iter().map(T::narrow).collect()))
     }

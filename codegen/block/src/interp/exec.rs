@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::rc::Rc;
 
 use super::memory::{Access, Memory};
-use super::{Fault, InterpError, Observer, Options, atomic, ops};
+use super::{Fault, InterpError, Observer, Options, ops};
 use crate::data::{Data, Element};
 use crate::eval;
 use crate::print::op_text;
@@ -199,7 +199,13 @@ impl<'p, 'm> Machine<'p, 'm> {
         let desired = if function.is_none() { operand(3)? } else { first.clone() };
         self.access(op, masked.then_some(3), |memory, access| {
             memory.atomic(access, order, |old, element| match function {
-                Some(function) => atomic::combined(function, old, &first.pick(&[element])?).map(Some),
+                Some(function) => {
+                    let new = first.pick(&[element])?;
+                    match function.combine() {
+                        Some(combine) => eval::map(combine, &[old, &new]).map(Some),
+                        None => Some(Some(new)),
+                    }
+                }
                 None => {
                     let same = old.to_bytes() == first.pick(&[element])?.to_bytes();
                     Some(if same { Some(desired.pick(&[element])?) } else { None })

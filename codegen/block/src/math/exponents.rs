@@ -6,20 +6,23 @@ use super::common::{self, SINGLE};
 use super::emit::*;
 use super::native::Native;
 use super::single;
-use crate::scalar_fn::ScalarFn;
+use crate::scalar_fn::{Level, MathFn, ScalarFn};
 
 /// A function of `f32` by [`Exponents`], with the bits of [`super::eval_f32`] (but for a NaN's payload). `None` where
 /// they do not help.
 #[inline(always)]
 pub fn with_exponents<F: Exponents>(function: ScalarFn, x: F) -> Option<F> {
+    let Level::Math(function) = function.level() else { return None };
+    use MathFn::*;
     Some(match function {
-        ScalarFn::Exp => exp(x),
-        ScalarFn::Exp2 | ScalarFn::Exp2Approx | ScalarFn::Exp2ApproxFtz => exp2(x),
-        ScalarFn::Log => common::log_of(split(x), &SINGLE),
-        ScalarFn::Log2 => common::log2_of(split(x), &SINGLE),
-        ScalarFn::Sin => sin(x),
-        ScalarFn::Cos => cos(x),
-        _ => return None,
+        Exp => exp(x),
+        Exp2 | Exp2Approx | Exp2ApproxFtz => exp2(x),
+        Log => common::log_of(split(x), &SINGLE),
+        Log2 => common::log2_of(split(x), &SINGLE),
+        Sin => sin(x),
+        Cos => cos(x),
+        Rsqrt | Pow | Expm1 | Log10 | Log1p | Tan | Asin | Acos | Atan | Atan2 | Sinh | Cosh | Tanh
+        | Asinh | Acosh | Atanh | Erf | Erfc | Sigmoid | RecipApprox => return None,
     })
 }
 

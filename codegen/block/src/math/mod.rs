@@ -30,7 +30,7 @@ use tile::{Recorder, Tile};
 
 use crate::infer::TypeError;
 use crate::program::{Op, OpKind, Program, Region, Value, ValueData};
-use crate::scalar_fn::{Level, ScalarFn};
+use crate::scalar_fn::{Level, MathFn, ScalarFn};
 use crate::types::Elem;
 
 /// Rewrites every mathematical function of a program into base functions, casts, bitcasts and literals.
@@ -65,7 +65,7 @@ fn expand_region(
         }
         match op.kind {
             OpKind::Map(function)
-                if function.level() == Level::Math
+                if function.is_math()
                     && !has(function, op.args.first().and_then(|a| values[a.index()].ty.elem())) =>
             {
                 expand_op(values, function, &op, &mut ops, has)?
@@ -114,10 +114,10 @@ fn record(
     let elem = recorder.borrow().elem(first);
     let x = Tile::<f64>::new(recorder, first);
     let y = Tile::<f64>::new(recorder, second);
-    let result = match elem {
-        Some(Elem::F64) => double(function, x, y),
-        Some(elem) if elem.is_float() => {
-            single(function, x.cast(Elem::F32), y.cast(Elem::F32)).map(|v| v.cast::<f64>(elem))
+    let result = match (function.level(), elem) {
+        (Level::Math(function), Some(Elem::F64)) => Some(double(function, x, y)),
+        (Level::Math(function), Some(elem)) if elem.is_float() => {
+            Some(single(function, x.cast(Elem::F32), y.cast(Elem::F32)).cast::<f64>(elem))
         }
         _ => None,
     };
@@ -132,82 +132,86 @@ fn record(
 /// a NaN's payload). `None` for other functions.
 #[inline]
 pub fn eval_f32(function: ScalarFn, x: f32, y: f32) -> Option<f32> {
-    single(function, Native(x), Native(y)).map(|v| v.0)
+    match function.level() {
+        Level::Math(function) => Some(single(function, Native(x), Native(y)).0),
+        Level::Base(_) => None,
+    }
 }
 
 /// A function of [`Level::Math`] of one `f64`, or of two; the same as the expanded operations, bit for bit (but for
 /// a NaN's payload). `None` for other functions.
 #[inline]
 pub fn eval_f64(function: ScalarFn, x: f64, y: f64) -> Option<f64> {
-    double(function, Native(x), Native(y)).map(|v| v.0)
+    match function.level() {
+        Level::Math(function) => Some(double(function, Native(x), Native(y)).0),
+        Level::Base(_) => None,
+    }
 }
 
 /// The formulas for `f32`.
 #[inline(always)]
-fn single<F: Single>(function: ScalarFn, x: F, y: F) -> Option<F> {
+fn single<F: Single>(function: MathFn, x: F, y: F) -> F {
     let k = &common::SINGLE;
-    Some(match function {
-        ScalarFn::Rsqrt => common::rsqrt(x),
-        ScalarFn::Pow => single::pow(x, y),
-        ScalarFn::Exp => common::exp(x, k),
-        ScalarFn::Exp2 | ScalarFn::Exp2Approx | ScalarFn::Exp2ApproxFtz => common::exp2(x, k),
-        ScalarFn::RecipApprox => x.under(1.0),
-        ScalarFn::Expm1 => common::expm1(x, k),
-        ScalarFn::Log => common::log(x, k),
-        ScalarFn::Log2 => common::log2(x, k),
-        ScalarFn::Log10 => common::log10(x, k),
-        ScalarFn::Log1p => common::log1p(x, k),
-        ScalarFn::Sin => single::sin(x),
-        ScalarFn::Cos => single::cos(x),
-        ScalarFn::Tan => single::tan(x),
-        ScalarFn::Asin => common::asin(x, k),
-        ScalarFn::Acos => common::acos(x, k),
-        ScalarFn::Atan => common::atan(x, k),
-        ScalarFn::Atan2 => common::atan2(x, y, k),
-        ScalarFn::Sinh => common::sinh(x, k),
-        ScalarFn::Cosh => common::cosh(x, k),
-        ScalarFn::Tanh => common::tanh(x, k),
-        ScalarFn::Asinh => single::asinh(x),
-        ScalarFn::Acosh => single::acosh(x),
-        ScalarFn::Atanh => single::atanh(x),
-        ScalarFn::Erf => single::erf(x),
-        ScalarFn::Erfc => single::erfc(x),
-        ScalarFn::Sigmoid => common::sigmoid(x, k),
-        _ => return None,
-    })
+    match function {
+        MathFn::Rsqrt => common::rsqrt(x),
+        MathFn::Pow => single::pow(x, y),
+        MathFn::Exp => common::exp(x, k),
+        MathFn::Exp2 | MathFn::Exp2Approx | MathFn::Exp2ApproxFtz => common::exp2(x, k),
+        MathFn::RecipApprox => x.under(1.0),
+        MathFn::Expm1 => common::expm1(x, k),
+        MathFn::Log => common::log(x, k),
+        MathFn::Log2 => common::log2(x, k),
+        MathFn::Log10 => common::log10(x, k),
+        MathFn::Log1p => common::log1p(x, k),
+        MathFn::Sin => single::sin(x),
+        MathFn::Cos => single::cos(x),
+        MathFn::Tan => single::tan(x),
+        MathFn::Asin => common::asin(x, k),
+        MathFn::Acos => common::acos(x, k),
+        MathFn::Atan => common::atan(x, k),
+        MathFn::Atan2 => common::atan2(x, y, k),
+        MathFn::Sinh => common::sinh(x, k),
+        MathFn::Cosh => common::cosh(x, k),
+        MathFn::Tanh => common::tanh(x, k),
+        MathFn::Asinh => single::asinh(x),
+        MathFn::Acosh => single::acosh(x),
+        MathFn::Atanh => single::atanh(x),
+        MathFn::Erf => single::erf(x),
+        MathFn::Erfc => single::erfc(x),
+        MathFn::Sigmoid => common::sigmoid(x, k),
+    }
 }
 
 /// The formulas for `f64`.
 #[inline(always)]
-fn double<F: Double>(function: ScalarFn, x: F, y: F) -> Option<F> {
+fn double<F: Double>(function: MathFn, x: F, y: F) -> F {
     let k = &common::DOUBLE;
-    Some(match function {
-        ScalarFn::Rsqrt => common::rsqrt(x),
-        ScalarFn::Pow => double::pow(x, y),
-        ScalarFn::Exp => common::exp(x, k),
-        ScalarFn::Exp2 | ScalarFn::Exp2Approx | ScalarFn::Exp2ApproxFtz => common::exp2(x, k),
-        ScalarFn::RecipApprox => x.under(1.0),
-        ScalarFn::Expm1 => common::expm1(x, k),
-        ScalarFn::Log => common::log(x, k),
-        ScalarFn::Log2 => common::log2(x, k),
-        ScalarFn::Log10 => common::log10(x, k),
-        ScalarFn::Log1p => common::log1p(x, k),
-        ScalarFn::Sin => double::sin(x),
-        ScalarFn::Cos => double::cos(x),
-        ScalarFn::Tan => double::tan(x),
-        ScalarFn::Asin => common::asin(x, k),
-        ScalarFn::Acos => common::acos(x, k),
-        ScalarFn::Atan => common::atan(x, k),
-        ScalarFn::Atan2 => common::atan2(x, y, k),
-        ScalarFn::Sinh => common::sinh(x, k),
-        ScalarFn::Cosh => common::cosh(x, k),
-        ScalarFn::Tanh => common::tanh(x, k),
-        ScalarFn::Asinh => double::asinh(x),
-        ScalarFn::Acosh => double::acosh(x),
-        ScalarFn::Atanh => double::atanh(x),
-        ScalarFn::Erf => double::erf(x),
-        ScalarFn::Erfc => double::erfc(x),
-        ScalarFn::Sigmoid => common::sigmoid(x, k),
-        _ => return None,
-    })
+    match function {
+        MathFn::Rsqrt => common::rsqrt(x),
+        MathFn::Pow => double::pow(x, y),
+        MathFn::Exp => common::exp(x, k),
+        MathFn::Exp2 | MathFn::Exp2Approx | MathFn::Exp2ApproxFtz => common::exp2(x, k),
+        MathFn::RecipApprox => x.under(1.0),
+        MathFn::Expm1 => common::expm1(x, k),
+        MathFn::Log => common::log(x, k),
+        MathFn::Log2 => common::log2(x, k),
+        MathFn::Log10 => common::log10(x, k),
+        MathFn::Log1p => common::log1p(x, k),
+        MathFn::Sin => double::sin(x),
+        MathFn::Cos => double::cos(x),
+        MathFn::Tan => double::tan(x),
+        MathFn::Asin => common::asin(x, k),
+        MathFn::Acos => common::acos(x, k),
+        MathFn::Atan => common::atan(x, k),
+        MathFn::Atan2 => common::atan2(x, y, k),
+        MathFn::Sinh => common::sinh(x, k),
+        MathFn::Cosh => common::cosh(x, k),
+        MathFn::Tanh => common::tanh(x, k),
+        MathFn::Asinh => double::asinh(x),
+        MathFn::Acosh => double::acosh(x),
+        MathFn::Atanh => double::atanh(x),
+        MathFn::Erf => double::erf(x),
+        MathFn::Erfc => double::erfc(x),
+        MathFn::Sigmoid => common::sigmoid(x, k),
+    }
 }

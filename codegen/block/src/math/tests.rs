@@ -5,9 +5,9 @@ mod accuracy_f64;
 mod expansion;
 mod exponents;
 
-use crate::scalar_fn::{Level, ScalarFn};
+use crate::scalar_fn::ScalarFn;
 
 /// The functions that are expanded.
 fn math_functions() -> impl Iterator<Item = ScalarFn> {
-    ScalarFn::ALL.iter().copied().filter(|f| f.level() == Level::Math)
+    ScalarFn::ALL.iter().copied().filter(|f| f.is_math())
 }

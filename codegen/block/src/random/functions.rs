@@ -3,7 +3,7 @@
 use super::generate::{Generator, Result};
 use crate::builder::Builder;
 use crate::program::{OpKind, Value};
-use crate::scalar_fn::{Level, ReduceFn, ScalarFn, TypeRule};
+use crate::scalar_fn::{ReduceFn, ScalarFn, TypeRule};
 use crate::types::{Elem, Literal, Type};
 
 impl Generator<'_, '_> {
@@ -26,7 +26,7 @@ impl Generator<'_, '_> {
         let math = self.options.math;
         loop {
             let function = ScalarFn::ALL[self.choices.below(ScalarFn::ALL.len())];
-            if (math && !function.is_approximate()) || function.level() == Level::Base {
+            if (math && !function.is_approximate()) || !function.is_math() {
                 return function;
             }
             if self.choices.is_exhausted() {

@@ -3,7 +3,7 @@
 use inkwell::types::BasicTypeEnum;
 use inkwell::values::{InstructionOpcode as Op, IntValue};
 use smallvec::SmallVec;
-use tilefuse_block::{Elem, Level, Literal, Op as BlockOp, OpKind, Value};
+use tilefuse_block::{Elem, Literal, Op as BlockOp, OpKind, Value};
 
 use super::ir::{V, llvm};
 use super::{At, Bound, Emitter};
@@ -69,7 +69,7 @@ impl<'c> Emitter<'c, '_> {
     pub(super) fn elementwise(&mut self, op: &BlockOp, elem: Elem, args: &[V<'c>]) -> Result<V<'c>> {
         let from = op.args.last().and_then(|&a| self.plan.program.ty(a).elem()).unwrap_or(elem);
         match (&op.kind, args) {
-            (OpKind::Map(function), &[x]) if function.level() == Level::Math => self.formula(*function, x),
+            (OpKind::Map(function), &[x]) if function.is_math() => self.formula(*function, x),
             (OpKind::Map(function), _) => self.map(*function, from, args),
             (OpKind::Cast(to), [a]) => self.cast(*a, from, *to),
             (OpKind::Bitcast(to), [a]) => self.bitcast(*a, from, *to),

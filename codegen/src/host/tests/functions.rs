@@ -1,8 +1,6 @@
 //! Every scalar function, cast and combiner on every element kind, on tiles of ranks 0 to 3.
 
-use tilefuse_block::{
-    Builder, CacheHint, Elem, Level, Literal, ReduceFn, ScalarFn, TypeError, TypeRule, Value,
-};
+use tilefuse_block::{Builder, CacheHint, Elem, Literal, ReduceFn, ScalarFn, TypeError, TypeRule, Value};
 
 use super::*;
 
@@ -131,7 +129,7 @@ fn base_functions(elem: Elem, shape: &[u32]) -> Result<(), TypeError> {
     let mut case = Case::new(shape);
     let inputs: Vec<Value> = [1, 5, 7].iter().map(|&step| case.input(elem, step)).collect();
     let truth = case.input(Elem::Bool, 3);
-    let wanted = |f: &ScalarFn| f.level() == Level::Base && accepts(*f, elem);
+    let wanted = |f: &ScalarFn| !f.is_math() && accepts(*f, elem);
     for &function in ScalarFn::ALL.iter().filter(|f| wanted(f)) {
         let mut operands = inputs[..function.arity()].to_vec();
         if function.rule() == TypeRule::Select {
@@ -159,7 +157,7 @@ fn computes_every_math_function() {
         let known = |f: ScalarFn| elem != Elem::F64 || tilefuse_block::math::eval_f64(f, 1.0, 1.0).is_some();
         let mut case = Case::new(&[64]);
         let (x, y) = (case.input(elem, 1), case.input(elem, 5));
-        for &function in ScalarFn::ALL.iter().filter(|f| f.level() == Level::Math && known(**f)) {
+        for &function in ScalarFn::ALL.iter().filter(|f| f.is_math() && known(**f)) {
             let result = case.b.map(function, &[x, y][..function.arity()]).unwrap();
             case.output(result);
         }

@@ -2,7 +2,7 @@
 //! folder compares its programs there too.
 
 use tilefuse_block::random::compare_args;
-use tilefuse_block::{Elem, Level, ScalarFn, math};
+use tilefuse_block::{Elem, ScalarFn, math};
 
 use super::*;
 use crate::host::target::Target;
@@ -214,7 +214,7 @@ fn functions_have_the_bits_that_the_interpreter_has() {
         return;
     }
     let near = |v: f32, d: i32| f32::from_bits(v.to_bits().wrapping_add_signed(d));
-    for &function in ScalarFn::ALL.iter().filter(|f| f.level() == Level::Math && takes_f32(**f)) {
+    for &function in ScalarFn::ALL.iter().filter(|f| f.is_math() && takes_f32(**f)) {
         let edges = math::testing::edges_f32(function);
         let mut values: Vec<[f32; 2]> =
             edges.iter().flat_map(|&[x, y]| (-2..=2).map(move |d| [near(x, d), near(y, d)])).collect();

@@ -48,7 +48,7 @@ impl Worst {
 
     fn see(&mut self, function: ScalarFn, [x, y]: [f32; 2]) {
         let Some(value) = eval_f32(function, x, y) else { return };
-        let exact = math_f64(function, f64::from(x), f64::from(y));
+        let exact = math_f64(function, f64::from(x), f64::from(y)).unwrap();
         let ulp = error_f32(value, exact);
         if ulp > self.ulp {
             *self = Worst { ulp, at: [x, y], value, exact };

@@ -6,7 +6,7 @@ use crate::data::{Data, Element};
 use crate::interp::{self, Arg, Buffer};
 use crate::math::{eval_f32, eval_f64, expand_math, testing};
 use crate::program::{CacheHint, Op, OpKind, Program};
-use crate::scalar_fn::{Level, ScalarFn};
+use crate::scalar_fn::ScalarFn;
 use crate::types::Elem;
 use crate::verify::verify;
 
@@ -50,7 +50,7 @@ fn expansions_are_base_functions_for_every_float_kind() {
     for function in math_functions() {
         for elem in [Elem::F32, Elem::F64, Elem::F16, Elem::Bf16] {
             program(function, elem, 64).walk(&mut |op: &Op| {
-                assert!(!matches!(op.kind, OpKind::Map(f) if f.level() == Level::Math), "{op:?} is left");
+                assert!(!matches!(op.kind, OpKind::Map(f) if f.is_math()), "{op:?} is left");
             });
         }
     }
