@@ -11,6 +11,7 @@ pub mod host;
 pub mod layout;
 mod llvm;
 pub mod ptx;
+mod scalar;
 mod stack;
 pub mod stages;
 pub mod timing;

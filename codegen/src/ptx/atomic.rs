@@ -8,6 +8,7 @@ use super::ir::{Val, literal, memory_ty, ty};
 use super::lower::Lower;
 use crate::error::Result;
 use crate::layout::Layout;
+use crate::scalar;
 
 /// What the accesses of one operation have in common.
 struct Access {
@@ -27,7 +28,7 @@ impl<'a> Lower<'a> {
         let layout = self.plan.home(op.results[0]);
         let mask = mask.map(|&mask| self.get(mask, &layout)).transpose()?;
         let values = self.get(op.args[2], &layout)?;
-        self.accesses(op, &layout, (order, scope), &mut |lower, access, r, address, owner| {
+        self.accesses(op, &layout, (order, scope), |lower, access, r, address, owner| {
             let predicate = match &mask {
                 Some(mask) => lower.ir.def(format_args!("and i1 {owner}, {}", mask[r])),
                 None => owner.clone(),
@@ -39,12 +40,12 @@ impl<'a> Lower<'a> {
     pub(crate) fn atomic_cas(&mut self, op: &'a Op, how: (MemoryOrder, MemoryScope)) -> Result<()> {
         let layout = self.plan.home(op.results[0]);
         let (expected, new) = (self.get(op.args[2], &layout)?, self.get(op.args[3], &layout)?);
-        self.accesses(op, &layout, how, &mut |lower, access, r, address, owner| {
+        self.accesses(op, &layout, how, |lower, access, r, address, owner| {
             let elem = access.elem;
             let words = [lower.word_of(elem, &expected[r]), lower.word_of(elem, &new[r])];
             let what = format!("cas.b{}", elem.bits());
             let old = lower.atom(access, &what, address, &words, owner, None);
-            lower.element_of(elem, &old)
+            Ok(lower.element_of(elem, &old))
         })
     }
 
@@ -55,7 +56,7 @@ impl<'a> Lower<'a> {
         op: &'a Op,
         layout: &Layout,
         (order, scope): (MemoryOrder, MemoryScope),
-        change: &mut dyn FnMut(&mut Self, &Access, usize, &Val, &Val) -> Val,
+        mut change: impl FnMut(&mut Self, &Access, usize, &Val, &Val) -> Result<Val>,
     ) -> Result<()> {
         let elem = self.pointee(op)?;
         let scope = match scope {
@@ -77,7 +78,7 @@ impl<'a> Lower<'a> {
             .iter()
             .enumerate()
             .map(|(r, address)| change(self, &access, r, address, &owner))
-            .collect();
+            .collect::<Result<_>>()?;
         self.hazards.write(op, layout);
         let old = match copies {
             0 => old,
@@ -110,11 +111,11 @@ impl<'a> Lower<'a> {
         address: &Val,
         value: &Val,
         predicate: &Val,
-    ) -> Val {
+    ) -> Result<Val> {
         let elem = access.elem;
         let bits = elem.bits();
         if elem.is_float() && matches!(function, AtomicFn::Max | AtomicFn::Min) {
-            return self.extreme(access, function == AtomicFn::Max, address, value, predicate);
+            return Ok(self.extreme(access, function == AtomicFn::Max, address, value, predicate));
         }
         if elem == Elem::Bf16 && self.target == Target::Sm80 {
             return self.add_by_exchange(access, address, value, predicate);
@@ -133,7 +134,7 @@ impl<'a> Lower<'a> {
         };
         let word = self.word_of(elem, value);
         let old = self.atom(access, &what, address, &[word], predicate, None);
-        self.element_of(elem, &old)
+        Ok(self.element_of(elem, &old))
     }
 
     /// Maximum or minimum of floats, as integers: those of one sign are ordered as their bits are. NaN wins as the
@@ -167,7 +168,13 @@ impl<'a> Lower<'a> {
     }
 
     /// Adds by comparing and exchanging until nobody came between.
-    fn add_by_exchange(&mut self, access: &Access, address: &Val, value: &Val, predicate: &Val) -> Val {
+    fn add_by_exchange(
+        &mut self,
+        access: &Access,
+        address: &Val,
+        value: &Val,
+        predicate: &Val,
+    ) -> Result<Val> {
         let n = self.ir.label();
         let (start, again, end) = (format!("start{n}"), format!("again{n}"), format!("end{n}"));
         let before = self.ir.block().to_owned();
@@ -180,10 +187,7 @@ impl<'a> Lower<'a> {
         let found = self.ir.fresh();
         let old = self.ir.def(format_args!("phi i16 [ {first}, %{start} ], [ {found}, %{again} ]"));
         let a = self.element_of(Elem::Bf16, &old);
-        let a = self.ir.def(format_args!("fpext bfloat {a} to float"));
-        let b = self.ir.def(format_args!("fpext bfloat {value} to float"));
-        let sum = self.ir.def(format_args!("fadd float {a}, {b}"));
-        let sum = self.ir.def(format_args!("fptrunc float {sum} to bfloat"));
+        let sum = scalar::atomic(&mut self.ir, AtomicFn::Add, Elem::Bf16, &a, value)?;
         let sum = self.word_of(Elem::Bf16, &sum);
         let seen = self.atom(access, "cas.b16", address, &[old.clone(), sum], &"true".into(), None);
         self.ir.raw(format_args!("{found} = freeze i16 {seen}"));
@@ -191,7 +195,7 @@ impl<'a> Lower<'a> {
         self.ir.raw(format_args!("br i1 {done}, label %{end}, label %{again}"));
         self.ir.begin(&end);
         let result = self.ir.def(format_args!("phi i16 [ 0, %{before} ], [ {found}, %{again} ]"));
-        self.element_of(Elem::Bf16, &result)
+        Ok(self.element_of(Elem::Bf16, &result))
     }
 
     /// One instruction where `predicate` holds; what was there before, `otherwise` or 0 elsewhere.

@@ -3,16 +3,15 @@
 //! The order of combination follows the numbers of registers, lanes and warps, the same for all threads, so that every
 //! thread that holds a result holds the same one whatever the combiner is.
 
-use rustc_hash::FxHashMap;
-use tilefuse_block::{Elem, Op, OpKind, Region, Value};
+use tilefuse_block::{Elem, Op, Region, Value};
 
 use super::barrier::Why;
-use super::ir::{Val, literal, ty};
+use super::ir::{Val, ty};
 use super::lower::{Lower, gather_bits};
 use super::reduce::Slots;
-use super::scalar;
 use crate::error::Result;
 use crate::layout::{LANE_BITS, Layout};
+use crate::scalar;
 
 /// One element of each operand.
 pub(crate) type Tuple = Vec<Val>;
@@ -66,28 +65,8 @@ impl<'a> Lower<'a> {
 
     /// What the combiner makes of two tuples.
     pub(crate) fn combined(&mut self, region: &'a Region, first: &[Val], second: &[Val]) -> Result<Tuple> {
-        let operands = first.iter().chain(second).cloned();
-        let mut values: FxHashMap<Value, Val> = region.args.iter().copied().zip(operands).collect();
-        for op in &region.ops {
-            let known = op.args.iter().map(|arg| values.get(arg).cloned()).collect::<Option<Vec<Val>>>();
-            let args = known.ok_or_else(|| self.invalid("a combiner that uses what is not its own"))?;
-            let result = match &op.kind {
-                OpKind::Yield => return Ok(args),
-                OpKind::Const(value) => literal(*value),
-                OpKind::Map(function) => self.map(*function, op, &args)?,
-                OpKind::Cast(to) => {
-                    let from = self.elem(op.args[0])?;
-                    scalar::cast(&mut self.ir, from, *to, &args[0])
-                }
-                OpKind::Bitcast(to) => {
-                    let from = self.elem(op.args[0])?;
-                    self.bitcast(from, *to, &args[0])
-                }
-                _ => return Err(self.invalid("a combiner that does not compute scalars alone")),
-            };
-            values.insert(op.results[0], result);
-        }
-        Err(self.invalid("a combiner without yield"))
+        let args: Vec<Val> = first.iter().chain(second).cloned().collect();
+        scalar::region(&mut self.ir, self.plan.program, region, &args)
     }
 
     /// Combines neighbours until one is left.

@@ -3,7 +3,7 @@
 use std::rc::Rc;
 
 use rustc_hash::{FxHashMap, FxHashSet};
-use tilefuse_block::{Elem, Kind, Op, OpKind, Program, Region, ScalarFn, Value};
+use tilefuse_block::{Elem, Kind, Op, OpKind, Program, Region, Value};
 
 use super::Target;
 use super::assign::{Assignment, log_shape};
@@ -13,10 +13,10 @@ use super::dot::Staged;
 use super::ir::{Ir, Val, literal, ty};
 use super::pairs;
 use super::pipeline::{self, Operands};
-use super::scalar;
 use super::shared::Shared;
 use crate::error::{Error, Result};
 use crate::layout::Layout;
+use crate::scalar;
 
 /// The elements of a tile that a thread holds, by register.
 pub(crate) type Regs = Rc<Vec<Val>>;
@@ -307,11 +307,7 @@ impl<'a> Lower<'a> {
                 continue;
             }
             let operands: Vec<Val> = args.iter().map(|a| a[r].clone()).collect();
-            out.push(match &op.kind {
-                OpKind::Map(function) => self.map(*function, op, &operands)?,
-                OpKind::Cast(_) => scalar::cast(&mut self.ir, from, to, &operands[0]),
-                _ => self.bitcast(from, to, &operands[0]),
-            });
+            out.push(scalar::operation(&mut self.ir, self.plan.program, op, &operands)?);
         }
         Ok(Rc::new(out))
     }
@@ -324,30 +320,6 @@ impl<'a> Lower<'a> {
             axis.is_none_or(|a| u64::from(basis >> layout.axis_mask(a).trailing_zeros()) >= same[a])
         };
         layout.regs().iter().enumerate().filter(|(_, b)| matters(**b)).fold(0, |m, (bit, _)| m | 1 << bit)
-    }
-
-    pub(crate) fn map(&mut self, function: ScalarFn, op: &Op, operands: &[Val]) -> Result<Val> {
-        let of = if function == ScalarFn::Select { op.args[1] } else { op.args[0] };
-        let elem = self.elem(of)?;
-        scalar::map(&mut self.ir, function, elem, operands).ok_or_else(|| Error::Unsupported {
-            target: "PTX".to_owned(),
-            message: format!("{} of {elem} is not expanded", function.name()),
-        })
-    }
-
-    pub(crate) fn bitcast(&mut self, from: Elem, to: Elem, a: &Val) -> Val {
-        if ty(from) == ty(to) {
-            return a.clone();
-        }
-        if from.is_float() && to.is_float() {
-            // Out of LLVM's sight: InstCombine takes the operand of a cast like this for an integer where the result
-            // is compared with zero, and makes code that is not valid.
-            let bits = self.ir.def(format_args!("bitcast {} {a} to i16", ty(from)));
-            let same =
-                self.ir.def(format_args!("call i16 asm \"mov.b16 $0, $1;\", \"=h,h\"(i16 {bits}) nounwind"));
-            return self.ir.def(format_args!("bitcast i16 {same} to {}", ty(to)));
-        }
-        self.ir.def(format_args!("bitcast {} {a} to {}", ty(from), ty(to)))
     }
 
     /// Rounds to 16 bits two at a time, for which there is one instruction.

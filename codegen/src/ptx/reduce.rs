@@ -3,12 +3,12 @@
 use tilefuse_block::{Elem, Op, OpKind, ReduceFn};
 
 use super::barrier::Why;
-use super::ir::{Val, literal, memory_ty, ty};
+use super::ir::{Val, memory_ty};
 use super::lower::{Lower, gather_bits};
 use super::pairs;
-use super::scalar;
 use crate::error::Result;
 use crate::layout::{LANE_BITS, Layout};
+use crate::scalar;
 
 /// Shared memory for the parts of a reduction's results.
 pub(crate) struct Slots {
@@ -55,38 +55,32 @@ impl<'a> Lower<'a> {
         let mut regs = self.get(op.args[0], &layout)?.to_vec();
         if let OpKind::Reduce { masked: true, .. } = op.kind {
             let mask = self.get(op.args[1], &layout)?;
-            let (t, neutral) = (ty(elem), literal(combine.neutral(elem)));
             for (value, mask) in regs.iter_mut().zip(mask.iter()) {
-                *value = self.ir.def(format_args!("select i1 {mask}, {t} {value}, {t} {neutral}"));
+                *value = scalar::masked(&mut self.ir, combine, elem, value, mask)?;
             }
         }
-        let wide = if elem.is_float() && elem.bits() == 16 { Elem::F32 } else { elem };
+        let wide = scalar::accumulator(elem);
         // The largest and the smallest of 16-bit floats are found in pairs, and are not rounded.
         let first = if pairs::takes(combine.combine(), elem) { elem } else { wide };
         for value in &mut regs {
-            *value = scalar::cast(&mut self.ir, elem, first, value);
+            *value = scalar::cast(&mut self.ir, elem, first, value)?;
         }
         let result = layout.slice(axis);
         let along = layout.axis_mask(axis);
         let within = Reduction { combine, elem: first, layout: &layout, along, result: &result };
         let mut regs = self.reduce_registers(&within, &regs)?;
         for value in &mut regs {
-            *value = scalar::cast(&mut self.ir, first, wide, value);
+            *value = scalar::cast(&mut self.ir, first, wide, value)?;
         }
         let reduction = Reduction { elem: wide, ..within };
         self.reduce_lanes(&reduction, &mut regs)?;
         self.reduce_parts(&reduction, Across::Warps, &mut regs)?;
         self.reduce_parts(&reduction, Across::Blocks, &mut regs)?;
         for value in &mut regs {
-            *value = scalar::cast(&mut self.ir, wide, elem, value);
+            *value = scalar::cast(&mut self.ir, wide, elem, value)?;
         }
         self.hold(op.results[0], result, regs);
         Ok(())
-    }
-
-    fn combine(&mut self, combine: ReduceFn, elem: Elem, a: &Val, b: &Val) -> Result<Val> {
-        let combined = scalar::map(&mut self.ir, combine.combine(), elem, &[a.clone(), b.clone()]);
-        combined.ok_or_else(|| self.invalid("a reduction with a combiner that is not basic"))
     }
 
     fn reduce_registers(&mut self, reduction: &Reduction, regs: &[Val]) -> Result<Vec<Val>> {
@@ -108,7 +102,7 @@ impl<'a> Lower<'a> {
             let mut next = Vec::with_capacity(values.len() / 2);
             for pair in values.chunks(2) {
                 next.push(match pair {
-                    [a, b] => self.combine(combine, elem, a, b)?,
+                    [a, b] => scalar::combine(&mut self.ir, combine, elem, a, b)?,
                     _ => pair[0].clone(),
                 });
             }
@@ -122,7 +116,7 @@ impl<'a> Lower<'a> {
         for (bit, _) in layout.lanes().iter().enumerate().filter(|(_, b)| **b & along != 0) {
             for value in regs.iter_mut() {
                 let other = self.exchange(elem, value, 1 << bit);
-                *value = self.combine(combine, elem, value, &other)?;
+                *value = scalar::combine(&mut self.ir, combine, elem, value, &other)?;
             }
         }
         Ok(())

@@ -2,7 +2,7 @@
 
 use inkwell::values::{BasicValue, PointerValue};
 use inkwell::{AtomicOrdering, AtomicRMWBinOp};
-use tilefuse_block::{AtomicFn, Elem, MemoryOrder, Op as BlockOp, OpKind, ScalarFn, Value};
+use tilefuse_block::{AtomicFn, Elem, MemoryOrder, Op as BlockOp, OpKind, Value};
 
 use super::ir::{V, llvm, widen};
 use super::memory::alignment;
@@ -10,6 +10,7 @@ use super::whole::{Tile, int};
 use super::{At, Emitter};
 use crate::Result;
 use crate::host::plan::Map;
+use crate::scalar;
 
 /// What happens to one element.
 #[derive(Clone, Copy)]
@@ -87,11 +88,11 @@ impl<'c> Emitter<'c, '_> {
     ) -> Result<V<'c>> {
         let bits = bits_of(elem);
         let Some(&first) = operands.first() else { return Err(llvm("no operand")) };
-        let raw = int(self.bitcast(first, elem, bits)?)?;
+        let raw = int(scalar::bitcast(self, elem, bits, &first)?)?;
         let old = match change {
             Change::Swap => {
                 let new = operands.get(1).copied().unwrap_or(first);
-                let new = int(self.bitcast(new, elem, bits)?)?;
+                let new = int(scalar::bitcast(self, elem, bits, &new)?)?;
                 let pair = self.ir.b.build_cmpxchg(place, raw, new, order, failure(order)).map_err(llvm)?;
                 self.ir.b.build_extract_value(pair, 0, "").map_err(llvm)?
             }
@@ -100,7 +101,7 @@ impl<'c> Emitter<'c, '_> {
                 None => self.exchange_loop(function, elem, place, first, order)?,
             },
         };
-        self.bitcast(old, bits, elem)
+        scalar::bitcast(self, bits, elem, &old)
     }
 
     /// Combines by reading, computing and exchanging until nothing has come between; gives the bits before.
@@ -125,9 +126,9 @@ impl<'c> Emitter<'c, '_> {
         self.ir.b.build_unconditional_branch(again).map_err(llvm)?;
         self.ir.b.position_at_end(again);
         let old = self.ir.b.build_phi(ty, "").map_err(llvm)?;
-        let value = self.bitcast(old.as_basic_value(), bits, elem)?;
-        let new = self.map(scalar(function), elem, &[value, operand])?;
-        let new = int(self.bitcast(new, elem, bits)?)?;
+        let value = scalar::bitcast(self, bits, elem, &old.as_basic_value())?;
+        let new = scalar::atomic(self, function, elem, &value, &operand)?;
+        let new = int(scalar::bitcast(self, elem, bits, &new)?)?;
         let expected = old.as_basic_value().into_int_value();
         let pair = self.ir.b.build_cmpxchg(place, expected, new, order, failure(order)).map_err(llvm)?;
         let found = self.ir.b.build_extract_value(pair, 0, "").map_err(llvm)?;
@@ -163,14 +164,6 @@ fn instruction(function: AtomicFn, elem: Elem) -> Option<AtomicRMWBinOp> {
         AtomicFn::And => Some(AtomicRMWBinOp::And),
         AtomicFn::Or => Some(AtomicRMWBinOp::Or),
         AtomicFn::Xor => Some(AtomicRMWBinOp::Xor),
-    }
-}
-
-fn scalar(function: AtomicFn) -> ScalarFn {
-    match function {
-        AtomicFn::Max => ScalarFn::Max,
-        AtomicFn::Min => ScalarFn::Min,
-        _ => ScalarFn::Add,
     }
 }
 

@@ -1,13 +1,13 @@
 //! Reductions and scans with a combiner of their own: vectors where the axis is not the innermost, elements else.
 
 use inkwell::values::{IntValue, PointerValue};
-use rustc_hash::FxHashMap;
-use tilefuse_block::{Elem, Op as BlockOp, OpKind, Region, Value};
+use tilefuse_block::Op as BlockOp;
 
 use super::Emitter;
 use super::ir::{V, llvm};
 use super::whole::{Tile, int};
 use crate::Result;
+use crate::scalar;
 
 impl<'c> Emitter<'c, '_> {
     /// A reduction, or a scan, backwards or not.
@@ -70,7 +70,7 @@ impl<'c> Emitter<'c, '_> {
             for &tile in from {
                 args.push(this.get(tile, place, line.lanes)?);
             }
-            let combined = this.combiner(region, &args)?;
+            let combined = scalar::region(this, this.plan.program, region, &args)?;
             for ((&(variable, _), v), &target) in variables.iter().zip(combined).zip(to) {
                 let v = this.ir.splat(v, line.lanes);
                 this.ir.b.build_store(variable, v).map_err(llvm)?;
@@ -91,24 +91,6 @@ impl<'c> Emitter<'c, '_> {
         let last = self.ir.i64(line.along as i64 - 1);
         let back = int(self.ir.bin(inkwell::values::InstructionOpcode::Sub, last.into(), step.into())?)?;
         self.linear(back, line.stride, line.start)
-    }
-
-    /// What a combiner's region yields.
-    fn combiner(&mut self, region: &Region, args: &[V<'c>]) -> Result<Vec<V<'c>>> {
-        let mut known: FxHashMap<Value, V<'c>> =
-            region.args.iter().copied().zip(args.iter().copied()).collect();
-        for op in &region.ops {
-            let operands: Option<Vec<V<'c>>> = op.args.iter().map(|a| known.get(a).copied()).collect();
-            let operands = operands.ok_or_else(|| llvm("a combiner that is not closed"))?;
-            let Some(&result) = op.results.first() else { return Ok(operands) };
-            let elem = self.plan.program.ty(result).elem().unwrap_or(Elem::F32);
-            let v = match &op.kind {
-                OpKind::Const(literal) => self.literal(*literal),
-                _ => self.elementwise(op, elem, &operands)?,
-            };
-            known.insert(result, v);
-        }
-        Err(llvm("a combiner that yields nothing"))
     }
 }
 

@@ -11,6 +11,7 @@ use super::ir::{V, lanes_of, llvm};
 use super::whole::{Tile, int};
 use crate::Result;
 use crate::host::plan::{Direct, Map, Registers, ZERO, shape_bits};
+use crate::scalar;
 
 /// The operands and how they are divided.
 struct Product<'c> {
@@ -248,12 +249,15 @@ impl<'c> Emitter<'c, '_> {
         let mut vectors = Vec::new();
         for vector in 0..p.vectors {
             let at = self.linear(self.ir.i64(1), vector * step, right)?;
-            vectors.push(self.factor(self.get(p.right, at, p.lanes)?, p)?);
+            let y = self.get(p.right, at, p.lanes)?;
+            vectors.push(self.factor(y, p)?);
         }
         for (index, &(sum, like)) in sums.iter().enumerate() {
             let (row, vector) = (index as u64 / p.vectors, index % p.vectors as usize);
             let at = self.linear(self.ir.i64(1), row * p.left_strides[0] as u64, left)?;
-            let x = self.ir.splat(self.factor(self.get(p.left, at, 0)?, p)?, lanes_of(like));
+            let x = self.get(p.left, at, 0)?;
+            let x = self.factor(x, p)?;
+            let x = self.ir.splat(x, lanes_of(like));
             let old = self.ir.b.build_load(like.get_type(), sum, "").map_err(llvm)?;
             let new = self.multiply_add(x, vectors[vector], old, p)?;
             self.ir.b.build_store(sum, new).map_err(llvm)?;
@@ -262,8 +266,8 @@ impl<'c> Emitter<'c, '_> {
     }
 
     /// A factor in the kind of the sum.
-    fn factor(&self, v: V<'c>, p: &Product<'c>) -> Result<V<'c>> {
-        self.cast(v, p.left.elem, p.result.elem)
+    fn factor(&mut self, v: V<'c>, p: &Product<'c>) -> Result<V<'c>> {
+        scalar::cast(self, p.left.elem, p.result.elem, &v)
     }
 
     fn multiply_add(&self, x: V<'c>, y: V<'c>, sum: V<'c>, p: &Product<'c>) -> Result<V<'c>> {

@@ -5,21 +5,21 @@
 //! be added to an outer level while inner ones are open, because their entry is built when they are closed.
 
 mod atomic;
-mod cast;
 mod combine;
 mod control;
 mod debug;
 mod dot;
 mod extremum;
 mod formula;
+mod instructions;
 pub(super) mod ir;
 mod lanes;
 mod memory;
+mod narrow;
 mod nest;
 mod non_temporal;
 mod prefetch;
 mod reduce;
-mod scalar;
 mod strided;
 mod transpose;
 mod value;

@@ -8,6 +8,7 @@ use super::ir::{V, lanes_of, llvm, widen};
 use super::{Bound, Emitter};
 use crate::Result;
 use crate::host::plan::{Bit, Map, RegionId, SinkId, SinkKind};
+use crate::scalar;
 
 /// Accumulators of one reduction: one for each value of the bits that are unrolled.
 pub(super) struct Accumulators<'c> {
@@ -114,10 +115,8 @@ impl<'c> Emitter<'c, '_> {
         bits.iter().enumerate().map(one).sum()
     }
 
-    fn combine(&self, combine: ReduceFn, elem: Elem, a: V<'c>, b: V<'c>) -> Result<V<'c>> {
-        // Narrow floats are accumulated in f32 and rounded at the end.
-        let elem = if matches!(elem, Elem::F16 | Elem::Bf16) { Elem::F32 } else { elem };
-        self.map(combine.combine(), elem, &[a, b])
+    fn combine(&mut self, combine: ReduceFn, elem: Elem, a: V<'c>, b: V<'c>) -> Result<V<'c>> {
+        scalar::combine(self, combine, scalar::accumulator(elem), &a, &b)
     }
 
     /// Combines the accumulators and writes the results to the reduction's slot.
@@ -157,7 +156,7 @@ impl<'c> Emitter<'c, '_> {
     }
 
     /// Combines all lanes, halves first, into a scalar.
-    fn across_lanes(&self, combine: ReduceFn, elem: Elem, mut v: V<'c>) -> Result<V<'c>> {
+    fn across_lanes(&mut self, combine: ReduceFn, elem: Elem, mut v: V<'c>) -> Result<V<'c>> {
         let mut n = i64::from(lanes_of(v));
         while n > 1 {
             n /= 2;

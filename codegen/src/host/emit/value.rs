@@ -9,6 +9,7 @@ use super::ir::{V, llvm};
 use super::{At, Bound, Emitter};
 use crate::Result;
 use crate::host::plan::{Atom, Bit, Def, Map, Slot, SlotId, operands};
+use crate::scalar;
 
 impl<'c> Emitter<'c, '_> {
     /// The elements of a value at a map: a vector if it depends on lanes, else a scalar.
@@ -67,15 +68,11 @@ impl<'c> Emitter<'c, '_> {
     }
 
     pub(super) fn elementwise(&mut self, op: &BlockOp, elem: Elem, args: &[V<'c>]) -> Result<V<'c>> {
-        let from = op.args.last().and_then(|&a| self.plan.program.ty(a).elem()).unwrap_or(elem);
         match (&op.kind, args) {
-            (OpKind::Map(function), &[x]) if function.is_math() => self.formula(*function, x),
-            (OpKind::Map(function), _) => self.map(*function, from, args),
-            (OpKind::Cast(to), [a]) => self.cast(*a, from, *to),
-            (OpKind::Bitcast(to), [a]) => self.bitcast(*a, from, *to),
-            (OpKind::Reduce { combine, .. }, [a, mask]) => {
-                self.ir.select(*mask, *a, self.literal(combine.neutral(elem)))
+            (OpKind::Map(_) | OpKind::Cast(_) | OpKind::Bitcast(_), _) => {
+                scalar::operation(self, self.plan.program, op, args)
             }
+            (OpKind::Reduce { combine, .. }, [a, mask]) => scalar::masked(self, *combine, elem, a, mask),
             (_, [a]) => Ok(*a),
             _ => Err(llvm(format!("{} is not element by element", op.kind.name()))),
         }

@@ -9,7 +9,7 @@ use crate::layout::{Layout, axis_bits};
 use crate::ptx::barrier::Why;
 use crate::ptx::ir::{Val, ty};
 use crate::ptx::lower::Lower;
-use crate::ptx::scalar;
+use crate::scalar;
 
 /// Steps along the common axis that one iteration of the loop makes.
 const UNROLL: u64 = 4;
@@ -36,7 +36,7 @@ impl<'a> Lower<'a> {
         for (source, staged) in [(&left, &a), (&right, &b)] {
             self.stage(source, (staged, None), elem, &mut |lower, from, value| {
                 scalar::cast(&mut lower.ir, from, elem, value)
-            });
+            })?;
         }
         self.barrier(Why::Filled);
         let a = self.lines(&layout, a, Side::Left);

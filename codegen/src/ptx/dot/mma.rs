@@ -255,7 +255,7 @@ impl<'a> Lower<'a> {
         if !sources.is_empty() {
             self.reserve(size);
             for (source, staged) in &sources {
-                self.stage(source, (staged, None), elem, &mut |_, _, value| value.clone());
+                self.stage(source, (staged, None), elem, &mut |_, _, value| Ok(value.clone()))?;
             }
             if sources.iter().any(|(_, staged)| staged.has_panels()) {
                 self.show_to_matrix_unit();

@@ -190,14 +190,14 @@ impl<'a> Lower<'a> {
         source: &Source,
         (staged, stage): (&Staged, Option<&Val>),
         elem: Elem,
-        convert: &mut dyn FnMut(&mut Self, Elem, &Val) -> Val,
-    ) {
+        convert: &mut dyn FnMut(&mut Self, Elem, &Val) -> Result<Val>,
+    ) -> Result<()> {
         let inner = staged.inner_axis(source.side, &source.layout);
         let group = (1usize << source.layout.vector(inner)).min(16 / elem.bytes() as usize);
         let start = self.staged_start(staged, source.side, &source.layout);
         for first in (0..source.layout.num_regs()).step_by(group) {
-            let values: Vec<Val> =
-                source.regs[first..first + group].iter().map(|v| convert(self, source.from, v)).collect();
+            let group = source.regs[first..first + group].iter();
+            let values: Vec<Val> = group.map(|v| convert(self, source.from, v)).collect::<Result<_>>()?;
             let (byte, offset) = self.staged_at(staged, source.side, &source.layout, (&start, first));
             let address = match stage {
                 Some(stage) => {
@@ -208,6 +208,7 @@ impl<'a> Lower<'a> {
             };
             self.shared_store_group(&address, elem, &values);
         }
+        Ok(())
     }
 
     /// Writes an operand to a byte of the stages.
@@ -220,8 +221,7 @@ impl<'a> Lower<'a> {
     ) -> Result<()> {
         let source = self.source(op, side)?;
         let elem = source.from;
-        self.stage(&source, (staged, Some(stage)), elem, &mut |_, _, value| value.clone());
-        Ok(())
+        self.stage(&source, (staged, Some(stage)), elem, &mut |_, _, value| Ok(value.clone()))
     }
 
     /// The part of [`Staged::at`] that a thread gives.

@@ -1,71 +1,14 @@
-//! Conversions between element kinds, and between registers and memory.
+//! Numbers of 16 bits, which registers hold as `f32`, and what stands in memory for elements.
 
 use inkwell::values::InstructionOpcode as Op;
 use inkwell::{FloatPredicate, IntPredicate};
 use tilefuse_block::Elem;
 
 use super::Emitter;
-use super::ir::{V, lane_type};
+use super::ir::V;
 use crate::Result;
 
-fn is_narrow(elem: Elem) -> bool {
-    matches!(elem, Elem::F16 | Elem::Bf16)
-}
-
 impl<'c> Emitter<'c, '_> {
-    /// Conversion of a value as [`tilefuse_block::OpKind::Cast`] defines it.
-    pub(super) fn cast(&self, v: V<'c>, from: Elem, to: Elem) -> Result<V<'c>> {
-        let ir = &self.ir;
-        let ty = ir.elem_type(to);
-        match (from, to) {
-            _ if from == to => Ok(v),
-            (_, Elem::Bool) if from.is_float() => ir.fcmp(FloatPredicate::UNE, v, ir.float_like(v, 0.0)),
-            (_, Elem::Bool) => ir.icmp(IntPredicate::NE, v, ir.int_like(v, 0)),
-            (_, Elem::F16 | Elem::Bf16) => self.round(self.cast(v, from, Elem::F32)?, to),
-            (Elem::F64, Elem::F32) => ir.cast(Op::FPTrunc, v, ty),
-            (Elem::F32 | Elem::F16 | Elem::Bf16, Elem::F64) => ir.cast(Op::FPExt, v, ty),
-            _ if from.is_float() && to.is_float() => Ok(v),
-            _ if from.is_float() => self.float_to_int(v, to),
-            _ if to.is_float() && from.is_signed_int() => ir.cast(Op::SIToFP, v, ty),
-            _ if to.is_float() => ir.cast(Op::UIToFP, v, ty),
-            _ if to.bits() < from.bits() => ir.cast(Op::Trunc, v, ty),
-            _ if from.is_signed_int() => ir.cast(Op::SExt, v, ty),
-            _ => ir.cast(Op::ZExt, v, ty),
-        }
-    }
-
-    /// Truncation through `i32` or `i64`, with the smallest integer for NaN and what is out of range.
-    fn float_to_int(&self, v: V<'c>, to: Elem) -> Result<V<'c>> {
-        let ir = &self.ir;
-        let wide = matches!(to, Elem::I64 | Elem::U64 | Elem::U32);
-        let bits = if wide { 64 } else { 32 };
-        let big = (bits as f64 - 1.0).exp2();
-        if to == Elem::U64 {
-            let high = ir.fcmp(FloatPredicate::OGE, v, ir.float_like(v, big))?;
-            let lowered = ir.bin(Op::FSub, v, ir.float_like(v, big))?;
-            let small = self.truncate(ir.select(high, lowered, v)?, bits, big)?;
-            let raised = ir.bin(Op::Add, small, ir.int_like(small, i64::MIN))?;
-            return ir.select(high, raised, small);
-        }
-        ir.cast(Op::Trunc, self.truncate(v, bits, big)?, ir.elem_type(to))
-    }
-
-    fn truncate(&self, v: V<'c>, bits: u32, big: f64) -> Result<V<'c>> {
-        let ir = &self.ir;
-        let double = lane_type(v) == ir.elem_type(Elem::F64);
-        // The largest value that truncates to the smallest i32 is not a float but a double.
-        let (low, above) = match (bits, double) {
-            (32, true) => (FloatPredicate::OGT, -big - 1.0),
-            _ => (FloatPredicate::OGE, -big),
-        };
-        let not_low = ir.fcmp(low, v, ir.float_like(v, above))?;
-        let not_high = ir.fcmp(FloatPredicate::OLT, v, ir.float_like(v, big))?;
-        let fits = ir.bin(Op::And, not_low, not_high)?;
-        let number = ir.cast(Op::FPToSI, v, ir.int_type(bits).into())?;
-        let smallest = ir.int_like(number, if bits == 32 { i64::from(i32::MIN) } else { i64::MIN });
-        ir.select(fits, number, smallest)
-    }
-
     /// Rounds an `f32` to the values of `elem`, where that is narrower.
     pub(super) fn round(&self, v: V<'c>, elem: Elem) -> Result<V<'c>> {
         match elem {
@@ -114,16 +57,6 @@ impl<'c> Emitter<'c, '_> {
             }
             _ => Ok(v),
         }
-    }
-
-    /// The same bits as another kind, as [`tilefuse_block::OpKind::Bitcast`] defines it.
-    pub(super) fn bitcast(&self, v: V<'c>, from: Elem, to: Elem) -> Result<V<'c>> {
-        if from == to || (!is_narrow(from) && !is_narrow(to) && !from.is_float() && !to.is_float()) {
-            return Ok(v);
-        }
-        let bits = self.narrowed(v, from)?;
-        let raw = self.ir.cast(Op::BitCast, bits, self.ir.memory_type(to))?;
-        self.widened(raw, to)
     }
 
     /// Round to nearest even by carrying into the upper half; a NaN is made quiet instead.
