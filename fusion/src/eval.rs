@@ -274,15 +274,25 @@ fn rearranged(view: &View, data: &Data, from: &[i64], to: &[i64]) -> Option<Data
                 position[d] = from[d] - 1 - position[d];
             }
         }),
-        View::Pad { low, fill } => {
+        View::Window(windows) => mapped(&|position| {
+            let elements: Dims = position.drain(from.len()..).collect();
+            for (window, k) in windows.iter().zip(elements) {
+                let c = &mut position[usize::from(window.dim)];
+                *c = *c * window.stride + k * window.dilation;
+            }
+        }),
+        View::Pad { low, interior, fill } => {
             let fill = block::cast(&Data::repeat(*fill, len), data.elem());
             if data.is_empty() {
                 return Some(fill);
             }
             let inside = |i: usize| {
                 let position: Dims = coordinates(to, i).iter().zip(low).map(|(c, l)| c - l).collect();
+                let on = position.iter().zip(interior).all(|(&c, &n)| c.rem_euclid(n + 1) == 0);
+                let position: Dims =
+                    position.iter().zip(interior).map(|(c, n)| c.div_euclid(n + 1)).collect();
                 let within = position.iter().zip(from).all(|(&c, &n)| (0..n).contains(&c));
-                within.then(|| linear(from, &position))
+                (on && within).then(|| linear(from, &position))
             };
             let places: Vec<Option<usize>> = (0..len).map(inside).collect();
             let picked = data.pick(&places.iter().map(|p| p.unwrap_or(0)).collect::<Vec<_>>())?;

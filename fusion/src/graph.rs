@@ -56,13 +56,58 @@ pub enum View {
     },
     /// Dimensions reversed.
     Flip(SmallVec<[u8; 6]>),
-    /// The operand placed at an offset per dimension (0 or more), the rest filled with a literal.
+    /// The operand placed at an offset per dimension (0 or more), its elements apart, the rest filled with a literal.
     Pad {
         /// Elements before the operand, per dimension.
         low: Dims,
+        /// Elements between two neighbours of the operand, per dimension.
+        interior: Dims,
         /// What fills the rest, of the operand's element type.
         fill: Literal,
     },
+    /// Windows over some dimensions, ascending: each of these becomes the position of the window, and a dimension of the
+    /// elements of a window comes behind all others, in order. Windows may overlap.
+    Window(SmallVec<[Window; 3]>),
+}
+
+/// Elements up to the last one of a dimension that [`View::Pad`] places; `None` where it cannot.
+pub(crate) fn padded_size(low: i64, size: i64, interior: i64) -> Option<i64> {
+    let apart = interior.checked_add(1)?.checked_mul((size - 1).max(0))?;
+    let end = low.checked_add(apart)?.checked_add(size.min(1))?;
+    (low >= 0 && interior >= 0).then_some(end)
+}
+
+/// A window over a dimension: at position `i` its element `k` is the operand's `i * stride + k * dilation`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Window {
+    /// The dimension.
+    pub dim: u8,
+    /// Elements of a window, 1 or more.
+    pub kernel: i64,
+    /// Elements of the operand between neighbouring windows, 1 or more.
+    pub stride: i64,
+    /// Elements of the operand between neighbours of a window, 1 or more.
+    pub dilation: i64,
+}
+
+impl Window {
+    /// How many windows a dimension of this size has; `None` where it has none, or the window is none.
+    pub fn positions(&self, size: i64) -> Option<i64> {
+        let reach = self.dilation.checked_mul(self.kernel.checked_sub(1)?)?;
+        let valid = self.kernel >= 1 && self.stride >= 1 && self.dilation >= 1 && size > reach;
+        valid.then(|| (size - reach - 1) / self.stride + 1)
+    }
+
+    /// The shape of windows over a shape; `None` where a dimension is missing, not in order or smaller than its window.
+    pub fn shape(windows: &[Window], from: &[i64]) -> Option<Dims> {
+        let mut shape = Dims::from_slice(from);
+        for window in windows {
+            let size = shape.get_mut(usize::from(window.dim))?;
+            *size = window.positions(*size)?;
+        }
+        shape.extend(windows.iter().map(|window| window.kernel));
+        windows.windows(2).all(|pair| pair[0].dim < pair[1].dim).then_some(shape)
+    }
 }
 
 /// A call of a libtorch operator.

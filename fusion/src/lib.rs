@@ -34,7 +34,7 @@ pub use contract::{Packed, Panels, Products, choose_products};
 pub use functionalize::{FunctionalizeError, functionalize};
 pub use graph::{
     AliasTarget, AtenCall, Contraction, Edge, Graph, Node, NodeId, Op, OutputAlias, Update, ValueRef, View,
-    accumulator,
+    Window, accumulator,
 };
 pub use lower::{LowerError, lower, lowered_operators};
 pub use recording::{Arg, Call, Recording, Source, TensorId, TensorInfo};

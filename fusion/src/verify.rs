@@ -16,7 +16,8 @@
 //!   of types that give the result's. *cast*: the operand's shape. *iota*: an integer type, a dimension of the shape;
 //! - *view*: the operand's type. *reshape* as many elements; *permute* a permutation; *expand* the same rank,
 //!   sizes equal or 1; *slice* within the operand, step at least 1; *flip* dimensions ascending; *pad* the operand
-//!   within the result, the fill of its type;
+//!   within the result, the fill of its type; *window* dimensions ascending, windows within them, behind all dimensions
+//!   one for each window;
 //! - *concat*: operands of the result's type, whose sizes along the dimension add up and are equal elsewhere;
 //! - *reduce*: dimensions ascending and missing from the result; a type that the combiner takes;
 //! - *contract*: operands of one type, each dimension in at most one pair, paired sizes equal; the type that sums are held
@@ -24,7 +25,9 @@
 //! - *gather*: source and index of one rank, the index of the result's shape and of `i32` or `i64`, the source's sizes
 //!   equal to the result's but along the dimension.
 
-use crate::graph::{AliasTarget, Contraction, Graph, NodeId, Op, ValueRef, View, accumulator};
+use crate::graph::{
+    AliasTarget, Contraction, Graph, NodeId, Op, ValueRef, View, Window, accumulator, padded_size,
+};
 use crate::recording::Arg;
 use crate::types::TensorType;
 use tilefuse_block::{Elem, ReduceFn, ScalarFn};
@@ -85,6 +88,7 @@ fn name(op: &Op) -> String {
         Op::View(View::Slice { .. }) => "view slice".into(),
         Op::View(View::Flip(_)) => "view flip".into(),
         Op::View(View::Pad { .. }) => "view pad".into(),
+        Op::View(View::Window(_)) => "view window".into(),
         Op::Input(_) => "input".into(),
         Op::Param(_) => "param".into(),
         Op::Const(_) => "const".into(),
@@ -269,15 +273,17 @@ fn arrangement(view: &View, from: &[i64], to: &[i64], elem: Elem) -> Check {
             let known = dims.iter().all(|&d| usize::from(d) < from.len());
             ensure(ascending && known && from == to, "no ascending dimensions of the operand's shape")
         }
-        View::Pad { low, fill } => {
+        View::Pad { low, interior, fill } => {
             same_rank?;
-            ensure(fill.elem == elem && low.len() == to.len(), "the fill or the offsets do not fit")?;
-            let within = low
-                .iter()
-                .zip(from)
-                .zip(to)
-                .all(|((&l, &n), &s)| l >= 0 && l.checked_add(n).is_some_and(|end| end <= s));
-            ensure(within, "the operand is not within the result")
+            let per_dimension = low.len() == to.len() && interior.len() == to.len();
+            ensure(fill.elem == elem && per_dimension, "the fill or the offsets do not fit")?;
+            let all =
+                (0..to.len()).all(|d| padded_size(low[d], from[d], interior[d]).is_some_and(|n| n <= to[d]));
+            ensure(all, "the operand is not within the result")
+        }
+        View::Window(windows) => {
+            let shape = Window::shape(windows, from);
+            ensure(shape.as_deref() == Some(to), "the windows do not give the result's shape")
         }
     }
 }

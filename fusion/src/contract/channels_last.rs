@@ -105,7 +105,9 @@ fn before(graph: &mut Graph, node: NodeId, turned: &Turned) -> NodeId {
     let result = TensorType::contiguous(ty.dtype, &in_memory(&ty.shape, turned), ty.device);
     match &mut old.op {
         Op::View(View::Slice { dim, .. }) => *dim = turned.permutation[usize::from(*dim)],
-        Op::View(View::Pad { low, .. }) => *low = in_memory(low, turned),
+        Op::View(View::Pad { low, interior, .. }) => {
+            (*low, *interior) = (in_memory(low, turned), in_memory(interior, turned));
+        }
         _ => {}
     }
     let own = graph.add(old.op, &operands, [result], old.origin);

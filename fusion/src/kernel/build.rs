@@ -363,10 +363,16 @@ impl Builder<'_> {
         let to = self.graph.ty(value).shape.clone();
         let from = self.graph.ty(operand).shape.clone();
         let inner = view_index(&mut self.kernel.indices, view, &from, &to, index);
-        let View::Pad { fill, .. } = view else {
+        let View::Pad { low, interior, fill } = view else {
             return self.value(operand, &inner, valid);
         };
-        let inside = self.all_inside(&inner, &from);
+        let mut inside = self.all_inside(&inner, &from);
+        for (d, &between) in interior.iter().enumerate() {
+            let apart = self.kernel.indices.add_const(index[d], -low[d]);
+            let apart = self.kernel.indices.rem(apart, between + 1);
+            let on = self.in_range(apart, 0, 1);
+            inside = self.and(inside, on);
+        }
         let fill = self.constant(*fill);
         let Some(inside) = inside else {
             return self.value(operand, &inner, valid);
@@ -651,6 +657,21 @@ pub(crate) fn view_index(
             }
             inner
         }
-        View::Pad { low, .. } => index.iter().zip(low).map(|(&i, &l)| indices.add_const(i, -l)).collect(),
+        View::Pad { low, interior, .. } => (0..index.len())
+            .map(|d| {
+                let inner = indices.add_const(index[d], -low[d]);
+                indices.div(inner, interior[d] + 1)
+            })
+            .collect(),
+        View::Window(windows) => {
+            let (position, elements) = index.split_at(from.len());
+            let mut inner = Index::from_slice(position);
+            for (window, &k) in windows.iter().zip(elements) {
+                let at = &mut inner[usize::from(window.dim)];
+                let first = indices.scale(*at, window.stride);
+                *at = indices.add_scaled(first, k, window.dilation);
+            }
+            inner
+        }
     }
 }

@@ -6,7 +6,7 @@ use tilefuse_block::eval::cast_literal;
 use tilefuse_block::{Elem, Literal, ReduceFn, ScalarFn};
 
 use crate::args::{Args, Number};
-use crate::graph::{Contraction, Graph, NodeId, Op, ValueRef, View, accumulator};
+use crate::graph::{Contraction, Graph, NodeId, Op, ValueRef, View, accumulator, padded_size};
 use crate::recording::Arg;
 use crate::types::{DType, Device, Dims, TensorType};
 
@@ -355,19 +355,31 @@ impl Cx {
         shape: &[i64],
         fill: Literal,
     ) -> Option<ValueRef> {
+        self.pad_apart(value, low, &Dims::from_elem(0, low.len()), shape, fill)
+    }
+
+    /// As [`Cx::pad`], with so many of the literal between the elements of each dimension.
+    pub(super) fn pad_apart(
+        &mut self,
+        value: ValueRef,
+        low: &[i64],
+        interior: &[i64],
+        shape: &[i64],
+        fill: Literal,
+    ) -> Option<ValueRef> {
         let from = self.shape(value);
-        let fits = low
-            .iter()
-            .zip(&from)
-            .zip(shape)
-            .all(|((&l, &n), &s)| l >= 0 && l.checked_add(n).is_some_and(|end| end <= s));
-        if !fits || from.len() != shape.len() || low.len() != shape.len() {
+        if [low.len(), interior.len(), shape.len()] != [from.len(); 3] {
+            return None;
+        }
+        let end = |d: usize| padded_size(low[d], from[d], interior[d]);
+        if !(0..from.len()).all(|d| end(d).is_some_and(|end| end <= shape[d])) {
             return None;
         }
         if from.as_slice() == shape {
             return Some(value);
         }
-        self.view(View::Pad { low: Dims::from_slice(low), fill }, value, shape)
+        let pad = View::Pad { low: Dims::from_slice(low), interior: Dims::from_slice(interior), fill };
+        self.view(pad, value, shape)
     }
 
     /// Values joined along a dimension.
@@ -425,9 +437,18 @@ impl Cx {
         batch: &[(usize, usize)],
         sum: &[(usize, usize)],
     ) -> Option<ValueRef> {
-        let elem = self.elem(lhs).filter(|elem| self.elem(rhs) == Some(*elem))?;
         let pairs = |pairs: &[(usize, usize)]| pairs.iter().map(|&(l, r)| (l as u8, r as u8)).collect();
-        let pairs = Contraction { batch: pairs(batch), sum: pairs(sum) };
+        self.contract_pairs(lhs, rhs, Contraction { batch: pairs(batch), sum: pairs(sum) })
+    }
+
+    /// A contraction of two values of one type.
+    pub(super) fn contract_pairs(
+        &mut self,
+        lhs: ValueRef,
+        rhs: ValueRef,
+        pairs: Contraction,
+    ) -> Option<ValueRef> {
+        let elem = self.elem(lhs).filter(|elem| self.elem(rhs) == Some(*elem))?;
         let shape = pairs.shape(&self.shape(lhs), &self.shape(rhs))?;
         Some(self.add(Op::Contract(pairs), &[lhs, rhs], accumulator(elem)?, &shape))
     }

@@ -154,7 +154,8 @@ fn pad(graph: &mut Graph, value: ValueRef, dim: usize, size: i64, combine: Reduc
     let fill: Literal = combine.neutral(ty.dtype.elem()?);
     let mut shape = ty.shape.clone();
     shape[dim] = size;
-    let low = Dims::from_elem(0, shape.len());
+    let zeros = Dims::from_elem(0, shape.len());
+    let pad = View::Pad { low: zeros.clone(), interior: zeros, fill };
     let out = TensorType::contiguous(ty.dtype, &shape, ty.device);
-    Some(graph.add(Op::View(View::Pad { low, fill }), &[value], [out], None).into())
+    Some(graph.add(Op::View(pad), &[value], [out], None).into())
 }

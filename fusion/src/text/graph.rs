@@ -9,7 +9,7 @@ use super::ParseError;
 use super::lexer::Token;
 use super::syntax::{Parser, Result};
 use crate::graph::{
-    AliasTarget, AtenCall, Contraction, Graph, NodeId, Op, OutputAlias, Update, ValueRef, View,
+    AliasTarget, AtenCall, Contraction, Graph, NodeId, Op, OutputAlias, Update, ValueRef, View, Window,
 };
 use crate::types::{DType, TensorType};
 
@@ -168,7 +168,9 @@ impl State {
                 Ok(Op::Const(slot))
             }
             Parsed::Scalar(token) => Ok(Op::Scalar(self.literal(token, elem)?)),
-            Parsed::Pad(low, token) => Ok(Op::View(View::Pad { low, fill: self.literal(token, elem)? })),
+            Parsed::Pad([low, interior], token) => {
+                Ok(Op::View(View::Pad { low, interior, fill: self.literal(token, elem)? }))
+            }
         }
     }
 
@@ -268,12 +270,39 @@ impl State {
             }
             "pad" => {
                 let low = self.parser.dims()?;
+                let interior = match self.parser.eat_name("interior") {
+                    true => self.parser.dims()?,
+                    false => low.iter().map(|_| 0).collect(),
+                };
                 self.parser.mark('=')?;
-                return Ok(Parsed::Pad(low, self.parser.bump()));
+                return Ok(Parsed::Pad([low, interior], self.parser.bump()));
             }
+            "window" => View::Window(self.windows()?),
             other => return self.parser.reject(format!("`{other}` is no view")),
         };
         Ok(Parsed::Op(Op::View(view)))
+    }
+
+    /// `[2,3] kernel[3,3] stride[1,1] dilation[1,1]`.
+    fn windows(&mut self) -> Result<SmallVec<[Window; 3]>> {
+        let dims = self.parser.axes()?;
+        let mut list = |name: &str| {
+            self.parser.keyword(name)?;
+            let list = self.parser.dims()?;
+            if list.len() == dims.len() {
+                Ok(list)
+            } else {
+                self.parser.reject("as many as dimensions are expected")
+            }
+        };
+        let (kernel, stride, dilation) = (list("kernel")?, list("stride")?, list("dilation")?);
+        let window = |(at, &dim): (usize, &u8)| Window {
+            dim,
+            kernel: kernel[at],
+            stride: stride[at],
+            dilation: dilation[at],
+        };
+        Ok(dims.iter().enumerate().map(window).collect())
     }
 
     fn operands(&mut self) -> Result<Vec<ValueRef>> {
@@ -325,7 +354,7 @@ enum Parsed {
     Op(Op),
     Const(u32, Option<Token>),
     Scalar(Token),
-    Pad(crate::types::Dims, Token),
+    Pad([crate::types::Dims; 2], Token),
 }
 
 fn read_value(parser: &mut Parser, values: &HashMap<u32, ValueRef>) -> Result<ValueRef> {

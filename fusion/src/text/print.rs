@@ -5,7 +5,7 @@ use std::fmt::{self, Display, Write};
 
 use tilefuse_block::{Elem, Literal};
 
-use crate::graph::{AliasTarget, AtenCall, Contraction, Graph, NodeId, Op, ValueRef, View};
+use crate::graph::{AliasTarget, AtenCall, Contraction, Graph, NodeId, Op, ValueRef, View, Window};
 use crate::recording::{Arg, Call, Recording, Source, TensorId};
 use crate::types::join;
 
@@ -104,7 +104,25 @@ fn view_text(view: &View) -> String {
         View::Expand => "expand".into(),
         View::Slice { dim, start, step } => format!("slice[{dim},{start},{step}]"),
         View::Flip(dims) => format!("flip{}", axes(dims)),
-        View::Pad { low, fill } => format!("pad[{}]={}", join(low), literal_text(*fill)),
+        View::Pad { low, interior, fill } => {
+            let between = match interior.iter().any(|&n| n != 0) {
+                true => format!(" interior[{}]", join(interior)),
+                false => String::new(),
+            };
+            format!("pad[{}]{between}={}", join(low), literal_text(*fill))
+        }
+        View::Window(windows) => {
+            let list = |name: &str, of: fn(&Window) -> i64| {
+                format!("{name}[{}]", join(&windows.iter().map(of).collect::<Vec<_>>()))
+            };
+            let lists = [
+                list("window", |w| i64::from(w.dim)),
+                list("kernel", |w| w.kernel),
+                list("stride", |w| w.stride),
+                list("dilation", |w| w.dilation),
+            ];
+            lists.join(" ")
+        }
     }
 }
 

@@ -10,6 +10,7 @@ mod stream;
 mod transposed;
 mod tuned;
 mod updates;
+mod windows;
 
 use smallvec::SmallVec;
 use tilefuse_block::{Elem, Literal, ReduceFn, ScalarFn};
@@ -251,7 +252,11 @@ fn concat_pad_flip_and_slice_fold_into_addresses() {
     let joined = g.0.add(Op::Concat { dim: 1 }, &[negative, left], [G::ty(&[4, 10], Elem::F32)], None).into();
     let flipped = g.view(View::Flip(SmallVec::from_slice(&[0])), joined, &[4, 10]);
     let fill = Literal::float(Elem::F32, 7.0);
-    let padded = g.view(View::Pad { low: Dims::from_slice(&[1, 2]), fill }, flipped, &[6, 13]);
+    let padded = g.view(
+        View::Pad { low: Dims::from_slice(&[1, 2]), interior: Dims::from_slice(&[0, 0]), fill },
+        flipped,
+        &[6, 13],
+    );
     let out = g.map(ScalarFn::Exp, &[padded]);
     assert_eq!(g.kernels(&[out]), [1, 1]);
 }

@@ -170,6 +170,7 @@ fn rows_that_begin_with_padding_start_before_their_memory() {
         let x = g.input(0, &[1, cols]);
         let padding = View::Pad {
             low: Dims::from_slice(&[0, before]),
+            interior: Dims::from_slice(&[0, 0]),
             fill: tilefuse_block::Literal::of(Elem::F32, -2.0),
         };
         let x = g.view(padding, x, &[1, cols + before]);

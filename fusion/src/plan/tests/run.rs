@@ -135,10 +135,11 @@ fn viewed(view: &crate::graph::View, p: &[i64], from: &[i64], to: &[i64], operan
     let index: Vec<_> = (0..to.len()).map(|d| ix.var(Var(d as u32))).collect();
     let inner = view_index(&mut ix, view, from, to, &index);
     let at: Vec<i64> = inner.iter().map(|&e| ix.eval(e, p)).collect();
-    if let crate::graph::View::Pad { fill, .. } = view
-        && at.iter().zip(from).any(|(&i, &n)| i < 0 || i >= n)
-    {
-        return fill.as_f64();
+    if let crate::graph::View::Pad { low, interior, fill } = view {
+        let is_between = |d: usize| (p[d] - low[d]).rem_euclid(interior[d] + 1) != 0;
+        if (0..from.len()).any(|d| is_between(d) || at[d] < 0 || at[d] >= from[d]) {
+            return fill.as_f64();
+        }
     }
     operand[position(&at, from)]
 }
