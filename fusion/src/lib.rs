@@ -9,6 +9,7 @@ mod args;
 pub mod attention;
 mod block_kernel;
 pub mod contract;
+mod convolution;
 mod epilogue;
 pub mod eval;
 mod functionalize;

@@ -1,4 +1,4 @@
-//! Library selection: contractions as calls of libtorch, or as products and their sums.
+//! Library selection: contractions as calls of libtorch, or as products and their sums; [`conv`] has those of windows.
 //!
 //! ```text
 //! %3 = contract sum[1]x[1](%0, %1) : f32[8,16]      ->   %3 = aten::linear(input=%0, weight=%1, bias=%2) : bf16[8,16]
@@ -18,6 +18,8 @@
 //! that of a matrix, read along its rows, and a vector, for which libtorch's kernels are made for more rows. It takes what
 //! surrounds it with it.
 
+mod conv;
+
 use smallvec::SmallVec;
 use tilefuse_block::{Elem, ReduceFn, ScalarFn};
 
@@ -33,7 +35,9 @@ pub(crate) fn select_library(graph: &mut Graph) -> usize {
     let all: Vec<NodeId> = graph.ids().filter(is_contract).collect();
     for &id in &all {
         let Some(contract) = Contract::of(graph, id) else { continue };
-        if contract.is_reduction(graph) {
+        if let Some(convolution) = conv::Convolution::of(graph, &contract) {
+            convolution.as_calls(graph);
+        } else if contract.is_reduction(graph) {
             let sums = contract.as_sums(graph);
             graph.replace_uses(id.into(), sums);
         } else {
@@ -47,6 +51,7 @@ pub(crate) fn select_library(graph: &mut Graph) -> usize {
 }
 
 /// A contraction of a graph.
+#[derive(Clone)]
 struct Contract {
     node: NodeId,
     pairs: Contraction,
@@ -163,7 +168,7 @@ impl Contract {
 
     /// Calls of libtorch for each of its uses that rounds, or one for all.
     fn as_calls(&self, graph: &mut Graph) {
-        let (epilogues, all) = self.epilogues(graph);
+        let (epilogues, all) = self.epilogues(graph, &|graph, epilogue| self.form(graph, epilogue).is_some());
         let calls: Option<Vec<Call>> = epilogues.iter().map(|epilogue| self.call(graph, epilogue)).collect();
         match calls.filter(|_| all) {
             Some(calls) => {
@@ -192,8 +197,9 @@ impl Contract {
         }
     }
 
-    /// What libtorch computes with the contraction, for each use that rounds the sums; and whether these are all uses.
-    fn epilogues(&self, graph: &Graph) -> (Vec<Epilogue>, bool) {
+    /// What libtorch computes with the contraction, for each use that rounds the sums; and whether these are all uses. `fits`
+    /// says whether a call computes an epilogue.
+    fn epilogues(&self, graph: &Graph, fits: &dyn Fn(&Graph, &Epilogue) -> bool) -> (Vec<Epilogue>, bool) {
         let own = ValueRef::from(self.node);
         let bare = Epilogue { root: self.node, alpha: 1.0, addend: None };
         let users = graph.users(self.node);
@@ -202,13 +208,11 @@ impl Contract {
             let single = users.len() == 1 && !read_otherwise;
             let found = users.first().filter(|_| single).and_then(|&(user, _)| self.epilogue(graph, user));
             // A form that has no addend leaves it to a kernel.
-            let found = found.filter(|epilogue| self.form(graph, epilogue).is_some());
+            let found = found.filter(|epilogue| fits(graph, epilogue));
             return (vec![found.unwrap_or(bare)], true);
         }
         // The one product of 8-bit integers that libtorch does not round.
-        if self.form(graph, &bare).is_some()
-            && !users.iter().any(|&(user, _)| self.epilogue(graph, user).is_some())
-        {
+        if fits(graph, &bare) && !users.iter().any(|&(user, _)| self.epilogue(graph, user).is_some()) {
             return (vec![bare], true);
         }
         let found: Vec<Epilogue> = users.iter().filter_map(|&(user, _)| self.epilogue(graph, user)).collect();

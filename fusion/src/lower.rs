@@ -21,6 +21,7 @@ mod arith;
 mod cast;
 mod compare;
 mod contract;
+mod conv;
 mod create;
 mod cx;
 mod index;
@@ -88,6 +89,7 @@ impl Registry {
         strided::register(&mut registry);
         index::register(&mut registry);
         contract::register(&mut registry);
+        conv::register(&mut registry);
         registry
     }
 

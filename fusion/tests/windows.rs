@@ -84,6 +84,69 @@ fn elements_are_padded_apart() {
     assert_eq!(evaluated(text), direct);
 }
 
+/// A convolution by its definition: each element of an image is brought to the result by each of the kernel, forwards or back.
+#[test]
+fn convolutions_are_sums_of_products() {
+    for (size, kernel, stride, padding, dilation, further, groups, transposed) in [
+        (5, 3, 1, 1, 1, 0, 1, false),
+        (8, 2, 3, 0, 2, 0, 2, false),
+        (4, 4, 2, 3, 1, 0, 4, false),
+        (5, 3, 1, 1, 1, 0, 1, true),
+        (4, 2, 3, 0, 1, 2, 2, true),
+        (3, 3, 2, 4, 2, 1, 1, true),
+        (6, 2, 1, 3, 2, 1, 4, true),
+        (5, 1, 3, 1, 1, 2, 2, true),
+    ] {
+        let (channels, filters) = (4, 8);
+        let reach = dilation * (kernel - 1);
+        let out = match transposed {
+            false => (size + 2 * padding - reach - 1) / stride + 1,
+            true => (size - 1) * stride - 2 * padding + reach + further + 1,
+        };
+        let (per_group, of_group) = (channels / groups, filters / groups);
+        let (weight, name) = match transposed {
+            false => (format!("{filters},{per_group}"), "conv1d"),
+            true => (format!("{channels},{of_group}"), "conv_transpose1d"),
+        };
+        let more = if transposed { format!(", output_padding=[{further}]") } else { String::new() };
+        let text = format!(
+            "graph {{
+              %0 = input 0 : f64[2,{channels},{size}]
+              %1 = input 1 : f64[{weight},{kernel}]
+              %2 = aten::{name}(input=%0, weight=%1, bias=None, stride=[{stride}], padding=[{padding}]{more}, groups={groups}, dilation=[{dilation}]) : f64[2,{filters},{out}]
+              outputs %2
+            }}"
+        );
+        let (x, w) = (sample(2 * channels * size), sample(channels * filters / groups * kernel));
+        let mut direct = vec![0.0; (2 * filters * out) as usize];
+        for (n, f, c) in (0..2 * filters * per_group)
+            .map(|i| (i / per_group / filters, i / per_group % filters, i % per_group))
+        {
+            let g = f / of_group;
+            for (i, k) in (0..size * kernel).map(|i| (i / kernel, i % kernel)) {
+                let (at, weight) = match transposed {
+                    false => {
+                        let at = i + padding - k * dilation;
+                        if at < 0 || at % stride != 0 {
+                            continue;
+                        };
+                        (at / stride, (f * per_group + c) * kernel + k)
+                    }
+                    true => (
+                        i * stride - padding + k * dilation,
+                        ((g * per_group + c) * of_group + f % of_group) * kernel + k,
+                    ),
+                };
+                if (0..out).contains(&at) {
+                    let image = x[((n * channels + g * per_group + c) * size + i) as usize];
+                    direct[((n * filters + f) * out + at) as usize] += image * w[weight as usize];
+                }
+            }
+        }
+        assert_eq!(evaluated(&text), direct, "{text}");
+    }
+}
+
 #[test]
 fn views_that_are_not_well_formed_are_refused() {
     for view in [

@@ -15,6 +15,7 @@ use smallvec::SmallVec;
 
 use super::Turned;
 use super::conv::{self, Vectors};
+use crate::convolution;
 use crate::graph::{Graph, NodeId, Op, ValueRef, View};
 use crate::types::{Dims, TensorType};
 
@@ -39,7 +40,7 @@ pub(super) fn may_turn(graph: &Graph, node: NodeId, vectors: Vectors) -> bool {
                 Op::View(View::Permute(order)) if is_filters_last(order) => {}
                 Op::Reduce { dims, .. } if dims.iter().all(|&d| d >= 2) => {}
                 Op::Aten(call)
-                    if conv::is_known(&call.op)
+                    if convolution::is_known(&call.op)
                         && conv::takes_any_strides(graph, user, call, edge.operand, vectors) => {}
                 _ => return false,
             }
@@ -148,7 +149,7 @@ pub(super) struct Straight {
 /// Lets a convolution read images that are a permutation of what lies in memory at the strides that they have there.
 pub(super) fn straighten(graph: &mut Graph, node: NodeId) -> Option<Straight> {
     let Op::Aten(call) = &graph.node(node).op else { return None };
-    let position = call.arg("input").filter(|_| conv::is_known(&call.op))?;
+    let position = call.arg("input").filter(|_| convolution::is_known(&call.op))?;
     let position = position.tensors().next()?;
     let before = *graph.operands(node).get(usize::from(position))?;
     let Op::View(View::Permute(permutation)) = graph.node(before.node).op.clone() else { return None };

@@ -49,6 +49,7 @@ pub use self::prepack::{Packed, Panels};
 use self::product::Product;
 use crate::args::Args;
 use crate::block_kernel::BlockKernel;
+use crate::convolution;
 use crate::graph::{AtenCall, Graph, NodeId, Op, ValueRef};
 use crate::plan::{Profile, operand_place};
 use crate::recording::Arg;
@@ -228,7 +229,7 @@ fn templates(graph: &Graph, node: NodeId, call: &AtenCall, host: Host) -> Vec<Te
             }
         }
         "aten::scaled_dot_product_attention" => return attention::templates(graph, node, call, host),
-        op if conv::is_known(op) => {
+        op if convolution::is_known(op) => {
             let packed = packs.and_then(|vectors| {
                 conv::packed(graph, node, call, channels_last::may_turn(graph, node, vectors), vectors)
             });

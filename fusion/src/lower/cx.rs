@@ -6,7 +6,7 @@ use tilefuse_block::eval::cast_literal;
 use tilefuse_block::{Elem, Literal, ReduceFn, ScalarFn};
 
 use crate::args::{Args, Number};
-use crate::graph::{Contraction, Graph, NodeId, Op, ValueRef, View, accumulator, padded_size};
+use crate::graph::{Contraction, Graph, NodeId, Op, ValueRef, View, Window, accumulator, padded_size};
 use crate::recording::Arg;
 use crate::types::{DType, Device, Dims, TensorType};
 
@@ -380,6 +380,12 @@ impl Cx {
         }
         let pad = View::Pad { low: Dims::from_slice(low), interior: Dims::from_slice(interior), fill };
         self.view(pad, value, shape)
+    }
+
+    /// Windows over dimensions.
+    pub(super) fn windows(&mut self, value: ValueRef, windows: &[Window]) -> Option<ValueRef> {
+        let shape = Window::shape(windows, &self.shape(value))?;
+        self.view(View::Window(windows.iter().copied().collect()), value, &shape)
     }
 
     /// Values joined along a dimension.

@@ -612,7 +612,41 @@ def contractions():
     case("_int_mm", ints(32, 16, dtype=I8), ints(16, 8, dtype=I8, seed=1))
 
 
+def quarters(*shape, dtype=F32, seed=0):
+    """Numbers whose sums of products are exact."""
+    return ints(*shape, dtype=F64, low=-4, high=5, seed=seed).div(4).to(dtype)
+
+
+def convolutions():
+    for dtype in FLOATS:
+        x, b = quarters(1, 4, 4, 3, dtype=dtype), quarters(6, dtype=dtype, seed=1)
+        case("conv2d", x, quarters(6, 4, 3, 2, dtype=dtype), b, [2, 1], [1, 1])
+        case("conv2d", x, quarters(6, 2, 2, 3, dtype=dtype), None, [1, 1], [0, 1], [2, 1], 2)
+        case("conv1d", quarters(2, 3, 7, dtype=dtype), quarters(4, 3, 3, dtype=dtype), quarters(4, dtype=dtype), [2], [1], [2])
+        case("conv_transpose2d.input", x, quarters(4, 3, 3, 2, dtype=dtype), quarters(3, dtype=dtype), [2, 3], [1, 0], [1, 0])
+    # One filter or several for each channel, and kernels of one element.
+    case("conv2d", quarters(1, 3, 4, 4), quarters(3, 1, 3, 3), quarters(3), [1, 1], [1, 1], [1, 1], 3)
+    case("conv2d", quarters(1, 3, 4, 4), quarters(6, 1, 2, 2), None, [2, 2], [0, 0], [1, 1], 3)
+    case("conv2d", quarters(2, 3, 2, 3), quarters(4, 3, 1, 1), quarters(4))
+    case("conv2d", quarters(3, 4, 4), quarters(2, 3, 3, 3), quarters(2))
+    case("conv2d", quarters(1, 3, 4, 5).to(memory_format=torch.channels_last), quarters(2, 3, 2, 2), quarters(2))
+    case("conv2d", quarters(1, 2, 3, 3), quarters(1, 2, 3, 3))
+    for padding in ["same", "valid"]:
+        case("conv2d.padding", quarters(1, 2, 5, 4), quarters(2, 2, 2, 3), quarters(2), [1, 1], padding, [1, 1])
+    case("conv1d.padding", quarters(1, 2, 6), quarters(2, 1, 4), None, [1], "same", [1], 2)
+    case("conv3d", quarters(1, 2, 3, 4, 3), quarters(2, 2, 2, 3, 2), quarters(2), [1, 2, 1], [0, 1, 1], [1, 1, 2])
+    case("conv3d.padding", quarters(1, 1, 3, 2, 3), quarters(1, 1, 2, 2, 3), None, [1, 1, 1], "same")
+    case("conv_transpose1d", quarters(2, 3, 4), quarters(3, 2, 3), quarters(2), [2], [1], [1], 1, [2])
+    case("conv_transpose1d", quarters(4, 3), quarters(4, 2, 2), None, [1], [0], [0], 2)
+    # All that a kernel reaches beyond the images is cut off, and more.
+    case("conv_transpose2d.input", quarters(1, 2, 4, 3), quarters(2, 1, 2, 1), None, [2, 3], [2, 1], [1, 1], 2)
+    case("conv_transpose2d.input", quarters(1, 2, 3, 3), quarters(2, 3, 1, 1), quarters(3))
+    case("conv_transpose3d.input", quarters(1, 2, 2, 3, 2), quarters(2, 2, 2, 3, 2), quarters(2), [1, 2, 2], [0, 1, 0], [0, 1, 0])
+    case("convolution", quarters(1, 2, 4, 4), quarters(2, 2, 3, 3), quarters(2), [1, 1], [1, 1], [1, 1], False, [0, 0], 1)
+    case("convolution", quarters(1, 2, 4, 4), quarters(2, 1, 3, 3), quarters(2), [2, 2], [1, 1], [1, 1], True, [1, 1], 2)
+
+
 if __name__ == "__main__":
     for family in [unary, activations, arithmetic, bits, casts, reductions, normalisations, losses, views, indices,
-                   other_names, pooling, windows, contractions]:
+                   other_names, pooling, windows, contractions, convolutions]:
         family()

@@ -47,7 +47,7 @@ use crate::graph::{AtenCall, Graph, NodeId};
 use crate::types::Dims;
 
 use block::Block;
-pub(super) use call::{is_known, refusal};
+pub(super) use call::refusal;
 use packed::Image;
 pub(super) use rows::Rows;
 use tile::Tile;

@@ -1,0 +1,823 @@
+//! Contractions of windows as libtorch's convolutions.
+//!
+//! ```text
+//! %3 = view pad[0,0,1,1]=0.0(%0) : f32[2,3,10,10]                  ->   %7 = aten::conv2d(input=%0, weight=%1, bias=%2,
+//! %4 = view window[2,3] kernel[3,3] ...(%3) : f32[2,3,8,8,3,3]               stride=[1,1], padding=[1,1], ...)
+//! %5 = contract sum[1,4,5]x[1,2,3](%4, %1) : f32[2,8,8,4]
+//! %6 = view permute[0,3,1,2](%5) : f32[2,4,8,8]
+//! %7 = map add(%6, %2 broadcast) : f32[2,4,8,8]
+//! ```
+//!
+//! Zeros around the images, and between their elements, are the call's where a convolution was lowered to them: what a call
+//! pads is not multiplied by every kernel, so that other zeros meet what is infinite in a weight.
+
+use super::{Contract, Epilogue};
+use crate::convolution::{ConvArgs, ConvDims};
+use crate::graph::{AtenCall, Graph, NodeId, Op, ValueRef, View, Window};
+use crate::types::{Dims, TensorType};
+
+/// A contraction that libtorch computes as a convolution.
+pub(super) struct Convolution {
+    contract: Contract,
+    dims: ConvDims,
+    args: ConvArgs,
+    /// Sizes of the kernel.
+    kernel: Dims,
+    /// Images and weight.
+    operands: [ValueRef; 2],
+}
+
+impl Convolution {
+    /// The convolution that a contraction is, if it is one.
+    pub(super) fn of(graph: &Graph, contract: &Contract) -> Option<Convolution> {
+        let (windows, weight, groups) = match contract.pairs.batch[..] {
+            [] => (contract.operands[0], contract.operands[1], 1),
+            [(left, right)] => {
+                let groups = *graph.ty(contract.operands[1]).shape.get(usize::from(right))?;
+                let [windows, weight] = contract.operands;
+                (ungrouped(graph, windows, left)?, ungrouped(graph, weight, right)?, groups)
+            }
+            _ => return None,
+        };
+        let Op::View(View::Window(list)) = &graph.node(windows.node).op else { return None };
+        let image = operand(graph, windows)?;
+        let lead = graph.ty(image).rank().checked_sub(list.len() + 1).filter(|&lead| lead <= 1)?;
+        let in_order = list.iter().map(|w| usize::from(w.dim)).eq(lead + 1..lead + 1 + list.len());
+        if !in_order || !contract.elem.is_float() {
+            return None;
+        }
+        let grouped = !contract.pairs.batch.is_empty();
+        let of = |transposed| ConvDims { lead, grouped, axes: list.len(), transposed };
+        let dims = [false, true].map(of).into_iter().find(|dims| dims.pairs() == contract.pairs)?;
+        let place = Place { graph, contract: contract.node, windows: list, image, lead, groups };
+        let (args, operands) = match dims.transposed {
+            false => place.plain(weight)?,
+            true => place.transposed(weight)?,
+        };
+        let kernel = list.iter().map(|window| window.kernel).collect();
+        Some(Convolution { contract: contract.clone(), dims, args, kernel, operands })
+    }
+
+    /// Calls of libtorch for each of its uses that rounds, or one for all.
+    pub(super) fn as_calls(&self, graph: &mut Graph) {
+        let value = self.result(graph);
+        let sums = Contract { node: value, ty: graph.ty(value.into()).clone(), ..self.contract.clone() };
+        let (epilogues, all) = sums.epilogues(graph, &|graph, e| self.call(graph, e).is_some());
+        let calls: Option<Vec<_>> = epilogues.iter().map(|e| self.call(graph, e)).collect();
+        match calls.filter(|_| all) {
+            Some(calls) => {
+                for ((call, operands), epilogue) in calls.into_iter().zip(&epilogues) {
+                    self.replace(graph, epilogue.root, value, (call, &operands));
+                }
+            }
+            None => self.bare(graph, value),
+        }
+    }
+
+    /// A call for the sums alone, in the type that they are held in.
+    fn bare(&self, graph: &mut Graph, value: NodeId) {
+        let origin = graph.node(self.contract.node).origin;
+        let dtype = graph.ty(value.into()).dtype;
+        let operands = self.operands.map(|operand| {
+            let ty = TensorType { dtype, ..graph.ty(operand).clone() };
+            match graph.ty(operand).dtype == dtype {
+                true => operand,
+                false => graph.add(Op::Cast, &[operand], [ty], origin).into(),
+            }
+        });
+        if let Some(call) = self.args.call(&self.kernel, false) {
+            self.replace(graph, value, value, (call, &operands));
+        }
+    }
+
+    /// The call for an epilogue, and its operands.
+    fn call(&self, graph: &Graph, epilogue: &Epilogue) -> Option<(AtenCall, Vec<ValueRef>)> {
+        let rounded = graph.ty(epilogue.root.into()).dtype.elem() == Some(self.contract.elem);
+        if !rounded || epilogue.alpha != 1.0 {
+            return None;
+        }
+        let bias = match epilogue.addend {
+            Some((addend, 1.0)) => Some(self.bias(graph, addend)?),
+            Some(_) => return None,
+            None => None,
+        };
+        let call = self.args.call(&self.kernel, bias.is_some())?;
+        Some((call, self.operands.into_iter().chain(bias).collect()))
+    }
+
+    /// The vector that an addend repeats along all dimensions but the filters'.
+    fn bias(&self, graph: &Graph, addend: ValueRef) -> Option<ValueRef> {
+        let filters = self.filters(graph);
+        let shape = &graph.ty(addend).shape;
+        let dim = shape.len().checked_sub(self.dims.axes + 1)?;
+        let along = (0..shape.len()).all(|d| shape[d] == if d == dim { filters } else { 1 });
+        let vector = operand(graph, addend).filter(|_| is_reshape(graph, addend))?;
+        (along && graph.ty(vector).shape[..] == [filters]).then_some(vector)
+    }
+
+    fn filters(&self, graph: &Graph) -> i64 {
+        let weight = &graph.ty(self.operands[1]).shape;
+        if self.dims.transposed { weight[1] * self.args.groups } else { weight[0] }
+    }
+
+    /// The node whose value is the sums in the order of libtorch's result; it is added where there is none.
+    fn result(&self, graph: &mut Graph) -> NodeId {
+        let contract = self.contract.node;
+        let alone = |graph: &Graph, node: NodeId| {
+            let value = ValueRef::from(node);
+            let kept = graph.outputs.contains(&value) || graph.updates.iter().any(|u| u.value == value);
+            match graph.users(node)[..] {
+                [(user, _)] if !kept => Some(user),
+                _ => None,
+            }
+        };
+        let order = self.dims.order();
+        let permuted = alone(graph, contract)
+            .filter(|&user| graph.node(user).op == Op::View(View::Permute(order.clone())));
+        let found = match self.dims.grouped {
+            false => permuted,
+            true => permuted.and_then(|node| alone(graph, node)).filter(|&node| {
+                is_reshape(graph, node.into()) && graph.ty(node.into()).shape == self.shape(graph)
+            }),
+        };
+        found.unwrap_or_else(|| self.add_result(graph))
+    }
+
+    /// Makes all uses of the contraction uses of a view of its sums in the order of libtorch's result, which it returns.
+    fn add_result(&self, graph: &mut Graph) -> NodeId {
+        let origin = graph.node(self.contract.node).origin;
+        let ty = &self.contract.ty;
+        let form = |shape: &[i64]| TensorType::contiguous(ty.dtype, shape, ty.device);
+        let order = self.dims.order();
+        let permuted: Dims = order.iter().map(|&d| ty.shape[usize::from(d)]).collect();
+        let mut back = order.clone();
+        order.iter().enumerate().for_each(|(at, &d)| back[usize::from(d)] = at as u8);
+        let first = graph.add(Op::View(View::Permute(order)), &[], [form(&permuted)], origin);
+        let result = form(&self.shape(graph));
+        let result = graph.add(Op::View(View::Reshape), &[first.into()], [result], origin);
+        let apart = graph.add(Op::View(View::Reshape), &[result.into()], [form(&permuted)], origin);
+        let back = graph.add(Op::View(View::Permute(back)), &[apart.into()], [ty.clone()], origin);
+        graph.replace_uses(self.contract.node.into(), back.into());
+        graph.set_operand(first, 0, self.contract.node.into());
+        result
+    }
+
+    /// The shape of libtorch's result.
+    fn shape(&self, graph: &Graph) -> Dims {
+        let permuted = self.dims.order().into_iter().map(|d| self.contract.ty.shape[usize::from(d)]);
+        let mut shape: Dims = permuted.collect();
+        shape.drain(self.dims.lead..self.dims.lead + usize::from(self.dims.grouped));
+        shape[self.dims.lead] = self.filters(graph);
+        shape
+    }
+
+    /// Makes uses of the last node of an epilogue uses of a call, whose result lies in memory as the sums do.
+    fn replace(
+        &self,
+        graph: &mut Graph,
+        root: NodeId,
+        value: NodeId,
+        (call, operands): (AtenCall, &[ValueRef]),
+    ) {
+        let (ty, origin) = (graph.ty(root.into()).clone(), graph.node(root).origin);
+        let mut own = ty.clone();
+        if root == value {
+            let strides = self.dims.order().into_iter().map(|d| self.contract.ty.strides[usize::from(d)]);
+            own.strides = strides.collect();
+            own.strides.drain(self.dims.lead..self.dims.lead + usize::from(self.dims.grouped));
+        }
+        let same = own == ty;
+        let mut result: ValueRef = graph.add(Op::Aten(Box::new(call)), operands, [own], origin).into();
+        if !same {
+            result = graph.add(Op::View(View::Reshape), &[result], [ty], origin).into();
+        }
+        graph.replace_uses(root.into(), result);
+    }
+}
+
+/// Windows of images in a graph, in groups of channels.
+struct Place<'a> {
+    graph: &'a Graph,
+    contract: NodeId,
+    windows: &'a [Window],
+    /// What the windows are of.
+    image: ValueRef,
+    lead: usize,
+    groups: i64,
+}
+
+/// Zeros around and between the elements of images: those before the images and between elements by axis, and the images.
+struct Padding {
+    low: Dims,
+    interior: Dims,
+    images: ValueRef,
+}
+
+impl Place<'_> {
+    fn args(&self, transposed: bool) -> ConvArgs {
+        let axes = self.windows.len();
+        ConvArgs {
+            stride: self.windows.iter().map(|w| w.stride).collect(),
+            padding: (0..axes).map(|_| [0, 0]).collect(),
+            dilation: self.windows.iter().map(|w| w.dilation).collect(),
+            output_padding: (0..axes).map(|_| 0).collect(),
+            groups: self.groups,
+            transposed,
+        }
+    }
+
+    /// Sizes of images by axis.
+    fn sizes(&self, images: ValueRef) -> &[i64] {
+        &self.graph.ty(images).shape[self.lead + 1..]
+    }
+
+    /// A convolution, and its images and weight.
+    fn plain(&self, weight: ValueRef) -> Option<(ConvArgs, [ValueRef; 2])> {
+        let args = self.args(false);
+        let kernel: Dims = self.windows.iter().map(|w| w.kernel).collect();
+        let padded = self.padding(self.image).and_then(|found| {
+            let sizes = self.sizes(found.images).iter().zip(self.sizes(self.image));
+            let padding = found.low.iter().zip(sizes).map(|(&low, (&from, &to))| [low, to - from - low]);
+            let args = ConvArgs { padding: padding.collect(), ..args.clone() };
+            let said = found.interior.iter().all(|&n| n == 0) && args.call(&kernel, false).is_some();
+            said.then_some((args, [found.images, weight]))
+        });
+        let own = || args.call(&kernel, false).is_some().then_some((args, [self.image, weight]));
+        padded.or_else(own)
+    }
+
+    /// A transposed convolution, and its images and weight.
+    fn transposed(&self, weight: ValueRef) -> Option<(ConvArgs, [ValueRef; 2])> {
+        let weight = self.unflipped(weight)?;
+        if self.windows.iter().any(|window| window.stride != 1) {
+            return None;
+        }
+        let (mut base, mut low) = (self.image, Dims::from_elem(0, self.windows.len()));
+        while let Op::View(View::Slice { dim, start, step: 1 }) = &self.graph.node(base.node).op {
+            *low.get_mut(usize::from(*dim).checked_sub(self.lead + 1)?)? -= start;
+            base = operand(self.graph, base)?;
+        }
+        let args = self.padding(base).and_then(|found| {
+            let low = low.iter().zip(&found.low).map(|(a, b)| a + b).collect();
+            let args = self.cut(&Padding { low, ..found })?;
+            Some((args, [found.images, weight]))
+        });
+        let none = Padding {
+            low: self.windows.iter().map(|_| 0).collect(),
+            interior: self.windows.iter().map(|_| 0).collect(),
+            images: self.image,
+        };
+        args.or_else(|| Some((self.cut(&none)?, [self.image, weight])))
+    }
+
+    /// The arguments of a transposed convolution of images with such zeros.
+    fn cut(&self, padding: &Padding) -> Option<ConvArgs> {
+        let mut args = self.args(true);
+        let sizes = self.sizes(padding.images).iter().zip(self.sizes(self.image));
+        for (d, (&from, &to)) in sizes.enumerate() {
+            let window = &self.windows[d];
+            let stride = padding.interior[d] + 1;
+            let behind = to - padding.low[d] - (from - 1) * stride - 1;
+            let cut = window.dilation * (window.kernel - 1) - padding.low[d];
+            let further = behind - padding.low[d];
+            // libtorch takes no more behind a result than would be another element.
+            if cut < 0 || !(0..stride.max(window.dilation)).contains(&further) {
+                return None;
+            }
+            (args.stride[d], args.padding[d], args.output_padding[d]) = (stride, [cut, cut], further);
+        }
+        args.call(&self.windows.iter().map(|w| w.kernel).collect::<Dims>(), false)?;
+        Some(args)
+    }
+
+    /// The zeros that a value has around and between images, where a convolution was lowered to them.
+    fn padding(&self, value: ValueRef) -> Option<Padding> {
+        let graph = self.graph;
+        let Op::View(View::Pad { low, interior, fill }) = &graph.node(value.node).op else { return None };
+        let images = operand(graph, value)?;
+        let (from, to) = (&graph.ty(images).shape, &graph.ty(value).shape);
+        let lead = self.lead + 1;
+        let own = self.is_of_convolution(value.node) && fill.as_f64() == 0.0 && from[..lead] == to[..lead];
+        own.then(|| Padding {
+            low: Dims::from_slice(&low[lead..]),
+            interior: Dims::from_slice(&interior[lead..]),
+            images,
+        })
+    }
+
+    /// Whether a node comes from this convolution, or from another that shares it.
+    fn is_of_convolution(&self, node: NodeId) -> bool {
+        let origin = |id: NodeId| self.graph.node(id).origin;
+        let contracts = self.graph.ids().filter(|&id| matches!(self.graph.node(id).op, Op::Contract(_)));
+        [self.contract].into_iter().chain(contracts).any(|id| origin(id) == origin(node))
+    }
+
+    /// The weight whose kernels a weight has in reverse.
+    fn unflipped(&self, weight: ValueRef) -> Option<ValueRef> {
+        let longer = |d: usize| self.windows[d].kernel > 1;
+        if let Op::View(View::Flip(dims)) = &self.graph.node(weight.node).op {
+            let all = (0..self.windows.len()).filter(|&d| longer(d)).all(|d| dims.contains(&(d as u8 + 2)));
+            return operand(self.graph, weight).filter(|_| all && dims.iter().all(|&d| d >= 2));
+        }
+        (!(0..self.windows.len()).any(longer)).then_some(weight)
+    }
+}
+
+fn operand(graph: &Graph, value: ValueRef) -> Option<ValueRef> {
+    graph.operands(value.node).first().copied()
+}
+
+fn is_reshape(graph: &Graph, value: ValueRef) -> bool {
+    matches!(graph.node(value.node).op, Op::View(View::Reshape))
+}
+
+/// The value of which a value is that with a dimension split in two.
+fn ungrouped(graph: &Graph, value: ValueRef, dim: u8) -> Option<ValueRef> {
+    let whole = operand(graph, value).filter(|_| is_reshape(graph, value))?;
+    let mut shape = graph.ty(value).shape.clone();
+    let dim = usize::from(dim);
+    let groups = (dim + 1 < shape.len()).then(|| shape.remove(dim))?;
+    shape[dim] *= groups;
+    (graph.ty(whole).shape == shape).then_some(whole)
+}
+
+#[cfg(test)]
+mod tests {
+    use expect_test::{Expect, expect};
+
+    use crate::pipeline::primitive;
+    use crate::plan::Profile;
+    use crate::{lower, parse_graph, verify};
+
+    fn check(text: &str, expect: Expect) {
+        expect.assert_eq(&selected(text));
+    }
+
+    fn selected(text: &str) -> String {
+        let graph = primitive(text, &Profile::gpu(132, 4200.0));
+        verify(&graph).unwrap();
+        graph.to_string()
+    }
+
+    /// The graph of a call of operands of these types.
+    fn call(operands: &str, call: &str) -> String {
+        let mut text = String::from("graph {\n  origin 0 \"call\"\n");
+        let types: Vec<&str> = operands.split(' ').collect();
+        for (slot, ty) in types.iter().enumerate() {
+            text.push_str(&format!("  %{slot} = input {slot} : {ty}\n"));
+        }
+        let result = types.len();
+        format!("{text}  %{result} = aten::{call} @0\n  outputs %{result}\n}}\n")
+    }
+
+    /// Each of these is the same call behind the contraction that it is lowered to.
+    #[test]
+    fn captured_calls_are_these_calls_again() {
+        let tensors = "input=%0, weight=%1, bias=";
+        for (operands, name, args, result) in [
+            (
+                "f32[2,3,8,8] f32[4,3,3,3] f32[4]",
+                "conv2d",
+                "%2, stride=[1, 1], padding=[1, 1], dilation=[1, 1], groups=1",
+                "f32[2,4,8,8]",
+            ),
+            (
+                "bf16[2,3,8,8] bf16[4,3,3,3] bf16[4]",
+                "conv2d",
+                "%2, stride=[2, 1], padding=[0, 1], dilation=[1, 2], groups=1",
+                "bf16[2,4,3,6]",
+            ),
+            (
+                "f16[2,3,8,8] f16[4,3,3,3]",
+                "conv2d",
+                "None, stride=[1, 1], padding=[0, 0], dilation=[1, 1], groups=1",
+                "f16[2,4,6,6]",
+            ),
+            (
+                "f32[2,6,8,8] f32[4,3,3,3] f32[4]",
+                "conv2d",
+                "%2, stride=[1, 1], padding=[2, 2], dilation=[2, 2], groups=2",
+                "f32[2,4,8,8]",
+            ),
+            (
+                "bf16[2,6,8,8] bf16[12,1,5,5] bf16[12]",
+                "conv2d",
+                "%2, stride=[3, 3], padding=[2, 2], dilation=[1, 1], groups=6",
+                "bf16[2,12,3,3]",
+            ),
+            (
+                "f32[2,6,8,8] f32[6,1,3,3]",
+                "conv2d",
+                "None, stride=[1, 1], padding=[0, 0], dilation=[1, 1], groups=6",
+                "f32[2,6,6,6]",
+            ),
+            (
+                "f32[3,8,8] f32[4,3,3,3] f32[4]",
+                "conv2d",
+                "%2, stride=[1, 1], padding=[1, 1], dilation=[1, 1], groups=1",
+                "f32[4,8,8]",
+            ),
+            (
+                "f32[2,3,8,8] f32[4,3,1,1] f32[4]",
+                "conv2d",
+                "%2, stride=[1, 1], padding=[0, 0], dilation=[1, 1], groups=1",
+                "f32[2,4,8,8]",
+            ),
+            (
+                "f32[1,3,3,3] f32[1,3,3,3] f32[1]",
+                "conv2d",
+                "%2, stride=[1, 1], padding=[0, 0], dilation=[1, 1], groups=1",
+                "f32[1,1,1,1]",
+            ),
+            (
+                "f32[2,3,8,8]{192,1,24,3} f32[4,3,3,3]{27,1,9,3} f32[4]",
+                "conv2d",
+                "%2, stride=[1, 1], padding=[1, 1], dilation=[1, 1], groups=1",
+                "f32[2,4,8,8]{256,1,32,4}",
+            ),
+            (
+                "bf16[2,4,8,8]{256,1,32,4} bf16[4,2,3,3]",
+                "conv2d",
+                "None, stride=[1, 1], padding=[1, 1], dilation=[1, 1], groups=2",
+                "bf16[2,4,8,8]{256,1,32,4}",
+            ),
+            (
+                "f32[2,3,8,8] f32[4,3,2,3] f32[4]",
+                "conv2d.padding",
+                "%2, stride=[1, 1], padding=\"same\", dilation=[1, 1], groups=1",
+                "f32[2,4,8,8]",
+            ),
+            (
+                "bf16[2,3,9] bf16[4,3,4]",
+                "conv1d.padding",
+                "None, stride=[1], padding=\"same\", dilation=[3], groups=1",
+                "bf16[2,4,9]",
+            ),
+            (
+                "f64[3,9] f64[12,1,3] f64[12]",
+                "conv1d",
+                "%2, stride=[2], padding=[1], dilation=[1], groups=3",
+                "f64[12,5]",
+            ),
+            (
+                "f32[2,3,5,6,7] f32[4,3,3,2,1] f32[4]",
+                "conv3d",
+                "%2, stride=[1, 2, 3], padding=[1, 0, 0], dilation=[2, 1, 1], groups=1",
+                "f32[2,4,3,3,3]",
+            ),
+            (
+                "f32[2,3,4,4] f32[3,4,3,3] f32[4]",
+                "conv_transpose2d.input",
+                "%2, stride=[2, 2], padding=[1, 1], output_padding=[1, 1], groups=1, dilation=[1, 1]",
+                "f32[2,4,8,8]",
+            ),
+            (
+                "bf16[2,4,4,4] bf16[4,3,2,2] bf16[6]",
+                "conv_transpose2d.input",
+                "%2, stride=[2, 2], padding=[0, 0], output_padding=[0, 0], groups=2, dilation=[1, 1]",
+                "bf16[2,6,8,8]",
+            ),
+            (
+                "f32[4,4,4] f32[4,3,1,3]",
+                "conv_transpose2d.input",
+                "None, stride=[3, 1], padding=[1, 3], output_padding=[2, 1], groups=1, dilation=[1, 2]",
+                "f32[3,10,3]",
+            ),
+            (
+                "f32[1,4,5] f32[4,3,1]",
+                "conv_transpose1d",
+                "None, stride=[1], padding=[0], output_padding=[0], groups=1, dilation=[1]",
+                "f32[1,3,5]",
+            ),
+            (
+                "f32[1,2,2,3,4] f32[2,2,2,1,3] f32[2]",
+                "conv_transpose3d.input",
+                "%2, stride=[1, 2, 2], padding=[1, 0, 0], output_padding=[0, 1, 0], groups=1, dilation=[1, 1, 1]",
+                "f32[1,2,1,6,9]",
+            ),
+        ] {
+            let args =
+                if operands.split(' ').count() == 3 { args.to_owned() } else { args.replace("%2", "None") };
+            for device in ["", "@cuda:0"] {
+                let on = |ty: &str| format!("{ty}{device}");
+                let operands: Vec<String> = operands.split(' ').map(on).collect();
+                let text = call(&operands.join(" "), &format!("{name}({tensors}{args}) : {}", on(result)));
+                let graph = parse_graph(&text).unwrap();
+                let lowered = lower(&graph).unwrap().to_string();
+                assert!(lowered.contains("contract") && !lowered.contains("aten"), "{lowered}");
+                assert_eq!(selected(&text), graph.to_string());
+            }
+        }
+    }
+
+    /// `convolution`, and padding that is given by a word and may be given by numbers, are the operator of the axes.
+    #[test]
+    fn other_spellings_are_one_call() {
+        for (name, args, result) in [
+            (
+                "convolution",
+                "bias=None, stride=[1, 1], padding=[1, 1], dilation=[1, 1], transposed=false, output_padding=[0, 0], groups=1",
+                "f32[2,4,8,8]",
+            ),
+            (
+                "conv2d.padding",
+                "bias=None, stride=[1, 1], padding=\"same\", dilation=[1, 1], groups=1",
+                "f32[2,4,8,8]",
+            ),
+            ("conv2d", "bias=None, stride=[1], padding=[1], dilation=1, groups=1", "f32[2,4,8,8]"),
+        ] {
+            let operands = "f32[2,3,8,8] f32[4,3,3,3]";
+            let text = call(operands, &format!("{name}(input=%0, weight=%1, {args}) : {result}"));
+            let plain = "conv2d(input=%0, weight=%1, bias=None, stride=[1, 1], padding=[1, 1], dilation=[1, 1], groups=1)";
+            assert_eq!(selected(&text), call(operands, &format!("{plain} : {result}")));
+        }
+    }
+
+    /// What libtorch treats by rules of its own, or raises, is a call all the way.
+    #[test]
+    fn other_calls_stay() {
+        for (operands, args, result) in [
+            (
+                "f32[0,3,8,8] f32[4,3,3,3]",
+                "stride=[1, 1], padding=[1, 1], dilation=[1, 1], groups=1",
+                "f32[0,4,8,8]",
+            ),
+            (
+                "f32[2,0,8,8] f32[0,0,3,3]",
+                "stride=[1, 1], padding=[1, 1], dilation=[1, 1], groups=1",
+                "f32[2,0,8,8]",
+            ),
+            (
+                "f32[2,3,2,2] f32[4,3,3,3]",
+                "stride=[1, 1], padding=[0, 0], dilation=[1, 1], groups=1",
+                "f32[2,4,1,1]",
+            ),
+            (
+                "i64[2,3,8,8] i64[4,3,3,3]",
+                "stride=[1, 1], padding=[1, 1], dilation=[1, 1], groups=1",
+                "i64[2,4,8,8]",
+            ),
+            (
+                "f32[2,3,8,8] bf16[4,3,3,3]",
+                "stride=[1, 1], padding=[1, 1], dilation=[1, 1], groups=1",
+                "f32[2,4,8,8]",
+            ),
+            (
+                "f32[2,3,8,8] f32[4,3,3,3]",
+                "stride=[0, 1], padding=[1, 1], dilation=[1, 1], groups=1",
+                "f32[2,4,8,8]",
+            ),
+            (
+                "f32[2,3,8,8] f32[4,3,3,3]",
+                "stride=[1, 1], padding=[1, 1], dilation=[1, 1], groups=2",
+                "f32[2,4,8,8]",
+            ),
+        ] {
+            let text = call(operands, &format!("conv2d(input=%0, weight=%1, bias=None, {args}) : {result}"));
+            assert_eq!(selected(&text), text);
+        }
+    }
+
+    /// Convolutions of one image share its zeros; zeros that a model pads with are an image of their own.
+    #[test]
+    fn only_zeros_of_a_convolution_are_its_own() {
+        let conv = "stride=[1, 1], padding=[1, 1], dilation=[1, 1], groups=1";
+        check(
+            &format!(
+                "graph {{
+                  origin 0 \"a\"
+                  origin 1 \"b\"
+                  origin 2 \"c\"
+                  origin 3 \"d\"
+                  %0 = input 0 : f32[1,3,8,8]
+                  %1 = param 0 : f32[4,3,3,3]
+                  %2 = param 1 : f32[5,3,3,3]
+                  %3 = aten::conv2d(input=%0, weight=%1, bias=None, {conv}) : f32[1,4,8,8] @0
+                  %4 = aten::conv2d(input=%0, weight=%2, bias=None, {conv}) : f32[1,5,8,8] @1
+                  %5 = aten::constant_pad_nd(self=%0, pad=[2, 2, 2, 2], value=0.0) : f32[1,3,12,12] @2
+                  %6 = aten::conv2d(input=%5, weight=%1, bias=None, stride=[1, 1], padding=[0, 0], dilation=[1, 1], groups=1) : f32[1,4,10,10] @3
+                  outputs %3, %4, %6
+                }}"
+            ),
+            expect![[r#"
+                graph {
+                  origin 0 "a"
+                  origin 1 "b"
+                  origin 2 "c"
+                  origin 3 "d"
+                  %0 = input 0 : f32[1,3,8,8]
+                  %1 = param 0 : f32[4,3,3,3]
+                  %2 = param 1 : f32[5,3,3,3]
+                  %3 = aten::conv2d(input=%0, weight=%2, bias=None, stride=[1, 1], padding=[1, 1], dilation=[1, 1], groups=1) : f32[1,5,8,8] @1
+                  %4 = aten::conv2d(input=%0, weight=%1, bias=None, stride=[1, 1], padding=[1, 1], dilation=[1, 1], groups=1) : f32[1,4,8,8] @0
+                  %5 = view pad[0,0,2,2]=0.0(%0) : f32[1,3,12,12] @2
+                  %6 = aten::conv2d(input=%5, weight=%1, bias=None, stride=[1, 1], padding=[0, 0], dilation=[1, 1], groups=1) : f32[1,4,10,10] @3
+                  outputs %4, %3, %6
+                }
+            "#]],
+        );
+    }
+
+    /// What two biases are added to is one convolution; where each rounds, there are two.
+    #[test]
+    fn what_is_shared_is_one_convolution() {
+        let text = |elem: &str| {
+            let conv = "stride=[1], padding=[1], dilation=[1], groups=2";
+            format!(
+                "graph {{
+                  origin 0 \"a\"
+                  origin 1 \"b\"
+                  %0 = input 0 : {elem}[1,4,8]
+                  %1 = param 0 : {elem}[6,2,3]
+                  %2 = param 1 : {elem}[6]
+                  %3 = param 2 : {elem}[6]
+                  %4 = aten::conv1d(input=%0, weight=%1, bias=%2, {conv}) : {elem}[1,6,8]{{48,1,6}} @0
+                  %5 = aten::conv1d(input=%0, weight=%1, bias=%3, {conv}) : {elem}[1,6,8]{{48,1,6}} @1
+                  outputs %4, %5
+                }}"
+            )
+        };
+        check(
+            &text("f32"),
+            expect![[r#"
+            graph {
+              origin 0 "a"
+              origin 1 "b"
+              %0 = input 0 : f32[1,4,8]
+              %1 = param 0 : f32[6,2,3]
+              %2 = param 1 : f32[6]
+              %3 = param 2 : f32[6]
+              %4 = aten::conv1d(input=%0, weight=%1, bias=None, stride=[1], padding=[1], dilation=[1], groups=2) : f32[1,6,8]{48,1,6} @0
+              %5 = view reshape(%2) : f32[1,6,1] @0
+              %6 = view expand(%5) : f32[1,6,8] @0
+              %7 = map add(%4, %6) : f32[1,6,8]{48,1,6} @0
+              %8 = view reshape(%3) : f32[1,6,1] @1
+              %9 = view expand(%8) : f32[1,6,8] @1
+              %10 = map add(%4, %9) : f32[1,6,8]{48,1,6} @1
+              outputs %7, %10
+            }
+        "#]],
+        );
+        check(
+            &text("bf16"),
+            expect![[r#"
+            graph {
+              origin 0 "a"
+              origin 1 "b"
+              %0 = input 0 : bf16[1,4,8]
+              %1 = param 0 : bf16[6,2,3]
+              %2 = param 1 : bf16[6]
+              %3 = param 2 : bf16[6]
+              %4 = aten::conv1d(input=%0, weight=%1, bias=%3, stride=[1], padding=[1], dilation=[1], groups=2) : bf16[1,6,8]{48,1,6} @1
+              %5 = aten::conv1d(input=%0, weight=%1, bias=%2, stride=[1], padding=[1], dilation=[1], groups=2) : bf16[1,6,8]{48,1,6} @0
+              outputs %5, %4
+            }
+        "#]],
+        );
+    }
+
+    /// A permutation behind the result takes the place of the one that the result is: it is put there again.
+    #[test]
+    fn results_in_another_order_are_permuted() {
+        check(
+            "graph {
+              origin 0 \"a\"
+              origin 1 \"b\"
+              %0 = input 0 : f32[2,4,5,5]
+              %1 = param 0 : f32[6,2,2,2]
+              %2 = aten::conv2d(input=%0, weight=%1, bias=None, stride=[1, 1], padding=[0, 0], dilation=[1, 1], groups=2) : f32[2,6,4,4] @0
+              %3 = aten::permute(self=%2, dims=[0, 2, 3, 1]) : f32[2,4,4,6]{96,4,1,16} @1
+              %4 = aten::relu(self=%3) : f32[2,4,4,6]{96,4,1,16} @1
+              %5 = param 1 : f32[6,4,1,1]
+              %6 = aten::conv2d(input=%0, weight=%5, bias=None, stride=[1, 1], padding=[0, 0], dilation=[1, 1], groups=1) : f32[2,6,5,5] @0
+              %7 = aten::permute(self=%6, dims=[0, 2, 3, 1]) : f32[2,5,5,6]{150,5,1,25} @1
+              %8 = aten::relu(self=%7) : f32[2,5,5,6]{150,5,1,25} @1
+              outputs %4, %8
+            }",
+            expect![[r#"
+                graph {
+                  origin 0 "a"
+                  origin 1 "b"
+                  %0 = input 0 : f32[2,4,5,5]
+                  %1 = param 0 : f32[6,2,2,2]
+                  %2 = scalar 0.0 : f32[] @1
+                  %3 = view reshape(%2) : f32[1,1,1,1] @1
+                  %4 = view expand(%3) : f32[2,4,4,6] @1
+                  %5 = param 1 : f32[6,4,1,1]
+                  %6 = view expand(%3) : f32[2,5,5,6] @1
+                  %7 = aten::conv2d(input=%0, weight=%1, bias=None, stride=[1, 1], padding=[0, 0], dilation=[1, 1], groups=2) : f32[2,6,4,4] @0
+                  %8 = view permute[0,2,3,1](%7) : f32[2,4,4,6]{96,4,1,16} @1
+                  %9 = map lt(%8, %4) : bool[2,4,4,6] @1
+                  %10 = map select(%9, %4, %8) : f32[2,4,4,6]{96,4,1,16} @1
+                  %11 = aten::conv2d(input=%0, weight=%5, bias=None, stride=[1, 1], padding=[0, 0], dilation=[1, 1], groups=1) : f32[2,6,5,5] @0
+                  %12 = view permute[0,2,3,1](%11) : f32[2,5,5,6]{150,5,1,25} @0
+                  %13 = map lt(%12, %6) : bool[2,5,5,6] @1
+                  %14 = map select(%13, %6, %12) : f32[2,5,5,6]{150,5,1,25} @1
+                  outputs %10, %14
+                }
+            "#]],
+        );
+    }
+
+    /// A model's copy to another layout is what its convolution reads.
+    #[test]
+    fn images_lie_as_they_did() {
+        check(
+            "graph {
+              origin 0 \"a\"
+              origin 1 \"b\"
+              %0 = input 0 : bf16[2,4,5,5]
+              %1 = param 0 : bf16[6,4,2,2]
+              %2 = aten::clone(self=%0, memory_format=2) : bf16[2,4,5,5]{100,1,20,4} @0
+              %3 = aten::conv2d(input=%2, weight=%1, bias=None, stride=[1, 1], padding=[1, 1], dilation=[1, 1], groups=1) : bf16[2,6,6,6]{216,1,36,6} @1
+              outputs %3
+            }",
+            expect![[r#"
+                graph {
+                  origin 0 "a"
+                  origin 1 "b"
+                  %0 = input 0 : bf16[2,4,5,5]
+                  %1 = param 0 : bf16[6,4,2,2]
+                  %2 = view reshape(%0) : bf16[2,4,5,5]{100,1,20,4} @0
+                  %3 = aten::conv2d(input=%2, weight=%1, bias=None, stride=[1, 1], padding=[1, 1], dilation=[1, 1], groups=1) : bf16[2,6,6,6]{216,1,36,6} @1
+                  outputs %3
+                }
+            "#]],
+        );
+    }
+
+    /// Contractions of windows that libtorch has no convolution for are convolutions of what is there, or products.
+    #[test]
+    fn other_windows_are_products() {
+        check(
+            "graph {
+              %0 = input 0 : f32[2,3,8,8]
+              %1 = param 0 : f32[4,3,2,3]
+              %2 = view pad[0,0,1,0] interior[0,0,1,0]=0.0(%0) : f32[2,3,17,9]
+              %3 = view window[2,3] kernel[2,3] stride[2,1] dilation[1,1](%2) : f32[2,3,8,7,2,3]
+              %4 = contract sum[1,4,5]x[1,2,3](%3, %1) : f32[2,8,7,4]
+              outputs %4
+            }",
+            expect![[r#"
+                graph {
+                  %0 = input 0 : f32[2,3,8,8]
+                  %1 = param 0 : f32[4,3,2,3]
+                  %2 = view pad[0,0,1,0] interior[0,0,1,0]=0.0(%0) : f32[2,3,17,9]
+                  %3 = aten::conv2d(input=%2, weight=%1, bias=None, stride=[2, 1], padding=[0, 0], dilation=[1, 1], groups=1) : f32[2,4,8,7]{224,1,28,4}
+                  %4 = view permute[0,2,3,1](%3) : f32[2,8,7,4]
+                  outputs %4
+                }
+            "#]],
+        );
+        check(
+            "graph {
+              %0 = input 0 : bf16[2,5,3,8]
+              %1 = param 0 : bf16[4,3,3]
+              %2 = view window[3] kernel[3] stride[1] dilation[2](%0) : bf16[2,5,3,4,3]
+              %3 = contract sum[2,4]x[1,2](%2, %1) : f32[2,5,4,4]
+              %4 = cast(%3) : bf16[2,5,4,4]
+              outputs %4
+            }",
+            expect![[r#"
+                graph {
+                  %0 = input 0 : bf16[2,5,3,8]
+                  %1 = param 0 : bf16[4,3,3]
+                  %2 = view window[3] kernel[3] stride[1] dilation[2](%0) : bf16[2,5,3,4,3]
+                  %3 = view permute[0,1,3,2,4](%2) : bf16[2,5,4,3,3]{180,36,3,12,1}
+                  %4 = view reshape(%3) : bf16[40,9]
+                  %5 = view permute[1,2,0](%1) : bf16[3,3,4]{3,1,9}
+                  %6 = view reshape(%5) : bf16[9,4]
+                  %7 = aten::mm(self=%4, mat2=%6) : bf16[40,4]
+                  %8 = view reshape(%7) : bf16[2,5,4,4]
+                  outputs %8
+                }
+            "#]],
+        );
+    }
+
+    #[test]
+    fn sums_that_nothing_rounds_are_computed_in_their_type() {
+        check(
+            "graph {
+              %0 = input 0 : bf16[2,3,8]
+              %1 = param 0 : bf16[4,3,3]
+              %2 = view window[2] kernel[3] stride[1] dilation[2](%0) : bf16[2,3,4,3]
+              %3 = contract sum[1,3]x[1,2](%2, %1) : f32[2,4,4]
+              %4 = view permute[0,2,1](%3) : f32[2,4,4]
+              %5 = map exp(%4) : f32[2,4,4]
+              outputs %5
+            }",
+            expect![[r#"
+                graph {
+                  %0 = input 0 : bf16[2,3,8]
+                  %1 = param 0 : bf16[4,3,3]
+                  %2 = cast(%0) : f32[2,3,8]
+                  %3 = cast(%1) : f32[4,3,3]
+                  %4 = aten::conv1d(input=%2, weight=%3, bias=None, stride=[1], padding=[0], dilation=[2], groups=1) : f32[2,4,4]{16,1,4}
+                  %5 = map exp(%4) : f32[2,4,4]
+                  outputs %5
+                }
+            "#]],
+        );
+    }
+}
