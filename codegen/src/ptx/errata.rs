@@ -28,10 +28,16 @@ const OPPOSITES: [(&str, &str); 4] = [
 
 /// The same code without what `ptxas` translates wrongly.
 pub(crate) fn avoid(text: &str) -> String {
+    let mut out = String::with_capacity(text.len() + text.len() / 16);
+    // Each function has registers of its own, of the same names.
+    text.split_inclusive("\n}\n").for_each(|function| avoid_in(function, &mut out));
+    out
+}
+
+fn avoid_in(text: &str, out: &mut String) {
     let three = text.contains("min.s") || text.contains("max.s");
     let outlived = outlived_index(text);
     let compared = compared_constants(text);
-    let mut out = String::with_capacity(text.len() + text.len() / 16);
     for line in text.lines() {
         if let (Some(index), "ret;") = (outlived, line.trim()) {
             // Nothing waits, be the comparison true or not.
@@ -41,15 +47,11 @@ pub(crate) fn avoid(text: &str) -> String {
                  setp.eq.u32 \t%last, {index}, %grid;\n\t@%last nanosleep.u32 \t0;\n\t}}"
             );
         }
-        if !(three && negation(line, &mut out)
-            || comparison(line, &mut out)
-            || bounded(line, &compared, &mut out))
-        {
+        if !(three && negation(line, out) || comparison(line, out) || bounded(line, &compared, out)) {
             out.push_str(line);
             out.push('\n');
         }
     }
-    out
 }
 
 /// An instruction's name and operands. LLVM guards none but branches, and writes one in a line.
@@ -185,6 +187,17 @@ mod tests {
         assert_eq!(avoid(&of_two), of_two);
         let without = behind.replace("bar.sync", "bar.warp.sync");
         assert_eq!(avoid(&without), without);
+    }
+
+    #[test]
+    fn functions_beside_a_kernel_have_registers_of_their_own() {
+        let kernel = "\tmov.u32 \t%r7, %tid.x;\n\tand.b32 \t%r8, %r7, 63;\n\tbar.sync \t0;\n\tadd.s32 \t%r3, %r7, %r7;\n\t\
+                      shl.b32 \t%r4, %r8, 3;\n\tret;\n}\n";
+        let function = "\tadd.s32 \t%r1, %r7, %r8;\n\tret;\n}\n";
+        let alone = avoid(kernel);
+        assert!(alone.contains("setp.eq.u32 \t%last, %r7, %grid;"), "{alone}");
+        assert_eq!(avoid(&format!("{function}{kernel}")), format!("{function}{alone}"));
+        assert_eq!(avoid(&format!("{kernel}{function}")), format!("{alone}{function}"));
     }
 
     #[test]

@@ -31,7 +31,7 @@ pub(crate) fn cases() -> Vec<Case> {
     for elem in [Elem::I8, Elem::U8, Elem::I16, Elem::I32] {
         out.extend([ScalarFn::Min, ScalarFn::Max].map(|function| bounded(elem, function)));
     }
-    out.push(rematerialized());
+    out.extend([rematerialized(), beside_a_function()]);
     out
 }
 
@@ -51,6 +51,22 @@ fn rematerialized() -> Case {
         grid: [30, 1, 1],
         // The sums are in another order.
         tolerance: Tolerance::Close { absolute: 1e-2, relative: 1e-4 },
+        is_function: false,
+    }
+}
+
+/// The remainder, a function of its own with fewer registers, of a tile and a transposed one: the thread's index is used once
+/// more at the end of the kernel.
+fn beside_a_function() -> Case {
+    let n = 129 * 127;
+    let zeros = || Arg::Buffer(Buffer::zeros(Elem::F32, n));
+    let data = |seed| Arg::buffer(moderate(Elem::F32, n, seed));
+    Case {
+        name: "assembler rematerialized beside a function".to_owned(),
+        program: include_str!("remainder.tile").parse().unwrap(),
+        args: vec![data(1), zeros(), zeros(), data(2), zeros()],
+        grid: [6, 1, 1],
+        tolerance: Tolerance::Exact,
         is_function: false,
     }
 }
