@@ -7,6 +7,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use tch::Device;
 
 use super::compare::{Case, compare};
+use super::dump::Source;
 use super::inputs::{Inputs, Spec, kind};
 use super::model::{Loaded, Which, quietly};
 use super::{Failure, doctor, manifest, report};
@@ -120,6 +121,12 @@ struct DumpArgs {
     /// Only models whose name starts with this.
     #[arg(long, default_value = "")]
     prefix: String,
+    /// The kernels of this many random programs instead of the zoo's.
+    #[arg(long, value_name = "COUNT", conflicts_with = "prefix")]
+    random: Option<u64>,
+    /// The first seed of random programs.
+    #[arg(long, default_value_t = 0, requires = "random")]
+    seed: u64,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -151,13 +158,22 @@ pub fn main() -> ExitCode {
             report::models();
             Ok(())
         }
-        Command::DumpPtx(args) => super::dump::run(&args.target, &args.out, &args.prefix),
+        Command::DumpPtx(args) => super::dump::run(&args.target, &args.out, args.source()),
         Command::Random(args) => super::random::run(&args),
         Command::Samples(args) => super::samples::run(&args),
     });
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => failure.exit(),
+    }
+}
+
+impl DumpArgs {
+    fn source(&self) -> Source<'_> {
+        match self.random {
+            Some(count) => Source::Random(self.seed..self.seed.saturating_add(count)),
+            None => Source::Zoo(&self.prefix),
+        }
     }
 }
 

@@ -1,6 +1,7 @@
-//! `tilefuse dump-ptx`: the PTX of every kernel of the zoo, for checking it without a GPU.
+//! `tilefuse dump-ptx`: the PTX of every kernel of the zoo, or of random programs, for checking it without a GPU.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::path::Path;
 
 use tch::{Device, Kind};
@@ -8,28 +9,29 @@ use tilefuse_codegen::ptx::{PtxOptions, Target, compile_ptx};
 
 use super::model::{Loaded, Which, quietly};
 use super::{Failure, report};
+use crate::random;
 
-/// Writes PTX and block program of each distinct kernel of the zoo's models with this prefix, in `f32` and `bf16`.
-pub(crate) fn run(target: &str, out: &Path, prefix: &str) -> Result<(), Failure> {
+/// What the kernels are of.
+pub(crate) enum Source<'a> {
+    /// The zoo's models with this prefix, in `f32` and `bf16`.
+    Zoo(&'a str),
+    /// The random programs of these seeds.
+    Random(Range<u64>),
+}
+
+/// Block programs by their text, each with the name of a model that has it.
+type Programs = BTreeMap<String, (String, tilefuse_block::Program)>;
+
+/// Writes PTX and block program of each distinct kernel.
+pub(crate) fn run(target: &str, out: &Path, source: Source<'_>) -> Result<(), Failure> {
     let target = Target::from_name(target)
         .ok_or_else(|| Failure::usage(format!("--target {target:?} is none of sm_80, sm_90a, sm_100a")))?;
     std::fs::create_dir_all(out)
         .map_err(|e| Failure::usage(format!("cannot make {}: {e}", out.display())))?;
-    let entries: Vec<_> =
-        tilefuse_models::zoo().iter().filter(|e| is_dumped(e.name) && e.name.starts_with(prefix)).collect();
-    let progress = report::bar(entries.len() as u64);
-    let mut programs = BTreeMap::new();
-    for entry in entries {
-        progress.set_message(entry.name);
-        let kinds: &[Kind] = if entry.f32_only { &[Kind::Float] } else { &[Kind::Float, Kind::BFloat16] };
-        for &kind in kinds {
-            for program in quietly(|| gpu_programs(&Which::Zoo(entry), kind))? {
-                programs.entry(program.to_string()).or_insert((entry.name, program));
-            }
-        }
-        progress.inc(1);
-    }
-    progress.finish_and_clear();
+    let programs = match source {
+        Source::Zoo(prefix) => of_zoo(prefix)?,
+        Source::Random(seeds) => of_random(seeds),
+    };
     for (position, (model, program)) in programs.values().enumerate() {
         let failed = |e: String| Failure::usage(format!("{}: {e}", program.name));
         let ptx = compile_ptx(program, target, &PtxOptions::default()).map_err(|e| failed(e.to_string()))?;
@@ -41,6 +43,47 @@ pub(crate) fn run(target: &str, out: &Path, prefix: &str) -> Result<(), Failure>
     }
     report::print(&format!("{} kernels", programs.len()));
     Ok(())
+}
+
+/// Those of random programs. One that eager rejects, or of which no plan can be made, has none; defects of this project that
+/// are met on the way are printed.
+fn of_random(seeds: Range<u64>) -> Programs {
+    random::keep_panics();
+    let progress = report::bar(seeds.end - seeds.start);
+    let mut programs = Programs::new();
+    for seed in seeds {
+        let found = random::gpu_programs_of(&random::generate(seed), seed);
+        if let Err(error) = &found
+            && error.to_string().contains("internal")
+        {
+            progress.suspend(|| report::print(&format!("seed {seed}: {error}")));
+        }
+        for program in found.into_iter().flatten() {
+            programs.entry(program.to_string()).or_insert((format!("random_{seed}"), program));
+        }
+        progress.inc(1);
+    }
+    progress.finish_and_clear();
+    programs
+}
+
+fn of_zoo(prefix: &str) -> Result<Programs, Failure> {
+    let entries: Vec<_> =
+        tilefuse_models::zoo().iter().filter(|e| is_dumped(e.name) && e.name.starts_with(prefix)).collect();
+    let progress = report::bar(entries.len() as u64);
+    let mut programs = Programs::new();
+    for entry in entries {
+        progress.set_message(entry.name);
+        let kinds: &[Kind] = if entry.f32_only { &[Kind::Float] } else { &[Kind::Float, Kind::BFloat16] };
+        for &kind in kinds {
+            for program in quietly(|| gpu_programs(&Which::Zoo(entry), kind))? {
+                programs.entry(program.to_string()).or_insert((entry.name.to_owned(), program));
+            }
+        }
+        progress.inc(1);
+    }
+    progress.finish_and_clear();
+    Ok(programs)
 }
 
 /// Models of this crate; those of `tch` repeat their kernels, and the largest takes minutes on a processor.

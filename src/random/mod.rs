@@ -15,6 +15,8 @@ pub use generate::generate;
 pub use program::{Input, Mode, Named, OpCall, Program, Storage, Values, copies};
 pub use rng::Rng;
 pub use shrink::shrink;
-pub use tally::{Failed, Ran, Tally, finds, keep_panics, plan_of, run_fused, run_given, run_given_eager};
+pub use tally::{
+    Failed, Ran, Tally, finds, gpu_programs_of, keep_panics, plan_of, run_fused, run_given, run_given_eager,
+};
 pub(crate) use tally::{general, panicked, works};
 pub use text::ParseError;
