@@ -7,6 +7,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::SmallVec;
 use tilefuse_block::{Builder, CacheHint, Elem, Literal, Program, ReduceFn, ScalarFn, Shape, Value};
 
+use super::cascade::Block;
 use super::online_softmax::Online;
 use super::peel::Start;
 use super::persistent::Kept;
@@ -18,9 +19,6 @@ use crate::index::{Expr, Var};
 use crate::kernel::{Dynamic, KExpr, KNode, Kernel};
 
 pub(super) type Result<T> = std::result::Result<T, ScheduleError>;
-
-/// Most steps that one accumulator takes on a processor.
-const CHAIN: i64 = 64;
 
 /// Emits the program of a kernel.
 pub(super) fn emit(
@@ -65,6 +63,7 @@ pub(super) fn emit(
         whole: false,
         online: None,
         moments: None,
+        block: None,
     };
     emitter.run()?;
     Ok(emitter.b.finish())
@@ -104,6 +103,8 @@ pub(super) struct Emitter<'a> {
     pub(super) online: Option<Online>,
     /// As [`Emitter::online`], for mean and squared deviations.
     pub(super) moments: Option<Moments>,
+    /// The block of the loop at hand, where it is cut into blocks.
+    pub(super) block: Option<Block>,
 }
 
 impl Emitter<'_> {
@@ -282,23 +283,8 @@ impl Emitter<'_> {
         }
         let extent = self.kernel.indices.extents()[var.0 as usize];
         let step = self.tiling.axis_of(var).map_or(1, |a| i64::from(self.tiling.axes[a].extent));
-        let [lo, hi, by] = [0, extent, step].map(|n| self.b.constant(Literal::int(Elem::I32, n), &[]));
-        let Some(block) = self.block_of_steps(extent, step, reduces) else {
-            return self.counted((lo, hi, by), carried, |this, index, carried| {
-                this.step(var, index, rest, reduces, stores, carried)
-            });
-        };
-        let size = self.b.constant(Literal::int(Elem::I32, block), &[]);
-        self.counted((lo, hi, size), carried, |this, first, carried| {
-            this.partly(reduces, carried, true, |this, carried| {
-                let mut end = this.b.map(ScalarFn::Add, &[first, size])?;
-                if extent % block != 0 {
-                    end = this.b.map(ScalarFn::Min, &[end, hi])?;
-                }
-                this.counted((first, end, by), carried, |this, index, carried| {
-                    this.step(var, index, rest, reduces, stores, carried)
-                })
-            })
+        self.accumulating([0, extent, step], reduces, carried, |this, index, carried| {
+            this.step(var, index, rest, reduces, stores, carried)
         })
     }
 
@@ -315,46 +301,13 @@ impl Emitter<'_> {
         let outer_state = std::mem::replace(&mut self.in_loop, true);
         self.bases[var.0 as usize] = Some(index);
         self.inner = Memo::default();
-        let next = self.partly(reduces, carried, !rest.is_empty(), |this, carried| {
-            this.nest(rest, reduces, stores, carried)
-        });
+        let alone = self.starts_anew(var, rest);
+        let next =
+            self.partly(reduces, carried, alone, |this, carried| this.nest(rest, reduces, stores, carried));
         self.inner = Memo::default();
         self.bases[var.0 as usize] = None;
         self.in_loop = outer_state;
         next
-    }
-
-    /// Where `alone` on a processor, what `part` accumulates starts anew and is combined with what is carried after
-    /// it: sums of sums err less than one long sum.
-    fn partly(
-        &mut self,
-        reduces: &[u32],
-        carried: &[Value],
-        alone: bool,
-        part: impl FnOnce(&mut Self, &[Value]) -> Result<Vec<Value>>,
-    ) -> Result<Vec<Value>> {
-        if !alone || self.machine.is_gpu() {
-            return part(self, carried);
-        }
-        let mut start = Vec::new();
-        for &r in reduces {
-            start.push(self.initial(r)?);
-        }
-        let parts = part(self, &start)?;
-        let combine = |(&r, (&acc, part)): (&u32, (&Value, Value))| {
-            let function = self.kernel.reduces[r as usize].combine.combine();
-            Ok(self.b.map(function, &[acc, part])?)
-        };
-        reduces.iter().zip(carried.iter().zip(parts)).map(combine).collect()
-    }
-
-    /// How far a block of a long accumulating loop goes, if the loop is divided into blocks: about as many blocks as
-    /// each has steps.
-    fn block_of_steps(&self, extent: i64, step: i64, reduces: &[u32]) -> Option<i64> {
-        let trips = (extent + step - 1) / step;
-        let long = trips > CHAIN && !reduces.is_empty() && !self.machine.is_gpu();
-        let root = (trips as f64).sqrt() as u64;
-        long.then(|| step * CHAIN.max(root.next_power_of_two() as i64))
     }
 
     /// A counted loop whose body gets its index.
@@ -417,7 +370,7 @@ impl Emitter<'_> {
         shape
     }
 
-    fn initial(&mut self, reduce: u32) -> Result<Value> {
+    pub(super) fn initial(&mut self, reduce: u32) -> Result<Value> {
         let reduction = &self.kernel.reduces[reduce as usize];
         let neutral = reduction.combine.neutral(self.kernel.info(reduction.value).elem);
         let mut shape = self.operand_shape(reduce);

@@ -1,6 +1,7 @@
 //! Kernels to block programs: choice of tiles, then emission.
 
 mod address;
+mod cascade;
 mod emit;
 mod logistic;
 mod mix_order;

@@ -117,18 +117,40 @@ impl Emitter<'_> {
         let value = self.grouped(value)?;
         let highest = self.b.reduce(ReduceFn::Max, value, self.grouped_axis(), None)?;
         let next = self.b.map(ScalarFn::Max, &[top, highest])?;
-        // Nothing but minus infinity so far: their exponentials are 0.
-        let zero = self.b.constant(Literal::float(Elem::F32, 0.0), &[]);
-        let nothing = self.map(ScalarFn::Eq, &[next, infinity])?;
-        let base = self.map(ScalarFn::Select, &[nothing, zero, next])?;
+        let base = self.base(next)?;
         let wide = self.b.expand_dims(base, self.grouped_axis())?;
         let below = self.map(ScalarFn::Sub, &[value, wide])?;
         let powers = self.power(below)?;
         let part = self.b.reduce(ReduceFn::Sum, powers, self.grouped_axis(), None)?;
+        let kept = self.shrunk([top, sum], base)?;
+        Ok(vec![next, self.map(ScalarFn::Add, &[kept, part])?])
+    }
+
+    /// The maximum of what is carried and of a block, and the sum below it.
+    pub(super) fn merge_online(&mut self, carried: &[Value], parts: &[Value]) -> Result<Vec<Value>> {
+        let (&[top, sum], &[highest, part]) = (carried, parts) else {
+            return Err(ScheduleError::Internal("a walk that carries two values"));
+        };
+        let next = self.b.map(ScalarFn::Max, &[top, highest])?;
+        let base = self.base(next)?;
+        let kept = self.shrunk([top, sum], base)?;
+        let more = self.shrunk([highest, part], base)?;
+        Ok(vec![next, self.map(ScalarFn::Add, &[kept, more])?])
+    }
+
+    /// What exponentials are taken below, where this is the maximum. Of nothing but minus infinity they are 0.
+    fn base(&mut self, most: Value) -> Result<Value> {
+        let infinity = self.b.constant(Literal::float(Elem::F32, f64::NEG_INFINITY), &[]);
+        let zero = self.b.constant(Literal::float(Elem::F32, 0.0), &[]);
+        let nothing = self.map(ScalarFn::Eq, &[most, infinity])?;
+        self.map(ScalarFn::Select, &[nothing, zero, most])
+    }
+
+    /// A sum of exponentials below `top`, below `base`.
+    fn shrunk(&mut self, [top, sum]: [Value; 2], base: Value) -> Result<Value> {
         let down = self.map(ScalarFn::Sub, &[top, base])?;
         let shrink = self.power(down)?;
-        let kept = self.map(ScalarFn::Mul, &[sum, shrink])?;
-        Ok(vec![next, self.map(ScalarFn::Add, &[kept, part])?])
+        self.map(ScalarFn::Mul, &[sum, shrink])
     }
 
     /// `exp` of numbers that are not positive, to be summed. Where all floats that are read have 16 bits, by the GPU's own

@@ -154,8 +154,7 @@ impl Emitter<'_> {
         stores: &[usize],
         carried: &[Value],
     ) -> Result<Vec<Value>> {
-        let [lo, hi, by] = bounds.map(|n| self.b.constant(Literal::int(Elem::I32, n), &[]));
-        self.counted((lo, hi, by), carried, |this, index, carried| {
+        self.accumulating(bounds, reduces, carried, |this, index, carried| {
             this.step(var, index, &[], reduces, stores, carried)
         })
     }

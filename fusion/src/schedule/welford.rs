@@ -16,6 +16,7 @@
 use tilefuse_block::{Elem, Literal, ReduceFn, ScalarFn, Value};
 
 use super::ScheduleError;
+use super::cascade::Block;
 use super::emit::{Emitter, Result};
 use crate::kernel::{KExpr, KNode, Kernel};
 
@@ -161,6 +162,28 @@ impl Emitter<'_> {
         self.merge([mean, squares], [middle, own], [part, weight])
     }
 
+    /// Means and squares of the steps before a block and of those in it.
+    pub(super) fn merge_block(
+        &mut self,
+        carried: &[Value],
+        parts: &[Value],
+        block: Block,
+    ) -> Result<Vec<Value>> {
+        let (&[mean, squares], &[middle, own]) = (carried, parts) else {
+            return Err(ScheduleError::Internal("a block that carries two values"));
+        };
+        let [first, _, _, step] = self.bounds(self.tiling.axes[0].var, 0);
+        let first = self.b.constant(Literal::int(Elem::I32, first), &[]);
+        let before = self.steps_between(first, block.first, step)?;
+        let within = self.steps_between(block.first, block.end, step)?;
+        let both = self.map(ScalarFn::Add, &[before, within])?;
+        let part = self.map(ScalarFn::Div, &[within, both])?;
+        let together = self.float(f64::from(self.together()));
+        let seen = self.map(ScalarFn::Mul, &[before, together])?;
+        let weight = self.map(ScalarFn::Mul, &[seen, part])?;
+        self.merge([mean, squares], [middle, own], [part, weight])
+    }
+
     fn merge_masked(&mut self, value: Value, mask: Value, state: [Value; 3]) -> Result<Vec<Value>> {
         let [mean, squares, count] = state;
         let (zero, one) = (self.float(0.0), self.float(1.0));
@@ -214,15 +237,23 @@ impl Emitter<'_> {
         Ok(self.b.reduce(ReduceFn::Sum, square, self.grouped_axis(), None)?)
     }
 
-    /// How many steps inside the row come before the one at hand, `f32`.
+    /// How many steps inside the row come before the one at hand in the accumulators, `f32`.
     fn steps_so_far(&mut self) -> Result<Value> {
         let axis = self.tiling.axes[0];
         let [first, _, _, step] = self.bounds(axis.var, 0);
         let base =
             self.bases[axis.var.0 as usize].ok_or(ScheduleError::Internal("a step outside of a walk"))?;
-        let first = self.b.constant(Literal::int(Elem::I32, first), &[]);
+        let first = match self.block {
+            Some(block) => block.first,
+            None => self.b.constant(Literal::int(Elem::I32, first), &[]),
+        };
+        self.steps_between(first, base, step)
+    }
+
+    /// How many steps lie between two indices, `f32`.
+    fn steps_between(&mut self, from: Value, to: Value, step: i64) -> Result<Value> {
         let step = self.b.constant(Literal::int(Elem::I32, step), &[]);
-        let distance = self.map(ScalarFn::Sub, &[base, first])?;
+        let distance = self.map(ScalarFn::Sub, &[to, from])?;
         let steps = self.map(ScalarFn::DivTrunc, &[distance, step])?;
         Ok(self.b.cast(steps, Elem::F32)?)
     }

@@ -1,5 +1,6 @@
 //! Plans of small graphs, run in the block interpreter and compared with a direct evaluation.
 
+mod cascade;
 mod crossed;
 mod custom;
 mod memory;

@@ -11,13 +11,26 @@ use crate::kernel::view_index;
 
 /// Runs the plan in the interpreter and compares its outputs with a direct evaluation.
 pub(in crate::plan) fn check(plan: &Plan) {
+    let exact = evaluate(&plan.graph);
+    let results = outputs(plan, |input| exact[&input].clone());
+    for (result, output) in results.iter().zip(&plan.graph.outputs) {
+        let Some(found) = result else { continue };
+        for (at, (f, e)) in found.iter().zip(&exact[output]).enumerate() {
+            let close = (f - e).abs() <= 2e-5 * e.abs().max(1.0) || f == e || (f.is_nan() && e.is_nan());
+            let programs: Vec<String> = plan.programs.iter().map(ToString::to_string).collect();
+            assert!(close, "element {at}: {f} instead of {e}\n{}", programs.join("\n"));
+        }
+    }
+}
+
+/// Runs the plan in the interpreter, on inputs of these elements: the outputs that are values of their own.
+pub(super) fn outputs(plan: &Plan, input: impl Fn(ValueRef) -> Vec<f64>) -> Vec<Option<Vec<f64>>> {
     let graph = &plan.graph;
-    let exact = evaluate(graph);
     let mut buffers: FxHashMap<ValueRef, Data> = FxHashMap::default();
     for id in graph.ids() {
         if matches!(graph.node(id).op, Op::Input(_)) {
             let elem = graph.ty(id.into()).dtype.elem().unwrap();
-            buffers.insert(id.into(), data(elem, &exact[&id.into()]));
+            buffers.insert(id.into(), data(elem, &input(id.into())));
         }
     }
     for program in &plan.programs {
@@ -47,15 +60,11 @@ pub(in crate::plan) fn check(plan: &Plan) {
             assert_eq!(args.last().unwrap().data().unwrap(), Data::from(vec![0i32]));
         }
     }
-    for (place, &output) in plan.outputs.iter().zip(&graph.outputs) {
-        let Place::Value(value) = place else { continue };
-        let found = buffers[value].to_f64();
-        for (at, (f, e)) in found.iter().zip(&exact[&output]).enumerate() {
-            let close = (f - e).abs() <= 2e-5 * e.abs().max(1.0) || f == e || (f.is_nan() && e.is_nan());
-            let programs: Vec<String> = plan.programs.iter().map(ToString::to_string).collect();
-            assert!(close, "element {at}: {f} instead of {e}\n{}", programs.join("\n"));
-        }
-    }
+    let value = |place: &Place| match place {
+        Place::Value(value) => Some(buffers[value].to_f64()),
+        _ => None,
+    };
+    plan.outputs.iter().map(value).collect()
 }
 
 fn data(elem: Elem, values: &[f64]) -> Data {
@@ -173,6 +182,10 @@ fn apply(f: ScalarFn, args: &[f64]) -> f64 {
         ScalarFn::Mul => args[0] * args[1],
         ScalarFn::Div => args[0] / args[1],
         ScalarFn::Max => args[0].max(args[1]),
+        ScalarFn::Min => args[0].min(args[1]),
+        ScalarFn::Eq => f64::from(args[0] == args[1]),
+        ScalarFn::Select => args[usize::from(args[0] == 0.0) + 1],
+        ScalarFn::Log => args[0].ln(),
         ScalarFn::Neg => -args[0],
         ScalarFn::Exp => args[0].exp(),
         ScalarFn::Tanh => args[0].tanh(),

@@ -1,0 +1,138 @@
+//! Cascade summation: a long loop that accumulates is cut into blocks with accumulators of their own. The error of a sum
+//! grows with the steps that one accumulator takes, and so does with their square root at most.
+//!
+//! ```text
+//! for first in 0..1000 step 64, with the sum so far:
+//!   for i in first..min(first + 64, 1000), with a sum that begins at 0:
+//!     add element i
+//!   add that sum to the sum so far
+//! ```
+//!
+//! Of loops in loops, the inner ones have accumulators of their own: on a processor always, and on a GPU, where each takes
+//! registers, where an accumulator would take more than [`CHAIN`] steps.
+
+use tilefuse_block::{Elem, Literal, ScalarFn, Value};
+
+use super::emit::{Emitter, Result};
+use crate::index::Var;
+
+/// Most steps that one accumulator takes, where the square root of all is not more.
+pub(super) const CHAIN: i64 = 64;
+
+/// The indices of a loop that have accumulators of their own.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Block {
+    /// The first one.
+    pub(super) first: Value,
+    /// The one behind the last.
+    pub(super) end: Value,
+}
+
+impl Emitter<'_> {
+    /// A loop that accumulates, given as the first index, the end and the distance: in blocks where it is long.
+    pub(super) fn accumulating(
+        &mut self,
+        [lo, hi, by]: [i64; 3],
+        reduces: &[u32],
+        carried: &[Value],
+        body: impl FnOnce(&mut Self, Value, &[Value]) -> Result<Vec<Value>>,
+    ) -> Result<Vec<Value>> {
+        let accumulates = !reduces.is_empty() || self.moments.is_some();
+        let steps = steps_of_block(trips(hi - lo, by)).filter(|_| accumulates);
+        let ragged = steps.is_some_and(|steps| (hi - lo) % (by * steps) != 0);
+        let [lo, hi, step] = [lo, hi, by].map(|n| self.number(n));
+        let Some(steps) = steps else { return self.counted((lo, hi, step), carried, body) };
+        let size = self.number(by * steps);
+        self.counted((lo, hi, size), carried, |this, first, carried| {
+            let start = this.fresh(reduces, carried)?;
+            let mut end = this.map(ScalarFn::Add, &[first, size])?;
+            if ragged {
+                end = this.map(ScalarFn::Min, &[end, hi])?;
+            }
+            this.block = Some(Block { first, end });
+            let parts = this.counted((first, end, step), &start, body);
+            this.block = None;
+            match this.moments {
+                Some(_) => this.merge_block(carried, &parts?, Block { first, end }),
+                None => this.combined(reduces, carried, &parts?),
+            }
+        })
+    }
+
+    /// What `part` accumulates: starting anew, to be combined with what is carried, where that is `alone`.
+    pub(super) fn partly(
+        &mut self,
+        reduces: &[u32],
+        carried: &[Value],
+        alone: bool,
+        part: impl FnOnce(&mut Self, &[Value]) -> Result<Vec<Value>>,
+    ) -> Result<Vec<Value>> {
+        if !alone {
+            return part(self, carried);
+        }
+        let start = self.fresh(reduces, carried)?;
+        let parts = part(self, &start)?;
+        self.combined(reduces, carried, &parts)
+    }
+
+    /// Whether the loops `rest` have accumulators of their own in each iteration of the loop over `var`.
+    pub(super) fn starts_anew(&self, var: Var, rest: &[Var]) -> bool {
+        let each = self.chain(rest);
+        !rest.is_empty() && (!self.machine.is_gpu() || each > 1 && each * self.trips_of(var) > CHAIN)
+    }
+
+    /// The steps that one accumulator takes in a nest of loops, behind those that have accumulators of their own.
+    fn chain(&self, loops: &[Var]) -> i64 {
+        let Some((&var, rest)) = loops.split_first() else { return 1 };
+        let trips = self.trips_of(var);
+        match steps_of_block(trips) {
+            Some(steps) => (trips + steps - 1) / steps,
+            None if self.starts_anew(var, rest) => trips,
+            None => trips * self.chain(rest),
+        }
+    }
+
+    fn trips_of(&self, var: Var) -> i64 {
+        let step = self.tiling.axis_of(var).map_or(1, |a| i64::from(self.tiling.axes[a].extent));
+        trips(self.kernel.indices.extents()[var.0 as usize], step)
+    }
+
+    /// Accumulators of nothing yet, in the place of `carried`.
+    fn fresh(&mut self, reduces: &[u32], carried: &[Value]) -> Result<Vec<Value>> {
+        if self.online.is_none() && self.moments.is_none() {
+            return reduces.iter().map(|&r| self.initial(r)).collect();
+        }
+        let first = if self.online.is_some() { f64::NEG_INFINITY } else { 0.0 };
+        let values = std::iter::once(first).chain(std::iter::repeat(0.0));
+        let constant = |(&like, value): (&Value, f64)| {
+            let shape = self.b.ty(like).shape.clone();
+            self.b.constant(Literal::float(Elem::F32, value), &shape)
+        };
+        Ok(carried.iter().zip(values).map(constant).collect())
+    }
+
+    fn combined(&mut self, reduces: &[u32], carried: &[Value], parts: &[Value]) -> Result<Vec<Value>> {
+        if self.online.is_some() {
+            return self.merge_online(carried, parts);
+        }
+        let combine = |(&r, (&acc, &part)): (&u32, (&Value, &Value))| {
+            let function = self.kernel.reduces[r as usize].combine.combine();
+            Ok(self.b.map(function, &[acc, part])?)
+        };
+        reduces.iter().zip(carried.iter().zip(parts)).map(combine).collect()
+    }
+
+    fn number(&mut self, n: i64) -> Value {
+        self.b.constant(Literal::int(Elem::I32, n), &[])
+    }
+}
+
+fn trips(extent: i64, step: i64) -> i64 {
+    (extent + step - 1) / step
+}
+
+/// How many steps of a long loop are a block: about as many as there are blocks then.
+fn steps_of_block(trips: i64) -> Option<i64> {
+    let root = (trips as f64).sqrt() as u64;
+    (trips > CHAIN).then(|| CHAIN.max(root.next_power_of_two() as i64))
+}
