@@ -70,9 +70,9 @@ fn rows_walk(kernel: &Kernel, rows: Var, cols: Var, shrink: u32) -> Option<Tilin
     Some(Tiling { axes, walk: Walk::Rows, warps, lead: None })
 }
 
-/// Whether a store needs a crossed reduction, whose result is known behind the walk.
-fn is_crossed(kernel: &Kernel, store: usize) -> bool {
-    let mut stack = vec![kernel.stores[store].value];
+/// Whether an expression needs a crossed reduction, whose result is known behind the walk.
+fn needs_columns(kernel: &Kernel, expr: KExpr) -> bool {
+    let mut stack = vec![expr];
     let mut seen = FxHashSet::default();
     while let Some(expr) = stack.pop() {
         if !seen.insert(expr) {
@@ -87,13 +87,16 @@ fn is_crossed(kernel: &Kernel, store: usize) -> bool {
     false
 }
 
-/// Whether what is stored of crossed reductions needs nothing of a single row, and so can be stored behind the walk.
+/// Whether no reduction needs a crossed one, and what is stored of these needs nothing of a single row: all that needs them
+/// can be computed behind the walk.
 fn ends_with_columns(kernel: &Kernel, rows: Var) -> bool {
     let of_rows = |store: usize| {
         let store = &kernel.stores[store];
         (kernel.info(store.value).vars | kernel.indices.vars(store.addr)) & 1 << rows.0.min(63) != 0
     };
-    (0..kernel.stores.len()).all(|store| !is_crossed(kernel, store) || !of_rows(store))
+    let is_crossed = |store: usize| needs_columns(kernel, kernel.stores[store].value);
+    !kernel.reduces.iter().any(|reduction| needs_columns(kernel, reduction.value))
+        && (0..kernel.stores.len()).all(|store| !is_crossed(store) || !of_rows(store))
 }
 
 impl Emitter<'_> {
@@ -110,7 +113,7 @@ impl Emitter<'_> {
         let columns: Vec<u32> =
             (0..kernel.reduces.len() as u32).filter(|&r| kernel.reduces[r as usize].crossed).collect();
         let (after, within): (Vec<usize>, Vec<usize>) =
-            (0..kernel.stores.len()).partition(|&store| is_crossed(kernel, store));
+            (0..kernel.stores.len()).partition(|&store| needs_columns(kernel, kernel.stores[store].value));
         let operand = |r: u32| kernel.reduces[r as usize].value;
         let mut needed: Vec<KExpr> = columns.iter().map(|&r| operand(r)).collect();
         needed.extend(within.iter().map(|&s| kernel.stores[s].value));

@@ -137,3 +137,26 @@ fn columns_alone_are_not_divided() {
     g.0.outputs = vec![g.reduce(ReduceFn::Sum, x, &[0]), g.reduce(ReduceFn::Sum, y, &[1])];
     assert!(!divide_columns(&mut g.0, &Profile::gpu(4, 4200.0), i64::MAX));
 }
+
+#[test]
+fn columns_of_which_others_are_reduced_are_held_whole() {
+    // As argmin beside log_softmax: which of a column's elements are least is known behind the walk along its rows.
+    for rows in [17, 16, 12] {
+        let mut g = G::new();
+        let x = g.input(0, &[rows, rows, 3]);
+        let most = g.reduce_keep(ReduceFn::Max, x, &[2]);
+        let below = g.map(ScalarFn::Sub, &[x, most]);
+        let powers = g.map(ScalarFn::Exp, &[below]);
+        let sum = g.reduce_keep(ReduceFn::Sum, powers, &[2]);
+        let log = g.map(ScalarFn::Log, &[sum]);
+        let result = g.map(ScalarFn::Sub, &[below, log]);
+        let least = g.reduce_keep(ReduceFn::Min, x, &[1]);
+        let is_least = g.map(ScalarFn::Eq, &[x, least]);
+        let (first, none) = (g.input(1, &[rows, rows, 3]), g.literal(100.0, x));
+        let found = g.map(ScalarFn::Select, &[is_least, first, none]);
+        let at = g.reduce(ReduceFn::Min, found, &[1]);
+        for plan in plans(g, &[result, at]) {
+            assert_eq!(readers(&plan, x).len(), 1, "{rows}");
+        }
+    }
+}
