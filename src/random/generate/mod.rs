@@ -1,6 +1,7 @@
 //! Programs that are valid by construction: each operator is run while it is chosen, so its result's type, layout and
 //! magnitude are known, and what libtorch rejects or what would only measure rounding is left out.
 
+mod conv;
 mod inputs;
 mod opaque;
 mod pointwise;
@@ -121,6 +122,7 @@ const FAMILIES: &[(u32, Family)] = &[
     (5, read::read),
     (1, read::library),
     (4, product::product),
+    (2, conv::convolution),
     (1, opaque::opaque),
 ];
 

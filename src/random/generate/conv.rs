@@ -1,0 +1,51 @@
+//! Convolutions of one to three axes, plain and transposed.
+
+use super::{Fact, Generator, is_float, t};
+use crate::torch::Arg;
+
+/// A convolution of a value, with or without a batch, and a new weight. Some of libtorch's kernels multiply the zeros of a padding
+/// by a weight and others do not, so that weights are finite.
+pub(super) fn convolution(g: &mut Generator) -> Option<()> {
+    let fits = |size: &[i64]| (2..=5).contains(&size.len()) && size.iter().product::<i64>() < 1 << 12;
+    let x = g.value(|g, id| is_float(g.kind(id)) && fits(&g.size(id)))?;
+    let (size, kind) = (g.size(x), g.kind(x));
+    if size.contains(&0) || g.traits.special {
+        return None;
+    }
+    let batched = size.len() == 5 || (size.len() > 2 && g.rng.chance(0.7));
+    let (channels, image) = size.get(usize::from(batched)..)?.split_first()?;
+    let axes = Some(image.len()).filter(|axes| (1..=3).contains(axes))?;
+    let divisors: Vec<i64> = (1..=*channels).filter(|n| channels % n == 0).collect();
+    let groups = if g.rng.chance(0.5) { 1 } else { *g.rng.pick(&divisors) };
+    let of_group = g.rng.range(1, 4);
+    let transposed = g.rng.chance(0.3);
+    let mut list = |low: i64, high: i64| -> Vec<i64> { (0..axes).map(|_| g.rng.range(low, high)).collect() };
+    let (kernel, stride, dilation, padding) = (list(1, 4), list(1, 4), list(1, 3), list(0, 3));
+    let further: Vec<i64> = stride.iter().map(|s| s - 1).collect();
+    let mut shape = match transposed {
+        true => vec![*channels, of_group],
+        false => vec![of_group * groups, channels / groups],
+    };
+    shape.extend(&kernel);
+    let weight = g.input(&shape, kind)?;
+    let bias = if g.rng.chance(0.5) { t(g.input(&[of_group * groups], kind)?) } else { Arg::None };
+    let [stride, dilation, padding, further] = [stride, dilation, padding, further].map(Arg::Ints);
+    let mut args = vec![t(x), t(weight), bias];
+    let name = match (transposed, g.rng.below(3)) {
+        (true, _) => {
+            args.extend([stride, padding, further, Arg::Int(groups), dilation]);
+            format!("conv_transpose{axes}d{}", if axes == 1 { "" } else { ".input" })
+        }
+        (false, 0) => {
+            let ones = Arg::Ints(vec![1; axes]);
+            args.extend([ones, Arg::Str("same".into()), dilation, Arg::Int(groups)]);
+            format!("conv{axes}d.padding")
+        }
+        (false, _) => {
+            args.extend([stride, padding, dilation, Arg::Int(groups)]);
+            format!("conv{axes}d")
+        }
+    };
+    g.emit(&name, args, Fact::ROUNDED)?;
+    Some(())
+}
