@@ -68,6 +68,14 @@ pub enum Error {
     /// A structure that cannot be made again of its parts; what is wrong with it.
     #[error("values: {0}")]
     Values(String),
+    /// A libtorch call of a plan gave a result of another shape or type than the recorded one: it depends on more than the
+    /// signature.
+    #[error("an operator's result has another shape or type than when it was captured")]
+    OtherResult,
+    /// No place of the plan is one where the fault of the options would change anything.
+    #[doc(hidden)]
+    #[error("no place for the fault")]
+    NotPlanted,
     /// A defect of Tilefuse.
     #[error("internal: {0}")]
     Internal(String),

@@ -299,7 +299,7 @@ impl Engine {
                 self.table.forget(entry, &self.named);
                 self.capture(inputs, state, forward)
             }
-            Err(Stop::Unfit(reason)) => Ok(self.eager(String::from(reason), inputs, forward)),
+            Err(Stop::Unfit(reason)) => Ok(self.eager(reason.into_owned(), inputs, forward)),
             Err(Stop::Failed(error)) => Err(error),
         }
     }

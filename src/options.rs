@@ -37,7 +37,7 @@ pub struct Options {
     pub max_rewrites: Option<u64>,
     /// A defect to be planted in every plan, to measure what tests find.
     #[doc(hidden)]
-    pub fault: Option<crate::random::Fault>,
+    pub fault: Option<crate::random::Planting>,
 }
 
 /// Whether weights of products and convolutions on the host are prepacked. Those that were written since are packed again

@@ -1,13 +1,15 @@
 //! `tilefuse random`: random tensor programs, fused against eager.
 
 use std::path::PathBuf;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 use tch::Device;
 
 use super::{Failure, report};
-use crate::random::{Fault, Outcome, Program, Tally, finds, generate, keep_panics, plan_of, run_fused};
+use crate::random::{
+    Fault, Outcome, Plantings, Program, Tally, find, generate, keep_panics, plan_of, run_fused,
+};
 
 /// Options of `tilefuse random`.
 #[derive(clap::Args)]
@@ -36,10 +38,16 @@ pub(crate) struct Args {
     /// Print the programs instead of running them.
     #[arg(long, conflicts_with = "replay")]
     print: bool,
-    /// Plant each known fault of capture, functionalization and memory planning in every program, this many times with other
-    /// seeds, and count how often at most `--count` programs find it.
+    /// Plant each known fault of capture, functionalization and memory planning this many times with other seeds, and count
+    /// how often programs find it.
     #[arg(long, value_name = "TIMES", conflicts_with = "replay")]
     faults: Option<u64>,
+    /// Most programs to find one planted fault.
+    #[arg(long, default_value_t = 4, requires = "faults")]
+    within: usize,
+    /// Plant only this one.
+    #[arg(long, value_name = "NAME", requires = "faults")]
+    fault: Option<String>,
     /// Say each seed before it runs.
     #[arg(long)]
     trace: bool,
@@ -86,30 +94,50 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     if tally.failed.is_empty() { Ok(()) } else { Err(Failure { message: String::new(), status: 1 }) }
 }
 
-/// Plants faults, and fails where fewer than 95 of 100 are found.
+/// Plants faults, and fails where fewer than 95 of 100 of a kind are found.
 fn faults(args: &Args, times: u64, device: Device) -> Result<(), Failure> {
-    let progress = report::bar(times * Fault::ALL.len() as u64);
-    let (mut found, mut planted) = (0, 0);
-    for &fault in Fault::ALL {
-        let mut programs = Vec::new();
-        for time in 0..times {
-            let first = args.seed.wrapping_add(time.wrapping_mul(args.count));
-            programs
-                .push(finds(fault, first..first.wrapping_add(args.count), device).map(|at| at - first + 1));
-            progress.inc(1);
+    let kinds = Fault::ALL.iter().copied();
+    let kinds: Vec<Fault> =
+        kinds.filter(|kind| args.fault.as_ref().is_none_or(|name| *name == kind.to_string())).collect();
+    let progress = report::bar(times * kinds.len() as u64);
+    let mut all = Vec::new();
+    for kind in kinds {
+        let (next, counts) = (AtomicU64::new(0), Mutex::new(Plantings::new(kind)));
+        in_threads(args.jobs, || {
+            loop {
+                let time = next.fetch_add(1, Ordering::Relaxed);
+                if time >= times {
+                    break;
+                }
+                let found = find(kind, args.seed.wrapping_add(time), args.within, device);
+                counts.lock().unwrap_or_else(PoisonError::into_inner).add(found);
+                progress.inc(1);
+            }
+        });
+        let counts = counts.into_inner().unwrap_or_else(PoisonError::into_inner);
+        if !args.json {
+            progress.suspend(|| report::print(&counts.to_string()));
         }
-        planted += times;
-        found += programs.iter().flatten().count() as u64;
-        let words = programs.iter().map(|p| p.map_or_else(|| String::from("not found"), |n| n.to_string()));
-        let line = format!("{fault}: {}", words.collect::<Vec<_>>().join(", "));
-        progress.suspend(|| report::print(&line));
+        all.push(counts);
     }
     progress.finish_and_clear();
-    report::print(&format!(
-        "{found} of {planted} planted faults found, each by at most {} programs",
-        args.count
-    ));
-    if found * 100 >= planted * 95 { Ok(()) } else { Err(Failure { message: String::new(), status: 1 }) }
+    if args.json {
+        report::print(&serde_json::to_string(&all).map_err(|e| Failure::usage(e.to_string()))?);
+    }
+    if all.iter().all(Plantings::suffices) {
+        Ok(())
+    } else {
+        Err(Failure { message: String::new(), status: 1 })
+    }
+}
+
+/// Runs the same on some threads.
+fn in_threads(count: usize, run: impl Fn() + Sync) {
+    std::thread::scope(|scope| {
+        for _ in 0..count.max(1) {
+            scope.spawn(&run);
+        }
+    });
 }
 
 fn all(args: &Args, device: Device) -> Result<Tally, Failure> {
@@ -117,35 +145,31 @@ fn all(args: &Args, device: Device) -> Result<Tally, Failure> {
     let next = AtomicU64::new(0);
     let lost = AtomicBool::new(false);
     let tally = Mutex::new(Tally::default());
-    std::thread::scope(|scope| {
-        for _ in 0..args.jobs.max(1) {
-            scope.spawn(|| {
-                let mut own = Tally::default();
-                loop {
-                    let at = next.fetch_add(1, Ordering::Relaxed);
-                    if at >= args.count || lost.load(Ordering::Relaxed) {
-                        break;
-                    }
-                    let seed = args.seed.wrapping_add(at);
-                    if args.trace {
-                        eprintln!("seed {seed}");
-                    }
-                    let known = own.failed.len();
-                    if let Err(error) = own.run(seed, device, args.tries) {
-                        own.count_eager(&format!("not run: {error}"), 1, seed);
-                    }
-                    for failed in own.failed.iter().skip(known) {
-                        progress.suspend(|| eprintln!("seed {}: {}", failed.seed, failed.difference));
-                    }
-                    lost.fetch_or(own.device_lost, Ordering::Relaxed);
-                    progress.inc(1);
-                }
-                tally.lock().unwrap_or_else(std::sync::PoisonError::into_inner).add(own);
-            });
+    in_threads(args.jobs, || {
+        let mut own = Tally::default();
+        loop {
+            let at = next.fetch_add(1, Ordering::Relaxed);
+            if at >= args.count || lost.load(Ordering::Relaxed) {
+                break;
+            }
+            let seed = args.seed.wrapping_add(at);
+            if args.trace {
+                eprintln!("seed {seed}");
+            }
+            let known = own.failed.len();
+            if let Err(error) = own.run(seed, device, args.tries) {
+                own.count_eager(&format!("not run: {error}"), 1, seed);
+            }
+            for failed in own.failed.iter().skip(known) {
+                progress.suspend(|| eprintln!("seed {}: {}", failed.seed, failed.difference));
+            }
+            lost.fetch_or(own.device_lost, Ordering::Relaxed);
+            progress.inc(1);
         }
+        tally.lock().unwrap_or_else(PoisonError::into_inner).add(own);
     });
     progress.finish_and_clear();
-    Ok(tally.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner))
+    Ok(tally.into_inner().unwrap_or_else(PoisonError::into_inner))
 }
 
 fn replay(path: &std::path::Path, seed: u64, device: Device, show: bool) -> Result<(), Failure> {

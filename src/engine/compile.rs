@@ -26,6 +26,7 @@ use super::schedules::Schedules;
 use super::slots::{Slot, Slots, TensorSource};
 use super::workspaces::Pool;
 use crate::Error;
+use crate::random::Planting;
 use crate::torch::{Call, DeviceId, Expect, KeepsMemory, Meta, Trace};
 
 /// A step of a plan, resolved to slots.
@@ -168,12 +169,12 @@ pub(crate) fn compile(
 ) -> Result<Compiled, Error> {
     let start = Instant::now();
     let mut converted = convert(&trace)?;
-    let fault = options.fault;
-    fault.and_then(|fault| fault.in_recording(&mut converted.recording));
     let mut functional = tilefuse_fusion::functionalize(&converted.recording)?;
-    fault.and_then(|fault| fault.in_graph(&mut functional));
     let target = target_of(&functional)?;
     let profile = profile(target)?;
+    if let Some(planting) = options.fault {
+        plant(planting, &mut converted, &mut functional, &profile)?;
+    }
     let prepack = super::prepack::may_pack(options.prepack_weights, &converted.params)?;
     let eager = super::memory::eager_cost(&converted.recording);
     let most_bytes = eager.peak_bytes.saturating_add(options.workspace_bytes);
@@ -200,6 +201,11 @@ pub(crate) fn compile(
         Packs::new(&cx.selection.packed, &converted.params, store, options.prepack_weights)?;
     let start = Instant::now();
     let plan = pipeline::planned(graph.clone(), &mut cx)?;
+    let plant = |plan: &mut Plan| options.fault.map_or(Ok(()), |planting| planting.in_plan(plan));
+    if options.fault.is_some() {
+        // Before kernels are compiled for nothing.
+        plant(&mut plan.clone())?;
+    }
     report.schedule_ms = millis(plan.scheduling);
     report.plan_ms = millis(start.elapsed()) - report.schedule_ms;
     let mut compile = |programs: &[Program]| kernels(programs, target, &mut report);
@@ -211,7 +217,7 @@ pub(crate) fn compile(
     report.schedule_ms = (report.schedule_ms - report.tune_ms).max(0.0);
     drop(schedules);
     plan.limit_memory(most_bytes);
-    fault.and_then(|fault| fault.in_plan(&mut plan));
+    plant(&mut plan)?;
     let slots = Slots::of(&plan);
     let calls = std::mem::take(&mut trace.calls);
     let calls = calls.into_iter().map(Some).collect();
@@ -272,6 +278,24 @@ pub(crate) fn compile(
         workspaces: Arc::clone(workspaces),
         _keeps: KeepsMemory::new(),
     })
+}
+
+/// Plants a fault of capture or functionalization.
+fn plant(
+    planting: Planting,
+    converted: &mut Converted,
+    functional: &mut Graph,
+    profile: &Profile,
+) -> Result<(), Error> {
+    let mut recording = converted.recording.clone();
+    let lowered = |graph| {
+        let mut masks = Masks::new(&converted.params, &converted.consts);
+        let mut cx = Context { facts: Box::new(&mut masks), ..Context::new(profile) };
+        Ok(pipeline::lowered(graph, Stage::Primitive..=Stage::Primitive, &mut cx)?)
+    };
+    planting.in_graph(&mut recording, functional, &lowered)?;
+    converted.recording = recording;
+    Ok(())
 }
 
 /// How the tensors that a plan finds lie in memory; the guards hold them to it.

@@ -1,5 +1,6 @@
 //! Running a compiled plan.
 
+use std::borrow::Cow;
 use std::ffi::c_void;
 use std::ops::Range;
 use std::sync::atomic::{AtomicI32, Ordering};
@@ -65,16 +66,13 @@ impl Memory {
     }
 }
 
-/// Of operators whose results are not of one shape for inputs of one signature.
-const OTHER_RESULT: &str = "an operator's result has another shape or type than when it was captured";
-
 /// Why a plan did not run.
 #[derive(Debug)]
 pub(crate) enum Stop {
     /// A tensor of the model changed its type, shape or place: the plan is of no use any more.
     Stale(&'static str),
     /// The plan does not stand for the model in this call.
-    Unfit(&'static str),
+    Unfit(Cow<'static, str>),
     /// An operator failed, as it would have in eager.
     Failed(Error),
 }
@@ -100,7 +98,7 @@ impl Compiled {
         let Some(_packed) = self.packs.hold()? else {
             return Err(match self.packs.given_up() {
                 Some(reason) => Stop::Stale(reason),
-                None => Stop::Unfit("prepacked weights are written while the call waits for them"),
+                None => Stop::Unfit("prepacked weights are written while the call waits for them".into()),
             });
         };
         let call = Call { inputs, data, param_data: &param_data };
@@ -109,7 +107,7 @@ impl Compiled {
         self.run_unguarded(&call, threads).map_err(|error| {
             // Nothing of the caller's is written before the last step that may fail, so this undoes the call.
             match generators.iter().try_for_each(GeneratorState::restore).err().unwrap_or(error) {
-                Error::Internal(text) if text == OTHER_RESULT => Stop::Unfit(OTHER_RESULT),
+                error @ Error::OtherResult => Stop::Unfit(error.to_string().into()),
                 error => Stop::Failed(error),
             }
         })
@@ -160,7 +158,8 @@ impl Compiled {
         }
         if self.writes_shared(inputs)? {
             return Err(Stop::Unfit(
-                "an input that is written shares memory with another input or a parameter: pass a copy",
+                "an input that is written shares memory with another input or a parameter: pass a copy"
+                    .into(),
             ));
         }
         Ok(param_data)
@@ -451,7 +450,7 @@ impl Frame<'_> {
         let meta = Meta::of(&tensor)?;
         let ty = &result.ty;
         if meta.sizes() != &ty.shape[..] || meta.dtype != ty.dtype.scalar_type() {
-            return Err(Error::Internal(String::from(OTHER_RESULT)));
+            return Err(Error::OtherResult);
         }
         let in_arena =
             self.memory.workspace.arena.is_some() && meta.storage_data == self.memory.workspace.base;

@@ -3,6 +3,7 @@
 mod check;
 mod faults;
 mod generate;
+mod planted;
 mod program;
 mod rng;
 mod shrink;
@@ -10,13 +11,14 @@ mod tally;
 mod text;
 
 pub use check::{Model, Outcome, Rounding, Subject, check, check_on};
-pub use faults::Fault;
+pub use faults::{Fault, Planting, Stage};
 pub use generate::generate;
+pub use planted::{Found, Plantings, find, finds};
 pub use program::{Input, Mode, Named, OpCall, Program, Storage, Values, copies};
 pub use rng::Rng;
 pub use shrink::shrink;
 pub use tally::{
-    Failed, Ran, Tally, finds, gpu_programs_of, keep_panics, plan_of, run_fused, run_given, run_given_eager,
+    Failed, Ran, Tally, gpu_programs_of, keep_panics, plan_of, run_fused, run_given, run_given_eager,
 };
 pub(crate) use tally::{general, panicked, works};
 pub use text::ParseError;

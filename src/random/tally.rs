@@ -8,8 +8,8 @@ use serde::Serialize;
 use tch::{Device, Tensor};
 
 use super::check::{Model, Outcome, Subject, check, check_on, hold_generators};
-use super::program::{Mode, Program};
-use super::{Fault, generate, shrink};
+use super::program::{Mode, Program, Values};
+use super::{Planting, generate, shrink};
 use crate::{Audit, Error, Explanation, Fused, Options, Prepack, Products, fuse_with};
 
 /// A fused program.
@@ -21,6 +21,10 @@ impl Subject for FusedProgram {
             Ok(result) => result.map_err(|e| e.to_string()),
             Err(panic) => Err(format!("panicked: {}", panic_text(panic.as_ref()))),
         }
+    }
+
+    fn is_done(&self) -> bool {
+        self.0.stats().eager_calls.contains_key(&Error::NotPlanted.to_string())
     }
 }
 
@@ -73,21 +77,19 @@ pub struct Ran {
 /// How the reasons begin, or their parts, that are defects of this project, and not of the program.
 const DEFECTS: &[&str] = &["LLVM", "internal", "object"];
 
-/// Which of the programs of these seeds is the first that finds a fault; `None` where none does.
-pub fn finds(fault: Fault, seeds: std::ops::Range<u64>, device: Device) -> Option<u64> {
-    seeds.into_iter().find(|&seed| {
-        let options = Options { fault: Some(fault), ..options(seed) };
-        let run = || run_fused_with(&generate(seed), seed, device, &options);
-        !matches!(
-            catch_unwind(AssertUnwindSafe(run)),
-            Ok(Ok(Ran { outcome: Outcome::Same { .. } | Outcome::BothFail, .. }))
-        )
-    })
-}
-
 /// Runs a program fused and compares it with eager.
 pub fn run_fused(program: &Program, seed: u64, device: Device) -> Result<Ran, Error> {
     run_fused_with(program, seed, device, &options(seed))
+}
+
+/// As [`run_fused`], with a fault in the plan.
+pub(super) fn run_with_fault(
+    program: &Program,
+    seed: u64,
+    device: Device,
+    planting: Planting,
+) -> Result<Ran, Error> {
+    run_fused_with(program, seed, device, &Options { fault: Some(planting), ..options(seed) })
 }
 
 fn run_fused_with(program: &Program, seed: u64, device: Device, options: &Options) -> Result<Ran, Error> {
@@ -139,7 +141,7 @@ fn ran(
 ) -> Result<Ran, Error> {
     let eager = fused.stats().eager_calls.keys().next().cloned();
     if let (Outcome::Same { .. }, Some(reason)) = (&outcome, &eager)
-        && reason.split(": ").any(|part| DEFECTS.iter().any(|defect| part.starts_with(defect)))
+        && is_defect(reason, program)
     {
         outcome = Outcome::Different(format!("failed: not compiled: {reason}"));
     }
@@ -153,6 +155,14 @@ fn ran(
         }
     }
     Ok(Ran { outcome, captured, kernels, externs, eager })
+}
+
+/// Whether a program that ran eager for a reason shows a defect of this project: a generated program has no operator whose
+/// result's shape depends on more than the signature.
+fn is_defect(reason: &str, program: &Program) -> bool {
+    let generated = !program.storages.iter().any(|s| matches!(s.values, Values::Data(_)));
+    let other_result = generated && reason == Error::OtherResult.to_string();
+    other_result || reason.split(": ").any(|part| DEFECTS.iter().any(|defect| part.starts_with(defect)))
 }
 
 /// The programs are judged by their first three calls, the last two of which run plans; the fourth is recorded again.

@@ -4,7 +4,10 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Mutex;
 
 use tch::{Device, Tensor};
-use tilefuse::random::{Mode, Outcome, Program, Subject, Tally, check, copies, generate, run_fused, shrink};
+use tilefuse::random::{
+    Fault, Mode, Outcome, Plantings, Program, Subject, Tally, check, copies, find, generate, run_fused,
+    shrink,
+};
 
 use crate::common::device;
 
@@ -153,6 +156,20 @@ fn the_generator_covers_what_it_promises() {
         assert!(ops.contains_key(name), "{name}");
     }
     assert!(ops.len() > 120, "{}", ops.len());
+}
+
+#[test]
+fn random_programs_find_planted_faults() {
+    crate::common::setup();
+    let _changing = crate::common::THREADS.write().unwrap();
+    for &fault in Fault::ALL {
+        let mut counts = Plantings::new(fault);
+        for seed in 0..3 {
+            counts.add(find(fault, seed, 4, device()));
+        }
+        println!("{counts}");
+        assert!(counts.suffices(), "{counts}");
+    }
 }
 
 #[test]
