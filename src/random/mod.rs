@@ -14,7 +14,7 @@ pub use check::{Model, Outcome, Rounding, Subject, check, check_on};
 pub use faults::{Fault, Planting, Stage};
 pub use generate::generate;
 pub use planted::{Found, Plantings, find, finds};
-pub use program::{Input, Mode, Named, OpCall, Program, Storage, Values, copies};
+pub use program::{Input, Layout, Mode, Named, OpCall, Program, Storage, Values, copies};
 pub use rng::Rng;
 pub use shrink::shrink;
 pub use tally::{

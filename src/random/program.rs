@@ -54,6 +54,20 @@ pub struct Input {
     pub conj: bool,
     /// Whether the elements are the negatives of the memory's.
     pub neg: bool,
+    /// How the tensor holds them.
+    pub layout: Layout,
+}
+
+/// How an input holds its elements.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Layout {
+    /// In its storage.
+    #[default]
+    Strided,
+    /// As a sparse copy of them, by coordinates.
+    Coo,
+    /// As a sparse copy of them, by compressed rows.
+    Csr,
 }
 
 /// The name of a value.
@@ -113,6 +127,9 @@ pub struct Program {
     pub ops: Vec<OpCall>,
     /// Results.
     pub outputs: Vec<Named>,
+    /// The call that the model makes instead of the one with the same results once its state, which is in no tensor, has
+    /// changed.
+    pub other: Option<OpCall>,
 }
 
 /// How a program is run.
@@ -179,11 +196,25 @@ impl Program {
                 let view = as_strided_of(storage, &input.sizes, &input.strides, input.offset)?;
                 let view = if input.conj { view.f_conj() } else { Ok(view) };
                 let view = view.and_then(|v| if input.neg { v.f_internal_neg_view() } else { Ok(v) });
+                let view = view.and_then(|v| match input.layout {
+                    Layout::Strided => Ok(v),
+                    Layout::Coo => v.f_to_sparse_sparse_dim(v.dim() as i64),
+                    Layout::Csr => v.f_to_sparse_csr(None),
+                });
                 view.map_err(|e| Error::Torch(e.to_string()))
             }
             None => Err(Error::Torch(format!("%{} is in no storage", input.id))),
         };
         self.inputs.iter().map(view).collect()
+    }
+
+    /// The program that the model is once its state has changed.
+    pub fn changed(&self) -> Option<Program> {
+        let other = self.other.as_ref()?;
+        let mut changed = Program { other: None, ..self.clone() };
+        let call = changed.ops.iter_mut().find(|op| op.results == other.results)?;
+        *call = other.clone();
+        Some(changed)
     }
 
     /// Runs the program on its inputs and parameters, in the order of [`Program::inputs`].

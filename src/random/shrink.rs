@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use tch::{Device, Kind, Tensor};
 
-use super::program::{Input, Mode, Named, OpCall, Program, Storage, Values};
+use super::program::{Input, Layout, Mode, Named, OpCall, Program, Storage, Values};
 use crate::torch::Arg;
 
 /// The smallest program found for which `fails` holds, starting from one for which it does. Tries fewer results, fewer
@@ -72,6 +72,7 @@ fn cost(p: &Program) -> f64 {
         .sum();
     100.0 * p.ops.len() as f64
         + 50.0 * p.outputs.len() as f64
+        + 10.0 * f64::from(u8::from(p.other.is_some()))
         + 20.0 * p.inputs.len() as f64
         + elements
         + numbers
@@ -176,6 +177,7 @@ fn as_input(p: &Program, at: usize, env: &HashMap<u32, Tensor>) -> Option<Progra
             offset: 0,
             conj: false,
             neg: false,
+            layout: Layout::Strided,
         });
     }
     Some(q)
@@ -296,6 +298,9 @@ fn tidy(mut p: Program) -> Program {
     }
     let mut kept = keep.iter();
     p.ops.retain(|_| kept.next() == Some(&true));
+    let replaces =
+        |other: &OpCall| p.ops.iter().any(|op| op.results == other.results && op.reads() == other.reads());
+    p.other = p.other.take().filter(replaces);
     p.inputs.retain(|i| needed.contains(&i.id));
     let mut storages = Vec::new();
     for input in &mut p.inputs {

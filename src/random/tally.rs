@@ -7,7 +7,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use serde::Serialize;
 use tch::{Device, Tensor};
 
-use super::check::{Model, Outcome, Subject, check, check_on, hold_generators};
+use super::check::{AUDITED, Model, Outcome, Subject, check, check_on, hold_generators};
 use super::program::{Mode, Program, Values};
 use super::{Planting, generate, shrink};
 use crate::{Audit, Error, Explanation, Fused, Options, Prepack, Products, fuse_with};
@@ -171,7 +171,7 @@ fn options(seed: u64) -> Options {
     let products = [Products::Generated, Products::Library, Products::Generated, Products::Predicted];
     let prepack_weights = if seed & 4 == 0 { Prepack::default() } else { Prepack::Never };
     let products = products[(seed & 3) as usize];
-    Options { audit: Audit::Every(4), products, prepack_weights, ..Options::default() }
+    Options { audit: Audit::Every(AUDITED), products, prepack_weights, ..Options::default() }
 }
 
 /// The plan of a program after one more call. A program depends on nothing but its tensors, so that it still has one.

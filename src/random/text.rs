@@ -9,8 +9,9 @@
 //! return %2 %3!
 //! ```
 //!
+//! `other` before a call says that the model makes it instead of the one with the same results once its state has changed.
 //! `!` marks values that must agree to the bit. `data` is followed by the bytes of the storage; `conj` and `neg` after an
-//! input's offset are its bits of that name.
+//! input's offset are its bits of that name; `coo` and `csr` say that it is a sparse copy.
 
 use std::fmt;
 use std::str::FromStr;
@@ -18,7 +19,7 @@ use std::sync::Arc;
 
 use tch::Kind;
 
-use super::program::{Input, KINDS, Named, OpCall, Program, Storage, Values, code_of, kind_of};
+use super::program::{Input, KINDS, Layout, Named, OpCall, Program, Storage, Values, code_of, kind_of};
 use crate::torch::Arg;
 
 impl fmt::Display for Program {
@@ -29,12 +30,19 @@ impl fmt::Display for Program {
         for i in &self.inputs {
             let role = if i.param { "param" } else { "input" };
             let (id, storage, sizes, strides, offset) = (i.id, i.storage, &i.sizes, &i.strides, i.offset);
-            let bits = [if i.conj { " conj" } else { "" }, if i.neg { " neg" } else { "" }].concat();
+            let layout = match i.layout {
+                Layout::Strided => "",
+                Layout::Coo => " coo",
+                Layout::Csr => " csr",
+            };
+            let bits = [if i.conj { " conj" } else { "" }, if i.neg { " neg" } else { "" }, layout].concat();
             writeln!(f, "%{id} = {role} s{storage} {sizes:?} strides {strides:?} offset {offset}{bits}")?;
         }
         for op in &self.ops {
-            let args: Vec<String> = op.args.iter().map(arg_text).collect();
-            writeln!(f, "{} = {}({})", names(&op.results), op.name, args.join(", "))?;
+            writeln!(f, "{}", call_text(op))?;
+        }
+        if let Some(other) = &self.other {
+            writeln!(f, "other {}", call_text(other))?;
         }
         writeln!(f, "return {}", names(&self.outputs))
     }
@@ -53,6 +61,11 @@ impl fmt::Display for Values {
             }
         }
     }
+}
+
+fn call_text(op: &OpCall) -> String {
+    let args: Vec<String> = op.args.iter().map(arg_text).collect();
+    format!("{} = {}({})", names(&op.results), op.name, args.join(", "))
 }
 
 fn names(list: &[Named]) -> String {
@@ -135,13 +148,19 @@ fn parse_line(line: &str, program: &mut Program) -> Result<(), String> {
         program.storages.push(parse_storage(right)?);
     } else if right.starts_with("input ") || right.starts_with("param ") {
         program.inputs.push(parse_input(left, right)?);
+    } else if let Some(left) = left.strip_prefix("other ") {
+        program.other = Some(parse_call(left, right)?);
     } else {
-        let (name, args) =
-            right.strip_suffix(')').and_then(|r| r.split_once('(')).ok_or("there are no arguments")?;
-        let args = split(args).into_iter().map(parse_arg).collect::<Result<_, _>>()?;
-        program.ops.push(OpCall { name: name.to_owned(), args, results: parse_names(left)? });
+        program.ops.push(parse_call(left, right)?);
     }
     Ok(())
+}
+
+fn parse_call(left: &str, right: &str) -> Result<OpCall, String> {
+    let (name, args) =
+        right.strip_suffix(')').and_then(|r| r.split_once('(')).ok_or("there are no arguments")?;
+    let args = split(args).into_iter().map(parse_arg).collect::<Result<_, _>>()?;
+    Ok(OpCall { name: name.to_owned(), args, results: parse_names(left)? })
 }
 
 fn parse_names(text: &str) -> Result<Vec<Named>, String> {
@@ -199,6 +218,7 @@ fn parse_input(left: &str, right: &str) -> Result<Input, String> {
     let (sizes, rest) = rest.split_once(" strides ").ok_or("there are no strides")?;
     let (strides, rest) = rest.split_once(" offset ").ok_or("there is no offset")?;
     let (offset, bits) = rest.split_once(' ').unwrap_or((rest, ""));
+    let has = |word: &str| bits.split(' ').any(|b| b == word);
     let storage = number(storage.strip_prefix('s').ok_or("there is no storage")?)?;
     let sizes = parse_ints(sizes)?;
     let strides = parse_ints(strides)?;
@@ -212,8 +232,15 @@ fn parse_input(left: &str, right: &str) -> Result<Input, String> {
         sizes,
         strides,
         offset: number(offset)?,
-        conj: bits.split(' ').any(|b| b == "conj"),
-        neg: bits.split(' ').any(|b| b == "neg"),
+        conj: has("conj"),
+        neg: has("neg"),
+        layout: if has("coo") {
+            Layout::Coo
+        } else if has("csr") {
+            Layout::Csr
+        } else {
+            Layout::Strided
+        },
     })
 }
 

@@ -5,9 +5,11 @@ use std::sync::Mutex;
 
 use tch::{Device, Tensor};
 use tilefuse::random::{
-    Fault, Mode, Outcome, Plantings, Program, Subject, Tally, check, copies, find, generate, run_fused,
-    shrink,
+    Fault, Input, Layout, Mode, OpCall, Outcome, Plantings, Program, Subject, Tally, Values, check, copies,
+    find, generate, run_fused, shrink,
 };
+
+use tilefuse::torch::Arg;
 
 use crate::common::device;
 
@@ -156,6 +158,77 @@ fn the_generator_covers_what_it_promises() {
         assert!(ops.contains_key(name), "{name}");
     }
     assert!(ops.len() > 120, "{}", ops.len());
+}
+
+/// Kinds of programs that the generator promises, and whether a program is of the kind.
+type Case = (&'static str, fn(&Program) -> bool);
+const CASES: &[Case] = &[
+    ("sparse inputs by coordinates", |p| p.inputs.iter().any(|i| i.layout == Layout::Coo)),
+    ("sparse inputs by rows", |p| p.inputs.iter().any(|i| i.layout == Layout::Csr)),
+    ("sparse intermediates", |p| calls(p, &["sparse_coo_tensor"])),
+    ("quantised intermediates", |p| calls(p, &["quantize_per_tensor"])),
+    ("intermediates of oneDNN", |p| calls(p, &["to_mkldnn"])),
+    ("complex intermediates", |p| calls(p, &["complex"])),
+    ("strided inputs", |p| {
+        p.inputs.iter().any(|i| i.sizes.len() > 1 && !i.strides.is_sorted_by(|a, b| a >= b))
+    }),
+    ("expanded inputs", |p| p.inputs.iter().any(|i| i.strides.contains(&0))),
+    ("inputs at an offset", |p| p.inputs.iter().any(|i| i.offset > 0)),
+    ("inputs that share memory", |p| {
+        let shares = |(at, i): (usize, &Input)| p.inputs[..at].iter().any(|other| other.storage == i.storage);
+        p.inputs.iter().enumerate().any(shares)
+    }),
+    ("parameters", |p| p.inputs.iter().any(|i| i.param)),
+    ("inputs of rank 0", |p| p.inputs.iter().any(|i| i.sizes.is_empty())),
+    ("empty inputs", |p| p.inputs.iter().any(|i| i.sizes.contains(&0))),
+    ("out=", |p| p.ops.iter().any(|o| o.name.ends_with(".out"))),
+    ("random numbers in place", |p| {
+        calls(p, &["normal_", "uniform_", "bernoulli_", "exponential_", "random_", "dropout_"])
+    }),
+    ("as_strided", |p| calls(p, &["as_strided"])),
+    ("state outside of tensors", |p| p.other.is_some()),
+    ("infinite operands beside a factor of 0", |p| {
+        let infinite = |id: &u32| {
+            let input = p.inputs.iter().find(|i| i.id == *id);
+            input.is_some_and(|i| p.storages[i.storage].values == Values::Fill(f64::INFINITY))
+        };
+        let zero = |o: &&OpCall| {
+            o.name.starts_with("add") && o.args.iter().rev().take(2).any(|a| *a == Arg::Float(0.0))
+        };
+        p.ops.iter().filter(zero).any(|o| o.reads().iter().any(infinite))
+    }),
+];
+
+fn calls(program: &Program, names: &[&str]) -> bool {
+    program.ops.iter().any(|o| names.contains(&o.name.split('.').next().unwrap_or_default()))
+}
+
+#[test]
+fn the_generator_makes_programs_of_every_kind() {
+    let programs: Vec<Program> = (0..4000).map(generate).collect();
+    let counts = CASES.iter().map(|&(name, is)| (name, programs.iter().filter(|p| is(p)).count()));
+    let mut counts: BTreeMap<String, usize> = counts.map(|(name, count)| (name.to_owned(), count)).collect();
+    for name in ["addmm", "addmv", "addr", "baddbmm", "addbmm"] {
+        let hidden = |p: &&Program| p.ops.iter().any(|op| op.name == name && hides_specials(p, op));
+        counts.insert(format!("{name} hides special values"), programs.iter().filter(hidden).count());
+    }
+    println!("{counts:?}");
+    let rare: Vec<_> = counts.iter().filter(|(_, count)| **count < 2).collect();
+    assert!(rare.is_empty(), "{rare:?}");
+}
+
+/// Whether an operand of a product that is not finite is beside a factor of 0.
+fn hides_specials(program: &Program, op: &OpCall) -> bool {
+    let [Arg::Tensor(addend), _, Arg::Tensor(last), Arg::Float(beta), Arg::Float(alpha)] = op.args.as_slice()
+    else {
+        return false;
+    };
+    let special = |id: &u32| {
+        let input = program.inputs.iter().find(|i| i.id == *id);
+        let values = input.map(|i| &program.storages[i.storage].values);
+        matches!(values, Some(Values::Special)) || values == Some(&Values::Fill(f64::INFINITY))
+    };
+    (*beta == 0.0 && special(addend)) || (*alpha == 0.0 && special(last))
 }
 
 #[test]

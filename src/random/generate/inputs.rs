@@ -3,7 +3,7 @@
 use tch::Kind;
 
 use super::{Fact, Generator, first_draw};
-use crate::random::program::{Input, Storage, Values, is_float};
+use crate::random::program::{Input, Layout, Program, Storage, Values, is_float};
 use crate::random::rng::Rng;
 use crate::torch::as_strided_of;
 
@@ -72,6 +72,35 @@ impl Generator {
         self.input_of(shape, kind, Values::Normal)
     }
 
+    /// A new operand of a product with a factor: infinite or with other special values now and then, which most products
+    /// with a factor of 0 hide.
+    pub(super) fn operand_of_factor(&mut self, shape: &[i64], kind: Kind, factor: f64) -> Option<u32> {
+        if !self.rng.chance(if factor == 0.0 { 0.6 } else { 0.02 }) {
+            return self.input(shape, kind);
+        }
+        self.traits.special = true;
+        let values = if self.rng.chance(0.5) { Values::Special } else { Values::Fill(f64::INFINITY) };
+        self.input_of(shape, kind, values)
+    }
+
+    /// A new sparse input, which only calls that ask for it by name read.
+    pub(super) fn sparse_input(&mut self, shape: &[i64], kind: Kind, layout: Layout) -> Option<u32> {
+        let id = self.fresh();
+        let len = shape.iter().product();
+        let storage = self.storage(Storage { kind, len, values: Values::Ints(-1, 2) });
+        let (sizes, strides) =
+            (shape.to_vec(), dense(shape, &(0..shape.len()).collect::<Vec<_>>(), &vec![1; shape.len()]));
+        let (param, offset, conj, neg) = (false, 0, false, false);
+        self.program.inputs.push(Input { id, storage, param, sizes, strides, offset, conj, neg, layout });
+        let one = Program {
+            inputs: self.program.inputs[self.program.inputs.len() - 1..].to_vec(),
+            ..Program::default()
+        };
+        let view = one.views(&self.storages).ok()?.pop()?;
+        self.env.insert(id, view);
+        Some(id)
+    }
+
     fn input_of(&mut self, shape: &[i64], kind: Kind, values: Values) -> Option<u32> {
         let layout = layout(&mut self.rng, shape);
         let param = self.rng.chance(0.2);
@@ -92,6 +121,7 @@ impl Generator {
             offset,
             conj: false,
             neg: false,
+            layout: Layout::Strided,
         });
         self.env.insert(id, view);
         let bound = match values {
@@ -124,7 +154,7 @@ impl Generator {
     }
 }
 
-struct Layout {
+struct Placement {
     strides: Vec<i64>,
     offset: i64,
     /// Elements of the storage.
@@ -143,7 +173,7 @@ fn dense(shape: &[i64], order: &[usize], pad: &[i64]) -> Vec<i64> {
     strides
 }
 
-fn layout(rng: &mut Rng, shape: &[i64]) -> Layout {
+fn layout(rng: &mut Rng, shape: &[i64]) -> Placement {
     let rank = shape.len();
     let order: Vec<usize> = (0..rank).collect();
     let ones = vec![1; rank];
@@ -170,5 +200,5 @@ fn layout(rng: &mut Rng, shape: &[i64]) -> Layout {
     };
     let empty = shape.contains(&0);
     let span: i64 = shape.iter().zip(&strides).map(|(&n, &s)| (n - 1).max(0) * s).sum();
-    Layout { strides, offset, len: if empty { offset.max(1) } else { offset + span + 1 } }
+    Placement { strides, offset, len: if empty { offset.max(1) } else { offset + span + 1 } }
 }

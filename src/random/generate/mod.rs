@@ -121,9 +121,9 @@ const FAMILIES: &[(u32, Family)] = &[
     (3, shape::divide),
     (5, read::read),
     (1, read::library),
-    (4, product::product),
+    (6, product::product),
     (2, conv::convolution),
-    (1, opaque::opaque),
+    (2, opaque::opaque),
 ];
 
 impl Generator {
@@ -180,7 +180,23 @@ impl Generator {
             let id = self.values.last().copied().unwrap_or(0);
             self.program.outputs.push(Named { id, exact: self.fact(id).exact });
         }
+        if self.rng.chance(0.05) {
+            self.program.other = self.with_other_number();
+        }
         self.program
+    }
+
+    /// A call with another number than the program's, for a model whose state is in no tensor.
+    fn with_other_number(&self) -> Option<OpCall> {
+        const NUMBERS: [&str; 5] = ["add.Scalar", "sub.Scalar", "mul.Scalar", "mul_.Scalar", "add_.Scalar"];
+        let mut ops = self.program.ops.iter().filter(|op| NUMBERS.contains(&op.name.as_str()));
+        let mut call = ops.next_back()?.clone();
+        match call.args.get_mut(1)? {
+            Arg::Int(n) => *n += 1,
+            Arg::Float(x) => *x += 1.0,
+            _ => return None,
+        }
+        Some(call)
     }
 
     /// A few views of one value, for results that share memory.

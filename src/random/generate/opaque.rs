@@ -4,18 +4,39 @@
 use tch::Kind;
 
 use super::{Fact, Generator, t};
+use crate::random::program::Layout;
 use crate::torch::Arg;
 
 /// `c10::ScalarType` of unsigned quantised bytes.
 const QUINT8: i8 = 13;
 
 pub(super) fn opaque(g: &mut Generator) -> Option<()> {
-    match g.rng.below(4) {
+    match g.rng.below(6) {
         0 => sparse(g),
-        1 => quantized(g),
-        2 => onednn(g),
+        1 | 2 => sparse_input(g),
+        3 => quantized(g),
+        4 => onednn(g),
         _ => complex(g),
     }
+}
+
+/// A sparse matrix that is an input, made dense or multiplied by a dense one.
+fn sparse_input(g: &mut Generator) -> Option<()> {
+    let kind = *g.rng.pick(&[Kind::Float, Kind::Float, Kind::Double]);
+    let (rows, columns) = (g.rng.range(1, 9), g.rng.range(1, 9));
+    let layout = *g.rng.pick(&[Layout::Coo, Layout::Coo, Layout::Csr]);
+    let mut at = g.sparse_input(&[rows, columns], kind, layout)?;
+    if g.rng.chance(0.4) {
+        at = g.emit_hidden("mul.Scalar", vec![t(at), Arg::Int(2)])?;
+    }
+    if g.rng.chance(0.4) {
+        let count = g.rng.range(1, 9);
+        let dense = g.input(&[columns, count], kind)?;
+        g.emit("mm", vec![t(at), t(dense)], Fact::ROUNDED)?;
+    } else {
+        g.emit("to_dense", vec![t(at)], Fact::EXACT)?;
+    }
+    Some(())
 }
 
 /// A sparse matrix of a vector's elements, at random places.

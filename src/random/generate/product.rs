@@ -30,12 +30,17 @@ pub(super) fn product(g: &mut Generator) -> Option<()> {
             g.emit("dot", vec![t(x), t(rhs)], fact)?;
         }
         (1, _) => {
-            let mat = g.input(&[other, last], kind)?;
-            if g.rng.chance(0.5) {
+            if g.rng.chance(0.3) {
+                let mat = g.input(&[other, last], kind)?;
                 g.emit("mv", vec![t(mat), t(x)], fact)?;
+            } else if g.rng.chance(0.5) {
+                with_factors(g, "addmv", &[other], |g, alpha| {
+                    Some(vec![t(g.operand_of_factor(&[other, last], kind, alpha)?), t(x)])
+                })?;
             } else {
-                let addend = addend(g, &[other], kind)?;
-                with_factors(g, "addmv", vec![t(addend), t(mat), t(x)])?;
+                with_factors(g, "addr", &[last, other], |g, alpha| {
+                    Some(vec![t(x), t(g.operand_of_factor(&[other], kind, alpha)?)])
+                })?;
             }
         }
         (2, 5..=6) => {
@@ -43,21 +48,21 @@ pub(super) fn product(g: &mut Generator) -> Option<()> {
             g.emit("mm", vec![t(x), t(rhs)], fact)?;
         }
         (2, _) => {
-            let rhs = g.input(&[last, other], kind)?;
-            let addend = addend(g, &[size[0], other], kind)?;
-            with_factors(g, "addmm", vec![t(addend), t(x), t(rhs)])?;
+            with_factors(g, "addmm", &[size[0], other], |g, alpha| {
+                Some(vec![t(x), t(g.operand_of_factor(&[last, other], kind, alpha)?)])
+            })?;
         }
         (3, 5) => {
             let rhs = g.input(&[size[0], last, other], kind)?;
             g.emit("bmm", vec![t(x), t(rhs)], fact)?;
         }
         (3, 6..=7) => {
-            let rhs = g.input(&[size[0], last, other], kind)?;
             let sums = g.rng.chance(0.3);
             let shape = [size[0], size[1], other];
-            let addend = addend(g, if sums { &shape[1..] } else { &shape }, kind)?;
             let name = if sums { "addbmm" } else { "baddbmm" };
-            with_factors(g, name, vec![t(addend), t(x), t(rhs)])?;
+            with_factors(g, name, if sums { &shape[1..] } else { &shape }, |g, alpha| {
+                Some(vec![t(x), t(g.operand_of_factor(&[size[0], last, other], kind, alpha)?)])
+            })?;
         }
         _ => {
             // Dimensions of the batch that the other operand has not, or has with size 1.
@@ -80,19 +85,28 @@ pub(super) fn product(g: &mut Generator) -> Option<()> {
     Some(())
 }
 
-/// Something that broadcasts to a shape.
-fn addend(g: &mut Generator, shape: &[i64], kind: tch::Kind) -> Option<u32> {
+/// Something that broadcasts to a shape, beside a factor.
+fn addend(g: &mut Generator, shape: &[i64], kind: tch::Kind, beta: f64) -> Option<u32> {
     let cut = g.rng.below(shape.len());
     let kept = shape[cut..].iter().map(|&n| if g.rng.chance(0.2) { 1 } else { n }).collect::<Vec<_>>();
     // libtorch takes no scalar for a vector.
-    if shape.len() == 1 { g.input(shape, kind) } else { g.input(&kept, kind) }
+    g.operand_of_factor(if shape.len() == 1 { shape } else { &kept }, kind, beta)
 }
 
-/// A call with `beta` and `alpha`.
-fn with_factors(g: &mut Generator, name: &str, mut args: Vec<Arg<u32>>) -> Option<()> {
-    let mut factor = || *g.rng.pick(&[1.0, 1.0, 1.0, 0.0, 0.5, -2.0, 0.3]);
-    args.extend([factor(), factor()].map(Arg::Float));
-    g.emit(name, args, Fact::ROUNDED)?;
+/// A call with `beta` and `alpha` whose result has this shape; `operands` makes those of the product beside `alpha`.
+fn with_factors(
+    g: &mut Generator,
+    name: &str,
+    shape: &[i64],
+    operands: impl FnOnce(&mut Generator, f64) -> Option<Vec<Arg<u32>>>,
+) -> Option<()> {
+    let mut factor = || *g.rng.pick(&[1.0, 1.0, 1.0, 0.0, 0.0, 0.5, -2.0, 0.3]);
+    let (beta, alpha) = (factor(), factor());
+    let operands = operands(g, alpha)?;
+    let Some(Arg::Tensor(of)) = operands.first() else { return None };
+    let addend = addend(g, shape, g.kind(*of), beta)?;
+    let args = [t(addend)].into_iter().chain(operands).chain([beta, alpha].map(Arg::Float));
+    g.emit(name, args.collect(), Fact::ROUNDED)?;
     Some(())
 }
 
