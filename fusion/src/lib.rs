@@ -8,7 +8,6 @@
 mod args;
 pub mod attention;
 mod block_kernel;
-pub mod combiner;
 pub mod contract;
 mod convolution;
 mod epilogue;
@@ -27,7 +26,6 @@ mod rewrites;
 pub mod schedule;
 pub mod simplify;
 mod text;
-mod tuple_reductions;
 mod types;
 mod unaligned;
 mod verify;
