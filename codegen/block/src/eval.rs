@@ -3,7 +3,7 @@
 //! - Integers wrap; what division by zero and shifts out of range give stands at each [`ScalarFn`].
 //! - `f16` and `bf16` operands are widened to `f32`, the function is that of `f32`, and its result is rounded to
 //!   nearest even.
-//! - Functions of [`Level::Math`](crate::Level::Math) are computed in `f64` and rounded to `f32` (and from there to
+//! - Functions of [`Level::Math`] are computed in `f64` and rounded to `f32` (and from there to
 //!   `f16` or `bf16`); on `f64` they are as accurate as the standard library's. They are the reference that
 //!   approximations are measured against.
 //! - Which NaN a function gives is not defined.
