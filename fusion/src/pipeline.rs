@@ -19,7 +19,7 @@
 //!   horizontal-fusion          small independent kernels         -> one launch
 //!   reinplace                  updates of the caller's tensors   -> written there by their kernels
 //!   outer-loop-fusion          kernels over the same rows        -> one loop over blocks of rows, on a processor
-//!   non-temporal-stores        large results                     -> stored past the caches, on a processor
+//!   non-temporal-stores        large results                     -> by non-temporal stores, on a processor
 //! ```
 //!
 //! The graph is verified behind each pass in debug builds, and the plan at the end. Rewrites are counted and can be limited,
