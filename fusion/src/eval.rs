@@ -6,10 +6,11 @@
 
 use std::collections::HashMap;
 
-use smallvec::SmallVec;
+use smallvec::{SmallVec, smallvec};
 use tilefuse_block::eval as block;
 use tilefuse_block::{Data, Elem, Literal, ReduceFn, ScalarFn};
 
+use crate::combiner::{Arithmetic, Combiner, Members};
 use crate::graph::{Contraction, Graph, NodeId, Op, ValueRef, View};
 use crate::types::{Dims, row_major};
 
@@ -68,8 +69,10 @@ pub fn eval(graph: &Graph, sources: Sources<'_>, precision: Precision) -> Result
     let mut values = Values::new();
     let order = graph.topological().ok_or_else(|| malformed("a cycle"))?;
     for id in order {
-        let data = node(graph, id, sources, &values, precision)?;
-        values.insert(id.into(), data);
+        let results = node(graph, id, sources, &values, precision)?;
+        for (out, data) in results.into_iter().enumerate() {
+            values.insert(ValueRef { node: id, out: out as u16 }, data);
+        }
     }
     let take = |value: &ValueRef| {
         let data = values.get(value).ok_or_else(|| malformed("an output"))?;
@@ -98,7 +101,7 @@ fn node(
     sources: Sources<'_>,
     values: &Values,
     precision: Precision,
-) -> Result<Data, EvalError> {
+) -> Result<Members<Data>, EvalError> {
     let node = graph.node(id);
     let place = || format!("node {}", id.index());
     let source = |list: &[Data], kind: &str, n: u32| {
@@ -108,7 +111,7 @@ fn node(
             .outs
             .first()
             .is_some_and(|ty| ty.dtype.elem() == Some(data.elem()) && ty.numel() == data.len() as i64);
-        if fits { Ok(keep(data.clone(), precision)) } else { Err(name()) }
+        if fits { Ok(smallvec![keep(data.clone(), precision)]) } else { Err(name()) }
     };
     match &node.op {
         Op::Input(n) => return source(sources.inputs, "input", *n),
@@ -120,7 +123,10 @@ fn node(
     let operands = graph.operands(id);
     let data = operands.iter().map(|v| values.get(v)).collect::<Option<SmallVec<[&Data; 4]>>>();
     let shapes: SmallVec<[&[i64]; 4]> = operands.iter().map(|&v| graph.ty(v).shape.as_slice()).collect();
-    let computed = data.and_then(|data| compute(graph, id, &data, &shapes, precision));
+    let computed = data.and_then(|data| match &node.op {
+        Op::Reduce { combine, dims } => reduce(*combine, dims, &data, shapes.first()?),
+        _ => Some(smallvec![compute(graph, id, &data, &shapes, precision)?]),
+    });
     computed.ok_or_else(|| EvalError::Malformed(place()))
 }
 
@@ -145,15 +151,6 @@ fn compute(
         }
         Op::View(view) => rearranged(view, data.first()?, shapes.first()?, shape),
         Op::Concat { dim } => concat(data, shapes, usize::from(*dim)),
-        Op::Reduce { combine, dims } => {
-            let dims: Vec<usize> = dims.iter().map(|&d| usize::from(d)).collect();
-            let from = shapes.first()?;
-            let order: Vec<usize> =
-                (0..from.len()).filter(|d| !dims.contains(d)).chain(dims.iter().copied()).collect();
-            let moved = data.first()?.pick(&permuted(from, &order))?;
-            let extent = dims.iter().map(|&d| from.get(d).map(|&n| n as usize)).product::<Option<usize>>()?;
-            block::reduce(*combine, &moved, None, [len, extent, 1])
-        }
         Op::Contract(pairs) => contract(pairs, data, shapes, elem, precision),
         Op::Gather { dim } => {
             let &[source, index] = data else { return None };
@@ -166,8 +163,71 @@ fn compute(
             };
             source.pick(&(0..len).map(at).collect::<Option<Vec<_>>>()?)
         }
-        Op::Input(_) | Op::Param(_) | Op::Const(_) | Op::Aten(_) => None,
+        Op::Input(_) | Op::Param(_) | Op::Const(_) | Op::Aten(_) | Op::Reduce { .. } => None,
     }
+}
+
+/// The elements of the rows that are reduced, in order.
+struct Rows {
+    count: usize,
+    extent: usize,
+}
+
+impl Rows {
+    /// What there is one of in each row, for each of its elements.
+    fn spread(&self, data: &Data) -> Option<Data> {
+        let places = match data.len() {
+            n if n == self.count => (0..self.count * self.extent).map(|i| i / self.extent).collect(),
+            1 => vec![0; self.count * self.extent],
+            _ => return Some(data.clone()),
+        };
+        data.pick(&places)
+    }
+}
+
+impl Arithmetic for Rows {
+    type Value = Data;
+    type Error = ();
+
+    fn map(&mut self, function: ScalarFn, args: &[&Data]) -> Result<Data, ()> {
+        let len = args.iter().map(|data| data.len()).max().unwrap_or(0);
+        let alike = |data: &&Data| if data.len() == len { Some((*data).clone()) } else { self.spread(data) };
+        let args = args.iter().map(alike).collect::<Option<Vec<Data>>>().ok_or(())?;
+        block::map(function, &args.iter().collect::<Vec<_>>()).ok_or(())
+    }
+
+    fn number(&mut self, literal: Literal) -> Data {
+        Data::repeat(literal, self.count)
+    }
+
+    fn known(&self, _: &Data) -> Option<Literal> {
+        None
+    }
+
+    fn elem(&self, data: &Data) -> Elem {
+        data.elem()
+    }
+
+    fn reduce(&mut self, function: ReduceFn, data: &Data) -> Result<Data, ()> {
+        block::reduce(function, data, None, [self.count, self.extent, 1]).ok_or(())
+    }
+
+    fn extent(&self) -> i64 {
+        self.extent as i64
+    }
+}
+
+fn reduce(combine: Combiner, dims: &[u8], data: &[&Data], from: &[i64]) -> Option<Members<Data>> {
+    let dims: Vec<usize> = dims.iter().map(|&d| usize::from(d)).collect();
+    let others = (0..from.len()).filter(|d| !dims.contains(d));
+    let count = others.clone().map(|d| from[d] as usize).product();
+    let order: Vec<usize> = others.chain(dims.iter().copied()).collect();
+    let extent = dims.iter().map(|&d| from.get(d).map(|&n| n as usize)).product::<Option<usize>>()?;
+    let places = permuted(from, &order);
+    let operands = data.iter().map(|data| data.pick(&places)).collect::<Option<Members<Data>>>()?;
+    let mut rows = Rows { count, extent };
+    let elements = combine.elements(&mut rows, &operands).ok()?;
+    combine.reduce(&mut rows, &elements).ok()
 }
 
 /// All products, as a tensor with the dimensions batch, left, right, summed, and their sums.

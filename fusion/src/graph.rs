@@ -12,11 +12,12 @@ use petgraph::Direction;
 use petgraph::stable_graph::{NodeIndex, StableDiGraph};
 use petgraph::visit::EdgeRef;
 use smallvec::SmallVec;
-use tilefuse_block::{Elem, Literal, ReduceFn, ScalarFn};
+use tilefuse_block::{Elem, Literal, ScalarFn};
 
 use crate::block_kernel::MaybeKernel;
+use crate::combiner::Combiner;
 use crate::recording::Arg;
-use crate::types::{Dims, TensorType};
+use crate::types::{DType, Dims, TensorType};
 
 /// A node of a [`Graph`].
 pub type NodeId = NodeIndex<u32>;
@@ -192,10 +193,11 @@ pub enum Op {
         /// The dimension.
         dim: u8,
     },
-    /// Elements combined along dimensions, which disappear from the shape. `f16` and `bf16` accumulate in `f32`.
+    /// Elements combined along dimensions, which disappear from the shape: one value, or a tuple of them, which has as many
+    /// results as operands, of the same element types. `f16` and `bf16` accumulate in `f32`.
     Reduce {
         /// The combiner.
-        combine: ReduceFn,
+        combine: Combiner,
         /// Dimensions, ascending.
         dims: SmallVec<[u8; 6]>,
     },
@@ -358,6 +360,22 @@ impl Graph {
             self.nodes.add_edge(value.node, id, Edge { operand: position as u16, out: value.out });
         }
         id
+    }
+
+    /// A literal of a type's element type in every element of its shape.
+    pub(crate) fn add_filled(&mut self, literal: Literal, ty: &TensorType, origin: Option<u32>) -> ValueRef {
+        let typed = |shape: &[i64]| TensorType::contiguous(DType::Elem(literal.elem), shape, ty.device);
+        let mut value: ValueRef = self.add(Op::Scalar(literal), &[], [typed(&[])], origin).into();
+        if ty.rank() > 0 {
+            let ones = Dims::from_elem(1, ty.rank());
+            let all_ones = ones == ty.shape;
+            let ones = if all_ones { ty.clone() } else { typed(&ones) };
+            value = self.add(Op::View(View::Reshape), &[value], [ones], origin).into();
+            if !all_ones {
+                value = self.add(Op::View(View::Expand), &[value], [ty.clone()], origin).into();
+            }
+        }
+        value
     }
 
     /// Adds an operand behind those of a node.

@@ -8,6 +8,7 @@
 mod args;
 pub mod attention;
 mod block_kernel;
+pub mod combiner;
 pub mod contract;
 mod convolution;
 mod epilogue;
@@ -26,6 +27,7 @@ mod rewrites;
 pub mod schedule;
 pub mod simplify;
 mod text;
+mod tuple_reductions;
 mod types;
 mod unaligned;
 mod verify;

@@ -162,7 +162,12 @@ impl Contract {
             return products.into();
         }
         graph
-            .add(Op::Reduce { combine: ReduceFn::Sum, dims }, &[products.into()], [self.ty.clone()], origin)
+            .add(
+                Op::Reduce { combine: ReduceFn::Sum.into(), dims },
+                &[products.into()],
+                [self.ty.clone()],
+                origin,
+            )
             .into()
     }
 

@@ -10,6 +10,7 @@
 //!   select-library             contractions                      -> calls of libtorch, or products and their sums
 //!   simplify-selected          as simplify
 //!   select-kernels             calls, on a processor             -> kernels where they take less time
+//!   tuple-reductions           reductions that need each other   -> one of tuples
 //!   drop-aliased-outputs       outputs in memory of others       -> these
 //!   drop-empty                 concatenations with empty parts   -> without them
 //!   store-gathered             sources of gathers                -> stored, where reading them again would compute them
@@ -36,6 +37,7 @@ use crate::lower::{LowerError, lower_counted};
 use crate::plan::{self, Alignments, Plan, PlanError, Profile, Tuner};
 use crate::rewrites::Rewrites;
 use crate::simplify::simplify_counted;
+use crate::tuple_reductions::tuple_reductions;
 use crate::unaligned::split_unaligned_products;
 use crate::{Packed, Products, choose_products};
 
@@ -203,6 +205,10 @@ pub const PASSES: &[Pass] = &[
     }),
     graph("simplify-selected", Stage::Primitive, simplified),
     graph("select-kernels", Stage::Kernels, select_kernels),
+    graph("tuple-reductions", Stage::Kernels, |graph, cx| {
+        tuple_reductions(graph, &cx.rewrites);
+        Ok(())
+    }),
     graph("drop-aliased-outputs", Stage::Plan, |graph, _| {
         plan::drop_aliased_outputs(graph);
         Ok(())

@@ -10,7 +10,7 @@
 //!   buffers than outputs, and offsets are those of inputs and parameters;
 //! - tensors in arguments of a call name its operands; origins are in the list.
 //!
-//! Of primitive nodes, which all have one result:
+//! Of primitive nodes, which all have one result but reductions of tuples:
 //! - operands and result are of element types that kernels know, on one device;
 //! - *scalar*: rank 0, the literal's type. *map*: as many operands as the function takes, of the result's shape and
 //!   of types that give the result's. *cast*: the operand's shape. *iota*: an integer type, a dimension of the shape;
@@ -19,18 +19,20 @@
 //!   within the result, the fill of its type; *window* dimensions ascending, windows within them, behind all dimensions
 //!   one for each window;
 //! - *concat*: operands of the result's type, whose sizes along the dimension add up and are equal elsewhere;
-//! - *reduce*: dimensions ascending and missing from the result; a type that the combiner takes;
+//! - *reduce*: dimensions ascending and missing from the results; as many operands of one shape as the combiner takes, of types
+//!   that it takes, and as many results of the same types and of one shape;
 //! - *contract*: operands of one type, each dimension in at most one pair, paired sizes equal; the type that sums are held
 //!   in;
 //! - *gather*: source and index of one rank, the index of the result's shape and of `i32` or `i64`, the source's sizes
 //!   equal to the result's but along the dimension.
 
+use crate::combiner::Combiner;
 use crate::graph::{
     AliasTarget, Contraction, Graph, NodeId, Op, ValueRef, View, Window, accumulator, padded_size,
 };
 use crate::recording::Arg;
-use crate::types::TensorType;
-use tilefuse_block::{Elem, ReduceFn, ScalarFn};
+use crate::types::{Dims, TensorType};
+use tilefuse_block::{Elem, ScalarFn};
 
 /// A graph that is not well-formed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -171,9 +173,14 @@ fn node(graph: &Graph, id: NodeId, sources: &mut std::collections::HashSet<(u8, 
         Op::Const(n) => source(graph, id, sources.insert((2, *n))),
         Op::Aten(call) => call_args(&call.args, operands.len()),
         op => {
-            ensure(node.outs.len() == 1, "not one result")?;
             let types: Vec<&TensorType> = operands.iter().map(|&v| graph.ty(v)).collect();
-            primitive(op, &types, &node.outs[0])
+            let results = if let Op::Reduce { combine, .. } = op { combine.arity() } else { 1 };
+            ensure(node.outs.len() == results, "not as many results as the operator has")?;
+            primitive(op, &types, &node.outs[0])?;
+            match op {
+                Op::Reduce { combine, dims } => reduce(*combine, dims, &types, &node.outs),
+                _ => Ok(()),
+            }
         }
     }
 }
@@ -197,7 +204,8 @@ fn call_args(args: &[(String, Arg<u16>)], operands: usize) -> Check {
 fn arity(op: &Op) -> Option<usize> {
     match op {
         Op::Map(function) => Some(function.arity()),
-        Op::Cast | Op::View(_) | Op::Reduce { .. } => Some(1),
+        Op::Cast | Op::View(_) => Some(1),
+        Op::Reduce { combine, .. } => Some(combine.arity()),
         Op::Contract(_) | Op::Gather { .. } => Some(2),
         Op::Concat { .. } => None,
         _ => Some(0),
@@ -228,10 +236,9 @@ fn primitive(op: &Op, operands: &[&TensorType], out: &TensorType) -> Check {
             arrangement(view, &operands[0].shape, &out.shape, elem)
         }
         Op::Concat { dim } => concat(usize::from(*dim), operands, out),
-        Op::Reduce { combine, dims } => reduce(*combine, dims, operands[0], out),
         Op::Contract(pairs) => contract(pairs, operands, &elems, out),
         Op::Gather { dim } => gather(usize::from(*dim), operands, &elems, out),
-        Op::Input(_) | Op::Param(_) | Op::Const(_) | Op::Aten(_) => Ok(()),
+        Op::Input(_) | Op::Param(_) | Op::Const(_) | Op::Aten(_) | Op::Reduce { .. } => Ok(()),
     }
 }
 
@@ -300,13 +307,18 @@ fn concat(dim: usize, operands: &[&TensorType], out: &TensorType) -> Check {
     ensure(sum == Some(out.shape[dim]), "the sizes do not add up")
 }
 
-fn reduce(combine: ReduceFn, dims: &[u8], from: &TensorType, out: &TensorType) -> Check {
+fn reduce(combine: Combiner, dims: &[u8], operands: &[&TensorType], outs: &[TensorType]) -> Check {
+    let from = operands[0];
     let ascending = dims.windows(2).all(|w| w[0] < w[1]);
     ensure(ascending && dims.iter().all(|&d| usize::from(d) < from.rank()), "no ascending dimensions")?;
-    let rest = (0..from.rank()).filter(|&d| !dims.contains(&(d as u8))).map(|d| from.shape[d]);
-    ensure(out.shape.iter().copied().eq(rest), "the result's shape is not what is left")?;
-    let takes = from.dtype.elem().is_some_and(|e| combine.accepts(e)) && from.dtype == out.dtype;
-    ensure(takes, "the combiner does not take this type")
+    ensure(operands.iter().all(|ty| ty.shape == from.shape), "the operands have different shapes")?;
+    let rest: Dims =
+        (0..from.rank()).filter(|&d| !dims.contains(&(d as u8))).map(|d| from.shape[d]).collect();
+    ensure(outs.iter().all(|out| out.shape == rest), "the result's shape is not what is left")?;
+    let elems = operands.iter().map(|ty| ty.dtype.elem()).collect::<Option<Vec<Elem>>>();
+    let same =
+        operands.iter().zip(outs).all(|(from, out)| from.dtype == out.dtype && from.device == out.device);
+    ensure(elems.is_some_and(|e| combine.accepts(&e)) && same, "the combiner does not take this type")
 }
 
 fn contract(pairs: &Contraction, operands: &[&TensorType], elems: &[Elem], out: &TensorType) -> Check {

@@ -6,7 +6,8 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::SmallVec;
 use tilefuse_block::{Elem, Literal, ScalarFn};
 
-use super::{Buffer, Dynamic, KExpr, KNode, Kernel, Layouts, Reduction, Refusal, Store};
+use super::{Buffer, Dynamic, KExpr, KNode, Kernel, Layouts, Refusal, Store};
+use crate::combiner::Members;
 use crate::graph::{Graph, NodeId, Op, ValueRef, View};
 use crate::index::{Expr, Indices, Var};
 use crate::types::Dims;
@@ -16,7 +17,7 @@ const MAX_EXPRS: usize = 2000;
 /// Most buffers of one kernel: a GPU passes them all as parameters.
 const MAX_BUFFERS: usize = 48;
 
-type Index = SmallVec<[Expr; 6]>;
+pub(super) type Index = SmallVec<[Expr; 6]>;
 
 /// Which nodes become one kernel.
 #[derive(Clone, Debug)]
@@ -125,14 +126,14 @@ impl Domain {
     }
 }
 
-struct Builder<'a> {
-    graph: &'a Graph,
+pub(super) struct Builder<'a> {
+    pub(super) graph: &'a Graph,
     group: &'a Group,
     layouts: &'a dyn Layouts,
-    kernel: Kernel,
+    pub(super) kernel: Kernel,
     memo: FxHashMap<(ValueRef, Index, Option<KExpr>), KExpr>,
-    /// Row index and expression of each reduction.
-    reduces: FxHashMap<NodeId, (Index, KExpr)>,
+    /// Row index and results of each reduction.
+    pub(super) reduces: FxHashMap<NodeId, (Index, Members<KExpr>)>,
     buffers: FxHashMap<ValueRef, u32>,
 }
 
@@ -155,7 +156,7 @@ impl Builder<'_> {
     }
 
     /// The index in `shape` of the point at hand, or of its row.
-    fn aligned_index(&mut self, shape: &[i64]) -> Result<Index, Refusal> {
+    pub(super) fn aligned_index(&mut self, shape: &[i64]) -> Result<Index, Refusal> {
         let numel: i64 = shape.iter().product();
         let reference = self.kernel.reference.clone();
         let points: i64 = reference.iter().map(|r| r.0).product();
@@ -192,7 +193,7 @@ impl Builder<'_> {
     }
 
     /// Whether a value is a reduction of exactly the crossed dimension.
-    fn is_crossed(&self, value: ValueRef) -> bool {
+    pub(super) fn is_crossed(&self, value: ValueRef) -> bool {
         let Op::Reduce { dims, .. } = &self.graph.node(value.node).op else { return false };
         let over = |operand: &ValueRef| self.graph.ty(*operand).shape == self.group.space.shape;
         self.group.contains(value.node)
@@ -200,7 +201,12 @@ impl Builder<'_> {
             && self.graph.operands(value.node).first().is_some_and(over)
     }
 
-    fn value(&mut self, value: ValueRef, index: &[Expr], valid: Option<KExpr>) -> Result<KExpr, Refusal> {
+    pub(super) fn value(
+        &mut self,
+        value: ValueRef,
+        index: &[Expr],
+        valid: Option<KExpr>,
+    ) -> Result<KExpr, Refusal> {
         let key = (value, Index::from_slice(index), valid);
         if let Some(&known) = self.memo.get(&key) {
             return Ok(known);
@@ -229,14 +235,14 @@ impl Builder<'_> {
             Op::Cast => self.convert(value, operands[0], index, valid),
             Op::Concat { dim } => self.concat(usize::from(*dim), &operands, index, valid),
             Op::Gather { dim } => self.gather(usize::from(*dim), &operands, index, valid),
-            Op::Reduce { dims, .. } => self.reduce(value.node, dims, operands[0], index),
+            Op::Reduce { combine, dims } => self.reduce(value, *combine, dims, index),
             Op::Input(_) | Op::Param(_) | Op::Const(_) => self.load(value, index, valid, None),
             Op::Contract(_) => Err(Refusal::Extern(String::from("contract"))),
             Op::Aten(call) => Err(Refusal::Extern(call.full_name())),
         }
     }
 
-    fn constant(&mut self, literal: Literal) -> KExpr {
+    pub(super) fn constant(&mut self, literal: Literal) -> KExpr {
         let compute = compute_elem(literal.elem);
         self.kernel.intern(KNode::Const(Literal::of_literal(compute, literal)))
     }
@@ -550,55 +556,6 @@ impl Builder<'_> {
         let addr = self.address(index, &strides);
         let (stride, rest) = self.kernel.indices.split_var(addr, var).ok_or(Refusal::GatherSource)?;
         self.load_at(value, elem, rest, valid, Some(Dynamic { stride, ..dynamic }))
-    }
-
-    fn reduce(
-        &mut self,
-        node: NodeId,
-        dims: &[u8],
-        operand: ValueRef,
-        index: &[Expr],
-    ) -> Result<KExpr, Refusal> {
-        if let Some((row, expr)) = self.reduces.get(&node) {
-            return if row[..] == *index { Ok(*expr) } else { Err(Refusal::OtherRow) };
-        }
-        let shape = self.graph.ty(operand).shape.clone();
-        let full = self.aligned_index(&shape)?;
-        let crossed = self.is_crossed(node.into());
-        if !crossed {
-            self.check_reduced(&full, &shape, dims)?;
-        }
-        let is_reduced = |d: usize| dims.contains(&(d as u8));
-        let row: Index = (0..shape.len()).filter(|&d| !is_reduced(d)).map(|d| full[d]).collect();
-        let Op::Reduce { combine, .. } = self.graph.node(node).op else {
-            return Err(Refusal::OtherReduction);
-        };
-        let value = self.value(operand, &full, None)?;
-        let level = self.kernel.info(value).level + u32::from(!crossed);
-        let position = self.kernel.reduces.len() as u32;
-        self.kernel.reduces.push(Reduction { combine, value, level, crossed });
-        let expr = self.kernel.intern(KNode::Reduce(position));
-        self.reduces.insert(node, (row.clone(), expr));
-        if row[..] == *index { Ok(expr) } else { Err(Refusal::OtherRow) }
-    }
-
-    /// Whether the dimensions that are reduced here are exactly the kernel's reduced variables.
-    fn check_reduced(&self, full: &[Expr], shape: &[i64], dims: &[u8]) -> Result<(), Refusal> {
-        let kernel = &self.kernel;
-        let reduced_vars = (0..kernel.reduced.len())
-            .filter(|&v| kernel.reduced[v])
-            .fold(0u64, |set, v| set | 1 << v.min(63));
-        let mut size = 1;
-        for (d, (&expr, &n)) in full.iter().zip(shape).enumerate() {
-            let vars = kernel.indices.vars(expr);
-            let reduced = dims.contains(&(d as u8));
-            let fits = if reduced { vars & !reduced_vars == 0 } else { vars & reduced_vars == 0 };
-            if !fits {
-                return Err(Refusal::OtherReduction);
-            }
-            size *= if reduced { n } else { 1 };
-        }
-        if size == kernel.reduced_points() { Ok(()) } else { Err(Refusal::OtherReduction) }
     }
 }
 

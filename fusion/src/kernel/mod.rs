@@ -7,11 +7,13 @@
 
 mod build;
 mod coalesce;
+mod reduce;
 
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 use tilefuse_block::{Elem, Literal, ReduceFn, ScalarFn};
 
+use crate::combiner::{Combiner, Members};
 use crate::graph::{NodeId, ValueRef};
 use crate::index::{Expr, Indices, Var};
 use crate::types::Dims;
@@ -87,6 +89,20 @@ pub struct Reduction {
     pub crossed: bool,
 }
 
+/// A reduction of tuples. Each of its members is a reduction of its own: those that depend on others have higher levels, and a
+/// walk for each level makes them all. A walk that combines tuples makes them at once.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TupleReduction {
+    /// The combiner.
+    pub combine: Combiner,
+    /// The members of an element.
+    pub elements: Members<KExpr>,
+    /// Those of the result.
+    pub results: Members<KExpr>,
+    /// Positions in [`Kernel::reduces`] of what makes the results, lower levels first.
+    pub reduces: std::ops::Range<u32>,
+}
+
 /// A store of a value at every point of the domain, or of its parallel part.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Store {
@@ -143,8 +159,10 @@ pub struct Kernel {
     interned: FxHashMap<KNode, KExpr>,
     /// What the expressions weigh together: about the instructions that its code has.
     pub size: usize,
-    /// Reductions, lower levels first.
+    /// Reductions, operands before users.
     pub reduces: Vec<Reduction>,
+    /// Those that are of tuples.
+    pub tuples: Vec<TupleReduction>,
     /// Stores.
     pub stores: Vec<Store>,
     /// Buffers, in order of first use.

@@ -425,7 +425,7 @@ impl Cx {
         let mut result = value;
         if !sorted.is_empty() {
             let dims = sorted.iter().map(|&d| d as u8).collect();
-            result = self.add(Op::Reduce { combine, dims }, &[value], elem, &rest);
+            result = self.add(Op::Reduce { combine: combine.into(), dims }, &[value], elem, &rest);
         }
         if keep {
             let kept: Dims =

@@ -130,7 +130,7 @@ impl<'a> Planner<'a> {
         }
         let operands = parts;
         let mut roots: Vec<Vec<ValueRef>> = vec![Vec::new(); node.outs.len()];
-        for &root in nodes.iter().filter(|&&n| n != id && self.is_stored(n, &inside)) {
+        for &root in nodes.iter().filter(|&&n| n != id && self.is_stored(n.into(), &inside)) {
             let out = self.result_of(id, root, &inside)?;
             roots.get_mut(out).ok_or(Refusal::Custom("it has a result that is not there"))?.push(root.into());
         }
@@ -194,26 +194,16 @@ impl<'a> Planner<'a> {
         Ok(Part { kernel, roots })
     }
 
-    /// Whether a node of a unit must be in memory.
-    fn is_stored(&self, id: NodeId, inside: &FxHashSet<NodeId>) -> bool {
-        let used = self.users.get(&id).is_some_and(|u| u.iter().any(|n| !inside.contains(n)));
-        used || self.demanded.contains(&id) || self.materialized.contains(&id)
-    }
-
     /// Whether a result of a custom kernel must be in memory.
     fn is_kept(&self, value: ValueRef, inside: &FxHashSet<NodeId>) -> bool {
         let mut used = false;
-        let uses = self.graph.users(value.node);
-        let mut stack: Vec<NodeId> = uses.iter().filter(|(_, e)| e.out == value.out).map(|u| u.0).collect();
-        while let Some(at) = stack.pop() {
-            let looked_through = self.transparent.contains(&at) && !self.materialized.contains(&at);
-            match (looked_through, inside.contains(&at)) {
-                (true, _) => stack.extend(self.graph.users(at).iter().map(|u| u.0)),
-                (false, true) => used = true,
-                (false, false) => return true,
+        for reader in self.readers(value) {
+            if !inside.contains(&reader) {
+                return true;
             }
+            used = true;
         }
-        !used || self.demanded.contains(&value.node)
+        !used || self.demanded.contains(&value)
     }
 
     /// The one result of the custom kernel that a node of its unit is computed of.

@@ -7,10 +7,10 @@
 //! ```
 //! An empty value that a libtorch call or an output needs is only allocated.
 
-use tilefuse_block::Literal;
+use tilefuse_block::{Elem, Literal};
 
+use crate::combiner::Combiner;
 use crate::graph::{Graph, NodeId, Op, ValueRef, View};
-use crate::types::{Dims, TensorType};
 
 /// Replaces what is empty, and what reads it.
 pub(crate) fn drop_empty(graph: &mut Graph) {
@@ -22,7 +22,7 @@ pub(crate) fn drop_empty(graph: &mut Graph) {
         if is_source(&graph.node(id).op) {
             continue;
         }
-        if empty(graph, id.into()) {
+        if graph.node(id).outs.iter().all(|ty| ty.numel() == 0) {
             allocate_only(graph, id);
         } else if graph.operands(id).iter().any(|&v| empty(graph, v)) {
             without_empty_operands(graph, id);
@@ -39,20 +39,20 @@ fn is_source(op: &Op) -> bool {
 
 fn allocate_only(graph: &mut Graph, id: NodeId) {
     let node = graph.node(id).clone();
-    let Some(ty) = node.outs.first() else { return };
-    let Some(elem) = ty.dtype.elem() else { return };
-    let hollow = graph.add(Op::Scalar(Literal::of(elem, 0.0)), &[], [ty.clone()], node.origin);
-    graph.replace_uses(id.into(), hollow.into());
+    for (out, ty) in node.outs.iter().enumerate() {
+        let Some(elem) = ty.dtype.elem() else { return };
+        let hollow = graph.add(Op::Scalar(Literal::of(elem, 0.0)), &[], [ty.clone()], node.origin);
+        graph.replace_uses(ValueRef { node: id, out: out as u16 }, hollow.into());
+    }
     graph.remove(id);
 }
 
 fn without_empty_operands(graph: &mut Graph, id: NodeId) {
     let node = graph.node(id).clone();
     let Some(ty) = node.outs.first() else { return };
-    let Some(elem) = ty.dtype.elem() else { return };
     let replacement = match &node.op {
-        Op::Reduce { combine, .. } => filled(graph, combine.neutral(elem), ty, node.origin),
-        Op::View(View::Pad { fill, .. }) => filled(graph, *fill, ty, node.origin),
+        Op::Reduce { combine, .. } => return become_identity(graph, id, *combine),
+        Op::View(View::Pad { fill, .. }) => graph.add_filled(*fill, ty, node.origin),
         Op::Concat { .. } => {
             let full: Vec<ValueRef> =
                 graph.operands(id).into_iter().filter(|&v| graph.ty(v).numel() > 0).collect();
@@ -64,14 +64,15 @@ fn without_empty_operands(graph: &mut Graph, id: NodeId) {
     graph.remove(id);
 }
 
-/// A literal in every element.
-fn filled(graph: &mut Graph, literal: Literal, ty: &TensorType, origin: Option<u32>) -> ValueRef {
-    let form = |shape: &[i64]| TensorType::contiguous(ty.dtype, shape, ty.device);
-    let scalar = graph.add(Op::Scalar(literal), &[], [form(&[])], origin);
-    if ty.shape.is_empty() {
-        return scalar.into();
+/// What a reduction makes of nothing.
+fn become_identity(graph: &mut Graph, id: NodeId, combine: Combiner) {
+    let node = graph.node(id).clone();
+    let Some(elems) = node.outs.iter().map(|ty| ty.dtype.elem()).collect::<Option<Vec<Elem>>>() else {
+        return;
+    };
+    for (out, (ty, literal)) in node.outs.iter().zip(combine.identity(&elems)).enumerate() {
+        let value = graph.add_filled(literal, ty, node.origin);
+        graph.replace_uses(ValueRef { node: id, out: out as u16 }, value);
     }
-    let ones = Dims::from_elem(1, ty.shape.len());
-    let ones = graph.add(Op::View(View::Reshape), &[scalar.into()], [form(&ones)], origin);
-    graph.add(Op::View(View::Expand), &[ones.into()], [ty.clone()], origin).into()
+    graph.remove(id);
 }

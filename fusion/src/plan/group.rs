@@ -118,8 +118,8 @@ pub(super) struct Planner<'a> {
     pub(super) materialized: FxHashSet<NodeId>,
     /// What is done to hold less.
     early: Early,
-    /// Compute nodes that are needed in memory by a libtorch call, an output or a write-back.
-    pub(super) demanded: FxHashSet<NodeId>,
+    /// Results of compute nodes that are needed in memory by a libtorch call, an output or a write-back.
+    pub(super) demanded: FxHashSet<ValueRef>,
     pub(super) units: Vec<Option<Unit>>,
     pub(super) unit_of: FxHashMap<NodeId, usize>,
     pub(super) sequence: Sequence,
@@ -216,7 +216,7 @@ impl<'a> Planner<'a> {
                 self.materialized.insert(base.node);
             }
             _ => {
-                self.demanded.insert(base.node);
+                self.demanded.insert(base);
             }
         }
     }
@@ -412,10 +412,8 @@ impl<'a> Planner<'a> {
             if *device.get_or_insert(ty.device) != ty.device {
                 return Err(Refusal::Devices);
             }
-            let used = self.users.get(&id).is_some_and(|u| u.iter().any(|n| !inside.contains(n)));
-            if used || self.demanded.contains(&id) || self.materialized.contains(&id) {
-                roots.push(id.into());
-            }
+            let results = (0..self.graph.node(id).outs.len() as u16).map(|out| ValueRef { node: id, out });
+            roots.extend(results.filter(|&value| self.is_stored(value, &inside)));
         }
         let group = Group { nodes: inside, transparent: Arc::clone(&self.transparent), roots, space };
         let mut kernel = coalesce(self.graph, &group, &Strides(self.graph))?;
@@ -423,6 +421,31 @@ impl<'a> Planner<'a> {
         let tiling = choose(&kernel, machine(self.profile));
         let cost = price(&kernel, &tiling, self.profile);
         Ok(Built { group, kernel, tiling, cost })
+    }
+
+    /// Whether a result of a unit's node must be in memory.
+    pub(super) fn is_stored(&self, value: ValueRef, inside: &FxHashSet<NodeId>) -> bool {
+        let ValueRef { node, .. } = value;
+        let used = match self.graph.node(node).outs.len() {
+            1 => self.users.get(&node).is_some_and(|u| u.iter().any(|n| !inside.contains(n))),
+            _ => self.readers(value).any(|reader| !inside.contains(&reader)),
+        };
+        used || self.demanded.contains(&value) || self.materialized.contains(&node)
+    }
+
+    /// What reads a value, itself or through what is computed where it is used.
+    pub(super) fn readers(&self, value: ValueRef) -> impl Iterator<Item = NodeId> {
+        let direct = self.graph.users(value.node).into_iter().filter(move |(_, edge)| edge.out == value.out);
+        let mut stack: Vec<NodeId> = direct.map(|(user, _)| user).collect();
+        std::iter::from_fn(move || {
+            while let Some(at) = stack.pop() {
+                if !self.transparent.contains(&at) || self.materialized.contains(&at) {
+                    return Some(at);
+                }
+                stack.extend(self.graph.users(at).iter().map(|(user, _)| *user));
+            }
+            None
+        })
     }
 
     /// Merges along edges, operands before users.

@@ -21,6 +21,7 @@ use super::Profile;
 use super::split::{HOST_PARTS, two_steps};
 use crate::graph::{Graph, NodeId, Op, ValueRef};
 use crate::kernel::Space;
+use crate::simplify::known;
 use crate::types::Dims;
 
 /// Most rows of an instance.
@@ -100,9 +101,10 @@ fn share(graph: &Graph, a: NodeId, b: NodeId) -> bool {
     a.iter().any(|value| b.contains(value))
 }
 
-/// What a reduction's operand is computed of, element by element, with as many elements.
+/// What a reduction's operands are computed of, element by element, with as many elements; not literals.
 fn sources(graph: &Graph, id: NodeId) -> FxHashSet<ValueRef> {
-    let mut stack: Vec<ValueRef> = graph.operands(id).into_iter().take(1).collect();
+    let mut stack: Vec<ValueRef> =
+        graph.operands(id).into_iter().filter(|&v| known(graph, v).is_none()).collect();
     let numel = stack.first().map_or(0, |&v| graph.ty(v).numel());
     let mut seen = FxHashSet::default();
     while let Some(value) = stack.pop() {

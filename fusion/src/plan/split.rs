@@ -9,13 +9,16 @@
 //! %2 = reduce sum %1 [1] : f32[64]
 //! %3 = reduce sum %2 [0] : f32[]
 //! ```
+//! Parts of tuples are tuples, which the second reduction combines like elements.
 
 use smallvec::SmallVec;
-use tilefuse_block::{Elem, Literal, ReduceFn};
+use tilefuse_block::{Elem, Literal};
 
 use super::Profile;
+use crate::combiner::{Combiner, Members};
 use crate::graph::{Graph, NodeId, Op, ValueRef, View};
 use crate::rewrites::Rewrites;
+use crate::simplify::known;
 use crate::types::{DType, Dims, TensorType};
 
 /// A part is at least this many elements.
@@ -42,7 +45,7 @@ pub(super) fn split_counted(graph: &mut Graph, profile: &Profile, rewrites: &Rew
     }
 }
 
-fn split(graph: &mut Graph, id: NodeId, combine: ReduceFn, dims: &[u8], profile: &Profile) -> Option<()> {
+fn split(graph: &mut Graph, id: NodeId, combine: Combiner, dims: &[u8], profile: &Profile) -> Option<()> {
     let operand = *graph.operands(id).first()?;
     let ty = graph.ty(operand).clone();
     let reduced: i64 = dims.iter().map(|&d| ty.shape[usize::from(d)]).product();
@@ -71,13 +74,13 @@ fn split(graph: &mut Graph, id: NodeId, combine: ReduceFn, dims: &[u8], profile:
     let size = ty.shape[usize::from(dim)];
     let parts = parts_of(size, most.min(size))?;
     let length = (size + parts - 1) / parts;
-    let padded = pad(graph, operand, usize::from(dim), parts * length, combine)?;
+    let padded = pad(graph, id, usize::from(dim), parts * length, combine)?;
     let mut shape = ty.shape.clone();
     shape[usize::from(dim)] = length;
     shape.insert(usize::from(dim), parts);
     let inner: SmallVec<[u8; 6]> = dims.iter().map(|&d| if d >= dim { d + 1 } else { d }).collect();
     let at = (0..dim).filter(|d| !dims.contains(d)).count() as u8;
-    replace(graph, id, padded, &shape, inner, at)
+    replace(graph, id, &padded, &shape, inner, at)
 }
 
 /// Reduces the first `leading` dimensions, and these alone are reduced, in two steps: `each` elements in the first one, and
@@ -91,43 +94,59 @@ pub(super) fn two_steps(
     let operand = *graph.operands(id).first()?;
     let shape: Dims =
         [parts, each].into_iter().chain(graph.ty(operand).shape.iter().copied().skip(leading)).collect();
-    replace(graph, id, operand, &shape, SmallVec::from_slice(&[1]), 0)
+    let operands = graph.operands(id);
+    replace(graph, id, &operands, &shape, SmallVec::from_slice(&[1]), 0)
 }
 
-/// Puts a reduction of `operand` in `shape` over `inner`, and one of its result over `at`, in the place of one.
+/// Puts a reduction of `operands` in `shape` over `inner`, and one of its results over `at`, in the place of one.
 fn replace(
     graph: &mut Graph,
     id: NodeId,
-    operand: ValueRef,
+    operands: &[ValueRef],
     shape: &[i64],
     inner: SmallVec<[u8; 6]>,
     at: u8,
 ) -> Option<()> {
-    let Op::Reduce { combine, .. } = graph.node(id).op else { return None };
-    let ty = graph.ty(operand).clone();
-    let origin = graph.node(id).origin;
-    let split_ty = TensorType::contiguous(ty.dtype, shape, ty.device);
-    let view = graph.add(Op::View(View::Reshape), &[operand], [split_ty], origin);
+    let node = graph.node(id).clone();
+    let (Op::Reduce { combine, .. }, origin) = (node.op, node.origin) else { return None };
+    let views = operands.iter().map(|&operand| widened(graph, operand, shape, origin));
+    let views = views.collect::<Option<Members<ValueRef>>>()?;
     let kept: Dims = (0..shape.len()).filter(|&d| !inner.contains(&(d as u8))).map(|d| shape[d]).collect();
-    // Parts of a narrow float are kept wide, so that splitting rounds no more than one reduction does.
-    let dtype = DType::Elem(wide(ty.dtype.elem()?));
-    let part_ty = TensorType::contiguous(dtype, &kept, ty.device);
-    let view = ValueRef::from(view);
-    let widened = match dtype == ty.dtype {
-        true => view,
-        false => {
-            graph.add(Op::Cast, &[view], [TensorType::contiguous(dtype, shape, ty.device)], origin).into()
-        }
-    };
-    let partial = graph.add(Op::Reduce { combine, dims: inner }, &[widened], [part_ty], origin);
-    let out = graph.node(id).outs.first()?.clone();
-    let total_ty = TensorType { dtype, ..out.clone() };
+    let form = |ty: &TensorType, shape: &[i64]| TensorType::contiguous(ty.dtype, shape, ty.device);
+    let parts: Members<TensorType> = views.iter().map(|&view| form(graph.ty(view), &kept)).collect();
+    let results =
+        parts.iter().zip(&node.outs).map(|(part, out)| TensorType { dtype: part.dtype, ..out.clone() });
+    let results: Members<TensorType> = results.collect();
+    let partial = graph.add(Op::Reduce { combine, dims: inner }, &views, parts, origin);
+    let partial: Members<ValueRef> = all_results(graph, partial);
     let op = Op::Reduce { combine, dims: SmallVec::from_slice(&[at]) };
-    let total = graph.add(op, &[partial.into()], [total_ty], origin);
-    let result = if dtype == out.dtype { total } else { graph.add(Op::Cast, &[total.into()], [out], origin) };
-    graph.replace_uses(id.into(), result.into());
+    let total = graph.add(op, &partial, results, origin);
+    for (value, out) in all_results(graph, total).into_iter().zip(node.outs) {
+        let from = ValueRef { node: id, out: value.out };
+        let narrow = graph.ty(value).dtype != out.dtype;
+        let result = if narrow { graph.add(Op::Cast, &[value], [out], origin).into() } else { value };
+        graph.replace_uses(from, result);
+    }
     graph.remove(id);
     Some(())
+}
+
+fn all_results(graph: &Graph, node: NodeId) -> Members<ValueRef> {
+    (0..graph.node(node).outs.len() as u16).map(|out| ValueRef { node, out }).collect()
+}
+
+/// An operand in another shape. Parts of a narrow float are kept wide, so that splitting rounds no more than one reduction
+/// does.
+fn widened(graph: &mut Graph, operand: ValueRef, shape: &[i64], origin: Option<u32>) -> Option<ValueRef> {
+    let ty = graph.ty(operand).clone();
+    let view = TensorType::contiguous(ty.dtype, shape, ty.device);
+    let view = graph.add(Op::View(View::Reshape), &[operand], [view], origin).into();
+    let dtype = DType::Elem(wide(ty.dtype.elem()?));
+    if dtype == ty.dtype {
+        return Some(view);
+    }
+    let ty = TensorType::contiguous(dtype, shape, ty.device);
+    Some(graph.add(Op::Cast, &[view], [ty], origin).into())
 }
 
 fn wide(elem: Elem) -> Elem {
@@ -146,16 +165,28 @@ fn parts_of(size: i64, most: i64) -> Option<i64> {
     Some(exact.unwrap_or(most))
 }
 
-fn pad(graph: &mut Graph, value: ValueRef, dim: usize, size: i64, combine: ReduceFn) -> Option<ValueRef> {
-    let ty = graph.ty(value).clone();
-    if ty.shape[dim] == size {
-        return Some(value);
-    }
-    let fill: Literal = combine.neutral(ty.dtype.elem()?);
-    let mut shape = ty.shape.clone();
-    shape[dim] = size;
-    let zeros = Dims::from_elem(0, shape.len());
-    let pad = View::Pad { low: zeros.clone(), interior: zeros, fill };
-    let out = TensorType::contiguous(ty.dtype, &shape, ty.device);
-    Some(graph.add(Op::View(pad), &[value], [out], None).into())
+/// The operands of a reduction with `size` elements along a dimension, the further ones of which change nothing.
+fn pad(graph: &mut Graph, id: NodeId, dim: usize, size: i64, combine: Combiner) -> Option<Members<ValueRef>> {
+    let operands = graph.operands(id);
+    let elems = operands.iter().map(|&v| graph.ty(v).dtype.elem()).collect::<Option<Members<Elem>>>()?;
+    let fills = combine.identity(&elems);
+    let padded = operands.iter().zip(fills).enumerate().map(|(member, (&value, fill))| {
+        let ty = graph.ty(value).clone();
+        if ty.shape[dim] == size {
+            return value;
+        }
+        let mut shape = ty.shape.clone();
+        shape[dim] = size;
+        let out = TensorType::contiguous(ty.dtype, &shape, ty.device);
+        match known(graph, value).filter(|&literal| literal == fill || combine.ignores(member)) {
+            Some(literal) => graph.add_filled(literal, &out, None),
+            None => padded(graph, value, fill, out),
+        }
+    });
+    Some(padded.collect())
+}
+
+fn padded(graph: &mut Graph, value: ValueRef, fill: Literal, out: TensorType) -> ValueRef {
+    let low = Dims::from_elem(0, out.rank());
+    graph.add(Op::View(View::Pad { interior: low.clone(), low, fill }), &[value], [out], None).into()
 }

@@ -13,56 +13,42 @@
 
 use tilefuse_block::{Elem, Literal, ScalarFn, Value};
 
+use super::accumulate::Accumulator;
 use super::emit::{Emitter, Result};
 use crate::index::Var;
 
 /// Most steps that one accumulator takes, where the square root of all is not more.
 pub(super) const CHAIN: i64 = 64;
 
-/// The indices of a loop that have accumulators of their own.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Block {
-    /// The first one.
-    pub(super) first: Value,
-    /// The one behind the last.
-    pub(super) end: Value,
-}
-
 impl Emitter<'_> {
     /// A loop that accumulates, given as the first index, the end and the distance: in blocks where it is long.
     pub(super) fn accumulating(
         &mut self,
         [lo, hi, by]: [i64; 3],
-        reduces: &[u32],
+        reduces: &[Accumulator],
         carried: &[Value],
         body: impl FnOnce(&mut Self, Value, &[Value]) -> Result<Vec<Value>>,
     ) -> Result<Vec<Value>> {
-        let accumulates = !reduces.is_empty() || self.moments.is_some();
-        let steps = steps_of_block(trips(hi - lo, by)).filter(|_| accumulates);
+        let steps = steps_of_block(trips(hi - lo, by)).filter(|_| !reduces.is_empty());
         let ragged = steps.is_some_and(|steps| (hi - lo) % (by * steps) != 0);
         let [lo, hi, step] = [lo, hi, by].map(|n| self.number(n));
         let Some(steps) = steps else { return self.counted((lo, hi, step), carried, body) };
         let size = self.number(by * steps);
         self.counted((lo, hi, size), carried, |this, first, carried| {
-            let start = this.fresh(reduces, carried)?;
+            let start = this.fresh_like(reduces, carried)?;
             let mut end = this.map(ScalarFn::Add, &[first, size])?;
             if ragged {
                 end = this.map(ScalarFn::Min, &[end, hi])?;
             }
-            this.block = Some(Block { first, end });
-            let parts = this.counted((first, end, step), &start, body);
-            this.block = None;
-            match this.moments {
-                Some(_) => this.merge_block(carried, &parts?, Block { first, end }),
-                None => this.combined(reduces, carried, &parts?),
-            }
+            let parts = this.counted((first, end, step), &start, body)?;
+            this.all_combined(reduces, carried, &parts)
         })
     }
 
     /// What `part` accumulates: starting anew, to be combined with what is carried, where that is `alone`.
     pub(super) fn partly(
         &mut self,
-        reduces: &[u32],
+        reduces: &[Accumulator],
         carried: &[Value],
         alone: bool,
         part: impl FnOnce(&mut Self, &[Value]) -> Result<Vec<Value>>,
@@ -70,9 +56,9 @@ impl Emitter<'_> {
         if !alone {
             return part(self, carried);
         }
-        let start = self.fresh(reduces, carried)?;
+        let start = self.fresh_like(reduces, carried)?;
         let parts = part(self, &start)?;
-        self.combined(reduces, carried, &parts)
+        self.all_combined(reduces, carried, &parts)
     }
 
     /// Whether the loops `rest` have accumulators of their own in each iteration of the loop over `var`.
@@ -97,29 +83,26 @@ impl Emitter<'_> {
         trips(self.kernel.indices.extents()[var.0 as usize], step)
     }
 
-    /// Accumulators of nothing yet, in the place of `carried`.
-    fn fresh(&mut self, reduces: &[u32], carried: &[Value]) -> Result<Vec<Value>> {
-        if self.online.is_none() && self.moments.is_none() {
-            return reduces.iter().map(|&r| self.initial(r)).collect();
-        }
-        let first = if self.online.is_some() { f64::NEG_INFINITY } else { 0.0 };
-        let values = std::iter::once(first).chain(std::iter::repeat(0.0));
-        let constant = |(&like, value): (&Value, f64)| {
-            let shape = self.b.ty(like).shape.clone();
-            self.b.constant(Literal::float(Elem::F32, value), &shape)
-        };
-        Ok(carried.iter().zip(values).map(constant).collect())
+    /// Nothing combined yet, in the shapes of what is carried: members that differ by lanes there do so here.
+    fn fresh_like(&mut self, reduces: &[Accumulator], carried: &[Value]) -> Result<Vec<Value>> {
+        let start = self.fresh(reduces)?;
+        let alike = start.iter().zip(carried).all(|(&a, &b)| self.b.ty(a) == self.b.ty(b));
+        if alike { Ok(start) } else { self.widened(reduces, &start) }
     }
 
-    fn combined(&mut self, reduces: &[u32], carried: &[Value], parts: &[Value]) -> Result<Vec<Value>> {
-        if self.online.is_some() {
-            return self.merge_online(carried, parts);
+    /// What is carried, combined with what a part accumulated.
+    fn all_combined(
+        &mut self,
+        reduces: &[Accumulator],
+        carried: &[Value],
+        parts: &[Value],
+    ) -> Result<Vec<Value>> {
+        let pairs = self.parts_of(reduces, carried).into_iter().zip(self.parts_of(reduces, parts));
+        let mut next = Vec::with_capacity(carried.len());
+        for ((reduce, so_far), (_, part)) in pairs {
+            next.extend(self.combined(reduce, so_far, part)?);
         }
-        let combine = |(&r, (&acc, &part)): (&u32, (&Value, &Value))| {
-            let function = self.kernel.reduces[r as usize].combine.combine();
-            Ok(self.b.map(function, &[acc, part])?)
-        };
-        reduces.iter().zip(carried.iter().zip(parts)).map(combine).collect()
+        Ok(next)
     }
 
     fn number(&mut self, n: i64) -> Value {

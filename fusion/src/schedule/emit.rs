@@ -7,13 +7,11 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::SmallVec;
 use tilefuse_block::{Builder, CacheHint, Elem, Literal, Program, ReduceFn, ScalarFn, Shape, Value};
 
-use super::cascade::Block;
-use super::online_softmax::Online;
+use super::accumulate::Accumulator;
 use super::peel::Start;
 use super::persistent::Kept;
 use super::swizzle::{self, strips};
 use super::tiling::{Tiling, Walk};
-use super::welford::Moments;
 use super::{Machine, ScheduleError};
 use crate::index::{Expr, Var};
 use crate::kernel::{Dynamic, KExpr, KNode, Kernel};
@@ -61,9 +59,6 @@ pub(super) fn emit(
         kept: Kept::default(),
         in_loop: false,
         whole: false,
-        online: None,
-        moments: None,
-        block: None,
     };
     emitter.run()?;
     Ok(emitter.b.finish())
@@ -99,12 +94,6 @@ pub(super) struct Emitter<'a> {
     pub(super) in_loop: bool,
     /// Whether the reduced axis is inside its variable in the loop body at hand.
     pub(super) whole: bool,
-    /// The reductions that the loop at hand makes at once.
-    pub(super) online: Option<Online>,
-    /// As [`Emitter::online`], for mean and squared deviations.
-    pub(super) moments: Option<Moments>,
-    /// The block of the loop at hand, where it is cut into blocks.
-    pub(super) block: Option<Block>,
 }
 
 impl Emitter<'_> {
@@ -176,26 +165,15 @@ impl Emitter<'_> {
     fn looped(&mut self) -> Result<()> {
         let reduced = self.reduced_vars();
         let last = self.kernel.reduces.iter().map(|r| r.level).max().unwrap_or(0);
-        let merges = self.tiling.walk == Walk::Loops;
-        let online = self.online_stage(reduced).filter(|_| merges);
-        if let Some(online) = online {
-            self.begin_online(online, reduced)?;
-            self.stage_online(online)?;
-        }
-        let moments = self.moments_stage(reduced).filter(|_| merges);
-        if let Some(moments) = moments {
-            self.stage_moments(moments, reduced)?;
-        }
-        for level in if online.is_some() || moments.is_some() { 3 } else { 1 }..=last + 1 {
-            let reduces: Vec<u32> = (0..self.kernel.reduces.len() as u32)
-                .filter(|&r| self.kernel.reduces[r as usize].level == level)
-                .filter(|&r| !self.kernel.reduces[r as usize].crossed)
-                .collect();
+        let mut level = 1;
+        while level <= last + 1 {
+            let (reduces, next) = self.accumulators(level, reduced);
             let stores: Vec<usize> =
                 (0..self.kernel.stores.len()).filter(|&s| self.stage_of(s, reduced) == Some(level)).collect();
             if !reduces.is_empty() || !stores.is_empty() {
                 self.stage(&reduces, &stores, reduced)?;
             }
+            level = next;
         }
         for store in 0..self.kernel.stores.len() {
             if self.stage_of(store, reduced).is_none() {
@@ -218,26 +196,19 @@ impl Emitter<'_> {
         (vars & reduced != 0).then_some(info.level + 1)
     }
 
-    fn stage(&mut self, reduces: &[u32], stores: &[usize], reduced: u64) -> Result<()> {
-        let mut needed: Vec<KExpr> = reduces.iter().map(|&r| self.kernel.reduces[r as usize].value).collect();
+    fn stage(&mut self, reduces: &[Accumulator], stores: &[usize], reduced: u64) -> Result<()> {
+        let mut needed: Vec<KExpr> = reduces.iter().flat_map(|&r| self.elements_of(r)).collect();
         needed.extend(stores.iter().map(|&s| self.kernel.stores[s].value));
         self.hoist(&needed, reduced)?;
-        let mut carried = Vec::new();
-        for &r in reduces {
-            carried.push(self.initial(r)?);
-        }
+        let carried = self.fresh(reduces)?;
         self.kept.fresh.clone_from(&carried);
         let loops: Vec<Var> = (0..self.kernel.reduced.len())
             .filter(|&v| self.kernel.reduced[v])
             .map(|v| Var(v as u32))
             .collect();
         let results = self.nest(&loops, reduces, stores, &carried)?;
-        for (&r, result) in reduces.iter().zip(results) {
-            let value = self.finish_reduction(r, result)?;
-            let expr = self.reduce_expr(r)?;
-            self.outer.values.insert(expr, value);
-        }
-        Ok(())
+        let results = self.parts_of(reduces, &results);
+        results.into_iter().try_for_each(|(reduce, parts)| self.finish_walk(reduce, parts))
     }
 
     pub(super) fn reduce_expr(&self, reduce: u32) -> Result<KExpr> {
@@ -266,7 +237,7 @@ impl Emitter<'_> {
     pub(super) fn nest(
         &mut self,
         loops: &[Var],
-        reduces: &[u32],
+        reduces: &[Accumulator],
         stores: &[usize],
         carried: &[Value],
     ) -> Result<Vec<Value>> {
@@ -294,7 +265,7 @@ impl Emitter<'_> {
         var: Var,
         index: Value,
         rest: &[Var],
-        reduces: &[u32],
+        reduces: &[Accumulator],
         stores: &[usize],
         carried: &[Value],
     ) -> Result<Vec<Value>> {
@@ -330,36 +301,40 @@ impl Emitter<'_> {
 
     pub(super) fn body(
         &mut self,
-        reduces: &[u32],
+        reduces: &[Accumulator],
         stores: &[usize],
         carried: &[Value],
     ) -> Result<Vec<Value>> {
-        if let Some(online) = self.online {
-            return self.accumulate_online(online, carried);
-        }
-        if let Some(moments) = self.moments {
-            return self.accumulate_moments(moments, carried);
-        }
         for &s in stores {
             self.store(s)?;
         }
-        reduces.iter().zip(carried).map(|(&r, &acc)| self.accumulate(r, acc)).collect()
+        let mut next = Vec::with_capacity(carried.len());
+        for (reduce, parts) in self.parts_of(reduces, carried) {
+            match reduce {
+                Accumulator::One(r) => next.push(self.accumulate(r, parts[0])?),
+                Accumulator::Tuple(t) => next.extend(self.accumulate_tuple(t, parts)?),
+            }
+        }
+        Ok(next)
     }
 
     /// The axis of the tile that is reduced.
-    fn reduced_axis(&self) -> Option<usize> {
+    pub(super) fn reduced_axis(&self) -> Option<usize> {
         self.tiling.axes.iter().position(|a| self.kernel.reduced[a.var.0 as usize])
     }
 
     /// Whether loops carry whole tiles, to be combined once at the end, or one value per row.
-    fn carries_tiles(&self) -> bool {
+    pub(super) fn carries_tiles(&self) -> bool {
         self.machine.is_gpu() && self.reduced_axis().is_some()
     }
 
     /// The shape of a reduction's operand: that of the value, spread along the reduced axis.
     fn operand_shape(&self, reduce: u32) -> Shape {
-        let reduction = &self.kernel.reduces[reduce as usize];
-        let vars = self.kernel.info(reduction.value).vars;
+        self.spread_shape(self.kernel.info(self.kernel.reduces[reduce as usize].value).vars)
+    }
+
+    /// The shape of what depends on these variables, spread along the reduced axis.
+    pub(super) fn spread_shape(&self, vars: u64) -> Shape {
         let mut shape = self.shape_of(vars);
         if let Some(axis) = self.reduced_axis() {
             if shape.is_empty() {
@@ -374,13 +349,21 @@ impl Emitter<'_> {
         let reduction = &self.kernel.reduces[reduce as usize];
         let neutral = reduction.combine.neutral(self.kernel.info(reduction.value).elem);
         let mut shape = self.operand_shape(reduce);
-        if let Some(axis) = self.reduced_axis().filter(|_| !self.carries_tiles()) {
+        if !self.carries_tiles() {
+            shape = self.without_reduced_axis(shape);
+        }
+        Ok(self.b.constant(neutral, &shape))
+    }
+
+    /// The shape of one value for each row.
+    pub(super) fn without_reduced_axis(&self, mut shape: Shape) -> Shape {
+        if let Some(axis) = self.reduced_axis() {
             shape[axis] = 1;
             if shape.len() == 1 {
                 shape.clear();
             }
         }
-        Ok(self.b.constant(neutral, &shape))
+        shape
     }
 
     fn accumulate(&mut self, reduce: u32, acc: Value) -> Result<Value> {
@@ -406,7 +389,7 @@ impl Emitter<'_> {
         Ok(self.b.map(ScalarFn::Select, &[mask, next, acc])?)
     }
 
-    fn finish_reduction(&mut self, reduce: u32, acc: Value) -> Result<Value> {
+    pub(super) fn finish_reduction(&mut self, reduce: u32, acc: Value) -> Result<Value> {
         match self.reduced_axis() {
             Some(axis) if self.carries_tiles() => {
                 let combine = self.kernel.reduces[reduce as usize].combine;
@@ -474,13 +457,19 @@ impl Emitter<'_> {
         Ok(Some(self.map(ScalarFn::And, &[x, y])?))
     }
 
+    /// Whether an axis of the tile may reach outside of its variable.
+    pub(super) fn may_mask(&self, axis: usize) -> bool {
+        let a = self.tiling.axes[axis];
+        let extent = self.kernel.indices.extents()[a.var.0 as usize];
+        self.tiling.lead.is_some_and(|l| l.var == a.var) || extent % i64::from(a.extent) != 0
+    }
+
     /// Where an axis of the tile is inside its variable; `None` where it always is.
     pub(super) fn axis_mask(&mut self, axis: usize) -> Result<Option<Value>> {
         let a = self.tiling.axes[axis];
         let extent = self.kernel.indices.extents()[a.var.0 as usize];
         let lead = self.tiling.lead.is_some_and(|l| l.var == a.var);
-        let fits = !lead && extent % i64::from(a.extent) == 0;
-        if fits || (self.whole && self.kernel.reduced[a.var.0 as usize]) {
+        if !self.may_mask(axis) || (self.whole && self.kernel.reduced[a.var.0 as usize]) {
             return Ok(None);
         }
         let inner = self.in_loop && self.kernel.reduced[a.var.0 as usize];

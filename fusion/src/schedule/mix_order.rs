@@ -14,6 +14,7 @@ use rustc_hash::FxHashSet;
 use smallvec::SmallVec;
 use tilefuse_block::{Elem, Literal, ScalarFn, Shape, Value};
 
+use super::accumulate::Accumulator;
 use super::emit::{Emitter, Memo, Result, parts};
 use super::persistent::bytes_of_rows;
 use super::tiling::{Axis, Tiling, Walk, extent, power_up_to, walk};
@@ -110,20 +111,17 @@ impl Emitter<'_> {
         if extent % step != 0 {
             return Err(ScheduleError::Internal("steps of rows that do not divide them"));
         }
-        let columns: Vec<u32> =
-            (0..kernel.reduces.len() as u32).filter(|&r| kernel.reduces[r as usize].crossed).collect();
+        let columns = self.crossed_accumulators();
         let (after, within): (Vec<usize>, Vec<usize>) =
             (0..kernel.stores.len()).partition(|&store| needs_columns(kernel, kernel.stores[store].value));
-        let operand = |r: u32| kernel.reduces[r as usize].value;
-        let mut needed: Vec<KExpr> = columns.iter().map(|&r| operand(r)).collect();
+        let mut needed: Vec<KExpr> = columns.iter().flat_map(|&r| self.elements_of(r)).collect();
         needed.extend(within.iter().map(|&s| kernel.stores[s].value));
         self.hoist(&needed, 1 << var.0.min(63))?;
 
         let ahead = self.loads_of_rows(&needed, var);
         let mut carried = self.load_rows(var, None, &ahead)?;
-        for &r in &columns {
-            let shape = self.shape_of_rows();
-            let neutral = kernel.reduces[r as usize].combine.neutral(kernel.info(operand(r)).elem);
+        let shape = self.shape_of_rows();
+        for neutral in columns.iter().flat_map(|&r| self.neutral(r)).collect::<Vec<Literal>>() {
             carried.push(self.b.constant(neutral, &shape));
         }
         let bounds = [0, extent, step].map(|n| self.b.constant(Literal::int(Elem::I32, n), &[]));
@@ -138,8 +136,8 @@ impl Emitter<'_> {
             this.bases[var.0 as usize] = Some(first);
             this.inner = Memo::default();
             this.inner.values.extend(ahead.iter().copied().zip(loaded.iter().copied()));
-            for (&r, &sum) in columns.iter().zip(sums) {
-                results.push(this.add_rows(r, sum)?);
+            for (reduce, sums) in this.parts_of(&columns, sums) {
+                results.extend(this.add_rows(reduce, sums)?);
             }
             for &store in &within {
                 this.store(store)?;
@@ -147,10 +145,15 @@ impl Emitter<'_> {
             this.leave_rows(var);
             Ok(results)
         })?;
-        for (&r, &sum) in columns.iter().zip(&results[ahead.len()..]) {
-            let total = self.reduce_tile(kernel.reduces[r as usize].combine, sum, axis, None)?;
-            let expr = self.reduce_expr(r)?;
-            self.outer.values.insert(expr, total);
+        for (reduce, sums) in self.parts_of(&columns, &results[ahead.len()..]) {
+            match reduce {
+                Accumulator::One(r) => {
+                    let total = self.reduce_tile(kernel.reduces[r as usize].combine, sums[0], axis, None)?;
+                    let expr = self.reduce_expr(r)?;
+                    self.outer.values.insert(expr, total);
+                }
+                Accumulator::Tuple(t) => self.finish_tuple(t, sums, Some(axis as u8), step, extent)?,
+            }
         }
         after.into_iter().try_for_each(|store| self.store(store))
     }
@@ -182,13 +185,14 @@ impl Emitter<'_> {
     }
 
     /// The columns' sums with the rows at hand.
-    fn add_rows(&mut self, reduce: u32, sum: Value) -> Result<Value> {
-        let reduction = &self.kernel.reduces[reduce as usize];
-        let (combine, operand) = (reduction.combine, reduction.value);
-        let value = self.value(operand)?;
+    fn add_rows(&mut self, reduce: Accumulator, sums: &[Value]) -> Result<Vec<Value>> {
         let shape = self.shape_of_rows();
-        let value = self.lift(value, &shape)?;
-        Ok(self.b.map(combine.combine(), &[sum, value])?)
+        let mut values = Vec::new();
+        for element in self.elements_of(reduce) {
+            let value = self.value(element)?;
+            values.push(self.lift(value, &shape)?);
+        }
+        self.combined(reduce, sums, &values)
     }
 
     /// The shape of the columns' sums: that of the tile.

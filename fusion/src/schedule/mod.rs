@@ -1,17 +1,16 @@
 //! Kernels to block programs: choice of tiles, then emission.
 
+mod accumulate;
 mod address;
 mod cascade;
 mod emit;
 mod logistic;
 mod mix_order;
-mod online_softmax;
 mod peel;
 mod persistent;
 mod swizzle;
 mod tiling;
 mod variants;
-mod welford;
 
 use tilefuse_block::{Program, TypeError};
 

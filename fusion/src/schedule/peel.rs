@@ -12,6 +12,7 @@
 
 use tilefuse_block::{Elem, Literal, ScalarFn, Value};
 
+use super::accumulate::Accumulator;
 use super::emit::{Emitter, Result};
 use crate::index::{Atom, Linear, Var};
 
@@ -101,18 +102,26 @@ impl Emitter<'_> {
         &mut self,
         var: Var,
         axis: usize,
-        reduces: &[u32],
+        reduces: &[Accumulator],
         stores: &[usize],
         carried: &[Value],
     ) -> Result<Vec<Value>> {
         let [first, last, end, step] = self.bounds(var, axis);
         if last - first < 2 * step {
-            return self.steps(var, [0, end, step], reduces, stores, carried);
+            let carried = match self.may_mask(axis) {
+                true => self.widened(reduces, carried)?,
+                false => carried.to_vec(),
+            };
+            return self.steps(var, [0, end, step], reduces, stores, &carried);
         }
         self.whole = true;
         let inside = self.steps(var, [first, last, step], reduces, stores, carried);
         self.whole = false;
-        self.ends(var, axis, reduces, stores, inside?)
+        let mut carried = inside?;
+        if first > 0 || last < end {
+            carried = self.widened(reduces, &carried)?;
+        }
+        self.ends(var, axis, reduces, stores, carried)
     }
 
     /// The steps of a walk that may reach outside of the variable: where there are two in a block of many threads, in a
@@ -121,7 +130,7 @@ impl Emitter<'_> {
         &mut self,
         var: Var,
         axis: usize,
-        reduces: &[u32],
+        reduces: &[Accumulator],
         stores: &[usize],
         mut carried: Vec<Value>,
     ) -> Result<Vec<Value>> {
@@ -150,7 +159,7 @@ impl Emitter<'_> {
         &mut self,
         var: Var,
         bounds: [i64; 3],
-        reduces: &[u32],
+        reduces: &[Accumulator],
         stores: &[usize],
         carried: &[Value],
     ) -> Result<Vec<Value>> {
@@ -164,7 +173,7 @@ impl Emitter<'_> {
         &mut self,
         var: Var,
         base: i64,
-        reduces: &[u32],
+        reduces: &[Accumulator],
         stores: &[usize],
         carried: &[Value],
     ) -> Result<Vec<Value>> {

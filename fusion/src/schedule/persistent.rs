@@ -14,9 +14,9 @@ use rustc_hash::FxHashMap;
 use smallvec::smallvec;
 use tilefuse_block::{Elem, Literal, Value};
 
+use super::accumulate::Accumulator;
 use super::emit::{Emitter, Memo, Result};
-use super::online_softmax::reads_once;
-use super::tiling::{Axis, WIDEST_BLOCK, Walk};
+use super::tiling::{Axis, WIDEST_BLOCK, Walk, reads_once};
 use super::{Lead, Machine, Tiling};
 use crate::index::Var;
 use crate::kernel::{KNode, Kernel};
@@ -120,7 +120,7 @@ impl Emitter<'_> {
         &mut self,
         var: Var,
         axis: usize,
-        reduces: &[u32],
+        reduces: &[Accumulator],
         stores: &[usize],
         carried: &[Value],
     ) -> Result<Vec<Value>> {
@@ -139,7 +139,7 @@ impl Emitter<'_> {
         &mut self,
         var: Var,
         base: i64,
-        reduces: &[u32],
+        reduces: &[Accumulator],
         stores: &[usize],
         carried: &[Value],
     ) -> Result<Vec<Value>> {

@@ -3,10 +3,10 @@
 use smallvec::SmallVec;
 
 use super::Machine;
+use super::accumulate::merges;
 use super::mix_order::crossed;
-use super::online_softmax::{online, reads_once};
 use super::persistent::{along, kept, shares};
-use super::welford::moments;
+use crate::combiner::Combiner;
 use crate::index::{Atom, Expr, Var};
 use crate::kernel::Kernel;
 
@@ -245,11 +245,13 @@ fn row_reduction(kernel: &Kernel, machine: Machine, cols: Var) -> Tiling {
     let wide = width > i64::from(widest(machine));
     // Rows that are read again are better held by a cluster.
     let read_once = reads_once(kernel, cols);
-    let online = long && online(kernel).is_some() && (read_once || wide || ragged);
-    let looped = others || wide || ragged || online;
-    let merged = online || looped && long && moments(kernel).is_some();
+    let at_once = long && !others && merges(kernel, 1);
+    // A walk that combines moments has more to compute than registers that hold the row.
+    let moments = kernel.tuples.iter().any(|tuple| tuple.combine == Combiner::Moments);
+    let looped = others || wide || ragged || at_once && read_once && !moments;
     if let Machine::Gpu { shrink, .. } = machine
-        && merged
+        && at_once
+        && looped
     {
         // The ends of rows that do not divide are masked, element by element: small steps.
         let (warps, each) = match (read_once, lead.is_some()) {
@@ -289,6 +291,12 @@ fn row_reduction(kernel: &Kernel, machine: Machine, cols: Var) -> Tiling {
         true => size / 256,
     };
     Tiling { axes, walk: walk(looped), warps: warps.next_power_of_two().clamp(1, 32), lead }
+}
+
+/// Whether rows along a variable are walked once for their reductions, which a kernel's other stages do not need again.
+pub(super) fn reads_once(kernel: &Kernel, cols: Var) -> bool {
+    let bit = 1u64 << cols.0.min(63);
+    kernel.stores.iter().all(|s| (kernel.info(s.value).vars | kernel.indices.vars(s.addr)) & bit == 0)
 }
 
 pub(super) fn walk(looped: bool) -> Walk {

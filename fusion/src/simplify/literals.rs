@@ -6,7 +6,7 @@ use tilefuse_block::{Elem, Literal, ScalarFn};
 use super::replace;
 use crate::graph::{Graph, NodeId, Op, ValueRef, View};
 use crate::rewrites::Rewrites;
-use crate::types::{DType, Dims, TensorType};
+use crate::types::{DType, TensorType};
 
 pub(super) fn fold_literals(graph: &mut Graph, rewrites: &Rewrites) -> usize {
     let Some(order) = graph.topological() else { return 0 };
@@ -70,17 +70,7 @@ fn is_canonical(graph: &Graph, id: NodeId) -> bool {
 /// Makes a node a literal in its shape.
 fn become_literal(graph: &mut Graph, id: NodeId, literal: Literal) -> bool {
     let (ty, origin) = (graph.ty(id.into()).clone(), graph.node(id).origin);
-    let typed = |shape: &[i64]| TensorType::contiguous(DType::Elem(literal.elem), shape, ty.device);
-    let mut value: ValueRef = graph.add(Op::Scalar(literal), &[], [typed(&[])], origin).into();
-    if ty.rank() > 0 {
-        let ones = Dims::from_elem(1, ty.rank());
-        let all_ones = ones == ty.shape;
-        let ones = if all_ones { ty.clone() } else { typed(&ones) };
-        value = graph.add(Op::View(View::Reshape), &[value], [ones], origin).into();
-        if !all_ones {
-            value = graph.add(Op::View(View::Expand), &[value], [ty], origin).into();
-        }
-    }
+    let value = graph.add_filled(literal, &ty, origin);
     graph.replace_uses(id.into(), value);
     true
 }
@@ -179,17 +169,7 @@ fn exact_reciprocal(literal: Literal) -> Option<Literal> {
 fn multiply(graph: &mut Graph, id: NodeId, x: ValueRef, factor: Literal) -> bool {
     let (ty, origin) = (graph.ty(id.into()).clone(), graph.node(id).origin);
     let place = TensorType::contiguous(DType::Elem(factor.elem), &ty.shape, ty.device);
-    let mut value: ValueRef = graph
-        .add(Op::Scalar(factor), &[], [TensorType::contiguous(place.dtype, &[], ty.device)], origin)
-        .into();
-    if ty.rank() > 0 {
-        let ones = TensorType::contiguous(place.dtype, &Dims::from_elem(1, ty.rank()), ty.device);
-        let all_ones = ones.shape == place.shape;
-        value = graph.add(Op::View(View::Reshape), &[value], [ones], origin).into();
-        if !all_ones {
-            value = graph.add(Op::View(View::Expand), &[value], [place], origin).into();
-        }
-    }
+    let value = graph.add_filled(factor, &place, origin);
     let new = graph.add(Op::Map(ScalarFn::Mul), &[x, value], [ty], origin);
     graph.replace_uses(id.into(), new.into());
     true

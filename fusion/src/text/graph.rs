@@ -3,11 +3,12 @@
 use std::collections::HashMap;
 
 use smallvec::SmallVec;
-use tilefuse_block::{ReduceFn, ScalarFn};
+use tilefuse_block::ScalarFn;
 
 use super::ParseError;
 use super::lexer::Token;
 use super::syntax::{Parser, Result};
+use crate::combiner::Combiner;
 use crate::graph::{
     AliasTarget, AtenCall, Contraction, Graph, NodeId, Op, OutputAlias, Update, ValueRef, View, Window,
 };
@@ -217,7 +218,7 @@ impl State {
             }
             "reduce" => {
                 let name = self.parser.name()?;
-                let Some(combine) = ReduceFn::from_name(&name) else {
+                let Some(combine) = Combiner::from_name(&name) else {
                     return self.parser.reject(format!("`{name}` is no combiner"));
                 };
                 let dims = self.parser.axes()?;

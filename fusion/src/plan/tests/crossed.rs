@@ -6,6 +6,8 @@ use super::super::mix_order::divide_columns;
 use super::run::check;
 use super::{G, Plan, Profile, StepKind, plan, plan_within};
 use crate::graph::ValueRef;
+use crate::rewrites::Rewrites;
+use crate::tuple_reductions::tuple_reductions;
 
 use crate::schedule::Walk;
 
@@ -26,6 +28,7 @@ fn readers(plan: &Plan, input: ValueRef) -> Vec<&crate::plan::KernelStep> {
 fn plans(g: G, outputs: &[ValueRef]) -> Vec<Plan> {
     let mut graph = g.0;
     graph.outputs = outputs.to_vec();
+    tuple_reductions(&mut graph, &Rewrites::default());
     let plans: Vec<Plan> = MACHINES.iter().map(|profile| plan(&graph, &profile()).unwrap()).collect();
     plans.iter().for_each(check);
     plans
@@ -41,6 +44,21 @@ fn sums_of_rows_and_columns_read_a_tensor_once() {
             let found = readers(&plan, x);
             assert_eq!(found.len(), 1, "{rows} x {cols}");
             assert_eq!(found[0].buffers.iter().filter(|b| b.1).count(), 2);
+        }
+    }
+}
+
+#[test]
+fn tuples_of_columns_are_combined_beside_sums_of_rows() {
+    for (rows, cols) in [(1024, 64), (256, 333)] {
+        let mut g = G::new();
+        let x = g.input(0, &[rows, cols]);
+        let softmax = g.softmax(x, 0);
+        let outputs = [g.reduce(ReduceFn::Sum, x, &[1]), g.reduce(ReduceFn::Max, softmax, &[0])];
+        for plan in plans(g, &outputs) {
+            let combines =
+                |kernel: &&crate::plan::KernelStep| kernel.buffers.iter().filter(|b| b.1).count() == 3;
+            assert!(readers(&plan, x).iter().any(combines), "{rows} x {cols}");
         }
     }
 }

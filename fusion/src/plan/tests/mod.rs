@@ -19,6 +19,8 @@ use tilefuse_block::{Elem, Literal, ReduceFn, ScalarFn};
 use super::{Plan, Profile, StepKind, Verdict, plan};
 use crate::graph::{Graph, Op, ValueRef, View};
 use crate::pipeline::{self, Context};
+use crate::rewrites::Rewrites;
+use crate::tuple_reductions::tuple_reductions;
 use crate::types::{DType, Device, Dims, TensorType};
 pub(super) use run::check;
 
@@ -85,7 +87,7 @@ impl G {
         let elem = self.0.ty(v).dtype.elem().unwrap();
         let out: Vec<i64> =
             (0..shape.len()).filter(|d| !dims.contains(&(*d as u8))).map(|d| shape[d]).collect();
-        let op = Op::Reduce { combine, dims: SmallVec::from_slice(dims) };
+        let op = Op::Reduce { combine: combine.into(), dims: SmallVec::from_slice(dims) };
         self.0.add(op, &[v], [G::ty(&out, elem)], None).into()
     }
 
@@ -115,6 +117,7 @@ impl G {
 
     fn plans(mut self, outputs: &[ValueRef]) -> Vec<Plan> {
         self.0.outputs = outputs.to_vec();
+        tuple_reductions(&mut self.0, &Rewrites::default());
         [Profile::host(2), Profile::gpu(132, 4200.0)].iter().map(|p| plan(&self.0, p).unwrap()).collect()
     }
 

@@ -5,7 +5,9 @@ use tilefuse_block::{Elem, ReduceFn, ScalarFn};
 use super::run::check;
 use super::{G, Plan, Profile, StepKind, View, plan};
 use crate::graph::{Op, ValueRef};
+use crate::rewrites::Rewrites;
 use crate::schedule::Walk;
+use crate::tuple_reductions::tuple_reductions;
 use crate::types::Dims;
 
 impl G {
@@ -36,6 +38,7 @@ impl G {
     /// One kernel for a GPU with few multiprocessors, checked.
     fn checked(mut self, outputs: &[ValueRef]) -> Plan {
         self.0.outputs = outputs.to_vec();
+        tuple_reductions(&mut self.0, &Rewrites::default());
         let plan = plan(&self.0, &Profile::gpu(1, 4200.0).with_clusters()).unwrap();
         check(&plan);
         assert_eq!(plan.kernel_count(), 1);

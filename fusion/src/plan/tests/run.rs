@@ -5,6 +5,7 @@ use tilefuse_block::interp::{self, Arg};
 use tilefuse_block::{Data, Elem, Literal, ReduceFn, ScalarFn};
 
 use super::super::{Place, Plan, StepKind};
+use crate::combiner::Combiner;
 use crate::graph::{Graph, NodeId, Op, ValueRef};
 use crate::index::{Indices, Var};
 use crate::kernel::view_index;
@@ -74,6 +75,16 @@ fn data(elem: Elem, values: &[f64]) -> Data {
 fn evaluate(graph: &Graph) -> FxHashMap<ValueRef, Vec<f64>> {
     let mut values: FxHashMap<ValueRef, Vec<f64>> = FxHashMap::default();
     for id in graph.topological().unwrap() {
+        if let Op::Reduce { combine, dims } = &graph.node(id).op {
+            let operands = graph.operands(id);
+            let from = graph.ty(operands[0]).shape.clone();
+            let operands: Vec<&[f64]> = operands.iter().map(|v| &values[v][..]).collect();
+            let results = reduce(*combine, dims, &operands, &from);
+            for (out, result) in results.into_iter().enumerate() {
+                values.insert(ValueRef { node: id, out: out as u16 }, result);
+            }
+            continue;
+        }
         let result = node(graph, id, &values);
         values.insert(id.into(), result);
     }
@@ -124,7 +135,6 @@ fn node(graph: &Graph, id: NodeId, values: &FxHashMap<ValueRef, Vec<f64>>) -> Ve
                 operand(0)[position(&at, &from(0))]
             })
             .collect(),
-        Op::Reduce { combine, dims } => reduce(*combine, dims, operand(0), &from(0)),
         Op::Aten(_) => custom(graph.node(id), operand(0), ty.numel()),
         other => panic!("{other:?}"),
     }
@@ -153,17 +163,41 @@ fn viewed(view: &crate::graph::View, p: &[i64], from: &[i64], to: &[i64], operan
     operand[position(&at, from)]
 }
 
-fn reduce(combine: ReduceFn, dims: &[u8], operand: &[f64], from: &[i64]) -> Vec<f64> {
+fn reduce(combine: Combiner, dims: &[u8], operands: &[&[f64]], from: &[i64]) -> Vec<Vec<f64>> {
     let kept: Vec<usize> = (0..from.len()).filter(|d| !dims.contains(&(*d as u8))).collect();
     let shape: Vec<i64> = kept.iter().map(|&d| from[d]).collect();
-    let neutral = combine.neutral(Elem::F64).as_f64();
-    let mut out = vec![neutral; shape.iter().product::<i64>() as usize];
+    let mut rows = vec![Vec::new(); shape.iter().product::<i64>() as usize];
     for p in points(from) {
         let row: Vec<i64> = kept.iter().map(|&d| p[d]).collect();
-        let slot = &mut out[position(&row, &shape)];
-        *slot = apply(combine.combine(), &[*slot, operand[position(&p, from)]]);
+        let at = position(&p, from);
+        rows[position(&row, &shape)].push(operands.iter().map(|o| o[at]).collect::<Vec<f64>>());
     }
-    out
+    let rows: Vec<Vec<f64>> = rows.iter().map(|row| tuple(combine, row)).collect();
+    (0..operands.len()).map(|member| rows.iter().map(|row| row[member]).collect()).collect()
+}
+
+fn tuple(combine: Combiner, row: &[Vec<f64>]) -> Vec<f64> {
+    let fold = |f: ReduceFn| {
+        row.iter().map(|x| x[0]).fold(f.neutral(Elem::F64).as_f64(), |a, x| apply(f.combine(), &[a, x]))
+    };
+    match combine {
+        Combiner::Scalar(function) => vec![fold(function)],
+        Combiner::MaxSumExp => {
+            let most = fold(ReduceFn::Max);
+            vec![most, row.iter().map(|x| x[1] * (x[0] - most).exp()).sum()]
+        }
+        Combiner::Moments => {
+            let count: f64 = row.iter().map(|x| x[0]).sum();
+            let mean = row.iter().map(|x| x[0] * x[1]).sum::<f64>() / count;
+            vec![count, mean, row.iter().map(|x| x[2] + x[0] * (x[1] - mean).powi(2)).sum()]
+        }
+        Combiner::ArgMax | Combiner::ArgMin => {
+            let f = if combine == Combiner::ArgMax { ReduceFn::Max } else { ReduceFn::Min };
+            let best = fold(f);
+            let first = row.iter().filter(|x| x[0] == best).map(|x| x[1]).fold(f64::INFINITY, f64::min);
+            vec![best, first]
+        }
+    }
 }
 
 fn sample(input: u32, position: i64, elem: Elem) -> f64 {
