@@ -96,7 +96,12 @@ fn ends_with_columns(kernel: &Kernel, rows: Var) -> bool {
         (kernel.info(store.value).vars | kernel.indices.vars(store.addr)) & 1 << rows.0.min(63) != 0
     };
     let is_crossed = |store: usize| needs_columns(kernel, kernel.stores[store].value);
-    !kernel.reduces.iter().any(|reduction| needs_columns(kernel, reduction.value))
+    // A member of a tuple needs another one, beside which it is carried.
+    let carried = |r: usize| match kernel.tuples.iter().find(|tuple| tuple.reduces.contains(&(r as u32))) {
+        Some(tuple) => tuple.elements.iter().all(|&element| !needs_columns(kernel, element)),
+        None => !needs_columns(kernel, kernel.reduces[r].value),
+    };
+    (0..kernel.reduces.len()).all(carried)
         && (0..kernel.stores.len()).all(|store| !is_crossed(store) || !of_rows(store))
 }
 

@@ -5,6 +5,8 @@ use tilefuse_block::{Elem, Literal, ReduceFn};
 use super::run::outputs;
 use super::{G, Plan, Profile, plan};
 use crate::graph::{Op, ValueRef, View};
+use crate::rewrites::Rewrites;
+use crate::tuple_reductions::tuple_reductions;
 
 /// A GPU whose largest tiles are halved three times, so that few elements make long walks; too small to divide rows.
 fn small_tiles() -> Profile {
@@ -34,6 +36,7 @@ fn planned(g: &mut G, output: ValueRef) -> Plan {
 
 fn planned_on(g: &mut G, output: ValueRef, profile: &Profile) -> Plan {
     g.0.outputs = vec![output];
+    tuple_reductions(&mut g.0, &Rewrites::default());
     plan(&g.0, profile).unwrap()
 }
 

@@ -55,11 +55,15 @@ fn tuples_of_columns_are_combined_beside_sums_of_rows() {
         let x = g.input(0, &[rows, cols]);
         let softmax = g.softmax(x, 0);
         let outputs = [g.reduce(ReduceFn::Sum, x, &[1]), g.reduce(ReduceFn::Max, softmax, &[0])];
-        for plan in plans(g, &outputs) {
-            let combines =
-                |kernel: &&crate::plan::KernelStep| kernel.buffers.iter().filter(|b| b.1).count() == 3;
-            assert!(readers(&plan, x).iter().any(combines), "{rows} x {cols}");
-        }
+        let plans = plans(g, &outputs);
+        let walks = plans.iter().map(|plan| {
+            let writes = |kernel: &&crate::plan::KernelStep| kernel.buffers.iter().filter(|b| b.1).count();
+            let found = readers(plan, x).into_iter().find(|kernel| writes(kernel) == 3);
+            found.and_then(|kernel| kernel.tiling.as_ref()).map(|tiling| tiling.walk)
+        });
+        let walks: Vec<Option<Walk>> = walks.collect();
+        // A processor holds the rows of an instance, a GPU walks along them.
+        assert!(walks[0].is_some() && walks[1] == Some(Walk::Rows), "{rows} x {cols}: {walks:?}");
     }
 }
 
