@@ -1,23 +1,32 @@
-//! Recognises attention that a model writes out, and calls libtorch's one operator for it.
+//! Selects libtorch's operator for attention, however it is spelled.
 //!
 //! ```text
-//! %4 = aten::matmul(self=%q, other=%kt)              ->   %9 = aten::scaled_dot_product_attention(
-//! %5 = aten::mul.Scalar(self=%4, other=0.125)                   query=%q, key=%k, value=%v, attn_mask=None,
-//! %6 = aten::masked_fill.Scalar(self=%5, mask=%m,               dropout_p=0, is_causal=true, scale=0.125)
-//!        value=-inf)
-//! %7 = aten::softmax.int(self=%6, dim=-1)
-//! %9 = aten::matmul(self=%7, other=%v)
+//! %4 = contract batch[0,1]x[0,1] sum[3]x[3](%q, %k)      ->   %9 = aten::scaled_dot_product_attention(
+//! %5 = map mul(%4, 0.125)                                           query=%q, key=%k, value=%v, attn_mask=None,
+//! %6 = map select(%m, -inf, %5)                                     dropout_p=0, is_causal=true, scale=0.125)
+//! %7 = softmax of %6
+//! %9 = contract batch[0,1]x[0,1] sum[3]x[2](%7, %v)
 //! ```
 //!
-//! The scores then stay out of memory. The rewrite is made only where both compute the same: where every position of
-//! a row is excluded, the written-out form gives NaN and libtorch's operator 0, so that a mask must be known to leave
-//! each row something. [`Facts`] says so for masks that no input has a part in.
+//! The scores then stay out of memory. What the operator was lowered to is the same call again, up to the default scale, which is
+//! left out, and what broadcasts a mask. What a model wrote out is rewritten where nothing else reads scores or weights, libtorch
+//! has a fast operator, and both compute the same: where every position of a row is excluded, the written-out form gives NaN and
+//! libtorch's operator 0, so that a mask must be known to leave each row something. [`Facts`] says so for masks that no input has a
+//! part in.
 
-use crate::args::{Args, Number, swapped, wrap};
-use crate::graph::{AtenCall, Graph, NodeId, Op, ValueRef};
+use std::collections::{HashMap, HashSet};
+
+use crate::graph::{AtenCall, Graph, NodeId, Op, ValueRef, View};
+use crate::plan::repeated_strides;
 use crate::recording::Arg;
-use crate::types::{Device, Dims, TensorType};
-use tilefuse_block::Elem;
+use crate::rewrites::Rewrites;
+use crate::types::{Device, Dims, TensorType, row_major};
+use find::{Found, Mask, MaskOf, Operand, find, is_result};
+use tilefuse_block::{Elem, Literal, ScalarFn};
+
+mod find;
+#[cfg(test)]
+mod tests;
 
 /// What a mask of attention scores, `[..., queries, keys]`, does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,17 +38,19 @@ pub struct MaskFacts {
 }
 
 /// How a mask acts on scores.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum MaskKind {
     /// A truth value: true excludes.
     Excludes,
+    /// A truth value: true keeps.
+    Keeps,
     /// A number that is added.
     Added,
 }
 
 /// What the owner of the tensors knows.
 pub trait Facts {
-    /// What a mask does, where its value depends on nothing but parameters and constants.
+    /// What a mask of a primitive graph does, where its value depends on nothing but parameters and constants.
     fn mask(&mut self, graph: &Graph, mask: ValueRef, kind: MaskKind) -> Option<MaskFacts>;
 
     /// The graph has been rewritten on what [`Facts::mask`] says of a mask: it must stay true of the parameters.
@@ -63,7 +74,7 @@ impl<F: Facts + ?Sized> Facts for &mut F {
     }
 }
 
-/// Knows nothing: only attention without a mask is recognised, and results are taken to be row-major.
+/// Knows nothing: of written-out attention only that without a mask is recognised, and results are taken to be row-major.
 #[derive(Clone, Copy, Debug)]
 pub struct NoFacts;
 
@@ -79,193 +90,327 @@ impl Facts for NoFacts {
     }
 }
 
-/// Attention, as a model wrote it.
-struct Found {
-    /// The product of weights and values.
-    last: NodeId,
-    /// The product of queries and keys.
-    first: NodeId,
-    query: ValueRef,
-    /// Keys, `[batch, heads, width, keys]`.
-    key_transposed: ValueRef,
-    value: ValueRef,
-    scale: f64,
-    mask: Mask,
+/// Attention that a call computes.
+struct Selected {
+    found: Found,
+    /// Sizes of the call's batch.
+    batch: Dims,
+    /// Queries, keys, elements of keys, elements of values.
+    sizes: [i64; 4],
+    mask: CallMask,
     /// The mask that the facts are of.
     known: Option<(ValueRef, MaskKind)>,
 }
 
-/// The mask of the new call.
-enum Mask {
+/// The mask of a call.
+enum CallMask {
     None,
     Causal,
-    /// Added to the scores.
-    Added(ValueRef),
-    /// True keeps where this is false.
-    Not(ValueRef),
+    /// Added, or of truth values of which true keeps.
+    Given(Mask),
+    /// Of truth values of which true excludes.
+    Not(Mask),
 }
 
-/// Rewrites every written-out attention of a functional graph; returns how many there were.
-pub fn recognise_attention(graph: &mut Graph, facts: &mut dyn Facts) -> usize {
-    let ids: Vec<NodeId> = graph.ids().collect();
+/// Replaces attention in a primitive graph by calls of libtorch; returns how many there are.
+pub(crate) fn select_attention(graph: &mut Graph, facts: &mut dyn Facts, rewrites: &Rewrites) -> usize {
+    let found: Vec<Found> = graph.ids().filter_map(|id| find(graph, id)).collect();
+    let mut selected: Vec<Selected> =
+        found.into_iter().filter_map(|found| Selected::of(graph, found, facts)).collect();
+    drop_what_others_read(graph, &mut selected);
+    let mut replaced = HashMap::new();
     let mut count = 0;
-    for id in ids {
-        if let Some(found) = find(graph, id, facts)
-            && replace(graph, &found, facts)
-        {
-            if let Some((mask, kind)) = found.known {
+    for attention in &selected {
+        if !rewrites.is_spent() && attention.replace(graph, facts, &mut replaced).is_some() {
+            rewrites.allow("select-attention");
+            if let Some((mask, kind)) = attention.known {
                 facts.rely(mask, kind);
             }
             count += 1;
         }
     }
-    if count > 0 {
+    if !selected.is_empty() {
         graph.remove_unused();
     }
     count
 }
 
-/// The call of this name that makes a value as its first result.
-fn call<'g>(graph: &'g Graph, value: ValueRef, name: &str) -> Option<&'g AtenCall> {
-    match &graph.node(value.node).op {
-        Op::Aten(call) if value.out == 0 && call.op == name && call.writes.is_empty() && !call.random => {
-            Some(call)
+/// Leaves what a model wrote out where something beside selected attention reads its scores or weights.
+fn drop_what_others_read(graph: &Graph, selected: &mut Vec<Selected>) {
+    loop {
+        let nodes = |s: &Selected| s.found.inner.iter().copied().chain([s.found.last]).collect::<Vec<_>>();
+        let own: HashSet<NodeId> = selected.iter().flat_map(nodes).collect();
+        let inside = |&node: &NodeId| {
+            !is_result(graph, node) && graph.users(node).iter().all(|(user, _)| own.contains(user))
+        };
+        let before = selected.len();
+        selected.retain(|s| s.found.safe || s.found.inner.iter().all(inside));
+        if selected.len() == before {
+            return;
         }
-        _ => None,
     }
 }
 
-/// The operand that an argument names.
-fn operand(graph: &Graph, node: NodeId, name: &str) -> Option<ValueRef> {
-    let Op::Aten(call) = &graph.node(node).op else { return None };
-    let position = Args(&call.args).tensor(name)?;
-    graph.operands(node).get(usize::from(position)).copied()
-}
-
-fn used_once(graph: &Graph, value: ValueRef) -> bool {
-    graph.users(value.node).len() == 1
-        && !graph.outputs.contains(&value)
-        && !graph.updates.iter().any(|u| u.value == value)
-}
-
-/// Walks up from the weights of a product to the product that made the scores.
-fn find(graph: &Graph, last: NodeId, facts: &mut dyn Facts) -> Option<Found> {
-    call(graph, last.into(), "aten::matmul")?;
-    let (weights, value) = (operand(graph, last, "self")?, operand(graph, last, "other")?);
-    let ty = graph.ty(last.into());
-    let scores = softmax_of(graph, weights)?;
-    let (scores, mask, known) = mask_of(graph, scores, facts)?;
-    let (scores, mut scale) = scaled(graph, scores)?;
-    call(graph, scores, "aten::matmul").filter(|_| used_once(graph, scores))?;
-    let first = scores.node;
-    let (mut query, key) = (operand(graph, first, "self")?, operand(graph, first, "other")?);
-    if let Some((inner, factor)) = scaled(graph, query).filter(|&(_, factor)| factor != 1.0) {
-        (query, scale) = (inner, scale * factor);
+impl Selected {
+    fn of(graph: &Graph, found: Found, facts: &mut dyn Facts) -> Option<Selected> {
+        let batch = batch_of(&found)?;
+        let size = |operand: &Operand, from_end: usize| {
+            let dim = *operand.dims.iter().nth_back(from_end)?;
+            Some(graph.ty(operand.of_product()).shape[dim])
+        };
+        let sizes =
+            [size(&found.query, 1)?, size(&found.key, 1)?, size(&found.key, 0)?, size(&found.value, 0)?];
+        if !found.scale.is_finite() || !(found.safe || is_fast(graph, &found, &sizes)) {
+            return None;
+        }
+        let (mask, known) = mask_of(graph, &found, &sizes, facts)?;
+        Some(Selected { found, batch, sizes, mask, known })
     }
-    let found = Found { last, first, query, key_transposed: key, value, scale, mask, known };
-    let typed = [query, key, value, scores, weights].iter().all(|&v| {
-        let other = graph.ty(v);
-        other.dtype == ty.dtype && other.device == ty.device && other.rank() == 4 && other.numel() > 0
-    });
-    (typed && fits(graph, &found) && scale.is_finite()).then_some(found)
-}
 
-/// Whether libtorch has a fast operator for these shapes.
-fn fits(graph: &Graph, found: &Found) -> bool {
-    let ty = graph.ty(found.query);
-    let [q, k, v] = [found.query, found.key_transposed, found.value].map(|v| graph.ty(v));
-    let width = q.shape[3];
-    let heads = q.shape[..2] == k.shape[..2] && q.shape[..2] == v.shape[..2];
-    let shapes = k.shape[2] == width && v.shape[3] == width && v.shape[2] == k.shape[3];
-    let rows = q.strides[3] == 1 && k.strides[2] == 1 && v.strides[3] == 1;
-    let kind = match (ty.device, ty.dtype.elem()) {
-        (Device::Cpu, Some(Elem::F32 | Elem::F64 | Elem::Bf16 | Elem::F16)) => true,
-        (Device::Cuda(_), Some(Elem::F32 | Elem::Bf16 | Elem::F16)) => width % 8 == 0 && width <= 256,
-        _ => false,
-    };
-    heads && shapes && rows && kind
-}
-
-/// The operand of a softmax along the last dimension, looked at through casts that lose nothing and back.
-fn softmax_of(graph: &Graph, weights: ValueRef) -> Option<ValueRef> {
-    let weights = through_cast(graph, weights)?;
-    let softmax = call(graph, weights, "aten::softmax").filter(|_| used_once(graph, weights))?;
-    let scores = operand(graph, weights.node, "self")?;
-    let dim = Args(&softmax.args).int("dim")?;
-    (wrap(dim, graph.ty(scores).rank()) == Some(3)).then(|| through_cast(graph, scores)).flatten()
-}
-
-/// The operand of a cast that is used once, or the value itself. Softmax in `f32` of narrower scores is what the
-/// one operator computes, too.
-fn through_cast(graph: &Graph, value: ValueRef) -> Option<ValueRef> {
-    let is_cast = call(graph, value, "aten::to").is_some() || call(graph, value, "aten::_to_copy").is_some();
-    if !is_cast {
-        return Some(value);
+    fn replace(
+        &self,
+        graph: &mut Graph,
+        facts: &mut dyn Facts,
+        replaced: &mut HashMap<ValueRef, ValueRef>,
+    ) -> Option<()> {
+        let Selected { found, batch, sizes: [queries, keys, width, depth], .. } = self;
+        let root = self.root(graph)?;
+        let with = |rows: &[i64]| -> Dims { batch.iter().chain(rows).copied().collect() };
+        let mut few = batch.clone();
+        if let (true, Some(heads)) = (found.grouped, few.last_mut()) {
+            *heads /= found.batches[0].last()?;
+        }
+        let origin = graph.node(root).origin;
+        let own: Dims = few.iter().chain([keys, width]).copied().collect();
+        let values: Dims = few.iter().chain([keys, depth]).copied().collect();
+        let mut operands = vec![
+            found.query.build(graph, &with(&[*queries, *width]), replaced, origin)?,
+            found.key.build(graph, &own, replaced, origin)?,
+            found.value.build(graph, &values, replaced, origin)?,
+        ];
+        operands.extend(self.mask(graph, replaced, origin)?);
+        let call = self.call(graph, operands.len() > 3);
+        let types: Vec<TensorType> = operands.iter().map(|&v| graph.ty(v).clone()).collect();
+        let shape = with(&[*queries, *depth]);
+        let mut ty = TensorType { strides: row_major(&shape), shape, ..graph.ty(root.into()).clone() };
+        let direct = graph.ty(root.into()).shape == ty.shape && is_ordered(&found.result);
+        if direct {
+            ty.strides.clone_from(&graph.ty(root.into()).strides);
+        }
+        // What is one operator's has its strides.
+        let captured = direct && found.safe && graph.node(found.first).origin == origin;
+        if let Some(strides) = if captured { None } else { facts.result_strides(&call, &types) } {
+            (strides.len() == ty.rank()).then(|| ty.strides = strides)?;
+        }
+        let origin = if found.safe { origin } else { self.describe(graph) };
+        let node = graph.add(Op::Aten(Box::new(call)), &operands, [ty], origin);
+        let result = if direct { node.into() } else { self.arranged(graph, node.into())? };
+        graph.replace_uses(root.into(), result);
+        replaced.insert(root.into(), result);
+        Some(())
     }
-    let inner = operand(graph, value.node, "self")?;
-    let narrow = |e: Option<Elem>| matches!(e, Some(Elem::F16 | Elem::Bf16));
-    let [from, to] = [inner, value].map(|v| graph.ty(v));
-    let pair = [from.dtype.elem(), to.dtype.elem()];
-    let wide = pair.contains(&Some(Elem::F32)) && pair.into_iter().any(narrow);
-    (wide && from.device == to.device && used_once(graph, value)).then_some(inner)
-}
 
-/// The scores before a mask, the mask, and what was asked of it.
-type Masked = (ValueRef, Mask, Option<(ValueRef, MaskKind)>);
-
-/// `None` where there is a mask that cannot be expressed.
-fn mask_of(graph: &Graph, scores: ValueRef, facts: &mut dyn Facts) -> Option<Masked> {
-    if call(graph, scores, "aten::masked_fill").is_some() {
-        return filled(graph, scores, facts);
+    fn call(&self, graph: &Graph, masked: bool) -> AtenCall {
+        let found = &self.found;
+        let elem = graph.ty(found.first.into()).dtype.elem().unwrap_or(Elem::F32);
+        let default = 1.0 / (self.sizes[2] as f64).sqrt();
+        let scale = match Literal::float(elem, default) == Literal::float(elem, found.scale) {
+            true if found.safe => Arg::None,
+            true => Arg::Float(default),
+            false => Arg::Float(found.scale),
+        };
+        let args = [
+            ("query", Arg::Tensor(0)),
+            ("key", Arg::Tensor(1)),
+            ("value", Arg::Tensor(2)),
+            ("attn_mask", if masked { Arg::Tensor(3) } else { Arg::None }),
+            ("dropout_p", Arg::Float(0.0)),
+            ("is_causal", Arg::Bool(matches!(self.mask, CallMask::Causal))),
+            ("scale", scale),
+            ("enable_gqa", Arg::Bool(found.grouped)),
+        ];
+        let selects = found.mask.as_ref().is_some_and(|mask| matches!(mask.kind, MaskOf::Replaces(..)));
+        AtenCall {
+            selects: selects && masked,
+            ..AtenCall::new("aten::scaled_dot_product_attention", "", args)
+        }
     }
-    if let Some(add) = call(graph, scores, "aten::add").filter(|call| call.overload == "Tensor") {
-        let plain = Args(&add.args).number("alpha").is_none_or(|a| a.as_f64() == 1.0);
-        let [left, right] = ["self", "other"].map(|name| operand(graph, scores.node, name));
-        let (left, right) = (left?, right?);
-        let (inner, mask) = if is_product(graph, left) { (left, right) } else { (right, left) };
-        let ty = graph.ty(mask);
-        let new = match facts.mask(graph, mask, MaskKind::Added)? {
-            MaskFacts { causal: true, .. } if square(graph, inner, mask) => Mask::Causal,
-            MaskFacts { rows_open: true, .. }
-                if ty.dtype == graph.ty(inner).dtype && matches!(ty.rank(), 2 | 4) =>
-            {
-                Mask::Added(mask)
-            }
+
+    /// The last node of it: the product of weights and values, the rounding of that, or what brings it into the call's shape.
+    fn root(&self, graph: &Graph) -> Option<NodeId> {
+        let only = |node: NodeId| match &graph.users(node)[..] {
+            &[(user, _)] if !is_result(graph, node) => Some(user),
+            _ => None,
+        };
+        let elem = graph.ty(self.found.value.value).dtype;
+        let mut root = self.found.last;
+        if graph.ty(root.into()).dtype != elem {
+            let rounds =
+                |&user: &NodeId| graph.node(user).op == Op::Cast && graph.ty(user.into()).dtype == elem;
+            root = only(root).filter(rounds)?;
+        }
+        let shape = &graph.ty(root.into()).shape;
+        let rows = [self.sizes[0], self.sizes[3]];
+        let whole = self.batch.iter().chain(&rows);
+        if is_ordered(&self.found.result) && !shape.iter().eq(whole.clone()) {
+            let is_whole = |&user: &NodeId| {
+                graph.node(user).op == Op::View(View::Reshape)
+                    && graph.ty(user.into()).shape.iter().eq(whole.clone())
+            };
+            root = only(root).filter(is_whole).unwrap_or(root);
+        }
+        Some(root)
+    }
+
+    /// The result of a call, in the shape and order of the last product's.
+    fn arranged(&self, graph: &mut Graph, call: ValueRef) -> Option<ValueRef> {
+        let origin = graph.node(call.node).origin;
+        let axes: Dims =
+            self.found.batches[0].iter().chain([&self.sizes[0], &self.sizes[3]]).copied().collect();
+        let value = reshaped(graph, call, &axes, origin)?;
+        let mut order = vec![0; axes.len()];
+        for (axis, &dim) in self.found.result.iter().enumerate() {
+            *order.get_mut(dim)? = axis;
+        }
+        Some(permuted(graph, value, &order, origin))
+    }
+
+    /// The operand that is the mask.
+    fn mask(
+        &self,
+        graph: &mut Graph,
+        replaced: &HashMap<ValueRef, ValueRef>,
+        origin: Option<u32>,
+    ) -> Option<Option<ValueRef>> {
+        let (mask, not) = match &self.mask {
+            CallMask::None | CallMask::Causal => return Some(None),
+            CallMask::Given(mask) => (mask, false),
+            CallMask::Not(mask) => (mask, true),
+        };
+        let value = replaced.get(&mask.value).copied().unwrap_or(mask.value);
+        let mut value = self.spread(graph, value, mask, origin)?;
+        if not {
+            let ty = graph.ty(value);
+            let ty = TensorType::contiguous(ty.dtype, &ty.shape, ty.device);
+            value = graph.add(Op::Map(ScalarFn::Not), &[value], [ty], origin).into();
+        }
+        Some(Some(value))
+    }
+
+    /// A mask whose dimensions are those of the call's scores, from the last one on.
+    fn spread(
+        &self,
+        graph: &mut Graph,
+        value: ValueRef,
+        mask: &Mask,
+        origin: Option<u32>,
+    ) -> Option<ValueRef> {
+        let shape = graph.ty(value).shape.clone();
+        let whole = self.found.safe || shape.len() == mask.dims.len();
+        if is_ordered(&mask.dims) && (shape.len() == 2 || whole && mask.batch == self.batch) {
+            return Some(value);
+        }
+        let mut whole = Dims::from_elem(1, mask.dims.len().checked_sub(shape.len())?);
+        whole.extend_from_slice(&shape);
+        let value = reshaped(graph, value, &whole, origin)?;
+        let value = permuted(graph, value, &mask.dims, origin);
+        let shape = graph.ty(value).shape.clone();
+        let (own, matrix) = shape.split_last_chunk::<2>()?;
+        let batch = match own {
+            own if *own == mask.batch[..] => self.batch.clone(),
+            own if own.iter().all(|&n| n == 1) => Dims::from_elem(1, self.batch.len()),
+            own if mask.batch == self.batch => Dims::from_slice(own),
             _ => return None,
         };
-        return (plain && used_once(graph, scores)).then_some((inner, new, Some((mask, MaskKind::Added))));
+        let shape: Dims = batch.iter().chain(matrix).copied().collect();
+        reshaped(graph, value, &shape, origin)
     }
-    Some((scores, Mask::None, None))
+
+    /// A new origin that names the operators from the first product to the last.
+    fn describe(&self, graph: &mut Graph) -> Option<u32> {
+        let (first, last) = (graph.origin(self.found.first)?, graph.origin(self.found.last)?);
+        let text = format!("attention {first} to {last}");
+        Some(graph.add_origin(text))
+    }
 }
 
-fn is_product(graph: &Graph, value: ValueRef) -> bool {
-    scaled(graph, value).is_some_and(|(inner, _)| call(graph, inner, "aten::matmul").is_some())
-}
-
-/// Whether there are as many queries as keys, and a row of the mask for each.
-fn square(graph: &Graph, scores: ValueRef, mask: ValueRef) -> bool {
-    let [scores, mask] = [scores, mask].map(|v| &graph.ty(v).shape);
-    scores.len() == 4 && scores[2] == scores[3] && mask.ends_with(&scores[2..])
-}
-
-fn filled(graph: &Graph, scores: ValueRef, facts: &mut dyn Facts) -> Option<Masked> {
-    let call = call(graph, scores, "aten::masked_fill").filter(|_| used_once(graph, scores))?;
-    let fill = match Args(&call.args).number("value") {
-        Some(number) => number.as_f64(),
-        None => literal(graph, operand(graph, scores.node, "value")?)?,
-    };
-    let (inner, mask) = (operand(graph, scores.node, "self")?, operand(graph, scores.node, "mask")?);
-    let excludes = fill <= highest_excluded(graph.ty(inner).dtype.elem()?);
-    let new = match facts.mask(graph, mask, MaskKind::Excludes)? {
-        MaskFacts { causal: true, .. } if excludes && square(graph, inner, mask) => Mask::Causal,
-        MaskFacts { rows_open: true, .. }
-            if fill == f64::NEG_INFINITY && matches!(graph.ty(mask).rank(), 2 | 4) =>
-        {
-            Mask::Not(mask)
+/// Sizes of the batch of the call: those of the operator that it is, else batch and heads, which are what fast operators take.
+fn batch_of(found: &Found) -> Option<Dims> {
+    let mut own = found.batches.first()?.clone();
+    if found.grouped {
+        let shared = own.pop()?;
+        *own.last_mut()? *= shared;
+    }
+    let as_it_is = |batch: &Dims| *batch == own || *batch == found.batches[0];
+    if found.batches.iter().all(as_it_is) && (found.safe || own.len() == 2) {
+        return Some(own);
+    }
+    let mut pairs = found.batches.iter().filter(|batch| batch.len() == 2);
+    match pairs.next() {
+        _ if found.grouped => None,
+        Some(batch) => pairs.all(|other| other == batch).then(|| batch.clone()),
+        None if own.len() < 2 => {
+            (own.len()..2).for_each(|_| own.insert(0, 1));
+            Some(own)
         }
+        None => None,
+    }
+}
+
+/// Whether libtorch has a fast operator for attention of these sizes.
+fn is_fast(graph: &Graph, found: &Found, &[queries, keys, width, depth]: &[i64; 4]) -> bool {
+    let ty = graph.ty(found.value.value);
+    let half = matches!(ty.dtype.elem(), Some(Elem::F16 | Elem::Bf16));
+    let kind = match (ty.device, ty.dtype.elem()) {
+        (Device::Cpu, Some(Elem::F32 | Elem::F64 | Elem::Bf16 | Elem::F16)) => true,
+        (Device::Cuda(_), Some(Elem::F32 | Elem::Bf16 | Elem::F16)) => {
+            width % 8 == 0 && width <= 256 && (half || !found.grouped)
+        }
+        _ => false,
+    };
+    let rows = |operand: &Operand| {
+        let strides = &graph.ty(operand.of_product()).strides;
+        operand.dims.last().is_some_and(|&d| strides[d] == 1)
+    };
+    let members: i64 = found.batches[0].iter().product();
+    let full = [members, queries, keys, width].iter().all(|&n| n > 0);
+    let operands = [&found.query, &found.key, &found.value];
+    kind && full && width == depth && operands.into_iter().all(rows)
+}
+
+/// A mask of a call, and what was asked of the facts.
+type Masked = (CallMask, Option<(ValueRef, MaskKind)>);
+
+/// The mask of the call; `None` where there is one that it cannot have.
+fn mask_of(graph: &Graph, found: &Found, sizes: &[i64; 4], facts: &mut dyn Facts) -> Option<Masked> {
+    let Some(mask) = &found.mask else { return Some((CallMask::None, None)) };
+    let square = sizes[0] == sizes[1];
+    let (kind, hides) = match mask.kind {
+        MaskOf::Added => (MaskKind::Added, true),
+        MaskOf::Opens => (MaskKind::Keeps, true),
+        MaskOf::Replaces(true, fill) => (MaskKind::Excludes, fill <= highest_excluded(mask.elem)),
+        MaskOf::Replaces(false, fill) => (MaskKind::Keeps, fill <= highest_excluded(mask.elem)),
+        MaskOf::Causal(fill) => {
+            let hides = fill == f64::NEG_INFINITY || !found.safe && fill <= highest_excluded(mask.elem);
+            return (hides && (found.safe || square)).then_some((CallMask::Causal, None));
+        }
+    };
+    let given =
+        |mask: Mask| if kind == MaskKind::Excludes { CallMask::Not(mask) } else { CallMask::Given(mask) };
+    if found.safe {
+        let infinite = !matches!(mask.kind, MaskOf::Replaces(_, fill) if fill != f64::NEG_INFINITY);
+        return infinite.then(|| (given(mask.clone()), None));
+    }
+    let ty = graph.ty(mask.value);
+    let known = facts.mask(graph, mask.value, kind).filter(|_| hides && is_ordered(&mask.dims))?;
+    let typed = kind != MaskKind::Added || ty.dtype == graph.ty(found.value.value).dtype;
+    let whole = ty.shape.ends_with(&sizes[..2]);
+    let new = match known {
+        MaskFacts { causal: true, .. } if square && whole => CallMask::Causal,
+        MaskFacts { rows_open: true, .. } if typed => given(mask.clone()),
         _ => return None,
     };
-    Some((inner, new, Some((mask, MaskKind::Excludes))))
+    Some((new, Some((mask.value, kind))))
 }
 
 /// The highest score that has no weight beside one that is not excluded.
@@ -276,102 +421,70 @@ pub fn highest_excluded(elem: Elem) -> f64 {
     }
 }
 
-/// A number known now: of a literal or a constant of rank 0.
-fn literal(graph: &Graph, value: ValueRef) -> Option<f64> {
-    let literal = match &graph.node(value.node).op {
-        Op::Scalar(literal) => *literal,
-        Op::Const(slot) => *graph.literals.get(slot)?,
-        _ => return None,
-    };
-    graph.ty(value).shape.is_empty().then(|| literal.as_f64())
+fn is_ordered(dims: &[usize]) -> bool {
+    dims.iter().copied().eq(0..dims.len())
 }
 
-/// What a value is a known multiple of, and the factor; the value itself and 1 where it is no such product. `None` where it
-/// is one that others use, too.
-fn scaled(graph: &Graph, value: ValueRef) -> Option<(ValueRef, f64)> {
-    let product = call(graph, value, "aten::mul");
-    let Some(call) = product.or_else(|| call(graph, value, "aten::div")) else {
-        return Some((value, 1.0));
-    };
-    let inner = operand(graph, value.node, "self")?;
-    let other = Args(&call.args).number("other").map(Number::as_f64);
-    let other = other.or_else(|| literal(graph, operand(graph, value.node, "other")?));
-    let (Some(other), true) = (other, Args(&call.args).absent("rounding_mode")) else {
-        return Some((value, 1.0));
-    };
-    let same =
-        graph.ty(inner).dtype == graph.ty(value).dtype && graph.ty(inner).shape == graph.ty(value).shape;
-    if !same {
-        return Some((value, 1.0));
+impl Operand {
+    /// The value that the product takes.
+    fn of_product(&self) -> ValueRef {
+        self.views.first().map_or(self.value, |&view| view.into())
     }
-    let factor = if product.is_some() { other } else { 1.0 / other };
-    used_once(graph, value).then_some((inner, factor))
-}
 
-fn replace(graph: &mut Graph, found: &Found, facts: &mut dyn Facts) -> bool {
-    let origin = graph.node(found.last).origin;
-    let key = transposed(graph, found.key_transposed, origin);
-    let mut operands = vec![found.query, key, found.value];
-    let mask = match found.mask {
-        Mask::None | Mask::Causal => Arg::None,
-        Mask::Added(mask) => {
-            operands.push(mask);
-            Arg::Tensor(3)
+    /// The operand of a call, of this shape.
+    fn build(
+        &self,
+        graph: &mut Graph,
+        shape: &[i64],
+        replaced: &HashMap<ValueRef, ValueRef>,
+        origin: Option<u32>,
+    ) -> Option<ValueRef> {
+        let mut value = replaced.get(&self.value).copied().unwrap_or(self.value);
+        let mut order: Vec<usize> = (0..graph.ty(value).rank()).collect();
+        for &view in self.views.iter().rev() {
+            let Op::View(View::Permute(perm)) = &graph.node(view).op else { return None };
+            order = perm.iter().map(|&d| order[usize::from(d)]).collect();
         }
-        Mask::Not(mask) => {
-            operands.push(not(graph, mask, origin));
-            Arg::Tensor(3)
-        }
-    };
-    let args = [
-        ("query", Arg::Tensor(0)),
-        ("key", Arg::Tensor(1)),
-        ("value", Arg::Tensor(2)),
-        ("attn_mask", mask),
-        ("dropout_p", Arg::Float(0.0)),
-        ("is_causal", Arg::Bool(matches!(found.mask, Mask::Causal))),
-        ("scale", Arg::Float(found.scale)),
-        ("enable_gqa", Arg::Bool(false)),
-    ];
-    let call = AtenCall::new("aten::scaled_dot_product_attention", "", args);
-    let types: Vec<TensorType> = operands.iter().map(|&v| graph.ty(v).clone()).collect();
-    let mut ty = graph.ty(found.last.into()).clone();
-    if let Some(strides) = facts.result_strides(&call, &types) {
-        if strides.len() != ty.shape.len() {
-            return false;
-        }
-        ty.strides = strides;
+        let order: Vec<usize> = self.dims.iter().map(|&d| order[d]).collect();
+        value = permuted(graph, value, &order, origin);
+        reshaped(graph, value, shape, origin)
     }
-    let origin = describe(graph, found);
-    let node = graph.add(Op::Aten(Box::new(call)), &operands, [ty], origin);
-    graph.replace_uses(found.last.into(), node.into());
-    true
 }
 
-/// A new origin that names the operators from the first product to the last.
-fn describe(graph: &mut Graph, found: &Found) -> Option<u32> {
-    let text = format!("attention {} to {}", graph.origin(found.first)?, graph.origin(found.last)?);
-    Some(graph.add_origin(text))
-}
-
-/// A value with its last two dimensions swapped.
-fn transposed(graph: &mut Graph, value: ValueRef, origin: Option<u32>) -> ValueRef {
-    let mut ty = graph.ty(value).clone();
-    let rank = ty.rank();
-    for (to, from) in swapped(-2, -1, rank).unwrap_or_default().into_iter().enumerate() {
-        (ty.shape[to], ty.strides[to]) = (graph.ty(value).shape[from], graph.ty(value).strides[from]);
+/// A value with its dimensions in another order.
+fn permuted(graph: &mut Graph, value: ValueRef, order: &[usize], origin: Option<u32>) -> ValueRef {
+    if is_ordered(order) {
+        return value;
     }
-    let args = [("self", Arg::Tensor(0)), ("dim0", Arg::Int(-2)), ("dim1", Arg::Int(-1))];
-    let call = AtenCall::new("aten::transpose", "int", args);
-    graph.add(Op::Aten(Box::new(call)), &[value], [ty], origin).into()
+    let ty = graph.ty(value).clone();
+    let picked = |dims: &[i64]| order.iter().map(|&d| dims[d]).collect();
+    let ty = TensorType { shape: picked(&ty.shape), strides: picked(&ty.strides), ..ty };
+    let view = View::Permute(order.iter().map(|&d| d as u8).collect());
+    graph.add(Op::View(view), &[value], [ty], origin).into()
 }
 
-fn not(graph: &mut Graph, mask: ValueRef, origin: Option<u32>) -> ValueRef {
-    let ty = graph.ty(mask);
-    let ty = TensorType::contiguous(ty.dtype, &ty.shape, ty.device);
-    let call = AtenCall::new("aten::logical_not", "", [("self", Arg::Tensor(0))]);
-    graph.add(Op::Aten(Box::new(call)), &[mask], [ty], origin).into()
+/// A value in another shape, or what is in this shape before it is brought into the value's.
+fn reshaped(graph: &mut Graph, value: ValueRef, shape: &[i64], origin: Option<u32>) -> Option<ValueRef> {
+    let ty = graph.ty(value);
+    if ty.shape[..] == *shape {
+        return Some(value);
+    }
+    if let (Op::View(View::Reshape), Some(&of)) =
+        (&graph.node(value.node).op, graph.operands(value.node).first())
+        && graph.ty(of).shape[..] == *shape
+    {
+        return Some(of);
+    }
+    if ty.numel() != shape.iter().product::<i64>() {
+        return None;
+    }
+    let contiguous = TensorType::contiguous(ty.dtype, shape, ty.device);
+    let node = graph.add(Op::View(View::Reshape), &[value], [contiguous.clone()], origin);
+    // The strides at which it lies, where it needs no copy.
+    if let Some(mut strides) = repeated_strides(graph, node.into(), 0, 1) {
+        let single = (0..shape.len()).filter(|&d| shape[d] == 1);
+        single.for_each(|d| strides[d] = contiguous.strides[d]);
+        graph.node_mut(node).outs[0].strides = strides;
+    }
+    Some(node.into())
 }
-
-#[cfg(test)]
-mod tests;

@@ -127,6 +127,9 @@ pub struct AtenCall {
     pub writes: SmallVec<[u16; 1]>,
     /// Draws random numbers: never removed, reordered against other such calls, or run twice.
     pub random: bool,
+    /// What a mask of truth values excludes from attention counts for nothing, whatever it is. libtorch's operator adds -inf to
+    /// it, which leaves what is NaN.
+    pub selects: bool,
 }
 
 impl AtenCall {
@@ -143,6 +146,7 @@ impl AtenCall {
             replay: None,
             writes: SmallVec::new(),
             random: false,
+            selects: false,
         }
     }
 

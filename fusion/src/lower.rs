@@ -18,6 +18,7 @@
 
 mod activation;
 mod arith;
+mod attention;
 mod cast;
 mod compare;
 mod contract;
@@ -90,6 +91,7 @@ impl Registry {
         index::register(&mut registry);
         contract::register(&mut registry);
         conv::register(&mut registry);
+        attention::register(&mut registry);
         registry
     }
 

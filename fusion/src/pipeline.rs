@@ -2,11 +2,11 @@
 //!
 //! ```text
 //! functional graph
-//!   recognise-attention        matmul, softmax, matmul           -> scaled_dot_product_attention
 //!   split-unaligned-products   linear with odd rows, on a GPU    -> products of parts of it
 //!   lower                      calls                             -> primitive operators
 //! primitive graph
 //!   simplify                   what simplify::PASSES lists       -> until nothing changes
+//!   select-attention           contraction, softmax, contraction -> scaled_dot_product_attention
 //!   select-library             contractions                      -> calls of libtorch, or products and their sums
 //!   simplify-selected          as simplify
 //!   select-kernels             calls, on a processor             -> kernels where they take less time
@@ -29,7 +29,7 @@
 use std::fmt;
 use std::ops::RangeInclusive;
 
-use crate::attention::{Facts, NoFacts, recognise_attention};
+use crate::attention::{Facts, NoFacts, select_attention};
 use crate::contract::{Candidate, Times};
 use crate::graph::Graph;
 use crate::library::select_library;
@@ -189,7 +189,6 @@ const fn steps(name: &'static str, run: fn(Plan, &mut Context<'_>) -> Plan) -> P
 
 /// The passes, in order.
 pub const PASSES: &[Pass] = &[
-    graph("recognise-attention", Stage::Primitive, attention),
     graph("split-unaligned-products", Stage::Primitive, |graph, cx| {
         split_unaligned_products(graph, &cx.profile, &cx.rewrites);
         Ok(())
@@ -199,6 +198,10 @@ pub const PASSES: &[Pass] = &[
         Ok(())
     }),
     graph("simplify", Stage::Primitive, simplified),
+    graph("select-attention", Stage::Primitive, |graph, cx| {
+        select_attention(graph, &mut *cx.facts, &cx.rewrites);
+        Ok(())
+    }),
     graph("select-library", Stage::Primitive, |graph, _| {
         select_library(graph);
         Ok(())
@@ -296,13 +299,6 @@ pub fn planned(graph: Graph, cx: &mut Context<'_>) -> Result<Plan, PlanError> {
     }
 }
 
-fn attention(graph: &mut Graph, cx: &mut Context<'_>) -> Result<(), PipelineError> {
-    if cx.rewrites.allow("recognise-attention") {
-        recognise_attention(graph, &mut *cx.facts);
-    }
-    Ok(())
-}
-
 fn simplified(graph: &mut Graph, cx: &mut Context<'_>) -> Result<(), PipelineError> {
     simplify_counted(graph, &cx.rewrites);
     Ok(())
@@ -395,7 +391,7 @@ mod tests {
         }
         assert!(lowered > 1);
         last.dedup();
-        assert_eq!(last[..2], ["recognise-attention", "lower"]);
+        assert_eq!(last[0], "lower");
         assert!(last.contains(&"fold-views"), "{last:?}");
     }
 

@@ -5,21 +5,19 @@ use std::collections::{BTreeSet, HashMap};
 use tch::{Kind, Tensor};
 use tilefuse_codegen::cache::{Key, Kind as Stored};
 use tilefuse_fusion::attention::{Facts, MaskFacts, MaskKind, highest_excluded};
-use tilefuse_fusion::{AtenCall, Device, Dims, Graph, NodeId, Op, TensorType, ValueRef};
+use tilefuse_fusion::{AtenCall, Device, Dims, Graph, TensorType, ValueRef};
 
 use super::compile::new_call;
+use super::evaluate::Evaluator;
 use super::exec::device_id;
 use super::kernels::{cache, device_name};
 use crate::torch::{Meta, empty_strided};
-
-/// Masks are computed at compile time up to this many elements.
-const LARGEST: i64 = 1 << 26;
 
 /// Answers for a graph whose parameters and constants are these tensors.
 pub(crate) struct Masks<'a> {
     params: &'a [Tensor],
     consts: &'a [Tensor],
-    known: HashMap<(ValueRef, bool), Option<Known>>,
+    known: HashMap<(ValueRef, MaskKind), Option<Known>>,
     strides: HashMap<String, Option<Dims>>,
     /// Parameters whose values the answers that were relied on rest on.
     assumed: BTreeSet<u32>,
@@ -43,46 +41,10 @@ impl<'a> Masks<'a> {
         assumed.map(Tensor::shallow_clone).collect()
     }
 
-    /// The value, where no input and no random number has a part in it.
-    fn value(&self, graph: &Graph, value: ValueRef, used: &mut BTreeSet<u32>, depth: u32) -> Option<Tensor> {
-        let found = match &graph.node(value.node).op {
-            Op::Param(slot) if !graph.updates.iter().any(|u| u.target == value.node) => {
-                used.insert(*slot);
-                self.params.get(*slot as usize)?.shallow_clone()
-            }
-            Op::Const(slot) => self.consts.get(*slot as usize)?.shallow_clone(),
-            Op::Aten(call) if depth > 0 && !call.random && call.writes.is_empty() => {
-                return self.result(graph, value, call, used, depth);
-            }
-            _ => return None,
-        };
-        (found.numel() as i64 <= LARGEST).then_some(found)
-    }
-
-    fn result(
-        &self,
-        graph: &Graph,
-        value: ValueRef,
-        call: &AtenCall,
-        used: &mut BTreeSet<u32>,
-        depth: u32,
-    ) -> Option<Tensor> {
-        let small = |node: NodeId| graph.node(node).outs.iter().all(|ty| ty.numel() <= LARGEST);
-        if !small(value.node) {
-            return None;
-        }
-        let operands = graph.operands(value.node);
-        let tensors = operands.iter().map(|&v| self.value(graph, v, used, depth - 1));
-        let tensors = tensors.collect::<Option<Vec<_>>>()?;
-        let results = new_call(call).and_then(|call| call.run(&tensors.iter().collect::<Vec<_>>())).ok()?;
-        results.into_iter().nth(usize::from(value.out))
-    }
-
     fn look(&self, graph: &Graph, mask: ValueRef, kind: MaskKind) -> Option<Known> {
-        let mut params = BTreeSet::new();
-        let value = self.value(graph, mask, &mut params, 16)?;
-        let facts = tch::no_grad(|| facts_of(&value, kind, graph.ty(mask)))?;
-        Some(Known { facts, params })
+        let mut evaluator = Evaluator::new(graph, self.params, self.consts);
+        let facts = tch::no_grad(|| facts_of(&evaluator.value(mask)?, kind, graph.ty(mask)))?;
+        Some(Known { facts, params: evaluator.read })
     }
 }
 
@@ -93,6 +55,7 @@ fn facts_of(mask: &Tensor, kind: MaskKind, ty: &TensorType) -> Option<MaskFacts>
     let &[.., queries, keys] = &shape[..] else { return None };
     let (excluded, kept) = match kind {
         MaskKind::Excludes if mask.kind() == Kind::Bool => (mask.shallow_clone(), mask.f_logical_not().ok()?),
+        MaskKind::Keeps if mask.kind() == Kind::Bool => (mask.f_logical_not().ok()?, mask.shallow_clone()),
         MaskKind::Added if mask.is_floating_point() => {
             (mask.f_le(highest_excluded(elem)).ok()?, mask.f_eq(0.0).ok()?)
         }
@@ -102,7 +65,7 @@ fn facts_of(mask: &Tensor, kind: MaskKind, ty: &TensorType) -> Option<MaskFacts>
     let all = |t: Tensor| t.f_all().ok()?.f_int64_value(&[]).ok().map(|v| v != 0);
     let causal = all(excluded.f_eq_tensor(&later).ok()?)? && all(kept.f_ne_tensor(&later).ok()?)?;
     let open = match kind {
-        MaskKind::Excludes => kept,
+        MaskKind::Excludes | MaskKind::Keeps => kept,
         MaskKind::Added => mask.f_gt(f64::NEG_INFINITY).ok()?,
     };
     Some(MaskFacts { causal, rows_open: all(open.f_any_dim(-1, false).ok()?)? })
@@ -110,7 +73,7 @@ fn facts_of(mask: &Tensor, kind: MaskKind, ty: &TensorType) -> Option<MaskFacts>
 
 impl Facts for Masks<'_> {
     fn mask(&mut self, graph: &Graph, mask: ValueRef, kind: MaskKind) -> Option<MaskFacts> {
-        let key = (mask, kind == MaskKind::Added);
+        let key = (mask, kind);
         if !self.known.contains_key(&key) {
             let known = self.look(graph, mask, kind);
             self.known.insert(key, known);
@@ -119,7 +82,7 @@ impl Facts for Masks<'_> {
     }
 
     fn rely(&mut self, mask: ValueRef, kind: MaskKind) {
-        let known = self.known.get(&(mask, kind == MaskKind::Added));
+        let known = self.known.get(&(mask, kind));
         self.assumed.extend(known.into_iter().flatten().flat_map(|known| &known.params));
     }
 

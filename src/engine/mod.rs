@@ -11,6 +11,7 @@ mod audit;
 mod compile;
 mod convert;
 mod dirty;
+mod evaluate;
 mod exec;
 mod graph;
 mod guard;

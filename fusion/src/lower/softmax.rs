@@ -38,12 +38,26 @@ pub(super) fn shifted(cx: &mut Cx, x: ValueRef, dims: &[usize]) -> Option<(Value
 
 fn softmax(cx: &mut Cx, call: &Call<'_>) -> Option<ValueRef> {
     let (x, dims) = operand(cx, call)?;
-    let (_, exponential, sum) = shifted(cx, x, &dims)?;
-    // The largest exponential is 1, so the sum is at least 1 and its inverse never overflows: one division per row.
-    let one = cx.number(wide(call.elem()?), 1.0);
-    let inverse = cx.map(ScalarFn::Div, &[one, sum])?;
-    let value = cx.map(ScalarFn::Mul, &[exponential, inverse])?;
+    let value = softmax_of(cx, x, &dims)?;
     cx.cast(value, call.elem()?)
+}
+
+/// The softmax, in the operand's type.
+fn softmax_of(cx: &mut Cx, x: ValueRef, dims: &[usize]) -> Option<ValueRef> {
+    let (_, exponential, sum) = shifted(cx, x, dims)?;
+    // The largest exponential is 1, so the sum is at least 1 and its inverse never overflows: one division per row.
+    let one = cx.number(cx.elem(x)?, 1.0);
+    let inverse = cx.map(ScalarFn::Div, &[one, sum])?;
+    cx.map(ScalarFn::Mul, &[exponential, inverse])
+}
+
+/// Softmax along a dimension of a value in the type to compute in, 0 in rows that are -inf throughout.
+pub(super) fn safe_softmax(cx: &mut Cx, x: ValueRef, dim: usize) -> Option<ValueRef> {
+    let weights = softmax_of(cx, x, &[dim])?;
+    let largest = cx.reduce(ReduceFn::Max, x, &[dim], true)?;
+    let closed = cx.map_number(ScalarFn::Eq, largest, f64::NEG_INFINITY)?;
+    let zero = cx.number(cx.elem(x)?, 0.0);
+    cx.select(closed, zero, weights)
 }
 
 fn log_softmax(cx: &mut Cx, call: &Call<'_>) -> Option<ValueRef> {

@@ -44,7 +44,9 @@ fn equal(graph: &Graph, a: NodeId, b: NodeId, operands: &[ValueRef]) -> bool {
 /// Calls are the same whatever recorded call they come from; NaN arguments are not.
 fn same_op(a: &Op, b: &Op) -> bool {
     match (a, b) {
-        (Op::Aten(a), Op::Aten(b)) => a.op == b.op && a.overload == b.overload && a.args == b.args,
+        (Op::Aten(a), Op::Aten(b)) => {
+            (&a.op, &a.overload, &a.args, a.selects) == (&b.op, &b.overload, &b.args, b.selects)
+        }
         _ => a == b,
     }
 }

@@ -646,7 +646,28 @@ def convolutions():
     case("convolution", quarters(1, 2, 4, 4), quarters(2, 1, 3, 3), quarters(2), [2, 2], [1, 1], [1, 1], True, [1, 1], 2)
 
 
+def attention():
+    op = "scaled_dot_product_attention"
+    for dtype in FLOATS:
+        q, k, v = (rand(2, 2, n, 4, dtype=dtype, seed=n) for n in (3, 5, 5))
+        case(op, q, k, v)
+        case(op, q, k, v, is_causal=True, scale=0.3)
+        case(op, k, q, q, is_causal=True)
+        case(op, q, k, v, rand(3, 5, dtype=dtype))
+        case(op, q, k, v, rand(2, 1, 3, 5) > 0)
+        case(op, q, k, v, rand(2, 1, 1, 5, dtype=dtype, seed=7))
+        case(op, q, k[:, :1], v[:, :1], enable_gqa=True)
+        case(op, q[0], k[0], v[0], torch.tensor([True, False, True, False, True]))
+        case(op, q[0, 0], k[0, 0], rand(5, 3, dtype=dtype))
+        # Rows with nothing in them. What is NaN counts in some of libtorch's loops and not in others.
+        closed = torch.ones(3, 5, dtype=BOOL).tril(-1)
+        case(op, q, k, v, closed)
+        case(op, q, k, v, torch.zeros(3, 5, dtype=dtype).masked_fill(closed, -INF))
+    case(op, rand(2, 4, 3, 4), rand(2, 2, 5, 4), rand(2, 2, 5, 4), rand(3, 5) > 0, scale=-0.5, enable_gqa=True)
+    case(op, rand(1, 2, 3, 4, dtype=BF16), rand(1, 2, 5, 4, dtype=BF16), rand(1, 2, 5, 4, dtype=BF16), rand(3, 5))
+
+
 if __name__ == "__main__":
     for family in [unary, activations, arithmetic, bits, casts, reductions, normalisations, losses, views, indices,
-                   other_names, pooling, windows, contractions, convolutions]:
+                   other_names, pooling, windows, contractions, convolutions, attention]:
         family()

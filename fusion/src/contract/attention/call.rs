@@ -85,10 +85,9 @@ pub(super) fn read(graph: &Graph, node: NodeId, call: &AtenCall) -> Option<Atten
         let (position, value) = operand("attn_mask")?;
         let kind =
             graph.ty(value).dtype.elem().filter(|&e| e == elem || matches!(e, Elem::Bool | Elem::F32))?;
-        // A call that was not captured stands for what a model wrote out.
-        let form = match (kind, call.replay) {
-            (Elem::Bool, Some(_)) => MaskForm::Opens,
-            (Elem::Bool, None) => MaskForm::Keeps,
+        let form = match kind {
+            Elem::Bool if call.selects => MaskForm::Keeps,
+            Elem::Bool => MaskForm::Opens,
             _ => MaskForm::Added(kind),
         };
         mask = Some((known(graph.ty(value)).then(|| in_memory(graph, value, position)).flatten()?, form));

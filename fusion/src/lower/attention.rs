@@ -1,0 +1,114 @@
+//! Attention: a contraction, its factor and mask, softmax, and a second contraction.
+//!
+//! ```text
+//! %3 = aten::scaled_dot_product_attention(   ->   %3 = contract batch[0,1]x[0,1] sum[3]x[3](%q, %k) : f32[2,3,5,7]
+//!        query=%q, key=%k, value=%v, ..)          %4 = map mul(%3, scale)
+//!      : bf16[2,3,5,8]                            %5 = map add(%4, mask)
+//!                                                 %6 = softmax of %5 along keys, 0 in rows that are -inf throughout
+//!                                                 %7 = cast(%6) : bf16[2,3,5,7]
+//!                                                 %8 = contract batch[0,1]x[0,1] sum[3]x[2](%7, %v) : f32[2,3,5,8]
+//!                                                 %9 = cast(%8) : bf16[2,3,5,8]
+//! ```
+//!
+//! Heads of queries that share keys and values (`enable_gqa`) are a dimension that queries alone have.
+
+use tilefuse_block::{Elem, Literal, ScalarFn};
+
+use super::Registry;
+use super::cx::{Call, Cx};
+use super::softmax::safe_softmax;
+use crate::graph::ValueRef;
+use crate::types::Dims;
+
+pub(super) fn register(r: &mut Registry) {
+    r.one(&["scaled_dot_product_attention"], attention);
+}
+
+fn attention(cx: &mut Cx, call: &Call<'_>) -> Option<ValueRef> {
+    let (query, key, value) = (call.tensor("query")?, call.tensor("key")?, call.tensor("value")?);
+    let elem = call.elem().filter(|elem| elem.is_float())?;
+    let usable = |&v: &ValueRef| cx.elem(v) == Some(elem) && cx.graph.ty(v).numel() > 0;
+    if !call.is_default("dropout_p", 0.0) || ![query, key, value].iter().all(usable) {
+        return None;
+    }
+    let grouped = grouped(cx, call, [query, key, value])?;
+    let query = cx.reshape(query, &grouped)?;
+    let (rank, batch) = (grouped.len(), cx.rank(key) - 2);
+    let pairs: Vec<(usize, usize)> = (0..batch).map(|d| (d, d)).collect();
+    let scores = cx.contract(query, key, &pairs, &[(rank - 1, batch + 1)])?;
+    let grouped = cx.shape(scores);
+    let shape: Dims = [&call.out().shape[..call.out().rank() - 1], &grouped[rank - 1..]].concat().into();
+    let scores = cx.reshape(scores, &shape)?;
+    let scores = scaled(cx, call, scores, cx.shape(query)[rank - 1])?;
+    let scores = masked(cx, call, scores).filter(|&v| cx.shape(v) == shape)?;
+    let weights = safe_softmax(cx, scores, shape.len() - 1)?;
+    let weights = cx.cast(weights, elem)?;
+    let weights = cx.reshape(weights, &grouped)?;
+    let value = cx.contract(weights, value, &pairs, &[(rank - 1, batch)])?;
+    let value = cx.cast(value, elem)?;
+    cx.reshape(value, &call.out().shape)
+}
+
+/// The shape of queries whose batch is that of keys and values, and where heads share these, a dimension behind it. `None` where
+/// batches are broadcast.
+fn grouped(cx: &Cx, call: &Call<'_>, [query, key, value]: [ValueRef; 3]) -> Option<Dims> {
+    let [mut query, key, value] = [query, key, value].map(|v| cx.shape(v));
+    let batch = query.len().checked_sub(2)?;
+    if key.len() != batch + 2 || value.len() != batch + 2 {
+        return None;
+    }
+    if call.args.bool("enable_gqa") == Some(true) {
+        let heads = batch.checked_sub(1)?;
+        let (many, few) = (query[heads], key[heads]);
+        query[heads] = few;
+        query.insert(batch, many / few);
+    }
+    let same = query[..batch] == key[..batch] && query[..batch] == value[..batch];
+    (same && cx.shape(call.tensor("query")?).iter().product::<i64>() == query.iter().product())
+        .then_some(query)
+}
+
+fn scaled(cx: &mut Cx, call: &Call<'_>, scores: ValueRef, width: i64) -> Option<ValueRef> {
+    let scale = match call.args.get("scale") {
+        None => 1.0 / (width as f64).sqrt(),
+        Some(_) => call.args.float("scale")?,
+    };
+    let scale = Literal::float(cx.elem(scores)?, scale);
+    if !scale.as_f64().is_finite() {
+        return None;
+    }
+    let scale = cx.literal(scale);
+    cx.map(ScalarFn::Mul, &[scores, scale])
+}
+
+/// Scores with -inf where a key does not count. libtorch adds -inf where a mask of truth values is false, and puts it in the
+/// place of scores of keys behind the query's own.
+fn masked(cx: &mut Cx, call: &Call<'_>, scores: ValueRef) -> Option<ValueRef> {
+    let elem = cx.elem(scores)?;
+    let hidden = cx.number(elem, f64::NEG_INFINITY);
+    let causal = call.args.bool("is_causal") == Some(true);
+    if call.args.absent("attn_mask") {
+        return if causal { cx.causal(scores, hidden) } else { Some(scores) };
+    }
+    let mask = call.tensor("attn_mask").filter(|_| !causal)?;
+    let added = match cx.elem(mask)? {
+        Elem::Bool => {
+            let zero = cx.number(elem, 0.0);
+            cx.select(mask, zero, hidden)?
+        }
+        kind if kind.is_float() => cx.cast(mask, elem)?,
+        _ => return None,
+    };
+    cx.map(ScalarFn::Add, &[scores, added])
+}
+
+impl Cx {
+    /// Scores, and `hidden` where a key comes after the query.
+    fn causal(&mut self, scores: ValueRef, hidden: ValueRef) -> Option<ValueRef> {
+        let shape = self.shape(scores);
+        let (_, matrix) = shape.split_last_chunk::<2>()?;
+        let [queries, keys] = [0, 1].map(|dim| self.iota(Elem::I64, matrix, dim));
+        let seen = self.map(ScalarFn::Ge, &[queries, keys])?;
+        self.select(seen, scores, hidden)
+    }
+}
