@@ -80,7 +80,14 @@ pub fn check<S: Subject>(
     wrap: impl FnOnce(Model) -> S,
 ) -> Result<(Outcome, S), Error> {
     let [first, second] = seeds(seed).map(|seed| program.draw(seed, device));
-    check_on(program, &[("capturing", &first), ("second", &second), ("third", &second)], wrap)
+    let draws: [(&str, &[Tensor]); 4] =
+        [("capturing", &first), ("second", &second), ("third", &second), ("fourth", &second)];
+    check_on(program, &draws[..if has_params(program) { 4 } else { 3 }], wrap)
+}
+
+/// Whether a program's model has parameters.
+fn has_params(program: &Program) -> bool {
+    program.inputs.iter().any(|input| input.param)
 }
 
 /// The seeds of the draws that a program is checked on.
@@ -105,18 +112,21 @@ pub fn check_on<S: Subject>(
     let mut rounding = None;
     let mut earlier: Option<(&[Tensor], Vec<Tensor>)> = None;
     let mut rejected = 0;
-    let mut captured = false;
+    let mut last: Option<&[Tensor]> = None;
     for &(run, draw) in draws {
         if subject.is_done() {
             break;
         }
+        // New contents of parameters may make the model capture again.
+        let written = has_params(program) && !last.is_some_and(|last| std::ptr::eq(last, draw));
+        let captures = last.replace(draw).is_none() || written;
         let trial = Trial { program, draw, held: &held, run };
         let (outcome, results) = trial.compare(&subject)?;
         match outcome {
             Outcome::Different(text) => return Ok((Outcome::Different(text), subject)),
             Outcome::BothFail => {
                 rejected += 1;
-                earlier = None;
+                (earlier, last) = (None, None);
                 continue;
             }
             Outcome::Same { noisy: more } => noisy |= more,
@@ -130,8 +140,7 @@ pub fn check_on<S: Subject>(
             return Ok((Outcome::Different(text), subject));
         }
         // The call that captures gives eager's results, which are no plan's to the bit.
-        earlier = captured.then_some((draw, results));
-        captured = true;
+        earlier = (!captures).then_some((draw, results));
     }
     if rejected == draws.len() {
         return Ok((Outcome::BothFail, subject));

@@ -1,6 +1,7 @@
 //! Programs that are valid by construction: each operator is run while it is chosen, so its result's type, layout and
 //! magnitude are known, and what libtorch rejects or what would only measure rounding is left out.
 
+mod attention;
 mod conv;
 mod inputs;
 mod opaque;
@@ -123,6 +124,7 @@ const FAMILIES: &[(u32, Family)] = &[
     (1, read::library),
     (6, product::product),
     (2, conv::convolution),
+    (3, attention::attention),
     (2, opaque::opaque),
 ];
 
