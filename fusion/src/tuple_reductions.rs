@@ -167,14 +167,12 @@ fn position_of(graph: &mut Graph, id: NodeId, combine: Combiner) -> Option<()> {
 
 type Axes = SmallVec<[u8; 6]>;
 
-/// The operand and the dimensions of a reduction by a scalar function.
+/// The operand and the dimensions of a reduction by a scalar function, where it reduces something: what a mean of nothing is, its
+/// division says.
 fn reduced(graph: &Graph, value: ValueRef, function: ReduceFn) -> Option<(ValueRef, Axes)> {
-    match &graph.node(value.node).op {
-        Op::Reduce { combine, dims } if *combine == function.into() => {
-            Some((*graph.operands(value.node).first()?, dims.clone()))
-        }
-        _ => None,
-    }
+    let Op::Reduce { combine, dims } = &graph.node(value.node).op else { return None };
+    let operand = *graph.operands(value.node).first()?;
+    (*combine == function.into() && count(graph, operand, dims) > 0).then(|| (operand, dims.clone()))
 }
 
 /// The operands of a scalar function.

@@ -4,6 +4,7 @@ use std::collections::{BTreeSet, HashMap};
 
 use tch::Tensor;
 use tilefuse_block::{Literal, ReduceFn, ScalarFn};
+use tilefuse_fusion::combiner::Combiner;
 use tilefuse_fusion::{Arg, AtenCall, Contraction, DType, Graph, Op, TensorType, ValueRef, View};
 
 use super::compile::new_call;
@@ -157,9 +158,7 @@ fn primitive(op: &Op, operands: &[Tensor], ty: &TensorType) -> Option<(&'static 
             ("constant_pad_nd", vec![tensor(), Arg::Ints(around), number(*fill)])
         }
         Op::Concat { dim } => ("cat", vec![list(operands.len()), Arg::Int(i64::from(*dim))]),
-        Op::Reduce { combine, dims } => {
-            (reduction(*combine)?, vec![tensor(), ints(dims)])
-        }
+        Op::Reduce { combine, dims } => (reduction(*combine)?, vec![tensor(), ints(dims)]),
         Op::Gather { dim } => ("gather", vec![tensor(), Arg::Int(i64::from(*dim)), Arg::Tensor(1)]),
         // What windows and elements apart are made for, no mask is made of.
         Op::View(View::Pad { .. } | View::Window(_)) => return None,
@@ -172,8 +171,10 @@ fn number(literal: Literal) -> Arg<u16> {
     literal.as_i64().map_or_else(|| Arg::Float(literal.as_f64()), Arg::Int)
 }
 
-fn reduction(combine: ReduceFn) -> Option<&'static str> {
-    Some(match combine {
+fn reduction(combine: Combiner) -> Option<&'static str> {
+    // No mask is made of a tuple.
+    let Combiner::Scalar(function) = combine else { return None };
+    Some(match function {
         ReduceFn::Sum => "sum.dim_IntList",
         ReduceFn::Max => "amax",
         ReduceFn::Min => "amin",

@@ -346,7 +346,7 @@ impl<'g> Walk<'g> {
         }
         let Op::Reduce { combine, dims } = &self.graph.node(reduce.node).op else { return None };
         let of = *self.operands(reduce).first()?;
-        let fits = *combine == function && dims[..] == [dim as u8];
+        let fits = *combine == function.into() && dims[..] == [dim as u8];
         let mut kept = Dims::from_slice(self.shape(of));
         *kept.get_mut(dim)? = 1;
         self.inner.push(reduce.node);
