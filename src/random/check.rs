@@ -183,8 +183,8 @@ fn generators() -> MutexGuard<'static, ()> {
     GENERATORS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Calls among which an audit is.
-pub(super) const AUDITED: u64 = 4;
+/// Calls among which an audit is: more than the draws, which are compared with each other to the bit.
+pub(super) const AUDITED: u64 = 5;
 
 /// The program as a function of its inputs; parameters are read from `held`. Where `state` is set, it is the program that
 /// [`Program::changed`] gives.
