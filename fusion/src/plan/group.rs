@@ -448,15 +448,22 @@ impl<'a> Planner<'a> {
         })
     }
 
-    /// Merges along edges, operands before users.
+    /// Merges along edges, operands before users; into each user first the operand of most bytes: what is merged into it decides
+    /// what else can be.
     fn grow(&mut self) {
         for consumer in self.order.clone() {
-            let Some(sources) = self.sources.get(&consumer).cloned() else { continue };
+            let Some(mut sources) = self.sources.get(&consumer).cloned() else { continue };
+            sources.sort_by_key(|&producer| Reverse(self.bytes_made(producer)));
             for producer in sources {
                 let verdict = self.try_edge(producer, consumer);
                 self.decisions.push(Decision { producer, consumer, verdict });
             }
         }
+    }
+
+    /// Bytes of the largest result of a node.
+    fn bytes_made(&self, id: NodeId) -> u64 {
+        self.graph.node(id).outs.iter().map(TensorType::bytes).max().unwrap_or(0)
     }
 
     pub(super) fn try_edge(&mut self, producer: NodeId, consumer: NodeId) -> Verdict {

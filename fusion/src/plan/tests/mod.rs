@@ -6,6 +6,7 @@ mod custom;
 mod memory;
 mod order;
 mod ragged;
+mod rows;
 mod run;
 mod stream;
 mod transposed;

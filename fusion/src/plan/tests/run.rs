@@ -218,6 +218,7 @@ fn apply(f: ScalarFn, args: &[f64]) -> f64 {
         ScalarFn::Max => args[0].max(args[1]),
         ScalarFn::Min => args[0].min(args[1]),
         ScalarFn::Eq => f64::from(args[0] == args[1]),
+        ScalarFn::Ne => f64::from(args[0] != args[1]),
         ScalarFn::Select => args[usize::from(args[0] == 0.0) + 1],
         ScalarFn::Log => args[0].ln(),
         ScalarFn::Neg => -args[0],
