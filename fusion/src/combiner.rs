@@ -12,7 +12,7 @@
 //! ```
 //!
 //! An element `x` is the tuple `(x, 1)`, `(x, its position)` or `(1, x, 0)`, and a partial result is what its members are.
-//! [`reduce`](Combiner::reduce) finds the base of all elements first; [`accumulate`](Combiner::accumulate) combines elements with
+//! `reduce` finds the base of all elements first; `accumulate` combines elements with
 //! what was combined so far and needs each of them once.
 //!
 //! Eager's special values: a sum of exponentials is NaN where the maximum is infinite or NaN; the position is that of the first
