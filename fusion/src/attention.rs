@@ -17,7 +17,7 @@
 use std::collections::{HashMap, HashSet};
 
 use crate::graph::{AtenCall, Graph, NodeId, Op, ValueRef, View};
-use crate::plan::repeated_strides;
+use crate::plan::{Alignments, repeated_strides};
 use crate::recording::Arg;
 use crate::rewrites::Rewrites;
 use crate::types::{Device, Dims, TensorType, row_major};
@@ -113,8 +113,15 @@ enum CallMask {
 }
 
 /// Replaces attention in a primitive graph by calls of libtorch; returns how many there are.
-pub(crate) fn select_attention(graph: &mut Graph, facts: &mut dyn Facts, rewrites: &Rewrites) -> usize {
-    let found: Vec<Found> = graph.ids().filter_map(|id| find(graph, id)).collect();
+pub(crate) fn select_attention(
+    graph: &mut Graph,
+    alignments: &Alignments,
+    facts: &mut dyn Facts,
+    rewrites: &Rewrites,
+) -> usize {
+    let found =
+        graph.ids().filter_map(|id| find(graph, id)).filter(|found| is_aligned(graph, found, alignments));
+    let found: Vec<Found> = found.collect();
     let mut selected: Vec<Selected> =
         found.into_iter().filter_map(|found| Selected::of(graph, found, facts)).collect();
     drop_what_others_read(graph, &mut selected);
@@ -376,6 +383,18 @@ fn is_fast(graph: &Graph, found: &Found, &[queries, keys, width, depth]: &[i64; 
     let full = [members, queries, keys, width].iter().all(|&n| n > 0);
     let operands = [&found.query, &found.key, &found.value];
     kind && full && width == depth && operands.into_iter().all(rows)
+}
+
+/// Whether the memory of all operands is aligned as libtorch's kernels for a GPU take it to be without a check: at 16 bytes, where
+/// rows are whole vectors.
+fn is_aligned(graph: &Graph, found: &Found, alignments: &Alignments) -> bool {
+    let Device::Cuda(_) = graph.ty(found.value.value).device else { return true };
+    let operands = [&found.query, &found.key, &found.value];
+    let width = |operand: &Operand| Some(graph.ty(operand.of_product()).shape[*operand.dims.last()?]);
+    let in_vectors = operands.iter().any(|operand| width(operand).is_none_or(|n| n % 8 == 0));
+    let values =
+        operands.into_iter().map(Operand::of_product).chain(found.mask.iter().map(|mask| mask.value));
+    !in_vectors || values.into_iter().all(|value| alignments.of_view(graph, value) >= 16)
 }
 
 /// A mask of a call, and what was asked of the facts.

@@ -199,7 +199,7 @@ pub const PASSES: &[Pass] = &[
     }),
     graph("simplify", Stage::Primitive, simplified),
     graph("select-attention", Stage::Primitive, |graph, cx| {
-        select_attention(graph, &mut *cx.facts, &cx.rewrites);
+        select_attention(graph, &cx.alignments, &mut *cx.facts, &cx.rewrites);
         Ok(())
     }),
     graph("select-library", Stage::Primitive, |graph, _| {

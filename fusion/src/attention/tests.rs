@@ -119,6 +119,39 @@ fn captured_calls_are_these_calls_again() {
     }
 }
 
+/// libtorch's kernels for a GPU read rows of whole vectors by vectors, wherever the first element lies.
+#[test]
+fn operands_that_are_not_aligned_are_no_operands_of_a_call() {
+    let call = |key: &str| {
+        format!(
+            "aten::scaled_dot_product_attention(query=%0, key={key}, value=%2, attn_mask=None, dropout_p=0.0, \
+             is_causal=false, scale=None, enable_gqa=false) : f32[2,3,7,8]@cuda:0"
+        )
+    };
+    let types = "f32[2,3,7,8]@cuda:0 f32[2,3,7,8]@cuda:0 f32[2,3,7,8]@cuda:0 f32[2,3,7,24]@cuda:0";
+    let slice = |start: i64| {
+        format!(
+            "aten::slice.Tensor(self=%3, dim=3, start={start}, end={}, step=1) : f32[2,3,7,8]{{504,168,24,1}}@cuda:0",
+            start + 8
+        )
+    };
+    let calls_of = |lines: &[&str], input: u32| {
+        let mut cx = Context::new(&Profile::gpu(132, 4200.0));
+        cx.alignments.inputs = vec![16, input, 16, 16];
+        let graph = parse_graph(&graph(types, lines)).unwrap();
+        calls(&lowered(graph, Stage::Primitive..=Stage::Primitive, &mut cx).unwrap())
+    };
+    let attention = ["scaled_dot_product_attention"];
+    assert_eq!(calls_of(&[&call("%1")], 16), attention);
+    assert_ne!(calls_of(&[&call("%1")], 4), attention);
+    // A copy is not made again.
+    let copy = "aten::clone(self=%1, memory_format=None) : f32[2,3,7,8]@cuda:0";
+    assert_ne!(calls_of(&[copy, &call("%4")], 4), attention);
+    for (start, aligned) in [(0, true), (8, true), (4, true), (5, false)] {
+        assert_eq!(calls_of(&[&slice(start), &call("%4")], 4) == attention, aligned, "{start}");
+    }
+}
+
 /// Of several calls of one origin each, which share what they can.
 #[test]
 fn calls_that_share_scores_or_a_mask_come_back() {

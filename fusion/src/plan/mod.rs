@@ -34,7 +34,7 @@ use smallvec::SmallVec;
 use tilefuse_block::Program;
 
 use self::early::Early;
-use crate::graph::{AliasTarget, Graph, NodeId, Op, ValueRef};
+use crate::graph::{AliasTarget, Graph, NodeId, Op, ValueRef, View};
 use crate::kernel::Refusal;
 use crate::pipeline::{self, Context};
 use crate::rewrites::Rewrites;
@@ -373,6 +373,23 @@ impl Alignments {
             _ => None,
         };
         found.map_or(16, |&align| align.clamp(1, 16))
+    }
+
+    /// The alignment of the first element of a value that is given as a view of memory, at most 16.
+    pub(crate) fn of_view(&self, graph: &Graph, value: ValueRef) -> u32 {
+        let node = graph.node(value.node);
+        let Some(&operand) = graph.operands(value.node).first() else { return self.of(&node.op) };
+        let below = match &node.op {
+            Op::View(View::Slice { dim, start, .. }) => {
+                let ty = graph.ty(operand);
+                let size = ty.dtype.elem().map_or(1, |elem| i64::from(elem.bytes()));
+                let bytes = start * ty.strides[usize::from(*dim)] * size;
+                1 << bytes.trailing_zeros().min(4)
+            }
+            Op::View(View::Reshape | View::Permute(_) | View::Expand) => 16,
+            _ => return 16,
+        };
+        self.of_view(graph, operand).min(below)
     }
 }
 
