@@ -97,6 +97,8 @@ pub(crate) fn is_alone(test: &str) -> bool {
     if std::env::var_os(ALONE).is_some() {
         return true;
     }
+    // What the process of its own inherits.
+    setup();
     let mut own = std::process::Command::new(std::env::current_exe().unwrap());
     let output = own.args(["--exact", test, "--nocapture"]).env(ALONE, "1").output().unwrap();
     let text = String::from_utf8_lossy(&output.stdout);
