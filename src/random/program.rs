@@ -386,9 +386,10 @@ const RANDOM: &[&str] =
     &["normal_", "uniform_", "bernoulli_", "exponential_", "random_", "dropout_", "rand_like", "dropout"];
 
 /// Parts of the names of operators that libtorch computes by atomic additions on a GPU: of its list of those that are not
-/// deterministic, and what puts together the elements of sparse tensors.
+/// deterministic, and what puts together the elements of sparse tensors; and convolutions, for which cuDNN chooses an
+/// algorithm anew in each call.
 const ATOMIC: &[&str] =
-    &["sparse", "to_dense", "index_add", "index_put", "scatter", "put_", "cumsum", "bincount"];
+    &["sparse", "to_dense", "index_add", "index_put", "scatter", "put_", "cumsum", "bincount", "conv"];
 
 /// Operators whose results are maxima and minima.
 const EXTREMA: &[&str] = &["maximum", "minimum", "fmax", "fmin", "max", "min", "amax", "amin"];

@@ -35,7 +35,13 @@ pub(super) fn attention(g: &mut Generator) -> Option<()> {
     if written_out {
         return in_steps(g, [query, key, value], [queries, keys], causal);
     }
+    // libtorch's kernels for a GPU take rows of whole vectors to be aligned, and do not check that.
+    let in_vectors = width % 8 == 0 || depth % 8 == 0;
+    let aligned =
+        |g: &mut Generator, x: u32| if in_vectors { g.emit("clone", vec![t(x)], g.fact(x)) } else { Some(x) };
+    let (query, key, value) = (aligned(g, query)?, aligned(g, key)?, aligned(g, value)?);
     let mask = if causal { Arg::None } else { mask(g, &[batch, &[queries, keys]].concat(), kind)? };
+    let mask = if let Arg::Tensor(mask) = mask { t(aligned(g, mask)?) } else { mask };
     let scale = if g.rng.chance(0.5) { Arg::None } else { Arg::Float(*g.rng.pick(&[0.3, 1.0, -0.5])) };
     let args = vec![t(query), t(key), t(value), mask, Arg::Float(0.0), Arg::Bool(causal), scale];
     let args = args.into_iter().chain([Arg::Bool(heads.is_some())]).collect();
