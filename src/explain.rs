@@ -38,8 +38,7 @@ pub enum StepReport {
         apart: Option<String>,
         /// How it runs block by block with other kernels, or why it does not where much is handed to the next one.
         chain: Option<String>,
-        /// Its tiles, and whether they were predicted or measured; none of a kernel that was written by hand or of several
-        /// in one launch.
+        /// Its tiles, and whether they were predicted or measured; none of a block kernel or of several in one launch.
         schedule: Option<ScheduleReport>,
     },
     /// A libtorch call.
@@ -351,6 +350,7 @@ fn step_text(position: usize, step: &StepReport) -> String {
     match step {
         StepReport::Kernel {
             name,
+            shape,
             operators,
             grid,
             bytes_read,
@@ -364,7 +364,7 @@ fn step_text(position: usize, step: &StepReport) -> String {
             chain,
             ..
         } => format!(
-            "{position:4}  kernel {name} ({}program {program}, {grid} instances): reads {}, writes {}{}, {predicted_us:.1} us\n        {}\n{}{}{}",
+            "{position:4}  kernel {name} ({shape}, {}program {program}, {grid} instances): reads {}, writes {}{}, {predicted_us:.1} us\n        {}\n{}{}{}",
             if *parts > 1 { format!("{parts} kernels in one launch, ") } else { String::new() },
             bytes(*bytes_read),
             bytes(*bytes_written),

@@ -3,6 +3,7 @@
 //! A person wrote them, or a template did. The planner builds them into steps, with pointwise neighbours in their loads and
 //! stores.
 
+use serde::Serialize;
 use tilefuse_block::{Program, Value};
 
 use crate::types::Dims;
@@ -51,10 +52,28 @@ pub struct Coordinates {
     pub axes: Vec<Coordinate>,
 }
 
+/// What a block kernel computes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum BlockKernelKind {
+    /// A product of matrices, or of batches of them.
+    Contraction,
+    /// A convolution or a transposed one.
+    Convolution,
+    /// Attention, or a part of it.
+    Attention,
+    /// Packed operands of one of these.
+    Pack,
+    /// What its author wrote it for. It may assert.
+    Custom,
+}
+
 /// The kernel that a call of an operator launches. All tensors are row-major without gaps, apart from operands that
 /// `layouts` says otherwise of.
 #[derive(Clone, Debug, PartialEq)]
 pub struct BlockKernel {
+    /// What it computes.
+    pub kind: BlockKernelKind,
     /// The program. Its parameters are pointers, each with the length of its tensor, then, where `checks`, the status word:
     /// an `i32` that is set where an access is out of bounds.
     pub program: Program,

@@ -8,9 +8,7 @@ use tch::Tensor;
 use tilefuse_block::{Elem, Program};
 use tilefuse_codegen::host::HostOptions;
 use tilefuse_fusion::pipeline::{Context, Form, Selection, Stage};
-use tilefuse_fusion::plan::{
-    self as plan, Alignments, KernelKind, KernelStep, Plan, Profile, Step, StepKind,
-};
+use tilefuse_fusion::plan::{self as plan, Alignments, KernelStep, Plan, Profile, Step, StepKind};
 use tilefuse_fusion::{
     Device, Graph, MaybeKernel, NodeId, Op, Recording, Rewrites, TensorType, ValueRef, pipeline,
 };
@@ -339,7 +337,7 @@ pub(super) fn fitting<K>(
 fn owner(plan: &Plan, program: &str) -> Option<NodeId> {
     plan.steps.iter().find_map(|step| {
         let StepKind::Kernel(kernel) = &step.kind else { return None };
-        let own = kernel.kind == KernelKind::Custom && plan.programs.get(kernel.program)?.name == program;
+        let own = kernel.kind.has_own_blocks() && plan.programs.get(kernel.program)?.name == program;
         kernel.nodes.iter().copied().filter(|_| own).find(|&node| plan.graph.node(node).kernel.is_some())
     })
 }

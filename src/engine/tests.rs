@@ -1,5 +1,6 @@
 use tch::{Device, Kind, Tensor};
 use tilefuse_block::{OpKind, Program, ScalarFn};
+use tilefuse_fusion::BlockKernelKind;
 use tilefuse_fusion::pipeline::Context;
 use tilefuse_fusion::plan::{KernelKind, Plan, Profile, StepKind, plan};
 
@@ -88,7 +89,7 @@ fn plan_for(most: usize) -> (Plan, Vec<String>) {
 }
 
 fn custom_kernels(plan: &Plan) -> usize {
-    let custom = |kind: &StepKind| matches!(kind, StepKind::Kernel(k) if k.kind == KernelKind::Custom);
+    let custom = |kind: &StepKind| matches!(kind, StepKind::Kernel(k) if k.kind == KernelKind::Block(BlockKernelKind::Custom));
     plan.steps.iter().filter(|step| custom(&step.kind)).count()
 }
 

@@ -4,7 +4,7 @@ use tch::Tensor;
 use tilefuse_block::bounds::{Given as Known, prove};
 use tilefuse_block::passes::{guard, optimize_for_grid};
 use tilefuse_block::{Elem, Literal, Op, OpKind, Param, Program};
-use tilefuse_fusion::{BlockKernel, Tied};
+use tilefuse_fusion::{BlockKernel, BlockKernelKind, Tied};
 
 use super::{Definition, Given, Launched};
 use crate::torch::{Flags, Meta, empty_strided};
@@ -81,6 +81,7 @@ fn specialise(launched: Launched, inputs: &[u64], outputs: &[u64]) -> Result<Blo
         }
     }
     Ok(BlockKernel {
+        kind: BlockKernelKind::Custom,
         program,
         grid,
         tied,

@@ -61,6 +61,8 @@ fn a_perceptron_is_two_kernels_and_no_call() {
             // Right operands of bf16 may be laid out in pairs first.
             let most = if kind == Kind::BFloat16 { 4 } else { 2 };
             assert!((2..=most).contains(&plan.kernels_fused) && plan.extern_ops == 0, "{plan}");
+            let steps = serde_json::to_value(&plan).unwrap();
+            assert_eq!(steps["steps"].as_array().unwrap().last().unwrap()["shape"], "contraction", "{steps}");
         }
     }
     tch::set_num_threads(before);

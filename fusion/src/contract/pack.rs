@@ -30,7 +30,7 @@ use super::product::{Access, Product};
 use super::template::{Made, Operands, Writer};
 use super::vnni;
 use super::{Host, Template, template};
-use crate::block_kernel::{BlockKernel, Layout, Tied};
+use crate::block_kernel::{BlockKernel, BlockKernelKind, Layout, Tied};
 use crate::graph::{Graph, NodeId};
 use crate::types::{DType, Device, Dims, TensorType, row_major};
 
@@ -209,6 +209,7 @@ impl Laid {
         let writer = Writer::new(product, blocks, Operands::of(product)).reaching(ty.numel());
         let program = writer.laying(access, tiling, axes.map(|axis| axis as u8)).ok()?;
         let kernel = BlockKernel {
+            kind: BlockKernelKind::Pack,
             program,
             grid,
             tied: vec![Tied::Operand(0), Tied::Result(0)],

@@ -18,7 +18,7 @@ use super::blocks::{Blocks, Form, blocks_of, choose, grid};
 use super::prepack::Panels;
 use super::product::{Access, Product};
 use super::vnni;
-use crate::block_kernel::{BlockKernel, Tied};
+use crate::block_kernel::{BlockKernel, BlockKernelKind, Tied};
 
 pub(super) type Made<T> = Result<T, TypeError>;
 
@@ -63,6 +63,7 @@ pub(super) fn with(product: &Product, blocks: Blocks, form: Operands<'_>) -> Opt
     let tied = operands().map(|a| Tied::Operand(a.source.position)).chain([Tied::Result(0)]).collect();
     let layouts = operands().map(|a| (a.source.position, a.source.layout.clone())).collect();
     let kernel = BlockKernel {
+        kind: BlockKernelKind::Contraction,
         program,
         grid,
         tied,

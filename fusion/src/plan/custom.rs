@@ -11,7 +11,7 @@ use super::cost::{Cost, Profile};
 use super::group::{Planner, Strides, Unit};
 use super::order::Contraction;
 use super::{KernelKind, KernelStep, PlanError, Verdict, operand_place};
-use crate::block_kernel::{BlockKernel, Layout};
+use crate::block_kernel::{BlockKernel, BlockKernelKind, Layout};
 use crate::epilogue::{NO_REDUCTION, Part, Rewrite, rewrite, uses};
 use crate::graph::{NodeId, ValueRef};
 use crate::kernel::{Domain, Group, KNode, Kernel, Refusal, Space, build};
@@ -21,6 +21,7 @@ use crate::types::Dims;
 #[derive(Clone, Debug)]
 pub(super) struct CustomBuilt {
     node: NodeId,
+    kind: BlockKernelKind,
     program: Program,
     grid: [u32; 3],
     buffers: Vec<(ValueRef, bool)>,
@@ -41,7 +42,7 @@ impl CustomBuilt {
             checks: self.checks,
             in_place: Vec::new(),
             nodes: nodes.to_vec(),
-            kind: KernelKind::Custom,
+            kind: KernelKind::Block(self.kind),
             tiling: None,
             tuned: None,
             bytes_read: self.cost.bytes_read,
@@ -147,7 +148,7 @@ impl<'a> Planner<'a> {
         let flops = arithmetic(custom, &operands, &results);
         let cost = self.custom_cost(&buffers, flops, custom);
         let (grid, checks, note) = (custom.grid, custom.checks, custom.note.clone());
-        Ok(CustomBuilt { node: id, program, grid, buffers, bases, checks, note, cost })
+        Ok(CustomBuilt { node: id, kind: custom.kind, program, grid, buffers, bases, checks, note, cost })
     }
 
     /// The value whose memory an operand is read from at strides, if it is.

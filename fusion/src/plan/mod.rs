@@ -34,6 +34,7 @@ use smallvec::SmallVec;
 use tilefuse_block::Program;
 
 use self::early::Early;
+use crate::block_kernel::BlockKernelKind;
 use crate::graph::{AliasTarget, Graph, NodeId, Op, ValueRef, View};
 use crate::kernel::Refusal;
 use crate::pipeline::{self, Context};
@@ -122,10 +123,34 @@ pub enum KernelKind {
     RowReduction,
     /// A reduction along elements that are not contiguous.
     ColumnReduction,
-    /// Written by hand, with what was fused into it.
-    Custom,
     /// Several kernels that do not need each other, in one launch.
     Joined,
+    /// A block kernel, with its prologue and epilogue.
+    #[serde(untagged)]
+    Block(BlockKernelKind),
+}
+
+impl KernelKind {
+    /// Whether its program comes with block sizes and a grid, which the planner did not choose.
+    pub fn has_own_blocks(self) -> bool {
+        matches!(self, KernelKind::Block(_))
+    }
+}
+
+impl std::fmt::Display for KernelKind {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            KernelKind::Pointwise => "pointwise",
+            KernelKind::RowReduction => "row-reduction",
+            KernelKind::ColumnReduction => "column-reduction",
+            KernelKind::Block(BlockKernelKind::Contraction) => "contraction",
+            KernelKind::Block(BlockKernelKind::Convolution) => "convolution",
+            KernelKind::Block(BlockKernelKind::Attention) => "attention",
+            KernelKind::Block(BlockKernelKind::Pack) => "pack",
+            KernelKind::Block(BlockKernelKind::Custom) => "custom",
+            KernelKind::Joined => "joined",
+        })
+    }
 }
 
 /// A kernel that shares its launch with others.
@@ -188,7 +213,7 @@ pub struct ExternStep {
     pub node: NodeId,
     /// Its operands.
     pub operands: Vec<Place>,
-    /// Why it is no kernel, where it might have been one that was written by hand.
+    /// Why it is no kernel, where it might have been one: an operator with a kernel of its own, or a product.
     pub reason: Option<String>,
 }
 
@@ -315,7 +340,8 @@ impl Plan {
         };
         let name = self.programs.get(kernel.program).map_or("?", |program| &program.name);
         let nodes = kernel.nodes.iter().map(|n| format!("%{}", n.index())).collect::<Vec<_>>().join(", ");
-        writeln!(f, "  {at}: kernel {name} (program {}), grid {:?}: {nodes}", kernel.program, kernel.grid)
+        let (kind, program) = (kernel.kind, kernel.program);
+        writeln!(f, "  {at}: kernel {name} ({kind}, program {program}), grid {:?}: {nodes}", kernel.grid)
     }
 }
 

@@ -5,12 +5,13 @@
 //! update %0 <- %2                        copy %2 to %0            ->
 //! ```
 //!
-//! Once the first of them is written the call can no longer fail: libtorch's calls, kernels that were written by hand
+//! Once the first of them is written the call can no longer fail: libtorch's calls, kernels of users' operators
 //! (they may assert) and allocations all come before, and no kernel of the plan checks indices.
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::{Alignments, KernelKind, KernelStep, Place, Plan, Step, StepKind, is_dense, written_strides};
+use crate::block_kernel::BlockKernelKind;
 use crate::graph::{NodeId, Op, ValueRef};
 use crate::rewrites::Rewrites;
 use crate::types::Device;
@@ -27,7 +28,7 @@ pub enum Copied {
     Input,
     /// The new value is a view of another value.
     View,
-    /// The new value is not computed by a kernel of the planner's.
+    /// A block kernel or a libtorch call computes the new value.
     NotGenerated,
     /// A step from there on may fail.
     MayFail,
@@ -53,7 +54,7 @@ impl std::fmt::Display for Copied {
             Copied::Checks => "a kernel checks indices",
             Copied::Input => "inputs of a GPU may be copies of the caller's",
             Copied::View => "the new value is a view of another",
-            Copied::NotGenerated => "no generated kernel computes the new value",
+            Copied::NotGenerated => "a block kernel or libtorch computes the new value",
             Copied::MayFail => "a later step may fail",
             Copied::Layout => "the kernel writes another layout",
             Copied::Unaligned => "the tensor does not lie at a multiple of 16 bytes",
@@ -108,7 +109,9 @@ pub(super) fn returned(plan: &Plan) -> impl Iterator<Item = &Place> {
 pub(super) fn may_fail(step: &Step) -> bool {
     match &step.kind {
         StepKind::Extern(_) => true,
-        StepKind::Kernel(kernel) => kernel.kind == KernelKind::Custom || kernel.checks,
+        StepKind::Kernel(kernel) => {
+            kernel.kind == KernelKind::Block(BlockKernelKind::Custom) || kernel.checks
+        }
     }
 }
 
@@ -117,7 +120,7 @@ fn writers(plan: &Plan) -> FxHashMap<ValueRef, (usize, &KernelStep)> {
     let mut writers = FxHashMap::default();
     for (at, step) in plan.steps.iter().enumerate() {
         if let StepKind::Kernel(kernel) = &step.kind
-            && kernel.kind != KernelKind::Custom
+            && !kernel.kind.has_own_blocks()
         {
             writers.extend(kernel.buffers.iter().filter(|b| b.1).map(|b| (b.0, (at, kernel))));
         }

@@ -3,8 +3,8 @@
 //!   call before it has stored it, and nothing has taken its place or freed it since;
 //! - every value that a kernel writes has a place, in the arena, of its own or of another value;
 //! - a kernel writes where it reads only where it may do so in place;
-//! - once one has written over a tensor of the caller's, nothing can fail: neither a call, a kernel written by hand, nor
-//!   an allocation; and no kernel of such a plan checks indices;
+//! - once one has written over a tensor of the caller's, nothing can fail: neither a call, a kernel of a user's operator,
+//!   nor an allocation; and no kernel of such a plan checks indices;
 //! - kernels that share a launch do not need each other: one writes nothing that another has;
 //! - blocks of a chain reach nothing of each other's, and what is held a block at a time is needed nowhere else;
 //! - every kernel's program has a parameter for each buffer, and one for the status word where it checks indices.

@@ -45,7 +45,7 @@ mod vnni;
 
 use tilefuse_block::Program;
 
-use crate::block_kernel::{BlockKernel, Tied};
+use crate::block_kernel::{BlockKernel, BlockKernelKind, Tied};
 use crate::contract::{Host, Laid, Template};
 use crate::graph::{AtenCall, Graph, NodeId};
 
@@ -101,6 +101,7 @@ fn kernel(attention: &Attention, program: Program, grid: [u32; 3]) -> BlockKerne
     let operands = || attention.positions();
     let tied = operands().map(|source| Tied::Operand(source.position)).chain([Tied::Result(0)]).collect();
     BlockKernel {
+        kind: BlockKernelKind::Attention,
         program,
         grid,
         tied,

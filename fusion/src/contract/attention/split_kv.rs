@@ -17,7 +17,7 @@ use super::blocks::{Blocks, blocks_of};
 use super::call::Attention;
 use super::make::{Kinds, Made, Place, along};
 use super::program::fits;
-use crate::block_kernel::{BlockKernel, Layout, Tied};
+use crate::block_kernel::{BlockKernel, BlockKernelKind, Layout, Tied};
 use crate::contract::operand::Source;
 use crate::contract::pack::Laid;
 use crate::plan::HOST_PARTS;
@@ -102,6 +102,7 @@ pub(super) fn parts(
     let sources: Vec<&Source> = attention.positions().collect();
     let numbered = || (0..).zip(&sources);
     let kernel = BlockKernel {
+        kind: BlockKernelKind::Attention,
         program,
         grid,
         tied: numbered().map(|(at, _)| Tied::Operand(at)).chain([Tied::Result(0)]).collect(),
@@ -126,6 +127,7 @@ pub(super) fn combining(
     let program = combine(attention, blocks, ranges).ok()?;
     let unread = attention.positions().map(|source| (source.position, source.layout.clone()));
     Some(BlockKernel {
+        kind: BlockKernelKind::Attention,
         program,
         grid: [u32::try_from(attention.queries).ok()?, u32::try_from(attention.members()?).ok()?, 1],
         tied: vec![Tied::Operand(position), Tied::Result(0)],

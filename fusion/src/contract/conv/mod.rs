@@ -42,7 +42,7 @@ use tilefuse_block::{Elem, TypeError};
 use super::operand::{Source, in_memory, source};
 use super::prepack::{Panels, unwritten_param};
 use super::{Template, Turned};
-use crate::block_kernel::{BlockKernel, Coordinates, Layout, Tied};
+use crate::block_kernel::{BlockKernel, BlockKernelKind, Coordinates, Layout, Tied};
 use crate::graph::{AtenCall, Graph, NodeId};
 use crate::types::Dims;
 
@@ -236,6 +236,7 @@ fn turned(read: &call::Read, shape: &[i64]) -> Option<Turned> {
 /// A template of a program.
 fn whole(conv: &Conv, made: ConvProgram, tied: Vec<Tied>, layouts: Vec<(u16, Layout)>) -> Template {
     let kernel = BlockKernel {
+        kind: BlockKernelKind::Convolution,
         program: made.program,
         grid: [made.instances, 1, 1],
         tied,

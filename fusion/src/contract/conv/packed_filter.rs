@@ -7,7 +7,7 @@ use smallvec::smallvec;
 use tilefuse_block::{Builder, CacheHint, Elem, Literal, Program};
 
 use super::make::{Made, add, along, below, both, mask_along, plus, split, times, wide};
-use crate::block_kernel::{BlockKernel, Tied};
+use crate::block_kernel::{BlockKernel, BlockKernelKind, Tied};
 use crate::contract::operand::Source;
 use crate::contract::pack::{LAID, Laid};
 use crate::contract::prepack::Panels;
@@ -38,6 +38,7 @@ pub(super) fn laid(
     ];
     let grid = extents.map(|n| u32::try_from(n).unwrap_or(0));
     let kernel = BlockKernel {
+        kind: BlockKernelKind::Pack,
         program: program(filters, panels, elem, [channels, lanes]).ok()?,
         grid,
         tied: vec![Tied::Operand(0), Tied::Result(0)],

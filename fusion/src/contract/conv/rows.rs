@@ -13,7 +13,7 @@ use tilefuse_block::Elem;
 use super::packed::{self, Image};
 use super::tile::{Tile, Vectors};
 use super::{Axis, Conv, whole};
-use crate::block_kernel::{Layout, Tied};
+use crate::block_kernel::{BlockKernel, BlockKernelKind, Layout, Tied};
 use crate::contract::Template;
 use crate::contract::blocks;
 use crate::contract::operand::in_memory;
@@ -109,7 +109,9 @@ impl Rows {
         let bias = product.c.as_ref().map(|c| Tied::Operand(c.source.position));
         let tied = [Tied::Operand(left), Tied::Operand(position)].into_iter();
         let tied = tied.chain(bias).chain([Tied::Result(0)]).collect();
-        Some(Template { panels: Some(panels), ..whole(&self.conv, made, tied, layouts) })
+        let template = whole(&self.conv, made, tied, layouts);
+        let kernel = BlockKernel { kind: BlockKernelKind::Contraction, ..template.kernel };
+        Some(Template { kernel, panels: Some(panels), ..template })
     }
 }
 

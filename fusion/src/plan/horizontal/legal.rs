@@ -6,7 +6,7 @@
 use rustc_hash::FxHashSet;
 use tilefuse_block::{OpKind, Program};
 
-use super::super::{KernelKind, KernelStep, Plan};
+use super::super::{KernelStep, Plan};
 use crate::graph::ValueRef;
 use crate::schedule::Machine;
 use crate::types::Device;
@@ -128,7 +128,7 @@ impl std::fmt::Display for Apart {
 
 /// The kernel is one of the planner's own.
 pub(super) fn generated(kernel: &KernelStep) -> Result<(), Apart> {
-    if kernel.kind == KernelKind::Custom { Err(Apart::OwnBlocks) } else { Ok(()) }
+    if kernel.kind.has_own_blocks() { Err(Apart::OwnBlocks) } else { Ok(()) }
 }
 
 /// Instances are told apart by their number along axis 0 alone, and do not ask how many there are.

@@ -3,8 +3,9 @@
 use std::sync::Arc;
 
 use super::*;
-use crate::block_kernel::{BlockKernel, Tied};
+use crate::block_kernel::{BlockKernel, BlockKernelKind, Tied};
 use crate::graph::AtenCall;
+use crate::plan::{KernelKind, Step};
 use crate::recording::Arg;
 
 /// `y = x * x` in blocks of 64, through a mask, with a fallback value where the mask is not.
@@ -57,6 +58,7 @@ fn kernel(text: &str, grid: u32) -> BlockKernel {
     let program = tilefuse_block::parse_valid(text).unwrap();
     let tied = vec![Tied::Operand(0), Tied::Result(0)];
     BlockKernel {
+        kind: BlockKernelKind::Custom,
         program,
         grid: [grid, 1, 1],
         tied,
@@ -95,7 +97,11 @@ fn loads_and_stores_take_pointwise_neighbours() {
     let b = g.view(View::Expand, b, &[4, 50]);
     let z = g.map(ScalarFn::Add, &[y, b]);
     let z = g.map(ScalarFn::Tanh, &[z]);
-    assert_eq!(g.kernels(&[z]), [1, 1]);
+    for plan in g.plans(&[z]) {
+        check(&plan);
+        let [Step { kind: StepKind::Kernel(kernel), .. }] = plan.steps.as_slice() else { panic!("{plan}") };
+        assert_eq!(kernel.kind, KernelKind::Block(BlockKernelKind::Custom));
+    }
 }
 
 #[test]

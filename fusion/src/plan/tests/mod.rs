@@ -3,6 +3,7 @@
 mod cascade;
 mod crossed;
 mod custom;
+mod kinds;
 mod memory;
 mod order;
 mod ragged;

@@ -5,6 +5,7 @@ use tilefuse_block::Program;
 use super::super::legal::{self, OPERATIONS, POINTERS};
 use super::super::{Apart, Launch, join, profit};
 use super::{BIASES, gpu, kernels, planned, steps};
+use crate::block_kernel::BlockKernelKind;
 use crate::graph::ValueRef;
 use crate::plan::{
     Alignments, KernelKind, KernelStep, Plan, PlanError, Profile, StepKind, group, liveness, verify,
@@ -51,8 +52,11 @@ fn small_kernels_of_the_planner_may_be_joined() {
 }
 
 #[test]
-fn kernels_written_by_hand_stay_apart() {
-    assert_eq!(launch(|k| k.kind = KernelKind::Custom).unwrap_err(), Apart::OwnBlocks);
+fn kernels_with_their_own_blocks_stay_apart() {
+    assert_eq!(
+        launch(|k| k.kind = KernelKind::Block(BlockKernelKind::Contraction)).unwrap_err(),
+        Apart::OwnBlocks
+    );
 }
 
 #[test]
