@@ -68,6 +68,15 @@ pub enum BlockKernelKind {
     Custom,
 }
 
+/// Why a block kernel has neither prologue nor epilogue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Alone {
+    /// Attention loads an operand once for each block of queries, or stores a result that is not row-major.
+    Attention,
+    /// With neighbours its tiles are too large for the device.
+    Tiles,
+}
+
 /// The kernel that a call of an operator launches. All tensors are row-major without gaps, apart from operands that
 /// `layouts` says otherwise of.
 #[derive(Clone, Debug, PartialEq)]
@@ -83,8 +92,8 @@ pub struct BlockKernel {
     pub tied: Vec<Tied>,
     /// Whether there is a status word.
     pub checks: bool,
-    /// Whether no neighbour becomes part of it.
-    pub alone: bool,
+    /// Why no neighbour becomes part of it, where none does.
+    pub alone: Option<Alone>,
     /// Of the elements of stores of which they are known.
     pub coordinates: Vec<Coordinates>,
     /// How operands at these positions are read.

@@ -32,7 +32,9 @@ mod types;
 mod unaligned;
 mod verify;
 
-pub use block_kernel::{BlockKernel, BlockKernelKind, Coordinate, Coordinates, Layout, MaybeKernel, Tied};
+pub use block_kernel::{
+    Alone, BlockKernel, BlockKernelKind, Coordinate, Coordinates, Layout, MaybeKernel, Tied,
+};
 pub use contract::{Packed, Panels, Products, choose_products};
 pub use functionalize::{FunctionalizeError, functionalize};
 pub use graph::{

@@ -10,7 +10,7 @@ use tilefuse_codegen::host::HostOptions;
 use tilefuse_fusion::pipeline::{Context, Form, Selection, Stage};
 use tilefuse_fusion::plan::{self as plan, Alignments, KernelStep, Plan, Profile, Step, StepKind};
 use tilefuse_fusion::{
-    Device, Graph, MaybeKernel, NodeId, Op, Recording, Rewrites, TensorType, ValueRef, pipeline,
+    Alone, Device, Graph, MaybeKernel, NodeId, Op, Recording, Rewrites, TensorType, ValueRef, pipeline,
 };
 
 use super::attention::Masks;
@@ -345,7 +345,9 @@ fn owner(plan: &Plan, program: &str) -> Option<NodeId> {
 /// Leaves a kernel without neighbours, or a call without its kernel if that has none already.
 fn set_apart(kernel: &mut MaybeKernel, error: &tilefuse_codegen::Error) {
     match kernel {
-        Ok(custom) if !custom.alone => std::sync::Arc::make_mut(custom).alone = true,
+        Ok(custom) if custom.alone.is_none() => {
+            std::sync::Arc::make_mut(custom).alone = Some(Alone::Tiles);
+        }
         _ => *kernel = Err(error.to_string()),
     }
 }

@@ -86,7 +86,7 @@ fn specialise(launched: Launched, inputs: &[u64], outputs: &[u64]) -> Result<Blo
         grid,
         tied,
         checks,
-        alone: false,
+        alone: None,
         coordinates: Vec::new(),
         layouts: Vec::new(),
         note: None,

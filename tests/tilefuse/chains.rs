@@ -87,6 +87,7 @@ fn check(model: Model, inputs: &[Tensor], kernels: usize) {
             notes[0].starts_with(&format!("outer-loop fusion of steps 0 to {}: ", kernels - 1)),
             "{plan}"
         );
+        assert!(notes[1..].iter().all(|note| note == "in the fused outer loop of step 0"), "{plan}");
         assert!(plan.text(false).contains(&notes[0]));
         assert!(error(&found) <= 2.0 * error(&eager) + 1e-6, "{}", error(&found));
         let same = first.get_or_insert_with(|| found.copy()).equal(&found);

@@ -1,8 +1,11 @@
 //! Chains of kernels over blocks of rows: which there are, and what they compute, in the interpreter.
 
 use super::Products;
+use super::choose_products;
 use super::tests::{packed_for, run_packed};
+use crate::pipeline::{Context, primitive};
 use crate::plan::{Plan, Profile, StepKind, Unchained, verify};
+use crate::rewrites::Rewrites;
 
 /// A linear layer, gelu, a layer norm and another linear layer.
 fn perceptron(rows: i64, width: i64, hidden: i64) -> String {
@@ -226,4 +229,48 @@ fn blocks_that_leave_out_what_they_read_are_found() {
     let mut plan = good;
     plan.chains[0].kept.clear();
     assert!(verify(&plan).is_err());
+}
+
+/// A plan that may hold so many bytes, of so many rewrites.
+fn planned_within(text: &str, profile: &Profile, most_bytes: u64, rewrites: Option<u64>) -> Plan {
+    let mut graph = primitive(text, profile);
+    choose_products(&mut graph, profile, Products::Generated, Some(0), u64::MAX, &mut |_| None);
+    let rewrites = Rewrites::at_most(rewrites);
+    crate::pipeline::planned(graph, &mut Context { most_bytes, rewrites, ..Context::new(profile) }).unwrap()
+}
+
+#[test]
+fn chains_that_memory_or_a_limit_forbids() {
+    let (text, profile) = (perceptron(1024, 32, 48), machine(2, 128 << 10));
+    let limited = |limit: u64| {
+        let plan = planned_within(&text, &profile, u64::MAX, Some(limit));
+        plan.unchained.iter().any(|(_, reason)| *reason == Unchained::Limit)
+    };
+    assert!((0..40).any(limited));
+    // Each of two threads holds about as much as the whole has.
+    let (text, most) = (perceptron(256, 32, 48), 81_920);
+    assert_eq!(planned(&text, &machine(2, 1 << 30)).peak_bytes(), most);
+    let profile = machine(2, 64 << 10);
+    assert_eq!(planned(&text, &profile).chains.len(), 1);
+    let plan = planned_within(&text, &profile, most, None);
+    assert_eq!(plan.unchained, [(0, Unchained::Memory)], "{:?}", plan.chains);
+}
+
+/// The texts of what the tests above make appear.
+#[test]
+fn reasons_of_kernels_without_chains() {
+    let all = [
+        Unchained::Rows,
+        Unchained::Large { bytes: 4096 },
+        Unchained::Memory,
+        Unchained::Few { saved_us: 12.0, lost_us: 34.0 },
+        Unchained::Limit,
+    ];
+    expect_test::expect![[r#"
+        the next kernel needs other rows
+        the smallest block of rows has 4096 bytes
+        more memory would be held at a time
+        predicted to save 12 us, while threads wait 34 us, with so few blocks
+        the number of rewrites is limited"#]]
+    .assert_eq(&all.map(|reason| reason.to_string()).join("\n"));
 }

@@ -214,7 +214,7 @@ impl Laid {
             grid,
             tied: vec![Tied::Operand(0), Tied::Result(0)],
             checks: false,
-            alone: false,
+            alone: None,
             coordinates: Vec::new(),
             layouts: vec![(0, source.layout.clone())],
             note: None,

@@ -68,7 +68,7 @@ pub(super) fn with(product: &Product, blocks: Blocks, form: Operands<'_>) -> Opt
         grid,
         tied,
         checks: false,
-        alone: false,
+        alone: None,
         coordinates: Vec::new(),
         layouts,
         note: None,

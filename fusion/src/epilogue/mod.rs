@@ -21,7 +21,3 @@ mod uses;
 
 pub(crate) use rewrite::{Part, Rewrite, rewrite};
 pub(crate) use uses::{Uses, uses};
-
-/// Why a reduction stays beside a block program.
-pub(crate) const NO_REDUCTION: crate::kernel::Refusal =
-    crate::kernel::Refusal::Custom("a reduction is no prologue or epilogue of a block program");

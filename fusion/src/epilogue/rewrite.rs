@@ -10,7 +10,7 @@ use tilefuse_block::{
 use super::splice::{Site, Splice, is_element};
 use crate::block_kernel::{BlockKernel, Tied};
 use crate::graph::ValueRef;
-use crate::kernel::{KExpr, KNode, Kernel, Refusal};
+use crate::kernel::{BlockRefusal, KExpr, KNode, Kernel, Refusal};
 
 /// What becomes of a tensor of the call: a kernel over one variable, the element, whose stores are what is wanted of it.
 /// Of an operand that is one store, of the operand itself.
@@ -85,7 +85,7 @@ pub(crate) fn rewrite(
         .map(|b| Param { align: align(b.value).max(b.elem.bytes()), ..b.param.clone() })
         .chain(status)
         .collect();
-    verify(&program).map_err(|_| Refusal::Custom("it makes no valid program"))?;
+    verify(&program).map_err(|_| Refusal::Block(BlockRefusal::Parameters))?;
     Ok((program, buffers.into_iter().map(|b| (b.value, b.written)).collect()))
 }
 
@@ -125,9 +125,9 @@ impl Cx<'_> {
             match *tied {
                 Tied::Operand(position) => {
                     let part = self.rewrite.operands.get(usize::from(position));
-                    let part = part.ok_or(Refusal::Custom("it has an operand that is not there"))?;
+                    let part = part.ok_or(BlockRefusal::Parameters)?;
                     if uses.stored > 0 {
-                        return Err(Refusal::Custom("its kernel writes an operand"));
+                        return Err(BlockRefusal::WritesOperand.into());
                     }
                     let base = self.rewrite.bases.get(usize::from(position)).copied().flatten();
                     match base.or_else(|| identity(part)) {
@@ -136,7 +136,7 @@ impl Cx<'_> {
                             self.plans.insert(param.value, Plan::Operand(usize::from(position)));
                         }
                         None => {
-                            return Err(Refusal::Custom("its kernel does more than load from the operand"));
+                            return Err(BlockRefusal::NoLoads.into());
                         }
                     }
                 }
@@ -153,13 +153,13 @@ impl Cx<'_> {
     }
 
     fn result(&mut self, param: Param, position: usize, uses: super::Uses) -> Result<(), Refusal> {
-        let missing = Refusal::Custom("it has a result that is not there");
+        let missing = Refusal::Block(BlockRefusal::Parameters);
         let part = self.rewrite.results.get(position).ok_or(missing.clone())?;
         let &(value, kept) = self.rewrite.kept.get(position).ok_or(missing)?;
         let tied = self.rewrite.custom.tied.iter().filter(|t| **t == Tied::Result(position as u16));
         if !part.roots.is_empty() || !kept {
             if !uses.only_stores() || tied.count() > 1 {
-                return Err(Refusal::Custom("its kernel does more than store the result"));
+                return Err(BlockRefusal::NoStores.into());
             }
             self.plans.insert(param.value, Plan::Result(position));
         }
@@ -192,7 +192,7 @@ impl Cx<'_> {
         for part in self.rewrite.results {
             for (&root, store) in part.roots.iter().zip(&part.kernel.stores) {
                 if !is_element(&part.kernel, store.addr) {
-                    return Err(Refusal::Custom("it is stored in another order"));
+                    return Err(BlockRefusal::Order.into());
                 }
                 let buffer = part.kernel.buffers.get(store.buffer as usize).ok_or(Refusal::ElementType)?;
                 let label = format!("out{}", self.buffers.len());
@@ -235,7 +235,7 @@ impl Cx<'_> {
     /// Computes an operand instead of loading it.
     fn load(&mut self, op: Op, position: usize, out: &mut Vec<Op>) -> Result<(), Refusal> {
         let OpKind::Load { masked, other, .. } = op.kind else { return Ok(()) };
-        let part = self.rewrite.operands.get(position).ok_or(Refusal::Custom("an operand is not there"))?;
+        let part = self.rewrite.operands.get(position).ok_or(BlockRefusal::Parameters)?;
         let (offsets, result) = (op.args[1], op.results[0]);
         let mask = masked.then(|| op.args[2]);
         let site = Site { offsets, mask, stored: None, axes: &[] };
@@ -243,9 +243,9 @@ impl Cx<'_> {
         let shape = self.program.ty(result).shape.clone();
         let elem = self.program.ty(result).elem().ok_or(Refusal::ElementType)?;
         let mut splice = Splice::new(&mut self.program, out, &part.kernel, &pointers, site);
-        let store = part.kernel.stores.first().ok_or(Refusal::Custom("an operand has no value"))?;
+        let store = part.kernel.stores.first().ok_or(BlockRefusal::Parameters)?;
         if !is_element(&part.kernel, store.addr) {
-            return Err(Refusal::Custom("it is read in another order"));
+            return Err(BlockRefusal::Order.into());
         }
         let mut value = splice.value(store.value)?;
         if let Some(mask) = mask {
@@ -266,7 +266,7 @@ impl Cx<'_> {
     /// Stores what is computed of a result, and the result itself if it is kept.
     fn store(&mut self, op: Op, position: usize, out: &mut Vec<Op>) -> Result<(), Refusal> {
         let OpKind::Store { masked, .. } = op.kind else { return Ok(()) };
-        let missing = Refusal::Custom("a result is not there");
+        let missing = Refusal::Block(BlockRefusal::Parameters);
         let part = self.rewrite.results.get(position).ok_or(missing.clone())?;
         let &(own, kept) = self.rewrite.kept.get(position).ok_or(missing)?;
         let (offsets, stored) = (op.args[1], op.args[2]);
@@ -283,7 +283,7 @@ impl Cx<'_> {
         }
         for (root, value) in stores {
             let pointer = self.buffers.iter().find(|b| b.value == root && b.written).map(|b| b.param.value);
-            let pointer = pointer.ok_or(Refusal::Custom("a result has no memory"))?;
+            let pointer = pointer.ok_or(BlockRefusal::Parameters)?;
             let args = [pointer, offsets, value].into_iter().chain(mask).collect();
             let kind = OpKind::Store { masked, hint: CacheHint::Default };
             out.push(Op { kind, args, results: SmallVec::new(), regions: Vec::new() });

@@ -10,7 +10,7 @@ use tilefuse_block::{
 
 use crate::block_kernel::Coordinate;
 use crate::index::{Atom, Expr};
-use crate::kernel::{KExpr, KNode, Kernel, Refusal};
+use crate::kernel::{BlockRefusal, KExpr, KNode, Kernel, Refusal};
 
 /// The access at which expressions are computed.
 #[derive(Clone, Debug)]
@@ -78,7 +78,7 @@ impl<'a> Splice<'a> {
                 Ok(self.cast(value, *elem))
             }
             KNode::InRange(index, low, high) => self.in_range(*index, *low, *high),
-            KNode::Load { dynamic: Some(_), .. } => Err(Refusal::Custom("it reads at indices that are data")),
+            KNode::Load { dynamic: Some(_), .. } => Err(BlockRefusal::Gather.into()),
             KNode::Load { buffer, addr, mask, .. } => self.load(*buffer, *addr, *mask),
             KNode::Map(function, args) => {
                 let mut values: SmallVec<[Value; 4]> = SmallVec::new();
@@ -91,21 +91,17 @@ impl<'a> Splice<'a> {
                 let value = self.value(*inner)?;
                 Ok(self.cast(value, *elem))
             }
-            KNode::Reduce(_) => Err(super::NO_REDUCTION),
+            KNode::Reduce(_) => Err(BlockRefusal::Reduction.into()),
         }
     }
 
     fn load(&mut self, buffer: u32, addr: Expr, mask: Option<KExpr>) -> Result<Value, Refusal> {
         if let Some((_, stored)) = self.site.stored.filter(|s| s.0 == buffer) {
             let same = self.is_element(addr) && mask.is_none();
-            return if same {
-                Ok(stored)
-            } else {
-                Err(Refusal::Custom("it reads the result in another order"))
-            };
+            return if same { Ok(stored) } else { Err(BlockRefusal::ResultOrder.into()) };
         }
         let pointer = self.pointers.get(buffer as usize).copied().flatten();
-        let pointer = pointer.ok_or(Refusal::Custom("it reads another result of the kernel"))?;
+        let pointer = pointer.ok_or(BlockRefusal::SeveralResults)?;
         let offsets = self.index(addr)?;
         let own = match mask {
             Some(mask) => Some(self.value(mask)?),
@@ -177,7 +173,7 @@ impl<'a> Splice<'a> {
             let constant = self.constant(Literal::int(elem, linear.constant));
             sum = Some(self.plus(sum, constant)?);
         }
-        let value = sum.ok_or(Refusal::Custom("it has an empty index"))?;
+        let value = sum.ok_or(BlockRefusal::Parameters)?;
         self.indices.insert((expr, elem), value);
         Ok(value)
     }

@@ -289,6 +289,66 @@ fn weight(node: &KNode) -> usize {
     }
 }
 
+/// Why an operator is neither prologue nor epilogue of a block program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum BlockRefusal {
+    /// It reduces.
+    #[error("a reduction is no prologue or epilogue of a block program")]
+    Reduction,
+    /// It is a block program itself.
+    #[error("both are block programs, which take only pointwise operators as prologue and epilogue")]
+    Both,
+    /// The block program is attention.
+    #[error(
+        "attention takes no prologue or epilogue: its loads are repeated, or its result is not row-major"
+    )]
+    Attention,
+    /// Together they were compiled, and did not fit.
+    #[error("together their tiles are too large for the device")]
+    Tiles,
+    /// It has other elements than the operand or result.
+    #[error("its {numel} elements are not those of the operand or result of {of} elements")]
+    Elements {
+        /// Elements of the neighbour.
+        numel: i64,
+        /// Elements of the operand or result.
+        of: i64,
+    },
+    /// The operand is read in memory.
+    #[error("the block program reads the operand at strides, where a prologue leaves nothing in memory")]
+    Strided,
+    /// The operand has other strides than the program was written for.
+    #[error("the operand does not have the strides that the block program was written for")]
+    OtherStrides,
+    /// The operand is read otherwise than by loads.
+    #[error("the block program does more than load the operand, which a prologue would compute")]
+    NoLoads,
+    /// The result is written otherwise than by stores.
+    #[error("the block program does more than store the result once, which an epilogue would read")]
+    NoStores,
+    /// The epilogue is computed of several results.
+    #[error("the epilogue needs several results of the block program at once")]
+    SeveralResults,
+    /// What a prologue would compute in loads is needed by others.
+    #[error("the prologue's value is needed in memory as well")]
+    PrologueStored,
+    /// It reads at indices that are data.
+    #[error("a gather is no prologue or epilogue of a block program")]
+    Gather,
+    /// The epilogue reads elements that other instances store.
+    #[error("the epilogue reads the result in another order than it is stored in")]
+    ResultOrder,
+    /// A prologue or epilogue has its value in another order than the block program's loads or stores.
+    #[error("its value has another order than the loads or stores of the block program")]
+    Order,
+    /// The block program stores to an operand.
+    #[error("its kernel writes an operand")]
+    WritesOperand,
+    /// The parameters of the block program are not the operands and results of its call.
+    #[error("the parameters of its kernel do not match the call")]
+    Parameters,
+}
+
 /// Why nodes cannot be one kernel.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
@@ -306,7 +366,7 @@ pub enum Refusal {
     #[error("it reduces other dimensions than the kernel it would join")]
     OtherReduction,
     /// A reduction's result is used in another order than rows are produced.
-    #[error("the reduction's result is used at other rows than the one at hand")]
+    #[error("the reduction's result is used at other rows than the one that is reduced")]
     OtherRow,
     /// The source of a gather is computed, not stored.
     #[error("the source of a gather must be in memory")]
@@ -336,7 +396,7 @@ pub enum Refusal {
     #[error("an operand has an element type that kernels do not handle")]
     ElementType,
     /// A node that no kernel computes.
-    #[error("{0} runs through libtorch")]
+    #[error("no kernel computes {0}")]
     Extern(String),
     /// Sizes of 0.
     #[error("a tensor is empty")]
@@ -345,8 +405,8 @@ pub enum Refusal {
     #[error("operands live on different devices")]
     Devices,
     /// Something that stands in the way of a prologue or epilogue of a block program.
-    #[error("{0}")]
-    Custom(&'static str),
+    #[error(transparent)]
+    Block(#[from] BlockRefusal),
 }
 
 /// How realised values are laid out in memory.

@@ -11,10 +11,10 @@ use super::cost::{Cost, Profile};
 use super::group::{Planner, Strides, Unit};
 use super::order::Contraction;
 use super::{KernelKind, KernelStep, PlanError, Verdict, operand_place};
-use crate::block_kernel::{BlockKernel, BlockKernelKind, Layout};
-use crate::epilogue::{NO_REDUCTION, Part, Rewrite, rewrite, uses};
+use crate::block_kernel::{Alone, BlockKernel, BlockKernelKind, Layout};
+use crate::epilogue::{Part, Rewrite, rewrite, uses};
 use crate::graph::{NodeId, ValueRef};
-use crate::kernel::{Domain, Group, KNode, Kernel, Refusal, Space, build};
+use crate::kernel::{BlockRefusal, Domain, Group, KNode, Kernel, Refusal, Space, build};
 use crate::types::Dims;
 
 /// A custom kernel with what was merged into it.
@@ -133,7 +133,7 @@ impl<'a> Planner<'a> {
         let mut roots: Vec<Vec<ValueRef>> = vec![Vec::new(); node.outs.len()];
         for &root in nodes.iter().filter(|&&n| n != id && self.is_stored(n.into(), &inside)) {
             let out = self.result_of(id, root, &inside)?;
-            roots.get_mut(out).ok_or(Refusal::Custom("it has a result that is not there"))?.push(root.into());
+            roots.get_mut(out).ok_or(BlockRefusal::Parameters)?.push(root.into());
         }
         let mut results = Vec::new();
         let mut kept = Vec::new();
@@ -160,11 +160,9 @@ impl<'a> Planner<'a> {
     ) -> Result<Option<ValueRef>, Refusal> {
         let Layout::Strided { strides, offset } = layout else { return Ok(None) };
         match operand_place(self.graph, value) {
-            Some(place) if inside.contains(&place.base.node) => {
-                Err(Refusal::Custom("its kernel reads the operand from memory, at strides"))
-            }
+            Some(place) if inside.contains(&place.base.node) => Err(BlockRefusal::Strided.into()),
             Some(place) if place.strides == *strides && place.offset == *offset => Ok(Some(place.base)),
-            _ => Err(Refusal::Custom("an operand does not lie where its kernel reads it")),
+            _ => Err(BlockRefusal::OtherStrides.into()),
         }
     }
 
@@ -182,7 +180,7 @@ impl<'a> Planner<'a> {
         let shape = self.graph.ty(value).shape.clone();
         let numel = shape.iter().product();
         if let Some(&root) = roots.iter().find(|&&r| self.graph.ty(r).numel() != numel) {
-            return Err(Refusal::Extent { numel: self.graph.ty(root).numel(), points: numel, rows: numel });
+            return Err(BlockRefusal::Elements { numel: self.graph.ty(root).numel(), of: numel }.into());
         }
         let nodes = inside.iter().copied().filter(|&n| n != custom).collect();
         let dims = SmallVec::from_iter(0..shape.len() as u8);
@@ -218,12 +216,12 @@ impl<'a> Planner<'a> {
             }
             for operand in self.graph.operands(at) {
                 if operand.node == custom && *found.get_or_insert(operand.out) != operand.out {
-                    return Err(Refusal::Custom("it needs several results of the kernel at once"));
+                    return Err(BlockRefusal::SeveralResults.into());
                 }
                 stack.push(operand.node);
             }
         }
-        found.map(usize::from).ok_or(Refusal::Custom("it is needed in memory as well"))
+        found.map(usize::from).ok_or(BlockRefusal::PrologueStored.into())
     }
 
     fn custom_cost(&self, buffers: &[(ValueRef, bool)], flops: u64, custom: &BlockKernel) -> Cost {
@@ -251,24 +249,23 @@ impl<'a> Planner<'a> {
             (Some(custom), None) => (custom, second),
             (None, Some(custom)) => (custom, first),
             _ => {
-                return Verdict::Illegal(Refusal::Custom(
-                    "both are block programs, which take only pointwise operators as prologue and epilogue",
-                ));
+                return Verdict::Illegal(BlockRefusal::Both.into());
             }
         };
         let Some(pointwise) = &other.kernel else {
-            return Verdict::Library(String::from("an operator"));
+            return Verdict::Library(self.label(other.nodes[0]));
         };
         if !pointwise.kernel.reduces.is_empty() {
-            return Verdict::Illegal(NO_REDUCTION);
+            return Verdict::Illegal(BlockRefusal::Reduction.into());
         }
         let apart_us = custom.cost.us + pointwise.cost.us;
         let node = custom.node;
         let mut nodes: Vec<NodeId> = first.nodes.iter().chain(&second.nodes).copied().collect();
         nodes.sort_unstable_by_key(|n| self.rank[n]);
         let built = self.custom_of(node).and_then(|kernel| match kernel.alone {
-            true => Err(Refusal::Custom("together their tiles are too large for the device")),
-            false => self.build_custom(node, kernel, &nodes),
+            Some(Alone::Tiles) => Err(BlockRefusal::Tiles.into()),
+            Some(Alone::Attention) => Err(BlockRefusal::Attention.into()),
+            None => self.build_custom(node, kernel, &nodes),
         });
         match built {
             Ok(built) if built.cost.us <= apart_us => {

@@ -348,7 +348,7 @@ impl<'a> Planner<'a> {
         PlanError::Alone { node: self.label(id), refusal }
     }
 
-    fn label(&self, id: NodeId) -> String {
+    pub(super) fn label(&self, id: NodeId) -> String {
         self.graph.origin(id).map_or_else(|| crate::kernel::name_of(id), String::from)
     }
 
@@ -479,7 +479,8 @@ impl<'a> Planner<'a> {
             }
         }
         let (Some(&a), Some(&b)) = (self.unit_of.get(&producer), self.unit_of.get(&consumer)) else {
-            return Verdict::Recomputed;
+            // One without elements is computed by no kernel.
+            return Verdict::Illegal(Refusal::Empty);
         };
         match a == b {
             true => Verdict::Fused,
@@ -508,7 +509,8 @@ impl<'a> Planner<'a> {
             return contraction.map_or(Verdict::Cycle, |c| self.try_merge_custom(a, b, &c));
         }
         let (Some(x), Some(y)) = (&first.kernel, &second.kernel) else {
-            return Verdict::Library(String::from("an operator"));
+            let called = if first.kernel.is_none() { first } else { second };
+            return Verdict::Library(self.label(called.nodes[0]));
         };
         let Some(contraction) = contraction else { return Verdict::Cycle };
         let mut nodes: Vec<NodeId> = first.nodes.iter().chain(&second.nodes).copied().collect();

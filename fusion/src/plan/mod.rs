@@ -61,8 +61,6 @@ pub use verify::verify;
 pub enum Verdict {
     /// Producer and consumer are in one kernel; the value is not read from memory.
     Fused,
-    /// The consumer computes the producer again from its operands, which is cheaper than storing it.
-    Recomputed,
     /// Merging is impossible.
     Illegal(Refusal),
     /// Merging would make a kernel wait for itself through another step.
@@ -88,11 +86,10 @@ impl std::fmt::Display for Verdict {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Verdict::Fused => f.write_str("fused"),
-            Verdict::Recomputed => f.write_str("recomputed from its operands, cheaper than storing it"),
             Verdict::Illegal(refusal) => write!(f, "cut: {refusal}"),
             Verdict::Cycle => f.write_str("cut: a step between them needs the first and feeds the second"),
             Verdict::Library(op) => write!(f, "cut: {op} runs through libtorch"),
-            Verdict::Operator(op, reason) => write!(f, "cut: {op} runs through libtorch, for {reason}"),
+            Verdict::Operator(op, reason) => write!(f, "cut: {op} runs through libtorch: {reason}"),
             Verdict::Slower { apart_us, merged_us } => {
                 write!(f, "cut: predicted {merged_us:.1} us merged, {apart_us:.1} us apart")
             }

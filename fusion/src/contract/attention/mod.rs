@@ -45,7 +45,7 @@ mod vnni;
 
 use tilefuse_block::Program;
 
-use crate::block_kernel::{BlockKernel, BlockKernelKind, Tied};
+use crate::block_kernel::{Alone, BlockKernel, BlockKernelKind, Tied};
 use crate::contract::{Host, Laid, Template};
 use crate::graph::{AtenCall, Graph, NodeId};
 
@@ -106,8 +106,7 @@ fn kernel(attention: &Attention, program: Program, grid: [u32; 3]) -> BlockKerne
         grid,
         tied,
         checks: false,
-        // Its operands are read once for each block of queries, and its result is not row-major.
-        alone: true,
+        alone: Some(Alone::Attention),
         coordinates: Vec::new(),
         layouts: operands().map(|source| (source.position, source.layout.clone())).collect(),
         note: None,

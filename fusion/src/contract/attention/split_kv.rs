@@ -17,7 +17,7 @@ use super::blocks::{Blocks, blocks_of};
 use super::call::Attention;
 use super::make::{Kinds, Made, Place, along};
 use super::program::fits;
-use crate::block_kernel::{BlockKernel, BlockKernelKind, Layout, Tied};
+use crate::block_kernel::{Alone, BlockKernel, BlockKernelKind, Layout, Tied};
 use crate::contract::operand::Source;
 use crate::contract::pack::Laid;
 use crate::plan::HOST_PARTS;
@@ -107,7 +107,7 @@ pub(super) fn parts(
         grid,
         tied: numbered().map(|(at, _)| Tied::Operand(at)).chain([Tied::Result(0)]).collect(),
         checks: false,
-        alone: true,
+        alone: Some(Alone::Attention),
         coordinates: Vec::new(),
         layouts: numbered().map(|(at, source)| (at, source.layout.clone())).collect(),
         note: None,
@@ -132,8 +132,7 @@ pub(super) fn combining(
         grid: [u32::try_from(attention.queries).ok()?, u32::try_from(attention.members()?).ok()?, 1],
         tied: vec![Tied::Operand(position), Tied::Result(0)],
         checks: false,
-        // Its result is not row-major.
-        alone: true,
+        alone: Some(Alone::Attention),
         coordinates: Vec::new(),
         // What the first kernel read stays where it lies.
         layouts: unread.chain([(position, Layout::Elements)]).collect(),

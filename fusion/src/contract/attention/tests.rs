@@ -3,7 +3,7 @@
 use crate::contract::tests::{memory, run};
 use crate::contract::{Products, Times};
 use crate::pipeline::primitive;
-use crate::plan::{Plan, Profile, plan};
+use crate::plan::{Plan, Profile, StepKind, plan};
 use crate::types::{Dims, TensorType, row_major};
 use crate::{Graph, choose_products, parse_graph};
 
@@ -317,6 +317,22 @@ fn a_call_that_stays_gets_repeated_keys() {
     // It has a number under which the reason is found.
     let after = graph.to_string().replace(&format!(" !replay {}", 1 << 30), "");
     assert_eq!((after, repeats), (before, vec![3]));
+}
+
+#[test]
+fn what_the_call_would_move_is_in_the_reason() {
+    let profile = Profile::host(2);
+    let mut graph = primitive(&Case { repeated: true, batch: [2, 6, 2], ..PLAIN }.text(), &profile);
+    choose_products(&mut graph, &profile, Products::Measured, None, u64::MAX, &mut |_| {
+        Some(Times { generated_us: 1.0, library_us: 1e9, measured: true })
+    });
+    let plan = plan(&graph, &profile).unwrap();
+    let StepKind::Kernel(kernel) = &plan.steps[0].kind else { panic!("{plan}") };
+    let note = kernel.note.as_deref().unwrap();
+    assert!(
+        note.starts_with("measured: 1.0 us generated") && note.ends_with(" us for layout conversions"),
+        "{note}"
+    );
 }
 
 #[test]

@@ -17,9 +17,8 @@ pub(in crate::contract) struct Read {
 
 /// Why a convolution that a call computes has no kernel, where that is for what it is and not for its sizes.
 pub(in crate::contract) fn refusal(call: &AtenCall) -> Option<&'static str> {
-    is_transposed(&call.op, Args(&call.args)).then_some(
-        "this transposed convolution has no kernel: its kinds, sizes or strides are none that kernels take",
-    )
+    is_transposed(&call.op, Args(&call.args))
+        .then_some("no kernel takes the element types, sizes or strides of this transposed convolution")
 }
 
 /// The convolution that a call computes; `None` for calls that the templates do not know, such as those whose tensors are

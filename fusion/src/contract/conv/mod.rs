@@ -241,7 +241,7 @@ fn whole(conv: &Conv, made: ConvProgram, tied: Vec<Tied>, layouts: Vec<(u16, Lay
         grid: [made.instances, 1, 1],
         tied,
         checks: false,
-        alone: false,
+        alone: None,
         coordinates: made.coordinates,
         layouts,
         note: None,

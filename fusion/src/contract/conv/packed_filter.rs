@@ -43,7 +43,7 @@ pub(super) fn laid(
         grid,
         tied: vec![Tied::Operand(0), Tied::Result(0)],
         checks: false,
-        alone: false,
+        alone: None,
         coordinates: Vec::new(),
         layouts: vec![(0, filters.layout.clone())],
         note: None,

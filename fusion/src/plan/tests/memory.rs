@@ -127,7 +127,8 @@ fn what_is_read_early_need_not_be_kept() {
         let mut limited = plan_within(&graph, &profile, most);
         limited.limit_memory(most);
         assert!(limited.peak_bytes() <= most, "{} of {most}", limited.peak_bytes());
-        assert!(limited.decisions.iter().any(|d| d.verdict == Verdict::Memory));
+        let memory = limited.decisions.iter().find(|d| d.verdict == Verdict::Memory).unwrap();
+        assert_eq!(memory.verdict.to_string(), "cut: what the producer reads would be kept for longer");
         assert_eq!(verify(&limited), Ok(()));
     }
 }

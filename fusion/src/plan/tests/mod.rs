@@ -7,6 +7,7 @@ mod kinds;
 mod memory;
 mod order;
 mod ragged;
+mod reasons;
 mod rows;
 mod run;
 mod stream;

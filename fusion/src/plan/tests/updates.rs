@@ -223,3 +223,34 @@ fn what_the_plan_does_not_write_is_read_ahead() {
     let large = graph(STEP, "outputs %3\n").replace("[32,32]", "[8192,8192]");
     assert_eq!(read_ahead(&large), 0);
 }
+
+/// The texts of what the tests above make appear.
+#[test]
+fn reasons_of_copies() {
+    let all = [
+        Copied::Checks,
+        Copied::Input,
+        Copied::View,
+        Copied::NotGenerated,
+        Copied::MayFail,
+        Copied::Layout,
+        Copied::Unaligned,
+        Copied::Returned,
+        Copied::Taken,
+        Copied::Across,
+        Copied::Needed,
+    ];
+    expect![[r#"
+        a kernel checks indices
+        inputs of a GPU may be copies of the caller's
+        the new value is a view of another
+        a block kernel or libtorch computes the new value
+        a later step may fail
+        the kernel writes another layout
+        the tensor does not lie at a multiple of 16 bytes
+        the new value is returned as well
+        the new value is written over another tensor
+        the kernel reads the tensor elsewhere or later than it writes
+        the old value is needed later"#]]
+    .assert_eq(&all.map(|copied| copied.to_string()).join("\n"));
+}

@@ -1,5 +1,6 @@
 //! What keeps kernels apart: for each rule something that breaks it alone.
 
+use expect_test::expect;
 use tilefuse_block::Program;
 
 use super::super::legal::{self, OPERATIONS, POINTERS};
@@ -272,4 +273,46 @@ fn plans_whose_parts_need_each_other_are_refused() {
     assert!(broken(&|k| k.parts[2].buffers.push(written)), "what another part writes");
     let read = kernel.buffers.iter().position(|b| b.0 == kernel.in_place[0].0).unwrap();
     assert!(broken(&|k| k.parts[2].buffers.push(read)), "a place that another part reads");
+}
+
+/// The texts of what the tests above make appear.
+#[test]
+fn reasons_of_kernels_apart() {
+    let (us, most_us, apart_us, joined_us) = (10.0, 7.5, 12.25, 13.5);
+    let all = [
+        Apart::OwnBlocks,
+        Apart::Grid,
+        Apart::Checks,
+        Apart::Cluster { elements: 16384 },
+        Apart::Large { us, most_us },
+        Apart::Inline { us },
+        Apart::Only,
+        Apart::Devices,
+        Apart::Warps { least: 1, most: 8 },
+        Apart::Stages,
+        Apart::Pointers { limit: 256 },
+        Apart::Operations { limit: 4096 },
+        Apart::Instances,
+        Apart::Far { steps: 5 },
+        Apart::Memory { bytes: 200, most: 100 },
+        Apart::Slower { apart_us, joined_us },
+    ];
+    expect![[r#"
+        its program has block sizes of its own
+        its grid has several axes, or it asks for the grid's size
+        it checks indices
+        its tile of 16384 elements may need a cluster of blocks
+        it takes 10.0 us without the launch, more than 7.5 us
+        its 10.0 us run on the thread that calls
+        no other small kernel can run at the same place
+        the other runs on another device
+        one takes 1 warps, another 8
+        they load ahead for different numbers of iterations
+        the launch would have more than 256 pointers
+        the program would have more than 4096 operations
+        the grid would have too many instances
+        5 steps lie between them, and memory is short
+        with others in one launch a call would hold 200 bytes, more than 100
+        predicted 13.5 us in one launch, 12.2 us apart"#]]
+    .assert_eq(&all.map(|apart| apart.to_string()).join("\n"));
 }

@@ -1,0 +1,428 @@
+//! Every text by which a plan says why an edge was fused or cut, and a graph for which it does.
+
+use expect_test::{Expect, expect};
+
+use super::custom::{ATOMIC, SQUARE, kernel};
+use super::*;
+use crate::block_kernel::{Alone, BlockKernel, Layout, Tied};
+use crate::contract::{Products, choose_products};
+use crate::graph::AtenCall;
+use crate::recording::Arg;
+use crate::text::parse_graph;
+
+/// What a plan says of its edges, each text once.
+fn texts(plan: &Plan) -> String {
+    let mut all: Vec<String> = plan.decisions.iter().map(|d| d.verdict.to_string()).collect();
+    all.sort();
+    all.dedup();
+    all.join("\n")
+}
+
+/// What is said of the edges of a graph on the host.
+#[track_caller]
+fn said(text: &str, expected: Expect) {
+    let graph = parse_graph(text).unwrap();
+    expected.assert_eq(&texts(&plan(&graph, &Profile::host(2)).unwrap()));
+}
+
+/// The same where all products are generated.
+#[track_caller]
+fn said_of_products(text: &str, expected: Expect) {
+    let profile = Profile::host(2);
+    let mut graph = pipeline::primitive(text, &profile);
+    choose_products(&mut graph, &profile, Products::Generated, Some(0), u64::MAX, &mut |_| None);
+    expected.assert_eq(&texts(&plan(&graph, &profile).unwrap()));
+}
+
+/// The same for a graph around block kernels.
+#[track_caller]
+fn said_of(mut g: G, outputs: &[ValueRef], expected: Expect) {
+    g.0.outputs = outputs.to_vec();
+    expected.assert_eq(&texts(&plan(&g.0, &Profile::host(2)).unwrap()));
+}
+
+#[test]
+fn a_cycle_and_calls() {
+    said(
+        "graph {
+          %0 = input 0 : f32[300]
+          %1 = map exp(%0) : f32[300]
+          %2 = map tanh(%1) : f32[300]
+          %3 = aten::cumsum(self=%2) : f32[300]
+          %4 = map add(%2, %3) : f32[300]
+          outputs %4
+        }",
+        expect![[r#"
+            cut: a step between them needs the first and feeds the second
+            cut: aten::cumsum runs through libtorch
+            fused"#]],
+    );
+}
+
+/// Each of many instances loads the same elements, which a prologue would compute each time.
+#[test]
+fn a_kernel_that_would_be_slower() {
+    let mut g = G::new();
+    let x = g.input(0, &[200]);
+    let h = g.map(ScalarFn::Tanh, &[x]);
+    let y = g.custom(kernel(SQUARE, 1 << 20), h);
+    said_of(g, &[y], expect!["cut: predicted 34954.5 us merged, 4.3 us apart"]);
+}
+
+#[test]
+fn a_limit_of_rewrites() {
+    let text = "graph {
+      %0 = param 0 : f32[300]
+      %1 = map exp(%0) : f32[300]
+      %2 = map tanh(%1) : f32[300]
+      outputs %1
+      update %0 <- %2
+    }";
+    let profile = Profile::host(2);
+    let mut cx = Context { rewrites: Rewrites::at_most(Some(0)), ..Context::new(&profile) };
+    let plan = pipeline::planned(parse_graph(text).unwrap(), &mut cx).unwrap();
+    expect!["cut: the number of rewrites is limited"].assert_eq(&texts(&plan));
+    let copied: Vec<_> = plan.copied.iter().flatten().map(ToString::to_string).collect();
+    assert_eq!(copied, ["the number of rewrites is limited"]);
+}
+
+#[test]
+fn other_elements() {
+    said(
+        "graph {
+          %0 = input 0 : f32[4,10]
+          %1 = map exp(%0) : f32[4,10]
+          %2 = view slice[1,0,1](%1) : f32[4,5]
+          %3 = map tanh(%2) : f32[4,5]
+          outputs %1, %3
+        }",
+        expect!["cut: its 40 elements match neither the 20 points of the loop nor its 20 rows"],
+    );
+}
+
+#[test]
+fn other_reductions_and_other_rows() {
+    said(
+        "graph {
+          %0 = input 0 : f32[30,40]
+          %1 = reduce sum [0](%0) : f32[40]
+          %2 = view reshape(%1) : f32[1,40]
+          %3 = view expand(%2) : f32[30,40]
+          %4 = map div(%0, %3) : f32[30,40]
+          %5 = reduce max [1](%4) : f32[30]
+          outputs %5
+        }",
+        expect![[r#"
+            cut: it reduces other dimensions than the kernel it would join
+            fused"#]],
+    );
+    said(
+        "graph {
+          %0 = input 0 : f32[30,40]
+          %1 = reduce sum [1](%0) : f32[30]
+          %2 = view flip[0](%1) : f32[30]
+          %3 = view reshape(%2) : f32[30,1]
+          %4 = view expand(%3) : f32[30,40]
+          %5 = map div(%0, %4) : f32[30,40]
+          outputs %5
+        }",
+        expect!["cut: the reduction's result is used at other rows than the one that is reduced"],
+    );
+}
+
+#[test]
+fn gathers_of_computed_tables() {
+    said(
+        "graph {
+          %0 = input 0 : f32[50,8]
+          %1 = input 1 : i64[50]
+          %2 = reduce sum[1](%0) : f32[50]
+          %3 = gather 0(%2, %1) : f32[50]
+          outputs %3
+        }",
+        expect!["cut: the source of a gather must be in memory"],
+    );
+}
+
+/// A chain of functions, of which merged kernels would become too long.
+#[test]
+fn long_kernels() {
+    let mut text = String::from("graph {\n  %0 = input 0 : f32[300]\n");
+    for at in 1..200 {
+        text.push_str(&format!("  %{at} = map tanh(%{}) : f32[300]\n", at - 1));
+    }
+    text.push_str("  outputs %199\n}\n");
+    said(
+        &text,
+        expect![[r#"
+        cut: the kernel would have about 2058 instructions, over the 2048 up to which merging pays
+        fused"#]],
+    );
+}
+
+#[test]
+fn many_buffers() {
+    let mut text = String::from("graph {\n");
+    (0..60).for_each(|at| text.push_str(&format!("  %{at} = input {at} : f32[300]\n")));
+    text.push_str("  %60 = map add(%0, %1) : f32[300]\n");
+    (2..60).for_each(|at| {
+        text.push_str(&format!("  %{} = map add(%{}, %{at}) : f32[300]\n", at + 59, at + 58));
+    });
+    text.push_str("  outputs %118\n}\n");
+    said(
+        &text,
+        expect![[r#"
+        cut: the kernel would have more than 48 buffers
+        fused"#]],
+    );
+}
+
+/// Joins so many parts of a tensor in one node.
+#[test]
+fn large_nodes() {
+    let mut text = String::from("graph {\n  %0 = input 0 : f32[4000]\n");
+    let parts: Vec<String> = (1..700).map(|at| format!("%{at}")).collect();
+    for at in 1..700 {
+        text.push_str(&format!("  %{at} = view slice[0,{},1](%0) : f32[2]\n", 5 * at));
+    }
+    text.push_str(&format!("  %700 = concat 0({}) : f32[1398]\n  outputs %700\n}}\n", parts.join(", ")));
+    let error = plan(&parse_graph(&text).unwrap(), &Profile::host(2)).unwrap_err();
+    expect!["%700: the kernel would have more than 2000 operations"].assert_eq(&error.to_string());
+}
+
+#[test]
+fn contractions_that_no_kernel_computes() {
+    let text = "graph {
+      %0 = input 0 : f32[4,5]
+      %1 = input 1 : f32[5,6]
+      %2 = contract sum[1]x[0](%0, %1) : f32[4,6]
+      outputs %2
+    }";
+    let graph = parse_graph(text).unwrap();
+    expect!["%2: no kernel computes contract"]
+        .assert_eq(&plan(&graph, &Profile::host(2)).unwrap_err().to_string());
+}
+
+#[test]
+fn products_and_their_neighbours() {
+    said_of_products(
+        "graph {
+          %0 = input 0 : f32[32,32]
+          %1 = param 0 : f32[32,32]
+          %2 = aten::linear(input=%0, weight=%1) : f32[32,32]
+          %3 = aten::relu(self=%2) : f32[32,32]
+          %4 = aten::linear(input=%3, weight=%1) : f32[32,32]
+          %5 = aten::sum(self=%4, dim=[0]) : f32[32]
+          outputs %3, %5
+        }",
+        expect![[r#"
+            cut: a reduction is no prologue or epilogue of a block program
+            cut: both are block programs, which take only pointwise operators as prologue and epilogue
+            fused"#]],
+    );
+    said_of_products(
+        "graph {
+          %0 = input 0 : f32[1,2,64,16]
+          %1 = aten::scaled_dot_product_attention(query=%0, key=%0, value=%0) : f32[1,2,64,16]
+          %2 = aten::relu(self=%1) : f32[1,2,64,16]
+          outputs %2
+        }",
+        expect![[r#"
+            cut: attention takes no prologue or epilogue: its loads are repeated, or its result is not row-major
+            fused"#]],
+    );
+}
+
+#[test]
+fn kernels_that_do_not_fit_with_their_neighbours() {
+    let mut g = G::new();
+    let x = g.input(0, &[200]);
+    let y = g.custom(BlockKernel { alone: Some(Alone::Tiles), ..kernel(SQUARE, 4) }, x);
+    let z = g.map(ScalarFn::Exp, &[y]);
+    said_of(g, &[z], expect!["cut: together their tiles are too large for the device"]);
+}
+
+#[test]
+fn neighbours_of_other_elements() {
+    let mut g = G::new();
+    let x = g.input(0, &[200]);
+    let y = g.square(x);
+    let part = g.view(View::Slice { dim: 0, start: 0, step: 1 }, y, &[100]);
+    let z = g.map(ScalarFn::Exp, &[part]);
+    said_of(
+        g,
+        &[y, z],
+        expect!["cut: its 100 elements are not those of the operand or result of 200 elements"],
+    );
+}
+
+#[test]
+fn operands_at_strides() {
+    let strided = |stride: i64| {
+        let layout = Layout::Strided { strides: Dims::from_slice(&[stride]), offset: 0 };
+        let mut g = G::new();
+        let x = g.input(0, &[200]);
+        let h = g.map(ScalarFn::Exp, &[x]);
+        let y = g.custom(BlockKernel { layouts: vec![(0, layout)], ..kernel(SQUARE, 4) }, h);
+        (g, y)
+    };
+    let (g, y) = strided(1);
+    said_of(
+        g,
+        &[y],
+        expect![
+            "cut: the block program reads the operand at strides, where a prologue leaves nothing in memory"
+        ],
+    );
+    let (g, y) = strided(2);
+    said_of(
+        g,
+        &[y],
+        expect![
+            "cut: my::kernel runs through libtorch: the operand does not have the strides that the block program was written for"
+        ],
+    );
+}
+
+#[test]
+fn accesses_that_are_no_loads_and_no_stores() {
+    let mut g = G::new();
+    let x = g.input(0, &[200]);
+    let h = g.map(ScalarFn::Exp, &[x]);
+    let atomic = ATOMIC.replace(
+        "  store %y, %id, %zero\n  %old = atomic add %y, %id, %v\n",
+        "  %old = atomic add %x, %id, %v\n  store %y, %id, %old\n",
+    );
+    let y = g.custom(kernel(&atomic, 200), h);
+    said_of(
+        g,
+        &[y],
+        expect!["cut: the block program does more than load the operand, which a prologue would compute"],
+    );
+    let mut g = G::new();
+    let x = g.input(0, &[200]);
+    let y = g.custom(kernel(ATOMIC, 200), x);
+    let z = g.map(ScalarFn::Exp, &[y]);
+    said_of(
+        g,
+        &[z],
+        expect!["cut: the block program does more than store the result once, which an epilogue would read"],
+    );
+}
+
+/// Writes its operand to two results.
+const TWICE: &str =
+    "kernel @twice(%x: ptr<f32> len(200), %y: ptr<f32> len(200), %z: ptr<f32> len(200)) warps(4) {
+  %id = program_id 0
+  %v = load %x, %id
+  store %y, %id, %v
+  store %z, %id, %v
+}";
+
+#[test]
+fn epilogues_of_several_results() {
+    let mut g = G::new();
+    let x = g.input(0, &[200]);
+    let call = AtenCall::new("my::twice", "", [("inputs", Arg::Tensors(vec![Some(0)]))]);
+    let ty = G::ty(&[200], Elem::F32);
+    let node = g.0.add(Op::Aten(Box::new(call)), &[x], [ty.clone(), ty], None);
+    let tied = vec![Tied::Operand(0), Tied::Result(0), Tied::Result(1)];
+    let program = tilefuse_block::parse_valid(TWICE).unwrap();
+    let twice = BlockKernel { program, tied, ..kernel(SQUARE, 200) };
+    g.0.node_mut(node).kernel = Some(Ok(std::sync::Arc::new(twice)));
+    let z = g.map(ScalarFn::Add, &[ValueRef { node, out: 0 }, ValueRef { node, out: 1 }]);
+    said_of(g, &[z], expect!["cut: the epilogue needs several results of the block program at once"]);
+}
+
+#[test]
+fn prologues_that_are_stored() {
+    let mut g = G::new();
+    let x = g.input(0, &[200]);
+    let h = g.map(ScalarFn::Exp, &[x]);
+    let y = g.square(h);
+    said_of(g, &[h, y], expect!["cut: the prologue's value is needed in memory as well"]);
+}
+
+#[test]
+fn gathers_behind_block_kernels() {
+    let mut g = G::new();
+    let (x, table) = (g.input(0, &[200]), g.input(1, &[50]));
+    let ids: ValueRef = g.0.add(Op::Input(2), &[], [G::ty(&[200], Elem::I64)], None).into();
+    let read: ValueRef =
+        g.0.add(Op::Gather { dim: 0 }, &[table, ids], [G::ty(&[200], Elem::F32)], None).into();
+    let y = g.square(x);
+    let z = g.map(ScalarFn::Add, &[y, read]);
+    said_of(
+        g,
+        &[z],
+        expect![[r#"
+        cut: a gather is no prologue or epilogue of a block program
+        fused"#]],
+    );
+}
+
+#[test]
+fn other_orders_of_elements() {
+    let mut g = G::new();
+    let x = g.input(0, &[50, 4]);
+    let y = g.square(x);
+    let back = g.view(View::Permute(SmallVec::from_slice(&[1, 0])), y, &[4, 50]);
+    let z = g.map(ScalarFn::Exp, &[back]);
+    said_of(g, &[z], expect!["cut: the epilogue reads the result in another order than it is stored in"]);
+    let mut g = G::new();
+    let x = g.input(0, &[50, 4]);
+    let y = g.square(x);
+    let ty = TensorType { strides: Dims::from_slice(&[1, 50]), ..G::ty(&[50, 4], Elem::F32) };
+    let z = g.0.add(Op::Map(ScalarFn::Exp), &[y], [ty], None).into();
+    said_of(
+        g,
+        &[z],
+        expect!["cut: its value has another order than the loads or stores of the block program"],
+    );
+}
+
+#[test]
+fn kernels_that_do_not_match_their_calls() {
+    let refused = |tied: [Tied; 2]| {
+        let mut g = G::new();
+        let x = g.input(0, &[200]);
+        let h = g.map(ScalarFn::Exp, &[x]);
+        let y = g.custom(BlockKernel { tied: tied.to_vec(), ..kernel(SQUARE, 4) }, h);
+        (g, y)
+    };
+    let (g, y) = refused([Tied::Result(0), Tied::Operand(0)]);
+    said_of(g, &[y], expect!["cut: my::kernel runs through libtorch: its kernel writes an operand"]);
+    let (g, y) = refused([Tied::Operand(7), Tied::Result(0)]);
+    said_of(
+        g,
+        &[y],
+        expect!["cut: my::kernel runs through libtorch: the parameters of its kernel do not match the call"],
+    );
+}
+
+#[test]
+fn tensors_that_kernels_do_not_take() {
+    let mut g = G::new();
+    let x = g.input(0, &[0]);
+    let h = g.map(ScalarFn::Exp, &[x]);
+    let y = g.square(h);
+    said_of(g, &[y], expect!["cut: my::kernel runs through libtorch: a tensor is empty"]);
+    let mut g = G::new();
+    let x = g.input(0, &[200]);
+    let h = g.map(ScalarFn::Exp, &[x]);
+    let y = g.square(h);
+    g.0.node_mut(y.node).outs[0].dtype = DType::Other(9);
+    said_of(
+        g,
+        &[y],
+        expect![
+            "cut: my::kernel runs through libtorch: an operand has an element type that kernels do not handle"
+        ],
+    );
+    let mut g = G::new();
+    let x = g.input(0, &[200]);
+    let h = g.map(ScalarFn::Exp, &[x]);
+    let y = g.square(h);
+    g.0.node_mut(y.node).outs[0].device = Device::Cuda(0);
+    said_of(g, &[y], expect!["cut: my::kernel runs through libtorch: operands live on different devices"]);
+}
