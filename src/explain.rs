@@ -35,9 +35,9 @@ pub enum StepReport {
         /// Kernels that share the launch, 1 for a kernel alone.
         parts: usize,
         /// Why it shares its launch with no other.
-        apart: Option<String>,
+        horizontal_refusal: Option<String>,
         /// How it runs block by block with other kernels, or why it does not where much is handed to the next one.
-        chain: Option<String>,
+        outer_loop: Option<String>,
         /// Its tiles, and whether they were predicted or measured; none of a block kernel or of several in one launch.
         schedule: Option<ScheduleReport>,
     },
@@ -181,8 +181,8 @@ impl Explanation {
                     program: k.program,
                     reason: k.note.clone(),
                     parts: k.parts.len().max(1),
-                    apart: k.apart.as_ref().map(ToString::to_string),
-                    chain: chain_text(plan, at),
+                    horizontal_refusal: k.horizontal_refusal.as_ref().map(ToString::to_string),
+                    outer_loop: outer_loop_text(plan, at),
                     schedule: ScheduleReport::of(k),
                 }
             }
@@ -327,22 +327,22 @@ impl std::fmt::Display for Explanation {
 }
 
 /// How a kernel of a plan runs block by block with others, or why it does not.
-fn chain_text(plan: &Plan, at: usize) -> Option<String> {
-    if let Some((_, reason)) = plan.unchained.iter().find(|(step, _)| *step == at) {
+fn outer_loop_text(plan: &Plan, at: usize) -> Option<String> {
+    if let Some((_, reason)) = plan.outer_loop_refusals.iter().find(|(step, _)| *step == at) {
         return Some(format!("no outer-loop fusion with the next kernel: {reason}"));
     }
-    let chain = plan.chains.iter().find(|chain| chain.steps.contains(&at))?;
-    if at > chain.steps.start {
-        return Some(format!("in the fused outer loop of step {}", chain.steps.start));
+    let outer_loop = plan.outer_loops.iter().find(|outer_loop| outer_loop.steps.contains(&at))?;
+    if at > outer_loop.steps.start {
+        return Some(format!("in the fused outer loop of step {}", outer_loop.steps.start));
     }
-    let held: u64 = chain.kept.iter().map(|kept| plan.graph.ty(kept.value).bytes()).sum();
+    let held: u64 = outer_loop.local_buffers.iter().map(|kept| plan.graph.ty(kept.value).bytes()).sum();
     Some(format!(
         "outer-loop fusion of steps {at} to {}: {} blocks of rows, each on one thread; of {} between them, a thread holds {} in its cache; saves {:.0} us",
-        chain.steps.end - 1,
-        chain.blocks(),
+        outer_loop.steps.end - 1,
+        outer_loop.blocks(),
         bytes(held),
-        bytes(chain.thread_bytes),
-        chain.saved_us
+        bytes(outer_loop.thread_bytes),
+        outer_loop.saved_us
     ))
 }
 
@@ -361,7 +361,7 @@ fn step_text(position: usize, step: &StepReport) -> String {
             parts,
             reason,
             schedule,
-            chain,
+            outer_loop,
             ..
         } => format!(
             "{position:4}  kernel {name} ({shape}, {}program {program}, {grid} instances): reads {}, writes {}{}, {predicted_us:.1} us\n        {}\n{}{}{}",
@@ -376,7 +376,7 @@ fn step_text(position: usize, step: &StepReport) -> String {
             operators.join(", "),
             schedule.as_ref().map_or_else(String::new, |schedule| format!("        {}\n", schedule.text())),
             reason.as_ref().map_or_else(String::new, |reason| format!("        {reason}\n")),
-            chain.as_ref().map_or_else(String::new, |chain| format!("        {chain}\n"))
+            outer_loop.as_ref().map_or_else(String::new, |outer_loop| format!("        {outer_loop}\n"))
         ),
         StepReport::Extern { operator, result, reason } => {
             let reason = reason.as_ref().map_or_else(String::new, |reason| format!("\n        {reason}"));

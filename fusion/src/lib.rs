@@ -35,7 +35,7 @@ mod verify;
 pub use block_kernel::{
     Alone, BlockKernel, BlockKernelKind, Coordinate, Coordinates, Layout, MaybeKernel, Tied,
 };
-pub use contract::{Packed, Panels, Products, choose_products};
+pub use contract::{Panels, Prepacked, Products, choose_products};
 pub use functionalize::{FunctionalizeError, functionalize};
 pub use graph::{
     AliasTarget, AtenCall, Contraction, Edge, Graph, Node, NodeId, Op, OutputAlias, Update, ValueRef, View,

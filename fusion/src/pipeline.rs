@@ -39,7 +39,7 @@ use crate::rewrites::Rewrites;
 use crate::simplify::simplify_counted;
 use crate::tuple_reductions::tuple_reductions;
 use crate::unaligned::split_unaligned_products;
-use crate::{Packed, Products, choose_products};
+use crate::{Prepacked, Products, choose_products};
 
 /// What passes know beside the program that they rewrite.
 pub struct Context<'a> {
@@ -68,7 +68,7 @@ pub struct Selection<'a> {
     /// Measures candidates.
     pub measure: Box<dyn Measure + 'a>,
     /// The constants that hold prepacked weights: a result of the pass.
-    pub packed: Vec<Packed>,
+    pub packed: Vec<Prepacked>,
 }
 
 /// Measures the candidates of [`choose_products`].

@@ -17,7 +17,7 @@ use super::attention::Masks;
 use super::convert::{Converted, convert};
 use super::graph::Graphs;
 use super::guard::Signature;
-use super::kernels::{Chain, CompileReport, Kernel, Link, Target, kernels, millis};
+use super::kernels::{CompileReport, Kernel, Link, OuterLoop, Target, kernels, millis};
 use super::memory::EagerCost;
 use super::prepack::{Packs, Store};
 use super::schedules::Schedules;
@@ -38,8 +38,8 @@ pub(crate) enum Run {
         args: Vec<Slot>,
     },
     /// Kernels that run block by block.
-    Chain {
-        chain: Chain,
+    OuterLoop {
+        outer_loop: OuterLoop,
         /// Of each kernel; [`Slot::Status`] for what is held a block at a time.
         args: Vec<Vec<Slot>>,
         /// Where the threads' memory begins in the arena.
@@ -469,9 +469,11 @@ impl Runs<'_> {
         let plan = self.plan;
         for (at, step) in plan.steps.iter().enumerate() {
             runs.extend(self.takes(step)?);
-            if let Some(chain) = plan.chains.iter().find(|chain| chain.steps.contains(&at)) {
-                if at + 1 == chain.steps.end {
-                    runs.push(self.chain(chain)?);
+            if let Some(outer_loop) =
+                plan.outer_loops.iter().find(|outer_loop| outer_loop.steps.contains(&at))
+            {
+                if at + 1 == outer_loop.steps.end {
+                    runs.push(self.outer_loop(outer_loop)?);
                 }
                 runs.extend(self.frees(step)?);
                 continue;
@@ -487,27 +489,27 @@ impl Runs<'_> {
         Ok(runs)
     }
 
-    fn chain(&self, chain: &plan::Chain) -> Result<Run, Error> {
+    fn outer_loop(&self, outer_loop: &plan::OuterLoop) -> Result<Run, Error> {
         let (mut links, mut all_args) = (Vec::new(), Vec::new());
-        let missing = || Error::Internal(String::from("a chain has no such kernel"));
-        for (at, parts) in chain.steps.clone().zip(&chain.parts) {
+        let missing = || Error::Internal(String::from("an outer loop has no such kernel"));
+        for (at, parts) in outer_loop.steps.clone().zip(&outer_loop.parts) {
             let StepKind::Kernel(step) = &self.plan.steps.get(at).ok_or_else(missing)?.kind else {
                 return Err(missing());
             };
             let (mut args, mut held) = (Vec::new(), Vec::new());
             for (position, &(value, _)) in step.buffers.iter().enumerate() {
-                let kept = chain.kept.iter().find(|kept| kept.value == value);
-                held.extend(kept.map(|kept| (position, kept.shifts())));
-                args.push(if kept.is_some() { Slot::Status } else { self.buffer(value)? });
+                let own = outer_loop.local_buffers.iter().find(|own| own.value == value);
+                held.extend(own.map(|own| (position, own.shifts())));
+                args.push(if own.is_some() { Slot::Status } else { self.buffer(value)? });
             }
             args.extend(step.checks.then_some(Slot::Status));
             let kernel = self.kernels.get(step.program).ok_or_else(missing)?.clone();
             links.push(Link { kernel, grid: step.grid, parts: parts.clone(), held });
             all_args.push(args);
         }
-        let (thread_bytes, threads) = (chain.thread_bytes as usize, chain.threads as usize);
-        let made = Chain { links, blocks: chain.blocks(), thread_bytes, threads };
-        Ok(Run::Chain { chain: made, args: all_args, at: chain.at })
+        let (thread_bytes, threads) = (outer_loop.thread_bytes as usize, outer_loop.threads as usize);
+        let made = OuterLoop { links, blocks: outer_loop.blocks(), thread_bytes, threads };
+        Ok(Run::OuterLoop { outer_loop: made, args: all_args, at: outer_loop.at })
     }
 
     fn arguments(&self, kernel: &KernelStep) -> Result<Vec<Slot>, Error> {

@@ -16,7 +16,7 @@ use super::alias::{copy_as, failed};
 use super::compile::{Compiled, LibraryResult, Run};
 use super::graph::{self, Chosen, GraphInputs, Kept, PlanGraph, Way};
 use super::guard::ALIGN;
-use super::kernels::{Chain, Stream, Target};
+use super::kernels::{OuterLoop, Stream, Target};
 use super::slots::{Slot, TensorSource};
 use super::workspaces::Workspace;
 use crate::Error;
@@ -346,7 +346,7 @@ impl Frame<'_> {
         for run in &self.compiled.runs {
             match run {
                 Run::Kernel { kernel, grid, args } => self.kernel(*kernel, *grid, args)?,
-                Run::Chain { chain, args, at } => self.chain(chain, args, *at)?,
+                Run::OuterLoop { outer_loop, args, at } => self.outer_loop(outer_loop, args, *at)?,
                 Run::Extern { call, operands, written, reused, results, name } => {
                     self.call(call, operands, (written, reused), results, name)?;
                 }
@@ -381,7 +381,7 @@ impl Frame<'_> {
         }
     }
 
-    fn chain(&mut self, chain: &Chain, args: &[Vec<Slot>], at: u64) -> Result<(), Error> {
+    fn outer_loop(&mut self, outer_loop: &OuterLoop, args: &[Vec<Slot>], at: u64) -> Result<(), Error> {
         let addresses = |slots: &Vec<Slot>| {
             slots.iter().map(|&slot| Ok(self.address(slot)? as u64)).collect::<Result<SmallVec<_>, Error>>()
         };
@@ -389,7 +389,7 @@ impl Frame<'_> {
         let memory = self.memory.workspace.base as u64 + at;
         // SAFETY: as for a kernel alone; the plan has found what each block reaches, and given the threads memory for that
         // in the arena.
-        unsafe { chain.run(&args, memory, self.stream.threads) }
+        unsafe { outer_loop.run(&args, memory, self.stream.threads) }
     }
 
     fn address(&self, slot: Slot) -> Result<usize, Error> {

@@ -217,7 +217,7 @@ impl Pool for Team {
 
 /// Kernels that run over blocks of rows, a thread taking each block through all of them.
 #[derive(Debug)]
-pub(crate) struct Chain {
+pub(crate) struct OuterLoop {
     /// The kernels in order.
     pub(crate) links: Vec<Link>,
     /// How many blocks there are.
@@ -228,7 +228,7 @@ pub(crate) struct Chain {
     pub(crate) threads: usize,
 }
 
-/// A kernel of a chain.
+/// A kernel of an outer loop.
 #[derive(Debug)]
 pub(crate) struct Link {
     pub(crate) kernel: Kernel,
@@ -240,7 +240,7 @@ pub(crate) struct Link {
     pub(crate) held: Vec<(usize, Vec<u64>)>,
 }
 
-impl Chain {
+impl OuterLoop {
     /// Runs all blocks; `args` are the arguments of each kernel, of which those that are held are not looked at, and
     /// `memory` is that of the threads.
     ///
@@ -256,7 +256,9 @@ impl Chain {
         let mut grids = Vec::with_capacity(self.links.len());
         for link in &self.links {
             let Kernel::Host(kernel) = &link.kernel else {
-                return Err(Error::Internal(String::from("a chain of kernels that are not the host's")));
+                return Err(Error::Internal(String::from(
+                    "an outer loop of kernels that are not the host's",
+                )));
             };
             grids.push((kernel, extents(link.grid)?));
         }

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use tch::Tensor;
-use tilefuse_fusion::{DType, Packed, Panels};
+use tilefuse_fusion::{DType, Panels, Prepacked};
 
 use super::compile::Tensors;
 use super::dirty::{self, Mappings, Watch};
@@ -150,7 +150,7 @@ impl Drop for Packs {
 impl Packs {
     /// The packed weights of a plan of the model that the store is of, and the constants, which may not be filled yet.
     pub(crate) fn new(
-        packed: &[Packed],
+        packed: &[Prepacked],
         params: &[Tensor],
         store: &Arc<Store>,
         prepack: Prepack,
@@ -160,7 +160,7 @@ impl Packs {
         let tracked = prepack == Prepack::Tracked;
         let mut packs = Packs { packs: Vec::new(), weights: Tensors::default(), store, tracked };
         let mut constants = Vec::new();
-        for Packed { ty, panels, .. } in packed {
+        for Prepacked { ty, panels, .. } in packed {
             let weight = params.get(panels.param as usize).ok_or_else(missing)?;
             let meta = Meta::of(weight)?;
             let size = element_size(meta.dtype);
@@ -384,7 +384,7 @@ mod tests {
     use super::*;
 
     /// The weight with the number `param` in panels.
-    fn packed(param: u32, width: i64) -> Packed {
+    fn packed(param: u32, width: i64) -> Prepacked {
         let panels = Panels {
             param,
             rows: 8,
@@ -397,7 +397,7 @@ mod tests {
             strides: [0, 1, 8, 0],
             offset: 0,
         };
-        Packed {
+        Prepacked {
             constant: 0,
             ty: TensorType::contiguous(DType::Elem(tilefuse_block::Elem::F32), &panels.shape(), Device::Cpu),
             panels,
@@ -450,7 +450,7 @@ mod tests {
             };
             let ty =
                 TensorType::contiguous(DType::Elem(tilefuse_block::Elem::Bf16), &panels.shape(), Device::Cpu);
-            let all = [Packed { constant: 0, ty, panels: panels.clone() }];
+            let all = [Prepacked { constant: 0, ty, panels: panels.clone() }];
             let (packs, constants) =
                 Packs::new(&all, &[weight.shallow_clone()], &Arc::default(), Prepack::Always).unwrap();
             assert!(packs.hold().unwrap().is_some());

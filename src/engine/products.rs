@@ -205,8 +205,8 @@ fn describe(candidate: &Candidate<'_>, profile: &Profile) -> String {
         text.push_str(&format!(" repeated {} times", candidate.repeats));
     }
     text.push_str(&format!("\n{}", candidate.template.kernel.program));
-    for laid in &candidate.template.laid {
-        text.push_str(&format!("\n{}", laid.kernel.program));
+    for operand in &candidate.template.operand_kernels {
+        text.push_str(&format!("\n{}", operand.kernel.program));
     }
     text
 }
@@ -248,7 +248,7 @@ struct Product {
     /// What the call takes.
     own: Vec<Tensor>,
     call: Call,
-    /// In order: what lays operands out, and the product.
+    /// In order: what packs operands, and the product.
     kernels: Vec<Launch>,
     stream: Stream,
 }
@@ -387,8 +387,8 @@ fn alone(candidate: &Candidate<'_>) -> (Graph, NodeId) {
         .collect();
     let call = Op::Aten(Box::new(candidate.call.clone()));
     let mut outs = from.node(candidate.node).outs.clone();
-    if let (Some(out), Some(turned)) = (outs.first_mut(), &candidate.template.turned) {
-        out.strides = turned.strides();
+    if let (Some(out), Some(layout)) = (outs.first_mut(), &candidate.template.result_layout) {
+        out.strides = layout.strides();
     }
     let node = graph.add(call, &operands, outs, None);
     graph.outputs = vec![node.into()];
@@ -485,7 +485,7 @@ mod tests {
         let profile = Profile::host(2);
         let mut orders = Vec::new();
         choose_products(&mut graph, &profile, Products::Measured, Some(0), u64::MAX, &mut |candidate| {
-            let wanted = candidate.template.turned.clone();
+            let wanted = candidate.template.result_layout.clone();
             let (mut own, node) = alone(candidate);
             choose_products(&mut own, &profile, Products::Generated, Some(0), u64::MAX, &mut |_| None);
             let shape = own.ty(node.into()).shape.clone();

@@ -311,7 +311,7 @@ fn one_axis_and_three() {
     }
 }
 
-/// Filters that are computed, or handed in at other strides, are laid out by a kernel at each call.
+/// Filters that are computed, or handed in at other strides, are packed by a kernel at each call.
 #[test]
 fn filters_that_are_no_weights() {
     setup();

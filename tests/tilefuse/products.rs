@@ -58,7 +58,7 @@ fn a_perceptron_is_two_kernels_and_no_call() {
             let (found, plan) = run(&fused(mlp, Products::Generated), &inputs);
             let apart = error(&found, mlp, &inputs);
             assert!(apart < tolerance, "{kind:?}, {rows} rows: {apart}");
-            // Right operands of bf16 may be laid out in pairs first.
+            // Right operands of bf16 may be packed in pairs first.
             let most = if kind == Kind::BFloat16 { 4 } else { 2 };
             assert!((2..=most).contains(&plan.kernels_fused) && plan.extern_ops == 0, "{plan}");
             let steps = serde_json::to_value(&plan).unwrap();
@@ -107,7 +107,7 @@ fn transposed_batched_and_strided_operands_are_read_where_they_lie() {
 }
 
 #[test]
-fn operands_are_laid_out_in_no_more_than_eager_holds() {
+fn operands_are_packed_in_no_more_than_eager_holds() {
     setup();
     let _no_grad = tch::no_grad_guard();
     let _threads = THREADS.write().unwrap();
@@ -123,9 +123,9 @@ fn operands_are_laid_out_in_no_more_than_eager_holds() {
     assert!(plan(4 << 20).contains("0 libtorch operators"), "{}", plan(4 << 20));
 }
 
-/// Operands are laid out where many rows are multiplied, whatever their order is; the number of threads does not change a bit.
+/// Operands are packed where many rows are multiplied, whatever their order is; the number of threads does not change a bit.
 #[test]
-fn operands_of_many_rows_are_laid_out_first() {
+fn operands_of_many_rows_are_packed_first() {
     setup();
     let _no_grad = tch::no_grad_guard();
     let _threads = THREADS.write().unwrap();
@@ -230,10 +230,10 @@ fn every_spelling_of_a_product_is_one() {
                 assert_eq!(found.size(), eager.size());
                 assert_eq!(found.stride(), eager.stride());
                 if products == Products::Generated {
-                    // Right operands of bf16 may be laid out in pairs first.
-                    let laid = if kind == Kind::BFloat16 { 1 } else { 0 };
+                    // Right operands of bf16 may be packed in pairs first.
+                    let packed = if kind == Kind::BFloat16 { 1 } else { 0 };
                     assert!(
-                        (kernels..=kernels + laid).contains(&plan.kernels_fused),
+                        (kernels..=kernels + packed).contains(&plan.kernels_fused),
                         "{at} {kind:?}\n{plan}"
                     );
                     assert_eq!(plan.extern_ops, calls, "{at} {kind:?}\n{plan}");

@@ -179,7 +179,7 @@ fn heads_that_are_repeated_are_read_where_they_lie() {
     assert!(error(&found, called, &inputs) < 1e-5);
 }
 
-/// Of `bf16`, keys and values of wide heads are laid out in pairs where the processor has instructions for these.
+/// Of `bf16`, keys and values of wide heads are packed in pairs where the processor has instructions for these.
 #[test]
 fn wide_heads_are_laid_out_in_pairs() {
     setup();

@@ -13,7 +13,7 @@
 use rustc_hash::FxHashSet;
 use smallvec::SmallVec;
 
-use super::Turned;
+use super::ResultLayout;
 use super::conv::{self, Vectors};
 use crate::convolution;
 use crate::graph::{Graph, NodeId, Op, ValueRef, View};
@@ -21,7 +21,7 @@ use crate::types::{Dims, TensorType};
 
 /// Whether all that read a node's result take it in any order: convolutions as their images, reductions of pixels, and
 /// pointwise operators and windows whose results are read by such alone.
-pub(super) fn may_turn(graph: &Graph, node: NodeId, vectors: Vectors) -> bool {
+pub(super) fn may_be_channels_last(graph: &Graph, node: NodeId, vectors: Vectors) -> bool {
     let mut seen = FxHashSet::default();
     let mut stack = vec![node];
     while let Some(at) = stack.pop() {
@@ -62,13 +62,13 @@ fn goes_before(op: &Op) -> bool {
 }
 
 /// Makes a node's result lie in an order, and what pointwise operators compute of it.
-pub(super) fn turn(graph: &mut Graph, node: NodeId, turned: &Turned) {
+pub(super) fn apply(graph: &mut Graph, node: NodeId, layout: &ResultLayout) {
     let logical = graph.ty(node.into()).clone();
     let origin = graph.node(node).origin;
     if let Some(out) = graph.node_mut(node).outs.first_mut() {
-        *out = TensorType::contiguous(logical.dtype, &turned.shape, logical.device);
+        *out = TensorType::contiguous(logical.dtype, &layout.shape, logical.device);
     }
-    let mut views = vec![viewed(graph, node, turned, logical, origin)];
+    let mut views = vec![viewed(graph, node, layout, logical, origin)];
     while let Some(view) = views.pop() {
         let Some(&memory) = graph.operands(view).first() else { continue };
         for (user, _) in graph.users(view) {
@@ -76,9 +76,9 @@ pub(super) fn turn(graph: &mut Graph, node: NodeId, turned: &Turned) {
                 continue;
             }
             match &graph.node(user).op {
-                op if goes_before(op) => views.push(before(graph, user, turned)),
+                op if goes_before(op) => views.push(before(graph, user, layout)),
                 // What was brought into the order before it was the value's own.
-                Op::View(View::Permute(back)) if *back == turned.inverse => {
+                Op::View(View::Permute(back)) if *back == layout.inverse => {
                     graph.replace_uses(user.into(), memory);
                     graph.remove(user);
                 }
@@ -89,8 +89,14 @@ pub(super) fn turn(graph: &mut Graph, node: NodeId, turned: &Turned) {
 }
 
 /// Makes all uses of a node whose result lies in an order uses of a permutation that has a type, and returns that.
-fn viewed(graph: &mut Graph, node: NodeId, turned: &Turned, ty: TensorType, origin: Option<u32>) -> NodeId {
-    let view = graph.add(Op::View(View::Permute(turned.permutation.clone())), &[], [ty], origin);
+fn viewed(
+    graph: &mut Graph,
+    node: NodeId,
+    layout: &ResultLayout,
+    ty: TensorType,
+    origin: Option<u32>,
+) -> NodeId {
+    let view = graph.add(Op::View(View::Permute(layout.permutation.clone())), &[], [ty], origin);
     graph.replace_uses(node.into(), view.into());
     graph.set_operand(view, 0, node.into());
     view
@@ -98,48 +104,48 @@ fn viewed(graph: &mut Graph, node: NodeId, turned: &Turned, ty: TensorType, orig
 
 /// An operator that goes before a permutation, with its operands and its result in an order; returns the permutation of
 /// the result.
-fn before(graph: &mut Graph, node: NodeId, turned: &Turned) -> NodeId {
+fn before(graph: &mut Graph, node: NodeId, layout: &ResultLayout) -> NodeId {
     let operands: SmallVec<[ValueRef; 4]> =
-        graph.operands(node).into_iter().map(|value| in_order(graph, value, turned)).collect();
+        graph.operands(node).into_iter().map(|value| in_order(graph, value, layout)).collect();
     let mut old = graph.node(node).clone();
     let ty = graph.ty(node.into()).clone();
-    let result = TensorType::contiguous(ty.dtype, &in_memory(&ty.shape, turned), ty.device);
+    let result = TensorType::contiguous(ty.dtype, &in_memory(&ty.shape, layout), ty.device);
     match &mut old.op {
-        Op::View(View::Slice { dim, .. }) => *dim = turned.permutation[usize::from(*dim)],
+        Op::View(View::Slice { dim, .. }) => *dim = layout.permutation[usize::from(*dim)],
         Op::View(View::Pad { low, interior, .. }) => {
-            (*low, *interior) = (in_memory(low, turned), in_memory(interior, turned));
+            (*low, *interior) = (in_memory(low, layout), in_memory(interior, layout));
         }
         _ => {}
     }
     let own = graph.add(old.op, &operands, [result], old.origin);
     let view =
-        graph.add(Op::View(View::Permute(turned.permutation.clone())), &[own.into()], [ty], old.origin);
+        graph.add(Op::View(View::Permute(layout.permutation.clone())), &[own.into()], [ty], old.origin);
     graph.replace_uses(node.into(), view.into());
     graph.remove(node);
     view
 }
 
 /// A value's elements in an order.
-fn in_order(graph: &mut Graph, value: ValueRef, turned: &Turned) -> ValueRef {
+fn in_order(graph: &mut Graph, value: ValueRef, layout: &ResultLayout) -> ValueRef {
     if let Op::View(View::Permute(permutation)) = &graph.node(value.node).op
-        && *permutation == turned.permutation
+        && *permutation == layout.permutation
         && let Some(&operand) = graph.operands(value.node).first()
     {
         return operand;
     }
     let ty = graph.ty(value).clone();
-    let (shape, strides) = (in_memory(&ty.shape, turned), in_memory(&ty.strides, turned));
+    let (shape, strides) = (in_memory(&ty.shape, layout), in_memory(&ty.strides, layout));
     let ty = TensorType { shape, strides, ..ty };
-    graph.add(Op::View(View::Permute(turned.inverse.clone())), &[value], [ty], None).into()
+    graph.add(Op::View(View::Permute(layout.inverse.clone())), &[value], [ty], None).into()
 }
 
 /// Numbers by dimension, in the order in memory.
-fn in_memory(dims: &[i64], turned: &Turned) -> Dims {
-    turned.inverse.iter().map(|&d| dims[usize::from(d)]).collect()
+fn in_memory(dims: &[i64], layout: &ResultLayout) -> Dims {
+    layout.inverse.iter().map(|&d| dims[usize::from(d)]).collect()
 }
 
 /// A convolution's images that are read as they lie.
-pub(super) struct Straight {
+pub(super) struct StridedImages {
     node: NodeId,
     position: u16,
     before: ValueRef,
@@ -147,7 +153,7 @@ pub(super) struct Straight {
 }
 
 /// Lets a convolution read images that are a permutation of what lies in memory at the strides that they have there.
-pub(super) fn straighten(graph: &mut Graph, node: NodeId) -> Option<Straight> {
+pub(super) fn read_at_strides(graph: &mut Graph, node: NodeId) -> Option<StridedImages> {
     let Op::Aten(call) = &graph.node(node).op else { return None };
     let position = call.arg("input").filter(|_| convolution::is_known(&call.op))?;
     let position = position.tensors().next()?;
@@ -164,16 +170,16 @@ pub(super) fn straighten(graph: &mut Graph, node: NodeId) -> Option<Straight> {
     let op = Op::View(View::Permute(permutation));
     let view = graph.add(op, &[memory], [TensorType { strides, ..ty }], origin);
     graph.set_operand(node, position, view.into());
-    Some(Straight { node, position, before, view })
+    Some(StridedImages { node, position, before, view })
 }
 
 /// Whether a value is a permutation that is read at the strides that it has in memory.
-pub(super) fn is_straight(graph: &Graph, value: ValueRef) -> bool {
+pub(super) fn is_read_at_strides(graph: &Graph, value: ValueRef) -> bool {
     let permuted = matches!(graph.node(value.node).op, Op::View(View::Permute(_)));
     permuted && !graph.ty(value).is_contiguous()
 }
 
-impl Straight {
+impl StridedImages {
     /// Makes it undone.
     pub(super) fn undo(self, graph: &mut Graph) {
         graph.set_operand(self.node, self.position, self.before);

@@ -9,8 +9,8 @@
 //! ```
 //!
 //! `product.rs` reads calls as one form, batches of `alpha a b + beta c`; `operand.rs` says where operands lie, so that a
-//! transposed or strided one is read as it is; `prepack.rs` lays out weights in the order in which they are read, once, and
-//! `pack.rs` writes kernels that lay out other operands before each product; `blocks.rs` chooses the blocks, `vnni.rs` those of
+//! transposed or strided one is read as it is; `prepack.rs` packs weights in the order in which they are read, once, and
+//! `pack.rs` writes kernels that pack other operands before each product; `blocks.rs` chooses the blocks, `vnni.rs` those of
 //! `bf16` and 8-bit integers where processors have instructions for these, and `template.rs` writes the programs. `conv/` has
 //! the same for convolutions, and `attention/` for attention. `channels_last.rs` lets results lie in another order than eager's where
 //! only kernels read them.
@@ -21,11 +21,11 @@
 
 mod attention;
 mod blocks;
-#[cfg(test)]
-mod chain_tests;
 mod channels_last;
 mod conv;
 mod operand;
+#[cfg(test)]
+mod outer_loop_tests;
 mod pack;
 #[cfg(test)]
 mod pack_tests;
@@ -44,8 +44,8 @@ use serde::Serialize;
 use smallvec::SmallVec;
 
 use self::conv::Vectors;
-pub use self::pack::Laid;
-pub use self::prepack::{Packed, Panels};
+pub use self::pack::OperandKernel;
+pub use self::prepack::{Panels, Prepacked};
 use self::product::Product;
 use crate::args::Args;
 use crate::block_kernel::BlockKernel;
@@ -108,32 +108,32 @@ pub struct Template {
     /// What a further operand of the call, which the kernel takes, holds.
     pub panels: Option<Panels>,
     /// What makes further operands before each call.
-    pub laid: Vec<Laid>,
+    pub operand_kernels: Vec<OperandKernel>,
     /// The order in which the kernel writes the result, where that is not row-major.
-    pub turned: Option<Turned>,
+    pub result_layout: Option<ResultLayout>,
 }
 
 impl Template {
-    /// Bytes of operands that are laid out in each call.
-    fn laid_bytes(&self) -> u64 {
-        self.laid.iter().filter(|laid| !laid.computes).map(|laid| laid.ty.bytes()).sum()
+    /// Bytes of operands that are packed in each call.
+    fn packed_bytes(&self) -> u64 {
+        self.operand_kernels.iter().filter(|own| !own.computes).map(|own| own.ty.bytes()).sum()
     }
 
-    /// Whether operands are laid out first.
-    fn lays(&self) -> bool {
-        self.laid.iter().any(|laid| !laid.computes)
+    /// Whether operands are packed first.
+    fn packs_operands(&self) -> bool {
+        self.operand_kernels.iter().any(|own| !own.computes)
     }
 
     /// Rows of the right operand that lie side by side.
     fn group(&self) -> i64 {
-        let laid = self.laid.iter().map(|laid| laid.group).max().unwrap_or(1);
-        self.panels.as_ref().map_or(laid, |panels| panels.group)
+        let packed = self.operand_kernels.iter().map(|own| own.group).max().unwrap_or(1);
+        self.panels.as_ref().map_or(packed, |panels| panels.group)
     }
 }
 
 /// A result that is row-major with its dimensions in another order.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Turned {
+pub struct ResultLayout {
     /// Sizes in the order in memory.
     pub shape: Dims,
     /// By dimension of the result: which dimension in memory it is.
@@ -142,7 +142,7 @@ pub struct Turned {
     pub inverse: SmallVec<[u8; 6]>,
 }
 
-impl Turned {
+impl ResultLayout {
     /// Strides of the result.
     pub fn strides(&self) -> Dims {
         let strides = row_major(&self.shape);
@@ -231,7 +231,13 @@ fn templates(graph: &Graph, node: NodeId, call: &AtenCall, host: Host) -> Vec<Te
         "aten::scaled_dot_product_attention" => return attention::templates(graph, node, call, host),
         op if convolution::is_known(op) => {
             let packed = packs.and_then(|vectors| {
-                conv::packed(graph, node, call, channels_last::may_turn(graph, node, vectors), vectors)
+                conv::packed(
+                    graph,
+                    node,
+                    call,
+                    channels_last::may_be_channels_last(graph, node, vectors),
+                    vectors,
+                )
             });
             packed.or_else(|| conv::template(graph, node, call, threads))
         }
@@ -254,10 +260,10 @@ fn over_weight(graph: &Graph, node: NodeId, product: &Product, host: Host) -> Op
 
 /// The kernels of a product whose right operand lies anywhere.
 fn over_operand(graph: &Graph, node: NodeId, product: &Product, host: Host) -> Vec<Template> {
-    let laid = pack::product(graph, node, product.clone(), host);
-    let clear = laid.as_ref().is_some_and(|laid| pack::is_clear(product, laid));
+    let packed = pack::product(graph, node, product.clone(), host);
+    let clear = packed.as_ref().is_some_and(|packed| pack::is_clear(product, packed));
     let as_it_lies = if clear { None } else { template::of(product, host.threads, None) };
-    as_it_lies.into_iter().chain(laid).collect()
+    as_it_lies.into_iter().chain(packed).collect()
 }
 
 /// The panels of a product's right operand with rows side by side, where there are instructions for these.
@@ -290,7 +296,7 @@ fn in_panels(
     Some(Template { panels: Some(panels), ..template })
 }
 
-/// Bytes of operands that may be laid out always: libtorch's products take as much for their own.
+/// Bytes of operands that may be packed always: libtorch's products take as much for their own.
 const FREE_BYTES: u64 = 1 << 20;
 
 /// Gives calls of a primitive graph kernels of ours, where these are preferred. `measure` times a candidate and its call
@@ -299,7 +305,7 @@ const FREE_BYTES: u64 = 1 << 20;
 /// Where `constants` says how many constants there are, weights may be packed: the constants that hold them are returned,
 /// numbered from there on. They must hold them whenever the plan runs.
 ///
-/// A call for which operands would be laid out in more than `most_bytes` has no such kernel. One that stays libtorch's
+/// A call for which operands would be packed in more than `most_bytes` has no such kernel. One that stays libtorch's
 /// though it could be a kernel keeps the reason.
 pub fn choose_products(
     graph: &mut Graph,
@@ -308,9 +314,9 @@ pub fn choose_products(
     constants: Option<u32>,
     most_bytes: u64,
     measure: &mut dyn FnMut(&Candidate<'_>) -> Option<Times>,
-) -> Vec<Packed> {
-    let mut packed: Vec<(Packed, NodeId)> = Vec::new();
-    let mut laid: Vec<Known> = Vec::new();
+) -> Vec<Prepacked> {
+    let mut packed: Vec<(Prepacked, NodeId)> = Vec::new();
+    let mut known: Vec<Known> = Vec::new();
     let Machine::Host { threads } = profile.machine else { return Vec::new() };
     if products == Products::Library {
         return Vec::new();
@@ -322,26 +328,26 @@ pub fn choose_products(
         if !graph.contains(node) {
             continue;
         }
-        let straight = packs.and_then(|_| channels_last::straighten(graph, node));
+        let strided = packs.and_then(|_| channels_last::read_at_strides(graph, node));
         let grouped = attention::group(graph, node);
         let repeats = grouped.as_ref().map_or(1, |grouped| grouped.shared);
         let chosen = choose(graph, node, profile, host, (products, repeats, most_bytes), measure);
         if !matches!(chosen, Some((Some(_), _))) {
-            straight.into_iter().for_each(|straight| straight.undo(graph));
+            strided.into_iter().for_each(|strided| strided.undo(graph));
             grouped.into_iter().for_each(|grouped| grouped.undo(graph));
         }
         let Some((template, reason)) = chosen else { continue };
         let entry = match template {
-            Some(Template { kernel, panels, laid: own, turned, .. }) => {
-                if let Some(turned) = turned {
-                    channels_last::turn(graph, node, &turned);
+            Some(Template { kernel, panels, operand_kernels: own, result_layout, .. }) => {
+                if let Some(result_layout) = result_layout {
+                    channels_last::apply(graph, node, &result_layout);
                 }
                 if let Some(panels) = panels {
                     let constant = constant(graph, node, panels, constants.unwrap_or(0), &mut packed);
                     graph.add_operand(node, constant.into());
                 }
                 for own in own {
-                    let made = made(graph, node, own, &mut laid);
+                    let made = made(graph, node, own, &mut known);
                     graph.add_operand(node, made.into());
                 }
                 Ok(Arc::new(BlockKernel { note: reason, ..kernel }))
@@ -359,7 +365,7 @@ fn constant(
     node: NodeId,
     panels: Panels,
     first: u32,
-    packed: &mut Vec<(Packed, NodeId)>,
+    packed: &mut Vec<(Prepacked, NodeId)>,
 ) -> NodeId {
     if let Some((_, known)) = packed.iter().find(|(known, _)| known.panels == panels) {
         return *known;
@@ -369,27 +375,27 @@ fn constant(
     let ty = panels.ty(graph.ty(like));
     let constant = first + packed.len() as u32;
     let id = graph.add(Op::Const(constant), &[], [ty.clone()], None);
-    packed.push((Packed { constant, ty, panels }, id));
+    packed.push((Prepacked { constant, ty, panels }, id));
     id
 }
 
 /// What a kernel made of some values before a call.
-type Known = (Vec<ValueRef>, Laid, NodeId);
+type Known = (Vec<ValueRef>, OperandKernel, NodeId);
 
 /// The node that makes what a kernel reads of operands of a node, a new one where there is none yet.
-fn made(graph: &mut Graph, node: NodeId, own: Laid, laid: &mut Vec<Known>) -> NodeId {
+fn made(graph: &mut Graph, node: NodeId, own: OperandKernel, known: &mut Vec<Known>) -> NodeId {
     let operands = graph.operands(node);
     let values: Vec<ValueRef> = own.positions.iter().map(|&at| operands[usize::from(at)]).collect();
     let alike = |(of, known, _): &&Known| *of == values && known.kernel == own.kernel;
-    if let Some((.., known)) = laid.iter().find(alike) {
-        return *known;
+    if let Some((.., found)) = known.iter().find(alike) {
+        return *found;
     }
     let names = ["self", "key", "value", "attn_mask"].into_iter().zip(0..).take(values.len());
     let call = AtenCall::new(own.op, "", names.map(|(name, at)| (name, Arg::Tensor(at))));
     let origin = graph.node(node).origin;
     let id = graph.add(Op::Aten(Box::new(call)), &values, [own.ty.clone()], origin);
     graph.node_mut(id).kernel = Some(Ok(Arc::new(own.kernel.clone())));
-    laid.push((values, own, id));
+    known.push((values, own, id));
     id
 }
 
@@ -413,8 +419,8 @@ fn choose(
     }
     let most_bytes = most_bytes.max(FREE_BYTES);
     let (all_templates, large): (Vec<Template>, Vec<Template>) =
-        all_templates.into_iter().partition(|template| template.laid_bytes() <= most_bytes);
-    if let (true, Some(bytes)) = (all_templates.is_empty(), large.iter().map(Template::laid_bytes).min()) {
+        all_templates.into_iter().partition(|template| template.packed_bytes() <= most_bytes);
+    if let (true, Some(bytes)) = (all_templates.is_empty(), large.iter().map(Template::packed_bytes).min()) {
         let why = format!("its packed operands would take {bytes} bytes, of at most {most_bytes}");
         return Some((None, Some(why)));
     }
@@ -426,7 +432,7 @@ fn choose(
         all.push((candidate, times));
     }
     let (mut candidate, times) = best(all)?;
-    if !candidate.template.lays() {
+    if !candidate.template.packs_operands() {
         candidate.template.kernel.expected_us = times.generated_us;
     }
     if products == Products::Generated {
@@ -465,10 +471,10 @@ fn best<'g>(all: Vec<(Candidate<'g>, Times)>) -> Option<(Candidate<'g>, Times)> 
 fn moving_us(candidate: &Candidate<'_>, profile: &Profile) -> f64 {
     let bytes = |value: ValueRef| candidate.graph.ty(value).bytes() as f64;
     let images = candidate.graph.operands(candidate.node).first().copied();
-    let images = images.filter(|&v| channels_last::is_straight(candidate.graph, v)).map_or(0.0, bytes);
+    let images = images.filter(|&v| channels_last::is_read_at_strides(candidate.graph, v)).map_or(0.0, bytes);
     let vectors = Vectors::of(profile);
-    let turns = || channels_last::may_turn(candidate.graph, candidate.node, vectors);
-    let result = candidate.template.turned.is_some() && turns();
+    let may_convert = || channels_last::may_be_channels_last(candidate.graph, candidate.node, vectors);
+    let result = candidate.template.result_layout.is_some() && may_convert();
     let result = if result { bytes(candidate.node.into()) } else { 0.0 };
     let rows = ["key", "value"].into_iter().filter_map(|name| Args(&candidate.call.args).tensor(name));
     let operands = candidate.graph.operands(candidate.node);
@@ -490,7 +496,7 @@ const STREAMED: f64 = 1.1;
 fn margin(candidate: &Candidate<'_>, predicted: Times) -> f64 {
     match product::of(candidate.graph, candidate.node, candidate.call) {
         // libtorch's library does the same; neither is expected to be quicker.
-        _ if candidate.template.lays() => 1.0,
+        _ if candidate.template.packs_operands() => 1.0,
         Some(product)
             if blocks::streams(&product) && candidate.is_weight(usize::from(product.b.source.position)) =>
         {
@@ -505,30 +511,30 @@ fn margin(candidate: &Candidate<'_>, predicted: Times) -> f64 {
 fn predict(template: &Template, profile: &Profile) -> Times {
     let moving = |bytes: f64| bytes / profile.bandwidth / 1000.0;
     let us = |rate: f64| (template.flops / rate / 1000.0).max(moving(template.bytes));
-    let working = template.laid.iter().find(|laid| laid.computes).map(|laid| &laid.kernel);
+    let working = template.operand_kernels.iter().find(|own| own.computes).map(|own| &own.kernel);
     let instances: f64 = working.unwrap_or(&template.kernel).grid.iter().map(|&n| f64::from(n)).product();
     let busy = (instances / profile.workers as f64).min(1.0);
     let rates = profile.products;
-    let laid = template.lays();
-    let laying = |laid: &Laid| moving(2.0 * laid.ty.bytes() as f64) + profile.launch_us;
-    let laying: f64 = template.laid.iter().map(laying).sum();
+    let packed = template.packs_operands();
+    let pack_us = |own: &OperandKernel| moving(2.0 * own.ty.bytes() as f64) + profile.launch_us;
+    let packing_us: f64 = template.operand_kernels.iter().map(pack_us).sum();
     // libtorch's library has the same instructions, and packs weights at every call.
-    let in_groups = |rate: f64| (if laid { LAID_IN_GROUPS * rate } else { rate }, 0.5 * rate);
+    let in_groups = |rate: f64| (if packed { PACKED_VNNI_RATE * rate } else { rate }, 0.5 * rate);
     let (ours, theirs) = match template.group() {
         vnni::PAIR => in_groups(rates.pairs),
         vnni::QUAD => in_groups(rates.quads),
-        _ if laid => (LAID * rates.generated, rates.aligned),
+        _ if packed => (PACKED_RATE * rates.generated, rates.aligned),
         _ => (rates.generated, rates.aligned),
     };
     Times {
-        generated_us: us(ours) / busy + laying + profile.launch_us,
+        generated_us: us(ours) / busy + packing_us + profile.launch_us,
         library_us: us(theirs) + 2.0 * profile.launch_us,
         measured: false,
     }
 }
 
-/// The rate of products over operands that were laid out, in that over those as they lie.
-const LAID: f64 = 1.4;
+/// The rate of products over operands that were packed, in that over those as they lie.
+const PACKED_RATE: f64 = 1.4;
 
 /// The same in groups, in the rate over packed weights.
-const LAID_IN_GROUPS: f64 = 0.45;
+const PACKED_VNNI_RATE: f64 = 0.45;

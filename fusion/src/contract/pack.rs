@@ -1,13 +1,13 @@
-//! Operands of products that are no weights, laid out by kernels before each product.
+//! Operands of products that are no weights, packed by kernels before each product.
 //!
 //! ```text
-//! %1 = input 1 : f32[1024,1000]            %3 = tilefuse::laid(self=%1) : f32[1,16,8,8192]
+//! %1 = input 1 : f32[1024,1000]            %3 = tilefuse::pack(self=%1) : f32[1,16,8,8192]
 //! %2 = aten::mm(self=%0, mat2=%1)          %2 = aten::mm(self=%0, mat2=%1), whose kernel reads %3
 //! ```
 //!
 //! The right operand becomes panels, as weights do in `prepack.rs`, one set for each member of the batch that has a matrix of its
 //! own. The left one becomes blocks as high as those of the product and as wide as what is summed over at a time, where its
-//! rows lie so far apart that their lines share places in the caches, or would be masked, turned or converted whenever they
+//! rows lie so far apart that their lines share places in the caches, or would be masked, transposed or converted whenever they
 //! are read:
 //!
 //! ```text
@@ -15,9 +15,9 @@
 //! ```
 //!
 //! An instance reads a tile where it lies, puts zeros behind the last rows and columns, and writes a run of memory. Where no
-//! instructions multiply 16-bit numbers in groups, what is laid out are `f32`, which products would make of them first.
+//! instructions multiply 16-bit numbers in groups, what is packed are `f32`, which products would make of them first.
 //!
-//! A product then multiplies at full speed, whatever the strides of its operands are. Laying them out takes as long as reading
+//! A product then multiplies at full speed, whatever the strides of its operands are. Packing them takes as long as reading
 //! and writing them, which pays where enough rows are multiplied.
 
 use smallvec::{SmallVec, smallvec};
@@ -35,19 +35,19 @@ use crate::graph::{Graph, NodeId};
 use crate::types::{DType, Device, Dims, TensorType, row_major};
 
 /// The operator of the kernels: it takes an operand of a product.
-pub(super) const LAID: &str = "tilefuse::laid";
+pub(super) const PACK: &str = "tilefuse::pack";
 
-/// The fewest rows of a product whose right operand is laid out, and of one in groups.
+/// The fewest rows of a product whose right operand is packed, and of one in groups.
 const LEAST_ROWS: i64 = 16;
 const LEAST_ROWS_GROUPED: i64 = 8;
 
-/// From so many rows on it is laid out always, and that of a product in groups, if it has so many elements: of fewer, the
+/// From so many rows on it is packed always, and that of a product in groups, if it has so many elements: of fewer, the
 /// launches of the kernels count.
 const MANY_ROWS: i64 = 512;
 const MANY_ROWS_GROUPED: i64 = 128;
 const MANY_ELEMENTS: i64 = 1 << 16;
 
-/// The fewest rows and panels of a product whose left operand is laid out.
+/// The fewest rows and panels of a product whose left operand is packed.
 const LEFT_ROWS: i64 = 32;
 const LEFT_PANELS: i64 = 4;
 
@@ -57,14 +57,14 @@ const ALIASED: i64 = 4096;
 /// The most rows of a tile of the right operand, where so many are enough.
 const ROWS: u32 = 64;
 
-/// What a kernel makes of operands of a call before it: an operand of a product that is laid out.
+/// What a kernel makes of operands of a call before it: an operand of a product that is packed.
 #[derive(Clone, Debug)]
-pub struct Laid {
+pub struct OperandKernel {
     /// The operator that makes it.
     pub(super) op: &'static str,
     /// The kernel.
     pub kernel: BlockKernel,
-    /// The type of what it makes, of an operand that is laid out `[members, outer blocks, inner blocks, elements]`.
+    /// The type of what it makes, of an operand that is packed `[members, outer blocks, inner blocks, elements]`.
     pub ty: TensorType,
     /// The positions of its operands among those of the call.
     pub(super) positions: SmallVec<[u16; 4]>,
@@ -88,13 +88,13 @@ pub(super) struct Tiling {
     pub(super) elem: Elem,
 }
 
-/// Whether a product is computed over operands that are laid out in any case.
+/// Whether a product is computed over operands that are packed in any case.
 pub(super) fn is_clear(product: &Product, template: &Template) -> bool {
     let rows = if template.group() > 1 { MANY_ROWS_GROUPED } else { MANY_ROWS };
     product.m >= rows && product.n.saturating_mul(product.k) >= MANY_ELEMENTS
 }
 
-/// A product whose operands are laid out first; `None` where too few rows would read the right one.
+/// A product whose operands are packed first; `None` where too few rows would read the right one.
 pub(super) fn product(graph: &Graph, node: NodeId, mut product: Product, host: Host) -> Option<Template> {
     let group = vnni::group(&product, host);
     let least = if group.is_some() { LEAST_ROWS_GROUPED } else { LEAST_ROWS };
@@ -120,15 +120,15 @@ pub(super) fn product(graph: &Graph, node: NodeId, mut product: Product, host: H
         elem,
     };
     let device = graph.ty(node.into()).device;
-    let laid = Laid::of(&product, &product.b, &right, device)?;
+    let packed = OperandKernel::of(&product, &product.b, &right, device)?;
     let first = u16::try_from(graph.operands(node).len()).ok()?;
     let mut unread = Vec::new();
     let mut all = Vec::new();
-    let access = laid.access(first, &product.b, [width, 1], &product);
+    let access = packed.access(first, &product.b, [width, 1], &product);
     unread.push(std::mem::replace(&mut product.b, access).source);
-    all.push(laid);
+    all.push(packed);
     let mut operands = Operands { panels: Some(&panels), right: elem, left: product.elem, blocked: false };
-    if lays_left(&product, &blocks, elem) {
+    if packs_left(&product, &blocks, elem) {
         let left = Tiling {
             extents: [product.m, product.k],
             tile: [blocks.rows, blocks.depth],
@@ -136,16 +136,16 @@ pub(super) fn product(graph: &Graph, node: NodeId, mut product: Product, host: H
             group: 1,
             elem,
         };
-        let laid = Laid::of(&product, &product.a, &left, device)?;
-        let access = laid.access(first + 1, &product.a, [blocks.depth.into(), 1], &product);
+        let packed = OperandKernel::of(&product, &product.a, &left, device)?;
+        let access = packed.access(first + 1, &product.a, [blocks.depth.into(), 1], &product);
         unread.push(std::mem::replace(&mut product.a, access).source);
-        all.push(laid);
+        all.push(packed);
         operands = Operands { left: elem, blocked: true, ..operands };
     }
     let mut template = template::with(&product, blocks, operands)?;
     // The kernel does not read them: they stay where they lie.
     template.kernel.layouts.extend(unread.into_iter().map(|source| (source.position, source.layout)));
-    Some(Template { laid: all, ..template })
+    Some(Template { operand_kernels: all, ..template })
 }
 
 /// Rows of a tile of the right operand, of which so many are read at a time: fewer, where tiles fill up as many with zeros as
@@ -156,11 +156,11 @@ fn rows_of_tile(rows: i64, depth: u32) -> u32 {
     if filled(few) == filled(depth) { few } else { depth }
 }
 
-/// Whether the left operand is laid out as well, in elements of this kind.
-fn lays_left(product: &Product, blocks: &Blocks, elem: Elem) -> bool {
+/// Whether the left operand is packed as well, in elements of this kind.
+fn packs_left(product: &Product, blocks: &Blocks, elem: Elem) -> bool {
     let a = &product.a;
     let apart = a.matrix[0].saturating_mul(product.elem.bytes().into());
-    let shared = apart % ALIASED == 0 || a.is_turned();
+    let shared = apart % ALIASED == 0 || a.is_transposed();
     let masked = product.k % i64::from(blocks.depth) != 0;
     let often = blocks_of(product.n, blocks.columns) >= LEFT_PANELS && product.m >= LEFT_ROWS;
     often && (shared || masked || elem != product.elem)
@@ -188,9 +188,14 @@ impl Tiling {
     }
 }
 
-impl Laid {
+impl OperandKernel {
     /// An operand of a product that is divided into tiles.
-    pub(super) fn of(product: &Product, access: &Access, tiling: &Tiling, device: Device) -> Option<Laid> {
+    pub(super) fn of(
+        product: &Product,
+        access: &Access,
+        tiling: &Tiling,
+        device: Device,
+    ) -> Option<OperandKernel> {
         let source = &access.source;
         let members = members(access, product).iter().try_fold(1i64, |all, &n| all.checked_mul(n))?;
         let [down, across] = tiling.blocks();
@@ -199,7 +204,7 @@ impl Laid {
         shape.iter().try_fold(1i64, |all, &n| all.checked_mul(n))?;
         let ty = TensorType::contiguous(DType::Elem(tiling.elem), &shape, device);
         // Neighbours in the grid read neighbours in memory.
-        let axes = if access.is_turned() { [0, 1] } else { [1, 0] };
+        let axes = if access.is_transposed() { [0, 1] } else { [1, 0] };
         let mut grid = [1; 3];
         grid[axes[0]] = u32::try_from(down).ok()?;
         grid[axes[1]] = u32::try_from(across).ok()?;
@@ -207,7 +212,7 @@ impl Laid {
         let [rows, columns] = tiling.tile;
         let blocks = Blocks { form: blocks::Form::Dots, rows, columns, depth: rows };
         let writer = Writer::new(product, blocks, Operands::of(product)).reaching(ty.numel());
-        let program = writer.laying(access, tiling, axes.map(|axis| axis as u8)).ok()?;
+        let program = writer.packing(access, tiling, axes.map(|axis| axis as u8)).ok()?;
         let kernel = BlockKernel {
             kind: BlockKernelKind::Pack,
             program,
@@ -221,10 +226,10 @@ impl Laid {
             expected_us: 0.0,
         };
         let positions = smallvec![source.position];
-        Some(Laid { op: LAID, kernel, ty, positions, group: tiling.group.into(), computes: false })
+        Some(OperandKernel { op: PACK, kernel, ty, positions, group: tiling.group.into(), computes: false })
     }
 
-    /// What was laid out as the operand at a position, with these strides in a block.
+    /// What was packed as the operand at a position, with these strides in a block.
     pub(super) fn access(
         &self,
         position: u16,
@@ -252,10 +257,10 @@ impl Laid {
 }
 
 impl Writer<'_> {
-    /// The program that lays an operand out; an instance's block of rows and block of columns are its indices along these
+    /// The program that packs an operand; an instance's block of rows and block of columns are its indices along these
     /// axes.
-    fn laying(&self, at: &Access, tiling: &Tiling, axes: [u8; 2]) -> Made<Program> {
-        let mut builder = Builder::new("laid");
+    fn packing(&self, at: &Access, tiling: &Tiling, axes: [u8; 2]) -> Made<Program> {
+        let mut builder = Builder::new("pack");
         let b = &mut builder;
         let elem = self.product.elem;
         let [rows, columns] = tiling.tile;
@@ -271,8 +276,8 @@ impl Writer<'_> {
         let batch = at.batch.iter().copied().filter(|&stride| stride != 0).collect();
         let start = self.base(b, &Access { batch, ..at.clone() }, &indices)?;
         let mut sides = vec![(row, at.matrix[0]), (column, at.matrix[1])];
-        let turned = at.is_turned();
-        if turned {
+        let transposed = at.is_transposed();
+        if transposed {
             sides.reverse();
         }
         let (offsets, mask) = self.offsets(b, &sides, start)?;
@@ -281,7 +286,7 @@ impl Writer<'_> {
         let tile = b.load(x, offsets, mask, other, CacheHint::Default)?;
         let tile = if tiling.elem == elem { tile } else { b.cast(tile, tiling.elem)? };
         let group = tiling.group;
-        let tile = match (turned, group) {
+        let tile = match (transposed, group) {
             (false, 1) => tile,
             (true, 1) => b.permute(tile, &[1, 0])?,
             (true, _) => {

@@ -1,4 +1,4 @@
-//! Plans whose products read operands that kernels laid out, run in the interpreter and compared with sums in `f64`.
+//! Plans whose products read operands that kernels packed, run in the interpreter and compared with sums in `f64`.
 
 use expect_test::expect;
 use tilefuse_block::Elem;
@@ -11,11 +11,11 @@ use crate::pipeline::primitive;
 use crate::plan::{Plan, Profile, plan};
 use crate::verify;
 
-/// A plan that lays operands out wherever that can be done, and its graph before planning.
+/// A plan that packs operands wherever that can be done, and its graph before planning.
 fn planned(text: &str, profile: &Profile) -> (Graph, Plan) {
     let mut graph = primitive(text, profile);
     choose_products(&mut graph, profile, Products::Measured, Some(0), u64::MAX, &mut |candidate| {
-        let generated_us = if candidate.template.laid.is_empty() { 1.5 } else { 1.0 };
+        let generated_us = if candidate.template.operand_kernels.is_empty() { 1.5 } else { 1.0 };
         Some(Times { generated_us, library_us: 2.0, measured: true })
     });
     verify(&graph).unwrap();
@@ -23,13 +23,13 @@ fn planned(text: &str, profile: &Profile) -> (Graph, Plan) {
     (graph, plan)
 }
 
-/// Operands that are laid out for the products of a graph.
-fn laid(graph: &Graph) -> usize {
-    let is = |op: &Op| matches!(op, Op::Aten(call) if call.op == super::pack::LAID);
+/// Operands that are packed for the products of a graph.
+fn packed(graph: &Graph) -> usize {
+    let is = |op: &Op| matches!(op, Op::Aten(call) if call.op == super::pack::PACK);
     graph.ids().filter(|&id| is(&graph.node(id).op)).count()
 }
 
-/// Runs a graph on several numbers of threads, which make the same bits, and returns how many operands are laid out.
+/// Runs a graph on several numbers of threads, which make the same bits, and returns how many operands are packed.
 fn check(text: &str, profile: fn(u32) -> Profile) -> usize {
     let exact = evaluate(&parse_graph(text).unwrap());
     let mut before: Option<Vec<Vec<f64>>> = None;
@@ -37,7 +37,7 @@ fn check(text: &str, profile: fn(u32) -> Profile) -> usize {
     for threads in [1, 2, 16] {
         let (graph, plan) = planned(text, &profile(threads));
         assert_eq!(plan.extern_count(), 0, "{text}");
-        count = laid(&graph);
+        count = packed(&graph);
         let found = run(&plan);
         let elem = graph.ty(graph.outputs[0]).dtype.elem();
         let tolerance = if matches!(elem, Some(Elem::F16 | Elem::Bf16)) { 1e-2 } else { 1e-5 };
@@ -59,8 +59,8 @@ fn pairs(threads: u32) -> Profile {
 }
 
 /// A product of matrices that may be transposed.
-fn product(elem: &str, [m, n, k]: [i64; 3], turned: [bool; 2]) -> String {
-    let shape = |rows: i64, columns: i64, turned: bool| match turned {
+fn product(elem: &str, [m, n, k]: [i64; 3], transposed: [bool; 2]) -> String {
+    let shape = |rows: i64, columns: i64, transposed: bool| match transposed {
         true => format!("{elem}[{rows},{columns}]{{1,{rows}}}"),
         false => format!("{elem}[{rows},{columns}]"),
     };
@@ -71,8 +71,8 @@ fn product(elem: &str, [m, n, k]: [i64; 3], turned: [bool; 2]) -> String {
            %2 = aten::mm(self=%0, mat2=%1) : {elem}[{m},{n}]
            outputs %2
          }}",
-        shape(m, k, turned[0]),
-        shape(k, n, turned[1])
+        shape(m, k, transposed[0]),
+        shape(k, n, transposed[1])
     )
 }
 
@@ -80,7 +80,7 @@ fn product(elem: &str, [m, n, k]: [i64; 3], turned: [bool; 2]) -> String {
 fn odd_sizes_are_filled_up_with_zeros() {
     let elems = [("f32", Profile::host as fn(u32) -> Profile), ("f64", Profile::host), ("bf16", pairs)];
     for (elem, profile) in elems {
-        for turned in [[false, false], [false, true], [true, false], [true, true]] {
+        for transposed in [[false, false], [false, true], [true, false], [true, true]] {
             for (sizes, count) in [
                 ([17, 33, 5], 1),
                 ([16, 1, 130], 1),
@@ -89,9 +89,9 @@ fn odd_sizes_are_filled_up_with_zeros() {
                 ([35, 4, 1216], 1),
             ] {
                 assert_eq!(
-                    check(&product(elem, sizes, turned), profile),
+                    check(&product(elem, sizes, transposed), profile),
                     count,
-                    "{elem} {sizes:?} {turned:?}"
+                    "{elem} {sizes:?} {transposed:?}"
                 );
             }
         }
@@ -147,7 +147,7 @@ fn integers_lie_in_fours() {
 }
 
 #[test]
-fn what_is_read_twice_is_laid_out_once() {
+fn what_is_read_twice_is_packed_once() {
     let text = "graph {
       %0 = input 0 : f32[20,7]
       %1 = input 1 : f32[9,7]
@@ -160,14 +160,14 @@ fn what_is_read_twice_is_laid_out_once() {
 }
 
 #[test]
-fn many_rows_lay_operands_out_without_a_measurement() {
+fn many_rows_pack_operands_without_a_measurement() {
     let shown = |m: i64, n: i64, k: i64| {
         let mut graph = primitive(&product("f32", [m, n, k], [false, false]), &Profile::host(2));
         choose_products(&mut graph, &Profile::host(2), Products::Predicted, Some(0), u64::MAX, &mut |_| None);
         let plan = plan(&graph, &Profile::host(2)).unwrap();
         format!(
-            "{m} x {n} x {k}: {} laid out, {} kernels, {} calls\n",
-            laid(&graph),
+            "{m} x {n} x {k}: {} packed, {} kernels, {} calls\n",
+            packed(&graph),
             plan.kernel_count(),
             plan.extern_count()
         )
@@ -175,17 +175,17 @@ fn many_rows_lay_operands_out_without_a_measurement() {
     let all = [(8, 1024, 1024), (64, 1024, 1024), (1024, 1024, 1024), (1024, 1000, 1008)];
     let all: String = all.into_iter().map(|(m, n, k)| shown(m, n, k)).collect();
     expect![[r#"
-        8 x 1024 x 1024: 0 laid out, 1 kernels, 0 calls
-        64 x 1024 x 1024: 0 laid out, 1 kernels, 0 calls
-        1024 x 1024 x 1024: 2 laid out, 3 kernels, 0 calls
-        1024 x 1000 x 1008: 2 laid out, 3 kernels, 0 calls
+        8 x 1024 x 1024: 0 packed, 1 kernels, 0 calls
+        64 x 1024 x 1024: 0 packed, 1 kernels, 0 calls
+        1024 x 1024 x 1024: 2 packed, 3 kernels, 0 calls
+        1024 x 1000 x 1008: 2 packed, 3 kernels, 0 calls
     "#]]
     .assert_eq(&all);
 }
 
-/// Sizes around multiples of all blocks: a read beyond what was laid out is an error of the interpreter.
+/// Sizes around multiples of all blocks: a read beyond what was packed is an error of the interpreter.
 #[test]
-fn products_of_many_sizes_read_what_was_laid_out() {
+fn products_of_many_sizes_read_what_was_packed() {
     let near = |of: i64, n: i64| (of + n % 3 - 1).max(1);
     for n in 0..40i64 {
         let depths = [64, 128, 192, 320, 576, 832, 1088, 1152, 1216, 1344];

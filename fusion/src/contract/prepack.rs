@@ -1,4 +1,4 @@
-//! Right operands of products that are weights, laid out once in the order in which products read them.
+//! Right operands of products that are weights, packed once in the order in which products read them.
 //!
 //! ```text
 //! a matrix of k rows and n columns      panels of w columns: [n / w, k, w], the last one filled up with zeros
@@ -51,7 +51,7 @@ pub struct Panels {
 
 /// A constant of a plan that holds the panels of a parameter.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Packed {
+pub struct Prepacked {
     /// The constant's slot.
     pub constant: u32,
     /// Its type, `[panels, filled rows, width]`.

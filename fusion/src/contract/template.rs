@@ -78,7 +78,7 @@ pub(super) fn with(product: &Product, blocks: Blocks, form: Operands<'_>) -> Opt
     let (m, n, k) = (product.m as f64, product.n as f64, product.k as f64);
     let bytes = batch as f64 * (m * k + k * n + m * n) * f64::from(product.elem.bytes());
     let flops = 2.0 * batch as f64 * m * n * k;
-    Some(Template { kernel, flops, bytes, panels: None, laid: Vec::new(), turned: None })
+    Some(Template { kernel, flops, bytes, panels: None, operand_kernels: Vec::new(), result_layout: None })
 }
 
 /// An axis of a tile: the first of its indices, and how many there are.
@@ -361,7 +361,7 @@ impl<'p> Writer<'p> {
                 return b.dot(left, right, sum, DotPrecision::Ieee);
             }
             let depth = if self.is_filled() { Axis { inside: None, ..depth } } else { depth };
-            let right = if w_at.is_turned() {
+            let right = if w_at.is_transposed() {
                 let tile = self.load(b, w, &[(columns, w_at.matrix[1]), (depth, 1)], starts.1)?;
                 b.permute(tile, &[1, 0])?
             } else {

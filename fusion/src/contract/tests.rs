@@ -6,12 +6,12 @@ use std::ops::Range;
 use tilefuse_block::interp::{self, Arg as Given, Buffer};
 use tilefuse_block::{Data, Elem, Literal};
 
-use super::{Packed, Products, Times, choose_products};
+use super::{Prepacked, Products, Times, choose_products};
 use crate::args::Args;
 use crate::graph::{Graph, NodeId, Op, ValueRef};
 use crate::parse_graph;
 use crate::pipeline::primitive;
-use crate::plan::{Chain, Plan, Profile, StepKind, plan};
+use crate::plan::{OuterLoop, Plan, Profile, StepKind, plan};
 use crate::types::{TensorType, row_major};
 
 /// A tensor's elements in the order of its indices.
@@ -117,18 +117,18 @@ pub(super) fn planned(text: &str, threads: u32, products: Products) -> Plan {
 }
 
 /// A plan, and the constants that hold its weights.
-pub(super) fn packed(text: &str, threads: u32, products: Products) -> (Plan, Vec<Packed>) {
+pub(super) fn packed(text: &str, threads: u32, products: Products) -> (Plan, Vec<Prepacked>) {
     packed_for(text, &Profile::host(threads), products)
 }
 
-pub(super) fn packed_for(text: &str, profile: &Profile, products: Products) -> (Plan, Vec<Packed>) {
+pub(super) fn packed_for(text: &str, profile: &Profile, products: Products) -> (Plan, Vec<Prepacked>) {
     let mut graph = primitive(text, profile);
     let packed = choose_products(&mut graph, profile, products, Some(0), u64::MAX, &mut |_| None);
     (plan(&graph, profile).unwrap(), packed)
 }
 
 /// What a constant with panels holds.
-fn contents(packed: &Packed, weight: &[f64]) -> Vec<f64> {
+fn contents(packed: &Prepacked, weight: &[f64]) -> Vec<f64> {
     let panels = &packed.panels;
     let of = |p: &Vec<i64>| {
         let [row, column] = panels.place(p[1] * panels.width + p[2]);
@@ -147,7 +147,7 @@ pub(super) fn run(plan: &Plan) -> Vec<Vec<f64>> {
     run_packed(plan, &[])
 }
 
-pub(super) fn run_packed(plan: &Plan, packed: &[Packed]) -> Vec<Vec<f64>> {
+pub(super) fn run_packed(plan: &Plan, packed: &[Prepacked]) -> Vec<Vec<f64>> {
     let graph = &plan.graph;
     let mut buffers: HashMap<ValueRef, Buffer> = HashMap::new();
     let data = |ty: &TensorType, values: &[f64]| {
@@ -159,7 +159,7 @@ pub(super) fn run_packed(plan: &Plan, packed: &[Packed]) -> Vec<Vec<f64>> {
         match graph.node(id).op {
             Op::Input(slot) | Op::Param(slot) => {
                 buffers.insert(id.into(), data(ty, &memory(slot, ty)));
-                let of_param = |c: &&Packed| graph.node(id).op == Op::Param(c.panels.param);
+                let of_param = |c: &&Prepacked| graph.node(id).op == Op::Param(c.panels.param);
                 for constant in packed.iter().filter(of_param) {
                     let values = contents(constant, &memory(slot, ty));
                     let of = |n: &NodeId| graph.node(*n).op == Op::Const(constant.constant);
@@ -171,8 +171,8 @@ pub(super) fn run_packed(plan: &Plan, packed: &[Packed]) -> Vec<Vec<f64>> {
         }
     }
     for at in 0..plan.steps.len() {
-        match plan.chains.iter().find(|chain| chain.steps.contains(&at)) {
-            Some(chain) if chain.steps.start == at => run_in_blocks(plan, chain, &mut buffers),
+        match plan.outer_loops.iter().find(|outer_loop| outer_loop.steps.contains(&at)) {
+            Some(outer_loop) if outer_loop.steps.start == at => run_in_blocks(plan, outer_loop, &mut buffers),
             Some(_) => {}
             None => run_step(plan, at, None, &mut buffers),
         }
@@ -183,13 +183,13 @@ pub(super) fn run_packed(plan: &Plan, packed: &[Packed]) -> Vec<Vec<f64>> {
         .collect()
 }
 
-/// Runs the blocks of a chain from the last to the first, each of which finds nothing in what is held a block at a time.
-fn run_in_blocks(plan: &Plan, chain: &Chain, buffers: &mut HashMap<ValueRef, Buffer>) {
-    for block in (0..chain.blocks()).rev() {
-        for (at, parts) in chain.steps.clone().zip(&chain.parts) {
+/// Runs the blocks of an outer loop from the last to the first, each of which finds nothing in what is held a block at a time.
+fn run_in_blocks(plan: &Plan, outer_loop: &OuterLoop, buffers: &mut HashMap<ValueRef, Buffer>) {
+    for block in (0..outer_loop.blocks()).rev() {
+        for (at, parts) in outer_loop.steps.clone().zip(&outer_loop.parts) {
             run_step(plan, at, Some(parts[block].clone()), buffers);
         }
-        for kept in &chain.kept {
+        for kept in &outer_loop.local_buffers {
             let buffer = buffers.get_mut(&kept.value).unwrap();
             buffer.written = Some(vec![false; buffer.len()]);
         }

@@ -51,7 +51,7 @@ impl CustomBuilt {
             predicted_us: self.cost.us,
             note: self.note.clone(),
             parts: Vec::new(),
-            apart: None,
+            horizontal_refusal: None,
         }
     }
 

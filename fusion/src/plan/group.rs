@@ -93,8 +93,8 @@ pub(super) fn plan(
         updates,
         copied: Vec::new(),
         memory: Memory::default(),
-        chains: Vec::new(),
-        unchained: Vec::new(),
+        outer_loops: Vec::new(),
+        outer_loop_refusals: Vec::new(),
         decisions,
         scheduling,
     }))
@@ -716,7 +716,7 @@ impl<'a> Planner<'a> {
             predicted_us: built.cost.us,
             note: None,
             parts: Vec::new(),
-            apart: None,
+            horizontal_refusal: None,
         })
     }
 

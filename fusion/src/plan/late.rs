@@ -1,5 +1,5 @@
 //! Steps that run as late as they can: what a kernel makes of nothing but inputs and parameters, such as a weight that is
-//! laid out for a product, is held only from its first use on. No input or parameter is held any longer for it.
+//! packed for a product, is held only from its first use on. No input or parameter is held any longer for it.
 
 use rustc_hash::FxHashMap;
 

@@ -3,7 +3,7 @@
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::memory::{Life, Memory, place};
-use super::outer_loop::Chain;
+use super::outer_loop::OuterLoop;
 use super::reinplace::direct;
 use super::{KernelStep, Place, Plan, Step, StepKind};
 use crate::graph::{Graph, Op, ValueRef};
@@ -86,15 +86,19 @@ pub(super) fn last_uses(plan: &Plan, kept: &FxHashSet<ValueRef>) -> FxHashMap<Va
 
 /// The steps that run together with one, block by block, and need all their memory at the same time.
 fn together(plan: &Plan, at: usize) -> (usize, usize) {
-    let chain = plan.chains.iter().find(|chain| chain.steps.contains(&at));
-    chain.map_or((at, at), |chain| (chain.steps.start, chain.steps.end - 1))
+    let outer_loop = plan.outer_loops.iter().find(|outer_loop| outer_loop.steps.contains(&at));
+    outer_loop.map_or((at, at), |outer_loop| (outer_loop.steps.start, outer_loop.steps.end - 1))
 }
 
 fn homes(plan: &Plan) -> Vec<Home> {
     let kept: FxHashSet<ValueRef> = plan.outputs.iter().map(Place::base).collect();
     let last = last_uses(plan, &kept);
-    let in_blocks: FxHashSet<ValueRef> =
-        plan.chains.iter().flat_map(|chain| &chain.kept).map(|kept| kept.value).collect();
+    let in_blocks: FxHashSet<ValueRef> = plan
+        .outer_loops
+        .iter()
+        .flat_map(|outer_loop| &outer_loop.local_buffers)
+        .map(|own| own.value)
+        .collect();
     let written_back: FxHashSet<ValueRef> = direct(plan).map(|(value, _)| value).collect();
     let mut homes: Vec<Home> = Vec::new();
     let mut home_of: FxHashMap<ValueRef, usize> = FxHashMap::default();
@@ -179,12 +183,12 @@ fn assign(plan: &mut Plan, homes: &[Home], large: u64) {
     }
     let life = |home: &&Home| Life { bytes: home.bytes, first: home.first, last: home.last };
     let blocks =
-        |c: &Chain| Life { bytes: c.bytes(), first: c.steps.start, last: c.steps.end.saturating_sub(1) };
-    let lives: Vec<Life> = arena.iter().map(life).chain(plan.chains.iter().map(blocks)).collect();
+        |c: &OuterLoop| Life { bytes: c.bytes(), first: c.steps.start, last: c.steps.end.saturating_sub(1) };
+    let lives: Vec<Life> = arena.iter().map(life).chain(plan.outer_loops.iter().map(blocks)).collect();
     let (bytes, offsets) = place(&lives);
     memory.bytes = bytes;
-    for (chain, &offset) in plan.chains.iter_mut().zip(offsets.iter().skip(arena.len())) {
-        chain.at = offset;
+    for (outer_loop, &offset) in plan.outer_loops.iter_mut().zip(offsets.iter().skip(arena.len())) {
+        outer_loop.at = offset;
     }
     for (home, offset) in arena.iter().zip(offsets) {
         memory.offsets.extend(home.values.iter().map(|&value| (value, offset)));

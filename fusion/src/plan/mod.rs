@@ -45,9 +45,9 @@ use crate::types::Dims;
 pub use cost::{ProductRates, Profile};
 pub(crate) use empty::drop_empty;
 pub(crate) use gather::store_sources;
-pub use horizontal::Apart;
+pub use horizontal::HorizontalRefusal;
 pub use memory::{ALIGNMENT, Memory};
-pub use outer_loop::{Chain, Kept, Unchained};
+pub use outer_loop::{LocalBuffer, OuterLoop, OuterLoopRefusal};
 pub use place::Place;
 pub(crate) use place::{operand_place, repeated_strides};
 pub use reinplace::Copied;
@@ -200,7 +200,7 @@ pub struct KernelStep {
     /// The kernels of a launch of several, in the order of their instances; none for a kernel alone.
     pub parts: Vec<Part>,
     /// Why it has a launch of its own.
-    pub apart: Option<Apart>,
+    pub horizontal_refusal: Option<HorizontalRefusal>,
 }
 
 /// A step that calls libtorch.
@@ -259,9 +259,9 @@ pub struct Plan {
     /// Where intermediates of kernels live.
     pub memory: Memory,
     /// Kernels that run over blocks of rows, in the order of the steps.
-    pub chains: Vec<Chain>,
-    /// Why kernels that write much of what the next one reads begin no chain, by step.
-    pub unchained: Vec<(usize, Unchained)>,
+    pub outer_loops: Vec<OuterLoop>,
+    /// Why kernels that write much of what the next one reads begin no outer loop, by step.
+    pub outer_loop_refusals: Vec<(usize, OuterLoopRefusal)>,
     /// One record for every edge.
     pub decisions: Vec<Decision>,
     /// What of the planning was scheduling: from groups to block programs.
@@ -318,8 +318,13 @@ impl std::fmt::Display for Plan {
         for (at, step) in self.steps.iter().enumerate() {
             self.fmt_step(f, at, step)?;
         }
-        for chain in &self.chains {
-            writeln!(f, "  loop over blocks of rows: steps {:?}, {} blocks", chain.steps, chain.blocks())?;
+        for outer_loop in &self.outer_loops {
+            writeln!(
+                f,
+                "  loop over blocks of rows: steps {:?}, {} blocks",
+                outer_loop.steps,
+                outer_loop.blocks()
+            )?;
         }
         for (target, place) in &self.updates {
             writeln!(f, "  update %{} <- {place:?}", target.index())?;

@@ -78,15 +78,16 @@ fn streamed(plan: &Plan, at: usize) -> Vec<usize> {
             && has_memory(&plan.memory, kernel, value)
             && program.params.get(position).is_some_and(|param| is_only_stored(program, param.value))
             && (bytes >= NEAR || !read_next())
-            && !is_read_in_chain(plan, at, value)
+            && !is_read_in_outer_loop(plan, at, value)
     };
     kernel.buffers.iter().enumerate().filter(streams).map(|(position, _)| position).collect()
 }
 
 /// Whether a thread reads blocks of a value soon after it has written them.
-fn is_read_in_chain(plan: &Plan, at: usize, value: ValueRef) -> bool {
-    let chain = plan.chains.iter().find(|chain| chain.steps.contains(&at));
-    let steps = chain.and_then(|chain| plan.steps.get(at + 1..chain.steps.end)).unwrap_or_default();
+fn is_read_in_outer_loop(plan: &Plan, at: usize, value: ValueRef) -> bool {
+    let outer_loop = plan.outer_loops.iter().find(|outer_loop| outer_loop.steps.contains(&at));
+    let steps =
+        outer_loop.and_then(|outer_loop| plan.steps.get(at + 1..outer_loop.steps.end)).unwrap_or_default();
     steps.iter().any(|step| reads(step, value))
 }
 

@@ -1,4 +1,4 @@
-//! Chains of kernels that run over blocks of rows.
+//! Outer loops of kernels that run over blocks of rows.
 //!
 //! ```text
 //! kernel 0: %x[4096,768] -> %h[4096,3072]          block 0: rows    0 to  127 of %h, then of %y, then of %z
@@ -6,12 +6,12 @@
 //! kernel 2: %y -> %z[4096,768]                     ...
 //! ```
 //!
-//! A thread takes a block through all kernels of a chain before it takes the next one, so that it finds in its own cache
-//! what it wrote there. What only the chain needs is held a block at a time, in memory that a thread uses for all its
+//! A thread takes a block through all kernels of an outer loop before it takes the next one, so that it finds in its own cache
+//! what it wrote there. What only the outer loop needs is held a block at a time, in memory that a thread uses for all its
 //! blocks.
 //!
-//! Each kernel's instances are divided along the outermost axis of its grid that has several. A chain is legal where no block
-//! reaches what another one does of anything that the chain writes: [`Accesses::reach`] says what instances reach. Instances
+//! Each kernel's instances are divided along the outermost axis of its grid that has several. An outer loop is legal where no block
+//! reaches what another one does of anything that the outer loop writes: [`Accesses::reach`] says what instances reach. Instances
 //! compute what they do in any order, so that results do not depend on it.
 //!
 //! Where a kernel reads windows of rows, as pooling does, two blocks need the rows between them. What is held a block at a
@@ -39,13 +39,13 @@ use crate::schedule::Machine;
 
 /// Consecutive kernels that run over blocks of rows, each block through all of them on one thread.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Chain {
+pub struct OuterLoop {
     /// Positions of the kernels in [`Plan::steps`].
     pub steps: Range<usize>,
     /// For each kernel the instances of each block.
     pub parts: Vec<Vec<Range<u64>>>,
     /// What is held a block at a time.
-    pub kept: Vec<Kept>,
+    pub local_buffers: Vec<LocalBuffer>,
     /// Bytes in which a thread holds these.
     pub thread_bytes: u64,
     /// How many threads that is for.
@@ -58,7 +58,7 @@ pub struct Chain {
 
 /// A value of which each thread holds a block at a time.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Kept {
+pub struct LocalBuffer {
     /// The value.
     pub value: ValueRef,
     /// Where it begins in a thread's memory, in bytes.
@@ -67,9 +67,9 @@ pub struct Kept {
     pub firsts: Vec<u64>,
 }
 
-/// Why kernels of which one reads much of what the other writes are no chain.
+/// Why kernels of which one reads much of what the other writes are no outer loop.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Unchained {
+pub enum OuterLoopRefusal {
     /// Blocks of rows of one need rows of other blocks of the other.
     Rows,
     /// No block of rows is small enough for a thread's cache.
@@ -79,7 +79,7 @@ pub enum Unchained {
     },
     /// It would hold more memory at a time than the graph may.
     Memory,
-    /// Threads would wait for each other longer than the chain saves.
+    /// Threads would wait for each other longer than the outer loop saves.
     Few {
         /// What would be saved, in microseconds.
         saved_us: f64,
@@ -90,14 +90,14 @@ pub enum Unchained {
     Limit,
 }
 
-impl std::fmt::Display for Unchained {
+impl std::fmt::Display for OuterLoopRefusal {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Unchained::Rows => f.write_str("the next kernel needs other rows"),
-            Unchained::Large { bytes } => write!(f, "the smallest block of rows has {bytes} bytes"),
-            Unchained::Memory => f.write_str("more memory would be held at a time"),
-            Unchained::Limit => f.write_str("the number of rewrites is limited"),
-            Unchained::Few { saved_us, lost_us } => write!(
+            OuterLoopRefusal::Rows => f.write_str("the next kernel needs other rows"),
+            OuterLoopRefusal::Large { bytes } => write!(f, "the smallest block of rows has {bytes} bytes"),
+            OuterLoopRefusal::Memory => f.write_str("more memory would be held at a time"),
+            OuterLoopRefusal::Limit => f.write_str("the number of rewrites is limited"),
+            OuterLoopRefusal::Few { saved_us, lost_us } => write!(
                 f,
                 "predicted to save {saved_us:.0} us, while threads wait {lost_us:.0} us, with so few blocks"
             ),
@@ -105,7 +105,7 @@ impl std::fmt::Display for Unchained {
     }
 }
 
-impl Kept {
+impl LocalBuffer {
     /// For each block what is added to the address of a thread's memory for that from which its instances address the value,
     /// modulo 2^64: each byte lies to lines of the cache as it would in the whole.
     pub fn shifts(&self) -> Vec<u64> {
@@ -113,7 +113,7 @@ impl Kept {
     }
 }
 
-impl Chain {
+impl OuterLoop {
     /// How many blocks there are.
     pub fn blocks(&self) -> usize {
         self.parts.first().map_or(0, Vec::len)
@@ -128,7 +128,7 @@ impl Chain {
 /// Bytes of a line of the cache: a block lies in a thread's memory as it would in the whole value.
 const LINE: u64 = 64;
 
-/// The most blocks of a chain.
+/// The most blocks of an outer loop.
 const MOST_BLOCKS: u64 = 256;
 
 /// Blocks of each thread that even out differences between threads.
@@ -146,20 +146,21 @@ const WAITING: f64 = 0.25;
 /// What moving a byte to or from the caches of other threads takes, in the time of one of memory.
 const CACHED: f64 = 0.25;
 
-/// What part of the caches of all threads a value takes that is worth a chain.
+/// What part of the caches of all threads a value takes that is worth an outer loop.
 const WORTH: u64 = 4;
 
-/// Gives a plan its chains and its memory; no chains where it would hold more than so many bytes with them and not without.
+/// Gives a plan its outer loops and its memory; no outer loops where it would hold more than so many bytes with them and not without.
 pub(super) fn finish(mut plan: Plan, profile: &Profile, most_bytes: u64, rewrites: &Rewrites) -> Plan {
     find(&mut plan, profile, rewrites);
     let plan = liveness::finish(plan);
-    if plan.chains.is_empty() || plan.clone().holds_at_most(most_bytes) {
+    if plan.outer_loops.is_empty() || plan.clone().holds_at_most(most_bytes) {
         return plan;
     }
     let mut apart = plan.clone();
-    let begun = apart.chains.drain(..).map(|chain| (chain.steps.start, Unchained::Memory));
-    apart.unchained.extend(begun);
-    apart.unchained.sort_by_key(|(at, _)| *at);
+    let begun =
+        apart.outer_loops.drain(..).map(|outer_loop| (outer_loop.steps.start, OuterLoopRefusal::Memory));
+    apart.outer_loop_refusals.extend(begun);
+    apart.outer_loop_refusals.sort_by_key(|(at, _)| *at);
     let apart = liveness::finish(apart);
     let (mut a, mut b) = (plan.clone(), apart.clone());
     a.limit_memory(most_bytes);
@@ -167,55 +168,56 @@ pub(super) fn finish(mut plan: Plan, profile: &Profile, most_bytes: u64, rewrite
     if b.peak_bytes() < a.peak_bytes() { apart } else { plan }
 }
 
-/// Finds the chains of a plan, and for each kernel that might have begun one why it did not.
+/// Finds the outer loops of a plan, and for each kernel that might have begun one why it did not.
 fn find(plan: &mut Plan, profile: &Profile, rewrites: &Rewrites) {
     let Machine::Host { threads } = profile.machine else { return };
     let mut finder = Finder::new(plan, profile, threads.into());
-    let (mut chains, mut unchained) = (Vec::new(), Vec::new());
+    let (mut outer_loops, mut outer_loop_refusals) = (Vec::new(), Vec::new());
     let mut at = 0;
     while at < plan.steps.len() {
-        match finder.chain_from(at) {
-            Some(Ok(chain)) if rewrites.allow("outer-loop-fusion") => {
-                at = chain.steps.end;
-                chains.push(chain);
+        match finder.outer_loop_from(at) {
+            Some(Ok(outer_loop)) if rewrites.allow("outer-loop-fusion") => {
+                at = outer_loop.steps.end;
+                outer_loops.push(outer_loop);
                 continue;
             }
-            Some(Err(reason)) => unchained.push((at, reason)),
-            Some(Ok(_)) => unchained.push((at, Unchained::Limit)),
+            Some(Err(reason)) => outer_loop_refusals.push((at, reason)),
+            Some(Ok(_)) => outer_loop_refusals.push((at, OuterLoopRefusal::Limit)),
             None => {}
         }
         at += 1;
     }
-    (plan.chains, plan.unchained) = (chains, unchained);
+    (plan.outer_loops, plan.outer_loop_refusals) = (outer_loops, outer_loop_refusals);
 }
 
-/// Whether the blocks of a chain are all of its kernels' instances, reach nothing of each other's, and fit where they are
+/// Whether the blocks of an outer loop are all of its kernels' instances, reach nothing of each other's, and fit where they are
 /// held.
-pub(super) fn is_legal(plan: &Plan, chain: &Chain) -> bool {
+pub(super) fn is_legal(plan: &Plan, outer_loop: &OuterLoop) -> bool {
     let mut finder = Finder::bare(plan);
-    let kernels = chain.steps.clone().map(|at| finder.kernel(at)).collect::<Option<Vec<_>>>();
-    let Some(kernels) = kernels.filter(|k| k.len() == chain.parts.len()) else { return false };
+    let kernels = outer_loop.steps.clone().map(|at| finder.kernel(at)).collect::<Option<Vec<_>>>();
+    let Some(kernels) = kernels.filter(|k| k.len() == outer_loop.parts.len()) else { return false };
     let mut parts: Vec<Vec<Range<u64>>> = Vec::new();
-    for (kernel, instances) in kernels.iter().zip(&chain.parts) {
+    for (kernel, instances) in kernels.iter().zip(&outer_loop.parts) {
         let inside = |part: &Range<u64>| part.start <= part.end && part.end <= kernel.units * kernel.inner;
         let even = |part: &Range<u64>| {
             part.start.is_multiple_of(kernel.inner) && part.end.is_multiple_of(kernel.inner)
         };
-        if instances.len() != chain.blocks() || !instances.iter().all(|part| inside(part) && even(part)) {
+        if instances.len() != outer_loop.blocks() || !instances.iter().all(|part| inside(part) && even(part))
+        {
             return false;
         }
         let in_units = |part: &Range<u64>| part.start / kernel.inner..part.end / kernel.inner;
         parts.push(instances.iter().map(in_units).collect());
     }
-    let kept: Vec<ValueRef> = chain.kept.iter().map(|kept| kept.value).collect();
-    let Some(reached) = finder.reached(&kernels, &parts, &kept) else { return false };
-    chain.kept.iter().all(|kept| {
-        let Some(blocks) = reached.get(&finder.class(kept.value)) else { return false };
+    let held: Vec<ValueRef> = outer_loop.local_buffers.iter().map(|own| own.value).collect();
+    let Some(reached) = finder.reached(&kernels, &parts, &held) else { return false };
+    outer_loop.local_buffers.iter().all(|own| {
+        let Some(blocks) = reached.get(&finder.class(own.value)) else { return false };
         let fits = |(block, &first): (&Range<u64>, &u64)| {
-            let end = kept.offset + first % LINE + block.end.saturating_sub(first);
-            first <= block.start && end <= chain.thread_bytes
+            let end = own.offset + first % LINE + block.end.saturating_sub(first);
+            first <= block.start && end <= outer_loop.thread_bytes
         };
-        kept.firsts.len() == blocks.len() && blocks.iter().zip(&kept.firsts).all(fits)
+        own.firsts.len() == blocks.len() && blocks.iter().zip(&own.firsts).all(fits)
     })
 }
 
@@ -234,7 +236,7 @@ struct Divided<'p> {
     inner: u64,
 }
 
-/// How the kernels of a chain are divided at the finest.
+/// How the kernels of an outer loop are divided at the finest.
 struct Division {
     /// For each kernel the units of a block.
     units: Vec<u64>,
@@ -264,7 +266,7 @@ impl Division {
     }
 }
 
-/// For each value that a chain writes, or one that shares its memory, the bytes that each block reaches.
+/// For each value that an outer loop writes, or one that shares its memory, the bytes that each block reaches.
 type Reached = FxHashMap<ValueRef, Vec<Range<u64>>>;
 
 /// Program, grid, units, and which parameters are asked for.
@@ -357,8 +359,8 @@ impl<'p> Finder<'p> {
         Some(Divided { at, step, program, grid, axis, units: grid[axis].into(), inner })
     }
 
-    /// The chain that begins with a step, or why it does not; nothing where there would be nothing to gain.
-    fn chain_from(&mut self, at: usize) -> Option<Result<Chain, Unchained>> {
+    /// The outer loop that begins with a step, or why it does not; nothing where there would be nothing to gain.
+    fn outer_loop_from(&mut self, at: usize) -> Option<Result<OuterLoop, OuterLoopRefusal>> {
         let mut kernels = vec![self.kernel(at)?];
         if !self.feeds(&kernels, at + 1) {
             return None;
@@ -367,18 +369,22 @@ impl<'p> Finder<'p> {
         while let Some(next) = self.kernel(at + kernels.len()).filter(|k| self.feeds(&kernels, k.at)) {
             kernels.push(next);
             let Some(division) = self.division(&kernels) else { break };
-            let chain = self.chain(&kernels, &division, division.least_factor());
-            let Some(chain) = chain.filter(|c| c.thread_bytes <= self.room() || best.is_none()) else {
+            let outer_loop = self.outer_loop(&kernels, &division, division.least_factor());
+            let Some(outer_loop) = outer_loop.filter(|c| c.thread_bytes <= self.room() || best.is_none())
+            else {
                 break;
             };
             best = Some(division);
             // Windows are of two kernels.
-            if chain.parts.first().is_some_and(|parts| parts.windows(2).any(|two| two[0].end > two[1].start))
+            if outer_loop
+                .parts
+                .first()
+                .is_some_and(|parts| parts.windows(2).any(|two| two[0].end > two[1].start))
             {
                 break;
             }
         }
-        let Some(division) = best else { return Some(Err(Unchained::Rows)) };
+        let Some(division) = best else { return Some(Err(OuterLoopRefusal::Rows)) };
         kernels.truncate(division.units.len());
         self.priced(&kernels, &division)
     }
@@ -592,7 +598,7 @@ impl<'p> Finder<'p> {
         &mut self,
         kernels: &[Divided<'p>],
         parts: &[Vec<Range<u64>>],
-        kept: &[ValueRef],
+        held: &[ValueRef],
     ) -> Option<Reached> {
         let blocks = parts.first()?.len();
         let mut found = Reached::default();
@@ -609,7 +615,7 @@ impl<'p> Finder<'p> {
             }
         }
         for &value in &apart {
-            if !kept.contains(&value) || !self.is_computed(value, kernels, parts) {
+            if !held.contains(&value) || !self.is_computed(value, kernels, parts) {
                 return None;
             }
         }
@@ -686,18 +692,24 @@ impl<'p> Finder<'p> {
         true
     }
 
-    /// The chain in blocks as even and as large as fit a thread's cache.
-    fn priced(&mut self, kernels: &[Divided<'p>], division: &Division) -> Option<Result<Chain, Unchained>> {
+    /// The outer loop in blocks as even and as large as fit a thread's cache.
+    fn priced(
+        &mut self,
+        kernels: &[Divided<'p>],
+        division: &Division,
+    ) -> Option<Result<OuterLoop, OuterLoopRefusal>> {
         let least = division.least_factor();
-        let smallest = self.chain(kernels, division, least)?;
-        if smallest.kept.is_empty() {
+        let smallest = self.outer_loop(kernels, division, least)?;
+        if smallest.local_buffers.is_empty() {
             return None;
         }
         if smallest.thread_bytes > self.room() {
-            return Some(Err(Unchained::Large { bytes: smallest.thread_bytes }));
+            return Some(Err(OuterLoopRefusal::Large { bytes: smallest.thread_bytes }));
         }
         // Neighbours need rows of each other's whatever the size of blocks.
-        let twice = self.chain(kernels, division, 2 * least).map_or(u64::MAX, |chain| chain.thread_bytes);
+        let twice = self
+            .outer_loop(kernels, division, 2 * least)
+            .map_or(u64::MAX, |outer_loop| outer_loop.thread_bytes);
         let more = twice.saturating_sub(smallest.thread_bytes).max(1);
         let most = least + least * (self.cache / 4).saturating_sub(smallest.thread_bytes) / more;
         let most = most.min(division.blocks);
@@ -722,30 +734,30 @@ impl<'p> Finder<'p> {
             kernels.iter().filter(read).count() as u64
         };
         // What is written is read before.
-        let moved = |kept: &Kept| {
-            let bytes = self.bytes(kept.value);
+        let moved = |own: &LocalBuffer| {
+            let bytes = self.bytes(own.value);
             let part = if bytes > self.threads * self.cache { 1.0 } else { CACHED };
-            (bytes * (2 + reads(kept.value))) as f64 * part
+            (bytes * (2 + reads(own.value))) as f64 * part
         };
-        let moved: f64 = smallest.kept.iter().map(moved).sum();
+        let moved: f64 = smallest.local_buffers.iter().map(moved).sum();
         let saved_us = moved / self.bytes_per_us + self.launch_us * (kernels.len() - 1) as f64;
         let blocks = division.blocks.div_ceil(factor) as f64;
         let lost_us = all_us * (time(factor) - 1.0 + WAITING / blocks);
         if lost_us > saved_us {
-            return Some(Err(Unchained::Few { saved_us, lost_us }));
+            return Some(Err(OuterLoopRefusal::Few { saved_us, lost_us }));
         }
-        let chain = self.chain(kernels, division, factor)?;
-        Some(Ok(Chain { saved_us: saved_us - lost_us, ..chain }))
+        let outer_loop = self.outer_loop(kernels, division, factor)?;
+        Some(Ok(OuterLoop { saved_us: saved_us - lost_us, ..outer_loop }))
     }
 
-    /// The chain in blocks that consist of so many of the finest.
-    fn chain(&mut self, kernels: &[Divided<'p>], division: &Division, factor: u64) -> Option<Chain> {
+    /// The outer loop in blocks that consist of so many of the finest.
+    fn outer_loop(&mut self, kernels: &[Divided<'p>], division: &Division, factor: u64) -> Option<OuterLoop> {
         let parts = self.parts(kernels, division, factor)?;
         let (first, end) = (kernels.first()?.at, kernels.last()?.at + 1);
         let windows = division.windows.and_then(|w| kernels.first()?.step.buffers.get(w.written));
         let in_windows: Vec<ValueRef> = windows.iter().map(|b| b.0).collect();
         let reached = self.reached(kernels, &parts, &in_windows)?;
-        let (mut kept, mut lives) = (Vec::new(), Vec::new());
+        let (mut local_buffers, mut lives) = (Vec::new(), Vec::new());
         for (position, kernel) in kernels.iter().enumerate() {
             for &(value, _) in kernel.step.buffers.iter().filter(|b| b.1) {
                 let last = self.last_uses.get(&value).copied().unwrap_or(usize::MAX);
@@ -753,18 +765,18 @@ impl<'p> Finder<'p> {
                 let bytes = blocks.iter().map(|block| block.end - block.start).max()? + LINE;
                 lives.push(Life { bytes, first: position, last: last - first });
                 let firsts = blocks.iter().map(|block| block.start).collect();
-                kept.push(Kept { value, offset: 0, firsts });
+                local_buffers.push(LocalBuffer { value, offset: 0, firsts });
             }
         }
         let (thread_bytes, offsets) = place(&lives);
-        kept.iter_mut().zip(offsets).for_each(|(kept, offset)| kept.offset = offset);
+        local_buffers.iter_mut().zip(offsets).for_each(|(own, offset)| own.offset = offset);
         let instances = |(kernel, parts): (&Divided<'_>, Vec<Range<u64>>)| {
             parts.iter().map(|units| units.start * kernel.inner..units.end * kernel.inner).collect()
         };
-        Some(Chain {
+        Some(OuterLoop {
             steps: first..end,
             parts: kernels.iter().zip(parts).map(instances).collect(),
-            kept,
+            local_buffers,
             thread_bytes: thread_bytes.next_multiple_of(ALIGNMENT),
             threads: self.threads,
             at: 0,

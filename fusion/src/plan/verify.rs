@@ -6,7 +6,7 @@
 //! - once one has written over a tensor of the caller's, nothing can fail: neither a call, a kernel of a user's operator,
 //!   nor an allocation; and no kernel of such a plan checks indices;
 //! - kernels that share a launch do not need each other: one writes nothing that another has;
-//! - blocks of a chain reach nothing of each other's, and what is held a block at a time is needed nowhere else;
+//! - blocks of an outer loop reach nothing of each other's, and what is held a block at a time is needed nowhere else;
 //! - every kernel's program has a parameter for each buffer, and one for the status word where it checks indices.
 
 use std::collections::BTreeMap;
@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::horizontal::parts_are_independent;
-use super::outer_loop::{self, Chain};
+use super::outer_loop::{self, OuterLoop};
 use super::reinplace::{direct, may_fail, returned};
 use super::{KernelStep, Plan, PlanError, StepKind};
 use crate::graph::{Op, ValueRef};
@@ -29,8 +29,8 @@ pub fn verify(plan: &Plan) -> Result<(), PlanError> {
     nothing_fails_late(plan)?;
     for (at, step) in plan.steps.iter().enumerate() {
         let step_name = || format!("step {at}");
-        for chain in plan.chains.iter().filter(|chain| chain.steps.start == at) {
-            memory.begin(chain).map_err(|what| invalid(step_name(), what))?;
+        for outer_loop in plan.outer_loops.iter().filter(|outer_loop| outer_loop.steps.start == at) {
+            memory.begin(outer_loop).map_err(|what| invalid(step_name(), what))?;
         }
         memory.taken.extend(step.takes.iter().filter(|value| own.contains(value)));
         match &step.kind {
@@ -45,7 +45,10 @@ pub fn verify(plan: &Plan) -> Result<(), PlanError> {
                 }
             }
         }
-        plan.chains.iter().filter(|chain| chain.steps.end == at + 1).for_each(|chain| memory.end(chain));
+        plan.outer_loops
+            .iter()
+            .filter(|outer_loop| outer_loop.steps.end == at + 1)
+            .for_each(|outer_loop| memory.end(outer_loop));
         step.frees.iter().for_each(|&root| memory.free(root));
     }
     for place in returned(plan).chain(plan.updates.iter().map(|(_, place)| place)) {
@@ -85,7 +88,7 @@ struct Stored<'a> {
     present: FxHashSet<ValueRef>,
     /// Values in the arena by offset, with their ends.
     arena: BTreeMap<u64, (u64, ValueRef)>,
-    /// Values of which a chain holds blocks, while it runs.
+    /// Values of which an outer loop holds blocks, while it runs.
     in_blocks: FxHashSet<ValueRef>,
     /// Values outside of it, by the value that was the first to be there.
     outside: FxHashMap<ValueRef, ValueRef>,
@@ -131,24 +134,28 @@ impl Stored<'_> {
         reads().filter(|value| !overwritten.contains(value)).try_for_each(|value| self.read(value))
     }
 
-    /// Begins a chain, whose threads hold blocks in the arena.
-    fn begin(&mut self, chain: &Chain) -> Result<(), String> {
-        let late = self.plan.steps.get(chain.steps.start + 1..chain.steps.end).ok_or("has no such chain")?;
-        if late.iter().any(|step| !step.takes.is_empty()) || !outer_loop::is_legal(self.plan, chain) {
-            return Err(String::from("begins a chain whose blocks need each other"));
+    /// Begins an outer loop, whose threads hold blocks in the arena.
+    fn begin(&mut self, outer_loop: &OuterLoop) -> Result<(), String> {
+        let late = self
+            .plan
+            .steps
+            .get(outer_loop.steps.start + 1..outer_loop.steps.end)
+            .ok_or("has no such outer loop")?;
+        if late.iter().any(|step| !step.takes.is_empty()) || !outer_loop::is_legal(self.plan, outer_loop) {
+            return Err(String::from("begins an outer loop whose blocks need each other"));
         }
-        let end = chain.at + chain.bytes();
+        let end = outer_loop.at + outer_loop.bytes();
         if end > self.plan.memory.bytes {
-            return Err(String::from("begins a chain that holds blocks beyond the arena"));
+            return Err(String::from("begins an outer loop that holds blocks beyond the arena"));
         }
-        self.take(chain.at, end);
-        self.in_blocks = chain.kept.iter().map(|kept| kept.value).collect();
+        self.take(outer_loop.at, end);
+        self.in_blocks = outer_loop.local_buffers.iter().map(|own| own.value).collect();
         Ok(())
     }
 
-    /// Ends a chain: what it held in blocks is gone, and nothing that it wrote lies there.
-    fn end(&mut self, chain: &Chain) {
-        self.take(chain.at, chain.at + chain.bytes());
+    /// Ends an outer loop: what it held in blocks is gone, and nothing that it wrote lies there.
+    fn end(&mut self, outer_loop: &OuterLoop) {
+        self.take(outer_loop.at, outer_loop.at + outer_loop.bytes());
         for value in self.in_blocks.drain() {
             self.present.remove(&value);
         }

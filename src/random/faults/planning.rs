@@ -59,10 +59,10 @@ pub(super) fn plant(fault: Fault, plan: &mut Plan, place: Place) {
     }
 }
 
-/// When a step runs: those of a chain run together, block by block.
+/// When a step runs: those of an outer loop run together, block by block.
 fn time(plan: &Plan, at: usize) -> usize {
-    let chain = plan.chains.iter().find(|chain| chain.steps.contains(&at));
-    chain.map_or(at, |chain| chain.steps.start)
+    let outer_loop = plan.outer_loops.iter().find(|outer_loop| outer_loop.steps.contains(&at));
+    outer_loop.map_or(at, |outer_loop| outer_loop.steps.start)
 }
 
 fn reads(kind: &StepKind) -> Vec<ValueRef> {

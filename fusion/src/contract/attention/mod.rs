@@ -24,7 +24,7 @@
 //! several heads share keys, an instance has one query of each of them, so that keys and values are read once; `grouped`
 //! finds keys and values that a model repeats for that.
 //!
-//! Of `bf16`, where processors multiply pairs of numbers, keys and values of many queries are laid out for that first, and
+//! Of `bf16`, where processors multiply pairs of numbers, keys and values of many queries are packed for that first, and
 //! nothing is transposed (`pairs`).
 //!
 //! Where there are few queries and heads, ranges of keys have instances of their own (`ranges`).
@@ -46,7 +46,7 @@ mod vnni;
 use tilefuse_block::Program;
 
 use crate::block_kernel::{Alone, BlockKernel, BlockKernelKind, Tied};
-use crate::contract::{Host, Laid, Template};
+use crate::contract::{Host, OperandKernel, Template};
 use crate::graph::{AtenCall, Graph, NodeId};
 
 use blocks::{Blocks, blocks_of};
@@ -60,7 +60,7 @@ const THREADS: u32 = 4;
 pub(super) fn templates(graph: &Graph, node: NodeId, call: &AtenCall, host: Host) -> Vec<Template> {
     let Some(attention) = call::read(graph, node, call) else { return Vec::new() };
     let as_it_lies = template(graph, node, &attention, THREADS);
-    let ranged = as_it_lies.as_ref().is_some_and(|template| !template.laid.is_empty());
+    let ranged = as_it_lies.as_ref().is_some_and(|template| !template.operand_kernels.is_empty());
     let paired = if host.pairs && !ranged { in_pairs(graph, node, &attention, THREADS) } else { None };
     as_it_lies.into_iter().chain(paired).collect()
 }
@@ -84,16 +84,16 @@ fn template(graph: &Graph, node: NodeId, attention: &Attention, threads: u32) ->
     Some(with(attention, split_kv::combining(attention, &blocks, ranges, position)?, vec![parts]))
 }
 
-/// The template that lays keys and values out in pairs.
+/// The template that packs keys and values in pairs.
 fn in_pairs(graph: &Graph, node: NodeId, attention: &Attention, threads: u32) -> Option<Template> {
     let position = u16::try_from(graph.operands(node).len()).ok()?;
     let paired = vnni::of(attention, position, graph.ty(node.into()).device, threads)?;
     let members = u32::try_from(attention.members()?).ok()?;
     let mut kernel = kernel(&paired.attention, paired.program, [paired.instances, members, 1]);
-    // What was laid out stays where it lies.
+    // What was packed stays where it lies.
     let unread = [&attention.k.source, &attention.v.source];
     kernel.layouts.extend(unread.map(|source| (source.position, source.layout.clone())));
-    Some(with(attention, kernel, Vec::from(paired.laid)))
+    Some(with(attention, kernel, Vec::from(paired.operand_kernels)))
 }
 
 /// The kernel of a program that computes the result of operands where they lie.
@@ -115,7 +115,7 @@ fn kernel(attention: &Attention, program: Program, grid: [u32; 3]) -> BlockKerne
 }
 
 /// The template of a kernel, before which others run.
-fn with(attention: &Attention, kernel: BlockKernel, laid: Vec<Laid>) -> Template {
+fn with(attention: &Attention, kernel: BlockKernel, operand_kernels: Vec<OperandKernel>) -> Template {
     let (width, depth) = (attention.width as f64, attention.depth as f64);
     let rows = attention.queries as f64 + attention.keys as f64;
     let members = attention.members().unwrap_or(1) as f64;
@@ -124,7 +124,7 @@ fn with(attention: &Attention, kernel: BlockKernel, laid: Vec<Laid>) -> Template
         flops: 2.0 * attention.pairs() * (width + depth),
         bytes: members * rows * (width + depth) * f64::from(attention.elem.bytes()),
         panels: None,
-        laid,
-        turned: None,
+        operand_kernels,
+        result_layout: None,
     }
 }

@@ -19,7 +19,7 @@ use super::make::{Kinds, Made, Place, along};
 use super::program::fits;
 use crate::block_kernel::{Alone, BlockKernel, BlockKernelKind, Layout, Tied};
 use crate::contract::operand::Source;
-use crate::contract::pack::Laid;
+use crate::contract::pack::OperandKernel;
 use crate::plan::HOST_PARTS;
 use crate::types::{DType, Device, TensorType};
 
@@ -96,7 +96,7 @@ pub(super) fn parts(
     ranges: Ranges,
     (program, grid): (Program, [u32; 3]),
     device: Device,
-) -> Option<Laid> {
+) -> Option<OperandKernel> {
     let shape = [attention.members()?, ranges.count.into(), left_by_range(attention)?];
     let ty = TensorType::contiguous(DType::Elem(attention.sum()), &shape, device);
     let sources: Vec<&Source> = attention.positions().collect();
@@ -114,7 +114,7 @@ pub(super) fn parts(
         expected_us: 0.0,
     };
     let positions = sources.iter().map(|source| source.position).collect();
-    Some(Laid { op: ATTENDED, kernel, ty, positions, group: 1, computes: true })
+    Some(OperandKernel { op: ATTENDED, kernel, ty, positions, group: 1, computes: true })
 }
 
 /// The kernel of the call, which combines what the operand at this position holds.

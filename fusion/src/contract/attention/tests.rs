@@ -28,7 +28,7 @@ struct Case {
     width: i64,
     depth: i64,
     /// Whether tensors lie as `[batch, sequence, heads, elements]`.
-    turned: bool,
+    sequence_first: bool,
     causal: bool,
     scale: Option<f64>,
     mask: Mask,
@@ -45,7 +45,7 @@ const PLAIN: Case = Case {
     keys: 11,
     width: 8,
     depth: 8,
-    turned: false,
+    sequence_first: false,
     causal: false,
     scale: None,
     mask: Mask::None,
@@ -59,7 +59,7 @@ fn joined(numbers: &[i64]) -> String {
 
 impl Case {
     fn strides(&self, heads: i64, rows: i64, elements: i64) -> Dims {
-        match self.turned {
+        match self.sequence_first {
             true => Dims::from_slice(&[rows * heads * elements, elements, heads * elements, 1]),
             false => row_major(&[self.batch[0], heads, rows, elements]),
         }
@@ -68,7 +68,7 @@ impl Case {
     fn ty(&self, heads: i64, rows: i64, elements: i64) -> String {
         let shape = [self.batch[0], heads, rows, elements];
         let strides = self.strides(heads, rows, elements);
-        let strides = if self.turned { format!("{{{}}}", joined(&strides)) } else { String::new() };
+        let strides = if self.sequence_first { format!("{{{}}}", joined(&strides)) } else { String::new() };
         format!("{}[{}]{strides}", self.dtype, joined(&shape))
     }
 
@@ -198,7 +198,7 @@ impl Case {
         let kernels = kernels + usize::from(self.mask != Mask::None);
         let mut before: Option<Vec<f64>> = None;
         for threads in [1, 2, 16] {
-            let plan = laid_out(&text, &profile(threads));
+            let plan = with_packed_operands(&text, &profile(threads));
             assert_eq!(plan.extern_count(), 0, "{text}");
             assert_eq!(plan.kernel_count(), kernels, "{text}");
             let found = run(&plan).remove(0);
@@ -217,11 +217,11 @@ impl Case {
     }
 }
 
-/// A plan of kernels, before which operands are laid out wherever that can be done.
-fn laid_out(text: &str, profile: &Profile) -> Plan {
+/// A plan of kernels, before which operands are packed wherever that can be done.
+fn with_packed_operands(text: &str, profile: &Profile) -> Plan {
     let mut graph = primitive(text, profile);
     choose_products(&mut graph, profile, Products::Measured, None, u64::MAX, &mut |candidate| {
-        let generated_us = if candidate.template.laid.is_empty() { 1.5 } else { 1.0 };
+        let generated_us = if candidate.template.operand_kernels.is_empty() { 1.5 } else { 1.0 };
         Some(Times { generated_us, library_us: 2.0, measured: true })
     });
     plan(&graph, profile).unwrap()
@@ -252,8 +252,8 @@ fn other_types_are_summed_in_theirs_or_f32() {
 
 #[test]
 fn heads_between_rows_are_read_where_they_lie() {
-    Case { turned: true, ..PLAIN }.check();
-    Case { turned: true, queries: 33, keys: 33, causal: true, ..PLAIN }.check();
+    Case { sequence_first: true, ..PLAIN }.check();
+    Case { sequence_first: true, queries: 33, keys: 33, causal: true, ..PLAIN }.check();
 }
 
 #[test]
@@ -266,7 +266,7 @@ fn a_query_sees_keys_up_to_its_own() {
 #[test]
 fn heads_share_keys() {
     Case { batch: [2, 6, 2], ..PLAIN }.check();
-    Case { batch: [2, 4, 1], turned: true, mask: Mask::Kept(&[1, 4, 9, 11], 0.0), ..PLAIN }.check();
+    Case { batch: [2, 4, 1], sequence_first: true, mask: Mask::Kept(&[1, 4, 9, 11], 0.0), ..PLAIN }.check();
     Case { batch: [1, 6, 3], queries: 1, mask: Mask::Kept(&[1, 11], 0.0), ..PLAIN }.check();
 }
 
@@ -276,12 +276,12 @@ fn few_queries() {
     for queries in [1, 2, 3, 4] {
         Case { queries, keys: 150, width: 5, ..PLAIN }.check();
         let mask = Mask::Added(if queries == 1 { &[2, 3, 1, 40] } else { &[1, 40] });
-        Case { queries, keys: 40, turned: true, mask, ..PLAIN }.check();
+        Case { queries, keys: 40, sequence_first: true, mask, ..PLAIN }.check();
     }
     for [heads, few] in [[6, 2], [8, 1], [32, 2], [5, 5]] {
         let one = Case { queries: 1, keys: 70, batch: [2, heads, few], ..PLAIN };
         one.check();
-        Case { turned: true, causal: true, ..one }.check();
+        Case { sequence_first: true, causal: true, ..one }.check();
     }
     let masked = Case { queries: 1, keys: 40, batch: [2, 6, 2], ..PLAIN };
     for shape in [&[2, 6, 1, 40][..], &[2, 1, 1, 40], &[1, 6, 1, 40]] {
@@ -297,7 +297,7 @@ fn what_repeats_keys_is_not_computed() {
         for queries in [1, 9] {
             let repeated = Case { repeated: true, batch: [2, heads, few], queries, ..PLAIN };
             repeated.check();
-            Case { turned: true, keys: 9, causal: true, ..repeated }.check();
+            Case { sequence_first: true, keys: 9, causal: true, ..repeated }.check();
         }
     }
     Case { repeated: true, batch: [2, 6, 2], mask: Mask::Kept(&[2, 6, 9, 11], 0.25), ..PLAIN }.check();
@@ -371,7 +371,7 @@ fn ranges_of_keys_have_instances_of_their_own() {
     for dtype in ["f64", "bf16"] {
         Case { dtype, ..long }.check();
     }
-    Case { batch: [1, 3, 1], turned: true, ..long }.check();
+    Case { batch: [1, 3, 1], sequence_first: true, ..long }.check();
     Case { batch: [1, 5, 1], repeated: true, ..long }.check();
     for shape in [&[1, 1, 1, 1100][..], &[1, 1]] {
         Case { mask: Mask::Kept(shape, 0.25), ..long }.check();
@@ -410,7 +410,7 @@ fn few_keys_and_many_instances_have_no_ranges() {
 
 /// Of `bf16`, keys and values lie in pairs where there are instructions for these.
 #[test]
-fn keys_and_values_are_laid_out_in_pairs() {
+fn keys_and_values_are_packed_in_pairs() {
     let pairs = |threads| Profile::host(threads).with_groups([800.0, 0.0]);
     let wide =
         Case { dtype: "bf16", batch: [1, 1, 1], queries: 64, keys: 128, width: 200, depth: 56, ..PLAIN };
@@ -421,8 +421,8 @@ fn keys_and_values_are_laid_out_in_pairs() {
     for (queries, keys) in [(130, 130), (140, 250), (200, 130)] {
         Case { queries, keys, causal: true, ..wide }.check_on(pairs, 3);
     }
-    Case { turned: true, batch: [2, 2, 2], ..wide }.check_on(pairs, 3);
-    Case { turned: true, batch: [1, 4, 2], keys: 140, ..wide }.check_on(pairs, 3);
+    Case { sequence_first: true, batch: [2, 2, 2], ..wide }.check_on(pairs, 3);
+    Case { sequence_first: true, batch: [1, 4, 2], keys: 140, ..wide }.check_on(pairs, 3);
     Case { repeated: true, batch: [1, 4, 2], scale: Some(-0.5), ..wide }.check_on(pairs, 3);
     let masked = Case { batch: [1, 2, 2], keys: 140, ..wide };
     for shape in [&[64, 140][..], &[1, 2, 64, 140], &[1, 1, 1, 140], &[1, 2, 64, 1]] {

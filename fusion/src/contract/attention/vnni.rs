@@ -1,10 +1,10 @@
-//! Attention of `bf16` where processors multiply pairs of numbers. Keys and values are laid out first, as right operands of
+//! Attention of `bf16` where processors multiply pairs of numbers. Keys and values are packed first, as right operands of
 //! products are: keys in panels of one step's, whose elements lie in pairs, values in panels of their elements with two
 //! rows side by side.
 //!
 //! ```text
-//! %k = tilefuse::laid(self=%1) : bf16[members,steps,blocks of width,width x KEYS]
-//! %v = tilefuse::laid(self=%2) : bf16[members,panels,steps,KEYS x COLUMNS]
+//! %k = tilefuse::pack(self=%1) : bf16[members,steps,blocks of width,width x KEYS]
+//! %v = tilefuse::pack(self=%2) : bf16[members,panels,steps,KEYS x COLUMNS]
 //! for %j in 0..KEYS step BLOCK with (%max = -inf, %sum = 0, %out = 0) {
 //!   %s = dot %q, %k[j..], 0                  [QUERIES, BLOCK]
 //!   %p = exp(scale %s - %new)
@@ -22,11 +22,11 @@ use super::blocks::{Blocks, Span, blocks_of};
 use super::call::Attention;
 use super::make::{Axis, Kinds, Made, Place, along, both};
 use super::program::{Member, State};
-use crate::contract::pack::{Laid, Tiling};
+use crate::contract::pack::{OperandKernel, Tiling};
 use crate::contract::product::{Access, Product};
 use crate::types::Device;
 
-/// The fewest queries, keys, and elements of a key and a value together: laying out takes as long as some queries, and
+/// The fewest queries, keys, and elements of a key and a value together: packing takes as long as some queries, and
 /// exponentials as long as products of fewer elements.
 const LEAST_QUERIES: i64 = 64;
 const LEAST_KEYS: i64 = 128;
@@ -42,7 +42,7 @@ const INSTANCE: f64 = 8.0;
 /// What a step takes beside its keys, in keys, and a panel beside its columns, in columns.
 const STARTING: f64 = 8.0;
 
-/// Attention over keys and values that are laid out.
+/// Attention over keys and values that are packed.
 pub(super) struct Paired {
     pub(super) program: Program,
     /// Instances by block of queries.
@@ -50,7 +50,7 @@ pub(super) struct Paired {
     /// The attention whose keys and values are the further operands.
     pub(super) attention: Attention,
     /// What makes these.
-    pub(super) laid: [Laid; 2],
+    pub(super) operand_kernels: [OperandKernel; 2],
 }
 
 /// How attention is divided.
@@ -122,13 +122,13 @@ pub(super) fn of(attention: &Attention, operands: u16, device: Device, threads: 
     let [down, right] = attention.k.matrix;
     let keys = Access { matrix: [right, down], ..attention.k.clone() };
     let tall = if pairs.filled.is_multiple_of(64) { 64 } else { STEP };
-    let lay = |access: &Access, extents: [i64; 2], tile: [u32; 2]| {
+    let pack = |access: &Access, extents: [i64; 2], tile: [u32; 2]| {
         let product = product(attention, access, extents);
         let tiling = Tiling { extents, tile, down: true, group: 2, elem: Elem::Bf16 };
-        Laid::of(&product, access, &tiling, device).map(|laid| (laid, product))
+        OperandKernel::of(&product, access, &tiling, device).map(|packed| (packed, product))
     };
-    let (k, of_keys) = lay(&keys, [attention.width, attention.keys], [tall, pairs.keys])?;
-    let (v, of_values) = lay(&attention.v, [attention.keys, attention.depth], [pairs.keys, pairs.columns])?;
+    let (k, of_keys) = pack(&keys, [attention.width, attention.keys], [tall, pairs.keys])?;
+    let (v, of_values) = pack(&attention.v, [attention.keys, attention.depth], [pairs.keys, pairs.columns])?;
     let own = Attention {
         k: k.access(operands, &attention.k, [pairs.filled.into(), 0], &of_keys),
         v: v.access(operands + 1, &attention.v, [i64::from(pairs.columns * pairs.panels), 0], &of_values),
@@ -136,7 +136,7 @@ pub(super) fn of(attention: &Attention, operands: u16, device: Device, threads: 
     };
     let instances = u32::try_from(blocks_of(attention.queries, pairs.queries)).ok()?;
     let program = write(&own, &pairs).ok()?;
-    Some(Paired { program, instances, attention: own, laid: [k, v] })
+    Some(Paired { program, instances, attention: own, operand_kernels: [k, v] })
 }
 
 /// A product whose right operand is a matrix of attention.

@@ -12,7 +12,7 @@
 //! images at any strides, and writes results with the filters innermost where all that read them can take that. `rows`
 //! computes products of matrices in the same way.
 //!
-//! Transposed convolutions are computed so too: `phase` says which taps reach a pixel of the result. `laid` makes panels of
+//! Transposed convolutions are computed so too: `phase` says which taps reach a pixel of the result. `packed_filter` makes panels of
 //! their filters before each call where these are no weights. `transposed` computes those whose filters fill no vectors, by
 //! vectors of pixels.
 //!
@@ -41,7 +41,7 @@ use tilefuse_block::{Elem, TypeError};
 
 use super::operand::{Source, in_memory, source};
 use super::prepack::{Panels, unwritten_param};
-use super::{Template, Turned};
+use super::{ResultLayout, Template};
 use crate::block_kernel::{BlockKernel, BlockKernelKind, Coordinates, Layout, Tied};
 use crate::graph::{AtenCall, Graph, NodeId};
 use crate::types::Dims;
@@ -69,7 +69,7 @@ pub(super) fn template(graph: &Graph, node: NodeId, call: &AtenCall, threads: u3
     Some(whole(conv, made, tied, Vec::new()))
 }
 
-/// The template of a call whose filters are packed, or laid out before it. Its result has the filters innermost where the call's has, or where
+/// The template of a call whose filters are prepacked, or packed before it. Its result has the filters innermost where the call's has, or where
 /// that is row-major and `turn` says so.
 pub(super) fn packed(
     graph: &Graph,
@@ -80,12 +80,12 @@ pub(super) fn packed(
 ) -> Option<Template> {
     let read = call::read(graph, node, call)?;
     let out = graph.node(node).outs.first()?;
-    let turned = turned(&read, &out.shape)?;
-    let is_turned = turned.is_order_of(&out.strides, &out.shape);
-    if !is_turned && !out.is_contiguous() {
+    let result_layout = channels_last_layout(&read, &out.shape)?;
+    let is_channels_last = result_layout.is_order_of(&out.strides, &out.shape);
+    if !is_channels_last && !out.is_contiguous() {
         return None;
     }
-    let last = turn || is_turned;
+    let last = turn || is_channels_last;
     let operands = graph.operands(node);
     let place = |at: usize| -> Option<(u16, _)> {
         let position = *read.operands.get(at)?;
@@ -110,7 +110,7 @@ pub(super) fn packed(
         None if conv.transposed => {
             let filters = source(graph, value, weights)?;
             let panels = matrix(&filters, &read.conv, &tile)?;
-            Err(packed_filter::laid(&filters, &panels, conv.elem, tile.lanes, out.device)?)
+            Err(packed_filter::of(&filters, &panels, conv.elem, tile.lanes, out.device)?)
         }
         None => return None,
     };
@@ -122,11 +122,11 @@ pub(super) fn packed(
     // The kernel does not read the weights themselves: they stay where they lie.
     let layouts = vec![(images, lie.layout), (weights, filters.layout)];
     let template = whole(&read.conv, made, tied, layouts);
-    let (panels, laid) = match panels {
+    let (panels, operand_kernels) = match panels {
         Ok(panels) => (Some(panels), Vec::new()),
-        Err(laid) => (None, vec![laid]),
+        Err(packed) => (None, vec![packed]),
     };
-    Some(Template { panels, laid, turned: last.then_some(turned), ..template })
+    Some(Template { panels, operand_kernels, result_layout: last.then_some(result_layout), ..template })
 }
 
 /// Where the images of a call lie.
@@ -223,14 +223,14 @@ fn matrix(filters: &Source, conv: &Conv, tile: &Tile) -> Option<Panels> {
 }
 
 /// The order of a result with the filters innermost.
-fn turned(read: &call::Read, shape: &[i64]) -> Option<Turned> {
+fn channels_last_layout(read: &call::Read, shape: &[i64]) -> Option<ResultLayout> {
     let rank = shape.len() as u8;
     let skip = u8::from(read.batched);
     let inverse: SmallVec<[u8; 6]> = (0..skip).chain(skip + 1..rank).chain([skip]).collect();
     let permutation: SmallVec<[u8; 6]> =
         (0..skip).chain([rank.checked_sub(1)?]).chain(skip..rank - 1).collect();
     let of = |dims: &[i64]| -> Dims { inverse.iter().map(|&d| dims[usize::from(d)]).collect() };
-    Some(Turned { shape: of(shape), permutation, inverse: inverse.clone() })
+    Some(ResultLayout { shape: of(shape), permutation, inverse: inverse.clone() })
 }
 
 /// A template of a program.
@@ -253,8 +253,8 @@ fn whole(conv: &Conv, made: ConvProgram, tied: Vec<Tied>, layouts: Vec<(u16, Lay
         flops: 2.0 * conv.products() as f64,
         bytes,
         panels: None,
-        laid: Vec::new(),
-        turned: None,
+        operand_kernels: Vec::new(),
+        result_layout: None,
     }
 }
 

@@ -1,4 +1,4 @@
-//! Filters of a transposed convolution that are no weights, laid out as panels by a kernel before each call.
+//! Filters of a transposed convolution that are no weights, packed as panels by a kernel before each call.
 //!
 //! An instance takes some channels of a tap and a vector of filters. It reads them where they lie, puts zeros behind the last
 //! filters, and writes rows of a panel.
@@ -9,7 +9,7 @@ use tilefuse_block::{Builder, CacheHint, Elem, Literal, Program};
 use super::make::{Made, add, along, below, both, mask_along, plus, split, times, wide};
 use crate::block_kernel::{BlockKernel, BlockKernelKind, Tied};
 use crate::contract::operand::Source;
-use crate::contract::pack::{LAID, Laid};
+use crate::contract::pack::{OperandKernel, PACK};
 use crate::contract::prepack::Panels;
 use crate::types::{DType, Device, TensorType};
 
@@ -17,13 +17,13 @@ use crate::types::{DType, Device, TensorType};
 const CHANNELS: i64 = 32;
 
 /// The kernel that makes `panels` of filters, `lanes` of them a vector.
-pub(super) fn laid(
+pub(super) fn of(
     filters: &Source,
     panels: &Panels,
     elem: Elem,
     lanes: u32,
     device: Device,
-) -> Option<Laid> {
+) -> Option<OperandKernel> {
     let ty = TensorType::contiguous(DType::Elem(elem), &panels.shape(), device);
     if ty.numel() >= 1 << 31 || filters.span >= 1 << 31 {
         return None;
@@ -50,7 +50,7 @@ pub(super) fn laid(
         expected_us: 0.0,
     };
     let positions = smallvec![filters.position];
-    Some(Laid { op: LAID, kernel, ty, positions, group: 1, computes: false })
+    Some(OperandKernel { op: PACK, kernel, ty, positions, group: 1, computes: false })
 }
 
 fn program(filters: &Source, panels: &Panels, elem: Elem, tile: [u32; 2]) -> Made<Program> {

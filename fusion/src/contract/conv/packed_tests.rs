@@ -310,11 +310,14 @@ fn what_only_kernels_read_lies_in_their_order() {
             let (plan, packed) = packed(&text, 2, Products::Generated);
             assert_eq!(packed.len(), 2, "{text}");
             assert_eq!(plan.kernel_count(), if averages { 3 } else { 2 }, "{text}");
-            let turned = |id: NodeId| {
+            let is_channels_last = |id: NodeId| {
                 let shape = &plan.graph.ty(id.into()).shape;
                 matches!(plan.graph.node(id).op, Op::Aten(_)) && shape.last() != Some(&size)
             };
-            assert_eq!(plan.graph.ids().filter(|&id| turned(id)).count(), if averages { 2 } else { 1 });
+            assert_eq!(
+                plan.graph.ids().filter(|&id| is_channels_last(id)).count(),
+                if averages { 2 } else { 1 }
+            );
             let input = |op: Op| {
                 let id = plan.graph.ids().find(|&id| plan.graph.node(id).op == op).unwrap();
                 let (Op::Input(slot) | Op::Param(slot)) = op else { panic!() };

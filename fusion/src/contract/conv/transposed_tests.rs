@@ -227,9 +227,9 @@ fn neighbours_lie_in_the_store() {
     }
 }
 
-/// Filters that are no weights are laid out by a kernel before the convolution.
+/// Filters that are no weights are packed by a kernel before the convolution.
 #[test]
-fn filters_that_are_no_weights_are_laid_out() {
+fn filters_that_are_no_weights_are_packed() {
     for (channels, filters, groups) in [(3, 5, 1), (40, 70, 1), (6, 32, 2), (8, 64, 4)] {
         let network = Network { channels, filters, groups, size: 5 };
         let text = network.text().replace("param 0", "input 2");

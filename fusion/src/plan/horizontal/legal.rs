@@ -1,4 +1,4 @@
-//! When kernels may be parts of one launch. Each rule is a function; what it refuses is a value of [`Apart`].
+//! When kernels may be parts of one launch. Each rule is a function; what it refuses is a value of [`HorizontalRefusal`].
 //!
 //! Kernels that are joined need each other neither directly nor through others: they are of one level, see
 //! [`super::depends`].
@@ -25,7 +25,7 @@ const WARPS: u32 = 4;
 
 /// Why a kernel has a launch of its own, or why two do not share one.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Apart {
+pub enum HorizontalRefusal {
     /// It is a block kernel, whose block sizes and warps suit it alone.
     OwnBlocks,
     /// Its grid has several axes, or it asks for the grid's size.
@@ -88,38 +88,46 @@ pub enum Apart {
     },
     /// Together they are predicted to be slower.
     Slower {
-        /// Apart, in microseconds.
+        /// HorizontalRefusal, in microseconds.
         apart_us: f64,
         /// In one launch.
         joined_us: f64,
     },
 }
 
-impl std::fmt::Display for Apart {
+impl std::fmt::Display for HorizontalRefusal {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Apart::OwnBlocks => f.write_str("its program has block sizes of its own"),
-            Apart::Grid => f.write_str("its grid has several axes, or it asks for the grid's size"),
-            Apart::Checks => f.write_str("it checks indices"),
-            Apart::Cluster { elements } => {
+            HorizontalRefusal::OwnBlocks => f.write_str("its program has block sizes of its own"),
+            HorizontalRefusal::Grid => {
+                f.write_str("its grid has several axes, or it asks for the grid's size")
+            }
+            HorizontalRefusal::Checks => f.write_str("it checks indices"),
+            HorizontalRefusal::Cluster { elements } => {
                 write!(f, "its tile of {elements} elements may need a cluster of blocks")
             }
-            Apart::Large { us, most_us } => {
+            HorizontalRefusal::Large { us, most_us } => {
                 write!(f, "it takes {us:.1} us without the launch, more than {most_us:.1} us")
             }
-            Apart::Inline { us } => write!(f, "its {us:.1} us run on the thread that calls"),
-            Apart::Only => f.write_str("no other small kernel can run at the same place"),
-            Apart::Devices => f.write_str("the other runs on another device"),
-            Apart::Warps { least, most } => write!(f, "one takes {least} warps, another {most}"),
-            Apart::Stages => f.write_str("they load ahead for different numbers of iterations"),
-            Apart::Pointers { limit } => write!(f, "the launch would have more than {limit} pointers"),
-            Apart::Operations { limit } => write!(f, "the program would have more than {limit} operations"),
-            Apart::Instances => f.write_str("the grid would have too many instances"),
-            Apart::Far { steps } => write!(f, "{steps} steps lie between them, and memory is short"),
-            Apart::Memory { bytes, most } => {
+            HorizontalRefusal::Inline { us } => write!(f, "its {us:.1} us run on the thread that calls"),
+            HorizontalRefusal::Only => f.write_str("no other small kernel can run at the same place"),
+            HorizontalRefusal::Devices => f.write_str("the other runs on another device"),
+            HorizontalRefusal::Warps { least, most } => write!(f, "one takes {least} warps, another {most}"),
+            HorizontalRefusal::Stages => f.write_str("they load ahead for different numbers of iterations"),
+            HorizontalRefusal::Pointers { limit } => {
+                write!(f, "the launch would have more than {limit} pointers")
+            }
+            HorizontalRefusal::Operations { limit } => {
+                write!(f, "the program would have more than {limit} operations")
+            }
+            HorizontalRefusal::Instances => f.write_str("the grid would have too many instances"),
+            HorizontalRefusal::Far { steps } => {
+                write!(f, "{steps} steps lie between them, and memory is short")
+            }
+            HorizontalRefusal::Memory { bytes, most } => {
                 write!(f, "with others in one launch a call would hold {bytes} bytes, more than {most}")
             }
-            Apart::Slower { apart_us, joined_us } => {
+            HorizontalRefusal::Slower { apart_us, joined_us } => {
                 write!(f, "predicted {joined_us:.1} us in one launch, {apart_us:.1} us apart")
             }
         }
@@ -127,63 +135,63 @@ impl std::fmt::Display for Apart {
 }
 
 /// The kernel is one of the planner's own.
-pub(super) fn generated(kernel: &KernelStep) -> Result<(), Apart> {
-    if kernel.kind.has_own_blocks() { Err(Apart::OwnBlocks) } else { Ok(()) }
+pub(super) fn generated(kernel: &KernelStep) -> Result<(), HorizontalRefusal> {
+    if kernel.kind.has_own_blocks() { Err(HorizontalRefusal::OwnBlocks) } else { Ok(()) }
 }
 
 /// Instances are told apart by their number along axis 0 alone, and do not ask how many there are.
-pub(super) fn one_axis(kernel: &KernelStep, program: &Program) -> Result<(), Apart> {
+pub(super) fn one_axis(kernel: &KernelStep, program: &Program) -> Result<(), HorizontalRefusal> {
     let mut asks = kernel.grid[1] != 1 || kernel.grid[2] != 1;
     program.walk(&mut |op| asks |= matches!(op.kind, OpKind::NumPrograms(_) | OpKind::ProgramId(1..)));
-    if asks { Err(Apart::Grid) } else { Ok(()) }
+    if asks { Err(HorizontalRefusal::Grid) } else { Ok(()) }
 }
 
 /// There is no status word to share.
-pub(super) fn unchecked(kernel: &KernelStep) -> Result<(), Apart> {
-    if kernel.checks { Err(Apart::Checks) } else { Ok(()) }
+pub(super) fn unchecked(kernel: &KernelStep) -> Result<(), HorizontalRefusal> {
+    if kernel.checks { Err(HorizontalRefusal::Checks) } else { Ok(()) }
 }
 
 /// One block holds an instance's tiles.
-pub(super) fn one_block(kernel: &KernelStep, machine: Machine) -> Result<(), Apart> {
+pub(super) fn one_block(kernel: &KernelStep, machine: Machine) -> Result<(), HorizontalRefusal> {
     let axes = kernel.tiling.iter().flat_map(|t| &t.axes);
     let elements = axes.map(|axis| u64::from(axis.extent)).product();
     let clusters = matches!(machine, Machine::Gpu { clusters: true, .. });
-    if clusters && elements > BLOCK_TILE { Err(Apart::Cluster { elements }) } else { Ok(()) }
+    if clusters && elements > BLOCK_TILE { Err(HorizontalRefusal::Cluster { elements }) } else { Ok(()) }
 }
 
 /// All parts run on one device.
-pub(super) fn one_device(a: Device, b: Device) -> Result<(), Apart> {
-    if a == b { Ok(()) } else { Err(Apart::Devices) }
+pub(super) fn one_device(a: Device, b: Device) -> Result<(), HorizontalRefusal> {
+    if a == b { Ok(()) } else { Err(HorizontalRefusal::Devices) }
 }
 
 /// Parts can have the most warps that any of them has.
-pub(super) fn alike_warps(least: u32, most: u32) -> Result<(), Apart> {
-    if most <= least.saturating_mul(WARPS) { Ok(()) } else { Err(Apart::Warps { least, most }) }
+pub(super) fn alike_warps(least: u32, most: u32) -> Result<(), HorizontalRefusal> {
+    if most <= least.saturating_mul(WARPS) { Ok(()) } else { Err(HorizontalRefusal::Warps { least, most }) }
 }
 
 /// Loops of all parts load ahead alike.
-pub(super) fn same_stages(a: Option<u32>, b: Option<u32>) -> Result<(), Apart> {
-    if a == b { Ok(()) } else { Err(Apart::Stages) }
+pub(super) fn same_stages(a: Option<u32>, b: Option<u32>) -> Result<(), HorizontalRefusal> {
+    if a == b { Ok(()) } else { Err(HorizontalRefusal::Stages) }
 }
 
 /// The parameters fit.
-pub(super) fn few_pointers(pointers: usize) -> Result<(), Apart> {
-    if pointers <= POINTERS { Ok(()) } else { Err(Apart::Pointers { limit: POINTERS }) }
+pub(super) fn few_pointers(pointers: usize) -> Result<(), HorizontalRefusal> {
+    if pointers <= POINTERS { Ok(()) } else { Err(HorizontalRefusal::Pointers { limit: POINTERS }) }
 }
 
 /// The program is not too large.
-pub(super) fn few_operations(operations: usize) -> Result<(), Apart> {
-    if operations <= OPERATIONS { Ok(()) } else { Err(Apart::Operations { limit: OPERATIONS }) }
+pub(super) fn few_operations(operations: usize) -> Result<(), HorizontalRefusal> {
+    if operations <= OPERATIONS { Ok(()) } else { Err(HorizontalRefusal::Operations { limit: OPERATIONS }) }
 }
 
 /// The grid is one.
-pub(super) fn one_grid(instances: u64) -> Result<(), Apart> {
-    if instances <= i32::MAX as u64 { Ok(()) } else { Err(Apart::Instances) }
+pub(super) fn one_grid(instances: u64) -> Result<(), HorizontalRefusal> {
+    if instances <= i32::MAX as u64 { Ok(()) } else { Err(HorizontalRefusal::Instances) }
 }
 
 /// Parts are at most so many steps from each other.
-pub(super) fn near(steps: usize, reach: usize) -> Result<(), Apart> {
-    if steps <= reach { Ok(()) } else { Err(Apart::Far { steps }) }
+pub(super) fn near(steps: usize, reach: usize) -> Result<(), HorizontalRefusal> {
+    if steps <= reach { Ok(()) } else { Err(HorizontalRefusal::Far { steps }) }
 }
 
 /// The parts of a launch are independent of each other, which [`verify`](super::super::verify()) checks of plans: each

@@ -33,7 +33,7 @@ use crate::rewrites::Rewrites;
 use crate::types::Device;
 
 use depends::{Depends, Units};
-pub use legal::Apart;
+pub use legal::HorizontalRefusal;
 pub(super) use legal::parts_are_independent;
 use profit::Together;
 
@@ -72,10 +72,10 @@ pub(super) fn join(mut plan: Plan, profile: &Profile, most_bytes: u64, rewrites:
         if held <= peak {
             return with_programs(plan, &before, &order, found);
         }
-        found.refuse(&order, Apart::Memory { bytes: held, most: peak });
+        found.refuse(&order, HorizontalRefusal::Memory { bytes: held, most: peak });
         plan.steps = before;
     }
-    note(&mut plan.steps, found.apart);
+    note(&mut plan.steps, found.refusals);
     liveness::finish(plan)
 }
 
@@ -84,7 +84,7 @@ struct Found {
     /// By step: what may be joined.
     candidates: Vec<Option<Launch>>,
     /// By step: why it has a launch of its own.
-    apart: Vec<Option<Apart>>,
+    refusals: Vec<Option<HorizontalRefusal>>,
 }
 
 /// A launch to be, of one kernel or several.
@@ -104,9 +104,14 @@ struct Launch {
 
 impl Launch {
     /// A kernel alone, if it may be joined at all.
-    fn of(plan: &Plan, at: usize, kernel: &KernelStep, profile: &Profile) -> Result<Launch, Apart> {
-        let program = plan.programs.get(kernel.program).ok_or(Apart::Only)?;
-        let node = *kernel.nodes.first().ok_or(Apart::Only)?;
+    fn of(
+        plan: &Plan,
+        at: usize,
+        kernel: &KernelStep,
+        profile: &Profile,
+    ) -> Result<Launch, HorizontalRefusal> {
+        let program = plan.programs.get(kernel.program).ok_or(HorizontalRefusal::Only)?;
+        let node = *kernel.nodes.first().ok_or(HorizontalRefusal::Only)?;
         legal::generated(kernel)?;
         legal::one_axis(kernel, program)?;
         legal::unchecked(kernel)?;
@@ -127,7 +132,7 @@ impl Launch {
     }
 
     /// Both in one launch, if that is legal and pays.
-    fn with(&self, other: &Launch, profile: &Profile, reach: usize) -> Result<Launch, Apart> {
+    fn with(&self, other: &Launch, profile: &Profile, reach: usize) -> Result<Launch, HorizontalRefusal> {
         let span = (self.span.0.min(other.span.0), self.span.1.max(other.span.1));
         let warps = (self.warps.0.min(other.warps.0), self.warps.1.max(other.warps.1));
         let operations = self.operations + other.operations;
@@ -147,16 +152,17 @@ impl Launch {
 
 impl Found {
     fn of(plan: &Plan, profile: &Profile) -> Found {
-        let (mut candidates, mut apart) = (Vec::new(), Vec::new());
+        let (mut candidates, mut refusals) = (Vec::new(), Vec::new());
         for (at, step) in plan.steps.iter().enumerate() {
             let launch = match &step.kind {
                 StepKind::Kernel(kernel) => Some(Launch::of(plan, at, kernel, profile)),
                 StepKind::Extern(_) => None,
             };
-            apart.push(launch.as_ref().map(|l| l.as_ref().err().cloned().unwrap_or(Apart::Only)));
+            refusals
+                .push(launch.as_ref().map(|l| l.as_ref().err().cloned().unwrap_or(HorizontalRefusal::Only)));
             candidates.push(launch.and_then(Result::ok));
         }
-        Found { candidates, apart }
+        Found { candidates, refusals }
     }
 
     /// The steps of the plan in units, of which those with several steps are launches.
@@ -196,7 +202,7 @@ impl Found {
                         list.push(unit);
                         break;
                     }
-                    Err(reason) => self.apart[unit] = Some(reason),
+                    Err(reason) => self.refusals[unit] = Some(reason),
                 }
             }
             if !taken {
@@ -217,9 +223,9 @@ impl Found {
     }
 
     /// Says of all kernels that would share launches why they do not.
-    fn refuse(&mut self, order: &[Vec<usize>], reason: Apart) {
+    fn refuse(&mut self, order: &[Vec<usize>], reason: HorizontalRefusal) {
         for &at in order.iter().filter(|list| list.len() > 1).flatten() {
-            self.apart[at] = Some(reason.clone());
+            self.refusals[at] = Some(reason.clone());
         }
     }
 
@@ -268,7 +274,7 @@ fn with_programs(mut plan: Plan, before: &[Step], order: &[Vec<usize>], mut foun
                     programs.extend(old.get(kernel.program).cloned());
                     programs.len() - 1
                 });
-                kernel.apart = list.first().and_then(|&at| found.apart[at].take());
+                kernel.horizontal_refusal = list.first().and_then(|&at| found.refusals[at].take());
             }
             _ => {
                 let Some(program) = step::program(kernel, &parts, &old) else { continue };
@@ -284,10 +290,10 @@ fn with_programs(mut plan: Plan, before: &[Step], order: &[Vec<usize>], mut foun
 }
 
 /// Says of each kernel why it has a launch of its own.
-fn note(steps: &mut [Step], reasons: Vec<Option<Apart>>) {
+fn note(steps: &mut [Step], reasons: Vec<Option<HorizontalRefusal>>) {
     for (step, reason) in steps.iter_mut().zip(reasons) {
         if let StepKind::Kernel(kernel) = &mut step.kind {
-            kernel.apart = reason;
+            kernel.horizontal_refusal = reason;
         }
     }
 }

@@ -15,7 +15,7 @@
 //! calling thread took twice as long joined as apart, and parts without other threads as long as apart.
 
 use super::super::{KernelStep, Profile};
-use super::legal::Apart;
+use super::legal::HorizontalRefusal;
 use crate::schedule::Machine;
 
 /// Kernels of a GPU that take more than so many launches are large.
@@ -79,7 +79,7 @@ impl Together {
 
 /// The launch is a good part of a kernel's time, or on a GPU its instances do not fill the machine; on the host it is
 /// handed to threads.
-pub(super) fn small(kernel: &KernelStep, profile: &Profile) -> Result<(), Apart> {
+pub(super) fn small(kernel: &KernelStep, profile: &Profile) -> Result<(), HorizontalRefusal> {
     let us = alone_us(kernel, profile);
     let (most_us, leaves_room) = match profile.machine {
         Machine::Gpu { .. } => (LAUNCHES * profile.launch_us, kernel.grid[0] < profile.workers),
@@ -88,15 +88,15 @@ pub(super) fn small(kernel: &KernelStep, profile: &Profile) -> Result<(), Apart>
             (HANDED_US, false)
         }
     };
-    if us <= most_us || leaves_room { Ok(()) } else { Err(Apart::Large { us, most_us }) }
+    if us <= most_us || leaves_room { Ok(()) } else { Err(HorizontalRefusal::Large { us, most_us }) }
 }
 
 /// A launch on the host of so many microseconds, with its instances on all threads that they can keep busy, is not run
 /// on one thread.
-fn handed_to_threads(us: f64, instances: u64, threads: u32) -> Result<(), Apart> {
+fn handed_to_threads(us: f64, instances: u64, threads: u32) -> Result<(), HorizontalRefusal> {
     let one_thread_us = us * instances.min(threads.into()) as f64;
     let one = threads < 2 || instances < 2 || one_thread_us < INLINE_US;
-    if one { Err(Apart::Inline { us: one_thread_us }) } else { Ok(()) }
+    if one { Err(HorizontalRefusal::Inline { us: one_thread_us }) } else { Ok(()) }
 }
 
 /// One launch is predicted to be faster than two.
@@ -105,8 +105,8 @@ pub(super) fn pays(
     b: Together,
     same_program: bool,
     profile: &Profile,
-) -> Result<Together, Apart> {
+) -> Result<Together, HorizontalRefusal> {
     let both = a.with(b, same_program);
     let (apart_us, joined_us) = (a.us(profile) + b.us(profile), both.us(profile));
-    if joined_us < apart_us { Ok(both) } else { Err(Apart::Slower { apart_us, joined_us }) }
+    if joined_us < apart_us { Ok(both) } else { Err(HorizontalRefusal::Slower { apart_us, joined_us }) }
 }

@@ -51,7 +51,7 @@ pub(super) fn joined(kernels: &[&KernelStep], program: usize, us: f64) -> Kernel
         predicted_us: us,
         note: None,
         parts,
-        apart: None,
+        horizontal_refusal: None,
     }
 }
 

@@ -45,7 +45,7 @@ fn steps(plan: &Plan) -> String {
                         .collect(),
                 };
                 let name = &plan.programs[k.program].name;
-                let why = k.apart.as_ref().map_or_else(String::new, |a| format!("; alone: {a}"));
+                let why = k.horizontal_refusal.as_ref().map_or_else(String::new, |a| format!("; alone: {a}"));
                 text.push_str(&format!(
                     "{name} {}, {} instances, {} in place{why}\n",
                     nodes.join(", "),

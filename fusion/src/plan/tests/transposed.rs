@@ -10,8 +10,8 @@ use crate::plan::{Profile, plan};
 fn program(rows: i64, columns: i64, profile: &Profile) -> String {
     let mut g = G::new();
     let (x, y) = (g.input(0, &[rows, columns]), g.input(1, &[columns, rows]));
-    let turned = g.view(View::Permute([1u8, 0].into_iter().collect()), y, &[rows, columns]);
-    g.0.outputs = vec![g.map(ScalarFn::Add, &[x, turned])];
+    let transposed = g.view(View::Permute([1u8, 0].into_iter().collect()), y, &[rows, columns]);
+    g.0.outputs = vec![g.map(ScalarFn::Add, &[x, transposed])];
     let plan = plan(&g.0, profile).unwrap();
     plan.programs[0].to_string()
 }

@@ -22,7 +22,7 @@ use tilefuse_block::{Builder, Elem};
 
 use self::lie::{Lie, Params};
 use super::make::Made;
-use super::{Axis, Conv, ConvProgram, call, image_of, turned, whole};
+use super::{Axis, Conv, ConvProgram, call, channels_last_layout, image_of, whole};
 use crate::block_kernel::{Layout, Tied};
 use crate::contract::Template;
 use crate::contract::operand::source;
@@ -59,7 +59,7 @@ struct Tile {
 pub(super) fn template(graph: &Graph, node: NodeId, read: &call::Read, threads: u32) -> Option<Template> {
     let conv = &read.conv;
     let out = graph.node(node).outs.first()?;
-    let order = turned(read, &out.shape)?;
+    let order = channels_last_layout(read, &out.shape)?;
     let last = !out.is_contiguous();
     if last && !order.is_order_of(&out.strides, &out.shape) {
         return None;
@@ -93,7 +93,7 @@ pub(super) fn template(graph: &Graph, node: NodeId, read: &call::Read, threads: 
     lie.check(conv, &tile).ok()?;
     let made = program(conv, &lie, &tile).ok()?;
     let tied = read.operands.iter().map(|&at| Tied::Operand(at)).chain([Tied::Result(0)]).collect();
-    Some(Template { turned: last.then_some(order), ..whole(conv, made, tied, layouts) })
+    Some(Template { result_layout: last.then_some(order), ..whole(conv, made, tied, layouts) })
 }
 
 /// The program, whose parameters are the images, the filters, the bias if there is one, and the result.

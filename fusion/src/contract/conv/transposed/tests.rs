@@ -299,7 +299,7 @@ fn filters_that_fill_no_vectors_are_read_as_they_lie() {
             compare_plan(&one, &Conv { batch: 1, ..conv }, of(Op::Input(2)));
         }
     }
-    // Filters of one group are packed, or laid out.
+    // Filters of one group are prepacked, or packed.
     let text = network([3, 5, 1], IMAGES, WEIGHTS);
     assert_eq!(packed(&text, 2, Products::Generated).0.kernel_count(), 2);
     assert_eq!(packed(&text.replace("input 2", "param 0"), 2, Products::Generated).1.len(), 1);

@@ -4,7 +4,7 @@ use expect_test::expect;
 use tilefuse_block::Program;
 
 use super::super::legal::{self, OPERATIONS, POINTERS};
-use super::super::{Apart, Launch, join, profit};
+use super::super::{HorizontalRefusal, Launch, join, profit};
 use super::{BIASES, gpu, kernels, planned, steps};
 use crate::block_kernel::BlockKernelKind;
 use crate::graph::ValueRef;
@@ -29,14 +29,14 @@ fn one() -> (Plan, KernelStep) {
     (plan, kernel)
 }
 
-fn launch(change: impl FnOnce(&mut KernelStep)) -> Result<Launch, Apart> {
+fn launch(change: impl FnOnce(&mut KernelStep)) -> Result<Launch, HorizontalRefusal> {
     let (plan, mut kernel) = one();
     change(&mut kernel);
     Launch::of(&plan, 0, &kernel, &gpu())
 }
 
 /// Another launch, of other values, a step away.
-fn other(change: impl FnOnce(&mut Launch)) -> Result<Launch, Apart> {
+fn other(change: impl FnOnce(&mut Launch)) -> Result<Launch, HorizontalRefusal> {
     let ours = launch(|_| {}).unwrap();
     let mut other = ours.clone();
     other.span = (1, 1);
@@ -56,23 +56,23 @@ fn small_kernels_of_the_planner_may_be_joined() {
 fn kernels_with_their_own_blocks_stay_apart() {
     assert_eq!(
         launch(|k| k.kind = KernelKind::Block(BlockKernelKind::Contraction)).unwrap_err(),
-        Apart::OwnBlocks
+        HorizontalRefusal::OwnBlocks
     );
 }
 
 #[test]
 fn grids_of_several_axes_stay_apart() {
-    assert_eq!(launch(|k| k.grid[2] = 2).unwrap_err(), Apart::Grid);
+    assert_eq!(launch(|k| k.grid[2] = 2).unwrap_err(), HorizontalRefusal::Grid);
     let (_, kernel) = one();
     for asks in ["program_id 1", "num_programs 0"] {
         let program: Program = format!("kernel @k() {{\n  %p = {asks}\n}}\n").parse().unwrap();
-        assert_eq!(legal::one_axis(&kernel, &program), Err(Apart::Grid), "{asks}");
+        assert_eq!(legal::one_axis(&kernel, &program), Err(HorizontalRefusal::Grid), "{asks}");
     }
 }
 
 #[test]
 fn kernels_with_a_status_word_stay_apart() {
-    assert_eq!(launch(|k| k.checks = true).unwrap_err(), Apart::Checks);
+    assert_eq!(launch(|k| k.checks = true).unwrap_err(), HorizontalRefusal::Checks);
     let text = "graph {
   %0 = input 0 : f32[100,8]
   %1 = input 1 : i64[300,8]
@@ -83,14 +83,14 @@ fn kernels_with_a_status_word_stay_apart() {
 }
 ";
     let plan = planned(text, &gpu());
-    let apart: Vec<_> = kernels(&plan).iter().map(|k| k.apart.clone()).collect();
-    assert_eq!(apart, [Some(Apart::Checks), Some(Apart::Only)], "{}", steps(&plan));
+    let apart: Vec<_> = kernels(&plan).iter().map(|k| k.horizontal_refusal.clone()).collect();
+    assert_eq!(apart, [Some(HorizontalRefusal::Checks), Some(HorizontalRefusal::Only)], "{}", steps(&plan));
 }
 
 #[test]
 fn tiles_of_clusters_stay_apart() {
     let wide = |k: &mut KernelStep| k.tiling.as_mut().unwrap().axes[0].extent = 16384;
-    assert_eq!(launch(wide).unwrap_err(), Apart::Cluster { elements: 16384 });
+    assert_eq!(launch(wide).unwrap_err(), HorizontalRefusal::Cluster { elements: 16384 });
     let (_, mut kernel) = one();
     wide(&mut kernel);
     assert_eq!(legal::one_block(&kernel, Profile::host(2).machine), Ok(()));
@@ -99,12 +99,15 @@ fn tiles_of_clusters_stay_apart() {
 #[test]
 fn what_takes_much_longer_than_its_launch_stays_apart() {
     let large = |k: &mut KernelStep| (k.predicted_us, k.grid[0]) = (13.0, 1000);
-    assert_eq!(launch(large).unwrap_err(), Apart::Large { us: 10.0, most_us: 7.5 });
+    assert_eq!(launch(large).unwrap_err(), HorizontalRefusal::Large { us: 10.0, most_us: 7.5 });
     // Few instances leave room for others on a GPU; a processor's threads are few.
     let (_, mut kernel) = one();
     (kernel.predicted_us, kernel.grid[0]) = (103.0, 100);
     assert_eq!(profit::small(&kernel, &gpu()), Ok(()));
-    assert_eq!(profit::small(&kernel, &Profile::host(200)), Err(Apart::Large { us: 101.0, most_us: 60.0 }));
+    assert_eq!(
+        profit::small(&kernel, &Profile::host(200)),
+        Err(HorizontalRefusal::Large { us: 101.0, most_us: 60.0 })
+    );
 }
 
 #[test]
@@ -115,28 +118,28 @@ fn what_runs_on_the_calling_thread_stays_apart() {
         profit::small(&kernel, &Profile::host(threads))
     };
     assert_eq!(small(6.0, 2, 2), Ok(()));
-    assert_eq!(small(5.5, 2, 2), Err(Apart::Inline { us: 11.0 }));
+    assert_eq!(small(5.5, 2, 2), Err(HorizontalRefusal::Inline { us: 11.0 }));
     assert_eq!(small(6.0, 2, 8), Ok(()), "two instances keep two threads busy");
     assert_eq!(small(2.0, 8, 8), Ok(()));
-    assert_eq!(small(30.0, 1, 8), Err(Apart::Inline { us: 30.0 }), "one instance has one thread");
-    assert_eq!(small(30.0, 8, 1), Err(Apart::Inline { us: 30.0 }), "there is one thread");
+    assert_eq!(small(30.0, 1, 8), Err(HorizontalRefusal::Inline { us: 30.0 }), "one instance has one thread");
+    assert_eq!(small(30.0, 8, 1), Err(HorizontalRefusal::Inline { us: 30.0 }), "there is one thread");
     assert_eq!(small(60.0, 8, 8), Ok(()));
 }
 
 #[test]
 fn parts_run_on_one_device() {
-    assert_eq!(other(|o| o.device = Device::Cuda(0)).unwrap_err(), Apart::Devices);
+    assert_eq!(other(|o| o.device = Device::Cuda(0)).unwrap_err(), HorizontalRefusal::Devices);
 }
 
 #[test]
 fn parts_have_about_as_many_warps() {
     assert!(other(|o| o.warps = (4, 4)).is_ok());
-    assert_eq!(other(|o| o.warps = (1, 8)).unwrap_err(), Apart::Warps { least: 1, most: 8 });
+    assert_eq!(other(|o| o.warps = (1, 8)).unwrap_err(), HorizontalRefusal::Warps { least: 1, most: 8 });
 }
 
 #[test]
 fn parts_load_ahead_alike() {
-    assert_eq!(other(|o| o.stages = Some(3)).unwrap_err(), Apart::Stages);
+    assert_eq!(other(|o| o.stages = Some(3)).unwrap_err(), HorizontalRefusal::Stages);
 }
 
 #[test]
@@ -144,15 +147,15 @@ fn a_launch_has_so_many_pointers_and_operations_and_instances() {
     let values = |count: u16| (0..count).map(|out| ValueRef { node: 7.into(), out }).collect();
     let limit = POINTERS;
     assert!(other(|o| o.values = values(254)).is_ok());
-    assert_eq!(other(|o| o.values = values(255)).unwrap_err(), Apart::Pointers { limit });
+    assert_eq!(other(|o| o.values = values(255)).unwrap_err(), HorizontalRefusal::Pointers { limit });
     let limit = OPERATIONS;
-    assert_eq!(other(|o| o.operations = OPERATIONS).unwrap_err(), Apart::Operations { limit });
-    assert_eq!(other(|o| o.cost.instances = i32::MAX as u64).unwrap_err(), Apart::Instances);
+    assert_eq!(other(|o| o.operations = OPERATIONS).unwrap_err(), HorizontalRefusal::Operations { limit });
+    assert_eq!(other(|o| o.cost.instances = i32::MAX as u64).unwrap_err(), HorizontalRefusal::Instances);
 }
 
 #[test]
 fn parts_are_near_where_memory_is_short() {
-    assert_eq!(other(|o| o.span = (5, 5)).unwrap_err(), Apart::Far { steps: 5 });
+    assert_eq!(other(|o| o.span = (5, 5)).unwrap_err(), HorizontalRefusal::Far { steps: 5 });
 }
 
 #[test]
@@ -162,7 +165,7 @@ fn what_costs_more_than_a_launch_stays_apart() {
     let mut long = kernel.clone();
     (long.predicted_us, long.grid[0]) = (103.0, 200);
     let long = Launch::of(&plan, 1, &long, &gpu()).unwrap();
-    assert!(matches!(other(|o| (o.cost, o.program) = (long.cost, 9)), Err(Apart::Slower { .. })));
+    assert!(matches!(other(|o| (o.cost, o.program) = (long.cost, 9)), Err(HorizontalRefusal::Slower { .. })));
     assert!(other(|o| o.cost = long.cost).is_ok());
 }
 
@@ -177,7 +180,11 @@ fn kernels_that_need_each_other_stay_apart() {
 }
 ";
     let plan = planned(text, &gpu());
-    assert!(kernels(&plan).iter().all(|k| k.apart == Some(Apart::Only)), "{}", steps(&plan));
+    assert!(
+        kernels(&plan).iter().all(|k| k.horizontal_refusal == Some(HorizontalRefusal::Only)),
+        "{}",
+        steps(&plan)
+    );
     assert_eq!(plan.kernel_count(), 2);
 }
 
@@ -247,7 +254,9 @@ fn more_memory_than_apart_is_not_taken() {
     let plan = planned(&text, &gpu());
     assert_eq!(plan.kernel_count(), 8, "{}", steps(&plan));
     assert!(plan.peak_bytes() < 2 * 67_108_864, "{}", plan.peak_bytes());
-    let reason = |k: &&KernelStep| matches!(k.apart, Some(Apart::Memory { .. } | Apart::Far { .. }));
+    let reason = |k: &&KernelStep| {
+        matches!(k.horizontal_refusal, Some(HorizontalRefusal::Memory { .. } | HorizontalRefusal::Far { .. }))
+    };
     assert!(kernels(&plan).iter().all(reason), "{}", steps(&plan));
 }
 
@@ -280,22 +289,22 @@ fn plans_whose_parts_need_each_other_are_refused() {
 fn reasons_of_kernels_apart() {
     let (us, most_us, apart_us, joined_us) = (10.0, 7.5, 12.25, 13.5);
     let all = [
-        Apart::OwnBlocks,
-        Apart::Grid,
-        Apart::Checks,
-        Apart::Cluster { elements: 16384 },
-        Apart::Large { us, most_us },
-        Apart::Inline { us },
-        Apart::Only,
-        Apart::Devices,
-        Apart::Warps { least: 1, most: 8 },
-        Apart::Stages,
-        Apart::Pointers { limit: 256 },
-        Apart::Operations { limit: 4096 },
-        Apart::Instances,
-        Apart::Far { steps: 5 },
-        Apart::Memory { bytes: 200, most: 100 },
-        Apart::Slower { apart_us, joined_us },
+        HorizontalRefusal::OwnBlocks,
+        HorizontalRefusal::Grid,
+        HorizontalRefusal::Checks,
+        HorizontalRefusal::Cluster { elements: 16384 },
+        HorizontalRefusal::Large { us, most_us },
+        HorizontalRefusal::Inline { us },
+        HorizontalRefusal::Only,
+        HorizontalRefusal::Devices,
+        HorizontalRefusal::Warps { least: 1, most: 8 },
+        HorizontalRefusal::Stages,
+        HorizontalRefusal::Pointers { limit: 256 },
+        HorizontalRefusal::Operations { limit: 4096 },
+        HorizontalRefusal::Instances,
+        HorizontalRefusal::Far { steps: 5 },
+        HorizontalRefusal::Memory { bytes: 200, most: 100 },
+        HorizontalRefusal::Slower { apart_us, joined_us },
     ];
     expect![[r#"
         its program has block sizes of its own

@@ -59,16 +59,16 @@ fn run(model: Model, inputs: &[Tensor], threads: i32) -> (Tensor, Explanation) {
     (found, fused.explain_with(inputs, |model, inputs| model(inputs)).unwrap())
 }
 
-/// The kernels of the plan's chains: the first names the last.
+/// The kernels of the plan's outer loops: the first names the last.
 fn chained(plan: &Explanation) -> Vec<String> {
-    let chain = |step: &StepReport| match step {
-        StepReport::Kernel { chain, .. } => chain.clone(),
+    let outer_loop = |step: &StepReport| match step {
+        StepReport::Kernel { outer_loop, .. } => outer_loop.clone(),
         StepReport::Extern { .. } => None,
     };
-    plan.steps.iter().filter_map(chain).collect()
+    plan.steps.iter().filter_map(outer_loop).collect()
 }
 
-/// Compares chains on so many threads with eager, and with each other bit by bit.
+/// Compares outer loops on so many threads with eager, and with each other bit by bit.
 fn check(model: Model, inputs: &[Tensor], kernels: usize) {
     setup();
     let _no_grad = tch::no_grad_guard();
@@ -121,7 +121,7 @@ fn rows_go_from_a_convolution_to_pooling_in_blocks() {
     check(pooled, &inputs, 2);
 }
 
-/// What a chain holds a block at a time is no memory of the plan's.
+/// What an outer loop holds a block at a time is no memory of the plan's.
 #[test]
 fn blocks_take_less_memory() {
     setup();

@@ -1,10 +1,10 @@
-//! Chains of kernels over blocks of rows: which there are, and what they compute, in the interpreter.
+//! Outer loops of kernels over blocks of rows: which there are, and what they compute, in the interpreter.
 
 use super::Products;
 use super::choose_products;
 use super::tests::{packed_for, run_packed};
 use crate::pipeline::{Context, primitive};
-use crate::plan::{Plan, Profile, StepKind, Unchained, verify};
+use crate::plan::{OuterLoopRefusal, Plan, Profile, StepKind, verify};
 use crate::rewrites::Rewrites;
 
 /// A linear layer, gelu, a layer norm and another linear layer.
@@ -45,15 +45,15 @@ fn rows_go_through_a_perceptron_block_by_block() {
     let text = perceptron(1024, 32, 48);
     for threads in [1, 2, 3] {
         let plan = planned(&text, &machine(threads, 128 << 10));
-        let [chain] = plan.chains.as_slice() else { panic!("{:?}", plan.unchained) };
-        assert_eq!(chain.steps, 0..plan.steps.len());
-        assert!(chain.blocks() >= 8, "{chain:?}");
+        let [outer_loop] = plan.outer_loops.as_slice() else { panic!("{:?}", plan.outer_loop_refusals) };
+        assert_eq!(outer_loop.steps, 0..plan.steps.len());
+        assert!(outer_loop.blocks() >= 8, "{outer_loop:?}");
         // Two values of 1024 rows, of which a thread holds a block each.
-        assert_eq!(chain.kept.len(), 2);
-        assert!(chain.thread_bytes * 2 < 1024 * 48 * 4, "{chain:?}");
-        assert!(chain.thread_bytes <= 96 << 10, "{chain:?}");
-        assert_eq!(plan.memory.bytes, chain.bytes());
-        assert!(plan.unchained.is_empty());
+        assert_eq!(outer_loop.local_buffers.len(), 2);
+        assert!(outer_loop.thread_bytes * 2 < 1024 * 48 * 4, "{outer_loop:?}");
+        assert!(outer_loop.thread_bytes <= 96 << 10, "{outer_loop:?}");
+        assert_eq!(plan.memory.bytes, outer_loop.bytes());
+        assert!(plan.outer_loop_refusals.is_empty());
     }
 }
 
@@ -63,12 +63,12 @@ fn blocks_compute_what_whole_kernels_do() {
         let text = perceptron(rows, width, hidden);
         for threads in [1, 2, 4] {
             let whole = machine(threads, 1 << 30);
-            assert!(planned(&text, &whole).chains.is_empty());
+            assert!(planned(&text, &whole).outer_loops.is_empty());
             let blocks = machine(threads, 64 << 10);
             assert_eq!(results(&text, &blocks), results(&text, &whole), "{rows} x {width} x {hidden}");
         }
     }
-    assert_eq!(planned(&perceptron(777, 33, 40), &machine(2, 64 << 10)).chains.len(), 1);
+    assert_eq!(planned(&perceptron(777, 33, 40), &machine(2, 64 << 10)).outer_loops.len(), 1);
 }
 
 #[test]
@@ -84,14 +84,14 @@ fn rows_that_others_need_are_no_blocks() {
     }";
     let profile = machine(2, 128 << 10);
     let plan = planned(text, &profile);
-    let [chain] = plan.chains.as_slice() else { panic!("{:?}", plan.unchained) };
-    assert_eq!((chain.steps.clone(), plan.unchained.as_slice()), (0..2, &[][..]));
+    let [outer_loop] = plan.outer_loops.as_slice() else { panic!("{:?}", plan.outer_loop_refusals) };
+    assert_eq!((outer_loop.steps.clone(), plan.outer_loop_refusals.as_slice()), (0..2, &[][..]));
     assert_eq!(results(text, &profile), results(text, &machine(2, 1 << 30)));
     // Sums of columns of what the only product makes.
     let text = &text.replace("input=%2, weight", "input=%0, weight");
     let plan = planned(text, &profile);
-    assert!(plan.chains.is_empty());
-    assert_eq!(plan.unchained, [(0, Unchained::Rows)]);
+    assert!(plan.outer_loops.is_empty());
+    assert_eq!(plan.outer_loop_refusals, [(0, OuterLoopRefusal::Rows)]);
 }
 
 #[test]
@@ -99,28 +99,36 @@ fn chains_pay_by_what_they_save() {
     let text = perceptron(1024, 32, 48);
     // What fits the caches is no reason.
     let plan = planned(&text, &machine(2, 1 << 20));
-    assert!(plan.chains.is_empty() && plan.unchained.is_empty());
+    assert!(plan.outer_loops.is_empty() && plan.outer_loop_refusals.is_empty());
     // Memory as fast as can be.
     let mut fast = machine(2, 64 << 10);
     (fast.bandwidth, fast.launch_us) = (1e9, 0.0);
     let plan = planned(&text, &fast);
-    assert!(plan.chains.is_empty());
-    assert!(matches!(plan.unchained[0], (0, Unchained::Few { .. })), "{:?}", plan.unchained);
+    assert!(plan.outer_loops.is_empty());
+    assert!(
+        matches!(plan.outer_loop_refusals[0], (0, OuterLoopRefusal::Few { .. })),
+        "{:?}",
+        plan.outer_loop_refusals
+    );
     // Rows that are too long.
     let plan = planned(&perceptron(256, 16, 4096), &machine(2, 32 << 10));
-    assert!(plan.chains.is_empty());
-    assert!(matches!(plan.unchained[0], (0, Unchained::Large { .. })), "{:?}", plan.unchained);
+    assert!(plan.outer_loops.is_empty());
+    assert!(
+        matches!(plan.outer_loop_refusals[0], (0, OuterLoopRefusal::Large { .. })),
+        "{:?}",
+        plan.outer_loop_refusals
+    );
     // Fewer blocks than threads.
     let plan = planned(&perceptron(256, 32, 48), &machine(64, 1 << 10));
-    assert!(plan.chains.is_empty(), "{:?}", plan.chains);
+    assert!(plan.outer_loops.is_empty(), "{:?}", plan.outer_loops);
 }
 
 #[test]
 fn what_is_returned_is_held_whole() {
     let text = perceptron(1024, 32, 48).replace("outputs %7", "outputs %5, %7");
     let plan = planned(&text, &machine(2, 128 << 10));
-    let [chain] = plan.chains.as_slice() else { panic!("{:?}", plan.unchained) };
-    assert_eq!(chain.kept.len(), 1);
+    let [outer_loop] = plan.outer_loops.as_slice() else { panic!("{:?}", plan.outer_loop_refusals) };
+    assert_eq!(outer_loop.local_buffers.len(), 1);
     assert_eq!(results(&text, &machine(2, 128 << 10)), results(&text, &machine(2, 1 << 30)));
 }
 
@@ -133,15 +141,15 @@ fn broken_chains_are_found() {
         edit(&mut plan);
         assert!(verify(&plan).is_err());
     };
-    broken(&|plan| plan.chains[0].parts[1][1].start += 1);
-    broken(&|plan| plan.chains[0].parts[2].last_mut().unwrap().end -= 1);
-    broken(&|plan| plan.chains[0].parts.truncate(2));
-    broken(&|plan| plan.chains[0].thread_bytes -= 1024);
-    broken(&|plan| plan.chains[0].kept[0].firsts[2] += 64);
-    broken(&|plan| plan.chains[0].at += 512);
-    broken(&|plan| plan.chains[0].steps = 1..9);
-    broken(&|plan| plan.chains[0].kept.clear());
-    broken(&|plan| plan.chains[0].steps.end -= 1);
+    broken(&|plan| plan.outer_loops[0].parts[1][1].start += 1);
+    broken(&|plan| plan.outer_loops[0].parts[2].last_mut().unwrap().end -= 1);
+    broken(&|plan| plan.outer_loops[0].parts.truncate(2));
+    broken(&|plan| plan.outer_loops[0].thread_bytes -= 1024);
+    broken(&|plan| plan.outer_loops[0].local_buffers[0].firsts[2] += 64);
+    broken(&|plan| plan.outer_loops[0].at += 512);
+    broken(&|plan| plan.outer_loops[0].steps = 1..9);
+    broken(&|plan| plan.outer_loops[0].local_buffers.clear());
+    broken(&|plan| plan.outer_loops[0].steps.end -= 1);
     // The second product with all columns of its operand for rows.
     broken(&|plan| {
         let StepKind::Kernel(kernel) = &mut plan.steps[2].kind else { panic!() };
@@ -187,47 +195,47 @@ fn rows_go_from_a_convolution_to_pooling_block_by_block() {
         for threads in [1, 2] {
             let blocks = machine(threads, 12 << 10);
             let plan = planned(&text, &blocks);
-            let why = || format!("{shape:?} {pool:?}: {:?}", plan.unchained);
-            let [chain] = plan.chains.as_slice() else { panic!("{}", why()) };
-            assert_eq!((chain.steps.clone(), chain.kept.len()), (0..2, 1), "{}", why());
-            let repeats = chain.parts[0].windows(2).any(|two| two[0].end > two[1].start);
-            assert!(repeats || pool[0] <= pool[1], "{:?}", chain.parts);
-            assert!(!repeats || pool[2] > 0, "{:?}", chain.parts);
+            let why = || format!("{shape:?} {pool:?}: {:?}", plan.outer_loop_refusals);
+            let [outer_loop] = plan.outer_loops.as_slice() else { panic!("{}", why()) };
+            assert_eq!((outer_loop.steps.clone(), outer_loop.local_buffers.len()), (0..2, 1), "{}", why());
+            let repeats = outer_loop.parts[0].windows(2).any(|two| two[0].end > two[1].start);
+            assert!(repeats || pool[0] <= pool[1], "{:?}", outer_loop.parts);
+            assert!(!repeats || pool[2] > 0, "{:?}", outer_loop.parts);
             let whole = machine(threads, 1 << 30);
-            assert!(planned(&text, &whole).chains.is_empty());
+            assert!(planned(&text, &whole).outer_loops.is_empty());
             assert_eq!(results(&text, &blocks), results(&text, &whole), "{text}");
         }
     }
     // What fits the threads' caches is not worth computing rows twice.
     let plan = planned(&pooled([1, 3, 32, 28], 16, [3, 2, 1]), &machine(2, 32 << 10));
-    assert_eq!(plan.unchained, [(0, Unchained::Rows)]);
+    assert_eq!(plan.outer_loop_refusals, [(0, OuterLoopRefusal::Rows)]);
 }
 
 #[test]
 fn blocks_that_leave_out_what_they_read_are_found() {
     let good = planned(&pooled([1, 3, 32, 28], 16, [3, 2, 1]), &machine(2, 12 << 10));
     assert!(verify(&good).is_ok());
-    let parts = &good.chains[0].parts[0];
+    let parts = &good.outer_loops[0].parts[0];
     for block in 0..parts.len() {
         for (first, end) in [(0, 1), (1, 0)] {
             let mut plan = good.clone();
-            let part = &mut plan.chains[0].parts[0][block];
+            let part = &mut plan.outer_loops[0].parts[0][block];
             let row = (part.end - part.start).div_ceil(4).max(2);
             (part.start, part.end) = (part.start + first * row, part.end - end * row);
-            assert!(verify(&plan).is_err(), "{block} {:?}", plan.chains[0].parts);
+            assert!(verify(&plan).is_err(), "{block} {:?}", plan.outer_loops[0].parts);
         }
     }
     // More than that does not harm.
     let mut plan = good.clone();
-    plan.chains[0].parts[0][1].start = 0;
-    plan.chains[0].thread_bytes *= 4;
-    plan.chains[0].at = plan.memory.bytes;
-    plan.memory.bytes += plan.chains[0].bytes();
-    plan.chains[0].kept[0].firsts[1] = 0;
+    plan.outer_loops[0].parts[0][1].start = 0;
+    plan.outer_loops[0].thread_bytes *= 4;
+    plan.outer_loops[0].at = plan.memory.bytes;
+    plan.memory.bytes += plan.outer_loops[0].bytes();
+    plan.outer_loops[0].local_buffers[0].firsts[1] = 0;
     assert!(verify(&plan).is_ok(), "{:?}", verify(&plan));
     // A value that others need is not computed twice.
     let mut plan = good;
-    plan.chains[0].kept.clear();
+    plan.outer_loops[0].local_buffers.clear();
     assert!(verify(&plan).is_err());
 }
 
@@ -244,27 +252,27 @@ fn chains_that_memory_or_a_limit_forbids() {
     let (text, profile) = (perceptron(1024, 32, 48), machine(2, 128 << 10));
     let limited = |limit: u64| {
         let plan = planned_within(&text, &profile, u64::MAX, Some(limit));
-        plan.unchained.iter().any(|(_, reason)| *reason == Unchained::Limit)
+        plan.outer_loop_refusals.iter().any(|(_, reason)| *reason == OuterLoopRefusal::Limit)
     };
     assert!((0..40).any(limited));
     // Each of two threads holds about as much as the whole has.
     let (text, most) = (perceptron(256, 32, 48), 81_920);
     assert_eq!(planned(&text, &machine(2, 1 << 30)).peak_bytes(), most);
     let profile = machine(2, 64 << 10);
-    assert_eq!(planned(&text, &profile).chains.len(), 1);
+    assert_eq!(planned(&text, &profile).outer_loops.len(), 1);
     let plan = planned_within(&text, &profile, most, None);
-    assert_eq!(plan.unchained, [(0, Unchained::Memory)], "{:?}", plan.chains);
+    assert_eq!(plan.outer_loop_refusals, [(0, OuterLoopRefusal::Memory)], "{:?}", plan.outer_loops);
 }
 
 /// The texts of what the tests above make appear.
 #[test]
 fn reasons_of_kernels_without_chains() {
     let all = [
-        Unchained::Rows,
-        Unchained::Large { bytes: 4096 },
-        Unchained::Memory,
-        Unchained::Few { saved_us: 12.0, lost_us: 34.0 },
-        Unchained::Limit,
+        OuterLoopRefusal::Rows,
+        OuterLoopRefusal::Large { bytes: 4096 },
+        OuterLoopRefusal::Memory,
+        OuterLoopRefusal::Few { saved_us: 12.0, lost_us: 34.0 },
+        OuterLoopRefusal::Limit,
     ];
     expect_test::expect![[r#"
         the next kernel needs other rows
