@@ -291,11 +291,10 @@ pub fn lowered(
 ///
 /// # Errors
 /// Where a kernel cannot be built.
-pub fn planned(graph: Graph, cx: &mut Context<'_>) -> Result<Plan, PlanError> {
-    match run(Form::Graph(graph), Stage::Plan..=Stage::Plan, cx, &mut |_, _| true) {
-        Ok(Form::Plan(plan)) => Ok(plan),
-        Err(PipelineError::Plan(error)) => Err(error),
-        _ => Err(PlanError::Cycle),
+pub fn planned(graph: Graph, cx: &mut Context<'_>) -> Result<Plan, PipelineError> {
+    match run(Form::Graph(graph), Stage::Plan..=Stage::Plan, cx, &mut |_, _| true)? {
+        Form::Plan(plan) => Ok(plan),
+        Form::Graph(_) => Err(PipelineError::Form { pass: "group" }),
     }
 }
 
@@ -407,5 +406,14 @@ mod tests {
         let limited = |d: &&crate::plan::Decision| d.verdict == crate::plan::Verdict::Limit;
         assert!(none.decisions.iter().any(|d| limited(&d)));
         assert_eq!(crate::plan::Verdict::Limit.to_string(), "cut: the number of rewrites is limited");
+    }
+
+    /// A plan is no form that graphs are made of.
+    #[test]
+    fn a_pass_says_that_it_is_not_run_on_a_form() {
+        let (profile, stages) = (Profile::host(2), Stage::Primitive..=Stage::Plan);
+        let (plan, _) = stopped("", None);
+        let error = run(plan, stages, &mut Context::new(&profile), &mut |_, _| true).unwrap_err();
+        assert_eq!(error.to_string(), "split-unaligned-products is not run on this form of a program");
     }
 }

@@ -625,12 +625,12 @@ impl<'a> Planner<'a> {
         let mut steps = Vec::new();
         for unit in self.unit_order()? {
             let Some(unit) = &self.units[unit] else { continue };
-            steps.push(Step::from(match &unit.kernel {
-                _ if unit.custom.is_some() => {
-                    StepKind::Kernel(self.custom_step(unit, &mut programs, &mut known)?)
+            steps.push(Step::from(match (&unit.custom, &unit.kernel) {
+                (Some(custom), _) => {
+                    StepKind::Kernel(self.custom_step(unit, custom, &mut programs, &mut known)?)
                 }
-                None => StepKind::Extern(self.extern_step(unit.nodes[0])),
-                Some(built) => {
+                (None, None) => StepKind::Extern(self.extern_step(unit.nodes[0])),
+                (None, Some(built)) => {
                     StepKind::Kernel(self.kernel_step(unit, built, &mut programs, &mut known, tuner)?)
                 }
             }));
@@ -662,10 +662,10 @@ impl<'a> Planner<'a> {
     fn custom_step(
         &self,
         unit: &Unit,
+        custom: &CustomBuilt,
         programs: &mut Vec<tilefuse_block::Program>,
         known: &mut FxHashMap<String, usize>,
     ) -> Result<KernelStep, PlanError> {
-        let custom = unit.custom.as_ref().ok_or(PlanError::Cycle)?;
         let program = custom.program(self.kernel_name(&unit.nodes));
         // Layers that are alike have one program, which passes see once.
         let key = format!("{:?} {program:?}", custom.grid());

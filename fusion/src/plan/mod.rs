@@ -37,7 +37,7 @@ use self::early::Early;
 use crate::block_kernel::BlockKernelKind;
 use crate::graph::{AliasTarget, Graph, NodeId, Op, ValueRef, View};
 use crate::kernel::Refusal;
-use crate::pipeline::{self, Context};
+use crate::pipeline::{self, Context, PipelineError};
 use crate::rewrites::Rewrites;
 use crate::schedule::{Machine, ScheduleError, Tiling};
 use crate::types::Dims;
@@ -425,7 +425,7 @@ impl Alignments {
 ///
 /// # Errors
 /// Where a kernel cannot be built.
-pub fn plan(graph: &Graph, profile: &Profile) -> Result<Plan, PlanError> {
+pub fn plan(graph: &Graph, profile: &Profile) -> Result<Plan, PipelineError> {
     pipeline::planned(graph.clone(), &mut Context::new(profile))
 }
 
