@@ -1,6 +1,7 @@
 //! Compiled plans: from a captured run to kernels, and running them in the model's place.
 //!
-//! Compiling goes through `convert` (a trace to the planner's recording), `products` and `schedules` (what is measured),
+//! Compiling goes through `convert` (a trace to the planner's recording), `products`, `schedules` and
+//! `profile` (what is measured, by `measure`),
 //! `kernels` (programs to code), and `compile`, which calls these. A call goes through `table` (the plan of a signature), `guard`
 //! (whether it stands for the model still), `exec` with `slots`, `workspaces` and `graph`, and `alias`; `audit` compares
 //! later recordings of the model with the one that the plan was made of.
@@ -16,6 +17,7 @@ mod exec;
 mod graph;
 mod guard;
 mod kernels;
+mod measure;
 mod memory;
 mod prepack;
 mod products;

@@ -1,15 +1,12 @@
 //! Times products that libtorch and kernels of ours both compute, on scratch tensors of the same types.
-//!
-//! What was measured is kept in memory and on disk, so that each distinct product is measured once on a machine.
 
-use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use rayon::prelude::*;
 use rustc_hash::{FxHashMap, FxHashSet};
 use tch::Tensor;
 use tilefuse_block::Program;
-use tilefuse_codegen::cache::{Key, Kind};
+use tilefuse_codegen::cache::Key;
 use tilefuse_codegen::host::HostOptions;
 use tilefuse_fusion::contract::{Candidate, Times};
 use tilefuse_fusion::pipeline::Measure;
@@ -20,7 +17,8 @@ use tilefuse_fusion::{
 
 use super::compile::new_call;
 use super::exec::device_id;
-use super::kernels::{Kernel, Stream, Target, cache, kernel};
+use super::kernels::{Kernel, Stream, Target, kernel};
+use super::measure::{Progress, Remembered, in_turns};
 use crate::Error;
 use crate::torch::{Call, DeviceId, Meta, as_strided_of, empty_strided};
 
@@ -81,7 +79,7 @@ impl Measure for Measuring {
                 self.budget.spend(spent);
                 let times = times?;
                 ratios.push(times.generated_us / times.library_us);
-                remember(key, times);
+                KNOWN.put(key, &(times.generated_us, times.library_us));
                 Some(times)
             }
             Err(error) => {
@@ -211,34 +209,13 @@ fn describe(candidate: &Candidate<'_>, profile: &Profile) -> String {
     text
 }
 
-type Table = Mutex<FxHashMap<String, (f64, f64)>>;
+/// What kernel and call of a product took, in microseconds.
+static KNOWN: Remembered<(f64, f64)> =
+    Remembered::new(|what| Key::new(what, &HostOptions::default().fingerprint(), "products 7"), |_| true);
 
-fn table() -> &'static Table {
-    static TABLE: OnceLock<Table> = OnceLock::new();
-    TABLE.get_or_init(Table::default)
-}
-
-fn entry(key: &str) -> Key {
-    Key::new(key, &HostOptions::default().fingerprint(), "products 7")
-}
-
-fn known(key: &str) -> Option<Times> {
-    let mut table = table().lock().unwrap_or_else(PoisonError::into_inner);
-    let found = table.get(key).copied().or_else(|| {
-        let bytes = cache().get(Kind::Tuning, entry(key))?;
-        serde_json::from_slice::<(f64, f64)>(&bytes).ok()
-    });
-    let (generated_us, library_us) = found?;
-    table.insert(key.to_owned(), (generated_us, library_us));
+fn known(what: &str) -> Option<Times> {
+    let (generated_us, library_us) = KNOWN.get(what)?;
     Some(Times { generated_us, library_us, measured: true })
-}
-
-fn remember(key: String, times: Times) {
-    let pair = (times.generated_us, times.library_us);
-    if let Ok(bytes) = serde_json::to_vec(&pair) {
-        cache().put(Kind::Tuning, entry(&key), &bytes);
-    }
-    table().lock().unwrap_or_else(PoisonError::into_inner).insert(key, pair);
 }
 
 /// A product in two forms, with tensors to run it on.
@@ -428,35 +405,31 @@ pub(super) fn filled(span: i64, dtype: DType, device: DeviceId) -> Result<Tensor
 fn measure(candidate: &Candidate<'_>, profile: &Profile) -> Result<(Option<Times>, Duration), Error> {
     let _no_grad = tch::no_grad_guard();
     let product = Product::new(candidate, profile)?;
-    // The first runs find their memory and start their threads.
-    let mut rounds = Vec::new();
     let begin = Instant::now();
-    let mut round = product.library()? + product.generated()?;
-    let start = Instant::now();
-    while rounds.is_empty()
-        || (rounds.len() < ROUNDS && start.elapsed() + round < 2 * SIDE)
-        || (rounds.len() < LEAST_ROUNDS && round < 2 * SIDE)
-    {
-        let [theirs, ours] = [product.library()?, product.generated()?];
-        rounds.push([ours, theirs]);
-        round = round.min(theirs + ours);
-    }
+    let sides: [&dyn Fn() -> Result<Duration, Error>; 2] = [&|| product.library(), &|| product.generated()];
+    let time = |side: usize| sides[side]().map(|time| time.as_secs_f64() * 1e6);
+    let times = in_turns(sides.len(), time, |progress| {
+        let Progress { rounds, elapsed, shortest } = *progress;
+        rounds == 0
+            || (rounds < ROUNDS && elapsed + shortest < 2 * SIDE)
+            || (rounds < LEAST_ROUNDS && shortest < 2 * SIDE)
+    })?;
     debug_assert!(product.tensors.iter().all(|tensor| tensor.numel() > 0));
+    let rounds = times[1].iter().zip(&times[0]).map(|(&ours, &theirs)| [ours, theirs]).collect::<Vec<_>>();
     Ok((judged(&rounds), begin.elapsed()))
 }
 
 /// The times of rounds of both sides, ours first, if these agree. Whatever else the machine does makes a run longer, at
 /// times as long as a slice of its scheduler's, so that the least times count; that either side's least is of a quieter
 /// moment than the other's shows in rounds that say something else.
-fn judged(rounds: &[[Duration; 2]]) -> Option<Times> {
+fn judged(rounds: &[[f64; 2]]) -> Option<Times> {
     let least = |side: usize| {
-        let least = rounds.iter().map(|round| round[side]).min().unwrap_or_default();
-        (least.as_secs_f64() * 1e9).round() / 1e3
+        let least = rounds.iter().map(|round| round[side]).fold(f64::INFINITY, f64::min);
+        (least * 1e3).round() / 1e3
     };
     let times = Times { generated_us: least(0), library_us: least(1), measured: true };
-    let seconds = |time: Duration| time.as_secs_f64().max(1e-9);
     let mut ratios: Vec<f64> =
-        rounds.iter().map(|[ours, theirs]| seconds(*ours) / seconds(*theirs)).collect();
+        rounds.iter().map(|[ours, theirs]| ours.max(1e-3) / theirs.max(1e-3)).collect();
     ratios.sort_by(f64::total_cmp);
     let (low, high) = (*ratios.get(ratios.len() / 4)?, *ratios.get(ratios.len() * 3 / 4)?);
     let ratio = times.generated_us / times.library_us;
@@ -503,7 +476,7 @@ mod tests {
     #[test]
     fn rounds_that_do_not_agree_decide_nothing() {
         let of = |rounds: &[[u64; 2]]| {
-            let rounds: Vec<_> = rounds.iter().map(|round| round.map(Duration::from_micros)).collect();
+            let rounds: Vec<_> = rounds.iter().map(|round| round.map(|us| us as f64)).collect();
             judged(&rounds).map(|times| (times.generated_us, times.library_us))
         };
         // A slice of the scheduler's falls into single runs.

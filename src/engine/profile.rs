@@ -1,15 +1,14 @@
 //! What a machine can do, measured: `tilefuse doctor --profile` keeps it on disk, and plans are priced with it from then on.
 
-use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
-use rustc_hash::FxHashMap;
 use serde::{Deserialize, Serialize};
 use tch::{Device, Kind, Tensor};
-use tilefuse_codegen::cache;
+use tilefuse_codegen::cache::Key;
 use tilefuse_fusion::plan::Profile;
 
-use super::kernels::{Kernel, Stream, Target, cache as disk, device_name, kernel};
+use super::kernels::{Kernel, Stream, Target, device_name, kernel};
+use super::measure::{Remembered, in_turns};
 use crate::Error;
 use crate::torch::{TorchPool, cuda_stream};
 
@@ -63,25 +62,14 @@ fn place(device: Device) -> Result<String, Error> {
     Ok(format!("{name} {threads}"))
 }
 
-type Known = Mutex<Option<FxHashMap<String, Option<Measured>>>>;
+static KNOWN: Remembered<Measured> = Remembered::new(
+    |place| Key::new("profile of a machine", place, "bandwidth launch products"),
+    Measured::is_plausible,
+);
 
 /// What was measured of a device, if anything was. Read from disk once.
 pub(crate) fn kept(device: Device) -> Option<Measured> {
-    static KNOWN: Known = Mutex::new(None);
-    let place = place(device).ok()?;
-    let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
-    let known = known.get_or_insert_with(FxHashMap::default);
-    *known.entry(place).or_insert_with_key(|place| read(place))
-}
-
-fn key(place: &str) -> cache::Key {
-    cache::Key::new("profile of a machine", place, "bandwidth launch products")
-}
-
-fn read(place: &str) -> Option<Measured> {
-    let bytes = disk().get(cache::Kind::Tuning, key(place))?;
-    let measured: Measured = serde_json::from_slice(&bytes).ok()?;
-    measured.is_plausible().then_some(measured)
+    KNOWN.get_first(&place(device).ok()?)
 }
 
 /// Measures a device and keeps what was found, for processes that start from now on.
@@ -98,9 +86,7 @@ pub(crate) fn measure(device: Device) -> Result<Measured, Error> {
     if !measured.is_plausible() {
         return Err(Error::Internal(format!("figures beyond all machines: {measured:?}")));
     }
-    if let Ok(bytes) = serde_json::to_vec(&measured) {
-        disk().put(cache::Kind::Tuning, key(&place), &bytes);
-    }
+    KNOWN.put_on_disk(&place, &measured);
     Ok(measured)
 }
 
@@ -154,16 +140,14 @@ fn median(device: Device, calls: u32, mut call: impl FnMut() -> Result<(), Error
             tch::Cuda::synchronize(ordinal as i64);
         }
     };
-    let mut samples = Vec::new();
-    for _ in 0..=ROUNDS {
+    let time = |_: usize| {
         wait();
         let start = Instant::now();
         (0..calls).try_for_each(|_| call())?;
         wait();
-        samples.push(start.elapsed().as_secs_f64() * 1e6 / f64::from(calls));
-    }
-    // The first round warms up.
-    let mut samples = samples.split_off(1);
+        Ok(start.elapsed().as_secs_f64() * 1e6 / f64::from(calls))
+    };
+    let mut samples = in_turns(1, time, |progress| progress.rounds < ROUNDS)?.remove(0);
     samples.sort_by(f64::total_cmp);
     Ok(samples[samples.len() / 2])
 }

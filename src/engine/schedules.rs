@@ -1,22 +1,20 @@
 //! Times the schedules of a plan's kernels between which the cost model cannot decide, on scratch tensors.
 //!
-//! What was measured is kept in memory and on disk, so that each distinct kernel is measured once on a machine. A
-//! schedule whose results are not those of the predicted one is not taken.
+//! A schedule whose results are not those of the predicted one is not taken.
 
 use std::io::IsTerminal;
-use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use indicatif::ProgressBar;
 use rayon::prelude::*;
-use rustc_hash::FxHashMap;
 use tch::Tensor;
-use tilefuse_codegen::cache::{Key, Kind};
+use tilefuse_codegen::cache::Key;
 use tilefuse_codegen::cuda;
 use tilefuse_fusion::DType;
 use tilefuse_fusion::plan::{Tunable, TunableBuffer, Tuned};
 
-use super::kernels::{Kernel, Stream, Target, cache, device_name, kernel};
+use super::kernels::{Kernel, Stream, Target, device_name, kernel};
+use super::measure::{Progress, Remembered, in_turns};
 use super::products::filled;
 use crate::Error;
 use crate::judge::judge;
@@ -85,7 +83,7 @@ impl Schedules {
         self.left = self.left.saturating_sub(start.elapsed());
         match found {
             Ok(tuned) => {
-                remember(key, &tuned);
+                KNOWN.put(key, &tuned);
                 Some(tuned)
             }
             Err(error) => {
@@ -159,13 +157,14 @@ fn fastest(samples: &[Option<Sample>]) -> Option<usize> {
 struct Side {
     kernel: Kernel,
     grid: u64,
-    calls: u32,
+    /// Launches that are timed as one, known from the first.
+    calls: Option<u32>,
     times: Vec<f64>,
 }
 
 impl Side {
     fn new(kernel: Kernel, grid: u64) -> Side {
-        Side { kernel, grid, calls: 1, times: Vec::new() }
+        Side { kernel, grid, calls: None, times: Vec::new() }
     }
 
     fn sample(&self) -> Option<Sample> {
@@ -241,26 +240,28 @@ impl Bench {
     }
 
     fn rounds(&self, sides: &mut [Option<Side>]) -> Result<(), Error> {
-        for side in sides.iter_mut().flatten() {
-            let once = self.time(side)?;
-            side.calls = (SPAN_US / once.max(0.1)).clamp(1.0, 1000.0) as u32;
-        }
-        let start = Instant::now();
-        for round in 0..ROUNDS {
-            if round >= ENOUGH && start.elapsed() > KERNEL {
-                break;
-            }
-            for side in sides.iter_mut().flatten() {
-                let us = self.time(side)?;
-                side.times.push(us);
-            }
-        }
+        let mut sides: Vec<&mut Side> = sides.iter_mut().flatten().collect();
+        let candidates = sides.len();
+        let time = |at: usize| {
+            let side = &mut sides[at];
+            let Some(calls) = side.calls else {
+                let once = self.time(side, 1)?;
+                side.calls = Some((SPAN_US / once.max(0.1)).clamp(1.0, 1000.0) as u32);
+                return Ok(once);
+            };
+            self.time(side, calls)
+        };
+        let more = |progress: &Progress| {
+            progress.rounds < ENOUGH || (progress.rounds < ROUNDS && progress.elapsed <= KERNEL)
+        };
+        let times = in_turns(candidates, time, more)?;
+        sides.into_iter().zip(times).for_each(|(side, times)| side.times = times);
         Ok(())
     }
 
-    /// Microseconds of a launch.
-    fn time(&self, side: &Side) -> Result<f64, Error> {
-        let launches = || (0..side.calls).try_for_each(|_| self.launch(side));
+    /// Microseconds of a launch, of so many that are timed as one.
+    fn time(&self, side: &Side, calls: u32) -> Result<f64, Error> {
+        let launches = || (0..calls).try_for_each(|_| self.launch(side));
         let us = match self.target {
             Target::Host => {
                 let start = Instant::now();
@@ -278,40 +279,17 @@ impl Bench {
                 end.micros_since(&start)?
             }
         };
-        Ok(us / f64::from(side.calls))
+        Ok(us / f64::from(calls))
     }
 }
 
-type Table = Mutex<FxHashMap<String, Tuned>>;
+static KNOWN: Remembered<Tuned> = Remembered::new(
+    |what| Key::new(what, "schedules", "1"),
+    |tuned| tuned.us.get(tuned.choice).is_some_and(Option::is_some),
+);
 
-fn table() -> &'static Table {
-    static TABLE: OnceLock<Table> = OnceLock::new();
-    TABLE.get_or_init(Table::default)
-}
-
-fn entry(key: &str) -> Key {
-    Key::new(key, "schedules", "1")
-}
-
-fn known(key: &str) -> Option<Tuned> {
-    let mut table = table().lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some(tuned) = table.get(key) {
-        return Some(tuned.clone());
-    }
-    let bytes = cache().get(Kind::Tuning, entry(key))?;
-    let tuned: Tuned = serde_json::from_slice(&bytes).ok()?;
-    let plausible = tuned.us.get(tuned.choice).is_some_and(Option::is_some);
-    let tuned = Tuned { remembered: true, ..tuned };
-    plausible.then(|| table.insert(key.to_owned(), tuned.clone()));
-    plausible.then_some(tuned)
-}
-
-fn remember(key: String, tuned: &Tuned) {
-    if let Ok(bytes) = serde_json::to_vec(tuned) {
-        cache().put(Kind::Tuning, entry(&key), &bytes);
-    }
-    let tuned = Tuned { remembered: true, ..tuned.clone() };
-    table().lock().unwrap_or_else(PoisonError::into_inner).insert(key, tuned);
+fn known(what: &str) -> Option<Tuned> {
+    KNOWN.get(what).map(|tuned| Tuned { remembered: true, ..tuned })
 }
 
 #[cfg(test)]

@@ -1,0 +1,141 @@
+//! Measurements of candidates: timed in turn, so that whatever else a machine does meets all of them alike, and remembered on
+//! disk, so that each is made once on a machine.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use rustc_hash::{FxBuildHasher, FxHashMap};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use tilefuse_codegen::cache::{Key, Kind};
+
+use super::kernels::cache;
+use crate::Error;
+
+/// How far rounds of measurements are.
+pub(super) struct Progress {
+    /// How many there were.
+    pub(super) rounds: usize,
+    /// What they took.
+    pub(super) elapsed: Duration,
+    /// What the shortest of them took, or the warm-up.
+    pub(super) shortest: Duration,
+}
+
+/// Times so many candidates in turn, once to warm up and then in rounds, while there are to be `more`. Returns for each
+/// candidate the microseconds of each round; `time` gives those of one candidate.
+pub(super) fn in_turns(
+    candidates: usize,
+    mut time: impl FnMut(usize) -> Result<f64, Error>,
+    more: impl Fn(&Progress) -> bool,
+) -> Result<Vec<Vec<f64>>, Error> {
+    let mut round = || (0..candidates).map(&mut time).collect::<Result<Vec<f64>, Error>>();
+    let length = |times: &[f64]| Duration::from_secs_f64(times.iter().sum::<f64>() * 1e-6);
+    // The first runs find their memory and start their threads.
+    let warm_up = round()?;
+    let mut progress = Progress { rounds: 0, elapsed: Duration::ZERO, shortest: length(&warm_up) };
+    let mut all = vec![Vec::new(); candidates];
+    let start = Instant::now();
+    while more(&progress) {
+        let times = round()?;
+        all.iter_mut().zip(&times).for_each(|(all, &us)| all.push(us));
+        progress = Progress {
+            rounds: progress.rounds + 1,
+            elapsed: start.elapsed(),
+            shortest: progress.shortest.min(length(&times)),
+        };
+    }
+    Ok(all)
+}
+
+/// Measurements of one kind, in memory and on disk.
+pub(super) struct Remembered<T> {
+    /// Where one is on disk, by all that it depends on.
+    key: fn(&str) -> Key,
+    /// Whether one that was read can be true.
+    is_plausible: fn(&T) -> bool,
+    /// Those of this process; `None` for one that was looked for once and is not there.
+    known: Mutex<FxHashMap<String, Option<T>>>,
+}
+
+impl<T: Clone + Serialize + DeserializeOwned> Remembered<T> {
+    pub(super) const fn new(key: fn(&str) -> Key, is_plausible: fn(&T) -> bool) -> Remembered<T> {
+        Remembered { key, is_plausible, known: Mutex::new(FxHashMap::with_hasher(FxBuildHasher)) }
+    }
+
+    /// What was measured of this, if anything was.
+    pub(super) fn get(&self, what: &str) -> Option<T> {
+        let mut known = self.known();
+        if let Some(Some(found)) = known.get(what) {
+            return Some(found.clone());
+        }
+        let found = self.read(what)?;
+        known.insert(what.to_owned(), Some(found.clone()));
+        Some(found)
+    }
+
+    /// The same, as it was when this process asked for the first time.
+    pub(super) fn get_first(&self, what: &str) -> Option<T> {
+        let mut known = self.known();
+        known.entry(what.to_owned()).or_insert_with_key(|what| self.read(what)).clone()
+    }
+
+    /// Remembers a measurement, here and for processes that start from now on.
+    pub(super) fn put(&self, what: String, measured: &T) {
+        self.put_on_disk(&what, measured);
+        self.known().insert(what, Some(measured.clone()));
+    }
+
+    /// Remembers a measurement for processes that start from now on alone.
+    pub(super) fn put_on_disk(&self, what: &str, measured: &T) {
+        if let Ok(bytes) = serde_json::to_vec(measured) {
+            cache().put(Kind::Tuning, (self.key)(what), &bytes);
+        }
+    }
+
+    fn read(&self, what: &str) -> Option<T> {
+        let bytes = cache().get(Kind::Tuning, (self.key)(what))?;
+        serde_json::from_slice(&bytes).ok().filter(self.is_plausible)
+    }
+
+    fn known(&self) -> MutexGuard<'_, FxHashMap<String, Option<T>>> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn candidates_are_timed_in_turn_behind_a_warm_up() {
+        let mut order = Vec::new();
+        let time = |candidate: usize| {
+            order.push(candidate);
+            Ok(if order.len() <= 2 { 100.0 } else { order.len() as f64 })
+        };
+        let times = in_turns(2, time, |progress| {
+            assert!(progress.shortest <= Duration::from_micros(200));
+            progress.rounds < 3
+        });
+        assert_eq!(times.unwrap(), [[3.0, 5.0, 7.0], [4.0, 6.0, 8.0]]);
+        assert_eq!(order, [0, 1, 0, 1, 0, 1, 0, 1]);
+        let failed = in_turns(1, |_| Err(Error::Internal(String::from("no kernel"))), |_| true);
+        assert!(failed.is_err());
+    }
+
+    #[test]
+    fn what_was_looked_for_first_stays_so() {
+        static KNOWN: Remembered<(f64, u64)> =
+            Remembered::new(|what| Key::new(what, "of a test", "1"), |measured| measured.0 > 0.0);
+        let unique = format!("{:?} {}", Instant::now(), std::process::id());
+        assert_eq!((KNOWN.get(&unique), KNOWN.get_first(&unique)), (None, None));
+        KNOWN.put_on_disk(&unique, &(1.0, 2));
+        assert_eq!(KNOWN.get_first(&unique), None);
+        KNOWN.put(unique.clone(), &(3.0, 4));
+        assert_eq!((KNOWN.get(&unique), KNOWN.get_first(&unique)), (Some((3.0, 4)), Some((3.0, 4))));
+        let wrong = format!("{unique}, beyond all machines");
+        KNOWN.put_on_disk(&wrong, &(0.0, 1));
+        assert_eq!(KNOWN.get(&wrong), None);
+    }
+}
