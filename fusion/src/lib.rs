@@ -6,7 +6,6 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod args;
-pub mod attention;
 mod block_kernel;
 pub mod combiner;
 pub mod contract;
@@ -17,7 +16,6 @@ mod functionalize;
 mod graph;
 pub mod index;
 pub mod kernel;
-mod library;
 mod lower;
 pub mod pipeline;
 pub mod plan;
@@ -25,6 +23,8 @@ mod promote;
 mod recording;
 mod rewrites;
 pub mod schedule;
+pub mod select_attention;
+mod select_library;
 pub mod simplify;
 mod text;
 mod tuple_reductions;

@@ -29,13 +29,13 @@
 use std::fmt;
 use std::ops::RangeInclusive;
 
-use crate::attention::{Facts, NoFacts, select_attention};
 use crate::contract::{Candidate, Times};
 use crate::graph::Graph;
-use crate::library::select_library;
 use crate::lower::{LowerError, lower_counted};
 use crate::plan::{self, Alignments, Plan, PlanError, Profile, Tuner};
 use crate::rewrites::Rewrites;
+use crate::select_attention::{Facts, NoFacts, select_attention};
+use crate::select_library::select_library;
 use crate::simplify::simplify_counted;
 use crate::tuple_reductions::tuple_reductions;
 use crate::unaligned::split_unaligned_products;

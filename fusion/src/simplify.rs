@@ -9,8 +9,8 @@
 //!
 //! A value that an output, a write-back or a libtorch call reads keeps its strides.
 
+mod cse;
 mod literals;
-mod share;
 #[cfg(test)]
 mod tests;
 mod views;
@@ -32,7 +32,7 @@ pub struct Pass {
 pub const PASSES: &[Pass] = &[
     Pass { name: "fold-views", run: views::fold_views },
     Pass { name: "fold-literals", run: literals::fold_literals },
-    Pass { name: "share", run: share::share },
+    Pass { name: "cse", run: cse::cse },
     Pass { name: "drop", run: drop_unused },
 ];
 

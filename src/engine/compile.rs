@@ -13,12 +13,12 @@ use tilefuse_fusion::{
     Alone, Device, Graph, MaybeKernel, NodeId, Op, Recording, Rewrites, TensorType, ValueRef, pipeline,
 };
 
-use super::attention::Masks;
+use super::attention_masks::Masks;
 use super::convert::{Converted, convert};
-use super::graph::Graphs;
+use super::cuda_graph::Graphs;
+use super::eager_cost::EagerCost;
 use super::guard::Signature;
 use super::kernels::{CompileReport, Kernel, Link, OuterLoop, Target, kernels, millis};
-use super::memory::EagerCost;
 use super::prepack::{Packs, Store};
 use super::schedules::Schedules;
 use super::slots::{Slot, Slots, TensorSource};
@@ -174,7 +174,7 @@ pub(crate) fn compile(
         plant(planting, &mut converted, &mut functional, &profile)?;
     }
     let prepack = super::prepack::may_pack(options.prepack_weights, &converted.params)?;
-    let eager = super::memory::eager_cost(&converted.recording);
+    let eager = super::eager_cost::eager_cost(&converted.recording);
     let most_bytes = eager.peak_bytes.saturating_add(options.workspace_bytes);
     let mut masks = Masks::new(&converted.params, &converted.consts);
     let mut schedules = options.tune.then(|| Schedules::new(target));
@@ -660,7 +660,7 @@ pub(crate) fn forms_after(
         cx.selection.products = options.products;
         cx.selection.constants = prepack.then_some(converted.consts.len() as u32);
         cx.selection.measure = Box::new(super::products::Measuring::default());
-        cx.most_bytes = super::memory::eager_cost(&converted.recording).peak_bytes;
+        cx.most_bytes = super::eager_cost::eager_cost(&converted.recording).peak_bytes;
         cx.rewrites = Rewrites::at_most(options.max_rewrites);
         pipeline::run(Form::Graph(graph), Stage::Primitive..=Stage::Plan, cx, &mut after)?;
         Ok((cx.rewrites.made(), cx.rewrites.last()))

@@ -14,7 +14,7 @@ use tilefuse_fusion::Device;
 
 use super::alias::{copy_as, failed};
 use super::compile::{Compiled, LibraryResult, Run};
-use super::graph::{self, Chosen, GraphInputs, Kept, PlanGraph, Way};
+use super::cuda_graph::{self, Chosen, GraphInputs, Kept, PlanGraph, Way};
 use super::guard::ALIGN;
 use super::kernels::{OuterLoop, Stream, Target};
 use super::slots::{Slot, TensorSource};
@@ -244,7 +244,7 @@ impl Compiled {
         let staged = Call { inputs: &tensors, data: &data, param_data: call.param_data };
         let bytes = self.plan.memory.bytes;
         let workspace = self.workspaces.take_exactly(bytes, self.device(), stream.raw as usize)?;
-        let captured = graph::capture(device, stream.raw, |raw| {
+        let captured = cuda_graph::capture(device, stream.raw, |raw| {
             // SAFETY: `raw` is the stream that is being captured.
             unsafe { inputs.stage(device, call.data, raw) }?;
             let memory = self.memory_with(workspace.share());

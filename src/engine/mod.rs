@@ -3,22 +3,22 @@
 //! Compiling goes through `convert` (a trace to the planner's recording), `products`, `schedules` and
 //! `profile` (what is measured, by `measure`),
 //! `kernels` (programs to code), and `compile`, which calls these. A call goes through `table` (the plan of a signature), `guard`
-//! (whether it stands for the model still), `exec` with `slots`, `workspaces` and `graph`, and `alias`; `audit` compares
+//! (whether it stands for the model still), `exec` with `slots`, `workspaces` and `cuda_graph`, and `alias`; `audit` compares
 //! later recordings of the model with the one that the plan was made of.
 
 mod alias;
-mod attention;
+mod attention_masks;
 mod audit;
 mod compile;
 mod convert;
+mod cuda_graph;
 mod dirty;
+mod eager_cost;
 mod evaluate;
 mod exec;
-mod graph;
 mod guard;
 mod kernels;
 mod measure;
-mod memory;
 mod prepack;
 mod products;
 mod profile;
@@ -33,9 +33,9 @@ mod workspaces;
 pub use audit::Audit;
 pub(crate) use audit::{Audits, reason as audit_reason};
 pub(crate) use compile::{Compiled, Tensors, compile, forms_after, gpu_programs};
+pub use cuda_graph::CudaGraphs;
 pub(crate) use dirty::is_available as tracks_writes;
 pub(crate) use exec::Stop;
-pub use graph::CudaGraphs;
 pub(crate) use guard::{Signature, grad_needed};
 pub use kernels::{CompileReport, Target};
 pub(crate) use kernels::{Kernel, Stream, cache, cache_state, device_name, forget_dropped, kernel};

@@ -14,16 +14,16 @@
 mod analyse;
 mod call;
 mod ffi;
-mod graph;
+mod global_state;
+mod graph_pool;
 mod handle;
-mod memory;
+mod large_pages;
 mod operator;
 mod ops;
 mod pin;
 mod pool;
 mod record;
 mod replay;
-mod state;
 mod tensor;
 #[cfg(test)]
 mod tests;
@@ -32,9 +32,11 @@ mod wire;
 
 pub use call::{Call, Results};
 pub use ffi::MAX_RANK;
-pub(crate) use graph::{GraphPool, OpenPool};
-pub use memory::release_memory;
-pub(crate) use memory::{KeepsMemory, trim_memory};
+pub(crate) use global_state::libtorch;
+pub use global_state::{GeneratorState, GlobalState, cuda_available, cuda_devices, cuda_stream};
+pub(crate) use graph_pool::{GraphPool, OpenPool};
+pub use large_pages::release_memory;
+pub(crate) use large_pages::{KeepsMemory, trim_memory};
 pub(crate) use operator::{in_operator, register};
 pub use pin::{PinnedThreads, pin_threads};
 pub use pool::TorchPool;
@@ -42,8 +44,6 @@ pub(crate) use record::note_launch;
 pub use record::{capture, is_capturing};
 pub(crate) use replay::leaves_f64;
 pub use replay::run_in_f64;
-pub(crate) use state::libtorch;
-pub use state::{GeneratorState, GlobalState, cuda_available, cuda_devices, cuda_stream};
 use tensor::dtype;
 pub use tensor::{
     DeviceId, Expect, Flags, GUARDED, Meta, as_strided_of, bump_version, check_held, check_metas,

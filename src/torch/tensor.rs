@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 use tch::Tensor;
 
 use super::ffi::{self, MAX_RANK, RawExpect, RawMeta, RawTensor, check, make_tensor, raw};
-use super::memory;
+use super::large_pages;
 use crate::Error;
 
 /// A device as libtorch numbers it.
@@ -316,8 +316,8 @@ pub fn empty_strided(sizes: &[i64], strides: &[i64], dtype: i8, device: DeviceId
     let (n, s) = (sizes.as_ptr(), strides.as_ptr());
     let elements = sizes.iter().try_fold(1i64, |product, &size| product.checked_mul(size)).unwrap_or(0);
     let bytes = usize::try_from(elements).unwrap_or(0).saturating_mul(element_size(dtype));
-    if device == DeviceId::CPU && bytes >= memory::LARGE {
-        let (take, give) = (memory::take, memory::give);
+    if device == DeviceId::CPU && bytes >= large_pages::LARGE {
+        let (take, give) = (large_pages::take, large_pages::give);
         // SAFETY: both arrays have `sizes.len()` entries; memory of `take` is as large as asked for and nobody else's
         // until it is given to `give`.
         return make_tensor(|out| unsafe { ffi::tf_empty_kept(n, s, sizes.len(), dtype, take, give, out) });

@@ -5,11 +5,11 @@
 //! rounded before they are added. An explicit cast that rounds is never removed.
 
 mod approximate;
+mod bounds_guard;
 mod canonicalize;
 mod contract;
 mod cse;
 mod dce;
-mod guard;
 mod licm;
 mod narrow;
 mod ranges;
@@ -22,11 +22,11 @@ use crate::program::Program;
 use crate::verify::{VerifyError, verify};
 
 pub use approximate::approximate;
+pub use bounds_guard::{Guards, guard};
 pub use canonicalize::canonicalize;
 pub use contract::contract;
 pub use cse::cse;
 pub use dce::dce;
-pub use guard::{Guards, guard};
 pub use licm::licm;
 pub use narrow::narrow;
 pub use ranges::ranges;

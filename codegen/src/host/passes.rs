@@ -56,9 +56,9 @@ impl Pass {
             Pass::Expand => |_, _| Vec::new(),
             Pass::Groups => plan::group::notes,
             Pass::Materialize => plan::materialize::notes,
-            Pass::Guards => plan::guard::notes,
+            Pass::Guards => plan::demanded::notes,
             Pass::Lanes => plan::lanes::notes,
-            Pass::Slots => plan::layout::notes,
+            Pass::Slots => plan::slot_layout::notes,
         }
     }
 }

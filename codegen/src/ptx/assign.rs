@@ -4,8 +4,8 @@
 use rustc_hash::{FxHashMap, FxHashSet};
 use tilefuse_block::{Op, OpKind, Param, Program, Shape, Value};
 
+use super::assign_layouts::Origin;
 use super::axis::{self, Axis};
-use super::layout::Origin;
 use super::pipeline::Pipeline;
 use super::propagate::Link;
 use super::vectorize::Move;

@@ -3,7 +3,7 @@
 use tilefuse_block::Op;
 
 use super::barrier::Why;
-use super::convert::Conversion;
+use super::convert_layout::Conversion;
 use super::shared::Allocation;
 
 /// Entries by operation, in the order in which they were made.

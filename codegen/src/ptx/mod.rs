@@ -7,6 +7,7 @@
 //! block, a cluster of blocks holds it, and reductions exchange their parts through each other's shared memory.
 
 mod assign;
+mod assign_layouts;
 mod atomic;
 mod axis;
 mod barrier;
@@ -14,7 +15,7 @@ mod cluster;
 mod coalesce;
 mod combine;
 mod control;
-mod convert;
+mod convert_layout;
 mod debug;
 mod decisions;
 mod dependent_launch;
@@ -24,7 +25,6 @@ mod errata;
 mod fmod;
 mod instructions;
 mod ir;
-mod layout;
 mod llvm;
 mod lower;
 mod memory;

@@ -9,8 +9,8 @@ use super::assign::Assignment;
 use super::decisions::Decisions;
 use super::lower::Lowered;
 use super::{
-    Target, axis, barrier, coalesce, convert, fitting_plan, layout, lowered, pipeline, prepare, pressure,
-    shared, vectorize,
+    Target, assign_layouts, axis, barrier, coalesce, convert_layout, fitting_plan, lowered, pipeline,
+    prepare, pressure, shared, vectorize,
 };
 use crate::error::Result;
 
@@ -78,11 +78,11 @@ impl Pass {
         match self {
             Pass::Expand => |_, _| Vec::new(),
             Pass::Facts => axis::notes,
-            Pass::Layout => layout::notes,
+            Pass::Layout => assign_layouts::notes,
             Pass::Coalesce => coalesce::notes,
             Pass::Vectorize => vectorize::notes,
             Pass::Pipeline => pipeline::notes,
-            Pass::Convert => convert::notes,
+            Pass::Convert => convert_layout::notes,
             Pass::Shared => shared::notes,
             Pass::Barriers => barrier::notes,
         }

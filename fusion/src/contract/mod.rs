@@ -1,7 +1,7 @@
 //! Products on the host as block programs, with pointwise neighbours in their loads and stores.
 //!
 //! A call such as `aten::linear` has no lowering. Where it is worth it, [`choose_products`] gives it a [`BlockKernel`]: the
-//! planner then treats it as a kernel that was written by hand, and merges bias, activation and residual into it.
+//! planner then merges bias, activation and residual into its epilogue.
 //!
 //! ```text
 //! %3 = aten::linear(input=%0, weight=%1, bias=%2)      kernel: for k in 0..K step BK { sum = dot(x, wᵀ, sum) }

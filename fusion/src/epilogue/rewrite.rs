@@ -25,7 +25,7 @@ pub(crate) struct Part {
 /// A kernel and what is to become of its operands and results.
 pub(crate) struct Rewrite<'a> {
     /// The kernel.
-    pub(crate) custom: &'a BlockKernel,
+    pub(crate) kernel: &'a BlockKernel,
     /// By operand: how it is computed.
     pub(crate) operands: &'a [Part],
     /// By operand: the value whose memory is read at strides instead.
@@ -72,7 +72,7 @@ pub(crate) fn rewrite(
     rewrite: &Rewrite<'_>,
     align: &dyn Fn(ValueRef) -> u32,
 ) -> Result<(Program, Vec<(ValueRef, bool)>), Refusal> {
-    let mut program = rewrite.custom.program.clone();
+    let mut program = rewrite.kernel.program.clone();
     program.name = name.to_owned();
     let body = std::mem::take(&mut program.body);
     let mut cx = Cx { rewrite, program, buffers: Vec::new(), plans: FxHashMap::default() };
@@ -117,11 +117,11 @@ struct Cx<'a> {
 impl Cx<'_> {
     /// Decides about every parameter, and gives the status word.
     fn parameters(&mut self) -> Result<Option<Param>, Refusal> {
-        let custom = self.rewrite.custom;
-        let uses = super::uses(&custom.program);
+        let kernel = self.rewrite.kernel;
+        let uses = super::uses(&kernel.program);
         let mut params = std::mem::take(&mut self.program.params);
-        let status = if custom.checks { params.pop() } else { None };
-        for ((param, tied), uses) in params.into_iter().zip(&custom.tied).zip(uses) {
+        let status = if kernel.checks { params.pop() } else { None };
+        for ((param, tied), uses) in params.into_iter().zip(&kernel.tied).zip(uses) {
             match *tied {
                 Tied::Operand(position) => {
                     let part = self.rewrite.operands.get(usize::from(position));
@@ -143,7 +143,7 @@ impl Cx<'_> {
                 Tied::Result(position) => self.result(param, usize::from(position), uses)?,
             }
         }
-        let taken = |at: usize| custom.tied.contains(&Tied::Operand(at as u16));
+        let taken = |at: usize| kernel.tied.contains(&Tied::Operand(at as u16));
         let operands = self.rewrite.operands.iter().enumerate().filter(|&(at, _)| taken(at));
         for part in operands.map(|(_, part)| part).chain(self.rewrite.results) {
             self.reads(part)?;
@@ -156,7 +156,7 @@ impl Cx<'_> {
         let missing = Refusal::Block(BlockRefusal::Parameters);
         let part = self.rewrite.results.get(position).ok_or(missing.clone())?;
         let &(value, kept) = self.rewrite.kept.get(position).ok_or(missing)?;
-        let tied = self.rewrite.custom.tied.iter().filter(|t| **t == Tied::Result(position as u16));
+        let tied = self.rewrite.kernel.tied.iter().filter(|t| **t == Tied::Result(position as u16));
         if !part.roots.is_empty() || !kept {
             if !uses.only_stores() || tied.count() > 1 {
                 return Err(BlockRefusal::NoStores.into());
@@ -272,7 +272,7 @@ impl Cx<'_> {
         let (offsets, stored) = (op.args[1], op.args[2]);
         let mask = masked.then(|| op.args[3]);
         let buffer = part.kernel.buffers.iter().position(|b| b.value == own);
-        let known = self.rewrite.custom.coordinates.iter().find(|c| c.offsets == offsets);
+        let known = self.rewrite.kernel.coordinates.iter().find(|c| c.offsets == offsets);
         let axes = known.map_or(&[][..], |c| &c.axes);
         let site = Site { offsets, mask, stored: buffer.map(|b| (b as u32, stored)), axes };
         let pointers = self.pointers(part);

@@ -8,15 +8,15 @@ use std::time::Instant;
 use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::SmallVec;
 
+use super::block_kernels::BuiltBlock;
 use super::cost::{Cost, price};
-use super::custom::CustomBuilt;
 use super::early::Early;
 use super::in_place;
 use super::liveness;
 use super::memory::Memory;
 use super::mix_order;
-use super::order::Sequence;
 use super::place::{Place, strided};
+use super::unit_order::Sequence;
 use super::{
     Alignments, Decision, ExternStep, KernelKind, KernelStep, Plan, PlanError, Profile, Step, StepKind,
     Tuner, Verdict, machine, tuned, written_strides,
@@ -31,10 +31,10 @@ use crate::types::{Dims, TensorType};
 #[derive(Clone, Debug)]
 pub(super) struct Unit {
     pub(super) nodes: Vec<NodeId>,
-    /// `None` for a libtorch call and for a custom kernel.
+    /// `None` for a libtorch call and for a block kernel.
     pub(super) kernel: Option<Built>,
-    /// A kernel that was written by hand, with what was merged into it.
-    pub(super) custom: Option<Box<CustomBuilt>>,
+    /// A block kernel, with what was merged into it.
+    pub(super) block: Option<Box<BuiltBlock>>,
 }
 
 #[derive(Clone, Debug)]
@@ -78,7 +78,7 @@ pub(super) fn plan(
     planner.demand();
     planner.start_units()?;
     planner.grow();
-    planner.retry_customs();
+    planner.retry_block_kernels();
     planner.siblings();
     let start = Instant::now();
     let (steps, programs) = planner.steps(tuner)?;
@@ -106,8 +106,8 @@ pub(super) struct Planner<'a> {
     pub(super) alignments: &'a Alignments,
     pub(super) rewrites: &'a Rewrites,
     pub(super) order: Vec<NodeId>,
-    /// Calls with a kernel of their author's, alone; they start units.
-    pub(super) customs: FxHashMap<NodeId, CustomBuilt>,
+    /// Calls with a block kernel, alone; they start units.
+    pub(super) block_kernels: FxHashMap<NodeId, BuiltBlock>,
     /// Why a call that could have such a kernel has none.
     pub(super) refused: FxHashMap<NodeId, String>,
     /// Position of each node in `order`.
@@ -162,7 +162,7 @@ impl<'a> Planner<'a> {
             alignments,
             rewrites,
             order,
-            customs: FxHashMap::default(),
+            block_kernels: FxHashMap::default(),
             refused: FxHashMap::default(),
             rank,
             transparent: Arc::default(),
@@ -182,13 +182,13 @@ impl<'a> Planner<'a> {
     /// Finds what must be in memory.
     fn demand(&mut self) {
         self.find_transparent();
-        self.find_customs();
+        self.find_block_kernels();
         let mut values: Vec<ValueRef> = Vec::new();
         for &id in &self.order {
             if self.is_extern(id) {
                 values.extend(self.graph.operands(id));
             }
-            values.extend(self.customs.get(&id).into_iter().flat_map(CustomBuilt::strided));
+            values.extend(self.block_kernels.get(&id).into_iter().flat_map(BuiltBlock::strided));
         }
         values.extend(self.graph.outputs.iter().copied());
         values.extend(self.graph.updates.iter().map(|u| u.value));
@@ -223,7 +223,7 @@ impl<'a> Planner<'a> {
 
     /// Whether a node runs through libtorch.
     fn is_extern(&self, id: NodeId) -> bool {
-        matches!(self.graph.node(id).op, Op::Aten(_)) && !self.customs.contains_key(&id)
+        matches!(self.graph.node(id).op, Op::Aten(_)) && !self.block_kernels.contains_key(&id)
     }
 
     fn place(&self, value: ValueRef) -> Option<Place> {
@@ -330,8 +330,8 @@ impl<'a> Planner<'a> {
                 continue;
             }
             self.unit_of.insert(id, self.units.len());
-            let custom = self.customs.get(&id).cloned().map(Box::new);
-            self.units.push(Some(Unit { nodes: vec![id], kernel: None, custom }));
+            let block = self.block_kernels.get(&id).cloned().map(Box::new);
+            self.units.push(Some(Unit { nodes: vec![id], kernel: None, block }));
             if matches!(self.graph.node(id).op, Op::Aten(_)) {
                 continue;
             }
@@ -371,8 +371,13 @@ impl<'a> Planner<'a> {
             if !self.is_compute(id) {
                 continue;
             }
-            let bases: Vec<NodeId> =
-                self.customs.get(&id).into_iter().flat_map(CustomBuilt::strided).map(|v| v.node).collect();
+            let bases: Vec<NodeId> = self
+                .block_kernels
+                .get(&id)
+                .into_iter()
+                .flat_map(BuiltBlock::strided)
+                .map(|v| v.node)
+                .collect();
             let mut found: Vec<NodeId> = bases.into_iter().filter(|&base| self.is_compute(base)).collect();
             let mut stack: Vec<NodeId> = self.graph.operands(id).iter().map(|v| v.node).collect();
             let is_extern = self.is_extern(id);
@@ -505,8 +510,8 @@ impl<'a> Planner<'a> {
             return Verdict::Illegal(refusal);
         }
         let contraction = self.sequence.contraction(a, b, |unit| self.next_units(unit).collect());
-        if first.custom.is_some() || second.custom.is_some() {
-            return contraction.map_or(Verdict::Cycle, |c| self.try_merge_custom(a, b, &c));
+        if first.block.is_some() || second.block.is_some() {
+            return contraction.map_or(Verdict::Cycle, |c| self.try_merge_block(a, b, &c));
         }
         let (Some(x), Some(y)) = (&first.kernel, &second.kernel) else {
             let called = if first.kernel.is_none() { first } else { second };
@@ -547,7 +552,7 @@ impl<'a> Planner<'a> {
         for id in &nodes {
             self.unit_of.insert(*id, a);
         }
-        self.units[a] = Some(Unit { nodes, kernel: Some(built), custom: None });
+        self.units[a] = Some(Unit { nodes, kernel: Some(built), block: None });
         self.units[b] = None;
     }
 
@@ -625,9 +630,9 @@ impl<'a> Planner<'a> {
         let mut steps = Vec::new();
         for unit in self.unit_order()? {
             let Some(unit) = &self.units[unit] else { continue };
-            steps.push(Step::from(match (&unit.custom, &unit.kernel) {
-                (Some(custom), _) => {
-                    StepKind::Kernel(self.custom_step(unit, custom, &mut programs, &mut known)?)
+            steps.push(Step::from(match (&unit.block, &unit.kernel) {
+                (Some(block), _) => {
+                    StepKind::Kernel(self.block_step(unit, block, &mut programs, &mut known)?)
                 }
                 (None, None) => StepKind::Extern(self.extern_step(unit.nodes[0])),
                 (None, Some(built)) => {
@@ -659,25 +664,25 @@ impl<'a> Planner<'a> {
         (outputs, updates)
     }
 
-    fn custom_step(
+    fn block_step(
         &self,
         unit: &Unit,
-        custom: &CustomBuilt,
+        block: &BuiltBlock,
         programs: &mut Vec<tilefuse_block::Program>,
         known: &mut FxHashMap<String, usize>,
     ) -> Result<KernelStep, PlanError> {
-        let program = custom.program(self.kernel_name(&unit.nodes));
+        let program = block.program(self.kernel_name(&unit.nodes));
         // Layers that are alike have one program, which passes see once.
-        let key = format!("{:?} {program:?}", custom.grid());
+        let key = format!("{:?} {program:?}", block.grid());
         let program = match known.get(&key) {
             Some(&program) => program,
             None => {
-                programs.push(custom.optimized(program)?);
+                programs.push(block.optimized(program)?);
                 known.insert(key, programs.len() - 1);
                 programs.len() - 1
             }
         };
-        Ok(custom.step(program, &unit.nodes))
+        Ok(block.step(program, &unit.nodes))
     }
 
     fn kernel_step(

@@ -4,8 +4,8 @@
 //! and must pay by the cost model; every edge keeps a [`Decision`]. Small kernels that do not need each other then share
 //! launches. Planning is deterministic.
 
+mod block_kernels;
 mod cost;
-mod custom;
 mod early;
 mod empty;
 mod gather;
@@ -17,7 +17,6 @@ mod liveness;
 mod memory;
 mod mix_order;
 mod non_temporal;
-mod order;
 mod outer_loop;
 mod place;
 mod reinplace;
@@ -25,6 +24,7 @@ mod split;
 #[cfg(test)]
 mod tests;
 mod tuned;
+mod unit_order;
 mod verify;
 
 use std::time::Duration;

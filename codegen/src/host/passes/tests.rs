@@ -20,7 +20,7 @@ fn materializing() {
 
 #[test]
 fn guarding() {
-    check(Pass::Guards, "guard.rs");
+    check(Pass::Guards, "demanded.rs");
 }
 
 #[test]
@@ -30,7 +30,7 @@ fn lanes() {
 
 #[test]
 fn slots() {
-    check(Pass::Slots, "layout.rs");
+    check(Pass::Slots, "slot_layout.rs");
 }
 
 #[test]

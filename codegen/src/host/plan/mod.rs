@@ -13,15 +13,15 @@ pub(crate) mod affine;
 mod bits;
 mod build;
 mod control;
+pub(super) mod demanded;
 pub(super) mod group;
-pub(super) mod guard;
 pub(super) mod lanes;
-pub(super) mod layout;
+mod load_order;
 pub(super) mod materialize;
-mod order;
 mod prefetch;
 mod product;
-mod share;
+mod register_blocks;
+pub(super) mod slot_layout;
 mod whole;
 mod work;
 
@@ -30,7 +30,7 @@ use smallvec::SmallVec;
 use tilefuse_block::{Elem, Op, Program, Shape, Value};
 
 pub(crate) use bits::{Bit, Classes, Map, ONE, ZERO, axis_ranges, operands, shape_bits};
-pub(crate) use guard::Atom;
+pub(crate) use demanded::Atom;
 pub(crate) use prefetch::Prefetch;
 pub(crate) use product::Direct;
 

@@ -12,7 +12,7 @@ fn facts() {
 
 #[test]
 fn layouts() {
-    check(Pass::Layout, "layout.rs");
+    check(Pass::Layout, "assign_layouts.rs");
 }
 
 #[test]
@@ -32,7 +32,7 @@ fn pipelining() {
 
 #[test]
 fn conversions() {
-    check(Pass::Convert, "convert.rs");
+    check(Pass::Convert, "convert_layout.rs");
 }
 
 #[test]

@@ -1,8 +1,8 @@
 //! Plans of small graphs, run in the block interpreter and compared with a direct evaluation.
 
+mod block_kernels;
 mod cascade;
 mod crossed;
-mod custom;
 mod kinds;
 mod memory;
 mod order;

@@ -2,7 +2,7 @@
 
 use expect_test::{Expect, expect};
 
-use super::custom::{ATOMIC, SQUARE, kernel};
+use super::block_kernels::{ATOMIC, SQUARE, kernel};
 use super::*;
 use crate::block_kernel::{Alone, BlockKernel, Layout, Tied};
 use crate::contract::{Products, choose_products};

@@ -140,7 +140,7 @@ fn node(graph: &Graph, id: NodeId, values: &FxHashMap<ValueRef, Vec<f64>>) -> Ve
     }
 }
 
-/// What a kernel that was written by hand makes of one operand.
+/// What a block kernel makes of one operand.
 fn custom(node: &crate::Node, operand: &[f64], numel: i64) -> Vec<f64> {
     let kernel = node.kernel.as_ref().unwrap().as_ref().unwrap();
     let buffers = [data(Elem::F32, operand), data(Elem::F32, &vec![0.0; numel as usize])];

@@ -1,4 +1,5 @@
-//! Calls that have a kernel of their author's: steps of their own, alone or with pointwise neighbours.
+//! Calls that have a block kernel, a user's or one of the compiler's: steps of their own, alone or with a pointwise prologue
+//! and epilogue.
 
 use std::sync::Arc;
 
@@ -9,7 +10,7 @@ use tilefuse_block::passes::{PassError, optimize_for_grid};
 
 use super::cost::{Cost, Profile};
 use super::group::{Planner, Strides, Unit};
-use super::order::Contraction;
+use super::unit_order::Contraction;
 use super::{KernelKind, KernelStep, PlanError, Verdict, operand_place};
 use crate::block_kernel::{Alone, BlockKernel, BlockKernelKind, Layout};
 use crate::epilogue::{Part, Rewrite, rewrite, uses};
@@ -17,9 +18,9 @@ use crate::graph::{NodeId, ValueRef};
 use crate::kernel::{BlockRefusal, Domain, Group, KNode, Kernel, Refusal, Space, build};
 use crate::types::Dims;
 
-/// A custom kernel with what was merged into it.
+/// A block kernel with what was merged into it.
 #[derive(Clone, Debug)]
-pub(super) struct CustomBuilt {
+pub(super) struct BuiltBlock {
     node: NodeId,
     kind: BlockKernelKind,
     program: Program,
@@ -32,7 +33,7 @@ pub(super) struct CustomBuilt {
     pub(super) cost: Cost,
 }
 
-impl CustomBuilt {
+impl BuiltBlock {
     /// The step, whose program is at `program`.
     pub(super) fn step(&self, program: usize, nodes: &[NodeId]) -> KernelStep {
         KernelStep {
@@ -80,17 +81,17 @@ impl CustomBuilt {
 }
 
 impl<'a> Planner<'a> {
-    /// Builds every custom kernel alone; a call whose kernel is refused runs through libtorch.
-    pub(super) fn find_customs(&mut self) {
+    /// Builds every block kernel alone; a call whose kernel is refused runs through libtorch.
+    pub(super) fn find_block_kernels(&mut self) {
         for id in self.order.clone() {
             match &self.graph.node(id).kernel {
                 None => {}
                 Some(Err(reason)) => {
                     self.refused.insert(id, reason.clone());
                 }
-                Some(Ok(custom)) => match self.build_custom(id, custom, &[id]) {
+                Some(Ok(block)) => match self.build_block(id, block, &[id]) {
                     Ok(built) => {
-                        self.customs.insert(id, built);
+                        self.block_kernels.insert(id, built);
                     }
                     Err(refusal) => {
                         self.refused.insert(id, refusal.to_string());
@@ -100,13 +101,8 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// The kernel of a custom node with these nodes, itself among them, in its loads and stores.
-    fn build_custom(
-        &self,
-        id: NodeId,
-        custom: &BlockKernel,
-        nodes: &[NodeId],
-    ) -> Result<CustomBuilt, Refusal> {
+    /// The block kernel of a node with these nodes, itself among them, in its loads and stores.
+    fn build_block(&self, id: NodeId, block: &BlockKernel, nodes: &[NodeId]) -> Result<BuiltBlock, Refusal> {
         let inside: FxHashSet<NodeId> = nodes.iter().copied().collect();
         let node = self.graph.node(id);
         let device = node.outs.first().map(|ty| ty.device);
@@ -124,7 +120,7 @@ impl<'a> Planner<'a> {
         let mut bases = Vec::with_capacity(operands.len());
         let mut parts = Vec::with_capacity(operands.len());
         for (position, &value) in operands.iter().enumerate() {
-            let base = self.base(custom.layout(position as u16), value, &inside)?;
+            let base = self.base(block.layout(position as u16), value, &inside)?;
             let roots = if base.is_some() { Vec::new() } else { vec![value] };
             parts.push(self.part(id, &inside, value, roots)?);
             bases.push(base);
@@ -142,13 +138,14 @@ impl<'a> Planner<'a> {
             results.push(self.part(id, &inside, value, roots)?);
             kept.push((value, self.is_kept(value, &inside)));
         }
-        let parts = Rewrite { custom, operands: &operands, bases: &bases, results: &results, kept: &kept };
+        let parts =
+            Rewrite { kernel: block, operands: &operands, bases: &bases, results: &results, kept: &kept };
         let align = |v: ValueRef| self.alignments.of(&self.graph.node(v.node).op);
-        let (program, buffers) = rewrite("custom", &parts, &align)?;
-        let flops = arithmetic(custom, &operands, &results);
-        let cost = self.custom_cost(&buffers, flops, custom);
-        let (grid, checks, note) = (custom.grid, custom.checks, custom.note.clone());
-        Ok(CustomBuilt { node: id, kind: custom.kind, program, grid, buffers, bases, checks, note, cost })
+        let (program, buffers) = rewrite("block", &parts, &align)?;
+        let flops = arithmetic(block, &operands, &results);
+        let cost = self.block_cost(&buffers, flops, block);
+        let (grid, checks, note) = (block.grid, block.checks, block.note.clone());
+        Ok(BuiltBlock { node: id, kind: block.kind, program, grid, buffers, bases, checks, note, cost })
     }
 
     /// The value whose memory an operand is read from at strides, if it is.
@@ -169,7 +166,7 @@ impl<'a> Planner<'a> {
     /// What is computed of a value of the call's, or to make it: these roots, element by element.
     fn part(
         &self,
-        custom: NodeId,
+        block: NodeId,
         inside: &FxHashSet<NodeId>,
         value: ValueRef,
         roots: Vec<ValueRef>,
@@ -182,7 +179,7 @@ impl<'a> Planner<'a> {
         if let Some(&root) = roots.iter().find(|&&r| self.graph.ty(r).numel() != numel) {
             return Err(BlockRefusal::Elements { numel: self.graph.ty(root).numel(), of: numel }.into());
         }
-        let nodes = inside.iter().copied().filter(|&n| n != custom).collect();
+        let nodes = inside.iter().copied().filter(|&n| n != block).collect();
         let dims = SmallVec::from_iter(0..shape.len() as u8);
         let domain = Domain { extents: vec![numel], reduced: vec![false], dims: vec![dims] };
         let reduced = SmallVec::from_elem(false, shape.len());
@@ -193,7 +190,7 @@ impl<'a> Planner<'a> {
         Ok(Part { kernel, roots })
     }
 
-    /// Whether a result of a custom kernel must be in memory.
+    /// Whether a result of a block kernel must be in memory.
     fn is_kept(&self, value: ValueRef, inside: &FxHashSet<NodeId>) -> bool {
         let mut used = false;
         for reader in self.readers(value) {
@@ -205,17 +202,17 @@ impl<'a> Planner<'a> {
         !used || self.demanded.contains(&value)
     }
 
-    /// The one result of the custom kernel that a node of its unit is computed of.
-    fn result_of(&self, custom: NodeId, root: NodeId, inside: &FxHashSet<NodeId>) -> Result<usize, Refusal> {
+    /// The one result of the block kernel that a node of its unit is computed of.
+    fn result_of(&self, block: NodeId, root: NodeId, inside: &FxHashSet<NodeId>) -> Result<usize, Refusal> {
         let mut found: Option<u16> = None;
         let mut seen = FxHashSet::default();
         let mut stack = vec![root];
         while let Some(at) = stack.pop() {
-            if at == custom || !seen.insert(at) || !(inside.contains(&at) || self.transparent.contains(&at)) {
+            if at == block || !seen.insert(at) || !(inside.contains(&at) || self.transparent.contains(&at)) {
                 continue;
             }
             for operand in self.graph.operands(at) {
-                if operand.node == custom && *found.get_or_insert(operand.out) != operand.out {
+                if operand.node == block && *found.get_or_insert(operand.out) != operand.out {
                     return Err(BlockRefusal::SeveralResults.into());
                 }
                 stack.push(operand.node);
@@ -224,30 +221,30 @@ impl<'a> Planner<'a> {
         found.map(usize::from).ok_or(BlockRefusal::PrologueStored.into())
     }
 
-    fn custom_cost(&self, buffers: &[(ValueRef, bool)], flops: u64, custom: &BlockKernel) -> Cost {
+    fn block_cost(&self, buffers: &[(ValueRef, bool)], flops: u64, block: &BlockKernel) -> Cost {
         let profile: &Profile = self.profile;
         let bytes = |written: bool| -> u64 {
             buffers.iter().filter(|b| b.1 == written).map(|b| self.graph.ty(b.0).bytes()).sum()
         };
         let (bytes_read, bytes_written) = (bytes(false), bytes(true));
-        let instances: u64 = custom.grid.iter().map(|&n| u64::from(n)).product();
+        let instances: u64 = block.grid.iter().map(|&n| u64::from(n)).product();
         let busy = (instances as f64 / profile.workers as f64).clamp(f64::MIN_POSITIVE, 1.0);
         let traffic = (bytes_read + bytes_written) as f64 / profile.bandwidth / 1000.0;
         let arithmetic = flops as f64 / profile.ops_per_ns / 1000.0;
         // Neighbours compute where the kernel does.
-        let computing = arithmetic / busy + (custom.expected_us - profile.launch_us).max(0.0);
+        let computing = arithmetic / busy + (block.expected_us - profile.launch_us).max(0.0);
         let us = (traffic / busy).max(computing) + profile.launch_us;
         Cost { bytes_read, bytes_written, flops, us }
     }
 
-    /// Merges a unit with a custom kernel and one of pointwise operators, if that is legal and pays.
-    pub(super) fn try_merge_custom(&mut self, a: usize, b: usize, contraction: &Contraction) -> Verdict {
+    /// Merges a unit with a block kernel and one of pointwise operators, if that is legal and pays.
+    pub(super) fn try_merge_block(&mut self, a: usize, b: usize, contraction: &Contraction) -> Verdict {
         let (Some(Some(first)), Some(Some(second))) = (self.units.get(a), self.units.get(b)) else {
             return Verdict::Cycle;
         };
-        let (custom, other) = match (&first.custom, &second.custom) {
-            (Some(custom), None) => (custom, second),
-            (None, Some(custom)) => (custom, first),
+        let (block, other) = match (&first.block, &second.block) {
+            (Some(block), None) => (block, second),
+            (None, Some(block)) => (block, first),
             _ => {
                 return Verdict::Illegal(BlockRefusal::Both.into());
             }
@@ -258,14 +255,14 @@ impl<'a> Planner<'a> {
         if !pointwise.kernel.reduces.is_empty() {
             return Verdict::Illegal(BlockRefusal::Reduction.into());
         }
-        let apart_us = custom.cost.us + pointwise.cost.us;
-        let node = custom.node;
+        let apart_us = block.cost.us + pointwise.cost.us;
+        let node = block.node;
         let mut nodes: Vec<NodeId> = first.nodes.iter().chain(&second.nodes).copied().collect();
         nodes.sort_unstable_by_key(|n| self.rank[n]);
-        let built = self.custom_of(node).and_then(|kernel| match kernel.alone {
+        let built = self.block_of(node).and_then(|kernel| match kernel.alone {
             Some(Alone::Tiles) => Err(BlockRefusal::Tiles.into()),
             Some(Alone::Attention) => Err(BlockRefusal::Attention.into()),
-            None => self.build_custom(node, kernel, &nodes),
+            None => self.build_block(node, kernel, &nodes),
         });
         match built {
             Ok(built) if built.cost.us <= apart_us => {
@@ -276,7 +273,7 @@ impl<'a> Planner<'a> {
                 for id in &nodes {
                     self.unit_of.insert(*id, a);
                 }
-                self.units[a] = Some(Unit { nodes, kernel: None, custom: Some(Box::new(built)) });
+                self.units[a] = Some(Unit { nodes, kernel: None, block: Some(Box::new(built)) });
                 self.units[b] = None;
                 Verdict::Fused
             }
@@ -285,33 +282,33 @@ impl<'a> Planner<'a> {
         }
     }
 
-    fn custom_of(&self, id: NodeId) -> Result<&'a BlockKernel, Refusal> {
+    fn block_of(&self, id: NodeId) -> Result<&'a BlockKernel, Refusal> {
         match &self.graph.node(id).kernel {
-            Some(Ok(custom)) => Ok(custom),
+            Some(Ok(block)) => Ok(block),
             _ => Err(Refusal::Extern(crate::kernel::name_of(id))),
         }
     }
 
-    /// Tries edges at custom kernels once more: a producer may have had users that have joined the kernel since.
-    pub(super) fn retry_customs(&mut self) {
+    /// Tries edges at block kernels once more: a producer may have had users that have joined the kernel since.
+    pub(super) fn retry_block_kernels(&mut self) {
         for at in 0..self.decisions.len() {
             let (producer, consumer) = (self.decisions[at].producer, self.decisions[at].consumer);
             let units = (self.unit_of.get(&producer), self.unit_of.get(&consumer));
             let (Some(&a), Some(&b)) = units else { continue };
-            let custom = |u: usize| self.units[u].as_ref().is_some_and(|unit| unit.custom.is_some());
-            if self.decisions[at].verdict != Verdict::Fused && (custom(a) || custom(b)) {
+            let block = |u: usize| self.units[u].as_ref().is_some_and(|unit| unit.block.is_some());
+            if self.decisions[at].verdict != Verdict::Fused && (block(a) || block(b)) {
                 self.decisions[at].verdict = self.try_edge(producer, consumer);
             }
         }
     }
 }
 
-/// Operations that the expressions of a custom kernel's neighbours cost in all.
-fn arithmetic(custom: &BlockKernel, operands: &[Part], results: &[Part]) -> u64 {
-    let instances: u64 = custom.grid.iter().map(|&n| u64::from(n)).product();
-    let uses = uses(&custom.program);
+/// Operations that the expressions of a block kernel's neighbours cost in all.
+fn arithmetic(block: &BlockKernel, operands: &[Part], results: &[Part]) -> u64 {
+    let instances: u64 = block.grid.iter().map(|&n| u64::from(n)).product();
+    let uses = uses(&block.program);
     let accesses = |tied: crate::block_kernel::Tied| -> u64 {
-        let of = custom.tied.iter().zip(&uses).filter(|(t, _)| **t == tied);
+        let of = block.tied.iter().zip(&uses).filter(|(t, _)| **t == tied);
         of.map(|(_, u)| (u.loaded + u.stored).saturating_mul(instances)).sum()
     };
     let cost = |kernel: &Kernel| -> u64 {

@@ -1,4 +1,4 @@
-//! Kernels that were written by hand, with pointwise neighbours.
+//! Block kernels, with pointwise neighbours.
 
 use std::sync::Arc;
 

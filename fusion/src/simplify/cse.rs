@@ -11,7 +11,7 @@ use crate::rewrites::Rewrites;
 
 /// Merges each node into an earlier one with the same operator, operands and result types. Calls that draw random
 /// numbers or write stay.
-pub(super) fn share(graph: &mut Graph, rewrites: &Rewrites) -> usize {
+pub(super) fn cse(graph: &mut Graph, rewrites: &Rewrites) -> usize {
     let Some(order) = graph.topological() else { return 0 };
     let mut seen: IndexMap<u64, SmallVec<[NodeId; 1]>, FxBuildHasher> = IndexMap::default();
     let mut merged = 0;
@@ -23,7 +23,7 @@ pub(super) fn share(graph: &mut Graph, rewrites: &Rewrites) -> usize {
         let same = seen.entry(key(graph.node(id), &operands)).or_default();
         match same.iter().copied().find(|&other| equal(graph, other, id, &operands)) {
             None => same.push(id),
-            Some(_) if !rewrites.allow("share") => {}
+            Some(_) if !rewrites.allow("cse") => {}
             Some(other) => {
                 for out in 0..graph.node(id).outs.len() as u16 {
                     graph.replace_uses(ValueRef { node: id, out }, ValueRef { node: other, out });
