@@ -10,6 +10,7 @@ mod annotate;
 pub mod bounds;
 mod builder;
 mod data;
+pub mod dynamic;
 pub mod eval;
 mod expand;
 mod infer;

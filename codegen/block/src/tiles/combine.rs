@@ -1,14 +1,8 @@
 //! Reductions and scans with a combiner of one's own, and what is made of them.
 
-use std::panic::Location;
-
-use super::control::{give_back, parts, region, take_builder, yielded};
-use super::ops::axis_of;
 use super::shape::indices;
-use super::{Carried, Number, Tile, ValueOf, select};
-use crate::builder::Builder;
-use crate::infer::TypeError;
-use crate::program::Value;
+use super::{Number, Tile, select};
+use crate::dynamic::{self, Carried};
 use crate::types::Elem;
 
 /// Combines elements along an axis, which disappears, of a tile or of a tuple of tiles of one shape. `combine` takes the
@@ -26,8 +20,7 @@ use crate::types::Elem;
 /// ```
 #[track_caller]
 pub fn reduce_with<C: Carried>(tiles: C, axis: usize, combine: impl FnOnce(C, C) -> C) -> C {
-    let place = Location::caller();
-    combined(tiles, place, |b, values, body| b.reduce_with(values, axis_of("reduce", axis)?, body), combine)
+    dynamic::reduce_with(tiles, axis, combine)
 }
 
 /// For every position along an axis, all elements up to and with it combined, as [`reduce_with`] combines them; from the
@@ -39,36 +32,7 @@ pub fn associative_scan<C: Carried>(
     reverse: bool,
     combine: impl FnOnce(C, C) -> C,
 ) -> C {
-    let place = Location::caller();
-    combined(tiles, place, |b, values, body| b.scan(values, axis_of("scan", axis)?, reverse, body), combine)
-}
-
-/// Writes down the combiner that the builder asks for.
-type Body<'a> = &'a mut dyn FnMut(&mut Builder, &[Value], &[Value]) -> Result<Vec<Value>, TypeError>;
-
-fn combined<C: Carried>(
-    tiles: C,
-    place: &'static Location<'static>,
-    build: impl FnOnce(&mut Builder, &[Value], Body<'_>) -> Result<Vec<Value>, TypeError>,
-    combine: impl FnOnce(C, C) -> C,
-) -> C {
-    let Some((mut builder, values)) = take_builder(&parts(&tiles), place) else { return tiles };
-    let mut combine = Some(combine);
-    let mut body = |b: &mut Builder, first: &[Value], second: &[Value]| {
-        let Some(combine) = combine.take() else { return Ok(Vec::new()) };
-        let args = [first, second].concat();
-        let pair = |args: Vec<ValueOf>| {
-            let mut args = args.into_iter();
-            let first = tiles.rebuilt(&mut args);
-            yielded(&combine(first, tiles.rebuilt(&mut args)))
-        };
-        region(b, &args, true, pair).unwrap_or(Ok(Vec::new()))
-    };
-    let made = build(&mut builder, &values, &mut body);
-    match give_back(builder, made, place) {
-        Some(results) => tiles.rebuilt(&mut results.into_iter()),
-        None => tiles,
-    }
+    dynamic::associative_scan(tiles, axis, reverse, combine)
 }
 
 /// Sums along an axis of all elements up to and with each.

@@ -1,15 +1,12 @@
 //! What the author knows of a value, and what a kernel says while it runs.
 
-use super::ops::missing;
-use super::{Carried, Extent, Handle, Int, Mask, Tile, make, record};
+use super::{Carried, Extent, Int, Mask, Tile, typed};
+use crate::dynamic;
 use crate::program::Assumption;
 
 #[track_caller]
 fn assume<T: Int>(x: Tile<T>, assumption: Assumption) -> Tile<T> {
-    make(&[x.handle], |b, args| match args {
-        &[x] => b.assume(x, assumption),
-        _ => Err(missing("assume")),
-    })
+    typed(x.tile.assume(assumption))
 }
 
 /// `x`, whose first element of each row along the last axis is divisible by `by`. A launch that checks accesses relies on
@@ -36,32 +33,24 @@ pub fn assume_between<T: Int>(x: Tile<T>, low: impl Extent, high: impl Extent) -
 /// Prints the elements of a tile, or of a tuple of tiles, with the instance and a prefix, for debugging.
 #[track_caller]
 pub fn device_print(prefix: &str, tiles: impl Carried) {
-    print(prefix, &super::control::parts(&tiles), false);
+    print(prefix, &tiles, false);
 }
 
 /// [`device_print`] with integers in hexadecimal.
 #[track_caller]
 pub fn device_print_hex(prefix: &str, tiles: impl Carried) {
-    print(prefix, &super::control::parts(&tiles), true);
+    print(prefix, &tiles, true);
 }
 
 #[track_caller]
-fn print(prefix: &str, tiles: &[Handle], hex: bool) {
-    record(tiles, |b, args| {
-        b.print(prefix, args, hex)?;
-        args.first().copied().ok_or_else(|| missing("print"))
-    });
+fn print(prefix: &str, carried: &impl Carried, hex: bool) {
+    let mut tiles = Vec::new();
+    carried.tiles(&mut tiles);
+    dynamic::device_print(prefix, &tiles, hex);
 }
 
 /// Ends the launch with an error where an element of a condition is false and the mask is true.
 #[track_caller]
 pub fn device_assert(condition: Tile<bool>, message: &str, mask: impl Mask) {
-    let shape = condition.shape();
-    let mask = mask.mask().map(|m| m.broadcast_to(shape).handle);
-    let args: Vec<Handle> = std::iter::once(condition.handle).chain(mask).collect();
-    record(&args, |b, args| {
-        let condition = args.first().copied().ok_or_else(|| missing("assert"))?;
-        b.assert(condition, message, args.get(1).copied())?;
-        Ok(condition)
-    });
+    dynamic::device_assert(condition.tile, message, mask.mask().map(|mask| mask.tile));
 }

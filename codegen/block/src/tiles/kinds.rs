@@ -2,10 +2,9 @@
 
 use half::{bf16, f16};
 
-use super::{Tile, f8e4m3, f8e5m2, make};
+use super::{Tile, f8e4m3, f8e5m2, typed};
 use crate::data::Element;
-use crate::infer::TypeError;
-use crate::types::{Elem, Literal};
+use crate::dynamic;
 
 /// Element kinds with arithmetic: integers and floats.
 pub trait Number: Element + Promote<Self, Out = Self> {}
@@ -65,10 +64,7 @@ promote! {
 }
 
 /// Rust numbers and truth values, which take the kind of the tile beside them.
-pub trait Num: Copy {
-    /// The number as an element of a kind, rounded where that is a float; `None` where the kind does not hold it.
-    fn of_kind(self, elem: Elem) -> Option<Literal>;
-}
+pub trait Num: Copy + Into<dynamic::Number> {}
 
 /// Kinds whose tiles stand beside Rust numbers of type `R`.
 #[diagnostic::on_unimplemented(
@@ -77,44 +73,19 @@ pub trait Num: Copy {
 )]
 pub trait Accepts<R> {}
 
-macro_rules! integers {
-    ($($t:ty)*) => {$(
-        impl Num for $t {
-            fn of_kind(self, elem: Elem) -> Option<Literal> {
-                if elem.is_float() {
-                    return Some(Literal::float(elem, self as f64));
-                }
-                let literal = Literal::int(elem, self as i64);
-                let back = if elem == Elem::U64 { literal.bits as i128 } else { i128::from(literal.bits as i64) };
-                (back == self as i128).then_some(literal)
-            }
-        }
-
-        impl<T: Number> Accepts<$t> for T {}
-    )*};
+macro_rules! numbers {
+    ($($bound:ident: $($t:ty)*;)*) => {$($(
+        impl Num for $t {}
+        impl<T: $bound> Accepts<$t> for T {}
+    )*)*};
 }
 
-integers!(i8 i16 i32 i64 isize u8 u16 u32 u64 usize);
-
-macro_rules! floats {
-    ($($t:ty)*) => {$(
-        impl Num for $t {
-            fn of_kind(self, elem: Elem) -> Option<Literal> {
-                elem.is_float().then(|| Literal::float(elem, f64::from(self)))
-            }
-        }
-
-        impl<T: Float> Accepts<$t> for T {}
-    )*};
+numbers! {
+    Number: i8 i16 i32 i64 isize u8 u16 u32 u64 usize;
+    Float: f16 bf16 f32 f64;
 }
 
-floats!(f16 bf16 f32 f64);
-
-impl Num for bool {
-    fn of_kind(self, elem: Elem) -> Option<Literal> {
-        (elem == Elem::Bool).then(|| Literal::int(elem, self.into()))
-    }
-}
+impl Num for bool {}
 
 impl Accepts<bool> for bool {}
 
@@ -130,10 +101,7 @@ storage! {
 /// A number of a kind as a scalar tile.
 #[track_caller]
 pub(super) fn number<T: Element>(number: impl Num) -> Tile<T> {
-    make(&[], |b, _| match number.of_kind(T::ELEM) {
-        Some(literal) => Ok(b.constant(literal, &[])),
-        None => Err(TypeError::Attribute { op: "const", message: format!("the number is no {}", T::ELEM) }),
-    })
+    typed(dynamic::scalar(T::ELEM, number))
 }
 
 /// What stands beside a tile of `T`: a tile of a kind that meets it, or a Rust number.
@@ -142,26 +110,32 @@ pub trait Operand<T> {
     /// The kind that they meet in.
     type Out: Element;
 
+    /// This operand without its kind.
+    fn operand(self) -> dynamic::Operand;
+
     /// This operand as a tile of a kind.
     #[track_caller]
-    fn operand<K: Element>(self) -> Tile<K>;
+    fn tile<K: Element>(self) -> Tile<K>
+    where
+        Self: Sized,
+    {
+        typed(self.operand().tile(K::ELEM))
+    }
 }
 
 impl<T: Element + Promote<U>, U: Element> Operand<T> for Tile<U> {
     type Out = T::Out;
 
-    #[track_caller]
-    fn operand<K: Element>(self) -> Tile<K> {
-        self.cast()
+    fn operand(self) -> dynamic::Operand {
+        self.tile.into()
     }
 }
 
 impl<T: Element + Accepts<R>, R: Num> Operand<T> for R {
     type Out = T;
 
-    #[track_caller]
-    fn operand<K: Element>(self) -> Tile<K> {
-        number(self)
+    fn operand(self) -> dynamic::Operand {
+        self.into().into()
     }
 }
 
@@ -171,17 +145,15 @@ pub trait Binary<B> {
     /// The kind that they meet in.
     type Out: Element;
 
-    /// Both as tiles of a kind.
-    #[track_caller]
-    fn pair(self, other: B) -> [Tile<Self::Out>; 2];
+    /// Both without their kinds.
+    fn pair(self, other: B) -> [dynamic::Operand; 2];
 }
 
 impl<T: Element, B: Operand<T>> Binary<B> for Tile<T> {
     type Out = B::Out;
 
-    #[track_caller]
-    fn pair(self, other: B) -> [Tile<B::Out>; 2] {
-        [self.cast(), other.operand()]
+    fn pair(self, other: B) -> [dynamic::Operand; 2] {
+        [self.tile.into(), other.operand()]
     }
 }
 
@@ -190,9 +162,8 @@ macro_rules! left {
         impl<T: $bound> Binary<Tile<T>> for $t {
             type Out = T;
 
-            #[track_caller]
-            fn pair(self, other: Tile<T>) -> [Tile<T>; 2] {
-                [number(self), other]
+            fn pair(self, other: Tile<T>) -> [dynamic::Operand; 2] {
+                [self.into(), other.tile.into()]
             }
         }
     )*)*};
@@ -206,9 +177,8 @@ left! {
 impl Binary<Tile<bool>> for bool {
     type Out = bool;
 
-    #[track_caller]
-    fn pair(self, other: Tile<bool>) -> [Tile<bool>; 2] {
-        [number(self), other]
+    fn pair(self, other: Tile<bool>) -> [dynamic::Operand; 2] {
+        [self.into(), other.tile.into()]
     }
 }
 

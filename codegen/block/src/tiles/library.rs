@@ -1,12 +1,12 @@
 //! What is composed of the other functions, and products.
 
-use super::ops::missing;
 use super::shape::indices;
 use super::{
-    DotPrecision, Float, Number, Operand, Tile, f8e4m3, f8e5m2, gather, join, make, maximum, minimum, range,
-    select, spread,
+    DotPrecision, Float, Number, Operand, Tile, f8e4m3, f8e5m2, gather, join, maximum, minimum, range,
+    select, typed,
 };
 use crate::data::Element;
+use crate::dynamic;
 use half::{bf16, f16};
 
 /// Kinds that a matrix product takes.
@@ -46,16 +46,7 @@ pub fn dot_with<T: Factor>(
     sum: impl Operand<T::Sum, Out = T::Sum>,
     precision: DotPrecision,
 ) -> Tile<T::Sum> {
-    let sum: Tile<T::Sum> = sum.operand();
-    make(&[a.handle, b.handle, sum.handle], |builder, args| {
-        let &[a, b, sum] = args else { return Err(missing("dot")) };
-        let (mut shape, columns) = (builder.ty(a).shape.to_vec(), builder.ty(b).shape.last().copied());
-        if let (Some(last), Some(columns)) = (shape.last_mut(), columns) {
-            *last = columns;
-        }
-        let sum = spread(builder, sum, &shape)?;
-        builder.dot(a, b, sum, precision)
-    })
+    typed(dynamic::dot_with(a.tile, b.tile, sum.tile::<T::Sum>().tile, precision))
 }
 
 /// `exp(x)` along an axis, divided by its sum; exact in the presence of large values.
@@ -167,7 +158,7 @@ pub fn swizzle2d(
     cols: impl Operand<i32, Out = i32>,
     group: usize,
 ) -> (Tile<i32>, Tile<i32>) {
-    let (rows, cols): (Tile<i32>, Tile<i32>) = (rows.operand(), cols.operand());
+    let (rows, cols): (Tile<i32>, Tile<i32>) = (rows.tile(), cols.tile());
     let flat = i * cols + j;
     let in_group = cols * group;
     let first = flat / in_group * group;

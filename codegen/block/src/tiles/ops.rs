@@ -2,35 +2,26 @@
 
 use std::ops;
 
-use super::kinds::number;
-use super::{
-    Accepts, Binary, Bits, Extent, Float, Int, Num, Number, Operand, Promote, Ptr, Tile, make, map, spread,
-};
+use super::{Accepts, Binary, Bits, Extent, Float, Int, Num, Number, Operand, Promote, Ptr, Tile, typed};
 use crate::data::Element;
-use crate::infer::TypeError;
+use crate::dynamic;
 use crate::scalar_fn::{ReduceFn, ScalarFn};
-use crate::types::Elem;
 
-/// A scalar function of tiles of one kind.
+/// A scalar function of operands.
 #[track_caller]
-fn apply<T: Element, R: Element, const N: usize>(function: ScalarFn, args: [Tile<T>; N]) -> Tile<R> {
-    make(&args.map(|a| a.handle), |b, args| map(b, function, args))
-}
-
-/// Whether `/` is that of floats.
-const fn quotient(elem: Elem) -> ScalarFn {
-    if elem.is_float() { ScalarFn::Div } else { ScalarFn::DivTrunc }
+fn apply<R: Element, const N: usize>(function: ScalarFn, args: [dynamic::Operand; N]) -> Tile<R> {
+    typed(dynamic::map(function, args))
 }
 
 /// Implements an operator for two tiles and for a tile and a number on either side.
 macro_rules! operators {
-    ($($op:ident $method:ident $assign:ident $assign_method:ident $bound:ident $function:expr, [$($left:ty)*];)*) => {$(
+    ($($op:ident $method:ident $assign:ident $assign_method:ident $bound:ident, [$($left:ty)*];)*) => {$(
         impl<T: Element + Promote<U, Out: $bound>, U: Element> ops::$op<Tile<U>> for Tile<T> {
             type Output = Tile<T::Out>;
 
             #[track_caller]
             fn $method(self, other: Tile<U>) -> Tile<T::Out> {
-                apply($function(<T::Out>::ELEM), self.pair(other))
+                typed(ops::$op::$method(self.tile, other.tile))
             }
         }
 
@@ -39,21 +30,20 @@ macro_rules! operators {
 
             #[track_caller]
             fn $method(self, other: R) -> Tile<T> {
-                apply($function(T::ELEM), [self, number(other)])
+                typed(ops::$op::<dynamic::Number>::$method(self.tile, other.into()))
             }
         }
 
         impl<T: $bound, B: Operand<T, Out = T>> ops::$assign<B> for Tile<T> {
             #[track_caller]
             fn $assign_method(&mut self, other: B) {
-                *self = apply($function(T::ELEM), [*self, other.operand()]);
+                *self = typed(ops::$op::$method(self.tile, other.operand()));
             }
         }
 
-        $(operators!(@left $op $method $bound $function, $left);)*
+        $(operators!(@left $op $method $bound, $left);)*
     )*};
-    (@left $op:ident $method:ident Number $function:expr, float $t:ty) => {};
-    (@left $op:ident $method:ident $bound:ident $function:expr, $t:ty) => {
+    (@left $op:ident $method:ident $bound:ident, $t:ty) => {
         impl<T: $bound> ops::$op<Tile<T>> for $t
         where
             $t: Binary<Tile<T>, Out = T>,
@@ -62,23 +52,23 @@ macro_rules! operators {
 
             #[track_caller]
             fn $method(self, other: Tile<T>) -> Tile<T> {
-                apply($function(T::ELEM), self.pair(other))
+                typed(ops::$op::$method(self, other.tile))
             }
         }
     };
 }
 
 operators! {
-    Add add AddAssign add_assign Number |_| ScalarFn::Add, [i32 i64 u32 usize f32 f64];
-    Sub sub SubAssign sub_assign Number |_| ScalarFn::Sub, [i32 i64 u32 usize f32 f64];
-    Mul mul MulAssign mul_assign Number |_| ScalarFn::Mul, [i32 i64 u32 usize f32 f64];
-    Div div DivAssign div_assign Number quotient, [i32 i64 u32 usize f32 f64];
-    Rem rem RemAssign rem_assign Number |_| ScalarFn::RemTrunc, [i32 i64 u32 usize f32 f64];
-    BitAnd bitand BitAndAssign bitand_assign Bits |_| ScalarFn::And, [];
-    BitOr bitor BitOrAssign bitor_assign Bits |_| ScalarFn::Or, [];
-    BitXor bitxor BitXorAssign bitxor_assign Bits |_| ScalarFn::Xor, [];
-    Shl shl ShlAssign shl_assign Int |_| ScalarFn::Shl, [];
-    Shr shr ShrAssign shr_assign Int |_| ScalarFn::Shr, [];
+    Add add AddAssign add_assign Number, [i32 i64 u32 usize f32 f64];
+    Sub sub SubAssign sub_assign Number, [i32 i64 u32 usize f32 f64];
+    Mul mul MulAssign mul_assign Number, [i32 i64 u32 usize f32 f64];
+    Div div DivAssign div_assign Number, [i32 i64 u32 usize f32 f64];
+    Rem rem RemAssign rem_assign Number, [i32 i64 u32 usize f32 f64];
+    BitAnd bitand BitAndAssign bitand_assign Bits, [];
+    BitOr bitor BitOrAssign bitor_assign Bits, [];
+    BitXor bitxor BitXorAssign bitxor_assign Bits, [];
+    Shl shl ShlAssign shl_assign Int, [];
+    Shr shr ShrAssign shr_assign Int, [];
 }
 
 impl<T: Number> ops::Neg for Tile<T> {
@@ -86,7 +76,7 @@ impl<T: Number> ops::Neg for Tile<T> {
 
     #[track_caller]
     fn neg(self) -> Tile<T> {
-        apply(ScalarFn::Neg, [self])
+        typed(-self.tile)
     }
 }
 
@@ -95,7 +85,7 @@ impl<T: Bits> ops::Not for Tile<T> {
 
     #[track_caller]
     fn not(self) -> Tile<T> {
-        apply(ScalarFn::Not, [self])
+        typed(!self.tile)
     }
 }
 
@@ -104,7 +94,7 @@ impl<T: Element, U: Int> ops::Add<Tile<U>> for Ptr<T> {
 
     #[track_caller]
     fn add(self, offsets: Tile<U>) -> Ptr<T> {
-        self.shifted(offsets)
+        Ptr::of(self.ptr + offsets.tile)
     }
 }
 
@@ -113,7 +103,7 @@ impl<T: Element, R: Num + Extent> ops::Add<R> for Ptr<T> {
 
     #[track_caller]
     fn add(self, offset: R) -> Ptr<T> {
-        self.shifted::<i64>(number(offset))
+        Ptr::of(self.ptr + offset.into())
     }
 }
 
@@ -133,7 +123,7 @@ macro_rules! unary {
             #[doc = concat!("[`ScalarFn::", stringify!($function), "`] of each element.")]
             #[track_caller]
             pub fn $method(self) -> unary!(@$result T) {
-                apply(ScalarFn::$function, [self])
+                apply(ScalarFn::$function, [self.tile.into()])
             }
         )*}
 
@@ -216,7 +206,7 @@ pub fn fdiv<A: Binary<B, Out: Float>, B>(a: A, b: B) -> Tile<A::Out> {
 /// `a * b + c`, rounded once.
 #[track_caller]
 pub fn fma<T: Float>(a: Tile<T>, b: impl Operand<T, Out = T>, c: impl Operand<T, Out = T>) -> Tile<T> {
-    apply(ScalarFn::Fma, [a, b.operand(), c.operand()])
+    typed(dynamic::fma(a.tile, b.operand(), c.operand()))
 }
 
 /// `x` between two bounds: the lower one where it is below that, the upper one where it is above; NaN stays NaN.
@@ -226,15 +216,14 @@ pub fn clamp<T: Number>(
     low: impl Operand<T, Out = T>,
     high: impl Operand<T, Out = T>,
 ) -> Tile<T> {
-    let low: Tile<T> = apply(ScalarFn::Max, [x, low.operand()]);
-    apply(ScalarFn::Min, [low, high.operand()])
+    typed(x.tile.maximum(low.operand()).minimum(high.operand()))
 }
 
 /// `yes` where `condition` is true, else `no`; at least one of them is a tile. Triton's `where`.
 #[track_caller]
 pub fn select<A: Binary<B>, B>(condition: Tile<bool>, yes: A, no: B) -> Tile<A::Out> {
     let [yes, no] = yes.pair(no);
-    make(&[condition.handle, yes.handle, no.handle], |b, args| map(b, ScalarFn::Select, args))
+    typed(dynamic::select(condition.tile, yes, no))
 }
 
 /// [`select`] under the name that Triton's `where` would have.
@@ -259,26 +248,9 @@ impl<T: Float> Tile<T> {
     }
 }
 
-/// An axis of a tile as operations take it.
-pub(super) fn axis_of(op: &'static str, axis: usize) -> Result<u8, TypeError> {
-    let message = || format!("axis {axis} is out of range");
-    u8::try_from(axis).map_err(|_| TypeError::Attribute { op, message: message() })
-}
-
 #[track_caller]
 fn reduce<T: Element>(combine: ReduceFn, x: Tile<T>, axis: usize, mask: Option<Tile<bool>>) -> Tile<T> {
-    let args: Vec<_> = std::iter::once(x.handle).chain(mask.map(|m| m.handle)).collect();
-    make(&args, |b, args| {
-        let [x, mask @ ..] = args else { return Err(missing("reduce")) };
-        let shape = b.ty(*x).shape.clone();
-        let mask = mask.first().map(|&m| spread(b, m, &shape)).transpose()?;
-        b.reduce(combine, *x, axis_of("reduce", axis)?, mask)
-    })
-}
-
-/// Operands went missing: a defect of this module.
-pub(super) fn missing(op: &'static str) -> TypeError {
-    TypeError::Attribute { op, message: String::from("an operand is missing") }
+    typed(x.tile.reduce(combine, axis, mask.map(|mask| mask.tile)))
 }
 
 macro_rules! reductions {

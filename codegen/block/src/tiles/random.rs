@@ -1,27 +1,18 @@
 //! Random numbers that a seed and an offset determine: the Philox 4x32 generator with ten rounds. The same pair gives the
 //! same numbers on every target and in every order.
 
-use super::ops::missing;
-use super::{Int, Operand, Tile, cos, log, make, maximum, sqrt};
+use super::{Int, Operand, Tile, cos, log, maximum, sqrt, typed};
+use crate::dynamic;
+use crate::types::Elem;
 
 const ROUNDS: u8 = 10;
 
 /// Four tiles of random bits for a seed and a tile of offsets. Triton's `randint4x`.
 #[track_caller]
 pub fn randint4x<T: Int>(seed: impl Operand<u64>, offset: Tile<T>) -> [Tile<u32>; 4] {
-    let seed: Tile<u64> = seed.operand();
-    let offset = if T::ELEM.bytes() < 4 { offset.cast::<u32>().handle } else { offset.handle };
-    let mut others = None;
-    let first = make::<u32>(&[seed.handle, offset], |b, args| match args {
-        &[seed, offset] => {
-            let [first, rest @ ..] = b.philox(seed, offset, ROUNDS)?;
-            others = Some(rest);
-            Ok(first)
-        }
-        _ => Err(missing("philox")),
-    });
-    let [b, c, d] = others.map_or([first; 3], |values| values.map(|value| first.beside(value)));
-    [first, b, c, d]
+    let seed = seed.operand().tile(Elem::U64);
+    let offset = if T::ELEM.bytes() < 4 { offset.tile.cast(Elem::U32) } else { offset.tile };
+    dynamic::philox(seed, offset, ROUNDS).map(typed)
 }
 
 /// A tile of random bits.

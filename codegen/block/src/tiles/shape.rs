@@ -1,36 +1,27 @@
 //! Tiles from nothing, and tiles in other shapes.
 
-use super::kinds::{extents, number};
-use super::ops::{axis_of, missing};
-use super::{Extent, Int, Operand, Tile, make, spread};
+use super::kinds::extents;
+use super::{Extent, Int, Operand, Tile, typed};
 use crate::data::Element;
-use crate::infer::TypeError;
+use crate::dynamic;
+use crate::types::Elem;
 
 /// The instance's index along a grid axis: 0, 1 or 2.
 #[track_caller]
 pub fn program_id(axis: usize) -> Tile<i32> {
-    make(&[], |b, _| b.program_id(u8::try_from(axis).unwrap_or(u8::MAX)))
+    typed(dynamic::program_id(axis))
 }
 
 /// The number of instances along a grid axis: 0, 1 or 2.
 #[track_caller]
 pub fn num_programs(axis: usize) -> Tile<i32> {
-    make(&[], |b, _| b.num_programs(u8::try_from(axis).unwrap_or(u8::MAX)))
+    typed(dynamic::num_programs(axis))
 }
 
 /// `start, start + 1, ..., end - 1`, of which there are a power of two. Triton's `arange`.
 #[track_caller]
 pub fn range(start: impl Extent, end: impl Extent) -> Tile<i32> {
-    let (start, end) = (start.get(), end.get());
-    make(&[], |b, _| {
-        let len = end.checked_sub(start).and_then(|n| u32::try_from(n).ok());
-        let refuse =
-            || TypeError::Attribute { op: "range", message: format!("{start} to {end} is no range of i32") };
-        match (i32::try_from(start), i32::try_from(end), len) {
-            (Ok(first), Ok(_), Some(len)) => b.range(first, len),
-            _ => Err(refuse()),
-        }
-    })
+    typed(dynamic::arange(start.get(), end.get()))
 }
 
 /// [`range`] under Triton's name.
@@ -42,23 +33,19 @@ pub fn arange(start: impl Extent, end: impl Extent) -> Tile<i32> {
 /// A number as a scalar tile.
 #[track_caller]
 pub fn scalar<T: Element>(value: impl Operand<T, Out = T>) -> Tile<T> {
-    value.operand()
+    value.tile()
 }
 
 /// A number, repeated over a shape.
 #[track_caller]
 pub fn full<T: Element>(shape: impl AsRef<[usize]>, value: impl Operand<T, Out = T>) -> Tile<T> {
-    value.operand::<T>().broadcast_to(shape)
+    value.tile::<T>().broadcast_to(shape)
 }
 
 /// Zeros (`false` for truth values).
 #[track_caller]
 pub fn zeros<T: Element>(shape: impl AsRef<[usize]>) -> Tile<T> {
-    let shape = extents(shape.as_ref());
-    make(&[], |b, _| {
-        crate::infer::check_shape("zeros", &shape.as_slice().into())?;
-        Ok(b.constant(T::default().literal(), &shape))
-    })
+    typed(dynamic::zeros(T::ELEM, extents(shape.as_ref())))
 }
 
 /// Zeros of a tile's shape and kind.
@@ -90,10 +77,10 @@ impl<T: Int, B: Operand<T, Out: Int>> CeilDiv<B> for Tile<T> {
     /// Without the overflow of `(x + by - 1) / by`.
     #[track_caller]
     fn cdiv(self, by: B) -> Tile<B::Out> {
-        let by: Tile<B::Out> = by.operand();
-        let x: Tile<B::Out> = self.cast();
-        let rest: Tile<B::Out> = (x % by).ne(number::<B::Out>(0)).cast();
-        x / by + rest
+        let elem = B::Out::ELEM;
+        let (x, by) = (self.tile.cast(elem), by.operand().tile(elem));
+        let rest = (x % by).ne(0).cast(elem);
+        typed(x / by + rest)
     }
 }
 
@@ -116,28 +103,19 @@ impl<T: Element> Tile<T> {
     /// Conversion to another kind, as [`OpKind::Cast`](crate::OpKind::Cast) says. Triton's `to`.
     #[track_caller]
     pub fn cast<R: Element>(self) -> Tile<R> {
-        make(&[self.handle], |b, args| match args {
-            &[x] => b.cast(x, R::ELEM),
-            _ => Err(missing("cast")),
-        })
+        typed(self.tile.cast(R::ELEM))
     }
 
     /// The same bits as another kind of the same width.
     #[track_caller]
     pub fn bitcast<R: Element>(self) -> Tile<R> {
-        make(&[self.handle], |b, args| match args {
-            &[x] => b.bitcast(x, R::ELEM),
-            _ => Err(missing("bitcast")),
-        })
+        typed(self.tile.bitcast(R::ELEM))
     }
 
     /// Inserts an extent of 1 at an axis.
     #[track_caller]
     pub fn expand_dims(self, axis: usize) -> Self {
-        make(&[self.handle], |b, args| match args {
-            &[x] => b.expand_dims(x, u8::try_from(axis).unwrap_or(u8::MAX)),
-            _ => Err(missing("expand_dims")),
-        })
+        typed(self.tile.expand_dims(axis))
     }
 
     /// A list as a column: an extent of 1 behind the others. Triton's `x[:, None]`.
@@ -155,43 +133,25 @@ impl<T: Element> Tile<T> {
     /// The elements repeated to a shape: extents of 1 in front, and extents of 1 repeated.
     #[track_caller]
     pub fn broadcast_to(self, shape: impl AsRef<[usize]>) -> Self {
-        let shape = extents(shape.as_ref());
-        make(&[self.handle], |b, args| match args {
-            &[x] => spread(b, x, &shape),
-            _ => Err(missing("broadcast")),
-        })
+        typed(self.tile.broadcast_to(extents(shape.as_ref())))
     }
 
     /// The same elements in row-major order in another shape. Triton's `view` and `reshape`.
     #[track_caller]
     pub fn reshape(self, shape: impl AsRef<[usize]>) -> Self {
-        let shape = extents(shape.as_ref());
-        make(&[self.handle], |b, args| match args {
-            &[x] => b.reshape(x, &shape),
-            _ => Err(missing("reshape")),
-        })
+        typed(self.tile.reshape(extents(shape.as_ref())))
     }
 
     /// Permutes axes: axis `i` of the result is axis `axes[i]`.
     #[track_caller]
     pub fn permute(self, axes: impl AsRef<[usize]>) -> Self {
-        let axes: Vec<u8> = axes.as_ref().iter().map(|&a| u8::try_from(a).unwrap_or(u8::MAX)).collect();
-        make(&[self.handle], |b, args| match args {
-            &[x] => b.permute(x, &axes),
-            _ => Err(missing("permute")),
-        })
+        typed(self.tile.permute(axes))
     }
 
     /// The last two axes exchanged. Triton's `trans`, and `T`.
     #[track_caller]
     pub fn trans(self) -> Self {
-        let rank = self.shape().len();
-        if rank < 2 {
-            return self.refuse("trans", String::from("there are no two axes to exchange"));
-        }
-        let mut axes: Vec<usize> = (0..rank).collect();
-        axes.swap(rank - 2, rank - 1);
-        self.permute(axes)
+        typed(self.tile.trans())
     }
 
     /// All elements in row-major order along one axis.
@@ -270,43 +230,26 @@ pub fn indices<T: Element>(x: Tile<T>, axis: usize) -> Tile<i32> {
 #[track_caller]
 pub fn join<T: Element>(first: Tile<T>, second: Tile<T>) -> Tile<T> {
     let (first, second) = broadcast(first, second);
-    make(&[first.handle, second.handle], |b, args| match args {
-        &[first, second] => b.join(first, second),
-        _ => Err(missing("join")),
-    })
+    typed(dynamic::join(first.tile, second.tile))
 }
 
 /// The halves of a tile along its last axis, which has extent 2 and disappears.
 #[track_caller]
 pub fn split<T: Element>(x: Tile<T>) -> (Tile<T>, Tile<T>) {
-    let mut second = None;
-    let first = make(&[x.handle], |b, args| match args {
-        &[x] => {
-            let (first, other) = b.split(x)?;
-            second = Some(other);
-            Ok(first)
-        }
-        _ => Err(missing("split")),
-    });
-    (first, second.map_or(first, |value| first.beside(value)))
+    let (first, second) = dynamic::split(x.tile);
+    (typed(first), typed(second))
 }
 
 /// Picks elements along an axis: result `[i, j, k]` for axis 1 is `x` at `[i, index[i, j, k], k]`. An index counts modulo
 /// the extent along the axis.
 #[track_caller]
 pub fn gather<T: Element, I: Int>(x: Tile<T>, index: Tile<I>, axis: usize) -> Tile<T> {
-    let index = if I::ELEM.bytes() < 8 { index.cast::<i32>().handle } else { index.cast::<i64>().handle };
-    make(&[x.handle, index], |b, args| match args {
-        &[x, index] => b.gather(x, index, axis_of("gather", axis)?),
-        _ => Err(missing("gather")),
-    })
+    let index = index.tile.cast(if I::ELEM.bytes() < 8 { Elem::I32 } else { Elem::I64 });
+    typed(dynamic::gather(x.tile, index, axis))
 }
 
 /// How often each number from 0 to `bins - 1` occurs in a list.
 #[track_caller]
 pub fn histogram<T: Int>(x: Tile<T>, bins: usize) -> Tile<i32> {
-    make(&[x.handle], |b, args| match args {
-        &[x] => b.histogram(x, u32::try_from(bins).unwrap_or(0), None),
-        _ => Err(missing("histogram")),
-    })
+    typed(dynamic::histogram(x.tile, u32::try_from(bins).unwrap_or(0)))
 }

@@ -38,19 +38,17 @@ fn expressions_become_operations() {
           %9 = broadcast %8 [2, 4]
           %10 = map add %7, %9
           %11 = load %x, %10
-          %12 = const 2.0 : f32
-          %13 = splat %12 [2, 4]
-          %14 = map mul %11, %13
-          %15 = reduce sum %11 axis 1
-          %16 = expand_dims %15 axis 1
-          %17 = broadcast %16 [2, 4]
-          %18 = map sub %14, %17
-          %19 = const 3 : i32
-          %20 = splat %19 [4]
-          %21 = map lt %1, %20
-          %22 = expand_dims %21 axis 0
-          %23 = broadcast %22 [2, 4]
-          store %y, %10, %18, mask %23
+          %12 = const 2.0 : tile<2x4xf32>
+          %13 = map mul %11, %12
+          %14 = reduce sum %11 axis 1
+          %15 = expand_dims %14 axis 1
+          %16 = broadcast %15 [2, 4]
+          %17 = map sub %13, %16
+          %18 = const 3 : tile<4xi32>
+          %19 = map lt %1, %18
+          %20 = expand_dims %19 axis 0
+          %21 = broadcast %20 [2, 4]
+          store %y, %10, %17, mask %21
         }
     "#]]
     .assert_eq(&program.to_string());
