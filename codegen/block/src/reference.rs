@@ -34,7 +34,8 @@ This page is made from the tables in `codegen/block/src`; a test compares it wit
 A kernel is one instance of a grid of up to three axes. Its values are tiles of rank 0 (scalars) to 5 whose extents
 are powers of two, with at most 2^20 elements. There are no threads in it, no shared memory and no barriers. The same
 program runs in the interpreter, on the host and on GPUs. In Rust, kernels are written with `#[tilefuse::kernel]` or
-`tilefuse::block::tiles`, operation by operation with `tilefuse::block::Builder`, or as the text that is shown here.
+`tilefuse::block::tiles`, over kinds that are known at run time with `tilefuse::block::dynamic`, operation by operation with
+`tilefuse::block::Builder`, or as the text that is shown here.
 
 ## Kinds
 

@@ -9,11 +9,11 @@
 //! ```
 //!
 //! `product.rs` reads calls as one form, batches of `alpha a b + beta c`; `operand.rs` says where operands lie, so that a
-//! transposed or strided one is read as it is; `prepack.rs` packs weights in the order in which they are read, once, and
-//! `pack.rs` writes kernels that pack other operands before each product; `blocks.rs` chooses the blocks, `vnni.rs` those of
-//! `bf16` and 8-bit integers where processors have instructions for these, and `template.rs` writes the programs. `conv/` has
-//! the same for convolutions, and `attention/` for attention. `channels_last.rs` lets results lie in another order than eager's where
-//! only kernels read them.
+//! transposed or strided one is read as it is; `prepack.rs` lays out weights in the order in which they are read, once, and
+//! `pack.rs` writes kernels that lay out other operands before each product; `blocks.rs` chooses the blocks, `vnni.rs` those of
+//! `bf16` and 8-bit integers where processors have instructions for these, and `template.rs` writes the programs, in the kernel
+//! language ([`tilefuse_block::dynamic`]). `conv/` has the same for convolutions, and `attention/` for attention.
+//! `channels_last.rs` lets results lie in another order than eager's where only kernels read them.
 //!
 //! A further template is an arm of `templates`: it gives a `Template` with the kernel, several where it is not clear which is
 //! quicker, or none for calls that it does not know. Which of kernels and call is used is decided here, in the same way for

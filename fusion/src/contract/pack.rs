@@ -21,13 +21,14 @@
 //! and writing them, which pays where enough rows are multiplied.
 
 use smallvec::{SmallVec, smallvec};
-use tilefuse_block::{Builder, CacheHint, Elem, Literal, Program, ScalarFn, Value};
+use tilefuse_block::dynamic::{BuildError, Tile, axis, blocked, program};
+use tilefuse_block::{Elem, Program};
 
 use super::blocks::{self, Blocks, blocks_of};
 use super::operand::Source;
 use super::prepack::Panels;
 use super::product::{Access, Product};
-use super::template::{Made, Operands, Writer};
+use super::template::{Operands, Writer};
 use super::vnni;
 use super::{Host, Template, template};
 use crate::block_kernel::{BlockKernel, BlockKernelKind, Layout, Tied};
@@ -259,64 +260,45 @@ impl OperandKernel {
 impl Writer<'_> {
     /// The program that packs an operand; an instance's block of rows and block of columns are its indices along these
     /// axes.
-    fn packing(&self, at: &Access, tiling: &Tiling, axes: [u8; 2]) -> Made<Program> {
-        let mut builder = Builder::new("pack");
-        let b = &mut builder;
+    fn packing(&self, at: &Access, tiling: &Tiling, axes: [u8; 2]) -> Result<Program, BuildError> {
         let elem = self.product.elem;
         let [rows, columns] = tiling.tile;
         let own = members(at, self.product);
         let [down, across] = tiling.blocks();
-        let size = rows * columns;
-        let whole = own.iter().product::<i64>() * down * across * i64::from(size);
-        let x = b.ptr_param("x", elem, elem.bytes(), Some(at.source.span as u64));
-        let y = b.ptr_param("y", tiling.elem, tiling.elem.bytes(), Some(whole as u64));
-        let row = self.block_axis(b, axes[0], rows, tiling.extents[0])?;
-        let column = self.block_axis(b, axes[1], columns, tiling.extents[1])?;
-        let indices = self.members(b, &own)?;
-        let batch = at.batch.iter().copied().filter(|&stride| stride != 0).collect();
-        let start = self.base(b, &Access { batch, ..at.clone() }, &indices)?;
-        let mut sides = vec![(row, at.matrix[0]), (column, at.matrix[1])];
-        let transposed = at.is_transposed();
-        if transposed {
-            sides.reverse();
-        }
-        let (offsets, mask) = self.offsets(b, &sides, start)?;
-        let shape: Vec<u32> = sides.iter().map(|(axis, _)| axis.extent).collect();
-        let other = mask.map(|_| b.constant(Literal::of(elem, 0.0), &shape));
-        let tile = b.load(x, offsets, mask, other, CacheHint::Default)?;
-        let tile = if tiling.elem == elem { tile } else { b.cast(tile, tiling.elem)? };
-        let group = tiling.group;
-        let tile = match (transposed, group) {
-            (false, 1) => tile,
-            (true, 1) => b.permute(tile, &[1, 0])?,
-            (true, _) => {
-                let tile = b.reshape(tile, &[columns, rows / group, group])?;
-                b.permute(tile, &[1, 0, 2])?
+        let size = i64::from(rows * columns);
+        let whole = own.iter().product::<i64>() * down * across * size;
+        program("pack", |kernel| {
+            let x = kernel.ptr("x", elem, at.source.span as u64);
+            let y = kernel.ptr("y", tiling.elem, whole as u64);
+            let row = blocked(self.id(axes[0]), rows, tiling.extents[0]);
+            let column = blocked(self.id(axes[1]), columns, tiling.extents[1]);
+            let batch = at.batch.iter().copied().filter(|&stride| stride != 0).collect();
+            let start = self.start(&Access { batch, ..at.clone() }, &self.members(&own));
+            let mut sides = [(row, at.matrix[0]), (column, at.matrix[1])];
+            if at.is_transposed() {
+                sides.reverse();
             }
-            (false, _) => {
-                let tile = b.reshape(tile, &[rows / group, group, columns])?;
-                b.permute(tile, &[0, 2, 1])?
+            let tile = x.skip(start).block(&sides).load_or(0).cast(tiling.elem);
+            let tile = tiling.in_order(tile, at.is_transposed()).reshape([rows * columns]);
+            let tiles = if tiling.down { [1, down] } else { [across, 1] };
+            let mut first = self.id(2) * (down * across * size);
+            for (axis, tiles) in axes.into_iter().zip(tiles) {
+                first += self.id(axis) * (tiles * size);
             }
-        };
-        let tile = b.reshape(tile, &[size])?;
-        let tiles = if tiling.down { [1, down] } else { [across, 1] };
-        let mut first = self.index_times(b, 2, down * across * i64::from(size))?;
-        for (axis, tiles) in axes.into_iter().zip(tiles) {
-            let part = self.index_times(b, axis, tiles * i64::from(size))?;
-            first = b.map(ScalarFn::Add, &[first, part])?;
-        }
-        let lanes = b.range(0, size)?;
-        let lanes = b.cast(lanes, self.index)?;
-        let first = b.splat(first, &[size])?;
-        let offsets = b.map(ScalarFn::Add, &[first, lanes])?;
-        b.store(y, offsets, tile, None, CacheHint::Default)?;
-        Ok(builder.finish())
+            (y + axis(first, rows * columns).index).store(tile);
+        })
     }
+}
 
-    /// The instance's index along an axis, so many elements each.
-    pub(super) fn index_times(&self, b: &mut Builder, axis: u8, elements: i64) -> Made<Value> {
-        let id = b.program_id(axis)?;
-        let id = b.cast(id, self.index)?;
-        self.times(b, id, elements)
+impl Tiling {
+    /// A tile in the order in which it is written; it was read with its rows as columns where it is transposed.
+    fn in_order(&self, tile: Tile, transposed: bool) -> Tile {
+        let ([rows, columns], group) = (self.tile, self.group);
+        match (transposed, group) {
+            (false, 1) => tile,
+            (true, 1) => tile.trans(),
+            (true, _) => tile.reshape([columns, rows / group, group]).permute([1, 0, 2]),
+            (false, _) => tile.reshape([rows / group, group, columns]).permute([0, 2, 1]),
+        }
     }
 }

@@ -9,9 +9,11 @@
 //! store %y, rows n + columns, alpha %sum + beta %c
 //! ```
 
-use tilefuse_block::{
-    Builder, CacheHint, DotPrecision, Elem, Literal, Program, ReduceFn, ScalarFn, TypeError, Value,
+use tilefuse_block::dynamic::{
+    Axis, Block, BuildError, Ptr, Tile, axis, blocked, dot, for_range, offset, program, program_id, scalar,
+    unravel, zeros,
 };
+use tilefuse_block::{Elem, Program, ReduceFn};
 
 use super::Template;
 use super::blocks::{Blocks, Form, blocks_of, choose, grid};
@@ -19,8 +21,6 @@ use super::prepack::Panels;
 use super::product::{Access, Product};
 use super::vnni;
 use crate::block_kernel::{BlockKernel, BlockKernelKind, Tied};
-
-pub(super) type Made<T> = Result<T, TypeError>;
 
 /// In what form a program finds its operands.
 #[derive(Clone, Copy)]
@@ -81,14 +81,25 @@ pub(super) fn with(product: &Product, blocks: Blocks, form: Operands<'_>) -> Opt
     Some(Template { kernel, flops, bytes, panels: None, operand_kernels: Vec::new(), result_layout: None })
 }
 
-/// An axis of a tile: the first of its indices, and how many there are.
+/// An operand in a program.
 #[derive(Clone, Copy)]
-pub(super) struct Axis {
-    /// `[extent]`, of the index kind.
-    at: Value,
-    pub(super) extent: u32,
-    /// Which of them count, where not all do.
-    inside: Option<Value>,
+struct Matrix {
+    /// Of the instance's member of the batch.
+    ptr: Ptr,
+    /// Along rows and columns.
+    strides: [i64; 2],
+}
+
+impl Matrix {
+    /// A block of the matrix.
+    fn block(&self, rows: Axis, cols: Axis) -> Block {
+        self.ptr.block(&[(rows, self.strides[0]), (cols, self.strides[1])])
+    }
+
+    /// A block of the matrix as it lies, its columns as rows.
+    fn block_transposed(&self, rows: Axis, cols: Axis) -> Block {
+        self.ptr.block(&[(cols, self.strides[1]), (rows, self.strides[0])])
+    }
 }
 
 pub(super) struct Writer<'p> {
@@ -96,7 +107,7 @@ pub(super) struct Writer<'p> {
     blocks: Blocks,
     form: Operands<'p>,
     /// Of offsets.
-    pub(super) index: Elem,
+    index: Elem,
     /// Of sums.
     sum: Elem,
 }
@@ -118,115 +129,52 @@ impl<'p> Writer<'p> {
         Writer { index, ..self }
     }
 
-    fn program(&self) -> Made<Program> {
-        let mut builder = Builder::new("product");
-        let b = &mut builder;
+    fn program(&self) -> Result<Program, BuildError> {
         let p = self.product;
-        let elem = p.elem;
-        let batch: i64 = p.batch.iter().product();
-        let len = |n: i64| Some(n.unsigned_abs());
-        let align = elem.bytes();
-        let x = b.ptr_param("a", self.form.left, self.form.left.bytes(), len(p.a.source.span));
-        let w = b.ptr_param("b", self.form.right, self.form.right.bytes(), len(p.b.source.span));
-        let c = p.c.as_ref().map(|c| (c, b.ptr_param("c", elem, align, len(c.source.span))));
-        let y = b.ptr_param("y", p.out, p.out.bytes(), len(batch * p.m * p.n));
-        let columns = self.block_axis(b, 0, self.blocks.columns, p.n)?;
-        let (rows, own_rows) = self.row_axes(b)?;
-        let members = self.members(b, &p.batch)?;
-        let mut sum = match self.blocks.form {
-            Form::Dots => self.dots(b, x, w, rows, columns, &members)?,
-            Form::Sums => self.sums(b, x, w, rows, columns, &members)?,
-        };
-        let shape = [self.blocks.rows, self.blocks.columns];
-        sum = self.scaled(b, sum, p.alpha, &shape)?;
-        if let Some((access, c)) = c {
-            let start = self.base(b, access, &members)?;
-            let part = if access.matrix[0] == 0 {
-                let row = self.load(b, c, &[(columns, access.matrix[1])], start)?;
-                let row = b.expand_dims(row, 0)?;
-                b.broadcast(row, &shape)?
-            } else {
-                self.load(b, c, &[(rows, access.matrix[0]), (columns, access.matrix[1])], start)?
+        let members: i64 = p.batch.iter().product();
+        program("product", |kernel| {
+            let pointer = |name: &str, elem: Elem, len: i64| {
+                kernel.ptr(name, elem, len.unsigned_abs()).indexed(self.index)
             };
-            let part = b.cast(part, self.sum)?;
-            let part = self.scaled(b, part, p.beta, &shape)?;
-            sum = b.map(ScalarFn::Add, &[sum, part])?;
-        }
-        let value = b.cast(sum, p.out)?;
-        let start = match members.last() {
-            Some(_) => {
-                let member = b.program_id(2)?;
-                let member = b.cast(member, self.index)?;
-                Some(self.times(b, member, p.m * p.n)?)
+            let a = pointer("a", self.form.left, p.a.source.span);
+            let b = pointer("b", self.form.right, p.b.source.span);
+            let c = p.c.as_ref().map(|c| (c, pointer("c", p.elem, c.source.span)));
+            let y = pointer("y", p.out, members * p.m * p.n);
+            let cols = blocked(self.id(0), self.blocks.columns, p.n);
+            let (rows, own_rows) = self.rows();
+            let member = self.members(&p.batch);
+            let (a, b) = (self.matrix(a, &p.a, &member), self.matrix(b, &p.b, &member));
+            let mut sum = match self.blocks.form {
+                Form::Dots => self.dots(a, b, rows, cols),
+                Form::Sums => self.sums(a, b, rows, cols),
+            };
+            sum *= p.alpha;
+            if let Some((access, c)) = c {
+                sum += self.added(self.matrix(c, access, &member), rows, cols) * p.beta;
             }
-            None => None,
-        };
-        let (offsets, mask) = self.offsets(b, &[(own_rows, p.n), (columns, 1)], start)?;
-        b.store(y, offsets, value, mask, CacheHint::Default)?;
-        Ok(builder.finish())
+            let value = sum.cast(p.out);
+            let start = (!member.is_empty()).then(|| self.id(2) * (p.m * p.n));
+            y.skip(start).block(&[(own_rows, p.n), (cols, 1)]).store(value);
+        })
     }
 
-    fn int(&self, b: &mut Builder, value: i64) -> Value {
-        b.constant(Literal::int(self.index, value), &[])
-    }
-
-    pub(super) fn times(&self, b: &mut Builder, scalar: Value, factor: i64) -> Made<Value> {
-        if factor == 1 {
-            return Ok(scalar);
-        }
-        let factor = self.int(b, factor);
-        b.map(ScalarFn::Mul, &[scalar, factor])
-    }
-
-    fn scaled(&self, b: &mut Builder, tile: Value, factor: f64, shape: &[u32]) -> Made<Value> {
-        if factor == 1.0 {
-            return Ok(tile);
-        }
-        let factor = b.constant(Literal::float(self.sum, factor), shape);
-        b.map(ScalarFn::Mul, &[tile, factor])
-    }
-
-    /// `start..start + extent`, of which those below `end` count.
-    fn axis(&self, b: &mut Builder, start: Value, extent: u32, end: i64) -> Made<Axis> {
-        let lanes = b.range(0, extent)?;
-        let lanes = b.cast(lanes, self.index)?;
-        let start = b.splat(start, &[extent])?;
-        let at = b.map(ScalarFn::Add, &[start, lanes])?;
-        let inside = if end % i64::from(extent) == 0 {
-            None
-        } else {
-            let end = b.constant(Literal::int(self.index, end), &[extent]);
-            Some(b.map(ScalarFn::Lt, &[at, end])?)
-        };
-        Ok(Axis { at, extent, inside })
-    }
-
-    pub(super) fn block_axis(&self, b: &mut Builder, axis: u8, extent: u32, end: i64) -> Made<Axis> {
-        let id = b.program_id(axis)?;
-        let id = b.cast(id, self.index)?;
-        let start = self.times(b, id, i64::from(extent))?;
-        self.axis(b, start, extent, end)
+    /// The instance's index along an axis of the grid, of the kind of offsets.
+    pub(super) fn id(&self, axis: u8) -> Tile {
+        program_id(axis.into()).cast(self.index)
     }
 
     /// The rows of a block, as they are read and as they are stored. In groups, the last block begins earlier where blocks
     /// do not divide the rows, so that none of what it reads is masked.
-    fn row_axes(&self, b: &mut Builder) -> Made<(Axis, Axis)> {
+    fn rows(&self) -> (Axis, Axis) {
         let (extent, m) = (self.blocks.rows, self.product.m);
         let rows = i64::from(extent);
         if self.group() == 1 || self.form.blocked || m < rows || m % rows == 0 {
-            let axis = self.block_axis(b, 1, extent, m)?;
-            return Ok((axis, axis));
+            let rows = blocked(self.id(1), extent, m);
+            return (rows, rows);
         }
-        let id = b.program_id(1)?;
-        let id = b.cast(id, self.index)?;
-        let first = self.times(b, id, rows)?;
-        let most = self.int(b, m - rows);
-        let start = b.map(ScalarFn::Min, &[first, most])?;
-        // All are inside.
-        let read = self.axis(b, start, extent, rows)?;
-        let first = b.splat(first, &[extent])?;
-        let own = b.map(ScalarFn::Ge, &[read.at, first])?;
-        Ok((read, Axis { inside: Some(own), ..read }))
+        let first = self.id(1) * rows;
+        let read = axis(first.minimum(m - rows), extent);
+        (read, read.from(first))
     }
 
     /// Whether panels are filled up so that no block reads behind them.
@@ -241,215 +189,101 @@ impl<'p> Writer<'p> {
     }
 
     /// The instance's index along each dimension of a batch of these sizes.
-    pub(super) fn members(&self, b: &mut Builder, sizes: &[i64]) -> Made<Vec<Value>> {
-        let mut members = Vec::new();
-        if sizes.is_empty() {
-            return Ok(members);
-        }
-        let id = b.program_id(2)?;
-        let mut rest = b.cast(id, self.index)?;
-        for &size in sizes.iter().skip(1).rev() {
-            let size = self.int(b, size);
-            members.push(b.map(ScalarFn::RemTrunc, &[rest, size])?);
-            rest = b.map(ScalarFn::DivTrunc, &[rest, size])?;
-        }
-        members.push(rest);
-        members.reverse();
-        Ok(members)
+    pub(super) fn members(&self, sizes: &[i64]) -> Vec<Tile> {
+        if sizes.is_empty() { Vec::new() } else { unravel(self.id(2), sizes) }
     }
 
-    /// The first element of an operand's matrix.
-    pub(super) fn base(&self, b: &mut Builder, access: &Access, members: &[Value]) -> Made<Option<Value>> {
-        let mut sum = match access.source.offset {
-            0 => None,
-            offset => Some(self.int(b, offset)),
-        };
-        for (&member, &stride) in members.iter().zip(&access.batch).filter(|(_, s)| **s != 0) {
-            let part = self.times(b, member, stride)?;
-            sum = Some(match sum {
-                Some(sum) => b.map(ScalarFn::Add, &[sum, part])?,
-                None => part,
-            });
-        }
-        Ok(sum)
+    /// The first element of an operand's matrix, where that is not the first one.
+    pub(super) fn start(&self, access: &Access, member: &[Tile]) -> Option<Tile> {
+        offset(self.index, access.source.offset, member, &access.batch)
     }
 
-    /// The offsets of a tile over these axes at these strides, and which of them count.
-    pub(super) fn offsets(
-        &self,
-        b: &mut Builder,
-        axes: &[(Axis, i64)],
-        start: Option<Value>,
-    ) -> Made<(Value, Option<Value>)> {
-        let shape: Vec<u32> = axes.iter().map(|(axis, _)| axis.extent).collect();
-        let mut sum = match start {
-            Some(start) => Some(b.splat(start, &shape)?),
-            None => None,
-        };
-        let mut mask = None;
-        for (position, &(axis, stride)) in axes.iter().enumerate() {
-            let factor = b.constant(Literal::int(self.index, stride), &[axis.extent]);
-            let scaled = if stride == 1 { axis.at } else { b.map(ScalarFn::Mul, &[axis.at, factor])? };
-            let part = self.along(b, scaled, position, &shape)?;
-            sum = Some(match sum {
-                Some(sum) => b.map(ScalarFn::Add, &[sum, part])?,
-                None => part,
-            });
-            if let Some(inside) = axis.inside {
-                let inside = self.along(b, inside, position, &shape)?;
-                mask = Some(match mask {
-                    Some(mask) => b.map(ScalarFn::And, &[mask, inside])?,
-                    None => inside,
-                });
+    fn matrix(&self, ptr: Ptr, access: &Access, member: &[Tile]) -> Matrix {
+        Matrix { ptr: ptr.skip(self.start(access, member)), strides: access.matrix }
+    }
+
+    /// What is added to a block, which may be the same for each row.
+    fn added(&self, c: Matrix, rows: Axis, cols: Axis) -> Tile {
+        let tile = match c.strides {
+            [0, stride] => {
+                let row = c.ptr.block(&[(cols, stride)]).load();
+                row.row().broadcast_to([self.blocks.rows, self.blocks.columns])
             }
-        }
-        let sum = match sum {
-            Some(sum) => sum,
-            None => self.int(b, 0),
+            _ => c.block(rows, cols).load(),
         };
-        Ok((sum, mask))
-    }
-
-    /// A tile of one axis, repeated along the others.
-    fn along(&self, b: &mut Builder, tile: Value, position: usize, shape: &[u32]) -> Made<Value> {
-        let mut tile = tile;
-        for axis in (0..shape.len()).filter(|&axis| axis != position) {
-            tile = b.expand_dims(tile, axis as u8)?;
-        }
-        if shape.len() == 1 { Ok(tile) } else { b.broadcast(tile, shape) }
-    }
-
-    fn load(&self, b: &mut Builder, ptr: Value, axes: &[(Axis, i64)], start: Option<Value>) -> Made<Value> {
-        let (offsets, mask) = self.offsets(b, axes, start)?;
-        b.load(ptr, offsets, mask, None, CacheHint::Default)
+        tile.cast(self.sum)
     }
 
     /// The sum by products of blocks.
-    fn dots(
-        &self,
-        b: &mut Builder,
-        x: Value,
-        w: Value,
-        rows: Axis,
-        columns: Axis,
-        members: &[Value],
-    ) -> Made<Value> {
-        let (x_at, w_at) = (&self.product.a, &self.product.b);
-        let mut starts = (self.base(b, x_at, members)?, self.base(b, w_at, members)?);
-        let mut columns = columns;
-        if let Some(panels) = self.form.panels {
-            let id = b.program_id(0)?;
-            let id = b.cast(id, self.index)?;
-            let panel = self.times(b, id, panels.filled * i64::from(columns.extent))?;
-            starts.1 = Some(match starts.1 {
-                Some(member) => b.map(ScalarFn::Add, &[member, panel])?,
-                None => panel,
-            });
-            let zero = self.int(b, 0);
-            columns = self.axis(b, zero, columns.extent, columns.extent.into())?;
-        }
-        let zero = b.constant(Literal::of(self.sum, 0.0), &[self.blocks.rows, self.blocks.columns]);
-        let step = |b: &mut Builder, k: Value, sum: Value| {
-            let depth = self.axis(b, k, self.blocks.depth, self.product.k)?;
-            let left = if self.form.blocked {
-                self.blocked(b, x, k, starts.0)?
-            } else {
-                self.load(b, x, &[(rows, x_at.matrix[0]), (depth, x_at.matrix[1])], starts.0)?
-            };
+    fn dots(&self, a: Matrix, b: Matrix, rows: Axis, cols: Axis) -> Tile {
+        let (b, cols) = self.form.panels.map_or((b, cols), |panels| self.panel(b, panels));
+        self.over_depth(|k, sum| {
+            let depth = self.depth(k);
+            let left = if self.form.blocked { self.packed_left(a, k) } else { a.block(rows, depth).load() };
             if self.group() > 1 {
-                let right = self.grouped(b, w, k, starts.1)?;
-                return b.dot(left, right, sum, DotPrecision::Ieee);
+                return dot(left, self.packed_groups(b, k), sum);
             }
-            let depth = if self.is_filled() { Axis { inside: None, ..depth } } else { depth };
-            let right = if w_at.is_transposed() {
-                let tile = self.load(b, w, &[(columns, w_at.matrix[1]), (depth, 1)], starts.1)?;
-                b.permute(tile, &[1, 0])?
+            let depth = if self.is_filled() { Axis { mask: None, ..depth } } else { depth };
+            let right = if self.product.b.is_transposed() {
+                b.block_transposed(depth, cols).load().trans()
             } else {
-                self.load(b, w, &[(depth, w_at.matrix[0]), (columns, w_at.matrix[1])], starts.1)?
+                b.block(depth, cols).load()
             };
             if self.product.elem == Elem::I8 {
-                return b.dot(left, right, sum, DotPrecision::Ieee);
+                return dot(left, right, sum);
             }
-            let (left, right) = (b.cast(left, self.sum)?, b.cast(right, self.sum)?);
-            b.dot(left, right, sum, DotPrecision::Ieee)
-        };
-        self.over_depth(b, zero, step)
+            dot(left.cast(self.sum), right.cast(self.sum), sum)
+        })
+    }
+
+    /// The instance's panel of the right operand, and its columns.
+    fn panel(&self, b: Matrix, panels: &Panels) -> (Matrix, Axis) {
+        let columns = self.blocks.columns;
+        let panel = self.id(0) * (panels.filled * i64::from(columns));
+        (Matrix { ptr: b.ptr + panel, ..b }, axis(scalar(self.index, 0), columns))
+    }
+
+    /// What is summed over from `k` on.
+    fn depth(&self, k: Tile) -> Axis {
+        let depth = axis(k, self.blocks.depth);
+        let is_whole = self.product.k % i64::from(self.blocks.depth) == 0;
+        if is_whole { depth } else { depth.below(self.product.k) }
     }
 
     /// The block of the left operand from `k` on: `start + k ROWS + [ROWS, DEPTH] in order`, without those above.
-    fn blocked(&self, b: &mut Builder, x: Value, k: Value, start: Option<Value>) -> Made<Value> {
+    fn packed_left(&self, a: Matrix, k: Tile) -> Tile {
         let (rows, depth) = (self.blocks.rows, self.blocks.depth);
         let across = blocks_of(self.product.k, depth) * i64::from(depth);
-        let above = self.index_times(b, 1, i64::from(rows) * across)?;
-        let mut first = self.times(b, k, rows.into())?;
-        for part in [Some(above), start].into_iter().flatten() {
-            first = b.map(ScalarFn::Add, &[first, part])?;
-        }
-        let zero = self.int(b, 0);
-        let row = self.axis(b, zero, rows, rows.into())?;
-        let column = self.axis(b, zero, depth, depth.into())?;
-        self.load(b, x, &[(row, depth.into()), (column, 1)], Some(first))
+        let above = self.id(1) * (i64::from(rows) * across);
+        let lane = |extent: u32| axis(scalar(self.index, 0), extent);
+        let ptr = a.ptr + (k * i64::from(rows) + above);
+        ptr.block(&[(lane(rows), i64::from(depth)), (lane(depth), 1)]).load()
     }
 
-    /// The rows of a panel from `k` on, whose groups lie side by side:
-    /// `start + k COLUMNS + [groups, COLUMNS, group] in order`, with the rows of a group beside those of the next.
-    fn grouped(&self, b: &mut Builder, w: Value, k: Value, start: Option<Value>) -> Made<Value> {
+    /// The rows of a panel from `k` on, whose groups lie side by side.
+    fn packed_groups(&self, b: Matrix, k: Tile) -> Tile {
         let (columns, depth) = (self.blocks.columns, self.blocks.depth);
-        let group = self.group() as u32;
-        let mut first = self.times(b, k, columns.into())?;
-        if let Some(start) = start {
-            first = b.map(ScalarFn::Add, &[start, first])?;
-        }
-        let all = depth * columns;
-        let lanes = b.range(0, all)?;
-        let lanes = b.cast(lanes, self.index)?;
-        let first = b.splat(first, &[all])?;
-        let at = b.map(ScalarFn::Add, &[first, lanes])?;
-        let at = b.reshape(at, &[depth / group, columns, group])?;
-        let at = b.permute(at, &[0, 2, 1])?;
-        let at = b.reshape(at, &[depth, columns])?;
-        b.load(w, at, None, None, CacheHint::Default)
+        load_groups(b.ptr + k * i64::from(columns), [depth, columns], self.group() as u32)
     }
 
     /// The sum of rows of products.
-    fn sums(
-        &self,
-        b: &mut Builder,
-        x: Value,
-        w: Value,
-        rows: Axis,
-        columns: Axis,
-        members: &[Value],
-    ) -> Made<Value> {
-        let (x_at, w_at) = (&self.product.a, &self.product.b);
-        let starts = (self.base(b, x_at, members)?, self.base(b, w_at, members)?);
-        let shape = [self.blocks.rows, self.blocks.columns];
-        let zero = b.constant(Literal::of(self.sum, 0.0), &shape);
-        let along_depth = w_at.matrix[0] == 1;
-        let step = |b: &mut Builder, k: Value, sum: Value| {
-            let depth = self.axis(b, k, self.blocks.depth, self.product.k)?;
-            let (m, n, d) = (self.blocks.rows, self.blocks.columns, self.blocks.depth);
-            let left = self.load(b, x, &[(rows, x_at.matrix[0]), (depth, x_at.matrix[1])], starts.0)?;
-            let left = b.cast(left, self.sum)?;
-            let (left, right, whole, axis) = if along_depth {
-                let right = self.load(b, w, &[(columns, w_at.matrix[1]), (depth, 1)], starts.1)?;
-                (b.expand_dims(left, 1)?, b.expand_dims(right, 0)?, [m, n, d], 2)
+    fn sums(&self, a: Matrix, b: Matrix, rows: Axis, cols: Axis) -> Tile {
+        let (m, n, d) = (self.blocks.rows, self.blocks.columns, self.blocks.depth);
+        self.over_depth(|k, sum| {
+            let depth = self.depth(k);
+            let left = a.block(rows, depth).load().cast(self.sum);
+            let (left, right, axis, shape) = if b.strides[0] == 1 {
+                let right = b.block_transposed(depth, cols).load();
+                (left.expand_dims(1), right.expand_dims(0), 2, [m, n, d])
             } else {
-                let right =
-                    self.load(b, w, &[(depth, w_at.matrix[0]), (columns, w_at.matrix[1])], starts.1)?;
-                (b.expand_dims(left, 2)?, b.expand_dims(right, 0)?, [m, d, n], 1)
+                let right = b.block(depth, cols).load();
+                (left.expand_dims(2), right.expand_dims(0), 1, [m, d, n])
             };
-            let right = b.cast(right, self.sum)?;
-            let (left, right) = (b.broadcast(left, &whole)?, b.broadcast(right, &whole)?);
-            let products = b.map(ScalarFn::Mul, &[left, right])?;
-            let inside = match depth.inside {
-                Some(inside) => Some(self.along(b, inside, axis, &whole)?),
-                None => None,
-            };
-            let part = b.reduce(ReduceFn::Sum, products, axis as u8, inside)?;
-            if self.is_whole() { Ok(part) } else { b.map(ScalarFn::Add, &[sum, part]) }
-        };
-        self.over_depth(b, zero, step)
+            let products = left * right.cast(self.sum);
+            let inside = depth.mask.map(|inside| inside.along(axis, shape));
+            let part = products.reduce(ReduceFn::Sum, axis, inside);
+            if self.is_whole() { part } else { sum + part }
+        })
     }
 
     /// Whether one step covers all that is summed over.
@@ -457,22 +291,22 @@ impl<'p> Writer<'p> {
         self.product.k <= i64::from(self.blocks.depth)
     }
 
-    fn over_depth(
-        &self,
-        b: &mut Builder,
-        zero: Value,
-        step: impl Fn(&mut Builder, Value, Value) -> Made<Value>,
-    ) -> Made<Value> {
-        let start = self.int(b, 0);
+    /// The sum of what `step` adds for each block of what is summed over.
+    fn over_depth(&self, step: impl Fn(Tile, Tile) -> Tile) -> Tile {
+        let zero = zeros(self.sum, [self.blocks.rows, self.blocks.columns]);
+        let start = scalar(self.index, 0);
         if self.is_whole() {
-            return step(b, start, zero);
+            return step(start, zero);
         }
-        let (end, size) = (self.int(b, self.product.k), self.int(b, i64::from(self.blocks.depth)));
-        let sums = b.for_loop((start, end, size), &[zero], |b, k, sums| {
-            Ok::<_, TypeError>(vec![step(b, k, sums[0])?])
-        })?;
-        Ok(sums[0])
+        for_range(start, self.product.k, self.blocks.depth, zero, step)
     }
+}
+
+/// Rows of columns that lie in the VNNI layout from here on: `[rows / group, columns, group]`.
+pub(super) fn load_groups(from: Ptr, [rows, columns]: [u32; 2], group: u32) -> Tile {
+    let lie = axis(from.offset(), rows * columns).index;
+    let at = lie.reshape([rows / group, columns, group]).permute([0, 2, 1]).reshape([rows, columns]);
+    from.at(at).load()
 }
 
 /// Whether every offset that is computed fits 32 bits.

@@ -3,7 +3,7 @@
 use std::ops;
 
 use super::operand::{common, spread};
-use super::{Number, Operand, Tile, arange, both, full, make, make_masked, scalar, with};
+use super::{Number, Operand, Tile, arange, both, div_rem, full, make, make_masked, scalar, with};
 use crate::program::{AtomicFn, CacheHint, MemoryOrder, MemoryScope};
 use crate::types::Elem;
 
@@ -14,12 +14,14 @@ pub struct Ptr {
     param: Tile,
     /// `i32` or `i64`.
     offsets: Option<Tile>,
+    /// The kind of offsets, where that is settled.
+    index: Option<Elem>,
     hint: CacheHint,
 }
 
 impl Ptr {
     pub(super) fn new(param: Tile) -> Ptr {
-        Ptr { param, offsets: None, hint: CacheHint::Default }
+        Ptr { param, offsets: None, index: None, hint: CacheHint::Default }
     }
 
     /// The parameter.
@@ -38,6 +40,12 @@ impl Ptr {
         Ptr { hint, ..self }
     }
 
+    /// The same with offsets of a kind, which holds the sum of all that are added. Where nothing is said, one summand may be
+    /// `i32`, and what is added to it makes it `i64`.
+    pub fn indexed(self, index: Elem) -> Ptr {
+        Ptr { index: Some(index), ..self }
+    }
+
     /// The offsets, if there are any.
     pub fn offsets(self) -> Option<Tile> {
         self.offsets
@@ -45,19 +53,25 @@ impl Ptr {
 
     /// The offsets; without any the number 0.
     #[track_caller]
-    fn offset(self) -> Tile {
-        self.offsets.unwrap_or_else(|| scalar(Elem::I32, 0))
+    pub fn offset(self) -> Tile {
+        self.offsets.unwrap_or_else(|| scalar(self.index.unwrap_or(Elem::I32), 0))
     }
 
-    /// The offsets as `i64`.
+    /// The offsets in the kind that sums of them have.
     #[track_caller]
     pub(super) fn wide_offset(self) -> Tile {
-        self.offset().cast(Elem::I64)
+        self.offset().cast(self.index.unwrap_or(Elem::I64))
     }
 
     /// The same parameter at other offsets.
-    pub(super) fn at(self, offsets: Tile) -> Ptr {
+    pub fn at(self, offsets: Tile) -> Ptr {
         Ptr { offsets: Some(offsets), ..self }
+    }
+
+    /// The same so many elements on, where a number is given.
+    #[track_caller]
+    pub fn skip(self, elements: impl Into<Option<Tile>>) -> Ptr {
+        elements.into().map_or(self, |elements| self + elements)
     }
 
     /// Reads all elements.
@@ -87,23 +101,28 @@ impl Ptr {
     }
 }
 
-/// Offsets of more than one summand are `i64`: a sum of what fits `i32` need not fit.
 impl<O: Into<Operand>> ops::Add<O> for Ptr {
     type Output = Ptr;
 
     #[track_caller]
     fn add(self, by: O) -> Ptr {
-        let by = match by.into() {
-            Operand::Tile(tile) => tile,
-            number @ Operand::Number(_) => number.tile(Elem::I64),
+        let by = by.into();
+        let kind = match by {
+            Operand::Tile(tile) => tile.elem().unwrap_or(Elem::I64),
+            Operand::Number(_) => Elem::I64,
         };
-        let small = [Elem::I8, Elem::I16, Elem::I32, Elem::U8, Elem::U16].map(Some).contains(&by.elem());
-        let offsets = match self.offsets {
-            None if small => by.cast(Elem::I32),
-            None => by.cast(Elem::I64),
-            Some(offsets) => offsets.cast(Elem::I64) + by.cast(Elem::I64),
+        let small = [Elem::I8, Elem::I16, Elem::I32, Elem::U8, Elem::U16].contains(&kind);
+        let index = match (self.index, self.offsets) {
+            (Some(index), _) => index,
+            (None, None) if small => Elem::I32,
+            // A sum of what fits `i32` need not fit.
+            (None, _) => Elem::I64,
         };
-        self.at(offsets)
+        match (self.offsets, by) {
+            (Some(offsets), Operand::Tile(tile)) => self.at(offsets.cast(index) + tile.cast(index)),
+            (Some(offsets), number @ Operand::Number(_)) => self.at(offsets.cast(index) + number),
+            (None, by) => self.at(by.tile(index)),
+        }
     }
 }
 
@@ -185,6 +204,33 @@ impl Axis {
     pub fn masked(self, mask: Tile) -> Axis {
         Axis { mask: both(self.mask, Some(mask)), ..self }
     }
+}
+
+/// The indices along axes of these extents that a row-major number stands for; the first is not cut off. NumPy's
+/// `unravel_index`.
+#[track_caller]
+pub fn unravel<E: Copy + Into<Number>>(number: Tile, extents: &[E]) -> Vec<Tile> {
+    let mut rest = number;
+    let mut indices: Vec<Tile> = Vec::new();
+    for &extent in extents.iter().skip(1).rev() {
+        let (above, index) = div_rem(rest, extent);
+        indices.push(index);
+        rest = above;
+    }
+    indices.extend(extents.first().map(|_| rest));
+    indices.reverse();
+    indices
+}
+
+/// `first` and indices times strides, of a kind: the offset of an element; `None` where that is 0.
+#[track_caller]
+pub fn offset(elem: Elem, first: i64, indices: &[Tile], strides: &[i64]) -> Option<Tile> {
+    let first = (first != 0).then(|| scalar(elem, first));
+    let parts = indices.iter().zip(strides).filter(|(_, stride)| **stride != 0);
+    parts.fold(first, |sum, (&index, &stride)| {
+        let part = index * stride;
+        Some(sum.map_or(part, |sum| sum + part))
+    })
 }
 
 /// A block of a tensor in memory: addresses, and which of them it has. Triton's block pointer.

@@ -230,9 +230,8 @@ pub(super) fn unchanged(function: ScalarFn, [a, b]: [Operand; 2]) -> Option<Tile
         (Operand::Number(number), Operand::Tile(tile)) => (tile, number, false),
         _ => return None,
     };
-    let elem = tile.elem()?;
-    number.of_kind(elem)?;
-    let whole = !elem.is_float() && elem != Elem::Bool;
+    let elem = tile.elem().filter(|&elem| elem != Elem::Bool)?;
+    let whole = !elem.is_float();
     let neutral = match function {
         ScalarFn::Mul => number.is(1),
         ScalarFn::Add => whole && number.is(0),

@@ -16,6 +16,8 @@
 //! store %y, (%out / %sum)ᵀ
 //! ```
 //!
+//! `online.rs` has that step, which all programs share.
+//!
 //! Everything is transposed: queries are the lanes of vectors, so that the maximum and the sum of scores need no
 //! combination of lanes, the queries are brought into place once for an instance, and keys and values, the left operands,
 //! never.
@@ -36,7 +38,7 @@ mod blocks;
 mod call;
 mod decode;
 mod grouped_query;
-mod make;
+mod online;
 mod program;
 mod split_kv;
 #[cfg(test)]

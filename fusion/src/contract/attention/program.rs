@@ -1,12 +1,14 @@
 //! Programs of attention.
 
-use tilefuse_block::{
-    Builder, CacheHint, DotPrecision, Elem, Literal, Program, ReduceFn, ScalarFn as F, TypeError, Value,
+use tilefuse_block::dynamic::{
+    Axis, BuildError, Ptr, Scope, Tile, axis, blocked, dot, for_range, offset, program, program_id, scalar,
+    unravel, zeros,
 };
+use tilefuse_block::{Elem, Program};
 
 use super::blocks::{Blocks, Span, tail};
-use super::call::Attention;
-use super::make::{Axis, Kinds, Made, Place, along, both};
+use super::call::{Attention, MaskForm};
+use super::online::{self, State, masked};
 use super::split_kv::{behind, left_by_range, written};
 use crate::contract::product::Access;
 
@@ -15,124 +17,115 @@ use crate::contract::product::Access;
 ///
 /// # Errors
 /// A defect of this module, where the operations do not fit each other.
-pub(super) fn write(attention: &Attention, blocks: &Blocks) -> Made<Program> {
-    let mut builder = Builder::new("attention");
-    let b = &mut builder;
-    let member = Member::of(b, attention, blocks)?;
-    let kinds = member.kinds;
-    let block = b.program_id(blocks.axes()[0])?;
-    let block = b.cast(block, kinds.index)?;
-    let first = kinds.times(b, block, blocks.queries.into())?;
-    let end = (attention.queries % i64::from(blocks.queries) != 0).then_some(attention.queries);
-    let queries = kinds.axis(b, first, blocks.queries, end)?;
-    let mut writer = Writer { attention, blocks, kinds, member, queries, first, q: Vec::new() };
-    writer.q = writer.transposed_queries(b)?;
-    let state = writer.through_keys(b)?;
-    match blocks.ranges {
-        Some(_) => writer.leave(b, &state)?,
-        None => writer.store(b, &state)?,
-    }
-    Ok(builder.finish())
+pub(super) fn write(attention: &Attention, blocks: &Blocks) -> Result<Program, BuildError> {
+    program("attention", |kernel| {
+        let member = Member::of(kernel, attention, blocks);
+        let block = program_id(blocks.axes()[0].into()).cast(member.index);
+        let first = block * blocks.queries;
+        let queries = blocked(block, blocks.queries, attention.queries);
+        let mut writer = Writer { attention, blocks, member, queries, first, q: Vec::new() };
+        writer.q = writer.transposed_queries();
+        let state = writer.through_keys();
+        match blocks.ranges {
+            Some(_) => writer.leave(&state),
+            None => writer.store(&state),
+        }
+    })
 }
 
-/// Where the tensors of an instance's member of the batch begin.
+/// The tensors of an instance's member of the batch.
 pub(super) struct Member {
-    pub(super) kinds: Kinds,
-    pub(super) q: Place,
-    pub(super) k: Place,
-    pub(super) v: Place,
-    pub(super) mask: Option<Place>,
+    /// The kind of offsets.
+    pub(super) index: Elem,
+    /// The kind of sums.
+    pub(super) sum: Elem,
+    pub(super) q: Ptr,
+    pub(super) k: Ptr,
+    pub(super) v: Ptr,
+    pub(super) mask: Option<Mask>,
     /// The result, or where an instance leaves what a range of keys gave.
-    pub(super) y: Place,
+    pub(super) y: Ptr,
     /// The first key of an instance and the one behind its last, where it has not all keys.
-    pub(super) range: Option<[Value; 2]>,
+    pub(super) range: Option<[Tile; 2]>,
+}
+
+/// The caller's mask.
+#[derive(Clone, Copy)]
+pub(super) struct Mask {
+    pub(super) ptr: Ptr,
+    pub(super) form: MaskForm,
+    /// Elements between queries, and between keys.
+    pub(super) strides: [i64; 2],
 }
 
 impl Member {
     /// The parameters of a program, and the member by the second axis of the grid.
-    pub(super) fn of(b: &mut Builder, attention: &Attention, blocks: &Blocks) -> Made<Member> {
+    pub(super) fn of(kernel: &Scope, attention: &Attention, blocks: &Blocks) -> Member {
         let index = if fits(attention, blocks) { Elem::I32 } else { Elem::I64 };
-        let kinds = Kinds { index, sum: attention.sum() };
-        let mut pointer = |name: &str, elem: Elem, len: i64| {
-            b.ptr_param(name, elem, elem.bytes(), Some(len.unsigned_abs()))
-        };
-        let mut operand = |name: &str, access: &Access, elem: Elem| pointer(name, elem, access.source.span);
+        let pointer =
+            |name: &str, elem: Elem, len: i64| kernel.ptr(name, elem, len.unsigned_abs()).indexed(index);
+        let operand = |name: &str, access: &Access, elem: Elem| pointer(name, elem, access.source.span);
         let q = operand("q", &attention.q, attention.elem);
         let k = operand("k", &attention.k, attention.elem);
         let v = operand("v", &attention.v, attention.elem);
-        let mask =
-            attention.mask.as_ref().map(|(access, form)| (access, operand("mask", access, form.elem())));
+        let mask = attention.mask.as_ref();
+        let mask = mask.map(|(access, form)| (access, *form, operand("mask", access, form.elem())));
         let sizes = [attention.members().unwrap_or(1), attention.queries, attention.depth];
         let y = match blocks.ranges {
             Some(ranges) => pointer("parts", attention.sum(), written(attention, ranges)),
             None => pointer("y", attention.elem, sizes.iter().product()),
         };
-        let member = b.program_id(blocks.axes()[1])?;
-        let members = kinds.members(b, member, &attention.batch)?;
+        let member = program_id(blocks.axes()[1].into()).cast(index);
+        let members = unravel(member, &attention.batch);
         let mut range = None;
         let start = match blocks.ranges {
             Some(ranges) => {
-                let number = b.program_id(0)?;
-                let number = b.cast(number, index)?;
-                let first = kinds.times(b, number, ranges.length)?;
-                let length = kinds.int(b, ranges.length);
-                range = Some([first, b.map(F::Add, &[first, length])?]);
-                let member = b.cast(member, index)?;
-                let before = kinds.times(b, member, ranges.count.into())?;
-                let number = b.map(F::Add, &[before, number])?;
-                kinds.times(b, number, left_by_range(attention).unwrap_or(0))?
+                let number = program_id(0).cast(index);
+                let first = number * ranges.length;
+                range = Some([first, first + ranges.length]);
+                Some((member * ranges.count + number) * left_by_range(attention).unwrap_or(0))
             }
-            None => kinds.base(b, 0, &members, &attention.out_batch)?,
+            None => offset(index, 0, &members, &attention.out_batch),
         };
-        let mut place = |access: &Access, ptr: Value| -> Made<Place> {
-            let start = kinds.base(b, access.source.offset, &members, &access.batch)?;
-            Ok(Place { ptr, start })
+        let own = |access: &Access, ptr: Ptr| {
+            ptr.skip(offset(index, access.source.offset, &members, &access.batch))
         };
-        Ok(Member {
-            kinds,
-            q: place(&attention.q, q)?,
-            k: place(&attention.k, k)?,
-            v: place(&attention.v, v)?,
-            mask: mask.map(|(access, ptr)| place(access, ptr)).transpose()?,
-            y: Place { ptr: y, start },
+        Member {
+            index,
+            sum: attention.sum(),
+            q: own(&attention.q, q),
+            k: own(&attention.k, k),
+            v: own(&attention.v, v),
+            mask: mask.map(|(access, form, ptr)| Mask {
+                ptr: own(access, ptr),
+                form,
+                strides: access.matrix,
+            }),
+            y: y.skip(start),
             range,
-        })
+        }
+    }
+
+    /// A number as an offset or an index.
+    pub(super) fn int(&self, value: i64) -> Tile {
+        scalar(self.index, value)
+    }
+
+    /// Some keys from a first one on, of which those below `end` count where one is given.
+    pub(super) fn keys(&self, first: Tile, extent: u32, end: Option<i64>) -> Axis {
+        let keys = axis(first, extent);
+        end.map_or(keys, |end| keys.below(end))
+    }
+
+    /// The elements of a span, of so many.
+    pub(super) fn span(&self, span: Span, end: i64) -> Axis {
+        let beyond = i64::from(span.first + span.extent) > end;
+        self.keys(self.int(span.first.into()), span.extent, beyond.then_some(end))
     }
 
     /// Of an instance's range the keys in whole steps, which end at `whole`, and those behind, which end at `keys`.
-    pub(super) fn halves(
-        &self,
-        b: &mut Builder,
-        [first, end]: [Value; 2],
-        (whole, keys): (i64, i64),
-    ) -> Made<[(Value, Value); 2]> {
-        let (whole, keys) = (self.kinds.int(b, whole), self.kinds.int(b, keys));
-        let before = (first, b.map(F::Min, &[end, whole])?);
-        let behind = (b.map(F::Max, &[first, whole])?, b.map(F::Min, &[end, keys])?);
-        Ok([before, behind])
-    }
-}
-
-/// What an instance carries through the keys.
-pub(super) struct State {
-    /// `[queries]`: the largest score so far.
-    pub(super) most: Value,
-    /// `[queries]`: the sum of exponentials below it.
-    pub(super) sum: Value,
-    /// `[depth, queries]`, by span: the weighted sum of values.
-    pub(super) out: Vec<Value>,
-}
-
-impl State {
-    pub(super) fn list(&self) -> Vec<Value> {
-        [self.most, self.sum].into_iter().chain(self.out.iter().copied()).collect()
-    }
-
-    pub(super) fn of(list: &[Value]) -> Made<State> {
-        let [most, sum, out @ ..] = list else {
-            return Err(TypeError::Attribute { op: "for", message: "carries too little".to_owned() });
-        };
-        Ok(State { most: *most, sum: *sum, out: out.to_vec() })
+    pub(super) fn halves(&self, [first, end]: [Tile; 2], (whole, keys): (i64, i64)) -> [(Tile, Tile); 2] {
+        [(first, end.minimum(whole)), (first.maximum(whole), end.minimum(keys))]
     }
 }
 
@@ -140,7 +133,7 @@ impl State {
 #[derive(Clone, Copy)]
 struct Step {
     /// The first key.
-    first: Value,
+    first: Tile,
     /// How many keys a tile has.
     extent: u32,
     /// Whether some lie beyond the last one.
@@ -152,229 +145,141 @@ struct Step {
 struct Writer<'a> {
     attention: &'a Attention,
     blocks: &'a Blocks,
-    kinds: Kinds,
     member: Member,
     queries: Axis,
     /// The first query.
-    first: Value,
+    first: Tile,
     /// `[width, queries]`, by span: the queries, scaled.
-    q: Vec<Value>,
+    q: Vec<Tile>,
 }
 
 impl Writer<'_> {
-    fn lanes(&self) -> [u32; 1] {
-        [self.blocks.queries]
-    }
-
-    /// The elements of a span, of so many.
-    fn span(&self, b: &mut Builder, span: Span, end: i64) -> Made<Axis> {
-        let beyond = i64::from(span.first + span.extent) > end;
-        let first = self.kinds.int(b, span.first.into());
-        self.kinds.axis(b, first, span.extent, beyond.then_some(end))
-    }
-
-    fn transposed_queries(&self, b: &mut Builder) -> Made<Vec<Value>> {
+    fn transposed_queries(&self) -> Vec<Tile> {
         let [down, right] = self.attention.q.matrix;
-        let mut tiles = Vec::new();
-        for &span in &self.blocks.width {
-            let axis = self.span(b, span, self.attention.width)?;
-            let tile = self.kinds.read(b, self.member.q, [(axis, right), (self.queries, down)])?;
-            let scale = self.kinds.float(b, self.attention.scale, &[span.extent, self.blocks.queries]);
-            tiles.push(b.map(F::Mul, &[tile, scale])?);
-        }
-        Ok(tiles)
+        let tile = |&span: &Span| {
+            let axis = self.member.span(span, self.attention.width);
+            let tile = self.member.q.block(&[(axis, right), (self.queries, down)]).load();
+            tile.cast(self.member.sum) * self.attention.scale
+        };
+        self.blocks.width.iter().map(tile).collect()
     }
 
     /// The loops over blocks of keys.
-    fn through_keys(&self, b: &mut Builder) -> Made<State> {
-        let block = i64::from(self.blocks.keys);
-        let keys = self.attention.keys;
+    fn through_keys(&self) -> State {
+        let (keys, block) = (self.attention.keys, i64::from(self.blocks.keys));
         let whole = keys - keys % block;
-        let start = self.kinds.int(b, 0);
+        let start = self.member.int(0);
         let first = Step { first: start, extent: self.blocks.keys, ragged: false, diagonal: false };
+        let rest = |first: Tile| Step { first, extent: tail(keys - whole), ragged: true, diagonal: false };
         if let Some(range) = self.member.range {
-            let [before, behind] = self.member.halves(b, range, (whole, keys))?;
-            let state = self.steps(b, None, before, first)?;
-            let rest = Step { extent: tail(keys - whole), ragged: true, ..first };
-            return if whole == keys { Ok(state) } else { self.steps(b, Some(state), behind, rest) };
+            let [before, behind] = self.member.halves(range, (whole, keys));
+            let state = self.steps(self.nothing(), before, first);
+            return if whole == keys { state } else { self.steps(state, behind, rest(start)) };
         }
-        if !self.attention.causal {
-            let mut state = None;
-            if whole == block {
-                state = Some(self.step(b, None, first)?);
-            } else if whole > 0 {
-                let end = self.kinds.int(b, whole);
-                state = Some(self.steps(b, None, (start, end), first)?);
-            }
-            if whole == keys {
-                return state.map_or_else(|| self.nothing(b), Ok);
-            }
-            let rest = self.kinds.int(b, whole);
-            return self.step(
-                b,
-                state,
-                Step { first: rest, extent: tail(keys - whole), ragged: true, ..first },
-            );
+        if self.attention.causal {
+            return self.to_the_diagonal(first, whole);
         }
-        let masked = Step { diagonal: true, ragged: whole != keys, ..first };
+        let state = match whole {
+            0 => None,
+            _ if whole == block => Some(self.step(None, first)),
+            _ => Some(self.steps(self.nothing(), (start, self.member.int(whole)), first)),
+        };
+        if whole == keys {
+            return state.unwrap_or_else(|| self.nothing());
+        }
+        self.step(state.as_ref(), rest(self.member.int(whole)))
+    }
+
+    /// The loops over blocks of keys up to a query's own number, of which so many keys lie in whole blocks.
+    fn to_the_diagonal(&self, plain: Step, whole: i64) -> State {
+        let (keys, block) = (self.attention.keys, i64::from(self.blocks.keys));
         let queries = i64::from(self.blocks.queries);
-        let all = self.kinds.int(b, keys);
+        let masked = Step { diagonal: true, ragged: whole != keys, ..plain };
         if self.attention.queries <= queries {
             // One block of queries, on the diagonal.
-            let seen = self.kinds.int(b, keys.min(self.attention.queries));
-            return self.steps(b, None, (start, seen), masked);
+            let seen = self.member.int(keys.min(self.attention.queries));
+            return self.steps(self.nothing(), (plain.first, seen), masked);
         }
-        let mut before = self.first;
-        if queries % block != 0 {
-            let size = self.kinds.int(b, block);
-            before = b.map(F::DivTrunc, &[before, size])?;
-            before = self.kinds.times(b, before, block)?;
-        }
-        let whole = self.kinds.int(b, whole);
-        before = b.map(F::Min, &[before, whole])?;
-        let state = self.steps(b, None, (start, before), first)?;
-        let count = self.kinds.int(b, queries);
-        let behind = b.map(F::Add, &[self.first, count])?;
-        let behind = b.map(F::Min, &[behind, all])?;
-        self.steps(b, Some(state), (before, behind), masked)
+        let aligned = queries % block == 0;
+        let before = if aligned { self.first } else { self.first / block * block };
+        let before = before.minimum(whole);
+        let state = self.steps(self.nothing(), (plain.first, before), plain);
+        let behind = (self.first + queries).minimum(keys);
+        self.steps(state, (before, behind), masked)
     }
 
     /// The state before any key.
-    fn nothing(&self, b: &mut Builder) -> Made<State> {
+    fn nothing(&self) -> State {
         let queries = self.blocks.queries;
-        let most = self.kinds.float(b, f64::NEG_INFINITY, &self.lanes());
-        let sum = self.kinds.float(b, 0.0, &self.lanes());
-        let out = self.blocks.depth.iter().map(|span| self.kinds.float(b, 0.0, &[span.extent, queries]));
-        Ok(State { most, sum, out: out.collect() })
+        let shapes = self.blocks.depth.iter().map(|span| [span.extent, queries]);
+        State::nothing(self.member.sum, &[queries], shapes)
     }
 
-    fn steps(
-        &self,
-        b: &mut Builder,
-        state: Option<State>,
-        (start, end): (Value, Value),
-        step: Step,
-    ) -> Made<State> {
-        let state = state.map_or_else(|| self.nothing(b), Ok)?;
-        let size = self.kinds.int(b, step.extent.into());
-        let carried = b.for_loop((start, end, size), &state.list(), |b, first, carried| {
-            let state = State::of(carried)?;
-            Ok::<_, TypeError>(self.step(b, Some(state), Step { first, ..step })?.list())
-        })?;
-        State::of(&carried)
+    fn steps(&self, state: State, (start, end): (Tile, Tile), step: Step) -> State {
+        for_range(start, end, step.extent, state, |first, state| {
+            self.step(Some(&state), Step { first, ..step })
+        })
     }
 
-    fn step(&self, b: &mut Builder, state: Option<State>, step: Step) -> Made<State> {
-        let queries = self.blocks.queries;
+    fn step(&self, state: Option<&State>, step: Step) -> State {
         let end = step.ragged.then_some(self.attention.keys);
-        let keys = self.kinds.axis(b, step.first, step.extent, end)?;
-        let scores = self.scores(b, keys, step.diagonal)?;
-        let shape = [step.extent, queries];
-        let here = b.reduce(ReduceFn::Max, scores, 0, None)?;
-        let most = match &state {
-            Some(state) => b.map(F::Max, &[state.most, here])?,
-            None => here,
-        };
-        // Where no key has been seen, the difference from -inf would be NaN.
-        let none = self.kinds.float(b, f64::NEG_INFINITY, &self.lanes());
-        let zero = self.kinds.float(b, 0.0, &self.lanes());
-        let closed = b.map(F::Eq, &[most, none])?;
-        let below = b.map(F::Select, &[closed, zero, most])?;
-        let spread = along(b, below, 1, &shape)?;
-        let weights = b.map(F::Sub, &[scores, spread])?;
-        let weights = b.map(F::Exp, &[weights])?;
-        let mut sum = b.reduce(ReduceFn::Sum, weights, 0, None)?;
-        let mut factor = None;
-        if let Some(state) = &state {
-            let shrunk = b.map(F::Sub, &[state.most, below])?;
-            let shrunk = b.map(F::Exp, &[shrunk])?;
-            sum = b.map(F::Fma, &[state.sum, shrunk, sum])?;
-            factor = Some(shrunk);
-        }
-        let mut out = Vec::new();
-        for (at, &span) in self.blocks.depth.iter().enumerate() {
-            let shape = [span.extent, queries];
-            let before = match (&state, factor) {
-                (Some(state), Some(factor)) => {
-                    let factor = along(b, factor, 1, &shape)?;
-                    b.map(F::Mul, &[state.out[at], factor])?
-                }
-                _ => self.kinds.float(b, 0.0, &shape),
+        let keys = self.member.keys(step.first, step.extent, end);
+        let online = online::Step::of(state, self.scores(keys, step.diagonal), 0);
+        let [down, right] = self.attention.v.matrix;
+        let sum = |(at, &span): (usize, &Span)| {
+            let before = match (state, online.factor) {
+                (Some(state), Some(factor)) => state.out[at] * factor.row(),
+                _ => zeros(self.member.sum, [span.extent, self.blocks.queries]),
             };
-            let [down, right] = self.attention.v.matrix;
-            let axis = self.span(b, span, self.attention.depth)?;
-            let axes = [(axis, right), (keys, down)];
-            let values = self.kinds.read(b, self.member.v, axes)?;
-            out.push(b.dot(values, weights, before, DotPrecision::Ieee)?);
-        }
-        Ok(State { most, sum, out })
+            let axis = self.member.span(span, self.attention.depth);
+            let values = self.member.v.block(&[(axis, right), (keys, down)]).load();
+            dot(values.cast(self.member.sum), online.weights, before)
+        };
+        let out = self.blocks.depth.iter().enumerate().map(sum).collect();
+        State { most: online.most, sum: online.sum, out }
     }
 
     /// `[keys, queries]`: the scores, -inf where a key does not count.
-    fn scores(&self, b: &mut Builder, keys: Axis, diagonal: bool) -> Made<Value> {
-        let shape = [keys.extent, self.blocks.queries];
-        let mut scores = self.kinds.float(b, 0.0, &shape);
+    fn scores(&self, keys: Axis, diagonal: bool) -> Tile {
+        let [down, right] = self.attention.k.matrix;
+        let mut scores = zeros(self.member.sum, [keys.extent, self.blocks.queries]);
         for (&span, &q) in self.blocks.width.iter().zip(&self.q) {
-            let [down, right] = self.attention.k.matrix;
-            let axis = self.span(b, span, self.attention.width)?;
-            let tile = self.kinds.read(b, self.member.k, [(keys, down), (axis, right)])?;
-            scores = b.dot(tile, q, scores, DotPrecision::Ieee)?;
+            let axis = self.member.span(span, self.attention.width);
+            let tile = self.member.k.block(&[(keys, down), (axis, right)]).load();
+            scores = dot(tile.cast(self.member.sum), q, scores);
         }
-        let mut kept = keys.inside.map(|inside| along(b, inside, 0, &shape)).transpose()?;
+        let mut counted = keys.mask.map(Tile::col);
         if diagonal {
-            let (key, query) = (along(b, keys.at, 0, &shape)?, along(b, self.queries.at, 1, &shape)?);
-            let seen = b.map(F::Le, &[key, query])?;
-            kept = both(b, kept, Some(seen))?;
+            let seen = keys.index.col().le(self.queries.index.row());
+            counted = Some(counted.map_or(seen, |inside| inside & seen));
         }
-        if let Some((access, form)) = &self.attention.mask
-            && let Some(place) = self.member.mask
-        {
-            let [down, right] = access.matrix;
-            let mask = self.kinds.load(b, place, [(keys, right), (self.queries, down)])?;
-            (scores, kept) = self.kinds.masked(b, scores, (mask, *form), kept)?;
-        }
-        let Some(kept) = kept else { return Ok(scores) };
-        let none = b.constant(Literal::float(self.kinds.sum, f64::NEG_INFINITY), &shape);
-        b.map(F::Select, &[kept, scores, none])
+        let mask = self.member.mask.map(|Mask { ptr, form, strides: [down, right] }| {
+            (ptr.block(&[(keys, right), (self.queries, down)]).load(), form)
+        });
+        masked(scores, mask, counted)
     }
 
     /// Stores what a range of keys gave.
-    fn leave(&self, b: &mut Builder, state: &State) -> Made<()> {
-        let Place { ptr, start } = self.member.y;
+    fn leave(&self, state: &State) {
+        let y = self.member.y;
         for (&span, &out) in self.blocks.depth.iter().zip(&state.out) {
-            let out = b.permute(out, &[1, 0])?;
-            let axis = self.span(b, span, self.attention.depth)?;
-            let axes = [(self.queries, self.attention.depth), (axis, 1)];
-            let (offsets, mask) = self.kinds.offsets(b, axes, start)?;
-            b.store(ptr, offsets, out, mask, CacheHint::Default)?;
+            let out = out.trans();
+            let axis = self.member.span(span, self.attention.depth);
+            y.block(&[(self.queries, self.attention.depth), (axis, 1)]).store(out);
         }
         for (first, value) in behind(self.attention).into_iter().zip([state.most, state.sum]) {
-            let first = self.kinds.int(b, first);
-            let first = b.map(F::Add, &[start, first])?;
-            let offsets = self.kinds.row(b, self.queries, 1, first)?;
-            b.store(ptr, offsets, value, self.queries.inside, CacheHint::Default)?;
+            (y + first).block(&[(self.queries, 1)]).store(value);
         }
-        Ok(())
     }
 
-    fn store(&self, b: &mut Builder, state: &State) -> Made<()> {
-        let queries = self.blocks.queries;
-        let (zero, one) = (self.kinds.float(b, 0.0, &self.lanes()), self.kinds.float(b, 1.0, &self.lanes()));
-        let inverse = b.map(F::Div, &[one, state.sum])?;
-        let closed = b.map(F::Eq, &[state.sum, zero])?;
-        let inverse = b.map(F::Select, &[closed, zero, inverse])?;
+    fn store(&self, state: &State) {
+        let inverse = state.inverse();
         let [down, right] = self.attention.out;
         for (&span, &out) in self.blocks.depth.iter().zip(&state.out) {
-            let inverse = along(b, inverse, 1, &[span.extent, queries])?;
-            let out = b.map(F::Mul, &[out, inverse])?;
-            let out = b.permute(out, &[1, 0])?;
-            let out = b.cast(out, self.attention.elem)?;
-            let axis = self.span(b, span, self.attention.depth)?;
-            let axes = [(self.queries, down), (axis, right)];
-            let (offsets, mask) = self.kinds.offsets(b, axes, self.member.y.start)?;
-            b.store(self.member.y.ptr, offsets, out, mask, CacheHint::Default)?;
+            let out = (out * inverse.row()).trans().cast(self.attention.elem);
+            let axis = self.member.span(span, self.attention.depth);
+            self.member.y.block(&[(self.queries, down), (axis, right)]).store(out);
         }
-        Ok(())
     }
 }
 

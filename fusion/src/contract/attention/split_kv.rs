@@ -11,11 +11,12 @@
 //!
 //! Ranges follow from shapes alone: a result must not depend on how many threads there are.
 
-use tilefuse_block::{Builder, CacheHint, Elem, Literal, Program, ReduceFn, ScalarFn as F, Value};
+use tilefuse_block::dynamic::{BuildError, Tile, axis, offset, program, program_id, scalar, unravel};
+use tilefuse_block::{Elem, Program};
 
 use super::blocks::{Blocks, blocks_of};
 use super::call::Attention;
-use super::make::{Kinds, Made, Place, along};
+use super::online::{below, inverse};
 use super::program::fits;
 use crate::block_kernel::{Alone, BlockKernel, BlockKernelKind, Layout, Tied};
 use crate::contract::operand::Source;
@@ -142,78 +143,40 @@ pub(super) fn combining(
 }
 
 /// The program of the second kernel; instances are numbered by query and by member of the batch.
-fn combine(attention: &Attention, blocks: &Blocks, ranges: Ranges) -> Made<Program> {
-    let mut builder = Builder::new("combined");
-    let b = &mut builder;
+fn combine(attention: &Attention, blocks: &Blocks, ranges: Ranges) -> Result<Program, BuildError> {
     let index = if fits(attention, blocks) { Elem::I32 } else { Elem::I64 };
-    let kinds = Kinds { index, sum: attention.sum() };
     let each = left_by_range(attention).unwrap_or(i64::MAX);
     let members = attention.members().unwrap_or(1);
     let count = i64::from(ranges.count);
-    let pointer = |b: &mut Builder, name: &str, elem: Elem, len: i64| {
-        b.ptr_param(name, elem, elem.bytes(), Some(len.unsigned_abs()))
-    };
-    let parts = pointer(b, "parts", kinds.sum, written(attention, ranges));
-    let y = pointer(b, "y", attention.elem, members * attention.queries * attention.depth);
-    let id = |b: &mut Builder, axis: u8| -> Made<Value> {
-        let id = b.program_id(axis)?;
-        b.cast(id, kinds.index)
-    };
-    let (query, member) = (id(b, 0)?, id(b, 1)?);
-    let start = kinds.times(b, member, count * each)?;
-    let extent = ranges.count.next_power_of_two();
-    let zero = kinds.int(b, 0);
-    let range = kinds.axis(b, zero, extent, (extent != ranges.count).then_some(count))?;
-    let lanes = |b: &mut Builder, first: i64, other: f64| -> Made<Value> {
-        let first = kinds.int(b, first);
-        let first = b.map(F::Add, &[start, first])?;
-        let first = b.map(F::Add, &[first, query])?;
-        let offsets = kinds.row(b, range, each, first)?;
-        let other = range.inside.map(|_| kinds.float(b, other, &[extent]));
-        b.load(parts, offsets, range.inside, other, CacheHint::Default)
-    };
-    let [maxima, sums] = behind(attention);
-    let most = lanes(b, maxima, f64::NEG_INFINITY)?;
-    let sum = lanes(b, sums, 0.0)?;
-    let all = b.reduce(ReduceFn::Max, most, 0, None)?;
-    let (none, zero) = (kinds.float(b, f64::NEG_INFINITY, &[]), kinds.float(b, 0.0, &[]));
-    // Where no key counts, the difference from -inf would be NaN.
-    let closed = b.map(F::Eq, &[all, none])?;
-    let below = b.map(F::Select, &[closed, zero, all])?;
-    let below = b.splat(below, &[extent])?;
-    let factor = b.map(F::Sub, &[most, below])?;
-    let factor = b.map(F::Exp, &[factor])?;
-    let sum = b.map(F::Mul, &[sum, factor])?;
-    let sum = b.reduce(ReduceFn::Sum, sum, 0, None)?;
-    let one = kinds.float(b, 1.0, &[]);
-    let inverse = b.map(F::Div, &[one, sum])?;
-    let closed = b.map(F::Eq, &[sum, zero])?;
-    let inverse = b.map(F::Select, &[closed, zero, inverse])?;
-    let batch = kinds.members(b, member, &attention.batch)?;
-    let [down, right] = attention.out;
-    let out = kinds.base(b, 0, &batch, &attention.out_batch)?;
-    let row = kinds.times(b, query, down)?;
-    let out = Place { ptr: y, start: b.map(F::Add, &[out, row])? };
-    let row = kinds.times(b, query, attention.depth)?;
-    let from = b.map(F::Add, &[start, row])?;
-    for &span in &blocks.depth {
-        let shape = [extent, span.extent];
-        let first = kinds.int(b, span.first.into());
-        let beyond = i64::from(span.first + span.extent) > attention.depth;
-        let axis = kinds.axis(b, first, span.extent, beyond.then_some(attention.depth))?;
-        let (offsets, mask) = kinds.offsets(b, [(range, each), (axis, 1)], from)?;
-        let other = mask.map(|_| b.constant(Literal::float(kinds.sum, 0.0), &shape));
-        let tile = b.load(parts, offsets, mask, other, CacheHint::Default)?;
-        let factor = along(b, factor, 0, &shape)?;
-        let tile = b.map(F::Mul, &[tile, factor])?;
-        let tile = b.reduce(ReduceFn::Sum, tile, 0, None)?;
-        let inverse = b.splat(inverse, &[span.extent])?;
-        let tile = b.map(F::Mul, &[tile, inverse])?;
-        let tile = b.cast(tile, attention.elem)?;
-        let offsets = kinds.row(b, axis, right, out.start)?;
-        b.store(out.ptr, offsets, tile, axis.inside, CacheHint::Default)?;
-    }
-    Ok(builder.finish())
+    program("combined", |kernel| {
+        let pointer =
+            |name: &str, elem: Elem, len: i64| kernel.ptr(name, elem, len.unsigned_abs()).indexed(index);
+        let parts = pointer("parts", attention.sum(), written(attention, ranges));
+        let y = pointer("y", attention.elem, members * attention.queries * attention.depth);
+        let (query, member) = (program_id(0).cast(index), program_id(1).cast(index));
+        let parts = parts + member * (count * each);
+        let extent = ranges.count.next_power_of_two();
+        let range = axis(scalar(index, 0), extent);
+        let range = if extent == ranges.count { range } else { range.below(count) };
+        let of_query =
+            |first: i64, other: f64| (parts + first + query).block(&[(range, each)]).load_or(other);
+        let [maxima, sums] = behind(attention);
+        let (most, sum) = (of_query(maxima, f64::NEG_INFINITY), of_query(sums, 0.0));
+        let factor: Tile = (most - below(most.max(0))).exp();
+        let inverse = inverse((sum * factor).sum(0));
+        let batch = unravel(member, &attention.batch);
+        let [down, right] = attention.out;
+        let y = y.skip(offset(index, 0, &batch, &attention.out_batch)) + query * down;
+        let parts = parts + query * attention.depth;
+        for &span in &blocks.depth {
+            let elements = axis(scalar(index, span.first), span.extent);
+            let beyond = i64::from(span.first + span.extent) > attention.depth;
+            let elements = if beyond { elements.below(attention.depth) } else { elements };
+            let tile = parts.block(&[(range, each), (elements, 1)]).load_or(0.0);
+            let tile = (tile * factor.col()).sum(0) * inverse;
+            y.block(&[(elements, right)]).store(tile.cast(attention.elem));
+        }
+    })
 }
 
 /// Elements that all ranges leave; `i64::MAX` where these are too many.

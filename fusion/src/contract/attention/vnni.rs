@@ -14,16 +14,18 @@
 //!
 //! Scores, maxima and sums are `f32`; what weighs values is rounded to `bf16`, as in libtorch's kernel.
 
-use tilefuse_block::{
-    Builder, CacheHint, DotPrecision, Elem, Literal, Program, ReduceFn, ScalarFn as F, TypeError, Value,
+use tilefuse_block::dynamic::{
+    Axis, BuildError, Ptr, Tile, axis, dot, for_range, program, program_id, zeros,
 };
+use tilefuse_block::{Elem, Program};
 
 use super::blocks::{Blocks, Span, blocks_of};
 use super::call::Attention;
-use super::make::{Axis, Kinds, Made, Place, along, both};
-use super::program::{Member, State};
+use super::online::{self, State, masked};
+use super::program::{Mask, Member};
 use crate::contract::pack::{OperandKernel, Tiling};
 use crate::contract::product::{Access, Product};
+use crate::contract::template::load_groups;
 use crate::types::Device;
 
 /// The fewest queries, keys, and elements of a key and a value together: packing takes as long as some queries, and
@@ -135,7 +137,7 @@ pub(super) fn of(attention: &Attention, operands: u16, device: Device, threads: 
         ..attention.clone()
     };
     let instances = u32::try_from(blocks_of(attention.queries, pairs.queries)).ok()?;
-    let program = write(&own, &pairs).ok()?;
+    let program = write(&own, &pairs, &pairs.blocks(&own)?).ok()?;
     Some(Paired { program, instances, attention: own, operand_kernels: [k, v] })
 }
 
@@ -157,35 +159,21 @@ fn product(attention: &Attention, right: &Access, [k, n]: [i64; 2]) -> Product {
 }
 
 /// The program, whose parameters and instances are those of [`super::program::write`].
-fn write(attention: &Attention, pairs: &Pairs) -> Made<Program> {
-    let mut builder = Builder::new("attention");
-    let b = &mut builder;
-    let too_large = || TypeError::Attribute { op: "load", message: "attention is too large".to_owned() };
-    let blocks = pairs.blocks(attention).ok_or_else(too_large)?;
-    let member = Member::of(b, attention, &blocks)?;
-    let kinds = member.kinds;
-    let block = b.program_id(0)?;
-    let block = b.cast(block, kinds.index)?;
-    let first = kinds.times(b, block, pairs.queries.into())?;
-    let (count, all) = (i64::from(pairs.queries), attention.queries);
-    // The last block begins earlier where blocks do not divide the queries, so that none of what it reads is masked.
-    let ragged = all % count != 0;
-    let mut start = first;
-    if ragged {
-        let most = kinds.int(b, all - count);
-        start = b.map(F::Min, &[first, most])?;
-    }
-    let queries = kinds.axis(b, start, pairs.queries, None)?;
-    let mut own = queries;
-    if ragged {
-        let first = b.splat(first, &[pairs.queries])?;
-        own.inside = Some(b.map(F::Ge, &[queries.at, first])?);
-    }
-    let mut writer = Writer { attention, pairs, kinds, member, queries, own, first: start, q: Vec::new() };
-    writer.q = writer.queries(b)?;
-    let state = writer.through_keys(b)?;
-    writer.store(b, &state)?;
-    Ok(builder.finish())
+fn write(attention: &Attention, pairs: &Pairs, blocks: &Blocks) -> Result<Program, BuildError> {
+    program("attention", |kernel| {
+        let member = Member::of(kernel, attention, blocks);
+        let first = program_id(0).cast(member.index) * pairs.queries;
+        let (count, all) = (i64::from(pairs.queries), attention.queries);
+        // The last block begins earlier where blocks do not divide the queries, so that none of what it reads is masked.
+        let ragged = all % count != 0;
+        let start = if ragged { first.minimum(all - count) } else { first };
+        let queries = axis(start, pairs.queries);
+        let own = if ragged { queries.from(first) } else { queries };
+        let mut writer = Writer { attention, pairs, member, queries, own, first: start, q: Vec::new() };
+        writer.q = writer.queries();
+        let state = writer.through_keys();
+        writer.store(&state);
+    })
 }
 
 /// A step through some keys.
@@ -200,186 +188,101 @@ struct Step {
 struct Writer<'a> {
     attention: &'a Attention,
     pairs: &'a Pairs,
-    kinds: Kinds,
     member: Member,
     /// The queries that are read, and of these the ones that are stored.
     queries: Axis,
     own: Axis,
     /// The first one that is read.
-    first: Value,
+    first: Tile,
     /// `[queries, width]`, by span.
-    q: Vec<Value>,
+    q: Vec<Tile>,
 }
 
 impl Writer<'_> {
-    fn queries(&self, b: &mut Builder) -> Made<Vec<Value>> {
+    fn queries(&self) -> Vec<Tile> {
         let [down, right] = self.attention.q.matrix;
-        let mut tiles = Vec::new();
-        for &span in &self.pairs.width {
-            let beyond = i64::from(span.first + span.extent) > self.attention.width;
-            let first = self.kinds.int(b, span.first.into());
-            let axis = self.kinds.axis(b, first, span.extent, beyond.then_some(self.attention.width))?;
-            let axes = [(self.queries, down), (axis, right)];
-            let (offsets, mask) = self.kinds.offsets(b, axes, self.member.q.start)?;
-            let shape = [self.pairs.queries, span.extent];
-            let zero = mask.map(|_| b.constant(Literal::of(Elem::Bf16, 0.0), &shape));
-            tiles.push(b.load(self.member.q.ptr, offsets, mask, zero, CacheHint::Default)?);
-        }
-        Ok(tiles)
+        let tile = |&span: &Span| {
+            let axis = self.member.span(span, self.attention.width);
+            self.member.q.block(&[(self.queries, down), (axis, right)]).load_or(0)
+        };
+        self.pairs.width.iter().map(tile).collect()
     }
 
     /// The loops over blocks of keys.
-    fn through_keys(&self, b: &mut Builder) -> Made<State> {
+    fn through_keys(&self) -> State {
         let (keys, block) = (self.attention.keys, i64::from(self.pairs.keys));
         let whole = keys - keys % block;
-        let zero = self.kinds.int(b, 0);
+        let zero = self.member.int(0);
         let plain = Step { ragged: false, diagonal: false };
-        let state = self.nothing(b)?;
+        let shapes = (0..self.pairs.panels).map(|_| [self.pairs.queries, self.pairs.columns]);
+        let state = State::nothing(self.member.sum, &[self.pairs.queries], shapes);
         if !self.attention.causal {
-            let end = self.kinds.int(b, whole);
-            let state = if whole > 0 { self.steps(b, state, (zero, end), plain)? } else { state };
-            return if whole == keys {
-                Ok(state)
-            } else {
-                self.step(b, &state, end, Step { ragged: true, ..plain })
-            };
+            let end = self.member.int(whole);
+            let state = if whole > 0 { self.steps(state, (zero, end), plain) } else { state };
+            let rest = Step { ragged: true, ..plain };
+            return if whole == keys { state } else { self.step(&state, end, rest) };
         }
         // Whole blocks before the first query, and those on the diagonal.
-        let size = self.kinds.int(b, block);
-        let before = b.map(F::DivTrunc, &[self.first, size])?;
-        let before = self.kinds.times(b, before, block)?;
-        let most = self.kinds.int(b, whole);
-        let before = b.map(F::Min, &[before, most])?;
-        let state = self.steps(b, state, (zero, before), plain)?;
-        let (count, all) = (self.kinds.int(b, self.pairs.queries.into()), self.kinds.int(b, keys));
-        let behind = b.map(F::Add, &[self.first, count])?;
-        let behind = b.map(F::Min, &[behind, all])?;
-        self.steps(b, state, (before, behind), Step { ragged: whole != keys, diagonal: true })
+        let before = (self.first / block * block).minimum(whole);
+        let state = self.steps(state, (zero, before), plain);
+        let behind = (self.first + self.pairs.queries).minimum(keys);
+        self.steps(state, (before, behind), Step { ragged: whole != keys, diagonal: true })
     }
 
-    /// The state before any key.
-    fn nothing(&self, b: &mut Builder) -> Made<State> {
-        let lanes = [self.pairs.queries];
-        let shape = [self.pairs.queries, self.pairs.columns];
-        let most = self.kinds.float(b, f64::NEG_INFINITY, &lanes);
-        let sum = self.kinds.float(b, 0.0, &lanes);
-        let out = (0..self.pairs.panels).map(|_| self.kinds.float(b, 0.0, &shape)).collect();
-        Ok(State { most, sum, out })
+    fn steps(&self, state: State, (start, end): (Tile, Tile), step: Step) -> State {
+        for_range(start, end, self.pairs.keys, state, |first, state| self.step(&state, first, step))
     }
 
-    fn steps(&self, b: &mut Builder, state: State, (start, end): (Value, Value), step: Step) -> Made<State> {
-        let size = self.kinds.int(b, self.pairs.keys.into());
-        let carried = b.for_loop((start, end, size), &state.list(), |b, first, carried| {
-            let state = State::of(carried)?;
-            Ok::<_, TypeError>(self.step(b, &state, first, step)?.list())
-        })?;
-        State::of(&carried)
-    }
-
-    fn step(&self, b: &mut Builder, state: &State, first: Value, step: Step) -> Made<State> {
-        let shape = [self.pairs.queries, self.pairs.keys];
-        let lanes = [self.pairs.queries];
-        let scores = self.scores(b, first, step)?;
-        let here = b.reduce(ReduceFn::Max, scores, 1, None)?;
-        let most = b.map(F::Max, &[state.most, here])?;
-        // Where no key has been seen, the difference from -inf would be NaN.
-        let none = self.kinds.float(b, f64::NEG_INFINITY, &lanes);
-        let zero = self.kinds.float(b, 0.0, &lanes);
-        let closed = b.map(F::Eq, &[most, none])?;
-        let below = b.map(F::Select, &[closed, zero, most])?;
-        let spread = along(b, below, 0, &shape)?;
-        let weights = b.map(F::Sub, &[scores, spread])?;
-        let weights = b.map(F::Exp, &[weights])?;
-        let here = b.reduce(ReduceFn::Sum, weights, 1, None)?;
-        let factor = b.map(F::Sub, &[state.most, below])?;
-        let factor = b.map(F::Exp, &[factor])?;
-        let sum = b.map(F::Fma, &[state.sum, factor, here])?;
-        let weights = b.cast(weights, Elem::Bf16)?;
-        let columns = self.pairs.columns;
-        let panel = blocks_of(self.attention.keys, self.pairs.keys) * i64::from(self.pairs.keys * columns);
-        let mut out = Vec::new();
-        for (number, &before) in (0..).zip(&state.out) {
-            let factor = along(b, factor, 0, &[self.pairs.queries, columns])?;
-            let before = b.map(F::Mul, &[before, factor])?;
-            let from = self.from(b, self.member.v, (first, columns), number * panel)?;
-            let values = self.grouped(b, from, [self.pairs.keys, columns])?;
-            out.push(b.dot(weights, values, before, DotPrecision::Ieee)?);
-        }
-        Ok(State { most, sum, out })
+    fn step(&self, state: &State, first: Tile, step: Step) -> State {
+        let online = online::Step::of(Some(state), self.scores(first, step), 1);
+        let weights = online.weights.cast(Elem::Bf16);
+        let (keys, columns) = (self.pairs.keys, self.pairs.columns);
+        let panel = blocks_of(self.attention.keys, keys) * i64::from(keys * columns);
+        let sum = |(number, &before): (i64, &Tile)| {
+            let before = online.factor.map_or(before, |factor| before * factor.col());
+            let values = self.from(self.member.v, (first, columns), number * panel);
+            dot(weights, load_groups(values, [keys, columns], 2), before)
+        };
+        let out = (0..).zip(&state.out).map(sum).collect();
+        State { most: online.most, sum: online.sum, out }
     }
 
     /// `[queries, keys]`: the scores, -inf where a key does not count.
-    fn scores(&self, b: &mut Builder, first: Value, step: Step) -> Made<Value> {
-        let shape = [self.pairs.queries, self.pairs.keys];
-        let end = step.ragged.then_some(self.attention.keys);
-        let keys = self.kinds.axis(b, first, self.pairs.keys, end)?;
-        let mut scores = self.kinds.float(b, 0.0, &shape);
+    fn scores(&self, first: Tile, step: Step) -> Tile {
+        let extent = self.pairs.keys;
+        let keys = self.member.keys(first, extent, step.ragged.then_some(self.attention.keys));
+        let mut scores = zeros(self.member.sum, [self.pairs.queries, extent]);
         for (&span, &q) in self.pairs.width.iter().zip(&self.q) {
-            let before = i64::from(span.first * self.pairs.keys);
-            let from = self.from(b, self.member.k, (first, self.pairs.filled), before)?;
-            let tile = self.grouped(b, from, [span.extent, self.pairs.keys])?;
-            scores = b.dot(q, tile, scores, DotPrecision::Ieee)?;
+            let before = i64::from(span.first * extent);
+            let from = self.from(self.member.k, (first, self.pairs.filled), before);
+            scores = dot(q, load_groups(from, [span.extent, extent], 2), scores);
         }
-        let scale = self.kinds.float(b, self.attention.scale, &shape);
-        scores = b.map(F::Mul, &[scores, scale])?;
-        let mut kept = keys.inside.map(|inside| along(b, inside, 1, &shape)).transpose()?;
+        scores *= self.attention.scale;
+        let mut counted = keys.mask.map(Tile::row);
         if step.diagonal {
-            let (query, key) = (along(b, self.queries.at, 0, &shape)?, along(b, keys.at, 1, &shape)?);
-            let seen = b.map(F::Le, &[key, query])?;
-            kept = both(b, kept, Some(seen))?;
+            let seen = keys.index.row().le(self.queries.index.col());
+            counted = Some(counted.map_or(seen, |inside| inside & seen));
         }
-        if let Some((access, form)) = &self.attention.mask
-            && let Some(place) = self.member.mask
-        {
-            let [down, right] = access.matrix;
-            let mask = self.kinds.load(b, place, [(self.queries, down), (keys, right)])?;
-            (scores, kept) = self.kinds.masked(b, scores, (mask, *form), kept)?;
-        }
-        let Some(kept) = kept else { return Ok(scores) };
-        let none = b.constant(Literal::float(self.kinds.sum, f64::NEG_INFINITY), &shape);
-        b.map(F::Select, &[kept, scores, none])
+        let mask = self.member.mask.map(|Mask { ptr, form, strides: [down, right] }| {
+            (ptr.block(&[(self.queries, down), (keys, right)]).load(), form)
+        });
+        masked(scores, mask, counted)
     }
 
     /// What lies so many elements behind that of a key, each of which has so many before the next.
-    fn from(&self, b: &mut Builder, place: Place, (key, each): (Value, u32), behind: i64) -> Made<Place> {
-        let part = self.kinds.times(b, key, each.into())?;
-        let start = b.map(F::Add, &[place.start, part])?;
-        let behind = self.kinds.int(b, behind);
-        Ok(Place { start: b.map(F::Add, &[start, behind])?, ..place })
+    fn from(&self, ptr: Ptr, (key, each): (Tile, u32), behind: i64) -> Ptr {
+        ptr + key * each + behind
     }
 
-    /// Rows of columns that lie in pairs of rows, from here on.
-    fn grouped(&self, b: &mut Builder, from: Place, [rows, columns]: [u32; 2]) -> Made<Value> {
-        let all = rows * columns;
-        let lanes = b.range(0, all)?;
-        let lanes = b.cast(lanes, self.kinds.index)?;
-        let first = b.splat(from.start, &[all])?;
-        let at = b.map(F::Add, &[first, lanes])?;
-        let at = b.reshape(at, &[rows / 2, columns, 2])?;
-        let at = b.permute(at, &[0, 2, 1])?;
-        let at = b.reshape(at, &[rows, columns])?;
-        b.load(from.ptr, at, None, None, CacheHint::Default)
-    }
-
-    fn store(&self, b: &mut Builder, state: &State) -> Made<()> {
-        let lanes = [self.pairs.queries];
-        let (zero, one) = (self.kinds.float(b, 0.0, &lanes), self.kinds.float(b, 1.0, &lanes));
-        let inverse = b.map(F::Div, &[one, state.sum])?;
-        let closed = b.map(F::Eq, &[state.sum, zero])?;
-        let inverse = b.map(F::Select, &[closed, zero, inverse])?;
+    fn store(&self, state: &State) {
+        let inverse = state.inverse();
         let [down, right] = self.attention.out;
-        let (columns, depth) = (self.pairs.columns, self.attention.depth);
+        let columns = self.pairs.columns;
         for (number, &out) in (0..).zip(&state.out) {
-            let inverse = along(b, inverse, 0, &[self.pairs.queries, columns])?;
-            let out = b.map(F::Mul, &[out, inverse])?;
-            let out = b.cast(out, self.attention.elem)?;
-            let beyond = i64::from((number + 1) * columns) > depth;
-            let first = self.kinds.int(b, i64::from(number * columns));
-            let axis = self.kinds.axis(b, first, columns, beyond.then_some(depth))?;
-            let axes = [(self.own, down), (axis, right)];
-            let (offsets, mask) = self.kinds.offsets(b, axes, self.member.y.start)?;
-            b.store(self.member.y.ptr, offsets, out, mask, CacheHint::Default)?;
+            let out = (out * inverse.col()).cast(self.attention.elem);
+            let span = Span { first: number * columns, extent: columns };
+            let axis = self.member.span(span, self.attention.depth);
+            self.member.y.block(&[(self.own, down), (axis, right)]).store(out);
         }
-        Ok(())
     }
 }

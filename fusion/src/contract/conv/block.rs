@@ -1,9 +1,10 @@
 //! What an instance computes: how many filters at how many pixels, and how pixels become vectors.
 
-use tilefuse_block::{Builder, Elem, ScalarFn as F, Value};
+use tilefuse_block::Elem;
+use tilefuse_block::dynamic::{Tile, axis, both, div_rem, unravel};
 
-use super::Conv;
-use super::make::{Made, add, below, both, int, like, plus, shift, split, times};
+use super::make::int;
+use super::{Axis, Conv};
 
 /// How a convolution is divided into instances.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -95,131 +96,73 @@ impl Block {
 /// The pixels of an instance.
 pub(super) struct Pixels {
     /// Their numbers in an image of the result.
-    pub(super) number: Value,
+    pub(super) number: Tile,
     /// Their positions along the axes.
-    place: Vec<Value>,
+    place: Vec<Tile>,
     /// Which of them there are; all where there is no mask.
-    pub(super) mask: Option<Value>,
+    pub(super) mask: Option<Tile>,
     /// Whether the numbers are those of the image as well.
     same: bool,
 }
 
 impl Pixels {
     /// The pixels of part `part`.
-    pub(super) fn of(b: &mut Builder, conv: &Conv, block: &Block, part: Value) -> Made<Pixels> {
-        if block.rows == 0 {
-            Pixels::through(b, conv, block, part)
-        } else {
-            Pixels::rows(b, conv, block, part)
-        }
+    pub(super) fn of(conv: &Conv, block: &Block, part: Tile) -> Pixels {
+        if block.rows == 0 { Pixels::through(conv, block, part) } else { Pixels::rows(conv, block, part) }
     }
 
-    fn through(b: &mut Builder, conv: &Conv, block: &Block, part: Value) -> Made<Pixels> {
-        let range = b.range(0, block.pixels)?;
-        let first = times(b, part, block.pixels.into())?;
-        let number = shift(b, range, first)?;
-        let mut mask = None;
-        if !conv.pixels().is_multiple_of(block.pixels.into()) {
-            mask = Some(below(b, number, conv.pixels())?);
-        }
+    fn through(conv: &Conv, block: &Block, part: Tile) -> Pixels {
+        let number = axis(part * block.pixels, block.pixels).index;
+        let whole = conv.pixels().is_multiple_of(block.pixels.into());
+        let mask = (!whole).then(|| number.lt(conv.pixels()));
         let outs: Vec<u64> = conv.axes.iter().map(|a| a.out).collect();
-        let place = digits(b, number, &outs)?;
-        Ok(Pixels { number, place, mask, same: conv.axes.iter().all(super::Axis::is_same) })
+        Pixels { number, place: unravel(number, &outs), mask, same: conv.axes.iter().all(Axis::is_same) }
     }
 
-    fn rows(b: &mut Builder, conv: &Conv, block: &Block, part: Value) -> Made<Pixels> {
+    fn rows(conv: &Conv, block: &Block, part: Tile) -> Pixels {
         let (rows, columns) = (block.rows, block.pixels);
         let (width, outer) = match conv.axes.split_last() {
             Some((last, outer)) => (last.out, outer),
             None => (1, &conv.axes[..]),
         };
         let height: u64 = outer.iter().map(|a| a.out).product();
-        let (down, right) = split(b, part, width.div_ceil(columns.into()))?;
-        let (down, right) = (times(b, down, rows.into())?, times(b, right, columns.into())?);
-        let (row, column) = (b.range(0, rows)?, b.range(0, columns)?);
-        let (row, column) = (shift(b, row, down)?, shift(b, column, right)?);
-        let flat = |b: &mut Builder, tile: Value, axis: u8| -> Made<Value> {
-            let tile = super::make::along(b, tile, axis, &[rows, columns])?;
-            b.reshape(tile, &[rows * columns])
-        };
-        let mut masks = [None, None];
-        if !height.is_multiple_of(rows.into()) {
-            let mask = below(b, row, height)?;
-            masks[0] = Some(flat(b, mask, 0)?);
-        }
-        if !width.is_multiple_of(columns.into()) {
-            let mask = below(b, column, width)?;
-            masks[1] = Some(flat(b, mask, 1)?);
-        }
-        let mask = both(b, masks[0], masks[1])?;
+        let (down, right) = div_rem(part, width.div_ceil(columns.into()));
+        let row = axis(down * rows, rows).index;
+        let column = axis(right * columns, columns).index;
+        let flat = |tile: Tile, axis: usize| tile.along(axis, [rows, columns]).reshape([rows * columns]);
+        let mask = both(
+            (!height.is_multiple_of(rows.into())).then(|| flat(row.lt(height), 0)),
+            (!width.is_multiple_of(columns.into())).then(|| flat(column.lt(width), 1)),
+        );
         let outs: Vec<u64> = outer.iter().map(|a| a.out).collect();
-        let mut place = Vec::new();
-        for digit in digits(b, row, &outs)? {
-            place.push(flat(b, digit, 0)?);
-        }
-        let (row, column) = (flat(b, row, 0)?, flat(b, column, 1)?);
+        let mut place: Vec<Tile> = unravel(row, &outs).into_iter().map(|digit| flat(digit, 0)).collect();
+        let (row, column) = (flat(row, 0), flat(column, 1));
         place.push(column);
-        let start = times(b, row, width)?;
-        let number = add(b, start, column)?;
-        Ok(Pixels { number, place, mask, same: false })
+        Pixels { number: row * width + column, place, mask, same: false }
     }
 
     /// Where a tap reads in a channel of the image, and which of the pixels have something there.
-    pub(super) fn tap(&self, b: &mut Builder, conv: &Conv, tap: &[Value]) -> Made<(Value, Option<Value>)> {
+    pub(super) fn tap(&self, conv: &Conv, tap: &[Tile]) -> (Tile, Option<Tile>) {
         let mut mask = self.mask;
-        let mut shifts: Option<Value> = None;
-        let mut offsets: Option<Value> = None;
+        let (mut shifts, mut offsets): (Option<Tile>, Option<Tile>) = (None, None);
         let mut pitch = 1;
         for ((axis, &place), &tap) in conv.axes.iter().zip(&self.place).zip(tap).rev() {
-            let from = times(b, tap, axis.dilation)?;
-            let from = plus(b, from, -(axis.padding as i64))?;
-            let at = times(b, place, axis.stride)?;
-            let at = shift(b, at, from)?;
+            let from = tap * axis.dilation + -(axis.padding as i64);
+            let at = from + place * axis.stride;
             let (before, behind) = axis.overhangs();
-            if before {
-                let zero = like(b, at, 0);
-                let inside = b.map(F::Ge, &[at, zero])?;
-                mask = both(b, mask, Some(inside))?;
-            }
-            if behind {
-                let inside = below(b, at, axis.image)?;
-                mask = both(b, mask, Some(inside))?;
-            }
-            let (step, offset) = (times(b, from, pitch)?, times(b, at, pitch)?);
-            shifts = Some(match shifts {
-                Some(sum) => add(b, sum, step)?,
-                None => step,
-            });
-            offsets = Some(match offsets {
-                Some(sum) => add(b, sum, offset)?,
-                None => offset,
-            });
+            mask = both(mask, before.then(|| at.ge(0)));
+            mask = both(mask, behind.then(|| at.lt(axis.image)));
+            let (step, offset) = (from * pitch, at * pitch);
+            shifts = Some(shifts.map_or(step, |sum| sum + step));
+            offsets = Some(offsets.map_or(offset, |sum| sum + offset));
             pitch *= axis.image;
         }
-        let none = int(b, 0);
         let at = match (self.same, shifts, offsets) {
-            (true, Some(shifts), _) => shift(b, self.number, shifts)?,
-            (_, _, offsets) => offsets.unwrap_or(none),
+            (true, Some(shifts), _) => shifts + self.number,
+            (_, _, offsets) => offsets.unwrap_or_else(|| int(0)),
         };
-        Ok((at, mask))
+        (at, mask)
     }
-}
-
-/// The digits of natural numbers, row-major; the first is not cut off.
-pub(super) fn digits(b: &mut Builder, number: Value, extents: &[u64]) -> Made<Vec<Value>> {
-    let mut out = Vec::new();
-    let mut rest = number;
-    for (at, &extent) in extents.iter().enumerate().rev() {
-        if at == 0 {
-            out.push(rest);
-        } else {
-            let (high, low) = split(b, rest, extent)?;
-            out.push(low);
-            rest = high;
-        }
-    }
-    out.reverse();
-    Ok(out)
 }
 
 /// The least power of two that is not less.
@@ -230,7 +173,7 @@ fn power(n: u64) -> u32 {
 /// Whether pixels are numbered through, and how many of a row are computed at a time if not.
 fn shape(conv: &Conv, lanes: u32) -> (bool, u32) {
     let width = conv.axes.last().map_or(1, |a| a.out);
-    let same = conv.axes.iter().all(super::Axis::is_same) || conv.axes.len() == 1;
+    let same = conv.axes.iter().all(Axis::is_same) || conv.axes.len() == 1;
     (same, power(width).clamp(lanes.min(8), lanes * 4))
 }
 

@@ -37,7 +37,8 @@ mod transposed;
 mod transposed_tests;
 
 use smallvec::SmallVec;
-use tilefuse_block::{Elem, TypeError};
+use tilefuse_block::Elem;
+use tilefuse_block::dynamic::BuildError;
 
 use super::operand::{Source, in_memory, source};
 use super::prepack::{Panels, unwritten_param};
@@ -50,7 +51,7 @@ use block::Block;
 pub(super) use call::refusal;
 use packed::Image;
 pub(super) use rows::Rows;
-use tile::Tile;
+use tile::Extents;
 pub(super) use tile::Vectors;
 
 /// The most pixels of an instance.
@@ -99,7 +100,7 @@ pub(super) fn packed(
         }
     }
     let (conv, image) = packed::flat(&read.conv, &image_of(&read, &lie)?);
-    let tile = Tile::of(&conv, vectors);
+    let tile = Extents::of(&conv, vectors);
     packed::check(&conv, &image, &tile).ok()?;
     if packed::is_depthwise(&conv) && !last && !conv.transposed {
         return None;
@@ -155,7 +156,7 @@ pub(super) fn takes_any_strides(
         if read.operands.first() != Some(&position) || others.into_iter().any(|&at| at == position) {
             return None;
         }
-        let tile = Tile::of(&read.conv, vectors);
+        let tile = Extents::of(&read.conv, vectors);
         panels(graph, node, &read, &tile)?;
         let [images, ..] = read.conv.lengths();
         let axes = read.conv.axes.iter().rev().scan(read.conv.channels, |pitch, axis| {
@@ -173,7 +174,7 @@ pub(super) fn takes_any_strides(
 }
 
 /// The panels of a call's filters, which are weights.
-fn panels(graph: &Graph, node: NodeId, read: &call::Read, tile: &Tile) -> Option<Panels> {
+fn panels(graph: &Graph, node: NodeId, read: &call::Read, tile: &Extents) -> Option<Panels> {
     let position = *read.operands.get(1)?;
     let value = *graph.operands(node).get(usize::from(position))?;
     let (param, offset) = unwritten_param(graph, value)?;
@@ -182,7 +183,7 @@ fn panels(graph: &Graph, node: NodeId, read: &call::Read, tile: &Tile) -> Option
 }
 
 /// Filters as a matrix in panels: columns are filters, rows are taps and channels.
-fn matrix(filters: &Source, conv: &Conv, tile: &Tile) -> Option<Panels> {
+fn matrix(filters: &Source, conv: &Conv, tile: &Extents) -> Option<Panels> {
     let (&[across, down], taps) = filters.strides.split_first_chunk::<2>()?;
     let kernel: Vec<i64> = conv.axes.iter().map(|a| a.kernel as i64).collect();
     // Taps are numbered row-major: they must lie at one distance from each other.
@@ -433,7 +434,7 @@ impl Conv {
     ///
     /// # Errors
     /// A defect of this module, where the operations do not fit each other.
-    fn program(&self, block: &Block) -> Result<ConvProgram, TypeError> {
+    fn program(&self, block: &Block) -> Result<ConvProgram, BuildError> {
         match self.depth() {
             1 => depthwise::program(self, block),
             _ => dense::program(self, block),

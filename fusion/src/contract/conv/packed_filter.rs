@@ -4,9 +4,12 @@
 //! filters, and writes rows of a panel.
 
 use smallvec::smallvec;
-use tilefuse_block::{Builder, CacheHint, Elem, Literal, Program};
+use tilefuse_block::dynamic::{
+    BuildError, arange, axis, both, div_rem, full, load, program as write, program_id, store,
+};
+use tilefuse_block::{Elem, Program};
 
-use super::make::{Made, add, along, below, both, mask_along, plus, split, times, wide};
+use super::make::wide;
 use crate::block_kernel::{BlockKernel, BlockKernelKind, Tied};
 use crate::contract::operand::Source;
 use crate::contract::pack::{OperandKernel, PACK};
@@ -53,64 +56,36 @@ pub(super) fn of(
     Some(OperandKernel { op: PACK, kernel, ty, positions, group: 1, computes: false })
 }
 
-fn program(filters: &Source, panels: &Panels, elem: Elem, tile: [u32; 2]) -> Made<Program> {
+fn program(filters: &Source, panels: &Panels, elem: Elem, tile: [u32; 2]) -> Result<Program, BuildError> {
     let natural = |n: i64| n.unsigned_abs();
     let [channels, lanes] = tile;
     let [runs, down, across, blocks] = panels.strides.map(natural);
     let (run, columns, width) = (natural(panels.run), natural(panels.columns), natural(panels.width));
     let size = panels.shape().map(natural);
-    let mut builder = Builder::new("laid_filters");
-    let b = &mut builder;
-    let x = b.ptr_param("x", elem, elem.bytes(), Some(natural(filters.span)));
-    let y = b.ptr_param("y", elem, elem.bytes(), Some(size.iter().product()));
-    let (tap, part, vector) = (b.program_id(0)?, b.program_id(1)?, b.program_id(2)?);
+    write("laid_filters", |kernel| {
+        let x = kernel.ptr("x", elem, natural(filters.span));
+        let y = kernel.ptr("y", elem, size.iter().product());
+        let (tap, part, vector) = (program_id(0), program_id(1), program_id(2));
+        let channel = axis(part * channels, channels);
+        let channel = if run.is_multiple_of(channels.into()) { channel } else { channel.below(run) };
+        let column = axis(vector * lanes, lanes);
+        let column = if columns.is_multiple_of(lanes.into()) { column } else { column.below(columns) };
+        let is_channel = channel.mask.map(|mask| mask.along(0, tile));
+        let is_filter = column.mask.map(|mask| mask.along(1, tile));
 
-    let channel = b.range(0, channels)?;
-    let first = times(b, part, channels.into())?;
-    let first = b.splat(first, &[channels])?;
-    let channel = add(b, first, channel)?;
-    let there = if run.is_multiple_of(channels.into()) { None } else { Some(below(b, channel, run)?) };
-    let there = mask_along(b, there, 0, &tile)?;
+        // Where they lie.
+        let (block, within) = div_rem(column.index, natural(panels.block));
+        let filter = block * blocks + within * across;
+        let at = (channel.index * down).along(0, tile) + filter.along(1, tile);
+        let at = wide((tap * runs + filters.offset) + at);
+        let mask = both(is_channel, is_filter);
+        let loaded = load(x + at, mask, mask.map(|_| full(elem, tile, 0)));
 
-    let lane = b.range(0, lanes)?;
-    let first = times(b, vector, lanes.into())?;
-    let first = b.splat(first, &[lanes])?;
-    let column = add(b, first, lane)?;
-    let is_filter =
-        if columns.is_multiple_of(lanes.into()) { None } else { Some(below(b, column, columns)?) };
-    let is_filter = mask_along(b, is_filter, 1, &tile)?;
-
-    // Where they lie.
-    let (block, within) = split(b, column, natural(panels.block))?;
-    let (block, within) = (times(b, block, blocks)?, times(b, within, across)?);
-    let filter = add(b, block, within)?;
-    let filter = along(b, filter, 1, &tile)?;
-    let row = times(b, channel, down)?;
-    let row = along(b, row, 0, &tile)?;
-    let from = times(b, tap, runs)?;
-    let from = plus(b, from, filters.offset)?;
-    let from = b.splat(from, &tile)?;
-    let at = add(b, row, filter)?;
-    let at = add(b, from, at)?;
-    let at = wide(b, at)?;
-    let mask = both(b, there, is_filter)?;
-    let other = mask.map(|_| b.constant(Literal::of(elem, 0.0), &tile));
-    let loaded = b.load(x, at, mask, other, CacheHint::Default)?;
-
-    // Where they go: vectors lie side by side in the rows of a panel.
-    let (panel, beside) = split(b, vector, width / u64::from(lanes))?;
-    let panel = times(b, panel, size[1] * width)?;
-    let beside = times(b, beside, lanes.into())?;
-    let tap = times(b, tap, run * width)?;
-    let start = add(b, panel, beside)?;
-    let start = add(b, start, tap)?;
-    let start = b.splat(start, &tile)?;
-    let row = times(b, channel, width)?;
-    let row = along(b, row, 0, &tile)?;
-    let lane = along(b, lane, 1, &tile)?;
-    let to = add(b, row, lane)?;
-    let to = add(b, start, to)?;
-    let to = wide(b, to)?;
-    b.store(y, to, loaded, there, CacheHint::Default)?;
-    Ok(builder.finish())
+        // Where they go: vectors lie side by side in the rows of a panel.
+        let (panel, beside) = div_rem(vector, width / u64::from(lanes));
+        let start = panel * (size[1] * width) + beside * lanes + tap * (run * width);
+        let lane = arange(0, lanes.into());
+        let to = (channel.index * width).along(0, tile) + lane.along(1, tile);
+        store(y + wide(start + to), loaded, is_channel);
+    })
 }

@@ -5,7 +5,7 @@ use tilefuse_block::interp::{self, Arg};
 
 use super::packed::{Image, check, flat, is_depthwise, matrix, program};
 use super::tests::{conv, data, expected, numbers, square};
-use super::tile::{Tile, Vectors};
+use super::tile::{Extents, Vectors};
 use super::{Axis, Conv};
 use crate::contract::Products;
 use crate::contract::tests::{memory, packed, run_packed};
@@ -54,7 +54,7 @@ pub(super) fn places(conv: &Conv, image: &Image) -> Vec<usize> {
     out
 }
 
-fn panels(conv: &Conv, tile: &Tile, w: &[f64]) -> Vec<f64> {
+fn panels(conv: &Conv, tile: &Extents, w: &[f64]) -> Vec<f64> {
     let [rows, columns] = matrix(conv).map(|n| n as usize);
     let width = tile.width() as usize;
     let mut out = vec![0.0; rows * columns.next_multiple_of(width)];
@@ -72,7 +72,7 @@ fn panels(conv: &Conv, tile: &Tile, w: &[f64]) -> Vec<f64> {
 pub(super) fn computed(
     conv: &Conv,
     order: Order,
-    tile: Option<Tile>,
+    tile: Option<Extents>,
     last: bool,
     [x, w, bias]: [&[f64]; 3],
 ) -> Vec<f64> {
@@ -82,7 +82,7 @@ pub(super) fn computed(
         memory[at] = v;
     }
     let (one, place) = flat(conv, &place);
-    let tile = tile.unwrap_or_else(|| Tile::of(&one, WIDE));
+    let tile = tile.unwrap_or_else(|| Extents::of(&one, WIDE));
     check(&one, &place, &tile).unwrap();
     let made = program(&one, &place, &tile, last).unwrap();
     tilefuse_block::verify(&made.program).unwrap();
@@ -105,7 +105,7 @@ pub(super) fn computed(
 const WIDE: Vectors = Vectors { bits: 512, registers: 32 };
 
 /// Compares a convolution in a tile, or in the tile that is chosen for it, in all orders.
-fn compare(conv: &Conv, tile: Option<Tile>) {
+fn compare(conv: &Conv, tile: Option<Extents>) {
     conv.check().unwrap();
     let lengths = conv.lengths();
     let (x, w) = (numbers(conv.elem, lengths[0], 1), numbers(conv.elem, lengths[1], 2));
@@ -152,7 +152,7 @@ fn kernels_strides_and_paddings() {
 fn taps_are_taken_together_where_channels_lie_far_apart() {
     let loops = |extent, order| {
         let conv = conv(64, 64, &square(extent, 3, 1, 1));
-        let tile = Tile::of(&conv, WIDE);
+        let tile = Extents::of(&conv, WIDE);
         let text = program(&conv, &image(&conv, order), &tile, true).unwrap().program.to_string();
         text.matches(" = for ").count()
     };
@@ -203,7 +203,7 @@ fn every_tile() {
     for (lanes, vectors) in [(16, 1), (8, 2), (4, 3), (2, 1)] {
         for (pixels, unroll) in [(1, 8), (3, 1), (5, 2), (7, 4)] {
             for filters_first in [true, false] {
-                let tile = Tile { lanes, vectors, pixels, unroll, filters_first };
+                let tile = Extents { lanes, vectors, pixels, unroll, filters_first };
                 compare(&conv(8, 21, &axes), Some(tile));
             }
         }
@@ -240,7 +240,7 @@ fn tiles_by_shape() {
     let of = |c, f, axes: &[Axis]| {
         let conv = conv(c, f, axes);
         let lie = image(&conv, Order::Last);
-        let tile = Tile::of(&flat(&conv, &lie).0, WIDE);
+        let tile = Extents::of(&flat(&conv, &lie).0, WIDE);
         let first = if tile.filters_first { "filters" } else { "pixels" };
         format!("{} pixels by {} x {}, {first} first", tile.pixels, tile.vectors, tile.lanes)
     };
@@ -266,7 +266,7 @@ fn tiles_by_shape() {
 fn tiles_of_shorter_vectors() {
     let of = |[bits, registers]: [u32; 2], elem| {
         let conv = Conv { elem, ..conv(64, 64, &square(56, 3, 1, 1)) };
-        let tile = Tile::of(&conv, Vectors { bits, registers });
+        let tile = Extents::of(&conv, Vectors { bits, registers });
         compare(&Conv { axes: square(13, 3, 1, 1), channels: 5, ..conv }, Some(tile));
         format!("{} pixels by {} x {}", tile.pixels, tile.vectors, tile.lanes)
     };

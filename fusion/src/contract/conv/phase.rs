@@ -12,9 +12,9 @@
 //! Along a row, an instance begins at a multiple of the stride, so that which taps its pixels read is known when the
 //! program is written. Along the other axes that depends on the instance, whose loop goes through every so manieth tap.
 
-use tilefuse_block::{Builder, ScalarFn as F, Value};
+use tilefuse_block::dynamic::{Tile, div_rem, select};
 
-use super::make::{Made, add, int, plus, split, times};
+use super::make::int;
 use super::{Axis, Conv};
 
 impl Axis {
@@ -64,81 +64,61 @@ impl Conv {
 }
 
 /// Taps of a loop: the first, where they end, and from one to the next.
-type Taps = (Value, Value, Value);
+pub(super) struct Taps {
+    pub(super) first: Tile,
+    pub(super) end: Tile,
+    pub(super) step: u64,
+}
 
 /// The taps that reach pixel `o` of the result from within the image.
-pub(super) fn taps(b: &mut Builder, axis: &Axis, o: Value) -> Made<Taps> {
+pub(super) fn taps(axis: &Axis, o: Tile) -> Taps {
     let period = axis.period();
-    let from = plus(b, o, axis.padding as i64)?;
-    let (mut low, is_reached) = first(b, axis, from)?;
+    let from = o + axis.padding;
+    let (mut low, is_reached) = first(axis, from);
     let most = axis.out - 1 + axis.padding;
     let last = (axis.image - 1) * axis.stride;
     if most > last {
         // Earlier taps read behind the image.
-        let behind = plus(b, from, (axis.dilation - 1) as i64 - last as i64)?;
-        let zero = int(b, 0);
-        let behind = b.map(F::Max, &[behind, zero])?;
-        let (least, _) = split(b, behind, axis.dilation)?;
-        let missing = b.map(F::Sub, &[least, low])?;
-        let missing = plus(b, missing, period as i64 - 1)?;
-        let missing = b.map(F::Max, &[missing, zero])?;
-        let (steps, _) = split(b, missing, period)?;
-        let skipped = times(b, steps, period)?;
-        low = add(b, low, skipped)?;
+        let behind = (from + ((axis.dilation - 1) as i64 - last as i64)).maximum(0);
+        let least = behind / axis.dilation;
+        let missing = (least - low + (period - 1)).maximum(0);
+        low += missing / period * period;
     }
-    let mut high = int(b, axis.kernel);
+    let mut high = int(axis.kernel);
     if axis.padding < (axis.kernel - 1) * axis.dilation {
         // Later taps read before it.
-        let (end, _) = split(b, from, axis.dilation)?;
-        let end = plus(b, end, 1)?;
-        high = b.map(F::Min, &[high, end])?;
+        high = high.minimum(from / axis.dilation + 1);
     }
-    let high = where_reached(b, is_reached, high)?;
-    let step = int(b, period);
-    Ok((low, high, step))
+    Taps { first: low, end: where_reached(is_reached, high), step: period }
 }
 
 /// The taps that reach phase `own` of the result, wherever they read.
-pub(super) fn taps_of_phase(b: &mut Builder, axis: &Axis, own: Value) -> Made<Taps> {
-    let from = plus(b, own, axis.padding as i64)?;
-    let (low, is_reached) = first(b, axis, from)?;
-    let high = int(b, axis.kernel);
-    let high = where_reached(b, is_reached, high)?;
-    let step = int(b, axis.period());
-    Ok((low, high, step))
+pub(super) fn taps_of_phase(axis: &Axis, own: Tile) -> Taps {
+    let (low, is_reached) = first(axis, own + axis.padding);
+    Taps { first: low, end: where_reached(is_reached, int(axis.kernel)), step: axis.period() }
 }
 
 /// The first tap of those that are a multiple of the stride away from a pixel, and whether there are such, where that is not
 /// known.
-fn first(b: &mut Builder, axis: &Axis, from: Value) -> Made<(Value, Option<Value>)> {
+fn first(axis: &Axis, from: Tile) -> (Tile, Option<Tile>) {
     let period = axis.period();
     let common = axis.stride / period;
-    let (quotient, rest) = split(b, from, common)?;
+    let (quotient, rest) = div_rem(from, common);
     // The tap below the period for which the distance is divisible.
     let inverse = (0..period).find(|i| i * (axis.dilation / common) % period == 1 % period).unwrap_or(0);
-    let (_, remainder) = split(b, quotient, period)?;
-    let product = times(b, remainder, inverse)?;
-    let (_, low) = split(b, product, period)?;
-    if common == 1 {
-        return Ok((low, None));
-    }
-    let zero = int(b, 0);
-    Ok((low, Some(b.map(F::Eq, &[rest, zero])?)))
+    let (_, remainder) = div_rem(quotient, period);
+    let (_, low) = div_rem(remainder * inverse, period);
+    (low, (common != 1).then(|| rest.eq(0)))
 }
 
 /// Where taps end, of none where they do not reach a pixel.
-fn where_reached(b: &mut Builder, is_reached: Option<Value>, high: Value) -> Made<Value> {
-    let Some(is_reached) = is_reached else { return Ok(high) };
-    let none = int(b, 0);
-    b.map(F::Select, &[is_reached, high, none])
+fn where_reached(is_reached: Option<Tile>, high: Tile) -> Tile {
+    is_reached.map_or(high, |is_reached| select(is_reached, high, 0))
 }
 
 /// The pixel of the image that a tap brings to pixel `o` of the result.
-pub(super) fn origin(b: &mut Builder, axis: &Axis, o: Value, tap: Value) -> Made<Value> {
-    let from = plus(b, o, axis.padding as i64)?;
-    let tap = times(b, tap, axis.dilation)?;
-    let distance = b.map(F::Sub, &[from, tap])?;
-    Ok(split(b, distance, axis.stride)?.0)
+pub(super) fn origin(axis: &Axis, o: Tile, tap: Tile) -> Tile {
+    (o + axis.padding - tap * axis.dilation) / axis.stride
 }
 
 fn gcd(a: u64, b: u64) -> u64 {

@@ -11,7 +11,7 @@
 use tilefuse_block::Elem;
 
 use super::packed::{self, Image};
-use super::tile::{Tile, Vectors};
+use super::tile::{Extents, Vectors};
 use super::{Axis, Conv, whole};
 use crate::block_kernel::{BlockKernel, BlockKernelKind, Layout, Tied};
 use crate::contract::Template;
@@ -35,7 +35,7 @@ const WORTH: f64 = 1.04;
 pub(in crate::contract) struct Rows {
     conv: Conv,
     image: Image,
-    tile: Tile,
+    tile: Extents,
 }
 
 impl Rows {
@@ -77,7 +77,7 @@ impl Rows {
         if !(1..=MOST).contains(&vectors) {
             return None;
         }
-        let tile = Tile::among(&conv, vectors..=vectors, processor);
+        let tile = Extents::among(&conv, vectors..=vectors, processor);
         packed::check(&conv, &image, &tile).ok()?;
         let computed = tile.parts(&conv) * u64::from(tile.pixels);
         let in_blocks = blocks::rows_computed(product) as f64;

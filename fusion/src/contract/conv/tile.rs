@@ -7,7 +7,7 @@ use crate::plan::Profile;
 
 /// How a convolution is divided into instances.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Tile {
+pub(super) struct Extents {
     /// Filters of a vector, a power of two.
     pub(super) lanes: u32,
     /// Vectors of filters.
@@ -82,17 +82,17 @@ const PRODUCTS: u32 = 48;
 /// Registers that this takes.
 const MIXING: u32 = 3;
 
-impl Tile {
+impl Extents {
     /// The tile that takes the least time.
-    pub(super) fn of(conv: &Conv, processor: Vectors) -> Tile {
+    pub(super) fn of(conv: &Conv, processor: Vectors) -> Extents {
         match super::packed::is_depthwise(conv) {
-            true => Tile::depthwise(conv, processor),
-            false => Tile::among(conv, 1..=4, processor),
+            true => Extents::depthwise(conv, processor),
+            false => Extents::among(conv, 1..=4, processor),
         }
     }
 
     /// The tile of some numbers of vectors that takes the least time.
-    pub(super) fn among(conv: &Conv, vectors: RangeInclusive<u32>, processor: Vectors) -> Tile {
+    pub(super) fn among(conv: &Conv, vectors: RangeInclusive<u32>, processor: Vectors) -> Extents {
         let (lanes, registers, load) = (processor.lanes(conv), processor.registers, processor.load());
         let width = conv.axes.last().map_or(1, |a| a.out);
         let phases = conv.phases() as u32;
@@ -124,11 +124,11 @@ impl Tile {
         let best = all.min_by(|&a, &b| time(a.0, a.1).total_cmp(&time(b.0, b.1)));
         let (vectors, pixels) = best.unwrap_or((1, 1));
         let unroll = unroll(conv, vectors, pixels, registers);
-        Tile { lanes, vectors, pixels, unroll, filters_first: few(conv) }
+        Extents { lanes, vectors, pixels, unroll, filters_first: few(conv) }
     }
 
     /// The tile of a convolution in which a filter reads one channel: a vector of channels.
-    fn depthwise(conv: &Conv, processor: Vectors) -> Tile {
+    fn depthwise(conv: &Conv, processor: Vectors) -> Extents {
         let lanes = processor.lanes(conv);
         let width = conv.axes.last().map_or(1, |a| a.out);
         let phases = conv.phases() as u32;
@@ -136,7 +136,7 @@ impl Tile {
         let time = |pixels: u32| width.div_ceil(pixels.into()) as f64 * (f64::from(pixels) + 4.0);
         let all = (1..=most / phases).map(|p| p * phases);
         let best = all.min_by(|&a, &b| time(a).total_cmp(&time(b)));
-        Tile { lanes, vectors: 1, pixels: best.unwrap_or(1), unroll: 1, filters_first: true }
+        Extents { lanes, vectors: 1, pixels: best.unwrap_or(1), unroll: 1, filters_first: true }
     }
 
     /// Where the last instance of a row begins: its pixels are the last ones, from a multiple of the phases on.

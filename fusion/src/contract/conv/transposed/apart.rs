@@ -6,154 +6,96 @@
 //!   store sum at stride cells + phase
 //! ```
 
-use tilefuse_block::{Builder, Literal, TypeError, Value};
+use tilefuse_block::dynamic::{Tile, axis as range, div_rem, for_range, program_id, unravel, zeros};
 
-use super::Tile;
-use super::lie::{Filters, Lie, Params, Row, inside};
+use super::Extents;
+use super::lie::{Filters, Lie, Row, inside};
 use crate::block_kernel::Coordinates;
-use crate::contract::conv::block::digits;
-use crate::contract::conv::make::{
-    LONGEST_PART, Made, PART, add, along, in_parts, int, mask_along, multiply_add, one, read, shift, split,
-    times, wide,
-};
+use crate::contract::conv::make::{LONGEST_PART, PART, Params, in_parts, int, multiply_add, read, wide};
 use crate::contract::conv::{Axis, Conv, phase};
 
 /// What the loops of an instance need.
 struct Loops<'a> {
     conv: &'a Conv,
     lie: &'a Lie,
-    tile: &'a Tile,
+    tile: &'a Extents,
     params: &'a Params,
     filters: &'a Filters,
     /// The pixel along the outer axes, and the cells along the row, a tile.
-    outer: Vec<Value>,
-    cells: Value,
+    outer: Vec<Tile>,
+    cells: Tile,
 }
 
-pub(super) fn body(
-    b: &mut Builder,
-    conv: &Conv,
-    lie: &Lie,
-    tile: &Tile,
-    params: &Params,
-) -> Made<Vec<Coordinates>> {
-    let Some(axis) = conv.axes.last() else { return Ok(Vec::new()) };
-    let id = b.program_id(0)?;
+pub(super) fn body(conv: &Conv, lie: &Lie, tile: &Extents, params: &Params) -> Vec<Coordinates> {
+    let Some(axis) = conv.axes.last() else { return Vec::new() };
     let rows = tile.rows(conv);
-    let (rest, part) = split(b, id, tile.parts(conv))?;
-    let (rest, number) = split(b, rest, rows.iter().product())?;
-    let (n, block) = split(b, rest, tile.blocks(conv))?;
-    let outer = digits(b, number, &rows)?;
-    let range = b.range(0, tile.cells)?;
-    let first = times(b, part, tile.cells.into())?;
-    let cells = shift(b, range, first)?;
-    let filters = Filters::of(b, conv, lie, tile, block)?;
+    let (rest, part) = div_rem(program_id(0), tile.parts(conv));
+    let (rest, number) = div_rem(rest, rows.iter().product::<u64>());
+    let (n, block) = div_rem(rest, tile.blocks(conv));
+    let outer = unravel(number, &rows);
+    let cells = range(part * tile.cells, tile.cells).index;
+    let filters = Filters::of(conv, lie, tile, block);
     let loops = Loops { conv, lie, tile, params, filters: &filters, outer, cells };
-    let image = times(b, n, lie.image.batch.unsigned_abs())?;
-    let offset = int(b, lie.image.offset.unsigned_abs());
-    let image = add(b, image, offset)?;
-    let (zero, end, step) = (int(b, 0), int(b, axis.stride.min(axis.out)), int(b, 1));
+    let image = n * lie.image.batch + lie.image.offset;
     let mut coordinates = Vec::new();
-    b.for_loop((zero, end, step), &[], |b, own, _| {
-        let sum = b.constant(Literal::float(conv.sum(), 0.0), &tile.shape());
-        let none = int(b, 0);
-        let sum = loops.taps(b, 0, own, (image, none), sum)?;
-        let place = times(b, cells, axis.stride)?;
-        let pixels = shift(b, place, own)?;
+    for_range(0, axis.stride.min(axis.out), 1, (), |own, ()| {
+        let sum = loops.taps(0, own, (image, int(0)), zeros(conv.sum(), tile.shape()));
+        let pixels = own + cells * axis.stride;
         let row = Row { n, number, inside: None, pixels, overhangs: true };
-        coordinates.push(filters.store(b, (conv, lie), params, &row, sum)?);
-        Ok::<_, TypeError>(Vec::new())
-    })?;
-    Ok(coordinates)
+        coordinates.push(filters.store((conv, lie), params, &row, sum));
+    });
+    coordinates
 }
 
 impl Loops<'_> {
     /// The loops over the taps of the axes from `d` on that reach phase `own` of the row; images and weights are read from
     /// these offsets on.
-    fn taps(
-        &self,
-        b: &mut Builder,
-        d: usize,
-        own: Value,
-        (image, weights): (Value, Value),
-        sum: Value,
-    ) -> Made<Value> {
+    fn taps(&self, d: usize, own: Tile, (image, weights): (Tile, Tile), sum: Tile) -> Tile {
         let (Some(axis), Some(&pitch)) = (self.conv.axes.get(d), self.lie.taps.get(d)) else {
-            return Ok(sum);
+            return sum;
         };
-        let step = |b: &mut Builder, k: Value| -> Made<Value> {
-            let weight = times(b, k, pitch.unsigned_abs())?;
-            add(b, weights, weight)
-        };
-        let carried = if let (Some(&o), Some(&stride)) = (self.outer.get(d), self.lie.image.axes.get(d)) {
-            let taps = phase::taps(b, axis, o)?;
-            b.for_loop(taps, &[sum], |b, k, sum| {
-                let at = phase::origin(b, axis, o, k)?;
-                let at = times(b, at, stride.unsigned_abs())?;
-                let (image, weights) = (add(b, image, at)?, step(b, k)?);
-                Ok::<_, TypeError>(vec![self.taps(b, d + 1, own, (image, weights), one(sum)?)?])
-            })?
-        } else {
-            let taps = phase::taps_of_phase(b, axis, own)?;
-            b.for_loop(taps, &[sum], |b, k, sum| {
-                let ahead = phase::origin(b, axis, own, k)?;
-                let weights = step(b, k)?;
-                Ok::<_, TypeError>(vec![self.channels(b, axis, ahead, (image, weights), one(sum)?)?])
-            })?
-        };
-        one(&carried)
+        if let (Some(&o), Some(&stride)) = (self.outer.get(d), self.lie.image.axes.get(d)) {
+            let taps = phase::taps(axis, o);
+            return for_range(taps.first, taps.end, taps.step, sum, |k, sum| {
+                let image = image + phase::origin(axis, o, k) * stride;
+                self.taps(d + 1, own, (image, weights + k * pitch), sum)
+            });
+        }
+        let taps = phase::taps_of_phase(axis, own);
+        for_range(taps.first, taps.end, taps.step, sum, |k, sum| {
+            let ahead = phase::origin(axis, own, k);
+            self.channels(axis, ahead, (image, weights + k * pitch), sum)
+        })
     }
 
     /// The loop over channels at a tap that reads so far ahead of the cells.
-    fn channels(
-        &self,
-        b: &mut Builder,
-        axis: &Axis,
-        ahead: Value,
-        (image, weights): (Value, Value),
-        sum: Value,
-    ) -> Made<Value> {
-        let shape = self.tile.shape();
-        let place = shift(b, self.cells, ahead)?;
-        let mask = inside(b, place, (0, axis.image), (true, true), None)?;
-        let stride = self.lie.image.axes.last().map_or(0, |s| s.unsigned_abs());
-        let at = times(b, place, stride)?;
-        let at = shift(b, at, image)?;
-        let at = wide(b, at)?;
-        let at = shift(b, at, self.filters.plane)?;
-        let weights = wide(b, weights)?;
-        let weights = shift(b, self.filters.weights, weights)?;
-        let lanes = mask_along(b, mask, 1, &shape)?;
-        let step = |b: &mut Builder, at: Value, weights: Value, sum: Value| -> Made<Value> {
-            let x = read(b, self.params.images, at, mask, self.conv.sum())?;
-            let w = read(b, self.params.filters, weights, None, self.conv.sum())?;
-            let (x, w) = (along(b, x, 1, &shape)?, along(b, w, 0, &shape)?);
-            multiply_add(b, x, w, sum, lanes)
-        };
-        if self.conv.depth() == 1 {
-            return step(b, at, weights, sum);
-        }
-        let by = int(b, 1);
-        let channels = |b: &mut Builder, (first, end): (Value, Value), sum: Value| {
-            b.for_loop((first, end, by), &[sum], |b, channel, sum| {
-                let channel = wide(b, channel)?;
-                let plane = times(b, channel, self.lie.image.channel.unsigned_abs())?;
-                let at = shift(b, at, plane)?;
-                let row = times(b, channel, self.lie.channel.unsigned_abs())?;
-                let weights = shift(b, weights, row)?;
-                Ok::<_, TypeError>(vec![step(b, at, weights, one(sum)?)?])
-            })
+    fn channels(&self, axis: &Axis, ahead: Tile, (image, weights): (Tile, Tile), sum: Tile) -> Tile {
+        let place = ahead + self.cells;
+        let mask = inside(place, (0, axis.image), (true, true), None);
+        let stride = self.lie.image.axes.last().copied().unwrap_or(0);
+        let at = self.filters.plane + wide(image + place * stride);
+        let weights = wide(weights) + self.filters.weights;
+        let step = |at: Tile, weights: Tile, sum: Tile| {
+            let x = read(self.params.images, at, mask, self.conv.sum());
+            let w = read(self.params.weights, weights, None, self.conv.sum());
+            multiply_add(x.row(), w.col(), sum, mask.map(Tile::row))
         };
         let depth = self.conv.depth();
-        let carried = if depth < PART {
-            let all = (int(b, 0), int(b, depth));
-            channels(b, all, sum)?
-        } else {
-            in_parts(b, (depth, LONGEST_PART), &[sum], |b, range| {
-                let none = b.constant(Literal::float(self.conv.sum(), 0.0), &shape);
-                channels(b, range, none)
-            })?
+        if depth == 1 {
+            return step(at, weights, sum);
+        }
+        let channels = |(first, end): (Tile, Tile), sum: Tile| {
+            for_range(first, end, 1, sum, |channel, sum| {
+                let channel = wide(channel);
+                let at = channel * self.lie.image.channel + at;
+                step(at, channel * self.lie.channel + weights, sum)
+            })
         };
-        one(&carried)
+        if depth < PART {
+            return channels((int(0), int(depth)), sum);
+        }
+        let part = |range| vec![channels(range, zeros(self.conv.sum(), self.tile.shape()))];
+        let sums = in_parts((depth, LONGEST_PART), vec![sum], part);
+        sums.first().copied().unwrap_or(sum)
     }
 }

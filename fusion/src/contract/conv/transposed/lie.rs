@@ -1,13 +1,11 @@
 //! Where the tensors of a transposed convolution lie, and how blocks of filters are read and written there.
 
-use tilefuse_block::{Builder, ScalarFn as F, Value};
+use tilefuse_block::dynamic::{Tile, axis, both, div_rem, select};
 
-use super::Tile;
+use super::Extents;
 use crate::block_kernel::{Coordinate, Coordinates};
 use crate::contract::conv::Conv;
-use crate::contract::conv::make::{
-    Made, add, along, below, both, int, like, mask_along, read, shift, split, times, wide, write,
-};
+use crate::contract::conv::make::{Params, int, read, wide, write};
 use crate::contract::conv::packed::Image;
 
 /// Where images and filters lie, and the order of the result.
@@ -26,34 +24,26 @@ pub(super) struct Lie {
     pub(super) last: bool,
 }
 
-/// The pointers of a program.
-pub(super) struct Params {
-    pub(super) images: Value,
-    pub(super) filters: Value,
-    bias: Option<Value>,
-    result: Value,
-}
-
 /// Some filters of a group.
 pub(super) struct Filters {
     /// Their numbers; those beyond the last of the group are the last.
-    number: Value,
-    mask: Option<Value>,
+    number: Tile,
+    mask: Option<Tile>,
     /// Where their weights begin.
-    pub(super) weights: Value,
+    pub(super) weights: Tile,
     /// Where the group's first channel begins in an image.
-    pub(super) plane: Value,
+    pub(super) plane: Tile,
 }
 
 /// Pixels of a row of the result.
 pub(super) struct Row {
-    pub(super) n: Value,
+    pub(super) n: Tile,
     /// The number of the row in its image.
-    pub(super) number: Value,
+    pub(super) number: Tile,
     /// Whether there is such a row, where that is not known.
-    pub(super) inside: Option<Value>,
+    pub(super) inside: Option<Tile>,
     /// Pixels of the row, a tile, and whether some may lie behind it.
-    pub(super) pixels: Value,
+    pub(super) pixels: Tile,
     pub(super) overhangs: bool,
 }
 
@@ -62,7 +52,7 @@ impl Lie {
     ///
     /// # Errors
     /// A sentence.
-    pub(super) fn check(&self, conv: &Conv, tile: &Tile) -> Result<(), &'static str> {
+    pub(super) fn check(&self, conv: &Conv, tile: &Extents) -> Result<(), &'static str> {
         let image = &self.image;
         let images = [image.batch, image.channel, image.offset, self.channel, self.filter, self.offset];
         let mut strides = images.iter().chain(&image.axes).chain(&self.taps);
@@ -77,7 +67,7 @@ impl Lie {
     }
 
     /// Whether all offsets that are computed fit into 32 bits, those of pixels that are masked off too.
-    fn fits(&self, conv: &Conv, tile: &Tile) -> Option<bool> {
+    fn fits(&self, conv: &Conv, tile: &Extents) -> Option<bool> {
         let cells = i64::from(tile.cells);
         let (mut before, mut beyond, mut pitch) = (0i64, 0i64, 1i64);
         for (axis, &stride) in conv.axes.iter().zip(&self.image.axes).rev() {
@@ -102,119 +92,73 @@ impl Lie {
     }
 }
 
-impl Params {
-    pub(super) fn of(b: &mut Builder, conv: &Conv, lie: &Lie) -> Params {
-        let align = conv.elem.bytes();
-        let lengths = conv.lengths();
-        let mut pointer = |name: &str, len: u64| b.ptr_param(name, conv.elem, align, Some(len));
-        Params {
-            images: pointer("images", lie.image.span.unsigned_abs()),
-            filters: pointer("filters", lie.span.unsigned_abs()),
-            bias: conv.bias.then(|| pointer("bias", lengths[2])),
-            result: pointer("result", lengths[3]),
-        }
-    }
-}
-
 impl Filters {
     /// The filters of a block.
-    pub(super) fn of(b: &mut Builder, conv: &Conv, lie: &Lie, tile: &Tile, block: Value) -> Made<Filters> {
-        let (group, strip) = split(b, block, tile.strips(conv))?;
-        let range = b.range(0, tile.filters)?;
-        let first = times(b, strip, tile.filters.into())?;
-        let mut within = shift(b, range, first)?;
+    pub(super) fn of(conv: &Conv, lie: &Lie, tile: &Extents, block: Tile) -> Filters {
+        let (group, strip) = div_rem(block, tile.strips(conv));
+        let mut within = axis(strip * tile.filters, tile.filters).index;
         let count = conv.filters_of_group();
         let mut mask = None;
         if !count.is_multiple_of(tile.filters.into()) {
-            mask = Some(below(b, within, count)?);
-            let last = like(b, within, count as i64 - 1);
-            within = b.map(F::Min, &[within, last])?;
+            mask = Some(within.lt(count));
+            within = within.minimum(count - 1);
         }
-        let first = times(b, group, count)?;
-        let number = shift(b, within, first)?;
-        let channel = times(b, group, conv.depth())?;
-        let start = times(b, channel, lie.channel.unsigned_abs())?;
-        let offset = int(b, lie.offset.unsigned_abs());
-        let start = add(b, start, offset)?;
-        let weights = times(b, within, lie.filter.unsigned_abs())?;
-        let weights = shift(b, weights, start)?;
-        let plane = times(b, channel, lie.image.channel.unsigned_abs())?;
-        Ok(Filters { number, mask, weights: wide(b, weights)?, plane: wide(b, plane)? })
+        let number = group * count + within;
+        let channel = group * conv.depth();
+        let weights = (channel * lie.channel + lie.offset) + within * lie.filter;
+        let plane = channel * lie.image.channel;
+        Filters { number, mask, weights: wide(weights), plane: wide(plane) }
     }
 
     /// Adds the bias, if there is one, and stores sums of pixels of a row; says which elements these are.
     pub(super) fn store(
         &self,
-        b: &mut Builder,
         (conv, lie): (&Conv, &Lie),
         params: &Params,
         row: &Row,
-        mut sum: Value,
-    ) -> Made<Coordinates> {
-        let shape: Vec<u32> = b.ty(sum).shape.to_vec();
+        mut sum: Tile,
+    ) -> Coordinates {
+        let shape = sum.shape();
         if let Some(bias) = params.bias {
-            let bias = read(b, bias, self.number, None, conv.sum())?;
-            let bias = along(b, bias, 0, &shape)?;
-            sum = add(b, sum, bias)?;
+            sum += read(bias, self.number, None, conv.sum()).col();
         }
         let width = conv.axes.last().map_or(1, |a| a.out);
-        let mask = inside(b, row.pixels, (0, width), (false, row.overhangs), row.inside)?;
+        let mask = inside(row.pixels, (0, width), (false, row.overhangs), row.inside);
         let is_whole = mask.is_none();
-        let columns = mask_along(b, mask, 1, &shape)?;
-        let rows = mask_along(b, self.mask, 0, &shape)?;
-        let mask = both(b, rows, columns)?;
-        let start = times(b, row.number, width)?;
-        let pixel = shift(b, row.pixels, start)?;
-        let filter = along(b, self.number, 0, &shape)?;
-        let filters = Coordinate { index: filter, extent: conv.filters, inside: true };
+        let mask = both(self.mask.map(Tile::col), mask.map(Tile::row));
+        let pixel = row.number * width + row.pixels;
+        let filter = self.number.along(0, &shape);
+        let filters = Coordinate { index: filter.value(), extent: conv.filters, inside: true };
         let (offsets, axes) = if lie.last {
-            let image = times(b, row.n, conv.pixels())?;
-            let pixel = shift(b, pixel, image)?;
-            let extent = conv.batch * conv.pixels();
-            let index = along(b, pixel, 1, &shape)?;
-            let start = times(b, pixel, conv.filters)?;
-            let start = along(b, start, 1, &shape)?;
-            let pixels = Coordinate { index, extent, inside: is_whole };
-            (add(b, start, filter)?, vec![pixels, filters])
+            let pixel = row.n * conv.pixels() + pixel;
+            let index = pixel.along(1, &shape).value();
+            let pixels = Coordinate { index, extent: conv.batch * conv.pixels(), inside: is_whole };
+            ((pixel * conv.filters).row() + filter, vec![pixels, filters])
         } else {
-            let image = times(b, row.n, conv.filters)?;
-            let plane = shift(b, self.number, image)?;
-            let plane = times(b, plane, conv.pixels())?;
-            let plane = along(b, plane, 0, &shape)?;
-            let index = along(b, pixel, 1, &shape)?;
-            let images = Coordinate { index: b.splat(row.n, &shape)?, extent: conv.batch, inside: true };
-            let pixels = Coordinate { index, extent: conv.pixels(), inside: is_whole };
-            (add(b, plane, index)?, vec![images, filters, pixels])
+            let plane = (row.n * conv.filters + self.number) * conv.pixels();
+            let index = pixel.along(1, &shape);
+            let image = row.n.broadcast_to(&shape).value();
+            let images = Coordinate { index: image, extent: conv.batch, inside: true };
+            let pixels = Coordinate { index: index.value(), extent: conv.pixels(), inside: is_whole };
+            (plane.col() + index, vec![images, filters, pixels])
         };
-        write(b, params.result, offsets, sum, mask, conv.elem)?;
-        Ok(Coordinates { offsets, axes })
+        write(params.result, offsets, sum, mask);
+        Coordinates { offsets: offsets.value(), axes }
     }
 }
 
 /// Which of some places lie in `low..high`, as far as they may lie before and behind that, and where a condition holds, if
 /// there is one: as comparisons of places, since what is chosen by one condition becomes a branch.
 pub(super) fn inside(
-    b: &mut Builder,
-    places: Value,
+    places: Tile,
     (low, high): (u64, u64),
     (before, behind): (bool, bool),
-    condition: Option<Value>,
-) -> Made<Option<Value>> {
-    let mut mask = None;
-    if before {
-        let low = like(b, places, low as i64);
-        mask = Some(b.map(F::Ge, &[places, low])?);
-    }
-    if let Some(condition) = condition {
-        let (end, none) = (int(b, high), int(b, low));
-        let end = b.map(F::Select, &[condition, end, none])?;
-        let shape = b.ty(places).shape.clone();
-        let end = b.splat(end, &shape)?;
-        let is_below = b.map(F::Lt, &[places, end])?;
-        mask = both(b, mask, Some(is_below))?;
-    } else if behind {
-        let is_below = below(b, places, high)?;
-        mask = both(b, mask, Some(is_below))?;
-    }
-    Ok(mask)
+    condition: Option<Tile>,
+) -> Option<Tile> {
+    let mask = before.then(|| places.ge(low));
+    let end = condition.map(|condition| {
+        let end = int(high);
+        places.lt(select(condition, end, low))
+    });
+    both(mask, end.or_else(|| behind.then(|| places.lt(high))))
 }

@@ -18,10 +18,11 @@ mod lie;
 mod tests;
 mod together;
 
-use tilefuse_block::{Builder, Elem};
+use tilefuse_block::Elem;
+use tilefuse_block::dynamic::{BuildError, program_and};
 
-use self::lie::{Lie, Params};
-use super::make::Made;
+use self::lie::Lie;
+use super::make::Params;
 use super::{Axis, Conv, ConvProgram, call, channels_last_layout, image_of, whole};
 use crate::block_kernel::{Layout, Tied};
 use crate::contract::Template;
@@ -44,7 +45,7 @@ const MOST_SPOTS: u64 = 32;
 
 /// How a transposed convolution is divided into instances.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Tile {
+struct Extents {
     /// Filters of a group that are computed at once, a power of two.
     filters: u32,
     /// Cells of a row, a power of two.
@@ -89,7 +90,7 @@ pub(super) fn template(graph: &Graph, node: NodeId, read: &call::Read, threads: 
         span: filters.span,
         last,
     };
-    let tile = Tile::of(conv, threads);
+    let tile = Extents::of(conv, threads);
     lie.check(conv, &tile).ok()?;
     let made = program(conv, &lie, &tile).ok()?;
     let tied = read.operands.iter().map(|&at| Tied::Operand(at)).chain([Tied::Result(0)]).collect();
@@ -97,19 +98,22 @@ pub(super) fn template(graph: &Graph, node: NodeId, read: &call::Read, threads: 
 }
 
 /// The program, whose parameters are the images, the filters, the bias if there is one, and the result.
-fn program(conv: &Conv, lie: &Lie, tile: &Tile) -> Made<ConvProgram> {
-    let mut b = Builder::new(if conv.depth() == 1 { "conv_transposed_depthwise" } else { "conv_transposed" });
-    let params = Params::of(&mut b, conv, lie);
-    let coordinates = match tile.together {
-        true => together::body(&mut b, conv, lie, tile, &params)?,
-        false => apart::body(&mut b, conv, lie, tile, &params)?,
-    };
-    Ok(ConvProgram { program: b.finish(), instances: tile.instances(conv) as u32, coordinates })
+fn program(conv: &Conv, lie: &Lie, tile: &Extents) -> Result<ConvProgram, BuildError> {
+    let name = if conv.depth() == 1 { "conv_transposed_depthwise" } else { "conv_transposed" };
+    let (program, coordinates) = program_and(name, |kernel| {
+        let lengths = [("images", lie.image.span.unsigned_abs()), ("filters", lie.span.unsigned_abs())];
+        let params = Params::of(kernel, conv, lengths);
+        match tile.together {
+            true => together::body(conv, lie, tile, &params),
+            false => apart::body(conv, lie, tile, &params),
+        }
+    })?;
+    Ok(ConvProgram { program, instances: tile.instances(conv) as u32, coordinates })
 }
 
-impl Tile {
+impl Extents {
     /// The tile for so many threads.
-    fn of(conv: &Conv, threads: u32) -> Tile {
+    fn of(conv: &Conv, threads: u32) -> Extents {
         // Of vectors of 512 bits; with shorter ones a tile is computed in parts.
         let lanes = if conv.sum() == Elem::F64 { 8 } else { 16 };
         let phases = conv.axes.iter().try_fold(1u64, |all, a| all.checked_mul(a.stride));
@@ -123,10 +127,10 @@ impl Tile {
         let filters = filters(conv.filters_of_group(), room / cells.div_ceil(lanes));
         let narrow = |n: u64| u32::try_from(n).unwrap_or(1);
         let tile =
-            Tile { filters: narrow(filters), cells: narrow(cells), spots: 1, together: phases.is_some() };
+            Extents { filters: narrow(filters), cells: narrow(cells), spots: 1, together: phases.is_some() };
         let least = u64::from(threads.max(1)) * 8;
         let spots = if tile.together { tile.instances(conv) / least } else { 1 };
-        Tile { spots: spots.clamp(1, MOST_SPOTS.min(tile.spots(conv))), ..tile }
+        Extents { spots: spots.clamp(1, MOST_SPOTS.min(tile.spots(conv))), ..tile }
     }
 
     /// Elements of the filters and cells.

@@ -4,7 +4,7 @@ use tilefuse_block::Elem;
 use tilefuse_block::interp::{self, Arg};
 
 use super::lie::Lie;
-use super::{Tile, program};
+use super::{Extents, program};
 use crate::contract::Products;
 use crate::contract::conv::packed_tests::{Order, image, places};
 use crate::contract::conv::tests::{data, numbers};
@@ -46,7 +46,7 @@ fn spread(conv: &Conv, lie: &Lie, w: &[f64]) -> Vec<f64> {
 }
 
 /// The result, row-major.
-fn computed(conv: &Conv, lie: &Lie, tile: &Tile, [x, w, bias]: [&[f64]; 3]) -> Vec<f64> {
+fn computed(conv: &Conv, lie: &Lie, tile: &Extents, [x, w, bias]: [&[f64]; 3]) -> Vec<f64> {
     lie.check(conv, tile).unwrap();
     let made = program(conv, lie, tile).unwrap();
     tilefuse_block::verify(&made.program).unwrap();
@@ -71,7 +71,7 @@ fn computed(conv: &Conv, lie: &Lie, tile: &Tile, [x, w, bias]: [&[f64]; 3]) -> V
 }
 
 /// Compares a convolution in its tile and the other way of computing phases, or in a tile that is given.
-fn compare(conv: &Conv, tile: Option<Tile>) {
+fn compare(conv: &Conv, tile: Option<Extents>) {
     conv.check().unwrap();
     let lengths = conv.lengths();
     let (x, w) = (numbers(conv.elem, lengths[0], 1), numbers(conv.elem, lengths[1], 2));
@@ -83,8 +83,8 @@ fn compare(conv: &Conv, tile: Option<Tile>) {
         Elem::F16 => 2e-3,
         _ => 1e-2,
     };
-    let chosen = Tile::of(conv, 2);
-    let apart = Tile { together: false, spots: 1, ..chosen };
+    let chosen = Extents::of(conv, 2);
+    let apart = Extents { together: false, spots: 1, ..chosen };
     let whole = [(Order::RowMajor, false, false), (Order::Gaps, true, true)];
     let parts = [(Order::RowMajor, true, false), (Order::Last, false, true)];
     for (tile, lies) in tile.map_or(vec![(chosen, whole), (apart, parts)], |tile| vec![(tile, whole)]) {
@@ -179,7 +179,7 @@ fn every_tile() {
     for filters in [1, 2, 8] {
         for (cells, spots) in [(1, 1), (2, 2), (16, 1), (32, 1)] {
             for together in [true, false] {
-                let tile = Tile { filters, cells, spots: if together { spots } else { 1 }, together };
+                let tile = Extents { filters, cells, spots: if together { spots } else { 1 }, together };
                 let conv = conv(4, 10, &[axis(5, 4, [2, 1, 1, 1]); 2]);
                 compare(&Conv { groups: 2, bias: true, ..conv }, Some(tile));
             }
@@ -197,8 +197,8 @@ fn what_is_not_finite_reaches_its_neighbours_alone() {
     let mut w = vec![1.0; lengths[1] as usize];
     (w[0], w[7]) = (f64::INFINITY, f64::NAN);
     let wanted = expected(&conv, &x, &w, &[]);
-    let chosen = Tile::of(&conv, 2);
-    for tile in [chosen, Tile { together: false, spots: 1, ..chosen }] {
+    let chosen = Extents::of(&conv, 2);
+    for tile in [chosen, Extents { together: false, spots: 1, ..chosen }] {
         let found = computed(&conv, &lie(&conv, Order::RowMajor, false, false), &tile, [&x, &w, &[]]);
         close(&found, &wanted, 0.0, "infinities");
     }
@@ -208,7 +208,7 @@ fn what_is_not_finite_reaches_its_neighbours_alone() {
 fn tiles_by_shape() {
     let of = |[channels, filters, groups]: [u64; 3], axes: &[Axis]| {
         let conv = Conv { groups, ..conv(channels, filters, axes) };
-        let Tile { filters, cells, spots, together } = Tile::of(&conv, 2);
+        let Extents { filters, cells, spots, together } = Extents::of(&conv, 2);
         let how = if together { "together" } else { "apart" };
         format!("{filters} filters at {cells} cells {how}, {spots} times")
     };
@@ -225,7 +225,7 @@ fn tiles_by_shape() {
 #[test]
 fn what_has_no_program() {
     let conv = Conv { groups: 3, ..conv(3, 3, &[axis(5, 4, [2, 1, 0, 1]); 2]) };
-    let tile = Tile::of(&conv, 2);
+    let tile = Extents::of(&conv, 2);
     let fine = lie(&conv, Order::RowMajor, false, false);
     assert_eq!(fine.check(&conv, &tile), Ok(()));
     let backwards = Lie { filter: -16, ..fine.clone() };

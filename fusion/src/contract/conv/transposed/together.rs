@@ -8,16 +8,13 @@
 //!
 //! Taps that read the same pixels share them.
 
-use tilefuse_block::{Builder, Literal, ScalarFn as F, TypeError, Value};
+use tilefuse_block::dynamic::{Tile, axis, both, div_rem, for_range, program_id, unravel, zeros};
 
-use super::Tile;
-use super::lie::{Filters, Lie, Params, Row, inside};
+use super::Extents;
+use super::lie::{Filters, Lie, Row, inside};
 use crate::block_kernel::Coordinates;
 use crate::contract::conv::Conv;
-use crate::contract::conv::block::digits;
-use crate::contract::conv::make::{
-    Made, PART, add, added, along, both, int, mask_along, multiply_add, plus, read, shift, split, times, wide,
-};
+use crate::contract::conv::make::{PART, Params, added, int, multiply_add, read, wide};
 
 /// Pixels that some taps read.
 struct Pixels {
@@ -26,7 +23,7 @@ struct Pixels {
     /// The same in elements.
     distance: i64,
     /// Which of them there are, where that is not known.
-    mask: Option<Value>,
+    mask: Option<Tile>,
 }
 
 /// A tap: the number of the phase that it reaches, where its weights lie, and which pixels it reads.
@@ -38,71 +35,47 @@ struct Tap {
 
 /// Some cells of a row.
 struct Cells {
-    n: Value,
+    n: Tile,
     /// Along the outer axes.
-    outer: Vec<Value>,
+    outer: Vec<Tile>,
     /// Along the row, a tile.
-    row: Value,
+    row: Tile,
 }
 
-pub(super) fn body(
-    b: &mut Builder,
-    conv: &Conv,
-    lie: &Lie,
-    tile: &Tile,
-    params: &Params,
-) -> Made<Vec<Coordinates>> {
-    let id = b.program_id(0)?;
+pub(super) fn body(conv: &Conv, lie: &Lie, tile: &Extents, params: &Params) -> Vec<Coordinates> {
     let all = tile.spots(conv);
-    let (rest, first) = split(b, id, all.div_ceil(tile.spots))?;
-    let (n, block) = split(b, rest, tile.blocks(conv))?;
-    let filters = Filters::of(b, conv, lie, tile, block)?;
-    let first = times(b, first, tile.spots)?;
-    let mut end = plus(b, first, tile.spots as i64)?;
+    let (rest, first) = div_rem(program_id(0), all.div_ceil(tile.spots));
+    let (n, block) = div_rem(rest, tile.blocks(conv));
+    let filters = Filters::of(conv, lie, tile, block);
+    let first = first * tile.spots;
+    let mut end = first + tile.spots;
     if !all.is_multiple_of(tile.spots) {
-        let most = int(b, all);
-        end = b.map(F::Min, &[end, most])?;
+        end = end.minimum(all);
     }
-    let step = int(b, 1);
     let mut coordinates = Vec::new();
-    b.for_loop((first, end, step), &[], |b, spot, _| {
-        let (row, part) = split(b, spot, tile.parts(conv))?;
-        let outer = digits(b, row, &tile.rows(conv))?;
-        let range = b.range(0, tile.cells)?;
-        let first = times(b, part, tile.cells.into())?;
-        let cells = Cells { n, outer, row: shift(b, range, first)? };
-        let start = start(b, lie, &cells)?;
-        let (taps, pixels) = taps(b, conv, lie, tile, &cells)?;
+    for_range(first, end, 1, (), |spot, ()| {
+        let (row, part) = div_rem(spot, tile.parts(conv));
+        let outer = unravel(row, &tile.rows(conv));
+        let cells = Cells { n, outer, row: axis(part * tile.cells, tile.cells).index };
+        let start = start(lie, &cells);
+        let (taps, pixels) = taps(conv, lie, tile, &cells);
         let reading = Reading { conv, lie, tile, params, filters: &filters, taps: &taps, pixels: &pixels };
-        let sums = reading.channels(b, start)?;
-        coordinates = stores(b, (conv, lie), tile, params, (&cells, &filters), sums)?;
-        Ok::<_, TypeError>(Vec::new())
-    })?;
-    Ok(coordinates)
+        let sums = reading.channels(start);
+        coordinates = stores((conv, lie), tile, params, (&cells, &filters), sums);
+    });
+    coordinates
 }
 
 /// Where the cells' own pixels lie in the first channel of an image.
-fn start(b: &mut Builder, lie: &Lie, cells: &Cells) -> Made<Value> {
-    let image = times(b, cells.n, lie.image.batch.unsigned_abs())?;
-    let mut start = plus(b, image, lie.image.offset)?;
-    let Some((&row, outer)) = lie.image.axes.split_last() else { return wide(b, start) };
-    for (&at, stride) in cells.outer.iter().zip(outer) {
-        let at = times(b, at, stride.unsigned_abs())?;
-        start = add(b, start, at)?;
-    }
-    let at = times(b, cells.row, row.unsigned_abs())?;
-    let at = shift(b, at, start)?;
-    wide(b, at)
+fn start(lie: &Lie, cells: &Cells) -> Tile {
+    let start = cells.n * lie.image.batch + lie.image.offset;
+    let Some((&row, outer)) = lie.image.axes.split_last() else { return wide(start) };
+    let start = cells.outer.iter().zip(outer).fold(start, |start, (&at, &stride)| start + at * stride);
+    wide(start + cells.row * row)
 }
 
 /// The taps that reach a pixel, in their order, and the pixels that they read.
-fn taps(
-    b: &mut Builder,
-    conv: &Conv,
-    lie: &Lie,
-    tile: &Tile,
-    cells: &Cells,
-) -> Made<(Vec<Tap>, Vec<Pixels>)> {
+fn taps(conv: &Conv, lie: &Lie, tile: &Extents, cells: &Cells) -> (Vec<Tap>, Vec<Pixels>) {
     let (mut taps, mut all): (Vec<Tap>, Vec<Pixels>) = (Vec::new(), Vec::new());
     for number in 0..conv.taps() {
         let (mut rest, mut pitch, mut phase) = (number, 1, 0);
@@ -129,47 +102,37 @@ fn taps(
         let pixels = match known {
             Some(known) => known,
             None => {
-                all.push(pixels(b, conv, lie, tile, cells, ahead)?);
+                all.push(pixels(conv, lie, tile, cells, ahead));
                 all.len() - 1
             }
         };
         taps.push(Tap { phase: phase as usize, weights, pixels });
     }
-    Ok((taps, all))
+    (taps, all)
 }
 
 /// The pixels so far ahead of the cells.
-fn pixels(
-    b: &mut Builder,
-    conv: &Conv,
-    lie: &Lie,
-    tile: &Tile,
-    cells: &Cells,
-    ahead: Vec<i64>,
-) -> Made<Pixels> {
+fn pixels(conv: &Conv, lie: &Lie, tile: &Extents, cells: &Cells, ahead: Vec<i64>) -> Pixels {
     let distance = ahead.iter().zip(&lie.image.axes).map(|(ahead, stride)| ahead * stride).sum();
     let mut condition = None;
     for ((axis, &at), &ahead) in conv.axes.iter().zip(&cells.outer).zip(&ahead) {
-        let place = plus(b, at, ahead)?;
         let overhangs = (ahead < 0, axis.cells() as i64 + ahead > axis.image as i64);
-        let inside = inside(b, place, (0, axis.image), overhangs, None)?;
-        condition = both(b, condition, inside)?;
+        condition = both(condition, inside(at + ahead, (0, axis.image), overhangs, None));
     }
     let (Some(axis), Some(&along_row)) = (conv.axes.last(), ahead.last()) else {
-        return Ok(Pixels { ahead, distance, mask: None });
+        return Pixels { ahead, distance, mask: None };
     };
     let end = (tile.parts(conv) * u64::from(tile.cells)) as i64;
-    let place = plus(b, cells.row, along_row)?;
     let overhangs = (along_row < 0, end + along_row > axis.image as i64);
-    let mask = inside(b, place, (0, axis.image), overhangs, condition)?;
-    Ok(Pixels { ahead, distance, mask })
+    let mask = inside(cells.row + along_row, (0, axis.image), overhangs, condition);
+    Pixels { ahead, distance, mask }
 }
 
 /// What the loop over channels reads.
 struct Reading<'a> {
     conv: &'a Conv,
     lie: &'a Lie,
-    tile: &'a Tile,
+    tile: &'a Extents,
     params: &'a Params,
     filters: &'a Filters,
     taps: &'a [Tap],
@@ -178,62 +141,50 @@ struct Reading<'a> {
 
 impl Reading<'_> {
     /// The sums of all phases over all channels.
-    fn channels(&self, b: &mut Builder, start: Value) -> Made<Vec<Value>> {
-        let none = b.constant(Literal::float(self.conv.sum(), 0.0), &self.tile.shape());
+    fn channels(&self, start: Tile) -> Vec<Tile> {
+        let none = zeros(self.conv.sum(), self.tile.shape());
         let phases: u64 = self.conv.axes.iter().map(|a| a.stride).product();
         let sums = vec![none; phases as usize];
-        let start = shift(b, start, self.filters.plane)?;
+        let start = self.filters.plane + start;
         if self.conv.depth() == 1 {
-            return self.step(b, start, self.filters.weights, sums);
+            return self.step(start, self.filters.weights, sums);
         }
-        let (zero, end, one) = (int(b, 0), int(b, self.conv.depth()), int(b, 1));
-        b.for_loop((zero, end, one), &sums, |b, channel, sums| {
-            let channel = wide(b, channel)?;
-            let plane = times(b, channel, self.lie.image.channel.unsigned_abs())?;
-            let start = shift(b, start, plane)?;
-            let row = times(b, channel, self.lie.channel.unsigned_abs())?;
-            let weights = shift(b, self.filters.weights, row)?;
+        for_range(0, self.conv.depth(), 1, sums, |channel, sums| {
+            let channel = wide(channel);
+            let start = channel * self.lie.image.channel + start;
+            let weights = channel * self.lie.channel + self.filters.weights;
             if self.conv.taps() < phases * PART {
-                return self.step(b, start, weights, sums.to_vec());
+                return self.step(start, weights, sums);
             }
-            let parts = self.step(b, start, weights, vec![none; sums.len()])?;
-            added(b, sums, &parts)
+            let parts = self.step(start, weights, vec![none; sums.len()]);
+            added(&sums, &parts)
         })
     }
 
     /// The sums with a channel at all taps.
-    fn step(&self, b: &mut Builder, start: Value, weights: Value, mut sums: Vec<Value>) -> Made<Vec<Value>> {
-        let shape = self.tile.shape();
+    fn step(&self, start: Tile, weights: Tile, mut sums: Vec<Tile>) -> Vec<Tile> {
         let mut known = vec![None; self.pixels.len()];
         for tap in self.taps {
             let pixels = &self.pixels[tap.pixels];
-            let x = match known[tap.pixels] {
-                Some(x) => x,
-                None => {
-                    let at = plus(b, start, pixels.distance)?;
-                    let x = read(b, self.params.images, at, pixels.mask, self.conv.sum())?;
-                    *known[tap.pixels].insert(along(b, x, 1, &shape)?)
-                }
-            };
-            let at = plus(b, weights, tap.weights)?;
-            let w = read(b, self.params.filters, at, None, self.conv.sum())?;
-            let w = along(b, w, 0, &shape)?;
-            let mask = mask_along(b, pixels.mask, 1, &shape)?;
-            sums[tap.phase] = multiply_add(b, x, w, sums[tap.phase], mask)?;
+            let x = *known[tap.pixels].get_or_insert_with(|| {
+                let at = start + pixels.distance;
+                read(self.params.images, at, pixels.mask, self.conv.sum()).row()
+            });
+            let w = read(self.params.weights, weights + tap.weights, None, self.conv.sum()).col();
+            sums[tap.phase] = multiply_add(x, w, sums[tap.phase], pixels.mask.map(Tile::row));
         }
-        Ok(sums)
+        sums
     }
 }
 
 /// Stores the phases that have pixels.
 fn stores(
-    b: &mut Builder,
     (conv, lie): (&Conv, &Lie),
-    tile: &Tile,
+    tile: &Extents,
     params: &Params,
     (cells, filters): (&Cells, &Filters),
-    sums: Vec<Value>,
-) -> Made<Vec<Coordinates>> {
+    sums: Vec<Tile>,
+) -> Vec<Coordinates> {
     let mut coordinates = Vec::new();
     for (phase, sum) in (0u64..).zip(sums) {
         let mut rest = phase;
@@ -242,30 +193,25 @@ fn stores(
         if conv.axes.iter().zip(&phases).any(|(a, &own)| own >= a.out) {
             continue;
         }
-        let (mut number, mut is_row) = (int(b, 0), None);
+        let (mut number, mut is_row) = (int(0), None);
         for ((axis, &own), &at) in conv.axes.iter().zip(&phases).zip(&cells.outer) {
-            let place = times(b, at, axis.stride)?;
-            let place = plus(b, place, own as i64)?;
+            let place = at * axis.stride + own;
             let overhangs = (axis.cells() - 1) * axis.stride + own >= axis.out;
-            let inside = inside(b, place, (0, axis.out), (false, overhangs), None)?;
-            is_row = both(b, is_row, inside)?;
-            number = times(b, number, axis.out)?;
-            number = add(b, number, place)?;
+            is_row = both(is_row, inside(place, (0, axis.out), (false, overhangs), None));
+            number = number * axis.out + place;
         }
         let (Some(axis), Some(&own)) = (conv.axes.last(), phases.last()) else { continue };
-        let place = times(b, cells.row, axis.stride)?;
-        let place = plus(b, place, own as i64)?;
         let end = tile.parts(conv) * u64::from(tile.cells);
         let row = Row {
             n: cells.n,
             number,
             inside: is_row,
-            pixels: place,
+            pixels: cells.row * axis.stride + own,
             overhangs: (end - 1) * axis.stride + own >= axis.out,
         };
-        coordinates.push(filters.store(b, (conv, lie), params, &row, sum)?);
+        coordinates.push(filters.store((conv, lie), params, &row, sum));
     }
-    Ok(coordinates)
+    coordinates
 }
 
 /// The last digit of a number, which is taken off.
