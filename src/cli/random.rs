@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use tch::Device;
 
@@ -17,6 +18,9 @@ pub(crate) struct Args {
     /// How many programs.
     #[arg(long, default_value_t = 1000)]
     count: u64,
+    /// Start no further program after so many seconds.
+    #[arg(long, value_name = "TIME")]
+    seconds: Option<u64>,
     /// The first seed; the others follow.
     #[arg(long, default_value_t = 0)]
     seed: u64,
@@ -145,11 +149,13 @@ fn all(args: &Args, device: Device) -> Result<Tally, Failure> {
     let next = AtomicU64::new(0);
     let lost = AtomicBool::new(false);
     let tally = Mutex::new(Tally::default());
+    let start = Instant::now();
+    let is_late = || args.seconds.is_some_and(|most| start.elapsed() >= Duration::from_secs(most));
     in_threads(args.jobs, || {
         let mut own = Tally::default();
         loop {
             let at = next.fetch_add(1, Ordering::Relaxed);
-            if at >= args.count || lost.load(Ordering::Relaxed) {
+            if at >= args.count || is_late() || lost.load(Ordering::Relaxed) {
                 break;
             }
             let seed = args.seed.wrapping_add(at);
