@@ -48,8 +48,24 @@ pub struct Coordinate {
 pub struct Coordinates {
     /// The offsets of the store.
     pub offsets: Value,
-    /// The indices along the axes, outermost first; a tile of the shape of the offsets each.
+    /// The indices along the axes, outermost first; a tile of the shape of the offsets each. Empty where they are not known.
     pub axes: Vec<Coordinate>,
+    /// The rows that are stored, of a result that is stored in blocks of these.
+    pub block: Option<Block>,
+}
+
+/// What an instance stores of a matrix, the result's last dimension by all others: a tile of rows by columns, which begin where
+/// those of the instances before it along the first axis of the grid end.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Block {
+    /// The number of each row.
+    pub rows: Value,
+    /// Which of them count, where not all do.
+    pub inside: Option<Value>,
+    /// Rows and columns of the matrix.
+    pub matrix: [i64; 2],
+    /// Columns of a block.
+    pub columns: u32,
 }
 
 /// What a block kernel computes.

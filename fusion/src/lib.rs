@@ -13,6 +13,7 @@ mod convolution;
 mod epilogue;
 pub mod eval;
 mod functionalize;
+mod gathered_products;
 mod graph;
 pub mod index;
 pub mod kernel;
@@ -33,7 +34,7 @@ mod unaligned;
 mod verify;
 
 pub use block_kernel::{
-    Alone, BlockKernel, BlockKernelKind, Coordinate, Coordinates, Layout, MaybeKernel, Tied,
+    Alone, Block, BlockKernel, BlockKernelKind, Coordinate, Coordinates, Layout, MaybeKernel, Tied,
 };
 pub use contract::{Panels, Prepacked, Products, choose_products};
 pub use functionalize::{FunctionalizeError, functionalize};

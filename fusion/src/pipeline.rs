@@ -6,6 +6,7 @@
 //!   lower                      calls                             -> primitive operators
 //! primitive graph
 //!   simplify                   what simplify::PASSES lists       -> until nothing changes
+//!   gather-products            columns of products, picked       -> products of these, on a processor
 //!   select-attention           contraction, softmax, contraction -> scaled_dot_product_attention
 //!   select-library             contractions                      -> calls of libtorch, or products and their sums
 //!   simplify-selected          as simplify
@@ -30,6 +31,7 @@ use std::fmt;
 use std::ops::RangeInclusive;
 
 use crate::contract::{Candidate, Times};
+use crate::gathered_products::gather_products;
 use crate::graph::Graph;
 use crate::lower::{LowerError, lower_counted};
 use crate::plan::{self, Alignments, Plan, PlanError, Profile, Tuner};
@@ -198,6 +200,13 @@ pub const PASSES: &[Pass] = &[
         Ok(())
     }),
     graph("simplify", Stage::Primitive, simplified),
+    graph("gather-products", Stage::Primitive, |graph, cx| {
+        // A library call has no epilogue.
+        if !cx.profile.machine.is_gpu() && cx.selection.products != Products::Library {
+            gather_products(graph, &cx.rewrites);
+        }
+        Ok(())
+    }),
     graph("select-attention", Stage::Primitive, |graph, cx| {
         select_attention(graph, &cx.alignments, &mut *cx.facts, &cx.rewrites);
         Ok(())

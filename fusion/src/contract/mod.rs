@@ -31,6 +31,8 @@ mod pack;
 mod pack_tests;
 mod prepack;
 mod product;
+#[cfg(test)]
+mod row_tests;
 mod template;
 #[cfg(test)]
 mod tests;

@@ -42,7 +42,7 @@ fn results(text: &str, profile: &Profile) -> Vec<Vec<f64>> {
 
 #[test]
 fn rows_go_through_a_perceptron_block_by_block() {
-    let text = perceptron(1024, 32, 48);
+    let text = perceptron(1024, 32, 72);
     for threads in [1, 2, 3] {
         let plan = planned(&text, &machine(threads, 128 << 10));
         let [outer_loop] = plan.outer_loops.as_slice() else { panic!("{:?}", plan.outer_loop_refusals) };
@@ -50,7 +50,7 @@ fn rows_go_through_a_perceptron_block_by_block() {
         assert!(outer_loop.blocks() >= 8, "{outer_loop:?}");
         // Two values of 1024 rows, of which a thread holds a block each.
         assert_eq!(outer_loop.local_buffers.len(), 2);
-        assert!(outer_loop.thread_bytes * 2 < 1024 * 48 * 4, "{outer_loop:?}");
+        assert!(outer_loop.thread_bytes * 2 < 1024 * 72 * 4, "{outer_loop:?}");
         assert!(outer_loop.thread_bytes <= 96 << 10, "{outer_loop:?}");
         assert_eq!(plan.memory.bytes, outer_loop.bytes());
         assert!(plan.outer_loop_refusals.is_empty());
@@ -96,7 +96,7 @@ fn rows_that_others_need_are_no_blocks() {
 
 #[test]
 fn chains_pay_by_what_they_save() {
-    let text = perceptron(1024, 32, 48);
+    let text = perceptron(1024, 32, 72);
     // What fits the caches is no reason.
     let plan = planned(&text, &machine(2, 1 << 20));
     assert!(plan.outer_loops.is_empty() && plan.outer_loop_refusals.is_empty());
@@ -125,7 +125,7 @@ fn chains_pay_by_what_they_save() {
 
 #[test]
 fn what_is_returned_is_held_whole() {
-    let text = perceptron(1024, 32, 48).replace("outputs %7", "outputs %5, %7");
+    let text = perceptron(1024, 32, 72).replace("outputs %7", "outputs %5, %7");
     let plan = planned(&text, &machine(2, 128 << 10));
     let [outer_loop] = plan.outer_loops.as_slice() else { panic!("{:?}", plan.outer_loop_refusals) };
     assert_eq!(outer_loop.local_buffers.len(), 1);
@@ -134,7 +134,7 @@ fn what_is_returned_is_held_whole() {
 
 #[test]
 fn broken_chains_are_found() {
-    let good = planned(&perceptron(1024, 32, 48), &machine(2, 128 << 10));
+    let good = planned(&perceptron(1024, 32, 72), &machine(2, 128 << 10));
     assert!(verify(&good).is_ok());
     let broken = |edit: &dyn Fn(&mut Plan)| {
         let mut plan = good.clone();

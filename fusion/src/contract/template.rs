@@ -10,8 +10,8 @@
 //! ```
 
 use tilefuse_block::dynamic::{
-    Axis, Block, BuildError, Ptr, Tile, axis, blocked, dot, for_range, offset, program, program_id, scalar,
-    unravel, zeros,
+    Axis, Block, BuildError, Ptr, Tile, axis, blocked, dot, for_range, offset, program_and, program_id,
+    scalar, unravel, zeros,
 };
 use tilefuse_block::{Elem, Program, ReduceFn};
 
@@ -20,7 +20,7 @@ use super::blocks::{Blocks, Form, blocks_of, choose, grid};
 use super::prepack::Panels;
 use super::product::{Access, Product};
 use super::vnni;
-use crate::block_kernel::{BlockKernel, BlockKernelKind, Tied};
+use crate::block_kernel::{self, BlockKernel, BlockKernelKind, Coordinates, Tied};
 
 /// In what form a program finds its operands.
 #[derive(Clone, Copy)]
@@ -59,7 +59,7 @@ pub(super) fn of(product: &Product, threads: u32, panels: Option<&Panels>) -> Op
 pub(super) fn with(product: &Product, blocks: Blocks, form: Operands<'_>) -> Option<Template> {
     let grid = grid(product, &blocks)?;
     let operands = || [Some(&product.a), Some(&product.b), product.c.as_ref()].into_iter().flatten();
-    let program = Writer::new(product, blocks, form).program().ok()?;
+    let (program, coordinates) = Writer::new(product, blocks, form).program().ok()?;
     let tied = operands().map(|a| Tied::Operand(a.source.position)).chain([Tied::Result(0)]).collect();
     let layouts = operands().map(|a| (a.source.position, a.source.layout.clone())).collect();
     let kernel = BlockKernel {
@@ -69,7 +69,7 @@ pub(super) fn with(product: &Product, blocks: Blocks, form: Operands<'_>) -> Opt
         tied,
         checks: false,
         alone: None,
-        coordinates: Vec::new(),
+        coordinates: vec![coordinates],
         layouts,
         note: None,
         expected_us: 0.0,
@@ -129,10 +129,10 @@ impl<'p> Writer<'p> {
         Writer { index, ..self }
     }
 
-    fn program(&self) -> Result<Program, BuildError> {
+    fn program(&self) -> Result<(Program, Coordinates), BuildError> {
         let p = self.product;
         let members: i64 = p.batch.iter().product();
-        program("product", |kernel| {
+        program_and("product", |kernel| {
             let pointer = |name: &str, elem: Elem, len: i64| {
                 kernel.ptr(name, elem, len.unsigned_abs()).indexed(self.index)
             };
@@ -154,7 +154,23 @@ impl<'p> Writer<'p> {
             }
             let value = sum.cast(p.out);
             let start = (!member.is_empty()).then(|| self.id(2) * (p.m * p.n));
-            y.skip(start).block(&[(own_rows, p.n), (cols, 1)]).store(value);
+            let stored = y.skip(start).block(&[(own_rows, p.n), (cols, 1)]);
+            stored.store(value);
+            let block = self.stored_block(own_rows);
+            Coordinates { offsets: stored.ptr.offset().value(), axes: Vec::new(), block }
+        })
+    }
+
+    /// What an instance stores, where that is a part of one matrix. Of a batch, rows would be those of all members. How wide
+    /// blocks of sums are depends on the number of threads, on which results must not.
+    fn stored_block(&self, rows: Axis) -> Option<block_kernel::Block> {
+        let p = self.product;
+        let fixed = p.batch.is_empty() && self.blocks.form == Form::Dots;
+        fixed.then(|| block_kernel::Block {
+            rows: rows.index.value(),
+            inside: rows.mask.map(Tile::value),
+            matrix: [p.m, p.n],
+            columns: self.blocks.columns,
         })
     }
 

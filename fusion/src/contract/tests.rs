@@ -72,6 +72,10 @@ impl Tensor {
 pub(super) fn memory(slot: u32, ty: &TensorType) -> Vec<f64> {
     let span = 1 + ty.shape.iter().zip(&ty.strides).map(|(n, s)| (n - 1) * s).sum::<i64>();
     let unit = if ty.dtype.elem() == Some(Elem::I8) { 1.0 } else { 8.0 };
+    if ty.dtype.elem() == Some(Elem::I64) {
+        // Indices.
+        return (0..span).map(|i| ((i * 37 + i64::from(slot) * 11) % 17) as f64).collect();
+    }
     (0..span).map(|i| f64::from(((i * 37 + i64::from(slot) * 11) % 17) as i32 - 8) / unit).collect()
 }
 
@@ -205,6 +209,9 @@ fn run_step(plan: &Plan, at: usize, instances: Option<Range<u64>>, buffers: &mut
         Given::Buffer(buffers.get(value).cloned().unwrap_or_else(empty))
     };
     let mut args: Vec<Given> = kernel.buffers.iter().map(|(v, _)| value(v)).collect();
+    if kernel.checks {
+        args.push(Given::buffer(Data::from(vec![0i32])));
+    }
     let program = &plan.programs[kernel.program];
     tilefuse_block::verify(program).unwrap();
     let grid = kernel.grid.map(|n| n as u32);

@@ -14,10 +14,20 @@
 //!                                                                               %e = map max %d, %zero
 //!                                                                               store %y, %at, %e, mask %m
 //! ```
+//!
+//! Where a program stores a result in blocks of rows, row reductions are epilogues as well: of whole rows, if a block has them,
+//! else of the part of each row that a block has. `rows.rs` computes what there is one of for each row once for each.
+//!
+//! ```text
+//! %p = reduce max %y'[128,786,64] [2]    with    store %out, %at, %w, mask %m     becomes   %r = reduce max %w axis 1
+//!                                                                                           store %p, %row 786 + %block, %r
+//! ```
 
 mod rewrite;
+mod rows;
 mod splice;
 mod uses;
 
 pub(crate) use rewrite::{Part, Rewrite, rewrite};
+pub(crate) use rows::domain;
 pub(crate) use uses::{Uses, uses};

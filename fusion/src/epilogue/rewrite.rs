@@ -10,7 +10,7 @@ use tilefuse_block::{
 use super::splice::{Site, Splice, is_element};
 use crate::block_kernel::{BlockKernel, Tied};
 use crate::graph::ValueRef;
-use crate::kernel::{BlockRefusal, KExpr, KNode, Kernel, Refusal};
+use crate::kernel::{BlockRefusal, KExpr, KNode, Kernel, Refusal, Store};
 
 /// What becomes of a tensor of the call: a kernel over one variable, the element, whose stores are what is wanted of it.
 /// Of an operand that is one store, of the operand itself.
@@ -32,6 +32,9 @@ pub(crate) struct Rewrite<'a> {
     pub(crate) bases: &'a [Option<ValueRef>],
     /// By result: what is computed of it.
     pub(crate) results: &'a [Part],
+    /// What is computed of the rows of the first result, by a kernel over the rows, the blocks and the columns of its
+    /// [`Block`](crate::block_kernel::Block).
+    pub(crate) rows: Option<&'a Part>,
     /// By result: the value, and whether it is stored itself.
     pub(crate) kept: &'a [(ValueRef, bool)],
 }
@@ -145,7 +148,8 @@ impl Cx<'_> {
         }
         let taken = |at: usize| kernel.tied.contains(&Tied::Operand(at as u16));
         let operands = self.rewrite.operands.iter().enumerate().filter(|&(at, _)| taken(at));
-        for part in operands.map(|(_, part)| part).chain(self.rewrite.results) {
+        let parts = operands.map(|(_, part)| part).chain(self.rewrite.results).chain(self.rewrite.rows);
+        for part in parts {
             self.reads(part)?;
         }
         self.writes()?;
@@ -157,7 +161,8 @@ impl Cx<'_> {
         let part = self.rewrite.results.get(position).ok_or(missing.clone())?;
         let &(value, kept) = self.rewrite.kept.get(position).ok_or(missing)?;
         let tied = self.rewrite.kernel.tied.iter().filter(|t| **t == Tied::Result(position as u16));
-        if !part.roots.is_empty() || !kept {
+        let reduced = position == 0 && self.rewrite.rows.is_some();
+        if !part.roots.is_empty() || !kept || reduced {
             if !uses.only_stores() || tied.count() > 1 {
                 return Err(BlockRefusal::NoStores.into());
             }
@@ -194,12 +199,23 @@ impl Cx<'_> {
                 if !is_element(&part.kernel, store.addr) {
                     return Err(BlockRefusal::Order.into());
                 }
-                let buffer = part.kernel.buffers.get(store.buffer as usize).ok_or(Refusal::ElementType)?;
-                let label = format!("out{}", self.buffers.len());
-                let param = self.parameter(label, buffer.elem, buffer.span);
-                self.buffers.push(Buffer { value: root, written: true, elem: buffer.elem, param });
+                self.write(part, root, store)?;
             }
         }
+        if let Some(part) = self.rewrite.rows {
+            for (&root, store) in part.roots.iter().zip(&part.kernel.stores) {
+                self.write(part, root, store)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Adds a parameter for what an expression stores.
+    fn write(&mut self, part: &Part, root: ValueRef, store: &Store) -> Result<(), Refusal> {
+        let buffer = part.kernel.buffers.get(store.buffer as usize).ok_or(Refusal::ElementType)?;
+        let label = format!("out{}", self.buffers.len());
+        let param = self.parameter(label, buffer.elem, buffer.span);
+        self.buffers.push(Buffer { value: root, written: true, elem: buffer.elem, param });
         Ok(())
     }
 
@@ -238,7 +254,7 @@ impl Cx<'_> {
         let part = self.rewrite.operands.get(position).ok_or(BlockRefusal::Parameters)?;
         let (offsets, result) = (op.args[1], op.results[0]);
         let mask = masked.then(|| op.args[2]);
-        let site = Site { offsets, mask, stored: None, axes: &[] };
+        let site = Site { offsets, mask, stored: None, axes: &[], block: None };
         let pointers = self.pointers(part);
         let shape = self.program.ty(result).shape.clone();
         let elem = self.program.ty(result).elem().ok_or(Refusal::ElementType)?;
@@ -268,28 +284,45 @@ impl Cx<'_> {
         let OpKind::Store { masked, .. } = op.kind else { return Ok(()) };
         let missing = Refusal::Block(BlockRefusal::Parameters);
         let part = self.rewrite.results.get(position).ok_or(missing.clone())?;
-        let &(own, kept) = self.rewrite.kept.get(position).ok_or(missing)?;
-        let (offsets, stored) = (op.args[1], op.args[2]);
-        let mask = masked.then(|| op.args[3]);
-        let buffer = part.kernel.buffers.iter().position(|b| b.value == own);
-        let known = self.rewrite.kernel.coordinates.iter().find(|c| c.offsets == offsets);
+        let &(_, kept) = self.rewrite.kept.get(position).ok_or(missing)?;
+        let known = self.rewrite.kernel.coordinates.iter().find(|c| c.offsets == op.args[1]);
         let axes = known.map_or(&[][..], |c| &c.axes);
-        let site = Site { offsets, mask, stored: buffer.map(|b| (b as u32, stored)), axes };
+        let mask = masked.then(|| op.args[3]);
+        let site = Site { offsets: op.args[1], mask, stored: None, axes, block: None };
+        self.stores(part, position, (site.clone(), op.args[2]), out)?;
+        if let Some(rows) = self.rewrite.rows.filter(|_| position == 0) {
+            let block = Some(known.and_then(|c| c.block).ok_or(BlockRefusal::Reduction)?);
+            self.stores(rows, position, (Site { axes: &[], block, ..site }, op.args[2]), out)?;
+        }
+        if kept {
+            out.push(op);
+        }
+        Ok(())
+    }
+
+    /// Stores what a part computes of a result where that is stored.
+    fn stores(
+        &mut self,
+        part: &Part,
+        position: usize,
+        (site, stored): (Site<'_>, Value),
+        out: &mut Vec<Op>,
+    ) -> Result<(), Refusal> {
+        let own = self.rewrite.kept.get(position).map(|kept| kept.0);
+        let buffer = part.kernel.buffers.iter().position(|b| Some(b.value) == own);
+        let site = Site { stored: buffer.map(|b| (b as u32, stored)), ..site };
         let pointers = self.pointers(part);
         let mut splice = Splice::new(&mut self.program, out, &part.kernel, &pointers, site);
         let mut stores = Vec::new();
         for (&root, store) in part.roots.iter().zip(&part.kernel.stores) {
-            stores.push((root, splice.value(store.value)?));
+            stores.push((root, splice.stored(store)?));
         }
-        for (root, value) in stores {
+        for (root, (offsets, value, mask)) in stores {
             let pointer = self.buffers.iter().find(|b| b.value == root && b.written).map(|b| b.param.value);
             let pointer = pointer.ok_or(BlockRefusal::Parameters)?;
             let args = [pointer, offsets, value].into_iter().chain(mask).collect();
-            let kind = OpKind::Store { masked, hint: CacheHint::Default };
+            let kind = OpKind::Store { masked: mask.is_some(), hint: CacheHint::Default };
             out.push(Op { kind, args, results: SmallVec::new(), regions: Vec::new() });
-        }
-        if kept {
-            out.push(op);
         }
         Ok(())
     }
@@ -318,7 +351,10 @@ fn needed(kernel: &Kernel) -> Vec<u32> {
             }
             KNode::Map(_, args) => stack.extend(args),
             KNode::Cast(inner, _) => stack.push(*inner),
-            KNode::Const(_) | KNode::Index(..) | KNode::InRange(..) | KNode::Reduce(_) => {}
+            KNode::Reduce(position) => {
+                stack.extend(kernel.reduces.get(*position as usize).map(|reduction| reduction.value));
+            }
+            KNode::Const(_) | KNode::Index(..) | KNode::InRange(..) => {}
         }
     }
     found.sort_unstable();

@@ -4,13 +4,11 @@ use std::ops::Range;
 
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
-use tilefuse_block::{
-    CacheHint, Elem, Literal, Op, OpKind, Program, ScalarFn, Shape, Type, Value, ValueData,
-};
+use tilefuse_block::{CacheHint, Elem, Literal, Op, OpKind, Program, ScalarFn, Shape, Value};
 
-use crate::block_kernel::Coordinate;
+use crate::block_kernel::{Block, Coordinate};
 use crate::index::{Atom, Expr};
-use crate::kernel::{BlockRefusal, KExpr, KNode, Kernel, Refusal};
+use crate::kernel::{BlockRefusal, KExpr, KNode, Kernel, Refusal, Store};
 
 /// The access at which expressions are computed.
 #[derive(Clone, Debug)]
@@ -23,19 +21,23 @@ pub(super) struct Site<'a> {
     pub(super) axes: &'a [Coordinate],
     /// What is stored there, and the buffer of the expressions' kernel that it stands for.
     pub(super) stored: Option<(u32, Value)>,
+    /// What is stored, where the expressions are of a kernel over its rows.
+    pub(super) block: Option<Block>,
 }
 
-/// Writes operations that compute expressions of a kernel over one variable, the element, at a site.
+/// Writes operations that compute expressions of a kernel at a site: over one variable, the element, or over the rows of a block.
 pub(super) struct Splice<'a> {
     pub(super) program: &'a mut Program,
     pub(super) out: &'a mut Vec<Op>,
-    kernel: &'a Kernel,
+    pub(super) kernel: &'a Kernel,
     /// The pointer to each buffer of the kernel.
     pointers: &'a [Option<Value>],
-    site: Site<'a>,
-    shape: Shape,
+    pub(super) site: Site<'a>,
+    /// The shape of what is being computed.
+    pub(super) shape: Shape,
     values: FxHashMap<KExpr, Value>,
-    indices: FxHashMap<(Expr, Elem), Value>,
+    /// By expression, kind and rank.
+    indices: FxHashMap<(Expr, Elem, usize), Value>,
 }
 
 impl<'a> Splice<'a> {
@@ -61,12 +63,37 @@ impl<'a> Splice<'a> {
 
     /// The expression at the site.
     pub(super) fn value(&mut self, expr: KExpr) -> Result<Value, Refusal> {
-        if let Some(&known) = self.values.get(&expr) {
-            return Ok(known);
-        }
-        let value = self.compute(expr)?;
+        let known = self.values.get(&expr).copied();
+        let value = match known {
+            Some(value) => value,
+            None => {
+                let own = self.own_shape(expr);
+                let outer = std::mem::replace(&mut self.shape, own);
+                let value = self.compute(expr);
+                self.shape = outer;
+                value?
+            }
+        };
         self.values.insert(expr, value);
-        Ok(value)
+        Ok(self.spread(value))
+    }
+
+    /// The elements of a buffer at an address that is stored, the value, and which of them count.
+    pub(super) fn stored(&mut self, store: &Store) -> Result<(Value, Value, Option<Value>), Refusal> {
+        self.shape = self.own_shape(store.value);
+        if self.site.block.is_some() && self.kernel.indices.vars(store.addr) & self.columns() != 0 {
+            self.shape = self.program.ty(self.site.offsets).shape.clone();
+        }
+        let value = self.value(store.value)?;
+        Ok((self.index(store.addr)?, value, self.mask()))
+    }
+
+    /// Which elements count of what is being computed.
+    fn mask(&self) -> Option<Value> {
+        match self.site.block {
+            Some(block) if self.shape.len() == 1 => block.inside,
+            _ => self.site.mask,
+        }
     }
 
     fn compute(&mut self, expr: KExpr) -> Result<Value, Refusal> {
@@ -91,14 +118,17 @@ impl<'a> Splice<'a> {
                 let value = self.value(*inner)?;
                 Ok(self.cast(value, *elem))
             }
-            KNode::Reduce(_) => Err(BlockRefusal::Reduction.into()),
+            KNode::Reduce(position) => self.reduce(*position),
         }
     }
 
     fn load(&mut self, buffer: u32, addr: Expr, mask: Option<KExpr>) -> Result<Value, Refusal> {
         if let Some((_, stored)) = self.site.stored.filter(|s| s.0 == buffer) {
-            let same = self.is_element(addr) && mask.is_none();
-            return if same { Ok(stored) } else { Err(BlockRefusal::ResultOrder.into()) };
+            return match (self.site.block, mask) {
+                (None, None) if self.is_element(addr) => Ok(stored),
+                (Some(block), mask) if self.is_block_element(block, addr) => self.masked(stored, mask),
+                _ => Err(BlockRefusal::ResultOrder.into()),
+            };
         }
         let pointer = self.pointers.get(buffer as usize).copied().flatten();
         let pointer = pointer.ok_or(BlockRefusal::SeveralResults)?;
@@ -108,7 +138,7 @@ impl<'a> Splice<'a> {
             None => None,
         };
         let everywhere = self.is_inside(addr);
-        let mask = match (self.site.mask.filter(|_| !everywhere), own) {
+        let mask = match (self.mask().filter(|_| !everywhere), own) {
             (Some(a), Some(b)) => Some(self.map(ScalarFn::And, &[a, b])?),
             (one, other) => one.or(other),
         };
@@ -116,6 +146,13 @@ impl<'a> Splice<'a> {
         let kind = OpKind::Load { masked: mask.is_some(), other: false, hint: CacheHint::Default };
         let args: SmallVec<[Value; 4]> = [pointer, offsets].into_iter().chain(mask).collect();
         Ok(self.push(kind, &args, elem))
+    }
+
+    /// A value, or 0 where a mask does not hold.
+    fn masked(&mut self, value: Value, mask: Option<KExpr>) -> Result<Value, Refusal> {
+        let Some(mask) = mask else { return Ok(value) };
+        let (mask, zero) = (self.value(mask)?, self.constant(Literal::of(self.elem(value), 0.0)));
+        self.map(ScalarFn::Select, &[mask, value, zero])
     }
 
     /// Whether an index is that of the element itself.
@@ -134,7 +171,7 @@ impl<'a> Splice<'a> {
 
     /// An index expression: of the kind of the offsets where partial results fit, else `i64`.
     fn index(&mut self, expr: Expr) -> Result<Value, Refusal> {
-        if self.is_element(expr) {
+        if self.site.block.is_none() && self.is_element(expr) {
             return Ok(self.site.offsets);
         }
         let elem = if self.fits_i32(expr) { Elem::I32 } else { Elem::I64 };
@@ -156,7 +193,7 @@ impl<'a> Splice<'a> {
     }
 
     fn index_as(&mut self, expr: Expr, elem: Elem) -> Result<Value, Refusal> {
-        if let Some(&known) = self.indices.get(&(expr, elem)) {
+        if let Some(&known) = self.indices.get(&(expr, elem, self.shape.len())) {
             return Ok(known);
         }
         let linear = self.kernel.indices.linear(expr).clone();
@@ -174,7 +211,7 @@ impl<'a> Splice<'a> {
             sum = Some(self.plus(sum, constant)?);
         }
         let value = sum.ok_or(BlockRefusal::Parameters)?;
-        self.indices.insert((expr, elem), value);
+        self.indices.insert((expr, elem, self.shape.len()), value);
         Ok(value)
     }
 
@@ -190,7 +227,12 @@ impl<'a> Splice<'a> {
             return self.number(axes, elem);
         }
         let (inner, divisor, functions) = match atom {
-            Atom::Var(_) => return Ok(self.cast(self.site.offsets, elem)),
+            Atom::Var(var) => {
+                return Ok(match self.site.block {
+                    Some(block) => self.row_variable(block, var, elem),
+                    None => self.cast(self.site.offsets, elem),
+                });
+            }
             Atom::Div(inner, d) => (inner, d, [ScalarFn::DivTrunc, ScalarFn::DivFloor]),
             Atom::Mod(inner, d) => (inner, d, [ScalarFn::RemTrunc, ScalarFn::RemFloor]),
         };
@@ -289,20 +331,12 @@ impl<'a> Splice<'a> {
         self.push(OpKind::Const(literal), &[], literal.elem)
     }
 
-    fn elem(&self, value: Value) -> Elem {
+    pub(super) fn elem(&self, value: Value) -> Elem {
         self.program.ty(value).elem().unwrap_or(Elem::I32)
     }
 
-    fn push(&mut self, kind: OpKind, args: &[Value], elem: Elem) -> Value {
-        let result = Value(self.program.values.len() as u32);
-        self.program.values.push(ValueData { ty: Type::tile(elem, &self.shape), name: None });
-        self.out.push(Op {
-            kind,
-            args: SmallVec::from_slice(args),
-            results: SmallVec::from_slice(&[result]),
-            regions: Vec::new(),
-        });
-        result
+    pub(super) fn push(&mut self, kind: OpKind, args: &[Value], elem: Elem) -> Value {
+        self.push_shaped(kind, args, elem, self.shape.clone())
     }
 }
 

@@ -292,11 +292,14 @@ fn weight(node: &KNode) -> usize {
 /// Why an operator is neither prologue nor epilogue of a block program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BlockRefusal {
-    /// It reduces.
-    #[error("a reduction is no prologue or epilogue of a block program")]
+    /// It reduces other than the rows, or the parts of rows, that the block program stores.
+    #[error("a reduction is an epilogue only of block programs that store whole rows or its parts of rows")]
     Reduction,
+    /// It reduces in front of the block program.
+    #[error("a reduction is no prologue of a block program")]
+    PrologueReduction,
     /// It is a block program itself.
-    #[error("both are block programs, which take only pointwise operators as prologue and epilogue")]
+    #[error("both are block programs, of which neither is prologue or epilogue of the other")]
     Both,
     /// The block program is attention.
     #[error(

@@ -8,15 +8,15 @@ use smallvec::SmallVec;
 use tilefuse_block::Program;
 use tilefuse_block::passes::{PassError, optimize_for_grid};
 
-use super::cost::{Cost, Profile};
+use super::cost::{Cost, Profile, operations};
 use super::group::{Planner, Strides, Unit};
 use super::unit_order::Contraction;
 use super::{KernelKind, KernelStep, PlanError, Verdict, operand_place};
-use crate::block_kernel::{Alone, BlockKernel, BlockKernelKind, Layout};
-use crate::epilogue::{Part, Rewrite, rewrite, uses};
-use crate::graph::{NodeId, ValueRef};
+use crate::block_kernel::{Alone, BlockKernel, BlockKernelKind, Layout, Tied};
+use crate::epilogue::{Part, Rewrite, domain, rewrite, uses};
+use crate::graph::{NodeId, Op, ValueRef};
 use crate::kernel::{BlockRefusal, Domain, Group, KNode, Kernel, Refusal, Space, build};
-use crate::types::Dims;
+use crate::types::{Dims, TensorType};
 
 /// A block kernel with what was merged into it.
 #[derive(Clone, Debug)]
@@ -127,10 +127,17 @@ impl<'a> Planner<'a> {
         }
         let operands = parts;
         let mut roots: Vec<Vec<ValueRef>> = vec![Vec::new(); node.outs.len()];
-        for &root in nodes.iter().filter(|&&n| n != id && self.is_stored(n.into(), &inside)) {
-            let out = self.result_of(id, root, &inside)?;
-            roots.get_mut(out).ok_or(BlockRefusal::Parameters)?.push(root.into());
+        let mut of_rows: Vec<ValueRef> = Vec::new();
+        let results = |&node: &NodeId| {
+            (0..self.graph.node(node).outs.len() as u16).map(move |out| ValueRef { node, out })
+        };
+        let others = nodes.iter().filter(|&&n| n != id);
+        for root in others.flat_map(results).filter(|&value| self.is_stored(value, &inside)) {
+            let out = self.result_of(id, root.node, &inside)?;
+            let roots = roots.get_mut(out).ok_or(BlockRefusal::Parameters)?;
+            if self.reduces(root.node, &inside) { of_rows.push(root) } else { roots.push(root) }
         }
+        let rows = self.rows(id, block, &inside, of_rows)?;
         let mut results = Vec::new();
         let mut kept = Vec::new();
         for (out, roots) in roots.into_iter().enumerate() {
@@ -138,12 +145,18 @@ impl<'a> Planner<'a> {
             results.push(self.part(id, &inside, value, roots)?);
             kept.push((value, self.is_kept(value, &inside)));
         }
-        let parts =
-            Rewrite { kernel: block, operands: &operands, bases: &bases, results: &results, kept: &kept };
+        let parts = Rewrite {
+            kernel: block,
+            operands: &operands,
+            bases: &bases,
+            results: &results,
+            rows: rows.as_ref(),
+            kept: &kept,
+        };
         let align = |v: ValueRef| self.alignments.of(&self.graph.node(v.node).op);
         let (program, buffers) = rewrite("block", &parts, &align)?;
-        let flops = arithmetic(block, &operands, &results);
-        let cost = self.block_cost(&buffers, flops, block);
+        let flops = arithmetic(block, &operands, &results, rows.as_ref());
+        let cost = self.block_cost(&buffers, flops, id, block);
         let (grid, checks, note) = (block.grid, block.checks, block.note.clone());
         Ok(BuiltBlock { node: id, kind: block.kind, program, grid, buffers, bases, checks, note, cost })
     }
@@ -190,6 +203,42 @@ impl<'a> Planner<'a> {
         Ok(Part { kernel, roots })
     }
 
+    /// Whether a node of a unit is computed of a reduction in it.
+    fn reduces(&self, node: NodeId, inside: &FxHashSet<NodeId>) -> bool {
+        let mut seen = FxHashSet::default();
+        let mut stack = vec![node];
+        while let Some(at) = stack.pop() {
+            if !seen.insert(at) || !(inside.contains(&at) || self.transparent.contains(&at)) {
+                continue;
+            }
+            if matches!(self.graph.node(at).op, Op::Reduce { .. }) {
+                return true;
+            }
+            stack.extend(self.graph.operands(at).iter().map(|operand| operand.node));
+        }
+        false
+    }
+
+    /// What is computed of rows of a block kernel's result.
+    fn rows(
+        &self,
+        id: NodeId,
+        kernel: &BlockKernel,
+        inside: &FxHashSet<NodeId>,
+        roots: Vec<ValueRef>,
+    ) -> Result<Option<Part>, Refusal> {
+        let reduction = inside.iter().copied().find(|&n| matches!(self.graph.node(n).op, Op::Reduce { .. }));
+        let Some(reduction) = reduction else { return Ok(None) };
+        let block = kernel.coordinates.iter().find_map(|c| c.block).ok_or(BlockRefusal::Reduction)?;
+        let space = self.space_of(reduction);
+        let domain = domain(&block, &space).ok_or(BlockRefusal::Reduction)?;
+        let nodes = inside.iter().copied().filter(|&n| n != id).collect();
+        let transparent = Arc::clone(&self.transparent);
+        let group = Group { nodes, transparent, roots: roots.clone(), space };
+        let kernel = build(self.graph, &group, &Strides(self.graph), Some(&domain))?;
+        Ok(Some(Part { kernel, roots }))
+    }
+
     /// Whether a result of a block kernel must be in memory.
     fn is_kept(&self, value: ValueRef, inside: &FxHashSet<NodeId>) -> bool {
         let mut used = false;
@@ -221,7 +270,7 @@ impl<'a> Planner<'a> {
         found.map(usize::from).ok_or(BlockRefusal::PrologueStored.into())
     }
 
-    fn block_cost(&self, buffers: &[(ValueRef, bool)], flops: u64, block: &BlockKernel) -> Cost {
+    fn block_cost(&self, buffers: &[(ValueRef, bool)], flops: u64, id: NodeId, block: &BlockKernel) -> Cost {
         let profile: &Profile = self.profile;
         let bytes = |written: bool| -> u64 {
             buffers.iter().filter(|b| b.1 == written).map(|b| self.graph.ty(b.0).bytes()).sum()
@@ -229,11 +278,14 @@ impl<'a> Planner<'a> {
         let (bytes_read, bytes_written) = (bytes(false), bytes(true));
         let instances: u64 = block.grid.iter().map(|&n| u64::from(n)).product();
         let busy = (instances as f64 / profile.workers as f64).clamp(f64::MIN_POSITIVE, 1.0);
-        let traffic = (bytes_read + bytes_written) as f64 / profile.bandwidth / 1000.0;
+        let moved_us = |bytes: u64| bytes as f64 / profile.bandwidth / 1000.0;
         let arithmetic = flops as f64 / profile.ops_per_ns / 1000.0;
+        // An instance stores when it has computed everything; what is expected without neighbours is with the results stored.
+        let stored_us = moved_us(self.graph.node(id).outs.iter().map(TensorType::bytes).sum()) / busy;
         // Neighbours compute where the kernel does.
-        let computing = arithmetic / busy + (block.expected_us - profile.launch_us).max(0.0);
-        let us = (traffic / busy).max(computing) + profile.launch_us;
+        let computing = arithmetic / busy + (block.expected_us - profile.launch_us - stored_us).max(0.0);
+        let written_us = moved_us(bytes_written) / busy;
+        let us = (moved_us(bytes_read) / busy).max(computing) + written_us + profile.launch_us;
         Cost { bytes_read, bytes_written, flops, us }
     }
 
@@ -252,8 +304,8 @@ impl<'a> Planner<'a> {
         let Some(pointwise) = &other.kernel else {
             return Verdict::Library(self.label(other.nodes[0]));
         };
-        if !pointwise.kernel.reduces.is_empty() {
-            return Verdict::Illegal(BlockRefusal::Reduction.into());
+        if !pointwise.kernel.reduces.is_empty() && first.block.is_none() {
+            return Verdict::Illegal(BlockRefusal::PrologueReduction.into());
         }
         let apart_us = block.cost.us + pointwise.cost.us;
         let node = block.node;
@@ -304,10 +356,10 @@ impl<'a> Planner<'a> {
 }
 
 /// Operations that the expressions of a block kernel's neighbours cost in all.
-fn arithmetic(block: &BlockKernel, operands: &[Part], results: &[Part]) -> u64 {
+fn arithmetic(block: &BlockKernel, operands: &[Part], results: &[Part], rows: Option<&Part>) -> u64 {
     let instances: u64 = block.grid.iter().map(|&n| u64::from(n)).product();
     let uses = uses(&block.program);
-    let accesses = |tied: crate::block_kernel::Tied| -> u64 {
+    let accesses = |tied: Tied| -> u64 {
         let of = block.tied.iter().zip(&uses).filter(|(t, _)| **t == tied);
         of.map(|(_, u)| (u.loaded + u.stored).saturating_mul(instances)).sum()
     };
@@ -319,10 +371,10 @@ fn arithmetic(block: &BlockKernel, operands: &[Part], results: &[Part]) -> u64 {
         };
         kernel.exprs.iter().map(of).sum()
     };
-    let of = |parts: &[Part], tied: &dyn Fn(u16) -> crate::block_kernel::Tied| -> u64 {
+    let of = |parts: &[Part], tied: &dyn Fn(u16) -> Tied| -> u64 {
         let each = parts.iter().enumerate();
         each.map(|(i, p)| cost(&p.kernel).saturating_mul(accesses(tied(i as u16)))).sum()
     };
-    of(operands, &crate::block_kernel::Tied::Operand)
-        .saturating_add(of(results, &crate::block_kernel::Tied::Result))
+    let rows = rows.map_or(0, |part| operations(&part.kernel));
+    of(operands, &Tied::Operand).saturating_add(rows).saturating_add(of(results, &Tied::Result))
 }

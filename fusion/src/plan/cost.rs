@@ -165,7 +165,6 @@ pub(crate) fn price(kernel: &Kernel, tiling: &Tiling, profile: &Profile) -> Cost
     let passes = if tiling.walk == Walk::Loops { levels.max(1) } else { 1 };
     let mut read = vec![0u64; kernel.buffers.len()];
     let mut strided = 0;
-    let mut flops = 0;
     for (position, node) in kernel.exprs.iter().enumerate() {
         let points = kernel.points_of(kernel.info[position].vars);
         match node {
@@ -177,18 +176,12 @@ pub(crate) fn price(kernel: &Kernel, tiling: &Tiling, profile: &Profile) -> Cost
                 strided += bytes * waste(kernel, tiling, *addr, b.elem.bytes(), profile);
                 let so_far = &mut read[*buffer as usize];
                 *so_far = (*so_far).max(bytes);
-                flops += points / 4;
             }
-            KNode::Map(function, _) => flops += points * u64::from(function.cost()),
-            KNode::Cast(..) | KNode::InRange(..) => flops += points,
-            KNode::Index(e, _) => {
-                flops += points * u64::from(1 + 8 * u32::from(kernel.indices.nested_vars(*e) != 0))
-            }
+            KNode::Map(..) | KNode::Cast(..) | KNode::InRange(..) | KNode::Index(..) => {}
             KNode::Const(_) | KNode::Reduce(_) => {}
         }
     }
-    let all = kernel.points_of(u64::MAX);
-    flops += kernel.reduces.len() as u64 * all;
+    let flops = operations(kernel);
     let bytes_written: u64 = kernel
         .stores
         .iter()
@@ -208,6 +201,22 @@ pub(crate) fn price(kernel: &Kernel, tiling: &Tiling, profile: &Profile) -> Cost
     let traffic = traffic / profile.bandwidth / 1000.0;
     let arithmetic = (flops * passes) as f64 / profile.ops_per_ns / 1000.0;
     Cost { bytes_read, bytes_written, flops, us: traffic.max(arithmetic) / busy + profile.launch_us }
+}
+
+/// Operations of a kernel that walks over its points once.
+pub(super) fn operations(kernel: &Kernel) -> u64 {
+    let of = |(position, node): (usize, &KNode)| {
+        let points = kernel.points_of(kernel.info[position].vars);
+        match node {
+            KNode::Load { .. } => points / 4,
+            KNode::Map(function, _) => points * u64::from(function.cost()),
+            KNode::Cast(..) | KNode::InRange(..) => points,
+            KNode::Index(e, _) => points * u64::from(1 + 8 * u32::from(kernel.indices.nested_vars(*e) != 0)),
+            KNode::Const(_) | KNode::Reduce(_) => 0,
+        }
+    };
+    let each: u64 = kernel.exprs.iter().enumerate().map(of).sum();
+    each + kernel.reduces.len() as u64 * kernel.points_of(u64::MAX)
 }
 
 /// How many quarters of its bytes an access moves in vain because neighbours in the tile are not neighbours in memory.

@@ -353,7 +353,7 @@ impl<'a> Planner<'a> {
     }
 
     /// The reference shape of a node's own kernel and which of its dimensions are reduced.
-    fn space_of(&self, id: NodeId) -> Space {
+    pub(super) fn space_of(&self, id: NodeId) -> Space {
         if let Op::Reduce { dims, .. } = &self.graph.node(id).op {
             let operand = self.graph.operands(id)[0];
             let shape = self.graph.ty(operand).shape.clone();

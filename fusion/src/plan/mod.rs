@@ -429,11 +429,12 @@ pub fn plan(graph: &Graph, profile: &Profile) -> Result<Plan, PipelineError> {
     pipeline::planned(graph.clone(), &mut Context::new(profile))
 }
 
-/// The pass `split-reductions`: reductions whose rows are too few to keep the machine busy, and those of columns of a tensor
-/// whose rows are reduced as well where that is predicted to pay.
+/// The pass `split-reductions`: reductions whose rows are too few to keep the machine busy, and where that is predicted to pay
+/// those of columns of a tensor whose rows are reduced as well, and of rows that a block program stores in parts.
 pub(crate) fn divide_reductions(graph: &mut Graph, cx: &Context<'_>) -> Result<(), PlanError> {
     let profile = &cx.profile;
-    let divided = mix_order::divided(graph, profile);
+    let mut divided = mix_order::divided(graph, profile);
+    divided.extend(split::in_blocks(graph));
     split::split_counted(graph, profile, &cx.rewrites);
     if divided.is_empty() || cx.rewrites.is_spent() {
         return Ok(());

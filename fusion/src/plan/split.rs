@@ -10,11 +10,16 @@
 //! %3 = reduce sum %2 [0] : f32[]
 //! ```
 //! Parts of tuples are tuples, which the second reduction combines like elements.
+//!
+//! Rows that a block program stores in blocks of columns are split into these, where nothing else needs them: the first
+//! reduction can then be an epilogue of that program.
 
+use rustc_hash::FxHashSet;
 use smallvec::SmallVec;
 use tilefuse_block::{Elem, Literal};
 
 use super::Profile;
+use crate::block_kernel::Block;
 use crate::combiner::{Combiner, Members};
 use crate::graph::{Graph, NodeId, Op, ValueRef, View};
 use crate::rewrites::Rewrites;
@@ -74,6 +79,79 @@ fn split(graph: &mut Graph, id: NodeId, combine: Combiner, dims: &[u8], profile:
     let size = ty.shape[usize::from(dim)];
     let parts = parts_of(size, most.min(size))?;
     let length = (size + parts - 1) / parts;
+    in_parts(graph, id, combine, dims, (dim, parts, length))
+}
+
+/// The form of a graph in which reductions of rows that block programs store in blocks of columns, and that nothing else needs,
+/// are split into those of these blocks; `None` where there are none.
+pub(super) fn in_blocks(graph: &Graph) -> Option<Graph> {
+    let mut form = graph.clone();
+    let mut any = false;
+    for id in graph.ids() {
+        let Some(Ok(kernel)) = &graph.node(id).kernel else { continue };
+        let Some(block) = kernel.coordinates.iter().find_map(|c| c.block) else { continue };
+        for reduction in reductions_of(graph, id, &block).unwrap_or_default() {
+            any |= split_in_blocks(&mut form, reduction, &block).is_some();
+        }
+    }
+    any.then_some(form)
+}
+
+/// The reductions of the rows of a node's result, where all that is computed of it are these.
+fn reductions_of(graph: &Graph, id: NodeId, block: &Block) -> Option<Vec<NodeId>> {
+    let size = block.matrix.iter().product::<i64>();
+    let [_, columns] = block.matrix;
+    let needed = |node: NodeId| {
+        graph.outputs.iter().any(|v| v.node == node) || graph.updates.iter().any(|u| u.value.node == node)
+    };
+    let (mut found, mut stack, mut seen) = (Vec::new(), vec![id], FxHashSet::default());
+    while let Some(at) = stack.pop() {
+        if needed(at) {
+            return None;
+        }
+        for (user, _) in graph.users(at) {
+            let ty = graph.ty(user.into());
+            match &graph.node(user).op {
+                Op::Map(_) | Op::Cast | Op::View(View::Reshape) if ty.numel() == size => {
+                    if seen.insert(user) {
+                        stack.push(user);
+                    }
+                }
+                Op::Reduce { dims, .. } => {
+                    let operand = graph.ty(*graph.operands(user).first()?);
+                    let last = operand.rank().checked_sub(1)?;
+                    let rows = dims[..] == [last as u8] && operand.shape[last] == columns;
+                    if !rows {
+                        return None;
+                    }
+                    found.push(user);
+                }
+                _ => return None,
+            }
+        }
+    }
+    found.sort_unstable();
+    found.dedup();
+    Some(found)
+}
+
+fn split_in_blocks(graph: &mut Graph, id: NodeId, block: &Block) -> Option<()> {
+    let Op::Reduce { combine, dims } = &graph.node(id).op else { return None };
+    let (combine, dims, length) = (*combine, dims.clone(), i64::from(block.columns));
+    let [_, columns] = block.matrix;
+    let parts = (columns + length - 1) / length;
+    (parts > 1).then(|| in_parts(graph, id, combine, &dims, (*dims.first()?, parts, length)))?
+}
+
+/// Splits a reduction along one of its dimensions into so many parts of a length.
+fn in_parts(
+    graph: &mut Graph,
+    id: NodeId,
+    combine: Combiner,
+    dims: &[u8],
+    (dim, parts, length): (u8, i64, i64),
+) -> Option<()> {
+    let ty = graph.ty(*graph.operands(id).first()?).clone();
     let padded = pad(graph, id, usize::from(dim), parts * length, combine)?;
     let mut shape = ty.shape.clone();
     shape[usize::from(dim)] = length;

@@ -91,7 +91,7 @@ impl Body<'_> {
             Coordinate { index: number.value(), extent: conv.pixels(), inside },
         ];
         write(self.params.result, offsets, sum, mask);
-        Coordinates { offsets: offsets.value(), axes }
+        Coordinates { offsets: offsets.value(), axes, block: None }
     }
 
     /// The loop over blocks of channels.

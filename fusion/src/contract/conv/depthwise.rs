@@ -65,7 +65,7 @@ impl Body<'_> {
             Coordinate { index: number, extent: conv.pixels(), inside },
         ];
         write(result, offsets, sum, self.pixels.mask);
-        Coordinates { offsets: offsets.value(), axes }
+        Coordinates { offsets: offsets.value(), axes, block: None }
     }
 }
 

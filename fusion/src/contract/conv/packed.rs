@@ -506,6 +506,6 @@ impl Body<'_> {
             (pixel + plane, vec![image, filters, pixels])
         };
         write(self.params.result, offsets, sum, mask);
-        Coordinates { offsets: offsets.value(), axes }
+        Coordinates { offsets: offsets.value(), axes, block: None }
     }
 }

@@ -143,7 +143,7 @@ impl Filters {
             (plane.col() + index, vec![images, filters, pixels])
         };
         write(params.result, offsets, sum, mask);
-        Coordinates { offsets: offsets.value(), axes }
+        Coordinates { offsets: offsets.value(), axes, block: None }
     }
 }
 

@@ -1,0 +1,192 @@
+//! Row reductions before and behind products: what is written to memory, and what is computed, in the interpreter.
+
+use tilefuse_block::{Data, Literal};
+
+use super::Products;
+use super::tests::{memory, run_packed};
+use crate::eval::{Precision, Sources, eval};
+use crate::graph::{Op, ValueRef};
+use crate::parse_graph;
+use crate::pipeline::{self, Context, Form, Stage};
+use crate::plan::{Place, Plan, Profile, StepKind};
+use crate::{Graph, Prepacked};
+
+/// The plan of a functional graph with generated products over packed weights.
+fn planned(text: &str, profile: &Profile) -> (Plan, Vec<Prepacked>) {
+    let mut cx = Context::new(profile);
+    cx.selection.products = Products::Generated;
+    cx.selection.constants = Some(0);
+    let form = Form::Graph(parse_graph(text).unwrap());
+    match pipeline::run(form, Stage::Primitive..=Stage::Plan, &mut cx, &mut |_, _| true) {
+        Ok(Form::Plan(plan)) => (plan, cx.selection.packed),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Values of at least so many bytes that steps write to memory, beside results and what an outer loop holds a block at a time.
+fn written_whole(plan: &Plan, bytes: u64) -> Vec<ValueRef> {
+    let buffers = plan.steps.iter().flat_map(|step| match &step.kind {
+        StepKind::Kernel(kernel) => kernel.buffers.clone(),
+        StepKind::Extern(_) => panic!("a libtorch call"),
+    });
+    let kept: Vec<ValueRef> =
+        plan.outer_loops.iter().flat_map(|l| &l.local_buffers).map(|k| k.value).collect();
+    let results: Vec<ValueRef> = plan.outputs.iter().map(Place::base).collect();
+    let written = buffers.filter(|b| b.1).map(|b| b.0);
+    let whole = written.filter(|v| plan.graph.ty(*v).bytes() >= bytes);
+    whole.filter(|v| !kept.contains(v) && !results.contains(v)).collect()
+}
+
+/// The results of a functional graph in `f64`.
+fn exact(text: &str, profile: &Profile) -> Vec<Vec<f64>> {
+    let form = Form::Graph(parse_graph(text).unwrap());
+    let primitive = Stage::Primitive..=Stage::Primitive;
+    let lowered =
+        pipeline::run(form, primitive, &mut Context::new(profile), &mut |pass, _| pass != "simplify");
+    let Ok(Form::Graph(graph)) = lowered else { panic!() };
+    let data = |graph: &Graph, wanted: &dyn Fn(&Op) -> bool| -> Vec<Data> {
+        let ids = graph.ids().filter(|&id| wanted(&graph.node(id).op));
+        let mut found: Vec<(u32, Data)> = ids
+            .map(|id| {
+                let ty = graph.ty(id.into());
+                let (Op::Input(slot) | Op::Param(slot)) = graph.node(id).op else { panic!() };
+                let elem = ty.dtype.elem().unwrap();
+                let values = memory(slot, ty);
+                (slot, Data::from_literals(elem, values.iter().map(|&v| Literal::of(elem, v))))
+            })
+            .collect();
+        found.sort_by_key(|f| f.0);
+        found.into_iter().map(|f| f.1).collect()
+    };
+    let inputs = data(&graph, &|op| matches!(op, Op::Input(_)));
+    let params = data(&graph, &|op| matches!(op, Op::Param(_)));
+    let sources = Sources { inputs: &inputs, params: &params, ..Sources::default() };
+    eval(&graph, sources, Precision::Exact).unwrap().outputs.iter().map(Data::to_f64).collect()
+}
+
+fn check(text: &str, profile: &Profile) {
+    let (plan, packed) = planned(text, profile);
+    let found = run_packed(&plan, &packed);
+    for (f, e) in found.iter().flatten().zip(exact(text, profile).iter().flatten()) {
+        assert!((f - e).abs() <= 2e-5 * e.abs().max(1.0), "{f} instead of {e}\n{plan}");
+    }
+}
+
+/// A linear layer, a residual and a layer norm, whose sum is a result as well.
+fn norm_behind(rows: i64, width: i64, hidden: i64) -> String {
+    format!(
+        "graph {{
+           %0 = input 0 : f32[{rows},{width}]
+           %1 = input 1 : f32[{rows},{hidden}]
+           %2 = param 0 : f32[{hidden},{width}]
+           %3 = param 1 : f32[{hidden}]
+           %4 = aten::linear(input=%0, weight=%2, bias=%3) : f32[{rows},{hidden}]
+           %5 = aten::add(self=%4, other=%1) : f32[{rows},{hidden}]
+           %6 = aten::layer_norm(input=%5, normalized_shape=[{hidden}], weight=%3, bias=%3, eps=1e-05) : f32[{rows},{hidden}]
+           outputs %6
+         }}"
+    )
+}
+
+/// A root mean square norm and a linear layer.
+fn norm_before(rows: i64, width: i64, hidden: i64) -> String {
+    format!(
+        "graph {{
+           %0 = input 0 : f32[{rows},{width}]
+           %1 = param 0 : f32[{width}]
+           %2 = param 1 : f32[{hidden},{width}]
+           %3 = aten::rms_norm(input=%0, normalized_shape=[{width}], weight=%1, eps=1e-05) : f32[{rows},{width}]
+           %4 = aten::linear(input=%3, weight=%2) : f32[{rows},{hidden}]
+           outputs %4
+         }}"
+    )
+}
+
+/// The cross-entropy of a linear layer's classes.
+fn loss_behind(rows: i64, width: i64, classes: i64) -> String {
+    format!(
+        "graph {{
+           %0 = input 0 : f32[{rows},{width}]
+           %1 = input 1 : i64[{rows}]
+           %2 = param 0 : f32[{classes},{width}]
+           %3 = param 1 : f32[{classes}]
+           %4 = aten::linear(input=%0, weight=%2, bias=%3) : f32[{rows},{classes}]
+           %5 = aten::cross_entropy_loss(self=%4, target=%1, weight=None, reduction=1, ignore_index=-100, \
+                                         label_smoothing=0.0) : f32[]
+           outputs %5
+         }}"
+    )
+}
+
+#[test]
+fn norms_beside_products_are_computed_in_blocks_of_rows() {
+    let profile = Profile::host(2);
+    for text in [norm_behind(4096, 768, 768), norm_before(4096, 768, 3072)] {
+        let (plan, _) = planned(&text, &profile);
+        let [outer_loop] = plan.outer_loops.as_slice() else { panic!("{:?}", plan.outer_loop_refusals) };
+        assert_eq!(
+            (plan.kernel_count(), outer_loop.steps.clone(), outer_loop.local_buffers.len()),
+            (2, 0..2, 1)
+        );
+        assert_eq!(written_whole(&plan, 64 << 10), []);
+    }
+    // What fits the threads' caches is there when it is read.
+    for text in [norm_behind(128, 768, 768), norm_before(128, 768, 3072)] {
+        let (plan, _) = planned(&text, &profile);
+        assert_eq!((plan.kernel_count(), plan.outer_loops.len()), (2, 0));
+    }
+}
+
+#[test]
+fn rows_of_one_block_are_normalized_where_they_are_summed() {
+    for (rows, hidden, kernels) in [(32, 48, 1), (128, 64, 1), (128, 33, 1), (128, 65, 2), (1, 40, 2)] {
+        let text = norm_behind(rows, 24, hidden);
+        let (plan, _) = planned(&text, &Profile::host(2));
+        assert_eq!(plan.kernel_count(), kernels, "{plan}");
+        check(&text, &Profile::host(2));
+    }
+}
+
+#[test]
+fn logits_are_not_written_for_their_loss() {
+    let (plan, _) = planned(&loss_behind(128, 768, 50_257), &Profile::host(2));
+    assert_eq!(written_whole(&plan, 1 << 20), []);
+    assert!(plan.memory.bytes < 2 << 20);
+    // Targets; logits and their parts of statistics; the logits of the targets; all statistics; the mean.
+    assert_eq!(plan.kernel_count(), 5);
+    // Two threads that share a fast memory write them in the time of a launch.
+    let mut fast = Profile::host(2);
+    fast.bandwidth = 1e6;
+    let (plan, _) = planned(&loss_behind(128, 768, 50_257), &fast);
+    assert_eq!(written_whole(&plan, 1 << 20).len(), 1, "{plan}");
+}
+
+#[test]
+fn losses_of_parts_of_rows_are_those_of_whole_rows() {
+    let mut slow = Profile::host(2);
+    slow.bandwidth = 0.01;
+    for (rows, classes) in [(64, 150), (128, 128), (16, 50), (128, 1000)] {
+        let text = loss_behind(rows, 16, classes);
+        let (plan, _) = planned(&text, &slow);
+        assert_eq!(written_whole(&plan, (rows * classes * 4) as u64), [], "{rows} {classes}\n{plan}");
+        check(&text, &slow);
+    }
+    // Whole blocks of minus infinity, in most rows.
+    let text = loss_behind(64, 16, 150).replace("self=%4, target", "self=%10, target").replace(
+        "%5 = ",
+        "%6 = aten::mul(self=%4, other=0.0) : f32[64,150]
+         %7 = aten::add(self=%6, other=1.0) : f32[64,150]
+         %8 = aten::tril(self=%7, diagonal=16) : f32[64,150]
+         %9 = aten::log(self=%8) : f32[64,150]
+         %10 = aten::add(self=%4, other=%9) : f32[64,150]
+         %5 = ",
+    );
+    check(&text, &slow);
+    // The mask is gathered from.
+    let plan = planned(&text, &slow).0;
+    let product = |v: &ValueRef| matches!(plan.graph.node(v.node).op, Op::Aten(_));
+    assert!(!written_whole(&plan, 64 * 150 * 4).iter().any(product), "{plan}");
+    // Logits that are returned.
+    let text = loss_behind(64, 16, 150).replace("outputs %5", "outputs %5, %4");
+    check(&text, &slow);
+}
