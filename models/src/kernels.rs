@@ -84,6 +84,33 @@ fn batch_norm_relu(p: &nn::Path) -> Box<dyn Model> {
     })
 }
 
+/// The mean cross-entropy of a language model's last layer.
+fn linear_cross_entropy(p: &nn::Path) -> Box<dyn Model> {
+    let head = nn::linear(p / "head", 768, 50257, nn::LinearConfig { bias: false, ..Default::default() });
+    Box::new(move |inputs: &[Tensor]| {
+        let [x, target] = take(inputs);
+        softmax_cross_entropy(&[x.apply(&head), target.shallow_clone()])
+    })
+}
+
+fn linear_add_layer_norm(p: &nn::Path) -> Box<dyn Model> {
+    let linear = nn::linear(p / "linear", 768, 768, Default::default());
+    let norm = nn::layer_norm(p / "norm", vec![768], Default::default());
+    Box::new(move |inputs: &[Tensor]| {
+        let [x, residual] = take(inputs);
+        vec![(x.apply(&linear) + residual).apply(&norm)]
+    })
+}
+
+fn rms_norm_linear(p: &nn::Path) -> Box<dyn Model> {
+    let weight = p.ones("weight", &[768]);
+    let linear = nn::linear(p / "linear", 768, 3072, nn::LinearConfig { bias: false, ..Default::default() });
+    Box::new(move |inputs: &[Tensor]| {
+        let [x] = take(inputs);
+        vec![rms_norm(x, &weight).apply(&linear)]
+    })
+}
+
 fn conv_bn_relu(p: &nn::Path) -> Box<dyn Model> {
     let conv = layers::conv2d(p / "conv", 64, 64, 3, 1, 1);
     let norm = layers::batch_norm2d(p / "norm", 64);
@@ -234,6 +261,33 @@ pub(crate) const KERNELS: &[ZooEntry] = &[
             &[float_in(&[8192, 50257]), InputSpec::ints(&[8192], 50257)]
         )],
         |_| function(softmax_cross_entropy)
+    ),
+    entry!(
+        "kernel:linear_cross_entropy",
+        "mean cross-entropy behind a linear layer",
+        2,
+        &[Case::f32(
+            "linear_cross_entropy_128x768x50257",
+            &[float_in(&[128, 768]), InputSpec::ints(&[128], 50257)]
+        )],
+        &[],
+        linear_cross_entropy
+    ),
+    entry!(
+        "kernel:linear_add_layer_norm",
+        "layer norm of a residual and a linear layer",
+        2,
+        &[Case::f32("linear_add_layer_norm_4096x768", &[float_in(&[4096, 768]), float_in(&[4096, 768])])],
+        &[],
+        linear_add_layer_norm
+    ),
+    entry!(
+        "kernel:rms_norm_linear",
+        "linear layer behind an RMS norm",
+        1,
+        &[Case::f32("rms_norm_linear_4096x768x3072", &[float_in(&[4096, 768])])],
+        &[],
+        rms_norm_linear
     ),
     entry!(
         "kernel:sum",
