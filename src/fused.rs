@@ -13,7 +13,7 @@ use tch::Tensor;
 use tch::nn;
 
 use crate::engine::{
-    Audits, CompileReport, Compiled, Entry, Outcome, PackStore, Signature, Stop, Table, Tensors,
+    Addresses, Audits, CompileReport, Compiled, Entry, Outcome, PackStore, Signature, Stop, Table, Tensors,
     WorkspacePool, audit_reason, compile, forget_dropped, grad_needed,
 };
 use crate::explain::Explanation;
@@ -231,7 +231,7 @@ impl Engine {
         if let Some(reason) = self.eager_reason(state, inputs) {
             return Ok(self.eager(reason, inputs, forward));
         }
-        let mut data = Vec::new();
+        let mut data = Addresses::new();
         match self.table.find(inputs, state, forward, &mut data) {
             Some(entry) => self.run_entry(&entry, inputs, state, &data, forward),
             None => self.capture(inputs, state, forward),
@@ -287,7 +287,9 @@ impl Engine {
             Ok(outputs) => {
                 let mut stats = self.stats();
                 stats.fused_calls += 1;
-                stats.graph_calls += compiled.graph_calls.swap(0, Ordering::Relaxed);
+                if compiled.is_on_gpu() {
+                    stats.graph_calls += compiled.graph_calls.swap(0, Ordering::Relaxed);
+                }
                 forward.ran_plan(&entry.signature);
                 Ok(outputs)
             }
@@ -354,7 +356,7 @@ impl Engine {
             return Ok(self.eager(reason, inputs, forward));
         }
         let one_at_a_time = self.compiling.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut data = Vec::new();
+        let mut data = Addresses::new();
         if let Some(entry) = self.table.find(inputs, state, forward, &mut data) {
             drop(one_at_a_time);
             return self.run_entry(&entry, inputs, state, &data, forward);
@@ -465,7 +467,7 @@ impl Engine {
         if let Some(reason) = self.eager_reason(state, inputs).or_else(|| undefined(inputs)) {
             return Err(Error::RunsEager(reason));
         }
-        let mut data = Vec::new();
+        let mut data = Addresses::new();
         if self.table.find(inputs, state, forward, &mut data).is_none() {
             self.capture(inputs, state, forward)?;
         }

@@ -8,21 +8,20 @@ use tilefuse_fusion::{AliasTarget, TensorType};
 
 use super::compile::LibraryResult;
 use super::exec::{Frame, device_id};
-use super::slots::Slot;
+use super::slots::{Slot, TensorSource};
 use crate::Error;
 use crate::torch::{self, Flags, Meta, empty_strided};
 
 impl Frame<'_> {
-    /// Whether a result of a libtorch call lies in the memory of an operand that is written over later. One that lies in
-    /// that of another operand is remembered.
+    /// Whether a result of a libtorch call, which looks like `meta`, lies in the memory of an operand that is written over
+    /// later. One that lies in that of another operand is remembered.
     pub(super) fn find_shared(
         &mut self,
-        tensor: &Tensor,
+        meta: &Meta,
         operands: &[Tensor],
         reused: &[usize],
         result: &LibraryResult,
     ) -> Result<bool, Error> {
-        let meta = Meta::of(tensor)?;
         if !meta.flags.contains(Flags::HAS_STORAGE) || (meta.use_count == 1 && meta.storage_use_count == 1) {
             return Ok(false);
         }
@@ -89,6 +88,23 @@ impl Frame<'_> {
     }
 }
 
+/// Which outputs are whole tensors that the steps of a call made, and that no other output, no update and no copy reads: the
+/// call gives these away rather than handles of them. Inputs, parameters and constants, with them prepacked weights, are
+/// never among them.
+pub(super) fn handed(
+    outputs: &[TensorSource],
+    copied: &[Option<TensorType>],
+    updates: &[(Slot, TensorSource)],
+) -> Vec<bool> {
+    let all = || outputs.iter().chain(updates.iter().map(|(_, source)| source));
+    let is_handed = |(source, copied): (&TensorSource, &Option<TensorType>)| {
+        let made = matches!(source.slot, Slot::Own(_) | Slot::Extern(_));
+        let users = all().filter(|other| other.slot == source.slot).count();
+        made && users == 1 && source.view.is_none() && copied.is_none()
+    };
+    outputs.iter().zip(copied).map(is_handed).collect()
+}
+
 /// A copy of a tensor in memory of its own, with the strides of a type: what repeats along an expanded dimension is
 /// copied once. Of a view whose elements overlap otherwise, a dense copy. A conjugate that is not carried out stays one.
 pub(super) fn copy_as(tensor: &Tensor, ty: &TensorType) -> Result<Tensor, Error> {
@@ -126,4 +142,46 @@ pub(super) fn copy_as(tensor: &Tensor, ty: &TensorType) -> Result<Tensor, Error>
 /// A failure of libtorch as an error.
 pub(super) fn failed<T>(result: Result<T, tch::TchError>) -> Result<T, Error> {
     result.map_err(|error| Error::Torch(error.to_string()))
+}
+
+#[cfg(test)]
+mod tests {
+    use tilefuse_block::Elem;
+    use tilefuse_fusion::{DType, Device};
+
+    use super::*;
+
+    #[test]
+    fn only_tensors_that_nothing_else_reads_are_given_away() {
+        let ty = TensorType::contiguous(DType::Elem(Elem::F32), &[4], Device::Cpu);
+        let whole = |slot| TensorSource { slot, ty: ty.clone(), view: None };
+        let part =
+            |slot| TensorSource { view: Some((ty.shape.clone(), ty.strides.clone(), 0)), ..whole(slot) };
+        let outputs = [
+            whole(Slot::Own(0)),
+            whole(Slot::Extern(0)),
+            // Returned twice.
+            whole(Slot::Own(1)),
+            whole(Slot::Own(1)),
+            // A whole and a part of it.
+            whole(Slot::Extern(1)),
+            part(Slot::Extern(1)),
+            // A part alone.
+            part(Slot::Own(2)),
+            // Copied.
+            whole(Slot::Own(3)),
+            // Written to an input as well.
+            whole(Slot::Own(4)),
+            // Of the caller, of the model and of the plan.
+            whole(Slot::Input(0)),
+            whole(Slot::Param(0)),
+            whole(Slot::Const(0)),
+            whole(Slot::Arena(0)),
+        ];
+        let mut copied = vec![None; outputs.len()];
+        copied[7] = Some(ty.clone());
+        let updates = [(Slot::Input(0), whole(Slot::Own(4)))];
+        let given = handed(&outputs, &copied, &updates);
+        assert_eq!((0..outputs.len()).filter(|&at| given[at]).collect::<Vec<_>>(), [0, 1]);
+    }
 }

@@ -99,6 +99,8 @@ pub(crate) struct Compiled {
     pub(crate) outputs: Vec<TensorSource>,
     /// Types of the outputs that are copied into memory of their own.
     pub(crate) copied: Vec<Option<TensorType>>,
+    /// Which outputs a call gives away; see [`super::alias::handed`].
+    pub(crate) handed: Vec<bool>,
     pub(crate) updates: Vec<(Slot, TensorSource)>,
     pub(crate) params: Tensors,
     pub(crate) param_expects: Vec<Expect>,
@@ -225,7 +227,7 @@ pub(crate) fn compile(
         .updates
         .iter()
         .map(|(target, place)| Ok((slots.get((*target).into())?, slots.source(&plan, place)?)))
-        .collect::<Result<_, Error>>()?;
+        .collect::<Result<Vec<_>, Error>>()?;
     let assumed = trace.assumed.iter().filter_map(|(t, v)| Some((trace.tensor(*t)?.shallow_clone(), *v)));
     let cached: Vec<Tensor> =
         trace.cached.iter().filter_map(|&t| trace.tensor(t)).map(Tensor::shallow_clone).collect();
@@ -249,6 +251,7 @@ pub(crate) fn compile(
             _ => {}
         }
     }
+    let copied = copied(&plan.graph, &outputs, &converted.recording);
     Ok(Compiled {
         cached: Tensors(cached),
         eager,
@@ -257,7 +260,8 @@ pub(crate) fn compile(
         kernels,
         runs,
         draws_on: draws_on(&plan),
-        copied: copied(&plan.graph, &outputs, &converted.recording),
+        handed: super::alias::handed(&outputs, &copied, &updates),
+        copied,
         outputs,
         updates,
         slots,

@@ -21,6 +21,8 @@ use linux_raw_sys::general::{
     uffdio_api, uffdio_range, uffdio_register,
 };
 use linux_raw_sys::ioctl::{UFFDIO_API, UFFDIO_REGISTER, UFFDIO_UNREGISTER};
+use rustc_hash::FxBuildHasher;
+use smallvec::SmallVec;
 
 /// `_IOWR('f', 16, struct pm_scan_arg)`.
 const PAGEMAP_SCAN: u32 = 3 << 30 | (size_of::<pm_scan_arg>() as u32) << 16 | (b'f' as u32) << 8 | 16;
@@ -46,7 +48,7 @@ struct Tracker {
     /// The process whose pages the two are about: a child process has a copy of the memory and the same descriptors.
     process: u32,
     page: usize,
-    watched: IndexMap<u64, Watched>,
+    watched: IndexMap<u64, Watched, FxBuildHasher>,
     next: u64,
 }
 
@@ -131,6 +133,13 @@ impl Watch {
     }
 }
 
+/// [`Watch::writes`] of each, with one lock of the tracker; none where there is no watch.
+pub(crate) fn writes(watches: &[Option<&Watch>]) -> SmallVec<[Option<u64>; 16]> {
+    let mut tracker = watches.iter().any(Option::is_some).then(tracker).flatten();
+    let mut count = |watch: &Watch| tracker.as_mut().map_or(0, |tracker| tracker.writes(watch.id));
+    watches.iter().map(|watch| watch.map(&mut count)).collect()
+}
+
 impl Drop for Watch {
     fn drop(&mut self) {
         if let Some(mut tracker) = tracker() {
@@ -156,7 +165,8 @@ impl Tracker {
         control(&userfaultfd, UFFDIO_API, &mut api)?;
         let pagemap = File::open("/proc/self/pagemap")?;
         let process = std::process::id();
-        let mut tracker = Tracker { userfaultfd, pagemap, process, page, watched: IndexMap::new(), next: 0 };
+        let mut tracker =
+            Tracker { userfaultfd, pagemap, process, page, watched: IndexMap::default(), next: 0 };
         match tracker.sees_writes() {
             true => Ok(tracker),
             false => Err(std::io::Error::other("a write to a watched page was not reported as one")),
@@ -213,7 +223,7 @@ impl Tracker {
 
     fn writes(&mut self, id: u64) -> u64 {
         let Some(watched) = self.watched.get_mut(&id) else { return 0 };
-        for (start, old) in &mut watched.copies {
+        for (start, old) in watched.copies.iter_mut().filter(|(_, old)| !old.is_empty()) {
             let now = bytes(&(*start..*start + old.len()));
             if now != old {
                 old.copy_from_slice(now);
@@ -221,7 +231,10 @@ impl Tracker {
             }
         }
         let pages = watched.pages.clone();
-        if !pages.is_empty() && self.scan(pages.clone()).is_err() {
+        if pages.is_empty() {
+            return watched.writes;
+        }
+        if self.scan(pages.clone()).is_err() {
             self.note(&pages);
         }
         self.watched.get(&id).map_or(0, |watched| watched.writes)
@@ -339,6 +352,25 @@ mod tests {
     }
 
     /// What one of two finds, and protects again, is a write for the other one too.
+    #[test]
+    fn many_are_asked_at_once() {
+        if !is_available() {
+            eprintln!("skipped: writes to memory cannot be tracked here");
+            return;
+        }
+        let memory = [vec![1_u8; 100], vec![1_u8; 3 << 20]];
+        let mappings = Mappings::now();
+        let watches = memory.each_ref().map(|memory| Watch::new(range(memory), &mappings).unwrap());
+        let all = [Some(&watches[0]), None, Some(&watches[1])];
+        let before = writes(&all);
+        assert!(before[1].is_none() && writes(&all) == before);
+        store(&memory[1], 1 << 20);
+        let after = writes(&all);
+        assert!(after[0] == before[0] && after[2] > before[2]);
+        assert_eq!(watches[1].writes(), after[2].unwrap());
+        assert!(writes(&[]).is_empty());
+    }
+
     #[test]
     fn those_who_watch_the_same_pages_see_the_same_writes() {
         if !is_available() {

@@ -102,8 +102,10 @@ impl Compiled {
             });
         };
         let call = Call { inputs, data, param_data: &param_data };
-        let drawn = self.draws_on.iter().map(|&device| GeneratorState::of(device));
-        let generators = drawn.collect::<Result<SmallVec<[_; 1]>, _>>()?;
+        let mut generators = SmallVec::<[GeneratorState; 1]>::new();
+        for &device in &self.draws_on {
+            generators.push(GeneratorState::of(device)?);
+        }
         self.run_unguarded(&call, threads).map_err(|error| {
             // Nothing of the caller's is written before the last step that may fail, so this undoes the call.
             match generators.iter().try_for_each(GeneratorState::restore).err().unwrap_or(error) {
@@ -264,7 +266,8 @@ impl Compiled {
             inputs: call.inputs,
             input_data: call.data,
             param_data: call.param_data,
-            const_data: self.const_addresses()?,
+            // One that libtorch alone handles has no address; `Runs::buffer` gives none of these to a kernel.
+            const_data: torch::addresses_of(&self.consts)?,
             own_data: SmallVec::from_elem(std::ptr::null_mut(), self.slots.own.len()),
             memory,
             stream,
@@ -303,9 +306,9 @@ impl Compiled {
         Ok(all.iter().any(shared))
     }
 
-    fn const_addresses(&self) -> Result<SmallVec<[*mut c_void; 8]>, Error> {
-        // One that libtorch alone handles has no address; `Runs::buffer` gives none of these to a kernel.
-        self.consts.iter().map(|t| Ok(Meta::of(t)?.address().unwrap_or(0) as *mut c_void)).collect()
+    /// Whether its kernels run on a GPU.
+    pub(crate) fn is_on_gpu(&self) -> bool {
+        matches!(self.target, Target::Cuda(_))
     }
 
     fn device(&self) -> DeviceId {
@@ -321,7 +324,7 @@ impl Frame<'_> {
         for &at in positions {
             let ty = &self.compiled.slots.own[at];
             let tensor = empty_strided(&ty.shape, &ty.strides, ty.dtype.scalar_type(), device_id(ty.device))?;
-            self.own_data[at] = Meta::of(&tensor)?.data as *mut c_void;
+            self.own_data[at] = torch::address_of(&tensor)? as *mut c_void;
             self.memory.own[at] = Some(tensor);
         }
         Ok(())
@@ -403,7 +406,7 @@ impl Frame<'_> {
             }
             Slot::Own(_) => None,
             Slot::Extern(i) => match self.memory.externs.get(i).and_then(Option::as_ref) {
-                Some(tensor) => Some(Meta::of(tensor)?.address()?),
+                Some(tensor) => Some(torch::address_of(tensor)?),
                 None => None,
             },
             // No device memory has address 0: an index that is out of range ends the kernel with an error that the
@@ -438,16 +441,22 @@ impl Frame<'_> {
             return Err(Error::Internal(message));
         }
         for (tensor, result) in outs.into_iter().zip(results).filter(|(t, _)| t.defined()) {
-            let shared = self.find_shared(&tensor, &tensors, reused, result)?;
-            self.memory.externs[result.position] = Some(self.as_recorded(tensor, result, shared)?);
+            let meta = Meta::of(&tensor)?;
+            let shared = self.find_shared(&meta, &tensors, reused, result)?;
+            self.memory.externs[result.position] = Some(self.as_recorded(tensor, &meta, result, shared)?);
         }
         Ok(())
     }
 
     /// A result as the plan expects it: with the recorded strides, with memory that outlives the arena's use, and
     /// with memory that nothing else refers to where a kernel writes over it.
-    fn as_recorded(&self, tensor: Tensor, result: &LibraryResult, shared: bool) -> Result<Tensor, Error> {
-        let meta = Meta::of(&tensor)?;
+    fn as_recorded(
+        &self,
+        tensor: Tensor,
+        meta: &Meta,
+        result: &LibraryResult,
+        shared: bool,
+    ) -> Result<Tensor, Error> {
         let ty = &result.ty;
         if meta.sizes() != &ty.shape[..] || meta.dtype != ty.dtype.scalar_type() {
             return Err(Error::OtherResult);
@@ -459,7 +468,7 @@ impl Frame<'_> {
             meta.address()?;
         }
         let shared = shared || (result.overwritten && (meta.use_count > 1 || meta.storage_use_count > 1));
-        let moved = !same_strides(&meta, &ty.strides) || meta.data % ALIGN != 0;
+        let moved = !same_strides(meta, &ty.strides) || !meta.data.is_multiple_of(ALIGN);
         if shared || in_arena || (ordinary && moved) {
             return copy_as(&tensor, ty);
         }
@@ -509,6 +518,11 @@ impl Frame<'_> {
                 outputs.push(tensor);
                 continue;
             }
+            // A graph's memory is not the call's.
+            if from_graph.is_none() && self.compiled.handed.get(at) == Some(&true) {
+                outputs.push(self.hand_over(source)?);
+                continue;
+            }
             let tensor = self.tensor(source)?;
             outputs.push(match copied {
                 Some(ty) => copy_as(&tensor, ty)?,
@@ -521,6 +535,16 @@ impl Frame<'_> {
         self.alias(&mut outputs)?;
         outputs.truncate(outputs.len() - self.compiled.plan.graph.buffers.len());
         Ok(outputs)
+    }
+
+    /// The tensor of a source that nothing reads after this; an error where something had taken it already.
+    fn hand_over(&mut self, source: &TensorSource) -> Result<Tensor, Error> {
+        let taken = match source.slot {
+            Slot::Own(at) => self.memory.own.get_mut(at).and_then(Option::take),
+            Slot::Extern(at) => self.memory.externs.get_mut(at).and_then(Option::take),
+            _ => None,
+        };
+        taken.ok_or_else(|| Error::Internal(format!("{:?} has no tensor", source.slot)))
     }
 
     /// Queues copies of the results, which lie in memory of the graph that is being captured.

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use tch::Tensor;
 
+use super::table::Addresses;
 use crate::Error;
 use crate::fused::{Call, Structure};
 use crate::torch::{Expect, Flags, GUARDED, GlobalState, Meta, check_metas};
@@ -80,7 +81,7 @@ impl Signature {
         inputs: &[Tensor],
         state: GlobalState,
         call: &Call<'_>,
-        data: &mut Vec<*mut std::ffi::c_void>,
+        data: &mut Addresses,
     ) -> bool {
         if self.inputs.len() != inputs.len() || self.state != state.without_grad() {
             return false;

@@ -41,5 +41,5 @@ pub use kernels::{CompileReport, Target};
 pub(crate) use kernels::{Kernel, Stream, cache, cache_state, device_name, forget_dropped, kernel};
 pub(crate) use prepack::Store as PackStore;
 pub(crate) use profile::{Measured, kept as kept_profile, measure as measure_profile, nothing};
-pub(crate) use table::{Entry, Outcome, Table};
+pub(crate) use table::{Addresses, Entry, Outcome, Table};
 pub(crate) use workspaces::Pool as WorkspacePool;

@@ -5,13 +5,14 @@ use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
+use smallvec::SmallVec;
 use tch::Tensor;
 use tilefuse_fusion::{DType, Panels, Prepacked};
 
 use super::compile::Tensors;
 use super::dirty::{self, Mappings, Watch};
 use super::exec::device_id;
-use crate::torch::{Meta, as_strided_of, element_size, empty_strided};
+use crate::torch::{Meta, as_strided_of, element_size, empty_strided, states_of};
 use crate::{Error, Prepack};
 
 /// Elements of a weight whose pages are not watched that are compared at every call: a write that no version counts
@@ -228,13 +229,15 @@ impl Packs {
     }
 
     fn fits(&self, all: &[Option<Shared>]) -> Result<bool, Error> {
-        for (pack, weight) in self.packs.iter().zip(self.weights.deref()) {
+        let (mut made, mut watches) = (SmallVec::<[_; 16]>::new(), SmallVec::<[_; 16]>::new());
+        for pack in &self.packs {
             let Some(shared) = all.get(pack.place).and_then(Option::as_ref) else { return Ok(false) };
-            if shared.made != pack.now(weight, shared.watch.as_ref())? {
-                return Ok(false);
-            }
+            made.push(shared.made);
+            watches.push(shared.watch.as_ref());
         }
-        Ok(true)
+        let now = states_of(&self.weights)?.into_iter().zip(dirty::writes(&watches));
+        let mut all = self.packs.iter().zip(made).zip(now);
+        Ok(all.all(|((pack, made), (state, writes))| made == pack.now(state, writes)))
     }
 
     /// Packs what does not fit. `false` where a weight cannot be watched that is to be.
@@ -257,7 +260,8 @@ impl Packs {
                 }
             }
             // Before the weight is read: what is written meanwhile is a write since then.
-            let now = pack.now(weight, shared.watch.as_ref())?;
+            let Meta { version, data, .. } = Meta::of(weight)?;
+            let now = pack.now((version, data), shared.watch.as_ref().map(Watch::writes));
             if shared.made == now {
                 continue;
             }
@@ -294,12 +298,12 @@ pub(super) fn may_pack(prepack: Prepack, params: &[Tensor]) -> Result<bool, Erro
 }
 
 impl Pack {
-    /// The state of a weight. A tensor of inference mode has the same version always.
-    fn now(&self, weight: &Tensor, watch: Option<&Watch>) -> Result<Made, Error> {
-        let Meta { version, data, .. } = Meta::of(weight)?;
+    /// The state of a weight of this version and address, with the writes that its watch has seen, where it has one. A tensor
+    /// of inference mode has the same version always.
+    fn now(&self, (version, data): (i64, usize), writes: Option<u64>) -> Made {
         let made = Made { version, data, done: true, ..Made::default() };
-        if let Some(watch) = watch {
-            return Ok(Made { writes: watch.writes(), ..made });
+        if let Some(writes) = writes {
+            return Made { writes, ..made };
         }
         let data = data as *const u8;
         let samples = self.samples.map(|at| {
@@ -309,7 +313,7 @@ impl Pack {
             unsafe { std::ptr::copy_nonoverlapping(data.add(at), bytes.as_mut_ptr(), size) };
             u64::from_le_bytes(bytes)
         });
-        Ok(Made { samples, ..made })
+        Made { samples, ..made }
     }
 
     /// Copies a weight into the panels of a constant.

@@ -4,6 +4,7 @@ use std::ffi::c_void;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
+use smallvec::SmallVec;
 use tch::Tensor;
 
 use super::audit::Audits;
@@ -11,6 +12,9 @@ use super::compile::{Compiled, Tensors};
 use super::guard::Signature;
 use crate::fused::Call;
 use crate::torch::GlobalState;
+
+/// The addresses of a call's inputs.
+pub(crate) type Addresses = SmallVec<[*mut c_void; 8]>;
 
 /// What a signature compiled to.
 #[derive(Debug)]
@@ -47,7 +51,7 @@ impl Entry {
 #[derive(Debug, Default)]
 pub(crate) struct Table {
     entries: RwLock<Vec<Arc<Entry>>>,
-    /// Look-ups so far.
+    /// How often another signature than the one before was used.
     clock: AtomicU64,
 }
 
@@ -66,11 +70,14 @@ impl Table {
         inputs: &[Tensor],
         state: GlobalState,
         call: &Call<'_>,
-        data: &mut Vec<*mut c_void>,
+        data: &mut Addresses,
     ) -> Option<Arc<Entry>> {
         let entries = self.read();
         let entry = entries.iter().find(|e| e.signature.matches(inputs, state, call, data))?;
-        entry.last_used.store(self.clock.fetch_add(1, Ordering::Relaxed) + 1, Ordering::Relaxed);
+        // The one that was used last stays that.
+        if entry.last_used.load(Ordering::Relaxed) != self.clock.load(Ordering::Relaxed) {
+            entry.last_used.store(self.clock.fetch_add(1, Ordering::Relaxed) + 1, Ordering::Relaxed);
+        }
         Some(Arc::clone(entry))
     }
 

@@ -168,6 +168,18 @@ unsafe extern "C" {
         n: usize,
         same: *mut bool,
     ) -> *mut c_char;
+    pub(super) fn tf_addresses(
+        tensors: *const RawTensor,
+        n: usize,
+        data: *mut *mut c_void,
+        all: *mut bool,
+    ) -> *mut c_char;
+    pub(super) fn tf_states(
+        tensors: *const RawTensor,
+        n: usize,
+        versions: *mut i64,
+        data: *mut *mut c_void,
+    ) -> *mut c_char;
     pub(super) fn tf_bump_version(t: RawTensor) -> *mut c_char;
     pub(super) fn tf_empty_strided(
         sizes: *const i64,

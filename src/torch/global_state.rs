@@ -7,7 +7,8 @@ use super::DeviceId;
 use super::ffi::{self, RawGlobal, check, make_tensor, raw};
 use crate::Error;
 
-/// The modes that change what operators do on the calling thread. Two equal states behave alike.
+/// The modes that change what operators do on the calling thread. Two equal states behave alike. One from before libtorch's
+/// CUDA part is loaded equals none from after.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct GlobalState(RawGlobal);
 

@@ -46,8 +46,8 @@ pub(crate) use replay::leaves_f64;
 pub use replay::run_in_f64;
 use tensor::dtype;
 pub use tensor::{
-    DeviceId, Expect, Flags, GUARDED, Meta, as_strided_of, bump_version, check_held, check_metas,
-    check_versions, element_size, empty_strided, view_of,
+    DeviceId, Expect, Flags, GUARDED, Meta, address_of, addresses_of, as_strided_of, bump_version,
+    check_held, check_metas, check_versions, element_size, empty_strided, states_of, view_of,
 };
 pub use trace::{
     Arg, CallId, Event, Origin, OutArg, Refusal, RefusalKind, Schema, SchemaArg, StorageId, StorageInfo,

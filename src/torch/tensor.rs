@@ -77,26 +77,18 @@ impl Flags {
     pub const LAYOUT: Self = Self(0xff << 24);
     /// Is a number that became a tensor, and promotes types as a number does.
     pub const WRAPPED_NUMBER: Self = Self(16384);
-    /// What keeps a tensor from being plain memory.
-    const NOT_PLAIN: Self = Self(
-        Self::CONJ.0
-            | Self::NEG.0
-            | Self::META.0
-            | Self::ODD.0
-            | Self::SPARSE.0
-            | Self::QUANTIZED.0
-            | Self::NESTED.0
-            | Self::HIGH_RANK.0,
-    );
+    /// Is strided memory of at most [`MAX_RANK`] dimensions that holds each element as it is, or has no elements. Kernels
+    /// address no other tensor.
+    pub const PLAIN: Self = Self(32768);
 
     /// Whether all of `other` hold.
     pub fn contains(self, other: Self) -> bool {
         self.0 & other.0 == other.0
     }
 
-    /// Whether the tensor is plain strided memory of at most [`MAX_RANK`] dimensions.
+    /// Whether the tensor is [plain](Self::PLAIN).
     pub fn is_plain(self) -> bool {
-        self.contains(Self::STRIDED | Self::HAS_STORAGE) && self.0 & Self::NOT_PLAIN.0 == 0
+        self.contains(Self::PLAIN)
     }
 }
 
@@ -191,15 +183,9 @@ impl Meta {
         self.strides.get(..usize::from(self.rank)).unwrap_or(&[])
     }
 
-    /// Where kernels find the elements; 0 where there are none.
-    ///
-    /// # Errors
-    /// Where the tensor is no plain strided memory: then its elements are not what lies at any address.
+    /// As [`address_of`] the tensor.
     pub fn address(&self) -> Result<usize, Error> {
-        if self.flags.is_plain() && (self.data != 0 || self.numel == 0) {
-            return Ok(self.data);
-        }
-        Err(Error::Internal(String::from("a kernel would address a tensor that is no plain strided memory")))
+        self.flags.is_plain().then_some(self.data).ok_or_else(no_address)
     }
 
     /// The smallest range of byte addresses that holds all elements; empty where there is none.
@@ -260,8 +246,20 @@ impl Expect {
 }
 
 /// The flags that [`check_metas`] compares for an inference call: all that change the meaning of data.
-pub const GUARDED: Flags =
-    Flags(Flags::NOT_PLAIN.0 | Flags::STRIDED.0 | Flags::HAS_STORAGE.0 | Flags::LAYOUT.0);
+pub const GUARDED: Flags = Flags(
+    Flags::PLAIN.0
+        | Flags::STRIDED.0
+        | Flags::HAS_STORAGE.0
+        | Flags::CONJ.0
+        | Flags::NEG.0
+        | Flags::META.0
+        | Flags::ODD.0
+        | Flags::SPARSE.0
+        | Flags::QUANTIZED.0
+        | Flags::NESTED.0
+        | Flags::HIGH_RANK.0
+        | Flags::LAYOUT.0,
+);
 
 /// Compares tensors with what is expected of them (dtype, device, sizes, strides, alignment, and the flags in
 /// `mask`) in one crossing to C++, and stores the addresses of their data (null where they have none). The error
@@ -272,8 +270,12 @@ pub fn check_metas<'a>(
     mask: Flags,
     data: &mut [*mut c_void],
 ) -> Result<(), usize> {
-    let raw: SmallVec<[RawTensor; 16]> = tensors.into_iter().map(raw).collect();
+    let mut tensors = tensors.into_iter();
     let n = expected.len().min(data.len());
+    if expected.is_empty() && data.is_empty() {
+        return tensors.next().map_or(Ok(()), |_| Err(0));
+    }
+    let raw: SmallVec<[RawTensor; 16]> = tensors.map(raw).collect();
     if raw.len() != n || expected.len() != data.len() {
         return Err(raw.len().min(n));
     }
@@ -288,9 +290,58 @@ pub fn check_metas<'a>(
     }
 }
 
+/// Where kernels find the elements of a tensor; 0 where there are none.
+///
+/// # Errors
+/// Where the tensor is no plain strided memory: then its elements are not what lies at any address.
+pub fn address_of(t: &Tensor) -> Result<usize, Error> {
+    let mut data = std::ptr::null_mut();
+    match addresses(&[raw(t)], std::slice::from_mut(&mut data))? {
+        true => Ok(data as usize),
+        false => Err(no_address()),
+    }
+}
+
+/// The addresses of tensors as [`address_of`] each, in one crossing to C++; null for one that has none.
+pub fn addresses_of(tensors: &[Tensor]) -> Result<SmallVec<[*mut c_void; 8]>, Error> {
+    let mut data = SmallVec::new();
+    if !tensors.is_empty() {
+        let raw: SmallVec<[RawTensor; 16]> = tensors.iter().map(raw).collect();
+        data.resize(raw.len(), std::ptr::null_mut());
+        addresses(&raw, &mut data)?;
+    }
+    Ok(data)
+}
+
+/// Whether all tensors have an address; `data` is as long.
+fn addresses(tensors: &[RawTensor], data: &mut [*mut c_void]) -> Result<bool, Error> {
+    let (mut all, n) = (false, tensors.len().min(data.len()));
+    // SAFETY: both arrays have `n` entries, and the tensors are live.
+    check(unsafe { ffi::tf_addresses(tensors.as_ptr(), n, data.as_mut_ptr(), &raw mut all) })?;
+    Ok(all)
+}
+
+fn no_address() -> Error {
+    Error::Internal(String::from("a kernel would address a tensor that is no plain strided memory"))
+}
+
+/// [`Meta::version`] and [`Meta::data`] of many tensors in one crossing to C++.
+pub fn states_of(tensors: &[Tensor]) -> Result<SmallVec<[(i64, usize); 16]>, Error> {
+    let raw: SmallVec<[RawTensor; 16]> = tensors.iter().map(raw).collect();
+    let mut versions: SmallVec<[i64; 16]> = SmallVec::from_elem(0, raw.len());
+    let mut data: SmallVec<[*mut c_void; 16]> = SmallVec::from_elem(std::ptr::null_mut(), raw.len());
+    // SAFETY: the three arrays have as many entries, and the tensors are live.
+    check(unsafe { ffi::tf_states(raw.as_ptr(), raw.len(), versions.as_mut_ptr(), data.as_mut_ptr()) })?;
+    Ok(versions.into_iter().zip(data.into_iter().map(|data| data as usize)).collect())
+}
+
 /// Whether each tensor has this version: nobody has written it since [`Meta::version`] was this number.
 pub fn check_versions<'a>(tensors: impl IntoIterator<Item = &'a Tensor>, versions: &[i64]) -> bool {
-    let raw: SmallVec<[RawTensor; 16]> = tensors.into_iter().map(raw).collect();
+    let mut tensors = tensors.into_iter();
+    if versions.is_empty() {
+        return tensors.next().is_none();
+    }
+    let raw: SmallVec<[RawTensor; 16]> = tensors.map(raw).collect();
     let mut same = false;
     // SAFETY: both arrays have `versions.len()` entries where it is called, and the tensors are live.
     raw.len() == versions.len()

@@ -9,6 +9,7 @@
 #include <ATen/autocast_mode.h>
 #include <ATen/detail/CUDAHooksInterface.h>
 #include <c10/core/DeviceGuard.h>
+#include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <c10/core/impl/COW.h>
 
 at::Tensor view_of(const at::Tensor& base, int64_t byte_offset, c10::ScalarType dtype, c10::IntArrayRef sizes,
@@ -41,7 +42,7 @@ constexpr int MAX_RANK = 8;
 enum Flag : uint32_t {
   REQUIRES_GRAD = 1, STRIDED = 2, CONJ = 4, NEG = 8, CONTIGUOUS = 16, META = 32, ODD = 64, INFERENCE = 128,
   HAS_STORAGE = 256, VIEW = 512, SPARSE = 1024, QUANTIZED = 2048, NESTED = 4096, HIGH_RANK = 8192,
-  WRAPPED_NUMBER = 16384
+  WRAPPED_NUMBER = 16384, PLAIN = 32768
 };
 
 // Above the flags lies the layout of tensors that are not plain.
@@ -66,7 +67,7 @@ extern "C" struct TfExpect {
 };
 
 // Keys of tensors that are what they look like: dense memory on a backend, and the layers that every tensor has.
-constexpr DispatchKeySet PLAIN = c10::backend_bitset_mask | c10::autograd_dispatch_keyset_with_ADInplaceOrView |
+constexpr DispatchKeySet PLAIN_KEYS = c10::backend_bitset_mask | c10::autograd_dispatch_keyset_with_ADInplaceOrView |
     c10::autocast_dispatch_keyset |
     DispatchKeySet({DispatchKey::Dense, DispatchKey::BackendSelect});
 
@@ -82,9 +83,22 @@ uint32_t flags_of_odd(const at::Tensor& t, c10::TensorImpl& impl) {
   return f;
 }
 
+char* address(const c10::TensorImpl& impl) {
+  if (!impl.has_storage() || impl.numel() == 0) return nullptr;
+  auto* base = static_cast<const char*>(impl.storage().data());
+  return const_cast<char*>(base == nullptr ? base : base + impl.storage_offset() * impl.itemsize());
+}
+
+// Whether a tensor of these flags is what lies at its address, by its strides: the one rule of what kernels may address.
+bool is_plain(const c10::TensorImpl& impl, uint32_t flags) {
+  constexpr uint32_t need = STRIDED | HAS_STORAGE;
+  constexpr uint32_t other = CONJ | NEG | META | ODD | SPARSE | QUANTIZED | NESTED | HIGH_RANK;
+  return (flags & (need | other)) == need && (address(impl) != nullptr || impl.numel() == 0);
+}
+
 // The flags that `mask` asks for, and some others. What autograd keeps lies elsewhere in memory than the tensor.
 uint32_t flags_of(const at::Tensor& t, c10::TensorImpl& impl, uint32_t mask = ~uint32_t(0)) {
-  bool plain = (impl.key_set().raw_repr() & ~PLAIN.raw_repr()) == 0;
+  bool plain = (impl.key_set().raw_repr() & ~PLAIN_KEYS.raw_repr()) == 0;
   uint32_t f = plain ? STRIDED : flags_of_odd(t, impl);
   if (impl.has_storage()) {
     f |= HAS_STORAGE;
@@ -97,13 +111,12 @@ uint32_t flags_of(const at::Tensor& t, c10::TensorImpl& impl, uint32_t mask = ~u
   if (f & NESTED) return f;
   if (impl.dim() > MAX_RANK) f |= HIGH_RANK;
   if (mask & CONTIGUOUS && f & STRIDED && impl.is_contiguous()) f |= CONTIGUOUS;
+  if (mask & PLAIN && is_plain(impl, f)) f |= PLAIN;
   return f;
 }
 
-char* address(const c10::TensorImpl& impl) {
-  if (!impl.has_storage() || impl.numel() == 0) return nullptr;
-  auto* base = static_cast<const char*>(impl.storage().data());
-  return const_cast<char*>(base == nullptr ? base : base + impl.storage_offset() * impl.itemsize());
+int64_t version_of(c10::TensorImpl& impl) {
+  return impl.is_inference() ? -1 : int64_t(impl.version_counter().current_version());
 }
 
 void fill_meta(const at::Tensor& t, TfMeta& m) {
@@ -114,7 +127,7 @@ void fill_meta(const at::Tensor& t, TfMeta& m) {
   m.device_type = int8_t(impl.device().type());
   m.device_index = impl.device().index();
   m.use_count = t.use_count();
-  m.version = impl.is_inference() ? -1 : impl.version_counter().current_version();
+  m.version = version_of(impl);
   m.offset = m.nbytes = m.storage_use_count = m.numel = 0;
   m.rank = 0;
   m.data = m.storage = m.storage_data = nullptr;
@@ -177,6 +190,10 @@ at::Tensor empty_strided(c10::IntArrayRef sizes, c10::IntArrayRef strides, c10::
 
 extern "C" {
 
+// The TF32 setting while libtorch's CUDA part is not loaded: no `Float32Precision`, so no state from before equals one from
+// after. The settings are looked up in maps, which takes longer than all else in a state.
+constexpr uint8_t NO_CUDA = 255;
+
 struct TfGlobal {
   uint64_t included, excluded;
   int32_t threads;
@@ -199,6 +216,32 @@ char* tf_check(const at::Tensor* const* tensors, const TfExpect* expect, size_t 
     for (*bad = 0; *bad < n; ++*bad) {
       prefetch_from(tensors, *bad, n);
       if (!tensors[*bad]->defined() || !matches(*tensors[*bad], expect[*bad], mask, &data[*bad])) break;
+    }
+  });
+}
+
+// Addresses of plain tensors; null for others, and `*all` is false where there are any.
+char* tf_addresses(const at::Tensor* const* tensors, size_t n, void** data, bool* all) {
+  return guarded([&] {
+    *all = true;
+    for (size_t i = 0; i < n; ++i) {
+      TORCH_CHECK(tensors[i]->defined(), "an undefined tensor");
+      c10::TensorImpl& impl = *tensors[i]->unsafeGetTensorImpl();
+      bool plain = (flags_of(*tensors[i], impl, PLAIN) & PLAIN) != 0;
+      data[i] = plain ? address(impl) : nullptr;
+      *all &= plain;
+    }
+  });
+}
+
+// `TfMeta::version` and `TfMeta::data` of tensors.
+char* tf_states(const at::Tensor* const* tensors, size_t n, int64_t* versions, void** data) {
+  return guarded([&] {
+    for (size_t i = 0; i < n; ++i) {
+      TORCH_CHECK(tensors[i]->defined(), "an undefined tensor");
+      c10::TensorImpl& impl = *tensors[i]->unsafeGetTensorImpl();
+      versions[i] = version_of(impl);
+      data[i] = address(impl);
     }
   });
 }
@@ -249,8 +292,12 @@ char* tf_global(TfGlobal* out) {
     out->autocast_cuda_dtype = uint8_t(at::autocast::get_autocast_dtype(c10::kCUDA));
     out->deterministic = ctx.deterministicAlgorithms();
     out->fill_uninitialized = ctx.deterministicFillUninitializedMemory();
-    out->tf32_matmul = uint8_t(ctx.float32Precision(at::Float32Backend::CUDA, at::Float32Op::MATMUL));
-    out->tf32_conv = uint8_t(ctx.float32Precision(at::Float32Backend::CUDA, at::Float32Op::CONV));
+    bool cuda = c10::impl::hasDeviceGuardImpl(c10::kCUDA);
+    auto precision = [&](at::Float32Op op) {
+      return cuda ? uint8_t(ctx.float32Precision(at::Float32Backend::CUDA, op)) : NO_CUDA;
+    };
+    out->tf32_matmul = precision(at::Float32Op::MATMUL);
+    out->tf32_conv = precision(at::Float32Op::CONV);
     out->default_dtype = uint8_t(c10::get_default_dtype_as_scalartype());
   });
 }

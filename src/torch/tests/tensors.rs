@@ -31,6 +31,43 @@ fn tensors_that_are_not_plain_memory_are_told_apart() {
 }
 
 #[test]
+fn addresses_are_those_of_plain_tensors_alone() {
+    let sparse = iota(&[3]).to_sparse(None, None::<&[i64]>, None);
+    let conjugate = Tensor::zeros([2], (Kind::ComplexFloat, Device::Cpu)).conj();
+    let tensors = [
+        iota(&[3]),
+        sparse,
+        conjugate.shallow_clone(),
+        conjugate.imag(),
+        iota(&[4]).quantize_per_tensor(0.1, 0, Kind::QInt8),
+        iota(&[4]).to_mkldnn(),
+        iota(&[2]).narrow(0, 1, 1),
+        iota(&[1, 1, 1, 1, 1, 1, 1, 1, 1]),
+        iota(&[0, 3]),
+    ];
+    let found = addresses_of(&tensors).unwrap();
+    for (tensor, found) in tensors.iter().zip(found) {
+        let (meta, one) = (Meta::of(tensor).unwrap(), address_of(tensor));
+        assert_eq!(meta.address().ok(), one.as_ref().ok().copied());
+        assert_eq!(found as usize, one.unwrap_or(0));
+    }
+    let has = tensors.each_ref().map(|t| address_of(t).is_ok());
+    assert_eq!(has, [true, false, false, false, false, false, true, false, true]);
+    assert!(addresses_of(&[Tensor::new()]).is_err() && address_of(&Tensor::new()).is_err());
+    assert!(addresses_of(&[]).unwrap().is_empty());
+}
+
+#[test]
+fn states_are_versions_and_addresses() {
+    let written = iota(&[3]);
+    let _ = written.shallow_clone().neg_();
+    let tensors = [iota(&[3]), written, iota(&[3]).tr(), iota(&[0])];
+    let like = |t: &Tensor| Meta::of(t).map(|m| (m.version, m.data)).unwrap();
+    assert_eq!(states_of(&tensors).unwrap().to_vec(), tensors.each_ref().map(like));
+    assert!(states_of(&[]).unwrap().is_empty() && states_of(&[Tensor::new()]).is_err());
+}
+
+#[test]
 fn checks_notice_each_difference() {
     let x = iota(&[4, 6]);
     let like = |t: &Tensor| Expect::like(&Meta::of(t).unwrap(), 4);
