@@ -142,15 +142,15 @@ pub enum Mode<'a> {
     /// As `Double`, and each rounded result is changed by a random relative error of the type that it has in a native
     /// run: how large the rounding errors of a correct implementation may be.
     Noisy(&'a HashMap<u32, Kind>),
-    /// As it is written, and zeros that are a maximum or minimum get this one's sign: that of the larger or smaller of two
-    /// zeros with different signs depends on where in a tensor they are.
-    Zeros(f64),
+    /// As it is written, and zeros and NaN that are a maximum or minimum get this number's sign: that of the larger or smaller
+    /// of two zeros with different signs, and that of NaN, depends on where in a tensor they are.
+    Signs(f64),
 }
 
 impl Mode<'_> {
     fn kind(self, kind: Kind) -> Kind {
         match self {
-            Mode::Native | Mode::Zeros(_) => kind,
+            Mode::Native | Mode::Signs(_) => kind,
             _ if is_float(kind) => Kind::Double,
             _ if matches!(kind, Kind::ComplexHalf | Kind::ComplexFloat) => Kind::ComplexDouble,
             _ => kind,
@@ -240,8 +240,10 @@ impl Program {
                 };
                 match mode {
                     Mode::Noisy(kinds) if !named.exact => disturb(op, named.id, &tensor, kinds),
-                    Mode::Zeros(zero) if op.is_extremum() && tensor.is_floating_point() => {
-                        let _ = tensor.shallow_clone().f_masked_fill_(&tensor.eq(0.0), zero);
+                    Mode::Signs(sign) if op.is_extremum() && tensor.is_floating_point() => {
+                        let mut tensor = tensor.shallow_clone();
+                        let _ = tensor.f_masked_fill_(&tensor.eq(0.0), 0_f64.copysign(sign));
+                        let _ = tensor.f_masked_fill_(&tensor.isnan(), f64::NAN.copysign(sign));
                     }
                     _ => {}
                 }
@@ -260,7 +262,7 @@ impl Program {
         self.ops.iter().any(open)
     }
 
-    /// Whether results may depend on the sign of a zero that is a maximum or minimum.
+    /// Whether results may depend on the sign of a zero or NaN that is a maximum or minimum.
     pub(super) fn has_extrema(&self) -> bool {
         self.ops.iter().any(OpCall::is_extremum)
     }

@@ -26,6 +26,11 @@ impl Subject for FusedProgram {
     fn is_done(&self) -> bool {
         self.0.stats().eager_calls.contains_key(&Error::NotPlanted.to_string())
     }
+
+    fn recorded(&self) -> u64 {
+        let stats = self.0.stats();
+        stats.captures + stats.audits
+    }
 }
 
 fn panic_text(panic: &(dyn std::any::Any + Send)) -> &str {

@@ -107,7 +107,7 @@ impl Subject for Negated {
 }
 
 #[test]
-fn only_signs_of_zeros_that_are_extrema_are_open() {
+fn only_signs_of_zeros_and_nan_that_are_extrema_are_open() {
     let judged = |value: &str, call: &str| {
         let text = format!(
             "s0 = f32 64 {value}\n%0 = input s0 [64] strides [1] offset 0\n{call}\n%2! = signbit(%1)\nreturn %2!"
@@ -116,6 +116,8 @@ fn only_signs_of_zeros_that_are_extrema_are_open() {
     };
     let same = |value, call| judged(value, call) == Outcome::Same { noisy: false };
     assert!(same("fill 0.0", "%1 = maximum(%0, %0)"));
+    assert!(same("fill NaN", "%1 = amax(%0, [0], true)"));
+    assert!(!same("fill NaN", "%1 = abs(%0)"));
     assert!(!same("fill 1.0", "%1 = maximum(%0, %0)"));
     assert!(!same("normal", "%1 = maximum(%0, %0)"));
     assert!(!same("fill 0.0", "%1 = relu(%0)"));
