@@ -134,7 +134,10 @@ pub fn check_on<S: Subject>(
             Outcome::Same { noisy: more } => noisy |= more,
             Outcome::Rounding(found) => rounding = rounding.or(Some(found)),
         }
+        // What eager gives is no plan's result to the bit.
+        let is_of_plan = subject.recorded() == recorded;
         if let Some((before, old)) = &earlier
+            && is_of_plan
             && std::ptr::eq(*before, draw)
             && !program.leaves_values_open()
             && let Some(text) = unstable(old, &results, !program.sums_atomically(device))
@@ -142,8 +145,7 @@ pub fn check_on<S: Subject>(
         {
             return Ok((Outcome::Different(text), subject));
         }
-        // What eager gives is no plan's result to the bit.
-        earlier = (subject.recorded() == recorded).then_some((draw, results));
+        earlier = is_of_plan.then_some((draw, results));
     }
     if rejected == draws.len() {
         return Ok((Outcome::BothFail, subject));
