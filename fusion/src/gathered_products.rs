@@ -21,21 +21,26 @@ use crate::types::{DType, Dims, TensorType};
 
 /// Rewrites gathers along the columns of products that nothing needs but these and reductions of rows; returns how many.
 pub(crate) fn gather_products(graph: &mut Graph, rewrites: &Rewrites) -> usize {
-    let mut made = 0;
+    let (mut made, mut tried) = (0, false);
     let products: Vec<NodeId> =
         graph.ids().filter(|&id| matches!(graph.node(id).op, Op::Contract(_))).collect();
     for product in products {
         for gather in gathers_of(graph, product).unwrap_or_default() {
+            tried = true;
             if !rewrites.is_spent() && rewrite(graph, product, gather).is_some() {
                 made += usize::from(rewrites.allow("gather-products"));
             }
         }
     }
-    if made > 0 {
+    if tried {
+        // What was added before a value turned out not to be computable in this way, too.
         graph.remove_unused();
     }
     made
 }
+
+/// Columns of a product for each one that is picked, at least: a picked column takes as long as several of a product in blocks.
+const COLUMNS: i64 = 16;
 
 /// The gathers along the columns of a product, where all else that is computed of it are reductions along these.
 fn gathers_of(graph: &Graph, product: NodeId) -> Option<Vec<NodeId>> {
@@ -76,8 +81,9 @@ fn gathers_of(graph: &Graph, product: NodeId) -> Option<Vec<NodeId>> {
 fn rewrite(graph: &mut Graph, product: NodeId, gather: NodeId) -> Option<()> {
     let &[source, index] = &graph.operands(gather)[..] else { return None };
     let (from, to) = (graph.ty(source).shape.clone(), graph.ty(index).shape.clone());
-    let (_, rows) = from.split_last()?;
-    if to.split_last()?.1 != rows {
+    let (columns, rows) = from.split_last()?;
+    let (picked, lines) = to.split_last()?;
+    if lines != rows || picked.saturating_mul(COLUMNS) > *columns {
         return None;
     }
     let mut known = FxHashMap::default();

@@ -276,7 +276,7 @@ impl<'p> Writer<'p> {
         ptr.block(&[(lane(rows), i64::from(depth)), (lane(depth), 1)]).load()
     }
 
-    /// The rows of a panel from `k` on, whose groups lie side by side.
+    /// The rows of a panel from `k` on, whose groups are contiguous.
     fn packed_groups(&self, b: Matrix, k: Tile) -> Tile {
         let (columns, depth) = (self.blocks.columns, self.blocks.depth);
         load_groups(b.ptr + k * i64::from(columns), [depth, columns], self.group() as u32)

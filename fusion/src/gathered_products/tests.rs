@@ -92,3 +92,23 @@ fn products_that_are_needed_are_gathered_from() {
     let mut graph = parse_graph(&text("%5 = reduce sum[1](%3) : f32[6]", "%4, %5")).unwrap();
     assert_eq!(gather_products(&mut graph, &Rewrites::default()), 1);
 }
+
+#[test]
+fn many_columns_are_gathered_from_the_product() {
+    let text = |picked: i64| {
+        format!(
+            "graph {{
+              %0 = input 0 : f32[6,8]
+              %1 = input 1 : i64[6,{picked}]
+              %2 = param 0 : f32[50,8]
+              %3 = contract sum[1]x[1](%0, %2) : f32[6,50]
+              %4 = gather 1(%3, %1) : f32[6,{picked}]
+              outputs %4
+            }}"
+        )
+    };
+    for (picked, made) in [(1, 1), (3, 1), (4, 0)] {
+        let mut graph = parse_graph(&text(picked)).unwrap();
+        assert_eq!(gather_products(&mut graph, &Rewrites::default()), made, "{picked}");
+    }
+}

@@ -81,7 +81,7 @@ fn program(filters: &Source, panels: &Panels, elem: Elem, tile: [u32; 2]) -> Res
         let mask = both(is_channel, is_filter);
         let loaded = load(x + at, mask, mask.map(|_| full(elem, tile, 0)));
 
-        // Where they go: vectors lie side by side in the rows of a panel.
+        // Destinations: vectors are adjacent in the rows of a panel.
         let (panel, beside) = div_rem(vector, width / u64::from(lanes));
         let start = panel * (size[1] * width) + beside * lanes + tap * (run * width);
         let lane = arange(0, lanes.into());
