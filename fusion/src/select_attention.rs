@@ -142,6 +142,12 @@ pub(crate) fn select_attention(
     count
 }
 
+/// Whether attention of this scale is computed right by libtorch's kernels: these take the maximum of scores before they are
+/// scaled, and hide keys by -inf before that, too, so that a factor of 0 or below makes NaN of what is hidden.
+pub(crate) fn is_scale(scale: f64) -> bool {
+    scale.is_finite() && scale > 0.0
+}
+
 /// Leaves what a model wrote out where something beside selected attention reads its scores or weights.
 fn drop_what_others_read(graph: &Graph, selected: &mut Vec<Selected>) {
     loop {
@@ -167,7 +173,7 @@ impl Selected {
         };
         let sizes =
             [size(&found.query, 1)?, size(&found.key, 1)?, size(&found.key, 0)?, size(&found.value, 0)?];
-        if !found.scale.is_finite() || !(found.safe || is_fast(graph, &found, &sizes)) {
+        if !is_scale(found.scale) || !(found.safe || is_fast(graph, &found, &sizes)) {
             return None;
         }
         let (mask, known) = mask_of(graph, &found, &sizes, facts)?;

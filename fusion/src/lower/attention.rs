@@ -18,6 +18,7 @@ use super::Registry;
 use super::cx::{Call, Cx};
 use super::softmax::safe_softmax;
 use crate::graph::ValueRef;
+use crate::select_attention::is_scale;
 use crate::types::Dims;
 
 pub(super) fn register(r: &mut Registry) {
@@ -74,7 +75,7 @@ fn scaled(cx: &mut Cx, call: &Call<'_>, scores: ValueRef, width: i64) -> Option<
         Some(_) => call.args.float("scale")?,
     };
     let scale = Literal::float(cx.elem(scores)?, scale);
-    if !scale.as_f64().is_finite() {
+    if !is_scale(scale.as_f64()) {
         return None;
     }
     let scale = cx.literal(scale);

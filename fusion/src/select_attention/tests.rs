@@ -71,7 +71,7 @@ fn captured_calls_are_these_calls_again() {
     for (operands, args, result) in [
         ("f32[2,3,5,8] f32[2,3,7,8] f32[2,3,7,8]", "None false None false", "f32[2,3,5,8]{120,8,24,1}"),
         ("bf16[2,3,5,8] bf16[2,3,7,8] bf16[2,3,7,8]", "None false None false", "bf16[2,3,5,8]{120,8,24,1}"),
-        ("f64[2,3,5,8] f64[2,3,7,8] f64[2,3,7,9]", "None false -0.3 false", "f64[2,3,5,9]"),
+        ("f64[2,3,5,8] f64[2,3,7,8] f64[2,3,7,9]", "None false 0.3 false", "f64[2,3,5,9]"),
         ("f16[2,3,5,8] f16[2,3,7,8] f16[2,3,7,8]", "None true 0.2 false", "f16[2,3,5,8]{120,8,24,1}"),
         ("f32[2,3,5,8] f32[2,3,5,8] f32[2,3,5,8]", "None true None false", "f32[2,3,5,8]"),
         ("f32[2,3,1,8] f32[2,3,1,8] f32[2,3,1,8]", "None true 1.0 false", "f32[2,3,1,8]"),
@@ -214,6 +214,14 @@ fn what_the_operator_is_not_lowered_for_stays_a_call() {
         (
             "f32[2,3,5,8] f32[2,3,7,8] f32[2,3,7,8]",
             "attn_mask=None, dropout_p=0.0, is_causal=false, scale=1e300",
+        ),
+        (
+            "f32[2,3,5,8] f32[2,3,7,8] f32[2,3,7,8]",
+            "attn_mask=None, dropout_p=0.0, is_causal=true, scale=-0.5",
+        ),
+        (
+            "f32[2,3,5,8] f32[2,3,7,8] f32[2,3,7,8]",
+            "attn_mask=None, dropout_p=0.0, is_causal=false, scale=0.0",
         ),
         (
             "f32[2,3,5,8] f32[2,3,0,8] f32[2,3,0,8]",

@@ -7,6 +7,7 @@ use crate::contract::operand::{Source, in_memory};
 use crate::contract::product::{Access, access};
 use crate::graph::{AtenCall, Graph, NodeId, ValueRef};
 use crate::plan::is_dense;
+use crate::select_attention::is_scale;
 use crate::types::Dims;
 
 /// Rows `softmax(scale q kᵀ + mask) v` for each member of a batch, heads among them.
@@ -113,6 +114,10 @@ pub(super) fn read(graph: &Graph, node: NodeId, call: &AtenCall) -> Option<Atten
         Some(scale) => scale,
         None => 1.0 / (width as f64).sqrt(),
     };
+    // What libtorch makes of keys that are hidden is the result then.
+    if !is_scale(scale) && (causal || mask.is_some()) {
+        return None;
+    }
     let (out_batch, &strides) = y.strides.split_last_chunk::<2>()?;
     // No query sees a key beyond the number of queries.
     let seen = if causal { keys.min(queries) } else { keys };
