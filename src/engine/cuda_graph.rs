@@ -59,6 +59,9 @@ impl CudaGraphs {
 /// Bytes of an input up to which it is copied.
 const STAGED_BYTES: usize = 1 << 20;
 
+/// Bytes of alignment of inputs that kernels make use of, which a signature keeps.
+const INPUT_ALIGNMENT: usize = 16;
+
 /// Bytes of results, which are copied, up to which a graph is made.
 const RESULT_BYTES: u64 = 32 << 20;
 
@@ -328,9 +331,11 @@ impl GraphInputs {
                 made.tensors.push(tensor.shallow_clone());
                 continue;
             }
-            let copy = empty_strided(&[bytes as i64], &[1], 0, meta.device)?;
-            let address = Meta::of(&copy)?.data;
-            made.tensors.push(view_of(&copy, 0, meta.dtype, meta.sizes(), meta.strides())?);
+            // As aligned as the input and no more: libtorch's kernels are chosen by it, and a launch has the bits of other calls.
+            let skip = meta.data % INPUT_ALIGNMENT;
+            let copy = empty_strided(&[(skip + bytes) as i64], &[1], 0, meta.device)?;
+            let address = Meta::of(&copy)?.data + skip;
+            made.tensors.push(view_of(&copy, skip as i64, meta.dtype, meta.sizes(), meta.strides())?);
             made.data.push(address as *mut c_void);
             made.staged.push(Staged { input, bytes, _copy: copy, address, node: None });
         }
