@@ -98,6 +98,12 @@ impl OpCall {
         op.ends_with('_') || overload == "out"
     }
 
+    /// Whether it is given two factors, both of them 0.
+    fn is_scaled_by_zeros(&self) -> bool {
+        let zero = |arg: &&Arg<u32>| matches!(arg, Arg::Int(0)) || **arg == Arg::Float(0.0);
+        self.args.iter().filter(zero).count() == 2
+    }
+
     /// Whether it draws random numbers.
     pub(super) fn draws(&self) -> bool {
         let name = self.name.split('.').next().unwrap_or_default();
@@ -220,16 +226,24 @@ impl Program {
     /// Runs the program on its inputs and parameters, in the order of [`Program::inputs`].
     pub fn run(&self, views: &[Tensor], mode: Mode<'_>) -> Result<Vec<Tensor>, Error> {
         let env = self.run_all(views, mode)?;
-        let output = |o: &Named| env.get(&o.id).map(Tensor::shallow_clone).ok_or_else(|| unknown(o.id));
+        let output = |o: &Named| match env.get(&o.id) {
+            Some(tensor) => Ok(tensor.shallow_clone()),
+            None if matches!(mode, Mode::Double) => Ok(Tensor::new()),
+            None => Err(unknown(o.id)),
+        };
         self.outputs.iter().map(output).collect()
     }
 
-    /// As [`Program::run`], and returns every value.
+    /// As [`Program::run`], and returns every value. In `f64`, what libtorch does not compute in it is absent, and outputs
+    /// that depend on it are undefined.
     pub fn run_all(&self, views: &[Tensor], mode: Mode<'_>) -> Result<HashMap<u32, Tensor>, Error> {
         let ids = self.inputs.iter().map(|i| i.id);
         let mut env: HashMap<u32, Tensor> = ids.zip(views.iter().map(Tensor::shallow_clone)).collect();
         for op in &self.ops {
-            let results = op.run(&env, mode)?;
+            let results = match op.run(&env, mode) {
+                Err(_) if matches!(mode, Mode::Double) && !op.in_place() => continue,
+                results => results?,
+            };
             for (named, tensor) in op.results.iter().zip(results) {
                 // Integers become `f32` where an operator promotes them.
                 let kind = known_kind(&tensor).map(|kind| (kind, mode.kind(kind)));
@@ -257,7 +271,7 @@ impl Program {
     pub fn leaves_values_open(&self) -> bool {
         let open = |op: &OpCall| {
             let name = op.name.split('.').next().unwrap_or_default();
-            UNWRITTEN.contains(&name)
+            UNWRITTEN.contains(&name) || (SCALED_SUMS.contains(&name) && op.is_scaled_by_zeros())
         };
         self.ops.iter().any(open)
     }
@@ -411,6 +425,9 @@ const UNWRITTEN: &[&str] = &[
     "resize_",
     "resize_as_",
 ];
+
+/// Products with an addend. Where both factors are 0, oneDNN multiplies memory that nobody wrote by 0.
+const SCALED_SUMS: &[&str] = &["addmm", "addbmm", "baddbmm", "addmv"];
 
 const VIEWS: &[&str] = &[
     "view",
