@@ -20,19 +20,35 @@ fn weighted(scores: &Tensor, x: &[Tensor]) -> Vec<Tensor> {
     vec![scores.softmax(-1, None).matmul(&x[2])]
 }
 
-/// Runs a model fused and eager on new data, twice; returns how many attentions became one call.
+/// Inputs that lie behind one element more than whole vectors.
+fn unaligned(kind: Kind) -> Vec<Tensor> {
+    let behind = |x: Tensor| {
+        let memory = Tensor::zeros([x.numel() as i64 + 1], (kind, device()));
+        let mut place = memory.narrow(0, 1, x.numel() as i64).view_as(&x);
+        place.copy_(&x);
+        place
+    };
+    inputs(kind).into_iter().map(behind).collect()
+}
+
+/// Runs a model fused and eager on new data; returns how many attentions became one call.
 fn recognised(model: Attend, kind: Kind) -> usize {
+    recognised_of(model, kind, inputs)
+}
+
+/// As [`recognised`], of inputs that `make` makes.
+fn recognised_of(model: Attend, kind: Kind, make: fn(Kind) -> Vec<Tensor>) -> usize {
     crate::common::setup();
     let _no_grad = tch::no_grad_guard();
     let fused = tilefuse::fuse(model);
-    for _ in 0..2 {
-        let x = inputs(kind);
+    for _ in 0..4 {
+        let x = make(kind);
         let (ours, eager) = (fused.call(&x).unwrap(), fused.model()(&x));
         let tolerance = if kind == Kind::BFloat16 { 3e-2 } else { 1e-5 };
         assert!(ours[0].allclose(&eager[0], tolerance, tolerance, true));
     }
     assert!(fused.stats().eager_calls.is_empty());
-    let x = inputs(kind);
+    let x = make(kind);
     let plan = fused.explain_with(&x, |model, x| model(x)).unwrap();
     plan.text(false).matches("libtorch attention aten::matmul").count()
 }
@@ -54,6 +70,26 @@ fn attention_without_a_mask_is_one_call() {
     }
     let divided: Attend = Box::new(|x| weighted(&((&x[0] * 0.5).matmul(&x[1].transpose(2, 3)) / 4.0), x));
     assert_eq!(recognised(divided, Kind::Float), 1);
+}
+
+/// libtorch's kernels for a GPU read whole vectors, and end the process's work there where these are not aligned.
+#[test]
+fn operands_that_are_not_aligned_stay_written_out_on_a_gpu() {
+    let one = usize::from(crate::common::on_cpu());
+    for kind in [Kind::Float, Kind::BFloat16] {
+        let found = recognised_of(Box::new(|x| weighted(&scores(x), x)), kind, unaligned);
+        assert_eq!(found, one, "{kind:?}");
+    }
+}
+
+/// libtorch's kernels make NaN of keys that are hidden where the scale is not positive.
+#[test]
+fn attention_of_a_negative_scale_stays_written_out() {
+    let mask = future();
+    let model: Attend = Box::new(move |x| weighted(&(scores(x) * -2.0).masked_fill(&cut(&mask), FAR), x));
+    assert_eq!(recognised(model, Kind::Float), 0);
+    let model: Attend = Box::new(|x| weighted(&(&x[0] * -0.5).matmul(&x[1].transpose(2, 3)), x));
+    assert_eq!(recognised(model, Kind::BFloat16), 0);
 }
 
 #[test]
