@@ -10,6 +10,7 @@ mod product;
 mod read;
 mod reduce;
 mod shape;
+mod statistics;
 mod write;
 
 use std::collections::HashMap;
@@ -113,6 +114,7 @@ const FAMILIES: &[(u32, Family)] = &[
     (3, reduce::spread),
     (4, reduce::softmax),
     (4, reduce::normalize),
+    (4, statistics::statistics),
     (18, shape::rearrange),
     (5, shape::resize),
     (2, shape::strided),

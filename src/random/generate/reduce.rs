@@ -125,6 +125,11 @@ pub(super) fn spread(g: &mut Generator) -> Option<()> {
 pub(super) fn softmax(g: &mut Generator) -> Option<()> {
     let x = g.float()?;
     let dim = g.dim(x)?;
+    softmax_of(g, x, dim)
+}
+
+/// Softmax, or its logarithm, of a value.
+pub(super) fn softmax_of(g: &mut Generator, x: u32, dim: i64) -> Option<()> {
     let name = *g.rng.pick(&["softmax.int", "softmax.int", "log_softmax.int"]);
     g.emit(name, vec![t(x), Arg::Int(dim)], Fact::ROUNDED)?;
     Some(())
@@ -149,7 +154,7 @@ pub(super) fn normalize(g: &mut Generator) -> Option<()> {
     }
 }
 
-fn layer_norm(g: &mut Generator, x: u32) -> Option<()> {
+pub(super) fn layer_norm(g: &mut Generator, x: u32) -> Option<()> {
     let size = g.size(x);
     let from = size.len() - 1 - g.rng.below(size.len().min(2));
     let shape = &size[from..];
