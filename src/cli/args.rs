@@ -99,7 +99,10 @@ struct ExplainArgs {
     /// Write to a file.
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
-    /// Also show the block program of each distinct kernel.
+    /// Show every step and every cut, not what repeats once.
+    #[arg(long)]
+    full: bool,
+    /// As `--full`, with the block program of each distinct kernel.
     #[arg(long)]
     programs: bool,
     /// Show the program after this pass instead of the plan; may be given several times.
@@ -287,7 +290,8 @@ fn run_explain(args: &ExplainArgs) -> Result<(), Failure> {
     let explanation = quietly(|| Ok(fused.explain_with(&inputs, |m, x| m.forward(x))?))?;
     progress.finish_and_clear();
     let text = match args.format {
-        Format::Text => explanation.text(args.programs),
+        Format::Text if args.full || args.programs => explanation.text(args.programs),
+        Format::Text => explanation.summary(),
         Format::Json => serde_json::to_string_pretty(&explanation)
             .map_err(|e| Failure::usage(format!("the plan cannot be written as JSON: {e}")))?,
         Format::Dot => explanation.dot(),

@@ -180,6 +180,20 @@ fn passes_of_a_target_show_what_they_decide() {
     assert!(help.contains("vectorize") && help.contains("guards"), "{help}");
 }
 
+/// Layers that repeat are one entry of a plan, which fits a screen; `--full` shows each step and cut.
+#[test]
+fn a_plan_shows_what_repeats_once() {
+    let explain = |args: &[&str]| {
+        let output = run(&[&["explain", "gpt2-tiny"], args].concat());
+        assert_eq!(output.status.code(), Some(0));
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    let (short, full) = (explain(&[]), explain(&["--full"]));
+    assert!(short.lines().count() < 30 && short.contains("\n2 x 7 steps, 1 to 14: "), "{short}");
+    assert!(short.contains(" in  12 edges  add -> layer_norm\n"), "{short}");
+    assert!(full.contains("\n  14  kernel ") && full.matches("aten::linear #").count() > 20, "{full}");
+}
+
 #[test]
 fn kernels_run_on_random_data() {
     let softmax = &example("softmax");

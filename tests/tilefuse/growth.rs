@@ -34,7 +34,7 @@ fn kernels_of_long_models_have_a_bounded_size() {
         assert!(largest(&many) <= 512 && largest(&many) < 2 * largest(&some), "{kind:?}: {}", largest(&many));
         // Three times the operators are three times the kernels, or one more for each that is not full.
         assert!((2..=2 * some.kernels_fused * 2).contains(&many.kernels_fused), "{kind:?}");
-        let cut = |plan: &Explanation| plan.to_string().contains("up to which merging pays");
+        let cut = |plan: &Explanation| plan.text(false).contains("up to which merging pays");
         assert!(many.kernels_fused > 1 && cut(&many), "{kind:?}: {many}");
     }
 }

@@ -400,7 +400,7 @@ fn dropout_stays_a_call_and_the_plan_gives_both_times() {
     let inputs = heads(33, 33, 16, Kind::Float);
     let (found, plan) = run(plain, &inputs, Products::Measured);
     assert!(error(&found, plain, &inputs) < 1e-5);
-    let plan = plan.to_string();
+    let plan = plan.text(false);
     assert!(plan.contains("us generated") && plan.contains("us in libtorch"), "{plan}");
     let dropped: Attend = |x| {
         Tensor::scaled_dot_product_attention(&x[0], &x[1], &x[2], None::<&Tensor>, 0.5, false, None, false)

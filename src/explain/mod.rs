@@ -1,5 +1,7 @@
 //! What a compiled plan does, for people and for machines.
 
+mod summary;
+
 use serde::Serialize;
 use tilefuse_fusion::Op;
 use tilefuse_fusion::plan::{KernelKind, KernelStep, Plan, StepKind};
@@ -106,6 +108,8 @@ pub struct EdgeReport {
     pub verdict: String,
     /// Whether producer and consumer are in one kernel.
     pub fused: bool,
+    /// Bytes of what the producer gives.
+    pub bytes: u64,
 }
 
 /// A tensor of the caller or of the model that a call writes.
@@ -197,6 +201,7 @@ impl Explanation {
             consumer: origin(d.consumer),
             verdict: d.verdict.to_string(),
             fused: d.verdict == tilefuse_fusion::plan::Verdict::Fused,
+            bytes: plan.graph.node(d.producer).outs.iter().map(tilefuse_fusion::TensorType::bytes).sum(),
         });
         let updates = plan.updates.iter().zip(&plan.copied).map(|((target, _), copied)| UpdateReport {
             target: match plan.graph.node(*target).op {
@@ -233,8 +238,39 @@ impl Explanation {
         Explanation { note: Some(String::from(reason)), ..self }
     }
 
-    /// The plan as text; `programs` adds the block program of each distinct kernel.
+    /// The plan on a screen: what repeats once, the time of each part, and the cuts over which most bytes go. This is what is
+    /// displayed.
+    pub fn summary(&self) -> String {
+        let mut text = self.head();
+        text.push_str(&summary::steps(self));
+        text.push_str(&self.updates_text());
+        text.push('\n');
+        text.push_str(&summary::cuts(self));
+        text
+    }
+
+    /// The plan as text with every step and every cut; `programs` adds the block program of each distinct kernel.
     pub fn text(&self, programs: bool) -> String {
+        let mut text = self.head();
+        for (position, step) in self.steps.iter().enumerate() {
+            text.push_str(&step_text(position, step));
+        }
+        text.push_str(&self.updates_text());
+        text.push_str("\nedges that were not fused\n");
+        for edge in self.edges.iter().filter(|e| !e.fused) {
+            text.push_str(&format!("  {} -> {}: {}\n", edge.producer, edge.consumer, edge.verdict));
+        }
+        if programs {
+            for program in &self.programs {
+                text.push('\n');
+                text.push_str(program);
+            }
+        }
+        text
+    }
+
+    /// What is said before the steps.
+    fn head(&self) -> String {
         let mut text = self.note.as_ref().map_or_else(String::new, |reason| {
             format!("such calls run the model itself: {reason}\nwithout that they would run this plan:\n\n")
         });
@@ -251,20 +287,6 @@ impl Explanation {
         }
         if let Some(state) = &self.cuda_graph {
             text.push_str(&format!("CUDA graph: {state}\n\n"));
-        }
-        for (position, step) in self.steps.iter().enumerate() {
-            text.push_str(&step_text(position, step));
-        }
-        text.push_str(&self.updates_text());
-        text.push_str("\nedges that were not fused\n");
-        for edge in self.edges.iter().filter(|e| !e.fused) {
-            text.push_str(&format!("  {} -> {}: {}\n", edge.producer, edge.consumer, edge.verdict));
-        }
-        if programs {
-            for program in &self.programs {
-                text.push('\n');
-                text.push_str(program);
-            }
         }
         text
     }
@@ -322,7 +344,7 @@ impl Explanation {
 
 impl std::fmt::Display for Explanation {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(&self.text(false))
+        f.write_str(&self.summary())
     }
 }
 

@@ -1,0 +1,184 @@
+//! A plan on one screen: repeated parts once, and the cuts that cost most.
+//!
+//! ```text
+//!    0          0.2 %  fused_embedding_add_layer_norm   embedding, embedding, add, layer_norm
+//! 12 x steps 1 to 7, to step 84: 24.1 ms, 88.7 %
+//!    1          1.6 %  fused_linear                     linear
+//! ```
+
+use std::fmt::Write as _;
+
+use indexmap::IndexMap;
+
+use super::{EdgeReport, Explanation, StepReport, bytes};
+
+/// Cuts that are shown.
+const MAX_CUTS: usize = 5;
+
+/// Columns of a line.
+const WIDTH: usize = 120;
+
+/// Steps one after the other, as they are shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Run {
+    start: usize,
+    /// Steps that are repeated.
+    period: usize,
+    times: usize,
+}
+
+/// The steps as runs, by keys that are equal where steps are alike: each is the one that covers most from where it starts, and
+/// of these the one with the fewest steps.
+fn runs(keys: &[String]) -> Vec<Run> {
+    let mut found = Vec::new();
+    let mut start = 0;
+    while start < keys.len() {
+        let rest = &keys[start..];
+        let times =
+            |period: usize| rest.chunks_exact(period).take_while(|part| *part == &rest[..period]).count();
+        let repeated =
+            (1..=rest.len() / 2).map(|period| (period, times(period))).filter(|&(_, times)| times > 1);
+        let most = repeated.max_by_key(|&(period, times)| (period * times, std::cmp::Reverse(period)));
+        let (period, times) = most.unwrap_or((1, 1));
+        found.push(Run { start, period, times });
+        start += period * times;
+    }
+    found
+}
+
+/// An operator without its namespace and position.
+fn short(operator: &str) -> String {
+    let words = operator.split(' ').filter(|word| !word.starts_with('#'));
+    words.map(|word| word.strip_prefix("aten::").unwrap_or(word)).collect::<Vec<_>>().join(" ")
+}
+
+fn key(step: &StepReport) -> String {
+    match step {
+        StepReport::Kernel { program, operators, grid, .. } => {
+            let operators: Vec<String> = operators.iter().map(|operator| short(operator)).collect();
+            format!("{program} {grid} {operators:?}")
+        }
+        StepReport::Extern { operator, result, .. } => format!("{} {result}", short(operator)),
+    }
+}
+
+/// A time, in the unit that suits it.
+fn time(us: f64) -> String {
+    if us < 1e4 { format!("{us:.1} us") } else { format!("{:.1} ms", us / 1e3) }
+}
+
+fn predicted(step: &StepReport) -> f64 {
+    match step {
+        StepReport::Kernel { predicted_us, .. } => *predicted_us,
+        StepReport::Extern { .. } => 0.0,
+    }
+}
+
+/// Text of at most so many characters.
+fn clip(text: &str, width: usize) -> String {
+    match text.char_indices().nth(width) {
+        None => text.to_owned(),
+        Some(_) => text.chars().take(width.saturating_sub(3)).chain("...".chars()).collect(),
+    }
+}
+
+/// The steps of a plan, repeated ones once.
+pub(super) fn steps(plan: &Explanation) -> String {
+    let all: f64 = plan.steps.iter().map(predicted).sum();
+    let share = |us: f64| if all > 0.0 { 100.0 * us / all } else { 0.0 };
+    let name = |step: &StepReport| match step {
+        StepReport::Kernel { name, .. } => name.clone(),
+        StepReport::Extern { .. } => String::from("libtorch"),
+    };
+    let width = plan.steps.iter().map(|step| name(step).len()).max().unwrap_or(0).min(40);
+    let mut text = format!("steps, with their share of {} as predicted\n", time(all));
+    let keys: Vec<String> = plan.steps.iter().map(key).collect();
+    for Run { start, period, times } in runs(&keys) {
+        let part = &plan.steps[start..start + period];
+        let indent = if times > 1 { 2 } else { 0 };
+        if times > 1 {
+            let end = start + period * times;
+            let us: f64 = plan.steps[start..end].iter().map(predicted).sum();
+            let _ = writeln!(
+                text,
+                "{times} x {period} steps, {start} to {}: {}, {:.1} %",
+                end - 1,
+                time(us),
+                share(us)
+            );
+        }
+        for (at, step) in (start..).zip(part) {
+            let operators: Vec<String> = match step {
+                StepReport::Kernel { operators, .. } => operators.iter().map(|o| short(o)).collect(),
+                StepReport::Extern { operator, .. } => vec![short(operator)],
+            };
+            let moved = match step {
+                StepReport::Kernel { bytes_read, bytes_written, .. } => bytes(bytes_read + bytes_written),
+                StepReport::Extern { .. } => String::new(),
+            };
+            let line = format!(
+                "{:indent$}{at:4} {:>6.1} % {moved:>9}  {:width$}  {}",
+                "",
+                share(predicted(step)),
+                clip(&name(step), width),
+                operators.join(", ")
+            );
+            let _ = writeln!(text, "{}", clip(line.trim_end(), WIDTH));
+        }
+    }
+    text
+}
+
+/// The cuts over which most bytes go, alike ones once.
+pub(super) fn cuts(plan: &Explanation) -> String {
+    let mut alike: IndexMap<(String, String, &str), (u64, u64)> = IndexMap::new();
+    for EdgeReport { producer, consumer, verdict, bytes, .. } in plan.edges.iter().filter(|edge| !edge.fused)
+    {
+        let (count, sum) = alike.entry((short(producer), short(consumer), verdict)).or_default();
+        (*count, *sum) = (*count + 1, *sum + bytes);
+    }
+    let all = alike.len();
+    if all == 0 {
+        return String::from("every edge is fused\n");
+    }
+    alike.sort_by(|_, a, _, b| b.1.cmp(&a.1));
+    let mut text =
+        format!("edges that were not fused, of {all} different ones those over which most bytes go\n");
+    for ((producer, consumer, verdict), (count, sum)) in alike.iter().take(MAX_CUTS) {
+        let _ = writeln!(
+            text,
+            "  {:>9} in {count:3} {}  {producer} -> {consumer}\n{:26}{verdict}",
+            bytes(*sum),
+            if *count == 1 { "edge " } else { "edges" },
+            ""
+        );
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn runs_of(keys: &str) -> Vec<(usize, usize, usize)> {
+        let keys: Vec<String> = keys.chars().map(String::from).collect();
+        runs(&keys).into_iter().map(|run| (run.start, run.period, run.times)).collect()
+    }
+
+    #[test]
+    fn what_repeats_is_one_run() {
+        assert_eq!(runs_of(""), []);
+        assert_eq!(runs_of("abc"), [(0, 1, 1), (1, 1, 1), (2, 1, 1)]);
+        assert_eq!(runs_of("xabababy"), [(0, 1, 1), (1, 2, 3), (7, 1, 1)]);
+        assert_eq!(runs_of("aaaa"), [(0, 1, 4)]);
+        assert_eq!(runs_of("aabaabc"), [(0, 3, 2), (6, 1, 1)]);
+    }
+
+    #[test]
+    fn operators_are_named_without_positions() {
+        assert_eq!(short("aten::linear #23"), "linear");
+        assert_eq!(short("attention aten::matmul #13 to aten::matmul #19"), "attention matmul to matmul");
+        assert_eq!(clip("abcdef", 6), "abcdef");
+        assert_eq!(clip("abcdefg", 6), "abc...");
+    }
+}
