@@ -285,9 +285,9 @@ impl Trial<'_> {
     }
 
     /// The run in `f64`, on the CPU: some of libtorch's functions for CUDA have constants of `f32` in them (`hardswish`).
-    fn exact(&self) -> Result<Left, Error> {
-        let storages = copies(self.draw, Mode::Double);
-        self.run_on(storages.iter().map(|s| s.to_device(Device::Cpu)).collect(), Mode::Double)
+    fn exact(&self, kinds: &HashMap<u32, Kind>) -> Result<Left, Error> {
+        let storages = copies(self.draw, Mode::Double(kinds));
+        self.run_on(storages.iter().map(|s| s.to_device(Device::Cpu)).collect(), Mode::Double(kinds))
     }
 
     fn run_on(&self, storages: Vec<Tensor>, mode: Mode<'_>) -> Result<Left, Error> {
@@ -384,11 +384,12 @@ impl Trial<'_> {
         if self.program.draws() {
             return Ok(self.without_f64(eager, ours, open));
         }
-        let double = match self.exact() {
+        let kinds = self.kinds()?;
+        let double = match self.exact(&kinds) {
             Ok(double) => double,
             Err(error) => return self.without_double(eager, ours, open, &error),
         };
-        let mut noise: Option<(HashMap<u32, Kind>, Vec<Left>)> = None;
+        let mut noise: Option<Vec<Left>> = None;
         let mut rounding = None;
         for &at in open {
             let (Some(e), Some(o), Some(exact)) = (eager.get(at), ours.get(at), double.get(at)) else {
@@ -409,15 +410,15 @@ impl Trial<'_> {
                 Err(Difference::Numbers(measured)) => measured,
                 Err(other) => return Ok(self.different(&self.place(at), other)),
             };
-            let (kinds, runs) = match &mut noise {
-                Some(noise) => noise,
-                None => noise.insert(self.noise()?),
+            let runs = match &mut noise {
+                Some(runs) => runs,
+                None => noise.insert(self.noise(&kinds)?),
             };
             let found = self.rounding(at, &measured, &exact, runs);
             if found.ours <= 4.0 * found.noise {
                 continue;
             }
-            let coarsest = self.program.outputs.get(at).and_then(|o| self.program.coarsest(o.id, kinds));
+            let coarsest = self.program.outputs.get(at).and_then(|o| self.program.coarsest(o.id, &kinds));
             if !measured.may_be_rounding(coarsest.unwrap_or(e.kind())) {
                 if self.eager_changes(false, Some(at))? {
                     continue;
@@ -484,14 +485,17 @@ impl Trial<'_> {
         Rounding { place, max_abs: measured.max_abs, ours: own.0, eager: own.1, noise, relative: own.2 }
     }
 
-    /// The types of all values, and runs with random rounding errors.
-    fn noise(&self) -> Result<(HashMap<u32, Kind>, Vec<Left>), Error> {
-        let _generators = (!self.program.takes_seed()).then(generators);
+    /// The types of all values.
+    fn kinds(&self) -> Result<HashMap<u32, Kind>, Error> {
         let storages = copies(self.draw, Mode::Native);
         let values = self.program.run_all(&self.program.views(&storages)?, Mode::Native)?;
-        let kinds: HashMap<u32, Kind> = values.into_iter().map(|(id, t)| (id, t.kind())).collect();
-        let runs = (0..3).map(|_| self.run(Mode::Noisy(&kinds))).collect::<Result<_, _>>()?;
-        Ok((kinds, runs))
+        Ok(values.into_iter().filter(|(_, t)| t.defined()).map(|(id, t)| (id, t.kind())).collect())
+    }
+
+    /// Runs with random rounding errors.
+    fn noise(&self, kinds: &HashMap<u32, Kind>) -> Result<Vec<Left>, Error> {
+        let _generators = (!self.program.takes_seed()).then(generators);
+        (0..3).map(|_| self.run(Mode::Noisy(kinds))).collect()
     }
 }
 

@@ -143,8 +143,8 @@ pub struct Program {
 pub enum Mode<'a> {
     /// As it is written.
     Native,
-    /// All floating-point types replaced by `f64`.
-    Double,
+    /// All floating-point types replaced by `f64`, of a program whose values have these types in a native run.
+    Double(&'a HashMap<u32, Kind>),
     /// As `Double`, and each rounded result is changed by a random relative error of the type that it has in a native
     /// run: how large the rounding errors of a correct implementation may be.
     Noisy(&'a HashMap<u32, Kind>),
@@ -225,25 +225,38 @@ impl Program {
 
     /// Runs the program on its inputs and parameters, in the order of [`Program::inputs`].
     pub fn run(&self, views: &[Tensor], mode: Mode<'_>) -> Result<Vec<Tensor>, Error> {
-        let env = self.run_all(views, mode)?;
+        let env = self.values(views, mode, false)?;
         let output = |o: &Named| match env.get(&o.id) {
             Some(tensor) => Ok(tensor.shallow_clone()),
-            None if matches!(mode, Mode::Double) => Ok(Tensor::new()),
+            None if matches!(mode, Mode::Double(_)) => Ok(Tensor::new()),
             None => Err(unknown(o.id)),
         };
         self.outputs.iter().map(output).collect()
     }
 
-    /// As [`Program::run`], and returns every value. In `f64`, what libtorch does not compute in it is absent, and outputs
-    /// that depend on it are undefined.
+    /// As [`Program::run`], and returns every value.
     pub fn run_all(&self, views: &[Tensor], mode: Mode<'_>) -> Result<HashMap<u32, Tensor>, Error> {
+        self.values(views, mode, true)
+    }
+
+    /// The values that a run ends with: all, or those that are not read for the last time within it. In `f64`, what libtorch
+    /// does not compute in it is absent, and outputs that depend on it are undefined.
+    fn values(&self, views: &[Tensor], mode: Mode<'_>, all: bool) -> Result<HashMap<u32, Tensor>, Error> {
+        let mut last: HashMap<u32, usize> = HashMap::new();
+        for (at, op) in self.ops.iter().enumerate() {
+            last.extend(op.reads().into_iter().map(|id| (id, at)));
+        }
+        last.extend(self.outputs.iter().map(|output| (output.id, usize::MAX)));
         let ids = self.inputs.iter().map(|i| i.id);
         let mut env: HashMap<u32, Tensor> = ids.zip(views.iter().map(Tensor::shallow_clone)).collect();
-        for op in &self.ops {
+        for (at, op) in self.ops.iter().enumerate() {
             let results = match op.run(&env, mode) {
-                Err(_) if matches!(mode, Mode::Double) && !op.in_place() => continue,
+                Err(_) if matches!(mode, Mode::Double(_)) && !op.in_place() => continue,
                 results => results?,
             };
+            if !all {
+                env.retain(|id, _| last.get(id).is_some_and(|&last| last > at));
+            }
             for (named, tensor) in op.results.iter().zip(results) {
                 // Integers become `f32` where an operator promotes them.
                 let kind = known_kind(&tensor).map(|kind| (kind, mode.kind(kind)));
@@ -339,9 +352,25 @@ impl OpCall {
         Call::new(&op, overload, args)
     }
 
+    /// Whether it is a conversion that gives a new tensor in a native run, though all types are `f64` in this mode.
+    fn converts(&self, mode: Mode<'_>) -> bool {
+        let (Mode::Double(kinds) | Mode::Noisy(kinds)) = mode else { return false };
+        match &self.args[..] {
+            [Arg::Tensor(x), Arg::DType(to), ..] if self.name == "to.dtype" => {
+                kinds.get(x).is_some_and(|&from| kind_of(*to) != Some(from))
+            }
+            _ => false,
+        }
+    }
+
     /// Calls the operator on values of `env`.
     pub fn run(&self, env: &HashMap<u32, Tensor>, mode: Mode<'_>) -> Result<Vec<Tensor>, Error> {
-        let args: Vec<Arg<u32>> = self.args.iter().map(|a| in_mode(a, mode)).collect();
+        let mut args: Vec<Arg<u32>> = self.args.iter().map(|a| in_mode(a, mode)).collect();
+        if self.converts(mode)
+            && let Some(copy) = args.get_mut(3)
+        {
+            *copy = Arg::Bool(true);
+        }
         let call = self.call(&args)?;
         let tensors = self
             .reads()
@@ -350,7 +379,7 @@ impl OpCall {
             .collect::<Result<Vec<_>, _>>()?;
         let results = match (call.run(&tensors), mode) {
             // What a call writes to narrow copies would be lost.
-            (Err(error), Mode::Double | Mode::Noisy(_)) if !self.in_place() => {
+            (Err(error), Mode::Double(_) | Mode::Noisy(_)) if !self.in_place() => {
                 self.run_narrow(&tensors).map_err(|_| error)?
             }
             (results, _) => results?,

@@ -154,6 +154,9 @@ impl Generator {
     }
 }
 
+/// Elements of a storage of which an input takes a part.
+const MAX_ELEMENTS: i64 = 1 << 23;
+
 struct Placement {
     strides: Vec<i64>,
     offset: i64,
@@ -183,7 +186,15 @@ fn layout(rng: &mut Rng, shape: &[i64]) -> Placement {
         2 if rank == 4 => dense(shape, &[0, 2, 3, 1], &ones),
         3 => {
             offset = rng.range(0, 5);
-            let steps: Vec<i64> = (0..rank).map(|_| *rng.pick(&[1, 1, 2, 3])).collect();
+            let mut room = MAX_ELEMENTS / shape.iter().product::<i64>().max(1);
+            let steps: Vec<i64> = (0..rank)
+                .map(|_| {
+                    let step = *rng.pick(&[1, 1, 2, 3]);
+                    let step = if step <= room { step } else { 1 };
+                    room /= step;
+                    step
+                })
+                .collect();
             dense(shape, &order, &steps)
         }
         4 => {

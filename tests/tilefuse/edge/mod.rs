@@ -91,7 +91,7 @@ fn check(rows: &[&Row], what: &str, operands: &[Tensor], others: &[Tensor], foun
                     operands,
                     eager: pick(eager(row, operands, Mode::Native)).unwrap(),
                     scalar: pick(eager(row, &spaced(operands), Mode::Native)),
-                    double: pick(eager(row, &wide(operands), Mode::Double)),
+                    double: pick(eager(row, &wide(operands), Mode::Double(&HashMap::new()))),
                 };
                 found.cases += 1;
                 found.elements += ours.numel() as i64;
