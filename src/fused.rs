@@ -389,6 +389,11 @@ impl Engine {
         Signature::indescribable(inputs)
     }
 
+    /// Names of parameters and buffers.
+    fn all_names(&self) -> Vec<(String, Tensor)> {
+        self.names.iter().cloned().zip(self.named.iter().map(Tensor::shallow_clone)).collect()
+    }
+
     /// Runs the model itself and records what it does.
     fn record(
         &self,
@@ -396,8 +401,7 @@ impl Engine {
         forward: Forward<'_>,
     ) -> Result<(Vec<Tensor>, Trace, CompileReport), Error> {
         let start = Instant::now();
-        let named = self.named.iter().map(Tensor::shallow_clone);
-        let names: Vec<(String, Tensor)> = self.names.iter().cloned().zip(named).collect();
+        let names = self.all_names();
         let (outputs, trace) = torch::capture(
             inputs,
             &names,
@@ -473,7 +477,7 @@ impl Engine {
         }
         match self.table.find(inputs, state, forward, &mut data).as_deref() {
             Some(Entry { outcome: Outcome::Plan(compiled, _), .. }) => {
-                let plan = Explanation::of(compiled);
+                let plan = Explanation::of(compiled, &self.all_names());
                 let needs_grad = state.grad() && grad_needed(state, &compiled.params);
                 Ok(if needs_grad { plan.with_note(PARAMETER_GRADIENTS) } else { plan })
             }

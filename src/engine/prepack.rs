@@ -188,6 +188,11 @@ impl Packs {
         &self.weights
     }
 
+    /// The parameters that hold the weights, by constant.
+    pub(crate) fn params(&self) -> impl Iterator<Item = u32> + '_ {
+        self.packs.iter().map(|pack| pack.panels.param)
+    }
+
     /// Bytes of the packed weights.
     pub(crate) fn bytes(&self) -> u64 {
         let numel = |p: &Pack| p.panels.shape().iter().product::<i64>() as u64;

@@ -1,8 +1,10 @@
 //! What a compiled plan does, for people and for machines.
 
+mod modules;
 mod summary;
 
 use serde::Serialize;
+use tch::Tensor;
 use tilefuse_fusion::Op;
 use tilefuse_fusion::plan::{KernelKind, KernelStep, Plan, StepKind};
 
@@ -20,6 +22,8 @@ pub enum StepReport {
         shape: KernelKind,
         /// The captured operators that it computes, in order.
         operators: Vec<String>,
+        /// The modules of the model that it computes a part of, by the names of parameters (see [`Fused::named`](crate::Fused::named)).
+        modules: Vec<String>,
         /// Program instances.
         grid: u64,
         /// Bytes read.
@@ -47,6 +51,8 @@ pub enum StepReport {
     Extern {
         /// The captured operator.
         operator: String,
+        /// The modules of the model that it is of.
+        modules: Vec<String>,
         /// Type of its first result.
         result: String,
         /// Why it is no kernel, where it is an operator with a kernel of its own.
@@ -162,8 +168,9 @@ pub struct Explanation {
 }
 
 impl Explanation {
-    pub(crate) fn of(compiled: &Compiled) -> Explanation {
+    pub(crate) fn of(compiled: &Compiled, names: &[(String, Tensor)]) -> Explanation {
         let plan = &compiled.plan;
+        let modules = modules::modules(compiled, names);
         let origin = |id| plan.graph.origin(id).map_or_else(|| format!("%{}", id.index()), String::from);
         let steps = plan.steps.iter().enumerate().map(|(at, step)| match &step.kind {
             StepKind::Kernel(k) => {
@@ -177,6 +184,7 @@ impl Explanation {
                     name: plan.programs[k.program].name.clone(),
                     shape: k.kind,
                     operators,
+                    modules: modules[at].clone(),
                     grid: k.grid.iter().product(),
                     bytes_read: k.bytes_read,
                     bytes_written: k.bytes_written,
@@ -192,6 +200,7 @@ impl Explanation {
             }
             StepKind::Extern(e) => StepReport::Extern {
                 operator: origin(e.node),
+                modules: modules[at].clone(),
                 result: plan.graph.node(e.node).outs.first().map_or_else(String::new, ToString::to_string),
                 reason: e.reason.clone(),
             },
@@ -400,7 +409,7 @@ fn step_text(position: usize, step: &StepReport) -> String {
             reason.as_ref().map_or_else(String::new, |reason| format!("        {reason}\n")),
             outer_loop.as_ref().map_or_else(String::new, |outer_loop| format!("        {outer_loop}\n"))
         ),
-        StepReport::Extern { operator, result, reason } => {
+        StepReport::Extern { operator, result, reason, .. } => {
             let reason = reason.as_ref().map_or_else(String::new, |reason| format!("\n        {reason}"));
             format!("{position:4}  libtorch {operator} : {result}{reason}\n")
         }

@@ -10,6 +10,7 @@ use std::fmt::Write as _;
 
 use indexmap::IndexMap;
 
+use super::modules::pattern;
 use super::{EdgeReport, Explanation, StepReport, bytes};
 
 /// Cuts that are shown.
@@ -67,6 +68,18 @@ fn time(us: f64) -> String {
     if us < 1e4 { format!("{us:.1} us") } else { format!("{:.1} ms", us / 1e3) }
 }
 
+/// The modules of a step that is repeated with others: one path for all repetitions.
+fn modules(plan: &Explanation, at: usize, run: Run) -> String {
+    let of = |at: usize| match &plan.steps[at] {
+        StepReport::Kernel { modules, .. } | StepReport::Extern { modules, .. } => modules,
+    };
+    let paths = |module: usize| {
+        let alike = (0..run.times).map(|time| of(at + time * run.period));
+        pattern(alike.map(|modules| modules.get(module).map_or("", String::as_str)))
+    };
+    (0..of(at).len()).map(paths).collect::<Vec<_>>().join(", ")
+}
+
 fn predicted(step: &StepReport) -> f64 {
     match step {
         StepReport::Kernel { predicted_us, .. } => *predicted_us,
@@ -93,7 +106,8 @@ pub(super) fn steps(plan: &Explanation) -> String {
     let width = plan.steps.iter().map(|step| name(step).len()).max().unwrap_or(0).min(40);
     let mut text = format!("steps, with their share of {} as predicted\n", time(all));
     let keys: Vec<String> = plan.steps.iter().map(key).collect();
-    for Run { start, period, times } in runs(&keys) {
+    for run in runs(&keys) {
+        let Run { start, period, times } = run;
         let part = &plan.steps[start..start + period];
         let indent = if times > 1 { 2 } else { 0 };
         if times > 1 {
@@ -116,11 +130,13 @@ pub(super) fn steps(plan: &Explanation) -> String {
                 StepReport::Kernel { bytes_read, bytes_written, .. } => bytes(bytes_read + bytes_written),
                 StepReport::Extern { .. } => String::new(),
             };
+            let modules = modules(plan, at, run);
             let line = format!(
-                "{:indent$}{at:4} {:>6.1} % {moved:>9}  {:width$}  {}",
+                "{:indent$}{at:4} {:>6.1} % {moved:>9}  {:width$}  {modules}{}{}",
                 "",
                 share(predicted(step)),
                 clip(&name(step), width),
+                if modules.is_empty() { "" } else { ": " },
                 operators.join(", ")
             );
             let _ = writeln!(text, "{}", clip(line.trim_end(), WIDTH));
