@@ -27,6 +27,7 @@ pub mod schedule;
 pub mod select_attention;
 mod select_library;
 pub mod simplify;
+mod sliced_products;
 mod text;
 mod tuple_reductions;
 mod types;

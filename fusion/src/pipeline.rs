@@ -6,6 +6,7 @@
 //!   lower                      calls                             -> primitive operators
 //! primitive graph
 //!   simplify                   what simplify::PASSES lists       -> until nothing changes
+//!   slice-products             slices of products                -> products of slices
 //!   gather-products            columns of products, picked       -> products of these, on a processor
 //!   select-attention           contraction, softmax, contraction -> scaled_dot_product_attention
 //!   select-library             contractions                      -> calls of libtorch, or products and their sums
@@ -39,6 +40,7 @@ use crate::rewrites::Rewrites;
 use crate::select_attention::{Facts, NoFacts, select_attention};
 use crate::select_library::select_library;
 use crate::simplify::simplify_counted;
+use crate::sliced_products::slice_products;
 use crate::tuple_reductions::tuple_reductions;
 use crate::unaligned::split_unaligned_products;
 use crate::{Prepacked, Products, choose_products};
@@ -200,6 +202,10 @@ pub const PASSES: &[Pass] = &[
         Ok(())
     }),
     graph("simplify", Stage::Primitive, simplified),
+    graph("slice-products", Stage::Primitive, |graph, cx| {
+        slice_products(graph, &cx.rewrites);
+        Ok(())
+    }),
     graph("gather-products", Stage::Primitive, |graph, cx| {
         // A library call has no epilogue.
         if !cx.profile.machine.is_gpu() && cx.selection.products != Products::Library {

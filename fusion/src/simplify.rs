@@ -69,7 +69,7 @@ fn drop_unused(graph: &mut Graph, _: &Rewrites) -> usize {
 
 /// Whether a value may be read with other strides than its type says: no output, write-back or libtorch call reads
 /// it, and no windows are taken of it. Images lie in memory as a model chose for its convolutions.
-fn strides_are_free(graph: &Graph, value: ValueRef) -> bool {
+pub(crate) fn strides_are_free(graph: &Graph, value: ValueRef) -> bool {
     let kept = graph.outputs.contains(&value) || graph.updates.iter().any(|u| u.value == value);
     let reads = |node: NodeId| matches!(graph.node(node).op, Op::Aten(_)) || makes_windows(graph, node);
     !kept && !graph.users(value.node).iter().any(|&(user, _)| reads(user))

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
 
-use tch::nn::{self, ModuleT};
+use tch::nn::{self, Module, ModuleT};
 use tch::{Device, Kind, Tensor};
 
 use crate::{
@@ -171,6 +171,25 @@ pub(crate) fn module(net: impl ModuleT + 'static) -> Box<dyn Model> {
     })
 }
 
+/// The distribution of a language model over the token that comes next.
+fn next_token(net: impl Module + 'static) -> Box<dyn Model> {
+    Box::new(move |inputs: &[Tensor]| {
+        let [ids] = take(inputs);
+        vec![ids.apply(&net).select(1, -1).softmax(-1, None)]
+    })
+}
+
+/// The mean cross-entropy of a language model's tokens, each but the first predicted by those before it.
+fn language_loss(net: impl Module + 'static) -> Box<dyn Model> {
+    Box::new(move |inputs: &[Tensor]| {
+        let [ids] = take(inputs);
+        let logits = ids.apply(&net);
+        let logits = logits.narrow(1, 0, logits.size()[1] - 1).flatten(0, 1);
+        let targets = ids.narrow(1, 1, ids.size()[1] - 1).flatten(0, 1);
+        vec![logits.cross_entropy_for_logits(&targets)]
+    })
+}
+
 fn bert_model(p: &nn::Path, cfg: BertConfig) -> Box<dyn Model> {
     let net = bert(p, &cfg);
     Box::new(move |inputs: &[Tensor]| {
@@ -202,6 +221,8 @@ macro_rules! entry {
     };
 }
 pub(crate) use entry;
+
+const GPT2_HEADS_CPU: &[Case] = &[Case::f32("gpt2_1x128", &[InputSpec::ints(&[1, 128], 50257)])];
 
 const GPT2_CPU: &[Case] = &[
     Case::f32("gpt2_1x128", &[InputSpec::ints(&[1, 128], 50257)]),
@@ -272,6 +293,12 @@ const MODELS: &[ZooEntry] = &[
     }),
     entry!("gpt2-sdpa", "GPT-2 small, scaled_dot_product_attention", 1, GPT2_CPU, GPT2_GPU, |p| {
         module(gpt2(p, &Gpt2Config::small().attention(Attention::Sdpa)))
+    }),
+    entry!("gpt2-next", "GPT-2 small, the distribution of the next token", 1, GPT2_HEADS_CPU, &[], |p| {
+        next_token(gpt2(p, &Gpt2Config::small()))
+    }),
+    entry!("gpt2-loss", "GPT-2 small, the loss of its tokens", 1, GPT2_HEADS_CPU, &[], |p| {
+        language_loss(gpt2(p, &Gpt2Config::small()))
     }),
     entry!(
         "llama",
@@ -346,6 +373,17 @@ const TINY_MODELS: &[ZooEntry] = &[
     }),
     entry!("gpt2-sdpa-tiny", "GPT-2 of two blocks, scaled_dot_product_attention", 1, TOKENS_TINY, &[], |p| {
         module(gpt2(p, &Gpt2Config::tiny().attention(Attention::Sdpa)))
+    }),
+    entry!(
+        "gpt2-next-tiny",
+        "GPT-2 of two blocks, the distribution of the next token",
+        1,
+        TOKENS_TINY,
+        &[],
+        |p| { next_token(gpt2(p, &Gpt2Config::tiny())) }
+    ),
+    entry!("gpt2-loss-tiny", "GPT-2 of two blocks, the loss of its tokens", 1, TOKENS_TINY, &[], |p| {
+        language_loss(gpt2(p, &Gpt2Config::tiny()))
     }),
     entry!("llama-tiny", "Llama of two blocks, attention written out", 1, TOKENS_TINY, &[], |p| {
         module(llama(p, &LlamaConfig::tiny()))

@@ -242,3 +242,27 @@ fn every_spelling_of_a_product_is_one() {
         }
     }
 }
+
+/// What nothing reads of a product is not computed.
+#[test]
+fn the_rows_of_a_product_that_are_read_are_computed_alone() {
+    setup();
+    let _no_grad = tch::no_grad_guard();
+    let weight = Tensor::randn([97, 64], (Kind::Float, Device::Cpu));
+    let bias = Tensor::randn([97], (Kind::Float, Device::Cpu));
+    for products in [Products::Generated, Products::Library] {
+        let (weight, bias) = (weight.shallow_clone(), bias.shallow_clone());
+        let model =
+            move |x: &[Tensor]| vec![x[0].linear(&weight, Some(&bias)).select(1, -1).softmax(-1, None)];
+        let fused = tilefuse::fuse_with(model, Options { products, ..Options::default() });
+        for _ in 0..2 {
+            let x = [Tensor::randn([2, 17, 64], (Kind::Float, Device::Cpu))];
+            let (ours, eager) = (fused.call(&x).unwrap(), fused.model()(&x));
+            assert!(ours[0].allclose(&eager[0], 1e-5, 1e-5, false));
+        }
+        let x = [Tensor::randn([2, 17, 64], (Kind::Float, Device::Cpu))];
+        let plan = fused.explain_with(&x, |m, x| m(x)).unwrap();
+        // 2 rows of 97 elements, and softmax's.
+        assert!(plan.peak_bytes_fused < 4 * 2 * 97 * 4, "{}", plan.text(false));
+    }
+}
