@@ -9,10 +9,9 @@ use tilefuse_block::Program;
 use tilefuse_block::passes::{PassError, optimize_for_grid};
 
 use super::cost::{Cost, Profile, operations};
-use super::group::{Planner, Strides, Unit};
-use super::unit_order::Contraction;
-use super::{KernelKind, KernelStep, PlanError, Verdict, operand_place};
-use crate::block_kernel::{Alone, BlockKernel, BlockKernelKind, Layout, Tied};
+use super::group::{Planner, Strides};
+use super::{KernelKind, KernelStep, PlanError, operand_place};
+use crate::block_kernel::{Alone, BlockKernel, Layout, Tied};
 use crate::epilogue::{Part, Rewrite, domain, rewrite, uses};
 use crate::graph::{NodeId, Op, ValueRef};
 use crate::kernel::{BlockRefusal, Domain, Group, KNode, Kernel, Refusal, Space, build};
@@ -22,14 +21,12 @@ use crate::types::{Dims, TensorType};
 #[derive(Clone, Debug)]
 pub(super) struct BuiltBlock {
     node: NodeId,
-    kind: BlockKernelKind,
+    kernel: Arc<BlockKernel>,
+    /// The kernel's program with what was merged into it.
     program: Program,
-    grid: [u32; 3],
     buffers: Vec<(ValueRef, bool)>,
     /// Values whose memory it reads at strides.
     bases: Vec<Option<ValueRef>>,
-    checks: bool,
-    note: Option<String>,
     pub(super) cost: Cost,
 }
 
@@ -38,19 +35,19 @@ impl BuiltBlock {
     pub(super) fn step(&self, program: usize, nodes: &[NodeId]) -> KernelStep {
         KernelStep {
             program,
-            grid: self.grid.map(u64::from),
+            grid: self.grid().map(u64::from),
             buffers: self.buffers.clone(),
-            checks: self.checks,
+            checks: self.kernel.checks,
             in_place: Vec::new(),
             nodes: nodes.to_vec(),
-            kind: KernelKind::Block(self.kind),
+            kind: KernelKind::Block(self.kernel.kind),
             tiling: None,
             tuned: None,
             bytes_read: self.cost.bytes_read,
             bytes_written: self.cost.bytes_written,
             flops: self.cost.flops,
             predicted_us: self.cost.us,
-            note: self.note.clone(),
+            note: self.kernel.note.clone(),
             parts: Vec::new(),
             horizontal_refusal: None,
         }
@@ -63,7 +60,7 @@ impl BuiltBlock {
 
     /// Its grid.
     pub(super) fn grid(&self) -> [u32; 3] {
-        self.grid
+        self.kernel.grid
     }
 
     /// The program under a name, which no pass has seen.
@@ -75,7 +72,7 @@ impl BuiltBlock {
     pub(super) fn optimized(&self, mut program: Program) -> Result<Program, PlanError> {
         let name = program.name.clone();
         let invalid = |error: PassError| PlanError::Invalid { place: name, what: error.to_string() };
-        optimize_for_grid(&mut program, self.grid).map_err(invalid)?;
+        optimize_for_grid(&mut program, self.grid()).map_err(invalid)?;
         Ok(program)
     }
 }
@@ -102,7 +99,12 @@ impl<'a> Planner<'a> {
     }
 
     /// The block kernel of a node with these nodes, itself among them, in its loads and stores.
-    fn build_block(&self, id: NodeId, block: &BlockKernel, nodes: &[NodeId]) -> Result<BuiltBlock, Refusal> {
+    fn build_block(
+        &self,
+        id: NodeId,
+        block: &Arc<BlockKernel>,
+        nodes: &[NodeId],
+    ) -> Result<BuiltBlock, Refusal> {
         let inside: FxHashSet<NodeId> = nodes.iter().copied().collect();
         let node = self.graph.node(id);
         let device = node.outs.first().map(|ty| ty.device);
@@ -157,8 +159,7 @@ impl<'a> Planner<'a> {
         let (program, buffers) = rewrite("block", &parts, &align)?;
         let flops = arithmetic(block, &operands, &results, rows.as_ref());
         let cost = self.block_cost(&buffers, flops, id, block);
-        let (grid, checks, note) = (block.grid, block.checks, block.note.clone());
-        Ok(BuiltBlock { node: id, kind: block.kind, program, grid, buffers, bases, checks, note, cost })
+        Ok(BuiltBlock { node: id, kernel: Arc::clone(block), program, buffers, bases, cost })
     }
 
     /// The value whose memory an operand is read from at strides, if it is.
@@ -289,68 +290,12 @@ impl<'a> Planner<'a> {
         Cost { bytes_read, bytes_written, flops, us }
     }
 
-    /// Merges a unit with a block kernel and one of pointwise operators, if that is legal and pays.
-    pub(super) fn try_merge_block(&mut self, a: usize, b: usize, contraction: &Contraction) -> Verdict {
-        let (Some(Some(first)), Some(Some(second))) = (self.units.get(a), self.units.get(b)) else {
-            return Verdict::Cycle;
-        };
-        let (block, other) = match (&first.block, &second.block) {
-            (Some(block), None) => (block, second),
-            (None, Some(block)) => (block, first),
-            _ => {
-                return Verdict::Illegal(BlockRefusal::Both.into());
-            }
-        };
-        let Some(pointwise) = &other.kernel else {
-            return Verdict::Library(self.label(other.nodes[0]));
-        };
-        if !pointwise.kernel.reduces.is_empty() && first.block.is_none() {
-            return Verdict::Illegal(BlockRefusal::PrologueReduction.into());
-        }
-        let apart_us = block.cost.us + pointwise.cost.us;
-        let node = block.node;
-        let mut nodes: Vec<NodeId> = first.nodes.iter().chain(&second.nodes).copied().collect();
-        nodes.sort_unstable_by_key(|n| self.rank[n]);
-        let built = self.block_of(node).and_then(|kernel| match kernel.alone {
+    /// A block kernel with more nodes in its loads and stores.
+    pub(super) fn build_around(&self, block: &BuiltBlock, nodes: &[NodeId]) -> Result<BuiltBlock, Refusal> {
+        match block.kernel.alone {
             Some(Alone::Tiles) => Err(BlockRefusal::Tiles.into()),
             Some(Alone::Attention) => Err(BlockRefusal::Attention.into()),
-            None => self.build_block(node, kernel, &nodes),
-        });
-        match built {
-            Ok(built) if built.cost.us <= apart_us => {
-                if !self.rewrites.allow("group") {
-                    return Verdict::Limit;
-                }
-                self.sequence.contract(contraction);
-                for id in &nodes {
-                    self.unit_of.insert(*id, a);
-                }
-                self.units[a] = Some(Unit { nodes, kernel: None, block: Some(Box::new(built)) });
-                self.units[b] = None;
-                Verdict::Fused
-            }
-            Ok(built) => Verdict::Slower { apart_us, merged_us: built.cost.us },
-            Err(refusal) => Verdict::Illegal(refusal),
-        }
-    }
-
-    fn block_of(&self, id: NodeId) -> Result<&'a BlockKernel, Refusal> {
-        match &self.graph.node(id).kernel {
-            Some(Ok(block)) => Ok(block),
-            _ => Err(Refusal::Extern(crate::kernel::name_of(id))),
-        }
-    }
-
-    /// Tries edges at block kernels once more: a producer may have had users that have joined the kernel since.
-    pub(super) fn retry_block_kernels(&mut self) {
-        for at in 0..self.decisions.len() {
-            let (producer, consumer) = (self.decisions[at].producer, self.decisions[at].consumer);
-            let units = (self.unit_of.get(&producer), self.unit_of.get(&consumer));
-            let (Some(&a), Some(&b)) = units else { continue };
-            let block = |u: usize| self.units[u].as_ref().is_some_and(|unit| unit.block.is_some());
-            if self.decisions[at].verdict != Verdict::Fused && (block(a) || block(b)) {
-                self.decisions[at].verdict = self.try_edge(producer, consumer);
-            }
+            None => self.build_block(block.node, &block.kernel, nodes),
         }
     }
 }

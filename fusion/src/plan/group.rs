@@ -22,7 +22,7 @@ use super::{
     Tuner, Verdict, machine, tuned, written_strides,
 };
 use crate::graph::{Graph, NodeId, Op, ValueRef};
-use crate::kernel::{Group, KNode, Kernel, Layouts, Refusal, Space, coalesce};
+use crate::kernel::{BlockRefusal, Group, KNode, Kernel, Layouts, Refusal, Space, coalesce};
 use crate::rewrites::Rewrites;
 use crate::schedule::{Tiling, Walk, choose, schedule_with};
 use crate::types::{Dims, TensorType};
@@ -30,11 +30,37 @@ use crate::types::{Dims, TensorType};
 /// A step to be: a group of nodes in one kernel, or one libtorch call.
 #[derive(Clone, Debug)]
 pub(super) struct Unit {
-    pub(super) nodes: Vec<NodeId>,
-    /// `None` for a libtorch call and for a block kernel.
-    pub(super) kernel: Option<Built>,
+    nodes: Vec<NodeId>,
+    /// `None` for a libtorch call.
+    kernel: Option<UnitKernel>,
+}
+
+/// The kernel that computes a unit.
+#[derive(Clone, Debug)]
+enum UnitKernel {
+    /// Generated from the nodes' expressions.
+    Generated(Box<Built>),
     /// A block kernel, with what was merged into it.
-    pub(super) block: Option<Box<BuiltBlock>>,
+    Block(Box<BuiltBlock>),
+}
+
+impl UnitKernel {
+    /// Predicted microseconds.
+    fn us(&self) -> f64 {
+        match self {
+            UnitKernel::Generated(built) => built.cost.us,
+            UnitKernel::Block(block) => block.cost.us,
+        }
+    }
+}
+
+impl Unit {
+    fn generated(&self) -> Option<&Built> {
+        match self.kernel.as_ref()? {
+            UnitKernel::Generated(built) => Some(built),
+            UnitKernel::Block(_) => None,
+        }
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -329,16 +355,17 @@ impl<'a> Planner<'a> {
             if !self.is_compute(id) || self.is_hollow(id) {
                 continue;
             }
+            let kernel = match self.block_kernels.get(&id) {
+                Some(block) => Some(UnitKernel::Block(Box::new(block.clone()))),
+                None if self.is_extern(id) => None,
+                None => {
+                    let built = self.build(&[id], self.space_of(id));
+                    let built = built.map_err(|refusal| self.alone(id, refusal))?;
+                    Some(UnitKernel::Generated(Box::new(built)))
+                }
+            };
             self.unit_of.insert(id, self.units.len());
-            let block = self.block_kernels.get(&id).cloned().map(Box::new);
-            self.units.push(Some(Unit { nodes: vec![id], kernel: None, block }));
-            if matches!(self.graph.node(id).op, Op::Aten(_)) {
-                continue;
-            }
-            let built = self.build(&[id], self.space_of(id)).map_err(|refusal| self.alone(id, refusal))?;
-            if let Some(Some(unit)) = self.units.last_mut() {
-                unit.kernel = Some(built);
-            }
+            self.units.push(Some(Unit { nodes: vec![id], kernel }));
         }
         self.sequence = Sequence::new(self.units.len());
         Ok(())
@@ -471,26 +498,37 @@ impl<'a> Planner<'a> {
         self.graph.node(id).outs.iter().map(TensorType::bytes).max().unwrap_or(0)
     }
 
-    pub(super) fn try_edge(&mut self, producer: NodeId, consumer: NodeId) -> Verdict {
-        for id in [producer, consumer] {
-            if let Op::Aten(call) = &self.graph.node(id).op
-                && self.is_extern(id)
-            {
-                let name = call.full_name();
-                return match self.refused.get(&id) {
-                    Some(reason) => Verdict::Operator(name, reason.clone()),
-                    None => Verdict::Library(name),
-                };
-            }
-        }
+    fn try_edge(&mut self, producer: NodeId, consumer: NodeId) -> Verdict {
         let (Some(&a), Some(&b)) = (self.unit_of.get(&producer), self.unit_of.get(&consumer)) else {
             // One without elements is computed by no kernel.
             return Verdict::Illegal(Refusal::Empty);
         };
-        match a == b {
-            true => Verdict::Fused,
-            false if self.early.nodes.contains(&producer) => Verdict::Memory,
-            false => self.try_merge(a, b),
+        match self.kernels(a, b) {
+            _ if a == b => Verdict::Fused,
+            Err(verdict) => verdict,
+            Ok(_) if self.early.nodes.contains(&producer) => Verdict::Memory,
+            Ok(_) => self.try_merge(a, b),
+        }
+    }
+
+    /// The kernels of two units, or why they have none that could be one.
+    fn kernels(&self, a: usize, b: usize) -> Result<[&UnitKernel; 2], Verdict> {
+        let kernel = |unit: usize| match &self.units[unit] {
+            None => Err(Verdict::Cycle),
+            Some(Unit { kernel: Some(kernel), .. }) => Ok(kernel),
+            Some(unit) => Err(self.runs_through_libtorch(unit.nodes[0])),
+        };
+        Ok([kernel(a)?, kernel(b)?])
+    }
+
+    fn runs_through_libtorch(&self, id: NodeId) -> Verdict {
+        let name = match &self.graph.node(id).op {
+            Op::Aten(call) => call.full_name(),
+            _ => self.label(id),
+        };
+        match self.refused.get(&id) {
+            Some(reason) => Verdict::Operator(name, reason.clone()),
+            None => Verdict::Library(name),
         }
     }
 
@@ -501,42 +539,60 @@ impl<'a> Planner<'a> {
 
     /// Merges unit `b` into unit `a`, which comes first, if that is legal and pays.
     fn try_merge(&mut self, a: usize, b: usize) -> Verdict {
-        let (Some(Some(first)), Some(Some(second))) = (self.units.get(a), self.units.get(b)) else {
-            return Verdict::Cycle;
+        let [first, second] = match self.kernels(a, b) {
+            Ok(kernels) => kernels,
+            Err(verdict) => return verdict,
         };
-        if let (Some(x), Some(y)) = (&first.kernel, &second.kernel)
+        if let (UnitKernel::Generated(x), UnitKernel::Generated(y)) = (first, second)
             && let Err(refusal) = within(x.size() + y.size())
         {
             return Verdict::Illegal(refusal);
         }
         let contraction = self.sequence.contraction(a, b, |unit| self.next_units(unit).collect());
-        if first.block.is_some() || second.block.is_some() {
-            return contraction.map_or(Verdict::Cycle, |c| self.try_merge_block(a, b, &c));
-        }
-        let (Some(x), Some(y)) = (&first.kernel, &second.kernel) else {
-            let called = if first.kernel.is_none() { first } else { second };
-            return Verdict::Library(self.label(called.nodes[0]));
-        };
         let Some(contraction) = contraction else { return Verdict::Cycle };
-        let mut nodes: Vec<NodeId> = first.nodes.iter().chain(&second.nodes).copied().collect();
+        let units = [a, b].into_iter().filter_map(|unit| self.units[unit].as_ref());
+        let mut nodes: Vec<NodeId> = units.flat_map(|unit| &unit.nodes).copied().collect();
         nodes.sort_unstable_by_key(|n| self.rank[n]);
-        let apart_us = x.cost.us + y.cost.us;
-        match self.build_merged(&nodes, &x.group.space, &y.group.space) {
-            Ok(built) if built.cost.us <= apart_us => {
+        let apart_us = first.us() + second.us();
+        match self.build_merged(first, second, &nodes) {
+            Ok(merged) if merged.us() <= apart_us => {
                 if !self.rewrites.allow("group") {
                     return Verdict::Limit;
                 }
                 self.sequence.contract(&contraction);
-                self.merge(a, b, nodes, built);
+                self.merge(a, b, nodes, merged);
                 Verdict::Fused
             }
-            Ok(built) => Verdict::Slower { apart_us, merged_us: built.cost.us },
+            Ok(merged) => Verdict::Slower { apart_us, merged_us: merged.us() },
             Err(refusal) => Verdict::Illegal(refusal),
         }
     }
 
+    /// The kernel of the nodes of two, of which the first comes first.
+    fn build_merged(
+        &self,
+        first: &UnitKernel,
+        second: &UnitKernel,
+        nodes: &[NodeId],
+    ) -> Result<UnitKernel, Refusal> {
+        use UnitKernel::{Block, Generated};
+        match (first, second) {
+            (Generated(a), Generated(b)) => {
+                let built = self.build_in_either(nodes, &a.group.space, &b.group.space)?;
+                Ok(Generated(Box::new(built)))
+            }
+            (Generated(prologue), Block(_)) if !prologue.kernel.reduces.is_empty() => {
+                Err(BlockRefusal::PrologueReduction.into())
+            }
+            (Generated(_), Block(block)) | (Block(block), Generated(_)) => {
+                Ok(Block(Box::new(self.build_around(block, nodes)?)))
+            }
+            (Block(_), Block(_)) => Err(BlockRefusal::Both.into()),
+        }
+    }
+
     /// The merged kernel over the first of the candidate spaces that allows it.
-    fn build_merged(&self, nodes: &[NodeId], a: &Space, b: &Space) -> Result<Built, Refusal> {
+    fn build_in_either(&self, nodes: &[NodeId], a: &Space, b: &Space) -> Result<Built, Refusal> {
         let mut refusal = Refusal::OtherReduction;
         for (position, space) in candidates(a, b).into_iter().enumerate() {
             match self.build(nodes, space).and_then(|built| within(built.size()).map(|()| built)) {
@@ -548,11 +604,11 @@ impl<'a> Planner<'a> {
         Err(refusal)
     }
 
-    fn merge(&mut self, a: usize, b: usize, nodes: Vec<NodeId>, built: Built) {
+    fn merge(&mut self, a: usize, b: usize, nodes: Vec<NodeId>, kernel: UnitKernel) {
         for id in &nodes {
             self.unit_of.insert(*id, a);
         }
-        self.units[a] = Some(Unit { nodes, kernel: Some(built), block: None });
+        self.units[a] = Some(Unit { nodes, kernel: Some(kernel) });
         self.units[b] = None;
     }
 
@@ -568,7 +624,7 @@ impl<'a> Planner<'a> {
     fn siblings(&mut self) {
         let mut readers: indexmap::IndexMap<ValueRef, Vec<usize>> = indexmap::IndexMap::new();
         for (position, unit) in self.units.iter().enumerate() {
-            let Some(built) = unit.as_ref().and_then(|u| u.kernel.as_ref()) else { continue };
+            let Some(built) = unit.as_ref().and_then(Unit::generated) else { continue };
             for buffer in built.kernel.buffers.iter().filter(|b| !b.written) {
                 readers.entry(buffer.value).or_default().push(position);
             }
@@ -586,13 +642,30 @@ impl<'a> Planner<'a> {
 
     /// Whether the shared bytes are a good part of what both kernels move, over domains of one size.
     fn worth_sharing(&self, bytes: u64, a: usize, b: usize) -> bool {
-        let built = |u: usize| self.units[u].as_ref().and_then(|u| u.kernel.as_ref());
+        let built = |u: usize| self.units[u].as_ref().and_then(Unit::generated);
         let (Some(x), Some(y)) = (built(a), built(b)) else { return false };
         let moved = |c: &Cost| c.bytes_read + c.bytes_written;
         let points = |k: &Kernel| (k.parallel_points(), k.reduced_points());
         let alike = points(&x.kernel) == points(&y.kernel)
             || points(&x.kernel).0 * points(&x.kernel).1 == points(&y.kernel).0 * points(&y.kernel).1;
         alike && bytes * 4 >= moved(&x.cost).max(moved(&y.cost))
+    }
+
+    /// Tries edges at block kernels once more: a producer may have had users that have joined the kernel since.
+    fn retry_block_kernels(&mut self) {
+        for at in 0..self.decisions.len() {
+            let Decision { producer, consumer, ref verdict } = self.decisions[at];
+            if *verdict != Verdict::Fused
+                && (self.is_in_block_kernel(producer) || self.is_in_block_kernel(consumer))
+            {
+                self.decisions[at].verdict = self.try_edge(producer, consumer);
+            }
+        }
+    }
+
+    fn is_in_block_kernel(&self, id: NodeId) -> bool {
+        let unit = self.unit_of.get(&id).and_then(|&unit| self.units[unit].as_ref());
+        unit.is_some_and(|unit| matches!(unit.kernel, Some(UnitKernel::Block(_))))
     }
 
     /// Units in an order that respects dependencies and otherwise follows the graph's, or the recording's.
@@ -630,12 +703,12 @@ impl<'a> Planner<'a> {
         let mut steps = Vec::new();
         for unit in self.unit_order()? {
             let Some(unit) = &self.units[unit] else { continue };
-            steps.push(Step::from(match (&unit.block, &unit.kernel) {
-                (Some(block), _) => {
+            steps.push(Step::from(match &unit.kernel {
+                None => StepKind::Extern(self.extern_step(unit.nodes[0])),
+                Some(UnitKernel::Block(block)) => {
                     StepKind::Kernel(self.block_step(unit, block, &mut programs, &mut known)?)
                 }
-                (None, None) => StepKind::Extern(self.extern_step(unit.nodes[0])),
-                (None, Some(built)) => {
+                Some(UnitKernel::Generated(built)) => {
                     StepKind::Kernel(self.kernel_step(unit, built, &mut programs, &mut known, tuner)?)
                 }
             }));
