@@ -32,6 +32,8 @@ mod text;
 mod tuple_reductions;
 mod types;
 mod unaligned;
+#[cfg(test)]
+mod variants;
 mod verify;
 
 pub use block_kernel::{

@@ -6,6 +6,7 @@ use super::tests::{packed_for, run_packed};
 use crate::pipeline::{Context, primitive};
 use crate::plan::{OuterLoopRefusal, Plan, Profile, StepKind, verify};
 use crate::rewrites::Rewrites;
+use crate::variants::{Variants, variants};
 
 /// A linear layer, gelu, a layer norm and another linear layer.
 fn perceptron(rows: i64, width: i64, hidden: i64) -> String {
@@ -264,6 +265,8 @@ fn chains_that_memory_or_a_limit_forbids() {
     assert_eq!(plan.outer_loop_refusals, [(0, OuterLoopRefusal::Memory)], "{:?}", plan.outer_loops);
 }
 
+variants!(OuterLoopRefusal: Rows, Large, Memory, Few, Limit);
+
 /// The texts of what the tests above make appear.
 #[test]
 fn reasons_of_kernels_without_chains() {
@@ -274,6 +277,7 @@ fn reasons_of_kernels_without_chains() {
         OuterLoopRefusal::Few { saved_us: 12.0, lost_us: 34.0 },
         OuterLoopRefusal::Limit,
     ];
+    assert_eq!(all.map(|reason| reason.name()), OuterLoopRefusal::NAMES);
     expect_test::expect![[r#"
         the next kernel needs other rows
         the smallest block of rows has 4096 bytes

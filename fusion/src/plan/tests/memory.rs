@@ -101,7 +101,7 @@ fn a_limit_moves_intermediates_out_of_the_arena() {
 }
 
 /// Two large products, of each of which a few elements are picked: where both are picked in one kernel, both are kept.
-const PICKED: &str = "graph {
+pub(super) const PICKED: &str = "graph {
   %0 = input 0 : f32[64,64]
   %1 = input 1 : f32[64,4096]
   %2 = input 2 : i64[64,64]
@@ -127,8 +127,7 @@ fn what_is_read_early_need_not_be_kept() {
         let mut limited = plan_within(&graph, &profile, most);
         limited.limit_memory(most);
         assert!(limited.peak_bytes() <= most, "{} of {most}", limited.peak_bytes());
-        let memory = limited.decisions.iter().find(|d| d.verdict == Verdict::Memory).unwrap();
-        assert_eq!(memory.verdict.to_string(), "cut: what the producer reads would be kept for longer");
+        assert!(limited.decisions.iter().any(|d| d.verdict == Verdict::Memory));
         assert_eq!(verify(&limited), Ok(()));
     }
 }

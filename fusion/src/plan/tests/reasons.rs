@@ -1,49 +1,149 @@
 //! Every text by which a plan says why an edge was fused or cut, and a graph for which it does.
 
 use expect_test::{Expect, expect};
+use rustc_hash::FxHashSet;
 
 use super::block_kernels::{ATOMIC, SQUARE, kernel};
+use super::memory::PICKED;
 use super::*;
 use crate::block_kernel::{Alone, BlockKernel, Layout, Tied};
 use crate::contract::{Products, choose_products};
 use crate::graph::AtenCall;
+use crate::kernel::{BlockRefusal, Refusal};
+use crate::pipeline::PipelineError;
+use crate::plan::{Decision, PlanError};
 use crate::recording::Arg;
 use crate::text::parse_graph;
+use crate::variants::{Variants, variants};
 
-/// What a plan says of its edges, each text once.
-fn texts(plan: &Plan) -> String {
-    let mut all: Vec<String> = plan.decisions.iter().map(|d| d.verdict.to_string()).collect();
-    all.sort();
-    all.dedup();
-    all.join("\n")
-}
+variants!(Verdict: Fused, Illegal, Cycle, Library, Operator, Slower, Memory, Limit);
+variants!(
+    Refusal: Extent, OtherReduction, OtherRow, GatherSource, TooLarge, TooLong, TooManyBuffers, ElementType, Extern,
+    Empty, Devices, Block
+);
+variants!(
+    BlockRefusal: Reduction, PrologueReduction, Both, Attention, Tiles, Elements, Strided, OtherStrides, NoLoads,
+    NoStores, SeveralResults, PrologueStored, Gather, ResultOrder, Order, WritesOperand, Parameters
+);
 
-/// What is said of the edges of a graph on the host.
-#[track_caller]
-fn said(text: &str, expected: Expect) {
-    let graph = parse_graph(text).unwrap();
-    expected.assert_eq(&texts(&plan(&graph, &Profile::host(2)).unwrap()));
-}
-
-/// The same where all products are generated.
-#[track_caller]
-fn said_of_products(text: &str, expected: Expect) {
-    let profile = Profile::host(2);
-    let mut graph = pipeline::primitive(text, &profile);
-    choose_products(&mut graph, &profile, Products::Generated, Some(0), u64::MAX, &mut |_| None);
-    expected.assert_eq(&texts(&plan(&graph, &profile).unwrap()));
-}
-
-/// The same for a graph around block kernels.
-#[track_caller]
-fn said_of(mut g: G, outputs: &[ValueRef], expected: Expect) {
-    g.0.outputs = outputs.to_vec();
-    expected.assert_eq(&texts(&plan(&g.0, &Profile::host(2)).unwrap()));
-}
+/// Graphs, and by what each is planned.
+const CASES: &[fn(&mut Seen)] = &[
+    a_cycle_and_calls,
+    a_kernel_that_would_be_slower,
+    a_limit_of_rewrites,
+    other_elements,
+    other_reductions_and_other_rows,
+    gathers_of_computed_tables,
+    long_kernels,
+    many_buffers,
+    large_nodes,
+    contractions_that_no_kernel_computes,
+    products_and_their_neighbours,
+    kernels_that_do_not_fit_with_their_neighbours,
+    neighbours_of_other_elements,
+    operands_at_strides,
+    accesses_that_are_no_loads_and_no_stores,
+    epilogues_of_several_results,
+    prologues_that_are_stored,
+    gathers_behind_block_kernels,
+    other_orders_of_elements,
+    kernels_that_do_not_match_their_calls,
+    tensors_that_kernels_do_not_take,
+    readers_that_would_hold_memory,
+];
 
 #[test]
-fn a_cycle_and_calls() {
-    said(
+fn every_reason_appears() {
+    let mut seen = Seen::default();
+    CASES.iter().for_each(|case| case(&mut seen));
+    let all = [Verdict::NAMES, Refusal::NAMES, BlockRefusal::NAMES].concat();
+    let unseen: Vec<&str> = all.into_iter().filter(|name| !seen.0.contains(name)).collect();
+    assert_eq!(unseen, [""; 0], "a graph is missing for which a plan says this");
+}
+
+/// The variants of reasons that plans gave.
+#[derive(Default)]
+struct Seen(FxHashSet<&'static str>);
+
+impl Seen {
+    /// What a plan says of its edges, each text once.
+    fn texts(&mut self, plan: &Plan) -> String {
+        let mut all: Vec<String> = Vec::new();
+        for Decision { verdict, .. } in &plan.decisions {
+            self.verdict(verdict);
+            all.push(verdict.to_string());
+        }
+        all.sort();
+        all.dedup();
+        all.join("\n")
+    }
+
+    fn verdict(&mut self, verdict: &Verdict) {
+        self.0.insert(verdict.name());
+        match verdict {
+            Verdict::Illegal(refusal) => self.refusal(refusal),
+            Verdict::Operator(_, reason) => refusals_of_calls()
+                .iter()
+                .filter(|refusal| refusal.to_string() == *reason)
+                .for_each(|refusal| self.refusal(refusal)),
+            _ => {}
+        }
+    }
+
+    fn refusal(&mut self, refusal: &Refusal) {
+        self.0.insert(refusal.name());
+        if let Refusal::Block(refusal) = refusal {
+            self.0.insert(refusal.name());
+        }
+    }
+
+    /// What is said of the edges of a graph on the host.
+    #[track_caller]
+    fn said(&mut self, text: &str, expected: Expect) {
+        let graph = parse_graph(text).unwrap();
+        expected.assert_eq(&self.texts(&plan(&graph, &Profile::host(2)).unwrap()));
+    }
+
+    /// The same where all products are generated.
+    #[track_caller]
+    fn said_of_products(&mut self, text: &str, expected: Expect) {
+        let profile = Profile::host(2);
+        let mut graph = pipeline::primitive(text, &profile);
+        choose_products(&mut graph, &profile, Products::Generated, Some(0), u64::MAX, &mut |_| None);
+        expected.assert_eq(&self.texts(&plan(&graph, &profile).unwrap()));
+    }
+
+    /// The same for a graph around block kernels.
+    #[track_caller]
+    fn said_of(&mut self, mut g: G, outputs: &[ValueRef], expected: Expect) {
+        g.0.outputs = outputs.to_vec();
+        expected.assert_eq(&self.texts(&plan(&g.0, &Profile::host(2)).unwrap()));
+    }
+
+    /// Why a graph has no plan.
+    #[track_caller]
+    fn said_of_no_plan(&mut self, text: &str, expected: Expect) {
+        let error = plan(&parse_graph(text).unwrap(), &Profile::host(2)).unwrap_err();
+        expected.assert_eq(&error.to_string());
+        if let PipelineError::Plan(PlanError::Alone { refusal, .. }) = error {
+            self.refusal(&refusal);
+        }
+    }
+}
+
+/// Why calls run through libtorch although they have kernels, of which plans have the text alone.
+fn refusals_of_calls() -> [Refusal; 5] {
+    [
+        Refusal::Devices,
+        Refusal::ElementType,
+        BlockRefusal::OtherStrides.into(),
+        BlockRefusal::WritesOperand.into(),
+        BlockRefusal::Parameters.into(),
+    ]
+}
+
+fn a_cycle_and_calls(seen: &mut Seen) {
+    seen.said(
         "graph {
           %0 = input 0 : f32[300]
           %1 = map exp(%0) : f32[300]
@@ -60,17 +160,15 @@ fn a_cycle_and_calls() {
 }
 
 /// Each of many instances loads the same elements, which a prologue would compute each time.
-#[test]
-fn a_kernel_that_would_be_slower() {
+fn a_kernel_that_would_be_slower(seen: &mut Seen) {
     let mut g = G::new();
     let x = g.input(0, &[200]);
     let h = g.map(ScalarFn::Tanh, &[x]);
     let y = g.custom(kernel(SQUARE, 1 << 20), h);
-    said_of(g, &[y], expect!["cut: predicted 34954.6 us merged, 4.3 us apart"]);
+    seen.said_of(g, &[y], expect!["cut: predicted 34954.6 us merged, 4.3 us apart"]);
 }
 
-#[test]
-fn a_limit_of_rewrites() {
+fn a_limit_of_rewrites(seen: &mut Seen) {
     let text = "graph {
       %0 = param 0 : f32[300]
       %1 = map exp(%0) : f32[300]
@@ -81,14 +179,13 @@ fn a_limit_of_rewrites() {
     let profile = Profile::host(2);
     let mut cx = Context { rewrites: Rewrites::at_most(Some(0)), ..Context::new(&profile) };
     let plan = pipeline::planned(parse_graph(text).unwrap(), &mut cx).unwrap();
-    expect!["cut: the number of rewrites is limited"].assert_eq(&texts(&plan));
+    expect!["cut: the number of rewrites is limited"].assert_eq(&seen.texts(&plan));
     let copied: Vec<_> = plan.copied.iter().flatten().map(ToString::to_string).collect();
     assert_eq!(copied, ["the number of rewrites is limited"]);
 }
 
-#[test]
-fn other_elements() {
-    said(
+fn other_elements(seen: &mut Seen) {
+    seen.said(
         "graph {
           %0 = input 0 : f32[4,10]
           %1 = map exp(%0) : f32[4,10]
@@ -100,9 +197,8 @@ fn other_elements() {
     );
 }
 
-#[test]
-fn other_reductions_and_other_rows() {
-    said(
+fn other_reductions_and_other_rows(seen: &mut Seen) {
+    seen.said(
         "graph {
           %0 = input 0 : f32[30,40]
           %1 = reduce sum [0](%0) : f32[40]
@@ -116,7 +212,7 @@ fn other_reductions_and_other_rows() {
             cut: it reduces other dimensions than the kernel it would join
             fused"#]],
     );
-    said(
+    seen.said(
         "graph {
           %0 = input 0 : f32[30,40]
           %1 = reduce sum [1](%0) : f32[30]
@@ -130,9 +226,8 @@ fn other_reductions_and_other_rows() {
     );
 }
 
-#[test]
-fn gathers_of_computed_tables() {
-    said(
+fn gathers_of_computed_tables(seen: &mut Seen) {
+    seen.said(
         "graph {
           %0 = input 0 : f32[50,8]
           %1 = input 1 : i64[50]
@@ -145,14 +240,13 @@ fn gathers_of_computed_tables() {
 }
 
 /// A chain of functions, of which merged kernels would become too long.
-#[test]
-fn long_kernels() {
+fn long_kernels(seen: &mut Seen) {
     let mut text = String::from("graph {\n  %0 = input 0 : f32[300]\n");
     for at in 1..200 {
         text.push_str(&format!("  %{at} = map tanh(%{}) : f32[300]\n", at - 1));
     }
     text.push_str("  outputs %199\n}\n");
-    said(
+    seen.said(
         &text,
         expect![[r#"
         cut: the kernel would have about 2058 instructions, over the 2048 up to which merging pays
@@ -160,8 +254,7 @@ fn long_kernels() {
     );
 }
 
-#[test]
-fn many_buffers() {
+fn many_buffers(seen: &mut Seen) {
     let mut text = String::from("graph {\n");
     (0..60).for_each(|at| text.push_str(&format!("  %{at} = input {at} : f32[300]\n")));
     text.push_str("  %60 = map add(%0, %1) : f32[300]\n");
@@ -169,7 +262,7 @@ fn many_buffers() {
         text.push_str(&format!("  %{} = map add(%{}, %{at}) : f32[300]\n", at + 59, at + 58));
     });
     text.push_str("  outputs %118\n}\n");
-    said(
+    seen.said(
         &text,
         expect![[r#"
         cut: the kernel would have more than 48 buffers
@@ -178,34 +271,30 @@ fn many_buffers() {
 }
 
 /// Joins so many parts of a tensor in one node.
-#[test]
-fn large_nodes() {
+fn large_nodes(seen: &mut Seen) {
     let mut text = String::from("graph {\n  %0 = input 0 : f32[4000]\n");
     let parts: Vec<String> = (1..700).map(|at| format!("%{at}")).collect();
     for at in 1..700 {
         text.push_str(&format!("  %{at} = view slice[0,{},1](%0) : f32[2]\n", 5 * at));
     }
     text.push_str(&format!("  %700 = concat 0({}) : f32[1398]\n  outputs %700\n}}\n", parts.join(", ")));
-    let error = plan(&parse_graph(&text).unwrap(), &Profile::host(2)).unwrap_err();
-    expect!["%700: the kernel would have more than 2000 operations"].assert_eq(&error.to_string());
+    seen.said_of_no_plan(&text, expect!["%700: the kernel would have more than 2000 operations"]);
 }
 
-#[test]
-fn contractions_that_no_kernel_computes() {
-    let text = "graph {
-      %0 = input 0 : f32[4,5]
-      %1 = input 1 : f32[5,6]
-      %2 = contract sum[1]x[0](%0, %1) : f32[4,6]
-      outputs %2
-    }";
-    let graph = parse_graph(text).unwrap();
-    expect!["%2: no kernel computes contract"]
-        .assert_eq(&plan(&graph, &Profile::host(2)).unwrap_err().to_string());
+fn contractions_that_no_kernel_computes(seen: &mut Seen) {
+    seen.said_of_no_plan(
+        "graph {
+          %0 = input 0 : f32[4,5]
+          %1 = input 1 : f32[5,6]
+          %2 = contract sum[1]x[0](%0, %1) : f32[4,6]
+          outputs %2
+        }",
+        expect!["%2: no kernel computes contract"],
+    );
 }
 
-#[test]
-fn products_and_their_neighbours() {
-    said_of_products(
+fn products_and_their_neighbours(seen: &mut Seen) {
+    seen.said_of_products(
         "graph {
           %0 = input 0 : f32[32,32]
           %1 = param 0 : f32[32,32]
@@ -220,7 +309,7 @@ fn products_and_their_neighbours() {
             cut: both are block programs, of which neither is prologue or epilogue of the other
             fused"#]],
     );
-    said_of_products(
+    seen.said_of_products(
         "graph {
           %0 = input 0 : f32[32,32]
           %1 = param 0 : f32[32]
@@ -233,7 +322,7 @@ fn products_and_their_neighbours() {
             cut: a reduction is no prologue of a block program
             fused"#]],
     );
-    said_of_products(
+    seen.said_of_products(
         "graph {
           %0 = input 0 : f32[1,2,64,16]
           %1 = aten::scaled_dot_product_attention(query=%0, key=%0, value=%0) : f32[1,2,64,16]
@@ -246,31 +335,28 @@ fn products_and_their_neighbours() {
     );
 }
 
-#[test]
-fn kernels_that_do_not_fit_with_their_neighbours() {
+fn kernels_that_do_not_fit_with_their_neighbours(seen: &mut Seen) {
     let mut g = G::new();
     let x = g.input(0, &[200]);
     let y = g.custom(BlockKernel { alone: Some(Alone::Tiles), ..kernel(SQUARE, 4) }, x);
     let z = g.map(ScalarFn::Exp, &[y]);
-    said_of(g, &[z], expect!["cut: together their tiles are too large for the device"]);
+    seen.said_of(g, &[z], expect!["cut: together their tiles are too large for the device"]);
 }
 
-#[test]
-fn neighbours_of_other_elements() {
+fn neighbours_of_other_elements(seen: &mut Seen) {
     let mut g = G::new();
     let x = g.input(0, &[200]);
     let y = g.square(x);
     let part = g.view(View::Slice { dim: 0, start: 0, step: 1 }, y, &[100]);
     let z = g.map(ScalarFn::Exp, &[part]);
-    said_of(
+    seen.said_of(
         g,
         &[y, z],
         expect!["cut: its 100 elements are not those of the operand or result of 200 elements"],
     );
 }
 
-#[test]
-fn operands_at_strides() {
+fn operands_at_strides(seen: &mut Seen) {
     let strided = |stride: i64| {
         let layout = Layout::Strided { strides: Dims::from_slice(&[stride]), offset: 0 };
         let mut g = G::new();
@@ -280,7 +366,7 @@ fn operands_at_strides() {
         (g, y)
     };
     let (g, y) = strided(1);
-    said_of(
+    seen.said_of(
         g,
         &[y],
         expect![
@@ -288,7 +374,7 @@ fn operands_at_strides() {
         ],
     );
     let (g, y) = strided(2);
-    said_of(
+    seen.said_of(
         g,
         &[y],
         expect![
@@ -297,8 +383,7 @@ fn operands_at_strides() {
     );
 }
 
-#[test]
-fn accesses_that_are_no_loads_and_no_stores() {
+fn accesses_that_are_no_loads_and_no_stores(seen: &mut Seen) {
     let mut g = G::new();
     let x = g.input(0, &[200]);
     let h = g.map(ScalarFn::Exp, &[x]);
@@ -307,7 +392,7 @@ fn accesses_that_are_no_loads_and_no_stores() {
         "  %old = atomic add %x, %id, %v\n  store %y, %id, %old\n",
     );
     let y = g.custom(kernel(&atomic, 200), h);
-    said_of(
+    seen.said_of(
         g,
         &[y],
         expect!["cut: the block program does more than load the operand, which a prologue would compute"],
@@ -316,7 +401,7 @@ fn accesses_that_are_no_loads_and_no_stores() {
     let x = g.input(0, &[200]);
     let y = g.custom(kernel(ATOMIC, 200), x);
     let z = g.map(ScalarFn::Exp, &[y]);
-    said_of(
+    seen.said_of(
         g,
         &[z],
         expect!["cut: the block program does more than store the result once, which an epilogue would read"],
@@ -332,8 +417,7 @@ const TWICE: &str =
   store %z, %id, %v
 }";
 
-#[test]
-fn epilogues_of_several_results() {
+fn epilogues_of_several_results(seen: &mut Seen) {
     let mut g = G::new();
     let x = g.input(0, &[200]);
     let call = AtenCall::new("my::twice", "", [("inputs", Arg::Tensors(vec![Some(0)]))]);
@@ -344,20 +428,18 @@ fn epilogues_of_several_results() {
     let twice = BlockKernel { program, tied, ..kernel(SQUARE, 200) };
     g.0.node_mut(node).kernel = Some(Ok(std::sync::Arc::new(twice)));
     let z = g.map(ScalarFn::Add, &[ValueRef { node, out: 0 }, ValueRef { node, out: 1 }]);
-    said_of(g, &[z], expect!["cut: the epilogue needs several results of the block program at once"]);
+    seen.said_of(g, &[z], expect!["cut: the epilogue needs several results of the block program at once"]);
 }
 
-#[test]
-fn prologues_that_are_stored() {
+fn prologues_that_are_stored(seen: &mut Seen) {
     let mut g = G::new();
     let x = g.input(0, &[200]);
     let h = g.map(ScalarFn::Exp, &[x]);
     let y = g.square(h);
-    said_of(g, &[h, y], expect!["cut: the prologue's value is needed in memory as well"]);
+    seen.said_of(g, &[h, y], expect!["cut: the prologue's value is needed in memory as well"]);
 }
 
-#[test]
-fn gathers_behind_block_kernels() {
+fn gathers_behind_block_kernels(seen: &mut Seen) {
     let mut g = G::new();
     let (x, table) = (g.input(0, &[200]), g.input(1, &[50]));
     let ids: ValueRef = g.0.add(Op::Input(2), &[], [G::ty(&[200], Elem::I64)], None).into();
@@ -365,7 +447,7 @@ fn gathers_behind_block_kernels() {
         g.0.add(Op::Gather { dim: 0 }, &[table, ids], [G::ty(&[200], Elem::F32)], None).into();
     let y = g.square(x);
     let z = g.map(ScalarFn::Add, &[y, read]);
-    said_of(
+    seen.said_of(
         g,
         &[z],
         expect![[r#"
@@ -374,28 +456,30 @@ fn gathers_behind_block_kernels() {
     );
 }
 
-#[test]
-fn other_orders_of_elements() {
+fn other_orders_of_elements(seen: &mut Seen) {
     let mut g = G::new();
     let x = g.input(0, &[50, 4]);
     let y = g.square(x);
     let back = g.view(View::Permute(SmallVec::from_slice(&[1, 0])), y, &[4, 50]);
     let z = g.map(ScalarFn::Exp, &[back]);
-    said_of(g, &[z], expect!["cut: the epilogue reads the result in another order than it is stored in"]);
+    seen.said_of(
+        g,
+        &[z],
+        expect!["cut: the epilogue reads the result in another order than it is stored in"],
+    );
     let mut g = G::new();
     let x = g.input(0, &[50, 4]);
     let y = g.square(x);
     let ty = TensorType { strides: Dims::from_slice(&[1, 50]), ..G::ty(&[50, 4], Elem::F32) };
     let z = g.0.add(Op::Map(ScalarFn::Exp), &[y], [ty], None).into();
-    said_of(
+    seen.said_of(
         g,
         &[z],
         expect!["cut: its value has another order than the loads or stores of the block program"],
     );
 }
 
-#[test]
-fn kernels_that_do_not_match_their_calls() {
+fn kernels_that_do_not_match_their_calls(seen: &mut Seen) {
     let refused = |tied: [Tied; 2]| {
         let mut g = G::new();
         let x = g.input(0, &[200]);
@@ -404,28 +488,27 @@ fn kernels_that_do_not_match_their_calls() {
         (g, y)
     };
     let (g, y) = refused([Tied::Result(0), Tied::Operand(0)]);
-    said_of(g, &[y], expect!["cut: my::kernel runs through libtorch: its kernel writes an operand"]);
+    seen.said_of(g, &[y], expect!["cut: my::kernel runs through libtorch: its kernel writes an operand"]);
     let (g, y) = refused([Tied::Operand(7), Tied::Result(0)]);
-    said_of(
+    seen.said_of(
         g,
         &[y],
         expect!["cut: my::kernel runs through libtorch: the parameters of its kernel do not match the call"],
     );
 }
 
-#[test]
-fn tensors_that_kernels_do_not_take() {
+fn tensors_that_kernels_do_not_take(seen: &mut Seen) {
     let mut g = G::new();
     let x = g.input(0, &[0]);
     let h = g.map(ScalarFn::Exp, &[x]);
     let y = g.square(h);
-    said_of(g, &[y], expect!["cut: a tensor is empty"]);
+    seen.said_of(g, &[y], expect!["cut: a tensor is empty"]);
     let mut g = G::new();
     let x = g.input(0, &[200]);
     let h = g.map(ScalarFn::Exp, &[x]);
     let y = g.square(h);
     g.0.node_mut(y.node).outs[0].dtype = DType::Other(9);
-    said_of(
+    seen.said_of(
         g,
         &[y],
         expect![
@@ -437,5 +520,21 @@ fn tensors_that_kernels_do_not_take() {
     let h = g.map(ScalarFn::Exp, &[x]);
     let y = g.square(h);
     g.0.node_mut(y.node).outs[0].device = Device::Cuda(0);
-    said_of(g, &[y], expect!["cut: my::kernel runs through libtorch: operands live on different devices"]);
+    seen.said_of(
+        g,
+        &[y],
+        expect!["cut: my::kernel runs through libtorch: operands live on different devices"],
+    );
+}
+
+/// Where the second product's result is picked in the kernel of the first's, both products are in memory.
+fn readers_that_would_hold_memory(seen: &mut Seen) {
+    let graph = parse_graph(PICKED).unwrap();
+    let plan = plan_within(&graph, &Profile::host(2), 4 * (64 * 4096 + 3 * 64 * 64));
+    expect![[r#"
+        cut: a step between them needs the first and feeds the second
+        cut: aten::mm runs through libtorch
+        cut: what the producer reads would be kept for longer
+        fused"#]]
+    .assert_eq(&seen.texts(&plan));
 }

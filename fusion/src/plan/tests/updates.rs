@@ -6,6 +6,7 @@ use super::super::liveness;
 use crate::pipeline::{self, Context};
 use crate::plan::{Alignments, Copied, Plan, PlanError, Profile, StepKind, verify};
 use crate::text::parse_graph;
+use crate::variants::{Variants, variants};
 
 /// `%0` is a parameter, `%1` and `%2` are inputs; all 32x32.
 fn graph(lines: &str, rest: &str) -> String {
@@ -224,7 +225,11 @@ fn what_the_plan_does_not_write_is_read_ahead() {
     assert_eq!(read_ahead(&large), 0);
 }
 
-/// The texts of what the tests above make appear.
+variants!(
+    Copied: Checks, Input, View, NotGenerated, MayFail, Layout, Unaligned, Returned, Taken, Across, Needed, Limit
+);
+
+/// The texts of what the tests above make appear, and of the limit of [`super::reasons`].
 #[test]
 fn reasons_of_copies() {
     let all = [
@@ -239,7 +244,9 @@ fn reasons_of_copies() {
         Copied::Taken,
         Copied::Across,
         Copied::Needed,
+        Copied::Limit,
     ];
+    assert_eq!(all.map(|copied| copied.name()), Copied::NAMES);
     expect![[r#"
         a kernel checks indices
         inputs of a GPU may be copies of the caller's
@@ -251,6 +258,7 @@ fn reasons_of_copies() {
         the new value is returned as well
         the new value is written over another tensor
         the kernel reads the tensor elsewhere or later than it writes
-        the old value is needed later"#]]
+        the old value is needed later
+        the number of rewrites is limited"#]]
     .assert_eq(&all.map(|copied| copied.to_string()).join("\n"));
 }

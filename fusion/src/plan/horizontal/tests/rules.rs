@@ -14,6 +14,7 @@ use crate::plan::{
 use crate::rewrites::Rewrites;
 use crate::text::parse_graph;
 use crate::types::Device;
+use crate::variants::{Variants, variants};
 
 const ONE: &str = "graph {
   %0 = input 0 : f32[300]
@@ -284,6 +285,11 @@ fn plans_whose_parts_need_each_other_are_refused() {
     assert!(broken(&|k| k.parts[2].buffers.push(read)), "a place that another part reads");
 }
 
+variants!(
+    HorizontalRefusal: OwnBlocks, Grid, Checks, Cluster, Large, Inline, Only, Devices, Warps, Stages, Pointers,
+    Operations, Instances, Far, Memory, Slower
+);
+
 /// The texts of what the tests above make appear.
 #[test]
 fn reasons_of_kernels_apart() {
@@ -306,6 +312,7 @@ fn reasons_of_kernels_apart() {
         HorizontalRefusal::Memory { bytes: 200, most: 100 },
         HorizontalRefusal::Slower { apart_us, joined_us },
     ];
+    assert_eq!(all.each_ref().map(|refusal| refusal.name()), HorizontalRefusal::NAMES);
     expect![[r#"
         its program has block sizes of its own
         its grid has several axes, or it asks for the grid's size
