@@ -12,12 +12,15 @@
 //!                                           update %0 <- %3         (where %0 is an input or a parameter)
 //! ```
 
+mod calls;
 mod inplace;
+mod overlap;
 mod state;
 mod strided;
 #[cfg(test)]
 mod tests;
 mod views;
+mod writes;
 
 use std::collections::HashMap;
 

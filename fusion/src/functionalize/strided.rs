@@ -2,7 +2,8 @@
 
 use smallvec::SmallVec;
 
-use super::state::{State, is_dense, span};
+use super::overlap::{is_dense, span};
+use super::state::State;
 use super::views;
 use crate::graph::{AtenCall, Op, ValueRef};
 use crate::recording::Arg;
