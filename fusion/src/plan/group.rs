@@ -1,7 +1,6 @@
-//! Growing groups, and from groups to steps.
+//! Growing groups: which nodes are computed by one kernel.
 
 use std::cmp::Reverse;
-use std::collections::BinaryHeap;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -15,29 +14,25 @@ use super::in_place;
 use super::liveness;
 use super::memory::Memory;
 use super::mix_order;
-use super::place::{Place, strided};
 use super::unit_order::Sequence;
-use super::{
-    Alignments, Decision, ExternStep, KernelKind, KernelStep, Plan, PlanError, Profile, Step, StepKind,
-    Tuner, Verdict, machine, tuned, written_strides,
-};
+use super::{Alignments, Decision, Plan, PlanError, Profile, Tuner, Verdict, machine, written_strides};
 use crate::graph::{Graph, NodeId, Op, ValueRef};
-use crate::kernel::{BlockRefusal, Group, KNode, Kernel, Layouts, Refusal, Space, coalesce};
+use crate::kernel::{BlockRefusal, Group, Kernel, Layouts, Refusal, Space, coalesce};
 use crate::rewrites::Rewrites;
-use crate::schedule::{Tiling, Walk, choose, schedule_with};
+use crate::schedule::{Tiling, Walk, choose};
 use crate::types::{Dims, TensorType};
 
 /// A step to be: a group of nodes in one kernel, or one libtorch call.
 #[derive(Clone, Debug)]
 pub(super) struct Unit {
-    nodes: Vec<NodeId>,
+    pub(super) nodes: Vec<NodeId>,
     /// `None` for a libtorch call.
-    kernel: Option<UnitKernel>,
+    pub(super) kernel: Option<UnitKernel>,
 }
 
 /// The kernel that computes a unit.
 #[derive(Clone, Debug)]
-enum UnitKernel {
+pub(super) enum UnitKernel {
     /// Generated from the nodes' expressions.
     Generated(Box<Built>),
     /// A block kernel, with what was merged into it.
@@ -143,7 +138,7 @@ pub(super) struct Planner<'a> {
     /// Transparent nodes that are stored nevertheless, because something needs them in memory.
     pub(super) materialized: FxHashSet<NodeId>,
     /// What is done to hold less.
-    early: Early,
+    pub(super) early: Early,
     /// Results of compute nodes that are needed in memory by a libtorch call, an output or a write-back.
     pub(super) demanded: FxHashSet<ValueRef>,
     pub(super) units: Vec<Option<Unit>>,
@@ -203,150 +198,6 @@ impl<'a> Planner<'a> {
             sources: FxHashMap::default(),
             decisions: Vec::new(),
         }
-    }
-
-    /// Finds what must be in memory.
-    fn demand(&mut self) {
-        self.find_transparent();
-        self.find_block_kernels();
-        let mut values: Vec<ValueRef> = Vec::new();
-        for &id in &self.order {
-            if self.is_extern(id) {
-                values.extend(self.graph.operands(id));
-            }
-            values.extend(self.block_kernels.get(&id).into_iter().flat_map(BuiltBlock::strided));
-        }
-        values.extend(self.graph.outputs.iter().copied());
-        values.extend(self.graph.updates.iter().map(|u| u.value));
-        // What is in memory ends the views of others, which then may lie there at other strides than are recorded for them.
-        let mut more = true;
-        while more {
-            let before = self.materialized.len();
-            for &value in &values {
-                self.demand_of(value);
-            }
-            more = self.materialized.len() > before;
-        }
-    }
-
-    /// Finds what must be in memory for a value.
-    fn demand_of(&mut self, value: ValueRef) {
-        let base = match self.place(value) {
-            Some(place) => place.base(),
-            None => value,
-        };
-        match self.graph.node(base.node).op {
-            Op::Input(_) | Op::Param(_) | Op::Const(_) => {}
-            Op::Aten(_) if self.is_extern(base.node) => {}
-            _ if self.transparent.contains(&base.node) => {
-                self.materialized.insert(base.node);
-            }
-            _ => {
-                self.demanded.insert(base);
-            }
-        }
-    }
-
-    /// Whether a node runs through libtorch.
-    fn is_extern(&self, id: NodeId) -> bool {
-        matches!(self.graph.node(id).op, Op::Aten(_)) && !self.block_kernels.contains_key(&id)
-    }
-
-    fn place(&self, value: ValueRef) -> Option<Place> {
-        strided(self.graph, value, &self.materialized, &|base| Strides(self.graph).strides(base).0)
-    }
-
-    fn find_transparent(&mut self) {
-        let gathered = super::gather::bases(self.graph);
-        for &id in &self.order {
-            let transparent = match &self.graph.node(id).op {
-                Op::View(_) | Op::Scalar(_) | Op::Iota { .. } => true,
-                Op::Map(_) | Op::Cast => !gathered.contains(&id) && self.is_cheap(id),
-                _ => false,
-            };
-            if transparent {
-                Arc::make_mut(&mut self.transparent).insert(id);
-            }
-        }
-    }
-
-    /// A few operations on operands that are much smaller than the result, or than what it is spread to; none of the
-    /// operands computed by a kernel.
-    fn is_cheap(&self, id: NodeId) -> bool {
-        let mut stack = vec![id];
-        let (mut bytes, mut cost) = (0, 0);
-        let mut seen = FxHashSet::default();
-        while let Some(at) = stack.pop() {
-            if !seen.insert(at) {
-                continue;
-            }
-            let node = self.graph.node(at);
-            match &node.op {
-                Op::Map(function) => cost += function.cost(),
-                Op::Cast => cost += 1,
-                Op::View(_) => {}
-                Op::Scalar(_) | Op::Iota { .. } => continue,
-                Op::Input(_) | Op::Param(_) | Op::Const(_) => {
-                    bytes += node.outs.first().map_or(0, |t| t.bytes());
-                    continue;
-                }
-                _ => return false,
-            }
-            if at != id && matches!(node.op, Op::Map(_) | Op::Cast) && !self.transparent.contains(&at) {
-                return false;
-            }
-            stack.extend(self.graph.operands(at).iter().map(|v| v.node));
-        }
-        let own = self.graph.node(id).outs.first().map_or(0, |t| t.bytes());
-        let small = cost <= 24 && bytes * 2 <= own.max(256);
-        small || (cost <= 96 && self.spread(id) >= 16 * self.numel(id))
-    }
-
-    fn numel(&self, id: NodeId) -> i64 {
-        self.graph.node(id).outs.first().map_or(0, TensorType::numel)
-    }
-
-    /// The least number of elements of what an element-by-element value is spread to before anything else uses it:
-    /// a kernel computes it once for all elements that share it. Its own number where it is not spread.
-    fn spread(&self, id: NodeId) -> i64 {
-        let own = self.numel(id);
-        let mut least = i64::MAX;
-        let mut stack = vec![id];
-        let mut seen = FxHashSet::from_iter([id]);
-        while let Some(at) = stack.pop() {
-            let named = |v: &ValueRef| v.node == at;
-            if self.graph.outputs.iter().any(named) || self.graph.updates.iter().any(|u| named(&u.value)) {
-                return own;
-            }
-            for (user, _) in self.graph.users(at) {
-                match self.graph.node(user).op {
-                    Op::View(_) => {}
-                    Op::Map(_) | Op::Cast if self.numel(user) <= own => {}
-                    Op::Map(_) | Op::Cast => {
-                        least = least.min(self.numel(user));
-                        continue;
-                    }
-                    _ => return own,
-                }
-                if seen.insert(user) {
-                    stack.push(user);
-                }
-            }
-        }
-        if least == i64::MAX { own } else { least }
-    }
-
-    fn is_compute(&self, id: NodeId) -> bool {
-        match self.graph.node(id).op {
-            Op::Input(_) | Op::Param(_) | Op::Const(_) => false,
-            _ => !self.transparent.contains(&id) || self.materialized.contains(&id),
-        }
-    }
-
-    /// Has no elements and is no libtorch call: it needs an address, but no step.
-    fn is_hollow(&self, id: NodeId) -> bool {
-        let node = self.graph.node(id);
-        !matches!(node.op, Op::Aten(_)) && node.outs.iter().all(|t| t.numel() == 0)
     }
 
     fn start_units(&mut self) -> Result<(), PlanError> {
@@ -453,31 +304,6 @@ impl<'a> Planner<'a> {
         let tiling = choose(&kernel, machine(self.profile));
         let cost = price(&kernel, &tiling, self.profile);
         Ok(Built { group, kernel, tiling, cost })
-    }
-
-    /// Whether a result of a unit's node must be in memory.
-    pub(super) fn is_stored(&self, value: ValueRef, inside: &FxHashSet<NodeId>) -> bool {
-        let ValueRef { node, .. } = value;
-        let used = match self.graph.node(node).outs.len() {
-            1 => self.users.get(&node).is_some_and(|u| u.iter().any(|n| !inside.contains(n))),
-            _ => self.readers(value).any(|reader| !inside.contains(&reader)),
-        };
-        used || self.demanded.contains(&value) || self.materialized.contains(&node)
-    }
-
-    /// What reads a value, itself or through what is computed where it is used.
-    pub(super) fn readers(&self, value: ValueRef) -> impl Iterator<Item = NodeId> {
-        let direct = self.graph.users(value.node).into_iter().filter(move |(_, edge)| edge.out == value.out);
-        let mut stack: Vec<NodeId> = direct.map(|(user, _)| user).collect();
-        std::iter::from_fn(move || {
-            while let Some(at) = stack.pop() {
-                if !self.transparent.contains(&at) || self.materialized.contains(&at) {
-                    return Some(at);
-                }
-                stack.extend(self.graph.users(at).iter().map(|(user, _)| *user));
-            }
-            None
-        })
     }
 
     /// Merges along edges, operands before users; into each user first the operand of most bytes: what is merged into it decides
@@ -614,7 +440,7 @@ impl<'a> Planner<'a> {
 
     /// The units that run after this one because they use its results or draw random numbers after it; some more
     /// than once, and itself where its nodes use each other.
-    fn next_units(&self, unit: usize) -> impl Iterator<Item = usize> {
+    pub(super) fn next_units(&self, unit: usize) -> impl Iterator<Item = usize> {
         let nodes = self.units[unit].iter().flat_map(|u| &u.nodes);
         let next = nodes.flat_map(|n| self.users.get(n).into_iter().flatten().chain(self.next_random.get(n)));
         next.filter_map(|n| self.unit_of.get(n).copied())
@@ -667,157 +493,6 @@ impl<'a> Planner<'a> {
         let unit = self.unit_of.get(&id).and_then(|&unit| self.units[unit].as_ref());
         unit.is_some_and(|unit| matches!(unit.kernel, Some(UnitKernel::Block(_))))
     }
-
-    /// Units in an order that respects dependencies and otherwise follows the graph's, or the recording's.
-    fn unit_order(&self) -> Result<Vec<usize>, PlanError> {
-        let alive: Vec<usize> = (0..self.units.len()).filter(|&u| self.units[u].is_some()).collect();
-        let next =
-            |unit: usize| -> FxHashSet<usize> { self.next_units(unit).filter(|&n| n != unit).collect() };
-        let mut missing = vec![0; self.units.len()];
-        for &unit in &alive {
-            next(unit).into_iter().for_each(|user| missing[user] += 1);
-        }
-        let key = |unit: usize| {
-            let recorded = |n: NodeId| self.graph.node(n).origin.filter(|_| self.early.as_recorded);
-            let nodes = self.units[unit].iter().flat_map(|u| &u.nodes);
-            let last = nodes.map(|&n| (recorded(n).unwrap_or(0), self.rank[&n])).max();
-            Reverse((last.unwrap_or((0, 0)), unit))
-        };
-        let mut ready: BinaryHeap<_> = alive.iter().filter(|&&u| missing[u] == 0).map(|&u| key(u)).collect();
-        let mut order = Vec::with_capacity(alive.len());
-        while let Some(Reverse((_, unit))) = ready.pop() {
-            order.push(unit);
-            for user in next(unit) {
-                missing[user] -= 1;
-                if missing[user] == 0 {
-                    ready.push(key(user));
-                }
-            }
-        }
-        if order.len() == alive.len() { Ok(order) } else { Err(PlanError::Cycle) }
-    }
-
-    fn steps(&self, tuner: &mut Tuner<'_>) -> Result<(Vec<Step>, Vec<tilefuse_block::Program>), PlanError> {
-        let mut programs = Vec::new();
-        let mut known: FxHashMap<String, usize> = FxHashMap::default();
-        let mut steps = Vec::new();
-        for unit in self.unit_order()? {
-            let Some(unit) = &self.units[unit] else { continue };
-            steps.push(Step::from(match &unit.kernel {
-                None => StepKind::Extern(self.extern_step(unit.nodes[0])),
-                Some(UnitKernel::Block(block)) => {
-                    StepKind::Kernel(self.block_step(unit, block, &mut programs, &mut known)?)
-                }
-                Some(UnitKernel::Generated(built)) => {
-                    StepKind::Kernel(self.kernel_step(unit, built, &mut programs, &mut known, tuner)?)
-                }
-            }));
-        }
-        Ok((steps, programs))
-    }
-
-    fn extern_step(&self, node: NodeId) -> ExternStep {
-        // Behind those of the call are what a kernel in its place would take.
-        let own = match &self.graph.node(node).op {
-            Op::Aten(call) => call.operand_count(),
-            _ => usize::MAX,
-        };
-        let operands = self.graph.operands(node).into_iter().take(own);
-        let operands = operands.map(|v| self.place_or_self(v)).collect();
-        ExternStep { node, operands, reason: self.refused.get(&node).cloned() }
-    }
-
-    fn place_or_self(&self, value: ValueRef) -> Place {
-        self.place(value).unwrap_or(Place::Value(value))
-    }
-
-    fn results(&self) -> (Vec<Place>, Vec<(NodeId, Place)>) {
-        let outputs = self.graph.outputs.iter().map(|&v| self.place_or_self(v)).collect();
-        let updates = self.graph.updates.iter().map(|u| (u.target, self.place_or_self(u.value))).collect();
-        (outputs, updates)
-    }
-
-    fn block_step(
-        &self,
-        unit: &Unit,
-        block: &BuiltBlock,
-        programs: &mut Vec<tilefuse_block::Program>,
-        known: &mut FxHashMap<String, usize>,
-    ) -> Result<KernelStep, PlanError> {
-        let program = block.program(self.kernel_name(&unit.nodes));
-        // Layers that are alike have one program, which passes see once.
-        let key = format!("{:?} {program:?}", block.grid());
-        let program = match known.get(&key) {
-            Some(&program) => program,
-            None => {
-                programs.push(block.optimized(program)?);
-                known.insert(key, programs.len() - 1);
-                programs.len() - 1
-            }
-        };
-        Ok(block.step(program, &unit.nodes))
-    }
-
-    fn kernel_step(
-        &self,
-        unit: &Unit,
-        built: &Built,
-        programs: &mut Vec<tilefuse_block::Program>,
-        known: &mut FxHashMap<String, usize>,
-        tuner: &mut Tuner<'_>,
-    ) -> Result<KernelStep, PlanError> {
-        let align = |v: ValueRef| self.alignments.of(&self.graph.node(v.node).op);
-        let align: Vec<u32> = built.kernel.buffers.iter().map(|b| align(b.value)).collect();
-        let name = self.kernel_name(&unit.nodes);
-        let machine = machine(self.profile);
-        let scheduled = schedule_with(&name, &built.kernel, built.tiling.clone(), machine, &align)
-            .map_err(|error| PlanError::Schedule { node: self.label(unit.nodes[0]), error })?;
-        let chosen = tuned::choose(&name, built, scheduled, &align, self.profile, tuner);
-        let (scheduled, tuned) = (chosen.scheduled, chosen.tuned);
-        let program = *known.entry(format!("{:?}", scheduled.program)).or_insert_with(|| {
-            programs.push(scheduled.program);
-            programs.len() - 1
-        });
-        Ok(KernelStep {
-            program,
-            grid: [scheduled.grid, 1, 1],
-            buffers: built.kernel.buffers.iter().map(|b| (b.value, b.written)).collect(),
-            checks: built.kernel.checks(),
-            in_place: in_place::pairs(self.graph, &built.kernel, &scheduled.tiling),
-            nodes: unit.nodes.clone(),
-            kind: kind_of(&built.kernel, &scheduled.tiling),
-            tiling: Some(scheduled.tiling),
-            tuned,
-            bytes_read: built.cost.bytes_read,
-            bytes_written: built.cost.bytes_written,
-            flops: built.cost.flops,
-            predicted_us: built.cost.us,
-            note: None,
-            parts: Vec::new(),
-            horizontal_refusal: None,
-        })
-    }
-
-    /// `fused_add_layer_norm` from the operators that the nodes come from.
-    fn kernel_name(&self, nodes: &[NodeId]) -> String {
-        let mut parts: Vec<String> = Vec::new();
-        for &id in nodes {
-            let label = self.label(id);
-            let name =
-                label.split_once("::").filter(|(space, _)| !space.contains(' ')).map_or(&*label, |l| l.1);
-            let short: String = name.chars().take_while(|c| c.is_ascii_alphanumeric() || *c == '_').collect();
-            let short = if short.is_empty() { String::from("copy") } else { short };
-            if !parts.contains(&short) {
-                parts.push(short);
-            }
-        }
-        if parts.len() > 5 {
-            let rest = parts.len() - 4;
-            parts.truncate(4);
-            parts.push(format!("and_{rest}_more"));
-        }
-        format!("fused_{}", parts.join("_"))
-    }
 }
 
 /// Spaces for a merged kernel, best first.
@@ -831,14 +506,4 @@ fn candidates(a: &Space, b: &Space) -> SmallVec<[Space; 3]> {
     found.dedup();
     found.extend(mix_order::crossed(a, b).into_iter().chain(mix_order::crossed(b, a)));
     found
-}
-
-fn kind_of(kernel: &Kernel, tiling: &Tiling) -> KernelKind {
-    let last_is_reduced = tiling.axes.last().is_some_and(|a| kernel.reduced[a.var.0 as usize]);
-    let reduces = kernel.exprs.iter().any(|e| matches!(e, KNode::Reduce(_)));
-    match (reduces, last_is_reduced) {
-        (false, _) => KernelKind::Pointwise,
-        (true, true) => KernelKind::RowReduction,
-        (true, false) => KernelKind::ColumnReduction,
-    }
 }

@@ -6,6 +6,7 @@
 
 mod block_kernels;
 mod cost;
+mod demand;
 mod early;
 mod empty;
 mod gather;
@@ -21,6 +22,7 @@ mod outer_loop;
 mod place;
 mod reinplace;
 mod split;
+mod steps;
 #[cfg(test)]
 mod tests;
 mod tuned;

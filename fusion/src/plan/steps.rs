@@ -1,0 +1,181 @@
+//! From units to the steps of a plan: their order, their programs and names.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+use rustc_hash::{FxHashMap, FxHashSet};
+
+use super::block_kernels::BuiltBlock;
+use super::group::{Built, Planner, Unit, UnitKernel};
+use super::in_place;
+use super::place::Place;
+use super::{ExternStep, KernelKind, KernelStep, PlanError, Step, StepKind, Tuner, machine, tuned};
+use crate::graph::{NodeId, Op, ValueRef};
+use crate::kernel::{KNode, Kernel};
+use crate::schedule::{Tiling, schedule_with};
+
+impl Planner<'_> {
+    pub(super) fn steps(
+        &self,
+        tuner: &mut Tuner<'_>,
+    ) -> Result<(Vec<Step>, Vec<tilefuse_block::Program>), PlanError> {
+        let mut programs = Vec::new();
+        let mut known: FxHashMap<String, usize> = FxHashMap::default();
+        let mut steps = Vec::new();
+        for unit in self.unit_order()? {
+            let Some(unit) = &self.units[unit] else { continue };
+            steps.push(Step::from(match &unit.kernel {
+                None => StepKind::Extern(self.extern_step(unit.nodes[0])),
+                Some(UnitKernel::Block(block)) => {
+                    StepKind::Kernel(self.block_step(unit, block, &mut programs, &mut known)?)
+                }
+                Some(UnitKernel::Generated(built)) => {
+                    StepKind::Kernel(self.kernel_step(unit, built, &mut programs, &mut known, tuner)?)
+                }
+            }));
+        }
+        Ok((steps, programs))
+    }
+
+    /// Units in an order that respects dependencies and otherwise follows the graph's, or the recording's.
+    fn unit_order(&self) -> Result<Vec<usize>, PlanError> {
+        let alive: Vec<usize> = (0..self.units.len()).filter(|&u| self.units[u].is_some()).collect();
+        let next =
+            |unit: usize| -> FxHashSet<usize> { self.next_units(unit).filter(|&n| n != unit).collect() };
+        let mut missing = vec![0; self.units.len()];
+        for &unit in &alive {
+            next(unit).into_iter().for_each(|user| missing[user] += 1);
+        }
+        let key = |unit: usize| {
+            let recorded = |n: NodeId| self.graph.node(n).origin.filter(|_| self.early.as_recorded);
+            let nodes = self.units[unit].iter().flat_map(|u| &u.nodes);
+            let last = nodes.map(|&n| (recorded(n).unwrap_or(0), self.rank[&n])).max();
+            Reverse((last.unwrap_or((0, 0)), unit))
+        };
+        let mut ready: BinaryHeap<_> = alive.iter().filter(|&&u| missing[u] == 0).map(|&u| key(u)).collect();
+        let mut order = Vec::with_capacity(alive.len());
+        while let Some(Reverse((_, unit))) = ready.pop() {
+            order.push(unit);
+            for user in next(unit) {
+                missing[user] -= 1;
+                if missing[user] == 0 {
+                    ready.push(key(user));
+                }
+            }
+        }
+        if order.len() == alive.len() { Ok(order) } else { Err(PlanError::Cycle) }
+    }
+
+    fn extern_step(&self, node: NodeId) -> ExternStep {
+        // Behind those of the call are what a kernel in its place would take.
+        let own = match &self.graph.node(node).op {
+            Op::Aten(call) => call.operand_count(),
+            _ => usize::MAX,
+        };
+        let operands = self.graph.operands(node).into_iter().take(own);
+        let operands = operands.map(|v| self.place_or_self(v)).collect();
+        ExternStep { node, operands, reason: self.refused.get(&node).cloned() }
+    }
+
+    fn block_step(
+        &self,
+        unit: &Unit,
+        block: &BuiltBlock,
+        programs: &mut Vec<tilefuse_block::Program>,
+        known: &mut FxHashMap<String, usize>,
+    ) -> Result<KernelStep, PlanError> {
+        let program = block.program(self.kernel_name(&unit.nodes));
+        // Layers that are alike have one program, which passes see once.
+        let key = format!("{:?} {program:?}", block.grid());
+        let program = match known.get(&key) {
+            Some(&program) => program,
+            None => {
+                programs.push(block.optimized(program)?);
+                known.insert(key, programs.len() - 1);
+                programs.len() - 1
+            }
+        };
+        Ok(block.step(program, &unit.nodes))
+    }
+
+    fn kernel_step(
+        &self,
+        unit: &Unit,
+        built: &Built,
+        programs: &mut Vec<tilefuse_block::Program>,
+        known: &mut FxHashMap<String, usize>,
+        tuner: &mut Tuner<'_>,
+    ) -> Result<KernelStep, PlanError> {
+        let align = |v: ValueRef| self.alignments.of(&self.graph.node(v.node).op);
+        let align: Vec<u32> = built.kernel.buffers.iter().map(|b| align(b.value)).collect();
+        let name = self.kernel_name(&unit.nodes);
+        let machine = machine(self.profile);
+        let scheduled = schedule_with(&name, &built.kernel, built.tiling.clone(), machine, &align)
+            .map_err(|error| PlanError::Schedule { node: self.label(unit.nodes[0]), error })?;
+        let chosen = tuned::choose(&name, built, scheduled, &align, self.profile, tuner);
+        let (scheduled, tuned) = (chosen.scheduled, chosen.tuned);
+        let program = *known.entry(format!("{:?}", scheduled.program)).or_insert_with(|| {
+            programs.push(scheduled.program);
+            programs.len() - 1
+        });
+        Ok(KernelStep {
+            program,
+            grid: [scheduled.grid, 1, 1],
+            buffers: built.kernel.buffers.iter().map(|b| (b.value, b.written)).collect(),
+            checks: built.kernel.checks(),
+            in_place: in_place::pairs(self.graph, &built.kernel, &scheduled.tiling),
+            nodes: unit.nodes.clone(),
+            kind: kind_of(&built.kernel, &scheduled.tiling),
+            tiling: Some(scheduled.tiling),
+            tuned,
+            bytes_read: built.cost.bytes_read,
+            bytes_written: built.cost.bytes_written,
+            flops: built.cost.flops,
+            predicted_us: built.cost.us,
+            note: None,
+            parts: Vec::new(),
+            horizontal_refusal: None,
+        })
+    }
+
+    /// `fused_add_layer_norm` from the operators that the nodes come from.
+    fn kernel_name(&self, nodes: &[NodeId]) -> String {
+        let mut parts: Vec<String> = Vec::new();
+        for &id in nodes {
+            let label = self.label(id);
+            let name =
+                label.split_once("::").filter(|(space, _)| !space.contains(' ')).map_or(&*label, |l| l.1);
+            let short: String = name.chars().take_while(|c| c.is_ascii_alphanumeric() || *c == '_').collect();
+            let short = if short.is_empty() { String::from("copy") } else { short };
+            if !parts.contains(&short) {
+                parts.push(short);
+            }
+        }
+        if parts.len() > 5 {
+            let rest = parts.len() - 4;
+            parts.truncate(4);
+            parts.push(format!("and_{rest}_more"));
+        }
+        format!("fused_{}", parts.join("_"))
+    }
+
+    pub(super) fn results(&self) -> (Vec<Place>, Vec<(NodeId, Place)>) {
+        let outputs = self.graph.outputs.iter().map(|&v| self.place_or_self(v)).collect();
+        let updates = self.graph.updates.iter().map(|u| (u.target, self.place_or_self(u.value))).collect();
+        (outputs, updates)
+    }
+
+    fn place_or_self(&self, value: ValueRef) -> Place {
+        self.place(value).unwrap_or(Place::Value(value))
+    }
+}
+
+fn kind_of(kernel: &Kernel, tiling: &Tiling) -> KernelKind {
+    let last_is_reduced = tiling.axes.last().is_some_and(|a| kernel.reduced[a.var.0 as usize]);
+    let reduces = kernel.exprs.iter().any(|e| matches!(e, KNode::Reduce(_)));
+    match (reduces, last_is_reduced) {
+        (false, _) => KernelKind::Pointwise,
+        (true, true) => KernelKind::RowReduction,
+        (true, false) => KernelKind::ColumnReduction,
+    }
+}
