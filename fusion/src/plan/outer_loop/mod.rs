@@ -1,0 +1,358 @@
+//! Outer loops of kernels that run over blocks of rows.
+//!
+//! ```text
+//! kernel 0: %x[4096,768] -> %h[4096,3072]          block 0: rows    0 to  127 of %h, then of %y, then of %z
+//! kernel 1: %h -> %y[4096,768]               ->    block 1: rows  128 to  255 of %h, then of %y, then of %z
+//! kernel 2: %y -> %z[4096,768]                     ...
+//! ```
+//!
+//! A thread takes a block through all kernels of an outer loop before it takes the next one, so that it finds in its own cache
+//! what it wrote there. What only the outer loop needs is held a block at a time, in memory that a thread uses for all its
+//! blocks.
+//!
+//! Each kernel's instances are divided along the outermost axis of its grid that has several. An outer loop is legal where no block
+//! reaches what another one does of anything that the outer loop writes: [`Accesses::reach`] says what instances reach. Instances
+//! compute what they do in any order, so that results do not depend on it.
+//!
+//! Where a kernel reads windows of rows, as pooling does, two blocks need the rows between them. What is held a block at a
+//! time may overlap: each block computes all that it reads of it, and no instance of another block would write there.
+//!
+//! ```text
+//! kernel 0: %x[1,3,224,224] -> %h[1,64,112,112]    block 0: rows  0 to 15 of %h, rows 0 to  7 of %y
+//! kernel 1: %h -> %y[1,64,56,56]             ->    block 1: rows 15 to 31 of %h, rows 8 to 15 of %y
+//! ```
+
+mod division;
+mod legal;
+mod profit;
+
+use std::ops::Range;
+
+use rustc_hash::{FxHashMap, FxHashSet};
+use tilefuse_block::Program;
+use tilefuse_block::bounds::{Accesses, Reach};
+
+use self::division::Division;
+use self::legal::Question;
+pub(super) use self::legal::is_legal;
+use super::liveness::{self, last_uses};
+use super::memory::{ALIGNMENT, Life, place};
+use super::reinplace::direct;
+use super::{KernelStep, Place, Plan, Profile, StepKind};
+use crate::graph::ValueRef;
+use crate::rewrites::Rewrites;
+use crate::schedule::Machine;
+
+/// Consecutive kernels that run over blocks of rows, each block through all of them on one thread.
+#[derive(Clone, Debug, PartialEq)]
+pub struct OuterLoop {
+    /// Positions of the kernels in [`Plan::steps`].
+    pub steps: Range<usize>,
+    /// For each kernel the instances of each block.
+    pub parts: Vec<Vec<Range<u64>>>,
+    /// What is held a block at a time.
+    pub local_buffers: Vec<LocalBuffer>,
+    /// Bytes in which a thread holds these.
+    pub thread_bytes: u64,
+    /// How many threads that is for.
+    pub threads: u64,
+    /// Where the first thread's bytes begin in the arena; those of the others follow.
+    pub at: u64,
+    /// Predicted microseconds that it takes less.
+    pub saved_us: f64,
+}
+
+/// A value of which each thread holds a block at a time.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LocalBuffer {
+    /// The value.
+    pub value: ValueRef,
+    /// Where it begins in a thread's memory, in bytes.
+    pub offset: u64,
+    /// For each block the byte of the value that is the first to be there.
+    pub firsts: Vec<u64>,
+}
+
+/// Why kernels of which one reads much of what the other writes are no outer loop.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum OuterLoopRefusal {
+    /// Blocks of rows of one need rows of other blocks of the other.
+    Rows,
+    /// No block of rows is small enough for a thread's cache.
+    Large {
+        /// Bytes of what is held of the smallest block.
+        bytes: u64,
+    },
+    /// It would hold more memory at a time than the graph may.
+    Memory,
+    /// Threads would wait for each other longer than the outer loop saves.
+    Few {
+        /// What would be saved, in microseconds.
+        saved_us: f64,
+        /// What threads would wait, in microseconds.
+        lost_us: f64,
+    },
+    /// As many rewrites were made as may be.
+    Limit,
+}
+
+impl std::fmt::Display for OuterLoopRefusal {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            OuterLoopRefusal::Rows => f.write_str("the next kernel needs other rows"),
+            OuterLoopRefusal::Large { bytes } => write!(f, "the smallest block of rows has {bytes} bytes"),
+            OuterLoopRefusal::Memory => f.write_str("more memory would be held at a time"),
+            OuterLoopRefusal::Limit => f.write_str("the number of rewrites is limited"),
+            OuterLoopRefusal::Few { saved_us, lost_us } => write!(
+                f,
+                "predicted to save {saved_us:.0} us, while threads wait {lost_us:.0} us, with so few blocks"
+            ),
+        }
+    }
+}
+
+impl LocalBuffer {
+    /// For each block what is added to the address of a thread's memory for that from which its instances address the value,
+    /// modulo 2^64: each byte lies to lines of the cache as it would in the whole.
+    pub fn shifts(&self) -> Vec<u64> {
+        self.firsts.iter().map(|first| (self.offset + first % LINE).wrapping_sub(*first)).collect()
+    }
+}
+
+impl OuterLoop {
+    /// How many blocks there are.
+    pub fn blocks(&self) -> usize {
+        self.parts.first().map_or(0, Vec::len)
+    }
+
+    /// Bytes in the arena.
+    pub fn bytes(&self) -> u64 {
+        self.thread_bytes * self.threads
+    }
+}
+
+/// Bytes of a line of the cache: a block lies in a thread's memory as it would in the whole value.
+const LINE: u64 = 64;
+
+/// Among so many kernels one reads what an earlier one has written: queries, keys and values are made before they are read.
+const SOON: usize = 3;
+
+/// What part of the caches of all threads a value takes that is worth an outer loop.
+const WORTH: u64 = 4;
+
+/// Gives a plan its outer loops and its memory; no outer loops where it would hold more than so many bytes with them and not without.
+pub(super) fn finish(mut plan: Plan, profile: &Profile, most_bytes: u64, rewrites: &Rewrites) -> Plan {
+    find(&mut plan, profile, rewrites);
+    let plan = liveness::finish(plan);
+    if plan.outer_loops.is_empty() || plan.clone().holds_at_most(most_bytes) {
+        return plan;
+    }
+    let mut apart = plan.clone();
+    let begun =
+        apart.outer_loops.drain(..).map(|outer_loop| (outer_loop.steps.start, OuterLoopRefusal::Memory));
+    apart.outer_loop_refusals.extend(begun);
+    apart.outer_loop_refusals.sort_by_key(|(at, _)| *at);
+    let apart = liveness::finish(apart);
+    let (mut a, mut b) = (plan.clone(), apart.clone());
+    a.limit_memory(most_bytes);
+    b.limit_memory(most_bytes);
+    if b.peak_bytes() < a.peak_bytes() { apart } else { plan }
+}
+
+/// Finds the outer loops of a plan, and for each kernel that might have begun one why it did not.
+fn find(plan: &mut Plan, profile: &Profile, rewrites: &Rewrites) {
+    let Machine::Host { threads } = profile.machine else { return };
+    let mut finder = Finder::new(plan, profile, threads.into());
+    let (mut outer_loops, mut outer_loop_refusals) = (Vec::new(), Vec::new());
+    let mut at = 0;
+    while at < plan.steps.len() {
+        match finder.outer_loop_from(at) {
+            Some(Ok(outer_loop)) if rewrites.allow("outer-loop-fusion") => {
+                at = outer_loop.steps.end;
+                outer_loops.push(outer_loop);
+                continue;
+            }
+            Some(Err(reason)) => outer_loop_refusals.push((at, reason)),
+            Some(Ok(_)) => outer_loop_refusals.push((at, OuterLoopRefusal::Limit)),
+            None => {}
+        }
+        at += 1;
+    }
+    (plan.outer_loops, plan.outer_loop_refusals) = (outer_loops, outer_loop_refusals);
+}
+
+/// A kernel and how its instances are divided.
+#[derive(Clone, Copy)]
+struct Divided<'p> {
+    at: usize,
+    step: &'p KernelStep,
+    program: &'p Program,
+    grid: [u32; 3],
+    /// The axis along which they are divided.
+    axis: usize,
+    /// Instances along it.
+    units: u64,
+    /// Instances of each of them along the other axes.
+    inner: u64,
+}
+
+struct Finder<'p> {
+    plan: &'p Plan,
+    threads: u64,
+    /// Bytes of a thread's own cache.
+    cache: u64,
+    /// Bytes that are moved in a microsecond.
+    bytes_per_us: f64,
+    launch_us: f64,
+    last_uses: FxHashMap<ValueRef, usize>,
+    /// For values that may share memory with others, one of these.
+    classes: FxHashMap<ValueRef, ValueRef>,
+    /// The plan's programs, each value of which is computed once.
+    programs: FxHashMap<usize, Program>,
+    /// What of these decides about accesses through the parameters that are asked for.
+    accesses: FxHashMap<(usize, Vec<bool>), Accesses>,
+    /// What units of a kernel reach of its buffers, in bytes, by program and grid.
+    known: FxHashMap<Question, Vec<Reach>>,
+}
+
+impl<'p> Finder<'p> {
+    fn new(plan: &'p Plan, profile: &Profile, threads: u64) -> Finder<'p> {
+        let returned: FxHashSet<ValueRef> = plan.outputs.iter().map(Place::base).collect();
+        Finder {
+            threads: threads.max(1),
+            cache: profile.cache,
+            bytes_per_us: profile.bandwidth * 1000.0,
+            launch_us: profile.launch_us,
+            last_uses: last_uses(plan, &returned),
+            ..Finder::bare(plan)
+        }
+    }
+
+    fn bare(plan: &'p Plan) -> Finder<'p> {
+        let mut finder = Finder {
+            plan,
+            threads: 1,
+            cache: 0,
+            bytes_per_us: 1.0,
+            launch_us: 0.0,
+            last_uses: FxHashMap::default(),
+            classes: FxHashMap::default(),
+            programs: FxHashMap::default(),
+            accesses: FxHashMap::default(),
+            known: FxHashMap::default(),
+        };
+        let in_place = plan.steps.iter().flat_map(|step| match &step.kind {
+            StepKind::Kernel(kernel) => kernel.in_place.as_slice(),
+            StepKind::Extern(_) => &[],
+        });
+        for (a, b) in in_place.copied().chain(direct(plan)) {
+            let (a, b) = (finder.class(a), finder.class(b));
+            if a != b {
+                finder.classes.insert(a, b);
+            }
+        }
+        finder
+    }
+
+    /// The one value for all that may share memory with this one.
+    fn class(&self, mut value: ValueRef) -> ValueRef {
+        while let Some(&next) = self.classes.get(&value) {
+            value = next;
+        }
+        value
+    }
+
+    /// The bytes of a thread's cache in which it holds a block; beside them lies what else its kernels read.
+    fn room(&self) -> u64 {
+        self.cache / 4 * 3
+    }
+
+    fn bytes(&self, value: ValueRef) -> u64 {
+        self.plan.graph.ty(value).bytes()
+    }
+
+    fn kernel(&self, at: usize) -> Option<Divided<'p>> {
+        let StepKind::Kernel(step) = &self.plan.steps.get(at)?.kind else { return None };
+        let program = self.plan.programs.get(step.program)?;
+        let mut grid = [0; 3];
+        for (extent, &n) in grid.iter_mut().zip(&step.grid) {
+            *extent = u32::try_from(n).ok().filter(|&n| n > 0)?;
+        }
+        let axis = (0..3).rev().find(|&axis| grid[axis] > 1).unwrap_or(0);
+        let inner = grid[..axis].iter().map(|&n| u64::from(n)).product();
+        Some(Divided { at, step, program, grid, axis, units: grid[axis].into(), inner })
+    }
+
+    /// The outer loop that begins with a step, or why it does not; nothing where there would be nothing to gain.
+    fn outer_loop_from(&mut self, at: usize) -> Option<Result<OuterLoop, OuterLoopRefusal>> {
+        let mut kernels = vec![self.kernel(at)?];
+        if !self.feeds(&kernels, at + 1) {
+            return None;
+        }
+        let mut best = None;
+        while let Some(next) = self.kernel(at + kernels.len()).filter(|k| self.feeds(&kernels, k.at)) {
+            kernels.push(next);
+            let Some(division) = self.division(&kernels) else { break };
+            let outer_loop = self.outer_loop(&kernels, &division, division.least_factor());
+            let Some(outer_loop) = outer_loop.filter(|c| c.thread_bytes <= self.room() || best.is_none())
+            else {
+                break;
+            };
+            best = Some(division);
+            // Windows are of two kernels.
+            if outer_loop
+                .parts
+                .first()
+                .is_some_and(|parts| parts.windows(2).any(|two| two[0].end > two[1].start))
+            {
+                break;
+            }
+        }
+        let Some(division) = best else { return Some(Err(OuterLoopRefusal::Rows)) };
+        kernels.truncate(division.units.len());
+        self.priced(&kernels, &division)
+    }
+
+    /// Whether kernels write much of something that a step reads, or one of the kernels soon after it.
+    fn feeds(&self, kernels: &[Divided<'_>], to: usize) -> bool {
+        let much = |value| self.bytes(value) >= self.threads * self.cache / WORTH;
+        let written = |value| kernels.iter().any(|k| k.step.buffers.contains(&(value, true)));
+        let next = (to..to + SOON).map_while(|at| self.kernel(at));
+        next.flat_map(|k| &k.step.buffers)
+            .any(|&(value, is_written)| !is_written && much(value) && written(value))
+    }
+
+    /// The outer loop in blocks that consist of so many of the finest.
+    fn outer_loop(&mut self, kernels: &[Divided<'p>], division: &Division, factor: u64) -> Option<OuterLoop> {
+        let parts = self.parts(kernels, division, factor)?;
+        let (first, end) = (kernels.first()?.at, kernels.last()?.at + 1);
+        let windows = division.windows.and_then(|w| kernels.first()?.step.buffers.get(w.written));
+        let in_windows: Vec<ValueRef> = windows.iter().map(|b| b.0).collect();
+        let reached = self.reached(kernels, &parts, &in_windows)?;
+        let (mut local_buffers, mut lives) = (Vec::new(), Vec::new());
+        for (position, kernel) in kernels.iter().enumerate() {
+            for &(value, _) in kernel.step.buffers.iter().filter(|b| b.1) {
+                let last = self.last_uses.get(&value).copied().unwrap_or(usize::MAX);
+                let Some(blocks) = reached.get(&self.class(value)).filter(|_| last < end) else { continue };
+                let bytes = blocks.iter().map(|block| block.end - block.start).max()? + LINE;
+                lives.push(Life { bytes, first: position, last: last - first });
+                let firsts = blocks.iter().map(|block| block.start).collect();
+                local_buffers.push(LocalBuffer { value, offset: 0, firsts });
+            }
+        }
+        let (thread_bytes, offsets) = place(&lives);
+        local_buffers.iter_mut().zip(offsets).for_each(|(own, offset)| own.offset = offset);
+        let instances = |(kernel, parts): (&Divided<'_>, Vec<Range<u64>>)| {
+            parts.iter().map(|units| units.start * kernel.inner..units.end * kernel.inner).collect()
+        };
+        Some(OuterLoop {
+            steps: first..end,
+            parts: kernels.iter().zip(parts).map(instances).collect(),
+            local_buffers,
+            thread_bytes: thread_bytes.next_multiple_of(ALIGNMENT),
+            threads: self.threads,
+            at: 0,
+            saved_us: 0.0,
+        })
+    }
+}
