@@ -5,16 +5,15 @@
 
 use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::SmallVec;
-use tilefuse_block::{Builder, CacheHint, Elem, Literal, Program, ReduceFn, ScalarFn, Shape, Value};
+use tilefuse_block::{Builder, Elem, Literal, Program, ReduceFn, ScalarFn, Shape, Value};
 
-use super::accumulate::Accumulator;
 use super::peel::Start;
 use super::persistent::Kept;
 use super::swizzle::{self, strips};
 use super::tiling::{Tiling, Walk};
 use super::{Machine, ScheduleError};
 use crate::index::{Expr, Var};
-use crate::kernel::{Dynamic, KExpr, KNode, Kernel};
+use crate::kernel::{KExpr, KNode, Kernel};
 
 pub(super) type Result<T> = std::result::Result<T, ScheduleError>;
 
@@ -68,7 +67,7 @@ pub(super) fn emit(
 pub(super) struct Memo {
     pub(super) values: FxHashMap<KExpr, Value>,
     pub(super) indices: FxHashMap<(Expr, Elem), Value>,
-    masks: FxHashMap<usize, Value>,
+    pub(super) masks: FxHashMap<usize, Value>,
 }
 
 pub(super) struct Emitter<'a> {
@@ -76,11 +75,11 @@ pub(super) struct Emitter<'a> {
     pub(super) tiling: &'a Tiling,
     pub(super) machine: Machine,
     pub(super) b: Builder,
-    pointers: Vec<Value>,
+    pub(super) pointers: Vec<Value>,
     /// Where 1 is written when an index is out of range.
-    status: Option<Value>,
+    pub(super) status: Option<Value>,
     /// What was checked: where an index is inside, and the mask of the read.
-    checked: FxHashSet<(Value, Option<Value>)>,
+    pub(super) checked: FxHashSet<(Value, Option<Value>)>,
     /// First index of each variable in this instance or iteration, an `i32` scalar; `None` is 0.
     pub(super) bases: Vec<Option<Value>>,
     /// Where this instance's row begins, if the tiling has a lead.
@@ -161,161 +160,9 @@ impl Emitter<'_> {
         Ok(())
     }
 
-    /// One loop nest for each level of reductions, and one more for stores that need them all.
-    fn looped(&mut self) -> Result<()> {
-        let reduced = self.reduced_vars();
-        let last = self.kernel.reduces.iter().map(|r| r.level).max().unwrap_or(0);
-        let mut level = 1;
-        while level <= last + 1 {
-            let (reduces, next) = self.accumulators(level, reduced);
-            let stores: Vec<usize> =
-                (0..self.kernel.stores.len()).filter(|&s| self.stage_of(s, reduced) == Some(level)).collect();
-            if !reduces.is_empty() || !stores.is_empty() {
-                self.stage(&reduces, &stores, reduced)?;
-            }
-            level = next;
-        }
-        for store in 0..self.kernel.stores.len() {
-            if self.stage_of(store, reduced).is_none() {
-                self.store(store)?;
-            }
-        }
-        Ok(())
-    }
-
-    fn reduced_vars(&self) -> u64 {
-        let kernel = self.kernel;
-        (0..kernel.reduced.len()).filter(|&v| kernel.reduced[v]).fold(0, |set, v| set | 1 << v.min(63))
-    }
-
-    /// The level of loops in which a store belongs; `None` if it is made once per row.
-    pub(super) fn stage_of(&self, store: usize, reduced: u64) -> Option<u32> {
-        let store = &self.kernel.stores[store];
-        let info = self.kernel.info(store.value);
-        let vars = info.vars | self.kernel.indices.vars(store.addr);
-        (vars & reduced != 0).then_some(info.level + 1)
-    }
-
-    fn stage(&mut self, reduces: &[Accumulator], stores: &[usize], reduced: u64) -> Result<()> {
-        let mut needed: Vec<KExpr> = reduces.iter().flat_map(|&r| self.elements_of(r)).collect();
-        needed.extend(stores.iter().map(|&s| self.kernel.stores[s].value));
-        self.hoist(&needed, reduced)?;
-        let carried = self.fresh(reduces)?;
-        self.kept.fresh.clone_from(&carried);
-        let loops: Vec<Var> = (0..self.kernel.reduced.len())
-            .filter(|&v| self.kernel.reduced[v])
-            .map(|v| Var(v as u32))
-            .collect();
-        let results = self.nest(&loops, reduces, stores, &carried)?;
-        let results = self.parts_of(reduces, &results);
-        results.into_iter().try_for_each(|(reduce, parts)| self.finish_walk(reduce, parts))
-    }
-
     pub(super) fn reduce_expr(&self, reduce: u32) -> Result<KExpr> {
         let at = self.kernel.exprs.iter().position(|n| *n == KNode::Reduce(reduce));
         at.map(|p| KExpr(p as u32)).ok_or(ScheduleError::Internal("a reduction has no expression"))
-    }
-
-    /// Emits, before a loop, what the loop needs and does not change in it.
-    pub(super) fn hoist(&mut self, needed: &[KExpr], reduced: u64) -> Result<()> {
-        let mut stack: Vec<KExpr> = needed.to_vec();
-        let mut seen = vec![false; self.kernel.exprs.len()];
-        while let Some(expr) = stack.pop() {
-            if std::mem::replace(&mut seen[expr.index()], true) {
-                continue;
-            }
-            if self.kernel.info(expr).vars & reduced == 0 {
-                self.value(expr)?;
-                continue;
-            }
-            stack.extend(parts(self.kernel, expr));
-        }
-        Ok(())
-    }
-
-    /// Loops over the reduced variables from the outermost; the body reduces and stores.
-    pub(super) fn nest(
-        &mut self,
-        loops: &[Var],
-        reduces: &[Accumulator],
-        stores: &[usize],
-        carried: &[Value],
-    ) -> Result<Vec<Value>> {
-        let Some((&var, rest)) = loops.split_first() else {
-            return self.body(reduces, stores, carried);
-        };
-        if rest.is_empty()
-            && let Some(axis) = self.tiling.axis_of(var).filter(|_| self.machine.is_gpu())
-        {
-            return match self.tiling.walk {
-                Walk::Kept => self.kept_walk(var, axis, reduces, stores, carried),
-                _ => self.walk(var, axis, reduces, stores, carried),
-            };
-        }
-        let extent = self.kernel.indices.extents()[var.0 as usize];
-        let step = self.tiling.axis_of(var).map_or(1, |a| i64::from(self.tiling.axes[a].extent));
-        self.accumulating([0, extent, step], reduces, carried, |this, index, carried| {
-            this.step(var, index, rest, reduces, stores, carried)
-        })
-    }
-
-    /// One iteration of the loop over a variable.
-    pub(super) fn step(
-        &mut self,
-        var: Var,
-        index: Value,
-        rest: &[Var],
-        reduces: &[Accumulator],
-        stores: &[usize],
-        carried: &[Value],
-    ) -> Result<Vec<Value>> {
-        let outer_state = std::mem::replace(&mut self.in_loop, true);
-        self.bases[var.0 as usize] = Some(index);
-        self.inner = Memo::default();
-        let alone = self.starts_anew(var, rest);
-        let next =
-            self.partly(reduces, carried, alone, |this, carried| this.nest(rest, reduces, stores, carried));
-        self.inner = Memo::default();
-        self.bases[var.0 as usize] = None;
-        self.in_loop = outer_state;
-        next
-    }
-
-    /// A counted loop whose body gets its index.
-    pub(super) fn counted(
-        &mut self,
-        bounds: (Value, Value, Value),
-        carried: &[Value],
-        body: impl FnOnce(&mut Self, Value, &[Value]) -> Result<Vec<Value>>,
-    ) -> Result<Vec<Value>> {
-        let mut builder = std::mem::replace(&mut self.b, Builder::new(""));
-        let results = builder.for_loop(bounds, carried, |b, index, carried| {
-            std::mem::swap(&mut self.b, b);
-            let next = body(self, index, carried);
-            std::mem::swap(&mut self.b, b);
-            next
-        });
-        self.b = builder;
-        results
-    }
-
-    pub(super) fn body(
-        &mut self,
-        reduces: &[Accumulator],
-        stores: &[usize],
-        carried: &[Value],
-    ) -> Result<Vec<Value>> {
-        for &s in stores {
-            self.store(s)?;
-        }
-        let mut next = Vec::with_capacity(carried.len());
-        for (reduce, parts) in self.parts_of(reduces, carried) {
-            match reduce {
-                Accumulator::One(r) => next.push(self.accumulate(r, parts[0])?),
-                Accumulator::Tuple(t) => next.extend(self.accumulate_tuple(t, parts)?),
-            }
-        }
-        Ok(next)
     }
 
     /// The axis of the tile that is reduced.
@@ -366,7 +213,7 @@ impl Emitter<'_> {
         shape
     }
 
-    fn accumulate(&mut self, reduce: u32, acc: Value) -> Result<Value> {
+    pub(super) fn accumulate(&mut self, reduce: u32, acc: Value) -> Result<Value> {
         let (combine, operand) = {
             let reduction = &self.kernel.reduces[reduce as usize];
             (reduction.combine, reduction.value)
@@ -419,80 +266,8 @@ impl Emitter<'_> {
         Ok(self.b.expand_dims(reduced, axis as u8)?)
     }
 
-    pub(super) fn store(&mut self, position: usize) -> Result<()> {
-        let store = &self.kernel.stores[position];
-        let (buffer, addr, expr) = (store.buffer, store.addr, store.value);
-        let elem = self.kernel.buffers[buffer as usize].elem;
-        let value = self.value(expr)?;
-        let offsets = self.index(addr)?;
-        let shape = self.union(&[value, offsets]);
-        let mask = self.tail_mask(&shape)?;
-        let value = self.b.cast(value, elem)?;
-        let value = self.lift(value, &shape)?;
-        let offsets = self.lift(offsets, &shape)?;
-        let mask = match mask {
-            Some(mask) => Some(self.lift(mask, &shape)?),
-            None => None,
-        };
-        Ok(self.b.store(self.pointers[buffer as usize], offsets, value, mask, CacheHint::Default)?)
-    }
-
-    /// The mask of elements past the end of a variable, for a value of this shape.
-    fn tail_mask(&mut self, shape: &[u32]) -> Result<Option<Value>> {
-        let mut mask = None;
-        for (axis, &extent) in shape.iter().enumerate() {
-            if extent > 1 {
-                let part = self.axis_mask(axis)?;
-                mask = self.and(mask, part)?;
-            }
-        }
-        Ok(mask)
-    }
-
-    fn and(&mut self, a: Option<Value>, b: Option<Value>) -> Result<Option<Value>> {
-        let (Some(x), Some(y)) = (a, b) else { return Ok(a.or(b)) };
-        if x == y {
-            return Ok(a);
-        }
-        Ok(Some(self.map(ScalarFn::And, &[x, y])?))
-    }
-
-    /// Whether an axis of the tile may reach outside of its variable.
-    pub(super) fn may_mask(&self, axis: usize) -> bool {
-        let a = self.tiling.axes[axis];
-        let extent = self.kernel.indices.extents()[a.var.0 as usize];
-        self.tiling.lead.is_some_and(|l| l.var == a.var) || extent % i64::from(a.extent) != 0
-    }
-
-    /// Where an axis of the tile is inside its variable; `None` where it always is.
-    pub(super) fn axis_mask(&mut self, axis: usize) -> Result<Option<Value>> {
-        let a = self.tiling.axes[axis];
-        let extent = self.kernel.indices.extents()[a.var.0 as usize];
-        let lead = self.tiling.lead.is_some_and(|l| l.var == a.var);
-        if !self.may_mask(axis) || (self.whole && self.kernel.reduced[a.var.0 as usize]) {
-            return Ok(None);
-        }
-        let inner = self.in_loop && self.kernel.reduced[a.var.0 as usize];
-        let memo = if inner { &self.inner } else { &self.outer };
-        if let Some(&known) = memo.masks.get(&axis) {
-            return Ok(Some(known));
-        }
-        let mut index = self.var_value(a.var)?;
-        // What lies before the first element is far beyond the last one as an unsigned number.
-        let elem = if lead { Elem::U32 } else { Elem::I32 };
-        index = self.b.cast(index, elem)?;
-        let bound = self.b.constant(Literal::int(elem, extent), &[]);
-        let mask = self.map(ScalarFn::Lt, &[index, bound])?;
-        if inner {
-            self.inner.masks.insert(axis, mask);
-        } else if !self.in_loop {
-            self.outer.masks.insert(axis, mask);
-        }
-        Ok(Some(mask))
-    }
-
     /// A variable's index as a value, `i32`.
-    fn var_value(&mut self, var: Var) -> Result<Value> {
+    pub(super) fn var_value(&mut self, var: Var) -> Result<Value> {
         let range = self.range_of(var)?;
         match (self.first(var)?, range) {
             (Some(base), Some(range)) => self.map(ScalarFn::Add, &[base, range]),
@@ -525,7 +300,7 @@ impl Emitter<'_> {
     }
 
     /// The least shape that all these values broadcast to.
-    fn union(&self, values: &[Value]) -> Shape {
+    pub(super) fn union(&self, values: &[Value]) -> Shape {
         let mut shape = Shape::new();
         for &v in values {
             let other = &self.b.ty(v).shape;
@@ -610,88 +385,6 @@ impl Emitter<'_> {
         let value = self.lift(value, &shape)?;
         let mask = self.axis_mask(axis)?;
         self.reduce_tile(combine, value, axis, mask)
-    }
-
-    fn in_range(&mut self, expr: Expr, low: i64, high: i64) -> Result<Value> {
-        let (least, most) = self.kernel.indices.range(expr);
-        let value = self.index(expr)?;
-        let elem = self.b.ty(value).elem().unwrap_or(Elem::I32);
-        let mut test = None;
-        for (function, bound, needed) in
-            [(ScalarFn::Ge, low, least < low), (ScalarFn::Lt, high, most >= high)]
-        {
-            if needed {
-                let bound = self.b.constant(Literal::int(elem, bound), &[]);
-                let part = self.map(function, &[value, bound])?;
-                test = self.and(test, Some(part))?;
-            }
-        }
-        Ok(test.unwrap_or_else(|| self.b.constant(Literal::int(Elem::Bool, 1), &[])))
-    }
-
-    fn load(
-        &mut self,
-        buffer: u32,
-        addr: Expr,
-        dynamic: Option<Dynamic>,
-        mask: Option<KExpr>,
-    ) -> Result<Value> {
-        let mut offsets = self.index(addr)?;
-        let mut mask = match mask {
-            Some(mask) => Some(self.value(mask)?),
-            None => None,
-        };
-        if let Some(d) = dynamic {
-            let (further, inside) = self.dynamic(d)?;
-            self.check(inside, mask)?;
-            let wide = self.b.cast(offsets, Elem::I64)?;
-            offsets = self.map(ScalarFn::Add, &[wide, further])?;
-            mask = self.and(mask, Some(inside))?;
-        }
-        let parts: SmallVec<[Value; 2]> = [offsets].into_iter().chain(mask).collect();
-        let shape = self.union(&parts);
-        let tail = self.tail_mask(&shape)?;
-        let mask = self.and(mask, tail)?;
-        let parts: SmallVec<[Value; 2]> = [offsets].into_iter().chain(mask).collect();
-        let shape = self.union(&parts);
-        let offsets = self.lift(offsets, &shape)?;
-        let mask = match mask {
-            Some(mask) => Some(self.lift(mask, &shape)?),
-            None => None,
-        };
-        let early = self.machine.starts_early(self.tiling.grid(self.kernel));
-        let hint = match early && self.kernel.buffers[buffer as usize].fixed {
-            true => CacheHint::Ahead,
-            false => CacheHint::Default,
-        };
-        Ok(self.b.load(self.pointers[buffer as usize], offsets, mask, None, hint)?)
-    }
-
-    /// Reports elements that are read and whose index is out of range.
-    fn check(&mut self, inside: Value, mask: Option<Value>) -> Result<()> {
-        let Some(status) = self.status.filter(|_| self.checked.insert((inside, mask))) else { return Ok(()) };
-        let outside = self.map(ScalarFn::Not, &[inside])?;
-        let wrong = self.and(Some(outside), mask)?.unwrap_or(outside);
-        let shape = self.b.ty(wrong).shape.clone();
-        let tail = self.tail_mask(&shape)?;
-        let wrong = self.and(Some(wrong), tail)?.unwrap_or(wrong);
-        let shape = self.b.ty(wrong).shape.clone();
-        let (first, one) = (Literal::int(Elem::I32, 0), Literal::int(Elem::I32, 1));
-        let (first, one) = (self.b.constant(first, &shape), self.b.constant(one, &shape));
-        Ok(self.b.store(status, first, one, Some(wrong), CacheHint::Default)?)
-    }
-
-    /// The data-dependent part of an address, and where it is inside its bounds.
-    fn dynamic(&mut self, dynamic: Dynamic) -> Result<(Value, Value)> {
-        let index = self.value(dynamic.index)?;
-        let index = self.b.cast(index, Elem::I64)?;
-        let zero = self.b.constant(Literal::int(Elem::I64, 0), &[]);
-        let bound = self.b.constant(Literal::int(Elem::I64, dynamic.bound), &[]);
-        let above = self.map(ScalarFn::Ge, &[index, zero])?;
-        let below = self.map(ScalarFn::Lt, &[index, bound])?;
-        let inside = self.map(ScalarFn::And, &[above, below])?;
-        let stride = self.b.constant(Literal::int(Elem::I64, dynamic.stride), &[]);
-        Ok((self.map(ScalarFn::Mul, &[index, stride])?, inside))
     }
 }
 

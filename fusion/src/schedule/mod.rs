@@ -1,5 +1,6 @@
 //! Kernels to block programs: choice of tiles, then emission.
 
+mod access;
 mod accumulate;
 mod address;
 mod cascade;
@@ -8,6 +9,7 @@ mod logistic;
 mod mix_order;
 mod peel;
 mod persistent;
+mod reduction_loops;
 mod swizzle;
 mod tiling;
 mod variants;
