@@ -6,7 +6,7 @@ use crate::error::{Error, Result};
 use crate::timing;
 
 /// Operations that any stack has room for.
-const FEW: usize = 256;
+const MAX_SHALLOW_OPS: usize = 256;
 /// Bytes of stack for each operation: several functions that call one another, this crate's or LLVM's.
 const BYTES: usize = 16 << 10;
 
@@ -14,7 +14,7 @@ const BYTES: usize = 16 << 10;
 pub(crate) fn with_room<T: Send>(program: &Program, work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
     let mut ops = 0;
     program.walk(&mut |_| ops += 1);
-    if ops <= FEW {
+    if ops <= MAX_SHALLOW_OPS {
         return work();
     }
     let failed =
@@ -35,7 +35,7 @@ mod tests {
 
     #[test]
     fn what_a_large_program_takes_counts_for_the_thread_that_asked() {
-        let ops: String = (0..=FEW).map(|i| format!("%a{i} = const 1 : i32 ")).collect();
+        let ops: String = (0..=MAX_SHALLOW_OPS).map(|i| format!("%a{i} = const 1 : i32 ")).collect();
         let text = format!("kernel @f() {{ {ops} }}");
         let program: Program = text.parse().unwrap();
         let asked = std::thread::current().id();

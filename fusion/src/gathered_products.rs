@@ -40,7 +40,7 @@ pub(crate) fn gather_products(graph: &mut Graph, rewrites: &Rewrites) -> usize {
 }
 
 /// Columns of a product for each one that is picked, at least: a picked column takes as long as several of a product in blocks.
-const COLUMNS: i64 = 16;
+const MIN_COLUMNS_PER_PICK: i64 = 16;
 
 /// The gathers along the columns of a product, where all else that is computed of it are reductions along these.
 fn gathers_of(graph: &Graph, product: NodeId) -> Option<Vec<NodeId>> {
@@ -83,7 +83,7 @@ fn rewrite(graph: &mut Graph, product: NodeId, gather: NodeId) -> Option<()> {
     let (from, to) = (graph.ty(source).shape.clone(), graph.ty(index).shape.clone());
     let (columns, rows) = from.split_last()?;
     let (picked, lines) = to.split_last()?;
-    if lines != rows || picked.saturating_mul(COLUMNS) > *columns {
+    if lines != rows || picked.saturating_mul(MIN_COLUMNS_PER_PICK) > *columns {
         return None;
     }
     let mut known = FxHashMap::default();

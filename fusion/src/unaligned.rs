@@ -22,10 +22,10 @@ use tilefuse_block::Elem;
 pub const LINEAR_BY_ROWS: &str = "tilefuse::linear_by_rows";
 
 /// Columns of halves that are 16 bytes.
-const UNIT: i64 = 8;
+const COLUMN_UNIT: i64 = 8;
 
 /// Columns at both ends of a row that are computed apart from the rest.
-const ENDS: i64 = 24;
+const END_COLUMNS: i64 = 24;
 
 /// Replaces the products of a functional graph for which it pays on this machine; returns how many there were.
 pub(crate) fn split_unaligned_products(graph: &mut Graph, profile: &Profile, rewrites: &Rewrites) -> usize {
@@ -65,7 +65,7 @@ fn find(graph: &Graph, node: NodeId, profile: &Profile) -> Option<Vec<ValueRef>>
     };
     let &[columns, depth] = &w.shape[..] else { return None };
     let rows = graph.ty(found[0]).numel().checked_div(depth)?;
-    let odd = columns % UNIT != 0 && columns >= 2 * ENDS && depth % UNIT == 0;
+    let odd = columns % COLUMN_UNIT != 0 && columns >= 2 * END_COLUMNS && depth % COLUMN_UNIT == 0;
     let fits =
         matches!(ty.device, Device::Cuda(_)) && half && odd && found.iter().all(plain) && ty.is_contiguous();
     (fits && pays(rows, columns, depth, profile)).then_some(found)
@@ -75,8 +75,8 @@ fn find(graph: &Graph, node: NodeId, profile: &Profile) -> Option<Vec<ValueRef>>
 fn pays(rows: i64, columns: i64, depth: i64, profile: &Profile) -> bool {
     let operations = |columns: i64| 2.0 * rows as f64 * columns as f64 * depth as f64;
     // Every eighth row, at most, and both ends with their copies; each part ends with few blocks.
-    let launches_us = (UNIT + 4) as f64 * 2.0 * profile.launch_us;
-    let spent_us = operations(columns + ENDS) / profile.products.aligned / 1000.0 + launches_us;
+    let launches_us = (COLUMN_UNIT + 4) as f64 * 2.0 * profile.launch_us;
+    let spent_us = operations(columns + END_COLUMNS) / profile.products.aligned / 1000.0 + launches_us;
     spent_us < operations(columns) / profile.products.unaligned / 1000.0
 }
 

@@ -66,13 +66,13 @@ const INPUT_ALIGNMENT: usize = 16;
 const RESULT_BYTES: u64 = 32 << 20;
 
 /// Graphs of one plan: for streams, and for addresses of parameters and large inputs.
-const MOST_GRAPHS: usize = 4;
+const MAX_GRAPHS: usize = 4;
 
 /// Streams of callers that graphs are captured for.
-const MOST_STREAMS: usize = 16;
+const MAX_STREAMS: usize = 16;
 
 /// The share of a call's time that queueing takes from which on a graph is made.
-const QUEUEING_SHARE: f64 = 0.5;
+const LAUNCH_OVERHEAD_SHARE: f64 = 0.5;
 
 /// The graphs of a plan.
 #[derive(Debug)]
@@ -230,7 +230,7 @@ impl Graphs {
 impl Timed {
     fn verdict(&self) -> Result<State, Error> {
         let took = self.end.micros_since(&self.start)?;
-        if self.queueing_us >= took * QUEUEING_SHARE {
+        if self.queueing_us >= took * LAUNCH_OVERHEAD_SHARE {
             return Ok(State::Ready(Vec::new()));
         }
         let queueing = self.queueing_us;
@@ -252,7 +252,7 @@ impl Chosen<'_> {
 
     /// Whether another graph may be captured.
     pub(crate) fn has_room(&self) -> bool {
-        matches!(&*self.0, State::Ready(graphs) if graphs.len() < MOST_GRAPHS)
+        matches!(&*self.0, State::Ready(graphs) if graphs.len() < MAX_GRAPHS)
     }
 
     pub(crate) fn add(&mut self, graph: PlanGraph) -> Option<&mut PlanGraph> {
@@ -421,7 +421,7 @@ fn capture_stream(device: &Arc<Device>, caller: *mut c_void) -> Result<Option<Ar
     if let Some(stream) = streams.get(&key) {
         return Ok(Some(stream.clone()));
     }
-    if streams.len() >= MOST_STREAMS {
+    if streams.len() >= MAX_STREAMS {
         return Ok(None);
     }
     let stream = Arc::new(cuda::Stream::detached(device)?);

@@ -28,7 +28,7 @@ use smallvec::SmallVec;
 const PAGEMAP_SCAN: u32 = 3 << 30 | (size_of::<pm_scan_arg>() as u32) << 16 | (b'f' as u32) << 8 | 16;
 
 /// Bytes of whole pages below which a comparison with a copy takes less time than a system call.
-const COMPARED: usize = 16 << 10;
+const MAX_COMPARED_BYTES: usize = 16 << 10;
 
 /// A range of memory that is watched while this lives.
 #[derive(Debug)]
@@ -175,7 +175,7 @@ impl Tracker {
 
     /// Tries it on a few pages.
     fn sees_writes(&mut self) -> bool {
-        let mut memory = vec![1_u8; COMPARED + 2 * self.page];
+        let mut memory = vec![1_u8; MAX_COMPARED_BYTES + 2 * self.page];
         let start = memory.as_mut_ptr();
         let Some(id) = self.watch(&(start.expose_provenance()..start.addr() + memory.len())) else {
             return false;
@@ -183,7 +183,7 @@ impl Tracker {
         let before = self.writes(id);
         let quiet = self.writes(id);
         // SAFETY: the byte is inside of the memory, and there is no other reference to it.
-        unsafe { start.add(COMPARED / 2 + self.page).write_volatile(2) };
+        unsafe { start.add(MAX_COMPARED_BYTES / 2 + self.page).write_volatile(2) };
         let after = self.writes(id);
         self.forget(id);
         before == quiet && after > before
@@ -192,7 +192,7 @@ impl Tracker {
     fn watch(&mut self, range: &Range<usize>) -> Option<u64> {
         let first = range.start.next_multiple_of(self.page);
         let pages = first..(range.end - range.end % self.page).max(first);
-        let compared = pages.len() < COMPARED;
+        let compared = pages.len() < MAX_COMPARED_BYTES;
         let (pages, copied) = match compared {
             true => (first..first, [range.clone(), range.end..range.end]),
             false => (pages.clone(), [range.start..pages.start, pages.end..range.end]),

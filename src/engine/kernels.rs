@@ -151,10 +151,10 @@ pub(crate) struct Stream {
 /// Nanoseconds of a task below which the last one of a thread is left to it: a team's first thread starts sooner than the
 /// others and ends sooner, and to bring the data of a short task to its caches, and back in the next run, takes longer than
 /// to wait.
-const WORTH_TAKING: u64 = 20_000;
+const MIN_PART_NANOSECONDS: u64 = 20_000;
 
 /// Nanoseconds of a thread's whole share below which all of it is left to it.
-const WORTH_SHARING: u64 = 12_000;
+const MIN_SHARE_NANOSECONDS: u64 = 12_000;
 
 /// libtorch's own thread team: no second pool competes with it for cores.
 struct Team {
@@ -165,10 +165,10 @@ impl Team {
     /// [`Pool::run_timed`] of tasks that are told which thread of the team they run on.
     fn run_on(&self, tasks: usize, nanoseconds: u64, work: &(dyn Fn(usize, usize) + Sync)) {
         let threads = self.threads.min(tasks);
-        let left_alone = usize::from(nanoseconds < WORTH_TAKING);
+        let left_alone = usize::from(nanoseconds < MIN_PART_NANOSECONDS);
         let share = |owner: usize, size: usize| owner * tasks / size..(owner + 1) * tasks / size;
         let each = tasks.div_ceil(threads.max(1)) as u64;
-        if each == 1 || nanoseconds.saturating_mul(each) < WORTH_SHARING {
+        if each == 1 || nanoseconds.saturating_mul(each) < MIN_SHARE_NANOSECONDS {
             // Nobody takes anything of another's: no counters, whose lines go from thread to thread.
             TorchPool::get()
                 .run(threads, &|index, size| share(index, size).for_each(|task| work(index, task)));

@@ -26,7 +26,7 @@ const WRITES: u32 = 4;
 const TRIES: usize = 64;
 
 /// Calls for each time that weights were written at least; with fewer, packing takes longer than it saves.
-const CALLS: u32 = 4;
+const MIN_CALLS_PER_WRITE: u32 = 4;
 
 /// The packed weights of all plans of a model.
 #[derive(Debug, Default)]
@@ -209,7 +209,7 @@ impl Packs {
             return Some("writes to the weights cannot be tracked, so they are not prepacked");
         }
         let (calls, writes) = (calls.load(Ordering::Relaxed), writes.load(Ordering::Relaxed));
-        let often = writes >= WRITES && calls < writes.saturating_mul(CALLS);
+        let often = writes >= WRITES && calls < writes.saturating_mul(MIN_CALLS_PER_WRITE);
         often.then_some("prepacked weights are written often")
     }
 

@@ -24,25 +24,25 @@ use crate::torch::{Call, DeviceId, Meta, as_strided_of, empty_strided};
 
 /// The time that the measurements of one plan may take, about, without compiling what is measured: at least
 /// this,
-const PLAN: Duration = Duration::from_millis(150);
+const MIN_PLAN_TIME: Duration = Duration::from_millis(150);
 /// in large models this many times what the plan's products are expected to take in libtorch,
-const CALLS: f64 = 12.0;
+const PLAN_TIME_IN_CALLS: f64 = 12.0;
 /// and at most this.
-const MOST: Duration = Duration::from_secs(1);
+const MAX_PLAN_TIME: Duration = Duration::from_secs(1);
 /// The most time that each side of one product takes, about.
-const SIDE: Duration = Duration::from_millis(10);
+const MAX_SIDE_TIME: Duration = Duration::from_millis(10);
 /// The most rounds, each with a run of either side, and the least of products that take less than a side's time.
-const ROUNDS: usize = 15;
-const LEAST_ROUNDS: usize = 4;
+const MAX_ROUNDS: usize = 15;
+const MIN_ROUNDS: usize = 4;
 
 /// How much the middle half of the rounds may differ in how long one side takes in the time of the other.
-const SPREAD: f64 = 1.3;
+const MAX_SPREAD: f64 = 1.3;
 
 /// Measured products from which others of a plan with the same operator are judged.
-const ENOUGH: usize = 3;
+const MIN_MEASURED: usize = 3;
 
 /// What measuring a product may take where there are as many others to judge it from.
-const COSTLY: Duration = Duration::from_millis(100);
+const MAX_JUDGED_TIME: Duration = Duration::from_millis(100);
 
 /// Measures the candidates of a plan's calls, for the pass `select-kernels`.
 #[derive(Default)]
@@ -67,7 +67,7 @@ impl Measure for Measuring {
         if !self.budget.allows(&key) {
             // As the others of this plan with this operator were measured.
             let predicted = candidate.predicted(profile);
-            if ratios.len() < ENOUGH {
+            if ratios.len() < MIN_MEASURED {
                 return None;
             }
             ratios.sort_by(f64::total_cmp);
@@ -121,7 +121,8 @@ impl Budget {
             None
         });
         let total: f64 = all.iter().map(Share::library_us).sum();
-        let left = Duration::from_secs_f64(CALLS * total * 1e-6).clamp(PLAN, MOST);
+        let left =
+            Duration::from_secs_f64(PLAN_TIME_IN_CALLS * total * 1e-6).clamp(MIN_PLAN_TIME, MAX_PLAN_TIME);
         let mut skipped: FxHashSet<String> = all.iter().map(|share| share.key.clone()).collect();
         let mut measured = Vec::new();
         for key in chosen(all, left) {
@@ -161,17 +162,19 @@ impl Share {
     /// What measuring one takes: two runs of each side at least.
     fn cost(&self) -> Duration {
         let runs = 2.0 * (self.times.library_us + self.times.generated_us);
-        Duration::from_secs_f64(runs * 1e-6).max(2 * SIDE)
+        Duration::from_secs_f64(runs * 1e-6).max(2 * MAX_SIDE_TIME)
     }
 }
 
 /// Those that are measured in a time, the ones that take most first; not those that take long and have others like them.
 fn chosen(mut all: Vec<Share>, mut left: Duration) -> FxHashSet<String> {
     let mut cheap: FxHashMap<String, usize> = FxHashMap::default();
-    for share in all.iter().filter(|share| share.cost() <= COSTLY) {
+    for share in all.iter().filter(|share| share.cost() <= MAX_JUDGED_TIME) {
         *cheap.entry(share.op.clone()).or_default() += 1;
     }
-    let judged = |share: &Share| share.cost() > COSTLY && cheap.get(&share.op).is_some_and(|&n| n >= ENOUGH);
+    let judged = |share: &Share| {
+        share.cost() > MAX_JUDGED_TIME && cheap.get(&share.op).is_some_and(|&n| n >= MIN_MEASURED)
+    };
     all.retain(|share| !judged(share) && known(&share.key).is_none());
     all.sort_by(|a, b| b.library_us().total_cmp(&a.library_us()));
     let mut fits = |share: &Share| {
@@ -411,8 +414,8 @@ fn measure(candidate: &Candidate<'_>, profile: &Profile) -> Result<(Option<Times
     let times = in_turns(sides.len(), time, |progress| {
         let Progress { rounds, elapsed, shortest } = *progress;
         rounds == 0
-            || (rounds < ROUNDS && elapsed + shortest < 2 * SIDE)
-            || (rounds < LEAST_ROUNDS && shortest < 2 * SIDE)
+            || (rounds < MAX_ROUNDS && elapsed + shortest < 2 * MAX_SIDE_TIME)
+            || (rounds < MIN_ROUNDS && shortest < 2 * MAX_SIDE_TIME)
     })?;
     debug_assert!(product.tensors.iter().all(|tensor| tensor.numel() > 0));
     let rounds = times[1].iter().zip(&times[0]).map(|(&ours, &theirs)| [ours, theirs]).collect::<Vec<_>>();
@@ -433,12 +436,12 @@ fn judged(rounds: &[[f64; 2]]) -> Option<Times> {
     ratios.sort_by(f64::total_cmp);
     let (low, high) = (*ratios.get(ratios.len() / 4)?, *ratios.get(ratios.len() * 3 / 4)?);
     let ratio = times.generated_us / times.library_us;
-    if rounds.len() < LEAST_ROUNDS {
+    if rounds.len() < MIN_ROUNDS {
         // So few rounds do not show whether they agree.
-        return (ratio.max(1.0 / ratio) > SPREAD).then_some(times);
+        return (ratio.max(1.0 / ratio) > MAX_SPREAD).then_some(times);
     }
     let agree = (low > 1.0 && ratio > 1.0) || (high < 1.0 && ratio < 1.0);
-    (agree || high < SPREAD * low).then_some(times)
+    (agree || high < MAX_SPREAD * low).then_some(times)
 }
 
 #[cfg(test)]
@@ -513,7 +516,7 @@ mod tests {
         // With enough others what takes long is judged from them.
         let mut more = all();
         more.push(share("other", 1.0, 70.0));
-        let measured = chosen(more, MOST);
+        let measured = chosen(more, MAX_PLAN_TIME);
         assert_eq!((measured.len(), measured.iter().any(|key| key.ends_with("large"))), (3, false));
     }
 }

@@ -21,19 +21,19 @@ use crate::judge::judge;
 use crate::torch::{DeviceId, cuda_stream};
 
 /// The most time that the measurements of one plan take, about; compiling what is measured is part of it.
-const PLAN: Duration = Duration::from_secs(5);
+const MAX_PLAN_TIME: Duration = Duration::from_secs(5);
 /// The most time that the rounds of one kernel take, about.
-const KERNEL: Duration = Duration::from_millis(200);
+const MAX_KERNEL_TIME: Duration = Duration::from_millis(200);
 /// The most rounds, in which every schedule is timed in turn.
-const ROUNDS: usize = 15;
+const MAX_ROUNDS: usize = 15;
 /// The fewest from which something is concluded.
-const ENOUGH: usize = 5;
+const MIN_ROUNDS: usize = 5;
 /// Microseconds of launches that are timed as one.
 const SPAN_US: f64 = 200.0;
 /// The part of its time by which a schedule must be faster than the predicted one.
-const WIN: f64 = 0.03;
+const MIN_GAIN: f64 = 0.03;
 /// The most bytes of scratch tensors.
-const BYTES: i64 = 1 << 30;
+const MAX_SCRATCH_BYTES: i64 = 1 << 30;
 
 /// Measures the kernels of one plan.
 pub(crate) struct Schedules {
@@ -53,7 +53,7 @@ impl Schedules {
         };
         let shown = std::io::stderr().is_terminal();
         let progress = if shown { ProgressBar::new_spinner() } else { ProgressBar::hidden() };
-        Schedules { target, device, left: PLAN, spent: Duration::ZERO, measured: 0, progress }
+        Schedules { target, device, left: MAX_PLAN_TIME, spent: Duration::ZERO, measured: 0, progress }
     }
 
     /// What the measurements have taken.
@@ -67,10 +67,10 @@ impl Schedules {
         if let Some(tuned) = known(&key).filter(|tuned| tuned.us.len() == tunable.schedules.len()) {
             return Some(tuned);
         }
-        let rounds = ENOUGH * tunable.schedules.len();
+        let rounds = MIN_ROUNDS * tunable.schedules.len();
         let least = Duration::from_secs_f64(tunable.predicted_us.max(SPAN_US) * 1e-6 * rounds as f64);
         let bytes: i64 = tunable.buffers.iter().map(|b| b.span * i64::from(b.elem.bytes())).sum();
-        if least > self.left || bytes > BYTES {
+        if least > self.left || bytes > MAX_SCRATCH_BYTES {
             return None;
         }
         let start = Instant::now();
@@ -148,7 +148,7 @@ struct Sample {
 /// of the first one's. The first where none does; `None` where that has no times.
 fn fastest(samples: &[Option<Sample>]) -> Option<usize> {
     let first = samples.first().copied().flatten()?;
-    let wins = |s: &Sample| s.median < first.median * (1.0 - WIN) && s.upper < first.lower;
+    let wins = |s: &Sample| s.median < first.median * (1.0 - MIN_GAIN) && s.upper < first.lower;
     let timed = samples.iter().enumerate().filter_map(|(at, s)| Some((at, s.as_ref().filter(|s| wins(s))?)));
     Some(timed.min_by(|a, b| a.1.median.total_cmp(&b.1.median)).map_or(0, |(at, _)| at))
 }
@@ -172,7 +172,7 @@ impl Side {
         times.sort_by(f64::total_cmp);
         let at = |part: usize| times.get((times.len() * part / 4).min(times.len().checked_sub(1)?)).copied();
         let round = |us: f64| (us * 1e3).round() / 1e3;
-        (times.len() >= ENOUGH).then_some(())?;
+        (times.len() >= MIN_ROUNDS).then_some(())?;
         Some(Sample { lower: round(at(1)?), median: round(at(2)?), upper: round(at(3)?) })
     }
 }
@@ -252,7 +252,8 @@ impl Bench {
             self.time(side, calls)
         };
         let more = |progress: &Progress| {
-            progress.rounds < ENOUGH || (progress.rounds < ROUNDS && progress.elapsed <= KERNEL)
+            progress.rounds < MIN_ROUNDS
+                || (progress.rounds < MAX_ROUNDS && progress.elapsed <= MAX_KERNEL_TIME)
         };
         let times = in_turns(candidates, time, more)?;
         sides.into_iter().zip(times).for_each(|(side, times)| side.times = times);

@@ -12,7 +12,7 @@ use super::Compiled;
 use crate::Error;
 
 /// The most launches of a kernel of which it is remembered what holds.
-const REMEMBERED: usize = 256;
+const MAX_REMEMBERED: usize = 256;
 
 /// A program with checks of the accesses that nothing proves.
 #[derive(Debug)]
@@ -66,7 +66,7 @@ impl Checks {
             true => None,
             false => Some(known.guarded(program, proof)?),
         };
-        if known.launches.len() >= REMEMBERED {
+        if known.launches.len() >= MAX_REMEMBERED {
             known.launches.clear();
         }
         known.launches.insert(launch, guarded.clone());

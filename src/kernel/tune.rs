@@ -47,9 +47,9 @@ use crate::engine;
 /// Rounds in which every candidate is measured once, in turn.
 const ROUNDS: usize = 5;
 /// Seconds that one measurement takes at least.
-const SPAN: f64 = 2e-3;
+const MIN_SECONDS: f64 = 2e-3;
 /// The most work of the interpreter in a check, in elements.
-const FUEL: u64 = 400_000_000;
+const MAX_INTERPRETED: u64 = 400_000_000;
 
 /// A kernel with a grid and arguments.
 #[derive(Clone, Debug)]
@@ -301,7 +301,7 @@ impl<C: fmt::Debug> Tuner<C> {
     fn check(&self, device: Device, candidate: &Candidate<'_>) -> Result<Option<String>, Error> {
         let grid = candidate.grid.corner();
         let interpreted = Run::new(Candidate { grid, ..candidate.clone() }, Device::Cpu)?;
-        let options = interp::Options { races: false, fuel: Some(FUEL), print: |_| () };
+        let options = interp::Options { races: false, fuel: Some(MAX_INTERPRETED), print: |_| () };
         interpreted.candidate.kernel.interpret_with(grid, &interpreted.args(), &options)?;
         let launched = Run::new(Candidate { grid, ..candidate.clone() }, device)?;
         launched.launch()?;
@@ -393,7 +393,7 @@ impl<'a> Run<'a> {
             Ok(start.elapsed().as_secs_f64() / f64::from(launches))
         };
         let once = batch(1)?.max(1e-7);
-        let launches = (SPAN / once).ceil().clamp(1.0, 1000.0) as u32;
+        let launches = (MIN_SECONDS / once).ceil().clamp(1.0, 1000.0) as u32;
         Ok(batch(launches)? * 1e6)
     }
 }

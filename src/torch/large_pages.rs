@@ -3,8 +3,8 @@
 //! than 32 MiB, and the first touch of each of its pages takes longer than most kernels. What results give back is kept here
 //! for the next ones of about their size.
 //!
-//! It is bounded: where nothing that is kept fits, it goes back to the system before new memory is mapped, but for [`KEPT`]
-//! bytes, so that no more is held than results hold at a time, but for these and [`SLACK`]. What lies unused through [`AGE`]
+//! It is bounded: where nothing that is kept fits, it goes back to the system before new memory is mapped, but for [`MAX_IDLE_BYTES`]
+//! bytes, so that no more is held than results hold at a time, but for these and [`MAX_WASTE`]. What lies unused through [`MAX_AGE`]
 //! others goes back as well, and all of it when a plan is dropped and by [`release_memory`]. Without a plan nothing is kept.
 
 use std::ffi::c_void;
@@ -13,13 +13,13 @@ use std::sync::{Mutex, PoisonError};
 use rustc_hash::FxHashMap;
 
 /// Bytes from which on tensors get memory from here: a few large pages.
-pub(super) const LARGE: usize = 4 << 20;
+pub(super) const MIN_BYTES: usize = 4 << 20;
 /// Kept memory serves for what needs this fraction less.
-const SLACK: usize = 8;
+const MAX_WASTE: usize = 8;
 /// Bytes that stay where nothing that is kept fits: results of several sizes take turns.
-const KEPT: usize = 32 << 20;
+const MAX_IDLE_BYTES: usize = 32 << 20;
 /// Of how many others kept memory is not what they need before it goes back.
-const AGE: u64 = 64;
+const MAX_AGE: u64 = 64;
 /// Bytes of a large page.
 const PAGE: usize = 2 << 20;
 
@@ -81,7 +81,7 @@ impl Reserve {
     fn take(&mut self, bytes: usize) -> Option<usize> {
         let bytes = bytes.checked_next_multiple_of(PAGE)?;
         self.takes += 1;
-        let fits = |(_, m): &(u64, Mapping)| (bytes..=bytes + bytes / SLACK).contains(&m.bytes);
+        let fits = |(_, m): &(u64, Mapping)| (bytes..=bytes + bytes / MAX_WASTE).contains(&m.bytes);
         let fitting = self.kept.iter().enumerate().filter(|(_, kept)| fits(kept));
         let best = fitting.min_by_key(|(_, (_, mapping))| mapping.bytes).map(|(at, _)| at);
         let mapping = match best {
@@ -92,17 +92,17 @@ impl Reserve {
             }
         };
         let takes = self.takes;
-        self.kept.retain(|(then, _)| takes - then < AGE);
+        self.kept.retain(|(then, _)| takes - then < MAX_AGE);
         let address = mapping.address;
         self.used.insert(address, mapping);
         Some(address)
     }
 
-    /// Gives back what was kept longest until no more than [`KEPT`] is left.
+    /// Gives back what was kept longest until no more than [`MAX_IDLE_BYTES`] is left.
     fn trim(&mut self) {
         let mut left: usize = self.kept.iter().map(|(_, mapping)| mapping.bytes).sum();
         self.kept.retain(|(_, mapping)| {
-            let goes = left > KEPT;
+            let goes = left > MAX_IDLE_BYTES;
             left -= if goes { mapping.bytes } else { 0 };
             !goes
         });
@@ -244,7 +244,7 @@ mod tests {
         let (odd, usual) = (reserve.take(2 * SIZE).unwrap(), reserve.take(SIZE).unwrap());
         reserve.give(odd);
         reserve.give(usual);
-        for _ in 0..AGE {
+        for _ in 0..MAX_AGE {
             let again = reserve.take(SIZE).unwrap();
             assert_eq!(again, usual);
             reserve.give(again);

@@ -367,7 +367,7 @@ pub fn empty_strided(sizes: &[i64], strides: &[i64], dtype: i8, device: DeviceId
     let (n, s) = (sizes.as_ptr(), strides.as_ptr());
     let elements = sizes.iter().try_fold(1i64, |product, &size| product.checked_mul(size)).unwrap_or(0);
     let bytes = usize::try_from(elements).unwrap_or(0).saturating_mul(element_size(dtype));
-    if device == DeviceId::CPU && bytes >= large_pages::LARGE {
+    if device == DeviceId::CPU && bytes >= large_pages::MIN_BYTES {
         let (take, give) = (large_pages::take, large_pages::give);
         // SAFETY: both arrays have `sizes.len()` entries; memory of `take` is as large as asked for and nobody else's
         // until it is given to `give`.

@@ -102,7 +102,7 @@ const INLINE_NANOSECONDS: u64 = 6_000;
 
 /// Parts of the grid for each thread. Every other run takes a thread's parts from the last to the first: what the run
 /// before it touched last is still in the thread's own cache.
-const PARTS: u64 = 16;
+const PARTS_PER_THREAD: u64 = 16;
 
 /// Whether the last run on several threads went forwards.
 static RUNS: AtomicBool = AtomicBool::new(false);
@@ -222,7 +222,7 @@ impl HostKernel {
             return launch.result();
         }
         let threads = threads as u64;
-        let each = total.div_ceil(threads).min(PARTS);
+        let each = total.div_ceil(threads).min(PARTS_PER_THREAD);
         let parts = threads * each;
         let backwards = RUNS.fetch_xor(true, Ordering::Relaxed);
         let bound = |part: u64| (u128::from(part) * u128::from(total) / u128::from(parts)) as u64;

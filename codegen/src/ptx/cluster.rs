@@ -10,13 +10,13 @@ use super::ir::{Val, memory_ty};
 use super::lower::Lower;
 
 /// Blocks of a cluster as a power of two; eight are what every device takes.
-const MOST_BLOCKS: u32 = 3;
+const MAX_BLOCKS_LOG: u32 = 3;
 
 /// The warps of a cluster and its blocks, as powers of two, in the order of preference: blocks of few warps first, so that
 /// a multiprocessor has several, of which some load while others wait for their cluster.
 pub(super) fn shapes() -> Vec<(u32, u32)> {
-    let small = (1..=MOST_BLOCKS).map(|blocks| (2 + blocks, blocks));
-    let large = (3..=4).map(|warps| (warps + MOST_BLOCKS, MOST_BLOCKS));
+    let small = (1..=MAX_BLOCKS_LOG).map(|blocks| (2 + blocks, blocks));
+    let large = (3..=4).map(|warps| (warps + MAX_BLOCKS_LOG, MAX_BLOCKS_LOG));
     small.chain(large).collect()
 }
 

@@ -15,7 +15,7 @@ use tilefuse_block::{CacheHint, Op, OpKind, Program, Region, Value};
 use super::lower::Lower;
 
 /// Bytes that a thread may hold of what was read ahead.
-const MOST_BYTES: u64 = 128;
+const MAX_BYTES: u64 = 128;
 
 /// Moves loads that may be made ahead, and what they are computed from, to the beginning of a program that may start
 /// early; other loads lose the hint.
@@ -46,7 +46,7 @@ fn chosen(program: &Program) -> Vec<bool> {
         makers.extend(op.results.iter().map(|&result| (result, at)));
     }
     let threads = u64::from(program.warps.max(1)) * 32;
-    let (mut first, mut left) = (vec![false; ops.len()], MOST_BYTES * threads);
+    let (mut first, mut left) = (vec![false; ops.len()], MAX_BYTES * threads);
     for at in 0..ops.len() {
         let size = |at: &usize| if is_ahead(&ops[*at]) { bytes(program, &ops[*at]) } else { 0 };
         let Some(needed) = needed(ops, &makers, &written, at).filter(|_| is_ahead(&ops[at])) else {

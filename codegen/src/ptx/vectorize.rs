@@ -77,7 +77,7 @@ impl<'a> Assignment<'a> {
         let Some(axis) = (0..layout.shape().len()).max_by_key(|&a| along(a)) else {
             return Move { group: 1, uniform: true, shifted: false };
         };
-        let shifted = along(axis) >= self.width(op, axis) + SHIFTED;
+        let shifted = along(axis) >= self.width(op, axis) + MIN_SHIFTED_LOG;
         let group = 1usize << if shifted { along(axis) } else { along(axis).min(self.width(op, axis)) };
         let same = mask_of(op).map_or(u64::MAX, |mask| self.facts[mask.index()].same[axis]);
         Move { group, uniform: group as u64 <= same, shifted }
@@ -110,7 +110,7 @@ impl<'a> Assignment<'a> {
     /// instruction for each that is aligned would be many.
     pub(crate) fn shifted_width(&self, op: &Op, axis: usize) -> Option<u32> {
         let (width, all) = (self.width(op, axis), self.neighbours(op, axis));
-        (matches!(op.kind, OpKind::Load { .. }) && all >= width + SHIFTED).then_some(all)
+        (matches!(op.kind, OpKind::Load { .. }) && all >= width + MIN_SHIFTED_LOG).then_some(all)
     }
 
     /// How many neighbours an access has along an axis, as a power of two, 16 bytes at most.
@@ -121,7 +121,7 @@ impl<'a> Assignment<'a> {
 }
 
 /// Two instructions and the shifts between them replace at least so many, as a power of two.
-const SHIFTED: u32 = 2;
+const MIN_SHIFTED_LOG: u32 = 2;
 
 /// How an access moves its elements.
 pub(super) fn notes(seen: &Seen<'_>, op: &Op) -> Vec<String> {

@@ -15,7 +15,7 @@ use crate::graph::ValueRef;
 use crate::types::Device;
 
 /// Elements of a window above which libtorch's loops are left to it.
-const MOST: i64 = 16;
+const MAX_WINDOW: i64 = 16;
 
 pub(super) fn register(r: &mut Registry) {
     r.one(&["max_pool1d", "max_pool2d", "max_pool3d"], max_pool);
@@ -114,7 +114,7 @@ fn windows(
     outside: Literal,
 ) -> Option<ValueRef> {
     let taps = axes.iter().try_fold(1i64, |all, axis| all.checked_mul(axis.kernel))?;
-    if call.out().device != Device::Cpu || taps > MOST || call.out().numel() == 0 {
+    if call.out().device != Device::Cpu || taps > MAX_WINDOW || call.out().numel() == 0 {
         return None;
     }
     let shape = cx.shape(x);

@@ -25,7 +25,7 @@ pub(super) struct Early {
 }
 
 /// Plans that are tried.
-pub(super) const ROUNDS: usize = 8;
+pub(super) const MAX_ROUNDS: usize = 8;
 
 /// The next nodes that are to end their kernels, so that a plan holds less: those that make less of what is kept at the time when
 /// the plan holds most, but is not needed then. Empty where there are none.

@@ -25,22 +25,23 @@ use crate::simplify::known;
 use crate::types::Dims;
 
 /// Most rows of an instance.
-const MOST: i64 = 128;
+const MAX_ROWS: i64 = 128;
 /// Elements of an instance that are read once, whatever needs them.
-const HELD: i64 = 16384;
+const MAX_RESIDENT_ELEMENTS: i64 = 16384;
 /// Fewest rows of an instance: what is kept of fewer is no longer small beside what is read.
-const LEAST: i64 = 8;
+const MIN_ROWS: i64 = 8;
 /// Elements of a tensor that is worth it.
-const LEAST_ELEMENTS: i64 = 1 << 16;
+const MIN_ELEMENTS: i64 = 1 << 16;
 /// Operations between a reduction and what it shares with another one.
-const SEARCHED: usize = 64;
+const MAX_SEARCHED: usize = 64;
 
 /// Forms of a graph in which reductions of columns whose operand's rows are reduced as well are divided: with many rows to an
 /// instance, and with so few that a tile holds them whole.
 pub(super) fn divided(graph: &Graph, profile: &Profile) -> SmallVec<[Graph; 2]> {
     let mut forms: SmallVec<[Graph; 2]> = SmallVec::new();
     // On a GPU an instance walks along its rows.
-    let elements: &[i64] = if profile.machine.is_gpu() { &[i64::MAX] } else { &[i64::MAX, HELD] };
+    let elements: &[i64] =
+        if profile.machine.is_gpu() { &[i64::MAX] } else { &[i64::MAX, MAX_RESIDENT_ELEMENTS] };
     for &elements in elements {
         let mut form = graph.clone();
         if divide_columns(&mut form, profile, elements) {
@@ -62,9 +63,9 @@ pub(super) fn divide_columns(graph: &mut Graph, profile: &Profile, elements: i64
             other.2 == *shape && other.1.iter().copied().eq(complement) && share(graph, *id, other.0)
         };
         let cols = shape.iter().product::<i64>() / rows.max(1);
-        let most = MOST.min(elements / cols.max(1));
+        let most = MAX_ROWS.min(elements / cols.max(1));
         let Some(each) = rows_of_instance(rows, most, profile) else { continue };
-        if shape.iter().product::<i64>() >= LEAST_ELEMENTS && reductions.iter().any(across) {
+        if shape.iter().product::<i64>() >= MIN_ELEMENTS && reductions.iter().any(across) {
             any |= two_steps(graph, *id, dims.len(), [rows / each, each]).is_some();
         }
     }
@@ -89,7 +90,7 @@ fn leading(dims: &[u8], shape: &[i64]) -> Option<i64> {
 /// threads, for sums of other parts are rounded otherwise.
 fn rows_of_instance(rows: i64, most: i64, profile: &Profile) -> Option<i64> {
     let instances = if profile.machine.is_gpu() { profile.workers as i64 * 3 / 2 } else { HOST_PARTS };
-    (LEAST..=most).rev().filter(|each| rows % each == 0 && rows / each >= instances).max_by_key(|each| {
+    (MIN_ROWS..=most).rev().filter(|each| rows % each == 0 && rows / each >= instances).max_by_key(|each| {
         // Tiles have powers of two rows: one that is not leaves threads idle.
         (*each & (*each - 1) == 0, *each)
     })
@@ -108,7 +109,7 @@ fn sources(graph: &Graph, id: NodeId) -> FxHashSet<ValueRef> {
     let numel = stack.first().map_or(0, |&v| graph.ty(v).numel());
     let mut seen = FxHashSet::default();
     while let Some(value) = stack.pop() {
-        if seen.len() > SEARCHED || graph.ty(value).numel() != numel || !seen.insert(value) {
+        if seen.len() > MAX_SEARCHED || graph.ty(value).numel() != numel || !seen.insert(value) {
             continue;
         }
         if matches!(graph.node(value.node).op, Op::Map(_) | Op::Cast) {
@@ -124,7 +125,12 @@ pub(super) fn crossed(rows: &Space, columns: &Space) -> Option<Space> {
     let second = columns.reduced.iter().enumerate().all(|(d, &reduced)| reduced == (d == 1));
     let kept = rows.reduced.iter().take_while(|&&reduced| !reduced).count();
     let trailing = kept > 0 && kept < rows.shape.len() && rows.reduced[kept..].iter().all(|&reduced| reduced);
-    if !plain || !second || columns.shape.len() < 3 || !trailing || !(2..=MOST).contains(&columns.shape[1]) {
+    if !plain
+        || !second
+        || columns.shape.len() < 3
+        || !trailing
+        || !(2..=MAX_ROWS).contains(&columns.shape[1])
+    {
         return None;
     }
     let points = |dims: &[i64]| dims.iter().product::<i64>();

@@ -491,7 +491,7 @@ pub(crate) fn mark_non_temporal(mut plan: Plan, cx: &mut Context<'_>) -> Plan {
 }
 
 /// Bytes that a plan may always hold beyond: parts of sums, for which a reduction has two kernels.
-const PARTS: u64 = 16 << 10;
+const PARTIAL_SUMS_BYTES: u64 = 16 << 10;
 
 /// A plan that holds at most so many bytes, where another order, or kernels that end early or run late, make one; else the
 /// one that holds least.
@@ -507,7 +507,7 @@ fn within(
         plan.limit_memory(most_bytes);
         plan.peak_bytes()
     };
-    let most = most_bytes.saturating_add(PARTS);
+    let most = most_bytes.saturating_add(PARTIAL_SUMS_BYTES);
     let plan = group::plan(graph.clone(), profile, alignments, &Early::default(), tuner, rewrites)?;
     let mut least = limited(plan.clone());
     if least <= most {
@@ -522,7 +522,7 @@ fn within(
     least = least.min(peak);
     let mut best = None;
     let mut early = Early { as_recorded: true, ..Early::default() };
-    for _ in 0..early::ROUNDS {
+    for _ in 0..early::MAX_ROUNDS {
         if least <= most {
             break;
         }

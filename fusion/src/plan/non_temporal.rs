@@ -7,8 +7,8 @@
 //! %1 = map exp(%0) : f32[4096,4096]       store %out1, %at, %value, hint streaming
 //! ```
 //!
-//! That is for values of [`LEAST`] bytes and more that a kernel of the planner's stores and does not read, in memory that
-//! nothing it reads lies in. What the next step reads is found in the caches up to [`NEAR`] bytes.
+//! That is for values of [`MIN_BYTES`] bytes and more that a kernel of the planner's stores and does not read, in memory that
+//! nothing it reads lies in. What the next step reads is found in the caches up to [`MIN_BYTES_READ_NEXT`] bytes.
 
 use rustc_hash::FxHashMap;
 use tilefuse_block::{CacheHint, Op, OpKind, Program, Value};
@@ -20,13 +20,13 @@ use crate::schedule::Machine;
 /// Bytes of a value from which on it is written past the caches. Measured with sums, `tanh`, softmax and transposes on two
 /// threads with 2 MiB of cache each and far more that other programs share: a kernel with 4 MiB takes 1.5 times as long as
 /// by plain stores, with 16 MiB 0.9 to 1.0 times, with 32 MiB 0.8 times and with 64 MiB and more 0.6 to 0.8 times.
-const LEAST: u64 = 32 << 20;
+const MIN_BYTES: u64 = 32 << 20;
 /// Bytes from which on that holds for a value too that the next step reads. Reading it takes a tenth longer behind such
 /// stores of 16 MiB, and a fiftieth behind those of 64 MiB.
-const NEAR: u64 = 64 << 20;
+const MIN_BYTES_READ_NEXT: u64 = 64 << 20;
 /// Alignment in bytes of the memory that a plan gives its values: libtorch's is at multiples of this, and
 /// [`ALIGNMENT`](super::ALIGNMENT) is one.
-const OWN_ALIGN: u32 = 64;
+const ARENA_ALIGN: u32 = 64;
 
 /// Gives the stores of such values the hint [`CacheHint::Streaming`]. Moving values between the arena and tensors of
 /// their own changes nothing about them.
@@ -74,10 +74,10 @@ fn streamed(plan: &Plan, at: usize) -> Vec<usize> {
         let bytes = plan.graph.ty(value).bytes();
         let read_next = || plan.steps.get(at + 1).is_some_and(|next| reads(next, value));
         written
-            && bytes >= LEAST
+            && bytes >= MIN_BYTES
             && has_memory(&plan.memory, kernel, value)
             && program.params.get(position).is_some_and(|param| is_only_stored(program, param.value))
-            && (bytes >= NEAR || !read_next())
+            && (bytes >= MIN_BYTES_READ_NEXT || !read_next())
             && !is_read_in_outer_loop(plan, at, value)
     };
     kernel.buffers.iter().enumerate().filter(streams).map(|(position, _)| position).collect()
@@ -133,7 +133,7 @@ fn with_hints(mut program: Program, positions: &[usize]) -> Program {
     let mut pointers: Vec<Value> = Vec::new();
     for &position in positions {
         let param = &mut program.params[position];
-        param.align = param.align.max(OWN_ALIGN);
+        param.align = param.align.max(ARENA_ALIGN);
         pointers.push(param.value);
     }
     set_hints(&mut program.body.ops, &pointers);

@@ -27,7 +27,7 @@ use crate::simplify::known;
 use crate::types::{DType, Dims, TensorType};
 
 /// A part is at least this many elements.
-const LEAST_PART: i64 = 2048;
+const MIN_PART: i64 = 2048;
 /// Instances that there should be on a processor. Not by its threads: sums of other parts are rounded otherwise, and a result
 /// must not depend on how many threads there are.
 pub(crate) const HOST_PARTS: i64 = 16;
@@ -59,8 +59,8 @@ fn split(graph: &mut Graph, id: NodeId, combine: Combiner, dims: &[u8], profile:
     let inner_is_kept = ty.rank() > 0 && !dims.contains(&(ty.rank() as u8 - 1));
     let workers = profile.workers as i64;
     let (beside, least, wanted) = match (inner_is_kept, profile.machine.is_gpu()) {
-        (false, true) => (1, LEAST_PART, workers * 4),
-        (false, false) => (1, LEAST_PART, HOST_PARTS),
+        (false, true) => (1, MIN_PART, workers * 4),
+        (false, false) => (1, MIN_PART, HOST_PARTS),
         // One round of instances: each ends with parts to exchange and to store.
         (true, true) => (1024, 64, workers),
         (true, false) => (256, (16384 / rows.clamp(1, 256)).max(64), HOST_PARTS),

@@ -10,13 +10,13 @@ use crate::schedule::{Scheduled, Tiling, schedule_with, variants};
 
 /// Kernels that take less than so many launches are left as they are: what they take is mostly the launch, and they may
 /// be put into one with others.
-const LAUNCHES: f64 = 2.0;
+const MIN_LAUNCHES: f64 = 2.0;
 
 /// How much slower than the chosen schedule another may be predicted to be.
-const SLACK: f64 = 1.2;
+const MAX_SLOWDOWN: f64 = 1.2;
 
 /// The most schedules of a kernel, the chosen one among them.
-const SCHEDULES: usize = 6;
+const MAX_SCHEDULES: usize = 6;
 
 /// A buffer of a kernel whose schedules are measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,13 +71,13 @@ pub(super) fn choose(
     profile: &Profile,
     tuner: &mut Tuner<'_>,
 ) -> Chosen {
-    if built.cost.us < LAUNCHES * profile.launch_us || built.kernel.checks() {
+    if built.cost.us < MIN_LAUNCHES * profile.launch_us || built.kernel.checks() {
         return Chosen { scheduled, tuned: None };
     }
     let mut schedules = vec![scheduled];
-    let alike = |tiling: &Tiling| price(&built.kernel, tiling, profile).us <= SLACK * built.cost.us;
+    let alike = |tiling: &Tiling| price(&built.kernel, tiling, profile).us <= MAX_SLOWDOWN * built.cost.us;
     for tiling in variants(&built.kernel, &built.tiling, machine(profile)).into_iter().filter(alike) {
-        if schedules.len() < SCHEDULES
+        if schedules.len() < MAX_SCHEDULES
             && let Ok(other) = schedule_with(name, &built.kernel, tiling, machine(profile), align)
             && tilefuse_block::verify(&other.program).is_ok()
         {

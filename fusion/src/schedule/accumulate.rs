@@ -23,7 +23,7 @@ use crate::combiner::{Arithmetic, Combiner, Members};
 use crate::kernel::{KExpr, KNode, Kernel, TupleReduction};
 
 /// Elements of a step that are combined before they meet a carried tuple, as far as a tile has them.
-const TOGETHER: u32 = 4;
+const MAX_COMBINED: u32 = 4;
 
 /// A reduction that a walk makes, by its position in [`Kernel::reduces`] or [`Kernel::tuples`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -404,7 +404,7 @@ impl Emitter<'_> {
 
     /// Elements of a step that meet a carried tuple together.
     fn together(&self) -> u32 {
-        TOGETHER.min(self.tiling.axes[0].extent)
+        MAX_COMBINED.min(self.tiling.axes[0].extent)
     }
 
     /// A step's elements in groups that meet a carried tuple each.

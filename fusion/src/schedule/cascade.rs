@@ -9,7 +9,7 @@
 //! ```
 //!
 //! Of loops in loops, the inner ones have accumulators of their own: on a processor always, and on a GPU, where each takes
-//! registers, where an accumulator would take more than [`CHAIN`] steps.
+//! registers, where an accumulator would take more than [`MAX_CHAIN`] steps.
 
 use tilefuse_block::{Elem, Literal, ScalarFn, Value};
 
@@ -18,7 +18,7 @@ use super::emit::{Emitter, Result};
 use crate::index::Var;
 
 /// Most steps that one accumulator takes, where the square root of all is not more.
-pub(super) const CHAIN: i64 = 64;
+pub(super) const MAX_CHAIN: i64 = 64;
 
 impl Emitter<'_> {
     /// A loop that accumulates, given as the first index, the end and the distance: in blocks where it is long.
@@ -64,7 +64,7 @@ impl Emitter<'_> {
     /// Whether the loops `rest` have accumulators of their own in each iteration of the loop over `var`.
     pub(super) fn starts_anew(&self, var: Var, rest: &[Var]) -> bool {
         let each = self.chain(rest);
-        !rest.is_empty() && (!self.machine.is_gpu() || each > 1 && each * self.trips_of(var) > CHAIN)
+        !rest.is_empty() && (!self.machine.is_gpu() || each > 1 && each * self.trips_of(var) > MAX_CHAIN)
     }
 
     /// The steps that one accumulator takes in a nest of loops, behind those that have accumulators of their own.
@@ -117,5 +117,5 @@ fn trips(extent: i64, step: i64) -> i64 {
 /// How many steps of a long loop are a block: about as many as there are blocks then.
 fn steps_of_block(trips: i64) -> Option<i64> {
     let root = (trips as f64).sqrt() as u64;
-    (trips > CHAIN).then(|| CHAIN.max(root.next_power_of_two() as i64))
+    (trips > MAX_CHAIN).then(|| MAX_CHAIN.max(root.next_power_of_two() as i64))
 }

@@ -22,13 +22,13 @@ use crate::index::Var;
 use crate::kernel::{KNode, Kernel};
 
 /// The most steps of a row, in a block and in a cluster of two.
-const STEPS: [i64; 2] = [16, 32];
+const MAX_STEPS: [i64; 2] = [16, 32];
 
 /// Elements of a row up to which a tile that spans it is as good, whatever its length.
-const SHORT: i64 = 1024;
+const MAX_SPANNED: i64 = 1024;
 
 /// Elements of a step, the widest first.
-const WIDTHS: [i64; 4] = [4096, 2048, 1024, 512];
+const STEP_WIDTHS: [i64; 4] = [4096, 2048, 1024, 512];
 
 /// What the steps of a row have computed, by the first index of each.
 #[derive(Default)]
@@ -49,7 +49,7 @@ pub(super) fn kept(kernel: &Kernel, machine: Machine, cols: Var, lead: Option<Le
     let once = reads_once(kernel, cols);
     // The registers of two blocks hold a longer row of 32 bits; what has 16 takes as many, for half as much.
     let pair = clusters && bytes >= 4 && width <= 65536 && !(width as u64).is_power_of_two();
-    if !one || width <= SHORT || long && (!pair || once) {
+    if !one || width <= MAX_SPANNED || long && (!pair || once) {
         return None;
     }
     let lead =
@@ -58,14 +58,14 @@ pub(super) fn kept(kernel: &Kernel, machine: Machine, cols: Var, lead: Option<Le
     let spanned = |step: i64| (covered + step - 1) / step * step;
     if long {
         let (step, warps) = if reads > 1 { (4096, 16) } else { (2048, 8) };
-        let few = spanned(step) / step <= STEPS[1];
+        let few = spanned(step) / step <= MAX_STEPS[1];
         return few.then(|| tiling(cols, step, warps, lead));
     }
-    let few = |step: &i64| spanned(*step) / step <= STEPS[0];
-    let step = WIDTHS.into_iter().filter(few).min_by_key(|&step| spanned(step))?;
+    let few = |step: &i64| spanned(*step) / step <= MAX_STEPS[0];
+    let step = STEP_WIDTHS.into_iter().filter(few).min_by_key(|&step| spanned(step))?;
     let saved = (width as u64).next_power_of_two() as i64 - spanned(step);
     // Rows of one step are what a tile spans; of more, they need fewer registers at a time.
-    if width <= WIDTHS[0] && saved * 8 < width {
+    if width <= STEP_WIDTHS[0] && saved * 8 < width {
         return None;
     }
     let kept = bytes_of_rows(kernel, cols);

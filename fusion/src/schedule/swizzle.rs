@@ -23,9 +23,9 @@ use crate::index::Var;
 use crate::kernel::Kernel;
 
 /// Warps of a multiprocessor that run at a time, about, for each column of tiles: 32 for eight.
-const WARPS: u32 = 4;
+const WARPS_PER_COLUMN: u32 = 4;
 /// Tiles along both axes from which on there are strips.
-const LEAST: i64 = 32;
+const MIN_TILES: i64 = 32;
 
 /// Strips of tiles.
 #[derive(Clone, Copy, Debug)]
@@ -41,9 +41,9 @@ pub(super) fn strips(kernel: &Kernel, tiling: &Tiling, machine: Machine) -> Opti
     let Machine::Gpu { processors, .. } = machine else { return None };
     let counts = tiling.grid_extents(kernel);
     let &[.., first, second] = counts.as_slice() else { return None };
-    let wanted = i64::from((processors * WARPS / tiling.warps.max(1)).max(1));
+    let wanted = i64::from((processors * WARPS_PER_COLUMN / tiling.warps.max(1)).max(1));
     let rows = 1 << wanted.ilog2();
-    let fits = first.1 >= LEAST && second.1 >= LEAST && rows > 1 && first.1 % rows == 0;
+    let fits = first.1 >= MIN_TILES && second.1 >= MIN_TILES && rows > 1 && first.1 % rows == 0;
     let tiled = [first, second].iter().all(|&(var, _)| tiling.axis_of(var).is_some());
     if !fits || !tiled || kernel.reduced.iter().any(|&reduced| reduced) {
         return None;

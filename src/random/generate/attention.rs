@@ -6,7 +6,7 @@ use super::{Fact, Generator, is_float, t};
 use crate::torch::Arg;
 
 /// The most keys, heads that share keys, and elements of a value.
-const MOST: i64 = 9;
+const MAX_EXTENT: i64 = 9;
 
 /// Attention whose queries are a value.
 pub(super) fn attention(g: &mut Generator) -> Option<()> {
@@ -19,8 +19,8 @@ pub(super) fn attention(g: &mut Generator) -> Option<()> {
     let (size, kind) = (g.size(query), g.kind(query));
     let (&[queries, width], batch) = (size.last_chunk::<2>()?, &size[..size.len() - 2]);
     let causal = g.rng.chance(0.3);
-    let keys = if causal && g.rng.chance(0.7) { queries } else { g.rng.range(1, MOST) };
-    let depth = if g.rng.chance(0.7) { width } else { g.rng.range(1, MOST) };
+    let keys = if causal && g.rng.chance(0.7) { queries } else { g.rng.range(1, MAX_EXTENT) };
+    let depth = if g.rng.chance(0.7) { width } else { g.rng.range(1, MAX_EXTENT) };
     let written_out = g.rng.chance(0.6);
     let heads = batch.last().copied().filter(|&n| n > 1 && !written_out && g.rng.chance(0.3));
     let of = |rows: &[i64]| {

@@ -15,13 +15,13 @@ struct Shadow {
     writer: u32,
     /// The last store that wrote it, counted from 1.
     store: u32,
-    /// The instance that read it, 0 for none, [`MANY`] for several.
+    /// The instance that read it, 0 for none, [`SEVERAL_INSTANCES`] for several.
     reader: u32,
-    /// The instance that changed it atomically, 0 for none, [`MANY`] for several.
+    /// The instance that changed it atomically, 0 for none, [`SEVERAL_INSTANCES`] for several.
     atomic: u32,
 }
 
-const MANY: u32 = u32::MAX;
+const SEVERAL_INSTANCES: u32 = u32::MAX;
 
 /// What is done to an element.
 #[derive(Clone, Copy)]
@@ -41,7 +41,7 @@ type Several = Option<FxHashMap<(usize, bool), Vec<u32>>>;
 
 /// Adds an instance to those that touched an element in one way. Instances come one after the other.
 fn add(who: &mut u32, several: &mut Several, key: (usize, bool), now: u32) {
-    if *who != MANY && (*who == 0 || *who == now) {
+    if *who != SEVERAL_INSTANCES && (*who == 0 || *who == now) {
         *who = now;
         return;
     }
@@ -51,7 +51,7 @@ fn add(who: &mut u32, several: &mut Several, key: (usize, bool), now: u32) {
             all.push(now);
         }
     }
-    *who = MANY;
+    *who = SEVERAL_INSTANCES;
 }
 
 enum Slot<'a> {
@@ -288,7 +288,7 @@ impl<'a> Checked<'a> {
         let Some(shadow) = self.shadow.as_mut().and_then(|s| s.get_mut(index)) else { return Ok(()) };
         let now = access.instance;
         let concurrent = |who: u32, atomic: bool| match &self.several {
-            Some(several) if who == MANY => several
+            Some(several) if who == SEVERAL_INSTANCES => several
                 .get(&(index, atomic))
                 .is_some_and(|all| all.iter().any(|&who| order.is_concurrent(who, now))),
             _ => order.is_concurrent(who, now),

@@ -66,7 +66,7 @@ fn split<F: Exponents>(x: F) -> (F, F) {
 }
 
 /// Below this, [`reduce`] leaves the same remainder as the reduction for all numbers, after rounding.
-const SMALL: f64 = 268_435_456.0;
+const MAX_DIRECT: f64 = 268_435_456.0;
 /// 1.5 · 2^52.
 const MAGIC: f64 = 6_755_399_441_055_744.0;
 /// π/2 in two parts.
@@ -89,7 +89,7 @@ fn quadrant<F: Exponents>((r, n): (F, F::I)) -> F {
 }
 
 fn is_large<F: Single>(x: F) -> F::B {
-    !x.abs().below(SMALL)
+    !x.abs().below(MAX_DIRECT)
 }
 
 fn sin<F: Exponents>(x: F) -> F {

@@ -22,7 +22,7 @@ use crate::scalar_fn::{ReduceFn, ScalarFn};
 use crate::types::{Elem, Literal, Type};
 
 /// Extents that are worth a product.
-const LEAST: u32 = 16;
+const MIN_EXTENT: u32 = 16;
 
 /// Movements between a conversion and the product that are looked through.
 const MAX_MOVES: usize = 8;
@@ -79,7 +79,7 @@ impl Cx<'_> {
         let (OpKind::Map(ScalarFn::Mul), &[x, y]) = (&definition.kind, definition.args.as_slice()) else {
             return None;
         };
-        if shape.len() != 3 || shape.iter().any(|&d| d < LEAST) || self.uses[products.index()] != 1 {
+        if shape.len() != 3 || shape.iter().any(|&d| d < MIN_EXTENT) || self.uses[products.index()] != 1 {
             return None;
         }
         let (x, y) = (self.factor(x)?, self.factor(y)?);

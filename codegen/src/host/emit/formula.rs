@@ -13,7 +13,7 @@ use super::lanes::{Lanes, Site};
 use crate::Result;
 
 /// Lanes of a formula that takes many registers.
-const FEW: u32 = 32;
+const MAX_LANES: u32 = 32;
 
 impl<'c> Emitter<'c, '_> {
     /// A mathematical function of `f32` numbers. What is built next goes to the block where the builder is left, which
@@ -22,7 +22,7 @@ impl<'c> Emitter<'c, '_> {
         let before = self.ir.b.get_insert_block();
         let n = lanes_of(x);
         let result = match function {
-            ScalarFn::Sin | ScalarFn::Cos if n > FEW => self.in_parts(function, x, n)?,
+            ScalarFn::Sin | ScalarFn::Cos if n > MAX_LANES => self.in_parts(function, x, n)?,
             _ => self.whole_formula(function, x)?,
         };
         let after = self.ir.b.get_insert_block();
@@ -37,8 +37,8 @@ impl<'c> Emitter<'c, '_> {
     /// A function of some lanes after the other.
     fn in_parts(&self, function: ScalarFn, x: V<'c>, n: u32) -> Result<V<'c>> {
         let mut parts = Vec::new();
-        for first in (0..n).step_by(FEW as usize) {
-            let lanes: Vec<i64> = (first..first + FEW).map(i64::from).collect();
+        for first in (0..n).step_by(MAX_LANES as usize) {
+            let lanes: Vec<i64> = (first..first + MAX_LANES).map(i64::from).collect();
             parts.push(self.whole_formula(function, self.ir.shuffle(x, x, &lanes)?)?);
         }
         self.ir.joined(parts)

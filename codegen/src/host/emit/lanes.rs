@@ -18,7 +18,7 @@ const WIDTH: u32 = 16;
 /// "Rounding as set" of such an instruction.
 pub(super) const ROUNDING: i64 = 4;
 /// The least power of two by which a number of at most 4 is scaled to another one than 0.
-const LEAST: i16 = -151;
+const MIN_SCALE: i16 = -151;
 /// "Significands in [1, 2), NaN for negative numbers".
 const SIGNIFICAND: i64 = 8;
 
@@ -261,7 +261,7 @@ impl<'e, 'c> Exponents for Lanes<'e, 'c, f64> {
     fn scale(self, n: Self) -> Self {
         let ir = self.site.ir;
         self.built(ir.in_registers(&[self.v, n.v], |v| {
-            let least = ir.float_like(v[1], f64::from(LEAST));
+            let least = ir.float_like(v[1], f64::from(MIN_SCALE));
             let counts = ir.fcmp(FloatPredicate::UGE, v[1], least)?;
             let counts = ir.b.build_bit_cast(counts, ir.int_type(16), "").map_err(llvm)?;
             let zero = ir.float_like(v[0], 0.0);

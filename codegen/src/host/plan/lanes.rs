@@ -399,12 +399,12 @@ impl Plan<'_> {
 }
 
 /// Logarithm of the most steps that one accumulator takes.
-const CHAIN: usize = 6;
+const MAX_CHAIN_LOG: usize = 6;
 
-/// Combined loops as loops over blocks, and loops inside a block of at most `2^CHAIN` steps.
+/// Combined loops as loops over blocks, and loops inside a block of at most `2^MAX_CHAIN_LOG` steps.
 fn in_blocks(loops: Vec<Map>) -> (Vec<Map>, Vec<Map>) {
     let (mut outer, mut inner) = (Vec::new(), Vec::new());
-    let mut room = CHAIN;
+    let mut room = MAX_CHAIN_LOG;
     for mut bits in loops.into_iter().rev() {
         let high: Map = bits.drain(room.min(bits.len())..).collect();
         room -= bits.len();

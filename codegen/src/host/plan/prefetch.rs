@@ -13,9 +13,9 @@ use tilefuse_block::{CacheHint, Op, OpKind, Value};
 use super::{Plan, RegionId, SinkId, SinkKind};
 
 /// Bytes from which on a tensor is not taken to be in a cache.
-const LARGE: u64 = 1 << 20;
+const MIN_UNCACHED_BYTES: u64 = 1 << 20;
 /// Bytes of a tile up to which its lines stay in a cache until they are written.
-const NEAR: u64 = 256 << 10;
+const MAX_CACHED_TILE_BYTES: u64 = 256 << 10;
 
 /// A store whose lines are fetched ahead.
 #[derive(Clone, Debug)]
@@ -60,7 +60,7 @@ impl<'p> Plan<'p> {
     pub(crate) fn is_large(&self, ptr: Value) -> bool {
         let elem = self.program.ty(ptr).pointee().map_or(1, |e| u64::from(e.bytes()));
         let param = self.program.params.iter().find(|p| p.value == ptr);
-        param.and_then(|p| p.len).is_some_and(|len| len.saturating_mul(elem) >= LARGE)
+        param.and_then(|p| p.len).is_some_and(|len| len.saturating_mul(elem) >= MIN_UNCACHED_BYTES)
     }
 
     /// Whether a sink is a reduction over the tile that another one stores, in an earlier loop which reads at the same
@@ -72,7 +72,7 @@ impl<'p> Plan<'p> {
             && !self.is_dead(reduction)
             && sink.block == other.block
             && sink.shape == other.shape
-            && elements.saturating_mul(4) <= NEAR
+            && elements.saturating_mul(4) <= MAX_CACHED_TILE_BYTES
             && self.region_of(reduction) != self.region_of(store)
             && self.loads_at(reduction, offsets).next().is_some()
     }

@@ -11,7 +11,7 @@ use super::{Bit, Group, LoopId, Map, ONE, Part, Plan, Role, SinkId};
 use tilefuse_block::{OpKind, Value};
 
 /// Logarithm of the least length of a row that is read beside others.
-const LONG: usize = 7;
+const MIN_ROW_LOG: usize = 7;
 
 /// Vector instructions for each vector above which it is not memory that sums of rows wait for.
 const STREAM_COST: u32 = 6;
@@ -56,7 +56,7 @@ impl Plan<'_> {
         let axes = &group.nest.loops;
         let parallel: Map = axes.iter().flatten().copied().collect();
         let (mut rows, mut same) = (Map::new(), Map::new());
-        for &sink in sinks.iter().filter(|&&s| self.sinks[s].reduced.len() >= LONG) {
+        for &sink in sinks.iter().filter(|&&s| self.sinks[s].reduced.len() >= MIN_ROW_LOG) {
             if self.sink_cost(sink) > STREAM_COST {
                 return Map::new();
             }

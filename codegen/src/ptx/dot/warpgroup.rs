@@ -17,7 +17,7 @@ use crate::ptx::lower::Lower;
 /// Rows of one instruction's result.
 const ROWS: u64 = 64;
 /// The most columns.
-const MOST_COLS: u64 = 256;
+const MAX_COLS: u64 = 256;
 /// Elements along the common axis that one instruction takes.
 const STEP: u64 = 16;
 
@@ -158,7 +158,7 @@ impl<'a> Lower<'a> {
         };
         // A thread's registers: 4 of each 8 columns, then the columns, then the rows beyond 64.
         let wide = 1u64 << (own(cols.start..cols.end) + 2);
-        let cols_each = wide.min(MOST_COLS);
+        let cols_each = wide.min(MAX_COLS);
         let blocks: Vec<u64> = layout
             .regs()
             .iter()

@@ -12,16 +12,16 @@ use crate::schedule::Machine;
 use crate::types::Device;
 
 /// Most pointers of a launch. CUDA takes 4096 bytes of parameters, twice as many.
-pub(super) const POINTERS: usize = 256;
+pub(super) const MAX_POINTERS: usize = 256;
 
 /// Most operations of a joined program: compiling one takes about as long as compiling its parts.
-pub(super) const OPERATIONS: usize = 1 << 12;
+pub(super) const MAX_OPERATIONS: usize = 1 << 12;
 
 /// Most elements of a tile of which one block surely holds several, so that no cluster is needed.
-const BLOCK_TILE: u64 = 8192;
+const MAX_BLOCK_TILE: u64 = 8192;
 
 /// How many times the warps of one part another may have: a part gets the most that any has.
-const WARPS: u32 = 4;
+const MAX_WARP_RATIO: u32 = 4;
 
 /// Why a kernel has a launch of its own, or why two do not share one.
 #[derive(Clone, Debug, PartialEq)]
@@ -156,7 +156,7 @@ pub(super) fn one_block(kernel: &KernelStep, machine: Machine) -> Result<(), Hor
     let axes = kernel.tiling.iter().flat_map(|t| &t.axes);
     let elements = axes.map(|axis| u64::from(axis.extent)).product();
     let clusters = matches!(machine, Machine::Gpu { clusters: true, .. });
-    if clusters && elements > BLOCK_TILE { Err(HorizontalRefusal::Cluster { elements }) } else { Ok(()) }
+    if clusters && elements > MAX_BLOCK_TILE { Err(HorizontalRefusal::Cluster { elements }) } else { Ok(()) }
 }
 
 /// All parts run on one device.
@@ -166,7 +166,11 @@ pub(super) fn one_device(a: Device, b: Device) -> Result<(), HorizontalRefusal> 
 
 /// Parts can have the most warps that any of them has.
 pub(super) fn alike_warps(least: u32, most: u32) -> Result<(), HorizontalRefusal> {
-    if most <= least.saturating_mul(WARPS) { Ok(()) } else { Err(HorizontalRefusal::Warps { least, most }) }
+    if most <= least.saturating_mul(MAX_WARP_RATIO) {
+        Ok(())
+    } else {
+        Err(HorizontalRefusal::Warps { least, most })
+    }
 }
 
 /// Loops of all parts load ahead alike.
@@ -176,12 +180,16 @@ pub(super) fn same_stages(a: Option<u32>, b: Option<u32>) -> Result<(), Horizont
 
 /// The parameters fit.
 pub(super) fn few_pointers(pointers: usize) -> Result<(), HorizontalRefusal> {
-    if pointers <= POINTERS { Ok(()) } else { Err(HorizontalRefusal::Pointers { limit: POINTERS }) }
+    if pointers <= MAX_POINTERS { Ok(()) } else { Err(HorizontalRefusal::Pointers { limit: MAX_POINTERS }) }
 }
 
 /// The program is not too large.
 pub(super) fn few_operations(operations: usize) -> Result<(), HorizontalRefusal> {
-    if operations <= OPERATIONS { Ok(()) } else { Err(HorizontalRefusal::Operations { limit: OPERATIONS }) }
+    if operations <= MAX_OPERATIONS {
+        Ok(())
+    } else {
+        Err(HorizontalRefusal::Operations { limit: MAX_OPERATIONS })
+    }
 }
 
 /// The grid is one.

@@ -38,13 +38,13 @@ pub(super) use legal::parts_are_independent;
 use profit::Together;
 
 /// How far parts of a launch may be from each other, in steps: the first that needs no more memory is taken.
-const REACHES: [usize; 3] = [usize::MAX, 64, 8];
+const MAX_DISTANCES: [usize; 3] = [usize::MAX, 64, 8];
 
 /// Bytes that a call may always hold.
 const FREE_BYTES: u64 = 1 << 20;
 
 /// Launches of a level that another part may still join.
-const OPEN: usize = 4;
+const MAX_OPEN_LAUNCHES: usize = 4;
 
 /// Joins small kernels of a plan whose values have their places, and which is to hold at most so many bytes.
 pub(super) fn join(mut plan: Plan, profile: &Profile, most_bytes: u64, rewrites: &Rewrites) -> Plan {
@@ -59,7 +59,7 @@ pub(super) fn join(mut plan: Plan, profile: &Profile, most_bytes: u64, rewrites:
     let peak = plan.peak_bytes().min(most_bytes).max(limited(&plan)).max(FREE_BYTES);
     let depends = Depends::of(&plan);
     let mut found = Found::of(&plan, profile);
-    for reach in REACHES {
+    for reach in MAX_DISTANCES {
         let units = found.units(&depends, profile, reach);
         if !units.is_joined() {
             break;
@@ -208,7 +208,7 @@ impl Found {
             if !taken {
                 open.push((own, vec![unit]));
             }
-            if open.len() > OPEN {
+            if open.len() > MAX_OPEN_LAUNCHES {
                 let (launch, list) = open.remove(0);
                 launches[list[0]] = Some(launch);
                 done.push(list);

@@ -19,16 +19,16 @@ use super::legal::HorizontalRefusal;
 use crate::schedule::Machine;
 
 /// Kernels of a GPU that take more than so many launches are large.
-const LAUNCHES: f64 = 2.5;
+const MAX_LAUNCHES: f64 = 2.5;
 
 /// Microseconds of one thread below which a launch on the host runs on the thread that calls.
-const INLINE_US: f64 = 12.0;
+const MAX_INLINE_US: f64 = 12.0;
 
 /// Microseconds beyond which handing a launch to threads is a small part of its time.
-const HANDED_US: f64 = 60.0;
+const MAX_THREADED_US: f64 = 60.0;
 
 /// What is lost where parts have different programs, on a GPU.
-const MIXED: f64 = 1.1;
+const MIXED_PROGRAMS_COST: f64 = 1.1;
 
 /// The parts of a launch, as the cost model sees them.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -72,7 +72,7 @@ impl Together {
     /// Predicted microseconds of one launch of all.
     pub(super) fn us(self, profile: &Profile) -> f64 {
         let us = self.longest.max(self.work / busy(self.instances, profile));
-        let lost = if self.mixed && profile.machine.is_gpu() { MIXED } else { 1.0 };
+        let lost = if self.mixed && profile.machine.is_gpu() { MIXED_PROGRAMS_COST } else { 1.0 };
         profile.launch_us + us * lost
     }
 }
@@ -82,10 +82,10 @@ impl Together {
 pub(super) fn small(kernel: &KernelStep, profile: &Profile) -> Result<(), HorizontalRefusal> {
     let us = alone_us(kernel, profile);
     let (most_us, leaves_room) = match profile.machine {
-        Machine::Gpu { .. } => (LAUNCHES * profile.launch_us, kernel.grid[0] < profile.workers),
+        Machine::Gpu { .. } => (MAX_LAUNCHES * profile.launch_us, kernel.grid[0] < profile.workers),
         Machine::Host { threads } => {
             handed_to_threads(us, kernel.grid[0], threads)?;
-            (HANDED_US, false)
+            (MAX_THREADED_US, false)
         }
     };
     if us <= most_us || leaves_room { Ok(()) } else { Err(HorizontalRefusal::Large { us, most_us }) }
@@ -95,7 +95,7 @@ pub(super) fn small(kernel: &KernelStep, profile: &Profile) -> Result<(), Horizo
 /// on one thread.
 fn handed_to_threads(us: f64, instances: u64, threads: u32) -> Result<(), HorizontalRefusal> {
     let one_thread_us = us * instances.min(threads.into()) as f64;
-    let one = threads < 2 || instances < 2 || one_thread_us < INLINE_US;
+    let one = threads < 2 || instances < 2 || one_thread_us < MAX_INLINE_US;
     if one { Err(HorizontalRefusal::Inline { us: one_thread_us }) } else { Ok(()) }
 }
 

@@ -321,7 +321,7 @@ fn adamw_of_many_parameters_is_a_few_launches() {
     let plan = planned(&text, &gpu());
     let parts: Vec<usize> = kernels(&plan).iter().map(|k| k.parts.len()).collect();
     assert_eq!(parts, [36, 36, 28]);
-    assert!(kernels(&plan).iter().all(|k| k.buffers.len() <= super::legal::POINTERS));
+    assert!(kernels(&plan).iter().all(|k| k.buffers.len() <= super::legal::MAX_POINTERS));
     // Launches of equal parts have one program.
     assert_eq!(plan.programs.len(), 2);
 }

@@ -7,10 +7,10 @@ use tilefuse_block::bounds::Reach;
 use super::{Divided, Finder};
 
 /// So many instances and fewer write what follows each other, if they do not divide the grid: filters of some pixels.
-const FEW: u64 = 16;
+const MAX_UNEVEN_GROUP: u64 = 16;
 
 /// The most blocks of an outer loop.
-const MOST_BLOCKS: u64 = 256;
+const MAX_BLOCKS: u64 = 256;
 
 /// How the kernels of an outer loop are divided at the finest.
 pub(super) struct Division {
@@ -38,7 +38,7 @@ pub(super) struct Windows {
 impl Division {
     /// Of how many of the finest a block consists at least.
     pub(super) fn least_factor(&self) -> u64 {
-        self.blocks.div_ceil(MOST_BLOCKS)
+        self.blocks.div_ceil(MAX_BLOCKS)
     }
 }
 
@@ -125,7 +125,7 @@ impl<'p> Finder<'p> {
         // and what is behind them behind.
         let asked: Vec<bool> = (0..=written).map(|at| at == written).collect();
         let all = i128::from(self.bytes(value));
-        let likely = |&group: &u64| group <= FEW || first.units.is_multiple_of(group);
+        let likely = |&group: &u64| group <= MAX_UNEVEN_GROUP || first.units.is_multiple_of(group);
         let (group, bytes) = (1..=first.units / 2).filter(likely).find_map(|group| {
             let Reach::Between(0, bytes) = self.reach_of(first, 0..group, &asked) else { return None };
             let count = first.units.div_ceil(group);

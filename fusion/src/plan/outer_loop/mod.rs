@@ -135,10 +135,10 @@ impl OuterLoop {
 const LINE: u64 = 64;
 
 /// Among so many kernels one reads what an earlier one has written: queries, keys and values are made before they are read.
-const SOON: usize = 3;
+const MAX_READER_DISTANCE: usize = 3;
 
 /// What part of the caches of all threads a value takes that is worth an outer loop.
-const WORTH: u64 = 4;
+const MIN_CACHE_SHARE: u64 = 4;
 
 /// Gives a plan its outer loops and its memory; no outer loops where it would hold more than so many bytes with them and not without.
 pub(super) fn finish(mut plan: Plan, profile: &Profile, most_bytes: u64, rewrites: &Rewrites) -> Plan {
@@ -315,9 +315,9 @@ impl<'p> Finder<'p> {
 
     /// Whether kernels write much of something that a step reads, or one of the kernels soon after it.
     fn feeds(&self, kernels: &[Divided<'_>], to: usize) -> bool {
-        let much = |value| self.bytes(value) >= self.threads * self.cache / WORTH;
+        let much = |value| self.bytes(value) >= self.threads * self.cache / MIN_CACHE_SHARE;
         let written = |value| kernels.iter().any(|k| k.step.buffers.contains(&(value, true)));
-        let next = (to..to + SOON).map_while(|at| self.kernel(at));
+        let next = (to..to + MAX_READER_DISTANCE).map_while(|at| self.kernel(at));
         next.flat_map(|k| &k.step.buffers)
             .any(|&(value, is_written)| !is_written && much(value) && written(value))
     }

@@ -4,13 +4,13 @@ use super::division::Division;
 use super::{Divided, Finder, LocalBuffer, OuterLoop, OuterLoopRefusal};
 
 /// Blocks of each thread that even out differences between threads.
-const SHARES: u64 = 4;
+const MIN_BLOCKS_PER_THREAD: u64 = 4;
 
 /// How long threads wait at the end for the one that is last, in blocks of all threads.
-const WAITING: f64 = 0.25;
+const IDLE_BLOCKS: f64 = 0.25;
 
 /// What moving a byte to or from the caches of other threads takes, in the time of one of memory.
-const CACHED: f64 = 0.25;
+const CACHE_COST: f64 = 0.25;
 
 impl<'p> Finder<'p> {
     /// The outer loop in blocks as even and as large as fit a thread's cache.
@@ -47,7 +47,7 @@ impl<'p> Finder<'p> {
             let rounds = division.blocks.div_ceil(factor).div_ceil(self.threads);
             (rounds * self.threads * factor) as f64 / division.blocks as f64 + repeated(factor)
         };
-        let shared = |factor: u64| division.blocks.div_ceil(factor) >= SHARES * self.threads;
+        let shared = |factor: u64| division.blocks.div_ceil(factor) >= MIN_BLOCKS_PER_THREAD * self.threads;
         let factors = (least..=most).filter(|&factor| factor == least || shared(factor));
         let factor = factors.min_by(|&a, &b| time(a).total_cmp(&time(b)).then(b.cmp(&a)))?;
         let reads = |value| {
@@ -57,13 +57,13 @@ impl<'p> Finder<'p> {
         // What is written is read before.
         let moved = |own: &LocalBuffer| {
             let bytes = self.bytes(own.value);
-            let part = if bytes > self.threads * self.cache { 1.0 } else { CACHED };
+            let part = if bytes > self.threads * self.cache { 1.0 } else { CACHE_COST };
             (bytes * (2 + reads(own.value))) as f64 * part
         };
         let moved: f64 = smallest.local_buffers.iter().map(moved).sum();
         let saved_us = moved / self.bytes_per_us + self.launch_us * (kernels.len() - 1) as f64;
         let blocks = division.blocks.div_ceil(factor) as f64;
-        let lost_us = all_us * (time(factor) - 1.0 + WAITING / blocks);
+        let lost_us = all_us * (time(factor) - 1.0 + IDLE_BLOCKS / blocks);
         if lost_us > saved_us {
             return Some(Err(OuterLoopRefusal::Few { saved_us, lost_us }));
         }

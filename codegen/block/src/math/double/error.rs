@@ -4,7 +4,7 @@ use crate::math::common::{DOUBLE, exp_factors};
 use crate::math::emit::*;
 
 /// `erf(x) / x - 1` in `x^2`, for |x| < 1.
-const NEAR: [f64; 14] = [
+const BELOW_ONE: [f64; 14] = [
     -3.535818815705331e-11,
     2.9719599800692107e-10,
     -1.846753332612371e-9,
@@ -61,7 +61,7 @@ fn tail<F: Float>(a: F) -> F {
 }
 
 pub(crate) fn erf<F: Float>(x: F) -> F {
-    let near = (x * x).poly(&NEAR).fma(x, x);
+    let near = (x * x).poly(&BELOW_ONE).fma(x, x);
     let a = x.abs();
     let far = a.lit(1.0) - tail(a);
     F::select(a.below(1.0), near, far.copysign(x))

@@ -4,11 +4,11 @@ use crate::math::common::{DOUBLE, log1p};
 use crate::math::emit::*;
 
 /// Beyond 2^56, the sum is `2a`, and `log(1 + a)` is `log(a)`.
-const LARGE: f64 = 72_057_594_037_927_936.0;
+const TWO_TO_56: f64 = 72_057_594_037_927_936.0;
 
 /// `log(1 + t)`, or `log(2a)` where `a` is large.
 fn log_of_sum<F: Float>(a: F, t: F) -> F {
-    let large = a.above(LARGE);
+    let large = a.above(TWO_TO_56);
     let offset = a.lit(0.0).replace(large, std::f64::consts::LN_2);
     log1p(F::select(large, a, t), &DOUBLE) + offset
 }

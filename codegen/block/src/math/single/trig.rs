@@ -10,7 +10,7 @@ const TWO_OVER_PI: [f64; 3] = [0.636619770899415, 1.4681663269012186e-9, 7.69670
 /// The fraction of 2/π · 2^51, times 2^-51, likewise: multiples of 2^-50 contribute whole turns where |x| >= 2^76.
 const TWO_OVER_PI_LOW: [f64; 3] = [2.937095537534198e-16, 2.8376220177865265e-25, -7.058761003808782e-42];
 /// 2^76.
-const LARGE: f64 = 7.555786372591432e22;
+const TWO_TO_76: f64 = 7.555786372591432e22;
 
 /// `(sin(r) / r - 1) / r^2` in `r^2`, |r| <= π/4.
 const SIN: [f64; 3] = [-0.00019518085, 0.008332188, -0.16666655];
@@ -22,7 +22,7 @@ const COS: [f64; 5] = [2.4432093e-5, -0.0013887308, 0.041666646, -0.5, 1.0];
 /// The first product is exact (24 by 29 bits) and taken modulo 4, the other two are added to its distance from
 /// the nearest integer, so that cancellation leaves at least 53 bits of `q`.
 pub(super) fn reduce<F: Single>(x: F) -> (F::D, <F::D as Float>::I) {
-    let large = x.abs().above(LARGE);
+    let large = x.abs().above(TWO_TO_76);
     let wide = x.widen();
     let part = |i: usize| F::D::select(large, wide.lit(TWO_OVER_PI_LOW[i]), wide.lit(TWO_OVER_PI[i]));
     let first = part(0) * wide;

@@ -3,7 +3,7 @@
 use expect_test::expect;
 use tilefuse_block::Program;
 
-use super::super::legal::{self, OPERATIONS, POINTERS};
+use super::super::legal::{self, MAX_OPERATIONS, MAX_POINTERS};
 use super::super::{HorizontalRefusal, Launch, join, profit};
 use super::{BIASES, gpu, kernels, planned, steps};
 use crate::block_kernel::BlockKernelKind;
@@ -146,11 +146,14 @@ fn parts_load_ahead_alike() {
 #[test]
 fn a_launch_has_so_many_pointers_and_operations_and_instances() {
     let values = |count: u16| (0..count).map(|out| ValueRef { node: 7.into(), out }).collect();
-    let limit = POINTERS;
+    let limit = MAX_POINTERS;
     assert!(other(|o| o.values = values(254)).is_ok());
     assert_eq!(other(|o| o.values = values(255)).unwrap_err(), HorizontalRefusal::Pointers { limit });
-    let limit = OPERATIONS;
-    assert_eq!(other(|o| o.operations = OPERATIONS).unwrap_err(), HorizontalRefusal::Operations { limit });
+    let limit = MAX_OPERATIONS;
+    assert_eq!(
+        other(|o| o.operations = MAX_OPERATIONS).unwrap_err(),
+        HorizontalRefusal::Operations { limit }
+    );
     assert_eq!(other(|o| o.cost.instances = i32::MAX as u64).unwrap_err(), HorizontalRefusal::Instances);
 }
 
