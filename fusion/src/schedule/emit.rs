@@ -8,7 +8,7 @@ use smallvec::SmallVec;
 use tilefuse_block::{Builder, Elem, Literal, Program, ReduceFn, ScalarFn, Shape, Value};
 
 use super::peel::Start;
-use super::persistent::Kept;
+use super::persistent::PersistentSteps;
 use super::swizzle::{self, strips};
 use super::tiling::{Tiling, Walk};
 use super::{Machine, ScheduleError};
@@ -55,7 +55,7 @@ pub(super) fn emit(
         start: None,
         outer: Memo::default(),
         inner: Memo::default(),
-        kept: Kept::default(),
+        persistent: PersistentSteps::default(),
         in_loop: false,
         whole: false,
     };
@@ -88,8 +88,8 @@ pub(super) struct Emitter<'a> {
     pub(super) outer: Memo,
     /// What is valid in the loop body at hand.
     pub(super) inner: Memo,
-    /// What the steps of a row have computed, where these are kept.
-    pub(super) kept: Kept,
+    /// What the steps of a row have computed, where the reduction is persistent.
+    pub(super) persistent: PersistentSteps,
     pub(super) in_loop: bool,
     /// Whether the reduced axis is inside its variable in the loop body at hand.
     pub(super) whole: bool,
@@ -102,7 +102,7 @@ impl Emitter<'_> {
         match self.tiling.walk {
             Walk::Spanned => self.straight(),
             Walk::Rows => self.rows_walk(),
-            Walk::Loops | Walk::Kept => self.looped(),
+            Walk::Loops | Walk::Persistent => self.looped(),
         }
     }
 
@@ -229,7 +229,7 @@ impl Emitter<'_> {
             let part = self.reduce_tile(combine, value, axis, mask)?;
             return Ok(self.b.map(combine.combine(), &[acc, part])?);
         }
-        let first = self.tiling.walk == Walk::Kept && self.kept.fresh.contains(&acc);
+        let first = self.tiling.walk == Walk::Persistent && self.persistent.fresh.contains(&acc);
         let next = if first { value } else { self.b.map(combine.combine(), &[acc, value])? };
         let Some(mask) = mask else { return Ok(next) };
         let mask = self.lift(mask, &shape)?;

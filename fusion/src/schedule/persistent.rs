@@ -1,4 +1,4 @@
-//! Rows in a few steps that stay in registers.
+//! Persistent reductions: rows in a few steps that stay in registers.
 //!
 //! A tile that spans a row has a power of two of elements, of which a row of any length leaves up to half idle, and
 //! all of which are masked. A walk in loops reads the row once for each level of reductions. Where a row is a few
@@ -32,15 +32,15 @@ const STEP_WIDTHS: [i64; 4] = [4096, 2048, 1024, 512];
 
 /// What the steps of a row have computed, by the first index of each.
 #[derive(Default)]
-pub(super) struct Kept {
+pub(super) struct PersistentSteps {
     steps: FxHashMap<i64, Memo>,
     /// Sums and the like of nothing yet.
     pub(super) fresh: Vec<Value>,
 }
 
-/// Tiles for rows along `cols` in steps that are kept, where that is better than a tile that spans them. Measured on an
+/// Tiles for rows along `cols` in persistent steps, where that is better than a tile that spans them. Measured on an
 /// H200: threads with 64 or 128 bytes of a row each do better than more threads with fewer.
-pub(super) fn kept(kernel: &Kernel, machine: Machine, cols: Var, lead: Option<Lead>) -> Option<Tiling> {
+pub(super) fn persistent(kernel: &Kernel, machine: Machine, cols: Var, lead: Option<Lead>) -> Option<Tiling> {
     let Machine::Gpu { shrink: 0, clusters, .. } = machine else { return None };
     let width = kernel.indices.extents()[cols.0 as usize];
     let one = kernel.reduced.iter().filter(|&&r| r).count() == 1;
@@ -68,15 +68,15 @@ pub(super) fn kept(kernel: &Kernel, machine: Machine, cols: Var, lead: Option<Le
     if width <= STEP_WIDTHS[0] && saved * 8 < width {
         return None;
     }
-    let kept = bytes_of_rows(kernel, cols);
-    let most = if kept > 2 { 16 } else { 8 };
-    let warps = (spanned(step) * kept / 1024).min(step * i64::from(bytes) / 512).clamp(1, most) as u64;
+    let row_bytes = bytes_of_rows(kernel, cols);
+    let most = if row_bytes > 2 { 16 } else { 8 };
+    let warps = (spanned(step) * row_bytes / 1024).min(step * i64::from(bytes) / 512).clamp(1, most) as u64;
     Some(tiling(cols, step, warps.next_power_of_two() as u32, lead))
 }
 
 fn tiling(cols: Var, step: i64, warps: u32, lead: Option<Lead>) -> Tiling {
     let axes = smallvec![Axis { var: cols, extent: step as u32 }];
-    Tiling { axes, walk: Walk::Kept, warps, lead }
+    Tiling { axes, walk: Walk::Persistent, warps, lead }
 }
 
 /// The bytes of the largest element that is read along a variable, and how many reads there are along it.
@@ -116,7 +116,7 @@ pub(super) fn bytes_of_rows(kernel: &Kernel, cols: Var) -> i64 {
 
 impl Emitter<'_> {
     /// Walks a variable in steps that are written one after another, and keeps what each has computed.
-    pub(super) fn kept_walk(
+    pub(super) fn persistent_walk(
         &mut self,
         var: Var,
         axis: usize,
@@ -128,14 +128,14 @@ impl Emitter<'_> {
         let mut carried = carried.to_vec();
         for base in (0..end).step_by(step as usize) {
             self.whole = base >= first && base < last;
-            let next = self.kept_step(var, base, reduces, stores, &carried);
+            let next = self.persistent_step(var, base, reduces, stores, &carried);
             self.whole = false;
             carried = next?;
         }
         Ok(carried)
     }
 
-    fn kept_step(
+    fn persistent_step(
         &mut self,
         var: Var,
         base: i64,
@@ -145,9 +145,9 @@ impl Emitter<'_> {
     ) -> Result<Vec<Value>> {
         let outside = std::mem::replace(&mut self.in_loop, true);
         self.bases[var.0 as usize] = Some(self.b.constant(Literal::int(Elem::I32, base), &[]));
-        self.inner = self.kept.steps.remove(&base).unwrap_or_default();
+        self.inner = self.persistent.steps.remove(&base).unwrap_or_default();
         let next = self.body(reduces, stores, carried);
-        self.kept.steps.insert(base, std::mem::take(&mut self.inner));
+        self.persistent.steps.insert(base, std::mem::take(&mut self.inner));
         self.bases[var.0 as usize] = None;
         self.in_loop = outside;
         next

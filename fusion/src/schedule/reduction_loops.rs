@@ -49,7 +49,7 @@ impl Emitter<'_> {
         needed.extend(stores.iter().map(|&s| self.kernel.stores[s].value));
         self.hoist(&needed, reduced)?;
         let carried = self.fresh(reduces)?;
-        self.kept.fresh.clone_from(&carried);
+        self.persistent.fresh.clone_from(&carried);
         let loops: Vec<Var> = (0..self.kernel.reduced.len())
             .filter(|&v| self.kernel.reduced[v])
             .map(|v| Var(v as u32))
@@ -91,7 +91,7 @@ impl Emitter<'_> {
             && let Some(axis) = self.tiling.axis_of(var).filter(|_| self.machine.is_gpu())
         {
             return match self.tiling.walk {
-                Walk::Kept => self.kept_walk(var, axis, reduces, stores, carried),
+                Walk::Persistent => self.persistent_walk(var, axis, reduces, stores, carried),
                 _ => self.walk(var, axis, reduces, stores, carried),
             };
         }

@@ -5,7 +5,7 @@ use smallvec::SmallVec;
 use super::Machine;
 use super::accumulate::merges;
 use super::mix_order::crossed;
-use super::persistent::{along, kept, shares};
+use super::persistent::{along, persistent, shares};
 use crate::combiner::Combiner;
 use crate::index::{Atom, Expr, Var};
 use crate::kernel::Kernel;
@@ -41,7 +41,7 @@ pub enum Walk {
     Loops,
     /// One of them is walked in a few steps, which are written one after another; what they read stays in registers for
     /// the levels that follow.
-    Kept,
+    Persistent,
     /// It spans them all, and some of the rows of an instance, which are walked in a loop: see [`Kernel::crossed`].
     Rows,
 }
@@ -53,7 +53,7 @@ impl std::fmt::Display for Tiling {
         let walk = match self.walk {
             Walk::Spanned => "",
             Walk::Loops => " in loops",
-            Walk::Kept => " in steps that are kept",
+            Walk::Persistent => " in persistent steps",
             Walk::Rows => " in loops over rows",
         };
         write!(f, "{tile}{walk}, warps {}", self.warps)
@@ -75,7 +75,7 @@ pub struct Lead {
 impl Tiling {
     /// Whether the reduced variables are walked, in loops or in steps.
     pub fn is_walked(&self) -> bool {
-        matches!(self.walk, Walk::Loops | Walk::Kept)
+        matches!(self.walk, Walk::Loops | Walk::Persistent)
     }
 
     /// The axis of a variable.
@@ -235,7 +235,7 @@ fn row_reduction(kernel: &Kernel, machine: Machine, cols: Var) -> Tiling {
     let others = kernel.reduced.iter().filter(|&&r| r).count() > 1;
     let width = extent(kernel, cols);
     let long = machine.is_gpu() && width > WIDEST_BLOCK;
-    if let Some(tiling) = kept(kernel, machine, cols, lead(kernel, machine, cols)) {
+    if let Some(tiling) = persistent(kernel, machine, cols, lead(kernel, machine, cols)) {
         return tiling;
     }
     // Tiles that one block holds are masked, element by element, more cheaply than they are shifted.

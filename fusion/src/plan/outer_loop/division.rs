@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use tilefuse_block::bounds::Reach;
 
-use super::{Divided, Finder};
+use super::{Finder, KernelGrid};
 
 /// So many instances and fewer write what follows each other, if they do not divide the grid: filters of some pixels.
 const MAX_UNEVEN_GROUP: u64 = 16;
@@ -44,7 +44,7 @@ impl Division {
 
 impl<'p> Finder<'p> {
     /// The finest blocks that consist of whole units of every kernel.
-    pub(super) fn division(&mut self, kernels: &[Divided<'p>]) -> Option<Division> {
+    pub(super) fn division(&mut self, kernels: &[KernelGrid<'p>]) -> Option<Division> {
         let even = self.even_division(kernels).filter(|division| {
             let parts = self.parts(kernels, division, division.least_factor());
             parts.is_some_and(|parts| self.reached(kernels, &parts, &[]).is_some())
@@ -57,7 +57,7 @@ impl<'p> Finder<'p> {
     }
 
     /// Blocks in which units of kernels are to each other as the parts that they write of what these write in all.
-    fn even_division(&mut self, kernels: &[Divided<'p>]) -> Option<Division> {
+    fn even_division(&mut self, kernels: &[KernelGrid<'p>]) -> Option<Division> {
         let mut written: Vec<(u128, u128)> = Vec::with_capacity(kernels.len());
         let mut groups = Vec::with_capacity(kernels.len());
         for kernel in kernels {
@@ -86,7 +86,7 @@ impl<'p> Finder<'p> {
 
     /// The fewest units that write a part of a value on their own, and its end in bytes: the first of a member of a batch
     /// may write some columns, and those of all heads its rows.
-    fn first_group(&mut self, kernel: &Divided<'p>, buffer: usize) -> Option<(u64, u128)> {
+    fn first_group(&mut self, kernel: &KernelGrid<'p>, buffer: usize) -> Option<(u64, u128)> {
         let asked: Vec<bool> = (0..=buffer).map(|at| at == buffer).collect();
         let first = *self.reach(kernel, 0..1, &asked).get(buffer)?;
         let value = kernel.step.buffers.get(buffer)?.0;
@@ -109,7 +109,7 @@ impl<'p> Finder<'p> {
     }
 
     /// Blocks of two kernels of which the second reads windows of what the first writes, where nothing else needs that.
-    fn windows(&mut self, first: &Divided<'p>, second: &Divided<'p>) -> Option<Division> {
+    fn windows(&mut self, first: &KernelGrid<'p>, second: &KernelGrid<'p>) -> Option<Division> {
         let mut outputs = first.step.buffers.iter().enumerate().filter(|(_, b)| b.1);
         let (written, &(value, _)) = outputs.next().filter(|_| outputs.next().is_none())?;
         let read = second.step.buffers.iter().position(|&b| b == (value, false))?;
@@ -156,8 +156,8 @@ impl<'p> Finder<'p> {
     /// The units of a kernel that write what units of the next one read.
     fn needed(
         &mut self,
-        first: &Divided<'p>,
-        second: &Divided<'p>,
+        first: &KernelGrid<'p>,
+        second: &KernelGrid<'p>,
         windows: Windows,
         units: Range<u64>,
     ) -> Option<Range<u64>> {
@@ -171,12 +171,12 @@ impl<'p> Finder<'p> {
     /// The units of each kernel in blocks of so many of the finest.
     pub(super) fn parts(
         &mut self,
-        kernels: &[Divided<'p>],
+        kernels: &[KernelGrid<'p>],
         division: &Division,
         factor: u64,
     ) -> Option<Vec<Vec<Range<u64>>>> {
         let blocks = division.blocks.div_ceil(factor);
-        let part = |(kernel, &units): (&Divided<'_>, &u64)| -> Vec<Range<u64>> {
+        let part = |(kernel, &units): (&KernelGrid<'_>, &u64)| -> Vec<Range<u64>> {
             let bound = |block: u64| (block * factor * units).min(kernel.units);
             (0..blocks).map(|block| bound(block)..bound(block + 1)).collect()
         };

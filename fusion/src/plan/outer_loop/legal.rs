@@ -6,7 +6,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use tilefuse_block::bounds::{Accesses, Given, Reach};
 use tilefuse_block::passes::cse;
 
-use super::{Divided, Finder, LINE, OuterLoop, Plan};
+use super::{Finder, KernelGrid, LINE, OuterLoop, Plan};
 use crate::graph::ValueRef;
 
 /// For each value that an outer loop writes, or one that shares its memory, the bytes that each block reaches.
@@ -48,7 +48,7 @@ pub(in super::super) fn is_legal(plan: &Plan, outer_loop: &OuterLoop) -> bool {
 
 impl<'p> Finder<'p> {
     /// What units of a kernel reach of the parameters that are asked for, in bytes; the end is that of the last element.
-    pub(super) fn reach(&mut self, kernel: &Divided<'_>, units: Range<u64>, asked: &[bool]) -> &[Reach] {
+    pub(super) fn reach(&mut self, kernel: &KernelGrid<'_>, units: Range<u64>, asked: &[bool]) -> &[Reach] {
         let last = asked.iter().rposition(|&asked| asked);
         let asked = asked.get(..last.map_or(0, |last| last + 1)).unwrap_or_default();
         let (accesses, programs) = (&mut self.accesses, &mut self.programs);
@@ -87,7 +87,7 @@ impl<'p> Finder<'p> {
     }
 
     /// What units of a kernel reach of all that is asked for.
-    pub(super) fn reach_of(&mut self, kernel: &Divided<'_>, units: Range<u64>, asked: &[bool]) -> Reach {
+    pub(super) fn reach_of(&mut self, kernel: &KernelGrid<'_>, units: Range<u64>, asked: &[bool]) -> Reach {
         let reached = self.reach(kernel, units, asked).iter().zip(asked).filter(|(_, asked)| **asked);
         reached.fold(Reach::Nothing, |all, (&reach, _)| all.hull(reach))
     }
@@ -97,7 +97,7 @@ impl<'p> Finder<'p> {
     /// writes anything else is of exactly one block.
     pub(super) fn reached(
         &mut self,
-        kernels: &[Divided<'p>],
+        kernels: &[KernelGrid<'p>],
         parts: &[Vec<Range<u64>>],
         held: &[ValueRef],
     ) -> Option<Reached> {
@@ -153,12 +153,12 @@ impl<'p> Finder<'p> {
     pub(super) fn is_computed(
         &mut self,
         value: ValueRef,
-        kernels: &[Divided<'p>],
+        kernels: &[KernelGrid<'p>],
         parts: &[Vec<Range<u64>>],
     ) -> bool {
         let class = self.class(value);
         let shares =
-            |k: &Divided<'_>| k.step.buffers.iter().any(|b| b.0 != value && self.class(b.0) == class);
+            |k: &KernelGrid<'_>| k.step.buffers.iter().any(|b| b.0 != value && self.class(b.0) == class);
         let mut writers = kernels.iter().enumerate().filter(|(_, k)| k.step.buffers.contains(&(value, true)));
         let (Some((at, writer)), None) = (writers.next(), writers.next()) else { return false };
         if kernels.iter().any(shares) {
@@ -168,7 +168,7 @@ impl<'p> Finder<'p> {
         if writer.step.buffers.contains(&(value, false)) {
             return false;
         }
-        let through = |k: &Divided<'_>, written| -> Vec<bool> {
+        let through = |k: &KernelGrid<'_>, written| -> Vec<bool> {
             k.step.buffers.iter().map(|&b| b == (value, written)).collect()
         };
         let Some(computed) = parts.get(at) else { return false };

@@ -183,7 +183,7 @@ fn find(plan: &mut Plan, profile: &Profile, rewrites: &Rewrites) {
 
 /// A kernel and how its instances are divided.
 #[derive(Clone, Copy)]
-struct Divided<'p> {
+struct KernelGrid<'p> {
     at: usize,
     step: &'p KernelStep,
     program: &'p Program,
@@ -271,7 +271,7 @@ impl<'p> Finder<'p> {
         self.plan.graph.ty(value).bytes()
     }
 
-    fn kernel(&self, at: usize) -> Option<Divided<'p>> {
+    fn kernel(&self, at: usize) -> Option<KernelGrid<'p>> {
         let StepKind::Kernel(step) = &self.plan.steps.get(at)?.kind else { return None };
         let program = self.plan.programs.get(step.program)?;
         let mut grid = [0; 3];
@@ -280,7 +280,7 @@ impl<'p> Finder<'p> {
         }
         let axis = (0..3).rev().find(|&axis| grid[axis] > 1).unwrap_or(0);
         let inner = grid[..axis].iter().map(|&n| u64::from(n)).product();
-        Some(Divided { at, step, program, grid, axis, units: grid[axis].into(), inner })
+        Some(KernelGrid { at, step, program, grid, axis, units: grid[axis].into(), inner })
     }
 
     /// The outer loop that begins with a step, or why it does not; nothing where there would be nothing to gain.
@@ -314,7 +314,7 @@ impl<'p> Finder<'p> {
     }
 
     /// Whether kernels write much of something that a step reads, or one of the kernels soon after it.
-    fn feeds(&self, kernels: &[Divided<'_>], to: usize) -> bool {
+    fn feeds(&self, kernels: &[KernelGrid<'_>], to: usize) -> bool {
         let much = |value| self.bytes(value) >= self.threads * self.cache / MIN_CACHE_SHARE;
         let written = |value| kernels.iter().any(|k| k.step.buffers.contains(&(value, true)));
         let next = (to..to + MAX_READER_DISTANCE).map_while(|at| self.kernel(at));
@@ -323,7 +323,12 @@ impl<'p> Finder<'p> {
     }
 
     /// The outer loop in blocks that consist of so many of the finest.
-    fn outer_loop(&mut self, kernels: &[Divided<'p>], division: &Division, factor: u64) -> Option<OuterLoop> {
+    fn outer_loop(
+        &mut self,
+        kernels: &[KernelGrid<'p>],
+        division: &Division,
+        factor: u64,
+    ) -> Option<OuterLoop> {
         let parts = self.parts(kernels, division, factor)?;
         let (first, end) = (kernels.first()?.at, kernels.last()?.at + 1);
         let windows = division.windows.and_then(|w| kernels.first()?.step.buffers.get(w.written));
@@ -342,7 +347,7 @@ impl<'p> Finder<'p> {
         }
         let (thread_bytes, offsets) = place(&lives);
         local_buffers.iter_mut().zip(offsets).for_each(|(own, offset)| own.offset = offset);
-        let instances = |(kernel, parts): (&Divided<'_>, Vec<Range<u64>>)| {
+        let instances = |(kernel, parts): (&KernelGrid<'_>, Vec<Range<u64>>)| {
             parts.iter().map(|units| units.start * kernel.inner..units.end * kernel.inner).collect()
         };
         Some(OuterLoop {

@@ -1,7 +1,7 @@
 //! Whether an outer loop pays, and in how large blocks.
 
 use super::division::Division;
-use super::{Divided, Finder, LocalBuffer, OuterLoop, OuterLoopRefusal};
+use super::{Finder, KernelGrid, LocalBuffer, OuterLoop, OuterLoopRefusal};
 
 /// Blocks of each thread that even out differences between threads.
 const MIN_BLOCKS_PER_THREAD: u64 = 4;
@@ -16,7 +16,7 @@ impl<'p> Finder<'p> {
     /// The outer loop in blocks as even and as large as fit a thread's cache.
     pub(super) fn priced(
         &mut self,
-        kernels: &[Divided<'p>],
+        kernels: &[KernelGrid<'p>],
         division: &Division,
     ) -> Option<Result<OuterLoop, OuterLoopRefusal>> {
         let least = division.least_factor();
@@ -34,7 +34,7 @@ impl<'p> Finder<'p> {
         let more = twice.saturating_sub(smallest.thread_bytes).max(1);
         let most = least + least * (self.cache / 4).saturating_sub(smallest.thread_bytes) / more;
         let most = most.min(division.blocks);
-        let taken_us = |k: &Divided<'_>| k.step.predicted_us;
+        let taken_us = |k: &KernelGrid<'_>| k.step.predicted_us;
         let all_us: f64 = kernels.iter().map(taken_us).sum();
         // What blocks compute of each other's, as a part of all.
         let repeated = |factor: u64| {
@@ -51,7 +51,7 @@ impl<'p> Finder<'p> {
         let factors = (least..=most).filter(|&factor| factor == least || shared(factor));
         let factor = factors.min_by(|&a, &b| time(a).total_cmp(&time(b)).then(b.cmp(&a)))?;
         let reads = |value| {
-            let read = |k: &&Divided<'_>| k.step.buffers.contains(&(value, false));
+            let read = |k: &&KernelGrid<'_>| k.step.buffers.contains(&(value, false));
             kernels.iter().filter(read).count() as u64
         };
         // What is written is read before.

@@ -87,7 +87,7 @@ fn rows_of_a_few_steps_are_read_once_and_stay_in_registers() {
         let StepKind::Kernel(kernel) = &plan.steps[0].kind else { unreachable!() };
         let tiling = kernel.tiling.as_ref().unwrap();
         let found = (tiling.axes[0].extent, tiling.walk, tiling.warps, tiling.lead.is_some());
-        assert_eq!(found, (step, Walk::Kept, warps, cols % 8 != 0), "softmax {cols}");
+        assert_eq!(found, (step, Walk::Persistent, warps, cols % 8 != 0), "softmax {cols}");
         let text = plan.programs[0].to_string();
         let reads = text.matches(" = load ").count();
         assert_eq!((reads, text.matches(" for %").count()), (steps, 0), "{text}");
@@ -96,7 +96,7 @@ fn rows_of_a_few_steps_are_read_once_and_stay_in_registers() {
         let n = g.layer_norm(x);
         let out = g.affine(n, 1);
         let plan = g.checked(&[out]);
-        assert_eq!(walk(&plan), Walk::Kept, "layer norm {cols}");
+        assert_eq!(walk(&plan), Walk::Persistent, "layer norm {cols}");
         // The row, the weight and the bias, each once.
         let text = plan.programs[0].to_string();
         assert_eq!(text.matches(" = load ").count(), 3 * steps, "{text}");
@@ -124,7 +124,7 @@ fn long_rows_of_32_bits_stay_in_the_registers_of_two_blocks() {
     let x = g.input(0, &[2, 20_003]);
     let s = g.softmax(x, 1);
     let plan = g.checked(&[s]);
-    assert_eq!((has_lead(&plan), walk(&plan)), (true, Walk::Kept));
+    assert_eq!((has_lead(&plan), walk(&plan)), (true, Walk::Persistent));
     let text = plan.programs[0].to_string();
     assert_eq!((text.matches(" = load ").count(), text.matches(" for %").count()), (10, 0), "{text}");
 }
