@@ -109,7 +109,7 @@ pub(crate) struct PlanGraph {
     stream: usize,
     params: SmallVec<[usize; 32]>,
     staged: Vec<Staged>,
-    results: Vec<Kept>,
+    results: Vec<ResultCopy>,
     /// Inputs, and the addresses at which the graph reads them.
     bound: Vec<(usize, usize)>,
     pub(crate) memory: Memory,
@@ -129,7 +129,7 @@ struct Staged {
 
 /// A result that the graph copies to memory of the caller's.
 #[derive(Debug)]
-pub(crate) struct Kept {
+pub(crate) struct ResultCopy {
     output: usize,
     address: usize,
     dtype: i8,
@@ -368,7 +368,7 @@ impl GraphInputs {
         stream: *mut c_void,
         params: &[*mut c_void],
         memory: Memory,
-        results: Vec<Kept>,
+        results: Vec<ResultCopy>,
     ) -> PlanGraph {
         PlanGraph {
             captured,
@@ -460,7 +460,7 @@ fn obstacle(mode: CudaGraphs, plan: &Plan, target: Target) -> Option<String> {
     (results > RESULT_BYTES).then(|| format!("copying {} MB of results would be dear", results >> 20))
 }
 
-impl Kept {
+impl ResultCopy {
     /// Queues the copy of a result as a part of a capture; `None` of one that is not one small piece of memory.
     ///
     /// # Safety
@@ -470,7 +470,7 @@ impl Kept {
         output: usize,
         tensor: &Tensor,
         stream: *mut c_void,
-    ) -> Result<Option<Kept>, Error> {
+    ) -> Result<Option<ResultCopy>, Error> {
         let meta = Meta::of(tensor)?;
         let (bytes, dense) = (meta.extent().len(), meta.numel as usize * torch::element_size(meta.dtype));
         if !meta.flags.is_plain() || bytes == 0 || bytes > 2 * dense {
@@ -478,7 +478,7 @@ impl Kept {
         }
         // SAFETY: passed on to the caller; nothing runs before the graph does, with addresses of that time.
         let node = unsafe { CopyNode::queue(device, meta.data, meta.data, bytes, stream) }?;
-        Ok(Some(Kept {
+        Ok(Some(ResultCopy {
             output,
             address: meta.data,
             dtype: meta.dtype,

@@ -14,7 +14,7 @@ use tilefuse_fusion::Device;
 
 use super::alias::{copy_as, failed};
 use super::compile::{Compiled, LibraryResult, Run};
-use super::cuda_graph::{self, Chosen, GraphInputs, Kept, PlanGraph, Way};
+use super::cuda_graph::{self, Chosen, GraphInputs, PlanGraph, ResultCopy, Way};
 use super::guard::ALIGN;
 use super::kernels::{OuterLoop, Stream, Target};
 use super::slots::{Slot, TensorSource};
@@ -548,13 +548,13 @@ impl Frame<'_> {
     }
 
     /// Queues copies of the results, which lie in memory of the graph that is being captured.
-    fn keep_results(&self, device: &Arc<cuda::Device>) -> Result<Vec<Kept>, Error> {
+    fn keep_results(&self, device: &Arc<cuda::Device>) -> Result<Vec<ResultCopy>, Error> {
         let mut kept = Vec::new();
         for (at, (source, copied)) in self.compiled.outputs.iter().zip(&self.compiled.copied).enumerate() {
             if copied.is_none() && lies_in_plan(source) {
                 let tensor = self.tensor(source)?;
                 // SAFETY: the stream is the one that is being captured.
-                kept.extend(unsafe { Kept::queue(device, at, &tensor, self.stream.raw) }?);
+                kept.extend(unsafe { ResultCopy::queue(device, at, &tensor, self.stream.raw) }?);
             }
         }
         Ok(kept)

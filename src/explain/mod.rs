@@ -30,7 +30,7 @@ pub enum StepReport {
         bytes_read: u64,
         /// Bytes written.
         bytes_written: u64,
-        /// Bytes of these that are written past the caches, by non-temporal stores, where the code can.
+        /// Bytes of these that are written by non-temporal stores, where the code can.
         bytes_streamed: u64,
         /// Predicted time in microseconds.
         predicted_us: f64,
@@ -366,7 +366,7 @@ fn outer_loop_text(plan: &Plan, at: usize) -> Option<String> {
     if at > outer_loop.steps.start {
         return Some(format!("in the fused outer loop of step {}", outer_loop.steps.start));
     }
-    let held: u64 = outer_loop.local_buffers.iter().map(|kept| plan.graph.ty(kept.value).bytes()).sum();
+    let held: u64 = outer_loop.local_buffers.iter().map(|local| plan.graph.ty(local.value).bytes()).sum();
     Some(format!(
         "outer-loop fusion of steps {at} to {}: {} blocks of rows, each on one thread; of {} between them, a thread holds {} in its cache; saves {:.0} us",
         outer_loop.steps.end - 1,

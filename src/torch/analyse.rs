@@ -420,6 +420,6 @@ fn into_trace(r: Recorder, outputs: Vec<TensorId>, cached: Vec<TensorId>, facts:
         refusals: r.refusals,
         schemas: r.schemas,
         calls: r.calls,
-        kept: r.handles.into_iter().map(Handle::into_kept).collect(),
+        kept: r.handles.into_iter().map(Handle::into_strong).collect(),
     }
 }

@@ -42,37 +42,39 @@ impl Drop for Weak {
     }
 }
 
-/// A tensor that is kept, or remembered.
+/// A reference to a tensor.
 pub(super) enum Handle {
-    Kept(Tensor),
-    Remembered(Weak),
+    /// Keeps it alive.
+    Strong(Tensor),
+    /// Does not.
+    Weak(Weak),
 }
 
 impl Handle {
     /// The tensor, if it is alive.
     pub(super) fn get(&self) -> Option<Tensor> {
         match self {
-            Handle::Kept(t) => Some(t.shallow_clone()),
-            Handle::Remembered(weak) => weak.get(),
+            Handle::Strong(t) => Some(t.shallow_clone()),
+            Handle::Weak(weak) => weak.get(),
         }
     }
 
     /// How many references to the tensor there are while [`Handle::get`]'s answer lives, without anybody else's.
     pub(super) fn own_references(&self) -> i64 {
         // `shallow_clone` makes a second reference.
-        if let Handle::Kept(_) = self { 2 } else { 1 }
+        if let Handle::Strong(_) = self { 2 } else { 1 }
     }
 
     /// Stops keeping the tensor.
     pub(super) fn forget(&mut self) -> Result<(), Error> {
-        if let Handle::Kept(t) = self {
-            *self = Handle::Remembered(Weak::new(t)?);
+        if let Handle::Strong(t) = self {
+            *self = Handle::Weak(Weak::new(t)?);
         }
         Ok(())
     }
 
     /// The tensor, if it was kept.
-    pub(super) fn into_kept(self) -> Option<Tensor> {
-        if let Handle::Kept(t) = self { Some(t) } else { None }
+    pub(super) fn into_strong(self) -> Option<Tensor> {
+        if let Handle::Strong(t) = self { Some(t) } else { None }
     }
 }

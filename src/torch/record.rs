@@ -172,7 +172,7 @@ impl Recorder {
         let storage = self.storage_of(t, &meta, id, origin)?;
         self.by_impl.insert(meta.tensor_impl, id);
         self.seen.push(Seen { origin, name, storage, meta });
-        self.handles.push(Handle::Kept(t.shallow_clone()));
+        self.handles.push(Handle::Strong(t.shallow_clone()));
         Ok(id)
     }
 

@@ -35,8 +35,8 @@ pub(crate) struct Rewrite<'a> {
     /// What is computed of the rows of the first result, by a kernel over the rows, the blocks and the columns of its
     /// [`Block`](crate::block_kernel::Block).
     pub(crate) rows: Option<&'a Part>,
-    /// By result: the value, and whether it is stored itself.
-    pub(crate) kept: &'a [(ValueRef, bool)],
+    /// By result: the value, and whether it is materialized.
+    pub(crate) materialized: &'a [(ValueRef, bool)],
 }
 
 /// The buffer that an operand is in as it is, if nothing has to be computed for it.
@@ -134,7 +134,7 @@ impl Cx<'_> {
                     }
                     let base = self.rewrite.bases.get(usize::from(position)).copied().flatten();
                     match base.or_else(|| identity(part)) {
-                        Some(value) => self.keep(param, value, false)?,
+                        Some(value) => self.retain_parameter(param, value, false)?,
                         None if uses.only_loads() => {
                             self.plans.insert(param.value, Plan::Operand(usize::from(position)));
                         }
@@ -159,20 +159,20 @@ impl Cx<'_> {
     fn result(&mut self, param: Param, position: usize, uses: super::Uses) -> Result<(), Refusal> {
         let missing = Refusal::Block(BlockRefusal::Parameters);
         let part = self.rewrite.results.get(position).ok_or(missing.clone())?;
-        let &(value, kept) = self.rewrite.kept.get(position).ok_or(missing)?;
+        let &(value, materialized) = self.rewrite.materialized.get(position).ok_or(missing)?;
         let tied = self.rewrite.kernel.tied.iter().filter(|t| **t == Tied::Result(position as u16));
         let reduced = position == 0 && self.rewrite.rows.is_some();
-        if !part.roots.is_empty() || !kept || reduced {
+        if !part.roots.is_empty() || !materialized || reduced {
             if !uses.only_stores() || tied.count() > 1 {
                 return Err(BlockRefusal::NoStores.into());
             }
             self.plans.insert(param.value, Plan::Result(position));
         }
-        if kept { self.keep(param, value, true) } else { Ok(()) }
+        if materialized { self.retain_parameter(param, value, true) } else { Ok(()) }
     }
 
-    /// Keeps a parameter of the kernel.
-    fn keep(&mut self, param: Param, value: ValueRef, written: bool) -> Result<(), Refusal> {
+    /// Leaves a parameter of the kernel as it is.
+    fn retain_parameter(&mut self, param: Param, value: ValueRef, written: bool) -> Result<(), Refusal> {
         let elem = pointee(&self.program, param.value)?;
         self.buffers.push(Buffer { value, written, elem, param });
         Ok(())
@@ -182,7 +182,7 @@ impl Cx<'_> {
     fn reads(&mut self, part: &Part) -> Result<(), Refusal> {
         for buffer in needed(&part.kernel) {
             let buffer = &part.kernel.buffers[buffer as usize];
-            let own = self.rewrite.kept.iter().any(|&(value, _)| value == buffer.value);
+            let own = self.rewrite.materialized.iter().any(|&(value, _)| value == buffer.value);
             if !own && !self.buffers.iter().any(|b| b.value == buffer.value && !b.written) {
                 let label = format!("in{}", self.buffers.len());
                 let param = self.parameter(label, buffer.elem, buffer.span);
@@ -279,12 +279,12 @@ impl Cx<'_> {
         Ok(())
     }
 
-    /// Stores what is computed of a result, and the result itself if it is kept.
+    /// Stores what is computed of a result, and the result itself if it is materialized.
     fn store(&mut self, op: Op, position: usize, out: &mut Vec<Op>) -> Result<(), Refusal> {
         let OpKind::Store { masked, .. } = op.kind else { return Ok(()) };
         let missing = Refusal::Block(BlockRefusal::Parameters);
         let part = self.rewrite.results.get(position).ok_or(missing.clone())?;
-        let &(_, kept) = self.rewrite.kept.get(position).ok_or(missing)?;
+        let &(_, materialized) = self.rewrite.materialized.get(position).ok_or(missing)?;
         let known = self.rewrite.kernel.coordinates.iter().find(|c| c.offsets == op.args[1]);
         let axes = known.map_or(&[][..], |c| &c.axes);
         let mask = masked.then(|| op.args[3]);
@@ -294,7 +294,7 @@ impl Cx<'_> {
             let block = Some(known.and_then(|c| c.block).ok_or(BlockRefusal::Reduction)?);
             self.stores(rows, position, (Site { axes: &[], block, ..site }, op.args[2]), out)?;
         }
-        if kept {
+        if materialized {
             out.push(op);
         }
         Ok(())
@@ -308,7 +308,7 @@ impl Cx<'_> {
         (site, stored): (Site<'_>, Value),
         out: &mut Vec<Op>,
     ) -> Result<(), Refusal> {
-        let own = self.rewrite.kept.get(position).map(|kept| kept.0);
+        let own = self.rewrite.materialized.get(position).map(|materialized| materialized.0);
         let buffer = part.kernel.buffers.iter().position(|b| Some(b.value) == own);
         let site = Site { stored: buffer.map(|b| (b as u32, stored)), ..site };
         let pointers = self.pointers(part);

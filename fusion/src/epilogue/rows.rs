@@ -13,9 +13,9 @@ use crate::kernel::{BlockRefusal, Domain, KExpr, Refusal, Space};
 pub(crate) fn domain(block: &Block, space: &Space) -> Option<Domain> {
     let [rows, columns] = block.matrix;
     let width = i64::from(block.columns);
-    let kept = space.reduced.iter().position(|&reduced| reduced)?;
-    let trailing = space.reduced.get(kept..)?.iter().all(|&reduced| reduced);
-    let (outer, reduced) = (space.shape.get(..kept)?, space.shape.get(kept..)?);
+    let unreduced = space.reduced.iter().position(|&reduced| reduced)?;
+    let trailing = space.reduced.get(unreduced..)?.iter().all(|&reduced| reduced);
+    let (outer, reduced) = (space.shape.get(..unreduced)?, space.shape.get(unreduced..)?);
     let reduced: i64 = reduced.iter().product();
     let dims = |range: std::ops::Range<usize>| range.map(|d| d as u8).collect::<SmallVec<[u8; 4]>>();
     if !trailing || space.crossed.is_some() {
@@ -23,7 +23,7 @@ pub(crate) fn domain(block: &Block, space: &Space) -> Option<Domain> {
     }
     let all = space.shape.len();
     if reduced == columns && columns <= width && outer.iter().product::<i64>() == rows {
-        let dims = vec![dims(0..kept), dims(kept..all)];
+        let dims = vec![dims(0..unreduced), dims(unreduced..all)];
         return Some(Domain { extents: vec![rows, columns], reduced: vec![false, true], dims });
     }
     let (&parts, outer) = outer.split_last()?;
@@ -31,7 +31,7 @@ pub(crate) fn domain(block: &Block, space: &Space) -> Option<Domain> {
     (reduced == width && fits).then(|| Domain {
         extents: vec![rows, parts, width],
         reduced: vec![false, false, true],
-        dims: vec![dims(0..kept - 1), dims(kept - 1..kept), dims(kept..all)],
+        dims: vec![dims(0..unreduced - 1), dims(unreduced - 1..unreduced), dims(unreduced..all)],
     })
 }
 

@@ -141,11 +141,11 @@ impl<'a> Planner<'a> {
         }
         let rows = self.rows(id, block, &inside, of_rows)?;
         let mut results = Vec::new();
-        let mut kept = Vec::new();
+        let mut materialized = Vec::new();
         for (out, roots) in roots.into_iter().enumerate() {
             let value = ValueRef { node: id, out: out as u16 };
             results.push(self.part(id, &inside, value, roots)?);
-            kept.push((value, self.is_kept(value, &inside)));
+            materialized.push((value, self.is_materialized(value, &inside)));
         }
         let parts = Rewrite {
             kernel: block,
@@ -153,7 +153,7 @@ impl<'a> Planner<'a> {
             bases: &bases,
             results: &results,
             rows: rows.as_ref(),
-            kept: &kept,
+            materialized: &materialized,
         };
         let align = |v: ValueRef| self.alignments.of(&self.graph.node(v.node).op);
         let (program, buffers) = rewrite("block", &parts, &align)?;
@@ -241,7 +241,7 @@ impl<'a> Planner<'a> {
     }
 
     /// Whether a result of a block kernel must be in memory.
-    fn is_kept(&self, value: ValueRef, inside: &FxHashSet<NodeId>) -> bool {
+    fn is_materialized(&self, value: ValueRef, inside: &FxHashSet<NodeId>) -> bool {
         let mut used = false;
         for reader in self.readers(value) {
             if !inside.contains(&reader) {

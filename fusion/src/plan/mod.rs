@@ -78,7 +78,7 @@ pub enum Verdict {
         /// Merged.
         merged_us: f64,
     },
-    /// The producer is computed before the consumer can be, because what it reads would be kept until then.
+    /// The producer is computed before the consumer can be, because what it reads would stay live until then.
     Memory,
     /// As many rewrites were made as may be.
     Limit,
@@ -95,7 +95,7 @@ impl std::fmt::Display for Verdict {
             Verdict::Slower { apart_us, merged_us } => {
                 write!(f, "cut: predicted {merged_us:.1} us merged, {apart_us:.1} us apart")
             }
-            Verdict::Memory => f.write_str("cut: what the producer reads would be kept for longer"),
+            Verdict::Memory => f.write_str("cut: what the producer reads would stay live for longer"),
             Verdict::Limit => f.write_str("cut: the number of rewrites is limited"),
         }
     }

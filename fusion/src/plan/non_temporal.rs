@@ -17,7 +17,7 @@ use super::{KernelKind, KernelStep, Memory, Place, Plan, Step, StepKind};
 use crate::graph::ValueRef;
 use crate::schedule::Machine;
 
-/// Bytes of a value from which on it is written past the caches. Measured with sums, `tanh`, softmax and transposes on two
+/// Bytes of a value from which on it is written by non-temporal stores. Measured with sums, `tanh`, softmax and transposes on two
 /// threads with 2 MiB of cache each and far more that other programs share: a kernel with 4 MiB takes 1.5 times as long as
 /// by plain stores, with 16 MiB 0.9 to 1.0 times, with 32 MiB 0.8 times and with 64 MiB and more 0.6 to 0.8 times.
 const MIN_BYTES: u64 = 32 << 20;
@@ -52,7 +52,7 @@ pub(super) fn mark(plan: &mut Plan, machine: Machine) {
 }
 
 impl Plan {
-    /// The bytes that a kernel of the plan writes past the caches, where its code can.
+    /// The bytes that a kernel of the plan writes by non-temporal stores, where its code can.
     pub fn streamed_bytes(&self, kernel: &KernelStep) -> u64 {
         let Some(program) = self.programs.get(kernel.program) else { return 0 };
         let streams =
@@ -62,7 +62,7 @@ impl Plan {
     }
 }
 
-/// The positions of the buffers that a step writes past the caches.
+/// The positions of the buffers that a step writes by non-temporal stores.
 fn streamed(plan: &Plan, at: usize) -> Vec<usize> {
     let generated =
         |kind| matches!(kind, KernelKind::Pointwise | KernelKind::RowReduction | KernelKind::ColumnReduction);
@@ -128,7 +128,7 @@ fn is_only_stored(program: &Program, ptr: Value) -> bool {
     accesses(program, ptr).iter().all(|op| hint(op) == Some(CacheHint::Default))
 }
 
-/// A program that stores past the caches through the pointers at some positions.
+/// A program whose stores are non-temporal through the pointers at some positions.
 fn with_hints(mut program: Program, positions: &[usize]) -> Program {
     let mut pointers: Vec<Value> = Vec::new();
     for &position in positions {

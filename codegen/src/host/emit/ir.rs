@@ -233,7 +233,7 @@ impl<'c> Ir<'c> {
     }
 
     /// A vector of at most a register of an x86 processor, in a register: LLVM 22 makes one instruction of narrowing and
-    /// storing where there is one, which does not store past the caches.
+    /// storing where there is one, which makes no non-temporal store.
     pub(crate) fn in_register(&self, v: V<'c>) -> Result<V<'c>> {
         let same = match v {
             V::VectorValue(v) => v.get_type().fn_type(&[v.get_type().into()], false),
@@ -329,7 +329,7 @@ impl<'c> Ir<'c> {
         self.b.build_store(ptr, value).map_err(llvm)?.set_alignment(align).map_err(llvm)
     }
 
-    /// A store past the caches.
+    /// A non-temporal store.
     pub(crate) fn store_past(&self, value: V<'c>, ptr: PointerValue<'c>, align: u32) -> Result<()> {
         let store = self.b.build_store(ptr, value).map_err(llvm)?;
         store.set_alignment(align).map_err(llvm)?;

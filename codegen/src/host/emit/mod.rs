@@ -128,12 +128,12 @@ pub(super) struct Emitter<'c, 'p> {
     ahead: Vec<Prefetch>,
     /// The bits that the vectors at hand are unrolled along, one after the other.
     unrolled: Map,
-    /// Whether stores may go past the caches, and whether one does.
+    /// Whether stores may be non-temporal, and whether one is.
     may_stream: bool,
     streamed: bool,
     /// Whether a store of the region at hand does, of what no earlier loop has read.
     streams: bool,
-    /// Lines that are stored past the caches when they are complete.
+    /// Lines that non-temporal stores write when they are complete.
     lines: Vec<non_temporal::Line<'c>>,
     /// Rows of the tiles of the matrix unit, where the kernel uses them.
     tile_rows: Option<u64>,

@@ -1,4 +1,4 @@
-//! Stores past the caches, where a program says that what it stores is used once: a plain store reads the line that it
+//! Non-temporal stores, where a program says that what it stores is used once: a plain store reads the line that it
 //! writes to first, and puts out of the caches what others need.
 //!
 //! That is for vectors of 512 bits, each of which is a line: the processor need not collect it of several stores. Shorter
@@ -32,7 +32,7 @@ pub(super) fn tells_others(program: &Program) -> bool {
 }
 
 impl<'c> Emitter<'c, '_> {
-    /// Whether a store at a map fills lines that go past the caches.
+    /// Whether a store at a map fills lines that are written by non-temporal stores.
     pub(super) fn goes_past(&self, (ptr, offsets): (Value, Value), map: &[Bit]) -> bool {
         let Some(param) = self.plan.program.params.iter().find(|param| param.value == ptr) else {
             return false;
@@ -56,7 +56,7 @@ impl<'c> Emitter<'c, '_> {
         divisor.is_multiple_of(LINE as u64)
     }
 
-    /// Writes all lanes past the caches, at the top level: each line when it is complete.
+    /// Writes all lanes by non-temporal stores, at the top level: each line when it is complete.
     pub(super) fn write_past(
         &mut self,
         store: (Value, Value),
@@ -92,7 +92,7 @@ impl<'c> Emitter<'c, '_> {
         Ok(())
     }
 
-    /// Waits at the end of the function until others see what was stored past the caches.
+    /// Waits at the end of the function until others see what non-temporal stores wrote.
     pub(super) fn finish_stream(&mut self) -> Result<()> {
         match self.streamed {
             true => self.ir.call_any("llvm.x86.sse.sfence", &[], &[]).map(|_| ()),

@@ -56,7 +56,7 @@ impl<'c> Emitter<'c, '_> {
         }
     }
 
-    /// Whether a store of a region goes past the caches, of what no earlier loop has read.
+    /// Whether a store of a region is non-temporal, of what no earlier loop has read.
     pub(super) fn streams_in(&self, region: &Region) -> bool {
         region.sinks.iter().any(|&id| {
             let sink = &self.plan.sinks[id];

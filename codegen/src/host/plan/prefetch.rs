@@ -5,7 +5,7 @@
 //! shape in an earlier loop, in that loop, with what the next instance reads at the same offsets; else some lines ahead
 //! in the loop of the store, or some rows where a tile's rows are short and lie apart. Where blocks are transposed, what
 //! is read is fetched some blocks ahead as well: the processor sees no order in which their rows follow each other. For
-//! stores past the caches nothing is fetched, but what is read beside them.
+//! non-temporal stores nothing is fetched, but what is read beside them.
 
 use tilefuse_block::affine::Affine;
 use tilefuse_block::{CacheHint, Op, OpKind, Value};
@@ -22,7 +22,7 @@ const MAX_CACHED_TILE_BYTES: u64 = 256 << 10;
 pub(crate) struct Prefetch {
     /// The pointer and the offsets of the store.
     pub(crate) store: (Value, Value),
-    /// Whether it goes past the caches where it can: nothing is fetched for it then.
+    /// Whether it is non-temporal where it can be: nothing is fetched for it then.
     pub(crate) streams: bool,
     /// The reduction in whose loop that is done; the store's own loop where there is none.
     pub(crate) beside: Option<SinkId>,

@@ -1,4 +1,4 @@
-//! Stores past the caches: where they are made, and that they change no result.
+//! Non-temporal stores: where they are made, and that they change no result.
 
 use tilefuse_block::Elem;
 
@@ -44,7 +44,7 @@ kernel @rows(%x: ptr<f32> len(1048576), %y: ptr<f32> align(64) len(1048576)) {{
     )
 }
 
-/// Instructions that store past the caches, and those that wait for such stores, in a listing.
+/// Non-temporal stores, and the instructions that wait for such stores, in a listing.
 fn counts(text: &str, target: &Target) -> (usize, usize) {
     let program: Program = text.trim().parse().unwrap();
     let (listing, _) = super::super::generate(&program, target, super::super::FileType::Assembly).unwrap();
@@ -99,7 +99,7 @@ fn programs_with_atomic_operations_store_plainly() {
     assert_eq!(counts(&text, &Target::wide()), (0, 0));
 }
 
-/// Beside stores past the caches lines are fetched for what is read, else for what is written.
+/// Beside non-temporal stores lines are fetched for what is read, else for what is written.
 #[test]
 fn lines_are_fetched_for_what_is_read_beside_stores_past_the_caches() {
     let fetches = |text: &str| {

@@ -534,7 +534,7 @@ fn readers_that_would_hold_memory(seen: &mut Seen) {
     expect![[r#"
         cut: a step between them needs the first and feeds the second
         cut: aten::mm runs through libtorch
-        cut: what the producer reads would be kept for longer
+        cut: what the producer reads would stay live for longer
         fused"#]]
     .assert_eq(&seen.texts(&plan));
 }

@@ -1,9 +1,9 @@
-//! Which values are written past the caches.
+//! Which values are written by non-temporal stores.
 
 use crate::plan::{Plan, Profile, StepKind, plan, verify};
 use crate::text::parse_graph;
 
-/// The bytes that each kernel of a graph writes past the caches, in MiB, on the host; none on a GPU.
+/// The bytes that each kernel of a graph writes by non-temporal stores, in MiB, on the host; none on a GPU.
 fn streamed(text: &str) -> Vec<u64> {
     let graph = parse_graph(text).unwrap();
     let on_gpu = plan(&graph, &Profile::gpu(132, 4200.0)).unwrap();
