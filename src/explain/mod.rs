@@ -423,3 +423,31 @@ fn bytes(n: u64) -> String {
         _ => format!("{:.1} MB", n as f64 / 1e6),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use tilefuse_fusion::parse_graph;
+    use tilefuse_fusion::plan::{Profile, plan};
+
+    use super::*;
+
+    /// Sums of columns of what the kernel before them writes row by row, with caches that hold none of it.
+    #[test]
+    fn kernels_without_an_outer_loop_say_why() {
+        let text = "graph {
+          %0 = input 0 : f32[64,96]
+          %1 = reduce sum [1](%0) : f32[64]
+          %2 = view reshape(%1) : f32[64,1]
+          %3 = view expand(%2) : f32[64,96]
+          %4 = map div(%0, %3) : f32[64,96]
+          %5 = reduce sum [0](%4) : f32[96]
+          outputs %4, %5
+        }";
+        let profile = Profile { cache: 1 << 10, ..Profile::host(2) };
+        let plan = plan(&parse_graph(text).unwrap(), &profile).unwrap();
+        let notes: Vec<Option<String>> = (0..plan.steps.len()).map(|at| outer_loop_text(&plan, at)).collect();
+        let why = "no outer-loop fusion with the next kernel: the next kernel needs other rows";
+        assert_eq!(notes[0].as_deref(), Some(why));
+        assert!(notes[1..].iter().all(Option::is_none), "{notes:?}");
+    }
+}
