@@ -25,7 +25,7 @@ use crate::torch::{self, DeviceId, GraphPool, Meta, OpenPool, empty_strided, vie
 /// Whether calls on CUDA launch their plan as a CUDA graph, where that is possible.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum CudaGraphs {
-    /// Where queueing the steps one by one takes most of a call's time, which is measured in the second call that runs
+    /// Where launching the steps one by one takes the host most of a call's time, which is measured in the second call that runs
     /// the plan. A graph keeps the memory of its intermediates.
     #[default]
     Auto,
@@ -71,7 +71,7 @@ const MAX_GRAPHS: usize = 4;
 /// Streams of callers that graphs are captured for.
 const MAX_STREAMS: usize = 16;
 
-/// The share of a call's time that queueing takes from which on a graph is made.
+/// The share of a call's time that launches take the host, from which on a graph is made.
 const LAUNCH_OVERHEAD_SHARE: f64 = 0.5;
 
 /// The graphs of a plan.
@@ -98,7 +98,7 @@ enum State {
 struct Timed {
     start: Event,
     end: Event,
-    queueing_us: f64,
+    launch_us: f64,
 }
 
 /// A captured plan, and all that its addresses point to.
@@ -213,15 +213,15 @@ impl Graphs {
         &self,
         device: &Arc<Device>,
         start: Event,
-        queueing: Instant,
+        launching: Instant,
         stream: *mut c_void,
     ) -> Result<(), Error> {
-        let queueing_us = queueing.elapsed().as_secs_f64() * 1e6;
+        let launch_us = launching.elapsed().as_secs_f64() * 1e6;
         let end = Event::new(device)?;
         // SAFETY: passed on to the caller.
         unsafe { end.record_raw(stream) }?;
         if let State::Watching { timed, .. } = &mut *self.lock() {
-            *timed = Some(Timed { start, end, queueing_us });
+            *timed = Some(Timed { start, end, launch_us });
         }
         Ok(())
     }
@@ -230,11 +230,11 @@ impl Graphs {
 impl Timed {
     fn verdict(&self) -> Result<State, Error> {
         let took = self.end.micros_since(&self.start)?;
-        if self.queueing_us >= took * LAUNCH_OVERHEAD_SHARE {
+        if self.launch_us >= took * LAUNCH_OVERHEAD_SHARE {
             return Ok(State::Ready(Vec::new()));
         }
-        let queueing = self.queueing_us;
-        Ok(State::Without(format!("queueing takes {queueing:.0} us of a call's {took:.0} us")))
+        let overhead = self.launch_us;
+        Ok(State::Without(format!("host launch overhead is {overhead:.0} us of a call's {took:.0} us")))
     }
 }
 

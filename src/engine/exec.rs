@@ -129,10 +129,10 @@ impl Compiled {
             Way::Timed(start) => {
                 // SAFETY: as above.
                 unsafe { start.record_raw(raw) }?;
-                let queueing = Instant::now();
+                let launching = Instant::now();
                 let results = self.steps(call, stream)?;
                 // SAFETY: as above.
-                unsafe { self.graphs.timed(&device, start, queueing, raw) }?;
+                unsafe { self.graphs.timed(&device, start, launching, raw) }?;
                 Ok(results)
             }
             Way::Graph(graphs) => self.by_graph(call, stream, &device, graphs),

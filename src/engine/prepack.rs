@@ -352,7 +352,7 @@ impl Pack {
         })
     }
 
-    /// The same where rows of panels lie side by side: whole panels and the last one, whole groups and the last one.
+    /// The same where panels are in VNNI layout: whole panels and the last one, whole groups and the last one.
     fn fill_groups(&self, weight: &Tensor, constant: &Tensor) -> Result<(), Error> {
         let &Panels { rows, columns, width, group, filled, strides: [_, down, across, _], offset, .. } =
             &self.panels;

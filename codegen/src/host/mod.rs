@@ -59,8 +59,8 @@ impl HostOptions {
         Target::new(self.isa).count
     }
 
-    /// How quick products are whose right operand has neighbours along the common axis side by side, as many as fill 32
-    /// bits: operations per nanosecond of a thread, about. 0 where the processor has no instructions for them.
+    /// How quick products are whose right operand is in VNNI layout, with groups of neighbours along the common axis that
+    /// fill 32 bits: operations per nanosecond of a thread, about. 0 where the processor has no instructions for them.
     pub fn grouped_products(&self, elem: Elem) -> f64 {
         match Target::new(self.isa).unit(elem) {
             Some(Unit::Tiles) => 1000.0,

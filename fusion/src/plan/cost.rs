@@ -42,10 +42,9 @@ pub struct ProductRates {
     pub unaligned: f64,
     /// Of kernels of ours on the host.
     pub generated: f64,
-    /// Of kernels of ours on the host over weights whose rows lie side by side, in pairs of `bf16`; 0 where the processor
-    /// has no instructions for these.
+    /// Of kernels of ours on the host over `bf16` weights in VNNI-2 layout; 0 where the processor has no instructions for these.
     pub pairs: f64,
-    /// The same of 8-bit integers, four of which lie side by side.
+    /// The same over 8-bit integers in VNNI-4 layout.
     pub quads: f64,
 }
 

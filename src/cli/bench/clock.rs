@@ -55,7 +55,7 @@ impl Clock {
     }
 
     /// Microseconds of the host's in a call on a GPU that has nothing else to do; `None` on a host.
-    pub(super) fn queueing(
+    pub(super) fn launch_overhead(
         &self,
         call: &mut dyn FnMut() -> Result<(), Failure>,
     ) -> Result<Option<f64>, Failure> {

@@ -121,7 +121,7 @@ pub(super) fn measure(
     let samples = in_turns(&mut calls, clock, python, &peers, how.seconds, &mut failed);
     let mut queueing_us = BTreeMap::new();
     for (name, call) in &mut calls {
-        if let Some(us) = clock.queueing(call.as_mut())? {
+        if let Some(us) = clock.launch_overhead(call.as_mut())? {
             queueing_us.insert(name.to_string(), us);
         }
     }

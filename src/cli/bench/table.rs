@@ -30,14 +30,14 @@ pub(super) fn table(run: &Run) -> String {
     let mut header = vec![String::from("microseconds"), String::from("type"), String::from("MB")];
     header.extend(contenders.iter().map(|name| name.to_string()));
     header.extend([String::from("copy"), String::from("of copy")]);
-    let queueing = run.rows.iter().any(|row| !row.queueing_us.is_empty());
-    if queueing {
-        header.push(String::from("queueing"));
+    let launch_overhead = run.rows.iter().any(|row| !row.queueing_us.is_empty());
+    if launch_overhead {
+        header.push(String::from("launch"));
     }
     table.set_header(header);
     for row in &run.rows {
         let mut cells = cells(row, &contenders);
-        if queueing {
+        if launch_overhead {
             cells.push(row.queueing_us.get("tilefuse").map_or_else(String::new, |us| format!("{us:.1}")));
         }
         table.add_row(cells);
@@ -50,8 +50,8 @@ pub(super) fn table(run: &Run) -> String {
         text.push_str(&format!("a kernel that does nothing: {us:.1} us\n"));
     }
     text.push_str("medians, with the distance to the further quartile; of copy: the time of a copy of as many bytes beside ours\n");
-    if queueing {
-        text.push_str("queueing: what a call of ours keeps the host busy, on an idle GPU\n");
+    if launch_overhead {
+        text.push_str("launch: host launch overhead of a call of ours, on an idle GPU\n");
     }
     for (peer, version) in &run.peers {
         text.push_str(&format!("{peer}: {version}\n"));

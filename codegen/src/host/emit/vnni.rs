@@ -1,5 +1,6 @@
-//! Products whose right operand has neighbours along the common axis side by side, as many as fill 32 bits: two `bf16` or
-//! four 8-bit integers. An instruction multiplies groups of both operands and adds all products to sums of 32 bits.
+//! Products whose right operand is in VNNI layout, with groups of neighbours along the common axis that fill 32 bits: two
+//! `bf16` (VNNI-2) or four 8-bit integers (VNNI-4). An instruction multiplies groups of both operands and adds all products
+//! to sums of 32 bits.
 //!
 //! ```text
 //! rows of the right operand   b00 b01 b02 ..        as it lies   b00 b10 b01 b11 b02 b12 ..

@@ -19,7 +19,7 @@ pub(crate) struct Direct {
     pub(crate) offsets: Value,
     /// Elements of memory between neighbours along rows and columns; of groups of rows, between these.
     pub(crate) strides: [i64; 2],
-    /// Rows that lie side by side, column by column: 1 where each row lies by itself.
+    /// Rows of a group in VNNI layout: 1 where each row lies by itself.
     pub(crate) group: u32,
 }
 

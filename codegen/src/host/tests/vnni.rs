@@ -1,4 +1,4 @@
-//! Products whose right operand has neighbours along the common axis side by side.
+//! Products whose right operand is in VNNI layout.
 
 use tilefuse_block::{Data, Elem, Literal};
 
