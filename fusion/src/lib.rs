@@ -10,6 +10,8 @@ mod block_kernel;
 pub mod combiner;
 pub mod contract;
 mod convolution;
+#[cfg(test)]
+mod enum_variants;
 mod epilogue;
 pub mod eval;
 mod functionalize;
@@ -32,8 +34,6 @@ mod text;
 mod tuple_reductions;
 mod types;
 mod unaligned;
-#[cfg(test)]
-mod variants;
 mod verify;
 
 pub use block_kernel::{

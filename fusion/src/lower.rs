@@ -28,7 +28,7 @@ mod cx;
 mod index;
 mod loss;
 mod norm;
-mod pool;
+mod pooling;
 mod reduce;
 mod softmax;
 mod strided;
@@ -82,7 +82,7 @@ impl Registry {
         cast::register(&mut registry);
         create::register(&mut registry);
         reduce::register(&mut registry);
-        pool::register(&mut registry);
+        pooling::register(&mut registry);
         softmax::register(&mut registry);
         norm::register(&mut registry);
         loss::register(&mut registry);

@@ -21,12 +21,12 @@ mod large_pages;
 mod operator;
 mod ops;
 mod pin;
-mod pool;
 mod record;
 mod replay;
 mod tensor;
 #[cfg(test)]
 mod tests;
+mod thread_pool;
 mod trace;
 mod wire;
 
@@ -39,7 +39,6 @@ pub use large_pages::release_memory;
 pub(crate) use large_pages::{KeepsMemory, trim_memory};
 pub(crate) use operator::{in_operator, register};
 pub use pin::{PinnedThreads, pin_threads};
-pub use pool::TorchPool;
 pub(crate) use record::note_launch;
 pub use record::{capture, is_capturing};
 pub(crate) use replay::leaves_f64;
@@ -49,6 +48,7 @@ pub use tensor::{
     DeviceId, Expect, Flags, GUARDED, Meta, address_of, addresses_of, as_strided_of, bump_version,
     check_held, check_metas, check_versions, element_size, empty_strided, states_of, view_of,
 };
+pub use thread_pool::TorchPool;
 pub use trace::{
     Arg, CallId, Event, Origin, OutArg, Refusal, RefusalKind, Schema, SchemaArg, StorageId, StorageInfo,
     TensorId, TensorInfo, Trace,

@@ -2,7 +2,7 @@
 
 use half::{bf16, f16};
 
-use crate::small::{F8E4M3, F8E5M2};
+use crate::float8::{F8E4M3, F8E5M2};
 use crate::types::{Elem, Literal};
 
 /// A Rust type that represents one element kind.
@@ -131,11 +131,11 @@ macro_rules! with_type {
                 $body
             }
             $crate::types::Elem::F8E4M3 => {
-                type $T = $crate::small::F8E4M3;
+                type $T = $crate::float8::F8E4M3;
                 $body
             }
             $crate::types::Elem::F8E5M2 => {
-                type $T = $crate::small::F8E5M2;
+                type $T = $crate::float8::F8E5M2;
                 $body
             }
             $crate::types::Elem::F16 => {

@@ -9,13 +9,13 @@
 
 use smallvec::SmallVec;
 
+use crate::float8::{F8E4M3, F8E5M2};
 use crate::infer::TypeError;
 use crate::program::{Op, OpKind, Program, Region, Value, ValueData};
 use crate::scalar_fn::ScalarFn;
-use crate::small::{F8E4M3, F8E5M2};
 use crate::types::{Elem, Kind, Literal, Type};
 
-mod small;
+mod float8;
 
 type Result<T> = std::result::Result<T, TypeError>;
 

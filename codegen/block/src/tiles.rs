@@ -51,7 +51,7 @@ mod kinds;
 mod library;
 mod memory;
 mod ops;
-mod random;
+mod philox;
 mod shape;
 #[cfg(test)]
 mod tests;
@@ -76,15 +76,15 @@ pub use memory::{
     atomic_xchg, atomic_xor, load, make_descriptor, store,
 };
 pub use ops::*;
-pub use random::*;
+pub use philox::*;
 pub use shape::*;
 
 /// 8-bit floats with 4 bits of exponent, for storage and products.
 #[allow(non_camel_case_types)]
-pub type f8e4m3 = crate::small::F8E4M3;
+pub type f8e4m3 = crate::float8::F8E4M3;
 /// 8-bit floats with 5 bits of exponent, for storage and products.
 #[allow(non_camel_case_types)]
-pub type f8e5m2 = crate::small::F8E5M2;
+pub type f8e5m2 = crate::float8::F8E5M2;
 
 /// Declares the parameters of a program.
 pub struct Scope(dynamic::Scope);

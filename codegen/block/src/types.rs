@@ -4,7 +4,7 @@ use std::fmt;
 
 use smallvec::SmallVec;
 
-use crate::small::{F8E4M3, F8E5M2};
+use crate::float8::{F8E4M3, F8E5M2};
 
 /// The kind of one element.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

@@ -9,11 +9,11 @@ mod launch;
 mod object;
 mod passes;
 mod plan;
-mod pool;
 mod symbols;
 mod target;
 #[cfg(test)]
 mod tests;
+mod thread_pool;
 
 use std::cell::Cell;
 use std::ops::Range;
@@ -24,8 +24,8 @@ use smallvec::SmallVec;
 use tilefuse_block::{Elem, Program, expand_math_except, expand_operations};
 
 pub use passes::{Pass, after};
-pub use pool::{Pool, Rayon, Serial};
 pub use target::Isa;
+pub use thread_pool::{Pool, Rayon, Serial};
 
 use crate::stack::with_room;
 use crate::stages::Stages;

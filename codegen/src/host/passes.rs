@@ -54,7 +54,7 @@ impl Pass {
     fn notes(self) -> fn(&Seen<'_>, &Op) -> Vec<String> {
         match self {
             Pass::Expand => |_, _| Vec::new(),
-            Pass::Groups => plan::group::notes,
+            Pass::Groups => plan::loop_groups::notes,
             Pass::Materialize => plan::materialize::notes,
             Pass::Guards => plan::demanded::notes,
             Pass::Lanes => plan::lanes::notes,

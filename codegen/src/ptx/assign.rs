@@ -6,8 +6,8 @@ use tilefuse_block::{Op, OpKind, Param, Program, Shape, Value};
 
 use super::assign_layouts::Origin;
 use super::axis::{self, Axis};
-use super::pipeline::Pipeline;
 use super::propagate::Link;
+use super::software_pipeline::Pipeline;
 use super::vectorize::Move;
 use super::{Target, uniform};
 use crate::layout::{LANE_BITS, Layout, LogShape};

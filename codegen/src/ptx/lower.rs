@@ -12,8 +12,8 @@ use super::decisions::Decisions;
 use super::dot::Staged;
 use super::ir::{Ir, Val, literal, ty};
 use super::pairs;
-use super::pipeline::{self, Operands};
 use super::shared::Shared;
+use super::software_pipeline::{self, Operands};
 use crate::error::{Error, Result};
 use crate::layout::Layout;
 use crate::scalar;
@@ -60,8 +60,11 @@ pub(crate) struct Lowered {
 
 /// Lowers the body of a program, whose loops load operands ahead of their use where `runs_ahead`.
 pub(crate) fn lower(plan: &Assignment, target: Target, runs_ahead: bool) -> Result<Lowered> {
-    let stages =
-        if runs_ahead { pipeline::room(plan, target).next_multiple_of(Staged::PANEL_ALIGN) } else { 0 };
+    let stages = if runs_ahead {
+        software_pipeline::room(plan, target).next_multiple_of(Staged::PANEL_ALIGN)
+    } else {
+        0
+    };
     let mut lower = Lower {
         plan,
         target,

@@ -9,8 +9,8 @@ use super::assign::Assignment;
 use super::decisions::Decisions;
 use super::lower::Lowered;
 use super::{
-    Target, assign_layouts, axis, barrier, coalesce, convert_layout, fitting_plan, lowered, pipeline,
-    prepare, pressure, shared, vectorize,
+    Target, assign_layouts, axis, barrier, coalesce, convert_layout, fitting_plan, lowered, prepare,
+    pressure, shared, software_pipeline, vectorize,
 };
 use crate::error::Result;
 
@@ -81,7 +81,7 @@ impl Pass {
             Pass::Layout => assign_layouts::notes,
             Pass::Coalesce => coalesce::notes,
             Pass::Vectorize => vectorize::notes,
-            Pass::Pipeline => pipeline::notes,
+            Pass::Pipeline => software_pipeline::notes,
             Pass::Convert => convert_layout::notes,
             Pass::Shared => shared::notes,
             Pass::Barriers => barrier::notes,

@@ -3,10 +3,10 @@
 use super::Products;
 use super::choose_products;
 use super::tests::{packed_for, run_packed};
+use crate::enum_variants::{Variants, variants};
 use crate::pipeline::{Context, primitive};
 use crate::plan::{OuterLoopRefusal, Plan, Profile, StepKind, verify};
 use crate::rewrites::Rewrites;
-use crate::variants::{Variants, variants};
 
 /// A linear layer, gelu, a layer norm and another linear layer.
 fn perceptron(rows: i64, width: i64, hidden: i64) -> String {

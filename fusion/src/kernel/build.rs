@@ -53,7 +53,7 @@ pub struct Space {
 /// Builds the kernel of a group over the given variables.
 ///
 /// `domain` gives, for every dimension of the group's shape, which variables make it up: extents and whether they are
-/// reduced; see [`super::coalesce()`]. `None` makes one variable of each dimension.
+/// reduced; see [`super::collapse()`]. `None` makes one variable of each dimension.
 pub fn build(
     graph: &Graph,
     group: &Group,

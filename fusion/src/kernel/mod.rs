@@ -6,7 +6,7 @@
 //! kernel does not have it: this is the legality test of fusion.
 
 mod build;
-mod coalesce;
+mod collapse;
 mod reduce;
 
 use rustc_hash::FxHashMap;
@@ -20,7 +20,7 @@ use crate::types::Dims;
 
 pub(crate) use build::view_index;
 pub use build::{Domain, Group, Space, build};
-pub use coalesce::coalesce;
+pub use collapse::collapse;
 
 /// What a reduction weighs beside its operand: a loop of its own.
 const REDUCE_WEIGHT: usize = 16;

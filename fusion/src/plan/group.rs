@@ -17,7 +17,7 @@ use super::mix_order;
 use super::unit_order::Sequence;
 use super::{Alignments, Decision, Plan, PlanError, Profile, Tuner, Verdict, machine, written_strides};
 use crate::graph::{Graph, NodeId, Op, ValueRef};
-use crate::kernel::{BlockRefusal, Group, Kernel, Layouts, Refusal, Space, coalesce};
+use crate::kernel::{BlockRefusal, Group, Kernel, Layouts, Refusal, Space, collapse};
 use crate::rewrites::Rewrites;
 use crate::schedule::{Tiling, Walk, choose};
 use crate::types::{Dims, TensorType};
@@ -299,7 +299,7 @@ impl<'a> Planner<'a> {
             roots.extend(results.filter(|&value| self.is_stored(value, &inside)));
         }
         let group = Group { nodes: inside, transparent: Arc::clone(&self.transparent), roots, space };
-        let mut kernel = coalesce(self.graph, &group, &Strides(self.graph))?;
+        let mut kernel = collapse(self.graph, &group, &Strides(self.graph))?;
         in_place::order_stores(self.graph, &mut kernel);
         let tiling = choose(&kernel, machine(self.profile));
         let cost = price(&kernel, &tiling, self.profile);

@@ -13,7 +13,7 @@ use half::{bf16, f16};
 
 use super::float::Float;
 use crate::data::{Data, Element, with_elements};
-use crate::small::{F8E4M3, F8E5M2};
+use crate::float8::{F8E4M3, F8E5M2};
 use crate::types::Elem;
 
 /// A kind that converts to every other one.

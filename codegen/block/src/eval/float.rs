@@ -4,8 +4,8 @@ use half::{bf16, f16};
 
 use super::{binary, compare, unary};
 use crate::data::{Data, Element};
+use crate::float8::{F8E4M3, F8E5M2};
 use crate::scalar_fn::{BaseFn, Level, MathFn, ScalarFn};
-use crate::small::{F8E4M3, F8E5M2};
 
 /// A floating-point kind.
 pub(crate) trait Float: Element {

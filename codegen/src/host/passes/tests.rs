@@ -10,7 +10,7 @@ fn check(pass: Pass, file: &str) {
 
 #[test]
 fn grouping() {
-    check(Pass::Groups, "group.rs");
+    check(Pass::Groups, "loop_groups.rs");
 }
 
 #[test]

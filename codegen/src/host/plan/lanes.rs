@@ -35,7 +35,7 @@ use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 use tilefuse_block::{Op, OpKind};
 
-use super::affine::Affine;
+use super::bit_affine::BitAffine;
 use super::{Bit, Group, Map, Nest, ONE, Part, Plan, RegionId, SinkId, SinkKind};
 use crate::host::passes::{Seen, Site};
 
@@ -173,7 +173,7 @@ impl Plan<'_> {
     }
 
     /// The bits with strides 1, 2, 4, ..., at most as many as a vector has lanes.
-    fn chain(&self, affine: &Affine, map: &[Bit]) -> Chain {
+    fn chain(&self, affine: &BitAffine, map: &[Bit]) -> Chain {
         let mut chain = Chain::new();
         while chain.len() < self.width as usize {
             let wanted = Some(1i64 << chain.len());

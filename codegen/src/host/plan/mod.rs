@@ -9,14 +9,14 @@
 //! tiles in slots; they, branches, loops with conditions and what has to stay in order with them are in no group with
 //! anything else.
 
-pub(crate) mod affine;
+pub(crate) mod bit_affine;
 mod bits;
 mod build;
 mod control;
 pub(super) mod demanded;
-pub(super) mod group;
 pub(super) mod lanes;
 mod load_order;
+pub(super) mod loop_groups;
 pub(super) mod materialize;
 mod prefetch;
 mod product;

@@ -10,7 +10,7 @@ use crate::ptx::assign::Assignment;
 use crate::ptx::barrier::Why;
 use crate::ptx::ir::{Val, ty};
 use crate::ptx::lower::Lower;
-use crate::ptx::pipeline::Placed;
+use crate::ptx::software_pipeline::Placed;
 
 /// What the matrix unit multiplies, and how much of it at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

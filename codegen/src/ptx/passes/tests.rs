@@ -27,7 +27,7 @@ fn vectorisation() {
 
 #[test]
 fn pipelining() {
-    check(Pass::Pipeline, "pipeline.rs");
+    check(Pass::Pipeline, "software_pipeline.rs");
 }
 
 #[test]

@@ -8,13 +8,13 @@ use super::memory::PICKED;
 use super::*;
 use crate::block_kernel::{Alone, BlockKernel, Layout, Tied};
 use crate::contract::{Products, choose_products};
+use crate::enum_variants::{Variants, variants};
 use crate::graph::AtenCall;
 use crate::kernel::{BlockRefusal, Refusal};
 use crate::pipeline::PipelineError;
 use crate::plan::{Decision, PlanError};
 use crate::recording::Arg;
 use crate::text::parse_graph;
-use crate::variants::{Variants, variants};
 
 variants!(Verdict: Fused, Illegal, Cycle, Library, Operator, Slower, Memory, Limit);
 variants!(

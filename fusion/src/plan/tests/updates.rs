@@ -3,10 +3,10 @@
 use expect_test::expect;
 
 use super::super::liveness;
+use crate::enum_variants::{Variants, variants};
 use crate::pipeline::{self, Context};
 use crate::plan::{Alignments, Copied, Plan, PlanError, Profile, StepKind, verify};
 use crate::text::parse_graph;
-use crate::variants::{Variants, variants};
 
 /// `%0` is a parameter, `%1` and `%2` are inputs; all 32x32.
 fn graph(lines: &str, rest: &str) -> String {

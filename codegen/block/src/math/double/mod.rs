@@ -3,12 +3,12 @@
 //! Sums and products of two parts follow Knuth and Dekker: a pair `(a, b)` stands for `a + b` with `b` below the
 //! last bit of `a`. Polynomials are minimax fits made with Sollya's `fpminimax`.
 
-mod error;
+mod erf;
 mod inverse;
 mod pow;
 mod trig;
 
-pub(super) use error::{erf, erfc};
+pub(super) use erf::{erf, erfc};
 pub(super) use inverse::{acosh, asinh, atanh};
 pub(super) use pow::pow;
 pub(super) use trig::{cos, sin, tan};

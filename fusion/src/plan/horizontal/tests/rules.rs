@@ -7,6 +7,7 @@ use super::super::legal::{self, MAX_OPERATIONS, MAX_POINTERS};
 use super::super::{HorizontalRefusal, Launch, join, profit};
 use super::{BIASES, gpu, kernels, planned, steps};
 use crate::block_kernel::BlockKernelKind;
+use crate::enum_variants::{Variants, variants};
 use crate::graph::ValueRef;
 use crate::plan::{
     Alignments, KernelKind, KernelStep, Plan, PlanError, Profile, StepKind, group, liveness, verify,
@@ -14,7 +15,6 @@ use crate::plan::{
 use crate::rewrites::Rewrites;
 use crate::text::parse_graph;
 use crate::types::Device;
-use crate::variants::{Variants, variants};
 
 const ONE: &str = "graph {
   %0 = input 0 : f32[300]

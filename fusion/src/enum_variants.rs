@@ -12,7 +12,7 @@ pub(crate) trait Variants {
 /// Lists the variants of an enum. One that is forgotten does not compile.
 macro_rules! variants {
     ($enum:ident: $($variant:ident),+ $(,)?) => {
-        impl crate::variants::Variants for $enum {
+        impl crate::enum_variants::Variants for $enum {
             const NAMES: &'static [&'static str] = &[$(concat!(stringify!($enum), "::", stringify!($variant))),+];
 
             fn name(&self) -> &'static str {

@@ -8,7 +8,7 @@ use crate::graph::Graph;
 use crate::index::Var;
 
 /// The kernel of a group over as few variables as its accesses allow; variables of extent 1 are dropped.
-pub fn coalesce(graph: &Graph, group: &Group, layouts: &dyn Layouts) -> Result<Kernel, Refusal> {
+pub fn collapse(graph: &Graph, group: &Group, layouts: &dyn Layouts) -> Result<Kernel, Refusal> {
     let fine = build(graph, group, layouts, None)?;
     let domain = merged(&fine, group);
     if domain == Domain::of(group) {

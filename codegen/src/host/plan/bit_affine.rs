@@ -10,7 +10,7 @@ type Terms = SmallVec<[(Bit, i64); 12]>;
 
 /// A value as a base plus a multiple of each iteration bit. Integers are taken not to wrap around.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Affine {
+pub(crate) struct BitAffine {
     /// The base, if it is a known number.
     pub(crate) constant: Option<i64>,
     /// A power of two, as its logarithm, that divides the base and the part that depends on `unknown` bits.
@@ -30,14 +30,19 @@ fn divisibility(value: i64) -> u32 {
     value.trailing_zeros().min(ANY)
 }
 
-impl Affine {
-    fn constant(value: i64) -> Affine {
-        Affine { constant: Some(value), align: divisibility(value), natural: value >= 0, ..Affine::default() }
+impl BitAffine {
+    fn constant(value: i64) -> BitAffine {
+        BitAffine {
+            constant: Some(value),
+            align: divisibility(value),
+            natural: value >= 0,
+            ..BitAffine::default()
+        }
     }
 
-    fn unknown(map: &[Bit], deps: u32) -> Affine {
+    fn unknown(map: &[Bit], deps: u32) -> BitAffine {
         let bits = map.iter().enumerate().filter(|(i, b)| deps >> i & 1 == 1 && **b > ONE).map(|(_, &b)| b);
-        Affine { unknown: bits.collect(), ..Affine::default() }
+        BitAffine { unknown: bits.collect(), ..BitAffine::default() }
     }
 
     /// What the value grows by where `bit` is set; `None` where that depends on more.
@@ -68,7 +73,7 @@ impl Affine {
         }
     }
 
-    fn plus(mut self, other: &Affine, sign: i64) -> Affine {
+    fn plus(mut self, other: &BitAffine, sign: i64) -> BitAffine {
         self.constant = self.constant.zip(other.constant).map(|(a, b)| a.wrapping_add(b.wrapping_mul(sign)));
         self.align = self.align.min(other.align);
         self.natural &= other.natural && sign > 0;
@@ -81,9 +86,9 @@ impl Affine {
         self
     }
 
-    fn scaled(mut self, factor: i64) -> Affine {
+    fn scaled(mut self, factor: i64) -> BitAffine {
         if factor == 0 {
-            return Affine::constant(0);
+            return BitAffine::constant(0);
         }
         self.constant = self.constant.map(|c| c.wrapping_mul(factor));
         self.align = (self.align + divisibility(factor)).min(ANY);
@@ -111,23 +116,23 @@ impl Affine {
         (low(k).collect(), high.chain(self.unknown.iter().copied()).collect())
     }
 
-    fn quotient(&self, divisor: i64) -> Affine {
+    fn quotient(&self, divisor: i64) -> BitAffine {
         let (_, high) = self.split_low(divisor);
-        Affine { unknown: high.into_iter().collect(), natural: self.natural, ..Affine::default() }
+        BitAffine { unknown: high.into_iter().collect(), natural: self.natural, ..BitAffine::default() }
     }
 
-    fn remainder(&self, divisor: i64) -> Affine {
+    fn remainder(&self, divisor: i64) -> BitAffine {
         let (low, high) = self.split_low(divisor);
         let shared = |t: &(Bit, i64)| if high.contains(&t.0) { divisibility(t.1) } else { ANY };
         let terms = self.terms.iter().map(shared).min().unwrap_or(ANY);
         let align = divisibility(divisor).min(self.align).min(terms);
-        Affine { constant: None, align, terms: low, unknown: high.into_iter().collect(), natural: true }
+        BitAffine { constant: None, align, terms: low, unknown: high.into_iter().collect(), natural: true }
     }
 }
 
 impl Plan<'_> {
     /// How a value depends on the bits of `map`.
-    pub(crate) fn affine(&self, value: Value, map: &[Bit]) -> Affine {
+    pub(crate) fn affine(&self, value: Value, map: &[Bit]) -> BitAffine {
         let mut memo = rustc_hash::FxHashMap::default();
         self.affine_in(value, map, &mut memo)
     }
@@ -136,8 +141,8 @@ impl Plan<'_> {
         &self,
         value: Value,
         map: &[Bit],
-        memo: &mut rustc_hash::FxHashMap<(Value, Map), Affine>,
-    ) -> Affine {
+        memo: &mut rustc_hash::FxHashMap<(Value, Map), BitAffine>,
+    ) -> BitAffine {
         let key = (value, Map::from_slice(map));
         if let Some(known) = memo.get(&key) {
             return known.clone();
@@ -151,19 +156,21 @@ impl Plan<'_> {
         &self,
         value: Value,
         map: &[Bit],
-        memo: &mut rustc_hash::FxHashMap<(Value, Map), Affine>,
-    ) -> Affine {
-        let other = || Affine::unknown(map, self.deps[value.index()]);
+        memo: &mut rustc_hash::FxHashMap<(Value, Map), BitAffine>,
+    ) -> BitAffine {
+        let other = || BitAffine::unknown(map, self.deps[value.index()]);
         let Some(op) = self.pure_op(value) else {
             return match self.defs[value.index()] {
-                Def::Op(_) | Def::Carried => Affine::unknown(map, u32::MAX),
+                Def::Op(_) | Def::Carried => BitAffine::unknown(map, u32::MAX),
                 _ => other(),
             };
         };
         let integer = self.program.ty(value).elem().is_some_and(Elem::is_int);
         match &op.kind {
-            OpKind::ProgramId(_) | OpKind::NumPrograms(_) => Affine { natural: true, ..Affine::default() },
-            OpKind::Const(literal) if integer => Affine::constant(literal.bits as i64),
+            OpKind::ProgramId(_) | OpKind::NumPrograms(_) => {
+                BitAffine { natural: true, ..BitAffine::default() }
+            }
+            OpKind::Const(literal) if integer => BitAffine::constant(literal.bits as i64),
             OpKind::Range { start, len } if start.checked_add_unsigned(*len).is_some() => range(*start, map),
             OpKind::Splat(_)
             | OpKind::ExpandDims(_)
@@ -191,19 +198,19 @@ fn widens(from: Option<Elem>, to: Elem) -> bool {
     matches!((from, to), (Some(Elem::I8 | Elem::I16 | Elem::I32 | Elem::I64), Elem::I32 | Elem::I64))
 }
 
-fn range(start: i32, map: &[Bit]) -> Affine {
-    let mut out = Affine::constant(i64::from(start));
+fn range(start: i32, map: &[Bit]) -> BitAffine {
+    let mut out = BitAffine::constant(i64::from(start));
     for (position, &bit) in map.iter().enumerate() {
         match bit {
             ZERO => {}
-            ONE => out = out.plus(&Affine::constant(1 << position), 1),
+            ONE => out = out.plus(&BitAffine::constant(1 << position), 1),
             bit => out.add_term(bit, 1 << position),
         }
     }
     out
 }
 
-fn combine(function: ScalarFn, a: Affine, b: Affine) -> Option<Affine> {
+fn combine(function: ScalarFn, a: BitAffine, b: BitAffine) -> Option<BitAffine> {
     let divisor = || b.is_constant().filter(|&d| d > 0);
     match function {
         ScalarFn::Add => Some(a.plus(&b, 1)),
@@ -213,7 +220,7 @@ fn combine(function: ScalarFn, a: Affine, b: Affine) -> Option<Affine> {
             (Some(c), _) => Some(b.scaled(c)),
             _ if a.is_uniform() && b.is_uniform() => {
                 let align = (a.align + b.align).min(ANY);
-                Some(Affine { align, natural: a.natural && b.natural, ..Affine::default() })
+                Some(BitAffine { align, natural: a.natural && b.natural, ..BitAffine::default() })
             }
             _ => None,
         },
