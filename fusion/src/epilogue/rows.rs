@@ -18,7 +18,7 @@ pub(crate) fn domain(block: &Block, space: &Space) -> Option<Domain> {
     let (outer, reduced) = (space.shape.get(..unreduced)?, space.shape.get(unreduced..)?);
     let reduced: i64 = reduced.iter().product();
     let dims = |range: std::ops::Range<usize>| range.map(|d| d as u8).collect::<SmallVec<[u8; 4]>>();
-    if !trailing || space.crossed.is_some() {
+    if !trailing || space.mix_order.is_some() {
         return None;
     }
     let all = space.shape.len();

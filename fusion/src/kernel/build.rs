@@ -46,8 +46,8 @@ pub struct Space {
     pub shape: Dims,
     /// Which dimensions of `shape` are reduced.
     pub reduced: SmallVec<[bool; 6]>,
-    /// A dimension that is not reduced, of which each instance holds all elements: see [`Kernel::crossed`].
-    pub crossed: Option<u8>,
+    /// A dimension that is not reduced, of which each instance holds all elements: see [`Kernel::mix_order`].
+    pub mix_order: Option<u8>,
 }
 
 /// Builds the kernel of a group over the given variables.
@@ -71,9 +71,9 @@ pub fn build(
     let mut kernel = Kernel { indices: Indices::new(&domain.extents), ..Kernel::default() };
     kernel.reduced = domain.reduced.clone();
     kernel.reference = domain.reference(&mut kernel.indices, &group.space.shape);
-    if let Some(dim) = group.space.crossed {
+    if let Some(dim) = group.space.mix_order {
         let var = domain.dims.iter().position(|dims| dims[..] == [dim]).ok_or(Refusal::OtherReduction)?;
-        kernel.crossed = Some(Var(var as u32));
+        kernel.mix_order = Some(Var(var as u32));
     }
     let mut builder = Builder {
         graph,
@@ -142,8 +142,8 @@ impl Builder<'_> {
         let ty = self.graph.ty(root);
         let elem = ty.dtype.elem().ok_or(Refusal::ElementType)?;
         let shape = ty.shape.clone();
-        let index = match self.is_crossed(root) {
-            true => self.index_over(self.beside_crossed(), &shape),
+        let index = match self.is_mix_order(root) {
+            true => self.index_over(self.beside_mix_order(), &shape),
             false => self.aligned_index(&shape)?,
         };
         let value = self.value(root, &index, None)?;
@@ -185,19 +185,19 @@ impl Builder<'_> {
         self.kernel.indices.delinearize(position, shape)
     }
 
-    /// The reference dimensions beside the crossed one.
-    fn beside_crossed(&self) -> Vec<(i64, Expr)> {
+    /// The reference dimensions beside the mix-order one.
+    fn beside_mix_order(&self) -> Vec<(i64, Expr)> {
         let reference = self.kernel.reference.iter().enumerate();
-        let beside = reference.filter(|&(d, _)| self.group.space.crossed != Some(d as u8));
+        let beside = reference.filter(|&(d, _)| self.group.space.mix_order != Some(d as u8));
         beside.map(|(_, &part)| part).collect()
     }
 
-    /// Whether a value is a reduction of exactly the crossed dimension.
-    pub(super) fn is_crossed(&self, value: ValueRef) -> bool {
+    /// Whether a value is a reduction of exactly the mix-order dimension.
+    pub(super) fn is_mix_order(&self, value: ValueRef) -> bool {
         let Op::Reduce { dims, .. } = &self.graph.node(value.node).op else { return false };
         let over = |operand: &ValueRef| self.graph.ty(*operand).shape == self.group.space.shape;
         self.group.contains(value.node)
-            && self.group.space.crossed.is_some_and(|dim| dims[..] == [dim])
+            && self.group.space.mix_order.is_some_and(|dim| dims[..] == [dim])
             && self.graph.operands(value.node).first().is_some_and(over)
     }
 

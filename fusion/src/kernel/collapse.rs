@@ -26,7 +26,7 @@ fn merged(kernel: &Kernel, group: &Group) -> Domain {
             if group.space.reduced[at] != reduced || group.space.shape[at] == 1 {
                 continue;
             }
-            let apart = |dim: u8| group.space.crossed == Some(dim);
+            let apart = |dim: u8| group.space.mix_order == Some(dim);
             if let Some(outer) = last
                 && !apart(outer)
                 && !apart(d)

@@ -75,18 +75,18 @@ pub enum KNode {
     Reduce(u32),
 }
 
-/// A reduction over all reduced variables, or a crossed one.
+/// A reduction over all reduced variables, or a mix-order one.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Reduction {
     /// The combiner.
     pub combine: ReduceFn,
     /// What is combined.
     pub value: KExpr,
-    /// 1 for one whose operand contains no reduction, else one more than the highest that it contains. Of a crossed
+    /// 1 for one whose operand contains no reduction, else one more than the highest that it contains. Of a mix-order
     /// reduction, the highest that its operand contains: it needs no walk of its own.
     pub level: u32,
-    /// Whether it runs over [`Kernel::crossed`], and has a result for each element of the reduced variables.
-    pub crossed: bool,
+    /// Whether it runs over [`Kernel::mix_order`], and has a result for each element of the reduced variables.
+    pub mix_order: bool,
 }
 
 /// A reduction of tuples. Each of its members is a reduction of its own: those that depend on others have higher levels, and a
@@ -151,7 +151,7 @@ pub struct Kernel {
     /// A parallel variable whose elements all belong to one instance, so that reductions over it end within a tile. Rows
     /// and columns of one tensor are reduced in one kernel in this way: the rows over the reduced variables, the columns
     /// over as many rows as a tile has.
-    pub crossed: Option<Var>,
+    pub mix_order: Option<Var>,
     /// Values, operands before users.
     pub exprs: Vec<KNode>,
     /// Facts of each.
@@ -264,7 +264,7 @@ impl Kernel {
             KNode::Reduce(position) => {
                 let reduction = &self.reduces[*position as usize];
                 let inner = self.info(reduction.value);
-                if let Some(var) = self.crossed.filter(|_| reduction.crossed) {
+                if let Some(var) = self.mix_order.filter(|_| reduction.mix_order) {
                     return KInfo {
                         vars: inner.vars & !(1 << var.0.min(63)),
                         level: reduction.level,

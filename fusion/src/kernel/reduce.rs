@@ -36,15 +36,15 @@ impl Builder<'_> {
         let operands = self.graph.operands(value.node);
         let shape = self.graph.ty(operands[0]).shape.clone();
         let full = self.aligned_index(&shape)?;
-        let crossed = self.is_crossed(value);
-        if !crossed {
+        let mix_order = self.is_mix_order(value);
+        if !mix_order {
             self.check_reduced(&full, &shape, dims)?;
         }
         let row: Index = (0..shape.len()).filter(|&d| !dims.contains(&(d as u8))).map(|d| full[d]).collect();
         let operands = operands.iter().map(|&operand| self.value(operand, &full, None));
         let operands = operands.collect::<Result<Members<KExpr>, Refusal>>()?;
         let extent = dims.iter().map(|&d| shape[usize::from(d)]).product();
-        let mut rows = Rows { builder: self, crossed, extent };
+        let mut rows = Rows { builder: self, mix_order, extent };
         let Ok(elements) = combine.elements(&mut rows, &operands);
         let first = rows.builder.kernel.reduces.len() as u32;
         let Ok(results) = combine.reduce(&mut rows, &elements);
@@ -79,7 +79,7 @@ impl Builder<'_> {
 /// Expressions for each element of the rows that are reduced.
 struct Rows<'r, 'b> {
     builder: &'r mut Builder<'b>,
-    crossed: bool,
+    mix_order: bool,
     extent: i64,
 }
 
@@ -107,10 +107,10 @@ impl Arithmetic for Rows<'_, '_> {
     }
 
     fn reduce(&mut self, combine: ReduceFn, value: &KExpr) -> Result<KExpr, Self::Error> {
-        let (value, crossed, kernel) = (*value, self.crossed, &mut self.builder.kernel);
-        let level = kernel.info(value).level + u32::from(!crossed);
+        let (value, mix_order, kernel) = (*value, self.mix_order, &mut self.builder.kernel);
+        let level = kernel.info(value).level + u32::from(!mix_order);
         let position = kernel.reduces.len() as u32;
-        kernel.reduces.push(Reduction { combine, value, level, crossed });
+        kernel.reduces.push(Reduction { combine, value, level, mix_order });
         Ok(kernel.intern(KNode::Reduce(position)))
     }
 

@@ -197,7 +197,7 @@ impl<'a> Planner<'a> {
         let dims = SmallVec::from_iter(0..shape.len() as u8);
         let domain = Domain { extents: vec![numel], reduced: vec![false], dims: vec![dims] };
         let reduced = SmallVec::from_elem(false, shape.len());
-        let space = Space { shape: Dims::from_slice(&shape), reduced, crossed: None };
+        let space = Space { shape: Dims::from_slice(&shape), reduced, mix_order: None };
         let transparent = Arc::clone(&self.transparent);
         let group = Group { nodes, transparent, roots: roots.clone(), space };
         let kernel = build(self.graph, &group, &Strides(self.graph), Some(&domain))?;

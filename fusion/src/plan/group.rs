@@ -236,11 +236,11 @@ impl<'a> Planner<'a> {
             let operand = self.graph.operands(id)[0];
             let shape = self.graph.ty(operand).shape.clone();
             let reduced = (0..shape.len()).map(|d| dims.contains(&(d as u8))).collect();
-            return Space { shape, reduced, crossed: None };
+            return Space { shape, reduced, mix_order: None };
         }
         let shape = self.graph.ty(id.into()).shape.clone();
         let reduced = SmallVec::from_elem(false, shape.len());
-        Space { shape, reduced, crossed: None }
+        Space { shape, reduced, mix_order: None }
     }
 
     /// Fills `users` and `sources`.
@@ -504,6 +504,6 @@ fn candidates(a: &Space, b: &Space) -> SmallVec<[Space; 3]> {
     };
     let mut found: SmallVec<[Space; 3]> = one.into_iter().cloned().collect();
     found.dedup();
-    found.extend(mix_order::crossed(a, b).into_iter().chain(mix_order::crossed(b, a)));
+    found.extend(mix_order::space(a, b).into_iter().chain(mix_order::space(b, a)));
     found
 }

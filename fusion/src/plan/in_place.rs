@@ -99,7 +99,7 @@ fn is_read_before(kernel: &Kernel, tiling: &Tiling, buffer: u32, position: usize
     in_loops && !kernel.stores.iter().enumerate().any(store_after) && !kernel.reduces.iter().any(reduce_after)
 }
 
-/// Which expressions one is computed of, itself among them; those of reductions' operands where these are followed, and of crossed
+/// Which expressions one is computed of, itself among them; those of reductions' operands where these are followed, and of mix-order
 /// ones, which are made where they are used.
 fn reach(kernel: &Kernel, value: KExpr, through_reductions: bool) -> Vec<bool> {
     let mut reached = vec![false; kernel.exprs.len()];
@@ -115,7 +115,7 @@ fn reach(kernel: &Kernel, value: KExpr, through_reductions: bool) -> Vec<bool> {
             KNode::Cast(inner, _) => stack.push(*inner),
             KNode::Reduce(position) => {
                 let reduction = &kernel.reduces[*position as usize];
-                stack.extend((through_reductions || reduction.crossed).then_some(reduction.value));
+                stack.extend((through_reductions || reduction.mix_order).then_some(reduction.value));
             }
         }
     }

@@ -12,7 +12,8 @@
 //! %4 = reduce sum %3 [1] : f32[256,4096]
 //! %2 = reduce sum %4 [0] : f32[4096]
 //! ```
-//! where `%1` and `%4` are one kernel, whose instances have 32 rows each: see [`Kernel::crossed`](crate::kernel::Kernel::crossed).
+//! where `%1` and `%4` are one kernel, whose instances have 32 rows each: see
+//! [`Kernel::mix_order`](crate::kernel::Kernel::mix_order).
 
 use rustc_hash::FxHashSet;
 use smallvec::SmallVec;
@@ -120,8 +121,8 @@ fn sources(graph: &Graph, id: NodeId) -> FxHashSet<ValueRef> {
 }
 
 /// The space of a kernel that reduces the rows of `rows` and, a few rows at a time, the columns of `columns`.
-pub(super) fn crossed(rows: &Space, columns: &Space) -> Option<Space> {
-    let plain = rows.crossed.is_none() && columns.crossed.is_none();
+pub(super) fn space(rows: &Space, columns: &Space) -> Option<Space> {
+    let plain = rows.mix_order.is_none() && columns.mix_order.is_none();
     let second = columns.reduced.iter().enumerate().all(|(d, &reduced)| reduced == (d == 1));
     let kept = rows.reduced.iter().take_while(|&&reduced| !reduced).count();
     let trailing = kept > 0 && kept < rows.shape.len() && rows.reduced[kept..].iter().all(|&reduced| reduced);
@@ -137,5 +138,5 @@ pub(super) fn crossed(rows: &Space, columns: &Space) -> Option<Space> {
     let same = points(&rows.shape[..kept]) == points(&columns.shape[..2])
         && points(&rows.shape[kept..]) == points(&columns.shape[2..]);
     let reduced = (0..columns.shape.len()).map(|d| d > 1).collect();
-    same.then(|| Space { shape: columns.shape.clone(), reduced, crossed: Some(1) })
+    same.then(|| Space { shape: columns.shape.clone(), reduced, mix_order: Some(1) })
 }

@@ -42,10 +42,10 @@ pub(super) fn merges(kernel: &Kernel, level: u32) -> bool {
     !tuples.is_empty() && tuples.iter().all(|tuple| is_exact(kernel, tuple)) && next.all(member)
 }
 
-/// The level of the reduction that a tuple begins with; `None` for a crossed one.
+/// The level of the reduction that a tuple begins with; `None` for a mix-order one.
 fn level_of(kernel: &Kernel, tuple: &TupleReduction) -> Option<u32> {
     let first = &kernel.reduces[tuple.reduces.start as usize];
-    (!first.crossed).then_some(first.level)
+    (!first.mix_order).then_some(first.level)
 }
 
 /// Whether combining parts of a row is as good as what is made of the whole: where all that is read has 16 bits, sums of 32 bits
@@ -145,7 +145,7 @@ impl Emitter<'_> {
         for r in 0..kernel.reduces.len() as u32 {
             let reduction = &kernel.reduces[r as usize];
             match tuple_of(r) {
-                _ if reduction.level != level || reduction.crossed => {}
+                _ if reduction.level != level || reduction.mix_order => {}
                 Some(tuple) if kernel.tuples[tuple].reduces.start == r => {
                     found.push(Accumulator::Tuple(tuple as u32));
                 }
@@ -167,11 +167,11 @@ impl Emitter<'_> {
     }
 
     /// Crossed reductions, in order.
-    pub(super) fn crossed_accumulators(&self) -> Vec<Accumulator> {
+    pub(super) fn mix_order_accumulators(&self) -> Vec<Accumulator> {
         let kernel = self.kernel;
-        let crossed = (0..kernel.reduces.len() as u32).filter(|&r| kernel.reduces[r as usize].crossed);
+        let mix_order = (0..kernel.reduces.len() as u32).filter(|&r| kernel.reduces[r as usize].mix_order);
         let mut found: Vec<Accumulator> = Vec::new();
-        for r in crossed {
+        for r in mix_order {
             match kernel.tuples.iter().position(|tuple| tuple.reduces.contains(&r)) {
                 Some(tuple) if kernel.tuples[tuple].reduces.start != r => {}
                 Some(tuple) => found.push(Accumulator::Tuple(tuple as u32)),

@@ -369,8 +369,8 @@ impl Emitter<'_> {
 
     /// A reduction within the tile.
     fn reduce(&mut self, position: u32) -> Result<Value> {
-        if self.kernel.reduces[position as usize].crossed {
-            return self.reduce_crossed(position);
+        if self.kernel.reduces[position as usize].mix_order {
+            return self.reduce_mix_order(position);
         }
         if self.tiling.is_walked() {
             return Err(ScheduleError::Internal("a reduction is used before its loop"));
@@ -394,7 +394,7 @@ pub(super) fn parts(kernel: &Kernel, expr: KExpr) -> SmallVec<[KExpr; 3]> {
         KNode::Const(_) | KNode::Index(..) | KNode::InRange(..) => SmallVec::new(),
         KNode::Reduce(position) => {
             let reduction = &kernel.reduces[*position as usize];
-            reduction.crossed.then_some(reduction.value).into_iter().collect()
+            reduction.mix_order.then_some(reduction.value).into_iter().collect()
         }
         KNode::Load { dynamic, mask, .. } => dynamic.iter().map(|d| d.index).chain(*mask).collect(),
         KNode::Map(_, args) => args.clone(),

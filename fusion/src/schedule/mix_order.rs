@@ -23,7 +23,7 @@ use crate::index::Var;
 use crate::kernel::{KExpr, KNode, Kernel};
 
 /// Rows that are reduced together with columns: all rows of an instance in a tile, which holds them whole or walks along them.
-pub(super) fn crossed(kernel: &Kernel, machine: Machine, rows: Var, weights: &[u64]) -> Tiling {
+pub(super) fn tiling(kernel: &Kernel, machine: Machine, rows: Var, weights: &[u64]) -> Tiling {
     let down = power_up_to(extent(kernel, rows), u32::MAX >> 1);
     let reduced: Vec<usize> = (0..kernel.reduced.len()).filter(|&v| kernel.reduced[v]).collect();
     let cols = reduced.iter().copied().max_by_key(|&v| (weights[v], v));
@@ -53,8 +53,8 @@ fn rows_walk(kernel: &Kernel, rows: Var, cols: Var, shrink: u32) -> Option<Tilin
     }
     let across = (extent(kernel, cols) as u64).next_power_of_two();
     // Beside what is loaded, threads hold the columns' sums and what is loaded for the next step.
-    let crossed = kernel.reduces.iter().filter(|r| r.crossed).count() as i64;
-    let held = bytes_of_rows(kernel, cols) + 4 * crossed;
+    let mix_order = kernel.reduces.iter().filter(|r| r.mix_order).count() as i64;
+    let held = bytes_of_rows(kernel, cols) + 4 * mix_order;
     let each = if held <= 8 { 16u64 } else { 8 } >> shrink;
     if each < 2 || across > 1024 * each {
         return None;
@@ -71,7 +71,7 @@ fn rows_walk(kernel: &Kernel, rows: Var, cols: Var, shrink: u32) -> Option<Tilin
     Some(Tiling { axes, walk: Walk::Rows, warps, lead: None })
 }
 
-/// Whether an expression needs a crossed reduction, whose result is known behind the walk.
+/// Whether an expression needs a mix-order reduction, whose result is known behind the walk.
 fn needs_columns(kernel: &Kernel, expr: KExpr) -> bool {
     let mut stack = vec![expr];
     let mut seen = FxHashSet::default();
@@ -80,7 +80,7 @@ fn needs_columns(kernel: &Kernel, expr: KExpr) -> bool {
             continue;
         }
         match kernel.node(expr) {
-            KNode::Reduce(position) if kernel.reduces[*position as usize].crossed => return true,
+            KNode::Reduce(position) if kernel.reduces[*position as usize].mix_order => return true,
             KNode::Reduce(position) => stack.push(kernel.reduces[*position as usize].value),
             _ => stack.extend(parts(kernel, expr)),
         }
@@ -88,35 +88,35 @@ fn needs_columns(kernel: &Kernel, expr: KExpr) -> bool {
     false
 }
 
-/// Whether no reduction needs a crossed one, and what is stored of these needs nothing of a single row: all that needs them
+/// Whether no reduction needs a mix-order one, and what is stored of these needs nothing of a single row: all that needs them
 /// can be computed behind the walk.
 fn ends_with_columns(kernel: &Kernel, rows: Var) -> bool {
     let of_rows = |store: usize| {
         let store = &kernel.stores[store];
         (kernel.info(store.value).vars | kernel.indices.vars(store.addr)) & 1 << rows.0.min(63) != 0
     };
-    let is_crossed = |store: usize| needs_columns(kernel, kernel.stores[store].value);
+    let is_mix_order = |store: usize| needs_columns(kernel, kernel.stores[store].value);
     // A member of a tuple needs another one, beside which it is carried.
     let carried = |r: usize| match kernel.tuples.iter().find(|tuple| tuple.reduces.contains(&(r as u32))) {
         Some(tuple) => tuple.elements.iter().all(|&element| !needs_columns(kernel, element)),
         None => !needs_columns(kernel, kernel.reduces[r].value),
     };
     (0..kernel.reduces.len()).all(carried)
-        && (0..kernel.stores.len()).all(|store| !is_crossed(store) || !of_rows(store))
+        && (0..kernel.stores.len()).all(|store| !is_mix_order(store) || !of_rows(store))
 }
 
 impl Emitter<'_> {
     /// Walks the rows of an instance.
     pub(super) fn rows_walk(&mut self) -> Result<()> {
         let kernel = self.kernel;
-        let var = kernel.crossed.ok_or(ScheduleError::Internal("a walk along rows without rows"))?;
+        let var = kernel.mix_order.ok_or(ScheduleError::Internal("a walk along rows without rows"))?;
         let axis = self.tiling.axis_of(var).ok_or(ScheduleError::Internal("rows without an axis"))?;
         let (extent, step) =
             (kernel.indices.extents()[var.0 as usize], i64::from(self.tiling.axes[axis].extent));
         if extent % step != 0 {
             return Err(ScheduleError::Internal("steps of rows that do not divide them"));
         }
-        let columns = self.crossed_accumulators();
+        let columns = self.mix_order_accumulators();
         let (after, within): (Vec<usize>, Vec<usize>) =
             (0..kernel.stores.len()).partition(|&store| needs_columns(kernel, kernel.stores[store].value));
         let mut needed: Vec<KExpr> = columns.iter().flat_map(|&r| self.elements_of(r)).collect();
@@ -206,10 +206,10 @@ impl Emitter<'_> {
     }
 
     /// A reduction over the rows of the tile.
-    pub(super) fn reduce_crossed(&mut self, position: u32) -> Result<Value> {
+    pub(super) fn reduce_mix_order(&mut self, position: u32) -> Result<Value> {
         let reduction = &self.kernel.reduces[position as usize];
         let (combine, operand) = (reduction.combine, reduction.value);
-        let axis = self.kernel.crossed.and_then(|var| self.tiling.axis_of(var));
+        let axis = self.kernel.mix_order.and_then(|var| self.tiling.axis_of(var));
         let axis = axis.ok_or(ScheduleError::Internal("a tile without the rows that it combines"))?;
         let rows = self.tiling.axes[axis];
         if i64::from(rows.extent) < extent(self.kernel, rows.var) {

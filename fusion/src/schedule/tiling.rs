@@ -4,7 +4,7 @@ use smallvec::SmallVec;
 
 use super::Machine;
 use super::accumulate::merges;
-use super::mix_order::crossed;
+use super::mix_order;
 use super::persistent::{along, persistent, shares};
 use crate::combiner::Combiner;
 use crate::index::{Atom, Expr, Var};
@@ -42,7 +42,7 @@ pub enum Walk {
     /// One of them is walked in a few steps, which are written one after another; what they read stays in registers for
     /// the levels that follow.
     Persistent,
-    /// It spans them all, and some of the rows of an instance, which are walked in a loop: see [`Kernel::crossed`].
+    /// It spans them all, and some of the rows of an instance, which are walked in a loop: see [`Kernel::mix_order`].
     Rows,
 }
 
@@ -92,7 +92,7 @@ impl Tiling {
     pub fn grid_extents(&self, kernel: &Kernel) -> Vec<(Var, i64)> {
         let extents = kernel.indices.extents();
         (0..kernel.reduced.len())
-            .filter(|&v| !kernel.reduced[v] && kernel.crossed != Some(Var(v as u32)))
+            .filter(|&v| !kernel.reduced[v] && kernel.mix_order != Some(Var(v as u32)))
             .map(|v| {
                 let var = Var(v as u32);
                 let step = self.axis_of(var).map_or(1, |a| i64::from(self.axes[a].extent));
@@ -105,8 +105,8 @@ impl Tiling {
 /// Chooses tiles for a kernel on a machine.
 pub fn choose(kernel: &Kernel, machine: Machine) -> Tiling {
     let weights = contiguous_weights(kernel);
-    if let Some(rows) = kernel.crossed {
-        return crossed(kernel, machine, rows, &weights);
+    if let Some(rows) = kernel.mix_order {
+        return mix_order::tiling(kernel, machine, rows, &weights);
     }
     let best = |reduced: bool| {
         (0..kernel.reduced.len())

@@ -65,8 +65,8 @@ fn is_free(kernel: &Kernel, base: &Tiling, axis: usize) -> bool {
     let var = base.axes[axis].var;
     let reduced = kernel.reduced.get(var.0 as usize) == Some(&true);
     // What is reduced over the rows of a tile needs them all.
-    let crossed = kernel.crossed == Some(var) && base.walk != Walk::Rows;
-    base.lead.is_none() && (base.is_walked() || !reduced) && !crossed
+    let mix_order = kernel.mix_order == Some(var) && base.walk != Walk::Rows;
+    base.lead.is_none() && (base.is_walked() || !reduced) && !mix_order
 }
 
 /// The parallel variable of which a tile that spans one row could take several.
@@ -93,7 +93,7 @@ fn is_sound(kernel: &Kernel, base: &Tiling, tiling: &Tiling, machine: Machine) -
     let size = elements(tiling);
     let extents = kernel.indices.extents();
     let covers = |axis: &Axis| match extents.get(axis.var.0 as usize) {
-        Some(&n) if kernel.crossed == Some(axis.var) && tiling.walk == Walk::Rows => {
+        Some(&n) if kernel.mix_order == Some(axis.var) && tiling.walk == Walk::Rows => {
             n % i64::from(axis.extent) == 0
         }
         Some(&n) => u64::from(axis.extent) <= (n.max(1) as u64).next_power_of_two(),

@@ -2,15 +2,15 @@
 
 mod block_kernels;
 mod cascade;
-mod crossed;
 mod kinds;
 mod memory;
+mod mix_order;
+mod non_temporal;
 mod order;
 mod ragged;
 mod reasons;
 mod rows;
 mod run;
-mod stream;
 mod transposed;
 mod tuned;
 mod updates;

@@ -105,7 +105,7 @@ fn every_schedule_of_reductions_agrees() {
 }
 
 #[test]
-fn every_schedule_of_crossed_reductions_agrees() {
+fn every_schedule_of_mix_order_reductions_agrees() {
     let tried = all_agree(&of(|g| {
         let x = g.input(0, &[720, 100]);
         vec![g.reduce(ReduceFn::Sum, x, &[1]), g.reduce(ReduceFn::Sum, x, &[0])]
