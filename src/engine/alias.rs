@@ -6,8 +6,8 @@
 use tch::Tensor;
 use tilefuse_fusion::{AliasTarget, TensorType};
 
-use super::compile::LibraryResult;
 use super::exec::{Frame, device_id};
+use super::runs::LibraryResult;
 use super::slots::{Slot, TensorSource};
 use crate::Error;
 use crate::torch::{self, Flags, Meta, empty_strided};

@@ -7,10 +7,10 @@ use tilefuse_codegen::cache::{Key, Kind as Stored};
 use tilefuse_fusion::select_attention::{Facts, MaskFacts, MaskKind, highest_excluded};
 use tilefuse_fusion::{AtenCall, Device, Dims, Graph, TensorType, ValueRef};
 
-use super::compile::new_call;
 use super::evaluate::Evaluator;
 use super::exec::device_id;
 use super::kernels::{cache, device_name};
+use super::runs::new_call;
 use crate::torch::{Meta, empty_strided};
 
 /// Answers for a graph whose parameters and constants are these tensors.

@@ -13,10 +13,11 @@ use tilefuse_codegen::cuda;
 use tilefuse_fusion::Device;
 
 use super::alias::{copy_as, failed};
-use super::compile::{Compiled, LibraryResult, Run};
+use super::compile::Compiled;
 use super::cuda_graph::{self, Chosen, GraphInputs, PlanGraph, ResultCopy, Way};
 use super::guard::ALIGN;
 use super::kernels::{OuterLoop, Stream, Target};
+use super::runs::{LibraryResult, Run};
 use super::slots::{Slot, TensorSource};
 use super::workspaces::Workspace;
 use crate::Error;

@@ -22,6 +22,7 @@ mod measure;
 mod prepack;
 mod products;
 mod profile;
+mod runs;
 mod schedules;
 mod slots;
 mod table;

@@ -15,10 +15,10 @@ use tilefuse_fusion::{
     Arg, AtenCall, DType, Graph, NodeId, Op, Products, TensorType, ValueRef, choose_products,
 };
 
-use super::compile::new_call;
 use super::exec::device_id;
 use super::kernels::{Kernel, Stream, Target, kernel};
 use super::measure::{Progress, Remembered, in_turns};
+use super::runs::new_call;
 use crate::Error;
 use crate::torch::{Call, DeviceId, Meta, as_strided_of, empty_strided};
 
