@@ -58,7 +58,7 @@ fn a_perceptron_is_two_kernels_and_no_call() {
             let (found, plan) = run(&fused(mlp, Products::Generated), &inputs);
             let apart = error(&found, mlp, &inputs);
             assert!(apart < tolerance, "{kind:?}, {rows} rows: {apart}");
-            // Right operands of bf16 may be packed in pairs first.
+            // Right operands of bf16 may be packed in VNNI-2 layout first.
             let most = if kind == Kind::BFloat16 { 4 } else { 2 };
             assert!((2..=most).contains(&plan.kernels_fused) && plan.extern_ops == 0, "{plan}");
             let steps = serde_json::to_value(&plan).unwrap();
@@ -230,7 +230,7 @@ fn every_spelling_of_a_product_is_one() {
                 assert_eq!(found.size(), eager.size());
                 assert_eq!(found.stride(), eager.stride());
                 if products == Products::Generated {
-                    // Right operands of bf16 may be packed in pairs first.
+                    // Right operands of bf16 may be packed in VNNI-2 layout first.
                     let packed = if kind == Kind::BFloat16 { 1 } else { 0 };
                     assert!(
                         (kernels..=kernels + packed).contains(&plan.kernels_fused),

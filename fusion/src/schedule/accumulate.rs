@@ -166,7 +166,7 @@ impl Emitter<'_> {
         fits && self.tiling.walk == Walk::Loops && !stores && merges(kernel, level)
     }
 
-    /// Crossed reductions, in order.
+    /// Mix-order reductions, in order.
     pub(super) fn mix_order_accumulators(&self) -> Vec<Accumulator> {
         let kernel = self.kernel;
         let mix_order = (0..kernel.reduces.len() as u32).filter(|&r| kernel.reduces[r as usize].mix_order);

@@ -60,7 +60,7 @@ pub enum HorizontalRefusal {
         /// The most of another.
         most: u32,
     },
-    /// Loops have operands under way for different numbers of iterations.
+    /// Loops are pipelined in different numbers of stages.
     Stages,
     /// The launch would have too many pointers.
     Pointers {
@@ -113,7 +113,9 @@ impl std::fmt::Display for HorizontalRefusal {
             HorizontalRefusal::Only => f.write_str("no other small kernel can run at the same place"),
             HorizontalRefusal::Devices => f.write_str("the other runs on another device"),
             HorizontalRefusal::Warps { least, most } => write!(f, "one takes {least} warps, another {most}"),
-            HorizontalRefusal::Stages => f.write_str("they load ahead for different numbers of iterations"),
+            HorizontalRefusal::Stages => {
+                f.write_str("their loops are pipelined in different numbers of stages")
+            }
             HorizontalRefusal::Pointers { limit } => {
                 write!(f, "the launch would have more than {limit} pointers")
             }

@@ -326,7 +326,7 @@ fn reasons_of_kernels_apart() {
         no other small kernel can run at the same place
         the other runs on another device
         one takes 1 warps, another 8
-        they load ahead for different numbers of iterations
+        their loops are pipelined in different numbers of stages
         the launch would have more than 256 pointers
         the program would have more than 4096 operations
         the grid would have too many instances
