@@ -1,5 +1,7 @@
 use expect_test::{Expect, expect};
 
+use super::FunctionalizeError;
+use crate::enum_variants::{Variants, variants};
 use crate::{functionalize, parse_graph, parse_recording};
 
 fn check(recording: &str, expect: Expect) {
@@ -272,8 +274,21 @@ fn metadata_changes_of_intermediates_are_views() {
     );
 }
 
+variants!(
+    FunctionalizeError: Malformed, Metadata, OverlappingWrite, OpaqueView, Opaque, SharedMemory, OutOfBounds,
+    OutputAliasesInput
+);
+
+/// Why a recording of one input `%0` is refused: its text, and which variant it is.
+fn refused(body: &str, outputs: &str) -> (String, &'static str) {
+    let text = format!("recording {{ %0 = input 0 : f32[4]\n{body}\n outputs {outputs} }}");
+    let error = functionalize(&parse_recording(&text).unwrap()).unwrap_err();
+    (error.to_string(), error.name())
+}
+
 #[test]
-fn refusals_name_the_call() {
+fn every_refusal_names_the_call() {
+    let mut seen = vec![recordings_out_of_order()];
     for (body, message) in [
         (
             "%0 = aten::resize_(self=%0!, size=[2], memory_format=None)",
@@ -300,11 +315,45 @@ fn refusals_name_the_call() {
             "%1: f32[4] in %0+2 = aten::as_strided(self=%0, size=[4], stride=[1], storage_offset=2)",
             "aten::as_strided #0: addresses memory outside its tensor",
         ),
+        (
+            "%1: f32[4] opaque = aten::foo(self=%0)
+             %1 = aten::relu_(self=%1!)",
+            "aten::relu_ #1: writes a tensor that is not plain strided memory, or may be a part of one",
+        ),
+        (
+            "%1: f32[4] = aten::neg(self=%0)
+             %2: f32[2] in %1 = aten::foo(self=%0)
+             %1 = aten::relu_(self=%1!)",
+            "aten::relu_ #2: writes memory that another input or parameter shares",
+        ),
     ] {
-        let text = format!("recording {{ %0 = input 0 : f32[4]\n{body}\n outputs %0 }}");
-        let error = functionalize(&parse_recording(&text).unwrap()).unwrap_err();
-        assert_eq!(error.to_string(), message);
+        let (text, name) = refused(body, "%0");
+        assert_eq!(text, message);
+        seen.push(name);
     }
+    let (text, name) = refused("%1: i32[4] in %0 = aten::view.dtype(self=%0, dtype=i32)", "%1");
+    assert_eq!(text, "output 0 shares memory with another tensor in a way that strides do not express");
+    seen.push(name);
+    let unseen: Vec<&str> =
+        FunctionalizeError::NAMES.iter().copied().filter(|name| !seen.contains(name)).collect();
+    assert_eq!(unseen, [""; 0], "a recording is missing that is refused for this");
+}
+
+/// No text form says that a call uses what a later one makes.
+fn recordings_out_of_order() -> &'static str {
+    let text = "recording {
+      %0 = input 0 : f32[4]
+      %1: f32[4] = aten::neg(self=%0)
+      %2: f32[4] = aten::exp(self=%1)
+      outputs %2
+    }";
+    let mut recording = parse_recording(text).unwrap();
+    recording.calls.reverse();
+    let error = functionalize(&recording).unwrap_err();
+    let expected =
+        "the recording is inconsistent at aten::exp #0: a tensor is used before the call that makes it";
+    assert_eq!(error.to_string(), expected);
+    error.name()
 }
 
 #[test]
