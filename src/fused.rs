@@ -13,8 +13,8 @@ use tch::Tensor;
 use tch::nn;
 
 use crate::engine::{
-    Addresses, Audits, CompileReport, Compiled, Entry, Outcome, PackStore, Signature, Stop, Table, Tensors,
-    WorkspacePool, audit_reason, compile, forget_dropped, grad_needed,
+    Addresses, Audits, CompileReport, Compiled, Entry, Outcome, PrepackCache, Signature, Stop, Table,
+    Tensors, WorkspacePool, audit_reason, compile, forget_dropped, grad_needed,
 };
 use crate::explain::Explanation;
 use crate::torch::{self, GlobalState, Meta, Trace};
@@ -53,7 +53,7 @@ struct Engine {
     /// Whether weights were found to be written too often to prepack them, or where that cannot be seen.
     unpacked: AtomicBool,
     /// The prepacked weights.
-    packs: Arc<PackStore>,
+    packs: Arc<PrepackCache>,
     /// Memory for intermediates, which the plans share.
     workspaces: Arc<WorkspacePool>,
 }

@@ -19,7 +19,7 @@ use super::cuda_graph::Graphs;
 use super::eager_cost::EagerCost;
 use super::guard::Signature;
 use super::kernels::{CompileReport, Kernel, Target, kernels, millis};
-use super::prepack::{Packs, Store};
+use super::prepack::{PrepackCache, PrepackedWeights};
 use super::runs::{Run, Runs};
 use super::schedules::Schedules;
 use super::slots::{Slot, Slots, TensorSource};
@@ -65,7 +65,7 @@ pub(crate) struct Compiled {
     pub(crate) own_handles: RwLock<Vec<i64>>,
     pub(crate) consts: Tensors,
     /// Weights that lie in constants in another order.
-    pub(crate) packs: Packs,
+    pub(crate) packs: PrepackedWeights,
     /// Constants that the model made in the recorded call and keeps.
     pub(crate) cached: Tensors,
     /// Tensors of the model whose values were compiled in, and their versions then.
@@ -120,7 +120,7 @@ pub(crate) fn compile(
     mut trace: Trace,
     signature: &mut Signature,
     options: &crate::Options,
-    store: &Arc<Store>,
+    store: &Arc<PrepackCache>,
     workspaces: &Arc<Pool>,
     mut report: CompileReport,
 ) -> Result<Compiled, Error> {
@@ -155,7 +155,7 @@ pub(crate) fn compile(
     report.lower_ms = millis(start.elapsed());
     let graph = pipeline::lowered(graph, Stage::Kernels..=Stage::Kernels, &mut cx)?;
     let (packs, panels) =
-        Packs::new(&cx.selection.packed, &converted.params, store, options.prepack_weights)?;
+        PrepackedWeights::new(&cx.selection.packed, &converted.params, store, options.prepack_weights)?;
     let start = Instant::now();
     let plan = pipeline::planned(graph.clone(), &mut cx)?;
     let plant = |plan: &mut Plan| options.fault.map_or(Ok(()), |planting| planting.in_plan(plan));

@@ -40,7 +40,7 @@ pub(crate) use exec::Stop;
 pub(crate) use guard::{Signature, grad_needed};
 pub use kernels::{CompileReport, Target};
 pub(crate) use kernels::{Kernel, Stream, cache, cache_state, device_name, forget_dropped, kernel};
-pub(crate) use prepack::Store as PackStore;
+pub(crate) use prepack::PrepackCache;
 pub(crate) use profile::{Measured, kept as kept_profile, measure as measure_profile, nothing};
 pub(crate) use table::{Addresses, Entry, Outcome, Table};
 pub(crate) use workspaces::Pool as WorkspacePool;

@@ -30,7 +30,7 @@ const MIN_CALLS_PER_WRITE: u32 = 4;
 
 /// The packed weights of all plans of a model.
 #[derive(Debug, Default)]
-pub(crate) struct Store {
+pub(crate) struct PrepackCache {
     /// Each at the place that plans know; none where no plan has it any more. Calls hold it while they read.
     shared: RwLock<Vec<Option<Shared>>>,
     calls: AtomicU32,
@@ -63,11 +63,11 @@ struct SharedKey {
 
 /// The packed weights of a plan.
 #[derive(Debug)]
-pub(crate) struct Packs {
+pub(crate) struct PrepackedWeights {
     packs: Vec<Pack>,
     /// The weights.
     weights: Tensors,
-    store: Arc<Store>,
+    store: Arc<PrepackCache>,
     /// Whether weights are packed only while their pages are watched.
     tracked: bool,
 }
@@ -100,7 +100,7 @@ pub(crate) struct Held<'a> {
     _made: Option<RwLockReadGuard<'a, Vec<Option<Shared>>>>,
 }
 
-impl Store {
+impl PrepackCache {
     fn read(&self) -> RwLockReadGuard<'_, Vec<Option<Shared>>> {
         self.shared.read().unwrap_or_else(PoisonError::into_inner)
     }
@@ -134,7 +134,7 @@ impl Store {
     }
 }
 
-impl Drop for Packs {
+impl Drop for PrepackedWeights {
     fn drop(&mut self) {
         let mut all = self.store.write();
         for pack in &self.packs {
@@ -148,18 +148,18 @@ impl Drop for Packs {
     }
 }
 
-impl Packs {
+impl PrepackedWeights {
     /// The packed weights of a plan of the model that the store is of, and the constants, which may not be filled yet.
     pub(crate) fn new(
         packed: &[Prepacked],
         params: &[Tensor],
-        store: &Arc<Store>,
+        store: &Arc<PrepackCache>,
         prepack: Prepack,
-    ) -> Result<(Packs, Vec<Tensor>), Error> {
+    ) -> Result<(PrepackedWeights, Vec<Tensor>), Error> {
         let missing = || Error::Internal(String::from("a weight that is packed is not there"));
         let store = Arc::clone(store);
         let tracked = prepack == Prepack::Tracked;
-        let mut packs = Packs { packs: Vec::new(), weights: Tensors::default(), store, tracked };
+        let mut packs = PrepackedWeights { packs: Vec::new(), weights: Tensors::default(), store, tracked };
         let mut constants = Vec::new();
         for Prepacked { ty, panels, .. } in packed {
             let weight = params.get(panels.param as usize).ok_or_else(missing)?;
@@ -201,7 +201,7 @@ impl Packs {
 
     /// Why the model's weights are not to be packed any more.
     pub(crate) fn given_up(&self) -> Option<&'static str> {
-        let Store { calls, writes, unwatched, .. } = &*self.store;
+        let PrepackCache { calls, writes, unwatched, .. } = &*self.store;
         if self.packs.is_empty() {
             return None;
         }
@@ -418,12 +418,14 @@ mod tests {
         let _no_grad = tch::no_grad_guard();
         let weights = [1, 2].map(|_| Tensor::randn([40, 8], (tch::Kind::Float, tch::Device::Cpu)));
         let store = Arc::default();
-        let count = |store: &Arc<Store>| store.read().iter().flatten().count();
+        let count = |store: &Arc<PrepackCache>| store.read().iter().flatten().count();
         let (first, ours) =
-            Packs::new(&[packed(0, 32), packed(1, 32)], &weights, &store, Prepack::Always).unwrap();
+            PrepackedWeights::new(&[packed(0, 32), packed(1, 32)], &weights, &store, Prepack::Always)
+                .unwrap();
         // The same weight in another slot, and in other panels.
         let (second, theirs) =
-            Packs::new(&[packed(0, 32), packed(0, 16)], &weights[1..], &store, Prepack::Always).unwrap();
+            PrepackedWeights::new(&[packed(0, 32), packed(0, 16)], &weights[1..], &store, Prepack::Always)
+                .unwrap();
         assert_eq!(ours[1].data_ptr(), theirs[0].data_ptr());
         assert_ne!(ours[1].data_ptr(), theirs[1].data_ptr());
         assert_eq!(count(&store), 3);
@@ -461,7 +463,8 @@ mod tests {
                 TensorType::contiguous(DType::Elem(tilefuse_block::Elem::Bf16), &panels.shape(), Device::Cpu);
             let all = [Prepacked { constant: 0, ty, panels: panels.clone() }];
             let (packs, constants) =
-                Packs::new(&all, &[weight.shallow_clone()], &Arc::default(), Prepack::Always).unwrap();
+                PrepackedWeights::new(&all, &[weight.shallow_clone()], &Arc::default(), Prepack::Always)
+                    .unwrap();
             assert!(packs.hold().unwrap().is_some());
             let found = Vec::<f32>::try_from(&constants[0].to_kind(tch::Kind::Float).flatten(0, -1)).unwrap();
             let size = (panels.filled * panels.width) as usize;

@@ -188,7 +188,7 @@ impl Explanation {
                     grid: k.grid.iter().product(),
                     bytes_read: k.bytes_read,
                     bytes_written: k.bytes_written,
-                    bytes_streamed: plan.streamed_bytes(k),
+                    bytes_streamed: plan.non_temporal_bytes(k),
                     predicted_us: k.predicted_us,
                     program: k.program,
                     reason: k.note.clone(),

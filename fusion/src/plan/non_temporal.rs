@@ -34,7 +34,7 @@ pub(super) fn mark(plan: &mut Plan, machine: Machine) {
     if machine.is_gpu() {
         return;
     }
-    let marks: Vec<Vec<usize>> = (0..plan.steps.len()).map(|at| streamed(plan, at)).collect();
+    let marks: Vec<Vec<usize>> = (0..plan.steps.len()).map(|at| non_temporal(plan, at)).collect();
     if marks.iter().all(Vec::is_empty) {
         return;
     }
@@ -53,7 +53,7 @@ pub(super) fn mark(plan: &mut Plan, machine: Machine) {
 
 impl Plan {
     /// The bytes that a kernel of the plan writes by non-temporal stores, where its code can.
-    pub fn streamed_bytes(&self, kernel: &KernelStep) -> u64 {
+    pub fn non_temporal_bytes(&self, kernel: &KernelStep) -> u64 {
         let Some(program) = self.programs.get(kernel.program) else { return 0 };
         let streams =
             |ptr: Value| accesses(program, ptr).iter().any(|op| hint(op) == Some(CacheHint::Streaming));
@@ -63,7 +63,7 @@ impl Plan {
 }
 
 /// The positions of the buffers that a step writes by non-temporal stores.
-fn streamed(plan: &Plan, at: usize) -> Vec<usize> {
+fn non_temporal(plan: &Plan, at: usize) -> Vec<usize> {
     let generated =
         |kind| matches!(kind, KernelKind::Pointwise | KernelKind::RowReduction | KernelKind::ColumnReduction);
     let StepKind::Kernel(kernel) = &plan.steps[at].kind else { return Vec::new() };

@@ -124,14 +124,14 @@ impl Emitter<'_> {
     pub(super) fn may_mask(&self, axis: usize) -> bool {
         let a = self.tiling.axes[axis];
         let extent = self.kernel.indices.extents()[a.var.0 as usize];
-        self.tiling.lead.is_some_and(|l| l.var == a.var) || extent % i64::from(a.extent) != 0
+        self.tiling.peel.is_some_and(|l| l.var == a.var) || extent % i64::from(a.extent) != 0
     }
 
     /// Where an axis of the tile is inside its variable; `None` where it always is.
     pub(super) fn axis_mask(&mut self, axis: usize) -> Result<Option<Value>> {
         let a = self.tiling.axes[axis];
         let extent = self.kernel.indices.extents()[a.var.0 as usize];
-        let lead = self.tiling.lead.is_some_and(|l| l.var == a.var);
+        let peel = self.tiling.peel.is_some_and(|l| l.var == a.var);
         if !self.may_mask(axis) || (self.whole && self.kernel.reduced[a.var.0 as usize]) {
             return Ok(None);
         }
@@ -142,7 +142,7 @@ impl Emitter<'_> {
         }
         let mut index = self.var_value(a.var)?;
         // What lies before the first element is far beyond the last one as an unsigned number.
-        let elem = if lead { Elem::U32 } else { Elem::I32 };
+        let elem = if peel { Elem::U32 } else { Elem::I32 };
         index = self.b.cast(index, elem)?;
         let bound = self.b.constant(Literal::int(elem, extent), &[]);
         let mask = self.map(ScalarFn::Lt, &[index, bound])?;

@@ -46,7 +46,7 @@ impl Emitter<'_> {
     }
 
     /// What `part` accumulates: starting anew, to be combined with what is carried, where that is `alone`.
-    pub(super) fn partly(
+    pub(super) fn accumulate_partially(
         &mut self,
         reduces: &[Accumulator],
         carried: &[Value],

@@ -82,7 +82,7 @@ pub(super) struct Emitter<'a> {
     pub(super) checked: FxHashSet<(Value, Option<Value>)>,
     /// First index of each variable in this instance or iteration, an `i32` scalar; `None` is 0.
     pub(super) bases: Vec<Option<Value>>,
-    /// Where this instance's row begins, if the tiling has a lead.
+    /// Where this instance's row begins, if the tiling peels.
     pub(super) start: Option<Start>,
     /// What is valid in the whole program.
     pub(super) outer: Memo,

@@ -43,7 +43,7 @@ pub(super) fn tiling(kernel: &Kernel, machine: Machine, rows: Var, weights: &[u6
         axes.push(Axis { var: cols, extent: across });
     }
     let size: u32 = axes.iter().map(|a: &Axis| a.extent).product();
-    Tiling { axes, walk: walk(looped), warps: (size / 1024).next_power_of_two().clamp(1, 16), lead: None }
+    Tiling { axes, walk: walk(looped), warps: (size / 1024).next_power_of_two().clamp(1, 16), peel: None }
 }
 
 /// Whole rows in the registers of one block, a few in a step.
@@ -68,7 +68,7 @@ fn rows_walk(kernel: &Kernel, rows: Var, cols: Var, shrink: u32) -> Option<Tilin
         Axis { var: cols, extent: across as u32 },
     ]);
     let warps = (down * across / (32 * each)).next_power_of_two().clamp(1, 32) as u32;
-    Some(Tiling { axes, walk: Walk::Rows, warps, lead: None })
+    Some(Tiling { axes, walk: Walk::Rows, warps, peel: None })
 }
 
 /// Whether an expression needs a mix-order reduction, whose result is known behind the walk.

@@ -18,7 +18,7 @@ use tilefuse_block::{Program, TypeError};
 
 use crate::kernel::Kernel;
 
-pub use tiling::{Axis, Lead, Tiling, Walk, choose};
+pub use tiling::{Axis, Peel, Tiling, Walk, choose};
 pub use variants::variants;
 
 /// What a schedule is made for.

@@ -7,7 +7,7 @@
 //! %start = map mul %row, %stride
 //! %group = map div_trunc %start, %eight
 //! %aligned = map mul %group, %eight          the multiple of 8 elements before the row
-//! %lead = map sub %start, %aligned           elements between it and the row
+//! %peel = map sub %start, %aligned           elements between it and the row
 //! ```
 
 use tilefuse_block::{Elem, Literal, ScalarFn, Value};
@@ -31,12 +31,12 @@ pub(super) struct Start {
 }
 
 impl Emitter<'_> {
-    /// Finds where the row begins, if the tiling has a lead.
+    /// Finds where the row begins, if the tiling peels.
     pub(super) fn place_row(&mut self) -> Result<()> {
-        let Some(lead) = self.tiling.lead else { return Ok(()) };
-        let elem = if self.fits_i32(lead.addr) { Elem::I32 } else { Elem::I64 };
-        let mut row = self.kernel.indices.linear(lead.addr).clone();
-        row.terms.retain(|(atom, _)| *atom != Atom::Var(lead.var));
+        let Some(peel) = self.tiling.peel else { return Ok(()) };
+        let elem = if self.fits_i32(peel.addr) { Elem::I32 } else { Elem::I64 };
+        let mut row = self.kernel.indices.linear(peel.addr).clone();
+        row.terms.retain(|(atom, _)| *atom != Atom::Var(peel.var));
         let mut start = self.b.constant(Literal::int(elem, row.constant), &[]);
         for &(atom, factor) in &row.terms {
             for part in self.atom_parts(atom, elem)? {
@@ -44,7 +44,7 @@ impl Emitter<'_> {
                 start = self.map(ScalarFn::Add, &[start, scaled])?;
             }
         }
-        let group = self.b.constant(Literal::int(elem, i64::from(lead.group)), &[]);
+        let group = self.b.constant(Literal::int(elem, i64::from(peel.group)), &[]);
         // A row that begins with padding starts before its first element in memory.
         let nonnegative = self.kernel.indices.range_of(&row).0 >= 0;
         let function = if nonnegative { ScalarFn::DivTrunc } else { ScalarFn::DivFloor };
@@ -52,7 +52,7 @@ impl Emitter<'_> {
         let aligned = self.map(ScalarFn::Mul, &[groups, group])?;
         let first = self.map(ScalarFn::Sub, &[aligned, start])?;
         let first = self.b.cast(first, Elem::I32)?;
-        self.start = Some(Start { var: lead.var, row, elem, aligned, first });
+        self.start = Some(Start { var: peel.var, row, elem, aligned, first });
         Ok(())
     }
 
@@ -150,7 +150,7 @@ impl Emitter<'_> {
     pub(super) fn bounds(&self, var: Var, axis: usize) -> [i64; 4] {
         let extent = self.kernel.indices.extents()[var.0 as usize];
         let step = i64::from(self.tiling.axes[axis].extent);
-        let before = self.tiling.lead.filter(|l| l.var == var).map_or(0, |l| i64::from(l.group) - 1);
+        let before = self.tiling.peel.filter(|l| l.var == var).map_or(0, |l| i64::from(l.group) - 1);
         [if before > 0 { step } else { 0 }, extent / step * step, extent + before, step]
     }
 

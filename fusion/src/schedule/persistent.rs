@@ -17,7 +17,7 @@ use tilefuse_block::{Elem, Literal, Value};
 use super::accumulate::Accumulator;
 use super::emit::{Emitter, Memo, Result};
 use super::tiling::{Axis, WIDEST_BLOCK, Walk, reads_once};
-use super::{Lead, Machine, Tiling};
+use super::{Machine, Peel, Tiling};
 use crate::index::Var;
 use crate::kernel::{KNode, Kernel};
 
@@ -40,7 +40,7 @@ pub(super) struct PersistentSteps {
 
 /// Tiles for rows along `cols` in persistent steps, where that is better than a tile that spans them. Measured on an
 /// H200: threads with 64 or 128 bytes of a row each do better than more threads with fewer.
-pub(super) fn persistent(kernel: &Kernel, machine: Machine, cols: Var, lead: Option<Lead>) -> Option<Tiling> {
+pub(super) fn persistent(kernel: &Kernel, machine: Machine, cols: Var, peel: Option<Peel>) -> Option<Tiling> {
     let Machine::Gpu { shrink: 0, clusters, .. } = machine else { return None };
     let width = kernel.indices.extents()[cols.0 as usize];
     let one = kernel.reduced.iter().filter(|&&r| r).count() == 1;
@@ -52,14 +52,14 @@ pub(super) fn persistent(kernel: &Kernel, machine: Machine, cols: Var, lead: Opt
     if !one || width <= MAX_SPANNED || long && (!pair || once) {
         return None;
     }
-    let lead =
-        lead.map(|l| if shares(kernel, cols) && (bytes <= 2 || long) { Lead { group: 2, ..l } } else { l });
-    let covered = width + lead.map_or(0, |l| i64::from(l.group) - 1);
+    let peel =
+        peel.map(|l| if shares(kernel, cols) && (bytes <= 2 || long) { Peel { group: 2, ..l } } else { l });
+    let covered = width + peel.map_or(0, |l| i64::from(l.group) - 1);
     let spanned = |step: i64| (covered + step - 1) / step * step;
     if long {
         let (step, warps) = if reads > 1 { (4096, 16) } else { (2048, 8) };
         let few = spanned(step) / step <= MAX_STEPS[1];
-        return few.then(|| tiling(cols, step, warps, lead));
+        return few.then(|| tiling(cols, step, warps, peel));
     }
     let few = |step: &i64| spanned(*step) / step <= MAX_STEPS[0];
     let step = STEP_WIDTHS.into_iter().filter(few).min_by_key(|&step| spanned(step))?;
@@ -71,12 +71,12 @@ pub(super) fn persistent(kernel: &Kernel, machine: Machine, cols: Var, lead: Opt
     let row_bytes = bytes_of_rows(kernel, cols);
     let most = if row_bytes > 2 { 16 } else { 8 };
     let warps = (spanned(step) * row_bytes / 1024).min(step * i64::from(bytes) / 512).clamp(1, most) as u64;
-    Some(tiling(cols, step, warps.next_power_of_two() as u32, lead))
+    Some(tiling(cols, step, warps.next_power_of_two() as u32, peel))
 }
 
-fn tiling(cols: Var, step: i64, warps: u32, lead: Option<Lead>) -> Tiling {
+fn tiling(cols: Var, step: i64, warps: u32, peel: Option<Peel>) -> Tiling {
     let axes = smallvec![Axis { var: cols, extent: step as u32 }];
-    Tiling { axes, walk: Walk::Persistent, warps, lead }
+    Tiling { axes, walk: Walk::Persistent, warps, peel }
 }
 
 /// The bytes of the largest element that is read along a variable, and how many reads there are along it.

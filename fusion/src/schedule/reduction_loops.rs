@@ -116,8 +116,9 @@ impl Emitter<'_> {
         self.bases[var.0 as usize] = Some(index);
         self.inner = Memo::default();
         let alone = self.starts_anew(var, rest);
-        let next =
-            self.partly(reduces, carried, alone, |this, carried| this.nest(rest, reduces, stores, carried));
+        let next = self.accumulate_partially(reduces, carried, alone, |this, carried| {
+            this.nest(rest, reduces, stores, carried)
+        });
         self.inner = Memo::default();
         self.bases[var.0 as usize] = None;
         self.in_loop = outer_state;

@@ -28,8 +28,8 @@ pub struct Tiling {
     pub walk: Walk,
     /// Warps of an instance on a GPU.
     pub warps: u32,
-    /// Where rows begin at addresses that are not aligned: see [`Lead`].
-    pub lead: Option<Lead>,
+    /// Where rows begin at addresses that are not aligned: see [`Peel`].
+    pub peel: Option<Peel>,
 }
 
 /// How a tile covers the reduced variables.
@@ -63,7 +63,7 @@ impl std::fmt::Display for Tiling {
 /// A reduced variable is walked from up to `group - 1` elements before its first, so that an access whose rows
 /// begin anywhere moves aligned groups of elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Lead {
+pub struct Peel {
     /// The variable.
     pub var: Var,
     /// The address that becomes aligned where the tile begins.
@@ -115,7 +115,7 @@ pub fn choose(kernel: &Kernel, machine: Machine) -> Tiling {
             .map(|v| Var(v as u32))
     };
     match (best(false), best(true)) {
-        (None, None) => Tiling { axes: SmallVec::new(), walk: Walk::Spanned, warps: 1, lead: None },
+        (None, None) => Tiling { axes: SmallVec::new(), walk: Walk::Spanned, warps: 1, peel: None },
         (Some(inner), None) => pointwise(kernel, machine, inner, &weights),
         (rows, Some(cols)) => {
             let row_weight = rows.map_or(0, |r| weights[r.0 as usize]);
@@ -173,7 +173,7 @@ fn pointwise(kernel: &Kernel, machine: Machine, inner: Var, weights: &[u64]) -> 
         Machine::Gpu { processors, .. } => (size / (32 * elements_of_thread(kernel, processors))).clamp(1, 8),
         Machine::Host { .. } => (size / 512).clamp(1, 4),
     };
-    Tiling { axes, walk: Walk::Spanned, warps, lead: None }
+    Tiling { axes, walk: Walk::Spanned, warps, peel: None }
 }
 
 /// Elements of a pointwise tile: large enough to amortise an instance, small enough to occupy the machine.
@@ -216,7 +216,7 @@ fn two_way(kernel: &Kernel, machine: Machine, outer: Var, inner: Var) -> Tiling 
     ]);
     let size: u32 = axes.iter().map(|a: &Axis| a.extent).product();
     let warps = if machine.is_gpu() && size > 64 * 64 { 8 } else { 4 };
-    Tiling { axes, walk: Walk::Spanned, warps, lead: None }
+    Tiling { axes, walk: Walk::Spanned, warps, peel: None }
 }
 
 /// Columns that a tile can span without a loop.
@@ -235,11 +235,11 @@ fn row_reduction(kernel: &Kernel, machine: Machine, cols: Var) -> Tiling {
     let others = kernel.reduced.iter().filter(|&&r| r).count() > 1;
     let width = extent(kernel, cols);
     let long = machine.is_gpu() && width > WIDEST_BLOCK;
-    if let Some(tiling) = persistent(kernel, machine, cols, lead(kernel, machine, cols)) {
+    if let Some(tiling) = persistent(kernel, machine, cols, peel(kernel, machine, cols)) {
         return tiling;
     }
     // Tiles that one block holds are masked, element by element, more cheaply than they are shifted.
-    let lead = if long { lead(kernel, machine, cols) } else { None };
+    let peel = if long { peel(kernel, machine, cols) } else { None };
     // What a cluster holds of a row that is no power of two is masked, element by element; loops mask the ends.
     let ragged = long && width & (width - 1) != 0;
     let wide = width > i64::from(widest(machine));
@@ -254,7 +254,7 @@ fn row_reduction(kernel: &Kernel, machine: Machine, cols: Var) -> Tiling {
         && looped
     {
         // The ends of rows that do not divide are masked, element by element: small steps.
-        let (warps, each) = match (read_once, lead.is_some()) {
+        let (warps, each) = match (read_once, peel.is_some()) {
             (true, _) => (4, 1024),
             (false, false) => (8, 1024),
             // Few registers a thread, for the ends of rows take more, and few rows at a time.
@@ -262,11 +262,11 @@ fn row_reduction(kernel: &Kernel, machine: Machine, cols: Var) -> Tiling {
         };
         let across = (warps * each) >> shrink.min(3);
         let axes = SmallVec::from_slice(&[Axis { var: cols, extent: across }]);
-        return Tiling { axes, walk: Walk::Loops, warps, lead };
+        return Tiling { axes, walk: Walk::Loops, warps, peel };
     }
     let across = match (looped, machine.is_gpu()) {
         (false, _) => power_up_to(width, widest(machine)),
-        (true, true) => power_up_to(width, if lead.is_some() { 4096 } else { 8192 }),
+        (true, true) => power_up_to(width, if peel.is_some() { 4096 } else { 8192 }),
         (true, false) => power_up_to(width, 8192),
     };
     let rows = (0..kernel.reduced.len()).rev().find(|&v| !kernel.reduced[v]).map(|v| Var(v as u32));
@@ -279,18 +279,18 @@ fn row_reduction(kernel: &Kernel, machine: Machine, cols: Var) -> Tiling {
     }
     axes.push(Axis { var: cols, extent: across });
     // Each instance of one row begins where that does, if its tile has room for what comes before.
-    let room = |l: &Lead| looped || width + i64::from(l.group) - 1 <= i64::from(across);
-    let lead = lead.filter(|l| together.is_none() && room(l));
+    let room = |l: &Peel| looped || width + i64::from(l.group) - 1 <= i64::from(across);
+    let peel = peel.filter(|l| together.is_none() && room(l));
     let size: u32 = axes.iter().map(|a: &Axis| a.extent).product();
     let once = kernel.reduces.iter().all(|r| r.level <= 1);
     let warps = match looped {
         false if size >= 4096 && !sums && machine.is_gpu() => (size * along(kernel, cols).0 / 1024).min(16),
         false => (size / 1024).min(16),
-        true if once || lead.is_some() => size / 512,
+        true if once || peel.is_some() => size / 512,
         // Rows that are read several times stay in the cache only if few are under way: large blocks.
         true => size / 256,
     };
-    Tiling { axes, walk: walk(looped), warps: warps.next_power_of_two().clamp(1, 32), lead }
+    Tiling { axes, walk: walk(looped), warps: warps.next_power_of_two().clamp(1, 32), peel }
 }
 
 /// Whether rows along a variable are walked once for their reductions, which a kernel's other stages do not need again.
@@ -305,7 +305,7 @@ pub(super) fn walk(looped: bool) -> Walk {
 
 /// The address of the accesses to a row along `cols`, if all are one and rows begin at no multiples of 16 bytes. What
 /// has no row, as weights do, need not be aligned.
-fn lead(kernel: &Kernel, machine: Machine, cols: Var) -> Option<Lead> {
+fn peel(kernel: &Kernel, machine: Machine, cols: Var) -> Option<Peel> {
     if !machine.is_gpu() || kernel.reduced.iter().filter(|&&r| r).count() > 1 {
         return None;
     }
@@ -328,7 +328,7 @@ fn lead(kernel: &Kernel, machine: Machine, cols: Var) -> Option<Lead> {
     let group = 16 / least.min(16);
     let starts = linear.terms.iter().filter(|(atom, _)| !along(atom)).map(|&(_, c)| c);
     let aligned = starts.chain([linear.constant]).all(|c| c % i64::from(group) == 0);
-    (!aligned).then_some(Lead { var: cols, addr, group })
+    (!aligned).then_some(Peel { var: cols, addr, group })
 }
 
 /// Whether a kernel on a GPU sums products of rows with one vector, as a product with a matrix of one row does: it reads
@@ -371,7 +371,7 @@ fn columns(kernel: &Kernel, machine: Machine, reduced: Var, inner: Var) -> Tilin
     let axes =
         SmallVec::from_slice(&[Axis { var: reduced, extent: down }, Axis { var: inner, extent: across }]);
     let warps = (down * across / if machine.is_gpu() { 2048 } else { 512 }).next_power_of_two().clamp(1, 8);
-    Tiling { axes, walk: walk(looped), warps, lead: None }
+    Tiling { axes, walk: walk(looped), warps, peel: None }
 }
 
 /// Columns of a tile: so many that threads keep to columns of their own, if enough instances are left.

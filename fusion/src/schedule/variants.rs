@@ -66,7 +66,7 @@ fn is_free(kernel: &Kernel, base: &Tiling, axis: usize) -> bool {
     let reduced = kernel.reduced.get(var.0 as usize) == Some(&true);
     // What is reduced over the rows of a tile needs them all.
     let mix_order = kernel.mix_order == Some(var) && base.walk != Walk::Rows;
-    base.lead.is_none() && (base.is_walked() || !reduced) && !mix_order
+    base.peel.is_none() && (base.is_walked() || !reduced) && !mix_order
 }
 
 /// The parallel variable of which a tile that spans one row could take several.
@@ -74,7 +74,7 @@ fn rows_alone(kernel: &Kernel, base: &Tiling) -> Option<Var> {
     let [only] = base.axes[..] else { return None };
     let reduced = kernel.reduced.get(only.var.0 as usize) == Some(&true);
     let rows = (0..kernel.reduced.len()).rev().find(|&v| !kernel.reduced[v]);
-    rows.filter(|_| reduced && !base.is_walked() && base.lead.is_none()).map(|v| Var(v as u32))
+    rows.filter(|_| reduced && !base.is_walked() && base.peel.is_none()).map(|v| Var(v as u32))
 }
 
 fn elements(tiling: &Tiling) -> u64 {

@@ -130,7 +130,7 @@ pub(super) struct Emitter<'c, 'p> {
     unrolled: Map,
     /// Whether stores may be non-temporal, and whether one is.
     may_stream: bool,
-    streamed: bool,
+    stores_non_temporal: bool,
     /// Whether a store of the region at hand does, of what no earlier loop has read.
     streams: bool,
     /// Lines that non-temporal stores write when they are complete.
@@ -177,7 +177,7 @@ pub(super) fn emit<'c>(cx: &'c Context, plan: &Plan<'_>, target: &Target) -> Res
         ahead: plan.ahead(),
         unrolled: Map::new(),
         may_stream: target.has_avx512() && !non_temporal::tells_others(plan.program),
-        streamed: false,
+        stores_non_temporal: false,
         streams: false,
         lines: Vec::new(),
         tile_rows: None,

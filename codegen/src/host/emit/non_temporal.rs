@@ -87,14 +87,14 @@ impl<'c> Emitter<'c, '_> {
                 value = self.ir.in_register(value)?;
             }
             self.ir.store_past(value, line.start, LINE as u32)?;
-            self.streamed = true;
+            self.stores_non_temporal = true;
         }
         Ok(())
     }
 
     /// Waits at the end of the function until others see what non-temporal stores wrote.
     pub(super) fn finish_stream(&mut self) -> Result<()> {
-        match self.streamed {
+        match self.stores_non_temporal {
             true => self.ir.call_any("llvm.x86.sse.sfence", &[], &[]).map(|_| ()),
             false => Ok(()),
         }

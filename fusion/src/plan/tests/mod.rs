@@ -209,7 +209,7 @@ fn long_rows_that_begin_anywhere_are_read_in_aligned_groups() {
         let plan = plan(&g.0, &Profile::gpu(1, 4200.0)).unwrap();
         check(&plan);
         let StepKind::Kernel(step) = &plan.steps[0].kind else { unreachable!() };
-        assert_eq!(step.tiling.as_ref().unwrap().lead.is_some(), cols % 4 != 0);
+        assert_eq!(step.tiling.as_ref().unwrap().peel.is_some(), cols % 4 != 0);
         // Only the ends of a walk are masked.
         let text = plan.programs[step.program].to_string();
         let unmasked = text.lines().any(|l| l.contains("= load") && !l.contains("mask"));

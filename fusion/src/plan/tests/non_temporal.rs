@@ -4,7 +4,7 @@ use crate::plan::{Plan, Profile, StepKind, plan, verify};
 use crate::text::parse_graph;
 
 /// The bytes that each kernel of a graph writes by non-temporal stores, in MiB, on the host; none on a GPU.
-fn streamed(text: &str) -> Vec<u64> {
+fn non_temporal(text: &str) -> Vec<u64> {
     let graph = parse_graph(text).unwrap();
     let on_gpu = plan(&graph, &Profile::gpu(132, 4200.0)).unwrap();
     assert!(mebibytes(&on_gpu).iter().all(|&bytes| bytes == 0));
@@ -24,7 +24,7 @@ fn streamed(text: &str) -> Vec<u64> {
 
 fn mebibytes(plan: &Plan) -> Vec<u64> {
     let kernel = |step: &crate::plan::Step| match &step.kind {
-        StepKind::Kernel(kernel) => Some(plan.streamed_bytes(kernel) >> 20),
+        StepKind::Kernel(kernel) => Some(plan.non_temporal_bytes(kernel) >> 20),
         StepKind::Extern(_) => None,
     };
     plan.steps.iter().filter_map(kernel).collect()
@@ -39,10 +39,10 @@ fn graph(rows: u32, lines: &str, outputs: &str) -> String {
 #[test]
 fn large_results_are_written_past_the_caches() {
     let add = "  %2 = map add(%0, %1) : F\n";
-    assert_eq!(streamed(&graph(8192, add, "%2")), [32]);
-    assert_eq!(streamed(&graph(8191, add, "%2")), [0]);
+    assert_eq!(non_temporal(&graph(8192, add, "%2")), [32]);
+    assert_eq!(non_temporal(&graph(8191, add, "%2")), [0]);
     let two = "  %2 = map add(%0, %1) : F\n  %3 = map exp(%2) : F\n";
-    assert_eq!(streamed(&graph(8192, two, "%2, %3")), [64]);
+    assert_eq!(non_temporal(&graph(8192, two, "%2, %3")), [64]);
 }
 
 #[test]
@@ -52,36 +52,36 @@ fn rows_are_written_past_the_caches_and_what_is_reduced_is_not() {
   %4 = view expand(%3) : F
   %5 = map sub(%0, %4) : F
 ";
-    assert_eq!(streamed(&graph(8192, lines, "%5, %2")), [32]);
-    assert_eq!(streamed(&graph(8192, lines, "%2")), [0]);
+    assert_eq!(non_temporal(&graph(8192, lines, "%5, %2")), [32]);
+    assert_eq!(non_temporal(&graph(8192, lines, "%2")), [0]);
 }
 
 #[test]
 fn what_lies_in_place_of_something_that_is_read_is_written_plainly() {
     let lines = "  %2 = aten::relu(self=%0) : F\n  %3 = map exp(%2) : F\n";
-    assert_eq!(streamed(&graph(32768, lines, "%3")), [0]);
+    assert_eq!(non_temporal(&graph(32768, lines, "%3")), [0]);
     // In place of an intermediate, in the arena.
     let lines = "  %2 = map exp(%0) : F
   %3 = aten::relu(self=%2) : F
   %4 = map add(%2, %3) : F
   %5 = aten::relu(self=%4) : F
 ";
-    assert_eq!(streamed(&graph(32768, lines, "%5")), [128, 0]);
+    assert_eq!(non_temporal(&graph(32768, lines, "%5")), [128, 0]);
     let update = graph(32768, "  %2 = map sub(%0, %1) : F\n", "%1\n  update %0 <- %2");
-    assert_eq!(streamed(&update), [0]);
+    assert_eq!(non_temporal(&update), [0]);
 }
 
 #[test]
 fn what_the_next_step_reads_is_written_past_the_caches_where_it_fits_in_none() {
     let lines = "  %2 = map add(%0, %1) : F\n  %3 = aten::relu(self=%2) : F\n";
-    assert_eq!(streamed(&graph(8192, lines, "%3")), [0]);
-    assert_eq!(streamed(&graph(16384, lines, "%3")), [64]);
+    assert_eq!(non_temporal(&graph(8192, lines, "%3")), [0]);
+    assert_eq!(non_temporal(&graph(16384, lines, "%3")), [64]);
     // What a later one reads.
     let later = "  %2 = map add(%0, %1) : F
   %3 = aten::relu(self=%0) : F
   %4 = aten::add(self=%2, other=%3) : F
 ";
-    assert_eq!(streamed(&graph(8192, later, "%4")), [32]);
+    assert_eq!(non_temporal(&graph(8192, later, "%4")), [32]);
 }
 
 /// Layers alike share a program where they stream alike.

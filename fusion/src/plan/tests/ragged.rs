@@ -46,9 +46,9 @@ impl G {
     }
 }
 
-fn has_lead(plan: &Plan) -> bool {
+fn is_peeled(plan: &Plan) -> bool {
     let StepKind::Kernel(step) = &plan.steps[0].kind else { unreachable!() };
-    step.tiling.as_ref().unwrap().lead.is_some()
+    step.tiling.as_ref().unwrap().peel.is_some()
 }
 
 fn walk(plan: &Plan) -> Walk {
@@ -63,13 +63,13 @@ fn rows_that_fit_a_tile_are_masked_where_they_begin() {
         let x = g.short(0, &[3, cols]);
         let s = g.softmax(x, 1);
         let plan = g.checked(&[s]);
-        assert!(!has_lead(&plan) && walk(&plan) == Walk::Spanned, "softmax {cols}");
+        assert!(!is_peeled(&plan) && walk(&plan) == Walk::Spanned, "softmax {cols}");
         let mut g = G::new();
         let x = g.short(0, &[3, cols]);
         let n = g.layer_norm(x);
         let out = g.affine(n, 1);
         let plan = g.checked(&[out]);
-        assert!(!has_lead(&plan) && walk(&plan) == Walk::Spanned, "layer norm {cols}");
+        assert!(!is_peeled(&plan) && walk(&plan) == Walk::Spanned, "layer norm {cols}");
     }
 }
 
@@ -86,7 +86,7 @@ fn rows_of_a_few_steps_are_read_once_and_stay_in_registers() {
         let plan = g.checked(&[s]);
         let StepKind::Kernel(kernel) = &plan.steps[0].kind else { unreachable!() };
         let tiling = kernel.tiling.as_ref().unwrap();
-        let found = (tiling.axes[0].extent, tiling.walk, tiling.warps, tiling.lead.is_some());
+        let found = (tiling.axes[0].extent, tiling.walk, tiling.warps, tiling.peel.is_some());
         assert_eq!(found, (step, Walk::Persistent, warps, cols % 8 != 0), "softmax {cols}");
         let text = plan.programs[0].to_string();
         let reads = text.matches(" = load ").count();
@@ -111,7 +111,7 @@ fn long_rows_are_walked_once_for_their_mean_and_variance() {
         let n = g.layer_norm(x);
         let out = g.affine(n, 1);
         let plan = g.checked(&[out]);
-        assert_eq!((has_lead(&plan), walk(&plan)), (cols % 8 != 0, Walk::Loops));
+        assert_eq!((is_peeled(&plan), walk(&plan)), (cols % 8 != 0, Walk::Loops));
         let text = plan.programs[0].to_string();
         // One walk for both, and one that stores; each may have a loop for its ends.
         assert!(text.matches(" for %").count() <= 4, "{text}");
@@ -124,7 +124,7 @@ fn long_rows_of_32_bits_stay_in_the_registers_of_two_blocks() {
     let x = g.input(0, &[2, 20_003]);
     let s = g.softmax(x, 1);
     let plan = g.checked(&[s]);
-    assert_eq!((has_lead(&plan), walk(&plan)), (true, Walk::Persistent));
+    assert_eq!((is_peeled(&plan), walk(&plan)), (true, Walk::Persistent));
     let text = plan.programs[0].to_string();
     assert_eq!((text.matches(" = load ").count(), text.matches(" for %").count()), (10, 0), "{text}");
 }
@@ -183,6 +183,6 @@ fn rows_that_begin_with_padding_start_before_their_memory() {
         let sum = g.reduce(ReduceFn::Sum, square, &[1]);
         let plan = g.checked(&[sum]);
         let text = plan.programs[0].to_string();
-        assert!(has_lead(&plan) && text.contains("div_floor"), "{text}");
+        assert!(is_peeled(&plan) && text.contains("div_floor"), "{text}");
     }
 }
