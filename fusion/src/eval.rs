@@ -53,7 +53,7 @@ pub enum EvalError {
     /// A libtorch call.
     #[error("{0} runs in libtorch")]
     Extern(String),
-    /// A node that [`crate::verify`] refuses.
+    /// A node that [`verify`](crate::verify()) refuses.
     #[error("the graph is not well-formed at {0}")]
     Malformed(String),
 }

@@ -1,4 +1,4 @@
-//! Text forms of [`Graph`] and [`Recording`]: printed deterministically, parsed back exactly.
+//! Text forms of [`Graph`](crate::Graph) and [`Recording`](crate::Recording): printed deterministically, parsed back exactly.
 //!
 //! ```text
 //! graph {

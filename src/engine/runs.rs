@@ -116,7 +116,7 @@ impl Runs<'_> {
     }
 
     /// The slot of a value that a kernel addresses. Only plain strided memory has an element type that kernels know; the
-    /// guards keep inputs and parameters plain, and [`Meta::address`] all others.
+    /// guards keep inputs and parameters plain, and [`Meta::address`](crate::torch::Meta::address) all others.
     fn buffer(&self, value: ValueRef) -> Result<Slot, Error> {
         match self.plan.graph.ty(value).dtype.elem() {
             Some(_) => self.slots.get(value),

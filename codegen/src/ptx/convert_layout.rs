@@ -1,7 +1,7 @@
 //! Conversion lowering: how a tile comes from the layout that it is held in to the one that an operation wants.
 //!
 //! Where every thread has what it needs, it takes that from its registers. Else all go through shared memory: neighbours
-//! together where threads have or want some ([`super::pieces`]), or element by element.
+//! together where threads have or want some ([`super::vector_convert`]), or element by element.
 //!
 //! ```text
 //! kernel @transpose(%x: ptr<f32> align(16), %y: ptr<f32> align(16), %z: ptr<f32> align(4)) warps(4) {

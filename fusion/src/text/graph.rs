@@ -14,7 +14,7 @@ use crate::graph::{
 };
 use crate::types::{DType, TensorType};
 
-/// Reads the text form of a graph. The graph is well-formed as text; [`crate::verify`] says whether it is one that
+/// Reads the text form of a graph. The graph is well-formed as text; [`verify`](crate::verify()) says whether it is one that
 /// passes accept.
 ///
 /// # Errors
