@@ -3,7 +3,7 @@
 use tilefuse_block::{AtomicFn, Elem, Literal, MemoryOrder, MemoryScope, Op, OpKind};
 
 use super::Target;
-use super::barrier::Why;
+use super::barrier::BarrierReason;
 use super::ir::{Val, literal, memory_ty, ty};
 use super::lower::Lower;
 use crate::error::Result;
@@ -69,7 +69,7 @@ impl<'a> Lower<'a> {
         let releases = matches!(order, MemoryOrder::Release | MemoryOrder::AcqRel);
         let read = self.hazards.before_read(op, layout);
         let met = read.or_else(|| self.hazards.before_write(self.plan, op, layout));
-        if let Some(why) = met.or(releases.then_some(Why::Order)) {
+        if let Some(why) = met.or(releases.then_some(BarrierReason::Order)) {
             self.barrier(why);
         }
         let copies = layout.replicated_threads();
@@ -86,7 +86,7 @@ impl<'a> Lower<'a> {
             _ => self.told(layout, &old, elem),
         };
         if matches!(order, MemoryOrder::Acquire | MemoryOrder::AcqRel) {
-            self.barrier(Why::Order);
+            self.barrier(BarrierReason::Order);
         }
         self.hold(op.results[0], layout.clone(), old);
         Ok(())

@@ -50,7 +50,7 @@ use crate::layout::Layout;
 
 /// Why threads wait for each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Why {
+pub(crate) enum BarrierReason {
     /// Another thread may have written what this pointer points to.
     Written(Value),
     /// Another thread may yet have to read what this pointer points to.
@@ -97,13 +97,13 @@ impl Hazards {
     }
 
     /// Why a read must wait for the block, if it must.
-    pub(crate) fn before_read(&self, op: &Op, layout: &Layout) -> Option<Why> {
+    pub(crate) fn before_read(&self, op: &Op, layout: &Layout) -> Option<BarrierReason> {
         let written = self.writes.iter().find(|w| w.ptr == op.args[0] && !w.is_own(op.args[1], layout));
-        written.map(|write| Why::Written(write.ptr))
+        written.map(|write| BarrierReason::Written(write.ptr))
     }
 
     /// Why a write must wait for the block, if it must.
-    pub(crate) fn before_write(&self, plan: &Assignment, op: &Op, layout: &Layout) -> Option<Why> {
+    pub(crate) fn before_write(&self, plan: &Assignment, op: &Op, layout: &Layout) -> Option<BarrierReason> {
         let program = plan.program;
         let shape = &program.ty(op.args[1]).shape;
         let overlaps = |a: &Access| {
@@ -113,8 +113,8 @@ impl Hazards {
         };
         let meets = |a: &Access| !disjoint::are_apart(plan, a.offsets, op.args[1]);
         let rewrites = |a: &Access| a.ptr == op.args[0] && !a.is_own(op.args[1], layout) && meets(a);
-        let read = self.reads.iter().find(|a| overlaps(a)).map(|a| Why::Read(a.ptr));
-        read.or_else(|| self.writes.iter().find(|a| rewrites(a)).map(|a| Why::Written(a.ptr)))
+        let read = self.reads.iter().find(|a| overlaps(a)).map(|a| BarrierReason::Read(a.ptr));
+        read.or_else(|| self.writes.iter().find(|a| rewrites(a)).map(|a| BarrierReason::Written(a.ptr)))
     }
 
     pub(crate) fn read(&mut self, op: &Op, layout: &Layout) {
@@ -163,15 +163,15 @@ impl Access {
 
 /// The barriers in the code of an operation.
 pub(super) fn notes(seen: &Seen<'_>, op: &Op) -> Vec<String> {
-    let why = |why: &Why| match why {
-        Why::Written(ptr) => format!("other threads may have written %{}", seen.name(*ptr)),
-        Why::Read(ptr) => format!("other threads may yet read %{}", seen.name(*ptr)),
-        Why::Filled => "other threads read what is put into shared memory".to_owned(),
-        Why::Reused => "other threads may yet read that shared memory".to_owned(),
-        Why::Arrived => "other threads read operands that were loaded ahead".to_owned(),
-        Why::Order => "the memory order asks for it".to_owned(),
-        Why::Iterations => "iterations meet in memory".to_owned(),
-        Why::Condition => "all threads take the same way".to_owned(),
+    let why = |why: &BarrierReason| match why {
+        BarrierReason::Written(ptr) => format!("other threads may have written %{}", seen.name(*ptr)),
+        BarrierReason::Read(ptr) => format!("other threads may yet read %{}", seen.name(*ptr)),
+        BarrierReason::Filled => "other threads read what is put into shared memory".to_owned(),
+        BarrierReason::Reused => "other threads may yet read that shared memory".to_owned(),
+        BarrierReason::Arrived => "other threads read operands that were loaded ahead".to_owned(),
+        BarrierReason::Order => "the memory order asks for it".to_owned(),
+        BarrierReason::Iterations => "iterations meet in memory".to_owned(),
+        BarrierReason::Condition => "all threads take the same way".to_owned(),
     };
     let barriers = seen.decisions().into_iter().flat_map(|decisions| decisions.barriers.of(op));
     counted(barriers.map(why))

@@ -5,7 +5,7 @@
 
 use tilefuse_block::{Elem, Op, Region, Value};
 
-use super::barrier::Why;
+use super::barrier::BarrierReason;
 use super::ir::{Val, ty};
 use super::lower::{Lower, gather_bits};
 use super::reduce::Slots;
@@ -130,7 +130,7 @@ impl<'a> Lower<'a> {
                 self.shared_store(&address, elem, &value, &writes);
             }
         }
-        self.barrier(Why::Filled);
+        self.barrier(BarrierReason::Filled);
         for (r, tuple) in tuples.iter_mut().enumerate() {
             let columns: Vec<Vec<Val>> = slots.iter().map(|s| self.parts(s, result.reg_offset(r))).collect();
             let parts = (0..1usize << bits.len()).map(|p| columns.iter().map(|c| c[p].clone()).collect());
@@ -142,7 +142,7 @@ impl<'a> Lower<'a> {
     fn all_slots(&mut self, elems: &[Elem], result: &Layout, bits: &[usize]) -> Vec<Slots> {
         let rooms: Vec<_> = elems.iter().map(|&elem| self.room(elem, result, bits)).collect();
         if rooms.iter().any(|(_, wait)| *wait) {
-            self.barrier(Why::Reused);
+            self.barrier(BarrierReason::Reused);
         }
         rooms.into_iter().map(|(room, _)| self.place_slots(room, result, bits)).collect()
     }

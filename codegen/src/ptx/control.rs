@@ -4,7 +4,7 @@
 use rustc_hash::FxHashMap;
 use tilefuse_block::{Op, OpKind, Region, Value};
 
-use super::barrier::Why;
+use super::barrier::BarrierReason;
 use super::ir::Val;
 use super::lower::{Lower, Regs};
 use crate::error::Result;
@@ -154,7 +154,7 @@ impl<'a> Lower<'a> {
         self.ir.declare("i1 @llvm.nvvm.barrier.cta.red.or.aligned.all(i32, i1) convergent nounwind");
         let common =
             self.ir.def(format_args!("call i1 @llvm.nvvm.barrier.cta.red.or.aligned.all(i32 0, i1 {own})"));
-        self.decisions.wait(Why::Condition);
+        self.decisions.wait(BarrierReason::Condition);
         self.hazards.clear();
         Ok(common)
     }
@@ -210,7 +210,7 @@ impl<'a> Lower<'a> {
         self.copies.push(FxHashMap::default());
         self.shared.enter_loop();
         if self.hazards.loop_needs_barrier(regions) {
-            self.barrier(Why::Iterations);
+            self.barrier(BarrierReason::Iterations);
         }
     }
 }

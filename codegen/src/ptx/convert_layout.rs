@@ -55,12 +55,12 @@
 
 use tilefuse_block::{Elem, Op, Value};
 
-use super::barrier::Why;
+use super::barrier::BarrierReason;
 use super::decisions::counted;
 use super::ir::{Val, memory_ty, ty};
 use super::lower::Lower;
 use super::passes::Seen;
-use super::vector_convert::{self, Pieces};
+use super::vector_convert::{self, Vectors};
 use crate::error::{Error, Result};
 use crate::layout::Layout;
 
@@ -70,7 +70,7 @@ pub(crate) enum Way {
     /// Within each thread.
     Registers(Picks),
     /// Through shared memory, neighbours together.
-    Pieces(Pieces),
+    Vectors(Vectors),
     /// Through shared memory, element by element.
     Elements,
 }
@@ -94,8 +94,8 @@ pub(crate) struct Conversion {
 impl Way {
     /// The cheapest way from one layout to another.
     pub(crate) fn of(from: &Layout, to: &Layout, elem: Elem) -> Way {
-        let pieces = || vector_convert::between(from, to, elem).map(Way::Pieces);
-        picks(from, to).map(Way::Registers).or_else(pieces).unwrap_or(Way::Elements)
+        let vectors = || vector_convert::between(from, to, elem).map(Way::Vectors);
+        picks(from, to).map(Way::Registers).or_else(vectors).unwrap_or(Way::Elements)
     }
 }
 
@@ -139,7 +139,7 @@ impl Lower<'_> {
                 needed: 1 << from.shape().iter().sum::<u32>(),
                 limit: 0,
             }),
-            Way::Pieces(pieces) => Ok(self.by_pieces(pieces, (from, regs), to, elem)),
+            Way::Vectors(vectors) => Ok(self.by_vectors(vectors, (from, regs), to, elem)),
             Way::Elements => self.through_shared(from, regs, to, elem),
         }
     }
@@ -185,7 +185,7 @@ impl Lower<'_> {
             let value = self.pack_memory(elem, value);
             self.shared_store(&address, elem, &value, &writes);
         }
-        self.barrier(Why::Filled);
+        self.barrier(BarrierReason::Filled);
     }
 
     /// Reads one element of shared memory.
@@ -243,7 +243,7 @@ pub(super) fn notes(seen: &Seen<'_>, op: &Op) -> Vec<String> {
         let way = match way {
             Way::Registers(picks) if picks.bits.is_empty() => "within each thread".to_owned(),
             Way::Registers(_) => "within each thread, by its number".to_owned(),
-            Way::Pieces(Pieces { have, want }) => {
+            Way::Vectors(Vectors { have, want }) => {
                 format!("through shared memory, written by {have} and read by {want}")
             }
             Way::Elements => "through shared memory, element by element".to_owned(),

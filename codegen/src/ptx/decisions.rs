@@ -2,7 +2,7 @@
 
 use tilefuse_block::Op;
 
-use super::barrier::Why;
+use super::barrier::BarrierReason;
 use super::convert_layout::Conversion;
 use super::shared::Allocation;
 
@@ -33,7 +33,7 @@ pub(crate) struct Decisions {
     now: *const Op,
     pub(crate) conversions: Table<Conversion>,
     pub(crate) allocations: Table<Allocation>,
-    pub(crate) barriers: Table<Why>,
+    pub(crate) barriers: Table<BarrierReason>,
 }
 
 impl Default for Decisions {
@@ -61,7 +61,7 @@ impl Decisions {
         self.allocations.0.push((self.now, allocation));
     }
 
-    pub(crate) fn wait(&mut self, why: Why) {
+    pub(crate) fn wait(&mut self, why: BarrierReason) {
         self.barriers.0.push((self.now, why));
     }
 }

@@ -7,7 +7,7 @@ use tilefuse_block::{Elem, Kind, Op, OpKind, Program, Region, Value};
 
 use super::Target;
 use super::assign::{Assignment, log_shape};
-use super::barrier::{Hazards, Why};
+use super::barrier::{BarrierReason, Hazards};
 use super::decisions::Decisions;
 use super::dot::Staged;
 use super::ir::{Ir, Val, literal, ty};
@@ -352,7 +352,7 @@ impl<'a> Lower<'a> {
     }
 
     /// Waits for all threads of the instance, and makes their writes visible to each other.
-    pub(crate) fn barrier(&mut self, why: Why) {
+    pub(crate) fn barrier(&mut self, why: BarrierReason) {
         self.decisions.wait(why);
         match self.plan.cluster {
             0 => self.block_barrier(),
@@ -366,7 +366,7 @@ impl<'a> Lower<'a> {
         let allocation = self.shared.for_scratch(bytes);
         self.decisions.allocate(allocation);
         if allocation.waits {
-            self.barrier(Why::Reused);
+            self.barrier(BarrierReason::Reused);
         }
     }
 

@@ -2,7 +2,7 @@
 
 use tilefuse_block::{Elem, Literal, Op, Value};
 
-use super::barrier::Why;
+use super::barrier::BarrierReason;
 use super::ir::{Val, literal, ty};
 use super::lower::{Lower, Regs, gather_bits};
 use crate::error::Result;
@@ -88,7 +88,7 @@ impl<'a> Lower<'a> {
                  (ptr addrspace(3) {address}, i1 {counted}) nounwind"
             ));
         }
-        self.barrier(Why::Filled);
+        self.barrier(BarrierReason::Filled);
         let mut out = Vec::with_capacity(to.num_regs());
         for r in 0..to.num_regs() {
             let address = self.slot(&to, r, Elem::I32);

@@ -2,7 +2,7 @@
 
 use tilefuse_block::{Elem, Op, OpKind, ReduceFn};
 
-use super::barrier::Why;
+use super::barrier::BarrierReason;
 use super::ir::{Val, memory_ty};
 use super::lower::{Lower, gather_bits};
 use super::pairs;
@@ -150,7 +150,7 @@ impl<'a> Lower<'a> {
                 Across::Blocks => self.store_to_all_blocks(&address, elem, &value, &writes),
             }
         }
-        self.decisions.wait(Why::Filled);
+        self.decisions.wait(BarrierReason::Filled);
         match across {
             Across::Warps => self.block_barrier(),
             Across::Blocks => self.cluster_barrier(),
@@ -165,7 +165,7 @@ impl<'a> Lower<'a> {
     fn slots(&mut self, elem: Elem, result: &Layout, bits: &[usize]) -> Slots {
         let (room, wait) = self.room(elem, result, bits);
         if wait {
-            self.barrier(Why::Reused);
+            self.barrier(BarrierReason::Reused);
         }
         self.place_slots(room, result, bits)
     }

@@ -5,7 +5,7 @@
 
 use tilefuse_block::{Elem, Op, Region};
 
-use super::barrier::Why;
+use super::barrier::BarrierReason;
 use super::combine::Tuple;
 use super::ir::Val;
 use super::lower::Lower;
@@ -185,7 +185,7 @@ impl<'a> Lower<'a> {
                 self.shared_store(&address, elems[k], &value, &writes);
             }
         }
-        self.barrier(Why::Filled);
+        self.barrier(BarrierReason::Filled);
         let mut out = Vec::new();
         for &s in sources {
             let mut tuple = Tuple::new();

@@ -62,7 +62,7 @@ use tilefuse_block::{Op, OpKind, Program, Region, Value};
 
 use super::Target;
 use super::assign::Assignment;
-use super::barrier::Why;
+use super::barrier::BarrierReason;
 use super::dot::{self, Side, Staged};
 use super::ir::Val;
 use super::lower::Lower;
@@ -356,7 +356,7 @@ impl<'a> Lower<'a> {
         let running =
             Running { pipeline, stages, induction, hi, step, read: self.ir.fresh(), next: self.ir.fresh() };
         // The stages may have been those of another loop, or of this one before.
-        self.barrier(Why::Reused);
+        self.barrier(BarrierReason::Reused);
         self.write_residents(&running)?;
         let mut index = lo.clone();
         for stage in 0..running.pipeline.distance(self.target) {
@@ -387,7 +387,7 @@ impl<'a> Lower<'a> {
         if running.pipeline.copies.iter().any(|copy| copy.staged.has_panels()) {
             self.show_to_matrix_unit();
         }
-        self.barrier(Why::Arrived);
+        self.barrier(BarrierReason::Arrived);
         self.in_flight.extend(running.pipeline.overlapping.map(|op| op.results[0]));
         if running.pipeline.overlapping.is_none() {
             self.load_later(running, index)?;

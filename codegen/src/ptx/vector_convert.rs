@@ -3,7 +3,7 @@
 
 use tilefuse_block::Elem;
 
-use super::barrier::Why;
+use super::barrier::BarrierReason;
 use super::ir::Val;
 use super::lower::Lower;
 use crate::layout::Layout;
@@ -26,7 +26,7 @@ impl Rows {
 
 /// How many neighbours move together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Pieces {
+pub(crate) struct Vectors {
     /// To shared memory.
     pub(crate) have: usize,
     /// From shared memory.
@@ -34,19 +34,19 @@ pub(crate) struct Pieces {
 }
 
 /// How many neighbours move together from one layout to another; none where only single ones would.
-pub(crate) fn between(from: &Layout, to: &Layout, elem: Elem) -> Option<Pieces> {
+pub(crate) fn between(from: &Layout, to: &Layout, elem: Elem) -> Option<Vectors> {
     let last = from.shape().len().checked_sub(1)?;
-    let piece = |layout: &Layout| (1usize << layout.vector(last)).min(16 / elem.bytes() as usize);
-    let (have, want) = (piece(from), piece(to));
+    let width = |layout: &Layout| (1usize << layout.vector(last)).min(16 / elem.bytes() as usize);
+    let (have, want) = (width(from), width(to));
     let alone = have.max(want) == 1 || elem == Elem::Bool || from.replicated_threads() != 0;
-    (!alone).then_some(Pieces { have, want })
+    (!alone).then_some(Vectors { have, want })
 }
 
 impl Lower<'_> {
     /// The elements that `from` holds in `regs`, in the layout `to`.
-    pub(crate) fn by_pieces(
+    pub(crate) fn by_vectors(
         &mut self,
-        Pieces { have, want }: Pieces,
+        Vectors { have, want }: Vectors,
         (from, regs): (&Layout, &[Val]),
         to: &Layout,
         elem: Elem,
@@ -63,7 +63,7 @@ impl Lower<'_> {
             let address = self.rows_at(&start, rows.at(from.reg_offset(first)));
             self.shared_store_group(&address, elem, &regs[first..first + have]);
         }
-        self.barrier(Why::Filled);
+        self.barrier(BarrierReason::Filled);
         let start = self.rows_start(rows, to);
         let mut out = Vec::with_capacity(to.num_regs());
         for first in (0..to.num_regs()).step_by(want) {

@@ -6,7 +6,7 @@ use super::Extents;
 use super::stage::{Side, Staged};
 use crate::error::Result;
 use crate::layout::{Layout, axis_bits};
-use crate::ptx::barrier::Why;
+use crate::ptx::barrier::BarrierReason;
 use crate::ptx::ir::{Val, ty};
 use crate::ptx::lower::Lower;
 use crate::scalar;
@@ -38,7 +38,7 @@ impl<'a> Lower<'a> {
                 scalar::cast(&mut lower.ir, from, elem, value)
             })?;
         }
-        self.barrier(Why::Filled);
+        self.barrier(BarrierReason::Filled);
         let a = self.lines(&layout, a, Side::Left);
         let b = self.lines(&layout, b, Side::Right);
         let sums = self.sum_products(elem, 1 << extents.common, [&a, &b], sums);

@@ -7,7 +7,7 @@ use super::{Extents, operands, warpgroup};
 use crate::error::Result;
 use crate::layout::{Accumulator, Layout, axis_bits};
 use crate::ptx::assign::Assignment;
-use crate::ptx::barrier::Why;
+use crate::ptx::barrier::BarrierReason;
 use crate::ptx::ir::{Val, ty};
 use crate::ptx::lower::Lower;
 use crate::ptx::software_pipeline::Placed;
@@ -260,7 +260,7 @@ impl<'a> Lower<'a> {
             if sources.iter().any(|(_, staged)| staged.has_panels()) {
                 self.show_to_matrix_unit();
             }
-            self.barrier(Why::Filled);
+            self.barrier(BarrierReason::Filled);
         }
         Ok(found)
     }
