@@ -117,7 +117,7 @@ fn operands_are_packed_in_no_more_than_eager_holds() {
         let products = Products::Generated;
         let options =
             Options { products, prepack_weights: Prepack::Never, workspace_bytes, ..Options::default() };
-        run(&tilefuse::fuse_with(model, options), &inputs).1.to_string()
+        run(&tilefuse::fuse_with(model, options), &inputs).1.text(false)
     };
     assert!(plan(0).contains("its packed operands would take "), "{}", plan(0));
     assert!(plan(4 << 20).contains("0 libtorch operators"), "{}", plan(4 << 20));
