@@ -19,7 +19,7 @@ use crate::recording::Arg;
 type PerAxis = SmallVec<[i64; 3]>;
 
 /// Operators that are convolutions, with the number of axes where the name says it.
-const OPERATORS: [(&str, Option<usize>); 8] = [
+const OPERATORS: [(&str, Option<usize>); 7] = [
     ("aten::conv1d", Some(1)),
     ("aten::conv2d", Some(2)),
     ("aten::conv3d", Some(3)),
@@ -27,20 +27,14 @@ const OPERATORS: [(&str, Option<usize>); 8] = [
     ("aten::conv_transpose2d", Some(2)),
     ("aten::conv_transpose3d", Some(3)),
     ("aten::convolution", None),
-    ("aten::_convolution", None),
 ];
 
 /// The largest of strides, paddings and dilations.
 const MAX_ARGUMENT: i64 = 1 << 31;
 
-/// Whether an operator is a convolution.
-pub(crate) fn is_known(op: &str) -> bool {
-    OPERATORS.iter().any(|(name, _)| *name == op)
-}
-
 /// Whether a call of a convolution is that of a transposed one.
-pub(crate) fn is_transposed(op: &str, args: Args<'_, u16>) -> bool {
-    op.starts_with("aten::conv_transpose") || (is_known(op) && args.bool("transposed") == Some(true))
+fn is_transposed(op: &str, args: Args<'_, u16>) -> bool {
+    op.starts_with("aten::conv_transpose") || args.bool("transposed") == Some(true)
 }
 
 /// The arguments of a convolution beside its tensors.

@@ -11,8 +11,8 @@
 //!
 //! What libtorch computes in the same call, it computes here: factors, an addend and the rounding behind a contraction, where
 //! they come from the operator that the contraction comes from. Each form of call is an entry of [`FORMS`]; what is none of
-//! them is brought into the order of batches of matrices. The calls may become kernels of ours later:
-//! [`crate::choose_products`].
+//! them is brought into the order of batches of matrices. A call keeps the contraction that it computes, as a
+//! [`ContractionForm`], from which [`crate::choose_products`] may make a kernel instead.
 //!
 //! A contraction that does as little for each element that it reads as a reduction does is one: that of vectors, and on a GPU
 //! that of a matrix, read along its rows, and a vector, for which libtorch's kernels are made for more rows. It takes what
@@ -23,7 +23,7 @@ mod conv;
 use smallvec::SmallVec;
 use tilefuse_block::{Elem, ReduceFn, ScalarFn};
 
-use crate::graph::{AtenCall, Contraction, Graph, NodeId, Op, ValueRef, View};
+use crate::graph::{AtenCall, Contraction, ContractionForm, Graph, NodeId, Op, ValueRef, View};
 use crate::recording::Arg;
 use crate::simplify::known;
 use crate::types::{Device, Dims, TensorType};
@@ -318,7 +318,12 @@ impl Contract {
         };
         let lhs = self.in_matrices(graph, 0, &[batch, rows, depth][3 - own.len()..]);
         let rhs = self.in_matrices(graph, 1, &[batch, depth, columns][3 - own.len()..]);
-        Some(Call { shape: Some(own), ..names.call(epilogue, [lhs, rhs]) })
+        let leading = own.len() as u8 - 2;
+        let pairs = Contraction {
+            batch: (0..leading).map(|d| (d, d)).collect(),
+            sum: [(leading + 1, leading)].into_iter().collect(),
+        };
+        Some(Call { shape: Some(own), ..names.call(epilogue, &pairs, [lhs, rhs]) })
     }
 
     /// An operand in this shape, in the order batch, others, summed, or for the right one batch, summed, others.
@@ -374,8 +379,8 @@ const ADDMV: Names = Names { op: "aten::addmv", addend: Some("self"), factors: [
 const BADDBMM: Names = Names { op: "aten::baddbmm", addend: Some("self"), factors: ["batch1", "batch2"] };
 
 impl Names {
-    /// The call for an epilogue of products of these factors.
-    fn call(&self, epilogue: &Epilogue, factors: [ValueRef; 2]) -> Call {
+    /// The call for an epilogue of products of these factors, along these pairs of their dimensions.
+    fn call(&self, epilogue: &Epilogue, pairs: &Contraction, factors: [ValueRef; 2]) -> Call {
         let number =
             |x: f64| if x.fract() == 0.0 && x.abs() < 1e9 { Arg::Int(x as i64) } else { Arg::Float(x) };
         let addend = self.addend.zip(epilogue.addend);
@@ -385,7 +390,17 @@ impl Names {
             args.extend([("beta", number(beta)), ("alpha", number(epilogue.alpha))]);
         }
         let operands = addend.map(|(_, (value, _))| value).into_iter().chain(factors).collect();
-        Call { call: AtenCall::new(self.op, "", args), operands, shape: None }
+        let first = u16::from(addend.is_some());
+        let contraction = ContractionForm {
+            pairs: pairs.clone(),
+            window: None,
+            lhs: first,
+            rhs: first + 1,
+            alpha: epilogue.alpha,
+            addend: addend.map(|(_, (_, beta))| (0, beta)),
+        };
+        let call = AtenCall { contraction: Some(contraction), ..AtenCall::new(self.op, "", args) };
+        Call { call, operands, shape: None }
     }
 }
 
@@ -407,7 +422,16 @@ fn linear(contract: &Contract, graph: &Graph, epilogue: &Epilogue) -> Option<Cal
     let args = [("input", Arg::Tensor(0)), ("weight", Arg::Tensor(1))];
     let args = args.into_iter().chain([("bias", bias.map_or(Arg::None, |_| Arg::Tensor(2)))]);
     let operands = contract.operands.into_iter().chain(bias).collect();
-    Some(Call { call: AtenCall::new("aten::linear", "", args), operands, shape: None })
+    let contraction = ContractionForm {
+        pairs: contract.pairs.clone(),
+        window: None,
+        lhs: 0,
+        rhs: 1,
+        alpha: 1.0,
+        addend: bias.map(|_| (2, 1.0)),
+    };
+    let call = AtenCall { contraction: Some(contraction), ..AtenCall::new("aten::linear", "", args) };
+    Some(Call { call, operands, shape: None })
 }
 
 /// Products of two matrices.
@@ -419,7 +443,7 @@ fn matrices(contract: &Contract, graph: &Graph, epilogue: &Epilogue) -> Option<C
         (None, false) if contract.elem == Elem::I8 => INT_MM,
         _ => return None,
     };
-    fits.then(|| names.call(epilogue, contract.operands))
+    fits.then(|| names.call(epilogue, &contract.pairs, contract.operands))
 }
 
 /// Products of the matrices of two batches, none of which is broadcast.
@@ -431,14 +455,15 @@ fn batches(contract: &Contract, graph: &Graph, epilogue: &Epilogue) -> Option<Ca
         None if epilogue.alpha == 1.0 && !broadcast => BMM,
         None => return None,
     };
-    (fits && contract.is_rounded(graph, epilogue)).then(|| names.call(epilogue, contract.operands))
+    (fits && contract.is_rounded(graph, epilogue))
+        .then(|| names.call(epilogue, &contract.pairs, contract.operands))
 }
 
 /// A matrix times a vector, and an addend.
 fn vector(contract: &Contract, graph: &Graph, epilogue: &Epilogue) -> Option<Call> {
     let fits =
         contract.ranks(graph) == [2, 1] && contract.is(0, (1, 0)) && contract.is_rounded(graph, epilogue);
-    (fits && epilogue.addend.is_some()).then(|| ADDMV.call(epilogue, contract.operands))
+    (fits && epilogue.addend.is_some()).then(|| ADDMV.call(epilogue, &contract.pairs, contract.operands))
 }
 
 /// Any other product of matrices and vectors, batches of which are broadcast.
@@ -461,7 +486,7 @@ fn matmul(contract: &Contract, graph: &Graph, epilogue: &Epilogue) -> Option<Cal
     };
     // libtorch repeats dimensions of the batch alone.
     let operands = if batch > 0 && (0..batch).all(full) { narrow } else { contract.operands };
-    Some(MATMUL.call(epilogue, operands))
+    Some(MATMUL.call(epilogue, &contract.pairs, operands))
 }
 
 /// The value that a view repeats along dimensions in front of the last two.

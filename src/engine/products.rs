@@ -446,6 +446,8 @@ fn judged(rounds: &[[f64; 2]]) -> Option<Times> {
 
 #[cfg(test)]
 mod tests {
+    use tilefuse_fusion::pipeline::{Context, Stage, lowered};
+
     use super::*;
 
     #[test]
@@ -457,8 +459,10 @@ mod tests {
           %3 = aten::conv2d(input=%2, weight=%1, bias=None, stride=[1,1], padding=[0,0], dilation=[1,1], groups=1) : f32[1,32,8,8]
           outputs %3
         }";
-        let mut graph = tilefuse_fusion::parse_graph(text).unwrap();
         let profile = Profile::host(2);
+        let graph = tilefuse_fusion::parse_graph(text).unwrap();
+        let primitive = Stage::Primitive..=Stage::Primitive;
+        let mut graph = lowered(graph, primitive, &mut Context::new(&profile)).unwrap();
         let mut orders = Vec::new();
         choose_products(&mut graph, &profile, Products::Measured, Some(0), u64::MAX, &mut |candidate| {
             let wanted = candidate.template.result_layout.clone();

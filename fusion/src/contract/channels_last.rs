@@ -15,7 +15,6 @@ use smallvec::SmallVec;
 
 use super::ResultLayout;
 use super::conv::{self, Vectors};
-use crate::convolution;
 use crate::graph::{Graph, NodeId, Op, ValueRef, View};
 use crate::types::{Dims, TensorType};
 
@@ -40,8 +39,9 @@ pub(super) fn may_be_channels_last(graph: &Graph, node: NodeId, vectors: Vectors
                 Op::View(View::Permute(order)) if is_filters_last(order) => {}
                 Op::Reduce { dims, .. } if dims.iter().all(|&d| d >= 2) => {}
                 Op::Aten(call)
-                    if convolution::is_known(&call.op)
-                        && conv::takes_any_strides(graph, user, call, edge.operand, vectors) => {}
+                    if call.contraction.as_ref().is_some_and(|form| {
+                        conv::takes_any_strides(graph, user, form, edge.operand, vectors)
+                    }) => {}
                 _ => return false,
             }
         }
@@ -155,8 +155,7 @@ pub(super) struct StridedImages {
 /// Lets a convolution read images that are a permutation of what lies in memory at the strides that they have there.
 pub(super) fn read_at_strides(graph: &mut Graph, node: NodeId) -> Option<StridedImages> {
     let Op::Aten(call) = &graph.node(node).op else { return None };
-    let position = call.arg("input").filter(|_| convolution::is_known(&call.op))?;
-    let position = position.tensors().next()?;
+    let position = call.contraction.as_ref().filter(|form| form.window.is_some())?.lhs;
     let before = *graph.operands(node).get(usize::from(position))?;
     let Op::View(View::Permute(permutation)) = graph.node(before.node).op.clone() else { return None };
     let &memory = graph.operands(before.node).first()?;

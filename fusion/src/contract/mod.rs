@@ -1,6 +1,7 @@
 //! Products on the host as block programs, with pointwise neighbours in their loads and stores.
 //!
-//! A call such as `aten::linear` has no lowering. Where it is worth it, [`choose_products`] gives it a [`BlockKernel`]: the
+//! A contraction stands in the graph in its library form, a call with the [`ContractionForm`] that it computes. Kernels are made
+//! from that, whatever the call's name is. Where it is worth it, [`choose_products`] gives the call a [`BlockKernel`]: the
 //! planner then merges bias, activation and residual into its epilogue.
 //!
 //! ```text
@@ -8,7 +9,7 @@
 //! %4 = map tanh %3                                             store tanh(sum + bias)
 //! ```
 //!
-//! `product.rs` reads calls as one form, batches of `alpha a b + beta c`; `operand.rs` says where operands lie, so that a
+//! `product.rs` reads contractions as batches of `alpha a b + beta c`; `operand.rs` says where operands lie, so that a
 //! transposed or strided one is read as it is; `prepack.rs` lays out weights in the order in which they are read, once, and
 //! `pack.rs` writes kernels that lay out other operands before each product; `blocks.rs` chooses the blocks, `vnni.rs` those of
 //! `bf16` and 8-bit integers where processors have instructions for these, and `template.rs` writes the programs, in the kernel
@@ -51,8 +52,7 @@ pub use self::prepack::{Panels, Prepacked};
 use self::product::Product;
 use crate::args::Args;
 use crate::block_kernel::BlockKernel;
-use crate::convolution;
-use crate::graph::{AtenCall, Graph, NodeId, Op, ValueRef};
+use crate::graph::{AtenCall, ContractionForm, Graph, NodeId, Op, ValueRef};
 use crate::plan::{Profile, operand_place};
 use crate::recording::Arg;
 use crate::schedule::Machine;
@@ -218,34 +218,35 @@ struct Host {
     quads: bool,
 }
 
-/// The kernels of a call on the host, if there is a template for it, the most likely one first.
+/// The kernels of a contraction or of attention on the host, if there is a template for it, the most likely one first.
 fn templates(graph: &Graph, node: NodeId, call: &AtenCall, host: Host) -> Vec<Template> {
-    let Host { threads, packs, .. } = host;
-    let found = match call.op.as_str() {
-        "aten::linear" | "aten::mm" | "aten::bmm" | "aten::matmul" | "aten::addmm" | "aten::baddbmm"
-        | "aten::_int_mm" => {
-            let Some(product) = product::of(graph, node, call) else { return Vec::new() };
-            match over_weight(graph, node, &product, host) {
-                None => return over_operand(graph, node, &product, host),
-                found => found,
-            }
-        }
-        "aten::scaled_dot_product_attention" => return attention::templates(graph, node, call, host),
-        op if convolution::is_known(op) => {
-            let packed = packs.and_then(|vectors| {
-                conv::packed(
-                    graph,
-                    node,
-                    call,
-                    channels_last::may_be_channels_last(graph, node, vectors),
-                    vectors,
-                )
-            });
-            packed.or_else(|| conv::template(graph, node, call, threads))
-        }
-        _ => None,
-    };
-    found.into_iter().collect()
+    if let Some(form) = &call.contraction {
+        return match product::of(graph, node, form) {
+            Some(product) => over(graph, node, &product, host),
+            None => of_windows(graph, node, form, host).into_iter().collect(),
+        };
+    }
+    match call.op.as_str() {
+        "aten::scaled_dot_product_attention" => attention::templates(graph, node, call, host),
+        _ => Vec::new(),
+    }
+}
+
+/// The kernel of a contraction of windows.
+fn of_windows(graph: &Graph, node: NodeId, form: &ContractionForm, host: Host) -> Option<Template> {
+    let packed = host.packs.and_then(|vectors| {
+        let turn = channels_last::may_be_channels_last(graph, node, vectors);
+        conv::packed(graph, node, form, turn, vectors)
+    });
+    packed.or_else(|| conv::template(graph, node, form, host.threads))
+}
+
+/// The kernels of a product.
+fn over(graph: &Graph, node: NodeId, product: &Product, host: Host) -> Vec<Template> {
+    match over_weight(graph, node, product, host) {
+        Some(template) => vec![template],
+        None => over_operand(graph, node, product, host),
+    }
 }
 
 /// The kernel of a product over a weight that is packed.
@@ -417,7 +418,8 @@ fn choose(
     }
     let all_templates = templates(graph, node, call, host);
     if all_templates.is_empty() {
-        return conv::refusal(call).map(|why| (None, Some(why.to_owned())));
+        let why = conv::refusal(call.contraction.as_ref()?)?;
+        return Some((None, Some(why.to_owned())));
     }
     let most_bytes = most_bytes.max(FREE_BYTES);
     let (all_templates, large): (Vec<Template>, Vec<Template>) =
@@ -496,7 +498,8 @@ const STREAMED: f64 = 1.1;
 
 /// The most that a kernel may take, in the time of the library's call.
 fn margin(candidate: &Candidate<'_>, predicted: Times) -> f64 {
-    match product::of(candidate.graph, candidate.node, candidate.call) {
+    let form = candidate.call.contraction.as_ref();
+    match form.and_then(|form| product::of(candidate.graph, candidate.node, form)) {
         // libtorch's library does the same; neither is expected to be quicker.
         _ if candidate.template.packs_operands() => 1.0,
         Some(product)

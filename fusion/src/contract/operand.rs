@@ -44,6 +44,12 @@ pub(super) fn in_memory(graph: &Graph, value: ValueRef, position: u16) -> Option
 }
 
 impl Source {
+    /// Puts its dimensions in another order.
+    pub(super) fn reorder(&mut self, order: &[u8]) {
+        let picked = |dims: &Dims| order.iter().map(|&d| dims[usize::from(d)]).collect();
+        (self.shape, self.strides) = (picked(&self.shape), picked(&self.strides));
+    }
+
     /// The operand spread over a shape of at least its rank: strides of 0 where it is repeated.
     pub(super) fn spread(&self, shape: &[i64]) -> Option<Dims> {
         let lead = shape.len().checked_sub(self.shape.len())?;

@@ -1,11 +1,10 @@
-//! Calls of products, read as one form: batches of `alpha a b + beta c`.
+//! Contractions as products of matrices: batches of `alpha a b + beta c`.
 
 use smallvec::SmallVec;
 use tilefuse_block::Elem;
 
 use super::operand::{Source, source};
-use crate::args::Args;
-use crate::graph::{AtenCall, Graph, NodeId, ValueRef};
+use crate::graph::{Contraction, ContractionForm, Graph, NodeId, ValueRef};
 use crate::types::Dims;
 
 /// Strides of an operand along the batch, and along its rows and columns in the product.
@@ -46,68 +45,75 @@ pub(super) struct Product {
     pub(super) out: Elem,
 }
 
-/// The product that a call computes; `None` for calls and tensors that the templates do not know.
-pub(super) fn of(graph: &Graph, node: NodeId, call: &AtenCall) -> Option<Product> {
-    let args = Args(&call.args);
-    let operands = graph.operands(node);
-    let operand = |name: &str| {
-        let position = args.tensor(name)?;
-        source(graph, *operands.get(usize::from(position))?, position)
-    };
-    let optional = |name: &str| if args.absent(name) { Some(None) } else { operand(name).map(Some) };
-    let factor = |name: &str| args.number(name).map_or(1.0, |n| n.as_f64());
+/// The product of matrices that a node's contraction is; `None` for dimensions, types and tensors that the templates do not know.
+pub(super) fn of(graph: &Graph, node: NodeId, form: &ContractionForm) -> Option<Product> {
     let [out] = &graph.node(node).outs[..] else { return None };
-    let (a, mut b, c, alpha, beta) = match call.op.as_str() {
-        "aten::linear" => (operand("input")?, operand("weight")?, optional("bias")?, 1.0, 1.0),
-        "aten::mm" | "aten::bmm" | "aten::_int_mm" => (operand("self")?, operand("mat2")?, None, 1.0, 1.0),
-        "aten::matmul" => (operand("self")?, operand("other")?, None, 1.0, 1.0),
-        "aten::addmm" => {
-            (operand("mat1")?, operand("mat2")?, optional("self")?, factor("alpha"), factor("beta"))
-        }
-        "aten::baddbmm" => {
-            (operand("batch1")?, operand("batch2")?, optional("self")?, factor("alpha"), factor("beta"))
-        }
-        _ => return None,
-    };
-    if call.op == "aten::linear" {
-        let &[_, _] = &b.shape[..] else { return None };
-        b.shape.swap(0, 1);
-        b.strides.swap(0, 1);
-    }
-    let result = out.dtype.elem()?;
-    // Products of integers wrap around in their own kind, but for the one whose result is wider.
-    let elem = match (call.op.as_str(), result) {
-        ("aten::_int_mm", Elem::I32) => Elem::I8,
-        ("aten::_int_mm", _) => return None,
-        (_, Elem::F32 | Elem::F64 | Elem::Bf16 | Elem::F16) => result,
-        _ => return None,
-    };
-    let of_kind = |v: ValueRef| graph.ty(v).dtype.elem() == Some(elem) && graph.ty(v).device == out.device;
-    let same = operands.iter().all(|&v| of_kind(v));
-    if !same || !out.is_contiguous() || a.shape.len() < 2 || b.shape.len() < 2 {
+    let (elem, result) = kinds(graph, node)?;
+    if form.window.is_some() || !out.is_contiguous() || form.alpha == 0.0 {
         return None;
     }
+    let operands = graph.operands(node);
+    let operand = |at: u16| source(graph, *operands.get(usize::from(at))?, at);
     let (batch, &[m, n]) = out.shape.split_last_chunk::<2>()?;
-    let &k = a.shape.last()?;
+    let [left, right] = matrices(&form.pairs, [operand(form.lhs)?, operand(form.rhs)?], batch.len())?;
+    let &k = left.shape.last()?;
+    // A factor of 0 leaves out even what is not finite.
+    let addend = form.addend.filter(|&(_, beta)| beta != 0.0);
+    let c = match addend {
+        Some((at, _)) => Some(access(operand(at)?, batch, [m, n])?),
+        None => None,
+    };
     let product = Product {
         m,
         n,
         k,
-        a: access(a, batch, [m, k])?,
-        b: access(b, batch, [k, n])?,
-        // A factor of 0 leaves out even what is not finite.
-        c: match c.filter(|_| beta != 0.0) {
-            Some(c) => Some(access(c, batch, [m, n])?),
-            None => None,
-        },
+        a: access(left, batch, [m, k])?,
+        b: access(right, batch, [k, n])?,
+        c,
         batch: Dims::from_slice(batch),
-        alpha,
-        beta,
+        alpha: form.alpha,
+        beta: addend.map_or(0.0, |(_, beta)| beta),
         elem,
         out: result,
     };
-    let sizes = product.batch.iter().chain([&product.m, &product.n, &product.k]);
-    (sizes.copied().all(|n| n > 0) && alpha != 0.0).then(|| product.folded())
+    let is_empty = product.batch.iter().chain([&m, &n, &k]).any(|&size| size <= 0);
+    (!is_empty).then(|| product.folded())
+}
+
+/// The kind of all operands of a node, and of its result.
+fn kinds(graph: &Graph, node: NodeId) -> Option<(Elem, Elem)> {
+    let out = graph.node(node).outs.first()?;
+    let operands = graph.operands(node);
+    let elem = graph.ty(*operands.first()?).dtype.elem()?;
+    let result = out.dtype.elem()?;
+    // Sums of 8-bit integers are stored in their own type alone, those of floats rounded to the operands'.
+    let known = match elem {
+        Elem::I8 => result == Elem::I32,
+        Elem::F32 | Elem::F64 | Elem::Bf16 | Elem::F16 => result == elem,
+        _ => false,
+    };
+    let alike = |&v: &ValueRef| graph.ty(v).dtype.elem() == Some(elem) && graph.ty(v).device == out.device;
+    (known && operands.iter().all(alike)).then_some((elem, result))
+}
+
+/// Left and right operand with their dimensions in the order batch, rows, columns; the batch has so many dimensions, rows but
+/// the last among them. `None` where several dimensions are summed, or are columns.
+fn matrices(pairs: &Contraction, operands: [Source; 2], batch: usize) -> Option<[Source; 2]> {
+    let [mut left, mut right] = operands;
+    let own = pairs.batch.len();
+    let rows = batch.checked_sub(own)?;
+    if pairs.sum.len() != 1 || left.shape.len() != batch + 2 || right.shape.len() != own + 2 {
+        return None;
+    }
+    left.reorder(&pairs.order(0, left.shape.len()));
+    let mut order = pairs.order(1, right.shape.len());
+    order.swap(own, own + 1);
+    right.reorder(&order);
+    for _ in 0..rows {
+        right.shape.insert(own, 1);
+        right.strides.insert(own, 0);
+    }
+    Some([left, right])
 }
 
 /// An operand as a batch of matrices of these sizes.

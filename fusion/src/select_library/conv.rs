@@ -13,7 +13,7 @@
 
 use super::{Contract, Epilogue};
 use crate::convolution::{ConvArgs, ConvDims};
-use crate::graph::{AtenCall, Graph, NodeId, Op, ValueRef, View, Window};
+use crate::graph::{AtenCall, ContractionForm, Graph, NodeId, Op, ValueRef, View, Window};
 use crate::types::{Dims, TensorType};
 
 /// A contraction that libtorch computes as a convolution.
@@ -85,7 +85,7 @@ impl Convolution {
                 false => graph.add(Op::Cast, &[operand], [ty], origin).into(),
             }
         });
-        if let Some(call) = self.args.call(&self.kernel, false) {
+        if let Some(call) = self.library(false) {
             self.replace(graph, value, value, (call, &operands));
         }
     }
@@ -101,8 +101,21 @@ impl Convolution {
             Some(_) => return None,
             None => None,
         };
-        let call = self.args.call(&self.kernel, bias.is_some())?;
+        let call = self.library(bias.is_some())?;
         Some((call, self.operands.into_iter().chain(bias).collect()))
+    }
+
+    /// libtorch's call of images, weight and bias.
+    fn library(&self, bias: bool) -> Option<AtenCall> {
+        let contraction = ContractionForm {
+            pairs: self.contract.pairs.clone(),
+            window: Some(self.args.clone()),
+            lhs: 0,
+            rhs: 1,
+            alpha: 1.0,
+            addend: bias.then_some((2, 1.0)),
+        };
+        Some(AtenCall { contraction: Some(contraction), ..self.args.call(&self.kernel, bias)? })
     }
 
     /// The vector that an addend repeats along all dimensions but the filters'.

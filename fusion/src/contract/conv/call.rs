@@ -1,9 +1,8 @@
-//! Calls of convolutions.
+//! Contractions of windows, read as convolutions.
 
 use super::{Axis, Conv};
-use crate::args::Args;
-use crate::convolution::{ConvArgs, is_transposed};
-use crate::graph::{AtenCall, Graph, NodeId};
+use crate::convolution::ConvArgs;
+use crate::graph::{ContractionForm, Graph, NodeId};
 
 /// A convolution and the positions of its operands: images, weights, and the bias if there is one.
 pub(in crate::contract) struct Read {
@@ -15,19 +14,22 @@ pub(in crate::contract) struct Read {
     pub(in crate::contract) batched: bool,
 }
 
-/// Why a convolution that a call computes has no kernel, where that is for what it is and not for its sizes.
-pub(in crate::contract) fn refusal(call: &AtenCall) -> Option<&'static str> {
-    is_transposed(&call.op, Args(&call.args))
+/// Why a convolution has no kernel, where that is for what it is and not for its sizes.
+pub(in crate::contract) fn refusal(form: &ContractionForm) -> Option<&'static str> {
+    form.window
+        .as_ref()?
+        .transposed
         .then_some("no kernel takes the element types, sizes or strides of this transposed convolution")
 }
 
-/// The convolution that a call computes; `None` for calls that the templates do not know, such as those whose tensors are
-/// not floats of one type.
-pub(in crate::contract) fn read(graph: &Graph, node: NodeId, call: &AtenCall) -> Option<Read> {
-    let args = Args(&call.args);
+/// The convolution that a node's contraction is; `None` for those that the templates do not know, such as those whose tensors
+/// are not floats of one type.
+pub(in crate::contract) fn read(graph: &Graph, node: NodeId, form: &ContractionForm) -> Option<Read> {
+    let ConvArgs { stride, padding, dilation, groups, transposed, .. } = form.window.as_ref()?;
+    let (groups, transposed) = (*groups, *transposed);
     let values = graph.operands(node);
-    let (input, weight) = (args.tensor("input")?, args.tensor("weight")?);
-    let bias = if args.absent("bias") { None } else { Some(args.tensor("bias")?) };
+    let (input, weight) = (form.lhs, form.rhs);
+    let bias = form.addend.map(|(at, _)| at);
     let operands: Vec<u16> = [input, weight].into_iter().chain(bias).collect();
     let [out] = &graph.node(node).outs[..] else { return None };
     let mut row_major = out.is_contiguous();
@@ -51,8 +53,6 @@ pub(in crate::contract) fn read(graph: &Graph, node: NodeId, call: &AtenCall) ->
     if y.len() != axes + 1 {
         return None;
     }
-    let ConvArgs { stride, padding, dilation, groups, transposed, .. } =
-        ConvArgs::of(&call.op, args, w.get(2..)?)?;
     let natural = |n: i64| u64::try_from(n).ok();
     let mut extents = Vec::new();
     for d in 0..axes {

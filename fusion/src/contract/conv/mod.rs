@@ -44,7 +44,7 @@ use super::operand::{Source, in_memory, source};
 use super::prepack::{Panels, unwritten_param};
 use super::{ResultLayout, Template};
 use crate::block_kernel::{BlockKernel, BlockKernelKind, Coordinates, Layout, Tied};
-use crate::graph::{AtenCall, Graph, NodeId};
+use crate::graph::{ContractionForm, Graph, NodeId};
 use crate::types::Dims;
 
 use block::Block;
@@ -58,8 +58,13 @@ pub(super) use tile::Vectors;
 const MOST: u64 = 1024;
 
 /// The template of a call of a convolution on so many threads.
-pub(super) fn template(graph: &Graph, node: NodeId, call: &AtenCall, threads: u32) -> Option<Template> {
-    let read = call::read(graph, node, call)?;
+pub(super) fn template(
+    graph: &Graph,
+    node: NodeId,
+    form: &ContractionForm,
+    threads: u32,
+) -> Option<Template> {
+    let read = call::read(graph, node, form)?;
     if read.conv.transposed {
         return transposed::template(graph, node, &read, threads);
     }
@@ -75,11 +80,11 @@ pub(super) fn template(graph: &Graph, node: NodeId, call: &AtenCall, threads: u3
 pub(super) fn packed(
     graph: &Graph,
     node: NodeId,
-    call: &AtenCall,
+    form: &ContractionForm,
     turn: bool,
     vectors: Vectors,
 ) -> Option<Template> {
-    let read = call::read(graph, node, call)?;
+    let read = call::read(graph, node, form)?;
     let out = graph.node(node).outs.first()?;
     let result_layout = channels_last_layout(&read, &out.shape)?;
     let is_channels_last = result_layout.is_order_of(&out.strides, &out.shape);
@@ -146,12 +151,12 @@ fn image_of(read: &call::Read, lie: &Source) -> Option<Image> {
 pub(super) fn takes_any_strides(
     graph: &Graph,
     node: NodeId,
-    call: &AtenCall,
+    form: &ContractionForm,
     position: u16,
     vectors: Vectors,
 ) -> bool {
     let takes = || {
-        let read = call::read(graph, node, call)?;
+        let read = call::read(graph, node, form)?;
         let others = read.operands.iter().skip(1);
         if read.operands.first() != Some(&position) || others.into_iter().any(|&at| at == position) {
             return None;

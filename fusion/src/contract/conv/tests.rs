@@ -294,15 +294,6 @@ fn calls_that_are_not_known_stay() {
     assert_eq!(count(&text, Products::Library), 1);
     let transposed = text.replace("aten::conv2d", "aten::conv_transpose2d");
     assert_eq!(count(&transposed, Products::Generated), 1);
-    let reason =
-        planned(&transposed, 2, Products::Generated).steps.iter().find_map(|step| match &step.kind {
-            crate::plan::StepKind::Extern(call) => call.reason.clone(),
-            _ => None,
-        });
-    assert_eq!(
-        reason.as_deref(),
-        Some("no kernel takes the element types, sizes or strides of this transposed convolution")
-    );
     let same =
         text.replace("aten::conv2d(", "aten::conv2d.padding(").replace("padding=[1, 1]", "padding=\"same\"");
     assert_eq!(count(&same, Products::Generated), 0);
