@@ -48,8 +48,9 @@ const MAX_JUDGED_TIME: Duration = Duration::from_millis(100);
 #[derive(Default)]
 pub(crate) struct Measuring {
     budget: Budget,
-    /// By operator, how many times as long as the call those that were measured take.
-    ratios: FxHashMap<String, Vec<f64>>,
+    /// By operator and whether operands are packed before the model runs or in each call, how many times as long as the call
+    /// those that were measured take.
+    ratios: FxHashMap<(String, [bool; 2]), Vec<f64>>,
 }
 
 impl Measure for Measuring {
@@ -59,13 +60,14 @@ impl Measure for Measuring {
 
     fn measure(&mut self, candidate: &Candidate<'_>, profile: &Profile) -> Option<Times> {
         let key = describe(candidate, profile);
-        let ratios = self.ratios.entry(candidate.call.op.clone()).or_default();
+        let packs = [candidate.template.panels.is_some(), !candidate.template.operand_kernels.is_empty()];
+        let ratios = self.ratios.entry((candidate.call.op.clone(), packs)).or_default();
         if let Some(times) = known(&key) {
             ratios.push(times.generated_us / times.library_us);
             return Some(times);
         }
         if !self.budget.allows(&key) {
-            // As the others of this plan with this operator were measured.
+            // As the others of this plan with this operator and packing were measured.
             let predicted = candidate.predicted(profile);
             if ratios.len() < MIN_MEASURED {
                 return None;

@@ -17,11 +17,12 @@
 //! `channels_last.rs` lets results lie in another order than eager's where only kernels read them.
 //!
 //! A further template is an arm of `templates`: it gives a `Template` with the kernel, several where it is not clear which is
-//! quicker, or none for calls that it does not know. Which of kernels and call is used is decided here, in the same way for
-//! all.
+//! quicker, or none for contractions that it does not know. Which of kernels and call is used is decided in `candidates.rs`, in
+//! the same way for all.
 
 mod attention;
 mod blocks;
+mod candidates;
 mod channels_last;
 mod conv;
 mod operand;
@@ -46,17 +47,17 @@ use std::sync::Arc;
 use serde::Serialize;
 use smallvec::SmallVec;
 
+pub use self::candidates::{Candidate, Times};
 use self::conv::Vectors;
 pub use self::pack::OperandKernel;
 pub use self::prepack::{Panels, Prepacked};
 use self::product::Product;
-use crate::args::Args;
 use crate::block_kernel::BlockKernel;
 use crate::graph::{AtenCall, ContractionForm, Graph, NodeId, Op, ValueRef};
-use crate::plan::{Profile, operand_place};
+use crate::plan::Profile;
 use crate::recording::Arg;
 use crate::schedule::Machine;
-use crate::types::{Device, Dims, row_major};
+use crate::types::{Dims, row_major};
 
 /// Which products of matrices on the host are kernels of ours, and which are libtorch's.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize)]
@@ -158,54 +159,6 @@ impl ResultLayout {
     }
 }
 
-/// A call that may be a kernel of ours.
-#[derive(Clone, Debug)]
-pub struct Candidate<'g> {
-    /// The graph.
-    pub graph: &'g Graph,
-    /// The node of the call.
-    pub node: NodeId,
-    /// The call.
-    pub call: &'g AtenCall,
-    /// The kernel.
-    pub template: Template,
-    /// How many times libtorch's call would have each head of keys and values repeated; 1 but for attention whose heads the
-    /// kernel reads where they lie.
-    pub repeats: i64,
-}
-
-impl Candidate<'_> {
-    /// Whether the operand at a position lies in a parameter, which need not be read as it lies.
-    pub fn is_weight(&self, position: usize) -> bool {
-        let value = self.graph.operands(self.node).get(position).copied();
-        let place = value.and_then(|value| operand_place(self.graph, value));
-        place.is_some_and(|place| matches!(self.graph.node(place.base.node).op, Op::Param(_)))
-    }
-
-    /// What kernel and call take by the cost model.
-    pub fn predicted(&self, profile: &Profile) -> Times {
-        predict(&self.template, profile)
-    }
-}
-
-/// How long a call takes, in microseconds.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Times {
-    /// Of our kernel, without its neighbours.
-    pub generated_us: f64,
-    /// Of libtorch's call.
-    pub library_us: f64,
-    /// Whether this was measured.
-    pub measured: bool,
-}
-
-impl fmt::Display for Times {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let how = if self.measured { "measured" } else { "predicted" };
-        write!(f, "{how}: {:.1} us generated, {:.1} us in libtorch", self.generated_us, self.library_us)
-    }
-}
-
 /// What templates are made for.
 #[derive(Clone, Copy)]
 struct Host {
@@ -223,7 +176,7 @@ fn templates(graph: &Graph, node: NodeId, call: &AtenCall, host: Host) -> Vec<Te
     if let Some(form) = &call.contraction {
         return match product::of(graph, node, form) {
             Some(product) => over(graph, node, &product, host),
-            None => of_windows(graph, node, form, host).into_iter().collect(),
+            None => of_windows(graph, node, form, host),
         };
     }
     match call.op.as_str() {
@@ -232,13 +185,18 @@ fn templates(graph: &Graph, node: NodeId, call: &AtenCall, host: Host) -> Vec<Te
     }
 }
 
-/// The kernel of a contraction of windows.
-fn of_windows(graph: &Graph, node: NodeId, form: &ContractionForm, host: Host) -> Option<Template> {
+/// The kernels of a contraction of windows: over filters that are packed, and unless that writes the filters innermost for
+/// whoever reads the result, over images and filters as they lie, too. Transposed convolutions are read as they lie where their
+/// filters fill no vectors, and only there.
+fn of_windows(graph: &Graph, node: NodeId, form: &ContractionForm, host: Host) -> Vec<Template> {
     let packed = host.packs.and_then(|vectors| {
         let turn = channels_last::may_be_channels_last(graph, node, vectors);
         conv::packed(graph, node, form, turn, vectors)
     });
-    packed.or_else(|| conv::template(graph, node, form, host.threads))
+    let transposed = form.window.as_ref().is_some_and(|window| window.transposed);
+    let clear = packed.as_ref().is_some_and(|packed| packed.result_layout.is_some() || transposed);
+    let as_it_lies = if clear { None } else { conv::template(graph, node, form, host.threads) };
+    packed.into_iter().chain(as_it_lies).collect()
 }
 
 /// The kernels of a product.
@@ -334,7 +292,7 @@ pub fn choose_products(
         let strided = packs.and_then(|_| channels_last::read_at_strides(graph, node));
         let grouped = attention::group(graph, node);
         let repeats = grouped.as_ref().map_or(1, |grouped| grouped.shared);
-        let chosen = choose(graph, node, profile, host, (products, repeats, most_bytes), measure);
+        let chosen = candidates::choose(graph, node, profile, host, (products, repeats, most_bytes), measure);
         if !matches!(chosen, Some((Some(_), _))) {
             strided.into_iter().for_each(|strided| strided.undo(graph));
             grouped.into_iter().for_each(|grouped| grouped.undo(graph));
@@ -401,145 +359,3 @@ fn made(graph: &mut Graph, node: NodeId, own: OperandKernel, known: &mut Vec<Kno
     known.push((values, own, id));
     id
 }
-
-/// The template for a node, or none where libtorch is quicker, and the reason; nothing for a node without template.
-fn choose(
-    graph: &Graph,
-    node: NodeId,
-    profile: &Profile,
-    host: Host,
-    (products, repeats, most_bytes): (Products, i64, u64),
-    measure: &mut dyn FnMut(&Candidate<'_>) -> Option<Times>,
-) -> Option<(Option<Template>, Option<String>)> {
-    let Op::Aten(call) = &graph.node(node).op else { return None };
-    let here = graph.node(node).outs.iter().all(|ty| ty.device == Device::Cpu);
-    if !here || graph.node(node).kernel.is_some() || !call.writes.is_empty() || call.random {
-        return None;
-    }
-    let all_templates = templates(graph, node, call, host);
-    if all_templates.is_empty() {
-        let why = conv::refusal(call.contraction.as_ref()?)?;
-        return Some((None, Some(why.to_owned())));
-    }
-    let most_bytes = most_bytes.max(FREE_BYTES);
-    let (all_templates, large): (Vec<Template>, Vec<Template>) =
-        all_templates.into_iter().partition(|template| template.packed_bytes() <= most_bytes);
-    if let (true, Some(bytes)) = (all_templates.is_empty(), large.iter().map(Template::packed_bytes).min()) {
-        let why = format!("its packed operands would take {bytes} bytes, of at most {most_bytes}");
-        return Some((None, Some(why)));
-    }
-    let mut all: Vec<(Candidate<'_>, Times)> = Vec::new();
-    for template in all_templates {
-        let candidate = Candidate { graph, node, call, template, repeats };
-        let measured = if products == Products::Measured { measure(&candidate) } else { None };
-        let times = measured.unwrap_or_else(|| predict(&candidate.template, profile));
-        all.push((candidate, times));
-    }
-    let (mut candidate, times) = best(all)?;
-    if !candidate.template.packs_operands() {
-        candidate.template.kernel.expected_us = times.generated_us;
-    }
-    if products == Products::Generated {
-        return Some((Some(candidate.template), None));
-    }
-    let moving = moving_us(&candidate, profile);
-    let mut reason = times.to_string();
-    if moving > 0.0 {
-        reason.push_str(&format!(" and {moving:.1} us for layout conversions"));
-    }
-    let predicted = predict(&candidate.template, profile);
-    let template = (times.generated_us <= margin(&candidate, predicted) * times.library_us + moving)
-        .then_some(candidate.template);
-    Some((template, Some(reason)))
-}
-
-/// The best of several kernels of a call, and its times: of those that were measured, if any were, the one that takes least in
-/// the time of the call beside it.
-fn best<'g>(all: Vec<(Candidate<'g>, Times)>) -> Option<(Candidate<'g>, Times)> {
-    let measured = all.iter().any(|(_, times)| times.measured);
-    let library_us = all.iter().map(|(_, times)| times.library_us).fold(f64::INFINITY, f64::min);
-    let rated = |times: &Times| match times.measured {
-        true => times.generated_us / times.library_us,
-        false => times.generated_us,
-    };
-    let counted = all.into_iter().filter(|(_, times)| times.measured == measured);
-    let (candidate, times) = counted.min_by(|(_, a), (_, b)| rated(a).total_cmp(&rated(b)))?;
-    // What is expected of the call does not depend on the kernel.
-    let library_us = if measured { times.library_us } else { library_us };
-    Some((candidate, Times { library_us, ..times }))
-}
-
-/// What libtorch's call takes besides where tensors around it lie in another order than it wants or leaves them: images
-/// that are copied before it, keys and values that are repeated for it, and a result that whoever reads it next reads at
-/// strides.
-fn moving_us(candidate: &Candidate<'_>, profile: &Profile) -> f64 {
-    let bytes = |value: ValueRef| candidate.graph.ty(value).bytes() as f64;
-    let images = candidate.graph.operands(candidate.node).first().copied();
-    let images = images.filter(|&v| channels_last::is_read_at_strides(candidate.graph, v)).map_or(0.0, bytes);
-    let vectors = Vectors::of(profile);
-    let may_convert = || channels_last::may_be_channels_last(candidate.graph, candidate.node, vectors);
-    let result = candidate.template.result_layout.is_some() && may_convert();
-    let result = if result { bytes(candidate.node.into()) } else { 0.0 };
-    let rows = ["key", "value"].into_iter().filter_map(|name| Args(&candidate.call.args).tensor(name));
-    let operands = candidate.graph.operands(candidate.node);
-    let rows = rows.filter_map(|at| operands.get(usize::from(at)).copied()).map(bytes);
-    let repeated: f64 = if candidate.repeats > 1 { rows.sum() } else { 0.0 };
-    let moved = 2.0 * (images + result) + repeated * (1.0 + candidate.repeats as f64);
-    moved / profile.bandwidth / 1000.0
-}
-
-/// How much less time the one that is not expected to be quicker must take: what saves less is within what a measurement
-/// misses, and would be chosen in one process and not in the next.
-const MARGIN: f64 = 1.05;
-
-/// The same of products of so few rows that they wait for their weight: a measurement reads it from the caches, where it
-/// takes as long whoever reads it, and a model from memory, where kernels read several rows side by side.
-const STREAMED: f64 = 1.1;
-
-/// The most that a kernel may take, in the time of the library's call.
-fn margin(candidate: &Candidate<'_>, predicted: Times) -> f64 {
-    let form = candidate.call.contraction.as_ref();
-    match form.and_then(|form| product::of(candidate.graph, candidate.node, form)) {
-        // libtorch's library does the same; neither is expected to be quicker.
-        _ if candidate.template.packs_operands() => 1.0,
-        Some(product)
-            if blocks::streams(&product) && candidate.is_weight(usize::from(product.b.source.position)) =>
-        {
-            STREAMED
-        }
-        _ if predicted.generated_us <= predicted.library_us => MARGIN,
-        _ => 1.0 / MARGIN,
-    }
-}
-
-/// What a kernel and its call take by typical figures.
-fn predict(template: &Template, profile: &Profile) -> Times {
-    let moving = |bytes: f64| bytes / profile.bandwidth / 1000.0;
-    let us = |rate: f64| (template.flops / rate / 1000.0).max(moving(template.bytes));
-    let working = template.operand_kernels.iter().find(|own| own.computes).map(|own| &own.kernel);
-    let instances: f64 = working.unwrap_or(&template.kernel).grid.iter().map(|&n| f64::from(n)).product();
-    let busy = (instances / profile.workers as f64).min(1.0);
-    let rates = profile.products;
-    let packed = template.packs_operands();
-    let pack_us = |own: &OperandKernel| moving(2.0 * own.ty.bytes() as f64) + profile.launch_us;
-    let packing_us: f64 = template.operand_kernels.iter().map(pack_us).sum();
-    // libtorch's library has the same instructions, and packs weights at every call.
-    let in_groups = |rate: f64| (if packed { PACKED_VNNI_RATE * rate } else { rate }, 0.5 * rate);
-    let (ours, theirs) = match template.group() {
-        vnni::PAIR => in_groups(rates.pairs),
-        vnni::QUAD => in_groups(rates.quads),
-        _ if packed => (PACKED_RATE * rates.generated, rates.aligned),
-        _ => (rates.generated, rates.aligned),
-    };
-    Times {
-        generated_us: us(ours) / busy + packing_us + profile.launch_us,
-        library_us: us(theirs) + 2.0 * profile.launch_us,
-        measured: false,
-    }
-}
-
-/// The rate of products over operands that were packed, in that over those as they lie.
-const PACKED_RATE: f64 = 1.4;
-
-/// The same in groups, in the rate over packed weights.
-const PACKED_VNNI_RATE: f64 = 0.45;

@@ -6,10 +6,13 @@ use tilefuse_block::interp::{self, Arg};
 use super::packed::{Image, check, flat, is_depthwise, matrix, program};
 use super::tests::{conv, data, expected, numbers, square};
 use super::tile::{Extents, Vectors};
+use super::transposed_tests::close;
 use super::{Axis, Conv};
-use crate::contract::Products;
 use crate::contract::tests::{memory, packed, run_packed};
+use crate::contract::{Products, Times, choose_products};
 use crate::graph::{NodeId, Op};
+use crate::pipeline::primitive;
+use crate::plan::{Profile, plan};
 
 /// In which order an image lies, with elements between rows and channels that nobody reads.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -352,4 +355,58 @@ fn other_filters_are_not_packed() {
     let written =
         text.replace("outputs %7", "%8 = aten::neg(self=%1) : f32[5,3,3,3]\n outputs %7\n update %1 <- %8");
     assert_eq!(packed(&written, 2, Products::Generated).1.len(), 1);
+}
+
+/// Where the result stays as eager's, images and filters are also read as they lie: whichever takes less is taken.
+#[test]
+fn kernels_over_packed_filters_and_over_these_as_they_lie_are_candidates() {
+    let conv = |input: &str, weight: &str| {
+        format!(
+            "aten::conv2d(input={input}, weight={weight}, bias=None, stride=[1, 1], padding=[1, 1], dilation=[1, 1], groups=1)"
+        )
+    };
+    let one = format!(
+        "graph {{
+           %0 = input 0 : f32[1,8,9,9]
+           %1 = param 0 : f32[32,8,3,3]
+           %2 = {} : f32[1,32,9,9]
+           outputs %2
+         }}",
+        conv("%0", "%1")
+    );
+    // The first result is only read by a convolution, which takes it with the filters innermost.
+    let two = format!(
+        "graph {{
+           %0 = input 0 : f32[1,8,9,9]
+           %1 = param 0 : f32[32,8,3,3]
+           %2 = param 1 : f32[8,32,3,3]
+           %3 = {} : f32[1,32,9,9]
+           %4 = {} : f32[1,8,9,9]
+           outputs %4
+         }}",
+        conv("%0", "%1"),
+        conv("%3", "%2")
+    );
+    let chosen = |text: &str, us: [f64; 2]| {
+        let profile = Profile::host(2);
+        let mut graph = primitive(text, &profile);
+        let mut seen = Vec::new();
+        let packed =
+            choose_products(&mut graph, &profile, Products::Measured, Some(0), u64::MAX, &mut |candidate| {
+                let packs = candidate.template.panels.is_some();
+                seen.push(packs);
+                Some(Times { generated_us: us[usize::from(packs)], library_us: 9.0, measured: true })
+            });
+        let plan = plan(&graph, &profile).unwrap();
+        let values = if plan.extern_count() == 0 { run_packed(&plan, &packed).remove(0) } else { Vec::new() };
+        (seen, [packed.len(), plan.extern_count()], values)
+    };
+    let (seen, counts, lying) = chosen(&one, [5.0, 6.0]);
+    assert_eq!((seen, counts), (vec![true, false], [0, 0]));
+    let (seen, counts, packed) = chosen(&one, [6.0, 5.0]);
+    assert_eq!((seen, counts), (vec![true, false], [1, 0]));
+    close(&lying, &packed, 1e-5, &one);
+    assert_eq!(chosen(&one, [10.0, 11.0]).1, [0, 1]);
+    let (seen, counts, _) = chosen(&two, [5.0, 6.0]);
+    assert_eq!((seen, counts), (vec![true, true], [2, 0]));
 }

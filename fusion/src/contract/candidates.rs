@@ -1,0 +1,228 @@
+//! The candidates for a contraction: kernels of ours, and libtorch's call.
+//!
+//! ```text
+//! 1.00  libtorch's call, and what it takes besides for other layouts
+//! 0.93  kernel over filters that are packed                             measured in turn with the call, or predicted
+//! 0.71  kernel over images and filters as they lie                  ->  the least price is taken
+//! ```
+
+use std::fmt;
+
+use super::conv::Vectors;
+use super::{
+    FREE_BYTES, Host, OperandKernel, Products, Template, blocks, channels_last, conv, product, templates,
+    vnni,
+};
+use crate::args::Args;
+use crate::graph::{AtenCall, Graph, NodeId, Op, ValueRef};
+use crate::plan::{Profile, operand_place};
+use crate::types::Device;
+
+/// A call that may be a kernel of ours.
+#[derive(Clone, Debug)]
+pub struct Candidate<'g> {
+    /// The graph.
+    pub graph: &'g Graph,
+    /// The node of the call.
+    pub node: NodeId,
+    /// The call.
+    pub call: &'g AtenCall,
+    /// The kernel.
+    pub template: Template,
+    /// How many times libtorch's call would have each head of keys and values repeated; 1 but for attention whose heads the
+    /// kernel reads where they lie.
+    pub repeats: i64,
+}
+
+impl Candidate<'_> {
+    /// Whether the operand at a position lies in a parameter, which need not be read as it lies.
+    pub fn is_weight(&self, position: usize) -> bool {
+        let value = self.graph.operands(self.node).get(position).copied();
+        let place = value.and_then(|value| operand_place(self.graph, value));
+        place.is_some_and(|place| matches!(self.graph.node(place.base.node).op, Op::Param(_)))
+    }
+
+    /// The kernel, which is expected to take so long.
+    fn expecting(mut self, times: Times) -> Template {
+        if !self.template.packs_operands() {
+            self.template.kernel.expected_us = times.generated_us;
+        }
+        self.template
+    }
+
+    /// What kernel and call take by the cost model.
+    pub fn predicted(&self, profile: &Profile) -> Times {
+        predict(&self.template, profile)
+    }
+}
+
+/// How long a call takes, in microseconds.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Times {
+    /// Of our kernel, without its neighbours.
+    pub generated_us: f64,
+    /// Of libtorch's call.
+    pub library_us: f64,
+    /// Whether this was measured.
+    pub measured: bool,
+}
+
+impl fmt::Display for Times {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let how = if self.measured { "measured" } else { "predicted" };
+        write!(f, "{how}: {:.1} us generated, {:.1} us in libtorch", self.generated_us, self.library_us)
+    }
+}
+
+impl Times {
+    /// What the kernel takes, in the time of the call.
+    fn price(&self) -> f64 {
+        self.generated_us / self.library_us
+    }
+}
+
+/// What computes a node: a kernel, or none where that is libtorch's call, and why; nothing for a node without kernels.
+pub(super) fn choose(
+    graph: &Graph,
+    node: NodeId,
+    profile: &Profile,
+    host: Host,
+    (products, repeats, most_bytes): (Products, i64, u64),
+    measure: &mut dyn FnMut(&Candidate<'_>) -> Option<Times>,
+) -> Option<(Option<Template>, Option<String>)> {
+    let Op::Aten(call) = &graph.node(node).op else { return None };
+    let here = graph.node(node).outs.iter().all(|ty| ty.device == Device::Cpu);
+    if !here || graph.node(node).kernel.is_some() || !call.writes.is_empty() || call.random {
+        return None;
+    }
+    let all = templates(graph, node, call, host);
+    if all.is_empty() {
+        let why = conv::refusal(call.contraction.as_ref()?)?;
+        return Some((None, Some(why.to_owned())));
+    }
+    let all = match within(all, most_bytes.max(FREE_BYTES)) {
+        Ok(all) => all,
+        Err(why) => return Some((None, Some(why))),
+    };
+    let timed = |template: Template| {
+        let candidate = Candidate { graph, node, call, template, repeats };
+        let measured = if products == Products::Measured { measure(&candidate) } else { None };
+        let times = measured.unwrap_or_else(|| candidate.predicted(profile));
+        (candidate, times)
+    };
+    let kernels = comparable(all.into_iter().map(timed).collect());
+    let (best, times) = kernels.iter().min_by(|(_, a), (_, b)| a.price().total_cmp(&b.price()))?;
+    let (library, why) = library(best, *times, profile);
+    let library = (products != Products::Generated).then_some((library, None));
+    let kernels =
+        kernels.into_iter().map(|(candidate, times)| (times.price(), Some(candidate.expecting(times))));
+    let (_, template) = kernels.chain(library).min_by(|(a, _), (b, _)| a.total_cmp(b))?;
+    Some((template, (products != Products::Generated).then_some(why)))
+}
+
+/// The kernels that pack operands in at most so many bytes, or why there is none.
+fn within(all: Vec<Template>, most_bytes: u64) -> Result<Vec<Template>, String> {
+    let least = all.iter().map(Template::packed_bytes).min().unwrap_or(0);
+    if least > most_bytes {
+        return Err(format!("its packed operands would take {least} bytes, of at most {most_bytes}"));
+    }
+    Ok(all.into_iter().filter(|template| template.packed_bytes() <= most_bytes).collect())
+}
+
+/// The kernels whose times say which of them is quickest: those that were measured, if any were. What is predicted of the call
+/// does not depend on the kernel.
+fn comparable<'g>(all: Vec<(Candidate<'g>, Times)>) -> Vec<(Candidate<'g>, Times)> {
+    let measured = all.iter().any(|(_, times)| times.measured);
+    let least = all.iter().map(|(_, times)| times.library_us).fold(f64::INFINITY, f64::min);
+    let all = all.into_iter().filter(|(_, times)| times.measured == measured);
+    all.map(|(candidate, times)| {
+        let library_us = if measured { times.library_us } else { least };
+        (candidate, Times { library_us, ..times })
+    })
+    .collect()
+}
+
+/// The price of libtorch's call beside the best kernel, and the times of both as a reason.
+fn library(best: &Candidate<'_>, times: Times, profile: &Profile) -> (f64, String) {
+    let moving = moving_us(best, profile);
+    let mut why = times.to_string();
+    if moving > 0.0 {
+        why.push_str(&format!(" and {moving:.1} us for layout conversions"));
+    }
+    (margin(best, best.predicted(profile)) + moving / times.library_us, why)
+}
+
+/// What libtorch's call takes besides where tensors around it lie in another order than it wants or leaves them: images
+/// that are copied before it, keys and values that are repeated for it, and a result that whoever reads it next reads at
+/// strides.
+fn moving_us(candidate: &Candidate<'_>, profile: &Profile) -> f64 {
+    let bytes = |value: ValueRef| candidate.graph.ty(value).bytes() as f64;
+    let images = candidate.graph.operands(candidate.node).first().copied();
+    let images = images.filter(|&v| channels_last::is_read_at_strides(candidate.graph, v)).map_or(0.0, bytes);
+    let vectors = Vectors::of(profile);
+    let may_convert = || channels_last::may_be_channels_last(candidate.graph, candidate.node, vectors);
+    let result = candidate.template.result_layout.is_some() && may_convert();
+    let result = if result { bytes(candidate.node.into()) } else { 0.0 };
+    let rows = ["key", "value"].into_iter().filter_map(|name| Args(&candidate.call.args).tensor(name));
+    let operands = candidate.graph.operands(candidate.node);
+    let rows = rows.filter_map(|at| operands.get(usize::from(at)).copied()).map(bytes);
+    let repeated: f64 = if candidate.repeats > 1 { rows.sum() } else { 0.0 };
+    let moved = 2.0 * (images + result) + repeated * (1.0 + candidate.repeats as f64);
+    moved / profile.bandwidth / 1000.0
+}
+
+/// How much less time the one that is not expected to be quicker must take: what saves less is within what a measurement
+/// misses, and would be chosen in one process and not in the next.
+const MARGIN: f64 = 1.05;
+
+/// The same of products of so few rows that they wait for their weight: a measurement reads it from the caches, where it
+/// takes as long whoever reads it, and a model from memory, where kernels read several rows side by side.
+const STREAMED: f64 = 1.1;
+
+/// The most that a kernel may take, in the time of the library's call.
+fn margin(candidate: &Candidate<'_>, predicted: Times) -> f64 {
+    let form = candidate.call.contraction.as_ref();
+    match form.and_then(|form| product::of(candidate.graph, candidate.node, form)) {
+        // libtorch's library does the same; neither is expected to be quicker.
+        _ if candidate.template.packs_operands() => 1.0,
+        Some(product)
+            if blocks::streams(&product) && candidate.is_weight(usize::from(product.b.source.position)) =>
+        {
+            STREAMED
+        }
+        _ if predicted.generated_us <= predicted.library_us => MARGIN,
+        _ => 1.0 / MARGIN,
+    }
+}
+
+/// What a kernel and its call take by typical figures.
+fn predict(template: &Template, profile: &Profile) -> Times {
+    let moving = |bytes: f64| bytes / profile.bandwidth / 1000.0;
+    let us = |rate: f64| (template.flops / rate / 1000.0).max(moving(template.bytes));
+    let working = template.operand_kernels.iter().find(|own| own.computes).map(|own| &own.kernel);
+    let instances: f64 = working.unwrap_or(&template.kernel).grid.iter().map(|&n| f64::from(n)).product();
+    let busy = (instances / profile.workers as f64).min(1.0);
+    let rates = profile.products;
+    let packed = template.packs_operands();
+    let pack_us = |own: &OperandKernel| moving(2.0 * own.ty.bytes() as f64) + profile.launch_us;
+    let packing_us: f64 = template.operand_kernels.iter().map(pack_us).sum();
+    // libtorch's library has the same instructions, and packs weights at every call.
+    let in_groups = |rate: f64| (if packed { PACKED_VNNI_RATE * rate } else { rate }, 0.5 * rate);
+    let (ours, theirs) = match template.group() {
+        vnni::PAIR => in_groups(rates.pairs),
+        vnni::QUAD => in_groups(rates.quads),
+        _ if packed => (PACKED_RATE * rates.generated, rates.aligned),
+        _ => (rates.generated, rates.aligned),
+    };
+    Times {
+        generated_us: us(ours) / busy + packing_us + profile.launch_us,
+        library_us: us(theirs) + 2.0 * profile.launch_us,
+        measured: false,
+    }
+}
+
+/// The rate of products over operands that were packed, in that over those as they lie.
+const PACKED_RATE: f64 = 1.4;
+
+/// The same in groups, in the rate over packed weights.
+const PACKED_VNNI_RATE: f64 = 0.45;
