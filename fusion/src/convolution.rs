@@ -19,7 +19,7 @@ use crate::recording::Arg;
 type PerAxis = SmallVec<[i64; 3]>;
 
 /// Operators that are convolutions, with the number of axes where the name says it.
-const OPERATORS: [(&str, Option<usize>); 7] = [
+const OPERATORS: [(&str, Option<usize>); 8] = [
     ("aten::conv1d", Some(1)),
     ("aten::conv2d", Some(2)),
     ("aten::conv3d", Some(3)),
@@ -27,6 +27,7 @@ const OPERATORS: [(&str, Option<usize>); 7] = [
     ("aten::conv_transpose2d", Some(2)),
     ("aten::conv_transpose3d", Some(3)),
     ("aten::convolution", None),
+    ("aten::_convolution", None),
 ];
 
 /// The largest of strides, paddings and dilations.

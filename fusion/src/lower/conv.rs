@@ -17,11 +17,15 @@ use super::Registry;
 use super::cx::{Call, Cx};
 use crate::convolution::{ConvArgs, ConvDims};
 use crate::graph::{ValueRef, Window};
-use crate::types::Dims;
+use crate::types::{Device, Dims};
 
 pub(super) fn register(r: &mut Registry) {
     r.one(&["conv1d", "conv2d", "conv3d", "convolution"], convolution);
     r.one(&["conv_transpose1d", "conv_transpose2d", "conv_transpose3d"], convolution);
+    r.one(&["_convolution"], |cx, call| {
+        // What TorchScript's traces call. It says how cuDNN is to be used.
+        if matches!(call.out().device, Device::Cuda(_)) { None } else { convolution(cx, call) }
+    });
 }
 
 fn convolution(cx: &mut Cx, call: &Call<'_>) -> Option<ValueRef> {
@@ -29,7 +33,9 @@ fn convolution(cx: &mut Cx, call: &Call<'_>) -> Option<ValueRef> {
     let elem = call.elem().filter(|elem| elem.is_float())?;
     let tensors = [Some(images), Some(weight), bias];
     let plain = |value: &ValueRef| cx.elem(*value) == Some(elem) && cx.graph.ty(*value).numel() > 0;
-    if !tensors.iter().flatten().all(plain) || !matches!(call.overload, "" | "padding" | "input") {
+    if !tensors.iter().flatten().all(plain)
+        || !matches!(call.overload, "" | "padding" | "input" | "deprecated")
+    {
         return None;
     }
     let (shape, kernel) = (cx.shape(images), cx.shape(weight).get(2..)?.to_vec());

@@ -477,3 +477,18 @@ fn sums_that_nothing_rounds_are_computed_in_their_type() {
         "#]],
     );
 }
+
+/// The call of TorchScript's traces, which says how cuDNN is used: on a GPU it stays as it is.
+#[test]
+fn calls_of_traces_are_convolutions_on_a_processor() {
+    let flags = "benchmark=false, deterministic=false, cudnn_enabled=true, allow_tf32=true";
+    let numbers =
+        "stride=[2, 2], padding=[1, 1], dilation=[1, 1], transposed=false, output_padding=[0, 0], groups=1";
+    let traced = format!("_convolution(input=%0, weight=%1, bias=%2, {numbers}, {flags})");
+    let here = call("f32[2,3,8,8] f32[4,3,3,3] f32[4]", &format!("{traced} : f32[2,4,4,4]"));
+    let found = selected(&here);
+    assert!(found.contains("aten::conv2d(input=%0, weight=%1, bias=%2, stride=[2, 2]"), "{found}");
+    let types = "f32[2,3,8,8]@cuda:0 f32[4,3,3,3]@cuda:0 f32[4]@cuda:0";
+    let there = call(types, &format!("{traced} : f32[2,4,4,4]@cuda:0"));
+    assert!(selected(&there).contains("aten::_convolution("));
+}
