@@ -35,7 +35,9 @@ pub mod values;
 
 pub use engine::{Audit, CompileReport, CudaGraphs, Target};
 pub use error::Error;
-pub use explain::{EdgeReport, Explanation, ScheduleReport, StepReport, UpdateReport};
+pub use explain::{
+    EdgeReport, Explanation, MachineReport, ScheduleReport, StepReport, TensorReport, UpdateReport,
+};
 pub use fused::forward::{Forward, FusedT, Kind, Locked, OfFunction, OfLocked, OfModule};
 pub use fused::{Fused, Stats, fuse, fuse_with};
 #[doc(hidden)]

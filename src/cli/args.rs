@@ -137,6 +137,8 @@ enum Format {
     Text,
     Json,
     Dot,
+    /// A page for a browser, in one file.
+    Html,
 }
 
 /// Runs the program.
@@ -295,6 +297,7 @@ fn run_explain(args: &ExplainArgs) -> Result<(), Failure> {
         Format::Json => serde_json::to_string_pretty(&explanation)
             .map_err(|e| Failure::usage(format!("the plan cannot be written as JSON: {e}")))?,
         Format::Dot => explanation.dot(),
+        Format::Html => explanation.html(&case.name),
     };
     write(args.output.as_deref(), &text)
 }

@@ -33,7 +33,7 @@ mod workspaces;
 
 pub use audit::Audit;
 pub(crate) use audit::{Audits, reason as audit_reason};
-pub(crate) use compile::{Compiled, Tensors, compile, forms_after, gpu_programs};
+pub(crate) use compile::{Compiled, Tensors, compile, forms_after, gpu_programs, profile};
 pub use cuda_graph::CudaGraphs;
 pub(crate) use dirty::is_available as tracks_writes;
 pub(crate) use exec::Stop;

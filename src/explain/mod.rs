@@ -1,14 +1,20 @@
 //! What a compiled plan does, for people and for machines.
 
+mod flow;
 mod modules;
+mod page;
 mod summary;
+mod work;
 
 use serde::Serialize;
 use tch::Tensor;
 use tilefuse_fusion::Op;
 use tilefuse_fusion::plan::{KernelKind, KernelStep, Plan, StepKind};
 
-use crate::engine::{CompileReport, Compiled, Target};
+use self::flow::Flow;
+pub use self::flow::TensorReport;
+use self::modules::Parameters;
+use crate::engine::{CompileReport, Compiled, Target, profile};
 
 /// One step of a plan.
 #[derive(Clone, Debug, Serialize)]
@@ -26,6 +32,12 @@ pub enum StepReport {
         modules: Vec<String>,
         /// Program instances.
         grid: u64,
+        /// The tensors that it reads.
+        reads: Vec<TensorReport>,
+        /// The tensors that it writes.
+        writes: Vec<TensorReport>,
+        /// Arithmetic operations, a multiplication and an addition being two.
+        flops: u64,
         /// Bytes read.
         bytes_read: u64,
         /// Bytes written.
@@ -53,6 +65,12 @@ pub enum StepReport {
         operator: String,
         /// The modules of the model that it is of.
         modules: Vec<String>,
+        /// The tensors that it reads.
+        reads: Vec<TensorReport>,
+        /// The tensors that it writes.
+        writes: Vec<TensorReport>,
+        /// Multiplications and additions, where it is a product, a convolution or attention, else 0.
+        flops: u64,
         /// Type of its first result.
         result: String,
         /// Why it is no kernel, where it is an operator with a kernel of its own.
@@ -110,6 +128,10 @@ pub struct EdgeReport {
     pub producer: String,
     /// The consuming operator.
     pub consumer: String,
+    /// The position of the step that computes the producer.
+    pub producer_step: Option<usize>,
+    /// The position of the step that computes the consumer.
+    pub consumer_step: Option<usize>,
     /// What became of the edge, with the reason.
     pub verdict: String,
     /// Whether producer and consumer are in one kernel.
@@ -125,6 +147,34 @@ pub struct UpdateReport {
     pub target: String,
     /// Why the new value is copied there; `None` where a kernel writes it there.
     pub copied: Option<String>,
+}
+
+/// What the machine can do, as it was measured, or by typical figures: what predicted times are derived from.
+#[derive(Clone, Debug, Serialize)]
+pub struct MachineReport {
+    /// Gigabytes of memory per second, read and written together.
+    pub gigabytes_per_s: f64,
+    /// Simple operations per nanosecond.
+    pub gigaops_per_s: f64,
+    /// Operations of products per nanosecond, in the fastest type.
+    pub product_gigaops_per_s: f64,
+    /// Microseconds that starting a kernel takes.
+    pub launch_us: f64,
+}
+
+impl MachineReport {
+    fn of(target: Target) -> Option<MachineReport> {
+        let profile = profile(target).ok()?;
+        let rates = profile.products;
+        Some(MachineReport {
+            gigabytes_per_s: profile.bandwidth,
+            gigaops_per_s: profile.ops_per_ns,
+            product_gigaops_per_s: [rates.aligned, rates.generated, rates.pairs, rates.quads]
+                .into_iter()
+                .fold(0.0, f64::max),
+            launch_us: profile.launch_us,
+        })
+    }
 }
 
 /// The report of one compiled plan.
@@ -155,6 +205,9 @@ pub struct Explanation {
     /// On CUDA, how many CUDA graphs of the plan there are, or why there are none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cuda_graph: Option<String>,
+    /// What the machine can do.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub machine: Option<MachineReport>,
     /// Time of compiling.
     pub compile: CompileReport,
     /// Steps in order.
@@ -170,7 +223,9 @@ pub struct Explanation {
 impl Explanation {
     pub(crate) fn of(compiled: &Compiled, names: &[(String, Tensor)]) -> Explanation {
         let plan = &compiled.plan;
-        let modules = modules::modules(compiled, names);
+        let params = Parameters::of(compiled, names);
+        let modules = modules::modules(plan, &params);
+        let flow = Flow::of(plan, &params);
         let origin = |id| plan.graph.origin(id).map_or_else(|| format!("%{}", id.index()), String::from);
         let steps = plan.steps.iter().enumerate().map(|(at, step)| match &step.kind {
             StepKind::Kernel(k) => {
@@ -186,6 +241,9 @@ impl Explanation {
                     operators,
                     modules: modules[at].clone(),
                     grid: k.grid.iter().product(),
+                    reads: flow.reads(at),
+                    writes: flow.writes(at),
+                    flops: work::flops(plan, &step.kind),
                     bytes_read: k.bytes_read,
                     bytes_written: k.bytes_written,
                     bytes_streamed: plan.non_temporal_bytes(k),
@@ -201,16 +259,24 @@ impl Explanation {
             StepKind::Extern(e) => StepReport::Extern {
                 operator: origin(e.node),
                 modules: modules[at].clone(),
+                reads: flow.reads(at),
+                writes: flow.writes(at),
+                flops: work::flops(plan, &step.kind),
                 result: plan.graph.node(e.node).outs.first().map_or_else(String::new, ToString::to_string),
                 reason: e.reason.clone(),
             },
         });
-        let edges = plan.decisions.iter().map(|d| EdgeReport {
-            producer: origin(d.producer),
-            consumer: origin(d.consumer),
-            verdict: d.verdict.to_string(),
-            fused: d.verdict == tilefuse_fusion::plan::Verdict::Fused,
-            bytes: plan.graph.node(d.producer).outs.iter().map(tilefuse_fusion::TensorType::bytes).sum(),
+        let edges = plan.decisions.iter().map(|d| {
+            let (producer_step, consumer_step) = flow.ends(d);
+            EdgeReport {
+                producer: origin(d.producer),
+                consumer: origin(d.consumer),
+                producer_step,
+                consumer_step,
+                verdict: d.verdict.to_string(),
+                fused: d.verdict == tilefuse_fusion::plan::Verdict::Fused,
+                bytes: plan.graph.node(d.producer).outs.iter().map(tilefuse_fusion::TensorType::bytes).sum(),
+            }
         });
         let updates = plan.updates.iter().zip(&plan.copied).map(|((target, _), copied)| UpdateReport {
             target: match plan.graph.node(*target).op {
@@ -232,6 +298,7 @@ impl Explanation {
             arena_bytes: plan.memory.bytes,
             packed_bytes: compiled.packs.bytes(),
             cuda_graph: matches!(compiled.target, Target::Cuda(_)).then(|| compiled.graphs.describe()),
+            machine: MachineReport::of(compiled.target),
             compile: compiled.report,
             steps: steps.collect(),
             updates: updates.collect(),
@@ -313,6 +380,12 @@ impl Explanation {
             }
         }
         text
+    }
+
+    /// The plan as a page for a browser, in one file that needs nothing from elsewhere: a graph that folds by modules, what each
+    /// step computes and why, the cuts, a table of kernels, and plots. `title` is the model's name.
+    pub fn html(&self, title: &str) -> String {
+        page::page(self, title)
     }
 
     /// The plan as a Graphviz graph: one box for each step, one arrow for each edge between steps.

@@ -7,18 +7,45 @@ use tilefuse_fusion::{NodeId, Op};
 use crate::engine::Compiled;
 use crate::torch::Meta;
 
+/// The names of a model's parameters, by their positions in a compiled plan.
+pub(super) struct Parameters<'a> {
+    compiled: &'a Compiled,
+    names: Vec<Option<&'a str>>,
+    /// Of constants that hold prepacked parameters, from the last ones of all: which.
+    packed: Vec<u32>,
+}
+
+impl<'a> Parameters<'a> {
+    pub(super) fn of(compiled: &'a Compiled, names: &'a [(String, Tensor)]) -> Parameters<'a> {
+        let names = compiled.params.iter().map(|param| name_of(param, names)).collect();
+        Parameters { compiled, names, packed: compiled.packs.params().collect() }
+    }
+
+    /// The name of the parameter that a node is, or that lies in it prepacked.
+    pub(super) fn name(&self, node: NodeId) -> Option<&'a str> {
+        let position = match self.compiled.plan.graph.node(node).op {
+            Op::Param(position) => position,
+            Op::Const(position) => {
+                let first = self.compiled.consts.len() - self.packed.len();
+                *self.packed.get((position as usize).checked_sub(first)?)?
+            }
+            _ => return None,
+        };
+        self.names.get(position as usize).copied().flatten()
+    }
+}
+
 /// By step: the modules of the parameters that it reads, in order. A step that reads none is of the innermost module that
 /// surrounds the steps before and behind it.
-pub(super) fn modules(compiled: &Compiled, names: &[(String, Tensor)]) -> Vec<Vec<String>> {
-    let params: Vec<Option<&str>> = compiled.params.iter().map(|param| module_of(param, names)).collect();
-    let mut found: Vec<Vec<String>> = (0..compiled.plan.steps.len())
+pub(super) fn modules(plan: &Plan, params: &Parameters<'_>) -> Vec<Vec<String>> {
+    let mut found: Vec<Vec<String>> = (0..plan.steps.len())
         .map(|at| {
             let mut modules: Vec<String> = Vec::new();
-            for param in params_of(compiled, at) {
-                let module = params.get(param).copied().flatten();
-                modules.extend(
-                    module.filter(|&m| !m.is_empty() && !modules.iter().any(|n| n == m)).map(String::from),
-                );
+            for name in read_by(plan, at).into_iter().filter_map(|node| params.name(node)) {
+                let module = name.rsplit_once('.').map_or("", |(module, _)| module);
+                if !module.is_empty() && !modules.iter().any(|known| known == module) {
+                    modules.push(String::from(module));
+                }
             }
             modules
         })
@@ -39,34 +66,24 @@ pub(super) fn modules(compiled: &Compiled, names: &[(String, Tensor)]) -> Vec<Ve
     found
 }
 
-/// The path of a parameter without its own name.
-fn module_of<'n>(param: &Tensor, names: &'n [(String, Tensor)]) -> Option<&'n str> {
+/// The name of a parameter.
+fn name_of<'n>(param: &Tensor, names: &'n [(String, Tensor)]) -> Option<&'n str> {
     let identity = |t: &Tensor| Meta::of(t).ok().map(|meta| (meta.tensor_impl, meta.data));
     let own = identity(param)?;
     let named = |(_, t): &&(String, Tensor)| {
         identity(t).is_some_and(|n| n.0 == own.0 || (own.1 != 0 && n.1 == own.1))
     };
-    let (name, _) = names.iter().find(named)?;
-    Some(name.rsplit_once('.').map_or("", |(module, _)| module))
+    names.iter().find(named).map(|(name, _)| name.as_str())
 }
 
-/// The positions of the parameters that a step reads, prepacked ones too.
-fn params_of(compiled: &Compiled, at: usize) -> Vec<usize> {
-    let plan: &Plan = &compiled.plan;
-    let nodes: Vec<NodeId> = match &plan.steps[at].kind {
+/// The nodes that a step reads.
+fn read_by(plan: &Plan, at: usize) -> Vec<NodeId> {
+    match &plan.steps[at].kind {
         StepKind::Kernel(kernel) => {
             kernel.buffers.iter().filter(|(_, written)| !written).map(|(value, _)| value.node).collect()
         }
         StepKind::Extern(call) => call.operands.iter().map(|place| place.base().node).collect(),
-    };
-    let packed: Vec<u32> = compiled.packs.params().collect();
-    let first = compiled.consts.len() - packed.len();
-    let param = |node: NodeId| match plan.graph.node(node).op {
-        Op::Param(position) => Some(position as usize),
-        Op::Const(position) => Some(*packed.get((position as usize).checked_sub(first)?)? as usize),
-        _ => None,
-    };
-    nodes.into_iter().filter_map(param).collect()
+    }
 }
 
 /// The path that two paths begin with.

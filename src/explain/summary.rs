@@ -48,7 +48,7 @@ fn runs(keys: &[String]) -> Vec<Run> {
 }
 
 /// An operator without its namespace and position.
-fn short(operator: &str) -> String {
+pub(super) fn short(operator: &str) -> String {
     let words = operator.split(' ').filter(|word| !word.starts_with('#'));
     words.map(|word| word.strip_prefix("aten::").unwrap_or(word)).collect::<Vec<_>>().join(" ")
 }
@@ -64,7 +64,7 @@ fn key(step: &StepReport) -> String {
 }
 
 /// A time, in the unit that suits it.
-fn time(us: f64) -> String {
+pub(super) fn time(us: f64) -> String {
     if us < 1e4 { format!("{us:.1} us") } else { format!("{:.1} ms", us / 1e3) }
 }
 
@@ -80,7 +80,7 @@ fn modules(plan: &Explanation, at: usize, run: Run) -> String {
     (0..of(at).len()).map(paths).collect::<Vec<_>>().join(", ")
 }
 
-fn predicted(step: &StepReport) -> f64 {
+pub(super) fn predicted(step: &StepReport) -> f64 {
     match step {
         StepReport::Kernel { predicted_us, .. } => *predicted_us,
         StepReport::Extern { .. } => 0.0,
@@ -145,26 +145,59 @@ pub(super) fn steps(plan: &Explanation) -> String {
     text
 }
 
+/// Cuts between the same operators for the same reason.
+#[derive(Debug)]
+pub(super) struct Alike<'a> {
+    pub(super) producer: String,
+    pub(super) consumer: String,
+    pub(super) verdict: &'a str,
+    /// How many there are.
+    pub(super) count: usize,
+    /// Bytes over all of them.
+    pub(super) bytes: u64,
+    /// The position of the first one.
+    pub(super) first: usize,
+}
+
+impl Alike<'_> {
+    /// The bytes, in the unit that suits them.
+    pub(super) fn size(&self) -> String {
+        bytes(self.bytes)
+    }
+}
+
+/// The cuts of a plan, alike ones once, those over which most bytes go first.
+pub(super) fn alike(plan: &Explanation) -> Vec<Alike<'_>> {
+    let mut found: IndexMap<(String, String, &str), Alike<'_>> = IndexMap::new();
+    for (first, edge) in plan.edges.iter().enumerate().filter(|(_, edge)| !edge.fused) {
+        let EdgeReport { producer, consumer, verdict, bytes, .. } = edge;
+        let (producer, consumer) = (short(producer), short(consumer));
+        let key = (producer.clone(), consumer.clone(), verdict.as_str());
+        let alike =
+            found.entry(key).or_insert(Alike { producer, consumer, verdict, count: 0, bytes: 0, first });
+        (alike.count, alike.bytes) = (alike.count + 1, alike.bytes + bytes);
+    }
+    let mut found: Vec<_> = found.into_values().collect();
+    found.sort_by_key(|alike| std::cmp::Reverse(alike.bytes));
+    found
+}
+
 /// The cuts over which most bytes go, alike ones once.
 pub(super) fn cuts(plan: &Explanation) -> String {
-    let mut alike: IndexMap<(String, String, &str), (u64, u64)> = IndexMap::new();
-    for EdgeReport { producer, consumer, verdict, bytes, .. } in plan.edges.iter().filter(|edge| !edge.fused)
-    {
-        let (count, sum) = alike.entry((short(producer), short(consumer), verdict)).or_default();
-        (*count, *sum) = (*count + 1, *sum + bytes);
-    }
-    let all = alike.len();
-    if all == 0 {
+    let alike = alike(plan);
+    if alike.is_empty() {
         return String::from("every edge is fused\n");
     }
-    alike.sort_by(|_, a, _, b| b.1.cmp(&a.1));
-    let mut text =
-        format!("edges that were not fused, of {all} different ones those over which most bytes go\n");
-    for ((producer, consumer, verdict), (count, sum)) in alike.iter().take(MAX_CUTS) {
+    let mut text = format!(
+        "edges that were not fused, of {} different ones those over which most bytes go\n",
+        alike.len()
+    );
+    for cut in alike.iter().take(MAX_CUTS) {
+        let Alike { producer, consumer, verdict, count, .. } = cut;
         let _ = writeln!(
             text,
             "  {:>9} in {count:3} {}  {producer} -> {consumer}\n{:26}{verdict}",
-            bytes(*sum),
+            cut.size(),
             if *count == 1 { "edge " } else { "edges" },
             ""
         );

@@ -200,6 +200,22 @@ fn a_plan_shows_what_repeats_once() {
 }
 
 #[test]
+fn a_plan_is_a_page_with_every_kernel() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("plan.html");
+    let output = run(&["explain", "gpt2-tiny", "--format", "html", "-o", path.to_str().unwrap()]);
+    assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+    let page = std::fs::read_to_string(path).unwrap();
+    assert!(page.starts_with("<!doctype html>") && page.trim_end().ends_with("</html>"));
+    for at in 0..16 {
+        assert!(page.contains(&format!("<tr data-step=\"{at}\">")), "step {at}");
+    }
+    assert!(page.contains("<td>transformer.h.0.mlp.c_fc</td>") && page.contains("\"type\":\"f32["));
+    // Products count: 2 sequences of 17 tokens, 32 columns to 128.
+    assert!(page.contains("aten::gelu") && page.contains("\"flops\":"));
+}
+
+#[test]
 fn kernels_run_on_random_data() {
     let softmax = &example("softmax");
     for (target, verdict) in [("interpret", 0), ("host", 1)] {

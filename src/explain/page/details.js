@@ -1,0 +1,103 @@
+// What is said of a step, a box or an edge. All text of the model enters the page as text, never as markup.
+const details = document.getElementById('details');
+const el = (name, attributes, ...children) => {
+  const element = document.createElement(name);
+  for (const [key, value] of Object.entries(attributes || {})) {
+    if (key === 'on') element.addEventListener('click', value);
+    else element.setAttribute(key, value);
+  }
+  element.append(...children.filter(child => child !== null && child !== undefined));
+  return element;
+};
+const heading = text => el('h3', {}, text);
+const list = items => el('ul', {}, ...items.map(item => el('li', {}, item)));
+const facts = pairs => el('dl', {}, ...pairs.filter(([, value]) => value !== null && value !== undefined && value !== '')
+  .flatMap(([name, value]) => [el('dt', {}, name), el('dd', {}, value)]));
+const toStep = (at, text) => el('button', { class: 'link', on: () => select({ step: at }, true) }, text || `${at} ${nameOf(at)}`);
+
+function tensors(title, all) {
+  if (!all.length) return [];
+  const row = ({ name, type, bytes, step }) => el('tr', {},
+    el('td', {}, step === null ? name : toStep(step, name)), el('td', {}, type), el('td', {}, size_(bytes)));
+  return [heading(title), el('table', {}, ...all.map(row))];
+}
+
+function schedule({ tiles, measured, remembered, choice, us }) {
+  const how = measured ? (remembered ? 'measured in an earlier compilation' : 'measured') : 'as predicted';
+  const row = (time_, at) => el('tr', { class: at === choice ? 'chosen' : '' },
+    el('td', {}, at === 0 ? 'as predicted' : `candidate ${at}`, at === choice ? ', taken' : ''),
+    el('td', {}, time_ === null ? 'failed' : time(time_)));
+  return [heading('Schedule'), facts([['tiles', tiles], ['chosen', how]]), us.length ? el('table', {}, ...us.map(row)) : null];
+}
+
+function cut(at) {
+  const { producer, consumer, producer_step, consumer_step, verdict, bytes } = plan.edges[at];
+  const end = (step, name) => (step === null ? name : toStep(step, name));
+  return el('p', {}, end(producer_step, producer), ' → ', end(consumer_step, consumer), ', ', size_(bytes), ': ', el('b', {}, verdict));
+}
+
+function showStep(at) {
+  const step = plan.steps[at], kernel = step.kind === 'kernel';
+  const cuts = [...plan.edges.keys()].filter(e => {
+    const { fused, producer_step, consumer_step } = plan.edges[e];
+    return !fused && (producer_step === at || consumer_step === at);
+  });
+  const measured = kernel && step.schedule && step.schedule.measured ? step.schedule.us[step.schedule.choice] : null;
+  const why = [step.reason, step.outer_loop, step.horizontal_refusal && `A launch of its own: ${step.horizontal_refusal}`].filter(Boolean);
+  const launches = kernel ? plan.steps.filter(s => s.kind === 'kernel' && s.program === step.program).length : 0;
+  details.replaceChildren(
+    el('h2', {}, nameOf(at)),
+    el('span', { class: 'tag ' + classes[at] }, kernel ? step.shape : 'libtorch'),
+    facts([
+      ['step', `${at} of ${plan.steps.length}`],
+      ['modules', step.modules.join(', ')],
+      ['predicted', kernel ? `${time(step.predicted_us)}, ${percent(share(step))} of all kernels` : null],
+      ['measured', measured ? time(measured) : null],
+      ['of the limit', limits[at] === null ? null : `${percent(limits[at])} of the predicted time is what memory or arithmetic asks for`],
+      ['reads', kernel ? size_(step.bytes_read) : null],
+      ['writes', kernel ? size_(step.bytes_written) + (step.bytes_streamed ? `, ${size_(step.bytes_streamed)} by non-temporal stores` : '') : null],
+      ['operations', step.flops ? count(step.flops) : null],
+      ['grid', kernel ? `${step.grid} instances` : null],
+      ['launch', kernel && step.parts > 1 ? `${step.parts} kernels in one` : null],
+      ['program', kernel ? `${step.program}, launched ${launches === 1 ? 'once' : launches + ' times'} in a call` : null],
+      ['result', kernel ? null : step.result],
+    ]),
+    ...(kernel ? [heading('Operators'), list(step.operators)] : []),
+    ...(why.length ? [heading('Why'), list(why)] : []),
+    ...tensors('Reads', step.reads), ...tensors('Writes', step.writes),
+    ...(kernel && step.schedule ? schedule(step.schedule).filter(Boolean) : []),
+    ...(cuts.length ? [heading('Edges that were not fused'), ...cuts.map(cut)] : []),
+    ...(kernel ? [el('details', { open: '' }, el('summary', {}, 'Block program'), el('pre', {}, plan.programs[step.program]))] : []));
+}
+
+function showGroup(at) {
+  const steps = stepsIn[at], us = steps.reduce((sum, step) => sum + timeOf(step), 0);
+  const row = step => el('tr', {}, el('td', {}, toStep(step)), el('td', {}, plan.steps[step].kind === 'kernel' ? time(timeOf(step)) : 'libtorch'));
+  details.replaceChildren(
+    el('h2', {}, groups[at].path || groups[at].label),
+    facts([['steps', steps.length], ['predicted', `${time(us)}, ${percent(us / total)} of all kernels`]]),
+    el('p', {}, el('button', { class: 'link', on: () => { toggle(at); showGroup(at); } }, opened.has(at) ? 'Close' : 'Open', ' the box')),
+    heading('Steps'), el('table', {}, ...steps.map(row)));
+}
+
+function showEdge({ a, b, links: all, bytes }) {
+  const cuts = all.flatMap(link => link.cuts);
+  const passed = all.flatMap(link => plan.steps[link.to].reads.filter(read => read.step === link.from));
+  const end = ({ item }) => (item.step !== undefined ? toStep(item.step) : groups[item.group].path || groups[item.group].label);
+  details.replaceChildren(
+    el('h2', {}, 'Edge'), el('p', {}, end(a), ' → ', end(b)),
+    facts([['bytes', size_(bytes)]]),
+    heading('Why it is not fused'),
+    ...(cuts.length ? cuts.map(cut) : [el('p', { class: 'faint' }, 'The value goes through memory because other steps lie between; no rule was asked.')]),
+    ...tensors('What goes over it', passed));
+}
+
+function showHelp() {
+  const key = (keys, what) => el('tr', {}, el('td', {}, ...keys.flatMap(k => [el('kbd', {}, k), ' '])), el('td', { style: 'white-space:normal;text-align:left' }, what));
+  details.replaceChildren(
+    el('h2', {}, 'Plan'),
+    el('p', {}, `${plan.ops_captured} operators run as ${plan.kernels_fused} kernels and ${plan.extern_ops} libtorch calls. Click a step for what it computes and why, an edge for why it was not fused, a module to open or close it.`),
+    el('table', {}, key(['/'], 'search; Enter: next step found'), key(['↑', '↓'], 'previous, next step'), key(['←', '→'], 'to a producer, to a consumer'),
+      key(['Enter'], 'open or close the module'), key(['e', 'c'], 'open all, close all'), key(['+', '−', '0'], 'zoom, fit'),
+      key(['1', '–', '4'], 'views'), key(['Esc'], 'clear'))); 
+}

@@ -1,0 +1,285 @@
+//! A plan as a page: one file, without a request to anything.
+//!
+//! Tables, totals and plots are written here, by a template. The graph and the details of a step are shown by the page's script
+//! (`*.js`) from data in the page: the report as it is, and the boxes with the layers of what is in them.
+
+mod layout;
+mod plots;
+#[cfg(test)]
+mod tests;
+mod tree;
+
+use askama::Template;
+use indexmap::{IndexMap, IndexSet};
+use serde::Serialize;
+use tilefuse_fusion::BlockKernelKind;
+use tilefuse_fusion::plan::KernelKind;
+
+use self::layout::{Place, directed, layers};
+use self::tree::{Item, Tree};
+use super::summary::{Alike, alike, predicted, short, time};
+use super::{Explanation, StepReport, TensorReport, bytes};
+
+/// One module: its parts share their names.
+const SCRIPTS: [&str; 4] =
+    [include_str!("data.js"), include_str!("graph.js"), include_str!("details.js"), include_str!("plan.js")];
+
+/// The page of a plan.
+pub(super) fn page(plan: &Explanation, title: &str) -> String {
+    let page = Page {
+        title,
+        style: include_str!("plan.css"),
+        scripts: SCRIPTS,
+        data: embedded(&Data::of(plan)),
+        totals: totals(plan),
+        rows: rows(plan),
+        cuts: alike(plan),
+        shares: plots::shares(plan),
+        strip: plots::strip(plan),
+        roofline: plots::roofline(plan),
+        plan,
+    };
+    // Writing to a string does not fail.
+    page.render().unwrap_or_default()
+}
+
+#[derive(Template)]
+#[template(path = "plan.html")]
+struct Page<'a> {
+    title: &'a str,
+    style: &'static str,
+    scripts: [&'static str; 4],
+    /// JSON that cannot end the element that it is in.
+    data: String,
+    totals: Vec<(&'static str, String)>,
+    rows: Vec<Row<'a>>,
+    cuts: Vec<Alike<'a>>,
+    shares: Vec<plots::Share<'a>>,
+    strip: Vec<plots::Segment<'a>>,
+    roofline: Option<plots::Roofline<'a>>,
+    plan: &'a Explanation,
+}
+
+/// A row of the table of steps.
+struct Row<'a> {
+    at: usize,
+    class: &'static str,
+    kind: String,
+    name: &'a str,
+    modules: String,
+    operators: String,
+    us: f64,
+    share: f64,
+    read: u64,
+    written: u64,
+    flops: u64,
+    /// Of the time that the machine's limits ask for, how much of the predicted time that is.
+    of_limit: Option<f64>,
+}
+
+impl Row<'_> {
+    fn reads(&self) -> String {
+        bytes(self.read)
+    }
+
+    fn writes(&self) -> String {
+        bytes(self.written)
+    }
+
+    /// Millions of operations.
+    fn mflop(&self) -> String {
+        match self.flops {
+            0 => String::new(),
+            n if n < 10_000_000 => format!("{:.2}", n as f64 / 1e6),
+            n => format!("{:.0}", n as f64 / 1e6),
+        }
+    }
+}
+
+fn rows(plan: &Explanation) -> Vec<Row<'_>> {
+    let all: f64 = plan.steps.iter().map(predicted).sum();
+    plan.steps.iter().enumerate().map(|(at, step)| row(plan, all, at, step)).collect()
+}
+
+fn row<'a>(plan: &'a Explanation, all: f64, at: usize, step: &'a StepReport) -> Row<'a> {
+    let sum = |tensors: &[TensorReport]| tensors.iter().map(|tensor| tensor.bytes).sum();
+    let (kind, name, operators, read, written) = match step {
+        StepReport::Kernel { name, shape, operators, bytes_read, bytes_written, .. } => {
+            let operators: Vec<String> = operators.iter().map(|o| short(o)).collect();
+            (shape.to_string(), name, operators.join(", "), *bytes_read, *bytes_written)
+        }
+        StepReport::Extern { operator, reads, writes, .. } => {
+            (String::from("libtorch"), operator, short(operator), sum(reads), sum(writes))
+        }
+    };
+    let (StepReport::Kernel { modules, flops, .. } | StepReport::Extern { modules, flops, .. }) = step;
+    let us = predicted(step);
+    Row {
+        at,
+        class: class(step),
+        kind,
+        name,
+        modules: modules.join(", "),
+        operators,
+        us,
+        share: if all > 0.0 { 100.0 * us / all } else { 0.0 },
+        read,
+        written,
+        flops: *flops,
+        of_limit: plots::of_limit(plan, step),
+    }
+}
+
+/// The colour of a step.
+fn class(step: &StepReport) -> &'static str {
+    let StepReport::Kernel { shape, .. } = step else { return "libtorch" };
+    match shape {
+        KernelKind::Pointwise => "pointwise",
+        KernelKind::RowReduction | KernelKind::ColumnReduction => "reduction",
+        KernelKind::Joined => "joined",
+        KernelKind::Block(BlockKernelKind::Attention) => "attention",
+        KernelKind::Block(BlockKernelKind::Contraction | BlockKernelKind::Convolution) => "contraction",
+        KernelKind::Block(BlockKernelKind::Pack | BlockKernelKind::Custom) => "other",
+    }
+}
+
+fn totals(plan: &Explanation) -> Vec<(&'static str, String)> {
+    let us: f64 = plan.steps.iter().map(predicted).sum();
+    let moved = plan.steps.iter().map(|step| match step {
+        StepReport::Kernel { bytes_read, bytes_written, .. } => bytes_read + bytes_written,
+        StepReport::Extern { .. } => 0,
+    });
+    let mut totals = vec![
+        ("predicted, without libtorch", time(us)),
+        ("kernels", format!("{} ({} distinct)", plan.kernels_fused, plan.distinct_kernels)),
+        ("libtorch calls", plan.extern_ops.to_string()),
+        ("eager's kernels", plan.kernels_eager.to_string()),
+        ("moved by kernels", bytes(moved.sum())),
+        ("peak memory", format!("{}, eager {}", bytes(plan.peak_bytes_fused), bytes(plan.peak_bytes_eager))),
+    ];
+    if plan.packed_bytes > 0 {
+        totals.push(("prepacked weights", bytes(plan.packed_bytes)));
+    }
+    if let Some(state) = &plan.cuda_graph {
+        totals.push(("CUDA graph", state.clone()));
+    }
+    totals
+}
+
+/// What the script of the page gets.
+#[derive(Serialize)]
+struct Data<'a> {
+    plan: &'a Explanation,
+    classes: Vec<&'static str>,
+    /// By step, of its predicted time what the machine's limits ask for.
+    limits: Vec<Option<f64>>,
+    groups: Vec<Group>,
+    links: Vec<Link>,
+}
+
+/// A box, with the layers of what is in it.
+#[derive(Serialize)]
+struct Group {
+    label: String,
+    path: String,
+    parent: Option<usize>,
+    /// From the top, each from the left, with the middle.
+    layers: Vec<Vec<(Drawn, f64)>>,
+}
+
+/// What is drawn in a layer.
+#[derive(Clone, Copy, Serialize)]
+#[serde(rename_all = "lowercase")]
+enum Drawn {
+    Step(usize),
+    Group(usize),
+    /// An edge of the box that goes through.
+    Way(usize),
+}
+
+/// What one step reads of another's results.
+#[derive(Serialize)]
+struct Link {
+    from: usize,
+    to: usize,
+    bytes: u64,
+    /// Positions of the plan's edges that were not fused between the two.
+    cuts: Vec<usize>,
+    /// The innermost box around both.
+    group: usize,
+    /// The position of the edge in this box.
+    way: usize,
+}
+
+impl Data<'_> {
+    fn of(plan: &Explanation) -> Data<'_> {
+        let tree = Tree::of(plan);
+        let mut links: IndexMap<(usize, usize), Link> = IndexMap::new();
+        let link = |(from, to)| Link { from, to, bytes: 0, cuts: Vec::new(), group: 0, way: 0 };
+        for (to, step) in plan.steps.iter().enumerate() {
+            let (StepReport::Kernel { reads, .. } | StepReport::Extern { reads, .. }) = step;
+            for (from, bytes) in reads.iter().filter_map(|read| Some((read.step?, read.bytes))) {
+                links.entry((from, to)).or_insert_with(|| link((from, to))).bytes += bytes;
+            }
+        }
+        for (position, edge) in plan.edges.iter().enumerate().filter(|(_, edge)| !edge.fused) {
+            if let (Some(from), Some(to)) = (edge.producer_step, edge.consumer_step)
+                && from != to
+            {
+                links.entry((from, to)).or_insert_with(|| link((from, to))).cuts.push(position);
+            }
+        }
+        let mut links: Vec<Link> = links.into_values().collect();
+        let groups = groups(tree, &mut links);
+        let classes = plan.steps.iter().map(class).collect();
+        let limits = plan.steps.iter().map(|step| plots::of_limit(plan, step)).collect();
+        Data { plan, classes, limits, groups, links }
+    }
+}
+
+/// Lays out the inside of each box, and tells each link which way it goes.
+fn groups(tree: Tree, links: &mut [Link]) -> Vec<Group> {
+    let inside: Vec<IndexSet<Item>> =
+        tree.groups.iter().map(|group| group.items.iter().copied().collect()).collect();
+    let mut edges: Vec<Vec<(usize, usize)>> = vec![Vec::new(); inside.len()];
+    let mut ends = Vec::new();
+    for link in links.iter_mut() {
+        let (group, from, to) = tree.meeting(link.from, link.to);
+        let at = |item| inside[group].get_index_of(&item).unwrap_or_default();
+        let (from, to) = (at(from), at(to));
+        link.group = group;
+        edges[group].push((from, to));
+        ends.push((from.min(to), from.max(to)));
+    }
+    let edges: Vec<IndexSet<(usize, usize)>> = edges.into_iter().map(directed).collect();
+    for (link, ends) in links.iter_mut().zip(ends) {
+        link.way = edges[link.group].get_index_of(&ends).unwrap_or_default();
+    }
+    let drawn = |group: usize, place| match place {
+        Place::Way(edge) => Drawn::Way(edge),
+        Place::Thing(at) => match inside[group][at] {
+            Item::Step(step) => Drawn::Step(step),
+            Item::Group(inner) => Drawn::Group(inner),
+        },
+    };
+    let laid_out = |at: usize| {
+        let layers = layers(inside[at].len(), &edges[at]);
+        let layer =
+            |layer: Vec<(Place, f64)>| layer.into_iter().map(|(place, x)| (drawn(at, place), x)).collect();
+        layers.into_iter().map(layer).collect()
+    };
+    let all = tree.groups.iter().enumerate();
+    all.map(|(at, group)| Group {
+        label: group.label.clone(),
+        path: group.path.clone(),
+        parent: group.parent,
+        layers: laid_out(at),
+    })
+    .collect()
+}
+
+/// Data as JSON within a `script` element.
+fn embedded(data: &Data<'_>) -> String {
+    // Nothing in a report fails to serialize.
+    serde_json::to_string(data).unwrap_or_default().replace('<', "\\u003c")
+}

@@ -1,0 +1,204 @@
+//! Plots of a plan: the steps of a call by time, kernels by their share, and a roofline.
+
+use indexmap::IndexMap;
+
+use super::class;
+use crate::explain::summary::predicted;
+use crate::explain::{Explanation, MachineReport, StepReport};
+
+/// Kernels whose share is shown.
+const MAX_SHARES: usize = 20;
+
+/// A step in the order of a call. Places are in parts of 1000 of the whole.
+pub(super) struct Segment<'a> {
+    pub(super) at: usize,
+    pub(super) class: &'static str,
+    pub(super) name: &'a str,
+    pub(super) us: f64,
+    pub(super) x: f64,
+    pub(super) width: f64,
+}
+
+/// The steps of a call one after the other.
+pub(super) fn strip(plan: &Explanation) -> Vec<Segment<'_>> {
+    let all: f64 = plan.steps.iter().map(predicted).sum();
+    let mut x = 0.0;
+    let mut strip = Vec::new();
+    for (at, step) in plan.steps.iter().enumerate() {
+        let StepReport::Kernel { name, predicted_us: us, .. } = step else { continue };
+        let width = if all > 0.0 { 1000.0 * us / all } else { 0.0 };
+        strip.push(Segment { at, class: class(step), name, us: *us, x, width });
+        x += width;
+    }
+    strip
+}
+
+/// What a distinct kernel takes in a call.
+pub(super) struct Share<'a> {
+    pub(super) name: &'a str,
+    pub(super) class: &'static str,
+    /// The first step that launches it.
+    pub(super) at: usize,
+    pub(super) count: usize,
+    pub(super) us: f64,
+    /// Of all kernels, in percent.
+    pub(super) share: f64,
+    /// Of the largest one, in percent.
+    pub(super) width: f64,
+}
+
+/// The kernels that take most time, all launches of one together.
+pub(super) fn shares(plan: &Explanation) -> Vec<Share<'_>> {
+    let mut found: IndexMap<usize, Share<'_>> = IndexMap::new();
+    for (at, step) in plan.steps.iter().enumerate() {
+        let StepReport::Kernel { name, program, predicted_us, .. } = step else { continue };
+        let new = Share { name, class: class(step), at, count: 0, us: 0.0, share: 0.0, width: 0.0 };
+        let share = found.entry(*program).or_insert(new);
+        (share.count, share.us) = (share.count + 1, share.us + predicted_us);
+    }
+    let mut found: Vec<Share<'_>> = found.into_values().collect();
+    found.sort_by(|a, b| b.us.total_cmp(&a.us));
+    let all: f64 = found.iter().map(|share| share.us).sum();
+    let most = found.first().map_or(0.0, |share| share.us);
+    let part = |us: f64, of: f64| if of > 0.0 { 100.0 * us / of } else { 0.0 };
+    for share in &mut found {
+        (share.share, share.width) = (part(share.us, all), part(share.us, most));
+    }
+    found.truncate(MAX_SHARES);
+    found
+}
+
+/// The least microseconds that the machine's memory and arithmetic ask for.
+fn limit_us(machine: &MachineReport, step: &StepReport) -> Option<f64> {
+    let StepReport::Kernel { flops, bytes_read, bytes_written, .. } = step else { return None };
+    let memory = (bytes_read + bytes_written) as f64 / machine.gigabytes_per_s / 1e3;
+    Some(memory.max(*flops as f64 / peak(machine, step) / 1e3))
+}
+
+/// Operations per nanosecond of kernels like this one.
+fn peak(machine: &MachineReport, step: &StepReport) -> f64 {
+    match class(step) {
+        "contraction" | "attention" => machine.product_gigaops_per_s,
+        _ => machine.gigaops_per_s,
+    }
+}
+
+/// How much of a kernel's predicted time the machine's limits ask for.
+pub(super) fn of_limit(plan: &Explanation, step: &StepReport) -> Option<f64> {
+    let limit = limit_us(plan.machine.as_ref()?, step)?;
+    let us = predicted(step);
+    (us > 0.0).then(|| (limit / us).min(1.0))
+}
+
+pub(super) const WIDTH: f64 = 640.0;
+pub(super) const HEIGHT: f64 = 360.0;
+const LEFT: f64 = 64.0;
+const RIGHT: f64 = 20.0;
+const TOP: f64 = 20.0;
+const BOTTOM: f64 = 44.0;
+
+/// Operations per nanosecond against operations per byte, both on logarithmic scales.
+pub(super) struct Roofline<'a> {
+    pub(super) width: f64,
+    pub(super) height: f64,
+    /// Lines of the limits, with what they are.
+    pub(super) roofs: Vec<(String, &'static str)>,
+    /// Labels below: place and number.
+    pub(super) columns: Vec<(f64, String)>,
+    /// Labels at the left: place and number.
+    pub(super) lines: Vec<(f64, String)>,
+    pub(super) points: Vec<Point<'a>>,
+    pub(super) left: f64,
+    pub(super) right: f64,
+    pub(super) top: f64,
+    pub(super) bottom: f64,
+}
+
+/// A distinct kernel.
+pub(super) struct Point<'a> {
+    pub(super) at: usize,
+    pub(super) class: &'static str,
+    pub(super) name: &'a str,
+    pub(super) x: f64,
+    pub(super) y: f64,
+    pub(super) radius: f64,
+    pub(super) intensity: f64,
+    pub(super) rate: f64,
+}
+
+/// The roofline of a plan's kernels; none where the machine is not known or nothing computes.
+pub(super) fn roofline(plan: &Explanation) -> Option<Roofline<'_>> {
+    let machine = plan.machine.as_ref()?;
+    let share: IndexMap<usize, f64> = shares(plan).into_iter().map(|share| (share.at, share.share)).collect();
+    let mut seen = std::collections::BTreeSet::new();
+    let mut points = Vec::new();
+    for (at, step) in plan.steps.iter().enumerate() {
+        let StepReport::Kernel { name, program, flops, bytes_read, bytes_written, predicted_us: us, .. } =
+            step
+        else {
+            continue;
+        };
+        let moved = bytes_read + bytes_written;
+        if *flops > 0 && moved > 0 && *us > 0.0 && seen.insert(*program) {
+            let (intensity, rate) = (*flops as f64 / moved as f64, *flops as f64 / us / 1e3);
+            let radius = 4.0 + share.get(&at).copied().unwrap_or_default().sqrt();
+            points.push(Point { at, class: class(step), name, x: 0.0, y: 0.0, radius, intensity, rate });
+        }
+    }
+    let peaks = [machine.gigaops_per_s, machine.product_gigaops_per_s];
+    let most = peaks.into_iter().fold(0.0, f64::max);
+    let ridges = peaks.map(|peak| peak / machine.gigabytes_per_s);
+    let across = powers(points.iter().map(|p| p.intensity).chain(ridges))?;
+    let up = powers(points.iter().map(|p| p.rate).chain([most]))?;
+    let x = |value: f64| scaled(value, across, LEFT, WIDTH - RIGHT);
+    let y = |value: f64| scaled(value, up, HEIGHT - BOTTOM, TOP);
+    points.iter_mut().for_each(|p| (p.x, p.y) = (x(p.intensity), y(p.rate)));
+    let roof = |peak: f64| {
+        let (first, last) = (10f64.powi(across.0), 10f64.powi(across.1));
+        let start = first.max(10f64.powi(up.0) / machine.gigabytes_per_s);
+        let ridge = (peak / machine.gigabytes_per_s).clamp(start, last);
+        let at = |intensity: f64| {
+            let rate = (intensity * machine.gigabytes_per_s).min(peak);
+            format!("{:.1},{:.1}", x(intensity), y(rate))
+        };
+        format!("{} {} {}", at(start), at(ridge), at(last))
+    };
+    Some(Roofline {
+        width: WIDTH,
+        height: HEIGHT,
+        roofs: vec![
+            (roof(machine.gigaops_per_s), "simple operations"),
+            (roof(machine.product_gigaops_per_s), "products"),
+        ],
+        columns: (across.0..=across.1).map(|p| (x(10f64.powi(p)), power(p))).collect(),
+        lines: (up.0..=up.1).map(|p| (y(10f64.powi(p)), power(p))).collect(),
+        points,
+        left: LEFT,
+        right: WIDTH - RIGHT,
+        top: TOP,
+        bottom: HEIGHT - BOTTOM,
+    })
+}
+
+/// The powers of ten between which positive numbers lie.
+fn powers(values: impl Iterator<Item = f64>) -> Option<(i32, i32)> {
+    let (mut least, mut most) = (f64::INFINITY, 0.0_f64);
+    for value in values.filter(|value| value.is_finite() && *value > 0.0) {
+        (least, most) = (least.min(value), most.max(value));
+    }
+    (most > 0.0).then(|| {
+        let low = least.log10().floor() as i32;
+        (low, (most.log10().ceil() as i32).max(low + 1))
+    })
+}
+
+fn scaled(value: f64, (low, high): (i32, i32), from: f64, to: f64) -> f64 {
+    from + (value.log10() - f64::from(low)) / f64::from(high - low) * (to - from)
+}
+
+fn power(exponent: i32) -> String {
+    match exponent {
+        -3..=4 => format!("{}", 10f64.powi(exponent)),
+        _ => format!("1e{exponent}"),
+    }
+}

@@ -1,0 +1,177 @@
+//! Pages of plans that are made up.
+
+use super::*;
+use crate::CompileReport;
+use crate::explain::{EdgeReport, MachineReport, TensorReport};
+
+fn tensor(name: &str, step: Option<usize>) -> TensorReport {
+    TensorReport { name: name.to_owned(), ty: String::from("f32[4,8]"), bytes: 128, step }
+}
+
+/// A kernel that reads what these steps compute.
+fn kernel(at: usize, operator: &str, module: &str, from: &[usize]) -> StepReport {
+    StepReport::Kernel {
+        name: format!("fused_{at}"),
+        shape: KernelKind::Pointwise,
+        operators: vec![operator.to_owned()],
+        modules: if module.is_empty() { Vec::new() } else { vec![module.to_owned()] },
+        grid: 1,
+        reads: from.iter().map(|&step| tensor("x", Some(step))).collect(),
+        writes: vec![tensor("y", Some(at))],
+        flops: 32,
+        bytes_read: 128,
+        bytes_written: 128,
+        bytes_streamed: 0,
+        predicted_us: 2.0,
+        program: at,
+        reason: None,
+        parts: 1,
+        horizontal_refusal: None,
+        outer_loop: None,
+        schedule: None,
+    }
+}
+
+fn plan(steps: Vec<StepReport>, edges: Vec<EdgeReport>) -> Explanation {
+    Explanation {
+        note: None,
+        ops_captured: steps.len(),
+        kernels_fused: steps.len(),
+        distinct_kernels: steps.len(),
+        extern_ops: 0,
+        kernels_eager: steps.len(),
+        peak_bytes_eager: 0,
+        peak_bytes_fused: 0,
+        arena_bytes: 0,
+        packed_bytes: 0,
+        cuda_graph: None,
+        machine: Some(MachineReport {
+            gigabytes_per_s: 20.0,
+            gigaops_per_s: 50.0,
+            product_gigaops_per_s: 100.0,
+            launch_us: 2.0,
+        }),
+        compile: CompileReport::default(),
+        programs: steps.iter().map(|_| String::from("kernel @k()")).collect(),
+        steps,
+        updates: Vec::new(),
+        edges,
+    }
+}
+
+/// Two layers of three steps, and a step before and behind them.
+fn layers_of_two() -> Explanation {
+    let paths =
+        ["embed", "h.0.norm", "h.0.mlp.up", "h.0.mlp.down", "h.1.norm", "h.1.mlp.up", "h.1.mlp.down", "head"];
+    let from = |at: usize| match at {
+        0 => vec![],
+        3 | 6 => vec![at - 1, at - 3],
+        _ => vec![at - 1],
+    };
+    let steps = paths.iter().enumerate();
+    let cut = EdgeReport {
+        producer: String::from("aten::linear #1"),
+        consumer: String::from("aten::linear #2"),
+        producer_step: Some(2),
+        consumer_step: Some(3),
+        verdict: String::from("cut: predicted 9.0 us merged, 4.0 us apart"),
+        fused: false,
+        bytes: 128,
+    };
+    plan(
+        steps.map(|(at, path)| kernel(at, &format!("aten::relu #{at}"), path, &from(at))).collect(),
+        vec![cut],
+    )
+}
+
+/// Boxes, each with what is in it, as text.
+fn boxes(plan: &Explanation) -> Vec<String> {
+    let item = |item: &Item| match item {
+        Item::Step(at) => at.to_string(),
+        Item::Group(at) => format!("box {at}"),
+    };
+    let groups = Tree::of(plan).groups;
+    let text = groups
+        .iter()
+        .map(|g| format!("{}: {}", g.label, g.items.iter().map(item).collect::<Vec<_>>().join(", ")));
+    text.collect()
+}
+
+#[test]
+fn modules_are_boxes_where_they_have_several_things() {
+    let found = boxes(&layers_of_two());
+    assert_eq!(
+        found,
+        [": 0, box 1, 7", "h: box 2, box 4", "0: 1, box 3", "mlp: 2, 3", "1: 4, box 5", "mlp: 5, 6"]
+    );
+    assert_eq!(boxes(&plan(vec![kernel(0, "aten::relu", "a.b", &[])], Vec::new())), [": 0"]);
+    assert_eq!(boxes(&plan(Vec::new(), Vec::new())), [": "]);
+}
+
+#[test]
+fn a_box_of_a_path_says_what_is_not_said_around_it() {
+    let steps =
+        ["a.b.c", "a.b.d", "e"].iter().enumerate().map(|(at, path)| kernel(at, "aten::relu", path, &[]));
+    assert_eq!(boxes(&plan(steps.collect(), Vec::new())), [": box 1, 2", "a.b: 0, 1"]);
+}
+
+#[test]
+fn each_step_is_in_one_layer_of_one_box() {
+    for plan in [layers_of_two(), chain(2000)] {
+        let data = Data::of(&plan);
+        let mut times = vec![0; plan.steps.len()];
+        for (drawn, _) in data.groups.iter().flat_map(|group| group.layers.iter().flatten()) {
+            if let Drawn::Step(at) = drawn {
+                times[*at] += 1;
+            }
+        }
+        assert!(times.iter().all(|&times| times == 1), "{times:?}");
+    }
+}
+
+/// Steps of no module, one after the other, every third of which also reads an earlier one.
+fn chain(length: usize) -> Explanation {
+    let from = |at: usize| match at {
+        0 => vec![],
+        _ if at % 3 == 0 => vec![at - 1, at - 3],
+        _ => vec![at - 1],
+    };
+    plan((0..length).map(|at| kernel(at, "aten::relu #1", "", &from(at))).collect(), Vec::new())
+}
+
+#[test]
+fn steps_without_modules_are_in_boxes_of_a_size_that_can_be_laid_out() {
+    let tree = Tree::of(&chain(2000));
+    assert!(tree.groups.iter().all(|group| group.items.len() <= 120));
+    assert_eq!(tree.groups[1].label, "steps 0 to 43");
+}
+
+#[test]
+fn a_page_has_a_row_for_each_step_and_asks_for_nothing() {
+    let page = page(&layers_of_two(), "a model");
+    for at in 0..8 {
+        assert_eq!(page.matches(&format!("<tr data-step=\"{at}\"><td data-value")).count(), 1);
+    }
+    assert!(page.contains("predicted 9.0 us merged, 4.0 us apart"));
+    for request in [" src=", " href=", "url(http", "@import", "fetch(", "import "] {
+        assert!(!page.contains(request), "{request}");
+    }
+    let outside = page.match_indices("http").map(|(at, _)| &page[at..page.len().min(at + 26)]);
+    assert!(
+        outside
+            .clone()
+            .all(|text| text.starts_with("http://www.w3.org/2000/svg") || text.starts_with("http-equiv"))
+    );
+}
+
+#[test]
+fn names_of_a_model_are_text_wherever_they_stand() {
+    let evil = "</script><script>alert(1)</script>\"'&";
+    let mut plan = plan(vec![kernel(0, evil, evil, &[]), kernel(1, evil, evil, &[0])], Vec::new());
+    plan.note = Some(evil.to_owned());
+    plan.programs[0] = evil.to_owned();
+    let page = page(&plan, evil);
+    assert_eq!(page.matches("<script").count(), 2);
+    assert_eq!(page.matches("</script").count(), 2);
+    assert!(!page.contains("alert(1)</"));
+}
