@@ -18,7 +18,7 @@ const toStep = (at, text) => el('button', { class: 'link', on: () => select({ st
 function tensors(title, all) {
   if (!all.length) return [];
   const row = ({ name, type, bytes, step }) => el('tr', {},
-    el('td', {}, step === null ? name : toStep(step, name)), el('td', {}, type), el('td', {}, size_(bytes)));
+    el('td', {}, step === null ? name : toStep(step, name)), el('td', {}, type), el('td', {}, inBytes(bytes)));
   return [heading(title), el('table', {}, ...all.map(row))];
 }
 
@@ -33,7 +33,7 @@ function schedule({ tiles, measured, remembered, choice, us }) {
 function cut(at) {
   const { producer, consumer, producer_step, consumer_step, verdict, bytes } = plan.edges[at];
   const end = (step, name) => (step === null ? name : toStep(step, name));
-  return el('p', {}, end(producer_step, producer), ' → ', end(consumer_step, consumer), ', ', size_(bytes), ': ', el('b', {}, verdict));
+  return el('p', {}, end(producer_step, producer), ' → ', end(consumer_step, consumer), ', ', inBytes(bytes), ': ', el('b', {}, verdict));
 }
 
 function showStep(at) {
@@ -54,8 +54,8 @@ function showStep(at) {
       ['predicted', kernel ? `${time(step.predicted_us)}, ${percent(share(step))} of all kernels` : null],
       ['measured', measured ? time(measured) : null],
       ['of the limit', limits[at] === null ? null : `${percent(limits[at])} of the predicted time is what memory or arithmetic asks for`],
-      ['reads', kernel ? size_(step.bytes_read) : null],
-      ['writes', kernel ? size_(step.bytes_written) + (step.bytes_streamed ? `, ${size_(step.bytes_streamed)} by non-temporal stores` : '') : null],
+      ['reads', kernel ? inBytes(step.bytes_read) : null],
+      ['writes', kernel ? inBytes(step.bytes_written) + (step.bytes_streamed ? `, ${inBytes(step.bytes_streamed)} by non-temporal stores` : '') : null],
       ['operations', step.flops ? count(step.flops) : null],
       ['grid', kernel ? `${step.grid} instances` : null],
       ['launch', kernel && step.parts > 1 ? `${step.parts} kernels in one` : null],
@@ -86,7 +86,7 @@ function showEdge({ a, b, links: all, bytes }) {
   const end = ({ item }) => (item.step !== undefined ? toStep(item.step) : groups[item.group].path || groups[item.group].label);
   details.replaceChildren(
     el('h2', {}, 'Edge'), el('p', {}, end(a), ' → ', end(b)),
-    facts([['bytes', size_(bytes)]]),
+    facts([['bytes', inBytes(bytes)]]),
     heading('Why it is not fused'),
     ...(cuts.length ? cuts.map(cut) : [el('p', { class: 'faint' }, 'The value goes through memory because other steps lie between; no rule was asked.')]),
     ...tensors('What goes over it', passed));

@@ -75,6 +75,7 @@ function draw() {
         over.push(stepBox(box.item.step, place));
       } else if (box.inner) {
         under.push(groupBox(box.item.group, place, true));
+        over.push(openHeading(box.item.group, place));
         put(box.inner, box.item.group, place.x, place.y);
       } else {
         place.key = 'g' + box.item.group;
@@ -88,30 +89,46 @@ function draw() {
   mark();
 }
 
-function stepBox(at, { x, y, w, h }) {
+function stepBox(at, place) {
+  const { w, h } = place;
   const step = plan.steps[at], modules = step.modules.join(', ');
   const what = step.kind === 'kernel' ? step.operators.map(short).join(', ') : short(step.operator);
   // Modules by what the box around does not say.
   const outside = groups[home[at]].path, inner = step.modules.map(path => (outside && path.startsWith(outside + '.') ? path.slice(outside.length + 1) : path));
   const where = inner.filter(path => path !== outside).join(', ');
   const sub = step.kind === 'kernel' ? `${percent(share(step))} · ${where || step.name}` : where || 'libtorch';
-  return svg('g', { class: 'step ' + classes[at], 'data-step': at, transform: `translate(${x.toFixed(1)} ${y.toFixed(1)})` },
+  return svg('g', { class: 'step ' + classes[at], 'data-step': at, transform: translate(place) },
     svg('title', {}, `${at}: ${step.name || step.operator}\n${modules}`),
     svg('rect', { width: w, height: h, rx: 6 }),
-    label(clip(what, 27), { x: 10, y: 19 }),
-    label(clip(sub, 31), { x: 10, y: 36, class: 'sub' }));
+    label(clip(what, 26), { x: 10, y: 19 }),
+    label(clip(sub, 29), { x: 10, y: 36, class: 'sub' }));
 }
 
-function groupBox(at, { x, y, w, h }, open) {
+function told(at) {
   const steps = stepsIn[at], us = steps.reduce((sum, step) => sum + timeOf(step), 0);
-  const sub = `${steps.length} steps · ${percent(us / total)}`;
-  const box = svg('g', { class: open ? 'group open' : 'group', 'data-group': at, transform: `translate(${x.toFixed(1)} ${y.toFixed(1)})` },
+  return { steps, us, sub: `${steps.length} steps · ${percent(us / total)}` };
+}
+
+const translate = ({ x, y }) => `translate(${x.toFixed(1)} ${y.toFixed(1)})`;
+
+function groupBox(at, place, open) {
+  const { steps, us, sub } = told(at), { w, h } = place;
+  const box = svg('g', { class: open ? 'group open' : 'group', 'data-group': at, transform: translate(place) },
     svg('title', {}, `${groups[at].path || groups[at].label}: ${sub}, ${time(us)}`),
-    svg('rect', { width: w, height: h, rx: 8 }),
-    label((open ? '− ' : '+ ') + clip(groups[at].label, open ? 200 : 24), { x: 10, y: 19, class: 'title' }));
-  if (open) box.append(svg('rect', { class: 'head', width: w, height: HEAD }), label(sub, { x: w - 10, y: 19, class: 'sub', 'text-anchor': 'end' }));
-  else box.append(label(sub, { x: 10, y: 35, class: 'sub' }), ...mix(steps, us, w, h));
+    svg('rect', { width: w, height: h, rx: 8 }));
+  if (!open) {
+    box.append(label('+ ' + clip(groups[at].label, 24), { x: 10, y: 19, class: 'title' }),
+      label(sub, { x: 10, y: 35, class: 'sub' }), ...mix(steps, us, w, h));
+  }
   return box;
+}
+
+/// What an open box says, before the edges that come into it; a click on it closes the box.
+function openHeading(at, place) {
+  return svg('g', { class: 'heading', 'data-group': at, transform: translate(place) },
+    svg('rect', { class: 'head', width: place.w, height: HEAD - 4 }),
+    label('− ' + groups[at].label, { x: 10, y: 19, class: 'title' }),
+    label(told(at).sub, { x: place.w - 10, y: 19, class: 'sub', 'text-anchor': 'end' }));
 }
 
 /// A line that says by its colours which kinds of steps take the time of a closed box.
@@ -145,14 +162,17 @@ function edges() {
     const width = 1 + 2 * Math.min(1, Math.sqrt(Math.max(...edge.links.map(link => link.bytes)) / most));
     return svg('g', { class: cut ? 'edge cut' : 'edge', 'data-edge': edge.key },
       svg('path', { d, class: cut ? 'cut' : '', style: `stroke-width:${width.toFixed(1)}` }),
-      svg('path', { d, class: 'area' }, svg('title', {}, `${size_(edge.bytes)}${edge.links.some(l => l.cuts.length) ? ', not fused' : ''}`)));
+      svg('path', { d, class: 'area' }, svg('title', {}, `${inBytes(edge.bytes)}${edge.links.some(l => l.cuts.length) ? ', not fused' : ''}`)));
   });
 }
 
 function route({ a, b, links: [link] }) {
   const from = [a.x + a.w / 2, a.y + a.h], to = [b.x + b.w / 2, b.y];
-  const way = (passages[link.group] && passages[link.group].get(link.way)) || [];
-  const points = [from, ...(a.y > b.y ? [...way].reverse() : way), to];
+  const way = link.ways.flatMap(([group, at, back]) => {
+    const points = (passages[group] && passages[group].get(at)) || [];
+    return back ? [...points].reverse() : points;
+  });
+  const points = [from, ...way, to];
   let d = `M${from[0].toFixed(1)},${from[1].toFixed(1)}`;
   for (let i = 1; i < points.length; i++) {
     const [x0, y0] = points[i - 1], [x1, y1] = points[i], middle = (y0 + y1) / 2;

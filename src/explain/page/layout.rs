@@ -27,13 +27,7 @@ pub(super) enum Place {
 /// Layers from the top, each from the left, with the middle of each thing.
 pub(super) type Layers = Vec<Vec<(Place, f64)>>;
 
-/// Edges between things, each once: from the earlier thing to the later one, whichever way they go. Boxes may feed each other in
-/// turn, and a layout has no cycles.
-pub(super) fn directed(edges: impl IntoIterator<Item = (usize, usize)>) -> IndexSet<(usize, usize)> {
-    edges.into_iter().map(|(a, b)| (a.min(b), a.max(b))).filter(|(a, b)| a != b).collect()
-}
-
-/// Lays out things that edges connect.
+/// Lays out things that edges connect, each from an earlier thing to a later one: a layout has no cycles.
 pub(super) fn layers(things: usize, edges: &IndexSet<(usize, usize)>) -> Layers {
     let vertices: Vec<Vertex> = (0..things).map(|_| SIZE).collect();
     let direct: Vec<(u32, u32)> = edges.iter().map(|&(a, b)| (a as u32, b as u32)).collect();
@@ -103,6 +97,10 @@ fn rows(placed: &[(f64, f64)]) -> Vec<usize> {
 mod tests {
     use super::*;
 
+    fn directed(edges: impl IntoIterator<Item = (usize, usize)>) -> IndexSet<(usize, usize)> {
+        edges.into_iter().map(|(a, b)| (a.min(b), a.max(b))).filter(|(a, b)| a != b).collect()
+    }
+
     fn text(layers: &Layers) -> Vec<Vec<String>> {
         let name = |place: &Place| match place {
             Place::Thing(at) => at.to_string(),
@@ -127,7 +125,6 @@ mod tests {
         assert_eq!(layers(3, &directed([])).iter().map(Vec::len).sum::<usize>(), 3);
     }
 
-    /// Boxes may feed each other in turn: there is no order in which all edges go down.
     #[test]
     fn any_edges_have_a_layout_without_overlap() {
         let mut state = 1_u64;

@@ -3,6 +3,8 @@
 //! Tables, totals and plots are written here, by a template. The graph and the details of a step are shown by the page's script
 //! (`*.js`) from data in the page: the report as it is, and the boxes with the layers of what is in them.
 
+#[cfg(test)]
+mod browser;
 mod layout;
 mod plots;
 #[cfg(test)]
@@ -15,7 +17,7 @@ use serde::Serialize;
 use tilefuse_fusion::BlockKernelKind;
 use tilefuse_fusion::plan::KernelKind;
 
-use self::layout::{Place, directed, layers};
+use self::layout::{Place, layers};
 use self::tree::{Item, Tree};
 use super::summary::{Alike, alike, predicted, short, time};
 use super::{Explanation, StepReport, TensorReport, bytes};
@@ -205,17 +207,16 @@ struct Link {
     bytes: u64,
     /// Positions of the plan's edges that were not fused between the two.
     cuts: Vec<usize>,
-    /// The innermost box around both.
-    group: usize,
-    /// The position of the edge in this box.
-    way: usize,
+    /// The boxes that it goes through, from the inside of the first end's to the inside of the other's: the position of the edge
+    /// in the box, and whether it goes against the order of what is in it.
+    ways: Vec<(usize, usize, bool)>,
 }
 
 impl Data<'_> {
     fn of(plan: &Explanation) -> Data<'_> {
         let tree = Tree::of(plan);
         let mut links: IndexMap<(usize, usize), Link> = IndexMap::new();
-        let link = |(from, to)| Link { from, to, bytes: 0, cuts: Vec::new(), group: 0, way: 0 };
+        let link = |(from, to)| Link { from, to, bytes: 0, cuts: Vec::new(), ways: Vec::new() };
         for (to, step) in plan.steps.iter().enumerate() {
             let (StepReport::Kernel { reads, .. } | StepReport::Extern { reads, .. }) = step;
             for (from, bytes) in reads.iter().filter_map(|read| Some((read.step?, read.bytes))) {
@@ -237,45 +238,45 @@ impl Data<'_> {
     }
 }
 
-/// Lays out the inside of each box, and tells each link which way it goes.
+/// Lays out the inside of each box, and tells each link which way it goes. What comes from the outside of a box comes from a thing
+/// before all others of it, and what goes there goes to a thing behind them; neither is drawn.
 fn groups(tree: Tree, links: &mut [Link]) -> Vec<Group> {
     let inside: Vec<IndexSet<Item>> =
         tree.groups.iter().map(|group| group.items.iter().copied().collect()).collect();
-    let mut edges: Vec<Vec<(usize, usize)>> = vec![Vec::new(); inside.len()];
-    let mut ends = Vec::new();
+    let mut edges: Vec<IndexSet<(usize, usize)>> = vec![IndexSet::new(); inside.len()];
     for link in links.iter_mut() {
-        let (group, from, to) = tree.meeting(link.from, link.to);
-        let at = |item| inside[group].get_index_of(&item).unwrap_or_default();
-        let (from, to) = (at(from), at(to));
-        link.group = group;
-        edges[group].push((from, to));
-        ends.push((from.min(to), from.max(to)));
+        for (group, from, to) in tree.crossings(link.from, link.to) {
+            let place = |item: Item| inside[group].get_index_of(&item).map_or(0, |at| at + 1);
+            let (from, to) = (from.map_or(0, place), to.map_or(inside[group].len() + 1, place));
+            if from != to {
+                let (way, _) = edges[group].insert_full((from.min(to), from.max(to)));
+                link.ways.push((group, way, from > to));
+            }
+        }
     }
-    let edges: Vec<IndexSet<(usize, usize)>> = edges.into_iter().map(directed).collect();
-    for (link, ends) in links.iter_mut().zip(ends) {
-        link.way = edges[link.group].get_index_of(&ends).unwrap_or_default();
-    }
-    let drawn = |group: usize, place| match place {
-        Place::Way(edge) => Drawn::Way(edge),
-        Place::Thing(at) => match inside[group][at] {
-            Item::Step(step) => Drawn::Step(step),
-            Item::Group(inner) => Drawn::Group(inner),
-        },
-    };
-    let laid_out = |at: usize| {
-        let layers = layers(inside[at].len(), &edges[at]);
-        let layer =
-            |layer: Vec<(Place, f64)>| layer.into_iter().map(|(place, x)| (drawn(at, place), x)).collect();
-        layers.into_iter().map(layer).collect()
-    };
     let all = tree.groups.iter().enumerate();
     all.map(|(at, group)| Group {
         label: group.label.clone(),
         path: group.path.clone(),
         parent: group.parent,
-        layers: laid_out(at),
+        layers: drawn(&inside[at], &edges[at]),
     })
     .collect()
+}
+
+/// The layers of a box with what is drawn in them.
+fn drawn(inside: &IndexSet<Item>, edges: &IndexSet<(usize, usize)>) -> Vec<Vec<(Drawn, f64)>> {
+    let drawn = |place| match place {
+        Place::Way(edge) => Some(Drawn::Way(edge)),
+        Place::Thing(at) => match inside.get_index(at.checked_sub(1)?)? {
+            Item::Step(step) => Some(Drawn::Step(*step)),
+            Item::Group(inner) => Some(Drawn::Group(*inner)),
+        },
+    };
+    let layers = layers(inside.len() + 2, edges).into_iter();
+    let layers =
+        layers.map(|layer| layer.into_iter().filter_map(|(place, x)| Some((drawn(place)?, x))).collect());
+    layers.filter(|layer: &Vec<_>| !layer.is_empty()).collect()
 }
 
 /// Data as JSON within a `script` element.

@@ -60,7 +60,7 @@ fn plan(steps: Vec<StepReport>, edges: Vec<EdgeReport>) -> Explanation {
 }
 
 /// Two layers of three steps, and a step before and behind them.
-fn layers_of_two() -> Explanation {
+pub(super) fn layers_of_two() -> Explanation {
     let paths =
         ["embed", "h.0.norm", "h.0.mlp.up", "h.0.mlp.down", "h.1.norm", "h.1.mlp.up", "h.1.mlp.down", "head"];
     let from = |at: usize| match at {
@@ -109,6 +109,21 @@ fn modules_are_boxes_where_they_have_several_things() {
 }
 
 #[test]
+fn an_edge_goes_out_of_boxes_and_into_others() {
+    let tree = Tree::of(&layers_of_two());
+    let way = |from, to| format!("{:?}", tree.crossings(from, to));
+    assert_eq!(way(2, 3), "[(3, Some(Step(2)), Some(Step(3)))]");
+    assert_eq!(
+        way(3, 4),
+        "[(3, Some(Step(3)), None), (2, Some(Group(3)), None), (1, Some(Group(2)), Some(Group(4))), (4, None, Some(Step(4)))]"
+    );
+    assert_eq!(
+        way(0, 1),
+        "[(0, Some(Step(0)), Some(Group(1))), (1, None, Some(Group(2))), (2, None, Some(Step(1)))]"
+    );
+}
+
+#[test]
 fn a_box_of_a_path_says_what_is_not_said_around_it() {
     let steps =
         ["a.b.c", "a.b.d", "e"].iter().enumerate().map(|(at, path)| kernel(at, "aten::relu", path, &[]));
@@ -130,10 +145,10 @@ fn each_step_is_in_one_layer_of_one_box() {
 }
 
 /// Steps of no module, one after the other, every third of which also reads an earlier one.
-fn chain(length: usize) -> Explanation {
+pub(super) fn chain(length: usize) -> Explanation {
     let from = |at: usize| match at {
         0 => vec![],
-        _ if at % 3 == 0 => vec![at - 1, at - 3],
+        _ if at.is_multiple_of(3) => vec![at - 1, at - 3],
         _ => vec![at - 1],
     };
     plan((0..length).map(|at| kernel(at, "aten::relu #1", "", &from(at))).collect(), Vec::new())

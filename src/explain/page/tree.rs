@@ -86,17 +86,31 @@ impl Tree {
         std::iter::successors(Some(self.home[step]), |&group| self.groups[group].parent).collect()
     }
 
-    /// The innermost box around two steps, and what of it each of them is in.
-    pub(super) fn meeting(&self, a: usize, b: usize) -> (usize, Item, Item) {
-        let (around_a, around_b) = (self.around(a), self.around(b));
-        let alike = around_a.iter().rev().zip(around_b.iter().rev()).take_while(|(a, b)| a == b).count();
-        let item = |step: usize, around: &[usize]| match around.len().checked_sub(alike + 1) {
-            Some(inner) => Item::Group(around[inner]),
+    /// The way from a step to another: out of the boxes around the one, through the innermost box around both, and into those
+    /// around the other.
+    pub(super) fn crossings(&self, from: usize, to: usize) -> Vec<Crossing> {
+        let (mut out, mut into) = (self.around(from), self.around(to));
+        let mut meeting = 0;
+        while let (Some(a), Some(b)) = (out.last(), into.last())
+            && a == b
+        {
+            meeting = *a;
+            out.pop();
+            into.pop();
+        }
+        let inner = |step: usize, boxes: &[usize], at: usize| match at.checked_sub(1) {
+            Some(at) => Item::Group(boxes[at]),
             None => Item::Step(step),
         };
-        (around_a[around_a.len() - alike], item(a, &around_a), item(b, &around_b))
+        let leave = (0..out.len()).map(|at| (out[at], Some(inner(from, &out, at)), None));
+        let through = (meeting, Some(inner(from, &out, out.len())), Some(inner(to, &into, into.len())));
+        let enter = (0..into.len()).rev().map(|at| (into[at], None, Some(inner(to, &into, at))));
+        leave.chain([through]).chain(enter).collect()
     }
 }
+
+/// What an edge goes through: a box, and from what in it to what in it; none where from or to the outside.
+pub(super) type Crossing = (usize, Option<Item>, Option<Item>);
 
 fn modules(step: &StepReport) -> &[String] {
     match step {

@@ -1,0 +1,89 @@
+//! Pages in a real browser, where there is one: a script at the end of a page does what a user would, and says what it saw.
+
+use std::process::Command;
+
+use super::page;
+use super::tests::{chain, layers_of_two};
+use crate::explain::Explanation;
+
+const BROWSERS: [&str; 3] = ["chromium", "chromium-browser", "google-chrome"];
+
+/// What the lines of a script return after the page has loaded, and errors of the page; `None` where there is no browser.
+fn tried(plan: &Explanation, script: &str) -> Option<String> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let mut found = std::env::split_paths(&path).flat_map(|folder| BROWSERS.map(|name| folder.join(name)));
+    let Some(browser) = found.find(|file| file.is_file()) else {
+        eprintln!("skipped, no browser");
+        return None;
+    };
+    let first = "<script>window.failed = []; window.onerror = text => failed.push(text);</script>";
+    let steps = format!(
+        "<script type=\"module\">
+        const all = query => [...document.querySelectorAll(query)], one = query => document.querySelector(query);
+        const tap = query => {{
+          one(query).dispatchEvent(new PointerEvent('pointerdown', {{ bubbles: true }}));
+          one(query).dispatchEvent(new PointerEvent('pointerup', {{ bubbles: true }}));
+        }};
+        const press = key => document.dispatchEvent(new KeyboardEvent('keydown', {{ key }}));
+        const look = text => {{ one('#search').value = text; one('#search').dispatchEvent(new Event('input')); }};
+        const said = [];
+        {script}
+        document.body.replaceChildren('SAW ' + [...failed, ...said].join('; ') + ' END');
+        </script></body>"
+    );
+    let text = page(plan, "a model").replace("<body>", &format!("<body>{first}")).replace("</body>", &steps);
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("plan.html");
+    std::fs::write(&file, text).unwrap();
+    let output = Command::new(browser)
+        .args(["--headless", "--no-sandbox", "--disable-gpu", "--window-size=1400,900", "--dump-dom"])
+        .arg(format!("--user-data-dir={}", folder.path().display()))
+        .arg(&file)
+        .output()
+        .unwrap();
+    let shown = String::from_utf8_lossy(&output.stdout);
+    let saw = shown.rsplit_once("SAW ").and_then(|(_, rest)| rest.split_once(" END"));
+    Some(saw.map_or_else(|| format!("nothing: {shown}"), |(saw, _)| saw.to_owned()))
+}
+
+#[test]
+fn a_click_and_a_search_show_what_is_there() {
+    let script = "
+        said.push(all('.step').length + ' steps');
+        tap('.step[data-step=\"2\"]');
+        said.push(one('#details h2').textContent, one('#details pre').textContent);
+        press('ArrowDown');
+        said.push(one('#details h2').textContent);
+        tap('[data-edge=\"s2-s3\"]');
+        said.push(one('#details b').textContent);
+        tap('[data-group=\"3\"] .head');
+        said.push(all('.step').length + ' steps with a box closed');
+        look('h.1.mlp');
+        said.push(one('#found').textContent, all('#kernels tbody tr:not([hidden])').length + ' rows');
+        press('c');
+        said.push(all('.step').length + ' steps with all closed', all('.group.hit').length + ' found within');
+        press('2');
+        said.push(one('#kernels').hidden ? 'no table' : 'table');
+    ";
+    let Some(saw) = tried(&layers_of_two(), script) else { return };
+    assert_eq!(
+        saw,
+        "8 steps; fused_2; kernel @k(); fused_3; cut: predicted 9.0 us merged, 4.0 us apart; 6 steps with a box closed; \
+         2 of 8 steps; 2 rows; 2 steps with all closed; 1 found within; table"
+    );
+}
+
+#[test]
+fn two_thousand_operators_are_shown_in_two_seconds() {
+    let script = "
+        const start = performance.now();
+        press('e');
+        look('fused_1999');
+        press('ArrowDown');
+        said.push(all('.step').length + ' steps', one('#found').textContent);
+        const ms = performance.now() - start;
+        said.push(ms < 2000 ? 'in time' : ms + ' ms');
+    ";
+    let Some(saw) = tried(&chain(2000), script) else { return };
+    assert_eq!(saw, "2000 steps; 1 of 2000 steps; in time");
+}
