@@ -14,7 +14,7 @@ use tilefuse_fusion::plan::{KernelKind, KernelStep, Plan, StepKind};
 use self::flow::Flow;
 pub use self::flow::TensorReport;
 use self::modules::Parameters;
-use crate::engine::{CompileReport, Compiled, Target, profile};
+use crate::engine::{CompileReport, Compiled, Target, kept_profile, profile};
 
 /// One step of a plan.
 #[derive(Clone, Debug, Serialize)]
@@ -152,6 +152,8 @@ pub struct UpdateReport {
 /// What the machine can do, as it was measured, or by typical figures: what predicted times are derived from.
 #[derive(Clone, Debug, Serialize)]
 pub struct MachineReport {
+    /// Whether it was measured.
+    pub measured: bool,
     /// Gigabytes of memory per second, read and written together.
     pub gigabytes_per_s: f64,
     /// Simple operations per nanosecond.
@@ -165,8 +167,13 @@ pub struct MachineReport {
 impl MachineReport {
     fn of(target: Target) -> Option<MachineReport> {
         let profile = profile(target).ok()?;
+        let device = match target {
+            Target::Host => tch::Device::Cpu,
+            Target::Cuda(ordinal) => tch::Device::Cuda(ordinal as usize),
+        };
         let rates = profile.products;
         Some(MachineReport {
+            measured: kept_profile(device).is_some(),
             gigabytes_per_s: profile.bandwidth,
             gigaops_per_s: profile.ops_per_ns,
             product_gigaops_per_s: [rates.aligned, rates.generated, rates.pairs, rates.quads]

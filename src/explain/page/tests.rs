@@ -46,6 +46,7 @@ fn plan(steps: Vec<StepReport>, edges: Vec<EdgeReport>) -> Explanation {
         packed_bytes: 0,
         cuda_graph: None,
         machine: Some(MachineReport {
+            measured: true,
             gigabytes_per_s: 20.0,
             gigaops_per_s: 50.0,
             product_gigaops_per_s: 100.0,
