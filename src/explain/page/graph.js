@@ -46,7 +46,7 @@ function measure(at) {
   const move = PAD - (left === Infinity ? 0 : left);
   boxes.forEach(box => { box.x += move; });
   for (const points of ways.values()) points.forEach(point => { point[0] += move; });
-  const heading = 60 + 7 * groups[at].label.length;
+  const heading = 150 + 8 * groups[at].label.length;
   return { w: Math.max(right - left + 2 * PAD, heading) || heading, h: top - GAP + PAD, boxes, ways };
 }
 

@@ -30,7 +30,7 @@ pub(super) struct Group {
     pub(super) path: String,
     /// The box around it.
     pub(super) parent: Option<usize>,
-    /// What is in it, in the order of steps.
+    /// What is in it, in the order of steps as far as boxes have one.
     pub(super) items: Vec<Item>,
 }
 
@@ -156,7 +156,7 @@ impl Module {
             let path = if path.is_empty() { part } else { format!("{path}.{part}") };
             items.push(module.fold(&path));
         }
-        items.sort_by_key(Folded::first);
+        items.sort_by(|a, b| a.middle().total_cmp(&b.middle()));
         match items.len() {
             1 => items.swap_remove(0),
             _ => Folded::Group(path.to_owned(), chunked(items, path)),
@@ -176,6 +176,22 @@ impl Folded {
         match self {
             Folded::Step(at) => *at,
             Folded::Group(_, items) => items.iter().map(Folded::last).max().unwrap_or_default(),
+        }
+    }
+
+    /// Where its steps are on average: steps of a module that are computed early do not put all of it before its operands.
+    fn middle(&self) -> f64 {
+        let (count, sum) = self.sum();
+        sum as f64 / count.max(1) as f64
+    }
+
+    /// How many steps there are, and the sum of their positions.
+    fn sum(&self) -> (usize, usize) {
+        match self {
+            Folded::Step(at) => (1, *at),
+            Folded::Group(_, items) => {
+                items.iter().map(Folded::sum).fold((0, 0), |all, one| (all.0 + one.0, all.1 + one.1))
+            }
         }
     }
 
