@@ -9,7 +9,7 @@ mod work;
 use serde::Serialize;
 use tch::Tensor;
 use tilefuse_fusion::Op;
-use tilefuse_fusion::plan::{KernelKind, KernelStep, Plan, StepKind};
+use tilefuse_fusion::plan::{KernelKind, KernelStep, Plan, StepKind, Verdict};
 
 use self::flow::Flow;
 pub use self::flow::TensorReport;
@@ -275,13 +275,16 @@ impl Explanation {
         });
         let edges = plan.decisions.iter().map(|d| {
             let (producer_step, consumer_step) = flow.ends(d);
+            // Kernels that could not be merged over this edge may have become one over others.
+            let together = producer_step.is_some() && producer_step == consumer_step;
+            let verdict = if together { &Verdict::Fused } else { &d.verdict };
             EdgeReport {
                 producer: origin(d.producer),
                 consumer: origin(d.consumer),
                 producer_step,
                 consumer_step,
-                verdict: d.verdict.to_string(),
-                fused: d.verdict == tilefuse_fusion::plan::Verdict::Fused,
+                verdict: verdict.to_string(),
+                fused: *verdict == Verdict::Fused,
                 bytes: plan.graph.node(d.producer).outs.iter().map(tilefuse_fusion::TensorType::bytes).sum(),
             }
         });

@@ -210,9 +210,7 @@ fn a_plan_is_a_page_with_every_kernel() {
     for at in 0..16 {
         assert!(page.contains(&format!("<tr data-step=\"{at}\">")), "step {at}");
     }
-    assert!(page.contains("<td>transformer.h.0.mlp.c_fc</td>") && page.contains("\"type\":\"f32["));
-    // Products count: 2 sequences of 17 tokens, 32 columns to 128.
-    assert!(page.contains("aten::gelu") && page.contains("\"flops\":"));
+    assert!(page.contains("<td>transformer.h.0.mlp.c_fc</td><td>linear, gelu</td>"));
 }
 
 #[test]
