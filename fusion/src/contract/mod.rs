@@ -1,6 +1,6 @@
 //! Products on the host as block programs, with pointwise neighbours in their loads and stores.
 //!
-//! A contraction stands in the graph in its library form, a call with the [`ContractionForm`] that it computes. Kernels are made
+//! A contraction stands in the graph in its library form, a call with the `ContractionForm` that it computes. Kernels are made
 //! from that, whatever the call's name is. Where it is worth it, [`choose_products`] gives the call a [`BlockKernel`]: the
 //! planner then merges bias, activation and residual into its epilogue.
 //!
