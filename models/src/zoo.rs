@@ -186,7 +186,7 @@ fn language_loss(net: impl Module + 'static) -> Box<dyn Model> {
         let logits = ids.apply(&net);
         let logits = logits.narrow(1, 0, logits.size()[1] - 1).flatten(0, 1);
         let targets = ids.narrow(1, 1, ids.size()[1] - 1).flatten(0, 1);
-        vec![logits.cross_entropy_for_logits(&targets)]
+        vec![logits.log_softmax(-1, None).nll_loss(&targets)]
     })
 }
 
