@@ -62,7 +62,7 @@ pub(super) fn layers(things: usize, edges: &IndexSet<(usize, usize)>) -> Layers 
 
 type Vertex = (f64, f64);
 
-/// The middle of each vertex; what is not connected lies side by side.
+/// The middle of each vertex; components that are not connected are placed next to each other.
 fn place(vertices: &[Vertex], edges: &[(u32, u32)]) -> Vec<(f64, f64)> {
     let config = Config {
         vertex_spacing: SPACING,
