@@ -644,6 +644,8 @@ def convolutions():
     case("conv_transpose3d.input", quarters(1, 2, 2, 3, 2), quarters(2, 2, 2, 3, 2), quarters(2), [1, 2, 2], [0, 1, 0], [0, 1, 0])
     case("convolution", quarters(1, 2, 4, 4), quarters(2, 2, 3, 3), quarters(2), [1, 1], [1, 1], [1, 1], False, [0, 0], 1)
     case("convolution", quarters(1, 2, 4, 4), quarters(2, 1, 3, 3), quarters(2), [2, 2], [1, 1], [1, 1], True, [1, 1], 2)
+    case("_convolution", quarters(1, 2, 4, 4), quarters(2, 2, 3, 2), quarters(2), [2, 1], [1, 1], [1, 1], False, [0, 0], 1,
+         False, False, True, True)
 
 
 def attention():
@@ -663,7 +665,7 @@ def attention():
         closed = torch.ones(3, 5, dtype=BOOL).tril(-1)
         case(op, q, k, v, closed)
         case(op, q, k, v, torch.zeros(3, 5, dtype=dtype).masked_fill(closed, -INF))
-    case(op, rand(2, 4, 3, 4), rand(2, 2, 5, 4), rand(2, 2, 5, 4), rand(3, 5) > 0, scale=-0.5, enable_gqa=True)
+    case(op, rand(2, 4, 3, 4), rand(2, 2, 5, 4), rand(2, 2, 5, 4), rand(3, 5) > 0, scale=0.25, enable_gqa=True)
     case(op, rand(1, 2, 3, 4, dtype=BF16), rand(1, 2, 5, 4, dtype=BF16), rand(1, 2, 5, 4, dtype=BF16), rand(3, 5))
 
 
