@@ -107,6 +107,19 @@ pub(crate) enum Part {
     Text(Box<str>),
 }
 
+impl std::fmt::Display for Part {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Part::Tensor => f.write_str("a tensor"),
+            Part::Count(count) => write!(f, "a length of {count}"),
+            Part::Bool(value) => write!(f, "{value}"),
+            Part::Int(value) => write!(f, "{value}"),
+            Part::Float(bits) => write!(f, "{:?}", f64::from_bits(*bits)),
+            Part::Text(text) => write!(f, "{text:?}"),
+        }
+    }
+}
+
 /// Takes a structure apart: its tensors, and what else it is made of.
 #[derive(Debug, Default)]
 pub struct Flattener {

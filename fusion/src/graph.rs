@@ -389,6 +389,11 @@ impl Graph {
         id
     }
 
+    /// Keeps a call in libtorch, for this reason: no pass replaces it.
+    pub fn keep_call(&mut self, id: NodeId, reason: &str) {
+        self.node_mut(id).kernel = Some(Err(reason.to_owned()));
+    }
+
     /// A literal of a type's element type in every element of its shape.
     pub(crate) fn add_filled(&mut self, literal: Literal, ty: &TensorType, origin: Option<u32>) -> ValueRef {
         let typed = |shape: &[i64]| TensorType::contiguous(DType::Elem(literal.elem), shape, ty.device);

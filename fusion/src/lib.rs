@@ -17,6 +17,7 @@ pub mod eval;
 mod functionalize;
 mod gathered_products;
 mod graph;
+mod hints;
 pub mod index;
 pub mod kernel;
 mod lower;
@@ -45,6 +46,7 @@ pub use graph::{
     AliasTarget, AtenCall, Contraction, Edge, Graph, Node, NodeId, Op, OutputAlias, Update, ValueRef, View,
     Window, accumulator,
 };
+pub use hints::Hints;
 pub use lower::{LowerError, lower, lowered_operators};
 pub use recording::{Arg, Call, Recording, Source, TensorId, TensorInfo};
 pub use rewrites::Rewrites;

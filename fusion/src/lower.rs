@@ -133,7 +133,7 @@ pub(crate) fn lower_counted(graph: &Graph, rewrites: &Rewrites) -> Result<Graph,
         let operands = operands.ok_or(LowerError::Dangling)?;
         cx.begin(node.origin);
         let lowered = match &node.op {
-            Op::Aten(call) if !rewrites.is_spent() => {
+            Op::Aten(call) if node.kernel.is_none() && !rewrites.is_spent() => {
                 lower_call(&registry, &mut cx, call, &operands, &node.outs)
             }
             _ => None,

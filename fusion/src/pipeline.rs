@@ -34,6 +34,7 @@ use std::ops::RangeInclusive;
 use crate::contract::{Candidate, Times};
 use crate::gathered_products::gather_products;
 use crate::graph::Graph;
+use crate::hints::Hints;
 use crate::lower::{LowerError, lower_counted};
 use crate::plan::{self, Alignments, Plan, PlanError, Profile, Tuner};
 use crate::rewrites::Rewrites;
@@ -61,6 +62,8 @@ pub struct Context<'a> {
     pub tuner: Box<Tuner<'a>>,
     /// The rewrites that were made, and how many may be.
     pub rewrites: Rewrites,
+    /// What the user asks for.
+    pub hints: Hints,
 }
 
 /// How the pass `select-kernels` chooses.
@@ -112,6 +115,7 @@ impl<'a> Context<'a> {
             most_bytes: u64::MAX,
             tuner: Box::new(|_| None),
             rewrites: Rewrites::default(),
+            hints: Hints::default(),
         }
     }
 }

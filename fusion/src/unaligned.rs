@@ -48,7 +48,7 @@ pub(crate) fn split_unaligned_products(graph: &mut Graph, profile: &Profile, rew
 /// Input, weight and bias of a product that is better made by rows.
 fn find(graph: &Graph, node: NodeId, profile: &Profile) -> Option<Vec<ValueRef>> {
     let Op::Aten(call) = &graph.node(node).op else { return None };
-    if call.op != "aten::linear" || !call.writes.is_empty() {
+    if call.op != "aten::linear" || !call.writes.is_empty() || graph.node(node).kernel.is_some() {
         return None;
     }
     let (args, operands) = (Args(&call.args), graph.operands(node));

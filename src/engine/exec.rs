@@ -71,7 +71,7 @@ impl Memory {
 #[derive(Debug)]
 pub(crate) enum Stop {
     /// A tensor of the model changed its type, shape or place: the plan is of no use any more.
-    Stale(&'static str),
+    Stale(Cow<'static, str>),
     /// The plan does not stand for the model in this call.
     Unfit(Cow<'static, str>),
     /// An operator failed, as it would have in eager.
@@ -94,11 +94,11 @@ impl Compiled {
     ) -> Result<Vec<Tensor>, Stop> {
         let param_data = self.guard(inputs)?;
         if let Some(reason) = self.packs.given_up() {
-            return Err(Stop::Stale(reason));
+            return Err(Stop::Stale(reason.into()));
         }
         let Some(_packed) = self.packs.hold()? else {
             return Err(match self.packs.given_up() {
-                Some(reason) => Stop::Stale(reason),
+                Some(reason) => Stop::Stale(reason.into()),
                 None => Stop::Unfit("prepacked weights are written while the call waits for them".into()),
             });
         };
@@ -140,24 +140,37 @@ impl Compiled {
         }
     }
 
+    /// That the parameter at a position is another than the recorded one, and in what.
+    fn replaced(&self, at: usize) -> String {
+        let meta = self.params.get(at).and_then(|param| Meta::of(param).ok());
+        let differs =
+            self.param_expects.get(at).zip(meta).and_then(|(expect, meta)| expect.difference(&meta));
+        match differs {
+            Some((what, expected, found)) => {
+                format!("a parameter was replaced, moved or reshaped: its {what} is {found}, not {expected}")
+            }
+            None => String::from("a parameter was replaced, moved or reshaped"),
+        }
+    }
+
     /// Whether the plan stands for the model in this call, as far as parameters and written inputs say; the addresses of
     /// the parameters.
     fn guard(&self, inputs: &[Tensor]) -> Result<SmallVec<[*mut c_void; 32]>, Stop> {
         let mut param_data: SmallVec<[*mut c_void; 32]> =
             SmallVec::from_elem(std::ptr::null_mut(), self.params.len());
         check_metas(self.params.iter(), &self.param_expects, GUARDED, &mut param_data)
-            .map_err(|_| Stop::Stale("a parameter was replaced, moved or reshaped"))?;
+            .map_err(|at| Stop::Stale(self.replaced(at).into()))?;
         if !self.params.is_empty() {
             let own = self.own_handles.read().unwrap_or_else(PoisonError::into_inner);
             if !check_held(self.params.iter(), &own) {
-                return Err(Stop::Stale("the model let go of a parameter"));
+                return Err(Stop::Stale("the model let go of a parameter".into()));
             }
         }
         let unchanged = |(t, bytes): (&Tensor, &Vec<u8>)| super::guard::host_contents(t) == &bytes[..];
         if !check_versions(self.assumed.iter(), &self.assumed_versions)
             || !self.assumed.iter().zip(&self.assumed_bytes).all(unchanged)
         {
-            return Err(Stop::Stale("a tensor whose value was compiled in was written"));
+            return Err(Stop::Stale("a tensor whose value was compiled in was written".into()));
         }
         if self.writes_shared(inputs)? {
             return Err(Stop::Unfit(

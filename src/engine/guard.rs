@@ -99,6 +99,48 @@ impl Signature {
     }
 }
 
+/// A guard that a call did not pass, so that none of the plans could run it.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
+pub struct GuardMiss {
+    /// Calls that did not pass it.
+    pub calls: u64,
+    /// What the plan that was used last expects.
+    pub expected: String,
+    /// What the last of these calls had.
+    pub found: String,
+}
+
+impl Signature {
+    /// The first guard of this signature that a call does not pass: what it looks at, what it expects, and what it finds.
+    pub(crate) fn difference(
+        &self,
+        inputs: &[Tensor],
+        state: GlobalState,
+        call: &Call<'_>,
+    ) -> Option<(String, String, String)> {
+        let differs = |what: &str, expected: String, found: String| Some((what.to_owned(), expected, found));
+        if let Some(difference) = self.structure.difference(call.structure()) {
+            return Some(difference);
+        }
+        if self.inputs.len() != inputs.len() {
+            return differs("number of inputs", self.inputs.len().to_string(), inputs.len().to_string());
+        }
+        if let Some((what, expected, found)) = self.state.difference(state.without_grad()) {
+            return differs(what, expected, found);
+        }
+        let metas = inputs.iter().map(Meta::of).collect::<Result<Vec<_>, _>>().ok()?;
+        let input = |(at, (expect, meta)): (usize, (&Expect, &Meta))| {
+            let (what, expected, found) = expect.difference(meta)?;
+            Some((format!("{what} of input {at}"), expected, found))
+        };
+        self.inputs.iter().zip(&metas).enumerate().find_map(input).or_else(|| {
+            let is_same = |&&(a, b): &&(usize, usize)| metas[a].tensor_impl == metas[b].tensor_impl;
+            let &(a, b) = self.same.iter().find(|pair| !is_same(pair))?;
+            differs(&format!("inputs {a} and {b}"), String::from("one tensor"), String::from("two tensors"))
+        })
+    }
+}
+
 /// The inputs that are the same tensor as an earlier one, each with the first such.
 fn same(metas: &[Meta]) -> Vec<(usize, usize)> {
     let first = |at: usize| (0..at).find(|&i| metas[i].tensor_impl == metas[at].tensor_impl);

@@ -34,6 +34,26 @@ impl Structure {
     }
 }
 
+impl Structure {
+    /// The first thing in which the structure of another call differs: what it is, and both.
+    pub(crate) fn difference(&self, other: &Structure) -> Option<(String, String, String)> {
+        if (self.inputs, self.outputs) != (other.inputs, other.outputs) {
+            return Some((
+                String::from("types of inputs and outputs"),
+                String::from("as captured"),
+                String::from("others"),
+            ));
+        }
+        let at = |parts: &[Part], at: usize| {
+            parts.get(at).map_or_else(|| String::from("nothing"), ToString::to_string)
+        };
+        let most = self.parts.len().max(other.parts.len());
+        let (position, old, new) =
+            (0..most).map(|i| (i, at(&self.parts, i), at(&other.parts, i))).find(|(_, a, b)| a != b)?;
+        Some((format!("part {position} of the inputs"), old, new))
+    }
+}
+
 /// A model that is called once, as the engine sees it; it is called like a function.
 pub(crate) struct Call<'a> {
     forward: &'a dyn Fn(&[Tensor]) -> Vec<Tensor>,

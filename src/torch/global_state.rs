@@ -57,6 +57,28 @@ impl GlobalState {
         self.0.default_dtype as i8
     }
 
+    /// The first mode, but for whether gradients are recorded, in which another state differs: what it is, and both values.
+    pub fn difference(&self, other: Self) -> Option<(&'static str, String, String)> {
+        let (a, b) = (self.0, other.0);
+        let modes: [(&'static str, u64, u64); 12] = [
+            ("threads of libtorch", a.threads as u64, b.threads as u64),
+            ("inference mode", a.inference.into(), b.inference.into()),
+            ("autocast on the CPU", a.autocast_cpu.into(), b.autocast_cpu.into()),
+            ("autocast on CUDA", a.autocast_cuda.into(), b.autocast_cuda.into()),
+            ("autocast's dtype on the CPU", a.autocast_cpu_dtype.into(), b.autocast_cpu_dtype.into()),
+            ("autocast's dtype on CUDA", a.autocast_cuda_dtype.into(), b.autocast_cuda_dtype.into()),
+            ("deterministic algorithms", a.deterministic.into(), b.deterministic.into()),
+            ("TF32 in products", a.tf32_matmul.into(), b.tf32_matmul.into()),
+            ("TF32 in convolutions", a.tf32_conv.into(), b.tf32_conv.into()),
+            ("default dtype", a.default_dtype.into(), b.default_dtype.into()),
+            ("filling of new memory", a.fill_uninitialized.into(), b.fill_uninitialized.into()),
+            ("included dispatch keys", a.included, b.included),
+        ];
+        let excluded = [("excluded dispatch keys", a.excluded, b.excluded)];
+        let (what, old, new) = modes.into_iter().chain(excluded).find(|(_, a, b)| a != b)?;
+        Some((what, format!("{old:#x}"), format!("{new:#x}")))
+    }
+
     /// How many threads libtorch uses within an operator.
     pub fn threads(&self) -> usize {
         usize::try_from(self.0.threads).unwrap_or(1).max(1)

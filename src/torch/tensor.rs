@@ -92,6 +92,29 @@ impl Flags {
     }
 }
 
+impl Flags {
+    /// What is out of the ordinary.
+    fn describe(self) -> String {
+        let named = [
+            (Self::CONJ, "conjugated"),
+            (Self::NEG, "negated"),
+            (Self::META, "without data"),
+            (Self::SPARSE, "sparse"),
+            (Self::QUANTIZED, "quantised"),
+            (Self::NESTED, "nested"),
+            (Self::HIGH_RANK, "of high rank"),
+            (Self::ODD, "wrapped, or a subclass"),
+        ];
+        let held: Vec<&str> =
+            named.iter().filter(|(flag, _)| self.contains(*flag)).map(|&(_, name)| name).collect();
+        match held[..] {
+            [] if self.contains(Self::STRIDED) => String::from("strided"),
+            [] => format!("layout {:#x}", self.0),
+            _ => held.join(", "),
+        }
+    }
+}
+
 impl BitOr for Flags {
     type Output = Self;
     fn bitor(self, other: Self) -> Self {
@@ -242,6 +265,46 @@ impl Expect {
     pub fn at_offset(mut self, offset: i64) -> Self {
         self.0.offset = offset;
         self
+    }
+
+    /// The first thing in which a tensor is another than expected, as [`check_metas`] compares with [`GUARDED`]: what it is,
+    /// what was expected, and what was found.
+    pub fn difference(&self, m: &Meta) -> Option<(String, String, String)> {
+        let e = &self.0;
+        let differs = |what: &str, expected: String, found: String| {
+            (expected != found).then(|| (what.to_owned(), expected, found))
+        };
+        let dtype = |dtype: i8| tilefuse_fusion::DType::from_scalar_type(dtype).to_string();
+        let device = |kind: i8, index: i8| match kind {
+            0 => String::from("cpu"),
+            1 => format!("cuda:{index}"),
+            _ => format!("device type {kind}, index {index}"),
+        };
+        let flags = |bits: u32| Flags(bits & GUARDED.0).describe();
+        let dims = usize::from(e.rank).min(MAX_RANK);
+        let each = |what: &str, expected: &[i64; MAX_RANK], found: &[i64; MAX_RANK]| {
+            let at = (0..dims).find(|&at| expected[at] != found[at])?;
+            Some((format!("{what} {at}"), expected[at].to_string(), found[at].to_string()))
+        };
+        let strided = e.flags & Flags::STRIDED.0 != 0;
+        differs("layout", flags(e.flags), flags(m.flags.0))
+            .or_else(|| differs("dtype", dtype(e.dtype), dtype(m.dtype)))
+            .or_else(|| differs("rank", e.rank.to_string(), m.rank.to_string()))
+            .or_else(|| {
+                let found = device(m.device.kind, m.device.index);
+                differs("device", device(e.device_type, e.device_index), found)
+            })
+            .or_else(|| each("size", &e.sizes, &m.sizes))
+            .or_else(|| if strided { each("stride", &e.strides, &m.strides) } else { None })
+            .or_else(|| {
+                let expected = if e.offset >= 0 { e.offset } else { m.offset };
+                differs("storage offset", expected.to_string(), m.offset.to_string())
+            })
+            .or_else(|| {
+                let found = if m.data == 0 { e.align } else { 1 << m.data.trailing_zeros() };
+                let at_least = |bytes: u64| format!("a multiple of {} bytes", bytes.min(e.align));
+                differs("address", at_least(e.align), at_least(found))
+            })
     }
 }
 

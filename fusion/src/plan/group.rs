@@ -17,6 +17,7 @@ use super::mix_order;
 use super::unit_order::Sequence;
 use super::{Alignments, Decision, Plan, PlanError, Profile, Tuner, Verdict, machine, written_strides};
 use crate::graph::{Graph, NodeId, Op, ValueRef};
+use crate::hints::Hints;
 use crate::kernel::{BlockRefusal, Group, Kernel, Layouts, Refusal, Space, collapse};
 use crate::rewrites::Rewrites;
 use crate::schedule::{Tiling, Walk, choose};
@@ -91,10 +92,10 @@ pub(super) fn plan(
     alignments: &Alignments,
     early: &Early,
     tuner: &mut Tuner<'_>,
-    rewrites: &Rewrites,
+    rules: (&Rewrites, &Hints),
 ) -> Result<Plan, PlanError> {
     let order = graph.topological().ok_or(PlanError::Cycle)?;
-    let mut planner = Planner::new(&graph, profile, alignments, order, rewrites);
+    let mut planner = Planner::new(&graph, profile, alignments, order, rules);
     planner.early.clone_from(early);
     planner.demand();
     planner.start_units()?;
@@ -126,6 +127,7 @@ pub(super) struct Planner<'a> {
     pub(super) profile: &'a Profile,
     pub(super) alignments: &'a Alignments,
     pub(super) rewrites: &'a Rewrites,
+    pub(super) hints: &'a Hints,
     pub(super) order: Vec<NodeId>,
     /// Calls with a block kernel, alone; they start units.
     pub(super) block_kernels: FxHashMap<NodeId, BuiltBlock>,
@@ -174,7 +176,7 @@ impl<'a> Planner<'a> {
         profile: &'a Profile,
         alignments: &'a Alignments,
         order: Vec<NodeId>,
-        rewrites: &'a Rewrites,
+        (rewrites, hints): (&'a Rewrites, &'a Hints),
     ) -> Planner<'a> {
         let rank = order.iter().enumerate().map(|(i, &n)| (n, i)).collect();
         Planner {
@@ -182,6 +184,7 @@ impl<'a> Planner<'a> {
             profile,
             alignments,
             rewrites,
+            hints,
             order,
             block_kernels: FxHashMap::default(),
             refused: FxHashMap::default(),
@@ -369,6 +372,9 @@ impl<'a> Planner<'a> {
             Ok(kernels) => kernels,
             Err(verdict) => return verdict,
         };
+        if !self.hints.is_empty() && !self.hinted(a, b, Hints::allow) {
+            return Verdict::Hint;
+        }
         if let (UnitKernel::Generated(x), UnitKernel::Generated(y)) = (first, second)
             && let Err(refusal) = within(x.size() + y.size())
         {
@@ -381,7 +387,7 @@ impl<'a> Planner<'a> {
         nodes.sort_unstable_by_key(|n| self.rank[n]);
         let apart_us = first.us() + second.us();
         match self.build_merged(first, second, &nodes) {
-            Ok(merged) if merged.us() <= apart_us => {
+            Ok(merged) if merged.us() <= apart_us || self.demanded_by_hints(a, b) => {
                 if !self.rewrites.allow("group") {
                     return Verdict::Limit;
                 }
@@ -392,6 +398,19 @@ impl<'a> Planner<'a> {
             Ok(merged) => Verdict::Slower { apart_us, merged_us: merged.us() },
             Err(refusal) => Verdict::Illegal(refusal),
         }
+    }
+
+    /// Whether something holds by the hints of all nodes of two units.
+    fn hinted(&self, a: usize, b: usize, holds: fn(&Hints, Option<u32>, Option<u32>) -> bool) -> bool {
+        let origins = |unit: usize| {
+            let nodes = self.units[unit].iter().flat_map(|unit| &unit.nodes);
+            nodes.map(|&node| self.graph.node(node).origin)
+        };
+        origins(a).all(|a| origins(b).all(|b| holds(self.hints, a, b)))
+    }
+
+    fn demanded_by_hints(&self, a: usize, b: usize) -> bool {
+        !self.hints.is_empty() && self.hinted(a, b, Hints::demand)
     }
 
     /// The kernel of the nodes of two, of which the first comes first.

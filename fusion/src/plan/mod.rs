@@ -38,6 +38,7 @@ use tilefuse_block::Program;
 use self::early::Early;
 use crate::block_kernel::BlockKernelKind;
 use crate::graph::{AliasTarget, Graph, NodeId, Op, ValueRef, View};
+use crate::hints::Hints;
 use crate::kernel::Refusal;
 use crate::pipeline::{self, Context, PipelineError};
 use crate::rewrites::Rewrites;
@@ -82,6 +83,8 @@ pub enum Verdict {
     Memory,
     /// As many rewrites were made as may be.
     Limit,
+    /// The user keeps them apart.
+    Hint,
 }
 
 impl std::fmt::Display for Verdict {
@@ -97,6 +100,7 @@ impl std::fmt::Display for Verdict {
             }
             Verdict::Memory => f.write_str("cut: what the producer reads would stay live for longer"),
             Verdict::Limit => f.write_str("cut: the number of rewrites is limited"),
+            Verdict::Hint => f.write_str("cut: a hint keeps them apart"),
         }
     }
 }
@@ -442,8 +446,9 @@ pub(crate) fn divide_reductions(graph: &mut Graph, cx: &Context<'_>) -> Result<(
         return Ok(());
     }
     let (early, all) = (Early::default(), Rewrites::default());
-    let plan =
-        |graph: &Graph| group::plan(graph.clone(), profile, &cx.alignments, &early, &mut |_| None, &all);
+    let plan = |graph: &Graph| {
+        group::plan(graph.clone(), profile, &cx.alignments, &early, &mut |_| None, (&all, &cx.hints))
+    };
     let mut least = plan(graph)?.predicted_us();
     let mut best = None;
     for mut form in divided {
@@ -462,8 +467,8 @@ pub(crate) fn divide_reductions(graph: &mut Graph, cx: &Context<'_>) -> Result<(
 
 /// The pass `group`.
 pub(crate) fn group_within(graph: Graph, cx: &mut Context<'_>) -> Result<Plan, PlanError> {
-    let Context { profile, alignments, most_bytes, tuner, rewrites, .. } = cx;
-    within(graph, profile, alignments, *most_bytes, &mut **tuner, rewrites)
+    let Context { profile, alignments, most_bytes, tuner, rewrites, hints, .. } = cx;
+    within(graph, profile, alignments, *most_bytes, &mut **tuner, (rewrites, hints))
 }
 
 /// The pass `horizontal-fusion`.
@@ -501,20 +506,20 @@ fn within(
     alignments: &Alignments,
     most_bytes: u64,
     tuner: &mut Tuner<'_>,
-    rewrites: &Rewrites,
+    rules: (&Rewrites, &Hints),
 ) -> Result<Plan, PlanError> {
     let limited = |mut plan: Plan| {
         plan.limit_memory(most_bytes);
         plan.peak_bytes()
     };
     let most = most_bytes.saturating_add(PARTIAL_SUMS_BYTES);
-    let plan = group::plan(graph.clone(), profile, alignments, &Early::default(), tuner, rewrites)?;
+    let plan = group::plan(graph.clone(), profile, alignments, &Early::default(), tuner, rules)?;
     let mut least = limited(plan.clone());
     if least <= most {
         return Ok(plan);
     }
     let late = |early: &Early, tuner: &mut Tuner<'_>| {
-        group::plan(graph.clone(), profile, alignments, early, tuner, rewrites).map(late::late)
+        group::plan(graph.clone(), profile, alignments, early, tuner, rules).map(late::late)
     };
     let sunk = late::late(plan.clone());
     let peak = limited(sunk.clone());

@@ -16,7 +16,7 @@ use crate::plan::{Decision, PlanError};
 use crate::recording::Arg;
 use crate::text::parse_graph;
 
-variants!(Verdict: Fused, Illegal, Cycle, Library, Operator, Slower, Memory, Limit);
+variants!(Verdict: Fused, Illegal, Cycle, Library, Operator, Slower, Memory, Limit, Hint);
 variants!(
     Refusal: Extent, OtherReduction, OtherRow, GatherSource, TooLarge, TooLong, TooManyBuffers, ElementType, Extern,
     Empty, Devices, Block
@@ -31,6 +31,7 @@ const CASES: &[fn(&mut Seen)] = &[
     a_cycle_and_calls,
     a_kernel_that_would_be_slower,
     a_limit_of_rewrites,
+    operators_that_hints_keep_apart,
     other_elements,
     other_reductions_and_other_rows,
     gathers_of_computed_tables,
@@ -166,6 +167,26 @@ fn a_kernel_that_would_be_slower(seen: &mut Seen) {
     let h = g.map(ScalarFn::Tanh, &[x]);
     let y = g.custom(kernel(SQUARE, 1 << 20), h);
     seen.said_of(g, &[y], expect!["cut: predicted 34954.6 us merged, 4.3 us apart"]);
+}
+
+fn operators_that_hints_keep_apart(seen: &mut Seen) {
+    let profile = Profile::host(2);
+    let mut graph = parse_graph(
+        "graph {
+          %0 = input 0 : f32[64]
+          %1 = map exp(%0) : f32[64]
+          %2 = map sin(%1) : f32[64]
+          outputs %2
+        }",
+    )
+    .unwrap();
+    let sin = graph.outputs[0].node;
+    graph.node_mut(sin).origin = Some(0);
+    graph.origins.push(String::from("sin"));
+    let mut cx = Context::new(&profile);
+    cx.hints.keep_apart(0, 0);
+    expect!["cut: a hint keeps them apart"]
+        .assert_eq(&seen.texts(&pipeline::planned(graph, &mut cx).unwrap()));
 }
 
 fn a_limit_of_rewrites(seen: &mut Seen) {

@@ -209,7 +209,7 @@ fn nothing_moves_past_a_call_with_an_effect() {
         &Alignments::default(),
         &Default::default(),
         &mut |_| None,
-        &Rewrites::default(),
+        (&Rewrites::default(), &Default::default()),
     )
     .unwrap();
     assert_eq!(join(vertical.clone(), &gpu(), u64::MAX, &Rewrites::default()).kernel_count(), 1);

@@ -1,0 +1,129 @@
+//! What the user of a model asks of the planner about some of its operators.
+
+use rustc_hash::FxHashMap;
+
+/// Which operators are to be in one kernel, or not, by the captured calls that they come from: positions among a graph's
+/// origins.
+#[derive(Clone, Debug, Default)]
+pub struct Hints {
+    apart: FxHashMap<u32, u32>,
+    together: FxHashMap<u32, u32>,
+}
+
+impl Hints {
+    /// Asks that what comes from a call be in no kernel with what does not come from calls of the same region.
+    pub fn keep_apart(&mut self, origin: u32, region: u32) {
+        self.apart.entry(origin).or_insert(region);
+    }
+
+    /// Asks that what comes from a call be in one kernel with what comes from calls of the same region wherever that can be
+    /// built, whatever it costs.
+    pub fn keep_together(&mut self, origin: u32, region: u32) {
+        self.together.entry(origin).or_insert(region);
+    }
+
+    /// Whether nothing is asked for.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.apart.is_empty() && self.together.is_empty()
+    }
+
+    /// Whether two operators of these origins may be in one kernel.
+    pub(crate) fn allow(&self, a: Option<u32>, b: Option<u32>) -> bool {
+        let region = |origin: Option<u32>| self.apart.get(&origin?);
+        region(a) == region(b)
+    }
+
+    /// Whether two operators of these origins are to be in one kernel at any price.
+    pub(crate) fn demand(&self, a: Option<u32>, b: Option<u32>) -> bool {
+        let region = |origin: Option<u32>| self.together.get(&origin?);
+        region(a).is_some() && region(a) == region(b)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Hints;
+    use crate::graph::{Graph, Op};
+    use crate::parse_graph;
+    use crate::pipeline::{Context, Stage, lowered, planned};
+    use crate::plan::{Plan, Profile, Verdict};
+
+    const MODEL: &str = "graph {
+      %0 = input 0 : f32[64,64]
+      %1 = aten::exp(self=%0) : f32[64,64]
+      %2 = aten::sin(self=%1) : f32[64,64]
+      %3 = aten::cos(self=%2) : f32[64,64]
+      outputs %3
+    }";
+
+    /// The graph with each call's name as its origin.
+    fn model(text: &str) -> Graph {
+        let mut graph = parse_graph(text).unwrap();
+        for id in graph.topological().unwrap() {
+            if let Op::Aten(call) = &graph.node(id).op {
+                let name = call.op.clone();
+                graph.node_mut(id).origin = Some(graph.origins.len() as u32);
+                graph.origins.push(name);
+            }
+        }
+        graph
+    }
+
+    fn plan_of(text: &str, hints: Hints) -> Plan {
+        let profile = Profile::host(2);
+        let mut cx = Context { hints, ..Context::new(&profile) };
+        let graph = lowered(model(text), Stage::Primitive..=Stage::Kernels, &mut cx).unwrap();
+        planned(graph, &mut cx).unwrap()
+    }
+
+    #[test]
+    fn operators_are_kept_apart() {
+        assert_eq!(plan_of(MODEL, Hints::default()).kernel_count(), 1);
+        let mut hints = Hints::default();
+        hints.keep_apart(1, 0);
+        let plan = plan_of(MODEL, hints);
+        assert_eq!(plan.kernel_count(), 3);
+        assert!(plan.decisions.iter().all(|decision| decision.verdict == Verdict::Hint));
+        assert_eq!(Verdict::Hint.to_string(), "cut: a hint keeps them apart");
+        // Of one region, what is in it is fused.
+        let mut hints = Hints::default();
+        hints.keep_apart(1, 0);
+        hints.keep_apart(2, 0);
+        assert_eq!(plan_of(MODEL, hints).kernel_count(), 2);
+    }
+
+    /// Sums of an expensive expression, which every row would compute again.
+    #[test]
+    fn operators_are_kept_together_whatever_it_costs() {
+        let text = "graph {
+          %0 = input 0 : f32[4096,64]
+          %1 = aten::exp(self=%0) : f32[4096,64]
+          %2 = aten::sum.dim_IntList(self=%1, dim=[0], keepdim=true, dtype=None) : f32[1,64]
+          %3 = aten::div.Tensor(self=%0, other=%2) : f32[4096,64]
+          outputs %3
+        }";
+        let slower = |plan: &Plan| {
+            plan.decisions.iter().filter(|d| matches!(d.verdict, Verdict::Slower { .. })).count()
+        };
+        let apart = plan_of(text, Hints::default());
+        let mut hints = Hints::default();
+        (0..3).for_each(|origin| hints.keep_together(origin, 0));
+        let together = plan_of(text, hints);
+        assert_eq!(slower(&together), 0);
+        assert!(together.kernel_count() <= apart.kernel_count());
+    }
+
+    #[test]
+    fn a_call_that_is_kept_is_not_lowered() {
+        let mut graph = model(MODEL);
+        let sin = graph.ids().find(|&id| graph.node(id).origin == Some(1)).unwrap();
+        graph.keep_call(sin, "kept by a hint");
+        let profile = Profile::host(2);
+        let mut cx = Context::new(&profile);
+        let graph = lowered(graph, Stage::Primitive..=Stage::Kernels, &mut cx).unwrap();
+        let plan = planned(graph, &mut cx).unwrap();
+        assert_eq!((plan.kernel_count(), plan.extern_count()), (2, 1));
+        let verdict = &plan.decisions[0].verdict;
+        assert_eq!(verdict.to_string(), "cut: aten::sin runs through libtorch: kept by a hint");
+    }
+}
