@@ -13,8 +13,8 @@ use tch::Tensor;
 use tch::nn;
 
 use crate::engine::{
-    Addresses, Audits, CompileReport, Compiled, Entry, Outcome, PrepackCache, Signature, Stop, Table,
-    Tensors, WorkspacePool, audit_reason, compile, forget_dropped, grad_needed,
+    Addresses, Audits, CompileReport, Compiled, Entry, GuardMiss, Outcome, PrepackCache, Signature, Stop,
+    Table, Tensors, WorkspacePool, audit_reason, compile, forget_dropped, grad_needed,
 };
 use crate::explain::Explanation;
 use crate::torch::{self, GlobalState, Meta, Trace};
@@ -39,10 +39,26 @@ pub struct Stats {
     pub evictions: u64,
     /// Calls that ran the model itself for another reason, by reason.
     pub eager_calls: BTreeMap<String, u64>,
+    /// Plans that were compiled.
+    pub compiles: u64,
+    /// Microseconds that compiling them took, without the captures.
+    pub compile_us: u64,
+    /// Plans that did not stand for the model any more when they were called, so that it was captured again, by reason.
+    pub recaptures: BTreeMap<String, u64>,
+    /// Guards that calls did not pass, so that they were captured although there were plans: by what they look at, "size 1 of
+    /// input 0".
+    pub guard_misses: BTreeMap<String, GuardMiss>,
 }
 
 /// Plans by signature and everything else that does not depend on the model's type.
 struct Engine {
+impl Stats {
+    fn missed(&mut self, (guard, expected, found): (String, String, String)) {
+        let calls = self.guard_misses.get(&guard).map_or(0, |miss| miss.calls) + 1;
+        self.guard_misses.insert(guard, GuardMiss { calls, expected, found });
+    }
+}
+
     table: Table,
     compiling: Mutex<()>,
     stats: Mutex<Stats>,
@@ -299,6 +315,7 @@ impl Engine {
                     self.unpacked.store(true, Ordering::Relaxed);
                 }
                 self.table.forget(entry, &self.named);
+                *self.stats().recaptures.entry(reason.into_owned()).or_default() += 1;
                 self.capture(inputs, state, forward)
             }
             Err(Stop::Unfit(reason)) => Ok(self.eager(reason.into_owned(), inputs, forward)),
@@ -365,7 +382,13 @@ impl Engine {
             return Ok(self.eager(reason, inputs, forward));
         }
         let signature = Signature::of(inputs, state, forward)?;
-        self.stats().captures += 1;
+        let missed = self.table.missed(inputs, state, forward);
+        let mut stats = self.stats();
+        stats.captures += 1;
+        if let Some(miss) = missed {
+            stats.missed(miss);
+        }
+        drop(stats);
         let (outputs, trace, report) = self.record(inputs, forward)?;
         if forward.failed() {
             return Ok(outputs);
@@ -436,7 +459,13 @@ impl Engine {
             Ok(audits) => audits,
             Err(error) => return eager(error.reason()),
         };
-        match compile(trace, signature, &self.options_now(), &self.packs, &self.workspaces, report) {
+        let start = Instant::now();
+        let compiled = compile(trace, signature, &self.options_now(), &self.packs, &self.workspaces, report);
+        let mut stats = self.stats();
+        stats.compiles += u64::from(compiled.is_ok());
+        stats.compile_us += start.elapsed().as_micros() as u64;
+        drop(stats);
+        match compiled {
             Ok(compiled) => Outcome::Plan(Box::new(compiled), audits),
             Err(error) => eager(error.reason()),
         }

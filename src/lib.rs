@@ -33,7 +33,7 @@ pub mod random;
 pub mod torch;
 pub mod values;
 
-pub use engine::{Audit, CompileReport, CudaGraphs, Target};
+pub use engine::{Audit, CompileReport, CudaGraphs, GuardMiss, Target};
 pub use error::Error;
 pub use explain::{
     EdgeReport, Explanation, MachineReport, ScheduleReport, StepReport, TensorReport, UpdateReport,

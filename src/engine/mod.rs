@@ -38,6 +38,7 @@ pub use cuda_graph::CudaGraphs;
 pub(crate) use dirty::is_available as tracks_writes;
 pub(crate) use exec::Stop;
 pub(crate) use guard::{Signature, grad_needed};
+pub use guard::GuardMiss;
 pub use kernels::{CompileReport, Target};
 pub(crate) use kernels::{Kernel, Stream, cache, cache_state, device_name, forget_dropped, kernel};
 pub(crate) use prepack::PrepackCache;

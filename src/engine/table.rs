@@ -83,6 +83,18 @@ impl Table {
 
     /// Adds an entry, in place of `old` where that is still there, and drops those that were not used for longest where
     /// there are more than `most`; how many. The plans' handles of parameters and `named` are counted again.
+    /// The guard of the plan that was used last that a call does not pass; `None` where there is no plan.
+    pub(crate) fn missed(
+        &self,
+        inputs: &[Tensor],
+        state: GlobalState,
+        call: &Call<'_>,
+    ) -> Option<(String, String, String)> {
+        let entries = self.read();
+        let last = entries.iter().max_by_key(|entry| entry.last_used.load(Ordering::Relaxed))?;
+        last.signature.difference(inputs, state, call)
+    }
+
     pub(crate) fn insert(
         &self,
         entry: Arc<Entry>,
