@@ -15,6 +15,14 @@ pub enum Error {
     /// There is no plan, because calls like this run the model itself.
     #[error("runs eager: {0}")]
     RunsEager(String),
+    /// The plan leaves operators to libtorch that [`Options::strict`](crate::Options::strict) asks kernels for.
+    #[error("left to libtorch: {}", operators.join("; "))]
+    Unfused {
+        /// The operators, with their modules and the reasons.
+        operators: Vec<String>,
+        /// The plan.
+        plan: Box<crate::Explanation>,
+    },
     /// Something that plans do not do.
     #[error("not supported: {0}")]
     Unsupported(String),

@@ -2,6 +2,7 @@
 
 mod call;
 pub(crate) mod forward;
+mod strict;
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -21,6 +22,7 @@ use crate::torch::{self, GlobalState, Meta, Trace};
 use crate::{Error, Options, Prepack};
 
 pub(crate) use call::{Call, Structure};
+pub(crate) use strict::Unfused;
 
 /// Why a call ran eager, or how often calls ran fused.
 #[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize)]
@@ -37,8 +39,6 @@ pub struct Stats {
     /// Signatures that were dropped because others were used since, see
     /// [`Options::max_signatures`](crate::Options::max_signatures).
     pub evictions: u64,
-    /// Calls that ran the model itself for another reason, by reason.
-    pub eager_calls: BTreeMap<String, u64>,
     /// Plans that were compiled.
     pub compiles: u64,
     /// Microseconds that compiling them took, without the captures.
@@ -48,10 +48,10 @@ pub struct Stats {
     /// Guards that calls did not pass, so that they were captured although there were plans: by what they look at, "size 1 of
     /// input 0".
     pub guard_misses: BTreeMap<String, GuardMiss>,
+    /// Calls that ran the model itself for another reason, by reason.
+    pub eager_calls: BTreeMap<String, u64>,
 }
 
-/// Plans by signature and everything else that does not depend on the model's type.
-struct Engine {
 impl Stats {
     fn missed(&mut self, (guard, expected, found): (String, String, String)) {
         let calls = self.guard_misses.get(&guard).map_or(0, |miss| miss.calls) + 1;
@@ -59,6 +59,8 @@ impl Stats {
     }
 }
 
+/// Plans by signature and everything else that does not depend on the model's type.
+struct Engine {
     table: Table,
     compiling: Mutex<()>,
     stats: Mutex<Stats>,
@@ -223,9 +225,10 @@ impl Engine {
         *calls == 1
     }
 
-    fn eager(&self, reason: String, inputs: &[Tensor], forward: Forward<'_>) -> Vec<Tensor> {
+    fn eager(&self, reason: String, inputs: &[Tensor], forward: Forward<'_>) -> Result<Vec<Tensor>, Error> {
+        self.refuses_eager(&reason)?;
         self.count(reason);
-        forward(inputs)
+        Ok(forward(inputs))
     }
 
     /// The result of a call of a model with one; `None` where the model has to run itself, which is counted, and said
@@ -245,7 +248,7 @@ impl Engine {
     fn run(&self, inputs: &[Tensor], forward: Forward<'_>) -> Result<Vec<Tensor>, Error> {
         let state = GlobalState::now()?;
         if let Some(reason) = self.eager_reason(state, inputs) {
-            return Ok(self.eager(reason, inputs, forward));
+            return self.eager(reason, inputs, forward);
         }
         let mut data = Addresses::new();
         match self.table.find(inputs, state, forward, &mut data) {
@@ -288,11 +291,12 @@ impl Engine {
         forward: Forward<'_>,
     ) -> Result<Vec<Tensor>, Error> {
         let (compiled, audits) = match &entry.outcome {
-            Outcome::Eager(reason) => return Ok(self.eager(reason.clone(), inputs, forward)),
+            Outcome::Eager(reason) => return self.eager(reason.clone(), inputs, forward),
+            Outcome::Unfused(unfused) => return Err(unfused.error()),
             Outcome::Plan(compiled, audits) => (compiled, audits),
         };
         if state.grad() && grad_needed(state, &compiled.params) {
-            return Ok(self.eager(String::from(PARAMETER_GRADIENTS), inputs, forward));
+            return self.eager(String::from(PARAMETER_GRADIENTS), inputs, forward);
         }
         if audits.is_due()
             && let Some(outputs) = self.audit(entry, compiled, audits, inputs, forward)?
@@ -311,14 +315,14 @@ impl Engine {
             }
             Err(Stop::Stale(reason)) => {
                 tracing::debug!("{reason}; capturing again");
+                *self.stats().recaptures.entry(reason.into_owned()).or_default() += 1;
                 if compiled.packs.given_up().is_some() {
                     self.unpacked.store(true, Ordering::Relaxed);
                 }
                 self.table.forget(entry, &self.named);
-                *self.stats().recaptures.entry(reason.into_owned()).or_default() += 1;
                 self.capture(inputs, state, forward)
             }
-            Err(Stop::Unfit(reason)) => Ok(self.eager(reason.into_owned(), inputs, forward)),
+            Err(Stop::Unfit(reason)) => self.eager(reason.into_owned(), inputs, forward),
             Err(Stop::Failed(error)) => Err(error),
         }
     }
@@ -370,7 +374,7 @@ impl Engine {
     ) -> Result<Vec<Tensor>, Error> {
         // No signature matches such an input, so that every call with one comes here.
         if let Some(reason) = undefined(inputs) {
-            return Ok(self.eager(reason, inputs, forward));
+            return self.eager(reason, inputs, forward);
         }
         let one_at_a_time = self.compiling.lock().unwrap_or_else(PoisonError::into_inner);
         let mut data = Addresses::new();
@@ -379,7 +383,7 @@ impl Engine {
             return self.run_entry(&entry, inputs, state, &data, forward);
         }
         if let Some(reason) = self.capture_obstacle(inputs) {
-            return Ok(self.eager(reason, inputs, forward));
+            return self.eager(reason, inputs, forward);
         }
         let signature = Signature::of(inputs, state, forward)?;
         let missed = self.table.missed(inputs, state, forward);
@@ -395,8 +399,9 @@ impl Engine {
         }
         let mut signature = signature.returning(forward);
         let outcome = self.outcome(trace, report, forward, &mut signature);
+        let returned = self.captured(&outcome).map(|()| outputs);
         self.insert(signature, outcome, None);
-        Ok(outputs)
+        returned
     }
 
     /// Why a call cannot be captured.
@@ -466,7 +471,10 @@ impl Engine {
         stats.compile_us += start.elapsed().as_micros() as u64;
         drop(stats);
         match compiled {
-            Ok(compiled) => Outcome::Plan(Box::new(compiled), audits),
+            Ok(compiled) => match self.unfused(&compiled) {
+                Some(unfused) => Outcome::Unfused(unfused),
+                None => Outcome::Plan(Box::new(compiled), audits),
+            },
             Err(error) => eager(error.reason()),
         }
     }
@@ -502,7 +510,11 @@ impl Engine {
         }
         let mut data = Addresses::new();
         if self.table.find(inputs, state, forward, &mut data).is_none() {
-            self.capture(inputs, state, forward)?;
+            match self.capture(inputs, state, forward) {
+                // The plan is there to be looked at.
+                Ok(_) | Err(Error::Unfused { .. }) => {}
+                Err(error) => return Err(error),
+            }
         }
         match self.table.find(inputs, state, forward, &mut data).as_deref() {
             Some(Entry { outcome: Outcome::Plan(compiled, _), .. }) => {
@@ -510,6 +522,7 @@ impl Engine {
                 let needs_grad = state.grad() && grad_needed(state, &compiled.params);
                 Ok(if needs_grad { plan.with_note(PARAMETER_GRADIENTS) } else { plan })
             }
+            Some(Entry { outcome: Outcome::Unfused(unfused), .. }) => Ok(unfused.plan.clone()),
             Some(Entry { outcome: Outcome::Eager(reason), .. }) => Err(Error::RunsEager(reason.clone())),
             None => {
                 let reason = self.capture_obstacle(inputs);

@@ -23,6 +23,7 @@ mod engine;
 mod error;
 mod explain;
 mod fused;
+mod hints;
 #[doc(hidden)]
 pub mod judge;
 mod kernel;
@@ -30,6 +31,7 @@ mod operator;
 mod options;
 #[doc(hidden)]
 pub mod random;
+mod scope;
 pub mod torch;
 pub mod values;
 
@@ -40,12 +42,14 @@ pub use explain::{
 };
 pub use fused::forward::{Forward, FusedT, Kind, Locked, OfFunction, OfLocked, OfModule};
 pub use fused::{Fused, Stats, fuse, fuse_with};
+pub use hints::Hint;
 #[doc(hidden)]
 pub use kernel::jit;
 pub use kernel::tune;
 pub use kernel::{Arg, Grid, Kernel, LaunchError};
 pub use operator::{Operator, TensorSpec};
-pub use options::{Options, Prepack, Products};
+pub use options::{Options, Prepack, Products, Strict};
+pub use scope::{Scope, scope};
 #[doc(hidden)]
 pub use tch::Tensor;
 /// The block IR: programs, their text form, their builder and their interpreter.

@@ -3,6 +3,7 @@
 pub use tilefuse_fusion::Products;
 
 use crate::engine::{Audit, CudaGraphs};
+use crate::hints::Hint;
 
 /// How a fused model compiles.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,9 +36,28 @@ pub struct Options {
     /// The most rewrites that the passes may make, to find one that is wrong by bisecting (`tilefuse compare --max-rewrites N`);
     /// `None` where all are made.
     pub max_rewrites: Option<u64>,
+    /// What is asked of the compiler about parts of the model. Where two hints of one kind cover an operator, the first counts.
+    pub hints: Vec<Hint>,
+    /// What has to be fused: where it is not, calls return an error.
+    pub strict: Strict,
     /// A defect to be planted in every plan, to measure what tests find.
     #[doc(hidden)]
     pub fault: Option<crate::random::Planting>,
+}
+
+/// What has to be fused, for those who would rather have an error than a slow model. Captures and audits run the model itself
+/// whatever is asked for. [`nn::Module::forward`](tch::nn::Module::forward), which cannot return an error, runs the model itself
+/// and says so once: use [`Fused::call`](crate::Fused::call).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Strict {
+    /// Nothing: what cannot be fused runs in libtorch, and what cannot be compiled runs eager.
+    #[default]
+    Off,
+    /// Every call runs a plan; one that would run eager is [`Error::RunsEager`](crate::Error::RunsEager).
+    Plan,
+    /// The same, and operators of these modules or names, as [`Hint`]s name them, are computed by generated kernels: where one
+    /// of them is left to libtorch, calls are [`Error::Unfused`](crate::Error::Unfused). `"*"` stands for all.
+    Kernels(Vec<String>),
 }
 
 /// Whether weights of products and convolutions on the host are prepacked. Those that were written since are packed again
@@ -99,6 +119,8 @@ impl Default for Options {
             tune: from_env("TILEFUSE_TUNE", 0_u8) != 0,
             workspace_bytes: from_env("TILEFUSE_WORKSPACE", 0),
             max_rewrites: None,
+            hints: Vec::new(),
+            strict: Strict::Off,
             fault: None,
         }
     }

@@ -65,6 +65,13 @@ struct ModelArgs {
     /// Measure schedules of kernels where the cost model cannot decide between them.
     #[arg(long)]
     tune: bool,
+    /// What to do with some operators, by module or name: eager=h.*.attn, apart=ln_f, together=h.0.mlp; may be given several
+    /// times.
+    #[arg(long, value_name = "EFFECT=PATTERN")]
+    hint: Vec<crate::Hint>,
+    /// Fail where an operator of this module or name is left to libtorch, or the model runs eager; `*` for all.
+    #[arg(long, value_name = "PATTERN")]
+    strict: Vec<String>,
     /// Make at most so many rewrites, to find a wrong one by bisecting; `explain --print-after` says how many there are.
     #[arg(long, value_name = "N")]
     max_rewrites: Option<u64>,
@@ -194,12 +201,24 @@ impl ModelArgs {
             None if self.input.is_empty() => None,
             None => Some(Inputs::Drawn(specs(&self.input)?)),
         };
-        let (tune, max_rewrites) = (self.tune, self.max_rewrites);
-        Ok(Case { which: Which::find(&name)?, name, inputs, device, dtype, tune, max_rewrites, seconds })
+        Ok(Case { which: Which::find(&name)?, name, inputs, device, dtype, options: self.options(), seconds })
     }
 }
 
-/// How models are compiled.
+impl ModelArgs {
+    /// How models are compiled.
+    fn options(&self) -> crate::Options {
+        let default = options(self.tune);
+        let strict = match self.strict.is_empty() {
+            true => crate::Strict::Off,
+            false => crate::Strict::Kernels(self.strict.clone()),
+        };
+        let max_rewrites = self.max_rewrites.or(default.max_rewrites);
+        crate::Options { max_rewrites, hints: self.hint.clone(), strict, ..default }
+    }
+}
+
+/// How models are compiled where nothing else is asked for.
 pub(crate) fn options(tune: bool) -> crate::Options {
     let default = crate::Options::default();
     // The second call is to run the plan, and no timed one is to be a capture.
@@ -246,7 +265,7 @@ fn run_compare(args: &CompareArgs) -> Result<(), Failure> {
         return manifest::run(manifest::zoo(prefix, &args.model), &args.model, args.seconds);
     }
     let case = args.model.case(args.seconds)?;
-    let progress = report::spinner(&format!("comparing {}", case.name), case.tune);
+    let progress = report::spinner(&format!("comparing {}", case.name), case.options.tune);
     let outcome = compare(&case);
     progress.finish_and_clear();
     let outcome = outcome?;
@@ -271,9 +290,9 @@ fn pass(name: &str) -> Result<String, String> {
 fn run_explain(args: &ExplainArgs) -> Result<(), Failure> {
     let case = args.model.case(0.0)?;
     let _no_grad = tch::no_grad_guard();
-    let progress = report::spinner(&format!("compiling {}", case.name), case.tune);
+    let progress = report::spinner(&format!("compiling {}", case.name), case.options.tune);
     let model = Loaded::load(&case.which, case.device, case.dtype)?;
-    let (kind, options) = (case.dtype.unwrap_or(tch::Kind::Float), case.options());
+    let (kind, options) = (case.dtype.unwrap_or(tch::Kind::Float), case.options.clone());
     let inputs = match case.inputs {
         Some(inputs) => inputs,
         None => case.which.default_inputs(kind, case.device.is_cuda())?,
@@ -323,11 +342,7 @@ impl super::manifest::Defaults for ModelArgs {
         self.dtype.as_deref()
     }
 
-    fn tune(&self) -> bool {
-        self.tune
-    }
-
-    fn max_rewrites(&self) -> Option<u64> {
-        self.max_rewrites
+    fn options(&self) -> crate::Options {
+        ModelArgs::options(self)
     }
 }

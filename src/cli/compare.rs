@@ -20,20 +20,10 @@ pub(crate) struct Case {
     pub(crate) inputs: Option<Inputs>,
     pub(crate) device: Device,
     pub(crate) dtype: Option<Kind>,
-    /// Whether schedules are measured.
-    pub(crate) tune: bool,
-    /// The most rewrites that are made.
-    pub(crate) max_rewrites: Option<u64>,
+    /// How the model is compiled.
+    pub(crate) options: crate::Options,
     /// Seconds of measuring; 0 leaves the timing out.
     pub(crate) seconds: f64,
-}
-
-impl Case {
-    /// How the model is compiled.
-    pub(crate) fn options(&self) -> crate::Options {
-        let default = super::args::options(self.tune);
-        crate::Options { max_rewrites: self.max_rewrites.or(default.max_rewrites), ..default }
-    }
 }
 
 /// The result of a comparison.
@@ -89,7 +79,7 @@ pub(crate) fn compare(case: &Case) -> Result<Outcome, Failure> {
     model.try_forward(&copies(&capture_on))?;
     let names = model.names.iter().map(|(n, t)| (n.clone(), t.shallow_clone())).collect();
     let double = model.in_f64(&case.which, case.device);
-    let fused = crate::fuse_with(model, case.options()).with_names(names);
+    let fused = crate::fuse_with(model, case.options.clone()).with_names(names);
     let forward = |m: &Loaded, x: &[Tensor]| m.forward(x);
     let start = Instant::now();
     quietly(|| Ok(fused.run_with(&capture_on, forward)?))?;

@@ -17,10 +17,8 @@ pub(crate) trait Defaults {
     fn device(&self) -> &str;
     /// The element type.
     fn dtype(&self) -> Option<&str>;
-    /// Whether schedules are measured.
-    fn tune(&self) -> bool;
-    /// The most rewrites of each.
-    fn max_rewrites(&self) -> Option<u64>;
+    /// How models are compiled.
+    fn options(&self) -> crate::Options;
 }
 
 /// One line of a manifest. `inputs` is a list of specs or the path of a safetensors file, `strides` a list of the strides of
@@ -141,15 +139,7 @@ fn one(line: &Line, defaults: &dyn Defaults, seconds: f64) -> Result<Outcome, Fa
         (Some(inputs), Some(strides)) => Some(inputs.with_strides(strides)?),
         (inputs, _) => inputs,
     };
-    let case = Case {
-        name: line.model.clone(),
-        which,
-        inputs,
-        device,
-        dtype,
-        tune: defaults.tune(),
-        max_rewrites: defaults.max_rewrites(),
-        seconds,
-    };
+    let case =
+        Case { name: line.model.clone(), which, inputs, device, dtype, options: defaults.options(), seconds };
     quietly(|| compare(&case))
 }

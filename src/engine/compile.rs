@@ -78,6 +78,8 @@ pub(crate) struct Compiled {
     pub(crate) ops_captured: usize,
     /// What eager does in the recorded run.
     pub(crate) eager: EagerCost,
+    /// The module that each captured call belongs to.
+    pub(crate) modules: Vec<String>,
     /// Memory of intermediates, which the plans of a model share.
     pub(crate) workspaces: Arc<Pool>,
     /// Memory of large results is kept for the next call.
@@ -134,6 +136,8 @@ pub(crate) fn compile(
     }
     let prepack = super::prepack::may_pack(options.prepack_weights, &converted.params)?;
     let eager = super::eager_cost::eager_cost(&converted.recording);
+    let modules = super::modules::modules(&converted.recording, &converted.scopes);
+    let hints = crate::hints::apply(&options.hints, &mut functional, &modules);
     let most_bytes = eager.peak_bytes.saturating_add(options.workspace_bytes);
     let mut masks = Masks::new(&converted.params, &converted.consts);
     let mut schedules = options.tune.then(|| Schedules::new(target));
@@ -149,6 +153,7 @@ pub(crate) fn compile(
         most_bytes,
         tuner: Box::new(|tunable| schedules.as_mut()?.choose(tunable)),
         rewrites: Rewrites::at_most(options.max_rewrites),
+        hints,
         ..Context::new(&profile)
     };
     let graph = pipeline::lowered(functional, Stage::Primitive..=Stage::Primitive, &mut cx)?;
@@ -212,6 +217,7 @@ pub(crate) fn compile(
     Ok(Compiled {
         cached: Tensors(cached),
         eager,
+        modules,
         ops_captured: converted.recording.calls.len(),
         target,
         kernels,

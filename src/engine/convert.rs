@@ -15,13 +15,20 @@ pub(crate) struct Converted {
     pub(crate) params: Vec<Tensor>,
     /// Values, by slot.
     pub(crate) consts: Vec<Tensor>,
+    /// The [`scope`](crate::scope) of each call.
+    pub(crate) scopes: Vec<String>,
 }
 
 /// Converts a trace that has no refusals.
 pub(crate) fn convert(trace: &Trace) -> Result<Converted, Error> {
     let mut converter = Converter {
         trace,
-        out: Converted { recording: fusion::Recording::default(), params: Vec::new(), consts: Vec::new() },
+        out: Converted {
+            recording: fusion::Recording::default(),
+            params: Vec::new(),
+            consts: Vec::new(),
+            scopes: Vec::new(),
+        },
         known: FxHashMap::default(),
         bases: FxHashMap::default(),
         parts: FxHashMap::default(),
@@ -111,6 +118,7 @@ impl Converter<'_> {
         if let Some(kernel) = self.custom(event) {
             self.out.recording.kernels.insert(event.call.0, kernel);
         }
+        self.out.scopes.push(event.scope.clone());
         self.out.recording.calls.push(fusion::Call {
             op: event.op.clone(),
             overload: event.overload.clone(),

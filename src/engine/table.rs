@@ -23,6 +23,8 @@ pub(crate) enum Outcome {
     Plan(Box<Compiled>, Audits),
     /// It runs eager, for this reason.
     Eager(String),
+    /// A plan that leaves more to libtorch than it may.
+    Unfused(Box<crate::fused::Unfused>),
 }
 
 /// A signature.
@@ -42,7 +44,7 @@ impl Entry {
     fn plan(&self) -> Option<&Compiled> {
         match &self.outcome {
             Outcome::Plan(compiled, _) => Some(compiled),
-            Outcome::Eager(_) => None,
+            Outcome::Eager(_) | Outcome::Unfused(_) => None,
         }
     }
 }
@@ -81,8 +83,6 @@ impl Table {
         Some(Arc::clone(entry))
     }
 
-    /// Adds an entry, in place of `old` where that is still there, and drops those that were not used for longest where
-    /// there are more than `most`; how many. The plans' handles of parameters and `named` are counted again.
     /// The guard of the plan that was used last that a call does not pass; `None` where there is no plan.
     pub(crate) fn missed(
         &self,
@@ -95,6 +95,8 @@ impl Table {
         last.signature.difference(inputs, state, call)
     }
 
+    /// Adds an entry, in place of `old` where that is still there, and drops those that were not used for longest where
+    /// there are more than `most`; how many. The plans' handles of parameters and `named` are counted again.
     pub(crate) fn insert(
         &self,
         entry: Arc<Entry>,

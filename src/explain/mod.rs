@@ -231,7 +231,7 @@ impl Explanation {
     pub(crate) fn of(compiled: &Compiled, names: &[(String, Tensor)]) -> Explanation {
         let plan = &compiled.plan;
         let params = Parameters::of(compiled, names);
-        let modules = modules::modules(plan, &params);
+        let modules = modules::modules(plan, &compiled.modules);
         let flow = Flow::of(plan, &params);
         let origin = |id| plan.graph.origin(id).map_or_else(|| format!("%{}", id.index()), String::from);
         let steps = plan.steps.iter().enumerate().map(|(at, step)| match &step.kind {

@@ -1,10 +1,10 @@
-//! The modules of a model that steps of a plan belong to, from the names of the parameters that they read.
+//! The modules of a model that steps of a plan belong to, from those of the operators that they compute.
 
 use tch::Tensor;
 use tilefuse_fusion::plan::{Plan, StepKind};
 use tilefuse_fusion::{NodeId, Op};
 
-use crate::engine::Compiled;
+use crate::engine::{Compiled, fill, is_within};
 use crate::torch::Meta;
 
 /// The names of a model's parameters, by their positions in a compiled plan.
@@ -35,32 +35,43 @@ impl<'a> Parameters<'a> {
     }
 }
 
-/// By step: the modules of the parameters that it reads, in order. A step that reads none is of the innermost module that
-/// surrounds the steps before and behind it.
-pub(super) fn modules(plan: &Plan, params: &Parameters<'_>) -> Vec<Vec<String>> {
-    let mut found: Vec<Vec<String>> = (0..plan.steps.len())
-        .map(|at| {
-            let mut modules: Vec<String> = Vec::new();
-            for name in read_by(plan, at).into_iter().filter_map(|node| params.name(node)) {
-                let module = name.rsplit_once('.').map_or("", |(module, _)| module);
-                if !module.is_empty() && !modules.iter().any(|known| known == module) {
-                    modules.push(String::from(module));
-                }
-            }
-            modules
+/// By step: the modules of the operators that it computes, in order, without those that others of them are in.
+pub(super) fn modules(plan: &Plan, of_calls: &[String]) -> Vec<Vec<String>> {
+    let mut found: Vec<Vec<String>> = plan
+        .steps
+        .iter()
+        .map(|step| {
+            let nodes = match &step.kind {
+                StepKind::Kernel(kernel) => &kernel.nodes[..],
+                StepKind::Extern(call) => std::slice::from_ref(&call.node),
+            };
+            let origins = nodes.iter().filter_map(|&node| plan.graph.node(node).origin);
+            innermost(
+                origins
+                    .filter_map(|origin| of_calls.get(origin as usize))
+                    .filter(|module| !module.is_empty()),
+            )
         })
         .collect();
-    let known: Vec<usize> = (0..found.len()).filter(|&at| !found[at].is_empty()).collect();
-    for at in 0..found.len() {
-        let behind = known.partition_point(|&known| known < at);
-        let around = (behind.checked_sub(1).and_then(|i| known.get(i)), known.get(behind));
-        if let (Some(&before), Some(&behind)) = around
-            && behind != at
-            && let (Some(before), Some(behind)) = (found[before].last(), found[behind].first())
-            && let common = common_path(before, behind)
-            && !common.is_empty()
-        {
-            found[at] = vec![common];
+    // What passes made of several calls is of what surrounds it.
+    let mut around: Vec<String> =
+        found.iter().map(|modules| modules.last().cloned().unwrap_or_default()).collect();
+    fill(&mut around);
+    for (modules, around) in found.iter_mut().zip(around) {
+        if modules.is_empty() && !around.is_empty() {
+            modules.push(around);
+        }
+    }
+    found
+}
+
+/// These modules without repetitions, and without those that others are in.
+fn innermost<'m>(modules: impl Iterator<Item = &'m String>) -> Vec<String> {
+    let mut found: Vec<String> = Vec::new();
+    for module in modules {
+        if !found.iter().any(|known| is_within(known, module)) {
+            found.retain(|known| !is_within(module, known));
+            found.push(module.clone());
         }
     }
     found
@@ -74,22 +85,6 @@ fn name_of<'n>(param: &Tensor, names: &'n [(String, Tensor)]) -> Option<&'n str>
         identity(t).is_some_and(|n| n.0 == own.0 || (own.1 != 0 && n.1 == own.1))
     };
     names.iter().find(named).map(|(name, _)| name.as_str())
-}
-
-/// The nodes that a step reads.
-fn read_by(plan: &Plan, at: usize) -> Vec<NodeId> {
-    match &plan.steps[at].kind {
-        StepKind::Kernel(kernel) => {
-            kernel.buffers.iter().filter(|(_, written)| !written).map(|(value, _)| value.node).collect()
-        }
-        StepKind::Extern(call) => call.operands.iter().map(|place| place.base().node).collect(),
-    }
-}
-
-/// The path that two paths begin with.
-fn common_path(a: &str, b: &str) -> String {
-    let parts = a.split('.').zip(b.split('.')).take_while(|(a, b)| a == b);
-    parts.map(|(part, _)| part).collect::<Vec<_>>().join(".")
 }
 
 /// One path for several that have the same number of parts: `*` where these differ.
@@ -115,9 +110,8 @@ mod tests {
 
     #[test]
     fn paths_are_compared_part_by_part() {
-        assert_eq!(common_path("h.0.attn.c_attn", "h.0.attn.c_proj"), "h.0.attn");
-        assert_eq!(common_path("h.1", "h.10"), "h");
-        assert_eq!(common_path("a", "b"), "");
+        let paths = ["h.0", "h.0.ln", "h.0.mlp", "h.0.ln", "h"].map(String::from);
+        assert_eq!(innermost(paths.iter()), ["h.0.ln", "h.0.mlp"]);
         assert_eq!(pattern(["h.0.mlp", "h.1.mlp", "h.10.mlp"]), "h.*.mlp");
         assert_eq!(pattern(["a.b", "a"]), "*");
         assert_eq!(pattern(["ln_f"]), "ln_f");

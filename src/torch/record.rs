@@ -290,6 +290,7 @@ impl Recorder {
             writes,
             random,
             constant: false,
+            scope: crate::scope::current(),
             call: CallId(self.calls.len() as u32),
             schema,
         };

@@ -181,6 +181,8 @@ pub struct Event {
     /// Depends on nothing but constants, sizes and [`Trace::assumed`], and need not run again: who reads its results finds them with
     /// [`Trace::constant`].
     pub constant: bool,
+    /// The [`scope`](crate::scope) in which it was called.
+    pub scope: String,
     /// The call, to be made again.
     pub call: CallId,
     /// Index into [`Trace::schemas`].

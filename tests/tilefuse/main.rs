@@ -30,6 +30,7 @@ mod graphs;
 mod groups;
 mod growth;
 mod hand;
+mod hints;
 mod horizontal;
 mod kernels;
 mod lang;

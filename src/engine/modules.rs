@@ -1,0 +1,90 @@
+//! The modules of a model that captured operators belong to: from scopes that the model names, and from the names of the
+//! parameters that operators read.
+
+use tilefuse_fusion::{Recording, Source};
+
+/// By captured call: the module that it belongs to, `h.3.mlp.c_fc`; empty where nothing says so.
+///
+/// A call that reads a parameter, or what is made of one parameter alone, belongs to the module of that one. A call that reads none
+/// is of the innermost module that surrounds the calls before and behind it. Where the model named a [`crate::scope`], that is
+/// where the call belongs, and its parameter may say where within it.
+pub(crate) fn modules(recording: &Recording, scopes: &[String]) -> Vec<String> {
+    let mut owner: Vec<Option<&str>> = recording
+        .tensors
+        .iter()
+        .map(|tensor| match &tensor.source {
+            Source::Param(_, name) => Some(name.rsplit_once('.').map_or("", |(module, _)| module)),
+            _ => None,
+        })
+        .collect();
+    let mut found = Vec::with_capacity(recording.calls.len());
+    for (at, call) in recording.calls.iter().enumerate() {
+        let tensors = || call.args.iter().flat_map(|(_, arg)| arg.tensors());
+        let owners = || tensors().map(|tensor| owner.get(tensor.0 as usize).copied().flatten());
+        let read = owners().flatten().find(|module| !module.is_empty());
+        let scope = scopes.get(at).map_or("", String::as_str);
+        found.push(match read {
+            Some(module) if is_within(module, scope) => module.to_owned(),
+            _ => scope.to_owned(),
+        });
+        // What is made of parameters alone is as they are.
+        if owners().all(|owner| owner.is_some())
+            && let Some(module) = read
+        {
+            for &result in call.results.iter().flatten() {
+                if let Some(owner) = owner.get_mut(result.0 as usize) {
+                    *owner = Some(module);
+                }
+            }
+        }
+    }
+    fill(&mut found);
+    found
+}
+
+/// Gives what has no module the innermost one that surrounds what is before and behind it.
+pub(crate) fn fill(modules: &mut [String]) {
+    let known: Vec<usize> = (0..modules.len()).filter(|&at| !modules[at].is_empty()).collect();
+    for at in 0..modules.len() {
+        let behind = known.partition_point(|&known| known < at);
+        if let Some(&before) = behind.checked_sub(1).and_then(|i| known.get(i))
+            && let Some(&next) = known.get(behind)
+            && next != at
+        {
+            modules[at] = common_path(&modules[before], &modules[next]);
+        }
+    }
+}
+
+/// Whether a path is that of a module or of one within it.
+pub(crate) fn is_within(path: &str, module: &str) -> bool {
+    module.is_empty()
+        || path.strip_prefix(module).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+}
+
+/// The path that two paths begin with.
+fn common_path(a: &str, b: &str) -> String {
+    let parts = a.split('.').zip(b.split('.')).take_while(|(a, b)| a == b);
+    parts.map(|(part, _)| part).collect::<Vec<_>>().join(".")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_are_compared_part_by_part() {
+        assert_eq!(common_path("h.0.attn.c_attn", "h.0.attn.c_proj"), "h.0.attn");
+        assert_eq!(common_path("h.1", "h.10"), "h");
+        assert_eq!(common_path("a", "b"), "");
+        assert!(is_within("h.1.mlp", "h.1") && is_within("h.1", "h.1") && is_within("h.1", ""));
+        assert!(!is_within("h.10", "h.1") && !is_within("h", "h.1"));
+    }
+
+    #[test]
+    fn what_reads_no_parameter_is_of_what_surrounds_it() {
+        let mut modules = ["", "h.0.ln", "", "h.0.mlp", "", "", "h.1.ln", ""].map(String::from);
+        fill(&mut modules);
+        assert_eq!(modules, ["", "h.0.ln", "h.0", "h.0.mlp", "h", "h", "h.1.ln", ""]);
+    }
+}

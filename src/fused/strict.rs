@@ -1,0 +1,60 @@
+//! What has to be fused, see [`Strict`].
+
+use super::Engine;
+use crate::engine::{Compiled, Outcome};
+use crate::explain::{Explanation, StepReport};
+use crate::hints::covers;
+use crate::{Error, Strict};
+
+/// A plan that leaves operators to libtorch that kernels are asked for.
+#[derive(Debug)]
+pub(crate) struct Unfused {
+    operators: Vec<String>,
+    pub(crate) plan: Explanation,
+}
+
+impl Unfused {
+    /// What a call returns.
+    pub(crate) fn error(&self) -> Error {
+        Error::Unfused { operators: self.operators.clone(), plan: Box::new(self.plan.clone()) }
+    }
+}
+
+impl Engine {
+    /// Why a call that would run eager for a reason is an error.
+    pub(super) fn refuses_eager(&self, reason: &str) -> Result<(), Error> {
+        match self.options.strict {
+            Strict::Off => Ok(()),
+            Strict::Plan | Strict::Kernels(_) => Err(Error::RunsEager(reason.to_owned())),
+        }
+    }
+
+    /// The operators that a plan leaves to libtorch although kernels are asked for.
+    pub(super) fn unfused(&self, compiled: &Compiled) -> Option<Box<Unfused>> {
+        let Strict::Kernels(patterns) = &self.options.strict else { return None };
+        let plan = Explanation::of(compiled, &self.all_names());
+        let operators: Vec<String> = plan.steps.iter().filter_map(|step| left(step, patterns)).collect();
+        (!operators.is_empty()).then(|| Box::new(Unfused { operators, plan }))
+    }
+
+    /// What a call returns that was captured just now, where it is not to return what the model did.
+    pub(super) fn captured(&self, outcome: &Outcome) -> Result<(), Error> {
+        match outcome {
+            Outcome::Plan(..) => Ok(()),
+            Outcome::Eager(reason) => self.refuses_eager(reason),
+            Outcome::Unfused(unfused) => Err(unfused.error()),
+        }
+    }
+}
+
+/// The operator of a libtorch call that a kernel is asked for.
+fn left(step: &StepReport, patterns: &[String]) -> Option<String> {
+    let StepReport::Extern { operator, modules, reason, .. } = step else { return None };
+    let module = modules.first().map_or("", String::as_str);
+    if !patterns.iter().any(|pattern| covers(pattern, operator, module)) {
+        return None;
+    }
+    let place = if module.is_empty() { String::new() } else { format!(" of {module}") };
+    let why = reason.as_ref().map_or_else(|| String::from("it has no lowering"), String::clone);
+    Some(format!("{operator}{place} ({why})"))
+}

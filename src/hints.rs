@@ -1,0 +1,131 @@
+//! What a user asks of the compiler about parts of a model.
+
+use tilefuse_fusion::{Graph, Hints, Op};
+
+/// What the compiler is to do with some operators of a model: those of a module, by its path in the `VarStore` or its
+/// [`scope`](crate::scope), with those within it, or those of a name.
+///
+/// ```
+/// use tilefuse::{Hint, Options};
+///
+/// let hints = vec![
+///     Hint::eager("h.*.attn"),       // the attention of every layer runs in libtorch
+///     Hint::apart("ln_f"),           // the last norm has kernels of its own
+///     Hint::together("h.0.mlp"),     // one kernel wherever one can be built, whatever it costs
+///     Hint::eager("aten::softmax"),  // every softmax
+/// ];
+/// let options = Options { hints, ..Options::default() };
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Hint {
+    of: String,
+    effect: Effect,
+}
+
+/// What a hint asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Effect {
+    Eager,
+    Apart,
+    Together,
+}
+
+impl Hint {
+    /// These operators run in libtorch, as in eager. A `*` in the pattern stands for any one part of a path.
+    pub fn eager(of: &str) -> Hint {
+        Hint { of: of.to_owned(), effect: Effect::Eager }
+    }
+
+    /// These operators are in no kernel with others.
+    pub fn apart(of: &str) -> Hint {
+        Hint { of: of.to_owned(), effect: Effect::Apart }
+    }
+
+    /// These operators are in one kernel wherever one can be built, also where the cost model expects it to be slower.
+    pub fn together(of: &str) -> Hint {
+        Hint { of: of.to_owned(), effect: Effect::Together }
+    }
+}
+
+impl std::str::FromStr for Hint {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Hint, String> {
+        let unknown = || format!("`{text}` is none of eager=PATTERN, apart=PATTERN and together=PATTERN");
+        let (effect, of) = text.split_once('=').filter(|(_, of)| !of.is_empty()).ok_or_else(unknown)?;
+        match effect {
+            "eager" => Ok(Hint::eager(of)),
+            "apart" => Ok(Hint::apart(of)),
+            "together" => Ok(Hint::together(of)),
+            _ => Err(unknown()),
+        }
+    }
+}
+
+/// Whether a pattern is the name of an operator, or covers the module that it is of. `operator` is a name with a position,
+/// "aten::linear #23".
+pub(crate) fn covers(pattern: &str, operator: &str, module: &str) -> bool {
+    let name = operator.split(' ').next().unwrap_or_default();
+    if pattern == "*"
+        || pattern == operator
+        || pattern == name
+        || name.strip_prefix("aten::") == Some(pattern)
+    {
+        return true;
+    }
+    let mut path = module.split('.').filter(|part| !part.is_empty());
+    pattern.split('.').all(|part| path.next().is_some_and(|own| part == "*" || part == own))
+}
+
+/// Applies hints to a functional graph, whose origins are the captured calls, of these modules.
+pub(crate) fn apply(hints: &[Hint], graph: &mut Graph, modules: &[String]) -> Hints {
+    let mut found = Hints::default();
+    for (region, hint) in hints.iter().enumerate() {
+        let covered = |origin: u32| {
+            let at = origin as usize;
+            let module = modules.get(at).map_or("", String::as_str);
+            graph.origins.get(at).is_some_and(|operator| covers(&hint.of, operator, module))
+        };
+        let origins: Vec<u32> = (0..graph.origins.len() as u32).filter(|&origin| covered(origin)).collect();
+        match hint.effect {
+            Effect::Eager => keep(graph, &origins, &hint.of),
+            Effect::Apart => origins.iter().for_each(|&origin| found.keep_apart(origin, region as u32)),
+            Effect::Together => origins.iter().for_each(|&origin| found.keep_together(origin, region as u32)),
+        }
+    }
+    found
+}
+
+/// Keeps the calls of these origins in libtorch.
+fn keep(graph: &mut Graph, origins: &[u32], of: &str) {
+    let ids: Vec<_> = graph.ids().collect();
+    for id in ids {
+        let node = graph.node(id);
+        if matches!(node.op, Op::Aten(_)) && node.origin.is_some_and(|origin| origins.contains(&origin)) {
+            graph.keep_call(id, &format!("the hint `eager` for {of} keeps it there"));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Hint, covers};
+
+    #[test]
+    fn hints_are_parsed() {
+        assert_eq!("apart=h.*.mlp".parse(), Ok(Hint::apart("h.*.mlp")));
+        assert!(["apart", "near=x", "eager="].iter().all(|text| text.parse::<Hint>().is_err()));
+    }
+
+    #[test]
+    fn patterns_are_operators_or_modules_with_what_is_within() {
+        let is = |pattern: &str| covers(pattern, "aten::linear #23", "h.3.mlp.c_fc");
+        assert!(
+            ["aten::linear", "linear", "aten::linear #23", "h.3", "h.*.mlp", "h.3.mlp.c_fc", "*"]
+                .iter()
+                .all(|p| is(p))
+        );
+        assert!(!["aten::lin", "h.4", "h.30", "mlp", "h.*.attn", "h.3.mlp.c_fc.x", ""].iter().any(|p| is(p)));
+        assert!(!covers("h", "aten::gelu #2", ""));
+    }
+}

@@ -1,0 +1,177 @@
+//! What a user asks of the compiler, and what it says of its calls: hints, `Options::strict`, scopes and counts.
+
+use tch::nn::{self, Module};
+use tch::{Kind, Tensor};
+use tilefuse::{Error, Explanation, Hint, Options, StepReport, Strict};
+
+use crate::common::{F32, setup};
+
+type Function = fn(&[Tensor]) -> Vec<Tensor>;
+
+/// Three pointwise operators, of two scopes.
+fn scoped(x: &[Tensor]) -> Vec<Tensor> {
+    let first = {
+        let _scope = tilefuse::scope("h.0");
+        x[0].exp()
+    };
+    let _scope = tilefuse::scope("h.1");
+    vec![first.sin().cos()]
+}
+
+fn modules(plan: &Explanation) -> Vec<Vec<String>> {
+    let of = |step: &StepReport| match step {
+        StepReport::Kernel { modules, .. } | StepReport::Extern { modules, .. } => modules.clone(),
+    };
+    plan.steps.iter().map(of).collect()
+}
+
+fn with(hints: Vec<Hint>) -> Options {
+    Options { hints, ..Options::default() }
+}
+
+#[test]
+fn hints_keep_modules_apart_and_operators_eager() {
+    setup();
+    let _no_grad = tch::no_grad_guard();
+    let x = Tensor::randn([70, 33], *F32);
+    let eager = scoped(&[x.shallow_clone()]).remove(0);
+    let check = |hints: Vec<Hint>| {
+        let fused = tilefuse::fuse_with(scoped as Function, with(hints));
+        for _ in 0..2 {
+            let ours = fused.call(&[x.shallow_clone()]).unwrap().remove(0);
+            assert!(ours.allclose(&eager, 1e-5, 1e-6, false));
+        }
+        fused.explain(&[x.shallow_clone()]).unwrap()
+    };
+    let plan = check(Vec::new());
+    assert_eq!((plan.kernels_fused, plan.extern_ops), (1, 0));
+    assert_eq!(modules(&plan), [["h.0", "h.1"]]);
+    let plan = check(vec![Hint::apart("h.1")]);
+    assert_eq!((plan.kernels_fused, plan.extern_ops), (2, 0));
+    assert_eq!(modules(&plan), [["h.0"], ["h.1"]]);
+    assert!(plan.edges.iter().any(|edge| edge.verdict == "cut: a hint keeps them apart"));
+    for (hint, kernels, calls) in [("h.1", 1, 2), ("aten::sin", 2, 1), ("*", 0, 3), ("h.2", 1, 0)] {
+        let plan = check(vec![Hint::eager(hint)]);
+        assert_eq!((plan.kernels_fused, plan.extern_ops), (kernels, calls), "{hint}");
+        let why = format!("the hint `eager` for {hint} keeps it there");
+        let said = |step: &StepReport| matches!(step, StepReport::Extern { reason, .. } if reason.as_deref() == Some(&*why));
+        assert_eq!(plan.steps.iter().filter(|step| said(step)).count(), calls);
+    }
+}
+
+#[test]
+fn hints_cover_the_modules_of_a_var_store() {
+    setup();
+    let _no_grad = tch::no_grad_guard();
+    let vs = nn::VarStore::new(crate::common::device());
+    let root = vs.root();
+    let model = nn::seq()
+        .add(nn::linear(&root / "mlp" / "up", 16, 32, Default::default()))
+        .add_fn(|x| x.gelu("none"))
+        .add(nn::linear(&root / "mlp" / "down", 32, 16, Default::default()))
+        .add(nn::layer_norm(&root / "norm", vec![16], Default::default()));
+    let x = Tensor::randn([8, 16], *F32);
+    let eager = model.forward(&x);
+    let fused = tilefuse::fuse_with(model, with(vec![Hint::eager("mlp")])).named(&vs);
+    for _ in 0..2 {
+        assert!(fused.forward(&x).allclose(&eager, 1e-5, 1e-5, false));
+    }
+    let plan = fused.explain(&x).unwrap();
+    assert_eq!(plan.extern_ops, 3, "two products, and what is between them");
+    assert!(plan.kernels_fused >= 1);
+}
+
+#[test]
+fn strict_calls_are_errors_where_something_is_left() {
+    setup();
+    let _no_grad = tch::no_grad_guard();
+    let x = [Tensor::randn([7, 5], *F32)];
+    let strict = |strict: Strict| Options { strict, ..Options::default() };
+    // A value that is read out of the data.
+    let reads: Function = |x| vec![&x[0] * x[0].sum(Kind::Float).double_value(&[])];
+    let fused = tilefuse::fuse_with(reads, strict(Strict::Plan));
+    for _ in 0..2 {
+        assert!(matches!(fused.call(&x), Err(Error::RunsEager(_))));
+    }
+    assert!(fused.stats().eager_calls.is_empty());
+    // An operator without a lowering.
+    let sorts: Function = |x| vec![x[0].sort(1, false).0.relu()];
+    let all = || Strict::Kernels(vec![String::from("*")]);
+    let fused = tilefuse::fuse_with(sorts, strict(all()));
+    for _ in 0..2 {
+        let Err(Error::Unfused { operators, plan }) = fused.call(&x) else { panic!("no error") };
+        assert_eq!(operators.len(), 1, "{operators:?}");
+        assert!(operators[0].starts_with("aten::sort"), "{operators:?}");
+        assert_eq!(plan.extern_ops, 1);
+    }
+    assert_eq!(fused.explain(&x).unwrap().extern_ops, 1);
+    let others = Strict::Kernels(vec![String::from("aten::relu")]);
+    for (model, wanted) in [(sorts, others), (sorts, Strict::Plan), (scoped as Function, all())] {
+        let fused = tilefuse::fuse_with(model, strict(wanted));
+        for _ in 0..2 {
+            fused.call(&x).unwrap();
+        }
+        assert_eq!(fused.stats().fused_calls, 1);
+    }
+}
+
+#[test]
+fn counts_say_which_guard_failed() {
+    setup();
+    let _no_grad = tch::no_grad_guard();
+    let fused = tilefuse::fuse(scoped as Function);
+    let x = Tensor::randn([7, 5], *F32);
+    let call = |x: &Tensor| drop(fused.call(&[x.shallow_clone()]).unwrap());
+    call(&x);
+    assert!(fused.stats().guard_misses.is_empty());
+    let others = [
+        x.narrow(0, 0, 3).contiguous(),
+        x.narrow(0, 0, 2).contiguous(),
+        x.to_kind(Kind::Double),
+        x.unsqueeze(0),
+        x.tr(),
+    ];
+    for other in &others {
+        call(other);
+        call(other);
+    }
+    let stats = fused.stats();
+    let said = |guard: &str| {
+        let miss = stats.guard_misses.get(guard).unwrap_or_else(|| panic!("{guard}: {stats:?}"));
+        (miss.calls, miss.expected.clone(), miss.found.clone())
+    };
+    let texts = |calls: u64, expected: &str, found: &str| (calls, expected.to_owned(), found.to_owned());
+    assert_eq!(said("size 0 of input 0"), texts(2, "3", "2"));
+    assert_eq!(said("dtype of input 0"), texts(2, "f64", "f32"));
+    assert_eq!(said("rank of input 0"), texts(1, "3", "2"));
+    assert_eq!((stats.captures, stats.compiles), (6, 6));
+    assert!(stats.compile_us > 0);
+    assert!(fused.call(&[x.shallow_clone(), x.shallow_clone()]).is_ok());
+    let stats = fused.stats();
+    assert_eq!(stats.guard_misses["number of inputs"].found, "2");
+}
+
+#[test]
+fn counts_say_why_a_model_was_captured_again() {
+    setup();
+    let _no_grad = tch::no_grad_guard();
+    let vs = nn::VarStore::new(crate::common::device());
+    let mut fused = tilefuse::fuse(nn::linear(vs.root(), 8, 4, Default::default())).named(&vs);
+    let x = Tensor::randn([3, 8], *F32);
+    let _ = (fused.forward(&x), fused.forward(&x));
+    assert!(fused.stats().recaptures.is_empty());
+    let shared = fused.model().ws.shallow_clone();
+    let _ = &mut fused;
+    // The same parameter, with other memory of another shape.
+    tch::no_grad(|| {
+        let mut weight = shared;
+        weight.set_data(&Tensor::randn([5, 8], *F32));
+        let mut bias = fused.model().bs.as_ref().unwrap().shallow_clone();
+        bias.set_data(&Tensor::randn([5], *F32));
+    });
+    let y = fused.forward(&x);
+    assert_eq!(y.size(), [3, 5]);
+    let recaptures = fused.stats().recaptures;
+    let why = recaptures.keys().next().unwrap();
+    assert!(why.starts_with("a parameter was replaced, moved or reshaped: its size 0 is 5, not 4"), "{why}");
+}
