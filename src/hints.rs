@@ -31,7 +31,8 @@ enum Effect {
 }
 
 impl Hint {
-    /// These operators run in libtorch, as in eager. A `*` in the pattern stands for any one part of a path.
+    /// These operators run in libtorch, as in eager. A `*` in the pattern stands for any one part of a path; `#23` is the operator
+    /// of this number in a plan.
     pub fn eager(of: &str) -> Hint {
         Hint { of: of.to_owned(), effect: Effect::Eager }
     }
@@ -63,10 +64,12 @@ impl std::str::FromStr for Hint {
 }
 
 /// Whether a pattern is the name of an operator, or covers the module that it is of. `operator` is a name with a position,
-/// "aten::linear #23".
+/// "aten::linear #23", "#23".
 pub(crate) fn covers(pattern: &str, operator: &str, module: &str) -> bool {
     let name = operator.split(' ').next().unwrap_or_default();
+    let number = operator.split(' ').nth(1);
     if pattern == "*"
+        || number == Some(pattern)
         || pattern == operator
         || pattern == name
         || name.strip_prefix("aten::") == Some(pattern)

@@ -88,9 +88,23 @@ struct CompareArgs {
     /// Every model of the zoo that fits this pattern (a prefix, or all).
     #[arg(long, value_name = "PREFIX", conflicts_with_all = ["model", "input", "inputs", "manifest"])]
     zoo: Option<String>,
-    /// Print one JSON object instead of a table.
+    /// Print one JSON object instead of a table; with `--batch` one a line.
     #[arg(long)]
     json: bool,
+    /// Write a page for a browser: times with quartiles, throughput, kernels, memory, and each output's errors in ulp.
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+    /// Compare with each of these in the place of the inputs' first dimension.
+    #[arg(long, value_name = "SIZES", value_delimiter = ',', conflicts_with_all = ["manifest", "zoo", "inputs"],
+          value_parser = clap::value_parser!(i64).range(1..))]
+    batch: Vec<i64>,
+    /// Where results differ, find the rewrite and the operator that make them differ; takes as many compilations as the logarithm
+    /// of their numbers.
+    #[arg(long, conflicts_with_all = ["manifest", "zoo"])]
+    bisect: bool,
+    /// Write the case, its inputs, its graph and its plan to this folder, to be run elsewhere.
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["manifest", "zoo", "batch"])]
+    save_repro: Option<PathBuf>,
     /// Seconds of measuring; 0 only checks.
     #[arg(long, default_value_t = 1.0)]
     seconds: f64,
@@ -201,7 +215,16 @@ impl ModelArgs {
             None if self.input.is_empty() => None,
             None => Some(Inputs::Drawn(specs(&self.input)?)),
         };
-        Ok(Case { which: Which::find(&name)?, name, inputs, device, dtype, options: self.options(), seconds })
+        Ok(Case {
+            which: Which::find(&name)?,
+            name,
+            inputs,
+            device,
+            dtype,
+            options: self.options(),
+            seconds,
+            repro: None,
+        })
     }
 }
 
@@ -258,23 +281,41 @@ pub(crate) fn device(name: &str) -> Result<Device, Failure> {
 }
 
 fn run_compare(args: &CompareArgs) -> Result<(), Failure> {
+    let html = args.html.as_deref();
     if let Some(path) = &args.manifest {
-        return manifest::run(manifest::read(path)?, &args.model, args.seconds);
+        return manifest::run(manifest::read(path)?, &args.model, args.seconds, html);
     }
     if let Some(prefix) = &args.zoo {
-        return manifest::run(manifest::zoo(prefix, &args.model), &args.model, args.seconds);
+        return manifest::run(manifest::zoo(prefix, &args.model), &args.model, args.seconds, html);
     }
-    let case = args.model.case(args.seconds)?;
-    let progress = report::spinner(&format!("comparing {}", case.name), case.options.tune);
-    let outcome = compare(&case);
-    progress.finish_and_clear();
-    let outcome = outcome?;
-    if args.json {
-        report::json(&outcome)
-    } else {
-        report::table(&outcome)
+    let case = Case { repro: args.save_repro.clone(), ..args.model.case(args.seconds)? };
+    let batches =
+        if args.batch.is_empty() { vec![None] } else { args.batch.iter().copied().map(Some).collect() };
+    let mut rows = Vec::new();
+    for batch in batches {
+        let name = batch.map_or_else(|| case.name.clone(), |batch| format!("{} x {batch}", case.name));
+        let progress = report::spinner(&format!("comparing {name}"), case.options.tune);
+        let outcome = compare(&case, batch);
+        progress.finish_and_clear();
+        let outcome = outcome?;
+        if args.json {
+            report::json(&outcome)
+        } else {
+            report::table(&outcome)
+        }
+        if args.bisect && !outcome.ok {
+            let progress = report::spinner(&format!("bisecting {name}"), false);
+            let found = super::compare::bisect(&Case { repro: None, ..case.clone() }, batch, &outcome);
+            progress.finish_and_clear();
+            report::print(&found?.text());
+        }
+        rows.push((name, Ok(outcome)));
     }
-    if outcome.ok { Ok(()) } else { Err(Failure { message: String::new(), status: 1 }) }
+    if let Some(path) = html {
+        write(Some(path), &super::compare::page(&rows, &report::machine(case.device)))?;
+    }
+    let equal = rows.iter().all(|(_, row)| row.as_ref().is_ok_and(|row: &super::compare::Outcome| row.ok));
+    if equal { Ok(()) } else { Err(Failure { message: String::new(), status: 1 }) }
 }
 
 /// A pass from the recorded operators to the plan.

@@ -204,6 +204,15 @@ pub(crate) enum Inputs {
     Given(Vec<Tensor>),
 }
 
+impl Clone for Inputs {
+    fn clone(&self) -> Inputs {
+        match self {
+            Inputs::Drawn(specs) => Inputs::Drawn(specs.clone()),
+            Inputs::Given(tensors) => Inputs::Given(tensors.iter().map(Tensor::shallow_clone).collect()),
+        }
+    }
+}
+
 impl Inputs {
     /// The tensors of a safetensors file, those of floating-point numbers in the type of the model where one is given.
     pub(crate) fn read(path: &Path, device: Device, dtype: Option<Kind>) -> Result<Inputs, Failure> {
@@ -243,6 +252,26 @@ impl Inputs {
                 Ok(Inputs::Given(tensors))
             }
         }
+    }
+
+    /// Inputs of another first dimension: of all that have the one of the first input.
+    pub(crate) fn with_batch(&self, batch: i64) -> Result<Inputs, Failure> {
+        let Inputs::Drawn(specs) = self else {
+            return Err(Failure::usage(String::from("inputs that are given have one batch alone")));
+        };
+        let first = specs.first().and_then(|spec| spec.shape.first().copied());
+        let first =
+            first.ok_or_else(|| Failure::usage(String::from("the first input has no first dimension")))?;
+        let resized = |spec: &Spec| {
+            let mut spec = spec.clone();
+            if let Some(size) = spec.shape.first_mut().filter(|size| **size == first) {
+                *size = batch;
+            }
+            // What a contiguous tensor has is what it has at another size.
+            spec.strides = spec.strides.filter(|_| spec.shape.first() == Some(&first));
+            spec
+        };
+        Ok(Inputs::Drawn(specs.iter().map(resized).collect()))
     }
 
     /// Tensors to capture on: a draw, or a shuffled copy of the given ones.

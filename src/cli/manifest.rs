@@ -6,7 +6,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::args::{device, dtype, specs};
-use super::compare::{Case, Outcome, compare};
+use super::compare::{Case, Outcome, compare, page};
 use super::inputs::{Inputs, kind_name};
 use super::model::{Which, quietly};
 use super::{Failure, report};
@@ -85,7 +85,9 @@ pub(crate) fn run(
     lines: Vec<Result<Line, String>>,
     defaults: &dyn Defaults,
     seconds: f64,
+    html: Option<&Path>,
 ) -> Result<(), Failure> {
+    let mut rows = Vec::new();
     let progress = report::bar(lines.len() as u64);
     let (mut passed, mut failed, mut skipped) = (0, 0, 0);
     for line in lines {
@@ -100,18 +102,24 @@ pub(crate) fn run(
             Ok(outcome) if outcome.ok => passed += 1,
             _ => failed += 1,
         }
-        progress.suspend(|| println!("{}", object(&label, result)));
+        progress.suspend(|| println!("{}", object(&label, &result)));
+        rows.push((label, result.map_err(|failure| failure.message)));
         progress.inc(1);
     }
     progress.finish_and_clear();
+    if let Some(path) = html {
+        let machine = report::machine(device(defaults.device())?);
+        std::fs::write(path, page(&rows, &machine))
+            .map_err(|e| Failure::usage(format!("cannot write {}: {e}", path.display())))?;
+    }
     println!("{passed} passed, {failed} failed, {skipped} skipped");
     if failed == 0 { Ok(()) } else { Err(Failure { message: String::new(), status: 1 }) }
 }
 
-fn object(label: &str, result: Result<Outcome, Failure>) -> Value {
+fn object(label: &str, result: &Result<Outcome, Failure>) -> Value {
     match result {
         Ok(outcome) => {
-            let mut value = serde_json::to_value(&outcome).unwrap_or(Value::Null);
+            let mut value = serde_json::to_value(outcome).unwrap_or(Value::Null);
             value["name"] = json!(label);
             value
         }
@@ -139,7 +147,15 @@ fn one(line: &Line, defaults: &dyn Defaults, seconds: f64) -> Result<Outcome, Fa
         (Some(inputs), Some(strides)) => Some(inputs.with_strides(strides)?),
         (inputs, _) => inputs,
     };
-    let case =
-        Case { name: line.model.clone(), which, inputs, device, dtype, options: defaults.options(), seconds };
-    quietly(|| compare(&case))
+    let case = Case {
+        name: line.model.clone(),
+        which,
+        inputs,
+        device,
+        dtype,
+        options: defaults.options(),
+        seconds,
+        repro: None,
+    };
+    quietly(|| compare(&case, None))
 }

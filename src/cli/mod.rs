@@ -9,10 +9,12 @@ mod inputs;
 mod kernel;
 mod manifest;
 mod model;
+mod plot;
 mod random;
 mod reference;
 mod report;
 mod samples;
+mod times;
 
 use std::process::ExitCode;
 
@@ -23,7 +25,7 @@ pub use args::main;
 pub(crate) struct Failure {
     /// Printed on standard error; empty if everything was said already.
     pub(crate) message: String,
-    /// The status: 1 where outputs differ, 2 where the request cannot be carried out.
+    /// The status: 1 where outputs differ or less is fused than was asked for, 2 where the request cannot be carried out.
     pub(crate) status: u8,
 }
 
@@ -43,7 +45,8 @@ impl Failure {
 
 impl From<crate::Error> for Failure {
     fn from(error: crate::Error) -> Failure {
-        Failure::usage(error.to_string())
+        let status = if matches!(error, crate::Error::Unfused { .. }) { 1 } else { 2 };
+        Failure { message: error.to_string(), status }
     }
 }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use comfy_table::{Table, presets};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-use super::compare::Outcome;
+use super::compare::{Outcome, Throughput};
 use crate::CompileReport;
 
 /// Prints text; a closed pipe is no error.
@@ -40,6 +40,14 @@ pub(crate) fn bar(len: u64) -> ProgressBar {
     bar
 }
 
+/// What a comparison ran on, in a line.
+pub(crate) fn machine(device: tch::Device) -> String {
+    let name = crate::engine::device_name(device).unwrap_or_else(|_| format!("{device:?}"));
+    let threads =
+        if device.is_cuda() { String::new() } else { format!(", {} threads", tch::get_num_threads()) };
+    format!("{name}{threads}; Tilefuse {}", env!("CARGO_PKG_VERSION"))
+}
+
 /// Prints an outcome as one JSON object.
 pub(crate) fn json(outcome: &Outcome) {
     print(&serde_json::to_string(outcome).unwrap_or_else(|e| format!("{{\"error\":\"{e}\"}}")));
@@ -55,10 +63,19 @@ pub(crate) fn table(outcome: &Outcome) {
         "fused",
     ]);
     let bytes = |n: u64| format!("{:.1} MB", n as f64 / 1e6);
-    let us = |t: f64| if t > 0.0 { format!("{t:.1} us") } else { String::from("not timed") };
+    let us = |t: f64, [low, high]: [f64; 2]| match t > 0.0 {
+        true => format!("{t:.1} us ({low:.1} to {high:.1})"),
+        false => String::from("not timed"),
+    };
     let externs = outcome.extern_ops.to_string();
-    let rows: [[String; 3]; 6] = [
-        ["time of a call".into(), us(outcome.eager_us), us(outcome.fused_us)],
+    let (eager, fused) = (outcome.eager_quartiles_us, outcome.fused_quartiles_us);
+    let throughput = outcome.throughput.as_ref();
+    let per_second = |of: fn(&Throughput) -> f64| {
+        throughput.map_or_else(String::new, |t| format!("{:.0} {}/s", of(t), t.unit))
+    };
+    let rows: [[String; 3]; 7] = [
+        ["time of a call, and quartiles".into(), us(outcome.eager_us, eager), us(outcome.fused_us, fused)],
+        ["throughput".into(), per_second(|t| t.eager), per_second(|t| t.fused)],
         [
             "kernels".into(),
             outcome.kernels_eager.to_string(),

@@ -78,6 +78,8 @@ pub(crate) struct Compiled {
     pub(crate) ops_captured: usize,
     /// What eager does in the recorded run.
     pub(crate) eager: EagerCost,
+    /// Rewrites that the passes made, and the pass that made the last one.
+    pub(crate) rewrites: (u64, Option<&'static str>),
     /// The module that each captured call belongs to.
     pub(crate) modules: Vec<String>,
     /// Memory of intermediates, which the plans of a model share.
@@ -172,6 +174,7 @@ pub(crate) fn compile(
     report.plan_ms = millis(start.elapsed()) - report.schedule_ms;
     let mut compile = |programs: &[Program]| kernels(programs, target, &mut report);
     let (mut plan, kernels) = fitting(graph, plan, &mut cx, &mut compile)?;
+    let rewrites = (cx.rewrites.made(), cx.rewrites.last());
     drop(cx);
     let masks = masks.assumed(&converted.params);
     converted.consts.extend(panels);
@@ -218,6 +221,7 @@ pub(crate) fn compile(
         cached: Tensors(cached),
         eager,
         modules,
+        rewrites,
         ops_captured: converted.recording.calls.len(),
         target,
         kernels,

@@ -215,6 +215,11 @@ pub struct Explanation {
     /// What the machine can do.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub machine: Option<MachineReport>,
+    /// Rewrites that the passes made, see [`Options::max_rewrites`](crate::Options::max_rewrites).
+    pub rewrites: u64,
+    /// The pass that made the last one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub last_rewrite: Option<String>,
     /// Time of compiling.
     pub compile: CompileReport,
     /// Steps in order.
@@ -309,6 +314,8 @@ impl Explanation {
             packed_bytes: compiled.packs.bytes(),
             cuda_graph: matches!(compiled.target, Target::Cuda(_)).then(|| compiled.graphs.describe()),
             machine: MachineReport::of(compiled.target),
+            rewrites: compiled.rewrites.0,
+            last_rewrite: compiled.rewrites.1.map(String::from),
             compile: compiled.report,
             steps: steps.collect(),
             updates: updates.collect(),

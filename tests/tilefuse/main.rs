@@ -19,6 +19,7 @@ mod audit;
 mod bounds;
 mod cli;
 mod common;
+mod compare;
 mod conv;
 mod conv_packed;
 mod conv_transposed;

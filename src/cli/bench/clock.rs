@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 use tch::{Device, Kind, Tensor};
 use tilefuse_codegen::cuda;
 
-use super::Time;
 use crate::cli::Failure;
+use crate::cli::times::Time;
 
 /// Bytes that are written before a call on a GPU, so that it finds nothing of its data in the cache.
 const COLD_BYTES: i64 = 256 << 20;
@@ -67,7 +67,7 @@ impl Clock {
             call()?;
             samples.push(start.elapsed().as_secs_f64() * 1e6);
         }
-        Ok(Some(summary(samples).us))
+        Ok(Some(Time::of(samples).us))
     }
 
     /// Bytes per nanosecond that a copy of one large tensor reads and writes together.
@@ -82,7 +82,7 @@ impl Clock {
         for _ in 0..5 {
             samples.extend(self.turn(&mut copy)?);
         }
-        Ok(2.0 * bytes as f64 / (summary(samples).us * 1e3))
+        Ok(2.0 * bytes as f64 / (Time::of(samples).us * 1e3))
     }
 
     /// Microseconds of a kernel that does nothing; `None` on a host.
@@ -95,7 +95,7 @@ impl Clock {
         for _ in 0..20 {
             samples.extend(self.turn(&mut call)?);
         }
-        Ok(Some(summary(samples).us))
+        Ok(Some(Time::of(samples).us))
     }
 }
 
@@ -152,26 +152,6 @@ fn cuda_turn(
     pairs.iter().map(|(before, after)| after.micros_since(before).map_err(failed)).collect()
 }
 
-/// The median of samples, and their quartiles. Zeros where there are none.
-pub(super) fn summary(mut samples: Vec<f64>) -> Time {
-    samples.sort_by(f64::total_cmp);
-    let at = |quarters: usize| samples.get(samples.len() * quarters / 4).copied().unwrap_or(0.0);
-    Time { us: at(2), low: at(1), high: at(3) }
-}
-
 fn failed(error: impl std::fmt::Display) -> Failure {
     Failure::usage(crate::cli::one_line(&error.to_string()))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_summary_is_the_median_between_quartiles() {
-        let time = summary((0..100).rev().map(f64::from).collect());
-        assert_eq!(time, Time { us: 50.0, low: 25.0, high: 75.0 });
-        assert_eq!(summary(vec![3.0]), Time { us: 3.0, low: 3.0, high: 3.0 });
-        assert_eq!(summary(Vec::new()).us, 0.0);
-    }
 }

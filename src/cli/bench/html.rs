@@ -4,27 +4,7 @@ use std::fmt::Write;
 
 use super::table::contenders;
 use super::{Outcome, Run};
-
-const STYLE: &str = "
-:root { color-scheme: light dark; --text: #1f2328; --faint: #6b7280; --line: #d0d7de; --page: #ffffff; }
-@media (prefers-color-scheme: dark) {
-  :root { --text: #e6edf3; --faint: #9aa4af; --line: #3d444d; --page: #0d1117; }
-}
-body { font: 14px/1.5 system-ui, sans-serif; color: var(--text); background: var(--page); margin: 2rem auto;
-  max-width: 72rem; padding: 0 1rem; }
-h1 { font-size: 1.4rem; } h2 { font-size: 1.1rem; margin-top: 2rem; }
-table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
-th, td { padding: .15rem .7rem; text-align: right; border-bottom: 1px solid var(--line); }
-th:first-child, td:first-child { text-align: left; }
-small, .faint { color: var(--faint); }
-.plots { display: flex; flex-wrap: wrap; gap: 1rem; }
-.wide { overflow-x: auto; }
-svg text { fill: var(--text); font: 11px system-ui, sans-serif; }
-svg .axis { stroke: var(--line); } svg .limit { stroke-dasharray: 5 4; }
-";
-
-/// Legible on light and on dark.
-const COLOURS: [&str; 7] = ["#2f81f7", "#e8710a", "#1a9c5b", "#a371f7", "#d9480f", "#0e9aa7", "#c2255c"];
+use crate::cli::plot::{Line, STYLE, escape, plot};
 
 /// The page.
 pub(super) fn page(run: &Run) -> String {
@@ -43,7 +23,7 @@ pub(super) fn page(run: &Run) -> String {
     for (peer, version) in &run.peers {
         let _ = writeln!(page, "<div class=\"faint\">{}: {}</div>", escape(peer), escape(version));
     }
-    let plots: String = series(run).iter().map(|rows| plot(rows, &contenders)).collect();
+    let plots: String = series(run).iter().map(|rows| bandwidths(rows, &contenders)).collect();
     if !plots.is_empty() {
         let _ = write!(page, "<h2>Bandwidth against size</h2>\n<div class=\"plots\">\n{plots}</div>\n");
     }
@@ -70,121 +50,25 @@ fn series(run: &Run) -> Vec<Vec<&Outcome>> {
     all.into_iter().filter(varies).collect()
 }
 
-const WIDTH: f64 = 460.0;
-const HEIGHT: f64 = 290.0;
-const LEFT: f64 = 52.0;
-const RIGHT: f64 = 12.0;
-const TOP: f64 = 44.0;
-const BOTTOM: f64 = 34.0;
-
 fn bandwidth(row: &Outcome, contender: &str) -> Option<f64> {
     row.times.get(contender).filter(|t| t.us > 0.0).map(|t| row.bytes as f64 / (t.us * 1e3))
 }
 
 /// Gigabytes per second against size, a line for each contender and one for the limit: a copy of as many bytes.
-fn plot(rows: &[&Outcome], contenders: &[&str]) -> String {
-    let (Some(first), Some(last)) = (rows.first(), rows.last()) else { return String::new() };
-    let all =
-        rows.iter().flat_map(|row| contenders.iter().chain(&["copy"]).filter_map(|c| bandwidth(row, c)));
-    let most = nice(all.fold(0.0, f64::max) * 1.05);
-    let (low, high) = ((first.size as f64).log2(), (last.size as f64).log2());
-    let x = |size: i64| LEFT + ((size as f64).log2() - low) / (high - low) * (WIDTH - LEFT - RIGHT);
-    let y = |gbps: f64| HEIGHT - BOTTOM - gbps / most * (HEIGHT - TOP - BOTTOM);
-    let mut svg = format!(
-        "<svg width=\"{WIDTH}\" height=\"{HEIGHT}\" role=\"img\"><text x=\"{LEFT}\" y=\"14\" font-weight=\"600\">\
-         {} {}, GB/s</text>\n",
-        escape(&first.name),
-        first.dtype
-    );
-    for quarter in 0..=4 {
-        let value = most * f64::from(quarter) / 4.0;
-        let at = y(value);
-        let _ = writeln!(
-            svg,
-            "<line class=\"axis\" x1=\"{LEFT}\" x2=\"{}\" y1=\"{at:.1}\" y2=\"{at:.1}\"/>\
-             <text x=\"{}\" y=\"{:.1}\" text-anchor=\"end\">{value}</text>",
-            WIDTH - RIGHT,
-            LEFT - 6.0,
-            at + 4.0
-        );
-    }
-    let mut labelled = f64::NEG_INFINITY;
-    for row in rows.iter().filter(|row| row.size > 0) {
-        let at = x(row.size);
-        if at - labelled >= 44.0 {
-            labelled = at;
-            let _ = writeln!(
-                svg,
-                "<text x=\"{at:.1}\" y=\"{}\" text-anchor=\"middle\">{}</text>",
-                HEIGHT - 14.0,
-                short(row.size)
-            );
-        }
-    }
-    for (position, contender) in contenders.iter().chain(&["copy"]).enumerate() {
-        let (colour, class) = stroke(position, contender);
-        let points: Vec<(f64, f64, &Outcome, f64)> = rows
-            .iter()
-            .filter_map(|row| bandwidth(row, contender).map(|gbps| (x(row.size), y(gbps), *row, gbps)))
-            .collect();
-        let path: Vec<String> = points.iter().map(|(x, y, ..)| format!("{x:.1},{y:.1}")).collect();
-        let _ = writeln!(
-            svg,
-            "<polyline{class} points=\"{}\" fill=\"none\" stroke=\"{colour}\" stroke-width=\"2\"/>",
-            path.join(" ")
-        );
-        for (x, y, row, gbps) in points {
-            let _ = writeln!(
-                svg,
-                "<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"3\" fill=\"{colour}\"><title>{} {}: {gbps:.1} GB/s</title></circle>",
-                escape(contender),
-                escape(&row.shape)
-            );
-        }
-    }
-    svg.push_str(&legend(contenders));
-    svg.push_str("</svg>\n");
-    svg
-}
-
-/// The colour of a contender's line, and its class.
-fn stroke(position: usize, name: &str) -> (&'static str, &'static str) {
-    if name == "copy" { ("#8b949e", " class=\"limit\"") } else { (COLOURS[position % COLOURS.len()], "") }
-}
-
-fn legend(contenders: &[&str]) -> String {
-    let mut svg = String::new();
-    let mut at = LEFT;
-    for (position, name) in contenders.iter().chain(&["copy"]).enumerate() {
-        let (colour, class) = stroke(position, name);
-        let _ = writeln!(
-            svg,
-            "<line{class} x1=\"{at:.0}\" x2=\"{:.0}\" y1=\"28\" y2=\"28\" stroke=\"{colour}\" stroke-width=\"2\"/>\
-             <text x=\"{:.0}\" y=\"32\">{}</text>",
-            at + 14.0,
-            at + 18.0,
-            escape(name)
-        );
-        at += 30.0 + 6.5 * name.len() as f64;
-    }
-    svg
-}
-
-/// The least of 1, 2, 2.5, 5 and 10 times a power of ten that is not below a number.
-fn nice(value: f64) -> f64 {
-    let power = 10f64.powf(value.max(1e-9).log10().floor());
-    let steps = [1.0, 2.0, 2.5, 5.0, 10.0];
-    steps.iter().map(|step| step * power).find(|&step| step >= value).unwrap_or(value)
-}
-
-/// A size in few characters.
-fn short(size: i64) -> String {
-    match size {
-        n if n >= 1 << 20 && n % (1 << 20) == 0 => format!("{}M", n >> 20),
-        n if n >= 1 << 20 => format!("{:.1}M", n as f64 / f64::from(1 << 20)),
-        n if n >= 1 << 12 && n % (1 << 10) == 0 => format!("{}k", n >> 10),
-        n => n.to_string(),
-    }
+fn bandwidths(rows: &[&Outcome], contenders: &[&str]) -> String {
+    let Some(first) = rows.first() else { return String::new() };
+    let lines: Vec<Line<'_>> = contenders
+        .iter()
+        .chain(&["copy"])
+        .map(|name| {
+            let point = |row: &&Outcome| {
+                let gbps = bandwidth(row, name)?;
+                Some((row.size, gbps, format!("{name} {}: {gbps:.1} GB/s", row.shape)))
+            };
+            Line { name, points: rows.iter().filter_map(point).collect(), limit: *name == "copy" }
+        })
+        .collect();
+    plot(&format!("{} {}, GB/s", first.name, first.dtype), &lines)
 }
 
 fn rows(run: &Run, contenders: &[&str]) -> String {
@@ -224,25 +108,4 @@ fn rows(run: &Run, contenders: &[&str]) -> String {
          calls of libtorch.</p>\n",
     );
     table
-}
-
-fn escape(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn axes_end_at_round_numbers() {
-        let ends = [0.9, 1.0, 17.0, 24.0, 4300.0].map(nice);
-        assert_eq!(ends, [1.0, 1.0, 20.0, 25.0, 5000.0]);
-        assert_eq!([256, 5003, 16384, 1 << 27].map(short), ["256", "5003", "16k", "128M"]);
-    }
-
-    #[test]
-    fn text_cannot_end_an_attribute() {
-        assert_eq!(escape("a<b> & \"c\""), "a&lt;b&gt; &amp; &quot;c&quot;");
-    }
 }

@@ -10,6 +10,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use super::model::quietly;
+use super::times::Time;
 use super::{Failure, args, report};
 use clap::ValueEnum;
 use clock::Clock;
@@ -58,24 +59,6 @@ pub(super) struct Args {
     /// Measure no peers in Python.
     #[arg(long)]
     no_python: bool,
-}
-
-/// Microseconds of a call.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub(super) struct Time {
-    /// The median.
-    us: f64,
-    /// The lower quartile.
-    low: f64,
-    /// The upper quartile.
-    high: f64,
-}
-
-impl Time {
-    /// The time of this many times as much.
-    fn scaled(self, factor: f64) -> Time {
-        Time { us: self.us * factor, low: self.low * factor, high: self.high * factor }
-    }
 }
 
 /// One row: a kernel or a model at one size, and everyone's time.

@@ -6,13 +6,14 @@ use std::time::{Duration, Instant};
 use tch::{Device, Kind, Tensor};
 use tilefuse_models::{Workload, ZooEntry, find, workloads, zoo};
 
-use super::clock::{Clock, summary};
+use super::clock::Clock;
 use super::peers::Python;
-use super::{Outcome, Time, args};
+use super::{Outcome, args};
 use crate::Fused;
 use crate::cli::Failure;
 use crate::cli::inputs::{Spec, kind_name};
 use crate::cli::model::{Loaded, Which};
+use crate::cli::times::Time;
 
 /// What one row measures.
 #[derive(Debug)]
@@ -128,7 +129,7 @@ pub(super) fn measure(
     drop(calls);
     let cuda_graph = fused.explain_with(&inputs, forward).ok().and_then(|e| e.cuda_graph);
     let mut times: BTreeMap<String, Time> =
-        samples.into_iter().map(|(name, list)| (name, summary(list))).collect();
+        samples.into_iter().map(|(name, list)| (name, Time::of(list))).collect();
     if let Some(copy) = times.get_mut("copy") {
         *copy = copy.scaled(bytes as f64 / copied as f64);
     }

@@ -52,6 +52,8 @@ fn plan(steps: Vec<StepReport>, edges: Vec<EdgeReport>) -> Explanation {
             product_gigaops_per_s: 100.0,
             launch_us: 2.0,
         }),
+        rewrites: 0,
+        last_rewrite: None,
         compile: CompileReport::default(),
         programs: steps.iter().map(|_| String::from("kernel @k()")).collect(),
         steps,

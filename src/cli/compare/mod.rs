@@ -1,6 +1,13 @@
 //! `tilefuse compare`: fused beside eager, judged for correctness and timed.
 
-use std::time::{Duration, Instant};
+mod accuracy;
+mod bisect;
+mod page;
+mod repro;
+mod timing;
+
+use std::path::PathBuf;
+use std::time::Instant;
 
 use serde::Serialize;
 use tch::{Device, Kind, Tensor};
@@ -9,11 +16,17 @@ use super::Failure;
 use super::inputs::{Inputs, copies, kind_name};
 use super::model::{Loaded, Which, quietly};
 use super::reference::{self, seed};
+use crate::CompileReport;
 use crate::judge::judge;
-use crate::{CompileReport, Fused};
+
+use accuracy::{Accuracy, accuracy};
+pub(crate) use bisect::bisect;
+pub(crate) use page::page;
+pub(crate) use timing::Throughput;
+use timing::in_turns;
 
 /// What is compared.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Case {
     pub(crate) name: String,
     pub(crate) which: Which,
@@ -24,6 +37,8 @@ pub(crate) struct Case {
     pub(crate) options: crate::Options,
     /// Seconds of measuring; 0 leaves the timing out.
     pub(crate) seconds: f64,
+    /// Where the case is written to.
+    pub(crate) repro: Option<PathBuf>,
 }
 
 /// The result of a comparison.
@@ -33,12 +48,27 @@ pub(crate) struct Outcome {
     pub(crate) device: String,
     pub(crate) dtype: String,
     pub(crate) ops_captured: usize,
+    /// Rewrites that the passes made.
+    pub(crate) rewrites: u64,
+    /// The pass that made the last one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) last_rewrite: Option<String>,
     pub(crate) kernels_eager: usize,
     pub(crate) kernels_fused: usize,
     pub(crate) extern_ops: usize,
+    /// Of eager's calls, the median; 0 where nothing was timed, as all times.
     pub(crate) eager_us: f64,
+    /// The quartiles around it.
+    pub(crate) eager_quartiles_us: [f64; 2],
     pub(crate) fused_us: f64,
+    pub(crate) fused_quartiles_us: [f64; 2],
     pub(crate) speedup: f64,
+    /// In the model's own unit; absent where nothing was timed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) throughput: Option<Throughput>,
+    /// The first dimension of the inputs, in a sweep over it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) batch: Option<i64>,
     pub(crate) peak_bytes_eager: u64,
     pub(crate) peak_bytes_fused: u64,
     /// Bytes of prepacked weights.
@@ -51,6 +81,8 @@ pub(crate) struct Outcome {
     pub(crate) max_rel_err: f64,
     pub(crate) err_vs_f64_eager: f64,
     pub(crate) err_vs_f64_fused: f64,
+    /// Each output.
+    pub(crate) outputs: Vec<Accuracy>,
     pub(crate) ok: bool,
     /// Why outputs are not equal; absent where they are.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -60,20 +92,25 @@ pub(crate) struct Outcome {
     pub(crate) runs_eager: Option<String>,
 }
 
-/// Compares one case.
-pub(crate) fn compare(case: &Case) -> Result<Outcome, Failure> {
+/// Compares one case, with inputs whose first dimension is `batch` where that is given.
+pub(crate) fn compare(case: &Case, batch: Option<i64>) -> Result<Outcome, Failure> {
     tch::manual_seed(0);
     let _no_grad = tch::no_grad_guard();
     let model = Loaded::load(&case.which, case.device, case.dtype)?;
     let kind = case.dtype.unwrap_or(Kind::Float);
     let default;
-    let inputs = match &case.inputs {
+    let mut inputs = match &case.inputs {
         Some(inputs) => inputs,
         None => {
             default = case.which.default_inputs(kind, case.device.is_cuda())?;
             &default
         }
     };
+    let resized;
+    if let Some(batch) = batch {
+        resized = inputs.with_batch(batch)?;
+        inputs = &resized;
+    }
     let capture_on = inputs.for_capture(case.device);
     case.which.check_inputs(capture_on.len())?;
     model.try_forward(&copies(&capture_on))?;
@@ -103,18 +140,28 @@ pub(crate) fn compare(case: &Case) -> Result<Outcome, Failure> {
         Ok(explanation) => (Some(explanation), None),
         Err(error) => (None, Some(error.to_string())),
     };
-    let (eager_us, fused_us) = time(case, &fused, &draw);
+    let eager_call = || drop(fused.model().forward(&draw));
+    let fused_call = || drop(fused.run_with(&draw, forward));
+    let [eager_time, fused_time] = in_turns(case.device, case.seconds, [&eager_call, &fused_call]);
+    let (eager_us, fused_us) = (eager_time.us, fused_time.us);
     let e = explanation.as_ref();
-    Ok(Outcome {
+    let outcome = Outcome {
         model: case.name.clone(),
         device: if case.device.is_cuda() { String::from("cuda") } else { String::from("cpu") },
         dtype: kind_name(kind),
         ops_captured: e.map_or(0, |e| e.ops_captured),
+        rewrites: e.map_or(0, |e| e.rewrites),
+        last_rewrite: e.and_then(|e| e.last_rewrite.clone()),
         kernels_eager: e.map_or(0, |e| e.kernels_eager),
         kernels_fused: e.map_or(0, |e| e.kernels_fused),
         extern_ops: e.map_or(0, |e| e.extern_ops),
         eager_us,
+        eager_quartiles_us: [eager_time.low, eager_time.high],
         fused_us,
+        fused_quartiles_us: [fused_time.low, fused_time.high],
+        throughput: Throughput::of(&draw, eager_time, fused_time),
+        batch,
+        outputs: accuracy(&eager, &ours, exact.as_deref()),
         speedup: if fused_us > 0.0 { eager_us / fused_us } else { 0.0 },
         peak_bytes_eager: e.map_or(0, |e| e.peak_bytes_eager),
         peak_bytes_fused: e.map_or(0, |e| e.peak_bytes_fused),
@@ -128,50 +175,9 @@ pub(crate) fn compare(case: &Case) -> Result<Outcome, Failure> {
         ok: verdict.difference.is_none(),
         difference: verdict.difference,
         runs_eager,
-    })
-}
-
-/// Median microseconds of a call, eager and fused, measured in turns.
-fn time(case: &Case, fused: &Fused<Loaded>, inputs: &[Tensor]) -> (f64, f64) {
-    if case.seconds <= 0.0 {
-        return (0.0, 0.0);
-    }
-    let sync = || {
-        if let Device::Cuda(ordinal) = case.device {
-            tch::Cuda::synchronize(ordinal as i64);
-        }
     };
-    let eager = || drop(fused.model().forward(inputs));
-    let ours = || drop(fused.run_with(inputs, |m, x| m.forward(x)));
-    let mut times = [Vec::new(), Vec::new()];
-    for _ in 0..2 {
-        eager();
-        ours();
+    if let Some(folder) = &case.repro {
+        repro::save(folder, case, &draw, &outcome)?;
     }
-    sync();
-    let per_turn = turn_size(&eager, &sync);
-    let end = Instant::now() + Duration::from_secs_f64(case.seconds);
-    while Instant::now() < end || times[0].len() < 5 {
-        for (list, f) in times.iter_mut().zip([&eager as &dyn Fn(), &ours]) {
-            let start = Instant::now();
-            (0..per_turn).for_each(|_| f());
-            sync();
-            list.push(start.elapsed().as_secs_f64() * 1e6 / f64::from(per_turn));
-        }
-    }
-    let [a, b] = times.map(median);
-    (a, b)
-}
-
-/// Calls of one turn, so that it takes about 5 ms.
-fn turn_size(f: &dyn Fn(), sync: &dyn Fn()) -> u32 {
-    let start = Instant::now();
-    f();
-    sync();
-    (0.005 / start.elapsed().as_secs_f64().max(1e-6)).clamp(1.0, 200.0) as u32
-}
-
-pub(crate) fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values.get(values.len() / 2).copied().unwrap_or(0.0)
+    Ok(outcome)
 }

@@ -1,0 +1,100 @@
+//! `tilefuse compare`: sweeps, pages, hints, and cases that are saved.
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+fn run(folder: Option<&Path>, args: &[&str]) -> (Option<i32>, String) {
+    let mut command = Command::new(crate::common::program());
+    if let Some(folder) = folder {
+        command.current_dir(folder);
+    }
+    let Output { status, stdout, stderr } = command.args(args).output().unwrap();
+    (status.code(), format!("{}{}", String::from_utf8_lossy(&stdout), String::from_utf8_lossy(&stderr)))
+}
+
+fn objects(text: &str) -> Vec<serde_json::Value> {
+    text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
+}
+
+#[test]
+fn a_sweep_is_timed_for_each_batch_and_drawn() {
+    let folder = tempfile::tempdir().unwrap();
+    let page = folder.path().join("report.html");
+    let args = ["compare", "mlp8x1024-tiny", "--batch", "1,8", "--seconds", "0.01", "--json", "--html"];
+    let (status, said) = run(None, &[&args[..], &[page.to_str().unwrap()]].concat());
+    assert_eq!(status, Some(0), "{said}");
+    let rows = objects(&said);
+    let batches: Vec<i64> = rows.iter().map(|row| row["batch"].as_i64().unwrap()).collect();
+    assert_eq!(batches, [1, 8]);
+    for row in &rows {
+        let throughput = &row["throughput"];
+        assert_eq!(throughput["per_call"], row["batch"]);
+        assert!(throughput["fused"].as_f64().unwrap() > 0.0);
+        let [low, high] = [0, 1].map(|at| row["fused_quartiles_us"][at].as_f64().unwrap());
+        let middle = row["fused_us"].as_f64().unwrap();
+        assert!(low <= middle && middle <= high);
+        let ulp = row["outputs"][0]["fused_ulp"].as_array().unwrap();
+        assert!(ulp.iter().map(|count| count.as_i64().unwrap()).sum::<i64>() > 0);
+    }
+    let page = std::fs::read_to_string(page).unwrap();
+    assert!(page.contains("samples/s against batch") && page.contains("2 of 2 agree with eager"));
+    assert!(!page.contains("http://") && !page.contains("https://"));
+}
+
+#[test]
+fn a_manifest_makes_one_page_with_what_failed() {
+    let folder = tempfile::tempdir().unwrap();
+    let lines = "{\"name\":\"good\",\"model\":\"mlp8x1024-tiny\"}\n{\"name\":\"<bad>\",\"model\":\"no-such-model\"}\n";
+    std::fs::write(folder.path().join("cases.jsonl"), lines).unwrap();
+    let args = ["compare", "--manifest", "cases.jsonl", "--seconds", "0", "--html", "report.html"];
+    let (status, said) = run(Some(folder.path()), &args);
+    assert_eq!(status, Some(1), "{said}");
+    let page = std::fs::read_to_string(folder.path().join("report.html")).unwrap();
+    assert!(page.contains("1 of 2 agree with eager") && page.contains("&lt;bad&gt;"));
+}
+
+#[test]
+fn a_saved_case_is_the_same_elsewhere() {
+    let folder = tempfile::tempdir().unwrap();
+    let saved = folder.path().join("case");
+    let args = [
+        "compare",
+        "mlp8x1024-tiny",
+        "--dtype",
+        "bf16",
+        "--seconds",
+        "0",
+        "--json",
+        "--bisect",
+        "--save-repro",
+    ];
+    let (status, said) = run(None, &[&args[..], &[saved.to_str().unwrap()]].concat());
+    assert_eq!(status, Some(0), "{said}");
+    let first = objects(&said).remove(0);
+    for name in ["README", "graph.txt", "machine.txt", "outcome.json"] {
+        assert!(saved.join(name).exists(), "{name}");
+    }
+    assert!(std::fs::read_to_string(saved.join("plan.txt")).unwrap().contains("kernel @"));
+    let (status, said) = run(Some(&saved), &["compare", "--manifest", "case.jsonl", "--seconds", "0"]);
+    assert_eq!(status, Some(0), "{said}");
+    let again = objects(&said).remove(0);
+    for field in ["err_vs_f64_eager", "err_vs_f64_fused", "max_abs_err", "kernels_fused", "dtype"] {
+        assert_eq!(again[field], first[field], "{field}");
+    }
+}
+
+#[test]
+fn hints_and_strictness_are_given_from_the_shell() {
+    let compared = |args: &[&str]| {
+        run(None, &[&["compare", "mlp8x1024-tiny", "--seconds", "0", "--json"], args].concat())
+    };
+    let (status, said) = compared(&["--hint", "eager=*"]);
+    let outcome = objects(&said).remove(0);
+    assert_eq!((status, outcome["kernels_fused"].as_u64()), (Some(0), Some(0)), "{said}");
+    let (status, said) = compared(&["--hint", "eager=aten::gelu", "--strict", "aten::gelu"]);
+    assert_eq!(status, Some(1), "{said}");
+    assert!(said.contains("left to libtorch: aten::gelu"), "{said}");
+    let (status, said) = compared(&["--hint", "near=x"]);
+    assert_eq!(status, Some(2), "{said}");
+    assert!(said.contains("is none of eager=PATTERN"), "{said}");
+}
