@@ -6,6 +6,7 @@ use std::time::Duration;
 use comfy_table::{Table, presets};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
+use super::Failure;
 use super::compare::{Outcome, Throughput};
 use crate::CompileReport;
 
@@ -40,9 +41,17 @@ pub(crate) fn bar(len: u64) -> ProgressBar {
     bar
 }
 
+/// The card, or the kind of the processor.
+pub(crate) fn device_name(device: tch::Device) -> Result<String, Failure> {
+    let name = crate::engine::device_name(device)?;
+    // What follows a processor's name is a list of everything that it can do.
+    let words = if device.is_cuda() { usize::MAX } else { 3 };
+    Ok(name.split_whitespace().take(words).collect::<Vec<_>>().join(" "))
+}
+
 /// What a comparison ran on, in a line.
 pub(crate) fn machine(device: tch::Device) -> String {
-    let name = crate::engine::device_name(device).unwrap_or_else(|_| format!("{device:?}"));
+    let name = device_name(device).unwrap_or_else(|_| format!("{device:?}"));
     let threads =
         if device.is_cuda() { String::new() } else { format!(", {} threads", tch::get_num_threads()) };
     format!("{name}{threads}; Tilefuse {}", env!("CARGO_PKG_VERSION"))

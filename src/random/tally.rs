@@ -9,8 +9,9 @@ use tch::{Device, Tensor};
 
 use super::check::{AUDITED, Model, Outcome, Subject, check, check_on, hold_generators};
 use super::program::{Mode, Program, Values};
+use super::rng::Rng;
 use super::{Planting, generate, shrink};
-use crate::{Audit, Error, Explanation, Fused, Options, Prepack, Products, fuse_with};
+use crate::{Audit, Error, Explanation, Fused, Hint, Options, Prepack, Products, fuse_with};
 
 /// A fused program.
 struct FusedProgram(Fused<Model>);
@@ -94,7 +95,9 @@ pub(super) fn run_with_fault(
     device: Device,
     planting: Planting,
 ) -> Result<Ran, Error> {
-    run_fused_with(program, seed, device, &Options { fault: Some(planting), ..options(seed) })
+    // Hints may leave no place for it.
+    let options = Options { fault: Some(planting), hints: Vec::new(), ..options(seed) };
+    run_fused_with(program, seed, device, &options)
 }
 
 fn run_fused_with(program: &Program, seed: u64, device: Device, options: &Options) -> Result<Ran, Error> {
@@ -176,7 +179,23 @@ fn options(seed: u64) -> Options {
     let products = [Products::Generated, Products::Library, Products::Generated, Products::Predicted];
     let prepack_weights = if seed & 4 == 0 { Prepack::default() } else { Prepack::Never };
     let products = products[(seed & 3) as usize];
-    Options { audit: Audit::Every(AUDITED), products, prepack_weights, ..Options::default() }
+    let hints = hints(&mut Rng::new(seed ^ HINTS));
+    Options { audit: Audit::Every(AUDITED), products, prepack_weights, hints, ..Options::default() }
+}
+
+/// What seeds of hints differ in from those of programs.
+const HINTS: u64 = 0x68_69_6e_74;
+
+/// None in most programs, else some for operators that may be there.
+fn hints(rng: &mut Rng) -> Vec<Hint> {
+    if !rng.chance(0.15) {
+        return Vec::new();
+    }
+    let hint = |rng: &mut Rng| {
+        let make = *rng.pick(&[Hint::eager, Hint::apart, Hint::together]);
+        make(&format!("#{}", rng.below(16)))
+    };
+    (0..1 + rng.below(3)).map(|_| hint(rng)).collect()
 }
 
 /// The plan of a program after one more call. A program depends on nothing but its tensors, so that it still has one.

@@ -124,7 +124,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let clock = Clock::new(device)?;
     let mut python = if args.no_python { Python::none() } else { Python::start(&args.python, &args.device) };
     let mut run = Run {
-        device: device_name(device)?,
+        device: super::report::device_name(device)?,
         torch: String::from("2.11"),
         threads: tch::get_num_threads(),
         prepack_weights: args::options(args.tune).prepack_weights.is_possible(),
@@ -155,14 +155,6 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let message =
         format!("{different} rows differ from eager, {} have no figures", rows.len() - run.rows.len());
     Err(Failure { message, status: 1 })
-}
-
-/// The card, or the kind of the processor.
-fn device_name(device: tch::Device) -> Result<String, Failure> {
-    let name = crate::engine::device_name(device)?;
-    // What follows a processor's name is a list of everything that it can do.
-    let words = if device.is_cuda() { usize::MAX } else { 3 };
-    Ok(name.split_whitespace().take(words).collect::<Vec<_>>().join(" "))
 }
 
 fn write(path: &Option<PathBuf>, text: impl FnOnce() -> Result<String, String>) -> Result<(), Failure> {

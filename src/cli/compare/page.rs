@@ -10,6 +10,7 @@ use crate::cli::plot::{Line, STYLE, escape, plot};
 
 /// What this page has besides.
 const OWN_STYLE: &str = "
+td { white-space: nowrap; } td small { display: block; }
 td.left, th.left { text-align: left; } .bad { color: #cf222e; font-weight: 600; }
 .bar { display: inline-block; height: .7em; background: #2f81f7; border-radius: 2px; margin-right: .4em; }
 .bar.slow { background: #e8710a; }
@@ -103,7 +104,7 @@ fn table(rows: &[(String, Result<Outcome, String>)]) -> String {
             String::new()
         };
         let throughput = row.throughput.as_ref().map_or_else(String::new, |t| {
-            format!("{:.0} <small>{:.0} eager</small> {}/s", t.fused, t.eager, t.unit)
+            format!("{:.0} {}/s <small>{:.0} eager</small>", t.fused, t.unit, t.eager)
         });
         let result = match (&row.difference, &row.runs_eager) {
             (Some(difference), _) => format!("<span class=\"bad\">{}</span>", escape(difference)),
