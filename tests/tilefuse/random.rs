@@ -215,7 +215,7 @@ fn the_generator_makes_programs_of_every_kind() {
         counts.insert(format!("{name} hides special values"), programs.iter().filter(hidden).count());
     }
     println!("{counts:?}");
-    let rare: Vec<_> = counts.iter().filter(|(_, count)| **count == 0).collect();
+    let rare: Vec<_> = counts.iter().filter(|(_, count)| **count < 3).collect();
     assert!(rare.is_empty(), "{rare:?}");
 }
 

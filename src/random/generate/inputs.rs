@@ -75,7 +75,7 @@ impl Generator {
     /// A new operand of a product with a factor: infinite or with other special values now and then, which most products
     /// with a factor of 0 hide.
     pub(super) fn operand_of_factor(&mut self, shape: &[i64], kind: Kind, factor: f64) -> Option<u32> {
-        if !self.rng.chance(if factor == 0.0 { 0.6 } else { 0.02 }) {
+        if !self.rng.chance(if factor == 0.0 { 0.9 } else { 0.02 }) {
             return self.input(shape, kind);
         }
         self.traits.special = true;

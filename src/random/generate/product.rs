@@ -57,7 +57,7 @@ pub(super) fn product(g: &mut Generator) -> Option<()> {
             g.emit("bmm", vec![t(x), t(rhs)], fact)?;
         }
         (3, 6..=7) => {
-            let sums = g.rng.chance(0.3);
+            let sums = g.rng.chance(0.5);
             let shape = [size[0], size[1], other];
             let name = if sums { "addbmm" } else { "baddbmm" };
             with_factors(g, name, if sums { &shape[1..] } else { &shape }, |g, alpha| {
@@ -100,7 +100,7 @@ fn with_factors(
     shape: &[i64],
     operands: impl FnOnce(&mut Generator, f64) -> Option<Vec<Arg<u32>>>,
 ) -> Option<()> {
-    let mut factor = || *g.rng.pick(&[1.0, 1.0, 1.0, 0.0, 0.0, 0.5, -2.0, 0.3]);
+    let mut factor = || *g.rng.pick(&[1.0, 1.0, 0.0, 0.0, 0.0, 0.5, -2.0, 0.3]);
     let (beta, alpha) = (factor(), factor());
     let operands = operands(g, alpha)?;
     let Some(Arg::Tensor(of)) = operands.first() else { return None };
