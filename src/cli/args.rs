@@ -10,6 +10,7 @@ use super::compare::{Case, compare};
 use super::dump::Source;
 use super::inputs::{Inputs, Spec, kind};
 use super::model::{Loaded, Which, quietly};
+use super::peers::Python;
 use super::{Failure, doctor, manifest, report};
 
 /// Fuses the operators of a PyTorch model into tile kernels and shows what that brings.
@@ -94,6 +95,9 @@ struct CompareArgs {
     /// Write a page for a browser: times with quartiles, throughput, kernels, memory, and each output's errors in ulp.
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
+    /// Time the peers that this Python has, too, where the model is one of the zoo: Inductor, XLA, ONNX Runtime, OpenVINO.
+    #[arg(long, value_name = "PROGRAM")]
+    python: Option<String>,
     /// Compare with each of these in the place of the inputs' first dimension.
     #[arg(long, value_name = "SIZES", value_delimiter = ',', conflicts_with_all = ["manifest", "zoo", "inputs"],
           value_parser = clap::value_parser!(i64).range(1..))]
@@ -282,11 +286,24 @@ pub(crate) fn device(name: &str) -> Result<Device, Failure> {
 
 fn run_compare(args: &CompareArgs) -> Result<(), Failure> {
     let html = args.html.as_deref();
+    let mut python = match &args.python {
+        Some(program) => Python::start(program, &args.model.device),
+        None => Python::none(),
+    };
+    for (peer, version) in python.versions() {
+        eprintln!("{peer}: {version}");
+    }
     if let Some(path) = &args.manifest {
-        return manifest::run(manifest::read(path)?, &args.model, args.seconds, html);
+        return manifest::run(manifest::read(path)?, &args.model, args.seconds, &mut python, html);
     }
     if let Some(prefix) = &args.zoo {
-        return manifest::run(manifest::zoo(prefix, &args.model), &args.model, args.seconds, html);
+        return manifest::run(
+            manifest::zoo(prefix, &args.model),
+            &args.model,
+            args.seconds,
+            &mut python,
+            html,
+        );
     }
     let case = Case { repro: args.save_repro.clone(), ..args.model.case(args.seconds)? };
     let batches =
@@ -295,7 +312,7 @@ fn run_compare(args: &CompareArgs) -> Result<(), Failure> {
     for batch in batches {
         let name = batch.map_or_else(|| case.name.clone(), |batch| format!("{} x {batch}", case.name));
         let progress = report::spinner(&format!("comparing {name}"), case.options.tune);
-        let outcome = compare(&case, batch);
+        let outcome = compare(&case, batch, &mut python);
         progress.finish_and_clear();
         let outcome = outcome?;
         if args.json {

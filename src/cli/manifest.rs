@@ -9,6 +9,7 @@ use super::args::{device, dtype, specs};
 use super::compare::{Case, Outcome, compare, page};
 use super::inputs::{Inputs, kind_name};
 use super::model::{Which, quietly};
+use super::peers::Python;
 use super::{Failure, report};
 
 /// What the command line says for cases that do not say it themselves.
@@ -85,6 +86,7 @@ pub(crate) fn run(
     lines: Vec<Result<Line, String>>,
     defaults: &dyn Defaults,
     seconds: f64,
+    python: &mut Python,
     html: Option<&Path>,
 ) -> Result<(), Failure> {
     let mut rows = Vec::new();
@@ -94,7 +96,7 @@ pub(crate) fn run(
         let label = line.as_ref().map_or_else(|_| String::from("?"), |l| l.label());
         progress.set_message(label.clone());
         let result = match line {
-            Ok(line) => one(&line, defaults, seconds),
+            Ok(line) => one(&line, defaults, seconds, python),
             Err(error) => Err(Failure::usage(error)),
         };
         match &result {
@@ -133,7 +135,7 @@ impl Line {
     }
 }
 
-fn one(line: &Line, defaults: &dyn Defaults, seconds: f64) -> Result<Outcome, Failure> {
+fn one(line: &Line, defaults: &dyn Defaults, seconds: f64, python: &mut Python) -> Result<Outcome, Failure> {
     let device = device(line.device.as_deref().unwrap_or(defaults.device()))?;
     let dtype = line.dtype.as_deref().or(defaults.dtype()).map(dtype).transpose()?;
     let which = Which::find(&line.model)?;
@@ -157,5 +159,5 @@ fn one(line: &Line, defaults: &dyn Defaults, seconds: f64) -> Result<Outcome, Fa
         seconds,
         repro: None,
     };
-    quietly(|| compare(&case, None))
+    quietly(|| compare(&case, None, python))
 }

@@ -9,6 +9,7 @@ mod inputs;
 mod kernel;
 mod manifest;
 mod model;
+mod peers;
 mod plot;
 mod random;
 mod reference;

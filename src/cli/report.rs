@@ -102,6 +102,9 @@ pub(crate) fn table(outcome: &Outcome) {
     for row in rows {
         table.add_row(row);
     }
+    for (peer, time) in &outcome.peers {
+        table.add_row([format!("time of {peer}"), String::new(), us(time.us, [time.low, time.high])]);
+    }
     print(&table.to_string());
     let verdict = match (&outcome.difference, &outcome.runs_eager) {
         (Some(difference), _) => format!("DIFFERENT: {difference}"),

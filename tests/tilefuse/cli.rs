@@ -355,6 +355,12 @@ fn an_unwritable_cache_is_a_warning() {
     assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
+/// What answers as the peers' program does.
+pub(crate) const PEER: &str = "#!/bin/sh\nwhile read -r line; do case \"$line\" in\n\
+    *who*) echo '{\"peers\":[\"inductor\",\"xla\"],\"versions\":{\"inductor\":\"torch 9\"}}';;\n\
+    *prepare*) echo '{\"ready\":[\"inductor\"],\"failed\":{\"xla\":\"it is <too> old\"}}';;\n\
+    *) echo '{\"us\":[5.0,6.0,7.0]}';;\nesac; done\n";
+
 /// A run of `bench` with a stand-in for Python that answers as the peers' program does.
 #[test]
 #[cfg(unix)]
@@ -362,10 +368,7 @@ fn bench_measures_everyone_in_one_run() {
     use std::os::unix::fs::PermissionsExt;
     let folder = tempfile::tempdir().unwrap();
     let at = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
-    let peer = "#!/bin/sh\nwhile read -r line; do case \"$line\" in\n\
-        *who*) echo '{\"peers\":[\"inductor\",\"xla\"],\"versions\":{\"inductor\":\"torch 9\"}}';;\n\
-        *prepare*) echo '{\"ready\":[\"inductor\"],\"failed\":{\"xla\":\"it is <too> old\"}}';;\n\
-        *) echo '{\"us\":[5.0,6.0,7.0]}';;\nesac; done\n";
+    let peer = PEER;
     std::fs::write(at("peer"), peer).unwrap();
     std::fs::set_permissions(at("peer"), std::fs::Permissions::from_mode(0o755)).unwrap();
     let common = ["bench", "kernels", "--dtype", "f32", "--only", "vector_add", "--seconds", "0"];

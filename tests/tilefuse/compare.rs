@@ -41,6 +41,24 @@ fn a_sweep_is_timed_for_each_batch_and_drawn() {
     assert!(!page.contains("http://") && !page.contains("https://"));
 }
 
+/// With a stand-in for Python.
+#[test]
+#[cfg(unix)]
+fn peers_are_timed_where_a_python_has_them() {
+    use std::os::unix::fs::PermissionsExt;
+    let folder = tempfile::tempdir().unwrap();
+    let peer = folder.path().join("peer");
+    std::fs::write(&peer, crate::cli::PEER).unwrap();
+    std::fs::set_permissions(&peer, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let args =
+        ["compare", "mlp8x1024-tiny", "--seconds", "0.01", "--python", "./peer", "--html", "report.html"];
+    let (status, said) = run(Some(folder.path()), &args);
+    assert_eq!(status, Some(0), "{said}");
+    assert!(said.contains("inductor: torch 9") && said.contains("time of inductor"), "{said}");
+    let page = std::fs::read_to_string(folder.path().join("report.html")).unwrap();
+    assert!(page.contains("inductor 6.0") && page.contains("it is &lt;too&gt; old"));
+}
+
 #[test]
 fn a_manifest_makes_one_page_with_what_failed() {
     let folder = tempfile::tempdir().unwrap();

@@ -2,7 +2,6 @@
 
 mod clock;
 mod html;
-mod peers;
 mod rows;
 mod table;
 
@@ -10,11 +9,11 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use super::model::quietly;
+use super::peers::Python;
 use super::times::Time;
 use super::{Failure, args, report};
 use clap::ValueEnum;
 use clock::Clock;
-use peers::Python;
 use serde::Serialize;
 
 /// What is measured.

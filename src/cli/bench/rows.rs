@@ -7,12 +7,12 @@ use tch::{Device, Kind, Tensor};
 use tilefuse_models::{Workload, ZooEntry, find, workloads, zoo};
 
 use super::clock::Clock;
-use super::peers::Python;
 use super::{Outcome, args};
 use crate::Fused;
 use crate::cli::Failure;
 use crate::cli::inputs::{Spec, kind_name};
 use crate::cli::model::{Loaded, Which};
+use crate::cli::peers::Python;
 use crate::cli::times::Time;
 
 /// What one row measures.

@@ -4,6 +4,7 @@ use std::fmt::Write;
 
 use super::{Case, Outcome, compare};
 use crate::cli::Failure;
+use crate::cli::peers::Python;
 use crate::{Hint, Options};
 
 /// What was found; a rewrite and an operator, of so many.
@@ -78,7 +79,7 @@ fn find(
 pub(crate) fn bisect(case: &Case, batch: Option<i64>, outcome: &Outcome) -> Result<Bisection, Failure> {
     let counts = (outcome.rewrites, outcome.ops_captured as u64);
     find(&case.options, counts, &mut |options| {
-        let trial = compare(&Case { options, seconds: 0.0, ..case.clone() }, batch)?;
+        let trial = compare(&Case { options, seconds: 0.0, ..case.clone() }, batch, &mut Python::none())?;
         let Outcome { difference, last_rewrite: last, .. } = trial;
         Ok(Trial { difference, last })
     })

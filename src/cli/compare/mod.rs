@@ -6,6 +6,7 @@ mod page;
 mod repro;
 mod timing;
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Instant;
 
@@ -15,7 +16,9 @@ use tch::{Device, Kind, Tensor};
 use super::Failure;
 use super::inputs::{Inputs, copies, kind_name};
 use super::model::{Loaded, Which, quietly};
+use super::peers::Python;
 use super::reference::{self, seed};
+use super::times::Time;
 use crate::CompileReport;
 use crate::judge::judge;
 
@@ -63,6 +66,12 @@ pub(crate) struct Outcome {
     pub(crate) fused_us: f64,
     pub(crate) fused_quartiles_us: [f64; 2],
     pub(crate) speedup: f64,
+    /// Of the peers' calls.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub(crate) peers: BTreeMap<String, Time>,
+    /// Why peers have no times.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub(crate) peers_failed: BTreeMap<String, String>,
     /// In the model's own unit; absent where nothing was timed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) throughput: Option<Throughput>,
@@ -92,8 +101,9 @@ pub(crate) struct Outcome {
     pub(crate) runs_eager: Option<String>,
 }
 
-/// Compares one case, with inputs whose first dimension is `batch` where that is given.
-pub(crate) fn compare(case: &Case, batch: Option<i64>) -> Result<Outcome, Failure> {
+/// Compares one case, with inputs whose first dimension is `batch` where that is given, beside the peers that a Python has: these
+/// have the models of the zoo alone.
+pub(crate) fn compare(case: &Case, batch: Option<i64>, python: &mut Python) -> Result<Outcome, Failure> {
     tch::manual_seed(0);
     let _no_grad = tch::no_grad_guard();
     let model = Loaded::load(&case.which, case.device, case.dtype)?;
@@ -144,6 +154,13 @@ pub(crate) fn compare(case: &Case, batch: Option<i64>) -> Result<Outcome, Failur
     let fused_call = || drop(fused.run_with(&draw, forward));
     let [eager_time, fused_time] = in_turns(case.device, case.seconds, [&eager_call, &fused_call]);
     let (eager_us, fused_us) = (eager_time.us, fused_time.us);
+    let mut peers_failed = BTreeMap::new();
+    let peers = match (&case.which, inputs) {
+        (Which::Zoo(entry), Inputs::Drawn(specs)) if case.seconds > 0.0 => {
+            python.times(entry.name, specs, case.seconds, &mut peers_failed)
+        }
+        _ => BTreeMap::new(),
+    };
     let e = explanation.as_ref();
     let outcome = Outcome {
         model: case.name.clone(),
@@ -159,6 +176,8 @@ pub(crate) fn compare(case: &Case, batch: Option<i64>) -> Result<Outcome, Failur
         eager_quartiles_us: [eager_time.low, eager_time.high],
         fused_us,
         fused_quartiles_us: [fused_time.low, fused_time.high],
+        peers,
+        peers_failed,
         throughput: Throughput::of(&draw, eager_time, fused_time),
         batch,
         outputs: accuracy(&eager, &ours, exact.as_deref()),

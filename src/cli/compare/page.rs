@@ -82,7 +82,7 @@ fn time(us: f64, [low, high]: [f64; 2]) -> String {
 fn table(rows: &[(String, Result<Outcome, String>)]) -> String {
     let most = rows.iter().filter_map(|(_, row)| Some(row.as_ref().ok()?.speedup)).fold(1.0, f64::max);
     let mut table = String::from(
-        "<div class=\"wide\"><table>\n<tr><th>model</th><th>type</th><th>eager, us</th><th>fused, us</th><th class=\"left\">speed-up</th>\
+        "<div class=\"wide\"><table>\n<tr><th>model</th><th>type</th><th>eager, us</th><th>fused, us</th><th>peers, us</th><th class=\"left\">speed-up</th>\
          <th>throughput</th><th>kernels</th><th>libtorch</th><th>peak, MB</th><th>compile, ms</th>\
          <th>error against f64</th><th class=\"left\">result</th></tr>\n",
     );
@@ -91,12 +91,22 @@ fn table(rows: &[(String, Result<Outcome, String>)]) -> String {
             let why = row.as_ref().err().map_or("", String::as_str);
             let _ = writeln!(
                 table,
-                "<tr><td>{}</td><td colspan=\"10\"></td><td class=\"left bad\">{}</td></tr>",
+                "<tr><td>{}</td><td colspan=\"11\"></td><td class=\"left bad\">{}</td></tr>",
                 escape(name),
                 escape(why)
             );
             continue;
         };
+        let mut peers: String = row
+            .peers
+            .iter()
+            .map(|(peer, time)| {
+                format!("{} {:.1} <small>{:.1}–{:.1}</small>", escape(peer), time.us, time.low, time.high)
+            })
+            .collect();
+        for (peer, why) in &row.peers_failed {
+            let _ = write!(peers, "<span title=\"{}\">{} failed</span>", escape(why), escape(peer));
+        }
         let bar = if row.speedup > 0.0 {
             let (width, slow) = (90.0 * row.speedup / most, if row.speedup < 1.0 { " slow" } else { "" });
             format!("<span class=\"bar{slow}\" style=\"width:{width:.0}px\"></span>{:.2}x", row.speedup)
@@ -113,7 +123,7 @@ fn table(rows: &[(String, Result<Outcome, String>)]) -> String {
         };
         let _ = writeln!(
             table,
-            "<tr><td>{}</td><td>{} {}</td><td>{}</td><td>{}</td><td class=\"left\">{bar}</td><td>{throughput}</td>\
+            "<tr><td>{}</td><td>{} {}</td><td>{}</td><td>{}</td><td>{peers}</td><td class=\"left\">{bar}</td><td>{throughput}</td>\
              <td>{} <small>{} eager</small></td><td>{}</td><td>{:.1} <small>{:.1} eager</small></td><td>{:.0}</td>\
              <td>{:.2e} <small>{:.2e} eager</small></td><td class=\"left\">{result}</td></tr>",
             escape(name),

@@ -3,13 +3,15 @@
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
 use crate::cli::Failure;
 use crate::cli::inputs::{Spec, kind_name};
+use crate::cli::times::Time;
 
-const PROGRAM: &str = include_str!("../../../benches/peers/bench.py");
+const PROGRAM: &str = include_str!("../../benches/peers/bench.py");
 
 struct Process {
     child: Child,
@@ -18,7 +20,7 @@ struct Process {
 }
 
 /// The peers that a Python has.
-pub(super) struct Python {
+pub(crate) struct Python {
     process: Option<Process>,
     /// What started it, and for which device.
     started: Option<[String; 2]>,
@@ -28,12 +30,12 @@ pub(super) struct Python {
 
 impl Python {
     /// Nobody.
-    pub(super) fn none() -> Python {
+    pub(crate) fn none() -> Python {
         Python { process: None, started: None, peers: Vec::new(), versions: BTreeMap::new() }
     }
 
     /// Starts a Python. Where there is none, or it has no peers, nobody is measured, and the versions say why.
-    pub(super) fn start(program: &str, device: &str) -> Python {
+    pub(crate) fn start(program: &str, device: &str) -> Python {
         let mut python = Python::none();
         match Process::start(program, device) {
             Ok(process) => {
@@ -59,13 +61,13 @@ impl Python {
     }
 
     /// Versions of what there is, and why the rest is not.
-    pub(super) fn versions(&self) -> &BTreeMap<String, String> {
+    pub(crate) fn versions(&self) -> &BTreeMap<String, String> {
         &self.versions
     }
 
     /// Compiles or loads a model for inputs of these types; milliseconds that this and the first call took whoever has
     /// it.
-    pub(super) fn prepare(
+    pub(crate) fn prepare(
         &mut self,
         model: &str,
         inputs: &[Spec],
@@ -100,10 +102,38 @@ impl Python {
     }
 
     /// Samples of one peer's call, in microseconds.
-    pub(super) fn turn(&mut self, peer: &str) -> Result<Vec<f64>, Failure> {
+    pub(crate) fn turn(&mut self, peer: &str) -> Result<Vec<f64>, Failure> {
         let answer = self.ask(&json!({ "ask": "turn", "peer": peer }))?;
         let samples = answer["us"].as_array().map(|list| list.iter().filter_map(Value::as_f64).collect());
         samples.ok_or_else(|| Failure::usage(format!("{peer} gave no times: {answer}")))
+    }
+
+    /// Times of every peer's call of a model of the zoo on inputs of these types, one after the other for so many seconds each.
+    pub(crate) fn times(
+        &mut self,
+        model: &str,
+        inputs: &[Spec],
+        seconds: f64,
+        failed: &mut BTreeMap<String, String>,
+    ) -> BTreeMap<String, Time> {
+        let mut times = BTreeMap::new();
+        for peer in self.prepare(model, inputs, failed).into_keys() {
+            let (mut samples, end) = (Vec::new(), Instant::now() + Duration::from_secs_f64(seconds));
+            while Instant::now() < end || samples.is_empty() {
+                match self.turn(&peer) {
+                    Ok(more) if !more.is_empty() => samples.extend(more),
+                    Ok(_) => break,
+                    Err(failure) => {
+                        failed.insert(peer.clone(), failure.message);
+                        break;
+                    }
+                }
+            }
+            if !samples.is_empty() {
+                times.insert(peer, Time::of(samples));
+            }
+        }
+        times
     }
 
     fn ask(&mut self, request: &Value) -> Result<Value, Failure> {
