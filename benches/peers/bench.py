@@ -406,6 +406,32 @@ def prepare_inductor(kernel, args):
     return lambda: compiled(*args)
 
 
+def channels_last_case(name, inputs):
+    """As `torch_case`, with images and weights of convolutions in the layout that tensor cores read."""
+    import torch
+
+    kernel, args = torch_case(name, inputs)
+    if isinstance(kernel, torch.nn.Module):
+        kernel = kernel.to(memory_format=torch.channels_last)
+        images = [x.dim() == 4 and x.is_floating_point() for x in args]
+        args = [x.contiguous(memory_format=torch.channels_last) if i else x for x, i in zip(args, images)]
+    return kernel, args
+
+
+def prepare_max_autotune(kernel, args):
+    """With kernels of products and convolutions chosen by measuring, and calls as CUDA graphs."""
+    import torch
+
+    torch._dynamo.reset()
+    compiled = torch.compile(kernel, dynamic=False, mode="max-autotune")
+
+    def call():
+        torch.compiler.cudagraph_mark_step_begin()
+        return compiled(*args)
+
+    return call
+
+
 def as_onnx(kernel, args):
     """Path of an ONNX file of a model, and its inputs as arrays."""
     import tempfile
@@ -756,9 +782,12 @@ def between_events(call):
     return [before.elapsed_time(after) * 1e3 for before, after in pairs]
 
 
+# What each kind of device is not for.
+ABSENT = ("onnxruntime", "openvino") if GPU else ("inductor-max-autotune",)
 # The library of each peer, what makes a model with its weights and inputs, and what compiles it.
 PEERS = {
     "inductor": ("torch", torch_case, prepare_inductor),
+    "inductor-max-autotune": ("torch", channels_last_case, prepare_max_autotune),
     "xla": ("jax", jax_case, prepare_xla),
     "onnxruntime": ("onnxruntime", torch_case, prepare_onnxruntime),
     "openvino": ("openvino", torch_case, prepare_openvino),
@@ -768,7 +797,7 @@ PEERS = {
 def who():
     peers, versions = [], {}
     for peer, (module, *_) in PEERS.items():
-        if GPU and peer in ("onnxruntime", "openvino"):
+        if peer in ABSENT:
             continue
         try:
             library = __import__(module)
@@ -806,7 +835,7 @@ def prepare(model, inputs):
 
 def turn(peer):
     call = READY[peer]
-    if peer != "inductor":
+    if not peer.startswith("inductor"):
         return {"us": clocked(call)}
     import torch
 

@@ -10,7 +10,7 @@ use crate::cli::plot::{Line, STYLE, escape, plot};
 
 /// What this page has besides.
 const OWN_STYLE: &str = "
-td { white-space: nowrap; } td small { display: block; }
+body { max-width: 104rem; } td { white-space: nowrap; } td small { display: block; }
 td.left, th.left { text-align: left; } .bad { color: #cf222e; font-weight: 600; }
 .bar { display: inline-block; height: .7em; background: #2f81f7; border-radius: 2px; margin-right: .4em; }
 .bar.slow { background: #e8710a; }
