@@ -23,6 +23,9 @@ pub enum Error {
         /// The plan.
         plan: Box<crate::Explanation>,
     },
+    /// A report of a plan that cannot be read.
+    #[error("the report cannot be read: {0}")]
+    Report(String),
     /// Something that plans do not do.
     #[error("not supported: {0}")]
     Unsupported(String),

@@ -3,7 +3,7 @@
 //! A person wrote them, or a template did. The planner builds them into steps, with pointwise neighbours in their loads and
 //! stores.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use tilefuse_block::{Program, Value};
 
 use crate::types::Dims;
@@ -69,7 +69,7 @@ pub struct Block {
 }
 
 /// What a block kernel computes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum BlockKernelKind {
     /// A product of matrices, or of batches of them.

@@ -130,6 +130,13 @@ struct ExplainArgs {
     /// As `--full`, with the block program of each distinct kernel.
     #[arg(long)]
     programs: bool,
+    /// Show what is different from an older plan, which `--format json` wrote.
+    #[arg(long, value_name = "FILE")]
+    diff: Option<PathBuf>,
+    /// End with status 1 where the plan costs more than the older one by more than this: 5% or 0.05 of its predicted time, kernels,
+    /// libtorch calls, bytes or peak memory.
+    #[arg(long, value_name = "PART", value_parser = part, requires = "diff")]
+    fail_on_regression: Option<f64>,
     /// Show the program after this pass instead of the plan; may be given several times.
     #[arg(long, value_name = "PASS", value_parser = pass)]
     print_after: Vec<String>,
@@ -160,8 +167,12 @@ struct DumpArgs {
 #[derive(Clone, Copy, ValueEnum)]
 enum Format {
     Text,
+    /// Data, as `docs/plan.schema.json` describes it.
     Json,
+    /// A graph for Graphviz.
     Dot,
+    /// The JSON Schema of `json`, which depends on no model.
+    Schema,
     /// A page for a browser, in one file.
     Html,
 }
@@ -345,7 +356,46 @@ fn pass(name: &str) -> Result<String, String> {
     }
 }
 
+/// A part of a whole: 5% or 0.05.
+fn part(text: &str) -> Result<f64, String> {
+    let (number, whole) = text.strip_suffix('%').map_or((text, 1.0), |number| (number, 100.0));
+    let part = number.trim().parse::<f64>().ok().map(|number| number / whole);
+    part.filter(|part| part.is_finite() && *part >= 0.0)
+        .ok_or_else(|| format!("{text:?} is none of 5% and 0.05"))
+}
+
+/// Shows what is different from an older plan, and fails where that is worse by more than may be.
+fn show_diff(args: &ExplainArgs, path: &std::path::Path, plan: &crate::Explanation) -> Result<(), Failure> {
+    let bad = |error: String| Failure::usage(format!("{}: {error}", path.display()));
+    let old = std::fs::read_to_string(path).map_err(|error| bad(error.to_string()))?;
+    let old = crate::Explanation::from_json(&old).map_err(|error| bad(error.to_string()))?;
+    let diff = plan.diff(&old);
+    let text = match args.format {
+        Format::Json => json(&diff)?,
+        _ => diff.text(),
+    };
+    write(args.output.as_deref(), &text)?;
+    let Some(part) = args.fail_on_regression else { return Ok(()) };
+    let worse: Vec<String> = diff
+        .regressions(part)
+        .iter()
+        .map(|total| format!("{} {:.1} -> {:.1}", total.name, total.old, total.new))
+        .collect();
+    if worse.is_empty() {
+        return Ok(());
+    }
+    Err(Failure { message: format!("worse by more than {}%: {}", part * 100.0, worse.join("; ")), status: 1 })
+}
+
+fn json(value: &impl serde::Serialize) -> Result<String, Failure> {
+    serde_json::to_string_pretty(value)
+        .map_err(|e| Failure::usage(format!("the plan cannot be written as JSON: {e}")))
+}
+
 fn run_explain(args: &ExplainArgs) -> Result<(), Failure> {
+    if matches!(args.format, Format::Schema) {
+        return write(args.output.as_deref(), &crate::Explanation::schema());
+    }
     let case = args.model.case(0.0)?;
     let _no_grad = tch::no_grad_guard();
     let progress = report::spinner(&format!("compiling {}", case.name), case.options.tune);
@@ -368,11 +418,14 @@ fn run_explain(args: &ExplainArgs) -> Result<(), Failure> {
     let fused = crate::fuse_with(model, options).with_names(names);
     let explanation = quietly(|| Ok(fused.explain_with(&inputs, |m, x| m.forward(x))?))?;
     progress.finish_and_clear();
+    if let Some(path) = &args.diff {
+        return show_diff(args, path, &explanation);
+    }
     let text = match args.format {
         Format::Text if args.full || args.programs => explanation.text(args.programs),
         Format::Text => explanation.summary(),
-        Format::Json => serde_json::to_string_pretty(&explanation)
-            .map_err(|e| Failure::usage(format!("the plan cannot be written as JSON: {e}")))?,
+        Format::Json => json(&explanation)?,
+        Format::Schema => crate::Explanation::schema(),
         Format::Dot => explanation.dot(),
         Format::Html => explanation.html(&case.name),
     };

@@ -29,7 +29,9 @@ pub enum Target {
 }
 
 /// Time and counts of compiling one plan.
-#[derive(Clone, Copy, Debug, Default, PartialEq, serde::Serialize)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, serde::Serialize, serde::Deserialize, schemars::JsonSchema,
+)]
 pub struct CompileReport {
     /// Capturing the run, the eager run included, in milliseconds.
     pub capture_ms: f64,

@@ -2,14 +2,15 @@
 
 use indexmap::IndexMap;
 use rustc_hash::FxHashMap;
-use serde::Serialize;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 use tilefuse_fusion::plan::{Decision, Plan, StepKind};
 use tilefuse_fusion::{NodeId, Op, ValueRef};
 
 use super::modules::Parameters;
 
 /// A tensor that a step reads or writes.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct TensorReport {
     /// The input, the model's tensor by its name, or the operator that computes it.
     pub name: String,

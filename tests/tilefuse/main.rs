@@ -43,6 +43,7 @@ mod packing;
 mod processors;
 mod products;
 mod random;
+mod report;
 mod samples;
 mod schedules;
 mod sdpa;

@@ -31,7 +31,7 @@ mod verify;
 
 use std::time::Duration;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
 use tilefuse_block::Program;
 
@@ -117,7 +117,7 @@ pub struct Decision {
 }
 
 /// Kinds of kernels.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum KernelKind {
     /// No reduction.

@@ -8,7 +8,7 @@ mod browser;
 mod layout;
 mod plots;
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;
 mod tree;
 
 use askama::Template;

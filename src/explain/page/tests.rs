@@ -34,6 +34,7 @@ fn kernel(at: usize, operator: &str, module: &str, from: &[usize]) -> StepReport
 
 fn plan(steps: Vec<StepReport>, edges: Vec<EdgeReport>) -> Explanation {
     Explanation {
+        version: crate::explain::REPORT_VERSION,
         note: None,
         ops_captured: steps.len(),
         kernels_fused: steps.len(),
@@ -63,7 +64,7 @@ fn plan(steps: Vec<StepReport>, edges: Vec<EdgeReport>) -> Explanation {
 }
 
 /// Two layers of three steps, and a step before and behind them.
-pub(super) fn layers_of_two() -> Explanation {
+pub(in crate::explain) fn layers_of_two() -> Explanation {
     let paths =
         ["embed", "h.0.norm", "h.0.mlp.up", "h.0.mlp.down", "h.1.norm", "h.1.mlp.up", "h.1.mlp.down", "head"];
     let from = |at: usize| match at {

@@ -1,0 +1,274 @@
+//! What is different between two plans of one model: of two versions of Tilefuse, two types or two models that are almost one.
+
+use std::collections::VecDeque;
+use std::fmt::Write as _;
+
+use indexmap::IndexMap;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::{Explanation, REPORT_VERSION, StepReport, bytes, summary};
+use crate::Error;
+
+/// What is different in a plan from an older one.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct PlanDiff {
+    /// What a call costs in all, in both; those that stayed among them.
+    pub totals: Vec<TotalChange>,
+    /// Steps of the older plan that no step of the newer one is like: what they compute.
+    pub gone: Vec<String>,
+    /// Steps of the newer plan that no step of the older one is like.
+    pub new: Vec<String>,
+    /// Steps that compute the same in another way or time.
+    pub changed: Vec<StepChange>,
+}
+
+/// A sum over a plan, before and after.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct TotalChange {
+    /// What it is a sum of, with its unit.
+    pub name: String,
+    /// In the older plan.
+    pub old: f64,
+    /// In the newer one.
+    pub new: f64,
+    /// Whether more of it is worse.
+    pub cost: bool,
+}
+
+impl TotalChange {
+    /// How much more of it there is, as a part of what there was; infinite where there was none.
+    pub fn growth(&self) -> f64 {
+        if self.old == self.new { 0.0 } else { (self.new - self.old) / self.old }
+    }
+}
+
+/// A step that computes the same in another way or time.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct StepChange {
+    /// What it computes.
+    pub step: String,
+    /// Its position in the newer plan.
+    pub at: usize,
+    /// What is different.
+    pub what: Vec<String>,
+    /// Predicted microseconds that it takes more.
+    pub more_us: f64,
+}
+
+impl Explanation {
+    /// A report that was written as JSON.
+    ///
+    /// # Errors
+    /// Where the text is none, or of another [`REPORT_VERSION`].
+    pub fn from_json(text: &str) -> Result<Explanation, Error> {
+        let bad = |error: serde_json::Error| Error::Report(error.to_string());
+        let value: serde_json::Value = serde_json::from_str(text).map_err(bad)?;
+        match value["version"].as_u64() {
+            Some(version) if version == u64::from(REPORT_VERSION) => {
+                serde_json::from_value(value).map_err(bad)
+            }
+            Some(version) => Err(Error::Report(format!(
+                "it has version {version}, and this program reads {REPORT_VERSION}: write it again with the version of Tilefuse \
+                 that reads it"
+            ))),
+            None => Err(Error::Report(String::from("it says no version"))),
+        }
+    }
+
+    /// What is different from an older plan.
+    pub fn diff(&self, old: &Explanation) -> PlanDiff {
+        let mut before: IndexMap<String, VecDeque<&StepReport>> = IndexMap::new();
+        for step in &old.steps {
+            before.entry(computed(step)).or_default().push_back(step);
+        }
+        let (mut new, mut changed) = (Vec::new(), Vec::new());
+        for (at, step) in self.steps.iter().enumerate() {
+            let name = computed(step);
+            match before.get_mut(&name).and_then(VecDeque::pop_front) {
+                None => new.push(name),
+                Some(old) => {
+                    let what = differences(old, step);
+                    if !what.is_empty() {
+                        let more_us = summary::predicted(step) - summary::predicted(old);
+                        changed.push(StepChange { step: name, at, what, more_us });
+                    }
+                }
+            }
+        }
+        let gone = before.iter().flat_map(|(name, steps)| steps.iter().map(|_| name.clone())).collect();
+        PlanDiff { totals: totals(old, self), gone, new, changed }
+    }
+}
+
+/// What a step computes: by this, steps of two plans are taken to be the same.
+fn computed(step: &StepReport) -> String {
+    let (modules, operators) = match step {
+        StepReport::Kernel { modules, operators, .. } => (modules, operators.clone()),
+        StepReport::Extern { modules, operator, .. } => (modules, vec![operator.clone()]),
+    };
+    let operators: Vec<String> = operators.iter().map(|operator| summary::short(operator)).collect();
+    let place = if modules.is_empty() { String::new() } else { format!("{}: ", modules.join(", ")) };
+    format!("{place}{}", operators.join(", "))
+}
+
+/// In what two steps that compute the same differ.
+fn differences(old: &StepReport, new: &StepReport) -> Vec<String> {
+    let mut found = Vec::new();
+    let mut differs = |what: &str, old: String, new: String| {
+        if old != new {
+            found.push(format!("{what}: {old} -> {new}"));
+        }
+    };
+    differs("runs as", kind(old), kind(new));
+    if let (
+        StepReport::Kernel {
+            bytes_read: r, bytes_written: w, predicted_us: us, schedule: s, grid: g, ..
+        },
+        StepReport::Kernel { bytes_read, bytes_written, predicted_us, schedule, grid, .. },
+    ) = (old, new)
+    {
+        differs("bytes read", bytes(*r), bytes(*bytes_read));
+        differs("bytes written", bytes(*w), bytes(*bytes_written));
+        differs("instances", g.to_string(), grid.to_string());
+        let tiles = |schedule: &Option<super::ScheduleReport>| {
+            schedule.as_ref().map_or_else(|| String::from("none"), |schedule| schedule.tiles.clone())
+        };
+        differs("tiles", tiles(s), tiles(schedule));
+        differs("predicted", summary::time(*us), summary::time(*predicted_us));
+    }
+    found
+}
+
+fn kind(step: &StepReport) -> String {
+    match step {
+        StepReport::Kernel { shape, .. } => format!("a {shape} kernel"),
+        StepReport::Extern { result, .. } => format!("a libtorch call that gives {result}"),
+    }
+}
+
+fn totals(old: &Explanation, new: &Explanation) -> Vec<TotalChange> {
+    let (a, b) = (old.totals(), new.totals());
+    let change =
+        |name: &str, old: f64, new: f64, cost: bool| TotalChange { name: name.to_owned(), old, new, cost };
+    vec![
+        change("predicted time of kernels, us", a.predicted_us, b.predicted_us, true),
+        change("kernels", a.kernels as f64, b.kernels as f64, true),
+        change("libtorch calls", a.extern_calls as f64, b.extern_calls as f64, true),
+        change("bytes read by kernels", a.bytes_read as f64, b.bytes_read as f64, true),
+        change("bytes written by kernels", a.bytes_written as f64, b.bytes_written as f64, true),
+        change("bytes at peak", a.peak_bytes as f64, b.peak_bytes as f64, true),
+        change("distinct kernels", a.distinct_kernels as f64, b.distinct_kernels as f64, false),
+        change("edges that were not fused", a.cuts as f64, b.cuts as f64, false),
+        change("operations", a.flops as f64, b.flops as f64, false),
+    ]
+}
+
+impl PlanDiff {
+    /// Whether the plans do the same in the same way.
+    pub fn is_empty(&self) -> bool {
+        let same = self.totals.iter().all(|total| total.old == total.new);
+        same && self.gone.is_empty() && self.new.is_empty() && self.changed.is_empty()
+    }
+
+    /// The costs that have grown by more than this part of what they were.
+    pub fn regressions(&self, part: f64) -> Vec<&TotalChange> {
+        self.totals.iter().filter(|total| total.cost && total.growth() > part).collect()
+    }
+
+    /// For a reader.
+    pub fn text(&self) -> String {
+        if self.is_empty() {
+            return String::from("the plans are the same\n");
+        }
+        let mut text = String::new();
+        for total in &self.totals {
+            let percent = match total.growth() {
+                growth if growth.is_finite() => format!("{:+.1} %", 100.0 * growth),
+                _ => String::from("there was none"),
+            };
+            let _ = writeln!(
+                text,
+                "{:32} {:>16} -> {:>16}  {percent}",
+                total.name,
+                number(total.old),
+                number(total.new)
+            );
+        }
+        for (title, steps) in [("gone", &self.gone), ("new", &self.new)] {
+            if !steps.is_empty() {
+                let _ = writeln!(text, "\n{title}");
+            }
+            for (step, count) in counted(steps) {
+                let _ = writeln!(text, "  {count:3} x {step}");
+            }
+        }
+        if !self.changed.is_empty() {
+            let _ = writeln!(text, "\nchanged");
+        }
+        for change in &self.changed {
+            let _ = writeln!(text, "  {:4}  {}\n        {}", change.at, change.step, change.what.join("; "));
+        }
+        text
+    }
+}
+
+fn number(value: f64) -> String {
+    if value.fract() == 0.0 { format!("{value:.0}") } else { format!("{value:.1}") }
+}
+
+fn counted(steps: &[String]) -> IndexMap<&str, usize> {
+    let mut counts: IndexMap<&str, usize> = IndexMap::new();
+    for step in steps {
+        *counts.entry(step).or_default() += 1;
+    }
+    counts
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::explain::page::tests::layers_of_two;
+
+    #[test]
+    fn a_plan_differs_from_itself_in_nothing() {
+        let plan = layers_of_two();
+        let diff = plan.diff(&plan);
+        assert!(diff.is_empty() && diff.regressions(0.0).is_empty());
+        assert_eq!(diff.text(), "the plans are the same\n");
+    }
+
+    #[test]
+    fn what_came_went_and_changed_is_said() {
+        let old = layers_of_two();
+        let mut new = old.clone();
+        let removed = new.steps.pop().unwrap();
+        if let Some(StepReport::Kernel { predicted_us, bytes_read, .. }) =
+            new.steps.iter_mut().find(|step| matches!(step, StepReport::Kernel { .. }))
+        {
+            *predicted_us += 1000.0;
+            *bytes_read += 64;
+        }
+        let diff = new.diff(&old);
+        assert_eq!(diff.gone, [computed(&removed)]);
+        assert_eq!(diff.new, [""; 0]);
+        let [change] = &diff.changed[..] else { panic!("{:?}", diff.changed) };
+        assert_eq!(change.more_us, 1000.0);
+        assert_eq!(change.what.len(), 2, "{:?}", change.what);
+        let grown: Vec<&str> = diff.regressions(0.0).iter().map(|total| total.name.as_str()).collect();
+        assert!(grown.contains(&"predicted time of kernels, us"), "{grown:?}");
+        assert!(diff.regressions(f64::MAX).is_empty());
+        assert!(old.diff(&new).new.contains(&computed(&removed)));
+    }
+
+    #[test]
+    fn reports_of_other_versions_are_refused() {
+        let text = serde_json::to_string(&layers_of_two()).unwrap();
+        assert_eq!(Explanation::from_json(&text).unwrap().steps.len(), layers_of_two().steps.len());
+        let newer = text.replacen("\"version\":1", "\"version\":2", 1);
+        let error = Explanation::from_json(&newer).unwrap_err().to_string();
+        assert!(error.contains("it has version 2, and this program reads 1"), "{error}");
+        assert!(Explanation::from_json("{}").unwrap_err().to_string().contains("it says no version"));
+        assert!(matches!(Explanation::from_json("["), Err(Error::Report(_))));
+    }
+}

@@ -1,0 +1,387 @@
+//! The report of a plan: what it is, as data.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use tch::Tensor;
+use tilefuse_fusion::Op;
+use tilefuse_fusion::plan::{KernelKind, KernelStep, Plan, StepKind, Verdict};
+
+use super::flow::{Flow, TensorReport};
+use super::modules::{self, Parameters};
+use super::text::bytes;
+use super::work;
+use crate::engine::{CompileReport, Compiled, Target, kept_profile, profile};
+
+/// The version of the data that reports are written as. It grows where a field goes, or means something else; new fields may
+/// come without that.
+pub const REPORT_VERSION: u32 = 1;
+
+/// One step of a plan.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(tag = "kind", rename_all = "kebab-case")]
+pub enum StepReport {
+    /// A generated kernel.
+    Kernel {
+        /// Its name.
+        name: String,
+        /// Its kind.
+        #[schemars(with = "String")]
+        shape: KernelKind,
+        /// The captured operators that it computes, in order.
+        operators: Vec<String>,
+        /// The modules of the model that it computes a part of, by the names of parameters (see [`Fused::named`](crate::Fused::named)).
+        modules: Vec<String>,
+        /// Program instances.
+        grid: u64,
+        /// The tensors that it reads.
+        reads: Vec<TensorReport>,
+        /// The tensors that it writes.
+        writes: Vec<TensorReport>,
+        /// Arithmetic operations, a multiplication and an addition being two.
+        flops: u64,
+        /// Bytes read.
+        bytes_read: u64,
+        /// Bytes written.
+        bytes_written: u64,
+        /// Bytes of these that are written by non-temporal stores, where the code can.
+        bytes_streamed: u64,
+        /// Predicted time in microseconds.
+        predicted_us: f64,
+        /// Position of the program among the plan's distinct ones.
+        program: usize,
+        /// Why it is a kernel, where a libtorch call might do.
+        reason: Option<String>,
+        /// Kernels that share the launch, 1 for a kernel alone.
+        parts: usize,
+        /// Why it shares its launch with no other.
+        horizontal_refusal: Option<String>,
+        /// How it runs block by block with other kernels, or why it does not where much is handed to the next one.
+        outer_loop: Option<String>,
+        /// Its tiles, and whether they were predicted or measured; none of a block kernel or of several in one launch.
+        schedule: Option<ScheduleReport>,
+    },
+    /// A libtorch call.
+    Extern {
+        /// The captured operator.
+        operator: String,
+        /// The modules of the model that it is of.
+        modules: Vec<String>,
+        /// The tensors that it reads.
+        reads: Vec<TensorReport>,
+        /// The tensors that it writes.
+        writes: Vec<TensorReport>,
+        /// Multiplications and additions, where it is a product, a convolution or attention, else 0.
+        flops: u64,
+        /// Type of its first result.
+        result: String,
+        /// Why it is no kernel, where it is an operator with a kernel of its own.
+        reason: Option<String>,
+    },
+}
+
+/// How the schedule of a kernel was chosen.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct ScheduleReport {
+    /// Extents of the tile, and warps of an instance on a GPU.
+    pub tiles: String,
+    /// Whether schedules were measured.
+    pub measured: bool,
+    /// Whether that was in an earlier compilation.
+    pub remembered: bool,
+    /// The position of the schedule among those that were tried; 0 is the predicted one.
+    pub choice: usize,
+    /// Microseconds of each that was tried; none of one that could not be compiled or computed something else.
+    pub us: Vec<Option<f64>>,
+}
+
+impl ScheduleReport {
+    fn of(kernel: &KernelStep) -> Option<ScheduleReport> {
+        let tuned = kernel.tuned.as_ref();
+        Some(ScheduleReport {
+            tiles: kernel.tiling.as_ref()?.to_string(),
+            measured: tuned.is_some(),
+            remembered: tuned.is_some_and(|t| t.remembered),
+            choice: tuned.map_or(0, |t| t.choice),
+            us: tuned.map_or_else(Vec::new, |t| t.us.clone()),
+        })
+    }
+
+    pub(super) fn text(&self) -> String {
+        let us = |at: usize| self.us.get(at).copied().flatten().unwrap_or_default();
+        let how = match (self.measured, self.choice) {
+            (false, _) => String::from("as predicted"),
+            (true, 0) => format!("as predicted, {:.1} us measured, the best of {}", us(0), self.us.len()),
+            (true, choice) => format!(
+                "measured, {:.1} us instead of {:.1} us as predicted, of {} that were tried",
+                us(choice),
+                us(0),
+                self.us.len()
+            ),
+        };
+        format!("tiles {}: {how}", self.tiles)
+    }
+}
+
+/// An edge that was not fused.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct EdgeReport {
+    /// The producing operator.
+    pub producer: String,
+    /// The consuming operator.
+    pub consumer: String,
+    /// The position of the step that computes the producer.
+    pub producer_step: Option<usize>,
+    /// The position of the step that computes the consumer.
+    pub consumer_step: Option<usize>,
+    /// What became of the edge, with the reason.
+    pub verdict: String,
+    /// Whether producer and consumer are in one kernel.
+    pub fused: bool,
+    /// Bytes of what the producer gives.
+    pub bytes: u64,
+}
+
+/// A tensor of the caller or of the model that a call writes.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct UpdateReport {
+    /// The tensor: an input or one of the model's own, by position.
+    pub target: String,
+    /// Why the new value is copied there; `None` where a kernel writes it there.
+    pub copied: Option<String>,
+}
+
+/// What the machine can do, as it was measured, or by typical figures: what predicted times are derived from.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct MachineReport {
+    /// Whether it was measured.
+    pub measured: bool,
+    /// Gigabytes of memory per second, read and written together.
+    pub gigabytes_per_s: f64,
+    /// Simple operations per nanosecond.
+    pub gigaops_per_s: f64,
+    /// Operations of products per nanosecond, in the fastest type.
+    pub product_gigaops_per_s: f64,
+    /// Microseconds that starting a kernel takes.
+    pub launch_us: f64,
+}
+
+impl MachineReport {
+    fn of(target: Target) -> Option<MachineReport> {
+        let profile = profile(target).ok()?;
+        let device = match target {
+            Target::Host => tch::Device::Cpu,
+            Target::Cuda(ordinal) => tch::Device::Cuda(ordinal as usize),
+        };
+        let rates = profile.products;
+        Some(MachineReport {
+            measured: kept_profile(device).is_some(),
+            gigabytes_per_s: profile.bandwidth,
+            gigaops_per_s: profile.ops_per_ns,
+            product_gigaops_per_s: [rates.aligned, rates.generated, rates.pairs, rates.quads]
+                .into_iter()
+                .fold(0.0, f64::max),
+            launch_us: profile.launch_us,
+        })
+    }
+}
+
+/// The report of one compiled plan.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct Explanation {
+    /// [`REPORT_VERSION`].
+    pub version: u32,
+    /// Why calls like the one that was asked about run the model itself, where they do: the plan is what they would run
+    /// otherwise.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub note: Option<String>,
+    /// Operators that the capture saw.
+    pub ops_captured: usize,
+    /// Kernel launches of a call.
+    pub kernels_fused: usize,
+    /// Distinct kernels.
+    pub distinct_kernels: usize,
+    /// libtorch calls of a call.
+    pub extern_ops: usize,
+    /// Operators that eager runs as kernels: those captured, without views.
+    pub kernels_eager: usize,
+    /// Bytes of intermediates and results that eager holds at most at a time.
+    pub peak_bytes_eager: u64,
+    /// The same for the plan: the arena, results, and results of libtorch calls.
+    pub peak_bytes_fused: u64,
+    /// Bytes of the arena of intermediates.
+    pub arena_bytes: u64,
+    /// Bytes of prepacked weights, see [`Options::prepack_weights`](crate::Options::prepack_weights).
+    pub packed_bytes: u64,
+    /// On CUDA, how many CUDA graphs of the plan there are, or why there are none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cuda_graph: Option<String>,
+    /// What the machine can do.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub machine: Option<MachineReport>,
+    /// Rewrites that the passes made, see [`Options::max_rewrites`](crate::Options::max_rewrites).
+    pub rewrites: u64,
+    /// The pass that made the last one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub last_rewrite: Option<String>,
+    /// Time of compiling.
+    pub compile: CompileReport,
+    /// Steps in order.
+    pub steps: Vec<StepReport>,
+    /// The tensors of the caller and of the model that a call writes.
+    pub updates: Vec<UpdateReport>,
+    /// Every edge.
+    pub edges: Vec<EdgeReport>,
+    /// Text of each distinct block program.
+    pub programs: Vec<String>,
+}
+
+impl Explanation {
+    pub(crate) fn of(compiled: &Compiled, names: &[(String, Tensor)]) -> Explanation {
+        let plan = &compiled.plan;
+        let params = Parameters::of(compiled, names);
+        let modules = modules::modules(plan, &compiled.modules);
+        let flow = Flow::of(plan, &params);
+        let origin = |id| plan.graph.origin(id).map_or_else(|| format!("%{}", id.index()), String::from);
+        let steps = plan.steps.iter().enumerate().map(|(at, step)| match &step.kind {
+            StepKind::Kernel(k) => {
+                let mut operators: Vec<String> = Vec::new();
+                for name in k.nodes.iter().map(|&n| origin(n)) {
+                    if !operators.contains(&name) {
+                        operators.push(name);
+                    }
+                }
+                StepReport::Kernel {
+                    name: plan.programs[k.program].name.clone(),
+                    shape: k.kind,
+                    operators,
+                    modules: modules[at].clone(),
+                    grid: k.grid.iter().product(),
+                    reads: flow.reads(at),
+                    writes: flow.writes(at),
+                    flops: work::flops(plan, &step.kind),
+                    bytes_read: k.bytes_read,
+                    bytes_written: k.bytes_written,
+                    bytes_streamed: plan.non_temporal_bytes(k),
+                    predicted_us: k.predicted_us,
+                    program: k.program,
+                    reason: k.note.clone(),
+                    parts: k.parts.len().max(1),
+                    horizontal_refusal: k.horizontal_refusal.as_ref().map(ToString::to_string),
+                    outer_loop: outer_loop_text(plan, at),
+                    schedule: ScheduleReport::of(k),
+                }
+            }
+            StepKind::Extern(e) => StepReport::Extern {
+                operator: origin(e.node),
+                modules: modules[at].clone(),
+                reads: flow.reads(at),
+                writes: flow.writes(at),
+                flops: work::flops(plan, &step.kind),
+                result: plan.graph.node(e.node).outs.first().map_or_else(String::new, ToString::to_string),
+                reason: e.reason.clone(),
+            },
+        });
+        let edges = plan.decisions.iter().map(|d| {
+            let (producer_step, consumer_step) = flow.ends(d);
+            // Kernels that could not be merged over this edge may have become one over others.
+            let together = producer_step.is_some() && producer_step == consumer_step;
+            let verdict = if together { &Verdict::Fused } else { &d.verdict };
+            EdgeReport {
+                producer: origin(d.producer),
+                consumer: origin(d.consumer),
+                producer_step,
+                consumer_step,
+                verdict: verdict.to_string(),
+                fused: *verdict == Verdict::Fused,
+                bytes: plan.graph.node(d.producer).outs.iter().map(tilefuse_fusion::TensorType::bytes).sum(),
+            }
+        });
+        let updates = plan.updates.iter().zip(&plan.copied).map(|((target, _), copied)| UpdateReport {
+            target: match plan.graph.node(*target).op {
+                Op::Input(position) => format!("input {position}"),
+                Op::Param(position) => format!("parameter {position}"),
+                _ => format!("%{}", target.index()),
+            },
+            copied: copied.map(|reason| reason.to_string()),
+        });
+        Explanation {
+            version: REPORT_VERSION,
+            note: None,
+            ops_captured: compiled.ops_captured,
+            kernels_fused: plan.kernel_count(),
+            distinct_kernels: plan.programs.len(),
+            extern_ops: plan.extern_count(),
+            kernels_eager: compiled.eager.kernels,
+            peak_bytes_eager: compiled.eager.peak_bytes,
+            peak_bytes_fused: plan.peak_bytes_with_copies(compiled.copied_bytes()),
+            arena_bytes: plan.memory.bytes,
+            packed_bytes: compiled.packs.bytes(),
+            cuda_graph: matches!(compiled.target, Target::Cuda(_)).then(|| compiled.graphs.describe()),
+            machine: MachineReport::of(compiled.target),
+            rewrites: compiled.rewrites.0,
+            last_rewrite: compiled.rewrites.1.map(String::from),
+            compile: compiled.report,
+            steps: steps.collect(),
+            updates: updates.collect(),
+            edges: edges.collect(),
+            programs: plan.programs.iter().map(ToString::to_string).collect(),
+        }
+    }
+}
+
+impl Explanation {
+    /// The JSON Schema of reports, `docs/plan.schema.json`.
+    pub fn schema() -> String {
+        let schema = schemars::schema_for!(Explanation);
+        // A schema is a value of JSON.
+        serde_json::to_string_pretty(&schema).unwrap_or_default() + "\n"
+    }
+}
+
+/// How a kernel of a plan runs block by block with others, or why it does not.
+fn outer_loop_text(plan: &Plan, at: usize) -> Option<String> {
+    if let Some((_, reason)) = plan.outer_loop_refusals.iter().find(|(step, _)| *step == at) {
+        return Some(format!("no outer-loop fusion with the next kernel: {reason}"));
+    }
+    let outer_loop = plan.outer_loops.iter().find(|outer_loop| outer_loop.steps.contains(&at))?;
+    if at > outer_loop.steps.start {
+        return Some(format!("in the fused outer loop of step {}", outer_loop.steps.start));
+    }
+    let held: u64 = outer_loop.local_buffers.iter().map(|local| plan.graph.ty(local.value).bytes()).sum();
+    Some(format!(
+        "outer-loop fusion of steps {at} to {}: {} blocks of rows, each on one thread; of {} between them, a thread holds {} in its cache; saves {:.0} us",
+        outer_loop.steps.end - 1,
+        outer_loop.blocks(),
+        bytes(held),
+        bytes(outer_loop.thread_bytes),
+        outer_loop.saved_us
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use tilefuse_fusion::parse_graph;
+    use tilefuse_fusion::plan::{Profile, plan};
+
+    use super::*;
+
+    /// Sums of columns of what the kernel before them writes row by row, with caches that hold none of it.
+    #[test]
+    fn kernels_without_an_outer_loop_say_why() {
+        let text = "graph {
+          %0 = input 0 : f32[64,96]
+          %1 = reduce sum [1](%0) : f32[64]
+          %2 = view reshape(%1) : f32[64,1]
+          %3 = view expand(%2) : f32[64,96]
+          %4 = map div(%0, %3) : f32[64,96]
+          %5 = reduce sum [0](%4) : f32[96]
+          outputs %4, %5
+        }";
+        let profile = Profile { cache: 1 << 10, ..Profile::host(2) };
+        let plan = plan(&parse_graph(text).unwrap(), &profile).unwrap();
+        let notes: Vec<Option<String>> = (0..plan.steps.len()).map(|at| outer_loop_text(&plan, at)).collect();
+        let why = "no outer-loop fusion with the next kernel: the next kernel needs other rows";
+        assert_eq!(notes[0].as_deref(), Some(why));
+        assert!(notes[1..].iter().all(Option::is_none), "{notes:?}");
+    }
+}

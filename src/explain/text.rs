@@ -1,0 +1,172 @@
+//! A report as text, and as a graph for Graphviz.
+
+use super::{Explanation, StepReport, page, summary};
+
+impl Explanation {
+    /// The same for calls that run the model itself for this reason.
+    pub(crate) fn with_note(self, reason: &str) -> Explanation {
+        Explanation { note: Some(String::from(reason)), ..self }
+    }
+
+    /// The plan on a screen: what repeats once, the time of each part, and the cuts over which most bytes go. This is what is
+    /// displayed.
+    pub fn summary(&self) -> String {
+        let mut text = self.head();
+        text.push_str(&summary::steps(self));
+        text.push_str(&self.updates_text());
+        text.push('\n');
+        text.push_str(&summary::cuts(self));
+        text
+    }
+
+    /// The plan as text with every step and every cut; `programs` adds the block program of each distinct kernel.
+    pub fn text(&self, programs: bool) -> String {
+        let mut text = self.head();
+        for (position, step) in self.steps.iter().enumerate() {
+            text.push_str(&step_text(position, step));
+        }
+        text.push_str(&self.updates_text());
+        text.push_str("\nedges that were not fused\n");
+        for edge in self.edges.iter().filter(|e| !e.fused) {
+            text.push_str(&format!("  {} -> {}: {}\n", edge.producer, edge.consumer, edge.verdict));
+        }
+        if programs {
+            for program in &self.programs {
+                text.push('\n');
+                text.push_str(program);
+            }
+        }
+        text
+    }
+
+    /// What is said before the steps.
+    fn head(&self) -> String {
+        let mut text = self.note.as_ref().map_or_else(String::new, |reason| {
+            format!("such calls run the model itself: {reason}\nwithout that they would run this plan:\n\n")
+        });
+        text.push_str(&format!(
+            "{} operators captured; a call runs {} kernels ({} distinct) and {} libtorch operators; arena {}\n\n",
+            self.ops_captured,
+            self.kernels_fused,
+            self.distinct_kernels,
+            self.extern_ops,
+            bytes(self.arena_bytes)
+        ));
+        if self.packed_bytes > 0 {
+            text.push_str(&format!("prepacked weights: {}\n\n", bytes(self.packed_bytes)));
+        }
+        if let Some(state) = &self.cuda_graph {
+            text.push_str(&format!("CUDA graph: {state}\n\n"));
+        }
+        text
+    }
+
+    /// How many tensors kernels write in place, and which are copied.
+    fn updates_text(&self) -> String {
+        if self.updates.is_empty() {
+            return String::new();
+        }
+        let in_place = self.updates.iter().filter(|update| update.copied.is_none()).count();
+        let mut text = format!("\n{in_place} of {} updated tensors written by kernels\n", self.updates.len());
+        for update in &self.updates {
+            if let Some(reason) = &update.copied {
+                text.push_str(&format!("  {} copied: {reason}\n", update.target));
+            }
+        }
+        text
+    }
+
+    /// The plan as a page for a browser, in one file that needs nothing from elsewhere: a graph that folds by modules, what each
+    /// step computes and why, the cuts, a table of kernels, and plots. `title` is the model's name.
+    pub fn html(&self, title: &str) -> String {
+        page::page(self, title)
+    }
+
+    /// The plan as a Graphviz graph: one box for each step, one arrow for each edge between steps.
+    pub fn dot(&self) -> String {
+        let mut text = String::from("digraph plan {\n  node [shape=box, fontname=monospace];\n");
+        let mut owner: std::collections::BTreeMap<&str, usize> = std::collections::BTreeMap::new();
+        for (position, step) in self.steps.iter().enumerate() {
+            let (label, style, operators) = match step {
+                StepReport::Kernel { name, operators, predicted_us, .. } => {
+                    (format!("{name}\\n{predicted_us:.1} us"), "filled", operators.clone())
+                }
+                StepReport::Extern { operator, .. } => (operator.clone(), "dashed", vec![operator.clone()]),
+            };
+            text.push_str(&format!("  s{position} [label=\"{label}\", style={style}];\n"));
+            for edge in &self.edges {
+                if operators.contains(&edge.producer) {
+                    owner.insert(&edge.producer, position);
+                }
+                if operators.contains(&edge.consumer) {
+                    owner.insert(&edge.consumer, position);
+                }
+            }
+        }
+        let mut drawn = std::collections::BTreeSet::new();
+        for edge in &self.edges {
+            let (from, to) = (owner.get(edge.producer.as_str()), owner.get(edge.consumer.as_str()));
+            if let (Some(from), Some(to)) = (from, to)
+                && from != to
+                && drawn.insert((from, to))
+            {
+                text.push_str(&format!("  s{from} -> s{to} [tooltip=\"{}\"];\n", edge.verdict));
+            }
+        }
+        text.push_str("}\n");
+        text
+    }
+}
+
+impl std::fmt::Display for Explanation {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.summary())
+    }
+}
+
+fn step_text(position: usize, step: &StepReport) -> String {
+    match step {
+        StepReport::Kernel {
+            name,
+            shape,
+            operators,
+            grid,
+            bytes_read,
+            bytes_written,
+            bytes_streamed,
+            predicted_us,
+            program,
+            parts,
+            reason,
+            schedule,
+            outer_loop,
+            ..
+        } => format!(
+            "{position:4}  kernel {name} ({shape}, {}program {program}, {grid} instances): reads {}, writes {}{}, {predicted_us:.1} us\n        {}\n{}{}{}",
+            if *parts > 1 { format!("{parts} kernels in one launch, ") } else { String::new() },
+            bytes(*bytes_read),
+            bytes(*bytes_written),
+            if *bytes_streamed > 0 {
+                format!(" ({} by non-temporal stores)", bytes(*bytes_streamed))
+            } else {
+                String::new()
+            },
+            operators.join(", "),
+            schedule.as_ref().map_or_else(String::new, |schedule| format!("        {}\n", schedule.text())),
+            reason.as_ref().map_or_else(String::new, |reason| format!("        {reason}\n")),
+            outer_loop.as_ref().map_or_else(String::new, |outer_loop| format!("        {outer_loop}\n"))
+        ),
+        StepReport::Extern { operator, result, reason, .. } => {
+            let reason = reason.as_ref().map_or_else(String::new, |reason| format!("\n        {reason}"));
+            format!("{position:4}  libtorch {operator} : {result}{reason}\n")
+        }
+    }
+}
+
+pub(super) fn bytes(n: u64) -> String {
+    match n {
+        0..10_000 => format!("{n} B"),
+        10_000..10_000_000 => format!("{:.1} kB", n as f64 / 1e3),
+        _ => format!("{:.1} MB", n as f64 / 1e6),
+    }
+}

@@ -1,0 +1,75 @@
+//! Reports of plans as data: their schema, and what is different between two.
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+use tilefuse::Explanation;
+
+fn run(folder: &Path, args: &[&str]) -> (Option<i32>, String, String) {
+    let Output { status, stdout, stderr } =
+        Command::new(crate::common::program()).current_dir(folder).args(args).output().unwrap();
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    (status.code(), text(&stdout), text(&stderr))
+}
+
+/// `tilefuse explain --format schema -o docs/plan.schema.json` writes it.
+#[test]
+fn the_schema_in_the_documentation_is_that_of_reports() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/plan.schema.json");
+    assert!(std::fs::read_to_string(path).unwrap() == Explanation::schema(), "the schema is out of date");
+}
+
+#[test]
+fn reports_are_as_their_schema_says() {
+    let folder = tempfile::tempdir().unwrap();
+    let schema = serde_json::from_str(&Explanation::schema()).unwrap();
+    let validator = jsonschema::validator_for(&schema).unwrap();
+    for model in ["mlp8x1024-tiny", "gpt2-tiny", "resnet18-tiny", "llama-tiny", "kernel:cross_entropy"] {
+        let (status, report, said) = run(folder.path(), &["explain", model, "--format", "json"]);
+        assert_eq!(status, Some(0), "{said}");
+        let value: serde_json::Value = serde_json::from_str(&report).unwrap();
+        let errors: Vec<String> = validator.iter_errors(&value).map(|error| error.to_string()).collect();
+        assert!(errors.is_empty(), "{model}: {errors:?}");
+        // What is read is what was written.
+        let read = Explanation::from_json(&report).unwrap();
+        assert_eq!(serde_json::to_value(&read).unwrap(), value, "{model}");
+    }
+    let mut wrong: serde_json::Value =
+        serde_json::from_str(&run(folder.path(), &["explain", "mlp8x1024-tiny", "--format", "json"]).1)
+            .unwrap();
+    wrong["steps"][0]["grid"] = "many".into();
+    assert!(!validator.is_valid(&wrong));
+}
+
+#[test]
+fn plans_are_compared_and_regressions_fail() {
+    let folder = tempfile::tempdir().unwrap();
+    let explain = |args: &[&str]| run(folder.path(), &[&["explain", "mlp8x1024-tiny"], args].concat());
+    assert_eq!(explain(&["--format", "json", "-o", "old.json"]).0, Some(0));
+    let (status, same, _) = explain(&["--diff", "old.json", "--fail-on-regression", "0"]);
+    assert_eq!((status, same.as_str()), (Some(0), "the plans are the same\n"));
+    let apart = ["--hint", "apart=aten::gelu", "--hint", "apart=aten::layer_norm", "--diff", "old.json"];
+    let (status, text, _) = explain(&apart);
+    assert_eq!(status, Some(0));
+    assert!(text.contains("kernels ") && text.contains("\ngone\n") && text.contains("\nnew\n"), "{text}");
+    let (status, _, said) = explain(&[&apart[..], &["--fail-on-regression", "5%"]].concat());
+    assert_eq!(status, Some(1), "{said}");
+    assert!(said.contains("worse by more than 5%: "), "{said}");
+    let (status, data, _) = explain(&[&apart[..], &["--format", "json"]].concat());
+    let data: serde_json::Value = serde_json::from_str(&data).unwrap();
+    assert_eq!(status, Some(0));
+    assert!(data["new"].as_array().unwrap().len() > 1);
+    for (args, error) in [
+        (["--diff", "no-such.json"], "no-such.json: "),
+        (["--diff", "old.json/x"], "old.json/x: "),
+        (["--fail-on-regression", "5%"], "--diff"),
+    ] {
+        let (status, _, said) = explain(&args);
+        assert_eq!(status, Some(2), "{said}");
+        assert!(said.contains(error), "{said}");
+    }
+    std::fs::write(folder.path().join("bad.json"), "{\"version\":99}").unwrap();
+    let (status, _, said) = explain(&["--diff", "bad.json"]);
+    assert_eq!(status, Some(2));
+    assert!(said.contains("version 99"), "{said}");
+}
