@@ -135,6 +135,8 @@ pub struct EdgeReport {
     pub consumer_step: Option<usize>,
     /// What became of the edge, with the reason.
     pub verdict: String,
+    /// What would have to change for the edge to be fused; none of one that is.
+    pub remedy: Option<String>,
     /// Whether producer and consumer are in one kernel.
     pub fused: bool,
     /// Bytes of what the producer gives.
@@ -292,6 +294,7 @@ impl Explanation {
                 producer_step,
                 consumer_step,
                 verdict: verdict.to_string(),
+                remedy: verdict.remedy(),
                 fused: *verdict == Verdict::Fused,
                 bytes: plan.graph.node(d.producer).outs.iter().map(tilefuse_fusion::TensorType::bytes).sum(),
             }

@@ -151,6 +151,7 @@ pub(super) struct Alike<'a> {
     pub(super) producer: String,
     pub(super) consumer: String,
     pub(super) verdict: &'a str,
+    pub(super) remedy: Option<&'a str>,
     /// How many there are.
     pub(super) count: usize,
     /// Bytes over all of them.
@@ -170,11 +171,18 @@ impl Alike<'_> {
 pub(super) fn alike(plan: &Explanation) -> Vec<Alike<'_>> {
     let mut found: IndexMap<(String, String, &str), Alike<'_>> = IndexMap::new();
     for (first, edge) in plan.edges.iter().enumerate().filter(|(_, edge)| !edge.fused) {
-        let EdgeReport { producer, consumer, verdict, bytes, .. } = edge;
+        let EdgeReport { producer, consumer, verdict, remedy, bytes, .. } = edge;
         let (producer, consumer) = (short(producer), short(consumer));
         let key = (producer.clone(), consumer.clone(), verdict.as_str());
-        let alike =
-            found.entry(key).or_insert(Alike { producer, consumer, verdict, count: 0, bytes: 0, first });
+        let alike = found.entry(key).or_insert(Alike {
+            producer,
+            consumer,
+            verdict,
+            remedy: remedy.as_deref(),
+            count: 0,
+            bytes: 0,
+            first,
+        });
         (alike.count, alike.bytes) = (alike.count + 1, alike.bytes + bytes);
     }
     let mut found: Vec<_> = found.into_values().collect();
@@ -193,7 +201,7 @@ pub(super) fn cuts(plan: &Explanation) -> String {
         alike.len()
     );
     for cut in alike.iter().take(MAX_CUTS) {
-        let Alike { producer, consumer, verdict, count, .. } = cut;
+        let Alike { producer, consumer, verdict, remedy, count, .. } = cut;
         let _ = writeln!(
             text,
             "  {:>9} in {count:3} {}  {producer} -> {consumer}\n{:26}{verdict}",
@@ -201,6 +209,9 @@ pub(super) fn cuts(plan: &Explanation) -> String {
             if *count == 1 { "edge " } else { "edges" },
             ""
         );
+        if let Some(remedy) = remedy {
+            let _ = writeln!(text, "{:26}what would change it: {remedy}", "");
+        }
     }
     text
 }

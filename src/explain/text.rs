@@ -29,6 +29,9 @@ impl Explanation {
         text.push_str("\nedges that were not fused\n");
         for edge in self.edges.iter().filter(|e| !e.fused) {
             text.push_str(&format!("  {} -> {}: {}\n", edge.producer, edge.consumer, edge.verdict));
+            if let Some(remedy) = &edge.remedy {
+                text.push_str(&format!("      what would change it: {remedy}\n"));
+            }
         }
         if programs {
             for program in &self.programs {

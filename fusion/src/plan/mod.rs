@@ -21,6 +21,7 @@ mod non_temporal;
 mod outer_loop;
 mod place;
 mod reinplace;
+mod remedy;
 mod split;
 mod steps;
 #[cfg(test)]

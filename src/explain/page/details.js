@@ -31,9 +31,9 @@ function schedule({ tiles, measured, remembered, choice, us }) {
 }
 
 function cut(at) {
-  const { producer, consumer, producer_step, consumer_step, verdict, bytes } = plan.edges[at];
+  const { producer, consumer, producer_step, consumer_step, verdict, remedy, bytes } = plan.edges[at];
   const end = (step, name) => (step === null ? name : toStep(step, name));
-  return el('p', {}, end(producer_step, producer), ' → ', end(consumer_step, consumer), ', ', inBytes(bytes), ': ', el('b', {}, verdict));
+  return el('p', {}, end(producer_step, producer), ' → ', end(consumer_step, consumer), ', ', inBytes(bytes), ': ', el('b', {}, verdict), remedy ? el('span', {}, ' What would change it: ', remedy, '.') : '');
 }
 
 function showStep(at) {

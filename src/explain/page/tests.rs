@@ -79,6 +79,7 @@ pub(in crate::explain) fn layers_of_two() -> Explanation {
         producer_step: Some(2),
         consumer_step: Some(3),
         verdict: String::from("cut: predicted 9.0 us merged, 4.0 us apart"),
+        remedy: Some(String::from("nothing that the cost model knows")),
         fused: false,
         bytes: 128,
     };

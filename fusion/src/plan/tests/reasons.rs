@@ -81,6 +81,9 @@ impl Seen {
 
     fn verdict(&mut self, verdict: &Verdict) {
         self.0.insert(verdict.name());
+        let remedy = verdict.remedy();
+        assert_eq!(remedy.is_none(), *verdict == Verdict::Fused);
+        assert!(remedy.is_none_or(|remedy| remedy.len() > 10));
         match verdict {
             Verdict::Illegal(refusal) => self.refusal(refusal),
             Verdict::Operator(_, reason) => refusals_of_calls()

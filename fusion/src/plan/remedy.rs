@@ -1,0 +1,116 @@
+//! What would have to change for an edge that was cut to be fused.
+
+use super::Verdict;
+use crate::kernel::{BlockRefusal, Refusal};
+
+impl Verdict {
+    /// What would have to change in the model, in its tensors or in the options for the edge to be fused; `None` of one that is.
+    pub fn remedy(&self) -> Option<String> {
+        Some(match self {
+            Verdict::Fused => return None,
+            Verdict::Illegal(refusal) => return Some(refusal.remedy()),
+            Verdict::Cycle => String::from(
+                "the step between them would have to be in the kernel as well: see why its own edges were cut",
+            ),
+            Verdict::Library(operator) => format!(
+                "a kernel for {operator}: an operator of one's own that launches one, registered with `Operator`, or operators that \
+                 have a lowering in its place"
+            ),
+            Verdict::Operator(operator, _) => {
+                format!(
+                    "a kernel in the place of the libtorch call of {operator}, which was not taken for the reason given"
+                )
+            }
+            Verdict::Slower { apart_us, merged_us } => format!(
+                "nothing that the cost model knows: merged it would take {:.1} us more; `Hint::together` merges it nevertheless",
+                merged_us - apart_us
+            ),
+            Verdict::Memory => String::from(
+                "a larger `Options::workspace_bytes`, up to which a call may hold more than eager does",
+            ),
+            Verdict::Limit => String::from("no `Options::max_rewrites`, or a larger one"),
+            Verdict::Hint => String::from("without the hint `apart` they may be fused"),
+        })
+    }
+}
+
+impl Refusal {
+    /// What would have to change for nodes to be one kernel.
+    pub fn remedy(&self) -> String {
+        match self {
+            Refusal::Extent { .. } => String::from(
+                "operators over as many elements: what is sliced, joined or broadcast in between moved to before the first or behind \
+                 the last",
+            ),
+            Refusal::OtherReduction => String::from(
+                "reductions along the same dimensions: a transposed operand, or one reduction over both",
+            ),
+            Refusal::OtherRow => String::from(
+                "each row used where it is reduced: what moves rows (flip, roll, transpose) behind what uses the result",
+            ),
+            Refusal::GatherSource => String::from(
+                "the computation behind the gather: what is picked, computed, in the place of picking from what is computed",
+            ),
+            Refusal::TooLarge { .. } => {
+                String::from("a smaller operator, such as fewer tensors joined at a time")
+            }
+            Refusal::TooLong { .. } => String::from(
+                "nothing: a load and a store cost little beside so many instructions, and compiling takes longer the more there are",
+            ),
+            Refusal::TooManyBuffers { .. } => {
+                String::from("fewer tensors: parameters joined into one, or views of one")
+            }
+            Refusal::ElementType => {
+                String::from("another element type: floating-point numbers, integers or truth values")
+            }
+            Refusal::Extern(_) => String::from("operators that have a lowering"),
+            Refusal::Empty => String::from("nothing: a tensor without elements takes no time"),
+            Refusal::Devices => String::from("tensors on one device"),
+            Refusal::Block(refusal) => refusal.remedy().to_owned(),
+        }
+    }
+}
+
+impl BlockRefusal {
+    /// What would have to change for an operator to be a prologue or an epilogue.
+    pub fn remedy(self) -> &'static str {
+        match self {
+            BlockRefusal::Reduction => {
+                "a reduction of the rows of the product, whose result nothing else needs the product beside"
+            }
+            BlockRefusal::PrologueReduction => {
+                "nothing today: a norm in front of a product has its statistics computed by a kernel of its own"
+            }
+            BlockRefusal::Both => {
+                "nothing today: two products are two kernels, but attention, whose scores stay in registers"
+            }
+            BlockRefusal::Attention => "nothing today: what surrounds attention has kernels of its own",
+            BlockRefusal::Tiles => "fewer operands in the neighbour, or a device with more shared memory",
+            BlockRefusal::Elements { .. } => {
+                "an operator over as many elements as the operand or result: slices and concatenations moved away from it"
+            }
+            BlockRefusal::Strided | BlockRefusal::OtherStrides => {
+                "an operand that lies contiguous: `contiguous`, or a layout that the product reads as it is"
+            }
+            BlockRefusal::NoLoads => "a kernel that only loads that operand",
+            BlockRefusal::NoStores => "a kernel that stores its result once",
+            BlockRefusal::SeveralResults => "an epilogue of one of the results",
+            BlockRefusal::PrologueStored => {
+                "nothing else that reads the value: computed in the product's loads, it is nowhere in memory"
+            }
+            BlockRefusal::Gather => {
+                "indices that are applied before what is behind the gather, or after the product"
+            }
+            BlockRefusal::ResultOrder => {
+                "an epilogue that reads each element where it is stored: what transposes or rolls behind it"
+            }
+            BlockRefusal::Order => {
+                "a neighbour in the order of the product's rows: what transposes moved away from it"
+            }
+            BlockRefusal::WritesOperand => "a kernel that writes results alone",
+            BlockRefusal::Parameters => {
+                "a kernel with one parameter for each operand and result of its operator"
+            }
+        }
+    }
+}
