@@ -352,7 +352,9 @@ fn pass(name: &str) -> Result<String, String> {
     if names.contains(&name) {
         Ok(name.to_owned())
     } else {
-        Err(format!("no pass; there are {}", names.join(", ")))
+        let meant = super::model::alike(name, names.iter().copied());
+        let meant = meant.map_or_else(String::new, |meant| format!(", did you mean {meant}?"));
+        Err(format!("no pass{meant}; there are {}", names.join(", ")))
     }
 }
 
@@ -423,6 +425,7 @@ fn run_explain(args: &ExplainArgs) -> Result<(), Failure> {
     }
     let text = match args.format {
         Format::Text if args.full || args.programs => explanation.text(args.programs),
+        Format::Text if args.output.is_none() => explanation.summary_in(crate::explain::Look::of_output()),
         Format::Text => explanation.summary(),
         Format::Json => json(&explanation)?,
         Format::Schema => crate::Explanation::schema(),

@@ -112,7 +112,7 @@ fn find() -> Findings {
         libtorch_folder,
         llvm: tilefuse_codegen::llvm_version(),
         threads: tch::get_num_threads().max(1) as usize,
-        processor: tilefuse_codegen::host::HostOptions::default().fingerprint(),
+        processor: tilefuse_codegen::host::HostOptions::default().processor(),
         cuda,
         cuda_missing,
         targets: vec!["host", "sm_80", "sm_90a", "sm_100a"],

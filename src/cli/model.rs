@@ -28,7 +28,11 @@ impl Which {
         if path.is_file() {
             return Ok(Which::File(path.to_owned()));
         }
-        Err(Failure::usage(format!("there is no model and no file {name:?}; known models: {}", known())))
+        let meant = match alike(name, zoo().iter().map(|entry| entry.name)) {
+            Some(meant) => format!("did you mean {meant:?}? `tilefuse models` lists all"),
+            None => format!("known models: {}", known()),
+        };
+        Err(Failure::usage(format!("there is no model and no file {name:?}; {meant}")))
     }
 
     /// Inputs to use where none are given.
@@ -55,6 +59,12 @@ impl Which {
             Which::File(_) => Ok(()),
         }
     }
+}
+
+/// The name that was meant by one that is none, if one of them is close to it.
+pub(crate) fn alike<'n>(name: &str, names: impl Iterator<Item = &'n str>) -> Option<&'n str> {
+    let close = names.map(|known| (strsim::jaro_winkler(name, known), known));
+    close.filter(|(close, _)| *close > 0.8).max_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, known)| known)
 }
 
 fn known() -> String {

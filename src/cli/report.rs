@@ -41,12 +41,12 @@ pub(crate) fn bar(len: u64) -> ProgressBar {
     bar
 }
 
-/// The card, or the kind of the processor.
+/// The card, or the processor.
 pub(crate) fn device_name(device: tch::Device) -> Result<String, Failure> {
-    let name = crate::engine::device_name(device)?;
-    // What follows a processor's name is a list of everything that it can do.
-    let words = if device.is_cuda() { usize::MAX } else { 3 };
-    Ok(name.split_whitespace().take(words).collect::<Vec<_>>().join(" "))
+    if device.is_cuda() {
+        return Ok(crate::engine::device_name(device)?);
+    }
+    Ok(tilefuse_codegen::host::HostOptions::default().processor())
 }
 
 /// What a comparison ran on, in a line.

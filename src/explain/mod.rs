@@ -15,5 +15,6 @@ pub use self::flow::TensorReport;
 pub use self::report::{
     EdgeReport, Explanation, MachineReport, REPORT_VERSION, ScheduleReport, StepReport, UpdateReport,
 };
+pub(crate) use self::summary::Look;
 use self::text::bytes;
 pub use self::totals::Totals;

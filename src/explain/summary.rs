@@ -16,9 +16,6 @@ use super::{EdgeReport, Explanation, StepReport, bytes};
 /// Cuts that are shown.
 const MAX_CUTS: usize = 5;
 
-/// Columns of a line.
-const WIDTH: usize = 120;
-
 /// Steps one after the other, as they are shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Run {
@@ -26,6 +23,13 @@ struct Run {
     /// Steps that are repeated.
     period: usize,
     times: usize,
+}
+
+impl Run {
+    /// The position behind its last step.
+    fn end(&self) -> usize {
+        self.start + self.period * self.times
+    }
 }
 
 /// The steps as runs, by keys that are equal where steps are alike: each is the one that covers most from where it starts, and
@@ -95,54 +99,148 @@ fn clip(text: &str, width: usize) -> String {
     }
 }
 
-/// The steps of a plan, repeated ones once.
-pub(super) fn steps(plan: &Explanation) -> String {
-    let all: f64 = plan.steps.iter().map(predicted).sum();
-    let share = |us: f64| if all > 0.0 { 100.0 * us / all } else { 0.0 };
-    let name = |step: &StepReport| match step {
-        StepReport::Kernel { name, .. } => name.clone(),
-        StepReport::Extern { .. } => String::from("libtorch"),
-    };
-    let width = plan.steps.iter().map(|step| name(step).len()).max().unwrap_or(0).min(40);
-    let mut text = format!("steps, with their share of {} as predicted\n", time(all));
-    let keys: Vec<String> = plan.steps.iter().map(key).collect();
-    for run in runs(&keys) {
-        let Run { start, period, times } = run;
-        let part = &plan.steps[start..start + period];
-        let indent = if times > 1 { 2 } else { 0 };
-        if times > 1 {
-            let end = start + period * times;
-            let us: f64 = plan.steps[start..end].iter().map(predicted).sum();
-            let _ = writeln!(
-                text,
-                "{times} x {period} steps, {start} to {}: {}, {:.1} %",
-                end - 1,
-                time(us),
-                share(us)
-            );
+/// Where a summary is read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Look {
+    /// Columns of a line.
+    pub(crate) width: usize,
+    /// Whether escape codes of a terminal are understood.
+    pub(crate) colour: bool,
+}
+
+impl Look {
+    /// A file, or another program.
+    pub(crate) const PLAIN: Look = Look { width: 120, colour: false };
+
+    /// That of standard output: the terminal's width, and colours unless `NO_COLOR` or the terminal says otherwise.
+    pub(crate) fn of_output() -> Look {
+        let term = console::Term::stdout();
+        match term.size_checked().filter(|_| term.is_term()) {
+            Some((_, columns)) => {
+                Look { width: usize::from(columns).max(60), colour: console::colors_enabled() }
+            }
+            None => Look::PLAIN,
         }
-        for (at, step) in (start..).zip(part) {
-            let operators: Vec<String> = match step {
-                StepReport::Kernel { operators, .. } => operators.iter().map(|o| short(o)).collect(),
-                StepReport::Extern { operator, .. } => vec![short(operator)],
-            };
-            let moved = match step {
-                StepReport::Kernel { bytes_read, bytes_written, .. } => bytes(bytes_read + bytes_written),
-                StepReport::Extern { .. } => String::new(),
-            };
-            let modules = modules(plan, at, run);
+    }
+
+    fn styled(self, text: &str) -> console::StyledObject<&str> {
+        console::style(text).force_styling(self.colour)
+    }
+
+    fn strong(self, text: &str) -> String {
+        self.styled(text).bold().to_string()
+    }
+
+    fn faint(self, text: &str) -> String {
+        self.styled(text).dim().to_string()
+    }
+
+    fn warning(self, text: &str) -> String {
+        self.styled(text).yellow().to_string()
+    }
+}
+
+/// So many runs in a row of which each takes less than [`SMALL`] of the time are one line.
+const MANY: usize = 4;
+
+/// Of all time, in percent.
+const SMALL: f64 = 0.1;
+
+/// The steps of a plan, repeated ones once, and many small ones in a row together.
+pub(super) fn steps(plan: &Explanation, look: Look) -> String {
+    let all = plan.totals().predicted_us;
+    let us = |run: &Run| plan.steps[run.start..run.end()].iter().map(predicted).sum::<f64>();
+    let share = |us: f64| if all > 0.0 { 100.0 * us / all } else { 0.0 };
+    let width = plan.steps.iter().map(|step| name(step).len()).max().unwrap_or(0).min(40);
+    let heading = format!("steps, with their share of {} as predicted", time(all));
+    let mut text = look.strong(&heading) + "\n";
+    let keys: Vec<String> = plan.steps.iter().map(key).collect();
+    let found = runs(&keys);
+    let is_small = |run: &Run| {
+        share(us(run)) < SMALL && plan.steps[run.start..run.end()].iter().all(is_known_to_be_short)
+    };
+    for part in found.chunk_by(|a, b| is_small(a) == is_small(b)) {
+        if part.len() >= MANY && is_small(&part[0]) {
+            let (first, last) = (part[0].start, part[part.len() - 1].end() - 1);
+            let together: f64 = part.iter().map(us).sum();
             let line = format!(
-                "{:indent$}{at:4} {:>6.1} % {moved:>9}  {:width$}  {modules}{}{}",
-                "",
-                share(predicted(step)),
-                clip(&name(step), width),
-                if modules.is_empty() { "" } else { ": " },
-                operators.join(", ")
+                "{} steps, {first} to {last}, {:.1} % together: {}",
+                last + 1 - first,
+                share(together),
+                kinds(&plan.steps[first..=last])
             );
-            let _ = writeln!(text, "{}", clip(line.trim_end(), WIDTH));
+            let _ = writeln!(text, "{}", look.faint(&clip(&line, look.width)));
+            continue;
+        }
+        for run in part {
+            if run.times > 1 {
+                let (start, period, times) = (run.start, run.period, run.times);
+                let _ = writeln!(
+                    text,
+                    "{times} x {period} steps, {start} to {}: {}, {:.1} %",
+                    run.end() - 1,
+                    time(us(run)),
+                    share(us(run))
+                );
+            }
+            for at in run.start..run.start + run.period {
+                let line = step(plan, at, *run, share(predicted(&plan.steps[at])), width);
+                let line = clip(&line, look.width);
+                let is_call = matches!(plan.steps[at], StepReport::Extern { .. });
+                let _ = writeln!(text, "{}", if is_call { look.warning(&line) } else { line });
+            }
         }
     }
     text
+}
+
+/// Whether a step is a kernel, whose time is predicted, or a libtorch call of little.
+fn is_known_to_be_short(step: &StepReport) -> bool {
+    match step {
+        StepReport::Kernel { .. } => true,
+        StepReport::Extern { flops, writes, .. } => {
+            *flops == 0 && writes.iter().map(|tensor| tensor.bytes).sum::<u64>() < 1 << 16
+        }
+    }
+}
+
+fn name(step: &StepReport) -> String {
+    match step {
+        StepReport::Kernel { name, .. } => name.clone(),
+        StepReport::Extern { .. } => String::from("libtorch"),
+    }
+}
+
+/// What steps are called, with how many there are of each.
+fn kinds(steps: &[StepReport]) -> String {
+    let mut counts: IndexMap<String, usize> = IndexMap::new();
+    for step in steps {
+        *counts.entry(name(step)).or_default() += 1;
+    }
+    counts.sort_by(|_, a, _, b| b.cmp(a));
+    let each = counts.iter().map(|(name, count)| format!("{count} x {name}"));
+    each.collect::<Vec<_>>().join(", ")
+}
+
+/// A step in a line.
+fn step(plan: &Explanation, at: usize, run: Run, share: f64, width: usize) -> String {
+    let step = &plan.steps[at];
+    let (operators, moved) = match step {
+        StepReport::Kernel { operators, bytes_read, bytes_written, .. } => {
+            (operators.iter().map(|o| short(o)).collect(), bytes(bytes_read + bytes_written))
+        }
+        StepReport::Extern { operator, .. } => (vec![short(operator)], String::new()),
+    };
+    let modules = modules(plan, at, run);
+    let indent = if run.times > 1 { 2 } else { 0 };
+    let line = format!(
+        "{:indent$}{at:4} {share:>6.1} % {moved:>9}  {:width$}  {modules}{}{}",
+        "",
+        clip(&name(step), width),
+        if modules.is_empty() { "" } else { ": " },
+        operators.join(", ")
+    );
+    line.trim_end().to_owned()
 }
 
 /// Cuts between the same operators for the same reason.
@@ -191,15 +289,16 @@ pub(super) fn alike(plan: &Explanation) -> Vec<Alike<'_>> {
 }
 
 /// The cuts over which most bytes go, alike ones once.
-pub(super) fn cuts(plan: &Explanation) -> String {
+pub(super) fn cuts(plan: &Explanation, look: Look) -> String {
     let alike = alike(plan);
     if alike.is_empty() {
         return String::from("every edge is fused\n");
     }
-    let mut text = format!(
-        "edges that were not fused, of {} different ones those over which most bytes go\n",
+    let heading = format!(
+        "edges that were not fused, of {} different ones those over which most bytes go",
         alike.len()
     );
+    let mut text = look.strong(&heading) + "\n";
     for cut in alike.iter().take(MAX_CUTS) {
         let Alike { producer, consumer, verdict, remedy, count, .. } = cut;
         let _ = writeln!(
@@ -210,7 +309,8 @@ pub(super) fn cuts(plan: &Explanation) -> String {
             ""
         );
         if let Some(remedy) = remedy {
-            let _ = writeln!(text, "{:26}what would change it: {remedy}", "");
+            let line = format!("{:26}what would change it: {remedy}", "");
+            let _ = writeln!(text, "{}", look.faint(&line));
         }
     }
     text
@@ -232,6 +332,19 @@ mod tests {
         assert_eq!(runs_of("xabababy"), [(0, 1, 1), (1, 2, 3), (7, 1, 1)]);
         assert_eq!(runs_of("aaaa"), [(0, 1, 4)]);
         assert_eq!(runs_of("aabaabc"), [(0, 3, 2), (6, 1, 1)]);
+    }
+
+    #[test]
+    fn colours_are_for_terminals_alone() {
+        let plan = crate::explain::page::tests::layers_of_two();
+        assert!(!plan.summary().contains('\u{1b}'));
+        let look = Look { width: 60, colour: true };
+        let text = plan.summary_in(look);
+        assert!(text.contains("\u{1b}[1m"), "{text}");
+        let plain = plan.summary_in(Look { colour: false, ..look });
+        let steps = plain.lines().take_while(|line| !line.starts_with("edges"));
+        assert!(steps.skip(2).all(|line| line.chars().count() <= 60), "{plain}");
+        assert_eq!(console::strip_ansi_codes(&text), plain);
     }
 
     #[test]

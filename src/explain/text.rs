@@ -1,5 +1,6 @@
 //! A report as text, and as a graph for Graphviz.
 
+use super::summary::Look;
 use super::{Explanation, StepReport, page, summary};
 
 impl Explanation {
@@ -11,11 +12,16 @@ impl Explanation {
     /// The plan on a screen: what repeats once, the time of each part, and the cuts over which most bytes go. This is what is
     /// displayed.
     pub fn summary(&self) -> String {
+        self.summary_in(Look::PLAIN)
+    }
+
+    /// The same, as it is read there.
+    pub(crate) fn summary_in(&self, look: Look) -> String {
         let mut text = self.head();
-        text.push_str(&summary::steps(self));
+        text.push_str(&summary::steps(self, look));
         text.push_str(&self.updates_text());
         text.push('\n');
-        text.push_str(&summary::cuts(self));
+        text.push_str(&summary::cuts(self, look));
         text
     }
 

@@ -60,7 +60,7 @@ fn described(processor: &str, folder: &Path) -> String {
 fn whole_path(processor: &str, bits: u32) {
     let folder = tempfile::tempdir().unwrap();
     let doctor = described(processor, folder.path());
-    assert!(doctor.contains(&format!("{processor} {bits}")), "{doctor}");
+    assert!(doctor.contains(&format!("{processor}, vectors of {bits} bits")), "{doctor}");
     let mut tests = Command::new(std::env::current_exe().unwrap());
     tests.env("TILEFUSE_HOST_CPU", processor).arg("--exact").args(TESTS);
     let said = succeeded(&with_cache(tests, folder.path()), processor);

@@ -49,6 +49,11 @@ impl HostOptions {
         format!("host {} {}", env!("CARGO_PKG_VERSION"), Target::new(self.isa).describe())
     }
 
+    /// The processor for a reader: its name, the bits of its vectors, and the instructions that decide how quick kernels are.
+    pub fn processor(&self) -> String {
+        Target::new(self.isa).summary()
+    }
+
     /// Bits of a vector of the processor that code is made for.
     pub fn vector_bits(&self) -> u32 {
         Target::new(self.isa).vector

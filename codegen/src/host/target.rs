@@ -232,6 +232,21 @@ impl Target {
         }
     }
 
+    /// What a reader wants to know of this processor: its name, and the instructions that decide how quick kernels are.
+    pub(super) fn summary(&self) -> String {
+        const MATTER: [&str; 8] =
+            ["avx2", "fma", "avx512f", "avx512vnni", "avx512bf16", "avx512fp16", "amx-int8", "amx-bf16"];
+        let has =
+            |name: &&&str| self.features.split(',').any(|feature| feature.strip_prefix('+') == Some(**name));
+        let found: Vec<&str> = MATTER.iter().filter(has).copied().collect();
+        let name = match self.family {
+            Family::X86 => &self.cpu,
+            Family::Aarch64 => ARM,
+        };
+        let features = if found.is_empty() { String::new() } else { format!("; {}", found.join(", ")) };
+        format!("{name}, vectors of {} bits{features}", self.vector)
+    }
+
     /// Tells LLVM which instructions a function may use.
     pub(super) fn mark(&self, cx: &Context, function: FunctionValue<'_>) {
         let width = self.vector.to_string();
