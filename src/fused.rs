@@ -2,6 +2,7 @@
 
 mod call;
 pub(crate) mod forward;
+mod profile;
 mod strict;
 
 use std::collections::BTreeMap;
@@ -172,7 +173,16 @@ impl<M> Fused<M> {
         inputs: &[Tensor],
         forward: impl Fn(&M, &[Tensor]) -> Vec<Tensor>,
     ) -> Result<Explanation, Error> {
-        self.explain_call(inputs, false, |model, inputs| Ok(forward(model, inputs)))
+        self.explain_call(inputs, (false, false), |model, inputs| Ok(forward(model, inputs)))
+    }
+
+    /// As [`Fused::explain_with`], with times as in [`Fused::profile`].
+    pub fn profile_with(
+        &self,
+        inputs: &[Tensor],
+        forward: impl Fn(&M, &[Tensor]) -> Vec<Tensor>,
+    ) -> Result<Explanation, Error> {
+        self.explain_call(inputs, (false, true), |model, inputs| Ok(forward(model, inputs)))
     }
 }
 

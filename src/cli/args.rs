@@ -124,6 +124,9 @@ struct ExplainArgs {
     /// Write to a file.
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
+    /// Measure each step, and on a CPU each operator in eager, in runs of their own.
+    #[arg(long)]
+    profile: bool,
     /// Show every step and every cut, not what repeats once.
     #[arg(long)]
     full: bool,
@@ -418,7 +421,10 @@ fn run_explain(args: &ExplainArgs) -> Result<(), Failure> {
     }
     let names = model.names.iter().map(|(n, t)| (n.clone(), t.shallow_clone())).collect();
     let fused = crate::fuse_with(model, options).with_names(names);
-    let explanation = quietly(|| Ok(fused.explain_with(&inputs, |m, x| m.forward(x))?))?;
+    let explanation = quietly(|| match args.profile {
+        true => Ok(fused.profile_with(&inputs, |m, x| m.forward(x))?),
+        false => Ok(fused.explain_with(&inputs, |m, x| m.forward(x))?),
+    })?;
     progress.finish_and_clear();
     if let Some(path) = &args.diff {
         return show_diff(args, path, &explanation);

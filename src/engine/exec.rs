@@ -54,8 +54,21 @@ pub(super) struct Frame<'a> {
     pub(super) views: SmallVec<[usize; 4]>,
 }
 
+/// Is told of each step of a plan that has run or is queued.
+pub(super) trait Watch {
+    /// A step is done, or on its way on this stream.
+    fn step(&mut self, stream: Stream) -> Result<(), Error>;
+}
+
+/// Nobody.
+impl Watch for () {
+    fn step(&mut self, _: Stream) -> Result<(), Error> {
+        Ok(())
+    }
+}
+
 /// What a call brings: inputs, their addresses, and those of the parameters.
-struct Call<'a> {
+pub(super) struct Call<'a> {
     inputs: &'a [Tensor],
     data: &'a [*mut c_void],
     param_data: &'a [*mut c_void],
@@ -92,6 +105,16 @@ impl Compiled {
         data: &[*mut c_void],
         threads: usize,
     ) -> Result<Vec<Tensor>, Stop> {
+        self.guarded(inputs, data, |call| self.run_unguarded(call, threads))
+    }
+
+    /// Does something with what the guards have checked, and sets random numbers back where that fails.
+    pub(super) fn guarded<T>(
+        &self,
+        inputs: &[Tensor],
+        data: &[*mut c_void],
+        run: impl FnOnce(&Call<'_>) -> Result<T, Error>,
+    ) -> Result<T, Stop> {
         let param_data = self.guard(inputs)?;
         if let Some(reason) = self.packs.given_up() {
             return Err(Stop::Stale(reason.into()));
@@ -107,7 +130,7 @@ impl Compiled {
         for &device in &self.draws_on {
             generators.push(GeneratorState::of(device)?);
         }
-        self.run_unguarded(&call, threads).map_err(|error| {
+        run(&call).map_err(|error| {
             // Nothing of the caller's is written before the last step that may fail, so this undoes the call.
             match generators.iter().try_for_each(GeneratorState::restore).err().unwrap_or(error) {
                 error @ Error::OtherResult => Stop::Unfit(error.to_string().into()),
@@ -204,6 +227,15 @@ impl Compiled {
     fn steps(&self, call: &Call<'_>, stream: Stream) -> Result<Vec<Tensor>, Error> {
         let mut frame = self.frame(call, stream, self.memory(stream.raw as usize)?)?;
         let result = frame.work().and_then(|()| frame.check()).and_then(|()| frame.results());
+        let workspace = frame.memory.workspace;
+        self.workspaces.give(workspace);
+        result
+    }
+
+    /// Runs the steps one by one for someone who watches, and returns nothing.
+    pub(super) fn watch(&self, call: &Call<'_>, stream: Stream, watch: &mut impl Watch) -> Result<(), Error> {
+        let mut frame = self.frame(call, stream, self.memory(stream.raw as usize)?)?;
+        let result = watch.step(stream).and_then(|()| frame.watched(watch)).and_then(|()| frame.check());
         let workspace = frame.memory.workspace;
         self.workspaces.give(workspace);
         result
@@ -359,6 +391,11 @@ impl Frame<'_> {
 
     /// Queues or does the steps.
     fn work(&mut self) -> Result<(), Error> {
+        self.watched(&mut ())
+    }
+
+    /// Runs the steps; of each, one or several that run together are told once.
+    fn watched(&mut self, watch: &mut impl Watch) -> Result<(), Error> {
         self.allocate(&self.compiled.slots.hollow)?;
         for run in &self.compiled.runs {
             match run {
@@ -367,9 +404,16 @@ impl Frame<'_> {
                 Run::Extern { call, operands, written, reused, results, name } => {
                     self.call(call, operands, (written, reused), results, name)?;
                 }
-                Run::Take(positions) => self.allocate(positions)?,
-                Run::Free(slots) => self.free(slots),
+                Run::Take(positions) => {
+                    self.allocate(positions)?;
+                    continue;
+                }
+                Run::Free(slots) => {
+                    self.free(slots);
+                    continue;
+                }
             }
+            watch.step(self.stream)?;
         }
         Ok(())
     }

@@ -23,6 +23,7 @@ mod modules;
 mod prepack;
 mod products;
 mod profile;
+mod profiling;
 mod runs;
 mod schedules;
 mod slots;

@@ -90,7 +90,7 @@ impl Explanation {
                 Some(old) => {
                     let what = differences(old, step);
                     if !what.is_empty() {
-                        let more_us = summary::predicted(step) - summary::predicted(old);
+                        let more_us = predicted(step) - predicted(old);
                         changed.push(StepChange { step: name, at, what, more_us });
                     }
                 }
@@ -138,6 +138,13 @@ fn differences(old: &StepReport, new: &StepReport) -> Vec<String> {
         differs("predicted", summary::time(*us), summary::time(*predicted_us));
     }
     found
+}
+
+fn predicted(step: &StepReport) -> f64 {
+    match step {
+        StepReport::Kernel { predicted_us, .. } => *predicted_us,
+        StepReport::Extern { .. } => 0.0,
+    }
 }
 
 fn kind(step: &StepReport) -> String {

@@ -2,6 +2,7 @@
 
 mod diff;
 mod flow;
+mod limits;
 mod modules;
 mod page;
 mod report;
@@ -13,7 +14,8 @@ mod work;
 pub use self::diff::{PlanDiff, StepChange, TotalChange};
 pub use self::flow::TensorReport;
 pub use self::report::{
-    EdgeReport, Explanation, MachineReport, REPORT_VERSION, ScheduleReport, StepReport, UpdateReport,
+    EagerReport, EdgeReport, Explanation, MachineReport, REPORT_VERSION, ScheduleReport, StepReport,
+    UpdateReport,
 };
 pub(crate) use self::summary::Look;
 use self::text::bytes;

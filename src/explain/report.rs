@@ -47,6 +47,8 @@ pub enum StepReport {
         bytes_streamed: u64,
         /// Predicted time in microseconds.
         predicted_us: f64,
+        /// Measured time in microseconds, where the plan was profiled: of all steps of an outer loop at the first of them.
+        measured_us: Option<f64>,
         /// Position of the program among the plan's distinct ones.
         program: usize,
         /// Why it is a kernel, where a libtorch call might do.
@@ -72,11 +74,49 @@ pub enum StepReport {
         writes: Vec<TensorReport>,
         /// Multiplications and additions, where it is a product, a convolution or attention, else 0.
         flops: u64,
+        /// Measured time in microseconds, where the plan was profiled.
+        measured_us: Option<f64>,
         /// Type of its first result.
         result: String,
         /// Why it is no kernel, where it is an operator with a kernel of its own.
         reason: Option<String>,
     },
+}
+
+impl StepReport {
+    /// Microseconds that it takes: as measured where it was, else as predicted. Nothing is predicted of a libtorch call.
+    pub fn us(&self) -> f64 {
+        match self {
+            StepReport::Kernel { predicted_us, measured_us, .. } => measured_us.unwrap_or(*predicted_us),
+            StepReport::Extern { measured_us, .. } => measured_us.unwrap_or(0.0),
+        }
+    }
+
+    /// Microseconds as measured.
+    pub fn measured_us(&self) -> Option<f64> {
+        match self {
+            StepReport::Kernel { measured_us, .. } | StepReport::Extern { measured_us, .. } => *measured_us,
+        }
+    }
+
+    fn set_measured_us(&mut self, us: f64) {
+        match self {
+            StepReport::Kernel { measured_us, .. } | StepReport::Extern { measured_us, .. } => {
+                *measured_us = Some(us)
+            }
+        }
+    }
+}
+
+/// An operator of the model, as eager runs it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct EagerReport {
+    /// The captured operator.
+    pub operator: String,
+    /// The module that it is of; empty where nothing says so.
+    pub module: String,
+    /// Measured microseconds that the host is in it.
+    pub us: f64,
 }
 
 /// How the schedule of a kernel was chosen.
@@ -229,6 +269,9 @@ pub struct Explanation {
     pub compile: CompileReport,
     /// Steps in order.
     pub steps: Vec<StepReport>,
+    /// The operators as eager runs them, on the host and where the plan was profiled.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub eager: Vec<EagerReport>,
     /// The tensors of the caller and of the model that a call writes.
     pub updates: Vec<UpdateReport>,
     /// Every edge.
@@ -265,6 +308,7 @@ impl Explanation {
                     bytes_written: k.bytes_written,
                     bytes_streamed: plan.non_temporal_bytes(k),
                     predicted_us: k.predicted_us,
+                    measured_us: None,
                     program: k.program,
                     reason: k.note.clone(),
                     parts: k.parts.len().max(1),
@@ -279,6 +323,7 @@ impl Explanation {
                 reads: flow.reads(at),
                 writes: flow.writes(at),
                 flops: work::flops(plan, &step.kind),
+                measured_us: None,
                 result: plan.graph.node(e.node).outs.first().map_or_else(String::new, ToString::to_string),
                 reason: e.reason.clone(),
             },
@@ -325,6 +370,7 @@ impl Explanation {
             last_rewrite: compiled.rewrites.1.map(String::from),
             compile: compiled.report,
             steps: steps.collect(),
+            eager: Vec::new(),
             updates: updates.collect(),
             edges: edges.collect(),
             programs: plan.programs.iter().map(ToString::to_string).collect(),
@@ -333,6 +379,52 @@ impl Explanation {
 }
 
 impl Explanation {
+    /// Whether its steps were measured.
+    pub fn is_measured(&self) -> bool {
+        self.steps.iter().any(|step| step.measured_us().is_some())
+    }
+
+    /// The same with what a profile has measured: of steps, or of several that run together at the first of them, and of eager's
+    /// operators by their numbers.
+    pub(crate) fn with_profile(
+        mut self,
+        steps: &[(usize, f64)],
+        eager: &[f64],
+        modules: &[String],
+    ) -> Explanation {
+        for (at, us) in steps {
+            if let Some(step) = self.steps.get_mut(*at) {
+                step.set_measured_us(*us);
+            }
+        }
+        // Of an outer loop, the first step has the time of all.
+        if !steps.is_empty() {
+            self.steps
+                .iter_mut()
+                .filter(|step| step.measured_us().is_none())
+                .for_each(|step| step.set_measured_us(0.0));
+        }
+        let names = self.operators();
+        let report = |(at, &us): (usize, &f64)| EagerReport {
+            operator: names.get(&at).cloned().unwrap_or_else(|| format!("#{at}")),
+            module: modules.get(at).cloned().unwrap_or_default(),
+            us,
+        };
+        self.eager = eager.iter().enumerate().map(report).collect();
+        self
+    }
+
+    /// The captured operators that steps and edges name, by their numbers.
+    fn operators(&self) -> rustc_hash::FxHashMap<usize, String> {
+        let of_steps = self.steps.iter().flat_map(|step| match step {
+            StepReport::Kernel { operators, .. } => operators.iter(),
+            StepReport::Extern { operator, .. } => std::slice::from_ref(operator).iter(),
+        });
+        let all = of_steps.chain(self.edges.iter().flat_map(|edge| [&edge.producer, &edge.consumer]));
+        let numbered = all.filter_map(|name| Some((name.rsplit_once(" #")?.1.parse().ok()?, name.clone())));
+        numbered.collect()
+    }
+
     /// The JSON Schema of reports, `docs/plan.schema.json`.
     pub fn schema() -> String {
         let schema = schemars::schema_for!(Explanation);

@@ -84,13 +84,6 @@ fn modules(plan: &Explanation, at: usize, run: Run) -> String {
     (0..of(at).len()).map(paths).collect::<Vec<_>>().join(", ")
 }
 
-pub(super) fn predicted(step: &StepReport) -> f64 {
-    match step {
-        StepReport::Kernel { predicted_us, .. } => *predicted_us,
-        StepReport::Extern { .. } => 0.0,
-    }
-}
-
 /// Text of at most so many characters.
 fn clip(text: &str, width: usize) -> String {
     match text.char_indices().nth(width) {
@@ -148,11 +141,17 @@ const SMALL: f64 = 0.1;
 
 /// The steps of a plan, repeated ones once, and many small ones in a row together.
 pub(super) fn steps(plan: &Explanation, look: Look) -> String {
-    let all = plan.totals().predicted_us;
-    let us = |run: &Run| plan.steps[run.start..run.end()].iter().map(predicted).sum::<f64>();
+    let all: f64 = plan.steps.iter().map(StepReport::us).sum();
+    let eager: f64 = plan.eager.iter().map(|operator| operator.us).sum();
+    let how = match (plan.is_measured(), eager > 0.0) {
+        (false, _) => String::from("as predicted"),
+        (true, false) => String::from("as measured"),
+        (true, true) => format!("as measured; eager's {} operators take {}", plan.eager.len(), time(eager)),
+    };
+    let us = |run: &Run| plan.steps[run.start..run.end()].iter().map(StepReport::us).sum::<f64>();
     let share = |us: f64| if all > 0.0 { 100.0 * us / all } else { 0.0 };
     let width = plan.steps.iter().map(|step| name(step).len()).max().unwrap_or(0).min(40);
-    let heading = format!("steps, with their share of {} as predicted", time(all));
+    let heading = format!("steps, with their share of {} {how}", time(all));
     let mut text = look.strong(&heading) + "\n";
     let keys: Vec<String> = plan.steps.iter().map(key).collect();
     let found = runs(&keys);
@@ -184,7 +183,7 @@ pub(super) fn steps(plan: &Explanation, look: Look) -> String {
                 );
             }
             for at in run.start..run.start + run.period {
-                let line = step(plan, at, *run, share(predicted(&plan.steps[at])), width);
+                let line = step(plan, at, *run, share(plan.steps[at].us()), width);
                 let line = clip(&line, look.width);
                 let is_call = matches!(plan.steps[at], StepReport::Extern { .. });
                 let _ = writeln!(text, "{}", if is_call { look.warning(&line) } else { line });
@@ -197,7 +196,7 @@ pub(super) fn steps(plan: &Explanation, look: Look) -> String {
 /// Whether a step is a kernel, whose time is predicted, or a libtorch call of little.
 fn is_known_to_be_short(step: &StepReport) -> bool {
     match step {
-        StepReport::Kernel { .. } => true,
+        StepReport::Kernel { .. } | StepReport::Extern { measured_us: Some(_), .. } => true,
         StepReport::Extern { flops, writes, .. } => {
             *flops == 0 && writes.iter().map(|tensor| tensor.bytes).sum::<u64>() < 1 << 16
         }
@@ -342,7 +341,7 @@ mod tests {
         let text = plan.summary_in(look);
         assert!(text.contains("\u{1b}[1m"), "{text}");
         let plain = plan.summary_in(Look { colour: false, ..look });
-        let steps = plain.lines().take_while(|line| !line.starts_with("edges"));
+        let steps = plain.lines().take_while(|line| !line.starts_with("time: "));
         assert!(steps.skip(2).all(|line| line.chars().count() <= 60), "{plain}");
         assert_eq!(console::strip_ansi_codes(&text), plain);
     }

@@ -1,7 +1,7 @@
 //! A report as text, and as a graph for Graphviz.
 
 use super::summary::Look;
-use super::{Explanation, StepReport, page, summary};
+use super::{Explanation, StepReport, limits, page, summary};
 
 impl Explanation {
     /// The same for calls that run the model itself for this reason.
@@ -19,6 +19,7 @@ impl Explanation {
     pub(crate) fn summary_in(&self, look: Look) -> String {
         let mut text = self.head();
         text.push_str(&summary::steps(self, look));
+        text.push_str(&format!("time: {}\n", limits::where_time_goes(self)));
         text.push_str(&self.updates_text());
         text.push('\n');
         text.push_str(&summary::cuts(self, look));

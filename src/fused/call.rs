@@ -119,7 +119,16 @@ impl<M> Fused<M> {
     where
         M: Forward<I, K>,
     {
-        self.explain_call(inputs, K::MANY, |model, inputs| Ok(model.run(inputs)))
+        self.explain_call(inputs, (K::MANY, false), |model, inputs| Ok(model.run(inputs)))
+    }
+
+    /// The same with measured times: of each step, on the host and on CUDA, and on the host of each operator in eager. The plan runs
+    /// some times for that, one step after the other, and writes what calls write; so does the model on the host.
+    pub fn profile<I: Values + ?Sized, K: Kind>(&self, inputs: &I) -> Result<Explanation, Error>
+    where
+        M: Forward<I, K>,
+    {
+        self.explain_call(inputs, (K::MANY, true), |model, inputs| Ok(model.run(inputs)))
     }
 
     /// `many` where the model may do something else for inputs of another type.
@@ -158,7 +167,7 @@ impl<M> Fused<M> {
     pub(super) fn explain_call<I: Values + ?Sized, O: Values>(
         &self,
         inputs: &I,
-        many: bool,
+        (many, measured): (bool, bool),
         forward: impl Fn(&M, &I) -> Result<O, Error>,
     ) -> Result<Explanation, Error> {
         let flat = Flattener::of_inputs(inputs);
@@ -175,7 +184,10 @@ impl<M> Fused<M> {
             tensors
         };
         let call = Call { forward: &forward, structure: &structure, outcome: &outcome };
-        let explanation = self.engine.explain(tensors, &call);
+        let explanation = match measured {
+            true => self.engine.profile(tensors, &call),
+            false => self.engine.explain(tensors, &call),
+        };
         failure.take().map_or(explanation, Err)
     }
 }
@@ -226,7 +238,7 @@ impl Fused<CModule> {
 
     /// The plan for these inputs of [`Fused::forward_is`], compiled now if it is not yet.
     pub fn explain_is(&self, inputs: &[IValue]) -> Result<Explanation, Error> {
-        self.explain_call(inputs, false, |model, inputs| model.forward_is(inputs).map_err(torch))
+        self.explain_call(inputs, (false, false), |model, inputs| model.forward_is(inputs).map_err(torch))
     }
 }
 

@@ -7,6 +7,7 @@ use std::cell::Cell;
 use std::collections::HashMap;
 use std::ffi::c_void;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::{Duration, Instant};
 
 use tch::Tensor;
 
@@ -104,6 +105,8 @@ pub(super) struct LiveStorage {
 /// A call that has begun.
 struct Pending {
     event: Event,
+    /// When the operator was about to run.
+    start: Instant,
     level: Level,
     /// The argument tensors as they were before.
     before: Vec<(TensorId, Meta)>,
@@ -291,11 +294,12 @@ impl Recorder {
             random,
             constant: false,
             scope: crate::scope::current(),
+            took: Duration::ZERO,
             call: CallId(self.calls.len() as u32),
             schema,
         };
         self.calls.push(call);
-        self.pending = Some(Pending { event, level, before });
+        self.pending = Some(Pending { event, level, before, start: Instant::now() });
         Ok(())
     }
 
@@ -336,6 +340,7 @@ impl Recorder {
 
     fn after(&mut self, bytes: &[u8]) -> Result<(), Error> {
         let Some(mut p) = self.pending.take() else { return Ok(()) };
+        p.event.took = p.start.elapsed();
         let index = self.events.len();
         let (known, seen) = (self.storages.len(), self.seen.len());
         p.event.outs = self.see_args(bytes, Some(Origin::Event(index)))?;

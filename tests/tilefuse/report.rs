@@ -6,8 +6,10 @@ use std::process::{Command, Output};
 use tilefuse::Explanation;
 
 fn run(folder: &Path, args: &[&str]) -> (Option<i32>, String, String) {
+    // What measurements choose is not the same from run to run.
+    let mut command = Command::new(crate::common::program());
     let Output { status, stdout, stderr } =
-        Command::new(crate::common::program()).current_dir(folder).args(args).output().unwrap();
+        command.current_dir(folder).args(args).env("TILEFUSE_PRODUCTS", "generated").output().unwrap();
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     (status.code(), text(&stdout), text(&stderr))
 }
@@ -37,7 +39,7 @@ fn reports_are_as_their_schema_says() {
     let mut wrong: serde_json::Value =
         serde_json::from_str(&run(folder.path(), &["explain", "mlp8x1024-tiny", "--format", "json"]).1)
             .unwrap();
-    wrong["steps"][0]["grid"] = "many".into();
+    wrong["ops_captured"] = "many".into();
     assert!(!validator.is_valid(&wrong));
 }
 
@@ -72,4 +74,41 @@ fn plans_are_compared_and_regressions_fail() {
     let (status, _, said) = explain(&["--diff", "bad.json"]);
     assert_eq!(status, Some(2));
     assert!(said.contains("version 99"), "{said}");
+}
+
+/// Times are measured in runs of their own, which leave what calls compute and count as it was.
+#[test]
+fn a_profile_has_a_time_for_each_step_and_operator() {
+    crate::common::setup();
+    let _no_grad = tch::no_grad_guard();
+    let _threads = crate::common::THREADS.read().unwrap();
+    let x = tch::Tensor::randn([64, 512], *crate::common::F32);
+    let model = |x: &tch::Tensor| {
+        let noise = x.rand_like();
+        (x.exp() * noise).softmax(-1, None).sort(-1, false).0
+    };
+    let fused = tilefuse::fuse(model);
+    tch::manual_seed(5);
+    let first: tch::Tensor = fused.call(&x).unwrap();
+    let plan = fused.profile(&x).unwrap();
+    assert!(plan.is_measured());
+    assert!(plan.steps.iter().all(|step| step.measured_us().is_some()), "{plan}");
+    let timed = plan.steps.iter().filter(|step| step.us() > 0.0).count();
+    assert!(timed >= 2, "{plan}");
+    if crate::common::on_cpu() {
+        assert_eq!(plan.eager.len(), plan.ops_captured);
+        assert!(
+            plan.eager
+                .iter()
+                .any(|operator| operator.operator.starts_with("aten::sort #") && operator.us > 0.0)
+        );
+        assert!(plan.summary().contains("as measured; eager's"), "{plan}");
+    }
+    assert!(!fused.explain(&x).unwrap().is_measured());
+    tch::manual_seed(5);
+    let again: tch::Tensor = fused.call(&x).unwrap();
+    assert!(again.allclose(&first, 1e-5, 1e-6, false));
+    assert!(fused.stats().eager_calls.is_empty());
+    let reads = |x: &tch::Tensor| x * x.sum(tch::Kind::Float).double_value(&[]);
+    assert!(matches!(tilefuse::fuse(reads).profile(&x), Err(tilefuse::Error::RunsEager(_))));
 }

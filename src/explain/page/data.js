@@ -1,8 +1,9 @@
 // What the page is about, and how it is said.
 const { plan, classes, limits, groups, links } = JSON.parse(document.getElementById('data').textContent);
-const timeOf = at => plan.steps[at].predicted_us || 0;
-const total = plan.steps.reduce((sum, step) => sum + (step.predicted_us || 0), 0) || 1;
-const share = step => (step.predicted_us || 0) / total;
+const usOf = step => step.measured_us ?? step.predicted_us ?? 0;
+const timeOf = at => usOf(plan.steps[at]);
+const total = plan.steps.reduce((sum, step) => sum + usOf(step), 0) || 1;
+const share = step => usOf(step) / total;
 const nameOf = at => plan.steps[at].name || plan.steps[at].operator;
 /// An operator without its namespace and position.
 const short = operator => operator.split(' ').filter(word => !word.startsWith('#')).map(word => word.replace(/^aten::/, '')).join(' ');

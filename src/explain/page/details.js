@@ -51,9 +51,10 @@ function showStep(at) {
     facts([
       ['step', `${at} of ${plan.steps.length}`],
       ['modules', step.modules.join(', ')],
-      ['predicted', kernel ? `${time(step.predicted_us)}, ${percent(share(step))} of all kernels` : null],
+      ['measured', step.measured_us === null ? null : `${time(step.measured_us)}, ${percent(share(step))} of all steps`],
+      ['predicted', kernel ? time(step.predicted_us) + (step.measured_us === null ? `, ${percent(share(step))} of all kernels` : '') : null],
       ['measured', measured ? time(measured) : null],
-      ['of the limit', limits[at] === null ? null : `${percent(limits[at])} of the predicted time is what memory or arithmetic asks for`],
+      ['of the limit', limits[at] === null ? null : `${percent(limits[at])} of the time is what memory or arithmetic asks for`],
       ['reads', kernel ? inBytes(step.bytes_read) : null],
       ['writes', kernel ? inBytes(step.bytes_written) + (step.bytes_streamed ? `, ${inBytes(step.bytes_streamed)} by non-temporal stores` : '') : null],
       ['operations', step.flops ? count(step.flops) : null],
@@ -75,7 +76,7 @@ function showGroup(at) {
   const row = step => el('tr', {}, el('td', {}, toStep(step)), el('td', {}, plan.steps[step].kind === 'kernel' ? time(timeOf(step)) : 'libtorch'));
   details.replaceChildren(
     el('h2', {}, groups[at].path || groups[at].label),
-    facts([['steps', steps.length], ['predicted', `${time(us)}, ${percent(us / total)} of all kernels`]]),
+    facts([['steps', steps.length], ['time', `${time(us)}, ${percent(us / total)} of all`]]),
     el('p', {}, el('button', { class: 'link', on: () => { toggle(at); showGroup(at); } }, opened.has(at) ? 'Close' : 'Open', ' the box')),
     heading('Steps'), el('table', {}, ...steps.map(row)));
 }

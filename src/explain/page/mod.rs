@@ -14,12 +14,11 @@ mod tree;
 use askama::Template;
 use indexmap::{IndexMap, IndexSet};
 use serde::Serialize;
-use tilefuse_fusion::BlockKernelKind;
-use tilefuse_fusion::plan::KernelKind;
 
 use self::layout::{Place, layers};
 use self::tree::{Item, Tree};
-use super::summary::{Alike, alike, predicted, short, time};
+use super::limits::{class, of_limit, where_time_goes};
+use super::summary::{Alike, alike, short, time};
 use super::{Explanation, StepReport, TensorReport, bytes};
 
 /// One module: its parts share their names.
@@ -28,8 +27,10 @@ const SCRIPTS: [&str; 4] =
 
 /// The page of a plan.
 pub(super) fn page(plan: &Explanation, title: &str) -> String {
+    let [strip, eager_strip] = plots::strips(plan);
     let page = Page {
         title,
+        time_goes: where_time_goes(plan),
         style: include_str!("plan.css"),
         scripts: SCRIPTS,
         data: embedded(&Data::of(plan)),
@@ -37,7 +38,8 @@ pub(super) fn page(plan: &Explanation, title: &str) -> String {
         rows: rows(plan),
         cuts: alike(plan),
         shares: plots::shares(plan),
-        strip: plots::strip(plan),
+        strip,
+        eager_strip,
         roofline: plots::roofline(plan),
         plan,
     };
@@ -49,6 +51,8 @@ pub(super) fn page(plan: &Explanation, title: &str) -> String {
 #[template(path = "plan.html")]
 struct Page<'a> {
     title: &'a str,
+    /// Where the time of a call goes.
+    time_goes: String,
     style: &'static str,
     scripts: [&'static str; 4],
     /// JSON that cannot end the element that it is in.
@@ -58,6 +62,7 @@ struct Page<'a> {
     cuts: Vec<Alike<'a>>,
     shares: Vec<plots::Share<'a>>,
     strip: Vec<plots::Segment<'a>>,
+    eager_strip: Vec<plots::Segment<'a>>,
     roofline: Option<plots::Roofline<'a>>,
     plan: &'a Explanation,
 }
@@ -75,7 +80,7 @@ struct Row<'a> {
     read: u64,
     written: u64,
     flops: u64,
-    /// Of the time that the machine's limits ask for, how much of the predicted time that is.
+    /// Of the time that the machine's limits ask for, how much of the time of the step that is.
     of_limit: Option<f64>,
 }
 
@@ -99,7 +104,7 @@ impl Row<'_> {
 }
 
 fn rows(plan: &Explanation) -> Vec<Row<'_>> {
-    let all: f64 = plan.steps.iter().map(predicted).sum();
+    let all: f64 = plan.steps.iter().map(StepReport::us).sum();
     plan.steps.iter().enumerate().map(|(at, step)| row(plan, all, at, step)).collect()
 }
 
@@ -115,7 +120,7 @@ fn row<'a>(plan: &'a Explanation, all: f64, at: usize, step: &'a StepReport) -> 
         }
     };
     let (StepReport::Kernel { modules, flops, .. } | StepReport::Extern { modules, flops, .. }) = step;
-    let us = predicted(step);
+    let us = step.us();
     Row {
         at,
         class: class(step),
@@ -128,31 +133,18 @@ fn row<'a>(plan: &'a Explanation, all: f64, at: usize, step: &'a StepReport) -> 
         read,
         written,
         flops: *flops,
-        of_limit: plots::of_limit(plan, step),
-    }
-}
-
-/// The colour of a step.
-fn class(step: &StepReport) -> &'static str {
-    let StepReport::Kernel { shape, .. } = step else { return "libtorch" };
-    match shape {
-        KernelKind::Pointwise => "pointwise",
-        KernelKind::RowReduction | KernelKind::ColumnReduction => "reduction",
-        KernelKind::Joined => "joined",
-        KernelKind::Block(BlockKernelKind::Attention) => "attention",
-        KernelKind::Block(BlockKernelKind::Contraction | BlockKernelKind::Convolution) => "contraction",
-        KernelKind::Block(BlockKernelKind::Pack | BlockKernelKind::Custom) => "other",
+        of_limit: of_limit(plan, step),
     }
 }
 
 fn totals(plan: &Explanation) -> Vec<(&'static str, String)> {
-    let us: f64 = plan.steps.iter().map(predicted).sum();
+    let us: f64 = plan.steps.iter().map(StepReport::us).sum();
     let moved = plan.steps.iter().map(|step| match step {
         StepReport::Kernel { bytes_read, bytes_written, .. } => bytes_read + bytes_written,
         StepReport::Extern { .. } => 0,
     });
     let mut totals = vec![
-        ("predicted, without libtorch", time(us)),
+        (if plan.is_measured() { "measured" } else { "predicted, without libtorch" }, time(us)),
         ("kernels", format!("{} ({} distinct)", plan.kernels_fused, plan.distinct_kernels)),
         ("libtorch calls", plan.extern_ops.to_string()),
         ("eager's kernels", plan.kernels_eager.to_string()),
@@ -173,7 +165,7 @@ fn totals(plan: &Explanation) -> Vec<(&'static str, String)> {
 struct Data<'a> {
     plan: &'a Explanation,
     classes: Vec<&'static str>,
-    /// By step, of its predicted time what the machine's limits ask for.
+    /// By step, of its time what the machine's limits ask for.
     limits: Vec<Option<f64>>,
     groups: Vec<Group>,
     links: Vec<Link>,
@@ -233,7 +225,7 @@ impl Data<'_> {
         let mut links: Vec<Link> = links.into_values().collect();
         let groups = groups(tree, &mut links);
         let classes = plan.steps.iter().map(class).collect();
-        let limits = plan.steps.iter().map(|step| plots::of_limit(plan, step)).collect();
+        let limits = plan.steps.iter().map(|step| of_limit(plan, step)).collect();
         Data { plan, classes, limits, groups, links }
     }
 }

@@ -2,9 +2,8 @@
 
 use indexmap::IndexMap;
 
-use super::class;
-use crate::explain::summary::predicted;
-use crate::explain::{Explanation, MachineReport, StepReport};
+use crate::explain::limits::class;
+use crate::explain::{Explanation, StepReport};
 
 /// Kernels whose share is shown.
 const MAX_SHARES: usize = 20;
@@ -19,18 +18,53 @@ pub(super) struct Segment<'a> {
     pub(super) width: f64,
 }
 
-/// The steps of a call one after the other.
-pub(super) fn strip(plan: &Explanation) -> Vec<Segment<'_>> {
-    let all: f64 = plan.steps.iter().map(predicted).sum();
-    let mut x = 0.0;
-    let mut strip = Vec::new();
-    for (at, step) in plan.steps.iter().enumerate() {
-        let StepReport::Kernel { name, predicted_us: us, .. } = step else { continue };
-        let width = if all > 0.0 { 1000.0 * us / all } else { 0.0 };
-        strip.push(Segment { at, class: class(step), name, us: *us, x, width });
+/// The steps of a call one after the other; and where the plan was profiled, the operators of eager's, on the same scale, each by
+/// the step that computes it.
+pub(super) fn strips(plan: &Explanation) -> [Vec<Segment<'_>>; 2] {
+    let ours: f64 = plan.steps.iter().map(StepReport::us).sum();
+    let eagers: f64 = plan.eager.iter().map(|operator| operator.us).sum();
+    let all = ours.max(eagers);
+    let step_of = computing(plan);
+    let steps = plan.steps.iter().enumerate().map(|(at, step)| match step {
+        StepReport::Kernel { name, .. } => (at, class(step), name.as_str(), step.us()),
+        StepReport::Extern { operator, .. } => (at, class(step), operator.as_str(), step.us()),
+    });
+    let operators = plan.eager.iter().map(|operator| {
+        let at = step_of.get(operator.operator.as_str()).copied();
+        let class = at.map_or("other", |at| class(&plan.steps[at]));
+        (at.unwrap_or(0), class, operator.operator.as_str(), operator.us)
+    });
+    [in_a_row(steps, all), in_a_row(operators, all)]
+}
+
+/// Parts one after the other, of so many microseconds in all.
+fn in_a_row<'a>(
+    parts: impl Iterator<Item = (usize, &'static str, &'a str, f64)>,
+    all: f64,
+) -> Vec<Segment<'a>> {
+    let (mut x, mut row) = (0.0, Vec::new());
+    for (at, class, name, us) in parts.filter(|part| part.3 > 0.0) {
+        let width = 1000.0 * us / all;
+        row.push(Segment { at, class, name, us, x, width });
         x += width;
     }
-    strip
+    row
+}
+
+/// The step that computes each operator.
+fn computing(plan: &Explanation) -> rustc_hash::FxHashMap<&str, usize> {
+    let mut found = rustc_hash::FxHashMap::default();
+    for (at, step) in plan.steps.iter().enumerate() {
+        match step {
+            StepReport::Kernel { operators, .. } => {
+                found.extend(operators.iter().map(|operator| (operator.as_str(), at)));
+            }
+            StepReport::Extern { operator, .. } => {
+                found.insert(operator.as_str(), at);
+            }
+        }
+    }
+    found
 }
 
 /// What a distinct kernel takes in a call.
@@ -51,10 +85,10 @@ pub(super) struct Share<'a> {
 pub(super) fn shares(plan: &Explanation) -> Vec<Share<'_>> {
     let mut found: IndexMap<usize, Share<'_>> = IndexMap::new();
     for (at, step) in plan.steps.iter().enumerate() {
-        let StepReport::Kernel { name, program, predicted_us, .. } = step else { continue };
+        let StepReport::Kernel { name, program, .. } = step else { continue };
         let new = Share { name, class: class(step), at, count: 0, us: 0.0, share: 0.0, width: 0.0 };
         let share = found.entry(*program).or_insert(new);
-        (share.count, share.us) = (share.count + 1, share.us + predicted_us);
+        (share.count, share.us) = (share.count + 1, share.us + step.us());
     }
     let mut found: Vec<Share<'_>> = found.into_values().collect();
     found.sort_by(|a, b| b.us.total_cmp(&a.us));
@@ -66,29 +100,6 @@ pub(super) fn shares(plan: &Explanation) -> Vec<Share<'_>> {
     }
     found.truncate(MAX_SHARES);
     found
-}
-
-/// The least microseconds that the machine's memory and arithmetic ask for.
-fn limit_us(machine: &MachineReport, step: &StepReport) -> Option<f64> {
-    let StepReport::Kernel { flops, bytes_read, bytes_written, .. } = step else { return None };
-    let memory = (bytes_read + bytes_written) as f64 / machine.gigabytes_per_s / 1e3;
-    Some(memory.max(*flops as f64 / peak(machine, step) / 1e3))
-}
-
-/// Operations per nanosecond of kernels like this one.
-fn peak(machine: &MachineReport, step: &StepReport) -> f64 {
-    match class(step) {
-        "contraction" | "attention" => machine.product_gigaops_per_s,
-        _ => machine.gigaops_per_s,
-    }
-}
-
-/// How much of a kernel's predicted time the machine's limits ask for: more than all of it where the machine does better than its
-/// typical figures say.
-pub(super) fn of_limit(plan: &Explanation, step: &StepReport) -> Option<f64> {
-    let limit = limit_us(plan.machine.as_ref()?, step)?;
-    let us = predicted(step);
-    (us > 0.0).then(|| limit / us)
 }
 
 pub(super) const WIDTH: f64 = 640.0;
@@ -134,13 +145,12 @@ pub(super) fn roofline(plan: &Explanation) -> Option<Roofline<'_>> {
     let mut seen = std::collections::BTreeSet::new();
     let mut points = Vec::new();
     for (at, step) in plan.steps.iter().enumerate() {
-        let StepReport::Kernel { name, program, flops, bytes_read, bytes_written, predicted_us: us, .. } =
-            step
-        else {
+        let StepReport::Kernel { name, program, flops, bytes_read, bytes_written, .. } = step else {
             continue;
         };
+        let us = step.us();
         let moved = bytes_read + bytes_written;
-        if *flops > 0 && moved > 0 && *us > 0.0 && seen.insert(*program) {
+        if *flops > 0 && moved > 0 && us > 0.0 && seen.insert(*program) {
             let (intensity, rate) = (*flops as f64 / moved as f64, *flops as f64 / us / 1e3);
             let radius = 4.0 + share.get(&at).copied().unwrap_or_default().sqrt();
             points.push(Point { at, class: class(step), name, x: 0.0, y: 0.0, radius, intensity, rate });

@@ -12,7 +12,7 @@ fn tensor(name: &str, step: Option<usize>) -> TensorReport {
 fn kernel(at: usize, operator: &str, module: &str, from: &[usize]) -> StepReport {
     StepReport::Kernel {
         name: format!("fused_{at}"),
-        shape: KernelKind::Pointwise,
+        shape: tilefuse_fusion::plan::KernelKind::Pointwise,
         operators: vec![operator.to_owned()],
         modules: if module.is_empty() { Vec::new() } else { vec![module.to_owned()] },
         grid: 1,
@@ -23,6 +23,7 @@ fn kernel(at: usize, operator: &str, module: &str, from: &[usize]) -> StepReport
         bytes_written: 128,
         bytes_streamed: 0,
         predicted_us: 2.0,
+        measured_us: None,
         program: at,
         reason: None,
         parts: 1,
@@ -58,6 +59,7 @@ fn plan(steps: Vec<StepReport>, edges: Vec<EdgeReport>) -> Explanation {
         compile: CompileReport::default(),
         programs: steps.iter().map(|_| String::from("kernel @k()")).collect(),
         steps,
+        eager: Vec::new(),
         updates: Vec::new(),
         edges,
     }

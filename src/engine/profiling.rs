@@ -1,0 +1,119 @@
+//! How long the steps of a plan take, in runs of their own: times are taken between steps, which costs time that no timed run is
+//! to pay.
+
+use std::ffi::c_void;
+use std::sync::Arc;
+use std::time::Instant;
+
+use tch::Tensor;
+use tilefuse_codegen::cuda;
+use tilefuse_fusion::plan::Plan;
+
+use super::compile::Compiled;
+use super::exec::{Stop, Watch};
+use super::kernels::{Stream, Target};
+use crate::Error;
+use crate::torch::{self, GeneratorState};
+
+/// Runs of which the median counts.
+const ROUNDS: usize = 9;
+
+/// Runs before these, which wake threads and fill caches.
+const WARM_ROUNDS: usize = 2;
+
+/// The points in time between steps.
+enum Clock {
+    /// Of the host, where a step is done when it returns.
+    Host(Vec<Instant>),
+    /// On a stream, where steps are queued.
+    Cuda(Arc<cuda::Device>, Vec<cuda::Event>),
+}
+
+impl Clock {
+    fn new(target: Target) -> Result<Clock, Error> {
+        Ok(match target {
+            Target::Host => Clock::Host(Vec::new()),
+            Target::Cuda(ordinal) => Clock::Cuda(cuda::Device::get(ordinal as usize)?, Vec::new()),
+        })
+    }
+
+    /// Microseconds between the points.
+    fn intervals(&self) -> Result<Vec<f64>, Error> {
+        match self {
+            Clock::Host(points) => {
+                let us = |pair: &[Instant]| (pair[1] - pair[0]).as_secs_f64() * 1e6;
+                Ok(points.windows(2).map(us).collect())
+            }
+            Clock::Cuda(device, points) => {
+                tch::Cuda::synchronize(device.ordinal() as i64);
+                points.windows(2).map(|pair| Ok(pair[1].micros_since(&pair[0])?)).collect()
+            }
+        }
+    }
+}
+
+impl Watch for Clock {
+    fn step(&mut self, stream: Stream) -> Result<(), Error> {
+        match self {
+            Clock::Host(points) => points.push(Instant::now()),
+            Clock::Cuda(device, points) => {
+                let event = cuda::Event::new(device)?;
+                // SAFETY: the stream is libtorch's current one of this device, which lives as long as the process.
+                unsafe { event.record_raw(stream.raw) }?;
+                points.push(event);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The first step of each unit of steps that run together, in order.
+fn units(plan: &Plan) -> Vec<usize> {
+    let is_first = |&at: &usize| {
+        let outer_loop = plan.outer_loops.iter().find(|outer_loop| outer_loop.steps.contains(&at));
+        outer_loop.is_none_or(|outer_loop| outer_loop.steps.start == at)
+    };
+    (0..plan.steps.len()).filter(is_first).collect()
+}
+
+impl Compiled {
+    /// Microseconds of each step, or of those that run together, by the position of the first of them: the median of some runs,
+    /// which write what a call writes and draw no further random numbers than there were.
+    pub(crate) fn profile(
+        &self,
+        inputs: &[Tensor],
+        data: &[*mut c_void],
+        threads: usize,
+    ) -> Result<Vec<(usize, f64)>, Stop> {
+        let units = units(&self.plan);
+        let mut samples: Vec<Vec<f64>> = units.iter().map(|_| Vec::new()).collect();
+        for round in 0..WARM_ROUNDS + ROUNDS {
+            let intervals = self.guarded(inputs, data, |call| {
+                let raw = match self.target {
+                    Target::Host => std::ptr::null_mut(),
+                    Target::Cuda(ordinal) => torch::cuda_stream(ordinal as i8)?,
+                };
+                let generators: Vec<GeneratorState> = self
+                    .draws_on
+                    .iter()
+                    .map(|&device| GeneratorState::of(device))
+                    .collect::<Result<_, _>>()?;
+                let mut clock = Clock::new(self.target)?;
+                self.watch(call, Stream { raw, threads }, &mut clock)?;
+                generators.iter().try_for_each(GeneratorState::restore)?;
+                clock.intervals()
+            })?;
+            if intervals.len() != units.len() {
+                return Err(Stop::Failed(Error::Internal(String::from("steps were not told one by one"))));
+            }
+            if round >= WARM_ROUNDS {
+                samples.iter_mut().zip(intervals).for_each(|(list, us)| list.push(us));
+            }
+        }
+        let median = |mut list: Vec<f64>| {
+            list.sort_by(f64::total_cmp);
+            list.get(list.len() / 2).copied().unwrap_or(0.0)
+        };
+        Ok(units.into_iter().zip(samples.into_iter().map(median)).collect())
+    }
+}

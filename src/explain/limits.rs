@@ -1,0 +1,83 @@
+//! What kinds of steps there are, and what the machine's limits ask of them.
+
+use indexmap::IndexMap;
+use tilefuse_fusion::BlockKernelKind;
+use tilefuse_fusion::plan::KernelKind;
+
+use super::{Explanation, MachineReport, StepReport};
+
+/// The kind of a step, by which it is coloured.
+pub(super) fn class(step: &StepReport) -> &'static str {
+    let StepReport::Kernel { shape, .. } = step else { return "libtorch" };
+    match shape {
+        KernelKind::Pointwise => "pointwise",
+        KernelKind::RowReduction | KernelKind::ColumnReduction => "reduction",
+        KernelKind::Joined => "joined",
+        KernelKind::Block(BlockKernelKind::Attention) => "attention",
+        KernelKind::Block(BlockKernelKind::Contraction | BlockKernelKind::Convolution) => "contraction",
+        KernelKind::Block(BlockKernelKind::Pack | BlockKernelKind::Custom) => "other",
+    }
+}
+
+/// The least microseconds that the machine's memory and arithmetic ask for.
+fn limit_us(machine: &MachineReport, step: &StepReport) -> Option<f64> {
+    let StepReport::Kernel { flops, bytes_read, bytes_written, .. } = step else { return None };
+    let memory = (bytes_read + bytes_written) as f64 / machine.gigabytes_per_s / 1e3;
+    Some(memory.max(*flops as f64 / peak(machine, step) / 1e3))
+}
+
+/// Operations per nanosecond of kernels like this one.
+fn peak(machine: &MachineReport, step: &StepReport) -> f64 {
+    match class(step) {
+        "contraction" | "attention" => machine.product_gigaops_per_s,
+        _ => machine.gigaops_per_s,
+    }
+}
+
+/// How much of a kernel's time the machine's limits ask for: more than all of it where the machine does better than its
+/// typical figures say.
+pub(super) fn of_limit(plan: &Explanation, step: &StepReport) -> Option<f64> {
+    let limit = limit_us(plan.machine.as_ref()?, step)?;
+    let us = step.us();
+    (us > 0.0).then(|| limit / us)
+}
+
+/// Steps of one kind.
+pub(super) struct Kind {
+    pub(super) name: &'static str,
+    pub(super) steps: usize,
+    pub(super) us: f64,
+    /// How much of this time the machine's limits ask for, where they are known.
+    pub(super) of_limit: Option<f64>,
+}
+
+/// The kinds of steps of a plan, those that take most time first.
+pub(super) fn kinds(plan: &Explanation) -> Vec<Kind> {
+    let mut found: IndexMap<&'static str, (usize, f64, Option<f64>)> = IndexMap::new();
+    for step in &plan.steps {
+        let (steps, us, limit) = found.entry(class(step)).or_insert((0, 0.0, Some(0.0)));
+        (*steps, *us) = (*steps + 1, *us + step.us());
+        let asked = plan.machine.as_ref().and_then(|machine| limit_us(machine, step));
+        *limit = limit.zip(asked).map(|(sum, asked)| sum + asked);
+    }
+    let kind = |(name, (steps, us, limit)): (_, (usize, f64, Option<f64>))| {
+        let of_limit = limit.filter(|_| us > 0.0).map(|limit| limit / us);
+        Kind { name, steps, us, of_limit }
+    };
+    let mut kinds: Vec<Kind> = found.into_iter().map(kind).collect();
+    kinds.sort_by(|a, b| b.us.total_cmp(&a.us));
+    kinds
+}
+
+/// Where the time of a call goes, in a line.
+pub(super) fn where_time_goes(plan: &Explanation) -> String {
+    let kinds = kinds(plan);
+    let all: f64 = kinds.iter().map(|kind| kind.us).sum();
+    let part = |kind: &Kind| {
+        let limit =
+            kind.of_limit.map_or_else(String::new, |part| format!(" at {part:.2} of the machine's limit"));
+        let steps = if kind.steps == 1 { "step" } else { "steps" };
+        format!("{} {:.1} % in {} {steps}{limit}", kind.name, 100.0 * kind.us / all, kind.steps)
+    };
+    kinds.iter().filter(|kind| kind.us > 0.0).map(part).collect::<Vec<_>>().join(", ")
+}

@@ -1,0 +1,63 @@
+//! Plans with the times that their steps take.
+
+use tch::Tensor;
+
+use super::{Engine, Forward};
+use crate::engine::{Addresses, Compiled, Entry, Outcome, Stop};
+use crate::torch::{GlobalState, Trace};
+use crate::{Error, Explanation};
+
+/// Eager calls of which the median counts.
+const ROUNDS: usize = 5;
+
+impl Engine {
+    /// The plan of a call, compiled now if it is not yet, with measured times.
+    pub(super) fn profile(&self, inputs: &[Tensor], forward: Forward<'_>) -> Result<Explanation, Error> {
+        let plan = self.explain(inputs, forward)?;
+        let state = GlobalState::now()?;
+        let mut data = Addresses::new();
+        let entry = self.table.find(inputs, state, forward, &mut data);
+        let Some(Entry { outcome: Outcome::Plan(compiled, _), .. }) = entry.as_deref() else {
+            return Err(Error::RunsEager(String::from("there is no plan that could be measured")));
+        };
+        let steps = compiled.profile(inputs, &data, state.threads()).map_err(|stop| match stop {
+            Stop::Failed(error) => error,
+            Stop::Stale(reason) | Stop::Unfit(reason) => Error::RunsEager(reason.into_owned()),
+        })?;
+        let eager = self.eager_times(compiled, inputs, forward)?;
+        Ok(plan.with_profile(&steps, &eager, &compiled.modules))
+    }
+
+    /// Microseconds of each operator that the model calls, by its number; none on a GPU, where the host does not wait for it.
+    fn eager_times(
+        &self,
+        compiled: &Compiled,
+        inputs: &[Tensor],
+        forward: Forward<'_>,
+    ) -> Result<Vec<f64>, Error> {
+        if compiled.is_on_gpu() {
+            return Ok(Vec::new());
+        }
+        let mut samples: Vec<Vec<f64>> = Vec::new();
+        for _ in 0..ROUNDS {
+            let (_, trace, _) = self.record(inputs, forward)?;
+            let times = times(&trace);
+            if times.len() != compiled.ops_captured {
+                return Ok(Vec::new());
+            }
+            samples.resize_with(times.len(), Vec::new);
+            samples.iter_mut().zip(times).for_each(|(list, us)| list.push(us));
+        }
+        let median = |mut list: Vec<f64>| {
+            list.sort_by(f64::total_cmp);
+            list.get(list.len() / 2).copied().unwrap_or(0.0)
+        };
+        Ok(samples.into_iter().map(median).collect())
+    }
+}
+
+/// Microseconds of the operators that plans are made of.
+fn times(trace: &Trace) -> Vec<f64> {
+    let events = trace.events.iter().filter(|event| !event.constant);
+    events.map(|event| event.took.as_secs_f64() * 1e6).collect()
+}
