@@ -12,8 +12,9 @@
 use smallvec::SmallVec;
 
 use crate::args::Args;
-use crate::graph::{AtenCall, Contraction};
+use crate::graph::{AtenCall, Contraction, Window};
 use crate::recording::Arg;
+use crate::types::Dims;
 
 /// Numbers by axis of an image.
 type PerAxis = SmallVec<[i64; 3]>;
@@ -111,6 +112,39 @@ impl ConvArgs {
         };
         let args = tensors.into_iter().chain([stride, ("padding", padding), dilation, groups]);
         Some(AtenCall::new(&format!("aten::conv{axes}d"), overload, args))
+    }
+
+    /// The shape of the result of images and a weight; `None` where they do not fit.
+    pub(crate) fn result(&self, images: &[i64], weight: &[i64]) -> Option<Dims> {
+        let (&[first, second], kernel) = weight.split_first_chunk::<2>()?;
+        let axes = kernel.len();
+        let (lead, images) = images.split_at_checked(images.len().checked_sub(axes + 1)?)?;
+        let (&channels, sizes) = images.split_first()?;
+        let lists = [&self.stride, &self.dilation, &self.output_padding];
+        let complete = lists.iter().all(|list| list.len() == axes) && self.padding.len() == axes;
+        let (inner, filters) = match self.transposed {
+            true => (first, second.checked_mul(self.groups)?),
+            false => (second.checked_mul(self.groups)?, first),
+        };
+        let divided = self.groups >= 1 && filters % self.groups == 0 && channels % self.groups == 0;
+        let fits = complete && divided && inner == channels;
+        let positions = (0..axes).map(|d| self.positions(d, sizes[d], kernel[d]));
+        let positions = fits.then(|| positions.collect::<Option<Dims>>())??;
+        Some(lead.iter().chain([&filters]).chain(&positions).copied().collect())
+    }
+
+    /// The size of a result along an axis of an image and a kernel of these sizes.
+    fn positions(&self, axis: usize, size: i64, kernel: i64) -> Option<i64> {
+        let (stride, dilation) = (self.stride[axis], self.dilation[axis]);
+        let padding = self.padding[axis][0].checked_add(self.padding[axis][1])?;
+        if self.transposed {
+            let apart = size.checked_sub(1)?.checked_mul(stride)?;
+            let reach =
+                dilation.checked_mul(kernel.checked_sub(1)?)?.checked_add(self.output_padding[axis])?;
+            return apart.checked_add(reach)?.checked_sub(padding)?.checked_add(1);
+        }
+        let window = Window { dim: 0, kernel, stride, dilation };
+        window.positions(size.checked_add(padding)?)
     }
 
     /// Whether result and image have the same size by what libtorch pads for that.

@@ -16,7 +16,7 @@ use tilefuse_block::{Elem, Literal, ScalarFn};
 
 use crate::block_kernel::MaybeKernel;
 use crate::combiner::Combiner;
-use crate::convolution::ConvArgs;
+use crate::library_form::{ContractionForm, LibraryForm};
 use crate::recording::Arg;
 use crate::types::{DType, Dims, TensorType};
 
@@ -131,27 +131,8 @@ pub struct AtenCall {
     /// What a mask of truth values excludes from attention counts for nothing, whatever it is. libtorch's operator adds -inf to
     /// it, which leaves what is NaN.
     pub selects: bool,
-    /// The contraction that the call is the library form of: what a kernel is made from that computes it instead. No part of
-    /// the text form.
-    pub(crate) contraction: Option<ContractionForm>,
-}
-
-/// `alpha contract(window(lhs), rhs) + beta addend`, rounded to the result's type: a contraction of operands of a node, and the
-/// maps behind it that a call of libtorch computes as well.
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) struct ContractionForm {
-    /// The dimensions. Where one operand of a pair of the batch has size 1, it is repeated.
-    pub(crate) pairs: Contraction,
-    /// The windows of the left operand, with the zeros around it, where it is contracted by these.
-    pub(crate) window: Option<ConvArgs>,
-    /// Position of the left operand.
-    pub(crate) lhs: u16,
-    /// Position of the right operand.
-    pub(crate) rhs: u16,
-    /// Factor of the sums.
-    pub(crate) alpha: f64,
-    /// Position of what is added, broadcast to the result, and its factor.
-    pub(crate) addend: Option<(u16, f64)>,
+    /// What the call computes, for kernels that compute it instead.
+    pub(crate) form: Option<LibraryForm>,
 }
 
 impl AtenCall {
@@ -169,8 +150,18 @@ impl AtenCall {
             writes: SmallVec::new(),
             random: false,
             selects: false,
-            contraction: None,
+            form: None,
         }
+    }
+
+    /// The call of what it computes.
+    pub(crate) fn of(self, form: LibraryForm) -> AtenCall {
+        AtenCall { form: Some(form), ..self }
+    }
+
+    /// The contraction that it computes, where that is one.
+    pub(crate) fn contraction(&self) -> Option<&ContractionForm> {
+        self.form.as_ref().map(|LibraryForm::Contraction(form)| form)
     }
 
     /// The argument of this schema name.

@@ -20,6 +20,7 @@ mod graph;
 mod hints;
 pub mod index;
 pub mod kernel;
+mod library_form;
 mod lower;
 pub mod pipeline;
 pub mod plan;

@@ -25,7 +25,8 @@ mod tests;
 use smallvec::SmallVec;
 use tilefuse_block::{Elem, ReduceFn, ScalarFn};
 
-use crate::graph::{AtenCall, Contraction, ContractionForm, Graph, NodeId, Op, ValueRef, View};
+use crate::graph::{AtenCall, Contraction, Graph, NodeId, Op, ValueRef, View};
+use crate::library_form::{ContractionForm, LibraryForm};
 use crate::recording::Arg;
 use crate::simplify::known;
 use crate::types::{Device, Dims, TensorType};
@@ -401,7 +402,7 @@ impl Names {
             alpha: epilogue.alpha,
             addend: addend.map(|(_, (_, beta))| (0, beta)),
         };
-        let call = AtenCall { contraction: Some(contraction), ..AtenCall::new(self.op, "", args) };
+        let call = AtenCall::new(self.op, "", args).of(LibraryForm::Contraction(contraction));
         Call { call, operands, shape: None }
     }
 }
@@ -432,7 +433,7 @@ fn linear(contract: &Contract, graph: &Graph, epilogue: &Epilogue) -> Option<Cal
         alpha: 1.0,
         addend: bias.map(|_| (2, 1.0)),
     };
-    let call = AtenCall { contraction: Some(contraction), ..AtenCall::new("aten::linear", "", args) };
+    let call = AtenCall::new("aten::linear", "", args).of(LibraryForm::Contraction(contraction));
     Some(Call { call, operands, shape: None })
 }
 

@@ -16,7 +16,12 @@
 //! ```
 //!
 //! Values are numbered in topological order, so a graph that differs only in node indices prints the same. A
-//! tensor argument's text names the value itself; its operand position is its place in the argument list.
+//! tensor argument's text names the value itself; its operand position is its place in the argument list. Behind the arguments of
+//! a library call stands what it computes, of operands by their position:
+//!
+//! ```text
+//! %3 = aten::linear(input=%0, weight=%1, bias=%2) contracts sum[1]x[1](0, 1) adds 2 : f32[2,4]
+//! ```
 //!
 //! ```text
 //! recording {
@@ -32,6 +37,7 @@
 //! `%0`'s storage two elements on, `opaque` marks a tensor that kernels may not address, `!` an argument that is
 //! written.
 
+mod form;
 mod graph;
 mod lexer;
 mod print;

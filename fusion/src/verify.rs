@@ -8,7 +8,9 @@
 //!   shape and device;
 //! - aliases are none, or as many as outputs; their targets are inputs, parameters or other outputs; there are no more
 //!   buffers than outputs, and offsets are those of inputs and parameters;
-//! - tensors in arguments of a call name its operands; origins are in the list.
+//! - tensors in arguments of a call name its operands; origins are in the list;
+//! - what a library call computes names operands of the call, of types and shapes that give its result, but where a kernel computes
+//!   it, which may write the result in another order.
 //!
 //! Of primitive nodes, which all have one result but reductions of tuples:
 //! - operands and result are of element types that kernels know, on one device;
@@ -171,7 +173,13 @@ fn node(graph: &Graph, id: NodeId, sources: &mut std::collections::HashSet<(u8, 
         Op::Input(n) => source(graph, id, sources.insert((0, *n))),
         Op::Param(n) => source(graph, id, sources.insert((1, *n))),
         Op::Const(n) => source(graph, id, sources.insert((2, *n))),
-        Op::Aten(call) => call_args(&call.args, operands.len()),
+        Op::Aten(call) => {
+            call_args(&call.args, operands.len())?;
+            let types: Vec<&TensorType> = operands.iter().map(|&v| graph.ty(v)).collect();
+            // A kernel may write the result in another order.
+            let form = call.form.as_ref().filter(|_| !matches!(node.kernel, Some(Ok(_))));
+            form.map_or(Ok(()), |form| form.check(&types, &node.outs))
+        }
         op => {
             let types: Vec<&TensorType> = operands.iter().map(|&v| graph.ty(v)).collect();
             let results = if let Op::Reduce { combine, .. } = op { combine.arity() } else { 1 };

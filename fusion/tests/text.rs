@@ -24,6 +24,9 @@ const GRAPH: &str = r#"graph {
   %15 = concat 0(%14, %14) : f32[4]
   %16 = view flip[0](%15) : f32[4]
   %17 = cast(%16) : bf16[4]
+  %18 = aten::linear(input=%0, weight=%9, bias=%14) contracts sum[1]x[1](0, 1) alpha 0.5 adds 2 beta -2.0 !replay 1 : f32[2,2]
+  %19 = view reshape(%9) : f32[2,3,1]
+  %20 = aten::conv_transpose1d(input=%0, weight=%19) contracts window stride[2] padding[1]x[0] dilation[1] groups 2 transposed output_padding[0] batch[0]x[0] sum[1,3]x[1,3](0, 1) : f32[6,4]
   outputs %17, %4
   update %0 <- %9
   alias 1 = %0 + 0 : f32[2,3]{1,2}

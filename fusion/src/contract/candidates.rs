@@ -97,7 +97,7 @@ pub(super) fn choose(
     }
     let all = templates(graph, node, call, host);
     if all.is_empty() {
-        let why = conv::refusal(call.contraction.as_ref()?)?;
+        let why = conv::refusal(call.contraction()?)?;
         return Some((None, Some(why.to_owned())));
     }
     let all = match within(all, most_bytes.max(FREE_BYTES)) {
@@ -181,7 +181,7 @@ const STREAMED: f64 = 1.1;
 
 /// The most that a kernel may take, in the time of the library's call.
 fn margin(candidate: &Candidate<'_>, predicted: Times) -> f64 {
-    let form = candidate.call.contraction.as_ref();
+    let form = candidate.call.contraction();
     match form.and_then(|form| product::of(candidate.graph, candidate.node, form)) {
         // libtorch's library does the same; neither is expected to be quicker.
         _ if candidate.template.packs_operands() => 1.0,

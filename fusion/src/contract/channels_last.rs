@@ -39,7 +39,7 @@ pub(super) fn may_be_channels_last(graph: &Graph, node: NodeId, vectors: Vectors
                 Op::View(View::Permute(order)) if is_filters_last(order) => {}
                 Op::Reduce { dims, .. } if dims.iter().all(|&d| d >= 2) => {}
                 Op::Aten(call)
-                    if call.contraction.as_ref().is_some_and(|form| {
+                    if call.contraction().is_some_and(|form| {
                         conv::takes_any_strides(graph, user, form, edge.operand, vectors)
                     }) => {}
                 _ => return false,
@@ -155,7 +155,7 @@ pub(super) struct StridedImages {
 /// Lets a convolution read images that are a permutation of what lies in memory at the strides that they have there.
 pub(super) fn read_at_strides(graph: &mut Graph, node: NodeId) -> Option<StridedImages> {
     let Op::Aten(call) = &graph.node(node).op else { return None };
-    let position = call.contraction.as_ref().filter(|form| form.window.is_some())?.lhs;
+    let position = call.contraction().filter(|form| form.window.is_some())?.lhs;
     let before = *graph.operands(node).get(usize::from(position))?;
     let Op::View(View::Permute(permutation)) = graph.node(before.node).op.clone() else { return None };
     let &memory = graph.operands(before.node).first()?;

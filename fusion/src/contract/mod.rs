@@ -53,7 +53,8 @@ pub use self::pack::OperandKernel;
 pub use self::prepack::{Panels, Prepacked};
 use self::product::Product;
 use crate::block_kernel::BlockKernel;
-use crate::graph::{AtenCall, ContractionForm, Graph, NodeId, Op, ValueRef};
+use crate::graph::{AtenCall, Graph, NodeId, Op, ValueRef};
+use crate::library_form::ContractionForm;
 use crate::plan::Profile;
 use crate::recording::Arg;
 use crate::schedule::Machine;
@@ -173,7 +174,7 @@ struct Host {
 
 /// The kernels of a contraction or of attention on the host, if there is a template for it, the most likely one first.
 fn templates(graph: &Graph, node: NodeId, call: &AtenCall, host: Host) -> Vec<Template> {
-    if let Some(form) = &call.contraction {
+    if let Some(form) = call.contraction() {
         return match product::of(graph, node, form) {
             Some(product) => over(graph, node, &product, host),
             None => of_windows(graph, node, form, host),

@@ -4,7 +4,8 @@ use smallvec::SmallVec;
 use tilefuse_block::Elem;
 
 use super::operand::{Source, source};
-use crate::graph::{Contraction, ContractionForm, Graph, NodeId, ValueRef};
+use crate::graph::{Contraction, Graph, NodeId, ValueRef};
+use crate::library_form::ContractionForm;
 use crate::types::Dims;
 
 /// Strides of an operand along the batch, and along its rows and columns in the product.

@@ -16,7 +16,8 @@ mod tests;
 
 use super::{Contract, Epilogue};
 use crate::convolution::{ConvArgs, ConvDims};
-use crate::graph::{AtenCall, ContractionForm, Graph, NodeId, Op, ValueRef, View, Window};
+use crate::graph::{AtenCall, Graph, NodeId, Op, ValueRef, View, Window};
+use crate::library_form::{ContractionForm, LibraryForm};
 use crate::types::{Dims, TensorType};
 
 /// A contraction that libtorch computes as a convolution.
@@ -118,7 +119,7 @@ impl Convolution {
             alpha: 1.0,
             addend: bias.then_some((2, 1.0)),
         };
-        Some(AtenCall { contraction: Some(contraction), ..self.args.call(&self.kernel, bias)? })
+        Some(self.args.call(&self.kernel, bias)?.of(LibraryForm::Contraction(contraction)))
     }
 
     /// The vector that an addend repeats along all dimensions but the filters'.

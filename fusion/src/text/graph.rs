@@ -5,13 +5,11 @@ use std::collections::HashMap;
 use smallvec::SmallVec;
 use tilefuse_block::ScalarFn;
 
-use super::ParseError;
 use super::lexer::Token;
 use super::syntax::{Parser, Result};
+use super::{ParseError, form};
 use crate::combiner::Combiner;
-use crate::graph::{
-    AliasTarget, AtenCall, Contraction, Graph, NodeId, Op, OutputAlias, Update, ValueRef, View, Window,
-};
+use crate::graph::{AliasTarget, AtenCall, Graph, NodeId, Op, OutputAlias, Update, ValueRef, View, Window};
 use crate::types::{DType, TensorType};
 
 /// Reads the text form of a graph. The graph is well-formed as text; [`verify`](crate::verify()) says whether it is one that
@@ -225,9 +223,8 @@ impl State {
                 self.with_operands(Op::Reduce { combine, dims })
             }
             "contract" => {
-                let batch = self.pairs("batch")?;
-                let sum = self.pairs("sum")?;
-                self.with_operands(Op::Contract(Contraction { batch, sum }))
+                let pairs = form::pairs(&mut self.parser)?;
+                self.with_operands(Op::Contract(pairs))
             }
             "view" => {
                 let view = self.view()?;
@@ -235,21 +232,6 @@ impl State {
             }
             other => self.parser.reject(format!("`{other}` is no operator")),
         }
-    }
-
-    /// Pairs of dimensions, `sum[2]x[1]`; none where they have another name.
-    fn pairs(&mut self, name: &str) -> Result<SmallVec<[(u8, u8); 2]>> {
-        if !matches!(self.parser.peek(), Token::Name(n) if n == name) {
-            return Ok(SmallVec::new());
-        }
-        self.parser.bump();
-        let left = self.parser.axes()?;
-        self.parser.keyword("x")?;
-        let right = self.parser.axes()?;
-        if left.len() != right.len() {
-            return self.parser.reject("as many dimensions of both operands are expected");
-        }
-        Ok(left.into_iter().zip(right).collect())
     }
 
     fn view(&mut self) -> Result<Parsed> {
@@ -331,6 +313,7 @@ impl State {
             Ok((name, arg))
         })?;
         let mut call = AtenCall::new(op, overload, args);
+        call.form = form::parse(&mut self.parser)?;
         self.flags(&mut call)?;
         Ok((Parsed::Op(Op::Aten(Box::new(call))), operands))
     }

@@ -85,6 +85,7 @@ fn node_text(graph: &Graph, id: NodeId, value: &dyn Fn(ValueRef) -> String) -> S
 
 fn aten_text(call: &AtenCall, value: &dyn Fn(u16) -> String) -> String {
     let mut text = format!("{}({})", call.full_name(), args_text(&call.args, &mut |_, &p| value(p)));
+    text.push_str(&call.form.as_ref().map_or_else(String::new, super::form::text));
     if call.random {
         text.push_str(" !random");
     }
@@ -129,7 +130,7 @@ fn view_text(view: &View) -> String {
     }
 }
 
-fn pairs_text(pairs: &Contraction) -> String {
+pub(super) fn pairs_text(pairs: &Contraction) -> String {
     let list = |name: &str, pairs: &[(u8, u8)]| {
         let (left, right): (Vec<u8>, Vec<u8>) = pairs.iter().copied().unzip();
         if pairs.is_empty() { String::new() } else { format!(" {name}{}x{}", axes(&left), axes(&right)) }
@@ -154,7 +155,7 @@ fn literal_text(literal: Literal) -> String {
     }
 }
 
-fn float_text(x: f64) -> String {
+pub(super) fn float_text(x: f64) -> String {
     if x.is_nan() { "nan".into() } else { format!("{x:?}") }
 }
 

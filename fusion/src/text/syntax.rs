@@ -301,7 +301,7 @@ impl Parser {
         }
     }
 
-    fn float(&mut self) -> Result<f64> {
+    pub(super) fn float(&mut self) -> Result<f64> {
         match *self.peek() {
             Token::Float(x) => {
                 self.next += 1;

@@ -2,7 +2,8 @@
 
 use super::{Axis, Conv};
 use crate::convolution::ConvArgs;
-use crate::graph::{ContractionForm, Graph, NodeId};
+use crate::graph::{Graph, NodeId};
+use crate::library_form::ContractionForm;
 
 /// A convolution and the positions of its operands: images, weights, and the bias if there is one.
 pub(in crate::contract) struct Read {

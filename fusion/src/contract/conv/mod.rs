@@ -44,7 +44,8 @@ use super::operand::{Source, in_memory, source};
 use super::prepack::{Panels, unwritten_param};
 use super::{ResultLayout, Template};
 use crate::block_kernel::{BlockKernel, BlockKernelKind, Coordinates, Layout, Tied};
-use crate::graph::{ContractionForm, Graph, NodeId};
+use crate::graph::{Graph, NodeId};
+use crate::library_form::ContractionForm;
 use crate::types::Dims;
 
 use block::Block;

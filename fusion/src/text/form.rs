@@ -1,0 +1,122 @@
+//! What library calls compute, behind their arguments: operands by their position.
+//!
+//! ```text
+//! aten::addmm(self=%2, mat1=%0, mat2=%1, beta=2, alpha=0.5) contracts sum[1]x[0](1, 2) alpha 0.5 adds 0 beta 2.0 : f32[5,7]
+//! aten::conv1d(input=%0, ..) contracts window stride[1] padding[1]x[1] dilation[1] groups 1 sum[1,3]x[1,2](0, 1) : f32[1,4,8]
+//! ```
+
+use std::fmt::Write;
+
+use smallvec::SmallVec;
+
+use super::print::{float_text, pairs_text};
+use super::syntax::{Parser, Result};
+use crate::convolution::ConvArgs;
+use crate::graph::Contraction;
+use crate::library_form::{ContractionForm, LibraryForm};
+use crate::types::join;
+
+/// The text of a form, which begins with a space.
+pub(super) fn text(form: &LibraryForm) -> String {
+    match form {
+        LibraryForm::Contraction(form) => contraction_text(form),
+    }
+}
+
+/// The form at a place, if there is one.
+pub(super) fn parse(parser: &mut Parser) -> Result<Option<LibraryForm>> {
+    if parser.eat_name("contracts") {
+        return contraction(parser).map(|form| Some(LibraryForm::Contraction(form)));
+    }
+    Ok(None)
+}
+
+fn contraction_text(form: &ContractionForm) -> String {
+    let window = form.window.as_ref().map_or_else(String::new, window_text);
+    let mut text = format!(" contracts{window}{}({}, {})", pairs_text(&form.pairs), form.lhs, form.rhs);
+    let factor = |name: &str, factor: f64| {
+        if factor == 1.0 { String::new() } else { format!(" {name} {}", float_text(factor)) }
+    };
+    text.push_str(&factor("alpha", form.alpha));
+    if let Some((position, beta)) = form.addend {
+        let _ = write!(text, " adds {position}{}", factor("beta", beta));
+    }
+    text
+}
+
+fn contraction(parser: &mut Parser) -> Result<ContractionForm> {
+    let window = if parser.eat_name("window") { Some(window(parser)?) } else { None };
+    let pairs = pairs(parser)?;
+    parser.mark('(')?;
+    let lhs = parser.small()?;
+    parser.mark(',')?;
+    let rhs = parser.small()?;
+    parser.mark(')')?;
+    let alpha = factor(parser, "alpha")?;
+    let addend = match parser.eat_name("adds") {
+        true => Some((parser.small()?, factor(parser, "beta")?)),
+        false => None,
+    };
+    Ok(ContractionForm { pairs, window, lhs, rhs, alpha, addend })
+}
+
+fn factor(parser: &mut Parser, name: &str) -> Result<f64> {
+    if parser.eat_name(name) { parser.float() } else { Ok(1.0) }
+}
+
+fn window_text(args: &ConvArgs) -> String {
+    let side = |at: usize| join(&args.padding.iter().map(|sides| sides[at]).collect::<Vec<_>>());
+    let mut text = format!(
+        " window stride[{}] padding[{}]x[{}] dilation[{}] groups {}",
+        join(&args.stride),
+        side(0),
+        side(1),
+        join(&args.dilation),
+        args.groups
+    );
+    if args.transposed {
+        let _ = write!(text, " transposed output_padding[{}]", join(&args.output_padding));
+    }
+    text
+}
+
+fn window(parser: &mut Parser) -> Result<ConvArgs> {
+    let list = |parser: &mut Parser, name: &str| -> Result<SmallVec<[i64; 3]>> {
+        parser.keyword(name)?;
+        Ok(parser.dims()?.into_iter().collect())
+    };
+    let stride = list(parser, "stride")?;
+    let before = list(parser, "padding")?;
+    let behind = list(parser, "x")?;
+    let dilation = list(parser, "dilation")?;
+    parser.keyword("groups")?;
+    let groups = parser.int()?;
+    let transposed = parser.eat_name("transposed");
+    let output_padding = match transposed {
+        true => list(parser, "output_padding")?,
+        false => stride.iter().map(|_| 0).collect(),
+    };
+    if [&before, &behind, &dilation, &output_padding].iter().any(|list| list.len() != stride.len()) {
+        return parser.reject("as many numbers for each axis are expected");
+    }
+    let padding = before.into_iter().zip(behind).map(|(before, behind)| [before, behind]).collect();
+    Ok(ConvArgs { stride, padding, dilation, output_padding, groups, transposed })
+}
+
+/// The pairs of a contraction, `batch[0]x[0] sum[2]x[1]`, where there are any.
+pub(super) fn pairs(parser: &mut Parser) -> Result<Contraction> {
+    Ok(Contraction { batch: pairs_named(parser, "batch")?, sum: pairs_named(parser, "sum")? })
+}
+
+fn pairs_named(parser: &mut Parser, name: &str) -> Result<SmallVec<[(u8, u8); 2]>> {
+    if !parser.eat_name(name) {
+        return Ok(SmallVec::new());
+    }
+    let left = parser.axes()?;
+    parser.keyword("x")?;
+    let right = parser.axes()?;
+    if left.len() != right.len() {
+        return parser.reject("as many dimensions of both operands are expected");
+    }
+    Ok(left.into_iter().zip(right).collect())
+}
