@@ -148,6 +148,12 @@ pub(crate) fn is_scale(scale: f64) -> bool {
     scale.is_finite() && scale > 0.0
 }
 
+/// Whether attention of this scale that a model calls means what it is lowered to: where keys are hidden, libtorch makes something
+/// else of a factor of 0 or below.
+pub(crate) fn is_factor(scale: f64, hides: bool) -> bool {
+    scale.is_finite() && (!hides || is_scale(scale))
+}
+
 /// Leaves what a model wrote out where something beside selected attention reads its scores or weights.
 fn drop_what_others_read(graph: &Graph, selected: &mut Vec<Selected>) {
     loop {
@@ -173,7 +179,11 @@ impl Selected {
         };
         let sizes =
             [size(&found.query, 1)?, size(&found.key, 1)?, size(&found.key, 0)?, size(&found.value, 0)?];
-        if !is_scale(found.scale) || !(found.safe || is_fast(graph, &found, &sizes)) {
+        let usable = match found.safe {
+            true => is_factor(found.scale, found.mask.is_some()),
+            false => is_scale(found.scale) && is_fast(graph, &found, &sizes),
+        };
+        if !usable {
             return None;
         }
         let (mask, known) = mask_of(graph, &found, &sizes, facts)?;
@@ -201,6 +211,11 @@ impl Selected {
             found.key.build(graph, &own, replaced, origin)?,
             found.value.build(graph, &values, replaced, origin)?,
         ];
+        if found.safe {
+            operands
+                .iter_mut()
+                .for_each(|value| *value = narrow(graph, *value, graph.node(found.first).origin));
+        }
         operands.extend(self.mask(graph, replaced, origin)?);
         let call = self.call(graph, operands.len() > 3);
         let types: Vec<TensorType> = operands.iter().map(|&v| graph.ty(v).clone()).collect();
@@ -444,6 +459,29 @@ pub fn highest_excluded(elem: Elem) -> f64 {
         Elem::F16 => -65504.0,
         _ => -1e30,
     }
+}
+
+/// The operand of a call that views of this origin broadcast along the batch.
+fn narrow(graph: &Graph, value: ValueRef, origin: Option<u32>) -> ValueRef {
+    let step = |value: ValueRef, view: View| {
+        let node = graph.node(value.node);
+        let of = graph.operands(value.node).first().copied();
+        of.filter(|_| node.op == Op::View(view) && node.origin == origin)
+    };
+    let matrix = |value: ValueRef| graph.ty(value).shape.iter().rev().take(2).copied().collect::<Vec<_>>();
+    let mut found = value;
+    if let Some(of) = step(found, View::Expand).filter(|&of| matrix(of) == matrix(value)) {
+        found = of;
+    }
+    let shape = &graph.ty(found).shape;
+    let ones = |&of: &ValueRef| {
+        let own = &graph.ty(of).shape;
+        let lead = shape.len().checked_sub(own.len());
+        own.len() >= 2
+            && lead.is_some_and(|n| n > 0 && shape[..n].iter().all(|&n| n == 1))
+            && shape.ends_with(own)
+    };
+    step(found, View::Reshape).filter(ones).unwrap_or(found)
 }
 
 fn is_ordered(dims: &[usize]) -> bool {

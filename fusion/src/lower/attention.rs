@@ -10,7 +10,8 @@
 //!                                                 %9 = cast(%8) : bf16[2,3,5,8]
 //! ```
 //!
-//! Heads of queries that share keys and values (`enable_gqa`) are a dimension that queries alone have.
+//! Heads of queries that share keys and values (`enable_gqa`) are a dimension that queries alone have. Batches that are broadcast
+//! are views that repeat them.
 
 use tilefuse_block::{Elem, Literal, ScalarFn};
 
@@ -18,7 +19,7 @@ use super::Registry;
 use super::cx::{Call, Cx};
 use super::softmax::safe_softmax;
 use crate::graph::ValueRef;
-use crate::select_attention::is_scale;
+use crate::select_attention::is_factor;
 use crate::types::Dims;
 
 pub(super) fn register(r: &mut Registry) {
@@ -32,7 +33,10 @@ fn attention(cx: &mut Cx, call: &Call<'_>) -> Option<ValueRef> {
     if !call.is_default("dropout_p", 0.0) || ![query, key, value].iter().all(usable) {
         return None;
     }
-    let grouped = grouped(cx, call, [query, key, value])?;
+    let ([query, key, value], grouped) = match call.args.bool("enable_gqa") {
+        Some(true) => ([query, key, value], grouped(cx, [query, key, value])?),
+        _ => broadcast(cx, call, [query, key, value])?,
+    };
     let query = cx.reshape(query, &grouped)?;
     let (rank, batch) = (grouped.len(), cx.rank(key) - 2);
     let pairs: Vec<(usize, usize)> = (0..batch).map(|d| (d, d)).collect();
@@ -50,23 +54,30 @@ fn attention(cx: &mut Cx, call: &Call<'_>) -> Option<ValueRef> {
     cx.reshape(value, &call.out().shape)
 }
 
-/// The shape of queries whose batch is that of keys and values, and where heads share these, a dimension behind it. `None` where
-/// batches are broadcast.
-fn grouped(cx: &Cx, call: &Call<'_>, [query, key, value]: [ValueRef; 3]) -> Option<Dims> {
-    let [mut query, key, value] = [query, key, value].map(|v| cx.shape(v));
-    let batch = query.len().checked_sub(2)?;
-    if key.len() != batch + 2 || value.len() != batch + 2 {
-        return None;
+/// The shape of queries in which heads that share keys and values are a dimension behind the batch of these. `None` where further
+/// dimensions of batches are broadcast.
+fn grouped(cx: &Cx, operands: [ValueRef; 3]) -> Option<Dims> {
+    let [query, key, value] = operands.map(|v| cx.shape(v));
+    let batch = query.len().checked_sub(2).filter(|&batch| batch > 0)?;
+    let mut grouped = query.clone();
+    let (&many, &few) = (query.get(batch - 1)?, key.get(batch - 1)?);
+    grouped[batch - 1] = few;
+    grouped.insert(batch, many / few);
+    let same = [key, value].iter().all(|own| own.len() == batch + 2 && own[..batch] == grouped[..batch]);
+    (same && many % few == 0).then_some(grouped)
+}
+
+/// Operands whose batch is that of the result, and the shape of queries.
+fn broadcast(cx: &mut Cx, call: &Call<'_>, operands: [ValueRef; 3]) -> Option<([ValueRef; 3], Dims)> {
+    let (batch, _) = call.out().shape.split_last_chunk::<2>()?;
+    let mut whole = operands;
+    for value in &mut whole {
+        let shape = cx.shape(*value);
+        let (_, matrix) = shape.split_last_chunk::<2>()?;
+        *value = cx.broadcast(*value, &[batch, matrix].concat())?;
     }
-    if call.args.bool("enable_gqa") == Some(true) {
-        let heads = batch.checked_sub(1)?;
-        let (many, few) = (query[heads], key[heads]);
-        query[heads] = few;
-        query.insert(batch, many / few);
-    }
-    let same = query[..batch] == key[..batch] && query[..batch] == value[..batch];
-    (same && cx.shape(call.tensor("query")?).iter().product::<i64>() == query.iter().product())
-        .then_some(query)
+    let shape = cx.shape(whole[0]);
+    Some((whole, shape))
 }
 
 fn scaled(cx: &mut Cx, call: &Call<'_>, scores: ValueRef, width: i64) -> Option<ValueRef> {
@@ -75,7 +86,8 @@ fn scaled(cx: &mut Cx, call: &Call<'_>, scores: ValueRef, width: i64) -> Option<
         Some(_) => call.args.float("scale")?,
     };
     let scale = Literal::float(cx.elem(scores)?, scale);
-    if !is_scale(scale.as_f64()) {
+    let hides = call.args.bool("is_causal") == Some(true) || !call.args.absent("attn_mask");
+    if !is_factor(scale.as_f64(), hides) {
         return None;
     }
     let scale = cx.literal(scale);

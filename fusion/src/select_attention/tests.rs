@@ -96,6 +96,14 @@ fn captured_calls_are_these_calls_again() {
             "f32[2,3,5,8]",
         ),
         ("f64[2,3,5,8] f64[2,3,7,8] f64[2,3,7,8]", "None false None false", "f64[2,3,5,8]"),
+        // Nothing is hidden.
+        ("f32[2,3,5,8] f32[2,3,7,8] f32[2,3,7,8]", "None false -0.5 false", "f32[2,3,5,8]"),
+        ("bf16[2,3,5,8] bf16[2,3,7,8] bf16[2,3,7,8]", "None false 0.0 false", "bf16[2,3,5,8]"),
+        // Batches that are broadcast.
+        ("f32[2,3,5,8] f32[1,3,7,8] f32[2,3,7,8]", "None true None false", "f32[2,3,5,8]"),
+        ("bf16[1,3,5,8] bf16[3,7,8] bf16[2,1,7,4] bool[5,7]", "%3 false 0.3 false", "bf16[2,3,5,4]"),
+        ("f32[5,8] f32[2,3,7,8] f32[7,8]", "None false None false", "f32[2,3,5,8]"),
+        ("f32[2,3,5,8] f32[2,3,7,8] f32[1,1,7,8]", "None false None false", "f32[2,3,5,8]"),
     ] {
         for device in ["", "@cuda:0"] {
             let placed = |types: &str| {
@@ -220,15 +228,11 @@ fn what_the_operator_is_not_lowered_for_stays_a_call() {
             "attn_mask=None, dropout_p=0.0, is_causal=true, scale=-0.5",
         ),
         (
-            "f32[2,3,5,8] f32[2,3,7,8] f32[2,3,7,8]",
-            "attn_mask=None, dropout_p=0.0, is_causal=false, scale=0.0",
-        ),
-        (
             "f32[2,3,5,8] f32[2,3,0,8] f32[2,3,0,8]",
             "attn_mask=None, dropout_p=0.0, is_causal=false, scale=None",
         ),
         (
-            "f32[2,3,5,8] f32[1,3,7,8] f32[2,3,7,8]",
+            "f32[2,3,5,8] f32[4,3,7,8] f32[2,3,7,8]",
             "attn_mask=None, dropout_p=0.0, is_causal=false, scale=None",
         ),
     ] {

@@ -473,8 +473,6 @@ def views():
         case("squeeze", tensor.narrow(0, 0, 1))
     case("slice_scatter", torch.arange(10), torch.arange(3) + 100, 0, 2, 9, 3)
     for tensor in [torch.arange(24), torch.arange(24).float()]:
-        for size, stride, offset in [((2, 3), (4, 1), 1), ((3, 4), (1, 2), 3), ((2, 5), (3, 1), 0)]:
-            case("as_strided", tensor, size, stride, offset)
         source = (torch.arange(6).reshape(2, 3) * 10 + 100).to(tensor.dtype)
         case("as_strided_scatter", tensor, source, (2, 3), (4, 1), 1)
     case("slice_scatter", torch.arange(9), torch.arange(3) + 100, 0, 1, None, 3)
@@ -667,6 +665,15 @@ def attention():
         case(op, q, k, v, torch.zeros(3, 5, dtype=dtype).masked_fill(closed, -INF))
     case(op, rand(2, 4, 3, 4), rand(2, 2, 5, 4), rand(2, 2, 5, 4), rand(3, 5) > 0, scale=0.25, enable_gqa=True)
     case(op, rand(1, 2, 3, 4, dtype=BF16), rand(1, 2, 5, 4, dtype=BF16), rand(1, 2, 5, 4, dtype=BF16), rand(3, 5))
+    # Batches that are broadcast.
+    for dtype in FLOATS:
+        q, k, v = (rand(2, 2, n, 4, dtype=dtype, seed=n) for n in (3, 5, 5))
+        case(op, q, k[:1], v[:1, :1], is_causal=True)
+        case(op, q[:1], k[0], v, rand(3, 5) > 0)
+        case(op, q[0, 0], k, v[0, 0], scale=0.3)
+        # No key is hidden: any factor is one.
+        case(op, q, k, v, scale=-0.5)
+        case(op, q, k, v, scale=0.0)
 
 
 if __name__ == "__main__":
