@@ -128,9 +128,6 @@ pub struct AtenCall {
     pub writes: SmallVec<[u16; 1]>,
     /// Draws random numbers: never removed, reordered against other such calls, or run twice.
     pub random: bool,
-    /// What a mask of truth values excludes from attention counts for nothing, whatever it is. libtorch's operator adds -inf to
-    /// it, which leaves what is NaN.
-    pub selects: bool,
     /// What the call computes, for kernels that compute it instead.
     pub(crate) form: Option<LibraryForm>,
 }
@@ -149,7 +146,6 @@ impl AtenCall {
             replay: None,
             writes: SmallVec::new(),
             random: false,
-            selects: false,
             form: None,
         }
     }
@@ -161,7 +157,10 @@ impl AtenCall {
 
     /// The contraction that it computes, where that is one.
     pub(crate) fn contraction(&self) -> Option<&ContractionForm> {
-        self.form.as_ref().map(|LibraryForm::Contraction(form)| form)
+        match &self.form {
+            Some(LibraryForm::Contraction(form)) => Some(form),
+            _ => None,
+        }
     }
 
     /// The argument of this schema name.

@@ -4,15 +4,20 @@
 #[cfg(test)]
 pub(crate) mod tests;
 
+use tilefuse_block::Elem;
+
 use crate::convolution::{ConvArgs, ConvDims};
 use crate::graph::{Contraction, accumulator};
-use crate::types::{Dims, TensorType};
+use crate::types::{Dims, TensorType, broadcast_shape};
 
 /// What a call computes.
 #[derive(Clone, Debug, PartialEq)]
+#[expect(clippy::large_enum_variant, reason = "calls are in boxes, and few")]
 pub(crate) enum LibraryForm {
     /// A contraction, and the maps behind it.
     Contraction(ContractionForm),
+    /// Attention.
+    Attention(AttentionForm),
 }
 
 /// `alpha contract(window(lhs), rhs) + beta addend`, rounded to the result's type: a contraction of operands of a node, and the
@@ -34,6 +39,50 @@ pub(crate) struct ContractionForm {
     pub(crate) addend: Option<(u16, f64)>,
 }
 
+/// Rows `softmax(scale query keyᵀ + mask) value` for each member of a batch, which is broadcast, heads among them; 0 where no key
+/// counts.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct AttentionForm {
+    /// Position of the queries, `[.., queries, width]`.
+    pub(crate) query: u16,
+    /// Position of the keys, `[.., keys, width]`.
+    pub(crate) key: u16,
+    /// Position of the values, `[.., keys, depth]`.
+    pub(crate) value: u16,
+    /// The factor of products.
+    pub(crate) scale: f64,
+    /// Whether a query sees only the keys up to its own number.
+    pub(crate) causal: bool,
+    /// Position of the mask, broadcast to `[.., queries, keys]`, and what it does with scores.
+    pub(crate) mask: Option<(u16, MaskForm)>,
+    /// So many heads of queries in a row have the same keys and values, of which there is a head for all of them, or one for each
+    /// with the same elements.
+    pub(crate) shared: i64,
+}
+
+/// What a mask does with scores.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum MaskForm {
+    /// True keeps a score, whatever it is elsewhere, as a model writes it out.
+    Keeps,
+    /// True keeps a score, false adds -inf to it, as libtorch's operator does.
+    Opens,
+    /// A number is added.
+    Added,
+}
+
+/// Whether attention of this scale is computed right by libtorch's kernels: these take the maximum of scores before they are
+/// scaled, and hide keys by -inf before that, too, so that a factor of 0 or below makes NaN of what is hidden.
+pub(crate) fn is_scale(scale: f64) -> bool {
+    scale.is_finite() && scale > 0.0
+}
+
+/// Whether attention of this scale that a model calls means what it is lowered to: where keys are hidden, libtorch makes something
+/// else of a factor of 0 or below.
+pub(crate) fn is_factor(scale: f64, hides: bool) -> bool {
+    scale.is_finite() && (!hides || is_scale(scale))
+}
+
 type Check = Result<(), &'static str>;
 
 fn ensure(holds: bool, what: &'static str) -> Check {
@@ -51,6 +100,7 @@ impl LibraryForm {
         let [out] = outs else { return Err("a form of a call that has not one result") };
         match self {
             LibraryForm::Contraction(form) => form.check(operands, out),
+            LibraryForm::Attention(form) => form.check(operands, out),
         }
     }
 }
@@ -106,7 +156,57 @@ impl ContractionForm {
             let axes = self.window.as_ref().map_or(0, |args| args.stride.len());
             return matches!(addend, &[n] if out.shape.iter().nth_back(axes) == Some(&n));
         }
-        let broadcast = |(a, out): (&i64, &i64)| a == out || *a == 1;
-        addend.len() <= out.rank() && addend.iter().rev().zip(out.shape.iter().rev()).all(broadcast)
+        broadcasts(addend, &out.shape)
     }
+}
+
+impl AttentionForm {
+    fn check(&self, operands: &[&TensorType], out: &TensorType) -> Check {
+        let all = [self.query, self.key, self.value].map(|position| at(operands, position));
+        let [query, key, value] = [all[0]?, all[1]?, all[2]?];
+        let alike = |ty: &TensorType| ty.dtype == out.dtype && ty.device == out.device;
+        let float = out.dtype.elem().is_some_and(Elem::is_float);
+        ensure(float && [query, key, value].into_iter().all(alike), "the form's operands are not alike")?;
+        let shape = self.shape([query, key, value].map(|ty| &ty.shape[..]));
+        ensure(shape.as_ref() == Some(&out.shape), "the form does not give the result's shape")?;
+        ensure(
+            is_factor(self.scale, self.causal || self.mask.is_some()),
+            "a factor of 0 or below beside hidden keys",
+        )?;
+        let Some((position, form)) = self.mask else { return Ok(()) };
+        let mask = at(operands, position)?;
+        let elem = mask.dtype.elem().is_some_and(|elem| match form {
+            MaskForm::Keeps | MaskForm::Opens => elem == Elem::Bool,
+            MaskForm::Added => elem.is_float(),
+        });
+        let keys = key.shape.iter().nth_back(1).copied();
+        let scores: Dims = out.shape[..out.rank() - 1].iter().copied().chain(keys).collect();
+        ensure(elem && broadcasts(&mask.shape, &scores), "the mask does not fit scores")
+    }
+
+    /// The shape of the result of queries, keys and values of these shapes.
+    fn shape(&self, [query, key, value]: [&[i64]; 3]) -> Option<Dims> {
+        let (many, &[queries, width]) = query.split_last_chunk::<2>()?;
+        let (keys_of, &[keys, inner]) = key.split_last_chunk::<2>()?;
+        let (values_of, &[rows, depth]) = value.split_last_chunk::<2>()?;
+        let batch = match self.shared {
+            1 => broadcast_shape(&[many, keys_of, values_of])?,
+            shared => {
+                let (&heads, lead) = many.split_last()?;
+                let own = |batch: &[i64]| {
+                    let (&few, own) = batch.split_last()?;
+                    Some(own == lead && (few == heads || few.checked_mul(shared) == Some(heads)))
+                };
+                let divided = shared > 1 && heads % shared == 0;
+                (divided && own(keys_of)? && own(values_of)?).then(|| Dims::from_slice(many))?
+            }
+        };
+        let fits = width == inner && keys == rows;
+        fits.then(|| batch.iter().chain(&[queries, depth]).copied().collect())
+    }
+}
+
+/// Whether a shape broadcasts to another.
+fn broadcasts(from: &[i64], to: &[i64]) -> bool {
+    broadcast_shape(&[from, to]).as_deref() == Some(to)
 }

@@ -13,11 +13,15 @@
 //! has a fast operator, and both compute the same: where every position of a row is excluded, the written-out form gives NaN and
 //! libtorch's operator 0, so that a mask must be known to leave each row something. [`Facts`] says so for masks that no input has a
 //! part in.
+//!
+//! A call keeps what it computes as an `AttentionForm`, from which [`crate::choose_products`] may make a kernel instead: what its
+//! mask does, which libtorch may do in another way, and which heads share keys and values, though a model repeats these for it.
 
 use std::collections::{HashMap, HashSet};
 
 use crate::graph::{AtenCall, Graph, NodeId, Op, ValueRef, View};
-use crate::plan::{Alignments, repeated_strides};
+use crate::library_form::{AttentionForm, LibraryForm, MaskForm, is_factor, is_scale};
+use crate::plan::{Alignments, repeated_place};
 use crate::recording::Arg;
 use crate::rewrites::Rewrites;
 use crate::types::{Device, Dims, TensorType, row_major};
@@ -142,18 +146,6 @@ pub(crate) fn select_attention(
     count
 }
 
-/// Whether attention of this scale is computed right by libtorch's kernels: these take the maximum of scores before they are
-/// scaled, and hide keys by -inf before that, too, so that a factor of 0 or below makes NaN of what is hidden.
-pub(crate) fn is_scale(scale: f64) -> bool {
-    scale.is_finite() && scale > 0.0
-}
-
-/// Whether attention of this scale that a model calls means what it is lowered to: where keys are hidden, libtorch makes something
-/// else of a factor of 0 or below.
-pub(crate) fn is_factor(scale: f64, hides: bool) -> bool {
-    scale.is_finite() && (!hides || is_scale(scale))
-}
-
 /// Leaves what a model wrote out where something beside selected attention reads its scores or weights.
 fn drop_what_others_read(graph: &Graph, selected: &mut Vec<Selected>) {
     loop {
@@ -231,6 +223,7 @@ impl Selected {
             (strides.len() == ty.rank()).then(|| ty.strides = strides)?;
         }
         let origin = if found.safe { origin } else { self.describe(graph) };
+        let call = call.of(LibraryForm::Attention(self.form(graph, &operands)));
         let node = graph.add(Op::Aten(Box::new(call)), &operands, [ty], origin);
         let result = if direct { node.into() } else { self.arranged(graph, node.into())? };
         graph.replace_uses(root.into(), result);
@@ -240,13 +233,8 @@ impl Selected {
 
     fn call(&self, graph: &Graph, masked: bool) -> AtenCall {
         let found = &self.found;
-        let elem = graph.ty(found.first.into()).dtype.elem().unwrap_or(Elem::F32);
-        let default = 1.0 / (self.sizes[2] as f64).sqrt();
-        let scale = match Literal::float(elem, default) == Literal::float(elem, found.scale) {
-            true if found.safe => Arg::None,
-            true => Arg::Float(default),
-            false => Arg::Float(found.scale),
-        };
+        let (scale, default) = self.scale(graph);
+        let scale = if default && found.safe { Arg::None } else { Arg::Float(scale) };
         let args = [
             ("query", Arg::Tensor(0)),
             ("key", Arg::Tensor(1)),
@@ -257,11 +245,52 @@ impl Selected {
             ("scale", scale),
             ("enable_gqa", Arg::Bool(found.grouped)),
         ];
-        let selects = found.mask.as_ref().is_some_and(|mask| matches!(mask.kind, MaskOf::Replaces(..)));
-        AtenCall {
-            selects: selects && masked,
-            ..AtenCall::new("aten::scaled_dot_product_attention", "", args)
+        AtenCall::new("aten::scaled_dot_product_attention", "", args)
+    }
+
+    /// The factor of scores, and whether it is the operator's own.
+    fn scale(&self, graph: &Graph) -> (f64, bool) {
+        let elem = graph.ty(self.found.first.into()).dtype.elem().unwrap_or(Elem::F32);
+        let default = 1.0 / (self.sizes[2] as f64).sqrt();
+        match Literal::float(elem, default) == Literal::float(elem, self.found.scale) {
+            true => (default, true),
+            false => (self.found.scale, false),
         }
+    }
+
+    /// What the call of these operands computes. What a model excludes from scores counts for nothing, whatever it is; libtorch's
+    /// operator adds -inf to it, which leaves what is NaN.
+    fn form(&self, graph: &Graph, operands: &[ValueRef]) -> AttentionForm {
+        let mask = self.found.mask.as_ref().filter(|_| operands.len() > 3);
+        let mask = mask.map(|mask| match mask.kind {
+            MaskOf::Replaces(..) | MaskOf::Causal(_) => MaskForm::Keeps,
+            MaskOf::Opens => MaskForm::Opens,
+            MaskOf::Added => MaskForm::Added,
+        });
+        AttentionForm {
+            query: 0,
+            key: 1,
+            value: 2,
+            scale: self.scale(graph).0,
+            causal: matches!(self.mask, CallMask::Causal),
+            mask: mask.map(|mask| (3, mask)),
+            shared: self.shared(graph, operands).unwrap_or(1),
+        }
+    }
+
+    /// How many heads of queries share keys and values, which a model may have repeated for them.
+    fn shared(&self, graph: &Graph, operands: &[ValueRef]) -> Option<i64> {
+        if self.found.grouped {
+            return self.found.batches[0].last().copied();
+        }
+        let &[query, key, value, ..] = operands else { return None };
+        let heads = |value: ValueRef| graph.ty(value).shape.iter().nth_back(2).copied();
+        let many = heads(query).filter(|&many| heads(key) == Some(many) && heads(value) == Some(many))?;
+        let repeated =
+            |v: ValueRef, shared: i64| repeated_place(graph, v, graph.ty(v).rank() - 3, shared).is_some();
+        // As few heads as there are.
+        let shared = (2..=many).rev().filter(|n| many % n == 0);
+        shared.into_iter().find(|&n| repeated(key, n) && repeated(value, n))
     }
 
     /// The last node of it: the product of weights and values, the rounding of that, or what brings it into the call's shape.
@@ -544,7 +573,7 @@ fn reshaped(graph: &mut Graph, value: ValueRef, shape: &[i64], origin: Option<u3
     let contiguous = TensorType::contiguous(ty.dtype, shape, ty.device);
     let node = graph.add(Op::View(View::Reshape), &[value], [contiguous.clone()], origin);
     // The strides at which it lies, where it needs no copy.
-    if let Some(mut strides) = repeated_strides(graph, node.into(), 0, 1) {
+    if let Some(mut strides) = repeated_place(graph, node.into(), 0, 1).map(|place| place.strides) {
         let single = (0..shape.len()).filter(|&d| shape[d] == 1);
         single.for_each(|d| strides[d] = contiguous.strides[d]);
         graph.node_mut(node).outs[0].strides = strides;

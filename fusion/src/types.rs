@@ -157,6 +157,24 @@ impl TensorType {
     }
 }
 
+/// The shape that shapes broadcast to.
+pub(crate) fn broadcast_shape(shapes: &[&[i64]]) -> Option<Dims> {
+    let rank = shapes.iter().map(|s| s.len()).max().unwrap_or(0);
+    let mut result = Dims::from_elem(1, rank);
+    for shape in shapes {
+        for (d, &n) in shape.iter().enumerate() {
+            let at = &mut result[rank - shape.len() + d];
+            match (*at, n) {
+                (_, 1) => {}
+                (1, n) => *at = n,
+                (a, b) if a == b => {}
+                _ => return None,
+            }
+        }
+    }
+    Some(result)
+}
+
 /// Row-major strides of a shape, as libtorch computes them (an extent of 0 counts as 1).
 pub fn row_major(shape: &[i64]) -> Dims {
     let mut strides = Dims::from_elem(1, shape.len());

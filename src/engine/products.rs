@@ -11,9 +11,7 @@ use tilefuse_codegen::host::HostOptions;
 use tilefuse_fusion::contract::{Candidate, Times};
 use tilefuse_fusion::pipeline::Measure;
 use tilefuse_fusion::plan::{Plan, Profile, StepKind, plan};
-use tilefuse_fusion::{
-    Arg, AtenCall, DType, Graph, NodeId, Op, Products, TensorType, ValueRef, choose_products,
-};
+use tilefuse_fusion::{Arg, DType, Graph, NodeId, Op, Products, TensorType, ValueRef, choose_products};
 
 use super::exec::device_id;
 use super::kernels::{Kernel, Stream, Target, kernel};
@@ -204,9 +202,6 @@ fn describe(candidate: &Candidate<'_>, profile: &Profile) -> String {
             other => text.push_str(&format!(" {name}={other:?}")),
         }
     }
-    if candidate.repeats > 1 {
-        text.push_str(&format!(" repeated {} times", candidate.repeats));
-    }
     text.push_str(&format!("\n{}", candidate.template.kernel.program));
     for operand in &candidate.template.operand_kernels {
         text.push_str(&format!("\n{}", operand.kernel.program));
@@ -266,7 +261,11 @@ impl Product {
                 if !known(&tensors, value) {
                     let ty = graph.ty(value);
                     let (dtype, device) = (ty.dtype.scalar_type(), device_id(ty.device));
-                    tensors.push((value, empty_strided(&ty.shape, &ty.strides, dtype, device)?));
+                    let tensor = match graph.node(value.node).op {
+                        Op::Input(_) => scratch(ty)?,
+                        _ => empty_strided(&ty.shape, &ty.strides, dtype, device)?,
+                    };
+                    tensors.push((value, tensor));
                 }
                 let at = tensors.iter().position(|(v, _)| *v == value);
                 let at = at.ok_or_else(|| missing("such buffer"))?;
@@ -283,10 +282,9 @@ impl Product {
         let operand =
             |value: &ValueRef| tensors.iter().find(|(v, _)| v == value).map(|(_, t)| t.shallow_clone());
         let operands: Vec<Tensor> = call_operands.iter().filter_map(operand).collect();
-        let (call, own) = library(candidate, &operands)?;
         Ok(Product {
-            own,
-            call: new_call(&call)?,
+            own: library(candidate, (&graph, node), &operands)?,
+            call: new_call(candidate.call)?,
             kernels,
             tensors: tensors.into_iter().map(|(_, tensor)| tensor).collect(),
             stream: Stream { raw: std::ptr::null_mut(), threads },
@@ -322,27 +320,24 @@ impl Product {
     }
 }
 
-/// The call that libtorch would get, and its tensors: heads of keys and values are repeated for it where the kernel reads
-/// them as they are.
-fn library(candidate: &Candidate<'_>, operands: &[Tensor]) -> Result<(AtenCall, Vec<Tensor>), Error> {
-    let mut call = candidate.call.clone();
-    let mut own: Vec<Tensor> =
-        operands.iter().take(call.operand_count()).map(Tensor::shallow_clone).collect();
-    if candidate.repeats > 1 {
-        for name in ["key", "value"] {
-            let Some(Arg::Tensor(position)) = call.arg(name) else { continue };
-            let Some(tensor) = own.get_mut(usize::from(*position)) else { continue };
-            let repeated = tensor.f_repeat_interleave_self_int(candidate.repeats, -3, None);
-            *tensor = repeated.map_err(|error| Error::Torch(error.to_string()))?;
-        }
-        call.args.retain(|(name, _)| name != "enable_gqa");
-    }
-    Ok((call, own))
+/// What libtorch's call would get: the kernel's operands, but for those that the kernel reads in another form.
+fn library(
+    candidate: &Candidate<'_>,
+    (graph, node): (&Graph, NodeId),
+    operands: &[Tensor],
+) -> Result<Vec<Tensor>, Error> {
+    let values = candidate.graph.operands(candidate.node);
+    let own = operands.iter().zip(graph.operands(node)).zip(values).take(candidate.call.operand_count());
+    own.map(|((tensor, ours), theirs)| match candidate.graph.ty(theirs) {
+        ty if *ty == *graph.ty(ours) => Ok(tensor.shallow_clone()),
+        ty => scratch(ty),
+    })
+    .collect()
 }
 
 /// The plan of a graph in which the candidate's call is computed by its kernel, and the node of the call.
 fn planned(candidate: &Candidate<'_>, profile: &Profile) -> Result<(Graph, NodeId, Plan), Error> {
-    let (mut graph, node) = alone(candidate);
+    let (mut graph, node) = candidate.alone();
     let wanted = &candidate.template.kernel.program;
     choose_products(&mut graph, profile, Products::Measured, Some(0), u64::MAX, &mut |other| {
         let generated_us = if other.template.kernel.program == *wanted { 1.0 } else { 1.5 };
@@ -350,31 +345,6 @@ fn planned(candidate: &Candidate<'_>, profile: &Profile) -> Result<(Graph, NodeI
     });
     let plan = plan(&graph, profile)?;
     Ok((graph, node, plan))
-}
-
-/// A graph of inputs and one call, whose result lies in the order in which the candidate's kernel writes it.
-fn alone(candidate: &Candidate<'_>) -> (Graph, NodeId) {
-    let mut graph = Graph::new();
-    let from = candidate.graph;
-    let operands: Vec<ValueRef> = from
-        .operands(candidate.node)
-        .into_iter()
-        .enumerate()
-        .map(|(slot, value)| {
-            // Weights that are packed are parameters there too.
-            let weight = candidate.template.panels.is_some() && candidate.is_weight(slot);
-            let op = if weight { Op::Param(slot as u32) } else { Op::Input(slot as u32) };
-            graph.add(op, &[], [from.ty(value).clone()], None).into()
-        })
-        .collect();
-    let call = Op::Aten(Box::new(candidate.call.clone()));
-    let mut outs = from.node(candidate.node).outs.clone();
-    if let (Some(out), Some(layout)) = (outs.first_mut(), &candidate.template.result_layout) {
-        out.strides = layout.strides();
-    }
-    let node = graph.add(call, &operands, outs, None);
-    graph.outputs = vec![node.into()];
-    (graph, node)
 }
 
 /// A tensor in memory of its own, like another.
@@ -468,7 +438,7 @@ mod tests {
         let mut orders = Vec::new();
         choose_products(&mut graph, &profile, Products::Measured, Some(0), u64::MAX, &mut |candidate| {
             let wanted = candidate.template.result_layout.clone();
-            let (mut own, node) = alone(candidate);
+            let (mut own, node) = candidate.alone();
             choose_products(&mut own, &profile, Products::Generated, Some(0), u64::MAX, &mut |_| None);
             let shape = own.ty(node.into()).shape.clone();
             let expected = wanted

@@ -13,7 +13,6 @@ use super::{
     FREE_BYTES, Host, OperandKernel, Products, Template, blocks, channels_last, conv, product, templates,
     vnni,
 };
-use crate::args::Args;
 use crate::graph::{AtenCall, Graph, NodeId, Op, ValueRef};
 use crate::plan::{Profile, operand_place};
 use crate::types::Device;
@@ -29,9 +28,6 @@ pub struct Candidate<'g> {
     pub call: &'g AtenCall,
     /// The kernel.
     pub template: Template,
-    /// How many times libtorch's call would have each head of keys and values repeated; 1 but for attention whose heads the
-    /// kernel reads where they lie.
-    pub repeats: i64,
 }
 
 impl Candidate<'_> {
@@ -40,6 +36,31 @@ impl Candidate<'_> {
         let value = self.graph.operands(self.node).get(position).copied();
         let place = value.and_then(|value| operand_place(self.graph, value));
         place.is_some_and(|place| matches!(self.graph.node(place.base.node).op, Op::Param(_)))
+    }
+
+    /// A graph of the call alone, and its node. Operands are inputs as they lie here, weights that are packed parameters, and the
+    /// result lies in the order in which the kernel writes it.
+    pub fn alone(&self) -> (Graph, NodeId) {
+        let (mut graph, from) = (Graph::new(), self.graph);
+        let mut operands = Vec::new();
+        for (slot, value) in from.operands(self.node).into_iter().enumerate() {
+            let weight = self.template.panels.is_some() && self.is_weight(slot);
+            let heads = self.template.repeated_heads.as_ref();
+            let heads = heads.filter(|heads| heads.positions.iter().any(|&at| usize::from(at) == slot));
+            let slot = slot as u32;
+            let repeated = heads.and_then(|heads| heads.input(from, value, &mut graph, slot));
+            operands.push(repeated.unwrap_or_else(|| {
+                let op = if weight { Op::Param(slot) } else { Op::Input(slot) };
+                graph.add(op, &[], [from.ty(value).clone()], None).into()
+            }));
+        }
+        let mut outs = from.node(self.node).outs.clone();
+        if let (Some(out), Some(layout)) = (outs.first_mut(), &self.template.result_layout) {
+            out.strides = layout.strides();
+        }
+        let node = graph.add(Op::Aten(Box::new(self.call.clone())), &operands, outs, None);
+        graph.outputs = vec![node.into()];
+        (graph, node)
     }
 
     /// The kernel, which is expected to take so long.
@@ -87,7 +108,7 @@ pub(super) fn choose(
     node: NodeId,
     profile: &Profile,
     host: Host,
-    (products, repeats, most_bytes): (Products, i64, u64),
+    (products, most_bytes): (Products, u64),
     measure: &mut dyn FnMut(&Candidate<'_>) -> Option<Times>,
 ) -> Option<(Option<Template>, Option<String>)> {
     let Op::Aten(call) = &graph.node(node).op else { return None };
@@ -105,7 +126,7 @@ pub(super) fn choose(
         Err(why) => return Some((None, Some(why))),
     };
     let timed = |template: Template| {
-        let candidate = Candidate { graph, node, call, template, repeats };
+        let candidate = Candidate { graph, node, call, template };
         let measured = if products == Products::Measured { measure(&candidate) } else { None };
         let times = measured.unwrap_or_else(|| candidate.predicted(profile));
         (candidate, times)
@@ -163,11 +184,12 @@ fn moving_us(candidate: &Candidate<'_>, profile: &Profile) -> f64 {
     let may_convert = || channels_last::may_be_channels_last(candidate.graph, candidate.node, vectors);
     let result = candidate.template.result_layout.is_some() && may_convert();
     let result = if result { bytes(candidate.node.into()) } else { 0.0 };
-    let rows = ["key", "value"].into_iter().filter_map(|name| Args(&candidate.call.args).tensor(name));
     let operands = candidate.graph.operands(candidate.node);
-    let rows = rows.filter_map(|at| operands.get(usize::from(at)).copied()).map(bytes);
-    let repeated: f64 = if candidate.repeats > 1 { rows.sum() } else { 0.0 };
-    let moved = 2.0 * (images + result) + repeated * (1.0 + candidate.repeats as f64);
+    let repeated = candidate.template.repeated_heads.as_ref().map_or(0.0, |heads| {
+        let rows = heads.positions.iter().filter_map(|&at| operands.get(usize::from(at)).copied());
+        rows.map(bytes).sum::<f64>() * (1.0 + 1.0 / heads.shared as f64)
+    });
+    let moved = 2.0 * (images + result) + repeated;
     moved / profile.bandwidth / 1000.0
 }
 

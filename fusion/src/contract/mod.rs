@@ -1,7 +1,7 @@
 //! Products on the host as block programs, with pointwise neighbours in their loads and stores.
 //!
-//! A contraction stands in the graph in its library form, a call with the `ContractionForm` that it computes. Kernels are made
-//! from that, whatever the call's name is. Where it is worth it, [`choose_products`] gives the call a [`BlockKernel`]: the
+//! A contraction or attention stands in the graph in its library form, a call with what it computes. Kernels are made from that,
+//! whatever the call's name is. Where it is worth it, [`choose_products`] gives the call a [`BlockKernel`]: the
 //! planner then merges bias, activation and residual into its epilogue.
 //!
 //! ```text
@@ -47,6 +47,7 @@ use std::sync::Arc;
 use serde::Serialize;
 use smallvec::SmallVec;
 
+pub use self::attention::RepeatedHeads;
 pub use self::candidates::{Candidate, Times};
 use self::conv::Vectors;
 pub use self::pack::OperandKernel;
@@ -54,7 +55,7 @@ pub use self::prepack::{Panels, Prepacked};
 use self::product::Product;
 use crate::block_kernel::BlockKernel;
 use crate::graph::{AtenCall, Graph, NodeId, Op, ValueRef};
-use crate::library_form::ContractionForm;
+use crate::library_form::{ContractionForm, LibraryForm};
 use crate::plan::Profile;
 use crate::recording::Arg;
 use crate::schedule::Machine;
@@ -115,6 +116,8 @@ pub struct Template {
     pub operand_kernels: Vec<OperandKernel>,
     /// The order in which the kernel writes the result, where that is not row-major.
     pub result_layout: Option<ResultLayout>,
+    /// Heads of keys and values that the kernel reads as they were before views repeated them.
+    pub repeated_heads: Option<RepeatedHeads>,
 }
 
 impl Template {
@@ -174,15 +177,13 @@ struct Host {
 
 /// The kernels of a contraction or of attention on the host, if there is a template for it, the most likely one first.
 fn templates(graph: &Graph, node: NodeId, call: &AtenCall, host: Host) -> Vec<Template> {
-    if let Some(form) = call.contraction() {
-        return match product::of(graph, node, form) {
+    match &call.form {
+        Some(LibraryForm::Contraction(form)) => match product::of(graph, node, form) {
             Some(product) => over(graph, node, &product, host),
             None => of_windows(graph, node, form, host),
-        };
-    }
-    match call.op.as_str() {
-        "aten::scaled_dot_product_attention" => attention::templates(graph, node, call, host),
-        _ => Vec::new(),
+        },
+        Some(LibraryForm::Attention(form)) => attention::templates(graph, node, form, host),
+        None => Vec::new(),
     }
 }
 
@@ -291,16 +292,18 @@ pub fn choose_products(
             continue;
         }
         let strided = packs.and_then(|_| channels_last::read_at_strides(graph, node));
-        let grouped = attention::group(graph, node);
-        let repeats = grouped.as_ref().map_or(1, |grouped| grouped.shared);
-        let chosen = candidates::choose(graph, node, profile, host, (products, repeats, most_bytes), measure);
+        let chosen = candidates::choose(graph, node, profile, host, (products, most_bytes), measure);
         if !matches!(chosen, Some((Some(_), _))) {
             strided.into_iter().for_each(|strided| strided.undo(graph));
-            grouped.into_iter().for_each(|grouped| grouped.undo(graph));
         }
         let Some((template, reason)) = chosen else { continue };
         let entry = match template {
-            Some(Template { kernel, panels, operand_kernels: own, result_layout, .. }) => {
+            Some(Template {
+                kernel, panels, operand_kernels: own, result_layout, repeated_heads, ..
+            }) => {
+                if let Some(heads) = repeated_heads {
+                    heads.apply(graph, node);
+                }
                 if let Some(result_layout) = result_layout {
                     channels_last::apply(graph, node, &result_layout);
                 }

@@ -78,7 +78,15 @@ pub(super) fn with(product: &Product, blocks: Blocks, form: Operands<'_>) -> Opt
     let (m, n, k) = (product.m as f64, product.n as f64, product.k as f64);
     let bytes = batch as f64 * (m * k + k * n + m * n) * f64::from(product.elem.bytes());
     let flops = 2.0 * batch as f64 * m * n * k;
-    Some(Template { kernel, flops, bytes, panels: None, operand_kernels: Vec::new(), result_layout: None })
+    Some(Template {
+        kernel,
+        flops,
+        bytes,
+        panels: None,
+        operand_kernels: Vec::new(),
+        result_layout: None,
+        repeated_heads: None,
+    })
 }
 
 /// An operand in a program.

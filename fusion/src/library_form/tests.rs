@@ -97,3 +97,57 @@ fn forms_of_other_operands_are_refused() {
         assert_eq!(of(&text), Err(what), "{text}");
     }
 }
+
+#[test]
+fn forms_of_other_attention_are_refused() {
+    let of = |types: &str, form: &str, ty: &str| {
+        let mut text = String::from("graph {\n");
+        for (slot, ty) in types.split(' ').enumerate() {
+            text.push_str(&format!("%{slot} = input {slot} : {ty}\n"));
+        }
+        let text = format!("{text}%4 = aten::x(a=%0, b=%1, c=%2, d=%3) attends{form} : {ty}\n}}");
+        let graph = parse_graph(&text).unwrap();
+        verify(&graph).map_err(|error| error.what)
+    };
+    let plain = "f32[2,6,5,8] f32[2,6,7,8] f32[1,6,7,9] bool[5,7]";
+    let shared = "f32[2,6,5,8] f32[2,2,7,8] f32[2,6,7,9] f32[2,1,5,7]";
+    for (types, form) in [
+        (plain, "(0, 1, 2) scale -0.5"),
+        (plain, "(0, 1, 2) scale 0.5 causal"),
+        (plain, "(0, 1, 2) scale 0.5 keeps 3"),
+        (plain, "(0, 1, 2) scale 0.5 opens 3"),
+        (shared, "(0, 1, 2) scale 0.5 adds 3 shared 3"),
+    ] {
+        assert_eq!(of(types, form, "f32[2,6,5,9]"), Ok(()), "{form}");
+    }
+    let (shape, mask, alike) = (
+        "the form does not give the result's shape",
+        "the mask does not fit scores",
+        "the form's operands are not alike",
+    );
+    let factor = "a factor of 0 or below beside hidden keys";
+    for (types, form, ty, what) in [
+        (plain, "(0, 4, 2) scale 0.5", "f32[2,6,5,9]", "the form names an operand that does not exist"),
+        (
+            plain,
+            "(0, 1, 2) scale 0.5 opens 9",
+            "f32[2,6,5,9]",
+            "the form names an operand that does not exist",
+        ),
+        (plain, "(0, 2, 1) scale 0.5", "f32[2,6,5,9]", shape),
+        (plain, "(0, 1, 2) scale 0.5", "f32[2,6,7,9]", shape),
+        (plain, "(0, 1, 2) scale 0.5 shared 2", "f32[2,6,5,9]", shape),
+        (shared, "(0, 1, 2) scale 0.5", "f32[2,6,5,9]", shape),
+        (shared, "(0, 1, 2) scale 0.5 shared 2", "f32[2,6,5,9]", shape),
+        (shared, "(0, 1, 2) scale 0.5 shared 0", "f32[2,6,5,9]", shape),
+        (plain, "(0, 1, 2) scale 0.5 adds 3", "f32[2,6,5,9]", mask),
+        (shared, "(0, 1, 2) scale 0.5 keeps 3 shared 3", "f32[2,6,5,9]", mask),
+        ("f32[6,5,8] f32[6,7,8] f32[6,7,9] bool[2,6,5,7]", "(0, 1, 2) scale 0.5 keeps 3", "f32[6,5,9]", mask),
+        (plain, "(0, 1, 2) scale 0.0 causal", "f32[2,6,5,9]", factor),
+        (plain, "(0, 1, 2) scale -1.0 keeps 3", "f32[2,6,5,9]", factor),
+        (plain, "(0, 1, 2) scale nan", "f32[2,6,5,9]", factor),
+        (plain, "(0, 1, 2) scale 1.0", "bf16[2,6,5,9]", alike),
+    ] {
+        assert_eq!(of(types, form, ty), Err(what), "{form}");
+    }
+}

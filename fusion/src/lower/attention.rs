@@ -19,7 +19,7 @@ use super::Registry;
 use super::cx::{Call, Cx};
 use super::softmax::safe_softmax;
 use crate::graph::ValueRef;
-use crate::select_attention::is_factor;
+use crate::library_form::is_factor;
 use crate::types::Dims;
 
 pub(super) fn register(r: &mut Registry) {

@@ -10,8 +10,9 @@
 use tilefuse_block::{ReduceFn, ScalarFn};
 
 use super::Registry;
-use super::cx::{Call, Cx, broadcast_shape};
+use super::cx::{Call, Cx};
 use crate::graph::ValueRef;
+use crate::types::broadcast_shape;
 
 pub(super) fn register(r: &mut Registry) {
     r.one(&["linear"], linear);

@@ -8,7 +8,7 @@ use tilefuse_block::{Elem, Literal, ReduceFn, ScalarFn};
 use crate::args::{Args, Number};
 use crate::graph::{Contraction, Graph, NodeId, Op, ValueRef, View, Window, accumulator, padded_size};
 use crate::recording::Arg;
-use crate::types::{DType, Device, Dims, TensorType};
+use crate::types::{DType, Device, Dims, TensorType, broadcast_shape};
 
 /// A call that is being lowered.
 pub(super) struct Call<'a> {
@@ -93,24 +93,6 @@ pub(super) struct Cx {
     /// First node of the current call.
     mark: usize,
     literals: HashMap<(Literal, Dims, Device), ValueRef>,
-}
-
-/// The shape that shapes broadcast to.
-pub(super) fn broadcast_shape(shapes: &[&[i64]]) -> Option<Dims> {
-    let rank = shapes.iter().map(|s| s.len()).max().unwrap_or(0);
-    let mut result = Dims::from_elem(1, rank);
-    for shape in shapes {
-        for (d, &n) in shape.iter().enumerate() {
-            let at = &mut result[rank - shape.len() + d];
-            match (*at, n) {
-                (_, 1) => {}
-                (1, n) => *at = n,
-                (a, b) if a == b => {}
-                _ => return None,
-            }
-        }
-    }
-    Some(result)
 }
 
 impl Cx {

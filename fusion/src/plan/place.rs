@@ -75,9 +75,9 @@ pub(crate) fn strided(
     usable.then(|| Place::Strided { base: at, shape: ty.shape.clone(), strides, offset })
 }
 
-/// The strides of a value's every `count`th element along a dimension, where those between are the same element as the
-/// one before them: what a view repeats.
-pub(crate) fn repeated_strides(graph: &Graph, value: ValueRef, dim: usize, count: i64) -> Option<Dims> {
+/// Where every `count`th element of a value along a dimension is found, where those between are the same element as the one
+/// before them: what a view repeats.
+pub(crate) fn repeated_place(graph: &Graph, value: ValueRef, dim: usize, count: i64) -> Option<OperandPlace> {
     let ty = graph.ty(value);
     let mut extents: Vec<i64> = ty.shape.iter().map(|&n| n.max(1)).collect();
     *extents.get_mut(dim)? = ty.shape[dim].checked_div(count)?.max(1);
@@ -95,13 +95,14 @@ pub(crate) fn repeated_strides(graph: &Graph, value: ValueRef, dim: usize, count
         index = view_index(&mut indices, view, &graph.ty(operand).shape, &graph.ty(at).shape, &index);
         at = operand;
     }
+    let (base_strides, span) = super::group::Strides(graph).strides(at);
     let mut addr = indices.constant(0);
-    for (&i, &s) in index.iter().zip(&super::group::Strides(graph).strides(at).0) {
+    for (&i, &s) in index.iter().zip(&base_strides) {
         addr = indices.add_scaled(addr, i, s);
     }
-    let (mut coefficients, _) = indices.affine(addr)?;
-    let same = coefficients.pop() == Some(0) && coefficients.iter().all(|&s| s >= 0);
-    same.then(|| Dims::from_vec(coefficients))
+    let (mut coefficients, offset) = indices.affine(addr)?;
+    let same = coefficients.pop() == Some(0) && offset >= 0 && coefficients.iter().all(|&s| s >= 0);
+    same.then(|| OperandPlace { base: at, strides: Dims::from_vec(coefficients), offset, span })
 }
 
 /// Memory that a program reads at fixed strides.

@@ -2,6 +2,7 @@ use expect_test::{Expect, expect};
 
 use super::{Facts, MaskFacts, MaskKind, NoFacts};
 use crate::graph::{AtenCall, Graph, Op, ValueRef};
+use crate::library_form::tests::calls_alone;
 use crate::pipeline::{Context, Stage, lowered, primitive};
 use crate::plan::Profile;
 use crate::types::{Dims, TensorType};
@@ -122,7 +123,7 @@ fn captured_calls_are_these_calls_again() {
             let text = parse_graph(&graph(&placed(operands), &[&call])).unwrap().to_string();
             let lowered = lower(&parse_graph(&text).unwrap()).unwrap().to_string();
             assert!(lowered.contains("contract") && !lowered.contains("aten"), "{lowered}");
-            assert_eq!(primitive(&text, &Profile::host(2)).to_string(), text);
+            assert_eq!(calls_alone(&primitive(&text, &Profile::host(2))), text);
         }
     }
 }
@@ -157,6 +158,55 @@ fn operands_that_are_not_aligned_are_no_operands_of_a_call() {
     assert_ne!(calls_of(&[copy, &call("%4")], 4), attention);
     for (start, aligned) in [(0, true), (8, true), (4, true), (5, false)] {
         assert_eq!(calls_of(&[&slice(start), &call("%4")], 4) == attention, aligned, "{start}");
+    }
+}
+
+/// What a model repeats is said, and repeated for libtorch as before; what libtorch broadcasts is not repeated.
+#[test]
+fn heads_that_a_model_repeats_share_keys() {
+    let sdpa = "aten::scaled_dot_product_attention(query=%0, key=";
+    let rest = "attn_mask=None, dropout_p=0.0, is_causal=false, scale=1.0, enable_gqa=false)";
+    let repeated = format!(
+        "graph {{
+          origin 0 \"repeat\"
+          origin 1 \"attention\"
+          %0 = input 0 : f32[2,6,5,8]
+          %1 = input 1 : f32[2,2,7,8]
+          %2 = view reshape(%1) : f32[2,2,1,7,8] @0
+          %3 = view expand(%2) : f32[2,2,3,7,8]{{112,56,0,8,1}} @0
+          %4 = view reshape(%3) : f32[2,6,7,8] @0
+          %5 = {sdpa}%4, value=%4, {rest} : f32[2,6,5,8] @1
+          outputs %5
+        }}"
+    );
+    let expanded = format!(
+        "graph {{
+          origin 0 \"repeat\"
+          origin 1 \"attention\"
+          %0 = input 0 : f32[2,6,5,8]
+          %1 = input 1 : f32[2,1,7,8]
+          %2 = view expand(%1) : f32[2,6,7,8]{{56,0,8,1}} @0
+          %3 = {sdpa}%2, value=%2, {rest} : f32[2,6,5,8] @1
+          outputs %3
+        }}"
+    );
+    let broadcast = format!(
+        "graph {{
+          origin 0 \"attention\"
+          %0 = input 0 : f32[2,6,5,8]
+          %1 = input 1 : f32[2,1,7,8]
+          %2 = {sdpa}%1, value=%1, {rest} : f32[2,6,5,8] @0
+          outputs %2
+        }}"
+    );
+    for (text, form) in [
+        (repeated, "attends(0, 1, 2) scale 1.0 shared 3"),
+        (expanded, "attends(0, 1, 2) scale 1.0 shared 6"),
+        (broadcast, "attends(0, 1, 2) scale 1.0 :"),
+    ] {
+        let graph = primitive(&text, &Profile::host(2));
+        assert_eq!(calls_alone(&graph), parse_graph(&text).unwrap().to_string());
+        assert!(graph.to_string().contains(form), "{graph}");
     }
 }
 
@@ -265,18 +315,18 @@ fn causal_attention_becomes_one_call() {
         MASKED,
         &mut Known(CAUSAL, 0),
         expect![[r#"
-        graph {
-          origin 0 "aten::matmul #0"
-          origin 1 "aten::matmul #4"
-          origin 2 "attention aten::matmul #0 to aten::matmul #4"
-          %0 = input 0 : f32[2,3,5,8]
-          %1 = input 1 : f32[2,3,8,5]{120,40,1,8}
-          %2 = input 2 : f32[2,3,5,8]
-          %3 = view permute[0,1,3,2](%1) : f32[2,3,5,8] @1
-          %4 = aten::scaled_dot_product_attention(query=%0, key=%3, value=%2, attn_mask=None, dropout_p=0.0, is_causal=true, scale=0.25, enable_gqa=false) : f32[2,3,5,8]{120,8,24,1} @2
-          outputs %4
-        }
-    "#]],
+            graph {
+              origin 0 "aten::matmul #0"
+              origin 1 "aten::matmul #4"
+              origin 2 "attention aten::matmul #0 to aten::matmul #4"
+              %0 = input 0 : f32[2,3,5,8]
+              %1 = input 1 : f32[2,3,8,5]{120,40,1,8}
+              %2 = input 2 : f32[2,3,5,8]
+              %3 = view permute[0,1,3,2](%1) : f32[2,3,5,8] @1
+              %4 = aten::scaled_dot_product_attention(query=%0, key=%3, value=%2, attn_mask=None, dropout_p=0.0, is_causal=true, scale=0.25, enable_gqa=false) attends(0, 1, 2) scale 0.25 causal : f32[2,3,5,8]{120,8,24,1} @2
+              outputs %4
+            }
+        "#]],
     );
 }
 
@@ -286,20 +336,20 @@ fn a_mask_that_keeps_something_of_each_row_is_given() {
         MASKED,
         &mut Known(OPEN, 0),
         expect![[r#"
-        graph {
-          origin 0 "aten::matmul #0"
-          origin 1 "aten::matmul #4"
-          origin 2 "attention aten::matmul #0 to aten::matmul #4"
-          %0 = input 0 : f32[2,3,5,8]
-          %1 = input 1 : f32[2,3,8,5]{120,40,1,8}
-          %2 = input 2 : f32[2,3,5,8]
-          %3 = param 0 : bool[5,5]
-          %4 = map not(%3) : bool[5,5] @1
-          %5 = view permute[0,1,3,2](%1) : f32[2,3,5,8] @1
-          %6 = aten::scaled_dot_product_attention(query=%0, key=%5, value=%2, attn_mask=%4, dropout_p=0.0, is_causal=false, scale=0.25, enable_gqa=false) !selects : f32[2,3,5,8]{120,8,24,1} @2
-          outputs %6
-        }
-    "#]],
+            graph {
+              origin 0 "aten::matmul #0"
+              origin 1 "aten::matmul #4"
+              origin 2 "attention aten::matmul #0 to aten::matmul #4"
+              %0 = input 0 : f32[2,3,5,8]
+              %1 = input 1 : f32[2,3,8,5]{120,40,1,8}
+              %2 = input 2 : f32[2,3,5,8]
+              %3 = param 0 : bool[5,5]
+              %4 = map not(%3) : bool[5,5] @1
+              %5 = view permute[0,1,3,2](%1) : f32[2,3,5,8] @1
+              %6 = aten::scaled_dot_product_attention(query=%0, key=%5, value=%2, attn_mask=%4, dropout_p=0.0, is_causal=false, scale=0.25, enable_gqa=false) attends(0, 1, 2) scale 0.25 keeps 3 : f32[2,3,5,8]{120,8,24,1} @2
+              outputs %6
+            }
+        "#]],
     );
 }
 
@@ -496,57 +546,57 @@ fn every_spelling_is_the_same_call() {
     expect![[r#"
         division by what is no power of two
           %3 = view permute[0,1,3,2](%1) : f32[2,3,7,8]
-          %4 = aten::scaled_dot_product_attention(query=%0, key=%3, value=%2, attn_mask=None, dropout_p=0.0, is_causal=false, scale=0.30303030303030304, enable_gqa=false) : f32[2,3,5,8]{120,8,24,1}
+          %4 = aten::scaled_dot_product_attention(query=%0, key=%3, value=%2, attn_mask=None, dropout_p=0.0, is_causal=false, scale=0.30303030303030304, enable_gqa=false) attends(0, 1, 2) scale 0.30303030303030304 : f32[2,3,5,8]{120,8,24,1}
         factors of queries, keys and scores
-          %3 = aten::scaled_dot_product_attention(query=%0, key=%1, value=%2, attn_mask=None, dropout_p=0.0, is_causal=false, scale=0.44999999999999996, enable_gqa=false) : f32[2,3,5,8]{120,8,24,1}
+          %3 = aten::scaled_dot_product_attention(query=%0, key=%1, value=%2, attn_mask=None, dropout_p=0.0, is_causal=false, scale=0.44999999999999996, enable_gqa=false) attends(0, 1, 2) scale 0.44999999999999996 : f32[2,3,5,8]{120,8,24,1}
         bmm
           %3 = view reshape(%0) : bf16[1,6,5,8]
           %4 = view reshape(%1) : bf16[1,6,7,8]
           %5 = view reshape(%2) : bf16[1,6,7,8]
-          %6 = aten::scaled_dot_product_attention(query=%3, key=%4, value=%5, attn_mask=None, dropout_p=0.0, is_causal=false, scale=1.0, enable_gqa=false) : bf16[1,6,5,8]{240,8,48,1}
+          %6 = aten::scaled_dot_product_attention(query=%3, key=%4, value=%5, attn_mask=None, dropout_p=0.0, is_causal=false, scale=1.0, enable_gqa=false) attends(0, 1, 2) scale 1.0 : bf16[1,6,5,8]{240,8,48,1}
           %7 = view reshape(%6) : bf16[6,5,8]{8,48,1}
         mm
           %3 = view reshape(%0) : f32[1,1,5,8]
           %4 = view reshape(%1) : f32[1,1,7,8]
           %5 = view reshape(%2) : f32[1,1,7,8]
-          %6 = aten::scaled_dot_product_attention(query=%3, key=%4, value=%5, attn_mask=None, dropout_p=0.0, is_causal=false, scale=1.0, enable_gqa=false) : f32[1,1,5,8]{40,8,8,1}
+          %6 = aten::scaled_dot_product_attention(query=%3, key=%4, value=%5, attn_mask=None, dropout_p=0.0, is_causal=false, scale=1.0, enable_gqa=false) attends(0, 1, 2) scale 1.0 : f32[1,1,5,8]{40,8,8,1}
           %7 = view reshape(%6) : f32[5,8]
         baddbmm
           %4 = view reshape(%0) : f32[1,6,5,8]
           %5 = view reshape(%1) : f32[1,6,7,8]
           %6 = view reshape(%2) : f32[1,6,7,8]
-          %7 = aten::scaled_dot_product_attention(query=%4, key=%5, value=%6, attn_mask=%3, dropout_p=0.0, is_causal=false, scale=0.3, enable_gqa=false) : f32[1,6,5,8]{240,8,48,1}
+          %7 = aten::scaled_dot_product_attention(query=%4, key=%5, value=%6, attn_mask=%3, dropout_p=0.0, is_causal=false, scale=0.3, enable_gqa=false) attends(0, 1, 2) scale 0.3 adds 3 : f32[1,6,5,8]{240,8,48,1}
           %8 = view reshape(%7) : f32[6,5,8]{8,48,1}
         a mask between reshapes
           %4 = view reshape(%0) : f32[2,3,5,8]
           %5 = view reshape(%1) : f32[2,3,7,8]
           %6 = view reshape(%2) : f32[2,3,7,8]
-          %7 = aten::scaled_dot_product_attention(query=%4, key=%5, value=%6, attn_mask=%3, dropout_p=0.0, is_causal=false, scale=1.0, enable_gqa=false) : f32[2,3,5,8]{120,8,24,1}
+          %7 = aten::scaled_dot_product_attention(query=%4, key=%5, value=%6, attn_mask=%3, dropout_p=0.0, is_causal=false, scale=1.0, enable_gqa=false) attends(0, 1, 2) scale 1.0 adds 3 : f32[2,3,5,8]{120,8,24,1}
         einsum
           %3 = view permute[0,2,1,3](%0) : f16[2,3,5,8]{120,8,24,1}
           %4 = view permute[0,2,1,3](%1) : f16[2,3,7,8]{168,8,24,1}
           %5 = view permute[0,2,1,3](%2) : f16[2,3,7,8]{168,8,24,1}
-          %6 = aten::scaled_dot_product_attention(query=%3, key=%4, value=%5, attn_mask=None, dropout_p=0.0, is_causal=false, scale=1.0, enable_gqa=false) : f16[2,3,5,8]{120,8,24,1}
+          %6 = aten::scaled_dot_product_attention(query=%3, key=%4, value=%5, attn_mask=None, dropout_p=0.0, is_causal=false, scale=1.0, enable_gqa=false) attends(0, 1, 2) scale 1.0 : f16[2,3,5,8]{120,8,24,1}
           %7 = view permute[0,2,1,3](%6) : f16[2,5,3,8]
         einsum with values first
           %3 = view permute[0,2,1,3](%0) : f32[2,3,5,8]{120,8,24,1}
           %4 = view permute[0,2,1,3](%1) : f32[2,3,7,8]{168,8,24,1}
           %5 = view permute[0,2,1,3](%2) : f32[2,3,7,8]{168,8,24,1}
-          %6 = aten::scaled_dot_product_attention(query=%3, key=%4, value=%5, attn_mask=None, dropout_p=0.0, is_causal=false, scale=1.0, enable_gqa=false) : f32[2,3,5,8]{120,8,24,1}
+          %6 = aten::scaled_dot_product_attention(query=%3, key=%4, value=%5, attn_mask=None, dropout_p=0.0, is_causal=false, scale=1.0, enable_gqa=false) attends(0, 1, 2) scale 1.0 : f32[2,3,5,8]{120,8,24,1}
           %7 = view permute[0,2,1,3](%6) : f32[2,5,3,8]
         heads that share keys
           %3 = view reshape(%0) : f32[2,6,5,8]
-          %4 = aten::scaled_dot_product_attention(query=%3, key=%1, value=%2, attn_mask=None, dropout_p=0.0, is_causal=false, scale=1.0, enable_gqa=true) : f32[2,6,5,8]{240,8,48,1}
+          %4 = aten::scaled_dot_product_attention(query=%3, key=%1, value=%2, attn_mask=None, dropout_p=0.0, is_causal=false, scale=1.0, enable_gqa=true) attends(0, 1, 2) scale 1.0 shared 2 : f32[2,6,5,8]{240,8,48,1}
           %5 = view reshape(%4) : f32[2,3,2,5,8]{240,16,8,48,1}
         softmax in f32
           %4 = view permute[0,1,3,2](%1) : bf16[2,3,7,8]
-          %5 = aten::scaled_dot_product_attention(query=%0, key=%4, value=%2, attn_mask=%3, dropout_p=0.0, is_causal=false, scale=0.3, enable_gqa=false) : bf16[2,3,5,8]{120,8,24,1}
+          %5 = aten::scaled_dot_product_attention(query=%0, key=%4, value=%2, attn_mask=%3, dropout_p=0.0, is_causal=false, scale=0.3, enable_gqa=false) attends(0, 1, 2) scale 0.3 adds 3 : bf16[2,3,5,8]{120,8,24,1}
         where
           %4 = view permute[0,1,3,2](%1) : f32[2,3,7,8]
-          %5 = aten::scaled_dot_product_attention(query=%0, key=%4, value=%2, attn_mask=%3, dropout_p=0.0, is_causal=false, scale=1.0, enable_gqa=false) !selects : f32[2,3,5,8]{120,8,24,1}
+          %5 = aten::scaled_dot_product_attention(query=%0, key=%4, value=%2, attn_mask=%3, dropout_p=0.0, is_causal=false, scale=1.0, enable_gqa=false) attends(0, 1, 2) scale 1.0 keeps 3 : f32[2,3,5,8]{120,8,24,1}
         softmax by hand
           %3 = view permute[0,1,3,2](%1) : f32[2,3,7,8]
-          %4 = aten::scaled_dot_product_attention(query=%0, key=%3, value=%2, attn_mask=None, dropout_p=0.0, is_causal=false, scale=1.0, enable_gqa=false) : f32[2,3,5,8]{120,8,24,1}
+          %4 = aten::scaled_dot_product_attention(query=%0, key=%3, value=%2, attn_mask=None, dropout_p=0.0, is_causal=false, scale=1.0, enable_gqa=false) attends(0, 1, 2) scale 1.0 : f32[2,3,5,8]{120,8,24,1}
     "#]].assert_eq(&found);
 }
 

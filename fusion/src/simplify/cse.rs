@@ -45,8 +45,7 @@ fn equal(graph: &Graph, a: NodeId, b: NodeId, operands: &[ValueRef]) -> bool {
 fn same_op(a: &Op, b: &Op) -> bool {
     match (a, b) {
         (Op::Aten(a), Op::Aten(b)) => {
-            (&a.op, &a.overload, &a.args, &a.form, a.selects)
-                == (&b.op, &b.overload, &b.args, &b.form, b.selects)
+            (&a.op, &a.overload, &a.args, &a.form) == (&b.op, &b.overload, &b.args, &b.form)
         }
         _ => a == b,
     }

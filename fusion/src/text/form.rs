@@ -3,6 +3,7 @@
 //! ```text
 //! aten::addmm(self=%2, mat1=%0, mat2=%1, beta=2, alpha=0.5) contracts sum[1]x[0](1, 2) alpha 0.5 adds 0 beta 2.0 : f32[5,7]
 //! aten::conv1d(input=%0, ..) contracts window stride[1] padding[1]x[1] dilation[1] groups 1 sum[1,3]x[1,2](0, 1) : f32[1,4,8]
+//! aten::scaled_dot_product_attention(query=%0, ..) attends(0, 1, 2) scale 0.25 keeps 3 shared 4 : f32[2,8,5,16]
 //! ```
 
 use std::fmt::Write;
@@ -13,13 +14,14 @@ use super::print::{float_text, pairs_text};
 use super::syntax::{Parser, Result};
 use crate::convolution::ConvArgs;
 use crate::graph::Contraction;
-use crate::library_form::{ContractionForm, LibraryForm};
+use crate::library_form::{AttentionForm, ContractionForm, LibraryForm, MaskForm};
 use crate::types::join;
 
 /// The text of a form, which begins with a space.
 pub(super) fn text(form: &LibraryForm) -> String {
     match form {
         LibraryForm::Contraction(form) => contraction_text(form),
+        LibraryForm::Attention(form) => attention_text(form),
     }
 }
 
@@ -27,6 +29,9 @@ pub(super) fn text(form: &LibraryForm) -> String {
 pub(super) fn parse(parser: &mut Parser) -> Result<Option<LibraryForm>> {
     if parser.eat_name("contracts") {
         return contraction(parser).map(|form| Some(LibraryForm::Contraction(form)));
+    }
+    if parser.eat_name("attends") {
+        return attention(parser).map(|form| Some(LibraryForm::Attention(form)));
     }
     Ok(None)
 }
@@ -62,6 +67,43 @@ fn contraction(parser: &mut Parser) -> Result<ContractionForm> {
 
 fn factor(parser: &mut Parser, name: &str) -> Result<f64> {
     if parser.eat_name(name) { parser.float() } else { Ok(1.0) }
+}
+
+/// Names of what masks do.
+const MASKS: [(&str, MaskForm); 3] =
+    [("keeps", MaskForm::Keeps), ("opens", MaskForm::Opens), ("adds", MaskForm::Added)];
+
+fn attention_text(form: &AttentionForm) -> String {
+    let AttentionForm { query, key, value, scale, causal, mask, shared } = form;
+    let mut text = format!(" attends({query}, {key}, {value}) scale {}", float_text(*scale));
+    text.push_str(if *causal { " causal" } else { "" });
+    let name = |of: MaskForm| MASKS.iter().find(|(_, form)| *form == of).map_or("", |(name, _)| name);
+    if let Some((position, form)) = *mask {
+        let _ = write!(text, " {} {position}", name(form));
+    }
+    if *shared != 1 {
+        let _ = write!(text, " shared {shared}");
+    }
+    text
+}
+
+fn attention(parser: &mut Parser) -> Result<AttentionForm> {
+    parser.mark('(')?;
+    let query = parser.small()?;
+    parser.mark(',')?;
+    let key = parser.small()?;
+    parser.mark(',')?;
+    let value = parser.small()?;
+    parser.mark(')')?;
+    parser.keyword("scale")?;
+    let scale = parser.float()?;
+    let causal = parser.eat_name("causal");
+    let mask = match MASKS.iter().find(|(name, _)| parser.eat_name(name)) {
+        Some(&(_, form)) => Some((parser.small()?, form)),
+        None => None,
+    };
+    let shared = if parser.eat_name("shared") { parser.int()? } else { 1 };
+    Ok(AttentionForm { query, key, value, scale, causal, mask, shared })
 }
 
 fn window_text(args: &ConvArgs) -> String {

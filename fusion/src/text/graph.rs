@@ -322,7 +322,6 @@ impl State {
         while self.parser.eat('!') {
             match self.parser.name()?.as_str() {
                 "random" => call.random = true,
-                "selects" => call.selects = true,
                 "replay" => call.replay = Some(self.parser.small()?),
                 "writes" => {
                     self.parser.mark('[')?;

@@ -92,9 +92,6 @@ fn aten_text(call: &AtenCall, value: &dyn Fn(u16) -> String) -> String {
     if !call.writes.is_empty() {
         let _ = write!(text, " !writes[{}]", commas(call.writes.iter().map(ToString::to_string)));
     }
-    if call.selects {
-        text.push_str(" !selects");
-    }
     if let Some(handle) = call.replay {
         let _ = write!(text, " !replay {handle}");
     }

@@ -1,14 +1,14 @@
-//! Calls of attention, read as one form.
+//! Attention, as templates read it: sizes, and where tensors lie.
 
 use tilefuse_block::Elem;
 
-use crate::args::Args;
+use super::repeated_heads::RepeatedHeads;
 use crate::contract::operand::{Source, in_memory};
 use crate::contract::product::{Access, access};
-use crate::graph::{AtenCall, Graph, NodeId, ValueRef};
+use crate::graph::{Graph, NodeId};
+use crate::library_form::{AttentionForm, MaskForm};
 use crate::plan::is_dense;
-use crate::select_attention::is_scale;
-use crate::types::Dims;
+use crate::types::{Dims, TensorType};
 
 /// Rows `softmax(scale q kᵀ + mask) v` for each member of a batch, heads among them.
 #[derive(Clone, Debug, PartialEq)]
@@ -30,7 +30,7 @@ pub(super) struct Attention {
     /// `[keys, depth]`.
     pub(super) v: Access,
     /// `[queries, keys]`.
-    pub(super) mask: Option<(Access, MaskForm)>,
+    pub(super) mask: Option<Mask>,
     /// Strides of the result along the batch.
     pub(super) out_batch: Dims,
     /// Strides of the result along queries and a value's elements.
@@ -41,66 +41,55 @@ pub(super) struct Attention {
     pub(super) causal: bool,
     /// Of queries, keys, values and result.
     pub(super) elem: Elem,
+    /// Heads of keys and values of which one of several alike is read.
+    pub(super) repeated: Option<RepeatedHeads>,
 }
 
-/// What a mask does with scores.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum MaskForm {
-    /// True keeps a score, whatever it is elsewhere, as a model writes it out.
-    Keeps,
-    /// True keeps a score, false adds -inf to it, as libtorch's operator does.
-    Opens,
-    /// A number of this kind is added.
-    Added(Elem),
+/// What is done to scores, `[queries, keys]`.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Mask {
+    pub(super) access: Access,
+    pub(super) form: MaskForm,
+    /// Of the mask's elements.
+    pub(super) elem: Elem,
 }
 
-impl MaskForm {
-    /// The kind of the mask's elements.
-    pub(super) fn elem(self) -> Elem {
-        match self {
-            MaskForm::Keeps | MaskForm::Opens => Elem::Bool,
-            MaskForm::Added(elem) => elem,
-        }
-    }
-}
-
-/// The attention that a call computes; `None` for dropout, and for tensors that the templates do not know.
-pub(super) fn read(graph: &Graph, node: NodeId, call: &AtenCall) -> Option<Attention> {
-    let args = Args(&call.args);
+/// The attention that a node's form is; `None` for types and tensors that the templates do not know.
+pub(super) fn read(graph: &Graph, node: NodeId, form: &AttentionForm) -> Option<Attention> {
     let operands = graph.operands(node);
-    let operand = |name: &str| -> Option<(u16, ValueRef)> {
-        let position = args.tensor(name)?;
-        Some((position, *operands.get(usize::from(position))?))
-    };
+    let operand = |position: u16| operands.get(usize::from(position)).copied();
     let [out] = &graph.node(node).outs[..] else { return None };
     let elem = out.dtype.elem().filter(|e| matches!(e, Elem::F32 | Elem::F64 | Elem::Bf16 | Elem::F16))?;
-    let known = |ty: &crate::types::TensorType| ty.device == out.device && ty.rank() >= 2;
-    let tensor = |name: &str| {
-        let (position, value) = operand(name)?;
+    let known = |ty: &TensorType| ty.device == out.device && ty.rank() >= 2;
+    let repeated = RepeatedHeads::of(graph, node, form);
+    let tensor = |position: u16| {
+        let value = operand(position)?;
         let ty = graph.ty(value);
-        (ty.dtype == out.dtype && known(ty)).then(|| in_memory(graph, value, position)).flatten()
+        if ty.dtype != out.dtype || !known(ty) {
+            return None;
+        }
+        match repeated.as_ref().filter(|heads| heads.positions.contains(&position)) {
+            Some(heads) => heads.source(graph, value, position),
+            None => in_memory(graph, value, position),
+        }
     };
-    let (mut q, mut k, mut v) = (tensor("query")?, tensor("key")?, tensor("value")?);
+    let (mut q, mut k, mut v) = (tensor(form.query)?, tensor(form.key)?, tensor(form.value)?);
     let mut mask = None;
-    if !args.absent("attn_mask") {
-        let (position, value) = operand("attn_mask")?;
-        let kind =
-            graph.ty(value).dtype.elem().filter(|&e| e == elem || matches!(e, Elem::Bool | Elem::F32))?;
-        let form = match kind {
-            Elem::Bool if call.selects => MaskForm::Keeps,
-            Elem::Bool => MaskForm::Opens,
-            _ => MaskForm::Added(kind),
-        };
-        mask = Some((known(graph.ty(value)).then(|| in_memory(graph, value, position)).flatten()?, form));
+    if let Some((position, form)) = form.mask {
+        let value = operand(position)?;
+        let ty = graph.ty(value);
+        let kind = ty.dtype.elem().filter(|&e| e == elem || matches!(e, Elem::Bool | Elem::F32))?;
+        let source = known(ty).then(|| in_memory(graph, value, position)).flatten()?;
+        mask = Some((source, form, kind));
     }
-    let causal = args.bool("is_causal") == Some(true);
-    let dropout = args.float("dropout_p").unwrap_or(0.0) != 0.0;
-    if dropout || (causal && mask.is_some()) || !known(out) || !is_dense(&out.shape, &out.strides) {
+    let (causal, scale) = (form.causal, form.scale);
+    if (causal && mask.is_some()) || !known(out) || !is_dense(&out.shape, &out.strides) {
         return None;
     }
     let mut y = Source { shape: out.shape.clone(), strides: out.strides.clone(), ..q.clone() };
-    if args.bool("enable_gqa") == Some(true) {
-        let heads = |source: &Source| source.shape.iter().rev().nth(2).copied();
+    let heads = |source: &Source| source.shape.iter().nth_back(2).copied();
+    // Heads that are neither one for all nor read as such are as many as those of queries.
+    if form.shared > 1 && heads(&k) != heads(&q) {
         let (many, few) = (heads(&q)?, heads(&k)?);
         if heads(&v)? != few || few < 1 || many % few != 0 {
             return None;
@@ -110,14 +99,6 @@ pub(super) fn read(graph: &Graph, node: NodeId, call: &AtenCall) -> Option<Atten
     }
     let (batch, &[queries, depth]) = y.shape.split_last_chunk::<2>()?;
     let (&width, &keys) = (q.shape.last()?, k.shape.iter().nth_back(1)?);
-    let scale = match args.float("scale") {
-        Some(scale) => scale,
-        None => 1.0 / (width as f64).sqrt(),
-    };
-    // What libtorch makes of keys that are hidden is the result then.
-    if !is_scale(scale) && (causal || mask.is_some()) {
-        return None;
-    }
     let (out_batch, &strides) = y.strides.split_last_chunk::<2>()?;
     // No query sees a key beyond the number of queries.
     let seen = if causal { keys.min(queries) } else { keys };
@@ -130,7 +111,9 @@ pub(super) fn read(graph: &Graph, node: NodeId, call: &AtenCall) -> Option<Atten
         k: access(k, batch, [keys, width])?,
         v: access(v, batch, [keys, depth])?,
         mask: match mask {
-            Some((mask, form)) => Some((access(mask, batch, [queries, keys])?, form)),
+            Some((mask, form, elem)) => {
+                Some(Mask { access: access(mask, batch, [queries, keys])?, form, elem })
+            }
             None => None,
         },
         batch: Dims::from_slice(batch),
@@ -139,6 +122,7 @@ pub(super) fn read(graph: &Graph, node: NodeId, call: &AtenCall) -> Option<Atten
         scale,
         causal: causal && queries > 1,
         elem,
+        repeated,
     };
     let full = read.batch.iter().chain([&queries, &keys, &width, &depth]).all(|&n| n > 0);
     full.then(|| read.folded())
@@ -166,7 +150,7 @@ impl Attention {
         let keep: Vec<usize> = (0..self.batch.len()).filter(|&d| self.batch[d] != 1).collect();
         let kept = |dims: &Dims| -> Dims { keep.iter().map(|&d| dims[d]).collect() };
         let accesses = [&mut self.q, &mut self.k, &mut self.v].into_iter();
-        for access in accesses.chain(self.mask.as_mut().map(|m| &mut m.0)) {
+        for access in accesses.chain(self.mask.as_mut().map(|mask| &mut mask.access)) {
             access.batch = kept(&access.batch);
         }
         self.out_batch = kept(&self.out_batch);
@@ -185,7 +169,7 @@ impl Attention {
         let (q, k, v) = (&mut self.q, &mut self.k, &mut self.v);
         k.batch.pop();
         v.batch.pop();
-        let mask = self.mask.as_mut().map(|(mask, _)| mask);
+        let mask = self.mask.as_mut().map(|mask| &mut mask.access);
         for access in [q].into_iter().chain(mask) {
             access.matrix[0] = access.batch.pop().unwrap_or(0);
         }
@@ -200,7 +184,7 @@ impl Attention {
 
     /// Positions of operands in the order of the program's parameters.
     pub(super) fn positions(&self) -> impl Iterator<Item = &Source> {
-        let mask = self.mask.as_ref().map(|(access, _)| access);
+        let mask = self.mask.as_ref().map(|mask| &mask.access);
         [&self.q, &self.k, &self.v].into_iter().chain(mask).map(|access| &access.source)
     }
 

@@ -23,8 +23,8 @@
 //! never.
 //!
 //! One query alone (`single`) fills no lanes. It is multiplied by each key as a row, and the products are added up. Where
-//! several heads share keys, an instance has one query of each of them, so that keys and values are read once; `grouped`
-//! finds keys and values that a model repeats for that.
+//! several heads share keys, an instance has one query of each of them, so that keys and values are read once, and those that a
+//! model repeats for that are read as they were before (`repeated_heads`).
 //!
 //! Of `bf16`, where processors multiply pairs of numbers, keys and values of many queries are packed for that first, and
 //! nothing is transposed (`pairs`).
@@ -37,9 +37,9 @@
 mod blocks;
 mod call;
 mod decode;
-mod grouped_query;
 mod online;
 mod program;
+mod repeated_heads;
 mod split_kv;
 #[cfg(test)]
 mod tests;
@@ -49,18 +49,19 @@ use tilefuse_block::Program;
 
 use crate::block_kernel::{Alone, BlockKernel, BlockKernelKind, Tied};
 use crate::contract::{Host, OperandKernel, Template};
-use crate::graph::{AtenCall, Graph, NodeId};
+use crate::graph::{Graph, NodeId};
+use crate::library_form::AttentionForm;
 
 use blocks::{Blocks, blocks_of};
 use call::Attention;
-pub(super) use grouped_query::group;
+pub use repeated_heads::RepeatedHeads;
 
 /// Threads that blocks of queries are chosen for. Not the machine's: sums in other blocks may be rounded otherwise.
 const THREADS: u32 = 4;
 
-/// The templates of a call of attention.
-pub(super) fn templates(graph: &Graph, node: NodeId, call: &AtenCall, host: Host) -> Vec<Template> {
-    let Some(attention) = call::read(graph, node, call) else { return Vec::new() };
+/// The templates of attention.
+pub(super) fn templates(graph: &Graph, node: NodeId, form: &AttentionForm, host: Host) -> Vec<Template> {
+    let Some(attention) = call::read(graph, node, form) else { return Vec::new() };
     let as_it_lies = template(graph, node, &attention, THREADS);
     let ranged = as_it_lies.as_ref().is_some_and(|template| !template.operand_kernels.is_empty());
     let paired = if host.pairs && !ranged { in_pairs(graph, node, &attention, THREADS) } else { None };
@@ -128,5 +129,6 @@ fn with(attention: &Attention, kernel: BlockKernel, operand_kernels: Vec<Operand
         panels: None,
         operand_kernels,
         result_layout: None,
+        repeated_heads: attention.repeated.clone(),
     }
 }

@@ -3,7 +3,7 @@
 use tilefuse_block::Elem;
 use tilefuse_block::dynamic::{Carried, Tile, both, fma, full, select, zeros};
 
-use super::call::MaskForm;
+use crate::library_form::MaskForm;
 
 /// What an instance carries through the keys.
 #[derive(Clone, Debug)]
@@ -95,7 +95,7 @@ pub(super) fn masked(mut scores: Tile, mask: Option<(Tile, MaskForm)>, mut count
             let shape = scores.shape();
             scores += select(mask, zeros(elem, shape), f64::NEG_INFINITY);
         }
-        Some((mask, MaskForm::Added(_))) => scores += mask.cast(elem),
+        Some((mask, MaskForm::Added)) => scores += mask.cast(elem),
     }
     counted.map_or(scores, |counted| select(counted, scores, f64::NEG_INFINITY))
 }

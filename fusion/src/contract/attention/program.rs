@@ -7,10 +7,11 @@ use tilefuse_block::dynamic::{
 use tilefuse_block::{Elem, Program};
 
 use super::blocks::{Blocks, Span, tail};
-use super::call::{Attention, MaskForm};
+use super::call::Attention;
 use super::online::{self, State, masked};
 use super::split_kv::{behind, left_by_range, written};
 use crate::contract::product::Access;
+use crate::library_form::MaskForm;
 
 /// The program of attention in these blocks. Its parameters are queries, keys, values, the mask if there is one, and the
 /// result; instances are numbered by range of keys where there are several, by block of queries and by member of the batch.
@@ -69,7 +70,7 @@ impl Member {
         let k = operand("k", &attention.k, attention.elem);
         let v = operand("v", &attention.v, attention.elem);
         let mask = attention.mask.as_ref();
-        let mask = mask.map(|(access, form)| (access, *form, operand("mask", access, form.elem())));
+        let mask = mask.map(|mask| (&mask.access, mask.form, operand("mask", &mask.access, mask.elem)));
         let sizes = [attention.members().unwrap_or(1), attention.queries, attention.depth];
         let y = match blocks.ranges {
             Some(ranges) => pointer("parts", attention.sum(), written(attention, ranges)),
@@ -300,7 +301,7 @@ pub(super) fn fits(attention: &Attention, blocks: &Blocks) -> bool {
             reach(access.source.offset, &access.batch, (rows, down), (columns, right))
         };
         let mask = match &attention.mask {
-            Some((access, _)) => of(access, queries, keys)?,
+            Some(mask) => of(&mask.access, queries, keys)?,
             None => 0,
         };
         let [down, right] = attention.out;

@@ -5,7 +5,7 @@ use crate::contract::{Products, Times};
 use crate::pipeline::primitive;
 use crate::plan::{Plan, Profile, StepKind, plan};
 use crate::types::{Dims, TensorType, row_major};
-use crate::{Graph, choose_products, parse_graph};
+use crate::{Graph, choose_products, parse_graph, verify};
 
 /// A mask of scores.
 #[derive(Clone, Copy, PartialEq)]
@@ -36,6 +36,8 @@ struct Case {
     repeated: bool,
     /// Whether ranges of keys have instances of their own.
     ranged: bool,
+    /// Whether members of the batch share keys and values.
+    broadcast: bool,
 }
 
 const PLAIN: Case = Case {
@@ -51,6 +53,7 @@ const PLAIN: Case = Case {
     mask: Mask::None,
     repeated: false,
     ranged: false,
+    broadcast: false,
 };
 
 fn joined(numbers: &[i64]) -> String {
@@ -91,8 +94,10 @@ impl Case {
         let (causal, shared) = (self.causal, heads != few && !self.repeated);
         let ([key, value], repeats) = if self.repeated { self.repeats() } else { Default::default() };
         let (key, value) = if self.repeated { (key, value) } else { ("%1".to_owned(), "%2".to_owned()) };
-        let (q, k) = (self.ty(heads, self.queries, self.width), self.ty(few, self.keys, self.width));
-        let (v, y) = (self.ty(few, self.keys, self.depth), self.ty(heads, self.queries, self.depth));
+        let shared_keys =
+            Case { batch: [if self.broadcast { 1 } else { self.batch[0] }, heads, few], ..*self };
+        let (q, k) = (self.ty(heads, self.queries, self.width), shared_keys.ty(few, self.keys, self.width));
+        let (v, y) = (shared_keys.ty(few, self.keys, self.depth), self.ty(heads, self.queries, self.depth));
         format!(
             "graph {{
                %0 = input 0 : {q}
@@ -264,6 +269,14 @@ fn a_query_sees_keys_up_to_its_own() {
 }
 
 #[test]
+fn members_of_a_batch_share_keys() {
+    let shared = Case { broadcast: true, batch: [3, 2, 2], ..PLAIN };
+    shared.check();
+    Case { sequence_first: true, mask: Mask::Kept(&[9, 11], 0.25), ..shared }.check();
+    Case { queries: 1, ..shared }.check();
+}
+
+#[test]
 fn heads_share_keys() {
     Case { batch: [2, 6, 2], ..PLAIN }.check();
     Case { batch: [2, 4, 1], sequence_first: true, mask: Mask::Kept(&[1, 4, 9, 11], 0.0), ..PLAIN }.check();
@@ -311,12 +324,43 @@ fn a_call_that_stays_gets_repeated_keys() {
     let before = graph.to_string();
     let mut repeats = Vec::new();
     choose_products(&mut graph, &Profile::host(2), Products::Measured, None, u64::MAX, &mut |candidate| {
-        repeats.push(candidate.repeats);
+        repeats.push(candidate.template.repeated_heads.as_ref().map(|heads| heads.shared));
         Some(Times { generated_us: 1e9, library_us: 1.0, measured: true })
     });
     // It has a number under which the reason is found.
     let after = graph.to_string().replace(&format!(" !replay {}", 1 << 30), "");
-    assert_eq!((after, repeats), (before, vec![3]));
+    assert_eq!((after, repeats), (before, vec![Some(3)]));
+}
+
+/// What is measured alone is the kernel that is chosen, over heads that are not repeated.
+#[test]
+fn a_candidate_alone_is_the_same_kernel() {
+    for sequence_first in [false, true] {
+        let text = Case { repeated: true, sequence_first, batch: [2, 6, 2], ..PLAIN }.text();
+        let (profile, mut found) = (Profile::host(2), 0);
+        choose_products(
+            &mut primitive(&text, &profile),
+            &profile,
+            Products::Measured,
+            None,
+            u64::MAX,
+            &mut |candidate| {
+                let (mut graph, node) = candidate.alone();
+                verify(&graph).unwrap();
+                let types = |graph: &Graph, node| {
+                    graph.operands(node).iter().map(|&v| graph.ty(v).clone()).collect::<Vec<_>>()
+                };
+                assert_eq!(types(&graph, node), types(candidate.graph, candidate.node));
+                choose_products(&mut graph, &profile, Products::Generated, None, u64::MAX, &mut |_| None);
+                let Some(Ok(kernel)) = &graph.node(node).kernel else { panic!("{graph}") };
+                assert_eq!(kernel.program, candidate.template.kernel.program);
+                assert_eq!(kernel.layouts, candidate.template.kernel.layouts);
+                found += 1;
+                None
+            },
+        );
+        assert_eq!(found, 1);
+    }
 }
 
 #[test]
@@ -387,7 +431,7 @@ fn ranges_of_keys_have_instances_of_their_own() {
 fn few_keys_and_many_instances_have_no_ranges() {
     let long = Case { batch: [1, 1, 1], queries: 1, keys: 1100, width: 64, depth: 60, ..PLAIN };
     let ranges = |case: &Case| {
-        let mut graph = parse_graph(&case.text()).unwrap();
+        let mut graph = primitive(&case.text(), &Profile::host(2));
         choose_products(&mut graph, &Profile::host(2), Products::Generated, None, u64::MAX, &mut |_| None);
         let text = graph.to_string();
         let made = text.find("tilefuse::attended").map(|at| text[at..].split_once("f32").unwrap().1);
@@ -449,7 +493,7 @@ fn a_mask_of_many_blocks() {
 
 /// How many kernels are chosen for a graph.
 fn chosen(text: &str) -> usize {
-    let mut graph = parse_graph(text).unwrap();
+    let mut graph = primitive(text, &Profile::host(2));
     choose_products(&mut graph, &Profile::host(2), Products::Generated, None, u64::MAX, &mut |_| None);
     graph.ids().filter(|&id| graph.node(id).kernel.is_some()).count()
 }

@@ -262,6 +262,7 @@ fn whole(conv: &Conv, made: ConvProgram, tied: Vec<Tied>, layouts: Vec<(u16, Lay
         panels: None,
         operand_kernels: Vec::new(),
         result_layout: None,
+        repeated_heads: None,
     }
 }
 

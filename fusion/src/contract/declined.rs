@@ -1,0 +1,27 @@
+//! Why no kernel computes what a call of libtorch does.
+
+use std::fmt;
+
+/// What of a contraction or attention no template takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Declined {
+    /// Elements of other types, or of several.
+    ElementTypes,
+    /// An operand or a result that is a vector.
+    Vector,
+    /// Tensors that lie at no fixed strides, or at others than templates are for.
+    Strides,
+    /// Sizes, of which some are too large.
+    Sizes,
+}
+
+impl fmt::Display for Declined {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Declined::ElementTypes => "no kernel takes its element types",
+            Declined::Vector => "no kernel computes products of a vector",
+            Declined::Strides => "no kernel takes the strides at which its tensors lie",
+            Declined::Sizes => "no kernel takes its sizes",
+        })
+    }
+}
