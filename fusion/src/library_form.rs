@@ -112,6 +112,9 @@ impl ContractionForm {
         let alike = |ty: &TensorType| ty.dtype == lhs.dtype && ty.device == out.device;
         ensure(alike(lhs) && alike(rhs) && addend.is_none_or(alike), "the form's operands are not alike")?;
         let sums = lhs.dtype.elem().and_then(accumulator);
+        let factors = [Some(self.alpha), self.addend.map(|(_, beta)| beta)];
+        // libtorch does not read what it would multiply by 0.
+        ensure(factors.iter().flatten().all(|&factor| factor != 0.0), "a factor of 0")?;
         let typed = out.dtype == lhs.dtype || sums.is_some() && out.dtype.elem() == sums;
         ensure(typed, "the result is neither of the operands' type nor of the one that sums are held in")?;
         let shape = match &self.window {

@@ -10,8 +10,7 @@ use std::fmt;
 
 use super::conv::Vectors;
 use super::{
-    FREE_BYTES, Host, OperandKernel, Products, Template, blocks, channels_last, conv, product, templates,
-    vnni,
+    FREE_BYTES, Host, OperandKernel, Products, Template, blocks, channels_last, product, templates, vnni,
 };
 use crate::graph::{AtenCall, Graph, NodeId, Op, ValueRef};
 use crate::plan::{Profile, operand_place};
@@ -116,12 +115,8 @@ pub(super) fn choose(
     if !here || graph.node(node).kernel.is_some() || !call.writes.is_empty() || call.random {
         return None;
     }
-    let all = templates(graph, node, call, host);
-    if all.is_empty() {
-        let why = conv::refusal(call.contraction()?)?;
-        return Some((None, Some(why.to_owned())));
-    }
-    let all = match within(all, most_bytes.max(FREE_BYTES)) {
+    let all = templates(graph, node, call.form.as_ref()?, host).map_err(|declined| declined.to_string());
+    let all = match all.and_then(|all| within(all, most_bytes.max(FREE_BYTES))) {
         Ok(all) => all,
         Err(why) => return Some((None, Some(why))),
     };
@@ -204,7 +199,8 @@ const STREAMED: f64 = 1.1;
 /// The most that a kernel may take, in the time of the library's call.
 fn margin(candidate: &Candidate<'_>, predicted: Times) -> f64 {
     let form = candidate.call.contraction();
-    match form.and_then(|form| product::of(candidate.graph, candidate.node, form)) {
+    let form = form.filter(|form| form.window.is_none());
+    match form.and_then(|form| product::of(candidate.graph, candidate.node, form).ok()) {
         // libtorch's library does the same; neither is expected to be quicker.
         _ if candidate.template.packs_operands() => 1.0,
         Some(product)

@@ -4,7 +4,7 @@ use std::fmt;
 
 /// What of a contraction or attention no template takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Declined {
+pub(crate) enum Declined {
     /// Elements of other types, or of several.
     ElementTypes,
     /// An operand or a result that is a vector.

@@ -16,6 +16,8 @@
 //! language ([`tilefuse_block::dynamic`]). `conv/` has the same for convolutions, and `attention/` for attention.
 //! `channels_last.rs` lets results lie in another order than eager's where only kernels read them.
 //!
+//! `declined.rs` has the reasons for which a call has no kernel at all.
+//!
 //! A further template is an arm of `templates`: it gives a `Template` with the kernel, several where it is not clear which is
 //! quicker, or none for contractions that it does not know. Which of kernels and call is used is decided in `candidates.rs`, in
 //! the same way for all.
@@ -25,6 +27,7 @@ mod blocks;
 mod candidates;
 mod channels_last;
 mod conv;
+mod declined;
 mod operand;
 #[cfg(test)]
 mod outer_loop_tests;
@@ -50,6 +53,7 @@ use smallvec::SmallVec;
 pub use self::attention::RepeatedHeads;
 pub use self::candidates::{Candidate, Times};
 use self::conv::Vectors;
+pub(crate) use self::declined::Declined;
 pub use self::pack::OperandKernel;
 pub use self::prepack::{Panels, Prepacked};
 use self::product::Product;
@@ -175,16 +179,20 @@ struct Host {
     quads: bool,
 }
 
-/// The kernels of a contraction or of attention on the host, if there is a template for it, the most likely one first.
-fn templates(graph: &Graph, node: NodeId, call: &AtenCall, host: Host) -> Vec<Template> {
-    match &call.form {
-        Some(LibraryForm::Contraction(form)) => match product::of(graph, node, form) {
-            Some(product) => over(graph, node, &product, host),
-            None => of_windows(graph, node, form, host),
-        },
-        Some(LibraryForm::Attention(form)) => attention::templates(graph, node, form, host),
-        None => Vec::new(),
+/// The kernels of a contraction or of attention on the host, the most likely one first, or why there are none.
+fn templates(graph: &Graph, node: NodeId, form: &LibraryForm, host: Host) -> Result<Vec<Template>, Declined> {
+    let all = match form {
+        LibraryForm::Contraction(form) if form.window.is_some() => of_windows(graph, node, form, host),
+        LibraryForm::Contraction(form) => over(graph, node, &product::of(graph, node, form)?, host),
+        LibraryForm::Attention(form) => attention::templates(graph, node, form, host)?,
+    };
+    if !all.is_empty() {
+        return Ok(all);
     }
+    Err(match form {
+        LibraryForm::Contraction(form) if form.window.is_some() => conv::declined(graph, node, form),
+        _ => Declined::Sizes,
+    })
 }
 
 /// The kernels of a contraction of windows: over filters that are packed, and unless that writes the filters innermost for

@@ -3,6 +3,7 @@
 use smallvec::SmallVec;
 use tilefuse_block::Elem;
 
+use super::declined::Declined;
 use super::operand::{Source, source};
 use crate::graph::{Contraction, Graph, NodeId, ValueRef};
 use crate::library_form::ContractionForm;
@@ -46,39 +47,42 @@ pub(super) struct Product {
     pub(super) out: Elem,
 }
 
-/// The product of matrices that a node's contraction is; `None` for dimensions, types and tensors that the templates do not know.
-pub(super) fn of(graph: &Graph, node: NodeId, form: &ContractionForm) -> Option<Product> {
-    let [out] = &graph.node(node).outs[..] else { return None };
-    let (elem, result) = kinds(graph, node)?;
-    if form.window.is_some() || !out.is_contiguous() || form.alpha == 0.0 {
-        return None;
+/// The product of matrices that a node's contraction, of no windows, is.
+pub(super) fn of(graph: &Graph, node: NodeId, form: &ContractionForm) -> Result<Product, Declined> {
+    let out = graph.ty(node.into());
+    let (elem, result) = kinds(graph, node).ok_or(Declined::ElementTypes)?;
+    if !out.is_contiguous() {
+        return Err(Declined::Strides);
     }
     let operands = graph.operands(node);
-    let operand = |at: u16| source(graph, *operands.get(usize::from(at))?, at);
-    let (batch, &[m, n]) = out.shape.split_last_chunk::<2>()?;
-    let [left, right] = matrices(&form.pairs, [operand(form.lhs)?, operand(form.rhs)?], batch.len())?;
-    let &k = left.shape.last()?;
-    // A factor of 0 leaves out even what is not finite.
-    let addend = form.addend.filter(|&(_, beta)| beta != 0.0);
-    let c = match addend {
-        Some((at, _)) => Some(access(operand(at)?, batch, [m, n])?),
+    let operand = |at: u16| {
+        let value = operands.get(usize::from(at)).copied();
+        value.and_then(|value| source(graph, value, at)).ok_or(Declined::Strides)
+    };
+    let (batch, &[m, n]) = out.shape.split_last_chunk::<2>().ok_or(Declined::Vector)?;
+    let factors = [operand(form.lhs)?, operand(form.rhs)?];
+    let [left, right] = matrices(&form.pairs, factors, batch.len()).ok_or(Declined::Vector)?;
+    let k = left.shape.last().copied().ok_or(Declined::Vector)?;
+    let access = |source, matrix| access(source, batch, matrix).ok_or(Declined::Sizes);
+    let c = match form.addend {
+        Some((at, _)) => Some(access(operand(at)?, [m, n])?),
         None => None,
     };
     let product = Product {
         m,
         n,
         k,
-        a: access(left, batch, [m, k])?,
-        b: access(right, batch, [k, n])?,
+        a: access(left, [m, k])?,
+        b: access(right, [k, n])?,
         c,
         batch: Dims::from_slice(batch),
         alpha: form.alpha,
-        beta: addend.map_or(0.0, |(_, beta)| beta),
+        beta: form.addend.map_or(0.0, |(_, beta)| beta),
         elem,
         out: result,
     };
     let is_empty = product.batch.iter().chain([&m, &n, &k]).any(|&size| size <= 0);
-    (!is_empty).then(|| product.folded())
+    if is_empty { Err(Declined::Sizes) } else { Ok(product.folded()) }
 }
 
 /// The kind of all operands of a node, and of its result.

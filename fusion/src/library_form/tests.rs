@@ -74,6 +74,8 @@ fn forms_of_other_operands_are_refused() {
         (product("sum[9]x[1](0, 1)", "f32[2,3,5]"), shape),
         (product("sum[2]x[1](0, 3)", "f32[2,3,5]"), alike),
         (product("sum[2]x[1](0, 1) adds 0", "f32[2,3,5]"), adds),
+        (product("sum[2]x[1](0, 1) alpha 0.0", "f32[2,3,5]"), "a factor of 0"),
+        (product("sum[2]x[1](0, 1) adds 2 beta -0.0", "f32[2,3,5]"), "a factor of 0"),
         (
             product("sum[2]x[1](0, 1)", "f64[2,3,5]"),
             "the result is neither of the operands' type nor of the one that sums are held in",

@@ -16,7 +16,7 @@ use tilefuse_block::{Literal, ScalarFn};
 use super::Registry;
 use super::cx::{Call, Cx};
 use crate::convolution::{ConvArgs, ConvDims};
-use crate::graph::{ValueRef, Window};
+use crate::graph::{ValueRef, Window, accumulator};
 use crate::types::{Device, Dims};
 
 pub(super) fn register(r: &mut Registry) {
@@ -30,7 +30,7 @@ pub(super) fn register(r: &mut Registry) {
 
 fn convolution(cx: &mut Cx, call: &Call<'_>) -> Option<ValueRef> {
     let (images, weight, bias) = (call.tensor("input")?, call.tensor("weight")?, call.optional("bias")?);
-    let elem = call.elem().filter(|elem| elem.is_float())?;
+    let elem = call.elem().filter(|&elem| elem.is_float() || accumulator(elem) == Some(elem))?;
     let tensors = [Some(images), Some(weight), bias];
     let plain = |value: &ValueRef| cx.elem(*value) == Some(elem) && cx.graph.ty(*value).numel() > 0;
     if !tensors.iter().flatten().all(plain)
@@ -72,7 +72,7 @@ fn windows(
                 low[lead + 1 + d] = *before;
                 shape[lead + 1 + d] = shape[lead + 1 + d].checked_add(before + behind)?;
             }
-            cx.pad(images, &low, &shape, Literal::float(call.elem()?, 0.0))?
+            cx.pad(images, &low, &shape, Literal::of(call.elem()?, 0.0))?
         }
     };
     let window = |d: usize| Window {
@@ -108,7 +108,7 @@ fn spread(
         shape[dim] = length.checked_add(low[dim])?.checked_add(behind.max(0))?;
         cut.push((dim, (-before).max(0), length.checked_add(before)?.checked_add(behind)?));
     }
-    let zero = Literal::float(call.elem()?, 0.0);
+    let zero = Literal::of(call.elem()?, 0.0);
     let mut image = cx.pad_apart(images, &low, &interior, &shape, zero)?;
     for (dim, start, length) in cut {
         image = cx.slice(image, dim, start, length, 1)?;

@@ -47,7 +47,7 @@ impl Convolution {
         let image = operand(graph, windows)?;
         let lead = graph.ty(image).rank().checked_sub(list.len() + 1).filter(|&lead| lead <= 1)?;
         let in_order = list.iter().map(|w| usize::from(w.dim)).eq(lead + 1..lead + 1 + list.len());
-        if !in_order || !contract.elem.is_float() {
+        if !in_order {
             return None;
         }
         let grouped = !contract.pairs.batch.is_empty();

@@ -644,6 +644,11 @@ def convolutions():
     case("convolution", quarters(1, 2, 4, 4), quarters(2, 1, 3, 3), quarters(2), [2, 2], [1, 1], [1, 1], True, [1, 1], 2)
     case("_convolution", quarters(1, 2, 4, 4), quarters(2, 2, 3, 2), quarters(2), [2, 1], [1, 1], [1, 1], False, [0, 0], 1,
          False, False, True, True)
+    whole = lambda *shape: (quarters(*shape) * 4).to(I64)
+    case("conv1d", whole(2, 4, 5), whole(6, 2, 3), whole(6), [2], [1], [1], 2)
+    case("conv2d", whole(1, 2, 4, 4), whole(3, 2, 3, 2), None, [1, 1], [1, 0])
+    case("conv_transpose2d.input", whole(1, 2, 3, 3), whole(2, 3, 3, 2), whole(3), [2, 2], [1, 1], [1, 1])
+    case("conv1d", whole(2, 4, 5).to(I32), whole(6, 2, 3).to(I32), whole(6).to(I32), [2], [1], [1], 2)
 
 
 def attention():

@@ -3,6 +3,7 @@
 use tilefuse_block::Elem;
 
 use super::repeated_heads::RepeatedHeads;
+use crate::contract::declined::Declined;
 use crate::contract::operand::{Source, in_memory};
 use crate::contract::product::{Access, access};
 use crate::graph::{Graph, NodeId};
@@ -54,78 +55,108 @@ pub(super) struct Mask {
     pub(super) elem: Elem,
 }
 
-/// The attention that a node's form is; `None` for types and tensors that the templates do not know.
-pub(super) fn read(graph: &Graph, node: NodeId, form: &AttentionForm) -> Option<Attention> {
-    let operands = graph.operands(node);
-    let operand = |position: u16| operands.get(usize::from(position)).copied();
-    let [out] = &graph.node(node).outs[..] else { return None };
-    let elem = out.dtype.elem().filter(|e| matches!(e, Elem::F32 | Elem::F64 | Elem::Bf16 | Elem::F16))?;
-    let known = |ty: &TensorType| ty.device == out.device && ty.rank() >= 2;
-    let repeated = RepeatedHeads::of(graph, node, form);
-    let tensor = |position: u16| {
-        let value = operand(position)?;
-        let ty = graph.ty(value);
-        if ty.dtype != out.dtype || !known(ty) {
-            return None;
-        }
-        match repeated.as_ref().filter(|heads| heads.positions.contains(&position)) {
-            Some(heads) => heads.source(graph, value, position),
-            None => in_memory(graph, value, position),
-        }
-    };
-    let (mut q, mut k, mut v) = (tensor(form.query)?, tensor(form.key)?, tensor(form.value)?);
-    let mut mask = None;
-    if let Some((position, form)) = form.mask {
-        let value = operand(position)?;
-        let ty = graph.ty(value);
-        let kind = ty.dtype.elem().filter(|&e| e == elem || matches!(e, Elem::Bool | Elem::F32))?;
-        let source = known(ty).then(|| in_memory(graph, value, position)).flatten()?;
-        mask = Some((source, form, kind));
-    }
-    let (causal, scale) = (form.causal, form.scale);
-    if (causal && mask.is_some()) || !known(out) || !is_dense(&out.shape, &out.strides) {
-        return None;
-    }
-    let mut y = Source { shape: out.shape.clone(), strides: out.strides.clone(), ..q.clone() };
-    let heads = |source: &Source| source.shape.iter().nth_back(2).copied();
-    // Heads that are neither one for all nor read as such are as many as those of queries.
-    if form.shared > 1 && heads(&k) != heads(&q) {
-        let (many, few) = (heads(&q)?, heads(&k)?);
-        if heads(&v)? != few || few < 1 || many % few != 0 {
-            return None;
-        }
-        let all = [&mut q, &mut k, &mut v, &mut y].into_iter().chain(mask.as_mut().map(|m| &mut m.0));
-        all.for_each(|source| split_heads(source, many, few));
-    }
-    let (batch, &[queries, depth]) = y.shape.split_last_chunk::<2>()?;
-    let (&width, &keys) = (q.shape.last()?, k.shape.iter().nth_back(1)?);
-    let (out_batch, &strides) = y.strides.split_last_chunk::<2>()?;
-    // No query sees a key beyond the number of queries.
-    let seen = if causal { keys.min(queries) } else { keys };
-    let read = Attention {
-        queries,
-        keys: seen,
-        width,
-        depth,
-        q: access(q, batch, [queries, width])?,
-        k: access(k, batch, [keys, width])?,
-        v: access(v, batch, [keys, depth])?,
-        mask: match mask {
-            Some((mask, form, elem)) => {
-                Some(Mask { access: access(mask, batch, [queries, keys])?, form, elem })
+/// The attention that a node's form is, but for types and tensors that the templates do not know.
+pub(super) fn read(graph: &Graph, node: NodeId, form: &AttentionForm) -> Result<Attention, Declined> {
+    let operands = Operands::of(graph, node, form)?;
+    operands.attention(graph.ty(node.into()), form).ok_or(Declined::Sizes)
+}
+
+/// Where the operands of attention lie.
+struct Operands {
+    q: Source,
+    k: Source,
+    v: Source,
+    mask: Option<(Source, MaskForm, Elem)>,
+    elem: Elem,
+    repeated: Option<RepeatedHeads>,
+}
+
+impl Operands {
+    fn of(graph: &Graph, node: NodeId, form: &AttentionForm) -> Result<Operands, Declined> {
+        let operands = graph.operands(node);
+        let operand = |position: u16| operands.get(usize::from(position)).copied().ok_or(Declined::Sizes);
+        let out = graph.ty(node.into());
+        let elem = out.dtype.elem().filter(|e| matches!(e, Elem::F32 | Elem::F64 | Elem::Bf16 | Elem::F16));
+        let elem = elem.ok_or(Declined::ElementTypes)?;
+        let known = |ty: &TensorType| ty.device == out.device && ty.rank() >= 2;
+        let repeated = RepeatedHeads::of(graph, node, form);
+        let tensor = |position: u16| {
+            let value = operand(position)?;
+            let ty = graph.ty(value);
+            if ty.dtype != out.dtype || !known(ty) {
+                return Err(Declined::ElementTypes);
             }
-            None => None,
-        },
-        batch: Dims::from_slice(batch),
-        out_batch: Dims::from_slice(out_batch),
-        out: strides,
-        scale,
-        causal: causal && queries > 1,
-        elem,
-        repeated,
-    };
-    let full = read.batch.iter().chain([&queries, &keys, &width, &depth]).all(|&n| n > 0);
-    full.then(|| read.folded())
+            let source = match repeated.as_ref().filter(|heads| heads.positions.contains(&position)) {
+                Some(heads) => heads.source(graph, value, position),
+                None => in_memory(graph, value, position),
+            };
+            source.ok_or(Declined::Strides)
+        };
+        let (q, k, v) = (tensor(form.query)?, tensor(form.key)?, tensor(form.value)?);
+        let mut mask = None;
+        if let Some((position, form)) = form.mask {
+            let value = operand(position)?;
+            let ty = graph.ty(value);
+            let kind = ty.dtype.elem().filter(|&e| e == elem || matches!(e, Elem::Bool | Elem::F32));
+            let kind = kind.ok_or(Declined::ElementTypes)?;
+            let source = known(ty).then(|| in_memory(graph, value, position)).flatten();
+            let source = source.ok_or(Declined::Strides)?;
+            mask = Some((source, form, kind));
+        }
+        if !is_dense(&out.shape, &out.strides) {
+            return Err(Declined::Strides);
+        }
+        Ok(Operands { q, k, v, mask, elem, repeated })
+    }
+
+    /// The attention of operands, with a result of this type.
+    fn attention(self, out: &TensorType, form: &AttentionForm) -> Option<Attention> {
+        let Operands { mut q, mut k, mut v, mut mask, elem, repeated } = self;
+        let (causal, scale) = (form.causal, form.scale);
+        if causal && mask.is_some() {
+            return None;
+        }
+        let mut y = Source { shape: out.shape.clone(), strides: out.strides.clone(), ..q.clone() };
+        let heads = |source: &Source| source.shape.iter().nth_back(2).copied();
+        // Heads that are neither one for all nor read as such are as many as those of queries.
+        if form.shared > 1 && heads(&k) != heads(&q) {
+            let (many, few) = (heads(&q)?, heads(&k)?);
+            if heads(&v)? != few || few < 1 || many % few != 0 {
+                return None;
+            }
+            let all = [&mut q, &mut k, &mut v, &mut y].into_iter().chain(mask.as_mut().map(|m| &mut m.0));
+            all.for_each(|source| split_heads(source, many, few));
+        }
+        let (batch, &[queries, depth]) = y.shape.split_last_chunk::<2>()?;
+        let (&width, &keys) = (q.shape.last()?, k.shape.iter().nth_back(1)?);
+        let (out_batch, &strides) = y.strides.split_last_chunk::<2>()?;
+        // No query sees a key beyond the number of queries.
+        let seen = if causal { keys.min(queries) } else { keys };
+        let read = Attention {
+            queries,
+            keys: seen,
+            width,
+            depth,
+            q: access(q, batch, [queries, width])?,
+            k: access(k, batch, [keys, width])?,
+            v: access(v, batch, [keys, depth])?,
+            mask: match mask {
+                Some((mask, form, elem)) => {
+                    Some(Mask { access: access(mask, batch, [queries, keys])?, form, elem })
+                }
+                None => None,
+            },
+            batch: Dims::from_slice(batch),
+            out_batch: Dims::from_slice(out_batch),
+            out: strides,
+            scale,
+            causal: causal && queries > 1,
+            elem,
+            repeated,
+        };
+        let full = read.batch.iter().chain([&queries, &keys, &width, &depth]).all(|&n| n > 0);
+        full.then(|| read.folded())
+    }
 }
 
 /// Makes an axis of so `many` heads two: the heads of keys, of which there are `few`, and those that share one.

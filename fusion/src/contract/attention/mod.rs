@@ -48,6 +48,7 @@ mod vnni;
 use tilefuse_block::Program;
 
 use crate::block_kernel::{Alone, BlockKernel, BlockKernelKind, Tied};
+use crate::contract::declined::Declined;
 use crate::contract::{Host, OperandKernel, Template};
 use crate::graph::{Graph, NodeId};
 use crate::library_form::AttentionForm;
@@ -60,12 +61,17 @@ pub use repeated_heads::RepeatedHeads;
 const THREADS: u32 = 4;
 
 /// The templates of attention.
-pub(super) fn templates(graph: &Graph, node: NodeId, form: &AttentionForm, host: Host) -> Vec<Template> {
-    let Some(attention) = call::read(graph, node, form) else { return Vec::new() };
+pub(super) fn templates(
+    graph: &Graph,
+    node: NodeId,
+    form: &AttentionForm,
+    host: Host,
+) -> Result<Vec<Template>, Declined> {
+    let attention = call::read(graph, node, form)?;
     let as_it_lies = template(graph, node, &attention, THREADS);
     let ranged = as_it_lies.as_ref().is_some_and(|template| !template.operand_kernels.is_empty());
     let paired = if host.pairs && !ranged { in_pairs(graph, node, &attention, THREADS) } else { None };
-    as_it_lies.into_iter().chain(paired).collect()
+    Ok(as_it_lies.into_iter().chain(paired).collect())
 }
 
 /// The template that reads keys and values where they lie.

@@ -1,6 +1,9 @@
 //! Contractions of windows, read as convolutions.
 
+use tilefuse_block::Elem;
+
 use super::{Axis, Conv};
+use crate::contract::declined::Declined;
 use crate::convolution::ConvArgs;
 use crate::graph::{Graph, NodeId};
 use crate::library_form::ContractionForm;
@@ -15,12 +18,16 @@ pub(in crate::contract) struct Read {
     pub(in crate::contract) batched: bool,
 }
 
-/// Why a convolution has no kernel, where that is for what it is and not for its sizes.
-pub(in crate::contract) fn refusal(form: &ContractionForm) -> Option<&'static str> {
-    form.window
-        .as_ref()?
-        .transposed
-        .then_some("no kernel takes the element types, sizes or strides of this transposed convolution")
+/// Why a convolution has no kernel.
+pub(in crate::contract) fn declined(graph: &Graph, node: NodeId, form: &ContractionForm) -> Declined {
+    let out = graph.ty(node.into()).dtype;
+    let floats = matches!(out.elem(), Some(Elem::F32 | Elem::F64 | Elem::F16 | Elem::Bf16));
+    let alike = graph.operands(node).iter().all(|&value| graph.ty(value).dtype == out);
+    match read(graph, node, form) {
+        _ if !floats || !alike => Declined::ElementTypes,
+        Some(read) if !read.row_major => Declined::Strides,
+        _ => Declined::Sizes,
+    }
 }
 
 /// The convolution that a node's contraction is; `None` for those that the templates do not know, such as those whose tensors

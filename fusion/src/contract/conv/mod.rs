@@ -49,7 +49,7 @@ use crate::library_form::ContractionForm;
 use crate::types::Dims;
 
 use block::Block;
-pub(super) use call::refusal;
+pub(super) use call::declined;
 use packed::Image;
 pub(super) use rows::Rows;
 use tile::Extents;

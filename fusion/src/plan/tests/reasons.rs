@@ -7,7 +7,7 @@ use super::block_kernels::{ATOMIC, SQUARE, kernel};
 use super::memory::PICKED;
 use super::*;
 use crate::block_kernel::{Alone, BlockKernel, Layout, Tied};
-use crate::contract::{Products, choose_products};
+use crate::contract::{Declined, Products, choose_products};
 use crate::enum_variants::{Variants, variants};
 use crate::graph::AtenCall;
 use crate::kernel::{BlockRefusal, Refusal};
@@ -25,6 +25,8 @@ variants!(
     BlockRefusal: Reduction, PrologueReduction, Both, Attention, Tiles, Elements, Strided, OtherStrides, NoLoads,
     NoStores, SeveralResults, PrologueStored, Gather, ResultOrder, Order, WritesOperand, Parameters
 );
+
+variants!(Declined: ElementTypes, Vector, Strides, Sizes);
 
 /// Graphs, and by what each is planned.
 const CASES: &[fn(&mut Seen)] = &[
@@ -51,13 +53,14 @@ const CASES: &[fn(&mut Seen)] = &[
     kernels_that_do_not_match_their_calls,
     tensors_that_kernels_do_not_take,
     readers_that_would_hold_memory,
+    contractions_that_kernels_decline,
 ];
 
 #[test]
 fn every_reason_appears() {
     let mut seen = Seen::default();
     CASES.iter().for_each(|case| case(&mut seen));
-    let all = [Verdict::NAMES, Refusal::NAMES, BlockRefusal::NAMES].concat();
+    let all = [Verdict::NAMES, Refusal::NAMES, BlockRefusal::NAMES, Declined::NAMES].concat();
     let unseen: Vec<&str> = all.into_iter().filter(|name| !seen.0.contains(name)).collect();
     assert_eq!(unseen, [""; 0], "a graph is missing for which a plan says this");
 }
@@ -561,4 +564,54 @@ fn readers_that_would_hold_memory(seen: &mut Seen) {
         cut: what the producer reads would stay live for longer
         fused"#]]
     .assert_eq(&seen.texts(&plan));
+}
+
+/// Every contraction and attention that is left to libtorch says why.
+fn contractions_that_kernels_decline(seen: &mut Seen) {
+    let profile = Profile::host(2);
+    let conv = "stride=[1], padding=[0], dilation=[1], groups=1)";
+    let sdpa = "aten::scaled_dot_product_attention(query=%0, key=%0, value=%0";
+    for (types, line, why) in [
+        ("i64[4,7] i64[7,5]", "aten::mm(self=%0, mat2=%1) : i64[4,5]".to_owned(), Declined::ElementTypes),
+        (
+            "i32[1,2,9] i32[3,2,3]",
+            format!("aten::conv1d(input=%0, weight=%1, bias=None, {conv} : i32[1,3,7]"),
+            Declined::ElementTypes,
+        ),
+        ("f32[4,7] f32[7]", "aten::matmul(self=%0, other=%1) : f32[4]".to_owned(), Declined::Vector),
+        ("f32[7] f32[3,7,5]", "aten::matmul(self=%0, other=%1) : f32[3,5]".to_owned(), Declined::Vector),
+        (
+            "f32[64] f32[48,64] f32[48]",
+            "aten::linear(input=%0, weight=%1, bias=%2) : f32[48]".to_owned(),
+            Declined::Vector,
+        ),
+        (
+            "f32[9,4,7]{1,63,9} f32[63,5]",
+            "aten::reshape(self=%0, shape=[4,63]) : f32[4,63]\n%4 = aten::mm(self=%3, mat2=%1) : f32[4,5]"
+                .to_owned(),
+            Declined::Strides,
+        ),
+        (
+            "f32[1,2,9]{18,1,2} f32[3,2,3]",
+            format!("aten::conv1d(input=%0, weight=%1, bias=None, {conv} : f32[1,3,7]"),
+            Declined::Strides,
+        ),
+        ("f32[1,2,64,1024]", format!("{sdpa}) : f32[1,2,64,1024]"), Declined::Sizes),
+    ] {
+        let mut text = String::from("graph {\n");
+        for (slot, ty) in types.split(' ').enumerate() {
+            text.push_str(&format!("%{slot} = input {slot} : {ty}\n"));
+        }
+        let last = if line.contains("%4 =") { 4 } else { 3 };
+        let text = format!("{text}%3 = {line}\noutputs %{last}\n}}");
+        let mut graph = pipeline::primitive(&text, &profile);
+        choose_products(&mut graph, &profile, Products::Generated, None, u64::MAX, &mut |_| None);
+        let plan = plan(&graph, &profile).unwrap();
+        let reasons = plan.steps.iter().filter_map(|step| match &step.kind {
+            StepKind::Extern(call) => Some(call.reason.clone().unwrap_or_default()),
+            StepKind::Kernel(_) => None,
+        });
+        assert_eq!(reasons.collect::<Vec<_>>(), [why.to_string()], "{text}");
+        seen.0.insert(why.name());
+    }
 }

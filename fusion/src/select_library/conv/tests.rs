@@ -141,6 +141,18 @@ fn captured_calls_are_these_calls_again() {
             "f32[3,10,3]",
         ),
         (
+            "i64[2,4,8] i64[6,2,3] i64[6]",
+            "conv1d",
+            "%2, stride=[2], padding=[1], dilation=[1], groups=2",
+            "i64[2,6,4]",
+        ),
+        (
+            "i32[2,3,4,4] i32[3,4,3,3] i32[4]",
+            "conv_transpose2d.input",
+            "%2, stride=[2, 2], padding=[1, 1], output_padding=[1, 1], groups=1, dilation=[1, 1]",
+            "i32[2,4,8,8]",
+        ),
+        (
             "f32[1,4,5] f32[4,3,1]",
             "conv_transpose1d",
             "None, stride=[1], padding=[0], output_padding=[0], groups=1, dilation=[1]",
@@ -210,9 +222,9 @@ fn other_calls_stay() {
             "f32[2,4,1,1]",
         ),
         (
-            "i64[2,3,8,8] i64[4,3,3,3]",
+            "i8[2,3,8,8] i8[4,3,3,3]",
             "stride=[1, 1], padding=[1, 1], dilation=[1, 1], groups=1",
-            "i64[2,4,8,8]",
+            "i8[2,4,8,8]",
         ),
         (
             "f32[2,3,8,8] bf16[4,3,3,3]",
