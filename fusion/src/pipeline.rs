@@ -13,9 +13,9 @@
 //!   simplify-selected          as simplify
 //!   select-kernels             calls, on a processor             -> kernels where they take less time
 //!   tuple-reductions           reductions that need each other   -> one of tuples
-//!   drop-aliased-outputs       outputs in memory of others       -> these
-//!   drop-empty                 concatenations with empty parts   -> without them
-//!   store-gathered             sources of gathers                -> stored, where reading them again would compute them
+//!   drop-aliased-outputs  *    outputs in memory of others       -> these
+//!   drop-empty            *    what is empty, and what reads it  -> allocated only, and without it
+//!   store-gathered        *    sources of gathers                -> stored, where they are in no memory
 //!   split-reductions           long or crossing reductions       -> reductions of parts, and of these
 //! plan
 //!   group                      primitives                        -> kernels and libtorch calls in order
@@ -26,7 +26,7 @@
 //! ```
 //!
 //! The graph is verified behind each pass in debug builds, and the plan at the end. Rewrites are counted and can be limited,
-//! see [`Rewrites`].
+//! see [`Rewrites`], but those of the passes with a star: grouping needs them all.
 
 use std::fmt;
 use std::ops::RangeInclusive;
@@ -221,8 +221,8 @@ pub const PASSES: &[Pass] = &[
         select_attention(graph, &cx.alignments, &mut *cx.facts, &cx.rewrites);
         Ok(())
     }),
-    graph("select-library", Stage::Primitive, |graph, _| {
-        select_library(graph);
+    graph("select-library", Stage::Primitive, |graph, cx| {
+        select_library(graph, &cx.rewrites);
         Ok(())
     }),
     graph("simplify-selected", Stage::Primitive, simplified),
@@ -411,6 +411,22 @@ mod tests {
         last.dedup();
         assert_eq!(last[0], "lower");
         assert!(last.contains(&"fold-views"), "{last:?}");
+    }
+
+    /// So many rewrites are made as may be, of whatever passes, and there is a plan of any number.
+    #[test]
+    fn any_number_of_rewrites_gives_a_plan() {
+        let (_, all) = stopped("", None);
+        let mut last: Vec<&str> = Vec::new();
+        for limit in 0..=all.made() {
+            let (form, rewrites) = stopped("", Some(limit));
+            assert!(matches!(form, Form::Plan(_)));
+            assert_eq!(rewrites.made(), limit);
+            last.extend(rewrites.last());
+        }
+        for pass in ["lower", "fold-views", "select-library", "group"] {
+            assert!(last.contains(&pass), "{pass}: {last:?}");
+        }
     }
 
     #[test]

@@ -35,6 +35,11 @@ impl Rewrites {
         self.limit.is_some_and(|limit| self.made.get() >= limit)
     }
 
+    /// How many more may be made.
+    pub fn left(&self) -> u64 {
+        self.limit.map_or(u64::MAX, |limit| limit.saturating_sub(self.made.get()))
+    }
+
     /// How many were made.
     pub fn made(&self) -> u64 {
         self.made.get()

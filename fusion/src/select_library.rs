@@ -28,23 +28,25 @@ use tilefuse_block::{Elem, ReduceFn, ScalarFn};
 use crate::graph::{AtenCall, Contraction, Graph, NodeId, Op, ValueRef, View};
 use crate::library_form::{ContractionForm, LibraryForm};
 use crate::recording::Arg;
+use crate::rewrites::Rewrites;
 use crate::simplify::known;
 use crate::types::{Device, Dims, TensorType};
 
 /// Turns every contraction of a primitive graph into a call of libtorch or into products and their sums; returns how many
-/// there were.
-pub(crate) fn select_library(graph: &mut Graph) -> usize {
+/// there were. Those with an epilogue are
+/// counted, instead of which calls of the contractions alone can be made.
+pub(crate) fn select_library(graph: &mut Graph, rewrites: &Rewrites) -> usize {
     let is_contract = |id: &NodeId| matches!(graph.node(*id).op, Op::Contract(_));
     let all: Vec<NodeId> = graph.ids().filter(is_contract).collect();
     for &id in &all {
         let Some(contract) = Contract::of(graph, id) else { continue };
         if let Some(convolution) = conv::Convolution::of(graph, &contract) {
-            convolution.as_calls(graph);
+            convolution.as_calls(graph, rewrites);
         } else if contract.is_reduction(graph) {
             let sums = contract.as_sums(graph);
             graph.replace_uses(id.into(), sums);
         } else {
-            contract.as_calls(graph);
+            contract.as_calls(graph, rewrites);
         }
     }
     if !all.is_empty() {
@@ -75,6 +77,11 @@ struct Epilogue {
     alpha: f64,
     /// What is added, and its factor.
     addend: Option<(ValueRef, f64)>,
+}
+
+/// Whether calls with these epilogues may be made of a node. With none they must.
+fn allowed(epilogues: &[Epilogue], node: NodeId, rewrites: &Rewrites) -> bool {
+    epilogues.iter().all(|epilogue| epilogue.root == node) || rewrites.allow("select-library")
 }
 
 /// A form of call; `None` where a contraction is not of it.
@@ -175,10 +182,10 @@ impl Contract {
     }
 
     /// Calls of libtorch for each of its uses that rounds, or one for all.
-    fn as_calls(&self, graph: &mut Graph) {
+    fn as_calls(&self, graph: &mut Graph, rewrites: &Rewrites) {
         let (epilogues, all) = self.epilogues(graph, &|graph, epilogue| self.form(graph, epilogue).is_some());
         let calls: Option<Vec<Call>> = epilogues.iter().map(|epilogue| self.call(graph, epilogue)).collect();
-        match calls.filter(|_| all) {
+        match calls.filter(|_| all && allowed(&epilogues, self.node, rewrites)) {
             Some(calls) => {
                 calls.into_iter().zip(&epilogues).for_each(|(call, e)| call.replace(graph, e.root))
             }

@@ -490,9 +490,7 @@ pub(crate) fn outer_loop(plan: Plan, cx: &mut Context<'_>) -> Plan {
 
 /// The pass `non-temporal-stores`.
 pub(crate) fn mark_non_temporal(mut plan: Plan, cx: &mut Context<'_>) -> Plan {
-    if cx.rewrites.allow("non-temporal-stores") {
-        non_temporal::mark(&mut plan, cx.profile.machine);
-    }
+    non_temporal::mark(&mut plan, cx.profile.machine, &cx.rewrites);
     plan
 }
 

@@ -15,6 +15,7 @@ use tilefuse_block::{CacheHint, Op, OpKind, Program, Value};
 
 use super::{KernelKind, KernelStep, Memory, Place, Plan, Step, StepKind};
 use crate::graph::ValueRef;
+use crate::rewrites::Rewrites;
 use crate::schedule::Machine;
 
 /// Bytes of a value from which on it is written by non-temporal stores. Measured with sums, `tanh`, softmax and transposes on two
@@ -30,11 +31,11 @@ const ARENA_ALIGN: u32 = 64;
 
 /// Gives the stores of such values the hint [`CacheHint::Streaming`]. Moving values between the arena and tensors of
 /// their own changes nothing about them.
-pub(super) fn mark(plan: &mut Plan, machine: Machine) {
+pub(super) fn mark(plan: &mut Plan, machine: Machine, rewrites: &Rewrites) {
     if machine.is_gpu() {
         return;
     }
-    let marks: Vec<Vec<usize>> = (0..plan.steps.len()).map(|at| non_temporal(plan, at)).collect();
+    let marks: Vec<Vec<usize>> = (0..plan.steps.len()).map(|at| non_temporal(plan, at, rewrites)).collect();
     if marks.iter().all(Vec::is_empty) {
         return;
     }
@@ -63,7 +64,7 @@ impl Plan {
 }
 
 /// The positions of the buffers that a step writes by non-temporal stores.
-fn non_temporal(plan: &Plan, at: usize) -> Vec<usize> {
+fn non_temporal(plan: &Plan, at: usize, rewrites: &Rewrites) -> Vec<usize> {
     let generated =
         |kind| matches!(kind, KernelKind::Pointwise | KernelKind::RowReduction | KernelKind::ColumnReduction);
     let StepKind::Kernel(kernel) = &plan.steps[at].kind else { return Vec::new() };
@@ -79,6 +80,7 @@ fn non_temporal(plan: &Plan, at: usize) -> Vec<usize> {
             && program.params.get(position).is_some_and(|param| is_only_stored(program, param.value))
             && (bytes >= MIN_BYTES_READ_NEXT || !read_next())
             && !is_read_in_outer_loop(plan, at, value)
+            && rewrites.allow("non-temporal-stores")
     };
     kernel.buffers.iter().enumerate().filter(streams).map(|(position, _)| position).collect()
 }

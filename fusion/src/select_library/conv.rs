@@ -14,10 +14,11 @@
 #[cfg(test)]
 mod tests;
 
-use super::{Contract, Epilogue};
+use super::{Contract, Epilogue, allowed};
 use crate::convolution::{ConvArgs, ConvDims};
 use crate::graph::{AtenCall, Graph, NodeId, Op, ValueRef, View, Window};
 use crate::library_form::{ContractionForm, LibraryForm};
+use crate::rewrites::Rewrites;
 use crate::types::{Dims, TensorType};
 
 /// A contraction that libtorch computes as a convolution.
@@ -63,12 +64,12 @@ impl Convolution {
     }
 
     /// Calls of libtorch for each of its uses that rounds, or one for all.
-    pub(super) fn as_calls(&self, graph: &mut Graph) {
+    pub(super) fn as_calls(&self, graph: &mut Graph, rewrites: &Rewrites) {
         let value = self.result(graph);
         let sums = Contract { node: value, ty: graph.ty(value.into()).clone(), ..self.contract.clone() };
         let (epilogues, all) = sums.epilogues(graph, &|graph, e| self.call(graph, e).is_some());
         let calls: Option<Vec<_>> = epilogues.iter().map(|e| self.call(graph, e)).collect();
-        match calls.filter(|_| all) {
+        match calls.filter(|_| all && allowed(&epilogues, value, rewrites)) {
             Some(calls) => {
                 for ((call, operands), epilogue) in calls.into_iter().zip(&epilogues) {
                     self.replace(graph, epilogue.root, value, (call, &operands));

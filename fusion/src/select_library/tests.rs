@@ -7,8 +7,16 @@ use crate::eval::{Precision, Sources, eval};
 use crate::library_form::tests::calls_alone;
 use crate::pipeline::primitive;
 use crate::plan::Profile;
-use crate::{lower, parse_graph, simplify, verify};
+use crate::rewrites::Rewrites;
+use crate::{Graph, lower, parse_graph, simplify, verify};
 use tilefuse_block::Data;
+
+/// The primitive graph before the pass.
+fn simplified(text: &str) -> Graph {
+    let mut graph = lower(&parse_graph(text).unwrap()).unwrap();
+    simplify(&mut graph);
+    graph
+}
 
 fn check(text: &str, expect: Expect) {
     expect.assert_eq(&primitive(text, &Profile::gpu(132, 4200.0)).to_string());
@@ -84,6 +92,43 @@ fn a_factor_of_0_is_no_factor_of_a_call() {
         );
         let selected = primitive(&text, &Profile::host(2)).to_string();
         assert!(selected.contains(call) && selected.contains("map mul("), "{selected}");
+    }
+}
+
+/// Calls with what is behind a contraction are rewrites; without one the contraction alone is called.
+#[test]
+fn epilogues_stop_at_a_limit() {
+    let graph = |elem: &str, call: &str| {
+        let text = format!(
+            "graph {{
+              %0 = input 0 : f32[2,4,8]
+              %1 = input 1 : f32[6,4,3]
+              %2 = input 2 : f32[6]
+              %3 = input 3 : f32[4,8]
+              %4 = input 4 : f32[6,8]
+              %5 = aten::{call}
+              outputs %5
+            }}"
+        );
+        simplified(&text.replace("f32", elem))
+    };
+    let linear = "linear(input=%3, weight=%4, bias=%2) : f32[4,6]";
+    let conv =
+        "conv1d(input=%0, weight=%1, bias=%2, stride=[1], padding=[1], dilation=[1], groups=1) : f32[2,6,8]";
+    for elem in ["f32", "bf16"] {
+        for (call, name) in [(linear, "linear"), (conv, "conv1d")] {
+            let mut whole = graph(elem, call);
+            let rewrites = Rewrites::default();
+            select_library(&mut whole, &rewrites);
+            assert_eq!((rewrites.made(), rewrites.last()), (1, Some("select-library")));
+            assert!(!whole.to_string().contains(" map "), "{whole}");
+            let mut none = graph(elem, call);
+            select_library(&mut none, &Rewrites::at_most(Some(0)));
+            verify(&none).unwrap();
+            let text = none.to_string();
+            let alone = text.contains(&format!("aten::{name}(")) && text.contains("bias=None");
+            assert!(alone && text.contains(" map add("), "{text}");
+        }
     }
 }
 
@@ -300,7 +345,7 @@ fn a_sum_that_nothing_rounds_is_computed_in_its_type() {
           outputs %2
         }";
     let mut graph = parse_graph(text).unwrap();
-    assert_eq!(select_library(&mut graph), 1);
+    assert_eq!(select_library(&mut graph, &Rewrites::default()), 1);
     simplify(&mut graph);
     verify(&graph).unwrap();
     expect![[r#"

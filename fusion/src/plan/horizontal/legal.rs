@@ -93,11 +93,14 @@ pub enum HorizontalRefusal {
         /// In one launch.
         joined_us: f64,
     },
+    /// As many rewrites were made as may be.
+    Limit,
 }
 
 impl std::fmt::Display for HorizontalRefusal {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
+            HorizontalRefusal::Limit => f.write_str("the number of rewrites is limited"),
             HorizontalRefusal::OwnBlocks => f.write_str("its program has block sizes of its own"),
             HorizontalRefusal::Grid => {
                 f.write_str("its grid has several axes, or it asks for the grid's size")

@@ -48,9 +48,6 @@ const MAX_OPEN_LAUNCHES: usize = 4;
 
 /// Joins small kernels of a plan whose values have their places, and which is to hold at most so many bytes.
 pub(super) fn join(mut plan: Plan, profile: &Profile, most_bytes: u64, rewrites: &Rewrites) -> Plan {
-    if !rewrites.allow("horizontal-fusion") {
-        return plan;
-    }
     let limited = |plan: &Plan| {
         let mut plan = plan.clone();
         plan.limit_memory(most_bytes);
@@ -60,7 +57,7 @@ pub(super) fn join(mut plan: Plan, profile: &Profile, most_bytes: u64, rewrites:
     let depends = Depends::of(&plan);
     let mut found = Found::of(&plan, profile);
     for reach in MAX_DISTANCES {
-        let units = found.units(&depends, profile, reach);
+        let units = found.units(&depends, profile, reach, rewrites.left());
         if !units.is_joined() {
             break;
         }
@@ -70,6 +67,9 @@ pub(super) fn join(mut plan: Plan, profile: &Profile, most_bytes: u64, rewrites:
         plan = liveness::finish(plan);
         let held = limited(&plan);
         if held <= peak {
+            (order.len()..before.len()).for_each(|_| {
+                rewrites.allow("horizontal-fusion");
+            });
             return with_programs(plan, &before, &order, found);
         }
         found.refuse(&order, HorizontalRefusal::Memory { bytes: held, most: peak });
@@ -165,8 +165,8 @@ impl Found {
         Found { candidates, refusals }
     }
 
-    /// The steps of the plan in units, of which those with several steps are launches.
-    fn units(&mut self, depends: &Depends, profile: &Profile, reach: usize) -> Units {
+    /// The steps of the plan in units, of which those with several steps are launches; so many steps at most join others.
+    fn units(&mut self, depends: &Depends, profile: &Profile, reach: usize, mut left: u64) -> Units {
         let mut units = Units::new(depends);
         let mut launches = self.candidates.clone();
         for from_end in [false, true] {
@@ -175,8 +175,13 @@ impl Found {
             for unit in (0..launches.len()).filter(|&u| launches[u].is_some()) {
                 of_level[levels[unit]].push(unit);
             }
+            let mut with = |a: &Launch, b: &Launch| {
+                let both = a.with(b, profile, reach)?;
+                left = left.checked_sub(1).ok_or(HorizontalRefusal::Limit)?;
+                Ok(both)
+            };
             let lists: Vec<Vec<usize>> =
-                of_level.iter().flat_map(|level| self.shared(level, &mut launches, profile, reach)).collect();
+                of_level.iter().flat_map(|level| self.shared(level, &mut launches, &mut with)).collect();
             units.join(&lists);
         }
         units
@@ -187,8 +192,7 @@ impl Found {
         &mut self,
         level: &[usize],
         launches: &mut [Option<Launch>],
-        profile: &Profile,
-        reach: usize,
+        with: &mut dyn FnMut(&Launch, &Launch) -> Result<Launch, HorizontalRefusal>,
     ) -> Vec<Vec<usize>> {
         let mut open: Vec<(Launch, Vec<usize>)> = Vec::new();
         let mut done: Vec<Vec<usize>> = Vec::new();
@@ -196,7 +200,7 @@ impl Found {
             let Some(own) = launches[unit].take() else { continue };
             let mut taken = false;
             for (launch, list) in open.iter_mut().rev() {
-                match launch.with(&own, profile, reach) {
+                match with(launch, &own) {
                     Ok(both) => {
                         (*launch, taken) = (both, true);
                         list.push(unit);

@@ -1,6 +1,8 @@
 //! Which values are written by non-temporal stores.
 
+use crate::pipeline::{Context, planned};
 use crate::plan::{Plan, Profile, StepKind, plan, verify};
+use crate::rewrites::Rewrites;
 use crate::text::parse_graph;
 
 /// The bytes that each kernel of a graph writes by non-temporal stores, in MiB, on the host; none on a GPU.
@@ -43,6 +45,23 @@ fn large_results_are_written_past_the_caches() {
     assert_eq!(non_temporal(&graph(8191, add, "%2")), [0]);
     let two = "  %2 = map add(%0, %1) : F\n  %3 = map exp(%2) : F\n";
     assert_eq!(non_temporal(&graph(8192, two, "%2, %3")), [64]);
+}
+
+/// Each value is a rewrite.
+#[test]
+fn values_stop_at_a_limit() {
+    let text = graph(8192, "  %2 = map add(%0, %1) : F\n  %3 = map exp(%2) : F\n", "%2, %3");
+    let profile = Profile::host(2);
+    let limited = |limit: Option<u64>| {
+        let mut cx = Context { rewrites: Rewrites::at_most(limit), ..Context::new(&profile) };
+        let plan = planned(parse_graph(&text).unwrap(), &mut cx).unwrap();
+        (mebibytes(&plan).iter().sum::<u64>(), cx.rewrites.made())
+    };
+    let (all, made) = limited(None);
+    assert_eq!(all, 64);
+    for fewer in 0..=2 {
+        assert_eq!(limited(Some(made - fewer)), (64 - 32 * fewer, made - fewer));
+    }
 }
 
 #[test]

@@ -288,9 +288,36 @@ fn plans_whose_parts_need_each_other_are_refused() {
     assert!(broken(&|k| k.parts[2].buffers.push(read)), "a place that another part reads");
 }
 
+/// Each kernel that joins others is a rewrite.
+#[test]
+fn joins_stop_at_a_limit() {
+    let vertical = group::plan(
+        parse_graph(BIASES).unwrap(),
+        &gpu(),
+        &Alignments::default(),
+        &Default::default(),
+        &mut |_| None,
+        (&Rewrites::default(), &Default::default()),
+    )
+    .unwrap();
+    let all = Rewrites::default();
+    let whole = join(vertical.clone(), &gpu(), u64::MAX, &all);
+    let saved = (vertical.kernel_count() - whole.kernel_count()) as u64;
+    assert!(saved > 1 && all.made() == saved, "{}", steps(&whole));
+    assert_eq!(all.last(), Some("horizontal-fusion"));
+    for limit in 0..=saved {
+        let rewrites = Rewrites::at_most(Some(limit));
+        let plan = join(vertical.clone(), &gpu(), u64::MAX, &rewrites);
+        assert_eq!(rewrites.made(), limit);
+        assert_eq!(plan.kernel_count() as u64 + limit, vertical.kernel_count() as u64);
+        let limited = |k: &&KernelStep| k.horizontal_refusal == Some(HorizontalRefusal::Limit);
+        assert_eq!(kernels(&plan).iter().any(limited), limit < saved, "{}", steps(&plan));
+    }
+}
+
 variants!(
     HorizontalRefusal: OwnBlocks, Grid, Checks, Cluster, Large, Inline, Only, Devices, Warps, Stages, Pointers,
-    Operations, Instances, Far, Memory, Slower
+    Operations, Instances, Far, Memory, Slower, Limit
 );
 
 /// The texts of what the tests above make appear.
@@ -314,6 +341,7 @@ fn reasons_of_kernels_apart() {
         HorizontalRefusal::Far { steps: 5 },
         HorizontalRefusal::Memory { bytes: 200, most: 100 },
         HorizontalRefusal::Slower { apart_us, joined_us },
+        HorizontalRefusal::Limit,
     ];
     assert_eq!(all.each_ref().map(|refusal| refusal.name()), HorizontalRefusal::NAMES);
     expect![[r#"
@@ -332,6 +360,7 @@ fn reasons_of_kernels_apart() {
         the grid would have too many instances
         5 steps lie between them, and memory is short
         with others in one launch a call would hold 200 bytes, more than 100
-        predicted 13.5 us in one launch, 12.2 us apart"#]]
+        predicted 13.5 us in one launch, 12.2 us apart
+        the number of rewrites is limited"#]]
     .assert_eq(&all.map(|apart| apart.to_string()).join("\n"));
 }
