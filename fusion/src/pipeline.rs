@@ -31,7 +31,7 @@
 use std::fmt;
 use std::ops::RangeInclusive;
 
-use crate::contract::{Candidate, Times};
+use crate::contract::{Candidate, Times, choose_counted};
 use crate::gathered_products::gather_products;
 use crate::graph::Graph;
 use crate::hints::Hints;
@@ -44,7 +44,7 @@ use crate::simplify::simplify_counted;
 use crate::sliced_products::slice_products;
 use crate::tuple_reductions::tuple_reductions;
 use crate::unaligned::split_unaligned_products;
-use crate::{Prepacked, Products, choose_products};
+use crate::{Prepacked, Products};
 
 /// What passes know beside the program that they rewrite.
 pub struct Context<'a> {
@@ -78,7 +78,7 @@ pub struct Selection<'a> {
     pub packed: Vec<Prepacked>,
 }
 
-/// Measures the candidates of [`choose_products`].
+/// Measures the candidates of [`choose_products`](crate::choose_products).
 pub trait Measure {
     /// All candidates of a graph are about to be asked for. `constants` and `most_bytes` are those of the choice.
     fn begin(&mut self, graph: &Graph, profile: &Profile, constants: Option<u32>, most_bytes: u64) {
@@ -328,7 +328,8 @@ fn select_kernels(graph: &mut Graph, cx: &mut Context<'_>) -> Result<(), Pipelin
         measure.begin(graph, &cx.profile, *constants, cx.most_bytes);
     }
     let mut times = |candidate: &Candidate<'_>| measure.measure(candidate, &cx.profile);
-    *packed = choose_products(graph, &cx.profile, *products, *constants, cx.most_bytes, &mut times);
+    let limits = (*constants, cx.most_bytes);
+    *packed = choose_counted(graph, &cx.profile, *products, limits, &cx.rewrites, &mut times);
     Ok(())
 }
 

@@ -62,6 +62,7 @@ use crate::graph::{AtenCall, Graph, NodeId, Op, ValueRef};
 use crate::library_form::{ContractionForm, LibraryForm};
 use crate::plan::Profile;
 use crate::recording::Arg;
+use crate::rewrites::Rewrites;
 use crate::schedule::Machine;
 use crate::types::{Dims, row_major};
 
@@ -286,6 +287,18 @@ pub fn choose_products(
     most_bytes: u64,
     measure: &mut dyn FnMut(&Candidate<'_>) -> Option<Times>,
 ) -> Vec<Prepacked> {
+    choose_counted(graph, profile, products, (constants, most_bytes), &Rewrites::default(), measure)
+}
+
+/// [`choose_products`] with no more kernels than rewrites may be made.
+pub(crate) fn choose_counted(
+    graph: &mut Graph,
+    profile: &Profile,
+    products: Products,
+    (constants, most_bytes): (Option<u32>, u64),
+    rewrites: &Rewrites,
+    measure: &mut dyn FnMut(&Candidate<'_>) -> Option<Times>,
+) -> Vec<Prepacked> {
     let mut packed: Vec<(Prepacked, NodeId)> = Vec::new();
     let mut known: Vec<Known> = Vec::new();
     let Machine::Host { threads } = profile.machine else { return Vec::new() };
@@ -300,7 +313,10 @@ pub fn choose_products(
             continue;
         }
         let strided = packs.and_then(|_| channels_last::read_at_strides(graph, node));
-        let chosen = candidates::choose(graph, node, profile, host, (products, most_bytes), measure);
+        let mut chosen = candidates::choose(graph, node, profile, host, (products, most_bytes), measure);
+        if matches!(chosen, Some((Some(_), _))) && !rewrites.allow("select-kernels") {
+            chosen = Some((None, Some("the number of rewrites is limited".to_owned())));
+        }
         if !matches!(chosen, Some((Some(_), _))) {
             strided.into_iter().for_each(|strided| strided.undo(graph));
         }

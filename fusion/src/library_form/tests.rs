@@ -1,5 +1,6 @@
 use crate::pipeline::{Context, Stage, lowered, planned, primitive};
 use crate::plan::Profile;
+use crate::rewrites::Rewrites;
 use crate::{Graph, Op, Products, parse_graph, verify};
 
 /// A graph that was printed, read again, as calls that do not say what they compute.
@@ -43,6 +44,35 @@ fn what_was_printed_behind_select_library_gets_the_same_kernels() {
         plan.programs.iter().map(ToString::to_string).collect::<Vec<_>>()
     });
     assert!(plans[0].len() == 2 && plans[0] == plans[1]);
+}
+
+/// Each kernel in the place of a call is a rewrite.
+#[test]
+fn kernels_stop_at_a_limit() {
+    let text = "graph {
+      %0 = input 0 : f32[4,16]
+      %1 = param 0 : f32[16,16]
+      %2 = aten::linear(input=%0, weight=%1, bias=None) contracts sum[1]x[1](0, 1) : f32[4,16]
+      %3 = aten::linear(input=%2, weight=%1, bias=None) contracts sum[1]x[1](0, 1) : f32[4,16]
+      outputs %3
+    }";
+    for limit in 0..=2 {
+        let profile = Profile::host(2);
+        let mut cx = Context::new(&profile);
+        cx.selection.products = Products::Generated;
+        cx.rewrites = Rewrites::at_most(Some(limit));
+        let graph = parse_graph(text).unwrap();
+        let graph = lowered(graph, Stage::Kernels..=Stage::Kernels, &mut cx).unwrap();
+        let kernels = graph.ids().filter_map(|id| graph.node(id).kernel.as_ref());
+        let (made, not): (Vec<_>, Vec<_>) = kernels.partition(|kernel| kernel.is_ok());
+        assert_eq!((made.len() as u64, made.len() + not.len()), (limit, 2));
+        assert_eq!(
+            (cx.rewrites.made(), cx.rewrites.last()),
+            (limit, (limit > 0).then_some("select-kernels"))
+        );
+        let limited = |kernel: &&crate::MaybeKernel| matches!(kernel, Err(why) if why == "the number of rewrites is limited");
+        assert!(not.iter().all(limited));
+    }
 }
 
 #[test]
