@@ -13,6 +13,7 @@
 #[cfg(test)]
 mod tests;
 
+use rustc_hash::FxHashSet;
 use smallvec::SmallVec;
 
 use crate::graph::{Contraction, Graph, NodeId, Op, ValueRef, View};
@@ -29,16 +30,17 @@ pub(crate) fn slice_products(graph: &mut Graph, rewrites: &Rewrites) -> usize {
         let Some(&of) = graph.operands(id).first() else { continue };
         let size = graph.ty(id.into()).shape[usize::from(dim)];
         let part = Part { dim: usize::from(dim), start, step, size };
+        let mut reached = FxHashSet::default();
         if size == graph.ty(of).shape[part.dim]
             || !strides_are_free(graph, id.into())
-            || !reaches(graph, of, part, MAX_DEPTH)
+            || !reaches(graph, of, part, MAX_DEPTH, &mut reached)
         {
             continue;
         }
         if !rewrites.allow("slice-products") {
             break;
         }
-        let value = sliced(graph, of, part, MAX_DEPTH);
+        let value = sliced(graph, of, part, &reached);
         graph.replace_uses(id.into(), value);
         made += 1;
     }
@@ -61,36 +63,44 @@ struct Part {
 }
 
 /// Whether a value that is read once is a product of which a part can be computed alone, or is made of one element by element.
-fn reaches(graph: &Graph, value: ValueRef, part: Part, depth: usize) -> bool {
+/// Adds all of these, down to the products.
+fn reaches(graph: &Graph, value: ValueRef, part: Part, depth: usize, found: &mut FxHashSet<NodeId>) -> bool {
     let needed = graph.outputs.contains(&value) || graph.updates.iter().any(|update| update.value == value);
     if needed || depth == 0 || graph.users(value.node).len() != 1 {
         return false;
     }
     let operands = graph.operands(value.node);
-    match &graph.node(value.node).op {
-        Op::Map(_) | Op::Cast => operands.iter().any(|&operand| reaches(graph, operand, part, depth - 1)),
+    let reached = match &graph.node(value.node).op {
+        // All of them, also behind the first that is reached.
+        Op::Map(_) | Op::Cast => {
+            operands.iter().filter(|&&operand| reaches(graph, operand, part, depth - 1, found)).count() > 0
+        }
         Op::View(View::Reshape) => before_reshape(graph, value, part)
-            .is_some_and(|part| reaches(graph, operands[0], part, depth - 1)),
+            .is_some_and(|part| reaches(graph, operands[0], part, depth - 1, found)),
         Op::Contract(contraction) => {
             let weight = operands.iter().any(|&operand| is_weight(graph, operand));
             let windows = operands.iter().any(|&operand| has_windows(graph, operand));
             weight && !windows && !sources(graph, contraction, &operands, part.dim).is_empty()
         }
         _ => false,
+    };
+    if reached {
+        found.insert(value.node);
     }
+    reached
 }
 
 /// A part of a value, which takes the place of what [`reaches`] found.
-fn sliced(graph: &mut Graph, value: ValueRef, part: Part, depth: usize) -> ValueRef {
+fn sliced(graph: &mut Graph, value: ValueRef, part: Part, found: &FxHashSet<NodeId>) -> ValueRef {
     let operands = graph.operands(value.node);
     let op = graph.node(value.node).op.clone();
-    let reached = reaches(graph, value, part, depth);
+    let reached = found.contains(&value.node);
     let args: SmallVec<[ValueRef; 3]> = match &op {
         Op::Map(_) | Op::Cast if reached => {
-            operands.iter().map(|&operand| sliced(graph, operand, part, depth - 1)).collect()
+            operands.iter().map(|&operand| sliced(graph, operand, part, found)).collect()
         }
         Op::View(View::Reshape) if reached => match before_reshape(graph, value, part) {
-            Some(part) => SmallVec::from_slice(&[sliced(graph, operands[0], part, depth - 1)]),
+            Some(part) => SmallVec::from_slice(&[sliced(graph, operands[0], part, found)]),
             None => return slice(graph, value, part),
         },
         Op::Contract(contraction) if reached => {
