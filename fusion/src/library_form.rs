@@ -192,18 +192,18 @@ impl AttentionForm {
         let (many, &[queries, width]) = query.split_last_chunk::<2>()?;
         let (keys_of, &[keys, inner]) = key.split_last_chunk::<2>()?;
         let (values_of, &[rows, depth]) = value.split_last_chunk::<2>()?;
-        let batch = match self.shared {
-            1 => broadcast_shape(&[many, keys_of, values_of])?,
-            shared => {
-                let (&heads, lead) = many.split_last()?;
-                let own = |batch: &[i64]| {
-                    let (&few, own) = batch.split_last()?;
-                    Some(own == lead && (few == heads || few.checked_mul(shared) == Some(heads)))
-                };
-                let divided = shared > 1 && heads % shared == 0;
-                (divided && own(keys_of)? && own(values_of)?).then(|| Dims::from_slice(many))?
+        let heads = many.last().copied();
+        // Heads that are stored once count as often as they are shared.
+        let own = |batch: &[i64]| -> Option<Dims> {
+            let mut own = Dims::from_slice(batch);
+            if self.shared != 1 {
+                let few = own.last_mut()?;
+                *few = if Some(*few) == heads { *few } else { few.checked_mul(self.shared)? };
             }
+            (self.shared == 1 || own.last().copied() == heads).then_some(own)
         };
+        let divided = self.shared == 1 || self.shared > 1 && heads.is_some_and(|n| n % self.shared == 0);
+        let batch = broadcast_shape(&[many, &own(keys_of)?, &own(values_of)?]).filter(|_| divided)?;
         let fits = width == inner && keys == rows;
         fits.then(|| batch.iter().chain(&[queries, depth]).copied().collect())
     }

@@ -115,6 +115,7 @@ impl Case {
     /// The names of keys and values with a head for each of the queries', and what makes these.
     fn repeats(&self) -> ([String; 2], String) {
         let [batch, heads, few] = self.batch;
+        let batch = if self.broadcast { 1 } else { batch };
         let shared = heads / few;
         let mut text = String::new();
         let names = [(1, self.width), (2, self.depth)].map(|(number, elements)| {
@@ -274,6 +275,7 @@ fn members_of_a_batch_share_keys() {
     shared.check();
     Case { sequence_first: true, mask: Mask::Kept(&[9, 11], 0.25), ..shared }.check();
     Case { queries: 1, ..shared }.check();
+    Case { repeated: true, batch: [3, 6, 2], ..shared }.check();
 }
 
 #[test]
