@@ -12,7 +12,7 @@ pub(super) fn class(step: &StepReport) -> &'static str {
     match shape {
         KernelKind::Pointwise => "pointwise",
         KernelKind::RowReduction | KernelKind::ColumnReduction => "reduction",
-        KernelKind::Joined => "joined",
+        KernelKind::Horizontal => "horizontal",
         KernelKind::Block(BlockKernelKind::Attention) => "attention",
         KernelKind::Block(BlockKernelKind::Contraction | BlockKernelKind::Convolution) => "contraction",
         KernelKind::Block(BlockKernelKind::Pack | BlockKernelKind::Custom) => "other",

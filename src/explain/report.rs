@@ -44,7 +44,7 @@ pub enum StepReport {
         /// Bytes written.
         bytes_written: u64,
         /// Bytes of these that are written by non-temporal stores, where the code can.
-        bytes_streamed: u64,
+        bytes_non_temporal: u64,
         /// Predicted time in microseconds.
         predicted_us: f64,
         /// Measured time in microseconds, where the plan was profiled: of all steps of an outer loop at the first of them.
@@ -306,7 +306,7 @@ impl Explanation {
                     flops: work::flops(plan, &step.kind),
                     bytes_read: k.bytes_read,
                     bytes_written: k.bytes_written,
-                    bytes_streamed: plan.non_temporal_bytes(k),
+                    bytes_non_temporal: plan.non_temporal_bytes(k),
                     predicted_us: k.predicted_us,
                     measured_us: None,
                     program: k.program,

@@ -143,7 +143,7 @@ fn step_text(position: usize, step: &StepReport) -> String {
             grid,
             bytes_read,
             bytes_written,
-            bytes_streamed,
+            bytes_non_temporal,
             predicted_us,
             program,
             parts,
@@ -156,8 +156,8 @@ fn step_text(position: usize, step: &StepReport) -> String {
             if *parts > 1 { format!("{parts} kernels in one launch, ") } else { String::new() },
             bytes(*bytes_read),
             bytes(*bytes_written),
-            if *bytes_streamed > 0 {
-                format!(" ({} by non-temporal stores)", bytes(*bytes_streamed))
+            if *bytes_non_temporal > 0 {
+                format!(" ({} by non-temporal stores)", bytes(*bytes_non_temporal))
             } else {
                 String::new()
             },

@@ -128,7 +128,7 @@ pub enum KernelKind {
     /// A reduction along elements that are not contiguous.
     ColumnReduction,
     /// Several kernels that do not need each other, in one launch.
-    Joined,
+    Horizontal,
     /// A block kernel, with its prologue and epilogue.
     #[serde(untagged)]
     Block(BlockKernelKind),
@@ -152,7 +152,7 @@ impl std::fmt::Display for KernelKind {
             KernelKind::Block(BlockKernelKind::Attention) => "attention",
             KernelKind::Block(BlockKernelKind::Pack) => "pack",
             KernelKind::Block(BlockKernelKind::Custom) => "custom",
-            KernelKind::Joined => "joined",
+            KernelKind::Horizontal => "horizontal",
         })
     }
 }

@@ -56,7 +56,7 @@ function showStep(at) {
       ['measured', measured ? time(measured) : null],
       ['of the limit', limits[at] === null ? null : `${percent(limits[at])} of the time is what memory or arithmetic asks for`],
       ['reads', kernel ? inBytes(step.bytes_read) : null],
-      ['writes', kernel ? inBytes(step.bytes_written) + (step.bytes_streamed ? `, ${inBytes(step.bytes_streamed)} by non-temporal stores` : '') : null],
+      ['writes', kernel ? inBytes(step.bytes_written) + (step.bytes_non_temporal ? `, ${inBytes(step.bytes_non_temporal)} by non-temporal stores` : '') : null],
       ['operations', step.flops ? count(step.flops) : null],
       ['grid', kernel ? `${step.grid} instances` : null],
       ['launch', kernel && step.parts > 1 ? `${step.parts} kernels in one` : null],

@@ -21,7 +21,7 @@ fn kernel(at: usize, operator: &str, module: &str, from: &[usize]) -> StepReport
         flops: 32,
         bytes_read: 128,
         bytes_written: 128,
-        bytes_streamed: 0,
+        bytes_non_temporal: 0,
         predicted_us: 2.0,
         measured_us: None,
         program: at,

@@ -42,7 +42,7 @@ pub(super) fn joined(kernels: &[&KernelStep], program: usize, us: f64) -> Kernel
         checks: false,
         in_place,
         nodes: kernels.iter().flat_map(|k| k.nodes.iter().copied()).collect(),
-        kind: KernelKind::Joined,
+        kind: KernelKind::Horizontal,
         tiling: None,
         tuned: None,
         bytes_read: sum(|k| k.bytes_read),

@@ -99,7 +99,7 @@ fn what_the_planner_groups_is_named_by_its_reductions() {
         }
     }
     assert!(KernelKind::Block(BlockKernelKind::Custom).has_own_blocks());
-    assert_eq!(KernelKind::Joined.to_string(), "joined");
+    assert_eq!(KernelKind::Horizontal.to_string(), "horizontal");
 }
 
 /// A product cannot fail, which a kernel of a user's operator can.
