@@ -438,6 +438,7 @@ impl Engine {
         inputs: &[Tensor],
         forward: Forward<'_>,
     ) -> Result<(Vec<Tensor>, Trace, CompileReport), Error> {
+        let _span = tracing::info_span!("capture").entered();
         let start = Instant::now();
         let names = self.all_names();
         let (outputs, trace) = torch::capture(

@@ -128,6 +128,7 @@ pub(crate) fn compile(
     workspaces: &Arc<Pool>,
     mut report: CompileReport,
 ) -> Result<Compiled, Error> {
+    let _span = tracing::info_span!("compile", operators = trace.events.len()).entered();
     let start = Instant::now();
     let mut converted = convert(&trace)?;
     let mut functional = tilefuse_fusion::functionalize(&converted.recording)?;
@@ -158,13 +159,15 @@ pub(crate) fn compile(
         hints,
         ..Context::new(&profile)
     };
-    let graph = pipeline::lowered(functional, Stage::Primitive..=Stage::Primitive, &mut cx)?;
+    let graph = tracing::info_span!("lower")
+        .in_scope(|| pipeline::lowered(functional, Stage::Primitive..=Stage::Primitive, &mut cx))?;
     report.lower_ms = millis(start.elapsed());
-    let graph = pipeline::lowered(graph, Stage::Kernels..=Stage::Kernels, &mut cx)?;
+    let graph = tracing::info_span!("select-kernels")
+        .in_scope(|| pipeline::lowered(graph, Stage::Kernels..=Stage::Kernels, &mut cx))?;
     let (packs, panels) =
         PrepackedWeights::new(&cx.selection.packed, &converted.params, store, options.prepack_weights)?;
     let start = Instant::now();
-    let plan = pipeline::planned(graph.clone(), &mut cx)?;
+    let plan = tracing::info_span!("plan").in_scope(|| pipeline::planned(graph.clone(), &mut cx))?;
     let plant = |plan: &mut Plan| options.fault.map_or(Ok(()), |planting| planting.in_plan(plan));
     if options.fault.is_some() {
         // Before kernels are compiled for nothing.
@@ -172,7 +175,10 @@ pub(crate) fn compile(
     }
     report.schedule_ms = millis(plan.scheduling);
     report.plan_ms = millis(start.elapsed()) - report.schedule_ms;
-    let mut compile = |programs: &[Program]| kernels(programs, target, &mut report);
+    let mut compile = |programs: &[Program]| {
+        tracing::info_span!("codegen", kernels = programs.len())
+            .in_scope(|| kernels(programs, target, &mut report))
+    };
     let (mut plan, kernels) = fitting(graph, plan, &mut cx, &mut compile)?;
     let rewrites = (cx.rewrites.made(), cx.rewrites.last());
     drop(cx);

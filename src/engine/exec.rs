@@ -105,6 +105,7 @@ impl Compiled {
         data: &[*mut c_void],
         threads: usize,
     ) -> Result<Vec<Tensor>, Stop> {
+        let _span = tracing::trace_span!("run", kernels = self.kernels.len()).entered();
         self.guarded(inputs, data, |call| self.run_unguarded(call, threads))
     }
 

@@ -20,6 +20,7 @@ mod guard;
 mod kernels;
 mod measure;
 mod modules;
+mod perf_map;
 mod prepack;
 mod products;
 mod profile;

@@ -57,7 +57,9 @@ pub(super) fn kinds(plan: &Explanation) -> Vec<Kind> {
     for step in &plan.steps {
         let (steps, us, limit) = found.entry(class(step)).or_insert((0, 0.0, Some(0.0)));
         (*steps, *us) = (*steps + 1, *us + step.us());
-        let asked = plan.machine.as_ref().and_then(|machine| limit_us(machine, step));
+        // Typical figures are no limit of this machine.
+        let machine = plan.machine.as_ref().filter(|machine| machine.measured);
+        let asked = machine.and_then(|machine| limit_us(machine, step));
         *limit = limit.zip(asked).map(|(sum, asked)| sum + asked);
     }
     let kind = |(name, (steps, us, limit)): (_, (usize, f64, Option<f64>))| {

@@ -1,5 +1,7 @@
 //! A report as text, and as a graph for Graphviz.
 
+use indexmap::IndexMap;
+
 use super::summary::Look;
 use super::{Explanation, StepReport, limits, page, summary};
 
@@ -92,39 +94,48 @@ impl Explanation {
         page::page(self, title)
     }
 
-    /// The plan as a Graphviz graph: one box for each step, one arrow for each edge between steps.
+    /// The plan as a Graphviz graph: one box for each step, in a cluster for its module, and one arrow for each edge between steps.
     pub fn dot(&self) -> String {
         let mut text = String::from("digraph plan {\n  node [shape=box, fontname=monospace];\n");
-        let mut owner: std::collections::BTreeMap<&str, usize> = std::collections::BTreeMap::new();
-        for (position, step) in self.steps.iter().enumerate() {
-            let (label, style, operators) = match step {
-                StepReport::Kernel { name, operators, predicted_us, .. } => {
-                    (format!("{name}\\n{predicted_us:.1} us"), "filled", operators.clone())
-                }
-                StepReport::Extern { operator, .. } => (operator.clone(), "dashed", vec![operator.clone()]),
-            };
-            text.push_str(&format!("  s{position} [label=\"{label}\", style={style}];\n"));
-            for edge in &self.edges {
-                if operators.contains(&edge.producer) {
-                    owner.insert(&edge.producer, position);
-                }
-                if operators.contains(&edge.consumer) {
-                    owner.insert(&edge.consumer, position);
-                }
+        let mut modules: IndexMap<&str, Vec<usize>> = IndexMap::new();
+        for (at, step) in self.steps.iter().enumerate() {
+            let (StepReport::Kernel { modules: of, .. } | StepReport::Extern { modules: of, .. }) = step;
+            modules.entry(of.first().map_or("", String::as_str)).or_default().push(at);
+        }
+        for (number, (module, steps)) in modules.iter().enumerate() {
+            let indent = if module.is_empty() { "  " } else { "    " };
+            if !module.is_empty() {
+                text.push_str(&format!("  subgraph cluster_{number} {{\n    label={};\n", quoted(module)));
+            }
+            for &at in steps {
+                text.push_str(&format!("{indent}{}\n", self.dot_step(at)));
+            }
+            if !module.is_empty() {
+                text.push_str("  }\n");
             }
         }
         let mut drawn = std::collections::BTreeSet::new();
         for edge in &self.edges {
-            let (from, to) = (owner.get(edge.producer.as_str()), owner.get(edge.consumer.as_str()));
-            if let (Some(from), Some(to)) = (from, to)
+            if let (Some(from), Some(to)) = (edge.producer_step, edge.consumer_step)
                 && from != to
                 && drawn.insert((from, to))
             {
-                text.push_str(&format!("  s{from} -> s{to} [tooltip=\"{}\"];\n", edge.verdict));
+                text.push_str(&format!("  s{from} -> s{to} [tooltip={}];\n", quoted(&edge.verdict)));
             }
         }
         text.push_str("}\n");
         text
+    }
+
+    fn dot_step(&self, at: usize) -> String {
+        match &self.steps[at] {
+            step @ StepReport::Kernel { name, .. } => {
+                format!("s{at} [label={}, style=filled];", quoted(&format!("{name}\n{:.1} us", step.us())))
+            }
+            StepReport::Extern { operator, .. } => {
+                format!("s{at} [label={}, style=dashed];", quoted(operator))
+            }
+        }
     }
 }
 
@@ -132,6 +143,11 @@ impl std::fmt::Display for Explanation {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(&self.summary())
     }
+}
+
+/// A text as Graphviz reads it.
+fn quoted(text: &str) -> String {
+    format!("\"{}\"", text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n"))
 }
 
 fn step_text(position: usize, step: &StepReport) -> String {
@@ -178,5 +194,27 @@ pub(super) fn bytes(n: u64) -> String {
         0..10_000 => format!("{n} B"),
         10_000..10_000_000 => format!("{:.1} kB", n as f64 / 1e3),
         _ => format!("{:.1} MB", n as f64 / 1e6),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::quoted;
+    use crate::explain::page::tests::layers_of_two;
+
+    #[test]
+    fn texts_end_nothing_in_a_graph() {
+        assert_eq!(quoted("a\"b\\c\nd"), "\"a\\\"b\\\\c\\nd\"");
+    }
+
+    #[test]
+    fn a_graph_has_every_step_in_its_module() {
+        let plan = layers_of_two();
+        let text = plan.dot();
+        for at in 0..plan.steps.len() {
+            assert_eq!(text.matches(&format!(" s{at} [label=")).count(), 1, "{text}");
+        }
+        assert!(text.contains("subgraph cluster_") && text.contains(" -> "), "{text}");
+        assert_eq!(text.matches('{').count(), text.matches('}').count());
     }
 }

@@ -78,7 +78,7 @@ impl HostOptions {
 /// A compiled block program.
 pub struct HostKernel {
     /// Keeps the entry's memory mapped.
-    _code: Code,
+    code: Code,
     entry: Entry,
     head: Head,
     blob: Vec<u8>,
@@ -152,6 +152,11 @@ impl HostKernel {
         &self.blob
     }
 
+    /// The addresses of its code, for profilers.
+    pub fn code_range(&self) -> std::ops::Range<usize> {
+        self.code.range()
+    }
+
     /// Frees the bytes of [`HostKernel::object`], which running the kernel does not need.
     pub fn drop_object(&mut self) {
         self.blob = Vec::new();
@@ -181,7 +186,7 @@ impl HostKernel {
         let address = code.symbol(emit::ENTRY)?;
         // SAFETY: the symbol is the function that `emit` built with exactly this signature.
         let entry: Entry = unsafe { std::mem::transmute::<*const u8, Entry>(address) };
-        Ok(HostKernel { _code: code, entry, head, blob })
+        Ok(HostKernel { code, entry, head, blob })
     }
 
     /// Runs all instances of a grid on the threads of `pool`, or on the caller's where they are quick.

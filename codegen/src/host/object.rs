@@ -37,6 +37,12 @@ impl Code {
         Ok(Code { memory, symbols })
     }
 
+    /// Where it lies in memory.
+    pub(super) fn range(&self) -> std::ops::Range<usize> {
+        let start = self.memory.address() as usize;
+        start..start + self.memory.size
+    }
+
     /// The address of a symbol that the object defines.
     pub(super) fn symbol(&self, name: &str) -> Result<*const u8> {
         let place = self.symbols.get(name).ok_or_else(|| bad("its entry is missing"))?;

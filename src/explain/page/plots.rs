@@ -3,6 +3,7 @@
 use indexmap::IndexMap;
 
 use crate::explain::limits::class;
+use crate::explain::summary::short;
 use crate::explain::{Explanation, StepReport};
 
 /// Kernels whose share is shown.
@@ -67,7 +68,7 @@ fn computing(plan: &Explanation) -> rustc_hash::FxHashMap<&str, usize> {
     found
 }
 
-/// What a distinct kernel takes in a call.
+/// What a distinct kernel, or the calls of an operator, take in a call.
 pub(super) struct Share<'a> {
     pub(super) name: &'a str,
     pub(super) class: &'static str,
@@ -75,19 +76,23 @@ pub(super) struct Share<'a> {
     pub(super) at: usize,
     pub(super) count: usize,
     pub(super) us: f64,
-    /// Of all kernels, in percent.
+    /// Of all of them, in percent.
     pub(super) share: f64,
     /// Of the largest one, in percent.
     pub(super) width: f64,
 }
 
-/// The kernels that take most time, all launches of one together.
+/// What takes most time, all launches of a kernel and all calls of an operator together.
 pub(super) fn shares(plan: &Explanation) -> Vec<Share<'_>> {
-    let mut found: IndexMap<usize, Share<'_>> = IndexMap::new();
-    for (at, step) in plan.steps.iter().enumerate() {
-        let StepReport::Kernel { name, program, .. } = step else { continue };
+    let mut found: IndexMap<(Option<usize>, String), Share<'_>> = IndexMap::new();
+    for (at, step) in plan.steps.iter().enumerate().filter(|(_, step)| step.us() > 0.0) {
+        // Launches of one program, and calls of one operator.
+        let (key, name) = match step {
+            StepReport::Kernel { name, program, .. } => ((Some(*program), String::new()), name.as_str()),
+            StepReport::Extern { operator, .. } => ((None, short(operator)), operator.as_str()),
+        };
         let new = Share { name, class: class(step), at, count: 0, us: 0.0, share: 0.0, width: 0.0 };
-        let share = found.entry(*program).or_insert(new);
+        let share = found.entry(key).or_insert(new);
         (share.count, share.us) = (share.count + 1, share.us + step.us());
     }
     let mut found: Vec<Share<'_>> = found.into_values().collect();
