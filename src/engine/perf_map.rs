@@ -4,6 +4,7 @@
 use std::fs::{File, OpenOptions};
 use std::io::Write;
 use std::ops::Range;
+use std::os::unix::fs::OpenOptionsExt;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 /// The file, where it is asked for and can be written.
@@ -12,7 +13,10 @@ fn file() -> Option<&'static Mutex<File>> {
     let open = || {
         let asked = std::env::var("TILEFUSE_PERF").is_ok_and(|value| value == "1");
         let path = format!("/tmp/perf-{}.map", std::process::id());
-        let file = asked.then(|| OpenOptions::new().create(true).append(true).open(&path))?;
+        // What another process of this number left there names other code; and nobody else chooses where we write.
+        let mut options = OpenOptions::new();
+        options.create(true).write(true).truncate(true).custom_flags(libc::O_NOFOLLOW);
+        let file = asked.then(|| options.open(&path))?;
         file.map_err(|error| tracing::warn!("{path}: {error}")).ok().map(Mutex::new)
     };
     FILE.get_or_init(open).as_ref()

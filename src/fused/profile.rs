@@ -4,7 +4,7 @@ use tch::Tensor;
 
 use super::{Engine, Forward};
 use crate::engine::{Addresses, Compiled, Entry, Outcome, Stop};
-use crate::torch::{GlobalState, Trace};
+use crate::torch::{GeneratorState, GlobalState, Trace};
 use crate::{Error, Explanation};
 
 /// Eager calls of which the median counts.
@@ -38,6 +38,23 @@ impl Engine {
         if compiled.is_on_gpu() {
             return Ok(Vec::new());
         }
+        // The model draws random numbers as calls do, which are not to be missed afterwards.
+        let generators = compiled
+            .draws_on
+            .iter()
+            .map(|&device| GeneratorState::of(device))
+            .collect::<Result<Vec<_>, _>>()?;
+        let times = self.times_of_calls(compiled, inputs, forward);
+        generators.iter().try_for_each(GeneratorState::restore)?;
+        times
+    }
+
+    fn times_of_calls(
+        &self,
+        compiled: &Compiled,
+        inputs: &[Tensor],
+        forward: Forward<'_>,
+    ) -> Result<Vec<f64>, Error> {
         let mut samples: Vec<Vec<f64>> = Vec::new();
         for _ in 0..ROUNDS {
             let (_, trace, _) = self.record(inputs, forward)?;

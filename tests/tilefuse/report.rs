@@ -90,6 +90,13 @@ fn a_profile_has_a_time_for_each_step_and_operator() {
     let fused = tilefuse::fuse(model);
     tch::manual_seed(5);
     let first: tch::Tensor = fused.call(&x).unwrap();
+    let drawn = |f: &dyn Fn()| {
+        tch::manual_seed(9);
+        f();
+        f64::try_from(tch::Tensor::rand([1], *crate::common::F32)).unwrap()
+    };
+    let profiled = drawn(&|| drop(fused.profile(&x).unwrap()));
+    assert_eq!(profiled, drawn(&|| ()), "a profile leaves the random numbers as they were");
     let plan = fused.profile(&x).unwrap();
     assert!(plan.is_measured());
     assert!(plan.steps.iter().all(|step| step.measured_us().is_some()), "{plan}");

@@ -51,7 +51,7 @@ function showStep(at) {
     facts([
       ['step', `${at} of ${plan.steps.length}`],
       ['modules', step.modules.join(', ')],
-      ['measured', step.measured_us === null ? null : `${time(step.measured_us)}, ${percent(share(step))} of all steps`],
+      ['measured in a profile', step.measured_us === null ? null : `${time(step.measured_us)}, ${percent(share(step))} of all steps`],
       ['predicted', kernel ? time(step.predicted_us) + (step.measured_us === null ? `, ${percent(share(step))} of all kernels` : '') : null],
       ['measured', measured ? time(measured) : null],
       ['of the limit', limits[at] === null ? null : `${percent(limits[at])} of the time is what memory or arithmetic asks for`],
@@ -73,7 +73,7 @@ function showStep(at) {
 
 function showGroup(at) {
   const steps = stepsIn[at], us = steps.reduce((sum, step) => sum + timeOf(step), 0);
-  const row = step => el('tr', {}, el('td', {}, toStep(step)), el('td', {}, plan.steps[step].kind === 'kernel' ? time(timeOf(step)) : 'libtorch'));
+  const row = step => el('tr', {}, el('td', {}, toStep(step)), el('td', {}, plan.steps[step].kind === 'kernel' || plan.steps[step].measured_us !== null ? time(timeOf(step)) : 'libtorch'));
   details.replaceChildren(
     el('h2', {}, groups[at].path || groups[at].label),
     facts([['steps', steps.length], ['time', `${time(us)}, ${percent(us / total)} of all`]]),
