@@ -140,6 +140,7 @@ impl<M> Fused<M> {
     ) -> Result<O, Error> {
         let flat = Flattener::of_inputs(inputs);
         if let Some(reason) = flat.refusal {
+            self.engine.refuses_eager(&reason)?;
             self.engine.count(reason);
             return forward(&self.model, inputs);
         }

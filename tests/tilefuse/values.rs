@@ -445,4 +445,12 @@ fn values_that_do_not_fit_are_errors_or_run_eager() {
     }
     assert_eq!(out.stats().eager_calls.get("it is opaque"), Some(&2));
     assert_eq!(into.stats().eager_calls.get("it is opaque"), Some(&3));
+    // Where every call is to run a plan, neither is let by.
+    let strict = || tilefuse::Options { strict: tilefuse::Strict::Plan, ..Default::default() };
+    let out = tilefuse::fuse_with(|x: &Tensor| Opaque(x + 1.0), strict());
+    let into = tilefuse::fuse_with(|x: &Opaque| &x.0 + 1.0, strict());
+    for _ in 0..2 {
+        assert!(matches!(out.call(&x), Err(tilefuse::Error::RunsEager(_))));
+        assert!(matches!(into.call(&Opaque(x.shallow_clone())), Err(tilefuse::Error::RunsEager(_))));
+    }
 }
