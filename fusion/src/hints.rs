@@ -92,27 +92,6 @@ mod tests {
         assert_eq!(plan_of(MODEL, hints).kernel_count(), 2);
     }
 
-    /// Sums of an expensive expression, which every row would compute again.
-    #[test]
-    fn operators_are_kept_together_whatever_it_costs() {
-        let text = "graph {
-          %0 = input 0 : f32[4096,64]
-          %1 = aten::exp(self=%0) : f32[4096,64]
-          %2 = aten::sum.dim_IntList(self=%1, dim=[0], keepdim=true, dtype=None) : f32[1,64]
-          %3 = aten::div.Tensor(self=%0, other=%2) : f32[4096,64]
-          outputs %3
-        }";
-        let slower = |plan: &Plan| {
-            plan.decisions.iter().filter(|d| matches!(d.verdict, Verdict::Slower { .. })).count()
-        };
-        let apart = plan_of(text, Hints::default());
-        let mut hints = Hints::default();
-        (0..3).for_each(|origin| hints.keep_together(origin, 0));
-        let together = plan_of(text, hints);
-        assert_eq!(slower(&together), 0);
-        assert!(together.kernel_count() <= apart.kernel_count());
-    }
-
     #[test]
     fn a_call_that_is_kept_is_not_lowered() {
         let mut graph = model(MODEL);

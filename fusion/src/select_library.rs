@@ -33,8 +33,7 @@ use crate::simplify::known;
 use crate::types::{Device, Dims, TensorType};
 
 /// Turns every contraction of a primitive graph into a call of libtorch or into products and their sums; returns how many
-/// there were. Those with an epilogue are
-/// counted, instead of which calls of the contractions alone can be made.
+/// there were. Epilogues in calls are counted as rewrites: without one, the call is of the contraction alone.
 pub(crate) fn select_library(graph: &mut Graph, rewrites: &Rewrites) -> usize {
     let is_contract = |id: &NodeId| matches!(graph.node(*id).op, Op::Contract(_));
     let all: Vec<NodeId> = graph.ids().filter(is_contract).collect();

@@ -175,6 +175,30 @@ fn a_kernel_that_would_be_slower(seen: &mut Seen) {
     seen.said_of(g, &[y], expect!["cut: predicted 34954.6 us merged, 4.3 us apart"]);
 }
 
+/// What the cost model keeps apart, a hint merges.
+#[test]
+fn a_hint_merges_what_would_be_slower() {
+    let mut g = G::new();
+    let x = g.input(0, &[200]);
+    let h = g.map(ScalarFn::Tanh, &[x]);
+    let y = g.custom(kernel(SQUARE, 1 << 20), h);
+    g.0.outputs = vec![y];
+    for (origin, node) in [h, y].into_iter().enumerate() {
+        g.0.node_mut(node.node).origin = Some(origin as u32);
+        g.0.origins.push(format!("operator #{origin}"));
+    }
+    let profile = Profile::host(2);
+    let planned = |regions: [u32; 2]| {
+        let mut cx = Context::new(&profile);
+        (0..2).for_each(|origin| cx.hints.keep_together(origin, regions[origin as usize]));
+        let plan = pipeline::planned(g.0.clone(), &mut cx).unwrap();
+        (plan.kernel_count(), plan.decisions[0].verdict.clone())
+    };
+    let (kernels, verdict) = planned([0, 1]);
+    assert!(kernels == 2 && matches!(verdict, Verdict::Slower { .. }), "{verdict}");
+    assert_eq!(planned([0, 0]), (1, Verdict::Fused));
+}
+
 fn operators_that_hints_keep_apart(seen: &mut Seen) {
     let profile = Profile::host(2);
     let mut graph = parse_graph(
