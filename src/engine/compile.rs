@@ -139,7 +139,7 @@ pub(crate) fn compile(
     }
     let prepack = super::prepack::may_pack(options.prepack_weights, &converted.params)?;
     let eager = super::eager_cost::eager_cost(&converted.recording);
-    let modules = super::modules::modules(&converted.recording, &converted.scopes);
+    let modules = super::module_paths::module_paths(&converted.recording, &converted.scopes);
     let hints = crate::hints::apply(&options.hints, &mut functional, &modules);
     let most_bytes = eager.peak_bytes.saturating_add(options.workspace_bytes);
     let mut masks = Masks::new(&converted.params, &converted.consts);

@@ -8,7 +8,7 @@ use tilefuse_fusion::{Recording, Source};
 /// A call that reads a parameter, or what is made of one parameter alone, belongs to the module of that one. A call that reads none
 /// is of the innermost module that surrounds the calls before and behind it. Where the model named a [`crate::scope`], that is
 /// where the call belongs, and its parameter may say where within it.
-pub(crate) fn modules(recording: &Recording, scopes: &[String]) -> Vec<String> {
+pub(crate) fn module_paths(recording: &Recording, scopes: &[String]) -> Vec<String> {
     let mut owner: Vec<Option<&str>> = recording
         .tensors
         .iter()

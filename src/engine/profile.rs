@@ -147,9 +147,8 @@ fn median(device: Device, calls: u32, mut call: impl FnMut() -> Result<(), Error
         wait();
         Ok(start.elapsed().as_secs_f64() * 1e6 / f64::from(calls))
     };
-    let mut samples = in_turns(1, time, |progress| progress.rounds < ROUNDS)?.remove(0);
-    samples.sort_by(f64::total_cmp);
-    Ok(samples[samples.len() / 2])
+    let samples = in_turns(1, time, |progress| progress.rounds < ROUNDS)?.remove(0);
+    Ok(super::step_times::median(samples))
 }
 
 fn failed(error: tch::TchError) -> Error {

@@ -67,6 +67,12 @@ impl Watch for Clock {
     }
 }
 
+/// The median of samples; 0 where there are none.
+pub(crate) fn median(mut samples: Vec<f64>) -> f64 {
+    samples.sort_by(f64::total_cmp);
+    samples.get(samples.len() / 2).copied().unwrap_or(0.0)
+}
+
 /// The first step of each unit of steps that run together, in order.
 fn units(plan: &Plan) -> Vec<usize> {
     let is_first = |&at: &usize| {
@@ -110,10 +116,6 @@ impl Compiled {
                 samples.iter_mut().zip(intervals).for_each(|(list, us)| list.push(us));
             }
         }
-        let median = |mut list: Vec<f64>| {
-            list.sort_by(f64::total_cmp);
-            list.get(list.len() / 2).copied().unwrap_or(0.0)
-        };
         Ok(units.into_iter().zip(samples.into_iter().map(median)).collect())
     }
 }

@@ -3,7 +3,7 @@
 use tch::Tensor;
 
 use super::{Engine, Forward};
-use crate::engine::{Addresses, Compiled, Entry, Outcome, Stop};
+use crate::engine::{Addresses, Compiled, Entry, Outcome, Stop, median};
 use crate::torch::{GeneratorState, GlobalState, Trace};
 use crate::{Error, Explanation};
 
@@ -65,10 +65,6 @@ impl Engine {
             samples.resize_with(times.len(), Vec::new);
             samples.iter_mut().zip(times).for_each(|(list, us)| list.push(us));
         }
-        let median = |mut list: Vec<f64>| {
-            list.sort_by(f64::total_cmp);
-            list.get(list.len() / 2).copied().unwrap_or(0.0)
-        };
         Ok(samples.into_iter().map(median).collect())
     }
 }

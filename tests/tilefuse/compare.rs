@@ -89,7 +89,7 @@ fn a_saved_case_is_the_same_elsewhere() {
     let (status, said) = run(None, &[&args[..], &[saved.to_str().unwrap()]].concat());
     assert_eq!(status, Some(0), "{said}");
     let first = objects(&said).remove(0);
-    for name in ["README", "graph.txt", "machine.txt", "outcome.json"] {
+    for name in ["README", "options.txt", "graph.txt", "machine.txt", "outcome.json"] {
         assert!(saved.join(name).exists(), "{name}");
     }
     assert!(std::fs::read_to_string(saved.join("plan.txt")).unwrap().contains("kernel @"));

@@ -19,6 +19,7 @@ case.jsonl      the model, its inputs and its type; a model of the zoo has the w
 model.pt        the model, where it was a file
 inputs.safetensors  the inputs that were judged
 outcome.json    what was found
+options.txt     the options it was compiled with: hints, strictness and limits are given again on the command line
 machine.txt     the device and the versions it was found with
 graph.txt       the model's graph, as captured and lowered
 plan.txt        the plan, with its block programs
@@ -62,6 +63,7 @@ pub(crate) fn save(folder: &Path, case: &Case, inputs: &[Tensor], outcome: &Outc
     write("README", README)?;
     let found = serde_json::to_string_pretty(outcome).map_err(|e| failed("outcome.json", &e))?;
     write("outcome.json", &found)?;
+    write("options.txt", &format!("{:#?}\n", case.options))?;
     write("machine.txt", &crate::cli::report::machine(case.device))?;
     let (graph, plan) = forms(case, inputs)?;
     write("graph.txt", &graph)?;

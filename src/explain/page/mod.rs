@@ -139,16 +139,13 @@ fn row<'a>(plan: &'a Explanation, all: f64, at: usize, step: &'a StepReport) -> 
 
 fn totals(plan: &Explanation) -> Vec<(&'static str, String)> {
     let us: f64 = plan.steps.iter().map(StepReport::us).sum();
-    let moved = plan.steps.iter().map(|step| match step {
-        StepReport::Kernel { bytes_read, bytes_written, .. } => bytes_read + bytes_written,
-        StepReport::Extern { .. } => 0,
-    });
+    let sums = plan.totals();
     let mut totals = vec![
         (if plan.is_measured() { "measured" } else { "predicted, without libtorch" }, time(us)),
         ("kernels", format!("{} ({} distinct)", plan.kernels_fused, plan.distinct_kernels)),
         ("libtorch calls", plan.extern_ops.to_string()),
         ("eager's kernels", plan.kernels_eager.to_string()),
-        ("moved by kernels", bytes(moved.sum())),
+        ("moved by kernels", bytes(sums.bytes_read + sums.bytes_written)),
         ("peak memory", format!("{}, eager {}", bytes(plan.peak_bytes_fused), bytes(plan.peak_bytes_eager))),
     ];
     if plan.packed_bytes > 0 {
