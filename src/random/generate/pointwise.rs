@@ -142,7 +142,10 @@ fn guard(g: &mut Generator, x: u32, domain: Domain) -> Option<u32> {
             let bound = limited(bound, limit);
             g.emit("clamp", vec![t(x), low, high], Fact { exact, bound })
         }
-        AtLeast(_) if g.kind(x) == Kind::Bool => g.emit("logical_or", vec![t(x), t(x)], Fact::EXACT),
+        AtLeast(_) if g.kind(x) == Kind::Bool => {
+            let other = g.emit("logical_not", vec![t(x)], Fact::EXACT)?;
+            g.emit("logical_or", vec![t(x), t(other)], Fact::EXACT)
+        }
         AtLeast(limit) => {
             let limit = if is_float(g.kind(x)) { limit } else { limit.ceil() };
             let least = number(limit);

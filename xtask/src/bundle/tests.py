@@ -22,6 +22,7 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 RESULT = re.compile(r"^test result: \w+\. (\d+) passed; (\d+) failed; (\d+) ignored;", re.M)
 SKIPPED = re.compile(r"^(?:(\d+) .*)?skipped, ", re.M)
+WARNING = re.compile(r"^\[W\d{4} .*\n", re.M)
 FAILED = re.compile(r"^(?:test (\S+) \.\.\. FAILED|FAILED (.*))$", re.M)
 SANITIZED = re.compile(r"(?:ERROR SUMMARY: (\d+) error|RACECHECK SUMMARY: (\d+) hazard)")
 
@@ -131,13 +132,18 @@ def finish(row, words, failed, options):
     return 1 if failed else 0
 
 
+def last_of(text):
+    """The end of what a program said, without libtorch's warnings, which would hide what failed."""
+    return WARNING.sub("", text)[-20000:]
+
+
 def report(unit, show_all):
     for failure in unit.failures:
         print(f"FAILED {unit.name}: {failure}")
     if unit.problem:
         print(f"FAILED {unit.name} {unit.problem}")
     if show_all or unit.problem or unit.counts[1]:
-        print(unit.text[-20000:], flush=True)
+        print(last_of(unit.text), flush=True)
     passed, failed, ignored = unit.counts
     print(f"== {unit.name}: {passed} passed, {failed} failed, {ignored} ignored, {unit.skipped} skipped", flush=True)
 
@@ -199,7 +205,7 @@ def sanitize(options):
         found = SANITIZED.findall(unit.text)
         errors = sum(int(a or b) for a, b in found)
         if errors or not found:
-            print(unit.text[-20000:], flush=True)
+            print(last_of(unit.text), flush=True)
         passed, failed, ignored = unit.counts
         bad |= bool(errors or not found or failed or unit.problem or not passed)
         row[check] = {"errors": errors if found else None, "passed": passed, "failed": failed, "not_run": ignored}
