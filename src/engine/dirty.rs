@@ -1,10 +1,11 @@
 //! Dirty page tracking: whether memory was written since it was last asked about, by whomever and however.
 //!
 //! Versions of tensors count the writes of operators on parameters alone. Stores through [`Tensor::data`](tch::Tensor::data) or
-//! a raw pointer, reads of files into a weight and writes of foreign code go past them. The pages that lie wholly inside a
-//! watched range are write-protected with `userfaultfd` in its asynchronous mode (Linux 6.7): the first store to a page
-//! makes it writable again without a signal or a stop, and the `PAGEMAP_SCAN` ioctl reports and protects such pages. What
-//! is left at both ends shares its pages with other data and is compared with a copy, as ranges of a few pages are.
+//! a raw pointer, reads of files into a weight and writes of foreign code go past them. The pages of a watched range are
+//! write-protected with `userfaultfd` in its asynchronous mode (Linux 6.7): the first store to a page makes it writable
+//! again without a signal or a stop, and the `PAGEMAP_SCAN` ioctl reports and protects such pages; ranges whose pages are
+//! neighbours take one call. The pages at both ends may have other data, too: where one was written, the range's part of
+//! it is compared with a copy, and where that data is written again and again, the comparison alone is made instead.
 //!
 //! What maps the same pages a second time can write them unseen; so only private anonymous mappings are watched. Devices
 //! that write memory by themselves are not seen either.
@@ -27,8 +28,12 @@ use smallvec::SmallVec;
 /// `_IOWR('f', 16, struct pm_scan_arg)`.
 const PAGEMAP_SCAN: u32 = 3 << 30 | (size_of::<pm_scan_arg>() as u32) << 16 | (b'f' as u32) << 8 | 16;
 
-/// Bytes of whole pages below which a comparison with a copy takes less time than a system call.
-const MAX_COMPARED_BYTES: usize = 16 << 10;
+/// So many times an end's page is found to be written but for what is watched, each soon after the last, before it is
+/// compared without being asked about.
+const MAX_FALSE_ALARMS: u32 = 8;
+
+/// How many questions make one soon after another.
+const SOON: u64 = 16;
 
 /// A range of memory that is watched while this lives.
 #[derive(Debug)]
@@ -54,12 +59,53 @@ struct Tracker {
 
 #[derive(Debug)]
 struct Watched {
-    /// Whole pages, which are write-protected.
+    /// The pages that have any of it.
     pages: Range<usize>,
-    /// What is compared: addresses and the bytes that were there.
-    copies: [(usize, Vec<u8>); 2],
-    /// How often it was found to be written.
+    /// Those that have nothing else.
+    own: Range<usize>,
+    /// What lies in the others: addresses and the bytes that were there.
+    ends: [(usize, Vec<u8>); 2],
+    /// Whether the ends are compared each time, and their pages not asked about.
+    compares: bool,
+    /// How often their pages were written while they were not, and at which question the last time.
+    false_alarms: (u32, u64),
+    /// How often it was asked about, and found to be written.
+    questions: u64,
     writes: u64,
+}
+
+impl Watched {
+    /// The pages that are asked about.
+    fn scanned(&self) -> &Range<usize> {
+        if self.compares { &self.own } else { &self.pages }
+    }
+
+    /// Compares the ends with what they were.
+    fn compare_ends(&mut self) -> bool {
+        let mut written = false;
+        for (start, old) in self.ends.iter_mut().filter(|(_, old)| !old.is_empty()) {
+            let now = bytes(&(*start..*start + old.len()));
+            if now != old {
+                old.copy_from_slice(now);
+                written = true;
+            }
+        }
+        written
+    }
+
+    /// Some of its pages were written.
+    fn note(&mut self, pages: &Range<usize>) {
+        let own = meet(&self.own, pages);
+        let ends = !self.compares && self.compare_ends();
+        if own || ends {
+            self.writes += 1;
+            return;
+        }
+        let (count, last) = self.false_alarms;
+        let count = if self.questions - last < SOON { count + 1 } else { 1 };
+        self.false_alarms = (count, self.questions);
+        self.compares = count >= MAX_FALSE_ALARMS;
+    }
 }
 
 /// The tracker of the process; none where the system offers no such thing or forbids it.
@@ -129,15 +175,19 @@ impl Watch {
 
     /// A number that is another one than before where the range was written since.
     pub(crate) fn writes(&self) -> u64 {
-        tracker().map_or(0, |mut tracker| tracker.writes(self.id))
+        writes(&[Some(self)])[0].unwrap_or(0)
     }
 }
 
-/// [`Watch::writes`] of each, with one lock of the tracker; none where there is no watch.
+/// [`Watch::writes`] of each; none where there is no watch.
 pub(crate) fn writes(watches: &[Option<&Watch>]) -> SmallVec<[Option<u64>; 16]> {
     let mut tracker = watches.iter().any(Option::is_some).then(tracker).flatten();
-    let mut count = |watch: &Watch| tracker.as_mut().map_or(0, |tracker| tracker.writes(watch.id));
-    watches.iter().map(|watch| watch.map(&mut count)).collect()
+    if let Some(tracker) = &mut tracker {
+        let ids: SmallVec<[u64; 64]> = watches.iter().flatten().map(|watch| watch.id).collect();
+        tracker.look(&ids);
+    }
+    let count = |watch: &Watch| tracker.as_ref().map_or(0, |tracker| tracker.writes(watch.id));
+    watches.iter().map(|watch| watch.map(count)).collect()
 }
 
 impl Drop for Watch {
@@ -175,43 +225,48 @@ impl Tracker {
 
     /// Tries it on a few pages.
     fn sees_writes(&mut self) -> bool {
-        let mut memory = vec![1_u8; MAX_COMPARED_BYTES + 2 * self.page];
+        let mut memory = vec![1_u8; 6 * self.page];
         let start = memory.as_mut_ptr();
         let Some(id) = self.watch(&(start.expose_provenance()..start.addr() + memory.len())) else {
             return false;
         };
-        let before = self.writes(id);
-        let quiet = self.writes(id);
+        let mut count = || {
+            self.look(&[id]);
+            self.writes(id)
+        };
+        let before = count();
+        let quiet = count();
         // SAFETY: the byte is inside of the memory, and there is no other reference to it.
-        unsafe { start.add(MAX_COMPARED_BYTES / 2 + self.page).write_volatile(2) };
-        let after = self.writes(id);
+        unsafe { start.add(memory.len() / 2).write_volatile(2) };
+        let after = count();
         self.forget(id);
         before == quiet && after > before
     }
 
     fn watch(&mut self, range: &Range<usize>) -> Option<u64> {
-        let first = range.start.next_multiple_of(self.page);
-        let pages = first..(range.end - range.end % self.page).max(first);
-        let compared = pages.len() < MAX_COMPARED_BYTES;
-        let (pages, copied) = match compared {
-            true => (first..first, [range.clone(), range.end..range.end]),
-            false => (pages.clone(), [range.start..pages.start, pages.end..range.end]),
-        };
-        if !pages.is_empty() {
-            let range = uffdio_range { start: pages.start as u64, len: pages.len() as u64 };
-            let mode = UFFDIO_REGISTER_MODE_WP.into();
-            let mut register = uffdio_register { range, mode, ioctls: 0 };
-            control(&self.userfaultfd, UFFDIO_REGISTER, &mut register).ok()?;
+        let down = |address: usize| address - address % self.page;
+        let first = range.start.next_multiple_of(self.page).min(range.end);
+        let own = first..down(range.end).max(first);
+        let pages = down(range.start)..range.end.next_multiple_of(self.page);
+        if range.is_empty() {
+            return None;
         }
-        let copies = copied.map(|range| (range.start, bytes(&range).to_vec()));
+        let registered = uffdio_range { start: pages.start as u64, len: pages.len() as u64 };
+        let mode = UFFDIO_REGISTER_MODE_WP.into();
+        let mut register = uffdio_register { range: registered, mode, ioctls: 0 };
+        control(&self.userfaultfd, UFFDIO_REGISTER, &mut register).ok()?;
+        let ends = [range.start..own.start, own.end..range.end];
+        let ends = ends.map(|range| (range.start, bytes(&range).to_vec()));
         let id = self.next;
         self.next += 1;
-        self.watched.insert(id, Watched { pages, copies, writes: 0 });
+        let (compares, false_alarms) = (false, (0, 0));
+        let watched = Watched { pages, own, ends, compares, false_alarms, questions: 0, writes: 0 };
+        self.watched.insert(id, watched);
         Some(id)
     }
 
     fn forget(&mut self, id: u64) {
-        let Some(gone) = self.watched.swap_remove(&id).filter(|gone| !gone.pages.is_empty()) else { return };
+        let Some(gone) = self.watched.swap_remove(&id) else { return };
         // What others watch stays registered, and with it what lies beside; that costs a fault of a page at most.
         if self.process == std::process::id()
             && !self.watched.values().any(|other| meet(&other.pages, &gone.pages))
@@ -221,23 +276,34 @@ impl Tracker {
         }
     }
 
-    fn writes(&mut self, id: u64) -> u64 {
-        let Some(watched) = self.watched.get_mut(&id) else { return 0 };
-        for (start, old) in watched.copies.iter_mut().filter(|(_, old)| !old.is_empty()) {
-            let now = bytes(&(*start..*start + old.len()));
-            if now != old {
-                old.copy_from_slice(now);
+    fn writes(&self, id: u64) -> u64 {
+        self.watched.get(&id).map_or(0, |watched| watched.writes)
+    }
+
+    /// Finds out what was written of these.
+    fn look(&mut self, ids: &[u64]) {
+        let mut pages = SmallVec::<[Range<usize>; 64]>::new();
+        for id in ids {
+            let Some(watched) = self.watched.get_mut(id) else { continue };
+            watched.questions += 1;
+            if watched.compares && watched.compare_ends() {
                 watched.writes += 1;
             }
+            pages.push(watched.scanned().clone());
         }
-        let pages = watched.pages.clone();
-        if pages.is_empty() {
-            return watched.writes;
+        pages.sort_unstable_by_key(|pages| pages.start);
+        let mut spans = SmallVec::<[Range<usize>; 16]>::new();
+        for pages in pages.into_iter().filter(|pages| !pages.is_empty()) {
+            match spans.last_mut().filter(|span| pages.start <= span.end) {
+                Some(span) => span.end = span.end.max(pages.end),
+                None => spans.push(pages),
+            }
         }
-        if self.scan(pages.clone()).is_err() {
-            self.note(&pages);
+        for span in spans {
+            if self.scan(span.clone()).is_err() {
+                self.note(&span);
+            }
         }
-        self.watched.get(&id).map_or(0, |watched| watched.writes)
     }
 
     /// Notes which pages of a range were written, and protects them again. Fails where a page is not protected by this
@@ -275,16 +341,16 @@ impl Tracker {
         Ok(())
     }
 
-    /// Counts a write for all who watch the range.
+    /// Tells all who watch some of the pages that they were written.
     fn note(&mut self, range: &Range<usize>) {
-        for watched in self.watched.values_mut().filter(|watched| meet(&watched.pages, range)) {
-            watched.writes += 1;
+        for watched in self.watched.values_mut().filter(|watched| meet(watched.scanned(), range)) {
+            watched.note(range);
         }
     }
 }
 
 fn meet(a: &Range<usize>, b: &Range<usize>) -> bool {
-    a.start < b.end && b.start < a.end
+    a.start.max(b.start) < a.end.min(b.end)
 }
 
 /// The bytes of watched memory. Its owner is alive, and who writes it meanwhile races with the model as well.
@@ -355,7 +421,7 @@ mod tests {
     #[test]
     fn many_are_asked_at_once() {
         if !is_available() {
-            eprintln!("skipped: writes to memory cannot be tracked here");
+            eprintln!("skipped, no dirty page tracking");
             return;
         }
         let memory = [vec![1_u8; 100], vec![1_u8; 3 << 20]];
@@ -369,6 +435,37 @@ mod tests {
         assert!(after[0] == before[0] && after[2] > before[2]);
         assert_eq!(watches[1].writes(), after[2].unwrap());
         assert!(writes(&[]).is_empty());
+    }
+
+    /// The pages at the ends have other data: its writes are none of what is watched, and where there are many, the ends
+    /// are still seen to be written.
+    #[test]
+    fn writes_beside_are_told_from_writes() {
+        if !is_available() {
+            eprintln!("skipped, no dirty page tracking");
+            return;
+        }
+        for (from, to) in [(4000, 4100), (4000, 50_000), (100, 200), (8192, 50_000)] {
+            let memory = vec![1_u8; 64 << 10];
+            // From the beginning of a page.
+            let start = memory.as_ptr().align_offset(4096);
+            let inner = &memory[start + from..start + to];
+            let watch = Watch::new(range(inner), &Mappings::now()).unwrap();
+            let mut last = watch.writes();
+            for round in 0..3 * MAX_FALSE_ALARMS {
+                for beside in [start + from - 1, start + to] {
+                    store(&memory, beside);
+                    assert_eq!(watch.writes(), last, "round {round} of {from}..{to}");
+                }
+                for at in [0, inner.len() / 2, inner.len() - 1] {
+                    store(inner, at);
+                    let now = watch.writes();
+                    assert!(now > last, "round {round} of {from}..{to}, byte {at}");
+                    assert_eq!(watch.writes(), now);
+                    last = now;
+                }
+            }
+        }
     }
 
     #[test]

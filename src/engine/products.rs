@@ -382,7 +382,12 @@ fn measure(candidate: &Candidate<'_>, profile: &Profile) -> Result<(Option<Times
     let product = Product::new(candidate, profile)?;
     let begin = Instant::now();
     let sides: [&dyn Fn() -> Result<Duration, Error>; 2] = [&|| product.library(), &|| product.generated()];
-    let time = |side: usize| sides[side]().map(|time| time.as_secs_f64() * 1e6);
+    // Threads of libtorch's teams wait for more work for a while, and hold cores that the next side's threads are to run on.
+    let settled = |side: &dyn Fn() -> Result<Duration, Error>| match side()? {
+        first if first < MAX_SIDE_TIME => side(),
+        first => Ok(first),
+    };
+    let time = |side: usize| settled(sides[side]).map(|time| time.as_secs_f64() * 1e6);
     let times = in_turns(sides.len(), time, |progress| {
         let Progress { rounds, elapsed, shortest } = *progress;
         rounds == 0
