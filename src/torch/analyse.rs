@@ -323,7 +323,7 @@ fn find_kept(r: &mut Recorder, held: &[bool], facts: &Facts) -> Vec<TensorId> {
             cached.push(TensorId(i as u32));
         } else {
             let op = r.events.get(e).map_or(String::new(), |e| e.op.clone());
-            refuse(r, e, &op, RefusalKind::Kept);
+            refuse(r, e, &op, RefusalKind::Escapes);
         }
     }
     cached

@@ -218,7 +218,7 @@ pub enum RefusalKind {
     /// A tensor came from outside the dispatcher and belongs to nobody.
     UnknownOrigin,
     /// A computed tensor is kept by the model after the call.
-    Kept,
+    Escapes,
     /// Operators were called on other threads.
     OtherThread,
     /// A kernel was launched by hand.
@@ -263,7 +263,7 @@ impl RefusalKind {
                 "is a tensor that no operator made",
                 "keep it in the model, pass it as an input, or make it with operators",
             ),
-            RefusalKind::Kept => (
+            RefusalKind::Escapes => (
                 "makes a tensor that the model keeps",
                 "return it as a result, or write it into a buffer of the model with `copy_`",
             ),

@@ -33,7 +33,7 @@ impl Candidate<'_> {
     /// Whether the operand at a position lies in a parameter, which need not be read as it lies.
     pub fn is_weight(&self, position: usize) -> bool {
         let value = self.graph.operands(self.node).get(position).copied();
-        let place = value.and_then(|value| operand_place(self.graph, value));
+        let place = value.map(|value| operand_place(self.graph, value));
         place.is_some_and(|place| matches!(self.graph.node(place.base.node).op, Op::Param(_)))
     }
 

@@ -22,25 +22,26 @@ pub(super) struct Source {
     pub(super) layout: Layout,
 }
 
-/// How the operand at a position is read; `None` where it lies at no fixed strides.
-pub(super) fn source(graph: &Graph, value: ValueRef, position: u16) -> Option<Source> {
+/// How the operand at a position is read.
+pub(super) fn source(graph: &Graph, value: ValueRef, position: u16) -> Source {
     let shape = graph.ty(value).shape.clone();
-    let place = operand_place(graph, value)?;
+    let place = operand_place(graph, value);
     let wanted = row_major(&shape);
     let dense = (0..shape.len()).all(|d| shape[d] == 1 || place.strides[d] == wanted[d]);
-    if dense && place.offset == 0 {
+    // A kernel's loads would compute the places of a view's elements again and again.
+    if dense && place.offset == 0 && !place.is_materialized(graph) {
         let span = shape.iter().product();
-        return Some(Source { position, shape, strides: wanted, offset: 0, span, layout: Layout::Elements });
+        return Source { position, shape, strides: wanted, offset: 0, span, layout: Layout::Elements };
     }
     in_memory(graph, value, position)
 }
 
 /// As [`source`], of an operand that is read from the memory in which it lies: no neighbour computes it instead.
-pub(super) fn in_memory(graph: &Graph, value: ValueRef, position: u16) -> Option<Source> {
-    let place = operand_place(graph, value)?;
+pub(super) fn in_memory(graph: &Graph, value: ValueRef, position: u16) -> Source {
+    let place = operand_place(graph, value);
     let shape = graph.ty(value).shape.clone();
     let layout = Layout::Strided { strides: place.strides.clone(), offset: place.offset };
-    Some(Source { position, shape, strides: place.strides, offset: place.offset, span: place.span, layout })
+    Source { position, shape, strides: place.strides, offset: place.offset, span: place.span, layout }
 }
 
 impl Source {

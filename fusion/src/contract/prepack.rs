@@ -133,7 +133,7 @@ impl Panels {
 
 /// The slot of the parameter in which a value lies, and where it begins there, if the graph does not write it.
 pub(super) fn unwritten_param(graph: &Graph, value: ValueRef) -> Option<(u32, i64)> {
-    let place = operand_place(graph, value)?;
+    let place = operand_place(graph, value);
     let Op::Param(param) = graph.node(place.base.node).op else { return None };
     let written = graph.updates.iter().any(|update| update.target == place.base.node);
     (!written).then_some((param, place.offset))

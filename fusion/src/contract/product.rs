@@ -57,7 +57,7 @@ pub(super) fn of(graph: &Graph, node: NodeId, form: &ContractionForm) -> Result<
     let operands = graph.operands(node);
     let operand = |at: u16| {
         let value = operands.get(usize::from(at)).copied();
-        value.and_then(|value| source(graph, value, at)).ok_or(Declined::Strides)
+        value.map(|value| source(graph, value, at)).ok_or(Declined::Strides)
     };
     let (batch, &[m, n]) = out.shape.split_last_chunk::<2>().ok_or(Declined::Vector)?;
     let factors = [operand(form.lhs)?, operand(form.rhs)?];

@@ -93,6 +93,7 @@ pub(super) fn evaluate(graph: &Graph) -> Vec<Tensor> {
             }
             Op::Aten(call) => match call.op.as_str() {
                 "aten::transpose" => operands[0].transposed(),
+                "aten::reshape" => Tensor { shape: ty.shape.to_vec(), ..operands[0].clone() },
                 "aten::relu" => each(&|x| x.max(0.0)),
                 "aten::neg" => each(&|x| -x),
                 "aten::add" => Tensor::of(&ty.shape, |p| operands[0].at(p) + operands[1].at(p)),
@@ -321,6 +322,26 @@ fn an_operand_that_is_a_view_is_read_where_it_lies() {
       outputs %3
     }";
     assert_eq!(check(text), 1);
+}
+
+/// As a window's rows of an image are, when attention is among them.
+#[test]
+fn an_operand_whose_elements_lie_at_no_fixed_strides_is_materialized_first() {
+    for (image, rows) in [("f32[9,4,7]{1,63,9}", "[4,63]"), ("f32[9,4,7]{28,7,1}", "[9,28]")] {
+        let text = format!(
+            "graph {{
+              %0 = input 0 : {image}
+              %1 = aten::transpose(self=%0, dim0=-1, dim1=-2) : f32[9,7,4]
+              %2 = aten::reshape(self=%1, shape={rows}) : f32{rows}
+              %3 = input 1 : f32[{},5]
+              %4 = aten::matmul(self=%2, other=%3) : f32[{},5]
+              outputs %4
+            }}",
+            if rows == "[4,63]" { 63 } else { 28 },
+            if rows == "[4,63]" { 4 } else { 9 },
+        );
+        assert_eq!(check(&text), 2, "{text}");
+    }
 }
 
 #[test]

@@ -170,10 +170,11 @@ impl<'a> Planner<'a> {
         inside: &FxHashSet<NodeId>,
     ) -> Result<Option<ValueRef>, Refusal> {
         let Layout::Strided { strides, offset } = layout else { return Ok(None) };
-        match operand_place(self.graph, value) {
-            Some(place) if inside.contains(&place.base.node) => Err(BlockRefusal::Strided.into()),
-            Some(place) if place.strides == *strides && place.offset == *offset => Ok(Some(place.base)),
-            _ => Err(BlockRefusal::OtherStrides.into()),
+        let place = operand_place(self.graph, value);
+        match () {
+            () if inside.contains(&place.base.node) => Err(BlockRefusal::Strided.into()),
+            () if place.strides == *strides && place.offset == *offset => Ok(Some(place.base)),
+            () => Err(BlockRefusal::OtherStrides.into()),
         }
     }
 

@@ -118,14 +118,23 @@ pub(crate) struct OperandPlace {
     pub(crate) span: i64,
 }
 
-/// Where the elements of an operand are found, if they lie at fixed strides.
-pub(crate) fn operand_place(graph: &Graph, value: ValueRef) -> Option<OperandPlace> {
+/// Where the elements of an operand are found: in what it is a view of, if they lie at fixed strides there, and else in memory
+/// of its own, into which the view is materialized.
+pub(crate) fn operand_place(graph: &Graph, value: ValueRef) -> OperandPlace {
     let layouts = super::group::Strides(graph);
     let none = FxHashSet::default();
-    let place = strided(graph, value, &none, &|base| layouts.strides(base).0)?;
+    let place = strided(graph, value, &none, &|base| layouts.strides(base).0);
+    let place = place.unwrap_or(Place::Value(value));
     let span = layouts.strides(place.base()).1;
-    Some(match place {
+    match place {
         Place::Value(base) => OperandPlace { base, strides: layouts.strides(base).0, offset: 0, span },
         Place::Strided { base, strides, offset, .. } => OperandPlace { base, strides, offset, span },
-    })
+    }
+}
+
+impl OperandPlace {
+    /// Whether it is a view that is materialized for this operand.
+    pub(crate) fn is_materialized(&self, graph: &Graph) -> bool {
+        matches!(graph.node(self.base.node).op, Op::View(_))
+    }
 }

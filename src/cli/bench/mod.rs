@@ -76,7 +76,7 @@ pub(super) struct Outcome {
     /// Why a contender has no time.
     failed: BTreeMap<String, String>,
     /// Microseconds that the host is busy with a call on an idle GPU, by contender.
-    queueing_us: BTreeMap<String, f64>,
+    launch_overhead_us: BTreeMap<String, f64>,
     /// Whether calls launch CUDA graphs, or why not.
     cuda_graph: Option<String>,
     kernels_fused: usize,

@@ -120,10 +120,10 @@ pub(super) fn measure(
     let (copied, copy) = copy_of(bytes, device)?;
     calls.push(("copy", copy));
     let samples = in_turns(&mut calls, clock, python, &peers, how.seconds, &mut failed);
-    let mut queueing_us = BTreeMap::new();
+    let mut launch_overhead_us = BTreeMap::new();
     for (name, call) in &mut calls {
         if let Some(us) = clock.launch_overhead(call.as_mut())? {
-            queueing_us.insert(name.to_string(), us);
+            launch_overhead_us.insert(name.to_string(), us);
         }
     }
     drop(calls);
@@ -144,7 +144,7 @@ pub(super) fn measure(
         of_copy: times.iter().filter(|(name, _)| *name != "copy").map(of_copy).collect(),
         times,
         failed,
-        queueing_us,
+        launch_overhead_us,
         cuda_graph,
         kernels_fused: plan.as_ref().map_or(0, |p| p.kernels_fused),
         extern_ops: plan.as_ref().map_or(0, |p| p.extern_ops),

@@ -30,7 +30,7 @@ pub(super) fn table(run: &Run) -> String {
     let mut header = vec![String::from("microseconds"), String::from("type"), String::from("MB")];
     header.extend(contenders.iter().map(|name| name.to_string()));
     header.extend([String::from("copy"), String::from("of copy")]);
-    let launch_overhead = run.rows.iter().any(|row| !row.queueing_us.is_empty());
+    let launch_overhead = run.rows.iter().any(|row| !row.launch_overhead_us.is_empty());
     if launch_overhead {
         header.push(String::from("launch"));
     }
@@ -38,7 +38,9 @@ pub(super) fn table(run: &Run) -> String {
     for row in &run.rows {
         let mut cells = cells(row, &contenders);
         if launch_overhead {
-            cells.push(row.queueing_us.get("tilefuse").map_or_else(String::new, |us| format!("{us:.1}")));
+            cells.push(
+                row.launch_overhead_us.get("tilefuse").map_or_else(String::new, |us| format!("{us:.1}")),
+            );
         }
         table.add_row(cells);
     }

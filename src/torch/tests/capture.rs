@@ -167,7 +167,7 @@ fn metadata_changes_and_kept_tensors_are_refused() {
             kept = x.relu();
             &kept + 1.0
         }),
-        [RefusalKind::Kept]
+        [RefusalKind::Escapes]
     );
     let mut mask = Tensor::new();
     assert_eq!(

@@ -145,7 +145,7 @@ fn extra_cell(extra: Extra, row: &Row) -> String {
         Extra::OfCopy => {
             pair(row.call("copy"), row.call("tilefuse")).map(|(copy, ours)| format!("{:.2}", copy / ours))
         }
-        Extra::Host => row.number("/queueing_us/tilefuse").map(number),
+        Extra::Host => row.number("/launch_overhead_us/tilefuse").map(number),
         Extra::Errors => pair(row.number("/error/eager"), row.number("/error/tilefuse"))
             .map(|(eager, ours)| format!("{eager}, {ours}")),
     };

@@ -88,7 +88,7 @@ impl Operands {
             }
             let source = match repeated.as_ref().filter(|heads| heads.positions.contains(&position)) {
                 Some(heads) => heads.source(graph, value, position),
-                None => in_memory(graph, value, position),
+                None => Some(in_memory(graph, value, position)),
             };
             source.ok_or(Declined::Strides)
         };
@@ -99,9 +99,10 @@ impl Operands {
             let ty = graph.ty(value);
             let kind = ty.dtype.elem().filter(|&e| e == elem || matches!(e, Elem::Bool | Elem::F32));
             let kind = kind.ok_or(Declined::ElementTypes)?;
-            let source = known(ty).then(|| in_memory(graph, value, position)).flatten();
-            let source = source.ok_or(Declined::Strides)?;
-            mask = Some((source, form, kind));
+            if ty.device != out.device {
+                return Err(Declined::ElementTypes);
+            }
+            mask = Some((in_memory(graph, value, position), form, kind));
         }
         if !is_dense(&out.shape, &out.strides) {
             return Err(Declined::Strides);

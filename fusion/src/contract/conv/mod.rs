@@ -96,11 +96,11 @@ pub(super) fn packed(
     let operands = graph.operands(node);
     let place = |at: usize| -> Option<(u16, _)> {
         let position = *read.operands.get(at)?;
-        Some((position, in_memory(graph, *operands.get(usize::from(position))?, position)?))
+        Some((position, in_memory(graph, *operands.get(usize::from(position))?, position)))
     };
     let ((images, lie), (weights, filters)) = (place(0)?, place(1)?);
     if let Some(&bias) = read.operands.get(2) {
-        let bias = source(graph, *operands.get(usize::from(bias))?, bias)?;
+        let bias = source(graph, *operands.get(usize::from(bias))?, bias);
         if bias.layout != Layout::Elements {
             return None;
         }
@@ -115,7 +115,7 @@ pub(super) fn packed(
     let panels = match unwritten_param(graph, value) {
         Some(_) => Ok(panels(graph, node, &read, &tile)?),
         None if conv.transposed => {
-            let filters = source(graph, value, weights)?;
+            let filters = source(graph, value, weights);
             let panels = matrix(&filters, &read.conv, &tile)?;
             Err(packed_filter::of(&filters, &panels, conv.elem, tile.lanes, out.device)?)
         }
@@ -184,7 +184,7 @@ fn panels(graph: &Graph, node: NodeId, read: &call::Read, tile: &Extents) -> Opt
     let position = *read.operands.get(1)?;
     let value = *graph.operands(node).get(usize::from(position))?;
     let (param, offset) = unwritten_param(graph, value)?;
-    let panels = matrix(&in_memory(graph, value, position)?, &read.conv, tile)?;
+    let panels = matrix(&in_memory(graph, value, position), &read.conv, tile)?;
     Some(Panels { param, offset, ..panels })
 }
 

@@ -98,7 +98,7 @@ impl Rows {
         panels: Panels,
     ) -> Option<Template> {
         let operands = graph.operands(node);
-        let lie = |position: u16| in_memory(graph, *operands.get(usize::from(position))?, position);
+        let lie = |position: u16| Some(in_memory(graph, *operands.get(usize::from(position))?, position));
         let (left, weight) = (product.a.source.position, product.b.source.position);
         if left == weight {
             return None;

@@ -151,7 +151,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn joined_levels_keep_every_step_behind_what_it_needs(
+        fn horizontal_levels_keep_every_step_behind_what_it_needs(
             edges in proptest::collection::vec((0..STEPS, 0..STEPS), 0..30),
             chosen in proptest::collection::vec(any::<bool>(), STEPS),
         ) {

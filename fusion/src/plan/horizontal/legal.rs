@@ -91,7 +91,7 @@ pub enum HorizontalRefusal {
         /// HorizontalRefusal, in microseconds.
         apart_us: f64,
         /// In one launch.
-        joined_us: f64,
+        fused_us: f64,
     },
     /// As many rewrites were made as may be.
     Limit,
@@ -132,8 +132,8 @@ impl std::fmt::Display for HorizontalRefusal {
             HorizontalRefusal::Memory { bytes, most } => {
                 write!(f, "with others in one launch a call would hold {bytes} bytes, more than {most}")
             }
-            HorizontalRefusal::Slower { apart_us, joined_us } => {
-                write!(f, "predicted {joined_us:.1} us in one launch, {apart_us:.1} us apart")
+            HorizontalRefusal::Slower { apart_us, fused_us } => {
+                write!(f, "predicted {fused_us:.1} us in one launch, {apart_us:.1} us apart")
             }
         }
     }

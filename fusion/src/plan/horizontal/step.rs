@@ -69,7 +69,7 @@ pub(super) fn program(step: &KernelStep, kernels: &[&KernelStep], programs: &[Pr
     Some(join(name(&pieces), &pieces))
 }
 
-/// `joined_3_fused_add` where all parts have one name, and the first with the number of others else.
+/// `horizontal_3_fused_add` where all parts have one name, and the first with the number of others else.
 fn name(pieces: &[Piece<'_>]) -> String {
     let mut names: Vec<&str> = Vec::new();
     for name in pieces.iter().map(|p| p.program.name.as_str()) {
@@ -80,7 +80,7 @@ fn name(pieces: &[Piece<'_>]) -> String {
     let others = names.len().saturating_sub(1);
     let first = names.first().copied().unwrap_or_default();
     match others {
-        0 => format!("joined_{}_{first}", pieces.len()),
-        _ => format!("joined_{}_{first}_and_{others}_more", pieces.len()),
+        0 => format!("horizontal_{}_{first}", pieces.len()),
+        _ => format!("horizontal_{}_{first}_and_{others}_more", pieces.len()),
     }
 }

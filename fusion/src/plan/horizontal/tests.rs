@@ -95,7 +95,7 @@ fn biases_of_query_key_and_value_share_a_launch() {
         libtorch %5
         libtorch %9
         libtorch %13
-        joined_3_fused_copy [8] from 0, [12] from 128, [16] from 256, 384 instances, 3 in place
+        horizontal_3_fused_copy [8] from 0, [12] from 128, [16] from 256, 384 instances, 3 in place
         libtorch %17
     "#]],
     );
@@ -104,7 +104,7 @@ fn biases_of_query_key_and_value_share_a_launch() {
     // Each is written over the product that it is added to, as without the others.
     assert_eq!((kernel.in_place.len(), plan.memory.over.len()), (3, 3));
     expect![[r#"
-        kernel @joined_3_fused_copy(%in0: ptr<f32> align(16) len(16384), %in1: ptr<f32> align(16) len(256), %out2: ptr<f32> align(16) len(16384), %in0_1: ptr<f32> align(16) len(16384), %in1_1: ptr<f32> align(16) len(256), %out2_1: ptr<f32> align(16) len(16384), %in0_2: ptr<f32> align(16) len(16384), %in1_2: ptr<f32> align(16) len(256), %out2_2: ptr<f32> align(16) len(16384)) warps(4) early {
+        kernel @horizontal_3_fused_copy(%in0: ptr<f32> align(16) len(16384), %in1: ptr<f32> align(16) len(256), %out2: ptr<f32> align(16) len(16384), %in0_1: ptr<f32> align(16) len(16384), %in1_1: ptr<f32> align(16) len(256), %out2_1: ptr<f32> align(16) len(16384), %in0_2: ptr<f32> align(16) len(16384), %in1_2: ptr<f32> align(16) len(256), %out2_2: ptr<f32> align(16) len(16384)) warps(4) early {
           %0 = program_id 0
           %1 = const 128 : i32
           %2 = map lt %0, %1
@@ -357,13 +357,13 @@ fn updates_that_become_ready_one_after_the_other_meet_at_the_end() {
         libtorch %4
         libtorch %6
         libtorch %8
-        joined_3_fused_copy [5] from 0, [7] from 32, [9] from 64, 96 instances, 6 in place
+        horizontal_3_fused_copy [5] from 0, [7] from 32, [9] from 64, 96 instances, 6 in place
     "#]],
     );
 }
 
 #[test]
-fn joined_reductions_and_walks_compute_what_they_do_apart() {
+fn horizontal_reductions_and_walks_compute_what_they_do_apart() {
     let text = "graph {
   %0 = input 0 : f32[7,33]
   %1 = input 1 : f32[5,40]

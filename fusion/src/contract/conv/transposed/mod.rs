@@ -69,7 +69,7 @@ pub(super) fn template(graph: &Graph, node: NodeId, read: &call::Read, threads: 
     let mut layouts = Vec::new();
     let mut sources = Vec::new();
     for &position in &read.operands {
-        let source = source(graph, *operands.get(usize::from(position))?, position)?;
+        let source = source(graph, *operands.get(usize::from(position))?, position);
         if layouts.iter().any(|(known, _)| *known == position) {
             return None;
         }
