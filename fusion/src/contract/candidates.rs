@@ -173,7 +173,8 @@ fn library(best: &Candidate<'_>, times: Times, profile: &Profile) -> (f64, Strin
 /// strides.
 fn moving_us(candidate: &Candidate<'_>, profile: &Profile) -> f64 {
     let bytes = |value: ValueRef| candidate.graph.ty(value).bytes() as f64;
-    let images = candidate.graph.operands(candidate.node).first().copied();
+    let is_conv = candidate.call.contraction().is_some_and(|form| form.window.is_some());
+    let images = candidate.graph.operands(candidate.node).first().copied().filter(|_| is_conv);
     let images = images.filter(|&v| channels_last::is_read_at_strides(candidate.graph, v)).map_or(0.0, bytes);
     let vectors = Vectors::of(profile);
     let may_convert = || channels_last::may_be_channels_last(candidate.graph, candidate.node, vectors);

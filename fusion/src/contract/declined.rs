@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// What of a contraction or attention no template takes.
+/// What of a contraction or attention no template takes, or that none is asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Declined {
     /// Elements of other types, or of several.
@@ -13,6 +13,10 @@ pub(crate) enum Declined {
     Strides,
     /// Sizes, of which some are too large.
     Sizes,
+    /// It is not on a processor.
+    Device,
+    /// [`Products::Library`](super::Products::Library) is asked for.
+    Library,
 }
 
 impl fmt::Display for Declined {
@@ -22,6 +26,8 @@ impl fmt::Display for Declined {
             Declined::Vector => "no kernel computes products of a vector",
             Declined::Strides => "no kernel takes the strides at which its tensors lie",
             Declined::Sizes => "no kernel takes its sizes",
+            Declined::Device => "kernels for it are generated for processors only",
+            Declined::Library => "the option for products leaves it to libtorch",
         })
     }
 }

@@ -301,9 +301,11 @@ pub(crate) fn choose_counted(
 ) -> Vec<Prepacked> {
     let mut packed: Vec<(Prepacked, NodeId)> = Vec::new();
     let mut known: Vec<Known> = Vec::new();
-    let Machine::Host { threads } = profile.machine else { return Vec::new() };
+    let Machine::Host { threads } = profile.machine else {
+        return decline_all(graph, Declined::Device);
+    };
     if products == Products::Library {
-        return Vec::new();
+        return decline_all(graph, Declined::Library);
     }
     let rates = profile.products;
     let packs = constants.map(|_| Vectors::of(profile));
@@ -346,6 +348,18 @@ pub(crate) fn choose_counted(
         graph.node_mut(node).kernel = Some(entry);
     }
     packed.into_iter().map(|(packed, _)| packed).collect()
+}
+
+/// Leaves every contraction and attention to libtorch, for one reason.
+fn decline_all(graph: &mut Graph, why: Declined) -> Vec<Prepacked> {
+    for id in graph.topological().unwrap_or_default() {
+        let node = graph.node_mut(id);
+        let has_form = matches!(&node.op, Op::Aten(call) if call.form.is_some());
+        if has_form && node.kernel.is_none() {
+            node.kernel = Some(Err(why.to_string()));
+        }
+    }
+    Vec::new()
 }
 
 /// The constant that holds the panels of a weight of a node, a new one where there is none yet.

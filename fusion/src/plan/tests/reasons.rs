@@ -12,7 +12,7 @@ use crate::enum_variants::{Variants, variants};
 use crate::graph::AtenCall;
 use crate::kernel::{BlockRefusal, Refusal};
 use crate::pipeline::PipelineError;
-use crate::plan::{Decision, PlanError};
+use crate::plan::{Decision, PlanError, Step};
 use crate::recording::Arg;
 use crate::text::parse_graph;
 
@@ -26,7 +26,7 @@ variants!(
     NoStores, SeveralResults, PrologueStored, Gather, ResultOrder, Order, WritesOperand, Parameters
 );
 
-variants!(Declined: ElementTypes, Vector, Strides, Sizes);
+variants!(Declined: ElementTypes, Vector, Strides, Sizes, Device, Library);
 
 /// Graphs, and by what each is planned.
 const CASES: &[fn(&mut Seen)] = &[
@@ -592,7 +592,6 @@ fn readers_that_would_hold_memory(seen: &mut Seen) {
 
 /// Every contraction and attention that is left to libtorch says why.
 fn contractions_that_kernels_decline(seen: &mut Seen) {
-    let profile = Profile::host(2);
     let conv = "stride=[1], padding=[0], dilation=[1], groups=1)";
     let sdpa = "aten::scaled_dot_product_attention(query=%0, key=%0, value=%0";
     for (types, line, why) in [
@@ -621,14 +620,35 @@ fn contractions_that_kernels_decline(seen: &mut Seen) {
             text.push_str(&format!("%{slot} = input {slot} : {ty}\n"));
         }
         let text = format!("{text}%3 = {line}\noutputs %3\n}}");
-        let mut graph = pipeline::primitive(&text, &profile);
-        choose_products(&mut graph, &profile, Products::Generated, None, u64::MAX, &mut |_| None);
-        let plan = plan(&graph, &profile).unwrap();
-        let reasons = plan.steps.iter().filter_map(|step| match &step.kind {
-            StepKind::Extern(call) => Some(call.reason.clone().unwrap_or_default()),
-            StepKind::Kernel(_) => None,
-        });
-        assert_eq!(reasons.collect::<Vec<_>>(), [why.to_string()], "{text}");
+        let left = left_to_libtorch(&text, &Profile::host(2), Products::Generated);
+        assert_eq!(left, [why.to_string()], "{text}");
         seen.0.insert(why.name());
     }
+    let text = "graph {
+      %0 = input 0 : f32[8,9]
+      %1 = input 1 : f32[9,7]
+      %2 = aten::mm(self=%0, mat2=%1) : f32[8,7]
+      %3 = aten::relu(self=%2) : f32[8,7]
+      outputs %3
+    }";
+    let on_gpu = text.replace("]\n", "]@cuda:0\n");
+    for (text, profile, products, why) in [
+        (&*on_gpu, Profile::gpu(132, 4200.0), Products::Measured, Declined::Device),
+        (text, Profile::host(2), Products::Library, Declined::Library),
+    ] {
+        assert_eq!(left_to_libtorch(text, &profile, products), [why.to_string()], "{text}");
+        seen.0.insert(why.name());
+    }
+}
+
+/// Why calls of a graph are left to libtorch.
+fn left_to_libtorch(text: &str, profile: &Profile, products: Products) -> Vec<String> {
+    let mut graph = pipeline::primitive(text, profile);
+    choose_products(&mut graph, profile, products, None, u64::MAX, &mut |_| None);
+    let plan = plan(&graph, profile).unwrap();
+    let reason = |step: &Step| match &step.kind {
+        StepKind::Extern(call) => Some(call.reason.clone().unwrap_or_default()),
+        StepKind::Kernel(_) => None,
+    };
+    plan.steps.iter().filter_map(reason).collect()
 }
