@@ -28,12 +28,21 @@ use smallvec::SmallVec;
 /// `_IOWR('f', 16, struct pm_scan_arg)`.
 const PAGEMAP_SCAN: u32 = 3 << 30 | (size_of::<pm_scan_arg>() as u32) << 16 | (b'f' as u32) << 8 | 16;
 
+/// Bytes of which a comparison takes no longer than a system call, so that small ranges alone are compared,
+const MAX_COMPARED_BYTES: usize = 8 << 10;
+/// where there are no more of them than stay in a cache from call to call.
+const MAX_CACHED_BYTES: usize = 64 << 10;
+
 /// So many times an end's page is found to be written but for what is watched, each soon after the last, before it is
 /// compared without being asked about.
 const MAX_FALSE_ALARMS: u32 = 8;
 
 /// How many questions make one soon after another.
 const SOON: u64 = 16;
+
+/// After so many comparisons without being asked about, an end's page is asked about again: an eager call's memory is no
+/// neighbour for ever.
+const MAX_COMPARISONS: u64 = 512;
 
 /// A range of memory that is watched while this lives.
 #[derive(Debug)]
@@ -61,7 +70,7 @@ struct Tracker {
 struct Watched {
     /// The pages that have any of it.
     pages: Range<usize>,
-    /// Those that have nothing else.
+    /// Those that have nothing else, of a range that is not small.
     own: Range<usize>,
     /// What lies in the others: addresses and the bytes that were there.
     ends: [(usize, Vec<u8>); 2],
@@ -80,6 +89,11 @@ impl Watched {
         if self.compares { &self.own } else { &self.pages }
     }
 
+    /// Bytes that are compared.
+    fn compared_bytes(&self) -> usize {
+        self.ends.iter().map(|(_, old)| old.len()).sum()
+    }
+
     /// Compares the ends with what they were.
     fn compare_ends(&mut self) -> bool {
         let mut written = false;
@@ -91,6 +105,15 @@ impl Watched {
             }
         }
         written
+    }
+
+    /// Asks about the ends' pages once more, where that was long ago.
+    fn watch_again(&mut self) {
+        let (_, last) = self.false_alarms;
+        if self.compares && self.questions - last > MAX_COMPARISONS {
+            self.compares = false;
+            self.false_alarms = (MAX_FALSE_ALARMS - 2, self.questions);
+        }
     }
 
     /// Some of its pages were written.
@@ -225,7 +248,7 @@ impl Tracker {
 
     /// Tries it on a few pages.
     fn sees_writes(&mut self) -> bool {
-        let mut memory = vec![1_u8; 6 * self.page];
+        let mut memory = vec![1_u8; MAX_COMPARED_BYTES + 4 * self.page];
         let start = memory.as_mut_ptr();
         let Some(id) = self.watch(&(start.expose_provenance()..start.addr() + memory.len())) else {
             return false;
@@ -245,7 +268,8 @@ impl Tracker {
 
     fn watch(&mut self, range: &Range<usize>) -> Option<u64> {
         let down = |address: usize| address - address % self.page;
-        let first = range.start.next_multiple_of(self.page).min(range.end);
+        let is_small = range.len() <= MAX_COMPARED_BYTES;
+        let first = if is_small { range.end } else { range.start.next_multiple_of(self.page).min(range.end) };
         let own = first..down(range.end).max(first);
         let pages = down(range.start)..range.end.next_multiple_of(self.page);
         if range.is_empty() {
@@ -282,28 +306,54 @@ impl Tracker {
 
     /// Finds out what was written of these.
     fn look(&mut self, ids: &[u64]) {
-        let mut pages = SmallVec::<[Range<usize>; 64]>::new();
-        for id in ids {
-            let Some(watched) = self.watched.get_mut(id) else { continue };
-            watched.questions += 1;
-            if watched.compares && watched.compare_ends() {
-                watched.writes += 1;
+        let mut watched = SmallVec::<[(Range<usize>, usize); 64]>::new();
+        let mut small_bytes = 0;
+        for (at, id) in ids.iter().enumerate() {
+            let Some(of) = self.watched.get_mut(id) else { continue };
+            of.questions += 1;
+            of.watch_again();
+            if of.compares && of.compare_ends() {
+                of.writes += 1;
             }
-            pages.push(watched.scanned().clone());
-        }
-        pages.sort_unstable_by_key(|pages| pages.start);
-        let mut spans = SmallVec::<[Range<usize>; 16]>::new();
-        for pages in pages.into_iter().filter(|pages| !pages.is_empty()) {
-            match spans.last_mut().filter(|span| pages.start <= span.end) {
-                Some(span) => span.end = span.end.max(pages.end),
-                None => spans.push(pages),
+            if !of.scanned().is_empty() {
+                watched.push((of.scanned().clone(), at));
+                small_bytes += if of.own.is_empty() { of.compared_bytes() } else { 0 };
             }
         }
-        for span in spans {
-            if self.scan(span.clone()).is_err() {
+        watched.sort_unstable_by_key(|(pages, _)| pages.start);
+        let mut rest = watched.as_slice();
+        while let Some((first, _)) = rest.first() {
+            let mut span = first.clone();
+            let ends = |(pages, _): &(Range<usize>, usize)| {
+                let apart = pages.start > span.end;
+                span.end = if apart { span.end } else { span.end.max(pages.end) };
+                apart
+            };
+            let (together, others) = rest.split_at(rest.iter().position(ends).unwrap_or(rest.len()));
+            rest = others;
+            let together = together.iter().filter_map(|&(_, at)| ids.get(at));
+            let compared = small_bytes <= MAX_CACHED_BYTES && self.compare_small(together);
+            if !compared && self.scan(span.clone()).is_err() {
                 self.note(&span);
             }
         }
+    }
+
+    /// Compares ranges of which all that is watched is compared sooner than a system call returns; `false` for others.
+    fn compare_small<'i>(&mut self, ids: impl Iterator<Item = &'i u64> + Clone) -> bool {
+        let bytes = |of: &Watched| if of.own.is_empty() { of.compared_bytes() } else { usize::MAX };
+        let all = ids.clone().filter_map(|id| self.watched.get(id)).map(bytes);
+        if all.fold(0, usize::saturating_add) > MAX_COMPARED_BYTES {
+            return false;
+        }
+        for id in ids {
+            if let Some(of) = self.watched.get_mut(id)
+                && of.compare_ends()
+            {
+                of.writes += 1;
+            }
+        }
+        true
     }
 
     /// Notes which pages of a range were written, and protects them again. Fails where a page is not protected by this
@@ -452,7 +502,11 @@ mod tests {
             let inner = &memory[start + from..start + to];
             let watch = Watch::new(range(inner), &Mappings::now()).unwrap();
             let mut last = watch.writes();
-            for round in 0..3 * MAX_FALSE_ALARMS {
+            for round in 0..5 * MAX_FALSE_ALARMS {
+                if round == 3 * MAX_FALSE_ALARMS {
+                    // Nothing is written beside it for long.
+                    (0..2 * MAX_COMPARISONS).for_each(|_| assert_eq!(watch.writes(), last));
+                }
                 for beside in [start + from - 1, start + to] {
                     store(&memory, beside);
                     assert_eq!(watch.writes(), last, "round {round} of {from}..{to}");
