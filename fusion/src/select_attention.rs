@@ -429,10 +429,17 @@ fn is_fast(graph: &Graph, found: &Found, &[queries, keys, width, depth]: &[i64; 
         let strides = &graph.ty(operand.of_product()).strides;
         operand.dims.last().is_some_and(|&d| strides[d] == 1)
     };
+    // libtorch broadcasts a mask over keys by a stride of 0, which its kernels for a GPU refuse.
+    let mask = found.mask.as_ref().and_then(|mask| {
+        let shape = &graph.ty(mask.value).shape;
+        let own = mask.dims.last()?.checked_sub(mask.dims.len().checked_sub(shape.len())?);
+        Some(own.map_or(1, |d| shape[d]))
+    });
+    let one_for_keys = matches!(ty.device, Device::Cuda(_)) && keys != 1 && mask == Some(1);
     let members: i64 = found.batches[0].iter().product();
     let full = [members, queries, keys, width].iter().all(|&n| n > 0);
     let operands = [&found.query, &found.key, &found.value];
-    kind && full && width == depth && operands.into_iter().all(rows)
+    kind && full && !one_for_keys && width == depth && operands.into_iter().all(rows)
 }
 
 /// Whether the memory of all operands is aligned as libtorch's kernels for a GPU take it to be without a check: at 16 bytes, where

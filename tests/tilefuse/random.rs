@@ -434,6 +434,22 @@ const CORPUS: &[&str] = &[
      %5 = cat({%4, %9}, 0)
      %6 = logsumexp(%0, [0], false)
      return %1! %2 %3! %4 %5 %6",
+    // A mask of one column, which libtorch's attention on a GPU does not take.
+    "s0 = f32 8 normal
+s1 = f32 16 normal
+s2 = f32 16 normal
+s3 = f32 1 normal
+%2 = input s0 [1, 8] strides [8, 1] offset 0
+%6 = input s1 [2, 8] strides [8, 1] offset 0
+%7 = input s2 [2, 8] strides [8, 1] offset 0
+%10 = param s3 [1, 1] strides [1, 1] offset 0
+%8! = transpose.int(%6, -2, -1)
+%9 = mm(%2, %8)
+%11 = add.Tensor(%9, %10, 1)
+%12 = softmax.int(%11, -1)
+%13 = mm(%12, %7)
+return %13
+",
 ];
 
 #[test]

@@ -161,6 +161,40 @@ fn operands_that_are_not_aligned_are_no_operands_of_a_call() {
     }
 }
 
+/// A mask of one column for all keys is broadcast by libtorch, on a GPU to strides that its kernels do not take.
+#[test]
+fn a_mask_of_one_column_is_no_operand_on_a_gpu() {
+    let calls_with = |mask: &str, device: &str, profile: Profile| {
+        let text = format!(
+            "graph {{
+              %0 = input 0 : f32[5,8]
+              %1 = input 1 : f32[7,8]
+              %2 = input 2 : f32[7,8]
+              %3 = param 0 : f32{mask}
+              %4 = aten::t(self=%1) : f32[8,7]{{1,8}}
+              %5 = aten::mm(self=%0, mat2=%4) : f32[5,7]
+              %6 = aten::add.Tensor(self=%5, other=%3, alpha=1) : f32[5,7]
+              %7 = aten::softmax.int(self=%6, dim=-1, dtype=None) : f32[5,7]
+              %8 = aten::mm(self=%7, mat2=%2) : f32[5,8]
+              outputs %8
+            }}"
+        );
+        let placed = text.replace("]\n", &format!("]{device}\n")).replace("}\n", &format!("}}{device}\n"));
+        let placed = placed.strip_suffix(device).unwrap_or(&placed).to_owned();
+        let mut cx = Context::new(&profile);
+        cx.facts = Box::new(Known(OPEN, 0));
+        (cx.alignments.inputs, cx.alignments.params) = (vec![16; 3], vec![16]);
+        let graph = parse_graph(&placed).unwrap();
+        calls(&lowered(graph, Stage::Primitive..=Stage::Primitive, &mut cx).unwrap())
+    };
+    let gpu = || Profile::gpu(132, 4200.0);
+    for (mask, fast) in [("[5,7]", true), ("[1,7]", true), ("[7]", true), ("[5,1]", false), ("[1]", false)] {
+        let attention = ["scaled_dot_product_attention"];
+        assert_eq!(calls_with(mask, "@cuda:0", gpu()) == attention, fast, "{mask}");
+        assert_eq!(calls_with(mask, "", Profile::host(2)), attention, "{mask}");
+    }
+}
+
 /// What a model repeats is said, and repeated for libtorch as before; what libtorch broadcasts is not repeated.
 #[test]
 fn heads_that_a_model_repeats_share_keys() {
