@@ -39,6 +39,8 @@ fn eager_agrees_with_itself() {
     if !crate::common::is_alone("random::eager_agrees_with_itself") {
         return;
     }
+    // On a busy machine many threads wait for each other in every one of many small operators.
+    tch::set_num_threads(1);
     let mut failed = 0;
     for seed in 0..300 {
         let program = generate(seed);
