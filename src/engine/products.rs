@@ -30,7 +30,7 @@ const PLAN_TIME_IN_CALLS: f64 = 12.0;
 const MAX_PLAN_TIME: Duration = Duration::from_secs(1);
 /// The most time that each side of one product takes, about.
 const MAX_SIDE_TIME: Duration = Duration::from_millis(10);
-/// What a side takes at most where its runs behind the other side's do not count.
+/// What a side takes at most where it runs twice behind the other one.
 const MAX_SETTLED_TIME: Duration = Duration::from_millis(2);
 /// The most rounds, each with a run of either side, and the least of products that take less than a side's time.
 const MAX_ROUNDS: usize = 15;
@@ -386,14 +386,14 @@ fn measure(candidate: &Candidate<'_>, profile: &Profile) -> Result<(Option<Times
     let begin = Instant::now();
     let sides: [&dyn Fn() -> Result<Duration, Error>; 2] = [&|| product.library(), &|| product.generated()];
     // Threads of libtorch's teams wait for more work for a while, and hold cores that the next side's threads are to run on:
-    // of what takes shorter than that, a second run counts.
-    let shortest = [Cell::new(Duration::ZERO), Cell::new(Duration::ZERO)];
+    // what takes shorter than that runs twice, and the shorter run counts.
+    let latest = [Cell::new(Duration::ZERO), Cell::new(Duration::ZERO)];
     let time = |side: usize| {
         let mut time = sides[side]()?;
-        if shortest[side].get() < MAX_SETTLED_TIME && time < MAX_SIDE_TIME {
+        if latest[side].get() < MAX_SETTLED_TIME && time < MAX_SIDE_TIME {
             time = time.min(sides[side]()?);
         }
-        shortest[side].set(time);
+        latest[side].set(time);
         Ok(time.as_secs_f64() * 1e6)
     };
     let times = in_turns(sides.len(), time, |progress| {

@@ -283,6 +283,9 @@ fn heads_share_keys() {
     Case { batch: [2, 6, 2], ..PLAIN }.check();
     Case { batch: [2, 4, 1], sequence_first: true, mask: Mask::Kept(&[1, 4, 9, 11], 0.0), ..PLAIN }.check();
     Case { batch: [1, 6, 3], queries: 1, mask: Mask::Kept(&[1, 11], 0.0), ..PLAIN }.check();
+    // One for all queries.
+    Case { mask: Mask::Kept(&[11], 0.25), ..PLAIN }.check();
+    Case { mask: Mask::Added(&[11]), ..PLAIN }.check();
 }
 
 /// Few queries are taken each by itself, and those of heads that share keys together.
