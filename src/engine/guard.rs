@@ -152,15 +152,16 @@ pub(crate) fn alignment(address: usize) -> usize {
     if address == 0 { ALIGN } else { ALIGN.min(1 << address.trailing_zeros().min(16)) }
 }
 
-/// The bytes of a row-major tensor on the host; nothing for any other tensor.
+/// The bytes between the first and the last element of a strided tensor on the host; nothing for any other tensor.
 pub(crate) fn host_contents(tensor: &Tensor) -> &[u8] {
     let Ok(meta) = Meta::of(tensor) else { return &[] };
-    let bytes = meta.numel as usize * crate::torch::element_size(meta.dtype);
-    let plain = meta.flags.is_plain() && meta.flags.contains(Flags::CONTIGUOUS) && meta.device.is_cpu();
-    if !plain || bytes == 0 || meta.data == 0 {
+    let plain = meta.flags.is_plain() && meta.device.is_cpu() && meta.strides().iter().all(|&n| n >= 0);
+    if !plain || meta.numel == 0 || meta.data == 0 {
         return &[];
     }
-    // SAFETY: the tensor is alive, on the host and row-major, so this many bytes lie at its address.
+    let last: i64 = meta.sizes().iter().zip(meta.strides()).map(|(n, stride)| (n - 1) * stride).sum();
+    let bytes = (last + 1) as usize * crate::torch::element_size(meta.dtype);
+    // SAFETY: the tensor is alive and on the host, and its storage holds its elements, the last of which ends there.
     unsafe { std::slice::from_raw_parts(meta.data as *const u8, bytes) }
 }
 

@@ -1,6 +1,6 @@
 //! Attention that a model writes out: when it becomes one call, and that masks keep their meaning.
 
-use tch::{Kind, Tensor};
+use tch::{Device, Kind, Tensor};
 
 use crate::common::{F32, device};
 
@@ -167,4 +167,26 @@ fn a_mask_that_is_written_shows_in_the_next_call() {
     check();
     let _ = mask.shallow_clone().fill_(1);
     check();
+}
+
+#[test]
+fn a_write_of_a_mask_that_no_version_counts_shows_too() {
+    crate::common::setup();
+    let _no_grad = tch::no_grad_guard();
+    // Of one row for all queries: no memory that is row-major.
+    let row = Tensor::from_slice(&[false, true, false, false, true, false, false, true, false]);
+    let model: Attend = {
+        let mask = row.shallow_clone().expand([9, 9], false);
+        Box::new(move |x| weighted(&scores(x).masked_fill(&mask, FAR), x))
+    };
+    let fused = tilefuse::fuse(model);
+    let x: Vec<Tensor> = inputs(Kind::Float).iter().map(|t| t.to_device(Device::Cpu)).collect();
+    let check = || {
+        let (ours, eager) = (fused.call(&x).unwrap(), fused.model()(&x));
+        assert!(ours[0].allclose(&eager[0], 1e-5, 1e-5, true));
+        ours[0].isnan().all().int64_value(&[]) != 0
+    };
+    assert!(!check() && !check());
+    let _ = row.data().fill_(1);
+    assert!(check());
 }
