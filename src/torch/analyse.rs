@@ -238,8 +238,12 @@ fn replay(r: &mut Recorder) -> Facts {
             }
         }
         let host_only = event.writes.is_empty() && event.outs.iter().all(is_host);
+        // A constant is kept by its bytes, which a result of another layout does not have.
+        let is_kept = |t: TensorId| {
+            storage_of(&r.seen, t).and_then(|s| r.storages.get(s.0 as usize)).is_none_or(|s| s.dense)
+        };
         event.constant = match depends {
-            Depends::Nothing => true,
+            Depends::Nothing => event.outs.iter().flat_map(Arg::tensors).all(is_kept),
             Depends::Model(_) => host_only,
             Depends::Call => false,
         };

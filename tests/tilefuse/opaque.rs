@@ -116,6 +116,10 @@ fn compressed_sparse_and_other_layouts_are_operands_of_libtorch_alone() {
     });
     let one = || vec![dense(&[4, 6], Device::Cpu)];
     check("mkldnn", &one, |x| vec![x[0].g_to_mkldnn(None).relu().to_dense(None, false) * 2.0]);
+    check("mkldnn of a constant", &one, |x| {
+        let made = Tensor::ones_like(&x[0]).rsqrt().g_to_mkldnn(None);
+        vec![made.to_dense(None, false) + &x[0], made]
+    });
     check("quantised", &one, |x| vec![x[0].quantize_per_tensor(0.1, 10, Kind::QUInt8).dequantize() * 2.0]);
     check(
         "a quantised input",
