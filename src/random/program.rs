@@ -269,8 +269,10 @@ impl Program {
                     Mode::Noisy(kinds) if !named.exact => disturb(op, named.id, &tensor, kinds),
                     Mode::Signs(sign) if op.is_extremum() && tensor.is_floating_point() => {
                         let mut tensor = tensor.shallow_clone();
-                        let _ = tensor.f_masked_fill_(&tensor.eq(0.0), 0_f64.copysign(sign));
-                        let _ = tensor.f_masked_fill_(&tensor.isnan(), f64::NAN.copysign(sign));
+                        // Filling with a number would lose the sign of NaN in 16 bits.
+                        let signed = tensor.copysign(&Tensor::from(sign).to_device(tensor.device()));
+                        let open = tensor.eq(0.0).logical_or(&tensor.isnan());
+                        let _ = tensor.f_copy_(&signed.to_kind(tensor.kind()).where_self(&open, &tensor));
                     }
                     _ => {}
                 }
