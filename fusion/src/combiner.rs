@@ -141,6 +141,11 @@ pub(crate) trait Arithmetic {
     /// The literal that every element is, where that is known.
     fn known(&self, value: &Self::Value) -> Option<Literal>;
 
+    /// Where every element is 1 or 0, because some elements are left out: the condition of 1.
+    fn condition(&self, _value: &Self::Value) -> Option<Self::Value> {
+        None
+    }
+
     /// The kind of a value.
     fn elem(&self, value: &Self::Value) -> Elem;
 
@@ -288,7 +293,10 @@ fn quotient<A: Arithmetic>(a: &mut A, x: &A::Value, n: &A::Value) -> One<A> {
 fn moments<A: Arithmetic>(a: &mut A, elements: &[A::Value], all: Option<A::Value>) -> Tuple<A> {
     let [count, mean, squares] = elements else { return Ok(elements.into()) };
     let ones = is(a, count, 1.0);
-    let sums = if ones { mean.clone() } else { a.map(ScalarFn::Mul, &[mean, count])? };
+    let condition = a.condition(count);
+    // What is left out has a mean of 0.
+    let single = ones || condition.is_some();
+    let sums = if single { mean.clone() } else { a.map(ScalarFn::Mul, &[mean, count])? };
     let sum = a.reduce(ReduceFn::Sum, &sums)?;
     let all = match all {
         Some(all) => all,
@@ -298,7 +306,14 @@ fn moments<A: Arithmetic>(a: &mut A, elements: &[A::Value], all: Option<A::Value
     let middle = quotient(a, &sum, &all)?;
     let off = a.map(ScalarFn::Sub, &[mean, &middle])?;
     // In this order nothing weighs nothing, however far it is.
-    let weighed = if ones { off.clone() } else { a.map(ScalarFn::Mul, &[&off, count])? };
+    let weighed = match condition {
+        Some(condition) => {
+            let zero = number(a, &off, 0.0);
+            a.map(ScalarFn::Select, &[&condition, &off, &zero])?
+        }
+        None if ones => off.clone(),
+        None => a.map(ScalarFn::Mul, &[&off, count])?,
+    };
     let mut square = a.map(ScalarFn::Mul, &[&weighed, &off])?;
     if !is(a, squares, 0.0) {
         square = a.map(ScalarFn::Add, &[squares, &square])?;

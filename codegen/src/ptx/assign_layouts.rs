@@ -4,7 +4,7 @@
 //! gets a blocked layout that follows its contiguous axis, and the layout spreads from it through the operations that
 //! relate elements one to one, and into the operands of broadcasts and the results of reductions as a slice. Tiles that
 //! nothing reaches get a blocked layout of their own. Tiles that are computed from indices and scalars alone are not
-//! held anywhere: each use computes them in the layout that it wants.
+//! held anywhere: each use computes them in the layout that it wants; a reduction, in that of a tile beside it.
 //!
 //! A layout is written as what makes up each axis, neighbours first: `[4 regs, 32 lanes]` are 4 neighbours in a thread,
 //! and 32 such groups side by side in the lanes of a warp.
@@ -74,6 +74,7 @@ impl<'a> Assignment<'a> {
         self.spread_products(ops);
         self.spread_anchors(ops);
         self.spread_rest(ops);
+        self.place_reduced(ops);
     }
 
     fn spread_products(&mut self, ops: &[&'a Op]) {
@@ -141,6 +142,28 @@ impl<'a> Assignment<'a> {
                     let layout = self.fallback(value);
                     self.spread(value, layout, Origin::Default);
                 }
+            }
+        }
+    }
+
+    /// Tiles that are reduced and held nowhere are computed in the layout of a tile that is: of one that, reduced likewise,
+    /// is laid out as their result.
+    fn place_reduced(&mut self, ops: &[&'a Op]) {
+        for op in ops {
+            let (OpKind::Reduce { axis, .. }, [operand, ..]) = (&op.kind, &op.args[..]) else { continue };
+            let Some((result, _)) = &self.homes[op.results[0].index()] else { continue };
+            if !self.free[operand.index()] || self.homes[operand.index()].is_some() {
+                continue;
+            }
+            let shape = &self.program.ty(*operand).shape;
+            let like = self.homes.iter().zip(&self.program.values).position(|(home, value)| {
+                let layout = home.as_ref().filter(|_| value.ty.shape == *shape).map(|(layout, _)| layout);
+                layout.is_some_and(|layout| layout.slice(usize::from(*axis)) == *result)
+            });
+            if let Some(like) = like {
+                let layout = self.homes[like].as_ref().map(|(layout, _)| layout.clone());
+                self.homes[operand.index()] =
+                    layout.map(|layout| (layout, Origin::Follows(Value(like as u32))));
             }
         }
     }

@@ -60,16 +60,17 @@ fn reads_16_bits(kernel: &Kernel) -> bool {
     kernel.buffers.iter().filter(|b| !b.written && b.elem.is_float()).all(|b| b.elem.bits() == 16)
 }
 
-/// A value, and the literal that it is everywhere, where it is one.
+/// A value, and the literal that it is everywhere, or where the mask is true, where it is one.
 #[derive(Clone, Copy)]
 struct Operand {
     value: Value,
     literal: Option<Literal>,
+    mask: Option<Value>,
 }
 
 impl From<Value> for Operand {
     fn from(value: Value) -> Operand {
-        Operand { value, literal: None }
+        Operand { value, literal: None, mask: None }
     }
 }
 
@@ -105,11 +106,16 @@ impl Arithmetic for Elements<'_, '_> {
     }
 
     fn number(&mut self, literal: Literal) -> Operand {
-        Operand { value: self.emitter.b.constant(literal, &[]), literal: Some(literal) }
+        Operand { value: self.emitter.b.constant(literal, &[]), literal: Some(literal), mask: None }
     }
 
     fn known(&self, operand: &Operand) -> Option<Literal> {
-        operand.literal
+        operand.literal.filter(|_| operand.mask.is_none())
+    }
+
+    fn condition(&self, operand: &Operand) -> Option<Operand> {
+        let ones = operand.literal.is_some_and(|literal| literal.as_f64() == 1.0);
+        operand.mask.filter(|_| ones).map(Operand::from)
     }
 
     fn elem(&self, operand: &Operand) -> Elem {
@@ -321,11 +327,12 @@ impl Emitter<'_> {
                 let identity = self.b.constant(identity, &[]);
                 value = self.map(ScalarFn::Select, &[mask, value, identity])?;
             }
-            let literal = literal.filter(|_| mask.is_none());
-            if self.carries_tiles() && literal.is_none() {
+            let mut mask = mask.filter(|_| literal.is_some());
+            if self.carries_tiles() && (literal.is_none() || mask.is_some()) {
                 value = self.grouped(value)?;
+                mask = mask.map(|mask| self.grouped(mask)).transpose()?;
             }
-            found.push(Operand { value, literal });
+            found.push(Operand { value, literal, mask });
         }
         Ok(found)
     }

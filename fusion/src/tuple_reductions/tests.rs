@@ -357,3 +357,17 @@ fn parts_of_a_row_are_tuples() {
         }
     }
 }
+
+/// Where a mask leaves elements out, it leaves their deviations out, too: products with counts of 1 and 0 would need these in
+/// registers, of which two blocks of 16 warps have 64 a thread.
+#[test]
+fn masked_moments_select() {
+    let mut graph = parse_graph(&moments("bf16", 2670, 50257)).unwrap();
+    assert_eq!(tuple_reductions(&mut graph, &Rewrites::default()), 1);
+    let plan = plan(&graph, &Profile::gpu(132, 4200.0)).unwrap();
+    let [program] = &plan.programs[..] else { panic!("{}", plan.programs.len()) };
+    let text = program.to_string();
+    let (inside, ends) = text.split_once("yield").unwrap();
+    let counts = [inside, ends].map(|part| ["map mul", "map select"].map(|what| part.matches(what).count()));
+    expect!["[[8, 0], [13, 6]]"].assert_eq(&format!("{counts:?}"));
+}

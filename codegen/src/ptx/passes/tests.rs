@@ -77,6 +77,24 @@ fn products_of_warpgroups_run_on() {
     .assert_eq(&notes.join("\n"));
 }
 
+/// How many elements of each group a mask leaves is counted where the elements are.
+#[test]
+fn counts_lie_as_the_sums_beside_them() {
+    let text = "kernel @means(%x: ptr<bf16> align(16), %y: ptr<f32> align(16), %n: i32) warps(16) {
+      %i = range 0 8192  %most = splat %n [8192]  %inside = map lt %i, %most
+      %u = load %x, %i, mask %inside  %v = cast %u f32
+      %zero = const 0.0 : tile<8192xf32>  %one = const 1.0 : tile<8192xf32>
+      %own = map select %inside, %v, %zero  %some = map select %inside, %one, %zero
+      %a = reshape %own [2048, 4]  %b = reshape %some [2048, 4]
+      %sum = reduce sum %a axis 1  %count = reduce sum %b axis 1
+      %mean = map div %sum, %count  %all = reduce sum %mean axis 0
+      store %y, %n, %all
+    }";
+    let program = tilefuse_block::parse_valid(text).unwrap();
+    let shown = shown(&program, Target::Sm90a, &[Pass::Convert]).unwrap();
+    assert!(!shown.contains("convert: "), "{shown}");
+}
+
 #[test]
 fn names_are_found() {
     for pass in Pass::ALL {
