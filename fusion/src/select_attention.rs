@@ -442,16 +442,35 @@ fn is_fast(graph: &Graph, found: &Found, &[queries, keys, width, depth]: &[i64; 
     kind && full && !one_for_keys && width == depth && operands.into_iter().all(rows)
 }
 
-/// Whether the memory of all operands is aligned as libtorch's kernels for a GPU take it to be without a check: at 16 bytes, where
-/// rows are whole vectors.
+/// Whether the memory of all operands is aligned as libtorch's kernels for a GPU need it to be: at 16 bytes, each row of them,
+/// where rows are whole vectors. They check rows, and fail; the first element they do not check.
 fn is_aligned(graph: &Graph, found: &Found, alignments: &Alignments) -> bool {
     let Device::Cuda(_) = graph.ty(found.value.value).device else { return true };
     let operands = [&found.query, &found.key, &found.value];
-    let width = |operand: &Operand| Some(graph.ty(operand.of_product()).shape[*operand.dims.last()?]);
-    let in_vectors = operands.iter().any(|operand| width(operand).is_none_or(|n| n % 8 == 0));
+    let in_vectors = |operand: &Operand| {
+        let width = operand.dims.last().map(|&d| graph.ty(operand.of_product()).shape[d]);
+        width.is_none_or(|n| n % 8 == 0)
+    };
+    if !operands.iter().any(|operand| in_vectors(operand)) {
+        return true;
+    }
+    let rows = |operand: &Operand| {
+        let ty = graph.ty(operand.of_product());
+        let outer = operand.dims.iter().rev().skip(1).enumerate();
+        let bytes = ty.dtype.elem().map_or(1, |elem| elem.bytes() as i64);
+        outer.filter(|&(i, &d)| i == 0 || ty.shape[d] > 1).all(|(_, &d)| ty.strides[d] * bytes % 16 == 0)
+    };
     let values =
         operands.into_iter().map(Operand::of_product).chain(found.mask.iter().map(|mask| mask.value));
-    !in_vectors || values.into_iter().all(|value| alignments.of_view(graph, value) >= 16)
+    // libtorch leaves others to matrix products.
+    let of_kernels = |operand: &Operand| {
+        let ty = graph.ty(operand.of_product());
+        let neighbours = operand.dims.last().is_none_or(|&d| ty.strides[d] == 1);
+        in_vectors(operand) && neighbours && ty.dtype.elem() != Some(Elem::F64)
+    };
+    let in_kernels = operands.iter().all(|operand| of_kernels(operand));
+    (!in_kernels || operands.into_iter().all(rows))
+        && values.into_iter().all(|value| alignments.of_view(graph, value) >= 16)
 }
 
 /// A mask of a call, and what was asked of the facts.

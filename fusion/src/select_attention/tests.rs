@@ -159,6 +159,14 @@ fn operands_that_are_not_aligned_are_no_operands_of_a_call() {
     for (start, aligned) in [(0, true), (8, true), (4, true), (5, false)] {
         assert_eq!(calls_of(&[&slice(start), &call("%4")], 4) == attention, aligned, "{start}");
     }
+    // The first row is aligned, the second is not.
+    let odd = slice(8).replace("{504,168,24,1}", "{525,175,25,1}");
+    let odd = [odd.as_str(), &call("%4")];
+    let types = types.replace("24]", "25]");
+    let mut cx = Context::new(&Profile::gpu(132, 4200.0));
+    cx.alignments.inputs = vec![16; 4];
+    let graph = parse_graph(&graph(&types, &odd)).unwrap();
+    assert_ne!(calls(&lowered(graph, Stage::Primitive..=Stage::Primitive, &mut cx).unwrap()), attention);
 }
 
 /// A mask of one column for all keys is broadcast by libtorch, on a GPU to strides that its kernels do not take.
