@@ -39,6 +39,7 @@ mod unary;
 mod view;
 
 use std::collections::HashMap;
+use std::fmt;
 
 use indexmap::IndexMap;
 
@@ -188,6 +189,61 @@ fn supported<'t>(types: impl Iterator<Item = &'t TensorType>) -> bool {
     true
 }
 
+/// Why a call stays a call of libtorch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NotLowered {
+    /// There is no lowering of its operator.
+    Operator,
+    /// It draws random numbers, whose sequence is libtorch's.
+    Random,
+    /// It writes tensors in a way that functionalization has no operator without for.
+    Writes,
+    /// It has a tensor that kernels cannot hold, or tensors on several devices.
+    Tensors,
+    /// The lowering does not take its overload, its arguments, or elements of these types.
+    Arguments,
+}
+
+impl fmt::Display for NotLowered {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            NotLowered::Operator => "the operator has no lowering",
+            NotLowered::Random => "it draws random numbers, whose sequence is libtorch's",
+            NotLowered::Writes => "it writes its operands, and is no operator with results alone",
+            NotLowered::Tensors => "kernels hold no tensors of its kinds, or it has them on several devices",
+            NotLowered::Arguments => {
+                "the operator's lowering does not take this overload, these arguments or element types"
+            }
+        })
+    }
+}
+
+/// Why a call of libtorch that a plan runs was not lowered; the lowering itself may still have declined it.
+pub(crate) fn not_lowered<'t>(
+    call: &AtenCall,
+    operands: impl Iterator<Item = &'t TensorType>,
+    outs: &'t [TensorType],
+) -> NotLowered {
+    match lowering(&Registry::new(), call, outs) {
+        Err(reason) => reason,
+        Ok(_) if supported(operands.chain(outs)) => NotLowered::Arguments,
+        Ok(_) => NotLowered::Tensors,
+    }
+}
+
+/// The lowering of a call.
+fn lowering(registry: &Registry, call: &AtenCall, outs: &[TensorType]) -> Result<Lowering, NotLowered> {
+    let known = call.op.strip_prefix("aten::").and_then(|name| registry.0.get(name));
+    let lowering = *known.ok_or(NotLowered::Operator)?;
+    if call.random && Args(&call.args).bool("train") != Some(false) {
+        return Err(NotLowered::Random);
+    }
+    if !call.writes.is_empty() || outs.is_empty() {
+        return Err(NotLowered::Writes);
+    }
+    Ok(lowering)
+}
+
 fn lower_call(
     registry: &Registry,
     cx: &mut Cx,
@@ -196,11 +252,7 @@ fn lower_call(
     outs: &[TensorType],
 ) -> Option<Vec<ValueRef>> {
     let name = call.op.strip_prefix("aten::")?;
-    let lowering = *registry.0.get(name)?;
-    let drawn = call.random && Args(&call.args).bool("train") != Some(false);
-    if drawn || !call.writes.is_empty() || outs.is_empty() {
-        return None;
-    }
+    let lowering = lowering(registry, call, outs).ok()?;
     cx.device = outs[0].device;
     let operands = &operands.iter().map(|&v| cx.value_of(v)).collect::<Vec<_>>();
     if !supported(operands.iter().map(|&v| cx.graph.ty(v)).chain(outs)) {

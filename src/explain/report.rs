@@ -78,7 +78,7 @@ pub enum StepReport {
         measured_us: Option<f64>,
         /// Type of its first result.
         result: String,
-        /// Why it is no kernel, where it is an operator with a kernel of its own.
+        /// Why it is no kernel.
         reason: Option<String>,
     },
 }

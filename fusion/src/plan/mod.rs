@@ -217,7 +217,7 @@ pub struct ExternStep {
     pub node: NodeId,
     /// Its operands.
     pub operands: Vec<Place>,
-    /// Why it is no kernel, where it might have been one: an operator with a kernel of its own, or a product.
+    /// Why it is no kernel.
     pub reason: Option<String>,
 }
 

@@ -12,6 +12,7 @@ use super::place::Place;
 use super::{ExternStep, KernelKind, KernelStep, PlanError, Step, StepKind, Tuner, machine, tuned};
 use crate::graph::{NodeId, Op, ValueRef};
 use crate::kernel::{KNode, Kernel};
+use crate::lower::not_lowered;
 use crate::schedule::{Tiling, schedule_with};
 
 impl Planner<'_> {
@@ -67,14 +68,18 @@ impl Planner<'_> {
     }
 
     fn extern_step(&self, node: NodeId) -> ExternStep {
-        // Behind those of the call are what a kernel in its place would take.
-        let own = match &self.graph.node(node).op {
-            Op::Aten(call) => call.operand_count(),
-            _ => usize::MAX,
+        let Op::Aten(call) = &self.graph.node(node).op else {
+            return ExternStep { node, operands: Vec::new(), reason: None };
         };
-        let operands = self.graph.operands(node).into_iter().take(own);
-        let operands = operands.map(|v| self.place_or_self(v)).collect();
-        ExternStep { node, operands, reason: self.refused.get(&node).cloned() }
+        // Behind those of the call are what a kernel in its place would take.
+        let operands = self.graph.operands(node).into_iter().take(call.operand_count());
+        let operands: Vec<Place> = operands.map(|v| self.place_or_self(v)).collect();
+        let types = self.graph.operands(node);
+        let types = types.iter().map(|&v| self.graph.ty(v));
+        // Library selection makes the other calls, of contractions and attention.
+        let declined = call.form.is_none().then(|| not_lowered(call, types, &self.graph.node(node).outs));
+        let reason = self.refused.get(&node).cloned().or_else(|| declined.map(|why| why.to_string()));
+        ExternStep { node, operands, reason }
     }
 
     fn block_step(

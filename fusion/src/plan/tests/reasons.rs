@@ -11,6 +11,7 @@ use crate::contract::{Declined, Products, choose_products};
 use crate::enum_variants::{Variants, variants};
 use crate::graph::AtenCall;
 use crate::kernel::{BlockRefusal, Refusal};
+use crate::lower::NotLowered;
 use crate::pipeline::PipelineError;
 use crate::plan::{Decision, PlanError, Step};
 use crate::recording::Arg;
@@ -27,6 +28,7 @@ variants!(
 );
 
 variants!(Declined: ElementTypes, Vector, Strides, Sizes, Device, Library);
+variants!(NotLowered: Operator, Random, Writes, Tensors, Arguments);
 
 /// Graphs, and by what each is planned.
 const CASES: &[fn(&mut Seen)] = &[
@@ -54,13 +56,15 @@ const CASES: &[fn(&mut Seen)] = &[
     tensors_that_kernels_do_not_take,
     readers_that_would_hold_memory,
     contractions_that_kernels_decline,
+    calls_that_are_not_lowered,
 ];
 
 #[test]
 fn every_reason_appears() {
     let mut seen = Seen::default();
     CASES.iter().for_each(|case| case(&mut seen));
-    let all = [Verdict::NAMES, Refusal::NAMES, BlockRefusal::NAMES, Declined::NAMES].concat();
+    let all =
+        [Verdict::NAMES, Refusal::NAMES, BlockRefusal::NAMES, Declined::NAMES, NotLowered::NAMES].concat();
     let unseen: Vec<&str> = all.into_iter().filter(|name| !seen.0.contains(name)).collect();
     assert_eq!(unseen, [""; 0], "a graph is missing for which a plan says this");
 }
@@ -637,6 +641,24 @@ fn contractions_that_kernels_decline(seen: &mut Seen) {
         (text, Profile::host(2), Products::Library, Declined::Library),
     ] {
         assert_eq!(left_to_libtorch(text, &profile, products), [why.to_string()], "{text}");
+        seen.0.insert(why.name());
+    }
+}
+
+/// Every other call that is left to libtorch says why it was not lowered.
+fn calls_that_are_not_lowered(seen: &mut Seen) {
+    for (line, why) in [
+        ("aten::nonzero_static(self=%0, size=3) : i64[3,2]", NotLowered::Operator),
+        ("my::kernel(self=%0) : f32[4,5]", NotLowered::Operator),
+        ("aten::dropout(input=%0, p=0.5, train=true) !random : f32[4,5]", NotLowered::Random),
+        ("aten::relu(self=%0) !writes[0] : f32[4,5]", NotLowered::Writes),
+        ("aten::relu(self=%0) : dtype9[4,5]", NotLowered::Tensors),
+        ("aten::relu(self=%0) : f32[4,5]@cuda:0", NotLowered::Tensors),
+        ("aten::add.Unknown(self=%0) : f32[4,5]", NotLowered::Arguments),
+    ] {
+        let text = format!("graph {{\n%0 = input 0 : f32[4,5]\n%1 = {line}\noutputs %1\n}}");
+        let left = left_to_libtorch(&text, &Profile::host(2), Products::Generated);
+        assert_eq!(left, [why.to_string()], "{text}");
         seen.0.insert(why.name());
     }
 }
