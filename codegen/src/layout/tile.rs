@@ -143,6 +143,42 @@ impl Layout {
         self.regs.iter().take_while(|&&b| bits.next().is_some_and(|bit| 1 << bit == b)).count() as u32
     }
 
+    /// The layout in which threads hold this many neighbours along an axis (a power of two), for which lanes take elements that
+    /// lie further along it and in registers; none where there are none, or where warps hold the neighbours.
+    pub fn widened(&self, axis: usize, vector: u32) -> Option<Layout> {
+        let bits = axis_bits(&self.shape, axis);
+        let mut out = self.clone();
+        let mut further = (bits.start + vector..bits.end).map(|bit| 1u32 << bit);
+        for basis in (bits.start..bits.start + vector).map(|bit| 1u32 << bit) {
+            if out.regs.contains(&basis) {
+                continue;
+            }
+            let lane = out.lanes.iter().position(|&b| b == basis)?;
+            let reg = further.find_map(|other| out.regs.iter().position(|&b| b == other))?;
+            (out.lanes[lane], out.regs[reg]) = (out.regs[reg], basis);
+        }
+        let near = (1u32 << (bits.start + vector)) - (1 << bits.start);
+        out.regs.sort_by_key(|&basis| if basis & near != 0 { basis } else { u32::MAX });
+        Some(out)
+    }
+
+    /// How lanes come to hold what `to` says, where each of them has in its warp what it needs: bits of the lane's number that
+    /// change places with bits of the register's, one after the other, and the layout that this leaves, whose registers are those
+    /// of `to` in another order.
+    pub fn exchanges(&self, to: &Layout) -> Option<(Vec<(usize, usize)>, Layout)> {
+        let mut out = self.clone();
+        let mut steps = Vec::new();
+        for lane in 0..LANE_BITS {
+            if out.lanes[lane] != to.lanes[lane] {
+                let reg = out.regs.iter().position(|&b| b == to.lanes[lane])?;
+                (out.lanes[lane], out.regs[reg]) = (out.regs[reg], out.lanes[lane]);
+                steps.push((lane, reg));
+            }
+        }
+        let whole = out.lanes.iter().zip(&self.lanes).all(|(after, before)| (*after == 0) == (*before == 0));
+        (whole && out.warps == to.warps && out.regs.len() == to.regs.len()).then_some((steps, out))
+    }
+
     /// The same distribution of the same row-major elements in another shape.
     pub fn reshape(&self, shape: &LogShape) -> Layout {
         debug_assert_eq!(shape.iter().sum::<u32>(), self.shape.iter().sum::<u32>());
@@ -316,6 +352,25 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn lanes_take_what_lies_further() {
+        let shape = LogShape::from_slice(&[6, 6]);
+        let how = crate::layout::Accumulator { rows: 4, warps: 2, by_rows: false, grouped: true };
+        let sums = Layout::accumulator(&shape, &how);
+        let wide = sums.widened(1, 3).unwrap();
+        assert_eq!((sums.vector(1), wide.vector(1)), (1, 3));
+        assert_eq!((&sums.lanes()[..2], &wide.lanes()[..2]), (&[2, 4][..], &[8, 16][..]));
+        let (steps, left) = sums.exchanges(&wide).unwrap();
+        assert_eq!(steps.len(), 2);
+        assert!((0..wide.num_regs()).all(|r| left.reg_at(wide.reg_offset(r)).is_some()));
+        assert_eq!((left.lanes(), left.warps()), (wide.lanes(), wide.warps()));
+        // Nothing lies further along rows of 8, and a warp's rows are not another's.
+        let narrow = Layout::accumulator(&LogShape::from_slice(&[6, 3]), &how);
+        assert_eq!(narrow.widened(1, 3), None);
+        let turned = Layout::blocked(&shape, &Blocked { fast: 0, vector: 1, reduced: 0, warps: 2 });
+        assert_eq!(sums.exchanges(&turned), None);
     }
 
     #[test]

@@ -1,7 +1,8 @@
 //! Coalescing: neighbouring lanes access neighbouring memory.
 //!
 //! A load or store is done in the layout of its tile, unless the tile's first lanes and registers lie along another axis
-//! than the one along which addresses are contiguous. Then it has a layout of its own, and the tile changes layout.
+//! than the one along which addresses are contiguous, or its lanes access pieces of memory that are shorter than a sector, as
+//! those of a product of 16-bit floats do. Then it has a layout of its own, and the tile changes layout.
 //!
 //! ```text
 //! kernel @transpose(%x: ptr<f32> align(16), %y: ptr<f32> align(16)) warps(4) {
@@ -47,16 +48,25 @@
 use tilefuse_block::{Op, OpKind};
 
 use super::assign::{Assignment, accessed, accesses, log_shape};
+use super::convert_layout::Way;
 use super::passes::Seen;
-use crate::layout::{Blocked, Layout};
+use crate::layout::{Blocked, Layout, axis_bits};
+
+/// Bytes of memory that are moved together.
+const SECTOR: u64 = 32;
 
 impl<'a> Assignment<'a> {
     /// Gives layouts of their own to the accesses that would be scattered in those of their tiles.
     pub(crate) fn coalesce(&mut self, ops: &[&'a Op]) {
         let all = accesses(ops, self.program);
         for &op in &all {
-            if self.scatters(op, &self.home(accessed(op))) {
-                let layout = self.coalesced(op, &all);
+            let home = self.home(accessed(op));
+            let layout = if self.scatters(op, &home) {
+                Some(self.coalesced(op, &all))
+            } else {
+                self.widened(op, &home)
+            };
+            if let Some(layout) = layout {
                 self.access.insert(std::ptr::from_ref(op), layout);
             }
         }
@@ -76,6 +86,23 @@ impl<'a> Assignment<'a> {
         let vector = vector.min(self.per_thread(&shape_log));
         let how = Blocked { fast, vector, reduced: self.reduced(shape), warps: self.warps };
         Layout::blocked(&shape_log, &how)
+    }
+
+    /// The layout for an access whose lanes together access less than a sector of contiguous memory, in which each accesses as
+    /// much as an instruction can.
+    fn widened(&self, op: &Op, home: &Layout) -> Option<Layout> {
+        let fast = self.fast_axis(op);
+        let bytes = self.program.ty(op.args[0]).pointee().map_or(1, |e| u64::from(e.bytes()));
+        let (have, want) = (home.vector(fast), self.width(op, fast));
+        let start = axis_bits(home.shape(), fast).start + have;
+        let lanes = home.lanes().iter().zip(start..).take_while(|(basis, bit)| **basis == 1 << bit).count();
+        let piece = bytes << (have as usize + lanes);
+        if piece >= SECTOR || want <= have || bytes << want > piece {
+            return None;
+        }
+        let elem = self.program.ty(accessed(op)).elem()?;
+        let wide = home.widened(fast, want)?;
+        matches!(Way::of(home, &wide, elem), Way::Shuffles(_)).then_some(wide)
     }
 
     /// The axis along which the addresses of an access are contiguous; the last where none is.

@@ -1,7 +1,8 @@
 //! Conversion lowering: how a tile comes from the layout that it is held in to the one that an operation wants.
 //!
-//! Where every thread has what it needs, it takes that from its registers. Else all go through shared memory: neighbours
-//! together where threads have or want some ([`super::vector_convert`]), or element by element.
+//! Where every thread has what it needs, it takes that from its registers; where its warp has it, and bits of the lane's number
+//! change places with bits of the register's, lanes exchange it. Else all go through shared memory: neighbours together where
+//! threads have or want some ([`super::vector_convert`]), or element by element.
 //!
 //! ```text
 //! kernel @transpose(%x: ptr<f32> align(16), %y: ptr<f32> align(16), %z: ptr<f32> align(4)) warps(4) {
@@ -69,6 +70,8 @@ use crate::layout::Layout;
 pub(crate) enum Way {
     /// Within each thread.
     Registers(Picks),
+    /// Within each warp.
+    Shuffles(Exchanges),
     /// Through shared memory, neighbours together.
     Vectors(Vectors),
     /// Through shared memory, element by element.
@@ -80,6 +83,13 @@ pub(crate) enum Way {
 pub(crate) struct Picks {
     sources: Vec<Vec<usize>>,
     bits: Vec<u32>,
+}
+
+/// Bits of the lane's number that change places with bits of the register's, and by register that is wanted, which it is then.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Exchanges {
+    steps: Vec<(usize, usize)>,
+    sources: Vec<usize>,
 }
 
 /// A value's change of layout for an operation.
@@ -95,8 +105,28 @@ impl Way {
     /// The cheapest way from one layout to another.
     pub(crate) fn of(from: &Layout, to: &Layout, elem: Elem) -> Way {
         let vectors = || vector_convert::between(from, to, elem).map(Way::Vectors);
-        picks(from, to).map(Way::Registers).or_else(vectors).unwrap_or(Way::Elements)
+        let shuffles = || exchanges(from, to, elem).map(Way::Shuffles);
+        picks(from, to).map(Way::Registers).or_else(shuffles).or_else(vectors).unwrap_or(Way::Elements)
     }
+}
+
+/// The most exchanges that are not slower than shared memory.
+const MAX_EXCHANGES: usize = 2;
+
+/// Exchanges between the lanes of each warp, of whole words.
+fn exchanges(from: &Layout, to: &Layout, elem: Elem) -> Option<Exchanges> {
+    let (steps, left) = from.exchanges(to)?;
+    let whole = match elem.bytes() {
+        4 => true,
+        2 => !from.regs().is_empty() && steps.iter().all(|&(_, reg)| reg > 0),
+        _ => false,
+    };
+    if steps.len() > MAX_EXCHANGES || !whole {
+        return None;
+    }
+    let sources =
+        (0..to.num_regs()).map(|r| left.reg_at(to.reg_offset(r))).collect::<Option<Vec<usize>>>()?;
+    Some(Exchanges { steps, sources })
 }
 
 /// Each thread has what it needs where the thread's bits have the same bases in both layouts, or have none in `from`,
@@ -133,6 +163,7 @@ impl Lower<'_> {
         self.decisions.convert(conversion);
         match way {
             Way::Registers(picks) => Ok(self.pick(&picks, regs, elem)),
+            Way::Shuffles(exchanges) => Ok(self.by_shuffles(&exchanges, regs, elem)),
             _ if self.plan.cluster > 0 => Err(Error::TileTooLarge {
                 program: self.program().name.clone(),
                 resource: "elements in the shared memory of one block",
@@ -147,6 +178,48 @@ impl Lower<'_> {
     fn pick(&mut self, picks: &Picks, regs: &[Val], elem: Elem) -> Vec<Val> {
         let choices = |from: &Vec<usize>| from.iter().map(|&r| regs[r].clone()).collect();
         picks.sources.iter().map(|from| self.choose(choices(from), &picks.bits, elem)).collect()
+    }
+
+    /// Lanes that differ in a bit keep half of their registers, and send the other half to each other.
+    fn by_shuffles(&mut self, exchanges: &Exchanges, regs: &[Val], elem: Elem) -> Vec<Val> {
+        let (t, each) = (ty(elem), 4 / elem.bytes() as usize);
+        let word = |lower: &mut Self, parts: &[Val]| match parts {
+            [one] => lower.ir.def(format_args!("bitcast {t} {one} to i32")),
+            _ => {
+                let vector = parts.iter().enumerate().fold(Val::from("poison"), |vector, (at, part)| {
+                    lower.ir.def(format_args!("insertelement <{each} x {t}> {vector}, {t} {part}, i32 {at}"))
+                });
+                lower.ir.def(format_args!("bitcast <{each} x {t}> {vector} to i32"))
+            }
+        };
+        let mut words: Vec<Val> = regs.chunks(each).map(|parts| word(self, parts)).collect();
+        for &(lane, reg) in &exchanges.steps {
+            let zero = self.threads_zero(1 << lane);
+            let other = (1usize << reg) / each;
+            for low in (0..words.len()).filter(|word| word & other == 0) {
+                let high = low | other;
+                let pick = |lower: &mut Self, a: &Val, b: &Val| {
+                    lower.ir.def(format_args!("select i1 {zero}, i32 {a}, i32 {b}"))
+                };
+                let sent = pick(self, &words[high], &words[low]);
+                let got = self.shuffle("bfly", &sent, &(1 << lane).to_string());
+                words[low] = pick(self, &words[low], &got);
+                words[high] = pick(self, &got, &words[high]);
+            }
+        }
+        let mut out = Vec::with_capacity(regs.len());
+        for word in &words {
+            if each == 1 {
+                out.push(self.ir.def(format_args!("bitcast i32 {word} to {t}")));
+                continue;
+            }
+            let vector = self.ir.def(format_args!("bitcast i32 {word} to <{each} x {t}>"));
+            out.extend(
+                (0..each)
+                    .map(|at| self.ir.def(format_args!("extractelement <{each} x {t}> {vector}, i32 {at}"))),
+            );
+        }
+        exchanges.sources.iter().map(|&source| out[source].clone()).collect()
     }
 
     /// Picks one of `2^n` values by `n` bits of the thread's number.
@@ -243,6 +316,13 @@ pub(super) fn notes(seen: &Seen<'_>, op: &Op) -> Vec<String> {
         let way = match way {
             Way::Registers(picks) if picks.bits.is_empty() => "within each thread".to_owned(),
             Way::Registers(_) => "within each thread, by its number".to_owned(),
+            Way::Shuffles(Exchanges { steps, .. }) => {
+                format!(
+                    "within each warp, by {} exchange{}",
+                    steps.len(),
+                    if steps.len() == 1 { "" } else { "s" }
+                )
+            }
             Way::Vectors(Vectors { have, want }) => {
                 format!("through shared memory, written by {have} and read by {want}")
             }

@@ -54,7 +54,7 @@ impl Lower<'_> {
         }
     }
 
-    fn shuffle(&mut self, how: &str, value: &Val, lanes: &str) -> Val {
+    pub(crate) fn shuffle(&mut self, how: &str, value: &Val, lanes: &str) -> Val {
         self.ir
             .declare(&format!("i32 @llvm.nvvm.shfl.sync.{how}.i32(i32, i32, i32, i32) convergent nounwind"));
         self.ir.def(format_args!(

@@ -63,6 +63,16 @@ pub(crate) fn cases() -> Vec<Case> {
     for (shape, rest, warps) in [([64, 64, 32], 8, 4), ([128, 64, 64], 24, 8), ([64, 256, 16], 0, 8)] {
         out.push(loop_of_products(Elem::Bf16, Tf32, shape, rest, warps));
     }
+    // Results of 16 bits are stored, and added from, in pieces of 16 bytes, but where their rows are too short.
+    for (elem, shape, warps) in [
+        (Elem::Bf16, [64, 32, 16], 4),
+        (Elem::F16, [128, 64, 16], 8),
+        (Elem::Bf16, [64, 8, 16], 4),
+        (Elem::F16, [32, 32, 16], 2),
+        (Elem::I8, [32, 32, 32], 4),
+    ] {
+        out.push(with_epilogue(elem, shape, warps));
+    }
     for stages in [1, 2, 8] {
         let mut case = loop_of_products(Elem::Bf16, Tf32, [32, 32, 16], 19, 4);
         case.name += &format!(" stages {stages}");
@@ -143,6 +153,32 @@ fn product(
         vec![data(elem, m * k, 1), data(elem, k * n, 2), data(sum, m * n, 3), out_of(sum, m * n * count)];
     let name = format!("dot {elem} {} {batch:?} {m}x{n}x{k} {turned:?} warps {warps}", precision.name());
     Case { tolerance: tolerance(elem, precision), ..finish(name, b, args) }
+}
+
+/// A product in the type of its operands, to which a matrix of that type is added.
+fn with_epilogue(elem: Elem, [m, n, k]: [u32; 3], warps: u32) -> Case {
+    let mut b = Builder::new("product");
+    b.set_warps(warps);
+    let sum = sum_of(elem);
+    let [x, y, c, z] = ["x", "y", "c", "z"].map(|name| b.ptr_param(name, elem, 16, None));
+    let v = matrix(&mut b, x, &[m, k], false, false);
+    let w = matrix(&mut b, y, &[k, n], true, true);
+    let zero = b.constant(Literal::of(sum, 0.0), &[m, n]);
+    let product = b.dot(v, w, zero, Tf32).unwrap();
+    let at = strided(&mut b, &[m, n], &row_major(&[m, n]));
+    let added = load(&mut b, c, at);
+    let added = b.cast(added, sum).unwrap();
+    let result = b.map(ScalarFn::Add, &[product, added]).unwrap();
+    let result = b.cast(result, elem).unwrap();
+    store(&mut b, z, at, result);
+    let data = |n: u32, seed| Arg::buffer(moderate(elem, n as usize, seed));
+    let args = vec![data(m * k, 1), data(k * n, 2), data(m * n, 3), out_of(elem, m * n)];
+    let name = format!("dot with epilogue {elem} {m}x{n}x{k} warps {warps}");
+    let tolerance = match elem {
+        Elem::I8 => Tolerance::Exact,
+        _ => Tolerance::Close { absolute: 1e-2, relative: 1e-2 },
+    };
+    Case { tolerance, ..finish(name, b, args) }
 }
 
 /// A row of blocks by a column of blocks, with masked loads of a common extent that does not divide.
