@@ -15,8 +15,9 @@ pub struct Options {
     /// [`Fused`](crate::Fused) for what a plan stands for. By itself as the variable `TILEFUSE_AUDIT` says (`never`,
     /// `exponential`, or a number of calls), else exponentially.
     pub audit: Audit,
-    /// Which products on the host are kernels of ours: by itself as the variable `TILEFUSE_PRODUCTS` says (`measured`,
-    /// `predicted`, `generated` or `library`), and those that measure faster where it says nothing of these.
+    /// Which products, on the host and of 16-bit floats on GPUs with `wgmma`, are kernels of ours: by itself as the variable
+    /// `TILEFUSE_PRODUCTS` says (`measured`, `predicted`, `generated` or `library`), and those that measure faster where it says
+    /// nothing of these.
     pub products: Products,
     /// Whether plans are launched as CUDA graphs.
     pub cuda_graphs: CudaGraphs,

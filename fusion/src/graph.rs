@@ -18,7 +18,7 @@ use crate::block_kernel::MaybeKernel;
 use crate::combiner::Combiner;
 use crate::library_form::{ContractionForm, LibraryForm};
 use crate::recording::Arg;
-use crate::types::{DType, Dims, TensorType};
+use crate::types::{DType, Device, Dims, TensorType};
 
 /// A node of a [`Graph`].
 pub type NodeId = NodeIndex<u32>;
@@ -465,6 +465,13 @@ impl Graph {
     /// The positions that edges into a node name, in no order.
     pub(crate) fn operand_positions(&self, id: NodeId) -> Vec<u16> {
         self.nodes.edges_directed(id, Direction::Incoming).map(|e| e.weight().operand).collect()
+    }
+
+    /// Puts all tensors on a device, as if the model had run there.
+    pub fn move_to(&mut self, device: Device) {
+        for node in self.nodes.node_weights_mut() {
+            node.outs.iter_mut().for_each(|ty| ty.device = device);
+        }
     }
 
     /// Uses of any result of a node: user, operand position there, result used; in a deterministic order.

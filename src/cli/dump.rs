@@ -29,8 +29,8 @@ pub(crate) fn run(target: &str, out: &Path, source: Source<'_>) -> Result<(), Fa
     std::fs::create_dir_all(out)
         .map_err(|e| Failure::usage(format!("cannot make {}: {e}", out.display())))?;
     let programs = match source {
-        Source::Zoo(prefix) => of_zoo(prefix)?,
-        Source::Random(seeds) => of_random(seeds),
+        Source::Zoo(prefix) => of_zoo(prefix, target)?,
+        Source::Random(seeds) => of_random(seeds, target),
     };
     for (position, (model, program)) in programs.values().enumerate() {
         let failed = |e: String| Failure::usage(format!("{}: {e}", program.name));
@@ -47,12 +47,12 @@ pub(crate) fn run(target: &str, out: &Path, source: Source<'_>) -> Result<(), Fa
 
 /// Those of random programs. One that eager rejects, or of which no plan can be made, has none; defects of this project that
 /// are met on the way are printed.
-fn of_random(seeds: Range<u64>) -> Programs {
+fn of_random(seeds: Range<u64>, target: Target) -> Programs {
     random::keep_panics();
     let progress = report::bar(seeds.end - seeds.start);
     let mut programs = Programs::new();
     for seed in seeds {
-        let found = random::gpu_programs_of(&random::generate(seed), seed);
+        let found = random::gpu_programs_of(&random::generate(seed), seed, target);
         if let Err(error) = &found
             && error.to_string().contains("internal")
         {
@@ -67,7 +67,7 @@ fn of_random(seeds: Range<u64>) -> Programs {
     programs
 }
 
-fn of_zoo(prefix: &str) -> Result<Programs, Failure> {
+fn of_zoo(prefix: &str, target: Target) -> Result<Programs, Failure> {
     let entries: Vec<_> =
         tilefuse_models::zoo().iter().filter(|e| is_dumped(e.name) && e.name.starts_with(prefix)).collect();
     let progress = report::bar(entries.len() as u64);
@@ -76,7 +76,7 @@ fn of_zoo(prefix: &str) -> Result<Programs, Failure> {
         progress.set_message(entry.name);
         let kinds: &[Kind] = if entry.f32_only { &[Kind::Float] } else { &[Kind::Float, Kind::BFloat16] };
         for &kind in kinds {
-            for program in quietly(|| gpu_programs(&Which::Zoo(entry), kind))? {
+            for program in quietly(|| gpu_programs(&Which::Zoo(entry), kind, target))? {
                 programs.entry(program.to_string()).or_insert((entry.name.to_owned(), program));
             }
         }
@@ -91,9 +91,9 @@ fn is_dumped(name: &str) -> bool {
     !name.starts_with("vision:") && name != "llama1b"
 }
 
-fn gpu_programs(which: &Which, kind: Kind) -> Result<Vec<tilefuse_block::Program>, Failure> {
+fn gpu_programs(which: &Which, kind: Kind, target: Target) -> Result<Vec<tilefuse_block::Program>, Failure> {
     let _no_grad = tch::no_grad_guard();
     let model = Loaded::load(which, Device::Cpu, Some(kind))?;
     let inputs = which.default_inputs(kind, false)?.for_capture(Device::Cpu);
-    Ok(crate::engine::gpu_programs(&inputs, &|x| model.forward(x))?)
+    Ok(crate::engine::gpu_programs(&inputs, &|x| model.forward(x), target)?)
 }

@@ -10,7 +10,7 @@ use tilefuse_codegen::host::HostOptions;
 use tilefuse_fusion::pipeline::{Context, Form, Selection, Stage};
 use tilefuse_fusion::plan::{Alignments, Plan, Profile, StepKind};
 use tilefuse_fusion::{
-    Alone, Device, Graph, MaybeKernel, NodeId, Op, Recording, Rewrites, TensorType, pipeline,
+    Alone, Device, Graph, MaybeKernel, NodeId, Op, Products, Recording, Rewrites, TensorType, pipeline,
 };
 
 use super::attention_masks::Masks;
@@ -404,7 +404,9 @@ fn typical_profile(target: Target) -> Result<Profile, Error> {
             let device = tilefuse_codegen::cuda::Device::get(ordinal as usize)?;
             let properties = device.properties();
             let profile = Profile::gpu(properties.multiprocessors, device_bandwidth(properties));
-            Ok(if device.target()?.has_clusters() { profile.with_clusters() } else { profile })
+            let target = device.target()?;
+            let profile = if target.has_clusters() { profile.with_clusters() } else { profile };
+            Ok(if target.has_warpgroups() { profile.with_warpgroups() } else { profile })
         }
     }
 }
@@ -433,13 +435,22 @@ fn device_bandwidth(properties: &tilefuse_codegen::cuda::Properties) -> f64 {
     }
 }
 
-/// The block programs that a model's run would have on a GPU of the H200's size, planned without one.
+/// The block programs that a model's run would have on a GPU of the H200's size that runs code for a target, planned without
+/// one, with every product that may be a kernel.
 pub(crate) fn gpu_programs(
     inputs: &[Tensor],
     forward: &dyn Fn(&[Tensor]) -> Vec<Tensor>,
+    target: tilefuse_codegen::ptx::Target,
 ) -> Result<Vec<tilefuse_block::Program>, Error> {
     let mut profile = Profile::gpu(132, 4200.0).with_clusters();
-    let graph = graph_of(inputs, forward, &profile)?;
+    if target.has_warpgroups() {
+        profile = profile.with_warpgroups();
+    }
+    let mut graph = graph_of(inputs, forward, &profile)?;
+    graph.move_to(Device::Cuda(0));
+    let mut cx = Context::new(&profile);
+    cx.selection.products = Products::Generated;
+    let graph = pipeline::lowered(graph, Stage::Kernels..=Stage::Kernels, &mut cx)?;
     loop {
         let programs = tilefuse_fusion::plan::plan(&graph, &profile)?.programs;
         let too_large = |p| matches!(fits(p), Err(tilefuse_codegen::Error::TileTooLarge { .. }));

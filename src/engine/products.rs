@@ -1,4 +1,4 @@
-//! Times products that libtorch and kernels of ours both compute, on scratch tensors of the same types.
+//! Times products on a processor or a GPU that libtorch and kernels of ours both compute, on scratch tensors of the same types.
 
 use std::cell::Cell;
 use std::time::{Duration, Instant};
@@ -6,20 +6,23 @@ use std::time::{Duration, Instant};
 use rayon::prelude::*;
 use rustc_hash::{FxHashMap, FxHashSet};
 use tch::Tensor;
-use tilefuse_block::Program;
+use tilefuse_block::{Elem, Program};
 use tilefuse_codegen::cache::Key;
+use tilefuse_codegen::cuda;
 use tilefuse_codegen::host::HostOptions;
 use tilefuse_fusion::contract::{Candidate, Times};
 use tilefuse_fusion::pipeline::Measure;
 use tilefuse_fusion::plan::{Plan, Profile, StepKind, plan};
-use tilefuse_fusion::{Arg, DType, Graph, NodeId, Op, Products, TensorType, ValueRef, choose_products};
+use tilefuse_fusion::{
+    Arg, DType, Device, Graph, NodeId, Op, Products, TensorType, ValueRef, choose_products,
+};
 
 use super::exec::device_id;
-use super::kernels::{Kernel, Stream, Target, kernel};
+use super::kernels::{Kernel, Stream, Target, device_name, kernel};
 use super::measure::{Progress, Remembered, in_turns};
 use super::runs::new_call;
 use crate::Error;
-use crate::torch::{Call, DeviceId, Meta, as_strided_of, empty_strided};
+use crate::torch::{Call, DeviceId, Meta, as_strided_of, cuda_stream, empty_strided};
 
 /// The time that the measurements of one plan may take, about, without compiling what is measured: at least
 /// this,
@@ -60,6 +63,9 @@ impl Measure for Measuring {
     }
 
     fn measure(&mut self, candidate: &Candidate<'_>, profile: &Profile) -> Option<Times> {
+        if !candidate.is_open(profile) {
+            return None;
+        }
         let key = describe(candidate, profile);
         let packs = [candidate.template.panels.is_some(), !candidate.template.operand_kernels.is_empty()];
         let ratios = self.ratios.entry((candidate.call.op.clone(), packs)).or_default();
@@ -110,6 +116,9 @@ impl Budget {
         let mut programs: FxHashMap<String, Vec<Program>> = FxHashMap::default();
         let products = Products::Measured;
         choose_products(&mut graph.clone(), profile, products, constants, most_bytes, &mut |candidate| {
+            if !candidate.is_open(profile) {
+                return None;
+            }
             let (key, times) = (describe(candidate, profile), candidate.predicted(profile));
             if let Some(share) = all.iter_mut().find(|share| share.key == key) {
                 share.calls += 1.0;
@@ -134,7 +143,8 @@ impl Budget {
         }
         // Compiled side by side, which cannot be done between measurements. One that fails does so again in its turn.
         let programs = measured.par_iter().flatten();
-        let kernels = programs.filter_map(|program| Some(kernel(program, Target::Host).ok()?.0)).collect();
+        let target = target_of(graph);
+        let kernels = programs.filter_map(|program| Some(kernel(program, target).ok()?.0)).collect();
         Budget { skipped, left, _kernels: kernels }
     }
 
@@ -194,6 +204,9 @@ fn describe(candidate: &Candidate<'_>, profile: &Profile) -> String {
     let graph = candidate.graph;
     let call = candidate.call;
     let mut text = format!("{} {:?}", call.op, profile.machine);
+    if let Target::Cuda(ordinal) = target_of(graph) {
+        text.push_str(&device_name(tch::Device::Cuda(ordinal as usize)).unwrap_or_default());
+    }
     for (name, arg) in &call.args {
         match arg {
             Arg::Tensor(position) => {
@@ -230,7 +243,22 @@ struct Product {
     call: Call,
     /// In order: what packs operands, and the product.
     kernels: Vec<Launch>,
+    target: Target,
     stream: Stream,
+    /// On a GPU, what is filled before each run: operands come from memory then, and what is timed is queued when that ends.
+    cold: Option<Tensor>,
+}
+
+/// Bytes of [`Product::cold`]: more than a GPU's cache.
+const COLD_BYTES: i64 = 64 << 20;
+
+/// Where a graph's tensors are.
+fn target_of(graph: &Graph) -> Target {
+    let devices = graph.ids().flat_map(|id| graph.node(id).outs.iter().map(|ty| ty.device));
+    devices.fold(Target::Host, |target, device| match device {
+        Device::Cuda(ordinal) => Target::Cuda(ordinal),
+        Device::Cpu | Device::Other(_) => target,
+    })
 }
 
 /// A kernel with what it is given.
@@ -247,6 +275,7 @@ impl Product {
     fn new(candidate: &Candidate<'_>, profile: &Profile) -> Result<Product, Error> {
         let missing = |what: &str| Error::Internal(format!("a product to be measured has no {what}"));
         let (graph, node, plan) = planned(candidate, profile)?;
+        let target = target_of(&graph);
         let mut tensors: Vec<(ValueRef, Tensor)> = Vec::new();
         let known = |tensors: &[(ValueRef, Tensor)], value| tensors.iter().any(|(v, _)| *v == value);
         let call_operands = graph.operands(node);
@@ -275,13 +304,21 @@ impl Product {
                 args.push(at);
                 written.extend(writes.then_some(at));
             }
-            let (kernel, _) = kernel(program, Target::Host)?;
+            let (kernel, _) = kernel(program, target)?;
             kernels.push(Launch { kernel, grid: step.grid, args, written });
         }
         if !known(&tensors, node.into()) {
             return Err(missing("result"));
         }
-        let threads = tch::get_num_threads().max(1) as usize;
+        let (stream, cold) = match target {
+            Target::Host => {
+                (Stream { raw: std::ptr::null_mut(), threads: tch::get_num_threads().max(1) as usize }, None)
+            }
+            Target::Cuda(ordinal) => {
+                let cold = filled(COLD_BYTES, DType::Elem(Elem::U8), device_id(Device::Cuda(ordinal)))?;
+                (Stream { raw: cuda_stream(ordinal as i8)?, threads: 1 }, Some(cold))
+            }
+        };
         let operand =
             |value: &ValueRef| tensors.iter().find(|(v, _)| v == value).map(|(_, t)| t.shallow_clone());
         let operands: Vec<Tensor> = call_operands.iter().filter_map(operand).collect();
@@ -290,12 +327,37 @@ impl Product {
             call: new_call(candidate.call)?,
             kernels,
             tensors: tensors.into_iter().map(|(_, tensor)| tensor).collect(),
-            stream: Stream { raw: std::ptr::null_mut(), threads },
+            target,
+            stream,
+            cold,
         })
     }
 
+    /// How long a run takes; on a GPU, from its beginning on the stream to its end.
+    fn timed(&self, run: impl FnOnce() -> Result<(), Error>) -> Result<Duration, Error> {
+        let Target::Cuda(ordinal) = self.target else {
+            let start = Instant::now();
+            run()?;
+            return Ok(start.elapsed());
+        };
+        let device = cuda::Device::get(ordinal as usize)?;
+        let (start, end) = (cuda::Event::new(&device)?, cuda::Event::new(&device)?);
+        if let Some(cold) = &self.cold {
+            drop(cold.shallow_clone().f_zero_().map_err(|error| Error::Torch(error.to_string()))?);
+        }
+        // SAFETY: the stream is the one that libtorch uses on this thread and device.
+        unsafe { start.record_raw(self.stream.raw) }?;
+        run()?;
+        // SAFETY: as above.
+        unsafe { end.record_raw(self.stream.raw) }?;
+        Ok(Duration::from_secs_f64(end.micros_since(&start)? * 1e-6))
+    }
+
     fn generated(&self) -> Result<Duration, Error> {
-        let start = Instant::now();
+        self.timed(|| self.launch())
+    }
+
+    fn launch(&self) -> Result<(), Error> {
         let mut made: Vec<(usize, Tensor)> = Vec::new();
         for Launch { kernel, grid, args, written } in &self.kernels {
             for &at in written {
@@ -311,15 +373,12 @@ impl Product {
             // made for, and nobody else has them.
             unsafe { kernel.launch(&args, *grid, self.stream)? };
         }
-        drop(made);
-        Ok(start.elapsed())
+        Ok(())
     }
 
     fn library(&self) -> Result<Duration, Error> {
         let tensors: Vec<&Tensor> = self.own.iter().collect();
-        let start = Instant::now();
-        self.call.run(&tensors)?;
-        Ok(start.elapsed())
+        self.timed(|| self.call.run(&tensors).map(drop))
     }
 }
 

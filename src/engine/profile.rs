@@ -50,6 +50,10 @@ impl Measured {
     pub(crate) fn in_profile(&self, mut profile: Profile) -> Profile {
         profile.bandwidth = self.bandwidth;
         profile.launch_us = self.launch_us;
+        if profile.machine.is_gpu() {
+            // Kernels of ours keep their share of the rate.
+            profile.products.generated *= self.aligned / profile.products.aligned;
+        }
         (profile.products.aligned, profile.products.unaligned) = (self.aligned, self.unaligned);
         profile
     }

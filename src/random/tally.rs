@@ -238,14 +238,18 @@ pub fn plan_of(program: &Program, seed: u64, device: Device) -> Result<Explanati
 }
 
 /// The block programs that a program's plan would have on a GPU, planned without one.
-pub fn gpu_programs_of(program: &Program, seed: u64) -> Result<Vec<tilefuse_block::Program>, Error> {
+pub fn gpu_programs_of(
+    program: &Program,
+    seed: u64,
+    target: tilefuse_codegen::ptx::Target,
+) -> Result<Vec<tilefuse_block::Program>, Error> {
     let _no_grad = tch::no_grad_guard();
     let _generators = hold_generators(program);
     let views = program.views(&program.draw(seed, Device::Cpu))?;
     let forward = |given: &[Tensor]| {
         program.run(given, Mode::Native).unwrap_or_else(|error| std::panic::panic_any(error.to_string()))
     };
-    catch_unwind(AssertUnwindSafe(|| crate::engine::gpu_programs(&views, &forward)))
+    catch_unwind(AssertUnwindSafe(|| crate::engine::gpu_programs(&views, &forward, target)))
         .unwrap_or_else(|panic| Err(Error::Torch(panicked(panic.as_ref()))))
 }
 

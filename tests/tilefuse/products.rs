@@ -1,9 +1,9 @@
-//! Products on the host: kernels of ours beside libtorch's calls.
+//! Products: kernels of ours beside libtorch's calls.
 
 use tch::{Device, Kind, Tensor};
 use tilefuse::{Fused, Options, Prepack, Products};
 
-use crate::common::{THREADS, setup};
+use crate::common::{THREADS, has_gpu, setup, skipped};
 
 type Function = fn(&[Tensor]) -> Vec<Tensor>;
 
@@ -66,6 +66,51 @@ fn a_perceptron_is_two_kernels_and_no_call() {
         }
     }
     tch::set_num_threads(before);
+}
+
+#[test]
+fn on_a_gpu_products_are_kernels_with_their_epilogue() {
+    setup();
+    if !has_gpu() {
+        return;
+    }
+    let device = tilefuse_codegen::cuda::Device::get(0).unwrap();
+    if !device.target().unwrap().has_warpgroups() {
+        skipped("the device has no products of warpgroups");
+        return;
+    }
+    let _no_grad = tch::no_grad_guard();
+    let linear: Function = |x| vec![x[0].linear(&x[1], Some(&x[2])).gelu("tanh") * 0.5 + &x[3]];
+    let model: Function = |x| vec![(x[0].matmul(&x[1]) * 0.1).relu()];
+    for kind in [Kind::BFloat16, Kind::Half] {
+        let draw = |shape: &[i64]| draw(shape, kind).to_device(Device::Cuda(0));
+        let check = |model: Function, inputs: &[Tensor]| {
+            let (found, plan) = run(&fused(model, Products::Generated), inputs);
+            let apart = error(&found, model, inputs);
+            assert!(apart < 1e-2, "{kind:?} {:?}: {apart}", inputs[0].size());
+            assert_eq!((plan.kernels_fused, plan.extern_ops), (1, 0), "{plan}");
+        };
+        for [m, n, k] in [
+            [1, 8, 8],
+            [7, 129, 64],
+            [129, 136, 72],
+            [64, 1000, 4096],
+            [4097, 264, 200],
+            [300, 2048, 768],
+            [8192, 768, 3072],
+        ] {
+            let weight = draw(&[n, k]) * 0.1;
+            check(linear, &[draw(&[m, k]), weight, draw(&[n]), draw(&[m, n])]);
+        }
+        for [batch, m, n, k] in [[3, 65, 64, 72], [12, 128, 128, 64], [5, 200, 24, 520]] {
+            check(model, &[draw(&[batch, m, k]), draw(&[batch, k, n])]);
+            check(model, &[draw(&[batch, m, k]), draw(&[batch, n, k]).transpose(1, 2)]);
+            if m % 8 == 0 {
+                check(model, &[draw(&[batch, k, m]).transpose(1, 2), draw(&[batch, k, n])]);
+            }
+            check(model, &[draw(&[batch, m, k]), draw(&[k, n])]);
+        }
+    }
 }
 
 #[test]

@@ -103,6 +103,11 @@ impl Target {
         matches!(self, Target::Sm90a | Target::Sm100a)
     }
 
+    /// Whether four warps can multiply together (`wgmma`).
+    pub const fn has_warpgroups(self) -> bool {
+        matches!(self, Target::Sm90a)
+    }
+
     /// The shared memory that a block may have, in bytes.
     pub const fn max_shared(self) -> u64 {
         match self {

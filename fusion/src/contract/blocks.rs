@@ -15,6 +15,19 @@ pub(super) struct Blocks {
     pub(super) columns: u32,
     /// What is summed over at a time.
     pub(super) depth: u32,
+    /// How instances run on a GPU.
+    pub(super) grid: Option<Grid>,
+}
+
+/// How instances run on a GPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Grid {
+    /// Warps of an instance.
+    pub(super) warps: u32,
+    /// Steps of the sum whose operands are under way together.
+    pub(super) stages: u32,
+    /// Blocks of rows that instances run down before they go on to the next columns.
+    pub(super) group: u32,
 }
 
 /// How an instance computes its block.
@@ -105,7 +118,7 @@ fn few_rows(product: &Product, threads: u32) -> Blocks {
     }
     let rows = covering(product.m);
     let depth = covering(product.k).min((1 << 20) / (rows * columns).max(1)).min(1 << 14);
-    Blocks { form: Form::Sums, rows, columns, depth }
+    Blocks { form: Form::Sums, rows, columns, depth, grid: None }
 }
 
 fn many_rows(product: &Product, threads: u32, panels: bool) -> Blocks {
@@ -126,7 +139,7 @@ fn many_rows(product: &Product, threads: u32, panels: bool) -> Blocks {
     let candidates =
         [8, 16, 32, 64, 128].into_iter().filter(|&d| d <= 128 / wide && d <= covering(product.k));
     let depth = candidates.min_by(|&a, &b| time(a).total_cmp(&time(b))).unwrap_or(8);
-    Blocks { form: Form::Dots, rows, columns, depth }
+    Blocks { form: Form::Dots, rows, columns, depth, grid: None }
 }
 
 /// The grid: columns, rows, members of the batch.

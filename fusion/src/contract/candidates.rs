@@ -12,9 +12,9 @@ use super::conv::Vectors;
 use super::{
     FREE_BYTES, Host, OperandKernel, Products, Template, blocks, channels_last, product, templates, vnni,
 };
-use crate::graph::{AtenCall, Graph, NodeId, Op, ValueRef};
+use crate::graph::{AtenCall, Graph, NodeId, Op, ValueRef, View};
 use crate::plan::{Profile, operand_place};
-use crate::types::Device;
+use crate::types::{Device, TensorType};
 
 /// A call that may be a kernel of ours.
 #[derive(Clone, Debug)]
@@ -70,6 +70,12 @@ impl Candidate<'_> {
         self.template
     }
 
+    /// Whether a measurement may change what is chosen: on a GPU libtorch's product is as quick, and a kernel pays where it saves
+    /// another one.
+    pub fn is_open(&self, profile: &Profile) -> bool {
+        !profile.machine.is_gpu() || has_epilogue(self.graph, self.node)
+    }
+
     /// What kernel and call take by the cost model.
     pub fn predicted(&self, profile: &Profile) -> Times {
         predict(&self.template, profile)
@@ -106,16 +112,18 @@ pub(super) fn choose(
     graph: &Graph,
     node: NodeId,
     profile: &Profile,
-    host: Host,
+    host: Option<Host>,
     (products, most_bytes): (Products, u64),
     measure: &mut dyn FnMut(&Candidate<'_>) -> Option<Times>,
 ) -> Option<(Option<Template>, Option<String>)> {
     let Op::Aten(call) = &graph.node(node).op else { return None };
-    let here = graph.node(node).outs.iter().all(|ty| ty.device == Device::Cpu);
+    let here = |ty: &TensorType| (ty.device != Device::Cpu) == profile.machine.is_gpu();
+    let here = graph.node(node).outs.iter().all(here);
     if !here || graph.node(node).kernel.is_some() || !call.writes.is_empty() || call.random {
         return None;
     }
-    let all = templates(graph, node, call.form.as_ref()?, host).map_err(|declined| declined.to_string());
+    let all =
+        templates(graph, node, call.form.as_ref()?, (profile, host)).map_err(|declined| declined.to_string());
     let all = match all.and_then(|all| within(all, most_bytes.max(FREE_BYTES))) {
         Ok(all) => all,
         Err(why) => return Some((None, Some(why))),
@@ -165,7 +173,67 @@ fn library(best: &Candidate<'_>, times: Times, profile: &Profile) -> (f64, Strin
     if moving > 0.0 {
         why.push_str(&format!(" and {moving:.1} us for layout conversions"));
     }
-    (margin(best, best.predicted(profile)) + moving / times.library_us, why)
+    let behind = epilogue_us(best, profile);
+    if behind > 0.0 {
+        why.push_str(&format!(" and {behind:.1} us for a kernel with what is an epilogue of ours"));
+    }
+    (margin(best, best.predicted(profile)) + (moving + behind) / times.library_us, why)
+}
+
+/// What a kernel behind libtorch's call takes on a GPU that computes the call's epilogue: it reads the result from memory. On a
+/// host a result is in a cache then.
+fn epilogue_us(candidate: &Candidate<'_>, profile: &Profile) -> f64 {
+    if !profile.machine.is_gpu() || !has_epilogue(candidate.graph, candidate.node) {
+        return 0.0;
+    }
+    2.0 * candidate.graph.ty(candidate.node.into()).bytes() as f64 / profile.bandwidth / 1000.0
+        + profile.launch_us
+}
+
+/// The most operators that are looked through for an epilogue.
+const MOST_EPILOGUE: usize = 64;
+
+/// Whether pointwise operators read a call's result and nothing else does, and no kernel behind them would compute them as well:
+/// a reduction's, or one of pointwise operators that need what a later call computes.
+fn has_epilogue(graph: &Graph, node: NodeId) -> bool {
+    let numel = graph.ty(node.into()).numel();
+    if graph.outputs.iter().any(|output| output.node == node) {
+        return false;
+    }
+    let mut inside = vec![node];
+    let mut computes = false;
+    let mut at = 0;
+    while let Some(&value) = inside.get(at) {
+        at += 1;
+        for (user, _) in graph.users(value) {
+            let same = graph.ty(user.into()).numel() == numel;
+            match graph.node(user).op {
+                _ if inside.contains(&user) => {}
+                Op::View(View::Reshape) if same => inside.push(user),
+                Op::Map(_) | Op::Cast if same => {
+                    let known = |v: &ValueRef| inside.contains(&v.node) || !is_call(graph, v.node);
+                    if inside.len() >= MOST_EPILOGUE || !graph.operands(user).iter().all(known) {
+                        return false;
+                    }
+                    inside.push(user);
+                    computes = true;
+                }
+                Op::Map(_) | Op::Cast | Op::Reduce { .. } => return false,
+                _ if value == node => return false,
+                _ => {}
+            }
+        }
+    }
+    computes
+}
+
+/// Whether a value is a call's result, or a view of one.
+fn is_call(graph: &Graph, mut node: NodeId) -> bool {
+    while matches!(graph.node(node).op, Op::View(_) | Op::Cast) {
+        let Some(&operand) = graph.operands(node).first() else { return false };
+        node = operand.node;
+    }
+    matches!(graph.node(node).op, Op::Aten(_))
 }
 
 /// What libtorch's call takes besides where tensors around it lie in another order than it wants or leaves them: images
@@ -220,7 +288,7 @@ fn predict(template: &Template, profile: &Profile) -> Times {
     let us = |rate: f64| (template.flops / rate / 1000.0).max(moving(template.bytes));
     let working = template.operand_kernels.iter().find(|own| own.computes).map(|own| &own.kernel);
     let instances: f64 = working.unwrap_or(&template.kernel).grid.iter().map(|&n| f64::from(n)).product();
-    let busy = (instances / profile.workers as f64).min(1.0);
+    let busy = if profile.machine.is_gpu() { 1.0 } else { (instances / profile.workers as f64).min(1.0) };
     let rates = profile.products;
     let packed = template.packs_operands();
     let pack_us = |own: &OperandKernel| moving(2.0 * own.ty.bytes() as f64) + profile.launch_us;
@@ -231,7 +299,7 @@ fn predict(template: &Template, profile: &Profile) -> Times {
         vnni::PAIR => in_groups(rates.pairs),
         vnni::QUAD => in_groups(rates.quads),
         _ if packed => (PACKED_RATE * rates.generated, rates.aligned),
-        _ => (rates.generated, rates.aligned),
+        _ => (template.shares[0] * rates.generated, template.shares[1] * rates.aligned),
     };
     Times {
         generated_us: us(ours) / busy + packing_us + profile.launch_us,

@@ -13,7 +13,7 @@ pub(crate) enum Declined {
     Strides,
     /// Sizes, of which some are too large.
     Sizes,
-    /// It is not on a processor.
+    /// It is on a device that no kernels for it are generated for.
     Device,
     /// [`Products::Library`](super::Products::Library) is asked for.
     Library,
@@ -26,7 +26,7 @@ impl fmt::Display for Declined {
             Declined::Vector => "no kernel computes products of a vector",
             Declined::Strides => "no kernel takes the strides at which its tensors lie",
             Declined::Sizes => "no kernel takes its sizes",
-            Declined::Device => "kernels for it are generated for processors only",
+            Declined::Device => "no kernel for it is generated for its device",
             Declined::Library => "the option for products leaves it to libtorch",
         })
     }

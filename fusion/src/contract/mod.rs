@@ -1,4 +1,4 @@
-//! Products on the host as block programs, with pointwise neighbours in their loads and stores.
+//! Products as block programs, with pointwise neighbours in their loads and stores.
 //!
 //! A contraction or attention stands in the graph in its library form, a call with what it computes. Kernels are made from that,
 //! whatever the call's name is. Where it is worth it, [`choose_products`] gives the call a [`BlockKernel`]: the
@@ -12,7 +12,7 @@
 //! `product.rs` reads contractions as batches of `alpha a b + beta c`; `operand.rs` says where operands lie, so that a
 //! transposed or strided one is read as it is; `prepack.rs` lays out weights in the order in which they are read, once, and
 //! `pack.rs` writes kernels that lay out other operands before each product; `blocks.rs` chooses the blocks, `vnni.rs` those of
-//! `bf16` and 8-bit integers where processors have instructions for these, and `template.rs` writes the programs, in the kernel
+//! `bf16` and 8-bit integers where processors have instructions for these, `warpgroup.rs` those of GPUs, and `template.rs` writes the programs, in the kernel
 //! language ([`tilefuse_block::dynamic`]). `conv/` has the same for convolutions, and `attention/` for attention.
 //! `channels_last.rs` lets results lie in another order than eager's where only kernels read them.
 //!
@@ -42,6 +42,9 @@ mod template;
 #[cfg(test)]
 mod tests;
 mod vnni;
+mod warpgroup;
+#[cfg(test)]
+mod warpgroup_tests;
 
 use std::fmt;
 use std::str::FromStr;
@@ -57,6 +60,7 @@ pub(crate) use self::declined::Declined;
 pub use self::pack::OperandKernel;
 pub use self::prepack::{Panels, Prepacked};
 use self::product::Product;
+use self::template::Operands;
 use crate::block_kernel::BlockKernel;
 use crate::graph::{AtenCall, Graph, NodeId, Op, ValueRef};
 use crate::library_form::{ContractionForm, LibraryForm};
@@ -66,7 +70,7 @@ use crate::rewrites::Rewrites;
 use crate::schedule::Machine;
 use crate::types::{Dims, row_major};
 
-/// Which products of matrices on the host are kernels of ours, and which are libtorch's.
+/// Which products of matrices are kernels of ours, and which are libtorch's.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Products {
@@ -115,6 +119,8 @@ pub struct Template {
     pub flops: f64,
     /// Bytes that it must move.
     pub bytes: f64,
+    /// The shares of the machine's rates that the kernel and libtorch's call reach.
+    pub shares: [f64; 2],
     /// What a further operand of the call, which the kernel takes, holds.
     pub panels: Option<Panels>,
     /// What makes further operands before each call.
@@ -168,7 +174,7 @@ impl ResultLayout {
     }
 }
 
-/// What templates are made for.
+/// The processor that templates are made for.
 #[derive(Clone, Copy)]
 struct Host {
     threads: u32,
@@ -180,8 +186,25 @@ struct Host {
     quads: bool,
 }
 
-/// The kernels of a contraction or of attention on the host, the most likely one first, or why there are none.
-fn templates(graph: &Graph, node: NodeId, form: &LibraryForm, host: Host) -> Result<Vec<Template>, Declined> {
+impl Host {
+    /// The machine of a profile, where it is no GPU; weights may be packed where there may be more constants.
+    fn of(profile: &Profile, constants: Option<u32>) -> Option<Host> {
+        let Machine::Host { threads } = profile.machine else { return None };
+        let packs = constants.map(|_| Vectors::of(profile));
+        let rates = profile.products;
+        Some(Host { threads, packs, pairs: rates.pairs > 0.0, quads: rates.quads > 0.0 })
+    }
+}
+
+/// The kernels of a contraction or of attention, the most likely one first, or why there are none; for a GPU where there is no
+/// host.
+fn templates(
+    graph: &Graph,
+    node: NodeId,
+    form: &LibraryForm,
+    (profile, host): (&Profile, Option<Host>),
+) -> Result<Vec<Template>, Declined> {
+    let Some(host) = host else { return on_gpu(graph, node, form, profile) };
     let all = match form {
         LibraryForm::Contraction(form) if form.window.is_some() => of_windows(graph, node, form, host),
         LibraryForm::Contraction(form) => over(graph, node, &product::of(graph, node, form)?, host),
@@ -194,6 +217,27 @@ fn templates(graph: &Graph, node: NodeId, form: &LibraryForm, host: Host) -> Res
         LibraryForm::Contraction(form) if form.window.is_some() => conv::declined(graph, node, form),
         _ => Declined::Sizes,
     })
+}
+
+/// The kernels of a contraction on a GPU that multiplies by warpgroups.
+fn on_gpu(
+    graph: &Graph,
+    node: NodeId,
+    form: &LibraryForm,
+    profile: &Profile,
+) -> Result<Vec<Template>, Declined> {
+    let (Machine::Gpu { processors, .. }, LibraryForm::Contraction(form)) = (profile.machine, form) else {
+        return Err(Declined::Device);
+    };
+    if form.window.is_some() || profile.products.generated <= 0.0 {
+        return Err(Declined::Device);
+    }
+    let product = warpgroup::in_memory(graph, node, product::of(graph, node, form)?);
+    let kernels = warpgroup::blocks(&product, processors)?.into_iter().filter_map(|(blocks, shares)| {
+        let template = template::with(&product, blocks, Operands::of(&product))?;
+        Some(Template { shares, ..template })
+    });
+    Ok(kernels.collect())
 }
 
 /// The kernels of a contraction of windows: over filters that are packed, and unless that writes the filters innermost for
@@ -301,19 +345,15 @@ pub(crate) fn choose_counted(
 ) -> Vec<Prepacked> {
     let mut packed: Vec<(Prepacked, NodeId)> = Vec::new();
     let mut known: Vec<Known> = Vec::new();
-    let Machine::Host { threads } = profile.machine else {
-        return decline_all(graph, Declined::Device);
-    };
     if products == Products::Library {
         return decline_all(graph, Declined::Library);
     }
-    let rates = profile.products;
-    let packs = constants.map(|_| Vectors::of(profile));
-    let host = Host { threads, packs, pairs: rates.pairs > 0.0, quads: rates.quads > 0.0 };
+    let host = Host::of(profile, constants);
     for node in graph.topological().unwrap_or_default() {
         if !graph.contains(node) {
             continue;
         }
+        let packs = host.and_then(|host| host.packs);
         let strided = packs.and_then(|_| channels_last::read_at_strides(graph, node));
         let mut chosen = candidates::choose(graph, node, profile, host, (products, most_bytes), measure);
         if matches!(chosen, Some((Some(_), _))) && !rewrites.allow("select-kernels") {

@@ -211,7 +211,7 @@ impl OperandKernel {
         grid[axes[1]] = u32::try_from(across).ok()?;
         grid[2] = u32::try_from(members).ok()?;
         let [rows, columns] = tiling.tile;
-        let blocks = Blocks { form: blocks::Form::Dots, rows, columns, depth: rows };
+        let blocks = Blocks { form: blocks::Form::Dots, rows, columns, depth: rows, grid: None };
         let writer = Writer::new(product, blocks, Operands::of(product)).reaching(ty.numel());
         let program = writer.packing(access, tiling, axes.map(|axis| axis as u8)).ok()?;
         let kernel = BlockKernel {

@@ -16,7 +16,7 @@ use tilefuse_block::dynamic::{
 use tilefuse_block::{Elem, Program, ReduceFn};
 
 use super::Template;
-use super::blocks::{Blocks, Form, blocks_of, choose, grid};
+use super::blocks::{Blocks, Form, Grid, blocks_of, choose, grid};
 use super::prepack::Panels;
 use super::product::{Access, Product};
 use super::vnni;
@@ -59,7 +59,10 @@ pub(super) fn of(product: &Product, threads: u32, panels: Option<&Panels>) -> Op
 pub(super) fn with(product: &Product, blocks: Blocks, form: Operands<'_>) -> Option<Template> {
     let grid = grid(product, &blocks)?;
     let operands = || [Some(&product.a), Some(&product.b), product.c.as_ref()].into_iter().flatten();
-    let (program, coordinates) = Writer::new(product, blocks, form).program().ok()?;
+    let (mut program, coordinates) = Writer::new(product, blocks, form).program().ok()?;
+    if let Some(grid) = blocks.grid {
+        (program.warps, program.stages) = (grid.warps, Some(grid.stages));
+    }
     let tied = operands().map(|a| Tied::Operand(a.source.position)).chain([Tied::Result(0)]).collect();
     let layouts = operands().map(|a| (a.source.position, a.source.layout.clone())).collect();
     let kernel = BlockKernel {
@@ -82,6 +85,7 @@ pub(super) fn with(product: &Product, blocks: Blocks, form: Operands<'_>) -> Opt
         kernel,
         flops,
         bytes,
+        shares: [1.0; 2],
         panels: None,
         operand_kernels: Vec::new(),
         result_layout: None,
@@ -148,8 +152,9 @@ impl<'p> Writer<'p> {
             let b = pointer("b", self.form.right, p.b.source.span);
             let c = p.c.as_ref().map(|c| (c, pointer("c", p.elem, c.source.span)));
             let y = pointer("y", p.out, members * p.m * p.n);
-            let cols = blocked(self.id(0), self.blocks.columns, p.n);
-            let (rows, own_rows) = self.rows();
+            let [across, down] = self.place();
+            let cols = blocked(across, self.blocks.columns, p.n);
+            let (rows, own_rows) = self.rows(down);
             let member = self.members(&p.batch);
             let (a, b) = (self.matrix(a, &p.a, &member), self.matrix(b, &p.b, &member));
             let mut sum = match self.blocks.form {
@@ -170,10 +175,11 @@ impl<'p> Writer<'p> {
     }
 
     /// What an instance stores, where that is a part of one matrix. Of a batch, rows would be those of all members. How wide
-    /// blocks of sums are depends on the number of threads, on which results must not.
+    /// blocks of sums are depends on the number of threads, on which results must not. In groups, instances do not follow
+    /// the columns.
     fn stored_block(&self, rows: Axis) -> Option<block_kernel::Block> {
         let p = self.product;
-        let fixed = p.batch.is_empty() && self.blocks.form == Form::Dots;
+        let fixed = p.batch.is_empty() && self.blocks.form == Form::Dots && self.blocks.grid.is_none();
         fixed.then(|| block_kernel::Block {
             rows: rows.index.value(),
             inside: rows.mask.map(Tile::value),
@@ -187,16 +193,32 @@ impl<'p> Writer<'p> {
         program_id(axis.into()).cast(self.index)
     }
 
+    /// The instance's number among blocks of columns, and among blocks of rows. In groups, instances run down a group of rows
+    /// before they go on to the next columns (the `swizzle2d` of Triton's tutorials).
+    fn place(&self) -> [Tile; 2] {
+        let [across, down] = [self.id(0), self.id(1)];
+        let Some(Grid { group, .. }) = self.blocks.grid else { return [across, down] };
+        let group = i64::from(group);
+        let columns = blocks_of(self.product.n, self.blocks.columns);
+        let rows = blocks_of(self.product.m, self.blocks.rows);
+        let number = down * columns + across;
+        let first = number / (columns * group) * group;
+        let rest = number % (columns * group);
+        let height =
+            if rows % group == 0 { scalar(self.index, group) } else { (-first + rows).minimum(group) };
+        [rest / height, first + rest % height]
+    }
+
     /// The rows of a block, as they are read and as they are stored. In groups, the last block begins earlier where blocks
     /// do not divide the rows, so that none of what it reads is masked.
-    fn rows(&self) -> (Axis, Axis) {
+    fn rows(&self, down: Tile) -> (Axis, Axis) {
         let (extent, m) = (self.blocks.rows, self.product.m);
         let rows = i64::from(extent);
         if self.group() == 1 || self.form.blocked || m < rows || m % rows == 0 {
-            let rows = blocked(self.id(1), extent, m);
+            let rows = blocked(down, extent, m);
             return (rows, rows);
         }
-        let first = self.id(1) * rows;
+        let first = down * rows;
         let read = axis(first.minimum(m - rows), extent);
         (read, read.from(first))
     }
@@ -253,7 +275,8 @@ impl<'p> Writer<'p> {
             } else {
                 b.block(depth, cols).load()
             };
-            if self.product.elem == Elem::I8 {
+            // Matrix units widen by themselves.
+            if self.product.elem == Elem::I8 || self.blocks.grid.is_some() {
                 return dot(left, right, sum);
             }
             dot(left.cast(self.sum), right.cast(self.sum), sum)

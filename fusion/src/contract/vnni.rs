@@ -72,5 +72,5 @@ pub(super) fn choose(product: &Product, threads: u32, panels: &Panels) -> Blocks
     let fits = |rows: &u32| i64::from(*rows) <= product.m;
     let candidates = (1..=MOST_ROWS.ilog2()).map(|n| 1 << n).filter(fits);
     let rows = candidates.min_by(|&a, &b| time(a).total_cmp(&time(b))).unwrap_or(2);
-    Blocks { form: Form::Dots, rows, columns, depth: depth(product) }
+    Blocks { form: Form::Dots, rows, columns, depth: depth(product), grid: None }
 }

@@ -40,7 +40,7 @@ pub struct ProductRates {
     pub aligned: f64,
     /// Of libtorch's, with other rows.
     pub unaligned: f64,
-    /// Of kernels of ours on the host.
+    /// Of kernels of ours, with the largest blocks; 0 on GPUs whose multiprocessors do not multiply by warpgroups.
     pub generated: f64,
     /// Of kernels of ours on the host over `bf16` weights in VNNI-2 layout; 0 where the processor has no instructions for these.
     pub pairs: f64,
@@ -129,6 +129,15 @@ impl Profile {
     /// What reading from the cache costs beside reading from memory.
     fn reread_cost(&self) -> f64 {
         if self.machine.is_gpu() { 0.4 } else { 0.25 }
+    }
+
+    /// The same GPU, whose multiprocessors multiply by warpgroups.
+    #[must_use]
+    pub fn with_warpgroups(mut self) -> Profile {
+        if self.machine.is_gpu() {
+            self.products.generated = self.products.aligned;
+        }
+        self
     }
 
     /// The same machine with blocks that form clusters, if it is a GPU.

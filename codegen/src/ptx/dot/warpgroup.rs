@@ -26,7 +26,7 @@ pub(crate) fn is_grouped(program: &Program, op: &Op, target: Target, warps: u32)
     let Some(extents) = Extents::of(program, op).filter(|e| e.batch == 0) else { return false };
     let short = unit(program, op).is_some_and(Unit::is_short);
     let large = extents.rows >= 6 && extents.cols >= 4 && extents.common >= 4;
-    target == Target::Sm90a && warps >= 2 && short && large
+    target.has_warpgroups() && warps >= 2 && short && large
 }
 
 /// How an operand lies in shared memory.

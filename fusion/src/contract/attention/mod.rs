@@ -132,6 +132,7 @@ fn with(attention: &Attention, kernel: BlockKernel, operand_kernels: Vec<Operand
         kernel,
         flops: 2.0 * attention.pairs() * (width + depth),
         bytes: members * rows * (width + depth) * f64::from(attention.elem.bytes()),
+        shares: [1.0; 2],
         panels: None,
         operand_kernels,
         result_layout: None,

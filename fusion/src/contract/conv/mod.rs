@@ -259,6 +259,7 @@ fn whole(conv: &Conv, made: ConvProgram, tied: Vec<Tied>, layouts: Vec<(u16, Lay
         kernel,
         flops: 2.0 * conv.products() as f64,
         bytes,
+        shares: [1.0; 2],
         panels: None,
         operand_kernels: Vec::new(),
         result_layout: None,

@@ -1,0 +1,152 @@
+//! Products on a GPU: what is one kernel, and what it computes, in the interpreter.
+
+use super::tests::{evaluate, packed_for, run};
+use super::{Declined, Products};
+use crate::parse_graph;
+use crate::plan::{Plan, Profile, StepKind};
+
+fn gpu() -> Profile {
+    Profile::gpu(132, 4200.0).with_clusters().with_warpgroups()
+}
+
+fn planned(text: &str, products: Products) -> Plan {
+    packed_for(text, &gpu(), products).0
+}
+
+/// Checks results, and returns the number of kernels.
+fn check(text: &str) -> usize {
+    let plan = planned(text, Products::Generated);
+    assert_eq!(plan.extern_count(), 0, "{text}");
+    for (found, exact) in run(&plan).iter().zip(evaluate(&parse_graph(text).unwrap())) {
+        assert_eq!(found.len(), exact.data.len());
+        for (found, exact) in found.iter().zip(&exact.data) {
+            assert!((found - exact).abs() <= 1e-2 * exact.abs().max(1.0), "{found} for {exact}: {text}");
+        }
+    }
+    plan.kernel_count()
+}
+
+fn linear(dtype: &str, [m, n, k]: [i64; 3], behind: &str, out: u32) -> String {
+    format!(
+        "graph {{
+           %0 = input 0 : {dtype}[{m},{k}]@cuda:0
+           %1 = input 1 : {dtype}[{n},{k}]@cuda:0
+           %2 = input 2 : {dtype}[{n}]@cuda:0
+           %3 = input 3 : {dtype}[{m},{n}]@cuda:0
+           %4 = aten::linear(input=%0, weight=%1, bias=%2) : {dtype}[{m},{n}]@cuda:0
+           {behind}
+           outputs %{out}
+         }}"
+    )
+}
+
+/// An activation and a residual behind a product.
+fn with_epilogue(dtype: &str, [m, n, k]: [i64; 3]) -> String {
+    let behind = format!(
+        "%5 = aten::relu(self=%4) : {dtype}[{m},{n}]@cuda:0
+         %6 = aten::add.Tensor(self=%5, other=%3, alpha=1) : {dtype}[{m},{n}]@cuda:0"
+    );
+    linear(dtype, [m, n, k], &behind, 6)
+}
+
+#[test]
+fn linear_layers_of_odd_sizes_are_one_kernel_with_their_epilogue() {
+    for sizes in [[64, 32, 64], [65, 40, 72], [130, 264, 200], [700, 72, 64], [1, 8, 8], [3, 65, 24]] {
+        assert_eq!(check(&linear("bf16", sizes, "", 4)), 1);
+        assert_eq!(check(&with_epilogue("f16", sizes)), 1);
+    }
+}
+
+#[test]
+fn operands_lie_in_every_order_and_in_batches() {
+    for (left, right) in [(false, false), (false, true), (true, false), (true, true)] {
+        let strides = |rows: i64, columns: i64, transposed: bool| match transposed {
+            true => format!("[3,{rows},{columns}]{{{},1,{rows}}}", rows * columns),
+            false => format!("[3,{rows},{columns}]"),
+        };
+        let text = format!(
+            "graph {{
+               %0 = input 0 : bf16{}@cuda:0
+               %1 = input 1 : bf16{}@cuda:0
+               %2 = aten::bmm(self=%0, mat2=%1) : bf16[3,72,40]@cuda:0
+               outputs %2
+             }}",
+            strides(72, 64, left),
+            strides(64, 40, right),
+        );
+        assert_eq!(check(&text), 1);
+    }
+}
+
+/// A loop that copies its operands to shared memory computes none of them.
+#[test]
+fn computed_operands_are_stored_first() {
+    let text = "graph {
+      %0 = input 0 : bf16[64,64]@cuda:0
+      %1 = input 1 : bf16[64,64]@cuda:0
+      %2 = aten::relu(self=%0) : bf16[64,64]@cuda:0
+      %3 = aten::mm(self=%2, mat2=%1) : bf16[64,64]@cuda:0
+      outputs %3
+    }";
+    assert_eq!(check(text), 2);
+}
+
+#[test]
+fn programs_say_how_a_gpu_runs_them() {
+    for (sizes, grid, warps, stages) in [
+        ([8192, 3072, 768], [12, 64], 8, 4),
+        ([8192, 768, 3072], [6, 64], 8, 6),
+        ([1024, 768, 3072], [6, 16], 4, 8),
+        ([512, 1024, 1024], [16, 8], 4, 8),
+    ] {
+        let plan = planned(&linear("bf16", sizes, "", 4), Products::Generated);
+        let StepKind::Kernel(kernel) = &plan.steps[0].kind else { panic!("a library call") };
+        let program = &plan.programs[kernel.program];
+        assert_eq!(kernel.grid[..2], grid, "{program}");
+        assert_eq!((program.warps, program.stages), (warps, Some(stages)), "{program}");
+    }
+}
+
+/// libtorch's product is as quick: what decides is whether a kernel behind its call is saved.
+#[test]
+fn a_product_is_a_kernel_where_it_has_an_epilogue() {
+    let kernels = |text: &str| {
+        let plan = planned(text, Products::Predicted);
+        (plan.kernel_count(), plan.extern_count())
+    };
+    let sizes = [8192, 3072, 768];
+    assert_eq!(kernels(&linear("bf16", sizes, "", 4)), (0, 1));
+    assert_eq!(kernels(&with_epilogue("bf16", sizes)), (1, 0));
+    // A reduction's kernel computes what is before it.
+    let behind = "%5 = aten::add.Tensor(self=%4, other=%3, alpha=1) : bf16[8192,3072]@cuda:0
+                  %6 = aten::sum.dim_IntList(self=%5, dim=[1], keepdim=false) : bf16[8192]@cuda:0";
+    assert_eq!(kernels(&linear("bf16", sizes, behind, 6)), (1, 1));
+    // So does that of a gate, whose other side is a later product's; that one has the gate as its epilogue.
+    let gated = "graph {
+      %0 = input 0 : bf16[8192,768]@cuda:0
+      %1 = input 1 : bf16[3072,768]@cuda:0
+      %2 = input 2 : bf16[3072,768]@cuda:0
+      %3 = aten::linear(input=%0, weight=%1, bias=None) : bf16[8192,3072]@cuda:0
+      %4 = aten::silu(self=%3) : bf16[8192,3072]@cuda:0
+      %5 = aten::linear(input=%0, weight=%2, bias=None) : bf16[8192,3072]@cuda:0
+      %6 = aten::mul.Tensor(self=%4, other=%5) : bf16[8192,3072]@cuda:0
+      outputs %6
+    }";
+    assert_eq!(kernels(gated), (1, 1));
+    // What is a result itself is stored by any means.
+    let stored = with_epilogue("bf16", sizes).replace("outputs %6", "outputs %4, %6");
+    assert_eq!(kernels(&stored), (1, 1));
+}
+
+#[test]
+fn others_say_why_they_are_libtorchs() {
+    for (text, declined) in [
+        (linear("f32", [128, 128, 128], "", 4), Declined::ElementTypes),
+        (linear("bf16", [8, 4, 128], "", 4), Declined::Sizes),
+        (linear("bf16", [128, 128, 100], "", 4), Declined::Strides),
+    ] {
+        let plan = planned(&text, Products::Generated);
+        let StepKind::Extern(call) = &plan.steps[0].kind else { panic!("{text}") };
+        assert_eq!(call.reason.as_deref(), Some(&*declined.to_string()), "{text}");
+    }
+}
