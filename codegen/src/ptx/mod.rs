@@ -158,7 +158,7 @@ fn fitting_plan(program: &Program, target: Target) -> Result<Assignment<'_>> {
     let one: Vec<(u32, u32)> = (first..=5).map(|warps| (warps, 0)).collect();
     let several = if clusters { cluster::shapes() } else { Vec::new() };
     // The sums of a product are worth all registers: the larger a warp's part, the less is read for it.
-    let products = has_product(program);
+    let products = pressure::has_product(program);
     let mut least = (u64::MAX, 0);
     // A block is better than a cluster, and in a cluster fewer blocks are.
     for (sizes, comfort) in [(&one, true), (&one, false), (&several, false)] {
@@ -177,12 +177,6 @@ fn fitting_plan(program: &Program, target: Target) -> Result<Assignment<'_>> {
         needed: least.0,
         limit: least.1,
     })
-}
-
-fn has_product(program: &Program) -> bool {
-    let mut found = false;
-    program.walk(&mut |op| found |= matches!(op.kind, OpKind::Dot { .. }));
-    found
 }
 
 /// Whether a program has operations that the blocks of a cluster do not do together.

@@ -1,7 +1,7 @@
 //! An estimate of the registers that a thread needs.
 
 use rustc_hash::FxHashMap;
-use tilefuse_block::{Op, OpKind, Region, Value};
+use tilefuse_block::{Op, OpKind, Program, Region, Value};
 
 use super::assign::Assignment;
 use super::dot;
@@ -14,7 +14,7 @@ const TEMPORARIES: u64 = 16;
 
 /// The most 32-bit registers that tiles occupy at one time, values that each use computes apart.
 pub(crate) fn registers(plan: &Assignment) -> u64 {
-    let mut order = Order::default();
+    let mut order = Order { by_constants: !has_product(plan.program), ..Order::default() };
     order.region(plan, &plan.program.body);
     let mut changes: FxHashMap<u32, i64> = FxHashMap::default();
     for (value, &(start, end)) in &order.spans {
@@ -57,6 +57,9 @@ fn size(plan: &Assignment, value: Value) -> u64 {
 #[derive(Default)]
 struct Order {
     now: u32,
+    /// Whether a constant is a step. Beside products it is not, as it holds nothing up; elsewhere this keeps expressions of many
+    /// constants to more warps, for which the comfortable number of registers was measured.
+    by_constants: bool,
     spans: FxHashMap<Value, (u32, u32)>,
     /// Values that take the place of others, whose registers they have.
     places: FxHashMap<Value, Value>,
@@ -72,7 +75,12 @@ impl Order {
     }
 
     fn op(&mut self, plan: &Assignment, op: &Op) {
-        if !matches!(op.kind, OpKind::Map(_) | OpKind::Cast(_) | OpKind::Bitcast(_)) && !is_view(op) {
+        let computes = match op.kind {
+            OpKind::Map(_) | OpKind::Cast(_) | OpKind::Bitcast(_) => true,
+            OpKind::Const(_) => !self.by_constants,
+            _ => is_view(op),
+        };
+        if !computes {
             self.now += 1;
         }
         self.uses(plan, op);
@@ -153,6 +161,12 @@ impl Order {
             }
         }
     }
+}
+
+pub(super) fn has_product(program: &Program) -> bool {
+    let mut found = false;
+    program.walk(&mut |op| found |= matches!(op.kind, OpKind::Dot { .. }));
+    found
 }
 
 /// How often operations of a region take a value, within loops too.
