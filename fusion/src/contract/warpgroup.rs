@@ -4,8 +4,8 @@
 //! ahead. Larger blocks read less for each product; smaller ones leave fewer multiprocessors without work.
 //!
 //! ```text
-//! [8192,768] x [768,3072]     384 blocks of 128 x 256 on 132 multiprocessors: 3 rounds, of which 97 % are work
-//! [1024,768] x [768,768]      24 of these would be one round that uses 18 %: 96 of 64 x 128
+//! [8192,768] x [768,3072]     768 blocks of 128 x 256 on 132 multiprocessors: 6 rounds, of which 97 % are work
+//! [1024,3072] x [3072,768]    24 of these would be one round with work for 18 %: 96 of 64 x 128
 //! ```
 
 use tilefuse_block::Elem;
