@@ -452,6 +452,15 @@ s3 = f32 1 normal
 %13 = mm(%12, %7)
 return %13
 ",
+    // A gelu that is zero in eager's f64 was a tiny number, of which infinity made another number.
+    "s0 = f64 4 fill -8.0
+s1 = f32 4 special
+%0 = input s0 [4] strides [1] offset 0
+%1 = input s1 [4] strides [1] offset 0
+%2 = gelu(%0, \"tanh\")
+%3 = mul.Tensor(%2, %1)
+return %3
+",
 ];
 
 #[test]

@@ -90,8 +90,14 @@ fn gelu(cx: &mut Cx, call: &Call<'_>) -> Option<ValueRef> {
             let cube = cx.map(ScalarFn::Mul, &[square, x])?;
             let small = cx.map_number(ScalarFn::Mul, cube, 0.044_715)?;
             let sum = cx.map(ScalarFn::Add, &[x, small])?;
-            // (1 + tanh(u)) / 2 = 1 / (1 + exp(-2 u)): one exponential, and no cancellation for negative x.
             let factor = std::f64::consts::SQRT_2 * std::f64::consts::FRAC_2_SQRT_PI;
+            if cx.elem(x) == Some(Elem::F64) {
+                // As eager, whose zeros for negative x nothing more precise corrects.
+                let argument = cx.map_number(ScalarFn::Mul, sum, 0.5 * factor)?;
+                let inner = cx.map(ScalarFn::Tanh, &[argument])?;
+                return gelu_of(cx, x, inner);
+            }
+            // (1 + tanh(u)) / 2 = 1 / (1 + exp(-2 u)): one exponential, and no cancellation for negative x.
             gated(cx, x, sum, factor)
         }),
         _ => None,
