@@ -17,7 +17,7 @@ fn run(folder: &Path, args: &[&str]) -> (Option<i32>, String, String) {
 /// `tilefuse explain --format schema -o docs/plan.schema.json` writes it.
 #[test]
 fn the_schema_in_the_documentation_is_that_of_reports() {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/plan.schema.json");
+    let path = crate::common::files().join("docs/plan.schema.json");
     assert!(std::fs::read_to_string(path).unwrap() == Explanation::schema(), "the schema is out of date");
 }
 

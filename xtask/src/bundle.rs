@@ -31,7 +31,7 @@ const RUN: &str = include_str!("bundle/run.sh");
 const TESTS: &str = include_str!("bundle/tests.py");
 
 /// Files, and folders of files, of the repository that tests read.
-const FILES: [&str; 2] = ["kernels", "tests/tilefuse/samples.txt"];
+const FILES: [&str; 3] = ["kernels", "tests/tilefuse/samples.txt", "docs/plan.schema.json"];
 
 /// The largest archive that is worth sending around.
 const LIMIT: u64 = 60 << 20;
