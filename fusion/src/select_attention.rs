@@ -460,8 +460,9 @@ fn is_aligned(graph: &Graph, found: &Found, alignments: &Alignments) -> bool {
         let bytes = ty.dtype.elem().map_or(1, |elem| elem.bytes() as i64);
         outer.filter(|&(i, &d)| i == 0 || ty.shape[d] > 1).all(|(_, &d)| ty.strides[d] * bytes % 16 == 0)
     };
-    let values =
-        operands.into_iter().map(Operand::of_product).chain(found.mask.iter().map(|mask| mask.value));
+    // A factor between them is the call's: it gets the views of the product's operand, of what lies before the factor.
+    let ends = |operand: &Operand| [operand.of_product(), operand.value];
+    let values = operands.into_iter().flat_map(ends).chain(found.mask.iter().map(|mask| mask.value));
     // libtorch leaves others to matrix products.
     let of_kernels = |operand: &Operand| {
         let ty = graph.ty(operand.of_product());

@@ -461,6 +461,20 @@ s1 = f32 4 special
 %3 = mul.Tensor(%2, %1)
 return %3
 ",
+    // Keys that are not aligned, behind a factor, became an operand of libtorch's attention on a GPU, which lost the device.
+    "s0 = f32 8 normal
+s1 = f32 10 normal
+s2 = f32 8 normal
+%0 = input s0 [1, 8] strides [8, 1] offset 0
+%1 = param s1 [1, 8] strides [16, 1] offset 2
+%2 = input s2 [1, 8] strides [8, 1] offset 0
+%3 = mul.Scalar(%1, 0.3)
+%4 = transpose.int(%3, -2, -1)
+%5 = mm(%0, %4)
+%6 = softmax.int(%5, -1)
+%7 = matmul(%6, %2)
+return %7
+",
 ];
 
 #[test]

@@ -169,6 +169,29 @@ fn operands_that_are_not_aligned_are_no_operands_of_a_call() {
     assert_ne!(calls(&lowered(graph, Stage::Primitive..=Stage::Primitive, &mut cx).unwrap()), attention);
 }
 
+/// The call gets what lies before a factor of the keys, which is its own.
+#[test]
+fn a_factor_hides_no_operand_that_is_not_aligned() {
+    let text = "graph {
+      %0 = input 0 : f32[5,8]@cuda:0
+      %1 = input 1 : f32[7,8]@cuda:0
+      %2 = input 2 : f32[7,8]@cuda:0
+      %3 = aten::mul.Scalar(self=%1, other=0.3) : f32[7,8]@cuda:0
+      %4 = aten::t(self=%3) : f32[8,7]{1,8}@cuda:0
+      %5 = aten::mm(self=%0, mat2=%4) : f32[5,7]@cuda:0
+      %6 = aten::softmax.int(self=%5, dim=-1, dtype=None) : f32[5,7]@cuda:0
+      %7 = aten::mm(self=%6, mat2=%2) : f32[5,8]@cuda:0
+      outputs %7
+    }";
+    for (alignment, selected) in [(16, true), (8, false)] {
+        let mut cx = Context::new(&Profile::gpu(132, 4200.0));
+        cx.alignments.inputs = vec![16, alignment, 16];
+        let graph = parse_graph(text).unwrap();
+        let found = calls(&lowered(graph, Stage::Primitive..=Stage::Primitive, &mut cx).unwrap());
+        assert_eq!(found == ["scaled_dot_product_attention"], selected, "{found:?}");
+    }
+}
+
 /// A mask of one column for all keys is broadcast by libtorch, on a GPU to strides that its kernels do not take.
 #[test]
 fn a_mask_of_one_column_is_no_operand_on_a_gpu() {
