@@ -477,6 +477,15 @@ return %7
 ",
 ];
 
+/// Whether an element is infinite or NaN is decided by the rounding of what is close to one.
+#[test]
+fn a_rounding_may_decide_what_is_nan() {
+    crate::common::setup();
+    let seed = 143_391_986_845_264;
+    let ran = run_fused(&generate(seed), seed, Device::Cpu).unwrap();
+    assert!(matches!(ran.outcome, Outcome::Same { .. }), "{:?}", ran.outcome);
+}
+
 #[test]
 fn programs_that_once_failed_equal_eager() {
     crate::common::setup();
