@@ -1,4 +1,4 @@
-//! Pooling over windows, on the host: as many strided slices as a window has elements, combined element by element.
+//! Pooling over windows: as many strided slices as a window has elements, combined element by element.
 //!
 //! ```text
 //! aten::max_pool2d %0, kernel [1, 2]   ->   map max (slice %0 from 0 step 2), (slice %0 from 1 step 2)
@@ -12,7 +12,6 @@ use tilefuse_block::{Elem, Literal, ScalarFn};
 use super::Registry;
 use super::cx::{Call, Cx, wide};
 use crate::graph::ValueRef;
-use crate::types::Device;
 
 /// Elements of a window above which libtorch's loops are left to it.
 const MAX_WINDOW: i64 = 16;
@@ -114,7 +113,7 @@ fn windows(
     outside: Literal,
 ) -> Option<ValueRef> {
     let taps = axes.iter().try_fold(1i64, |all, axis| all.checked_mul(axis.kernel))?;
-    if call.out().device != Device::Cpu || taps > MAX_WINDOW || call.out().numel() == 0 {
+    if taps > MAX_WINDOW || call.out().numel() == 0 {
         return None;
     }
     let shape = cx.shape(x);
