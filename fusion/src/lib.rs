@@ -7,6 +7,7 @@
 
 mod args;
 mod block_kernel;
+mod channels_last;
 pub mod combiner;
 pub mod contract;
 mod convolution;

@@ -11,7 +11,8 @@
 //!   select-attention           contraction, softmax, contraction -> scaled_dot_product_attention
 //!   select-library             contractions                      -> calls of libtorch, or products and their sums
 //!   simplify-selected          as simplify
-//!   select-kernels             calls, on a processor             -> kernels where they take less time
+//!   channels-last              convolutions of halves, on a GPU  -> in channels-last, where less is copied so
+//!   select-kernels             calls                             -> kernels where they take less time
 //!   tuple-reductions           reductions that need each other   -> one of tuples
 //!   drop-aliased-outputs  *    outputs in memory of others       -> these
 //!   drop-empty            *    what is empty, and what reads it  -> allocated only, and without it
@@ -31,6 +32,7 @@
 use std::fmt;
 use std::ops::RangeInclusive;
 
+use crate::channels_last::library::channels_last;
 use crate::contract::{Candidate, Times, choose_counted};
 use crate::gathered_products::gather_products;
 use crate::graph::Graph;
@@ -226,6 +228,10 @@ pub const PASSES: &[Pass] = &[
         Ok(())
     }),
     graph("simplify-selected", Stage::Primitive, simplified),
+    graph("channels-last", Stage::Kernels, |graph, cx| {
+        channels_last(graph, &cx.profile, &cx.rewrites);
+        Ok(())
+    }),
     graph("select-kernels", Stage::Kernels, select_kernels),
     graph("tuple-reductions", Stage::Kernels, |graph, cx| {
         tuple_reductions(graph, &cx.rewrites);

@@ -3,7 +3,7 @@
 use tch::{Device, Kind, Tensor};
 use tilefuse::{Fused, Options, Prepack, Products, StepReport};
 
-use crate::common::{THREADS, setup};
+use crate::common::{THREADS, has_gpu, setup};
 
 const NONE: Option<&Tensor> = None;
 
@@ -41,15 +41,19 @@ impl Model {
         vec![if self.averages { y.mean_dim([2i64, 3].as_slice(), false, None::<Kind>) } else { y }]
     }
 
-    /// With the weights of another one, in `f64`.
+    /// The same in `f64`.
     fn exact(&self) -> Model {
-        let double = |t: &Tensor| t.to_kind(Kind::Double);
+        self.with(|t| t.to_kind(Kind::Double))
+    }
+
+    /// With other weights.
+    fn with(&self, of: impl Fn(&Tensor) -> Tensor) -> Model {
         Model {
-            first: double(&self.first),
-            bias: double(&self.bias),
-            depthwise: double(&self.depthwise),
-            pointwise: double(&self.pointwise),
-            last: double(&self.last),
+            first: of(&self.first),
+            bias: of(&self.bias),
+            depthwise: of(&self.depthwise),
+            pointwise: of(&self.pointwise),
+            last: of(&self.last),
             averages: self.averages,
         }
     }
@@ -128,6 +132,41 @@ fn filters_are_packed_and_no_step_lies_between() {
     assert_eq!(names, expected);
     // Panels of 48, 16, 48 and 32 columns, or of what else the widths of tiles are.
     assert!(plan.packed_bytes >= 4 * (40 * 27 + 40 * 9 + 40 * 40 + 21 * 360), "{}", plan.packed_bytes);
+}
+
+/// libtorch's convolutions get and leave channels-last, and that of one tap is a product with what is behind it.
+#[test]
+fn on_a_gpu_convolutions_are_in_channels_last() {
+    setup();
+    if !has_gpu() {
+        return;
+    }
+    let _no_grad = tch::no_grad_guard();
+    for (kind, limit) in [(Kind::Half, 4e-3), (Kind::BFloat16, 3e-2)] {
+        for averages in [true, false] {
+            for (batch, size) in [(1, [32, 32]), (2, [57, 31]), (3, [64, 48])] {
+                let model = Model::new(kind, averages).with(|t| t.to_device(Device::Cuda(0)));
+                let options = Options { products: Products::Generated, ..Options::default() };
+                let fused = tilefuse::fuse_with(model, options);
+                let x = image(batch, size, kind).to_device(Device::Cuda(0));
+                let eager = fused.model().forward(&[x.shallow_clone()]).remove(0);
+                let exact = fused.model().exact().forward(&[x.to_kind(Kind::Double)]).remove(0);
+                for _ in 0..3 {
+                    let ours = call(&fused, &x);
+                    assert_eq!((ours.size(), ours.stride()), (eager.size(), eager.stride()));
+                    let apart = (ours.to_kind(Kind::Double) - &exact).abs().max().double_value(&[]);
+                    assert!(
+                        apart <= limit * exact.abs().max().double_value(&[]).max(1.0),
+                        "{kind:?}: {apart}"
+                    );
+                }
+                let plan = fused.explain_with(&[x], |model, x| model.forward(x)).unwrap();
+                let text = plan.to_string();
+                assert_eq!(plan.extern_ops, 3, "{text}");
+                assert!(text.contains("fused_conv2d_add_relu"), "{text}");
+            }
+        }
+    }
 }
 
 #[test]

@@ -9,9 +9,8 @@
 use std::fmt;
 
 use super::conv::Vectors;
-use super::{
-    FREE_BYTES, Host, OperandKernel, Products, Template, blocks, channels_last, product, templates, vnni,
-};
+use super::{FREE_BYTES, Host, OperandKernel, Products, Template, blocks, conv, product, templates, vnni};
+use crate::channels_last;
 use crate::graph::{AtenCall, Graph, NodeId, Op, ValueRef, View};
 use crate::plan::{Profile, operand_place};
 use crate::types::{Device, TensorType};
@@ -205,6 +204,9 @@ fn has_epilogue(graph: &Graph, node: NodeId) -> bool {
     if graph.outputs.iter().any(|output| output.node == node) {
         return false;
     }
+    // A kernel writes what a permutation brings into channels-last behind a convolution.
+    let is_conv = matches!(&graph.node(node).op, Op::Aten(call)
+        if call.contraction().is_some_and(|form| form.window.is_some()));
     let mut inside = vec![node];
     let mut computes = false;
     let mut at = 0;
@@ -215,11 +217,13 @@ fn has_epilogue(graph: &Graph, node: NodeId) -> bool {
             match graph.node(user).op {
                 _ if inside.contains(&user) => {}
                 Op::View(View::Reshape) if same => inside.push(user),
+                Op::View(View::Permute(_)) if is_conv && value == node => inside.push(user),
                 Op::Map(function) if function.cost() > MOST_COST => return false,
                 Op::Map(_) | Op::Cast if same => {
                     let outside = |v: &ValueRef| !inside.contains(&v.node);
                     let operands = graph.operands(user);
-                    let cheap = operands.iter().filter(|v| outside(v)).all(|v| is_cheap(graph, v.node));
+                    let cheap =
+                        operands.iter().filter(|v| outside(v)).all(|v| is_cheap(graph, v.node, numel));
                     if inside.len() >= MOST_EPILOGUE || !cheap {
                         return false;
                     }
@@ -235,15 +239,17 @@ fn has_epilogue(graph: &Graph, node: NodeId) -> bool {
     computes
 }
 
-/// Whether an operand of an epilogue is neither what a call computes, which may run later, nor made by expensive operators, which
-/// would become part of the epilogue.
-fn is_cheap(graph: &Graph, node: NodeId) -> bool {
+/// Whether an operand of an epilogue of so many elements is neither what a call computes, which may run later, nor made by expensive
+/// operators, which would become part of the epilogue: but of what is spread over a block a number of elements is computed.
+fn is_cheap(graph: &Graph, node: NodeId, numel: i64) -> bool {
     let mut seen = vec![node];
     let mut at = 0;
     while let Some(&node) = seen.get(at) {
         at += 1;
         match graph.node(node).op {
-            Op::Map(function) if function.cost() > MOST_COST => return false,
+            Op::Map(function) if function.cost() > MOST_COST && !is_spread(graph, node, numel) => {
+                return false;
+            }
             Op::Map(_) | Op::View(_) | Op::Cast => {
                 if seen.len() >= MOST_EPILOGUE {
                     return false;
@@ -264,17 +270,27 @@ fn is_cheap(graph: &Graph, node: NodeId) -> bool {
     true
 }
 
+/// Whether a value is of so few elements that an epilogue of so many computes each for several of its own.
+fn is_spread(graph: &Graph, node: NodeId, numel: i64) -> bool {
+    graph.ty(node.into()).numel().saturating_mul(LEAST_SPREAD) <= numel
+}
+
+/// For how many elements of an epilogue one is computed at least.
+const LEAST_SPREAD: i64 = 16;
+
 /// What libtorch's call takes besides where tensors around it lie in another order than it wants or leaves them: images
 /// that are copied before it, keys and values that are repeated for it, and a result that whoever reads it next reads at
 /// strides.
 fn moving_us(candidate: &Candidate<'_>, profile: &Profile) -> f64 {
     let bytes = |value: ValueRef| candidate.graph.ty(value).bytes() as f64;
+    // On a GPU the call reads and writes them as they lie.
     let is_conv = candidate.call.contraction().is_some_and(|form| form.window.is_some());
+    let is_conv = is_conv && !profile.machine.is_gpu();
     let images = candidate.graph.operands(candidate.node).first().copied().filter(|_| is_conv);
     let images = images.filter(|&v| channels_last::is_read_at_strides(candidate.graph, v)).map_or(0.0, bytes);
     let vectors = Vectors::of(profile);
-    let may_convert = || channels_last::may_be_channels_last(candidate.graph, candidate.node, vectors);
-    let result = candidate.template.result_layout.is_some() && may_convert();
+    let may_convert = || conv::may_be_channels_last(candidate.graph, candidate.node, vectors);
+    let result = is_conv && candidate.template.result_layout.is_some() && may_convert();
     let result = if result { bytes(candidate.node.into()) } else { 0.0 };
     let operands = candidate.graph.operands(candidate.node);
     let repeated = candidate.template.repeated_heads.as_ref().map_or(0.0, |heads| {

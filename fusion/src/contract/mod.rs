@@ -14,7 +14,7 @@
 //! `pack.rs` writes kernels that lay out other operands before each product; `blocks.rs` chooses the blocks, `vnni.rs` those of
 //! `bf16` and 8-bit integers where processors have instructions for these, `warpgroup.rs` those of GPUs, and `template.rs` writes the programs, in the kernel
 //! language ([`tilefuse_block::dynamic`]). `conv/` has the same for convolutions, and `attention/` for attention.
-//! `channels_last.rs` lets results lie in another order than eager's where only kernels read them.
+//! [`crate::channels_last`] lets results lie in another order than eager's where only kernels read them.
 //!
 //! `declined.rs` has the reasons for which a call has no kernel at all.
 //!
@@ -25,7 +25,6 @@
 mod attention;
 mod blocks;
 mod candidates;
-mod channels_last;
 mod conv;
 mod declined;
 mod operand;
@@ -51,7 +50,6 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use serde::Serialize;
-use smallvec::SmallVec;
 
 pub use self::attention::RepeatedHeads;
 pub use self::candidates::{Candidate, Times};
@@ -62,13 +60,13 @@ pub use self::prepack::{Panels, Prepacked};
 use self::product::Product;
 use self::template::Operands;
 use crate::block_kernel::BlockKernel;
+use crate::channels_last::{self, ResultLayout};
 use crate::graph::{AtenCall, Graph, NodeId, Op, ValueRef};
 use crate::library_form::{ContractionForm, LibraryForm};
 use crate::plan::Profile;
 use crate::recording::Arg;
 use crate::rewrites::Rewrites;
 use crate::schedule::Machine;
-use crate::types::{Dims, row_major};
 
 /// Which products of matrices are kernels of ours, and which are libtorch's.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize)]
@@ -149,31 +147,6 @@ impl Template {
     }
 }
 
-/// A result that is row-major with its dimensions in another order.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ResultLayout {
-    /// Sizes in the order in memory.
-    pub shape: Dims,
-    /// By dimension of the result: which dimension in memory it is.
-    pub permutation: SmallVec<[u8; 6]>,
-    /// By dimension in memory: which dimension of the result it is.
-    pub inverse: SmallVec<[u8; 6]>,
-}
-
-impl ResultLayout {
-    /// Strides of the result.
-    pub fn strides(&self) -> Dims {
-        let strides = row_major(&self.shape);
-        self.permutation.iter().map(|&d| strides[usize::from(d)]).collect()
-    }
-
-    /// Whether a tensor of these strides and sizes lies in this order.
-    fn is_order_of(&self, strides: &[i64], shape: &[i64]) -> bool {
-        let own = self.strides();
-        strides.len() == own.len() && (0..own.len()).all(|d| shape[d] == 1 || strides[d] == own[d])
-    }
-}
-
 /// The processor that templates are made for.
 #[derive(Clone, Copy)]
 struct Host {
@@ -229,13 +202,17 @@ fn on_gpu(
     let (Machine::Gpu { processors, .. }, LibraryForm::Contraction(form)) = (profile.machine, form) else {
         return Err(Declined::Device);
     };
-    if form.window.is_some() || profile.products.generated <= 0.0 {
+    if profile.products.generated <= 0.0 {
         return Err(Declined::Device);
     }
-    let product = warpgroup::in_memory(graph, node, product::of(graph, node, form)?);
+    let (product, result_layout) = match form.window {
+        Some(_) => conv::as_product(graph, node, form).map(|(product, layout)| (product, Some(layout)))?,
+        None => (product::of(graph, node, form)?, None),
+    };
+    let product = warpgroup::in_memory(graph, node, product);
     let kernels = warpgroup::blocks(&product, processors)?.into_iter().filter_map(|(blocks, shares)| {
         let template = template::with(&product, blocks, Operands::of(&product))?;
-        Some(Template { shares, ..template })
+        Some(Template { shares, result_layout: result_layout.clone(), ..template })
     });
     Ok(kernels.collect())
 }
@@ -245,7 +222,7 @@ fn on_gpu(
 /// filters fill no vectors, and only there.
 fn of_windows(graph: &Graph, node: NodeId, form: &ContractionForm, host: Host) -> Vec<Template> {
     let packed = host.packs.and_then(|vectors| {
-        let turn = channels_last::may_be_channels_last(graph, node, vectors);
+        let turn = conv::may_be_channels_last(graph, node, vectors);
         conv::packed(graph, node, form, turn, vectors)
     });
     let transposed = form.window.as_ref().is_some_and(|window| window.transposed);

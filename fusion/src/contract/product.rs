@@ -138,7 +138,7 @@ impl Access {
 
 impl Product {
     /// The same with dimensions of the batch made rows where the right operand is the same for all of them.
-    fn folded(mut self) -> Product {
+    pub(super) fn folded(mut self) -> Product {
         let keep: Vec<usize> = (0..self.batch.len()).filter(|&d| self.batch[d] != 1).collect();
         for access in [&mut self.a, &mut self.b].into_iter().chain(&mut self.c) {
             access.batch = keep.iter().map(|&d| access.batch[d]).collect();

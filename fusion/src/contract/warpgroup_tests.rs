@@ -1,6 +1,6 @@
 //! Products on a GPU: what is one kernel, and what it computes, in the interpreter.
 
-use super::tests::{evaluate, packed_for, run};
+use super::tests::{evaluate, packed, packed_for, run, run_packed};
 use super::{Declined, Products};
 use crate::parse_graph;
 use crate::plan::{Plan, Profile, StepKind};
@@ -89,6 +89,40 @@ fn computed_operands_are_stored_first() {
       outputs %3
     }";
     assert_eq!(check(text), 2);
+}
+
+/// As kernels of a processor compute it.
+#[test]
+fn convolutions_of_one_tap_over_channels_last_are_products_with_their_epilogue() {
+    for (batch, channels, filters, size) in [(2, 16, 24, 5), (3, 72, 64, 7), (1, 64, 136, 9)] {
+        for bias in [true, false] {
+            let last = |c: i64| {
+                format!("bf16[{batch},{c},{size},{size}]{{{},1,{},{c}}}@cuda:0", size * size * c, size * c)
+            };
+            let (image, out) = (last(channels), last(filters));
+            let bias = if bias { "%2" } else { "None" };
+            let text = format!(
+                "graph {{
+                   %0 = input 0 : {image}
+                   %1 = param 0 : bf16[{filters},{channels},1,1]@cuda:0
+                   %2 = param 1 : bf16[{filters}]@cuda:0
+                   %3 = input 1 : {out}
+                   %4 = aten::conv2d(input=%0, weight=%1, bias={bias}, stride=[1,1], padding=[0,0], dilation=[1,1], groups=1) : {out}
+                   %5 = aten::add.Tensor(self=%4, other=%3, alpha=1) : {out}
+                   %6 = aten::relu(self=%5) : {out}
+                   outputs %6
+                 }}"
+            );
+            let plan = planned(&text, Products::Generated);
+            assert_eq!((plan.kernel_count(), plan.extern_count()), (1, 0), "{plan}");
+            let (host, packed) = packed(&text.replace("@cuda:0", ""), 1, Products::Generated);
+            let (found, expected) = (run(&plan), run_packed(&host, &packed));
+            assert_eq!(found[0].len(), expected[0].len());
+            for (found, expected) in found[0].iter().zip(&expected[0]) {
+                assert!((found - expected).abs() <= 1e-2 * expected.abs().max(1.0), "{found} for {expected}");
+            }
+        }
+    }
 }
 
 #[test]

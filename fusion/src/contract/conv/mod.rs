@@ -28,6 +28,7 @@ mod packed_filter;
 #[cfg(test)]
 mod packed_tests;
 mod phase;
+mod pointwise;
 mod rows;
 #[cfg(test)]
 mod tests;
@@ -36,21 +37,21 @@ mod transposed;
 #[cfg(test)]
 mod transposed_tests;
 
-use smallvec::SmallVec;
 use tilefuse_block::Elem;
 use tilefuse_block::dynamic::BuildError;
 
+use super::Template;
 use super::operand::{Source, in_memory, source};
 use super::prepack::{Panels, unwritten_param};
-use super::{ResultLayout, Template};
 use crate::block_kernel::{BlockKernel, BlockKernelKind, Coordinates, Layout, Tied};
+use crate::channels_last::{self, ResultLayout};
 use crate::graph::{Graph, NodeId};
 use crate::library_form::ContractionForm;
-use crate::types::Dims;
 
 use block::Block;
 pub(super) use call::declined;
 use packed::Image;
+pub(super) use pointwise::as_product;
 pub(super) use rows::Rows;
 use tile::Extents;
 pub(super) use tile::Vectors;
@@ -149,7 +150,7 @@ fn image_of(read: &call::Read, lie: &Source) -> Option<Image> {
 }
 
 /// Whether a call reads the operand at a position as images at whatever strides.
-pub(super) fn takes_any_strides(
+fn takes_any_strides(
     graph: &Graph,
     node: NodeId,
     form: &ContractionForm,
@@ -231,13 +232,15 @@ fn matrix(filters: &Source, conv: &Conv, tile: &Extents) -> Option<Panels> {
 
 /// The order of a result with the filters innermost.
 fn channels_last_layout(read: &call::Read, shape: &[i64]) -> Option<ResultLayout> {
-    let rank = shape.len() as u8;
-    let skip = u8::from(read.batched);
-    let inverse: SmallVec<[u8; 6]> = (0..skip).chain(skip + 1..rank).chain([skip]).collect();
-    let permutation: SmallVec<[u8; 6]> =
-        (0..skip).chain([rank.checked_sub(1)?]).chain(skip..rank - 1).collect();
-    let of = |dims: &[i64]| -> Dims { inverse.iter().map(|&d| dims[usize::from(d)]).collect() };
-    Some(ResultLayout { shape: of(shape), permutation, inverse: inverse.clone() })
+    ResultLayout::channels_last(shape, read.batched)
+}
+
+/// Whether all that read a node's result take it with its filters innermost: convolutions whose templates read images at any
+/// strides among them.
+pub(super) fn may_be_channels_last(graph: &Graph, node: NodeId, vectors: Vectors) -> bool {
+    channels_last::may_be_channels_last(graph, node, &|user, form, position| {
+        takes_any_strides(graph, user, form, position, vectors)
+    })
 }
 
 /// A template of a program.

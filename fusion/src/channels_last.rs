@@ -13,14 +13,58 @@
 use rustc_hash::FxHashSet;
 use smallvec::SmallVec;
 
-use super::ResultLayout;
-use super::conv::{self, Vectors};
+pub(crate) mod library;
+#[cfg(test)]
+mod tests;
+
 use crate::graph::{Graph, NodeId, Op, ValueRef, View};
-use crate::types::{Dims, TensorType};
+use crate::library_form::ContractionForm;
+use crate::types::{Device, Dims, TensorType, row_major};
+
+/// A result that is row-major with its dimensions in another order.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ResultLayout {
+    /// Sizes in the order in memory.
+    pub shape: Dims,
+    /// By dimension of the result: which dimension in memory it is.
+    pub permutation: SmallVec<[u8; 6]>,
+    /// By dimension in memory: which dimension of the result it is.
+    pub inverse: SmallVec<[u8; 6]>,
+}
+
+impl ResultLayout {
+    /// The order with the second dimension innermost, or without a batch the first one: `None` for a vector.
+    pub(crate) fn channels_last(shape: &[i64], batched: bool) -> Option<ResultLayout> {
+        let rank = u8::try_from(shape.len()).ok()?;
+        let skip = u8::from(batched);
+        let last = rank.checked_sub(1).filter(|&last| last > skip)?;
+        let inverse: SmallVec<[u8; 6]> = (0..skip).chain(skip + 1..rank).chain([skip]).collect();
+        let permutation: SmallVec<[u8; 6]> = (0..skip).chain([last]).chain(skip..last).collect();
+        let shape = inverse.iter().map(|&d| shape[usize::from(d)]).collect();
+        Some(ResultLayout { shape, permutation, inverse })
+    }
+
+    /// Strides of the result.
+    pub fn strides(&self) -> Dims {
+        let strides = row_major(&self.shape);
+        self.permutation.iter().map(|&d| strides[usize::from(d)]).collect()
+    }
+
+    /// Whether a tensor of these strides and sizes lies in this order.
+    pub(crate) fn is_order_of(&self, strides: &[i64], shape: &[i64]) -> bool {
+        let own = self.strides();
+        strides.len() == own.len() && (0..own.len()).all(|d| shape[d] == 1 || strides[d] == own[d])
+    }
+}
 
 /// Whether all that read a node's result take it in any order: convolutions as their images, reductions of pixels, and
-/// pointwise operators and windows whose results are read by such alone.
-pub(super) fn may_be_channels_last(graph: &Graph, node: NodeId, vectors: Vectors) -> bool {
+/// pointwise operators and windows whose results are read by such alone. `takes_any_strides` says of an operand of a call's whether
+/// it is images that are read at whatever strides.
+pub(crate) fn may_be_channels_last(
+    graph: &Graph,
+    node: NodeId,
+    takes_any_strides: &dyn Fn(NodeId, &ContractionForm, u16) -> bool,
+) -> bool {
     let mut seen = FxHashSet::default();
     let mut stack = vec![node];
     while let Some(at) = stack.pop() {
@@ -34,14 +78,13 @@ pub(super) fn may_be_channels_last(graph: &Graph, node: NodeId, vectors: Vectors
         }
         for (user, edge) in graph.users(at) {
             match &graph.node(user).op {
-                op if goes_before(op) => stack.push(user),
+                _ if goes_before(graph, user) => stack.push(user),
                 // One of its readers lies in that order already.
                 Op::View(View::Permute(order)) if is_filters_last(order) => {}
                 Op::Reduce { dims, .. } if dims.iter().all(|&d| d >= 2) => {}
                 Op::Aten(call)
-                    if call.contraction().is_some_and(|form| {
-                        conv::takes_any_strides(graph, user, form, edge.operand, vectors)
-                    }) => {}
+                    if call.contraction().is_some_and(|form| takes_any_strides(user, form, edge.operand)) => {
+                }
                 _ => return false,
             }
         }
@@ -56,19 +99,46 @@ fn is_filters_last(order: &[u8]) -> bool {
     order.iter().copied().eq(with) || order.iter().copied().eq(without)
 }
 
-/// Whether an operator computes the same of a permutation, permuted.
-fn goes_before(op: &Op) -> bool {
-    matches!(op, Op::Map(_) | Op::Cast | Op::View(View::Slice { .. } | View::Pad { .. }))
+/// Whether an operator computes the same of a permutation, permuted. Concatenations do so, too, but on a processor the loads of
+/// a convolution choose between their operands, and a U-Net took 1.25 times as long with what was stored in channels-last.
+fn goes_before(graph: &Graph, node: NodeId) -> bool {
+    match graph.node(node).op {
+        Op::Map(_) | Op::Cast | Op::View(View::Slice { .. } | View::Pad { .. }) => true,
+        Op::Concat { .. } => matches!(graph.ty(node.into()).device, Device::Cuda(_)),
+        _ => false,
+    }
 }
 
 /// Makes a node's result lie in an order, and what pointwise operators compute of it.
-pub(super) fn apply(graph: &mut Graph, node: NodeId, layout: &ResultLayout) {
+pub(crate) fn apply(graph: &mut Graph, node: NodeId, layout: &ResultLayout) {
     let logical = graph.ty(node.into()).clone();
     let origin = graph.node(node).origin;
     if let Some(out) = graph.node_mut(node).outs.first_mut() {
         *out = TensorType::contiguous(logical.dtype, &layout.shape, logical.device);
     }
-    let mut views = vec![viewed(graph, node, layout, logical, origin)];
+    let view = viewed(graph, node, layout, logical, origin);
+    push_down(graph, view, layout);
+}
+
+/// The same of a call of libtorch's, whose result has the strides of an order.
+pub(crate) fn apply_to_call(graph: &mut Graph, node: NodeId, layout: &ResultLayout) {
+    let logical = graph.ty(node.into()).clone();
+    let origin = graph.node(node).origin;
+    let ty = TensorType::contiguous(logical.dtype, &layout.shape, logical.device);
+    let memory = graph.add(Op::View(View::Permute(layout.inverse.clone())), &[], [ty], origin);
+    let view = Op::View(View::Permute(layout.permutation.clone()));
+    let view = graph.add(view, &[memory.into()], [logical], origin);
+    graph.replace_uses(node.into(), view.into());
+    graph.set_operand(memory, 0, node.into());
+    if let Some(out) = graph.node_mut(node).outs.first_mut() {
+        out.strides = layout.strides();
+    }
+    push_down(graph, view, layout);
+}
+
+/// Moves a permutation that gives a value in an order its own shape behind what computes the same before it.
+fn push_down(graph: &mut Graph, view: NodeId, layout: &ResultLayout) {
+    let mut views = vec![view];
     while let Some(view) = views.pop() {
         let Some(&memory) = graph.operands(view).first() else { continue };
         for (user, _) in graph.users(view) {
@@ -76,7 +146,7 @@ pub(super) fn apply(graph: &mut Graph, node: NodeId, layout: &ResultLayout) {
                 continue;
             }
             match &graph.node(user).op {
-                op if goes_before(op) => views.push(before(graph, user, layout)),
+                _ if goes_before(graph, user) => views.push(before(graph, user, layout)),
                 // What was brought into the order before it was the value's own.
                 Op::View(View::Permute(back)) if *back == layout.inverse => {
                     graph.replace_uses(user.into(), memory);
@@ -111,7 +181,9 @@ fn before(graph: &mut Graph, node: NodeId, layout: &ResultLayout) -> NodeId {
     let ty = graph.ty(node.into()).clone();
     let result = TensorType::contiguous(ty.dtype, &in_memory(&ty.shape, layout), ty.device);
     match &mut old.op {
-        Op::View(View::Slice { dim, .. }) => *dim = layout.permutation[usize::from(*dim)],
+        Op::Concat { dim } | Op::View(View::Slice { dim, .. }) => {
+            *dim = layout.permutation[usize::from(*dim)]
+        }
         Op::View(View::Pad { low, interior, .. }) => {
             (*low, *interior) = (in_memory(low, layout), in_memory(interior, layout));
         }
@@ -144,8 +216,19 @@ fn in_memory(dims: &[i64], layout: &ResultLayout) -> Dims {
     layout.inverse.iter().map(|&d| dims[usize::from(d)]).collect()
 }
 
+/// Whether a value lies in an order: at its strides, or as a permutation of what is row-major in memory.
+pub(crate) fn lies_in(graph: &Graph, value: ValueRef, layout: &ResultLayout) -> bool {
+    let ty = graph.ty(value);
+    let memory = || {
+        let operand = *graph.operands(value.node).first()?;
+        let Op::View(View::Permute(order)) = &graph.node(value.node).op else { return None };
+        Some(*order == layout.permutation && graph.ty(operand).is_contiguous())
+    };
+    layout.is_order_of(&ty.strides, &ty.shape) || memory() == Some(true)
+}
+
 /// A convolution's images that are read as they lie.
-pub(super) struct StridedImages {
+pub(crate) struct StridedImages {
     node: NodeId,
     position: u16,
     before: ValueRef,
@@ -153,7 +236,7 @@ pub(super) struct StridedImages {
 }
 
 /// Lets a convolution read images that are a permutation of what lies in memory at the strides that they have there.
-pub(super) fn read_at_strides(graph: &mut Graph, node: NodeId) -> Option<StridedImages> {
+pub(crate) fn read_at_strides(graph: &mut Graph, node: NodeId) -> Option<StridedImages> {
     let Op::Aten(call) = &graph.node(node).op else { return None };
     let position = call.contraction().filter(|form| form.window.is_some())?.lhs;
     let before = *graph.operands(node).get(usize::from(position))?;
@@ -173,14 +256,14 @@ pub(super) fn read_at_strides(graph: &mut Graph, node: NodeId) -> Option<Strided
 }
 
 /// Whether a value is a permutation that is read at the strides that it has in memory.
-pub(super) fn is_read_at_strides(graph: &Graph, value: ValueRef) -> bool {
+pub(crate) fn is_read_at_strides(graph: &Graph, value: ValueRef) -> bool {
     let permuted = matches!(graph.node(value.node).op, Op::View(View::Permute(_)));
     permuted && !graph.ty(value).is_contiguous()
 }
 
 impl StridedImages {
     /// Makes it undone.
-    pub(super) fn undo(self, graph: &mut Graph) {
+    pub(crate) fn undo(self, graph: &mut Graph) {
         graph.set_operand(self.node, self.position, self.before);
         graph.remove(self.view);
     }

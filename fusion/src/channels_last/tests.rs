@@ -1,0 +1,143 @@
+use std::fmt::Write;
+
+use crate::graph::{Graph, NodeId, Op};
+use crate::pipeline::primitive;
+use crate::plan::{Plan, Profile, plan};
+use crate::rewrites::Rewrites;
+
+use super::ResultLayout;
+use super::library::channels_last;
+
+fn gpu() -> Profile {
+    Profile::gpu(132, 4200.0).with_clusters().with_warpgroups()
+}
+
+/// A graph of calls: lines of results, calls and types, over a batch of images, a residual and a weight.
+fn graph_of(calls: &[(&str, &str)]) -> String {
+    let mut text = String::from(
+        "graph {
+           %0 = input 0 : bf16[2,16,8,8]@cuda:0
+           %1 = input 1 : bf16[2,16,8,8]@cuda:0
+           %2 = param 0 : bf16[16,16,3,3]@cuda:0
+           %3 = param 1 : bf16[16,16,1,1]@cuda:0\n",
+    );
+    for (at, (call, shape)) in calls.iter().enumerate() {
+        writeln!(text, "%{} = aten::{call} : bf16[{shape}]@cuda:0", at + 4).unwrap();
+    }
+    writeln!(text, "outputs %{}\n}}", calls.len() + 3).unwrap();
+    text
+}
+
+const IMAGES: &str = "2,16,8,8";
+
+/// A convolution of three by three taps that keeps the size.
+fn conv(of: u32) -> String {
+    format!(
+        "conv2d(input=%{of}, weight=%2, bias=None, stride=[1,1], padding=[1,1], dilation=[1,1], groups=1)"
+    )
+}
+
+/// A convolution of one tap.
+fn pointwise(of: u32) -> String {
+    format!(
+        "conv2d(input=%{of}, weight=%3, bias=None, stride=[1,1], padding=[0,0], dilation=[1,1], groups=1)"
+    )
+}
+
+fn rewritten(text: &str) -> Graph {
+    let profile = gpu();
+    let mut graph = primitive(text, &profile);
+    channels_last(&mut graph, &profile, &Rewrites::default());
+    crate::verify(&graph).unwrap();
+    graph
+}
+
+/// The calls of a graph, and how many of them have results in channels-last.
+fn calls(graph: &Graph) -> (usize, usize) {
+    let is_call = |id: &NodeId| matches!(graph.node(*id).op, Op::Aten(_));
+    let last = |id: &NodeId| {
+        let ty = graph.ty((*id).into());
+        ResultLayout::channels_last(&ty.shape, true).is_some_and(|l| l.is_order_of(&ty.strides, &ty.shape))
+    };
+    let all: Vec<NodeId> = graph.ids().filter(is_call).collect();
+    (all.len(), all.iter().filter(|id| last(id)).count())
+}
+
+fn planned(text: &str) -> Plan {
+    plan(&rewritten(text), &gpu()).unwrap()
+}
+
+#[test]
+fn convolutions_behind_each_other_are_in_channels_last() {
+    let text = graph_of(&[
+        (&conv(0), IMAGES),
+        ("relu(self=%4)", IMAGES),
+        (&conv(5), IMAGES),
+        ("add.Tensor(self=%6, other=%5, alpha=1)", IMAGES),
+        (&conv(7), IMAGES),
+        ("mean.dim(self=%8, dim=[2,3], keepdim=false, dtype=None)", "2,16"),
+    ]);
+    assert_eq!(calls(&rewritten(&text)), (3, 3));
+    let plan = planned(&text);
+    // One launch brings the images and the weight into this order; then the activation, the sum and the average.
+    assert_eq!((plan.extern_count(), plan.kernel_count()), (3, 4), "{plan}");
+}
+
+#[test]
+fn concatenations_and_pooling_stay_in_channels_last() {
+    let text = graph_of(&[
+        (&conv(0), IMAGES),
+        (&conv(4), IMAGES),
+        ("cat(tensors=[%4,%5], dim=1)", "2,32,8,8"),
+        (
+            "max_pool2d(self=%6, kernel_size=[2,2], stride=[2,2], padding=[0,0], dilation=[1,1], ceil_mode=false)",
+            "2,32,4,4",
+        ),
+        ("slice.Tensor(self=%7, dim=1, start=0, end=16, step=1)", "2,16,4,4"),
+        ("relu(self=%8)", "2,16,4,4"),
+        (&conv(9), "2,16,4,4"),
+        ("mean.dim(self=%10, dim=[2,3], keepdim=false, dtype=None)", "2,16"),
+    ]);
+    assert_eq!(calls(&rewritten(&text)), (3, 3));
+}
+
+/// cuDNN copies what lies in another order as well.
+#[test]
+fn a_convolution_alone_stays_as_it_is() {
+    let text = graph_of(&[(&conv(0), IMAGES), ("relu(self=%4)", IMAGES)]);
+    assert_eq!(calls(&rewritten(&text)), (1, 0));
+}
+
+#[test]
+fn a_processor_keeps_its_own_layouts() {
+    let text = graph_of(&[
+        (&conv(0), IMAGES),
+        (&conv(4), IMAGES),
+        ("mean.dim(self=%5, dim=[2,3], keepdim=false, dtype=None)", "2,16"),
+    ])
+    .replace("@cuda:0", "");
+    let profile = Profile::host(2);
+    let mut graph = primitive(&text, &profile);
+    let before = graph.to_string();
+    channels_last(&mut graph, &profile, &Rewrites::default());
+    assert_eq!(graph.to_string(), before);
+}
+
+/// A product is as quick as the images lie, so that it alone brings nothing into another order.
+#[test]
+fn convolutions_of_one_tap_follow_their_neighbours() {
+    let alone = graph_of(&[
+        (&pointwise(0), IMAGES),
+        ("relu(self=%4)", IMAGES),
+        (&pointwise(5), IMAGES),
+        ("mean.dim(self=%6, dim=[2,3], keepdim=false, dtype=None)", "2,16"),
+    ]);
+    assert_eq!(calls(&rewritten(&alone)), (2, 0));
+    let behind = graph_of(&[
+        (&conv(0), IMAGES),
+        ("relu(self=%4)", IMAGES),
+        (&pointwise(5), IMAGES),
+        ("mean.dim(self=%6, dim=[2,3], keepdim=false, dtype=None)", "2,16"),
+    ]);
+    assert_eq!(calls(&rewritten(&behind)), (2, 2));
+}
