@@ -270,6 +270,43 @@ fn is_cheap(graph: &Graph, node: NodeId, numel: i64) -> bool {
     true
 }
 
+/// How many vectors of so many elements, one for each column of a result, a call and the pointwise operators behind it read.
+pub(super) fn column_vectors(graph: &Graph, node: NodeId, columns: i64) -> u32 {
+    let numel = graph.ty(node.into()).numel();
+    let pointwise = |op: &Op| matches!(op, Op::Map(_) | Op::Cast | Op::View(_));
+    let mut inside = vec![node];
+    let mut at = 0;
+    while let Some(&value) = inside.get(at) {
+        at += 1;
+        for (user, _) in graph.users(value) {
+            let same = pointwise(&graph.node(user).op) && graph.ty(user.into()).numel() == numel;
+            if same && !inside.contains(&user) && inside.len() < MOST_EPILOGUE {
+                inside.push(user);
+            }
+        }
+    }
+    let mut seen = inside.clone();
+    let mut stack = inside;
+    let mut count = 0;
+    while let Some(value) = stack.pop() {
+        for operand in graph.operands(value) {
+            if seen.contains(&operand.node) || seen.len() >= 4 * MOST_EPILOGUE {
+                continue;
+            }
+            seen.push(operand.node);
+            let op = &graph.node(operand.node).op;
+            // A residual is read once, element by element.
+            let spread = matches!(op, Op::View(_)) || graph.ty(operand).numel() < numel;
+            match pointwise(op) {
+                true if spread => stack.push(operand.node),
+                true => {}
+                false => count += u32::from(graph.ty(operand).numel() == columns && columns > 1),
+            }
+        }
+    }
+    count
+}
+
 /// Whether a value is of so few elements that an epilogue of so many computes each for several of its own.
 fn is_spread(graph: &Graph, node: NodeId, numel: i64) -> bool {
     graph.ty(node.into()).numel().saturating_mul(LEAST_SPREAD) <= numel

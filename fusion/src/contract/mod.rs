@@ -14,7 +14,7 @@
 //! `pack.rs` writes kernels that lay out other operands before each product; `blocks.rs` chooses the blocks, `vnni.rs` those of
 //! `bf16` and 8-bit integers where processors have instructions for these, `warpgroup.rs` those of GPUs, and `template.rs` writes the programs, in the kernel
 //! language ([`tilefuse_block::dynamic`]). `conv/` has the same for convolutions, and `attention/` for attention.
-//! [`crate::channels_last`] lets results lie in another order than eager's where only kernels read them.
+//! `channels_last.rs`, beside this folder, lets results lie in another order than eager's where only kernels read them.
 //!
 //! `declined.rs` has the reasons for which a call has no kernel at all.
 //!
@@ -210,10 +210,12 @@ fn on_gpu(
         None => (product::of(graph, node, form)?, None),
     };
     let product = warpgroup::in_memory(graph, node, product);
-    let kernels = warpgroup::blocks(&product, processors)?.into_iter().filter_map(|(blocks, shares)| {
-        let template = template::with(&product, blocks, Operands::of(&product))?;
-        Some(Template { shares, result_layout: result_layout.clone(), ..template })
-    });
+    let vectors = candidates::column_vectors(graph, node, product.n);
+    let kernels =
+        warpgroup::blocks(&product, processors, vectors)?.into_iter().filter_map(|(blocks, shares)| {
+            let template = template::with(&product, blocks, Operands::of(&product))?;
+            Some(Template { shares, result_layout: result_layout.clone(), ..template })
+        });
     Ok(kernels.collect())
 }
 

@@ -40,6 +40,17 @@ struct Shape {
     filling: i64,
 }
 
+impl Shape {
+    /// Registers of a thread: its sums, and of each vector along the columns the elements of a quarter of these, in 16 bits as
+    /// loaded and in 32 as computed with.
+    fn registers(&self, vectors: u32) -> u32 {
+        self.rows * self.columns / (32 * self.warps) + vectors * self.columns / 4 * 3 / 2
+    }
+}
+
+/// The most registers that sums and vectors may take.
+const REGISTERS: u32 = 239;
+
 /// What a step of the sum takes at least where four of them are under way, until its operands are there, in elements of a block at
 /// the full rate; less where more are.
 const LATENCY: f64 = 20_000.0;
@@ -67,7 +78,12 @@ const MOST: usize = 2;
 
 /// The blocks of a product on so many multiprocessors, the likeliest first, each with the shares of the rate of large products that
 /// it and libtorch's product reach.
-pub(super) fn blocks(product: &Product, processors: u32) -> Result<Vec<(Blocks, [f64; 2])>, Declined> {
+/// Of the vectors that the epilogue reads, each instance holds its columns' elements.
+pub(super) fn blocks(
+    product: &Product,
+    processors: u32,
+    vectors: u32,
+) -> Result<Vec<(Blocks, [f64; 2])>, Declined> {
     if !matches!(product.elem, Elem::F16 | Elem::Bf16) {
         return Err(Declined::ElementTypes);
     }
@@ -91,7 +107,11 @@ pub(super) fn blocks(product: &Product, processors: u32) -> Result<Vec<(Blocks, 
     };
     let library = SHAPES.iter().map(elements).fold(f64::INFINITY, f64::min);
     let library = library * k.saturating_add(LIBRARY_FILLING) as f64;
-    let mut costs: Vec<(f64, &Shape)> = SHAPES.iter().map(|shape| (cost(shape), shape)).collect();
+    let fitting = SHAPES.iter().filter(|shape| shape.registers(vectors) <= REGISTERS);
+    let mut costs: Vec<(f64, &Shape)> = fitting.map(|shape| (cost(shape), shape)).collect();
+    if costs.is_empty() {
+        return Err(Declined::Sizes);
+    }
     costs.sort_by(|a, b| a.0.total_cmp(&b.0));
     let least = costs.first().map_or(0.0, |best| best.0);
     let work = batch as f64 * m as f64 * n as f64 * k as f64 / f64::from(processors.max(1));

@@ -141,6 +141,31 @@ fn programs_say_how_a_gpu_runs_them() {
     }
 }
 
+/// A vector for each column of a block takes registers beside the sums.
+#[test]
+fn blocks_leave_registers_for_the_vectors_of_an_epilogue() {
+    let scaled = |count: usize| {
+        let mut text = String::new();
+        for at in 0..count {
+            let (of, to) = (4 + at, 5 + at);
+            text.push_str(&format!(
+                "%{} = param {at} : bf16[3072]@cuda:0\n%{to} = aten::mul.Tensor(self=%{of}, other=%{}) : bf16[8192,3072]@cuda:0\n",
+                50 + at,
+                50 + at
+            ));
+        }
+        linear("bf16", [8192, 3072, 768], &text, 4 + count as u32)
+    };
+    let columns = |count: usize| {
+        let plan = planned(&scaled(count), Products::Generated);
+        assert_eq!((plan.kernel_count(), plan.extern_count()), (1, 0), "{plan}");
+        let StepKind::Kernel(kernel) = &plan.steps[0].kind else { panic!("a library call") };
+        3072u64.div_ceil(kernel.grid[0])
+    };
+    // With that of the layer itself.
+    assert_eq!([0, 1, 2, 3, 4].map(columns), [256, 128, 128, 64, 64]);
+}
+
 /// libtorch's product is as quick: what decides is whether a kernel behind its call is saved.
 #[test]
 fn a_product_is_a_kernel_where_it_has_an_epilogue() {
