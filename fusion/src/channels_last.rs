@@ -216,6 +216,18 @@ fn in_memory(dims: &[i64], layout: &ResultLayout) -> Dims {
     layout.inverse.iter().map(|&d| dims[usize::from(d)]).collect()
 }
 
+/// Why a convolution is libtorch's, with the order of its result where that is another than the dimensions'.
+pub(crate) fn described(graph: &Graph, node: NodeId, reason: String) -> String {
+    let Op::Aten(call) = &graph.node(node).op else { return reason };
+    let ty = graph.ty(node.into());
+    let is_conv = call.contraction().is_some_and(|form| form.window.is_some());
+    let layout = ResultLayout::channels_last(&ty.shape, true).filter(|_| is_conv && !ty.is_contiguous());
+    match layout.is_some_and(|layout| layout.is_order_of(&ty.strides, &ty.shape)) {
+        true => format!("in channels-last: {reason}"),
+        false => reason,
+    }
+}
+
 /// Whether a value lies in an order: at its strides, or as a permutation of what is row-major in memory.
 pub(crate) fn lies_in(graph: &Graph, value: ValueRef, layout: &ResultLayout) -> bool {
     let ty = graph.ty(value);

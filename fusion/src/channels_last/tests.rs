@@ -1,5 +1,6 @@
 use std::fmt::Write;
 
+use crate::contract::{Declined, Products, choose_products};
 use crate::graph::{Graph, NodeId, Op};
 use crate::pipeline::primitive;
 use crate::plan::{Plan, Profile, plan};
@@ -140,4 +141,24 @@ fn convolutions_of_one_tap_follow_their_neighbours() {
         ("mean.dim(self=%6, dim=[2,3], keepdim=false, dtype=None)", "2,16"),
     ]);
     assert_eq!(calls(&rewritten(&behind)), (2, 2));
+}
+
+/// A plan says of a call that it is in channels-last, and why it is no kernel.
+#[test]
+fn plans_say_that_calls_are_in_channels_last() {
+    let text = graph_of(&[
+        (&conv(0), IMAGES),
+        (&pointwise(4), IMAGES),
+        ("mean.dim(self=%5, dim=[2,3], keepdim=false, dtype=None)", "2,16"),
+    ]);
+    let reasons = |products: Products| {
+        let mut graph = rewritten(&text);
+        choose_products(&mut graph, &gpu(), products, None, u64::MAX, &mut |_| None);
+        let of = |id: NodeId| graph.node(id).kernel.clone()?.err();
+        graph.ids().filter_map(of).collect::<Vec<_>>()
+    };
+    let device = Declined::Device;
+    assert_eq!(reasons(Products::Generated), [format!("in channels-last: {device}")]);
+    let library = format!("in channels-last: {}", Declined::Library);
+    assert_eq!(reasons(Products::Library), [library.clone(), library]);
 }

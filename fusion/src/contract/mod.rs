@@ -362,7 +362,7 @@ pub(crate) fn choose_counted(
                 }
                 Ok(Arc::new(BlockKernel { note: reason, ..kernel }))
             }
-            None => Err(reason.unwrap_or_default()),
+            None => Err(channels_last::described(graph, node, reason.unwrap_or_default())),
         };
         graph.node_mut(node).kernel = Some(entry);
     }
@@ -372,10 +372,11 @@ pub(crate) fn choose_counted(
 /// Leaves every contraction and attention to libtorch, for one reason.
 fn decline_all(graph: &mut Graph, why: Declined) -> Vec<Prepacked> {
     for id in graph.topological().unwrap_or_default() {
-        let node = graph.node_mut(id);
+        let node = graph.node(id);
         let has_form = matches!(&node.op, Op::Aten(call) if call.form.is_some());
         if has_form && node.kernel.is_none() {
-            node.kernel = Some(Err(why.to_string()));
+            let reason = channels_last::described(graph, id, why.to_string());
+            graph.node_mut(id).kernel = Some(Err(reason));
         }
     }
     Vec::new()
