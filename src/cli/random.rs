@@ -62,12 +62,13 @@ pub(crate) struct Args {
 
 /// Runs the command; differences end it with status 1, and a rounding that `--replay` finds.
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
-    let device = super::args::device(&args.device)?;
-    if device.is_cuda() {
+    // Before the driver, which may start threads, is asked for devices.
+    if args.device.starts_with("cuda") {
         // cuDNN rounds the operands of one call to TF32 and of the next one, with the same operands, not: the errors of eager and
         // fused could not be compared. SAFETY: no other thread runs yet.
         unsafe { std::env::set_var("NVIDIA_TF32_OVERRIDE", "0") };
     }
+    let device = super::args::device(&args.device)?;
     keep_panics();
     if let Some(path) = &args.replay {
         return replay(path, args.seed, device, args.show);
