@@ -9,6 +9,7 @@ mod error;
 mod examples;
 pub mod host;
 pub mod layout;
+mod listing;
 mod llvm;
 pub mod ptx;
 mod scalar;
@@ -17,6 +18,7 @@ pub mod stages;
 pub mod timing;
 
 pub use error::{Error, Result};
+pub use listing::{Line, Listing};
 
 /// The version of LLVM that this program is linked with.
 pub fn llvm_version() -> String {

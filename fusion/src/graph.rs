@@ -12,7 +12,7 @@ use petgraph::Direction;
 use petgraph::stable_graph::{NodeIndex, StableDiGraph};
 use petgraph::visit::EdgeRef;
 use smallvec::SmallVec;
-use tilefuse_block::{Elem, Literal, ScalarFn};
+use tilefuse_block::{Elem, Literal, Loc, ScalarFn};
 
 use crate::block_kernel::MaybeKernel;
 use crate::combiner::Combiner;
@@ -417,6 +417,16 @@ impl Graph {
     /// What the node comes from, where that is known.
     pub fn origin(&self, id: NodeId) -> Option<&str> {
         self.origins.get(self.node(id).origin? as usize).map(String::as_str)
+    }
+
+    /// What the node comes from, as a location in block programs.
+    pub fn loc(&self, id: NodeId) -> Loc {
+        self.node(id).origin.map_or(Loc::UNKNOWN, Loc::new)
+    }
+
+    /// What operations of block programs at a location come from, where that is known.
+    pub fn located(&self, loc: Loc) -> Option<&str> {
+        self.origins.get(loc.number()? as usize).map(String::as_str)
     }
 
     /// A new origin of this text, for nodes to come.

@@ -3,7 +3,7 @@
 use tch::Tensor;
 use tilefuse_block::bounds::{Given as Known, prove};
 use tilefuse_block::passes::{guard, optimize_for_grid};
-use tilefuse_block::{Elem, Literal, Op, OpKind, Param, Program};
+use tilefuse_block::{Elem, Literal, Loc, Op, OpKind, Param, Program};
 use tilefuse_fusion::{BlockKernel, BlockKernelKind, Tied};
 
 use super::{Definition, Given, Launched};
@@ -114,6 +114,7 @@ fn write_in(program: &mut Program, numbers: Vec<(Param, Literal)>) {
         args: Default::default(),
         results: [param.value].into_iter().collect(),
         regions: Vec::new(),
+        loc: Loc::UNKNOWN,
     };
     let ops = std::mem::take(&mut program.body.ops);
     program.body.ops = numbers.into_iter().map(constant).chain(ops).collect();

@@ -8,8 +8,10 @@
 //! }
 //! ```
 
+use std::cell::RefCell;
+
 use crate::print::{Printer, value_names};
-use crate::program::{Op, Program};
+use crate::program::{Loc, Op, Program};
 
 /// The most columns that notes begin behind; longer lines have theirs on lines of their own.
 const WIDEST: usize = 72;
@@ -21,6 +23,25 @@ impl Program {
         let (text, noted) = Printer::noted(self, notes);
         let head: String = about.iter().map(|note| format!("// {}\n", one_line(note))).collect();
         head + &beside(&text, noted)
+    }
+
+    /// The text form line by line, each with the location of the operation that begins there.
+    pub fn located_lines(&self) -> Vec<(String, Loc)> {
+        let locs = RefCell::new(Vec::new());
+        let note = |op: &Op| {
+            locs.borrow_mut().push(op.loc);
+            vec![String::new()]
+        };
+        let (text, noted) = Printer::noted(self, &note);
+        let mut noted = noted.into_iter().map(|(at, _)| at).zip(locs.into_inner()).peekable();
+        let mut end = 0;
+        let line = |line: &str| {
+            end += line.len();
+            let loc = noted.next_if(|(at, _)| *at == end).map_or(Loc::UNKNOWN, |(_, loc)| loc);
+            end += 1;
+            (line.to_owned(), loc)
+        };
+        text.lines().map(line).collect()
     }
 
     /// The names of all values in the text form, without the `%`, by index; empty where nothing defines a value.
@@ -69,6 +90,20 @@ fn one_line(note: &str) -> String {
 mod tests {
     use super::*;
     use expect_test::expect;
+
+    #[test]
+    fn lines_have_the_locations_of_their_operations() {
+        let text = "kernel @f(%n: i32) {
+          %z = const 0 : i32
+          %s = for %i in %z..%n step %n with (%a = %z) { %b = map add %a, %i  yield %b }
+        }";
+        let mut program: Program = text.parse().unwrap();
+        program.body.ops[1].regions[0].ops[0].loc = Loc::new(5);
+        program.body.ops[1].loc = Loc::new(4);
+        let found: Vec<Option<u32>> =
+            program.located_lines().into_iter().map(|(_, loc)| loc.number()).collect();
+        assert_eq!(found, [None, None, Some(4), Some(5), None, None, None]);
+    }
 
     #[test]
     fn notes_stand_in_one_column_and_read_back() {

@@ -4,7 +4,7 @@ use smallvec::SmallVec;
 
 use crate::infer::{TypeError, Types};
 use crate::program::{
-    Assumption, AtomicFn, CacheHint, DotPrecision, MemoryOrder, MemoryScope, Op, OpKind, Param, Program,
+    Assumption, AtomicFn, CacheHint, DotPrecision, Loc, MemoryOrder, MemoryScope, Op, OpKind, Param, Program,
     Region, Value, ValueData,
 };
 use crate::scalar_fn::{ReduceFn, ScalarFn};
@@ -17,6 +17,8 @@ pub struct Builder {
     program: Program,
     /// Open regions, the program's body excluded; operations go to the last.
     open: Vec<Region>,
+    /// What operations get that have no location.
+    loc: Loc,
 }
 
 impl Builder {
@@ -33,6 +35,7 @@ impl Builder {
                 early: false,
             },
             open: Vec::new(),
+            loc: Loc::UNKNOWN,
         }
     }
 
@@ -44,6 +47,11 @@ impl Builder {
     /// The type of a value.
     pub fn ty(&self, value: Value) -> &Type {
         self.program.ty(value)
+    }
+
+    /// Sets the location of the operations that follow; returns the one before.
+    pub fn set_loc(&mut self, loc: Loc) -> Loc {
+        std::mem::replace(&mut self.loc, loc)
     }
 
     /// Sets the number of iterations of a loop that a GPU has under way together; see [`Program::stages`].
@@ -99,7 +107,13 @@ impl Builder {
     /// Appends an operation without regions, whose results' types follow from the operands.
     pub fn push_all(&mut self, kind: OpKind, args: &[Value]) -> Result<SmallVec<[Value; 1]>> {
         let results = self.results(&kind, args)?;
-        self.append(Op { kind, args: args.into(), results: results.clone(), regions: Vec::new() });
+        self.append(Op {
+            kind,
+            args: args.into(),
+            results: results.clone(),
+            regions: Vec::new(),
+            loc: Loc::UNKNOWN,
+        });
         Ok(results)
     }
 
@@ -110,7 +124,8 @@ impl Builder {
     }
 
     /// Appends an operation as it is, unchecked; the verifier checks it later.
-    pub fn append(&mut self, op: Op) {
+    pub fn append(&mut self, mut op: Op) {
+        op.loc = op.loc.or(self.loc);
         self.open.last_mut().unwrap_or(&mut self.program.body).ops.push(op);
     }
 
@@ -128,6 +143,7 @@ impl Builder {
             args: SmallVec::new(),
             results: SmallVec::from_slice(&[value]),
             regions: Vec::new(),
+            loc: Loc::UNKNOWN,
         });
         value
     }
@@ -354,6 +370,7 @@ impl Builder {
             args: SmallVec::from_slice(&[condition]),
             results: results.iter().copied().collect(),
             regions: vec![first, second],
+            loc: Loc::UNKNOWN,
         });
         Ok(results)
     }
@@ -422,6 +439,7 @@ impl Builder {
             args: SmallVec::from_slice(&yielded),
             results: SmallVec::new(),
             regions: Vec::new(),
+            loc: Loc::UNKNOWN,
         });
         Ok(region)
     }
@@ -429,7 +447,7 @@ impl Builder {
     /// Appends an operation with regions.
     fn close(&mut self, kind: OpKind, args: &[Value], regions: Vec<Region>) -> Result<Vec<Value>> {
         let results = self.results(&kind, args)?;
-        self.append(Op { kind, args: args.into(), results: results.clone(), regions });
+        self.append(Op { kind, args: args.into(), results: results.clone(), regions, loc: Loc::UNKNOWN });
         Ok(results.to_vec())
     }
 

@@ -11,7 +11,7 @@ use smallvec::SmallVec;
 
 use crate::float8::{F8E4M3, F8E5M2};
 use crate::infer::TypeError;
-use crate::program::{Op, OpKind, Program, Region, Value, ValueData};
+use crate::program::{Loc, Op, OpKind, Program, Region, Value, ValueData, locate};
 use crate::scalar_fn::ScalarFn;
 use crate::types::{Elem, Kind, Literal, Type};
 
@@ -62,7 +62,12 @@ impl Cx<'_> {
     fn region(&mut self, region: &mut Region) -> Result<()> {
         let ops = std::mem::take(&mut region.ops);
         let around = std::mem::take(&mut self.out);
-        let result = ops.into_iter().try_for_each(|op| self.op(op));
+        let result = ops.into_iter().try_for_each(|op| {
+            let (from, loc) = (self.out.len(), op.loc);
+            self.op(op)?;
+            locate(&mut self.out[from..], loc);
+            Ok(())
+        });
         region.ops = std::mem::replace(&mut self.out, around);
         result
     }
@@ -141,7 +146,13 @@ impl Cx<'_> {
         self.values.push(ValueData { ty, name: None });
         self.forward.push(result);
         let results = SmallVec::from_slice(&[result]);
-        self.out.push(Op { kind, args: SmallVec::from_slice(args), results, regions: Vec::new() });
+        self.out.push(Op {
+            kind,
+            args: SmallVec::from_slice(args),
+            results,
+            regions: Vec::new(),
+            loc: Loc::UNKNOWN,
+        });
         result
     }
 

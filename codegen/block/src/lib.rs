@@ -39,7 +39,7 @@ pub use infer::{MAX_TILE, RegionTypes, TypeError, Types};
 pub use math::{expand_math, expand_math_except};
 pub use parse::{ParseError, parse_valid};
 pub use program::{
-    Assumption, AtomicFn, CacheHint, DotPrecision, MemoryOrder, MemoryScope, Op, OpKind, Param, Program,
+    Assumption, AtomicFn, CacheHint, DotPrecision, Loc, MemoryOrder, MemoryScope, Op, OpKind, Param, Program,
     Region, Value, ValueData,
 };
 pub use reference::reference;

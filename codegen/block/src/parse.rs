@@ -24,7 +24,7 @@ use std::str::FromStr;
 use thiserror::Error;
 
 use crate::program::{
-    Assumption, AtomicFn, CacheHint, DotPrecision, MemoryOrder, MemoryScope, Op, OpKind, Param, Program,
+    Assumption, AtomicFn, CacheHint, DotPrecision, Loc, MemoryOrder, MemoryScope, Op, OpKind, Param, Program,
     Region, Value, ValueData,
 };
 use crate::scalar_fn::{ReduceFn, ScalarFn};
@@ -650,7 +650,7 @@ impl<'a> Parser<'a> {
 }
 
 fn op(kind: OpKind, args: SmallVec<[Value; 4]>) -> Op {
-    Op { kind, args, results: SmallVec::new(), regions: Vec::new() }
+    Op { kind, args, results: SmallVec::new(), regions: Vec::new(), loc: Loc::UNKNOWN }
 }
 
 /// The literal of a kind that `text` spells, if it spells one in range.

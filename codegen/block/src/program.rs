@@ -20,6 +20,8 @@
 //! }
 //! ```
 
+use std::num::NonZeroU32;
+
 use smallvec::SmallVec;
 
 use crate::scalar_fn::{ReduceFn, ScalarFn};
@@ -403,6 +405,44 @@ impl Op {
     }
 }
 
+/// Where an operation comes from: a number whose meaning is its maker's, such as that of a node of a graph, for who reads
+/// generated code. What a program computes does not depend on it, so that any two are equal; the text form leaves it out.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Loc(Option<NonZeroU32>);
+
+impl Loc {
+    /// Nowhere that is known.
+    pub const UNKNOWN: Loc = Loc(None);
+
+    /// The location of a number below 2³² - 1.
+    pub fn new(number: u32) -> Loc {
+        Loc(NonZeroU32::new(number.wrapping_add(1)))
+    }
+
+    /// The number that [`Loc::new`] was given.
+    pub fn number(self) -> Option<u32> {
+        self.0.map(|n| n.get() - 1)
+    }
+
+    /// This location, or another where it is unknown.
+    pub fn or(self, other: Loc) -> Loc {
+        Loc(self.0.or(other.0))
+    }
+}
+
+impl PartialEq for Loc {
+    fn eq(&self, _: &Loc) -> bool {
+        true
+    }
+}
+
+/// Gives operations that a rewrite has made of one at `loc` that location, unless they have one.
+pub(crate) fn locate(ops: &mut [Op], loc: Loc) {
+    for op in ops {
+        op.loc = op.loc.or(loc);
+    }
+}
+
 /// An operation with operands, results and regions.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Op {
@@ -414,6 +454,8 @@ pub struct Op {
     pub results: SmallVec<[Value; 1]>,
     /// Regions; most operations have none.
     pub regions: Vec<Region>,
+    /// Where it comes from.
+    pub loc: Loc,
 }
 
 /// A list of operations with arguments; a single basic block.
@@ -455,6 +497,11 @@ impl Program {
         &self.values[value.index()].ty
     }
 
+    /// Gives every operation that has no location this one.
+    pub fn locate(&mut self, loc: Loc) {
+        locate_region(&mut self.body, loc);
+    }
+
     /// Visits every operation in program order, the owners of regions before their contents.
     pub fn walk<'a>(&'a self, visit: &mut dyn FnMut(&'a Op)) {
         walk_region(&self.body, visit);
@@ -466,6 +513,11 @@ impl Program {
         self.walk(&mut |op| op.args.iter().for_each(|arg| uses[arg.index()] += 1));
         uses
     }
+}
+
+fn locate_region(region: &mut Region, loc: Loc) {
+    locate(&mut region.ops, loc);
+    region.ops.iter_mut().flat_map(|op| &mut op.regions).for_each(|inner| locate_region(inner, loc));
 }
 
 fn walk_region<'a>(region: &'a Region, visit: &mut dyn FnMut(&'a Op)) {

@@ -30,7 +30,7 @@ pub use thread_pool::{Pool, Rayon, Serial};
 use crate::stack::with_room;
 use crate::stages::Stages;
 use crate::timing::{Stage, timed};
-use crate::{Error, Result};
+use crate::{Error, Listing, Result};
 use family::Family;
 use launch::Launch;
 use object::Code;
@@ -143,7 +143,24 @@ impl HostKernel {
             let program = prepared(program, &target)?;
             let plan = plan::Plan::new(&program, target.registers())?;
             let cx = inkwell::context::Context::create();
-            Ok(emit::emit(&cx, &plan, &target)?.print_to_string().to_string())
+            Ok(emit::emit(&cx, &plan, &target, false)?.print_to_string().to_string())
+        })
+    }
+
+    /// The code of a program line by line, with the operation that each line is of.
+    ///
+    /// # Errors
+    /// As [`HostKernel::compile`].
+    pub fn listing(program: &Program, options: &HostOptions) -> Result<Listing> {
+        let target = Target::new(options.isa);
+        with_room(program, || {
+            let program = prepared(program, &target)?;
+            let plan = plan::Plan::new(&program, target.registers())?;
+            let cx = inkwell::context::Context::create();
+            let module = emit::emit(&cx, &plan, &target, true)?;
+            let assembly = target.finish(&module, FileType::Assembly)?;
+            let ir = module.print_to_string().to_string();
+            Ok(Listing::new(&ir, &String::from_utf8_lossy(&assembly)))
         })
     }
 
@@ -323,7 +340,7 @@ fn generate_one(program: &Program, target: &Target, kind: FileType) -> Result<(V
     let program = timed(Stage::Passes, || prepared(program, target))?;
     let plan = timed(Stage::Lowering, || plan::Plan::new(&program, target.registers()))?;
     let cx = inkwell::context::Context::create();
-    let mut module = timed(Stage::Lowering, || emit::emit(&cx, &plan, target))?;
+    let mut module = timed(Stage::Lowering, || emit::emit(&cx, &plan, target, false))?;
     if stages.is_active()
         && let Some(text) =
             stages.text(&format!("{}.host.ll", program.name), &module.print_to_string().to_string())?

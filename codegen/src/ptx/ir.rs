@@ -5,7 +5,9 @@ use std::fmt::{Display, Write};
 use std::rc::Rc;
 
 use rustc_hash::FxHashMap;
-use tilefuse_block::{Elem, Literal};
+use tilefuse_block::{Elem, Literal, Loc};
+
+use crate::listing;
 
 /// An operand: a name or a constant.
 pub(crate) type Val = Rc<str>;
@@ -21,13 +23,24 @@ pub(crate) struct Ir {
     constants: Vec<String>,
     next: u32,
     block: String,
+    /// The line of what instructions come from, where code is written for a listing.
+    line: Option<u32>,
+    lines: BTreeSet<u32>,
     /// Which 16-bit floats are halves of which 32-bit integers; true for the high half.
     halves: FxHashMap<Val, (Val, bool)>,
 }
 
 impl Ir {
-    pub(crate) fn new() -> Ir {
-        Ir { block: "entry".to_owned(), ..Ir::default() }
+    /// Without a function; instructions have locations where it is for a listing.
+    pub(crate) fn new(listing: bool) -> Ir {
+        Ir { block: "entry".to_owned(), line: listing.then_some(0), ..Ir::default() }
+    }
+
+    /// Sets where instructions come from; returns what it was before.
+    pub(crate) fn set_loc(&mut self, loc: Loc) -> Loc {
+        let Some(line) = self.line else { return Loc::UNKNOWN };
+        self.line = Some(listing::line_of(loc));
+        listing::loc_of(line)
     }
 
     /// Appends an instruction that has a result.
@@ -58,7 +71,13 @@ impl Ir {
     /// Appends an instruction without a result.
     pub(crate) fn raw(&mut self, instruction: impl Display) {
         // Writing to a string does not fail.
-        let _ = writeln!(self.text, "  {instruction}");
+        let _ = match self.line {
+            None => writeln!(self.text, "  {instruction}"),
+            Some(line) => {
+                self.lines.insert(line);
+                writeln!(self.text, "  {instruction}, !dbg !{}", listing::node_of(line))
+            }
+        };
     }
 
     /// A name that no instruction has yet.
@@ -122,14 +141,14 @@ impl Ir {
         self.def(format_args!("call {ty} @{name}({})", args.join(", ")))
     }
 
-    /// The body, and what belongs outside the function.
-    pub(crate) fn finish(self) -> (String, String) {
+    /// The body, what belongs outside the function, and the lines that instructions name.
+    pub(crate) fn finish(self) -> (String, String, BTreeSet<u32>) {
         let lines = self.declarations.iter().chain(&self.functions);
         let constants = self.constants.iter().enumerate();
         let constants = constants
             .map(|(i, c)| format!("@tilefuse_constant{i} = internal addrspace(1) constant {c}, align 1"));
         let outside: Vec<String> = lines.cloned().chain(constants).collect();
-        (self.entry + &self.text, outside.join("\n"))
+        (self.entry + &self.text, outside.join("\n"), self.lines)
     }
 }
 

@@ -13,8 +13,13 @@ use crate::error::{Error, Result};
 
 const TRIPLE: &str = "nvptx64-nvidia-cuda";
 
-/// Optimises a module and writes it as PTX.
-pub(crate) fn compile(text: &str, target: Target, version: PtxVersion) -> Result<String> {
+/// Optimises a module and writes it as PTX; for a listing the module too.
+pub(crate) fn compile(
+    text: &str,
+    target: Target,
+    version: PtxVersion,
+    listing: bool,
+) -> Result<(String, String)> {
     static START: Once = Once::new();
     crate::llvm::start();
     START.call_once(|| inkwell::targets::Target::initialize_nvptx(&InitializationConfig::default()));
@@ -31,7 +36,8 @@ pub(crate) fn compile(text: &str, target: Target, version: PtxVersion) -> Result
         machine.write_to_memory_buffer(&module, FileType::Assembly).map_err(|e| failed(e.to_string()))?;
     let bytes = buffer.as_slice();
     let end = bytes.iter().position(|&b| b == 0).unwrap_or(bytes.len());
-    Ok(String::from_utf8_lossy(&bytes[..end]).into_owned())
+    let ir = if listing { module.print_to_string().to_string() } else { String::new() };
+    Ok((ir, String::from_utf8_lossy(&bytes[..end]).into_owned()))
 }
 
 /// The code comes from a generator that knows what is wide and what is unrolled: what is left to do is arithmetic on

@@ -52,6 +52,8 @@ pub(crate) struct Lower<'a> {
 pub(crate) struct Lowered {
     pub(crate) body: String,
     pub(crate) outside: String,
+    /// Of a listing: the lines that instructions name.
+    pub(crate) lines: std::collections::BTreeSet<u32>,
     pub(crate) shared: Shared,
     /// Whether loops load operands ahead of their use where they can.
     pub(crate) runs_ahead: bool,
@@ -59,7 +61,9 @@ pub(crate) struct Lowered {
 }
 
 /// Lowers the body of a program, whose loops load operands ahead of their use where `runs_ahead`.
-pub(crate) fn lower(plan: &Assignment, target: Target, runs_ahead: bool) -> Result<Lowered> {
+///
+/// For a `listing`, instructions say which operation they are of.
+pub(crate) fn lower(plan: &Assignment, target: Target, runs_ahead: bool, listing: bool) -> Result<Lowered> {
     let stages = if runs_ahead {
         software_pipeline::room(plan, target).next_multiple_of(Staged::PANEL_ALIGN)
     } else {
@@ -68,7 +72,7 @@ pub(crate) fn lower(plan: &Assignment, target: Target, runs_ahead: bool) -> Resu
     let mut lower = Lower {
         plan,
         target,
-        ir: Ir::new(),
+        ir: Ir::new(listing),
         held: FxHashMap::default(),
         copies: vec![FxHashMap::default()],
         threads: FxHashMap::default(),
@@ -92,8 +96,8 @@ pub(crate) fn lower(plan: &Assignment, target: Target, runs_ahead: bool) -> Resu
     lower.region(&plan.program.body)?;
     lower.wait_before(None);
     lower.ir.raw("ret void");
-    let (body, outside) = lower.ir.finish();
-    Ok(Lowered { body, outside, shared: lower.shared, runs_ahead, decisions: lower.decisions })
+    let (body, outside, lines) = lower.ir.finish();
+    Ok(Lowered { body, outside, lines, shared: lower.shared, runs_ahead, decisions: lower.decisions })
 }
 
 impl<'a> Lower<'a> {
@@ -133,7 +137,12 @@ impl<'a> Lower<'a> {
         }
         let regs = match (self.held.get(&value).cloned(), self.plan.defs[value.index()]) {
             (Some((home, regs)), _) => Rc::new(self.convert(value, (&home, &regs), layout)?),
-            (None, Some(op)) => self.compute(op, value, layout)?,
+            (None, Some(op)) => {
+                let loc = self.ir.set_loc(op.loc);
+                let regs = self.compute(op, value, layout);
+                self.ir.set_loc(loc);
+                regs?
+            }
             (None, None) => return Err(self.invalid("a value is used before it is defined")),
         };
         if let Some(scope) = self.copies.last_mut() {
@@ -227,9 +236,10 @@ impl<'a> Lower<'a> {
 
     pub(crate) fn op(&mut self, op: &'a Op) -> Result<()> {
         self.wait_before(Some(op));
-        let around = self.decisions.enter(op);
+        let (around, loc) = (self.decisions.enter(op), self.ir.set_loc(op.loc));
         let done = self.code_of(op);
         self.decisions.enter(around);
+        self.ir.set_loc(loc);
         done
     }
 

@@ -48,6 +48,7 @@ use tilefuse_block::passes::{approximate, dce, narrow, optimize};
 use tilefuse_block::{Elem, Kind, OpKind, Program, ScalarFn, expand_math_except, expand_operations, verify};
 
 use crate::error::{Error, Result};
+use crate::listing::{self, Listing};
 use crate::stack::with_room;
 use crate::stages::Stages;
 use crate::timing::{Stage as Timed, timed};
@@ -106,10 +107,10 @@ fn compile_one(program: &Program, target: Target, version: PtxVersion) -> Result
     let stages = Stages::get();
     let program = &timed(Timed::Passes, || prepare(program))?;
     let plan = timed(Timed::Lowering, || fitting_plan(program, target))?;
-    let mut module = timed(Timed::Lowering, || module_text(&plan, target))?;
+    let mut module = timed(Timed::Lowering, || module_text(&plan, target, false))?;
     let stage = |form: &str| format!("{}.{}.{form}", program.name, target.name());
     module.text = stages.text(&stage("ll"), &module.text)?.unwrap_or(module.text);
-    let text = timed(Timed::Llvm, || llvm::compile(&module.text, target, version))?;
+    let text = timed(Timed::Llvm, || llvm::compile(&module.text, target, version, false))?.1;
     let text = errata::avoid(&text);
     let text = stages.text(&stage("ptx"), &text)?.unwrap_or(text);
     Ok(Ptx {
@@ -126,7 +127,18 @@ fn compile_one(program: &Program, target: Target, version: PtxVersion) -> Result
 pub fn emit_llvm(program: &Program, target: Target) -> Result<String> {
     with_room(program, || {
         let program = &prepare(program)?;
-        Ok(module_text(&fitting_plan(program, target)?, target)?.text)
+        Ok(module_text(&fitting_plan(program, target)?, target, false)?.text)
+    })
+}
+
+/// The code of a program line by line, with the operation that each line is of.
+pub fn listing(program: &Program, target: Target, options: &PtxOptions) -> Result<Listing> {
+    let version = target.ptx_version(options.driver)?;
+    with_room(program, || {
+        let program = &prepare(program)?;
+        let module = module_text(&fitting_plan(program, target)?, target, true)?;
+        let (ir, ptx) = llvm::compile(&module.text, target, version, true)?;
+        Ok(Listing::new(&ir, &errata::avoid(&ptx)))
     })
 }
 
@@ -198,11 +210,11 @@ struct Module {
 }
 
 /// The code of a program, whose loops load operands ahead where there is shared memory for it.
-fn lowered(plan: &Assignment, target: Target) -> Result<Lowered> {
+fn lowered(plan: &Assignment, target: Target, listing: bool) -> Result<Lowered> {
     let limit = target.max_shared();
-    let mut lowered = lower::lower(plan, target, plan.program.stages != Some(1))?;
+    let mut lowered = lower::lower(plan, target, plan.program.stages != Some(1), listing)?;
     if lowered.shared.stages > 0 && lowered.shared.total() > limit {
-        lowered = lower::lower(plan, target, false)?;
+        lowered = lower::lower(plan, target, false, listing)?;
     }
     let needed = needed(plan, &lowered);
     if needed > limit || lowered.shared.reduce > STATIC_SHARED {
@@ -217,9 +229,10 @@ fn needed(plan: &Assignment, lowered: &Lowered) -> u64 {
     lowered.shared.total() + plan.shared_align()
 }
 
-fn module_text(plan: &Assignment, target: Target) -> Result<Module> {
+fn module_text(plan: &Assignment, target: Target, listing: bool) -> Result<Module> {
     let program = plan.program;
-    let lowered = lowered(plan, target)?;
+    let lowered = lowered(plan, target, listing)?;
+    let (of_function, locations) = if listing { listing::metadata(&lowered.lines) } else { <_>::default() };
     let needed = needed(plan, &lowered);
     let align = plan.shared_align();
     // Static memory is simplest for the launch; what does not fit there is passed at the launch.
@@ -240,9 +253,9 @@ fn module_text(plan: &Assignment, target: Target) -> Result<Module> {
     }
     let params: Vec<String> = program.params.iter().enumerate().map(|(i, p)| param(program, i, p)).collect();
     let text = format!(
-        "{globals}{}\ndefine ptx_kernel void @{}({}) #0 {{\nentry:\n{}{}}}\n\
+        "{globals}{}\ndefine ptx_kernel void @{}({}) #0{of_function} {{\nentry:\n{}{}}}\n\
          attributes #0 = {{ nounwind \"nvvm.reqntid\"=\"{},1,1\"{}{} }}\n\
-         !0 = distinct !{{!0, !1}}\n!1 = !{{!\"llvm.loop.unroll.disable\"}}\n",
+         !0 = distinct !{{!0, !1}}\n!1 = !{{!\"llvm.loop.unroll.disable\"}}\n{locations}",
         lowered.outside,
         kernel_name(program),
         params.join(", "),

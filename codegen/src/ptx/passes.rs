@@ -108,7 +108,7 @@ fn shown(program: &Program, target: Target, passes: &[Pass]) -> Result<String> {
     }
     let plan = fitting_plan(&program, target)?;
     let late = passes.iter().any(|pass| pass.is_late());
-    let lowered = if late { Some(lowered(&plan, target)?) } else { None };
+    let lowered = if late { Some(lowered(&plan, target, false)?) } else { None };
     let seen = Seen { plan: &plan, target, lowered, names: program.value_names() };
     let notes = |op: &Op| {
         let of = |pass: &Pass| {

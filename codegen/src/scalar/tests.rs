@@ -192,6 +192,6 @@ fn an_empty_target_is_told_what_it_lacks() {
 
 #[test]
 fn ptx_lacks_nothing() {
-    let mut ir = crate::ptx::Ir::new();
+    let mut ir = crate::ptx::Ir::new(false);
     assert_eq!(missing(&mut ir, |_, _| "%x".into()), Vec::<String>::new());
 }

@@ -275,6 +275,7 @@ impl Cx<'_> {
             args: SmallVec::from_slice(&[value]),
             results: SmallVec::from_slice(&[result]),
             regions: Vec::new(),
+            loc: op.loc,
         });
         Ok(())
     }
@@ -314,15 +315,16 @@ impl Cx<'_> {
         let pointers = self.pointers(part);
         let mut splice = Splice::new(&mut self.program, out, &part.kernel, &pointers, site);
         let mut stores = Vec::new();
+        let loc_of = |store: &Store| part.kernel.info(store.value).loc;
         for (&root, store) in part.roots.iter().zip(&part.kernel.stores) {
-            stores.push((root, splice.stored(store)?));
+            stores.push((root, loc_of(store), splice.stored(store)?));
         }
-        for (root, (offsets, value, mask)) in stores {
+        for (root, loc, (offsets, value, mask)) in stores {
             let pointer = self.buffers.iter().find(|b| b.value == root && b.written).map(|b| b.param.value);
             let pointer = pointer.ok_or(BlockRefusal::Parameters)?;
             let args = [pointer, offsets, value].into_iter().chain(mask).collect();
             let kind = OpKind::Store { masked: mask.is_some(), hint: CacheHint::Default };
-            out.push(Op { kind, args, results: SmallVec::new(), regions: Vec::new() });
+            out.push(Op { kind, args, results: SmallVec::new(), regions: Vec::new(), loc });
         }
         Ok(())
     }

@@ -1,7 +1,7 @@
 //! Row reductions at a store of blocks of rows: kernels over the row, the block of columns, and the column in it.
 
 use smallvec::SmallVec;
-use tilefuse_block::{Elem, Literal, Op, OpKind, ScalarFn, Shape, Type, Value, ValueData};
+use tilefuse_block::{Elem, Literal, Loc, Op, OpKind, ScalarFn, Shape, Type, Value, ValueData};
 
 use super::splice::Splice;
 use crate::block_kernel::Block;
@@ -135,6 +135,7 @@ impl Splice<'_> {
             args: SmallVec::from_slice(args),
             results: SmallVec::from_slice(&[result]),
             regions: Vec::new(),
+            loc: Loc::UNKNOWN,
         });
         result
     }

@@ -69,8 +69,11 @@ impl<'a> Splice<'a> {
             None => {
                 let own = self.own_shape(expr);
                 let outer = std::mem::replace(&mut self.shape, own);
+                let from = self.out.len();
                 let value = self.compute(expr);
                 self.shape = outer;
+                let loc = self.kernel.info(expr).loc;
+                self.out[from..].iter_mut().for_each(|op| op.loc = op.loc.or(loc));
                 value?
             }
         };

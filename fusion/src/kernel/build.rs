@@ -214,7 +214,14 @@ impl Builder<'_> {
         if self.kernel.exprs.len() > MAX_EXPRS {
             return Err(Refusal::TooLarge { limit: MAX_EXPRS });
         }
-        let expr = self.compute(value, index, valid)?;
+        // What a kernel reads is a part of whoever needs it, and so is what any kernel computes for itself.
+        let around = self.kernel.loc;
+        if self.group.nodes.contains(&value.node) {
+            self.kernel.loc = self.graph.loc(value.node);
+        }
+        let expr = self.compute(value, index, valid);
+        self.kernel.loc = around;
+        let expr = expr?;
         self.memo.insert(key, expr);
         Ok(expr)
     }

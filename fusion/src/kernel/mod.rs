@@ -11,7 +11,7 @@ mod reduce;
 
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
-use tilefuse_block::{Elem, Literal, ReduceFn, ScalarFn};
+use tilefuse_block::{Elem, Literal, Loc, ReduceFn, ScalarFn};
 
 use crate::combiner::{Combiner, Members};
 use crate::graph::{NodeId, ValueRef};
@@ -138,6 +138,8 @@ pub struct KInfo {
     pub vars: u64,
     /// Highest level of a reduction that it depends on; 0 without.
     pub level: u32,
+    /// What the node comes from that it is a part of, see [`crate::Graph::loc`]; of several that share it, the first.
+    pub loc: Loc,
 }
 
 /// A kernel over a domain.
@@ -157,6 +159,8 @@ pub struct Kernel {
     /// Facts of each.
     pub info: Vec<KInfo>,
     interned: FxHashMap<KNode, KExpr>,
+    /// That of expressions which are added.
+    loc: Loc,
     /// What the expressions weigh together: about the instructions that its code has.
     pub size: usize,
     /// Reductions, operands before users.
@@ -230,7 +234,7 @@ impl Kernel {
         if let Some(&known) = self.interned.get(&node) {
             return known;
         }
-        let info = self.info_of(&node);
+        let info = KInfo { loc: self.loc, ..self.info_of(&node) };
         self.size += weight(&node);
         let expr = KExpr(self.exprs.len() as u32);
         self.exprs.push(node.clone());
@@ -241,10 +245,11 @@ impl Kernel {
 
     fn info_of(&self, node: &KNode) -> KInfo {
         let join = |elem, parts: &[KExpr], vars: u64| {
-            parts.iter().map(|&p| self.info(p)).fold(KInfo { elem, vars, level: 0 }, |a, b| KInfo {
-                elem,
+            let none = KInfo { elem, vars, level: 0, loc: Loc::UNKNOWN };
+            parts.iter().map(|&p| self.info(p)).fold(none, |a, b| KInfo {
                 vars: a.vars | b.vars,
                 level: a.level.max(b.level),
+                ..a
             })
         };
         match node {
@@ -273,7 +278,7 @@ impl Kernel {
                 }
                 let parallel = (0..self.reduced.len()).filter(|&v| !self.reduced[v]);
                 let mask = parallel.fold(0, |set, v| set | 1 << v.min(63));
-                KInfo { elem: inner.elem, vars: inner.vars & mask, level: reduction.level }
+                KInfo { vars: inner.vars & mask, level: reduction.level, ..inner }
             }
         }
     }

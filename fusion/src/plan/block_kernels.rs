@@ -156,7 +156,8 @@ impl<'a> Planner<'a> {
             materialized: &materialized,
         };
         let align = |v: ValueRef| self.alignments.of(&self.graph.node(v.node).op);
-        let (program, buffers) = rewrite("block", &parts, &align)?;
+        let (mut program, buffers) = rewrite("block", &parts, &align)?;
+        program.locate(self.graph.loc(id));
         let flops = arithmetic(block, &operands, &results, rows.as_ref());
         let cost = self.block_cost(&buffers, flops, id, block);
         Ok(BuiltBlock { node: id, kernel: Arc::clone(block), program, buffers, bases, cost })

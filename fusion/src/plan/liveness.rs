@@ -56,18 +56,26 @@ pub(super) fn limit_memory(plan: &mut Plan, most: u64) {
 
 /// See [`Plan::peak_bytes`]; with this many bytes of copies of the results at the end.
 pub(super) fn peak_bytes(plan: &Plan, copied: u64) -> u64 {
+    let (held, left) = held_bytes(plan);
+    held.into_iter().fold(plan.memory.bytes + left + copied, u64::max)
+}
+
+/// See [`Plan::held_bytes`]; and what is left outside of the arena at the end.
+pub(super) fn held_bytes(plan: &Plan) -> (Vec<u64>, u64) {
     let graph = &plan.graph;
     let bytes = |values: &[ValueRef]| values.iter().map(|&v| graph.ty(v).bytes()).sum::<u64>();
-    let (mut now, mut peak) = (0, 0);
-    for step in &plan.steps {
+    let mut now = 0;
+    let held = plan.steps.iter().map(|step| {
         now += bytes(&step.takes);
         if let StepKind::Extern(call) = &step.kind {
             now += graph.node(call.node).outs.iter().map(|t| t.bytes()).sum::<u64>();
         }
-        peak = peak.max(now);
+        let held = plan.memory.bytes + now;
         now -= bytes(&step.frees);
-    }
-    plan.memory.bytes + peak.max(now + copied)
+        held
+    });
+    let held = held.collect();
+    (held, now)
 }
 
 /// The last step that reads or writes each value; the number of steps for what the results are made of.

@@ -295,6 +295,11 @@ impl Plan {
         liveness::peak_bytes(self, 0)
     }
 
+    /// The bytes that a call holds while each step runs: the arena, results, and results of libtorch calls.
+    pub fn held_bytes(&self) -> Vec<u64> {
+        liveness::held_bytes(self).0
+    }
+
     /// [`peak_bytes`](Self::peak_bytes) where the caller gets copies of results, of so many bytes, at the end.
     pub fn peak_bytes_with_copies(&self, bytes: u64) -> u64 {
         liveness::peak_bytes(self, bytes)

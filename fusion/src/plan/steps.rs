@@ -91,7 +91,7 @@ impl Planner<'_> {
     ) -> Result<KernelStep, PlanError> {
         let program = block.program(self.kernel_name(&unit.nodes));
         // Layers that are alike have one program, which passes see once.
-        let key = format!("{:?} {program:?}", block.grid());
+        let key = format!("{:?} {program}", block.grid());
         let program = match known.get(&key) {
             Some(&program) => program,
             None => {
@@ -119,7 +119,7 @@ impl Planner<'_> {
             .map_err(|error| PlanError::Schedule { node: self.label(unit.nodes[0]), error })?;
         let chosen = tuned::choose(&name, built, scheduled, &align, self.profile, tuner);
         let (scheduled, tuned) = (chosen.scheduled, chosen.tuned);
-        let program = *known.entry(format!("{:?}", scheduled.program)).or_insert_with(|| {
+        let program = *known.entry(scheduled.program.to_string()).or_insert_with(|| {
             programs.push(scheduled.program);
             programs.len() - 1
         });

@@ -47,6 +47,11 @@ impl Emitter<'_> {
     }
 
     pub(super) fn store(&mut self, position: usize) -> Result<()> {
+        let loc = self.kernel.info(self.kernel.stores[position].value).loc;
+        self.at(loc, |this| this.store_here(position))
+    }
+
+    fn store_here(&mut self, position: usize) -> Result<()> {
         let store = &self.kernel.stores[position];
         let (buffer, addr, expr) = (store.buffer, store.addr, store.value);
         let elem = self.kernel.buffers[buffer as usize].elem;

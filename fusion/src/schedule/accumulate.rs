@@ -14,7 +14,7 @@
 //! What a tuple's members are, and how these are combined, is the [`combiner`](crate::combiner)'s.
 
 use smallvec::SmallVec;
-use tilefuse_block::{Elem, Literal, ReduceFn, ScalarFn, Shape, Value};
+use tilefuse_block::{Elem, Literal, Loc, ReduceFn, ScalarFn, Shape, Value};
 
 use super::emit::{Emitter, Result};
 use super::tiling::Walk;
@@ -185,6 +185,15 @@ impl Emitter<'_> {
             }
         }
         found
+    }
+
+    /// Where a reduction comes from.
+    pub(super) fn loc_of(&self, accumulator: Accumulator) -> Loc {
+        let first = match accumulator {
+            Accumulator::One(r) => r,
+            Accumulator::Tuple(t) => self.kernel.tuples[t as usize].reduces.start,
+        };
+        self.reduce_expr(first).map_or(Loc::UNKNOWN, |expr| self.kernel.info(expr).loc)
     }
 
     /// The members of what a reduction combines.
@@ -371,19 +380,19 @@ impl Emitter<'_> {
 
     /// The results of a reduction, from what its walk carried.
     pub(super) fn finish_walk(&mut self, accumulator: Accumulator, carried: &[Value]) -> Result<()> {
-        match accumulator {
+        self.at(self.loc_of(accumulator), |this| match accumulator {
             Accumulator::One(r) => {
-                let value = self.finish_reduction(r, carried[0])?;
-                let expr = self.reduce_expr(r)?;
-                self.outer.values.insert(expr, value);
+                let value = this.finish_reduction(r, carried[0])?;
+                let expr = this.reduce_expr(r)?;
+                this.outer.values.insert(expr, value);
                 Ok(())
             }
             Accumulator::Tuple(t) => {
-                let axis = self.carries_tiles().then_some(0);
-                let lanes = axis.map_or(1, |_| self.tiling.axes[0].extent / self.together());
-                self.finish_tuple(t, carried, axis, i64::from(lanes), self.kernel.reduced_points())
+                let axis = this.carries_tiles().then_some(0);
+                let lanes = axis.map_or(1, |_| this.tiling.axes[0].extent / this.together());
+                this.finish_tuple(t, carried, axis, i64::from(lanes), this.kernel.reduced_points())
             }
-        }
+        })
     }
 
     /// The results of a reduction over an axis of what was carried, of so many elements in all.

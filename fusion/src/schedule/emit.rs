@@ -5,7 +5,7 @@
 
 use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::SmallVec;
-use tilefuse_block::{Builder, Elem, Literal, Program, ReduceFn, ScalarFn, Shape, Value};
+use tilefuse_block::{Builder, Elem, Literal, Loc, Program, ReduceFn, ScalarFn, Shape, Value};
 
 use super::peel::Start;
 use super::persistent::PersistentSteps;
@@ -335,10 +335,18 @@ impl Emitter<'_> {
         if let Some(&known) = self.outer.values.get(&expr).or_else(|| self.inner.values.get(&expr)) {
             return Ok(known);
         }
-        let value = self.compute(expr)?;
+        let value = self.at(self.kernel.info(expr).loc, |this| this.compute(expr))?;
         let memo = if self.in_loop { &mut self.inner } else { &mut self.outer };
         memo.values.insert(expr, value);
         Ok(value)
+    }
+
+    /// What `emit` emits comes from a location.
+    pub(super) fn at<T>(&mut self, loc: Loc, emit: impl FnOnce(&mut Self) -> T) -> T {
+        let around = self.b.set_loc(loc);
+        let emitted = emit(self);
+        self.b.set_loc(around);
+        emitted
     }
 
     fn compute(&mut self, expr: KExpr) -> Result<Value> {

@@ -154,10 +154,10 @@ impl Emitter<'_> {
         }
         let mut next = Vec::with_capacity(carried.len());
         for (reduce, parts) in self.parts_of(reduces, carried) {
-            match reduce {
-                Accumulator::One(r) => next.push(self.accumulate(r, parts[0])?),
-                Accumulator::Tuple(t) => next.extend(self.accumulate_tuple(t, parts)?),
-            }
+            self.at(self.loc_of(reduce), |this| match reduce {
+                Accumulator::One(r) => this.accumulate(r, parts[0]).map(|value| next.push(value)),
+                Accumulator::Tuple(t) => this.accumulate_tuple(t, parts).map(|values| next.extend(values)),
+            })?;
         }
         Ok(next)
     }

@@ -4,7 +4,7 @@ use std::mem::take;
 
 use smallvec::SmallVec;
 
-use crate::program::{Op, OpKind, Program, Region, Value, ValueData};
+use crate::program::{Loc, Op, OpKind, Program, Region, Value, ValueData};
 use crate::types::{Elem, Type};
 
 /// Where a value comes from.
@@ -65,7 +65,13 @@ impl Cut<'_> {
                 OpKind::Yield => {
                     let args = op.args.iter().enumerate().filter(|(at, _)| !dropped.contains(at));
                     let args = args.map(|(_, &value)| self.number(value)).collect();
-                    Some(Op { kind: OpKind::Yield, args, results: SmallVec::new(), regions: Vec::new() })
+                    Some(Op {
+                        kind: OpKind::Yield,
+                        args,
+                        results: SmallVec::new(),
+                        regions: Vec::new(),
+                        loc: Loc::UNKNOWN,
+                    })
                 }
                 OpKind::For => self.counted(op),
                 _ => self.other(op),
@@ -95,6 +101,7 @@ impl Cut<'_> {
             args: keep(&op.args, 3).into(),
             results,
             regions: vec![inner],
+            loc: op.loc,
         })
     }
 
@@ -108,6 +115,7 @@ impl Cut<'_> {
             args: op.args.iter().map(|&value| self.number(value)).collect(),
             results: op.results.iter().map(|&value| self.number(value)).collect(),
             regions,
+            loc: op.loc,
         })
     }
 }

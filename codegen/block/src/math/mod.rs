@@ -29,7 +29,7 @@ use native::Native;
 use tile::{Recorder, Tile};
 
 use crate::infer::TypeError;
-use crate::program::{Op, OpKind, Program, Region, Value, ValueData};
+use crate::program::{Op, OpKind, Program, Region, Value, ValueData, locate};
 use crate::scalar_fn::{Level, MathFn, ScalarFn};
 use crate::types::Elem;
 
@@ -63,6 +63,7 @@ fn expand_region(
         for inner in &mut op.regions {
             expand_region(values, inner, has)?;
         }
+        let (from, loc) = (ops.len(), op.loc);
         match op.kind {
             OpKind::Map(function)
                 if function.is_math()
@@ -72,6 +73,7 @@ fn expand_region(
             }
             _ => ops.push(op),
         }
+        locate(&mut ops[from..], loc);
     }
     region.ops = ops;
     Ok(())

@@ -9,7 +9,7 @@ use smallvec::SmallVec;
 
 use super::emit::{Double, Float, Int, Mask, Num, Single};
 use crate::infer::TypeError;
-use crate::program::{Op, OpKind, Value, ValueData};
+use crate::program::{Loc, Op, OpKind, Value, ValueData};
 use crate::scalar_fn::ScalarFn;
 use crate::types::{Elem, Literal, Type};
 
@@ -45,6 +45,7 @@ impl<'p> Recorder<'p> {
             args: SmallVec::from_slice(args),
             results: SmallVec::from_slice(&[value]),
             regions: Vec::new(),
+            loc: Loc::UNKNOWN,
         });
         value
     }

@@ -17,7 +17,7 @@
 
 use smallvec::SmallVec;
 
-use crate::program::{Op, OpKind, Program, Region, Value, ValueData};
+use crate::program::{Loc, Op, OpKind, Program, Region, Value, ValueData, locate};
 use crate::scalar_fn::ScalarFn;
 use crate::types::{Elem, Kind, Literal, Type};
 
@@ -36,6 +36,7 @@ fn rewrite(values: &mut Vec<ValueData>, region: &mut Region) {
     let mut out = Vec::with_capacity(region.ops.len());
     for mut op in std::mem::take(&mut region.ops) {
         op.regions.iter_mut().for_each(|inner| rewrite(values, inner));
+        let (from, loc) = (out.len(), op.loc);
         match (&op.kind, op.args.as_slice(), op.results.as_slice()) {
             (&OpKind::Map(function), &[x], &[result]) if values[x.index()].ty.elem() == Some(Elem::F32) => {
                 Out { values, ops: &mut out, like: x }.function(function, op, result);
@@ -51,6 +52,7 @@ fn rewrite(values: &mut Vec<ValueData>, region: &mut Region) {
             }
             _ => out.push(op),
         }
+        locate(&mut out[from..], loc);
     }
     region.ops = out;
 }
@@ -138,7 +140,7 @@ impl Out<'_> {
 
     fn push(&mut self, kind: OpKind, args: &[Value], result: Value) {
         let (args, results) = (SmallVec::from_slice(args), SmallVec::from_slice(&[result]));
-        self.ops.push(Op { kind, args, results, regions: Vec::new() });
+        self.ops.push(Op { kind, args, results, regions: Vec::new(), loc: Loc::UNKNOWN });
     }
 
     fn constant(&mut self, value: f64) -> Value {

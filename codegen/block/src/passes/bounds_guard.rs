@@ -22,7 +22,7 @@ use smallvec::SmallVec;
 
 use crate::affine::Affine;
 use crate::bounds::Proof;
-use crate::program::{CacheHint, Op, OpKind, Param, Program, Region, Value, ValueData};
+use crate::program::{CacheHint, Loc, Op, OpKind, Param, Program, Region, Value, ValueData, locate};
 use crate::scalar_fn::{ReduceFn, ScalarFn};
 use crate::types::{Elem, Kind, Literal, Shape, Type};
 
@@ -82,7 +82,13 @@ fn forget(program: &Program, region: &mut Region, proof: &Proof, position: &mut 
 /// A region that yields a value.
 fn region(mut ops: Vec<Op>, value: Value) -> Region {
     let args = SmallVec::from_slice(&[value]);
-    ops.push(Op { kind: OpKind::Yield, args, results: SmallVec::new(), regions: Vec::new() });
+    ops.push(Op {
+        kind: OpKind::Yield,
+        args,
+        results: SmallVec::new(),
+        regions: Vec::new(),
+        loc: Loc::UNKNOWN,
+    });
     Region { args: Vec::new(), ops }
 }
 
@@ -105,8 +111,10 @@ impl Cx<'_> {
         let seen = self.seen.len();
         for mut op in std::mem::take(&mut region.ops) {
             op.regions.iter_mut().for_each(|inner| self.region(inner));
+            let (from, loc) = (region.ops.len(), op.loc);
             self.access(&mut op, &mut region.ops);
             region.ops.push(op);
+            locate(&mut region.ops[from..], loc);
         }
         self.seen.truncate(seen);
     }
@@ -170,6 +178,7 @@ impl Cx<'_> {
             args: SmallVec::from_slice(&[all]),
             results: SmallVec::from_slice(&[result]),
             regions: vec![region(vec![access], done), region(otherwise, zero)],
+            loc: Loc::UNKNOWN,
         };
     }
 
@@ -222,6 +231,7 @@ impl Cx<'_> {
             args: SmallVec::from_slice(&[status, first, code, wrong]),
             results: SmallVec::new(),
             regions: Vec::new(),
+            loc: Loc::UNKNOWN,
         });
     }
 
@@ -272,6 +282,7 @@ impl Cx<'_> {
             args: SmallVec::from_slice(args),
             results: SmallVec::from_slice(&[result]),
             regions: Vec::new(),
+            loc: Loc::UNKNOWN,
         });
         result
     }

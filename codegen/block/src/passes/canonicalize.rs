@@ -30,7 +30,7 @@ mod selects;
 
 use smallvec::SmallVec;
 
-use crate::program::{Op, OpKind, Program, Region, Value, ValueData};
+use crate::program::{Loc, Op, OpKind, Program, Region, Value, ValueData, locate};
 use crate::scalar_fn::ScalarFn;
 use crate::types::{Literal, Shape, Type};
 
@@ -105,6 +105,12 @@ impl Cx<'_> {
         }
         let Some(mut op) = loops::unroll(self, op) else { return };
         op.regions.iter_mut().for_each(|r| self.region(r));
+        let (from, loc) = (self.out.len(), op.loc);
+        self.simplified(op);
+        locate(&mut self.out[from..], loc);
+    }
+
+    fn simplified(&mut self, op: Op) {
         let Some(op) = masks::store(self, op) else { return };
         let before = self.values.len();
         match self.rewrite(&op) {
@@ -160,7 +166,8 @@ impl Cx<'_> {
     fn emit_typed(&mut self, kind: OpKind, args: &[Value], ty: Type) -> Value {
         let result = self.value(ty);
         let results = SmallVec::from_slice(&[result]);
-        let op = Op { kind, args: SmallVec::from_slice(args), results, regions: Vec::new() };
+        let op =
+            Op { kind, args: SmallVec::from_slice(args), results, regions: Vec::new(), loc: Loc::UNKNOWN };
         match self.rewrite(&op) {
             Some(value) => value,
             None => {

@@ -17,7 +17,7 @@
 
 use smallvec::SmallVec;
 
-use crate::program::{DotPrecision, Op, OpKind, Program, Region, Value, ValueData};
+use crate::program::{DotPrecision, Loc, Op, OpKind, Program, Region, Value, ValueData, locate};
 use crate::scalar_fn::{ReduceFn, ScalarFn};
 use crate::types::{Elem, Literal, Type};
 
@@ -56,10 +56,12 @@ impl Cx<'_> {
         let around = std::mem::take(&mut self.out);
         for mut op in ops {
             op.regions.iter_mut().for_each(|inner| self.region(inner));
+            let (from, loc) = (self.out.len(), op.loc);
             if let OpKind::Reduce { combine: ReduceFn::Sum, axis, masked: false } = op.kind {
                 self.product(&mut op, axis.into());
             }
             self.push(op);
+            locate(&mut self.out[from..], loc);
         }
         region.ops = std::mem::replace(&mut self.out, around);
     }
@@ -174,7 +176,13 @@ impl Cx<'_> {
         self.definitions.push(None);
         self.uses.push(1);
         let results = SmallVec::from_slice(&[result]);
-        self.push(Op { kind, args: SmallVec::from_slice(args), results, regions: Vec::new() });
+        self.push(Op {
+            kind,
+            args: SmallVec::from_slice(args),
+            results,
+            regions: Vec::new(),
+            loc: Loc::UNKNOWN,
+        });
         result
     }
 }

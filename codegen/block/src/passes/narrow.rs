@@ -17,7 +17,7 @@
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
-use crate::program::{Op, OpKind, Program, Region, Value, ValueData};
+use crate::program::{Loc, Op, OpKind, Program, Region, Value, ValueData, locate};
 use crate::scalar_fn::{ReduceFn, ScalarFn};
 use crate::types::{Elem, Kind, Literal};
 
@@ -51,7 +51,9 @@ impl Narrow<'_> {
                 *arg = self.same.get(arg).copied().unwrap_or(*arg);
             }
             op.regions.iter_mut().for_each(|inner| self.region(inner));
+            let (from, loc) = (out.len(), op.loc);
             self.op(op, &mut out);
+            locate(&mut out[from..], loc);
         }
         region.ops = out;
     }
@@ -151,7 +153,7 @@ fn is_short(elem: Elem) -> bool {
 
 fn push(out: &mut Vec<Op>, kind: OpKind, args: &[Value], result: Value) {
     let (args, results) = (SmallVec::from_slice(args), SmallVec::from_slice(&[result]));
-    out.push(Op { kind, args, results, regions: Vec::new() });
+    out.push(Op { kind, args, results, regions: Vec::new(), loc: Loc::UNKNOWN });
 }
 
 #[cfg(test)]

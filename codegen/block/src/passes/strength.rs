@@ -20,7 +20,7 @@
 use smallvec::SmallVec;
 
 use super::dce;
-use crate::program::{Op, OpKind, Program, Region, Value, ValueData};
+use crate::program::{Loc, Op, OpKind, Program, Region, Value, ValueData, locate};
 use crate::scalar_fn::ScalarFn;
 use crate::types::{Elem, Type};
 
@@ -78,7 +78,10 @@ impl Cx<'_> {
     fn round(&mut self, region: &mut Region, before: &mut Vec<Op>) -> usize {
         let mut changed = 0;
         for mut op in std::mem::take(&mut region.ops) {
+            let made = [before.len(), region.ops.len()];
             changed += usize::from(self.rewrite(&mut op, before, &mut region.ops).is_some());
+            locate(&mut before[made[0]..], op.loc);
+            locate(&mut region.ops[made[1]..], op.loc);
             self.define(&op);
             region.ops.push(op);
         }
@@ -190,7 +193,8 @@ impl Cx<'_> {
         let result = Value(self.values.len() as u32);
         self.values.push(ValueData { ty, name: None });
         let results = SmallVec::from_slice(&[result]);
-        let op = Op { kind, args: SmallVec::from_slice(args), results, regions: Vec::new() };
+        let op =
+            Op { kind, args: SmallVec::from_slice(args), results, regions: Vec::new(), loc: Loc::UNKNOWN };
         args.iter().for_each(|arg| self.uses[arg.index()] += 1);
         self.definitions.push(Some(op.clone()));
         self.uses.push(0);

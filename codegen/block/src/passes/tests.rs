@@ -1,12 +1,15 @@
 use expect_test::{Expect, expect};
 
 use super::{
-    PASSES, PassOptions, canonicalize, contract, cse, dce, guard, licm, optimize, ranges, renumber,
-    run_passes, strength,
+    PASSES, PassOptions, approximate, canonicalize, contract, cse, dce, guard, licm, narrow, optimize,
+    ranges, renumber, run_passes, strength,
 };
 use crate::bounds::Proof;
-use crate::program::Program;
+use crate::print::op_text;
+use crate::program::{Loc, Program};
+use crate::random::random_case;
 use crate::verify::verify;
+use crate::{expand_math, expand_operations};
 
 /// Runs passes on the body of a kernel with a few parameters and shows the body that comes out.
 fn check(passes: &[fn(&mut Program)], body: &str, expect: Expect) {
@@ -30,6 +33,28 @@ fn check(passes: &[fn(&mut Program)], body: &str, expect: Expect) {
 /// Canonical form without what is then dead.
 fn canonical(body: &str, expect: Expect) {
     check(&[canonicalize, cse, dce, renumber], body, expect);
+}
+
+/// Whatever becomes of an operation is where it was.
+#[test]
+fn operations_keep_their_locations() {
+    for seed in 0..300 {
+        let mut program = random_case(seed).program;
+        program.locate(Loc::new(7));
+        optimize(&mut program).unwrap();
+        expand_operations(&mut program).unwrap();
+        approximate(&mut program);
+        expand_math(&mut program).unwrap();
+        optimize(&mut program).unwrap();
+        narrow(&mut program);
+        let mut lost = Vec::new();
+        program.walk(&mut |op| {
+            if op.loc.number() != Some(7) {
+                lost.push(op_text(&program, op));
+            }
+        });
+        assert!(lost.is_empty(), "seed {seed}: {lost:?}\n{program}");
+    }
 }
 
 #[test]

@@ -1,18 +1,24 @@
 //! A thin layer over inkwell's builder: operations that take scalars and vectors alike.
 
+use std::cell::Cell;
+
 use inkwell::builder::Builder;
 use inkwell::context::Context;
+use inkwell::debug_info::{
+    AsDIScope, DIFlags, DIFlagsConstants, DISubprogram, DWARFEmissionKind, DWARFSourceLanguage,
+    DebugInfoBuilder,
+};
 use inkwell::intrinsics::Intrinsic;
 use inkwell::module::Module;
 use inkwell::types::{BasicTypeEnum, IntType, VectorType};
 use inkwell::values::{
-    AnyValue, AsValueRef, BasicMetadataValueEnum, BasicValue, BasicValueEnum, InstructionOpcode, IntValue,
-    PointerValue, VectorValue,
+    AnyValue, AsValueRef, BasicMetadataValueEnum, BasicValue, BasicValueEnum, FunctionValue,
+    InstructionOpcode, IntValue, PointerValue, VectorValue,
 };
 use inkwell::{FloatPredicate, IntPredicate};
-use tilefuse_block::Elem;
+use tilefuse_block::{Elem, Loc};
 
-use crate::{Error, Result};
+use crate::{Error, Result, listing};
 
 /// A scalar or a vector.
 pub(crate) type V<'c> = BasicValueEnum<'c>;
@@ -22,6 +28,50 @@ pub(crate) struct Ir<'c> {
     pub(crate) cx: &'c Context,
     pub(crate) module: Module<'c>,
     pub(crate) b: Builder<'c>,
+    /// What says where instructions come from, where code is written for a listing.
+    pub(crate) locations: Option<Locations<'c>>,
+}
+
+/// The function as a file of which each line is a location.
+pub(crate) struct Locations<'c> {
+    debug: DebugInfoBuilder<'c>,
+    function: DISubprogram<'c>,
+    now: Cell<Loc>,
+}
+
+impl<'c> Locations<'c> {
+    /// Makes a function one whose instructions have locations.
+    pub(crate) fn new(module: &Module<'c>, function: FunctionValue<'c>) -> Locations<'c> {
+        let (debug, unit) = module.create_debug_info_builder(
+            true,
+            DWARFSourceLanguage::C,
+            listing::FILE,
+            "",
+            listing::FILE,
+            true,
+            "",
+            0,
+            "",
+            DWARFEmissionKind::LineTablesOnly,
+            0,
+            false,
+            false,
+            "",
+            "",
+        );
+        let file = unit.get_file();
+        let ty = debug.create_subroutine_type(file, None, &[], DIFlags::ZERO);
+        let scope = unit.as_debug_info_scope();
+        let name = listing::FILE;
+        let own = debug.create_function(scope, name, None, file, 0, ty, false, true, 0, DIFlags::ZERO, true);
+        function.set_subprogram(own);
+        Locations { debug, function: own, now: Cell::new(Loc::UNKNOWN) }
+    }
+
+    /// Ends what the module says of locations.
+    pub(crate) fn finish(&self) {
+        self.debug.finalize();
+    }
 }
 
 /// An error of inkwell's as ours.
@@ -53,6 +103,15 @@ pub(crate) fn widen<'c>(ty: BasicTypeEnum<'c>, n: u32) -> BasicTypeEnum<'c> {
 }
 
 impl<'c> Ir<'c> {
+    /// Sets where the instructions come from that are built next; returns what it was before.
+    pub(crate) fn set_loc(&self, loc: Loc) -> Loc {
+        let Some(locations) = &self.locations else { return Loc::UNKNOWN };
+        let (scope, line) = (locations.function.as_debug_info_scope(), listing::line_of(loc));
+        let place = locations.debug.create_debug_location(self.cx, line, 0, scope, None);
+        self.b.set_current_debug_location(place);
+        locations.now.replace(loc)
+    }
+
     /// Integer type of so many bits.
     pub(crate) fn int_type(&self, bits: u32) -> IntType<'c> {
         match bits {

@@ -34,7 +34,7 @@ use inkwell::module::Module;
 use inkwell::values::{FunctionValue, InstructionOpcode, IntValue, PhiValue, PointerValue};
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
-use tilefuse_block::Value;
+use tilefuse_block::{Loc, Value};
 
 use super::plan::{Atom, Bit, LoopId, Map, Place, Plan, Prefetch, SlotId};
 use super::target::Target;
@@ -145,15 +145,22 @@ const INSTANCE: usize = 1;
 /// Name of the entry: `extern "C" fn(args: *const u64, begin: i64, end: i64, scratch: *mut u8)`.
 pub(super) const ENTRY: &str = "tilefuse_kernel";
 
-/// Builds the module of a planned program.
-pub(super) fn emit<'c>(cx: &'c Context, plan: &Plan<'_>, target: &Target) -> Result<Module<'c>> {
+/// Builds the module of a planned program; for a `listing`, instructions say which operation they are of.
+pub(super) fn emit<'c>(
+    cx: &'c Context,
+    plan: &Plan<'_>,
+    target: &Target,
+    listing: bool,
+) -> Result<Module<'c>> {
     let module = cx.create_module("kernel");
     let ptr = cx.ptr_type(inkwell::AddressSpace::default());
     let index = cx.i64_type();
     let ty = cx.void_type().fn_type(&[ptr.into(), index.into(), index.into(), ptr.into()], false);
     let function = module.add_function(ENTRY, ty, None);
     target.mark(cx, function);
-    let ir = Ir { cx, module, b: cx.create_builder() };
+    let locations = listing.then(|| ir::Locations::new(&module, function));
+    let ir = Ir { cx, module, b: cx.create_builder(), locations };
+    ir.set_loc(Loc::UNKNOWN);
     let entry = cx.append_basic_block(function, "");
     let level = Level { open: Open::Function, block: entry, counter: None, bits: 0, keys: Vec::new() };
     let mut emitter = Emitter {
@@ -185,6 +192,9 @@ pub(super) fn emit<'c>(cx: &'c Context, plan: &Plan<'_>, target: &Target) -> Res
     emitter.bound[usize::from(super::plan::ZERO)] = Bound::Known(false);
     emitter.bound[usize::from(super::plan::ONE)] = Bound::Known(true);
     emitter.kernel()?;
+    if let Some(locations) = &emitter.ir.locations {
+        locations.finish();
+    }
     Ok(emitter.ir.module)
 }
 

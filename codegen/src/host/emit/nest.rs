@@ -369,12 +369,16 @@ impl<'c> Emitter<'c, '_> {
                 }
                 let at = match (sink.kind, plan.own_op(sink), sink.roots.first()) {
                     (SinkKind::Whole(op), ..) => {
-                        self.whole(op)?;
+                        self.from(op.loc, |this| this.whole(op))?;
                         continue;
                     }
-                    (SinkKind::Atomic(op), ..) => self.atomic_tile(op, &sink.bits)?,
+                    (SinkKind::Atomic(op), ..) => {
+                        self.from(op.loc, |this| this.atomic_tile(op, &sink.bits))?
+                    }
                     (SinkKind::Copy(from), ..) => self.read_slot(from, &sink.bits)?,
-                    (_, Some(op), Some(&root)) => self.kept_value(op, root, &sink.bits)?,
+                    (_, Some(op), Some(&root)) => {
+                        self.from(op.loc, |this| this.kept_value(op, root, &sink.bits))?
+                    }
                     (_, None, Some(&root)) => self.value(root, &sink.bits)?,
                     _ => continue,
                 };
@@ -389,7 +393,9 @@ impl<'c> Emitter<'c, '_> {
             for (id, at) in computed {
                 let sink = &self.plan.sinks[id];
                 match (sink.kind, sink.slot) {
-                    (SinkKind::Store(op), _) => self.store_tile(op, &sink.bits, at.v)?,
+                    (SinkKind::Store(op), _) => {
+                        self.from(op.loc, |this| this.store_tile(op, &sink.bits, at.v))?
+                    }
                     (_, Some(slot)) => self.write_slot(slot, &sink.bits, at.v)?,
                     _ => {}
                 }

@@ -2,7 +2,7 @@
 
 use inkwell::values::PointerValue;
 use smallvec::SmallVec;
-use tilefuse_block::{Elem, Op as BlockOp, OpKind, ReduceFn};
+use tilefuse_block::{Elem, Loc, Op as BlockOp, OpKind, ReduceFn};
 
 use super::ir::{V, lanes_of, llvm, widen};
 use super::{Bound, Emitter};
@@ -86,6 +86,14 @@ impl<'c> Emitter<'c, '_> {
 
     /// Combines the elements at the current position into their accumulator.
     pub(super) fn accumulate(&mut self, acc: &Accumulators<'c>) -> Result<()> {
+        let loc = match self.plan.sinks[acc.sink].kind {
+            SinkKind::Reduce(op) => op.loc,
+            _ => Loc::UNKNOWN,
+        };
+        self.from(loc, |this| this.accumulate_here(acc))
+    }
+
+    fn accumulate_here(&mut self, acc: &Accumulators<'c>) -> Result<()> {
         let sink = &self.plan.sinks[acc.sink];
         let Some(&operand) = sink.roots.first() else { return Ok(()) };
         let value = self.value(operand, &sink.bits)?;

@@ -3,7 +3,7 @@
 use inkwell::types::BasicTypeEnum;
 use inkwell::values::{InstructionOpcode as Op, IntValue};
 use smallvec::SmallVec;
-use tilefuse_block::{Elem, Literal, Op as BlockOp, OpKind, Value};
+use tilefuse_block::{Elem, Literal, Loc, Op as BlockOp, OpKind, Value};
 
 use super::ir::{V, llvm};
 use super::{At, Bound, Emitter};
@@ -35,9 +35,17 @@ impl<'c> Emitter<'c, '_> {
         match self.plan.defs[value.index()] {
             Def::Param(index) => self.argument(index, value),
             Def::Induction(id) => self.induction.get(&id).copied().ok_or_else(|| llvm("no loop counter")),
-            Def::Op(op) => self.operation(op, value, map),
+            Def::Op(op) => self.from(op.loc, |this| this.operation(op, value, map)),
             Def::None | Def::Carried => Err(llvm("a value that nothing defines")),
         }
+    }
+
+    /// What `build` builds comes from a location.
+    pub(super) fn from<T>(&mut self, loc: Loc, build: impl FnOnce(&mut Self) -> T) -> T {
+        let around = self.ir.set_loc(loc);
+        let built = build(self);
+        self.ir.set_loc(around);
+        built
     }
 
     /// Builds an operation that is computed element by element.

@@ -106,7 +106,10 @@ fn lines_are_fetched_for_what_is_read_beside_stores_past_the_caches() {
         let program = super::super::prepared(&text.trim().parse().unwrap(), &Target::wide()).unwrap();
         let plan = super::super::plan::Plan::new(&program, Target::wide().registers()).unwrap();
         let cx = inkwell::context::Context::create();
-        let ir = super::super::emit::emit(&cx, &plan, &Target::wide()).unwrap().print_to_string().to_string();
+        let ir = super::super::emit::emit(&cx, &plan, &Target::wide(), false)
+            .unwrap()
+            .print_to_string()
+            .to_string();
         let count = |kind: &str| {
             let own = |line: &&str| line.contains("call void @llvm.prefetch") && line.contains(kind);
             ir.lines().filter(own).count()

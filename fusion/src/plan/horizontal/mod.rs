@@ -282,7 +282,7 @@ fn with_programs(mut plan: Plan, before: &[Step], order: &[Vec<usize>], mut foun
             }
             _ => {
                 let Some(program) = step::program(kernel, &parts, &old) else { continue };
-                kernel.program = *known.entry(format!("{program:?}")).or_insert_with(|| {
+                kernel.program = *known.entry(program.to_string()).or_insert_with(|| {
                     programs.push(program);
                     programs.len() - 1
                 });

@@ -22,7 +22,7 @@
 
 use smallvec::SmallVec;
 use tilefuse_block::{
-    Assumption, Elem, Literal, Op, OpKind, Param, Program, Region, ScalarFn, Type, Value, ValueData,
+    Assumption, Elem, Literal, Loc, Op, OpKind, Param, Program, Region, ScalarFn, Type, Value, ValueData,
 };
 
 /// A program that becomes part of another.
@@ -83,7 +83,7 @@ impl Joiner {
     fn push(&mut self, ops: &mut Vec<Op>, kind: OpKind, args: &[Value], ty: Type) -> Value {
         let result = self.value(ValueData { ty, name: None });
         let (args, results) = (SmallVec::from_slice(args), SmallVec::from_slice(&[result]));
-        ops.push(Op { kind, args, results, regions: Vec::new() });
+        ops.push(Op { kind, args, results, regions: Vec::new(), loc: Loc::UNKNOWN });
         result
     }
 
@@ -106,11 +106,11 @@ impl Joiner {
             let mut inner = Vec::new();
             self.branch(pieces, first, &mut inner);
             let (args, results) = (SmallVec::new(), SmallVec::new());
-            inner.push(Op { kind: OpKind::Yield, args, results, regions: Vec::new() });
+            inner.push(Op { kind: OpKind::Yield, args, results, regions: Vec::new(), loc: Loc::UNKNOWN });
             Region { args: Vec::new(), ops: inner }
         });
         let (args, results) = (SmallVec::from_slice(&[is_before]), SmallVec::new());
-        ops.push(Op { kind: OpKind::If, args, results, regions: regions.into() });
+        ops.push(Op { kind: OpKind::If, args, results, regions: regions.into(), loc: Loc::UNKNOWN });
     }
 
     /// The body of a piece.
@@ -166,7 +166,7 @@ impl Copy<'_> {
         let args = op.args.iter().map(|&arg| self.name(arg)).collect();
         let regions = op.regions.iter().map(|region| self.region(region)).collect();
         let results = op.results.iter().map(|&result| self.name(result)).collect();
-        Op { kind: op.kind.clone(), args, results, regions }
+        Op { kind: op.kind.clone(), args, results, regions, loc: op.loc }
     }
 
     fn region(&mut self, region: &Region) -> Region {
