@@ -156,6 +156,16 @@ pub(crate) trait Arithmetic {
     fn extent(&self) -> i64;
 }
 
+/// What sums relative to a base are multiplied by where elements join that have a base of their own.
+pub(crate) struct Rebased<V> {
+    /// The base of all.
+    pub(crate) base: V,
+    /// By which sums of the elements are multiplied, one for each.
+    pub(crate) weights: V,
+    /// By which those of what was combined so far are, if anything was.
+    pub(crate) factor: Option<V>,
+}
+
 type Tuple<A> = Result<Members<<A as Arithmetic>::Value>, <A as Arithmetic>::Error>;
 type One<A> = Result<<A as Arithmetic>::Value, <A as Arithmetic>::Error>;
 
@@ -213,8 +223,7 @@ impl Combiner {
                 Ok(smallvec![a.map(base.combine(), &[first, &all])?])
             }
             ([first, _], [value, _]) => {
-                let all = a.reduce(base, value)?;
-                let next = a.map(base.combine(), &[first, &all])?;
+                let next = self.joined(a, Some(first), value)?;
                 let to = self.finite_base(a, &next)?;
                 let corrected = self.corrected(a, elements, &to)?;
                 let part = a.reduce(dependent, &corrected)?;
@@ -229,12 +238,36 @@ impl Combiner {
         }
     }
 
+    /// What elements make of the base of what was combined so far, of a combiner whose members are sums: attention's tuple has a
+    /// sum of values that the exponentials weigh, which a product makes and not a reduction.
+    pub(crate) fn rebased<A: Arithmetic>(
+        self,
+        a: &mut A,
+        so_far: Option<&A::Value>,
+        value: &A::Value,
+    ) -> Result<Rebased<A::Value>, A::Error> {
+        let base = self.joined(a, so_far, value)?;
+        let to = self.finite_base(a, &base)?;
+        let weights = factor(a, value, &to)?;
+        let factor = so_far.map(|own| factor(a, own, &to)).transpose()?;
+        Ok(Rebased { base, weights, factor })
+    }
+
+    /// The base of elements and of what was combined so far.
+    fn joined<A: Arithmetic>(self, a: &mut A, so_far: Option<&A::Value>, value: &A::Value) -> One<A> {
+        let [base, _] = self.functions();
+        let all = a.reduce(base, value)?;
+        match so_far {
+            Some(first) => a.map(base.combine(), &[first, &all]),
+            None => Ok(all),
+        }
+    }
+
     /// The member that depends on the base, as it counts beside another base.
     fn corrected<A: Arithmetic>(self, a: &mut A, tuple: &[A::Value], base: &A::Value) -> One<A> {
         let [own, member] = tuple else { return Ok(tuple[0].clone()) };
         if self == Combiner::MaxSumExp {
-            let below = a.map(ScalarFn::Sub, &[own, base])?;
-            let factor = a.map(ScalarFn::Exp, &[&below])?;
+            let factor = factor(a, own, base)?;
             return match a.known(member).is_some_and(|l| l.as_f64() == 1.0) {
                 true => Ok(factor),
                 false => a.map(ScalarFn::Mul, &[member, &factor]),
@@ -262,6 +295,12 @@ impl Combiner {
         let infinity = number(a, base, f64::NEG_INFINITY);
         a.map(ScalarFn::Eq, &[base, &infinity])
     }
+}
+
+/// By what a sum of exponentials below one base is multiplied to be one below another.
+fn factor<A: Arithmetic>(a: &mut A, own: &A::Value, base: &A::Value) -> One<A> {
+    let below = a.map(ScalarFn::Sub, &[own, base])?;
+    a.map(ScalarFn::Exp, &[&below])
 }
 
 fn number<A: Arithmetic>(a: &mut A, like: &A::Value, value: f64) -> A::Value {

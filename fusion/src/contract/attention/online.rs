@@ -1,8 +1,14 @@
 //! Online softmax: what an instance carries through the keys, and what some of them make of it.
+//!
+//! The maximum, the sum of exponentials below it and the values that these weigh are a tuple, whose sums are corrected as those of
+//! [`Combiner::MaxSumExp`] are.
 
-use tilefuse_block::Elem;
-use tilefuse_block::dynamic::{Carried, Tile, both, fma, full, select, zeros};
+use std::convert::Infallible;
 
+use tilefuse_block::dynamic::{Carried, Number, Operand, Tile, both, fma, full, map, scalar, select, zeros};
+use tilefuse_block::{Elem, Literal, ReduceFn, ScalarFn};
+
+use crate::combiner::{Arithmetic, Combiner, Rebased};
 use crate::library_form::MaskForm;
 
 /// What an instance carries through the keys.
@@ -67,21 +73,76 @@ pub(super) struct Step {
 impl Step {
     /// A step with scores whose keys lie along an axis.
     pub(super) fn of(state: Option<&State>, scores: Tile, axis: usize) -> Step {
-        let here = scores.max(axis);
-        let most = state.map_or(here, |state| state.most.maximum(here));
-        let below = below(most);
-        let of_query = if scores.shape().len() == 1 { below } else { below.expand_dims(axis) };
-        let weights = (scores - of_query).exp();
-        let sum = weights.sum(axis);
-        let Some(state) = state else { return Step { most, sum, weights, factor: None } };
-        let factor = (state.most - below).exp();
-        Step { most, sum: fma(state.sum, factor, sum), weights, factor: Some(factor) }
+        let Rebased { base: most, weights, factor } = rebased(state.map(|state| state.most), scores, axis);
+        let here = weights.sum(axis);
+        let before = state.zip(factor);
+        let sum = before.map_or(here, |(state, factor)| fma(state.sum, factor, here));
+        Step { most, sum, weights, factor }
     }
 }
 
-/// What exponents are counted from: where no key has been seen, the difference from -inf would be NaN.
-pub(super) fn below(most: Tile) -> Tile {
-    select(most.eq(f64::NEG_INFINITY), 0.0, most)
+/// What scores along an axis make of the largest so far, and by what the sums below each are multiplied.
+pub(super) fn rebased(so_far: Option<Tile>, scores: Tile, axis: usize) -> Rebased<Tile> {
+    let so_far = so_far.map(Operand::from);
+    let Ok(Rebased { base, weights, factor }) =
+        Combiner::MaxSumExp.rebased(&mut Along(axis), so_far.as_ref(), &scores.into());
+    Rebased { base: tile(base), weights: tile(weights), factor: factor.map(tile) }
+}
+
+fn tile(operand: Operand) -> Tile {
+    match operand {
+        Operand::Tile(tile) => tile,
+        Operand::Number(number) => scalar(Elem::F32, number),
+    }
+}
+
+/// Elements of tiles along an axis; what is the same for all of them lacks it.
+struct Along(usize);
+
+impl Arithmetic for Along {
+    type Value = Operand;
+    type Error = Infallible;
+
+    fn map(&mut self, function: ScalarFn, args: &[&Operand]) -> Result<Operand, Infallible> {
+        let rank = |operand: &Operand| match operand {
+            Operand::Tile(tile) => tile.shape().len(),
+            Operand::Number(_) => 0,
+        };
+        let most = args.iter().map(|arg| rank(arg)).max().unwrap_or(0);
+        let beside = |arg: &Operand| match arg {
+            Operand::Tile(tile) if (1..most).contains(&rank(arg)) => tile.expand_dims(self.0).into(),
+            _ => *arg,
+        };
+        Ok(Operand::Tile(match *args {
+            [x] => map(function, [beside(x)]),
+            [x, y] => map(function, [beside(x), beside(y)]),
+            [condition, yes, no] => select(tile(beside(condition)), beside(yes), beside(no)),
+            _ => map(function, []),
+        }))
+    }
+
+    fn number(&mut self, literal: Literal) -> Operand {
+        Operand::Number(Number::Float(literal.as_f64()))
+    }
+
+    fn known(&self, _: &Operand) -> Option<Literal> {
+        None
+    }
+
+    fn elem(&self, operand: &Operand) -> Elem {
+        match operand {
+            Operand::Tile(tile) => tile.elem().unwrap_or(Elem::F32),
+            Operand::Number(_) => Elem::F32,
+        }
+    }
+
+    fn reduce(&mut self, function: ReduceFn, operand: &Operand) -> Result<Operand, Infallible> {
+        Ok(tile(*operand).reduce(function, self.0, None).into())
+    }
+
+    fn extent(&self) -> i64 {
+        1
+    }
 }
 
 /// Scores, -inf where they do not count, with the caller's mask where there is one. libtorch's operator adds -inf where a mask

@@ -16,7 +16,7 @@ use tilefuse_block::{Elem, Program};
 
 use super::blocks::{Blocks, blocks_of};
 use super::call::Attention;
-use super::online::{below, inverse};
+use super::online::{inverse, rebased};
 use super::program::fits;
 use crate::block_kernel::{Alone, BlockKernel, BlockKernelKind, Layout, Tied};
 use crate::contract::operand::Source;
@@ -162,7 +162,7 @@ fn combine(attention: &Attention, blocks: &Blocks, ranges: Ranges) -> Result<Pro
             |first: i64, other: f64| (parts + first + query).block(&[(range, each)]).load_or(other);
         let [maxima, sums] = behind(attention);
         let (most, sum) = (of_query(maxima, f64::NEG_INFINITY), of_query(sums, 0.0));
-        let factor: Tile = (most - below(most.max(0))).exp();
+        let factor: Tile = rebased(None, most, 0).weights;
         let inverse = inverse((sum * factor).sum(0));
         let batch = unravel(member, &attention.batch);
         let [down, right] = attention.out;
