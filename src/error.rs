@@ -23,6 +23,9 @@ pub enum Error {
         /// The plan.
         plan: Box<crate::Explanation>,
     },
+    /// A plan that was read back from data has no kernels that code could be shown of.
+    #[error("the plan was read back: there are no kernels whose code could be shown")]
+    NoCode,
     /// A report of a plan that cannot be read.
     #[error("the report cannot be read: {0}")]
     Report(String),

@@ -133,6 +133,10 @@ struct ExplainArgs {
     /// As `--full`, with the block program of each distinct kernel.
     #[arg(long)]
     programs: bool,
+    /// As `--full`, with the block program, LLVM IR, and assembly or PTX of each distinct kernel, each line with the operator that it
+    /// computes a part of; `--format html` always has them.
+    #[arg(long)]
+    code: bool,
     /// Show what is different from an older plan, which `--format json` wrote.
     #[arg(long, value_name = "FILE")]
     diff: Option<PathBuf>,
@@ -425,12 +429,14 @@ fn run_explain(args: &ExplainArgs) -> Result<(), Failure> {
         true => Ok(fused.profile_with(&inputs, |m, x| m.forward(x))?),
         false => Ok(fused.explain_with(&inputs, |m, x| m.forward(x))?),
     })?;
+    let shows_code = args.code || matches!(args.format, Format::Html);
+    let explanation = if shows_code && args.diff.is_none() { explanation.with_code()? } else { explanation };
     progress.finish_and_clear();
     if let Some(path) = &args.diff {
         return show_diff(args, path, &explanation);
     }
     let text = match args.format {
-        Format::Text if args.full || args.programs => explanation.text(args.programs),
+        Format::Text if args.full || args.programs || args.code => explanation.text(args.programs),
         Format::Text if args.output.is_none() => explanation.summary_in(crate::explain::Look::of_output()),
         Format::Text => explanation.summary(),
         Format::Json => json(&explanation)?,

@@ -4,12 +4,14 @@ use rustc_hash::FxHashMap;
 use tilefuse_fusion::{Recording, Source, TensorId};
 
 /// What eager does in the recorded run.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct EagerCost {
     /// Calls that compute something.
     pub(crate) kernels: usize,
     /// Most bytes of computed tensors at a time.
     pub(crate) peak_bytes: u64,
+    /// Bytes of computed tensors while each call runs.
+    pub(crate) held_bytes: Vec<u64>,
 }
 
 /// Simulates the recorded run: a tensor's memory is taken when it is computed and given back after its last use.
@@ -40,6 +42,7 @@ pub(crate) fn eager_cost(recording: &Recording) -> EagerCost {
         }
         cost.kernels += usize::from(alive.len() > before || !call.writes.is_empty());
         cost.peak_bytes = cost.peak_bytes.max(now);
+        cost.held_bytes.push(now);
         now -= ends[at].iter().sum::<u64>();
     }
     cost

@@ -10,11 +10,11 @@ use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 use tilefuse_block::{OpKind, Program};
 use tilefuse_codegen::cache::{Cache, CacheOptions, Key, Kind};
-use tilefuse_codegen::cuda;
 use tilefuse_codegen::host::{HostKernel, HostOptions, Pool};
-use tilefuse_codegen::ptx::{Ptx, Target as PtxTarget, compile_ptx};
+use tilefuse_codegen::ptx::{self, Ptx, Target as PtxTarget, compile_ptx};
 use tilefuse_codegen::stages::Stages;
 use tilefuse_codegen::timing::{Times, collect};
+use tilefuse_codegen::{Listing, cuda};
 
 use crate::Error;
 use crate::torch::TorchPool;
@@ -441,6 +441,17 @@ pub(crate) fn forget_dropped() {
     let mut known = known().lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     known.retain(|_, held| held.get().is_some());
     known.shrink_to_fit();
+}
+
+/// The code of a program for a target, for people to read.
+pub(crate) fn listing(program: &Program, target: Target) -> Result<Listing, Error> {
+    match target {
+        Target::Host => Ok(HostKernel::listing(program, &HostOptions::default())?),
+        Target::Cuda(ordinal) => {
+            let device = cuda::Device::get(ordinal as usize)?;
+            Ok(ptx::listing(program, device.target()?, &device.ptx_options())?)
+        }
+    }
 }
 
 fn host_kernel(program: &Program, text: &str) -> Result<(Kernel, bool), Error> {

@@ -43,7 +43,7 @@ pub(crate) use exec::Stop;
 pub use guard::GuardMiss;
 pub(crate) use guard::{Signature, grad_needed};
 pub use kernels::{CompileReport, Target};
-pub(crate) use kernels::{Kernel, Stream, cache, cache_state, device_name, forget_dropped, kernel};
+pub(crate) use kernels::{Kernel, Stream, cache, cache_state, device_name, forget_dropped, kernel, listing};
 pub(crate) use module_paths::{fill, is_within};
 pub(crate) use prepack::PrepackCache;
 pub(crate) use profile::{Measured, kept as kept_profile, measure as measure_profile, nothing};

@@ -1,5 +1,6 @@
 //! What a compiled plan does, for people and for machines.
 
+mod code;
 mod diff;
 mod flow;
 mod limits;
@@ -11,11 +12,12 @@ mod text;
 mod totals;
 mod work;
 
+pub use self::code::{CodeReport, LineReport};
 pub use self::diff::{PlanDiff, StepChange, TotalChange};
 pub use self::flow::TensorReport;
 pub use self::report::{
-    EagerReport, EdgeReport, Explanation, MachineReport, REPORT_VERSION, ScheduleReport, StepReport,
-    UpdateReport,
+    EagerReport, EdgeReport, Explanation, MachineReport, MemoryReport, REPORT_VERSION, ScheduleReport,
+    StepReport, UpdateReport,
 };
 pub(crate) use self::summary::Look;
 use self::text::bytes;

@@ -6,6 +6,7 @@ use tch::Tensor;
 use tilefuse_fusion::Op;
 use tilefuse_fusion::plan::{KernelKind, KernelStep, Plan, StepKind, Verdict};
 
+use super::code::{CodeReport, Source};
 use super::flow::{Flow, TensorReport};
 use super::modules::{self, Parameters};
 use super::text::bytes;
@@ -227,6 +228,15 @@ impl MachineReport {
     }
 }
 
+/// Bytes of intermediates and results that a call holds, over its time.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct MemoryReport {
+    /// While each step of the plan runs, with the arena, which is held from the first to the last.
+    pub fused: Vec<u64>,
+    /// While each captured call of the model runs in eager, where a tensor is freed after its last use.
+    pub eager: Vec<u64>,
+}
+
 /// The report of one compiled plan.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Explanation {
@@ -278,6 +288,15 @@ pub struct Explanation {
     pub edges: Vec<EdgeReport>,
     /// Text of each distinct block program.
     pub programs: Vec<String>,
+    /// What a call holds over time.
+    #[serde(default)]
+    pub memory: MemoryReport,
+    /// The code of each distinct kernel, where it was asked for (see [`Explanation::with_code`]).
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub code: Vec<CodeReport>,
+    /// What the code is made of.
+    #[serde(skip)]
+    pub(super) source: Option<Source>,
 }
 
 impl Explanation {
@@ -374,6 +393,9 @@ impl Explanation {
             updates: updates.collect(),
             edges: edges.collect(),
             programs: plan.programs.iter().map(ToString::to_string).collect(),
+            memory: MemoryReport { fused: plan.held_bytes(), eager: compiled.eager.held_bytes.clone() },
+            code: Vec::new(),
+            source: Some(Source::of(plan, compiled.target)),
         }
     }
 }

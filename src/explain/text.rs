@@ -28,7 +28,8 @@ impl Explanation {
         text
     }
 
-    /// The plan as text with every step and every cut; `programs` adds the block program of each distinct kernel.
+    /// The plan as text with every step and every cut; `programs` adds the block program of each distinct kernel,
+    /// [`Explanation::with_code`] the code.
     pub fn text(&self, programs: bool) -> String {
         let mut text = self.head();
         for (position, step) in self.steps.iter().enumerate() {
@@ -47,6 +48,13 @@ impl Explanation {
                 text.push('\n');
                 text.push_str(program);
             }
+        }
+        for (at, code) in self.code.iter().enumerate() {
+            let named = |step: &StepReport| match step {
+                StepReport::Kernel { name, program, .. } if *program == at => Some(name.clone()),
+                _ => None,
+            };
+            text.push_str(&code.text(&self.steps.iter().find_map(named).unwrap_or_default()));
         }
         text
     }

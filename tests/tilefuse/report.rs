@@ -27,7 +27,9 @@ fn reports_are_as_their_schema_says() {
     let schema = serde_json::from_str(&Explanation::schema()).unwrap();
     let validator = jsonschema::validator_for(&schema).unwrap();
     for model in ["mlp8x1024-tiny", "gpt2-tiny", "resnet18-tiny", "llama-tiny", "kernel:cross_entropy"] {
-        let (status, report, said) = run(folder.path(), &["explain", model, "--format", "json"]);
+        let code = if model.starts_with("kernel") { &["--code"][..] } else { &[] };
+        let args = [&["explain", model, "--format", "json"], code].concat();
+        let (status, report, said) = run(folder.path(), &args);
         assert_eq!(status, Some(0), "{said}");
         let value: serde_json::Value = serde_json::from_str(&report).unwrap();
         let errors: Vec<String> = validator.iter_errors(&value).map(|error| error.to_string()).collect();
@@ -74,6 +76,38 @@ fn plans_are_compared_and_regressions_fail() {
     let (status, _, said) = explain(&["--diff", "bad.json"]);
     assert_eq!(status, Some(2));
     assert!(said.contains("version 99"), "{said}");
+}
+
+/// Each line of code says which operator it computes a part of, from the block program to the processor's instructions.
+#[test]
+fn operators_are_followed_into_the_code_of_kernels() {
+    crate::common::setup();
+    let _no_grad = tch::no_grad_guard();
+    let x = tch::Tensor::randn([64, 96], *crate::common::F32);
+    let fused = tilefuse::fuse(|x: &tch::Tensor| (x * 2.0).gelu("none").softmax(-1, tch::Kind::Float));
+    let plan = fused.explain(&x).unwrap();
+    assert!(plan.code.is_empty());
+    let plan = plan.with_code().unwrap();
+    assert_eq!(plan.code.len(), plan.programs.len());
+    let [code] = &plan.code[..] else { panic!("{} kernels", plan.code.len()) };
+    let text: Vec<&str> = code.block.iter().map(|(text, _)| text.as_str()).collect();
+    assert_eq!(text.join("\n") + "\n", plan.programs[0]);
+    let at = |name: &str| code.operators.iter().position(|operator| operator.starts_with(name)).unwrap();
+    let [gelu, softmax] = ["aten::gelu", "aten::softmax"].map(at);
+    let of = |word: &str| {
+        let line = code.block.iter().find(|(text, _)| text.contains(word));
+        line.unwrap_or_else(|| panic!("no {word}:\n{}", text.join("\n"))).1
+    };
+    assert_eq!((of("map erf"), of("reduce sum"), of("store ")), (Some(gelu), Some(softmax), Some(softmax)));
+    for lines in [&code.llvm, &code.machine] {
+        for operator in [gelu, softmax] {
+            let count = lines.iter().filter(|(_, of)| *of == Some(operator)).count();
+            assert!(count > 10, "{count} lines of {}", code.operators[operator]);
+        }
+    }
+    let read = Explanation::from_json(&serde_json::to_string(&plan).unwrap()).unwrap();
+    assert_eq!(read.code, plan.code);
+    assert!(matches!(read.with_code(), Err(tilefuse::Error::NoCode)));
 }
 
 /// Times are measured in runs of their own, which leave what calls compute and count as it was.

@@ -4,7 +4,7 @@ use std::process::Command;
 
 use super::page;
 use super::tests::{chain, layers_of_two};
-use crate::explain::Explanation;
+use crate::explain::{CodeReport, Explanation};
 
 const BROWSERS: [&str; 3] = ["chromium", "chromium-browser", "google-chrome"];
 
@@ -70,6 +70,41 @@ fn a_click_and_a_search_show_what_is_there() {
         saw,
         "8 steps; fused_2; kernel @k(); fused_3; cut: predicted 9.0 us merged, 4.0 us apart; 6 steps with a box closed; \
          2 of 8 steps; 2 rows; 2 steps with all closed; 1 found within; table"
+    );
+}
+
+#[test]
+fn a_click_on_a_line_shows_what_became_of_its_operator() {
+    let script = "
+        press('5');
+        said.push(one('#code').textContent);
+        press('1');
+        tap('.step[data-step=\"1\"]');
+        press('5');
+        said.push(all('#code pre').length + ' columns of ' + all('#code pre span').length + ' lines', one('#code section:last-child h3').textContent, one('.chip').textContent);
+        one('#code pre span[data-operator]').click();
+        said.push(all('#code pre .on').length + ' lines of it');
+        one('.chip').click();
+        said.push(all('#code .on').length + ' behind a click on its name');
+        press('ArrowDown');
+        said.push(one('.chip').textContent);
+    ";
+    let mut plan = layers_of_two();
+    let line = |text: &str, operator| (text.to_owned(), operator);
+    plan.code = (0..plan.programs.len())
+        .map(|at| CodeReport {
+            operators: vec![format!("aten::relu #{at}")],
+            block: vec![line("kernel @k() {", None), line("  %1 = map max %0, %0", Some(0)), line("}", None)],
+            llvm: vec![line("  ret void", Some(0))],
+            language: String::from("assembly"),
+            machine: vec![line("  retq", Some(0))],
+        })
+        .collect();
+    let Some(saw) = tried(&plan, script) else { return };
+    assert_eq!(
+        saw,
+        "Choose a kernel, in the graph or the table.; 3 columns of 5 lines; Assembly, 1 line; aten::relu #1; 3 lines of it; \
+         0 behind a click on its name; aten::relu #2"
     );
 }
 

@@ -68,7 +68,8 @@ function showStep(at) {
     ...tensors('Reads', step.reads), ...tensors('Writes', step.writes),
     ...(kernel && step.schedule ? schedule(step.schedule).filter(Boolean) : []),
     ...(cuts.length ? [heading('Edges that were not fused'), ...cuts.map(cut)] : []),
-    ...(kernel ? [el('details', { open: '' }, el('summary', {}, 'Block program'), el('pre', {}, plan.programs[step.program]))] : []));
+    ...(kernel ? [el('details', { open: '' }, el('summary', {}, 'Block program'), el('pre', {}, plan.programs[step.program])),
+      plan.code ? el('p', {}, el('button', { class: 'link', on: () => show('code') }, 'Beside LLVM IR and machine code')) : null] : []).filter(Boolean));
 }
 
 function showGroup(at) {
@@ -100,5 +101,5 @@ function showHelp() {
     el('p', {}, `${plan.ops_captured} operators run as ${plan.kernels_fused} kernels and ${plan.extern_ops} libtorch calls. Click a step for what it computes and why, an edge for why it was not fused, a module to open or close it.`),
     el('table', {}, key(['/'], 'search; Enter: next step found'), key(['↑', '↓'], 'previous, next step'), key(['←', '→'], 'to a producer, to a consumer'),
       key(['Enter'], 'open or close the module'), key(['e', 'c'], 'open all, close all'), key(['+', '−', '0'], 'zoom, fit'),
-      key(['1', '–', '4'], 'views'), key(['Esc'], 'clear'))); 
+      key(['1', '–', '5'], 'views'), key(['Esc'], 'clear'))); 
 }

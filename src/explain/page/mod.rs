@@ -22,8 +22,13 @@ use super::summary::{Alike, alike, short, time};
 use super::{Explanation, StepReport, TensorReport, bytes};
 
 /// One module: its parts share their names.
-const SCRIPTS: [&str; 4] =
-    [include_str!("data.js"), include_str!("graph.js"), include_str!("details.js"), include_str!("plan.js")];
+const SCRIPTS: [&str; 5] = [
+    include_str!("data.js"),
+    include_str!("graph.js"),
+    include_str!("details.js"),
+    include_str!("code.js"),
+    include_str!("plan.js"),
+];
 
 /// The page of a plan.
 pub(super) fn page(plan: &Explanation, title: &str) -> String {
@@ -41,6 +46,7 @@ pub(super) fn page(plan: &Explanation, title: &str) -> String {
         strip,
         eager_strip,
         roofline: plots::roofline(plan),
+        memory: plots::memory(plan),
         plan,
     };
     // Writing to a string does not fail.
@@ -54,7 +60,7 @@ struct Page<'a> {
     /// Where the time of a call goes.
     time_goes: String,
     style: &'static str,
-    scripts: [&'static str; 4],
+    scripts: [&'static str; 5],
     /// JSON that cannot end the element that it is in.
     data: String,
     totals: Vec<(&'static str, String)>,
@@ -64,6 +70,7 @@ struct Page<'a> {
     strip: Vec<plots::Segment<'a>>,
     eager_strip: Vec<plots::Segment<'a>>,
     roofline: Option<plots::Roofline<'a>>,
+    memory: Option<plots::Memory>,
     plan: &'a Explanation,
 }
 

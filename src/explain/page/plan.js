@@ -23,6 +23,7 @@ function select(what, go) {
   else if (what.step !== undefined) {
     if (go) { reveal(what.step); centre(shown[what.step]); }
     showStep(what.step);
+    if (!codeView.hidden) showCode(what.step);
   } else if (what.group !== undefined) showGroup(what.group);
   else if (drawn.has(what.edge)) showEdge(drawn.get(what.edge));
   details.scrollTop = 0;
@@ -42,6 +43,7 @@ const tabs = [...document.querySelectorAll('[role=tab]')];
 function show(name) {
   for (const tab of tabs) tab.setAttribute('aria-selected', tab.dataset.view === name);
   for (const section of document.querySelectorAll('.view')) section.hidden = section.id !== name;
+  if (name === 'code') showCode(selected?.step ?? null);
   if (location.hash !== '#' + name) history.replaceState(null, '', '#' + name);
 }
 tabs.forEach(tab => tab.addEventListener('click', () => show(tab.dataset.view)));

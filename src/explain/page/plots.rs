@@ -4,7 +4,7 @@ use indexmap::IndexMap;
 
 use crate::explain::limits::class;
 use crate::explain::summary::short;
-use crate::explain::{Explanation, StepReport};
+use crate::explain::{Explanation, MemoryReport, StepReport, bytes};
 
 /// Kernels whose share is shown.
 const MAX_SHARES: usize = 20;
@@ -105,6 +105,46 @@ pub(super) fn shares(plan: &Explanation) -> Vec<Share<'_>> {
     }
     found.truncate(MAX_SHARES);
     found
+}
+
+/// Bytes that are held over a call.
+pub(super) struct Memory {
+    pub(super) width: f64,
+    pub(super) height: f64,
+    pub(super) left: f64,
+    pub(super) right: f64,
+    pub(super) bottom: f64,
+    /// Points of the plan's line and of eager's.
+    pub(super) fused: String,
+    pub(super) eager: String,
+    /// Horizontal lines with what they stand for.
+    pub(super) lines: Vec<(f64, String)>,
+}
+
+/// What is held from the first step to the last, beside what eager holds; none where neither holds anything.
+pub(super) fn memory(plan: &Explanation) -> Option<Memory> {
+    let MemoryReport { fused, eager } = &plan.memory;
+    let most = fused.iter().chain(eager).copied().max().filter(|&most| most > 0)?;
+    let (right, bottom) = (WIDTH - RIGHT, HEIGHT - BOTTOM);
+    let y = |held: u64| bottom - (bottom - TOP) * held as f64 / most as f64;
+    let points = |held: &[u64]| {
+        let x = |at: usize| LEFT + (right - LEFT) * at as f64 / held.len() as f64;
+        let step = |(at, &held): (usize, &u64)| {
+            [at, at + 1].map(|end| format!("{:.1},{:.1}", x(end), y(held))).join(" ")
+        };
+        held.iter().enumerate().map(step).collect::<Vec<_>>().join(" ")
+    };
+    let line = |part: u64| (y(most * part / 4), bytes(most * part / 4));
+    Some(Memory {
+        width: WIDTH,
+        height: HEIGHT,
+        left: LEFT,
+        right,
+        bottom,
+        fused: points(fused),
+        eager: points(eager),
+        lines: (0..=4).map(line).collect(),
+    })
 }
 
 pub(super) const WIDTH: f64 = 640.0;

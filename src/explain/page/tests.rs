@@ -62,6 +62,9 @@ fn plan(steps: Vec<StepReport>, edges: Vec<EdgeReport>) -> Explanation {
         eager: Vec::new(),
         updates: Vec::new(),
         edges,
+        memory: crate::explain::MemoryReport { fused: vec![64; 2], eager: vec![128, 256] },
+        code: Vec::new(),
+        source: None,
     }
 }
 
@@ -175,6 +178,8 @@ fn a_page_has_a_row_for_each_step_and_asks_for_nothing() {
         assert_eq!(page.matches(&format!("<tr data-step=\"{at}\"><td data-value")).count(), 1);
     }
     assert!(page.contains("predicted 9.0 us merged, 4.0 us apart"));
+    // What eager holds at most is the height of the plot.
+    assert!(page.contains("256 B") && page.matches("<polyline class=\"eager\"").count() == 1);
     for request in [" src=", " href=", "url(http", "@import", "fetch(", "import "] {
         assert!(!page.contains(request), "{request}");
     }
