@@ -39,7 +39,8 @@ pub use engine::{Audit, CompileReport, CudaGraphs, GuardMiss, Target};
 pub use error::Error;
 pub use explain::{
     CodeReport, EagerReport, EdgeReport, Explanation, LineReport, MachineReport, MemoryReport, PlanDiff,
-    REPORT_VERSION, ScheduleReport, StepChange, StepReport, TensorReport, TotalChange, Totals, UpdateReport,
+    Prediction, REPORT_VERSION, ScheduleReport, StepChange, StepReport, TensorReport, TotalChange, Totals,
+    UpdateReport,
 };
 pub use fused::forward::{Forward, FusedT, Kind, Locked, OfFunction, OfLocked, OfModule};
 pub use fused::{Fused, Stats, fuse, fuse_with};

@@ -6,6 +6,7 @@ mod flow;
 mod limits;
 mod modules;
 mod page;
+mod prediction;
 mod report;
 mod summary;
 mod text;
@@ -15,6 +16,7 @@ mod work;
 pub use self::code::{CodeReport, LineReport};
 pub use self::diff::{PlanDiff, StepChange, TotalChange};
 pub use self::flow::TensorReport;
+pub use self::prediction::Prediction;
 pub use self::report::{
     EagerReport, EdgeReport, Explanation, MachineReport, MemoryReport, REPORT_VERSION, ScheduleReport,
     StepReport, UpdateReport,

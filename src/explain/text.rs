@@ -22,6 +22,11 @@ impl Explanation {
         let mut text = self.head();
         text.push_str(&summary::steps(self, look));
         text.push_str(&format!("time: {}\n", limits::where_time_goes(self)));
+        let prediction = self.prediction_text();
+        if !prediction.is_empty() {
+            text.push_str(&prediction);
+            text.push('\n');
+        }
         text.push_str(&self.updates_text());
         text.push('\n');
         text.push_str(&summary::cuts(self, look));

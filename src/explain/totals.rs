@@ -24,6 +24,8 @@ pub struct Totals {
     pub flops: u64,
     /// Predicted microseconds of the kernels.
     pub predicted_us: f64,
+    /// Measured microseconds of all steps, where the plan was profiled.
+    pub measured_us: Option<f64>,
     /// Bytes of intermediates and results at most at a time.
     pub peak_bytes: u64,
     /// Edges within kernels.
@@ -64,6 +66,9 @@ impl Explanation {
             peak_bytes: self.peak_bytes_fused,
             cuts: self.cuts().count(),
             fused_edges: self.edges.len() - self.cuts().count(),
+            measured_us: self
+                .is_measured()
+                .then(|| self.steps.iter().filter_map(StepReport::measured_us).sum()),
             ..Totals::default()
         };
         for step in &self.steps {

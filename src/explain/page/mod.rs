@@ -36,6 +36,7 @@ pub(super) fn page(plan: &Explanation, title: &str) -> String {
     let page = Page {
         title,
         time_goes: where_time_goes(plan),
+        prediction: plan.prediction_text(),
         style: include_str!("plan.css"),
         scripts: SCRIPTS,
         data: embedded(&Data::of(plan)),
@@ -59,6 +60,7 @@ struct Page<'a> {
     title: &'a str,
     /// Where the time of a call goes.
     time_goes: String,
+    prediction: String,
     style: &'static str,
     scripts: [&'static str; 5],
     /// JSON that cannot end the element that it is in.
