@@ -9,12 +9,23 @@ function operatorsOf(step) {
   return plan.code[step.program].operators.map(name => step.operators[first.operators.indexOf(name)] ?? name);
 }
 
+/// The first of the most lines in a row that are lit: what stands alone was moved there, out of a loop.
+function longestRun(column) {
+  let [found, most, first, run] = [null, 0, null, 0];
+  for (const line of column.children) {
+    run = line.classList.contains('on') ? run + 1 : 0;
+    if (run === 1) first = line;
+    if (run > most) [found, most] = [first, run];
+  }
+  return found;
+}
+
 function light(operator, from) {
   for (const element of codeView.querySelectorAll('.on')) element.classList.remove('on');
   if (operator === null) return;
   for (const element of codeView.querySelectorAll(`[data-operator="${operator}"]`)) element.classList.add('on');
   for (const column of codeView.querySelectorAll('pre')) {
-    const line = column.querySelector('.on');
+    const line = longestRun(column);
     if (line && column !== from) column.scrollTop = line.offsetTop - column.offsetTop - column.clientHeight / 3;
   }
 }
