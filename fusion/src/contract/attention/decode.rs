@@ -8,13 +8,14 @@
 //! ```
 
 use tilefuse_block::Program;
-use tilefuse_block::dynamic::{Axis, BuildError, Tile, fma, for_range, program};
+use tilefuse_block::dynamic::{Axis, BuildError, Tile, fma, program};
 
 use super::blocks::{Blocks, Span, tail};
 use super::call::Attention;
 use super::online::{self, State, masked};
 use super::program::{Mask, Member};
 use super::split_kv::behind;
+use super::walk::Walk;
 
 /// The program of attention with few queries. Its parameters are those of [`super::program::write`]; instances are
 /// numbered as there, with one block of queries.
@@ -58,52 +59,34 @@ struct Writer<'a> {
 }
 
 impl Writer<'_> {
-    /// What each query carries through all keys.
+    /// What all keys make of each query's state.
     fn through_keys(&self) -> Vec<State> {
         let (keys, block) = (self.attention.keys, self.blocks.keys);
-        let whole = keys - keys % i64::from(block);
-        let nothing = State::nothing(self.member.sum, &[], std::iter::once([self.depth.extent]));
-        let mut states = vec![nothing; self.queries.len()];
-        let (rest, end) = (tail(keys - whole), Some(keys));
-        if let Some(range) = self.member.range {
-            let [before, behind] = self.member.halves(range, (whole, keys));
-            states = self.through(states, before, block, None);
-            return if whole == keys { states } else { self.through(states, behind, rest, end) };
-        }
-        if whole > 0 {
-            states = self.through(states, (self.member.int(0), self.member.int(whole)), block, None);
-        }
-        if whole == keys {
-            return states;
-        }
-        self.steps(&states, self.member.keys(self.member.int(whole), rest, end))
-    }
-
-    /// The loop over blocks of so many keys, of which those below `last` count.
-    fn through(
-        &self,
-        states: Vec<State>,
-        (start, end): (Tile, Tile),
-        extent: u32,
-        last: Option<i64>,
-    ) -> Vec<State> {
-        for_range(start, end, extent, states, |first, states| {
-            self.steps(&states, self.member.keys(first, extent, last))
+        let walk = Walk {
+            index: self.member.index,
+            keys,
+            block,
+            rest: tail(keys % i64::from(block)),
+            range: self.member.range,
+            causal: None,
+        };
+        let elements = || std::iter::once([self.depth.extent]);
+        let nothing = || vec![State::nothing(self.member.sum, &[], elements()); self.queries.len()];
+        walk.through(nothing, |states: Option<&Vec<State>>, step| {
+            let end = step.ragged.then_some(keys);
+            let keys = self.member.keys(step.first, step.extent, end);
+            let state = |number: usize| states.and_then(|states| states.get(number));
+            (0..self.queries.len()).map(|number| self.step(number, state(number), keys)).collect()
         })
     }
 
-    /// Takes all queries through some keys.
-    fn steps(&self, states: &[State], keys: Axis) -> Vec<State> {
-        (0..).zip(states).map(|(number, state)| self.step(number, state, keys)).collect()
-    }
-
-    fn step(&self, number: usize, state: &State, keys: Axis) -> State {
-        let online = online::Step::of(Some(state), self.scores(number, keys), 0);
+    fn step(&self, number: usize, state: Option<&State>, keys: Axis) -> State {
+        let online = online::Step::of(state, self.scores(number, keys), 0);
         let [down, right] = self.attention.v.matrix;
         let values = self.member.v.block(&[(keys, down), (self.depth, right)]).load();
         let here = (online.weights.col() * values.cast(self.member.sum)).sum(0);
-        let out = match online.factor {
-            Some(factor) => state.out.iter().map(|&before| fma(before, factor, here)).collect(),
+        let out = match state.zip(online.factor) {
+            Some((state, factor)) => state.out.iter().map(|&before| fma(before, factor, here)).collect(),
             None => vec![here],
         };
         State { most: online.most, sum: online.sum, out }

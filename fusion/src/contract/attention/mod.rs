@@ -16,7 +16,7 @@
 //! store %y, (%out / %sum)ᵀ
 //! ```
 //!
-//! `online.rs` has that step, which all programs share.
+//! `online.rs` has that step, and `walk.rs` the loops, which all programs share.
 //!
 //! Everything is transposed: queries are the lanes of vectors, so that the maximum and the sum of scores need no
 //! combination of lanes, the queries are brought into place once for an instance, and keys and values, the left operands,
@@ -44,6 +44,7 @@ mod split_kv;
 #[cfg(test)]
 mod tests;
 mod vnni;
+mod walk;
 
 use tilefuse_block::Program;
 

@@ -1,8 +1,8 @@
 //! Programs of attention.
 
 use tilefuse_block::dynamic::{
-    Axis, BuildError, Ptr, Scope, Tile, axis, blocked, dot, for_range, offset, program, program_id, scalar,
-    unravel, zeros,
+    Axis, BuildError, Ptr, Scope, Tile, axis, blocked, dot, offset, program, program_id, scalar, unravel,
+    zeros,
 };
 use tilefuse_block::{Elem, Program};
 
@@ -10,6 +10,7 @@ use super::blocks::{Blocks, Span, tail};
 use super::call::Attention;
 use super::online::{self, State, masked};
 use super::split_kv::{behind, left_by_range, written};
+use super::walk::{Queries, Step, Walk};
 use crate::contract::product::Access;
 use crate::library_form::MaskForm;
 
@@ -123,24 +124,6 @@ impl Member {
         let beyond = i64::from(span.first + span.extent) > end;
         self.keys(self.int(span.first.into()), span.extent, beyond.then_some(end))
     }
-
-    /// Of an instance's range the keys in whole steps, which end at `whole`, and those behind, which end at `keys`.
-    pub(super) fn halves(&self, [first, end]: [Tile; 2], (whole, keys): (i64, i64)) -> [(Tile, Tile); 2] {
-        [(first, end.minimum(whole)), (first.maximum(whole), end.minimum(keys))]
-    }
-}
-
-/// A step through some keys.
-#[derive(Clone, Copy)]
-struct Step {
-    /// The first key.
-    first: Tile,
-    /// How many keys a tile has.
-    extent: u32,
-    /// Whether some lie beyond the last one.
-    ragged: bool,
-    /// Whether some come after a query.
-    diagonal: bool,
 }
 
 struct Writer<'a> {
@@ -165,61 +148,27 @@ impl Writer<'_> {
         self.blocks.width.iter().map(tile).collect()
     }
 
-    /// The loops over blocks of keys.
+    /// What all keys make of the state.
     fn through_keys(&self) -> State {
-        let (keys, block) = (self.attention.keys, i64::from(self.blocks.keys));
-        let whole = keys - keys % block;
-        let start = self.member.int(0);
-        let first = Step { first: start, extent: self.blocks.keys, ragged: false, diagonal: false };
-        let rest = |first: Tile| Step { first, extent: tail(keys - whole), ragged: true, diagonal: false };
-        if let Some(range) = self.member.range {
-            let [before, behind] = self.member.halves(range, (whole, keys));
-            let state = self.steps(self.nothing(), before, first);
-            return if whole == keys { state } else { self.steps(state, behind, rest(start)) };
-        }
-        if self.attention.causal {
-            return self.to_the_diagonal(first, whole);
-        }
-        let state = match whole {
-            0 => None,
-            _ if whole == block => Some(self.step(None, first)),
-            _ => Some(self.steps(self.nothing(), (start, self.member.int(whole)), first)),
+        let (queries, block) = (self.blocks.queries, self.blocks.keys);
+        let own = || Queries {
+            first: self.first,
+            is_aligned: queries.is_multiple_of(block),
+            count: queries.into(),
+            all: self.attention.queries,
         };
-        if whole == keys {
-            return state.unwrap_or_else(|| self.nothing());
-        }
-        self.step(state.as_ref(), rest(self.member.int(whole)))
-    }
-
-    /// The loops over blocks of keys up to a query's own number, of which so many keys lie in whole blocks.
-    fn to_the_diagonal(&self, plain: Step, whole: i64) -> State {
-        let (keys, block) = (self.attention.keys, i64::from(self.blocks.keys));
-        let queries = i64::from(self.blocks.queries);
-        let masked = Step { diagonal: true, ragged: whole != keys, ..plain };
-        if self.attention.queries <= queries {
-            // One block of queries, on the diagonal.
-            let seen = self.member.int(keys.min(self.attention.queries));
-            return self.steps(self.nothing(), (plain.first, seen), masked);
-        }
-        let aligned = queries % block == 0;
-        let before = if aligned { self.first } else { self.first / block * block };
-        let before = before.minimum(whole);
-        let state = self.steps(self.nothing(), (plain.first, before), plain);
-        let behind = (self.first + queries).minimum(keys);
-        self.steps(state, (before, behind), masked)
-    }
-
-    /// The state before any key.
-    fn nothing(&self) -> State {
-        let queries = self.blocks.queries;
-        let shapes = self.blocks.depth.iter().map(|span| [span.extent, queries]);
-        State::nothing(self.member.sum, &[queries], shapes)
-    }
-
-    fn steps(&self, state: State, (start, end): (Tile, Tile), step: Step) -> State {
-        for_range(start, end, step.extent, state, |first, state| {
-            self.step(Some(&state), Step { first, ..step })
-        })
+        let keys = self.attention.keys;
+        let walk = Walk {
+            index: self.member.index,
+            keys,
+            block,
+            rest: tail(keys % i64::from(block)),
+            range: self.member.range,
+            causal: self.attention.causal.then(own),
+        };
+        let shapes = || self.blocks.depth.iter().map(|span| [span.extent, queries]);
+        let nothing = || State::nothing(self.member.sum, &[queries], shapes());
+        walk.through(nothing, |state, step| self.step(state, step))
     }
 
     fn step(&self, state: Option<&State>, step: Step) -> State {

@@ -14,15 +14,14 @@
 //!
 //! Scores, maxima and sums are `f32`; what weighs values is rounded to `bf16`, as in libtorch's kernel.
 
-use tilefuse_block::dynamic::{
-    Axis, BuildError, Ptr, Tile, axis, dot, for_range, program, program_id, zeros,
-};
+use tilefuse_block::dynamic::{Axis, BuildError, Ptr, Tile, axis, dot, program, program_id, zeros};
 use tilefuse_block::{Elem, Program};
 
 use super::blocks::{Blocks, Span, blocks_of};
 use super::call::Attention;
 use super::online::{self, State, masked};
 use super::program::{Mask, Member};
+use super::walk::{Queries, Step, Walk};
 use crate::contract::pack::{OperandKernel, Tiling};
 use crate::contract::product::{Access, Product};
 use crate::contract::template::load_groups;
@@ -176,15 +175,6 @@ fn write(attention: &Attention, pairs: &Pairs, blocks: &Blocks) -> Result<Progra
     })
 }
 
-/// A step through some keys.
-#[derive(Clone, Copy)]
-struct Step {
-    /// Whether some lie beyond the last one.
-    ragged: bool,
-    /// Whether some come after a query.
-    diagonal: bool,
-}
-
 struct Writer<'a> {
     attention: &'a Attention,
     pairs: &'a Pairs,
@@ -208,48 +198,50 @@ impl Writer<'_> {
         self.pairs.width.iter().map(tile).collect()
     }
 
-    /// The loops over blocks of keys.
+    /// What all keys make of the state.
     fn through_keys(&self) -> State {
-        let (keys, block) = (self.attention.keys, i64::from(self.pairs.keys));
-        let whole = keys - keys % block;
-        let zero = self.member.int(0);
-        let plain = Step { ragged: false, diagonal: false };
-        let shapes = (0..self.pairs.panels).map(|_| [self.pairs.queries, self.pairs.columns]);
-        let state = State::nothing(self.member.sum, &[self.pairs.queries], shapes);
-        if !self.attention.causal {
-            let end = self.member.int(whole);
-            let state = if whole > 0 { self.steps(state, (zero, end), plain) } else { state };
-            let rest = Step { ragged: true, ..plain };
-            return if whole == keys { state } else { self.step(&state, end, rest) };
-        }
-        // Whole blocks before the first query, and those on the diagonal.
-        let before = (self.first / block * block).minimum(whole);
-        let state = self.steps(state, (zero, before), plain);
-        let behind = (self.first + self.pairs.queries).minimum(keys);
-        self.steps(state, (before, behind), Step { ragged: whole != keys, diagonal: true })
+        let queries = self.pairs.queries;
+        // The last block begins anywhere where blocks do not divide the queries.
+        let own = || Queries {
+            first: self.first,
+            is_aligned: false,
+            count: queries.into(),
+            all: self.attention.queries,
+        };
+        let walk = Walk {
+            index: self.member.index,
+            keys: self.attention.keys,
+            block: self.pairs.keys,
+            // Panels are filled up to whole ones.
+            rest: self.pairs.keys,
+            range: None,
+            causal: self.attention.causal.then(own),
+        };
+        let shapes = || (0..self.pairs.panels).map(|_| [queries, self.pairs.columns]);
+        let nothing = || State::nothing(self.member.sum, &[queries], shapes());
+        walk.through(nothing, |state, step| self.step(state, step))
     }
 
-    fn steps(&self, state: State, (start, end): (Tile, Tile), step: Step) -> State {
-        for_range(start, end, self.pairs.keys, state, |first, state| self.step(&state, first, step))
-    }
-
-    fn step(&self, state: &State, first: Tile, step: Step) -> State {
-        let online = online::Step::of(Some(state), self.scores(first, step), 1);
+    fn step(&self, state: Option<&State>, step: Step) -> State {
+        let online = online::Step::of(state, self.scores(step), 1);
         let weights = online.weights.cast(Elem::Bf16);
         let (keys, columns) = (self.pairs.keys, self.pairs.columns);
         let panel = blocks_of(self.attention.keys, keys) * i64::from(keys * columns);
-        let sum = |(number, &before): (i64, &Tile)| {
-            let before = online.factor.map_or(before, |factor| before * factor.col());
-            let values = self.from(self.member.v, (first, columns), number * panel);
+        let sum = |(number, at): (i64, usize)| {
+            let before = match state.zip(online.factor) {
+                Some((state, factor)) => state.out[at] * factor.col(),
+                None => zeros(self.member.sum, [self.pairs.queries, columns]),
+            };
+            let values = self.from(self.member.v, (step.first, columns), number * panel);
             dot(weights, load_groups(values, [keys, columns], 2), before)
         };
-        let out = (0..).zip(&state.out).map(sum).collect();
+        let out = (0..).zip(0..self.pairs.panels as usize).map(sum).collect();
         State { most: online.most, sum: online.sum, out }
     }
 
     /// `[queries, keys]`: the scores, -inf where a key does not count.
-    fn scores(&self, first: Tile, step: Step) -> Tile {
-        let extent = self.pairs.keys;
+    fn scores(&self, step: Step) -> Tile {
+        let (first, extent) = (step.first, self.pairs.keys);
         let keys = self.member.keys(first, extent, step.ragged.then_some(self.attention.keys));
         let mut scores = zeros(self.member.sum, [self.pairs.queries, extent]);
         for (&span, &q) in self.pairs.width.iter().zip(&self.q) {
