@@ -133,6 +133,7 @@ fn shown(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use tilefuse_block::random::random_case;
     use tilefuse_block::{Loc, OpKind, Program, parse_valid};
 
     use super::{Line, Listing};
@@ -194,20 +195,41 @@ mod tests {
         assert!(of(Some(1)) > 20 && of(Some(2)) > 1 && of(None) > 1, "{:#?}", listing.code);
     }
 
-    /// The instructions are those that are run.
+    /// The instructions of PTX without labels, whose numbers count what debug information adds.
+    fn instructions<'a>(lines: impl Iterator<Item = &'a str>) -> Vec<String> {
+        let words = lines.map(|line| line.split_whitespace().collect::<Vec<_>>().join(" "));
+        words.filter(|line| line.ends_with(';') && !line.starts_with('.')).collect()
+    }
+
+    /// The instructions are those that are run, and every program has a listing that has code.
     #[test]
     fn locations_change_no_instruction() {
-        let (program, options) = (program(), PtxOptions::default());
-        let plain = ptx::compile_ptx(&program, Target::Sm90a, &options).unwrap().text;
-        let listing = ptx::listing(&program, Target::Sm90a, &options).unwrap();
-        let instructions = |lines: &mut dyn Iterator<Item = &str>| -> Vec<String> {
-            let words = lines.map(|line| line.split_whitespace().collect::<Vec<_>>().join(" "));
-            words.filter(|line| line.ends_with(';') && !line.starts_with('.')).collect()
+        let options = PtxOptions::default();
+        let located = |mut program: Program| {
+            for (at, op) in program.body.ops.iter_mut().enumerate() {
+                op.loc = Loc::new(at as u32);
+            }
+            program
         };
-        assert_eq!(
-            instructions(&mut listing.code.iter().map(|line| line.text.as_str())),
-            instructions(&mut plain.lines())
-        );
+        let random = (0..40).map(|seed| located(random_case(seed).program));
+        for (at, program) in std::iter::once(program()).chain(random).enumerate() {
+            for target in [Target::Sm80, Target::Sm90a] {
+                let (Ok(plain), Ok(listing)) =
+                    (ptx::compile_ptx(&program, target, &options), ptx::listing(&program, target, &options))
+                else {
+                    assert!(
+                        ptx::compile_ptx(&program, target, &options).is_err(),
+                        "{at}: no listing\n{program}"
+                    );
+                    continue;
+                };
+                let listed = instructions(listing.code.iter().map(|line| line.text.as_str()));
+                assert_eq!(listed, instructions(plain.text.lines()), "{at}\n{program}");
+            }
+            let compiles = HostKernel::compile(&program, &HostOptions::default()).is_ok();
+            let listing = HostKernel::listing(&program, &HostOptions::default());
+            assert_eq!(listing.is_ok_and(|listing| !listing.code.is_empty()), compiles, "{at}\n{program}");
+        }
     }
 
     #[test]
