@@ -1,6 +1,7 @@
 //! One program, fused against eager.
 
 use std::collections::HashMap;
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -17,6 +18,11 @@ const MAX_OF_NOISE: f64 = 4.0;
 /// Runs with random rounding errors, and those where so few leave doubt.
 const FEW_NOISY_RUNS: usize = 3;
 const MANY_NOISY_RUNS: usize = 16;
+
+/// Such runs where they say what is NaN or infinite, which may hang on one rounding: so many, and where some of the elements in
+/// question, but not all, have come out both ways.
+const RUNS_OF_SPECIALS: usize = 64;
+const MOST_RUNS_OF_SPECIALS: usize = 512;
 
 /// A program as a model: a function of its inputs that holds its parameters.
 pub type Model = Box<dyn Fn(&[Tensor]) -> Vec<Tensor> + Send>;
@@ -186,9 +192,13 @@ pub(super) fn seeded() -> MutexGuard<'static, ()> {
 }
 
 fn seed() {
+    seed_with(SEED);
+}
+
+fn seed_with(number: i64) {
     // libtorch looks for CUDA once, when generators are seeded, and only after its CUDA part is loaded.
     let _ = crate::torch::cuda_devices();
-    tch::manual_seed(SEED);
+    tch::manual_seed(number);
 }
 
 /// Held while random numbers are drawn.
@@ -299,6 +309,10 @@ impl Trial<'_> {
 
     fn run_on(&self, storages: Vec<Tensor>, mode: Mode<'_>) -> Result<Left, Error> {
         self.seed();
+        self.run_seeded(storages, mode)
+    }
+
+    fn run_seeded(&self, storages: Vec<Tensor>, mode: Mode<'_>) -> Result<Left, Error> {
         let outputs = self.program.run(&self.program.views(&storages)?, mode)?;
         Ok(Left { outputs, storages })
     }
@@ -414,9 +428,7 @@ impl Trial<'_> {
             let exact = visible(exact).to_device(e.device());
             let mut compared = compare(&e, &o, false, Some(&exact));
             if compared == Err(Difference::Specials) {
-                let runs = noise.get_or_insert_default();
-                runs.extend(self.noise(&kinds, MANY_NOISY_RUNS.saturating_sub(runs.len()))?);
-                if let Some(decided) = without_noisy_specials(&e, &o, runs.iter().filter_map(|n| n.get(at))) {
+                if let Some(decided) = self.without_noisy_specials(&e, &o, at, &kinds)? {
                     o = decided;
                     compared = compare(&e, &o, false, Some(&exact));
                 }
@@ -428,12 +440,12 @@ impl Trial<'_> {
             };
             let runs = match &mut noise {
                 Some(runs) => runs,
-                None => noise.insert(self.noise(&kinds, FEW_NOISY_RUNS)?),
+                None => noise.insert(self.noise(&kinds, 0..FEW_NOISY_RUNS)?),
             };
             let mut found = self.rounding(at, &measured, &exact, runs);
             if found.ours > MAX_OF_NOISE * found.noise && runs.len() < MANY_NOISY_RUNS {
                 // The largest error of a few runs in one number may be small by chance.
-                runs.extend(self.noise(&kinds, MANY_NOISY_RUNS - runs.len())?);
+                runs.extend(self.noise(&kinds, runs.len()..MANY_NOISY_RUNS)?);
                 found = self.rounding(at, &measured, &exact, runs);
             }
             if found.ours <= MAX_OF_NOISE * found.noise {
@@ -513,37 +525,52 @@ impl Trial<'_> {
         Ok(values.into_iter().filter(|(_, t)| t.defined()).map(|(id, t)| (id, t.kind())).collect())
     }
 
-    /// So many runs with random rounding errors.
-    fn noise(&self, kinds: &HashMap<u32, Kind>, runs: usize) -> Result<Vec<Left>, Error> {
+    /// The runs of these numbers with random rounding errors: each has its own, the same ones whenever it is run.
+    fn noise(&self, kinds: &HashMap<u32, Kind>, numbers: Range<usize>) -> Result<Vec<Left>, Error> {
         let _generators = (!self.program.takes_seed()).then(generators);
-        (0..runs).map(|_| self.run(Mode::Noisy(kinds))).collect()
+        let run = |number: usize| {
+            let storages = copies(self.draw, Mode::Noisy(kinds));
+            seed_with(SEED + 1 + number as i64);
+            self.run_seeded(storages, Mode::Noisy(kinds))
+        };
+        numbers.map(run).collect()
     }
-}
 
-/// Our result with eager's elements where one is NaN or infinite and the other is finite or otherwise so, if runs with random
-/// rounding errors differ in each of these as well: where a rounding decides whether `1` or a number above it is the operand of
-/// an `atanh`, either result is right.
-fn without_noisy_specials<'a>(
-    eager: &Tensor,
-    ours: &Tensor,
-    mut runs: impl Iterator<Item = &'a Tensor>,
-) -> Option<Tensor> {
-    if !eager.is_floating_point() {
-        return None;
+    /// Our result with eager's elements where one is NaN or infinite and the other is finite or otherwise so, if runs with random
+    /// rounding errors differ in each of these as well: where a rounding decides whether `1` or a number above it is the operand
+    /// of an `atanh`, either result is right.
+    fn without_noisy_specials(
+        &self,
+        eager: &Tensor,
+        ours: &Tensor,
+        at: usize,
+        kinds: &HashMap<u32, Kind>,
+    ) -> Result<Option<Tensor>, Error> {
+        if !eager.is_floating_point() {
+            return Ok(None);
+        }
+        // 0 for finite numbers, 1 for NaN, 2 and 3 for infinities.
+        let class = |t: &Tensor| {
+            let of = |is: Tensor, number: i64| is.to_kind(Kind::Int64) * number;
+            of(t.isnan(), 1) + of(t.isposinf(), 2) + of(t.isneginf(), 3)
+        };
+        let count = |t: &Tensor| t.count_nonzero(None::<i64>).int64_value(&[]);
+        let differ = class(eager).ne_tensor(&class(ours));
+        let (all, mut unexplained, mut first) = (count(&differ), differ.shallow_clone(), None);
+        for number in 0..MOST_RUNS_OF_SPECIALS {
+            let left = count(&unexplained);
+            if left == 0 || (number >= RUNS_OF_SPECIALS && left == all) {
+                break;
+            }
+            // Of many runs no more is kept than what they say of this result.
+            let runs = self.noise(kinds, number..number + 1)?;
+            let Some(run) = runs.first().and_then(|run| run.get(at)) else { return Ok(None) };
+            let run = class(&visible(run).to_device(ours.device()));
+            let same = run.eq_tensor(first.get_or_insert_with(|| run.shallow_clone()));
+            unexplained = unexplained.logical_and(&same);
+        }
+        Ok((count(&unexplained) == 0).then(|| eager.where_self(&differ, ours)))
     }
-    // 0 for finite numbers, 1 for NaN, 2 and 3 for infinities.
-    let class = |t: &Tensor| {
-        let of = |is: Tensor, number: i64| is.to_kind(Kind::Int64) * number;
-        of(t.isnan(), 1) + of(t.isposinf(), 2) + of(t.isneginf(), 3)
-    };
-    let of_run = |run: &Tensor| class(&visible(run).to_device(ours.device()));
-    let differ = class(eager).ne_tensor(&class(ours));
-    let first = of_run(runs.next()?);
-    let mut unexplained = differ.shallow_clone();
-    for run in runs {
-        unexplained = unexplained.logical_and(&of_run(run).eq_tensor(&first));
-    }
-    (unexplained.any().int64_value(&[]) == 0).then(|| eager.where_self(&differ, ours))
 }
 
 impl Left {
