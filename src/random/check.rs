@@ -427,11 +427,11 @@ impl Trial<'_> {
             let (e, mut o) = (visible(e), visible(o));
             let exact = visible(exact).to_device(e.device());
             let mut compared = compare(&e, &o, false, Some(&exact));
-            if compared == Err(Difference::Specials) {
-                if let Some(decided) = self.without_noisy_specials(&e, &o, at, &kinds)? {
-                    o = decided;
-                    compared = compare(&e, &o, false, Some(&exact));
-                }
+            if compared == Err(Difference::Specials)
+                && let Some(decided) = self.without_noisy_specials(&e, &o, at, &kinds)?
+            {
+                o = decided;
+                compared = compare(&e, &o, false, Some(&exact));
             }
             let measured = match compared {
                 Ok(_) => continue,
