@@ -169,6 +169,9 @@ struct DumpArgs {
     /// The first seed of random programs.
     #[arg(long, default_value_t = 0, requires = "random")]
     seed: u64,
+    /// The kernels of the program of this file, as `tilefuse random --print` writes it.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["prefix", "random"])]
+    replay: Option<PathBuf>,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -218,9 +221,10 @@ pub fn main() -> ExitCode {
 
 impl DumpArgs {
     fn source(&self) -> Source<'_> {
-        match self.random {
-            Some(count) => Source::Random(self.seed..self.seed.saturating_add(count)),
-            None => Source::Zoo(&self.prefix),
+        match (&self.replay, self.random) {
+            (Some(path), _) => Source::Program(path),
+            (None, Some(count)) => Source::Random(self.seed..self.seed.saturating_add(count)),
+            (None, None) => Source::Zoo(&self.prefix),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! `tilefuse dump-ptx`: the PTX of every kernel of the zoo, or of random programs, for checking it without a GPU.
+//! `tilefuse dump-ptx`: the PTX of every kernel of the zoo, or of random or given programs, for checking it without a GPU.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -17,6 +17,8 @@ pub(crate) enum Source<'a> {
     Zoo(&'a str),
     /// The random programs of these seeds.
     Random(Range<u64>),
+    /// The program of this file.
+    Program(&'a Path),
 }
 
 /// Block programs by their text, each with the name of a model that has it.
@@ -31,6 +33,7 @@ pub(crate) fn run(target: &str, out: &Path, source: Source<'_>) -> Result<(), Fa
     let programs = match source {
         Source::Zoo(prefix) => of_zoo(prefix, target)?,
         Source::Random(seeds) => of_random(seeds, target),
+        Source::Program(path) => of_file(path, target)?,
     };
     for (position, (model, program)) in programs.values().enumerate() {
         let failed = |e: String| Failure::usage(format!("{}: {e}", program.name));
@@ -65,6 +68,13 @@ fn of_random(seeds: Range<u64>, target: Target) -> Programs {
     }
     progress.finish_and_clear();
     programs
+}
+
+fn of_file(path: &Path, target: Target) -> Result<Programs, Failure> {
+    let program = super::random::read(path)?;
+    let name = path.file_stem().map_or_else(|| String::from("program"), |n| n.to_string_lossy().into_owned());
+    let found = random::gpu_programs_of(&program, 0, target)?;
+    Ok(found.into_iter().map(|program| (program.to_string(), (name.clone(), program))).collect())
 }
 
 fn of_zoo(prefix: &str, target: Target) -> Result<Programs, Failure> {

@@ -184,10 +184,15 @@ fn all(args: &Args, device: Device) -> Result<Tally, Failure> {
     Ok(tally.into_inner().unwrap_or_else(PoisonError::into_inner))
 }
 
-fn replay(path: &std::path::Path, seed: u64, device: Device, show: bool) -> Result<(), Failure> {
+/// The program of a file.
+pub(super) fn read(path: &std::path::Path) -> Result<Program, Failure> {
     let text = std::fs::read_to_string(path)
         .map_err(|e| Failure::usage(format!("cannot read {}: {e}", path.display())))?;
-    let program: Program = text.parse().map_err(|e| Failure::usage(format!("{}: {e}", path.display())))?;
+    text.parse().map_err(|e| Failure::usage(format!("{}: {e}", path.display())))
+}
+
+fn replay(path: &std::path::Path, seed: u64, device: Device, show: bool) -> Result<(), Failure> {
+    let program = read(path)?;
     let ran = run_fused(&program, seed, device)?;
     report::print(&format!("{ran:?}"));
     if show {

@@ -139,11 +139,17 @@ fn renamed(p: &Program, at: usize, from: u32, to: Named) -> Program {
     p
 }
 
+/// Whether a value is exact: what is computed of an exact result is marked by that.
+fn is_exact(p: &Program, id: u32) -> bool {
+    p.ops.iter().flat_map(|op| &op.results).find(|result| result.id == id).is_none_or(|result| result.exact)
+}
+
 fn bypassed(p: &Program, at: usize, env: &HashMap<u32, Tensor>) -> Vec<Program> {
     let op = &p.ops[at];
     let [result] = op.results.as_slice() else { return Vec::new() };
     let form = |id: &u32| env.get(id).map(|t| (t.kind(), t.size()));
     let same = op.reads().into_iter().filter(|id| form(id).is_some() && form(id) == form(&result.id));
+    let same = same.filter(|&id| !result.exact || is_exact(p, id));
     same.map(|id| renamed(p, at, result.id, Named { id, exact: result.exact })).collect()
 }
 
@@ -151,6 +157,9 @@ fn bypassed(p: &Program, at: usize, env: &HashMap<u32, Tensor>) -> Vec<Program> 
 fn bypassed_any(p: &Program, at: usize) -> Option<Program> {
     let op = &p.ops[at];
     let (result, target) = (op.results.first()?, *op.reads().first()?);
+    if result.exact && !is_exact(p, target) {
+        return None;
+    }
     Some(renamed(p, at, result.id, Named { id: target, exact: false }))
 }
 

@@ -229,7 +229,10 @@ pub(super) fn binary(g: &mut Generator) -> Option<()> {
             let b = guard(g, b, AtLeast(0.5))?;
             g.emit("atan2", vec![t(a), t(b)], Fact::ROUNDED)?
         }
-        _ if g.exact(b) && g.is_float(a) => g.emit("copysign.Tensor", vec![t(a), t(b)], joined)?,
+        _ if g.exact(b) && g.is_float(a) => {
+            let b = signed(g, b)?;
+            g.emit("copysign.Tensor", vec![t(a), t(b)], joined)?
+        }
         _ => g.emit("hypot", vec![t(a), t(b)], Fact::ROUNDED)?,
     };
     Some(())
@@ -349,9 +352,16 @@ fn condition(g: &mut Generator) -> Option<u32> {
 pub(super) fn discontinuous(g: &mut Generator) -> Option<()> {
     let x = g.value(Generator::exact)?;
     let name = *g.rng.pick(JUMPING);
+    let x = if name == "signbit" { signed(g, x)? } else { x };
     let bound = g.bound(x).map(|b| b.max(1.0));
     g.emit(name, vec![t(x)], Fact { exact: true, bound })?;
     Some(())
+}
+
+/// A value of which each element has a sign: that of NaN is another in libtorch's vectors than in what is left over.
+fn signed(g: &mut Generator, x: u32) -> Option<u32> {
+    let may_be_nan = g.traits.special && g.is_float(x);
+    if may_be_nan { g.emit("nan_to_num", vec![t(x), Arg::Float(0.0), Arg::None, Arg::None], g.fact(x)) } else { Some(x) }
 }
 
 pub(super) fn choose(g: &mut Generator) -> Option<()> {

@@ -135,7 +135,10 @@ pub(super) fn strided(g: &mut Generator) -> Option<()> {
         0 if start == 0 => Arg::None,
         _ => Arg::Int(meta.offset + start),
     };
-    let fact = g.fact(x);
+    // Between the elements of a view lie those of other views.
+    let storage = g.storage_of(x);
+    let aliases: Vec<u32> = g.values.iter().copied().filter(|&id| g.storage_of(id) == storage).collect();
+    let fact = g.joined(&aliases);
     g.emit("as_strided", vec![t(x), Arg::Ints(size), Arg::Ints(stride), offset], fact)?;
     Some(())
 }
