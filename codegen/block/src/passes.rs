@@ -23,7 +23,7 @@ use crate::verify::{VerifyError, verify};
 
 pub use approximate::approximate;
 pub use bounds_guard::{Guards, guard};
-pub use canonicalize::canonicalize;
+pub use canonicalize::{canonicalize, reorder_broadcast};
 pub use contract::contract;
 pub use cse::cse;
 pub use dce::dce;

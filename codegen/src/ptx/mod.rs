@@ -44,7 +44,7 @@ mod uniform;
 mod vector_convert;
 mod vectorize;
 
-use tilefuse_block::passes::{approximate, dce, narrow, optimize};
+use tilefuse_block::passes::{approximate, cse, dce, narrow, optimize, reorder_broadcast};
 use tilefuse_block::{Elem, Kind, OpKind, Program, ScalarFn, expand_math_except, expand_operations, verify};
 
 use crate::error::{Error, Result};
@@ -152,6 +152,8 @@ fn prepare(program: &Program) -> Result<Program> {
     expand_math_except(&mut program, &is_native).map_err(|e| invalid(e.to_string()))?;
     optimize(&mut program).map_err(|e| invalid(e.to_string()))?;
     narrow(&mut program);
+    reorder_broadcast(&mut program);
+    cse(&mut program);
     dce(&mut program);
     dependent_launch::hoist(&mut program);
     Ok(program)

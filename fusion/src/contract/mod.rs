@@ -9,7 +9,7 @@
 //! %4 = map tanh %3                                             store tanh(sum + bias)
 //! ```
 //!
-//! `product.rs` reads contractions as batches of `alpha a b + beta c`; `operand.rs` says where operands lie, so that a
+//! `product.rs` reads contractions as batches of `alpha a b + beta c`, of which `windows.rs` says where rows that are windows of images lie; `operand.rs` says where operands lie, so that a
 //! transposed or strided one is read as it is; `prepack.rs` lays out weights in the order in which they are read, once, and
 //! `pack.rs` writes kernels that lay out other operands before each product; `blocks.rs` chooses the blocks, `vnni.rs` those of
 //! `bf16` and 8-bit integers where processors have instructions for these, `warpgroup.rs` those of GPUs, and `template.rs` writes the programs, in the kernel
@@ -44,6 +44,7 @@ mod vnni;
 mod warpgroup;
 #[cfg(test)]
 mod warpgroup_tests;
+mod windows;
 
 use std::fmt;
 use std::str::FromStr;

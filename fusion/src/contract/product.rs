@@ -5,6 +5,7 @@ use tilefuse_block::Elem;
 
 use super::declined::Declined;
 use super::operand::{Source, source};
+use super::windows::Windows;
 use crate::graph::{Contraction, Graph, NodeId, ValueRef};
 use crate::library_form::ContractionForm;
 use crate::types::Dims;
@@ -33,6 +34,8 @@ pub(super) struct Product {
     pub(super) k: i64,
     /// The left operand.
     pub(super) a: Access,
+    /// How its rows lie where they are windows of images: not along `a.matrix`, and there is no batch.
+    pub(super) windows: Option<Windows>,
     /// The right operand.
     pub(super) b: Access,
     /// What is added.
@@ -73,6 +76,7 @@ pub(super) fn of(graph: &Graph, node: NodeId, form: &ContractionForm) -> Result<
         n,
         k,
         a: access(left, [m, k])?,
+        windows: None,
         b: access(right, [k, n])?,
         c,
         batch: Dims::from_slice(batch),

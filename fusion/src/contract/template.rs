@@ -20,7 +20,8 @@ use super::blocks::{Blocks, Form, Grid, blocks_of, choose, grid};
 use super::prepack::Panels;
 use super::product::{Access, Product};
 use super::vnni;
-use crate::block_kernel::{self, BlockKernel, BlockKernelKind, Coordinates, Tied};
+use super::windows::Windows;
+use crate::block_kernel::{self, BlockKernel, BlockKernelKind, Coordinate, Coordinates, Tied};
 
 /// In what form a program finds its operands.
 #[derive(Clone, Copy)]
@@ -79,7 +80,9 @@ pub(super) fn with(product: &Product, blocks: Blocks, form: Operands<'_>) -> Opt
     };
     let batch: i64 = product.batch.iter().product();
     let (m, n, k) = (product.m as f64, product.n as f64, product.k as f64);
-    let bytes = batch as f64 * (m * k + k * n + m * n) * f64::from(product.elem.bytes());
+    // Windows overlap.
+    let left = product.windows.as_ref().map_or(m * k, |_| product.a.source.span as f64);
+    let bytes = batch as f64 * (left + k * n + m * n) * f64::from(product.elem.bytes());
     let flops = 2.0 * batch as f64 * m * n * k;
     Some(Template {
         kernel,
@@ -168,10 +171,25 @@ impl<'p> Writer<'p> {
             let value = sum.cast(p.out);
             let start = (!member.is_empty()).then(|| self.id(2) * (p.m * p.n));
             let stored = y.skip(start).block(&[(own_rows, p.n), (cols, 1)]);
+            let axes = self.coordinates(&member, own_rows, cols);
             stored.store(value);
             let block = self.stored_block(own_rows);
-            Coordinates { offsets: stored.ptr.offset().value(), axes: Vec::new(), block }
+            Coordinates { offsets: stored.ptr.offset().value(), axes, block }
         })
+    }
+
+    /// Of the elements that an instance stores: member of the batch, row and column.
+    fn coordinates(&self, member: &[Tile], rows: Axis, cols: Axis) -> Vec<Coordinate> {
+        let (p, shape) = (self.product, [self.blocks.rows, self.blocks.columns]);
+        let of = |index: Tile, extent: i64, inside: bool| Coordinate {
+            index: index.value(),
+            extent: extent.unsigned_abs(),
+            inside,
+        };
+        let members = member.iter().zip(&p.batch).map(|(&at, &n)| of(at.broadcast_to(shape), n, true));
+        let rows = of(rows.index.along(0, shape), p.m, rows.mask.is_none());
+        let cols = of(cols.index.along(1, shape), p.n, cols.mask.is_none());
+        members.chain([rows, cols]).collect()
     }
 
     /// What an instance stores, where that is a part of one matrix. Of a batch, rows would be those of all members. How wide
@@ -263,9 +281,14 @@ impl<'p> Writer<'p> {
     /// The sum by products of blocks.
     fn dots(&self, a: Matrix, b: Matrix, rows: Axis, cols: Axis) -> Tile {
         let (b, cols) = self.form.panels.map_or((b, cols), |panels| self.panel(b, panels));
+        let windows = self.product.windows.as_ref().map(|windows| windows.of_rows(a.ptr, rows));
         self.over_depth(|k, sum| {
             let depth = self.depth(k);
-            let left = if self.form.blocked { self.packed_left(a, k) } else { a.block(rows, depth).load() };
+            let left = match &windows {
+                Some(windows) => windows.block(k, self.blocks.depth),
+                None if self.form.blocked => self.packed_left(a, k),
+                None => a.block(rows, depth).load(),
+            };
             if self.group() > 1 {
                 return dot(left, self.packed_groups(b, k), sum);
             }
@@ -380,7 +403,8 @@ fn fits(product: &Product, blocks: Blocks) -> bool {
             None => 0,
         };
         let y = members.checked_add(1)?.checked_mul(m.checked_mul(n)?)?;
-        let a = reach(&product.a, m, k)?.max(product.a.source.span);
+        let overhang = product.windows.as_ref().map_or(Some(0), Windows::overhang)?;
+        let a = reach(&product.a, m, k)?.max(product.a.source.span).checked_add(overhang)?;
         let b = reach(&product.b, k, n)?.max(product.b.source.span);
         Some([a, b, c, y])
     };

@@ -12,6 +12,7 @@ use crate::graph::{Graph, NodeId, Op, ValueRef};
 use crate::parse_graph;
 use crate::pipeline::primitive;
 use crate::plan::{OuterLoop, Plan, Profile, StepKind, plan};
+use crate::convolution::ConvArgs;
 use crate::types::{TensorType, row_major};
 
 /// A tensor's elements in the order of its indices.
@@ -21,18 +22,18 @@ pub(super) struct Tensor {
     pub(super) data: Vec<f64>,
 }
 
-fn points(shape: &[i64]) -> Vec<Vec<i64>> {
+pub(super) fn points(shape: &[i64]) -> Vec<Vec<i64>> {
     shape.iter().fold(vec![vec![]], |all, &n| {
         all.iter().flat_map(|p| (0..n).map(move |i| [p.clone(), vec![i]].concat())).collect()
     })
 }
 
-fn position(index: &[i64], strides: &[i64]) -> usize {
+pub(super) fn position(index: &[i64], strides: &[i64]) -> usize {
     index.iter().zip(strides).map(|(i, s)| i * s).sum::<i64>() as usize
 }
 
 impl Tensor {
-    fn at(&self, index: &[i64]) -> f64 {
+    pub(super) fn at(&self, index: &[i64]) -> f64 {
         // Missing dimensions and those of size 1 are repeated.
         let lead = index.len() - self.shape.len();
         let index: Vec<i64> =
@@ -79,6 +80,20 @@ pub(super) fn memory(slot: u32, ty: &TensorType) -> Vec<f64> {
     (0..span).map(|i| f64::from(((i * 37 + i64::from(slot) * 11) % 17) as i32 - 8) / unit).collect()
 }
 
+/// Images convolved with filters, and a number added for each of these.
+fn convolved(operands: &[Tensor], window: &ConvArgs, out: &[i64]) -> Tensor {
+    let [images, filters, ..] = operands else { panic!("no filters") };
+    Tensor::of(out, |p| {
+        let products = points(&filters.shape[1..]).into_iter().map(|tap| {
+            let pixel = |d: usize| p[d + 2] * window.stride[d] - window.padding[d][0] + tap[d + 1] * window.dilation[d];
+            let at = [p[0], tap[0], pixel(0), pixel(1)];
+            let inside = (2..4).all(|d| (0..images.shape[d]).contains(&at[d]));
+            if inside { images.at(&at) * filters.at(&[&p[1..2], &tap].concat()) } else { 0.0 }
+        });
+        products.sum::<f64>() + operands.get(2).map_or(0.0, |bias| bias.at(&p[1..2]))
+    })
+}
+
 /// The results of a functional graph.
 pub(super) fn evaluate(graph: &Graph) -> Vec<Tensor> {
     let mut values: HashMap<ValueRef, Tensor> = HashMap::new();
@@ -107,6 +122,10 @@ pub(super) fn evaluate(graph: &Graph) -> Vec<Tensor> {
                     let (alpha, beta) = (factor("alpha"), factor("beta"));
                     let sum = operands[1].product(&operands[2], &ty.shape);
                     Tensor::of(&ty.shape, |p| alpha * sum.at(p) + beta * operands[0].at(p))
+                }
+                "aten::conv2d" => {
+                    let window = ConvArgs::of(&call.op, Args(&call.args), &operands[1].shape[2..]).unwrap();
+                    convolved(&operands, &window, &ty.shape)
                 }
                 _ => operands[0].product(&operands[1], &ty.shape),
             },

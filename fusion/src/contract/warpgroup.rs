@@ -14,6 +14,7 @@ use super::blocks::{Blocks, Form, Grid, blocks_of};
 use super::declined::Declined;
 use super::operand;
 use super::product::{Access, Product};
+use super::windows::Windows;
 use crate::graph::{Graph, NodeId};
 
 /// Blocks that are tried. What is measured is of an H100.
@@ -91,8 +92,11 @@ pub(super) fn blocks(
     if n.min(k) < LEAST {
         return Err(Declined::Sizes);
     }
-    if !is_copied(&product.a) || !is_copied(&product.b) {
+    if !is_copied(&product.a, product.windows.as_ref()) || !is_copied(&product.b, None) {
         return Err(Declined::Strides);
+    }
+    if product.windows.as_ref().is_some_and(|windows| windows.channels % i64::from(DEPTH) != 0) {
+        return Err(Declined::Sizes);
     }
     let batch: i64 = product.batch.iter().product();
     // What a multiprocessor takes, in elements of a block by steps of the sum.
@@ -128,10 +132,11 @@ pub(super) fn blocks(
 }
 
 /// Whether rows or columns of an operand are copied to shared memory in pieces of 16 bytes.
-fn is_copied(access: &Access) -> bool {
+fn is_copied(access: &Access, windows: Option<&Windows>) -> bool {
     let whole = |stride: &i64| stride % COPIED == 0;
-    let lines = match access.matrix {
-        [1, other] | [other, 1] => whole(&other),
+    let lines = match (windows, access.matrix) {
+        (Some(windows), _) => windows.is_multiple_of(COPIED),
+        (None, [1, other] | [other, 1]) => whole(&other),
         _ => false,
     };
     lines && access.batch.iter().all(whole) && whole(&access.source.offset)

@@ -1,6 +1,6 @@
 //! Products on a GPU: what is one kernel, and what it computes, in the interpreter.
 
-use super::tests::{evaluate, packed, packed_for, run, run_packed};
+use super::tests::{evaluate, packed, packed_for, points, position, run, run_packed};
 use super::{Declined, Products};
 use crate::parse_graph;
 use crate::plan::{Plan, Profile, StepKind};
@@ -122,6 +122,103 @@ fn convolutions_of_one_tap_over_channels_last_are_products_with_their_epilogue()
                 assert!((found - expected).abs() <= 1e-2 * expected.abs().max(1.0), "{found} for {expected}");
             }
         }
+    }
+}
+
+/// A convolution in channels-last: its sizes are those of images, channels, filters, an image and taps.
+struct Windowed {
+    sizes: [i64; 3],
+    image: [i64; 2],
+    taps: [i64; 2],
+    stride: [i64; 2],
+    padding: [i64; 2],
+    dilation: [i64; 2],
+}
+
+impl Windowed {
+    /// With a bias, an activation and a residual.
+    fn text(&self) -> (String, Vec<i64>, Vec<i64>) {
+        let [batch, channels, filters] = self.sizes;
+        let out = [0, 1].map(|d| {
+            let span = (self.taps[d] - 1) * self.dilation[d] + 1;
+            (self.image[d] + 2 * self.padding[d] - span) / self.stride[d] + 1
+        });
+        let last = |n: i64, c: i64, [h, w]: [i64; 2]| {
+            (format!("bf16[{n},{c},{h},{w}]{{{},1,{},{c}}}@cuda:0", h * w * c, w * c), [h * w * c, 1, w * c, c])
+        };
+        let (image, _) = last(batch, channels, self.image);
+        let (weight, _) = last(filters, channels, self.taps);
+        let (ty, strides) = last(batch, filters, out);
+        let Windowed { stride: [s, t], padding: [p, q], dilation: [d, e], .. } = self;
+        let text = format!(
+            "graph {{
+               %0 = input 0 : {image}
+               %1 = param 0 : {weight}
+               %2 = param 1 : bf16[{filters}]@cuda:0
+               %3 = input 1 : {ty}
+               %4 = aten::conv2d(input=%0, weight=%1, bias=%2, stride=[{s},{t}], padding=[{p},{q}], dilation=[{d},{e}], groups=1) : {ty}
+               %5 = aten::add(self=%4, other=%3, alpha=1) : {ty}
+               %6 = aten::relu(self=%5) : {ty}
+               outputs %6
+             }}"
+        );
+        (text, vec![batch, filters, out[0], out[1]], strides.to_vec())
+    }
+}
+
+#[test]
+fn convolutions_over_channels_last_are_products_of_windows_with_their_epilogue() {
+    let plain = Windowed {
+        sizes: [2, 64, 24],
+        image: [7, 6],
+        taps: [3, 3],
+        stride: [1, 1],
+        padding: [1, 1],
+        dilation: [1, 1],
+    };
+    for windowed in [
+        Windowed { stride: [2, 2], ..plain },
+        Windowed { sizes: [1, 128, 72], padding: [0, 2], ..plain },
+        Windowed { sizes: [3, 64, 136], taps: [1, 1], padding: [0, 0], stride: [2, 2], ..plain },
+        Windowed { taps: [2, 5], padding: [1, 3], dilation: [3, 1], stride: [1, 3], ..plain },
+        Windowed { sizes: [9, 64, 8], image: [5, 4], padding: [2, 1], dilation: [2, 1], ..plain },
+        plain,
+    ] {
+        let (text, shape, strides) = windowed.text();
+        let plan = planned(&text, Products::Generated);
+        assert_eq!((plan.kernel_count(), plan.extern_count()), (1, 0), "{plan}");
+        let (found, exact) = (run(&plan), evaluate(&parse_graph(&text).unwrap()));
+        for point in points(&shape) {
+            let (found, exact) = (found[0][position(&point, &strides)], exact[0].at(&point));
+            assert!((found - exact).abs() <= 1e-2 * exact.abs().max(1.0), "{found} for {exact}: {text}");
+        }
+    }
+}
+
+/// What one step of the sum reads of an image is of one tap, and lies side by side.
+#[test]
+fn windows_that_are_not_copied_line_by_line_are_libtorchs() {
+    let plain = Windowed {
+        sizes: [2, 64, 24],
+        image: [7, 6],
+        taps: [3, 3],
+        stride: [1, 1],
+        padding: [1, 1],
+        dilation: [1, 1],
+    };
+    let (fits, ..) = plain.text();
+    let (narrow, ..) = Windowed { sizes: [2, 40, 24], ..plain }.text();
+    let rows = "bf16[24,64,3,3]{576,9,3,1}";
+    let row_major = fits.replace("bf16[24,64,3,3]{576,1,192,64}", rows);
+    assert!(row_major.contains(rows));
+    for (text, declined) in [(narrow, Declined::Sizes), (row_major, Declined::Strides)] {
+        let plan = planned(&text, Products::Generated);
+        let call = plan.steps.iter().find_map(|step| match &step.kind {
+            StepKind::Extern(call) => Some(call),
+            _ => None,
+        });
+        let reason = call.unwrap().reason.clone().unwrap();
+        assert!(reason.contains(&declined.to_string()), "{reason}");
     }
 }
 

@@ -65,13 +65,27 @@ const RULES: &[Rule] = &[
     ("constant-mask", masks::constant),
 ];
 
+/// What applies to GPUs besides, where a repeated element takes a register of each thread that has it; a processor repeats what it
+/// has loaded for nothing, and loads elements where it needs them.
+const GPU_RULES: &[Rule] = &[("load-of-broadcast", movement::load_of_broadcast)];
+
 /// Brings a program into canonical form.
 pub fn canonicalize(program: &mut Program) {
+    rewrite(program, &[RULES]);
+}
+
+/// Brings a program for a GPU into canonical form, in which what differs only from column to column is loaded, and computed, once
+/// for all rows. Triton's pass of this name.
+pub fn reorder_broadcast(program: &mut Program) {
+    rewrite(program, &[RULES, GPU_RULES]);
+}
+
+fn rewrite(program: &mut Program, rules: &'static [&'static [Rule]]) {
     let mut body = std::mem::take(&mut program.body);
     let count = program.values.len();
     let forward = (0..count as u32).map(Value).collect();
     let (definitions, out) = (vec![None; count], Vec::new());
-    let mut cx = Cx { values: &mut program.values, definitions, forward, out, depth: 0 };
+    let mut cx = Cx { values: &mut program.values, definitions, forward, out, depth: 0, rules };
     cx.region(&mut body);
     program.body = body;
 }
@@ -89,6 +103,7 @@ struct Cx<'a> {
     /// The operations of the region so far.
     out: Vec<Op>,
     depth: usize,
+    rules: &'static [&'static [Rule]],
 }
 
 impl Cx<'_> {
@@ -134,7 +149,7 @@ impl Cx<'_> {
             return None;
         }
         self.depth += 1;
-        let value = RULES.iter().find_map(|(_, rule)| rule(self, op));
+        let value = self.rules.iter().copied().flatten().find_map(|(_, rule)| rule(self, op));
         self.depth -= 1;
         value
     }

@@ -2,7 +2,7 @@ use expect_test::{Expect, expect};
 
 use super::{
     PASSES, PassOptions, approximate, canonicalize, contract, cse, dce, guard, licm, narrow, optimize,
-    ranges, renumber, run_passes, strength,
+    ranges, renumber, reorder_broadcast, run_passes, strength,
 };
 use crate::bounds::Proof;
 use crate::print::op_text;
@@ -47,6 +47,7 @@ fn operations_keep_their_locations() {
         expand_math(&mut program).unwrap();
         optimize(&mut program).unwrap();
         narrow(&mut program);
+        reorder_broadcast(&mut program);
         let mut lost = Vec::new();
         program.walk(&mut |op| {
             if op.loc.number() != Some(7) {
@@ -748,4 +749,87 @@ fn accesses_are_guarded_unless_ranges_prove_them() {
         }
     "#]]
     .assert_eq(&text);
+}
+
+#[test]
+fn quotients_and_remainders_take_the_part_of_a_sum_that_matters() {
+    let body = "
+  %r = range 0 8
+  %w = const 8 : tile<4xi32>
+  %k = range 0 4
+  %rows = map mul %k, %w
+  %down = expand_dims %rows axis 1
+  %all = broadcast %down [4, 8]
+  %across = expand_dims %r axis 0
+  %columns = broadcast %across [4, 8]
+  %at = map add %all, %columns
+  %by = const 8 : tile<4x8xi32>
+  %column = map rem_trunc %at, %by
+  %row = map div_trunc %at, %by
+  %other = const 6 : tile<4x8xi32>
+  %rest = map rem_trunc %at, %other
+  store %y, %column, %row
+  store %y, %rest, %row";
+    check(
+        &[|program| ranges(program, super::ANY_GRID), dce, renumber],
+        body,
+        expect![[r#"
+            %r = range 0 8
+            %w = const 8 : tile<4xi32>
+            %k = range 0 4
+            %rows = map mul %k, %w
+            %down = expand_dims %rows axis 1
+            %all = broadcast %down [4, 8]
+            %across = expand_dims %r axis 0
+            %columns = broadcast %across [4, 8]
+            %at = map add %all, %columns
+            %by = const 8 : tile<4x8xi32>
+            %row = map div_trunc %all, %by
+            %other = const 6 : tile<4x8xi32>
+            %rest = map rem_trunc %at, %other
+            store %y, %columns, %row
+            store %y, %rest, %row
+        "#]],
+    );
+}
+
+#[test]
+fn what_is_repeated_is_loaded_once() {
+    let body = "
+  %r = range 0 8
+  %across = expand_dims %r axis 0
+  %columns = broadcast %across [4, 8]
+  %w = load %x, %columns
+  %s = splat %t [4, 8]
+  %m = map mul %w, %s
+  %one = const 1.0 : tile<4x8xf32>
+  %a = map add %m, %one
+  %k = range 0 4
+  %down = expand_dims %k axis 1
+  %rows = broadcast %down [4, 8]
+  %at = map add %rows, %columns
+  %mask = map lt %rows, %columns
+  %v = load %x, %columns, mask %mask
+  %z = map mul %a, %v
+  store %x, %at, %z";
+    check(&[reorder_broadcast, dce, renumber], body, expect![[r#"
+        %r = range 0 8
+        %across = expand_dims %r axis 0
+        %columns = broadcast %across [4, 8]
+        %0 = load %x, %r
+        %1 = splat %t [8]
+        %2 = map mul %0, %1
+        %3 = const 1.0 : tile<8xf32>
+        %4 = map add %2, %3
+        %5 = expand_dims %4 axis 0
+        %a = broadcast %5 [4, 8]
+        %k = range 0 4
+        %down = expand_dims %k axis 1
+        %rows = broadcast %down [4, 8]
+        %at = map add %rows, %columns
+        %mask = map lt %rows, %columns
+        %v = load %x, %columns, mask %mask
+        %z = map mul %a, %v
+        store %x, %at, %z
+    "#]]);
 }

@@ -143,6 +143,7 @@ pub(super) fn of(attention: &Attention, operands: u16, device: Device, threads: 
 /// A product whose right operand is a matrix of attention.
 fn product(attention: &Attention, right: &Access, [k, n]: [i64; 2]) -> Product {
     Product {
+        windows: None,
         batch: attention.batch.clone(),
         m: attention.queries,
         n,

@@ -22,13 +22,13 @@ mod block;
 mod call;
 mod dense;
 mod depthwise;
+mod implicit_gemm;
 mod make;
 mod packed;
 mod packed_filter;
 #[cfg(test)]
 mod packed_tests;
 mod phase;
-mod pointwise;
 mod rows;
 #[cfg(test)]
 mod tests;
@@ -51,7 +51,7 @@ use crate::library_form::ContractionForm;
 use block::Block;
 pub(super) use call::declined;
 use packed::Image;
-pub(super) use pointwise::as_product;
+pub(super) use implicit_gemm::as_product;
 pub(super) use rows::Rows;
 use tile::Extents;
 pub(super) use tile::Vectors;

@@ -59,7 +59,7 @@ pub(super) fn function_of_splats(cx: &mut Cx<'_>, op: &Op) -> Option<Value> {
     if !is_function(op) || !op.args.iter().any(|&a| splat(cx, a).is_some()) {
         return None;
     }
-    let scalars = on_smaller(cx, op, &Shape::new(), splat)?;
+    let scalars = on_smaller(cx, &op.args, &Shape::new(), splat)?;
     let scalar = cx.emit(op.kind.clone(), &scalars)?;
     let shape = cx.ty(*op.results.first()?).shape.clone();
     cx.emit(OpKind::Splat(shape), &[scalar])
@@ -67,17 +67,27 @@ pub(super) fn function_of_splats(cx: &mut Cx<'_>, op: &Op) -> Option<Value> {
 
 /// A function of tiles that are repeated, or expanded, alike is computed before that.
 pub(super) fn function_of_broadcasts(cx: &mut Cx<'_>, op: &Op) -> Option<Value> {
-    if !is_function(op) {
-        return None;
-    }
+    if is_function(op) { of_broadcasts(cx, op, 0) } else { None }
+}
+
+/// What is loaded from addresses that are repeated, or expanded, is so too. With a mask it may not be, which may leave out other
+/// elements of each row.
+pub(super) fn load_of_broadcast(cx: &mut Cx<'_>, op: &Op) -> Option<Value> {
+    let whole = matches!(op.kind, OpKind::Load { masked: false, other: false, .. });
+    if whole { of_broadcasts(cx, op, 1) } else { None }
+}
+
+/// The operation before its operands, without so many scalars in front, are repeated or expanded.
+fn of_broadcasts(cx: &mut Cx<'_>, op: &Op, scalars: usize) -> Option<Value> {
     let moves = |op: &&Op| matches!(op.kind, OpKind::Broadcast(_) | OpKind::ExpandDims(_));
-    let first = op.args.iter().find_map(|&a| cx.definition(a).filter(moves))?;
+    let first = op.args.iter().skip(scalars).find_map(|&a| cx.definition(a).filter(moves))?;
     let (kind, from) = (first.kind.clone(), cx.ty(*first.args.first()?).shape.clone());
     let source = |cx: &Cx<'_>, value: Value| {
         let op = cx.definition(value).filter(|op| op.kind == kind)?;
         op.args.first().copied().filter(|&x| cx.ty(x).shape == from)
     };
-    let args = on_smaller(cx, op, &from, source)?;
+    let tiles = on_smaller(cx, op.args.get(scalars..)?, &from, source)?;
+    let args: SmallVec<[Value; 4]> = op.args.iter().copied().take(scalars).chain(tiles).collect();
     let small = cx.emit(op.kind.clone(), &args)?;
     cx.emit(kind, &[small])
 }
@@ -86,20 +96,20 @@ fn is_function(op: &Op) -> bool {
     matches!(op.kind, OpKind::Map(_) | OpKind::Cast(_) | OpKind::Bitcast(_))
 }
 
-/// The operands of `op` in a smaller shape: what `source` gives, or else constants and splats.
+/// Operands in a smaller shape: what `source` gives, or else constants and splats.
 fn on_smaller(
     cx: &mut Cx<'_>,
-    op: &Op,
+    args: &[Value],
     shape: &Shape,
     source: impl Fn(&Cx<'_>, Value) -> Option<Value>,
 ) -> Option<SmallVec<[Value; 4]>> {
     let fits =
         |cx: &Cx<'_>, a: Value| source(cx, a).is_some() || cx.constant(a).is_some() || splat(cx, a).is_some();
-    if !op.args.iter().all(|&a| fits(cx, a)) {
+    if !args.iter().all(|&a| fits(cx, a)) {
         return None;
     }
     let mut small = SmallVec::new();
-    for &arg in &op.args {
+    for &arg in args {
         small.push(match (source(cx, arg), cx.constant(arg), splat(cx, arg)) {
             (Some(value), _, _) => value,
             (_, Some(literal), _) => cx.emit_constant(literal, shape),
