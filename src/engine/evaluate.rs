@@ -247,6 +247,6 @@ fn map(function: ScalarFn) -> Option<&'static str> {
         F::Erfc => "erfc",
         F::Sigmoid => "sigmoid",
         F::Fma | F::MulHi | F::DivTrunc | F::Shl | F::Shr => return None,
-        F::Exp2Approx | F::Exp2ApproxFtz | F::RecipApprox => return None,
+        F::Exp2Approx | F::Exp2ApproxFtz | F::RecipApprox | F::RsqrtApprox => return None,
     })
 }

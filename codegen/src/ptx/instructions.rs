@@ -80,6 +80,7 @@ impl LlvmTarget for Ir {
             (RecipApprox, Elem::F32, [a]) => {
                 Some(self.intrinsic("llvm.nvvm.rcp.approx.ftz.f", "float", &[a]))
             }
+            (RsqrtApprox, Elem::F32, [a]) => Some(self.intrinsic("llvm.nvvm.rsqrt.approx.f", "float", &[a])),
             // PTX has no instruction, and there is no library.
             (RemTrunc, Elem::F32 | Elem::F64, [a, b]) => Some(fmod::call(self, elem, a, b)),
             // The NVPTX backend looks at the low 32 bits of an amount alone, so it must fit in them.

@@ -157,8 +157,8 @@ fn plans_say_that_calls_are_in_channels_last() {
         let of = |id: NodeId| graph.node(id).kernel.clone()?.err();
         graph.ids().filter_map(of).collect::<Vec<_>>()
     };
-    let device = Declined::Device;
-    assert_eq!(reasons(Products::Generated), [format!("in channels-last: {device}")]);
+    let sizes = Declined::Sizes;
+    assert_eq!(reasons(Products::Generated), [format!("in channels-last: {sizes}")]);
     let library = format!("in channels-last: {}", Declined::Library);
     assert_eq!(reasons(Products::Library), [library.clone(), library]);
 }

@@ -18,10 +18,11 @@ use super::windows::Windows;
 use crate::graph::{Graph, NodeId};
 
 /// Blocks that are tried. What is measured is of an H100.
-const SHAPES: [Shape; 6] = [
+const SHAPES: [Shape; 7] = [
     Shape { rows: 128, columns: 256, warps: 8, stages: 4, rate: 1.0, filling: 320 },
     Shape { rows: 128, columns: 128, warps: 8, stages: 6, rate: 0.88, filling: 400 },
     Shape { rows: 64, columns: 128, warps: 4, stages: 4, rate: 0.64, filling: 240 },
+    Shape { rows: 128, columns: 64, warps: 8, stages: 4, rate: 0.5, filling: 240 },
     Shape { rows: 64, columns: 64, warps: 4, stages: 4, rate: 0.4, filling: 160 },
     // So deep that one instance has a multiprocessor for itself.
     Shape { rows: 64, columns: 128, warps: 4, stages: 8, rate: 0.6, filling: 240 },
@@ -42,10 +43,10 @@ struct Shape {
 }
 
 impl Shape {
-    /// Registers of a thread: its sums, and of each vector along the columns the elements of a quarter of these, in 16 bits as
-    /// loaded and in 32 as computed with.
+    /// Registers of a thread: its sums, and of the vectors along the columns, of which it has a quarter of the elements, what is
+    /// computed before it is used.
     fn registers(&self, vectors: u32) -> u32 {
-        self.rows * self.columns / (32 * self.warps) + vectors * self.columns / 4 * 3 / 2
+        self.rows * self.columns / (32 * self.warps) + vectors * self.columns / 4 * 3 / 4
     }
 }
 

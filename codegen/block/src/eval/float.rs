@@ -145,7 +145,7 @@ pub fn math_f64(function: ScalarFn, x: f64, y: f64) -> Option<f64> {
 
 fn of_f64(function: MathFn, x: f64, y: f64) -> f64 {
     match function {
-        MathFn::Rsqrt => 1.0 / x.sqrt(),
+        MathFn::Rsqrt | MathFn::RsqrtApprox => 1.0 / x.sqrt(),
         MathFn::Pow => x.powf(y),
         MathFn::Exp => x.exp(),
         MathFn::Exp2 | MathFn::Exp2Approx | MathFn::Exp2ApproxFtz => x.exp2(),

@@ -22,7 +22,7 @@ pub fn with_exponents<F: Exponents>(function: ScalarFn, x: F) -> Option<F> {
         Sin => sin(x),
         Cos => cos(x),
         Rsqrt | Pow | Expm1 | Log10 | Log1p | Tan | Asin | Acos | Atan | Atan2 | Sinh | Cosh | Tanh
-        | Asinh | Acosh | Atanh | Erf | Erfc | Sigmoid | RecipApprox => return None,
+        | Asinh | Acosh | Atanh | Erf | Erfc | Sigmoid | RecipApprox | RsqrtApprox => return None,
     })
 }
 

@@ -155,7 +155,7 @@ pub fn eval_f64(function: ScalarFn, x: f64, y: f64) -> Option<f64> {
 fn single<F: Single>(function: MathFn, x: F, y: F) -> F {
     let k = &common::SINGLE;
     match function {
-        MathFn::Rsqrt => common::rsqrt(x),
+        MathFn::Rsqrt | MathFn::RsqrtApprox => common::rsqrt(x),
         MathFn::Pow => single::pow(x, y),
         MathFn::Exp => common::exp(x, k),
         MathFn::Exp2 | MathFn::Exp2Approx | MathFn::Exp2ApproxFtz => common::exp2(x, k),
@@ -189,7 +189,7 @@ fn single<F: Single>(function: MathFn, x: F, y: F) -> F {
 fn double<F: Double>(function: MathFn, x: F, y: F) -> F {
     let k = &common::DOUBLE;
     match function {
-        MathFn::Rsqrt => common::rsqrt(x),
+        MathFn::Rsqrt | MathFn::RsqrtApprox => common::rsqrt(x),
         MathFn::Pow => double::pow(x, y),
         MathFn::Exp => common::exp(x, k),
         MathFn::Exp2 | MathFn::Exp2Approx | MathFn::Exp2ApproxFtz => common::exp2(x, k),

@@ -1,5 +1,5 @@
-//! Lets exponentials and quotients be approximate in programs that read and write no float wider than 16 bits. A pass for
-//! GPUs alone, whose unit for special functions gives `2^x` and `1 / x` to about 22 bits in a few instructions, where the
+//! Lets exponentials, quotients and reciprocal roots be approximate in programs that read and write no float wider than 16 bits. A pass for
+//! GPUs alone, whose unit for special functions gives `2^x`, `1 / x` and `1 / sqrt x` to about 22 bits in a few instructions, where the
 //! exact formulas take sixteen and thirty: what is rounded to the 11 or 8 bits of `f16` or `bf16` in the end cannot tell.
 //! Quotients by one number become products with its reciprocal, both sides scaled where that would overflow.
 //!
@@ -21,7 +21,7 @@ use crate::program::{Loc, Op, OpKind, Program, Region, Value, ValueData, locate}
 use crate::scalar_fn::ScalarFn;
 use crate::types::{Elem, Kind, Literal, Type};
 
-/// Rewrites exponentials, sigmoids and quotients by one number, of `f32`, where every float that the program can load or store has 16 bits.
+/// Rewrites exponentials, sigmoids, reciprocal roots and quotients by one number, of `f32`, where every float that the program can load or store has 16 bits.
 pub fn approximate(program: &mut Program) {
     let pointees = program.params.iter().filter_map(|p| program.ty(p.value).pointee());
     let floats: Vec<Elem> = pointees.filter(|e| e.is_float()).collect();
@@ -82,6 +82,7 @@ impl Out<'_> {
         let x = self.like;
         match function {
             ScalarFn::Exp2 => self.map_to(ScalarFn::Exp2Approx, &[x], result),
+            ScalarFn::Rsqrt => self.map_to(ScalarFn::RsqrtApprox, &[x], result),
             ScalarFn::Exp => {
                 let scaled = self.scaled(x, std::f64::consts::LOG2_E);
                 self.map_to(ScalarFn::Exp2Approx, &[scaled], result);
@@ -170,15 +171,15 @@ mod tests {
     fn functions(pointee: &str) -> Vec<&'static str> {
         let text = format!(
             "kernel @f(%x: ptr<{pointee}>, %n: f32, %p: ptr<i32>) {{ %i = range 0 8 %v = load %x, %i %w = CAST
-             %e = map exp %w %s = map sigmoid %e %t = map exp2 %s %h = cast %t {pointee} store %x, %i, %h }}"
+             %e = map exp %w %s = map sigmoid %e %t = map exp2 %s %q = map rsqrt %t %h = cast %q {pointee} store %x, %i, %h }}"
         );
         // A cast to the kind that a value has is none.
         let text = match pointee {
             "f32" => text
                 .replace("%w = CAST", "")
                 .replace("%w", "%v")
-                .replace("%h = cast %t f32", "")
-                .replace("%h", "%t"),
+                .replace("%h = cast %q f32", "")
+                .replace("%h", "%q"),
             _ => text.replace("CAST", "cast %v f32"),
         };
         let mut program = crate::parse_valid(&text).unwrap();
@@ -195,11 +196,11 @@ mod tests {
 
     #[test]
     fn exponentials_of_16_bit_programs_are_approximate() {
-        let expected = ["mul", "exp2_approx", "mul", "exp2_approx_ftz", "add", "recip_approx", "exp2_approx"];
+        let expected = ["mul", "exp2_approx", "mul", "exp2_approx_ftz", "add", "recip_approx", "exp2_approx", "rsqrt_approx"];
         assert_eq!(functions("bf16"), expected);
         assert_eq!(functions("f16"), expected);
-        assert_eq!(functions("f32"), ["exp", "sigmoid", "exp2"]);
-        assert_eq!(functions("f64"), ["exp", "sigmoid", "exp2"]);
+        assert_eq!(functions("f32"), ["exp", "sigmoid", "exp2", "rsqrt"]);
+        assert_eq!(functions("f64"), ["exp", "sigmoid", "exp2", "rsqrt"]);
     }
 
     /// `x / s` of numbers of all sizes, computed by the program's interpreter.

@@ -178,7 +178,7 @@ fn sweep() {
     let bad: Vec<String> = chosen
         .filter_map(|f| {
             let worst = sweep_of!(f, Rsqrt Exp Exp2 Expm1 Log Log2 Log10 Log1p Sin Cos Tan Asin Acos Atan Sinh Cosh
-                Tanh Asinh Acosh Atanh Erf Erfc Sigmoid Exp2Approx Exp2ApproxFtz RecipApprox);
+                Tanh Asinh Acosh Atanh Erf Erfc Sigmoid Exp2Approx Exp2ApproxFtz RecipApprox RsqrtApprox);
             judge(f, worst)
         })
         .collect();
