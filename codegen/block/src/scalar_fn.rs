@@ -197,7 +197,10 @@ impl ScalarFn {
 
     /// Whether targets compute it with errors of their own.
     pub const fn is_approximate(self) -> bool {
-        matches!(self, ScalarFn::Exp2Approx | ScalarFn::Exp2ApproxFtz | ScalarFn::RecipApprox | ScalarFn::RsqrtApprox)
+        matches!(
+            self,
+            ScalarFn::Exp2Approx | ScalarFn::Exp2ApproxFtz | ScalarFn::RecipApprox | ScalarFn::RsqrtApprox
+        )
     }
 
     /// Whether exchanging the two operands changes nothing.

@@ -8,11 +8,11 @@ use tilefuse_block::{Data, Elem, Literal};
 
 use super::{Prepacked, Products, Times, choose_products};
 use crate::args::Args;
+use crate::convolution::ConvArgs;
 use crate::graph::{Graph, NodeId, Op, ValueRef};
 use crate::parse_graph;
 use crate::pipeline::primitive;
 use crate::plan::{OuterLoop, Plan, Profile, StepKind, plan};
-use crate::convolution::ConvArgs;
 use crate::types::{TensorType, row_major};
 
 /// A tensor's elements in the order of its indices.
@@ -85,7 +85,9 @@ fn convolved(operands: &[Tensor], window: &ConvArgs, out: &[i64]) -> Tensor {
     let [images, filters, ..] = operands else { panic!("no filters") };
     Tensor::of(out, |p| {
         let products = points(&filters.shape[1..]).into_iter().map(|tap| {
-            let pixel = |d: usize| p[d + 2] * window.stride[d] - window.padding[d][0] + tap[d + 1] * window.dilation[d];
+            let pixel = |d: usize| {
+                p[d + 2] * window.stride[d] - window.padding[d][0] + tap[d + 1] * window.dilation[d]
+            };
             let at = [p[0], tap[0], pixel(0), pixel(1)];
             let inside = (2..4).all(|d| (0..images.shape[d]).contains(&at[d]));
             if inside { images.at(&at) * filters.at(&[&p[1..2], &tap].concat()) } else { 0.0 }

@@ -144,7 +144,10 @@ impl Windowed {
             (self.image[d] + 2 * self.padding[d] - span) / self.stride[d] + 1
         });
         let last = |n: i64, c: i64, [h, w]: [i64; 2]| {
-            (format!("bf16[{n},{c},{h},{w}]{{{},1,{},{c}}}@cuda:0", h * w * c, w * c), [h * w * c, 1, w * c, c])
+            (
+                format!("bf16[{n},{c},{h},{w}]{{{},1,{},{c}}}@cuda:0", h * w * c, w * c),
+                [h * w * c, 1, w * c, c],
+            )
         };
         let (image, _) = last(batch, channels, self.image);
         let (weight, _) = last(filters, channels, self.taps);

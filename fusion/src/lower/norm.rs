@@ -4,7 +4,7 @@ use tilefuse_block::{Elem, Literal, ReduceFn, ScalarFn};
 
 use super::Registry;
 use super::cx::{Call, Cx, wide};
-use super::reduce::{mean_and_variance, mean_of, widest};
+use super::reduce::{Moments, mean_and_variance, mean_of, widest};
 use crate::graph::ValueRef;
 use crate::types::Device;
 
@@ -32,22 +32,16 @@ fn inverse_deviation(cx: &mut Cx, variance: ValueRef, eps: f64) -> Option<ValueR
     cx.map(ScalarFn::Rsqrt, &[sum])
 }
 
-/// Mean and inverse deviation over dimensions, as a layer or group norm has them.
+/// Mean, inverse deviation and deviations over dimensions, as a layer or group norm has them.
 ///
 /// Where the squares of deviations leave their type, the inverse of an infinite deviation would make 0 of everything. Eager on
 /// the host gives NaN, since it subtracts infinite moments of parts of a row from each other; on a GPU it gives 0.
-fn statistics(
-    cx: &mut Cx,
-    call: &Call<'_>,
-    x: ValueRef,
-    dims: &[usize],
-    eps: f64,
-) -> Option<(ValueRef, ValueRef)> {
-    let (mean, mut variance) = mean_and_variance(cx, call, x, dims, 0.0)?;
+fn statistics(cx: &mut Cx, call: &Call<'_>, x: ValueRef, dims: &[usize], eps: f64) -> Option<[ValueRef; 3]> {
+    let Moments { mean, mut variance, deviation } = mean_and_variance(cx, call, x, dims, 0.0)?;
     if cx.device == Device::Cpu {
         variance = finite(cx, variance)?;
     }
-    Some((mean, inverse_deviation(cx, variance, eps)?))
+    Some([mean, inverse_deviation(cx, variance, eps)?, deviation])
 }
 
 /// NaN in the place of an infinite variance.
@@ -87,8 +81,7 @@ fn layer_norm(cx: &mut Cx, call: &Call<'_>) -> Option<Vec<ValueRef>> {
     let (dims, sizes) = trailing(cx, call, x)?;
     let eps = call.args.float("eps").unwrap_or(1e-5);
     let x = cx.widen(x)?;
-    let (mean, inverse) = statistics(cx, call, x, &dims, eps)?;
-    let deviation = cx.map(ScalarFn::Sub, &[x, mean])?;
+    let [mean, inverse, deviation] = statistics(cx, call, x, &dims, eps)?;
     let normal = cx.map(ScalarFn::Mul, &[deviation, inverse])?;
     let value = affine(cx, normal, call.optional("weight")?, call.optional("bias")?, &sizes)?;
     results(cx, call, value, &[mean, inverse])
@@ -107,8 +100,7 @@ fn group_norm(cx: &mut Cx, call: &Call<'_>) -> Option<Vec<ValueRef>> {
     }
     let rest = cx.graph.ty(x).numel() / (n * groups);
     let grouped = cx.reshape(x, &[n, groups, rest])?;
-    let (mean, inverse) = statistics(cx, call, grouped, &[2], eps)?;
-    let deviation = cx.map(ScalarFn::Sub, &[grouped, mean])?;
+    let [mean, inverse, deviation] = statistics(cx, call, grouped, &[2], eps)?;
     let normal = cx.map(ScalarFn::Mul, &[deviation, inverse])?;
     let normal = cx.reshape(normal, &shape)?;
     let value = affine(cx, normal, call.optional("weight")?, call.optional("bias")?, &per_channel(&shape))?;
@@ -133,7 +125,7 @@ fn instance_norm(cx: &mut Cx, call: &Call<'_>) -> Option<ValueRef> {
     let elem = call.elem()?;
     // Eager takes the statistics of a batch norm, on the host in the wider type.
     let summed = widest(cx, x)?;
-    let (mean, mut variance) = mean_and_variance(cx, call, summed, &dims, 0.0)?;
+    let Moments { mean, mut variance, .. } = mean_and_variance(cx, call, summed, &dims, 0.0)?;
     if cx.device != Device::Cpu {
         variance = finite(cx, variance)?;
     }

@@ -204,7 +204,15 @@ fn correction(call: &Call<'_>) -> Option<f64> {
     if call.args.absent("correction") { Some(1.0) } else { call.args.float("correction") }
 }
 
-/// Mean and variance over dimensions that stay with size 1, in the operand's type.
+/// Statistics over dimensions that stay with size 1, in the operand's type.
+pub(super) struct Moments {
+    pub(super) mean: ValueRef,
+    pub(super) variance: ValueRef,
+    /// Of each element, from the mean.
+    pub(super) deviation: ValueRef,
+}
+
+/// Mean and variance over dimensions, and deviations from the mean.
 ///
 /// The quotient of a sum may miss the mean by some units in its last place, which counts where the elements are all but
 /// equal: mean and variance are corrected by the mean of the deviations, whose sum goes with that of their squares. In
@@ -215,7 +223,7 @@ pub(super) fn mean_and_variance(
     x: ValueRef,
     dims: &[usize],
     correction: f64,
-) -> Option<(ValueRef, ValueRef)> {
+) -> Option<Moments> {
     let n = count(cx, x, dims);
     let rough = mean_of(cx, x, dims, true)?;
     let deviation = cx.map(ScalarFn::Sub, &[x, rough])?;
@@ -223,19 +231,22 @@ pub(super) fn mean_and_variance(
     let squares = cx.reduce(ReduceFn::Sum, square, dims, true)?;
     let divisor = (n - correction).max(0.0);
     if call.elem()?.bits() < cx.elem(x)?.bits() {
-        return Some((rough, cx.map_number(ScalarFn::Div, squares, divisor)?));
+        let variance = cx.map_number(ScalarFn::Div, squares, divisor)?;
+        return Some(Moments { mean: rough, variance, deviation });
     }
     let missed = mean_of(cx, deviation, dims, true)?;
     let finite = cx.map_number(ScalarFn::Lt, squares, f64::INFINITY)?;
+    let nothing = cx.number(cx.elem(missed)?, 0.0);
+    let missed = cx.select(finite, missed, nothing)?;
     let mean = cx.map(ScalarFn::Add, &[rough, missed])?;
-    let mean = cx.select(finite, mean, rough)?;
+    // Not those from the corrected mean, for which each element would be needed again.
+    let deviation = cx.map(ScalarFn::Sub, &[deviation, missed])?;
     let excess = cx.map(ScalarFn::Mul, &[missed, missed])?;
     let excess = cx.map_number(ScalarFn::Mul, excess, n)?;
     let sum = cx.map(ScalarFn::Sub, &[squares, excess])?;
     let sum = cx.map_number(ScalarFn::Max, sum, 0.0)?;
-    let sum = cx.select(finite, sum, squares)?;
     let variance = cx.map_number(ScalarFn::Div, sum, divisor)?;
-    Some((mean, variance))
+    Some(Moments { mean, variance, deviation })
 }
 
 /// Of `f32` on the host the `f64` in which eager sums deviations there, whose squares may leave `f32`.
@@ -252,7 +263,7 @@ fn moments(cx: &mut Cx, call: &Call<'_>, root: bool) -> Option<(ValueRef, ValueR
         return None;
     }
     let x = widest(cx, x)?;
-    let (mean, mut variance) = mean_and_variance(cx, call, x, &dims, correction(call)?)?;
+    let Moments { mean, mut variance, .. } = mean_and_variance(cx, call, x, &dims, correction(call)?)?;
     if root {
         variance = cx.map(ScalarFn::Sqrt, &[variance])?;
     }

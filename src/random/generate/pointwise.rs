@@ -361,7 +361,11 @@ pub(super) fn discontinuous(g: &mut Generator) -> Option<()> {
 /// A value of which each element has a sign: that of NaN is another in libtorch's vectors than in what is left over.
 fn signed(g: &mut Generator, x: u32) -> Option<u32> {
     let may_be_nan = g.traits.special && g.is_float(x);
-    if may_be_nan { g.emit("nan_to_num", vec![t(x), Arg::Float(0.0), Arg::None, Arg::None], g.fact(x)) } else { Some(x) }
+    if may_be_nan {
+        g.emit("nan_to_num", vec![t(x), Arg::Float(0.0), Arg::None, Arg::None], g.fact(x))
+    } else {
+        Some(x)
+    }
 }
 
 pub(super) fn choose(g: &mut Generator) -> Option<()> {

@@ -196,7 +196,16 @@ mod tests {
 
     #[test]
     fn exponentials_of_16_bit_programs_are_approximate() {
-        let expected = ["mul", "exp2_approx", "mul", "exp2_approx_ftz", "add", "recip_approx", "exp2_approx", "rsqrt_approx"];
+        let expected = [
+            "mul",
+            "exp2_approx",
+            "mul",
+            "exp2_approx_ftz",
+            "add",
+            "recip_approx",
+            "exp2_approx",
+            "rsqrt_approx",
+        ];
         assert_eq!(functions("bf16"), expected);
         assert_eq!(functions("f16"), expected);
         assert_eq!(functions("f32"), ["exp", "sigmoid", "exp2", "rsqrt"]);

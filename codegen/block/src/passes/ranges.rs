@@ -106,7 +106,7 @@ impl Cx {
             return None;
         }
         let is_multiple = |facts: &Facts| {
-            let first = facts.divisible_by % by.unsigned_abs() == 0;
+            let first = facts.divisible_by.is_multiple_of(by.unsigned_abs());
             facts.exact && first && facts.strides.iter().all(|s| s.is_some_and(|s| s % by == 0))
         };
         let (multiple, rest, of_rest) = match (is_multiple(x), is_multiple(y)) {

@@ -812,7 +812,10 @@ fn what_is_repeated_is_loaded_once() {
   %v = load %x, %columns, mask %mask
   %z = map mul %a, %v
   store %x, %at, %z";
-    check(&[reorder_broadcast, dce, renumber], body, expect![[r#"
+    check(
+        &[reorder_broadcast, dce, renumber],
+        body,
+        expect![[r#"
         %r = range 0 8
         %across = expand_dims %r axis 0
         %columns = broadcast %across [4, 8]
@@ -831,5 +834,6 @@ fn what_is_repeated_is_loaded_once() {
         %v = load %x, %columns, mask %mask
         %z = map mul %a, %v
         store %x, %at, %z
-    "#]]);
+    "#]],
+    );
 }

@@ -50,7 +50,9 @@ pub(in crate::contract) fn as_product(
     let windows = (!of_pixels).then(|| windows(conv, &images, read.batched).ok_or(missing)).transpose()?;
     // Rows are pixels of all images; without windows, those of each row of an image for now.
     let (batch, m) = match (&windows, layout.shape.split_last_chunk::<2>()) {
-        (Some(_), _) => (Dims::new(), layout.shape.split_last().map_or(1, |(_, pixels)| pixels.iter().product())),
+        (Some(_), _) => {
+            (Dims::new(), layout.shape.split_last().map_or(1, |(_, pixels)| pixels.iter().product()))
+        }
         (None, Some((batch, &[m, _]))) => (Dims::from_slice(batch), m),
         (None, None) => return Err(missing),
     };
@@ -81,7 +83,8 @@ pub(in crate::contract) fn as_product(
 /// Filters `[F, C, ..taps]` as a matrix of what is summed over and filters; `None` where a filter is not one run of channels
 /// tap by tap.
 fn filters(mut weight: Source) -> Option<Source> {
-    let ([filters, channels, taps @ ..], [across, down, steps @ ..]) = (&weight.shape[..], &weight.strides[..])
+    let ([filters, channels, taps @ ..], [across, down, steps @ ..]) =
+        (&weight.shape[..], &weight.strides[..])
     else {
         return None;
     };

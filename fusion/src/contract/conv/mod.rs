@@ -50,8 +50,8 @@ use crate::library_form::ContractionForm;
 
 use block::Block;
 pub(super) use call::declined;
-use packed::Image;
 pub(super) use implicit_gemm::as_product;
+use packed::Image;
 pub(super) use rows::Rows;
 use tile::Extents;
 pub(super) use tile::Vectors;
