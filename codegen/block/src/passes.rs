@@ -49,6 +49,7 @@ pub const PASSES: &[Pass] = &[
     ("ranges", ranges),
     ("canonicalize-again", |program, _| canonicalize(program)),
     ("cse-again", |program, _| cse(program)),
+    ("licm-again", |program, _| licm(program)),
     ("dce", |program, _| dce(program)),
     ("renumber", |program, _| renumber(program)),
 ];

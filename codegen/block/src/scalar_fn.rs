@@ -180,7 +180,7 @@ scalar_fns! {
         Exp2Approx "exp2_approx" 1 Float 4.0 17 "2 to the power of the operand, to about 22 bits; targets differ.";
         Exp2ApproxFtz "exp2_approx_ftz" 1 Float 4.0 17 "`exp2_approx`, or 0 where that is below the smallest normal number; targets differ.";
         RecipApprox "recip_approx" 1 Float 2.0 5 "One over the operand, to about 22 bits, 0 for one below the smallest normal number; targets differ.";
-        RsqrtApprox "rsqrt_approx" 1 Float 2.0 5 "One over the square root, to about 22 bits; targets differ.";
+        RsqrtApprox "rsqrt_approx" 1 Float 2.0 10 "One over the square root, to about 22 bits; targets differ.";
     }
 }
 

@@ -1,7 +1,5 @@
 //! Uses the ranges of integers: a value of which only one is possible becomes a constant, remainders and clamps that
-//! change nothing go, and floor division of what is not negative becomes truncating division, which is cheaper. Quotients and
-//! remainders of a sum take that part of it on which they depend: the number of a column behind `row * columns + column` is the
-//! same in all rows then.
+//! change nothing go, and floor division of what is not negative becomes truncating division, which is cheaper.
 //!
 //! ```text
 //! before                                      after
@@ -11,13 +9,9 @@
 //!   %i = map rem_floor %r, %n                   %j = map add %r, %r
 //!   %j = map add %i, %r                         %q = map div_trunc %j, %n
 //!   %q = map div_floor %j, %n
-//!   %k = map mul %row, %n
-//!   %s = map add %k, %r
-//!   %c = map rem_trunc %s, %n                   (%c is %r)
-//!   %d = map div_trunc %s, %n                   %d = map div_trunc %k, %n
 //! ```
 
-use crate::affine::{Affine, Facts, Interval};
+use crate::affine::Affine;
 use crate::program::{Op, OpKind, Program, Region, Value};
 use crate::scalar_fn::ScalarFn;
 use crate::types::{Elem, Literal};
@@ -27,13 +21,7 @@ pub fn ranges(program: &mut Program, grid: [u32; 3]) {
     let affine = Affine::for_grid(program, grid);
     let elems: Vec<Option<Elem>> = program.values.iter().map(|v| v.ty.elem()).collect();
     let forward = (0..program.values.len() as u32).map(Value).collect();
-    let mut sums = vec![None; program.values.len()];
-    program.walk(&mut |op| {
-        if let (OpKind::Map(ScalarFn::Add), [x, y], [sum]) = (&op.kind, &op.args[..], &op.results[..]) {
-            sums[sum.index()] = Some([*x, *y]);
-        }
-    });
-    let mut cx = Cx { affine, elems, forward, sums };
+    let mut cx = Cx { affine, elems, forward };
     cx.region(&mut program.body);
 }
 
@@ -41,8 +29,6 @@ struct Cx {
     affine: Affine,
     elems: Vec<Option<Elem>>,
     forward: Vec<Value>,
-    /// The operands of sums.
-    sums: Vec<Option<[Value; 2]>>,
 }
 
 impl Cx {
@@ -63,11 +49,7 @@ impl Cx {
             return true;
         }
         let OpKind::Map(function) = op.kind else { return true };
-        let &[mut a, b] = op.args.as_slice() else { return true };
-        if let Some(part) = self.part(function, a, b) {
-            a = self.forward[part.index()];
-            op.args[0] = a;
-        }
+        let &[a, b] = op.args.as_slice() else { return true };
         if let Some(value) = self.operand(function, a, b) {
             self.forward[result.index()] = value;
             return false;
@@ -90,33 +72,6 @@ impl Cx {
             ScalarFn::Min if x.hi <= y.lo => Some(a),
             ScalarFn::Min if y.hi <= x.lo => Some(b),
             ScalarFn::RemFloor | ScalarFn::RemTrunc if x.lo >= 0 && x.hi < y.lo => Some(a),
-            _ => None,
-        }
-    }
-
-    /// The part of a sum of natural numbers on which a quotient or remainder depends: the rest is a multiple of the divisor that
-    /// leaves the remainder as it is, or is less than the divisor beside one.
-    fn part(&self, function: ScalarFn, sum: Value, divisor: Value) -> Option<Value> {
-        use ScalarFn::{DivFloor, DivTrunc, RemFloor, RemTrunc};
-        let parts = self.sums[sum.index()]?;
-        let by = self.affine.get(divisor)?.constant().filter(|&by| by > 0)?;
-        let [x, y] = [self.affine.get(parts[0])?, self.affine.get(parts[1])?];
-        let (low, high) = (x.interval.lo.min(y.interval.lo), x.interval.hi.checked_add(y.interval.hi)?);
-        if low < 0 || !Interval::of(self.elems[sum.index()]?).covers(Interval { lo: low, hi: high }) {
-            return None;
-        }
-        let is_multiple = |facts: &Facts| {
-            let first = facts.divisible_by.is_multiple_of(by.unsigned_abs());
-            facts.exact && first && facts.strides.iter().all(|s| s.is_some_and(|s| s % by == 0))
-        };
-        let (multiple, rest, of_rest) = match (is_multiple(x), is_multiple(y)) {
-            (true, _) => (parts[0], parts[1], y),
-            (_, true) => (parts[1], parts[0], x),
-            _ => return None,
-        };
-        match function {
-            RemTrunc | RemFloor => Some(rest),
-            DivTrunc | DivFloor if of_rest.interval.hi < by.into() => Some(multiple),
             _ => None,
         }
     }

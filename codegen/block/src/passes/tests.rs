@@ -752,48 +752,6 @@ fn accesses_are_guarded_unless_ranges_prove_them() {
 }
 
 #[test]
-fn quotients_and_remainders_take_the_part_of_a_sum_that_matters() {
-    let body = "
-  %r = range 0 8
-  %w = const 8 : tile<4xi32>
-  %k = range 0 4
-  %rows = map mul %k, %w
-  %down = expand_dims %rows axis 1
-  %all = broadcast %down [4, 8]
-  %across = expand_dims %r axis 0
-  %columns = broadcast %across [4, 8]
-  %at = map add %all, %columns
-  %by = const 8 : tile<4x8xi32>
-  %column = map rem_trunc %at, %by
-  %row = map div_trunc %at, %by
-  %other = const 6 : tile<4x8xi32>
-  %rest = map rem_trunc %at, %other
-  store %y, %column, %row
-  store %y, %rest, %row";
-    check(
-        &[|program| ranges(program, super::ANY_GRID), dce, renumber],
-        body,
-        expect![[r#"
-            %r = range 0 8
-            %w = const 8 : tile<4xi32>
-            %k = range 0 4
-            %rows = map mul %k, %w
-            %down = expand_dims %rows axis 1
-            %all = broadcast %down [4, 8]
-            %across = expand_dims %r axis 0
-            %columns = broadcast %across [4, 8]
-            %at = map add %all, %columns
-            %by = const 8 : tile<4x8xi32>
-            %row = map div_trunc %all, %by
-            %other = const 6 : tile<4x8xi32>
-            %rest = map rem_trunc %at, %other
-            store %y, %columns, %row
-            store %y, %rest, %row
-        "#]],
-    );
-}
-
-#[test]
 fn what_is_repeated_is_loaded_once() {
     let body = "
   %r = range 0 8
