@@ -146,7 +146,7 @@ fn passes_are_watched_and_stopped() {
     let (first, _) = lines(&["--stop-after", "canonicalize"]);
     let (second, printed) = lines(&["--stop-after", "cse", "--print-after", "canonicalize"]);
     assert_eq!((first, second, printed), (6, 5, 7));
-    assert_eq!(lines(&["--target", "interpret", "--print-after", "all"]), (5, 61));
+    assert_eq!(lines(&["--target", "interpret", "--print-after", "all"]), (5, 67));
 }
 
 #[test]
