@@ -390,12 +390,6 @@ impl OpKind {
 }
 
 impl Op {
-    /// An operation with one result and no regions, from nowhere yet.
-    pub fn new(kind: OpKind, args: &[Value], result: Value) -> Op {
-        let (args, results) = (SmallVec::from_slice(args), SmallVec::from_slice(&[result]));
-        Op { kind, args, results, regions: Vec::new(), loc: Loc::UNKNOWN }
-    }
-
     /// Whether the operation or one in its regions writes memory.
     pub fn has_store(&self) -> bool {
         self.any(&OpKind::writes)

@@ -198,7 +198,7 @@ fn convolutions_over_channels_last_are_products_of_windows_with_their_epilogue()
     }
 }
 
-/// What one step of the sum reads of an image is of one tap, and lies side by side.
+/// What one step of the sum reads of an image is of one tap, and contiguous.
 #[test]
 fn windows_that_are_not_copied_line_by_line_are_libtorchs() {
     let plain = Windowed {

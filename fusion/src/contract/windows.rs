@@ -6,8 +6,8 @@
 //!                      images[n, y stride - padding + i dilation, x stride - padding + j dilation, c], 0 outside of the image
 //! ```
 //!
-//! Channels lie side by side, and a step of the sum is within one tap: which pixel of an image a row reads then depends on the
-//! step, and all of a row's elements of a step lie side by side.
+//! Channels are contiguous, and a step of the sum is within one tap: which pixel of an image a row reads then depends on the
+//! step, and all of a row's elements of a step are contiguous.
 
 use tilefuse_block::dynamic::{Axis, Ptr, Tile, axis, both, div_rem, load, unravel};
 
@@ -18,7 +18,7 @@ pub(super) struct Windows {
     pub(super) images: i64,
     /// Elements between neighbouring images.
     pub(super) stride: i64,
-    /// Channels, which lie side by side.
+    /// Channels, which are contiguous.
     pub(super) channels: i64,
     /// Axes of an image, outermost first.
     pub(super) axes: Vec<WindowAxis>,

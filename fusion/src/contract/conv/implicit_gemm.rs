@@ -102,7 +102,7 @@ fn filters(mut weight: Source) -> Option<Source> {
     is_run.then_some(weight)
 }
 
-/// The windows of a convolution in images `[..batch, ..pixels, channels]`; `None` where channels do not lie side by side.
+/// The windows of a convolution in images `[..batch, ..pixels, channels]`; `None` where channels are not contiguous.
 fn windows(conv: &Conv, images: &Source, batched: bool) -> Option<Windows> {
     let (&channel, strides) = images.strides.split_last()?;
     let (stride, steps) = if batched { strides.split_first()? } else { (&0, strides) };
@@ -120,6 +120,6 @@ fn windows(conv: &Conv, images: &Source, batched: bool) -> Option<Windows> {
     });
     let axes = axes.collect::<Option<Vec<WindowAxis>>>()?;
     let channels = integer(conv.channels)?;
-    let side_by_side = channel == 1 || channels == 1;
-    side_by_side.then_some(Windows { images: integer(conv.batch)?, stride: *stride, channels, axes })
+    let contiguous = channel == 1 || channels == 1;
+    contiguous.then_some(Windows { images: integer(conv.batch)?, stride: *stride, channels, axes })
 }
