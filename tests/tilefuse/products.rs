@@ -113,6 +113,73 @@ fn on_a_gpu_products_are_kernels_with_their_epilogue() {
     }
 }
 
+/// Convolutions over channels-last: two and three axes, strides, paddings, dilations, images that end within a block.
+#[test]
+fn on_a_gpu_convolutions_are_kernels_with_their_epilogue() {
+    setup();
+    if !has_gpu() {
+        return;
+    }
+    let device = tilefuse_codegen::cuda::Device::get(0).unwrap();
+    if !device.target().unwrap().has_warpgroups() {
+        skipped("the device has no products of warpgroups");
+        return;
+    }
+    let _no_grad = tch::no_grad_guard();
+    for kind in [Kind::BFloat16, Kind::Half] {
+        let channels_last = |shape: &[i64]| {
+            let rank = shape.len() as i64;
+            let order: Vec<i64> = [0].into_iter().chain(2..rank).chain([1]).collect();
+            let inverse: Vec<i64> = [0, rank - 1].into_iter().chain(1..rank - 1).collect();
+            let memory: Vec<i64> = order.iter().map(|&d| shape[d as usize]).collect();
+            draw(&memory, kind).to_device(Device::Cuda(0)).permute(inverse)
+        };
+        // Images, channels, filters; sizes, taps, stride, padding and dilation of each axis.
+        type Case<'c> = ([i64; 3], &'c [[i64; 5]]);
+        let cases: [Case; 10] = [
+            ([2, 64, 64], &[[56, 3, 1, 1, 1], [56, 3, 1, 1, 1]]),
+            ([3, 64, 24], &[[9, 3, 2, 1, 1], [7, 3, 2, 1, 1]]),
+            ([1, 128, 136], &[[14, 1, 2, 0, 1], [13, 1, 2, 0, 1]]),
+            ([5, 64, 72], &[[17, 2, 1, 1, 3], [6, 5, 3, 3, 1]]),
+            ([9, 64, 8], &[[5, 3, 1, 2, 2], [4, 3, 1, 1, 1]]),
+            ([1, 192, 8], &[[3, 3, 1, 0, 1], [3, 3, 1, 0, 1]]),
+            ([4, 256, 512], &[[7, 3, 1, 1, 1], [7, 3, 1, 1, 1]]),
+            ([2, 64, 40], &[[130, 7, 2, 3, 1], [3, 1, 1, 0, 1]]),
+            ([2, 64, 16], &[[5, 3, 1, 1, 1], [6, 3, 2, 0, 1], [7, 3, 1, 2, 2]]),
+            ([1, 512, 264], &[[33, 3, 1, 1, 1], [31, 3, 1, 1, 1]]),
+        ];
+        for ([images, channels, filters], axes) in cases {
+            let each = |at: usize| -> Vec<i64> { axes.iter().map(|axis| axis[at]).collect() };
+            let [size, taps, stride, padding, dilation] = [0, 1, 2, 3, 4].map(each);
+            let shape = |first: i64, second: i64, rest: &[i64]| [&[first, second], rest].concat();
+            let rank = axes.len();
+            let model = move |x: &[Tensor]| {
+                let conv = match rank {
+                    2 => x[0].conv2d(&x[1], Some(&x[2]), &stride, &padding, &dilation, 1),
+                    _ => x[0].conv3d(&x[1], Some(&x[2]), &stride, &padding, &dilation, 1),
+                };
+                let column: Vec<i64> = [1, -1].into_iter().chain((0..rank).map(|_| 1)).collect();
+                vec![(conv * x[3].view(&column[..])).relu()]
+            };
+            let weight = channels_last(&shape(filters, channels, &taps)) * 0.1;
+            let vector = || draw(&[filters], kind).to_device(Device::Cuda(0));
+            let inputs = [channels_last(&shape(images, channels, &size)), weight, vector(), vector()];
+            let options = Options { products: Products::Generated, ..Options::default() };
+            let fused = tilefuse::fuse_with(model, options);
+            fused.call(&inputs).unwrap();
+            let found = fused.call(&inputs).unwrap().remove(0);
+            assert_eq!(fused.stats().fused_calls, 1, "{:?}", fused.stats());
+            let exact = fused.model()(&inputs.each_ref().map(|t| t.to_kind(Kind::Double))).remove(0);
+            let largest = exact.abs().max().double_value(&[]);
+            let apart = (found.to_kind(Kind::Double) - &exact).abs().max().double_value(&[]) / largest;
+            assert!(apart < 1e-2, "{kind:?} {images} x {channels} to {filters}, {axes:?}: {apart}");
+            let plan = fused.explain_with(&inputs, |model, inputs| model(inputs)).unwrap();
+            assert_eq!((plan.kernels_fused, plan.extern_ops), (1, 0), "{plan}");
+            assert_eq!(found.stride(), fused.model()(&inputs)[0].stride());
+        }
+    }
+}
+
 #[test]
 fn threads_do_not_change_the_bits() {
     setup();

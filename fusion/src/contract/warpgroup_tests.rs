@@ -136,6 +136,15 @@ struct Windowed {
 }
 
 impl Windowed {
+    const PLAIN: Windowed = Windowed {
+        sizes: [2, 64, 24],
+        image: [7, 6],
+        taps: [3, 3],
+        stride: [1, 1],
+        padding: [1, 1],
+        dilation: [1, 1],
+    };
+
     /// With a bias, an activation and a residual.
     fn text(&self) -> (String, Vec<i64>, Vec<i64>) {
         let [batch, channels, filters] = self.sizes;
@@ -171,21 +180,13 @@ impl Windowed {
 
 #[test]
 fn convolutions_over_channels_last_are_products_of_windows_with_their_epilogue() {
-    let plain = Windowed {
-        sizes: [2, 64, 24],
-        image: [7, 6],
-        taps: [3, 3],
-        stride: [1, 1],
-        padding: [1, 1],
-        dilation: [1, 1],
-    };
     for windowed in [
-        Windowed { stride: [2, 2], ..plain },
-        Windowed { sizes: [1, 128, 72], padding: [0, 2], ..plain },
-        Windowed { sizes: [3, 64, 136], taps: [1, 1], padding: [0, 0], stride: [2, 2], ..plain },
-        Windowed { taps: [2, 5], padding: [1, 3], dilation: [3, 1], stride: [1, 3], ..plain },
-        Windowed { sizes: [9, 64, 8], image: [5, 4], padding: [2, 1], dilation: [2, 1], ..plain },
-        plain,
+        Windowed { stride: [2, 2], ..Windowed::PLAIN },
+        Windowed { sizes: [1, 128, 72], padding: [0, 2], ..Windowed::PLAIN },
+        Windowed { sizes: [3, 64, 136], taps: [1, 1], padding: [0, 0], stride: [2, 2], ..Windowed::PLAIN },
+        Windowed { taps: [2, 5], padding: [1, 3], dilation: [3, 1], stride: [1, 3], ..Windowed::PLAIN },
+        Windowed { sizes: [9, 64, 8], image: [5, 4], padding: [2, 1], dilation: [2, 1], ..Windowed::PLAIN },
+        Windowed::PLAIN,
     ] {
         let (text, shape, strides) = windowed.text();
         let plan = planned(&text, Products::Generated);
@@ -201,16 +202,8 @@ fn convolutions_over_channels_last_are_products_of_windows_with_their_epilogue()
 /// What one step of the sum reads of an image is of one tap, and contiguous.
 #[test]
 fn windows_that_are_not_copied_line_by_line_are_libtorchs() {
-    let plain = Windowed {
-        sizes: [2, 64, 24],
-        image: [7, 6],
-        taps: [3, 3],
-        stride: [1, 1],
-        padding: [1, 1],
-        dilation: [1, 1],
-    };
-    let (fits, ..) = plain.text();
-    let (narrow, ..) = Windowed { sizes: [2, 40, 24], ..plain }.text();
+    let (fits, ..) = Windowed::PLAIN.text();
+    let (narrow, ..) = Windowed { sizes: [2, 40, 24], ..Windowed::PLAIN }.text();
     let rows = "bf16[24,64,3,3]{576,9,3,1}";
     let row_major = fits.replace("bf16[24,64,3,3]{576,1,192,64}", rows);
     assert!(row_major.contains(rows));

@@ -5,13 +5,10 @@ use tch::Kind;
 use super::{Fact, Generator, is_float, t};
 use crate::torch::Arg;
 
-/// The most keys, heads that share keys, and elements of a value.
-const MAX_EXTENT: i64 = 9;
-
 /// Attention whose queries are a value.
 pub(super) fn attention(g: &mut Generator) -> Option<()> {
     let fits = |g: &Generator, id: u32| {
-        let small = (1..1 << 12).contains(&g.tensor(id).numel());
+        let small = (1..g.traits.most_operand).contains(&g.tensor(id).numel());
         // Larger scores leave each row one key, and their rounding decides which.
         is_float(g.kind(id)) && (2..5).contains(&g.rank(id)) && small && g.magnitude(id) < 8.0
     };
@@ -19,8 +16,8 @@ pub(super) fn attention(g: &mut Generator) -> Option<()> {
     let (size, kind) = (g.size(query), g.kind(query));
     let (&[queries, width], batch) = (size.last_chunk::<2>()?, &size[..size.len() - 2]);
     let causal = g.rng.chance(0.3);
-    let keys = if causal && g.rng.chance(0.7) { queries } else { g.rng.range(1, MAX_EXTENT) };
-    let depth = if g.rng.chance(0.7) { width } else { g.rng.range(1, MAX_EXTENT) };
+    let keys = if causal && g.rng.chance(0.7) { queries } else { g.extent() };
+    let depth = if g.rng.chance(0.7) { width } else { g.extent() };
     let written_out = g.rng.chance(0.6);
     let heads = batch.last().copied().filter(|&n| n > 1 && !written_out && g.rng.chance(0.3));
     let of = |rows: &[i64]| {

@@ -8,8 +8,10 @@ use crate::torch::Arg;
 /// A convolution of a value, with or without a batch, and a new weight. Some of libtorch's kernels multiply the zeros of a padding
 /// by a weight and others do not, so that weights are finite.
 pub(super) fn convolution(g: &mut Generator) -> Option<()> {
-    let fits = |size: &[i64]| (2..=5).contains(&size.len()) && size.iter().product::<i64>() < 1 << 12;
-    let x = g.value(|g, id| is_float(g.kind(id)) && fits(&g.size(id)))?;
+    let fits = |g: &Generator, id: u32| {
+        is_float(g.kind(id)) && (2..=5).contains(&g.rank(id)) && g.tensor(id).numel() < g.traits.most_operand
+    };
+    let x = g.value(fits)?;
     let (size, kind) = (g.size(x), g.kind(x));
     if size.contains(&0) || g.traits.special {
         return None;
@@ -18,9 +20,10 @@ pub(super) fn convolution(g: &mut Generator) -> Option<()> {
     let (channels, image) = size.get(usize::from(batched)..)?.split_first()?;
     let axes = Some(image.len()).filter(|axes| (1..=3).contains(axes))?;
     let divisors: Vec<i64> = (1..=*channels).filter(|n| channels % n == 0).collect();
-    let groups = if g.rng.chance(0.5) { 1 } else { *g.rng.pick(&divisors) };
-    let of_group = g.rng.range(1, 4);
-    let transposed = g.rng.chance(0.3);
+    let blocks = g.traits.blocks;
+    let groups = if g.rng.chance(if blocks { 0.9 } else { 0.5 }) { 1 } else { *g.rng.pick(&divisors) };
+    let of_group = if blocks && groups == 1 { g.extent() } else { g.rng.range(1, 4) };
+    let transposed = g.rng.chance(if blocks { 0.1 } else { 0.3 });
     let mut list = |low: i64, high: i64| -> Vec<i64> { (0..axes).map(|_| g.rng.range(low, high)).collect() };
     let (kernel, stride, mut dilation, mut padding) = (list(1, 4), list(1, 4), list(1, 3), list(0, 3));
     // oneDNN's kernels for AMX end the process where a window of half-precision elements has padding alone in it.

@@ -31,7 +31,31 @@ pub(super) fn shape(rng: &mut Rng, least: i64, most: i64, zero: bool) -> Vec<i64
     if least > 5_000 { vec![1025, 1023] } else { vec![3, 33] }
 }
 
+/// A matrix, a batch of matrices or images of one to three axes, whose sizes fill blocks or leave a part of one.
+pub(super) fn shape_of_blocks(rng: &mut Rng) -> Vec<i64> {
+    const ROWS: &[i64] = &[1, 7, 16, 64, 65, 129, 200];
+    const DEPTHS: &[i64] = &[8, 32, 64, 64, 72, 128, 136, 256];
+    let axes = rng.weighted(&[6, 1, 7, 1]);
+    if axes > 0 {
+        let most = [1, 65, 14, 5][axes];
+        let mut shape = vec![rng.range(1, 4), *rng.pick(&[32, 64, 64, 64, 128])];
+        shape.extend((0..axes).map(|_| rng.range(1, most)));
+        return shape;
+    }
+    let mut shape = vec![*rng.pick(ROWS), *rng.pick(DEPTHS)];
+    if rng.chance(0.5) {
+        shape.insert(0, rng.range(1, 4));
+    }
+    shape
+}
+
 impl Generator {
+    /// A size of an operand of a product which its other operands do not give.
+    pub(super) fn extent(&mut self) -> i64 {
+        const SIZES: &[i64] = &[8, 16, 24, 64, 64, 65, 72, 128, 136, 264];
+        if self.traits.blocks && self.rng.chance(0.9) { *self.rng.pick(SIZES) } else { self.rng.range(1, 9) }
+    }
+
     /// The program's type, or in mixed programs often another.
     pub(super) fn some_kind(&mut self) -> Kind {
         const ALL: &[Kind] = &[
@@ -102,7 +126,7 @@ impl Generator {
     }
 
     fn input_of(&mut self, shape: &[i64], kind: Kind, values: Values) -> Option<u32> {
-        let layout = layout(&mut self.rng, shape);
+        let layout = layout(&mut self.rng, shape, self.traits.blocks);
         let param = self.rng.chance(0.2);
         let shared = self.shareable(kind, &values, param, layout.len);
         let storage = match shared {
@@ -176,14 +200,18 @@ fn dense(shape: &[i64], order: &[usize], pad: &[i64]) -> Vec<i64> {
     strides
 }
 
-fn layout(rng: &mut Rng, shape: &[i64]) -> Placement {
+fn layout(rng: &mut Rng, shape: &[i64], blocks: bool) -> Placement {
     let rank = shape.len();
     let order: Vec<usize> = (0..rank).collect();
+    let channels_last = if blocks { 60 } else { 6 };
     let ones = vec![1; rank];
     let mut offset = 0;
-    let strides = match rng.weighted(&[56, 12, 6, 12, 8, 3, 3]) {
+    let strides = match rng.weighted(&[56, 12, channels_last, 12, 8, 3, 3]) {
         1 => dense(shape, &rng.permutation(rank), &ones),
-        2 if rank == 4 => dense(shape, &[0, 2, 3, 1], &ones),
+        2 if rank > 2 => {
+            let order: Vec<usize> = [0].into_iter().chain(2..rank).chain([1]).collect();
+            dense(shape, &order, &ones)
+        }
         3 => {
             offset = rng.range(0, 5);
             let mut room = MAX_ELEMENTS / shape.iter().product::<i64>().max(1);

@@ -38,6 +38,10 @@ struct Traits {
     special: bool,
     shape: Vec<i64>,
     most_elements: i64,
+    /// Elements of a value that products, convolutions and attention read.
+    most_operand: usize,
+    /// Sizes that tensor cores and blocked products take, and half precision.
+    blocks: bool,
     ops: usize,
 }
 
@@ -130,6 +134,9 @@ const FAMILIES: &[(u32, Family)] = &[
     (2, opaque::opaque),
 ];
 
+/// Those that programs of blocks begin with.
+const BLOCKS: [Family; 4] = [product::product, conv::convolution, conv::convolution, attention::attention];
+
 impl Generator {
     fn new(seed: u64) -> Generator {
         let mut rng = Rng::new(seed);
@@ -151,6 +158,9 @@ impl Generator {
         for _ in 0..=self.rng.below(2) {
             let kind = self.some_kind();
             self.input(&shape, kind);
+        }
+        if self.traits.blocks {
+            BLOCKS[self.rng.below(BLOCKS.len())](&mut self);
         }
         let weights: Vec<u32> = FAMILIES.iter().map(|f| f.0).collect();
         for _ in 0..self.traits.ops * 4 {
@@ -361,13 +371,18 @@ impl Traits {
             (1, Kind::Bool),
         ];
         let weights: Vec<u32> = KINDS.iter().map(|k| k.0).collect();
-        let kind = KINDS[rng.weighted(&weights)].1;
+        let blocks = rng.chance(0.06);
+        let kind = match blocks && rng.chance(0.8) {
+            true => *rng.pick(&[Kind::Half, Kind::BFloat16]),
+            false => KINDS[rng.weighted(&weights)].1,
+        };
         let size = rng.unit();
-        let (least, most) = if size < 0.8 {
+        let (least, most) = if size < 0.82 {
             (0, 5_000)
-        } else if size < 0.95 {
+        } else if size < 0.99 {
             (2_000, 100_000)
         } else {
+            // Drawing and judging one takes as long as fifty others.
             (1_000_000, 2_500_000)
         };
         let zero = rng.chance(0.15);
@@ -376,14 +391,18 @@ impl Traits {
             6..=8 => 4 + rng.below(10),
             _ => 12 + rng.below(29),
         };
+        let (least, most) = if blocks { (0, 100_000) } else { (least, most) };
+        let shape = if blocks { inputs::shape_of_blocks(rng) } else { inputs::shape(rng, least, most, zero) };
         Traits {
             kind,
             mixed: rng.chance(0.2),
             broadcast: rng.chance(0.25),
             writes: rng.chance(0.2),
             special: rng.chance(0.04),
-            shape: inputs::shape(rng, least, most, zero),
+            shape,
             most_elements: most.max(5_000) * 2,
+            most_operand: if blocks { 1 << 16 } else { 1 << 12 },
+            blocks,
             ops,
         }
     }

@@ -3,15 +3,14 @@
 use super::{Fact, Generator, is_float, t};
 use crate::torch::Arg;
 
-/// The most of a dimension.
-const MAX_EXTENT: i64 = 9;
-
 /// A product of a value and a new input.
 pub(super) fn product(g: &mut Generator) -> Option<()> {
-    let x = g.value(|g, id| is_float(g.kind(id)) && g.rank(id) > 0 && g.tensor(id).numel() < 1 << 12)?;
+    let x = g.value(|g, id| {
+        is_float(g.kind(id)) && g.rank(id) > 0 && g.tensor(id).numel() < g.traits.most_operand
+    })?;
     let (size, kind) = (g.size(x).to_vec(), g.kind(x));
     let last = *size.last()?;
-    let other = g.rng.range(1, MAX_EXTENT);
+    let other = g.extent();
     let fact = Fact::ROUNDED;
     match (size.len(), g.rng.below(10)) {
         (_, 0..=1) => {
@@ -127,7 +126,7 @@ fn einsum(g: &mut Generator, x: u32, size: &[i64]) -> Option<()> {
     }
     for label in ['x', 'y'] {
         if g.rng.chance(0.5) {
-            let n = g.rng.range(1, MAX_EXTENT);
+            let n = g.extent();
             labels.push((label, n));
             right.push((label, n));
             output.push(label);
