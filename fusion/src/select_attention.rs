@@ -21,7 +21,7 @@ use std::collections::{HashMap, HashSet};
 
 use crate::graph::{AtenCall, Graph, NodeId, Op, ValueRef, View};
 use crate::library_form::{AttentionForm, LibraryForm, MaskForm, is_factor, is_scale};
-use crate::plan::{Alignments, repeated_place};
+use crate::plan::{Alignments, repeated_place, strides_in_base};
 use crate::recording::Arg;
 use crate::rewrites::Rewrites;
 use crate::types::{Device, Dims, TensorType, row_major};
@@ -455,10 +455,15 @@ fn is_aligned(graph: &Graph, found: &Found, alignments: &Alignments) -> bool {
         return true;
     }
     let rows = |operand: &Operand| {
-        let ty = graph.ty(operand.of_product());
-        let outer = operand.dims.iter().rev().skip(1).enumerate();
+        let value = operand.of_product();
+        let ty = graph.ty(value);
         let bytes = ty.dtype.elem().map_or(1, |elem| elem.bytes() as i64);
-        outer.filter(|&(i, &d)| i == 0 || ty.shape[d] > 1).all(|(_, &d)| ty.strides[d] * bytes % 16 == 0)
+        let aligned = |strides: &Dims| {
+            let outer = operand.dims.iter().rev().skip(1).enumerate();
+            outer.filter(|&(i, &d)| i == 0 || ty.shape[d] > 1).all(|(_, &d)| strides[d] * bytes % 16 == 0)
+        };
+        // The call may get what this is a view of.
+        aligned(&ty.strides) && strides_in_base(graph, value).is_none_or(|strides| aligned(&strides))
     };
     // A factor between them is the call's: it gets the views of the product's operand, of what lies before the factor.
     let ends = |operand: &Operand| [operand.of_product(), operand.value];

@@ -53,7 +53,7 @@ pub use horizontal::HorizontalRefusal;
 pub use memory::{ALIGNMENT, Memory};
 pub use outer_loop::{LocalBuffer, OuterLoop, OuterLoopRefusal};
 pub use place::Place;
-pub(crate) use place::{OperandPlace, operand_place, repeated_place};
+pub(crate) use place::{OperandPlace, operand_place, repeated_place, strides_in_base};
 pub use reinplace::Copied;
 pub(crate) use split::HOST_PARTS;
 pub use split::split_reductions;

@@ -45,6 +45,23 @@ pub(crate) fn strided(
     base_strides: &dyn Fn(ValueRef) -> Dims,
 ) -> Option<Place> {
     let ty = graph.ty(value);
+    let (base, strides, offset) = in_base(graph, value, materialized, base_strides)?;
+    if base == value {
+        return Some(Place::Value(value));
+    }
+    let usable = offset >= 0 && strides.iter().all(|&s| s >= 0) && strides == ty.strides;
+    usable.then(|| Place::Strided { base, shape: ty.shape.clone(), strides, offset })
+}
+
+/// The value whose view, through any number of them, a value is, with the strides of the view's elements there and the first one's
+/// offset. `None` if they lie at no fixed strides.
+fn in_base(
+    graph: &Graph,
+    value: ValueRef,
+    materialized: &FxHashSet<NodeId>,
+    base_strides: &dyn Fn(ValueRef) -> Dims,
+) -> Option<(ValueRef, Dims, i64)> {
+    let ty = graph.ty(value);
     let mut indices = Indices::new(&ty.shape.iter().map(|&n| n.max(1)).collect::<Vec<_>>());
     let mut index: SmallVec<[_; 6]> = (0..ty.rank()).map(|d| indices.var(Var(d as u32))).collect();
     let mut at = value;
@@ -57,9 +74,6 @@ pub(crate) fn strided(
         index = view_index(&mut indices, view, &graph.ty(operand).shape, &graph.ty(at).shape, &index);
         at = operand;
     }
-    if at == value {
-        return Some(Place::Value(value));
-    }
     let mut addr = indices.constant(0);
     for (&i, &s) in index.iter().zip(&base_strides(at)) {
         addr = indices.add_scaled(addr, i, s);
@@ -71,8 +85,15 @@ pub(crate) fn strided(
             strides[d] = ty.strides[d];
         }
     }
-    let usable = offset >= 0 && strides.iter().all(|&s| s >= 0) && strides == ty.strides;
-    usable.then(|| Place::Strided { base: at, shape: ty.shape.clone(), strides, offset })
+    Some((at, strides, offset))
+}
+
+/// The strides at which a value's elements lie in what it is a view of, whichever are recorded for it; `None` where there are no
+/// such.
+pub(crate) fn strides_in_base(graph: &Graph, value: ValueRef) -> Option<Dims> {
+    let layouts = super::group::Strides(graph);
+    let found = in_base(graph, value, &FxHashSet::default(), &|base| layouts.strides(base).0);
+    found.map(|(_, strides, _)| strides)
 }
 
 /// Where every `count`th element of a value along a dimension is found, where those between are the same element as the one

@@ -169,6 +169,30 @@ fn operands_that_are_not_aligned_are_no_operands_of_a_call() {
     assert_ne!(calls(&lowered(graph, Stage::Primitive..=Stage::Primitive, &mut cx).unwrap()), attention);
 }
 
+/// A view whose recorded strides are others hides no rows that are not aligned: the call gets what it is a view of.
+#[test]
+fn a_view_hides_no_rows_that_are_not_aligned() {
+    for (strides, aligned) in [("2048,32,8,1", true), ("1024,16,4,1", false)] {
+        let text = format!(
+            "graph {{
+               %0 = input 0 : f16[1,64,4,8]{{{strides}}}@cuda:0
+               %1 = input 1 : f16[1,1,128,8]@cuda:0
+               %2 = input 2 : f16[1,1,128,8]@cuda:0
+               %3 = input 3 : bool[4,128]@cuda:0
+               %4 = aten::clone(self=%0, memory_format=None) : f16[1,64,4,8]@cuda:0
+               %5 = aten::scaled_dot_product_attention(query=%4, key=%1, value=%2, attn_mask=%3, dropout_p=0.0, \
+                 is_causal=false, scale=1.0, enable_gqa=true) : f16[1,64,4,8]@cuda:0
+               outputs %5
+             }}"
+        );
+        let mut cx = Context::new(&Profile::gpu(132, 4200.0));
+        cx.alignments.inputs = vec![16; 4];
+        let graph = parse_graph(&text).unwrap();
+        let found = calls(&lowered(graph, Stage::Primitive..=Stage::Primitive, &mut cx).unwrap());
+        assert_eq!(found == ["scaled_dot_product_attention"], aligned, "{found:?}");
+    }
+}
+
 /// The call gets what lies before a factor of the keys, which is its own.
 #[test]
 fn a_factor_hides_no_operand_that_is_not_aligned() {

@@ -26,11 +26,19 @@ pub(super) fn convolution(g: &mut Generator) -> Option<()> {
     let transposed = g.rng.chance(if blocks { 0.1 } else { 0.3 });
     let mut list = |low: i64, high: i64| -> Vec<i64> { (0..axes).map(|_| g.rng.range(low, high)).collect() };
     let (kernel, stride, mut dilation, mut padding) = (list(1, 4), list(1, 4), list(1, 3), list(0, 3));
-    // oneDNN's kernels for AMX end the process where a window of half-precision elements has padding alone in it.
+    // oneDNN's kernels end the process where a window has padding alone in it.
     if matches!(kind, Kind::Half | Kind::BFloat16) {
         dilation.fill(1);
         padding.iter_mut().zip(&kernel).for_each(|(padding, kernel)| *padding = (kernel - 1).min(*padding));
     }
+    for axis in 0..axes {
+        let image = image[axis];
+        if !transposed && is_padding_alone(image, kernel[axis], stride[axis], padding[axis], dilation[axis]) {
+            padding[axis] = 0;
+        }
+    }
+    // Of an even number of taps some are neighbours of the pixel alone.
+    let centred = kernel.iter().zip(&dilation).all(|(taps, &step)| taps % 2 == 1 || step == 1);
     let further: Vec<i64> = stride.iter().map(|s| s - 1).collect();
     let mut shape = match transposed {
         true => vec![*channels, of_group],
@@ -46,7 +54,7 @@ pub(super) fn convolution(g: &mut Generator) -> Option<()> {
             args.extend([stride, padding, further, Arg::Int(groups), dilation]);
             format!("conv_transpose{axes}d{}", if axes == 1 { "" } else { ".input" })
         }
-        (false, 0) => {
+        (false, 0) if centred => {
             let ones = Arg::Ints(vec![1; axes]);
             args.extend([ones, Arg::Str("same".into()), dilation, Arg::Int(groups)]);
             format!("conv{axes}d.padding")
@@ -58,4 +66,11 @@ pub(super) fn convolution(g: &mut Generator) -> Option<()> {
     };
     g.emit(&name, args, Fact::ROUNDED)?;
     Some(())
+}
+
+/// Whether a window along an axis has no pixel of the image.
+fn is_padding_alone(image: i64, taps: i64, stride: i64, padding: i64, dilation: i64) -> bool {
+    let out = (image + 2 * padding - (taps - 1) * dilation - 1) / stride + 1;
+    let pixels = |window: i64| (0..taps).map(move |tap| window * stride - padding + tap * dilation);
+    (0..out).any(|window| !pixels(window).any(|pixel| (0..image).contains(&pixel)))
 }
