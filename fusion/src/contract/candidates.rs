@@ -72,7 +72,7 @@ impl Candidate<'_> {
     /// Whether a measurement may change what is chosen: on a GPU libtorch's product is as quick, and a kernel pays where it saves
     /// another one.
     pub fn is_open(&self, profile: &Profile) -> bool {
-        !profile.machine.is_gpu() || has_epilogue(self.graph, self.node)
+        !profile.machine.is_gpu() || self.call.contraction().is_none() || has_epilogue(self.graph, self.node)
     }
 
     /// What kernel and call take by the cost model.
@@ -182,7 +182,8 @@ fn library(best: &Candidate<'_>, times: Times, profile: &Profile) -> (f64, Strin
 /// What a kernel behind libtorch's call takes on a GPU that computes the call's epilogue: it reads the result from memory. On a
 /// host a result is in a cache then.
 fn epilogue_us(candidate: &Candidate<'_>, profile: &Profile) -> f64 {
-    if !profile.machine.is_gpu() || !has_epilogue(candidate.graph, candidate.node) {
+    let merges = profile.machine.is_gpu() && candidate.template.kernel.alone.is_none();
+    if !merges || !has_epilogue(candidate.graph, candidate.node) {
         return 0.0;
     }
     2.0 * candidate.graph.ty(candidate.node.into()).bytes() as f64 / profile.bandwidth / 1000.0

@@ -193,19 +193,21 @@ fn templates(
     })
 }
 
-/// The kernels of a contraction on a GPU that multiplies by warpgroups.
+/// The kernels of a contraction or of attention on a GPU that multiplies by warpgroups.
 fn on_gpu(
     graph: &Graph,
     node: NodeId,
     form: &LibraryForm,
     profile: &Profile,
 ) -> Result<Vec<Template>, Declined> {
-    let (Machine::Gpu { processors, .. }, LibraryForm::Contraction(form)) = (profile.machine, form) else {
-        return Err(Declined::Device);
-    };
+    let Machine::Gpu { processors, .. } = profile.machine else { return Err(Declined::Device) };
     if profile.products.generated <= 0.0 {
         return Err(Declined::Device);
     }
+    let form = match form {
+        LibraryForm::Attention(form) => return attention::on_gpu(graph, node, form, processors),
+        LibraryForm::Contraction(form) => form,
+    };
     let (product, result_layout) = match form.window {
         Some(_) => conv::as_product(graph, node, form).map(|(product, layout)| (product, Some(layout)))?,
         None => (product::of(graph, node, form)?, None),

@@ -133,7 +133,7 @@ pub(super) fn blocks(
 }
 
 /// Whether rows or columns of an operand are copied to shared memory in pieces of 16 bytes.
-fn is_copied(access: &Access, windows: Option<&Windows>) -> bool {
+pub(super) fn is_copied(access: &Access, windows: Option<&Windows>) -> bool {
     let whole = |stride: &i64| stride % COPIED == 0;
     let lines = match (windows, access.matrix) {
         (Some(windows), _) => windows.is_multiple_of(COPIED),

@@ -26,10 +26,10 @@
 //! several heads share keys, an instance has one query of each of them, so that keys and values are read once, and those that a
 //! model repeats for that are read as they were before (`repeated_heads`).
 //!
-//! Of `bf16`, where processors multiply pairs of numbers, keys and values of many queries are packed for that first, and
-//! nothing is transposed (`pairs`).
+//! Where there are instructions for products of blocks, queries are rows and nothing is transposed (`rows`): of `bf16` on
+//! processors that multiply pairs of numbers, whose keys and values are packed first (`vnni`), and on GPUs (`warpgroup`).
 //!
-//! Where there are few queries and heads, ranges of keys have instances of their own (`ranges`).
+//! Where there are few queries and heads, ranges of keys have instances of their own (`split_kv`).
 //!
 //! Where a query sees only keys up to its own number, blocks beyond it are left out, and only the blocks on the diagonal
 //! are masked. A query that sees no key gives 0, as libtorch's does.
@@ -40,11 +40,13 @@ mod decode;
 mod online;
 mod program;
 mod repeated_heads;
+mod rows;
 mod split_kv;
 #[cfg(test)]
 mod tests;
 mod vnni;
 mod walk;
+mod warpgroup;
 
 use tilefuse_block::Program;
 
@@ -74,6 +76,29 @@ pub(super) fn templates(
     let paired = if host.pairs && !ranged { in_pairs(graph, node, &attention, THREADS) } else { None };
     Ok(as_it_lies.into_iter().chain(paired).collect())
 }
+
+/// The templates of attention on a GPU of so many multiprocessors that multiply by warpgroups.
+pub(super) fn on_gpu(
+    graph: &Graph,
+    node: NodeId,
+    form: &AttentionForm,
+    processors: u32,
+) -> Result<Vec<Template>, Declined> {
+    let attention = call::read(graph, node, form)?;
+    let members = attention.members().and_then(|members| u32::try_from(members).ok());
+    let members = members.filter(|&members| members <= MOST_MEMBERS).ok_or(Declined::Sizes)?;
+    let all = warpgroup::blocks(&attention, processors)?.into_iter().filter_map(|of| {
+        let instances = u32::try_from(blocks_of(attention.queries, of.blocks.queries)).ok()?;
+        let mut program = rows::write(&attention, &of.blocks, None).ok()?;
+        program.warps = of.warps;
+        let kernel = kernel(&attention, program, [instances, members, 1]);
+        Some(Template { shares: of.shares, ..with(&attention, kernel, Vec::new()) })
+    });
+    Ok(all.collect())
+}
+
+/// The most instances along the second axis of a GPU's grid.
+const MOST_MEMBERS: u32 = 65_535;
 
 /// The template that reads keys and values where they lie.
 fn template(graph: &Graph, node: NodeId, attention: &Attention, threads: u32) -> Option<Template> {

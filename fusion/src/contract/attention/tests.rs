@@ -38,6 +38,8 @@ struct Case {
     ranged: bool,
     /// Whether members of the batch share keys and values.
     broadcast: bool,
+    /// Of all tensors: nothing on a processor.
+    device: &'static str,
 }
 
 const PLAIN: Case = Case {
@@ -54,6 +56,7 @@ const PLAIN: Case = Case {
     repeated: false,
     ranged: false,
     broadcast: false,
+    device: "",
 };
 
 fn joined(numbers: &[i64]) -> String {
@@ -72,7 +75,7 @@ impl Case {
         let shape = [self.batch[0], heads, rows, elements];
         let strides = self.strides(heads, rows, elements);
         let strides = if self.sequence_first { format!("{{{}}}", joined(&strides)) } else { String::new() };
-        format!("{}[{}]{strides}", self.dtype, joined(&shape))
+        format!("{}[{}]{strides}{}", self.dtype, joined(&shape), self.device)
     }
 
     fn text(&self) -> String {
@@ -80,12 +83,12 @@ impl Case {
         let (mask, name) = match self.mask {
             Mask::None => (String::new(), "None"),
             Mask::Kept(shape, least) => {
-                let shape = joined(shape);
-                let input = format!("%3 = input 3 : f32[{shape}]");
-                (format!("{input}\n%4 = aten::ge.Scalar(self=%3, other={least:?}) : bool[{shape}]"), "%4")
+                let shape = format!("[{}]{}", joined(shape), self.device);
+                let input = format!("%3 = input 3 : f32{shape}");
+                (format!("{input}\n%4 = aten::ge.Scalar(self=%3, other={least:?}) : bool{shape}"), "%4")
             }
             Mask::Added(shape) => {
-                let ty = format!("{}[{}]", self.dtype, joined(shape));
+                let ty = format!("{}[{}]{}", self.dtype, joined(shape), self.device);
                 let input = format!("%3 = input 3 : {ty}\n%5 = aten::relu(self=%3) : {ty}");
                 (format!("{input}\n%4 = aten::log(self=%5) : {ty}"), "%4")
             }
@@ -121,7 +124,8 @@ impl Case {
         let names = [(1, self.width), (2, self.depth)].map(|(number, elements)| {
             let mut ty = |name: String, call: String, shape: &[i64], strides: &[i64]| {
                 let strides = format!("{{{}}}", joined(strides));
-                text.push_str(&format!("{name} = {call} : {}[{}]{strides}\n", self.dtype, joined(shape)));
+                let ty = format!("{}[{}]{strides}{}", self.dtype, joined(shape), self.device);
+                text.push_str(&format!("{name} = {call} : {ty}\n"));
                 name
             };
             let own = self.strides(few, self.keys, elements);
@@ -319,6 +323,66 @@ fn what_repeats_keys_is_not_computed() {
         }
     }
     Case { repeated: true, batch: [2, 6, 2], mask: Mask::Kept(&[2, 6, 9, 11], 0.25), ..PLAIN }.check();
+}
+
+fn gpu(_: u32) -> Profile {
+    Profile::gpu(132, 4200.0).with_clusters().with_warpgroups()
+}
+
+/// Elements of a query that fill blocks or end within one, all kinds of masks, and more keys than a step has.
+#[test]
+fn on_a_gpu_queries_are_rows_of_warpgroups() {
+    let plain = Case { device: "@cuda:0", dtype: "bf16", queries: 70, width: 16, depth: 16, ..PLAIN };
+    let check = |case: Case| case.check_on(gpu, 1);
+    for (queries, keys, width, depth) in [
+        (8, 1, 16, 16),
+        (64, 64, 32, 32),
+        (9, 65, 64, 64),
+        (130, 40, 40, 24),
+        (20, 70, 80, 96),
+        (12, 33, 256, 8),
+    ] {
+        check(Case { queries, keys, width, depth, batch: [1, 2, 2], ..plain });
+    }
+    for keys in [11, 64, 70, 140] {
+        check(Case { keys, dtype: "f16", causal: true, ..plain });
+    }
+    check(Case { sequence_first: true, queries: 33, keys: 129, scale: Some(-0.3), ..plain });
+    check(Case { batch: [1, 4, 2], keys: 150, causal: true, ..plain });
+    check(Case { batch: [2, 6, 2], repeated: true, ..plain });
+    check(Case { broadcast: true, ..plain });
+    for mask in [&[70, 11][..], &[2, 1, 1, 11], &[2, 3, 70, 11], &[11]] {
+        check(Case { mask: Mask::Kept(mask, 0.25), ..plain });
+        check(Case { mask: Mask::Added(mask), ..plain });
+    }
+}
+
+/// Every block that is tried gives the same, and none is tried of other types, or where vectors cannot be copied.
+#[test]
+fn on_a_gpu_several_blocks_are_tried() {
+    let plain =
+        Case { device: "@cuda:0", dtype: "f16", queries: 300, keys: 200, width: 64, depth: 64, ..PLAIN };
+    let templates = |case: Case| {
+        let mut graph = primitive(&case.text(), &gpu(1));
+        let mut found = Vec::new();
+        choose_products(&mut graph, &gpu(1), Products::Measured, None, u64::MAX, &mut |candidate| {
+            let program = &candidate.template.kernel.program;
+            found.push((candidate.template.kernel.grid, program.warps));
+            None
+        });
+        found
+    };
+    let large = Case { batch: [1, 12, 12], queries: 1024, keys: 1024, ..plain };
+    assert_eq!(templates(large), [([8, 12, 1], 8); 2]);
+    assert_eq!(templates(Case { batch: [1, 1, 1], ..plain })[0], ([5, 1, 1], 4));
+    for other in [
+        Case { dtype: "f32", ..plain },
+        Case { width: 60, ..plain },
+        Case { width: 264, ..plain },
+        Case { queries: 4, ..plain },
+    ] {
+        assert_eq!(templates(other), [], "{}", other.text());
+    }
 }
 
 /// Where libtorch's call is used, it gets what it would have got.

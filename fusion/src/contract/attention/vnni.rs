@@ -5,26 +5,15 @@
 //! ```text
 //! %k = tilefuse::pack(self=%1) : bf16[members,steps,blocks of width,width x KEYS]
 //! %v = tilefuse::pack(self=%2) : bf16[members,panels,steps,KEYS x COLUMNS]
-//! for %j in 0..KEYS step BLOCK with (%max = -inf, %sum = 0, %out = 0) {
-//!   %s = dot %q, %k[j..], 0                  [QUERIES, BLOCK]
-//!   %p = exp(scale %s - %new)
-//!   yield %new, %sum * %factor + sum of %p, dot (cast %p : bf16), %v[j..], %out * %factor
-//! }
 //! ```
-//!
-//! Scores, maxima and sums are `f32`; what weighs values is rounded to `bf16`, as in libtorch's kernel.
 
-use tilefuse_block::dynamic::{Axis, BuildError, Ptr, Tile, axis, dot, program, program_id, zeros};
 use tilefuse_block::{Elem, Program};
 
 use super::blocks::{Blocks, Span, blocks_of};
 use super::call::Attention;
-use super::online::{self, State, masked};
-use super::program::{Mask, Member};
-use super::walk::{Queries, Step, Walk};
+use super::rows;
 use crate::contract::pack::{OperandKernel, Tiling};
 use crate::contract::product::{Access, Product};
-use crate::contract::template::load_groups;
 use crate::types::Device;
 
 /// The fewest queries, keys, and elements of a key and a value together: packing takes as long as some queries, and
@@ -97,8 +86,16 @@ impl Pairs {
     }
 
     /// The same in the form of other programs.
-    fn blocks(&self, attention: &Attention) -> Option<Blocks> {
-        Some(Blocks { queries: self.queries, keys: self.keys, ranges: None, ..Blocks::of(attention, 1)? })
+    fn blocks(&self) -> Blocks {
+        let panel = |number: u32| Span { first: number * self.columns, extent: self.columns };
+        Blocks {
+            queries: self.queries,
+            alone: false,
+            keys: self.keys,
+            width: self.width.clone(),
+            depth: (0..self.panels).map(panel).collect(),
+            ranges: None,
+        }
     }
 }
 
@@ -136,7 +133,7 @@ pub(super) fn of(attention: &Attention, operands: u16, device: Device, threads: 
         ..attention.clone()
     };
     let instances = u32::try_from(blocks_of(attention.queries, pairs.queries)).ok()?;
-    let program = write(&own, &pairs, &pairs.blocks(&own)?).ok()?;
+    let program = rows::write(&own, &pairs.blocks(), Some(pairs.filled)).ok()?;
     Some(Paired { program, instances, attention: own, operand_kernels: [k, v] })
 }
 
@@ -155,127 +152,5 @@ fn product(attention: &Attention, right: &Access, [k, n]: [i64; 2]) -> Product {
         beta: 0.0,
         elem: attention.elem,
         out: attention.elem,
-    }
-}
-
-/// The program, whose parameters and instances are those of [`super::program::write`].
-fn write(attention: &Attention, pairs: &Pairs, blocks: &Blocks) -> Result<Program, BuildError> {
-    program("attention", |kernel| {
-        let member = Member::of(kernel, attention, blocks);
-        let first = program_id(0).cast(member.index) * pairs.queries;
-        let (count, all) = (i64::from(pairs.queries), attention.queries);
-        // The last block begins earlier where blocks do not divide the queries, so that none of what it reads is masked.
-        let ragged = all % count != 0;
-        let start = if ragged { first.minimum(all - count) } else { first };
-        let queries = axis(start, pairs.queries);
-        let own = if ragged { queries.from(first) } else { queries };
-        let mut writer = Writer { attention, pairs, member, queries, own, first: start, q: Vec::new() };
-        writer.q = writer.queries();
-        let state = writer.through_keys();
-        writer.store(&state);
-    })
-}
-
-struct Writer<'a> {
-    attention: &'a Attention,
-    pairs: &'a Pairs,
-    member: Member,
-    /// The queries that are read, and of these the ones that are stored.
-    queries: Axis,
-    own: Axis,
-    /// The first one that is read.
-    first: Tile,
-    /// `[queries, width]`, by span.
-    q: Vec<Tile>,
-}
-
-impl Writer<'_> {
-    fn queries(&self) -> Vec<Tile> {
-        let [down, right] = self.attention.q.matrix;
-        let tile = |&span: &Span| {
-            let axis = self.member.span(span, self.attention.width);
-            self.member.q.block(&[(self.queries, down), (axis, right)]).load_or(0)
-        };
-        self.pairs.width.iter().map(tile).collect()
-    }
-
-    /// What all keys make of the state.
-    fn through_keys(&self) -> State {
-        let queries = self.pairs.queries;
-        // The last block begins anywhere where blocks do not divide the queries.
-        let own = || Queries {
-            first: self.first,
-            is_aligned: false,
-            count: queries.into(),
-            all: self.attention.queries,
-        };
-        let walk = Walk {
-            index: self.member.index,
-            keys: self.attention.keys,
-            block: self.pairs.keys,
-            // Panels are filled up to whole ones.
-            rest: self.pairs.keys,
-            range: None,
-            causal: self.attention.causal.then(own),
-        };
-        let shapes = || (0..self.pairs.panels).map(|_| [queries, self.pairs.columns]);
-        let nothing = || State::nothing(self.member.sum, &[queries], shapes());
-        walk.through(nothing, |state, step| self.step(state, step))
-    }
-
-    fn step(&self, state: Option<&State>, step: Step) -> State {
-        let online = online::Step::of(state, self.scores(step), 1);
-        let weights = online.weights.cast(Elem::Bf16);
-        let (keys, columns) = (self.pairs.keys, self.pairs.columns);
-        let panel = blocks_of(self.attention.keys, keys) * i64::from(keys * columns);
-        let sum = |(number, at): (i64, usize)| {
-            let before = match state.zip(online.factor) {
-                Some((state, factor)) => state.out[at] * factor.col(),
-                None => zeros(self.member.sum, [self.pairs.queries, columns]),
-            };
-            let values = self.from(self.member.v, (step.first, columns), number * panel);
-            dot(weights, load_groups(values, [keys, columns], 2), before)
-        };
-        let out = (0..).zip(0..self.pairs.panels as usize).map(sum).collect();
-        State { most: online.most, sum: online.sum, out }
-    }
-
-    /// `[queries, keys]`: the scores, -inf where a key does not count.
-    fn scores(&self, step: Step) -> Tile {
-        let (first, extent) = (step.first, self.pairs.keys);
-        let keys = self.member.keys(first, extent, step.ragged.then_some(self.attention.keys));
-        let mut scores = zeros(self.member.sum, [self.pairs.queries, extent]);
-        for (&span, &q) in self.pairs.width.iter().zip(&self.q) {
-            let before = i64::from(span.first * extent);
-            let from = self.from(self.member.k, (first, self.pairs.filled), before);
-            scores = dot(q, load_groups(from, [span.extent, extent], 2), scores);
-        }
-        scores *= self.attention.scale;
-        let mut counted = keys.mask.map(Tile::row);
-        if step.diagonal {
-            let seen = keys.index.row().le(self.queries.index.col());
-            counted = Some(counted.map_or(seen, |inside| inside & seen));
-        }
-        let mask = self.member.mask.map(|Mask { ptr, form, strides: [down, right] }| {
-            (ptr.block(&[(self.queries, down), (keys, right)]).load(), form)
-        });
-        masked(scores, mask, counted)
-    }
-
-    /// What lies so many elements behind that of a key, each of which has so many before the next.
-    fn from(&self, ptr: Ptr, (key, each): (Tile, u32), behind: i64) -> Ptr {
-        ptr + key * each + behind
-    }
-
-    fn store(&self, state: &State) {
-        let inverse = state.inverse();
-        let [down, right] = self.attention.out;
-        let columns = self.pairs.columns;
-        for (number, &out) in (0..).zip(&state.out) {
-            let out = (out * inverse.col()).cast(self.attention.elem);
-            let span = Span { first: number * columns, extent: columns };
-            let axis = self.member.span(span, self.attention.depth);
-            self.member.y.block(&[(self.own, down), (axis, right)]).store(out);
-        }
     }
 }
