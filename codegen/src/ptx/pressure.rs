@@ -122,17 +122,24 @@ impl Order {
         }
     }
 
-    /// What a loop carries on element by element takes the place of what it carried, where nothing else needs that.
+    /// What a loop carries on element by element takes the place of what it carried, where nothing else needs that. Products that
+    /// are added to it then are added there.
     fn carried(&mut self, plan: &Assignment, region: &Region) {
         let Some(last) = region.ops.last().filter(|op| op.kind == OpKind::Yield) else { return };
         // The first argument is the counter.
         for (&arg, &next) in region.args.iter().skip(1).zip(&last.args) {
-            let map = plan.defs[next.index()].filter(|op| matches!(op.kind, OpKind::Map(_)));
-            let takes =
-                map.is_some_and(|op| op.args.contains(&arg)) && plan.program.ty(arg) == plan.program.ty(next);
+            let mut changed = next;
+            while let Some(op) = plan.defs[changed.index()].filter(|op| matches!(op.kind, OpKind::Dot { .. }))
+            {
+                changed = op.args[2];
+            }
+            let map = plan.defs[changed.index()].filter(|op| matches!(op.kind, OpKind::Map(_)));
+            let takes = map.is_some_and(|op| op.args.contains(&arg))
+                && plan.program.ty(arg) == plan.program.ty(changed);
             let others = last.args.iter().filter(|&&value| value == next).count() > 1;
-            if takes && !others && uses_of(region, arg) == 1 {
-                self.places.insert(next, arg);
+            let alone = uses_of(region, arg) == 1 && (changed == next || uses_of(region, changed) == 1);
+            if takes && !others && alone {
+                self.places.insert(changed, arg);
             }
         }
     }
