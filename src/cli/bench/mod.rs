@@ -133,8 +133,11 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         peers: python.versions().clone(),
         rows: Vec::new(),
     };
+    let save = |run: &Run| write(&args.json, || serde_json::to_string_pretty(run).map_err(|e| e.to_string()));
     let progress = report::bar(rows.len() as u64);
     for row in &rows {
+        // What is cut off keeps the rows that it has.
+        save(&run)?;
         progress.set_message(row.label());
         let outcome = quietly(|| rows::measure(row, device, &clock, &mut python, args));
         match outcome {
@@ -145,7 +148,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     }
     progress.finish_and_clear();
     report::print(&table::table(&run));
-    write(&args.json, || serde_json::to_string_pretty(&run).map_err(|e| e.to_string()))?;
+    save(&run)?;
     write(&args.html, || Ok(html::page(&run)))?;
     let different = run.rows.iter().filter(|r| !r.ok).count();
     if different == 0 && run.rows.len() == rows.len() {
