@@ -340,7 +340,7 @@ fn on_a_gpu_queries_are_rows_of_warpgroups() {
         (9, 65, 64, 64),
         (130, 40, 40, 24),
         (20, 70, 80, 96),
-        (12, 33, 256, 8),
+        (12, 33, 128, 8),
     ] {
         check(Case { queries, keys, width, depth, batch: [1, 2, 2], ..plain });
     }

@@ -33,7 +33,7 @@ const REGISTERS: u32 = 180;
 const SHARED_BYTES: u32 = 200 << 10;
 
 /// The most elements of a query or a value.
-const MOST_ELEMENTS: i64 = 256;
+const MOST_ELEMENTS: i64 = 128;
 
 /// The least extent of what is multiplied at a time: the step of an instruction.
 const LEAST_EXTENT: u32 = 16;
