@@ -7,12 +7,15 @@ use crate::common::{THREADS, has_gpu, setup, skipped};
 
 type Function = fn(&[Tensor]) -> Vec<Tensor>;
 
-fn fused(model: Function, products: Products) -> Fused<Function> {
+fn fused<M: Fn(&[Tensor]) -> Vec<Tensor>>(model: M, products: Products) -> Fused<M> {
     tilefuse::fuse_with(model, Options { products, prepack_weights: Prepack::Always, ..Options::default() })
 }
 
 /// What the plan gives for these inputs, and the plan.
-fn run(fused: &Fused<Function>, inputs: &[Tensor]) -> (Tensor, tilefuse::Explanation) {
+fn run<M: Fn(&[Tensor]) -> Vec<Tensor>>(
+    fused: &Fused<M>,
+    inputs: &[Tensor],
+) -> (Tensor, tilefuse::Explanation) {
     fused.call(inputs).unwrap();
     let found = fused.call(inputs).unwrap().remove(0);
     assert_eq!(fused.stats().fused_calls, 1, "{:?}", fused.stats());
@@ -24,7 +27,7 @@ fn draw(shape: &[i64], kind: Kind) -> Tensor {
 }
 
 /// The largest difference from a run in `f64`, relative to the largest magnitude there.
-fn error(found: &Tensor, model: Function, inputs: &[Tensor]) -> f64 {
+fn error(found: &Tensor, model: impl Fn(&[Tensor]) -> Vec<Tensor>, inputs: &[Tensor]) -> f64 {
     let wide: Vec<Tensor> = inputs.iter().map(|t| t.to_kind(Kind::Double)).collect();
     let exact = &model(&wide)[0];
     let largest = exact.abs().max().double_value(&[]).max(1e-3);
@@ -68,15 +71,23 @@ fn a_perceptron_is_two_kernels_and_no_call() {
     tch::set_num_threads(before);
 }
 
+/// Whether there is a GPU with products of warpgroups.
+fn has_warpgroups() -> bool {
+    if !has_gpu() {
+        return false;
+    }
+    let device = tilefuse_codegen::cuda::Device::get(0).unwrap();
+    let has_warpgroups = device.target().unwrap().has_warpgroups();
+    if !has_warpgroups {
+        skipped("the device has no products of warpgroups");
+    }
+    has_warpgroups
+}
+
 #[test]
 fn on_a_gpu_products_are_kernels_with_their_epilogue() {
     setup();
-    if !has_gpu() {
-        return;
-    }
-    let device = tilefuse_codegen::cuda::Device::get(0).unwrap();
-    if !device.target().unwrap().has_warpgroups() {
-        skipped("the device has no products of warpgroups");
+    if !has_warpgroups() {
         return;
     }
     let _no_grad = tch::no_grad_guard();
@@ -102,6 +113,8 @@ fn on_a_gpu_products_are_kernels_with_their_epilogue() {
             let weight = draw(&[n, k]) * 0.1;
             check(linear, &[draw(&[m, k]), weight, draw(&[n]), draw(&[m, n])]);
         }
+        // More members than there may be instances along the further axes of a grid.
+        check(model, &[draw(&[66_000, 9, 8]), draw(&[66_000, 8, 16])]);
         for [batch, m, n, k] in [[3, 65, 64, 72], [12, 128, 128, 64], [5, 200, 24, 520]] {
             check(model, &[draw(&[batch, m, k]), draw(&[batch, k, n])]);
             check(model, &[draw(&[batch, m, k]), draw(&[batch, n, k]).transpose(1, 2)]);
@@ -117,12 +130,7 @@ fn on_a_gpu_products_are_kernels_with_their_epilogue() {
 #[test]
 fn on_a_gpu_convolutions_are_kernels_with_their_epilogue() {
     setup();
-    if !has_gpu() {
-        return;
-    }
-    let device = tilefuse_codegen::cuda::Device::get(0).unwrap();
-    if !device.target().unwrap().has_warpgroups() {
-        skipped("the device has no products of warpgroups");
+    if !has_warpgroups() {
         return;
     }
     let _no_grad = tch::no_grad_guard();
@@ -164,16 +172,10 @@ fn on_a_gpu_convolutions_are_kernels_with_their_epilogue() {
             let weight = channels_last(&shape(filters, channels, &taps)) * 0.1;
             let vector = || draw(&[filters], kind).to_device(Device::Cuda(0));
             let inputs = [channels_last(&shape(images, channels, &size)), weight, vector(), vector()];
-            let options = Options { products: Products::Generated, ..Options::default() };
-            let fused = tilefuse::fuse_with(model, options);
-            fused.call(&inputs).unwrap();
-            let found = fused.call(&inputs).unwrap().remove(0);
-            assert_eq!(fused.stats().fused_calls, 1, "{:?}", fused.stats());
-            let exact = fused.model()(&inputs.each_ref().map(|t| t.to_kind(Kind::Double))).remove(0);
-            let largest = exact.abs().max().double_value(&[]);
-            let apart = (found.to_kind(Kind::Double) - &exact).abs().max().double_value(&[]) / largest;
+            let fused = fused(model, Products::Generated);
+            let (found, plan) = run(&fused, &inputs);
+            let apart = error(&found, fused.model(), &inputs);
             assert!(apart < 1e-2, "{kind:?} {images} x {channels} to {filters}, {axes:?}: {apart}");
-            let plan = fused.explain_with(&inputs, |model, inputs| model(inputs)).unwrap();
             assert_eq!((plan.kernels_fused, plan.extern_ops), (1, 0), "{plan}");
             assert_eq!(found.stride(), fused.model()(&inputs)[0].stride());
         }
@@ -184,12 +186,7 @@ fn on_a_gpu_convolutions_are_kernels_with_their_epilogue() {
 #[test]
 fn on_a_gpu_attention_is_one_kernel() {
     setup();
-    if !has_gpu() {
-        return;
-    }
-    let device = tilefuse_codegen::cuda::Device::get(0).unwrap();
-    if !device.target().unwrap().has_warpgroups() {
-        skipped("the device has no products of warpgroups");
+    if !has_warpgroups() {
         return;
     }
     let _no_grad = tch::no_grad_guard();
@@ -218,17 +215,9 @@ fn on_a_gpu_attention_is_one_kernel() {
             let x =
                 [rows(heads, queries), rows(few, keys), rows(few, keys), draw(&[batch, 1, queries, keys])];
             let check = |model: &dyn Fn(&[Tensor]) -> Vec<Tensor>, inputs: &[Tensor], kernels: usize| {
-                let options = Options { products: Products::Generated, ..Options::default() };
-                let fused = tilefuse::fuse_with(model, options);
-                fused.call(inputs).unwrap();
-                let found = fused.call(inputs).unwrap().remove(0);
-                assert_eq!(fused.stats().fused_calls, 1, "{:?}", fused.stats());
-                let wide: Vec<Tensor> = inputs.iter().map(|t| t.to_kind(Kind::Double)).collect();
-                let exact = model(&wide).remove(0);
-                let largest = exact.abs().max().double_value(&[]);
-                let apart = (found.to_kind(Kind::Double) - &exact).abs().max().double_value(&[]) / largest;
+                let (found, plan) = run(&fused(model, Products::Generated), inputs);
+                let apart = error(&found, model, inputs);
                 assert!(apart < 2e-2, "{kind:?} {batch} x {heads} x {queries} x {keys} x {width}: {apart}");
-                let plan = fused.explain_with(inputs, |model, inputs| model(inputs)).unwrap();
                 assert_eq!((plan.kernels_fused, plan.extern_ops), (kernels, 0), "{plan}");
             };
             check(&|x| attend(x, None, false), &x[..3], 1);

@@ -40,7 +40,7 @@ pub(super) enum Form {
 }
 
 /// The most rows for which the right operand is streamed: reading it is then what takes time.
-const FEW_ROWS: i64 = 2;
+const MAX_STREAMED_ROWS: i64 = 2;
 
 /// What bringing a part of the right operand into place takes, in rows of the product; it is in place in panels.
 const PACKING_ROWS: f64 = 12.0;
@@ -66,7 +66,11 @@ const SHARES: i64 = 3;
 
 /// The blocks of a product on so many threads; `panels` says whether the right operand lies in panels of its columns.
 pub(super) fn choose(product: &Product, threads: u32, panels: bool) -> Blocks {
-    if product.m <= FEW_ROWS { few_rows(product, threads) } else { many_rows(product, threads, panels) }
+    if product.m <= MAX_STREAMED_ROWS {
+        few_rows(product, threads)
+    } else {
+        many_rows(product, threads, panels)
+    }
 }
 
 /// Rows that blocks over panels compute, those behind the last one too: of blocks of so many rows, whatever the number of
@@ -77,12 +81,12 @@ pub(super) fn rows_computed(product: &Product) -> i64 {
 
 /// Whether rows of the right operand are read side by side.
 pub(super) fn streams(product: &Product) -> bool {
-    product.m <= FEW_ROWS && product.b.matrix[0] == 1
+    product.m <= MAX_STREAMED_ROWS && product.b.matrix[0] == 1
 }
 
 /// Columns of a panel of the right operand; `None` where reading it as it lies is as good.
 pub(super) fn panel_width(product: &Product) -> Option<i64> {
-    (product.m > FEW_ROWS).then(|| columns(product).into())
+    (product.m > MAX_STREAMED_ROWS).then(|| columns(product).into())
 }
 
 /// Columns of a block of many rows: as many as a block of registers is wide, or half of that where fewer are then
@@ -142,13 +146,14 @@ fn many_rows(product: &Product, threads: u32, panels: bool) -> Blocks {
     Blocks { form: Form::Dots, rows, columns, depth, grid: None }
 }
 
-/// The grid: columns, rows, members of the batch.
+/// The grid: columns, rows, members of the batch. On a GPU all of them are numbered along the first axis, the only one along which
+/// there may be more than 65,535.
 pub(super) fn grid(product: &Product, blocks: &Blocks) -> Option<[u32; 3]> {
-    let size = |n: i64| u32::try_from(n).ok();
+    let size = |n: i64| i32::try_from(n).ok().map(i32::unsigned_abs);
     let batch = product.batch.iter().try_fold(1i64, |all, &n| all.checked_mul(n))?;
-    Some([
-        size(blocks_of(product.n, blocks.columns))?,
-        size(blocks_of(product.m, blocks.rows))?,
-        size(batch)?,
-    ])
+    let (columns, rows) = (blocks_of(product.n, blocks.columns), blocks_of(product.m, blocks.rows));
+    if blocks.grid.is_some() {
+        return Some([size(columns.checked_mul(rows)?.checked_mul(batch)?)?, 1, 1]);
+    }
+    Some([size(columns)?, size(rows)?, size(batch)?])
 }

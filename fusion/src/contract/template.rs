@@ -169,7 +169,7 @@ impl<'p> Writer<'p> {
                 sum += self.added(self.matrix(c, access, &member), rows, cols) * p.beta;
             }
             let value = sum.cast(p.out);
-            let start = (!member.is_empty()).then(|| self.id(2) * (p.m * p.n));
+            let start = (!member.is_empty()).then(|| self.member() * (p.m * p.n));
             let stored = y.skip(start).block(&[(own_rows, p.n), (cols, 1)]);
             let axes = self.coordinates(&member, own_rows, cols);
             stored.store(value);
@@ -214,17 +214,27 @@ impl<'p> Writer<'p> {
     /// The instance's number among blocks of columns, and among blocks of rows. In groups, instances run down a group of rows
     /// before they go on to the next columns (the `swizzle2d` of Triton's tutorials).
     fn place(&self) -> [Tile; 2] {
-        let [across, down] = [self.id(0), self.id(1)];
-        let Some(Grid { group, .. }) = self.blocks.grid else { return [across, down] };
+        let Some(Grid { group, .. }) = self.blocks.grid else { return [self.id(0), self.id(1)] };
         let group = i64::from(group);
-        let columns = blocks_of(self.product.n, self.blocks.columns);
-        let rows = blocks_of(self.product.m, self.blocks.rows);
-        let number = down * columns + across;
+        let [columns, rows] = self.extents();
+        let number = self.id(0);
+        let number = if self.product.batch.is_empty() { number } else { number % (columns * rows) };
         let first = number / (columns * group) * group;
         let rest = number % (columns * group);
         let height =
             if rows % group == 0 { scalar(self.index, group) } else { (-first + rows).minimum(group) };
         [rest / height, first + rest % height]
+    }
+
+    /// Blocks of columns and of rows.
+    fn extents(&self) -> [i64; 2] {
+        [blocks_of(self.product.n, self.blocks.columns), blocks_of(self.product.m, self.blocks.rows)]
+    }
+
+    /// The number of the instance's member of the batch.
+    fn member(&self) -> Tile {
+        let [columns, rows] = self.extents();
+        if self.blocks.grid.is_some() { self.id(0) / (columns * rows) } else { self.id(2) }
     }
 
     /// The rows of a block, as they are read and as they are stored. In groups, the last block begins earlier where blocks
@@ -254,7 +264,7 @@ impl<'p> Writer<'p> {
 
     /// The instance's index along each dimension of a batch of these sizes.
     pub(super) fn members(&self, sizes: &[i64]) -> Vec<Tile> {
-        if sizes.is_empty() { Vec::new() } else { unravel(self.id(2), sizes) }
+        if sizes.is_empty() { Vec::new() } else { unravel(self.member(), sizes) }
     }
 
     /// The first element of an operand's matrix, where that is not the first one.

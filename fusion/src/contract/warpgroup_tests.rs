@@ -221,17 +221,31 @@ fn windows_that_are_not_copied_line_by_line_are_libtorchs() {
 #[test]
 fn programs_say_how_a_gpu_runs_them() {
     for (sizes, grid, warps, stages) in [
-        ([8192, 3072, 768], [12, 64], 8, 4),
-        ([8192, 768, 3072], [6, 64], 8, 6),
-        ([1024, 768, 3072], [6, 16], 4, 8),
-        ([512, 1024, 1024], [16, 8], 4, 8),
+        ([8192, 3072, 768], 12 * 64, 8, 4),
+        ([8192, 768, 3072], 6 * 64, 8, 6),
+        ([1024, 768, 3072], 6 * 16, 4, 8),
+        ([512, 1024, 1024], 16 * 8, 4, 8),
     ] {
         let plan = planned(&linear("bf16", sizes, "", 4), Products::Generated);
         let StepKind::Kernel(kernel) = &plan.steps[0].kind else { panic!("a library call") };
         let program = &plan.programs[kernel.program];
-        assert_eq!(kernel.grid[..2], grid, "{program}");
+        assert_eq!(kernel.grid, [grid, 1, 1], "{program}");
         assert_eq!((program.warps, program.stages), (warps, Some(stages)), "{program}");
     }
+}
+
+/// There may be 65,535 instances along the other axes of a grid.
+#[test]
+fn instances_are_numbered_along_one_axis() {
+    let text = "graph {
+      %0 = input 0 : bf16[70000,64,8]@cuda:0
+      %1 = input 1 : bf16[70000,8,64]@cuda:0
+      %2 = aten::bmm(self=%0, mat2=%1) : bf16[70000,64,64]@cuda:0
+      outputs %2
+    }";
+    let plan = planned(text, Products::Generated);
+    let StepKind::Kernel(kernel) = &plan.steps[0].kind else { panic!("a library call") };
+    assert_eq!(kernel.grid, [70_000, 1, 1]);
 }
 
 /// A vector for each column of a block takes registers beside the sums.
@@ -253,7 +267,7 @@ fn blocks_leave_registers_for_the_vectors_of_an_epilogue() {
         let plan = planned(&scaled(count), Products::Generated);
         assert_eq!((plan.kernel_count(), plan.extern_count()), (1, 0), "{plan}");
         let StepKind::Kernel(kernel) = &plan.steps[0].kind else { panic!("a library call") };
-        3072u64.div_ceil(kernel.grid[0])
+        3072 * (8192 / 128) / kernel.grid[0]
     };
     // With that of the layer itself.
     assert_eq!([0, 1, 2, 3, 4].map(columns), [256, 256, 128, 128, 128]);
