@@ -11,7 +11,8 @@ use std::cell::Cell;
 pub struct Rewrites {
     limit: Option<u64>,
     made: Cell<u64>,
-    last: Cell<Option<&'static str>>,
+    pass: Cell<Option<&'static str>>,
+    last: Cell<Option<[&'static str; 2]>>,
 }
 
 impl Rewrites {
@@ -20,12 +21,17 @@ impl Rewrites {
         Rewrites { limit, ..Rewrites::default() }
     }
 
-    /// Whether a pass may make one more rewrite, which counts as made.
-    pub fn allow(&self, pass: &'static str) -> bool {
+    /// A pass of the pipeline begins.
+    pub(crate) fn begin(&self, pass: &'static str) {
+        self.pass.set(Some(pass));
+    }
+
+    /// Whether one more rewrite of this name may be made, which counts as made.
+    pub fn allow(&self, name: &'static str) -> bool {
         let allowed = !self.is_spent();
         if allowed {
             self.made.set(self.made.get() + 1);
-            self.last.set(Some(pass));
+            self.last.set(Some([self.pass.get().unwrap_or(name), name]));
         }
         allowed
     }
@@ -45,8 +51,9 @@ impl Rewrites {
         self.made.get()
     }
 
-    /// The pass that made the last one.
-    pub fn last(&self) -> Option<&'static str> {
-        self.last.get()
+    /// The pass that made the last one, and behind a slash its name, where the pass makes several: `simplify/fold-views`.
+    pub fn last(&self) -> Option<String> {
+        let [pass, name] = self.last.get()?;
+        Some(if pass == name { pass.to_owned() } else { format!("{pass}/{name}") })
     }
 }

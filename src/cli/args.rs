@@ -358,7 +358,7 @@ fn run_compare(args: &CompareArgs) -> Result<(), Failure> {
 }
 
 /// A pass from the recorded operators to the plan.
-fn pass(name: &str) -> Result<String, String> {
+pub(crate) fn pass(name: &str) -> Result<String, String> {
     let names: Vec<&str> = tilefuse_fusion::pipeline::PASSES.iter().map(|pass| pass.name).collect();
     if names.contains(&name) {
         Ok(name.to_owned())

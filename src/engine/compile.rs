@@ -79,7 +79,7 @@ pub(crate) struct Compiled {
     /// What eager does in the recorded run.
     pub(crate) eager: EagerCost,
     /// Rewrites that the passes made, and the pass that made the last one.
-    pub(crate) rewrites: (u64, Option<&'static str>),
+    pub(crate) rewrites: (u64, Option<String>),
     /// The module that each captured call belongs to.
     pub(crate) modules: Vec<String>,
     /// Memory of intermediates, which the plans of a model share.
@@ -137,28 +137,14 @@ pub(crate) fn compile(
     if let Some(planting) = options.fault {
         plant(planting, &mut converted, &mut functional, &profile)?;
     }
-    let prepack = super::prepack::may_pack(options.prepack_weights, &converted.params)?;
     let eager = super::eager_cost::eager_cost(&converted.recording);
     let modules = super::module_paths::module_paths(&converted.recording, &converted.scopes);
     let hints = crate::hints::apply(&options.hints, &mut functional, &modules);
     let most_bytes = eager.peak_bytes.saturating_add(options.workspace_bytes);
     let mut masks = Masks::new(&converted.params, &converted.consts);
     let mut schedules = options.tune.then(|| Schedules::new(target));
-    let mut cx = Context {
-        facts: Box::new(&mut masks),
-        selection: Selection {
-            products: options.products,
-            constants: prepack.then_some(converted.consts.len() as u32),
-            measure: Box::new(super::products::Measuring::default()),
-            packed: Vec::new(),
-        },
-        alignments: alignments(&trace, &converted)?,
-        most_bytes,
-        tuner: Box::new(|tunable| schedules.as_mut()?.choose(tunable)),
-        rewrites: Rewrites::at_most(options.max_rewrites),
-        hints,
-        ..Context::new(&profile)
-    };
+    let known = Context { hints, most_bytes, ..Context::new(&profile) };
+    let mut cx = context(known, (&trace, &converted), options, &mut masks, &mut schedules)?;
     let graph = tracing::info_span!("lower")
         .in_scope(|| pipeline::lowered(functional, Stage::Primitive..=Stage::Primitive, &mut cx))?;
     report.lower_ms = millis(start.elapsed());
@@ -252,6 +238,30 @@ pub(crate) fn compile(
         plan,
         workspaces: Arc::clone(workspaces),
         _keeps: KeepsMemory::new(),
+    })
+}
+
+/// What is known, with what passes find out of a recorded run and how they are to choose.
+fn context<'a>(
+    known: Context<'a>,
+    (trace, converted): (&Trace, &Converted),
+    options: &crate::Options,
+    masks: &'a mut Masks,
+    schedules: &'a mut Option<Schedules>,
+) -> Result<Context<'a>, Error> {
+    let prepack = super::prepack::may_pack(options.prepack_weights, &converted.params)?;
+    Ok(Context {
+        facts: Box::new(masks),
+        selection: Selection {
+            products: options.products,
+            constants: prepack.then_some(converted.consts.len() as u32),
+            measure: Box::new(super::products::Measuring::default()),
+            packed: Vec::new(),
+        },
+        alignments: alignments(trace, converted)?,
+        tuner: Box::new(|tunable| schedules.as_mut()?.choose(tunable)),
+        rewrites: Rewrites::at_most(options.max_rewrites),
+        ..known
     })
 }
 
@@ -446,11 +456,12 @@ pub(crate) fn gpu_programs(
     if target.has_warpgroups() {
         profile = profile.with_warpgroups();
     }
-    let mut graph = graph_of(inputs, forward, &profile)?;
-    graph.move_to(Device::Cuda(0));
-    let mut cx = Context::new(&profile);
+    let (_, converted, mut functional) = recorded(inputs, forward)?;
+    functional.move_to(Device::Cuda(0));
+    let mut masks = Masks::new(&converted.params, &converted.consts);
+    let mut cx = Context { facts: Box::new(&mut masks), ..Context::new(&profile) };
     cx.selection.products = Products::Generated;
-    let graph = pipeline::lowered(graph, Stage::Kernels..=Stage::Kernels, &mut cx)?;
+    let graph = pipeline::lowered(functional, Stage::Primitive..=Stage::Kernels, &mut cx)?;
     loop {
         let programs = tilefuse_fusion::plan::plan(&graph, &profile)?.programs;
         let too_large = |p| matches!(fits(p), Err(tilefuse_codegen::Error::TileTooLarge { .. }));
@@ -482,39 +493,39 @@ pub(crate) fn forms_after(
         }
         last != Some(name)
     };
-    let made = with_context(inputs, forward, &profile, |graph, cx, converted| {
-        let prepack = super::prepack::may_pack(options.prepack_weights, &converted.params)?;
-        cx.selection.products = options.products;
-        cx.selection.constants = prepack.then_some(converted.consts.len() as u32);
-        cx.selection.measure = Box::new(super::products::Measuring::default());
-        cx.most_bytes = super::eager_cost::eager_cost(&converted.recording).peak_bytes;
-        cx.rewrites = Rewrites::at_most(options.max_rewrites);
-        pipeline::run(Form::Graph(graph), Stage::Primitive..=Stage::Plan, cx, &mut after)?;
-        Ok((cx.rewrites.made(), cx.rewrites.last()))
-    })?;
-    let (made, last) = made;
-    text.push_str(&format!("// {made} rewrites, the last one by {}\n", last.unwrap_or("no pass")));
+    let (trace, converted, mut functional) = recorded(inputs, forward)?;
+    let modules = super::module_paths::module_paths(&converted.recording, &converted.scopes);
+    let hints = crate::hints::apply(&options.hints, &mut functional, &modules);
+    let eager = super::eager_cost::eager_cost(&converted.recording);
+    let most_bytes = eager.peak_bytes.saturating_add(options.workspace_bytes);
+    let mut masks = Masks::new(&converted.params, &converted.consts);
+    let mut schedules = options.tune.then(|| Schedules::new(target));
+    let known = Context { hints, most_bytes, ..Context::new(&profile) };
+    let mut cx = context(known, (&trace, &converted), options, &mut masks, &mut schedules)?;
+    pipeline::run(Form::Graph(functional), Stage::Primitive..=Stage::Plan, &mut cx, &mut after)?;
+    let (made, last) = (cx.rewrites.made(), cx.rewrites.last());
+    text.push_str(&format!("// {made} rewrites, the last one by {}\n", last.as_deref().unwrap_or("no pass")));
     Ok(text)
 }
 
 /// The primitive graph of a model's run.
+#[cfg(test)]
 pub(super) fn graph_of(
     inputs: &[Tensor],
     forward: &dyn Fn(&[Tensor]) -> Vec<Tensor>,
     profile: &Profile,
 ) -> Result<Graph, Error> {
-    with_context(inputs, forward, profile, |graph, cx, _| {
-        Ok(pipeline::lowered(graph, Stage::Primitive..=Stage::Primitive, cx)?)
-    })
+    let (_, converted, functional) = recorded(inputs, forward)?;
+    let mut masks = Masks::new(&converted.params, &converted.consts);
+    let mut cx = Context { facts: Box::new(&mut masks), ..Context::new(profile) };
+    Ok(pipeline::lowered(functional, Stage::Primitive..=Stage::Primitive, &mut cx)?)
 }
 
-/// What is made of the functional graph of a model's run, with what is known of its tensors.
-fn with_context<T>(
+/// A model's run and its functional graph.
+fn recorded(
     inputs: &[Tensor],
     forward: &dyn Fn(&[Tensor]) -> Vec<Tensor>,
-    profile: &Profile,
-    make: impl FnOnce(Graph, &mut Context<'_>, &Converted) -> Result<T, Error>,
-) -> Result<T, Error> {
+) -> Result<(Trace, Converted, Graph), Error> {
     let copy = |outputs: &Vec<Tensor>| outputs.iter().map(Tensor::shallow_clone).collect();
     let (_, trace) = crate::torch::capture(inputs, &[], || forward(inputs), copy)?;
     if let Some(refusal) = trace.refusals.first() {
@@ -522,8 +533,7 @@ fn with_context<T>(
     }
     let converted = convert(&trace)?;
     let functional = tilefuse_fusion::functionalize(&converted.recording)?;
-    let facts = Box::new(Masks::new(&converted.params, &converted.consts));
-    make(functional, &mut Context { facts, ..Context::new(profile) }, &converted)
+    Ok((trace, converted, functional))
 }
 
 pub(super) fn fits(program: &tilefuse_block::Program) -> tilefuse_codegen::Result<()> {

@@ -272,7 +272,7 @@ pub struct Explanation {
     pub machine: Option<MachineReport>,
     /// Rewrites that the passes made, see [`Options::max_rewrites`](crate::Options::max_rewrites).
     pub rewrites: u64,
-    /// The pass that made the last one.
+    /// The pass that made the last one, and behind a slash which of its rewrites that was.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_rewrite: Option<String>,
     /// Time of compiling.
@@ -386,7 +386,7 @@ impl Explanation {
             cuda_graph: matches!(compiled.target, Target::Cuda(_)).then(|| compiled.graphs.describe()),
             machine: MachineReport::of(compiled.target),
             rewrites: compiled.rewrites.0,
-            last_rewrite: compiled.rewrites.1.map(String::from),
+            last_rewrite: compiled.rewrites.1.clone(),
             compile: compiled.report,
             steps: steps.collect(),
             eager: Vec::new(),

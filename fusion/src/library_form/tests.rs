@@ -67,7 +67,7 @@ fn kernels_stop_at_a_limit() {
         let (made, not): (Vec<_>, Vec<_>) = kernels.partition(|kernel| kernel.is_ok());
         assert_eq!((made.len() as u64, made.len() + not.len()), (limit, 2));
         assert_eq!(
-            (cx.rewrites.made(), cx.rewrites.last()),
+            (cx.rewrites.made(), cx.rewrites.last().as_deref()),
             (limit, (limit > 0).then_some("select-kernels"))
         );
         let limited = |kernel: &&crate::MaybeKernel| matches!(kernel, Err(why) if why == "the number of rewrites is limited");

@@ -304,7 +304,7 @@ fn joins_stop_at_a_limit() {
     let whole = join(vertical.clone(), &gpu(), u64::MAX, &all);
     let saved = (vertical.kernel_count() - whole.kernel_count()) as u64;
     assert!(saved > 1 && all.made() == saved, "{}", steps(&whole));
-    assert_eq!(all.last(), Some("horizontal-fusion"));
+    assert_eq!(all.last().as_deref(), Some("horizontal-fusion"));
     for limit in 0..=saved {
         let rewrites = Rewrites::at_most(Some(limit));
         let plan = join(vertical.clone(), &gpu(), u64::MAX, &rewrites);
