@@ -59,9 +59,7 @@ fn relu(cx: &mut Cx, call: &Call<'_>) -> Option<ValueRef> {
         return None;
     }
     let zero = cx.number(elem, 0.0);
-    let below = if cx.device == Device::Cpu { ScalarFn::Lt } else { ScalarFn::Le };
-    let below = cx.map(below, &[x, zero])?;
-    cx.select(below, zero, x)
+    bounded(cx, x, zero, true)
 }
 
 fn clamped(cx: &mut Cx, call: &Call<'_>, low: f64, high: f64) -> Option<ValueRef> {

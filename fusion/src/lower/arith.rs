@@ -362,18 +362,14 @@ fn clamp(cx: &mut Cx, call: &Call<'_>) -> Option<ValueRef> {
 }
 
 /// A value, or the bound where the value is below it (with `low`) or above it. A zero that equals the bound keeps its
-/// sign; on a GPU, where 0 is larger than -0, not that of a lower bound.
+/// sign; on a GPU, where 0 is larger than -0 and there are instructions for that, not that of a lower bound.
 pub(super) fn bounded(cx: &mut Cx, value: ValueRef, bound: ValueRef, low: bool) -> Option<ValueRef> {
-    let number = cx.known(bound).is_some_and(|literal| !literal.as_f64().is_nan());
-    if !number || !cx.elem(value)?.is_float() {
+    let number = cx.known(bound).map(|literal| literal.as_f64()).filter(|number| !number.is_nan());
+    let chosen = cx.device == Device::Cpu || !low && number == Some(0.0);
+    if number.is_none() || !chosen || !cx.elem(value)?.is_float() {
         return extreme(cx, value, bound, low);
     }
-    let beyond = match (low, cx.device) {
-        (true, Device::Cpu) => ScalarFn::Lt,
-        (true, _) => ScalarFn::Le,
-        (false, _) => ScalarFn::Gt,
-    };
-    let beyond = cx.map(beyond, &[value, bound])?;
+    let beyond = cx.map(if low { ScalarFn::Lt } else { ScalarFn::Gt }, &[value, bound])?;
     cx.select(beyond, bound, value)
 }
 
