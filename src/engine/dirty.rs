@@ -38,7 +38,7 @@ const MAX_CACHED_BYTES: usize = 64 << 10;
 const MAX_FALSE_ALARMS: u32 = 8;
 
 /// How many questions make one soon after another.
-const SOON: u64 = 16;
+const MAX_QUESTIONS_BETWEEN: u64 = 16;
 
 /// After so many comparisons without being asked about, an end's page is asked about again: an eager call's memory is no
 /// neighbour for ever.
@@ -125,7 +125,7 @@ impl Watched {
             return;
         }
         let (count, last) = self.false_alarms;
-        let count = if self.questions - last < SOON { count + 1 } else { 1 };
+        let count = if self.questions - last < MAX_QUESTIONS_BETWEEN { count + 1 } else { 1 };
         self.false_alarms = (count, self.questions);
         self.compares = count >= MAX_FALSE_ALARMS;
     }

@@ -16,13 +16,13 @@ use crate::torch::{Flags, Meta};
 const MAX_OF_NOISE: f64 = 4.0;
 
 /// Runs with random rounding errors, and those where so few leave doubt.
-const FEW_NOISY_RUNS: usize = 3;
-const MANY_NOISY_RUNS: usize = 16;
+const MIN_NOISY_RUNS: usize = 3;
+const MAX_NOISY_RUNS: usize = 16;
 
 /// Such runs where they say what is NaN or infinite, which may hang on one rounding: so many, and where some of the elements in
 /// question, but not all, have come out both ways.
 const RUNS_OF_SPECIALS: usize = 64;
-const MOST_RUNS_OF_SPECIALS: usize = 512;
+const MAX_RUNS_OF_SPECIALS: usize = 512;
 
 /// A program as a model: a function of its inputs that holds its parameters.
 pub type Model = Box<dyn Fn(&[Tensor]) -> Vec<Tensor> + Send>;
@@ -440,12 +440,12 @@ impl Trial<'_> {
             };
             let runs = match &mut noise {
                 Some(runs) => runs,
-                None => noise.insert(self.noise(&kinds, 0..FEW_NOISY_RUNS)?),
+                None => noise.insert(self.noise(&kinds, 0..MIN_NOISY_RUNS)?),
             };
             let mut found = self.rounding(at, &measured, &exact, runs);
-            if found.ours > MAX_OF_NOISE * found.noise && runs.len() < MANY_NOISY_RUNS {
+            if found.ours > MAX_OF_NOISE * found.noise && runs.len() < MAX_NOISY_RUNS {
                 // The largest error of a few runs in one number may be small by chance.
-                runs.extend(self.noise(&kinds, runs.len()..MANY_NOISY_RUNS)?);
+                runs.extend(self.noise(&kinds, runs.len()..MAX_NOISY_RUNS)?);
                 found = self.rounding(at, &measured, &exact, runs);
             }
             if found.ours <= MAX_OF_NOISE * found.noise {
@@ -557,7 +557,7 @@ impl Trial<'_> {
         let count = |t: &Tensor| t.count_nonzero(None::<i64>).int64_value(&[]);
         let differ = class(eager).ne_tensor(&class(ours));
         let (all, mut unexplained, mut first) = (count(&differ), differ.shallow_clone(), None);
-        for number in 0..MOST_RUNS_OF_SPECIALS {
+        for number in 0..MAX_RUNS_OF_SPECIALS {
             let left = count(&unexplained);
             if left == 0 || (number >= RUNS_OF_SPECIALS && left == all) {
                 break;

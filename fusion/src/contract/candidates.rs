@@ -191,12 +191,12 @@ fn epilogue_us(candidate: &Candidate<'_>, profile: &Profile) -> f64 {
 }
 
 /// The most operators that are looked through for an epilogue.
-const MOST_EPILOGUE: usize = 64;
+const MAX_EPILOGUE: usize = 64;
 
 /// The most that one of them may cost, in simple operations: an instance multiplies nothing while it computes its epilogue, and a
 /// division or an exponential of a block takes longer than a kernel that reads memory meanwhile. Measured on an H100: with the
 /// gelu of GPT-2 a product of 8192 x 3072 x 768 takes 17 us longer than with a kernel behind it.
-const MOST_COST: u32 = 4;
+const MAX_COST: u32 = 4;
 
 /// Whether pointwise operators read a call's result and nothing else does, and no kernel behind them would compute them as well:
 /// a reduction's, or one of pointwise operators that need what a later call computes.
@@ -219,13 +219,13 @@ fn has_epilogue(graph: &Graph, node: NodeId) -> bool {
                 _ if inside.contains(&user) => {}
                 Op::View(View::Reshape) if same => inside.push(user),
                 Op::View(View::Permute(_)) if is_conv && value == node => inside.push(user),
-                Op::Map(function) if function.cost() > MOST_COST => return false,
+                Op::Map(function) if function.cost() > MAX_COST => return false,
                 Op::Map(_) | Op::Cast if same => {
                     let outside = |v: &ValueRef| !inside.contains(&v.node);
                     let operands = graph.operands(user);
                     let cheap =
                         operands.iter().filter(|v| outside(v)).all(|v| is_cheap(graph, v.node, numel));
-                    if inside.len() >= MOST_EPILOGUE || !cheap {
+                    if inside.len() >= MAX_EPILOGUE || !cheap {
                         return false;
                     }
                     inside.push(user);
@@ -248,11 +248,11 @@ fn is_cheap(graph: &Graph, node: NodeId, numel: i64) -> bool {
     while let Some(&node) = seen.get(at) {
         at += 1;
         match graph.node(node).op {
-            Op::Map(function) if function.cost() > MOST_COST && !is_spread(graph, node, numel) => {
+            Op::Map(function) if function.cost() > MAX_COST && !is_spread(graph, node, numel) => {
                 return false;
             }
             Op::Map(_) | Op::View(_) | Op::Cast => {
-                if seen.len() >= MOST_EPILOGUE {
+                if seen.len() >= MAX_EPILOGUE {
                     return false;
                 }
                 for operand in graph.operands(node) {
@@ -281,7 +281,7 @@ pub(super) fn column_vectors(graph: &Graph, node: NodeId, columns: i64) -> u32 {
         at += 1;
         for (user, _) in graph.users(value) {
             let same = pointwise(&graph.node(user).op) && graph.ty(user.into()).numel() == numel;
-            if same && !inside.contains(&user) && inside.len() < MOST_EPILOGUE {
+            if same && !inside.contains(&user) && inside.len() < MAX_EPILOGUE {
                 inside.push(user);
             }
         }
@@ -291,7 +291,7 @@ pub(super) fn column_vectors(graph: &Graph, node: NodeId, columns: i64) -> u32 {
     let mut count = 0;
     while let Some(value) = stack.pop() {
         for operand in graph.operands(value) {
-            if seen.contains(&operand.node) || seen.len() >= 4 * MOST_EPILOGUE {
+            if seen.contains(&operand.node) || seen.len() >= 4 * MAX_EPILOGUE {
                 continue;
             }
             seen.push(operand.node);
@@ -310,11 +310,11 @@ pub(super) fn column_vectors(graph: &Graph, node: NodeId, columns: i64) -> u32 {
 
 /// Whether a value is of so few elements that an epilogue of so many computes each for several of its own.
 fn is_spread(graph: &Graph, node: NodeId, numel: i64) -> bool {
-    graph.ty(node.into()).numel().saturating_mul(LEAST_SPREAD) <= numel
+    graph.ty(node.into()).numel().saturating_mul(MIN_SPREAD) <= numel
 }
 
 /// For how many elements of an epilogue one is computed at least.
-const LEAST_SPREAD: i64 = 16;
+const MIN_SPREAD: i64 = 16;
 
 /// What libtorch's call takes besides where tensors around it lie in another order than it wants or leaves them: images
 /// that are copied before it, keys and values that are repeated for it, and a result that whoever reads it next reads at

@@ -39,8 +39,8 @@ use crate::types::{DType, Device, Dims, TensorType, row_major};
 pub(super) const PACK: &str = "tilefuse::pack";
 
 /// The fewest rows of a product whose right operand is packed, and of one in groups.
-const LEAST_ROWS: i64 = 16;
-const LEAST_ROWS_GROUPED: i64 = 8;
+const MIN_ROWS: i64 = 16;
+const MIN_ROWS_GROUPED: i64 = 8;
 
 /// From so many rows on it is packed always, and that of a product in groups, if it has so many elements: of fewer, the
 /// launches of the kernels count.
@@ -98,7 +98,7 @@ pub(super) fn is_clear(product: &Product, template: &Template) -> bool {
 /// A product whose operands are packed first; `None` where too few rows would read the right one.
 pub(super) fn product(graph: &Graph, node: NodeId, mut product: Product, host: Host) -> Option<Template> {
     let group = vnni::group(&product, host);
-    let least = if group.is_some() { LEAST_ROWS_GROUPED } else { LEAST_ROWS };
+    let least = if group.is_some() { MIN_ROWS_GROUPED } else { MIN_ROWS };
     if product.m < least || (product.elem == Elem::I8 && group.is_none()) {
         return None;
     }

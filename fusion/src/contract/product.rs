@@ -6,7 +6,8 @@ use tilefuse_block::Elem;
 use super::declined::Declined;
 use super::operand::{Source, source};
 use super::windows::Windows;
-use crate::graph::{Contraction, Graph, NodeId, ValueRef};
+use crate::contraction::Contraction;
+use crate::graph::{Graph, NodeId, ValueRef};
 use crate::library_form::ContractionForm;
 use crate::types::Dims;
 

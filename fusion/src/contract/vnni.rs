@@ -16,7 +16,7 @@ pub(super) const PAIR: i64 = 2;
 pub(super) const QUAD: i64 = 4;
 
 /// The fewest rows: fewer are sums over the weight as it lies.
-const LEAST_ROWS: i64 = 3;
+const MIN_ROWS: i64 = 3;
 /// Columns of the least block: those of a tile or of a vector of sums.
 const LANES: u32 = 16;
 /// Columns of other blocks, two tiles: the lines of a panel then follow each other in the order in which they are read.
@@ -24,13 +24,13 @@ const COLUMNS: i64 = 32;
 /// Bytes of a row of a tile.
 const ROW: u32 = 64;
 /// The most steps of tiles in a block of the sum: the right operand of a block stays in the first cache.
-const MOST_STEPS: u32 = 8;
+const MAX_STEPS: u32 = 8;
 /// What starting a block of the sum takes, in elements of the sum.
 const STARTING: f64 = 64.0;
 /// What an element of the sum takes where the left operand is masked and therefore copied, in the time of one that is not.
 const COPIED: f64 = 2.0;
 /// The most rows of a block: the sums stay in the second cache.
-const MOST_ROWS: u32 = 256;
+const MAX_ROWS: u32 = 256;
 /// What an instance takes besides, in rows: reading its panel into the caches.
 const INSTANCE_ROWS: f64 = 48.0;
 
@@ -41,7 +41,7 @@ pub(super) fn group(product: &Product, host: Host) -> Option<i64> {
         Elem::I8 if host.quads => QUAD,
         _ => return None,
     };
-    (product.m >= LEAST_ROWS).then_some(group)
+    (product.m >= MIN_ROWS).then_some(group)
 }
 
 /// Columns of a panel.
@@ -56,7 +56,7 @@ pub(super) fn depth(product: &Product) -> u32 {
         let copied = if product.k % i64::from(depth) == 0 { 1.0 } else { COPIED };
         blocks_of(product.k, depth) as f64 * (f64::from(depth) * copied + STARTING)
     };
-    let candidates = (0..=MOST_STEPS.ilog2()).map(|n| step << n);
+    let candidates = (0..=MAX_STEPS.ilog2()).map(|n| step << n);
     candidates.min_by(|&a, &b| time(a).total_cmp(&time(b))).unwrap_or(step)
 }
 
@@ -70,7 +70,7 @@ pub(super) fn choose(product: &Product, threads: u32, panels: &Panels) -> Blocks
         blocks_of(down * across, threads) as f64 * (f64::from(rows.max(LANES)) + INSTANCE_ROWS)
     };
     let fits = |rows: &u32| i64::from(*rows) <= product.m;
-    let candidates = (1..=MOST_ROWS.ilog2()).map(|n| 1 << n).filter(fits);
+    let candidates = (1..=MAX_ROWS.ilog2()).map(|n| 1 << n).filter(fits);
     let rows = candidates.min_by(|&a, &b| time(a).total_cmp(&time(b))).unwrap_or(2);
     Blocks { form: Form::Dots, rows, columns, depth: depth(product), grid: None }
 }

@@ -64,7 +64,7 @@ const DEPTH: u32 = 64;
 const GROUP: u32 = 8;
 
 /// The least columns and depth: what one copy moves.
-const LEAST: i64 = COPIED;
+const MIN_EXTENT: i64 = COPIED;
 
 /// Elements that one copy to shared memory moves.
 const COPIED: i64 = 8;
@@ -73,10 +73,10 @@ const COPIED: i64 = 8;
 const LIBRARY_FILLING: i64 = 160;
 
 /// Blocks that are expected to take this much longer than the best may be the quickest.
-const NEAR: f64 = 1.25;
+const MAX_PREDICTED_SLOWDOWN: f64 = 1.25;
 
 /// The most that are tried.
-const MOST: usize = 2;
+const MAX_CANDIDATES: usize = 2;
 
 /// The blocks of a product on so many multiprocessors, the likeliest first, each with the shares of the rate of large products that
 /// it and libtorch's product reach.
@@ -90,7 +90,7 @@ pub(super) fn blocks(
         return Err(Declined::ElementTypes);
     }
     let Product { m, n, k, .. } = *product;
-    if n.min(k) < LEAST {
+    if n.min(k) < MIN_EXTENT {
         return Err(Declined::Sizes);
     }
     if !is_copied(&product.a, product.windows.as_ref()) || !is_copied(&product.b, None) {
@@ -120,7 +120,10 @@ pub(super) fn blocks(
     costs.sort_by(|a, b| a.0.total_cmp(&b.0));
     let least = costs.first().map_or(0.0, |best| best.0);
     let work = batch as f64 * m as f64 * n as f64 * k as f64 / f64::from(processors.max(1));
-    let near = costs.into_iter().take_while(|(cost, _)| *cost <= NEAR * least).take(MOST);
+    let near = costs
+        .into_iter()
+        .take_while(|(cost, _)| *cost <= MAX_PREDICTED_SLOWDOWN * least)
+        .take(MAX_CANDIDATES);
     let blocks = near.map(|(cost, shape)| {
         let grid = Grid { warps: shape.warps, stages: shape.stages, group: GROUP };
         let (rows, columns) = (shape.rows, shape.columns);

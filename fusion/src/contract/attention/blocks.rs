@@ -32,7 +32,7 @@ pub(super) struct Span {
 }
 
 /// The most queries that are taken each by itself: fewer fill less than a part of a vector's lanes.
-const FEW: i64 = 4;
+const MAX_QUERIES_ALONE: i64 = 4;
 
 /// What an instance takes beside its queries, in queries: bringing them into place and storing the result.
 const INSTANCE: f64 = 6.0;
@@ -50,7 +50,7 @@ impl Blocks {
     /// The blocks on so many threads; `None` where the tensors are too large for any.
     pub(super) fn of(attention: &Attention, threads: u32) -> Option<Blocks> {
         let narrow = if attention.elem == Elem::F64 { 2 } else { 1 };
-        let alone = attention.queries == 1 || (attention.queries <= FEW && !attention.causal);
+        let alone = attention.queries == 1 || (attention.queries <= MAX_QUERIES_ALONE && !attention.causal);
         let (width, depth) = (spans(attention.width)?, spans(attention.depth)?);
         let elements = covering(attention.width.max(attention.depth))?;
         let most_keys = (STEP_ELEMENTS / narrow / elements).clamp(16, 128);
@@ -113,7 +113,7 @@ fn covering(n: i64) -> Option<u32> {
 
 /// An extent as powers of two, the largest first; the last span may reach beyond the end.
 fn spans(extent: i64) -> Option<Vec<Span>> {
-    let mut rest = u32::try_from(extent).ok().filter(|&n| n <= MOST_ELEMENTS)?;
+    let mut rest = u32::try_from(extent).ok().filter(|&n| n <= MAX_ELEMENTS)?;
     let mut first = 0;
     let mut spans = Vec::new();
     while rest > 0 {
@@ -126,7 +126,7 @@ fn spans(extent: i64) -> Option<Vec<Span>> {
 }
 
 /// The most elements of a query or a value.
-const MOST_ELEMENTS: u32 = 512;
+const MAX_ELEMENTS: u32 = 512;
 
 #[cfg(test)]
 mod tests {

@@ -86,7 +86,7 @@ pub(super) fn on_gpu(
 ) -> Result<Vec<Template>, Declined> {
     let attention = call::read(graph, node, form)?;
     let members = attention.members().and_then(|members| u32::try_from(members).ok());
-    let members = members.filter(|&members| members <= MOST_MEMBERS).ok_or(Declined::Sizes)?;
+    let members = members.filter(|&members| members <= MAX_MEMBERS).ok_or(Declined::Sizes)?;
     let all = warpgroup::blocks(&attention, processors)?.into_iter().filter_map(|of| {
         let instances = u32::try_from(blocks_of(attention.queries, of.blocks.queries)).ok()?;
         let mut program = rows::write(&attention, &of.blocks, None).ok()?;
@@ -98,7 +98,7 @@ pub(super) fn on_gpu(
 }
 
 /// The most instances along the second axis of a GPU's grid.
-const MOST_MEMBERS: u32 = 65_535;
+const MAX_MEMBERS: u32 = 65_535;
 
 /// The template that reads keys and values where they lie.
 fn template(graph: &Graph, node: NodeId, attention: &Attention, threads: u32) -> Option<Template> {

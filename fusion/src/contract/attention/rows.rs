@@ -20,7 +20,7 @@ use super::walk::{Queries, Step, Walk};
 use crate::contract::template::load_groups;
 
 /// The fewest keys of a tile that is a right operand of such instructions.
-const LEAST_KEYS: u32 = 16;
+const MIN_KEYS: u32 = 16;
 
 /// The program, whose parameters and instances are those of [`super::program::write`]. Where keys and values are packed in pairs
 /// (`vnni.rs`), a key takes so many elements.
@@ -87,7 +87,7 @@ impl Writer<'_> {
         let own = || Queries { first: self.first, is_aligned, count: queries.into(), all };
         let keys = self.attention.keys;
         // Panels are filled up to whole ones.
-        let rest = self.packed.map_or_else(|| tail(keys % i64::from(block)).max(LEAST_KEYS), |_| block);
+        let rest = self.packed.map_or_else(|| tail(keys % i64::from(block)).max(MIN_KEYS), |_| block);
         let walk = Walk {
             index: self.member.index,
             keys,

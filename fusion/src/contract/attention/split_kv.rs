@@ -31,12 +31,12 @@ const ATTENDED: &str = "tilefuse::attended";
 const QUERIES: u32 = 32;
 
 /// The fewest keys of a range.
-const LEAST_KEYS: i64 = 512;
+const MIN_KEYS: i64 = 512;
 
 /// The fewest multiplications where there is one instance, and where there are several, which keep few threads busy as they
 /// are: a second kernel takes about ten microseconds.
-const LEAST_WORK: i64 = 1 << 17;
-const LEAST_WORK_OF_SEVERAL: i64 = 1 << 22;
+const MIN_WORK: i64 = 1 << 17;
+const MIN_WORK_OF_SEVERAL: i64 = 1 << 22;
 
 /// How many times larger keys and values are than what ranges leave, at least.
 const SHARE: i64 = 16;
@@ -61,14 +61,14 @@ impl Ranges {
         let instances = members.checked_mul(down)?;
         let elements = attention.keys.checked_mul(attention.width.checked_add(attention.depth)?)?;
         let work = members.checked_mul(elements)?.checked_mul(attention.queries)?;
-        let least = if instances == 1 { LEAST_WORK } else { LEAST_WORK_OF_SEVERAL };
+        let least = if instances == 1 { MIN_WORK } else { MIN_WORK_OF_SEVERAL };
         if instances >= HOST_PARTS || work < least {
             return None;
         }
         let wanted = (HOST_PARTS + instances - 1) / instances;
         let left = left_by_range(attention)?.checked_mul(attention.sum().bytes().into())?;
         let small = elements.checked_mul(attention.elem.bytes().into())? / left.checked_mul(SHARE)?;
-        let count = wanted.min(attention.keys / LEAST_KEYS).min(small);
+        let count = wanted.min(attention.keys / MIN_KEYS).min(small);
         if count < 2 {
             return None;
         }

@@ -18,11 +18,11 @@ use crate::types::Device;
 
 /// The fewest queries, keys, and elements of a key and a value together: packing takes as long as some queries, and
 /// exponentials as long as products of fewer elements.
-const LEAST_QUERIES: i64 = 64;
-const LEAST_KEYS: i64 = 128;
-const LEAST_ELEMENTS: i64 = 256;
+const MIN_QUERIES: i64 = 64;
+const MIN_KEYS: i64 = 128;
+const MIN_ELEMENTS: i64 = 256;
 /// The most queries of an instance: scores of a step stay in the first cache.
-const MOST_QUERIES: u32 = 64;
+const MAX_QUERIES: u32 = 64;
 /// Elements of queries and keys that are multiplied at a time, at least.
 const STEP: u32 = 32;
 /// Columns of the least panel of values.
@@ -64,15 +64,15 @@ impl Pairs {
             let instances = blocks_of(attention.queries, queries) as f64 * members;
             (instances / f64::from(threads.max(1))).ceil() * (f64::from(queries) + INSTANCE)
         };
-        let candidates = [MOST_QUERIES, 32, 16].into_iter().filter(|&n| i64::from(n) <= attention.queries);
+        let candidates = [MAX_QUERIES, 32, 16].into_iter().filter(|&n| i64::from(n) <= attention.queries);
         let queries = candidates.min_by(|&a, &b| time(a).total_cmp(&time(b)))?;
         let most = if attention.causal { 64 } else { 128 };
         let keys = cheapest([128, 64, 32].into_iter().filter(|&n| n <= most), attention.keys)?;
         let columns = cheapest([128, 64, 32, LANES].into_iter(), attention.depth)?;
         let panels = u32::try_from(blocks_of(attention.depth, columns)).ok()?;
         let filled =
-            u32::try_from(attention.width).ok().filter(|&n| n <= MOST_ELEMENTS)?.next_multiple_of(STEP);
-        if attention.depth > MOST_ELEMENTS.into() {
+            u32::try_from(attention.width).ok().filter(|&n| n <= MAX_ELEMENTS)?.next_multiple_of(STEP);
+        if attention.depth > MAX_ELEMENTS.into() {
             return None;
         }
         let mut width = Vec::new();
@@ -100,7 +100,7 @@ impl Pairs {
 }
 
 /// The most elements of a query or a value.
-const MOST_ELEMENTS: u32 = 512;
+const MAX_ELEMENTS: u32 = 512;
 
 /// The extent of blocks that cover so many elements in the least time.
 fn cheapest(candidates: impl Iterator<Item = u32>, all: i64) -> Option<u32> {
@@ -110,9 +110,9 @@ fn cheapest(candidates: impl Iterator<Item = u32>, all: i64) -> Option<u32> {
 
 /// The program for attention of many queries, whose further operands come behind so many; `None` for other attention.
 pub(super) fn of(attention: &Attention, operands: u16, device: Device, threads: u32) -> Option<Paired> {
-    let pays = attention.queries >= LEAST_QUERIES
-        && attention.keys >= LEAST_KEYS
-        && attention.width.saturating_add(attention.depth) >= LEAST_ELEMENTS;
+    let pays = attention.queries >= MIN_QUERIES
+        && attention.keys >= MIN_KEYS
+        && attention.width.saturating_add(attention.depth) >= MIN_ELEMENTS;
     if attention.elem != Elem::Bf16 || !pays {
         return None;
     }

@@ -33,10 +33,10 @@ const REGISTERS: u32 = 180;
 const SHARED_BYTES: u32 = 200 << 10;
 
 /// The most elements of a query or a value.
-const MOST_ELEMENTS: i64 = 128;
+const MAX_ELEMENTS: i64 = 128;
 
 /// The least extent of what is multiplied at a time: the step of an instruction.
-const LEAST_EXTENT: u32 = 16;
+const MIN_EXTENT: u32 = 16;
 
 /// Warps that a multiprocessor has at a time, about.
 const WARPS: u32 = 16;
@@ -49,7 +49,7 @@ const MASKED_RATE: f64 = 0.25;
 const LIBRARY_QUERIES: u32 = 128;
 
 /// The fewest queries: of fewer, libtorch's kernel divides the keys among instances.
-const LEAST_QUERIES: i64 = 8;
+const MIN_QUERIES: i64 = 8;
 
 /// What an instance takes where it has a multiprocessor for itself, in the time of several that share one.
 const ALONE: f64 = 1.5;
@@ -61,10 +61,10 @@ const INSTANCE: f64 = 96.0;
 const STEP: f64 = 32.0;
 
 /// The most that are tried.
-const MOST: usize = 2;
+const MAX_CANDIDATES: usize = 2;
 
 /// Blocks that are expected to take this much longer than the best may be the quickest.
-const NEAR: f64 = 1.3;
+const MAX_PREDICTED_SLOWDOWN: f64 = 1.3;
 
 /// Blocks for a GPU.
 pub(super) struct OfGpu {
@@ -79,7 +79,7 @@ pub(super) fn blocks(attention: &Attention, processors: u32) -> Result<Vec<OfGpu
     if !matches!(attention.elem, Elem::F16 | Elem::Bf16) {
         return Err(Declined::ElementTypes);
     }
-    if attention.width.max(attention.depth) > MOST_ELEMENTS || attention.queries < LEAST_QUERIES {
+    if attention.width.max(attention.depth) > MAX_ELEMENTS || attention.queries < MIN_QUERIES {
         return Err(Declined::Sizes);
     }
     if ![&attention.q, &attention.k, &attention.v].into_iter().all(|access| is_copied(access, None)) {
@@ -112,7 +112,8 @@ pub(super) fn blocks(attention: &Attention, processors: u32) -> Result<Vec<OfGpu
     let mut all: Vec<(f64, &Shape)> = SHAPES.iter().filter(fits).map(|shape| (cost(shape), shape)).collect();
     all.sort_by(|a, b| a.0.total_cmp(&b.0));
     let least = all.first().ok_or(Declined::Sizes)?.0;
-    let near = all.into_iter().take_while(|(cost, _)| *cost <= NEAR * least).take(MOST);
+    let near =
+        all.into_iter().take_while(|(cost, _)| *cost <= MAX_PREDICTED_SLOWDOWN * least).take(MAX_CANDIDATES);
     let of = |(cost, shape): (f64, &Shape)| OfGpu {
         blocks: Blocks {
             queries: shape.queries,
@@ -131,7 +132,7 @@ pub(super) fn blocks(attention: &Attention, processors: u32) -> Result<Vec<OfGpu
 /// An extent as powers of two, the largest first; the last span may reach beyond the end.
 fn spans(extent: i64) -> Vec<Span> {
     let mut spans = Vec::new();
-    let (mut first, mut rest) = (0, u32::try_from(extent).unwrap_or(0).next_multiple_of(LEAST_EXTENT));
+    let (mut first, mut rest) = (0, u32::try_from(extent).unwrap_or(0).next_multiple_of(MIN_EXTENT));
     while rest > 0 {
         let extent = 1 << rest.ilog2();
         spans.push(Span { first, extent });

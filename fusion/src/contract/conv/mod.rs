@@ -57,7 +57,7 @@ use tile::Extents;
 pub(super) use tile::Vectors;
 
 /// The most pixels of an instance.
-const MOST: u64 = 1024;
+const MAX_PIXELS: u64 = 1024;
 
 /// The template of a call of a convolution on so many threads.
 pub(super) fn template(
@@ -421,8 +421,8 @@ impl Conv {
         let most = self.reach().is_some_and(|n| n < 1 << 31);
         let filters = self.filters.checked_add(64);
         let weights = filters.and_then(|n| n.checked_mul(self.depth())?.checked_mul(self.taps()));
-        let result =
-            filters.and_then(|n| n.checked_mul(self.batch)?.checked_mul(self.pixels().checked_add(MOST)?));
+        let result = filters
+            .and_then(|n| n.checked_mul(self.batch)?.checked_mul(self.pixels().checked_add(MAX_PIXELS)?));
         most && [weights, result].into_iter().all(|n| n.is_some_and(|n| n < 1 << 31))
     }
 
@@ -431,7 +431,7 @@ impl Conv {
         let mut pitch = 1u64;
         let mut reach = 0u64;
         for axis in self.axes.iter().rev() {
-            let place = axis.out.checked_add(MOST)?.checked_mul(axis.stride)?;
+            let place = axis.out.checked_add(MAX_PIXELS)?.checked_mul(axis.stride)?;
             let place =
                 place.checked_add(axis.kernel.checked_mul(axis.dilation)?)?.checked_add(axis.padding)?;
             reach = reach.checked_add(place.checked_mul(pitch)?)?;

@@ -35,14 +35,14 @@ pub(super) struct Image {
 }
 
 /// The most taps along a row: each is code of its own.
-const MOST_TAPS: u64 = 8;
+const MAX_TAPS: u64 = 8;
 
 /// The most where several are taken at once.
-const MOST_PHASED: u64 = 32;
+const MAX_PHASED: u64 = 32;
 
 /// Elements between channels from which on they lie far apart, and the most taps of a row that are then taken together.
-const FAR: i64 = 1024;
-const FEW_TAPS: u64 = 3;
+const MIN_DISTANT_CHANNELS: i64 = 1024;
+const MAX_DISTANT_TAPS: u64 = 3;
 
 /// Why there is no such program, if there is none.
 ///
@@ -56,7 +56,7 @@ pub(super) fn check(conv: &Conv, image: &Image, tile: &Extents) -> Result<(), &'
     let reach = |axis: &Axis| (axis.padding + axis.kernel * axis.dilation) as i64;
     let overhang: i64 = conv.axes.iter().zip(&image.axes).map(|(a, &s)| reach(a) * s).sum();
     match () {
-        () if row.div_ceil(conv.taps_at_once()) > MOST_TAPS || row > MOST_PHASED => {
+        () if row.div_ceil(conv.taps_at_once()) > MAX_TAPS || row > MAX_PHASED => {
             Err("its kernel has too many taps along a row")
         }
         () if !u64::from(tile.pixels).is_multiple_of(conv.phases()) => Err("its stride is too large"),
@@ -321,7 +321,7 @@ impl Body<'_> {
     /// Taps along a row that are taken for a channel before the next one: where channels lie far apart, each is a page of its
     /// own, and the processor looks up few.
     fn taps_at_once(&self) -> u64 {
-        let apart = self.image.channel > FAR && self.row().0.kernel <= FEW_TAPS;
+        let apart = self.image.channel > MIN_DISTANT_CHANNELS && self.row().0.kernel <= MAX_DISTANT_TAPS;
         if apart && !self.conv.transposed { self.row().0.kernel } else { self.conv.taps_at_once() }
     }
 

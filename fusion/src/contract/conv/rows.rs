@@ -22,10 +22,10 @@ use crate::contract::product::Product;
 use crate::graph::{Graph, NodeId};
 
 /// The fewest rows: fewer wait for their weights, which products of blocks ask for early.
-const LEAST: i64 = 17;
+const MIN_ROWS: i64 = 17;
 
 /// The most vectors of a panel: more leave no registers for pixels.
-const MOST: u32 = 4;
+const MAX_VECTORS: u32 = 4;
 
 /// How many times as many rows blocks compute at least.
 const WORTH: f64 = 1.04;
@@ -42,7 +42,7 @@ impl Rows {
     /// A product as a convolution, where that computes fewer rows.
     pub(in crate::contract) fn of(product: &Product, processor: Vectors) -> Option<Rows> {
         let natural = |n: i64| u64::try_from(n).ok();
-        if product.m < LEAST
+        if product.m < MIN_ROWS
             || product.elem == Elem::I8
             || !product.batch.is_empty()
             || product.alpha != 1.0
@@ -74,7 +74,7 @@ impl Rows {
         // Panels as wide as those of blocks, which other signatures of a model may share.
         let width = u32::try_from(blocks::panel_width(product)?).ok()?;
         let vectors = width / processor.lanes(&conv);
-        if !(1..=MOST).contains(&vectors) {
+        if !(1..=MAX_VECTORS).contains(&vectors) {
             return None;
         }
         let tile = Extents::among(&conv, vectors..=vectors, processor);

@@ -30,8 +30,8 @@ use crate::contract::operand::source;
 use crate::graph::{Graph, NodeId};
 
 /// The most phases and taps that are written out together.
-const MOST_PHASES: u64 = 16;
-const MOST_TAPS: u64 = 64;
+const MAX_PHASES: u64 = 16;
+const MAX_TAPS: u64 = 64;
 
 /// Vectors of sums of an instance.
 const SUMS: u64 = 16;
@@ -41,7 +41,7 @@ const VECTORS: u64 = 4;
 const VECTORS_SHARED: u64 = 2;
 
 /// The most parts of rows that an instance goes through.
-const MOST_SPOTS: u64 = 32;
+const MAX_SPOTS: u64 = 32;
 
 /// How a transposed convolution is divided into instances.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -117,7 +117,7 @@ impl Extents {
         // Of vectors of 512 bits; with shorter ones a tile is computed in parts.
         let lanes = if conv.sum() == Elem::F64 { 8 } else { 16 };
         let phases = conv.axes.iter().try_fold(1u64, |all, a| all.checked_mul(a.stride));
-        let phases = phases.filter(|&n| n <= MOST_PHASES && conv.taps() <= MOST_TAPS);
+        let phases = phases.filter(|&n| n <= MAX_PHASES && conv.taps() <= MAX_TAPS);
         let room = SUMS / phases.unwrap_or(1);
         let most = match conv.filters_of_group() {
             1 => room.min(VECTORS),
@@ -130,7 +130,7 @@ impl Extents {
             Extents { filters: narrow(filters), cells: narrow(cells), spots: 1, together: phases.is_some() };
         let least = u64::from(threads.max(1)) * 8;
         let spots = if tile.together { tile.instances(conv) / least } else { 1 };
-        Extents { spots: spots.clamp(1, MOST_SPOTS.min(tile.spots(conv))), ..tile }
+        Extents { spots: spots.clamp(1, MAX_SPOTS.min(tile.spots(conv))), ..tile }
     }
 
     /// Elements of the filters and cells.
