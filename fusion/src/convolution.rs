@@ -12,12 +12,11 @@
 use smallvec::SmallVec;
 
 use crate::args::Args;
-use crate::graph::{AtenCall, Contraction, Window};
-use crate::recording::Arg;
+use crate::contraction::{Contraction, Window};
 use crate::types::Dims;
 
 /// Numbers by axis of an image.
-type PerAxis = SmallVec<[i64; 3]>;
+pub(crate) type PerAxis = SmallVec<[i64; 3]>;
 
 /// Operators that are convolutions, with the number of axes where the name says it.
 const OPERATORS: [(&str, Option<usize>); 8] = [
@@ -87,33 +86,6 @@ impl ConvArgs {
         positive.then_some(ConvArgs { stride, padding, dilation, output_padding, groups, transposed })
     }
 
-    /// libtorch's call with operands images, weight and bias; `None` where it has none for them.
-    pub(crate) fn call(&self, kernel: &[i64], bias: bool) -> Option<AtenCall> {
-        let axes = Some(kernel.len()).filter(|axes| (1..=3).contains(axes))?;
-        let ints = |list: &PerAxis| Arg::Ints(list.to_vec());
-        let symmetric = self.padding.iter().all(|[before, behind]| before == behind);
-        let padding = || Arg::Ints(self.padding.iter().map(|p| p[0]).collect());
-        let bias = if bias { Arg::Tensor(2) } else { Arg::None };
-        let tensors = [("input", Arg::Tensor(0)), ("weight", Arg::Tensor(1)), ("bias", bias)];
-        let stride = ("stride", ints(&self.stride));
-        let (dilation, groups) = (("dilation", ints(&self.dilation)), ("groups", Arg::Int(self.groups)));
-        if self.transposed {
-            let overload = if axes == 1 { "" } else { "input" };
-            let output_padding = ("output_padding", ints(&self.output_padding));
-            let rest = [stride, ("padding", padding()), output_padding, groups, dilation];
-            let args = tensors.into_iter().chain(rest);
-            let name = format!("aten::conv_transpose{axes}d");
-            return symmetric.then(|| AtenCall::new(&name, overload, args));
-        }
-        let (overload, padding) = match symmetric {
-            true => ("", padding()),
-            false if self.is_same(kernel) => ("padding", Arg::Str("same".into())),
-            false => return None,
-        };
-        let args = tensors.into_iter().chain([stride, ("padding", padding), dilation, groups]);
-        Some(AtenCall::new(&format!("aten::conv{axes}d"), overload, args))
-    }
-
     /// The shape of the result of images and a weight; `None` where they do not fit.
     pub(crate) fn result(&self, images: &[i64], weight: &[i64]) -> Option<Dims> {
         let (&[first, second], kernel) = weight.split_first_chunk::<2>()?;
@@ -148,7 +120,7 @@ impl ConvArgs {
     }
 
     /// Whether result and image have the same size by what libtorch pads for that.
-    fn is_same(&self, kernel: &[i64]) -> bool {
+    pub(crate) fn is_same(&self, kernel: &[i64]) -> bool {
         let padding = kernel.iter().zip(&self.dilation).map(|(&k, &d)| same(k, d));
         self.stride.iter().all(|&n| n == 1) && padding.eq(self.padding.iter().map(|&p| Some(p)))
     }

@@ -11,7 +11,8 @@ use tilefuse_block::eval as block;
 use tilefuse_block::{Data, Elem, Literal, ReduceFn, ScalarFn};
 
 use crate::combiner::{Arithmetic, Combiner, Members};
-use crate::graph::{Contraction, Graph, NodeId, Op, ValueRef, View};
+use crate::contraction::Contraction;
+use crate::graph::{Graph, NodeId, Op, ValueRef, View};
 use crate::types::{Dims, row_major};
 
 /// How floating-point values are kept between nodes.

@@ -15,7 +15,8 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::SmallVec;
 use tilefuse_block::{Elem, ReduceFn, ScalarFn};
 
-use crate::graph::{Contraction, Graph, NodeId, Op, ValueRef, View};
+use crate::contraction::Contraction;
+use crate::graph::{Graph, NodeId, Op, ValueRef, View};
 use crate::rewrites::Rewrites;
 use crate::types::{DType, Dims, TensorType};
 

@@ -10,6 +10,7 @@ mod block_kernel;
 mod channels_last;
 pub mod combiner;
 pub mod contract;
+mod contraction;
 mod convolution;
 #[cfg(test)]
 mod enum_variants;
@@ -43,11 +44,9 @@ pub use block_kernel::{
     Alone, Block, BlockKernel, BlockKernelKind, Coordinate, Coordinates, Layout, MaybeKernel, Tied,
 };
 pub use contract::{Panels, Prepacked, Products, choose_products};
+pub use contraction::{Contraction, Window, accumulator};
 pub use functionalize::{FunctionalizeError, functionalize};
-pub use graph::{
-    AliasTarget, AtenCall, Contraction, Edge, Graph, Node, NodeId, Op, OutputAlias, Update, ValueRef, View,
-    Window, accumulator,
-};
+pub use graph::{AliasTarget, AtenCall, Edge, Graph, Node, NodeId, Op, OutputAlias, Update, ValueRef, View};
 pub use hints::Hints;
 pub use lower::{LowerError, lower, lowered_operators};
 pub use recording::{Arg, Call, Recording, Source, TensorId, TensorInfo};

@@ -6,8 +6,8 @@ pub(crate) mod tests;
 
 use tilefuse_block::Elem;
 
+use crate::contraction::{Contraction, accumulator};
 use crate::convolution::{ConvArgs, ConvDims};
-use crate::graph::{Contraction, accumulator};
 use crate::types::{Dims, TensorType, broadcast_shape};
 
 /// What a call computes.

@@ -25,7 +25,8 @@ mod tests;
 use smallvec::SmallVec;
 use tilefuse_block::{Elem, ReduceFn, ScalarFn};
 
-use crate::graph::{AtenCall, Contraction, Graph, NodeId, Op, ValueRef, View};
+use crate::contraction::Contraction;
+use crate::graph::{AtenCall, Graph, NodeId, Op, ValueRef, View};
 use crate::library_form::{ContractionForm, LibraryForm};
 use crate::recording::Arg;
 use crate::rewrites::Rewrites;

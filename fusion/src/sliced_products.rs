@@ -16,7 +16,8 @@ mod tests;
 use rustc_hash::FxHashSet;
 use smallvec::SmallVec;
 
-use crate::graph::{Contraction, Graph, NodeId, Op, ValueRef, View};
+use crate::contraction::Contraction;
+use crate::graph::{Graph, NodeId, Op, ValueRef, View};
 use crate::rewrites::Rewrites;
 use crate::simplify::strides_are_free;
 use crate::types::{Dims, TensorType};

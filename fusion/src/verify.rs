@@ -29,9 +29,8 @@
 //!   equal to the result's but along the dimension.
 
 use crate::combiner::Combiner;
-use crate::graph::{
-    AliasTarget, Contraction, Graph, NodeId, Op, ValueRef, View, Window, accumulator, padded_size,
-};
+use crate::contraction::{Contraction, Window, accumulator};
+use crate::graph::{AliasTarget, Graph, NodeId, Op, ValueRef, View, padded_size};
 use crate::recording::Arg;
 use crate::types::{Dims, TensorType};
 use tilefuse_block::{Elem, ScalarFn};

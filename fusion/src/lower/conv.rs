@@ -15,8 +15,9 @@ use tilefuse_block::{Literal, ScalarFn};
 
 use super::Registry;
 use super::cx::{Call, Cx};
+use crate::contraction::{Window, accumulator};
 use crate::convolution::{ConvArgs, ConvDims};
-use crate::graph::{ValueRef, Window, accumulator};
+use crate::graph::ValueRef;
 use crate::types::{Device, Dims};
 
 pub(super) fn register(r: &mut Registry) {

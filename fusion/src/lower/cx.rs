@@ -6,7 +6,8 @@ use tilefuse_block::eval::cast_literal;
 use tilefuse_block::{Elem, Literal, ReduceFn, ScalarFn};
 
 use crate::args::{Args, Number};
-use crate::graph::{Contraction, Graph, NodeId, Op, ValueRef, View, Window, accumulator, padded_size};
+use crate::contraction::{Contraction, Window, accumulator};
+use crate::graph::{Graph, NodeId, Op, ValueRef, View, padded_size};
 use crate::recording::Arg;
 use crate::types::{DType, Device, Dims, TensorType, broadcast_shape};
 

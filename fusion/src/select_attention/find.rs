@@ -6,7 +6,8 @@
 use smallvec::SmallVec;
 use tilefuse_block::{Elem, Literal, ReduceFn, ScalarFn};
 
-use crate::graph::{Contraction, Graph, NodeId, Op, ValueRef, View};
+use crate::contraction::Contraction;
+use crate::graph::{Graph, NodeId, Op, ValueRef, View};
 use crate::simplify::known;
 use crate::types::Dims;
 

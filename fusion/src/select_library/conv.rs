@@ -15,9 +15,11 @@
 mod tests;
 
 use super::{Contract, Epilogue, allowed};
-use crate::convolution::{ConvArgs, ConvDims};
-use crate::graph::{AtenCall, Graph, NodeId, Op, ValueRef, View, Window};
+use crate::contraction::Window;
+use crate::convolution::{ConvArgs, ConvDims, PerAxis};
+use crate::graph::{AtenCall, Graph, NodeId, Op, ValueRef, View};
 use crate::library_form::{ContractionForm, LibraryForm};
+use crate::recording::Arg;
 use crate::rewrites::Rewrites;
 use crate::types::{Dims, TensorType};
 
@@ -120,7 +122,7 @@ impl Convolution {
             alpha: 1.0,
             addend: bias.then_some((2, 1.0)),
         };
-        Some(self.args.call(&self.kernel, bias)?.of(LibraryForm::Contraction(contraction)))
+        Some(library_call(&self.args, &self.kernel, bias)?.of(LibraryForm::Contraction(contraction)))
     }
 
     /// The vector that an addend repeats along all dimensions but the filters'.
@@ -257,10 +259,11 @@ impl Place<'_> {
             let sizes = self.sizes(found.images).iter().zip(self.sizes(self.image));
             let padding = found.low.iter().zip(sizes).map(|(&low, (&from, &to))| [low, to - from - low]);
             let args = ConvArgs { padding: padding.collect(), ..args.clone() };
-            let said = found.interior.iter().all(|&n| n == 0) && args.call(&kernel, false).is_some();
+            let said =
+                found.interior.iter().all(|&n| n == 0) && library_call(&args, &kernel, false).is_some();
             said.then_some((args, [found.images, weight]))
         });
-        let own = || args.call(&kernel, false).is_some().then_some((args, [self.image, weight]));
+        let own = || library_call(&args, &kernel, false).is_some().then_some((args, [self.image, weight]));
         padded.or_else(own)
     }
 
@@ -304,7 +307,7 @@ impl Place<'_> {
             }
             (args.stride[d], args.padding[d], args.output_padding[d]) = (stride, [cut, cut], further);
         }
-        args.call(&self.windows.iter().map(|w| w.kernel).collect::<Dims>(), false)?;
+        library_call(&args, &self.windows.iter().map(|w| w.kernel).collect::<Dims>(), false)?;
         Some(args)
     }
 
@@ -357,4 +360,31 @@ fn ungrouped(graph: &Graph, value: ValueRef, dim: u8) -> Option<ValueRef> {
     let groups = (dim + 1 < shape.len()).then(|| shape.remove(dim))?;
     shape[dim] *= groups;
     (graph.ty(whole).shape == shape).then_some(whole)
+}
+
+/// libtorch's call with operands images, weight and bias; `None` where it has none for them.
+fn library_call(args: &ConvArgs, kernel: &[i64], bias: bool) -> Option<AtenCall> {
+    let axes = Some(kernel.len()).filter(|axes| (1..=3).contains(axes))?;
+    let ints = |list: &PerAxis| Arg::Ints(list.to_vec());
+    let symmetric = args.padding.iter().all(|[before, behind]| before == behind);
+    let padding = || Arg::Ints(args.padding.iter().map(|p| p[0]).collect());
+    let bias = if bias { Arg::Tensor(2) } else { Arg::None };
+    let tensors = [("input", Arg::Tensor(0)), ("weight", Arg::Tensor(1)), ("bias", bias)];
+    let stride = ("stride", ints(&args.stride));
+    let (dilation, groups) = (("dilation", ints(&args.dilation)), ("groups", Arg::Int(args.groups)));
+    if args.transposed {
+        let overload = if axes == 1 { "" } else { "input" };
+        let output_padding = ("output_padding", ints(&args.output_padding));
+        let rest = [stride, ("padding", padding()), output_padding, groups, dilation];
+        let all = tensors.into_iter().chain(rest);
+        let name = format!("aten::conv_transpose{axes}d");
+        return symmetric.then(|| AtenCall::new(&name, overload, all));
+    }
+    let (overload, padding) = match symmetric {
+        true => ("", padding()),
+        false if args.is_same(kernel) => ("padding", Arg::Str("same".into())),
+        false => return None,
+    };
+    let all = tensors.into_iter().chain([stride, ("padding", padding), dilation, groups]);
+    Some(AtenCall::new(&format!("aten::conv{axes}d"), overload, all))
 }

@@ -12,8 +12,8 @@ use smallvec::SmallVec;
 
 use super::print::{float_text, pairs_text};
 use super::syntax::{Parser, Result};
+use crate::contraction::Contraction;
 use crate::convolution::ConvArgs;
-use crate::graph::Contraction;
 use crate::library_form::{AttentionForm, ContractionForm, LibraryForm, MaskForm};
 use crate::types::join;
 

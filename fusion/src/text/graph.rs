@@ -9,7 +9,8 @@ use super::lexer::Token;
 use super::syntax::{Parser, Result};
 use super::{ParseError, form};
 use crate::combiner::Combiner;
-use crate::graph::{AliasTarget, AtenCall, Graph, NodeId, Op, OutputAlias, Update, ValueRef, View, Window};
+use crate::contraction::Window;
+use crate::graph::{AliasTarget, AtenCall, Graph, NodeId, Op, OutputAlias, Update, ValueRef, View};
 use crate::types::{DType, TensorType};
 
 /// Reads the text form of a graph. The graph is well-formed as text; [`verify`](crate::verify()) says whether it is one that

@@ -5,7 +5,8 @@ use std::fmt::{self, Display, Write};
 
 use tilefuse_block::{Elem, Literal};
 
-use crate::graph::{AliasTarget, AtenCall, Contraction, Graph, NodeId, Op, ValueRef, View, Window};
+use crate::contraction::{Contraction, Window};
+use crate::graph::{AliasTarget, AtenCall, Graph, NodeId, Op, ValueRef, View};
 use crate::recording::{Arg, Call, Recording, Source, TensorId};
 use crate::types::join;
 
