@@ -193,8 +193,23 @@ fn templates(
     })
 }
 
-/// The kernels of a contraction or of attention on a GPU that multiplies by warpgroups.
+/// The kernels of a contraction or of attention on a GPU, which start before their predecessors have ended where they have few
+/// instances.
 fn on_gpu(
+    graph: &Graph,
+    node: NodeId,
+    form: &LibraryForm,
+    profile: &Profile,
+) -> Result<Vec<Template>, Declined> {
+    let mut all = by_warpgroups(graph, node, form, profile)?;
+    for BlockKernel { program, grid, .. } in all.iter_mut().map(|template| &mut template.kernel) {
+        program.early = profile.machine.starts_early(grid.iter().map(|&n| u64::from(n)).product());
+    }
+    Ok(all)
+}
+
+/// The kernels of a contraction or of attention on a GPU that multiplies by warpgroups.
+fn by_warpgroups(
     graph: &Graph,
     node: NodeId,
     form: &LibraryForm,

@@ -231,6 +231,8 @@ fn programs_say_how_a_gpu_runs_them() {
         let program = &plan.programs[kernel.program];
         assert_eq!(kernel.grid, [grid, 1, 1], "{program}");
         assert_eq!((program.warps, program.stages), (warps, Some(stages)), "{program}");
+        // So many instances end while the next kernel starts.
+        assert!(program.early);
     }
 }
 
@@ -246,6 +248,7 @@ fn instances_are_numbered_along_one_axis() {
     let plan = planned(text, Products::Generated);
     let StepKind::Kernel(kernel) = &plan.steps[0].kind else { panic!("a library call") };
     assert_eq!(kernel.grid, [70_000, 1, 1]);
+    assert!(!plan.programs[kernel.program].early);
 }
 
 /// A vector for each column of a block takes registers beside the sums.
