@@ -451,7 +451,8 @@ fn obstacle(mode: CudaGraphs, plan: &Plan, target: Target) -> Option<String> {
         if call.random {
             return Some(format!("{name} draws random numbers"));
         }
-        (!call.op.starts_with("aten::")).then(|| format!("{name} may do more than queue work"))
+        let queues = call.op.starts_with("aten::") || call.op == tilefuse_fusion::LINEAR_BY_ROWS;
+        (!queues).then(|| format!("{name} may do more than queue work"))
     };
     if let Some(reason) = plan.steps.iter().find_map(call) {
         return Some(reason);
