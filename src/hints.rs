@@ -10,7 +10,7 @@ use tilefuse_fusion::{Graph, Hints, Op};
 ///
 /// let hints = vec![
 ///     Hint::eager("h.*.attn"),       // the attention of every layer runs in libtorch
-///     Hint::apart("ln_f"),           // the last norm has kernels of its own
+///     Hint::separate("ln_f"),        // the last norm has kernels of its own
 ///     Hint::together("h.0.mlp"),     // one kernel wherever one can be built, whatever it costs
 ///     Hint::eager("aten::softmax"),  // every softmax
 /// ];
@@ -26,7 +26,7 @@ pub struct Hint {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Effect {
     Eager,
-    Apart,
+    Separate,
     Together,
 }
 
@@ -38,8 +38,8 @@ impl Hint {
     }
 
     /// These operators are in no kernel with others.
-    pub fn apart(of: &str) -> Hint {
-        Hint { of: of.to_owned(), effect: Effect::Apart }
+    pub fn separate(of: &str) -> Hint {
+        Hint { of: of.to_owned(), effect: Effect::Separate }
     }
 
     /// These operators are in one kernel wherever one can be built, also where the cost model expects it to be slower.
@@ -52,11 +52,11 @@ impl std::str::FromStr for Hint {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Hint, String> {
-        let unknown = || format!("`{text}` is none of eager=PATTERN, apart=PATTERN and together=PATTERN");
+        let unknown = || format!("`{text}` is none of eager=PATTERN, separate=PATTERN and together=PATTERN");
         let (effect, of) = text.split_once('=').filter(|(_, of)| !of.is_empty()).ok_or_else(unknown)?;
         match effect {
             "eager" => Ok(Hint::eager(of)),
-            "apart" => Ok(Hint::apart(of)),
+            "separate" => Ok(Hint::separate(of)),
             "together" => Ok(Hint::together(of)),
             _ => Err(unknown()),
         }
@@ -92,7 +92,7 @@ pub(crate) fn apply(hints: &[Hint], graph: &mut Graph, modules: &[String]) -> Hi
         let origins: Vec<u32> = (0..graph.origins.len() as u32).filter(|&origin| covered(origin)).collect();
         match hint.effect {
             Effect::Eager => keep(graph, &origins, &hint.of),
-            Effect::Apart => origins.iter().for_each(|&origin| found.keep_apart(origin, region as u32)),
+            Effect::Separate => origins.iter().for_each(|&origin| found.keep_separate(origin, region as u32)),
             Effect::Together => origins.iter().for_each(|&origin| found.keep_together(origin, region as u32)),
         }
     }
@@ -116,8 +116,8 @@ mod tests {
 
     #[test]
     fn hints_are_parsed() {
-        assert_eq!("apart=h.*.mlp".parse(), Ok(Hint::apart("h.*.mlp")));
-        assert!(["apart", "near=x", "eager="].iter().all(|text| text.parse::<Hint>().is_err()));
+        assert_eq!("separate=h.*.mlp".parse(), Ok(Hint::separate("h.*.mlp")));
+        assert!(["separate", "near=x", "eager="].iter().all(|text| text.parse::<Hint>().is_err()));
     }
 
     #[test]

@@ -6,14 +6,14 @@ use rustc_hash::FxHashMap;
 /// origins.
 #[derive(Clone, Debug, Default)]
 pub struct Hints {
-    apart: FxHashMap<u32, u32>,
+    separate: FxHashMap<u32, u32>,
     together: FxHashMap<u32, u32>,
 }
 
 impl Hints {
     /// Asks that what comes from a call be in no kernel with what does not come from calls of the same region.
-    pub fn keep_apart(&mut self, origin: u32, region: u32) {
-        self.apart.entry(origin).or_insert(region);
+    pub fn keep_separate(&mut self, origin: u32, region: u32) {
+        self.separate.entry(origin).or_insert(region);
     }
 
     /// Asks that what comes from a call be in one kernel with what comes from calls of the same region wherever that can be
@@ -24,12 +24,12 @@ impl Hints {
 
     /// Whether nothing is asked for.
     pub(crate) fn is_empty(&self) -> bool {
-        self.apart.is_empty() && self.together.is_empty()
+        self.separate.is_empty() && self.together.is_empty()
     }
 
     /// Whether two operators of these origins may be in one kernel.
     pub(crate) fn allow(&self, a: Option<u32>, b: Option<u32>) -> bool {
-        let region = |origin: Option<u32>| self.apart.get(&origin?);
+        let region = |origin: Option<u32>| self.separate.get(&origin?);
         region(a) == region(b)
     }
 
@@ -77,18 +77,18 @@ mod tests {
     }
 
     #[test]
-    fn operators_are_kept_apart() {
+    fn operators_are_kept_separate() {
         assert_eq!(plan_of(MODEL, Hints::default()).kernel_count(), 1);
         let mut hints = Hints::default();
-        hints.keep_apart(1, 0);
+        hints.keep_separate(1, 0);
         let plan = plan_of(MODEL, hints);
         assert_eq!(plan.kernel_count(), 3);
         assert!(plan.decisions.iter().all(|decision| decision.verdict == Verdict::Hint));
-        assert_eq!(Verdict::Hint.to_string(), "cut: a hint keeps them apart");
+        assert_eq!(Verdict::Hint.to_string(), "cut: a hint keeps them in separate kernels");
         // Of one region, what is in it is fused.
         let mut hints = Hints::default();
-        hints.keep_apart(1, 0);
-        hints.keep_apart(2, 0);
+        hints.keep_separate(1, 0);
+        hints.keep_separate(2, 0);
         assert_eq!(plan_of(MODEL, hints).kernel_count(), 2);
     }
 

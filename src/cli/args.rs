@@ -66,7 +66,7 @@ struct ModelArgs {
     /// Measure schedules of kernels where the cost model cannot decide between them.
     #[arg(long)]
     tune: bool,
-    /// What to do with some operators, by module or name: eager=h.*.attn, apart=ln_f, together=h.0.mlp; may be given several
+    /// What to do with some operators, by module or name: eager=h.*.attn, separate=ln_f, together=h.0.mlp; may be given several
     /// times.
     #[arg(long, value_name = "EFFECT=PATTERN")]
     hint: Vec<crate::Hint>,

@@ -351,7 +351,7 @@ impl Explanation {
             let (producer_step, consumer_step) = flow.ends(d);
             // Kernels that could not be merged over this edge may have become one over others.
             let together = producer_step.is_some() && producer_step == consumer_step;
-            let verdict = if together { &Verdict::Fused } else { &d.verdict };
+            let verdict = if together && !d.verdict.is_fused() { &Verdict::Fused } else { &d.verdict };
             EdgeReport {
                 producer: origin(d.producer),
                 consumer: origin(d.consumer),
@@ -359,7 +359,7 @@ impl Explanation {
                 consumer_step,
                 verdict: verdict.to_string(),
                 remedy: verdict.remedy(),
-                fused: *verdict == Verdict::Fused,
+                fused: verdict.is_fused(),
                 bytes: plan.graph.node(d.producer).outs.iter().map(tilefuse_fusion::TensorType::bytes).sum(),
             }
         });

@@ -192,7 +192,7 @@ fn hints(rng: &mut Rng) -> Vec<Hint> {
         return Vec::new();
     }
     let hint = |rng: &mut Rng| {
-        let make = *rng.pick(&[Hint::eager, Hint::apart, Hint::together]);
+        let make = *rng.pick(&[Hint::eager, Hint::separate, Hint::together]);
         make(&format!("#{}", rng.below(16)))
     };
     (0..1 + rng.below(3)).map(|_| hint(rng)).collect()

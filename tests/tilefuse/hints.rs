@@ -30,7 +30,7 @@ fn with(hints: Vec<Hint>) -> Options {
 }
 
 #[test]
-fn hints_keep_modules_apart_and_operators_eager() {
+fn hints_keep_modules_separate_and_operators_eager() {
     setup();
     let _no_grad = tch::no_grad_guard();
     let x = Tensor::randn([70, 33], *F32);
@@ -46,10 +46,10 @@ fn hints_keep_modules_apart_and_operators_eager() {
     let plan = check(Vec::new());
     assert_eq!((plan.kernels_fused, plan.extern_ops), (1, 0));
     assert_eq!(modules(&plan), [["h.0", "h.1"]]);
-    let plan = check(vec![Hint::apart("h.1")]);
+    let plan = check(vec![Hint::separate("h.1")]);
     assert_eq!((plan.kernels_fused, plan.extern_ops), (2, 0));
     assert_eq!(modules(&plan), [["h.0"], ["h.1"]]);
-    assert!(plan.edges.iter().any(|edge| edge.verdict == "cut: a hint keeps them apart"));
+    assert!(plan.edges.iter().any(|edge| edge.verdict == "cut: a hint keeps them in separate kernels"));
     for (hint, kernels, calls) in [("h.1", 1, 2), ("aten::sin", 2, 1), ("*", 0, 3), ("h.2", 1, 0)] {
         let plan = check(vec![Hint::eager(hint)]);
         assert_eq!((plan.kernels_fused, plan.extern_ops), (kernels, calls), "{hint}");

@@ -52,14 +52,15 @@ fn plans_are_compared_and_regressions_fail() {
     assert_eq!(explain(&["--format", "json", "-o", "old.json"]).0, Some(0));
     let (status, same, _) = explain(&["--diff", "old.json", "--fail-on-regression", "0"]);
     assert_eq!((status, same.as_str()), (Some(0), "the plans are the same\n"));
-    let apart = ["--hint", "apart=aten::gelu", "--hint", "apart=aten::layer_norm", "--diff", "old.json"];
-    let (status, text, _) = explain(&apart);
+    let separate =
+        ["--hint", "separate=aten::gelu", "--hint", "separate=aten::layer_norm", "--diff", "old.json"];
+    let (status, text, _) = explain(&separate);
     assert_eq!(status, Some(0));
     assert!(text.contains("kernels ") && text.contains("\ngone\n") && text.contains("\nnew\n"), "{text}");
-    let (status, _, said) = explain(&[&apart[..], &["--fail-on-regression", "5%"]].concat());
+    let (status, _, said) = explain(&[&separate[..], &["--fail-on-regression", "5%"]].concat());
     assert_eq!(status, Some(1), "{said}");
     assert!(said.contains("worse by more than 5%: "), "{said}");
-    let (status, data, _) = explain(&[&apart[..], &["--format", "json"]].concat());
+    let (status, data, _) = explain(&[&separate[..], &["--format", "json"]].concat());
     let data: serde_json::Value = serde_json::from_str(&data).unwrap();
     assert_eq!(status, Some(0));
     assert!(data["new"].as_array().unwrap().len() > 1);

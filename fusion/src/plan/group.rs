@@ -385,17 +385,22 @@ impl<'a> Planner<'a> {
         let units = [a, b].into_iter().filter_map(|unit| self.units[unit].as_ref());
         let mut nodes: Vec<NodeId> = units.flat_map(|unit| &unit.nodes).copied().collect();
         nodes.sort_unstable_by_key(|n| self.rank[n]);
-        let apart_us = first.us() + second.us();
+        let fused = match (first, second) {
+            (UnitKernel::Block(_), _) => Verdict::Epilogue,
+            (_, UnitKernel::Block(_)) => Verdict::Prologue,
+            _ => Verdict::Fused,
+        };
+        let separate_us = first.us() + second.us();
         match self.build_merged(first, second, &nodes) {
-            Ok(merged) if merged.us() <= apart_us || self.demanded_by_hints(a, b) => {
+            Ok(merged) if merged.us() <= separate_us || self.demanded_by_hints(a, b) => {
                 if !self.rewrites.allow("group") {
                     return Verdict::Limit;
                 }
                 self.sequence.contract(&contraction);
                 self.merge(a, b, nodes, merged);
-                Verdict::Fused
+                fused
             }
-            Ok(merged) => Verdict::Slower { apart_us, merged_us: merged.us() },
+            Ok(merged) => Verdict::Slower { separate_us, merged_us: merged.us() },
             Err(refusal) => Verdict::Illegal(refusal),
         }
     }
@@ -500,8 +505,7 @@ impl<'a> Planner<'a> {
     fn retry_block_kernels(&mut self) {
         for at in 0..self.decisions.len() {
             let Decision { producer, consumer, ref verdict } = self.decisions[at];
-            if *verdict != Verdict::Fused
-                && (self.is_in_block_kernel(producer) || self.is_in_block_kernel(consumer))
+            if !verdict.is_fused() && (self.is_in_block_kernel(producer) || self.is_in_block_kernel(consumer))
             {
                 self.decisions[at].verdict = self.try_edge(producer, consumer);
             }

@@ -65,6 +65,10 @@ pub use verify::verify;
 pub enum Verdict {
     /// Producer and consumer are in one kernel; the value is not read from memory.
     Fused,
+    /// The same, and the consumer is computed where the producer's kernel, of blocks of its own, stores its results.
+    Epilogue,
+    /// The same, and the producer is computed where the consumer's kernel, of blocks of its own, loads its operands.
+    Prologue,
     /// Merging is impossible.
     Illegal(Refusal),
     /// Merging would make a kernel wait for itself through another step.
@@ -75,8 +79,8 @@ pub enum Verdict {
     Operator(String, String),
     /// Merging is possible but predicted to be slower, in microseconds.
     Slower {
-        /// Both kernels apart.
-        apart_us: f64,
+        /// In two kernels.
+        separate_us: f64,
         /// Merged.
         merged_us: f64,
     },
@@ -84,24 +88,33 @@ pub enum Verdict {
     Memory,
     /// As many rewrites were made as may be.
     Limit,
-    /// The user keeps them apart.
+    /// The user wants separate kernels.
     Hint,
+}
+
+impl Verdict {
+    /// Whether producer and consumer are in one kernel.
+    pub fn is_fused(&self) -> bool {
+        matches!(self, Verdict::Fused | Verdict::Epilogue | Verdict::Prologue)
+    }
 }
 
 impl std::fmt::Display for Verdict {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Verdict::Fused => f.write_str("fused"),
+            Verdict::Epilogue => f.write_str("fused as an epilogue"),
+            Verdict::Prologue => f.write_str("fused as a prologue"),
             Verdict::Illegal(refusal) => write!(f, "cut: {refusal}"),
             Verdict::Cycle => f.write_str("cut: a step between them needs the first and feeds the second"),
             Verdict::Library(op) => write!(f, "cut: {op} runs through libtorch"),
             Verdict::Operator(op, reason) => write!(f, "cut: {op} runs through libtorch: {reason}"),
-            Verdict::Slower { apart_us, merged_us } => {
-                write!(f, "cut: predicted {merged_us:.1} us merged, {apart_us:.1} us apart")
+            Verdict::Slower { separate_us, merged_us } => {
+                write!(f, "cut: predicted {merged_us:.1} us in one kernel, {separate_us:.1} us in two")
             }
             Verdict::Memory => f.write_str("cut: what the producer reads would stay live for longer"),
             Verdict::Limit => f.write_str("cut: the number of rewrites is limited"),
-            Verdict::Hint => f.write_str("cut: a hint keeps them apart"),
+            Verdict::Hint => f.write_str("cut: a hint keeps them in separate kernels"),
         }
     }
 }

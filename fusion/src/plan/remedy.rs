@@ -7,7 +7,7 @@ impl Verdict {
     /// What would have to change in the model, in its tensors or in the options for the edge to be fused; `None` of one that is.
     pub fn remedy(&self) -> Option<String> {
         Some(match self {
-            Verdict::Fused => return None,
+            Verdict::Fused | Verdict::Epilogue | Verdict::Prologue => return None,
             Verdict::Illegal(refusal) => return Some(refusal.remedy()),
             Verdict::Cycle => String::from(
                 "the step between them would have to be in the kernel as well: see why its own edges were cut",
@@ -21,15 +21,15 @@ impl Verdict {
                     "a kernel in the place of the libtorch call of {operator}, which was not taken for the reason given"
                 )
             }
-            Verdict::Slower { apart_us, merged_us } => format!(
-                "nothing that the cost model knows: merged it would take {:.1} us more; `Hint::together` merges it nevertheless",
-                merged_us - apart_us
+            Verdict::Slower { separate_us, merged_us } => format!(
+                "nothing that the cost model knows: one kernel would take {:.1} us more; `Hint::together` makes it nevertheless",
+                merged_us - separate_us
             ),
             Verdict::Memory => String::from(
                 "a larger `Options::workspace_bytes`, up to which a call may hold more than eager does",
             ),
             Verdict::Limit => String::from("no `Options::max_rewrites`, or a larger one"),
-            Verdict::Hint => String::from("without the hint `apart` they may be fused"),
+            Verdict::Hint => String::from("without the hint `separate` they may be fused"),
         })
     }
 }

@@ -68,7 +68,7 @@ fn a_click_and_a_search_show_what_is_there() {
     let Some(saw) = tried(&layers_of_two(), script) else { return };
     assert_eq!(
         saw,
-        "8 steps; fused_2; kernel @k(); fused_3; cut: predicted 9.0 us merged, 4.0 us apart; 6 steps with a box closed; \
+        "8 steps; fused_2; kernel @k(); fused_3; cut: predicted 9.0 us in one kernel, 4.0 us in two; 6 steps with a box closed; \
          2 of 8 steps; 2 rows; 2 steps with all closed; 1 found within; table"
     );
 }

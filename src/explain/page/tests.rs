@@ -83,7 +83,7 @@ pub(in crate::explain) fn layers_of_two() -> Explanation {
         consumer: String::from("aten::linear #2"),
         producer_step: Some(2),
         consumer_step: Some(3),
-        verdict: String::from("cut: predicted 9.0 us merged, 4.0 us apart"),
+        verdict: String::from("cut: predicted 9.0 us in one kernel, 4.0 us in two"),
         remedy: Some(String::from("nothing that the cost model knows")),
         fused: false,
         bytes: 128,
@@ -177,7 +177,7 @@ fn a_page_has_a_row_for_each_step_and_asks_for_nothing() {
     for at in 0..8 {
         assert_eq!(page.matches(&format!("<tr data-step=\"{at}\"><td data-value")).count(), 1);
     }
-    assert!(page.contains("predicted 9.0 us merged, 4.0 us apart"));
+    assert!(page.contains("predicted 9.0 us in one kernel, 4.0 us in two"));
     // What eager holds at most is the height of the plot.
     assert!(page.contains("256 B") && page.matches("<polyline class=\"eager\"").count() == 1);
     for request in [" src=", " href=", "url(http", "@import", "fetch(", "import "] {

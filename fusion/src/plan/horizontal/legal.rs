@@ -83,13 +83,13 @@ pub enum HorizontalRefusal {
     Memory {
         /// Bytes in one launch.
         bytes: u64,
-        /// Bytes apart.
+        /// Bytes in separate launches.
         most: u64,
     },
     /// Together they are predicted to be slower.
     Slower {
         /// HorizontalRefusal, in microseconds.
-        apart_us: f64,
+        separate_us: f64,
         /// In one launch.
         fused_us: f64,
     },
@@ -132,8 +132,8 @@ impl std::fmt::Display for HorizontalRefusal {
             HorizontalRefusal::Memory { bytes, most } => {
                 write!(f, "with others in one launch a call would hold {bytes} bytes, more than {most}")
             }
-            HorizontalRefusal::Slower { apart_us, fused_us } => {
-                write!(f, "predicted {fused_us:.1} us in one launch, {apart_us:.1} us apart")
+            HorizontalRefusal::Slower { separate_us, fused_us } => {
+                write!(f, "predicted {fused_us:.1} us in one launch, {separate_us:.1} us in two")
             }
         }
     }

@@ -107,6 +107,6 @@ pub(super) fn pays(
     profile: &Profile,
 ) -> Result<Together, HorizontalRefusal> {
     let both = a.with(b, same_program);
-    let (apart_us, fused_us) = (a.us(profile) + b.us(profile), both.us(profile));
-    if fused_us < apart_us { Ok(both) } else { Err(HorizontalRefusal::Slower { apart_us, fused_us }) }
+    let (separate_us, fused_us) = (a.us(profile) + b.us(profile), both.us(profile));
+    if fused_us < separate_us { Ok(both) } else { Err(HorizontalRefusal::Slower { separate_us, fused_us }) }
 }

@@ -17,7 +17,7 @@ use crate::plan::{Decision, PlanError, Step};
 use crate::recording::Arg;
 use crate::text::parse_graph;
 
-variants!(Verdict: Fused, Illegal, Cycle, Library, Operator, Slower, Memory, Limit, Hint);
+variants!(Verdict: Fused, Epilogue, Prologue, Illegal, Cycle, Library, Operator, Slower, Memory, Limit, Hint);
 variants!(
     Refusal: Extent, OtherReduction, OtherRow, GatherSource, TooLarge, TooLong, TooManyBuffers, ElementType, Extern,
     Empty, Devices, Block
@@ -35,7 +35,7 @@ const CASES: &[fn(&mut Seen)] = &[
     a_cycle_and_calls,
     a_kernel_that_would_be_slower,
     a_limit_of_rewrites,
-    operators_that_hints_keep_apart,
+    operators_that_hints_keep_separate,
     other_elements,
     other_reductions_and_other_rows,
     gathers_of_computed_tables,
@@ -89,7 +89,7 @@ impl Seen {
     fn verdict(&mut self, verdict: &Verdict) {
         self.0.insert(verdict.name());
         let remedy = verdict.remedy();
-        assert_eq!(remedy.is_none(), *verdict == Verdict::Fused);
+        assert_eq!(remedy.is_none(), verdict.is_fused());
         assert!(remedy.is_none_or(|remedy| remedy.len() > 10));
         match verdict {
             Verdict::Illegal(refusal) => self.refusal(refusal),
@@ -176,7 +176,7 @@ fn a_kernel_that_would_be_slower(seen: &mut Seen) {
     let x = g.input(0, &[200]);
     let h = g.map(ScalarFn::Tanh, &[x]);
     let y = g.custom(kernel(SQUARE, 1 << 20), h);
-    seen.said_of(g, &[y], expect!["cut: predicted 34954.6 us merged, 4.3 us apart"]);
+    seen.said_of(g, &[y], expect!["cut: predicted 34954.6 us in one kernel, 4.3 us in two"]);
 }
 
 /// What the cost model keeps apart, a hint merges.
@@ -200,10 +200,10 @@ fn a_hint_merges_what_would_be_slower() {
     };
     let (kernels, verdict) = planned([0, 1]);
     assert!(kernels == 2 && matches!(verdict, Verdict::Slower { .. }), "{verdict}");
-    assert_eq!(planned([0, 0]), (1, Verdict::Fused));
+    assert_eq!(planned([0, 0]), (1, Verdict::Prologue));
 }
 
-fn operators_that_hints_keep_apart(seen: &mut Seen) {
+fn operators_that_hints_keep_separate(seen: &mut Seen) {
     let profile = Profile::host(2);
     let mut graph = parse_graph(
         "graph {
@@ -218,8 +218,8 @@ fn operators_that_hints_keep_apart(seen: &mut Seen) {
     graph.node_mut(sin).origin = Some(0);
     graph.origins.push(String::from("sin"));
     let mut cx = Context::new(&profile);
-    cx.hints.keep_apart(0, 0);
-    expect!["cut: a hint keeps them apart"]
+    cx.hints.keep_separate(0, 0);
+    expect!["cut: a hint keeps them in separate kernels"]
         .assert_eq(&seen.texts(&pipeline::planned(graph, &mut cx).unwrap()));
 }
 

@@ -323,7 +323,7 @@ variants!(
 /// The texts of what the tests above make appear.
 #[test]
 fn reasons_of_kernels_apart() {
-    let (us, most_us, apart_us, fused_us) = (10.0, 7.5, 12.25, 13.5);
+    let (us, most_us, separate_us, fused_us) = (10.0, 7.5, 12.25, 13.5);
     let all = [
         HorizontalRefusal::OwnBlocks,
         HorizontalRefusal::Grid,
@@ -340,7 +340,7 @@ fn reasons_of_kernels_apart() {
         HorizontalRefusal::Instances,
         HorizontalRefusal::Far { steps: 5 },
         HorizontalRefusal::Memory { bytes: 200, most: 100 },
-        HorizontalRefusal::Slower { apart_us, fused_us },
+        HorizontalRefusal::Slower { separate_us, fused_us },
         HorizontalRefusal::Limit,
     ];
     assert_eq!(all.each_ref().map(|refusal| refusal.name()), HorizontalRefusal::NAMES);
@@ -360,7 +360,7 @@ fn reasons_of_kernels_apart() {
         the grid would have too many instances
         5 steps lie between them, and memory is short
         with others in one launch a call would hold 200 bytes, more than 100
-        predicted 13.5 us in one launch, 12.2 us apart
+        predicted 13.5 us in one launch, 12.2 us in two
         the number of rewrites is limited"#]]
     .assert_eq(&all.map(|apart| apart.to_string()).join("\n"));
 }
