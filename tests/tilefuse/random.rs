@@ -153,7 +153,8 @@ fn the_generator_covers_what_it_promises() {
     println!("{ops:?}\n{kinds:?} empty {empty} strided {strided} writes {writes} large {large}");
     println!("{} operators, {} distinct", ops.values().sum::<usize>(), ops.len());
     assert_eq!(ranks.len(), 6);
-    let products = "linear mm bmm addmm baddbmm addbmm mv addmv dot matmul einsum tensordot conv1d conv2d conv_transpose1d";
+    let products = "linear mm bmm addmm baddbmm addbmm mv addmv dot matmul einsum tensordot conv1d conv2d conv3d \
+                    conv_transpose1d conv_transpose2d.input conv_transpose3d.input";
     for name in products.split(' ') {
         assert!(ops.contains_key(name), "{name}");
     }

@@ -362,7 +362,8 @@ fn products_and_their_neighbours(seen: &mut Seen) {
         expect![[r#"
             cut: a reduction is an epilogue only of block programs that store whole rows or its parts of rows
             cut: both are block programs, of which neither is prologue or epilogue of the other
-            fused"#]],
+            fused
+            fused as an epilogue"#]],
     );
     seen.said_of_products(
         "graph {
@@ -487,11 +488,17 @@ fn epilogues_of_several_results(seen: &mut Seen) {
 }
 
 fn prologues_that_are_stored(seen: &mut Seen) {
-    let mut g = G::new();
-    let x = g.input(0, &[200]);
-    let h = g.map(ScalarFn::Exp, &[x]);
-    let y = g.square(h);
-    seen.said_of(g, &[h, y], expect!["cut: the prologue's value is needed in memory as well"]);
+    for (stored, said) in [
+        (true, expect!["cut: the prologue's value is needed in memory as well"]),
+        (false, expect!["fused as a prologue"]),
+    ] {
+        let mut g = G::new();
+        let x = g.input(0, &[200]);
+        let h = g.map(ScalarFn::Exp, &[x]);
+        let y = g.square(h);
+        let outputs = [h, y];
+        seen.said_of(g, &outputs[usize::from(!stored)..], said);
+    }
 }
 
 fn gathers_behind_block_kernels(seen: &mut Seen) {
