@@ -26,7 +26,7 @@
 //!   non-temporal-stores        large results                     -> by non-temporal stores, on a processor
 //! ```
 //!
-//! Graph and plan are verified behind each pass in debug builds, and the plan at the end in any. Rewrites are counted and can be limited,
+//! The graph is verified behind each pass in debug builds, and the plan at the end. Rewrites are counted and can be limited,
 //! see [`Rewrites`], but those of the passes with a star: grouping needs them all.
 
 use std::fmt;
@@ -291,16 +291,10 @@ impl Pass {
                 debug_assert_eq!(crate::verify(&graph), Ok(()), "after {}", self.name);
                 Ok(Form::Graph(graph))
             }
-            (Run::Group(run), Form::Graph(graph)) => Ok(self.verified(run(graph, cx)?)),
-            (Run::Plan(run), Form::Plan(plan)) => Ok(self.verified(run(plan, cx))),
+            (Run::Group(run), Form::Graph(graph)) => Ok(Form::Plan(run(graph, cx)?)),
+            (Run::Plan(run), Form::Plan(plan)) => Ok(Form::Plan(run(plan, cx))),
             _ => Err(PipelineError::Form { pass: self.name }),
         }
-    }
-
-    /// A plan behind the pass.
-    fn verified(&self, plan: Plan) -> Form {
-        debug_assert_eq!(plan::verify(&plan), Ok(()), "after {}", self.name);
-        Form::Plan(plan)
     }
 }
 
