@@ -132,7 +132,7 @@ fn on_a_gpu_products_have_any_number_of_members() {
         return;
     }
     let _no_grad = tch::no_grad_guard();
-    let model: Function = |x| vec![(x[0].matmul(&x[1]) * 0.1).relu()];
+    let model: Function = |x| vec![x[0].matmul(&x[1])];
     let draw = |shape: &[i64]| draw(shape, Kind::BFloat16).to_device(Device::Cuda(0));
     let inputs = [draw(&[66_000, 9, 8]), draw(&[66_000, 8, 16])];
     let (found, plan) = run(&fused(model, Products::Generated), &inputs);
