@@ -188,7 +188,7 @@ pub enum Op {
     },
     /// Products of the elements of two operands that agree along pairs of dimensions, added along some of these: what XLA
     /// calls `dot_general`. Dimensions of the result: those of the batch, the others of the left operand, the others of the
-    /// right one, in order. The result's type is the one that sums are held in: [`accumulator`] of the operands'.
+    /// right one, in order. The result's type is the one that sums are held in: [`accumulator`](crate::accumulator) of the operands'.
     Contract(Contraction),
     /// `out[i...] = source[i... with i[dim] replaced by index[i...]]`. Operands: source, index (`i64` or `i32`, of
     /// the result's shape). An index out of range reads nothing; the runtime checks indices where eager would raise.
