@@ -5,8 +5,8 @@ use tilefuse_block::Elem;
 
 use crate::types::Dims;
 
-/// The dimensions of an [`Op::Contract`](crate::Op::Contract), as pairs of one of the left and one of the right operand. Each dimension of an
-/// operand is in one pair at most.
+/// The dimensions of an [`Op::Contract`](crate::Op::Contract), as pairs of one of the left and one of the right operand. Each
+/// dimension of an operand is in one pair at most.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Contraction {
     /// Those that the result has, too.
