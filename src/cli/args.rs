@@ -338,9 +338,9 @@ fn run_compare(args: &CompareArgs) -> Result<(), Failure> {
         progress.finish_and_clear();
         let outcome = outcome?;
         if args.json {
-            report::json(&outcome)
+            report::json(&outcome)?;
         } else {
-            report::table(&outcome)
+            report::table(&outcome);
         }
         if args.bisect && !outcome.ok {
             let progress = report::spinner(&format!("bisecting {name}"), false);

@@ -48,9 +48,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     findings.profiles = profiles(findings.cuda.len(), args.profile)?;
     findings.host = if args.profile { Some(host::measure()?) } else { None };
     if args.json {
-        let text = serde_json::to_string(&findings).map_err(|e| Failure::usage(e.to_string()))?;
-        report::print(&text);
-        return Ok(());
+        return report::json(&findings);
     }
     report::print(&format!("tilefuse      {}", findings.version));
     report::print(&format!("libtorch      {}, {} threads", findings.libtorch, findings.threads));

@@ -1,6 +1,7 @@
 //! `tilefuse random`: random tensor programs, fused against eager.
 
 use std::path::PathBuf;
+use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -9,7 +10,7 @@ use tch::Device;
 
 use super::{Failure, report};
 use crate::random::{
-    Fault, Outcome, Plantings, Program, Tally, find, generate, keep_panics, plan_of, run_fused,
+    Fault, Found, Outcome, Plantings, Program, Tally, find, generate, keep_panics, plan_of, run_fused,
 };
 
 /// Options of `tilefuse random`.
@@ -52,6 +53,9 @@ pub(crate) struct Args {
     /// Plant only this one.
     #[arg(long, value_name = "NAME", requires = "faults")]
     fault: Option<String>,
+    /// Plant the fault of `--fault` once, in this process, and print as JSON what became of it.
+    #[arg(long, requires = "fault", hide = true)]
+    worker: bool,
     /// Say each seed before it runs.
     #[arg(long)]
     trace: bool,
@@ -84,8 +88,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     }
     let tally = all(args, device)?;
     if args.json {
-        let text = serde_json::to_string(&tally).map_err(|e| Failure::usage(e.to_string()))?;
-        report::print(&text);
+        report::json(&tally)?;
     } else {
         for failed in &tally.failed {
             report::print(&format!("seed {}: {}\n{}", failed.seed, failed.difference, failed.program));
@@ -104,27 +107,38 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     if tally.failed.is_empty() { Ok(()) } else { Err(Failure { message: String::new(), status: 1 }) }
 }
 
-/// Plants faults, and fails where fewer than 95 of 100 of a kind are found.
+/// Plants faults, each in a child process, whose memory it may destroy, and fails where fewer than 95 of 100 of a kind are found.
 fn faults(args: &Args, times: u64, device: Device) -> Result<(), Failure> {
-    let kinds = Fault::ALL.iter().copied();
-    let kinds: Vec<Fault> =
-        kinds.filter(|kind| args.fault.as_ref().is_none_or(|name| *name == kind.to_string())).collect();
+    let named = |kind: &Fault| args.fault.as_ref().is_none_or(|name| *name == kind.to_string());
+    let kinds: Vec<Fault> = Fault::ALL.iter().copied().filter(named).collect();
+    if args.worker {
+        let &[kind] = &kinds[..] else {
+            return Err(Failure::usage(String::from("no fault has the name of --fault")));
+        };
+        return report::json(&find(kind, args.seed, args.within, device));
+    }
     let progress = report::bar(times * kinds.len() as u64);
     let mut all = Vec::new();
     for kind in kinds {
-        let (next, counts) = (AtomicU64::new(0), Mutex::new(Plantings::new(kind)));
+        let next = AtomicU64::new(0);
+        let counts = Mutex::new(Ok(Plantings::new(kind)));
         in_threads(args.jobs, || {
             loop {
                 let time = next.fetch_add(1, Ordering::Relaxed);
                 if time >= times {
                     break;
                 }
-                let found = find(kind, args.seed.wrapping_add(time), args.within, device);
-                counts.lock().unwrap_or_else(PoisonError::into_inner).add(found);
+                let found = in_child(args, kind, args.seed.wrapping_add(time));
+                let mut counts = counts.lock().unwrap_or_else(PoisonError::into_inner);
+                match (&mut *counts, found) {
+                    (Ok(counts), Ok(found)) => counts.add(found),
+                    (Ok(_), Err(failure)) => *counts = Err(failure),
+                    (Err(_), _) => break,
+                }
                 progress.inc(1);
             }
         });
-        let counts = counts.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let counts = counts.into_inner().unwrap_or_else(PoisonError::into_inner)?;
         if !args.json {
             progress.suspend(|| report::print(&counts.to_string()));
         }
@@ -132,13 +146,31 @@ fn faults(args: &Args, times: u64, device: Device) -> Result<(), Failure> {
     }
     progress.finish_and_clear();
     if args.json {
-        report::print(&serde_json::to_string(&all).map_err(|e| Failure::usage(e.to_string()))?);
+        report::json(&all)?;
     }
     if all.iter().all(Plantings::suffices) {
         Ok(())
     } else {
         Err(Failure { message: String::new(), status: 1 })
     }
+}
+
+/// What became of a fault that a child process planted.
+fn in_child(args: &Args, kind: Fault, seed: u64) -> Result<Found, Failure> {
+    let program =
+        std::env::current_exe().map_err(|e| Failure::usage(format!("the program's own path: {e}")))?;
+    let ended = Command::new(program)
+        .args(["random", "--faults", "1", "--worker", "--fault", &kind.to_string()])
+        .args(["--seed", &seed.to_string(), "--within", &args.within.to_string(), "--device", &args.device])
+        .stderr(Stdio::null())
+        .output()
+        .map_err(|e| Failure::usage(format!("cannot start a child process: {e}")))?;
+    // Also where it ends itself after its answer: destroyed memory shows then, too.
+    if ended.status.code().is_none() {
+        return Ok(Found::ByCrash);
+    }
+    serde_json::from_slice(&ended.stdout)
+        .map_err(|e| Failure::usage(format!("a child process with {kind} at seed {seed}: {e}")))
 }
 
 /// Runs the same on some threads.

@@ -18,6 +18,12 @@ pub(crate) fn print(text: &str) {
     }
 }
 
+/// Prints a value as one line of JSON.
+pub(crate) fn json(value: &impl serde::Serialize) -> Result<(), Failure> {
+    print(&serde_json::to_string(value).map_err(|e| Failure::usage(e.to_string()))?);
+    Ok(())
+}
+
 /// A spinner with a message; hidden where standard error is no terminal, and where `measured` schedules show a progress
 /// of their own.
 pub(crate) fn spinner(message: &str, measured: bool) -> ProgressBar {
@@ -55,11 +61,6 @@ pub(crate) fn machine(device: tch::Device) -> String {
     let threads =
         if device.is_cuda() { String::new() } else { format!(", {} threads", tch::get_num_threads()) };
     format!("{name}{threads}; Tilefuse {}", env!("CARGO_PKG_VERSION"))
-}
-
-/// Prints an outcome as one JSON object.
-pub(crate) fn json(outcome: &Outcome) {
-    print(&serde_json::to_string(outcome).unwrap_or_else(|e| format!("{{\"error\":\"{e}\"}}")));
 }
 
 /// Prints an outcome as a table.

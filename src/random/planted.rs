@@ -2,7 +2,7 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use tch::Device;
 
 use super::faults::Stage;
@@ -17,10 +17,12 @@ const MAX_ELEMENTS: i64 = 20_000;
 const MAX_TRIED: usize = 4_000;
 
 /// What became of one planted fault.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Found {
     /// The seed of the program that differs from eager, and the programs with the fault before it that do not.
     By(u64, Vec<u64>),
+    /// One of the programs, or several together, ended the process.
+    ByCrash,
     /// The programs with the fault, all of which equal eager.
     Not(Vec<u64>),
 }
@@ -82,7 +84,9 @@ pub struct Plantings {
     pub found: usize,
     /// How often the first program with it found it.
     pub found_by_first: usize,
-    /// Programs that ran with it.
+    /// How often it ended the process.
+    pub crashes: usize,
+    /// Programs that ran with it, those of ended processes left out.
     pub programs: usize,
     /// Seeds of programs with it that equal eager.
     pub missed: Vec<u64>,
@@ -97,6 +101,7 @@ impl Plantings {
             planted: 0,
             found: 0,
             found_by_first: 0,
+            crashes: 0,
             programs: 0,
             missed: Vec::new(),
         }
@@ -107,6 +112,12 @@ impl Plantings {
         let (by, missed) = match found {
             Found::By(_, missed) => (1, missed),
             Found::Not(missed) => (0, missed),
+            Found::ByCrash => {
+                self.planted += 1;
+                self.found += 1;
+                self.crashes += 1;
+                return;
+            }
         };
         self.planted += 1;
         self.found += by;
@@ -123,11 +134,14 @@ impl Plantings {
 
 impl std::fmt::Display for Plantings {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Plantings { fault, planted, found, found_by_first, programs, missed, .. } = self;
+        let Plantings { fault, planted, found, found_by_first, crashes, programs, missed, .. } = self;
         write!(
             f,
             "{fault}: {found} of {planted} found, {found_by_first} by the first of {programs} programs"
         )?;
+        if *crashes > 0 {
+            write!(f, ", {crashes} by the end of the process")?;
+        }
         if missed.is_empty() { Ok(()) } else { write!(f, "; not by the programs of seeds {missed:?}") }
     }
 }
