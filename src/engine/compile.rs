@@ -140,11 +140,10 @@ pub(crate) fn compile(
     let eager = super::eager_cost::eager_cost(&converted.recording);
     let modules = super::module_paths::module_paths(&converted.recording, &converted.scopes);
     let hints = crate::hints::apply(&options.hints, &mut functional, &modules);
-    let most_bytes = eager.peak_bytes.saturating_add(options.workspace_bytes);
-    let mut masks = Masks::new(&converted.params, &converted.consts);
-    let mut schedules = options.tune.then(|| Schedules::new(target));
-    let known = Context { hints, most_bytes, ..Context::new(&profile) };
-    let mut cx = context(known, (&trace, &converted), options, &mut masks, &mut schedules)?;
+    let mut found = Found::new(target, &converted, options);
+    let known = Context { hints, ..Context::new(&profile) };
+    let mut cx = found.context(known, &eager, (&trace, &converted), options)?;
+    let most_bytes = cx.most_bytes;
     let graph = tracing::info_span!("lower")
         .in_scope(|| pipeline::lowered(functional, Stage::Primitive..=Stage::Primitive, &mut cx))?;
     report.lower_ms = millis(start.elapsed());
@@ -168,11 +167,11 @@ pub(crate) fn compile(
     let (mut plan, kernels) = fitting(graph, plan, &mut cx, &mut compile)?;
     let rewrites = (cx.rewrites.made(), cx.rewrites.last());
     drop(cx);
-    let masks = masks.assumed(&converted.params);
-    converted.consts.extend(panels);
-    report.tune_ms = schedules.as_ref().map_or(0.0, |schedules| millis(schedules.spent()));
+    let masks = found.masks.assumed(&converted.params);
+    report.tune_ms = found.schedules.as_ref().map_or(0.0, |schedules| millis(schedules.spent()));
     report.schedule_ms = (report.schedule_ms - report.tune_ms).max(0.0);
-    drop(schedules);
+    drop(found.schedules);
+    converted.consts.extend(panels);
     plan.limit_memory(most_bytes);
     plant(&mut plan)?;
     let slots = Slots::of(&plan);
@@ -241,28 +240,45 @@ pub(crate) fn compile(
     })
 }
 
-/// What is known, with what passes find out of a recorded run and how they are to choose.
-fn context<'a>(
-    known: Context<'a>,
-    (trace, converted): (&Trace, &Converted),
-    options: &crate::Options,
-    masks: &'a mut Masks,
-    schedules: &'a mut Option<Schedules>,
-) -> Result<Context<'a>, Error> {
-    let prepack = super::prepack::may_pack(options.prepack_weights, &converted.params)?;
-    Ok(Context {
-        facts: Box::new(masks),
-        selection: Selection {
-            products: options.products,
-            constants: prepack.then_some(converted.consts.len() as u32),
-            measure: Box::new(super::products::Measuring::default()),
-            packed: Vec::new(),
-        },
-        alignments: alignments(trace, converted)?,
-        tuner: Box::new(|tunable| schedules.as_mut()?.choose(tunable)),
-        rewrites: Rewrites::at_most(options.max_rewrites),
-        ..known
-    })
+/// What passes find out of a recorded run.
+struct Found<'t> {
+    masks: Masks<'t>,
+    schedules: Option<Schedules>,
+}
+
+impl<'t> Found<'t> {
+    fn new(target: Target, converted: &'t Converted, options: &crate::Options) -> Found<'t> {
+        Found {
+            masks: Masks::new(&converted.params, &converted.consts),
+            schedules: options.tune.then(|| Schedules::new(target)),
+        }
+    }
+
+    /// What is known, with what passes find out and how they are to choose.
+    fn context<'a>(
+        &'a mut self,
+        known: Context<'a>,
+        eager: &EagerCost,
+        (trace, converted): (&Trace, &Converted),
+        options: &crate::Options,
+    ) -> Result<Context<'a>, Error> {
+        let prepack = super::prepack::may_pack(options.prepack_weights, &converted.params)?;
+        let Found { masks, schedules } = self;
+        Ok(Context {
+            facts: Box::new(masks),
+            selection: Selection {
+                products: options.products,
+                constants: prepack.then_some(converted.consts.len() as u32),
+                measure: Box::new(super::products::Measuring::default()),
+                packed: Vec::new(),
+            },
+            alignments: alignments(trace, converted)?,
+            most_bytes: eager.peak_bytes.saturating_add(options.workspace_bytes),
+            tuner: Box::new(|tunable| schedules.as_mut()?.choose(tunable)),
+            rewrites: Rewrites::at_most(options.max_rewrites),
+            ..known
+        })
+    }
 }
 
 /// Plants a fault of capture or functionalization.
@@ -497,11 +513,9 @@ pub(crate) fn forms_after(
     let modules = super::module_paths::module_paths(&converted.recording, &converted.scopes);
     let hints = crate::hints::apply(&options.hints, &mut functional, &modules);
     let eager = super::eager_cost::eager_cost(&converted.recording);
-    let most_bytes = eager.peak_bytes.saturating_add(options.workspace_bytes);
-    let mut masks = Masks::new(&converted.params, &converted.consts);
-    let mut schedules = options.tune.then(|| Schedules::new(target));
-    let known = Context { hints, most_bytes, ..Context::new(&profile) };
-    let mut cx = context(known, (&trace, &converted), options, &mut masks, &mut schedules)?;
+    let mut found = Found::new(target, &converted, options);
+    let known = Context { hints, ..Context::new(&profile) };
+    let mut cx = found.context(known, &eager, (&trace, &converted), options)?;
     pipeline::run(Form::Graph(functional), Stage::Primitive..=Stage::Plan, &mut cx, &mut after)?;
     let (made, last) = (cx.rewrites.made(), cx.rewrites.last());
     text.push_str(&format!("// {made} rewrites, the last one by {}\n", last.as_deref().unwrap_or("no pass")));
