@@ -40,6 +40,18 @@ fn linear(dtype: &str, [m, n, k]: [i64; 3], behind: &str, out: u32) -> String {
     )
 }
 
+/// Products of two batches of matrices of these types.
+fn bmm(left: &str, right: &str, out: &str) -> String {
+    format!(
+        "graph {{
+           %0 = input 0 : bf16{left}@cuda:0
+           %1 = input 1 : bf16{right}@cuda:0
+           %2 = aten::bmm(self=%0, mat2=%1) : bf16{out}@cuda:0
+           outputs %2
+         }}"
+    )
+}
+
 /// An activation and a residual behind a product.
 fn with_epilogue(dtype: &str, [m, n, k]: [i64; 3]) -> String {
     let behind = format!(
@@ -64,25 +76,11 @@ fn operands_lie_in_every_order_and_in_batches() {
             true => format!("[3,{rows},{columns}]{{{},1,{rows}}}", rows * columns),
             false => format!("[3,{rows},{columns}]"),
         };
-        let text = format!(
-            "graph {{
-               %0 = input 0 : bf16{}@cuda:0
-               %1 = input 1 : bf16{}@cuda:0
-               %2 = aten::bmm(self=%0, mat2=%1) : bf16[3,72,40]@cuda:0
-               outputs %2
-             }}",
-            strides(72, 64, left),
-            strides(64, 40, right),
-        );
+        let text = bmm(&strides(72, 64, left), &strides(64, 40, right), "[3,72,40]");
         assert_eq!(check(&text), 1);
     }
-    let few = "graph {
-      %0 = input 0 : bf16[7,9,8]@cuda:0
-      %1 = input 1 : bf16[7,8,16]@cuda:0
-      %2 = aten::bmm(self=%0, mat2=%1) : bf16[7,9,16]@cuda:0
-      outputs %2
-    }";
-    assert_eq!(check(few), 1);
+    let few = bmm("[7,9,8]", "[7,8,16]", "[7,9,16]");
+    assert_eq!(check(&few), 1);
 }
 
 /// A loop that copies its operands to shared memory computes none of them.
@@ -246,13 +244,8 @@ fn programs_say_how_a_gpu_runs_them() {
 /// There may be 65,535 instances along the other axes of a grid.
 #[test]
 fn instances_are_numbered_along_one_axis() {
-    let text = "graph {
-      %0 = input 0 : bf16[70000,64,8]@cuda:0
-      %1 = input 1 : bf16[70000,8,64]@cuda:0
-      %2 = aten::bmm(self=%0, mat2=%1) : bf16[70000,64,64]@cuda:0
-      outputs %2
-    }";
-    let plan = planned(text, Products::Generated);
+    let text = bmm("[70000,64,8]", "[70000,8,64]", "[70000,64,64]");
+    let plan = planned(&text, Products::Generated);
     let StepKind::Kernel(kernel) = &plan.steps[0].kind else { panic!("a library call") };
     assert_eq!(kernel.grid, [70_000, 1, 1]);
     assert!(!plan.programs[kernel.program].early);
