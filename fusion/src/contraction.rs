@@ -23,11 +23,15 @@ impl Contraction {
         (0..rank as u8).filter(|d| !paired.contains(d)).collect()
     }
 
+    /// The dimensions of an operand: batch, others, summed.
+    pub fn parts(&self, operand: usize, rank: usize) -> [SmallVec<[u8; 4]>; 3] {
+        let of = |pairs: &[(u8, u8)]| pairs.iter().map(|&(l, r)| [l, r][operand]).collect();
+        [of(&self.batch), self.others(operand, rank), of(&self.sum)]
+    }
+
     /// The dimensions of an operand in the order batch, others, summed.
     pub fn order(&self, operand: usize, rank: usize) -> SmallVec<[u8; 6]> {
-        let of =
-            |pairs: &[(u8, u8)]| pairs.iter().map(|&(l, r)| [l, r][operand]).collect::<SmallVec<[u8; 2]>>();
-        of(&self.batch).into_iter().chain(self.others(operand, rank)).chain(of(&self.sum)).collect()
+        self.parts(operand, rank).into_iter().flatten().collect()
     }
 
     /// The shape of the result; `None` where dimensions are missing, paired twice or of other sizes than their partners.

@@ -31,7 +31,7 @@ use crate::library_form::{ContractionForm, LibraryForm};
 use crate::recording::Arg;
 use crate::rewrites::Rewrites;
 use crate::simplify::known;
-use crate::types::{Device, Dims, TensorType};
+use crate::types::{DType, Device, Dims, TensorType};
 
 /// Turns every contraction of a primitive graph into a call of libtorch or into products and their sums; returns how many
 /// there were. Epilogues in calls are counted as rewrites: without one, the call is of the contraction alone.
@@ -199,6 +199,9 @@ impl Contract {
         let mut wide =
             Contract { operands: self.operands, pairs: self.pairs.clone(), ty: self.ty.clone(), ..*self };
         let epilogue = Epilogue { root: self.node, alpha: 1.0, addend: None };
+        if let Some(call) = self.form(graph, &epilogue) {
+            return call.replace(graph, self.node);
+        }
         if self.ty.dtype.elem() != Some(self.elem) {
             let origin = graph.node(self.node).origin;
             wide.operands = self.operands.map(|value| {
@@ -226,7 +229,7 @@ impl Contract {
             let found = found.filter(|epilogue| fits(graph, epilogue));
             return (vec![found.unwrap_or(bare)], true);
         }
-        // The one product of 8-bit integers that libtorch does not round.
+        // The products that libtorch does not round.
         if fits(graph, &bare) && !users.iter().any(|&(user, _)| self.epilogue(graph, user).is_some()) {
             return (vec![bare], true);
         }
@@ -340,26 +343,51 @@ impl Contract {
     fn in_matrices(&self, graph: &mut Graph, operand: usize, shape: &[i64]) -> ValueRef {
         let origin = graph.node(self.node).origin;
         let mut value = self.operands[operand];
-        let mut order = self.pairs.order(operand, graph.ty(value).rank());
-        if operand == 1 {
-            let others = order.len() - self.pairs.sum.len() - self.pairs.batch.len();
-            order[self.pairs.batch.len()..].rotate_left(others);
-        }
         let ty = graph.ty(value).clone();
-        let picked = |dims: &[i64]| order.iter().map(|&d| dims[usize::from(d)]).collect();
-        let permuted = TensorType { shape: picked(&ty.shape), strides: picked(&ty.strides), ..ty };
-        let matrices = TensorType::contiguous(permuted.dtype, shape, permuted.device);
-        let merged = permuted.shape.as_slice() != shape;
-        value = graph.add(Op::View(View::Permute(order)), &[value], [permuted], origin).into();
-        if merged {
-            value = graph.add(Op::View(View::Reshape), &[value], [matrices], origin).into();
+        let mut parts = self.pairs.parts(operand, ty.rank());
+        if operand == 1 {
+            parts.swap(1, 2);
         }
-        value
+        let parts = &parts[parts.len() - shape.len()..];
+        let mut view = |view, value: ValueRef, ty: TensorType| -> ValueRef {
+            graph.add(Op::View(view), &[value], [ty], origin).into()
+        };
+        let permuted = |ty: &TensorType, order: &[u8]| {
+            let picked = |dims: &[i64]| order.iter().map(|&d| dims[usize::from(d)]).collect();
+            TensorType { shape: picked(&ty.shape), strides: picked(&ty.strides), ..ty.clone() }
+        };
+        let contiguous = |shape: &[i64]| TensorType::contiguous(ty.dtype, shape, ty.device);
+        let splits = parts.iter().any(|part| part.len() != 1);
+        // What lies side by side is merged first: what is permuted then can be read as it lies.
+        let follow = |part: &SmallVec<[u8; 4]>| part.windows(2).all(|pair| pair[0] + 1 == pair[1]);
+        if splits && ty.is_contiguous() && parts.iter().all(follow) {
+            let mut places: SmallVec<[u8; 3]> = (0..parts.len() as u8).collect();
+            places.sort_by_key(|&part| parts[usize::from(part)].first().copied().unwrap_or(u8::MAX));
+            let merged: Dims = places.iter().map(|&part| shape[usize::from(part)]).collect();
+            let merged = contiguous(&merged);
+            value = view(View::Reshape, value, merged.clone());
+            let order: SmallVec<[u8; 6]> = (0..parts.len() as u8)
+                .filter_map(|part| places.iter().position(|&place| place == part).map(|at| at as u8))
+                .collect();
+            let ty = permuted(&merged, &order);
+            return view(View::Permute(order), value, ty);
+        }
+        let order: SmallVec<[u8; 6]> = parts.iter().flatten().copied().collect();
+        let ty = permuted(&ty, &order);
+        value = view(View::Permute(order), value, ty);
+        if splits { view(View::Reshape, value, contiguous(shape)) } else { value }
     }
 
     /// Whether the result of an epilogue is of the operands' type.
     fn is_rounded(&self, graph: &Graph, epilogue: &Epilogue) -> bool {
         graph.ty(epilogue.root.into()).dtype.elem() == Some(self.elem)
+    }
+
+    /// Whether libtorch has calls whose result is the sums themselves: on a GPU, of 16-bit operands.
+    fn may_be_wide(&self, graph: &Graph, epilogue: &Epilogue) -> bool {
+        let sums = epilogue.root == self.node && self.ty.dtype == DType::Elem(Elem::F32);
+        let halves = matches!(self.elem, Elem::F16 | Elem::Bf16);
+        sums && halves && matches!(graph.ty(self.operands[0]).device, Device::Cuda(_))
     }
 
     fn ranks(&self, graph: &Graph) -> [usize; 2] {
@@ -376,17 +404,22 @@ impl Contract {
 /// Names of an operator's arguments: the addend, if it takes one, then both factors.
 struct Names {
     op: &'static str,
+    /// The overload whose result is in the type of sums.
+    wide: bool,
     addend: Option<&'static str>,
     factors: [&'static str; 2],
 }
 
-const MM: Names = Names { op: "aten::mm", addend: None, factors: ["self", "mat2"] };
+const MM: Names = Names { op: "aten::mm", wide: false, addend: None, factors: ["self", "mat2"] };
 const INT_MM: Names = Names { op: "aten::_int_mm", ..MM };
+const MM_WIDE: Names = Names { wide: true, ..MM };
 const BMM: Names = Names { op: "aten::bmm", ..MM };
-const MATMUL: Names = Names { op: "aten::matmul", addend: None, factors: ["self", "other"] };
-const ADDMM: Names = Names { op: "aten::addmm", addend: Some("self"), factors: ["mat1", "mat2"] };
-const ADDMV: Names = Names { op: "aten::addmv", addend: Some("self"), factors: ["mat", "vec"] };
-const BADDBMM: Names = Names { op: "aten::baddbmm", addend: Some("self"), factors: ["batch1", "batch2"] };
+const BMM_WIDE: Names = Names { wide: true, ..BMM };
+const MATMUL: Names = Names { op: "aten::matmul", factors: ["self", "other"], ..MM };
+const ADDMM: Names = Names { op: "aten::addmm", addend: Some("self"), factors: ["mat1", "mat2"], ..MM };
+const ADDMV: Names = Names { op: "aten::addmv", addend: Some("self"), factors: ["mat", "vec"], ..MM };
+const BADDBMM: Names =
+    Names { op: "aten::baddbmm", addend: Some("self"), factors: ["batch1", "batch2"], ..MM };
 
 impl Names {
     /// The call for an epilogue of products of these factors, along these pairs of their dimensions.
@@ -396,6 +429,9 @@ impl Names {
         let addend = self.addend.zip(epilogue.addend);
         let tensors = addend.map(|(name, _)| name).into_iter().chain(self.factors);
         let mut args: Vec<(&str, Arg<u16>)> = tensors.zip((0..).map(Arg::Tensor)).collect();
+        if self.wide {
+            args.push(("out_dtype", Arg::DType(DType::Elem(Elem::F32))));
+        }
         if let Some((_, (_, beta))) = addend {
             args.extend([("beta", number(beta)), ("alpha", number(epilogue.alpha))]);
         }
@@ -409,7 +445,8 @@ impl Names {
             alpha: epilogue.alpha,
             addend: addend.map(|(_, (_, beta))| (0, beta)),
         };
-        let call = AtenCall::new(self.op, "", args).of(LibraryForm::Contraction(contraction));
+        let overload = if self.wide { "dtype" } else { "" };
+        let call = AtenCall::new(self.op, overload, args).of(LibraryForm::Contraction(contraction));
         Call { call, operands, shape: None }
     }
 }
@@ -451,6 +488,7 @@ fn matrices(contract: &Contract, graph: &Graph, epilogue: &Epilogue) -> Option<C
         (Some(_), true) => ADDMM,
         (None, true) if epilogue.alpha == 1.0 => MM,
         (None, false) if contract.elem == Elem::I8 => INT_MM,
+        (None, false) if contract.may_be_wide(graph, epilogue) => MM_WIDE,
         _ => return None,
     };
     fits.then(|| names.call(epilogue, &contract.pairs, contract.operands))
@@ -460,13 +498,13 @@ fn matrices(contract: &Contract, graph: &Graph, epilogue: &Epilogue) -> Option<C
 fn batches(contract: &Contract, graph: &Graph, epilogue: &Epilogue) -> Option<Call> {
     let fits = contract.ranks(graph) == [3, 3] && contract.is(1, (2, 1));
     let broadcast = contract.operands.iter().any(|&value| expanded(graph, value).is_some());
-    let names = match epilogue.addend {
-        Some(_) => BADDBMM,
-        None if epilogue.alpha == 1.0 && !broadcast => BMM,
-        None => return None,
+    let names = match (epilogue.addend, contract.is_rounded(graph, epilogue)) {
+        (Some(_), true) => BADDBMM,
+        (None, true) if epilogue.alpha == 1.0 && !broadcast => BMM,
+        (None, false) if contract.may_be_wide(graph, epilogue) && !broadcast => BMM_WIDE,
+        _ => return None,
     };
-    (fits && contract.is_rounded(graph, epilogue))
-        .then(|| names.call(epilogue, &contract.pairs, contract.operands))
+    fits.then(|| names.call(epilogue, &contract.pairs, contract.operands))
 }
 
 /// A matrix times a vector, and an addend.

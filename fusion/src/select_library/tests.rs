@@ -360,3 +360,56 @@ fn a_sum_that_nothing_rounds_is_computed_in_its_type() {
     "#]]
     .assert_eq(&graph.to_string());
 }
+
+/// Sums of 16-bit numbers that nothing rounds, which libtorch has on a GPU alone.
+#[test]
+fn sums_are_calls_of_their_own_on_a_gpu() {
+    let graph = |device: &str| {
+        format!(
+            "graph {{
+               %0 = input 0 : bf16[16,64]{device}
+               %1 = input 1 : bf16[64,48]{device}
+               %2 = input 2 : bf16[3,16,64]{device}
+               %3 = input 3 : bf16[3,64,48]{device}
+               %4 = aten::mm.dtype(self=%0, mat2=%1, out_dtype=f32) : f32[16,48]{device}
+               %5 = aten::bmm.dtype(self=%2, mat2=%3, out_dtype=f32) : f32[3,16,48]{device}
+               %6 = aten::exp(self=%4) : f32[16,48]{device}
+               outputs %5, %6
+             }}"
+        )
+    };
+    check(
+        &graph("@cuda:0"),
+        expect![[r#"
+        graph {
+          %0 = input 0 : bf16[16,64]@cuda:0
+          %1 = input 1 : bf16[64,48]@cuda:0
+          %2 = input 2 : bf16[3,16,64]@cuda:0
+          %3 = input 3 : bf16[3,64,48]@cuda:0
+          %4 = aten::mm.dtype(self=%0, mat2=%1, out_dtype=f32) contracts sum[1]x[0](0, 1) : f32[16,48]@cuda:0
+          %5 = map exp(%4) : f32[16,48]@cuda:0
+          %6 = aten::bmm.dtype(self=%2, mat2=%3, out_dtype=f32) contracts batch[0]x[0] sum[2]x[1](0, 1) : f32[3,16,48]@cuda:0
+          outputs %6, %5
+        }
+    "#]],
+    );
+    check(
+        &graph(""),
+        expect![[r#"
+        graph {
+          %0 = input 0 : bf16[16,64]
+          %1 = input 1 : bf16[64,48]
+          %2 = input 2 : bf16[3,16,64]
+          %3 = input 3 : bf16[3,64,48]
+          %4 = cast(%0) : f32[16,64]
+          %5 = cast(%1) : f32[64,48]
+          %6 = aten::mm(self=%4, mat2=%5) contracts sum[1]x[0](0, 1) : f32[16,48]
+          %7 = map exp(%6) : f32[16,48]
+          %8 = cast(%2) : f32[3,16,64]
+          %9 = cast(%3) : f32[3,64,48]
+          %10 = aten::bmm(self=%8, mat2=%9) contracts batch[0]x[0] sum[2]x[1](0, 1) : f32[3,16,48]
+          outputs %10, %7
+        }
+    "#]],
+    );
+}

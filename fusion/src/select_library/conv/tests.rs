@@ -454,8 +454,8 @@ fn other_windows_are_products() {
               %2 = view window[3] kernel[3] stride[1] dilation[2](%0) : bf16[2,5,3,4,3]
               %3 = view permute[0,1,3,2,4](%2) : bf16[2,5,4,3,3]{180,36,3,12,1}
               %4 = view reshape(%3) : bf16[40,9]
-              %5 = view permute[1,2,0](%1) : bf16[3,3,4]{3,1,9}
-              %6 = view reshape(%5) : bf16[9,4]
+              %5 = view reshape(%1) : bf16[4,9]
+              %6 = view permute[1,0](%5) : bf16[9,4]{1,9}
               %7 = aten::mm(self=%4, mat2=%6) contracts sum[1]x[0](0, 1) : bf16[40,4]
               %8 = view reshape(%7) : bf16[2,5,4,4]
               outputs %8
@@ -490,17 +490,31 @@ fn sums_that_nothing_rounds_are_computed_in_their_type() {
     );
 }
 
-/// The call of TorchScript's traces, which says how cuDNN is used: on a GPU it stays as it is.
+/// The call of TorchScript's traces, which says how cuDNN is used: where that is not how libtorch uses it by itself, it stays.
 #[test]
-fn calls_of_traces_are_convolutions_on_a_processor() {
-    let flags = "benchmark=false, deterministic=false, cudnn_enabled=true, allow_tf32=true";
+fn calls_of_traces_are_convolutions() {
     let numbers =
         "stride=[2, 2], padding=[1, 1], dilation=[1, 1], transposed=false, output_padding=[0, 0], groups=1";
-    let traced = format!("_convolution(input=%0, weight=%1, bias=%2, {numbers}, {flags})");
-    let here = call("f32[2,3,8,8] f32[4,3,3,3] f32[4]", &format!("{traced} : f32[2,4,4,4]"));
-    let found = selected(&here);
-    assert!(found.contains("aten::conv2d(input=%0, weight=%1, bias=%2, stride=[2, 2]"), "{found}");
-    let types = "f32[2,3,8,8]@cuda:0 f32[4,3,3,3]@cuda:0 f32[4]@cuda:0";
-    let there = call(types, &format!("{traced} : f32[2,4,4,4]@cuda:0"));
-    assert!(selected(&there).contains("aten::_convolution("));
+    let traced = |dtype: &str, device: &str, [deterministic, enabled, tf32]: [bool; 3]| {
+        let flags = format!(
+            "benchmark=false, deterministic={deterministic}, cudnn_enabled={enabled}, allow_tf32={tf32}"
+        );
+        let ty = |shape: &str| format!("{dtype}{shape}{device}");
+        selected(&call(
+            &[ty("[2,3,8,8]"), ty("[4,3,3,3]"), ty("[4]")].join(" "),
+            &format!("_convolution(input=%0, weight=%1, bias=%2, {numbers}, {flags}) : {}", ty("[2,4,4,4]")),
+        ))
+    };
+    let plain = [false, true, true];
+    for found in [
+        traced("f32", "", plain),
+        traced("f32", "", [true, false, false]),
+        traced("f32", "@cuda:0", plain),
+        traced("bf16", "@cuda:0", [false, true, false]),
+    ] {
+        assert!(found.contains("aten::conv2d(input=%0, weight=%1, bias=%2, stride=[2, 2]"), "{found}");
+    }
+    for flags in [[true, true, true], [false, false, true], [false, true, false]] {
+        assert!(traced("f32", "@cuda:0", flags).contains("aten::_convolution("));
+    }
 }
