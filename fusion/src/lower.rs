@@ -25,6 +25,7 @@ mod contract;
 mod conv;
 mod create;
 mod cx;
+mod einsum;
 mod index;
 mod loss;
 mod norm;

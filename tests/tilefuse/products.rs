@@ -141,6 +141,27 @@ fn on_a_gpu_products_have_any_number_of_members() {
     assert!(apart < 1e-2, "{apart}");
 }
 
+/// What libtorch multiplies without rounding, and kernels of ours do not yet, stays one call.
+#[test]
+fn on_a_gpu_sums_of_halves_are_calls() {
+    setup();
+    if !has_gpu() {
+        return;
+    }
+    let _no_grad = tch::no_grad_guard();
+    let draw = |shape: &[i64]| draw(shape, Kind::BFloat16).to_device(Device::Cuda(0));
+    let inputs = [draw(&[70, 64]), draw(&[64, 48]), draw(&[3, 70, 64]), draw(&[3, 64, 48])];
+    let model: Function = |x| {
+        let (one, many) = (x[0].mm_dtype(&x[1], Kind::Float), x[2].bmm_dtype(&x[3], Kind::Float));
+        vec![(one + many).relu()]
+    };
+    let (found, plan) = run(&fused(model, Products::Library), &inputs);
+    assert_eq!((plan.kernels_fused, plan.extern_ops), (1, 2), "{plan}");
+    let wide = inputs.each_ref().map(|x| x.to_kind(Kind::Double));
+    let exact = (wide[0].matmul(&wide[1]) + wide[2].matmul(&wide[3])).relu();
+    assert!(found.allclose(&exact.to_kind(Kind::Float), 1e-5, 1e-4, false));
+}
+
 /// Convolutions over channels-last: two and three axes, strides, paddings, dilations, images that end within a block.
 #[test]
 fn on_a_gpu_convolutions_are_kernels_with_their_epilogue() {
@@ -379,7 +400,7 @@ fn every_spelling_of_a_product_is_one() {
     let _threads = THREADS.read().unwrap();
     // Model, shapes, kernels and calls.
     type Spelling = (Function, &'static [&'static [i64]], [usize; 2]);
-    let spellings: [Spelling; 9] = [
+    let spellings: [Spelling; 16] = [
         (|x| vec![Tensor::einsum("ik,kj->ij", &x[..2], None::<i64>).relu()], &[&[9, 33], &[33, 17]], [1, 0]),
         (|x| vec![Tensor::einsum("ik,jk->ij", &x[..2], None::<i64>).relu()], &[&[9, 33], &[17, 33]], [1, 0]),
         (
@@ -388,6 +409,30 @@ fn every_spelling_of_a_product_is_one() {
             [1, 0],
         ),
         (|x| vec![x[0].tensordot(&x[1], [1], [0]).relu()], &[&[9, 33], &[33, 17]], [1, 0]),
+        (
+            |x| vec![Tensor::einsum("...ik,kj->...ij", &x[..2], None::<i64>).relu()],
+            &[&[4, 9, 33], &[33, 17]],
+            [1, 0],
+        ),
+        (
+            |x| vec![Tensor::einsum("bik,kj,jl->bil", &x[..3], None::<i64>).relu()],
+            &[&[4, 9, 33], &[33, 17], &[17, 5]],
+            [2, 0],
+        ),
+        (
+            |x| vec![Tensor::einsum("iik,kj->ij", &x[..2], None::<i64>).relu()],
+            &[&[9, 9, 33], &[33, 17]],
+            [2, 0],
+        ),
+        (|x| vec![x[0].inner(&x[1]).relu()], &[&[9, 33], &[17, 33]], [1, 0]),
+        (|x| vec![Tensor::linalg_multi_dot(&x[..3]).relu()], &[&[40, 9], &[9, 33], &[33, 17]], [2, 0]),
+        (|x| vec![Tensor::chain_matmul(&x[..2]).relu()], &[&[9, 33], &[33, 17]], [1, 0]),
+        (
+            // Its weight is no parameter: it is permuted first.
+            |x| vec![Tensor::bilinear(&x[0], &x[1], &x[2], Some(&x[3])).relu()],
+            &[&[9, 33], &[9, 17], &[5, 33, 17], &[5]],
+            [3, 0],
+        ),
         (|x| vec![x[0].matmul(&x[1]).relu()], &[&[2, 1, 9, 33], &[4, 33, 17]], [1, 0]),
         (|x| vec![x[2].addmm(&x[0], &x[1]).relu()], &[&[9, 33], &[33, 17], &[17]], [1, 0]),
         // Sums of vectors' products are a reduction.

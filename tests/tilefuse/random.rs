@@ -127,7 +127,7 @@ fn the_generator_covers_what_it_promises() {
     let mut ops: BTreeMap<String, usize> = BTreeMap::new();
     let (mut ranks, mut kinds) = (HashSet::new(), HashMap::new());
     let (mut empty, mut strided, mut writes, mut large) = (0, 0, 0, 0);
-    let programs = 2000;
+    let programs = 3000;
     for seed in 0..programs {
         let program = generate(seed);
         for op in &program.ops {
@@ -153,7 +153,8 @@ fn the_generator_covers_what_it_promises() {
     println!("{ops:?}\n{kinds:?} empty {empty} strided {strided} writes {writes} large {large}");
     println!("{} operators, {} distinct", ops.values().sum::<usize>(), ops.len());
     assert_eq!(ranks.len(), 6);
-    let products = "linear mm bmm addmm baddbmm addbmm mv addmv dot matmul einsum tensordot conv1d conv2d conv3d \
+    let products = "linear mm bmm addmm baddbmm addbmm mv addmv dot vdot _int_mm matmul einsum \
+                    tensordot inner bilinear linalg_multi_dot chain_matmul conv1d conv2d conv3d \
                     conv_transpose1d conv_transpose2d.input conv_transpose3d.input";
     for name in products.split(' ') {
         assert!(ops.contains_key(name), "{name}");

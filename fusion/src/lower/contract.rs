@@ -7,7 +7,7 @@
 //!                                                         %6 = cast(%5) : bf16[8,16]
 //! ```
 
-use tilefuse_block::{ReduceFn, ScalarFn};
+use tilefuse_block::{Elem, ScalarFn};
 
 use super::Registry;
 use super::cx::{Call, Cx};
@@ -31,14 +31,18 @@ pub(super) fn register(r: &mut Registry) {
     r.one(&["vdot"], |cx, call| product(cx, call, ["self", "other"], [&[], &[(0, 0)]], None));
     r.one(&["matmul"], matmul);
     r.one(&["tensordot"], tensordot);
-    r.one(&["einsum"], einsum);
+    r.one(&["inner"], inner);
+    r.one(&["linalg_multi_dot"], |cx, call| chain(cx, call, "tensors"));
+    r.one(&["chain_matmul"], |cx, call| chain(cx, call, "matrices"));
+    r.one(&["bilinear"], bilinear);
+    r.one(&["einsum"], super::einsum::einsum);
 }
 
 /// Pairs of dimensions of the left and the right operand.
 type Pairs<'a> = &'a [(usize, usize)];
 
-/// `alpha` times the contraction of two arguments, and `beta` times an addend, in the result's type. An overload names the
-/// type of the result (`mm.dtype`), which libtorch's call alone gives without widening the operands: it stays.
+/// `alpha` times the contraction of two arguments, and `beta` times an addend, in the result's type, which may be that of the
+/// sums (`mm.dtype`).
 fn product(
     cx: &mut Cx,
     call: &Call<'_>,
@@ -46,7 +50,7 @@ fn product(
     [batch, sum]: [Pairs<'_>; 2],
     addend: Option<&str>,
 ) -> Option<ValueRef> {
-    if !call.overload.is_empty() {
+    if !matches!(call.overload, "" | "dtype") {
         return None;
     }
     let (lhs, rhs) = (call.tensor(operands[0])?, call.tensor(operands[1])?);
@@ -121,56 +125,93 @@ fn tensordot(cx: &mut Cx, call: &Call<'_>) -> Option<ValueRef> {
     product(cx, call, ["self", "other"], [&[], &sum], None)
 }
 
-/// Of two operands whose labels are letters, each of them once in an operand and with one size.
-fn einsum(cx: &mut Cx, call: &Call<'_>) -> Option<ValueRef> {
-    let equation: String = call.args.str("equation")?.chars().filter(|c| !c.is_whitespace()).collect();
-    let &[mut lhs, mut rhs] = &call.tensors("tensors")?[..] else { return None };
-    let (inputs, output) = match equation.split_once("->") {
-        Some((inputs, output)) => (inputs, Some(output)),
-        None => (equation.as_str(), None),
-    };
-    let (left, right) = inputs.split_once(',')?;
-    let labels = |text: &str| -> Option<Vec<char>> {
-        let labels: Vec<char> = text.chars().collect();
-        let once = (1..labels.len()).all(|at| !labels[..at].contains(&labels[at]));
-        (once && labels.iter().all(char::is_ascii_alphabetic)).then_some(labels)
-    };
-    let (mut left, mut right) = (labels(left)?, labels(right)?);
-    let output = match output {
-        Some(output) => labels(output)?,
-        // Those that are in one operand alone, upper case first.
-        None => {
-            let mut alone: Vec<char> = left.iter().filter(|l| !right.contains(l)).copied().collect();
-            alone.extend(right.iter().filter(|l| !left.contains(l)));
-            alone.sort_unstable();
-            alone
-        }
-    };
-    let known = output.iter().all(|l| left.contains(l) || right.contains(l));
-    if !known || left.len() != cx.rank(lhs) || right.len() != cx.rank(rhs) {
+/// Sums along the last dimensions of both, or products with a number.
+fn inner(cx: &mut Cx, call: &Call<'_>) -> Option<ValueRef> {
+    let (lhs, rhs) = (call.tensor("self")?, call.tensor("other")?);
+    let last = [lhs, rhs].map(|value| cx.rank(value).checked_sub(1));
+    match last {
+        [Some(left), Some(right)] => product(cx, call, ["self", "other"], [&[], &[(left, right)]], None),
+        _ if cx.elem(lhs) == cx.elem(rhs) => cx.map(ScalarFn::Mul, &[lhs, rhs]),
+        _ => None,
+    }
+}
+
+/// Products of matrices in a row, of which the first one may be a row and the last one a column, in the order of fewest
+/// multiplications, each rounded.
+fn chain(cx: &mut Cx, call: &Call<'_>, name: &str) -> Option<ValueRef> {
+    let factors = call.tensors(name)?;
+    let ends = [0, factors.len().checked_sub(1)?];
+    let rank =
+        |(at, &value): (usize, &ValueRef)| cx.rank(value) == 2 || ends.contains(&at) && cx.rank(value) == 1;
+    if factors.len() < 2 || !factors.iter().enumerate().all(rank) {
         return None;
     }
-    let others = [right.clone(), left.clone()];
-    for ((value, own), other) in [(&mut lhs, &mut left), (&mut rhs, &mut right)].into_iter().zip(&others) {
-        let lone = |l: &char| !other.contains(l) && !output.contains(l);
-        let dims: Vec<usize> = (0..own.len()).filter(|&d| lone(&own[d])).collect();
-        // libtorch rounds these sums.
-        if !dims.is_empty() && cx.elem(*value) != call.elem().filter(|&e| super::cx::wide(e) == e) {
-            return None;
+    // A row has one row, and a column one column.
+    let mut sizes = vec![if cx.rank(factors[0]) == 1 { 1 } else { cx.shape(factors[0])[0] }];
+    sizes.extend(factors.iter().enumerate().map(|(at, &value)| match cx.shape(value)[..] {
+        [rows] if at == 0 => rows,
+        [_] => 1,
+        ref shape => shape[shape.len() - 1],
+    }));
+    let split = splits(&sizes)?;
+    let value = chained(cx, call.elem()?, &factors, &split, 0, factors.len())?;
+    cx.cast(value, call.elem()?)
+}
+
+/// Where to divide the products `[from, to)` of matrices `sizes[i] x sizes[i + 1]` for fewest multiplications, by `from` and `to`
+/// (Cormen et al., Introduction to Algorithms, matrix-chain multiplication). Where several places are as good, it is libtorch's:
+/// the last one of three factors, the first one of more.
+fn splits(sizes: &[i64]) -> Option<Vec<Vec<usize>>> {
+    let count = sizes.len() - 1;
+    let mut cost = vec![vec![0i64; count + 1]; count + 1];
+    let mut split = vec![vec![0; count + 1]; count + 1];
+    for length in 2..=count {
+        for from in 0..=count - length {
+            let to = from + length;
+            let of = |at: usize| -> Option<i64> {
+                let own = sizes[from].checked_mul(sizes[at])?.checked_mul(sizes[to])?;
+                cost[from][at].checked_add(cost[at][to])?.checked_add(own)
+            };
+            let all: Option<Vec<(i64, usize)>> = (from + 1..to).map(|at| Some((of(at)?, at))).collect();
+            let least = |&(cost, at): &(i64, usize)| (cost, if count == 3 { usize::MAX - at } else { at });
+            (cost[from][to], split[from][to]) = all?.into_iter().min_by_key(least)?;
         }
-        *value = cx.reduce(ReduceFn::Sum, *value, &dims, false)?;
-        own.retain(|l| !lone(l));
     }
-    let place = |l: &char| right.iter().position(|r| r == l);
-    let shared: Vec<(char, (usize, usize))> =
-        left.iter().enumerate().filter_map(|(at, l)| Some((*l, (at, place(l)?)))).collect();
-    let (batch, sum): (Vec<_>, Vec<_>) = shared.into_iter().partition(|(l, _)| output.contains(l));
-    let pairs = |list: &[(char, (usize, usize))]| list.iter().map(|&(_, pair)| pair).collect::<Vec<_>>();
-    let value = cx.contract(lhs, rhs, &pairs(&batch), &pairs(&sum))?;
-    let value = cx.cast(value, call.elem()?)?;
-    let of_batch = batch.iter().map(|&(l, _)| l);
-    let alone = left.iter().filter(|l| !right.contains(l)).chain(right.iter().filter(|l| !left.contains(l)));
-    let found: Vec<char> = of_batch.chain(alone.copied()).collect();
-    let order = output.iter().map(|l| found.iter().position(|f| f == l)).collect::<Option<Vec<_>>>()?;
-    cx.permute(value, &order)
+    Some(split)
+}
+
+fn chained(
+    cx: &mut Cx,
+    elem: Elem,
+    factors: &[ValueRef],
+    split: &[Vec<usize>],
+    from: usize,
+    to: usize,
+) -> Option<ValueRef> {
+    if to - from == 1 {
+        return factors.get(from).copied();
+    }
+    let at = split[from][to];
+    let lhs = chained(cx, elem, factors, split, from, at)?;
+    let rhs = chained(cx, elem, factors, split, at, to)?;
+    let value = cx.contract(lhs, rhs, &[], &[(cx.rank(lhs).checked_sub(1)?, 0)])?;
+    cx.cast(value, elem)
+}
+
+/// `input1 weight[o] input2 + bias[o]` for each row of both inputs and each matrix of the weight.
+fn bilinear(cx: &mut Cx, call: &Call<'_>) -> Option<ValueRef> {
+    let (left, right) = (call.tensor("input1")?, call.tensor("input2")?);
+    let (weight, bias) = (call.tensor("weight")?, call.optional("bias")?);
+    let last = cx.rank(left).checked_sub(1).filter(|_| cx.rank(weight) == 3)?;
+    let elem = call.elem()?;
+    // In libtorch's order, on which it depends what becomes of infinities.
+    let rows = cx.contract(left, weight, &[], &[(last, 1)])?;
+    let rows = cx.cast(rows, elem)?;
+    let batch: Vec<(usize, usize)> = (0..last).map(|d| (d, d)).collect();
+    let mut value = cx.contract(rows, right, &batch, &[(last + 1, last)])?;
+    if let Some(bias) = bias {
+        let bias = cx.cast(bias, cx.elem(value)?)?;
+        value = cx.map(ScalarFn::Add, &[value, bias])?;
+    }
+    cx.cast(value, elem)
 }

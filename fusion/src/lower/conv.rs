@@ -11,7 +11,7 @@
 //! A transposed convolution has zeros between the elements of its images, and a flipped weight; what it cuts off its result is
 //! not windowed. Empty tensors and tensors of different types, which libtorch treats by rules of its own, are left to it.
 
-use tilefuse_block::{Literal, ScalarFn};
+use tilefuse_block::{Elem, Literal, ScalarFn};
 
 use super::Registry;
 use super::cx::{Call, Cx};
@@ -23,10 +23,17 @@ use crate::types::{Device, Dims};
 pub(super) fn register(r: &mut Registry) {
     r.one(&["conv1d", "conv2d", "conv3d", "convolution"], convolution);
     r.one(&["conv_transpose1d", "conv_transpose2d", "conv_transpose3d"], convolution);
-    r.one(&["_convolution"], |cx, call| {
-        // What TorchScript's traces call. It says how cuDNN is to be used.
-        if matches!(call.out().device, Device::Cuda(_)) { None } else { convolution(cx, call) }
-    });
+    // What TorchScript's traces call.
+    r.one(&["_convolution"], |cx, call| if is_plain(call) { convolution(cx, call) } else { None });
+}
+
+/// Whether a call asks for no other convolution of cuDNN than libtorch takes by itself: on a GPU it may exclude cuDNN, kernels
+/// whose sums are in another order each time, and TF32.
+fn is_plain(call: &Call<'_>) -> bool {
+    let says = |name: &str, value: bool| call.args.absent(name) || call.args.bool(name) == Some(value);
+    let tf32 = call.elem() != Some(Elem::F32) || says("allow_tf32", true);
+    !matches!(call.out().device, Device::Cuda(_))
+        || (tf32 && says("cudnn_enabled", true) && says("deterministic", false))
 }
 
 fn convolution(cx: &mut Cx, call: &Call<'_>) -> Option<ValueRef> {

@@ -330,3 +330,161 @@ fn products_are_contractions() {
         "#]],
     );
 }
+
+#[test]
+fn einstein_sums() {
+    // Of three operands, with dimensions of an ellipsis of which one is repeated.
+    check(
+        r#"graph {
+          %0 = input 0 : f32[2,6,4,8]
+          %1 = input 1 : f32[1,8,5]
+          %2 = input 2 : f32[6]
+          %3 = aten::einsum(equation="...ik,...kj,...->ij", tensors=[%0, %1, %2], path=None) : f32[4,5]
+          outputs %3
+        }"#,
+        expect![[r#"
+            graph {
+              %0 = input 0 : f32[2,6,4,8]
+              %1 = input 1 : f32[1,8,5]
+              %2 = input 2 : f32[6]
+              %3 = view reshape(%1) : f32[8,5]
+              %4 = reduce sum[0](%0) : f32[6,4,8]
+              %5 = contract sum[2]x[0](%4, %3) : f32[6,4,5]
+              %6 = contract sum[0]x[0](%5, %2) : f32[4,5]
+              outputs %6
+            }
+        "#]],
+    );
+    // In the order of a path, with a result whose labels are not said.
+    check(
+        r#"graph {
+          %0 = input 0 : bf16[4,8]
+          %1 = input 1 : bf16[8,5]
+          %2 = input 2 : bf16[5,7]
+          %3 = aten::einsum(equation="dk,kb,bA", tensors=[%0, %1, %2], path=[1,2,0,1]) : bf16[7,4]
+          outputs %3
+        }"#,
+        expect![[r#"
+            graph {
+              %0 = input 0 : bf16[4,8]
+              %1 = input 1 : bf16[8,5]
+              %2 = input 2 : bf16[5,7]
+              %3 = contract sum[1]x[0](%1, %2) : f32[8,7]
+              %4 = cast(%3) : bf16[8,7]
+              %5 = contract sum[1]x[0](%0, %4) : f32[4,7]
+              %6 = cast(%5) : bf16[4,7]
+              %7 = view permute[1,0](%6) : bf16[7,4]
+              outputs %7
+            }
+        "#]],
+    );
+    // A diagonal, a label of one operand alone, and one operand.
+    check(
+        r#"graph {
+          %0 = input 0 : f32[4,3,4]
+          %1 = input 1 : f32[4,9]
+          %2 = aten::einsum(equation="iji,ik->ij", tensors=[%0, %1], path=None) : f32[4,3]
+          %3 = aten::einsum(equation="iji->j", tensors=[%0], path=None) : f32[3]
+          outputs %2, %3
+        }"#,
+        expect![[r#"
+            graph {
+              %0 = input 0 : f32[4,3,4]
+              %1 = input 1 : f32[4,9]
+              %2 = view permute[1,0,2](%0) : f32[3,4,4]
+              %3 = view reshape(%2) : f32[3,16]
+              %4 = view slice[1,0,5](%3) : f32[3,4]
+              %5 = reduce sum[1](%1) : f32[4]
+              %6 = contract batch[1]x[0](%4, %5) : f32[4,3]
+              %7 = view permute[1,0,2](%0) : f32[3,4,4]
+              %8 = view reshape(%7) : f32[3,16]
+              %9 = view slice[1,0,5](%8) : f32[3,4]
+              %10 = reduce sum[1](%9) : f32[3]
+              outputs %6, %10
+            }
+        "#]],
+    );
+}
+
+#[test]
+fn einstein_sums_that_libtorch_computes() {
+    for (equation, out) in [
+        // Views.
+        ("ij->ji", "f32[5,4]"),
+        ("ii->i", "f32[4]"),
+        // Of no label, and twice the same.
+        ("ij->ik", "f32[4,5]"),
+        ("ij->ii", "f32[4,4]"),
+        ("ij...->i....", "f32[4]"),
+    ] {
+        let of = if equation.starts_with("ii") { "4,4" } else { "4,5" };
+        let text = format!(
+            r#"graph {{
+              %0 = input 0 : f32[{of}]
+              %1 = aten::einsum(equation="{equation}", tensors=[%0], path=None) : {out}
+              outputs %1
+            }}"#
+        );
+        let graph = parse_graph(&text).unwrap();
+        assert_eq!(lower(&graph).unwrap().to_string(), graph.to_string());
+    }
+}
+
+#[test]
+fn products_of_several_factors() {
+    check(
+        "graph {
+          %0 = input 0 : f32[10,100]
+          %1 = input 1 : f32[100,5]
+          %2 = input 2 : f32[5,50]
+          %3 = input 3 : f32[50]
+          %4 = aten::linalg_multi_dot(tensors=[%0, %1, %2, %3]) : f32[10]
+          %5 = aten::chain_matmul(matrices=[%0, %1, %2]) : f32[10,50]
+          outputs %4, %5
+        }",
+        expect![[r#"
+            graph {
+              %0 = input 0 : f32[10,100]
+              %1 = input 1 : f32[100,5]
+              %2 = input 2 : f32[5,50]
+              %3 = input 3 : f32[50]
+              %4 = contract sum[1]x[0](%2, %3) : f32[5]
+              %5 = contract sum[1]x[0](%1, %4) : f32[100]
+              %6 = contract sum[1]x[0](%0, %5) : f32[10]
+              %7 = contract sum[1]x[0](%0, %1) : f32[10,5]
+              %8 = contract sum[1]x[0](%7, %2) : f32[10,50]
+              outputs %6, %8
+            }
+        "#]],
+    );
+    check(
+        "graph {
+          %0 = input 0 : bf16[3,2,8]
+          %1 = input 1 : bf16[3,2,7]
+          %2 = input 2 : bf16[5,8,7]
+          %3 = input 3 : bf16[5]
+          %4 = aten::bilinear(input1=%0, input2=%1, weight=%2, bias=%3) : bf16[3,2,5]
+          %5 = aten::inner(self=%0, other=%0) : bf16[3,2,3,2]
+          outputs %4, %5
+        }",
+        expect![[r#"
+            graph {
+              %0 = input 0 : bf16[3,2,8]
+              %1 = input 1 : bf16[3,2,7]
+              %2 = input 2 : bf16[5,8,7]
+              %3 = input 3 : bf16[5]
+              %4 = contract sum[2]x[1](%0, %2) : f32[3,2,5,7]
+              %5 = cast(%4) : bf16[3,2,5,7]
+              %6 = contract batch[0,1]x[0,1] sum[3]x[2](%5, %1) : f32[3,2,5]
+              %7 = cast(%3) : f32[5]
+              %8 = view reshape(%7) : f32[1,1,5]
+              %9 = view expand(%8) : f32[3,2,5]
+              %10 = map add(%6, %9) : f32[3,2,5]
+              %11 = cast(%10) : bf16[3,2,5]
+              %12 = contract sum[2]x[2](%0, %0) : f32[3,2,3,2]
+              %13 = cast(%12) : bf16[3,2,3,2]
+              outputs %11, %13
+            }
+        "#]],
+    );
+}

@@ -148,13 +148,20 @@ fn unbind(cx: &mut Cx, call: &Call<'_>) -> Option<Vec<ValueRef>> {
     (0..call.outs.len()).map(|i| cx.select_index(x, dim, i as i64)).collect()
 }
 
-/// The matrix dimensions moved to the end and read as one: the permutation, the flat value, and start and step of
-/// the diagonal.
-fn flattened(cx: &mut Cx, call: &Call<'_>, x: ValueRef) -> Option<(Vec<usize>, ValueRef, i64, i64)> {
+/// The dimensions of a call's diagonal, and its offset.
+fn diagonal_dims(cx: &Cx, call: &Call<'_>, x: ValueRef) -> Option<([usize; 2], i64)> {
+    let dim = |name: &str, default: i64| wrap(call.args.int(name).unwrap_or(default), cx.rank(x));
+    Some(([dim("dim1", 0)?, dim("dim2", 1)?], call.args.int("offset").unwrap_or(0)))
+}
+
+/// Two dimensions moved to the end and read as one: the permutation, the flat value, and start and step of the diagonal.
+fn flattened(
+    cx: &mut Cx,
+    x: ValueRef,
+    [first, second]: [usize; 2],
+    offset: i64,
+) -> Option<(Vec<usize>, ValueRef, i64, i64)> {
     let rank = cx.rank(x);
-    let first = wrap(call.args.int("dim1").unwrap_or(0), rank)?;
-    let second = wrap(call.args.int("dim2").unwrap_or(1), rank)?;
-    let offset = call.args.int("offset").unwrap_or(0);
     let perm = (0..rank).filter(|&d| d != first && d != second).chain([first, second]).collect::<Vec<_>>();
     let moved = cx.permute(x, &perm)?;
     let shape = cx.shape(moved);
@@ -167,14 +174,26 @@ fn flattened(cx: &mut Cx, call: &Call<'_>, x: ValueRef) -> Option<(Vec<usize>, V
 
 fn diagonal(cx: &mut Cx, call: &Call<'_>) -> Option<ValueRef> {
     let x = call.tensor("self")?;
-    let (_, flat, start, step) = flattened(cx, call, x)?;
-    let length = *call.out().shape.last()?;
+    let (dims, offset) = diagonal_dims(cx, call, x)?;
+    diagonal_of(cx, x, dims, offset, *call.out().shape.last()?)
+}
+
+/// The diagonal of two dimensions, of this length, as the last one.
+pub(super) fn diagonal_of(
+    cx: &mut Cx,
+    x: ValueRef,
+    dims: [usize; 2],
+    offset: i64,
+    length: i64,
+) -> Option<ValueRef> {
+    let (_, flat, start, step) = flattened(cx, x, dims, offset)?;
     cx.slice(flat, cx.rank(x) - 2, if length == 0 { 0 } else { start }, length, step)
 }
 
 fn diagonal_scatter(cx: &mut Cx, call: &Call<'_>) -> Option<ValueRef> {
     let (x, source) = (call.tensor("self")?, call.tensor("src")?);
-    let (perm, flat, start, step) = flattened(cx, call, x)?;
+    let (dims, offset) = diagonal_dims(cx, call, x)?;
+    let (perm, flat, start, step) = flattened(cx, x, dims, offset)?;
     let source = cx.cast(source, call.elem()?)?;
     let written = written(cx, flat, source, cx.rank(flat) - 1, start, step)?;
     let shape = cx.shape(x);

@@ -128,7 +128,7 @@ const FAMILIES: &[(u32, Family)] = &[
     (3, shape::divide),
     (5, read::read),
     (1, read::library),
-    (6, product::product),
+    (9, product::product),
     (2, conv::convolution),
     (3, attention::attention),
     (2, opaque::opaque),

@@ -1,18 +1,23 @@
 //! Products of matrices and tensors.
 
+use tch::Kind;
+
 use super::{Fact, Generator, is_float, t};
 use crate::torch::Arg;
 
-/// A product of a value and a new input.
+/// A product of a value and new inputs.
 pub(super) fn product(g: &mut Generator) -> Option<()> {
+    let floats = g.rng.chance(0.9);
     let x = g.value(|g, id| {
-        is_float(g.kind(id)) && g.rank(id) > 0 && g.tensor(id).numel() < g.traits.most_operand
+        let kind = g.kind(id);
+        let numbers = kind != Kind::Bool && is_float(kind) == floats;
+        numbers && g.rank(id) > 0 && g.tensor(id).numel() < g.traits.most_operand
     })?;
     let (size, kind) = (g.size(x).to_vec(), g.kind(x));
     let last = *size.last()?;
     let other = g.extent();
     let fact = Fact::ROUNDED;
-    match (size.len(), g.rng.below(10)) {
+    match (size.len(), g.rng.below(15)) {
         (_, 0..=1) => {
             let weight = g.input(&[other, last], kind)?;
             let bias = if g.rng.chance(0.5) { t(g.input(&[other], kind)?) } else { Arg::None };
@@ -24,9 +29,50 @@ pub(super) fn product(g: &mut Generator) -> Option<()> {
             let rhs = g.input(&[other, size[at]], kind)?;
             g.emit("tensordot", vec![t(x), t(rhs), Arg::Ints(vec![at as i64]), Arg::Ints(vec![1])], fact)?;
         }
+        (_, 10) => labels_of_many(g, x, &size)?,
+        (_, 11) => {
+            let shapes = [vec![], size.clone(), vec![other, last], vec![last]];
+            let shape = g.rng.pick(&shapes);
+            let rhs = g.input(shape, kind)?;
+            g.emit("inner", vec![t(x), t(rhs)], fact)?;
+        }
+        (_, 12) => {
+            let many = g.extent();
+            let right: Vec<i64> = size[..size.len() - 1].iter().copied().chain([other]).collect();
+            let (right, weight) = (g.input(&right, kind)?, g.input(&[many, last, other], kind)?);
+            let bias = if g.rng.chance(0.5) { t(g.input(&[many], kind)?) } else { Arg::None };
+            g.emit("bilinear", vec![t(x), t(right), t(weight), bias], fact)?;
+        }
+        (..=2, 13) => {
+            let mut factors = vec![Some(x)];
+            let mut rows = last;
+            let more = 1 + g.rng.below(4);
+            for at in 0..more {
+                let columns = g.extent();
+                let column = at + 1 == more && g.rng.chance(0.2);
+                let shape = if column { vec![rows] } else { vec![rows, columns] };
+                factors.push(Some(g.input(&shape, kind)?));
+                rows = columns;
+            }
+            let matrices = size.len() == 2 && g.rng.chance(0.3);
+            let name = if matrices { "chain_matmul" } else { "linalg_multi_dot" };
+            g.emit(name, vec![Arg::Tensors(factors)], fact)?;
+        }
+        (_, 14) => {
+            // libtorch's kernels leave results unwritten where operands are transposed and have a size of 1.
+            let mut extent = || g.extent().max(2);
+            let (lhs, rhs) = ([extent(), extent()], extent());
+            let (lhs, rhs) = match (kind, &size[..]) {
+                (Kind::Int8, &[rows, depth]) if rows.min(depth) > 1 => (x, [depth, rhs]),
+                _ => (g.input(&lhs, Kind::Int8)?, [lhs[1], rhs]),
+            };
+            let rhs = g.input(&rhs, Kind::Int8)?;
+            g.emit("_int_mm", vec![t(lhs), t(rhs)], fact)?;
+        }
         (1, 5..=6) => {
             let rhs = g.input(&[last], kind)?;
-            g.emit("dot", vec![t(x), t(rhs)], fact)?;
+            let name = *g.rng.pick(&["dot", "vdot"]);
+            g.emit(name, vec![t(x), t(rhs)], fact)?;
         }
         (1, _) => {
             if g.rng.chance(0.3) {
@@ -85,7 +131,7 @@ pub(super) fn product(g: &mut Generator) -> Option<()> {
 }
 
 /// Something that broadcasts to a shape, beside a factor.
-fn addend(g: &mut Generator, shape: &[i64], kind: tch::Kind, beta: f64) -> Option<u32> {
+fn addend(g: &mut Generator, shape: &[i64], kind: Kind, beta: f64) -> Option<u32> {
     let cut = g.rng.below(shape.len());
     let kept = shape[cut..].iter().map(|&n| if g.rng.chance(0.2) { 1 } else { n }).collect::<Vec<_>>();
     // libtorch takes no scalar for a vector.
@@ -141,5 +187,87 @@ fn einsum(g: &mut Generator, x: u32, size: &[i64]) -> Option<()> {
     let right: String = right.iter().map(|r| r.0).collect();
     let equation = Arg::Str(format!("{left},{right}->{output}"));
     g.emit("einsum", vec![equation, Arg::Tensors(vec![Some(x), Some(rhs)])], Fact::ROUNDED)?;
+    Some(())
+}
+
+/// Most products that an Einstein sum of many operands may take.
+const MAX_PRODUCTS: i64 = 1 << 18;
+
+/// Labels of one to four operands: dimensions of `...`, of diagonals and of size 1 among them, a result that is said or not, and
+/// perhaps the order of products.
+fn labels_of_many(g: &mut Generator, x: u32, size: &[i64]) -> Option<()> {
+    let mut sizes: Vec<(char, i64)> = Vec::new();
+    let ellipsis = if g.rng.chance(0.3) { g.rng.below(size.len() + 1) } else { 0 };
+    let mut text = String::from(if ellipsis > 0 { "..." } else { "" });
+    for &n in &size[ellipsis..] {
+        let same: Vec<char> =
+            sizes.iter().filter(|(_, other)| *other == n).map(|&(label, _)| label).collect();
+        let label = match same.len() {
+            count if count > 0 && g.rng.chance(0.2) => same[g.rng.below(count)],
+            _ => *g.rng.pick(&['a', 'B', 'c', 'D', 'e', 'f', 'g', 'h', 'i', 'j']),
+        };
+        if sizes.iter().any(|&(known, other)| known == label && other != n) {
+            return None;
+        }
+        text.push(label);
+        sizes.push((label, n));
+    }
+    let (mut inputs, mut operands) = (vec![text], vec![Some(x)]);
+    for _ in 0..g.rng.below(4) {
+        let (mut text, mut shape) = (String::new(), Vec::new());
+        if ellipsis > 0 && g.rng.chance(0.5) {
+            let from = g.rng.below(ellipsis + 1);
+            text.push_str("...");
+            shape.extend_from_slice(&size[from..ellipsis]);
+        }
+        for at in g.rng.permutation(sizes.len()) {
+            let (label, n) = sizes[at];
+            if g.rng.chance(0.5) && !text.contains(label) {
+                text.push(label);
+                shape.push(if g.rng.chance(0.1) { 1 } else { n });
+            }
+        }
+        if g.rng.chance(0.5) {
+            let label = *g.rng.pick(&['k', 'L', 'm', 'N']);
+            let known = sizes.iter().find(|(known, _)| *known == label).map(|&(_, n)| n);
+            let n = known.unwrap_or_else(|| g.extent());
+            if known.is_none() {
+                sizes.push((label, n));
+            }
+            if !text.contains(label) {
+                text.push(label);
+                shape.push(n);
+            }
+        }
+        operands.push(Some(g.input(&shape, g.kind(x))?));
+        inputs.push(text);
+    }
+    let mut distinct = sizes.clone();
+    distinct.sort_unstable();
+    distinct.dedup();
+    let all = distinct.iter().map(|&(_, n)| n).chain(size[..ellipsis].iter().copied());
+    all.map(|n| n.max(1)).try_fold(1i64, i64::checked_mul).filter(|&n| n <= MAX_PRODUCTS)?;
+    let mut equation = inputs.join(",");
+    if g.rng.chance(0.75) {
+        equation.push_str("->");
+        if ellipsis > 0 && g.rng.chance(0.8) {
+            equation.push_str("...");
+        }
+        for at in g.rng.permutation(distinct.len()) {
+            if g.rng.chance(0.6) {
+                equation.push(distinct[at].0);
+            }
+        }
+    }
+    let count = operands.len();
+    let mut args = vec![Arg::Str(equation), Arg::Tensors(operands)];
+    if count > 1 && g.rng.chance(0.2) {
+        let mut path = Vec::new();
+        for left in (2..=count).rev() {
+            path.extend(g.rng.permutation(left).into_iter().take(2).map(|at| at as i64));
+        }
+        args.push(Arg::Ints(path));
+    }
+    g.emit("einsum", args, Fact::ROUNDED)?;
     Some(())
 }
