@@ -42,7 +42,7 @@ pub(crate) fn select_library(graph: &mut Graph, rewrites: &Rewrites) -> usize {
         let Some(contract) = Contract::of(graph, id) else { continue };
         if let Some(convolution) = conv::Convolution::of(graph, &contract) {
             convolution.as_calls(graph, rewrites);
-        } else if contract.is_reduction(graph) {
+        } else if contract.is_reduction(graph) || !contract.has_call(graph) {
             let sums = contract.as_sums(graph);
             graph.replace_uses(id.into(), sums);
         } else {
@@ -136,6 +136,17 @@ impl Contract {
             && self.elem.is_float()
             && along
             && depth > 1
+    }
+
+    /// Whether libtorch multiplies numbers of the type: on a GPU no integers but those of 8 bits, whose sums it does not round.
+    /// Others come from operators whose sizes are 1 wherever they sum, and which multiply element by element then.
+    fn has_call(&self, graph: &Graph) -> bool {
+        if self.elem.is_float() || !matches!(self.ty.device, Device::Cuda(_)) {
+            return true;
+        }
+        let bare = Epilogue { root: self.node, alpha: 1.0, addend: None };
+        let rounds = graph.users(self.node).iter().any(|&(user, _)| self.epilogue(graph, user).is_some());
+        self.elem == Elem::I8 && !rounds && self.form(graph, &bare).is_some()
     }
 
     /// All products, and their sums.

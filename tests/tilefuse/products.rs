@@ -162,6 +162,22 @@ fn on_a_gpu_sums_of_halves_are_calls() {
     assert!(found.allclose(&exact.to_kind(Kind::Float), 1e-5, 1e-4, false));
 }
 
+/// libtorch multiplies none there; an Einstein sum along sizes of 1 it computes element by element.
+#[test]
+fn on_a_gpu_integers_are_multiplied_by_a_kernel() {
+    setup();
+    if !has_gpu() {
+        return;
+    }
+    let _no_grad = tch::no_grad_guard();
+    let model: Function = |x| vec![Tensor::einsum("a,axy->yx", &x[..2], None::<i64>)];
+    let inputs = [&[1][..], &[1, 5, 7]].map(|shape| draw(shape, Kind::Float) * 10.0);
+    let inputs = inputs.map(|x| x.to_kind(Kind::Int64).to_device(Device::Cuda(0)));
+    let (found, plan) = run(&fused(model, Products::Measured), &inputs);
+    assert_eq!((plan.kernels_fused, plan.extern_ops), (1, 0), "{plan}");
+    assert!(found.equal(&model(&inputs)[0]));
+}
+
 /// Convolutions over channels-last: two and three axes, strides, paddings, dilations, images that end within a block.
 #[test]
 fn on_a_gpu_convolutions_are_kernels_with_their_epilogue() {

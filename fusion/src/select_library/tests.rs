@@ -413,3 +413,44 @@ fn sums_are_calls_of_their_own_on_a_gpu() {
     "#]],
     );
 }
+
+/// Of integers there are no calls on a GPU, but the one of 8-bit integers.
+#[test]
+fn products_of_integers_are_sums_on_a_gpu() {
+    check(
+        r#"graph {
+          %0 = input 0 : i64[1]@cuda:0
+          %1 = input 1 : i64[1,3]@cuda:0
+          %2 = aten::einsum(equation="a,ax->x", tensors=[%0, %1], path=None) : i64[3]@cuda:0
+          outputs %2
+        }"#,
+        expect![[r#"
+            graph {
+              %0 = input 0 : i64[1]@cuda:0
+              %1 = input 1 : i64[1,3]@cuda:0
+              %2 = view reshape(%0) : i64[1,1]@cuda:0
+              %3 = view expand(%2) : i64[3,1]@cuda:0
+              %4 = view permute[1,0](%1) : i64[3,1]@cuda:0
+              %5 = map mul(%3, %4) : i64[3,1]@cuda:0
+              %6 = reduce sum[1](%5) : i64[3]@cuda:0
+              outputs %6
+            }
+        "#]],
+    );
+    check(
+        "graph {
+          %0 = input 0 : i8[32,16]@cuda:0
+          %1 = input 1 : i8[16,8]@cuda:0
+          %2 = aten::_int_mm(self=%0, mat2=%1) : i32[32,8]@cuda:0
+          outputs %2
+        }",
+        expect![[r#"
+            graph {
+              %0 = input 0 : i8[32,16]@cuda:0
+              %1 = input 1 : i8[16,8]@cuda:0
+              %2 = aten::_int_mm(self=%0, mat2=%1) contracts sum[1]x[0](0, 1) : i32[32,8]@cuda:0
+              outputs %2
+            }
+        "#]],
+    );
+}
