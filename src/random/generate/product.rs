@@ -59,7 +59,7 @@ pub(super) fn product(g: &mut Generator) -> Option<()> {
             g.emit(name, vec![Arg::Tensors(factors)], fact)?;
         }
         (_, 14) => {
-            // libtorch's kernels leave results unwritten where operands are transposed and have a size of 1.
+            // libtorch's kernels leave results unwritten where operands are strided, or transposed and have a size of 1.
             let mut extent = || g.extent().max(2);
             let (lhs, rhs) = ([extent(), extent()], extent());
             let (lhs, rhs) = match (kind, &size[..]) {
@@ -67,6 +67,9 @@ pub(super) fn product(g: &mut Generator) -> Option<()> {
                 _ => (g.input(&lhs, Kind::Int8)?, [lhs[1], rhs]),
             };
             let rhs = g.input(&rhs, Kind::Int8)?;
+            if ![lhs, rhs].iter().all(|&operand| g.tensor(operand).is_contiguous()) {
+                return None;
+            }
             g.emit("_int_mm", vec![t(lhs), t(rhs)], fact)?;
         }
         (1, 5..=6) => {
