@@ -453,7 +453,7 @@ impl Trial<'_> {
             }
             let coarsest = self.program.outputs.get(at).and_then(|o| self.program.coarsest(o.id, &kinds));
             if !measured.may_be_rounding(coarsest.unwrap_or(e.kind())) {
-                if self.eager_changes(false, Some(at))? {
+                if self.eager_changes(false, Some(at))? || self.is_of_signs(at, &e, &o, false)? {
                     continue;
                 }
                 return Ok(Outcome::Different(found.to_string()));

@@ -514,6 +514,26 @@ fn a_rounding_may_decide_what_is_nan() {
 }
 
 #[test]
+fn a_number_may_take_the_sign_of_a_zero_that_is_the_larger_of_two() {
+    let name = "random::a_number_may_take_the_sign_of_a_zero_that_is_the_larger_of_two";
+    if !crate::common::is_alone(name) {
+        return;
+    }
+    crate::common::setup();
+    let text = "s0 = f32 1 fill -0.0
+                s1 = f32 1 fill 0.0
+                s2 = f32 1 fill 1.0
+                %0 = input s0 [1] strides [1] offset 0
+                %1 = input s1 [1] strides [1] offset 0
+                %2 = input s2 [1] strides [1] offset 0
+                %3 = fmax(%0, %1)
+                %4 = copysign.Tensor(%2, %3)
+                return %4";
+    let ran = run_fused(&text.parse().unwrap(), 1, device()).unwrap();
+    assert!(matches!(ran.outcome, Outcome::Same { .. }), "{:?}", ran.outcome);
+}
+
+#[test]
 fn programs_that_once_failed_equal_eager() {
     if !crate::common::is_alone("random::programs_that_once_failed_equal_eager") {
         return;

@@ -154,7 +154,18 @@ pub(super) fn normalize(g: &mut Generator) -> Option<()> {
     }
 }
 
+/// Whether squares of a value's finite elements stay in `f32`. Where they do not, libtorch's layer and group norms give 0 or NaN by
+/// how they divide a row into the vectors of a processor.
+fn has_squares(g: &Generator, x: u32) -> bool {
+    let x = g.tensor(x).to_kind(Kind::Double).abs();
+    let finite = x.masked_select(&x.isfinite());
+    finite.numel() == 0 || finite.max().double_value(&[]) < 1e18
+}
+
 pub(super) fn layer_norm(g: &mut Generator, x: u32) -> Option<()> {
+    if !has_squares(g, x) {
+        return None;
+    }
     let size = g.size(x);
     let from = size.len() - 1 - g.rng.below(size.len().min(2));
     let shape = &size[from..];
@@ -171,6 +182,9 @@ pub(super) fn layer_norm(g: &mut Generator, x: u32) -> Option<()> {
 }
 
 fn group_norm(g: &mut Generator, x: u32) -> Option<()> {
+    if !has_squares(g, x) {
+        return None;
+    }
     let size = g.size(x);
     let channels = *size.get(1)?;
     let groups: Vec<i64> = (1..=channels.min(8)).filter(|n| channels % n == 0).collect();
