@@ -369,7 +369,7 @@ impl Contract {
         };
         let contiguous = |shape: &[i64]| TensorType::contiguous(ty.dtype, shape, ty.device);
         let splits = parts.iter().any(|part| part.len() != 1);
-        // What lies side by side is merged first: what is permuted then can be read as it lies.
+        // Adjacent dimensions are merged before the permutation, which is then a view at strides and needs no copy.
         let follow = |part: &SmallVec<[u8; 4]>| part.windows(2).all(|pair| pair[0] + 1 == pair[1]);
         if splits && ty.is_contiguous() && parts.iter().all(follow) {
             let mut places: SmallVec<[u8; 3]> = (0..parts.len() as u8).collect();
