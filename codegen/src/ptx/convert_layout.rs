@@ -291,7 +291,7 @@ impl Lower<'_> {
     /// The address of a byte of the shared memory for changes of layout.
     pub(crate) fn scratch(&mut self, byte: &Val) -> Val {
         let wide = self.ir.def(format_args!("zext i32 {byte} to i64"));
-        let start = match self.shared.stages {
+        let start = match self.shared.scratch_start() {
             0 => "@tilefuse_convert".to_owned(),
             bytes => format!("getelementptr (i8, ptr addrspace(3) @tilefuse_convert, i64 {bytes})"),
         };

@@ -1,7 +1,8 @@
 //! Shared-memory allocation: which bytes of a block's shared memory an operation uses.
 //!
-//! The stages of loops that load ahead come first, those of one loop in the place of those of the one before. Behind them
-//! lies the scratch memory, which changes of layout, operands of products, scans and the like use one after another.
+//! The stages of loops that load ahead come first, those of one loop in the place of those of the one before. Scratch memory,
+//! which changes of layout, operands of products, scans and the like use one after another, lies in the place of the stages as
+//! well, but within such a loop, whose stages are in use: there it lies behind them.
 //! Reductions have memory of their own, each some that no other one uses, so that one barrier serves them outside loops.
 //!
 //! ```text
@@ -67,7 +68,7 @@ pub(crate) enum Part {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Allocation {
     pub(crate) part: Part,
-    /// From the beginning of the part, in bytes.
+    /// From the beginning of the memory of reductions, or of the other, in bytes.
     pub(crate) offset: u64,
     pub(crate) bytes: u64,
     /// Whether it may still be in use, so that a barrier must come before it is written.
@@ -79,11 +80,15 @@ pub(crate) struct Allocation {
 pub(crate) struct Shared {
     /// Bytes for reductions.
     pub(crate) reduce: u64,
-    /// Bytes of scratch memory.
+    /// Bytes of scratch memory where no loop loads ahead.
     pub(crate) scratch: u64,
+    /// Bytes of scratch memory behind the stages.
+    pub(crate) behind: u64,
     /// Bytes for operands of loops that are loaded ahead.
     pub(crate) stages: u64,
-    scratch_used: bool,
+    /// Whether the code is within a loop that loads ahead.
+    loads_ahead: bool,
+    used: bool,
     in_loop: bool,
 }
 
@@ -105,21 +110,38 @@ impl Shared {
         Allocation { part: Part::Reductions, offset, bytes, waits: self.in_loop }
     }
 
+    /// From here on, a loop loads ahead.
+    pub(crate) fn enter_stages(&mut self) {
+        self.loads_ahead = true;
+    }
+
+    /// The loop that loads ahead has ended, and threads may yet read its stages.
+    pub(crate) fn leave_stages(&mut self) {
+        self.loads_ahead = false;
+        self.used = true;
+    }
+
+    /// The first byte of the scratch memory.
+    pub(crate) fn scratch_start(&self) -> u64 {
+        if self.loads_ahead { self.stages } else { 0 }
+    }
+
     /// The scratch memory, made large enough.
     pub(crate) fn for_scratch(&mut self, bytes: u64) -> Allocation {
-        self.scratch = self.scratch.max(bytes.next_multiple_of(16));
-        let waits = std::mem::replace(&mut self.scratch_used, true) || self.in_loop;
-        Allocation { part: Part::Scratch, offset: 0, bytes, waits }
+        let size = if self.loads_ahead { &mut self.behind } else { &mut self.scratch };
+        *size = bytes.next_multiple_of(16).max(*size);
+        let waits = std::mem::replace(&mut self.used, true) || self.in_loop;
+        Allocation { part: Part::Scratch, offset: self.scratch_start(), bytes, waits }
     }
 
     /// What may be passed at the launch, in bytes.
     pub(crate) fn dynamic(&self) -> u64 {
-        self.stages + self.scratch
+        (self.stages + self.behind).max(self.scratch)
     }
 
     /// All of it, in bytes.
     pub(crate) fn total(&self) -> u64 {
-        self.reduce.next_multiple_of(16) + self.stages + self.scratch
+        self.reduce.next_multiple_of(16) + self.dynamic()
     }
 }
 
@@ -140,11 +162,18 @@ pub(super) fn notes(seen: &Seen<'_>, op: &Op) -> Vec<String> {
 /// The shared memory of the whole program.
 pub(super) fn about(seen: &Seen<'_>) -> Option<String> {
     let lowered = seen.lowered.as_ref()?;
-    let Shared { stages, scratch, reduce, .. } = lowered.shared;
-    let users = lowered.decisions.allocations.count(|allocation| allocation.part == Part::Scratch);
+    let Shared { stages, scratch, behind, reduce, .. } = lowered.shared;
+    let users = |start: u64| {
+        let here = |a: &Allocation| a.part == Part::Scratch && a.offset == start;
+        match lowered.decisions.allocations.count(here) {
+            1 => format!("of scratch at {start}"),
+            uses => format!("of scratch at {start}, {uses} uses one after another"),
+        }
+    };
     let parts = [
-        (stages, "of stages".to_owned()),
-        (scratch, format!("of scratch at {stages}, {users} uses one after another")),
+        (stages, "of stages at 0".to_owned()),
+        (behind, users(stages)),
+        (scratch, users(0)),
         (reduce, "of reductions".to_owned()),
     ];
     let used = parts.into_iter().filter(|(bytes, _)| *bytes > 0);

@@ -357,6 +357,7 @@ impl<'a> Lower<'a> {
             Running { pipeline, stages, induction, hi, step, read: self.ir.fresh(), next: self.ir.fresh() };
         // The stages may have been those of another loop, or of this one before.
         self.barrier(BarrierReason::Reused);
+        self.shared.enter_stages();
         self.write_residents(&running)?;
         let mut index = lo.clone();
         for stage in 0..running.pipeline.distance(self.target) {
@@ -436,6 +437,7 @@ impl<'a> Lower<'a> {
     /// Waits for the loads that nothing will use, and for the last products, whose sums are `carried`.
     pub(crate) fn end_pipeline(&mut self, op: &Op, running: &Running<'a>, carried: &mut [Vec<Val>]) {
         self.wait_for_copies(0);
+        self.shared.leave_stages();
         if let Some(product) = running.pipeline.overlapping {
             self.wait_for_products(0);
             let own = op.regions[0].args.iter().skip(1).position(|arg| *arg == product.args[2]);

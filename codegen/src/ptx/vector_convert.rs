@@ -1,6 +1,7 @@
 //! Changes of layout through shared memory where threads have, or want, neighbours along the last axis: these move
 //! together.
 
+use rustc_hash::FxHashSet;
 use tilefuse_block::Elem;
 
 use super::barrier::BarrierReason;
@@ -8,7 +9,10 @@ use super::ir::Val;
 use super::lower::Lower;
 use crate::layout::Layout;
 
-/// A tile in shared memory, row-major, with free bytes after each run so that runs do not begin in one bank.
+/// Banks of shared memory, each of words of 4 bytes.
+const BANKS: u64 = 32;
+
+/// A tile in shared memory, row-major, with free bytes after each run so that threads wait little for banks.
 #[derive(Clone, Copy)]
 struct Rows {
     bytes: u64,
@@ -21,6 +25,38 @@ struct Rows {
 impl Rows {
     fn at(self, number: u32) -> u64 {
         u64::from(number) * self.bytes + u64::from(number >> self.run) * self.free
+    }
+
+    /// For a tile that one layout writes and another one reads, so many neighbours at a time.
+    fn of(bytes: u32, (from, to): (&Layout, &Layout), Vectors { have, want }: Vectors) -> Rows {
+        let run = from.shape().last().copied().unwrap_or(0).max((128 / bytes).trailing_zeros());
+        let unit = (have.max(want) as u64 * u64::from(bytes)).max(4);
+        let with = |free: u64| Rows { bytes: bytes.into(), run, free };
+        let passes = |rows: &Rows| rows.passes(from, have) + rows.passes(to, want);
+        let choices = (0..4).map(|log| with(unit << log));
+        choices.min_by_key(passes).unwrap_or(with(unit))
+    }
+
+    /// How often a warp's accesses go through the banks, where each lane accesses so many neighbours at a time: in a pass, a
+    /// bank serves one word.
+    fn passes(&self, layout: &Layout, each: usize) -> u64 {
+        let width = each as u64 * self.bytes;
+        let together = (BANKS * 4 / width.max(4)) as u32;
+        let lane_offset = |lane: u32| {
+            let bases = layout.lanes().iter().enumerate();
+            bases.filter(|(bit, _)| lane >> bit & 1 == 1).fold(0, |number, (_, basis)| number ^ basis)
+        };
+        let mut passes = 0;
+        for first in (0..1 << layout.lanes().len()).step_by(together as usize) {
+            let words = (first..first + together).flat_map(|lane| {
+                let byte = self.at(lane_offset(lane));
+                byte / 4..(byte + width).div_ceil(4)
+            });
+            let words: FxHashSet<u64> = words.collect();
+            let of_bank = |bank: u64| words.iter().filter(|&word| word % BANKS == bank).count() as u64;
+            passes += (0..BANKS).map(of_bank).max().unwrap_or(0);
+        }
+        passes * (layout.num_regs() / each) as u64
     }
 }
 
@@ -51,12 +87,9 @@ impl Lower<'_> {
         to: &Layout,
         elem: Elem,
     ) -> Vec<Val> {
-        let bytes = elem.bytes();
         let total: u32 = from.shape().iter().sum();
-        let run = from.shape().last().copied().unwrap_or(0).max((128 / bytes).trailing_zeros());
-        let free = (have.max(want) as u64 * u64::from(bytes)).max(4);
-        let rows = Rows { bytes: bytes.into(), run, free };
-        let size = rows.at(1 << total.max(run));
+        let rows = Rows::of(elem.bytes(), (from, to), Vectors { have, want });
+        let size = rows.at(1 << total.max(rows.run));
         self.reserve(size);
         let start = self.rows_start(rows, from);
         for first in (0..from.num_regs()).step_by(have) {
