@@ -39,6 +39,8 @@ pub(crate) struct Assignment<'a> {
     pub(crate) cluster: u32,
     /// By value: values that have its layout, and how that follows.
     pub(super) links: Vec<Vec<(Value, Link)>>,
+    /// By value: whether its layout follows from that of an operand of a product.
+    pub(super) operands: Vec<bool>,
 }
 
 /// The extents of a tile as powers of two.
@@ -65,6 +67,7 @@ impl<'a> Assignment<'a> {
             warps,
             cluster,
             links: vec![Vec::new(); n],
+            operands: vec![false; n],
         };
         let mut ops = Vec::new();
         program.walk(&mut |op| ops.push(op));

@@ -71,6 +71,7 @@ impl<'a> Assignment<'a> {
     /// Assigns the layouts of all tiles.
     pub(crate) fn assign_layouts(&mut self, ops: &[&'a Op]) {
         self.link_region(&self.program.body, None);
+        self.find_operands(ops);
         self.spread_products(ops);
         self.spread_anchors(ops);
         self.spread_rest(ops);

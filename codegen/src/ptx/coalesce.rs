@@ -2,7 +2,8 @@
 //!
 //! A load or store is done in the layout of its tile, unless the tile's first lanes and registers lie along another axis
 //! than the one along which addresses are contiguous, or its lanes access pieces of memory that are shorter than a sector, as
-//! those of a product of 16-bit floats do. Then it has a layout of its own, and the tile changes layout.
+//! those of a product of 16-bit floats do. Then it has a layout of its own, and the tile changes layout: by exchanges within
+//! warps where an instruction can access more, else, for a store, as where rows begin at odd elements, through shared memory.
 //!
 //! ```text
 //! kernel @transpose(%x: ptr<f32> align(16), %y: ptr<f32> align(16)) warps(4) {
@@ -55,6 +56,9 @@ use crate::layout::{Blocked, Layout, axis_bits};
 /// Bytes of memory that are moved together.
 const SECTOR: u64 = 32;
 
+/// Elements of a thread for which a change of layout through shared memory takes less than stores of pieces of sectors.
+const MIN_STORES: usize = 8;
+
 impl<'a> Assignment<'a> {
     /// Gives layouts of their own to the accesses that would be scattered in those of their tiles.
     pub(crate) fn coalesce(&mut self, ops: &[&'a Op]) {
@@ -63,8 +67,10 @@ impl<'a> Assignment<'a> {
             let home = self.home(accessed(op));
             let layout = if self.scatters(op, &home) {
                 Some(self.coalesced(op, &all))
+            } else if self.piece(op, &home) < SECTOR {
+                self.widened(op, &home).or_else(|| self.gathered(op, &home, &all))
             } else {
-                self.widened(op, &home)
+                None
             };
             if let Some(layout) = layout {
                 self.access.insert(std::ptr::from_ref(op), layout);
@@ -76,7 +82,9 @@ impl<'a> Assignment<'a> {
     pub(crate) fn coalesced(&self, op: &Op, all: &[&Op]) -> Layout {
         let fast = self.fast_axis(op);
         let shape = &self.program.ty(op.args[1]).shape;
+        let is_operand = |op: &Op| self.operands[accessed(op).index()];
         let alike = all.iter().filter(|o| self.program.ty(o.args[1]).shape == *shape);
+        let alike = alike.filter(|o| is_operand(o) == is_operand(op));
         let vector = alike.clone().map(|o| self.width(o, fast)).max().unwrap_or(0);
         // Neighbours that alignment keeps apart go to neighbouring lanes, but for loads that can shift them.
         let apart = alike.filter(|o| self.shifted_width(o, fast).is_none());
@@ -88,21 +96,40 @@ impl<'a> Assignment<'a> {
         Layout::blocked(&shape_log, &how)
     }
 
-    /// The layout for an access whose lanes together access less than a sector of contiguous memory, in which each accesses as
-    /// much as an instruction can.
+    /// Bytes of contiguous memory that neighbouring lanes of a layout access together.
+    fn piece(&self, op: &Op, layout: &Layout) -> u64 {
+        let fast = self.fast_axis(op);
+        let vector = layout.vector(fast);
+        let start = axis_bits(layout.shape(), fast).start + vector;
+        let lanes = layout.lanes().iter().zip(start..).take_while(|(basis, bit)| **basis == 1 << bit).count();
+        self.element_bytes(op) << (vector as usize + lanes)
+    }
+
+    fn element_bytes(&self, op: &Op) -> u64 {
+        self.program.ty(op.args[0]).pointee().map_or(1, |e| u64::from(e.bytes()))
+    }
+
+    /// The layout in which each lane accesses as much as an instruction can, of what its neighbours access too.
     fn widened(&self, op: &Op, home: &Layout) -> Option<Layout> {
         let fast = self.fast_axis(op);
-        let bytes = self.program.ty(op.args[0]).pointee().map_or(1, |e| u64::from(e.bytes()));
         let (have, want) = (home.vector(fast), self.width(op, fast));
-        let start = axis_bits(home.shape(), fast).start + have;
-        let lanes = home.lanes().iter().zip(start..).take_while(|(basis, bit)| **basis == 1 << bit).count();
-        let piece = bytes << (have as usize + lanes);
-        if piece >= SECTOR || want <= have || bytes << want > piece {
+        if want <= have || self.element_bytes(op) << want > self.piece(op, home) {
             return None;
         }
         let elem = self.program.ty(accessed(op)).elem()?;
         let wide = home.widened(fast, want)?;
         matches!(Way::of(home, &wide, elem), Way::Shuffles(_)).then_some(wide)
+    }
+
+    /// The layout for a store of many elements of a thread in which neighbouring lanes access more, if they do. What a load reads
+    /// of a sector is cached.
+    fn gathered(&self, op: &Op, home: &Layout, all: &[&Op]) -> Option<Layout> {
+        let OpKind::Store { .. } = op.kind else { return None };
+        let elem = self.program.ty(accessed(op)).elem()?;
+        let layout = self.coalesced(op, all);
+        let more = self.piece(op, &layout) > self.piece(op, home);
+        let pays = home.num_regs() >= MIN_STORES && matches!(Way::of(home, &layout, elem), Way::Vectors(_));
+        (more && pays).then_some(layout)
     }
 
     /// The axis along which the addresses of an access are contiguous; the last where none is.

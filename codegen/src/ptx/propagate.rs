@@ -107,6 +107,17 @@ impl<'a> Assignment<'a> {
         }
     }
 
+    /// Finds what is linked to operands of products. What is computed where it is used links nothing.
+    pub(super) fn find_operands(&mut self, ops: &[&'a Op]) {
+        let products = ops.iter().filter(|op| matches!(op.kind, OpKind::Dot { .. }));
+        let mut work: Vec<Value> = products.flat_map(|op| op.args.iter().take(2).copied()).collect();
+        while let Some(value) = work.pop() {
+            if !self.free[value.index()] && !std::mem::replace(&mut self.operands[value.index()], true) {
+                work.extend(self.links[value.index()].iter().map(|&(other, _)| other));
+            }
+        }
+    }
+
     fn link_all(&mut self, a: Value, others: &[Value]) {
         for &b in others {
             self.link(a, b, Link::Same, Some(Link::Same));

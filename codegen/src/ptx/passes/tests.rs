@@ -67,7 +67,7 @@ fn products_of_warpgroups_run_on() {
         shown.lines().filter_map(|line| line.split_once("// ")).map(|(_, note)| note).collect();
     expect_test::expect![[r#"
         sm_90a: 4 warps, about 144 registers a thread
-        shared memory: 98304 bytes of stages
+        shared memory: 98304 bytes of stages at 0
         pipeline: 3 stages of 32768 bytes: %u 16384 bytes at 0, %v 16384 bytes at 16384
         pipeline: %next runs on into the next iteration
         barriers: other threads may yet read that shared memory
@@ -75,6 +75,44 @@ fn products_of_warpgroups_run_on() {
         pipeline: runs ahead, to shared memory
         pipeline: runs ahead, to shared memory"#]]
     .assert_eq(&notes.join("\n"));
+}
+
+/// Rows of halves that begin at odd elements change layout for their store, in the memory of stages that are not needed any more.
+#[test]
+fn rows_that_are_not_aligned_are_stored_along_rows() {
+    let text =
+        "kernel @odd(%x: ptr<bf16> align(16), %y: ptr<bf16> align(16), %z: ptr<bf16> align(16), %n: i32) {
+      %none = const 0 : i32  %step = const 4096 : i32
+      %i = range 0 4096  %left = reshape %i [64, 64]  %right = reshape %i [64, 64]
+      %zero = const 0.0 : tile<64x64xf32>
+      %sum = for %k in %none..%n step %step with (%acc = %zero) {
+        %kx = splat %k [64, 64]  %at_x = map add %left, %kx  %u = load %x, %at_x
+        %ky = splat %k [64, 64]  %at_y = map add %right, %ky  %v = load %y, %at_y
+        %next = dot %u, %v, %acc
+        yield %next
+      }
+      %r = range 0 64  %rows = expand_dims %r axis 1  %wide = const 61 : tile<64x1xi32>
+      %down = map mul %rows, %wide  %a = broadcast %down [64, 64]
+      %columns = expand_dims %r axis 0  %b = broadcast %columns [64, 64]
+      %at = map add %a, %b  %end = const 61 : tile<64x64xi32>  %inside = map lt %b, %end
+      %narrow = cast %sum bf16
+      store %z, %at, %narrow, mask %inside
+    }";
+    let program = tilefuse_block::parse_valid(text).unwrap();
+    let passes = [Pass::Coalesce, Pass::Vectorize, Pass::Convert, Pass::Shared, Pass::Barriers];
+    let shown = shown(&program, Target::Sm90a, &passes).unwrap();
+    let after_store = shown.lines().skip_while(|line| !line.contains("store %z"));
+    let lines = shown.lines().filter(|line| line.contains("// shared memory: ")).chain(after_store);
+    let notes = lines.filter_map(|line| line.split_once("// ")).map(|(_, note)| note);
+    let notes = notes.collect::<Vec<_>>().join("\n");
+    expect_test::expect![[r#"
+        shared memory: 65536 bytes of stages at 0; 9216 bytes of scratch at 0
+        coalesce: runs of 64 along axis 1, through [2 warps, 32 regs] x [32 lanes, 2 warps]
+        vectorize: 1 x bf16 an instruction, 2 bytes, mask uniform
+        convert: %narrow: [8 lanes, 2 regs, 4 warps] x [2 regs, 4 lanes, 8 regs] -> [2 warps, 32 regs] x [32 lanes, 2 warps], through shared memory, written by 2 and read by 1
+        shared: 9216 bytes of scratch
+        barriers: other threads may yet read that shared memory
+        barriers: other threads read what is put into shared memory"#]].assert_eq(&notes);
 }
 
 /// How many elements of each group a mask leaves is counted where the elements are.
