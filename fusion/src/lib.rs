@@ -37,7 +37,6 @@ mod sliced_products;
 mod text;
 mod tuple_reductions;
 mod types;
-mod unaligned;
 mod verify;
 
 pub use block_kernel::{
@@ -54,5 +53,4 @@ pub use rewrites::Rewrites;
 pub use simplify::simplify;
 pub use text::{ParseError, parse_graph, parse_recording};
 pub use types::{DType, Device, Dims, TensorType, row_major};
-pub use unaligned::LINEAR_BY_ROWS;
 pub use verify::{VerifyError, verify};

@@ -2,7 +2,6 @@
 //!
 //! ```text
 //! functional graph
-//!   split-unaligned-products   linear with odd rows, on a GPU    -> products of parts of it
 //!   lower                      calls                             -> primitive operators
 //! primitive graph
 //!   simplify                   what simplify::PASSES lists       -> until nothing changes
@@ -45,7 +44,6 @@ use crate::select_library::select_library;
 use crate::simplify::simplify_counted;
 use crate::sliced_products::slice_products;
 use crate::tuple_reductions::tuple_reductions;
-use crate::unaligned::split_unaligned_products;
 use crate::{Prepacked, Products};
 
 /// What passes know beside the program that they rewrite.
@@ -199,10 +197,6 @@ const fn steps(name: &'static str, run: fn(Plan, &mut Context<'_>) -> Plan) -> P
 
 /// The passes, in order.
 pub const PASSES: &[Pass] = &[
-    graph("split-unaligned-products", Stage::Primitive, |graph, cx| {
-        split_unaligned_products(graph, &cx.profile, &cx.rewrites);
-        Ok(())
-    }),
     graph("lower", Stage::Primitive, |graph, cx| {
         *graph = lower_counted(graph, &cx.rewrites)?;
         Ok(())
@@ -457,6 +451,6 @@ mod tests {
         let (profile, stages) = (Profile::host(2), Stage::Primitive..=Stage::Plan);
         let (plan, _) = stopped("", None);
         let error = run(plan, stages, &mut Context::new(&profile), &mut |_, _| true).unwrap_err();
-        assert_eq!(error.to_string(), "split-unaligned-products is not run on this form of a program");
+        assert_eq!(error.to_string(), "lower is not run on this form of a program");
     }
 }

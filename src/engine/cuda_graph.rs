@@ -451,7 +451,7 @@ fn obstacle(mode: CudaGraphs, plan: &Plan, target: Target) -> Option<String> {
         if call.random {
             return Some(format!("{name} draws random numbers"));
         }
-        let queues = call.op.starts_with("aten::") || call.op == tilefuse_fusion::LINEAR_BY_ROWS;
+        let queues = call.op.starts_with("aten::");
         (!queues).then(|| format!("{name} may do more than queue work"))
     };
     if let Some(reason) = plan.steps.iter().find_map(call) {

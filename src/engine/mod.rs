@@ -31,7 +31,6 @@ mod step_times;
 mod table;
 #[cfg(test)]
 mod tests;
-mod unaligned;
 mod workspaces;
 
 pub use audit::Audit;

@@ -185,9 +185,6 @@ impl Runs<'_> {
 
 /// A call of an operator, to be run with tensors for its operands.
 pub(crate) fn new_call(aten: &tilefuse_fusion::AtenCall) -> Result<Call, Error> {
-    if aten.op == tilefuse_fusion::LINEAR_BY_ROWS {
-        super::unaligned::register()?;
-    }
     let args: Vec<crate::torch::Arg<u16>> = aten.args.iter().map(|(_, a)| arg(a)).collect();
     Call::new(&aten.op, &aten.overload, &args)
 }

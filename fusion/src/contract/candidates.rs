@@ -10,8 +10,10 @@ use std::fmt;
 
 use super::conv::Vectors;
 use super::{FREE_BYTES, Host, OperandKernel, Products, Template, blocks, conv, product, templates, vnni};
+use crate::block_kernel::Block;
 use crate::channels_last;
 use crate::graph::{AtenCall, Graph, NodeId, Op, ValueRef, View};
+use crate::library_form::ContractionForm;
 use crate::plan::{Profile, operand_place};
 use crate::types::{Device, TensorType};
 
@@ -70,9 +72,10 @@ impl Candidate<'_> {
     }
 
     /// Whether a measurement may change what is chosen: on a GPU libtorch's product is as quick, and a kernel pays where it saves
-    /// another one.
+    /// another one, or where rows begin at no multiples of 16 bytes.
     pub fn is_open(&self, profile: &Profile) -> bool {
-        !profile.machine.is_gpu() || self.call.contraction().is_none() || has_epilogue(self.graph, self.node)
+        let Some(form) = self.call.contraction().filter(|_| profile.machine.is_gpu()) else { return true };
+        has_unaligned_rows(self.graph, self.node, form) || has_epilogue(self)
     }
 
     /// What kernel and call take by the cost model.
@@ -134,11 +137,18 @@ pub(super) fn choose(
         (candidate, times)
     };
     let kernels = comparable(all.into_iter().map(timed).collect());
-    let (best, times) = kernels.iter().min_by(|(_, a), (_, b)| a.price().total_cmp(&b.price()))?;
-    let (library, why) = library(best, *times, profile);
+    let merged = kernels.iter().map(|(candidate, _)| epilogue_us(candidate, profile));
+    let merged = merged.fold(0.0, f64::max);
+    let priced = kernels.into_iter().map(|(candidate, times)| {
+        let left = merged - epilogue_us(&candidate, profile);
+        (times.price() + left / times.library_us, candidate, times)
+    });
+    let kernels: Vec<(f64, Candidate<'_>, Times)> = priced.collect();
+    let (_, best, times) = kernels.iter().min_by(|a, b| a.0.total_cmp(&b.0))?;
+    let (library, why) = library(best, *times, merged, profile);
     let library = (products != Products::Generated).then_some((library, None));
     let kernels =
-        kernels.into_iter().map(|(candidate, times)| (times.price(), Some(candidate.expecting(times))));
+        kernels.into_iter().map(|(price, candidate, times)| (price, Some(candidate.expecting(times))));
     let (_, template) = kernels.chain(library).min_by(|(a, _), (b, _)| a.total_cmp(b))?;
     Some((template, (products != Products::Generated).then_some(why)))
 }
@@ -165,14 +175,14 @@ fn comparable<'g>(all: Vec<(Candidate<'g>, Times)>) -> Vec<(Candidate<'g>, Times
     .collect()
 }
 
-/// The price of libtorch's call beside the best kernel, and the times of both as a reason.
-fn library(best: &Candidate<'_>, times: Times, profile: &Profile) -> (f64, String) {
+/// The price of libtorch's call beside the best kernel, and the times of both as a reason; `behind` is what a kernel with the epilogue
+/// takes.
+fn library(best: &Candidate<'_>, times: Times, behind: f64, profile: &Profile) -> (f64, String) {
     let moving = moving_us(best, profile);
     let mut why = times.to_string();
     if moving > 0.0 {
         why.push_str(&format!(" and {moving:.1} us for layout conversions"));
     }
-    let behind = epilogue_us(best, profile);
     if behind > 0.0 {
         why.push_str(&format!(" and {behind:.1} us for a kernel with what is an epilogue of ours"));
     }
@@ -183,11 +193,19 @@ fn library(best: &Candidate<'_>, times: Times, profile: &Profile) -> (f64, Strin
 /// host a result is in a cache then.
 fn epilogue_us(candidate: &Candidate<'_>, profile: &Profile) -> f64 {
     let merges = profile.machine.is_gpu() && candidate.template.kernel.alone.is_none();
-    if !merges || !has_epilogue(candidate.graph, candidate.node) {
+    if !merges || !has_epilogue(candidate) {
         return 0.0;
     }
     2.0 * candidate.graph.ty(candidate.node.into()).bytes() as f64 / profile.bandwidth / 1000.0
         + profile.launch_us
+}
+
+/// Whether rows of a product begin at no multiples of 16 bytes: libtorch's library takes a kernel several times slower for them on
+/// a GPU.
+pub(super) fn has_unaligned_rows(graph: &Graph, node: NodeId, form: &ContractionForm) -> bool {
+    let ty = graph.ty(node.into());
+    let bytes = ty.dtype.elem().map_or(0, |elem| i64::from(elem.bytes()));
+    form.window.is_none() && ty.shape.last().is_some_and(|columns| columns * bytes % 16 != 0)
 }
 
 /// The most operators that are looked through for an epilogue.
@@ -198,9 +216,13 @@ const MAX_EPILOGUE: usize = 64;
 /// gelu of GPT-2 a product of 8192 x 3072 x 768 takes 17 us longer than with a kernel behind it.
 const MAX_COST: u32 = 4;
 
-/// Whether pointwise operators read a call's result and nothing else does, and no kernel behind them would compute them as well:
-/// a reduction's, or one of pointwise operators that need what a later call computes.
-fn has_epilogue(graph: &Graph, node: NodeId) -> bool {
+/// Whether pointwise operators, or reductions of rows that a block of the candidate has, read a call's result and nothing else does,
+/// and no kernel behind them would compute them as well: another reduction's, or one of pointwise operators that need what a later
+/// call computes.
+fn has_epilogue(candidate: &Candidate<'_>) -> bool {
+    let (graph, node) = (candidate.graph, candidate.node);
+    let block = candidate.template.kernel.coordinates.iter().find_map(|c| c.block);
+    let of_rows = |reduce: NodeId| block.is_some_and(|block| reduces_rows(graph, reduce, &block));
     let numel = graph.ty(node.into()).numel();
     if graph.outputs.iter().any(|output| output.node == node) {
         return false;
@@ -231,6 +253,7 @@ fn has_epilogue(graph: &Graph, node: NodeId) -> bool {
                     inside.push(user);
                     computes = true;
                 }
+                Op::Reduce { .. } if of_rows(user) => computes = true,
                 Op::Map(_) | Op::Cast | Op::Reduce { .. } => return false,
                 _ if value == node => return false,
                 _ => {}
@@ -238,6 +261,14 @@ fn has_epilogue(graph: &Graph, node: NodeId) -> bool {
         }
     }
     computes
+}
+
+/// Whether a reduction is one of whole rows that a block has.
+fn reduces_rows(graph: &Graph, reduce: NodeId, block: &Block) -> bool {
+    let Op::Reduce { dims, .. } = &graph.node(reduce).op else { return false };
+    let operand = graph.operands(reduce).first().map(|&operand| graph.ty(operand).shape.clone());
+    let Some((&columns, rows)) = operand.as_ref().and_then(|shape| shape.split_last()) else { return false };
+    dims[..] == [rows.len() as u8] && columns == block.matrix[1] && columns <= i64::from(block.columns)
 }
 
 /// Whether an operand of an epilogue of so many elements is neither what a call computes, which may run later, nor made by expensive

@@ -229,9 +229,13 @@ fn by_warpgroups(
     };
     let product = warpgroup::in_memory(graph, node, product);
     let vectors = candidates::column_vectors(graph, node, product.n);
+    let unaligned = candidates::has_unaligned_rows(graph, node, form);
+    let slow = profile.products.unaligned / profile.products.aligned;
     let kernels =
         warpgroup::blocks(&product, processors, vectors)?.into_iter().filter_map(|(blocks, shares)| {
             let template = template::with(&product, blocks, Operands::of(&product))?;
+            let [ours, theirs] = shares;
+            let shares = [ours, if unaligned { theirs.min(slow) } else { theirs }];
             Some(Template { shares, result_layout: result_layout.clone(), ..template })
         });
     Ok(kernels.collect())
