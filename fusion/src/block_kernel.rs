@@ -54,8 +54,8 @@ pub struct Coordinates {
     pub block: Option<Block>,
 }
 
-/// What an instance stores of a matrix, the result's last dimension by all others: a tile of rows by columns, which begin where
-/// those of the instances before it along the first axis of the grid end.
+/// What an instance stores of a matrix, the result's last dimension by all others: a tile of rows by columns. Blocks of columns are
+/// numbered in their order.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Block {
     /// The number of each row.
@@ -66,6 +66,8 @@ pub struct Block {
     pub matrix: [i64; 2],
     /// Columns of a block.
     pub columns: u32,
+    /// The number of the block of columns, a scalar.
+    pub number: Value,
 }
 
 /// What a block kernel computes.

@@ -106,6 +106,8 @@ fn on_a_gpu_products_are_kernels_with_their_epilogue() {
             [7, 129, 64],
             [129, 136, 72],
             [64, 1000, 4096],
+            [700, 1001, 256],
+            [2100, 2050, 128],
             [4097, 264, 200],
             [300, 2048, 768],
             [8192, 768, 3072],
@@ -120,6 +122,30 @@ fn on_a_gpu_products_are_kernels_with_their_epilogue() {
                 check(model, &[draw(&[batch, k, m]).transpose(1, 2), draw(&[batch, k, n])]);
             }
             check(model, &[draw(&[batch, m, k]), draw(&[k, n])]);
+        }
+    }
+}
+
+/// A block of a product has them whole.
+#[test]
+fn on_a_gpu_rows_of_one_block_are_normalized_where_they_are_summed() {
+    setup();
+    if !has_warpgroups() {
+        return;
+    }
+    let _no_grad = tch::no_grad_guard();
+    let model: Function = |x| {
+        let sum = x[0].linear(&x[1], Some(&x[2])) + &x[3];
+        vec![sum.layer_norm(x[2].size(), Some(&x[2]), Some(&x[2]), 1e-5, false)]
+    };
+    for kind in [Kind::BFloat16, Kind::Half] {
+        let draw = |shape: &[i64]| draw(shape, kind).to_device(Device::Cuda(0));
+        for [m, n, k] in [[70, 48, 64], [129, 64, 520], [40_001, 96, 96], [40_000, 256, 64]] {
+            let inputs = [draw(&[m, k]), draw(&[n, k]) * 0.1, draw(&[n]), draw(&[m, n])];
+            let (found, plan) = run(&fused(model, Products::Generated), &inputs);
+            let apart = error(&found, model, &inputs);
+            assert!(apart < 2e-2, "{kind:?} {m} x {n} x {k}: {apart}");
+            assert_eq!((plan.kernels_fused, plan.extern_ops), (1, 0), "{plan}");
         }
     }
 }

@@ -65,11 +65,25 @@ fn exact(text: &str, profile: &Profile) -> Vec<Vec<f64>> {
 }
 
 fn check(text: &str, profile: &Profile) {
+    check_within(text, profile, 2e-5);
+}
+
+fn check_within(text: &str, profile: &Profile, tolerance: f64) {
     let (plan, packed) = planned(text, profile);
     let found = run_packed(&plan, &packed);
     for (f, e) in found.iter().flatten().zip(exact(text, profile).iter().flatten()) {
-        assert!((f - e).abs() <= 2e-5 * e.abs().max(1.0), "{f} instead of {e}\n{plan}");
+        assert!((f - e).abs() <= tolerance * e.abs().max(1.0), "{f} instead of {e}\n{plan}");
     }
+}
+
+/// A graph of bf16 on a GPU.
+fn on_gpu(text: &str) -> String {
+    let mut parts = text.split("f32[");
+    let first = parts.next().unwrap_or_default().to_owned();
+    parts.fold(first, |text, part| {
+        let (shape, rest) = part.split_once(']').unwrap();
+        text + "bf16[" + shape + "]@cuda:0" + rest
+    })
 }
 
 /// A linear layer, a residual and a layer norm, whose sum is a result as well.
@@ -144,6 +158,19 @@ fn rows_of_one_block_are_normalized_where_they_are_summed() {
         let (plan, _) = planned(&text, &Profile::host(2));
         assert_eq!(plan.kernel_count(), kernels, "{plan}");
         check(&text, &Profile::host(2));
+    }
+}
+
+#[test]
+fn on_a_gpu_rows_of_one_block_are_normalized_where_they_are_summed() {
+    let gpu = Profile::gpu(132, 4200.0).with_clusters().with_warpgroups();
+    for (rows, hidden, kernels) in [(70, 48, 1), (64, 64, 1), (40_000, 96, 1), (40_000, 256, 1), (70, 264, 2)]
+    {
+        let text = on_gpu(&norm_behind(rows, 64, hidden));
+        assert_eq!(planned(&text, &gpu).0.kernel_count(), kernels, "{rows} {hidden}");
+        if rows < 100 {
+            check_within(&text, &gpu, 3e-2);
+        }
     }
 }
 

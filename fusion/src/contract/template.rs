@@ -173,7 +173,7 @@ impl<'p> Writer<'p> {
             let stored = y.skip(start).block(&[(own_rows, p.n), (cols, 1)]);
             let axes = self.coordinates(&member, own_rows, cols);
             stored.store(value);
-            let block = self.stored_block(own_rows);
+            let block = self.stored_block(own_rows, across);
             Coordinates { offsets: stored.ptr.offset().value(), axes, block }
         })
     }
@@ -192,13 +192,13 @@ impl<'p> Writer<'p> {
         members.chain([rows, cols]).collect()
     }
 
-    /// What an instance stores, where that is a part of one matrix. Of a batch, rows would be those of all members. How wide
-    /// blocks of sums are depends on the number of threads, on which results must not. In groups, instances do not follow
-    /// the columns.
-    fn stored_block(&self, rows: Axis) -> Option<block_kernel::Block> {
+    /// What an instance stores, where that is a part of one matrix: `across` is the number of its columns' block. Of a batch, rows
+    /// would be those of all members. How wide blocks of sums are depends on the number of threads, on which results must not.
+    fn stored_block(&self, rows: Axis, across: Tile) -> Option<block_kernel::Block> {
         let p = self.product;
-        let fixed = p.batch.is_empty() && self.blocks.form == Form::Dots && self.blocks.grid.is_none();
+        let fixed = p.batch.is_empty() && self.blocks.form == Form::Dots;
         fixed.then(|| block_kernel::Block {
+            number: across.value(),
             rows: rows.index.value(),
             inside: rows.mask.map(Tile::value),
             matrix: [p.m, p.n],

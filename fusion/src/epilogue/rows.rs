@@ -94,8 +94,8 @@ impl Splice<'_> {
             Some(true) => self.lanes(block.columns),
             _ if at == 0 => self.spread(block.rows),
             _ => {
-                let id = self.push_shaped(OpKind::ProgramId(0), &[], Elem::I32, Shape::new());
-                self.push(OpKind::Splat(self.shape.clone()), &[id], Elem::I32)
+                let elem = self.elem(block.number);
+                self.push(OpKind::Splat(self.shape.clone()), &[block.number], elem)
             }
         };
         self.cast(value, elem)
