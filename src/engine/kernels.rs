@@ -11,7 +11,7 @@ use smallvec::SmallVec;
 use tilefuse_block::{OpKind, Program};
 use tilefuse_codegen::cache::{Cache, CacheOptions, Key, Kind};
 use tilefuse_codegen::host::{HostKernel, HostOptions, Pool};
-use tilefuse_codegen::ptx::{self, Ptx, Target as PtxTarget, compile_ptx};
+use tilefuse_codegen::ptx::{self, Ptx, Target as PtxTarget, compile_ptx, tensor_map};
 use tilefuse_codegen::stages::Stages;
 use tilefuse_codegen::timing::{Times, collect};
 use tilefuse_codegen::{Listing, cuda};
@@ -510,19 +510,21 @@ fn load(device: &Arc<cuda::Device>, ptx: &Ptx, key: Key) -> Result<Kernel, Error
     Ok(Kernel::Cuda(Arc::new(cuda::Kernel::load(device, ptx)?)))
 }
 
-/// Threads, blocks of a cluster, shared memory and name in the first line, then the text.
+/// Threads, blocks of a cluster, shared memory, maps of tensors and name in the first line, then the text.
 fn encode(ptx: &Ptx) -> Vec<u8> {
     let Ptx { threads, cluster, shared_bytes, name, text, .. } = ptx;
-    format!("{threads} {cluster} {shared_bytes} {name}\n{text}").into_bytes()
+    let maps = tensor_map::encode(&ptx.tensor_maps);
+    format!("{threads} {cluster} {shared_bytes} {maps} {name}\n{text}").into_bytes()
 }
 
 fn decode(bytes: &[u8], target: PtxTarget) -> Option<Ptx> {
     let (head, text) = std::str::from_utf8(bytes).ok()?.split_once('\n')?;
-    let mut head = head.splitn(4, ' ');
+    let mut head = head.splitn(5, ' ');
     let mut number = || head.next()?.parse().ok();
     let (threads, cluster, shared_bytes) = (number()?, number()?, number()?);
+    let tensor_maps = tensor_map::decode(head.next()?)?;
     let name = head.next()?.to_owned();
-    Some(Ptx { text: text.to_owned(), name, threads, cluster, shared_bytes, target })
+    Some(Ptx { text: text.to_owned(), name, threads, cluster, shared_bytes, tensor_maps, target })
 }
 
 #[cfg(test)]

@@ -11,7 +11,7 @@ use super::driver::check;
 use super::kernel::{Kernel, Log, Shape, refused};
 use super::ptxas;
 use crate::error::{Error, Result};
-use crate::ptx::{Ptx, Target};
+use crate::ptx::{Ptx, Target, tensor_map};
 use crate::timing::{Stage, timed};
 
 /// The machine code of a kernel for a device, with what a launch of it takes.
@@ -38,8 +38,9 @@ impl Cubin {
 
     /// Bytes to keep: what a launch takes in the first line, then the code.
     pub fn encode(&self) -> Vec<u8> {
-        let Shape { name, threads, cluster, shared_bytes, early } = &self.shape;
-        let head = format!("{threads} {cluster} {shared_bytes} {early} {name}\n");
+        let Shape { name, threads, cluster, shared_bytes, early, tensor_maps } = &self.shape;
+        let maps = tensor_map::encode(tensor_maps);
+        let head = format!("{threads} {cluster} {shared_bytes} {early} {maps} {name}\n");
         [head.as_bytes(), &self.code].concat()
     }
 
@@ -47,12 +48,14 @@ impl Cubin {
     pub fn decode(bytes: &[u8]) -> Option<Cubin> {
         let end = bytes.iter().position(|&b| b == b'\n')?;
         let (head, code) = (std::str::from_utf8(&bytes[..end]).ok()?, &bytes[end + 1..]);
-        let mut head = head.splitn(5, ' ');
+        let mut head = head.splitn(6, ' ');
         let mut number = || head.next()?.parse().ok();
         let (threads, cluster, shared_bytes) = (number()?, number()?, number()?);
         let early = head.next()?.parse().ok()?;
+        let tensor_maps = tensor_map::decode(head.next()?)?;
         let name = head.next()?.to_owned();
-        Some(Cubin { code: code.to_vec(), shape: Shape { name, threads, cluster, shared_bytes, early } })
+        let shape = Shape { name, threads, cluster, shared_bytes, early, tensor_maps };
+        Some(Cubin { code: code.to_vec(), shape })
     }
 }
 
@@ -129,16 +132,32 @@ fn link(device: &Device, ptx: &Ptx) -> Result<Vec<u8>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ptx::tensor_map::TensorMap;
 
     #[test]
     fn what_is_kept_comes_back() {
-        let shape =
-            Shape { name: "a b".to_owned(), threads: 128, cluster: 2, shared_bytes: 4096, early: true };
+        let map = TensorMap {
+            param: 1,
+            offset: 0,
+            sizes: vec![64, 8],
+            strides: vec![128],
+            tile: vec![64, 8],
+            swizzle: 128,
+        };
+        let shape = Shape {
+            name: "a b".to_owned(),
+            threads: 128,
+            cluster: 2,
+            shared_bytes: 4096,
+            early: true,
+            tensor_maps: vec![map],
+        };
         let cubin = Cubin { code: b"\x7fELF\n\0rest\n".to_vec(), shape };
         assert_eq!(Cubin::decode(&cubin.encode()), Some(cubin));
         assert_eq!(Cubin::decode(b""), None);
-        assert_eq!(Cubin::decode(b"128 2 4096 maybe name\ncode"), None);
-        assert_eq!(Cubin::decode(b"128 2 4096 true\ncode"), None);
+        assert_eq!(Cubin::decode(b"128 2 4096 maybe - name\ncode"), None);
+        assert_eq!(Cubin::decode(b"128 2 4096 true name\ncode"), None);
+        assert_eq!(Cubin::decode(b"128 2 4096 true -\ncode"), None);
     }
 
     #[test]

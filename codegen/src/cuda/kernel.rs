@@ -11,6 +11,7 @@ use smallvec::SmallVec;
 use super::device::Device;
 use super::driver::{check, describe};
 use crate::error::{Error, Result};
+use crate::ptx::tensor_map::TensorMap;
 use crate::ptx::{Ptx, PtxVersion};
 use crate::timing::{Stage, timed};
 
@@ -33,6 +34,8 @@ pub(super) struct Shape {
     pub(super) shared_bytes: u32,
     /// Whether it waits for the work before it itself.
     pub(super) early: bool,
+    /// Parameters behind those of the program.
+    pub(super) tensor_maps: Vec<TensorMap>,
 }
 
 impl Shape {
@@ -43,6 +46,7 @@ impl Shape {
             cluster: ptx.cluster,
             shared_bytes: ptx.shared_bytes,
             early: ptx.waits_for_predecessor(),
+            tensor_maps: ptx.tensor_maps.clone(),
         }
     }
 }
@@ -59,6 +63,7 @@ pub struct Kernel {
     shared_bytes: u32,
     registers: u32,
     local_bytes: u32,
+    tensor_maps: Vec<TensorMap>,
 }
 
 impl Kernel {
@@ -98,6 +103,7 @@ impl Kernel {
             shared_bytes: shape.shared_bytes,
             registers: 0,
             local_bytes: 0,
+            tensor_maps: shape.tensor_maps.clone(),
         };
         device.with(|| {
             let function = find(module, &shape.name)?;
@@ -180,8 +186,8 @@ impl Kernel {
             let message = format!("a grid of {grid:?} blocks, at most {MAX_GRID:?} can be launched");
             return Err(Error::Unsupported { target: self.device.properties().name.clone(), message });
         }
-        let mut pointers: SmallVec<[*mut c_void; 32]> =
-            args.iter().map(|a| std::ptr::from_ref(a).cast_mut().cast()).collect();
+        let maps = self.encoded_maps(args)?;
+        let mut pointers = pointers(args, &maps);
         let mut start = early_start();
         let config = sys::CUlaunchConfig {
             gridDimX: grid[0] as u32,
@@ -208,6 +214,57 @@ impl Kernel {
             })
         })
     }
+}
+
+/// The maps of one launch.
+type Maps = SmallVec<[sys::CUtensorMap; 4]>;
+
+/// Where the arguments of a launch are.
+fn pointers(args: &[u64], maps: &Maps) -> SmallVec<[*mut c_void; 32]> {
+    let args = args.iter().map(|a| std::ptr::from_ref(a).cast_mut().cast());
+    args.chain(maps.iter().map(|map| std::ptr::from_ref(map).cast_mut().cast())).collect()
+}
+
+impl Kernel {
+    /// The maps for the addresses that a launch has.
+    fn encoded_maps(&self, args: &[u64]) -> Result<Maps> {
+        let encode = |map: &TensorMap| {
+            let base = args.get(map.param).copied().unwrap_or_default();
+            encode_map(map, base.wrapping_add_signed(map.offset))
+        };
+        self.tensor_maps.iter().map(encode).collect()
+    }
+}
+
+/// A map of a tensor at an address, as a kernel takes it.
+fn encode_map(map: &TensorMap, address: u64) -> Result<sys::CUtensorMap> {
+    let swizzle = match map.swizzle {
+        128 => sys::CUtensorMapSwizzle::CU_TENSOR_MAP_SWIZZLE_128B,
+        64 => sys::CUtensorMapSwizzle::CU_TENSOR_MAP_SWIZZLE_64B,
+        _ => sys::CUtensorMapSwizzle::CU_TENSOR_MAP_SWIZZLE_32B,
+    };
+    let steps: SmallVec<[u32; 5]> = SmallVec::from_elem(1, map.sizes.len());
+    // SAFETY: all bits zero is a value of this structure of numbers.
+    let mut encoded: sys::CUtensorMap = unsafe { std::mem::zeroed() };
+    // SAFETY: the lists have as many elements as the rank says, or one less, which reading a map checks as well; the driver
+    // writes one map, and does not access the memory that it is of.
+    check("cuTensorMapEncodeTiled", unsafe {
+        sys::cuTensorMapEncodeTiled(
+            &mut encoded,
+            sys::CUtensorMapDataType::CU_TENSOR_MAP_DATA_TYPE_UINT16,
+            map.sizes.len() as u32,
+            address as *mut c_void,
+            map.sizes.as_ptr(),
+            map.strides.as_ptr(),
+            map.tile.as_ptr(),
+            steps.as_ptr(),
+            sys::CUtensorMapInterleave::CU_TENSOR_MAP_INTERLEAVE_NONE,
+            swizzle,
+            sys::CUtensorMapL2promotion::CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
+            sys::CUtensorMapFloatOOBfill::CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
+        )
+    })?;
+    Ok(encoded)
 }
 
 /// A launch of a kernel in a captured graph.
@@ -255,8 +312,8 @@ impl Kernel {
     /// `exec` is a live graph that was made of the capture with this node, which is a launch of this kernel with the
     /// same grid and was not destroyed. For the arguments as in [`Kernel::launch`].
     pub unsafe fn set_arguments(&self, exec: *mut c_void, node: Node, grid: u32, args: &[u64]) -> Result<()> {
-        let mut pointers: SmallVec<[*mut c_void; 32]> =
-            args.iter().map(|a| std::ptr::from_ref(a).cast_mut().cast()).collect();
+        let maps = self.encoded_maps(args)?;
+        let mut pointers = pointers(args, &maps);
         let params = sys::CUDA_KERNEL_NODE_PARAMS {
             func: self.function as CUfunction,
             gridDimX: grid * self.cluster,

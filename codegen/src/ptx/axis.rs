@@ -80,6 +80,11 @@ impl Axis {
         }
     }
 
+    /// Whether no element is negative.
+    pub(crate) fn is_nonnegative(&self) -> bool {
+        self.nonneg
+    }
+
     /// The divisibility where runs are cut to `run`, which divides the present ones.
     pub(crate) fn div_at(&self, run: &[u64]) -> u64 {
         let cut = self.run.iter().zip(run).filter(|(have, want)| want < have);

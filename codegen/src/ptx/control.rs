@@ -52,7 +52,7 @@ impl<'a> Lower<'a> {
         self.ir.raw(format_args!("br label %{head}, !llvm.loop !0"));
         self.copies.pop();
         let mut phis = vec![format!("{index} = phi i64 [ {lo}, %{before} ], [ {next_index}, %{last} ]")];
-        phis.extend(ahead.iter().map(|ahead| self.pipeline_phi(ahead, &before, &last)));
+        phis.extend(ahead.iter().flat_map(|ahead| self.pipeline_phis(ahead, &before, &last)));
         phis.extend(self.carry(&region.args[1..], &carried, (&init, &before), (&next, &last)));
         phis.push(format!("%c{n} = icmp slt i64 {index}, {hi}"));
         self.ir.insert(marker, &phis);

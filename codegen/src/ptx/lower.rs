@@ -14,6 +14,7 @@ use super::ir::{Ir, Val, literal, ty};
 use super::pairs;
 use super::shared::Shared;
 use super::software_pipeline::{self, Operands};
+use super::tensor_map::TensorMap;
 use crate::error::{Error, Result};
 use crate::layout::Layout;
 use crate::scalar;
@@ -33,6 +34,8 @@ pub(crate) struct Lower<'a> {
     /// What the thread's number adds to that of an element, by the bases of its bits.
     threads: FxHashMap<Vec<u32>, Val>,
     pub(crate) shared: Shared,
+    /// Maps that the code reads as parameters behind those of the program.
+    pub(super) tensor_maps: Vec<TensorMap>,
     /// Whether loops may load operands ahead of their use.
     pub(crate) runs_ahead: bool,
     /// Operands of products that are in shared memory already.
@@ -55,6 +58,7 @@ pub(crate) struct Lowered {
     /// Of a listing: the lines that instructions name.
     pub(crate) lines: std::collections::BTreeSet<u32>,
     pub(crate) shared: Shared,
+    pub(crate) tensor_maps: Vec<TensorMap>,
     /// Whether loops load operands ahead of their use where they can.
     pub(crate) runs_ahead: bool,
     pub(crate) decisions: Decisions,
@@ -77,6 +81,7 @@ pub(crate) fn lower(plan: &Assignment, target: Target, runs_ahead: bool, listing
         copies: vec![FxHashMap::default()],
         threads: FxHashMap::default(),
         shared: Shared::with_stages(stages),
+        tensor_maps: Vec::new(),
         runs_ahead,
         placed: Operands::default(),
         in_flight: FxHashSet::default(),
@@ -97,7 +102,8 @@ pub(crate) fn lower(plan: &Assignment, target: Target, runs_ahead: bool, listing
     lower.wait_before(None);
     lower.ir.raw("ret void");
     let (body, outside, lines) = lower.ir.finish();
-    Ok(Lowered { body, outside, lines, shared: lower.shared, runs_ahead, decisions: lower.decisions })
+    let Lower { shared, tensor_maps, decisions, .. } = lower;
+    Ok(Lowered { body, outside, lines, shared, tensor_maps, runs_ahead, decisions })
 }
 
 impl<'a> Lower<'a> {

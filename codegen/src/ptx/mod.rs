@@ -40,6 +40,7 @@ mod shared;
 mod shuffle;
 mod software_pipeline;
 mod target;
+pub mod tensor_map;
 mod uniform;
 mod vector_convert;
 mod vectorize;
@@ -58,6 +59,7 @@ pub(crate) use ir::Ir;
 use lower::Lowered;
 pub use passes::{Pass, after};
 pub use target::{PtxVersion, Target};
+use tensor_map::TensorMap;
 
 /// Shared memory that a block may have without asking for more at the launch.
 const STATIC_SHARED: u64 = 48 * 1024;
@@ -82,6 +84,8 @@ pub struct Ptx {
     pub cluster: u32,
     /// Dynamic shared memory of a block in bytes.
     pub shared_bytes: u32,
+    /// Maps of tensors that are parameters behind those of the program: each is encoded at the launch.
+    pub tensor_maps: Vec<TensorMap>,
     /// What it was compiled for.
     pub target: Target,
 }
@@ -119,6 +123,7 @@ fn compile_one(program: &Program, target: Target, version: PtxVersion) -> Result
         threads: 1 << plan.block_bits(),
         cluster: 1 << plan.cluster,
         shared_bytes: module.dynamic_shared as u32,
+        tensor_maps: module.tensor_maps,
         target,
     })
 }
@@ -209,6 +214,7 @@ fn needs_one_block(program: &Program) -> bool {
 struct Module {
     text: String,
     dynamic_shared: u64,
+    tensor_maps: Vec<TensorMap>,
 }
 
 /// The code of a program, whose loops load operands ahead where there is shared memory for it.
@@ -253,7 +259,15 @@ fn module_text(plan: &Assignment, target: Target, listing: bool) -> Result<Modul
             "@tilefuse_convert = internal addrspace(3) global [{bytes} x i8] undef, align {align}\n"
         );
     }
-    let params: Vec<String> = program.params.iter().enumerate().map(|(i, p)| param(program, i, p)).collect();
+    if lowered.shared.barriers > 0 {
+        let count = lowered.shared.barriers / 8;
+        globals +=
+            &format!("@tilefuse_copied = internal addrspace(3) global [{count} x i64] undef, align 8\n");
+    }
+    let maps = 0..lowered.tensor_maps.len();
+    let maps = maps.map(|i| format!("ptr byval([128 x i8]) align 64 \"nvvm.grid_constant\" %map{i}"));
+    let params = program.params.iter().enumerate().map(|(i, p)| param(program, i, p));
+    let params: Vec<String> = params.chain(maps).collect();
     let text = format!(
         "{globals}{}\ndefine ptx_kernel void @{}({}) #0{of_function} {{\nentry:\n{}{}}}\n\
          attributes #0 = {{ nounwind \"nvvm.reqntid\"=\"{},1,1\"{}{} }}\n\
@@ -267,7 +281,8 @@ fn module_text(plan: &Assignment, target: Target, listing: bool) -> Result<Modul
         cluster::attribute(plan),
         register_attribute(plan),
     );
-    Ok(Module { text, dynamic_shared: if dynamic { lowered.shared.dynamic() } else { 0 } })
+    let dynamic_shared = if dynamic { lowered.shared.dynamic() } else { 0 };
+    Ok(Module { text, dynamic_shared, tensor_maps: lowered.tensor_maps })
 }
 
 /// Products of products hold several tiles together: all registers that a block can have are theirs, for the assembler

@@ -86,6 +86,8 @@ pub(crate) struct Shared {
     pub(crate) behind: u64,
     /// Bytes for operands of loops that are loaded ahead.
     pub(crate) stages: u64,
+    /// Bytes of barriers that count copies of boxes.
+    pub(crate) barriers: u64,
     /// Whether the code is within a loop that loads ahead.
     loads_ahead: bool,
     used: bool,
@@ -108,6 +110,12 @@ impl Shared {
         let offset = self.reduce.next_multiple_of(16);
         self.reduce = offset + bytes;
         Allocation { part: Part::Reductions, offset, bytes, waits: self.in_loop }
+    }
+
+    /// Barriers that count copies, one for each stage: where they begin.
+    pub(crate) fn for_barriers(&mut self, stages: u64) -> u64 {
+        self.barriers += 8 * stages;
+        self.barriers - 8 * stages
     }
 
     /// From here on, a loop loads ahead.
@@ -141,7 +149,7 @@ impl Shared {
 
     /// All of it, in bytes.
     pub(crate) fn total(&self) -> u64 {
-        self.reduce.next_multiple_of(16) + self.dynamic()
+        self.reduce.next_multiple_of(16) + self.barriers.next_multiple_of(16) + self.dynamic()
     }
 }
 

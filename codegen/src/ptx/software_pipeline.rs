@@ -1,7 +1,7 @@
 //! Loops that load operands of products ahead of their use.
 //!
-//! While an iteration multiplies, the operands of later ones are on their way from global to shared memory (`cp.async`),
-//! each iteration's to a stage of its own. A load takes part if a product of the same body is all that uses it, nothing
+//! While an iteration multiplies, the operands of later ones are on their way from global to shared memory, each iteration's to
+//! a stage of its own: by `cp.async`, in which every thread copies a part, or by the tensor memory accelerator (`tensor_map.rs`). A load takes part if a product of the same body is all that uses it, nothing
 //! in the body writes memory, and its addresses follow from the induction variable alone, so that they can be computed
 //! for an iteration that is not there yet. Operands that the loop does not change are written to shared memory once.
 //!
@@ -67,6 +67,7 @@ use super::dot::{self, Side, Staged};
 use super::ir::Val;
 use super::lower::Lower;
 use super::passes::Seen;
+use super::tensor_map::{self, Boxes};
 use super::vectorize::Move;
 use crate::error::Result;
 use crate::layout::Layout;
@@ -86,6 +87,8 @@ pub(crate) struct Copy<'a> {
     group: usize,
     /// Where the operand lies within a stage.
     pub(crate) staged: Staged,
+    /// The axis of the load along which neighbours are adjacent there.
+    inner: usize,
 }
 
 /// An operand that the loop does not change, for products that read it from shared memory alone: it is written there
@@ -99,6 +102,8 @@ struct Resident<'a> {
 /// The loads of one loop that run ahead.
 pub(crate) struct Pipeline<'a> {
     copies: Vec<Copy<'a>>,
+    /// The same as boxes that one thread starts to copy, where all are.
+    boxes: Vec<Boxes>,
     residents: Vec<Resident<'a>>,
     /// The product that runs into the next iteration, whose operands must stay until then.
     overlapping: Option<&'a Op>,
@@ -160,7 +165,8 @@ impl<'a> Pipeline<'a> {
         // All sums of a block, a register each.
         let sums = copies.iter().map(|c| plan.program.ty(c.product.results[0]).numel()).max().unwrap_or(0);
         let (scalars, wanted) = (slice.scalars(), plan.program.stages);
-        let pipeline = Pipeline { copies, residents, overlapping, scalars, stage, sums, wanted };
+        let boxes = boxes(plan, op, &copies);
+        let pipeline = Pipeline { copies, boxes, residents, overlapping, scalars, stage, sums, wanted };
         let fits =
             pipeline.least_stages() * stage + pipeline.resident() <= budget(plan.target, pipeline.sums);
         (!pipeline.copies.is_empty() && fits).then_some(pipeline)
@@ -194,6 +200,16 @@ impl<'a> Pipeline<'a> {
     fn distance(&self, target: Target) -> u64 {
         self.stages(target) - 1 - u64::from(self.overlapping.is_some())
     }
+}
+
+/// The loads of a loop as boxes, if all of them are: of one that runs once, whose barriers begin anew nowhere.
+fn boxes<'a>(plan: &Assignment<'a>, op: &'a Op, copies: &[Copy<'a>]) -> Vec<Boxes> {
+    let runs_once = plan.program.body.ops.iter().any(|other| std::ptr::eq(other, op));
+    if !runs_once || !plan.target.has_tensor_maps() || plan.cluster > 0 {
+        return Vec::new();
+    }
+    let all = copies.iter().map(|copy| tensor_map::boxes(plan, copy.load, &copy.staged, copy.inner));
+    all.collect::<Option<Vec<Boxes>>>().unwrap_or_default()
 }
 
 /// What products of warpgroups take from before the loop, each where the one before ends.
@@ -295,8 +311,11 @@ impl<'a> Slice<'a> {
         }
         let operand = permutation.map_or_else(|| layout.clone(), |perm| layout.permute(perm));
         let staged = dot::staged(plan, product, side, &operand)?;
+        let along = staged.inner_axis(side, &operand);
+        let inner = permutation.map_or(along, |permutation| usize::from(permutation[along]));
         // One instruction's elements lie together in shared memory as well.
-        (1 << operand.vector(staged.inner_axis(side, &operand)) >= group).then_some(Copy {
+        (1 << operand.vector(along) >= group).then_some(Copy {
+            inner,
             load,
             product,
             side,
@@ -337,6 +356,17 @@ pub(crate) struct Running<'a> {
     /// Where the stage of the present iteration begins, and the next one's.
     read: Val,
     next: Val,
+    /// Where the barriers of the stages begin, and the parity of the present round through them, and the next one's.
+    barriers: u64,
+    parity: Val,
+    next_parity: Val,
+}
+
+impl Running<'_> {
+    /// Whether one thread starts the copies of an iteration.
+    fn has_boxes(&self) -> bool {
+        !self.pipeline.boxes.is_empty()
+    }
 }
 
 impl<'a> Lower<'a> {
@@ -353,8 +383,13 @@ impl<'a> Lower<'a> {
         let stages = pipeline.stages(self.target);
         let induction = op.regions[0].args[0];
         let (hi, step) = (hi.clone(), step.clone());
+        let [read, next, parity, next_parity] = [(); 4].map(|()| self.ir.fresh());
+        let barriers = if pipeline.boxes.is_empty() { 0 } else { self.shared.for_barriers(stages) };
         let running =
-            Running { pipeline, stages, induction, hi, step, read: self.ir.fresh(), next: self.ir.fresh() };
+            Running { pipeline, stages, induction, hi, step, read, next, barriers, parity, next_parity };
+        if running.has_boxes() {
+            self.init_copy_barriers(running.barriers, stages);
+        }
         // The stages may have been those of another loop, or of this one before.
         self.barrier(BarrierReason::Reused);
         self.shared.enter_stages();
@@ -378,15 +413,23 @@ impl<'a> Lower<'a> {
             let key = (std::ptr::from_ref(resident.product), resident.side.index());
             self.placed.insert(key, Placed { staged: resident.staged, stage: start.clone() });
         }
+        if !running.pipeline.residents.is_empty() {
+            self.show_to_matrix_unit();
+        }
         Ok(())
     }
 
     /// Waits for the operands of an iteration, and starts to load those of a later one.
     pub(crate) fn advance_pipeline(&mut self, running: &Running<'a>, index: &Val) -> Result<()> {
         let (stage, stages) = (running.pipeline.stage, running.stages);
-        self.wait_for_copies(running.pipeline.distance(self.target) - 1);
-        if running.pipeline.copies.iter().any(|copy| copy.staged.has_panels()) {
-            self.show_to_matrix_unit();
+        if running.has_boxes() {
+            let barrier = self.stage_barrier(running, &running.read);
+            self.wait_for_boxes(&barrier, &running.parity);
+        } else {
+            self.wait_for_copies(running.pipeline.distance(self.target) - 1);
+            if running.pipeline.copies.iter().any(|copy| copy.staged.has_panels()) {
+                self.show_to_matrix_unit();
+            }
         }
         self.barrier(BarrierReason::Arrived);
         self.in_flight.extend(running.pipeline.overlapping.map(|op| op.results[0]));
@@ -397,6 +440,10 @@ impl<'a> Lower<'a> {
         let after = self.ir.def(format_args!("add i32 {read}, {stage}"));
         let wraps = self.ir.def(format_args!("icmp eq i32 {after}, {}", stages * stage));
         self.ir.raw(format_args!("{} = select i1 {wraps}, i32 0, i32 {after}", running.next));
+        if running.has_boxes() {
+            let wraps = self.ir.def(format_args!("zext i1 {wraps} to i32"));
+            self.ir.raw(format_args!("{} = xor i32 {}, {wraps}", running.next_parity, running.parity));
+        }
         for copy in &running.pipeline.copies {
             let key = (std::ptr::from_ref(copy.product), copy.side.index());
             self.placed.insert(key, Placed { staged: copy.staged, stage: read.clone() });
@@ -429,14 +476,26 @@ impl<'a> Lower<'a> {
         self.load_ahead(running, &later, &write)
     }
 
-    /// Ends a loop that runs ahead; what carries its stage from one iteration to the next.
-    pub(crate) fn pipeline_phi(&self, running: &Running<'a>, before: &str, last: &str) -> String {
-        format!("{} = phi i32 [ 0, %{before} ], [ {}, %{last} ]", running.read, running.next)
+    /// What carries the stage of a loop that runs ahead from one iteration to the next.
+    pub(crate) fn pipeline_phis(&self, running: &Running<'a>, before: &str, last: &str) -> Vec<String> {
+        let carried =
+            |now: &Val, next: &Val| format!("{now} = phi i32 [ 0, %{before} ], [ {next}, %{last} ]");
+        let parity = running.has_boxes().then(|| carried(&running.parity, &running.next_parity));
+        [carried(&running.read, &running.next)].into_iter().chain(parity).collect()
+    }
+
+    /// The barrier of the stage that begins at a byte.
+    fn stage_barrier(&mut self, running: &Running<'a>, stage: &Val) -> Val {
+        let number = self.ir.def(format_args!("udiv exact i32 {stage}, {}", running.pipeline.stage));
+        let byte = self.ir.def(format_args!("mul i32 {number}, 8"));
+        self.ir.def(format_args!("add i32 {byte}, {}", running.barriers))
     }
 
     /// Waits for the loads that nothing will use, and for the last products, whose sums are `carried`.
     pub(crate) fn end_pipeline(&mut self, op: &Op, running: &Running<'a>, carried: &mut [Vec<Val>]) {
-        self.wait_for_copies(0);
+        if !running.has_boxes() {
+            self.wait_for_copies(0);
+        }
         self.shared.leave_stages();
         if let Some(product) = running.pipeline.overlapping {
             self.wait_for_products(0);
@@ -462,6 +521,17 @@ impl<'a> Lower<'a> {
         self.copies.push(FxHashMap::default());
         self.hold(running.induction, Layout::scalar(self.plan.warps), vec![narrow]);
         running.pipeline.scalars.iter().try_for_each(|op| self.op(op))?;
+        if running.has_boxes() {
+            let barrier = self.stage_barrier(running, stage);
+            let mut loads = Vec::new();
+            for (copy, boxes) in running.pipeline.copies.iter().zip(&running.pipeline.boxes) {
+                let place = self.ir.def(format_args!("add i32 {stage}, {}", copy.staged.base));
+                loads.push((boxes, place));
+            }
+            self.copy_boxes(&loads, &barrier, &runs)?;
+            self.copies.pop();
+            return Ok(());
+        }
         for copy in &running.pipeline.copies {
             self.copy_ahead(copy, &runs, stage)?;
         }
@@ -518,7 +588,8 @@ pub(super) fn notes(seen: &Seen<'_>, op: &Op) -> Vec<String> {
         format!("%{name} {bytes} bytes at {}", copy.staged.base)
     });
     let copies: Vec<String> = copies.collect();
-    let mut out = vec![format!("{stages} stages of {} bytes: {}", pipeline.stage, copies.join(", "))];
+    let by = if pipeline.boxes.is_empty() { "" } else { ", copied by the tensor memory accelerator" };
+    let mut out = vec![format!("{stages} stages of {} bytes: {}{by}", pipeline.stage, copies.join(", "))];
     for Resident { product, side, staged } in &pipeline.residents {
         let name = seen.name(product.args[side.index()]);
         out.push(format!(

@@ -103,6 +103,11 @@ impl Target {
         matches!(self, Target::Sm90a | Target::Sm100a)
     }
 
+    /// Whether there is a tensor memory accelerator, which copies boxes of tensors (TMA).
+    pub const fn has_tensor_maps(self) -> bool {
+        matches!(self, Target::Sm90a)
+    }
+
     /// Whether four warps can multiply together (`wgmma`).
     pub const fn has_warpgroups(self) -> bool {
         matches!(self, Target::Sm90a)

@@ -5,6 +5,7 @@
 //! shuffles and barriers wait for the other threads.
 
 mod atomic;
+mod boxes;
 mod matrix;
 mod print;
 mod warpgroup;
@@ -20,6 +21,7 @@ use inkwell::execution_engine::ExecutionEngine;
 use inkwell::memory_buffer::MemoryBuffer;
 use inkwell::targets::{CodeModel, InitializationConfig, RelocMode, Target as LlvmTarget, TargetMachine};
 use tilefuse_block::{Kind, Program};
+use tilefuse_codegen::ptx::Ptx;
 
 /// The threads of a cluster of blocks.
 struct Block {
@@ -170,6 +172,7 @@ fn functions() -> Vec<(&'static str, usize)> {
         ("emulated_matrices", matrix::load as *const () as usize),
         ("emulated_tf32", matrix::tf32 as *const () as usize),
         ("emulated_warpgroups", warpgroup::multiply as *const () as usize),
+        ("emulated_box", boxes::copy as *const () as usize),
         ("emulated_vote", vote as *const () as usize),
         ("emulated_shuffle_from", shuffle_from as *const () as usize),
         ("emulated_tid", thread_index as *const () as usize),
@@ -243,10 +246,15 @@ type Entry = extern "C" fn(*const u64);
 pub(crate) fn run(
     program: &Program,
     ir: &str,
-    [threads, cluster]: [u32; 2],
+    ptx: &Ptx,
     grid: [u32; 3],
     args: &[u64],
 ) -> Result<Vec<String>, String> {
+    let Ptx { threads, cluster, tensor_maps, .. } = ptx;
+    let (threads, cluster) = (*threads, *cluster);
+    let maps: Vec<boxes::Map> = tensor_maps.iter().map(|map| boxes::Map::new(map, args)).collect();
+    let args: Vec<u64> =
+        args.iter().copied().chain(maps.iter().map(|map| std::ptr::from_ref(map) as u64)).collect();
     static START: Once = Once::new();
     START.call_once(|| LlvmTarget::initialize_x86(&InitializationConfig::default()));
     let contexts: Vec<Context> = (0..cluster).map(|_| Context::create()).collect();
@@ -267,7 +275,7 @@ pub(crate) fn run(
     for instance in
         (0..grid[2]).flat_map(|z| (0..grid[1]).flat_map(move |y| (0..grid[0]).map(move |x| [x, y, z])))
     {
-        lines.extend(run_block(&entries, &shared, threads, [instance, grid], args)?);
+        lines.extend(run_block(&entries, &shared, threads, [instance, grid], &args)?);
     }
     Ok(lines)
 }
@@ -366,7 +374,7 @@ fn rewrite(program: &Program, ir: &str) -> String {
             continue;
         }
         // Products of warpgroups happen at once, and nothing ran before.
-        if ["@llvm.nvvm.wgmma.", "fence.proxy.async", "griddepcontrol."]
+        if ["@llvm.nvvm.wgmma.", "fence.proxy.async", "fence.mbarrier_init", "griddepcontrol."]
             .iter()
             .any(|name| line.contains(name))
         {
@@ -419,6 +427,7 @@ fn rewrite(program: &Program, ir: &str) -> String {
     out.push_str(VOTE);
     out.push_str(&matrix::helpers());
     out.push_str("declare void @emulated_warpgroups(i64, i64, i64, i32, i32, ptr, ptr)\n");
+    out.push_str("declare void @emulated_box(i64, ptr, ptr)\n");
     for name in ["maximum", "minimum"] {
         out.push_str(&number_of(name, "float", "f32"));
         out.push_str(&number_of(name, "double", "f64"));
@@ -468,7 +477,7 @@ fn access(rest: &str) -> (String, String) {
     if let Some(helper) = matrix::product(text).or_else(|| atomic::helper(text)) {
         return helper;
     }
-    if let Some(helper) = copy(text) {
+    if let Some(helper) = boxes::helper(text).or_else(|| copy(text)) {
         return helper;
     }
     if text.contains("red.shared.add.u32") {
@@ -598,6 +607,16 @@ fn wrapper(program: &Program, ir: &str) -> String {
         let _ =
             writeln!(body, "  %a{i} = getelementptr i64, ptr %args, i64 {i}\n  %p{i} = load {ty}, ptr %a{i}");
         params.push(format!("{ty} %p{i}"));
+    }
+    let maps = ir
+        .lines()
+        .filter(|line| line.starts_with("define ptx_kernel"))
+        .flat_map(|line| line.matches("byval"));
+    for j in 0..maps.count() {
+        let at = program.params.len() + j;
+        let _ =
+            writeln!(body, "  %b{j} = getelementptr i64, ptr %args, i64 {at}\n  %m{j} = load ptr, ptr %b{j}");
+        params.push(format!("ptr byval([128 x i8]) align 64 %m{j}"));
     }
     format!(
         "declare void @llvm.trap()\ndefine void @emulated_entry(ptr %args) {{\n{body}  call void @{name}({})\n  ret void\n}}\n",

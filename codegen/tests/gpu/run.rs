@@ -136,7 +136,7 @@ fn on_emulated_threads(case: &Case) -> Result<(Contents, Vec<String>), String> {
         let aligned: Vec<u128> = contents.chunks_exact(16).map(chunk).collect();
         Ok((aligned.as_ptr() as u64, aligned))
     })?;
-    let lines = crate::emulate::run(&case.program, &ir, [ptx.threads, ptx.cluster], case.grid, &words)?;
+    let lines = crate::emulate::run(&case.program, &ir, &ptx, case.grid, &words)?;
     let bytes = |b: Vec<u128>| b.into_iter().flat_map(u128::to_le_bytes).collect();
     let contents = std::hint::black_box(buffers).into_iter().map(|b| b.map(bytes)).collect();
     Ok((contents, lines))

@@ -78,6 +78,17 @@ pub(super) struct Panels {
     by_lines: bool,
 }
 
+/// How runs lie in panels.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Runs {
+    /// Elements of a piece of a run.
+    pub(crate) width: u32,
+    /// Bytes of a panel.
+    pub(crate) bytes: u64,
+    /// Panels.
+    pub(crate) count: u64,
+}
+
 impl Panels {
     /// Bits of a place that choose the part of 16 bytes within a piece.
     fn parts(self) -> u64 {
@@ -143,6 +154,12 @@ impl Staged {
     /// Whether neighbours along the lines' axis are adjacent.
     pub(super) fn is_by_lines(&self) -> bool {
         self.panels.map_or(self.line < self.common, |panels| panels.by_lines)
+    }
+
+    /// The panels of a matrix whose runs have so many elements.
+    pub(crate) fn panels_of(&self, run: u32) -> Option<Runs> {
+        let Panels { size, inner, .. } = self.panels?;
+        Some(Runs { width: 1 << inner, bytes: size, count: u64::from(run >> inner) })
     }
 
     /// Whether the operand lies in panels.
