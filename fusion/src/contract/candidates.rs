@@ -10,7 +10,7 @@ use std::fmt;
 
 use super::conv::Vectors;
 use super::{FREE_BYTES, Host, OperandKernel, Products, Template, blocks, conv, product, templates, vnni};
-use crate::block_kernel::Block;
+use crate::block_kernel::{Block, BlockKernel};
 use crate::channels_last;
 use crate::graph::{AtenCall, Graph, NodeId, Op, ValueRef, View};
 use crate::library_form::ContractionForm;
@@ -222,6 +222,7 @@ const MAX_COST: u32 = 4;
 fn has_epilogue(candidate: &Candidate<'_>) -> bool {
     let (graph, node) = (candidate.graph, candidate.node);
     let block = candidate.template.kernel.coordinates.iter().find_map(|c| c.block);
+    let block = block.filter(|block| elements_of_thread(&candidate.template.kernel, block) <= MAX_REDUCED);
     let of_rows = |reduce: NodeId| block.is_some_and(|block| reduces_rows(graph, reduce, &block));
     let numel = graph.ty(node.into()).numel();
     if graph.outputs.iter().any(|output| output.node == node) {
@@ -261,6 +262,16 @@ fn has_epilogue(candidate: &Candidate<'_>) -> bool {
         }
     }
     computes
+}
+
+/// The most elements of a block that a thread may have where its rows are reduced: they stay in registers until all are, beside what
+/// is computed of them.
+const MAX_REDUCED: u64 = 64;
+
+/// Elements of a block that each thread of a GPU has.
+fn elements_of_thread(kernel: &BlockKernel, block: &Block) -> u64 {
+    let elements = kernel.program.ty(block.rows).numel() * u64::from(block.columns);
+    elements / u64::from(32 * kernel.program.warps).max(1)
 }
 
 /// Whether a reduction is one of whole rows that a block has.

@@ -86,7 +86,7 @@ fn operands_lie_in_every_order_and_in_batches() {
 /// libtorch's library takes a slow kernel for rows that begin at no multiples of 16 bytes.
 #[test]
 fn rows_of_odd_lengths_are_generated() {
-    for (sizes, generated) in [([8192, 50_257, 768], 1), ([8192, 50_264, 768], 0), ([4, 50_257, 768], 0)] {
+    for (sizes, generated) in [([8192, 50_257, 768], 1), ([8192, 50_264, 768], 0)] {
         let plan = planned(&linear("bf16", sizes, "", 4), Products::Predicted);
         assert_eq!((plan.kernel_count(), plan.extern_count()), (generated, 1 - generated), "{sizes:?}");
     }

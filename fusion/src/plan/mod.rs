@@ -459,7 +459,8 @@ pub fn plan(graph: &Graph, profile: &Profile) -> Result<Plan, PipelineError> {
 pub(crate) fn divide_reductions(graph: &mut Graph, cx: &Context<'_>) -> Result<(), PlanError> {
     let profile = &cx.profile;
     let mut divided = mix_order::divided(graph, profile);
-    divided.extend(split::in_blocks(graph));
+    // On a GPU a kernel over rows reads them once, and nothing else multiplies while an instance computes its epilogue.
+    divided.extend(split::in_blocks(graph).filter(|_| !profile.machine.is_gpu()));
     split::split_counted(graph, profile, &cx.rewrites);
     if divided.is_empty() || cx.rewrites.is_spent() {
         return Ok(());
