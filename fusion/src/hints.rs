@@ -44,9 +44,10 @@ impl Hints {
 mod tests {
     use super::Hints;
     use crate::graph::{Graph, Op};
+    use crate::machine::Profile;
     use crate::parse_graph;
     use crate::pipeline::{Context, Stage, lowered, planned};
-    use crate::plan::{Plan, Profile, Verdict};
+    use crate::plan::{Plan, Verdict};
 
     const MODEL: &str = "graph {
       %0 = input 0 : f32[64,64]

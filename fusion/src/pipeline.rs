@@ -37,7 +37,8 @@ use crate::gathered_products::gather_products;
 use crate::graph::Graph;
 use crate::hints::Hints;
 use crate::lower::{LowerError, lower_counted};
-use crate::plan::{self, Alignments, Plan, PlanError, Profile, Tuner};
+use crate::machine::Profile;
+use crate::plan::{self, Alignments, Plan, PlanError, Tuner};
 use crate::rewrites::Rewrites;
 use crate::select_attention::{Facts, NoFacts, select_attention};
 use crate::select_library::select_library;
@@ -347,8 +348,8 @@ mod tests {
     #![allow(clippy::unwrap_used, reason = "tests")]
     use super::{Context, Form, PASSES, Stage, run};
     use crate::eval::{Precision, Sources, eval};
+    use crate::machine::Profile;
     use crate::parse_graph;
-    use crate::plan::Profile;
     use crate::rewrites::Rewrites;
     use tilefuse_block::Data;
 

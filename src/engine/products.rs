@@ -12,9 +12,9 @@ use tilefuse_codegen::cuda;
 use tilefuse_codegen::host::HostOptions;
 use tilefuse_fusion::contract::{Candidate, Times};
 use tilefuse_fusion::pipeline::Measure;
-use tilefuse_fusion::plan::{Plan, Profile, StepKind, plan};
+use tilefuse_fusion::plan::{Plan, StepKind, plan};
 use tilefuse_fusion::{
-    Arg, DType, Device, Graph, NodeId, Op, Products, TensorType, ValueRef, choose_products,
+    Arg, DType, Device, Graph, NodeId, Op, Products, Profile, TensorType, ValueRef, choose_products,
 };
 
 use super::exec::device_id;

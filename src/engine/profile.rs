@@ -5,7 +5,7 @@ use std::time::Instant;
 use serde::{Deserialize, Serialize};
 use tch::{Device, Kind, Tensor};
 use tilefuse_codegen::cache::Key;
-use tilefuse_fusion::plan::Profile;
+use tilefuse_fusion::Profile;
 
 use super::kernels::{Kernel, Stream, Target, device_name, kernel};
 use super::measure::{Remembered, in_turns};

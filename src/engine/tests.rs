@@ -1,8 +1,8 @@
 use tch::{Device, Kind, Tensor};
 use tilefuse_block::{OpKind, Program, ScalarFn};
-use tilefuse_fusion::BlockKernelKind;
 use tilefuse_fusion::pipeline::Context;
-use tilefuse_fusion::plan::{KernelKind, Plan, Profile, StepKind, plan};
+use tilefuse_fusion::plan::{KernelKind, Plan, StepKind, plan};
+use tilefuse_fusion::{BlockKernelKind, Profile};
 
 use super::compile::{fitting, graph_of};
 use crate::{Audit, Error, Kernel, Operator, Options, args};

@@ -477,8 +477,8 @@ fn outer_loop_text(plan: &Plan, at: usize) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use tilefuse_fusion::parse_graph;
-    use tilefuse_fusion::plan::{Profile, plan};
+    use tilefuse_fusion::plan::plan;
+    use tilefuse_fusion::{Profile, parse_graph};
 
     use super::*;
 

@@ -15,7 +15,7 @@
 use super::{ResultLayout, apply_to_call, lies_in, may_be_channels_last};
 use crate::graph::{Graph, NodeId, Op, ValueRef, View};
 use crate::library_form::ContractionForm;
-use crate::plan::Profile;
+use crate::machine::Profile;
 use crate::rewrites::Rewrites;
 use crate::types::{Device, TensorType};
 use tilefuse_block::Elem;

@@ -14,7 +14,8 @@ use crate::block_kernel::{Block, BlockKernel};
 use crate::channels_last;
 use crate::graph::{AtenCall, Graph, NodeId, Op, ValueRef, View};
 use crate::library_form::ContractionForm;
-use crate::plan::{Profile, operand_place};
+use crate::machine::Profile;
+use crate::plan::operand_place;
 use crate::types::{Device, TensorType};
 
 /// A call that may be a kernel of ours.

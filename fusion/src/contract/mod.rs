@@ -64,10 +64,9 @@ use crate::block_kernel::BlockKernel;
 use crate::channels_last::{self, ResultLayout};
 use crate::graph::{AtenCall, Graph, NodeId, Op, ValueRef};
 use crate::library_form::{ContractionForm, LibraryForm};
-use crate::plan::Profile;
+use crate::machine::{Machine, Profile};
 use crate::recording::Arg;
 use crate::rewrites::Rewrites;
-use crate::schedule::Machine;
 
 /// Which products of matrices are kernels of ours, and which are libtorch's.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize)]

@@ -4,8 +4,9 @@ use super::Products;
 use super::choose_products;
 use super::tests::{packed_for, run_packed};
 use crate::enum_variants::{Variants, variants};
+use crate::machine::Profile;
 use crate::pipeline::{Context, primitive};
-use crate::plan::{OuterLoopRefusal, Plan, Profile, StepKind, verify};
+use crate::plan::{OuterLoopRefusal, Plan, StepKind, verify};
 use crate::rewrites::Rewrites;
 
 /// A linear layer, gelu, a layer norm and another linear layer.

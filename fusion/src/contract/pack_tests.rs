@@ -6,9 +6,10 @@ use tilefuse_block::Elem;
 use super::tests::{evaluate, run};
 use super::{Products, Times, choose_products};
 use crate::graph::{Graph, Op};
+use crate::machine::Profile;
 use crate::parse_graph;
 use crate::pipeline::primitive;
-use crate::plan::{Plan, Profile, plan};
+use crate::plan::{Plan, plan};
 use crate::verify;
 
 /// A plan that packs operands wherever that can be done, and its graph before planning.

@@ -6,9 +6,10 @@ use super::Products;
 use super::tests::{memory, run_packed};
 use crate::eval::{Precision, Sources, eval};
 use crate::graph::{Op, ValueRef};
+use crate::machine::Profile;
 use crate::parse_graph;
 use crate::pipeline::{self, Context, Form, Stage};
-use crate::plan::{Place, Plan, Profile, StepKind};
+use crate::plan::{Place, Plan, StepKind};
 use crate::{Graph, Prepacked};
 
 /// The plan of a functional graph with generated products over packed weights.

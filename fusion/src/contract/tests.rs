@@ -10,9 +10,10 @@ use super::{Prepacked, Products, Times, choose_products};
 use crate::args::Args;
 use crate::convolution::ConvArgs;
 use crate::graph::{Graph, NodeId, Op, ValueRef};
+use crate::machine::Profile;
 use crate::parse_graph;
 use crate::pipeline::primitive;
-use crate::plan::{OuterLoop, Plan, Profile, StepKind, plan};
+use crate::plan::{OuterLoop, Plan, StepKind, plan};
 use crate::types::{TensorType, row_major};
 
 /// A tensor's elements in the order of its indices.

@@ -2,8 +2,9 @@
 
 use super::tests::{evaluate, packed, packed_for, points, position, run, run_packed};
 use super::{Declined, Products};
+use crate::machine::Profile;
 use crate::parse_graph;
-use crate::plan::{Plan, Profile, StepKind};
+use crate::plan::{Plan, StepKind};
 
 fn gpu() -> Profile {
     Profile::gpu(132, 4200.0).with_clusters().with_warpgroups()

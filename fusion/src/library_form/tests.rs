@@ -1,5 +1,5 @@
+use crate::machine::Profile;
 use crate::pipeline::{Context, Stage, lowered, planned, primitive};
-use crate::plan::Profile;
 use crate::rewrites::Rewrites;
 use crate::{Graph, Op, Products, parse_graph, verify};
 

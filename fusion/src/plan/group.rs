@@ -15,10 +15,11 @@ use super::liveness;
 use super::memory::Memory;
 use super::mix_order;
 use super::unit_order::Sequence;
-use super::{Alignments, Decision, Plan, PlanError, Profile, Tuner, Verdict, machine, written_strides};
+use super::{Alignments, Decision, Plan, PlanError, Tuner, Verdict, written_strides};
 use crate::graph::{Graph, NodeId, Op, ValueRef};
 use crate::hints::Hints;
 use crate::kernel::{BlockRefusal, Group, Kernel, Layouts, Refusal, Space, collapse};
+use crate::machine::Profile;
 use crate::rewrites::Rewrites;
 use crate::schedule::{Tiling, Walk, choose};
 use crate::types::{Dims, TensorType};
@@ -304,7 +305,7 @@ impl<'a> Planner<'a> {
         let group = Group { nodes: inside, transparent: Arc::clone(&self.transparent), roots, space };
         let mut kernel = collapse(self.graph, &group, &Strides(self.graph))?;
         in_place::order_stores(self.graph, &mut kernel);
-        let tiling = choose(&kernel, machine(self.profile));
+        let tiling = choose(&kernel, self.profile.machine);
         let cost = price(&kernel, &tiling, self.profile);
         Ok(Built { group, kernel, tiling, cost })
     }

@@ -18,10 +18,10 @@
 use rustc_hash::FxHashSet;
 use smallvec::SmallVec;
 
-use super::Profile;
-use super::split::{HOST_PARTS, two_steps};
+use super::split::two_steps;
 use crate::graph::{Graph, NodeId, Op, ValueRef};
 use crate::kernel::Space;
+use crate::machine::{HOST_PARTS, Profile};
 use crate::simplify::known;
 use crate::types::Dims;
 

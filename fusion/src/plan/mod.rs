@@ -41,12 +41,12 @@ use crate::block_kernel::BlockKernelKind;
 use crate::graph::{AliasTarget, Graph, NodeId, Op, ValueRef, View};
 use crate::hints::Hints;
 use crate::kernel::Refusal;
+use crate::machine::Profile;
 use crate::pipeline::{self, Context, PipelineError};
 use crate::rewrites::Rewrites;
-use crate::schedule::{Machine, ScheduleError, Tiling};
+use crate::schedule::{ScheduleError, Tiling};
 use crate::types::Dims;
 
-pub use cost::{ProductRates, Profile};
 pub(crate) use empty::drop_empty;
 pub(crate) use gather::store_sources;
 pub use horizontal::HorizontalRefusal;
@@ -55,7 +55,6 @@ pub use outer_loop::{LocalBuffer, OuterLoop, OuterLoopRefusal};
 pub use place::Place;
 pub(crate) use place::{OperandPlace, operand_place, repeated_place, strides_in_base};
 pub use reinplace::Copied;
-pub(crate) use split::HOST_PARTS;
 pub use split::split_reductions;
 pub use tuned::{Buffer as TunableBuffer, Tunable, Tuned, Tuner};
 pub use verify::verify;
@@ -600,9 +599,4 @@ pub(crate) fn is_dense(shape: &[i64], strides: &[i64]) -> bool {
         expected *= n;
         fits
     })
-}
-
-/// The machine of a device profile.
-pub(crate) fn machine(profile: &Profile) -> Machine {
-    profile.machine
 }

@@ -15,8 +15,8 @@ use tilefuse_block::{CacheHint, Op, OpKind, Program, Value};
 
 use super::{KernelKind, KernelStep, Memory, Place, Plan, Step, StepKind};
 use crate::graph::ValueRef;
+use crate::machine::Machine;
 use crate::rewrites::Rewrites;
-use crate::schedule::Machine;
 
 /// Bytes of a value from which on it is written by non-temporal stores. Measured with sums, `tanh`, softmax and transposes on two
 /// threads with 2 MiB of cache each and far more that other programs share: a kernel with 4 MiB takes 1.5 times as long as

@@ -18,19 +18,16 @@ use rustc_hash::FxHashSet;
 use smallvec::SmallVec;
 use tilefuse_block::{Elem, Literal};
 
-use super::Profile;
 use crate::block_kernel::Block;
 use crate::combiner::{Combiner, Members};
 use crate::graph::{Graph, NodeId, Op, ValueRef, View};
+use crate::machine::{HOST_PARTS, Profile};
 use crate::rewrites::Rewrites;
 use crate::simplify::known;
 use crate::types::{DType, Dims, TensorType};
 
 /// A part is at least this many elements.
 const MIN_PART: i64 = 2048;
-/// Instances that there should be on a processor. Not by its threads: sums of other parts are rounded otherwise, and a result
-/// must not depend on how many threads there are.
-pub(crate) const HOST_PARTS: i64 = 16;
 
 /// Splits reductions whose rows are too few to keep the machine busy.
 pub fn split_reductions(graph: &mut Graph, profile: &Profile) {

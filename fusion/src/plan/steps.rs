@@ -9,7 +9,7 @@ use super::block_kernels::BuiltBlock;
 use super::group::{Built, Planner, Unit, UnitKernel};
 use super::in_place;
 use super::place::Place;
-use super::{ExternStep, KernelKind, KernelStep, PlanError, Step, StepKind, Tuner, machine, tuned};
+use super::{ExternStep, KernelKind, KernelStep, PlanError, Step, StepKind, Tuner, tuned};
 use crate::graph::{NodeId, Op, ValueRef};
 use crate::kernel::{KNode, Kernel};
 use crate::lower::not_lowered;
@@ -114,7 +114,7 @@ impl Planner<'_> {
         let align = |v: ValueRef| self.alignments.of(&self.graph.node(v.node).op);
         let align: Vec<u32> = built.kernel.buffers.iter().map(|b| align(b.value)).collect();
         let name = self.kernel_name(&unit.nodes);
-        let machine = machine(self.profile);
+        let machine = self.profile.machine;
         let scheduled = schedule_with(&name, &built.kernel, built.tiling.clone(), machine, &align)
             .map_err(|error| PlanError::Schedule { node: self.label(unit.nodes[0]), error })?;
         let chosen = tuned::choose(&name, built, scheduled, &align, self.profile, tuner);

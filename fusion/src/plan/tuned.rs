@@ -5,7 +5,7 @@ use tilefuse_block::Elem;
 
 use super::cost::price;
 use super::group::Built;
-use super::{Profile, machine};
+use crate::machine::Profile;
 use crate::schedule::{Scheduled, Tiling, schedule_with, variants};
 
 /// Kernels that take less than so many launches are left as they are: what they take is mostly the launch, and they may
@@ -76,9 +76,9 @@ pub(super) fn choose(
     }
     let mut schedules = vec![scheduled];
     let alike = |tiling: &Tiling| price(&built.kernel, tiling, profile).us <= MAX_SLOWDOWN * built.cost.us;
-    for tiling in variants(&built.kernel, &built.tiling, machine(profile)).into_iter().filter(alike) {
+    for tiling in variants(&built.kernel, &built.tiling, profile.machine).into_iter().filter(alike) {
         if schedules.len() < MAX_SCHEDULES
-            && let Ok(other) = schedule_with(name, &built.kernel, tiling, machine(profile), align)
+            && let Ok(other) = schedule_with(name, &built.kernel, tiling, profile.machine, align)
             && tilefuse_block::verify(&other.program).is_ok()
         {
             schedules.push(other);

@@ -16,11 +16,12 @@
 use smallvec::SmallVec;
 use tilefuse_block::{Elem, Literal, Loc, ReduceFn, ScalarFn, Shape, Value};
 
+use super::ScheduleError;
 use super::emit::{Emitter, Result};
 use super::tiling::Walk;
-use super::{Machine, ScheduleError};
 use crate::combiner::{Arithmetic, Combiner, Members};
 use crate::kernel::{KExpr, KNode, Kernel, TupleReduction};
+use crate::machine::Machine;
 
 /// Elements of a step that are combined before they meet a carried tuple, as far as a tile has them.
 const MAX_COMBINED: u32 = 4;

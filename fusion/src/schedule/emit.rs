@@ -7,13 +7,14 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::SmallVec;
 use tilefuse_block::{Builder, Elem, Literal, Loc, Program, ReduceFn, ScalarFn, Shape, Value};
 
+use super::ScheduleError;
 use super::peel::Start;
 use super::persistent::PersistentSteps;
 use super::swizzle::{self, strips};
 use super::tiling::{Tiling, Walk};
-use super::{Machine, ScheduleError};
 use crate::index::{Expr, Var};
 use crate::kernel::{KExpr, KNode, Kernel};
+use crate::machine::Machine;
 
 pub(super) type Result<T> = std::result::Result<T, ScheduleError>;
 

@@ -14,13 +14,14 @@ use rustc_hash::FxHashSet;
 use smallvec::SmallVec;
 use tilefuse_block::{Elem, Literal, ScalarFn, Shape, Value};
 
+use super::ScheduleError;
 use super::accumulate::Accumulator;
 use super::emit::{Emitter, Memo, Result, parts};
 use super::persistent::bytes_of_rows;
 use super::tiling::{Axis, Tiling, Walk, extent, power_up_to, walk};
-use super::{Machine, ScheduleError};
 use crate::index::Var;
 use crate::kernel::{KExpr, KNode, Kernel};
+use crate::machine::Machine;
 
 /// Rows that are reduced together with columns: all rows of an instance in a tile, which holds them whole or walks along them.
 pub(super) fn tiling(kernel: &Kernel, machine: Machine, rows: Var, weights: &[u64]) -> Tiling {

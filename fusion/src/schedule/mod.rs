@@ -17,41 +17,10 @@ mod variants;
 use tilefuse_block::{Program, TypeError};
 
 use crate::kernel::Kernel;
+use crate::machine::Machine;
 
 pub use tiling::{Axis, Peel, Tiling, Walk, choose};
 pub use variants::variants;
-
-/// What a schedule is made for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Machine {
-    /// A processor with this many worker threads.
-    Host {
-        /// Threads that run program instances.
-        threads: u32,
-    },
-    /// A CUDA device with this many multiprocessors.
-    Gpu {
-        /// Streaming multiprocessors.
-        processors: u32,
-        /// How often the largest tiles are halved, because larger ones did not fit in the registers.
-        shrink: u32,
-        /// Whether several blocks can hold a tile together.
-        clusters: bool,
-    },
-}
-
-impl Machine {
-    /// Whether this is a CUDA device.
-    pub fn is_gpu(self) -> bool {
-        matches!(self, Machine::Gpu { .. })
-    }
-
-    /// Whether a kernel of this many instances had better start before its predecessor has ended; see
-    /// [`Program::early`]. Measured on an H200, chains of small kernels gain and rows in 100,000 instances lose a fifth.
-    pub(crate) fn starts_early(self, instances: u64) -> bool {
-        matches!(self, Machine::Gpu { processors, .. } if instances <= 8 * u64::from(processors))
-    }
-}
 
 /// A kernel that is ready for a target.
 #[derive(Clone, Debug)]

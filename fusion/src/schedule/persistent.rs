@@ -17,9 +17,10 @@ use tilefuse_block::{Elem, Literal, Value};
 use super::accumulate::Accumulator;
 use super::emit::{Emitter, Memo, Result};
 use super::tiling::{Axis, WIDEST_BLOCK, Walk, reads_once};
-use super::{Machine, Peel, Tiling};
+use super::{Peel, Tiling};
 use crate::index::Var;
 use crate::kernel::{KNode, Kernel};
+use crate::machine::Machine;
 
 /// The most steps of a row, in a block and in a cluster of two.
 const MAX_STEPS: [i64; 2] = [16, 32];

@@ -16,11 +16,11 @@
 
 use tilefuse_block::{Builder, Elem, Literal, ScalarFn, Value};
 
-use super::Machine;
 use super::emit::Result;
 use super::tiling::Tiling;
 use crate::index::Var;
 use crate::kernel::Kernel;
+use crate::machine::Machine;
 
 /// Warps of a multiprocessor that run at a time, about, for each column of tiles: 32 for eight.
 const WARPS_PER_COLUMN: u32 = 4;

@@ -2,13 +2,13 @@
 
 use smallvec::SmallVec;
 
-use super::Machine;
 use super::accumulate::merges;
 use super::mix_order;
 use super::persistent::{along, persistent, shares};
 use crate::combiner::Combiner;
 use crate::index::{Atom, Expr, Var};
 use crate::kernel::Kernel;
+use crate::machine::Machine;
 
 /// One axis of the tile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

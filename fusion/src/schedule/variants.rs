@@ -7,9 +7,10 @@
 
 use smallvec::SmallVec;
 
-use super::{Axis, Machine, Tiling, Walk};
+use super::{Axis, Tiling, Walk};
 use crate::index::Var;
 use crate::kernel::Kernel;
+use crate::machine::Machine;
 
 /// Elements of a tile, least and most.
 fn sizes(machine: Machine) -> (u64, u64) {

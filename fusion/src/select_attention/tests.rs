@@ -3,8 +3,8 @@ use expect_test::{Expect, expect};
 use super::{Facts, MaskFacts, MaskKind, NoFacts};
 use crate::graph::{AtenCall, Graph, Op, ValueRef};
 use crate::library_form::tests::calls_alone;
+use crate::machine::Profile;
 use crate::pipeline::{Context, Stage, lowered, primitive};
-use crate::plan::Profile;
 use crate::types::{Dims, TensorType};
 use crate::{lower, parse_graph, verify};
 

@@ -6,7 +6,8 @@ use tilefuse_block::interp::{self, Arg};
 use super::{REWRITES, tuple_reductions};
 use crate::eval::{Precision, Sources, eval};
 use crate::graph::{Graph, Op, ValueRef};
-use crate::plan::{Place, Plan, Profile, StepKind, plan};
+use crate::machine::Profile;
+use crate::plan::{Place, Plan, StepKind, plan};
 use crate::rewrites::Rewrites;
 use crate::{parse_graph, verify};
 

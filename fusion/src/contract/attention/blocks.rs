@@ -2,7 +2,7 @@
 
 use super::call::Attention;
 use super::split_kv::Ranges;
-use crate::plan::HOST_PARTS;
+use crate::machine::HOST_PARTS;
 use tilefuse_block::Elem;
 
 /// How attention is divided. Extents of tiles are powers of two.

@@ -21,7 +21,7 @@ use super::program::fits;
 use crate::block_kernel::{Alone, BlockKernel, BlockKernelKind, Layout, Tied};
 use crate::contract::operand::Source;
 use crate::contract::pack::OperandKernel;
-use crate::plan::HOST_PARTS;
+use crate::machine::HOST_PARTS;
 use crate::types::{DType, Device, TensorType};
 
 /// The operator of the first kernel.

@@ -2,8 +2,9 @@
 
 use crate::contract::tests::{memory, run};
 use crate::contract::{Products, Times};
+use crate::machine::Profile;
 use crate::pipeline::primitive;
-use crate::plan::{Plan, Profile, StepKind, plan};
+use crate::plan::{Plan, StepKind, plan};
 use crate::types::{Dims, TensorType, row_major};
 use crate::{Graph, choose_products, parse_graph, verify};
 

@@ -11,8 +11,9 @@ use super::{Axis, Conv};
 use crate::contract::tests::{memory, packed, run_packed};
 use crate::contract::{Products, Times, choose_products};
 use crate::graph::{NodeId, Op};
+use crate::machine::Profile;
 use crate::pipeline::primitive;
-use crate::plan::{Profile, plan};
+use crate::plan::plan;
 
 /// In which order an image lies, with elements between rows and channels that nobody reads.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -3,7 +3,7 @@
 use std::ops::RangeInclusive;
 
 use super::Conv;
-use crate::plan::Profile;
+use crate::machine::Profile;
 
 /// How a convolution is divided into instances.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -8,7 +8,7 @@ use tilefuse_block::{OpKind, Program};
 
 use super::super::{KernelStep, Plan};
 use crate::graph::ValueRef;
-use crate::schedule::Machine;
+use crate::machine::Machine;
 use crate::types::Device;
 
 /// Most pointers of a launch. CUDA takes 4096 bytes of parameters, twice as many.

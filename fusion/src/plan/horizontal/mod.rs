@@ -27,8 +27,9 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use tilefuse_block::Program;
 
 use super::liveness;
-use super::{KernelStep, Plan, Profile, Step, StepKind};
+use super::{KernelStep, Plan, Step, StepKind};
 use crate::graph::ValueRef;
+use crate::machine::Profile;
 use crate::rewrites::Rewrites;
 use crate::types::Device;
 

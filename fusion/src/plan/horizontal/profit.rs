@@ -14,9 +14,9 @@
 //! updates of 20,000 elements took 651 us so, on two threads, instead of 881 us; twenty that would each have run on the
 //! calling thread took twice as long joined as apart, and parts without other threads as long as apart.
 
-use super::super::{KernelStep, Profile};
+use super::super::KernelStep;
 use super::legal::HorizontalRefusal;
-use crate::schedule::Machine;
+use crate::machine::{Machine, Profile};
 
 /// Kernels of a GPU that take more than so many launches are large.
 const MAX_LAUNCHES: f64 = 2.5;

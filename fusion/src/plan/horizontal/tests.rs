@@ -5,7 +5,8 @@ mod rules;
 use expect_test::{Expect, expect};
 
 use super::super::tests::check;
-use crate::plan::{KernelStep, Plan, Profile, StepKind, plan, verify};
+use crate::machine::Profile;
+use crate::plan::{KernelStep, Plan, StepKind, plan, verify};
 use crate::text::parse_graph;
 
 fn gpu() -> Profile {

@@ -38,10 +38,10 @@ pub(super) use self::legal::is_legal;
 use super::liveness::{self, last_uses};
 use super::memory::{ALIGNMENT, Life, place};
 use super::reinplace::direct;
-use super::{KernelStep, Place, Plan, Profile, StepKind};
+use super::{KernelStep, Place, Plan, StepKind};
 use crate::graph::ValueRef;
+use crate::machine::{Machine, Profile};
 use crate::rewrites::Rewrites;
-use crate::schedule::Machine;
 
 /// Consecutive kernels that run over blocks of rows, each block through all of them on one thread.
 #[derive(Clone, Debug, PartialEq)]

@@ -1,7 +1,8 @@
 //! Where values lie: in place of others, in the arena, in tensors of their own.
 
 use super::plan_within;
-use crate::plan::{Plan, Profile, Verdict, plan, verify};
+use crate::machine::Profile;
+use crate::plan::{Plan, Verdict, plan, verify};
 use crate::text::parse_graph;
 
 /// A library call between kernels. The residual is added and normalised: the sum is returned as well.

@@ -19,8 +19,9 @@ mod windows;
 use smallvec::SmallVec;
 use tilefuse_block::{Elem, Literal, ReduceFn, ScalarFn};
 
-use super::{Plan, Profile, StepKind, Verdict, plan};
+use super::{Plan, StepKind, Verdict, plan};
 use crate::graph::{Graph, Op, ValueRef, View};
+use crate::machine::Profile;
 use crate::pipeline::{self, Context};
 use crate::rewrites::Rewrites;
 use crate::tuple_reductions::tuple_reductions;

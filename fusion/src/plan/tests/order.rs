@@ -1,7 +1,8 @@
 //! The order of steps, and the verifier of plans.
 
 use crate::graph::ValueRef;
-use crate::plan::{PlanError, Profile, StepKind, plan, verify};
+use crate::machine::Profile;
+use crate::plan::{PlanError, StepKind, plan, verify};
 use crate::text::parse_graph;
 
 use super::run::check;

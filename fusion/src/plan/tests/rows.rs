@@ -1,8 +1,9 @@
 //! Reductions of rows, and what is around them.
 
 use super::check;
+use crate::machine::Profile;
 use crate::pipeline::{self, Context, Form, Stage};
-use crate::plan::{Plan, Profile, Step, StepKind};
+use crate::plan::{Plan, Step, StepKind};
 
 /// The plan of a functional graph on two threads.
 fn planned(text: &str) -> Plan {

@@ -4,7 +4,8 @@ use tilefuse_block::ScalarFn;
 
 use super::G;
 use crate::graph::View;
-use crate::plan::{Profile, plan};
+use crate::machine::Profile;
+use crate::plan::plan;
 
 /// The program of a matrix and another one's transpose, added.
 fn program(rows: i64, columns: i64, profile: &Profile) -> String {

@@ -5,8 +5,9 @@ use tilefuse_block::{ReduceFn, ScalarFn};
 
 use super::{G, check};
 use crate::graph::{Graph, ValueRef, View};
+use crate::machine::Profile;
 use crate::pipeline::{self, Context};
-use crate::plan::{Plan, Profile, StepKind, Tunable, Tuned, verify};
+use crate::plan::{Plan, StepKind, Tunable, Tuned, verify};
 
 /// Machines whose launches are free, so that small kernels are worth tuning.
 fn machines() -> [Profile; 2] {

@@ -3,8 +3,8 @@
 use expect_test::{Expect, expect};
 
 use crate::library_form::tests::calls_alone;
+use crate::machine::Profile;
 use crate::pipeline::primitive;
-use crate::plan::Profile;
 use crate::{lower, parse_graph};
 
 fn check(text: &str, expect: Expect) {

@@ -9,9 +9,8 @@ use super::{BIASES, gpu, kernels, planned, steps};
 use crate::block_kernel::BlockKernelKind;
 use crate::enum_variants::{Variants, variants};
 use crate::graph::ValueRef;
-use crate::plan::{
-    Alignments, KernelKind, KernelStep, Plan, PlanError, Profile, StepKind, group, liveness, verify,
-};
+use crate::machine::Profile;
+use crate::plan::{Alignments, KernelKind, KernelStep, Plan, PlanError, StepKind, group, liveness, verify};
 use crate::rewrites::Rewrites;
 use crate::text::parse_graph;
 use crate::types::Device;
