@@ -26,6 +26,7 @@ mod library_form;
 mod lower;
 mod machine;
 pub mod pipeline;
+mod place;
 pub mod plan;
 mod promote;
 mod recording;
@@ -50,6 +51,7 @@ pub use graph::{AliasTarget, AtenCall, Edge, Graph, Node, NodeId, Op, OutputAlia
 pub use hints::Hints;
 pub use lower::{LowerError, lower, lowered_operators};
 pub use machine::{Machine, ProductRates, Profile};
+pub use place::{Alignments, Place, written_strides};
 pub use recording::{Arg, Call, Recording, Source, TensorId, TensorInfo};
 pub use rewrites::Rewrites;
 pub use simplify::simplify;

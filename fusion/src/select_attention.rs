@@ -21,7 +21,7 @@ use std::collections::{HashMap, HashSet};
 
 use crate::graph::{AtenCall, Graph, NodeId, Op, ValueRef, View};
 use crate::library_form::{AttentionForm, LibraryForm, MaskForm, is_factor, is_scale};
-use crate::plan::{Alignments, repeated_place, strides_in_base};
+use crate::place::{Alignments, repeated_place, strides_in_base};
 use crate::recording::Arg;
 use crate::rewrites::Rewrites;
 use crate::types::{Device, Dims, TensorType, row_major};

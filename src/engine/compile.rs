@@ -8,10 +8,10 @@ use tch::Tensor;
 use tilefuse_block::{Elem, Program};
 use tilefuse_codegen::host::HostOptions;
 use tilefuse_fusion::pipeline::{Context, Form, Selection, Stage};
-use tilefuse_fusion::plan::{Alignments, Plan, StepKind};
+use tilefuse_fusion::plan::{Plan, StepKind};
 use tilefuse_fusion::{
-    Alone, Device, Graph, MaybeKernel, NodeId, Op, Products, Profile, Recording, Rewrites, TensorType,
-    pipeline,
+    Alignments, Alone, Device, Graph, MaybeKernel, NodeId, Op, Products, Profile, Recording, Rewrites,
+    TensorType, pipeline,
 };
 
 use super::attention_masks::Masks;

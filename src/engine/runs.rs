@@ -1,7 +1,7 @@
 //! The steps of a plan with what they need in a call: slots, kernels, and libtorch's calls.
 
 use tilefuse_fusion::plan::{self as plan, KernelStep, Plan, Step, StepKind};
-use tilefuse_fusion::{Device, NodeId, Op, TensorType, ValueRef};
+use tilefuse_fusion::{Device, NodeId, Op, Place, TensorType, ValueRef};
 
 use super::kernels::{Kernel, Link, OuterLoop};
 use super::slots::{Slot, Slots, TensorSource};
@@ -139,7 +139,7 @@ impl Runs<'_> {
         Ok((!freed.is_empty()).then_some(Run::Free(freed)))
     }
 
-    fn call(&mut self, node: NodeId, operands: &[tilefuse_fusion::plan::Place]) -> Result<Run, Error> {
+    fn call(&mut self, node: NodeId, operands: &[Place]) -> Result<Run, Error> {
         let graph = &self.plan.graph;
         let Op::Aten(aten) = &graph.node(node).op else {
             return Err(Error::Internal(String::from("a step calls a node that is no operator")));
@@ -165,7 +165,7 @@ impl Runs<'_> {
     }
 
     /// Whether several values lie in the memory of a value one after the other.
-    fn is_reused(&self, place: &plan::Place) -> bool {
+    fn is_reused(&self, place: &Place) -> bool {
         let root = self.plan.memory.root(place.base());
         let of_plan = matches!(self.slots.get(root), Ok(Slot::Own(_) | Slot::Extern(_)));
         of_plan && self.plan.memory.over.values().any(|&over| over == root)

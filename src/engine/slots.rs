@@ -1,8 +1,8 @@
 //! Where each value of a plan is found while the plan runs.
 
 use rustc_hash::FxHashMap;
-use tilefuse_fusion::plan::{Place, Plan, StepKind};
-use tilefuse_fusion::{Dims, Graph, NodeId, Op, TensorType, ValueRef};
+use tilefuse_fusion::plan::{Plan, StepKind};
+use tilefuse_fusion::{Dims, Graph, NodeId, Op, Place, TensorType, ValueRef, written_strides};
 
 use crate::Error;
 
@@ -126,6 +126,6 @@ impl Slots {
 /// The type of a value that a kernel writes, with the strides that it is written with.
 fn written_type(graph: &Graph, value: ValueRef) -> TensorType {
     let mut ty = graph.ty(value).clone();
-    ty.strides = tilefuse_fusion::plan::written_strides(graph, value);
+    ty.strides = written_strides(graph, value);
     ty
 }

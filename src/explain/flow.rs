@@ -5,7 +5,7 @@ use rustc_hash::FxHashMap;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tilefuse_fusion::plan::{Decision, Plan, StepKind};
-use tilefuse_fusion::{NodeId, Op, ValueRef};
+use tilefuse_fusion::{NodeId, Op, Place, ValueRef};
 
 use super::modules::Parameters;
 
@@ -53,7 +53,7 @@ impl<'a> Flow<'a> {
     pub(super) fn reads(&self, at: usize) -> Vec<TensorReport> {
         let values: Vec<ValueRef> = match &self.plan.steps[at].kind {
             StepKind::Kernel(kernel) => kernel.buffers.iter().filter(|b| !b.1).map(|b| b.0).collect(),
-            StepKind::Extern(call) => call.operands.iter().map(tilefuse_fusion::plan::Place::base).collect(),
+            StepKind::Extern(call) => call.operands.iter().map(Place::base).collect(),
         };
         let mut found: IndexMap<ValueRef, TensorReport> = IndexMap::new();
         for value in values {

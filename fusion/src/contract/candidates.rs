@@ -15,7 +15,7 @@ use crate::channels_last;
 use crate::graph::{AtenCall, Graph, NodeId, Op, ValueRef, View};
 use crate::library_form::ContractionForm;
 use crate::machine::Profile;
-use crate::plan::operand_place;
+use crate::place::operand_place;
 use crate::types::{Device, TensorType};
 
 /// A call that may be a kernel of ours.

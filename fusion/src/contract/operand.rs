@@ -2,7 +2,7 @@
 
 use crate::block_kernel::Layout;
 use crate::graph::{Graph, ValueRef};
-use crate::plan::operand_place;
+use crate::place::operand_place;
 use crate::types::{Dims, row_major};
 
 /// How a program reads an operand.

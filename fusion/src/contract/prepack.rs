@@ -20,7 +20,7 @@ use super::operand::Source;
 use super::product::{Access, Product};
 use crate::block_kernel::Layout;
 use crate::graph::{Graph, NodeId, Op, ValueRef};
-use crate::plan::operand_place;
+use crate::place::operand_place;
 use crate::types::{TensorType, row_major};
 
 /// A matrix, most often within a parameter, as panels of its columns.

@@ -9,7 +9,8 @@ use crate::graph::{Op, ValueRef};
 use crate::machine::Profile;
 use crate::parse_graph;
 use crate::pipeline::{self, Context, Form, Stage};
-use crate::plan::{Place, Plan, StepKind};
+use crate::place::Place;
+use crate::plan::{Plan, StepKind};
 use crate::{Graph, Prepacked};
 
 /// The plan of a functional graph with generated products over packed weights.

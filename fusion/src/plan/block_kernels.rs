@@ -9,13 +9,14 @@ use tilefuse_block::Program;
 use tilefuse_block::passes::{PassError, optimize_for_grid};
 
 use super::cost::{Cost, operations};
-use super::group::{Planner, Strides};
-use super::{KernelKind, KernelStep, PlanError, operand_place};
+use super::group::Planner;
+use super::{KernelKind, KernelStep, PlanError};
 use crate::block_kernel::{Alone, BlockKernel, Layout, Tied};
 use crate::epilogue::{Part, Rewrite, domain, rewrite, uses};
 use crate::graph::{NodeId, Op, ValueRef};
 use crate::kernel::{BlockRefusal, Domain, Group, KNode, Kernel, Refusal, Space, build};
 use crate::machine::Profile;
+use crate::place::{Strides, operand_place};
 use crate::types::{Dims, TensorType};
 
 /// A block kernel with what was merged into it.

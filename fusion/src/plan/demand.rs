@@ -5,10 +5,10 @@ use std::sync::Arc;
 use rustc_hash::FxHashSet;
 
 use super::block_kernels::BuiltBlock;
-use super::group::{Planner, Strides};
-use super::place::{Place, strided};
+use super::group::Planner;
 use crate::graph::{NodeId, Op, ValueRef};
 use crate::kernel::Layouts;
+use crate::place::{Place, Strides, strided};
 use crate::types::TensorType;
 
 impl Planner<'_> {

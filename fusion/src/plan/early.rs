@@ -11,8 +11,9 @@
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::liveness::last_uses;
-use super::{KernelStep, Place, Plan, Step, StepKind};
+use super::{KernelStep, Plan, Step, StepKind};
 use crate::graph::{Graph, NodeId, Op, ValueRef};
+use crate::place::Place;
 
 /// What a plan does to hold less.
 #[derive(Clone, Debug, Default)]

@@ -9,10 +9,10 @@
 use rustc_hash::FxHashSet;
 use smallvec::SmallVec;
 
-use super::group::Strides;
 use crate::graph::{Graph, NodeId, Op, ValueRef, View};
 use crate::index::{Indices, Var};
 use crate::kernel::{Layouts, view_index};
+use crate::place::Strides;
 use crate::types::TensorType;
 
 /// Stores copies of sources that cannot be read as they are.

@@ -15,14 +15,15 @@ use super::liveness;
 use super::memory::Memory;
 use super::mix_order;
 use super::unit_order::Sequence;
-use super::{Alignments, Decision, Plan, PlanError, Tuner, Verdict, written_strides};
+use super::{Decision, Plan, PlanError, Tuner, Verdict};
 use crate::graph::{Graph, NodeId, Op, ValueRef};
 use crate::hints::Hints;
-use crate::kernel::{BlockRefusal, Group, Kernel, Layouts, Refusal, Space, collapse};
+use crate::kernel::{BlockRefusal, Group, Kernel, Refusal, Space, collapse};
 use crate::machine::Profile;
+use crate::place::{Alignments, Strides};
 use crate::rewrites::Rewrites;
 use crate::schedule::{Tiling, Walk, choose};
-use crate::types::{Dims, TensorType};
+use crate::types::TensorType;
 
 /// A step to be: a group of nodes in one kernel, or one libtorch call.
 #[derive(Clone, Debug)]
@@ -154,21 +155,6 @@ pub(super) struct Planner<'a> {
     /// Nearest non-transparent producers of each node.
     sources: FxHashMap<NodeId, Vec<NodeId>>,
     pub(super) decisions: Vec<Decision>,
-}
-
-/// How values lie in memory.
-pub(super) struct Strides<'a>(pub(super) &'a Graph);
-
-impl Layouts for Strides<'_> {
-    fn strides(&self, value: ValueRef) -> (Dims, i64) {
-        let ty = self.0.ty(value);
-        let strides = match self.0.node(value.node).op {
-            Op::Input(_) | Op::Param(_) | Op::Const(_) | Op::Aten(_) => ty.strides.clone(),
-            _ => written_strides(self.0, value),
-        };
-        let span = 1 + ty.shape.iter().zip(&strides).map(|(&n, &s)| (n - 1).max(0) * s).sum::<i64>();
-        (strides, span)
-    }
 }
 
 impl<'a> Planner<'a> {

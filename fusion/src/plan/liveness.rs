@@ -5,8 +5,9 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use super::memory::{Life, Memory, place};
 use super::outer_loop::OuterLoop;
 use super::reinplace::direct;
-use super::{KernelStep, Place, Plan, Step, StepKind};
+use super::{KernelStep, Plan, Step, StepKind};
 use crate::graph::{Graph, Op, ValueRef};
+use crate::place::Place;
 
 /// A piece of memory, and the values that lie in it one after the other.
 #[derive(Clone, Debug)]

@@ -19,7 +19,6 @@ mod memory;
 mod mix_order;
 mod non_temporal;
 mod outer_loop;
-mod place;
 mod reinplace;
 mod remedy;
 mod split;
@@ -38,22 +37,20 @@ use tilefuse_block::Program;
 
 use self::early::Early;
 use crate::block_kernel::BlockKernelKind;
-use crate::graph::{AliasTarget, Graph, NodeId, Op, ValueRef, View};
+use crate::graph::{AliasTarget, Graph, NodeId, ValueRef};
 use crate::hints::Hints;
 use crate::kernel::Refusal;
 use crate::machine::Profile;
 use crate::pipeline::{self, Context, PipelineError};
+use crate::place::{Alignments, Place};
 use crate::rewrites::Rewrites;
 use crate::schedule::{ScheduleError, Tiling};
-use crate::types::Dims;
 
 pub(crate) use empty::drop_empty;
 pub(crate) use gather::store_sources;
 pub use horizontal::HorizontalRefusal;
 pub use memory::{ALIGNMENT, Memory};
 pub use outer_loop::{LocalBuffer, OuterLoop, OuterLoopRefusal};
-pub use place::Place;
-pub(crate) use place::{OperandPlace, operand_place, repeated_place, strides_in_base};
 pub use reinplace::Copied;
 pub use split::split_reductions;
 pub use tuned::{Buffer as TunableBuffer, Tunable, Tuned, Tuner};
@@ -403,48 +400,6 @@ pub enum PlanError {
     },
 }
 
-/// Alignments in bytes of tensors that a plan finds, by slot: powers of two. A tensor beyond the lists lies at a
-/// multiple of 16.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Alignments {
-    /// Of the inputs.
-    pub inputs: Vec<u32>,
-    /// Of the model's own tensors.
-    pub params: Vec<u32>,
-    /// Of the constants.
-    pub consts: Vec<u32>,
-}
-
-impl Alignments {
-    /// The alignment of what a node stands for, at most 16.
-    fn of(&self, op: &Op) -> u32 {
-        let found = match op {
-            Op::Input(slot) => self.inputs.get(*slot as usize),
-            Op::Param(slot) => self.params.get(*slot as usize),
-            Op::Const(slot) => self.consts.get(*slot as usize),
-            _ => None,
-        };
-        found.map_or(16, |&align| align.clamp(1, 16))
-    }
-
-    /// The alignment of the first element of a value that is given as a view of memory, at most 16.
-    pub(crate) fn of_view(&self, graph: &Graph, value: ValueRef) -> u32 {
-        let node = graph.node(value.node);
-        let Some(&operand) = graph.operands(value.node).first() else { return self.of(&node.op) };
-        let below = match &node.op {
-            Op::View(View::Slice { dim, start, .. }) => {
-                let ty = graph.ty(operand);
-                let size = ty.dtype.elem().map_or(1, |elem| i64::from(elem.bytes()));
-                let bytes = start * ty.strides[usize::from(*dim)] * size;
-                1 << bytes.trailing_zeros().min(4)
-            }
-            Op::View(View::Reshape | View::Permute(_) | View::Expand) => 16,
-            _ => return 16,
-        };
-        self.of_view(graph, operand).min(below)
-    }
-}
-
 /// Plans a primitive graph for a machine. All tensors lie at multiples of 16 bytes.
 ///
 /// # Errors
@@ -575,28 +530,4 @@ pub(crate) fn drop_aliased_outputs(graph: &mut Graph) {
         }
     }
     graph.remove_unused();
-}
-
-/// Strides of values that kernels write: the recorded ones where they are dense, else dense ones in the same order, as
-/// libtorch takes them for what it computes of such a value.
-pub fn written_strides(graph: &Graph, value: ValueRef) -> Dims {
-    let ty = graph.ty(value);
-    if is_dense(&ty.shape, &ty.strides) {
-        ty.strides.clone()
-    } else {
-        crate::types::dense(&ty.shape, &ty.strides)
-    }
-}
-
-/// Whether strides address every element once without gaps.
-pub(crate) fn is_dense(shape: &[i64], strides: &[i64]) -> bool {
-    let mut dims: Vec<(i64, i64)> =
-        shape.iter().zip(strides).filter(|&(&n, _)| n != 1).map(|(&n, &s)| (s, n)).collect();
-    dims.sort_unstable();
-    let mut expected = 1;
-    dims.iter().all(|&(stride, n)| {
-        let fits = stride == expected;
-        expected *= n;
-        fits
-    })
 }

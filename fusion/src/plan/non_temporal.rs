@@ -13,9 +13,10 @@
 use rustc_hash::FxHashMap;
 use tilefuse_block::{CacheHint, Op, OpKind, Program, Value};
 
-use super::{KernelKind, KernelStep, Memory, Place, Plan, Step, StepKind};
+use super::{KernelKind, KernelStep, Memory, Plan, Step, StepKind};
 use crate::graph::ValueRef;
 use crate::machine::Machine;
+use crate::place::Place;
 use crate::rewrites::Rewrites;
 
 /// Bytes of a value from which on it is written by non-temporal stores. Measured with sums, `tanh`, softmax and transposes on two

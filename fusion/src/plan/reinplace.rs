@@ -10,9 +10,10 @@
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use super::{Alignments, KernelKind, KernelStep, Place, Plan, Step, StepKind, is_dense, written_strides};
+use super::{KernelKind, KernelStep, Plan, Step, StepKind};
 use crate::block_kernel::BlockKernelKind;
 use crate::graph::{NodeId, Op, ValueRef};
+use crate::place::{Alignments, Place, is_dense, written_strides};
 use crate::rewrites::Rewrites;
 use crate::types::Device;
 

@@ -8,11 +8,11 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use super::block_kernels::BuiltBlock;
 use super::group::{Built, Planner, Unit, UnitKernel};
 use super::in_place;
-use super::place::Place;
 use super::{ExternStep, KernelKind, KernelStep, PlanError, Step, StepKind, Tuner, tuned};
 use crate::graph::{NodeId, Op, ValueRef};
 use crate::kernel::{KNode, Kernel};
 use crate::lower::not_lowered;
+use crate::place::Place;
 use crate::schedule::{Tiling, schedule_with};
 
 impl Planner<'_> {

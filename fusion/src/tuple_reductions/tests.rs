@@ -7,7 +7,8 @@ use super::{REWRITES, tuple_reductions};
 use crate::eval::{Precision, Sources, eval};
 use crate::graph::{Graph, Op, ValueRef};
 use crate::machine::Profile;
-use crate::plan::{Place, Plan, StepKind, plan};
+use crate::place::Place;
+use crate::plan::{Plan, StepKind, plan};
 use crate::rewrites::Rewrites;
 use crate::{parse_graph, verify};
 

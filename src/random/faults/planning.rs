@@ -2,8 +2,8 @@
 
 use std::collections::HashMap;
 
-use tilefuse_fusion::ValueRef;
-use tilefuse_fusion::plan::{Place as At, Plan, StepKind};
+use tilefuse_fusion::plan::{Plan, StepKind};
+use tilefuse_fusion::{Place as At, ValueRef};
 
 use super::Fault;
 

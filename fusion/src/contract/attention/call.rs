@@ -8,7 +8,7 @@ use crate::contract::operand::{Source, in_memory};
 use crate::contract::product::{Access, access};
 use crate::graph::{Graph, NodeId};
 use crate::library_form::{AttentionForm, MaskForm};
-use crate::plan::is_dense;
+use crate::place::is_dense;
 use crate::types::{Dims, TensorType};
 
 /// Rows `softmax(scale q kᵀ + mask) v` for each member of a batch, heads among them.

@@ -14,7 +14,7 @@ use crate::block_kernel::Layout;
 use crate::contract::operand::Source;
 use crate::graph::{Graph, NodeId, Op, ValueRef, View};
 use crate::library_form::AttentionForm;
-use crate::plan::{OperandPlace, repeated_place};
+use crate::place::{OperandPlace, repeated_place};
 use crate::types::{Dims, TensorType};
 
 /// Heads of keys and values of which several in a row are alike.

@@ -38,9 +38,10 @@ pub(super) use self::legal::is_legal;
 use super::liveness::{self, last_uses};
 use super::memory::{ALIGNMENT, Life, place};
 use super::reinplace::direct;
-use super::{KernelStep, Place, Plan, StepKind};
+use super::{KernelStep, Plan, StepKind};
 use crate::graph::ValueRef;
 use crate::machine::{Machine, Profile};
+use crate::place::Place;
 use crate::rewrites::Rewrites;
 
 /// Consecutive kernels that run over blocks of rows, each block through all of them on one thread.

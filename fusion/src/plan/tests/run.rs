@@ -4,11 +4,12 @@ use rustc_hash::FxHashMap;
 use tilefuse_block::interp::{self, Arg};
 use tilefuse_block::{Data, Elem, Literal, ReduceFn, ScalarFn};
 
-use super::super::{Place, Plan, StepKind};
+use super::super::{Plan, StepKind};
 use crate::combiner::Combiner;
 use crate::graph::{Graph, NodeId, Op, ValueRef};
 use crate::index::{Indices, Var};
 use crate::kernel::view_index;
+use crate::place::Place;
 
 /// Runs the plan in the interpreter and compares its outputs with a direct evaluation.
 pub(in crate::plan) fn check(plan: &Plan) {

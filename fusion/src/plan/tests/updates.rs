@@ -6,7 +6,8 @@ use super::super::liveness;
 use crate::enum_variants::{Variants, variants};
 use crate::machine::Profile;
 use crate::pipeline::{self, Context};
-use crate::plan::{Alignments, Copied, Plan, PlanError, StepKind, verify};
+use crate::place::Alignments;
+use crate::plan::{Copied, Plan, PlanError, StepKind, verify};
 use crate::text::parse_graph;
 
 /// `%0` is a parameter, `%1` and `%2` are inputs; all 32x32.

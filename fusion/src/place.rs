@@ -1,4 +1,4 @@
-//! Where a value is found: in memory as it is, or as a strided view of another value.
+//! Where values lie in memory: at which strides, as views of which others, and how aligned.
 
 use rustc_hash::FxHashSet;
 use smallvec::SmallVec;
@@ -7,6 +7,45 @@ use crate::graph::{Graph, NodeId, Op, ValueRef, View};
 use crate::index::{Indices, Var};
 use crate::kernel::{Layouts, view_index};
 use crate::types::Dims;
+
+/// Strides of values that kernels write: the recorded ones where they are dense, else dense ones in the same order, as
+/// libtorch takes them for what it computes of such a value.
+pub fn written_strides(graph: &Graph, value: ValueRef) -> Dims {
+    let ty = graph.ty(value);
+    if is_dense(&ty.shape, &ty.strides) {
+        ty.strides.clone()
+    } else {
+        crate::types::dense(&ty.shape, &ty.strides)
+    }
+}
+
+/// Whether strides address every element once without gaps.
+pub(crate) fn is_dense(shape: &[i64], strides: &[i64]) -> bool {
+    let mut dims: Vec<(i64, i64)> =
+        shape.iter().zip(strides).filter(|&(&n, _)| n != 1).map(|(&n, &s)| (s, n)).collect();
+    dims.sort_unstable();
+    let mut expected = 1;
+    dims.iter().all(|&(stride, n)| {
+        let fits = stride == expected;
+        expected *= n;
+        fits
+    })
+}
+
+/// How values lie in memory.
+pub(crate) struct Strides<'a>(pub(crate) &'a Graph);
+
+impl Layouts for Strides<'_> {
+    fn strides(&self, value: ValueRef) -> (Dims, i64) {
+        let ty = self.0.ty(value);
+        let strides = match self.0.node(value.node).op {
+            Op::Input(_) | Op::Param(_) | Op::Const(_) | Op::Aten(_) => ty.strides.clone(),
+            _ => written_strides(self.0, value),
+        };
+        let span = 1 + ty.shape.iter().zip(&strides).map(|(&n, &s)| (n - 1).max(0) * s).sum::<i64>();
+        (strides, span)
+    }
+}
 
 /// Where a value is found.
 #[derive(Clone, Debug, PartialEq)]
@@ -91,7 +130,7 @@ fn in_base(
 /// The strides at which a value's elements lie in what it is a view of, whichever are recorded for it; `None` where there are no
 /// such.
 pub(crate) fn strides_in_base(graph: &Graph, value: ValueRef) -> Option<Dims> {
-    let layouts = super::group::Strides(graph);
+    let layouts = Strides(graph);
     let found = in_base(graph, value, &FxHashSet::default(), &|base| layouts.strides(base).0);
     found.map(|(_, strides, _)| strides)
 }
@@ -116,7 +155,7 @@ pub(crate) fn repeated_place(graph: &Graph, value: ValueRef, dim: usize, count: 
         index = view_index(&mut indices, view, &graph.ty(operand).shape, &graph.ty(at).shape, &index);
         at = operand;
     }
-    let (base_strides, span) = super::group::Strides(graph).strides(at);
+    let (base_strides, span) = Strides(graph).strides(at);
     let mut addr = indices.constant(0);
     for (&i, &s) in index.iter().zip(&base_strides) {
         addr = indices.add_scaled(addr, i, s);
@@ -142,7 +181,7 @@ pub(crate) struct OperandPlace {
 /// Where the elements of an operand are found: in what it is a view of, if they lie at fixed strides there, and else in memory
 /// of its own, into which the view is materialized.
 pub(crate) fn operand_place(graph: &Graph, value: ValueRef) -> OperandPlace {
-    let layouts = super::group::Strides(graph);
+    let layouts = Strides(graph);
     let none = FxHashSet::default();
     let place = strided(graph, value, &none, &|base| layouts.strides(base).0);
     let place = place.unwrap_or(Place::Value(value));
@@ -157,5 +196,47 @@ impl OperandPlace {
     /// Whether it is a view that is materialized for this operand.
     pub(crate) fn is_materialized(&self, graph: &Graph) -> bool {
         matches!(graph.node(self.base.node).op, Op::View(_))
+    }
+}
+
+/// Alignments in bytes of tensors that a plan finds, by slot: powers of two. A tensor beyond the lists lies at a
+/// multiple of 16.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Alignments {
+    /// Of the inputs.
+    pub inputs: Vec<u32>,
+    /// Of the model's own tensors.
+    pub params: Vec<u32>,
+    /// Of the constants.
+    pub consts: Vec<u32>,
+}
+
+impl Alignments {
+    /// The alignment of what a node stands for, at most 16.
+    pub(crate) fn of(&self, op: &Op) -> u32 {
+        let found = match op {
+            Op::Input(slot) => self.inputs.get(*slot as usize),
+            Op::Param(slot) => self.params.get(*slot as usize),
+            Op::Const(slot) => self.consts.get(*slot as usize),
+            _ => None,
+        };
+        found.map_or(16, |&align| align.clamp(1, 16))
+    }
+
+    /// The alignment of the first element of a value that is given as a view of memory, at most 16.
+    pub(crate) fn of_view(&self, graph: &Graph, value: ValueRef) -> u32 {
+        let node = graph.node(value.node);
+        let Some(&operand) = graph.operands(value.node).first() else { return self.of(&node.op) };
+        let below = match &node.op {
+            Op::View(View::Slice { dim, start, .. }) => {
+                let ty = graph.ty(operand);
+                let size = ty.dtype.elem().map_or(1, |elem| i64::from(elem.bytes()));
+                let bytes = start * ty.strides[usize::from(*dim)] * size;
+                1 << bytes.trailing_zeros().min(4)
+            }
+            Op::View(View::Reshape | View::Permute(_) | View::Expand) => 16,
+            _ => return 16,
+        };
+        self.of_view(graph, operand).min(below)
     }
 }
