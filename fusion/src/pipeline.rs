@@ -245,12 +245,14 @@ pub const PASSES: &[Pass] = &[
         plan::store_sources(graph);
         Ok(())
     }),
-    graph("split-reductions", Stage::Plan, |graph, cx| Ok(plan::divide_reductions(graph, cx)?)),
-    Pass { name: "group", stage: Stage::Plan, run: Run::Group(plan::group_within) },
-    steps("horizontal-fusion", plan::join),
-    steps("reinplace", plan::reinplace),
-    steps("outer-loop-fusion", plan::outer_loop),
-    steps("non-temporal-stores", plan::mark_non_temporal),
+    graph("split-reductions", Stage::Plan, divide_reductions),
+    Pass { name: "group", stage: Stage::Plan, run: Run::Group(group) },
+    steps("horizontal-fusion", |plan, cx| plan::join(plan, &cx.profile, cx.most_bytes, &cx.rewrites)),
+    steps("reinplace", |plan, cx| plan::reinplace(plan, &cx.alignments, &cx.rewrites)),
+    steps("outer-loop-fusion", |plan, cx| {
+        plan::fuse_outer_loops(plan, &cx.profile, cx.most_bytes, &cx.rewrites)
+    }),
+    steps("non-temporal-stores", |plan, cx| plan::mark_non_temporal(plan, cx.profile.machine, &cx.rewrites)),
 ];
 
 /// Sees a program after each pass, and says whether to go on.
@@ -320,6 +322,14 @@ pub fn planned(graph: Graph, cx: &mut Context<'_>) -> Result<Plan, PipelineError
     }
 }
 
+/// Plans a primitive graph for a machine. All tensors lie at multiples of 16 bytes.
+///
+/// # Errors
+/// Where a kernel cannot be built.
+pub fn plan(graph: &Graph, profile: &Profile) -> Result<Plan, PipelineError> {
+    planned(graph.clone(), &mut Context::new(profile))
+}
+
 fn simplified(graph: &mut Graph, cx: &mut Context<'_>) -> Result<(), PipelineError> {
     simplify_counted(graph, &cx.rewrites);
     Ok(())
@@ -334,6 +344,16 @@ fn select_kernels(graph: &mut Graph, cx: &mut Context<'_>) -> Result<(), Pipelin
     let limits = (*constants, cx.most_bytes);
     *packed = choose_counted(graph, &cx.profile, *products, limits, &cx.rewrites, &mut times);
     Ok(())
+}
+
+fn divide_reductions(graph: &mut Graph, cx: &mut Context<'_>) -> Result<(), PipelineError> {
+    let Context { profile, alignments, most_bytes, rewrites, hints, .. } = cx;
+    Ok(plan::divide_reductions(graph, profile, alignments, *most_bytes, (rewrites, hints))?)
+}
+
+fn group(graph: Graph, cx: &mut Context<'_>) -> Result<Plan, PlanError> {
+    let Context { profile, alignments, most_bytes, tuner, rewrites, hints, .. } = cx;
+    plan::group_within(graph, profile, alignments, *most_bytes, &mut **tuner, (rewrites, hints))
 }
 
 /// The primitive graph of a functional one in text form.

@@ -480,7 +480,7 @@ pub(crate) fn gpu_programs(
     cx.selection.products = Products::Generated;
     let graph = pipeline::lowered(functional, Stage::Primitive..=Stage::Kernels, &mut cx)?;
     loop {
-        let programs = tilefuse_fusion::plan::plan(&graph, &profile)?.programs;
+        let programs = pipeline::plan(&graph, &profile)?.programs;
         let too_large = |p| matches!(fits(p), Err(tilefuse_codegen::Error::TileTooLarge { .. }));
         match profile.with_smaller_tiles() {
             Some(smaller) if programs.iter().any(too_large) => profile = smaller,

@@ -11,8 +11,8 @@ use tilefuse_codegen::cache::Key;
 use tilefuse_codegen::cuda;
 use tilefuse_codegen::host::HostOptions;
 use tilefuse_fusion::contract::{Candidate, Times};
-use tilefuse_fusion::pipeline::Measure;
-use tilefuse_fusion::plan::{Plan, StepKind, plan};
+use tilefuse_fusion::pipeline::{Measure, plan};
+use tilefuse_fusion::plan::{Plan, StepKind};
 use tilefuse_fusion::{
     Arg, DType, Device, Graph, NodeId, Op, Products, Profile, TensorType, ValueRef, choose_products,
 };

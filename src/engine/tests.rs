@@ -1,7 +1,7 @@
 use tch::{Device, Kind, Tensor};
 use tilefuse_block::{OpKind, Program, ScalarFn};
-use tilefuse_fusion::pipeline::Context;
-use tilefuse_fusion::plan::{KernelKind, Plan, StepKind, plan};
+use tilefuse_fusion::pipeline::{Context, plan};
+use tilefuse_fusion::plan::{KernelKind, Plan, StepKind};
 use tilefuse_fusion::{BlockKernelKind, Profile};
 
 use super::compile::{fitting, graph_of};

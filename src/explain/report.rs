@@ -477,7 +477,7 @@ fn outer_loop_text(plan: &Plan, at: usize) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use tilefuse_fusion::plan::plan;
+    use tilefuse_fusion::pipeline::plan;
     use tilefuse_fusion::{Profile, parse_graph};
 
     use super::*;

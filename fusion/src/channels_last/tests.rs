@@ -3,8 +3,8 @@ use std::fmt::Write;
 use crate::contract::{Declined, Products, choose_products};
 use crate::graph::{Graph, NodeId, Op};
 use crate::machine::Profile;
-use crate::pipeline::primitive;
-use crate::plan::{Plan, plan};
+use crate::pipeline::{plan, primitive};
+use crate::plan::Plan;
 use crate::rewrites::Rewrites;
 
 use super::ResultLayout;

@@ -8,8 +8,8 @@ use super::{Products, Times, choose_products};
 use crate::graph::{Graph, Op};
 use crate::machine::Profile;
 use crate::parse_graph;
-use crate::pipeline::primitive;
-use crate::plan::{Plan, plan};
+use crate::pipeline::{plan, primitive};
+use crate::plan::Plan;
 use crate::verify;
 
 /// A plan that packs operands wherever that can be done, and its graph before planning.

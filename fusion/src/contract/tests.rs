@@ -12,8 +12,8 @@ use crate::convolution::ConvArgs;
 use crate::graph::{Graph, NodeId, Op, ValueRef};
 use crate::machine::Profile;
 use crate::parse_graph;
-use crate::pipeline::primitive;
-use crate::plan::{OuterLoop, Plan, StepKind, plan};
+use crate::pipeline::{plan, primitive};
+use crate::plan::{OuterLoop, Plan, StepKind};
 use crate::types::{TensorType, row_major};
 
 /// A tensor's elements in the order of its indices.

@@ -41,7 +41,6 @@ use crate::graph::{AliasTarget, Graph, NodeId, ValueRef};
 use crate::hints::Hints;
 use crate::kernel::Refusal;
 use crate::machine::Profile;
-use crate::pipeline::{self, Context, PipelineError};
 use crate::place::{Alignments, Place};
 use crate::rewrites::Rewrites;
 use crate::schedule::{ScheduleError, Tiling};
@@ -49,9 +48,13 @@ use crate::schedule::{ScheduleError, Tiling};
 pub(crate) use empty::drop_empty;
 pub(crate) use gather::store_sources;
 pub use horizontal::HorizontalRefusal;
+pub(crate) use horizontal::join;
 pub use memory::{ALIGNMENT, Memory};
+pub(crate) use non_temporal::mark_non_temporal;
+pub(crate) use outer_loop::fuse_outer_loops;
 pub use outer_loop::{LocalBuffer, OuterLoop, OuterLoopRefusal};
 pub use reinplace::Copied;
+pub(crate) use reinplace::reinplace;
 pub use split::split_reductions;
 pub use tuned::{Buffer as TunableBuffer, Tunable, Tuned, Tuner};
 pub use verify::verify;
@@ -400,79 +403,47 @@ pub enum PlanError {
     },
 }
 
-/// Plans a primitive graph for a machine. All tensors lie at multiples of 16 bytes.
-///
-/// # Errors
-/// Where a kernel cannot be built.
-pub fn plan(graph: &Graph, profile: &Profile) -> Result<Plan, PipelineError> {
-    pipeline::planned(graph.clone(), &mut Context::new(profile))
-}
-
 /// The pass `split-reductions`: reductions whose rows are too few to keep the machine busy, and where that is predicted to pay
 /// those of columns of a tensor whose rows are reduced as well, and of rows that a block program stores in parts.
-pub(crate) fn divide_reductions(graph: &mut Graph, cx: &Context<'_>) -> Result<(), PlanError> {
-    let profile = &cx.profile;
+pub(crate) fn divide_reductions(
+    graph: &mut Graph,
+    profile: &Profile,
+    alignments: &Alignments,
+    most_bytes: u64,
+    (rewrites, hints): (&Rewrites, &Hints),
+) -> Result<(), PlanError> {
     let mut divided = mix_order::divided(graph, profile);
     // On a GPU a kernel over rows reads them once, and nothing else multiplies while an instance computes its epilogue.
     divided.extend(split::in_blocks(graph).filter(|_| !profile.machine.is_gpu()));
-    split::split_counted(graph, profile, &cx.rewrites);
-    if divided.is_empty() || cx.rewrites.is_spent() {
+    split::split_counted(graph, profile, rewrites);
+    if divided.is_empty() || rewrites.is_spent() {
         return Ok(());
     }
     let (early, all) = (Early::default(), Rewrites::default());
-    let plan = |graph: &Graph| {
-        group::plan(graph.clone(), profile, &cx.alignments, &early, &mut |_| None, (&all, &cx.hints))
-    };
+    let plan =
+        |graph: &Graph| group::plan(graph.clone(), profile, alignments, &early, &mut |_| None, (&all, hints));
     let mut least = plan(graph)?.predicted_us();
     let mut best = None;
     for mut form in divided {
         split_reductions(&mut form, profile);
         let plan = plan(&form)?;
         let predicted = plan.predicted_us();
-        if predicted < least && liveness::finish(plan).holds_at_most(cx.most_bytes) {
+        if predicted < least && liveness::finish(plan).holds_at_most(most_bytes) {
             (best, least) = (Some(form), predicted);
         }
     }
-    if let Some(form) = best.filter(|_| cx.rewrites.allow("split-reductions")) {
+    if let Some(form) = best.filter(|_| rewrites.allow("split-reductions")) {
         *graph = form;
     }
     Ok(())
 }
 
-/// The pass `group`.
-pub(crate) fn group_within(graph: Graph, cx: &mut Context<'_>) -> Result<Plan, PlanError> {
-    let Context { profile, alignments, most_bytes, tuner, rewrites, hints, .. } = cx;
-    within(graph, profile, alignments, *most_bytes, &mut **tuner, (rewrites, hints))
-}
-
-/// The pass `horizontal-fusion`.
-pub(crate) fn join(plan: Plan, cx: &mut Context<'_>) -> Plan {
-    horizontal::join(plan, &cx.profile, cx.most_bytes, &cx.rewrites)
-}
-
-/// The pass `reinplace`.
-pub(crate) fn reinplace(mut plan: Plan, cx: &mut Context<'_>) -> Plan {
-    plan.copied = reinplace::find(&plan, &cx.alignments, &cx.rewrites);
-    plan
-}
-
-/// The pass `outer-loop-fusion`.
-pub(crate) fn outer_loop(plan: Plan, cx: &mut Context<'_>) -> Plan {
-    outer_loop::finish(plan, &cx.profile, cx.most_bytes, &cx.rewrites)
-}
-
-/// The pass `non-temporal-stores`.
-pub(crate) fn mark_non_temporal(mut plan: Plan, cx: &mut Context<'_>) -> Plan {
-    non_temporal::mark(&mut plan, cx.profile.machine, &cx.rewrites);
-    plan
-}
-
 /// Bytes that a plan may always hold beyond: parts of sums, for which a reduction has two kernels.
 const PARTIAL_SUMS_BYTES: u64 = 16 << 10;
 
-/// A plan that holds at most so many bytes, where another order, or kernels that end early or run late, make one; else the
+/// The pass `group`: a plan that holds at most so many bytes, where another order, or kernels that end early or run late, make one; else the
 /// one that holds least.
-fn within(
+pub(crate) fn group_within(
     graph: Graph,
     profile: &Profile,
     alignments: &Alignments,

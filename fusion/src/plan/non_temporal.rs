@@ -30,15 +30,15 @@ const MIN_BYTES_READ_NEXT: u64 = 64 << 20;
 /// [`ALIGNMENT`](super::ALIGNMENT) is one.
 const ARENA_ALIGN: u32 = 64;
 
-/// Gives the stores of such values the hint [`CacheHint::Streaming`]. Moving values between the arena and tensors of
-/// their own changes nothing about them.
-pub(super) fn mark(plan: &mut Plan, machine: Machine, rewrites: &Rewrites) {
+/// The pass `non-temporal-stores`: gives the stores of such values the hint [`CacheHint::Streaming`]. Moving values between
+/// the arena and tensors of their own changes nothing about them.
+pub(crate) fn mark_non_temporal(mut plan: Plan, machine: Machine, rewrites: &Rewrites) -> Plan {
     if machine.is_gpu() {
-        return;
+        return plan;
     }
-    let marks: Vec<Vec<usize>> = (0..plan.steps.len()).map(|at| non_temporal(plan, at, rewrites)).collect();
+    let marks: Vec<Vec<usize>> = (0..plan.steps.len()).map(|at| non_temporal(&plan, at, rewrites)).collect();
     if marks.iter().all(Vec::is_empty) {
-        return;
+        return plan;
     }
     // Steps with one program may differ in what they stream, and a program that no step has any more goes.
     let old = std::mem::take(&mut plan.programs);
@@ -51,6 +51,7 @@ pub(super) fn mark(plan: &mut Plan, machine: Machine, rewrites: &Rewrites) {
             plan.programs.len() - 1
         });
     }
+    plan
 }
 
 impl Plan {

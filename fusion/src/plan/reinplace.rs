@@ -68,8 +68,14 @@ impl std::fmt::Display for Copied {
     }
 }
 
+/// The pass `reinplace`: decides which updates their kernels write over their targets.
+pub(crate) fn reinplace(mut plan: Plan, alignments: &Alignments, rewrites: &Rewrites) -> Plan {
+    plan.copied = find(&plan, alignments, rewrites);
+    plan
+}
+
 /// For each update of the plan, why it is copied; `None` where its kernel writes over the target.
-pub(super) fn find(plan: &Plan, alignments: &Alignments, rewrites: &Rewrites) -> Vec<Option<Copied>> {
+fn find(plan: &Plan, alignments: &Alignments, rewrites: &Rewrites) -> Vec<Option<Copied>> {
     let writers = writers(plan);
     let certain = plan.steps.iter().rposition(may_fail).map_or(0, |at| at + 1);
     let mut taken: FxHashSet<ValueRef> = FxHashSet::default();

@@ -7,8 +7,9 @@ use super::{REWRITES, tuple_reductions};
 use crate::eval::{Precision, Sources, eval};
 use crate::graph::{Graph, Op, ValueRef};
 use crate::machine::Profile;
+use crate::pipeline::plan;
 use crate::place::Place;
-use crate::plan::{Plan, StepKind, plan};
+use crate::plan::{Plan, StepKind};
 use crate::rewrites::Rewrites;
 use crate::{parse_graph, verify};
 

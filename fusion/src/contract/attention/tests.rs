@@ -3,8 +3,8 @@
 use crate::contract::tests::{memory, run};
 use crate::contract::{Products, Times};
 use crate::machine::Profile;
-use crate::pipeline::primitive;
-use crate::plan::{Plan, StepKind, plan};
+use crate::pipeline::{plan, primitive};
+use crate::plan::{Plan, StepKind};
 use crate::types::{Dims, TensorType, row_major};
 use crate::{Graph, choose_products, parse_graph, verify};
 

@@ -12,8 +12,7 @@ use crate::contract::tests::{memory, packed, run_packed};
 use crate::contract::{Products, Times, choose_products};
 use crate::graph::{NodeId, Op};
 use crate::machine::Profile;
-use crate::pipeline::primitive;
-use crate::plan::plan;
+use crate::pipeline::{plan, primitive};
 
 /// In which order an image lies, with elements between rows and channels that nobody reads.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -47,8 +47,8 @@ const FREE_BYTES: u64 = 1 << 20;
 /// Launches of a level that another part may still join.
 const MAX_OPEN_LAUNCHES: usize = 4;
 
-/// Joins small kernels of a plan whose values have their places, and which is to hold at most so many bytes.
-pub(super) fn join(mut plan: Plan, profile: &Profile, most_bytes: u64, rewrites: &Rewrites) -> Plan {
+/// The pass `horizontal-fusion`: joins small kernels of a plan whose values have their places, and which is to hold at most so many bytes.
+pub(crate) fn join(mut plan: Plan, profile: &Profile, most_bytes: u64, rewrites: &Rewrites) -> Plan {
     let limited = |plan: &Plan| {
         let mut plan = plan.clone();
         plan.limit_memory(most_bytes);

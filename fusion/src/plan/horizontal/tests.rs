@@ -6,7 +6,8 @@ use expect_test::{Expect, expect};
 
 use super::super::tests::check;
 use crate::machine::Profile;
-use crate::plan::{KernelStep, Plan, StepKind, plan, verify};
+use crate::pipeline::plan;
+use crate::plan::{KernelStep, Plan, StepKind, verify};
 use crate::text::parse_graph;
 
 fn gpu() -> Profile {

@@ -141,8 +141,13 @@ const MAX_READER_DISTANCE: usize = 3;
 /// What part of the caches of all threads a value takes that is worth an outer loop.
 const MIN_CACHE_SHARE: u64 = 4;
 
-/// Gives a plan its outer loops and its memory; no outer loops where it would hold more than so many bytes with them and not without.
-pub(super) fn finish(mut plan: Plan, profile: &Profile, most_bytes: u64, rewrites: &Rewrites) -> Plan {
+/// The pass `outer-loop-fusion`: gives a plan its outer loops and its memory; no outer loops where it would hold more than so many bytes with them and not without.
+pub(crate) fn fuse_outer_loops(
+    mut plan: Plan,
+    profile: &Profile,
+    most_bytes: u64,
+    rewrites: &Rewrites,
+) -> Plan {
     find(&mut plan, profile, rewrites);
     let plan = liveness::finish(plan);
     if plan.outer_loops.is_empty() || plan.clone().holds_at_most(most_bytes) {

@@ -1,10 +1,10 @@
 //! What a kernel of a plan computes, by its kind.
 
-use super::super::{KernelKind, StepKind, plan, verify};
+use super::super::{KernelKind, StepKind, verify};
 use super::{G, Plan, Profile};
 use crate::block_kernel::BlockKernelKind;
 use crate::contract::{Products, choose_products};
-use crate::pipeline::primitive;
+use crate::pipeline::{plan, primitive};
 use tilefuse_block::{ReduceFn, ScalarFn};
 
 fn of(plan: &Plan) -> Vec<KernelKind> {

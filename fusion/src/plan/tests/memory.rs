@@ -2,7 +2,8 @@
 
 use super::plan_within;
 use crate::machine::Profile;
-use crate::plan::{Plan, Verdict, plan, verify};
+use crate::pipeline::plan;
+use crate::plan::{Plan, Verdict, verify};
 use crate::text::parse_graph;
 
 /// A library call between kernels. The residual is added and normalised: the sum is returned as well.

@@ -19,10 +19,10 @@ mod windows;
 use smallvec::SmallVec;
 use tilefuse_block::{Elem, Literal, ReduceFn, ScalarFn};
 
-use super::{Plan, StepKind, Verdict, plan};
+use super::{Plan, StepKind, Verdict};
 use crate::graph::{Graph, Op, ValueRef, View};
 use crate::machine::Profile;
-use crate::pipeline::{self, Context};
+use crate::pipeline::{self, Context, plan};
 use crate::rewrites::Rewrites;
 use crate::tuple_reductions::tuple_reductions;
 use crate::types::{DType, Device, Dims, TensorType};

@@ -1,8 +1,8 @@
 //! Which values are written by non-temporal stores.
 
 use crate::machine::Profile;
-use crate::pipeline::{Context, planned};
-use crate::plan::{Plan, StepKind, plan, verify};
+use crate::pipeline::{Context, plan, planned};
+use crate::plan::{Plan, StepKind, verify};
 use crate::rewrites::Rewrites;
 use crate::text::parse_graph;
 

@@ -2,7 +2,8 @@
 
 use crate::graph::ValueRef;
 use crate::machine::Profile;
-use crate::plan::{PlanError, StepKind, plan, verify};
+use crate::pipeline::plan;
+use crate::plan::{PlanError, StepKind, verify};
 use crate::text::parse_graph;
 
 use super::run::check;

@@ -5,7 +5,7 @@ use tilefuse_block::ScalarFn;
 use super::G;
 use crate::graph::View;
 use crate::machine::Profile;
-use crate::plan::plan;
+use crate::pipeline::plan;
 
 /// The program of a matrix and another one's transpose, added.
 fn program(rows: i64, columns: i64, profile: &Profile) -> String {

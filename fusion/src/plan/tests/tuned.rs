@@ -121,7 +121,7 @@ fn without_a_choice_the_plan_is_the_predicted_one() {
         vec![g.softmax(x, 1)]
     });
     for profile in machines() {
-        let predicted = crate::plan::plan(&graph, &profile).unwrap();
+        let predicted = pipeline::plan(&graph, &profile).unwrap();
         let (none, _) = planned(&graph, &profile, usize::MAX);
         let (first, _) = planned(&graph, &profile, 0);
         assert_eq!(predicted.programs, none.programs);

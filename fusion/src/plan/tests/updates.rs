@@ -19,7 +19,7 @@ fn graph(lines: &str, rest: &str) -> String {
 }
 
 fn planned(text: &str, profile: &Profile) -> Plan {
-    let plan = crate::plan::plan(&parse_graph(text).unwrap(), profile).unwrap();
+    let plan = pipeline::plan(&parse_graph(text).unwrap(), profile).unwrap();
     assert_eq!(verify(&plan), Ok(()));
     plan
 }
