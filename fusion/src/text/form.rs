@@ -10,8 +10,7 @@ use std::fmt::Write;
 
 use smallvec::SmallVec;
 
-use super::print::{float_text, pairs_text};
-use super::syntax::{Parser, Result};
+use super::syntax::{Parser, Result, axes_text, float_text};
 use crate::contraction::Contraction;
 use crate::convolution::ConvArgs;
 use crate::library_form::{AttentionForm, ContractionForm, LibraryForm, MaskForm};
@@ -143,6 +142,19 @@ fn window(parser: &mut Parser) -> Result<ConvArgs> {
     }
     let padding = before.into_iter().zip(behind).map(|(before, behind)| [before, behind]).collect();
     Ok(ConvArgs { stride, padding, dilation, output_padding, groups, transposed })
+}
+
+/// The text of pairs, each list of which begins with a space.
+pub(super) fn pairs_text(pairs: &Contraction) -> String {
+    let list = |name: &str, pairs: &[(u8, u8)]| {
+        let (left, right): (Vec<u8>, Vec<u8>) = pairs.iter().copied().unzip();
+        if pairs.is_empty() {
+            String::new()
+        } else {
+            format!(" {name}{}x{}", axes_text(&left), axes_text(&right))
+        }
+    };
+    list("batch", &pairs.batch) + &list("sum", &pairs.sum)
 }
 
 /// The pairs of a contraction, `batch[0]x[0] sum[2]x[1]`, where there are any.

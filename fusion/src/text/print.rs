@@ -5,7 +5,9 @@ use std::fmt::{self, Display, Write};
 
 use tilefuse_block::{Elem, Literal};
 
-use crate::contraction::{Contraction, Window};
+use super::form;
+use super::syntax::{axes_text, float_text};
+use crate::contraction::Window;
 use crate::graph::{AliasTarget, AtenCall, Graph, NodeId, Op, ValueRef, View};
 use crate::recording::{Arg, Call, Recording, Source, TensorId};
 use crate::types::join;
@@ -71,8 +73,8 @@ fn node_text(graph: &Graph, id: NodeId, value: &dyn Fn(ValueRef) -> String) -> S
         Op::Iota { dim } => format!("iota {dim}"),
         Op::View(view) => format!("view {}({})", view_text(view), list()),
         Op::Concat { dim } => format!("concat {dim}({})", list()),
-        Op::Reduce { combine, dims } => format!("reduce {}{}({})", combine.name(), axes(dims), list()),
-        Op::Contract(pairs) => format!("contract{}({})", pairs_text(pairs), list()),
+        Op::Reduce { combine, dims } => format!("reduce {}{}({})", combine.name(), axes_text(dims), list()),
+        Op::Contract(pairs) => format!("contract{}({})", form::pairs_text(pairs), list()),
         Op::Gather { dim } => format!("gather {dim}({})", list()),
     });
     if !node.outs.is_empty() {
@@ -86,7 +88,7 @@ fn node_text(graph: &Graph, id: NodeId, value: &dyn Fn(ValueRef) -> String) -> S
 
 fn aten_text(call: &AtenCall, value: &dyn Fn(u16) -> String) -> String {
     let mut text = format!("{}({})", call.full_name(), args_text(&call.args, &mut |_, &p| value(p)));
-    text.push_str(&call.form.as_ref().map_or_else(String::new, super::form::text));
+    text.push_str(&call.form.as_ref().map_or_else(String::new, form::text));
     if call.random {
         text.push_str(" !random");
     }
@@ -102,10 +104,10 @@ fn aten_text(call: &AtenCall, value: &dyn Fn(u16) -> String) -> String {
 fn view_text(view: &View) -> String {
     match view {
         View::Reshape => "reshape".into(),
-        View::Permute(perm) => format!("permute{}", axes(perm)),
+        View::Permute(perm) => format!("permute{}", axes_text(perm)),
         View::Expand => "expand".into(),
         View::Slice { dim, start, step } => format!("slice[{dim},{start},{step}]"),
-        View::Flip(dims) => format!("flip{}", axes(dims)),
+        View::Flip(dims) => format!("flip{}", axes_text(dims)),
         View::Pad { low, interior, fill } => {
             let between = match interior.iter().any(|&n| n != 0) {
                 true => format!(" interior[{}]", join(interior)),
@@ -128,18 +130,6 @@ fn view_text(view: &View) -> String {
     }
 }
 
-pub(super) fn pairs_text(pairs: &Contraction) -> String {
-    let list = |name: &str, pairs: &[(u8, u8)]| {
-        let (left, right): (Vec<u8>, Vec<u8>) = pairs.iter().copied().unzip();
-        if pairs.is_empty() { String::new() } else { format!(" {name}{}x{}", axes(&left), axes(&right)) }
-    };
-    list("batch", &pairs.batch) + &list("sum", &pairs.sum)
-}
-
-fn axes(dims: &[u8]) -> String {
-    format!("[{}]", dims.iter().map(ToString::to_string).collect::<Vec<_>>().join(","))
-}
-
 /// The value of a constant, where it is known.
 fn value_text(literal: Option<&Literal>) -> String {
     literal.map_or_else(String::new, |&l| format!(" = {}", literal_text(l)))
@@ -151,10 +141,6 @@ fn literal_text(literal: Literal) -> String {
         Elem::Bool => (literal.bits != 0).to_string(),
         _ => (literal.bits as i64).to_string(),
     }
-}
-
-pub(super) fn float_text(x: f64) -> String {
-    if x.is_nan() { "nan".into() } else { format!("{x:?}") }
 }
 
 fn quoted(text: &str) -> String {

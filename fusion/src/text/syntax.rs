@@ -326,3 +326,13 @@ fn dtype(name: &str) -> Option<DType> {
     }
     name.strip_prefix("dtype").and_then(|n| n.parse().ok()).map(DType::Other)
 }
+
+/// Dimensions in brackets.
+pub(super) fn axes_text(dims: &[u8]) -> String {
+    format!("[{}]", dims.iter().map(ToString::to_string).collect::<Vec<_>>().join(","))
+}
+
+/// A floating-point number that reads back as the same.
+pub(super) fn float_text(x: f64) -> String {
+    if x.is_nan() { "nan".into() } else { format!("{x:?}") }
+}
