@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use smallvec::SmallVec;
 
-use super::FunctionalizeError;
+use super::error::FunctionalizeError;
 use super::inplace::{self, Write};
 use super::overlap::collide;
 use super::state::{Arguments, Parent, Result, State, View, map_arg, no_tensor, without_args};

@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use smallvec::SmallVec;
 
-use super::FunctionalizeError;
+use super::error::FunctionalizeError;
 use super::overlap::is_dense;
 use super::views::{self, Relation};
 use crate::args::Args;

@@ -2,7 +2,7 @@
 
 use smallvec::SmallVec;
 
-use super::FunctionalizeError;
+use super::error::FunctionalizeError;
 use super::overlap::{computed, repeats, span};
 use super::state::{Arguments, Parent, Result, State, map_arg, without_args};
 use super::views::Relation;
