@@ -11,13 +11,15 @@
 
 mod cse;
 mod literals;
+mod strides;
 #[cfg(test)]
 mod tests;
 mod views;
 
 pub(crate) use literals::known;
+pub(crate) use strides::strides_are_free;
 
-use crate::graph::{Graph, NodeId, Op, ValueRef, View};
+use crate::graph::Graph;
 use crate::rewrites::Rewrites;
 
 /// A rewrite of a graph; it returns how many nodes it changed, each of which it asks for.
@@ -65,33 +67,4 @@ fn drop_unused(graph: &mut Graph, _: &Rewrites) -> usize {
     let before = graph.len();
     graph.remove_unused();
     before - graph.len()
-}
-
-/// Whether a value may be read with other strides than its type says: no output, write-back or libtorch call reads
-/// it, and no windows are taken of it. Images lie in memory as a model chose for its convolutions.
-pub(crate) fn strides_are_free(graph: &Graph, value: ValueRef) -> bool {
-    let kept = graph.outputs.contains(&value) || graph.updates.iter().any(|u| u.value == value);
-    let reads = |node: NodeId| matches!(graph.node(node).op, Op::Aten(_)) || makes_windows(graph, node);
-    !kept && !graph.users(value.node).iter().any(|&(user, _)| reads(user))
-}
-
-/// Whether a node makes windows of its operand, padded or cut.
-fn makes_windows(graph: &Graph, node: NodeId) -> bool {
-    match &graph.node(node).op {
-        Op::View(View::Window(_)) => true,
-        Op::View(View::Pad { .. } | View::Slice { .. }) => {
-            graph.users(node).iter().any(|&(user, _)| makes_windows(graph, user))
-        }
-        _ => false,
-    }
-}
-
-/// Makes uses of the node's result uses of `to`, where strides allow. Returns whether they do.
-fn replace(graph: &mut Graph, id: NodeId, to: ValueRef) -> bool {
-    let from = ValueRef::from(id);
-    if graph.ty(from).strides != graph.ty(to).strides && !strides_are_free(graph, from) {
-        return false;
-    }
-    graph.replace_uses(from, to);
-    true
 }

@@ -3,7 +3,7 @@
 use tilefuse_block::eval::{cast_literal, map_literals};
 use tilefuse_block::{Elem, Literal, ScalarFn};
 
-use super::replace;
+use super::strides::replace;
 use crate::graph::{Graph, NodeId, Op, ValueRef, View};
 use crate::rewrites::Rewrites;
 use crate::types::{DType, TensorType};

@@ -2,7 +2,7 @@
 
 use smallvec::SmallVec;
 
-use super::replace;
+use super::strides::replace;
 use crate::graph::{Graph, NodeId, Op, ValueRef, View};
 use crate::rewrites::Rewrites;
 use crate::types::TensorType;
