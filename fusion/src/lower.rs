@@ -31,6 +31,7 @@ mod loss;
 mod norm;
 mod pooling;
 mod reduce;
+mod registry;
 mod softmax;
 mod strided;
 #[cfg(test)]
@@ -42,13 +43,12 @@ mod view;
 use std::collections::HashMap;
 use std::fmt;
 
-use indexmap::IndexMap;
-
 use crate::args::Args;
 use crate::graph::{AliasTarget, AtenCall, Graph, NodeId, Op, OutputAlias, Update, ValueRef};
 use crate::rewrites::Rewrites;
 use crate::types::{Device, TensorType};
 use cx::{Call, Cx};
+use registry::{Lowering, Registry};
 
 /// Why a graph cannot be lowered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -61,56 +61,32 @@ pub enum LowerError {
     Dangling,
 }
 
-type One = fn(&mut Cx, &Call<'_>) -> Option<ValueRef>;
-type Many = fn(&mut Cx, &Call<'_>) -> Option<Vec<ValueRef>>;
-
-#[derive(Clone, Copy)]
-enum Lowering {
-    One(One),
-    Many(Many),
-}
-
-/// Lowerings by operator.
-#[derive(Default)]
-struct Registry(IndexMap<&'static str, Lowering>);
-
-impl Registry {
-    fn new() -> Registry {
-        let mut registry = Registry::default();
-        arith::register(&mut registry);
-        unary::register(&mut registry);
-        compare::register(&mut registry);
-        activation::register(&mut registry);
-        cast::register(&mut registry);
-        create::register(&mut registry);
-        reduce::register(&mut registry);
-        pooling::register(&mut registry);
-        softmax::register(&mut registry);
-        norm::register(&mut registry);
-        loss::register(&mut registry);
-        view::register(&mut registry);
-        strided::register(&mut registry);
-        index::register(&mut registry);
-        contract::register(&mut registry);
-        conv::register(&mut registry);
-        attention::register(&mut registry);
-        registry
-    }
-
-    /// An operator with one result; names are without namespace.
-    fn one(&mut self, names: &[&'static str], lowering: One) {
-        self.0.extend(names.iter().map(|&n| (n, Lowering::One(lowering))));
-    }
-
-    /// An operator with several results.
-    fn many(&mut self, names: &[&'static str], lowering: Many) {
-        self.0.extend(names.iter().map(|&n| (n, Lowering::Many(lowering))));
-    }
+/// The lowerings of all families.
+fn registry() -> Registry {
+    let mut registry = Registry::default();
+    arith::register(&mut registry);
+    unary::register(&mut registry);
+    compare::register(&mut registry);
+    activation::register(&mut registry);
+    cast::register(&mut registry);
+    create::register(&mut registry);
+    reduce::register(&mut registry);
+    pooling::register(&mut registry);
+    softmax::register(&mut registry);
+    norm::register(&mut registry);
+    loss::register(&mut registry);
+    view::register(&mut registry);
+    strided::register(&mut registry);
+    index::register(&mut registry);
+    contract::register(&mut registry);
+    conv::register(&mut registry);
+    attention::register(&mut registry);
+    registry
 }
 
 /// Names of the operators of libtorch that have a lowering, without `aten::`, in order of the families.
 pub fn lowered_operators() -> Vec<&'static str> {
-    Registry::new().0.keys().copied().collect()
+    registry().names().collect()
 }
 
 /// Lowers a functional graph to primitive operators. Calls without a lowering stay, as do outputs, write-backs,
@@ -124,7 +100,7 @@ pub fn lower(graph: &Graph) -> Result<Graph, LowerError> {
 
 /// [`lower`] with no more calls lowered than rewrites may be made.
 pub(crate) fn lower_counted(graph: &Graph, rewrites: &Rewrites) -> Result<Graph, LowerError> {
-    let registry = Registry::new();
+    let registry = registry();
     let mut cx = Cx::new();
     let mut values: HashMap<ValueRef, ValueRef> = HashMap::new();
     cx.graph.origins = graph.origins.clone();
@@ -225,7 +201,7 @@ pub(crate) fn not_lowered<'t>(
     operands: impl Iterator<Item = &'t TensorType>,
     outs: &'t [TensorType],
 ) -> NotLowered {
-    match lowering(&Registry::new(), call, outs) {
+    match lowering(&registry(), call, outs) {
         Err(reason) => reason,
         Ok(_) if supported(operands.chain(outs)) => NotLowered::Arguments,
         Ok(_) => NotLowered::Tensors,
@@ -234,8 +210,8 @@ pub(crate) fn not_lowered<'t>(
 
 /// The lowering of a call.
 fn lowering(registry: &Registry, call: &AtenCall, outs: &[TensorType]) -> Result<Lowering, NotLowered> {
-    let known = call.op.strip_prefix("aten::").and_then(|name| registry.0.get(name));
-    let lowering = *known.ok_or(NotLowered::Operator)?;
+    let known = call.op.strip_prefix("aten::").and_then(|name| registry.get(name));
+    let lowering = known.ok_or(NotLowered::Operator)?;
     if call.random && Args(&call.args).bool("train") != Some(false) {
         return Err(NotLowered::Random);
     }

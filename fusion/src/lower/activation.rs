@@ -2,9 +2,9 @@
 
 use tilefuse_block::{Elem, ScalarFn};
 
-use super::Registry;
 use super::arith::bounded;
 use super::cx::{Call, Cx, wide};
+use super::registry::Registry;
 use crate::args::wrap;
 use crate::graph::ValueRef;
 use crate::types::Device;

@@ -2,8 +2,8 @@
 
 use tilefuse_block::{Elem, ScalarFn};
 
-use super::Registry;
 use super::cx::{Call, Cx, literal, wide};
+use super::registry::Registry;
 use crate::args::Number;
 use crate::graph::{Op, ValueRef};
 use crate::recording::Arg;

@@ -15,8 +15,8 @@
 
 use tilefuse_block::{Elem, Literal, ScalarFn};
 
-use super::Registry;
 use super::cx::{Call, Cx};
+use super::registry::Registry;
 use super::softmax::safe_softmax;
 use crate::graph::ValueRef;
 use crate::library_form::is_factor;

@@ -1,7 +1,7 @@
 //! Conversions and copies.
 
-use super::Registry;
 use super::cx::{Call, Cx};
+use super::registry::Registry;
 use crate::graph::ValueRef;
 
 pub(super) fn register(r: &mut Registry) {

@@ -2,8 +2,8 @@
 
 use tilefuse_block::{Elem, ScalarFn};
 
-use super::Registry;
 use super::cx::{Call, Cx};
+use super::registry::Registry;
 use crate::args::Number;
 use crate::graph::ValueRef;
 use crate::promote::{Category, promote};

@@ -9,8 +9,8 @@
 
 use tilefuse_block::{Elem, ScalarFn};
 
-use super::Registry;
 use super::cx::{Call, Cx};
+use super::registry::Registry;
 use crate::graph::ValueRef;
 use crate::types::broadcast_shape;
 

@@ -13,8 +13,8 @@
 
 use tilefuse_block::{Elem, Literal, ScalarFn};
 
-use super::Registry;
 use super::cx::{Call, Cx};
+use super::registry::Registry;
 use crate::contraction::{Window, accumulator};
 use crate::convolution::{ConvArgs, ConvDims};
 use crate::graph::ValueRef;

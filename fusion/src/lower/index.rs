@@ -2,8 +2,8 @@
 
 use tilefuse_block::{Elem, Literal, ScalarFn};
 
-use super::Registry;
 use super::cx::{Call, Cx};
+use super::registry::Registry;
 use crate::args::wrap;
 use crate::graph::ValueRef;
 

@@ -2,10 +2,10 @@
 
 use tilefuse_block::{Elem, ReduceFn, ScalarFn};
 
-use super::Registry;
 use super::activation::log_sigmoid;
 use super::cx::{Call, Cx, wide};
 use super::reduce::mean_of;
+use super::registry::Registry;
 use super::softmax::log_softmax_of;
 use crate::graph::ValueRef;
 

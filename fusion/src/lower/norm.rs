@@ -2,9 +2,9 @@
 
 use tilefuse_block::{Elem, Literal, ReduceFn, ScalarFn};
 
-use super::Registry;
 use super::cx::{Call, Cx, wide};
 use super::reduce::{Moments, mean_and_variance, mean_of, widest};
+use super::registry::Registry;
 use crate::graph::ValueRef;
 use crate::types::Device;
 

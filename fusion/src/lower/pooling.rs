@@ -9,8 +9,8 @@
 
 use tilefuse_block::{Elem, Literal, ScalarFn};
 
-use super::Registry;
 use super::cx::{Call, Cx, wide};
+use super::registry::Registry;
 use crate::graph::ValueRef;
 
 /// Elements of a window above which libtorch's loops are left to it.

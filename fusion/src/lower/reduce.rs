@@ -5,9 +5,9 @@
 
 use tilefuse_block::{Elem, Literal, ReduceFn, ScalarFn};
 
-use super::Registry;
 use super::arith::{maximum, minimum};
 use super::cx::{Call, Cx, wide};
+use super::registry::Registry;
 use crate::args::{Args, wrap, wrap_all};
 use crate::graph::ValueRef;
 use crate::recording::Arg;

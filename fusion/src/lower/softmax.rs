@@ -2,8 +2,8 @@
 
 use tilefuse_block::{ReduceFn, ScalarFn};
 
-use super::Registry;
 use super::cx::{Call, Cx, wide};
+use super::registry::Registry;
 use crate::args::wrap;
 use crate::graph::ValueRef;
 

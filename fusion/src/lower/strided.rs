@@ -9,8 +9,8 @@
 
 use tilefuse_block::{Elem, Literal, ScalarFn};
 
-use super::Registry;
 use super::cx::{Call, Cx};
+use super::registry::Registry;
 use crate::graph::ValueRef;
 
 pub(super) fn register(r: &mut Registry) {

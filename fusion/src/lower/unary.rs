@@ -2,8 +2,8 @@
 
 use tilefuse_block::{Elem, Literal, ScalarFn};
 
-use super::Registry;
 use super::cx::{Call, Cx, wide};
+use super::registry::Registry;
 use crate::graph::ValueRef;
 
 macro_rules! functions {

@@ -2,8 +2,8 @@
 
 use tilefuse_block::{Elem, Literal, ScalarFn};
 
-use super::Registry;
 use super::cx::{Call, Cx, literal};
+use super::registry::Registry;
 use crate::args::{Number, movedim, slice_start, swapped, wrap, wrap_all};
 use crate::graph::ValueRef;
 
