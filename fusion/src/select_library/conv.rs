@@ -14,7 +14,7 @@
 #[cfg(test)]
 mod tests;
 
-use super::{Contract, Epilogue, allowed};
+use super::product::{Contract, Epilogue, allowed};
 use crate::contraction::Window;
 use crate::convolution::{ConvArgs, ConvDims, PerAxis};
 use crate::graph::{AtenCall, Graph, NodeId, Op, ValueRef, View};
