@@ -31,38 +31,58 @@ pub(super) fn finish(mut plan: Plan) -> Plan {
     plan
 }
 
-/// See [`Plan::limit_memory`].
-pub(super) fn limit_memory(plan: &mut Plan, most: u64) {
-    if plan.peak_bytes() <= most {
-        return;
+impl Plan {
+    /// The most bytes that a call holds at a time: the arena, tensors of its own, and results of libtorch calls.
+    pub fn peak_bytes(&self) -> u64 {
+        self.peak_bytes_with_copies(0)
     }
-    let homes = homes(plan);
-    assign(plan, &homes, u64::MAX);
-    let mut best = (plan.peak_bytes(), u64::MAX);
-    let mut sizes: Vec<u64> = homes.iter().filter(|h| !h.library && !h.kept).map(|h| h.bytes).collect();
-    sizes.sort_unstable_by_key(|&bytes| std::cmp::Reverse(bytes));
-    sizes.dedup();
-    for largest in sizes {
-        assign(plan, &homes, largest);
-        let peak = plan.peak_bytes();
-        if peak < best.0 {
-            best = (peak, largest);
-        }
-        if peak <= most {
+
+    /// [`peak_bytes`](Self::peak_bytes) where the caller gets copies of results, of so many bytes, at the end.
+    pub fn peak_bytes_with_copies(&self, bytes: u64) -> u64 {
+        let (held, left) = held_bytes(self);
+        held.into_iter().fold(self.memory.bytes + left + bytes, u64::max)
+    }
+
+    /// The bytes that a call holds while each step runs: the arena, results, and results of libtorch calls.
+    pub fn held_bytes(&self) -> Vec<u64> {
+        held_bytes(self).0
+    }
+
+    /// Keeps [`peak_bytes`](Self::peak_bytes) down to `most`, if that is possible, or as near to it as is: moves
+    /// intermediates from the arena, which a call holds from end to end, to tensors that it allocates and frees, the
+    /// largest first and no more of them than necessary.
+    pub fn limit_memory(&mut self, most: u64) {
+        if self.peak_bytes() <= most {
             return;
         }
+        let homes = homes(self);
+        assign(self, &homes, u64::MAX);
+        let mut best = (self.peak_bytes(), u64::MAX);
+        let mut sizes: Vec<u64> = homes.iter().filter(|h| !h.library && !h.kept).map(|h| h.bytes).collect();
+        sizes.sort_unstable_by_key(|&bytes| std::cmp::Reverse(bytes));
+        sizes.dedup();
+        for largest in sizes {
+            assign(self, &homes, largest);
+            let peak = self.peak_bytes();
+            if peak < best.0 {
+                best = (peak, largest);
+            }
+            if peak <= most {
+                return;
+            }
+        }
+        assign(self, &homes, best.1);
     }
-    assign(plan, &homes, best.1);
-}
 
-/// See [`Plan::peak_bytes`]; with this many bytes of copies of the results at the end.
-pub(super) fn peak_bytes(plan: &Plan, copied: u64) -> u64 {
-    let (held, left) = held_bytes(plan);
-    held.into_iter().fold(plan.memory.bytes + left + copied, u64::max)
+    /// Whether [`peak_bytes`](Self::peak_bytes) is at most this, where it is kept down to it.
+    pub(super) fn holds_at_most(mut self, bytes: u64) -> bool {
+        self.limit_memory(bytes);
+        self.peak_bytes() <= bytes
+    }
 }
 
 /// See [`Plan::held_bytes`]; and what is left outside of the arena at the end.
-pub(super) fn held_bytes(plan: &Plan) -> (Vec<u64>, u64) {
+fn held_bytes(plan: &Plan) -> (Vec<u64>, u64) {
     let graph = &plan.graph;
     let bytes = |values: &[ValueRef]| values.iter().map(|&v| graph.ty(v).bytes()).sum::<u64>();
     let mut now = 0;

@@ -4,9 +4,11 @@
 //! and must pay by the cost model; every edge keeps a [`Decision`]. Small kernels that do not need each other then share
 //! launches. Planning is deterministic.
 
+mod aliased_outputs;
 mod block_kernels;
 mod cost;
 mod demand;
+mod divide;
 mod early;
 mod empty;
 mod gather;
@@ -16,6 +18,7 @@ mod in_place;
 mod late;
 mod liveness;
 mod memory;
+mod memory_limit;
 mod mix_order;
 mod non_temporal;
 mod outer_loop;
@@ -35,21 +38,20 @@ use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
 use tilefuse_block::Program;
 
-use self::early::Early;
 use crate::block_kernel::BlockKernelKind;
-use crate::graph::{AliasTarget, Graph, NodeId, ValueRef};
-use crate::hints::Hints;
+use crate::graph::{Graph, NodeId, ValueRef};
 use crate::kernel::Refusal;
-use crate::machine::Profile;
-use crate::place::{Alignments, Place};
-use crate::rewrites::Rewrites;
+use crate::place::Place;
 use crate::schedule::{ScheduleError, Tiling};
 
+pub(crate) use aliased_outputs::drop_aliased_outputs;
+pub(crate) use divide::divide_reductions;
 pub(crate) use empty::drop_empty;
 pub(crate) use gather::store_sources;
 pub use horizontal::HorizontalRefusal;
 pub(crate) use horizontal::join;
 pub use memory::{ALIGNMENT, Memory};
+pub(crate) use memory_limit::group_within;
 pub(crate) use non_temporal::mark_non_temporal;
 pub(crate) use outer_loop::fuse_outer_loops;
 pub use outer_loop::{LocalBuffer, OuterLoop, OuterLoopRefusal};
@@ -302,34 +304,6 @@ impl Plan {
         self.steps.iter().map(of).sum()
     }
 
-    /// The most bytes that a call holds at a time: the arena, tensors of its own, and results of libtorch calls.
-    pub fn peak_bytes(&self) -> u64 {
-        liveness::peak_bytes(self, 0)
-    }
-
-    /// The bytes that a call holds while each step runs: the arena, results, and results of libtorch calls.
-    pub fn held_bytes(&self) -> Vec<u64> {
-        liveness::held_bytes(self).0
-    }
-
-    /// [`peak_bytes`](Self::peak_bytes) where the caller gets copies of results, of so many bytes, at the end.
-    pub fn peak_bytes_with_copies(&self, bytes: u64) -> u64 {
-        liveness::peak_bytes(self, bytes)
-    }
-
-    /// Keeps [`peak_bytes`](Self::peak_bytes) down to `most`, if that is possible, or as near to it as is: moves
-    /// intermediates from the arena, which a call holds from end to end, to tensors that it allocates and frees, the
-    /// largest first and no more of them than necessary.
-    pub fn limit_memory(&mut self, most: u64) {
-        liveness::limit_memory(self, most);
-    }
-
-    /// Whether [`peak_bytes`](Self::peak_bytes) is at most this, where it is kept down to it.
-    fn holds_at_most(mut self, bytes: u64) -> bool {
-        self.limit_memory(bytes);
-        self.peak_bytes() <= bytes
-    }
-
     /// Number of libtorch calls.
     pub fn extern_count(&self) -> usize {
         self.steps.len() - self.kernel_count()
@@ -401,104 +375,4 @@ pub enum PlanError {
         /// The invariant that does not hold.
         what: String,
     },
-}
-
-/// The pass `split-reductions`: reductions whose rows are too few to keep the machine busy, and where that is predicted to pay
-/// those of columns of a tensor whose rows are reduced as well, and of rows that a block program stores in parts.
-pub(crate) fn divide_reductions(
-    graph: &mut Graph,
-    profile: &Profile,
-    alignments: &Alignments,
-    most_bytes: u64,
-    (rewrites, hints): (&Rewrites, &Hints),
-) -> Result<(), PlanError> {
-    let mut divided = mix_order::divided(graph, profile);
-    // On a GPU a kernel over rows reads them once, and nothing else multiplies while an instance computes its epilogue.
-    divided.extend(split::in_blocks(graph).filter(|_| !profile.machine.is_gpu()));
-    split::split_counted(graph, profile, rewrites);
-    if divided.is_empty() || rewrites.is_spent() {
-        return Ok(());
-    }
-    let (early, all) = (Early::default(), Rewrites::default());
-    let plan =
-        |graph: &Graph| group::plan(graph.clone(), profile, alignments, &early, &mut |_| None, (&all, hints));
-    let mut least = plan(graph)?.predicted_us();
-    let mut best = None;
-    for mut form in divided {
-        split_reductions(&mut form, profile);
-        let plan = plan(&form)?;
-        let predicted = plan.predicted_us();
-        if predicted < least && liveness::finish(plan).holds_at_most(most_bytes) {
-            (best, least) = (Some(form), predicted);
-        }
-    }
-    if let Some(form) = best.filter(|_| rewrites.allow("split-reductions")) {
-        *graph = form;
-    }
-    Ok(())
-}
-
-/// Bytes that a plan may always hold beyond: parts of sums, for which a reduction has two kernels.
-const PARTIAL_SUMS_BYTES: u64 = 16 << 10;
-
-/// The pass `group`: a plan that holds at most so many bytes, where another order, or kernels that end early or run late, make one; else the
-/// one that holds least.
-pub(crate) fn group_within(
-    graph: Graph,
-    profile: &Profile,
-    alignments: &Alignments,
-    most_bytes: u64,
-    tuner: &mut Tuner<'_>,
-    rules: (&Rewrites, &Hints),
-) -> Result<Plan, PlanError> {
-    let limited = |mut plan: Plan| {
-        plan.limit_memory(most_bytes);
-        plan.peak_bytes()
-    };
-    let most = most_bytes.saturating_add(PARTIAL_SUMS_BYTES);
-    let plan = group::plan(graph.clone(), profile, alignments, &Early::default(), tuner, rules)?;
-    let mut least = limited(plan.clone());
-    if least <= most {
-        return Ok(plan);
-    }
-    let late = |early: &Early, tuner: &mut Tuner<'_>| {
-        group::plan(graph.clone(), profile, alignments, early, tuner, rules).map(late::late)
-    };
-    let sunk = late::late(plan.clone());
-    let peak = limited(sunk.clone());
-    let plan = if peak < least { sunk } else { plan };
-    least = least.min(peak);
-    let mut best = None;
-    let mut early = Early { as_recorded: true, ..Early::default() };
-    for _ in 0..early::MAX_ROUNDS {
-        if least <= most {
-            break;
-        }
-        let tried = late(&early, &mut |_| None)?;
-        let more = early::next(&tried, &early.nodes);
-        let peak = limited(tried);
-        if peak < least {
-            (least, best) = (peak, Some(early.clone()));
-        }
-        if more.is_empty() {
-            break;
-        }
-        early.nodes.extend(more);
-    }
-    match best {
-        Some(early) => late(&early, tuner),
-        None => Ok(plan),
-    }
-}
-
-/// The pass `drop-aliased-outputs`: outputs that share memory with something else need no value of their own.
-pub(crate) fn drop_aliased_outputs(graph: &mut Graph) {
-    for at in 0..graph.aliases.len().min(graph.outputs.len()) {
-        match graph.aliases[at].as_ref().map(|a| a.target) {
-            Some(AliasTarget::Node(node)) => graph.outputs[at] = node.into(),
-            Some(AliasTarget::Output(other)) => graph.outputs[at] = graph.outputs[other as usize],
-            None => {}
-        }
-    }
-    graph.remove_unused();
 }

@@ -23,6 +23,7 @@ use super::{Plan, StepKind, Verdict};
 use crate::graph::{Graph, Op, ValueRef, View};
 use crate::machine::Profile;
 use crate::pipeline::{self, Context, plan};
+use crate::place::Alignments;
 use crate::rewrites::Rewrites;
 use crate::tuple_reductions::tuple_reductions;
 use crate::types::{DType, Device, Dims, TensorType};
@@ -347,7 +348,7 @@ fn a_kernel_assumes_no_more_alignment_than_its_tensors_have() {
     let y = g.input(1, &[64]);
     let sum = g.map(ScalarFn::Add, &[x, y]);
     g.0.outputs = vec![sum];
-    let alignments = super::Alignments { inputs: vec![16, 8], ..Default::default() };
+    let alignments = Alignments { inputs: vec![16, 8], ..Default::default() };
     let profile = Profile::gpu(132, 4200.0);
     let mut cx = Context { alignments, ..Context::new(&profile) };
     let plan = pipeline::planned(g.0, &mut cx).unwrap();
