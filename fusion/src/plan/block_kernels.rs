@@ -10,7 +10,7 @@ use tilefuse_block::passes::{PassError, optimize_for_grid};
 
 use super::cost::{Cost, operations};
 use super::group::Planner;
-use super::{KernelKind, KernelStep, PlanError};
+use super::ir::{KernelKind, KernelStep, PlanError};
 use crate::block_kernel::{Alone, BlockKernel, Layout, Tied};
 use crate::epilogue::{Part, Rewrite, domain, rewrite, uses};
 use crate::graph::{NodeId, Op, ValueRef};

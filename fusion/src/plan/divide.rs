@@ -1,9 +1,10 @@
 //! Which reductions are split: those that must be, and those that are predicted to pay.
 
 use super::early::Early;
+use super::ir::PlanError;
 use super::liveness::finish;
 use super::split::{in_blocks, split_counted, split_reductions};
-use super::{PlanError, group, mix_order};
+use super::{group, mix_order};
 use crate::graph::Graph;
 use crate::hints::Hints;
 use crate::machine::Profile;

@@ -10,8 +10,8 @@
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
+use super::ir::{KernelStep, Plan, Step, StepKind};
 use super::liveness::last_uses;
-use super::{KernelStep, Plan, Step, StepKind};
 use crate::graph::{Graph, NodeId, Op, ValueRef};
 use crate::place::Place;
 

@@ -3,8 +3,10 @@
 
 use rustc_hash::FxHashMap;
 
-use super::{Plan, Step, StepKind, liveness};
+use super::ir::{Plan, Step, StepKind};
+use super::liveness;
 use crate::graph::{Op, ValueRef};
+use crate::place::Place;
 
 /// The plan with each such step right before the first that reads its result.
 pub(super) fn late(mut plan: Plan) -> Plan {
@@ -63,5 +65,5 @@ fn read(step: &Step) -> impl Iterator<Item = ValueRef> + '_ {
         StepKind::Extern(call) => (None, Some(call)),
     };
     let buffers = kernel.into_iter().flat_map(|k| k.buffers.iter().filter(|b| !b.1).map(|b| b.0));
-    buffers.chain(call.into_iter().flat_map(|c| c.operands.iter().map(super::Place::base)))
+    buffers.chain(call.into_iter().flat_map(|c| c.operands.iter().map(Place::base)))
 }

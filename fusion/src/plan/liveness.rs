@@ -2,10 +2,10 @@
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
+use super::ir::OuterLoop;
+use super::ir::{KernelStep, Plan, Step, StepKind};
 use super::memory::{Life, Memory, place};
-use super::outer_loop::OuterLoop;
 use super::reinplace::direct;
-use super::{KernelStep, Plan, Step, StepKind};
 use crate::graph::{Graph, Op, ValueRef};
 use crate::place::Place;
 

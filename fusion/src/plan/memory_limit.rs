@@ -1,7 +1,9 @@
 //! Groups within a limit of memory.
 
 use super::early::{self, Early};
-use super::{Plan, PlanError, Tuner, group, late};
+use super::ir::{Plan, PlanError};
+use super::tuner::Tuner;
+use super::{group, late};
 use crate::graph::Graph;
 use crate::hints::Hints;
 use crate::machine::Profile;

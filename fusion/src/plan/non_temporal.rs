@@ -13,7 +13,8 @@
 use rustc_hash::FxHashMap;
 use tilefuse_block::{CacheHint, Op, OpKind, Program, Value};
 
-use super::{KernelKind, KernelStep, Memory, Plan, Step, StepKind};
+use super::ir::{KernelKind, KernelStep, Plan, Step, StepKind};
+use super::memory::Memory;
 use crate::graph::ValueRef;
 use crate::machine::Machine;
 use crate::place::Place;

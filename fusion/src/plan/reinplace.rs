@@ -10,7 +10,8 @@
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use super::{KernelKind, KernelStep, Plan, Step, StepKind};
+use super::ir::{KernelKind, KernelStep, Plan, Step, StepKind};
+use super::reasons::Copied;
 use crate::block_kernel::BlockKernelKind;
 use crate::graph::{NodeId, Op, ValueRef};
 use crate::place::{Alignments, Place, is_dense, written_strides};
@@ -19,54 +20,6 @@ use crate::types::Device;
 
 /// Alignment in bytes that kernels assume of what they write.
 const WRITTEN_ALIGN: u32 = 16;
-
-/// Why the new value of a tensor of the caller is copied there, instead of being written there by its kernel.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Copied {
-    /// A kernel of the plan checks indices.
-    Checks,
-    /// Inputs of a GPU may be copies of the caller's.
-    Input,
-    /// The new value is a view of another value.
-    View,
-    /// A block kernel or a libtorch call computes the new value.
-    NotGenerated,
-    /// A step from there on may fail.
-    MayFail,
-    /// The kernel would write with other strides, of another type or on another device.
-    Layout,
-    /// The tensor does not lie at a multiple of 16 bytes.
-    Unaligned,
-    /// The new value is returned as well, in memory of its own.
-    Returned,
-    /// The new value is written over another tensor.
-    Taken,
-    /// The kernel reads the tensor elsewhere than it writes, or for a value that it stores later.
-    Across,
-    /// The old value is needed later.
-    Needed,
-    /// As many rewrites were made as may be.
-    Limit,
-}
-
-impl std::fmt::Display for Copied {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
-            Copied::Checks => "a kernel checks indices",
-            Copied::Input => "inputs of a GPU may be copies of the caller's",
-            Copied::View => "the new value is a view of another",
-            Copied::NotGenerated => "a block kernel or libtorch computes the new value",
-            Copied::MayFail => "a later step may fail",
-            Copied::Layout => "the kernel writes another layout",
-            Copied::Unaligned => "the tensor does not lie at a multiple of 16 bytes",
-            Copied::Returned => "the new value is returned as well",
-            Copied::Taken => "the new value is written over another tensor",
-            Copied::Across => "the kernel reads the tensor elsewhere or later than it writes",
-            Copied::Needed => "the old value is needed later",
-            Copied::Limit => "the number of rewrites is limited",
-        })
-    }
-}
 
 /// The pass `reinplace`: decides which updates their kernels write over their targets.
 pub(crate) fn reinplace(mut plan: Plan, alignments: &Alignments, rewrites: &Rewrites) -> Plan {

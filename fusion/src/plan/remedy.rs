@@ -1,6 +1,6 @@
 //! What would have to change for an edge that was cut to be fused.
 
-use super::Verdict;
+use super::reasons::Verdict;
 use crate::kernel::{BlockRefusal, Refusal};
 
 impl Verdict {

@@ -1,10 +1,8 @@
 //! Schedules that somebody chooses by measuring them.
 
-use serde::{Deserialize, Serialize};
-use tilefuse_block::Elem;
-
 use super::cost::price;
 use super::group::Built;
+use super::tuner::{Tunable, TunableBuffer, Tuned, Tuner};
 use crate::machine::Profile;
 use crate::schedule::{Scheduled, Tiling, schedule_with, variants};
 
@@ -17,44 +15,6 @@ const MAX_SLOWDOWN: f64 = 1.2;
 
 /// The most schedules of a kernel, the chosen one among them.
 const MAX_SCHEDULES: usize = 6;
-
-/// A buffer of a kernel whose schedules are measured.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Buffer {
-    /// Its elements.
-    pub elem: Elem,
-    /// How many there are.
-    pub span: i64,
-    /// The largest power of two, up to 16, that its address is known to be a multiple of.
-    pub align: u32,
-    /// Whether the kernel writes it.
-    pub written: bool,
-}
-
-/// A kernel with several schedules, of which the first is the one that was chosen by prediction.
-#[derive(Debug)]
-pub struct Tunable<'a> {
-    /// Its parameters in order.
-    pub buffers: Vec<Buffer>,
-    /// Programs that compute the same, and their grids.
-    pub schedules: &'a [Scheduled],
-    /// Predicted time in microseconds.
-    pub predicted_us: f64,
-}
-
-/// What was chosen for a kernel.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Tuned {
-    /// The position of the schedule.
-    pub choice: usize,
-    /// Measured microseconds of each schedule; none of one that could not be compiled or differed from the first.
-    pub us: Vec<Option<f64>>,
-    /// Whether the times are from an earlier measurement.
-    pub remembered: bool,
-}
-
-/// Says which schedule of a kernel to take, or nothing where the predicted one stands.
-pub type Tuner<'t> = dyn FnMut(&Tunable<'_>) -> Option<Tuned> + 't;
 
 /// The schedule of a kernel and why it was chosen, with the cost of its tiles.
 pub(super) struct Chosen {
@@ -84,7 +44,7 @@ pub(super) fn choose(
             schedules.push(other);
         }
     }
-    let buffer = |(buffer, &align): (&crate::kernel::Buffer, &u32)| Buffer {
+    let buffer = |(buffer, &align): (&crate::kernel::Buffer, &u32)| TunableBuffer {
         elem: buffer.elem,
         span: buffer.span,
         align,

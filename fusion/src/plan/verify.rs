@@ -14,9 +14,10 @@ use std::collections::BTreeMap;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::horizontal::parts_are_independent;
-use super::outer_loop::{self, OuterLoop};
+use super::ir::OuterLoop;
+use super::ir::{KernelStep, Plan, PlanError, StepKind};
+use super::outer_loop;
 use super::reinplace::{direct, may_fail, returned};
-use super::{KernelStep, Plan, PlanError, StepKind};
 use crate::graph::{Op, ValueRef};
 
 /// Checks a plan; linear in its steps.

@@ -5,7 +5,7 @@ use std::collections::BinaryHeap;
 
 use rustc_hash::FxHashMap;
 
-use super::super::{Plan, StepKind};
+use super::super::ir::{Plan, StepKind};
 use crate::graph::ValueRef;
 
 /// The steps that each step needs directly, ascending.

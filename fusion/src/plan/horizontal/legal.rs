@@ -6,7 +6,8 @@
 use rustc_hash::FxHashSet;
 use tilefuse_block::{OpKind, Program};
 
-use super::super::{KernelStep, Plan};
+use super::super::ir::{KernelStep, Plan};
+use super::super::reasons::HorizontalRefusal;
 use crate::graph::ValueRef;
 use crate::machine::Machine;
 use crate::types::Device;
@@ -22,122 +23,6 @@ const MAX_BLOCK_TILE: u64 = 8192;
 
 /// How many times the warps of one part another may have: a part gets the most that any has.
 const MAX_WARP_RATIO: u32 = 4;
-
-/// Why a kernel has a launch of its own, or why two do not share one.
-#[derive(Clone, Debug, PartialEq)]
-pub enum HorizontalRefusal {
-    /// It is a block kernel, whose block sizes and warps suit it alone.
-    OwnBlocks,
-    /// Its grid has several axes, or it asks for the grid's size.
-    Grid,
-    /// It checks indices: where one is out of range, its launch fails as a whole.
-    Checks,
-    /// On a GPU its tile may need a cluster of blocks, which all parts would then get.
-    Cluster {
-        /// Elements of the tile.
-        elements: u64,
-    },
-    /// A launch is a small part of its time.
-    Large {
-        /// Predicted time without the launch, in microseconds.
-        us: f64,
-        /// Most that is worth joining.
-        most_us: f64,
-    },
-    /// On the host it runs on the thread that calls, which costs next to nothing.
-    Inline {
-        /// Predicted time of one thread, in microseconds.
-        us: f64,
-    },
-    /// No other small kernel can run at the same place of the plan.
-    Only,
-    /// The kernels run on different devices.
-    Devices,
-    /// One takes many more warps than another.
-    Warps {
-        /// The least of one.
-        least: u32,
-        /// The most of another.
-        most: u32,
-    },
-    /// Loops are pipelined in different numbers of stages.
-    Stages,
-    /// The launch would have too many pointers.
-    Pointers {
-        /// The limit.
-        limit: usize,
-    },
-    /// The program would have too many operations.
-    Operations {
-        /// The limit.
-        limit: usize,
-    },
-    /// The launch would have more instances than a grid can have.
-    Instances,
-    /// The kernels are too far from each other in the plan: values between them would need more memory.
-    Far {
-        /// Steps between them.
-        steps: usize,
-    },
-    /// With its neighbours in one launch, a call would hold more memory.
-    Memory {
-        /// Bytes in one launch.
-        bytes: u64,
-        /// Bytes in separate launches.
-        most: u64,
-    },
-    /// Together they are predicted to be slower.
-    Slower {
-        /// HorizontalRefusal, in microseconds.
-        separate_us: f64,
-        /// In one launch.
-        fused_us: f64,
-    },
-    /// As many rewrites were made as may be.
-    Limit,
-}
-
-impl std::fmt::Display for HorizontalRefusal {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            HorizontalRefusal::Limit => f.write_str("the number of rewrites is limited"),
-            HorizontalRefusal::OwnBlocks => f.write_str("its program has block sizes of its own"),
-            HorizontalRefusal::Grid => {
-                f.write_str("its grid has several axes, or it asks for the grid's size")
-            }
-            HorizontalRefusal::Checks => f.write_str("it checks indices"),
-            HorizontalRefusal::Cluster { elements } => {
-                write!(f, "its tile of {elements} elements may need a cluster of blocks")
-            }
-            HorizontalRefusal::Large { us, most_us } => {
-                write!(f, "it takes {us:.1} us without the launch, more than {most_us:.1} us")
-            }
-            HorizontalRefusal::Inline { us } => write!(f, "its {us:.1} us run on the thread that calls"),
-            HorizontalRefusal::Only => f.write_str("no other small kernel can run at the same place"),
-            HorizontalRefusal::Devices => f.write_str("the other runs on another device"),
-            HorizontalRefusal::Warps { least, most } => write!(f, "one takes {least} warps, another {most}"),
-            HorizontalRefusal::Stages => {
-                f.write_str("their loops are pipelined in different numbers of stages")
-            }
-            HorizontalRefusal::Pointers { limit } => {
-                write!(f, "the launch would have more than {limit} pointers")
-            }
-            HorizontalRefusal::Operations { limit } => {
-                write!(f, "the program would have more than {limit} operations")
-            }
-            HorizontalRefusal::Instances => f.write_str("the grid would have too many instances"),
-            HorizontalRefusal::Far { steps } => {
-                write!(f, "{steps} steps lie between them, and memory is short")
-            }
-            HorizontalRefusal::Memory { bytes, most } => {
-                write!(f, "with others in one launch a call would hold {bytes} bytes, more than {most}")
-            }
-            HorizontalRefusal::Slower { separate_us, fused_us } => {
-                write!(f, "predicted {fused_us:.1} us in one launch, {separate_us:.1} us in two")
-            }
-        }
-    }
-}
 
 /// The kernel is one of the planner's own.
 pub(super) fn generated(kernel: &KernelStep) -> Result<(), HorizontalRefusal> {

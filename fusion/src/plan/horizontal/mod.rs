@@ -26,15 +26,15 @@ mod tests;
 use rustc_hash::{FxHashMap, FxHashSet};
 use tilefuse_block::Program;
 
+use super::ir::{KernelStep, Plan, Step, StepKind};
 use super::liveness;
-use super::{KernelStep, Plan, Step, StepKind};
+use super::reasons::HorizontalRefusal;
 use crate::graph::ValueRef;
 use crate::machine::Profile;
 use crate::rewrites::Rewrites;
 use crate::types::Device;
 
 use depends::{Depends, Units};
-pub use legal::HorizontalRefusal;
 pub(super) use legal::parts_are_independent;
 use profit::Together;
 

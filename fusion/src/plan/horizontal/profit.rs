@@ -14,8 +14,8 @@
 //! updates of 20,000 elements took 651 us so, on two threads, instead of 881 us; twenty that would each have run on the
 //! calling thread took twice as long joined as apart, and parts without other threads as long as apart.
 
-use super::super::KernelStep;
-use super::legal::HorizontalRefusal;
+use super::super::ir::KernelStep;
+use super::super::reasons::HorizontalRefusal;
 use crate::machine::{Machine, Profile};
 
 /// Kernels of a GPU that take more than so many launches are large.

@@ -3,7 +3,7 @@
 use rustc_hash::FxHashMap;
 use tilefuse_block::Program;
 
-use super::super::{KernelKind, KernelStep, Part};
+use super::super::ir::{KernelKind, KernelStep, Part};
 use super::program::{Piece, join};
 use crate::graph::ValueRef;
 

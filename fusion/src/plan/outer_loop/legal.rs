@@ -6,7 +6,8 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use tilefuse_block::bounds::{Accesses, Given, Reach};
 use tilefuse_block::passes::cse;
 
-use super::{Finder, KernelGrid, LINE, OuterLoop, Plan};
+use super::super::ir::{LINE, OuterLoop, Plan};
+use super::{Finder, KernelGrid};
 use crate::graph::ValueRef;
 
 /// For each value that an outer loop writes, or one that shares its memory, the bytes that each block reaches.

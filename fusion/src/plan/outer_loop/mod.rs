@@ -35,105 +35,15 @@ use tilefuse_block::bounds::{Accesses, Reach};
 use self::division::Division;
 use self::legal::Question;
 pub(super) use self::legal::is_legal;
+use super::ir::{KernelStep, LINE, LocalBuffer, OuterLoop, Plan, StepKind};
 use super::liveness::{self, last_uses};
 use super::memory::{ALIGNMENT, Life, place};
+use super::reasons::OuterLoopRefusal;
 use super::reinplace::direct;
-use super::{KernelStep, Plan, StepKind};
 use crate::graph::ValueRef;
 use crate::machine::{Machine, Profile};
 use crate::place::Place;
 use crate::rewrites::Rewrites;
-
-/// Consecutive kernels that run over blocks of rows, each block through all of them on one thread.
-#[derive(Clone, Debug, PartialEq)]
-pub struct OuterLoop {
-    /// Positions of the kernels in [`Plan::steps`].
-    pub steps: Range<usize>,
-    /// For each kernel the instances of each block.
-    pub parts: Vec<Vec<Range<u64>>>,
-    /// What is held a block at a time.
-    pub local_buffers: Vec<LocalBuffer>,
-    /// Bytes in which a thread holds these.
-    pub thread_bytes: u64,
-    /// How many threads that is for.
-    pub threads: u64,
-    /// Where the first thread's bytes begin in the arena; those of the others follow.
-    pub at: u64,
-    /// Predicted microseconds that it takes less.
-    pub saved_us: f64,
-}
-
-/// A value of which each thread holds a block at a time.
-#[derive(Clone, Debug, PartialEq)]
-pub struct LocalBuffer {
-    /// The value.
-    pub value: ValueRef,
-    /// Where it begins in a thread's memory, in bytes.
-    pub offset: u64,
-    /// For each block the byte of the value that is the first to be there.
-    pub firsts: Vec<u64>,
-}
-
-/// Why kernels of which one reads much of what the other writes are no outer loop.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum OuterLoopRefusal {
-    /// Blocks of rows of one need rows of other blocks of the other.
-    Rows,
-    /// No block of rows is small enough for a thread's cache.
-    Large {
-        /// Bytes of what is held of the smallest block.
-        bytes: u64,
-    },
-    /// It would hold more memory at a time than the graph may.
-    Memory,
-    /// Threads would wait for each other longer than the outer loop saves.
-    Few {
-        /// What would be saved, in microseconds.
-        saved_us: f64,
-        /// What threads would wait, in microseconds.
-        lost_us: f64,
-    },
-    /// As many rewrites were made as may be.
-    Limit,
-}
-
-impl std::fmt::Display for OuterLoopRefusal {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            OuterLoopRefusal::Rows => f.write_str("the next kernel needs other rows"),
-            OuterLoopRefusal::Large { bytes } => write!(f, "the smallest block of rows has {bytes} bytes"),
-            OuterLoopRefusal::Memory => f.write_str("more memory would be held at a time"),
-            OuterLoopRefusal::Limit => f.write_str("the number of rewrites is limited"),
-            OuterLoopRefusal::Few { saved_us, lost_us } => write!(
-                f,
-                "predicted to save {saved_us:.0} us, while threads wait {lost_us:.0} us, with so few blocks"
-            ),
-        }
-    }
-}
-
-impl LocalBuffer {
-    /// For each block what is added to the address of a thread's memory for that from which its instances address the value,
-    /// modulo 2^64: each byte lies to lines of the cache as it would in the whole.
-    pub fn shifts(&self) -> Vec<u64> {
-        self.firsts.iter().map(|first| (self.offset + first % LINE).wrapping_sub(*first)).collect()
-    }
-}
-
-impl OuterLoop {
-    /// How many blocks there are.
-    pub fn blocks(&self) -> usize {
-        self.parts.first().map_or(0, Vec::len)
-    }
-
-    /// Bytes in the arena.
-    pub fn bytes(&self) -> u64 {
-        self.thread_bytes * self.threads
-    }
-}
-
-/// Bytes of a line of the cache: a block lies in a thread's memory as it would in the whole value.
-const LINE: u64 = 64;
 
 /// Among so many kernels one reads what an earlier one has written: queries, keys and values are made before they are read.
 const MAX_READER_DISTANCE: usize = 3;

@@ -1,7 +1,9 @@
 //! Whether an outer loop pays, and in how large blocks.
 
+use super::super::ir::{LocalBuffer, OuterLoop};
+use super::super::reasons::OuterLoopRefusal;
 use super::division::Division;
-use super::{Finder, KernelGrid, LocalBuffer, OuterLoop, OuterLoopRefusal};
+use super::{Finder, KernelGrid};
 
 /// Blocks of each thread that even out differences between threads.
 const MIN_BLOCKS_PER_THREAD: u64 = 4;
