@@ -5,12 +5,10 @@ use std::sync::Arc;
 
 use rustc_hash::FxHashSet;
 use smallvec::SmallVec;
-use tilefuse_block::Program;
-use tilefuse_block::passes::{PassError, optimize_for_grid};
 
+use super::built_block::BuiltBlock;
 use super::cost::{Cost, operations};
 use super::group::Planner;
-use super::ir::{KernelKind, KernelStep, PlanError};
 use crate::block_kernel::{Alone, BlockKernel, Layout, Tied};
 use crate::epilogue::{Part, Rewrite, domain, rewrite, uses};
 use crate::graph::{NodeId, Op, ValueRef};
@@ -18,66 +16,6 @@ use crate::kernel::{BlockRefusal, Domain, Group, KNode, Kernel, Refusal, Space, 
 use crate::machine::Profile;
 use crate::place::{Strides, operand_place};
 use crate::types::{Dims, TensorType};
-
-/// A block kernel with what was merged into it.
-#[derive(Clone, Debug)]
-pub(super) struct BuiltBlock {
-    node: NodeId,
-    kernel: Arc<BlockKernel>,
-    /// The kernel's program with what was merged into it.
-    program: Program,
-    buffers: Vec<(ValueRef, bool)>,
-    /// Values whose memory it reads at strides.
-    bases: Vec<Option<ValueRef>>,
-    pub(super) cost: Cost,
-}
-
-impl BuiltBlock {
-    /// The step, whose program is at `program`.
-    pub(super) fn step(&self, program: usize, nodes: &[NodeId]) -> KernelStep {
-        KernelStep {
-            program,
-            grid: self.grid().map(u64::from),
-            buffers: self.buffers.clone(),
-            checks: self.kernel.checks,
-            in_place: Vec::new(),
-            nodes: nodes.to_vec(),
-            kind: KernelKind::Block(self.kernel.kind),
-            tiling: None,
-            tuned: None,
-            bytes_read: self.cost.bytes_read,
-            bytes_written: self.cost.bytes_written,
-            flops: self.cost.flops,
-            predicted_us: self.cost.us,
-            note: self.kernel.note.clone(),
-            parts: Vec::new(),
-            horizontal_refusal: None,
-        }
-    }
-
-    /// The values that must be in memory because it reads them at strides.
-    pub(super) fn strided(&self) -> impl Iterator<Item = ValueRef> + '_ {
-        self.bases.iter().copied().flatten()
-    }
-
-    /// Its grid.
-    pub(super) fn grid(&self) -> [u32; 3] {
-        self.kernel.grid
-    }
-
-    /// The program under a name, which no pass has seen.
-    pub(super) fn program(&self, name: String) -> Program {
-        Program { name, ..self.program.clone() }
-    }
-
-    /// What a program becomes for the grid.
-    pub(super) fn optimized(&self, mut program: Program) -> Result<Program, PlanError> {
-        let name = program.name.clone();
-        let invalid = |error: PassError| PlanError::Invalid { place: name, what: error.to_string() };
-        optimize_for_grid(&mut program, self.grid()).map_err(invalid)?;
-        Ok(program)
-    }
-}
 
 impl<'a> Planner<'a> {
     /// Builds every block kernel alone; a call whose kernel is refused runs through libtorch.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use rustc_hash::FxHashSet;
 
-use super::block_kernels::BuiltBlock;
+use super::built_block::BuiltBlock;
 use super::group::Planner;
 use crate::graph::{NodeId, Op, ValueRef};
 use crate::kernel::Layouts;

@@ -7,7 +7,7 @@ use std::time::Instant;
 use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::SmallVec;
 
-use super::block_kernels::BuiltBlock;
+use super::built_block::BuiltBlock;
 use super::cost::{Cost, price};
 use super::early::Early;
 use super::in_place;

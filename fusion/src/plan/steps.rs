@@ -5,7 +5,7 @@ use std::collections::BinaryHeap;
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use super::block_kernels::BuiltBlock;
+use super::built_block::BuiltBlock;
 use super::group::{Built, Planner, Unit, UnitKernel};
 use super::in_place;
 use super::ir::{ExternStep, KernelKind, KernelStep, PlanError, Step, StepKind};

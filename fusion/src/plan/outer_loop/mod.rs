@@ -51,7 +51,8 @@ const MAX_READER_DISTANCE: usize = 3;
 /// What part of the caches of all threads a value takes that is worth an outer loop.
 const MIN_CACHE_SHARE: u64 = 4;
 
-/// The pass `outer-loop-fusion`: gives a plan its outer loops and its memory; no outer loops where it would hold more than so many bytes with them and not without.
+/// The pass `outer-loop-fusion`: gives a plan its outer loops and its memory; no outer loops where it would hold more than so many
+/// bytes with them and not without.
 pub(crate) fn fuse_outer_loops(
     mut plan: Plan,
     profile: &Profile,
