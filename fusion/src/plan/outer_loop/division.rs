@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use tilefuse_block::bounds::Reach;
 
-use super::{Finder, KernelGrid};
+use super::finder::{Finder, KernelGrid};
 
 /// So many instances and fewer write what follows each other, if they do not divide the grid: filters of some pixels.
 const MAX_UNEVEN_GROUP: u64 = 16;

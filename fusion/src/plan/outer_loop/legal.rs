@@ -7,14 +7,11 @@ use tilefuse_block::bounds::{Accesses, Given, Reach};
 use tilefuse_block::passes::cse;
 
 use super::super::ir::{LINE, OuterLoop, Plan};
-use super::{Finder, KernelGrid};
+use super::finder::{Finder, KernelGrid};
 use crate::graph::ValueRef;
 
 /// For each value that an outer loop writes, or one that shares its memory, the bytes that each block reaches.
 pub(super) type Reached = FxHashMap<ValueRef, Vec<Range<u64>>>;
-
-/// Program, grid, units, and which parameters are asked for.
-pub(super) type Question = (usize, [u32; 3], Range<u64>, Vec<bool>);
 
 /// Whether the blocks of an outer loop are all of its kernels' instances, reach nothing of each other's, and fit where they are
 /// held.

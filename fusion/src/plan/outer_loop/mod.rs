@@ -14,6 +14,8 @@
 //! reaches what another one does of anything that the outer loop writes: [`Accesses::reach`] says what instances reach. Instances
 //! compute what they do in any order, so that results do not depend on it.
 //!
+//! [`Accesses::reach`]: tilefuse_block::bounds::Accesses::reach
+//!
 //! Where a kernel reads windows of rows, as pooling does, two blocks need the rows between them. What is held a block at a
 //! time may overlap: each block computes all that it reads of it, and no instance of another block would write there.
 //!
@@ -23,26 +25,21 @@
 //! ```
 
 mod division;
+mod finder;
 mod legal;
 mod profit;
 
 use std::ops::Range;
 
-use rustc_hash::{FxHashMap, FxHashSet};
-use tilefuse_block::Program;
-use tilefuse_block::bounds::{Accesses, Reach};
-
 use self::division::Division;
-use self::legal::Question;
+use self::finder::{Finder, KernelGrid};
 pub(super) use self::legal::is_legal;
-use super::ir::{KernelStep, LINE, LocalBuffer, OuterLoop, Plan, StepKind};
-use super::liveness::{self, last_uses};
+use super::ir::{LINE, LocalBuffer, OuterLoop, Plan};
+use super::liveness;
 use super::memory::{ALIGNMENT, Life, place};
 use super::reasons::OuterLoopRefusal;
-use super::reinplace::direct;
 use crate::graph::ValueRef;
 use crate::machine::{Machine, Profile};
-use crate::place::Place;
 use crate::rewrites::Rewrites;
 
 /// Among so many kernels one reads what an earlier one has written: queries, keys and values are made before they are read.
@@ -98,108 +95,7 @@ fn find(plan: &mut Plan, profile: &Profile, rewrites: &Rewrites) {
     (plan.outer_loops, plan.outer_loop_refusals) = (outer_loops, outer_loop_refusals);
 }
 
-/// A kernel and how its instances are divided.
-#[derive(Clone, Copy)]
-struct KernelGrid<'p> {
-    at: usize,
-    step: &'p KernelStep,
-    program: &'p Program,
-    grid: [u32; 3],
-    /// The axis along which they are divided.
-    axis: usize,
-    /// Instances along it.
-    units: u64,
-    /// Instances of each of them along the other axes.
-    inner: u64,
-}
-
-struct Finder<'p> {
-    plan: &'p Plan,
-    threads: u64,
-    /// Bytes of a thread's own cache.
-    cache: u64,
-    /// Bytes that are moved in a microsecond.
-    bytes_per_us: f64,
-    launch_us: f64,
-    last_uses: FxHashMap<ValueRef, usize>,
-    /// For values that may share memory with others, one of these.
-    classes: FxHashMap<ValueRef, ValueRef>,
-    /// The plan's programs, each value of which is computed once.
-    programs: FxHashMap<usize, Program>,
-    /// What of these decides about accesses through the parameters that are asked for.
-    accesses: FxHashMap<(usize, Vec<bool>), Accesses>,
-    /// What units of a kernel reach of its buffers, in bytes, by program and grid.
-    known: FxHashMap<Question, Vec<Reach>>,
-}
-
 impl<'p> Finder<'p> {
-    fn new(plan: &'p Plan, profile: &Profile, threads: u64) -> Finder<'p> {
-        let returned: FxHashSet<ValueRef> = plan.outputs.iter().map(Place::base).collect();
-        Finder {
-            threads: threads.max(1),
-            cache: profile.cache,
-            bytes_per_us: profile.bandwidth * 1000.0,
-            launch_us: profile.launch_us,
-            last_uses: last_uses(plan, &returned),
-            ..Finder::bare(plan)
-        }
-    }
-
-    fn bare(plan: &'p Plan) -> Finder<'p> {
-        let mut finder = Finder {
-            plan,
-            threads: 1,
-            cache: 0,
-            bytes_per_us: 1.0,
-            launch_us: 0.0,
-            last_uses: FxHashMap::default(),
-            classes: FxHashMap::default(),
-            programs: FxHashMap::default(),
-            accesses: FxHashMap::default(),
-            known: FxHashMap::default(),
-        };
-        let in_place = plan.steps.iter().flat_map(|step| match &step.kind {
-            StepKind::Kernel(kernel) => kernel.in_place.as_slice(),
-            StepKind::Extern(_) => &[],
-        });
-        for (a, b) in in_place.copied().chain(direct(plan)) {
-            let (a, b) = (finder.class(a), finder.class(b));
-            if a != b {
-                finder.classes.insert(a, b);
-            }
-        }
-        finder
-    }
-
-    /// The one value for all that may share memory with this one.
-    fn class(&self, mut value: ValueRef) -> ValueRef {
-        while let Some(&next) = self.classes.get(&value) {
-            value = next;
-        }
-        value
-    }
-
-    /// The bytes of a thread's cache in which it holds a block; beside them lies what else its kernels read.
-    fn room(&self) -> u64 {
-        self.cache / 4 * 3
-    }
-
-    fn bytes(&self, value: ValueRef) -> u64 {
-        self.plan.graph.ty(value).bytes()
-    }
-
-    fn kernel(&self, at: usize) -> Option<KernelGrid<'p>> {
-        let StepKind::Kernel(step) = &self.plan.steps.get(at)?.kind else { return None };
-        let program = self.plan.programs.get(step.program)?;
-        let mut grid = [0; 3];
-        for (extent, &n) in grid.iter_mut().zip(&step.grid) {
-            *extent = u32::try_from(n).ok().filter(|&n| n > 0)?;
-        }
-        let axis = (0..3).rev().find(|&axis| grid[axis] > 1).unwrap_or(0);
-        let inner = grid[..axis].iter().map(|&n| u64::from(n)).product();
-        Some(KernelGrid { at, step, program, grid, axis, units: grid[axis].into(), inner })
-    }
-
     /// The outer loop that begins with a step, or why it does not; nothing where there would be nothing to gain.
     fn outer_loop_from(&mut self, at: usize) -> Option<Result<OuterLoop, OuterLoopRefusal>> {
         let mut kernels = vec![self.kernel(at)?];

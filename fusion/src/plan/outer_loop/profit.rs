@@ -3,7 +3,7 @@
 use super::super::ir::{LocalBuffer, OuterLoop};
 use super::super::reasons::OuterLoopRefusal;
 use super::division::Division;
-use super::{Finder, KernelGrid};
+use super::finder::{Finder, KernelGrid};
 
 /// Blocks of each thread that even out differences between threads.
 const MIN_BLOCKS_PER_THREAD: u64 = 4;
