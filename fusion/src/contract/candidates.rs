@@ -8,8 +8,10 @@
 
 use std::fmt;
 
-use super::conv::Vectors;
-use super::{FREE_BYTES, Host, OperandKernel, Products, Template, blocks, conv, product, templates, vnni};
+use super::call_kernels::{OperandKernel, Template};
+use super::host::{Host, Vectors};
+use super::products::Products;
+use super::{FREE_BYTES, blocks, conv, product, templates, vnni};
 use crate::block_kernel::{Block, BlockKernel};
 use crate::channels_last;
 use crate::graph::{AtenCall, Graph, NodeId, Op, ValueRef, View};

@@ -16,7 +16,8 @@
 //! language ([`tilefuse_block::dynamic`]). `conv/` has the same for convolutions, and `attention/` for attention.
 //! `channels_last.rs`, beside this folder, lets results lie in another order than eager's where only kernels read them.
 //!
-//! `declined.rs` has the reasons for which a call has no kernel at all.
+//! `call_kernels.rs` has what a template gives a call, `host.rs` what it knows of the processor, and `declined.rs` the reasons for
+//! which a call has no kernel at all.
 //!
 //! A further template is an arm of `templates`: it gives a `Template` with the kernel, several where it is not clear which is
 //! quicker, or none for contractions that it does not know. Which of kernels and call is used is decided in `candidates.rs`, in
@@ -24,9 +25,11 @@
 
 mod attention;
 mod blocks;
+mod call_kernels;
 mod candidates;
 mod conv;
 mod declined;
+mod host;
 mod operand;
 #[cfg(test)]
 mod outer_loop_tests;
@@ -35,6 +38,8 @@ mod pack;
 mod pack_tests;
 mod prepack;
 mod product;
+mod products;
+mod repeated_heads;
 #[cfg(test)]
 mod row_tests;
 mod template;
@@ -46,128 +51,24 @@ mod warpgroup;
 mod warpgroup_tests;
 mod windows;
 
-use std::fmt;
-use std::str::FromStr;
 use std::sync::Arc;
 
-use serde::Serialize;
-
-pub use self::attention::RepeatedHeads;
+pub use self::call_kernels::{OperandKernel, Template};
 pub use self::candidates::{Candidate, Times};
-use self::conv::Vectors;
 pub(crate) use self::declined::Declined;
-pub use self::pack::OperandKernel;
+use self::host::{Host, Vectors};
 pub use self::prepack::{Panels, Prepacked};
 use self::product::Product;
+pub use self::products::Products;
+pub use self::repeated_heads::RepeatedHeads;
 use self::template::Operands;
 use crate::block_kernel::BlockKernel;
-use crate::channels_last::{self, ResultLayout};
+use crate::channels_last;
 use crate::graph::{AtenCall, Graph, NodeId, Op, ValueRef};
 use crate::library_form::{ContractionForm, LibraryForm};
 use crate::machine::{Machine, Profile};
 use crate::recording::Arg;
 use crate::rewrites::Rewrites;
-
-/// Which products of matrices are kernels of ours, and which are libtorch's.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Products {
-    /// Whichever takes less time on this machine, measured once for each shape.
-    #[default]
-    Measured,
-    /// Whichever takes less time by the cost model.
-    Predicted,
-    /// Always ours, where there is one.
-    Generated,
-    /// Always libtorch's.
-    Library,
-}
-
-impl FromStr for Products {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Products, String> {
-        match text {
-            "measured" => Ok(Products::Measured),
-            "predicted" => Ok(Products::Predicted),
-            "generated" => Ok(Products::Generated),
-            "library" => Ok(Products::Library),
-            other => Err(format!("`{other}` is none of measured, predicted, generated and library")),
-        }
-    }
-}
-
-impl fmt::Display for Products {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Products::Measured => "measured",
-            Products::Predicted => "predicted",
-            Products::Generated => "generated",
-            Products::Library => "library",
-        })
-    }
-}
-
-/// A kernel for a call, and what it is expected to take.
-#[derive(Clone, Debug)]
-pub struct Template {
-    /// The kernel, without neighbours.
-    pub kernel: BlockKernel,
-    /// Multiplications and additions of the call.
-    pub flops: f64,
-    /// Bytes that it must move.
-    pub bytes: f64,
-    /// The shares of the machine's rates that the kernel and libtorch's call reach.
-    pub shares: [f64; 2],
-    /// What a further operand of the call, which the kernel takes, holds.
-    pub panels: Option<Panels>,
-    /// What makes further operands before each call.
-    pub operand_kernels: Vec<OperandKernel>,
-    /// The order in which the kernel writes the result, where that is not row-major.
-    pub result_layout: Option<ResultLayout>,
-    /// Heads of keys and values that the kernel reads as they were before views repeated them.
-    pub repeated_heads: Option<RepeatedHeads>,
-}
-
-impl Template {
-    /// Bytes of operands that are packed in each call.
-    fn packed_bytes(&self) -> u64 {
-        self.operand_kernels.iter().filter(|own| !own.computes).map(|own| own.ty.bytes()).sum()
-    }
-
-    /// Whether operands are packed first.
-    fn packs_operands(&self) -> bool {
-        self.operand_kernels.iter().any(|own| !own.computes)
-    }
-
-    /// Rows of the right operand that lie side by side.
-    fn group(&self) -> i64 {
-        let packed = self.operand_kernels.iter().map(|own| own.group).max().unwrap_or(1);
-        self.panels.as_ref().map_or(packed, |panels| panels.group)
-    }
-}
-
-/// The processor that templates are made for.
-#[derive(Clone, Copy)]
-struct Host {
-    threads: u32,
-    /// The vectors that weights may be packed for; `None` where they may not.
-    packs: Option<Vectors>,
-    /// Whether there are instructions for pairs of `bf16`.
-    pairs: bool,
-    /// Whether there are instructions for four 8-bit integers.
-    quads: bool,
-}
-
-impl Host {
-    /// The machine of a profile, where it is no GPU; weights may be packed where there may be more constants.
-    fn of(profile: &Profile, constants: Option<u32>) -> Option<Host> {
-        let Machine::Host { threads } = profile.machine else { return None };
-        let packs = constants.map(|_| Vectors::of(profile));
-        let rates = profile.products;
-        Some(Host { threads, packs, pairs: rates.pairs > 0.0, quads: rates.quads > 0.0 })
-    }
-}
 
 /// The kernels of a contraction or of attention, the most likely one first, or why there are none; for a GPU where there is no
 /// host.

@@ -20,17 +20,19 @@
 //! A product then multiplies at full speed, whatever the strides of its operands are. Packing them takes as long as reading
 //! and writing them, which pays where enough rows are multiplied.
 
-use smallvec::{SmallVec, smallvec};
+use smallvec::smallvec;
 use tilefuse_block::dynamic::{BuildError, Tile, axis, blocked, program};
 use tilefuse_block::{Elem, Program};
 
 use super::blocks::{self, Blocks, blocks_of};
+use super::call_kernels::{OperandKernel, Template};
+use super::host::Host;
 use super::operand::Source;
 use super::prepack::Panels;
 use super::product::{Access, Product};
+use super::template;
 use super::template::{Operands, Writer};
 use super::vnni;
-use super::{Host, Template, template};
 use crate::block_kernel::{BlockKernel, BlockKernelKind, Layout, Tied};
 use crate::graph::{Graph, NodeId};
 use crate::types::{DType, Device, Dims, TensorType, row_major};
@@ -57,23 +59,6 @@ const ALIASED: i64 = 4096;
 
 /// The most rows of a tile of the right operand, where so many are enough.
 const ROWS: u32 = 64;
-
-/// What a kernel makes of operands of a call before it: an operand of a product that is packed.
-#[derive(Clone, Debug)]
-pub struct OperandKernel {
-    /// The operator that makes it.
-    pub(super) op: &'static str,
-    /// The kernel.
-    pub kernel: BlockKernel,
-    /// The type of what it makes, of an operand that is packed `[members, outer blocks, inner blocks, elements]`.
-    pub ty: TensorType,
-    /// The positions of its operands among those of the call.
-    pub(super) positions: SmallVec<[u16; 4]>,
-    /// Rows of a group of the VNNI layout.
-    pub(super) group: i64,
-    /// Whether the kernel does most of the call's work, and the call's own kernel little.
-    pub(super) computes: bool,
-}
 
 /// How an operand is divided into tiles.
 pub(super) struct Tiling {

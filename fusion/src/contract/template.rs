@@ -15,8 +15,8 @@ use tilefuse_block::dynamic::{
 };
 use tilefuse_block::{Elem, Program, ReduceFn};
 
-use super::Template;
 use super::blocks::{Blocks, Form, Grid, blocks_of, choose, grid};
+use super::call_kernels::Template;
 use super::prepack::Panels;
 use super::product::{Access, Product};
 use super::vnni;

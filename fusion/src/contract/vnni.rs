@@ -6,8 +6,8 @@
 
 use tilefuse_block::Elem;
 
-use super::Host;
 use super::blocks::{Blocks, Form, blocks_of};
+use super::host::Host;
 use super::prepack::Panels;
 use super::product::Product;
 

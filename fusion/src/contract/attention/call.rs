@@ -2,10 +2,10 @@
 
 use tilefuse_block::Elem;
 
-use super::repeated_heads::RepeatedHeads;
 use crate::contract::declined::Declined;
 use crate::contract::operand::{Source, in_memory};
 use crate::contract::product::{Access, access};
+use crate::contract::repeated_heads::RepeatedHeads;
 use crate::graph::{Graph, NodeId};
 use crate::library_form::{AttentionForm, MaskForm};
 use crate::place::is_dense;

@@ -39,7 +39,6 @@ mod call;
 mod decode;
 mod online;
 mod program;
-mod repeated_heads;
 mod rows;
 mod split_kv;
 #[cfg(test)]
@@ -51,14 +50,14 @@ mod warpgroup;
 use tilefuse_block::Program;
 
 use crate::block_kernel::{Alone, BlockKernel, BlockKernelKind, Tied};
+use crate::contract::call_kernels::{OperandKernel, Template};
 use crate::contract::declined::Declined;
-use crate::contract::{Host, OperandKernel, Template};
+use crate::contract::host::Host;
 use crate::graph::{Graph, NodeId};
 use crate::library_form::AttentionForm;
 
 use blocks::{Blocks, blocks_of};
 use call::Attention;
-pub use repeated_heads::RepeatedHeads;
 
 /// Threads that blocks of queries are chosen for. Not the machine's: sums in other blocks may be rounded otherwise.
 const THREADS: u32 = 4;

@@ -19,8 +19,8 @@ use super::call::Attention;
 use super::online::{inverse, rebased};
 use super::program::fits;
 use crate::block_kernel::{Alone, BlockKernel, BlockKernelKind, Layout, Tied};
+use crate::contract::call_kernels::OperandKernel;
 use crate::contract::operand::Source;
-use crate::contract::pack::OperandKernel;
 use crate::machine::HOST_PARTS;
 use crate::types::{DType, Device, TensorType};
 

@@ -12,7 +12,8 @@ use tilefuse_block::{Elem, Program};
 use super::blocks::{Blocks, Span, blocks_of};
 use super::call::Attention;
 use super::rows;
-use crate::contract::pack::{OperandKernel, Tiling};
+use crate::contract::call_kernels::OperandKernel;
+use crate::contract::pack::Tiling;
 use crate::contract::product::{Access, Product};
 use crate::types::Device;
 

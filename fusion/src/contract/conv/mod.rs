@@ -40,7 +40,8 @@ mod transposed_tests;
 use tilefuse_block::Elem;
 use tilefuse_block::dynamic::BuildError;
 
-use super::Template;
+use super::call_kernels::Template;
+use super::host::Vectors;
 use super::operand::{Source, in_memory, source};
 use super::prepack::{Panels, unwritten_param};
 use crate::block_kernel::{BlockKernel, BlockKernelKind, Coordinates, Layout, Tied};
@@ -54,7 +55,6 @@ pub(super) use implicit_gemm::as_product;
 use packed::Image;
 pub(super) use rows::Rows;
 use tile::Extents;
-pub(super) use tile::Vectors;
 
 /// The most pixels of an instance.
 const MAX_PIXELS: u64 = 1024;

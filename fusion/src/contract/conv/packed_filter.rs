@@ -11,8 +11,9 @@ use tilefuse_block::{Elem, Program};
 
 use super::make::wide;
 use crate::block_kernel::{BlockKernel, BlockKernelKind, Tied};
+use crate::contract::call_kernels::OperandKernel;
 use crate::contract::operand::Source;
-use crate::contract::pack::{OperandKernel, PACK};
+use crate::contract::pack::PACK;
 use crate::contract::prepack::Panels;
 use crate::types::{DType, Device, TensorType};
 

@@ -5,9 +5,10 @@ use tilefuse_block::interp::{self, Arg};
 
 use super::packed::{Image, check, flat, is_depthwise, matrix, program};
 use super::tests::{conv, data, expected, numbers, square};
-use super::tile::{Extents, Vectors};
+use super::tile::Extents;
 use super::transposed_tests::close;
 use super::{Axis, Conv};
+use crate::contract::host::Vectors;
 use crate::contract::tests::{memory, packed, run_packed};
 use crate::contract::{Products, Times, choose_products};
 use crate::graph::{NodeId, Op};

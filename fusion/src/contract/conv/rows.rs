@@ -11,11 +11,12 @@
 use tilefuse_block::Elem;
 
 use super::packed::{self, Image};
-use super::tile::{Extents, Vectors};
+use super::tile::Extents;
 use super::{Axis, Conv, whole};
 use crate::block_kernel::{BlockKernel, BlockKernelKind, Layout, Tied};
-use crate::contract::Template;
 use crate::contract::blocks;
+use crate::contract::call_kernels::Template;
+use crate::contract::host::Vectors;
 use crate::contract::operand::in_memory;
 use crate::contract::prepack::Panels;
 use crate::contract::product::Product;

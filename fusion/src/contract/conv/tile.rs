@@ -3,7 +3,7 @@
 use std::ops::RangeInclusive;
 
 use super::Conv;
-use crate::machine::Profile;
+use crate::contract::host::Vectors;
 
 /// How a convolution is divided into instances.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -20,21 +20,7 @@ pub(super) struct Extents {
     pub(super) filters_first: bool,
 }
 
-/// The vectors that a processor computes with.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::contract) struct Vectors {
-    /// Bits of one.
-    pub(in crate::contract) bits: u32,
-    /// Registers: for sums, weights and a pixel.
-    pub(in crate::contract) registers: u32,
-}
-
 impl Vectors {
-    /// Those of a machine.
-    pub(in crate::contract) fn of(profile: &Profile) -> Vectors {
-        Vectors { bits: profile.vector_bits, registers: profile.vector_registers }
-    }
-
     /// What a load takes, in cycles.
     fn load(self) -> f64 {
         if self.bits >= 512 { LOAD } else { LOAD_SHORT }

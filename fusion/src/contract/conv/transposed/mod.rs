@@ -25,7 +25,7 @@ use self::lie::Lie;
 use super::make::Params;
 use super::{Axis, Conv, ConvProgram, call, channels_last_layout, image_of, whole};
 use crate::block_kernel::{Layout, Tied};
-use crate::contract::Template;
+use crate::contract::call_kernels::Template;
 use crate::contract::operand::source;
 use crate::graph::{Graph, NodeId};
 

@@ -10,8 +10,8 @@
 //! A kernel reads one of the heads that are alike, where it lies, and what repeats them is not computed. libtorch's call takes
 //! them repeated: it has nothing as fast for heads that share keys on a processor.
 
+use super::operand::Source;
 use crate::block_kernel::Layout;
-use crate::contract::operand::Source;
 use crate::graph::{Graph, NodeId, Op, ValueRef, View};
 use crate::library_form::AttentionForm;
 use crate::place::{OperandPlace, repeated_place};
