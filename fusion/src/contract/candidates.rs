@@ -9,13 +9,13 @@
 use std::fmt;
 
 use super::call_kernels::{OperandKernel, Template};
+use super::choices::{has_unaligned_rows, templates};
+use super::epilogue::has_epilogue;
 use super::host::{Host, Vectors};
 use super::products::Products;
-use super::{FREE_BYTES, blocks, conv, product, templates, vnni};
-use crate::block_kernel::{Block, BlockKernel};
+use super::{blocks, conv, product, vnni};
 use crate::channels_last;
-use crate::graph::{AtenCall, Graph, NodeId, Op, ValueRef, View};
-use crate::library_form::ContractionForm;
+use crate::graph::{AtenCall, Graph, NodeId, Op, ValueRef};
 use crate::machine::Profile;
 use crate::place::operand_place;
 use crate::types::{Device, TensorType};
@@ -78,7 +78,7 @@ impl Candidate<'_> {
     /// another one, or where rows begin at no multiples of 16 bytes.
     pub fn is_open(&self, profile: &Profile) -> bool {
         let Some(form) = self.call.contraction().filter(|_| profile.machine.is_gpu()) else { return true };
-        has_unaligned_rows(self.graph, self.node, form) || has_epilogue(self)
+        has_unaligned_rows(self.graph, self.node, form) || has_epilogue(self.graph, self.node, &self.template)
     }
 
     /// What kernel and call take by the cost model.
@@ -111,6 +111,9 @@ impl Times {
         self.generated_us / self.library_us
     }
 }
+
+/// Bytes of operands that may be packed always: libtorch's products take as much for their own.
+const FREE_BYTES: u64 = 1 << 20;
 
 /// What computes a node: a kernel, or none where that is libtorch's call, and why; nothing for a node without kernels.
 pub(super) fn choose(
@@ -196,170 +199,12 @@ fn library(best: &Candidate<'_>, times: Times, behind: f64, profile: &Profile) -
 /// host a result is in a cache then.
 fn epilogue_us(candidate: &Candidate<'_>, profile: &Profile) -> f64 {
     let merges = profile.machine.is_gpu() && candidate.template.kernel.alone.is_none();
-    if !merges || !has_epilogue(candidate) {
+    if !merges || !has_epilogue(candidate.graph, candidate.node, &candidate.template) {
         return 0.0;
     }
     2.0 * candidate.graph.ty(candidate.node.into()).bytes() as f64 / profile.bandwidth / 1000.0
         + profile.launch_us
 }
-
-/// Whether rows of a product begin at no multiples of 16 bytes: libtorch's library takes a kernel several times slower for them on
-/// a GPU.
-pub(super) fn has_unaligned_rows(graph: &Graph, node: NodeId, form: &ContractionForm) -> bool {
-    let ty = graph.ty(node.into());
-    let bytes = ty.dtype.elem().map_or(0, |elem| i64::from(elem.bytes()));
-    form.window.is_none() && ty.shape.last().is_some_and(|columns| columns * bytes % 16 != 0)
-}
-
-/// The most operators that are looked through for an epilogue.
-const MAX_EPILOGUE: usize = 64;
-
-/// The most that one of them may cost, in simple operations: an instance multiplies nothing while it computes its epilogue, and a
-/// division or an exponential of a block takes longer than a kernel that reads memory meanwhile. Measured on an H100: with the
-/// gelu of GPT-2 a product of 8192 x 3072 x 768 takes 17 us longer than with a kernel behind it.
-const MAX_COST: u32 = 4;
-
-/// Whether pointwise operators, or reductions of rows that a block of the candidate has, read a call's result and nothing else does,
-/// and no kernel behind them would compute them as well: another reduction's, or one of pointwise operators that need what a later
-/// call computes.
-fn has_epilogue(candidate: &Candidate<'_>) -> bool {
-    let (graph, node) = (candidate.graph, candidate.node);
-    let block = candidate.template.kernel.coordinates.iter().find_map(|c| c.block);
-    let block = block.filter(|block| elements_of_thread(&candidate.template.kernel, block) <= MAX_REDUCED);
-    let of_rows = |reduce: NodeId| block.is_some_and(|block| reduces_rows(graph, reduce, &block));
-    let numel = graph.ty(node.into()).numel();
-    if graph.outputs.iter().any(|output| output.node == node) {
-        return false;
-    }
-    // A kernel writes what a permutation brings into channels-last behind a convolution.
-    let is_conv = matches!(&graph.node(node).op, Op::Aten(call)
-        if call.contraction().is_some_and(|form| form.window.is_some()));
-    let mut inside = vec![node];
-    let mut computes = false;
-    let mut at = 0;
-    while let Some(&value) = inside.get(at) {
-        at += 1;
-        for (user, _) in graph.users(value) {
-            let same = graph.ty(user.into()).numel() == numel;
-            match graph.node(user).op {
-                _ if inside.contains(&user) => {}
-                Op::View(View::Reshape) if same => inside.push(user),
-                Op::View(View::Permute(_)) if is_conv && value == node => inside.push(user),
-                Op::Map(function) if function.cost() > MAX_COST => return false,
-                Op::Map(_) | Op::Cast if same => {
-                    let outside = |v: &ValueRef| !inside.contains(&v.node);
-                    let operands = graph.operands(user);
-                    let cheap =
-                        operands.iter().filter(|v| outside(v)).all(|v| is_cheap(graph, v.node, numel));
-                    if inside.len() >= MAX_EPILOGUE || !cheap {
-                        return false;
-                    }
-                    inside.push(user);
-                    computes = true;
-                }
-                Op::Reduce { .. } if of_rows(user) => computes = true,
-                Op::Map(_) | Op::Cast | Op::Reduce { .. } => return false,
-                _ if value == node => return false,
-                _ => {}
-            }
-        }
-    }
-    computes
-}
-
-/// The most elements of a block that a thread may have where its rows are reduced: they stay in registers until all are, beside what
-/// is computed of them.
-const MAX_REDUCED: u64 = 64;
-
-/// Elements of a block that each thread of a GPU has.
-fn elements_of_thread(kernel: &BlockKernel, block: &Block) -> u64 {
-    let elements = kernel.program.ty(block.rows).numel() * u64::from(block.columns);
-    elements / u64::from(32 * kernel.program.warps).max(1)
-}
-
-/// Whether a reduction is one of whole rows that a block has.
-fn reduces_rows(graph: &Graph, reduce: NodeId, block: &Block) -> bool {
-    let Op::Reduce { dims, .. } = &graph.node(reduce).op else { return false };
-    let operand = graph.operands(reduce).first().map(|&operand| graph.ty(operand).shape.clone());
-    let Some((&columns, rows)) = operand.as_ref().and_then(|shape| shape.split_last()) else { return false };
-    dims[..] == [rows.len() as u8] && columns == block.matrix[1] && columns <= i64::from(block.columns)
-}
-
-/// Whether an operand of an epilogue of so many elements is neither what a call computes, which may run later, nor made by expensive
-/// operators, which would become part of the epilogue: but of what is spread over a block a number of elements is computed.
-fn is_cheap(graph: &Graph, node: NodeId, numel: i64) -> bool {
-    let mut seen = vec![node];
-    let mut at = 0;
-    while let Some(&node) = seen.get(at) {
-        at += 1;
-        match graph.node(node).op {
-            Op::Map(function) if function.cost() > MAX_COST && !is_spread(graph, node, numel) => {
-                return false;
-            }
-            Op::Map(_) | Op::View(_) | Op::Cast => {
-                if seen.len() >= MAX_EPILOGUE {
-                    return false;
-                }
-                for operand in graph.operands(node) {
-                    if !seen.contains(&operand.node) {
-                        seen.push(operand.node);
-                    }
-                }
-            }
-            // The first one is the operand itself or a view of it; further ones ran before the operators that read them.
-            Op::Aten(_) if seen[..at].iter().all(|&n| !matches!(graph.node(n).op, Op::Map(_))) => {
-                return false;
-            }
-            _ => {}
-        }
-    }
-    true
-}
-
-/// How many vectors of so many elements, one for each column of a result, a call and the pointwise operators behind it read.
-pub(super) fn column_vectors(graph: &Graph, node: NodeId, columns: i64) -> u32 {
-    let numel = graph.ty(node.into()).numel();
-    let pointwise = |op: &Op| matches!(op, Op::Map(_) | Op::Cast | Op::View(_));
-    let mut inside = vec![node];
-    let mut at = 0;
-    while let Some(&value) = inside.get(at) {
-        at += 1;
-        for (user, _) in graph.users(value) {
-            let same = pointwise(&graph.node(user).op) && graph.ty(user.into()).numel() == numel;
-            if same && !inside.contains(&user) && inside.len() < MAX_EPILOGUE {
-                inside.push(user);
-            }
-        }
-    }
-    let mut seen = inside.clone();
-    let mut stack = inside;
-    let mut count = 0;
-    while let Some(value) = stack.pop() {
-        for operand in graph.operands(value) {
-            if seen.contains(&operand.node) || seen.len() >= 4 * MAX_EPILOGUE {
-                continue;
-            }
-            seen.push(operand.node);
-            let op = &graph.node(operand.node).op;
-            // A residual is read once, element by element.
-            let spread = matches!(op, Op::View(_)) || graph.ty(operand).numel() < numel;
-            match pointwise(op) {
-                true if spread => stack.push(operand.node),
-                true => {}
-                false => count += u32::from(graph.ty(operand).numel() == columns && columns > 1),
-            }
-        }
-    }
-    count
-}
-
-/// Whether a value is of so few elements that an epilogue of so many computes each for several of its own.
-fn is_spread(graph: &Graph, node: NodeId, numel: i64) -> bool {
-    graph.ty(node.into()).numel().saturating_mul(MIN_SPREAD) <= numel
-}
-
-/// For how many elements of an epilogue one is computed at least.
-const MIN_SPREAD: i64 = 16;
 
 /// What libtorch's call takes besides where tensors around it lie in another order than it wants or leaves them: images
 /// that are copied before it, keys and values that are repeated for it, and a result that whoever reads it next reads at

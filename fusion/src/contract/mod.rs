@@ -19,16 +19,18 @@
 //! `call_kernels.rs` has what a template gives a call, `host.rs` what it knows of the processor, and `declined.rs` the reasons for
 //! which a call has no kernel at all.
 //!
-//! A further template is an arm of `templates`: it gives a `Template` with the kernel, several where it is not clear which is
-//! quicker, or none for contractions that it does not know. Which of kernels and call is used is decided in `candidates.rs`, in
-//! the same way for all.
+//! A further template is an arm of `templates` in `choices.rs`: it gives a `Template` with the kernel, several where it is not
+//! clear which is quicker, or none for contractions that it does not know. Which of kernels and call is used is decided in
+//! `candidates.rs`, in the same way for all.
 
 mod attention;
 mod blocks;
 mod call_kernels;
 mod candidates;
+mod choices;
 mod conv;
 mod declined;
+mod epilogue;
 mod host;
 mod operand;
 #[cfg(test)]
@@ -56,165 +58,16 @@ use std::sync::Arc;
 pub use self::call_kernels::{OperandKernel, Template};
 pub use self::candidates::{Candidate, Times};
 pub(crate) use self::declined::Declined;
-use self::host::{Host, Vectors};
+use self::host::Host;
 pub use self::prepack::{Panels, Prepacked};
-use self::product::Product;
 pub use self::products::Products;
 pub use self::repeated_heads::RepeatedHeads;
-use self::template::Operands;
 use crate::block_kernel::BlockKernel;
 use crate::channels_last;
 use crate::graph::{AtenCall, Graph, NodeId, Op, ValueRef};
-use crate::library_form::{ContractionForm, LibraryForm};
-use crate::machine::{Machine, Profile};
+use crate::machine::Profile;
 use crate::recording::Arg;
 use crate::rewrites::Rewrites;
-
-/// The kernels of a contraction or of attention, the most likely one first, or why there are none; for a GPU where there is no
-/// host.
-fn templates(
-    graph: &Graph,
-    node: NodeId,
-    form: &LibraryForm,
-    (profile, host): (&Profile, Option<Host>),
-) -> Result<Vec<Template>, Declined> {
-    let Some(host) = host else { return on_gpu(graph, node, form, profile) };
-    let all = match form {
-        LibraryForm::Contraction(form) if form.window.is_some() => of_windows(graph, node, form, host),
-        LibraryForm::Contraction(form) => over(graph, node, &product::of(graph, node, form)?, host),
-        LibraryForm::Attention(form) => attention::templates(graph, node, form, host)?,
-    };
-    if !all.is_empty() {
-        return Ok(all);
-    }
-    Err(match form {
-        LibraryForm::Contraction(form) if form.window.is_some() => conv::declined(graph, node, form),
-        _ => Declined::Sizes,
-    })
-}
-
-/// The kernels of a contraction or of attention on a GPU, which start before their predecessors have ended where they have few
-/// instances.
-fn on_gpu(
-    graph: &Graph,
-    node: NodeId,
-    form: &LibraryForm,
-    profile: &Profile,
-) -> Result<Vec<Template>, Declined> {
-    let mut all = by_warpgroups(graph, node, form, profile)?;
-    for BlockKernel { program, grid, .. } in all.iter_mut().map(|template| &mut template.kernel) {
-        program.early = profile.machine.starts_early(grid.iter().map(|&n| u64::from(n)).product());
-    }
-    Ok(all)
-}
-
-/// The kernels of a contraction or of attention on a GPU that multiplies by warpgroups.
-fn by_warpgroups(
-    graph: &Graph,
-    node: NodeId,
-    form: &LibraryForm,
-    profile: &Profile,
-) -> Result<Vec<Template>, Declined> {
-    let Machine::Gpu { processors, .. } = profile.machine else { return Err(Declined::Device) };
-    if profile.products.generated <= 0.0 {
-        return Err(Declined::Device);
-    }
-    let form = match form {
-        LibraryForm::Attention(form) => return attention::on_gpu(graph, node, form, processors),
-        LibraryForm::Contraction(form) => form,
-    };
-    let (product, result_layout) = match form.window {
-        Some(_) => conv::as_product(graph, node, form).map(|(product, layout)| (product, Some(layout)))?,
-        None => (product::of(graph, node, form)?, None),
-    };
-    let product = warpgroup::in_memory(graph, node, product);
-    let vectors = candidates::column_vectors(graph, node, product.n);
-    let unaligned = candidates::has_unaligned_rows(graph, node, form);
-    let slow = profile.products.unaligned / profile.products.aligned;
-    let kernels =
-        warpgroup::blocks(&product, processors, vectors)?.into_iter().filter_map(|(blocks, shares)| {
-            let template = template::with(&product, blocks, Operands::of(&product))?;
-            let [ours, theirs] = shares;
-            let shares = [ours, if unaligned { theirs.min(slow) } else { theirs }];
-            Some(Template { shares, result_layout: result_layout.clone(), ..template })
-        });
-    Ok(kernels.collect())
-}
-
-/// The kernels of a contraction of windows: over filters that are packed, and unless that writes the filters innermost for
-/// whoever reads the result, over images and filters as they lie, too. Transposed convolutions are read as they lie where their
-/// filters fill no vectors, and only there.
-fn of_windows(graph: &Graph, node: NodeId, form: &ContractionForm, host: Host) -> Vec<Template> {
-    let packed = host.packs.and_then(|vectors| {
-        let turn = conv::may_be_channels_last(graph, node, vectors);
-        conv::packed(graph, node, form, turn, vectors)
-    });
-    let transposed = form.window.as_ref().is_some_and(|window| window.transposed);
-    let clear = packed.as_ref().is_some_and(|packed| packed.result_layout.is_some() || transposed);
-    let as_it_lies = if clear { None } else { conv::template(graph, node, form, host.threads) };
-    packed.into_iter().chain(as_it_lies).collect()
-}
-
-/// The kernels of a product.
-fn over(graph: &Graph, node: NodeId, product: &Product, host: Host) -> Vec<Template> {
-    match over_weight(graph, node, product, host) {
-        Some(template) => vec![template],
-        None => over_operand(graph, node, product, host),
-    }
-}
-
-/// The kernel of a product over a weight that is packed.
-fn over_weight(graph: &Graph, node: NodeId, product: &Product, host: Host) -> Option<Template> {
-    let vectors = host.packs?;
-    if let Some(panels) = in_groups(graph, node, product, host) {
-        return in_panels(graph, node, product.clone(), panels, host.threads);
-    }
-    in_rows(graph, node, product, vectors).or_else(|| {
-        let panels = prepack::panels(graph, node, product, blocks::panel_width(product)?)?;
-        in_panels(graph, node, product.clone(), panels, host.threads)
-    })
-}
-
-/// The kernels of a product whose right operand lies anywhere.
-fn over_operand(graph: &Graph, node: NodeId, product: &Product, host: Host) -> Vec<Template> {
-    let packed = pack::product(graph, node, product.clone(), host);
-    let clear = packed.as_ref().is_some_and(|packed| pack::is_clear(product, packed));
-    let as_it_lies = if clear { None } else { template::of(product, host.threads, None) };
-    as_it_lies.into_iter().chain(packed).collect()
-}
-
-/// The panels of a product's right operand with rows side by side, where there are instructions for these.
-fn in_groups(graph: &Graph, node: NodeId, product: &Product, host: Host) -> Option<Panels> {
-    let group = vnni::group(product, host).filter(|_| host.packs.is_some())?;
-    let panels = prepack::panels(graph, node, product, vnni::width(product))?;
-    Some(panels.in_groups(group, vnni::depth(product).into()))
-}
-
-/// The kernel of a product over a weight that is computed as a convolution.
-fn in_rows(graph: &Graph, node: NodeId, product: &Product, vectors: Vectors) -> Option<Template> {
-    let rows = conv::Rows::of(product, vectors)?;
-    let panels = prepack::panels(graph, node, product, rows.width())?;
-    rows.template(graph, node, product, panels)
-}
-
-/// The kernel of a product whose right operand lies in panels, which are an operand behind those of the call.
-fn in_panels(
-    graph: &Graph,
-    node: NodeId,
-    mut product: Product,
-    panels: Panels,
-    threads: u32,
-) -> Option<Template> {
-    let position = u16::try_from(graph.operands(node).len()).ok()?;
-    let weight = std::mem::replace(&mut product.b, prepack::access(&panels, position)).source;
-    let mut template = template::of(&product, threads, Some(&panels))?;
-    // The kernel does not read it: it stays where it lies.
-    template.kernel.layouts.push((weight.position, weight.layout));
-    Some(Template { panels: Some(panels), ..template })
-}
-
-/// Bytes of operands that may be packed always: libtorch's products take as much for their own.
-const FREE_BYTES: u64 = 1 << 20;
 
 /// Gives calls of a primitive graph kernels of ours, where these are preferred. `measure` times a candidate and its call
 /// where they are to be measured; what it cannot measure is predicted.
