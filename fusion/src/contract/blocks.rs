@@ -106,6 +106,7 @@ fn covering(n: i64) -> u32 {
     u32::try_from(n.max(1)).ok().and_then(u32::checked_next_power_of_two).unwrap_or(1 << 31)
 }
 
+/// How many blocks cover an extent.
 pub(super) fn blocks_of(extent: i64, block: u32) -> i64 {
     extent.div_euclid(i64::from(block)) + i64::from(extent.rem_euclid(i64::from(block)) != 0)
 }

@@ -1,9 +1,12 @@
 //! The blocks of attention: what one instance computes, and what it goes through at a time.
 
-use super::call::Attention;
-use super::split_kv::Ranges;
-use crate::machine::HOST_PARTS;
 use tilefuse_block::Elem;
+
+use super::call::Attention;
+use super::ranges::{Ranges, written};
+use crate::contract::blocks::blocks_of;
+use crate::contract::product::Access;
+use crate::machine::HOST_PARTS;
 
 /// How attention is divided. Extents of tiles are powers of two.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -101,9 +104,38 @@ pub(super) fn tail(keys: i64) -> u32 {
     covering(keys).unwrap_or(1 << 16).max(8)
 }
 
-/// How many blocks cover an extent.
-pub(super) fn blocks_of(extent: i64, block: u32) -> i64 {
-    extent.div_euclid(i64::from(block)) + i64::from(extent.rem_euclid(i64::from(block)) != 0)
+/// Whether every offset that is computed fits 32 bits.
+pub(super) fn fits(attention: &Attention, blocks: &Blocks) -> bool {
+    let padded = |n: i64, block: u32| n.checked_add(i64::from(block));
+    let reach = |offset: i64, batch: &[i64], rows: (i64, i64), columns: (i64, i64)| {
+        let batch = attention.batch.iter().copied().zip(batch.iter().copied());
+        let mut parts = batch.chain([rows, columns]);
+        parts.try_fold(offset, |sum, (n, stride)| sum.checked_add(n.checked_mul(stride)?))
+    };
+    let all = || {
+        let queries = padded(attention.queries, blocks.queries)?;
+        let keys = padded(attention.keys, blocks.keys)?;
+        let (width, depth) = (padded(attention.width, 8)?, padded(attention.depth, 8)?);
+        let of = |access: &Access, rows: i64, columns: i64| {
+            let [down, right] = access.matrix;
+            reach(access.source.offset, &access.batch, (rows, down), (columns, right))
+        };
+        let mask = match &attention.mask {
+            Some(mask) => of(&mask.access, queries, keys)?,
+            None => 0,
+        };
+        let [down, right] = attention.out;
+        let y = reach(0, &attention.out_batch, (queries, down), (depth, right))?;
+        Some([
+            of(&attention.q, queries, width)?,
+            of(&attention.k, keys, width)?,
+            of(&attention.v, keys, depth)?,
+            mask,
+            y,
+        ])
+    };
+    let parts = blocks.ranges.is_none_or(|ranges| written(attention, ranges) <= i64::from(i32::MAX));
+    parts && all().is_some_and(|reached| reached.into_iter().all(|n| n <= i64::from(i32::MAX)))
 }
 
 /// The least power of two that is not less.

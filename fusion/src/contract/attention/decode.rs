@@ -14,7 +14,7 @@ use super::blocks::{Blocks, Span, tail};
 use super::call::Attention;
 use super::online::{self, State, masked};
 use super::program::{Mask, Member};
-use super::split_kv::behind;
+use super::ranges::behind;
 use super::walk::Walk;
 
 /// The program of attention with few queries. Its parameters are those of [`super::program::write`]; instances are

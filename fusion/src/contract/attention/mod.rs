@@ -29,7 +29,7 @@
 //! Where there are instructions for products of blocks, queries are rows and nothing is transposed (`rows`): of `bf16` on
 //! processors that multiply pairs of numbers, whose keys and values are packed first (`vnni`), and on GPUs (`warpgroup`).
 //!
-//! Where there are few queries and heads, ranges of keys have instances of their own (`split_kv`).
+//! Where there are few queries and heads, ranges of keys have instances of their own (`ranges`, `split_kv`).
 //!
 //! Where a query sees only keys up to its own number, blocks beyond it are left out, and only the blocks on the diagonal
 //! are masked. A query that sees no key gives 0, as libtorch's does.
@@ -39,6 +39,7 @@ mod call;
 mod decode;
 mod online;
 mod program;
+mod ranges;
 mod rows;
 mod split_kv;
 #[cfg(test)]
@@ -50,13 +51,14 @@ mod warpgroup;
 use tilefuse_block::Program;
 
 use crate::block_kernel::{Alone, BlockKernel, BlockKernelKind, Tied};
+use crate::contract::blocks::blocks_of;
 use crate::contract::call_kernels::{OperandKernel, Template};
 use crate::contract::declined::Declined;
 use crate::contract::host::Host;
 use crate::graph::{Graph, NodeId};
 use crate::library_form::AttentionForm;
 
-use blocks::{Blocks, blocks_of};
+use blocks::Blocks;
 use call::Attention;
 
 /// Threads that blocks of queries are chosen for. Not the machine's: sums in other blocks may be rounded otherwise.

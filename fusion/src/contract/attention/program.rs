@@ -6,10 +6,10 @@ use tilefuse_block::dynamic::{
 };
 use tilefuse_block::{Elem, Program};
 
-use super::blocks::{Blocks, Span, tail};
+use super::blocks::{Blocks, Span, fits, tail};
 use super::call::Attention;
 use super::online::{self, State, masked};
-use super::split_kv::{behind, left_by_range, written};
+use super::ranges::{behind, left_by_range, written};
 use super::walk::{Queries, Step, Walk};
 use crate::contract::product::Access;
 use crate::library_form::MaskForm;
@@ -231,38 +231,4 @@ impl Writer<'_> {
             self.member.y.block(&[(self.queries, down), (axis, right)]).store(out);
         }
     }
-}
-
-/// Whether every offset that is computed fits 32 bits.
-pub(super) fn fits(attention: &Attention, blocks: &Blocks) -> bool {
-    let padded = |n: i64, block: u32| n.checked_add(i64::from(block));
-    let reach = |offset: i64, batch: &[i64], rows: (i64, i64), columns: (i64, i64)| {
-        let batch = attention.batch.iter().copied().zip(batch.iter().copied());
-        let mut parts = batch.chain([rows, columns]);
-        parts.try_fold(offset, |sum, (n, stride)| sum.checked_add(n.checked_mul(stride)?))
-    };
-    let all = || {
-        let queries = padded(attention.queries, blocks.queries)?;
-        let keys = padded(attention.keys, blocks.keys)?;
-        let (width, depth) = (padded(attention.width, 8)?, padded(attention.depth, 8)?);
-        let of = |access: &Access, rows: i64, columns: i64| {
-            let [down, right] = access.matrix;
-            reach(access.source.offset, &access.batch, (rows, down), (columns, right))
-        };
-        let mask = match &attention.mask {
-            Some(mask) => of(&mask.access, queries, keys)?,
-            None => 0,
-        };
-        let [down, right] = attention.out;
-        let y = reach(0, &attention.out_batch, (queries, down), (depth, right))?;
-        Some([
-            of(&attention.q, queries, width)?,
-            of(&attention.k, keys, width)?,
-            of(&attention.v, keys, depth)?,
-            mask,
-            y,
-        ])
-    };
-    let parts = blocks.ranges.is_none_or(|ranges| written(attention, ranges) <= i64::from(i32::MAX));
-    parts && all().is_some_and(|reached| reached.into_iter().all(|n| n <= i64::from(i32::MAX)))
 }

@@ -12,11 +12,12 @@
 use tilefuse_block::Program;
 use tilefuse_block::dynamic::{Axis, BuildError, Ptr, Tile, axis, blocked, dot, program, program_id, zeros};
 
-use super::blocks::{Blocks, Span, blocks_of, tail};
+use super::blocks::{Blocks, Span, tail};
 use super::call::Attention;
 use super::online::{self, State, masked};
 use super::program::{Mask, Member};
 use super::walk::{Queries, Step, Walk};
+use crate::contract::blocks::blocks_of;
 use crate::contract::template::load_groups;
 
 /// The fewest keys of a tile that is a right operand of such instructions.

@@ -8,88 +8,21 @@
 //! A range leaves the sum of values that its scores weigh, their maximum and the sum of exponentials below it. The weighted
 //! sums, and those of exponentials, are scaled down to the maximum of all ranges and added up (Dao et al., "Flash-Decoding for
 //! long-context inference", 2023). A range without a key that counts has the maximum -inf, and adds 0.
-//!
-//! Ranges follow from shapes alone: a result must not depend on how many threads there are.
 
 use tilefuse_block::dynamic::{BuildError, Tile, axis, offset, program, program_id, scalar, unravel};
 use tilefuse_block::{Elem, Program};
 
-use super::blocks::{Blocks, blocks_of};
+use super::blocks::{Blocks, fits};
 use super::call::Attention;
 use super::online::{inverse, rebased};
-use super::program::fits;
+use super::ranges::{Ranges, behind, left_by_range, written};
 use crate::block_kernel::{Alone, BlockKernel, BlockKernelKind, Layout, Tied};
 use crate::contract::call_kernels::OperandKernel;
 use crate::contract::operand::Source;
-use crate::machine::HOST_PARTS;
 use crate::types::{DType, Device, TensorType};
 
 /// The operator of the first kernel.
 const ATTENDED: &str = "tilefuse::attended";
-
-/// Queries of an instance that is large enough.
-const QUERIES: u32 = 32;
-
-/// The fewest keys of a range.
-const MIN_KEYS: i64 = 512;
-
-/// The fewest multiplications where there is one instance, and where there are several, which keep few threads busy as they
-/// are: a second kernel takes about ten microseconds.
-const MIN_WORK: i64 = 1 << 17;
-const MIN_WORK_OF_SEVERAL: i64 = 1 << 22;
-
-/// How many times larger keys and values are than what ranges leave, at least.
-const SHARE: i64 = 16;
-
-/// The ranges of keys of one member of a batch.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Ranges {
-    /// Keys of a range; the last one may have fewer.
-    pub(super) length: i64,
-    /// How many there are.
-    pub(super) count: u32,
-}
-
-impl Ranges {
-    /// The ranges of a call whose steps have so many keys; `None` where all keys of a query stay together.
-    pub(super) fn of(attention: &Attention, alone: bool, keys: u32) -> Option<Ranges> {
-        if attention.causal {
-            return None;
-        }
-        let members = attention.members()?;
-        let down = if alone { 1 } else { blocks_of(attention.queries, QUERIES) };
-        let instances = members.checked_mul(down)?;
-        let elements = attention.keys.checked_mul(attention.width.checked_add(attention.depth)?)?;
-        let work = members.checked_mul(elements)?.checked_mul(attention.queries)?;
-        let least = if instances == 1 { MIN_WORK } else { MIN_WORK_OF_SEVERAL };
-        if instances >= HOST_PARTS || work < least {
-            return None;
-        }
-        let wanted = (HOST_PARTS + instances - 1) / instances;
-        let left = left_by_range(attention)?.checked_mul(attention.sum().bytes().into())?;
-        let small = elements.checked_mul(attention.elem.bytes().into())? / left.checked_mul(SHARE)?;
-        let count = wanted.min(attention.keys / MIN_KEYS).min(small);
-        if count < 2 {
-            return None;
-        }
-        let block = i64::from(keys);
-        let length = blocks_of((attention.keys + count - 1) / count, keys) * block;
-        let count = u32::try_from((attention.keys + length - 1) / length).ok()?;
-        (count > 1).then_some(Ranges { length, count })
-    }
-}
-
-/// Elements that a range leaves of one member: for each query its weighted sum, then of all queries the maxima, then the
-/// sums of exponentials.
-pub(super) fn left_by_range(attention: &Attention) -> Option<i64> {
-    attention.queries.checked_mul(attention.depth.checked_add(2)?)
-}
-
-/// The first of a member's maxima and of its sums of exponentials, behind what a range begins with.
-pub(super) fn behind(attention: &Attention) -> [i64; 2] {
-    let sums = attention.queries * attention.depth;
-    [sums, sums + attention.queries]
-}
 
 /// What the first kernel makes of a call's operands, by its program and its grid.
 pub(super) fn parts(
@@ -177,11 +110,4 @@ fn combine(attention: &Attention, blocks: &Blocks, ranges: Ranges) -> Result<Pro
             y.block(&[(elements, right)]).store(tile.cast(attention.elem));
         }
     })
-}
-
-/// Elements that all ranges leave; `i64::MAX` where these are too many.
-pub(super) fn written(attention: &Attention, ranges: Ranges) -> i64 {
-    let all =
-        || left_by_range(attention)?.checked_mul(attention.members()?)?.checked_mul(ranges.count.into());
-    all().unwrap_or(i64::MAX)
 }

@@ -9,9 +9,10 @@
 
 use tilefuse_block::{Elem, Program};
 
-use super::blocks::{Blocks, Span, blocks_of};
+use super::blocks::{Blocks, Span};
 use super::call::Attention;
 use super::rows;
+use crate::contract::blocks::blocks_of;
 use crate::contract::call_kernels::OperandKernel;
 use crate::contract::pack::Tiling;
 use crate::contract::product::{Access, Product};

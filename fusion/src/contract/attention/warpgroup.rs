@@ -5,8 +5,9 @@
 
 use tilefuse_block::Elem;
 
-use super::blocks::{Blocks, Span, blocks_of};
+use super::blocks::{Blocks, Span};
 use super::call::Attention;
+use crate::contract::blocks::blocks_of;
 use crate::contract::declined::Declined;
 use crate::contract::warpgroup::is_copied;
 
