@@ -3,8 +3,8 @@
 use tilefuse_block::Elem;
 use tilefuse_block::dynamic::{Tile, axis, both, div_rem, unravel};
 
+use super::geometry::{Axis, Conv};
 use super::make::int;
-use super::{Axis, Conv};
 
 /// How a convolution is divided into instances.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -2,8 +2,10 @@
 
 use tilefuse_block::Elem;
 
-use super::{Axis, Conv};
+use super::geometry::{Axis, Conv, Image};
+use crate::channels_last::ResultLayout;
 use crate::contract::declined::Declined;
+use crate::contract::operand::Source;
 use crate::convolution::ConvArgs;
 use crate::graph::{Graph, NodeId};
 use crate::library_form::ContractionForm;
@@ -16,6 +18,25 @@ pub(in crate::contract) struct Read {
     pub(in crate::contract) row_major: bool,
     /// Whether the images have a dimension for the batch.
     pub(in crate::contract) batched: bool,
+}
+
+impl Read {
+    /// Where the images of a call lie.
+    pub(super) fn image(&self, lie: &Source) -> Option<Image> {
+        let skip = usize::from(self.batched);
+        Some(Image {
+            batch: if self.batched { *lie.strides.first()? } else { 0 },
+            channel: *lie.strides.get(skip)?,
+            axes: lie.strides.get(skip + 1..)?.to_vec(),
+            offset: lie.offset,
+            span: lie.span,
+        })
+    }
+
+    /// The order of a result with the filters innermost.
+    pub(super) fn channels_last_layout(&self, shape: &[i64]) -> Option<ResultLayout> {
+        ResultLayout::channels_last(shape, self.batched)
+    }
 }
 
 /// Why a convolution has no kernel.

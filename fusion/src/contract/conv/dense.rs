@@ -5,8 +5,8 @@ use tilefuse_block::dynamic::{
 };
 
 use super::block::{Block, Pixels};
+use super::geometry::{Conv, ConvProgram};
 use super::make::{Params, int, read, wide, write};
-use super::{Conv, ConvProgram};
 use crate::block_kernel::{Coordinate, Coordinates};
 
 /// The filters of an instance.

@@ -3,8 +3,8 @@
 use tilefuse_block::dynamic::{BuildError, Tile, div_rem, fma, for_range, program_and, program_id, zeros};
 
 use super::block::{Block, Pixels};
+use super::geometry::{Conv, ConvProgram};
 use super::make::{Params, int, read, write};
-use super::{Conv, ConvProgram};
 use crate::block_kernel::{Coordinate, Coordinates};
 
 pub(super) fn program(conv: &Conv, block: &Block) -> Result<ConvProgram, BuildError> {

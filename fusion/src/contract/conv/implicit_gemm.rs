@@ -8,7 +8,8 @@
 
 use smallvec::smallvec;
 
-use super::{Conv, call};
+use super::call;
+use super::geometry::Conv;
 use crate::channels_last::ResultLayout;
 use crate::contract::declined::Declined;
 use crate::contract::operand::{Source, in_memory, source};

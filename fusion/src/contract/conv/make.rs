@@ -3,7 +3,7 @@
 use tilefuse_block::Elem;
 use tilefuse_block::dynamic::{Ptr, Scope, Tile, fma, for_range, load, scalar, select, store};
 
-use super::Conv;
+use super::geometry::Conv;
 
 /// The parameters of a program.
 #[derive(Clone, Copy)]

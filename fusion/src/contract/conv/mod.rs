@@ -22,6 +22,7 @@ mod block;
 mod call;
 mod dense;
 mod depthwise;
+mod geometry;
 mod implicit_gemm;
 mod make;
 mod packed;
@@ -37,27 +38,23 @@ mod transposed;
 #[cfg(test)]
 mod transposed_tests;
 
-use tilefuse_block::Elem;
 use tilefuse_block::dynamic::BuildError;
 
 use super::call_kernels::Template;
 use super::host::Vectors;
 use super::operand::{Source, in_memory, source};
 use super::prepack::{Panels, unwritten_param};
-use crate::block_kernel::{BlockKernel, BlockKernelKind, Coordinates, Layout, Tied};
-use crate::channels_last::{self, ResultLayout};
+use crate::block_kernel::{Layout, Tied};
+use crate::channels_last;
 use crate::graph::{Graph, NodeId};
 use crate::library_form::ContractionForm;
 
 use block::Block;
 pub(super) use call::declined;
+use geometry::{Conv, ConvProgram, Image, whole};
 pub(super) use implicit_gemm::as_product;
-use packed::Image;
 pub(super) use rows::Rows;
 use tile::Extents;
-
-/// The most pixels of an instance.
-const MAX_PIXELS: u64 = 1024;
 
 /// The template of a call of a convolution on so many threads.
 pub(super) fn template(
@@ -88,7 +85,7 @@ pub(super) fn packed(
 ) -> Option<Template> {
     let read = call::read(graph, node, form)?;
     let out = graph.node(node).outs.first()?;
-    let result_layout = channels_last_layout(&read, &out.shape)?;
+    let result_layout = read.channels_last_layout(&out.shape)?;
     let is_channels_last = result_layout.is_order_of(&out.strides, &out.shape);
     if !is_channels_last && !out.is_contiguous() {
         return None;
@@ -106,10 +103,10 @@ pub(super) fn packed(
             return None;
         }
     }
-    let (conv, image) = packed::flat(&read.conv, &image_of(&read, &lie)?);
+    let (conv, image) = packed::flat(&read.conv, &read.image(&lie)?);
     let tile = Extents::of(&conv, vectors);
     packed::check(&conv, &image, &tile).ok()?;
-    if packed::is_depthwise(&conv) && !last && !conv.transposed {
+    if conv.is_depthwise() && !last && !conv.transposed {
         return None;
     }
     let value = *operands.get(usize::from(weights))?;
@@ -135,18 +132,6 @@ pub(super) fn packed(
         Err(packed) => (None, vec![packed]),
     };
     Some(Template { panels, operand_kernels, result_layout: last.then_some(result_layout), ..template })
-}
-
-/// Where the images of a call lie.
-fn image_of(read: &call::Read, lie: &Source) -> Option<Image> {
-    let skip = usize::from(read.batched);
-    Some(Image {
-        batch: if read.batched { *lie.strides.first()? } else { 0 },
-        channel: *lie.strides.get(skip)?,
-        axes: lie.strides.get(skip + 1..)?.to_vec(),
-        offset: lie.offset,
-        span: lie.span,
-    })
 }
 
 /// Whether a call reads the operand at a position as images at whatever strides.
@@ -230,11 +215,6 @@ fn matrix(filters: &Source, conv: &Conv, tile: &Extents) -> Option<Panels> {
     })
 }
 
-/// The order of a result with the filters innermost.
-fn channels_last_layout(read: &call::Read, shape: &[i64]) -> Option<ResultLayout> {
-    ResultLayout::channels_last(shape, read.batched)
-}
-
 /// Whether all that read a node's result take it with its filters innermost: convolutions whose templates read images at any
 /// strides among them.
 pub(super) fn may_be_channels_last(graph: &Graph, node: NodeId, vectors: Vectors) -> bool {
@@ -243,204 +223,7 @@ pub(super) fn may_be_channels_last(graph: &Graph, node: NodeId, vectors: Vectors
     })
 }
 
-/// A template of a program.
-fn whole(conv: &Conv, made: ConvProgram, tied: Vec<Tied>, layouts: Vec<(u16, Layout)>) -> Template {
-    let kernel = BlockKernel {
-        kind: BlockKernelKind::Convolution,
-        program: made.program,
-        grid: [made.instances, 1, 1],
-        tied,
-        checks: false,
-        alone: None,
-        coordinates: made.coordinates,
-        layouts,
-        note: None,
-        expected_us: 0.0,
-    };
-    let bytes = conv.lengths().iter().sum::<u64>() as f64 * f64::from(conv.elem.bytes());
-    Template {
-        kernel,
-        flops: 2.0 * conv.products() as f64,
-        bytes,
-        shares: [1.0; 2],
-        panels: None,
-        operand_kernels: Vec::new(),
-        result_layout: None,
-        repeated_heads: None,
-    }
-}
-
-/// A convolution with zeros around the image.
-#[derive(Clone, Debug, PartialEq)]
-pub(super) struct Conv {
-    /// What images, weights, bias and result are made of: a float.
-    pub(super) elem: Elem,
-    /// Images.
-    pub(super) batch: u64,
-    /// Channels of an image.
-    pub(super) channels: u64,
-    /// Channels of the result.
-    pub(super) filters: u64,
-    /// Channels and filters are divided into so many; a filter reads the channels of its group.
-    pub(super) groups: u64,
-    /// The axes of an image, outermost first; 1 to 3.
-    pub(super) axes: Vec<Axis>,
-    /// Whether a number is added for each filter.
-    pub(super) bias: bool,
-    /// Whether pixels of the image are brought to the result by the taps, as a convolution's gradient is: strides, padding
-    /// and dilation are of the result then.
-    pub(super) transposed: bool,
-}
-
-/// An axis of an image.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Axis {
-    /// Pixels of the image.
-    pub(super) image: u64,
-    /// Taps of the kernel.
-    pub(super) kernel: u64,
-    /// Pixels of the image between neighbours of the result.
-    pub(super) stride: u64,
-    /// Zeros before the image.
-    pub(super) padding: u64,
-    /// Pixels of the image between neighbouring taps.
-    pub(super) dilation: u64,
-    /// Pixels of the result; what a tap reads behind the image is zero.
-    pub(super) out: u64,
-}
-
-/// The program of a convolution.
-struct ConvProgram {
-    /// Its parameters are the images, the weights, the bias if there is one, and the result.
-    program: tilefuse_block::Program,
-    /// How many instances it has, along the first axis of the grid.
-    instances: u32,
-    /// Image, filter and pixel of the elements that it stores.
-    coordinates: Vec<Coordinates>,
-}
-
-impl Axis {
-    /// An axis with as many zeros behind the image as before it; `None` where the kernel does not fit.
-    #[cfg(test)]
-    fn new(image: u64, kernel: u64, stride: u64, padding: u64, dilation: u64) -> Option<Axis> {
-        let padded = padding.checked_mul(2)?.checked_add(image)?;
-        let span = kernel.checked_sub(1)?.checked_mul(dilation)?;
-        let out = padded.checked_sub(span.checked_add(1)?)?.checked_div(stride)?.checked_add(1)?;
-        Some(Axis { image, kernel, stride, padding, dilation, out })
-    }
-
-    /// Whether a tap may read before or behind the image.
-    fn overhangs(&self) -> (bool, bool) {
-        let last = (self.out - 1) * self.stride + (self.kernel - 1) * self.dilation;
-        (self.padding > 0, last >= self.padding + self.image)
-    }
-
-    /// Whether result and image have the same pixels.
-    fn is_same(&self) -> bool {
-        self.stride == 1 && self.out == self.image
-    }
-}
-
 impl Conv {
-    /// Channels that a filter reads.
-    fn depth(&self) -> u64 {
-        self.channels / self.groups
-    }
-
-    /// Filters of a group.
-    fn filters_of_group(&self) -> u64 {
-        self.filters / self.groups
-    }
-
-    /// Taps of a kernel.
-    fn taps(&self) -> u64 {
-        self.axes.iter().map(|a| a.kernel).product()
-    }
-
-    /// Pixels of an image.
-    fn image(&self) -> u64 {
-        self.axes.iter().map(|a| a.image).product()
-    }
-
-    /// Pixels of an image of the result.
-    fn pixels(&self) -> u64 {
-        self.axes.iter().map(|a| a.out).product()
-    }
-
-    /// Multiplications.
-    fn products(&self) -> u64 {
-        let pixels = if self.transposed { self.image() } else { self.pixels() };
-        self.batch * self.filters * pixels * self.depth() * self.taps()
-    }
-
-    /// Elements of the images, the weights, the bias and the result.
-    fn lengths(&self) -> [u64; 4] {
-        [
-            self.batch * self.channels * self.image(),
-            self.filters * self.depth() * self.taps(),
-            if self.bias { self.filters } else { 0 },
-            self.batch * self.filters * self.pixels(),
-        ]
-    }
-
-    /// What sums are made of.
-    fn sum(&self) -> Elem {
-        if self.elem == Elem::F64 { Elem::F64 } else { Elem::F32 }
-    }
-
-    /// Why there is no program for it, if there is none.
-    ///
-    /// # Errors
-    /// A sentence.
-    fn check(&self) -> Result<(), String> {
-        let refuse = |why: &str| Err(why.to_owned());
-        let positive = |a: &Axis| a.image > 0 && a.kernel > 0 && a.stride > 0 && a.dilation > 0 && a.out > 0;
-        match () {
-            () if !matches!(self.elem, Elem::F32 | Elem::F64 | Elem::F16 | Elem::Bf16) => {
-                refuse("its elements are no floats of 16, 32 or 64 bits")
-            }
-            () if !(1..=3).contains(&self.axes.len()) => refuse("its images have no 1 to 3 axes"),
-            () if !self.axes.iter().all(positive) || self.batch == 0 || self.groups == 0 => {
-                refuse("it is empty")
-            }
-            () if self.channels == 0 || self.filters == 0 => refuse("it is empty"),
-            () if !self.channels.is_multiple_of(self.groups) || !self.filters.is_multiple_of(self.groups) => {
-                refuse("its groups do not divide its channels")
-            }
-            // Taps are found by products of two numbers below a stride.
-            () if self.transposed && self.axes.iter().any(|a| a.stride > 1 << 15) => {
-                refuse("its stride is too large")
-            }
-            () if !self.fits() => refuse("its tensors have too many elements"),
-            () => Ok(()),
-        }
-    }
-
-    /// Whether all offsets that are computed fit into 32 bits, those of pixels that are masked off too.
-    fn fits(&self) -> bool {
-        let most = self.reach().is_some_and(|n| n < 1 << 31);
-        let filters = self.filters.checked_add(64);
-        let weights = filters.and_then(|n| n.checked_mul(self.depth())?.checked_mul(self.taps()));
-        let result = filters
-            .and_then(|n| n.checked_mul(self.batch)?.checked_mul(self.pixels().checked_add(MAX_PIXELS)?));
-        most && [weights, result].into_iter().all(|n| n.is_some_and(|n| n < 1 << 31))
-    }
-
-    /// A bound of the offsets in the images.
-    fn reach(&self) -> Option<u64> {
-        let mut pitch = 1u64;
-        let mut reach = 0u64;
-        for axis in self.axes.iter().rev() {
-            let place = axis.out.checked_add(MAX_PIXELS)?.checked_mul(axis.stride)?;
-            let place =
-                place.checked_add(axis.kernel.checked_mul(axis.dilation)?)?.checked_add(axis.padding)?;
-            reach = reach.checked_add(place.checked_mul(pitch)?)?;
-            pitch = pitch.checked_mul(axis.image)?;
-        }
-        let images = self.batch.checked_mul(self.channels)?.checked_mul(pitch)?;
-        images.checked_add(reach.checked_mul(2)?)
-    }
-
     /// The program.
     ///
     /// # Errors

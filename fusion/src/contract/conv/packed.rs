@@ -14,25 +14,11 @@ use tilefuse_block::dynamic::{
     BuildError, Tile, arange, both, div_rem, for_range, program_and, program_id, select, unravel, zeros,
 };
 
+use super::geometry::{Axis, Conv, ConvProgram, Image};
 use super::make::{LONGEST_PART, PART, Params, in_parts, int, multiply_add, read, wide, write};
+use super::phase;
 use super::tile::Extents;
-use super::{Axis, Conv, ConvProgram, phase};
 use crate::block_kernel::{Coordinate, Coordinates};
-
-/// Where images lie.
-#[derive(Clone, Debug, PartialEq)]
-pub(super) struct Image {
-    /// Elements between images.
-    pub(super) batch: i64,
-    /// Elements between channels.
-    pub(super) channel: i64,
-    /// Elements between pixels along each axis.
-    pub(super) axes: Vec<i64>,
-    /// The first element.
-    pub(super) offset: i64,
-    /// Elements that the pointer reaches.
-    pub(super) span: i64,
-}
 
 /// The most taps along a row: each is code of its own.
 const MAX_TAPS: u64 = 8;
@@ -63,15 +49,10 @@ pub(super) fn check(conv: &Conv, image: &Image, tile: &Extents) -> Result<(), &'
         () if strides.into_iter().any(|s| s < 0) => Err("its images lie backwards"),
         () if image.span.saturating_add(2 * overhang) >= 1 << 31 => Err("its images have too many elements"),
         () if conv.depth() > 1 && conv.groups > 1 && !whole => Err("its groups are no whole vectors"),
-        () if is_depthwise(conv) && conv.filters != conv.channels => Err("a channel has several filters"),
-        () if is_depthwise(conv) && !contiguous => Err("its channels do not follow each other"),
+        () if conv.is_depthwise() && conv.filters != conv.channels => Err("a channel has several filters"),
+        () if conv.is_depthwise() && !contiguous => Err("its channels do not follow each other"),
         () => Ok(()),
     }
-}
-
-/// Whether each filter reads a channel of its own.
-pub(super) fn is_depthwise(conv: &Conv) -> bool {
-    conv.depth() == 1 && conv.groups > 1
 }
 
 /// Rows of the matrix of filters, taps by channels, and its columns.
@@ -106,7 +87,7 @@ pub(super) fn program(
     tile: &Extents,
     last: bool,
 ) -> Result<ConvProgram, BuildError> {
-    let name = if is_depthwise(conv) { "conv_depthwise" } else { "conv_packed" };
+    let name = if conv.is_depthwise() { "conv_depthwise" } else { "conv_packed" };
     let (program, coordinates) = program_and(name, |kernel| {
         let lengths = [("images", image.span.unsigned_abs()), ("panels", panel_len(conv, tile))];
         let params = Params::of(kernel, conv, lengths);
@@ -136,7 +117,7 @@ fn instances(conv: &Conv, tile: &Extents) -> u64 {
 
 /// Strips of a group's filters, and how many groups there are.
 fn strips(conv: &Conv, tile: &Extents) -> (u64, u64) {
-    match is_depthwise(conv) {
+    match conv.is_depthwise() {
         true => (conv.filters.div_ceil(tile.width()), 1),
         false => (tile.strips(conv), conv.groups),
     }
@@ -256,7 +237,7 @@ impl Body<'_> {
     fn sums(&self) -> Vec<Tile> {
         let none = vec![self.nothing(); (self.tile.pixels * self.tile.vectors) as usize];
         let mut base = self.spot.n * self.image.batch + self.image.offset;
-        if !is_depthwise(self.conv) {
+        if !self.conv.is_depthwise() {
             base += self.spot.group * (self.conv.depth() as i64 * self.image.channel);
         }
         self.outer(0, base, int(0), none)
@@ -302,7 +283,7 @@ impl Body<'_> {
         let (a, stride) = self.row();
         let tap = tap * a.kernel;
         let from = wide(base + self.spot.at * (self.pitch() as i64 * stride));
-        if is_depthwise(self.conv) {
+        if self.conv.is_depthwise() {
             return self.depthwise(base, from, tap, sums);
         }
         let taps: Vec<u64> = (0..a.kernel).collect();

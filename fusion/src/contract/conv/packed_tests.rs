@@ -3,11 +3,12 @@
 use tilefuse_block::Elem;
 use tilefuse_block::interp::{self, Arg};
 
-use super::packed::{Image, check, flat, is_depthwise, matrix, program};
+use super::geometry::Image;
+use super::geometry::{Axis, Conv};
+use super::packed::{check, flat, matrix, program};
 use super::tests::{conv, data, expected, numbers, square};
 use super::tile::Extents;
 use super::transposed_tests::close;
-use super::{Axis, Conv};
 use crate::contract::host::Vectors;
 use crate::contract::tests::{memory, packed, run_packed};
 use crate::contract::{Products, Times, choose_products};
@@ -116,7 +117,7 @@ fn compare(conv: &Conv, tile: Option<Extents>) {
     let bias = numbers(conv.elem, lengths[2], 3);
     let wanted = expected(conv, &x, &w, &bias);
     for order in [Order::RowMajor, Order::Last, Order::Gaps] {
-        if is_depthwise(conv) && order == Order::RowMajor {
+        if conv.is_depthwise() && order == Order::RowMajor {
             continue;
         }
         for last in [true, false] {

@@ -14,8 +14,8 @@
 
 use tilefuse_block::dynamic::{Tile, div_rem, select};
 
+use super::geometry::{Axis, Conv};
 use super::make::int;
-use super::{Axis, Conv};
 
 impl Axis {
     /// From one tap that reaches a pixel to the next one.

@@ -10,9 +10,10 @@
 
 use tilefuse_block::Elem;
 
-use super::packed::{self, Image};
+use super::geometry::Image;
+use super::geometry::{Axis, Conv, whole};
+use super::packed;
 use super::tile::Extents;
-use super::{Axis, Conv, whole};
 use crate::block_kernel::{BlockKernel, BlockKernelKind, Layout, Tied};
 use crate::contract::blocks;
 use crate::contract::call_kernels::Template;

@@ -4,7 +4,7 @@ use tilefuse_block::interp::{self, Arg};
 use tilefuse_block::{Data, Elem, Literal};
 
 use super::block::Block;
-use super::{Axis, Conv};
+use super::geometry::{Axis, Conv};
 use crate::contract::Products;
 use crate::contract::tests::{memory, planned, run};
 use crate::graph::Op;

@@ -2,7 +2,7 @@
 
 use std::ops::RangeInclusive;
 
-use super::Conv;
+use super::geometry::Conv;
 use crate::contract::host::Vectors;
 
 /// How a convolution is divided into instances.
@@ -71,7 +71,7 @@ const MIXING: u32 = 3;
 impl Extents {
     /// The tile that takes the least time.
     pub(super) fn of(conv: &Conv, processor: Vectors) -> Extents {
-        match super::packed::is_depthwise(conv) {
+        match conv.is_depthwise() {
             true => Extents::depthwise(conv, processor),
             false => Extents::among(conv, 1..=4, processor),
         }

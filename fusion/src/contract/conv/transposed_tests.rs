@@ -2,10 +2,9 @@
 
 use tilefuse_block::Elem;
 
-use super::packed::is_depthwise;
+use super::geometry::{Axis, Conv};
 use super::packed_tests::{Order, computed};
 use super::tests::numbers;
-use super::{Axis, Conv};
 use crate::contract::Products;
 use crate::contract::tests::{memory, packed, planned, run_packed};
 use crate::graph::Op;
@@ -91,7 +90,7 @@ fn compare(conv: &Conv) {
     let wanted = expected(conv, &x, &w, &bias);
     let w = by_filter(conv, &w);
     for order in [Order::RowMajor, Order::Last, Order::Gaps] {
-        if is_depthwise(conv) && order == Order::RowMajor {
+        if conv.is_depthwise() && order == Order::RowMajor {
             continue;
         }
         for last in [true, false] {

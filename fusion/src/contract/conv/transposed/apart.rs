@@ -8,11 +8,12 @@
 
 use tilefuse_block::dynamic::{Tile, axis as range, div_rem, for_range, program_id, unravel, zeros};
 
-use super::Extents;
+use super::extents::Extents;
 use super::lie::{Filters, Lie, Row, inside};
 use crate::block_kernel::Coordinates;
+use crate::contract::conv::geometry::{Axis, Conv};
 use crate::contract::conv::make::{LONGEST_PART, PART, Params, in_parts, int, multiply_add, read, wide};
-use crate::contract::conv::{Axis, Conv, phase};
+use crate::contract::conv::phase;
 
 /// What the loops of an instance need.
 struct Loops<'a> {

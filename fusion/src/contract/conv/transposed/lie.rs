@@ -2,11 +2,11 @@
 
 use tilefuse_block::dynamic::{Tile, axis, both, div_rem, select};
 
-use super::Extents;
+use super::extents::Extents;
 use crate::block_kernel::{Coordinate, Coordinates};
-use crate::contract::conv::Conv;
+use crate::contract::conv::geometry::Conv;
+use crate::contract::conv::geometry::Image;
 use crate::contract::conv::make::{Params, int, read, wide, write};
-use crate::contract::conv::packed::Image;
 
 /// Where images and filters lie, and the order of the result.
 #[derive(Clone, Debug, PartialEq)]

@@ -3,13 +3,14 @@
 use tilefuse_block::Elem;
 use tilefuse_block::interp::{self, Arg};
 
+use super::extents::Extents;
 use super::lie::Lie;
-use super::{Extents, program};
+use super::program;
 use crate::contract::Products;
+use crate::contract::conv::geometry::{Axis, Conv};
 use crate::contract::conv::packed_tests::{Order, image, places};
 use crate::contract::conv::tests::{data, numbers};
 use crate::contract::conv::transposed_tests::{axis, close, conv, expected};
-use crate::contract::conv::{Axis, Conv};
 use crate::contract::tests::{memory, packed, run_packed};
 use crate::graph::Op;
 use crate::plan::Plan;

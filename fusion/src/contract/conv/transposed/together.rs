@@ -10,10 +10,10 @@
 
 use tilefuse_block::dynamic::{Tile, axis, both, div_rem, for_range, program_id, unravel, zeros};
 
-use super::Extents;
+use super::extents::Extents;
 use super::lie::{Filters, Lie, Row, inside};
 use crate::block_kernel::Coordinates;
-use crate::contract::conv::Conv;
+use crate::contract::conv::geometry::Conv;
 use crate::contract::conv::make::{PART, Params, added, int, multiply_add, read, wide};
 
 /// Pixels that some taps read.
