@@ -3,7 +3,8 @@
 use smallvec::SmallVec;
 use tilefuse_block::{CacheHint, Elem, Literal, ScalarFn, Value};
 
-use super::emit::{Emitter, Result};
+use super::emit::Emitter;
+use super::error::Result;
 use crate::index::Expr;
 use crate::kernel::{Dynamic, KExpr};
 

@@ -16,9 +16,9 @@
 use smallvec::SmallVec;
 use tilefuse_block::{Elem, Literal, Loc, ReduceFn, ScalarFn, Shape, Value};
 
-use super::ScheduleError;
-use super::emit::{Emitter, Result};
-use super::tiling::Walk;
+use super::emit::Emitter;
+use super::error::{Result, ScheduleError};
+use super::tiles::Walk;
 use crate::combiner::{Arithmetic, Combiner, Members};
 use crate::kernel::{KExpr, KNode, Kernel, TupleReduction};
 use crate::machine::Machine;

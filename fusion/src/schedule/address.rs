@@ -3,8 +3,8 @@
 use smallvec::SmallVec;
 use tilefuse_block::{Elem, Literal, ScalarFn, Value};
 
-use super::ScheduleError;
-use super::emit::{Emitter, Result};
+use super::emit::Emitter;
+use super::error::{Result, ScheduleError};
 use crate::index::{Atom, Expr};
 
 impl Emitter<'_> {

@@ -14,7 +14,8 @@
 use tilefuse_block::{Elem, Literal, ScalarFn, Value};
 
 use super::accumulate::Accumulator;
-use super::emit::{Emitter, Result};
+use super::emit::Emitter;
+use super::error::Result;
 use crate::index::Var;
 
 /// Most steps that one accumulator takes, where the square root of all is not more.

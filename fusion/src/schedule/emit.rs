@@ -7,16 +7,12 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::SmallVec;
 use tilefuse_block::{Builder, Elem, Literal, Loc, Program, ReduceFn, ScalarFn, Shape, Value};
 
-use super::ScheduleError;
-use super::peel::Start;
-use super::persistent::PersistentSteps;
+use super::error::{Result, ScheduleError};
 use super::swizzle::{self, strips};
-use super::tiling::{Tiling, Walk};
-use crate::index::{Expr, Var};
+use super::tiles::{Tiling, Walk};
+use crate::index::{Expr, Linear, Var};
 use crate::kernel::{KExpr, KNode, Kernel};
 use crate::machine::Machine;
-
-pub(super) type Result<T> = std::result::Result<T, ScheduleError>;
 
 /// Emits the program of a kernel.
 pub(super) fn emit(
@@ -69,6 +65,28 @@ pub(super) struct Memo {
     pub(super) values: FxHashMap<KExpr, Value>,
     pub(super) indices: FxHashMap<(Expr, Elem), Value>,
     pub(super) masks: FxHashMap<usize, Value>,
+}
+
+/// Where an instance's row begins.
+#[derive(Clone, Debug)]
+pub(super) struct Start {
+    pub(super) var: Var,
+    /// The address of the row's first element, without the variable's term.
+    pub(super) row: Linear,
+    /// The kind of the address.
+    pub(super) elem: Elem,
+    /// The multiple before it.
+    pub(super) aligned: Value,
+    /// Minus the elements from there to the row, `i32`.
+    pub(super) first: Value,
+}
+
+/// What the steps of a row have computed, by the first index of each.
+#[derive(Default)]
+pub(super) struct PersistentSteps {
+    pub(super) steps: FxHashMap<i64, Memo>,
+    /// Sums and the like of nothing yet.
+    pub(super) fresh: Vec<Value>,
 }
 
 pub(super) struct Emitter<'a> {

@@ -5,8 +5,8 @@
 
 use tilefuse_block::{Elem, Literal, ScalarFn, Value};
 
-use super::ScheduleError;
-use super::emit::{Emitter, Result};
+use super::emit::Emitter;
+use super::error::{Result, ScheduleError};
 use crate::kernel::{KExpr, KNode};
 
 impl Emitter<'_> {

@@ -14,11 +14,11 @@ use rustc_hash::FxHashSet;
 use smallvec::SmallVec;
 use tilefuse_block::{Elem, Literal, ScalarFn, Shape, Value};
 
-use super::ScheduleError;
 use super::accumulate::Accumulator;
-use super::emit::{Emitter, Memo, Result, parts};
+use super::emit::{Emitter, Memo, parts};
+use super::error::{Result, ScheduleError};
 use super::persistent::bytes_of_rows;
-use super::tiling::{Axis, Tiling, Walk, extent, power_up_to, walk};
+use super::tiles::{Axis, Tiling, Walk, extent, power_up_to, walk};
 use crate::index::Var;
 use crate::kernel::{KExpr, KNode, Kernel};
 use crate::machine::Machine;

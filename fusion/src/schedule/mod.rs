@@ -5,21 +5,25 @@ mod accumulate;
 mod address;
 mod cascade;
 mod emit;
+mod error;
 mod logistic;
 mod mix_order;
 mod peel;
 mod persistent;
 mod reduction_loops;
 mod swizzle;
+mod tiles;
 mod tiling;
 mod variants;
 
-use tilefuse_block::{Program, TypeError};
+use tilefuse_block::Program;
 
 use crate::kernel::Kernel;
 use crate::machine::Machine;
 
-pub use tiling::{Axis, Peel, Tiling, Walk, choose};
+pub use error::ScheduleError;
+pub use tiles::{Axis, Peel, Tiling, Walk};
+pub use tiling::choose;
 pub use variants::variants;
 
 /// A kernel that is ready for a target.
@@ -32,20 +36,6 @@ pub struct Scheduled {
     pub grid: u64,
     /// The tiles that were chosen.
     pub tiling: Tiling,
-}
-
-/// Why a kernel could not be scheduled.
-#[derive(Clone, Debug, PartialEq, thiserror::Error)]
-pub enum ScheduleError {
-    /// An operation was emitted with operands that it does not take: a defect of the schedule.
-    #[error("internal: {0}")]
-    Type(#[from] TypeError),
-    /// More program instances than a grid can have.
-    #[error("{0} program instances are more than a grid can have")]
-    Grid(u64),
-    /// A tile would be too large.
-    #[error("internal: {0}")]
-    Internal(&'static str),
 }
 
 /// Schedules a kernel for a machine; `align` is the alignment in bytes of each buffer.

@@ -13,22 +13,9 @@
 use tilefuse_block::{Elem, Literal, ScalarFn, Value};
 
 use super::accumulate::Accumulator;
-use super::emit::{Emitter, Result};
+use super::emit::{Emitter, Start};
+use super::error::Result;
 use crate::index::{Atom, Linear, Var};
-
-/// Where an instance's row begins.
-#[derive(Clone, Debug)]
-pub(super) struct Start {
-    var: Var,
-    /// The address of the row's first element, without the variable's term.
-    row: Linear,
-    /// The kind of the address.
-    elem: Elem,
-    /// The multiple before it.
-    aligned: Value,
-    /// Minus the elements from there to the row, `i32`.
-    first: Value,
-}
 
 impl Emitter<'_> {
     /// Finds where the row begins, if the tiling peels.

@@ -10,14 +10,13 @@
 //! | ...xxxxx | xxxxxxxx | xxxxxxxx | xxxxxxxx | xxxxxxx. |      masked: the first and the last
 //! ```
 
-use rustc_hash::FxHashMap;
 use smallvec::smallvec;
 use tilefuse_block::{Elem, Literal, Value};
 
 use super::accumulate::Accumulator;
-use super::emit::{Emitter, Memo, Result};
-use super::tiling::{Axis, WIDEST_BLOCK, Walk, reads_once};
-use super::{Peel, Tiling};
+use super::emit::Emitter;
+use super::error::Result;
+use super::tiles::{Axis, Peel, Tiling, WIDEST_BLOCK, Walk, reads_once};
 use crate::index::Var;
 use crate::kernel::{KNode, Kernel};
 use crate::machine::Machine;
@@ -30,14 +29,6 @@ const MAX_SPANNED: i64 = 1024;
 
 /// Elements of a step, the widest first.
 const STEP_WIDTHS: [i64; 4] = [4096, 2048, 1024, 512];
-
-/// What the steps of a row have computed, by the first index of each.
-#[derive(Default)]
-pub(super) struct PersistentSteps {
-    steps: FxHashMap<i64, Memo>,
-    /// Sums and the like of nothing yet.
-    pub(super) fresh: Vec<Value>,
-}
 
 /// Tiles for rows along `cols` in persistent steps, where that is better than a tile that spans them. Measured on an
 /// H200: threads with 64 or 128 bytes of a row each do better than more threads with fewer.

@@ -3,8 +3,9 @@
 use tilefuse_block::{Builder, Value};
 
 use super::accumulate::Accumulator;
-use super::emit::{Emitter, Memo, Result, parts};
-use super::tiling::Walk;
+use super::emit::{Emitter, Memo, parts};
+use super::error::Result;
+use super::tiles::Walk;
 use crate::index::Var;
 use crate::kernel::KExpr;
 

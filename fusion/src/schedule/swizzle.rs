@@ -16,8 +16,8 @@
 
 use tilefuse_block::{Builder, Elem, Literal, ScalarFn, Value};
 
-use super::emit::Result;
-use super::tiling::Tiling;
+use super::error::Result;
+use super::tiles::Tiling;
 use crate::index::Var;
 use crate::kernel::Kernel;
 use crate::machine::Machine;

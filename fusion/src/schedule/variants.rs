@@ -7,7 +7,7 @@
 
 use smallvec::SmallVec;
 
-use super::{Axis, Tiling, Walk};
+use super::tiles::{Axis, Tiling, Walk};
 use crate::index::Var;
 use crate::kernel::Kernel;
 use crate::machine::Machine;
