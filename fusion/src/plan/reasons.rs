@@ -138,7 +138,7 @@ pub enum HorizontalRefusal {
     },
     /// Together they are predicted to be slower.
     Slower {
-        /// HorizontalRefusal, in microseconds.
+        /// In separate launches, in microseconds.
         separate_us: f64,
         /// In one launch.
         fused_us: f64,
