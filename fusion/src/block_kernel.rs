@@ -116,6 +116,8 @@ pub struct BlockKernel {
     pub coordinates: Vec<Coordinates>,
     /// How operands at these positions are read.
     pub layouts: Vec<(u16, Layout)>,
+    /// How it computes its result: blocks, and what is done with them. Empty where its author says nothing.
+    pub schedule: String,
     /// Why it is used rather than the call, where there was a choice.
     pub note: Option<String>,
     /// Microseconds that it is expected to take without neighbours, as measured or by its operations; 0 where that is not

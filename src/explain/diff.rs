@@ -132,7 +132,7 @@ fn differences(old: &StepReport, new: &StepReport) -> Vec<String> {
         differs("bytes written", bytes(*w), bytes(*bytes_written));
         differs("instances", g.to_string(), grid.to_string());
         let tiles = |schedule: &Option<super::ScheduleReport>| {
-            schedule.as_ref().map_or_else(|| String::from("none"), |schedule| schedule.tiles.clone())
+            schedule.as_ref().map_or_else(|| String::from("none"), |s| format!("{}{}", s.tiles, s.blocks))
         };
         differs("tiles", tiles(s), tiles(schedule));
         differs("predicted", summary::time(*us), summary::time(*predicted_us));

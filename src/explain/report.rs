@@ -123,8 +123,11 @@ pub struct EagerReport {
 /// How the schedule of a kernel was chosen.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct ScheduleReport {
-    /// Extents of the tile, and warps of an instance on a GPU.
+    /// Extents of the tile, and warps of an instance on a GPU; empty of the kernel of a contraction or of attention.
     pub tiles: String,
+    /// How a contraction or attention is computed: its blocks, stages and layouts. Empty of other kernels.
+    #[serde(default)]
+    pub blocks: String,
     /// Whether schedules were measured.
     pub measured: bool,
     /// Whether that was in an earlier compilation.
@@ -138,8 +141,12 @@ pub struct ScheduleReport {
 impl ScheduleReport {
     fn of(kernel: &KernelStep) -> Option<ScheduleReport> {
         let tuned = kernel.tuned.as_ref();
+        if kernel.tiling.is_none() && kernel.schedule.is_empty() {
+            return None;
+        }
         Some(ScheduleReport {
-            tiles: kernel.tiling.as_ref()?.to_string(),
+            tiles: kernel.tiling.as_ref().map(ToString::to_string).unwrap_or_default(),
+            blocks: kernel.schedule.clone(),
             measured: tuned.is_some(),
             remembered: tuned.is_some_and(|t| t.remembered),
             choice: tuned.map_or(0, |t| t.choice),
@@ -148,6 +155,9 @@ impl ScheduleReport {
     }
 
     pub(super) fn text(&self) -> String {
+        if !self.blocks.is_empty() {
+            return self.blocks.clone();
+        }
         let us = |at: usize| self.us.get(at).copied().flatten().unwrap_or_default();
         let how = match (self.measured, self.choice) {
             (false, _) => String::from("as predicted"),

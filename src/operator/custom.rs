@@ -89,6 +89,7 @@ fn specialise(launched: Launched, inputs: &[u64], outputs: &[u64]) -> Result<Blo
         alone: None,
         coordinates: Vec::new(),
         layouts: Vec::new(),
+        schedule: String::new(),
         note: None,
         expected_us: 0.0,
     })

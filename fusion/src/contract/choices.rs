@@ -151,6 +151,7 @@ fn in_panels(
     let position = u16::try_from(graph.operands(node).len()).ok()?;
     let weight = std::mem::replace(&mut product.b, prepack::access(&panels, position)).source;
     let mut template = template::of(&product, threads, Some(&panels))?;
+    template.kernel.schedule.push_str(", prepacked");
     // The kernel does not read it: it stays where it lies.
     template.kernel.layouts.push((weight.position, weight.layout));
     Some(Template { panels: Some(panels), ..template })

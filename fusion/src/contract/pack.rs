@@ -208,6 +208,7 @@ impl OperandKernel {
             alone: None,
             coordinates: Vec::new(),
             layouts: vec![(0, source.layout.clone())],
+            schedule: String::new(),
             note: None,
             expected_us: 0.0,
         };

@@ -75,6 +75,7 @@ pub(super) fn with(product: &Product, blocks: Blocks, form: Operands<'_>) -> Opt
         alone: None,
         coordinates: vec![coordinates],
         layouts,
+        schedule: schedule(product, &blocks, form),
         note: None,
         expected_us: 0.0,
     };
@@ -94,6 +95,27 @@ pub(super) fn with(product: &Product, blocks: Blocks, form: Operands<'_>) -> Opt
         result_layout: None,
         repeated_heads: None,
     })
+}
+
+/// How the blocks of a product are computed.
+fn schedule(product: &Product, blocks: &Blocks, form: Operands<'_>) -> String {
+    let Blocks { rows, columns, depth, .. } = *blocks;
+    let mut text = match blocks.form {
+        Form::Sums => format!("few rows (GEMV), {columns} columns at a time"),
+        Form::Dots => format!("blocks of {rows} x {columns}, {depth} of the sum at a time"),
+    };
+    if product.windows.is_some() {
+        text = format!("implicit GEMM, {text}");
+    }
+    match form.panels.map(|panels| panels.group) {
+        Some(group) if group > 1 => text.push_str(&format!(", VNNI-{group} layout")),
+        Some(_) => text.push_str(", right operand in panels"),
+        None => {}
+    }
+    if let Some(Grid { warps, stages, .. }) = blocks.grid {
+        text.push_str(&format!(", {warps} warps, {stages} stages"));
+    }
+    text
 }
 
 /// An operand in a program.

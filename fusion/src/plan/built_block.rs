@@ -35,6 +35,7 @@ impl BuiltBlock {
             nodes: nodes.to_vec(),
             kind: KernelKind::Block(self.kernel.kind),
             tiling: None,
+            schedule: self.kernel.schedule.clone(),
             tuned: None,
             bytes_read: self.cost.bytes_read,
             bytes_written: self.cost.bytes_written,

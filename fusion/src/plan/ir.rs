@@ -94,6 +94,8 @@ pub struct KernelStep {
     pub kind: KernelKind,
     /// The tiles, where the planner chose them.
     pub tiling: Option<Tiling>,
+    /// How a block kernel computes its result: see [`BlockKernel::schedule`](crate::block_kernel::BlockKernel::schedule).
+    pub schedule: String,
     /// How they were chosen, where by measuring several.
     pub tuned: Option<Tuned>,
     /// Bytes read.

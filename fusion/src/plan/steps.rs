@@ -134,6 +134,7 @@ impl Planner<'_> {
             nodes: unit.nodes.clone(),
             kind: kind_of(&built.kernel, &scheduled.tiling),
             tiling: Some(scheduled.tiling),
+            schedule: String::new(),
             tuned,
             bytes_read: built.cost.bytes_read,
             bytes_written: built.cost.bytes_written,

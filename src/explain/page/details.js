@@ -22,7 +22,8 @@ function tensors(title, all) {
   return [heading(title), el('table', {}, ...all.map(row))];
 }
 
-function schedule({ tiles, measured, remembered, choice, us }) {
+function schedule({ tiles, blocks, measured, remembered, choice, us }) {
+  if (blocks) return [heading('Schedule'), facts([['blocks', blocks]])];
   const how = measured ? (remembered ? 'measured in an earlier compilation' : 'measured') : 'as predicted';
   const row = (time_, at) => el('tr', { class: at === choice ? 'chosen' : '' },
     el('td', {}, at === 0 ? 'as predicted' : `candidate ${at}`, at === choice ? ', taken' : ''),

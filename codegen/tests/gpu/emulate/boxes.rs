@@ -19,15 +19,15 @@ impl Map {
 
 /// Copies the box at some coordinates to shared memory.
 pub(super) extern "C" fn copy(place: u64, map: *const Map, at: *const i32) {
-    // SAFETY: the wrapper passed one of these, which lives as long as the block runs; there are as many coordinates as
-    // dimensions.
+    // SAFETY: the wrapper passed one of these, which lives as long as the block runs.
     let (map, address) = unsafe { (&*(*map).map, (*map).address) };
-    let at: Vec<i64> = (0..map.sizes.len()).map(|d| i64::from(unsafe { *at.add(d) })).collect();
+    // SAFETY: there are as many coordinates as dimensions.
+    let at = unsafe { std::slice::from_raw_parts(at, map.sizes.len()) };
     let elements: u64 = map.tile.iter().map(|&n| u64::from(n)).product();
     for number in 0..elements {
         let (mut rest, mut from, mut inside) = (number, address, true);
         for (d, (&size, &extent)) in map.sizes.iter().zip(&map.tile).enumerate() {
-            let index = at[d] + (rest % u64::from(extent)) as i64;
+            let index = i64::from(at[d]) + (rest % u64::from(extent)) as i64;
             rest /= u64::from(extent);
             inside &= (0..size as i64).contains(&index);
             let stride = if d == 0 { 2 } else { map.strides[d - 1] as i64 };

@@ -81,6 +81,16 @@ impl Blocks {
 }
 
 impl Blocks {
+    /// How they are computed.
+    pub(super) fn schedule(&self, attention: &Attention) -> String {
+        let queries = if self.alone { 1 } else { self.queries };
+        let mut text = format!("online softmax, blocks of {queries} x {} keys", self.keys);
+        if let Some(heads) = &attention.repeated {
+            text.push_str(&format!(", {} heads share keys and values (GQA)", heads.shared));
+        }
+        text
+    }
+
     /// The axes of the grid along which instances are numbered by block of queries and by member of the batch. Ranges of
     /// keys come first, since they follow each other in memory.
     pub(super) fn axes(&self) -> [u8; 2] {

@@ -92,7 +92,8 @@ pub(super) fn on_gpu(
         let instances = u32::try_from(blocks_of(attention.queries, of.blocks.queries)).ok()?;
         let mut program = rows::write(&attention, &of.blocks, None).ok()?;
         program.warps = of.warps;
-        let kernel = kernel(&attention, program, [instances, members, 1]);
+        let schedule = format!("{}, {} warps", of.blocks.schedule(&attention), of.warps);
+        let kernel = kernel(&attention, program, [instances, members, 1], schedule);
         Some(Template { shares: of.shares, ..with(&attention, kernel, Vec::new()) })
     });
     Ok(all.collect())
@@ -112,10 +113,13 @@ fn template(graph: &Graph, node: NodeId, attention: &Attention, threads: u32) ->
     };
     let program = program.ok()?;
     let Some(ranges) = blocks.ranges else {
-        return Some(with(attention, kernel(attention, program, [instances, members, 1]), Vec::new()));
+        let schedule = blocks.schedule(attention);
+        let kernel = kernel(attention, program, [instances, members, 1], schedule);
+        return Some(with(attention, kernel, Vec::new()));
     };
     let grid = [ranges.count, instances, members];
-    let parts = split_kv::parts(attention, ranges, (program, grid), graph.ty(node.into()).device)?;
+    let schedule = format!("split-KV in {} parts, {}", ranges.count, blocks.schedule(attention));
+    let parts = split_kv::parts(attention, ranges, (program, grid), graph.ty(node.into()).device, schedule)?;
     let position = u16::try_from(graph.operands(node).len()).ok()?;
     Some(with(attention, split_kv::combining(attention, &blocks, ranges, position)?, vec![parts]))
 }
@@ -125,7 +129,8 @@ fn in_pairs(graph: &Graph, node: NodeId, attention: &Attention, threads: u32) ->
     let position = u16::try_from(graph.operands(node).len()).ok()?;
     let paired = vnni::of(attention, position, graph.ty(node.into()).device, threads)?;
     let members = u32::try_from(attention.members()?).ok()?;
-    let mut kernel = kernel(&paired.attention, paired.program, [paired.instances, members, 1]);
+    let schedule = "online softmax, keys and values in VNNI-2 layout".to_owned();
+    let mut kernel = kernel(&paired.attention, paired.program, [paired.instances, members, 1], schedule);
     // What was packed stays where it lies.
     let unread = [&attention.k.source, &attention.v.source];
     kernel.layouts.extend(unread.map(|source| (source.position, source.layout.clone())));
@@ -133,7 +138,7 @@ fn in_pairs(graph: &Graph, node: NodeId, attention: &Attention, threads: u32) ->
 }
 
 /// The kernel of a program that computes the result of operands where they lie.
-fn kernel(attention: &Attention, program: Program, grid: [u32; 3]) -> BlockKernel {
+fn kernel(attention: &Attention, program: Program, grid: [u32; 3], schedule: String) -> BlockKernel {
     let operands = || attention.positions();
     let tied = operands().map(|source| Tied::Operand(source.position)).chain([Tied::Result(0)]).collect();
     BlockKernel {
@@ -145,6 +150,7 @@ fn kernel(attention: &Attention, program: Program, grid: [u32; 3]) -> BlockKerne
         alone: Some(Alone::Attention),
         coordinates: Vec::new(),
         layouts: operands().map(|source| (source.position, source.layout.clone())).collect(),
+        schedule,
         note: None,
         expected_us: 0.0,
     }

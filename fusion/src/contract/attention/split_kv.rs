@@ -30,6 +30,7 @@ pub(super) fn parts(
     ranges: Ranges,
     (program, grid): (Program, [u32; 3]),
     device: Device,
+    schedule: String,
 ) -> Option<OperandKernel> {
     let shape = [attention.members()?, ranges.count.into(), left_by_range(attention)?];
     let ty = TensorType::contiguous(DType::Elem(attention.sum()), &shape, device);
@@ -44,6 +45,7 @@ pub(super) fn parts(
         alone: Some(Alone::Attention),
         coordinates: Vec::new(),
         layouts: numbered().map(|(at, source)| (at, source.layout.clone())).collect(),
+        schedule,
         note: None,
         expected_us: 0.0,
     };
@@ -70,6 +72,7 @@ pub(super) fn combining(
         coordinates: Vec::new(),
         // What the first kernel read stays where it lies.
         layouts: unread.chain([(position, Layout::Elements)]).collect(),
+        schedule: format!("split-KV: combines {} parts", ranges.count),
         note: None,
         expected_us: 0.0,
     })

@@ -496,6 +496,27 @@ fn ranges_of_keys_have_instances_of_their_own() {
     Case { mask: Mask::Kept(&[1, 1, 9, 1], 0.25), queries: 9, width: 12, depth: 13, ..long }.check();
 }
 
+/// A plan says how its kernels compute attention.
+#[test]
+fn schedules_have_names() {
+    let of = |case: Case| -> Vec<String> {
+        let plan = with_packed_operands(&case.text(), &Profile::host(2));
+        let kernels = plan.steps.iter().filter_map(|step| match &step.kind {
+            StepKind::Kernel(kernel) => Some(kernel.schedule.clone()),
+            StepKind::Extern(_) => None,
+        });
+        kernels.filter(|schedule| !schedule.is_empty()).collect()
+    };
+    let shared = Case { repeated: true, batch: [2, 6, 2], ..PLAIN };
+    let long = Case { batch: [1, 1, 1], queries: 1, keys: 1600, width: 64, depth: 64, ranged: true, ..PLAIN };
+    let all = [PLAIN, shared, long].map(of).concat();
+    expect_test::expect![[r#"
+        online softmax, blocks of 16 x 128 keys
+        online softmax, blocks of 16 x 128 keys, 3 heads share keys and values (GQA)
+        split-KV in 3 parts, online softmax, blocks of 1 x 128 keys
+        split-KV: combines 3 parts"#]].assert_eq(&all.join("\n"));
+}
+
 /// Where there are enough instances, little to do, or keys that some queries do not see, an instance goes through all.
 #[test]
 fn few_keys_and_many_instances_have_no_ranges() {

@@ -216,6 +216,7 @@ pub(super) fn whole(
         alone: None,
         coordinates: made.coordinates,
         layouts,
+        schedule: "direct convolution".to_owned(),
         note: None,
         expected_us: 0.0,
     };

@@ -50,6 +50,7 @@ pub(super) fn of(
         alone: None,
         coordinates: Vec::new(),
         layouts: vec![(0, filters.layout.clone())],
+        schedule: String::new(),
         note: None,
         expected_us: 0.0,
     };

@@ -44,6 +44,7 @@ pub(super) fn joined(kernels: &[&KernelStep], program: usize, us: f64) -> Kernel
         nodes: kernels.iter().flat_map(|k| k.nodes.iter().copied()).collect(),
         kind: KernelKind::Horizontal,
         tiling: None,
+        schedule: String::new(),
         tuned: None,
         bytes_read: sum(|k| k.bytes_read),
         bytes_written: sum(|k| k.bytes_written),

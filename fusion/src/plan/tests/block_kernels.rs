@@ -66,6 +66,7 @@ pub(super) fn kernel(text: &str, grid: u32) -> BlockKernel {
         alone: None,
         coordinates: Vec::new(),
         layouts: Vec::new(),
+        schedule: String::new(),
         note: None,
         expected_us: 0.0,
     }
