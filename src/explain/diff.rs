@@ -137,7 +137,17 @@ fn differences(old: &StepReport, new: &StepReport) -> Vec<String> {
         differs("tiles", tiles(s), tiles(schedule));
         differs("predicted", summary::time(*us), summary::time(*predicted_us));
     }
+    if let (Some(us), Some(measured_us)) = (measured(old), measured(new)) {
+        differs("measured", summary::time(us), summary::time(measured_us));
+    }
     found
+}
+
+/// What a step took, if its plan was profiled.
+fn measured(step: &StepReport) -> Option<f64> {
+    match step {
+        StepReport::Kernel { measured_us, .. } | StepReport::Extern { measured_us, .. } => *measured_us,
+    }
 }
 
 fn predicted(step: &StepReport) -> f64 {

@@ -174,14 +174,16 @@ fn step_text(position: usize, step: &StepReport) -> String {
             bytes_written,
             bytes_non_temporal,
             predicted_us,
+            measured_us,
             program,
             parts,
             reason,
             schedule,
             outer_loop,
+            horizontal_refusal,
             ..
         } => format!(
-            "{position:4}  kernel {name} ({shape}, {}program {program}, {grid} instances): reads {}, writes {}{}, {predicted_us:.1} us\n        {}\n{}{}{}",
+            "{position:4}  kernel {name} ({shape}, {}program {program}, {grid} instances): reads {}, writes {}{}, {predicted_us:.1} us{}\n        {}\n{}{}{}{}",
             if *parts > 1 { format!("{parts} kernels in one launch, ") } else { String::new() },
             bytes(*bytes_read),
             bytes(*bytes_written),
@@ -190,16 +192,25 @@ fn step_text(position: usize, step: &StepReport) -> String {
             } else {
                 String::new()
             },
+            measured(*measured_us),
             operators.join(", "),
             schedule.as_ref().map_or_else(String::new, |schedule| format!("        {}\n", schedule.text())),
             reason.as_ref().map_or_else(String::new, |reason| format!("        {reason}\n")),
-            outer_loop.as_ref().map_or_else(String::new, |outer_loop| format!("        {outer_loop}\n"))
+            outer_loop.as_ref().map_or_else(String::new, |outer_loop| format!("        {outer_loop}\n")),
+            horizontal_refusal
+                .as_ref()
+                .map_or_else(String::new, |why| format!("        a launch of its own: {why}\n"))
         ),
-        StepReport::Extern { operator, result, reason, .. } => {
+        StepReport::Extern { operator, result, reason, measured_us, .. } => {
             let reason = reason.as_ref().map_or_else(String::new, |reason| format!("\n        {reason}"));
-            format!("{position:4}  libtorch {operator} : {result}{reason}\n")
+            format!("{position:4}  libtorch {operator} : {result}{}{reason}\n", measured(*measured_us))
         }
     }
+}
+
+/// What a step took in a profile.
+fn measured(us: Option<f64>) -> String {
+    us.map_or_else(String::new, |us| format!(", {us:.1} us measured"))
 }
 
 pub(super) fn bytes(n: u64) -> String {

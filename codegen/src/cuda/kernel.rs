@@ -186,7 +186,7 @@ impl Kernel {
             let message = format!("a grid of {grid:?} blocks, at most {MAX_GRID:?} can be launched");
             return Err(Error::Unsupported { target: self.device.properties().name.clone(), message });
         }
-        let maps = self.encoded_maps(args)?;
+        let maps = self.device.with(|| self.encoded_maps(args))?;
         let mut pointers = pointers(args, &maps);
         let mut start = early_start();
         let config = sys::CUlaunchConfig {
@@ -216,6 +216,9 @@ impl Kernel {
     }
 }
 
+/// What addresses of tensors of maps are multiples of.
+const MAP_ALIGN: u64 = 16;
+
 /// The maps of one launch.
 type Maps = SmallVec<[sys::CUtensorMap; 4]>;
 
@@ -229,8 +232,13 @@ impl Kernel {
     /// The maps for the addresses that a launch has.
     fn encoded_maps(&self, args: &[u64]) -> Result<Maps> {
         let encode = |map: &TensorMap| {
-            let base = args.get(map.param).copied().unwrap_or_default();
-            encode_map(map, base.wrapping_add_signed(map.offset))
+            let missing = || Error::Unsupported {
+                target: self.device.properties().name.clone(),
+                message: format!("{} arguments for a kernel that takes more", args.len()),
+            };
+            let base = args.get(map.param).copied().ok_or_else(missing)?;
+            // A loop that never runs may have a null pointer, which the driver does not take.
+            encode_map(map, base.wrapping_add_signed(map.offset).max(MAP_ALIGN))
         };
         self.tensor_maps.iter().map(encode).collect()
     }
@@ -312,7 +320,7 @@ impl Kernel {
     /// `exec` is a live graph that was made of the capture with this node, which is a launch of this kernel with the
     /// same grid and was not destroyed. For the arguments as in [`Kernel::launch`].
     pub unsafe fn set_arguments(&self, exec: *mut c_void, node: Node, grid: u32, args: &[u64]) -> Result<()> {
-        let maps = self.encoded_maps(args)?;
+        let maps = self.device.with(|| self.encoded_maps(args))?;
         let mut pointers = pointers(args, &maps);
         let params = sys::CUDA_KERNEL_NODE_PARAMS {
             func: self.function as CUfunction,

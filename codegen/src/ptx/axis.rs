@@ -279,7 +279,8 @@ fn map(function: ScalarFn, args: &[&Axis], signed: bool) -> Axis {
                     quotient(args[0], d, base)
                 }
                 Some(d) if d > 0 && floors => remainder(args[0], d, base),
-                _ => base,
+                // A remainder of truncating division has the sign of what is divided.
+                _ => Axis { nonneg: args[0].nonneg && (args[1].nonneg || function == RemTrunc), ..base },
             }
         }
         Shr => match args[1].constant {

@@ -128,8 +128,10 @@ impl<'a> Assignment<'a> {
         let elem = self.program.ty(accessed(op)).elem()?;
         let layout = self.coalesced(op, all);
         let more = self.piece(op, &layout) > self.piece(op, home);
+        let bytes = self.program.ty(op.args[1]).numel() * self.element_bytes(op);
+        let fits = self.cluster == 0 && bytes <= self.target.max_shared() / 2;
         let pays = home.num_regs() >= MIN_STORES && matches!(Way::of(home, &layout, elem), Way::Vectors(_));
-        (more && pays).then_some(layout)
+        (more && fits && pays).then_some(layout)
     }
 
     /// The axis along which the addresses of an access are contiguous; the last where none is.

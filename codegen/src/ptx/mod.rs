@@ -98,7 +98,7 @@ impl Ptx {
 }
 
 /// Compiles a block program. One cluster of blocks, or one block, of the grid is one instance; parameters are passed in order, pointers as
-/// 64-bit addresses.
+/// 64-bit addresses, and behind them the [`Ptx::tensor_maps`].
 pub fn compile_ptx(program: &Program, target: Target, options: &PtxOptions) -> Result<Ptx> {
     let version = target.ptx_version(options.driver)?;
     let stages = Stages::get();
@@ -225,7 +225,7 @@ fn lowered(plan: &Assignment, target: Target, listing: bool) -> Result<Lowered> 
         lowered = lower::lower(plan, target, false, listing)?;
     }
     let needed = needed(plan, &lowered);
-    if needed > limit || lowered.shared.reduce > STATIC_SHARED {
+    if needed > limit || lowered.shared.reduce + lowered.shared.barriers > STATIC_SHARED {
         let resource = "bytes of shared memory";
         return Err(Error::TileTooLarge { program: plan.program.name.clone(), resource, needed, limit });
     }
@@ -262,7 +262,7 @@ fn module_text(plan: &Assignment, target: Target, listing: bool) -> Result<Modul
     if lowered.shared.barriers > 0 {
         let count = lowered.shared.barriers / 8;
         globals +=
-            &format!("@tilefuse_copied = internal addrspace(3) global [{count} x i64] undef, align 8\n");
+            &format!("@tilefuse_mbarriers = internal addrspace(3) global [{count} x i64] undef, align 8\n");
     }
     let maps = 0..lowered.tensor_maps.len();
     let maps = maps.map(|i| format!("ptr byval([128 x i8]) align 64 \"nvvm.grid_constant\" %map{i}"));

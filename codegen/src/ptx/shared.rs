@@ -170,7 +170,7 @@ pub(super) fn notes(seen: &Seen<'_>, op: &Op) -> Vec<String> {
 /// The shared memory of the whole program.
 pub(super) fn about(seen: &Seen<'_>) -> Option<String> {
     let lowered = seen.lowered.as_ref()?;
-    let Shared { stages, scratch, behind, reduce, .. } = lowered.shared;
+    let Shared { stages, scratch, behind, reduce, barriers, .. } = lowered.shared;
     let users = |start: u64| {
         let here = |a: &Allocation| a.part == Part::Scratch && a.offset == start;
         match lowered.decisions.allocations.count(here) {
@@ -183,6 +183,7 @@ pub(super) fn about(seen: &Seen<'_>) -> Option<String> {
         (behind, users(stages)),
         (scratch, users(0)),
         (reduce, "of reductions".to_owned()),
+        (barriers, "of mbarriers".to_owned()),
     ];
     let used = parts.into_iter().filter(|(bytes, _)| *bytes > 0);
     let texts: Vec<String> = used.map(|(bytes, what)| format!("{bytes} bytes {what}")).collect();

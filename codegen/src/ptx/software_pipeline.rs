@@ -205,7 +205,7 @@ impl<'a> Pipeline<'a> {
 /// The loads of a loop as boxes, if all of them are: of one that runs once, whose barriers begin anew nowhere.
 fn boxes<'a>(plan: &Assignment<'a>, op: &'a Op, copies: &[Copy<'a>]) -> Vec<Boxes> {
     let runs_once = plan.program.body.ops.iter().any(|other| std::ptr::eq(other, op));
-    if !runs_once || !plan.target.has_tensor_maps() || plan.cluster > 0 {
+    if !runs_once || !plan.target.has_tensor_maps() {
         return Vec::new();
     }
     let all = copies.iter().map(|copy| tensor_map::boxes(plan, copy.load, &copy.staged, copy.inner));
@@ -388,7 +388,7 @@ impl<'a> Lower<'a> {
         let running =
             Running { pipeline, stages, induction, hi, step, read, next, barriers, parity, next_parity };
         if running.has_boxes() {
-            self.init_copy_barriers(running.barriers, stages);
+            self.init_mbarriers(running.barriers, stages);
         }
         // The stages may have been those of another loop, or of this one before.
         self.barrier(BarrierReason::Reused);
@@ -414,7 +414,7 @@ impl<'a> Lower<'a> {
             self.placed.insert(key, Placed { staged: resident.staged, stage: start.clone() });
         }
         if !running.pipeline.residents.is_empty() {
-            self.show_to_matrix_unit();
+            self.fence_async_proxy();
         }
         Ok(())
     }
@@ -428,7 +428,7 @@ impl<'a> Lower<'a> {
         } else {
             self.wait_for_copies(running.pipeline.distance(self.target) - 1);
             if running.pipeline.copies.iter().any(|copy| copy.staged.has_panels()) {
-                self.show_to_matrix_unit();
+                self.fence_async_proxy();
             }
         }
         self.barrier(BarrierReason::Arrived);

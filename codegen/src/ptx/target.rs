@@ -103,7 +103,7 @@ impl Target {
         matches!(self, Target::Sm90a | Target::Sm100a)
     }
 
-    /// Whether there is a tensor memory accelerator, which copies boxes of tensors (TMA).
+    /// Whether operands of products of warpgroups are copied by the tensor memory accelerator (TMA).
     pub const fn has_tensor_maps(self) -> bool {
         matches!(self, Target::Sm90a)
     }

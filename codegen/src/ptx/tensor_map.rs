@@ -14,8 +14,9 @@
 use std::fmt;
 use std::str::FromStr;
 
+use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
-use tilefuse_block::{Elem, Op, OpKind, ScalarFn, Value};
+use tilefuse_block::{Elem, Op, OpKind, ScalarFn, Shape, Value};
 
 use super::assign::{Assignment, mask_of};
 use super::dot::Staged;
@@ -145,9 +146,15 @@ impl Linear {
         alone.then_some(self.start.constant)
     }
 
-    fn expanded(mut self, axis: usize) -> Linear {
-        self.slopes.insert(axis, 0);
-        self
+    /// The same behind an operation that adds an axis, or repeats along axes.
+    fn reshape(&mut self, kind: &OpKind, from: &Shape, to: &Shape) {
+        match kind {
+            OpKind::ExpandDims(axis) => self.slopes.insert(usize::from(*axis), 0),
+            _ => {
+                let slopes = self.slopes.iter_mut().zip(from.iter().zip(to));
+                slopes.filter(|(_, (a, b))| a != b).for_each(|(slope, _)| *slope = 0);
+            }
+        }
     }
 }
 
@@ -157,86 +164,103 @@ struct Condition {
     bound: i64,
 }
 
-/// The linear form of an integer.
-fn linear(plan: &Assignment, value: Value) -> Option<Linear> {
-    let ty = plan.program.ty(value);
-    if !matches!(ty.elem()?, Elem::I32 | Elem::I64 | Elem::U32) {
-        return None;
-    }
-    let flat = |start: Sum| Linear { slopes: SmallVec::from_elem(0, ty.rank()), start };
-    if let Some(constant) = plan.facts[value.index()].constant {
-        return Some(flat(Sum { constant, ..Sum::default() }));
-    }
-    let Some(op) = plan.defs[value.index()] else { return scalar(plan, value) };
-    let operand = |at: usize| linear(plan, *op.args.get(at)?);
-    match &op.kind {
-        OpKind::Range { start, .. } => {
-            let start = Sum { constant: i64::from(*start), ..Sum::default() };
-            Some(Linear { slopes: SmallVec::from_slice(&[1]), start })
-        }
-        OpKind::Splat(_) => Some(flat(operand(0)?.start)),
-        OpKind::ExpandDims(axis) => Some(operand(0)?.expanded(usize::from(*axis))),
-        OpKind::Broadcast(_) => {
-            let from = plan.program.ty(*op.args.first()?);
-            let mut out = operand(0)?;
-            let sizes = from.shape.iter().zip(&ty.shape);
-            out.slopes.iter_mut().zip(sizes).filter(|(_, (a, b))| a != b).for_each(|(slope, _)| *slope = 0);
-            Some(out)
-        }
-        OpKind::Map(ScalarFn::Add) => operand(0)?.add(&operand(1)?, 1),
-        OpKind::Map(ScalarFn::Sub) => operand(0)?.add(&operand(1)?, -1),
-        OpKind::Map(ScalarFn::Mul) => {
-            let (a, b) = (operand(0)?, operand(1)?);
-            let (of, factor) = match (a.constant(), b.constant()) {
-                (_, Some(factor)) => (a, factor),
-                (Some(factor), None) => (b, factor),
-                (None, None) => return scalar(plan, value),
-            };
-            flat(Sum::default()).add(&of, factor)
-        }
-        OpKind::Cast(_) if plan.program.ty(*op.args.first()?).elem() == Some(Elem::I32) => operand(0),
-        _ => scalar(plan, value),
-    }
+/// What is known of the integers of a program.
+struct Analysis<'p, 'a> {
+    plan: &'p Assignment<'a>,
+    known: FxHashMap<Value, Option<Linear>>,
 }
 
-/// A scalar as itself.
-fn scalar(plan: &Assignment, value: Value) -> Option<Linear> {
-    let start = Sum { terms: SmallVec::from_slice(&[(value, 1)]), constant: 0 };
-    (plan.program.ty(value).rank() == 0).then_some(Linear { slopes: SmallVec::new(), start })
-}
-
-/// The conditions that a mask is the conjunction of.
-fn conditions(plan: &Assignment, mask: Value, out: &mut Vec<Condition>) -> Option<()> {
-    if plan.facts[mask.index()].constant == Some(1) {
-        return Some(());
-    }
-    let op = plan.defs[mask.index()]?;
-    match &op.kind {
-        OpKind::Map(ScalarFn::And) => op.args.iter().try_for_each(|&arg| conditions(plan, arg, out)),
-        OpKind::Map(ScalarFn::Lt) => {
-            let [index, bound] = op.args[..] else { return None };
-            let unsigned = plan.program.ty(index).elem() == Some(Elem::U32);
-            let bound = linear(plan, bound)?.constant().filter(|bound| *bound > 0)?;
-            let positive = unsigned || plan.facts[index.index()].is_nonnegative();
-            out.push(Condition { index: linear(plan, index).filter(|_| positive)?, bound });
-            Some(())
+impl Analysis<'_, '_> {
+    /// The linear form of an integer.
+    fn linear(&mut self, value: Value) -> Option<Linear> {
+        if let Some(known) = self.known.get(&value) {
+            return known.clone();
         }
-        OpKind::ExpandDims(_) | OpKind::Broadcast(_) => {
-            let first = out.len();
-            conditions(plan, *op.args.first()?, out)?;
-            let (from, to) = (&plan.program.ty(*op.args.first()?).shape, &plan.program.ty(mask).shape);
-            for condition in &mut out[first..] {
-                match &op.kind {
-                    OpKind::ExpandDims(axis) => condition.index.slopes.insert(usize::from(*axis), 0),
-                    _ => {
-                        let slopes = condition.index.slopes.iter_mut().zip(from.iter().zip(to));
-                        slopes.filter(|(_, (a, b))| a != b).for_each(|(slope, _)| *slope = 0);
-                    }
-                }
+        let found = self.find(value);
+        self.known.insert(value, found.clone());
+        found
+    }
+
+    fn find(&mut self, value: Value) -> Option<Linear> {
+        let plan = self.plan;
+        let ty = plan.program.ty(value);
+        if !matches!(ty.elem()?, Elem::I32 | Elem::I64 | Elem::U32) {
+            return None;
+        }
+        let flat = |start: Sum| Linear { slopes: SmallVec::from_elem(0, ty.rank()), start };
+        if let Some(constant) = plan.facts[value.index()].constant {
+            return Some(flat(Sum { constant, ..Sum::default() }));
+        }
+        let Some(op) = plan.defs[value.index()] else { return self.scalar(value) };
+        let mut operand = |at: usize| self.linear(*op.args.get(at)?);
+        match &op.kind {
+            OpKind::Range { start, .. } => {
+                let start = Sum { constant: i64::from(*start), ..Sum::default() };
+                Some(Linear { slopes: SmallVec::from_slice(&[1]), start })
             }
-            Some(())
+            OpKind::Splat(_) => Some(flat(operand(0)?.start)),
+            OpKind::ExpandDims(_) | OpKind::Broadcast(_) => {
+                let mut out = operand(0)?;
+                out.reshape(&op.kind, &plan.program.ty(*op.args.first()?).shape, &ty.shape);
+                Some(out)
+            }
+            OpKind::Map(ScalarFn::Add) => operand(0)?.add(&operand(1)?, 1),
+            OpKind::Map(ScalarFn::Sub) => operand(0)?.add(&operand(1)?, -1),
+            OpKind::Map(ScalarFn::Mul) => {
+                let (a, b) = (operand(0)?, operand(1)?);
+                let (of, factor) = match (a.constant(), b.constant()) {
+                    (_, Some(factor)) => (a, factor),
+                    (Some(factor), None) => (b, factor),
+                    (None, None) => return self.scalar(value),
+                };
+                flat(Sum::default()).add(&of, factor)
+            }
+            OpKind::Cast(_) if plan.program.ty(*op.args.first()?).elem() == Some(Elem::I32) => operand(0),
+            OpKind::Assume(_) if ty.rank() > 0 => operand(0),
+            _ => self.scalar(value),
         }
-        _ => None,
+    }
+
+    /// A scalar of 32 bits as itself: coordinates have so many.
+    fn scalar(&self, value: Value) -> Option<Linear> {
+        let ty = self.plan.program.ty(value);
+        let start = Sum { terms: SmallVec::from_slice(&[(value, 1)]), constant: 0 };
+        let is_narrow = ty.elem().is_some_and(|elem| elem.bytes() == 4);
+        (ty.rank() == 0 && is_narrow).then_some(Linear { slopes: SmallVec::new(), start })
+    }
+
+    /// The conditions that a mask is the conjunction of.
+    fn conditions(&mut self, mask: Value, out: &mut Vec<Condition>) -> Option<()> {
+        let plan = self.plan;
+        if plan.facts[mask.index()].constant == Some(1) {
+            return Some(());
+        }
+        let op = plan.defs[mask.index()]?;
+        match &op.kind {
+            OpKind::Map(ScalarFn::And) => op.args.iter().try_for_each(|&arg| self.conditions(arg, out)),
+            OpKind::Map(ScalarFn::Lt) => {
+                let [index, bound] = op.args[..] else { return None };
+                let unsigned = plan.program.ty(index).elem() == Some(Elem::U32);
+                let bound = self.linear(bound)?.constant().filter(|bound| *bound > 0)?;
+                let positive = unsigned || plan.facts[index.index()].is_nonnegative();
+                out.push(Condition { index: self.linear(index).filter(|_| positive)?, bound });
+                Some(())
+            }
+            OpKind::ExpandDims(_) | OpKind::Broadcast(_) => {
+                let (first, from) = (out.len(), *op.args.first()?);
+                self.conditions(from, out)?;
+                let (from, to) = (&plan.program.ty(from).shape, &plan.program.ty(mask).shape);
+                out[first..].iter_mut().for_each(|condition| condition.index.reshape(&op.kind, from, to));
+                Some(())
+            }
+            _ => None,
+        }
+    }
+
+    /// Whether a sum is never negative.
+    fn is_nonnegative(&self, sum: &Sum) -> bool {
+        let term = |&(value, by): &(Value, i64)| by > 0 && self.plan.facts[value.index()].is_nonnegative();
+        sum.constant >= 0 && sum.terms.iter().all(term)
     }
 }
 
@@ -279,7 +303,8 @@ pub(crate) fn boxes(plan: &Assignment, load: &Op, staged: &Staged, inner: usize)
     if height > MAX_BOX || !aligned(plan.align(pointer) as i64) {
         return None;
     }
-    let offset = linear(plan, offsets)?;
+    let mut analysis = Analysis { plan, known: FxHashMap::default() };
+    let offset = analysis.linear(offsets)?;
     let pitch = offset.slopes[1 - inner];
     if offset.slopes[inner] != 1 || pitch <= 0 {
         return None;
@@ -287,7 +312,7 @@ pub(crate) fn boxes(plan: &Assignment, load: &Op, staged: &Staged, inner: usize)
     let mut dims = [1, pitch].map(|stride| Dimension { at: Sum::default(), bound: None, stride });
     let mut left = offset.start;
     let mut all = Vec::new();
-    mask_of(load).map_or(Some(()), |mask| conditions(plan, mask, &mut all))?;
+    mask_of(load).map_or(Some(()), |mask| analysis.conditions(mask, &mut all))?;
     for Condition { index, bound } in all {
         let at = match (index.slopes[inner], index.slopes[1 - inner]) {
             (1, 0) => 0,
@@ -319,6 +344,10 @@ pub(crate) fn boxes(plan: &Assignment, load: &Op, staged: &Staged, inner: usize)
             return None;
         }
     }
+    // What is before a dimension without a condition would be zeros.
+    if dims.iter().any(|dim| dim.bound.is_none() && !analysis.is_nonnegative(&dim.at)) {
+        return None;
+    }
     let bytes = |elements: i64| elements.checked_mul(2).filter(|&bytes| aligned(bytes));
     let strides = dims.iter().skip(1).map(|dim| Some(bytes(dim.stride)?.unsigned_abs()));
     let map = TensorMap {
@@ -335,12 +364,12 @@ pub(crate) fn boxes(plan: &Assignment, load: &Op, staged: &Staged, inner: usize)
 }
 
 impl Lower<'_> {
-    /// Makes the barriers at `barriers` ready for one arrival and the bytes of a stage each.
-    pub(crate) fn init_copy_barriers(&mut self, barriers: u64, count: u64) {
+    /// Makes the mbarriers from a byte on ready for one arrival and the bytes of a stage each.
+    pub(crate) fn init_mbarriers(&mut self, barriers: u64, count: u64) {
         let first = self.first_thread();
         self.behind_branch(&first, |lower| {
             for at in 0..count {
-                let barrier = lower.copy_barrier(&(barriers + 8 * at).to_string().into());
+                let barrier = lower.mbarrier(&(barriers + 8 * at).to_string().into());
                 lower.ir.raw(format_args!(
                     "call void asm sideeffect \"mbarrier.init.shared.b64 [$0], 1;\", \"l,~{{memory}}\"(ptr \
                      addrspace(3) {barrier}) nounwind"
@@ -350,19 +379,19 @@ impl Lower<'_> {
                 "call void asm sideeffect \"fence.mbarrier_init.release.cluster;\", \"~{memory}\"() nounwind",
             );
         });
-        self.show_to_matrix_unit();
+        self.fence_async_proxy();
     }
 
-    /// Waits for the copies that a barrier counts.
+    /// Waits for the copies whose bytes an mbarrier counts.
     pub(crate) fn wait_for_boxes(&mut self, barrier: &Val, parity: &Val) {
-        let barrier = self.copy_barrier(barrier);
+        let barrier = self.mbarrier(barrier);
         self.ir.raw(format_args!(
             "call void asm sideeffect \"{{ .reg .pred p; again: mbarrier.try_wait.parity.shared.b64 p, [$0], $1; \
              @!p bra again; }}\", \"l,r,~{{memory}}\"(ptr addrspace(3) {barrier}, i32 {parity}) nounwind convergent"
         ));
     }
 
-    /// Starts the copies of loads, each with its place in shared memory, where `runs` holds; a barrier counts their bytes.
+    /// Starts the copies of loads, each with its place in shared memory, where `runs` holds; an mbarrier counts their bytes.
     pub(crate) fn copy_boxes(&mut self, loads: &[(&Boxes, Val)], barrier: &Val, runs: &Val) -> Result<()> {
         let mut starts = Vec::new();
         for (boxes, _) in loads {
@@ -372,7 +401,7 @@ impl Lower<'_> {
         let first = self.first_thread();
         let issues = self.ir.def(format_args!("and i1 {first}, {runs}"));
         let bytes: u64 = loads.iter().map(|(boxes, _)| boxes.all_bytes()).sum();
-        let barrier = self.copy_barrier(barrier);
+        let barrier = self.mbarrier(barrier);
         self.behind_branch(&issues, |lower| {
             lower.ir.raw(format_args!(
                 "call void asm sideeffect \"mbarrier.arrive.expect_tx.shared.b64 _, [$0], {bytes};\", \
@@ -419,9 +448,6 @@ impl Lower<'_> {
             (sum.constant != 0 || sum.terms.is_empty()).then(|| sum.constant.to_string().into());
         for &(value, by) in &sum.terms {
             let mut part = self.scalar(value)?;
-            if self.elem(value)? == Elem::I64 {
-                part = self.ir.def(format_args!("trunc i64 {part} to i32"));
-            }
             if by != 1 {
                 part = self.ir.def(format_args!("mul i32 {part}, {by}"));
             }
@@ -433,8 +459,8 @@ impl Lower<'_> {
         Ok(all.unwrap_or_else(|| "0".into()))
     }
 
-    fn copy_barrier(&mut self, byte: &Val) -> Val {
-        self.ir.def(format_args!("getelementptr i8, ptr addrspace(3) @tilefuse_copied, i32 {byte}"))
+    fn mbarrier(&mut self, byte: &Val) -> Val {
+        self.ir.def(format_args!("getelementptr i8, ptr addrspace(3) @tilefuse_mbarriers, i32 {byte}"))
     }
 
     fn first_thread(&mut self) -> Val {
@@ -477,11 +503,11 @@ mod tests {
         }
     }
 
-    /// A product of blocks of 64 rows of 2048 numbers by 64 columns, of members of a batch. `rows` and `depth` are what the left
-    /// operand's offsets and mask are made of, beside `%row`, `%k` and `%member`.
-    fn product(offsets: &str, mask: &str) -> Ptx {
+    /// A product of blocks of 64 rows of 2048 numbers by 64 columns, of members of a batch: the left operand is read at `%at`,
+    /// which `offsets` computes, where `%inside` holds, if `mask` computes that.
+    fn product(offsets: &str, mask: &str) -> String {
         let load = if mask.is_empty() { "load %x, %at" } else { "load %x, %at, mask %inside" };
-        let text = format!(
+        format!(
             "kernel @product(%x: ptr<bf16> align(16), %y: ptr<bf16> align(16), %z: ptr<f32> align(16)) warps(4) {{
                %none = const 0 : i32  %end = const 2048 : i32  %step = const 64 : i32
                %id = program_id 0  %member = program_id 1
@@ -506,8 +532,11 @@ mod tests {
                }}
                store %z, %columns, %sum
              }}"
-        );
-        let program = tilefuse_block::parse_valid(&text).unwrap();
+        )
+    }
+
+    fn compiled(text: &str) -> Ptx {
+        let program = tilefuse_block::parse_valid(text).unwrap();
         compile_ptx(&program, Target::Sm90a, &PtxOptions::default()).unwrap()
     }
 
@@ -529,7 +558,7 @@ mod tests {
             (of_member, below(390, rows)),
         ];
         let maps = cases.map(|(offsets, mask)| {
-            let ptx = product(offsets, &mask);
+            let ptx = compiled(&product(offsets, &mask));
             assert!(ptx.text.contains("cp.async.bulk.tensor") && !ptx.text.contains("cp.async.cg"));
             ptx.tensor_maps[0].to_string()
         });
@@ -542,6 +571,44 @@ mod tests {
         .assert_eq(&maps.join("\n"));
     }
 
+    /// Blocks of rows that are numbered in groups, of which the last one has fewer.
+    #[test]
+    fn the_number_of_a_block_is_not_negative() {
+        let groups = "%eight = const 8 : i32  %blocks = const 17 : i32  %wide = const 1408 : i32
+                      %group = map div_trunc %id, %wide  %above = map mul %group, %eight
+                      %rest = map rem_trunc %id, %wide  %left = map sub %blocks, %above
+                      %most = map min %left, %eight  %height = assume between %most 1 8
+                      %within = map rem_trunc %rest, %height  %number = map add %above, %within
+                      %first = map mul %number, %step";
+        let mask =
+            "%n = const 1030 : tile<64x64xi32>  %i = broadcast %rows [64, 64]  %inside = map lt %i, %n";
+        let text = product("%at = map add %a, %b", mask).replace("%first = map mul %id, %step", groups);
+        let maps = compiled(&text).tensor_maps.iter().map(ToString::to_string).collect::<Vec<_>>();
+        expect_test::expect![[r#"
+            0:0:2147483648,1030:4096:64,64:128
+            1:0:2147483648,2147483648:4096:64,64:128"#]]
+        .assert_eq(&maps.join("\n"));
+    }
+
+    /// Zeros would be loaded for what is before the first row or column.
+    #[test]
+    fn what_may_begin_before_a_tensor_is_no_box() {
+        let back = "%far = const 1984 : i32  %up = map sub %far, %k  %ups = splat %up [64, 64]
+                    %cs = expand_dims %r axis 0  %cc = broadcast %cs [64, 64]
+                    %m = map add %a, %ups  %at = map add %m, %cc";
+        for text in [
+            product("%at = map add %a, %b", "").replace("%none = const 0 : i32", "%none = const -64 : i32"),
+            product(back, ""),
+        ] {
+            assert!(compiled(&text).tensor_maps.iter().all(|map| map.param == 1));
+        }
+        // Neither is what a 64-bit number says the place of.
+        let wide = "%w = cast %member i64  %far = const 8589934592 : i64  %s = map mul %w, %far
+                    %odd = map mul %s, %w  %starts = splat %odd [64, 64]  %ab = map add %a, %b  %abw = cast %ab i64
+                    %at = map add %starts, %abw";
+        assert!(compiled(&product(wide, "")).tensor_maps.iter().all(|map| map.param == 1));
+    }
+
     #[test]
     fn what_is_no_box_is_loaded_by_all_threads() {
         // A mask that compares something else, and rows at distances that are no multiple of 16 bytes.
@@ -550,7 +617,7 @@ mod tests {
             ("%at = map add %a, %b", other),
             ("%aa = map add %a, %b  %h = const 2 : tile<64x64xi32>  %at = map mul %aa, %h", ""),
         ] {
-            let ptx = product(offsets, mask);
+            let ptx = compiled(&product(offsets, mask));
             assert!(ptx.tensor_maps.iter().all(|map| map.param == 1), "{:?}", ptx.tensor_maps);
         }
     }

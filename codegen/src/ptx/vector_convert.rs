@@ -33,7 +33,7 @@ impl Rows {
         let unit = (have.max(want) as u64 * u64::from(bytes)).max(4);
         let with = |free: u64| Rows { bytes: bytes.into(), run, free };
         let passes = |rows: &Rows| rows.passes(from, have) + rows.passes(to, want);
-        let choices = (0..4).map(|log| with(unit << log));
+        let choices = (0..3).map(|log| with(unit << log));
         choices.min_by_key(passes).unwrap_or(with(unit))
     }
 

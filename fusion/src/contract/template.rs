@@ -13,7 +13,7 @@ use tilefuse_block::dynamic::{
     Axis, Block, BuildError, Ptr, Tile, axis, blocked, dot, for_range, offset, program_and, program_id,
     scalar, unravel, zeros,
 };
-use tilefuse_block::{Elem, Program, ReduceFn};
+use tilefuse_block::{Assumption, Elem, Program, ReduceFn};
 
 use super::blocks::{Blocks, Form, Grid, blocks_of, choose, grid};
 use super::call_kernels::Template;
@@ -243,8 +243,10 @@ impl<'p> Writer<'p> {
         let number = if self.product.batch.is_empty() { number } else { number % (columns * rows) };
         let first = number / (columns * group) * group;
         let rest = number % (columns * group);
-        let height =
-            if rows % group == 0 { scalar(self.index, group) } else { (-first + rows).minimum(group) };
+        let height = match rows % group {
+            0 => scalar(self.index, group),
+            _ => (-first + rows).minimum(group).assume(Assumption::Between(1, group)),
+        };
         [rest / height, first + rest % height]
     }
 

@@ -258,7 +258,7 @@ impl<'a> Lower<'a> {
                 self.stage(source, (staged, None), elem, &mut |_, _, value| Ok(value.clone()))?;
             }
             if sources.iter().any(|(_, staged)| staged.has_panels()) {
-                self.show_to_matrix_unit();
+                self.fence_async_proxy();
             }
             self.barrier(BarrierReason::Filled);
         }

@@ -279,9 +279,10 @@ impl<'a> Lower<'a> {
         self.ir.raw(format_args!("call void @llvm.nvvm.wgmma.wait_group.sync.aligned(i64 {groups})"));
     }
 
-    /// Makes this thread's writes to shared memory visible to the matrix unit, which reads it apart from threads.
-    pub(crate) fn show_to_matrix_unit(&mut self) {
-        self.ir.raw("call void asm sideeffect \"fence.proxy.async.shared::cta;\", \"~{memory}\"() nounwind");
+    /// Orders this thread's accesses of memory before later ones by the async proxy: of the matrix unit, which reads shared memory,
+    /// and of the tensor memory accelerator.
+    pub(crate) fn fence_async_proxy(&mut self) {
+        self.ir.raw("call void asm sideeffect \"fence.proxy.async;\", \"~{memory}\"() nounwind");
     }
 
     /// The descriptor of the part of an operand that this thread's four warps read.

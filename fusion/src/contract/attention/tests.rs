@@ -514,7 +514,8 @@ fn schedules_have_names() {
         online softmax, blocks of 16 x 128 keys
         online softmax, blocks of 16 x 128 keys, 3 heads share keys and values (GQA)
         split-KV in 3 parts, online softmax, blocks of 1 x 128 keys
-        split-KV: combines 3 parts"#]].assert_eq(&all.join("\n"));
+        split-KV: combines 3 parts"#]]
+    .assert_eq(&all.join("\n"));
 }
 
 /// Where there are enough instances, little to do, or keys that some queries do not see, an instance goes through all.
