@@ -202,10 +202,25 @@ impl<'a> Pipeline<'a> {
     }
 }
 
-/// The loads of a loop as boxes, if all of them are: of one that runs once, whose barriers begin anew nowhere.
+/// Iterations of a loop of few instances, for which the accelerator takes longer to start than it saves. Measured on an H200 with all
+/// such loops: ResNet-50 takes 404 to 440 us for one image, and 385 to 392 where threads copy.
+const MIN_BOX_ITERATIONS: i64 = 16;
+
+/// Whether a loop has few iterations.
+fn is_short(plan: &Assignment, op: &Op) -> bool {
+    let constant = |at: usize| plan.facts[op.args[at].index()].constant;
+    match (constant(0), constant(1), constant(2)) {
+        (Some(lo), Some(hi), Some(step)) => hi.saturating_sub(lo) < MIN_BOX_ITERATIONS.saturating_mul(step),
+        _ => false,
+    }
+}
+
+/// The loads of a loop as boxes, if all of them are: of one that runs once, whose mbarriers begin anew nowhere. Programs that may start
+/// early have few instances, which wait for their first operands.
 fn boxes<'a>(plan: &Assignment<'a>, op: &'a Op, copies: &[Copy<'a>]) -> Vec<Boxes> {
     let runs_once = plan.program.body.ops.iter().any(|other| std::ptr::eq(other, op));
-    if !runs_once || !plan.target.has_tensor_maps() {
+    let waits = plan.program.early && is_short(plan, op);
+    if !runs_once || waits || !plan.target.has_tensor_maps() {
         return Vec::new();
     }
     let all = copies.iter().map(|copy| tensor_map::boxes(plan, copy.load, &copy.staged, copy.inner));
