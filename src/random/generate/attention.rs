@@ -32,8 +32,9 @@ pub(super) fn attention(g: &mut Generator) -> Option<()> {
     if written_out {
         return in_steps(g, [query, key, value], [queries, keys], causal);
     }
-    // libtorch's kernels for a GPU take rows of whole vectors to be aligned, and do not check that.
-    let in_vectors = width % 8 == 0 || depth % 8 == 0;
+    // libtorch's kernels for a GPU take rows of whole vectors of 16 bytes to be aligned, and do not check that.
+    let elements = if kind == Kind::Float { 4 } else { 8 };
+    let in_vectors = width % elements == 0 || depth % elements == 0;
     let aligned =
         |g: &mut Generator, x: u32| if in_vectors { g.emit("clone", vec![t(x)], g.fact(x)) } else { Some(x) };
     let (query, key, value) = (aligned(g, query)?, aligned(g, key)?, aligned(g, value)?);

@@ -2,6 +2,7 @@
 
 use tch::Kind;
 
+use super::reduce::has_squares;
 use super::{Fact, Generator, is_float, t};
 use crate::torch::Arg;
 
@@ -13,6 +14,9 @@ pub(super) fn product(g: &mut Generator) -> Option<()> {
         let numbers = kind != Kind::Bool && is_float(kind) == floats;
         numbers && g.rank(id) > 0 && g.tensor(id).numel() < g.traits.most_operand
     })?;
+    if !has_squares(g, x) {
+        return None;
+    }
     let (size, kind) = (g.size(x).to_vec(), g.kind(x));
     let last = *size.last()?;
     let other = g.extent();

@@ -155,8 +155,8 @@ pub(super) fn normalize(g: &mut Generator) -> Option<()> {
 }
 
 /// Whether squares of a value's finite elements stay in `f32`. Where they do not, libtorch's layer and group norms give 0 or NaN by
-/// how they divide a row into the vectors of a processor.
-fn has_squares(g: &Generator, x: u32) -> bool {
+/// how they divide a row into the vectors of a processor, and sums of products are finite, infinite or NaN by their order.
+pub(super) fn has_squares(g: &Generator, x: u32) -> bool {
     let x = g.tensor(x).to_kind(Kind::Double).abs();
     let finite = x.masked_select(&x.isfinite());
     finite.numel() == 0 || finite.max().double_value(&[]) < 1e18

@@ -42,6 +42,10 @@ pub(super) fn write(g: &mut Generator) -> Option<()> {
         13 | 14 => out(g, target)?,
         _ => {
             let mask = g.input(&g.size(target), Kind::Bool)?;
+            // libtorch does not find that a mask may be written while it is read.
+            if g.storage_of(mask) == g.storage_of(target) {
+                return None;
+            }
             (
                 "masked_fill_.Scalar",
                 vec![t(target), t(mask), Arg::Int(2)],
