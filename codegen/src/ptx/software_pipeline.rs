@@ -404,6 +404,10 @@ impl<'a> Lower<'a> {
             Running { pipeline, stages, induction, hi, step, read, next, barriers, parity, next_parity };
         if running.has_boxes() {
             self.init_mbarriers(running.barriers, stages);
+            let before = self.program().body.ops.iter().take_while(|other| !std::ptr::eq(*other, op));
+            if before.into_iter().any(|op| op.kind.writes() || op.regions.iter().any(writes)) {
+                self.fence_global_writes();
+            }
         }
         // The stages may have been those of another loop, or of this one before.
         self.barrier(BarrierReason::Reused);

@@ -382,6 +382,11 @@ impl Lower<'_> {
         self.fence_async_proxy();
     }
 
+    /// Orders this thread's writes of global memory before copies of boxes.
+    pub(crate) fn fence_global_writes(&mut self) {
+        self.ir.raw("call void asm sideeffect \"fence.proxy.async.global;\", \"~{memory}\"() nounwind");
+    }
+
     /// Waits for the copies whose bytes an mbarrier counts.
     pub(crate) fn wait_for_boxes(&mut self, barrier: &Val, parity: &Val) {
         let barrier = self.mbarrier(barrier);
@@ -607,6 +612,18 @@ mod tests {
                     %odd = map mul %s, %w  %starts = splat %odd [64, 64]  %ab = map add %a, %b  %abw = cast %ab i64
                     %at = map add %starts, %abw";
         assert!(compiled(&product(wide, "")).tensor_maps.iter().all(|map| map.param == 1));
+    }
+
+    #[test]
+    fn what_was_written_is_ordered_before_it_is_copied() {
+        let text = product("%at = map add %a, %b", "");
+        assert!(!compiled(&text).text.contains("fence.proxy.async.global"));
+        let stored = "%zeros = const 0.0 : tile<64xbf16>  store %x, %row, %zeros  %rows = expand_dims";
+        let text = text.replacen("%rows = expand_dims", stored, 1);
+        let ptx = compiled(&text).text;
+        let at = |what: &str| ptx.find(what).unwrap();
+        assert!(at("st.global") < at("fence.proxy.async.global"));
+        assert!(at("fence.proxy.async.global") < at("cp.async.bulk"));
     }
 
     #[test]

@@ -279,10 +279,10 @@ impl<'a> Lower<'a> {
         self.ir.raw(format_args!("call void @llvm.nvvm.wgmma.wait_group.sync.aligned(i64 {groups})"));
     }
 
-    /// Orders this thread's accesses of memory before later ones by the async proxy: of the matrix unit, which reads shared memory,
-    /// and of the tensor memory accelerator.
+    /// Orders this thread's accesses of shared memory before later ones by the async proxy: of the matrix unit and of the tensor
+    /// memory accelerator.
     pub(crate) fn fence_async_proxy(&mut self) {
-        self.ir.raw("call void asm sideeffect \"fence.proxy.async;\", \"~{memory}\"() nounwind");
+        self.ir.raw("call void asm sideeffect \"fence.proxy.async.shared::cta;\", \"~{memory}\"() nounwind");
     }
 
     /// The descriptor of the part of an operand that this thread's four warps read.

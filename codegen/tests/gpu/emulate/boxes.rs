@@ -23,7 +23,8 @@ pub(super) extern "C" fn copy(place: u64, map: *const Map, at: *const i32) {
     let (map, address) = unsafe { (&*(*map).map, (*map).address) };
     // SAFETY: there are as many coordinates as dimensions.
     let at = unsafe { std::slice::from_raw_parts(at, map.sizes.len()) };
-    assert!(place % 128 == 0 && address % 16 == 0 && map.strides.iter().all(|stride| stride % 16 == 0));
+    let strides = map.strides.iter().all(|stride| stride.is_multiple_of(16));
+    assert!(place.is_multiple_of(128) && address.is_multiple_of(16) && strides, "{map}");
     let elements: u64 = map.tile.iter().map(|&n| u64::from(n)).product();
     for number in 0..elements {
         let (mut rest, mut from, mut inside) = (number, address, true);
