@@ -409,6 +409,15 @@ fn run_explain(args: &ExplainArgs) -> Result<(), Failure> {
     if matches!(args.format, Format::Schema) {
         return write(args.output.as_deref(), &crate::Explanation::schema());
     }
+    if args.diff.is_some() && matches!(args.format, Format::Dot | Format::Html) {
+        return Err(Failure::usage("--diff is written with --format text or json".to_owned()));
+    }
+    let prints_passes = !args.print_after.is_empty() || args.stop_after.is_some();
+    if prints_passes && !matches!(args.format, Format::Text) {
+        return Err(Failure::usage(
+            "--print-after and --stop-after write text, in no other --format".to_owned(),
+        ));
+    }
     let case = args.model.case(0.0)?;
     let _no_grad = tch::no_grad_guard();
     let progress = report::spinner(&format!("compiling {}", case.name), case.options.tune);
@@ -420,7 +429,7 @@ fn run_explain(args: &ExplainArgs) -> Result<(), Failure> {
     };
     let inputs = inputs.for_capture(case.device);
     case.which.check_inputs(inputs.len())?;
-    if !args.print_after.is_empty() || args.stop_after.is_some() {
+    if prints_passes {
         let forward = |x: &[tch::Tensor]| model.forward(x);
         let last = args.stop_after.as_deref();
         let text = crate::engine::forms_after(&inputs, &forward, &args.print_after, last, &options)?;

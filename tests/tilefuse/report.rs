@@ -68,6 +68,8 @@ fn plans_are_compared_and_regressions_fail() {
         (["--diff", "no-such.json"], "no-such.json: "),
         (["--diff", "old.json/x"], "old.json/x: "),
         (["--fail-on-regression", "5%"], "--diff"),
+        (["--diff=old.json", "--format=html"], "--diff is written with --format text or json"),
+        (["--print-after=lower", "--format=json"], "write text, in no other --format"),
     ] {
         let (status, _, said) = explain(&args);
         assert_eq!(status, Some(2), "{said}");
