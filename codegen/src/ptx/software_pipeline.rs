@@ -1,7 +1,8 @@
 //! Loops that load operands of products ahead of their use.
 //!
 //! While an iteration multiplies, the operands of later ones are on their way from global to shared memory, each iteration's to
-//! a stage of its own: by `cp.async`, in which every thread copies a part, or by the tensor memory accelerator (`tensor_map.rs`). A load takes part if a product of the same body is all that uses it, nothing
+//! a stage of its own: by `cp.async`, in which every thread copies a part, or by the tensor memory accelerator
+//! (`tensor_map.rs`). A load takes part if a product of the same body is all that uses it, nothing
 //! in the body writes memory, and its addresses follow from the induction variable alone, so that they can be computed
 //! for an iteration that is not there yet. Operands that the loop does not change are written to shared memory once.
 //!
@@ -202,8 +203,8 @@ impl<'a> Pipeline<'a> {
     }
 }
 
-/// Iterations of a loop of few instances, for which the accelerator takes longer to start than it saves. Measured on an H200 with all
-/// such loops: ResNet-50 takes 404 to 440 us for one image, and 385 to 392 where threads copy.
+/// Iterations of a loop of few instances, for which the accelerator is expected to take longer to start than it saves: an estimate, in
+/// no run compared with another number.
 const MIN_BOX_ITERATIONS: i64 = 16;
 
 /// Whether a loop has few iterations.

@@ -595,6 +595,21 @@ mod tests {
         .assert_eq(&maps.join("\n"));
     }
 
+    /// The accelerator takes its time to start.
+    #[test]
+    fn short_loops_of_few_instances_are_copied_by_threads() {
+        let maps = |iterations: u32, early: bool| {
+            let end = format!("%end = const {} : i32", 64 * iterations);
+            let text = product("%at = map add %a, %b", "").replace("%end = const 2048 : i32", &end);
+            let mut program = tilefuse_block::parse_valid(&text).unwrap();
+            program.early = early;
+            let ptx = compile_ptx(&program, Target::Sm90a, &PtxOptions::default()).unwrap();
+            assert_ne!(ptx.tensor_maps.is_empty(), ptx.text.contains("cp.async.bulk"));
+            ptx.tensor_maps.len()
+        };
+        assert_eq!([(8, true), (8, false), (16, true)].map(|(n, early)| maps(n, early)), [0, 2, 2]);
+    }
+
     /// Zeros would be loaded for what is before the first row or column.
     #[test]
     fn what_may_begin_before_a_tensor_is_no_box() {

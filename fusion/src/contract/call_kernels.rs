@@ -40,7 +40,7 @@ impl Template {
         self.operand_kernels.iter().any(|own| !own.computes)
     }
 
-    /// Rows of the right operand that lie side by side.
+    /// Rows of the right operand that are interleaved: the factor of a VNNI layout, else 1.
     pub(super) fn group(&self) -> i64 {
         let packed = self.operand_kernels.iter().map(|own| own.group).max().unwrap_or(1);
         self.panels.as_ref().map_or(packed, |panels| panels.group)

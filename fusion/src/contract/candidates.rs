@@ -143,11 +143,10 @@ pub(super) fn choose(
         (candidate, times)
     };
     let kernels = comparable(all.into_iter().map(timed).collect());
-    let merged = kernels.iter().map(|(candidate, _)| epilogue_us(candidate, profile));
-    let merged = merged.fold(0.0, f64::max);
-    let priced = kernels.into_iter().map(|(candidate, times)| {
-        let left = merged - epilogue_us(&candidate, profile);
-        (times.price() + left / times.library_us, candidate, times)
+    let saved: Vec<f64> = kernels.iter().map(|(candidate, _)| epilogue_us(candidate, profile)).collect();
+    let merged = saved.iter().copied().fold(0.0, f64::max);
+    let priced = kernels.into_iter().zip(saved).map(|((candidate, times), saved)| {
+        (times.price() + (merged - saved) / times.library_us, candidate, times)
     });
     let kernels: Vec<(f64, Candidate<'_>, Times)> = priced.collect();
     let (_, best, times) = kernels.iter().min_by(|a, b| a.0.total_cmp(&b.0))?;

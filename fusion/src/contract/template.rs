@@ -281,7 +281,7 @@ impl<'p> Writer<'p> {
         self.form.panels.is_some_and(|panels| panels.filled >= whole)
     }
 
-    /// Rows of the right operand that lie side by side.
+    /// Rows of the right operand that are interleaved: the factor of a VNNI layout, else 1.
     fn group(&self) -> i64 {
         self.form.panels.map_or(1, |panels| panels.group)
     }
