@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use smallvec::SmallVec;
 
 use crate::recording::TensorInfo;
-use crate::types::{TensorType, row_major};
+use crate::types::{TensorType, dense};
 
 /// Offset of the last element from the first.
 pub(super) fn span(ty: &TensorType) -> i64 {
@@ -28,12 +28,13 @@ pub(super) fn is_dense(ty: &TensorType) -> bool {
     true
 }
 
-/// The type of a computed value in place of a tensor of type `ty`: its strides where they are dense.
+/// The type of a computed value in place of a tensor of type `ty`: its strides where they are dense, else dense ones in their order,
+/// by which operators of libtorch order their results.
 pub(super) fn computed(ty: &TensorType) -> TensorType {
     if ty.numel() == 0 || is_dense(ty) {
         return ty.clone();
     }
-    TensorType { strides: row_major(&ty.shape), ..ty.clone() }
+    TensorType { strides: dense(&ty.shape, &ty.strides), ..ty.clone() }
 }
 
 /// Whether one element may be addressed twice: some dimension's elements are no further apart than the extent of the

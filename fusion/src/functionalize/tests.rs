@@ -44,6 +44,34 @@ fn a_write_through_a_slice_reaches_the_input() {
     );
 }
 
+/// libtorch's operators order their results by their operands.
+#[test]
+fn what_is_written_through_a_view_with_gaps_keeps_the_order_of_its_dimensions() {
+    check(
+        r#"recording {
+          %0 = input 0 : f32[9,2]{1,9}
+          %1: f32[2,2]{2,9} in %0+6 = aten::slice.Tensor(self=%0, dim=0, start=6, end=28, step=2)
+          %1 = aten::relu_(self=%1!)
+          %2: dtype9[2,2]{1,2} = aten::complex(real=%1, imag=%1)
+          outputs %2
+        }"#,
+        expect![[r#"
+            graph {
+              origin 0 "aten::slice #0"
+              origin 1 "aten::relu_ #1"
+              origin 2 "aten::complex #2"
+              %0 = input 0 : f32[9,2]{1,9}
+              %1 = aten::slice.Tensor(self=%0, dim=0, start=6, end=28, step=2) !replay 0 : f32[2,2]{2,9} @0
+              %2 = aten::relu(self=%1) : f32[2,2]{1,2} @1
+              %3 = aten::slice_scatter(self=%0, src=%2, dim=0, start=6, end=9, step=2) : f32[9,2]{1,9} @1
+              %4 = aten::complex(real=%2, imag=%2) !replay 2 : dtype9[2,2]{1,2} @2
+              outputs %4
+              update %0 <- %3
+            }
+        "#]],
+    );
+}
+
 #[test]
 fn views_are_regenerated_after_a_write_to_the_base() {
     check(
