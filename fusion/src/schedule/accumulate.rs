@@ -56,9 +56,10 @@ fn is_exact(kernel: &Kernel, tuple: &TupleReduction) -> bool {
     short && tuple.elements.iter().all(|&e| kernel.info(e).elem.bits() <= 32)
 }
 
-/// Whether all floats that a kernel reads have 16 bits.
+/// Whether a kernel reads floats, all of them of 16 bits: what is made of integers has the precision of the kind that it is in.
 fn reads_16_bits(kernel: &Kernel) -> bool {
-    kernel.buffers.iter().filter(|b| !b.written && b.elem.is_float()).all(|b| b.elem.bits() == 16)
+    let mut floats = kernel.buffers.iter().filter(|b| !b.written && b.elem.is_float()).peekable();
+    floats.peek().is_some() && floats.all(|b| b.elem.bits() == 16)
 }
 
 /// A value, and the literal that it is everywhere, or where the mask is true, where it is one.
