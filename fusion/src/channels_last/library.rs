@@ -51,6 +51,14 @@ enum Kind {
     Depthwise,
 }
 
+impl Kind {
+    /// A depthwise convolution with a filter of these extents; `None` where cuDNN has no kernel of its own for it in channels-last, and
+    /// takes several times as long as libtorch does for images as they lie: five times for 9 x 9, in ConvMixer.
+    fn depthwise(filter: &[i64]) -> Option<Kind> {
+        matches!(filter, [3, 3] | [5, 5]).then_some(Kind::Depthwise)
+    }
+}
+
 impl Convolution {
     fn of(graph: &Graph, node: NodeId) -> Option<Convolution> {
         let Op::Aten(call) = &graph.node(node).op else { return None };
@@ -70,7 +78,7 @@ impl Convolution {
             .all(|ty| (ty.rank(), ty.dtype, ty.device) == (4, out.dtype, out.device) && ty.numel() > 0);
         let distinct = operands.iter().filter(|v| Some(*v) == operands.get(usize::from(form.lhs))).count();
         let kind = match window.groups {
-            groups if groups > 1 && groups == images.shape[1] => Kind::Depthwise,
+            groups if groups > 1 && groups == images.shape[1] => Kind::depthwise(&weight.shape[2..])?,
             _ if weight.shape[2..].iter().all(|&n| n == 1) => Kind::Pointwise,
             _ => Kind::Dense,
         };

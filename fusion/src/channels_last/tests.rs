@@ -144,6 +144,27 @@ fn convolutions_of_one_tap_follow_their_neighbours() {
     assert_eq!(calls(&rewritten(&behind)), (2, 2));
 }
 
+/// Depthwise convolutions follow each other in channels-last where cuDNN has kernels for their filters.
+#[test]
+fn depthwise_convolutions_of_large_filters_stay_as_they_are() {
+    let calls_of = |extent: i64| {
+        let conv = |of: u32| {
+            let padding = extent / 2;
+            format!(
+                "conv2d(input=%{of}, weight=%2, bias=None, stride=[1,1], padding=[{padding},{padding}], dilation=[1,1], groups=16)"
+            )
+        };
+        let text = graph_of(&[
+            (&conv(0), IMAGES),
+            ("relu(self=%4)", IMAGES),
+            (&conv(5), IMAGES),
+            ("mean.dim(self=%6, dim=[2,3], keepdim=false, dtype=None)", "2,16"),
+        ]);
+        calls(&rewritten(&text.replace("bf16[16,16,3,3]", &format!("bf16[16,1,{extent},{extent}]"))))
+    };
+    assert_eq!([3, 5, 7, 9].map(calls_of), [(2, 2), (2, 2), (2, 0), (2, 0)]);
+}
+
 /// A plan says of a call that it is in channels-last, and why it is no kernel.
 #[test]
 fn plans_say_that_calls_are_in_channels_last() {
