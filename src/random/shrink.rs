@@ -4,6 +4,7 @@ use std::collections::HashMap;
 
 use tch::{Device, Kind, Tensor};
 
+use super::check::hold_generators;
 use super::program::{Input, Layout, Mode, Named, OpCall, Program, Storage, Values};
 use crate::torch::Arg;
 
@@ -115,6 +116,7 @@ fn fewer_ops(p: &Program) -> impl Iterator<Item = Program> + '_ {
 fn values(p: &Program) -> HashMap<u32, Tensor> {
     let storages = p.draw(1, Device::Cpu);
     let views = p.views(&storages).unwrap_or_default();
+    let _generators = hold_generators(p);
     tch::no_grad(|| p.run_all(&views, Mode::Native)).unwrap_or_default()
 }
 
