@@ -36,6 +36,7 @@ pub mod select_attention;
 mod select_library;
 pub mod simplify;
 mod sliced_products;
+mod softmax;
 mod text;
 mod tuple_reductions;
 mod types;

@@ -7,12 +7,12 @@
 //!   simplify                   what simplify::PASSES lists       -> until nothing changes
 //!   slice-products             slices of products                -> products of slices
 //!   gather-products            columns of products, picked       -> products of these, on a processor
+//!   tuple-reductions           reductions that need each other   -> one of tuples
 //!   select-attention           contraction, softmax, contraction -> scaled_dot_product_attention
 //!   select-library             contractions                      -> calls of libtorch, or products and their sums
 //!   simplify-selected          as simplify
 //!   channels-last              convolutions of halves, on a GPU  -> in channels-last, where less is copied so
 //!   select-kernels             calls                             -> kernels where they take less time
-//!   tuple-reductions           reductions that need each other   -> one of tuples
 //!   drop-aliased-outputs  *    outputs in memory of others       -> these
 //!   drop-empty            *    what is empty, and what reads it  -> allocated only, and without it
 //!   store-gathered        *    sources of gathers                -> stored, where they are in no memory
@@ -215,6 +215,10 @@ pub const PASSES: &[Pass] = &[
         }
         Ok(())
     }),
+    graph("tuple-reductions", Stage::Primitive, |graph, cx| {
+        tuple_reductions(graph, &cx.rewrites);
+        Ok(())
+    }),
     graph("select-attention", Stage::Primitive, |graph, cx| {
         select_attention(graph, &cx.alignments, &mut *cx.facts, &cx.rewrites);
         Ok(())
@@ -229,10 +233,6 @@ pub const PASSES: &[Pass] = &[
         Ok(())
     }),
     graph("select-kernels", Stage::Kernels, select_kernels),
-    graph("tuple-reductions", Stage::Kernels, |graph, cx| {
-        tuple_reductions(graph, &cx.rewrites);
-        Ok(())
-    }),
     graph("drop-aliased-outputs", Stage::Plan, |graph, _| {
         plan::drop_aliased_outputs(graph);
         Ok(())

@@ -106,11 +106,13 @@ fn welford(graph: &mut Graph, id: NodeId) -> Option<()> {
     let (square, dims) = reduced(graph, id.into(), ReduceFn::Sum)?;
     let &[deviation, same] = &mapped(graph, square, ScalarFn::Mul)?[..] else { return None };
     let &[x, base] = &mapped(graph, deviation, ScalarFn::Sub)?[..] else { return None };
-    if deviation != same || !is_wide(graph, x) || known(graph, x).is_some() {
+    // What a mean of nothing is, its division says.
+    let counted = count(graph, x, &dims);
+    if deviation != same || !is_wide(graph, x) || known(graph, x).is_some() || counted == 0 {
         return None;
     }
     let mean = unexpanded(graph, base);
-    let sum = dividend(graph, mean, count(graph, x, &dims))?;
+    let sum = dividend(graph, mean, counted)?;
     let all = reduction_of(graph, row_of(graph, sum, &dims)?, ReduceFn::Sum, x, &dims)?;
     let unread = |value: ValueRef| {
         let kept = graph.outputs.contains(&value) || graph.updates.iter().any(|u| u.value == value);
@@ -142,7 +144,7 @@ fn position_of(graph: &mut Graph, id: NodeId, combine: Combiner) -> Option<()> {
     let &[found, position, none] = &mapped(graph, candidates, ScalarFn::Select)?[..] else { return None };
     let is_position = matches!(graph.node(position.node).op, Op::Iota { dim } if dims[..] == [dim]);
     let last = count(graph, candidates, &dims) - 1;
-    if !is_position || known(graph, none)?.as_i64()? < last {
+    if !is_position || last < 0 || known(graph, none)?.as_i64()? < last {
         return None;
     }
     let (same, nan) = match mapped(graph, found, ScalarFn::Or) {
@@ -165,18 +167,18 @@ fn position_of(graph: &mut Graph, id: NodeId, combine: Combiner) -> Option<()> {
     Some(())
 }
 
-type Axes = SmallVec<[u8; 6]>;
+/// Dimensions that are reduced.
+pub(crate) type Axes = SmallVec<[u8; 6]>;
 
-/// The operand and the dimensions of a reduction by a scalar function, where it reduces something: what a mean of nothing is, its
-/// division says.
+/// The operand and the dimensions of a reduction by a scalar function.
 fn reduced(graph: &Graph, value: ValueRef, function: ReduceFn) -> Option<(ValueRef, Axes)> {
     let Op::Reduce { combine, dims } = &graph.node(value.node).op else { return None };
     let operand = *graph.operands(value.node).first()?;
-    (*combine == function.into() && count(graph, operand, dims) > 0).then(|| (operand, dims.clone()))
+    (*combine == function.into()).then(|| (operand, dims.clone()))
 }
 
 /// The operands of a scalar function.
-fn mapped(graph: &Graph, value: ValueRef, function: ScalarFn) -> Option<SmallVec<[ValueRef; 4]>> {
+pub(crate) fn mapped(graph: &Graph, value: ValueRef, function: ScalarFn) -> Option<SmallVec<[ValueRef; 4]>> {
     (graph.node(value.node).op == Op::Map(function)).then(|| graph.operands(value.node))
 }
 
@@ -193,7 +195,7 @@ fn reduction_of(
 }
 
 /// What is expanded.
-fn unexpanded(graph: &Graph, value: ValueRef) -> ValueRef {
+pub(crate) fn unexpanded(graph: &Graph, value: ValueRef) -> ValueRef {
     match graph.node(value.node).op {
         Op::View(View::Expand) => graph.operands(value.node).first().copied().unwrap_or(value),
         _ => value,
@@ -201,7 +203,7 @@ fn unexpanded(graph: &Graph, value: ValueRef) -> ValueRef {
 }
 
 /// What there is one of for each row: without the dimensions that are reduced, which `value` has with size 1, expanded or not.
-fn row_of(graph: &Graph, value: ValueRef, dims: &[u8]) -> Option<ValueRef> {
+pub(crate) fn row_of(graph: &Graph, value: ValueRef, dims: &[u8]) -> Option<ValueRef> {
     let kept = unexpanded(graph, value);
     let shape = &graph.ty(kept).shape;
     let rest: Dims = (0..shape.len()).filter(|&d| !dims.contains(&(d as u8))).map(|d| shape[d]).collect();

@@ -2,6 +2,7 @@
 
 use super::call_kernels::Template;
 use crate::block_kernel::{Block, BlockKernel};
+use crate::combiner::Combiner;
 use crate::graph::{Graph, NodeId, Op, ValueRef, View};
 
 /// The most operators that are looked through for an epilogue.
@@ -49,6 +50,8 @@ pub(super) fn has_epilogue(graph: &Graph, node: NodeId, template: &Template) -> 
                     inside.push(user);
                     computes = true;
                 }
+                // Of an exponential for each element.
+                Op::Reduce { combine: Combiner::MaxSumExp, .. } => return false,
                 Op::Reduce { .. } if of_rows(user) => computes = true,
                 Op::Map(_) | Op::Cast | Op::Reduce { .. } => return false,
                 _ if value == node => return false,

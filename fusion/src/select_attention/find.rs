@@ -4,11 +4,12 @@
 //! queries, keys) are followed through views and casts, softmax and what is done to scores.
 
 use smallvec::SmallVec;
-use tilefuse_block::{Elem, Literal, ReduceFn, ScalarFn};
+use tilefuse_block::{Elem, Literal, ScalarFn};
 
 use crate::contraction::Contraction;
 use crate::graph::{Graph, NodeId, Op, ValueRef, View};
 use crate::simplify::known;
+use crate::softmax::{Softmax, softmax};
 use crate::types::Dims;
 
 /// Attention, as it was found.
@@ -231,15 +232,6 @@ impl<'g> Walk<'g> {
         &self.graph.ty(value).shape
     }
 
-    /// The operands of a map of this function.
-    fn map(&mut self, value: ValueRef, function: ScalarFn) -> Option<SmallVec<[ValueRef; 4]>> {
-        let is = self.graph.node(value.node).op == Op::Map(function);
-        is.then(|| {
-            self.inner.push(value.node);
-            self.operands(value)
-        })
-    }
-
     /// Whether a cast is between the operands' type and the one that is computed in. Scores are rounded in no place of the
     /// one operator.
     fn is_rounding(&self, value: ValueRef) -> bool {
@@ -284,74 +276,11 @@ impl<'g> Walk<'g> {
 
     /// Scores whose softmax along keys a value is.
     fn softmax(&mut self, value: ValueRef) -> Option<ValueRef> {
-        let keys = *self.dims.last()?;
-        let (mut weights, mut tested) = (value, None);
-        if let Some(operands) = self.map(value, ScalarFn::Select) {
-            let &[closed, zero, open] = &operands[..] else { return None };
-            let shape = self.shape(value).to_vec();
-            let test = self.row(closed, &shape, keys)?;
-            let test = self.map(test, ScalarFn::Eq)?;
-            let of = |at: usize| known(self.graph, test[at]).map(Literal::as_f64);
-            let largest = match (of(0), of(1)) {
-                (None, Some(f64::NEG_INFINITY)) => test[0],
-                (Some(f64::NEG_INFINITY), None) => test[1],
-                _ => return None,
-            };
-            (known(self.graph, zero)?.as_f64() == 0.0).then_some(())?;
-            (weights, tested) = (open, Some(self.reduced(largest, ReduceFn::Max, keys)?));
-        }
-        let (exponential, sum) = self.normalised(weights, keys)?;
-        let summed = self.reduced(sum, ReduceFn::Sum, keys)?;
-        let difference = *self.map(exponential, ScalarFn::Exp)?.first()?;
-        let shape = self.shape(exponential).to_vec();
-        let &[scores, largest] = &self.map(difference, ScalarFn::Sub)?[..] else { return None };
-        let largest = self.row(largest, &shape, keys)?;
-        let largest = self.reduced(largest, ReduceFn::Max, keys)?;
-        let same = summed == exponential && largest == scores && tested.is_none_or(|of| of == scores);
-        self.safe = tested.is_some();
-        same.then_some(scores)
-    }
-
-    /// What is divided by a sum along a dimension, and the sum.
-    fn normalised(&mut self, value: ValueRef, dim: usize) -> Option<(ValueRef, ValueRef)> {
-        let shape = self.shape(value).to_vec();
-        if let Some(operands) = self.map(value, ScalarFn::Div) {
-            let sum = self.row(*operands.get(1)?, &shape, dim)?;
-            return Some((operands[0], sum));
-        }
-        let &[a, b] = &self.map(value, ScalarFn::Mul)?[..] else { return None };
-        let is_exp = |v: ValueRef| self.graph.node(v.node).op == Op::Map(ScalarFn::Exp);
-        let (exponential, inverse) = if is_exp(a) { (a, b) } else { (b, a) };
-        let inverse = self.row(inverse, &shape, dim)?;
-        let &[one, sum] = &self.map(inverse, ScalarFn::Div)?[..] else { return None };
-        (known(self.graph, one)?.as_f64() == 1.0).then_some((exponential, sum))
-    }
-
-    /// What a value of this shape repeats along a dimension.
-    fn row(&mut self, value: ValueRef, shape: &[i64], dim: usize) -> Option<ValueRef> {
-        let mut narrow = value;
-        if let Op::View(View::Expand) = self.graph.node(value.node).op {
-            self.inner.push(value.node);
-            narrow = *self.operands(value).first()?;
-        }
-        let one = |d: usize| if d == dim { 1 } else { shape[d] };
-        self.shape(narrow).iter().copied().eq((0..shape.len()).map(one)).then_some(narrow)
-    }
-
-    /// What a value with a dimension of size 1 is the reduction of, along that dimension.
-    fn reduced(&mut self, value: ValueRef, function: ReduceFn, dim: usize) -> Option<ValueRef> {
-        let mut reduce = value;
-        if let Op::View(View::Reshape) = self.graph.node(value.node).op {
-            self.inner.push(value.node);
-            reduce = *self.operands(value).first()?;
-        }
-        let Op::Reduce { combine, dims } = &self.graph.node(reduce.node).op else { return None };
-        let of = *self.operands(reduce).first()?;
-        let fits = *combine == function.into() && dims[..] == [dim as u8];
-        let mut kept = Dims::from_slice(self.shape(of));
-        *kept.get_mut(dim)? = 1;
-        self.inner.push(reduce.node);
-        (fits && kept[..] == *self.shape(value)).then_some(of)
+        let keys = u8::try_from(*self.dims.last()?).ok()?;
+        let Softmax { scores, dims, safe, inner } = softmax(self.graph, value)?;
+        self.safe = safe;
+        self.inner.extend(inner);
+        (dims[..] == [keys]).then_some(scores)
     }
 
     /// Goes on from scores to the product that they are made of.
