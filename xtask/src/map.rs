@@ -1,13 +1,16 @@
-//! What `ARCHITECTURE.md` names: its files and its tests exist.
+//! What `ARCHITECTURE.md` and `docs/invariants.md` name: files and tests exist.
 
 use std::path::Path;
 
 const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
 
-/// The folders with tests that the page names.
+/// The folders with tests that the pages name.
 const SOURCES: [&str; 4] = ["codegen", "fusion", "src", "tests"];
 
-/// What the page writes as code, within one line.
+/// The pages.
+const PAGES: [&str; 2] = ["ARCHITECTURE.md", "docs/invariants.md"];
+
+/// What a page writes as code, within one line.
 fn quoted(page: &str) -> impl Iterator<Item = &str> {
     page.lines().flat_map(|line| line.split('`').skip(1).step_by(2))
 }
@@ -27,7 +30,7 @@ fn sources(folder: &Path, text: &mut String) {
 #[test]
 fn files_and_tests_that_the_map_names_exist() {
     let root = Path::new(ROOT);
-    let page = std::fs::read_to_string(root.join("ARCHITECTURE.md")).unwrap();
+    let pages = PAGES.map(|page| std::fs::read_to_string(root.join(page)).unwrap());
     let mut text = String::new();
     SOURCES.iter().for_each(|folder| sources(&root.join(folder), &mut text));
     let is_path = |name: &str| name.contains('/') && !name.contains([' ', '*']);
@@ -35,7 +38,7 @@ fn files_and_tests_that_the_map_names_exist() {
         name.matches('_').count() > 1
             && name.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_')
     };
-    let missing = quoted(&page).filter(|name| {
+    let missing = pages.iter().flat_map(|page| quoted(page)).filter(|name| {
         is_path(name) && !root.join(name).exists() || is_test(name) && !text.contains(&format!("fn {name}("))
     });
     assert_eq!(missing.collect::<Vec<_>>(), Vec::<&str>::new());
