@@ -102,7 +102,7 @@ fn columns(product: &Product) -> u32 {
 }
 
 /// The least power of two that is not less.
-fn covering(n: i64) -> u32 {
+pub(super) fn covering(n: i64) -> u32 {
     u32::try_from(n.max(1)).ok().and_then(u32::checked_next_power_of_two).unwrap_or(1 << 31)
 }
 

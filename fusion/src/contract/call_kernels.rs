@@ -30,9 +30,9 @@ pub struct Template {
 }
 
 impl Template {
-    /// Bytes of operands that are packed in each call.
-    pub(super) fn packed_bytes(&self) -> u64 {
-        self.operand_kernels.iter().filter(|own| !own.computes).map(|own| own.ty.bytes()).sum()
+    /// Bytes of what other kernels make for the call's in each call.
+    pub(super) fn operand_bytes(&self) -> u64 {
+        self.operand_kernels.iter().map(|own| own.ty.bytes()).sum()
     }
 
     /// Whether operands are packed first.

@@ -66,10 +66,14 @@ impl Candidate<'_> {
         (graph, node)
     }
 
-    /// The kernel, which is expected to take so long.
+    /// The kernel, which is expected to take so long, or another one that does most of its work.
     fn expecting(mut self, times: Times) -> Template {
-        if !self.template.packs_operands() {
-            self.template.kernel.expected_us = times.generated_us;
+        let packs = self.template.packs_operands();
+        let Template { kernel, operand_kernels, .. } = &mut self.template;
+        let computing = operand_kernels.iter_mut().find(|own| own.computes);
+        let kernel = computing.map_or(kernel, |own| &mut own.kernel);
+        if !packs {
+            kernel.expected_us = times.generated_us;
         }
         self.template
     }
@@ -158,13 +162,13 @@ pub(super) fn choose(
     Some((template, (products != Products::Generated).then_some(why)))
 }
 
-/// The kernels that pack operands in at most so many bytes, or why there is none.
+/// The kernels for which others make operands of at most so many bytes, or why there is none.
 fn within(all: Vec<Template>, most_bytes: u64) -> Result<Vec<Template>, String> {
-    let least = all.iter().map(Template::packed_bytes).min().unwrap_or(0);
+    let least = all.iter().map(Template::operand_bytes).min().unwrap_or(0);
     if least > most_bytes {
         return Err(format!("its packed operands would take {least} bytes, of at most {most_bytes}"));
     }
-    Ok(all.into_iter().filter(|template| template.packed_bytes() <= most_bytes).collect())
+    Ok(all.into_iter().filter(|template| template.operand_bytes() <= most_bytes).collect())
 }
 
 /// The kernels whose times say which of them is quickest: those that were measured, if any were. What is predicted of the call

@@ -7,7 +7,8 @@ use super::host::{Host, Vectors};
 use super::prepack::Panels;
 use super::product::Product;
 use super::template::Operands;
-use super::{attention, blocks, conv, pack, prepack, product, template, vnni, warpgroup};
+use super::warpgroup::Schedule;
+use super::{attention, blocks, conv, pack, prepack, product, split_k, template, vnni, warpgroup};
 use crate::block_kernel::BlockKernel;
 use crate::graph::{Graph, NodeId};
 use crate::library_form::{ContractionForm, LibraryForm};
@@ -45,7 +46,10 @@ fn on_gpu(
     profile: &Profile,
 ) -> Result<Vec<Template>, Declined> {
     let mut all = by_warpgroups(graph, node, form, profile)?;
-    for BlockKernel { program, grid, .. } in all.iter_mut().map(|template| &mut template.kernel) {
+    let kernels = all.iter_mut().flat_map(|Template { kernel, operand_kernels, .. }| {
+        operand_kernels.iter_mut().map(|own| &mut own.kernel).chain([kernel])
+    });
+    for BlockKernel { program, grid, .. } in kernels {
         program.early = profile.machine.starts_early(grid.iter().map(|&n| u64::from(n)).product());
     }
     Ok(all)
@@ -74,13 +78,15 @@ fn by_warpgroups(
     let vectors = column_vectors(graph, node, product.n);
     let unaligned = has_unaligned_rows(graph, node, form);
     let slow = profile.products.unaligned / profile.products.aligned;
-    let kernels =
-        warpgroup::blocks(&product, processors, vectors)?.into_iter().filter_map(|(blocks, shares)| {
-            let template = template::with(&product, blocks, Operands::of(&product))?;
-            let [ours, theirs] = shares;
-            let shares = [ours, if unaligned { theirs.min(slow) } else { theirs }];
-            Some(Template { shares, result_layout: result_layout.clone(), ..template })
-        });
+    let all = warpgroup::schedules(&product, (profile, processors), vectors)?;
+    let kernels = all.into_iter().filter_map(|Schedule { blocks, parts, shares: [ours, theirs] }| {
+        let template = match parts {
+            1 => template::with(&product, blocks, Operands::of(&product))?,
+            _ => split_k::template(graph, node, &product, (blocks, parts))?,
+        };
+        let shares = [ours, if unaligned { theirs.min(slow) } else { theirs }];
+        Some(Template { shares, result_layout: result_layout.clone(), ..template })
+    });
     Ok(kernels.collect())
 }
 

@@ -12,7 +12,7 @@
 //! `product.rs` reads contractions as batches of `alpha a b + beta c`, of which `windows.rs` says where rows that are windows of images lie; `operand.rs` says where operands lie, so that a
 //! transposed or strided one is read as it is; `prepack.rs` lays out weights in the order in which they are read, once, and
 //! `pack.rs` writes kernels that lay out other operands before each product; `blocks.rs` chooses the blocks, `vnni.rs` those of
-//! `bf16` and 8-bit integers where processors have instructions for these, `warpgroup.rs` those of GPUs, and `template.rs` writes the programs, in the kernel
+//! `bf16` and 8-bit integers where processors have instructions for these, `warpgroup.rs` those of GPUs, `split_k.rs` divides long sums there, and `template.rs` writes the programs, in the kernel
 //! language ([`tilefuse_block::dynamic`]). `conv/` has the same for convolutions, and `attention/` for attention.
 //! `channels_last.rs`, beside this folder, lets results lie in another order than eager's where only kernels read them.
 //!
@@ -44,6 +44,9 @@ mod products;
 mod repeated_heads;
 #[cfg(test)]
 mod row_tests;
+mod split_k;
+#[cfg(test)]
+mod split_k_tests;
 mod template;
 #[cfg(test)]
 mod tests;

@@ -142,6 +142,15 @@ impl Access {
 }
 
 impl Product {
+    /// The kind of sums.
+    pub(super) fn sum(&self) -> Elem {
+        match self.elem {
+            Elem::F64 => Elem::F64,
+            Elem::I8 => Elem::I32,
+            _ => Elem::F32,
+        }
+    }
+
     /// The same with dimensions of the batch made rows where the right operand is the same for all of them.
     pub(super) fn folded(mut self) -> Product {
         let keep: Vec<usize> = (0..self.batch.len()).filter(|&d| self.batch[d] != 1).collect();

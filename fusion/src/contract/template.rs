@@ -10,8 +10,8 @@
 //! ```
 
 use tilefuse_block::dynamic::{
-    Axis, Block, BuildError, Ptr, Tile, axis, blocked, dot, for_range, offset, program_and, program_id,
-    scalar, unravel, zeros,
+    Axis, Block, BuildError, Ptr, Scope, Tile, axis, blocked, dot, for_range, offset, program_and,
+    program_id, scalar, unravel, zeros,
 };
 use tilefuse_block::{Assumption, Elem, Program, ReduceFn};
 
@@ -21,7 +21,7 @@ use super::prepack::Panels;
 use super::product::{Access, Product};
 use super::vnni;
 use super::windows::Windows;
-use crate::block_kernel::{self, BlockKernel, BlockKernelKind, Coordinate, Coordinates, Tied};
+use crate::block_kernel::{self, BlockKernel, BlockKernelKind, Coordinate, Coordinates, Layout, Tied};
 
 /// In what form a program finds its operands.
 #[derive(Clone, Copy)]
@@ -58,34 +58,51 @@ pub(super) fn of(product: &Product, threads: u32, panels: Option<&Panels>) -> Op
 
 /// The template of a product in these blocks.
 pub(super) fn with(product: &Product, blocks: Blocks, form: Operands<'_>) -> Option<Template> {
-    let grid = grid(product, &blocks)?;
+    let written = Writer::new(product, blocks, form).program().ok()?;
     let operands = || [Some(&product.a), Some(&product.b), product.c.as_ref()].into_iter().flatten();
-    let (mut program, coordinates) = Writer::new(product, blocks, form).program().ok()?;
+    let tied = operands().map(|a| Tied::Operand(a.source.position)).collect();
+    let layouts = operands().map(|a| (a.source.position, a.source.layout.clone())).collect();
+    let schedule = schedule(product, &blocks, form);
+    Some(whole(product, kernel(product, &blocks, written, (tied, layouts), schedule)?))
+}
+
+/// The kernel of a program that stores the result of a product in these blocks, by what its parameters before that are given and how
+/// operands are read.
+pub(super) fn kernel(
+    product: &Product,
+    blocks: &Blocks,
+    (mut program, coordinates): (Program, Coordinates),
+    (mut tied, layouts): (Vec<Tied>, Vec<(u16, Layout)>),
+    schedule: String,
+) -> Option<BlockKernel> {
     if let Some(grid) = blocks.grid {
         (program.warps, program.stages) = (grid.warps, Some(grid.stages));
     }
-    let tied = operands().map(|a| Tied::Operand(a.source.position)).chain([Tied::Result(0)]).collect();
-    let layouts = operands().map(|a| (a.source.position, a.source.layout.clone())).collect();
-    let kernel = BlockKernel {
+    tied.push(Tied::Result(0));
+    Some(BlockKernel {
         kind: BlockKernelKind::Contraction,
         program,
-        grid,
+        grid: grid(product, blocks)?,
         tied,
         checks: false,
         alone: None,
         coordinates: vec![coordinates],
         layouts,
-        schedule: schedule(product, &blocks, form),
+        schedule,
         note: None,
         expected_us: 0.0,
-    };
+    })
+}
+
+/// The template of a kernel that stores the result of a product.
+pub(super) fn whole(product: &Product, kernel: BlockKernel) -> Template {
     let batch: i64 = product.batch.iter().product();
     let (m, n, k) = (product.m as f64, product.n as f64, product.k as f64);
     // Windows overlap.
     let left = product.windows.as_ref().map_or(m * k, |_| product.a.source.span as f64);
     let bytes = batch as f64 * (left + k * n + m * n) * f64::from(product.elem.bytes());
     let flops = 2.0 * batch as f64 * m * n * k;
-    Some(Template {
+    Template {
         kernel,
         flops,
         bytes,
@@ -94,11 +111,11 @@ pub(super) fn with(product: &Product, blocks: Blocks, form: Operands<'_>) -> Opt
         operand_kernels: Vec::new(),
         result_layout: None,
         repeated_heads: None,
-    })
+    }
 }
 
 /// How the blocks of a product are computed.
-fn schedule(product: &Product, blocks: &Blocks, form: Operands<'_>) -> String {
+pub(super) fn schedule(product: &Product, blocks: &Blocks, form: Operands<'_>) -> String {
     let Blocks { rows, columns, depth, .. } = *blocks;
     let mut text = match blocks.form {
         Form::Sums => format!("few rows (GEMV), {columns} columns at a time"),
@@ -139,6 +156,16 @@ impl Matrix {
     }
 }
 
+/// What an instance computes.
+pub(super) struct Instance {
+    /// Its index along each dimension of the batch.
+    member: Vec<Tile>,
+    /// Its rows, as they are read.
+    pub(super) rows: Axis,
+    /// Its columns.
+    pub(super) cols: Axis,
+}
+
 pub(super) struct Writer<'p> {
     pub(super) product: &'p Product,
     blocks: Blocks,
@@ -146,16 +173,12 @@ pub(super) struct Writer<'p> {
     /// Of offsets.
     index: Elem,
     /// Of sums.
-    sum: Elem,
+    pub(super) sum: Elem,
 }
 
 impl<'p> Writer<'p> {
     pub(super) fn new(product: &'p Product, blocks: Blocks, form: Operands<'p>) -> Writer<'p> {
-        let sum = match product.elem {
-            Elem::F64 => Elem::F64,
-            Elem::I8 => Elem::I32,
-            _ => Elem::F32,
-        };
+        let sum = product.sum();
         let index = if fits(product, blocks) { Elem::I32 } else { Elem::I64 };
         Writer { product, blocks, form, index, sum }
     }
@@ -168,36 +191,52 @@ impl<'p> Writer<'p> {
 
     fn program(&self) -> Result<(Program, Coordinates), BuildError> {
         let p = self.product;
-        let members: i64 = p.batch.iter().product();
         program_and("product", |kernel| {
-            let pointer = |name: &str, elem: Elem, len: i64| {
-                kernel.ptr(name, elem, len.unsigned_abs()).indexed(self.index)
-            };
-            let a = pointer("a", self.form.left, p.a.source.span);
-            let b = pointer("b", self.form.right, p.b.source.span);
-            let c = p.c.as_ref().map(|c| (c, pointer("c", p.elem, c.source.span)));
-            let y = pointer("y", p.out, members * p.m * p.n);
-            let [across, down] = self.place();
-            let cols = blocked(across, self.blocks.columns, p.n);
-            let (rows, own_rows) = self.rows(down);
-            let member = self.members(&p.batch);
-            let (a, b) = (self.matrix(a, &p.a, &member), self.matrix(b, &p.b, &member));
-            let mut sum = match self.blocks.form {
-                Form::Dots => self.dots(a, b, rows, cols),
-                Form::Sums => self.sums(a, b, rows, cols),
-            };
-            sum *= p.alpha;
-            if let Some((access, c)) = c {
-                sum += self.added(self.matrix(c, access, &member), rows, cols) * p.beta;
-            }
-            let value = sum.cast(p.out);
-            let start = (!member.is_empty()).then(|| self.member() * (p.m * p.n));
-            let stored = y.skip(start).block(&[(own_rows, p.n), (cols, 1)]);
-            let axes = self.coordinates(&member, own_rows, cols);
-            stored.store(value);
-            let block = self.stored_block(own_rows, across);
-            Coordinates { offsets: stored.ptr.offset().value(), axes, block }
+            let a = self.pointer(kernel, "a", self.form.left, p.a.source.span);
+            let b = self.pointer(kernel, "b", self.form.right, p.b.source.span);
+            self.store(kernel, |Instance { member, rows, cols, .. }| {
+                let (a, b) = (self.matrix(a, &p.a, member), self.matrix(b, &p.b, member));
+                match self.blocks.form {
+                    Form::Dots => self.dots(a, b, *rows, *cols),
+                    Form::Sums => self.sums(a, b, *rows, *cols),
+                }
+            })
         })
+    }
+
+    /// A further parameter, of so many elements.
+    pub(super) fn pointer(&self, kernel: &Scope, name: &str, elem: Elem, len: i64) -> Ptr {
+        kernel.ptr(name, elem, len.unsigned_abs()).indexed(self.index)
+    }
+
+    /// Stores `alpha sum + beta c` of the sums of an instance's block. What is added and the result are further parameters.
+    pub(super) fn store(&self, kernel: &Scope, sum: impl FnOnce(&Instance) -> Tile) -> Coordinates {
+        let p = self.product;
+        let members: i64 = p.batch.iter().product();
+        let c = p.c.as_ref().map(|c| (c, self.pointer(kernel, "c", p.elem, c.source.span)));
+        let y = self.pointer(kernel, "y", p.out, members * p.m * p.n);
+        let [across, down] = self.place();
+        let cols = blocked(across, self.blocks.columns, p.n);
+        let (rows, own_rows) = self.rows(down);
+        let member = self.members(&p.batch);
+        let instance = Instance { member, rows, cols };
+        let mut sum = sum(&instance);
+        sum *= p.alpha;
+        if let Some((access, c)) = c {
+            sum += self.added(self.matrix(c, access, &instance.member), rows, cols) * p.beta;
+        }
+        let value = sum.cast(p.out);
+        let stored = y.skip(self.first()).block(&[(own_rows, p.n), (cols, 1)]);
+        let axes = self.coordinates(&instance.member, own_rows, cols);
+        stored.store(value);
+        let block = self.stored_block(own_rows, across);
+        Coordinates { offsets: stored.ptr.offset().value(), axes, block }
+    }
+
+    /// The first element of the result's matrix that an instance stores, where that is not the first one.
+    pub(super) fn first(&self) -> Option<Tile> {
+        let Product { m, n, ref batch, .. } = *self.product;
+        (!batch.is_empty()).then(|| self.member() * (m * n))
     }
 
     /// Of the elements that an instance stores: member of the batch, row and column.

@@ -3,9 +3,12 @@
 //! An instance holds the sums of a block in the registers of its warps, and copies both operands to shared memory some steps
 //! ahead. Larger blocks read less for each product; smaller ones leave fewer multiprocessors without work.
 //!
+//! Sums are divided where there are too few blocks for all of them (`split_k.rs`).
+//!
 //! ```text
 //! [8192,768] x [768,3072]     768 blocks of 128 x 256 on 132 multiprocessors: 6 rounds, of which 97 % are work
 //! [1024,3072] x [3072,768]    24 of these would be one round with work for 18 %: 96 of 64 x 128
+//! [64,3072] x [3072,768]      12 blocks of 64 x 64: 96 of 8 parts of the sum
 //! ```
 
 use tilefuse_block::Elem;
@@ -16,6 +19,7 @@ use super::operand;
 use super::product::{Access, Product};
 use super::windows::Windows;
 use crate::graph::{Graph, NodeId};
+use crate::machine::Profile;
 
 /// Blocks that are tried. What is measured is of an H100.
 const SHAPES: [Shape; 7] = [
@@ -78,18 +82,30 @@ const MAX_PREDICTED_SLOWDOWN: f64 = 1.25;
 /// The most that are tried.
 const MAX_CANDIDATES: usize = 2;
 
-/// The blocks of a product on so many multiprocessors, the likeliest first, each with the shares of the rate of large products that
-/// it and libtorch's product reach.
+/// The most parts of a sum: the kernel that adds them reads all in one go.
+const MAX_PARTS: u32 = 16;
+
+/// A way to compute a product.
+pub(super) struct Schedule {
+    /// Its blocks.
+    pub(super) blocks: Blocks,
+    /// Parts of the sum, which have instances of their own; one where it is not divided.
+    pub(super) parts: u32,
+    /// Shares of the rate of large products that the blocks and libtorch's product reach.
+    pub(super) shares: [f64; 2],
+}
+
+/// The schedules of a product on a GPU of so many multiprocessors, the likeliest first.
 /// Of the vectors that the epilogue reads, each instance holds its columns' elements.
-pub(super) fn blocks(
+pub(super) fn schedules(
     product: &Product,
-    processors: u32,
+    (profile, processors): (&Profile, u32),
     vectors: u32,
-) -> Result<Vec<(Blocks, [f64; 2])>, Declined> {
+) -> Result<Vec<Schedule>, Declined> {
     if !matches!(product.elem, Elem::F16 | Elem::Bf16) {
         return Err(Declined::ElementTypes);
     }
-    let Product { m, n, k, .. } = *product;
+    let Product { n, k, .. } = *product;
     if n.min(k) < MIN_EXTENT {
         return Err(Declined::Sizes);
     }
@@ -99,40 +115,104 @@ pub(super) fn blocks(
     if product.windows.as_ref().is_some_and(|windows| windows.channels % i64::from(DEPTH) != 0) {
         return Err(Declined::Sizes);
     }
-    let batch: i64 = product.batch.iter().product();
-    // What a multiprocessor takes, in elements of a block by steps of the sum.
-    let elements = |shape: &Shape| {
-        let (down, across) = (blocks_of(m, shape.rows), blocks_of(n, shape.columns));
-        let rounds = blocks_of(down.saturating_mul(across).saturating_mul(batch), processors.max(1));
-        rounds as f64 * f64::from(shape.rows * shape.columns)
-    };
-    let cost = |shape: &Shape| {
-        let step = (elements(shape) / shape.rate).max(4.0 * LATENCY / f64::from(shape.stages));
-        step * k.saturating_add(shape.filling) as f64
-    };
-    let library = SHAPES.iter().map(elements).fold(f64::INFINITY, f64::min);
-    let library = library * k.saturating_add(LIBRARY_FILLING) as f64;
-    let fitting = SHAPES.iter().filter(|shape| shape.registers(vectors) <= REGISTERS);
-    let mut costs: Vec<(f64, &Shape)> = fitting.map(|shape| (cost(shape), shape)).collect();
-    if costs.is_empty() {
-        return Err(Declined::Sizes);
-    }
+    let model = Model::of(product, profile, processors);
+    let parts = parts(product);
+    let all = || SHAPES.iter().flat_map(|shape| parts.iter().map(move |&parts| (shape, parts)));
+    let library = all().map(|(shape, parts)| model.library(shape, parts)).fold(f64::INFINITY, f64::min);
+    // The sums of parts are stored as they are.
+    let fits =
+        |&(shape, parts): &(&Shape, u32)| shape.registers(if parts == 1 { vectors } else { 0 }) <= REGISTERS;
+    let mut costs: Vec<(f64, &Shape, u32)> =
+        all().filter(fits).map(|(shape, parts)| (model.ours(shape, parts), shape, parts)).collect();
     costs.sort_by(|a, b| a.0.total_cmp(&b.0));
-    let least = costs.first().map_or(0.0, |best| best.0);
-    let work = batch as f64 * m as f64 * n as f64 * k as f64 / f64::from(processors.max(1));
-    let near = costs
-        .into_iter()
-        .take_while(|(cost, _)| *cost <= MAX_PREDICTED_SLOWDOWN * least)
-        .take(MAX_CANDIDATES);
-    let blocks = near.map(|(cost, shape)| {
+    let least = costs.first().ok_or(Declined::Sizes)?.0;
+    let near = costs.into_iter().take_while(|(cost, ..)| *cost <= MAX_PREDICTED_SLOWDOWN * least);
+    // Other numbers of parts take about as long.
+    let mut is_divided = false;
+    let near = near.filter(|&(.., parts)| parts == 1 || !std::mem::replace(&mut is_divided, true));
+    let schedules = near.take(MAX_CANDIDATES).map(|(_, shape, parts)| {
         let grid = Grid { warps: shape.warps, stages: shape.stages, group: GROUP };
         let (rows, columns) = (shape.rows, shape.columns);
-        (
-            Blocks { form: Form::Dots, rows, columns, depth: DEPTH, grid: Some(grid) },
-            [work / cost, work / library],
-        )
+        let blocks = Blocks { form: Form::Dots, rows, columns, depth: DEPTH, grid: Some(grid) };
+        Schedule { blocks, parts, shares: [model.work / model.products(shape, parts), model.work / library] }
     });
-    Ok(blocks.collect())
+    Ok(schedules.collect())
+}
+
+/// The numbers of parts of one length into which the sum of a product may be divided.
+fn parts(product: &Product) -> Vec<u32> {
+    let whole = |parts: &u32| *parts == 1 || product.k % i64::from(parts * DEPTH) == 0;
+    let most = if product.windows.is_some() { 1 } else { MAX_PARTS };
+    (1..=most).filter(whole).collect()
+}
+
+/// What multiprocessors take for a product, in elements of a block at the full rate by steps of the sum.
+struct Model<'p> {
+    product: &'p Product,
+    members: i64,
+    processors: u32,
+    /// What the whole product takes at the full rate.
+    work: f64,
+    /// Bytes that are moved meanwhile, for each of these.
+    bandwidth: f64,
+    /// What a kernel's start takes.
+    launch: f64,
+}
+
+impl Model<'_> {
+    fn of<'p>(product: &'p Product, profile: &Profile, processors: u32) -> Model<'p> {
+        let members: i64 = product.batch.iter().product();
+        let processors = processors.max(1);
+        let us = profile.products.generated / 2.0 / f64::from(processors) * 1000.0;
+        let elements = members as f64 * product.m as f64 * product.n as f64;
+        Model {
+            product,
+            members,
+            processors,
+            work: elements * product.k as f64 / f64::from(processors),
+            bandwidth: profile.bandwidth * 1000.0 / us,
+            launch: profile.launch_us * us,
+        }
+    }
+
+    /// Elements of the blocks that a multiprocessor computes, where the sum has so many parts.
+    fn elements(&self, shape: &Shape, parts: u32) -> f64 {
+        let (down, across) =
+            (blocks_of(self.product.m, shape.rows), blocks_of(self.product.n, shape.columns));
+        let blocks = down.saturating_mul(across).saturating_mul(self.members);
+        let rounds = blocks_of(blocks.saturating_mul(parts.into()), self.processors);
+        rounds as f64 * f64::from(shape.rows * shape.columns)
+    }
+
+    /// Steps of the sum, with what filling and storing takes.
+    fn steps(&self, parts: u32, filling: i64) -> f64 {
+        (self.product.k / i64::from(parts)).saturating_add(filling) as f64
+    }
+
+    /// What blocks of ours take.
+    fn products(&self, shape: &Shape, parts: u32) -> f64 {
+        let step = (self.elements(shape, parts) / shape.rate).max(4.0 * LATENCY / f64::from(shape.stages));
+        step * self.steps(parts, shape.filling)
+    }
+
+    /// What they take, and a second kernel that adds up parts.
+    fn ours(&self, shape: &Shape, parts: u32) -> f64 {
+        let launch = if parts == 1 { 0.0 } else { self.launch };
+        self.products(shape, parts) + self.moved(parts) + launch
+    }
+
+    /// What libtorch's product takes in such blocks.
+    fn library(&self, shape: &Shape, parts: u32) -> f64 {
+        self.elements(shape, parts) * self.steps(parts, LIBRARY_FILLING) + self.moved(parts)
+    }
+
+    /// What writing and reading the sums of parts takes.
+    fn moved(&self, parts: u32) -> f64 {
+        let Product { m, n, .. } = *self.product;
+        let elements = f64::from(parts) * self.members as f64 * m as f64 * n as f64;
+        let bytes = if parts == 1 { 0.0 } else { elements * f64::from(self.product.sum().bytes()) };
+        2.0 * bytes / self.bandwidth
+    }
 }
 
 /// Whether rows or columns of an operand are copied to shared memory in pieces of 16 bytes.

@@ -10,12 +10,12 @@ fn gpu() -> Profile {
     Profile::gpu(132, 4200.0).with_clusters().with_warpgroups()
 }
 
-fn planned(text: &str, products: Products) -> Plan {
+pub(super) fn planned(text: &str, products: Products) -> Plan {
     packed_for(text, &gpu(), products).0
 }
 
 /// Checks results, and returns the number of kernels.
-fn check(text: &str) -> usize {
+pub(super) fn check(text: &str) -> usize {
     let plan = planned(text, Products::Generated);
     assert_eq!(plan.extern_count(), 0, "{text}");
     for (found, exact) in run(&plan).iter().zip(evaluate(&parse_graph(text).unwrap())) {
@@ -27,7 +27,7 @@ fn check(text: &str) -> usize {
     plan.kernel_count()
 }
 
-fn linear(dtype: &str, [m, n, k]: [i64; 3], behind: &str, out: u32) -> String {
+pub(super) fn linear(dtype: &str, [m, n, k]: [i64; 3], behind: &str, out: u32) -> String {
     format!(
         "graph {{
            %0 = input 0 : {dtype}[{m},{k}]@cuda:0
@@ -42,7 +42,7 @@ fn linear(dtype: &str, [m, n, k]: [i64; 3], behind: &str, out: u32) -> String {
 }
 
 /// Products of two batches of matrices of these types.
-fn bmm(left: &str, right: &str, out: &str) -> String {
+pub(super) fn bmm(left: &str, right: &str, out: &str) -> String {
     format!(
         "graph {{
            %0 = input 0 : bf16{left}@cuda:0
@@ -54,7 +54,7 @@ fn bmm(left: &str, right: &str, out: &str) -> String {
 }
 
 /// An activation and a residual behind a product.
-fn with_epilogue(dtype: &str, [m, n, k]: [i64; 3]) -> String {
+pub(super) fn with_epilogue(dtype: &str, [m, n, k]: [i64; 3]) -> String {
     let behind = format!(
         "%5 = aten::relu(self=%4) : {dtype}[{m},{n}]@cuda:0
          %6 = aten::add.Tensor(self=%5, other=%3, alpha=1) : {dtype}[{m},{n}]@cuda:0"
