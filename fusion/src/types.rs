@@ -175,6 +175,16 @@ pub(crate) fn broadcast_shape(shapes: &[&[i64]]) -> Option<Dims> {
     Some(result)
 }
 
+/// Whether a number of elements or instances, or an offset, fits the 32 bits in which programs count.
+pub(crate) fn fits_i32(n: impl TryInto<i32>) -> bool {
+    n.try_into().is_ok()
+}
+
+/// The kind of the positions along a dimension of so many elements, and of the number past the last one.
+pub(crate) fn index_elem(length: i64) -> Elem {
+    if fits_i32(length.saturating_add(1)) { Elem::I32 } else { Elem::I64 }
+}
+
 /// Row-major strides of a shape, as libtorch computes them (an extent of 0 counts as 1).
 pub fn row_major(shape: &[i64]) -> Dims {
     let mut strides = Dims::from_elem(1, shape.len());

@@ -22,6 +22,7 @@ use super::product::{Access, Product};
 use super::vnni;
 use super::windows::Windows;
 use crate::block_kernel::{self, BlockKernel, BlockKernelKind, Coordinate, Coordinates, Layout, Tied};
+use crate::types::fits_i32;
 
 /// In what form a program finds its operands.
 #[derive(Clone, Copy)]
@@ -185,7 +186,7 @@ impl<'p> Writer<'p> {
 
     /// The same where it goes through so many elements.
     pub(super) fn reaching(self, elements: i64) -> Writer<'p> {
-        let index = if elements > i64::from(i32::MAX) { Elem::I64 } else { self.index };
+        let index = if fits_i32(elements) { self.index } else { Elem::I64 };
         Writer { index, ..self }
     }
 
@@ -481,5 +482,5 @@ fn fits(product: &Product, blocks: Blocks) -> bool {
         let b = reach(&product.b, k, n)?.max(product.b.source.span);
         Some([a, b, c, y])
     };
-    all().is_some_and(|reached| reached.into_iter().all(|n| n <= i64::from(i32::MAX)))
+    all().is_some_and(|reached| reached.into_iter().all(fits_i32))
 }

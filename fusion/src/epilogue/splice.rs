@@ -9,6 +9,7 @@ use tilefuse_block::{CacheHint, Elem, Literal, Op, OpKind, Program, ScalarFn, Sh
 use crate::block_kernel::{Block, Coordinate};
 use crate::index::{Atom, Expr};
 use crate::kernel::{BlockRefusal, KExpr, KNode, Kernel, Refusal, Store};
+use crate::types::fits_i32;
 
 /// The access at which expressions are computed.
 #[derive(Clone, Debug)]
@@ -192,7 +193,7 @@ impl<'a> Splice<'a> {
             };
             sum.checked_add(most.checked_mul(factor.unsigned_abs())?)
         });
-        sum.is_some_and(|sum| sum <= i32::MAX as u64)
+        sum.is_some_and(fits_i32)
     }
 
     fn index_as(&mut self, expr: Expr, elem: Elem) -> Result<Value, Refusal> {

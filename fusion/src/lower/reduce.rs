@@ -11,7 +11,7 @@ use super::registry::Registry;
 use crate::args::{Args, wrap, wrap_all};
 use crate::graph::ValueRef;
 use crate::recording::Arg;
-use crate::types::Device;
+use crate::types::{Device, index_elem};
 
 pub(super) fn register(r: &mut Registry) {
     r.one(&["sum"], |cx, call| plain(cx, call, ReduceFn::Sum));
@@ -172,7 +172,7 @@ fn position(cx: &mut Cx, x: ValueRef, dims: &[usize], keep: bool, max: bool) -> 
     let &[dim] = dims else {
         return cx.full(Literal::int(Elem::I64, 0), &shape).filter(|_| dims.is_empty());
     };
-    let index = if shape[dim] < i64::from(i32::MAX) { Elem::I32 } else { Elem::I64 };
+    let index = index_elem(shape[dim]);
     let best = combine_extreme(cx, x, dims, true, max)?;
     let mut found = cx.map(ScalarFn::Eq, &[x, best])?;
     if cx.elem(x)?.is_float() {

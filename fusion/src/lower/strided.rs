@@ -12,6 +12,7 @@ use tilefuse_block::{Elem, Literal, ScalarFn};
 use super::cx::{Call, Cx};
 use super::registry::Registry;
 use crate::graph::ValueRef;
+use crate::types::index_elem;
 
 pub(super) fn register(r: &mut Registry) {
     r.one(&["as_strided"], as_strided);
@@ -122,7 +123,7 @@ fn fitted(cx: &mut Cx, value: ValueRef, length: i64) -> Option<ValueRef> {
 /// The elements by their positions, in the order of the dimensions.
 fn gathered(cx: &mut Cx, flat: ValueRef, strides: &Strides) -> Option<ValueRef> {
     let length = *cx.shape(flat).first()?;
-    let elem = if length < i64::from(i32::MAX) { Elem::I32 } else { Elem::I64 };
+    let elem = index_elem(length);
     let axes: Vec<Axis> = strides.order().into_iter().map(|at| strides.axes[at]).collect();
     let shape: Vec<i64> = axes.iter().map(|axis| axis.size).collect();
     let mut position = cx.literal(Literal::int(elem, strides.offset));

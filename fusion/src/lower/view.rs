@@ -1,11 +1,12 @@
 //! Operators that arrange elements: views, joins, splits, padding, and writes into a part.
 
-use tilefuse_block::{Elem, Literal, ScalarFn};
+use tilefuse_block::{Literal, ScalarFn};
 
 use super::cx::{Call, Cx, literal};
 use super::registry::Registry;
 use crate::args::{Number, movedim, slice_start, swapped, wrap, wrap_all};
 use crate::graph::ValueRef;
+use crate::types::index_elem;
 
 pub(super) fn register(r: &mut Registry) {
     r.one(
@@ -468,7 +469,7 @@ fn spread(
 
 /// Whether the position along a dimension is `start`, `start + step`, ..., `count` of them.
 fn inside(cx: &mut Cx, dim: usize, start: i64, step: i64, count: i64, shape: &[i64]) -> Option<ValueRef> {
-    let elem = if shape[dim] < i64::from(i32::MAX) { Elem::I32 } else { Elem::I64 };
+    let elem = index_elem(shape[dim]);
     let position = cx.iota(elem, shape, dim);
     if count == 1 {
         return cx.map_number(ScalarFn::Eq, position, start as f64);

@@ -6,6 +6,7 @@ use tilefuse_block::{Elem, Literal, ScalarFn, Value};
 use super::emit::Emitter;
 use super::error::{Result, ScheduleError};
 use crate::index::{Atom, Expr};
+use crate::types::fits_i32;
 
 impl Emitter<'_> {
     /// An index expression as a value: `i32` where every partial result fits, else `i64`.
@@ -31,7 +32,7 @@ impl Emitter<'_> {
             Atom::Var(_) => true,
             Atom::Div(e, _) | Atom::Mod(e, _) => self.fits_i32(e),
         });
-        inner && bound <= i32::MAX as u64
+        inner && fits_i32(bound)
     }
 
     fn largest(&self, expr: Expr) -> u64 {

@@ -20,6 +20,7 @@ use tilefuse_block::Program;
 
 use crate::kernel::Kernel;
 use crate::machine::Machine;
+use crate::types::fits_i32;
 
 pub use error::ScheduleError;
 pub use tiles::{Axis, Peel, Tiling, Walk};
@@ -58,7 +59,7 @@ pub fn schedule_with(
     align: &[u32],
 ) -> Result<Scheduled, ScheduleError> {
     let grid = tiling.grid(kernel);
-    if grid > i32::MAX as u64 {
+    if !fits_i32(grid) {
         return Err(ScheduleError::Grid(grid));
     }
     let program = emit::emit(name, kernel, &tiling, machine, align)?;

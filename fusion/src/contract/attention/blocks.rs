@@ -7,6 +7,7 @@ use super::ranges::{Ranges, written};
 use crate::contract::blocks::blocks_of;
 use crate::contract::product::Access;
 use crate::machine::HOST_PARTS;
+use crate::types::fits_i32;
 
 /// How attention is divided. Extents of tiles are powers of two.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -144,8 +145,8 @@ pub(super) fn fits(attention: &Attention, blocks: &Blocks) -> bool {
             y,
         ])
     };
-    let parts = blocks.ranges.is_none_or(|ranges| written(attention, ranges) <= i64::from(i32::MAX));
-    parts && all().is_some_and(|reached| reached.into_iter().all(|n| n <= i64::from(i32::MAX)))
+    let parts = blocks.ranges.is_none_or(|ranges| fits_i32(written(attention, ranges)));
+    parts && all().is_some_and(|reached| reached.into_iter().all(fits_i32))
 }
 
 /// The least power of two that is not less.

@@ -4,6 +4,7 @@ use tilefuse_block::{Elem, Program};
 
 use crate::block_kernel::{BlockKernel, BlockKernelKind, Coordinates, Layout, Tied};
 use crate::contract::call_kernels::Template;
+use crate::types::fits_i32;
 
 /// The most pixels of an instance.
 const MAX_PIXELS: u64 = 1024;
@@ -161,12 +162,12 @@ impl Conv {
 
     /// Whether all offsets that are computed fit into 32 bits, those of pixels that are masked off too.
     fn fits(&self) -> bool {
-        let most = self.reach().is_some_and(|n| n < 1 << 31);
+        let most = self.reach().is_some_and(fits_i32);
         let filters = self.filters.checked_add(64);
         let weights = filters.and_then(|n| n.checked_mul(self.depth())?.checked_mul(self.taps()));
         let result = filters
             .and_then(|n| n.checked_mul(self.batch)?.checked_mul(self.pixels().checked_add(MAX_PIXELS)?));
-        most && [weights, result].into_iter().all(|n| n.is_some_and(|n| n < 1 << 31))
+        most && [weights, result].into_iter().all(|n| n.is_some_and(fits_i32))
     }
 
     /// A bound of the offsets in the images.

@@ -19,6 +19,7 @@ use super::make::{LONGEST_PART, PART, Params, in_parts, int, multiply_add, read,
 use super::phase;
 use super::tile::Extents;
 use crate::block_kernel::{Coordinate, Coordinates};
+use crate::types::fits_i32;
 
 /// The most taps along a row: each is code of its own.
 const MAX_TAPS: u64 = 8;
@@ -47,7 +48,7 @@ pub(super) fn check(conv: &Conv, image: &Image, tile: &Extents) -> Result<(), &'
         }
         () if !u64::from(tile.pixels).is_multiple_of(conv.phases()) => Err("its stride is too large"),
         () if strides.into_iter().any(|s| s < 0) => Err("its images lie backwards"),
-        () if image.span.saturating_add(2 * overhang) >= 1 << 31 => Err("its images have too many elements"),
+        () if !fits_i32(image.span.saturating_add(2 * overhang)) => Err("its images have too many elements"),
         () if conv.depth() > 1 && conv.groups > 1 && !whole => Err("its groups are no whole vectors"),
         () if conv.is_depthwise() && conv.filters != conv.channels => Err("a channel has several filters"),
         () if conv.is_depthwise() && !contiguous => Err("its channels do not follow each other"),

@@ -15,7 +15,7 @@ use crate::contract::call_kernels::OperandKernel;
 use crate::contract::operand::Source;
 use crate::contract::pack::PACK;
 use crate::contract::prepack::Panels;
-use crate::types::{DType, Device, TensorType};
+use crate::types::{DType, Device, TensorType, fits_i32};
 
 /// The most channels of an instance.
 const CHANNELS: i64 = 32;
@@ -29,7 +29,7 @@ pub(super) fn of(
     device: Device,
 ) -> Option<OperandKernel> {
     let ty = TensorType::contiguous(DType::Elem(elem), &panels.shape(), device);
-    if ty.numel() >= 1 << 31 || filters.span >= 1 << 31 {
+    if !fits_i32(ty.numel()) || !fits_i32(filters.span) {
         return None;
     }
     let vectors = panels.width / i64::from(lanes);

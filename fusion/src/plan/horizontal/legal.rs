@@ -10,7 +10,7 @@ use super::super::ir::{KernelStep, Plan};
 use super::super::reasons::HorizontalRefusal;
 use crate::graph::ValueRef;
 use crate::machine::Machine;
-use crate::types::Device;
+use crate::types::{Device, fits_i32};
 
 /// Most pointers of a launch. CUDA takes 4096 bytes of parameters, twice as many.
 pub(super) const MAX_POINTERS: usize = 256;
@@ -84,7 +84,7 @@ pub(super) fn few_operations(operations: usize) -> Result<(), HorizontalRefusal>
 
 /// The grid is one.
 pub(super) fn one_grid(instances: u64) -> Result<(), HorizontalRefusal> {
-    if instances <= i32::MAX as u64 { Ok(()) } else { Err(HorizontalRefusal::Instances) }
+    if fits_i32(instances) { Ok(()) } else { Err(HorizontalRefusal::Instances) }
 }
 
 /// Parts are at most so many steps from each other.

@@ -7,6 +7,7 @@ use crate::block_kernel::{Coordinate, Coordinates};
 use crate::contract::conv::geometry::Conv;
 use crate::contract::conv::geometry::Image;
 use crate::contract::conv::make::{Params, int, read, wide, write};
+use crate::types::fits_i32;
 
 /// Where images and filters lie, and the order of the result.
 #[derive(Clone, Debug, PartialEq)]
@@ -79,7 +80,7 @@ impl Lie {
             let behind = natural(axis.stride)?.checked_mul(cells + 1)?;
             beyond = beyond.checked_add(behind.checked_mul(pitch)?)?;
             // The numbers of pixels and taps themselves.
-            natural(axis.out)?.checked_add(behind)?.checked_add(taps).filter(|&n| n < 1 << 31)?;
+            natural(axis.out)?.checked_add(behind)?.checked_add(taps).filter(|&n| fits_i32(n))?;
             pitch = pitch.checked_mul(natural(axis.out)?)?;
         }
         let images = self.image.span.checked_add(before.checked_mul(2)?)?;
@@ -88,7 +89,7 @@ impl Lie {
         let beyond = if self.last { beyond.checked_mul(filters)? } else { beyond };
         let result = planes.checked_mul(pitch)?.checked_add(beyond)?;
         let instances = i64::try_from(tile.instances(conv)).ok()?;
-        Some([images, self.span, result, instances].into_iter().all(|n| n < 1 << 31))
+        Some([images, self.span, result, instances].into_iter().all(fits_i32))
     }
 }
 
