@@ -16,17 +16,26 @@
 //!   drop-aliased-outputs  *    outputs in memory of others       -> these
 //!   drop-empty            *    what is empty, and what reads it  -> allocated only, and without it
 //!   store-gathered        *    sources of gathers                -> stored, where they are in no memory
-//!   split-reductions           long or crossing reductions       -> reductions of parts, and of these
+//!   divide-reductions          of columns beside rows, in blocks -> in two steps, where that pays
+//!   split-reductions           long reductions                   -> reductions of parts, and of these
+//! groups
+//!   group                      primitives                        -> a kernel or a libtorch call each, cheap ones where used
+//!   vertical-fusion            producers and consumers           -> one kernel, also as a prologue or an epilogue
+//!   retry-epilogues            those of block kernels            -> once more, now that more kernels are one
+//!   sibling-fusion             kernels that read the same        -> one kernel, also of rows and columns (mix-order)
+//!   tune                       tiles that are predicted          -> those that were measured, where asked for
 //! plan
-//!   group                      primitives                        -> kernels and libtorch calls in order
+//!   schedule                   groups                            -> block programs and libtorch calls in order
+//!   sink                       packed weights, short of memory   -> right before their first use
+//!   limit-memory               plans that hold too much          -> in another order, with kernels that end early
 //!   horizontal-fusion          small independent kernels         -> one launch
 //!   reinplace                  updates of the caller's tensors   -> written there by their kernels
 //!   outer-loop-fusion          kernels over the same rows        -> one loop over blocks of rows, on a processor
 //!   non-temporal-stores        large results                     -> by non-temporal stores, on a processor
 //! ```
 //!
-//! The graph is verified behind each pass in debug builds, and the plan at the end. Rewrites are counted and can be limited,
-//! see [`Rewrites`], but those of the passes with a star: grouping needs them all.
+//! The graph is verified after each pass in debug builds, and the plan at the end. Rewrites are counted and can be limited,
+//! see [`Rewrites`], but those of the passes with a star: those after them need them all.
 
 use std::fmt;
 use std::ops::RangeInclusive;
@@ -39,7 +48,7 @@ use crate::hints::Hints;
 use crate::lower::{LowerError, lower_counted};
 use crate::machine::Profile;
 use crate::place::Alignments;
-use crate::plan::{self, Plan, PlanError, Tuner};
+use crate::plan::{self, Early, Groups, Plan, PlanError, Rules, Schedules, Tuner};
 use crate::rewrites::Rewrites;
 use crate::select_attention::{Facts, NoFacts, select_attention};
 use crate::select_library::select_library;
@@ -60,8 +69,8 @@ pub struct Context<'a> {
     pub alignments: Alignments,
     /// Bytes that a call may hold at a time: a form that holds more is not taken for its speed.
     pub most_bytes: u64,
-    /// Chooses among schedules: the same choices give the same plan.
-    pub tuner: Box<Tuner<'a>>,
+    /// Chooses among schedules, if anything does: the same choices give the same plan.
+    pub tuner: Option<Box<Tuner<'a>>>,
     /// The rewrites that were made, and how many may be.
     pub rewrites: Rewrites,
     /// What the user asks for.
@@ -115,19 +124,25 @@ impl<'a> Context<'a> {
             },
             alignments: Alignments::default(),
             most_bytes: u64::MAX,
-            tuner: Box::new(|_| None),
+            tuner: None,
             rewrites: Rewrites::default(),
             hints: Hints::default(),
         }
+    }
+
+    fn rules(&self) -> Rules<'_> {
+        let Context { profile, alignments, rewrites, hints, .. } = self;
+        Rules { profile, alignments, rewrites, hints }
     }
 }
 
 /// A program between two passes.
 #[derive(Debug)]
-#[expect(clippy::large_enum_variant, reason = "there is one at a time")]
 pub enum Form {
     /// Before groups are made.
     Graph(Graph),
+    /// While they grow.
+    Groups(Groups),
     /// From there on.
     Plan(Plan),
 }
@@ -136,6 +151,7 @@ impl fmt::Display for Form {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Form::Graph(graph) => graph.fmt(f),
+            Form::Groups(groups) => groups.fmt(f),
             Form::Plan(plan) => plan.fmt(f),
         }
     }
@@ -164,8 +180,11 @@ pub struct Pass {
 /// What a pass rewrites.
 enum Run {
     Graph(fn(&mut Graph, &mut Context<'_>) -> Result<(), PipelineError>),
-    Group(fn(Graph, &mut Context<'_>) -> Result<Plan, PlanError>),
-    Plan(fn(Plan, &mut Context<'_>) -> Plan),
+    Group(fn(Graph, &mut Context<'_>) -> Result<Groups, PlanError>),
+    Fuse(fn(&mut Groups, Rules<'_>)),
+    Tune(fn(&mut Groups, &mut Context<'_>) -> Result<(), PlanError>),
+    Schedule(fn(Groups, &mut Context<'_>) -> Result<Plan, PlanError>),
+    Plan(fn(Plan, &mut Context<'_>) -> Result<Plan, PipelineError>),
 }
 
 /// Why there is no plan.
@@ -177,7 +196,7 @@ pub enum PipelineError {
     /// The primitive graph cannot be planned.
     #[error(transparent)]
     Plan(#[from] PlanError),
-    /// A pass got a graph where it takes a plan, or the other way round.
+    /// A pass got a form of a program that it does not take.
     #[error("{pass} is not run on this form of a program")]
     Form {
         /// The pass.
@@ -193,8 +212,8 @@ const fn graph(
     Pass { name, stage, run: Run::Graph(run) }
 }
 
-const fn steps(name: &'static str, run: fn(Plan, &mut Context<'_>) -> Plan) -> Pass {
-    Pass { name, stage: Stage::Plan, run: Run::Plan(run) }
+const fn planning(name: &'static str, run: Run) -> Pass {
+    Pass { name, stage: Stage::Plan, run }
 }
 
 /// The passes, in order.
@@ -245,14 +264,32 @@ pub const PASSES: &[Pass] = &[
         plan::store_sources(graph);
         Ok(())
     }),
-    graph("split-reductions", Stage::Plan, divide_reductions),
-    Pass { name: "group", stage: Stage::Plan, run: Run::Group(group) },
-    steps("horizontal-fusion", |plan, cx| plan::join(plan, &cx.profile, cx.most_bytes, &cx.rewrites)),
-    steps("reinplace", |plan, cx| plan::reinplace(plan, &cx.alignments, &cx.rewrites)),
-    steps("outer-loop-fusion", |plan, cx| {
-        plan::fuse_outer_loops(plan, &cx.profile, cx.most_bytes, &cx.rewrites)
+    graph("divide-reductions", Stage::Plan, divide_reductions),
+    graph("split-reductions", Stage::Plan, |graph, cx| {
+        plan::split_counted(graph, &cx.profile, &cx.rewrites);
+        Ok(())
     }),
-    steps("non-temporal-stores", |plan, cx| plan::mark_non_temporal(plan, cx.profile.machine, &cx.rewrites)),
+    planning("group", Run::Group(|graph, cx| plan::group(graph, Early::default(), cx.rules()))),
+    planning("vertical-fusion", Run::Fuse(plan::vertical_fusion)),
+    planning("retry-epilogues", Run::Fuse(plan::retry_epilogues)),
+    planning("sibling-fusion", Run::Fuse(plan::sibling_fusion)),
+    planning("tune", Run::Tune(tune)),
+    planning("schedule", Run::Schedule(|groups, cx| plan::schedule(groups, cx.rules()))),
+    planning("sink", Run::Plan(|plan, cx| Ok(plan::sink(plan, cx.most_bytes, &cx.rewrites)))),
+    planning("limit-memory", Run::Plan(limit_memory)),
+    planning(
+        "horizontal-fusion",
+        Run::Plan(|plan, cx| Ok(plan::join(plan, &cx.profile, cx.most_bytes, &cx.rewrites))),
+    ),
+    planning("reinplace", Run::Plan(|plan, cx| Ok(plan::reinplace(plan, &cx.alignments, &cx.rewrites)))),
+    planning(
+        "outer-loop-fusion",
+        Run::Plan(|plan, cx| Ok(plan::fuse_outer_loops(plan, &cx.profile, cx.most_bytes, &cx.rewrites))),
+    ),
+    planning(
+        "non-temporal-stores",
+        Run::Plan(|plan, cx| Ok(plan::mark_non_temporal(plan, cx.profile.machine, &cx.rewrites))),
+    ),
 ];
 
 /// Sees a program after each pass, and says whether to go on.
@@ -283,20 +320,37 @@ pub fn run(
 impl Pass {
     fn apply(&self, form: Form, cx: &mut Context<'_>) -> Result<Form, PipelineError> {
         cx.rewrites.begin(self.name);
-        match (&self.run, form) {
+        let form = match (&self.run, form) {
             (Run::Graph(run), Form::Graph(mut graph)) => {
                 run(&mut graph, cx)?;
-                debug_assert_eq!(crate::verify(&graph), Ok(()), "after {}", self.name);
-                Ok(Form::Graph(graph))
+                Form::Graph(graph)
             }
-            (Run::Group(run), Form::Graph(graph)) => Ok(Form::Plan(run(graph, cx)?)),
-            (Run::Plan(run), Form::Plan(plan)) => Ok(Form::Plan(run(plan, cx))),
-            _ => Err(PipelineError::Form { pass: self.name }),
+            (Run::Group(run), Form::Graph(graph)) => Form::Groups(run(graph, cx)?),
+            (Run::Fuse(run), Form::Groups(mut groups)) => {
+                run(&mut groups, cx.rules());
+                Form::Groups(groups)
+            }
+            (Run::Tune(run), Form::Groups(mut groups)) => {
+                run(&mut groups, cx)?;
+                Form::Groups(groups)
+            }
+            (Run::Schedule(run), Form::Groups(groups)) => Form::Plan(run(groups, cx)?),
+            (Run::Plan(run), Form::Plan(plan)) => Form::Plan(run(plan, cx)?),
+            _ => return Err(PipelineError::Form { pass: self.name }),
+        };
+        if let Form::Graph(graph) = &form {
+            debug_assert_eq!(crate::verify(graph), Ok(()), "after {}", self.name);
         }
+        Ok(form)
+    }
+
+    /// Whether it takes the groups of a graph, and makes groups or a plan of them.
+    fn takes_groups(&self) -> bool {
+        matches!(self.run, Run::Fuse(_) | Run::Tune(_) | Run::Schedule(_))
     }
 }
 
-/// A graph behind these stages, which do not make a plan.
+/// A graph after these stages, which do not make a plan.
 ///
 /// # Errors
 /// Where the graph is not well-formed.
@@ -307,18 +361,18 @@ pub fn lowered(
 ) -> Result<Graph, PipelineError> {
     match run(Form::Graph(graph), stages, cx, &mut |_, _| true)? {
         Form::Graph(graph) => Ok(graph),
-        Form::Plan(_) => Err(PipelineError::Form { pass: "select-kernels" }),
+        _ => Err(PipelineError::Form { pass: "select-kernels" }),
     }
 }
 
-/// The plan of a graph behind [`Stage::Kernels`].
+/// The plan of a graph after [`Stage::Kernels`].
 ///
 /// # Errors
 /// Where a kernel cannot be built.
 pub fn planned(graph: Graph, cx: &mut Context<'_>) -> Result<Plan, PipelineError> {
     match run(Form::Graph(graph), Stage::Plan..=Stage::Plan, cx, &mut |_, _| true)? {
         Form::Plan(plan) => Ok(plan),
-        Form::Graph(_) => Err(PipelineError::Form { pass: "group" }),
+        _ => Err(PipelineError::Form { pass: "schedule" }),
     }
 }
 
@@ -347,13 +401,44 @@ fn select_kernels(graph: &mut Graph, cx: &mut Context<'_>) -> Result<(), Pipelin
 }
 
 fn divide_reductions(graph: &mut Graph, cx: &mut Context<'_>) -> Result<(), PipelineError> {
-    let Context { profile, alignments, most_bytes, rewrites, hints, .. } = cx;
-    Ok(plan::divide_reductions(graph, profile, alignments, *most_bytes, (rewrites, hints))?)
+    let (profile, most_bytes, rewrites) = (cx.profile, cx.most_bytes, std::mem::take(&mut cx.rewrites));
+    let mut plan = |graph| scheduled(graph, Early::default(), Schedules::Predicted, cx);
+    let divided = plan::divide_reductions(graph, &profile, most_bytes, &rewrites, &mut plan);
+    cx.rewrites = rewrites;
+    divided
 }
 
-fn group(graph: Graph, cx: &mut Context<'_>) -> Result<Plan, PlanError> {
-    let Context { profile, alignments, most_bytes, tuner, rewrites, hints, .. } = cx;
-    plan::group_within(graph, profile, alignments, *most_bytes, &mut **tuner, (rewrites, hints))
+fn tune(groups: &mut Groups, cx: &mut Context<'_>) -> Result<(), PlanError> {
+    let Context { profile, alignments, tuner, rewrites, hints, .. } = cx;
+    let Some(tuner) = tuner else { return Ok(()) };
+    plan::tune(groups, Rules { profile, alignments, rewrites, hints }, &mut **tuner)
+}
+
+fn limit_memory(plan: Plan, cx: &mut Context<'_>) -> Result<Plan, PipelineError> {
+    let (most_bytes, rewrites) = (cx.most_bytes, std::mem::take(&mut cx.rewrites));
+    let mut replan = |graph, early, schedules| scheduled(graph, early, schedules, cx);
+    let limited = plan::limit_memory(plan, most_bytes, &rewrites, &mut replan);
+    cx.rewrites = rewrites;
+    limited
+}
+
+/// The plan that the passes from `group` to `schedule` make of a graph: one of several that a pass tries.
+pub(crate) fn scheduled(
+    graph: Graph,
+    early: Early,
+    schedules: Schedules,
+    cx: &mut Context<'_>,
+) -> Result<Plan, PipelineError> {
+    let tuner = if schedules == Schedules::Predicted { cx.tuner.take() } else { None };
+    let mut form = plan::group(graph, early, cx.rules()).map(Form::Groups).map_err(PipelineError::from);
+    for pass in PASSES.iter().filter(|pass| pass.takes_groups()) {
+        form = form.and_then(|form| pass.apply(form, cx));
+    }
+    cx.tuner = cx.tuner.take().or(tuner);
+    match form? {
+        Form::Plan(plan) => Ok(plan),
+        _ => Err(PipelineError::Form { pass: "schedule" }),
+    }
 }
 
 /// The primitive graph of a functional one in text form.
@@ -365,114 +450,4 @@ pub(crate) fn primitive(text: &str, profile: &Profile) -> Graph {
 }
 
 #[cfg(test)]
-mod tests {
-    #![allow(clippy::unwrap_used, reason = "tests")]
-    use super::{Context, Form, PASSES, Stage, run};
-    use crate::eval::{Precision, Sources, eval};
-    use crate::machine::Profile;
-    use crate::parse_graph;
-    use crate::rewrites::Rewrites;
-    use tilefuse_block::Data;
-
-    const MODEL: &str = "graph {
-      %0 = input 0 : f32[8,16]
-      %1 = param 0 : f32[4,16]
-      %2 = param 1 : f32[4]
-      %3 = aten::linear(input=%0, weight=%1, bias=%2) : f32[8,4]
-      %4 = aten::gelu(self=%3) : f32[8,4]
-      %5 = aten::softmax.int(self=%4, dim=1, dtype=None) : f32[8,4]
-      %6 = aten::t(self=%5) : f32[4,8]{1,4}
-      %7 = aten::t(self=%6) : f32[8,4]
-      outputs %7
-    }";
-
-    /// The program after a pass, and how many rewrites were made.
-    fn stopped(pass: &str, limit: Option<u64>) -> (Form, Rewrites) {
-        let profile = Profile::host(2);
-        let mut cx = Context::new(&profile);
-        cx.rewrites = Rewrites::at_most(limit);
-        let form = Form::Graph(parse_graph(MODEL).unwrap());
-        let form = run(form, Stage::Primitive..=Stage::Plan, &mut cx, &mut |name, _| name != pass).unwrap();
-        (form, cx.rewrites)
-    }
-
-    #[test]
-    fn names_are_distinct_and_each_pass_can_be_the_last() {
-        for (at, pass) in PASSES.iter().enumerate() {
-            assert!(PASSES[..at].iter().all(|other| other.name != pass.name && other.stage <= pass.stage));
-            let (form, _) = stopped(pass.name, None);
-            let is_plan = matches!(form, Form::Plan(_));
-            assert_eq!(is_plan, PASSES[..=at].iter().any(|pass| pass.name == "group"), "{}", pass.name);
-            assert!(!form.to_string().is_empty());
-        }
-    }
-
-    /// Every number of rewrites gives a program with the same meaning.
-    #[test]
-    fn rewrites_stop_at_a_limit() {
-        let data = |n: usize| Data::F32((0..n).map(|i| ((i * 29) % 13) as f32 / 7.0 - 0.8).collect());
-        let (inputs, params) = ([data(128)], [data(64), data(4)]);
-        let sources = Sources { inputs: &inputs, params: &params, ..Sources::default() };
-        let all = stopped("simplify", None);
-        let count = all.1.made();
-        assert!(count > 5, "{count}");
-        let mut last = Vec::new();
-        let mut lowered = 0;
-        for limit in 0..=count {
-            let (form, rewrites) = stopped("simplify", Some(limit));
-            assert_eq!(rewrites.made(), limit);
-            last.extend(rewrites.last());
-            let Form::Graph(graph) = form else { unreachable!() };
-            if graph.to_string().contains("aten::") {
-                continue;
-            }
-            lowered += 1;
-            let Form::Graph(whole) = &all.0 else { unreachable!() };
-            let results = [&graph, whole].map(|g| eval(g, sources, Precision::Exact).unwrap().outputs);
-            assert_eq!(results[0], results[1], "{limit}");
-        }
-        assert!(lowered > 1);
-        last.dedup();
-        assert_eq!(last[0], "lower");
-        assert!(last.iter().any(|last| last == "simplify/fold-views"), "{last:?}");
-    }
-
-    /// So many rewrites are made as may be, of whatever passes, and there is a plan of any number.
-    #[test]
-    fn any_number_of_rewrites_gives_a_plan() {
-        let (_, all) = stopped("", None);
-        let mut last: Vec<String> = Vec::new();
-        for limit in 0..=all.made() {
-            let (form, rewrites) = stopped("", Some(limit));
-            assert!(matches!(form, Form::Plan(_)));
-            assert_eq!(rewrites.made(), limit);
-            last.extend(rewrites.last());
-        }
-        for name in ["lower", "simplify/fold-views", "select-library", "group"] {
-            assert!(last.iter().any(|last| last == name), "{name}: {last:?}");
-        }
-    }
-
-    #[test]
-    fn kernels_that_are_not_merged_say_that_rewrites_are_limited() {
-        let (form, rewrites) = stopped("", None);
-        let Form::Plan(whole) = form else { unreachable!() };
-        let merges = rewrites.made() - stopped("split-reductions", None).1.made();
-        assert!(merges > 0);
-        let before = rewrites.made() - merges;
-        let Form::Plan(none) = stopped("", Some(before)).0 else { unreachable!() };
-        assert!(none.kernel_count() > whole.kernel_count());
-        let limited = |d: &&crate::plan::Decision| d.verdict == crate::plan::Verdict::Limit;
-        assert!(none.decisions.iter().any(|d| limited(&d)));
-        assert_eq!(crate::plan::Verdict::Limit.to_string(), "cut: the number of rewrites is limited");
-    }
-
-    /// A plan is no form that graphs are made of.
-    #[test]
-    fn a_pass_says_that_it_is_not_run_on_a_form() {
-        let (profile, stages) = (Profile::host(2), Stage::Primitive..=Stage::Plan);
-        let (plan, _) = stopped("", None);
-        let error = run(plan, stages, &mut Context::new(&profile), &mut |_, _| true).unwrap_err();
-        assert_eq!(error.to_string(), "lower is not run on this form of a program");
-    }
-}
+mod tests;

@@ -8,7 +8,7 @@ use tch::Tensor;
 use tilefuse_block::{Elem, Program};
 use tilefuse_codegen::host::HostOptions;
 use tilefuse_fusion::pipeline::{Context, Form, Selection, Stage};
-use tilefuse_fusion::plan::{Plan, StepKind};
+use tilefuse_fusion::plan::{Plan, StepKind, Tuner};
 use tilefuse_fusion::{
     Alignments, Alone, Device, Graph, MaybeKernel, NodeId, Op, Products, Profile, Recording, Rewrites,
     TensorType, pipeline,
@@ -275,7 +275,9 @@ impl<'t> Found<'t> {
             },
             alignments: alignments(trace, converted)?,
             most_bytes: eager.peak_bytes.saturating_add(options.workspace_bytes),
-            tuner: Box::new(|tunable| schedules.as_mut()?.choose(tunable)),
+            tuner: schedules.as_mut().map(|schedules| -> Box<Tuner<'a>> {
+                Box::new(|tunable| schedules.choose(tunable))
+            }),
             rewrites: Rewrites::at_most(options.max_rewrites),
             ..known
         })

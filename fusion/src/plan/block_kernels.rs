@@ -8,7 +8,7 @@ use smallvec::SmallVec;
 
 use super::built_block::BuiltBlock;
 use super::cost::{Cost, operations};
-use super::group::Planner;
+use super::groups::{Groups, Rules};
 use crate::block_kernel::{Alone, BlockKernel, Layout, Tied};
 use crate::epilogue::{Part, Rewrite, domain, rewrite, uses};
 use crate::graph::{NodeId, Op, ValueRef};
@@ -17,16 +17,16 @@ use crate::machine::Profile;
 use crate::place::{Strides, operand_place};
 use crate::types::{Dims, TensorType};
 
-impl<'a> Planner<'a> {
+impl Groups {
     /// Builds every block kernel alone; a call whose kernel is refused runs through libtorch.
-    pub(super) fn find_block_kernels(&mut self) {
+    pub(super) fn find_block_kernels(&mut self, rules: Rules<'_>) {
         for id in self.order.clone() {
             match &self.graph.node(id).kernel {
                 None => {}
                 Some(Err(reason)) => {
                     self.refused.insert(id, reason.clone());
                 }
-                Some(Ok(block)) => match self.build_block(id, block, &[id]) {
+                Some(Ok(block)) => match self.build_block(id, block, &[id], rules) {
                     Ok(built) => {
                         self.block_kernels.insert(id, built);
                     }
@@ -44,6 +44,7 @@ impl<'a> Planner<'a> {
         id: NodeId,
         block: &Arc<BlockKernel>,
         nodes: &[NodeId],
+        rules: Rules<'_>,
     ) -> Result<BuiltBlock, Refusal> {
         let inside: FxHashSet<NodeId> = nodes.iter().copied().collect();
         let node = self.graph.node(id);
@@ -95,11 +96,11 @@ impl<'a> Planner<'a> {
             rows: rows.as_ref(),
             materialized: &materialized,
         };
-        let align = |v: ValueRef| self.alignments.of(&self.graph.node(v.node).op);
+        let align = |v: ValueRef| rules.alignments.of(&self.graph.node(v.node).op);
         let (mut program, buffers) = rewrite("block", &parts, &align)?;
         program.locate(self.graph.loc(id));
         let flops = arithmetic(block, &operands, &results, rows.as_ref());
-        let cost = self.block_cost(&buffers, flops, id, block);
+        let cost = self.block_cost(&buffers, flops, (id, block), rules.profile);
         Ok(BuiltBlock { node: id, kernel: Arc::clone(block), program, buffers, bases, cost })
     }
 
@@ -111,7 +112,7 @@ impl<'a> Planner<'a> {
         inside: &FxHashSet<NodeId>,
     ) -> Result<Option<ValueRef>, Refusal> {
         let Layout::Strided { strides, offset } = layout else { return Ok(None) };
-        let place = operand_place(self.graph, value);
+        let place = operand_place(&self.graph, value);
         match () {
             () if inside.contains(&place.base.node) => Err(BlockRefusal::Strided.into()),
             () if place.strides == *strides && place.offset == *offset => Ok(Some(place.base)),
@@ -142,7 +143,7 @@ impl<'a> Planner<'a> {
         let space = Space { shape: Dims::from_slice(&shape), reduced, mix_order: None };
         let transparent = Arc::clone(&self.transparent);
         let group = Group { nodes, transparent, roots: roots.clone(), space };
-        let kernel = build(self.graph, &group, &Strides(self.graph), Some(&domain))?;
+        let kernel = build(&self.graph, &group, &Strides(&self.graph), Some(&domain))?;
         Ok(Part { kernel, roots })
     }
 
@@ -178,7 +179,7 @@ impl<'a> Planner<'a> {
         let nodes = inside.iter().copied().filter(|&n| n != id).collect();
         let transparent = Arc::clone(&self.transparent);
         let group = Group { nodes, transparent, roots: roots.clone(), space };
-        let kernel = build(self.graph, &group, &Strides(self.graph), Some(&domain))?;
+        let kernel = build(&self.graph, &group, &Strides(&self.graph), Some(&domain))?;
         Ok(Some(Part { kernel, roots }))
     }
 
@@ -213,8 +214,13 @@ impl<'a> Planner<'a> {
         found.map(usize::from).ok_or(BlockRefusal::PrologueStored.into())
     }
 
-    fn block_cost(&self, buffers: &[(ValueRef, bool)], flops: u64, id: NodeId, block: &BlockKernel) -> Cost {
-        let profile: &Profile = self.profile;
+    fn block_cost(
+        &self,
+        buffers: &[(ValueRef, bool)],
+        flops: u64,
+        (id, block): (NodeId, &BlockKernel),
+        profile: &Profile,
+    ) -> Cost {
         let bytes = |written: bool| -> u64 {
             buffers.iter().filter(|b| b.1 == written).map(|b| self.graph.ty(b.0).bytes()).sum()
         };
@@ -233,11 +239,16 @@ impl<'a> Planner<'a> {
     }
 
     /// A block kernel with more nodes in its loads and stores.
-    pub(super) fn build_around(&self, block: &BuiltBlock, nodes: &[NodeId]) -> Result<BuiltBlock, Refusal> {
+    pub(super) fn build_around(
+        &self,
+        block: &BuiltBlock,
+        nodes: &[NodeId],
+        rules: Rules<'_>,
+    ) -> Result<BuiltBlock, Refusal> {
         match block.kernel.alone {
             Some(Alone::Tiles) => Err(BlockRefusal::Tiles.into()),
             Some(Alone::Attention) => Err(BlockRefusal::Attention.into()),
-            None => self.build_block(block.node, &block.kernel, nodes),
+            None => self.build_block(block.node, &block.kernel, nodes, rules),
         }
     }
 }

@@ -5,17 +5,18 @@ use std::sync::Arc;
 use rustc_hash::FxHashSet;
 
 use super::built_block::BuiltBlock;
-use super::group::Planner;
+use super::groups::{Groups, Rules};
 use crate::graph::{NodeId, Op, ValueRef};
 use crate::kernel::Layouts;
 use crate::place::{Place, Strides, strided};
+use crate::rewrites::Rewrites;
 use crate::types::TensorType;
 
-impl Planner<'_> {
+impl Groups {
     /// Finds what must be in memory.
-    pub(super) fn demand(&mut self) {
-        self.find_transparent();
-        self.find_block_kernels();
+    pub(super) fn demand(&mut self, rules: Rules<'_>) {
+        self.find_transparent(rules.rewrites);
+        self.find_block_kernels(rules);
         let mut values: Vec<ValueRef> = Vec::new();
         for &id in &self.order {
             if self.is_extern(id) {
@@ -60,15 +61,17 @@ impl Planner<'_> {
     }
 
     pub(super) fn place(&self, value: ValueRef) -> Option<Place> {
-        strided(self.graph, value, &self.materialized, &|base| Strides(self.graph).strides(base).0)
+        strided(&self.graph, value, &self.materialized, &|base| Strides(&self.graph).strides(base).0)
     }
 
-    fn find_transparent(&mut self) {
-        let gathered = super::gather::bases(self.graph);
+    fn find_transparent(&mut self, rewrites: &Rewrites) {
+        let gathered = super::gather::bases(&self.graph);
         for &id in &self.order {
             let transparent = match &self.graph.node(id).op {
                 Op::View(_) | Op::Scalar(_) | Op::Iota { .. } => true,
-                Op::Map(_) | Op::Cast => !gathered.contains(&id) && self.is_cheap(id),
+                Op::Map(_) | Op::Cast => {
+                    !gathered.contains(&id) && self.is_cheap(id) && rewrites.allow("inline")
+                }
                 _ => false,
             };
             if transparent {

@@ -1,46 +1,43 @@
-//! Which reductions are split: those that must be, and those that are predicted to pay.
+//! Which reductions are made in two steps because that is predicted to pay.
 
-use super::early::Early;
-use super::ir::PlanError;
-use super::liveness::finish;
-use super::split::{in_blocks, split_counted, split_reductions};
-use super::{group, mix_order};
+use super::ir::Plan;
+use super::mix_order;
+use super::split::{in_blocks, split_reductions};
 use crate::graph::Graph;
-use crate::hints::Hints;
 use crate::machine::Profile;
-use crate::place::Alignments;
 use crate::rewrites::Rewrites;
 
-/// The pass `split-reductions`: reductions whose rows are too few to keep the machine busy, and where that is predicted to pay
-/// those of columns of a tensor whose rows are reduced as well, and of rows that a block program stores in parts.
-pub(crate) fn divide_reductions(
+/// The pass `divide-reductions`: makes reductions of columns of a tensor whose rows are reduced as well, or of rows that a block
+/// program stores in parts, in two steps, where that is predicted to pay. `plan` makes the plan of a graph.
+pub(crate) fn divide_reductions<E>(
     graph: &mut Graph,
     profile: &Profile,
-    alignments: &Alignments,
     most_bytes: u64,
-    (rewrites, hints): (&Rewrites, &Hints),
-) -> Result<(), PlanError> {
-    let mut divided = mix_order::divided(graph, profile);
+    rewrites: &Rewrites,
+    plan: &mut dyn FnMut(Graph) -> Result<Plan, E>,
+) -> Result<(), E> {
+    let mix_order = mix_order::divided(graph, profile).into_iter().map(|form| ("mix-order", form));
     // On a GPU a kernel over rows reads them once, and nothing else multiplies while an instance computes its epilogue.
-    divided.extend(in_blocks(graph).filter(|_| !profile.machine.is_gpu()));
-    split_counted(graph, profile, rewrites);
+    let in_blocks = in_blocks(graph).filter(|_| !profile.machine.is_gpu()).map(|form| ("rows", form));
+    let divided: Vec<(&'static str, Graph)> = mix_order.chain(in_blocks).collect();
     if divided.is_empty() || rewrites.is_spent() {
         return Ok(());
     }
-    let (early, all) = (Early::default(), Rewrites::default());
-    let plan =
-        |graph: &Graph| group::plan(graph.clone(), profile, alignments, &early, &mut |_| None, (&all, hints));
-    let mut least = plan(graph)?.predicted_us();
+    let mut planned = |graph: &Graph| {
+        let mut graph = graph.clone();
+        split_reductions(&mut graph, profile);
+        plan(graph)
+    };
+    let mut least = planned(graph)?.predicted_us();
     let mut best = None;
-    for mut form in divided {
-        split_reductions(&mut form, profile);
-        let plan = plan(&form)?;
+    for (name, form) in divided {
+        let plan = planned(&form)?;
         let predicted = plan.predicted_us();
-        if predicted < least && finish(plan).holds_at_most(most_bytes) {
-            (best, least) = (Some(form), predicted);
+        if predicted < least && plan.holds_at_most(most_bytes) {
+            (best, least) = (Some((name, form)), predicted);
         }
     }
-    if let Some(form) = best.filter(|_| rewrites.allow("split-reductions")) {
+    if let Some((_, form)) = best.filter(|(name, _)| rewrites.allow(name)) {
         *graph = form;
     }
     Ok(())

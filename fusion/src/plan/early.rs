@@ -17,7 +17,7 @@ use crate::place::Place;
 
 /// What a plan does to hold less.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Early {
+pub(crate) struct Early {
     /// Nodes that end their kernels.
     pub(super) nodes: FxHashSet<NodeId>,
     /// Whether steps follow the order of the recording where they can, not that of the graph, at whose end are the nodes that
@@ -130,7 +130,7 @@ fn peak(plan: &Plan, made: &FxHashMap<ValueRef, usize>, last: &FxHashMap<ValueRe
     held.enumerate().max_by_key(|&(at, held)| (held, std::cmp::Reverse(at))).map(|(at, _)| at)
 }
 
-/// The nodes of a kernel that read a value, are smaller together, and could be computed right behind it.
+/// The nodes of a kernel that read a value, are smaller together, and could be computed right after it.
 fn readers(
     plan: &Plan,
     kernel: &KernelStep,

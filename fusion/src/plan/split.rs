@@ -34,8 +34,8 @@ pub fn split_reductions(graph: &mut Graph, profile: &Profile) {
     split_counted(graph, profile, &Rewrites::default());
 }
 
-/// [`split_reductions`] with no more of them than rewrites may be made.
-pub(super) fn split_counted(graph: &mut Graph, profile: &Profile, rewrites: &Rewrites) {
+/// The pass `split-reductions`: [`split_reductions`] with no more of them than rewrites may be made.
+pub(crate) fn split_counted(graph: &mut Graph, profile: &Profile, rewrites: &Rewrites) {
     let nodes: Vec<NodeId> = graph.ids().collect();
     for id in nodes {
         if let Op::Reduce { combine, dims } = &graph.node(id).op {
@@ -52,7 +52,7 @@ fn split(graph: &mut Graph, id: NodeId, combine: Combiner, dims: &[u8], profile:
     let ty = graph.ty(operand).clone();
     let reduced: i64 = dims.iter().map(|&d| ty.shape[usize::from(d)]).product();
     let rows = ty.numel() / reduced.max(1);
-    // Where neighbours in memory are kept apart, one instance takes many rows side by side.
+    // Where neighbours in memory are kept apart, one instance takes many adjacent rows.
     let inner_is_kept = ty.rank() > 0 && !dims.contains(&(ty.rank() as u8 - 1));
     let workers = profile.workers as i64;
     let (beside, least, wanted) = match (inner_is_kept, profile.machine.is_gpu()) {

@@ -1,9 +1,9 @@
-//! The order of units while they merge: every unit stands behind those that it needs.
+//! The order of units while they merge: every unit stands after those that it needs.
 
 use rustc_hash::FxHashSet;
 
 /// Units in an order in which they can run. A unit that was merged away keeps a place that means nothing.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Sequence {
     units: Vec<usize>,
     /// Position of each unit in `units`.
@@ -20,9 +20,14 @@ pub(super) struct Contraction {
 }
 
 impl Sequence {
-    /// Units `0..count`, each behind those that it needs.
+    /// Units `0..count`, each after those that it needs.
     pub(super) fn new(count: usize) -> Sequence {
         Sequence { units: (0..count).collect(), position: (0..count).collect() }
+    }
+
+    /// All units that there have been, in order.
+    pub(super) fn iter(&self) -> impl Iterator<Item = usize> + '_ {
+        self.units.iter().copied()
     }
 
     /// How two units can become one; `None` if a third needs the one and feeds the other.
@@ -43,7 +48,7 @@ impl Sequence {
                 if user == second && at != first {
                     return None;
                 }
-                // A path leads forward only: what stands behind the second unit cannot come back to it.
+                // A path leads forward only: what stands after the second unit cannot come back to it.
                 if self.position[user] < end && after.insert(user) {
                     stack.push(user);
                 }
@@ -52,7 +57,7 @@ impl Sequence {
         Some(Contraction { first, second, after })
     }
 
-    /// Makes the two units neighbours, behind what the second needs and before what needs the first.
+    /// Makes the two units neighbours, after what the second needs and before what needs the first.
     pub(super) fn contract(&mut self, contraction: &Contraction) {
         let Contraction { first, second, after } = contraction;
         let (start, end) = (self.position[*first], self.position[*second]);

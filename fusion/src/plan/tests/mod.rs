@@ -2,6 +2,7 @@
 
 mod block_kernels;
 mod cascade;
+mod groups;
 mod kinds;
 mod memory;
 mod mix_order;

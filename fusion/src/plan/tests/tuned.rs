@@ -25,7 +25,7 @@ fn planned(graph: &Graph, profile: &Profile, choice: usize) -> (Plan, Vec<usize>
         let us = (0..count).map(|at| Some(at as f64)).collect();
         (choice < count).then_some(Tuned { choice, us, remembered: false })
     };
-    let mut cx = Context { tuner: Box::new(tuner), ..Context::new(profile) };
+    let mut cx = Context { tuner: Some(Box::new(tuner)), ..Context::new(profile) };
     let plan = pipeline::planned(graph.clone(), &mut cx).unwrap();
     drop(cx);
     assert_eq!(verify(&plan), Ok(()));

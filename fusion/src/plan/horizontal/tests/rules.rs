@@ -10,8 +10,8 @@ use crate::block_kernel::BlockKernelKind;
 use crate::enum_variants::{Variants, variants};
 use crate::graph::ValueRef;
 use crate::machine::Profile;
-use crate::place::Alignments;
-use crate::plan::{KernelKind, KernelStep, Plan, PlanError, StepKind, group, liveness, verify};
+use crate::pipeline::{Context, scheduled};
+use crate::plan::{Early, KernelKind, KernelStep, Plan, PlanError, Schedules, StepKind, liveness, verify};
 use crate::rewrites::Rewrites;
 use crate::text::parse_graph;
 use crate::types::Device;
@@ -28,6 +28,12 @@ fn one() -> (Plan, KernelStep) {
     let plan = planned(ONE, &gpu());
     let kernel = kernels(&plan)[0].clone();
     (plan, kernel)
+}
+
+/// The plan of a graph before kernels share launches.
+fn vertical(text: &str) -> Plan {
+    let (graph, mut cx) = (parse_graph(text).unwrap(), Context::new(&gpu()));
+    scheduled(graph, Early::default(), Schedules::Predicted, &mut cx).unwrap()
 }
 
 fn launch(change: impl FnOnce(&mut KernelStep)) -> Result<Launch, HorizontalRefusal> {
@@ -203,15 +209,7 @@ fn nothing_moves_past_a_call_with_an_effect() {
   outputs %2, %4
 }
 ";
-    let vertical = group::plan(
-        parse_graph(text).unwrap(),
-        &gpu(),
-        &Alignments::default(),
-        &Default::default(),
-        &mut |_| None,
-        (&Rewrites::default(), &Default::default()),
-    )
-    .unwrap();
+    let vertical = vertical(text);
     assert_eq!(join(vertical.clone(), &gpu(), u64::MAX, &Rewrites::default()).kernel_count(), 1);
     let mut plan = vertical;
     let note = plan.graph.ids().find(|id| id.index() == 3).unwrap();
@@ -291,15 +289,7 @@ fn plans_whose_parts_need_each_other_are_refused() {
 /// Each kernel that joins others is a rewrite.
 #[test]
 fn joins_stop_at_a_limit() {
-    let vertical = group::plan(
-        parse_graph(BIASES).unwrap(),
-        &gpu(),
-        &Alignments::default(),
-        &Default::default(),
-        &mut |_| None,
-        (&Rewrites::default(), &Default::default()),
-    )
-    .unwrap();
+    let vertical = vertical(BIASES);
     let all = Rewrites::default();
     let whole = join(vertical.clone(), &gpu(), u64::MAX, &all);
     let saved = (vertical.kernel_count() - whole.kernel_count()) as u64;

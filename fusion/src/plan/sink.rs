@@ -1,15 +1,28 @@
-//! Steps that run as late as they can: what a kernel makes of nothing but inputs and parameters, such as a weight that is
+//! Sinking: steps that run as late as they can. What a kernel makes of nothing but inputs and parameters, such as a weight that is
 //! packed for a product, is held only from its first use on. No input or parameter is held any longer for it.
 
 use rustc_hash::FxHashMap;
 
 use super::ir::{Plan, Step, StepKind};
 use super::liveness;
+use super::memory_limit::{PARTIAL_SUMS_BYTES, held_within};
 use crate::graph::{Op, ValueRef};
 use crate::place::Place;
+use crate::rewrites::Rewrites;
+
+/// The pass `sink`: puts each such step right before the first that reads its result, where a plan holds more than it may, and
+/// less then.
+pub(crate) fn sink(plan: Plan, most_bytes: u64, rewrites: &Rewrites) -> Plan {
+    let held = held_within(&plan, most_bytes);
+    if held <= most_bytes.saturating_add(PARTIAL_SUMS_BYTES) {
+        return plan;
+    }
+    let sunk = sunk(plan.clone());
+    if held_within(&sunk, most_bytes) < held && rewrites.allow("sink") { sunk } else { plan }
+}
 
 /// The plan with each such step right before the first that reads its result.
-pub(super) fn late(mut plan: Plan) -> Plan {
+pub(super) fn sunk(mut plan: Plan) -> Plan {
     let maker: FxHashMap<ValueRef, usize> = plan
         .steps
         .iter()
@@ -40,7 +53,7 @@ pub(super) fn late(mut plan: Plan) -> Plan {
     liveness::finish(plan)
 }
 
-/// Appends a step behind those that make what it reads.
+/// Appends a step after those that make what it reads.
 fn append(
     at: usize,
     steps: &[Step],

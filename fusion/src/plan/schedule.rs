@@ -1,27 +1,46 @@
-//! From units to the steps of a plan: their order, their programs and names.
+//! From groups to the steps of a plan: their order, their programs and names.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
+use std::time::Instant;
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::built_block::BuiltBlock;
-use super::group::{Built, Planner, Unit, UnitKernel};
+use super::groups::{Built, Groups, Rules, Unit, UnitKernel};
 use super::in_place;
-use super::ir::{ExternStep, KernelKind, KernelStep, PlanError, Step, StepKind};
-use super::tuned;
-use super::tuner::Tuner;
+use super::ir::{ExternStep, KernelKind, KernelStep, Plan, PlanError, Step, StepKind};
+use super::liveness;
+use super::memory::Memory;
 use crate::graph::{NodeId, Op, ValueRef};
 use crate::kernel::{KNode, Kernel};
 use crate::lower::not_lowered;
-use crate::place::Place;
+use crate::place::{Alignments, Place};
 use crate::schedule::{Tiling, schedule_with};
 
-impl Planner<'_> {
-    pub(super) fn steps(
-        &self,
-        tuner: &mut Tuner<'_>,
-    ) -> Result<(Vec<Step>, Vec<tilefuse_block::Program>), PlanError> {
+/// The pass `schedule`: a step for each group, with its block program, and memory for what they write.
+pub(crate) fn schedule(groups: Groups, rules: Rules<'_>) -> Result<Plan, PlanError> {
+    let start = Instant::now();
+    let (steps, programs) = groups.steps(rules)?;
+    let scheduling = groups.scheduling + start.elapsed();
+    let (outputs, updates) = groups.results();
+    Ok(liveness::finish(Plan {
+        graph: groups.graph,
+        programs,
+        steps,
+        outputs,
+        updates,
+        copied: Vec::new(),
+        memory: Memory::default(),
+        outer_loops: Vec::new(),
+        outer_loop_refusals: Vec::new(),
+        decisions: groups.decisions,
+        scheduling,
+    }))
+}
+
+impl Groups {
+    fn steps(&self, rules: Rules<'_>) -> Result<(Vec<Step>, Vec<tilefuse_block::Program>), PlanError> {
         let mut programs = Vec::new();
         let mut known: FxHashMap<String, usize> = FxHashMap::default();
         let mut steps = Vec::new();
@@ -33,7 +52,7 @@ impl Planner<'_> {
                     StepKind::Kernel(self.block_step(unit, block, &mut programs, &mut known)?)
                 }
                 Some(UnitKernel::Generated(built)) => {
-                    StepKind::Kernel(self.kernel_step(unit, built, &mut programs, &mut known, tuner)?)
+                    StepKind::Kernel(self.kernel_step(unit, built, rules, &mut programs, &mut known)?)
                 }
             }));
         }
@@ -41,7 +60,7 @@ impl Planner<'_> {
     }
 
     /// Units in an order that respects dependencies and otherwise follows the graph's, or the recording's.
-    fn unit_order(&self) -> Result<Vec<usize>, PlanError> {
+    pub(super) fn unit_order(&self) -> Result<Vec<usize>, PlanError> {
         let alive: Vec<usize> = (0..self.units.len()).filter(|&u| self.units[u].is_some()).collect();
         let next =
             |unit: usize| -> FxHashSet<usize> { self.next_units(unit).filter(|&n| n != unit).collect() };
@@ -73,7 +92,7 @@ impl Planner<'_> {
         let Op::Aten(call) = &self.graph.node(node).op else {
             return ExternStep { node, operands: Vec::new(), reason: None };
         };
-        // Behind those of the call are what a kernel in its place would take.
+        // After those of the call are what a kernel in its place would take.
         let operands = self.graph.operands(node).into_iter().take(call.operand_count());
         let operands: Vec<Place> = operands.map(|v| self.place_or_self(v)).collect();
         let types = self.graph.operands(node);
@@ -109,18 +128,15 @@ impl Planner<'_> {
         &self,
         unit: &Unit,
         built: &Built,
+        rules: Rules<'_>,
         programs: &mut Vec<tilefuse_block::Program>,
         known: &mut FxHashMap<String, usize>,
-        tuner: &mut Tuner<'_>,
     ) -> Result<KernelStep, PlanError> {
-        let align = |v: ValueRef| self.alignments.of(&self.graph.node(v.node).op);
-        let align: Vec<u32> = built.kernel.buffers.iter().map(|b| align(b.value)).collect();
+        let align = self.alignments_of(built, rules.alignments);
         let name = self.kernel_name(&unit.nodes);
-        let machine = self.profile.machine;
+        let machine = rules.profile.machine;
         let scheduled = schedule_with(&name, &built.kernel, built.tiling.clone(), machine, &align)
             .map_err(|error| PlanError::Schedule { node: self.label(unit.nodes[0]), error })?;
-        let chosen = tuned::choose(&name, built, scheduled, &align, self.profile, tuner);
-        let (scheduled, tuned) = (chosen.scheduled, chosen.tuned);
         let program = *known.entry(scheduled.program.to_string()).or_insert_with(|| {
             programs.push(scheduled.program);
             programs.len() - 1
@@ -128,14 +144,14 @@ impl Planner<'_> {
         Ok(KernelStep {
             program,
             grid: [scheduled.grid, 1, 1],
-            buffers: built.kernel.buffers.iter().map(|b| (b.value, b.written)).collect(),
+            buffers: built.buffers(),
             checks: built.kernel.checks(),
-            in_place: in_place::pairs(self.graph, &built.kernel, &scheduled.tiling),
+            in_place: in_place::pairs(&self.graph, &built.kernel, &scheduled.tiling),
             nodes: unit.nodes.clone(),
             kind: kind_of(&built.kernel, &scheduled.tiling),
             tiling: Some(scheduled.tiling),
             schedule: String::new(),
-            tuned,
+            tuned: built.tuned.clone(),
             bytes_read: built.cost.bytes_read,
             bytes_written: built.cost.bytes_written,
             flops: built.cost.flops,
@@ -146,8 +162,14 @@ impl Planner<'_> {
         })
     }
 
+    /// The alignment in bytes of each buffer of a kernel.
+    pub(super) fn alignments_of(&self, built: &Built, alignments: &Alignments) -> Vec<u32> {
+        let of = |value: ValueRef| alignments.of(&self.graph.node(value.node).op);
+        built.kernel.buffers.iter().map(|buffer| of(buffer.value)).collect()
+    }
+
     /// `fused_add_layer_norm` from the operators that the nodes come from.
-    fn kernel_name(&self, nodes: &[NodeId]) -> String {
+    pub(super) fn kernel_name(&self, nodes: &[NodeId]) -> String {
         let mut parts: Vec<String> = Vec::new();
         for &id in nodes {
             let label = self.label(id);
@@ -167,13 +189,13 @@ impl Planner<'_> {
         format!("fused_{}", parts.join("_"))
     }
 
-    pub(super) fn results(&self) -> (Vec<Place>, Vec<(NodeId, Place)>) {
+    fn results(&self) -> (Vec<Place>, Vec<(NodeId, Place)>) {
         let outputs = self.graph.outputs.iter().map(|&v| self.place_or_self(v)).collect();
         let updates = self.graph.updates.iter().map(|u| (u.target, self.place_or_self(u.value))).collect();
         (outputs, updates)
     }
 
-    fn place_or_self(&self, value: ValueRef) -> Place {
+    pub(super) fn place_or_self(&self, value: ValueRef) -> Place {
         self.place(value).unwrap_or(Place::Value(value))
     }
 }
