@@ -64,13 +64,9 @@ const STARTING: f64 = 8.0;
 /// Instances per thread that even out differences between threads.
 const SHARES: i64 = 3;
 
-/// The blocks of a product on so many threads; `panels` says whether the right operand lies in panels of its columns.
-pub(super) fn choose(product: &Product, threads: u32, panels: bool) -> Blocks {
-    if product.m <= MAX_STREAMED_ROWS {
-        few_rows(product, threads)
-    } else {
-        many_rows(product, threads, panels)
-    }
+/// Whether so few rows wait for the right operand, however they are computed.
+pub(super) fn are_few(rows: i64) -> bool {
+    rows <= MAX_STREAMED_ROWS
 }
 
 /// Rows that blocks over panels compute, those behind the last one too: of blocks of so many rows, whatever the number of
@@ -81,17 +77,12 @@ pub(super) fn rows_computed(product: &Product) -> i64 {
 
 /// Whether rows of the right operand are read side by side.
 pub(super) fn streams(product: &Product) -> bool {
-    product.m <= MAX_STREAMED_ROWS && product.b.matrix[0] == 1
-}
-
-/// Columns of a panel of the right operand; `None` where reading it as it lies is as good.
-pub(super) fn panel_width(product: &Product) -> Option<i64> {
-    (product.m > MAX_STREAMED_ROWS).then(|| columns(product).into())
+    are_few(product.m) && product.b.matrix[0] == 1
 }
 
 /// Columns of a block of many rows: as many as a block of registers is wide, or half of that where fewer are then
 /// computed for nothing.
-fn columns(product: &Product) -> u32 {
+pub(super) fn columns(product: &Product) -> u32 {
     let widest = if product.elem == Elem::F64 { 32 } else { 64 };
     let time = |width: u32| {
         let factor = if width == widest { 1.0 } else { NARROW };
@@ -111,8 +102,9 @@ pub(super) fn blocks_of(extent: i64, block: u32) -> i64 {
     extent.div_euclid(i64::from(block)) + i64::from(extent.rem_euclid(i64::from(block)) != 0)
 }
 
-/// Wide enough to read long pieces of memory, narrow enough for every thread to have some.
-fn few_rows(product: &Product, threads: u32) -> Blocks {
+/// The blocks of a product on so many threads as sums of rows: wide enough to read long pieces of memory, narrow enough for every thread
+/// to have some.
+pub(super) fn sums(product: &Product, threads: u32) -> Blocks {
     let batch: i64 = product.batch.iter().product();
     let along_depth = product.b.matrix[0] == 1;
     let enough = i64::from(threads) * SHARES;
@@ -126,7 +118,9 @@ fn few_rows(product: &Product, threads: u32) -> Blocks {
     Blocks { form: Form::Sums, rows, columns, depth, grid: None }
 }
 
-fn many_rows(product: &Product, threads: u32, panels: bool) -> Blocks {
+/// The blocks of a product on so many threads as products of blocks; `panels` says whether the right operand lies in panels of its
+/// columns.
+pub(super) fn dots(product: &Product, threads: u32, panels: bool) -> Blocks {
     let wide = if product.elem == Elem::F64 { 2 } else { 1 };
     let columns = columns(product);
     let most = if panels { PANEL_ROWS } else { 256 };

@@ -8,12 +8,13 @@
 
 use std::fmt;
 
-use super::call_kernels::{OperandKernel, Template};
+use super::call_kernels::Template;
 use super::choices::{has_unaligned_rows, templates};
 use super::epilogue::has_epilogue;
 use super::host::{Host, Vectors};
+use super::price::predict;
 use super::products::Products;
-use super::{blocks, conv, product, vnni};
+use super::{blocks, conv, product};
 use crate::channels_last;
 use crate::graph::{AtenCall, Graph, NodeId, Op, ValueRef};
 use crate::machine::Profile;
@@ -134,9 +135,10 @@ pub(super) fn choose(
     if !here || graph.node(node).kernel.is_some() || !call.writes.is_empty() || call.random {
         return None;
     }
-    let all =
-        templates(graph, node, call.form.as_ref()?, (profile, host)).map_err(|declined| declined.to_string());
-    let all = match all.and_then(|all| within(all, most_bytes.max(FREE_BYTES))) {
+    let most_bytes = most_bytes.max(FREE_BYTES);
+    let limits = (products == Products::Measured, most_bytes);
+    let all = templates(graph, node, call.form.as_ref()?, (profile, host), limits);
+    let all = match all.map_err(|declined| declined.to_string()).and_then(|all| within(all, most_bytes)) {
         Ok(all) => all,
         Err(why) => return Some((None, Some(why))),
     };
@@ -256,35 +258,3 @@ fn margin(candidate: &Candidate<'_>, predicted: Times) -> f64 {
         _ => 1.0 / MARGIN,
     }
 }
-
-/// What a kernel and its call take by typical figures.
-fn predict(template: &Template, profile: &Profile) -> Times {
-    let moving = |bytes: f64| bytes / profile.bandwidth / 1000.0;
-    let us = |rate: f64| (template.flops / rate / 1000.0).max(moving(template.bytes));
-    let working = template.operand_kernels.iter().find(|own| own.computes).map(|own| &own.kernel);
-    let instances: f64 = working.unwrap_or(&template.kernel).grid.iter().map(|&n| f64::from(n)).product();
-    let busy = if profile.machine.is_gpu() { 1.0 } else { (instances / profile.workers as f64).min(1.0) };
-    let rates = profile.products;
-    let packed = template.packs_operands();
-    let pack_us = |own: &OperandKernel| moving(2.0 * own.ty.bytes() as f64) + profile.launch_us;
-    let packing_us: f64 = template.operand_kernels.iter().map(pack_us).sum();
-    // libtorch's library has the same instructions, and packs weights at every call.
-    let in_groups = |rate: f64| (if packed { PACKED_VNNI_RATE * rate } else { rate }, 0.5 * rate);
-    let (ours, theirs) = match template.group() {
-        vnni::PAIR => in_groups(rates.pairs),
-        vnni::QUAD => in_groups(rates.quads),
-        _ if packed => (PACKED_RATE * rates.generated, rates.aligned),
-        _ => (template.shares[0] * rates.generated, template.shares[1] * rates.aligned),
-    };
-    Times {
-        generated_us: us(ours) / busy + packing_us + profile.launch_us,
-        library_us: us(theirs) + 2.0 * profile.launch_us,
-        measured: false,
-    }
-}
-
-/// The rate of products over operands that were packed, in that over those as they lie.
-const PACKED_RATE: f64 = 1.4;
-
-/// The same in groups, in the rate over packed weights.
-const PACKED_VNNI_RATE: f64 = 0.45;

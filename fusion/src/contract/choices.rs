@@ -3,29 +3,30 @@
 use super::call_kernels::Template;
 use super::declined::Declined;
 use super::epilogue::column_vectors;
-use super::host::{Host, Vectors};
-use super::prepack::Panels;
-use super::product::Product;
-use super::template::Operands;
-use super::warpgroup::Schedule;
-use super::{attention, blocks, conv, pack, prepack, product, split_k, template, vnni, warpgroup};
+use super::host::Host;
+use super::{attention, conv, product, schedule, warpgroup};
 use crate::block_kernel::BlockKernel;
 use crate::graph::{Graph, NodeId};
 use crate::library_form::{ContractionForm, LibraryForm};
 use crate::machine::{Machine, Profile};
 
 /// The kernels of a contraction or of attention, the most likely one first, or why there are none; for a GPU where there is no
-/// host.
+/// host. Those of products pack operands in at most so many bytes, and where they are `measured`, others are among them that may be
+/// as quick.
 pub(super) fn templates(
     graph: &Graph,
     node: NodeId,
     form: &LibraryForm,
     (profile, host): (&Profile, Option<Host>),
+    (measured, most_bytes): (bool, u64),
 ) -> Result<Vec<Template>, Declined> {
     let Some(host) = host else { return on_gpu(graph, node, form, profile) };
     let all = match form {
         LibraryForm::Contraction(form) if form.window.is_some() => of_windows(graph, node, form, host),
-        LibraryForm::Contraction(form) => over(graph, node, &product::of(graph, node, form)?, host),
+        LibraryForm::Contraction(form) => {
+            let product = product::of(graph, node, form)?;
+            schedule::on_host(graph, node, &product, (profile, host), (measured, most_bytes))
+        }
         LibraryForm::Attention(form) => attention::templates(graph, node, form, host)?,
     };
     if !all.is_empty() {
@@ -79,13 +80,12 @@ fn by_warpgroups(
     let unaligned = has_unaligned_rows(graph, node, form);
     let slow = profile.products.unaligned / profile.products.aligned;
     let all = warpgroup::schedules(&product, (profile, processors), vectors)?;
-    let kernels = all.into_iter().filter_map(|Schedule { blocks, parts, shares: [ours, theirs] }| {
-        let template = match parts {
-            1 => template::with(&product, blocks, Operands::of(&product))?,
-            _ => split_k::template(graph, node, &product, (blocks, parts))?,
-        };
-        let shares = [ours, if unaligned { theirs.min(slow) } else { theirs }];
-        Some(Template { shares, result_layout: result_layout.clone(), ..template })
+    let kernels = all.into_iter().filter_map(|mut schedule| {
+        if unaligned {
+            schedule.shares[1] = schedule.shares[1].min(slow);
+        }
+        let template = schedule.template(graph, node, &product)?;
+        Some(Template { result_layout: result_layout.clone(), ..template })
     });
     Ok(kernels.collect())
 }
@@ -102,65 +102,6 @@ fn of_windows(graph: &Graph, node: NodeId, form: &ContractionForm, host: Host) -
     let clear = packed.as_ref().is_some_and(|packed| packed.result_layout.is_some() || transposed);
     let as_it_lies = if clear { None } else { conv::template(graph, node, form, host.threads) };
     packed.into_iter().chain(as_it_lies).collect()
-}
-
-/// The kernels of a product.
-fn over(graph: &Graph, node: NodeId, product: &Product, host: Host) -> Vec<Template> {
-    match over_weight(graph, node, product, host) {
-        Some(template) => vec![template],
-        None => over_operand(graph, node, product, host),
-    }
-}
-
-/// The kernel of a product over a weight that is packed.
-fn over_weight(graph: &Graph, node: NodeId, product: &Product, host: Host) -> Option<Template> {
-    let vectors = host.packs?;
-    if let Some(panels) = in_groups(graph, node, product, host) {
-        return in_panels(graph, node, product.clone(), panels, host.threads);
-    }
-    in_rows(graph, node, product, vectors).or_else(|| {
-        let panels = prepack::panels(graph, node, product, blocks::panel_width(product)?)?;
-        in_panels(graph, node, product.clone(), panels, host.threads)
-    })
-}
-
-/// The kernels of a product whose right operand lies anywhere.
-fn over_operand(graph: &Graph, node: NodeId, product: &Product, host: Host) -> Vec<Template> {
-    let packed = pack::product(graph, node, product.clone(), host);
-    let clear = packed.as_ref().is_some_and(|packed| pack::is_clear(product, packed));
-    let as_it_lies = if clear { None } else { template::of(product, host.threads, None) };
-    as_it_lies.into_iter().chain(packed).collect()
-}
-
-/// The panels of a product's right operand with rows side by side, where there are instructions for these.
-fn in_groups(graph: &Graph, node: NodeId, product: &Product, host: Host) -> Option<Panels> {
-    let group = vnni::group(product, host).filter(|_| host.packs.is_some())?;
-    let panels = prepack::panels(graph, node, product, vnni::width(product))?;
-    Some(panels.in_groups(group, vnni::depth(product).into()))
-}
-
-/// The kernel of a product over a weight that is computed as a convolution.
-fn in_rows(graph: &Graph, node: NodeId, product: &Product, vectors: Vectors) -> Option<Template> {
-    let rows = conv::Rows::of(product, vectors)?;
-    let panels = prepack::panels(graph, node, product, rows.width())?;
-    rows.template(graph, node, product, panels)
-}
-
-/// The kernel of a product whose right operand lies in panels, which are an operand behind those of the call.
-fn in_panels(
-    graph: &Graph,
-    node: NodeId,
-    mut product: Product,
-    panels: Panels,
-    threads: u32,
-) -> Option<Template> {
-    let position = u16::try_from(graph.operands(node).len()).ok()?;
-    let weight = std::mem::replace(&mut product.b, prepack::access(&panels, position)).source;
-    let mut template = template::of(&product, threads, Some(&panels))?;
-    template.kernel.schedule.push_str(", prepacked");
-    // The kernel does not read it: it stays where it lies.
-    template.kernel.layouts.push((weight.position, weight.layout));
-    Some(Template { panels: Some(panels), ..template })
 }
 
 /// Whether rows of a product begin at no multiples of 16 bytes: libtorch's library takes a kernel several times slower for them on

@@ -18,7 +18,7 @@
 //! instructions multiply 16-bit numbers in groups, what is packed are `f32`, which products would make of them first.
 //!
 //! A product then multiplies at full speed, whatever the strides of its operands are. Packing them takes as long as reading
-//! and writing them, which pays where enough rows are multiplied.
+//! and writing them, which pays where enough rows are multiplied (`schedule.rs`).
 
 use smallvec::smallvec;
 use tilefuse_block::dynamic::{BuildError, Tile, axis, blocked, program};
@@ -30,8 +30,7 @@ use super::host::Host;
 use super::operand::Source;
 use super::prepack::Panels;
 use super::product::{Access, Product};
-use super::template;
-use super::template::{Operands, Writer};
+use super::template::{self, Operands, Writer};
 use super::vnni;
 use crate::block_kernel::{BlockKernel, BlockKernelKind, Layout, Tied};
 use crate::graph::{Graph, NodeId};
@@ -39,16 +38,6 @@ use crate::types::{DType, Device, Dims, TensorType, row_major};
 
 /// The operator of the kernels: it takes an operand of a product.
 pub(super) const PACK: &str = "tilefuse::pack";
-
-/// The fewest rows of a product whose right operand is packed, and of one in groups.
-const MIN_ROWS: i64 = 16;
-const MIN_ROWS_GROUPED: i64 = 8;
-
-/// From so many rows on it is packed always, and that of a product in groups, if it has so many elements: of fewer, the
-/// launches of the kernels count.
-const MANY_ROWS: i64 = 512;
-const MANY_ROWS_GROUPED: i64 = 128;
-const MANY_ELEMENTS: i64 = 1 << 16;
 
 /// The fewest rows and panels of a product whose left operand is packed.
 const LEFT_ROWS: i64 = 32;
@@ -74,33 +63,57 @@ pub(super) struct Tiling {
     pub(super) elem: Elem,
 }
 
-/// Whether a product is computed over operands that are packed in any case.
-pub(super) fn is_clear(product: &Product, template: &Template) -> bool {
-    let rows = if template.group() > 1 { MANY_ROWS_GROUPED } else { MANY_ROWS };
-    product.m >= rows && product.n.saturating_mul(product.k) >= MANY_ELEMENTS
+/// The panels of a product's right operand that is packed first, and the blocks that read them; `None` where there are no programs for
+/// its elements.
+pub(super) fn panels(product: &Product, host: Host) -> Option<(Panels, Blocks)> {
+    match vnni::group(product, host) {
+        Some(group) => {
+            let panels = Panels::of(product, vnni::width(product));
+            let panels = panels.in_groups(group, vnni::depth(product).into());
+            let blocks = vnni::choose(product, host.threads, &panels);
+            Some((panels, blocks))
+        }
+        None if product.elem == Elem::I8 => None,
+        None => {
+            let blocks = blocks::dots(product, host.threads, true);
+            let panels = Panels::of(product, blocks.columns.into()).in_groups(1, blocks.depth.into());
+            Some((panels, blocks))
+        }
+    }
 }
 
-/// A product whose operands are packed first; `None` where too few rows would read the right one.
-pub(super) fn product(graph: &Graph, node: NodeId, mut product: Product, host: Host) -> Option<Template> {
-    let group = vnni::group(&product, host);
-    let least = if group.is_some() { MIN_ROWS_GROUPED } else { MIN_ROWS };
-    if product.m < least || (product.elem == Elem::I8 && group.is_none()) {
-        return None;
+/// The kind of elements that are packed.
+fn packed_elem(product: &Product, panels: &Panels) -> Elem {
+    match product.elem {
+        Elem::F16 | Elem::Bf16 if panels.group == 1 => Elem::F32,
+        elem => elem,
     }
-    let (width, depth) = match group {
-        Some(_) => (vnni::width(&product), vnni::depth(&product)),
-        None => (blocks::panel_width(&product)?, blocks::choose(&product, host.threads, true).depth),
+}
+
+/// Bytes of each operand that is packed.
+pub(super) fn bytes(product: &Product, panels: &Panels, blocks: &Blocks) -> Vec<f64> {
+    let elem = packed_elem(product, panels);
+    let size = |access: &Access, matrix: f64| {
+        let members = members(access, product).iter().map(|&n| n as f64).product::<f64>();
+        members * matrix * f64::from(elem.bytes())
     };
-    let elem = match (product.elem, group) {
-        (Elem::F16 | Elem::Bf16, None) => Elem::F32,
-        (elem, _) => elem,
-    };
-    let panels = Panels::of(&product, width).in_groups(group.unwrap_or(1), depth.into());
-    let blocks = template::blocks(&product, host.threads, Some(&panels));
-    let columns = u32::try_from(width).ok()?;
+    let right = panels.shape().iter().map(|&n| n as f64).product();
+    let left =
+        packs_left(product, blocks, elem).then(|| size(&product.a, product.m as f64 * product.k as f64));
+    [size(&product.b, right)].into_iter().chain(left).collect()
+}
+
+/// The kernels of a product whose operands are packed first.
+pub(super) fn template(
+    graph: &Graph,
+    node: NodeId,
+    mut product: Product,
+    (blocks, panels): (Blocks, Panels),
+) -> Option<Template> {
+    let elem = packed_elem(&product, &panels);
     let right = Tiling {
         extents: [product.k, product.n],
-        tile: [rows_of_tile(product.k, blocks.depth), columns],
+        tile: [rows_of_tile(product.k, blocks.depth), blocks.columns],
         down: true,
         group: u32::try_from(panels.group).ok()?,
         elem,
@@ -110,7 +123,7 @@ pub(super) fn product(graph: &Graph, node: NodeId, mut product: Product, host: H
     let first = u16::try_from(graph.operands(node).len()).ok()?;
     let mut unread = Vec::new();
     let mut all = Vec::new();
-    let access = packed.access(first, &product.b, [width, 1], &product);
+    let access = packed.access(first, &product.b, [panels.width, 1], &product);
     unread.push(std::mem::replace(&mut product.b, access).source);
     all.push(packed);
     let mut operands = Operands { panels: Some(&panels), right: elem, left: product.elem, blocked: false };

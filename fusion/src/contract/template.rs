@@ -15,11 +15,11 @@ use tilefuse_block::dynamic::{
 };
 use tilefuse_block::{Assumption, Elem, Program, ReduceFn};
 
-use super::blocks::{Blocks, Form, Grid, blocks_of, choose, grid};
+use super::blocks::{Blocks, Form, Grid, blocks_of, grid};
 use super::call_kernels::Template;
 use super::prepack::Panels;
+use super::price::Work;
 use super::product::{Access, Product};
-use super::vnni;
 use super::windows::Windows;
 use crate::block_kernel::{self, BlockKernel, BlockKernelKind, Coordinate, Coordinates, Layout, Tied};
 use crate::types::fits_i32;
@@ -42,19 +42,6 @@ impl Operands<'_> {
     pub(super) fn of(product: &Product) -> Operands<'static> {
         Operands { panels: None, right: product.elem, left: product.elem, blocked: false }
     }
-}
-
-/// The blocks of a product on so many threads, whose right operand may lie in panels.
-pub(super) fn blocks(product: &Product, threads: u32, panels: Option<&Panels>) -> Blocks {
-    match panels {
-        Some(panels) if panels.group > 1 => vnni::choose(product, threads, panels),
-        _ => choose(product, threads, panels.is_some()),
-    }
-}
-
-/// The template of a product on so many threads, whose right operand may lie in panels.
-pub(super) fn of(product: &Product, threads: u32, panels: Option<&Panels>) -> Option<Template> {
-    with(product, blocks(product, threads, panels), Operands { panels, ..Operands::of(product) })
 }
 
 /// The template of a product in these blocks.
@@ -97,12 +84,7 @@ pub(super) fn kernel(
 
 /// The template of a kernel that stores the result of a product.
 pub(super) fn whole(product: &Product, kernel: BlockKernel) -> Template {
-    let batch: i64 = product.batch.iter().product();
-    let (m, n, k) = (product.m as f64, product.n as f64, product.k as f64);
-    // Windows overlap.
-    let left = product.windows.as_ref().map_or(m * k, |_| product.a.source.span as f64);
-    let bytes = batch as f64 * (left + k * n + m * n) * f64::from(product.elem.bytes());
-    let flops = 2.0 * batch as f64 * m * n * k;
+    let Work { flops, bytes, .. } = Work::of_product(product);
     Template {
         kernel,
         flops,

@@ -17,6 +17,7 @@ use super::blocks::{Blocks, Form, Grid, blocks_of};
 use super::declined::Declined;
 use super::operand;
 use super::product::{Access, Product};
+use super::schedule::{Reading, Schedule};
 use super::windows::Windows;
 use crate::graph::{Graph, NodeId};
 use crate::machine::Profile;
@@ -85,16 +86,6 @@ const MAX_CANDIDATES: usize = 2;
 /// The most parts of a sum: the kernel that adds them reads all in one go.
 const MAX_PARTS: u32 = 16;
 
-/// A way to compute a product.
-pub(super) struct Schedule {
-    /// Its blocks.
-    pub(super) blocks: Blocks,
-    /// Parts of the sum, which have instances of their own; one where it is not divided.
-    pub(super) parts: u32,
-    /// Shares of the rate of large products that the blocks and libtorch's product reach.
-    pub(super) shares: [f64; 2],
-}
-
 /// The schedules of a product on a GPU of so many multiprocessors, the likeliest first.
 /// Of the vectors that the epilogue reads, each instance holds its columns' elements.
 pub(super) fn schedules(
@@ -134,7 +125,13 @@ pub(super) fn schedules(
         let grid = Grid { warps: shape.warps, stages: shape.stages, group: GROUP };
         let (rows, columns) = (shape.rows, shape.columns);
         let blocks = Blocks { form: Form::Dots, rows, columns, depth: DEPTH, grid: Some(grid) };
-        Schedule { blocks, parts, shares: [model.work / model.products(shape, parts), model.work / library] }
+        let reading = Reading::InPlace;
+        Schedule {
+            reading,
+            blocks,
+            parts,
+            shares: [model.work / model.products(shape, parts), model.work / library],
+        }
     });
     Ok(schedules.collect())
 }

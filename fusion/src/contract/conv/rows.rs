@@ -6,7 +6,7 @@
 //! 197 pixels, 6 at a time      33 tiles, the last of which begins one pixel earlier: 198
 //! ```
 //!
-//! That is used where blocks of a power of two would compute more rows for nothing.
+//! That pays where blocks of a power of two would compute more rows for nothing.
 
 use tilefuse_block::Elem;
 
@@ -15,7 +15,7 @@ use super::geometry::{Axis, Conv, whole};
 use super::packed;
 use super::tile::Extents;
 use crate::block_kernel::{BlockKernel, BlockKernelKind, Layout, Tied};
-use crate::contract::blocks;
+use crate::contract::blocks::{self, Blocks, Form};
 use crate::contract::call_kernels::Template;
 use crate::contract::host::Vectors;
 use crate::contract::operand::in_memory;
@@ -23,14 +23,11 @@ use crate::contract::prepack::Panels;
 use crate::contract::product::Product;
 use crate::graph::{Graph, NodeId};
 
-/// The fewest rows: fewer wait for their weights, which products of blocks ask for early.
+/// The fewest rows: fewer wait for their weights, which products of blocks ask for early. What is asked for early is not in the price.
 const MIN_ROWS: i64 = 17;
 
 /// The most vectors of a panel: more leave no registers for pixels.
 const MAX_VECTORS: u32 = 4;
-
-/// How many times as many rows blocks compute at least.
-const WORTH: f64 = 1.04;
 
 /// A product as a convolution.
 #[derive(Debug)]
@@ -41,7 +38,7 @@ pub(in crate::contract) struct Rows {
 }
 
 impl Rows {
-    /// A product as a convolution, where that computes fewer rows.
+    /// A product as a convolution, if it is one.
     pub(in crate::contract) fn of(product: &Product, processor: Vectors) -> Option<Rows> {
         let natural = |n: i64| u64::try_from(n).ok();
         if product.m < MIN_ROWS
@@ -74,16 +71,24 @@ impl Rows {
         };
         conv.check().ok()?;
         // Panels as wide as those of blocks, which other signatures of a model may share.
-        let width = u32::try_from(blocks::panel_width(product)?).ok()?;
-        let vectors = width / processor.lanes(&conv);
+        let vectors = blocks::columns(product) / processor.lanes(&conv);
         if !(1..=MAX_VECTORS).contains(&vectors) {
             return None;
         }
         let tile = Extents::among(&conv, vectors..=vectors, processor);
         packed::check(&conv, &image, &tile).ok()?;
-        let computed = tile.parts(&conv) * u64::from(tile.pixels);
-        let in_blocks = blocks::rows_computed(product) as f64;
-        (in_blocks >= WORTH * computed as f64).then_some(Rows { conv, image, tile })
+        Some(Rows { conv, image, tile })
+    }
+
+    /// Rows that are computed, those of the last tile that others computed too.
+    pub(in crate::contract) fn rows_computed(&self) -> u64 {
+        self.tile.parts(&self.conv) * u64::from(self.tile.pixels)
+    }
+
+    /// Its tiles as blocks.
+    pub(in crate::contract) fn blocks(&self) -> Blocks {
+        let columns = self.tile.lanes * self.tile.vectors;
+        Blocks { form: Form::Dots, rows: self.tile.pixels, columns, depth: 1, grid: None }
     }
 
     /// Columns of a panel.

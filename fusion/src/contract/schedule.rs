@@ -1,0 +1,203 @@
+//! The schedules of a product: how instances find operands, what each computes, and what that is expected to take.
+//!
+//! ```text
+//! [197,768] x [768,3072], a weight, on a host      0.92  rows as pixels of a convolution over prepacked panels, 198 of them
+//!                                                  1.00  blocks over prepacked panels, 224 rows
+//! ```
+//!
+//! [`on_host`] lists those that are valid, by what they are expected to take, and programs are written of the first and of those that
+//! come near it. `warpgroup.rs` does so on a GPU.
+
+use super::blocks::{self, Blocks};
+use super::call_kernels::Template;
+use super::conv::Rows;
+use super::host::Host;
+use super::prepack::{self, Panels};
+use super::price::Work;
+use super::product::Product;
+use super::template::{self, Operands};
+use super::{pack, split_k, vnni};
+use crate::graph::{Graph, NodeId};
+use crate::machine::Profile;
+
+/// How a product is computed.
+#[derive(Debug)]
+pub(super) struct Schedule {
+    /// How instances find operands.
+    pub(super) reading: Reading,
+    /// What an instance computes, and how many threads share the rows.
+    pub(super) blocks: Blocks,
+    /// Parts of the sum, which have instances of their own; one where it is not divided.
+    pub(super) parts: u32,
+    /// The shares of the machine's rates that this and libtorch's product reach.
+    pub(super) shares: [f64; 2],
+}
+
+/// How instances find the operands of a product.
+#[derive(Debug)]
+pub(super) enum Reading {
+    /// Where they lie.
+    InPlace,
+    /// The right one in panels, of a VNNI layout perhaps, which a constant holds.
+    Prepacked(Panels),
+    /// The right one in such panels, which a kernel fills before each call; another one may pack the left one.
+    Packed(Panels),
+    /// The left one as pixels of a convolution of one tap, whose filters lie in panels that a constant holds.
+    Pixels(Rows, Panels),
+}
+
+/// The rate of sums of rows of products, in that of products of blocks, where they do not wait for the right operand.
+const SUMS_RATE: f64 = 0.31;
+
+/// The most rows that are summed: beyond, sums of rows take longer than reading the right operand.
+const MAX_SUMMED_ROWS: i64 = 8;
+
+/// What a row takes as a pixel of a convolution, in rows of blocks.
+const PIXEL: f64 = 1.04;
+
+/// The most programs that are written of one product.
+const MAX_CANDIDATES: usize = 2;
+
+/// How many times as long as the best schedule may be expected to take for others that may be the quickest: over operands where they
+/// lie, over those that are packed in each call, and others. How strides slow down who reads operands in place is not in the model.
+const IN_PLACE_SLOWDOWN: f64 = 1.25;
+const PACKED_SLOWDOWN: f64 = 2.0;
+const SLOWDOWN: f64 = 1.03;
+
+/// The kernels of a product on a host that pack operands in at most so many bytes, the likeliest first; that one alone unless they are
+/// `measured`.
+pub(super) fn on_host(
+    graph: &Graph,
+    node: NodeId,
+    product: &Product,
+    (profile, host): (&Profile, Host),
+    (measured, most_bytes): (bool, u64),
+) -> Vec<Template> {
+    let holds = |schedule: &Schedule| schedule.packed(product).iter().sum::<f64>() <= most_bytes as f64;
+    let all = valid(graph, node, product, host).into_iter().filter(holds);
+    let mut all: Vec<([f64; 2], Schedule)> =
+        all.map(|schedule| (schedule.time(product, profile), schedule)).collect();
+    // Of those that wait for memory, the one that computes less.
+    all.sort_by(|([a, fewer], _), ([b, more], _)| a.total_cmp(b).then(fewer.total_cmp(more)));
+    let least = all.first().map_or(0.0, |([us, _], _)| *us);
+    let most = if measured { MAX_CANDIDATES } else { 1 };
+    let mut templates = Vec::new();
+    for ([us, _], schedule) in all {
+        let near = us <= least * schedule.slowdown();
+        if templates.len() < most && (near || templates.is_empty()) {
+            templates.extend(schedule.template(graph, node, product));
+        }
+    }
+    templates
+}
+
+/// The schedules that a product may have on a host.
+fn valid(graph: &Graph, node: NodeId, product: &Product, host: Host) -> Vec<Schedule> {
+    let mut all = prepacked(graph, node, product, host);
+    let is_weight = !all.is_empty();
+    if product.m <= MAX_SUMMED_ROWS {
+        let rate = if blocks::are_few(product.m) { 1.0 } else { SUMS_RATE };
+        all.push(Schedule::of(Reading::InPlace, blocks::sums(product, host.threads), rate));
+    }
+    // Blocks of few rows compute as many more for nothing, and those over a weight where it lies bring what prepacking has in place into
+    // place in each instance: neither is ever quicker.
+    if !blocks::are_few(product.m) && !is_weight {
+        let in_place = blocks::dots(product, host.threads, false);
+        all.push(Schedule::of(Reading::InPlace, in_place, 1.0));
+        let packed = pack::panels(product, host);
+        all.extend(packed.map(|(panels, blocks)| Schedule::of(Reading::Packed(panels), blocks, 1.0)));
+    }
+    all
+}
+
+/// Those over a weight that may be prepacked.
+fn prepacked(graph: &Graph, node: NodeId, product: &Product, host: Host) -> Vec<Schedule> {
+    // Copies of weights take memory, and read by few rows they save no time.
+    let Some(vectors) = host.packs.filter(|_| !blocks::are_few(product.m)) else { return Vec::new() };
+    let panels = |width: i64| prepack::panels(graph, node, product, width);
+    let grouped = vnni::group(product, host).and_then(|group| {
+        let panels = panels(vnni::width(product))?.in_groups(group, vnni::depth(product).into());
+        let blocks = vnni::choose(product, host.threads, &panels);
+        Some(Schedule::of(Reading::Prepacked(panels), blocks, 1.0))
+    });
+    let in_blocks = || {
+        let blocks = blocks::dots(product, host.threads, true);
+        Some(Schedule::of(Reading::Prepacked(panels(blocks.columns.into())?), blocks, 1.0))
+    };
+    let as_pixels = || {
+        let rows = Rows::of(product, vectors)?;
+        let panels = panels(rows.width())?;
+        let blocks = rows.blocks();
+        let rate = blocks::rows_computed(product) as f64 / (PIXEL * rows.rows_computed() as f64);
+        Some(Schedule::of(Reading::Pixels(rows, panels), blocks, rate))
+    };
+    grouped.into_iter().chain(as_pixels()).chain(in_blocks()).collect()
+}
+
+impl Schedule {
+    /// A schedule that reaches a share of a host's rate.
+    fn of(reading: Reading, blocks: Blocks, rate: f64) -> Schedule {
+        Schedule { reading, blocks, parts: 1, shares: [rate, 1.0] }
+    }
+
+    /// What it is expected to take on a host, in microseconds, and how much of that if memory were not waited for. The number of threads
+    /// that have work is left out: results must not depend on it.
+    fn time(&self, product: &Product, profile: &Profile) -> [f64; 2] {
+        let group = match &self.reading {
+            Reading::InPlace | Reading::Pixels(..) => 1,
+            Reading::Prepacked(panels) | Reading::Packed(panels) => panels.group,
+        };
+        let packed = self.packed(product);
+        let work = Work { shares: self.shares, packed, group, ..Work::of_product(product) };
+        [work.generated_us(profile) + work.packing_us(profile), work.arithmetic_us(profile)]
+    }
+
+    /// Bytes of each operand that is packed in each call.
+    fn packed(&self, product: &Product) -> Vec<f64> {
+        match &self.reading {
+            Reading::Packed(panels) => pack::bytes(product, panels, &self.blocks),
+            Reading::InPlace | Reading::Prepacked(_) | Reading::Pixels(..) => Vec::new(),
+        }
+    }
+
+    /// How many times as long as the best it may be expected to take.
+    fn slowdown(&self) -> f64 {
+        match self.reading {
+            Reading::InPlace if self.blocks.form == blocks::Form::Dots => IN_PLACE_SLOWDOWN,
+            Reading::Packed(_) => PACKED_SLOWDOWN,
+            _ => SLOWDOWN,
+        }
+    }
+
+    /// Its kernels.
+    pub(super) fn template(self, graph: &Graph, node: NodeId, product: &Product) -> Option<Template> {
+        let (blocks, shares) = (self.blocks, self.shares);
+        let template = match self.reading {
+            Reading::InPlace if self.parts > 1 => {
+                split_k::template(graph, node, product, (blocks, self.parts))
+            }
+            Reading::InPlace => template::with(product, blocks, Operands::of(product)),
+            Reading::Prepacked(panels) => in_panels(graph, node, product.clone(), (blocks, panels)),
+            Reading::Packed(panels) => pack::template(graph, node, product.clone(), (blocks, panels)),
+            Reading::Pixels(rows, panels) => rows.template(graph, node, product, panels),
+        };
+        Some(Template { shares, ..template? })
+    }
+}
+
+/// The kernel of a product whose right operand lies in prepacked panels, which are an operand behind those of the call.
+fn in_panels(
+    graph: &Graph,
+    node: NodeId,
+    mut product: Product,
+    (blocks, panels): (Blocks, Panels),
+) -> Option<Template> {
+    let position = u16::try_from(graph.operands(node).len()).ok()?;
+    let weight = std::mem::replace(&mut product.b, prepack::access(&panels, position)).source;
+    let operands = Operands { panels: Some(&panels), ..Operands::of(&product) };
+    let mut template = template::with(&product, blocks, operands)?;
+    template.kernel.schedule.push_str(", prepacked");
+    // The kernel does not read it: it stays where it lies.
+    template.kernel.layouts.push((weight.position, weight.layout));
+    Some(Template { panels: Some(panels), ..template })
+}

@@ -1,0 +1,109 @@
+//! Schedules of products on a host: which are candidates, and that all compute the same.
+
+use expect_test::{Expect, expect};
+
+use super::tests::{evaluate, run_packed};
+use super::{Prepacked, Products, Times, choose_products};
+use crate::machine::Profile;
+use crate::parse_graph;
+use crate::pipeline::{plan, primitive};
+use crate::plan::Plan;
+
+/// A product whose right operand is a parameter or an input.
+fn product(right: &str, elem: &str, [m, n, k]: [i64; 3]) -> String {
+    format!(
+        "graph {{
+           %0 = input 0 : {elem}[{m},{k}]
+           %1 = {right} 1 : {elem}[{k},{n}]
+           %2 = aten::mm(self=%0, mat2=%1) : {elem}[{m},{n}]
+           outputs %2
+         }}"
+    )
+}
+
+/// The schedules of the kernels that are measured for a graph, and the plan if that with this number is the quickest.
+fn measured(text: &str, profile: &Profile, quickest: usize) -> (Vec<String>, Plan, Vec<Prepacked>) {
+    let mut graph = primitive(text, profile);
+    let mut all = Vec::new();
+    let mut measure = |candidate: &super::Candidate<'_>| {
+        let generated_us = if all.len() == quickest { 1.0 } else { 2.0 };
+        let packs = candidate.template.operand_kernels.len();
+        let packs = if packs > 0 { format!(", {packs} packed") } else { String::new() };
+        all.push(format!("{}{packs}", candidate.template.kernel.schedule));
+        Some(Times { generated_us, library_us: 9.0, measured: true })
+    };
+    let packed = choose_products(&mut graph, profile, Products::Measured, Some(0), u64::MAX, &mut measure);
+    (all, plan(&graph, profile).unwrap(), packed)
+}
+
+fn check(profile: &Profile, all: &[(&str, &str, [i64; 3])], expected: Expect) {
+    let shown = all.iter().map(|&(right, elem, sizes)| {
+        let (schedules, ..) = measured(&product(right, elem, sizes), profile, 0);
+        format!("{right} {elem} {sizes:?}: {}\n", schedules.join("; "))
+    });
+    expected.assert_eq(&shown.collect::<String>());
+}
+
+#[test]
+fn schedules_that_come_near_the_best_are_measured() {
+    check(
+        &Profile::host(2),
+        &[
+            ("param", "f32", [1, 1024, 1024]),
+            ("param", "f32", [3, 1024, 1024]),
+            ("param", "f32", [16, 1024, 1024]),
+            ("param", "f32", [64, 1024, 1024]),
+            ("param", "f32", [197, 768, 3072]),
+            ("input", "f32", [1, 1024, 1024]),
+            ("input", "f32", [16, 1024, 1024]),
+            ("input", "f32", [64, 1024, 1024]),
+            ("input", "f32", [1024, 1024, 1024]),
+        ],
+        expect![[r#"
+            param f32 [1, 1024, 1024]: few rows (GEMV), 128 columns at a time
+            param f32 [3, 1024, 1024]: blocks of 4 x 64, 128 of the sum at a time, right operand in panels, prepacked; few rows (GEMV), 128 columns at a time
+            param f32 [16, 1024, 1024]: blocks of 16 x 64, 128 of the sum at a time, right operand in panels, prepacked
+            param f32 [64, 1024, 1024]: blocks of 64 x 64, 128 of the sum at a time, right operand in panels, prepacked
+            param f32 [197, 768, 3072]: direct convolution
+            input f32 [1, 1024, 1024]: few rows (GEMV), 128 columns at a time
+            input f32 [16, 1024, 1024]: blocks of 16 x 64, 128 of the sum at a time
+            input f32 [64, 1024, 1024]: blocks of 64 x 64, 128 of the sum at a time; blocks of 64 x 64, 128 of the sum at a time, right operand in panels, 2 packed
+            input f32 [1024, 1024, 1024]: blocks of 128 x 64, 128 of the sum at a time, right operand in panels, 2 packed
+        "#]],
+    );
+    check(
+        &Profile::host(2).with_groups([800.0, 1500.0]),
+        &[
+            ("param", "bf16", [2, 1024, 1024]),
+            ("param", "bf16", [4, 1024, 1024]),
+            ("param", "bf16", [64, 1024, 1024]),
+            ("input", "bf16", [64, 1024, 1024]),
+        ],
+        expect![[r#"
+            param bf16 [2, 1024, 1024]: few rows (GEMV), 128 columns at a time
+            param bf16 [4, 1024, 1024]: blocks of 4 x 32, 256 of the sum at a time, VNNI-2 layout, prepacked; blocks of 4 x 64, 128 of the sum at a time, right operand in panels, prepacked
+            param bf16 [64, 1024, 1024]: blocks of 64 x 32, 256 of the sum at a time, VNNI-2 layout, prepacked
+            input bf16 [64, 1024, 1024]: blocks of 64 x 32, 256 of the sum at a time, VNNI-2 layout, 1 packed
+        "#]],
+    );
+}
+
+/// Sizes for which each is among those that are measured.
+#[test]
+fn every_schedule_agrees() {
+    let profile = Profile { launch_us: 0.0, ..Profile::host(2) };
+    for (right, sizes) in
+        [("param", [3, 40, 33]), ("param", [4, 70, 16]), ("input", [5, 33, 70]), ("input", [24, 40, 50])]
+    {
+        let text = product(right, "f32", sizes);
+        let exact = evaluate(&parse_graph(&text).unwrap());
+        let count = measured(&text, &profile, 0).0.len();
+        for quickest in 0..count {
+            let (schedules, plan, packed) = measured(&text, &profile, quickest);
+            for (found, exact) in run_packed(&plan, &packed)[0].iter().zip(&exact[0].data) {
+                let close = (found - exact).abs() <= 1e-5 * exact.abs().max(1.0);
+                assert!(close, "{found} for {exact}: {text}{}", schedules[quickest]);
+            }
+        }
+    }
+}
