@@ -34,7 +34,7 @@
 //!   non-temporal-stores        large results                     -> by non-temporal stores, on a processor
 //! ```
 //!
-//! The graph is verified after each pass in debug builds, and the plan at the end. Rewrites are counted and can be limited,
+//! What a pass makes is verified after it in debug builds, and the plan at the end. Rewrites are counted and can be limited,
 //! see [`Rewrites`], but those of the passes with a star: those after them need them all.
 
 use std::fmt;
@@ -338,15 +338,24 @@ impl Pass {
             (Run::Plan(run), Form::Plan(plan)) => Form::Plan(run(plan, cx)?),
             _ => return Err(PipelineError::Form { pass: self.name }),
         };
-        if let Form::Graph(graph) = &form {
-            debug_assert_eq!(crate::verify(graph), Ok(()), "after {}", self.name);
-        }
+        debug_assert_eq!(form.verified(), Ok(()), "after {}", self.name);
         Ok(form)
     }
 
     /// Whether it takes the groups of a graph, and makes groups or a plan of them.
     fn takes_groups(&self) -> bool {
         matches!(self.run, Run::Fuse(_) | Run::Tune(_) | Run::Schedule(_))
+    }
+}
+
+impl Form {
+    /// Whether its invariants hold, and if not, the first that does not.
+    fn verified(&self) -> Result<(), String> {
+        match self {
+            Form::Graph(graph) => crate::verify(graph).map_err(|error| error.to_string()),
+            Form::Groups(groups) => plan::verify_groups(groups).map_err(|error| error.to_string()),
+            Form::Plan(plan) => plan::verify(plan).map_err(|error| error.to_string()),
+        }
     }
 }
 

@@ -38,6 +38,7 @@ mod tune;
 mod tuner;
 mod unit_order;
 mod verify;
+mod verify_groups;
 mod vertical;
 
 pub(crate) use aliased_outputs::drop_aliased_outputs;
@@ -66,4 +67,5 @@ pub use split::split_reductions;
 pub(crate) use tune::tune;
 pub use tuner::{Tunable, TunableBuffer, Tuned, Tuner};
 pub use verify::verify;
+pub use verify_groups::verify_groups;
 pub(crate) use vertical::{retry_epilogues, vertical_fusion};

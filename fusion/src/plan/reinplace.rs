@@ -11,6 +11,7 @@
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::ir::{KernelKind, KernelStep, Plan, Step, StepKind};
+use super::liveness;
 use super::reasons::Copied;
 use crate::block_kernel::BlockKernelKind;
 use crate::graph::{NodeId, Op, ValueRef};
@@ -21,10 +22,10 @@ use crate::types::Device;
 /// Alignment in bytes that kernels assume of what they write.
 const WRITTEN_ALIGN: u32 = 16;
 
-/// The pass `reinplace`: decides which updates their kernels write over their targets.
+/// The pass `reinplace`: decides which updates their kernels write over their targets, and places what remains.
 pub(crate) fn reinplace(mut plan: Plan, alignments: &Alignments, rewrites: &Rewrites) -> Plan {
     plan.copied = find(&plan, alignments, rewrites);
-    plan
+    if direct(&plan).next().is_some() { liveness::finish(plan) } else { plan }
 }
 
 /// For each update of the plan, why it is copied; `None` where its kernel writes over the target.
