@@ -51,7 +51,7 @@ impl Rewrites {
         self.made.get()
     }
 
-    /// The pass that made the last one, and behind a slash its name, where the pass makes several: `simplify/fold-views`.
+    /// The pass that made the last one, and after a slash its name, where the pass makes several: `simplify/fold-views`.
     pub fn last(&self) -> Option<String> {
         let [pass, name] = self.last.get()?;
         Some(if pass == name { pass.to_owned() } else { format!("{pass}/{name}") })

@@ -75,7 +75,7 @@ pub(super) fn rows_computed(product: &Product) -> i64 {
     blocks_of(product.m, SMALL) * i64::from(SMALL)
 }
 
-/// Whether rows of the right operand are read side by side.
+/// Whether several rows of the right operand are read at a time.
 pub(super) fn streams(product: &Product) -> bool {
     are_few(product.m) && product.b.matrix[0] == 1
 }

@@ -239,7 +239,7 @@ fn moving_us(candidate: &Candidate<'_>, profile: &Profile) -> f64 {
 const MARGIN: f64 = 1.05;
 
 /// The same of products of so few rows that they wait for their weight: a measurement reads it from the caches, where it
-/// takes as long whoever reads it, and a model from memory, where kernels read several rows side by side.
+/// takes as long whoever reads it, and a model from memory, where kernels read several rows at a time.
 const STREAMED: f64 = 1.1;
 
 /// The most that a kernel may take, in the time of the library's call.

@@ -123,7 +123,7 @@ impl Panels {
         }
     }
 
-    /// The same with so many rows side by side, filled up to a multiple of a block of rows.
+    /// The same with so many rows interleaved, filled up to a multiple of a block of rows.
     pub(super) fn in_groups(self, group: i64, block: i64) -> Panels {
         let block = block.max(1);
         let blocks = self.rows.div_euclid(block) + i64::from(self.rows.rem_euclid(block) != 0);

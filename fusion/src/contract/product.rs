@@ -135,7 +135,7 @@ pub(super) fn access(source: Source, batch: &[i64], matrix: [i64; 2]) -> Option<
 }
 
 impl Access {
-    /// Whether neighbours along columns of the matrix lie side by side, and those along rows do not.
+    /// Whether neighbours along columns of the matrix are adjacent, and those along rows do not.
     pub(super) fn is_transposed(&self) -> bool {
         self.matrix[0] == 1 && self.matrix[1] != 1
     }

@@ -297,7 +297,7 @@ impl<'p> Writer<'p> {
         (read, read.from(first))
     }
 
-    /// Whether panels are filled up so that no block reads behind them.
+    /// Whether panels are filled up so that no block reads past them.
     fn is_filled(&self) -> bool {
         let whole = blocks_of(self.product.k, self.blocks.depth) * i64::from(self.blocks.depth);
         self.form.panels.is_some_and(|panels| panels.filled >= whole)

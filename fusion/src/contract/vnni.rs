@@ -1,4 +1,4 @@
-//! Blocks of products whose right operand lies in panels with rows side by side, for the instructions of processors that
+//! Blocks of products whose right operand lies in panels with interleaved rows, for the instructions of processors that
 //! multiply neighbours along the common axis and add them up.
 //!
 //! A kernel reads both operands straight from memory where its blocks are whole: the panels are filled up with zeros, and the
@@ -11,7 +11,7 @@ use super::host::Host;
 use super::prepack::Panels;
 use super::product::Product;
 
-/// Rows side by side of `bf16`, and of 8-bit integers.
+/// Interleaved rows of `bf16`, and of 8-bit integers.
 pub(super) const PAIR: i64 = 2;
 pub(super) const QUAD: i64 = 4;
 
@@ -34,7 +34,7 @@ const MAX_ROWS: u32 = 256;
 /// What an instance takes besides, in rows: reading its panel into the caches.
 const INSTANCE_ROWS: f64 = 48.0;
 
-/// Rows that lie side by side in panels for a product, where there are instructions for these.
+/// Rows that are interleaved in panels for a product, where there are instructions for these.
 pub(super) fn group(product: &Product, host: Host) -> Option<i64> {
     let group = match product.elem {
         Elem::Bf16 if host.pairs => PAIR,

@@ -108,7 +108,7 @@ fn nested(cx: &mut Cx, flat: ValueRef, strides: &Strides) -> Option<ValueRef> {
     cx.permute(value, &strides.order())
 }
 
-/// As many elements along the last dimension: some left out, or zeros behind them.
+/// As many elements along the last dimension: some left out, or zeros after them.
 fn fitted(cx: &mut Cx, value: ValueRef, length: i64) -> Option<ValueRef> {
     let mut shape = cx.shape(value);
     let last = shape.len().checked_sub(1)?;

@@ -34,7 +34,7 @@ pub(super) fn pairs(graph: &Graph, kernel: &Kernel, tiling: &Tiling) -> Vec<(Val
     found
 }
 
-/// Puts stores of new values of tensors that the kernel reads behind the other stores that need the old ones, and leaves
+/// Puts stores of new values of tensors that the kernel reads after the other stores that need the old ones, and leaves
 /// the order as it is else.
 pub(super) fn order_stores(graph: &Graph, kernel: &mut Kernel) {
     let count = kernel.stores.len();

@@ -24,8 +24,8 @@ use crate::rewrites::Rewrites;
 /// threads with 2 MiB of cache each and far more that other programs share: a kernel with 4 MiB takes 1.5 times as long as
 /// by plain stores, with 16 MiB 0.9 to 1.0 times, with 32 MiB 0.8 times and with 64 MiB and more 0.6 to 0.8 times.
 const MIN_BYTES: u64 = 32 << 20;
-/// Bytes from which on that holds for a value too that the next step reads. Reading it takes a tenth longer behind such
-/// stores of 16 MiB, and a fiftieth behind those of 64 MiB.
+/// Bytes from which on that holds for a value too that the next step reads. Reading it takes a tenth longer after such
+/// stores of 16 MiB, and a fiftieth after those of 64 MiB.
 const MIN_BYTES_READ_NEXT: u64 = 64 << 20;
 /// Alignment in bytes of the memory that a plan gives its values: libtorch's is at multiples of this, and
 /// [`ALIGNMENT`](super::ALIGNMENT) is one.

@@ -436,7 +436,7 @@ impl Emitter<'_> {
     }
 
     /// The axis of [`Emitter::grouped`] along which a group lies. A group is within a thread: neighbours where a thread
-    /// has few elements, which lie side by side, else elements that are far apart.
+    /// has few elements, which are adjacent, else elements that are far apart.
     fn grouped_axis(&self) -> u8 {
         u8::from(self.tiling.axes[0].extent < self.tiling.warps * 1024)
     }

@@ -68,7 +68,7 @@ impl Emitter<'_> {
         !rest.is_empty() && (!self.machine.is_gpu() || each > 1 && each * self.trips_of(var) > MAX_CHAIN)
     }
 
-    /// The steps that one accumulator takes in a nest of loops, behind those that have accumulators of their own.
+    /// The steps that one accumulator takes in a nest of loops, after those that have accumulators of their own.
     fn chain(&self, loops: &[Var]) -> i64 {
         let Some((&var, rest)) = loops.split_first() else { return 1 };
         let trips = self.trips_of(var);

@@ -72,7 +72,7 @@ fn rows_walk(kernel: &Kernel, rows: Var, cols: Var, shrink: u32) -> Option<Tilin
     Some(Tiling { axes, walk: Walk::Rows, warps, peel: None })
 }
 
-/// Whether an expression needs a mix-order reduction, whose result is known behind the walk.
+/// Whether an expression needs a mix-order reduction, whose result is known after the walk.
 fn needs_columns(kernel: &Kernel, expr: KExpr) -> bool {
     let mut stack = vec![expr];
     let mut seen = FxHashSet::default();
@@ -90,7 +90,7 @@ fn needs_columns(kernel: &Kernel, expr: KExpr) -> bool {
 }
 
 /// Whether no reduction needs a mix-order one, and what is stored of these needs nothing of a single row: all that needs them
-/// can be computed behind the walk.
+/// can be computed after the walk.
 fn ends_with_columns(kernel: &Kernel, rows: Var) -> bool {
     let of_rows = |store: usize| {
         let store = &kernel.stores[store];

@@ -1,6 +1,6 @@
 //! Attention of `bf16` where processors multiply pairs of numbers. Keys and values are packed first, as right operands of
 //! products are: keys in panels of one step's, whose elements lie in pairs, values in panels of their elements with two
-//! rows side by side.
+//! rows interleaved.
 //!
 //! ```text
 //! %k = tilefuse::pack(self=%1) : bf16[members,steps,blocks of width,width x KEYS]

@@ -44,7 +44,7 @@ pub(in crate::contract) struct Axis {
     pub(in crate::contract) padding: u64,
     /// Pixels of the image between neighbouring taps.
     pub(in crate::contract) dilation: u64,
-    /// Pixels of the result; what a tap reads behind the image is zero.
+    /// Pixels of the result; what a tap reads past the image is zero.
     pub(in crate::contract) out: u64,
 }
 
@@ -59,7 +59,7 @@ pub(super) struct ConvProgram {
 }
 
 impl Axis {
-    /// An axis with as many zeros behind the image as before it; `None` where the kernel does not fit.
+    /// An axis with as many zeros after the image as before it; `None` where the kernel does not fit.
     #[cfg(test)]
     pub(super) fn new(image: u64, kernel: u64, stride: u64, padding: u64, dilation: u64) -> Option<Axis> {
         let padded = padding.checked_mul(2)?.checked_add(image)?;
@@ -68,7 +68,7 @@ impl Axis {
         Some(Axis { image, kernel, stride, padding, dilation, out })
     }
 
-    /// Whether a tap may read before or behind the image.
+    /// Whether a tap may read before or after the image.
     pub(super) fn overhangs(&self) -> (bool, bool) {
         let last = (self.out - 1) * self.stride + (self.kernel - 1) * self.dilation;
         (self.padding > 0, last >= self.padding + self.image)

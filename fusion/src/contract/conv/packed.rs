@@ -174,7 +174,7 @@ impl Spot {
 enum Pixel {
     /// Nothing: it lies outside of the image always.
     Outside,
-    /// An element so far behind the first one of the instance's row.
+    /// An element so far after the first one of the instance's row.
     At(i64),
     /// The element at an offset, or none where the mask does not hold.
     Masked(Tile, Tile),
@@ -468,7 +468,7 @@ impl Body<'_> {
         let place = self.spot.start + p;
         mask = both(mask, self.spot.own.map(|own| place.ge(own)));
         let width = conv.axes.last().map_or(1, |a| a.out);
-        // Of the last instance of a row, pixels of the last phases may lie behind it.
+        // Of the last instance of a row, pixels of the last phases may lie past it.
         let ends = self.tile.last_start(conv) + u64::from(p) < width;
         mask = both(mask, (!ends).then(|| place.lt(width)));
         let pixel = self.spot.row * width + place;

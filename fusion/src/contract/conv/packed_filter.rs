@@ -1,6 +1,6 @@
 //! Filters of a transposed convolution that are no weights, packed as panels by a kernel before each call.
 //!
-//! An instance takes some channels of a tap and a vector of filters. It reads them where they lie, puts zeros behind the last
+//! An instance takes some channels of a tap and a vector of filters. It reads them where they lie, puts zeros after the last
 //! filters, and writes rows of a panel.
 
 use smallvec::smallvec;

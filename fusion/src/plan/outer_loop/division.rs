@@ -122,7 +122,7 @@ impl<'p> Finder<'p> {
         let (units, _) = self.first_group(second, result)?;
         let blocks = second.units.div_ceil(units);
         // The fewest of the first kernel's units that write as many bytes each time but the last, what is before them before
-        // and what is behind them behind.
+        // and what is after them after.
         let asked: Vec<bool> = (0..=written).map(|at| at == written).collect();
         let all = i128::from(self.bytes(value));
         let likely = |&group: &u64| group <= MAX_UNEVEN_GROUP || first.units.is_multiple_of(group);

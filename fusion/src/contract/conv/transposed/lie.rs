@@ -43,7 +43,7 @@ pub(super) struct Row {
     pub(super) number: Tile,
     /// Whether there is such a row, where that is not known.
     pub(super) inside: Option<Tile>,
-    /// Pixels of the row, a tile, and whether some may lie behind it.
+    /// Pixels of the row, a tile, and whether some may lie past it.
     pub(super) pixels: Tile,
     pub(super) overhangs: bool,
 }
@@ -148,7 +148,7 @@ impl Filters {
     }
 }
 
-/// Which of some places lie in `low..high`, as far as they may lie before and behind that, and where a condition holds, if
+/// Which of some places lie in `low..high`, as far as they may lie before and after that, and where a condition holds, if
 /// there is one: as comparisons of places, since what is chosen by one condition becomes a branch.
 pub(super) fn inside(
     places: Tile,
