@@ -7,19 +7,22 @@
 mod atomic;
 mod boxes;
 mod matrix;
+mod mbarrier;
 mod print;
 mod warpgroup;
 
 use std::cell::Cell;
+use std::collections::HashMap;
 use std::fmt::Write;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Barrier, Mutex, Once};
+use std::sync::{Arc, Barrier, Mutex, Once};
 
 use inkwell::OptimizationLevel;
 use inkwell::context::Context;
 use inkwell::execution_engine::ExecutionEngine;
 use inkwell::memory_buffer::MemoryBuffer;
 use inkwell::targets::{CodeModel, InitializationConfig, RelocMode, Target as LlvmTarget, TargetMachine};
+use mbarrier::Mbarriers;
 use tilefuse_block::{Kind, Program};
 use tilefuse_codegen::ptx::Ptx;
 
@@ -29,6 +32,9 @@ struct Block {
     all: Barrier,
     /// Of each block.
     blocks: Vec<Barrier>,
+    /// Of some threads of each block, by the block and the barrier's number.
+    named: Mutex<HashMap<(u32, u32), NamedBarrier>>,
+    mbarriers: Mbarriers,
     warps: Vec<Warp>,
     instance: [u32; 3],
     grid: [u32; 3],
@@ -43,6 +49,9 @@ struct Block {
     /// Where each block's shared memory for reductions is.
     shared: Vec<u64>,
 }
+
+/// A barrier, and the number of its threads.
+type NamedBarrier = Arc<(u32, Barrier)>;
 
 struct Warp {
     together: Barrier,
@@ -89,6 +98,14 @@ extern "C" fn block_z() -> u32 {
 
 extern "C" fn barrier(_: u32) {
     block().blocks[rank() as usize].wait();
+}
+
+/// Waits for so many threads of the block at a barrier of their own.
+extern "C" fn named_barrier(number: u32, threads: u32) {
+    let make = || Arc::new((threads, Barrier::new(threads as usize)));
+    let barrier = block().named.lock().unwrap().entry((rank(), number)).or_insert_with(make).clone();
+    assert_eq!(barrier.0, threads, "threads of barrier {number}");
+    barrier.1.wait();
 }
 
 /// Whether one thread of the block says so.
@@ -172,6 +189,7 @@ fn functions() -> Vec<(&'static str, usize)> {
         ("emulated_matrices", matrix::load as *const () as usize),
         ("emulated_tf32", matrix::tf32 as *const () as usize),
         ("emulated_warpgroups", warpgroup::multiply as *const () as usize),
+        ("emulated_products", warpgroup::wait as *const () as usize),
         ("emulated_box", boxes::copy as *const () as usize),
         ("emulated_vote", vote as *const () as usize),
         ("emulated_shuffle_from", shuffle_from as *const () as usize),
@@ -180,6 +198,10 @@ fn functions() -> Vec<(&'static str, usize)> {
         ("emulated_y", block_y as *const () as usize),
         ("emulated_z", block_z as *const () as usize),
         ("emulated_barrier", barrier as *const () as usize),
+        ("emulated_named_barrier", named_barrier as *const () as usize),
+        ("emulated_mbarrier_init", mbarrier::init as *const () as usize),
+        ("emulated_mbarrier_arrive", mbarrier::arrive as *const () as usize),
+        ("emulated_mbarrier_wait", mbarrier::wait as *const () as usize),
         ("emulated_rank", rank as *const () as usize),
         ("emulated_remote", remote as *const () as usize),
         ("emulated_cluster_arrive", cluster_arrive as *const () as usize),
@@ -253,8 +275,8 @@ pub(crate) fn run(
     let Ptx { threads, cluster, tensor_maps, .. } = ptx;
     let (threads, cluster) = (*threads, *cluster);
     let maps: Vec<boxes::Map> = tensor_maps.iter().map(|map| boxes::Map::new(map, args)).collect();
-    let args: Vec<u64> =
-        args.iter().copied().chain(maps.iter().map(|map| std::ptr::from_ref(map) as u64)).collect();
+    let maps = maps.iter().map(|map| std::ptr::from_ref(map) as u64);
+    let args: Vec<u64> = args.iter().copied().chain(maps).collect();
     static START: Once = Once::new();
     START.call_once(|| LlvmTarget::initialize_x86(&InitializationConfig::default()));
     let contexts: Vec<Context> = (0..cluster).map(|_| Context::create()).collect();
@@ -335,6 +357,8 @@ fn run_block(
     let block = Block {
         all: Barrier::new(all as usize),
         blocks: entries.iter().map(|_| Barrier::new(threads as usize)).collect(),
+        named: Mutex::default(),
+        mbarriers: Mbarriers::default(),
         warps: (0..all / 32).map(|_| warp()).collect(),
         instance,
         grid,
@@ -374,10 +398,14 @@ fn rewrite(program: &Program, ir: &str) -> String {
             continue;
         }
         // Products of warpgroups happen at once, and nothing ran before.
-        if ["@llvm.nvvm.wgmma.", "fence.proxy.async", "fence.mbarrier_init", "griddepcontrol."]
-            .iter()
-            .any(|name| line.contains(name))
-        {
+        let absent = [
+            "@llvm.nvvm.wgmma.fence",
+            "@llvm.nvvm.wgmma.commit",
+            "fence.proxy.async",
+            "fence.mbarrier_init",
+            "griddepcontrol.",
+        ];
+        if absent.iter().any(|name| line.contains(name)) {
             continue;
         }
         let line = line
@@ -400,6 +428,8 @@ fn rewrite(program: &Program, ir: &str) -> String {
             .replace("@llvm.nvvm.barrier.cluster.arrive.aligned", "@emulated_cluster_arrive")
             .replace("@llvm.nvvm.barrier.cluster.wait.aligned", "@emulated_cluster_wait")
             .replace("@llvm.nvvm.barrier.cta.sync.aligned.all", "@emulated_barrier")
+            .replace("@llvm.nvvm.barrier.cta.sync.aligned.count", "@emulated_named_barrier")
+            .replace("@llvm.nvvm.wgmma.wait_group.sync.aligned", "@emulated_products")
             .replace("@llvm.nvvm.shfl.sync.bfly.i32", "@emulated_shuffle")
             .replace("@llvm.nvvm.ex2.approx.ftz.f", "@emulated_exp2_ftz")
             .replace("@llvm.nvvm.ex2.approx.f", "@emulated_exp2")
@@ -427,7 +457,10 @@ fn rewrite(program: &Program, ir: &str) -> String {
     out.push_str(VOTE);
     out.push_str(&matrix::helpers());
     out.push_str("declare void @emulated_warpgroups(i64, i64, i64, i32, i32, ptr, ptr)\n");
-    out.push_str("declare void @emulated_box(i64, ptr, ptr)\n");
+    out.push_str("declare void @emulated_box(i64, ptr, ptr, i64)\n");
+    for name in ["init", "arrive", "wait"] {
+        let _ = writeln!(out, "declare void @emulated_mbarrier_{name}(i64, i32)");
+    }
     for name in ["maximum", "minimum"] {
         out.push_str(&number_of(name, "float", "f32"));
         out.push_str(&number_of(name, "double", "f64"));
@@ -477,7 +510,7 @@ fn access(rest: &str) -> (String, String) {
     if let Some(helper) = matrix::product(text).or_else(|| atomic::helper(text)) {
         return helper;
     }
-    if let Some(helper) = boxes::helper(text).or_else(|| copy(text)) {
+    if let Some(helper) = mbarrier::helper(text).or_else(|| boxes::helper(text)).or_else(|| copy(text)) {
         return helper;
     }
     if text.contains("red.shared.add.u32") {
@@ -608,11 +641,9 @@ fn wrapper(program: &Program, ir: &str) -> String {
             writeln!(body, "  %a{i} = getelementptr i64, ptr %args, i64 {i}\n  %p{i} = load {ty}, ptr %a{i}");
         params.push(format!("{ty} %p{i}"));
     }
-    let maps = ir
-        .lines()
-        .filter(|line| line.starts_with("define ptx_kernel"))
-        .flat_map(|line| line.matches("byval"));
-    for j in 0..maps.count() {
+    let head = ir.lines().find(|line| line.starts_with("define ptx_kernel")).unwrap_or_default();
+    let maps = head.matches("byval").count();
+    for j in 0..maps {
         let at = program.params.len() + j;
         let _ =
             writeln!(body, "  %b{j} = getelementptr i64, ptr %args, i64 {at}\n  %m{j} = load ptr, ptr %b{j}");

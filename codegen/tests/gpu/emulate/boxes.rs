@@ -1,7 +1,8 @@
-//! Copies of boxes of tensors, which happen at once: the thread that starts them does them, before it comes to the barrier that
-//! others wait at as well.
+//! Copies of boxes of tensors, which happen at once: the thread that starts them does them, and completes their bytes.
 
 use tilefuse_codegen::ptx::tensor_map::TensorMap;
+
+use super::mbarrier;
 
 /// What a kernel's parameter holds in the place of an encoded map.
 #[repr(C, align(64))]
@@ -17,8 +18,8 @@ impl Map {
     }
 }
 
-/// Copies the box at some coordinates to shared memory.
-pub(super) extern "C" fn copy(place: u64, map: *const Map, at: *const i32) {
+/// Copies the box at some coordinates to shared memory, for which an mbarrier waits.
+pub(super) extern "C" fn copy(place: u64, map: *const Map, at: *const i32, barrier: u64) {
     // SAFETY: the wrapper passed one of these, which lives as long as the block runs.
     let (map, address) = unsafe { (&*(*map).map, (*map).address) };
     // SAFETY: there are as many coordinates as dimensions.
@@ -40,19 +41,11 @@ pub(super) extern "C" fn copy(place: u64, map: *const Map, at: *const i32) {
         // SAFETY: the element is in the tensor, as the interpreter found; the box has its place in shared memory.
         unsafe { (to as *mut u16).write(if inside { (from as *const u16).read() } else { 0 }) };
     }
+    mbarrier::complete(barrier, 2 * elements);
 }
 
 /// The function that stands for an instruction of copies of boxes.
 pub(super) fn helper(text: &str) -> Option<(String, String)> {
-    if text.contains("mbarrier.try_wait") {
-        let waits =
-            "define internal void @emulated_copied(ptr addrspace(3) %b, i32 %parity) {\n  ret void\n}\n";
-        return Some(("emulated_copied".to_owned(), waits.to_owned()));
-    }
-    if text.starts_with("mbarrier.") {
-        let arrives = "define internal void @emulated_arrival(ptr addrspace(3) %b) {\n  ret void\n}\n";
-        return Some(("emulated_arrival".to_owned(), arrives.to_owned()));
-    }
     let rank: usize = text.strip_prefix("cp.async.bulk.tensor.")?.split('d').next()?.parse().ok()?;
     let params: String = (0..rank).map(|d| format!(", i32 %c{d}")).collect();
     let stores: String = (0..rank)
@@ -62,7 +55,8 @@ pub(super) fn helper(text: &str) -> Option<(String, String)> {
     let function = format!(
         "define internal void @{name}(ptr addrspace(3) %to, ptr %map, ptr addrspace(3) %b{params}) {{\n  \
          %at = alloca [{rank} x i32]\n{stores}  %place = ptrtoint ptr addrspace(3) %to to i64\n  \
-         call void @emulated_box(i64 %place, ptr %map, ptr %at)\n  ret void\n}}\n"
+         %barrier = ptrtoint ptr addrspace(3) %b to i64\n  \
+         call void @emulated_box(i64 %place, ptr %map, ptr %at, i64 %barrier)\n  ret void\n}}\n"
     );
     Some((name, function))
 }

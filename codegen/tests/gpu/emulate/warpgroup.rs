@@ -95,6 +95,11 @@ pub(super) extern "C" fn multiply(
     }
 }
 
+/// The lanes of a warp wait for products together.
+pub(super) extern "C" fn wait(_: u64) {
+    together(&[]);
+}
+
 /// The function that stands for a product in inline assembly.
 pub(super) fn product(text: &str) -> Option<(String, String)> {
     let instruction = text.strip_prefix("wgmma.mma_async.sync.aligned.")?.split(' ').next()?;
