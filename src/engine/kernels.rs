@@ -510,21 +510,22 @@ fn load(device: &Arc<cuda::Device>, ptx: &Ptx, key: Key) -> Result<Kernel, Error
     Ok(Kernel::Cuda(Arc::new(cuda::Kernel::load(device, ptx)?)))
 }
 
-/// Threads, blocks of a cluster, shared memory, maps of tensors and name in the first line, then the text.
+/// Threads, blocks of a cluster, shared memory, whether it is persistent, maps of tensors and name in the first line, then the text.
 fn encode(ptx: &Ptx) -> Vec<u8> {
-    let Ptx { threads, cluster, shared_bytes, name, text, .. } = ptx;
+    let Ptx { threads, cluster, shared_bytes, persistent, name, text, .. } = ptx;
     let maps = tensor_map::encode(&ptx.tensor_maps);
-    format!("{threads} {cluster} {shared_bytes} {maps} {name}\n{text}").into_bytes()
+    format!("{threads} {cluster} {shared_bytes} {persistent} {maps} {name}\n{text}").into_bytes()
 }
 
 fn decode(bytes: &[u8], target: PtxTarget) -> Option<Ptx> {
     let (head, text) = std::str::from_utf8(bytes).ok()?.split_once('\n')?;
-    let mut head = head.splitn(5, ' ');
+    let mut head = head.splitn(6, ' ');
     let mut number = || head.next()?.parse().ok();
     let (threads, cluster, shared_bytes) = (number()?, number()?, number()?);
+    let persistent = head.next()?.parse().ok()?;
     let tensor_maps = tensor_map::decode(head.next()?)?;
     let name = head.next()?.to_owned();
-    Some(Ptx { text: text.to_owned(), name, threads, cluster, shared_bytes, tensor_maps, target })
+    Some(Ptx { text: text.to_owned(), name, threads, cluster, shared_bytes, tensor_maps, persistent, target })
 }
 
 #[cfg(test)]

@@ -30,6 +30,7 @@ impl Cubin {
             let assembled = if exact { ptxas::assemble(ptx) } else { None };
             let code = match assembled {
                 Some(code) => code,
+                None if ptx.persistent => return Err(unlinked(ptx)),
                 None => device.with(|| link(device, ptx))?,
             };
             Ok(Cubin { code, shape: Shape::of(ptx) })
@@ -38,9 +39,9 @@ impl Cubin {
 
     /// Bytes to keep: what a launch takes in the first line, then the code.
     pub fn encode(&self) -> Vec<u8> {
-        let Shape { name, threads, cluster, shared_bytes, early, tensor_maps } = &self.shape;
+        let Shape { name, threads, cluster, shared_bytes, early, tensor_maps, persistent } = &self.shape;
         let maps = tensor_map::encode(tensor_maps);
-        let head = format!("{threads} {cluster} {shared_bytes} {early} {maps} {name}\n");
+        let head = format!("{threads} {cluster} {shared_bytes} {early} {persistent} {maps} {name}\n");
         [head.as_bytes(), &self.code].concat()
     }
 
@@ -48,13 +49,14 @@ impl Cubin {
     pub fn decode(bytes: &[u8]) -> Option<Cubin> {
         let end = bytes.iter().position(|&b| b == b'\n')?;
         let (head, code) = (std::str::from_utf8(&bytes[..end]).ok()?, &bytes[end + 1..]);
-        let mut head = head.splitn(6, ' ');
+        let mut head = head.splitn(7, ' ');
         let mut number = || head.next()?.parse().ok();
         let (threads, cluster, shared_bytes) = (number()?, number()?, number()?);
-        let early = head.next()?.parse().ok()?;
+        let mut flag = || head.next()?.parse().ok();
+        let (early, persistent) = (flag()?, flag()?);
         let tensor_maps = tensor_map::decode(head.next()?)?;
         let name = head.next()?.to_owned();
-        let shape = Shape { name, threads, cluster, shared_bytes, early, tensor_maps };
+        let shape = Shape { name, threads, cluster, shared_bytes, early, tensor_maps, persistent };
         Some(Cubin { code: code.to_vec(), shape })
     }
 }
@@ -78,6 +80,12 @@ impl Kernel {
 fn is_exactly(target: Target, capability: (u32, u32)) -> bool {
     let digits = format!("sm_{}{}", capability.0, capability.1);
     target.name().trim_end_matches('a') == digits
+}
+
+/// The driver's linker gives all threads of a kernel as many registers, as its loader of PTX does not.
+fn unlinked(ptx: &Ptx) -> Error {
+    let message = "machine code without ptxas of a kernel whose threads have different registers".to_owned();
+    Error::Unsupported { target: ptx.target.name().to_owned(), message }
 }
 
 /// A linker, destroyed with this value.
@@ -151,13 +159,15 @@ mod tests {
             shared_bytes: 4096,
             early: true,
             tensor_maps: vec![map],
+            persistent: true,
         };
         let cubin = Cubin { code: b"\x7fELF\n\0rest\n".to_vec(), shape };
         assert_eq!(Cubin::decode(&cubin.encode()), Some(cubin));
         assert_eq!(Cubin::decode(b""), None);
-        assert_eq!(Cubin::decode(b"128 2 4096 maybe - name\ncode"), None);
-        assert_eq!(Cubin::decode(b"128 2 4096 true name\ncode"), None);
-        assert_eq!(Cubin::decode(b"128 2 4096 true -\ncode"), None);
+        assert_eq!(Cubin::decode(b"128 2 4096 maybe false - name\ncode"), None);
+        assert_eq!(Cubin::decode(b"128 2 4096 true - name\ncode"), None);
+        assert_eq!(Cubin::decode(b"128 2 4096 true false name\ncode"), None);
+        assert_eq!(Cubin::decode(b"128 2 4096 true false -\ncode"), None);
     }
 
     #[test]

@@ -36,6 +36,8 @@ pub(super) struct Shape {
     pub(super) early: bool,
     /// Parameters behind those of the program.
     pub(super) tensor_maps: Vec<TensorMap>,
+    /// Whether a block computes one instance after another.
+    pub(super) persistent: bool,
 }
 
 impl Shape {
@@ -47,6 +49,7 @@ impl Shape {
             shared_bytes: ptx.shared_bytes,
             early: ptx.waits_for_predecessor(),
             tensor_maps: ptx.tensor_maps.clone(),
+            persistent: ptx.persistent,
         }
     }
 }
@@ -64,6 +67,8 @@ pub struct Kernel {
     registers: u32,
     local_bytes: u32,
     tensor_maps: Vec<TensorMap>,
+    /// Where a block computes one instance after another: how many blocks run at the same time.
+    concurrent: Option<u64>,
 }
 
 impl Kernel {
@@ -104,6 +109,7 @@ impl Kernel {
             registers: 0,
             local_bytes: 0,
             tensor_maps: shape.tensor_maps.clone(),
+            concurrent: None,
         };
         device.with(|| {
             let function = find(module, &shape.name)?;
@@ -113,6 +119,10 @@ impl Kernel {
                 attribute(function, CUfunction_attribute::CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES)?;
             if shape.shared_bytes > 0 {
                 allow_shared(function, shape.shared_bytes)?;
+            }
+            if shape.persistent {
+                let each = blocks_each(function, shape)?;
+                kernel.concurrent = Some(u64::from(each * device.properties().multiprocessors));
             }
             Ok(())
         })?;
@@ -181,13 +191,16 @@ impl Kernel {
         if grid.contains(&0) {
             return Ok(());
         }
-        let grid = [grid[0].saturating_mul(u64::from(self.cluster)), grid[1], grid[2]];
-        if grid.iter().zip(MAX_GRID).any(|(&n, most)| n > most) {
+        let instances = grid[0];
+        let blocks = self.concurrent.map_or(instances, |concurrent| instances.min(concurrent));
+        let grid = [blocks.saturating_mul(u64::from(self.cluster)), grid[1], grid[2]];
+        if instances > MAX_GRID[0] || grid.iter().zip(MAX_GRID).any(|(&n, most)| n > most) {
             let message = format!("a grid of {grid:?} blocks, at most {MAX_GRID:?} can be launched");
             return Err(Error::Unsupported { target: self.device.properties().name.clone(), message });
         }
         let maps = self.device.with(|| self.encoded_maps(args))?;
-        let mut pointers = pointers(args, &maps);
+        let instances = instances as u32;
+        let mut pointers = self.pointers(args, &maps, &instances);
         let mut start = early_start();
         let config = sys::CUlaunchConfig {
             gridDimX: grid[0] as u32,
@@ -222,13 +235,18 @@ const MAP_ALIGN: u64 = 16;
 /// The maps of one launch.
 type Maps = SmallVec<[sys::CUtensorMap; 4]>;
 
-/// Where the arguments of a launch are.
-fn pointers(args: &[u64], maps: &Maps) -> SmallVec<[*mut c_void; 32]> {
-    let args = args.iter().map(|a| std::ptr::from_ref(a).cast_mut().cast());
-    args.chain(maps.iter().map(|map| std::ptr::from_ref(map).cast_mut().cast())).collect()
+/// Where something is that the driver reads.
+fn address<T>(of: &T) -> *mut c_void {
+    std::ptr::from_ref(of).cast_mut().cast()
 }
 
 impl Kernel {
+    /// Where the arguments of a launch are.
+    fn pointers(&self, args: &[u64], maps: &Maps, instances: &u32) -> SmallVec<[*mut c_void; 32]> {
+        let last = self.concurrent.map(|_| address(instances));
+        args.iter().map(address).chain(maps.iter().map(address)).chain(last).collect()
+    }
+
     /// The maps for the addresses that a launch has.
     fn encoded_maps(&self, args: &[u64]) -> Result<Maps> {
         let encode = |map: &TensorMap| {
@@ -321,10 +339,11 @@ impl Kernel {
     /// same grid and was not destroyed. For the arguments as in [`Kernel::launch`].
     pub unsafe fn set_arguments(&self, exec: *mut c_void, node: Node, grid: u32, args: &[u64]) -> Result<()> {
         let maps = self.device.with(|| self.encoded_maps(args))?;
-        let mut pointers = pointers(args, &maps);
+        let mut pointers = self.pointers(args, &maps, &grid);
+        let blocks = self.concurrent.map_or(grid, |concurrent| u64::from(grid).min(concurrent) as u32);
         let params = sys::CUDA_KERNEL_NODE_PARAMS {
             func: self.function as CUfunction,
-            gridDimX: grid * self.cluster,
+            gridDimX: blocks * self.cluster,
             gridDimY: 1,
             gridDimZ: 1,
             blockDimX: self.threads,
@@ -433,6 +452,21 @@ fn attribute(function: CUfunction, which: CUfunction_attribute) -> Result<u32> {
     // SAFETY: writes one integer.
     check("cuFuncGetAttribute", unsafe { sys::cuFuncGetAttribute(&mut value, which, function) })?;
     Ok(value.unsigned_abs())
+}
+
+/// Blocks of a kernel that run on a multiprocessor at the same time.
+fn blocks_each(function: CUfunction, shape: &Shape) -> Result<u32> {
+    let mut blocks = 0;
+    // SAFETY: the function is loaded; writes one integer.
+    check("cuOccupancyMaxActiveBlocksPerMultiprocessor", unsafe {
+        sys::cuOccupancyMaxActiveBlocksPerMultiprocessor(
+            &mut blocks,
+            function,
+            shape.threads as i32,
+            shape.shared_bytes as usize,
+        )
+    })?;
+    Ok(blocks.unsigned_abs().max(1))
 }
 
 fn allow_shared(function: CUfunction, bytes: u32) -> Result<()> {

@@ -15,8 +15,10 @@ pub(crate) type Val = Rc<str>;
 /// A function body that grows, and what it needs declared.
 #[derive(Default)]
 pub(crate) struct Ir {
-    /// Instructions of the entry block that come before all others.
+    /// Instructions that come before all others that depend on the thread.
     entry: String,
+    /// Where they go.
+    entry_at: usize,
     text: String,
     declarations: BTreeSet<String>,
     functions: BTreeSet<String>,
@@ -50,11 +52,16 @@ impl Ir {
         name
     }
 
-    /// Appends an instruction that has a result to the beginning of the function.
+    /// Appends an instruction that has a result to the beginning of the function, or to where [`Ir::enter`] put that.
     pub(crate) fn entry_def(&mut self, instruction: impl Display) -> Val {
         let name = self.fresh();
         let _ = writeln!(self.entry, "  {name} = {instruction}");
         name
+    }
+
+    /// From here on the code is what [`Ir::entry_def`] precedes.
+    pub(crate) fn enter(&mut self) {
+        self.entry_at = self.text.len();
     }
 
     /// A place that [`Ir::insert`] can add instructions at.
@@ -66,6 +73,9 @@ impl Ir {
     pub(crate) fn insert(&mut self, mark: usize, instructions: &[String]) {
         let lines: String = instructions.iter().map(|line| format!("  {line}\n")).collect();
         self.text.insert_str(mark, &lines);
+        if mark < self.entry_at {
+            self.entry_at += lines.len();
+        }
     }
 
     /// Appends an instruction without a result.
@@ -142,13 +152,14 @@ impl Ir {
     }
 
     /// The body, what belongs outside the function, and the lines that instructions name.
-    pub(crate) fn finish(self) -> (String, String, BTreeSet<u32>) {
+    pub(crate) fn finish(mut self) -> (String, String, BTreeSet<u32>) {
         let lines = self.declarations.iter().chain(&self.functions);
         let constants = self.constants.iter().enumerate();
         let constants = constants
             .map(|(i, c)| format!("@tilefuse_constant{i} = internal addrspace(1) constant {c}, align 1"));
         let outside: Vec<String> = lines.cloned().chain(constants).collect();
-        (self.entry + &self.text, outside.join("\n"), self.lines)
+        self.text.insert_str(self.entry_at, &self.entry);
+        (self.text, outside.join("\n"), self.lines)
     }
 }
 

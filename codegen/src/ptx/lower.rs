@@ -15,6 +15,7 @@ use super::pairs;
 use super::shared::Shared;
 use super::software_pipeline::{self, Operands};
 use super::tensor_map::TensorMap;
+use super::warp_specialize::{INSTANCES, Roles, Split};
 use crate::error::{Error, Result};
 use crate::layout::Layout;
 use crate::scalar;
@@ -38,6 +39,8 @@ pub(crate) struct Lower<'a> {
     pub(super) tensor_maps: Vec<TensorMap>,
     /// Whether loops may load operands ahead of their use.
     pub(crate) runs_ahead: bool,
+    /// What threads share of which some start copies and the others compute.
+    pub(super) roles: Option<Roles>,
     /// Operands of products that are in shared memory already.
     pub(crate) placed: Operands,
     /// Results of products that go on while the next iteration runs.
@@ -59,19 +62,35 @@ pub(crate) struct Lowered {
     pub(crate) lines: std::collections::BTreeSet<u32>,
     pub(crate) shared: Shared,
     pub(crate) tensor_maps: Vec<TensorMap>,
-    /// Whether loops load operands ahead of their use where they can.
-    pub(crate) runs_ahead: bool,
+    /// How loops load operands where they can.
+    pub(crate) loading: Loading,
     pub(crate) decisions: Decisions,
 }
 
-/// Lowers the body of a program, whose loops load operands ahead of their use where `runs_ahead`.
+/// How loops load operands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Loading {
+    /// Where they are used.
+    InOrder,
+    /// Ahead of their use.
+    Ahead,
+    /// Ahead of their use, by a warpgroup of its own, to so many stages.
+    Apart(u64),
+}
+
+/// Lowers the body of a program, which is `split` where a warpgroup of its own loads.
 ///
 /// For a `listing`, instructions say which operation they are of.
-pub(crate) fn lower(plan: &Assignment, target: Target, runs_ahead: bool, listing: bool) -> Result<Lowered> {
-    let stages = if runs_ahead {
-        software_pipeline::room(plan, target).next_multiple_of(Staged::PANEL_ALIGN)
-    } else {
-        0
+pub(super) fn lower<'a>(
+    plan: &'a Assignment<'a>,
+    target: Target,
+    (loading, split): (Loading, Option<&Split<'a>>),
+    listing: bool,
+) -> Result<Lowered> {
+    let stages = match (loading, split) {
+        (Loading::InOrder, _) => 0,
+        (Loading::Apart(stages), Some(split)) => split.room(stages),
+        _ => software_pipeline::room(plan, target).next_multiple_of(Staged::PANEL_ALIGN),
     };
     let mut lower = Lower {
         plan,
@@ -82,7 +101,8 @@ pub(crate) fn lower(plan: &Assignment, target: Target, runs_ahead: bool, listing
         threads: FxHashMap::default(),
         shared: Shared::with_stages(stages),
         tensor_maps: Vec::new(),
-        runs_ahead,
+        runs_ahead: loading != Loading::InOrder,
+        roles: None,
         placed: Operands::default(),
         in_flight: FxHashSet::default(),
         hazards: Hazards::default(),
@@ -90,7 +110,9 @@ pub(crate) fn lower(plan: &Assignment, target: Target, runs_ahead: bool, listing
         started: false,
         waited: !(plan.program.early && target.has_programmatic_launch()),
     };
-    lower.declare_thread_number();
+    if split.is_none() {
+        lower.declare_thread_number();
+    }
     for (index, param) in plan.program.params.iter().enumerate() {
         let name: Val = match plan.program.ty(param.value).elem() {
             Some(Elem::Bool) => lower.ir.def(format_args!("trunc i8 %p{index} to i1")),
@@ -98,12 +120,17 @@ pub(crate) fn lower(plan: &Assignment, target: Target, runs_ahead: bool, listing
         };
         lower.hold(param.value, Layout::scalar(plan.warps), vec![name]);
     }
-    lower.region(&plan.program.body)?;
-    lower.wait_before(None);
-    lower.ir.raw("ret void");
+    match (loading, split) {
+        (Loading::Apart(stages), Some(split)) => lower.split_program(split, stages)?,
+        _ => {
+            lower.region(&plan.program.body)?;
+            lower.wait_before(None);
+            lower.ir.raw("ret void");
+        }
+    }
     let (body, outside, lines) = lower.ir.finish();
     let Lower { shared, tensor_maps, decisions, .. } = lower;
-    Ok(Lowered { body, outside, lines, shared, tensor_maps, runs_ahead, decisions })
+    Ok(Lowered { body, outside, lines, shared, tensor_maps, loading, decisions })
 }
 
 impl<'a> Lower<'a> {
@@ -236,6 +263,16 @@ impl<'a> Lower<'a> {
         self.ir.entry_def(format_args!("icmp eq i32 {bits}, 0"))
     }
 
+    /// Code of other threads, of whose values none is there behind it.
+    pub(super) fn apart(&mut self, code: impl FnOnce(&mut Self) -> Result<()>) -> Result<()> {
+        let held = self.held.clone();
+        self.copies.push(FxHashMap::default());
+        code(self)?;
+        self.copies.pop();
+        self.held = held;
+        Ok(())
+    }
+
     pub(crate) fn region(&mut self, region: &'a Region) -> Result<()> {
         region.ops.iter().try_for_each(|op| self.op(op))
     }
@@ -284,8 +321,14 @@ impl<'a> Lower<'a> {
         }
     }
 
-    /// Reads the special register along an axis that is named first, or second in a cluster.
+    /// Reads the special register along an axis that is named first, or second in a cluster; what is split has one axis.
     fn instance(&mut self, op: &Op, axis: u8, registers: [&str; 2]) -> Result<()> {
+        if let Some(roles) = &self.roles {
+            let of_block = roles.instance.clone();
+            let value = if matches!(op.kind, OpKind::ProgramId(_)) { of_block } else { INSTANCES.into() };
+            self.hold(op.results[0], Layout::scalar(self.plan.warps), vec![value]);
+            return Ok(());
+        }
         let register = registers[usize::from(self.plan.cluster > 0)];
         let axis = ["x", "y", "z"][usize::from(axis % 3)];
         let id = self.ir.intrinsic(&format!("llvm.nvvm.read.ptx.sreg.{register}.{axis}"), "i32", &[]);
@@ -386,8 +429,11 @@ impl<'a> Lower<'a> {
         }
     }
 
-    /// Waits for all threads of the block, and makes their writes to shared memory visible to each other.
+    /// Waits for all threads of the block that compute, and makes their writes to shared memory visible to each other.
     pub(crate) fn block_barrier(&mut self) {
+        if self.roles.is_some() {
+            return self.consumer_barrier();
+        }
         self.ir.declare("void @llvm.nvvm.barrier.cta.sync.aligned.all(i32) convergent nounwind");
         self.ir.raw("call void @llvm.nvvm.barrier.cta.sync.aligned.all(i32 0)");
     }

@@ -3,7 +3,7 @@
 //! Each thread of a block holds its part of every tile in registers; [`crate::layout`] says which. Loads and stores
 //! are up to 16 bytes wide, reductions go through registers, shuffles and shared memory in that order, and what one
 //! operation has in another layout than the next wants goes through shared memory. Products are the matrix unit's, with
-//! operands that loops load ahead of their use. Where a tile is too large for one
+//! operands that loops load ahead of their use, some by a warpgroup that does nothing else. Where a tile is too large for one
 //! block, a cluster of blocks holds it, and reductions exchange their parts through each other's shared memory.
 
 mod assign;
@@ -44,6 +44,7 @@ pub mod tensor_map;
 mod uniform;
 mod vector_convert;
 mod vectorize;
+mod warp_specialize;
 
 use tilefuse_block::passes::{approximate, cse, dce, narrow, optimize, reorder_broadcast};
 use tilefuse_block::{Elem, Kind, OpKind, Program, ScalarFn, expand_math_except, expand_operations, verify};
@@ -56,10 +57,11 @@ use crate::timing::{Stage as Timed, timed};
 use assign::Assignment;
 #[cfg(test)]
 pub(crate) use ir::Ir;
-use lower::Lowered;
+use lower::{Loading, Lowered};
 pub use passes::{Pass, after};
 pub use target::{PtxVersion, Target};
 use tensor_map::TensorMap;
+use warp_specialize::Split;
 
 /// Shared memory that a block may have without asking for more at the launch.
 const STATIC_SHARED: u64 = 48 * 1024;
@@ -86,6 +88,9 @@ pub struct Ptx {
     pub shared_bytes: u32,
     /// Maps of tensors that are parameters behind those of the program: each is encoded at the launch.
     pub tensor_maps: Vec<TensorMap>,
+    /// Whether a block computes one instance along the first axis after another, so that a launch takes as many blocks along that
+    /// as run at the same time. The number of instances is a parameter behind all others.
+    pub persistent: bool,
     /// What it was compiled for.
     pub target: Target,
 }
@@ -97,8 +102,8 @@ impl Ptx {
     }
 }
 
-/// Compiles a block program. One cluster of blocks, or one block, of the grid is one instance; parameters are passed in order, pointers as
-/// 64-bit addresses, and behind them the [`Ptx::tensor_maps`].
+/// Compiles a block program. One cluster of blocks, or one block, of the grid is one instance, or several where it is
+/// [`Ptx::persistent`]; parameters are passed in order, pointers as 64-bit addresses, and behind them the [`Ptx::tensor_maps`].
 pub fn compile_ptx(program: &Program, target: Target, options: &PtxOptions) -> Result<Ptx> {
     let version = target.ptx_version(options.driver)?;
     let stages = Stages::get();
@@ -120,10 +125,11 @@ fn compile_one(program: &Program, target: Target, version: PtxVersion) -> Result
     Ok(Ptx {
         text,
         name: kernel_name(program),
-        threads: 1 << plan.block_bits(),
+        threads: module.threads,
         cluster: 1 << plan.cluster,
         shared_bytes: module.dynamic_shared as u32,
         tensor_maps: module.tensor_maps,
+        persistent: module.persistent,
         target,
     })
 }
@@ -213,16 +219,23 @@ fn needs_one_block(program: &Program) -> bool {
 
 struct Module {
     text: String,
+    threads: u32,
     dynamic_shared: u64,
     tensor_maps: Vec<TensorMap>,
+    persistent: bool,
 }
 
 /// The code of a program, whose loops load operands ahead where there is shared memory for it.
-fn lowered(plan: &Assignment, target: Target, listing: bool) -> Result<Lowered> {
+fn lowered<'a>(plan: &'a Assignment<'a>, target: Target, listing: bool) -> Result<Lowered> {
     let limit = target.max_shared();
-    let mut lowered = lower::lower(plan, target, plan.program.stages != Some(1), listing)?;
+    let ahead = plan.program.stages != Some(1);
+    if ahead && let Some(lowered) = split(plan, target, listing)? {
+        return Ok(lowered);
+    }
+    let loading = if ahead { Loading::Ahead } else { Loading::InOrder };
+    let mut lowered = lower::lower(plan, target, (loading, None), listing)?;
     if lowered.shared.stages > 0 && lowered.shared.total() > limit {
-        lowered = lower::lower(plan, target, false, listing)?;
+        lowered = lower::lower(plan, target, (Loading::InOrder, None), listing)?;
     }
     let needed = needed(plan, &lowered);
     if needed > limit || lowered.shared.reduce + lowered.shared.barriers > STATIC_SHARED {
@@ -232,12 +245,28 @@ fn lowered(plan: &Assignment, target: Target, listing: bool) -> Result<Lowered> 
     Ok(lowered)
 }
 
+/// The code of a program in which a warpgroup of its own loads, if it can be split and has room for enough stages.
+fn split<'a>(plan: &'a Assignment<'a>, target: Target, listing: bool) -> Result<Option<Lowered>> {
+    let Some(Ok(split)) = Split::of(plan) else { return Ok(None) };
+    let Some(most) = split.stages(target, plan.shared_align()) else { return Ok(None) };
+    let lowered = lower::lower(plan, target, (Loading::Apart(most), Some(&split)), listing)?;
+    if lowered.shared.reduce + lowered.shared.barriers > STATIC_SHARED {
+        return Ok(None);
+    }
+    let other = needed(plan, &lowered) - lowered.shared.stages;
+    Ok(match split.stages(target, other) {
+        Some(stages) if stages == most => Some(lowered),
+        Some(stages) => Some(lower::lower(plan, target, (Loading::Apart(stages), Some(&split)), listing)?),
+        None => None,
+    })
+}
+
 /// Shared memory in bytes; what lies before panels may leave some free.
 fn needed(plan: &Assignment, lowered: &Lowered) -> u64 {
     lowered.shared.total() + plan.shared_align()
 }
 
-fn module_text(plan: &Assignment, target: Target, listing: bool) -> Result<Module> {
+fn module_text<'a>(plan: &'a Assignment<'a>, target: Target, listing: bool) -> Result<Module> {
     let program = plan.program;
     let lowered = lowered(plan, target, listing)?;
     let (of_function, locations) = if listing { listing::metadata(&lowered.lines) } else { <_>::default() };
@@ -267,7 +296,10 @@ fn module_text(plan: &Assignment, target: Target, listing: bool) -> Result<Modul
     let maps = 0..lowered.tensor_maps.len();
     let maps = maps.map(|i| format!("ptr byval([128 x i8]) align 64 \"nvvm.grid_constant\" %map{i}"));
     let params = program.params.iter().enumerate().map(|(i, p)| param(program, i, p));
-    let params: Vec<String> = params.chain(maps).collect();
+    let persistent = matches!(lowered.loading, Loading::Apart(_));
+    let instances = persistent.then(|| format!("i32 {}", warp_specialize::INSTANCES));
+    let params: Vec<String> = params.chain(maps).chain(instances).collect();
+    let threads = (1u32 << plan.block_bits()) + if persistent { warp_specialize::PRODUCERS } else { 0 };
     let text = format!(
         "{globals}{}\ndefine ptx_kernel void @{}({}) #0{of_function} {{\nentry:\n{}{}}}\n\
          attributes #0 = {{ nounwind \"nvvm.reqntid\"=\"{},1,1\"{}{} }}\n\
@@ -275,14 +307,14 @@ fn module_text(plan: &Assignment, target: Target, listing: bool) -> Result<Modul
         lowered.outside,
         kernel_name(program),
         params.join(", "),
-        cluster::thread_number(plan),
+        if persistent { String::new() } else { cluster::thread_number(plan) },
         lowered.body,
-        1u32 << plan.block_bits(),
+        threads,
         cluster::attribute(plan),
-        register_attribute(plan),
+        if persistent { " \"nvvm.minctasm\"=\"1\"".to_owned() } else { register_attribute(plan) },
     );
     let dynamic_shared = if dynamic { lowered.shared.dynamic() } else { 0 };
-    Ok(Module { text, dynamic_shared, tensor_maps: lowered.tensor_maps })
+    Ok(Module { text, threads, dynamic_shared, tensor_maps: lowered.tensor_maps, persistent })
 }
 
 /// Products of products hold several tiles together: all registers that a block can have are theirs, for the assembler

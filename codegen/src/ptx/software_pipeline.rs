@@ -66,15 +66,16 @@ use super::assign::Assignment;
 use super::barrier::BarrierReason;
 use super::dot::{self, Side, Staged};
 use super::ir::Val;
-use super::lower::Lower;
+use super::lower::{Loading, Lower};
 use super::passes::Seen;
 use super::tensor_map::{self, Boxes};
 use super::vectorize::Move;
+use super::warp_specialize;
 use crate::error::Result;
 use crate::layout::Layout;
 
 /// The most stages: the iterations that are under way together.
-const MAX_STAGES: u64 = 4;
+pub(super) const MAX_STAGES: u64 = 4;
 
 /// One load that runs ahead.
 pub(crate) struct Copy<'a> {
@@ -104,18 +105,18 @@ struct Resident<'a> {
 pub(crate) struct Pipeline<'a> {
     copies: Vec<Copy<'a>>,
     /// The same as boxes that one thread starts to copy, where all are.
-    boxes: Vec<Boxes>,
+    pub(super) boxes: Vec<Boxes>,
     residents: Vec<Resident<'a>>,
     /// The product that runs into the next iteration, whose operands must stay until then.
     overlapping: Option<&'a Op>,
     /// Scalars of the body that addresses need, in order.
-    scalars: Vec<&'a Op>,
+    pub(super) scalars: Vec<&'a Op>,
     /// Bytes of one stage.
-    stage: u64,
+    pub(super) stage: u64,
     /// Elements of the largest product.
     sums: u64,
     /// The number of stages that the program asks for.
-    wanted: Option<u32>,
+    pub(super) wanted: Option<u32>,
 }
 
 /// An operand of a product that is in shared memory already: how it lies there, and where its stage begins.
@@ -178,7 +179,8 @@ impl<'a> Pipeline<'a> {
         self.copies.iter().map(|copy| copy.load.results[0])
     }
 
-    fn stages(&self, target: Target) -> u64 {
+    /// The number of stages, where the threads that compute start the loads.
+    pub(super) fn stages(&self, target: Target) -> u64 {
         // What a program asks for may take the room of a second block; an eighth is for changes of layout.
         let (budget, most) = match self.wanted {
             Some(wanted) => (target.max_shared() * 7 / 8, wanted.into()),
@@ -188,8 +190,17 @@ impl<'a> Pipeline<'a> {
         fitting.min(most).max(self.least_stages())
     }
 
+    /// The boxes of an iteration, each with its place in the stage that begins at a byte.
+    pub(super) fn placed<'b>(&'b self, lower: &mut Lower<'_>, stage: &Val) -> Vec<(&'b Boxes, Val)> {
+        let boxes = self.copies.iter().zip(&self.boxes);
+        let place = |copy: &Copy<'_>, lower: &mut Lower<'_>| {
+            lower.ir.def(format_args!("add i32 {stage}, {}", copy.staged.base))
+        };
+        boxes.map(|(copy, boxes)| (boxes, place(copy, lower))).collect()
+    }
+
     /// Bytes of the operands that stay.
-    fn resident(&self) -> u64 {
+    pub(super) fn resident(&self) -> u64 {
         self.residents.iter().map(|resident| resident.staged.size).sum()
     }
 
@@ -367,6 +378,7 @@ pub(crate) struct Running<'a> {
     stages: u64,
     induction: Value,
     /// Bounds, as 64-bit integers.
+    lo: Val,
     hi: Val,
     step: Val,
     /// Where the stage of the present iteration begins, and the next one's.
@@ -396,15 +408,22 @@ impl<'a> Lower<'a> {
             return Ok(None);
         }
         let Some(pipeline) = Pipeline::of(self.plan, op) else { return Ok(None) };
-        let stages = pipeline.stages(self.target);
         let induction = op.regions[0].args[0];
-        let (hi, step) = (hi.clone(), step.clone());
+        let (lo, hi, step) = (lo.clone(), hi.clone(), step.clone());
         let [read, next, parity, next_parity] = [(); 4].map(|()| self.ir.fresh());
-        let barriers = if pipeline.boxes.is_empty() { 0 } else { self.shared.for_barriers(stages) };
-        let running =
-            Running { pipeline, stages, induction, hi, step, read, next, barriers, parity, next_parity };
+        let (stages, barriers) = match &self.roles {
+            Some(roles) => (roles.stages, roles.full),
+            None => (pipeline.stages(self.target), 0),
+        };
+        let mut running =
+            Running { pipeline, stages, induction, lo, hi, step, read, next, barriers, parity, next_parity };
+        if self.roles.is_some() {
+            return Ok(Some(running));
+        }
         if running.has_boxes() {
-            self.init_mbarriers(running.barriers, stages);
+            running.barriers = self.shared.for_barriers(stages);
+            let first = self.first_thread();
+            self.init_mbarriers(&first, &[(running.barriers, stages, 1)]);
             let before = self.program().body.ops.iter().take_while(|other| !std::ptr::eq(*other, op));
             if before.into_iter().any(|op| op.kind.writes() || op.regions.iter().any(writes)) {
                 self.fence_global_writes();
@@ -414,7 +433,7 @@ impl<'a> Lower<'a> {
         self.barrier(BarrierReason::Reused);
         self.shared.enter_stages();
         self.write_residents(&running)?;
-        let mut index = lo.clone();
+        let mut index = running.lo.clone();
         for stage in 0..running.pipeline.distance(self.target) {
             if stage > 0 {
                 index = self.ir.def(format_args!("add nsw i64 {index}, {}", running.step));
@@ -443,26 +462,26 @@ impl<'a> Lower<'a> {
     pub(crate) fn advance_pipeline(&mut self, running: &Running<'a>, index: &Val) -> Result<()> {
         let (stage, stages) = (running.pipeline.stage, running.stages);
         if running.has_boxes() {
-            let barrier = self.stage_barrier(running, &running.read);
-            self.wait_for_boxes(&barrier, &running.parity);
+            let barrier = self.stage_barrier(&running.pipeline, running.barriers, &running.read);
+            self.wait_for_phase(&barrier, &running.parity);
         } else {
             self.wait_for_copies(running.pipeline.distance(self.target) - 1);
             if running.pipeline.copies.iter().any(|copy| copy.staged.has_panels()) {
                 self.fence_async_proxy();
             }
         }
-        self.barrier(BarrierReason::Arrived);
+        // The phase of an mbarrier tells each thread by itself.
+        if self.roles.is_none() {
+            self.barrier(BarrierReason::Arrived);
+        }
         self.in_flight.extend(running.pipeline.overlapping.map(|op| op.results[0]));
-        if running.pipeline.overlapping.is_none() {
+        if running.pipeline.overlapping.is_none() && self.roles.is_none() {
             self.load_later(running, index)?;
         }
         let read = &running.read;
-        let after = self.ir.def(format_args!("add i32 {read}, {stage}"));
-        let wraps = self.ir.def(format_args!("icmp eq i32 {after}, {}", stages * stage));
-        self.ir.raw(format_args!("{} = select i1 {wraps}, i32 0, i32 {after}", running.next));
+        let wraps = self.next_stage((stage, stages), read, &running.next);
         if running.has_boxes() {
-            let wraps = self.ir.def(format_args!("zext i1 {wraps} to i32"));
-            self.ir.raw(format_args!("{} = xor i32 {}, {wraps}", running.next_parity, running.parity));
+            self.next_parity(&wraps, &running.parity, &running.next_parity);
         }
         for copy in &running.pipeline.copies {
             let key = (std::ptr::from_ref(copy.product), copy.side.index());
@@ -473,12 +492,47 @@ impl<'a> Lower<'a> {
 
     /// Starts the loads of a later iteration where the matrix unit is busy with the present one, and waits for the
     /// iteration before, whose operands the next iteration's loads may overwrite.
+    ///
+    /// Where a warpgroup of its own loads, that is told which stage is free.
     pub(crate) fn finish_iteration(&mut self, running: &Running<'a>, index: &Val) -> Result<()> {
-        if running.pipeline.overlapping.is_some() {
+        let overlaps = running.pipeline.overlapping.is_some();
+        if overlaps && self.roles.is_none() {
             self.load_later(running, index)?;
+        }
+        if overlaps {
             self.wait_for_products(1);
         }
+        if self.roles.is_some() && overlaps {
+            let second = self.ir.def(format_args!("icmp sgt i64 {index}, {}", running.lo));
+            self.release_before(running, &second);
+        } else if self.roles.is_some() {
+            self.release_stage(&running.pipeline, &running.read, None);
+        }
         Ok(())
+    }
+
+    /// The stage before that of the present iteration is free where a condition holds.
+    fn release_before(&mut self, running: &Running<'a>, condition: &Val) {
+        let (read, stage) = (&running.read, running.pipeline.stage);
+        let first = self.ir.def(format_args!("icmp eq i32 {read}, 0"));
+        let back = (running.stages - 1) * stage;
+        let turn = self.ir.def(format_args!("select i1 {first}, i32 {back}, i32 -{stage}"));
+        let before = self.ir.def(format_args!("add i32 {read}, {turn}"));
+        self.release_stage(&running.pipeline, &before, Some(condition));
+    }
+
+    /// Names the stage behind another of so many bytes and stages; whether it is the first one.
+    pub(super) fn next_stage(&mut self, (stage, stages): (u64, u64), read: &Val, next: &Val) -> Val {
+        let after = self.ir.def(format_args!("add i32 {read}, {stage}"));
+        let wraps = self.ir.def(format_args!("icmp eq i32 {after}, {}", stages * stage));
+        self.ir.raw(format_args!("{next} = select i1 {wraps}, i32 0, i32 {after}"));
+        wraps
+    }
+
+    /// Names the parity of that stage's phase.
+    pub(super) fn next_parity(&mut self, wraps: &Val, parity: &Val, next: &Val) {
+        let wraps = self.ir.def(format_args!("zext i1 {wraps} to i32"));
+        self.ir.raw(format_args!("{next} = xor i32 {parity}, {wraps}"));
     }
 
     fn load_later(&mut self, running: &Running<'a>, index: &Val) -> Result<()> {
@@ -498,17 +552,21 @@ impl<'a> Lower<'a> {
 
     /// What carries the stage of a loop that runs ahead from one iteration to the next.
     pub(crate) fn pipeline_phis(&self, running: &Running<'a>, before: &str, last: &str) -> Vec<String> {
-        let carried =
-            |now: &Val, next: &Val| format!("{now} = phi i32 [ 0, %{before} ], [ {next}, %{last} ]");
-        let parity = running.has_boxes().then(|| carried(&running.parity, &running.next_parity));
-        [carried(&running.read, &running.next)].into_iter().chain(parity).collect()
+        let zero: Val = "0".into();
+        let (stage, parity) =
+            self.roles.as_ref().map_or((&zero, &zero), |roles| (&roles.stage, &roles.parity));
+        let carried = |now: &Val, first: &Val, next: &Val| {
+            format!("{now} = phi i32 [ {first}, %{before} ], [ {next}, %{last} ]")
+        };
+        let parity = running.has_boxes().then(|| carried(&running.parity, parity, &running.next_parity));
+        [carried(&running.read, stage, &running.next)].into_iter().chain(parity).collect()
     }
 
-    /// The barrier of the stage that begins at a byte.
-    fn stage_barrier(&mut self, running: &Running<'a>, stage: &Val) -> Val {
-        let number = self.ir.def(format_args!("udiv exact i32 {stage}, {}", running.pipeline.stage));
+    /// The barrier of the stage that begins at a byte, of those that begin at another.
+    pub(super) fn stage_barrier(&mut self, pipeline: &Pipeline<'_>, barriers: u64, stage: &Val) -> Val {
+        let number = self.ir.def(format_args!("udiv exact i32 {stage}, {}", pipeline.stage));
         let byte = self.ir.def(format_args!("mul i32 {number}, 8"));
-        self.ir.def(format_args!("add i32 {byte}, {}", running.barriers))
+        self.ir.def(format_args!("add i32 {byte}, {barriers}"))
     }
 
     /// Waits for the loads that nothing will use, and for the last products, whose sums are `carried`.
@@ -516,16 +574,27 @@ impl<'a> Lower<'a> {
         if !running.has_boxes() {
             self.wait_for_copies(0);
         }
-        self.shared.leave_stages();
+        if self.roles.is_none() {
+            self.shared.leave_stages();
+        }
         if let Some(product) = running.pipeline.overlapping {
             self.wait_for_products(0);
             let own = op.regions[0].args.iter().skip(1).position(|arg| *arg == product.args[2]);
             if let Some(sums) = own.and_then(|index| carried.get_mut(index)) {
                 *sums = self.pinned(sums);
             }
+            if self.roles.is_some() {
+                let any = self.ir.def(format_args!("icmp sgt i64 {}, {}", running.hi, running.lo));
+                self.release_before(running, &any);
+            }
         }
-        for copy in &running.pipeline.copies {
-            self.hazards.read(copy.load, &copy.layout);
+        if let Some(roles) = &mut self.roles {
+            (roles.stage, roles.parity) = (running.read.clone(), running.parity.clone());
+        }
+        // Each thread has waited until the copies had read what they copy.
+        if self.roles.is_none() {
+            let copies = running.pipeline.copies.iter();
+            copies.for_each(|copy| self.hazards.read(copy.load, &copy.layout));
         }
     }
 
@@ -542,13 +611,9 @@ impl<'a> Lower<'a> {
         self.hold(running.induction, Layout::scalar(self.plan.warps), vec![narrow]);
         running.pipeline.scalars.iter().try_for_each(|op| self.op(op))?;
         if running.has_boxes() {
-            let barrier = self.stage_barrier(running, stage);
-            let mut loads = Vec::new();
-            for (copy, boxes) in running.pipeline.copies.iter().zip(&running.pipeline.boxes) {
-                let place = self.ir.def(format_args!("add i32 {stage}, {}", copy.staged.base));
-                loads.push((boxes, place));
-            }
-            self.copy_boxes(&loads, &barrier, &runs)?;
+            let barrier = self.stage_barrier(&running.pipeline, running.barriers, stage);
+            let loads = running.pipeline.placed(self, stage);
+            self.copy_boxes_if(&loads, &barrier, &runs)?;
             self.copies.pop();
             return Ok(());
         }
@@ -594,15 +659,20 @@ impl<'a> Lower<'a> {
 
 /// Of a loop, how many iterations' loads are under way together; of a load, that it is one of them.
 pub(super) fn notes(seen: &Seen<'_>, op: &Op) -> Vec<String> {
-    let runs_ahead = seen.lowered.as_ref().is_some_and(|lowered| lowered.runs_ahead);
+    let loading = seen.lowered.as_ref().map_or(Loading::InOrder, |lowered| lowered.loading);
+    let runs_ahead = loading != Loading::InOrder;
     let Some(pipeline) = Pipeline::of(seen.plan, op) else {
         let ahead = runs_ahead && op.results.iter().any(|result| seen.plan.ahead.contains(result));
-        return if ahead { vec!["runs ahead, to shared memory".to_owned()] } else { Vec::new() };
+        return if ahead {
+            vec!["runs ahead, to shared memory".to_owned()]
+        } else {
+            warp_specialize::notes(seen, op)
+        };
     };
     if !runs_ahead {
         return vec!["nothing runs ahead, shared memory is too small".to_owned()];
     }
-    let stages = pipeline.stages(seen.target);
+    let stages = if let Loading::Apart(stages) = loading { stages } else { pipeline.stages(seen.target) };
     let copies = pipeline.copies.iter().map(|copy| {
         let (name, bytes) = (seen.name(copy.load.results[0]), copy.staged.size);
         format!("%{name} {bytes} bytes at {}", copy.staged.base)
@@ -619,5 +689,6 @@ pub(super) fn notes(seen: &Seen<'_>, op: &Op) -> Vec<String> {
     }
     let running = pipeline.overlapping.and_then(|product| product.results.first());
     out.extend(running.map(|&sums| format!("%{} runs on into the next iteration", seen.name(sums))));
+    out.extend(warp_specialize::notes(seen, op));
     out
 }

@@ -280,6 +280,11 @@ impl Boxes {
     pub(crate) fn all_bytes(&self) -> u64 {
         self.bytes * self.count
     }
+
+    /// The scalars that the coordinates are sums of.
+    pub(crate) fn scalars(&self) -> impl Iterator<Item = Value> {
+        self.coordinates.iter().flat_map(|sum| sum.terms.iter().map(|term| term.0))
+    }
 }
 
 /// A dimension of a tensor that is being made.
@@ -364,16 +369,17 @@ pub(crate) fn boxes(plan: &Assignment, load: &Op, staged: &Staged, inner: usize)
 }
 
 impl Lower<'_> {
-    /// Makes the mbarriers from a byte on ready for one arrival and the bytes of a stage each.
-    pub(crate) fn init_mbarriers(&mut self, barriers: u64, count: u64) {
-        let first = self.first_thread();
-        self.behind_branch(&first, |lower| {
-            for at in 0..count {
-                let barrier = lower.mbarrier(&(barriers + 8 * at).to_string().into());
-                lower.ir.raw(format_args!(
-                    "call void asm sideeffect \"mbarrier.init.shared.b64 [$0], 1;\", \"l,~{{memory}}\"(ptr \
-                     addrspace(3) {barrier}) nounwind"
-                ));
+    /// One thread, for which `first` holds, makes mbarriers ready: from each byte on so many, for so many arrivals in a phase.
+    pub(crate) fn init_mbarriers(&mut self, first: &Val, all: &[(u64, u64, u32)]) {
+        self.behind_branch(first, |lower| {
+            for &(barriers, count, arrivals) in all {
+                for at in 0..count {
+                    let barrier = lower.mbarrier(&(barriers + 8 * at).to_string().into());
+                    lower.ir.raw(format_args!(
+                        "call void asm sideeffect \"mbarrier.init.shared.b64 [$0], {arrivals};\", \"l,~{{memory}}\"\
+                         (ptr addrspace(3) {barrier}) nounwind"
+                    ));
+                }
             }
             lower.ir.raw(
                 "call void asm sideeffect \"fence.mbarrier_init.release.cluster;\", \"~{memory}\"() nounwind",
@@ -387,8 +393,8 @@ impl Lower<'_> {
         self.ir.raw("call void asm sideeffect \"fence.proxy.async.global;\", \"~{memory}\"() nounwind");
     }
 
-    /// Waits for the copies whose bytes an mbarrier counts.
-    pub(crate) fn wait_for_boxes(&mut self, barrier: &Val, parity: &Val) {
+    /// Waits until the phase of a parity of an mbarrier has ended.
+    pub(crate) fn wait_for_phase(&mut self, barrier: &Val, parity: &Val) {
         let barrier = self.mbarrier(barrier);
         self.ir.raw(format_args!(
             "call void asm sideeffect \"{{ .reg .pred p; again: mbarrier.try_wait.parity.shared.b64 p, [$0], $1; \
@@ -396,27 +402,50 @@ impl Lower<'_> {
         ));
     }
 
-    /// Starts the copies of loads, each with its place in shared memory, where `runs` holds; an mbarrier counts their bytes.
-    pub(crate) fn copy_boxes(&mut self, loads: &[(&Boxes, Val)], barrier: &Val, runs: &Val) -> Result<()> {
-        let mut starts = Vec::new();
-        for (boxes, _) in loads {
-            let at = boxes.coordinates.iter().map(|sum| self.coordinate(sum));
-            starts.push(at.collect::<Result<Vec<Val>>>()?);
-        }
+    /// Arrives at an mbarrier where a condition holds.
+    pub(crate) fn arrive(&mut self, barrier: &Val, condition: &Val) {
+        let barrier = self.mbarrier(barrier);
+        self.ir.raw(format_args!(
+            "call void asm sideeffect \"@$1 mbarrier.arrive.shared.b64 _, [$0];\", \"l,b,~{{memory}}\"(ptr \
+             addrspace(3) {barrier}, i1 {condition}) nounwind"
+        ));
+    }
+
+    /// Starts the copies of loads, each with its place in shared memory, by the first thread where `runs` holds; an mbarrier
+    /// counts their bytes.
+    pub(crate) fn copy_boxes_if(&mut self, loads: &[(&Boxes, Val)], barrier: &Val, runs: &Val) -> Result<()> {
+        let starts = self.starts(loads)?;
         let first = self.first_thread();
         let issues = self.ir.def(format_args!("and i1 {first}, {runs}"));
+        self.behind_branch(&issues, |lower| lower.start_copies(loads, &starts, barrier));
+        Ok(())
+    }
+
+    /// Starts the copies of loads by the one thread that the code is for.
+    pub(crate) fn copy_boxes(&mut self, loads: &[(&Boxes, Val)], barrier: &Val) -> Result<()> {
+        let starts = self.starts(loads)?;
+        self.start_copies(loads, &starts, barrier);
+        Ok(())
+    }
+
+    /// The coordinates of each load's first box.
+    fn starts(&mut self, loads: &[(&Boxes, Val)]) -> Result<Vec<Vec<Val>>> {
+        let of = |(boxes, _): &(&Boxes, Val)| -> Result<Vec<Val>> {
+            boxes.coordinates.iter().map(|sum| self.coordinate(sum)).collect()
+        };
+        loads.iter().map(of).collect()
+    }
+
+    fn start_copies(&mut self, loads: &[(&Boxes, Val)], starts: &[Vec<Val>], barrier: &Val) {
         let bytes: u64 = loads.iter().map(|(boxes, _)| boxes.all_bytes()).sum();
         let barrier = self.mbarrier(barrier);
-        self.behind_branch(&issues, |lower| {
-            lower.ir.raw(format_args!(
-                "call void asm sideeffect \"mbarrier.arrive.expect_tx.shared.b64 _, [$0], {bytes};\", \
-                 \"l,~{{memory}}\"(ptr addrspace(3) {barrier}) nounwind"
-            ));
-            for ((boxes, place), at) in loads.iter().zip(&starts) {
-                (0..boxes.count).for_each(|number| lower.copy_box((boxes, place), at, &barrier, number));
-            }
-        });
-        Ok(())
+        self.ir.raw(format_args!(
+            "call void asm sideeffect \"mbarrier.arrive.expect_tx.shared.b64 _, [$0], {bytes};\", \
+             \"l,~{{memory}}\"(ptr addrspace(3) {barrier}) nounwind"
+        ));
+        for ((boxes, place), at) in loads.iter().zip(starts) {
+            (0..boxes.count).for_each(|number| self.copy_box((boxes, place), at, &barrier, number));
+        }
     }
 
     fn copy_box(&mut self, (boxes, place): (&Boxes, &Val), at: &[Val], barrier: &Val, number: u64) {
@@ -468,7 +497,8 @@ impl Lower<'_> {
         self.ir.def(format_args!("getelementptr i8, ptr addrspace(3) @tilefuse_mbarriers, i32 {byte}"))
     }
 
-    fn first_thread(&mut self) -> Val {
+    /// Whether this is the first of the threads that compute.
+    pub(crate) fn first_thread(&mut self) -> Val {
         self.ir.entry_def(format_args!("icmp eq i32 %tid, 0"))
     }
 

@@ -264,6 +264,9 @@ define internal i1 @emulated_any(i32 %barrier, i1 %yes) {
 
 type Entry = extern "C" fn(*const u64);
 
+/// Blocks of a kernel that compute one instance after another.
+const PERSISTENT_BLOCKS: u32 = 2;
+
 /// Runs a kernel, given as the LLVM IR of one thread, with arguments as a launch has them.
 pub(crate) fn run(
     program: &Program,
@@ -272,11 +275,13 @@ pub(crate) fn run(
     grid: [u32; 3],
     args: &[u64],
 ) -> Result<Vec<String>, String> {
-    let Ptx { threads, cluster, tensor_maps, .. } = ptx;
+    let Ptx { threads, cluster, tensor_maps, persistent, .. } = ptx;
     let (threads, cluster) = (*threads, *cluster);
     let maps: Vec<boxes::Map> = tensor_maps.iter().map(|map| boxes::Map::new(map, args)).collect();
     let maps = maps.iter().map(|map| std::ptr::from_ref(map) as u64);
-    let args: Vec<u64> = args.iter().copied().chain(maps).collect();
+    let instances = persistent.then_some(u64::from(grid[0]));
+    let args: Vec<u64> = args.iter().copied().chain(maps).chain(instances).collect();
+    let grid = if *persistent { [grid[0].min(PERSISTENT_BLOCKS), grid[1], grid[2]] } else { grid };
     static START: Once = Once::new();
     START.call_once(|| LlvmTarget::initialize_x86(&InitializationConfig::default()));
     let contexts: Vec<Context> = (0..cluster).map(|_| Context::create()).collect();
@@ -404,6 +409,7 @@ fn rewrite(program: &Program, ir: &str) -> String {
             "fence.proxy.async",
             "fence.mbarrier_init",
             "griddepcontrol.",
+            "@llvm.nvvm.setmaxnreg.",
         ];
         if absent.iter().any(|name| line.contains(name)) {
             continue;
@@ -648,6 +654,12 @@ fn wrapper(program: &Program, ir: &str) -> String {
         let _ =
             writeln!(body, "  %b{j} = getelementptr i64, ptr %args, i64 {at}\n  %m{j} = load ptr, ptr %b{j}");
         params.push(format!("ptr byval([128 x i8]) align 64 %m{j}"));
+    }
+    if head.contains("%instances") {
+        let at = program.params.len() + maps;
+        let _ =
+            writeln!(body, "  %n = getelementptr i64, ptr %args, i64 {at}\n  %instances = load i32, ptr %n");
+        params.push("i32 %instances".to_owned());
     }
     format!(
         "declare void @llvm.trap()\ndefine void @emulated_entry(ptr %args) {{\n{body}  call void @{name}({})\n  ret void\n}}\n",

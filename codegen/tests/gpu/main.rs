@@ -18,6 +18,7 @@ mod functions;
 #[path = "../support/kernels.rs"]
 mod kernels;
 mod partly;
+mod persistent;
 mod picks;
 mod products;
 #[path = "../support/ptxas.rs"]
@@ -47,6 +48,7 @@ fn cases(seeds: std::ops::Range<u64>) -> Vec<Case> {
     all.extend(combiners::cases());
     all.extend(picks::cases());
     all.extend(products::cases());
+    all.extend(persistent::cases());
     all.extend(assembler::cases());
     all.extend(atomics::cases());
     all.extend(debugging::cases());

@@ -31,6 +31,13 @@ fn pipelining() {
 }
 
 #[test]
+fn warp_specialisation() {
+    examples::check("ptx/warp_specialize.rs", |program| {
+        shown(program, Target::Sm90a, &[Pass::Pipeline]).unwrap()
+    });
+}
+
+#[test]
 fn conversions() {
     check(Pass::Convert, "convert_layout.rs");
 }

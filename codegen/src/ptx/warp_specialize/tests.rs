@@ -1,0 +1,115 @@
+#![allow(clippy::unwrap_used, reason = "tests")]
+use tilefuse_block::parse_valid;
+
+use crate::ptx::{Pass, Ptx, PtxOptions, Target, after, compile_ptx};
+
+/// A product of blocks of rows, to which a vector of the columns is added.
+const PRODUCT: &str = "\
+kernel @product(%x: ptr<bf16> align(16), %y: ptr<bf16> align(16), %b: ptr<f32> align(16), %z: ptr<f32> align(16), %n: ptr<i32> align(16)) warps(4) stages(8) {
+  %none = const 0 : i32  %end = const 2048 : i32  %step = const 64 : i32
+  %id = program_id 0  %first = map mul %id, %step
+  %r = range 0 64  %firsts = splat %first [64]  %row = map add %firsts, %r  %rows = expand_dims %row axis 1
+  %pitch = const 2048 : tile<64x1xi32>  %down = map mul %rows, %pitch  %a = broadcast %down [64, 64]
+  %cols = expand_dims %r axis 0  %pitch2 = const 2048 : tile<1x64xi32>  %c = map mul %cols, %pitch2
+  %d = broadcast %c [64, 64]  %zero = const 0.0 : tile<64x64xf32>
+  %sum = for %k in %none..%end step %step with (%acc = %zero) {
+    %ks = splat %k [64]  %depth = map add %ks, %r
+    %depths = expand_dims %depth axis 0  %e = broadcast %depths [64, 64]
+    %at_x = map add %a, %e  %u = load %x, %at_x
+    %down2 = expand_dims %depth axis 1  %f = broadcast %down2 [64, 64]
+    %at_y = map add %d, %f  %v = load %y, %at_y
+    %next = dot %u, %v, %acc
+    yield %next
+  }
+  %bias = load %b, %r  %bs = expand_dims %bias axis 0  %bb = broadcast %bs [64, 64]  %out = map add %sum, %bb
+  %wide = const 64 : tile<64x1xi32>  %start = map mul %rows, %wide  %g = broadcast %start [64, 64]
+  %h = broadcast %cols [64, 64]  %at = map add %g, %h
+  store %z, %at, %out
+}
+";
+
+fn changed(changes: &[(&str, &str)]) -> tilefuse_block::Program {
+    let text = changes.iter().fold(PRODUCT.to_owned(), |text, (from, to)| {
+        assert!(text.contains(from), "{from}");
+        text.replacen(from, to, 1)
+    });
+    parse_valid(&text).unwrap()
+}
+
+fn compiled(changes: &[(&str, &str)]) -> Ptx {
+    compile_ptx(&changed(changes), Target::Sm90a, &PtxOptions::default()).unwrap()
+}
+
+/// Why the copies of a product's loop have no warpgroup of their own.
+fn reason(changes: &[(&str, &str)]) -> String {
+    assert!(!compiled(changes).persistent);
+    let shown = after(&changed(changes), Target::Sm90a, Pass::Pipeline).unwrap();
+    let notes =
+        shown.lines().filter_map(|line| line.split_once("no warpgroup of its own starts the copies: "));
+    notes.map(|(_, why)| why.to_owned()).collect::<Vec<_>>().join("; ")
+}
+
+#[test]
+fn one_thread_copies_for_all_instances_of_a_block() {
+    let ptx = compiled(&[]);
+    assert!(ptx.persistent && ptx.threads == 256 && ptx.text.contains(".minnctapersm 1"), "{}", ptx.text);
+    // Each role waits for the other, once an iteration.
+    assert_eq!(ptx.text.matches("mbarrier.try_wait").count(), 2);
+    assert_eq!(ptx.text.matches("cp.async.bulk.tensor").count(), 2);
+    assert_eq!(ptx.text.matches("bar.sync").count(), 1);
+    // Vectors are there before the loop.
+    let at = |what: &str| ptx.text.rfind(what).unwrap();
+    assert!(at("ld.global") < at("wgmma.mma_async"));
+    assert!(!ptx.text.contains("setmaxnreg"));
+}
+
+#[test]
+fn some_programs_start_the_copies_where_they_compute() {
+    let in_memory = ("%end = const 2048 : i32", "%end = load %n, %none");
+    let unchanging = ("map add %a, %e  %u = load %x, %at_x", "map add %a, %e");
+    let before = (
+        "%sum = for",
+        "%eb = broadcast %cols [64, 64]  %at_u = map add %a, %eb  %u = load %x, %at_u  %sum = for",
+    );
+    let twice = (
+        "%bias = load %b, %r",
+        "%more = for %m in %none..%end step %step with (%all = %sum) {
+           %ms = splat %m [64]  %deep = map add %ms, %r  %deeps = expand_dims %deep axis 0
+           %e2 = broadcast %deeps [64, 64]  %at_x2 = map add %a, %e2  %u2 = load %x, %at_x2
+           %down3 = expand_dims %deep axis 1  %f2 = broadcast %down3 [64, 64]  %at_y2 = map add %d, %f2
+           %v2 = load %y, %at_y2  %next2 = dot %u2, %v2, %all
+           yield %next2
+         }
+         %bias = load %b, %r",
+    );
+    let chosen = (
+        "%wide = const",
+        "%one = load %n, %none  %some = map lt %none, %one
+         %w = if %some { yield %step } else { yield %none }
+         store %n, %none, %w  %wide = const",
+    );
+    let reasons = [
+        reason(&[("stages(8)", "stages(8) early")]),
+        reason(&[("program_id 0", "program_id 1")]),
+        reason(&[("%bias = load", "print \"id\" %id  %bias = load")]),
+        reason(&[twice, ("add %sum, %bb", "add %more, %bb")]),
+        reason(&[("%sum = for", "store %n, %none, %id  %sum = for")]),
+        reason(&[unchanging, before]),
+        reason(&[in_memory]),
+        reason(&[chosen]),
+        reason(&[("warps(4)", "warps(16)")]),
+        reason(&[("stages(8)", "stages(4)")]),
+    ];
+    expect_test::expect![[r#"
+        the program may start before the work before it has ended
+        instances are numbered along several axes
+        instances meet in memory, or print
+        another loop loads ahead as well; another loop loads ahead as well
+        memory is written before the loop
+        operands stay in shared memory
+        what is loaded follows from memory
+        a condition follows from memory
+        neither four nor eight warps compute
+        a multiprocessor has room for two instances"#]]
+    .assert_eq(&reasons.join("\n"));
+}
