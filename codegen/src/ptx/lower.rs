@@ -15,7 +15,7 @@ use super::pairs;
 use super::shared::Shared;
 use super::software_pipeline::{self, Operands};
 use super::tensor_map::TensorMap;
-use super::warp_specialize::{INSTANCES, Roles, Split};
+use super::warp_specialize::{INSTANCES, Roles, Specialized};
 use crate::error::{Error, Result};
 use crate::layout::Layout;
 use crate::scalar;
@@ -74,22 +74,22 @@ pub(crate) enum Loading {
     InOrder,
     /// Ahead of their use.
     Ahead,
-    /// Ahead of their use, by a warpgroup of its own, to so many stages.
-    Apart(u64),
+    /// Ahead of their use, by a producer warpgroup, to so many stages.
+    Specialized(u64),
 }
 
-/// Lowers the body of a program, which is `split` where a warpgroup of its own loads.
+/// Lowers the body of a program, which is `specialized` where a producer warpgroup loads.
 ///
 /// For a `listing`, instructions say which operation they are of.
 pub(super) fn lower<'a>(
     plan: &'a Assignment<'a>,
     target: Target,
-    (loading, split): (Loading, Option<&Split<'a>>),
+    (loading, specialized): (Loading, Option<&Specialized<'a>>),
     listing: bool,
 ) -> Result<Lowered> {
-    let stages = match (loading, split) {
+    let stages = match (loading, specialized) {
         (Loading::InOrder, _) => 0,
-        (Loading::Apart(stages), Some(split)) => split.room(stages),
+        (Loading::Specialized(stages), Some(specialized)) => specialized.room(stages),
         _ => software_pipeline::room(plan, target).next_multiple_of(Staged::PANEL_ALIGN),
     };
     let mut lower = Lower {
@@ -110,7 +110,7 @@ pub(super) fn lower<'a>(
         started: false,
         waited: !(plan.program.early && target.has_programmatic_launch()),
     };
-    if split.is_none() {
+    if specialized.is_none() {
         lower.declare_thread_number();
     }
     for (index, param) in plan.program.params.iter().enumerate() {
@@ -120,8 +120,10 @@ pub(super) fn lower<'a>(
         };
         lower.hold(param.value, Layout::scalar(plan.warps), vec![name]);
     }
-    match (loading, split) {
-        (Loading::Apart(stages), Some(split)) => lower.split_program(split, stages)?,
+    match (loading, specialized) {
+        (Loading::Specialized(stages), Some(specialized)) => {
+            lower.specialized_program(specialized, stages)?
+        }
         _ => {
             lower.region(&plan.program.body)?;
             lower.wait_before(None);
@@ -264,7 +266,7 @@ impl<'a> Lower<'a> {
     }
 
     /// Code of other threads, of whose values none is there behind it.
-    pub(super) fn apart(&mut self, code: impl FnOnce(&mut Self) -> Result<()>) -> Result<()> {
+    pub(super) fn isolated(&mut self, code: impl FnOnce(&mut Self) -> Result<()>) -> Result<()> {
         let held = self.held.clone();
         self.copies.push(FxHashMap::default());
         code(self)?;
@@ -321,7 +323,7 @@ impl<'a> Lower<'a> {
         }
     }
 
-    /// Reads the special register along an axis that is named first, or second in a cluster; what is split has one axis.
+    /// Reads the special register along an axis that is named first, or second in a cluster; a specialised program has one axis.
     fn instance(&mut self, op: &Op, axis: u8, registers: [&str; 2]) -> Result<()> {
         if let Some(roles) = &self.roles {
             let of_block = roles.instance.clone();

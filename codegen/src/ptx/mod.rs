@@ -3,7 +3,7 @@
 //! Each thread of a block holds its part of every tile in registers; [`crate::layout`] says which. Loads and stores
 //! are up to 16 bytes wide, reductions go through registers, shuffles and shared memory in that order, and what one
 //! operation has in another layout than the next wants goes through shared memory. Products are the matrix unit's, with
-//! operands that loops load ahead of their use, some by a warpgroup that does nothing else. Where a tile is too large for one
+//! operands that loops load ahead of their use, some by a producer warpgroup. Where a tile is too large for one
 //! block, a cluster of blocks holds it, and reductions exchange their parts through each other's shared memory.
 
 mod assign;
@@ -61,7 +61,7 @@ use lower::{Loading, Lowered};
 pub use passes::{Pass, after};
 pub use target::{PtxVersion, Target};
 use tensor_map::TensorMap;
-use warp_specialize::Split;
+use warp_specialize::Specialized;
 
 /// Shared memory that a block may have without asking for more at the launch.
 const STATIC_SHARED: u64 = 48 * 1024;
@@ -229,7 +229,7 @@ struct Module {
 fn lowered<'a>(plan: &'a Assignment<'a>, target: Target, listing: bool) -> Result<Lowered> {
     let limit = target.max_shared();
     let ahead = plan.program.stages != Some(1);
-    if ahead && let Some(lowered) = split(plan, target, listing)? {
+    if ahead && let Some(lowered) = specialized(plan, target, listing)? {
         return Ok(lowered);
     }
     let loading = if ahead { Loading::Ahead } else { Loading::InOrder };
@@ -245,18 +245,20 @@ fn lowered<'a>(plan: &'a Assignment<'a>, target: Target, listing: bool) -> Resul
     Ok(lowered)
 }
 
-/// The code of a program in which a warpgroup of its own loads, if it can be split and has room for enough stages.
-fn split<'a>(plan: &'a Assignment<'a>, target: Target, listing: bool) -> Result<Option<Lowered>> {
-    let Some(Ok(split)) = Split::of(plan) else { return Ok(None) };
-    let Some(most) = split.stages(target, plan.shared_align()) else { return Ok(None) };
-    let lowered = lower::lower(plan, target, (Loading::Apart(most), Some(&split)), listing)?;
+/// The code of a program in which a producer warpgroup loads, if it can be specialised so and has room for enough stages.
+fn specialized<'a>(plan: &'a Assignment<'a>, target: Target, listing: bool) -> Result<Option<Lowered>> {
+    let Some(Ok(specialized)) = Specialized::of(plan) else { return Ok(None) };
+    let Some(most) = specialized.stages(target, plan.shared_align()) else { return Ok(None) };
+    let lowered = lower::lower(plan, target, (Loading::Specialized(most), Some(&specialized)), listing)?;
     if lowered.shared.reduce + lowered.shared.barriers > STATIC_SHARED {
         return Ok(None);
     }
     let other = needed(plan, &lowered) - lowered.shared.stages;
-    Ok(match split.stages(target, other) {
+    Ok(match specialized.stages(target, other) {
         Some(stages) if stages == most => Some(lowered),
-        Some(stages) => Some(lower::lower(plan, target, (Loading::Apart(stages), Some(&split)), listing)?),
+        Some(stages) => {
+            Some(lower::lower(plan, target, (Loading::Specialized(stages), Some(&specialized)), listing)?)
+        }
         None => None,
     })
 }
@@ -296,7 +298,7 @@ fn module_text<'a>(plan: &'a Assignment<'a>, target: Target, listing: bool) -> R
     let maps = 0..lowered.tensor_maps.len();
     let maps = maps.map(|i| format!("ptr byval([128 x i8]) align 64 \"nvvm.grid_constant\" %map{i}"));
     let params = program.params.iter().enumerate().map(|(i, p)| param(program, i, p));
-    let persistent = matches!(lowered.loading, Loading::Apart(_));
+    let persistent = matches!(lowered.loading, Loading::Specialized(_));
     let instances = persistent.then(|| format!("i32 {}", warp_specialize::INSTANCES));
     let params: Vec<String> = params.chain(maps).chain(instances).collect();
     let threads = (1u32 << plan.block_bits()) + if persistent { warp_specialize::PRODUCERS } else { 0 };

@@ -493,7 +493,7 @@ impl<'a> Lower<'a> {
     /// Starts the loads of a later iteration where the matrix unit is busy with the present one, and waits for the
     /// iteration before, whose operands the next iteration's loads may overwrite.
     ///
-    /// Where a warpgroup of its own loads, that is told which stage is free.
+    /// Where a producer warpgroup loads, it is told which stage is free.
     pub(crate) fn finish_iteration(&mut self, running: &Running<'a>, index: &Val) -> Result<()> {
         let overlaps = running.pipeline.overlapping.is_some();
         if overlaps && self.roles.is_none() {
@@ -672,7 +672,8 @@ pub(super) fn notes(seen: &Seen<'_>, op: &Op) -> Vec<String> {
     if !runs_ahead {
         return vec!["nothing runs ahead, shared memory is too small".to_owned()];
     }
-    let stages = if let Loading::Apart(stages) = loading { stages } else { pipeline.stages(seen.target) };
+    let stages =
+        if let Loading::Specialized(stages) = loading { stages } else { pipeline.stages(seen.target) };
     let copies = pipeline.copies.iter().map(|copy| {
         let (name, bytes) = (seen.name(copy.load.results[0]), copy.staged.size);
         format!("%{name} {bytes} bytes at {}", copy.staged.base)

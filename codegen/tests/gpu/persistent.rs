@@ -1,5 +1,5 @@
 //! Products of several blocks of rows and columns, each of which fills a multiprocessor, so that blocks compute one after another
-//! while a warpgroup of its own loads.
+//! while a producer warpgroup loads.
 
 use tilefuse_block::interp::Arg;
 use tilefuse_block::{Elem, Literal};

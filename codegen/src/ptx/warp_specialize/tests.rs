@@ -40,12 +40,11 @@ fn compiled(changes: &[(&str, &str)]) -> Ptx {
     compile_ptx(&changed(changes), Target::Sm90a, &PtxOptions::default()).unwrap()
 }
 
-/// Why the copies of a product's loop have no warpgroup of their own.
+/// Why the copies of a product's loop have no producer warpgroup.
 fn reason(changes: &[(&str, &str)]) -> String {
     assert!(!compiled(changes).persistent);
     let shown = after(&changed(changes), Target::Sm90a, Pass::Pipeline).unwrap();
-    let notes =
-        shown.lines().filter_map(|line| line.split_once("no warpgroup of its own starts the copies: "));
+    let notes = shown.lines().filter_map(|line| line.split_once("no producer warpgroup starts the copies: "));
     notes.map(|(_, why)| why.to_owned()).collect::<Vec<_>>().join("; ")
 }
 
