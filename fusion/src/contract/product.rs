@@ -35,7 +35,7 @@ pub(super) struct Product {
     pub(super) k: i64,
     /// The left operand.
     pub(super) a: Access,
-    /// How its rows lie where they are windows of images: not along `a.matrix`, and there is no batch.
+    /// How its rows lie where they are windows of images: not along `a.matrix`, and there is no batch but of parts of the sum.
     pub(super) windows: Option<Windows>,
     /// The right operand.
     pub(super) b: Access,

@@ -15,6 +15,7 @@ use super::blocks::{Blocks, Form, Grid, blocks_of, covering};
 use super::call_kernels::{OperandKernel, Template};
 use super::product::{Access, Product};
 use super::template::{self, Instance, Operands, Writer};
+use super::windows::Windows;
 use crate::block_kernel::{BlockKernel, Coordinates, Layout, Tied};
 use crate::graph::{Graph, NodeId};
 use crate::types::{DType, TensorType};
@@ -52,10 +53,13 @@ pub(super) fn template(
 /// The products of all parts of the sum, a further dimension of the batch; `None` where parts are not of one length.
 pub(super) fn partial(product: &Product, parts: u32) -> Option<Product> {
     let parts = i64::from(parts);
-    if product.k % parts != 0 || product.windows.is_some() {
+    if product.k % parts != 0 {
         return None;
     }
     let k = product.k / parts;
+    let windows = product.windows.as_ref().map(|windows| Windows { part: k, ..windows.clone() });
+    // Windows of all parts begin at the same pixels.
+    let left = if windows.is_some() { 0 } else { product.a.matrix[1] };
     let of = |access: &Access, along: i64| {
         let batch = [k.checked_mul(along)?].into_iter().chain(access.batch.iter().copied()).collect();
         Some(Access { batch, ..access.clone() })
@@ -63,7 +67,8 @@ pub(super) fn partial(product: &Product, parts: u32) -> Option<Product> {
     Some(Product {
         batch: [parts].into_iter().chain(product.batch.iter().copied()).collect(),
         k,
-        a: of(&product.a, product.a.matrix[1])?,
+        a: of(&product.a, left)?,
+        windows,
         b: of(&product.b, product.b.matrix[0])?,
         c: None,
         alpha: 1.0,

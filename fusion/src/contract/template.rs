@@ -341,7 +341,7 @@ impl<'p> Writer<'p> {
         self.over_depth(|k, sum| {
             let depth = self.depth(k);
             let left = match &windows {
-                Some(windows) => windows.block(k, self.blocks.depth),
+                Some(windows) => windows.block(self.of_windows(k), self.blocks.depth),
                 None if self.form.blocked => self.packed_left(a, k),
                 None => a.block(rows, depth).load(),
             };
@@ -360,6 +360,14 @@ impl<'p> Writer<'p> {
             }
             dot(left.cast(self.sum), right.cast(self.sum), sum)
         })
+    }
+
+    /// The element of a window that the element `k` of an instance's sum is.
+    fn of_windows(&self, k: Tile) -> Tile {
+        match self.product.windows.as_ref().map_or(0, |windows| windows.part) {
+            0 => k,
+            part => k + self.member() * part,
+        }
     }
 
     /// The instance's panel of the right operand, and its columns.

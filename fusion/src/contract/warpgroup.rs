@@ -8,7 +8,7 @@
 //! ```text
 //! [8192,768] x [768,3072]     768 blocks of 128 x 256 on 132 multiprocessors: 6 rounds, of which 97 % are work
 //! [1024,3072] x [3072,768]    24 of these would be one round with work for 18 %: 96 of 64 x 128
-//! [64,3072] x [3072,768]      12 blocks of 64 x 64: 96 of 8 parts of the sum
+//! [64,3072] x [3072,768]      6 blocks of 64 x 128: 96 of 16 parts of the sum
 //! ```
 
 use tilefuse_block::Elem;
@@ -139,8 +139,7 @@ pub(super) fn schedules(
 /// The numbers of parts of one length into which the sum of a product may be divided.
 fn parts(product: &Product) -> Vec<u32> {
     let whole = |parts: &u32| *parts == 1 || product.k % i64::from(parts * DEPTH) == 0;
-    let most = if product.windows.is_some() { 1 } else { MAX_PARTS };
-    (1..=most).filter(whole).collect()
+    (1..=MAX_PARTS).filter(whole).collect()
 }
 
 /// What multiprocessors take for a product, in elements of a block at the full rate by steps of the sum.

@@ -205,7 +205,9 @@ fn convolutions_over_channels_last_are_products_of_windows_with_their_epilogue()
     ] {
         let (text, shape, strides) = windowed.text();
         let plan = planned(&text, Products::Generated);
-        assert_eq!((plan.kernel_count(), plan.extern_count()), (1, 0), "{plan}");
+        // Long sums are divided.
+        let kernels = if windowed.sizes[1] * windowed.taps[0] * windowed.taps[1] > 512 { 2 } else { 1 };
+        assert_eq!((plan.kernel_count(), plan.extern_count()), (kernels, 0), "{plan}");
         let (found, exact) = (run(&plan), evaluate(&parse_graph(&text).unwrap()));
         for point in points(&shape) {
             let (found, exact) = (found[0][position(&point, &strides)], exact[0].at(&point));

@@ -22,6 +22,8 @@ pub(super) struct Windows {
     pub(super) channels: i64,
     /// Axes of an image, outermost first.
     pub(super) axes: Vec<WindowAxis>,
+    /// Elements of the sum that a member of the batch has, where members are parts of it; otherwise there is no batch.
+    pub(super) part: i64,
 }
 
 /// An axis of an image.

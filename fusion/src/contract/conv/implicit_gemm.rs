@@ -122,5 +122,5 @@ fn windows(conv: &Conv, images: &Source, batched: bool) -> Option<Windows> {
     let axes = axes.collect::<Option<Vec<WindowAxis>>>()?;
     let channels = integer(conv.channels)?;
     let contiguous = channel == 1 || channels == 1;
-    contiguous.then_some(Windows { images: integer(conv.batch)?, stride: *stride, channels, axes })
+    contiguous.then_some(Windows { images: integer(conv.batch)?, stride: *stride, channels, axes, part: 0 })
 }
