@@ -1,5 +1,6 @@
 //! What a user asks of the compiler about parts of a model.
 
+use indexmap::{IndexMap, IndexSet};
 use tilefuse_fusion::{Graph, Hints, Op};
 
 /// What the compiler is to do with some operators of a model: those of a module, by its path in the `VarStore` or its
@@ -37,7 +38,8 @@ impl Hint {
         Hint { of: of.to_owned(), effect: Effect::Eager }
     }
 
-    /// These operators are in no kernel with others.
+    /// These operators are in no kernel with others: each module that a path covers in none with what is outside of it, each
+    /// operator that a name or `*` covers in one of its own.
     pub fn separate(of: &str) -> Hint {
         Hint { of: of.to_owned(), effect: Effect::Separate }
     }
@@ -63,9 +65,22 @@ impl std::str::FromStr for Hint {
     }
 }
 
-/// Whether a pattern is the name of an operator, or covers the module that it is of. `operator` is a name with a position,
-/// "aten::linear #23", "#23".
+/// Whether a pattern is the name of an operator, or covers the module that it is of.
 pub(crate) fn covers(pattern: &str, operator: &str, module: &str) -> bool {
+    covered(pattern, operator, module).is_some()
+}
+
+/// What a pattern covers.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+enum Covered {
+    /// An operator by its name or number.
+    Operator,
+    /// A module, with this path.
+    Module(String),
+}
+
+/// By what a pattern covers an operator, if it does. `operator` is a name with a position, "aten::linear #23", "#23".
+fn covered(pattern: &str, operator: &str, module: &str) -> Option<Covered> {
     let name = operator.split(' ').next().unwrap_or_default();
     let number = operator.split(' ').nth(1);
     if pattern == "*"
@@ -74,37 +89,44 @@ pub(crate) fn covers(pattern: &str, operator: &str, module: &str) -> bool {
         || pattern == name
         || name.strip_prefix("aten::") == Some(pattern)
     {
-        return true;
+        return Some(Covered::Operator);
     }
     let mut path = module.split('.').filter(|part| !part.is_empty());
-    pattern.split('.').all(|part| path.next().is_some_and(|own| part == "*" || part == own))
+    let parts = pattern.split('.').map(|part| path.next().filter(|&own| part == "*" || part == own));
+    Some(Covered::Module(parts.collect::<Option<Vec<_>>>()?.join(".")))
 }
 
 /// Applies hints to a functional graph, whose origins are the captured calls, of these modules.
 pub(crate) fn apply(hints: &[Hint], graph: &mut Graph, modules: &[String]) -> Hints {
     let mut found = Hints::default();
-    for (region, hint) in hints.iter().enumerate() {
-        let covered = |origin: u32| {
-            let at = origin as usize;
-            let module = modules.get(at).map_or("", String::as_str);
-            graph.origins.get(at).is_some_and(|operator| covers(&hint.of, operator, module))
+    let mut regions = IndexSet::new();
+    for (position, hint) in hints.iter().enumerate() {
+        let of = |(origin, operator): (usize, &String)| {
+            let module = modules.get(origin).map_or("", String::as_str);
+            Some((origin as u32, covered(&hint.of, operator, module)?))
         };
-        let origins: Vec<u32> = (0..graph.origins.len() as u32).filter(|&origin| covered(origin)).collect();
+        let origins: IndexMap<u32, Covered> = graph.origins.iter().enumerate().filter_map(of).collect();
         match hint.effect {
             Effect::Eager => keep(graph, &origins, &hint.of),
-            Effect::Separate => origins.iter().for_each(|&origin| found.keep_separate(origin, region as u32)),
-            Effect::Together => origins.iter().for_each(|&origin| found.keep_together(origin, region as u32)),
+            Effect::Together => {
+                origins.keys().for_each(|&origin| found.keep_together(origin, position as u32));
+            }
+            Effect::Separate => origins.into_iter().for_each(|(origin, covered)| {
+                let operator = (covered == Covered::Operator).then_some(origin);
+                let (region, _) = regions.insert_full((position, operator, covered));
+                found.keep_separate(origin, region as u32);
+            }),
         }
     }
     found
 }
 
 /// Keeps the calls of these origins in libtorch.
-fn keep(graph: &mut Graph, origins: &[u32], of: &str) {
+fn keep(graph: &mut Graph, origins: &IndexMap<u32, Covered>, of: &str) {
     let ids: Vec<_> = graph.ids().collect();
     for id in ids {
         let node = graph.node(id);
-        if matches!(node.op, Op::Aten(_)) && node.origin.is_some_and(|origin| origins.contains(&origin)) {
+        if matches!(node.op, Op::Aten(_)) && node.origin.is_some_and(|origin| origins.contains_key(&origin)) {
             graph.keep_call(id, &format!("the hint `eager` for {of} keeps it there"));
         }
     }
@@ -112,7 +134,7 @@ fn keep(graph: &mut Graph, origins: &[u32], of: &str) {
 
 #[cfg(test)]
 mod tests {
-    use super::{Hint, covers};
+    use super::{Covered, Hint, covered, covers};
 
     #[test]
     fn hints_are_parsed() {
@@ -130,5 +152,8 @@ mod tests {
         );
         assert!(!["aten::lin", "h.4", "h.30", "mlp", "h.*.attn", "h.3.mlp.c_fc.x", ""].iter().any(|p| is(p)));
         assert!(!covers("h", "aten::gelu #2", ""));
+        let module = |path: &str| Some(Covered::Module(path.to_owned()));
+        assert_eq!(covered("h.*", "aten::gelu #2", "h.3.mlp"), module("h.3"));
+        assert_eq!(covered("gelu", "aten::gelu #2", "h.3.mlp"), Some(Covered::Operator));
     }
 }

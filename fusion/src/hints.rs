@@ -22,6 +22,15 @@ impl Hints {
         self.together.entry(origin).or_insert(region);
     }
 
+    /// Gives what passes made of calls of these origins, as an operator of its own, the regions that all of them have.
+    pub(crate) fn derive(&mut self, origin: u32, from: &[Option<u32>]) {
+        for regions in [&mut self.separate, &mut self.together] {
+            let mut of = from.iter().map(|from| regions.get(&(*from)?).copied());
+            let region = of.next().flatten().filter(|&first| of.all(|other| other == Some(first)));
+            regions.extend(region.map(|region| (origin, region)));
+        }
+    }
+
     /// Whether nothing is asked for.
     pub(crate) fn is_empty(&self) -> bool {
         self.separate.is_empty() && self.together.is_empty()
@@ -47,7 +56,8 @@ mod tests {
     use crate::machine::Profile;
     use crate::parse_graph;
     use crate::pipeline::{Context, Stage, lowered, planned};
-    use crate::plan::{Plan, Verdict};
+    use crate::plan::{HorizontalRefusal, Plan, StepKind, Verdict};
+    use crate::types::Device;
 
     const MODEL: &str = "graph {
       %0 = input 0 : f32[64,64]
@@ -91,6 +101,62 @@ mod tests {
         hints.keep_separate(1, 0);
         hints.keep_separate(2, 0);
         assert_eq!(plan_of(MODEL, hints).kernel_count(), 2);
+        // Each of a region of its own.
+        let mut hints = Hints::default();
+        (0..3).for_each(|origin| hints.keep_separate(origin, origin));
+        assert_eq!(plan_of(MODEL, hints).kernel_count(), 3);
+    }
+
+    #[test]
+    fn operators_that_are_kept_separate_share_no_launch() {
+        let text = "graph {
+          %0 = input 0 : f32[64]
+          %1 = aten::exp(self=%0) : f32[64]
+          %2 = input 1 : f32[48]
+          %3 = aten::sin(self=%2) : f32[48]
+          outputs %1, %3
+        }";
+        let kernels = |hints: Hints| {
+            let profile = Profile::gpu(132, 4200.0);
+            let mut cx = Context { hints, ..Context::new(&profile) };
+            let mut graph = model(text);
+            graph.move_to(Device::Cuda(0));
+            let graph = lowered(graph, Stage::Primitive..=Stage::Kernels, &mut cx).unwrap();
+            planned(graph, &mut cx).unwrap()
+        };
+        assert_eq!(kernels(Hints::default()).kernel_count(), 1);
+        let mut hints = Hints::default();
+        hints.keep_separate(1, 0);
+        let plan = kernels(hints);
+        assert_eq!(plan.kernel_count(), 2);
+        let StepKind::Kernel(second) = &plan.steps[1].kind else { panic!("a kernel") };
+        assert_eq!(second.horizontal_refusal, Some(HorizontalRefusal::Hint));
+    }
+
+    #[test]
+    fn attention_is_not_made_of_operators_that_are_kept_separate() {
+        let text = "graph {
+          %0 = input 0 : f32[2,64,32]
+          %1 = input 1 : f32[2,32,64]{2048,1,32}
+          %2 = input 2 : f32[2,64,32]
+          %3 = aten::matmul(self=%0, other=%1) : f32[2,64,64]
+          %4 = aten::softmax.int(self=%3, dim=2, dtype=None) : f32[2,64,64]
+          %5 = aten::matmul(self=%4, other=%2) : f32[2,64,32]
+          outputs %5
+        }";
+        let attention = |separate: &[u32]| {
+            let mut hints = Hints::default();
+            separate.iter().for_each(|&origin| hints.keep_separate(origin, 0));
+            let profile = Profile::host(2);
+            let mut cx = Context { hints, ..Context::new(&profile) };
+            let graph = lowered(model(text), Stage::Primitive..=Stage::Primitive, &mut cx).unwrap();
+            let origin = graph.origins.iter().position(|origin| origin.starts_with("attention"));
+            origin.map(|origin| cx.hints.allow(Some(origin as u32), Some(0)))
+        };
+        assert_eq!(attention(&[]), Some(true));
+        assert_eq!(attention(&[1]), None);
+        // Of one region, what it is made of is too.
+        assert_eq!(attention(&[0, 1, 2]), Some(true));
     }
 
     #[test]

@@ -239,7 +239,7 @@ pub const PASSES: &[Pass] = &[
         Ok(())
     }),
     graph("select-attention", Stage::Primitive, |graph, cx| {
-        select_attention(graph, &cx.alignments, &mut *cx.facts, &cx.rewrites);
+        select_attention(graph, &cx.alignments, &mut *cx.facts, &cx.rewrites, &mut cx.hints);
         Ok(())
     }),
     graph("select-library", Stage::Primitive, |graph, cx| {
@@ -279,7 +279,7 @@ pub const PASSES: &[Pass] = &[
     planning("limit-memory", Run::Plan(limit_memory)),
     planning(
         "horizontal-fusion",
-        Run::Plan(|plan, cx| Ok(plan::join(plan, &cx.profile, cx.most_bytes, &cx.rewrites))),
+        Run::Plan(|plan, cx| Ok(plan::join(plan, &cx.profile, cx.most_bytes, (&cx.rewrites, &cx.hints)))),
     ),
     planning("reinplace", Run::Plan(|plan, cx| Ok(plan::reinplace(plan, &cx.alignments, &cx.rewrites)))),
     planning(

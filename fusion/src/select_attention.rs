@@ -20,6 +20,7 @@
 use std::collections::{HashMap, HashSet};
 
 use crate::graph::{AtenCall, Graph, NodeId, Op, ValueRef, View};
+use crate::hints::Hints;
 use crate::library_form::{AttentionForm, LibraryForm, MaskForm, is_factor, is_scale};
 use crate::place::{Alignments, repeated_place, strides_in_base};
 use crate::recording::Arg;
@@ -116,23 +117,25 @@ enum CallMask {
     Not(Mask),
 }
 
-/// Replaces attention in a primitive graph by calls of libtorch; returns how many there are.
+/// Replaces attention in a primitive graph by calls of libtorch, unless hints keep its operators separate; returns how many
+/// there are.
 pub(crate) fn select_attention(
     graph: &mut Graph,
     alignments: &Alignments,
     facts: &mut dyn Facts,
     rewrites: &Rewrites,
+    hints: &mut Hints,
 ) -> usize {
     let found =
         graph.ids().filter_map(|id| find(graph, id)).filter(|found| is_aligned(graph, found, alignments));
-    let found: Vec<Found> = found.collect();
+    let found: Vec<Found> = found.filter(|found| found.is_allowed(graph, hints)).collect();
     let mut selected: Vec<Selected> =
         found.into_iter().filter_map(|found| Selected::of(graph, found, facts)).collect();
     drop_what_others_read(graph, &mut selected);
     let mut replaced = HashMap::new();
     let mut count = 0;
     for attention in &selected {
-        if !rewrites.is_spent() && attention.replace(graph, facts, &mut replaced).is_some() {
+        if !rewrites.is_spent() && attention.replace(graph, (facts, hints), &mut replaced).is_some() {
             rewrites.allow("select-attention");
             if let Some((mask, kind)) = attention.known {
                 facts.rely(mask, kind);
@@ -185,7 +188,7 @@ impl Selected {
     fn replace(
         &self,
         graph: &mut Graph,
-        facts: &mut dyn Facts,
+        (facts, hints): (&mut dyn Facts, &mut Hints),
         replaced: &mut HashMap<ValueRef, ValueRef>,
     ) -> Option<()> {
         let Selected { found, batch, sizes: [queries, keys, width, depth], .. } = self;
@@ -222,7 +225,7 @@ impl Selected {
         if let Some(strides) = if captured { None } else { facts.result_strides(&call, &types) } {
             (strides.len() == ty.rank()).then(|| ty.strides = strides)?;
         }
-        let origin = if found.safe { origin } else { self.describe(graph) };
+        let origin = if found.safe { origin } else { self.describe(graph, hints) };
         let call = call.of(LibraryForm::Attention(self.form(graph, &operands)));
         let node = graph.add(Op::Aten(Box::new(call)), &operands, [ty], origin);
         let result = if direct { node.into() } else { self.arranged(graph, node.into())? };
@@ -384,10 +387,12 @@ impl Selected {
     }
 
     /// A new origin that names the operators from the first product to the last.
-    fn describe(&self, graph: &mut Graph) -> Option<u32> {
+    fn describe(&self, graph: &mut Graph, hints: &mut Hints) -> Option<u32> {
         let (first, last) = (graph.origin(self.found.first)?, graph.origin(self.found.last)?);
         let text = format!("attention {first} to {last}");
-        Some(graph.add_origin(text))
+        let origin = graph.add_origin(text);
+        hints.derive(origin, &self.found.origins(graph).collect::<Vec<_>>());
+        Some(origin)
     }
 }
 

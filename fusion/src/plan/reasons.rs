@@ -145,12 +145,15 @@ pub enum HorizontalRefusal {
     },
     /// As many rewrites were made as may be.
     Limit,
+    /// A hint keeps the operators of one separate.
+    Hint,
 }
 
 impl std::fmt::Display for HorizontalRefusal {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             HorizontalRefusal::Limit => f.write_str("the number of rewrites is limited"),
+            HorizontalRefusal::Hint => f.write_str("a hint keeps them in separate kernels"),
             HorizontalRefusal::OwnBlocks => f.write_str("its program has block sizes of its own"),
             HorizontalRefusal::Grid => {
                 f.write_str("its grid has several axes, or it asks for the grid's size")

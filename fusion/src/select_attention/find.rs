@@ -8,6 +8,7 @@ use tilefuse_block::{Elem, Literal, ScalarFn};
 
 use crate::contraction::Contraction;
 use crate::graph::{Graph, NodeId, Op, ValueRef, View};
+use crate::hints::Hints;
 use crate::simplify::known;
 use crate::softmax::{Softmax, softmax};
 use crate::types::Dims;
@@ -38,6 +39,20 @@ pub(super) struct Found {
     pub(super) grouped: bool,
     /// Nodes behind the operands and the mask, but for those that follow the last product.
     pub(super) inner: Vec<NodeId>,
+}
+
+impl Found {
+    /// The captured calls that it is made of, those of its products at the ends.
+    pub(super) fn origins<'g>(&'g self, graph: &'g Graph) -> impl Iterator<Item = Option<u32>> + 'g {
+        let nodes = [self.first].into_iter().chain(self.inner.iter().copied()).chain([self.last]);
+        nodes.map(|node| graph.node(node).origin)
+    }
+
+    /// Whether hints let all of it be one operator.
+    pub(super) fn is_allowed(&self, graph: &Graph, hints: &Hints) -> bool {
+        let first = graph.node(self.first).origin;
+        self.origins(graph).all(|origin| hints.allow(first, origin))
+    }
 }
 
 /// An operand of a product.

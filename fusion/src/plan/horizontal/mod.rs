@@ -30,6 +30,7 @@ use super::ir::{KernelStep, Plan, Step, StepKind};
 use super::liveness;
 use super::reasons::HorizontalRefusal;
 use crate::graph::ValueRef;
+use crate::hints::Hints;
 use crate::machine::Profile;
 use crate::rewrites::Rewrites;
 use crate::types::Device;
@@ -48,7 +49,13 @@ const FREE_BYTES: u64 = 1 << 20;
 const MAX_OPEN_LAUNCHES: usize = 4;
 
 /// The pass `horizontal-fusion`: joins small kernels of a plan whose values have their places, and which is to hold at most so many bytes.
-pub(crate) fn join(mut plan: Plan, profile: &Profile, most_bytes: u64, rewrites: &Rewrites) -> Plan {
+/// Kernels of operators that hints keep separate share no launch.
+pub(crate) fn join(
+    mut plan: Plan,
+    profile: &Profile,
+    most_bytes: u64,
+    (rewrites, hints): (&Rewrites, &Hints),
+) -> Plan {
     let limited = |plan: &Plan| {
         let mut plan = plan.clone();
         plan.limit_memory(most_bytes);
@@ -58,7 +65,7 @@ pub(crate) fn join(mut plan: Plan, profile: &Profile, most_bytes: u64, rewrites:
     let depends = Depends::of(&plan);
     let mut found = Found::of(&plan, profile);
     for reach in MAX_DISTANCES {
-        let units = found.units(&depends, profile, reach, rewrites.left());
+        let units = found.units(&depends, (profile, hints), reach, rewrites.left());
         if !units.is_joined() {
             break;
         }
@@ -101,6 +108,8 @@ struct Launch {
     operations: usize,
     program: usize,
     cost: Together,
+    /// The captured call of its first operator; hints allow all others of a kernel beside that.
+    origin: Option<u32>,
 }
 
 impl Launch {
@@ -129,6 +138,7 @@ impl Launch {
             operations,
             program: kernel.program,
             cost: Together::of(kernel, profile),
+            origin: plan.graph.node(node).origin,
         })
     }
 
@@ -167,7 +177,13 @@ impl Found {
     }
 
     /// The steps of the plan in units, of which those with several steps are launches; so many steps at most join others.
-    fn units(&mut self, depends: &Depends, profile: &Profile, reach: usize, mut left: u64) -> Units {
+    fn units(
+        &mut self,
+        depends: &Depends,
+        (profile, hints): (&Profile, &Hints),
+        reach: usize,
+        mut left: u64,
+    ) -> Units {
         let mut units = Units::new(depends);
         let mut launches = self.candidates.clone();
         for from_end in [false, true] {
@@ -177,6 +193,9 @@ impl Found {
                 of_level[levels[unit]].push(unit);
             }
             let mut with = |a: &Launch, b: &Launch| {
+                if !hints.allow(a.origin, b.origin) {
+                    return Err(HorizontalRefusal::Hint);
+                }
                 let both = a.with(b, profile, reach)?;
                 left = left.checked_sub(1).ok_or(HorizontalRefusal::Limit)?;
                 Ok(both)

@@ -9,6 +9,7 @@ use super::{BIASES, gpu, kernels, planned, steps};
 use crate::block_kernel::BlockKernelKind;
 use crate::enum_variants::{Variants, variants};
 use crate::graph::ValueRef;
+use crate::hints::Hints;
 use crate::machine::Profile;
 use crate::pipeline::{Context, scheduled};
 use crate::plan::{Early, KernelKind, KernelStep, Plan, PlanError, Schedules, StepKind, liveness, verify};
@@ -210,11 +211,11 @@ fn nothing_moves_past_a_call_with_an_effect() {
 }
 ";
     let vertical = vertical(text);
-    assert_eq!(join(vertical.clone(), &gpu(), u64::MAX, &Rewrites::default()).kernel_count(), 1);
+    assert_eq!(join(vertical.clone(), &gpu(), u64::MAX, (&Rewrites::default(), &Hints::default())).kernel_count(), 1);
     let mut plan = vertical;
     let note = plan.graph.ids().find(|id| id.index() == 3).unwrap();
     plan.graph.node_mut(note).outs.clear();
-    let plan = join(liveness::finish(plan), &gpu(), u64::MAX, &Rewrites::default());
+    let plan = join(liveness::finish(plan), &gpu(), u64::MAX, (&Rewrites::default(), &Hints::default()));
     let order: Vec<bool> = plan.steps.iter().map(|s| matches!(s.kind, StepKind::Extern(_))).collect();
     assert_eq!(order, [false, true, false], "{}", steps(&plan));
 }
@@ -291,13 +292,13 @@ fn plans_whose_parts_need_each_other_are_refused() {
 fn joins_stop_at_a_limit() {
     let vertical = vertical(BIASES);
     let all = Rewrites::default();
-    let whole = join(vertical.clone(), &gpu(), u64::MAX, &all);
+    let whole = join(vertical.clone(), &gpu(), u64::MAX, (&all, &Hints::default()));
     let saved = (vertical.kernel_count() - whole.kernel_count()) as u64;
     assert!(saved > 1 && all.made() == saved, "{}", steps(&whole));
     assert_eq!(all.last().as_deref(), Some("horizontal-fusion"));
     for limit in 0..=saved {
         let rewrites = Rewrites::at_most(Some(limit));
-        let plan = join(vertical.clone(), &gpu(), u64::MAX, &rewrites);
+        let plan = join(vertical.clone(), &gpu(), u64::MAX, (&rewrites, &Hints::default()));
         assert_eq!(rewrites.made(), limit);
         assert_eq!(plan.kernel_count() as u64 + limit, vertical.kernel_count() as u64);
         let limited = |k: &&KernelStep| k.horizontal_refusal == Some(HorizontalRefusal::Limit);
@@ -307,7 +308,7 @@ fn joins_stop_at_a_limit() {
 
 variants!(
     HorizontalRefusal: OwnBlocks, Grid, Checks, Cluster, Large, Inline, Only, Devices, Warps, Stages, Pointers,
-    Operations, Instances, Far, Memory, Slower, Limit
+    Operations, Instances, Far, Memory, Slower, Limit, Hint
 );
 
 /// The texts of what the tests above make appear.
@@ -332,6 +333,7 @@ fn reasons_of_kernels_apart() {
         HorizontalRefusal::Memory { bytes: 200, most: 100 },
         HorizontalRefusal::Slower { separate_us, fused_us },
         HorizontalRefusal::Limit,
+        HorizontalRefusal::Hint,
     ];
     assert_eq!(all.each_ref().map(|refusal| refusal.name()), HorizontalRefusal::NAMES);
     expect![[r#"
@@ -351,6 +353,7 @@ fn reasons_of_kernels_apart() {
         5 steps lie between them, and memory is short
         with others in one launch a call would hold 200 bytes, more than 100
         predicted 13.5 us in one launch, 12.2 us in two
-        the number of rewrites is limited"#]]
+        the number of rewrites is limited
+        a hint keeps them in separate kernels"#]]
     .assert_eq(&all.map(|apart| apart.to_string()).join("\n"));
 }
