@@ -23,7 +23,7 @@ use crate::torch::{self, GlobalState, Meta, Trace};
 use crate::{Error, Options, Prepack};
 
 pub(crate) use call::{Call, Structure};
-pub(crate) use strict::Unfused;
+pub(crate) use strict::{Unfused, left_to_libtorch};
 
 /// Why a call ran eager, or how often calls ran fused.
 #[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize)]

@@ -57,7 +57,8 @@ pub enum Strict {
     /// Every call runs a plan; one that would run eager is [`Error::RunsEager`](crate::Error::RunsEager).
     Plan,
     /// The same, and operators of these modules or names, as [`Hint`]s name them, are computed by generated kernels: where one
-    /// of them is left to libtorch, calls are [`Error::Unfused`](crate::Error::Unfused). `"*"` stands for all.
+    /// of them is left to libtorch, calls are [`Error::Unfused`](crate::Error::Unfused), also where a hint keeps it there. `"*"`
+    /// stands for all.
     Kernels(Vec<String>),
 }
 

@@ -70,7 +70,8 @@ struct ModelArgs {
     /// times.
     #[arg(long, value_name = "EFFECT=PATTERN")]
     hint: Vec<crate::Hint>,
-    /// Fail where an operator of this module or name is left to libtorch, or the model runs eager; `*` for all.
+    /// Fail where an operator of this module or name is left to libtorch, if by `--hint eager=` too, or the model runs eager; `*` for
+    /// all. `explain` shows the plan first. May be given several times.
     #[arg(long, value_name = "PATTERN")]
     strict: Vec<String>,
     /// Make at most so many rewrites, to find a wrong one by bisecting; `explain --print-after` says how many there are.
@@ -413,6 +414,11 @@ fn run_explain(args: &ExplainArgs) -> Result<(), Failure> {
         return Err(Failure::usage("--diff is written with --format text or json".to_owned()));
     }
     let prints_passes = !args.print_after.is_empty() || args.stop_after.is_some();
+    if prints_passes && !args.model.strict.is_empty() {
+        return Err(Failure::usage(
+            "--strict asks something of a plan, --print-after and --stop-after show none".to_owned(),
+        ));
+    }
     if prints_passes && !matches!(args.format, Format::Text) {
         return Err(Failure::usage(
             "--print-after and --stop-after write text, in no other --format".to_owned(),
@@ -446,7 +452,8 @@ fn run_explain(args: &ExplainArgs) -> Result<(), Failure> {
     let explanation = if shows_code && args.diff.is_none() { explanation.with_code()? } else { explanation };
     progress.finish_and_clear();
     if let Some(path) = &args.diff {
-        return show_diff(args, path, &explanation);
+        show_diff(args, path, &explanation)?;
+        return fused_as_asked(args, explanation);
     }
     let text = match args.format {
         Format::Text if args.full || args.programs || args.code => explanation.text(args.programs),
@@ -457,7 +464,17 @@ fn run_explain(args: &ExplainArgs) -> Result<(), Failure> {
         Format::Dot => explanation.dot(),
         Format::Html => explanation.html(&case.name),
     };
-    write(args.output.as_deref(), &text)
+    write(args.output.as_deref(), &text)?;
+    fused_as_asked(args, explanation)
+}
+
+/// Fails where a plan leaves operators to libtorch that `--strict` asks kernels for.
+fn fused_as_asked(args: &ExplainArgs, plan: crate::Explanation) -> Result<(), Failure> {
+    let operators = crate::fused::left_to_libtorch(&plan, &args.model.strict);
+    if operators.is_empty() {
+        return Ok(());
+    }
+    Err(crate::Error::Unfused { operators, plan: Box::new(plan) }.into())
 }
 
 /// Writes to a file, or prints.

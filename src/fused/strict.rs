@@ -33,7 +33,7 @@ impl Engine {
     pub(super) fn unfused(&self, compiled: &Compiled) -> Option<Box<Unfused>> {
         let Strict::Kernels(patterns) = &self.options.strict else { return None };
         let plan = Explanation::of(compiled, &self.all_names());
-        let operators: Vec<String> = plan.steps.iter().filter_map(|step| left(step, patterns)).collect();
+        let operators = left_to_libtorch(&plan, patterns);
         (!operators.is_empty()).then(|| Box::new(Unfused { operators, plan }))
     }
 
@@ -45,6 +45,11 @@ impl Engine {
             Outcome::Unfused(unfused) => Err(unfused.error()),
         }
     }
+}
+
+/// The operators that patterns ask kernels for and a plan leaves to libtorch, with their modules and the reasons.
+pub(crate) fn left_to_libtorch(plan: &Explanation, patterns: &[String]) -> Vec<String> {
+    plan.steps.iter().filter_map(|step| left(step, patterns)).collect()
 }
 
 /// The operator of a libtorch call that a kernel is asked for.

@@ -63,6 +63,20 @@ fn stages_are_dumped_and_overridden() {
     assert!(said.contains("DIFFERS from the interpreter"), "{said}");
 }
 
+/// What a hint keeps in libtorch is left there, as `--strict` says.
+#[test]
+fn a_plan_that_is_not_fused_as_asked_is_shown_and_fails() {
+    let explain = |args: &[&str]| run(&[&["explain", "mlp8x1024-tiny"], args].concat());
+    for (strict, status) in [("aten::gelu", 1), ("aten::layer_norm", 0)] {
+        let output = explain(&["--hint", "eager=aten::gelu", "--strict", strict]);
+        assert_eq!(output.status.code(), Some(status));
+        assert!(String::from_utf8_lossy(&output.stdout).contains("operators captured"));
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(said.contains("left to libtorch: aten::gelu #"), status == 1, "{said}");
+    }
+    rejected(&["explain", "mlp8x1024-tiny", "--strict", "*", "--stop-after", "lower"], "--strict asks");
+}
+
 fn example(name: &str) -> String {
     crate::common::files().join(format!("kernels/{name}.tile")).display().to_string()
 }
