@@ -1,8 +1,8 @@
 //! Looking at what a kernel becomes, stage by stage, and replacing a stage by an edited one.
 //!
 //! With a folder to dump to, every kernel that is compiled leaves `NAME.tile`, `NAME.TARGET.ll` and, for GPUs,
-//! `NAME.TARGET.ptx` there. With a folder of replacements, a stage is read from the file of that name where there is
-//! one. The cache is not used then.
+//! `NAME.TARGET.ptx` there, for the host `NAME.host.s`. With a folder of replacements, a stage is read from the file of that
+//! name where there is one, but for assembly. The cache is not used then.
 
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
@@ -55,6 +55,14 @@ impl Stages {
         let Some(text) = self.read(&file)? else { return Ok(None) };
         let wrong = |e: tilefuse_block::ParseError| self.failed(&file, e.to_string());
         parse_valid(&text).map(Some).map_err(wrong)
+    }
+
+    /// Writes the text of a stage that none can be put in the place of.
+    pub(crate) fn last(&self, file: &str, text: impl FnOnce() -> Result<Vec<u8>>) -> Result<()> {
+        match self.dump {
+            Some(_) => self.write(file, &String::from_utf8_lossy(&text()?)),
+            None => Ok(()),
+        }
     }
 
     /// Writes the text of a later stage; the text in its place, if there is one.

@@ -35,8 +35,7 @@ enum Command {
     Doctor(doctor::Args),
     /// List the models that are known by name.
     Models,
-    /// Write the PTX of every kernel of the zoo to a folder.
-    #[command(hide = true)]
+    /// Write the PTX of every kernel of the zoo, or of random programs, to a folder; needs no GPU.
     DumpPtx(DumpArgs),
     /// Compare random tensor programs, fused and eager.
     #[command(hide = true)]

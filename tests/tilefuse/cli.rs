@@ -56,11 +56,18 @@ fn stages_are_dumped_and_overridden() {
     let module = folder.path().join("vector_add.host.ll");
     let text = std::fs::read_to_string(&module).unwrap();
     assert!(folder.path().join("vector_add.tile").exists() && text.contains(" fadd "));
+    let assembly = std::fs::read_to_string(folder.path().join("vector_add.host.s")).unwrap();
+    assert!(assembly.contains("\t.text"), "{assembly}");
     std::fs::write(&module, text.replace(" fadd ", " fsub ")).unwrap();
     let overridden = run(&[&args[..], &["--override", path]].concat());
     assert_eq!(overridden.status.code(), Some(1));
     let said = String::from_utf8_lossy(&overridden.stdout).into_owned();
     assert!(said.contains("DIFFERS from the interpreter"), "{said}");
+    // What is not run is dumped as well.
+    let gpu = run(&["kernel", add, "--target", "sm_90a", "--dump", path]);
+    assert!(gpu.status.success() && gpu.stdout.is_empty());
+    assert!(folder.path().join("vector_add.sm_90a.ptx").exists());
+    rejected(&["kernel", add, "--target", "interpret", "--dump", path], "interpret compiles nothing");
 }
 
 /// What a hint keeps in libtorch is left there, as `--strict` says.

@@ -347,6 +347,9 @@ fn generate_one(program: &Program, target: &Target, kind: FileType) -> Result<(V
     {
         module = target::parse(&cx, &text)?;
     }
+    // LLVM rewrites the module that it compiles.
+    stages
+        .last(&format!("{}.host.s", program.name), || target.finish(&module.clone(), FileType::Assembly))?;
     let bytes = timed(Stage::Llvm, || target.finish(&module, kind))?;
     let head = Head {
         scratch: plan.scratch,

@@ -22,7 +22,7 @@ pub(crate) struct Args {
     /// What to compile for, or to run on.
     #[arg(long, value_enum, default_value_t = Target::Host)]
     target: Target,
-    /// The stage to print; the block program after its passes unless --run is given.
+    /// The stage to print; the block program after its passes unless --run or --dump is given.
     #[arg(long, value_enum)]
     emit: Option<Stage>,
     /// Run it on random data and print what it leaves in the tensors that it writes. What host or CUDA compute is
@@ -48,10 +48,12 @@ pub(crate) struct Args {
     /// Print the program after this pass, or after each pass for `all`, on standard error; can be given again.
     #[arg(long, value_name = "PASS", long_help = print_after_help())]
     print_after: Vec<String>,
-    /// Write each stage of what is compiled to files in this folder.
-    #[arg(long, value_name = "DIR", requires = "run")]
+    /// Write each stage of what is compiled to files in this folder: NAME.tile, NAME.TARGET.ll, and NAME.host.s or NAME.TARGET.ptx. In
+    /// other programs the variable TILEFUSE_DUMP does.
+    #[arg(long, value_name = "DIR")]
     dump: Option<PathBuf>,
-    /// Compile from the stages that are in this folder, named as --dump names them, in place of those that are made.
+    /// Compile from the stages that are in this folder, named as --dump names them, in place of those that are made; assembly
+    /// cannot be replaced. In other programs the variable TILEFUSE_OVERRIDE does.
     #[arg(long = "override", value_name = "DIR", requires = "run")]
     replace: Option<PathBuf>,
     /// Leave out the passes behind this one; behind a pass of the target, print the program and what was decided.
@@ -112,11 +114,20 @@ enum Stage {
 /// Runs the command.
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     if args.dump.is_some() || args.replace.is_some() {
+        if args.target == Target::Interpret {
+            return Err(Failure::usage("--dump, --override: target interpret compiles nothing".to_owned()));
+        }
         Stages { dump: args.dump.clone(), replace: args.replace.clone() }.install();
     }
     let Some(program) = passes::run(read(args)?, args)? else { return Ok(()) };
-    if let Some(stage) = args.emit.or((!args.run).then_some(Stage::Block)) {
+    let shows_block = !args.run && args.dump.is_none();
+    if let Some(stage) = args.emit.or(shows_block.then_some(Stage::Block)) {
         report::print(&emitted(&program, args.target, stage)?);
+    }
+    if args.dump.is_some() && !args.run {
+        // Whatever is compiled is written.
+        let last = if args.target == Target::Host { Stage::Asm } else { Stage::Ptx };
+        emitted(&program, args.target, last)?;
     }
     if args.run { run::run(program, args) } else { Ok(()) }
 }
