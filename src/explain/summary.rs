@@ -67,8 +67,9 @@ fn key(step: &StepReport) -> String {
     }
 }
 
-/// A time, in the unit that suits it.
+/// A time, in the unit that suits it. The sum of no times is -0.
 pub(super) fn time(us: f64) -> String {
+    let us = us + 0.0;
     if us < 1e4 { format!("{us:.1} us") } else { format!("{:.1} ms", us / 1e3) }
 }
 
@@ -331,6 +332,15 @@ mod tests {
         assert_eq!(runs_of("xabababy"), [(0, 1, 1), (1, 2, 3), (7, 1, 1)]);
         assert_eq!(runs_of("aaaa"), [(0, 1, 4)]);
         assert_eq!(runs_of("aabaabc"), [(0, 3, 2), (6, 1, 1)]);
+    }
+
+    #[test]
+    fn a_plan_without_steps_has_no_times() {
+        let mut plan = crate::explain::page::tests::layers_of_two();
+        (plan.steps.clear(), plan.edges.clear());
+        let text = plan.summary();
+        assert!(text.ends_with("\nno steps: a call returns what it is given\n"), "{text}");
+        assert_eq!((time(-0.0), time(1234.56)), (String::from("0.0 us"), String::from("1234.6 us")));
     }
 
     #[test]

@@ -20,6 +20,11 @@ impl Explanation {
     /// The same, as it is read there.
     pub(crate) fn summary_in(&self, look: Look) -> String {
         let mut text = self.head();
+        if self.steps.is_empty() {
+            text.push_str("no steps: a call returns what it is given\n");
+            text.push_str(&self.updates_text());
+            return text;
+        }
         text.push_str(&summary::steps(self, look));
         text.push_str(&format!("time: {}\n", limits::where_time_goes(self)));
         let prediction = self.prediction_text();
