@@ -4,6 +4,7 @@ mod call;
 pub(crate) mod forward;
 mod profile;
 mod strict;
+mod table;
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -15,15 +16,15 @@ use tch::Tensor;
 use tch::nn;
 
 use crate::engine::{
-    Addresses, Audits, CompileReport, Compiled, Entry, GuardMiss, Outcome, PrepackCache, Signature, Stop,
-    Table, Tensors, WorkspacePool, audit_reason, compile, forget_dropped, grad_needed,
+    Addresses, Audits, Call, CompileReport, Compiled, GuardMiss, PrepackCache, Signature, Stop, Tensors,
+    WorkspacePool, audit_reason, compile, forget_dropped, grad_needed,
 };
 use crate::explain::Explanation;
 use crate::torch::{self, GlobalState, Meta, Trace};
 use crate::{Error, Options, Prepack};
 
-pub(crate) use call::{Call, Structure};
 pub(crate) use strict::{Unfused, left_to_libtorch};
+use table::{Entry, Outcome, Table};
 
 /// Why a call ran eager, or how often calls ran fused.
 #[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize)]

@@ -22,6 +22,7 @@ pub mod cli;
 mod engine;
 mod error;
 mod explain;
+mod faults;
 mod fused;
 mod hints;
 #[doc(hidden)]
@@ -31,6 +32,7 @@ mod operator;
 mod options;
 #[doc(hidden)]
 pub mod random;
+mod rng;
 mod scope;
 pub mod torch;
 pub mod values;

@@ -43,7 +43,7 @@ pub struct Options {
     pub strict: Strict,
     /// A defect to be planted in every plan, to measure what tests find.
     #[doc(hidden)]
-    pub fault: Option<crate::random::Planting>,
+    pub fault: Option<crate::faults::Planting>,
 }
 
 /// What has to be fused, for those who would rather have an error than a slow model. Captures and audits run the model itself

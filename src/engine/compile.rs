@@ -26,7 +26,7 @@ use super::schedules::Schedules;
 use super::slots::{Slot, Slots, TensorSource};
 use super::workspaces::Pool;
 use crate::Error;
-use crate::random::Planting;
+use crate::faults::Planting;
 use crate::torch::{DeviceId, Expect, KeepsMemory, Meta, Trace};
 
 /// Tensors that several threads may read.

@@ -1,17 +1,21 @@
 //! What must hold for a compiled plan to stand for the model.
 
+use std::ffi::c_void;
 use std::sync::Arc;
 
+use smallvec::SmallVec;
 use tch::Tensor;
 
-use super::table::Addresses;
+use super::call::{Call, Structure};
 use crate::Error;
-use crate::fused::{Call, Structure};
 use crate::torch::{Expect, Flags, GUARDED, GlobalState, Meta, check_metas};
 use crate::values::Part;
 
 /// Alignment in bytes that kernels assume of every buffer.
 pub(crate) const ALIGN: usize = 16;
+
+/// The addresses of a call's inputs.
+pub(crate) type Addresses = SmallVec<[*mut c_void; 8]>;
 
 /// Inputs and libtorch's state, as far as a plan depends on them.
 #[derive(Clone, Debug)]

@@ -2,13 +2,14 @@
 //!
 //! Compiling goes through `convert` (a trace to the planner's recording), `products`, `schedules` and
 //! `profile` (what is measured, by `measure`),
-//! `kernels` (programs to code), and `compile`, which calls these. A call goes through `table` (the plan of a signature), `guard`
-//! (whether it stands for the model still), `exec` with `slots`, `workspaces` and `cuda_graph`, and `alias`; `audit` compares
+//! `kernels` (programs to code), and `compile`, which calls these. A call goes through `guard` (whether a plan's signature is
+//! that of the `call`, and the plan still stands for the model), `exec` with `slots`, `workspaces` and `cuda_graph`, and `alias`; `audit` compares
 //! later recordings of the model with the one that the plan was made of.
 
 mod alias;
 mod attention_masks;
 mod audit;
+mod call;
 mod compile;
 mod convert;
 mod cuda_graph;
@@ -28,24 +29,23 @@ mod runs;
 mod schedules;
 mod slots;
 mod step_times;
-mod table;
 #[cfg(test)]
 mod tests;
 mod workspaces;
 
 pub use audit::Audit;
 pub(crate) use audit::{Audits, reason as audit_reason};
+pub(crate) use call::{Call, Returned, Structure};
 pub(crate) use compile::{Compiled, Tensors, compile, forms_after, gpu_programs, profile};
 pub use cuda_graph::CudaGraphs;
 pub(crate) use dirty::is_available as tracks_writes;
 pub(crate) use exec::Stop;
 pub use guard::GuardMiss;
-pub(crate) use guard::{Signature, grad_needed};
+pub(crate) use guard::{Addresses, Signature, grad_needed};
 pub use kernels::{CompileReport, Target};
 pub(crate) use kernels::{Kernel, Stream, cache, cache_state, device_name, forget_dropped, kernel, listing};
 pub(crate) use module_paths::{fill, is_within};
 pub(crate) use prepack::PrepackCache;
 pub(crate) use profile::{Measured, kept as kept_profile, measure as measure_profile, nothing};
 pub(crate) use step_times::median;
-pub(crate) use table::{Addresses, Entry, Outcome, Table};
 pub(crate) use workspaces::Pool as WorkspacePool;

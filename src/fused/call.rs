@@ -1,109 +1,14 @@
-//! One call of a fused model: its structure, the model itself, and what came out.
+//! Calls of fused models, from inputs of any structure to outputs.
 
-use std::any::TypeId;
-use std::cell::{Cell, RefCell};
-use std::sync::Arc;
+use std::cell::Cell;
 
 use tch::{CModule, IValue, Tensor};
 
 use super::Fused;
 use super::forward::{Forward, Kind};
-use crate::engine::Signature;
+use crate::engine::{Call, Returned, Structure};
 use crate::values::{Flattener, Part, Unflattener, mismatch};
 use crate::{Error, Explanation, Values};
-
-/// What of a call is no tensor: part of the signature.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Structure {
-    inputs: TypeId,
-    outputs: TypeId,
-    /// Of the inputs.
-    parts: Vec<Part>,
-}
-
-impl Structure {
-    /// Of inputs with these parts, for outputs of a type. Tensors in a row are the same in whatever they lie; a model that
-    /// may do something else for another type (`many`) has plans of its own for each.
-    fn of<I: Values + ?Sized, O: Values>(many: bool, parts: Vec<Part>) -> Structure {
-        let row = TypeId::of::<[Tensor]>();
-        Structure {
-            inputs: if many || !parts.is_empty() { TypeId::of::<I>() } else { row },
-            outputs: if O::IS_TENSORS { row } else { TypeId::of::<O>() },
-            parts,
-        }
-    }
-}
-
-impl Structure {
-    /// The first thing in which the structure of another call differs: what it is, and both.
-    pub(crate) fn difference(&self, other: &Structure) -> Option<(String, String, String)> {
-        if (self.inputs, self.outputs) != (other.inputs, other.outputs) {
-            return Some((
-                String::from("types of inputs and outputs"),
-                String::from("as captured"),
-                String::from("others"),
-            ));
-        }
-        let at = |parts: &[Part], at: usize| {
-            parts.get(at).map_or_else(|| String::from("nothing"), ToString::to_string)
-        };
-        let most = self.parts.len().max(other.parts.len());
-        let (position, old, new) =
-            (0..most).map(|i| (i, at(&self.parts, i), at(&other.parts, i))).find(|(_, a, b)| a != b)?;
-        Some((format!("part {position} of the inputs"), old, new))
-    }
-}
-
-/// A model that is called once, as the engine sees it; it is called like a function.
-pub(crate) struct Call<'a> {
-    forward: &'a dyn Fn(&[Tensor]) -> Vec<Tensor>,
-    structure: &'a Structure,
-    outcome: &'a Outcome,
-}
-
-/// What the model itself, or the plan that stood for it, returned beside tensors.
-#[derive(Default)]
-pub(crate) struct Outcome {
-    /// Nothing where tensors in a row are all there is.
-    parts: RefCell<Option<Arc<[Part]>>>,
-    refusal: RefCell<Option<String>>,
-    failed: Cell<bool>,
-}
-
-impl<'a> std::ops::Deref for Call<'a> {
-    type Target = dyn Fn(&[Tensor]) -> Vec<Tensor> + 'a;
-
-    fn deref(&self) -> &Self::Target {
-        self.forward
-    }
-}
-
-impl Call<'_> {
-    /// What of the call is no tensor.
-    pub(crate) fn structure(&self) -> &Structure {
-        self.structure
-    }
-
-    /// What of the outputs of the model's last run is no tensor.
-    pub(crate) fn parts(&self) -> Option<Arc<[Part]>> {
-        self.outcome.parts.borrow().clone()
-    }
-
-    /// Why the outputs of the model's last run cannot come from a plan.
-    pub(crate) fn refusal(&self) -> Option<String> {
-        self.outcome.refusal.borrow().clone()
-    }
-
-    /// Whether the model returned an error; there are no outputs then.
-    pub(crate) fn failed(&self) -> bool {
-        self.outcome.failed.get()
-    }
-
-    /// Says that a plan with this signature stood for the model.
-    pub(crate) fn ran_plan(&self, signature: &Signature) {
-        self.outcome.parts.replace(signature.outputs());
-    }
-}
 
 impl<M> Fused<M> {
     /// Runs the model: a module, a function, or what implements [`Forward`], on inputs of any [`Values`].
@@ -146,17 +51,17 @@ impl<M> Fused<M> {
         }
         let structure = Structure::of::<I, O>(many, flat.parts);
         let tensors = inputs.as_tensors().unwrap_or(&flat.tensors);
-        let (returned, outcome) = (Cell::new(None), Outcome::default());
+        let (whole, returned) = (Cell::new(None), Returned::default());
         let forward = |_: &[Tensor]| {
             let output = forward(&self.model, inputs);
-            let tensors = outcome.flatten(&output);
+            let tensors = returned.flatten(&output);
             // Only what is not made again of the tensors: a handle beside theirs would be one that the model keeps.
-            returned.set(Some(output).filter(|_| outcome.is_whole()));
+            whole.set(Some(output).filter(|_| returned.is_whole()));
             tensors
         };
-        let call = Call { forward: &forward, structure: &structure, outcome: &outcome };
+        let call = Call::new(&forward, &structure, &returned);
         let tensors = self.engine.run(tensors, &call)?;
-        if let Some(output) = returned.take() {
+        if let Some(output) = whole.take() {
             return output;
         }
         match call.parts() {
@@ -177,14 +82,14 @@ impl<M> Fused<M> {
         }
         let structure = Structure::of::<I, O>(many, flat.parts);
         let tensors = inputs.as_tensors().unwrap_or(&flat.tensors);
-        let (failure, outcome) = (Cell::new(None), Outcome::default());
+        let (failure, returned) = (Cell::new(None), Returned::default());
         let forward = |_: &[Tensor]| {
             let output = forward(&self.model, inputs);
-            let tensors = outcome.flatten(&output);
+            let tensors = returned.flatten(&output);
             failure.set(output.err());
             tensors
         };
-        let call = Call { forward: &forward, structure: &structure, outcome: &outcome };
+        let call = Call::new(&forward, &structure, &returned);
         let explanation = match measured {
             true => self.engine.profile(tensors, &call),
             false => self.engine.explain(tensors, &call),
@@ -203,25 +108,6 @@ impl Flattener {
     /// The parts of inputs; nothing where these are tensors in a row.
     fn of_inputs<I: Values + ?Sized>(inputs: &I) -> Flattener {
         if inputs.as_tensors().is_some() { Flattener::default() } else { Flattener::of(inputs) }
-    }
-}
-
-impl Outcome {
-    /// Whether what the model returned is not made again of tensors.
-    fn is_whole(&self) -> bool {
-        self.failed.get() || self.refusal.borrow().is_some()
-    }
-
-    /// Takes apart what the model returned, and keeps the structure.
-    fn flatten<O: Values>(&self, output: &Result<O, Error>) -> Vec<Tensor> {
-        let Ok(output) = output else {
-            self.failed.set(true);
-            return Vec::new();
-        };
-        let flat = Flattener::of(output);
-        self.parts.replace((!O::IS_TENSORS).then(|| flat.parts.into()));
-        self.refusal.replace(flat.refusal);
-        flat.tensors
     }
 }
 

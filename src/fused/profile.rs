@@ -2,8 +2,9 @@
 
 use tch::Tensor;
 
+use super::table::{Entry, Outcome};
 use super::{Engine, Forward};
-use crate::engine::{Addresses, Compiled, Entry, Outcome, Stop, median};
+use crate::engine::{Addresses, Compiled, Stop, median};
 use crate::torch::{GeneratorState, GlobalState, Trace};
 use crate::{Error, Explanation};
 

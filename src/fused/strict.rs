@@ -1,7 +1,8 @@
 //! What has to be fused, see [`Strict`].
 
 use super::Engine;
-use crate::engine::{Compiled, Outcome};
+use super::table::Outcome;
+use crate::engine::Compiled;
 use crate::explain::{Explanation, StepReport};
 use crate::hints::covers;
 use crate::{Error, Strict};

@@ -1,21 +1,19 @@
 //! Random tensor programs: generated from a seed, run through libtorch, compared fused with eager, and shrunk.
 
 mod check;
-mod faults;
 mod generate;
 mod planted;
 mod program;
-mod rng;
 mod shrink;
 mod tally;
 mod text;
 
+pub use crate::faults::{Fault, Planting, Stage};
+pub use crate::rng::Rng;
 pub use check::{Model, Outcome, Rounding, Subject, check, check_on};
-pub use faults::{Fault, Planting, Stage};
 pub use generate::generate;
 pub use planted::{Found, Plantings, find, finds};
 pub use program::{Input, Layout, Mode, Named, OpCall, Program, Storage, Values, copies};
-pub use rng::Rng;
 pub use shrink::shrink;
 pub use tally::{
     Failed, Ran, Tally, gpu_programs_of, keep_panics, plan_of, run_fused, run_given, run_given_eager,

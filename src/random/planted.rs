@@ -5,10 +5,10 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use serde::{Deserialize, Serialize};
 use tch::Device;
 
-use super::faults::Stage;
 use super::tally::run_with_fault;
 use super::{Fault, Outcome, Planting, Program, Rng, generate};
 use crate::Error;
+use crate::faults::Stage;
 
 /// Most elements of the programs that faults are planted in, for the time that they take.
 const MAX_ELEMENTS: i64 = 20_000;

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use tch::{Device, Kind, Tensor};
 
-use super::rng::Rng;
 use crate::Error;
+use crate::rng::Rng;
 use crate::torch::{Arg, Call, DeviceId, Flags, Meta, Results, as_strided_of, empty_strided};
 
 /// What the elements of a storage are drawn from.

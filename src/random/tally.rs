@@ -9,8 +9,8 @@ use tch::{Device, Tensor};
 
 use super::check::{AUDITED, Model, Outcome, Subject, check, check_on, hold_generators};
 use super::program::{Mode, Program, Values};
-use super::rng::Rng;
 use super::{Planting, generate, shrink};
+use crate::rng::Rng;
 use crate::{Audit, Error, Explanation, Fused, Hint, Options, Prepack, Products, fuse_with};
 
 /// A fused program.

@@ -4,7 +4,7 @@ use tch::Kind;
 
 use super::{Fact, Generator, first_draw};
 use crate::random::program::{Input, Layout, Program, Storage, Values, is_float};
-use crate::random::rng::Rng;
+use crate::rng::Rng;
 use crate::torch::as_strided_of;
 
 const DIMS: &[i64] =

@@ -18,7 +18,7 @@ use std::collections::HashMap;
 use tch::{Device, Kind, Tensor};
 
 use super::program::{Mode, Named, OpCall, Program, is_float};
-use super::rng::Rng;
+use crate::rng::Rng;
 use crate::torch::{Arg, Meta};
 
 type Args = Vec<Arg<u32>>;

@@ -14,8 +14,8 @@ use serde::Serialize;
 use tilefuse_fusion::plan::Plan;
 use tilefuse_fusion::{Graph, Recording, functionalize};
 
-use super::Rng;
 use crate::Error;
+use crate::rng::Rng;
 use meaning::{meaning, recorded};
 
 /// A defect that a stage could have.
@@ -110,7 +110,7 @@ impl Fault {
     }
 
     /// Whether it can only be in a program that writes what it was given or made.
-    pub(super) fn needs_writes(self) -> bool {
+    pub(crate) fn needs_writes(self) -> bool {
         matches!(self, Fault::WriteMissed | Fault::UpdateMissed | Fault::UpdateStale | Fault::UseStale)
     }
 }

@@ -1,20 +1,13 @@
 //! The plans of a model by signature.
 
-use std::ffi::c_void;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-use smallvec::SmallVec;
 use tch::Tensor;
 
-use super::audit::Audits;
-use super::compile::{Compiled, Tensors};
-use super::guard::Signature;
-use crate::fused::Call;
+use super::Unfused;
+use crate::engine::{Addresses, Audits, Call, Compiled, Signature, Tensors};
 use crate::torch::GlobalState;
-
-/// The addresses of a call's inputs.
-pub(crate) type Addresses = SmallVec<[*mut c_void; 8]>;
 
 /// What a signature compiled to.
 #[derive(Debug)]
@@ -24,7 +17,7 @@ pub(crate) enum Outcome {
     /// It runs eager, for this reason.
     Eager(String),
     /// A plan that leaves more to libtorch than it may.
-    Unfused(Box<crate::fused::Unfused>),
+    Unfused(Box<Unfused>),
 }
 
 /// A signature.
