@@ -13,18 +13,18 @@ use super::kernels::cache;
 use crate::Error;
 
 /// How far rounds of measurements are.
-pub(super) struct Progress {
+pub(crate) struct Progress {
     /// How many there were.
-    pub(super) rounds: usize,
+    pub(crate) rounds: usize,
     /// What they took.
-    pub(super) elapsed: Duration,
+    pub(crate) elapsed: Duration,
     /// What the shortest of them took, or the warm-up.
-    pub(super) shortest: Duration,
+    pub(crate) shortest: Duration,
 }
 
 /// Times so many candidates in turn, once to warm up and then in rounds, while there are to be `more`. Returns for each
 /// candidate the microseconds of each round; `time` gives those of one candidate.
-pub(super) fn in_turns(
+pub(crate) fn in_turns(
     candidates: usize,
     mut time: impl FnMut(usize) -> Result<f64, Error>,
     more: impl Fn(&Progress) -> bool,
@@ -48,8 +48,37 @@ pub(super) fn in_turns(
     Ok(all)
 }
 
+/// Microseconds of a call on a device, of so many that are queued one after the other and timed as one.
+pub(crate) fn per_call(
+    device: tch::Device,
+    calls: u32,
+    mut call: impl FnMut() -> Result<(), Error>,
+) -> Result<f64, Error> {
+    let wait = || {
+        if let tch::Device::Cuda(ordinal) = device {
+            tch::Cuda::synchronize(ordinal as i64);
+        }
+    };
+    wait();
+    let start = Instant::now();
+    (0..calls).try_for_each(|_| call())?;
+    wait();
+    Ok(start.elapsed().as_secs_f64() * 1e6 / f64::from(calls))
+}
+
+/// How many calls are timed as one, to take so many microseconds, where one takes `once`.
+pub(crate) fn calls_in(span_us: f64, once: f64) -> u32 {
+    (span_us / once.max(0.1)).ceil().clamp(1.0, 1000.0) as u32
+}
+
+/// The median of samples; 0 where there are none.
+pub(crate) fn median(mut samples: Vec<f64>) -> f64 {
+    samples.sort_by(f64::total_cmp);
+    samples.get(samples.len() / 2).copied().unwrap_or(0.0)
+}
+
 /// Measurements of one kind, in memory and on disk.
-pub(super) struct Remembered<T> {
+pub(crate) struct Remembered<T> {
     /// Where one is on disk, by all that it depends on.
     key: fn(&str) -> Key,
     /// Whether one that was read can be true.
@@ -59,12 +88,12 @@ pub(super) struct Remembered<T> {
 }
 
 impl<T: Clone + Serialize + DeserializeOwned> Remembered<T> {
-    pub(super) const fn new(key: fn(&str) -> Key, is_plausible: fn(&T) -> bool) -> Remembered<T> {
+    pub(crate) const fn new(key: fn(&str) -> Key, is_plausible: fn(&T) -> bool) -> Remembered<T> {
         Remembered { key, is_plausible, known: Mutex::new(FxHashMap::with_hasher(FxBuildHasher)) }
     }
 
     /// What was measured of this, if anything was.
-    pub(super) fn get(&self, what: &str) -> Option<T> {
+    pub(crate) fn get(&self, what: &str) -> Option<T> {
         let mut known = self.known();
         if let Some(Some(found)) = known.get(what) {
             return Some(found.clone());
@@ -75,19 +104,19 @@ impl<T: Clone + Serialize + DeserializeOwned> Remembered<T> {
     }
 
     /// The same, as it was when this process asked for the first time.
-    pub(super) fn get_first(&self, what: &str) -> Option<T> {
+    pub(crate) fn get_first(&self, what: &str) -> Option<T> {
         let mut known = self.known();
         known.entry(what.to_owned()).or_insert_with_key(|what| self.read(what)).clone()
     }
 
     /// Remembers a measurement, here and for processes that start from now on.
-    pub(super) fn put(&self, what: String, measured: &T) {
+    pub(crate) fn put(&self, what: String, measured: &T) {
         self.put_on_disk(&what, measured);
         self.known().insert(what, Some(measured.clone()));
     }
 
     /// Remembers a measurement for processes that start from now on alone.
-    pub(super) fn put_on_disk(&self, what: &str, measured: &T) {
+    pub(crate) fn put_on_disk(&self, what: &str, measured: &T) {
         if let Ok(bytes) = serde_json::to_vec(measured) {
             cache().put(Kind::Tuning, (self.key)(what), &bytes);
         }

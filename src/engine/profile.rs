@@ -1,14 +1,12 @@
 //! What a machine can do, measured: `tilefuse doctor --profile` keeps it on disk, and plans are priced with it from then on.
 
-use std::time::Instant;
-
 use serde::{Deserialize, Serialize};
 use tch::{Device, Kind, Tensor};
 use tilefuse_codegen::cache::Key;
 use tilefuse_fusion::Profile;
 
 use super::kernels::{Kernel, Stream, Target, device_name, kernel};
-use super::measure::{Remembered, in_turns};
+use super::measure::{self, Remembered, in_turns};
 use crate::Error;
 use crate::torch::{TorchPool, cuda_stream};
 
@@ -139,20 +137,9 @@ pub(crate) fn nothing(ordinal: usize) -> Result<impl FnMut() -> Result<(), Error
 
 /// Median microseconds of a call, of `calls` queued one after the other.
 fn median(device: Device, calls: u32, mut call: impl FnMut() -> Result<(), Error>) -> Result<f64, Error> {
-    let wait = || {
-        if let Device::Cuda(ordinal) = device {
-            tch::Cuda::synchronize(ordinal as i64);
-        }
-    };
-    let time = |_: usize| {
-        wait();
-        let start = Instant::now();
-        (0..calls).try_for_each(|_| call())?;
-        wait();
-        Ok(start.elapsed().as_secs_f64() * 1e6 / f64::from(calls))
-    };
+    let time = |_: usize| measure::per_call(device, calls, &mut call);
     let samples = in_turns(1, time, |progress| progress.rounds < ROUNDS)?.remove(0);
-    Ok(super::step_times::median(samples))
+    Ok(measure::median(samples))
 }
 
 fn failed(error: tch::TchError) -> Error {

@@ -14,7 +14,7 @@ use tilefuse_fusion::DType;
 use tilefuse_fusion::plan::{Tunable, TunableBuffer, Tuned};
 
 use super::kernels::{Kernel, Stream, Target, device_name, kernel};
-use super::measure::{Progress, Remembered, in_turns};
+use super::measure::{Progress, Remembered, calls_in, in_turns};
 use super::products::filled;
 use crate::Error;
 use crate::judge::judge;
@@ -246,7 +246,7 @@ impl Bench {
             let side = &mut sides[at];
             let Some(calls) = side.calls else {
                 let once = self.time(side, 1)?;
-                side.calls = Some((SPAN_US / once.max(0.1)).clamp(1.0, 1000.0) as u32);
+                side.calls = Some(calls_in(SPAN_US, once));
                 return Ok(once);
             };
             self.time(side, calls)

@@ -12,6 +12,7 @@ use tilefuse_fusion::plan::Plan;
 use super::compile::Compiled;
 use super::exec::{Stop, Watch};
 use super::kernels::{Stream, Target};
+use super::measure::median;
 use crate::Error;
 use crate::torch::{self, GeneratorState};
 
@@ -65,12 +66,6 @@ impl Watch for Clock {
         }
         Ok(())
     }
-}
-
-/// The median of samples; 0 where there are none.
-pub(crate) fn median(mut samples: Vec<f64>) -> f64 {
-    samples.sort_by(f64::total_cmp);
-    samples.get(samples.len() / 2).copied().unwrap_or(0.0)
 }
 
 /// The first step of each unit of steps that run together, in order.

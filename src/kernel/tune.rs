@@ -32,22 +32,21 @@
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Instant;
 
 use rustc_hash::FxHashMap;
 use serde::{Deserialize, Serialize};
 use tch::{Device, Kind, Tensor};
 use tilefuse_block::interp;
-use tilefuse_codegen::cache::{self, Key};
+use tilefuse_codegen::cache::Key;
 
 use super::{Arg, Grid, Kernel};
 use crate::Error;
-use crate::engine;
+use crate::engine::{self, Remembered};
 
 /// Rounds in which every candidate is measured once, in turn.
 const ROUNDS: usize = 5;
-/// Seconds that one measurement takes at least.
-const MIN_SECONDS: f64 = 2e-3;
+/// Microseconds that launches take together which are timed as one.
+const SPAN_US: f64 = 2e3;
 /// The most work of the interpreter in a check, in elements.
 const MAX_INTERPRETED: u64 = 400_000_000;
 
@@ -130,6 +129,9 @@ impl fmt::Display for Tuning {
     }
 }
 
+static KNOWN: Remembered<Tuning> =
+    Remembered::new(|what| Key::new(what, "kernels", "1"), |tuning| tuning.best().is_some());
+
 /// Configurations of a kernel, and which of them is best for what.
 #[derive(Debug)]
 pub struct Tuner<C> {
@@ -199,11 +201,14 @@ impl<C: fmt::Debug> Tuner<C> {
         if let Some(tuning) = lock().get(&id) {
             return Ok(Arc::clone(tuning));
         }
-        let tuning = match self.read(&place, key) {
+        let what = self.what(&place, key);
+        let tuning = match KNOWN.get(&what) {
             Some(tuning) => tuning,
             None => {
                 let tuning = self.measure(device, &place, key, candidate)?;
-                self.write(&tuning);
+                if tuning.best().is_some() {
+                    KNOWN.put(what, &tuning);
+                }
                 tuning
             }
         };
@@ -214,24 +219,10 @@ impl<C: fmt::Debug> Tuner<C> {
         self.configs.iter().map(|config| format!("{config:?}")).collect()
     }
 
-    fn entry(&self, place: &str, key: &str) -> Key {
+    /// All that trials depend on.
+    fn what(&self, place: &str, key: &str) -> String {
         let how = if self.unchecked { "unchecked" } else { "checked" };
-        Key::new(&format!("{} {how}\n{}", self.name, self.names().join("\n")), place, key)
-    }
-
-    fn read(&self, place: &str, key: &str) -> Option<Tuning> {
-        let bytes = engine::cache().get(cache::Kind::Tuning, self.entry(place, key))?;
-        let tuning: Tuning = serde_json::from_slice(&bytes).ok()?;
-        let same = tuning.trials.iter().map(|trial| &trial.config).eq(self.names().iter());
-        (same && tuning.best().is_some()).then_some(tuning)
-    }
-
-    fn write(&self, tuning: &Tuning) {
-        if tuning.best().is_some()
-            && let Ok(bytes) = serde_json::to_vec(tuning)
-        {
-            engine::cache().put(cache::Kind::Tuning, self.entry(&tuning.device, &tuning.key), &bytes);
-        }
+        format!("{:?}", (&self.name, how, self.names(), place, key))
     }
 
     fn measure<'a>(
@@ -247,23 +238,18 @@ impl<C: fmt::Debug> Tuner<C> {
         for config in &self.configs {
             running.push(self.prepared(device, candidate(config), &mut first));
         }
-        let mut times: Vec<Vec<f64>> = vec![Vec::new(); running.len()];
-        for _ in 0..ROUNDS {
-            for (run, times) in running.iter_mut().zip(&mut times) {
-                if let Ok(ready) = run {
-                    match ready.time(device, self.unchecked) {
-                        Ok(micros) => times.push(micros),
-                        Err(error) => *run = Err(Outcome::Failed(error.to_string())),
-                    }
-                }
-            }
-        }
-        let outcome = |(run, mut times): (Result<Run<'a>, Outcome>, Vec<f64>)| match run {
-            Ok(_) => {
-                times.sort_by(f64::total_cmp);
-                // Whole picoseconds are read back from text as they were written.
-                Outcome::Micros((times[times.len() / 2] * 1e6).round() / 1e6)
-            }
+        let time = |at: usize| {
+            let timed = running[at].as_mut().map_or(Ok(0.0), |run| run.time(device, self.unchecked));
+            // One that fails is left out; the others go on.
+            Ok(timed.unwrap_or_else(|error| {
+                running[at] = Err(Outcome::Failed(error.to_string()));
+                0.0
+            }))
+        };
+        let times = engine::in_turns(self.configs.len(), time, |progress| progress.rounds < ROUNDS)?;
+        let outcome = |(run, times): (Result<Run<'a>, Outcome>, Vec<f64>)| match run {
+            // Whole picoseconds are read back from text as they were written.
+            Ok(_) => Outcome::Micros((engine::median(times) * 1e6).round() / 1e6),
             Err(outcome) => outcome,
         };
         let outcomes = running.into_iter().zip(times).map(outcome);
@@ -334,6 +320,8 @@ struct Run<'a> {
     candidate: Candidate<'a>,
     /// For each argument the tensor in its place.
     own: Vec<Option<Tensor>>,
+    /// Launches that are timed as one; not known before the first was.
+    launches: Option<u32>,
 }
 
 impl<'a> Run<'a> {
@@ -351,7 +339,7 @@ impl<'a> Run<'a> {
                 _ => None,
             });
         }
-        Ok(Run { candidate, own })
+        Ok(Run { candidate, own, launches: None })
     }
 
     fn args(&self) -> Vec<Arg<'_>> {
@@ -368,8 +356,8 @@ impl<'a> Run<'a> {
         self.candidate.kernel.launch(self.candidate.grid, &self.args())
     }
 
-    /// Microseconds of a launch, of as many as fill the least span.
-    fn time(&self, device: Device, unchecked: bool) -> Result<f64, Error> {
+    /// Microseconds of a launch: the first time of one, then of as many as fill the span.
+    fn time(&mut self, device: Device, unchecked: bool) -> Result<f64, Error> {
         let args = self.args();
         let (kernel, grid) = (&self.candidate.kernel, self.candidate.grid);
         let launch = || match unchecked {
@@ -378,22 +366,8 @@ impl<'a> Run<'a> {
             true => unsafe { kernel.launch_unchecked(grid, &args) },
             false => kernel.launch(grid, &args),
         };
-        let wait = || {
-            if let Device::Cuda(index) = device {
-                tch::Cuda::synchronize(index as i64);
-            }
-        };
-        let batch = |launches: u32| -> Result<f64, Error> {
-            wait();
-            let start = Instant::now();
-            for _ in 0..launches {
-                launch()?;
-            }
-            wait();
-            Ok(start.elapsed().as_secs_f64() / f64::from(launches))
-        };
-        let once = batch(1)?.max(1e-7);
-        let launches = (MIN_SECONDS / once).ceil().clamp(1.0, 1000.0) as u32;
-        Ok(batch(launches)? * 1e6)
+        let us = engine::per_call(device, self.launches.unwrap_or(1), launch)?;
+        self.launches.get_or_insert(engine::calls_in(SPAN_US, us));
+        Ok(us)
     }
 }
