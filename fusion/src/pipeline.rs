@@ -39,6 +39,9 @@
 
 use std::fmt;
 use std::ops::RangeInclusive;
+use std::time::{Duration, Instant};
+
+use indexmap::IndexMap;
 
 use crate::channels_last::library::channels_last;
 use crate::contract::{Candidate, Times, choose_counted};
@@ -75,6 +78,8 @@ pub struct Context<'a> {
     pub rewrites: Rewrites,
     /// What the user asks for.
     pub hints: Hints,
+    /// The time that each pass took, in all of its runs, in the order of the first ones.
+    pub times: IndexMap<&'static str, Duration>,
 }
 
 /// How the pass `select-kernels` chooses.
@@ -127,6 +132,7 @@ impl<'a> Context<'a> {
             tuner: None,
             rewrites: Rewrites::default(),
             hints: Hints::default(),
+            times: IndexMap::new(),
         }
     }
 
@@ -306,7 +312,9 @@ pub fn run(
     after: &mut Watch<'_>,
 ) -> Result<Form, PipelineError> {
     for pass in PASSES.iter().filter(|pass| stages.contains(&pass.stage)) {
+        let start = Instant::now();
         form = pass.apply(form, cx)?;
+        *cx.times.entry(pass.name).or_default() += start.elapsed();
         if !after(pass.name, &form) {
             return Ok(form);
         }

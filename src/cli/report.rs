@@ -8,7 +8,6 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use super::Failure;
 use super::compare::{Outcome, Throughput};
-use crate::CompileReport;
 
 /// Prints text; a closed pipe is no error.
 pub(crate) fn print(text: &str) {
@@ -117,21 +116,8 @@ pub(crate) fn table(outcome: &Outcome) {
     };
     print(&verdict);
     if let Some(report) = &outcome.compile {
-        print(&stages(report));
+        print(&report.to_string());
     }
-}
-
-/// Where the time of compiling went.
-fn stages(report: &CompileReport) -> String {
-    let CompileReport { capture_ms, lower_ms, plan_ms, schedule_ms, codegen_ms, kernels, cached, .. } =
-        report;
-    let CompileReport { tune_ms, passes_ms, lowering_ms, llvm_ms, load_ms, .. } = report;
-    let measured = if *tune_ms > 0.0 { format!(", measuring schedules {tune_ms:.1}") } else { String::new() };
-    format!(
-        "capture {capture_ms:.1} ms, a call of eager's among it; lower {lower_ms:.1}, plan {plan_ms:.1}, schedule \
-         {schedule_ms:.1}{measured}, {kernels} kernels {codegen_ms:.1}, of which {cached} were cached\n\
-         of all threads: passes {passes_ms:.1} ms, to LLVM {lowering_ms:.1}, LLVM {llvm_ms:.1}, load {load_ms:.1}"
-    )
 }
 
 /// Prints the models of the zoo.

@@ -1,7 +1,7 @@
 //! From a trace to a plan that can run.
 
 use std::sync::{Arc, OnceLock, PoisonError, RwLock};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use rustc_hash::FxHashMap;
 use tch::Tensor;
@@ -81,6 +81,8 @@ pub(crate) struct Compiled {
     pub(crate) eager: EagerCost,
     /// Rewrites that the passes made, and the pass that made the last one.
     pub(crate) rewrites: (u64, Option<String>),
+    /// What each pass took.
+    pub(crate) pass_times: Vec<(&'static str, Duration)>,
     /// The module that each captured call belongs to.
     pub(crate) modules: Vec<String>,
     /// Memory of intermediates, which the plans of a model share.
@@ -167,6 +169,7 @@ pub(crate) fn compile(
     };
     let (mut plan, kernels) = fitting(graph, plan, &mut cx, &mut compile)?;
     let rewrites = (cx.rewrites.made(), cx.rewrites.last());
+    let pass_times = std::mem::take(&mut cx.times).into_iter().collect();
     drop(cx);
     let masks = found.masks.assumed(&converted.params);
     report.tune_ms = found.schedules.as_ref().map_or(0.0, |schedules| millis(schedules.spent()));
@@ -214,6 +217,7 @@ pub(crate) fn compile(
         eager,
         modules,
         rewrites,
+        pass_times,
         ops_captured: converted.recording.calls.len(),
         target,
         kernels,

@@ -59,6 +59,27 @@ pub struct CompileReport {
     pub cached: usize,
 }
 
+impl std::fmt::Display for CompileReport {
+    /// Where the time went.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let CompileReport { capture_ms, lower_ms, plan_ms, schedule_ms, tune_ms, codegen_ms, .. } = self;
+        let CompileReport { passes_ms, lowering_ms, llvm_ms, load_ms, kernels, cached, .. } = self;
+        write!(
+            f,
+            "capture {capture_ms:.1} ms, a call of eager's among it; lower {lower_ms:.1}, plan {plan_ms:.1}, "
+        )?;
+        write!(f, "schedule {schedule_ms:.1}")?;
+        if *tune_ms > 0.0 {
+            write!(f, ", measuring schedules {tune_ms:.1}")?;
+        }
+        writeln!(f, ", {kernels} kernels {codegen_ms:.1}, of which {cached} were cached")?;
+        write!(
+            f,
+            "of all threads: passes {passes_ms:.1} ms, to LLVM {lowering_ms:.1}, LLVM {llvm_ms:.1}, load {load_ms:.1}"
+        )
+    }
+}
+
 impl CompileReport {
     /// Adds what the threads spent on kernels.
     fn add(&mut self, times: &Times) {

@@ -18,8 +18,8 @@ pub use self::diff::{PlanDiff, StepChange, TotalChange};
 pub use self::flow::TensorReport;
 pub use self::prediction::Prediction;
 pub use self::report::{
-    EagerReport, EdgeReport, Explanation, MachineReport, MemoryReport, REPORT_VERSION, ScheduleReport,
-    StepReport, UpdateReport,
+    EagerReport, EdgeReport, Explanation, MachineReport, MemoryReport, PassReport, REPORT_VERSION,
+    ScheduleReport, StepReport, UpdateReport,
 };
 pub(crate) use self::summary::Look;
 use self::text::bytes;

@@ -203,6 +203,15 @@ pub struct UpdateReport {
     pub copied: Option<String>,
 }
 
+/// What a pass over the graph or the plan took while it was compiled.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct PassReport {
+    /// Its name, as `tilefuse explain --print-after` takes it.
+    pub name: String,
+    /// Milliseconds of all of its runs, with what it measured.
+    pub ms: f64,
+}
+
 /// What the machine can do, as it was measured, or by typical figures: what predicted times are derived from.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct MachineReport {
@@ -287,6 +296,9 @@ pub struct Explanation {
     pub last_rewrite: Option<String>,
     /// Time of compiling.
     pub compile: CompileReport,
+    /// The parts of it that are passes over the graph and the plan, in order.
+    #[serde(default)]
+    pub passes: Vec<PassReport>,
     /// Steps in order.
     pub steps: Vec<StepReport>,
     /// The operators as eager runs them, on the host and where the plan was profiled.
@@ -398,6 +410,11 @@ impl Explanation {
             rewrites: compiled.rewrites.0,
             last_rewrite: compiled.rewrites.1.clone(),
             compile: compiled.report,
+            passes: compiled
+                .pass_times
+                .iter()
+                .map(|(name, time)| PassReport { name: (*name).to_owned(), ms: time.as_secs_f64() * 1e3 })
+                .collect(),
             steps: steps.collect(),
             eager: Vec::new(),
             updates: updates.collect(),

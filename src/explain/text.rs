@@ -53,6 +53,7 @@ impl Explanation {
                 text.push_str(&format!("      what would change it: {remedy}\n"));
             }
         }
+        text.push_str(&self.compile_text());
         if programs {
             for program in &self.programs {
                 text.push('\n');
@@ -87,6 +88,17 @@ impl Explanation {
         }
         if let Some(state) = &self.cuda_graph {
             text.push_str(&format!("CUDA graph: {state}\n\n"));
+        }
+        text
+    }
+
+    /// Where the time of compiling went.
+    fn compile_text(&self) -> String {
+        let mut text = format!("\ncompiled: {}\n", self.compile);
+        let passes: Vec<String> =
+            self.passes.iter().map(|pass| format!("{} {:.1} ms", pass.name, pass.ms)).collect();
+        if !passes.is_empty() {
+            text.push_str(&format!("passes over the graph and the plan: {}\n", passes.join(", ")));
         }
         text
     }

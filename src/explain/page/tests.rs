@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::CompileReport;
-use crate::explain::{EdgeReport, MachineReport, TensorReport};
+use crate::explain::{EdgeReport, MachineReport, PassReport, TensorReport};
 
 fn tensor(name: &str, step: Option<usize>) -> TensorReport {
     TensorReport { name: name.to_owned(), ty: String::from("f32[4,8]"), bytes: 128, step }
@@ -57,6 +57,7 @@ fn plan(steps: Vec<StepReport>, edges: Vec<EdgeReport>) -> Explanation {
         rewrites: 0,
         last_rewrite: None,
         compile: CompileReport::default(),
+        passes: vec![PassReport { name: String::from("lower"), ms: 0.25 }],
         programs: steps.iter().map(|_| String::from("kernel @k()")).collect(),
         steps,
         eager: Vec::new(),
