@@ -35,7 +35,7 @@ fn compile_shim() {
         .flag("-isystem")
         .flag(std::path::Path::new(&root).join("../nvidia/cu13/include"))
         .files(
-            ["call", "graph", "memory", "operator", "record", "tensor"]
+            ["call", "graph", "memory", "operator", "ranges", "record", "tensor"]
                 .map(|part| format!("src/torch/shim/{part}.cpp")),
         )
         .compile("tilefuse_shim");

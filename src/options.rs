@@ -34,6 +34,9 @@ pub struct Options {
     /// sums of columns, for a kernel that reads a tensor once for its rows and its columns. By itself as the variable
     /// `TILEFUSE_WORKSPACE` says, in bytes, else 0. Without it such a tensor is read twice where eager holds nothing else.
     pub workspace_bytes: u64,
+    /// Whether steps of plans on a GPU, and the modules that they belong to, are NVTX ranges, which Nsight Systems shows: by itself
+    /// where the variable `TILEFUSE_NVTX` is `1`. A call that launches a CUDA graph has none.
+    pub nvtx: bool,
     /// The most rewrites that the passes may make, to find one that is wrong by bisecting (`tilefuse compare --max-rewrites N`);
     /// `None` where all are made.
     pub max_rewrites: Option<u64>,
@@ -120,6 +123,7 @@ impl Default for Options {
             prepack_weights: from_env("TILEFUSE_PREPACK", Prepack::default()),
             tune: from_env("TILEFUSE_TUNE", 0_u8) != 0,
             workspace_bytes: from_env("TILEFUSE_WORKSPACE", 0),
+            nvtx: from_env("TILEFUSE_NVTX", 0_u8) != 0,
             max_rewrites: None,
             hints: Vec::new(),
             strict: Strict::Off,

@@ -20,6 +20,7 @@ use super::cuda_graph::Graphs;
 use super::eager_cost::EagerCost;
 use super::guard::Signature;
 use super::kernels::{CompileReport, Kernel, Target, kernels, millis};
+use super::nvtx::StepRanges;
 use super::prepack::{PrepackCache, PrepackedWeights};
 use super::runs::{Run, Runs};
 use super::schedules::Schedules;
@@ -89,6 +90,8 @@ pub(crate) struct Compiled {
     pub(crate) workspaces: Arc<Pool>,
     /// Memory of large results is kept for the next call.
     pub(crate) _keeps: KeepsMemory,
+    /// The ranges of the steps, where they are asked for.
+    pub(crate) ranges: Option<StepRanges>,
     /// CUDA graphs of the steps.
     pub(crate) graphs: Graphs,
     /// Calls that launched one.
@@ -215,7 +218,6 @@ pub(crate) fn compile(
     Ok(Compiled {
         cached: Tensors(cached),
         eager,
-        modules,
         rewrites,
         pass_times,
         ops_captured: converted.recording.calls.len(),
@@ -237,9 +239,11 @@ pub(crate) fn compile(
         assumed: Tensors(assumed),
         assumed_versions,
         report,
+        ranges: ranges(&plan, target, &modules, options),
         graphs: Graphs::new(options.cuda_graphs, &plan, target),
         graph_calls: std::sync::atomic::AtomicU64::new(0),
         plan,
+        modules,
         workspaces: Arc::clone(workspaces),
         _keeps: KeepsMemory::new(),
     })
@@ -378,6 +382,18 @@ fn copied(graph: &Graph, outputs: &[TensorSource], recording: &Recording) -> Vec
         (foreign || other_strides || (0..at).any(shared)).then(|| ty.clone())
     };
     types.iter().enumerate().map(copy).collect()
+}
+
+/// The ranges of a plan's steps, where they are asked for and can be shown.
+fn ranges(plan: &Plan, target: Target, modules: &[String], options: &crate::Options) -> Option<StepRanges> {
+    if !options.nvtx || target == Target::Host {
+        return None;
+    }
+    if !crate::torch::has_ranges() {
+        tracing::warn!("this libtorch has no NVTX: there are no ranges");
+        return None;
+    }
+    Some(StepRanges::of(plan, modules))
 }
 
 /// The devices on which the calls of a plan draw random numbers.

@@ -227,7 +227,14 @@ impl Compiled {
     /// Runs the steps one by one.
     fn steps(&self, call: &Call<'_>, stream: Stream) -> Result<Vec<Tensor>, Error> {
         let mut frame = self.frame(call, stream, self.memory(stream.raw as usize)?)?;
-        let result = frame.work().and_then(|()| frame.check()).and_then(|()| frame.results());
+        let done = match &self.ranges {
+            None => frame.work(),
+            Some(ranges) => {
+                let mut ranges = ranges.open();
+                ranges.step(stream).and_then(|()| frame.watched(&mut ranges))
+            }
+        };
+        let result = done.and_then(|()| frame.check()).and_then(|()| frame.results());
         let workspace = frame.memory.workspace;
         self.workspaces.give(workspace);
         result

@@ -1,6 +1,7 @@
-//! The modules of a model that captured operators belong to: from scopes that the model names, and from the names of the
-//! parameters that operators read.
+//! The modules of a model that captured operators, and the steps of a plan, belong to: from scopes that the model names, and from
+//! the names of the parameters that operators read.
 
+use tilefuse_fusion::plan::{Plan, StepKind};
 use tilefuse_fusion::{Recording, Source};
 
 /// By captured call: the module that it belongs to, `h.3.mlp.c_fc`; empty where nothing says so.
@@ -42,8 +43,50 @@ pub(crate) fn module_paths(recording: &Recording, scopes: &[String]) -> Vec<Stri
     found
 }
 
+/// By step: the modules of the operators that it computes, in order, without those that others of them are in.
+pub(crate) fn step_modules(plan: &Plan, of_calls: &[String]) -> Vec<Vec<String>> {
+    let mut found: Vec<Vec<String>> = plan
+        .steps
+        .iter()
+        .map(|step| {
+            let nodes = match &step.kind {
+                StepKind::Kernel(kernel) => &kernel.nodes[..],
+                StepKind::Extern(call) => std::slice::from_ref(&call.node),
+            };
+            let origins = nodes.iter().filter_map(|&node| plan.graph.node(node).origin);
+            innermost(
+                origins
+                    .filter_map(|origin| of_calls.get(origin as usize))
+                    .filter(|module| !module.is_empty()),
+            )
+        })
+        .collect();
+    // What passes made of several calls is of what surrounds it.
+    let mut around: Vec<String> =
+        found.iter().map(|modules| modules.last().cloned().unwrap_or_default()).collect();
+    fill(&mut around);
+    for (modules, around) in found.iter_mut().zip(around) {
+        if modules.is_empty() && !around.is_empty() {
+            modules.push(around);
+        }
+    }
+    found
+}
+
+/// These modules without repetitions, and without those that others are in.
+fn innermost<'m>(modules: impl Iterator<Item = &'m String>) -> Vec<String> {
+    let mut found: Vec<String> = Vec::new();
+    for module in modules {
+        if !found.iter().any(|known| is_within(known, module)) {
+            found.retain(|known| !is_within(module, known));
+            found.push(module.clone());
+        }
+    }
+    found
+}
+
 /// Gives what has no module the innermost one that surrounds what is before and behind it.
-pub(crate) fn fill(modules: &mut [String]) {
+fn fill(modules: &mut [String]) {
     let known: Vec<usize> = (0..modules.len()).filter(|&at| !modules[at].is_empty()).collect();
     for at in 0..modules.len() {
         let behind = known.partition_point(|&known| known < at);
@@ -57,13 +100,13 @@ pub(crate) fn fill(modules: &mut [String]) {
 }
 
 /// Whether a path is that of a module or of one within it.
-pub(crate) fn is_within(path: &str, module: &str) -> bool {
+fn is_within(path: &str, module: &str) -> bool {
     module.is_empty()
         || path.strip_prefix(module).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
 }
 
 /// The path that two paths begin with.
-fn common_path(a: &str, b: &str) -> String {
+pub(super) fn common_path(a: &str, b: &str) -> String {
     let parts = a.split('.').zip(b.split('.')).take_while(|(a, b)| a == b);
     parts.map(|(part, _)| part).collect::<Vec<_>>().join(".")
 }
@@ -79,6 +122,8 @@ mod tests {
         assert_eq!(common_path("a", "b"), "");
         assert!(is_within("h.1.mlp", "h.1") && is_within("h.1", "h.1") && is_within("h.1", ""));
         assert!(!is_within("h.10", "h.1") && !is_within("h", "h.1"));
+        let paths = ["h.0", "h.0.ln", "h.0.mlp", "h.0.ln", "h"].map(String::from);
+        assert_eq!(innermost(paths.iter()), ["h.0.ln", "h.0.mlp"]);
     }
 
     #[test]

@@ -1,10 +1,9 @@
-//! The modules of a model that steps of a plan belong to, from those of the operators that they compute.
+//! Names of a model's parameters and modules.
 
 use tch::Tensor;
-use tilefuse_fusion::plan::{Plan, StepKind};
 use tilefuse_fusion::{NodeId, Op};
 
-use crate::engine::{Compiled, fill, is_within};
+use crate::engine::Compiled;
 use crate::torch::Meta;
 
 /// The names of a model's parameters, by their positions in a compiled plan.
@@ -33,48 +32,6 @@ impl<'a> Parameters<'a> {
         };
         self.names.get(position as usize).copied().flatten()
     }
-}
-
-/// By step: the modules of the operators that it computes, in order, without those that others of them are in.
-pub(super) fn modules(plan: &Plan, of_calls: &[String]) -> Vec<Vec<String>> {
-    let mut found: Vec<Vec<String>> = plan
-        .steps
-        .iter()
-        .map(|step| {
-            let nodes = match &step.kind {
-                StepKind::Kernel(kernel) => &kernel.nodes[..],
-                StepKind::Extern(call) => std::slice::from_ref(&call.node),
-            };
-            let origins = nodes.iter().filter_map(|&node| plan.graph.node(node).origin);
-            innermost(
-                origins
-                    .filter_map(|origin| of_calls.get(origin as usize))
-                    .filter(|module| !module.is_empty()),
-            )
-        })
-        .collect();
-    // What passes made of several calls is of what surrounds it.
-    let mut around: Vec<String> =
-        found.iter().map(|modules| modules.last().cloned().unwrap_or_default()).collect();
-    fill(&mut around);
-    for (modules, around) in found.iter_mut().zip(around) {
-        if modules.is_empty() && !around.is_empty() {
-            modules.push(around);
-        }
-    }
-    found
-}
-
-/// These modules without repetitions, and without those that others are in.
-fn innermost<'m>(modules: impl Iterator<Item = &'m String>) -> Vec<String> {
-    let mut found: Vec<String> = Vec::new();
-    for module in modules {
-        if !found.iter().any(|known| is_within(known, module)) {
-            found.retain(|known| !is_within(module, known));
-            found.push(module.clone());
-        }
-    }
-    found
 }
 
 /// The name of a parameter.
@@ -110,8 +67,6 @@ mod tests {
 
     #[test]
     fn paths_are_compared_part_by_part() {
-        let paths = ["h.0", "h.0.ln", "h.0.mlp", "h.0.ln", "h"].map(String::from);
-        assert_eq!(innermost(paths.iter()), ["h.0.ln", "h.0.mlp"]);
         assert_eq!(pattern(["h.0.mlp", "h.1.mlp", "h.10.mlp"]), "h.*.mlp");
         assert_eq!(pattern(["a.b", "a"]), "*");
         assert_eq!(pattern(["ln_f"]), "ln_f");

@@ -8,10 +8,10 @@ use tilefuse_fusion::plan::{KernelKind, KernelStep, Plan, StepKind, Verdict};
 
 use super::code::{CodeReport, Source};
 use super::flow::{Flow, TensorReport};
-use super::modules::{self, Parameters};
+use super::modules::Parameters;
 use super::text::bytes;
 use super::work;
-use crate::engine::{CompileReport, Compiled, Target, kept_profile, profile};
+use crate::engine::{CompileReport, Compiled, Target, kept_profile, profile, step_modules};
 
 /// The version of the data that reports are written as. It grows where a field goes, or means something else; new fields may
 /// come without that.
@@ -325,7 +325,7 @@ impl Explanation {
     pub(crate) fn of(compiled: &Compiled, names: &[(String, Tensor)]) -> Explanation {
         let plan = &compiled.plan;
         let params = Parameters::of(compiled, names);
-        let modules = modules::modules(plan, &compiled.modules);
+        let modules = step_modules(plan, &compiled.modules);
         let flow = Flow::of(plan, &params);
         let origin = |id| plan.graph.origin(id).map_or_else(|| format!("%{}", id.index()), String::from);
         let steps = plan.steps.iter().enumerate().map(|(at, step)| match &step.kind {

@@ -2,7 +2,8 @@
 
 // What the parts of the shim share. The shim is the only C++ of Tilefuse: what neither tch nor libtorch's C interface
 // offers. `record.cpp` reports operator calls through a boxed fallback, `call.cpp` stores calls and makes them again,
-// `tensor.cpp` looks at tensors and global state, `operator.cpp` registers operators, `graph.cpp` keeps memory for CUDA graphs.
+// `tensor.cpp` looks at tensors and global state, `operator.cpp` registers operators, `graph.cpp` keeps memory for CUDA graphs,
+// `ranges.cpp` names what runs for profilers.
 // Policy lives on the Rust side; data of variable size crosses as bytes in the encoding of `wire.rs`.
 //
 // Every exported function returns null, or a message that the caller frees with `tf_free`. No exception leaves it.
