@@ -59,6 +59,7 @@ mod vnni;
 mod warpgroup;
 #[cfg(test)]
 mod warpgroup_tests;
+mod window_axis;
 mod windows;
 
 use std::sync::Arc;

@@ -3,8 +3,8 @@
 use tilefuse_block::Elem;
 use tilefuse_block::dynamic::{Tile, axis, both, div_rem, unravel};
 
-use super::geometry::{Axis, Conv};
-use super::make::int;
+use super::geometry::Conv;
+use crate::contract::window_axis::{Corners, WindowAxis};
 
 /// How a convolution is divided into instances.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -94,32 +94,31 @@ impl Block {
 }
 
 /// The pixels of an instance.
-pub(super) struct Pixels {
+pub(super) struct Pixels<'a> {
     /// Their numbers in an image of the result.
     pub(super) number: Tile,
-    /// Their positions along the axes.
-    place: Vec<Tile>,
     /// Which of them there are; all where there is no mask.
     pub(super) mask: Option<Tile>,
-    /// Whether the numbers are those of the image as well.
-    same: bool,
+    corners: Corners<'a>,
+    /// What lies under the first tap in a channel of the image, where the numbers are those of the image as well.
+    first: Option<Tile>,
 }
 
-impl Pixels {
+impl<'a> Pixels<'a> {
     /// The pixels of part `part`.
-    pub(super) fn of(conv: &Conv, block: &Block, part: Tile) -> Pixels {
+    pub(super) fn of(conv: &'a Conv, block: &Block, part: Tile) -> Pixels<'a> {
         if block.rows == 0 { Pixels::through(conv, block, part) } else { Pixels::rows(conv, block, part) }
     }
 
-    fn through(conv: &Conv, block: &Block, part: Tile) -> Pixels {
+    fn through(conv: &'a Conv, block: &Block, part: Tile) -> Pixels<'a> {
         let number = axis(part * block.pixels, block.pixels).index;
         let whole = conv.pixels().is_multiple_of(block.pixels.into());
         let mask = (!whole).then(|| number.lt(conv.pixels()));
         let outs: Vec<u64> = conv.axes.iter().map(|a| a.out).collect();
-        Pixels { number, place: unravel(number, &outs), mask, same: conv.axes.iter().all(Axis::is_same) }
+        Pixels::at(conv, number, &unravel(number, &outs), mask)
     }
 
-    fn rows(conv: &Conv, block: &Block, part: Tile) -> Pixels {
+    fn rows(conv: &'a Conv, block: &Block, part: Tile) -> Pixels<'a> {
         let (rows, columns) = (block.rows, block.pixels);
         let (width, outer) = match conv.axes.split_last() {
             Some((last, outer)) => (last.out, outer),
@@ -138,30 +137,32 @@ impl Pixels {
         let mut place: Vec<Tile> = unravel(row, &outs).into_iter().map(|digit| flat(digit, 0)).collect();
         let (row, column) = (flat(row, 0), flat(column, 1));
         place.push(column);
-        Pixels { number: row * width + column, place, mask, same: false }
+        Pixels::at(conv, row * width + column, &place, mask)
+    }
+
+    /// The pixels of these numbers at these places along the axes.
+    fn at(conv: &'a Conv, number: Tile, places: &[Tile], mask: Option<Tile>) -> Pixels<'a> {
+        let mut pitch = 1;
+        let mut steps: Vec<i64> = Vec::new();
+        for axis in conv.axes.iter().rev() {
+            steps.insert(0, pitch);
+            pitch *= axis.image as i64;
+        }
+        let first = conv.axes.iter().all(WindowAxis::is_same).then(|| {
+            let before = conv.axes.iter().zip(&steps).map(|(axis, step)| axis.padding as i64 * step);
+            number + -before.sum::<i64>()
+        });
+        let corners = Corners::of(&conv.axes, steps, places);
+        Pixels { number, mask, corners, first }
     }
 
     /// Where a tap reads in a channel of the image, and which of the pixels have something there.
-    pub(super) fn tap(&self, conv: &Conv, tap: &[Tile]) -> (Tile, Option<Tile>) {
-        let mut mask = self.mask;
-        let (mut shifts, mut offsets): (Option<Tile>, Option<Tile>) = (None, None);
-        let mut pitch = 1;
-        for ((axis, &place), &tap) in conv.axes.iter().zip(&self.place).zip(tap).rev() {
-            let from = tap * axis.dilation + -(axis.padding as i64);
-            let at = from + place * axis.stride;
-            let (before, behind) = axis.overhangs();
-            mask = both(mask, before.then(|| at.ge(0)));
-            mask = both(mask, behind.then(|| at.lt(axis.image)));
-            let (step, offset) = (from * pitch, at * pitch);
-            shifts = Some(shifts.map_or(step, |sum| sum + step));
-            offsets = Some(offsets.map_or(offset, |sum| sum + offset));
-            pitch *= axis.image;
-        }
-        let at = match (self.same, shifts, offsets) {
-            (true, Some(shifts), _) => shifts + self.number,
-            (_, _, offsets) => offsets.unwrap_or_else(|| int(0)),
+    pub(super) fn tap(&self, tap: &[Tile]) -> (Tile, Option<Tile>) {
+        let at = match self.first {
+            Some(first) => self.corners.shift(tap).map_or(first, |shift| shift + first),
+            None => self.corners.offset(tap).unwrap_or(self.number),
         };
-        (at, mask)
+        (at, self.corners.inside(tap, self.mask))
     }
 }
 
@@ -173,7 +174,7 @@ fn power(n: u64) -> u32 {
 /// Whether pixels are numbered through, and how many of a row are computed at a time if not.
 fn shape(conv: &Conv, lanes: u32) -> (bool, u32) {
     let width = conv.axes.last().map_or(1, |a| a.out);
-    let same = conv.axes.iter().all(Axis::is_same) || conv.axes.len() == 1;
+    let same = conv.axes.iter().all(WindowAxis::is_same) || conv.axes.len() == 1;
     (same, power(width).clamp(lanes.min(8), lanes * 4))
 }
 

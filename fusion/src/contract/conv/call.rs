@@ -2,10 +2,11 @@
 
 use tilefuse_block::Elem;
 
-use super::geometry::{Axis, Conv, Image};
+use super::geometry::{Conv, Image};
 use crate::channels_last::ResultLayout;
 use crate::contract::declined::Declined;
 use crate::contract::operand::Source;
+use crate::contract::window_axis::WindowAxis;
 use crate::convolution::ConvArgs;
 use crate::graph::{Graph, NodeId};
 use crate::library_form::ContractionForm;
@@ -85,13 +86,14 @@ pub(in crate::contract) fn read(graph: &Graph, node: NodeId, form: &ContractionF
     let natural = |n: i64| u64::try_from(n).ok();
     let mut extents = Vec::new();
     for d in 0..axes {
-        extents.push(Axis {
+        extents.push(WindowAxis {
             image: natural(x[d + 1])?,
             kernel: natural(w[d + 2])?,
             stride: natural(stride[d])?,
             padding: natural(padding[d][0])?,
             dilation: natural(dilation[d])?,
             out: natural(y[d + 1])?,
+            transposed,
         });
     }
     let conv = Conv {
@@ -102,11 +104,10 @@ pub(in crate::contract) fn read(graph: &Graph, node: NodeId, form: &ContractionF
         groups: natural(groups)?,
         axes: extents,
         bias: bias.is_some(),
-        transposed,
     };
     conv.check().ok()?;
     let weights = match transposed {
-        true => natural(w[0])? == conv.channels && conv.axes.iter().all(Axis::is_transposed),
+        true => natural(w[0])? == conv.channels && conv.axes.iter().all(WindowAxis::is_reached),
         false => natural(w[1])? == conv.depth(),
     };
     let fits = weights && natural(y[0])? == conv.filters;

@@ -24,7 +24,7 @@ struct Body<'a> {
     block: &'a Block,
     params: Params,
     rows: Rows,
-    pixels: Pixels,
+    pixels: Pixels<'a>,
     /// Where the first channel of the group begins.
     image: Tile,
 }
@@ -118,7 +118,7 @@ impl Body<'_> {
     /// The loop over the `count` channels of a block from `low` on.
     fn steps(&self, sum: Tile, low: Tile, count: u64, tap: &[Tile]) -> Tile {
         let conv = self.conv;
-        let (at, mask) = self.pixels.tap(conv, tap);
+        let (at, mask) = self.pixels.tap(tap);
         let at = wide((low * conv.image() + self.image) + at);
         let number = conv.axes.iter().zip(tap).fold(int(0), |number, (axis, &k)| number * axis.kernel + k);
         let weights = wide((low * conv.taps() + number) + self.rows.weights);

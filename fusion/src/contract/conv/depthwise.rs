@@ -36,7 +36,7 @@ struct Body<'a> {
     params: Params,
     /// The number of the image.
     n: Tile,
-    pixels: Pixels,
+    pixels: Pixels<'a>,
     taps: Vec<(Tile, Option<Tile>)>,
 }
 
@@ -70,7 +70,7 @@ impl Body<'_> {
 }
 
 /// Every tap's offsets in a channel and its mask.
-fn taps(conv: &Conv, pixels: &Pixels) -> Vec<(Tile, Option<Tile>)> {
+fn taps(conv: &Conv, pixels: &Pixels<'_>) -> Vec<(Tile, Option<Tile>)> {
     let tap = |number: u64| {
         let mut rest = number;
         let mut tap = Vec::new();
@@ -79,7 +79,7 @@ fn taps(conv: &Conv, pixels: &Pixels) -> Vec<(Tile, Option<Tile>)> {
             rest /= axis.kernel;
         }
         tap.reverse();
-        pixels.tap(conv, &tap)
+        pixels.tap(&tap)
     };
     (0..conv.taps()).map(tap).collect()
 }

@@ -4,6 +4,7 @@ use tilefuse_block::{Elem, Program};
 
 use crate::block_kernel::{BlockKernel, BlockKernelKind, Coordinates, Layout, Tied};
 use crate::contract::call_kernels::Template;
+use crate::contract::window_axis::WindowAxis;
 use crate::types::fits_i32;
 
 /// The most pixels of an instance.
@@ -23,29 +24,9 @@ pub(in crate::contract) struct Conv {
     /// Channels and filters are divided into so many; a filter reads the channels of its group.
     pub(in crate::contract) groups: u64,
     /// The axes of an image, outermost first; 1 to 3.
-    pub(in crate::contract) axes: Vec<Axis>,
+    pub(in crate::contract) axes: Vec<WindowAxis>,
     /// Whether a number is added for each filter.
     pub(in crate::contract) bias: bool,
-    /// Whether pixels of the image are brought to the result by the taps, as a convolution's gradient is: strides, padding
-    /// and dilation are of the result then.
-    pub(in crate::contract) transposed: bool,
-}
-
-/// An axis of an image.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(in crate::contract) struct Axis {
-    /// Pixels of the image.
-    pub(in crate::contract) image: u64,
-    /// Taps of the kernel.
-    pub(in crate::contract) kernel: u64,
-    /// Pixels of the image between neighbours of the result.
-    pub(in crate::contract) stride: u64,
-    /// Zeros before the image.
-    pub(in crate::contract) padding: u64,
-    /// Pixels of the image between neighbouring taps.
-    pub(in crate::contract) dilation: u64,
-    /// Pixels of the result; what a tap reads past the image is zero.
-    pub(in crate::contract) out: u64,
 }
 
 /// The program of a convolution.
@@ -58,28 +39,6 @@ pub(super) struct ConvProgram {
     pub(super) coordinates: Vec<Coordinates>,
 }
 
-impl Axis {
-    /// An axis with as many zeros after the image as before it; `None` where the kernel does not fit.
-    #[cfg(test)]
-    pub(super) fn new(image: u64, kernel: u64, stride: u64, padding: u64, dilation: u64) -> Option<Axis> {
-        let padded = padding.checked_mul(2)?.checked_add(image)?;
-        let span = kernel.checked_sub(1)?.checked_mul(dilation)?;
-        let out = padded.checked_sub(span.checked_add(1)?)?.checked_div(stride)?.checked_add(1)?;
-        Some(Axis { image, kernel, stride, padding, dilation, out })
-    }
-
-    /// Whether a tap may read before or after the image.
-    pub(super) fn overhangs(&self) -> (bool, bool) {
-        let last = (self.out - 1) * self.stride + (self.kernel - 1) * self.dilation;
-        (self.padding > 0, last >= self.padding + self.image)
-    }
-
-    /// Whether result and image have the same pixels.
-    pub(super) fn is_same(&self) -> bool {
-        self.stride == 1 && self.out == self.image
-    }
-}
-
 impl Conv {
     /// Channels that a filter reads.
     pub(super) fn depth(&self) -> u64 {
@@ -89,6 +48,21 @@ impl Conv {
     /// Whether each filter reads a channel of its own.
     pub(super) fn is_depthwise(&self) -> bool {
         self.depth() == 1 && self.groups > 1
+    }
+
+    /// Whether it is transposed: along all axes or none.
+    pub(super) fn is_transposed(&self) -> bool {
+        self.axes.iter().any(|axis| axis.transposed)
+    }
+
+    /// Pixels of a row of the result for a pixel of the image, each of which other taps reach.
+    pub(super) fn phases(&self) -> u64 {
+        self.axes.last().map_or(1, WindowAxis::phases)
+    }
+
+    /// Taps along a row that follow each other and reach different pixels.
+    pub(super) fn taps_at_once(&self) -> u64 {
+        self.axes.last().map_or(1, WindowAxis::period)
     }
 
     /// Filters of a group.
@@ -113,7 +87,7 @@ impl Conv {
 
     /// Multiplications.
     pub(super) fn products(&self) -> u64 {
-        let pixels = if self.transposed { self.image() } else { self.pixels() };
+        let pixels = if self.is_transposed() { self.image() } else { self.pixels() };
         self.batch * self.filters * pixels * self.depth() * self.taps()
     }
 
@@ -138,7 +112,8 @@ impl Conv {
     /// A sentence.
     pub(super) fn check(&self) -> Result<(), String> {
         let refuse = |why: &str| Err(why.to_owned());
-        let positive = |a: &Axis| a.image > 0 && a.kernel > 0 && a.stride > 0 && a.dilation > 0 && a.out > 0;
+        let positive =
+            |a: &WindowAxis| a.image > 0 && a.kernel > 0 && a.stride > 0 && a.dilation > 0 && a.out > 0;
         match () {
             () if !matches!(self.elem, Elem::F32 | Elem::F64 | Elem::F16 | Elem::Bf16) => {
                 refuse("its elements are no floats of 16, 32 or 64 bits")
@@ -152,7 +127,7 @@ impl Conv {
                 refuse("its groups do not divide its channels")
             }
             // Taps are found by products of two numbers below a stride.
-            () if self.transposed && self.axes.iter().any(|a| a.stride > 1 << 15) => {
+            () if self.is_transposed() && self.axes.iter().any(|a| a.stride > 1 << 15) => {
                 refuse("its stride is too large")
             }
             () if !self.fits() => refuse("its tensors have too many elements"),

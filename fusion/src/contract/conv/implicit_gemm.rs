@@ -14,7 +14,7 @@ use crate::channels_last::ResultLayout;
 use crate::contract::declined::Declined;
 use crate::contract::operand::{Source, in_memory, source};
 use crate::contract::product::{self, Access, Product};
-use crate::contract::windows::{WindowAxis, Windows};
+use crate::contract::windows::Windows;
 use crate::graph::{Graph, NodeId};
 use crate::library_form::ContractionForm;
 use crate::types::Dims;
@@ -28,7 +28,7 @@ pub(in crate::contract) fn as_product(
     let read = call::read(graph, node, form).ok_or_else(|| call::declined(graph, node, form))?;
     let conv = &read.conv;
     let out = graph.ty(node.into());
-    if conv.groups != 1 || conv.transposed {
+    if conv.groups != 1 || conv.is_transposed() {
         return Err(Declined::Device);
     }
     let layout = ResultLayout::channels_last(&out.shape, read.batched).ok_or(Declined::Sizes)?;
@@ -108,19 +108,9 @@ fn windows(conv: &Conv, images: &Source, batched: bool) -> Option<Windows> {
     let (&channel, strides) = images.strides.split_last()?;
     let (stride, steps) = if batched { strides.split_first()? } else { (&0, strides) };
     let integer = |n: u64| i64::try_from(n).ok();
-    let axes = conv.axes.iter().zip(steps).map(|(axis, &step)| {
-        Some(WindowAxis {
-            image: integer(axis.image)?,
-            out: integer(axis.out)?,
-            taps: integer(axis.kernel)?,
-            stride: integer(axis.stride)?,
-            padding: integer(axis.padding)?,
-            dilation: integer(axis.dilation)?,
-            step,
-        })
-    });
-    let axes = axes.collect::<Option<Vec<WindowAxis>>>()?;
     let channels = integer(conv.channels)?;
     let contiguous = channel == 1 || channels == 1;
-    contiguous.then_some(Windows { images: integer(conv.batch)?, stride: *stride, channels, axes, part: 0 })
+    let (axes, steps) = (conv.axes.clone(), steps.to_vec());
+    let images = integer(conv.batch)?;
+    contiguous.then_some(Windows { images, stride: *stride, channels, axes, steps, part: 0 })
 }

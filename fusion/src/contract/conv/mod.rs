@@ -12,9 +12,9 @@
 //! images at any strides, and writes results with the filters innermost where all that read them can take that. `rows`
 //! computes products of matrices in the same way.
 //!
-//! Transposed convolutions are computed so too: `phase` says which taps reach a pixel of the result. `packed_filter` makes panels of
-//! their filters before each call where these are no weights. `transposed` computes those whose filters fill no vectors, by
-//! vectors of pixels.
+//! Transposed convolutions are computed so too: a `WindowAxis` says which taps reach a pixel of the result. `packed_filter` makes
+//! panels of their filters before each call where these are no weights. `transposed` computes those whose filters fill no vectors,
+//! by vectors of pixels.
 //!
 //! Sums are in `f32`, of `f64` in `f64`, in an order that depends on nothing but the shapes.
 
@@ -29,7 +29,6 @@ mod packed;
 mod packed_filter;
 #[cfg(test)]
 mod packed_tests;
-mod phase;
 mod rows;
 #[cfg(test)]
 mod tests;
@@ -64,7 +63,7 @@ pub(super) fn template(
     threads: u32,
 ) -> Option<Template> {
     let read = call::read(graph, node, form)?;
-    if read.conv.transposed {
+    if read.conv.is_transposed() {
         return transposed::template(graph, node, &read, threads);
     }
     let read = Some(read).filter(|read| read.row_major)?;
@@ -106,13 +105,13 @@ pub(super) fn packed(
     let (conv, image) = packed::flat(&read.conv, &read.image(&lie)?);
     let tile = Extents::of(&conv, vectors);
     packed::check(&conv, &image, &tile).ok()?;
-    if conv.is_depthwise() && !last && !conv.transposed {
+    if conv.is_depthwise() && !last && !conv.is_transposed() {
         return None;
     }
     let value = *operands.get(usize::from(weights))?;
     let panels = match unwritten_param(graph, value) {
         Some(_) => Ok(panels(graph, node, &read, &tile)?),
-        None if conv.transposed => {
+        None if conv.is_transposed() => {
             let filters = source(graph, value, weights);
             let panels = matrix(&filters, &read.conv, &tile)?;
             Err(packed_filter::of(&filters, &panels, conv.elem, tile.lanes, out.device)?)
@@ -193,7 +192,7 @@ fn matrix(filters: &Source, conv: &Conv, tile: &Extents) -> Option<Panels> {
     let width = tile.width() as i64;
     let run = conv.depth() as i64;
     let (mut block, mut strides) = (columns, [step, down, across, 0]);
-    if conv.transposed {
+    if conv.is_transposed() {
         // Weights are `[channels, filters / groups, ..kernel]`.
         (block, strides) = (conv.filters_of_group() as i64, [step, across, down, across * run]);
         if block == 1 {

@@ -14,11 +14,11 @@ use tilefuse_block::dynamic::{
     BuildError, Tile, arange, both, div_rem, for_range, program_and, program_id, select, unravel, zeros,
 };
 
-use super::geometry::{Axis, Conv, ConvProgram, Image};
+use super::geometry::{Conv, ConvProgram, Image};
 use super::make::{LONGEST_PART, PART, Params, in_parts, int, multiply_add, read, wide, write};
-use super::phase;
 use super::tile::Extents;
 use crate::block_kernel::{Coordinate, Coordinates};
+use crate::contract::window_axis::{WindowAxis, inside};
 use crate::types::fits_i32;
 
 /// The most taps along a row: each is code of its own.
@@ -40,7 +40,7 @@ pub(super) fn check(conv: &Conv, image: &Image, tile: &Extents) -> Result<(), &'
     let contiguous = image.channel == 1 || conv.channels == 1;
     let whole = conv.filters_of_group().is_multiple_of(tile.width());
     let strides = [image.batch, image.channel, image.offset].into_iter().chain(image.axes.iter().copied());
-    let reach = |axis: &Axis| (axis.padding + axis.kernel * axis.dilation) as i64;
+    let reach = |axis: &WindowAxis| (axis.padding + axis.kernel * axis.dilation) as i64;
     let overhang: i64 = conv.axes.iter().zip(&image.axes).map(|(a, &s)| reach(a) * s).sum();
     match () {
         () if row.div_ceil(conv.taps_at_once()) > MAX_TAPS || row > MAX_PHASED => {
@@ -69,16 +69,15 @@ fn panel_len(conv: &Conv, tile: &Extents) -> u64 {
 
 /// The same convolution with the pixels of an image in one row, where every pixel is made of its own alone.
 pub(super) fn flat(conv: &Conv, image: &Image) -> (Conv, Image) {
-    let alone = |a: &Axis| a.kernel == 1 && a.stride == 1 && a.padding == 0 && a.out == a.image;
+    let alone = |a: &WindowAxis| a.kernel == 1 && a.stride == 1 && a.padding == 0 && a.out == a.image;
     let dense = (1..image.axes.len()).all(|d| {
         conv.axes[d - 1].image == 1 || image.axes[d - 1] == image.axes[d] * conv.axes[d].image as i64
     });
     let Some(&step) = image.axes.last().filter(|_| dense && conv.axes.iter().all(alone)) else {
         return (conv.clone(), image.clone());
     };
-    let pixels = conv.pixels();
-    let axis = Axis { image: pixels, kernel: 1, stride: 1, padding: 0, dilation: 1, out: pixels };
-    (Conv { axes: vec![axis], ..conv.clone() }, Image { axes: vec![step], ..image.clone() })
+    let axes = vec![WindowAxis::alone(conv.pixels())];
+    (Conv { axes, ..conv.clone() }, Image { axes: vec![step], ..image.clone() })
 }
 
 /// The program, whose parameters are the images, the panels, the bias if there is one, and the result.
@@ -196,24 +195,11 @@ struct Body<'a> {
 
 impl Body<'_> {
     /// The axis of rows and the elements between its pixels.
-    fn row(&self) -> (Axis, i64) {
-        let one = Axis { image: 1, kernel: 1, stride: 1, padding: 0, dilation: 1, out: 1 };
-        (self.conv.axes.last().copied().unwrap_or(one), self.image.axes.last().copied().unwrap_or(0))
-    }
-
-    /// Pixels of the image between neighbours of the result, of the same phase if there are several.
-    fn pitch(&self) -> u64 {
-        if self.conv.transposed { 1 } else { self.row().0.stride }
-    }
-
-    /// Where the pixel `p` of an instance is read from at a tap along the row, counted from the image's pixel in which its
-    /// first one begins; `None` where the tap does not reach it.
-    fn ahead(&self, p: u64, tap: u64) -> Option<i64> {
-        let (a, _) = self.row();
-        match self.conv.transposed {
-            true => a.reached(p, tap),
-            false => Some((p * a.stride + tap * a.dilation) as i64 - a.padding as i64),
-        }
+    fn row(&self) -> (WindowAxis, i64) {
+        (
+            self.conv.axes.last().copied().unwrap_or(WindowAxis::alone(1)),
+            self.image.axes.last().copied().unwrap_or(0),
+        )
     }
 
     /// So many lanes of vector `v` from `first` on.
@@ -250,32 +236,10 @@ impl Body<'_> {
             return self.taps(base, tap, sums);
         }
         let (a, stride) = (self.conv.axes[axis], self.image.axes[axis]);
-        let tap = tap * a.kernel;
-        if self.conv.transposed {
-            let o = self.spot.outer[axis];
-            let taps = phase::taps(&a, o);
-            return for_range(taps.first, taps.end, taps.step, sums, |k, sums| {
-                let base = base + phase::origin(&a, o, k) * stride;
-                self.outer(axis + 1, base, tap + k, sums)
-            });
-        }
-        let place = self.spot.outer[axis] * a.stride + -(a.padding as i64);
-        let (before, behind) = a.overhangs();
-        if a.kernel == 1 && !before && !behind {
-            return self.outer(axis + 1, base + place * stride, tap, sums);
-        }
-        // Those that read from within the image.
-        let taps_up_to = |distance: Tile| (distance + (a.dilation - 1)) / a.dilation;
-        let (mut low, mut high) = (int(0), int(a.kernel));
-        if before {
-            low = low.maximum(taps_up_to(-place));
-        }
-        if behind {
-            high = high.minimum(taps_up_to(int(a.image) - place));
-        }
-        for_range(low, high, 1, sums, |k, sums| {
-            let base = base + (place + k * a.dilation) * stride;
-            self.outer(axis + 1, base, tap + k, sums)
+        let window = a.window(self.spot.outer[axis]);
+        window.taps().each(sums, |k, sums| {
+            let tap = if a.kernel == 1 { tap } else { tap * a.kernel + k };
+            self.outer(axis + 1, base + window.pixel(k) * stride, tap, sums)
         })
     }
 
@@ -283,13 +247,13 @@ impl Body<'_> {
     fn taps(&self, base: Tile, tap: Tile, mut sums: Vec<Tile>) -> Vec<Tile> {
         let (a, stride) = self.row();
         let tap = tap * a.kernel;
-        let from = wide(base + self.spot.at * (self.pitch() as i64 * stride));
+        let from = wide(base + self.spot.at * (a.pitch() as i64 * stride));
         if self.conv.is_depthwise() {
             return self.depthwise(base, from, tap, sums);
         }
         let taps: Vec<u64> = (0..a.kernel).collect();
         for together in taps.chunks(self.taps_at_once() as usize) {
-            let pixel = |p: u64, k: u64| self.ahead(p, k).map_or(Pixel::Outside, |low| self.pixel(base, low));
+            let pixel = |p: u64, k: u64| a.ahead(p, k).map_or(Pixel::Outside, |low| self.pixel(base, low));
             let tap = |&k: &u64| {
                 let pixels = (0..u64::from(self.tile.pixels)).map(|p| pixel(p, k)).collect();
                 ((tap + k) * self.conv.depth(), pixels)
@@ -304,13 +268,13 @@ impl Body<'_> {
     /// own, and the processor looks up few.
     fn taps_at_once(&self) -> u64 {
         let apart = self.image.channel > MIN_DISTANT_CHANNELS && self.row().0.kernel <= MAX_DISTANT_TAPS;
-        if apart && !self.conv.transposed { self.row().0.kernel } else { self.conv.taps_at_once() }
+        if apart && !self.conv.is_transposed() { self.row().0.kernel } else { self.conv.taps_at_once() }
     }
 
     /// What lies `low` pixels ahead of the image's pixel in which an instance begins, in the row that begins at `base`.
     fn pixel(&self, base: Tile, low: i64) -> Pixel {
         let (a, stride) = self.row();
-        let last = self.tile.last_start(self.conv) / self.conv.phases() * self.pitch();
+        let last = self.tile.last_start(self.conv) / a.phases() * a.pitch();
         let image = a.image as i64;
         let high = low + last as i64;
         if high < 0 || low >= image {
@@ -319,15 +283,14 @@ impl Body<'_> {
         if low >= 0 && high < image {
             return Pixel::At(low * stride);
         }
-        let place = self.spot.at * self.pitch() + low;
-        let mut mask = None;
+        let place = self.spot.at * a.pitch() + low;
+        let (before, behind) = (low < 0, high >= image);
+        let mask = inside(place, (0, a.image), (before, behind), None);
         let mut at = place;
-        if low < 0 {
-            mask = Some(place.ge(0));
+        if before {
             at = at.maximum(0);
         }
-        if high >= image {
-            mask = both(mask, Some(place.lt(image)));
+        if behind {
             at = at.minimum(image - 1);
         }
         let at = wide(base + at * stride);
@@ -368,7 +331,7 @@ impl Body<'_> {
         if depth == unroll {
             return step(int(0), sums);
         }
-        if !self.conv.transposed || depth < PART {
+        if !self.conv.is_transposed() || depth < PART {
             return for_range(0, depth, unroll, sums, step);
         }
         in_parts((depth, LONGEST_PART / unroll * unroll), sums, |(first, end)| {
@@ -425,7 +388,7 @@ impl Body<'_> {
             let mut read_before: Vec<(i64, Option<Inside>)> = Vec::new();
             for p in 0..u64::from(self.tile.pixels) {
                 for k in 0..a.kernel {
-                    let Some(ahead) = self.ahead(p, k) else { continue };
+                    let Some(ahead) = a.ahead(p, k) else { continue };
                     let known = read_before.iter().find(|(at, _)| *at == ahead).map(|(_, x)| *x);
                     let x = known.unwrap_or_else(|| {
                         let x = self.pixels_of(filters, base, from, ahead);

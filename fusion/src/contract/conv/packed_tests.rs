@@ -3,14 +3,14 @@
 use tilefuse_block::Elem;
 use tilefuse_block::interp::{self, Arg};
 
-use super::geometry::Image;
-use super::geometry::{Axis, Conv};
+use super::geometry::{Conv, Image};
 use super::packed::{check, flat, matrix, program};
 use super::tests::{conv, data, expected, numbers, square};
 use super::tile::Extents;
 use super::transposed_tests::close;
 use crate::contract::host::Vectors;
 use crate::contract::tests::{memory, packed, run_packed};
+use crate::contract::window_axis::WindowAxis;
 use crate::contract::{Products, Times, choose_products};
 use crate::graph::{NodeId, Op};
 use crate::machine::Profile;
@@ -170,7 +170,7 @@ fn taps_are_taken_together_where_channels_lie_far_apart() {
 #[test]
 fn one_and_three_axes_and_different_ones() {
     let axis = |image, kernel, stride, padding, dilation| {
-        Axis::new(image, kernel, stride, padding, dilation).unwrap()
+        WindowAxis::new(image, kernel, stride, padding, dilation).unwrap()
     };
     compare(&conv(3, 4, &[axis(33, 5, 1, 2, 1)]), None);
     compare(&conv(3, 4, &[axis(33, 4, 3, 0, 2)]), None);
@@ -182,11 +182,12 @@ fn one_and_three_axes_and_different_ones() {
 
 #[test]
 fn dilation_and_more_zeros_behind() {
-    let axis = Axis::new(10, 3, 1, 2, 2).unwrap();
+    let axis = WindowAxis::new(10, 3, 1, 2, 2).unwrap();
     compare(&conv(3, 5, &[axis; 2]), None);
     compare(&Conv { groups: 3, ..conv(3, 3, &[axis; 2]) }, None);
-    compare(&conv(3, 5, &[Axis::new(9, 3, 2, 5, 3).unwrap(); 2]), None);
-    let axis = Axis { image: 9, kernel: 4, stride: 1, padding: 1, dilation: 1, out: 9 };
+    compare(&conv(3, 5, &[WindowAxis::new(9, 3, 2, 5, 3).unwrap(); 2]), None);
+    let axis =
+        WindowAxis { image: 9, kernel: 4, stride: 1, padding: 1, dilation: 1, out: 9, transposed: false };
     compare(&conv(2, 3, &[axis; 2]), None);
 }
 
@@ -242,7 +243,7 @@ fn what_is_not_finite_reaches_its_neighbours_alone() {
 
 #[test]
 fn tiles_by_shape() {
-    let of = |c, f, axes: &[Axis]| {
+    let of = |c, f, axes: &[WindowAxis]| {
         let conv = conv(c, f, axes);
         let lie = image(&conv, Order::Last);
         let tile = Extents::of(&flat(&conv, &lie).0, WIDE);

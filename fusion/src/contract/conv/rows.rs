@@ -11,7 +11,7 @@
 use tilefuse_block::Elem;
 
 use super::geometry::Image;
-use super::geometry::{Axis, Conv, whole};
+use super::geometry::{Conv, whole};
 use super::packed;
 use super::tile::Extents;
 use crate::block_kernel::{BlockKernel, BlockKernelKind, Layout, Tied};
@@ -21,6 +21,7 @@ use crate::contract::host::Vectors;
 use crate::contract::operand::in_memory;
 use crate::contract::prepack::Panels;
 use crate::contract::product::Product;
+use crate::contract::window_axis::WindowAxis;
 use crate::graph::{Graph, NodeId};
 
 /// The fewest rows: fewer wait for their weights, which products of blocks ask for early. What is asked for early is not in the price.
@@ -50,16 +51,14 @@ impl Rows {
             return None;
         }
         let m = natural(product.m)?;
-        let axis = Axis { image: m, kernel: 1, stride: 1, padding: 0, dilation: 1, out: m };
         let conv = Conv {
             elem: product.elem,
             batch: 1,
             channels: natural(product.k)?,
             filters: natural(product.n)?,
             groups: 1,
-            axes: vec![axis],
+            axes: vec![WindowAxis::alone(m)],
             bias: product.c.is_some(),
-            transposed: false,
         };
         let a = &product.a;
         let image = Image {

@@ -4,9 +4,10 @@ use tilefuse_block::interp::{self, Arg};
 use tilefuse_block::{Data, Elem, Literal};
 
 use super::block::Block;
-use super::geometry::{Axis, Conv};
+use super::geometry::Conv;
 use crate::contract::Products;
 use crate::contract::tests::{memory, planned, run};
+use crate::contract::window_axis::WindowAxis;
 use crate::graph::Op;
 
 /// Numbers between -1 and 1, of few digits.
@@ -21,7 +22,7 @@ pub(super) fn data(elem: Elem, values: &[f64]) -> Data {
 
 /// The convolution by its definition.
 pub(super) fn expected(conv: &Conv, x: &[f64], w: &[f64], bias: &[f64]) -> Vec<f64> {
-    let index = |number: u64, extents: &dyn Fn(&Axis) -> u64| -> Vec<u64> {
+    let index = |number: u64, extents: &dyn Fn(&WindowAxis) -> u64| -> Vec<u64> {
         let mut rest = number;
         let mut out: Vec<u64> = Vec::new();
         for axis in conv.axes.iter().rev() {
@@ -84,21 +85,12 @@ fn check(conv: &Conv, block: Option<Block>) {
     }
 }
 
-pub(super) fn conv(channels: u64, filters: u64, axes: &[Axis]) -> Conv {
-    Conv {
-        elem: Elem::F32,
-        batch: 1,
-        channels,
-        filters,
-        groups: 1,
-        axes: axes.to_vec(),
-        bias: false,
-        transposed: false,
-    }
+pub(super) fn conv(channels: u64, filters: u64, axes: &[WindowAxis]) -> Conv {
+    Conv { elem: Elem::F32, batch: 1, channels, filters, groups: 1, axes: axes.to_vec(), bias: false }
 }
 
-pub(super) fn square(image: u64, kernel: u64, stride: u64, padding: u64) -> Vec<Axis> {
-    vec![Axis::new(image, kernel, stride, padding, 1).unwrap(); 2]
+pub(super) fn square(image: u64, kernel: u64, stride: u64, padding: u64) -> Vec<WindowAxis> {
+    vec![WindowAxis::new(image, kernel, stride, padding, 1).unwrap(); 2]
 }
 
 #[test]
@@ -122,7 +114,7 @@ fn kernels_strides_and_paddings() {
 #[test]
 fn one_and_three_axes_and_different_ones() {
     let axis = |image, kernel, stride, padding, dilation| {
-        Axis::new(image, kernel, stride, padding, dilation).unwrap()
+        WindowAxis::new(image, kernel, stride, padding, dilation).unwrap()
     };
     check(&conv(3, 4, &[axis(33, 5, 1, 2, 1)]), None);
     check(&conv(3, 4, &[axis(33, 4, 3, 0, 2)]), None);
@@ -134,7 +126,7 @@ fn one_and_three_axes_and_different_ones() {
 
 #[test]
 fn dilation() {
-    let axis = Axis::new(10, 3, 1, 2, 2).unwrap();
+    let axis = WindowAxis::new(10, 3, 1, 2, 2).unwrap();
     check(&conv(3, 5, &[axis; 2]), None);
     check(&Conv { groups: 3, ..conv(3, 3, &[axis; 2]) }, None);
 }
@@ -142,7 +134,8 @@ fn dilation() {
 #[test]
 fn even_kernels_with_more_zeros_behind() {
     // What `padding='same'` makes of a kernel of 4.
-    let axis = Axis { image: 9, kernel: 4, stride: 1, padding: 1, dilation: 1, out: 9 };
+    let axis =
+        WindowAxis { image: 9, kernel: 4, stride: 1, padding: 1, dilation: 1, out: 9, transposed: false };
     check(&conv(2, 3, &[axis; 2]), None);
 }
 
@@ -211,7 +204,7 @@ fn what_has_no_program() {
 
 #[test]
 fn blocks_by_shape() {
-    let of = |c, f, axes: &[Axis], groups| {
+    let of = |c, f, axes: &[WindowAxis], groups| {
         let b = Block::of(&Conv { groups, ..conv(c, f, axes) }, 2);
         format!("{} filters, {} rows, {} pixels, {} channels", b.filters, b.rows, b.pixels, b.channels)
     };

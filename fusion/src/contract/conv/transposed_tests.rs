@@ -2,25 +2,22 @@
 
 use tilefuse_block::Elem;
 
-use super::geometry::{Axis, Conv};
+use super::geometry::Conv;
 use super::packed_tests::{Order, computed};
-use super::tests::numbers;
+use super::tests::{conv, numbers};
 use crate::contract::Products;
 use crate::contract::tests::{memory, packed, planned, run_packed};
+use crate::contract::window_axis::WindowAxis;
 use crate::graph::Op;
 use crate::lower::NotLowered;
 use crate::plan::StepKind;
 
 /// An axis of a transposed convolution with so many more pixels than taps reach.
-pub(super) fn axis(image: u64, kernel: u64, [stride, padding, more, dilation]: [u64; 4]) -> Axis {
+pub(super) fn axis(image: u64, kernel: u64, [stride, padding, more, dilation]: [u64; 4]) -> WindowAxis {
     let out = (image - 1) * stride + dilation * (kernel - 1) + 1 + more - 2 * padding;
-    let axis = Axis { image, kernel, stride, padding, dilation, out };
-    assert!(axis.is_transposed(), "{axis:?}");
+    let axis = WindowAxis { image, kernel, stride, padding, dilation, out, transposed: true };
+    assert!(axis.is_reached(), "{axis:?}");
     axis
-}
-
-pub(super) fn conv(channels: u64, filters: u64, axes: &[Axis]) -> Conv {
-    Conv { transposed: true, ..super::tests::conv(channels, filters, axes) }
 }
 
 /// The numbers of an element along axes of these extents.

@@ -9,11 +9,11 @@
 use tilefuse_block::dynamic::{Tile, axis as range, div_rem, for_range, program_id, unravel, zeros};
 
 use super::extents::Extents;
-use super::lie::{Filters, Lie, Row, inside};
+use super::lie::{Filters, Lie, Row};
 use crate::block_kernel::Coordinates;
-use crate::contract::conv::geometry::{Axis, Conv};
+use crate::contract::conv::geometry::Conv;
 use crate::contract::conv::make::{LONGEST_PART, PART, Params, in_parts, int, multiply_add, read, wide};
-use crate::contract::conv::phase;
+use crate::contract::window_axis::{WindowAxis, inside};
 
 /// What the loops of an instance need.
 struct Loops<'a> {
@@ -56,21 +56,21 @@ impl Loops<'_> {
             return sum;
         };
         if let (Some(&o), Some(&stride)) = (self.outer.get(d), self.lie.image.axes.get(d)) {
-            let taps = phase::taps(axis, o);
-            return for_range(taps.first, taps.end, taps.step, sum, |k, sum| {
-                let image = image + phase::origin(axis, o, k) * stride;
+            let window = axis.window(o);
+            return window.taps().each(sum, |k, sum| {
+                let image = image + window.pixel(k) * stride;
                 self.taps(d + 1, own, (image, weights + k * pitch), sum)
             });
         }
-        let taps = phase::taps_of_phase(axis, own);
-        for_range(taps.first, taps.end, taps.step, sum, |k, sum| {
-            let ahead = phase::origin(axis, own, k);
+        let window = axis.window(own);
+        axis.taps_of_phase(own).each(sum, |k, sum| {
+            let ahead = window.pixel(k);
             self.channels(axis, ahead, (image, weights + k * pitch), sum)
         })
     }
 
     /// The loop over channels at a tap that reads so far ahead of the cells.
-    fn channels(&self, axis: &Axis, ahead: Tile, (image, weights): (Tile, Tile), sum: Tile) -> Tile {
+    fn channels(&self, axis: &WindowAxis, ahead: Tile, (image, weights): (Tile, Tile), sum: Tile) -> Tile {
         let place = ahead + self.cells;
         let mask = inside(place, (0, axis.image), (true, true), None);
         let stride = self.lie.image.axes.last().copied().unwrap_or(0);

@@ -2,7 +2,8 @@
 
 use tilefuse_block::Elem;
 
-use crate::contract::conv::geometry::{Axis, Conv};
+use crate::contract::conv::geometry::Conv;
+use crate::contract::window_axis::WindowAxis;
 
 /// The most phases and taps that are written out together.
 const MAX_PHASES: u64 = 16;
@@ -89,7 +90,7 @@ impl Extents {
     }
 }
 
-impl Axis {
+impl WindowAxis {
     /// Pixels of the first phase, which has the most.
     pub(super) fn cells(&self) -> u64 {
         self.out.div_ceil(self.stride)
@@ -99,7 +100,7 @@ impl Axis {
 impl Conv {
     /// Cells of a row.
     pub(super) fn row_cells(&self) -> u64 {
-        self.axes.last().map_or(1, Axis::cells)
+        self.axes.last().map_or(1, WindowAxis::cells)
     }
 }
 

@@ -1,12 +1,13 @@
 //! Where the tensors of a transposed convolution lie, and how blocks of filters are read and written there.
 
-use tilefuse_block::dynamic::{Tile, axis, both, div_rem, select};
+use tilefuse_block::dynamic::{Tile, axis, both, div_rem};
 
 use super::extents::Extents;
 use crate::block_kernel::{Coordinate, Coordinates};
 use crate::contract::conv::geometry::Conv;
 use crate::contract::conv::geometry::Image;
-use crate::contract::conv::make::{Params, int, read, wide, write};
+use crate::contract::conv::make::{Params, read, wide, write};
+use crate::contract::window_axis::inside;
 use crate::types::fits_i32;
 
 /// Where images and filters lie, and the order of the result.
@@ -146,20 +147,4 @@ impl Filters {
         write(params.result, offsets, sum, mask);
         Coordinates { offsets: offsets.value(), axes, block: None }
     }
-}
-
-/// Which of some places lie in `low..high`, as far as they may lie before and after that, and where a condition holds, if
-/// there is one: as comparisons of places, since what is chosen by one condition becomes a branch.
-pub(super) fn inside(
-    places: Tile,
-    (low, high): (u64, u64),
-    (before, behind): (bool, bool),
-    condition: Option<Tile>,
-) -> Option<Tile> {
-    let mask = before.then(|| places.ge(low));
-    let end = condition.map(|condition| {
-        let end = int(high);
-        places.lt(select(condition, end, low))
-    });
-    both(mask, end.or_else(|| behind.then(|| places.lt(high))))
 }

@@ -7,11 +7,12 @@ use super::extents::Extents;
 use super::lie::Lie;
 use super::program;
 use crate::contract::Products;
-use crate::contract::conv::geometry::{Axis, Conv};
+use crate::contract::conv::geometry::Conv;
 use crate::contract::conv::packed_tests::{Order, image, places};
-use crate::contract::conv::tests::{data, numbers};
-use crate::contract::conv::transposed_tests::{axis, close, conv, expected};
+use crate::contract::conv::tests::{conv, data, numbers};
+use crate::contract::conv::transposed_tests::{axis, close, expected};
 use crate::contract::tests::{memory, packed, run_packed};
+use crate::contract::window_axis::WindowAxis;
 use crate::graph::Op;
 use crate::plan::Plan;
 
@@ -101,7 +102,7 @@ fn compare(conv: &Conv, tile: Option<Extents>) {
 /// one group.
 const GROUPS: [[u64; 3]; 6] = [[3, 3, 3], [2, 10, 2], [12, 20, 4], [6, 2, 2], [3, 5, 1], [7, 7, 7]];
 
-fn compare_all(axes: &[Axis]) {
+fn compare_all(axes: &[WindowAxis]) {
     for [channels, filters, groups] in GROUPS {
         compare(&Conv { groups, ..conv(channels, filters, axes) }, None);
     }
@@ -207,7 +208,7 @@ fn what_is_not_finite_reaches_its_neighbours_alone() {
 
 #[test]
 fn tiles_by_shape() {
-    let of = |[channels, filters, groups]: [u64; 3], axes: &[Axis]| {
+    let of = |[channels, filters, groups]: [u64; 3], axes: &[WindowAxis]| {
         let conv = Conv { groups, ..conv(channels, filters, axes) };
         let Extents { filters, cells, spots, together } = Extents::of(&conv, 2);
         let how = if together { "together" } else { "apart" };
@@ -233,7 +234,7 @@ fn what_has_no_program() {
     assert_eq!(backwards.check(&conv, &tile), Err("its tensors lie backwards"));
     let apart = Lie { span: 1 << 31, ..fine };
     assert_eq!(apart.check(&conv, &tile), Err("its tensors have too many elements"));
-    let axis = Axis { stride: 1 << 16, out: 1 << 16, ..axis(1, 1, [2, 0, 0, 1]) };
+    let axis = WindowAxis { stride: 1 << 16, out: 1 << 16, ..axis(1, 1, [2, 0, 0, 1]) };
     let far = Conv { groups: 3, axes: vec![axis], ..conv };
     assert_eq!(far.check().unwrap_err(), "its stride is too large");
 }

@@ -11,10 +11,11 @@
 use tilefuse_block::dynamic::{Tile, axis, both, div_rem, for_range, program_id, unravel, zeros};
 
 use super::extents::Extents;
-use super::lie::{Filters, Lie, Row, inside};
+use super::lie::{Filters, Lie, Row};
 use crate::block_kernel::Coordinates;
 use crate::contract::conv::geometry::Conv;
 use crate::contract::conv::make::{PART, Params, added, int, multiply_add, read, wide};
+use crate::contract::window_axis::inside;
 
 /// Pixels that some taps read.
 struct Pixels {
