@@ -57,9 +57,8 @@ pub(crate) fn tuple_reductions(graph: &mut Graph, rewrites: &Rewrites) -> usize 
 /// A sum of exponentials below the maximum.
 fn online_softmax(graph: &mut Graph, id: NodeId) -> Option<()> {
     let (x, base, dims) = exponentials(graph, id)?;
-    let most = reduction_of(graph, row_of(graph, base, &dims)?, ReduceFn::Max, x, &dims)?;
-    let [largest, sum] = max_sumexp(graph, id, x, dims)?;
-    replace(graph, most, largest);
+    let most = row_of(graph, base, &dims)?;
+    let [_, sum] = max_sumexp(graph, id, most, x, dims)?;
     replace(graph, id.into(), sum);
     Some(())
 }
@@ -70,11 +69,11 @@ fn log_sum_exp(graph: &mut Graph, id: NodeId) -> Option<()> {
     let base = unexpanded(graph, base);
     let &[condition, zero, largest] = &mapped(graph, base, ScalarFn::Select)?[..] else { return None };
     let infinite = mapped(graph, condition, ScalarFn::IsInf)?[..] == [largest];
-    let most = reduction_of(graph, row_of(graph, largest, &dims)?, ReduceFn::Max, x, &dims)?;
+    let most = row_of(graph, largest, &dims)?;
     if !infinite || known(graph, zero)?.as_f64() != 0.0 {
         return None;
     }
-    let [largest, sum] = max_sumexp(graph, id, x, dims)?;
+    let [largest, sum] = max_sumexp(graph, id, most, x, dims)?;
     let ty = graph.ty(sum).clone();
     let origin = graph.node(id).origin;
     let truth = TensorType::contiguous(DType::Elem(Elem::Bool), &ty.shape, ty.device);
@@ -82,7 +81,6 @@ fn log_sum_exp(graph: &mut Graph, id: NodeId) -> Option<()> {
     let limit = graph.add(Op::Map(ScalarFn::Exp), &[largest], [ty.clone()], origin);
     let all = [infinite.into(), limit.into(), sum];
     let chosen = graph.add(Op::Map(ScalarFn::Select), &all, [ty], origin);
-    replace(graph, most, largest);
     replace(graph, id.into(), chosen.into());
     Some(())
 }
@@ -95,9 +93,25 @@ fn exponentials(graph: &Graph, id: NodeId) -> Option<(ValueRef, ValueRef, Axes)>
     (is_wide(graph, x) && known(graph, x).is_none()).then_some((x, base, dims))
 }
 
-fn max_sumexp(graph: &mut Graph, id: NodeId, x: ValueRef, dims: Axes) -> Option<[ValueRef; 2]> {
+/// The maximum of `x` and the sum of exponentials below it as one reduction, where `most` is that maximum: the one that another sum
+/// of the same has made of it already, if there is such a sum.
+fn max_sumexp(
+    graph: &mut Graph,
+    id: NodeId,
+    most: ValueRef,
+    x: ValueRef,
+    dims: Axes,
+) -> Option<[ValueRef; 2]> {
+    let operands = graph.operands(most.node);
+    if let Op::Reduce { combine: Combiner::MaxSumExp, dims: over } = &graph.node(most.node).op {
+        let same = most.out == 0 && operands[0] == x && *over == dims;
+        let counts_one = known(graph, operands[1]).is_some_and(|one| one.as_f64() == 1.0);
+        return (same && counts_one).then_some([most, ValueRef { out: 1, ..most }]);
+    }
+    reduction_of(graph, most, ReduceFn::Max, x, &dims)?;
     let ones = filled(graph, x, 1.0, id)?;
     let results = tuple(graph, id, Combiner::MaxSumExp, &[x, ones], dims);
+    replace(graph, most, results[0]);
     Some([results[0], results[1]])
 }
 

@@ -283,9 +283,9 @@ impl<'t> Found<'t> {
             },
             alignments: alignments(trace, converted)?,
             most_bytes: eager.peak_bytes.saturating_add(options.workspace_bytes),
-            tuner: schedules.as_mut().map(|schedules| -> Box<Tuner<'a>> {
-                Box::new(|tunable| schedules.choose(tunable))
-            }),
+            tuner: schedules
+                .as_mut()
+                .map(|schedules| -> Box<Tuner<'a>> { Box::new(|tunable| schedules.choose(tunable)) }),
             rewrites: Rewrites::at_most(options.max_rewrites),
             ..known
         })

@@ -139,6 +139,9 @@ pub(super) const PRODUCERS: u32 = 128;
 const MIN_STAGES: u64 = 3;
 /// So many registers a thread that computes may hold at a time, with vectors that are loaded before the loop.
 const MAX_HELD: u64 = 200;
+/// So many registers the threads of eight warps may need for tiles beside a producer: of the 240 that they get, without those of
+/// addresses.
+const MAX_COMPUTING: u64 = 224;
 /// The parameter that says how many instances there are, behind all others.
 pub(super) const INSTANCES: &str = "%instances";
 
@@ -152,8 +155,10 @@ pub(super) enum Declined {
     Written,
     Residents,
     Scalars,
+    Uneven,
     Condition,
     Warps,
+    Registers,
     Shared,
     Room,
 }
@@ -168,8 +173,12 @@ impl fmt::Display for Declined {
             Declined::Written => "memory is written before the loop",
             Declined::Residents => "operands stay in shared memory",
             Declined::Scalars => "what is loaded follows from memory",
+            Declined::Uneven => "some instances take longer than others, and are spread evenly as they come",
             Declined::Condition => "a condition follows from memory",
             Declined::Warps => "neither four nor eight warps compute",
+            Declined::Registers => {
+                "the threads that compute need more registers than are left beside a producer"
+            }
             Declined::Shared => "a multiprocessor has room for two instances",
             Declined::Room => "fewer than three stages fit beside scratch memory",
         })
@@ -226,6 +235,12 @@ impl<'a> Specialized<'a> {
             return Err(Declined::Shared);
         }
         let scalars = scalars(plan, op, &pipeline, &before).ok_or(Declined::Scalars)?;
+        if op.args[..3].iter().any(|&bound| varies(plan, bound)) {
+            return Err(Declined::Uneven);
+        }
+        if plan.block_bits() == 8 && pressure::registers(plan) > MAX_COMPUTING {
+            return Err(Declined::Registers);
+        }
         let most = pipeline.wanted.map_or(MAX_STAGES, u64::from);
         if most < MIN_STAGES {
             return Err(Declined::Room);
@@ -258,6 +273,19 @@ fn declined(plan: &Assignment, op: &Op) -> Option<Declined> {
         While => Some(Declined::Condition),
         _ => None,
     }
+}
+
+/// Whether a scalar follows from the number of the instance.
+fn varies(plan: &Assignment, value: Value) -> bool {
+    let (mut open, mut seen) = (vec![value], FxHashSet::default());
+    while let Some(value) = open.pop() {
+        let Some(def) = plan.defs[value.index()].filter(|_| seen.insert(value)) else { continue };
+        if matches!(def.kind, OpKind::ProgramId(_)) {
+            return true;
+        }
+        open.extend(def.args.iter().copied());
+    }
+    false
 }
 
 fn writes(op: &Op) -> bool {

@@ -114,7 +114,9 @@ pub(super) fn sums(product: &Product, threads: u32) -> Blocks {
         columns /= 2;
     }
     let rows = covering(product.m);
-    let depth = covering(product.k).min((1 << 20) / (rows * columns).max(1)).min(1 << 14);
+    // The order of sums does not depend on the threads.
+    let widest = most.min(covering(product.n));
+    let depth = covering(product.k).min((1 << 20) / (rows * widest).max(1)).min(1 << 14);
     Blocks { form: Form::Sums, rows, columns, depth, grid: None }
 }
 

@@ -168,7 +168,9 @@ pub(super) fn choose(
 fn within(all: Vec<Template>, most_bytes: u64) -> Result<Vec<Template>, String> {
     let least = all.iter().map(Template::operand_bytes).min().unwrap_or(0);
     if least > most_bytes {
-        return Err(format!("its packed operands would take {least} bytes, of at most {most_bytes}"));
+        return Err(format!(
+            "its packed operands and partial sums would take {least} bytes, of at most {most_bytes}"
+        ));
     }
     Ok(all.into_iter().filter(|template| template.operand_bytes() <= most_bytes).collect())
 }

@@ -20,7 +20,7 @@ pub(super) fn templates(
     (profile, host): (&Profile, Option<Host>),
     (measured, most_bytes): (bool, u64),
 ) -> Result<Vec<Template>, Declined> {
-    let Some(host) = host else { return on_gpu(graph, node, form, profile) };
+    let Some(host) = host else { return on_gpu(graph, node, form, (profile, most_bytes)) };
     let all = match form {
         LibraryForm::Contraction(form) if form.window.is_some() => of_windows(graph, node, form, host),
         LibraryForm::Contraction(form) => {
@@ -44,9 +44,9 @@ fn on_gpu(
     graph: &Graph,
     node: NodeId,
     form: &LibraryForm,
-    profile: &Profile,
+    (profile, most_bytes): (&Profile, u64),
 ) -> Result<Vec<Template>, Declined> {
-    let mut all = by_warpgroups(graph, node, form, profile)?;
+    let mut all = by_warpgroups(graph, node, form, (profile, most_bytes))?;
     let kernels = all.iter_mut().flat_map(|Template { kernel, operand_kernels, .. }| {
         operand_kernels.iter_mut().map(|own| &mut own.kernel).chain([kernel])
     });
@@ -61,7 +61,7 @@ fn by_warpgroups(
     graph: &Graph,
     node: NodeId,
     form: &LibraryForm,
-    profile: &Profile,
+    (profile, most_bytes): (&Profile, u64),
 ) -> Result<Vec<Template>, Declined> {
     let Machine::Gpu { processors, .. } = profile.machine else { return Err(Declined::Device) };
     if profile.products.generated <= 0.0 {
@@ -79,7 +79,7 @@ fn by_warpgroups(
     let vectors = column_vectors(graph, node, product.n);
     let unaligned = has_unaligned_rows(graph, node, form);
     let slow = profile.products.unaligned / profile.products.aligned;
-    let all = warpgroup::schedules(&product, (profile, processors), vectors)?;
+    let all = warpgroup::schedules(&product, (profile, processors), vectors, most_bytes)?;
     let kernels = all.into_iter().filter_map(|mut schedule| {
         if unaligned {
             schedule.shares[1] = schedule.shares[1].min(slow);

@@ -84,7 +84,7 @@ use crate::rewrites::Rewrites;
 /// Where `constants` says how many constants there are, weights may be packed: the constants that hold them are returned,
 /// numbered from there on. They must hold them whenever the plan runs.
 ///
-/// A call for which operands would be packed in more than `most_bytes` has no such kernel. One that stays libtorch's
+/// Operands are packed, and partial sums held, in at most `most_bytes`. A call that stays libtorch's
 /// though it could be a kernel keeps the reason.
 pub fn choose_products(
     graph: &mut Graph,

@@ -181,6 +181,8 @@ impl Schedule {
             Reading::Packed(panels) => pack::template(graph, node, product.clone(), (blocks, panels)),
             Reading::Pixels(rows, panels) => rows.template(graph, node, product, panels),
         };
+        // That less is computed for nothing ranks schedules; the rate of what is computed is the same.
+        let shares = shares.map(|share| share.min(1.0));
         Some(Template { shares, ..template? })
     }
 }

@@ -1,7 +1,8 @@
 //! Products whose sums are divided: which are, and what they compute, in the interpreter.
 
-use super::Products;
-use super::warpgroup_tests::{bmm, check, linear, planned, with_epilogue};
+use super::warpgroup_tests::{bmm, check, gpu, linear, planned, with_epilogue};
+use super::{Products, choose_products};
+use crate::pipeline::{plan, primitive};
 use crate::plan::{Plan, StepKind};
 
 /// The instances of each kernel.
@@ -95,4 +96,14 @@ fn divided_sums_are_kernels_where_these_save_one() {
     let sizes = [64, 1024, 1024];
     assert_eq!(kernels(&linear("bf16", sizes, "", 4)), (0, 1));
     assert_eq!(kernels(&with_epilogue("bf16", sizes)), (2, 0));
+}
+
+/// Sums are divided into as many parts as there is memory for, and stay whole where there is none.
+#[test]
+fn partial_sums_are_held_where_there_is_memory() {
+    for (most_bytes, expected) in [(u64::MAX, 6 * 16), (1 << 20, 12 * 4)] {
+        let mut graph = primitive(&linear("bf16", [64, 768, 3072], "", 4), &gpu());
+        choose_products(&mut graph, &gpu(), Products::Generated, None, most_bytes, &mut |_| None);
+        assert_eq!(instances(&plan(&graph, &gpu()).unwrap())[0], expected);
+    }
 }

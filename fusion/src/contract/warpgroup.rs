@@ -92,6 +92,7 @@ pub(super) fn schedules(
     product: &Product,
     (profile, processors): (&Profile, u32),
     vectors: u32,
+    most_bytes: u64,
 ) -> Result<Vec<Schedule>, Declined> {
     if !matches!(product.elem, Elem::F16 | Elem::Bf16) {
         return Err(Declined::ElementTypes);
@@ -111,14 +112,16 @@ pub(super) fn schedules(
     let all = || SHAPES.iter().flat_map(|shape| parts.iter().map(move |&parts| (shape, parts)));
     let library = all().map(|(shape, parts)| model.library(shape, parts)).fold(f64::INFINITY, f64::min);
     // The sums of parts are stored as they are.
-    let fits =
-        |&(shape, parts): &(&Shape, u32)| shape.registers(if parts == 1 { vectors } else { 0 }) <= REGISTERS;
+    let fits = |&(shape, parts): &(&Shape, u32)| match parts {
+        1 => shape.registers(vectors) <= REGISTERS,
+        _ => shape.registers(0) <= REGISTERS && model.partial_bytes(parts) <= most_bytes as f64,
+    };
     let mut costs: Vec<(f64, &Shape, u32)> =
         all().filter(fits).map(|(shape, parts)| (model.ours(shape, parts), shape, parts)).collect();
     costs.sort_by(|a, b| a.0.total_cmp(&b.0));
     let least = costs.first().ok_or(Declined::Sizes)?.0;
     let near = costs.into_iter().take_while(|(cost, ..)| *cost <= MAX_PREDICTED_SLOWDOWN * least);
-    // Other numbers of parts take about as long.
+    // One divided schedule: those in other numbers of parts take about as long.
     let mut is_divided = false;
     let near = near.filter(|&(.., parts)| parts == 1 || !std::mem::replace(&mut is_divided, true));
     let schedules = near.take(MAX_CANDIDATES).map(|(_, shape, parts)| {
@@ -204,10 +207,15 @@ impl Model<'_> {
 
     /// What writing and reading the sums of parts takes.
     fn moved(&self, parts: u32) -> f64 {
+        let bytes = if parts == 1 { 0.0 } else { self.partial_bytes(parts) };
+        2.0 * bytes / self.bandwidth
+    }
+
+    /// Bytes of the sums of so many parts.
+    fn partial_bytes(&self, parts: u32) -> f64 {
         let Product { m, n, .. } = *self.product;
         let elements = f64::from(parts) * self.members as f64 * m as f64 * n as f64;
-        let bytes = if parts == 1 { 0.0 } else { elements * f64::from(self.product.sum().bytes()) };
-        2.0 * bytes / self.bandwidth
+        elements * f64::from(self.product.sum().bytes())
     }
 }
 

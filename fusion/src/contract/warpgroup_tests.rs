@@ -6,7 +6,7 @@ use crate::machine::Profile;
 use crate::parse_graph;
 use crate::plan::{Plan, StepKind};
 
-fn gpu() -> Profile {
+pub(super) fn gpu() -> Profile {
     Profile::gpu(132, 4200.0).with_clusters().with_warpgroups()
 }
 

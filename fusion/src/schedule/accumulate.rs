@@ -444,7 +444,8 @@ impl Emitter<'_> {
     /// `exp` of numbers that are not positive, to be summed. On a GPU, where all floats that are read have 16 bits, by its own
     /// unit, whose relative error of `2^-22` is that of the sum, to which less than `2^-126` adds nothing.
     fn power(&mut self, below: Value) -> Result<Value> {
-        if !matches!(self.machine, Machine::Gpu { .. }) || !reads_16_bits(self.kernel) {
+        let narrow = self.b.ty(below).elem() == Some(Elem::F32) && reads_16_bits(self.kernel);
+        if !matches!(self.machine, Machine::Gpu { .. }) || !narrow {
             return self.map(ScalarFn::Exp, &[below]);
         }
         let scale = self.b.constant(Literal::float(Elem::F32, std::f64::consts::LOG2_E), &[]);

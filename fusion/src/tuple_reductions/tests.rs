@@ -142,6 +142,28 @@ fn logarithms_of_sums() {
     );
 }
 
+/// Sums below the same maximum, as of a softmax and the logarithm of its sum, are one reduction.
+#[test]
+fn sums_of_one_maximum_are_one() {
+    let both = log_sum_exp(9, 8).replace(
+        "outputs %11",
+        "%12 = view expand(%2) : f32[9,8]
+          %13 = map sub(%0, %12) : f32[9,8]
+          %14 = map exp(%13) : f32[9,8]
+          %15 = reduce sum[1](%14) : f32[9]
+          outputs %11, %15",
+    );
+    let swapped = both.replace("outputs %11, %15", "outputs %15, %11");
+    for text in [both, swapped] {
+        let (input, whole) = (rows(8), parse_graph(&text).unwrap());
+        let mut graph = whole.clone();
+        assert_eq!(tuple_reductions(&mut graph, &Rewrites::default()), 2, "{graph}");
+        verify(&graph).unwrap();
+        assert_eq!(graph.to_string().matches("reduce ").count(), 1, "{graph}");
+        assert_same(&values(&graph, &input), &values(&whole, &input), &text);
+    }
+}
+
 #[test]
 fn welford() {
     check(

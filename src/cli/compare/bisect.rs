@@ -121,7 +121,8 @@ mod tests {
             let made = options.max_rewrites.unwrap_or(214).min(214);
             let compiled = !options.hints.contains(&Hint::eager(&format!("#{operator}")));
             let wrong = made >= rewrite && compiled;
-            let last = Some(if made == rewrite { "simplify/cse" } else { "vertical-fusion/merge" }.to_owned());
+            let last =
+                Some(if made == rewrite { "simplify/cse" } else { "vertical-fusion/merge" }.to_owned());
             Ok(Trial { difference: wrong.then(|| String::from("output 0")), last })
         }
     }

@@ -95,6 +95,7 @@ fn some_programs_start_the_copies_where_they_compute() {
         reason(&[("%sum = for", "store %n, %none, %id  %sum = for")]),
         reason(&[unchanging, before]),
         reason(&[in_memory]),
+        reason(&[("for %k in %none..", "for %k in %first..")]),
         reason(&[chosen]),
         reason(&[("warps(4)", "warps(16)")]),
         reason(&[("stages(8)", "stages(4)")]),
@@ -107,6 +108,7 @@ fn some_programs_start_the_copies_where_they_compute() {
         memory is written before the loop
         operands stay in shared memory
         what is loaded follows from memory
+        some instances take longer than others, and are spread evenly as they come
         a condition follows from memory
         neither four nor eight warps compute
         a multiprocessor has room for two instances"#]]

@@ -139,11 +139,11 @@ fn walks_for_mean_and_deviations_are_cut() {
     close(&plan, width as usize, narrow, exact, 1000.0);
 }
 
-/// Its text on a GPU: a softmax down the columns of a cast of integers.
-fn softmax_of_integers(dtype: &str) -> String {
+/// The text of a softmax down the columns of a cast on a GPU.
+fn softmax_of_cast(from: &str, dtype: &str) -> String {
     let text = format!(
         "graph {{
-          %0 = input 0 : i64[128,2]@cuda:0
+          %0 = input 0 : {from}[128,2]@cuda:0
           %1 = aten::to.dtype(self=%0, dtype={dtype}) : {dtype}[128,2]@cuda:0
           %2 = aten::softmax.int(self=%1, dim=0, dtype=None) : {dtype}[128,2]@cuda:0
           %3 = aten::softmax.int(self=%1, dim=1, dtype=None) : {dtype}[128,2]@cuda:0
@@ -160,8 +160,8 @@ fn softmax_of_integers(dtype: &str) -> String {
 /// The unit for special functions is as precise as 16 bits: what is made of integers has the precision of what it is cast to.
 #[test]
 fn sums_of_powers_of_integers_are_as_precise_as_their_kind() {
-    for dtype in ["f32", "f64"] {
-        let text = softmax_of_integers(dtype);
+    for (from, dtype) in [("i64", "f32"), ("i64", "f64"), ("bf16", "f64"), ("f16", "f64")] {
+        let text = softmax_of_cast(from, dtype);
         assert!(text.contains("map exp ") && !text.contains("approx"), "{text}");
     }
 }

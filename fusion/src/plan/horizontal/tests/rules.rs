@@ -211,7 +211,10 @@ fn nothing_moves_past_a_call_with_an_effect() {
 }
 ";
     let vertical = vertical(text);
-    assert_eq!(join(vertical.clone(), &gpu(), u64::MAX, (&Rewrites::default(), &Hints::default())).kernel_count(), 1);
+    assert_eq!(
+        join(vertical.clone(), &gpu(), u64::MAX, (&Rewrites::default(), &Hints::default())).kernel_count(),
+        1
+    );
     let mut plan = vertical;
     let note = plan.graph.ids().find(|id| id.index() == 3).unwrap();
     plan.graph.node_mut(note).outs.clear();
