@@ -55,6 +55,11 @@ const MAX_SUMMED_ROWS: i64 = 8;
 /// What a row takes as a pixel of a convolution, in rows of blocks.
 const PIXEL: f64 = 1.04;
 
+/// Rows of a product that are many beside what packing the right operand takes, and of one in groups, if that has so many elements.
+const MANY_ROWS: i64 = 512;
+const MANY_ROWS_GROUPED: i64 = 128;
+const MANY_ELEMENTS: i64 = 1 << 16;
+
 /// The most programs that are written of one product.
 const MAX_CANDIDATES: usize = 2;
 
@@ -149,7 +154,16 @@ impl Schedule {
         };
         let packed = self.packed(product);
         let work = Work { shares: self.shares, packed, group, ..Work::of_product(product) };
-        [work.generated_us(profile) + work.packing_us(profile), work.arithmetic_us(profile)]
+        let packing = if self.packs_for_many(product) { 0.0 } else { work.packing_us(profile) };
+        [work.generated_us(profile) + packing, work.arithmetic_us(profile)]
+    }
+
+    /// Whether so many rows read what is packed that packing it is a small part of the work, on a machine of any bandwidth: the order of
+    /// large sums does not depend on one that was measured.
+    fn packs_for_many(&self, product: &Product) -> bool {
+        let Reading::Packed(panels) = &self.reading else { return false };
+        let rows = if panels.group > 1 { MANY_ROWS_GROUPED } else { MANY_ROWS };
+        product.m >= rows && product.n.saturating_mul(product.k) >= MANY_ELEMENTS
     }
 
     /// Bytes of each operand that is packed in each call.
