@@ -346,7 +346,10 @@ impl Pass {
             (Run::Plan(run), Form::Plan(plan)) => Form::Plan(run(plan, cx)?),
             _ => return Err(PipelineError::Form { pass: self.name }),
         };
-        debug_assert_eq!(form.verified(), Ok(()), "after {}", self.name);
+        if cfg!(debug_assertions) {
+            let verified = form.verified();
+            assert!(verified.is_ok(), "after {}: {verified:?}", self.name);
+        }
         Ok(form)
     }
 
