@@ -337,7 +337,8 @@ mod tests {
     #[test]
     fn a_plan_without_steps_has_no_times() {
         let mut plan = crate::explain::page::tests::layers_of_two();
-        (plan.steps.clear(), plan.edges.clear());
+        plan.steps.clear();
+        plan.edges.clear();
         let text = plan.summary();
         assert!(text.ends_with("\nno steps: a call returns what it is given\n"), "{text}");
         assert_eq!((time(-0.0), time(1234.56)), (String::from("0.0 us"), String::from("1234.6 us")));
