@@ -347,8 +347,8 @@ impl Pass {
             _ => return Err(PipelineError::Form { pass: self.name }),
         };
         if cfg!(debug_assertions) {
-            let verified = form.verified();
-            assert!(verified.is_ok(), "after {}: {verified:?}", self.name);
+            let place = || format!("after {}", self.name);
+            form.verified().map_err(|what| PlanError::Invalid { place: place(), what })?;
         }
         Ok(form)
     }

@@ -101,9 +101,7 @@ fn reads(groups: &Groups, unit: &Unit) -> Result<Vec<ValueRef>, String> {
     let is_extern = |id: &NodeId| groups.is_extern(*id);
     match (&unit.kernel, &unit.nodes[..]) {
         (Some(kernel), nodes) if !nodes.iter().any(is_extern) => {
-            // An operand of a block kernel may be a view that lies where its base does.
-            let read = kernel.buffers().into_iter().filter(|buffer| !buffer.1);
-            Ok(read.map(|(value, _)| base(groups, value)).collect())
+            Ok(kernel.buffers().into_iter().filter(|buffer| !buffer.1).map(|buffer| buffer.0).collect())
         }
         (None, [node]) if is_extern(node) => {
             let Op::Aten(call) = &groups.graph.node(*node).op else { return Ok(Vec::new()) };

@@ -2,11 +2,10 @@
 
 use expect_test::{Expect, expect};
 
-use crate::contract::{Products, choose_products};
 use crate::graph::NodeId;
 use crate::machine::Profile;
 use crate::parse_graph;
-use crate::pipeline::{Context, Form, Stage, primitive, run};
+use crate::pipeline::{Context, Form, Stage, run};
 use crate::plan::PlanError;
 use crate::plan::groups::{Groups, UnitKernel};
 use crate::plan::verify_groups;
@@ -39,28 +38,6 @@ fn after(text: &str, pass: &str, rewrites: Rewrites) -> Groups {
 fn check(pass: &str, expected: &Expect) {
     let text = after(TEXT, pass, Rewrites::default()).to_string();
     expected.assert_eq(text.split("graph {").next().unwrap());
-}
-
-/// An operand that lies in memory as it is, but for sizes of 1, is what a block kernel reads.
-#[test]
-fn operands_of_block_kernels_may_be_views_of_inputs() {
-    let text = "graph {
-      %0 = input 0 : f32[8,1]
-      %1 = input 1 : f32[6,1]
-      %2 = aten::t(self=%1) : f32[1,6]{1,1}
-      %3 = aten::mm(self=%0, mat2=%2) : f32[8,6]
-      outputs %3
-    }";
-    let profile = Profile::host(2);
-    let mut graph = primitive(text, &profile);
-    choose_products(&mut graph, &profile, Products::Generated, None, u64::MAX, &mut |_| None);
-    let form =
-        run(Form::Graph(graph), Stage::Plan..=Stage::Plan, &mut Context::new(&profile), &mut |name, _| {
-            name != "group"
-        });
-    let Ok(Form::Groups(groups)) = form else { panic!("{form:?}") };
-    assert!(groups.to_string().contains("0: contraction kernel: "), "{groups}");
-    assert_eq!(verify_groups(&groups), Ok(()));
 }
 
 #[test]
