@@ -54,10 +54,10 @@ use registry::{Lowering, Registry};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LowerError {
     /// Operands do not come before their users.
-    #[error("the graph has a cycle")]
+    #[error("internal: the graph has a cycle")]
     Cycle,
     /// An output, write-back or operand names a value that is not in the graph.
-    #[error("the graph refers to a value that it does not hold")]
+    #[error("internal: the graph refers to a value that it does not hold")]
     Dangling,
 }
 

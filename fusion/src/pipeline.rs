@@ -203,7 +203,7 @@ pub enum PipelineError {
     #[error(transparent)]
     Plan(#[from] PlanError),
     /// A pass got a form of a program that it does not take.
-    #[error("{pass} is not run on this form of a program")]
+    #[error("internal: {pass} is not run on this form of a program")]
     Form {
         /// The pass.
         pass: &'static str,

@@ -366,6 +366,22 @@ fn an_operand_whose_elements_lie_at_no_fixed_strides_is_materialized_first() {
     }
 }
 
+/// Strides of an operand are known before what else must be in memory: another view of the same padded values, for one.
+#[test]
+fn an_operand_lies_at_its_strides_whatever_else_is_in_memory() {
+    let text = "graph {
+      %0 = input 0 : f32[1,5]
+      %1 = input 1 : f32[1,6]
+      %2 = aten::constant_pad_nd(self=%0, pad=[0,3], value=1.0) : f32[1,8]
+      %3 = aten::cumsum(self=%2, dim=1) : f32[1,8]
+      %4 = aten::transpose.int(self=%2, dim0=0, dim1=1) : f32[8,1]{1,8}
+      %5 = aten::mm(self=%4, mat2=%1) : f32[8,6]
+      outputs %3, %5
+    }";
+    let plan = planned(text, 2, Products::Generated);
+    assert_eq!((plan.kernel_count(), plan.extern_count()), (2, 1), "{plan}");
+}
+
 #[test]
 fn a_computed_operand_is_stored_where_it_is_read_at_strides() {
     let text = "graph {

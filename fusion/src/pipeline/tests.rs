@@ -119,5 +119,5 @@ fn a_pass_says_that_it_is_not_run_on_a_form() {
     let (profile, stages) = (Profile::host(2), Stage::Primitive..=Stage::Plan);
     let (plan, _) = stopped("", None);
     let error = run(plan, stages, &mut Context::new(&profile), &mut |_, _| true).unwrap_err();
-    assert_eq!(error.to_string(), "lower is not run on this form of a program");
+    assert_eq!(error.to_string(), "internal: lower is not run on this form of a program");
 }

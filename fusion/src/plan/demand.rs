@@ -18,11 +18,16 @@ impl Groups {
         self.find_transparent(rules.rewrites);
         self.find_block_kernels(rules);
         let mut values: Vec<ValueRef> = Vec::new();
+        // Block kernels read these at strides that are known, whatever else comes to be in memory.
+        let kernels = self.order.iter().filter_map(|id| self.block_kernels.get(id));
+        let strided: Vec<ValueRef> = kernels.flat_map(BuiltBlock::strided).collect();
+        for value in strided {
+            self.demand_base(value);
+        }
         for &id in &self.order {
             if self.is_extern(id) {
                 values.extend(self.graph.operands(id));
             }
-            values.extend(self.block_kernels.get(&id).into_iter().flat_map(BuiltBlock::strided));
         }
         values.extend(self.graph.outputs.iter().copied());
         values.extend(self.graph.updates.iter().map(|u| u.value));
@@ -43,6 +48,11 @@ impl Groups {
             Some(place) => place.base(),
             None => value,
         };
+        self.demand_base(base);
+    }
+
+    /// Demands a value in memory of its own.
+    fn demand_base(&mut self, base: ValueRef) {
         match self.graph.node(base.node).op {
             Op::Input(_) | Op::Param(_) | Op::Const(_) => {}
             Op::Aten(_) if self.is_extern(base.node) => {}

@@ -289,7 +289,7 @@ impl Plan {
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum PlanError {
     /// The graph has a cycle.
-    #[error("the graph has a cycle")]
+    #[error("internal: the graph has a cycle")]
     Cycle,
     /// A node cannot be computed even alone.
     #[error("{node}: {refusal}")]
@@ -308,7 +308,7 @@ pub enum PlanError {
         error: ScheduleError,
     },
     /// An invariant of plans does not hold, see [`verify()`](super::verify()).
-    #[error("{place} {what}")]
+    #[error("internal: {place} {what}")]
     Invalid {
         /// The step, or the results.
         place: String,
