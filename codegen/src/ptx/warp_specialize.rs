@@ -148,7 +148,6 @@ pub(super) const INSTANCES: &str = "%instances";
 /// Why the threads of a program that compute start the copies of its loop themselves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Declined {
-    Early,
     Axes,
     Effects,
     Loops,
@@ -166,7 +165,6 @@ pub(super) enum Declined {
 impl fmt::Display for Declined {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Declined::Early => "the program may start before the work before it has ended",
             Declined::Axes => "instances are numbered along several axes",
             Declined::Effects => "instances meet in memory, or print",
             Declined::Loops => "another loop loads ahead as well",
@@ -213,9 +211,6 @@ impl<'a> Specialized<'a> {
         pipeline: Pipeline<'a>,
     ) -> std::result::Result<Specialized<'a>, Declined> {
         let program = plan.program;
-        if program.early {
-            return Err(Declined::Early);
-        }
         if !matches!(plan.block_bits(), 7 | 8) || plan.cluster > 0 {
             return Err(Declined::Warps);
         }

@@ -26,6 +26,8 @@ struct Product {
     block: [u32; 2],
     warps: u32,
     stages: u32,
+    /// Whether it may start before the work before it has ended.
+    early: bool,
     /// Rows, columns and the common extent of a member of the batch.
     sizes: [u32; 3],
     batch: u32,
@@ -39,6 +41,7 @@ const SMALL: Product = Product {
     block: [64, 64],
     warps: 4,
     stages: 8,
+    early: false,
     sizes: [150, 136, 200],
     batch: 1,
     turned: [false, true],
@@ -53,6 +56,8 @@ pub(crate) fn cases() -> Vec<Case> {
         Product { elem: f16, sizes: [64, 320, 64], ..SMALL },
         // Many rounds through the stages, which end within one.
         Product { sizes: [65, 72, 1608], ..SMALL },
+        Product { sizes: [130, 72, 1096], early: true, ..SMALL },
+        Product { block: [128, 256], warps: 8, stages: 4, early: true, sizes: [264, 264, 584], ..SMALL },
         Product { elem: f16, sizes: [152, 136, 72], turned: [true, false], ..SMALL },
         Product { sizes: [152, 136, 128], turned: [true, true], epilogue: Sums, ..SMALL },
         Product { elem: f16, sizes: [40, 64, 136], turned: [false, false], batch: 5, ..SMALL },
@@ -85,9 +90,10 @@ fn case(product: Product) -> Case {
         out_of(Elem::F32, batch * m * n.div_ceil(cols)),
         Arg::Scalar(Literal::int(Elem::I32, k.into())),
     ];
-    let Product { warps, stages, turned, .. } = product;
+    let Product { warps, stages, early, turned, .. } = product;
+    let early = if early { " early" } else { "" };
     let name = format!(
-        "persistent dots {elem} {rows}x{cols} {turned:?} of {batch}x{m}x{n}x{k} {epilogue:?} warps {warps} stages {stages}"
+        "persistent dots {elem} {rows}x{cols} {turned:?} of {batch}x{m}x{n}x{k} {epilogue:?} warps {warps} stages {stages}{early}"
     );
     let rounding = if out == elem { 1e-2 } else { 1e-3 };
     let tolerance = Tolerance::Close { absolute: rounding, relative: rounding };
@@ -121,6 +127,7 @@ fn operand(
 
 /// Blocks are numbered along one axis, columns first, then rows, then the members of the batch.
 fn text(product: &Product) -> String {
+    let early = if product.early { " early" } else { "" };
     let &Product { elem, block: [rows, cols], warps, stages, sizes: [m, n, k], turned, epilogue, .. } =
         product;
     let (down, across) = (m.div_ceil(rows), n.div_ceil(cols));
@@ -162,7 +169,7 @@ fn text(product: &Product) -> String {
         ),
     };
     format!(
-        "kernel @product(%x: ptr<{elem}> align(16), %y: ptr<{elem}> align(16), %b: ptr<{elem}> align(16), %z: ptr<{out}> align(16), %r: ptr<f32> align(16), %end: i32) warps({warps}) stages({stages}) {{
+        "kernel @product(%x: ptr<{elem}> align(16), %y: ptr<{elem}> align(16), %b: ptr<{elem}> align(16), %z: ptr<{out}> align(16), %r: ptr<f32> align(16), %end: i32) warps({warps}) stages({stages}){early} {{
            %none = const 0 : i32  %step = const 64 : i32  %id = program_id 0
            %each = const {each} : i32  %member = map div_trunc %id, %each  %block = map rem_trunc %id, %each
            %per_row = const {across} : i32

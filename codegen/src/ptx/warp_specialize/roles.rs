@@ -44,6 +44,8 @@ impl<'a> Lower<'a> {
         self.init_mbarriers(&first, &[(full, stages, 1), (empty, stages, threads / 32)]);
         self.fence_async_proxy();
         self.block_barrier();
+        // Both roles read memory of the work before: the producer from its first copy on.
+        self.wait_before(None);
         let blocks = self.ir.intrinsic("llvm.nvvm.read.ptx.sreg.nctaid.x", "i32", &[]);
         let block = self.ir.intrinsic("llvm.nvvm.read.ptx.sreg.ctaid.x", "i32", &[]);
         let produces = self.ir.def(format_args!("icmp uge i32 {thread}, {threads}"));
