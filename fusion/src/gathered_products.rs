@@ -13,18 +13,23 @@ mod tests;
 
 use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::SmallVec;
-use tilefuse_block::{Elem, ReduceFn, ScalarFn};
+use tilefuse_block::{ReduceFn, ScalarFn};
 
-use crate::contraction::Contraction;
+use crate::contraction::{Contraction, accumulator};
 use crate::graph::{Graph, NodeId, Op, ValueRef, View};
+use crate::machine::Profile;
 use crate::rewrites::Rewrites;
 use crate::types::{DType, Dims, TensorType};
 
-/// Rewrites gathers along the columns of products that nothing needs but these and reductions of rows; returns how many.
-pub(crate) fn gather_products(graph: &mut Graph, rewrites: &Rewrites) -> usize {
+/// Rewrites gathers along the columns of products that nothing needs but these and reductions of rows, and that take longer to store
+/// and to read than the kernel of the gathered columns takes to launch; returns how many.
+pub(crate) fn gather_products(graph: &mut Graph, profile: &Profile, rewrites: &Rewrites) -> usize {
     let (mut made, mut tried) = (0, false);
-    let products: Vec<NodeId> =
-        graph.ids().filter(|&id| matches!(graph.node(id).op, Op::Contract(_))).collect();
+    let is_moved = |id: NodeId| {
+        2.0 * graph.ty(id.into()).bytes() as f64 / profile.bandwidth / 1000.0 > profile.launch_us
+    };
+    let is_product = |id: NodeId| matches!(graph.node(id).op, Op::Contract(_));
+    let products: Vec<NodeId> = graph.ids().filter(|&id| is_product(id) && is_moved(id)).collect();
     for product in products {
         for gather in gathers_of(graph, product).unwrap_or_default() {
             tried = true;
@@ -183,9 +188,9 @@ impl Gathering<'_> {
         index: ValueRef,
     ) -> Option<ValueRef> {
         let ranks = [left, right].map(|v| self.graph.ty(v).rank());
-        let wide = matches!(self.graph.ty(product).dtype.elem(), Some(Elem::F32 | Elem::F64));
+        let elem = self.graph.ty(product).dtype.elem().filter(|elem| elem.is_float())?;
         let columns = contraction.others(1, ranks[1]);
-        if !contraction.batch.is_empty() || contraction.sum.len() != 1 || columns.len() != 1 || !wide {
+        if !contraction.batch.is_empty() || contraction.sum.len() != 1 || columns.len() != 1 {
             return None;
         }
         let left = self.ordered(left, contraction.order(0, ranks[0]));
@@ -200,10 +205,13 @@ impl Gathering<'_> {
         let lines = self.add(Op::View(View::Reshape), &[left], left, &[rows, 1, depth]);
         let lines = self.add(Op::View(View::Expand), &[lines], left, &[rows, each, depth]);
         let lines = self.add(Op::View(View::Reshape), &[lines], left, &[count, depth]);
-        let [picked, lines] = [picked, lines].map(|value| self.widened(value, product));
-        let products = self.add(Op::Map(ScalarFn::Mul), &[lines, picked], product, &[count, depth]);
+        let wide = DType::Elem(accumulator(elem)?);
+        let [picked, lines] = [picked, lines].map(|value| self.cast(value, wide));
+        let products = self.add(Op::Map(ScalarFn::Mul), &[lines, picked], lines, &[count, depth]);
         let sum = Op::Reduce { combine: ReduceFn::Sum.into(), dims: SmallVec::from_slice(&[1]) };
-        let sum = self.add(sum, &[products], product, &[count]);
+        let sum = self.add(sum, &[products], lines, &[count]);
+        // A product is rounded once.
+        let sum = self.cast(sum, DType::Elem(elem));
         Some(self.add(Op::View(View::Reshape), &[sum], product, &to))
     }
 
@@ -216,12 +224,12 @@ impl Gathering<'_> {
         self.add(Op::View(View::Permute(order)), &[value], value, &shape)
     }
 
-    fn widened(&mut self, value: ValueRef, like: ValueRef) -> ValueRef {
-        let dtype: DType = self.graph.ty(like).dtype;
-        if self.graph.ty(value).dtype == dtype {
+    fn cast(&mut self, value: ValueRef, dtype: DType) -> ValueRef {
+        let ty = self.graph.ty(value);
+        if ty.dtype == dtype {
             return value;
         }
-        let shape = self.shape(value);
-        self.add(Op::Cast, &[value], like, &shape)
+        let ty = TensorType::contiguous(dtype, &ty.shape, ty.device);
+        self.graph.add(Op::Cast, &[value], [ty], self.origin).into()
     }
 }

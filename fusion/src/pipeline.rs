@@ -235,8 +235,8 @@ pub const PASSES: &[Pass] = &[
     }),
     graph("gather-products", Stage::Primitive, |graph, cx| {
         // A library call has no epilogue.
-        if !cx.profile.machine.is_gpu() && cx.selection.products != Products::Library {
-            gather_products(graph, &cx.rewrites);
+        if cx.selection.products != Products::Library {
+            gather_products(graph, &cx.profile, &cx.rewrites);
         }
         Ok(())
     }),

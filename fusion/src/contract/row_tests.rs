@@ -88,6 +88,12 @@ fn on_gpu(text: &str) -> String {
     })
 }
 
+/// The cross-entropy of classes of bf16 on a GPU.
+fn loss_on_gpu(rows: i64, width: i64, classes: i64) -> String {
+    let targets = format!("i64[{rows}]");
+    on_gpu(&loss_behind(rows, width, classes)).replace(&targets, &(targets.clone() + "@cuda:0"))
+}
+
 /// A linear layer, a residual and a layer norm, whose sum is a result as well.
 fn norm_behind(rows: i64, width: i64, hidden: i64) -> String {
     format!(
@@ -217,4 +223,28 @@ fn losses_of_parts_of_rows_are_those_of_whole_rows() {
     // Logits that are returned.
     let text = loss_behind(64, 16, 150).replace("outputs %5", "outputs %5, %4");
     check(&text, &slow);
+}
+
+#[test]
+fn on_a_gpu_logits_are_not_written_for_their_loss_either() {
+    let gpu = Profile::gpu(132, 4200.0).with_clusters().with_warpgroups();
+    let (plan, _) = planned(&loss_on_gpu(8192, 768, 50_257), &gpu);
+    let logits = |v: &ValueRef| plan.graph.ty(*v).numel() == 8192 * 50_257;
+    assert!(!written_whole(&plan, 1 << 20).iter().any(logits), "{plan}");
+    assert!(plan.memory.bytes < 32 << 20);
+    // A small one is there when its loss reads it.
+    assert_eq!(planned(&loss_on_gpu(128, 768, 1000), &gpu).0.kernel_count(), 4);
+}
+
+#[test]
+fn on_a_gpu_losses_of_parts_of_rows_are_those_of_whole_rows() {
+    let mut slow = Profile::gpu(132, 4200.0).with_clusters().with_warpgroups();
+    slow.bandwidth = 0.01;
+    for (rows, classes) in [(64, 300), (128, 512), (70, 1001)] {
+        let text = loss_on_gpu(rows, 32, classes);
+        let (plan, _) = planned(&text, &slow);
+        let logits = |v: &ValueRef| plan.graph.ty(*v).numel() == rows * classes;
+        assert!(!written_whole(&plan, 0).iter().any(logits), "{rows} {classes}\n{plan}");
+        check_within(&text, &slow, 3e-2);
+    }
 }

@@ -17,8 +17,7 @@ pub(crate) fn divide_reductions<E>(
     plan: &mut dyn FnMut(Graph) -> Result<Plan, E>,
 ) -> Result<(), E> {
     let mix_order = mix_order::divided(graph, profile).into_iter().map(|form| ("mix-order", form));
-    // On a GPU a kernel over rows reads them once, and nothing else multiplies while an instance computes its epilogue.
-    let in_blocks = in_blocks(graph).filter(|_| !profile.machine.is_gpu()).map(|form| ("rows", form));
+    let in_blocks = in_blocks(graph).map(|form| ("rows", form));
     let divided: Vec<(&'static str, Graph)> = mix_order.chain(in_blocks).collect();
     if divided.is_empty() || rewrites.is_spent() {
         return Ok(());
