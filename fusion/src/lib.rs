@@ -5,6 +5,7 @@
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+mod aligned_sums;
 mod args;
 mod block_kernel;
 mod channels_last;
@@ -37,6 +38,7 @@ mod select_library;
 pub mod simplify;
 mod sliced_products;
 mod softmax;
+mod space_to_depth;
 mod text;
 mod tuple_reductions;
 mod types;

@@ -6,9 +6,11 @@
 //! primitive graph
 //!   simplify                   what simplify::PASSES lists       -> until nothing changes
 //!   slice-products             slices of products                -> products of slices
-//!   gather-products            columns of products, picked       -> products of these, on a processor
+//!   gather-products            columns of products, picked       -> products of these
 //!   tuple-reductions           reductions that need each other   -> one of tuples
 //!   select-attention           contraction, softmax, contraction -> scaled_dot_product_attention
+//!   space-to-depth             windows that do not overlap       -> views, on a GPU
+//!   align-sums                 products of unaligned rows        -> of rows that are padded, on a GPU
 //!   select-library             contractions                      -> calls of libtorch, or products and their sums
 //!   simplify-selected          as simplify
 //!   channels-last              convolutions of halves, on a GPU  -> in channels-last, where less is copied so
@@ -43,6 +45,7 @@ use std::time::{Duration, Instant};
 
 use indexmap::IndexMap;
 
+use crate::aligned_sums::align_sums;
 use crate::channels_last::library::channels_last;
 use crate::contract::{Candidate, Times, choose_counted};
 use crate::gathered_products::gather_products;
@@ -57,6 +60,7 @@ use crate::select_attention::{Facts, NoFacts, select_attention};
 use crate::select_library::select_library;
 use crate::simplify::simplify_counted;
 use crate::sliced_products::slice_products;
+use crate::space_to_depth::space_to_depth;
 use crate::tuple_reductions::tuple_reductions;
 use crate::{Prepacked, Products};
 
@@ -246,6 +250,17 @@ pub const PASSES: &[Pass] = &[
     }),
     graph("select-attention", Stage::Primitive, |graph, cx| {
         select_attention(graph, &cx.alignments, &mut *cx.facts, &cx.rewrites, &mut cx.hints);
+        Ok(())
+    }),
+    graph("space-to-depth", Stage::Primitive, |graph, cx| {
+        // Kernels of convolutions on a host read windows where they lie.
+        if cx.profile.machine.is_gpu() {
+            space_to_depth(graph, &cx.rewrites);
+        }
+        Ok(())
+    }),
+    graph("align-sums", Stage::Primitive, |graph, cx| {
+        align_sums(graph, &cx.profile, &cx.rewrites);
         Ok(())
     }),
     graph("select-library", Stage::Primitive, |graph, cx| {

@@ -45,6 +45,8 @@ mod product;
 mod products;
 mod repeated_heads;
 #[cfg(test)]
+mod rewritten_tests;
+#[cfg(test)]
 mod row_tests;
 mod schedule;
 #[cfg(test)]

@@ -14,7 +14,7 @@ use crate::plan::{Plan, StepKind};
 use crate::{Graph, Prepacked};
 
 /// The plan of a functional graph with generated products over packed weights.
-fn planned(text: &str, profile: &Profile) -> (Plan, Vec<Prepacked>) {
+pub(super) fn planned(text: &str, profile: &Profile) -> (Plan, Vec<Prepacked>) {
     let mut cx = Context::new(profile);
     cx.selection.products = Products::Generated;
     cx.selection.constants = Some(0);
@@ -70,7 +70,7 @@ fn check(text: &str, profile: &Profile) {
     check_within(text, profile, 2e-5);
 }
 
-fn check_within(text: &str, profile: &Profile, tolerance: f64) {
+pub(super) fn check_within(text: &str, profile: &Profile, tolerance: f64) {
     let (plan, packed) = planned(text, profile);
     let found = run_packed(&plan, &packed);
     for (f, e) in found.iter().flatten().zip(exact(text, profile).iter().flatten()) {
@@ -79,7 +79,7 @@ fn check_within(text: &str, profile: &Profile, tolerance: f64) {
 }
 
 /// A graph of bf16 on a GPU.
-fn on_gpu(text: &str) -> String {
+pub(super) fn on_gpu(text: &str) -> String {
     let mut parts = text.split("f32[");
     let first = parts.next().unwrap_or_default().to_owned();
     parts.fold(first, |text, part| {
