@@ -251,29 +251,40 @@ impl Indices {
         self.intern(sum)
     }
 
-    /// Rewrites `k·d·(x div d) + k·(x mod d)` to `k·x` until nothing changes.
+    /// Rewrites `k·d·(x div d) + k·(x mod d)` to `k·x`, and `k·d·((x mod n·d) div d) + k·(x mod d)` to `k·(x mod n·d)`, until
+    /// nothing changes.
     fn recombine(&mut self, linear: &mut Linear) {
-        while let Some((whole, part, factor)) = self.find_pair(linear) {
-            let Atom::Mod(x, _) = linear.terms[part].0 else { return };
+        while let Some((whole, part, factor, sum)) = self.find_pair(linear) {
             let (first, second) = (whole.max(part), whole.min(part));
             linear.terms.remove(first);
             linear.terms.remove(second);
-            let x = self.linear(x).clone();
-            add_into(linear, &x, factor);
+            add_into(linear, &sum, factor);
         }
     }
 
-    /// Positions of a quotient and a remainder that belong together, and their common factor.
-    fn find_pair(&self, linear: &Linear) -> Option<(usize, usize, i64)> {
+    /// Positions of a quotient and a remainder that belong together, their common factor, and what both are.
+    fn find_pair(&self, linear: &Linear) -> Option<(usize, usize, i64, Linear)> {
         for (part, &(atom, factor)) in linear.terms.iter().enumerate() {
             let Atom::Mod(x, d) = atom else { continue };
             let quotient = self.quotient_atom(x, d);
-            let whole = linear.terms.iter().position(|&(t, c)| t == quotient && c == factor * d);
-            if let Some(whole) = whole {
-                return Some((whole, part, factor));
+            let sum = |term: Atom| match term {
+                _ if term == quotient => Some(self.linear(x).clone()),
+                Atom::Div(y, e) if e == d => self.is_remainder(y, x, d).then(|| self.linear(y).clone()),
+                _ => None,
+            };
+            let mut terms = linear.terms.iter().enumerate().filter(|&(_, &(_, c))| c == factor * d);
+            if let Some((whole, sum)) = terms.find_map(|(at, &(term, _))| Some((at, sum(term)?))) {
+                return Some((whole, part, factor, sum));
             }
         }
         None
+    }
+
+    /// Whether `y` is `x mod n·d` for some `n`.
+    fn is_remainder(&self, y: Expr, x: Expr, d: i64) -> bool {
+        let linear = self.linear(y);
+        linear.constant == 0
+            && matches!(linear.terms[..], [(Atom::Mod(of, modulus), 1)] if of == x && modulus % d == 0)
     }
 
     /// The atom that `x div d` is kept as: nested quotients are one quotient.
@@ -425,6 +436,24 @@ mod tests {
         let (q, r) = (ix.div(x, 7), ix.rem(x, 7));
         let q7 = ix.scale(q, 7);
         assert_eq!(ix.add(q7, r), x);
+    }
+
+    #[test]
+    fn quotient_of_a_remainder_and_remainder_recombine() {
+        let mut ix = Indices::new(&[1000]);
+        let x = ix.var(Var(0));
+        let token = ix.div(x, 5);
+        let token = ix.rem(token, 28);
+        let (row, column) = (ix.div(token, 14), ix.rem(token, 14));
+        let rows = ix.scale(row, 14 * 3);
+        let all = ix.add_scaled(rows, column, 3);
+        assert_eq!(all, ix.scale(token, 3));
+        // Another modulus, which 14 does not divide.
+        let other = ix.rem(x, 27);
+        let (row, column) = (ix.div(other, 14), ix.rem(x, 14));
+        let rows = ix.scale(row, 14);
+        let all = ix.add(rows, column);
+        assert!((0..100).all(|v| ix.eval(all, &[v]) == v % 27 / 14 * 14 + v % 14));
     }
 
     #[test]

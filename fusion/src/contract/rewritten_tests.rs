@@ -19,14 +19,15 @@ fn patches(batch: i64, side: i64, patch: i64, width: i64) -> String {
            %3 = aten::conv2d(input=%0, weight=%1, bias=%2, stride=[{patch},{patch}], padding=[0,0], dilation=[1,1], groups=1) : f32[{batch},{width},{each},{each}]
            %4 = aten::flatten.using_ints(self=%3, start_dim=2, end_dim=-1) : f32[{batch},{width},{count}]
            %5 = aten::transpose.int(self=%4, dim0=1, dim1=2) : f32[{batch},{count},{width}]
-           outputs %5
+           %6 = aten::relu(self=%5) : f32[{batch},{count},{width}]
+           outputs %6
          }}"
     ))
 }
 
 #[test]
 fn convolutions_of_patches_are_a_copy_and_a_product_on_a_gpu() {
-    // What follows reads the product's rows where they lie.
+    // What follows is of the product's rows in their order: an epilogue.
     let (plan, _) = planned(&patches(64, 224, 16, 768), &gpu());
     assert_eq!((plan.kernel_count(), plan.extern_count()), (2, 0), "{plan}");
     for (batch, side, patch, width) in [(2, 16, 4, 24), (1, 27, 8, 64), (3, 8, 8, 16)] {
