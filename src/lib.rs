@@ -37,7 +37,7 @@ mod scope;
 pub mod torch;
 pub mod values;
 
-pub use engine::{Audit, CompileReport, CudaGraphs, GuardMiss, Target};
+pub use engine::{CompileReport, GuardMiss, Target};
 pub use error::Error;
 pub use explain::{
     CodeReport, EagerReport, EdgeReport, Explanation, LineReport, MachineReport, MemoryReport, PassReport,
@@ -52,7 +52,7 @@ pub use kernel::jit;
 pub use kernel::tune;
 pub use kernel::{Arg, Grid, Kernel, LaunchError};
 pub use operator::{Operator, TensorSpec};
-pub use options::{Options, Prepack, Products, Strict};
+pub use options::{Audit, CudaGraphs, Options, Prepack, Products, Strict};
 pub use scope::{Scope, scope};
 #[doc(hidden)]
 pub use tch::Tensor;

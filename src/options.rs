@@ -2,7 +2,6 @@
 
 pub use tilefuse_fusion::Products;
 
-use crate::engine::{Audit, CudaGraphs};
 use crate::hints::Hint;
 
 /// How a fused model compiles.
@@ -65,6 +64,71 @@ pub enum Strict {
     Kernels(Vec<String>),
 }
 
+/// How often calls are recorded again, to compare what the model does with what it did at first.
+///
+/// A call that is recorded runs the model itself, and its results are those of an eager call. Where the recording differs
+/// from the first one, calls of that signature run the model itself from then on, and [`Stats`](crate::Stats) has the first
+/// difference as the reason.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Audit {
+    /// Never: the model reads nothing that changes but its inputs and its parameters.
+    Never,
+    /// The 2nd, 4th, 8th, 16th call and so on of each signature.
+    #[default]
+    Exponential,
+    /// Every n-th call of each signature; 0 is never.
+    Every(u64),
+}
+
+impl std::str::FromStr for Audit {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Audit, String> {
+        match text {
+            "never" => Ok(Audit::Never),
+            "exponential" => Ok(Audit::Exponential),
+            number => number
+                .parse()
+                .map(Audit::Every)
+                .map_err(|_| format!("{text:?} is none of never, exponential, or a number of calls")),
+        }
+    }
+}
+
+/// Whether calls on CUDA launch their plan as a CUDA graph, where that is possible.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum CudaGraphs {
+    /// Where launching the steps one by one takes the host most of a call's time, which is measured in the second call that runs
+    /// the plan. A graph keeps the memory of its intermediates.
+    #[default]
+    Auto,
+    /// Never.
+    Off,
+    /// From the second call that runs the plan on.
+    Always,
+}
+
+impl CudaGraphs {
+    /// By the name that command lines and the variable `TILEFUSE_CUDA_GRAPHS` use: `auto`, `off` or `always`.
+    pub fn named(name: &str) -> Option<CudaGraphs> {
+        match name {
+            "auto" => Some(CudaGraphs::Auto),
+            "off" => Some(CudaGraphs::Off),
+            "always" => Some(CudaGraphs::Always),
+            _ => None,
+        }
+    }
+
+    /// What the variable `TILEFUSE_CUDA_GRAPHS` says, else [`CudaGraphs::Auto`].
+    pub fn from_env() -> CudaGraphs {
+        let Ok(name) = std::env::var("TILEFUSE_CUDA_GRAPHS") else { return CudaGraphs::Auto };
+        CudaGraphs::named(&name).unwrap_or_else(|| {
+            tracing::warn!("TILEFUSE_CUDA_GRAPHS is {name:?}, not auto, off or always; taken as auto");
+            CudaGraphs::Auto
+        })
+    }
+}
+
 /// Whether weights of products and convolutions on the host are prepacked. Those that were written since are packed again
 /// before they are used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -81,17 +145,6 @@ pub enum Prepack {
     Always,
     /// Nowhere.
     Never,
-}
-
-impl Prepack {
-    /// Whether any weight may be prepacked on this machine.
-    pub fn is_possible(self) -> bool {
-        match self {
-            Prepack::Tracked => crate::engine::tracks_writes(),
-            Prepack::Always => true,
-            Prepack::Never => false,
-        }
-    }
 }
 
 /// The values, as the environment and the command line name them.

@@ -13,46 +13,15 @@ use rustc_hash::FxHashMap;
 use tch::Tensor;
 
 use crate::Error;
+use crate::options::Audit;
 use crate::torch::{Arg, Event, Meta, Origin, TensorId, Trace, element_size};
 
-/// How often calls are recorded again, to compare what the model does with what it did at first.
-///
-/// A call that is recorded runs the model itself, and its results are those of an eager call. Where the recording differs
-/// from the first one, calls of that signature run the model itself from then on, and [`Stats`](crate::Stats) has the first
-/// difference as the reason.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Audit {
-    /// Never: the model reads nothing that changes but its inputs and its parameters.
-    Never,
-    /// The 2nd, 4th, 8th, 16th call and so on of each signature.
-    #[default]
-    Exponential,
-    /// Every n-th call of each signature; 0 is never.
-    Every(u64),
-}
-
-impl std::str::FromStr for Audit {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Audit, String> {
-        match text {
-            "never" => Ok(Audit::Never),
-            "exponential" => Ok(Audit::Exponential),
-            number => number
-                .parse()
-                .map(Audit::Every)
-                .map_err(|_| format!("{text:?} is none of never, exponential, or a number of calls")),
-        }
-    }
-}
-
-impl Audit {
-    fn is_due(self, call: u64) -> bool {
-        match self {
-            Audit::Never | Audit::Every(0) => false,
-            Audit::Exponential => call >= 2 && call.is_power_of_two(),
-            Audit::Every(n) => call.is_multiple_of(n),
-        }
+/// Whether a call of a signature is recorded, by its number.
+fn is_due(policy: Audit, call: u64) -> bool {
+    match policy {
+        Audit::Never | Audit::Every(0) => false,
+        Audit::Exponential => call >= 2 && call.is_power_of_two(),
+        Audit::Every(n) => call.is_multiple_of(n),
     }
 }
 
@@ -80,7 +49,7 @@ impl Audits {
             return false;
         }
         let call = self.calls.fetch_add(1, Ordering::Relaxed).saturating_add(1);
-        self.policy.is_due(call) || self.is_overdue.load(Ordering::Relaxed)
+        is_due(self.policy, call) || self.is_overdue.load(Ordering::Relaxed)
     }
 
     /// Notes whether the call that was due was recorded; if not, the next one is due.
@@ -350,7 +319,7 @@ mod tests {
 
     #[test]
     fn calls_are_due_by_the_policy() {
-        let due = |policy: Audit| (1..20).filter(|&call| policy.is_due(call)).collect::<Vec<u64>>();
+        let due = |policy: Audit| (1..20).filter(|&call| is_due(policy, call)).collect::<Vec<u64>>();
         assert_eq!(due(Audit::Never), Vec::<u64>::new());
         assert_eq!(due(Audit::Every(0)), Vec::<u64>::new());
         assert_eq!(due(Audit::Exponential), [2, 4, 8, 16]);

@@ -20,41 +20,8 @@ use tilefuse_fusion::{Dims, Op};
 use super::exec::Memory;
 use super::kernels::{Kernel, Target, kernel};
 use crate::Error;
+use crate::options::CudaGraphs;
 use crate::torch::{self, DeviceId, GraphPool, Meta, OpenPool, empty_strided, view_of};
-
-/// Whether calls on CUDA launch their plan as a CUDA graph, where that is possible.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum CudaGraphs {
-    /// Where launching the steps one by one takes the host most of a call's time, which is measured in the second call that runs
-    /// the plan. A graph keeps the memory of its intermediates.
-    #[default]
-    Auto,
-    /// Never.
-    Off,
-    /// From the second call that runs the plan on.
-    Always,
-}
-
-impl CudaGraphs {
-    /// By the name that command lines and the variable `TILEFUSE_CUDA_GRAPHS` use: `auto`, `off` or `always`.
-    pub fn named(name: &str) -> Option<CudaGraphs> {
-        match name {
-            "auto" => Some(CudaGraphs::Auto),
-            "off" => Some(CudaGraphs::Off),
-            "always" => Some(CudaGraphs::Always),
-            _ => None,
-        }
-    }
-
-    /// What the variable `TILEFUSE_CUDA_GRAPHS` says, else [`CudaGraphs::Auto`].
-    pub fn from_env() -> CudaGraphs {
-        let Ok(name) = std::env::var("TILEFUSE_CUDA_GRAPHS") else { return CudaGraphs::Auto };
-        CudaGraphs::named(&name).unwrap_or_else(|| {
-            tracing::warn!("TILEFUSE_CUDA_GRAPHS is {name:?}, not auto, off or always; taken as auto");
-            CudaGraphs::Auto
-        })
-    }
-}
 
 /// Bytes of an input up to which it is copied.
 const STAGED_BYTES: usize = 1 << 20;

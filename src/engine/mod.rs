@@ -34,12 +34,9 @@ mod step_times;
 mod tests;
 mod workspaces;
 
-pub use audit::Audit;
 pub(crate) use audit::{Audits, reason as audit_reason};
 pub(crate) use call::{Call, Returned, Structure};
 pub(crate) use compile::{Compiled, Tensors, compile, forms_after, gpu_programs, profile};
-pub use cuda_graph::CudaGraphs;
-pub(crate) use dirty::is_available as tracks_writes;
 pub(crate) use exec::Stop;
 pub use guard::GuardMiss;
 pub(crate) use guard::{Addresses, Signature, grad_needed};

@@ -12,8 +12,9 @@ use tilefuse_fusion::{DType, Panels, Prepacked};
 use super::compile::Tensors;
 use super::dirty::{self, Mappings, Watch};
 use super::exec::device_id;
+use crate::Error;
+use crate::options::Prepack;
 use crate::torch::{Meta, as_strided_of, element_size, empty_strided, states_of};
-use crate::{Error, Prepack};
 
 /// Elements of a weight whose pages are not watched that are compared at every call: a write that no version counts
 /// shows in them most likely.
@@ -27,6 +28,17 @@ const TRIES: usize = 64;
 
 /// Calls for each time that weights were written at least; with fewer, packing takes longer than it saves.
 const MIN_CALLS_PER_WRITE: u32 = 4;
+
+impl Prepack {
+    /// Whether any weight may be prepacked on this machine.
+    pub fn is_possible(self) -> bool {
+        match self {
+            Prepack::Tracked => dirty::is_available(),
+            Prepack::Always => true,
+            Prepack::Never => false,
+        }
+    }
+}
 
 /// The packed weights of all plans of a model.
 #[derive(Debug, Default)]
