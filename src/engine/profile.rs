@@ -6,7 +6,7 @@ use tilefuse_codegen::cache::Key;
 use tilefuse_fusion::Profile;
 
 use super::kernels::{Kernel, Stream, Target, device_name, kernel};
-use super::measure::{self, Remembered, in_turns};
+use super::measure::{Remembered, in_turns, median, per_call};
 use crate::Error;
 use crate::torch::{TorchPool, cuda_stream};
 
@@ -96,7 +96,7 @@ fn bandwidth(device: Device) -> Result<f64, Error> {
     let bytes: i64 = if device.is_cuda() { 1 << 30 } else { 1 << 26 };
     let source = Tensor::f_zeros([bytes], (Kind::Uint8, device)).map_err(failed)?;
     let mut target = source.f_empty_like().map_err(failed)?;
-    let us = median(device, 1, || target.f_copy_(&source).map_err(failed))?;
+    let us = call_us(device, 1, || target.f_copy_(&source).map_err(failed))?;
     Ok(2.0 * bytes as f64 / (us * 1e3))
 }
 
@@ -107,7 +107,7 @@ fn product(device: Device, kind: Kind, n: i64, depth: i64) -> Result<f64, Error>
         values.f_reshape([n, depth]).and_then(|t| t.f_to_kind(kind)).map_err(failed)
     };
     let (a, b) = (operand()?, operand()?);
-    let us = median(device, 1, || a.f_linear::<Tensor>(&b, None).map(drop).map_err(failed))?;
+    let us = call_us(device, 1, || a.f_linear::<Tensor>(&b, None).map(drop).map_err(failed))?;
     Ok(2.0 * (n * n) as f64 * depth as f64 / (us * 1e3))
 }
 
@@ -118,9 +118,9 @@ fn launch(device: Device) -> Result<f64, Error> {
             TorchPool::get().run(threads, &|_, _| {});
             Ok(())
         };
-        return median(device, 200, enter);
+        return call_us(device, 200, enter);
     };
-    median(device, 200, nothing(ordinal)?)
+    call_us(device, 200, nothing(ordinal)?)
 }
 
 /// Queues a kernel of one instance that does nothing on libtorch's current stream of a GPU, each time it is called.
@@ -136,10 +136,10 @@ pub(crate) fn nothing(ordinal: usize) -> Result<impl FnMut() -> Result<(), Error
 }
 
 /// Median microseconds of a call, of `calls` queued one after the other.
-fn median(device: Device, calls: u32, mut call: impl FnMut() -> Result<(), Error>) -> Result<f64, Error> {
-    let time = |_: usize| measure::per_call(device, calls, &mut call);
+fn call_us(device: Device, calls: u32, mut call: impl FnMut() -> Result<(), Error>) -> Result<f64, Error> {
+    let time = |_: usize| per_call(device, calls, &mut call);
     let samples = in_turns(1, time, |progress| progress.rounds < ROUNDS)?.remove(0);
-    Ok(measure::median(samples))
+    Ok(median(samples))
 }
 
 fn failed(error: tch::TchError) -> Error {
