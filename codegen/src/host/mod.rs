@@ -28,7 +28,7 @@ pub use target::Isa;
 pub use thread_pool::{Pool, Rayon, Serial};
 
 use crate::stack::with_room;
-use crate::stages::Stages;
+use crate::stages::{KernelStages, Stages};
 use crate::timing::{Stage, timed};
 use crate::{Error, Listing, Result};
 use family::Family;
@@ -330,26 +330,29 @@ fn prepared(program: &Program, target: &Target) -> Result<Program> {
 }
 
 fn generate(program: &Program, target: &Target, kind: FileType) -> Result<(Vec<u8>, Head)> {
-    let edited = Stages::get().program(program)?;
+    let stages = Stages::get().of(program);
+    let edited = stages.program(program)?;
     let program = edited.as_ref().unwrap_or(program);
-    with_room(program, || generate_one(program, target, kind))
+    with_room(program, || generate_one(program, target, kind, &stages))
 }
 
-fn generate_one(program: &Program, target: &Target, kind: FileType) -> Result<(Vec<u8>, Head)> {
-    let stages = Stages::get();
+fn generate_one(
+    program: &Program,
+    target: &Target,
+    kind: FileType,
+    stages: &KernelStages<'_>,
+) -> Result<(Vec<u8>, Head)> {
     let program = timed(Stage::Passes, || prepared(program, target))?;
     let plan = timed(Stage::Lowering, || plan::Plan::new(&program, target.registers()))?;
     let cx = inkwell::context::Context::create();
     let mut module = timed(Stage::Lowering, || emit::emit(&cx, &plan, target, false))?;
     if stages.is_active()
-        && let Some(text) =
-            stages.text(&format!("{}.host.ll", program.name), &module.print_to_string().to_string())?
+        && let Some(text) = stages.text("host.ll", &module.print_to_string().to_string())?
     {
         module = target::parse(&cx, &text)?;
     }
     // LLVM rewrites the module that it compiles.
-    stages
-        .last(&format!("{}.host.s", program.name), || target.finish(&module.clone(), FileType::Assembly))?;
+    stages.last("host.s", || target.finish(&module.clone(), FileType::Assembly))?;
     let bytes = timed(Stage::Llvm, || target.finish(&module, kind))?;
     let head = Head {
         scratch: plan.scratch,

@@ -52,7 +52,7 @@ use tilefuse_block::{Elem, Kind, OpKind, Program, ScalarFn, expand_math_except, 
 use crate::error::{Error, Result};
 use crate::listing::{self, Listing};
 use crate::stack::with_room;
-use crate::stages::Stages;
+use crate::stages::{KernelStages, Stages};
 use crate::timing::{Stage as Timed, timed};
 use assign::Assignment;
 #[cfg(test)]
@@ -106,18 +106,22 @@ impl Ptx {
 /// [`Ptx::persistent`]; parameters are passed in order, pointers as 64-bit addresses, and behind them the [`Ptx::tensor_maps`].
 pub fn compile_ptx(program: &Program, target: Target, options: &PtxOptions) -> Result<Ptx> {
     let version = target.ptx_version(options.driver)?;
-    let stages = Stages::get();
+    let stages = Stages::get().of(program);
     let edited = stages.program(program)?;
     let program = edited.as_ref().unwrap_or(program);
-    with_room(program, || compile_one(program, target, version))
+    with_room(program, || compile_one(program, target, version, &stages))
 }
 
-fn compile_one(program: &Program, target: Target, version: PtxVersion) -> Result<Ptx> {
-    let stages = Stages::get();
+fn compile_one(
+    program: &Program,
+    target: Target,
+    version: PtxVersion,
+    stages: &KernelStages<'_>,
+) -> Result<Ptx> {
     let program = &timed(Timed::Passes, || prepare(program))?;
     let plan = timed(Timed::Lowering, || fitting_plan(program, target))?;
     let mut module = timed(Timed::Lowering, || module_text(&plan, target, false))?;
-    let stage = |form: &str| format!("{}.{}.{form}", program.name, target.name());
+    let stage = |form: &str| format!("{}.{form}", target.name());
     module.text = stages.text(&stage("ll"), &module.text)?.unwrap_or(module.text);
     let text = timed(Timed::Llvm, || llvm::compile(&module.text, target, version, false))?.1;
     let text = errata::avoid(&text);

@@ -48,8 +48,8 @@ pub(crate) struct Args {
     /// Print the program after this pass, or after each pass for `all`, on standard error; can be given again.
     #[arg(long, value_name = "PASS", long_help = print_after_help())]
     print_after: Vec<String>,
-    /// Write each stage of what is compiled to files in this folder: NAME.tile, NAME.TARGET.ll, and NAME.host.s or NAME.TARGET.ptx. In
-    /// other programs the variable TILEFUSE_DUMP does.
+    /// Write each stage of what is compiled to files in this folder: STEM.tile, STEM.TARGET.ll, and STEM.host.s or STEM.TARGET.ptx,
+    /// where STEM is the name of the kernel and a digest of it. In other programs the variable TILEFUSE_DUMP does.
     #[arg(long, value_name = "DIR")]
     dump: Option<PathBuf>,
     /// Compile from the stages that are in this folder, named as --dump names them, in place of those that are made; assembly
