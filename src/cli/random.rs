@@ -64,7 +64,7 @@ pub(crate) struct Args {
     json: bool,
 }
 
-/// Runs the command; differences end it with status 1, and a rounding that `--replay` finds.
+/// Runs the command; differences end it with status 1, and a rounding, or what is not judged, that `--replay` finds.
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     // oneDNN's convolutions of bf16 by AMX read memory that nobody wrote, so that eager differs from eager. SAFETY: no other thread
     // runs yet.
@@ -100,6 +100,12 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
             report::print(&format!(
                 "seed {} rounds: {}\n{}",
                 rounded.seed, rounded.difference, rounded.program
+            ));
+        }
+        for unjudged in &tally.unjudged {
+            report::print(&format!(
+                "seed {} is not judged: {}\n{}",
+                unjudged.seed, unjudged.difference, unjudged.program
             ));
         }
         for (reason, (count, seed)) in &tally.eager {
@@ -236,6 +242,7 @@ fn replay(path: &std::path::Path, seed: u64, device: Device, show: bool) -> Resu
     match ran.outcome {
         Outcome::Different(text) => Err(Failure { message: text, status: 1 }),
         Outcome::Rounding(rounding) => Err(Failure { message: rounding.to_string(), status: 1 }),
+        Outcome::Unjudged(place) => Err(Failure { message: place, status: 1 }),
         _ => Ok(()),
     }
 }

@@ -60,6 +60,8 @@ enum Fate {
     Wrong,
     /// A result whose rounding errors are larger than eager's.
     Rounding,
+    /// A result that is not close to eager's, of random numbers, so that no run in `f64` judges it.
+    Unjudged,
     /// An error or a panic where eager works, or a plan that could not be compiled.
     Failed,
     /// The process ended, or went on beyond the limit.
@@ -178,6 +180,7 @@ fn one(at: usize, sample: &Sample, device: Device, eager: bool) -> Line {
         Outcome::Different(text) if text.contains("failed: ") => (Fate::Failed, text),
         Outcome::Different(text) => (Fate::Wrong, text),
         Outcome::Rounding(rounding) => (Fate::Rounding, rounding.to_string()),
+        Outcome::Unjudged(place) => (Fate::Unjudged, place),
         Outcome::Same { .. } => ran.eager.map_or((Fate::Right, String::new()), |r| (Fate::Eager, r)),
     };
     line

@@ -56,6 +56,8 @@ pub enum Outcome {
     BothFail,
     /// Numbers differed by more than repeated runs with random rounding errors do, but the error is small.
     Rounding(Rounding),
+    /// Results that no run in `f64` judges, since it would draw other random numbers, are not close to eager's: which.
+    Unjudged(String),
     /// In what they differ.
     Different(String),
 }
@@ -127,7 +129,7 @@ pub fn check_on<S: Subject>(
     let state = Arc::new(AtomicBool::new(false));
     let subject = wrap(model(program, &held, &state)?);
     let mut noisy = false;
-    let mut rounding = None;
+    let (mut rounding, mut unjudged) = (None, None);
     let mut earlier: Option<(&[Tensor], Vec<Tensor>)> = None;
     let mut rejected = 0;
     for &(run, draw) in draws {
@@ -146,6 +148,7 @@ pub fn check_on<S: Subject>(
             }
             Outcome::Same { noisy: more } => noisy |= more,
             Outcome::Rounding(found) => rounding = rounding.or(Some(found)),
+            Outcome::Unjudged(place) => unjudged = unjudged.or(Some(place)),
         }
         // What eager gives is no plan's result to the bit.
         let is_of_plan = subject.given_by_eager() == by_eager;
@@ -176,7 +179,12 @@ pub fn check_on<S: Subject>(
             return Ok((outcome, subject));
         }
     }
-    Ok((rounding.map_or(Outcome::Same { noisy }, Outcome::Rounding), subject))
+    let outcome = match (unjudged, rounding) {
+        (Some(place), _) => Outcome::Unjudged(place),
+        (None, Some(rounding)) => Outcome::Rounding(rounding),
+        (None, None) => Outcome::Same { noisy },
+    };
+    Ok((outcome, subject))
 }
 
 /// Holds libtorch's generators, which are the process's, where a program may draw random numbers.
@@ -463,8 +471,7 @@ impl Trial<'_> {
         Ok(rounding.map_or(Outcome::Same { noisy: noise.is_some() }, Outcome::Rounding))
     }
 
-    /// Judges results where no `f64` run draws the same random numbers: the error of eager is
-    /// not known, so that what is not close is a rounding to be looked at.
+    /// Judges results where no `f64` run draws the same random numbers: the error of eager is not known.
     fn without_f64(&self, eager: &Left, ours: &Left, open: &[usize]) -> Outcome {
         let far = open.iter().find(|&&at| {
             let (Some(e), Some(o)) = (eager.get(at), ours.get(at)) else { return true };
@@ -475,16 +482,11 @@ impl Trial<'_> {
             some && largest(&(&e - &o)) > 1e-2 * largest(&e).max(1.0)
         });
         let Some(&at) = far else { return Outcome::Same { noisy: true } };
-        let place = format!("{} run: {}", self.run, self.place(at));
-        let unknown = f64::NAN;
-        Outcome::Rounding(Rounding {
-            place,
-            max_abs: unknown,
-            ours: unknown,
-            eager: unknown,
-            noise: unknown,
-            relative: unknown,
-        })
+        Outcome::Unjudged(format!(
+            "{} run: {}: not close, and it draws random numbers",
+            self.run,
+            self.place(at)
+        ))
     }
 
     /// The difference of the first of the results `open`, where the program does not run in `f64`.

@@ -59,7 +59,7 @@ pub fn finds(fault: Fault, seed: u64, device: Device) -> Option<bool> {
         Ok(Ok(ran)) => match (ran.outcome, ran.eager) {
             (Outcome::Different(_), _) => Some(true),
             (Outcome::BothFail, _) | (_, Some(_)) => None,
-            (Outcome::Same { .. } | Outcome::Rounding(_), None) => Some(false),
+            (Outcome::Same { .. } | Outcome::Rounding(_) | Outcome::Unjudged(_), None) => Some(false),
         },
         Ok(Err(Error::NotPlanted)) => None,
         Ok(Err(_)) | Err(_) => Some(true),

@@ -283,6 +283,8 @@ pub struct Tally {
     pub noisy: usize,
     /// Programs whose rounding differs by more than that, by a small part of the values.
     pub rounded: Vec<Failed>,
+    /// Programs that draw random numbers and are not close to eager.
+    pub unjudged: Vec<Failed>,
     /// Programs that ran eager, by reason: how many, and the seed of one.
     pub eager: BTreeMap<String, (usize, u64)>,
     /// Programs that differ from eager.
@@ -319,13 +321,14 @@ impl Tally {
         let ran = run_fused(&program, seed, device)?;
         self.programs += 1;
         match &ran.outcome {
-            Outcome::Different(_) | Outcome::Rounding(_) => {
+            Outcome::Different(_) | Outcome::Rounding(_) | Outcome::Unjudged(_) => {
                 self.lose(device);
                 let tries = if self.device_lost { 0 } else { tries };
                 let (outcome, program) = smallest(&ran.outcome, &program, seed, device, tries);
                 let failed = |difference| Failed { seed, difference, program: program.to_string() };
                 match outcome {
                     Outcome::Rounding(rounding) => self.rounded.push(failed(rounding.to_string())),
+                    Outcome::Unjudged(place) => self.unjudged.push(failed(place)),
                     Outcome::Different(difference) => self.failed.push(failed(difference)),
                     _ => {}
                 }
@@ -363,6 +366,7 @@ impl Tally {
             self.count_eager(&reason, count, seed);
         }
         self.rounded.extend(other.rounded);
+        self.unjudged.extend(other.unjudged);
         self.failed.extend(other.failed);
         self.device_lost |= other.device_lost;
     }
@@ -372,7 +376,7 @@ impl Tally {
         let lost = if self.device_lost { "; the device was lost" } else { "" };
         format!(
             "{} programs, {} fused with {} operators in {} kernels and {} libtorch calls; {} rejected by both, {} eager, \
-             {} with more rounding, {} roundings, {} differences{lost}",
+             {} with more rounding, {} roundings, {} not judged, {} differences{lost}",
             self.programs,
             self.fused,
             self.operators,
@@ -382,6 +386,7 @@ impl Tally {
             self.eager.values().map(|e| e.0).sum::<usize>(),
             self.noisy,
             self.rounded.len(),
+            self.unjudged.len(),
             self.failed.len()
         )
     }
@@ -419,7 +424,7 @@ fn alike(a: &Outcome, b: &Outcome) -> bool {
     let failed = |t: &str| ["failed:", "not run:"].iter().any(|word| t.contains(word));
     let rejects = |t: &str| t.contains("eager rejects");
     match (a, b) {
-        (Outcome::Rounding(_), Outcome::Rounding(_)) => true,
+        (Outcome::Rounding(_), Outcome::Rounding(_)) | (Outcome::Unjudged(_), Outcome::Unjudged(_)) => true,
         (Outcome::Different(a), Outcome::Different(b)) => {
             failed(a) == failed(b) && rejects(a) == rejects(b) && (!failed(a) || rough(a) == rough(b))
         }

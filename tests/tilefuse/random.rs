@@ -79,6 +79,9 @@ fn an_error_is_a_rounding_only_if_it_is_small() {
         check(&text.parse().unwrap(), 1, Device::Cpu, wrap).unwrap().0
     };
     let exp = |kind, absolute| of(kind, "%1 = exp(%0)", absolute, 0.0);
+    // No run in `f64` draws the same numbers.
+    let drawn = of("f32", "%1 = dropout(%0, 0.5, true)", 3.95, 0.0);
+    assert!(matches!(drawn, Outcome::Unjudged(_)), "{drawn:?}");
     assert_eq!(exp("f32", 0.0), Outcome::Same { noisy: false });
     for kind in ["f32", "f64", "bf16"] {
         assert!(matches!(exp(kind, 3.95), Outcome::Different(_)), "{kind}: {:?}", exp(kind, 3.95));
@@ -302,13 +305,13 @@ fn assert_fused_equals_eager(tally: &Tally) {
     let text = |failed: &tilefuse::random::Failed| {
         format!("seed {}: {}\n{}", failed.seed, failed.difference, failed.program)
     };
-    for rounded in &tally.rounded {
-        println!("{}", text(rounded));
+    for open in tally.rounded.iter().chain(&tally.unjudged) {
+        println!("{}", text(open));
     }
     let failed: Vec<_> = tally.failed.iter().map(text).collect();
     assert!(failed.is_empty(), "{} programs differ from eager:\n{}", failed.len(), failed.join("\n"));
     // A reduction may add in an order of larger error than eager's.
-    let rounded = tally.rounded.len();
+    let rounded = tally.rounded.len() + tally.unjudged.len();
     assert!(rounded * 250 <= tally.programs, "{rounded} programs round more than eager");
     assert!(tally.fused * 10 >= tally.programs * 8, "only {} of {} ran fused", tally.fused, tally.programs);
     assert!(tally.rejected * 20 <= tally.programs, "{} of {} were rejected", tally.rejected, tally.programs);
