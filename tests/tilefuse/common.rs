@@ -2,7 +2,7 @@
 
 use std::io::Write as _;
 use std::path::PathBuf;
-use std::sync::{LazyLock, Once, RwLock};
+use std::sync::{LazyLock, Once, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use tch::{Device, Kind};
 
@@ -108,6 +108,19 @@ pub(crate) fn is_alone(test: &str) -> bool {
     false
 }
 
+/// A lock among tests. One that panics with it has failed, and no other does for that.
+pub(crate) struct TestLock(RwLock<()>);
+
+impl TestLock {
+    pub(crate) fn read(&self) -> RwLockReadGuard<'_, ()> {
+        self.0.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn write(&self) -> RwLockWriteGuard<'_, ()> {
+        self.0.write().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
 /// Held for writing by tests that change libtorch's number of threads, on which plans depend, and for reading by those
 /// that count plans.
-pub(crate) static THREADS: RwLock<()> = RwLock::new(());
+pub(crate) static THREADS: TestLock = TestLock(RwLock::new(()));

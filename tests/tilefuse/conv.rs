@@ -149,7 +149,7 @@ fn neighbours_become_part_of_the_kernel() {
 #[test]
 fn threads_do_not_change_results() {
     setup();
-    let _threads = crate::common::THREADS.write().unwrap();
+    let _threads = crate::common::THREADS.write();
     let _no_grad = tch::no_grad_guard();
     let before = tch::get_num_threads();
     let (x, w) = (random(&[1, 32, 28, 28], Kind::Float), random(&[64, 32, 3, 3], Kind::Float));

@@ -97,7 +97,7 @@ fn channels_last(x: &Tensor) -> Tensor {
 fn whole_networks_agree_with_sums_in_doubles() {
     setup();
     let _no_grad = tch::no_grad_guard();
-    let _threads = THREADS.read().unwrap();
+    let _threads = THREADS.read();
     for kind in [Kind::Float, Kind::Double] {
         for averages in [true, false] {
             for (batch, size) in [(1, [32, 32]), (2, [57, 31]), (1, [7, 5]), (0, [32, 32])] {
@@ -173,7 +173,7 @@ fn on_a_gpu_convolutions_are_in_channels_last() {
 fn images_lie_at_any_strides() {
     setup();
     let _no_grad = tch::no_grad_guard();
-    let _threads = THREADS.read().unwrap();
+    let _threads = THREADS.read();
     for averages in [true, false] {
         let whole = image(2, [40, 44], Kind::Float);
         let inputs = [
@@ -194,7 +194,7 @@ fn images_lie_at_any_strides() {
 fn a_write_shows_in_the_next_call() {
     setup();
     let _no_grad = tch::no_grad_guard();
-    let _threads = THREADS.read().unwrap();
+    let _threads = THREADS.read();
     let (fused, x) = (fused(Kind::Float, true), image(1, [32, 32], Kind::Float));
     check(&fused, &x);
     check(&fused, &x);
@@ -209,7 +209,7 @@ fn a_write_shows_in_the_next_call() {
 #[test]
 fn threads_do_not_change_results() {
     setup();
-    let _threads = THREADS.write().unwrap();
+    let _threads = THREADS.write();
     let _no_grad = tch::no_grad_guard();
     let before = tch::get_num_threads();
     let (fused, x) = (fused(Kind::Float, true), image(2, [61, 64], Kind::Float));
@@ -240,7 +240,7 @@ fn threads_do_not_change_results() {
 fn numbers_that_are_not_finite_stay_where_they_are_read() {
     setup();
     let _no_grad = tch::no_grad_guard();
-    let _threads = THREADS.read().unwrap();
+    let _threads = THREADS.read();
     let fused = fused(Kind::Float, false);
     let x = image(1, [64, 64], Kind::Float);
     let _ = x.narrow(2, 0, 1).narrow(3, 0, 1).fill_(f64::NAN);
@@ -257,7 +257,7 @@ fn numbers_that_are_not_finite_stay_where_they_are_read() {
 fn windows() {
     setup();
     let _no_grad = tch::no_grad_guard();
-    let _threads = THREADS.read().unwrap();
+    let _threads = THREADS.read();
     let forms = [
         (3, 2, 1, 1, false),
         (2, 2, 0, 1, false),
@@ -297,7 +297,7 @@ fn windows() {
 fn averages_over_windows_are_those_of_eager() {
     setup();
     let _no_grad = tch::no_grad_guard();
-    let _threads = THREADS.read().unwrap();
+    let _threads = THREADS.read();
     // Kernel, stride, padding, whether windows are rounded up and count padding, and a divisor.
     let forms: [(i64, i64, i64, bool, bool, Option<i64>); 8] = [
         (2, 2, 0, false, true, None),

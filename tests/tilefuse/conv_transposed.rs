@@ -144,7 +144,7 @@ fn check(case: Case, kind: Kind, neighbours: bool) {
 fn strides_paddings_dilations_and_groups() {
     setup();
     let _no_grad = tch::no_grad_guard();
-    let _threads = THREADS.read().unwrap();
+    let _threads = THREADS.read();
     let cases = [
         PLAIN,
         Case { kernel: [2, 2], padding: 0, ..PLAIN },
@@ -177,7 +177,7 @@ fn strides_paddings_dilations_and_groups() {
 fn groups_of_no_whole_vectors() {
     setup();
     let _no_grad = tch::no_grad_guard();
-    let _threads = THREADS.read().unwrap();
+    let _threads = THREADS.read();
     let each = Case { filters: 12, groups: 12, ..PLAIN };
     let grouped = Case { filters: 20, groups: 4, ..PLAIN };
     let cases = [
@@ -215,7 +215,7 @@ fn groups_of_no_whole_vectors() {
 fn groups_at_strides() {
     setup();
     let _no_grad = tch::no_grad_guard();
-    let _threads = THREADS.read().unwrap();
+    let _threads = THREADS.read();
     let model = |(): &(), x: &[Tensor]| {
         let none = None::<&Tensor>;
         let filters = x[1].expand([8, 1, 12], false);
@@ -248,7 +248,7 @@ fn groups_at_strides() {
 fn a_filter_for_each_channel() {
     setup();
     let _no_grad = tch::no_grad_guard();
-    let _threads = THREADS.read().unwrap();
+    let _threads = THREADS.read();
     let weights = vec![
         random(&[20, 3, 1, 1], Kind::Float),
         random(&[20, 1, 3, 3], Kind::Float),
@@ -283,7 +283,7 @@ fn a_filter_for_each_channel() {
 fn one_axis_and_three() {
     setup();
     let _no_grad = tch::no_grad_guard();
-    let _threads = THREADS.read().unwrap();
+    let _threads = THREADS.read();
     let row = random(&[6, 5, 4], Kind::Float);
     let cube = random(&[6, 5, 3, 2, 4], Kind::Float);
     let (x, y) = (random(&[2, 6, 13], Kind::Float), random(&[1, 6, 4, 5, 6], Kind::Float));
@@ -316,7 +316,7 @@ fn one_axis_and_three() {
 fn filters_that_are_no_weights() {
     setup();
     let _no_grad = tch::no_grad_guard();
-    let _threads = THREADS.read().unwrap();
+    let _threads = THREADS.read();
     let model = |(): &(), x: &[Tensor]| {
         let (none, two) = (None::<&Tensor>, |n: i64| [n, n]);
         let y = x[0].conv_transpose2d(&x[1].transpose(0, 1), none, two(2), two(1), two(1), 2, two(1));
@@ -350,7 +350,7 @@ fn filters_that_are_no_weights() {
 fn a_write_shows_in_the_next_call() {
     setup();
     let _no_grad = tch::no_grad_guard();
-    let _threads = THREADS.read().unwrap();
+    let _threads = THREADS.read();
     for case in [PLAIN, Case { groups: 3, filters: 96, ..PLAIN }] {
         let fused = fused(Model::new(case, Kind::Float, true), Products::Generated);
         let x = fused.model().image(Kind::Float);
@@ -364,7 +364,7 @@ fn a_write_shows_in_the_next_call() {
 #[test]
 fn threads_do_not_change_results() {
     setup();
-    let _threads = THREADS.write().unwrap();
+    let _threads = THREADS.write();
     let _no_grad = tch::no_grad_guard();
     let before = tch::get_num_threads();
     let model = Model::new(Case { image: [23, 37], ..PLAIN }, Kind::Float, true);
@@ -410,7 +410,7 @@ fn rmse(a: &Tensor, b: &Tensor) -> f64 {
 fn sums_err_no_more_than_eager_s() {
     setup();
     let _no_grad = tch::no_grad_guard();
-    let _threads = THREADS.read().unwrap();
+    let _threads = THREADS.read();
     let mut worse = Vec::new();
     for groups in [1, 2, 8, 16, 64] {
         for (channels, filters, kernel, stride) in

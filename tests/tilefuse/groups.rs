@@ -74,7 +74,7 @@ const SHAPES: [[i64; 3]; 9] = [
 fn layers_of_bf16_are_as_exact_as_their_result() {
     setup();
     let _no_grad = tch::no_grad_guard();
-    let _threads = THREADS.read().unwrap();
+    let _threads = THREADS.read();
     for [m, n, k] in SHAPES {
         let rows = [
             draw(&[m, k]),
@@ -99,7 +99,7 @@ fn layers_of_bf16_are_as_exact_as_their_result() {
 fn weights_of_bf16_lie_in_any_order() {
     setup();
     let _no_grad = tch::no_grad_guard();
-    let _threads = THREADS.read().unwrap();
+    let _threads = THREADS.read();
     for [m, n, k] in SHAPES {
         for weight in [draw(&[k, n]), draw(&[n, k]).tr(), draw(&[k, n + 5]).narrow(1, 3, n)] {
             let forward = |layer: &Layer, x: &Tensor| x.matmul(&layer.weight) + &layer.bias;
@@ -117,7 +117,7 @@ fn weights_of_bf16_lie_in_any_order() {
 fn what_is_not_finite_stays_so() {
     setup();
     let _no_grad = tch::no_grad_guard();
-    let _threads = THREADS.read().unwrap();
+    let _threads = THREADS.read();
     for k in [20, 64] {
         let forward = |layer: &Layer, x: &Tensor| x.linear(&layer.weight, Some(&layer.bias));
         let layer = Layer { weight: draw(&[7, k]), bias: draw(&[7]), forward };
@@ -137,7 +137,7 @@ fn what_is_not_finite_stays_so() {
 fn threads_do_not_change_the_bits() {
     setup();
     let _no_grad = tch::no_grad_guard();
-    let _threads = THREADS.write().unwrap();
+    let _threads = THREADS.write();
     let before = tch::get_num_threads();
     for [m, n, k] in [[100, 130, 256], [197, 70, 40], [17, 33, 65]] {
         let (x, weight, bias) = (draw(&[m, k]), draw(&[n, k]), draw(&[n]));
@@ -156,7 +156,7 @@ fn threads_do_not_change_the_bits() {
 fn products_of_bytes_are_exact() {
     setup();
     let _no_grad = tch::no_grad_guard();
-    let _threads = THREADS.read().unwrap();
+    let _threads = THREADS.read();
     for [m, n, k] in SHAPES.into_iter().chain([[1, 33, 65], [2, 16, 64]]) {
         for weight in [bytes(&[k, n]), bytes(&[n, k]).tr(), bytes(&[k, n + 5]).narrow(1, 3, n)] {
             for x in [bytes(&[m, k]), bytes(&[k, m]).tr(), bytes(&[m, k + 3]).narrow(1, 2, k)] {
@@ -175,7 +175,7 @@ fn products_of_bytes_are_exact() {
 fn bytes_that_are_scaled_are_one_kernel() {
     setup();
     let _no_grad = tch::no_grad_guard();
-    let _threads = THREADS.read().unwrap();
+    let _threads = THREADS.read();
     let forward = |layer: &Layer, x: &Tensor| {
         (x.internal_int_mm(&layer.weight).to_kind(Kind::Float) * 0.015625 + &layer.bias).relu()
     };
@@ -195,7 +195,7 @@ fn bytes_that_are_scaled_are_one_kernel() {
 fn products_of_bytes_in_bytes_are_those_of_libtorch() {
     setup();
     let _no_grad = tch::no_grad_guard();
-    let _threads = THREADS.read().unwrap();
+    let _threads = THREADS.read();
     let forward = |layer: &Layer, x: &Tensor| x.matmul(&layer.weight) + 1;
     let layer = Layer { weight: bytes(&[33, 20]), bias: bytes(&[20]), forward };
     let x = bytes(&[9, 33]);

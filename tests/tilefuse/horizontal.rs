@@ -28,7 +28,7 @@ struct TwoThreads {
 
 impl TwoThreads {
     fn new() -> TwoThreads {
-        let changing = THREADS.write().unwrap();
+        let changing = THREADS.write();
         let before = tch::get_num_threads();
         tch::set_num_threads(2);
         TwoThreads { before, _changing: changing }

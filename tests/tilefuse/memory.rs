@@ -94,7 +94,7 @@ fn parallel_layer(x: &[Tensor]) -> Vec<Tensor> {
 fn plans_of_other_models_hold_no_more_than_eager() {
     setup();
     let _no_grad = tch::no_grad_guard();
-    let _threads = crate::common::THREADS.read().unwrap();
+    let _threads = crate::common::THREADS.read();
     let draw = |shape: &[i64]| Tensor::randn(shape, *F32) * (0.3 / (shape[shape.len() - 1] as f64).sqrt());
     let square = || draw(&[128, 128]);
     type Model = fn(&[Tensor]) -> Vec<Tensor>;

@@ -72,7 +72,7 @@ fn chained(plan: &Explanation) -> Vec<String> {
 fn check(model: Model, inputs: &[Tensor], kernels: usize) {
     setup();
     let _no_grad = tch::no_grad_guard();
-    let _threads = THREADS.write().unwrap();
+    let _threads = THREADS.write();
     let before = tch::get_num_threads();
     let eager = model(inputs);
     let wide: Vec<Tensor> = inputs.iter().map(|x| x.to_kind(Kind::Double)).collect();
@@ -126,7 +126,7 @@ fn rows_go_from_a_convolution_to_pooling_in_blocks() {
 fn blocks_take_less_memory() {
     setup();
     let _no_grad = tch::no_grad_guard();
-    let _threads = THREADS.write().unwrap();
+    let _threads = THREADS.write();
     let before = tch::get_num_threads();
     let inputs = [draw(&[16_384, 64], 1.0), draw(&[256, 64], 0.1), draw(&[64, 256], 0.1), draw(&[256], 1.0)];
     let (_, plan) = run(perceptron, &inputs, 2);

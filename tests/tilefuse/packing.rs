@@ -49,7 +49,7 @@ fn packed_bytes(fused: &Fused<Model>, x: &Tensor) -> u64 {
 fn results_are_those_of_the_weights_as_they_lie() {
     setup();
     let _no_grad = tch::no_grad_guard();
-    let _threads = THREADS.read().unwrap();
+    let _threads = THREADS.read();
     for shape in [[65, 33], [64, 32], [7, 5], [100, 130]] {
         for rows in [3, 8, 40] {
             let x = Tensor::randn([rows, shape[1]], F32);
@@ -76,7 +76,7 @@ fn results_are_those_of_the_weights_as_they_lie() {
 fn writes_that_nothing_counts_show_in_the_next_call() {
     setup();
     let _no_grad = tch::no_grad_guard();
-    let _threads = THREADS.read().unwrap();
+    let _threads = THREADS.read();
     for products in [Products::Library, Products::Generated, Products::Predicted, Products::Measured] {
         // Compared with a copy, and of pages that are watched.
         for [wide, narrow] in [[65, 33], [300, 130]] {
@@ -113,7 +113,7 @@ fn writes_that_nothing_counts_show_in_the_next_call() {
 fn weights_that_a_file_has_are_not_prepacked() {
     setup();
     let _no_grad = tch::no_grad_guard();
-    let _threads = THREADS.read().unwrap();
+    let _threads = THREADS.read();
     let shape = [300, 130];
     let file = tempfile::NamedTempFile::new().unwrap();
     let mut model = Model::new(shape);
@@ -141,7 +141,7 @@ fn weights_that_a_file_has_are_not_prepacked() {
 fn a_write_shows_in_the_next_call() {
     setup();
     let _no_grad = tch::no_grad_guard();
-    let _threads = THREADS.read().unwrap();
+    let _threads = THREADS.read();
     let x = Tensor::randn([9, 33], F32);
     let fused = fused([65, 33], Prepack::Always);
     check(&fused, &x);
@@ -164,7 +164,7 @@ fn a_write_shows_in_the_next_call() {
 fn all_plans_of_a_model_read_the_same_copies() {
     setup();
     let _no_grad = tch::no_grad_guard();
-    let _threads = THREADS.read().unwrap();
+    let _threads = THREADS.read();
     let fused = fused([65, 33], Prepack::Always);
     let inputs: Vec<Tensor> = (3..9).map(|rows| Tensor::randn([rows, 33], F32)).collect();
     for x in &inputs {
@@ -189,7 +189,7 @@ fn all_plans_of_a_model_read_the_same_copies() {
 fn weights_that_are_written_at_every_call_are_not_packed_for_long() {
     setup();
     let _no_grad = tch::no_grad_guard();
-    let _threads = THREADS.read().unwrap();
+    let _threads = THREADS.read();
     let x = Tensor::randn([9, 33], F32);
     let fused = fused([65, 33], Prepack::Always);
     for _ in 0..12 {
@@ -205,7 +205,7 @@ fn weights_that_are_written_at_every_call_are_not_packed_for_long() {
 fn threads_do_not_change_the_bits() {
     setup();
     let _no_grad = tch::no_grad_guard();
-    let _threads = THREADS.write().unwrap();
+    let _threads = THREADS.write();
     let before = tch::get_num_threads();
     let (x, fused) = (Tensor::randn([70, 33], F32), fused([300, 33], Prepack::Always));
     let _ = call(&fused, &x);

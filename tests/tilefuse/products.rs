@@ -49,7 +49,7 @@ fn mlp_inputs(rows: i64, kind: Kind) -> Vec<Tensor> {
 fn a_perceptron_is_two_kernels_and_no_call() {
     setup();
     let _no_grad = tch::no_grad_guard();
-    let _threads = THREADS.write().unwrap();
+    let _threads = THREADS.write();
     // More threads may share the summed dimension of a product, whose parts take another kernel.
     let before = tch::get_num_threads();
     tch::set_num_threads(2);
@@ -311,7 +311,7 @@ fn on_a_gpu_attention_is_one_kernel() {
 fn threads_do_not_change_the_bits() {
     setup();
     let _no_grad = tch::no_grad_guard();
-    let _threads = THREADS.write().unwrap();
+    let _threads = THREADS.write();
     let before = tch::get_num_threads();
     let inputs = mlp_inputs(40, Kind::Float);
     let with = |threads: i32| {
@@ -327,7 +327,7 @@ fn threads_do_not_change_the_bits() {
 fn transposed_batched_and_strided_operands_are_read_where_they_lie() {
     setup();
     let _no_grad = tch::no_grad_guard();
-    let _threads = THREADS.read().unwrap();
+    let _threads = THREADS.read();
     let models: [(Function, &[i64], &[i64]); 6] = [
         (|x| vec![x[0].mm(&x[1].tr())], &[17, 65], &[33, 65]),
         (|x| vec![x[0].tr().mm(&x[1])], &[65, 17], &[65, 33]),
@@ -349,7 +349,7 @@ fn transposed_batched_and_strided_operands_are_read_where_they_lie() {
 fn operands_are_packed_in_no_more_than_eager_holds() {
     setup();
     let _no_grad = tch::no_grad_guard();
-    let _threads = THREADS.write().unwrap();
+    let _threads = THREADS.write();
     let inputs = [draw(&[515, 257], Kind::Double), draw(&[257, 300], Kind::Double)];
     let model: Function = |x| vec![x[0].mm(&x[1])];
     let plan = |workspace_bytes: u64| {
@@ -369,7 +369,7 @@ fn operands_are_packed_in_no_more_than_eager_holds() {
 fn operands_of_many_rows_are_packed_first() {
     setup();
     let _no_grad = tch::no_grad_guard();
-    let _threads = THREADS.write().unwrap();
+    let _threads = THREADS.write();
     let before = tch::get_num_threads();
     let models: [(Function, &[i64], &[i64]); 6] = [
         (|x| vec![x[0].mm(&x[1])], &[515, 257], &[257, 300]),
@@ -410,7 +410,7 @@ fn operands_of_many_rows_are_packed_first() {
 fn what_is_not_finite_stays_so() {
     setup();
     let _no_grad = tch::no_grad_guard();
-    let _threads = THREADS.read().unwrap();
+    let _threads = THREADS.read();
     let model: Function = |x| vec![x[0].linear(&x[1], None::<&Tensor>)];
     for rows in [1, 5, 600] {
         let x = Tensor::zeros([rows, 20], (Kind::Float, Device::Cpu));
@@ -428,7 +428,7 @@ fn what_is_not_finite_stays_so() {
 fn the_plan_gives_both_times() {
     setup();
     let _no_grad = tch::no_grad_guard();
-    let _threads = THREADS.read().unwrap();
+    let _threads = THREADS.read();
     let inputs = mlp_inputs(17, Kind::Float);
     let (found, plan) = run(&fused(mlp, Products::Measured), &inputs);
     assert!(error(&found, mlp, &inputs) < 1e-5);
@@ -441,7 +441,7 @@ fn the_plan_gives_both_times() {
 fn every_spelling_of_a_product_is_one() {
     setup();
     let _no_grad = tch::no_grad_guard();
-    let _threads = THREADS.read().unwrap();
+    let _threads = THREADS.read();
     // Model, shapes, kernels and calls.
     type Spelling = (Function, &'static [&'static [i64]], [usize; 2]);
     let spellings: [Spelling; 16] = [

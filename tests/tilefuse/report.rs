@@ -122,7 +122,7 @@ fn a_profile_has_a_time_for_each_step_and_operator() {
     }
     crate::common::setup();
     let _no_grad = tch::no_grad_guard();
-    let _threads = crate::common::THREADS.read().unwrap();
+    let _threads = crate::common::THREADS.read();
     let x = tch::Tensor::randn([64, 512], *crate::common::F32);
     let model = |x: &tch::Tensor| {
         let noise = x.rand_like();

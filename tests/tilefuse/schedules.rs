@@ -27,7 +27,7 @@ fn schedules(plan: &Explanation) -> Vec<ScheduleReport> {
 fn tuned_twice(model: Model, inputs: &[Tensor]) -> [Vec<ScheduleReport>; 3] {
     setup();
     let _no_grad = tch::no_grad_guard();
-    let _threads = crate::common::THREADS.read().unwrap();
+    let _threads = crate::common::THREADS.read();
     let eager = model(inputs);
     [true, true, false].map(|tune| {
         let fused = fused(model, tune);

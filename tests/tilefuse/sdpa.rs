@@ -73,7 +73,7 @@ fn heads(queries: i64, keys: i64, width: i64, kind: Kind) -> Vec<Tensor> {
 fn attention_is_one_kernel_and_no_call() {
     setup();
     let _no_grad = tch::no_grad_guard();
-    let _threads = THREADS.read().unwrap();
+    let _threads = THREADS.read();
     for kind in [Kind::Float, Kind::Double, Kind::BFloat16, Kind::Half] {
         let shapes = [(1, 37, 16), (9, 9, 8), (33, 70, 40), (128, 128, 64), (197, 197, 33), (90, 150, 129)];
         for (queries, keys, width) in shapes {
@@ -88,7 +88,7 @@ fn attention_is_one_kernel_and_no_call() {
 fn threads_do_not_change_the_bits() {
     setup();
     let _no_grad = tch::no_grad_guard();
-    let _threads = THREADS.write().unwrap();
+    let _threads = THREADS.write();
     let before = tch::get_num_threads();
     let wide = [(130, 130, 128, Kind::BFloat16), (97, 140, 200, Kind::BFloat16)];
     for (queries, keys, width, kind) in
@@ -112,7 +112,7 @@ fn threads_do_not_change_the_bits() {
 fn tensors_are_read_where_they_lie() {
     setup();
     let _no_grad = tch::no_grad_guard();
-    let _threads = THREADS.read().unwrap();
+    let _threads = THREADS.read();
     let packed: Attend = |x| {
         let parts = x[0].view([2, 20, 3, 4, 16]).permute([2, 0, 3, 1, 4]).unbind(0);
         plain(&parts).transpose(1, 2).reshape([2, 20, 64])
@@ -145,7 +145,7 @@ fn repeat_kv(xs: &Tensor, times: i64) -> Tensor {
 fn heads_that_are_repeated_are_read_where_they_lie() {
     setup();
     let _no_grad = tch::no_grad_guard();
-    let _threads = THREADS.read().unwrap();
+    let _threads = THREADS.read();
     let called: Attend = |x| plain(&[x[0].shallow_clone(), repeat_kv(&x[1], 4), repeat_kv(&x[2], 4)]);
     let written: Attend = |x| {
         let scores = x[0].matmul(&repeat_kv(&x[1], 4).transpose(2, 3)) * 0.25;
@@ -184,7 +184,7 @@ fn heads_that_are_repeated_are_read_where_they_lie() {
 fn wide_heads_are_laid_out_in_pairs() {
     setup();
     let _no_grad = tch::no_grad_guard();
-    let _threads = THREADS.read().unwrap();
+    let _threads = THREADS.read();
     let rows = || draw(&[2, 3, 200, 128], Kind::BFloat16);
     let inputs = [draw(&[2, 6, 200, 128], Kind::BFloat16), rows(), rows()];
     check(shared, &inputs);
@@ -199,7 +199,7 @@ fn wide_heads_are_laid_out_in_pairs() {
 fn threads_do_not_change_the_bits_of_few_queries() {
     setup();
     let _no_grad = tch::no_grad_guard();
-    let _threads = THREADS.write().unwrap();
+    let _threads = THREADS.write();
     let before = tch::get_num_threads();
     for (heads, few, queries, keys) in [(1, 1, 1, 1000), (3, 3, 1, 777), (8, 2, 1, 300), (2, 2, 3, 515)] {
         let rows = || draw(&[1, few, keys, 16], Kind::Float);
@@ -219,7 +219,7 @@ fn threads_do_not_change_the_bits_of_few_queries() {
 fn ranges_of_keys_are_combined() {
     setup();
     let _no_grad = tch::no_grad_guard();
-    let _threads = THREADS.write().unwrap();
+    let _threads = THREADS.write();
     let before = tch::get_num_threads();
     let cases = [
         (1, 1, 1, 3001),
@@ -262,7 +262,7 @@ fn ranges_of_keys_are_combined() {
 fn masks_keep_their_meaning() {
     setup();
     let _no_grad = tch::no_grad_guard();
-    let _threads = THREADS.read().unwrap();
+    let _threads = THREADS.read();
     for shape in [&[9, 70][..], &[2, 3, 9, 70], &[2, 1, 1, 70], &[1, 3, 9, 1]] {
         let mut inputs = heads(9, 70, 16, Kind::Float);
         inputs.push(draw(shape, Kind::Float));
@@ -289,7 +289,7 @@ fn masks_keep_their_meaning() {
 fn rows_without_keys_and_what_is_not_finite_are_as_in_eager() {
     setup();
     let _no_grad = tch::no_grad_guard();
-    let _threads = THREADS.read().unwrap();
+    let _threads = THREADS.read();
     let same = |inputs: &[Tensor]| {
         let (found, plan) = run(masked, inputs, Products::Generated);
         assert_eq!(plan.extern_ops, 0, "{plan}");
@@ -318,7 +318,7 @@ fn rows_without_keys_and_what_is_not_finite_are_as_in_eager() {
 fn rows_that_are_not_finite_are_as_in_eager() {
     setup();
     let _no_grad = tch::no_grad_guard();
-    let _threads = THREADS.read().unwrap();
+    let _threads = THREADS.read();
     let sizes = [
         (Kind::Float, [20, 33, 8]),
         (Kind::Float, [1, 300, 16]),
@@ -380,7 +380,7 @@ fn rows_that_are_not_finite_are_as_in_eager() {
 fn written_out_attention_is_the_same_kernel() {
     setup();
     let _no_grad = tch::no_grad_guard();
-    let _threads = THREADS.read().unwrap();
+    let _threads = THREADS.read();
     let written: Attend = |x| {
         let scores = x[0].matmul(&x[1].transpose(-2, -1)) * 0.25;
         let future = Tensor::ones([33, 33], (Kind::Bool, Device::Cpu)).triu(1);
@@ -396,7 +396,7 @@ fn written_out_attention_is_the_same_kernel() {
 fn dropout_stays_a_call_and_the_plan_gives_both_times() {
     setup();
     let _no_grad = tch::no_grad_guard();
-    let _threads = THREADS.read().unwrap();
+    let _threads = THREADS.read();
     let inputs = heads(33, 33, 16, Kind::Float);
     let (found, plan) = run(plain, &inputs, Products::Measured);
     assert!(error(&found, plain, &inputs) < 1e-5);

@@ -208,7 +208,7 @@ fn a_parameter_that_the_model_exchanges_behind_a_lock() {
 #[test]
 fn threads_call_one_plan_at_once() {
     crate::common::setup();
-    let _same = crate::common::THREADS.read().unwrap();
+    let _same = crate::common::THREADS.read();
     let fused = tilefuse::fuse(block as Function);
     let fused = &fused;
     std::thread::scope(|scope| {

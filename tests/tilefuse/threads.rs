@@ -20,7 +20,7 @@ fn results(name: &str, model: &dyn Model, inputs: &[Tensor], threads: i32) -> Ve
 fn different(entries: impl Iterator<Item = &'static ZooEntry>) -> Vec<&'static str> {
     setup();
     let _no_grad = tch::no_grad_guard();
-    let _threads = THREADS.write().unwrap();
+    let _threads = THREADS.write();
     let before = tch::get_num_threads();
     let mut names = Vec::new();
     for entry in entries {

@@ -42,7 +42,7 @@ fn beside_eager(
 ) -> Explanation {
     setup();
     let _no_grad = tch::no_grad_guard();
-    let _threads = crate::common::THREADS.read().unwrap();
+    let _threads = crate::common::THREADS.read();
     let copies = |tensors: &[Tensor]| tensors.iter().map(like).collect::<Vec<Tensor>>();
     let (their_own, theirs) = (copies(own), copies(inputs));
     let fused = tilefuse::fuse(|x: &[Tensor]| model(own, x));

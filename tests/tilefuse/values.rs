@@ -85,7 +85,7 @@ fn same(ours: &Outputs, eager: &Outputs) {
 #[test]
 fn structures_go_in_and_come_out() {
     setup();
-    let _threads = THREADS.read().unwrap();
+    let _threads = THREADS.read();
     let _no_grad = tch::no_grad_guard();
     for device in devices() {
         let fused = fuse(model);
@@ -122,7 +122,7 @@ fn every_structure_is_made_again() {
         assert_eq!(counts(&fused), (1, 1, 0), "{:?}", fused.stats());
     }
     setup();
-    let _threads = THREADS.read().unwrap();
+    let _threads = THREADS.read();
     let _no_grad = tch::no_grad_guard();
     let three = |x: &Tensor| assert_eq!(Vec::<f32>::try_from(x).unwrap(), [2.0, 3.0]);
     let more = |x: &Tensor| x + 1.0;
@@ -192,7 +192,7 @@ impl Forward<Multiplied> for Mixer {
 #[test]
 fn a_struct_may_be_a_model_of_several_kinds_of_inputs() {
     setup();
-    let _threads = THREADS.read().unwrap();
+    let _threads = THREADS.read();
     let _no_grad = tch::no_grad_guard();
     for device in devices() {
         let vs = nn::VarStore::new(device);
@@ -214,7 +214,7 @@ fn a_struct_may_be_a_model_of_several_kinds_of_inputs() {
 #[test]
 fn modules_functions_and_structs_are_called_and_explained_alike() {
     setup();
-    let _threads = THREADS.read().unwrap();
+    let _threads = THREADS.read();
     let _no_grad = tch::no_grad_guard();
     let vs = nn::VarStore::new(Device::Cpu);
     let linear = || nn::linear(vs.root(), 8, 8, Default::default());
@@ -251,7 +251,7 @@ fn a_fused_module_t_is_one() {
         model.forward_t(x, false)
     }
     setup();
-    let _threads = THREADS.read().unwrap();
+    let _threads = THREADS.read();
     let _no_grad = tch::no_grad_guard();
     for device in devices() {
         let vs = nn::VarStore::new(device);
@@ -280,7 +280,7 @@ fn evaluate_in_training(model: &impl ModuleT, x: &Tensor) -> Tensor {
 fn threads_share_a_model_without_unsafe_code() {
     fn shared<T: Sync + Send>(_: &T) {}
     setup();
-    let _threads = THREADS.read().unwrap();
+    let _threads = THREADS.read();
     let vs = nn::VarStore::new(Device::Cpu);
     let net = nn::seq().add(nn::linear(vs.root(), 8, 8, Default::default())).add_fn(|x| x.relu() * 2.0);
     let weight = Tensor::randn([8, 8], (Kind::Float, Device::Cpu));
@@ -326,7 +326,7 @@ fn script(device: Device) -> CModule {
 #[test]
 fn a_script_takes_and_gives_its_values() {
     setup();
-    let _threads = THREADS.read().unwrap();
+    let _threads = THREADS.read();
     let _no_grad = tch::no_grad_guard();
     tch::jit::set_tensor_expr_fuser_enabled(false);
     for device in devices() {
@@ -348,7 +348,7 @@ fn a_script_takes_and_gives_its_values() {
 #[test]
 fn values_of_scripts_go_in() {
     setup();
-    let _threads = THREADS.read().unwrap();
+    let _threads = THREADS.read();
     let _no_grad = tch::no_grad_guard();
     fn model(inputs: &[IValue]) -> Tensor {
         let [IValue::GenericDict(entries), IValue::Int(power), mask] = inputs else { panic!("other values") };
@@ -383,7 +383,7 @@ fn values_of_scripts_go_in() {
 #[test]
 fn errors_of_a_model_are_the_callers() {
     setup();
-    let _threads = THREADS.read().unwrap();
+    let _threads = THREADS.read();
     let _no_grad = tch::no_grad_guard();
     let fused = fuse(script(Device::Cpu));
     let x = draw(Device::Cpu);
@@ -428,7 +428,7 @@ impl Values for Opaque {
 #[test]
 fn values_that_do_not_fit_are_errors_or_run_eager() {
     setup();
-    let _threads = THREADS.read().unwrap();
+    let _threads = THREADS.read();
     let _no_grad = tch::no_grad_guard();
     let x = draw(Device::Cpu);
     let crooked = fuse(|x: &Tensor| Crooked(x + 1.0));
