@@ -27,7 +27,7 @@ use crate::kernel::{Group, Kernel, Space};
 use crate::machine::Profile;
 use crate::place::Alignments;
 use crate::rewrites::Rewrites;
-use crate::schedule::{Tiling, Walk};
+use crate::schedule::{Scheduled, Tiling, Walk};
 
 /// What planning goes by, beside the graph.
 #[derive(Clone, Copy)]
@@ -99,6 +99,8 @@ pub(super) struct Built {
     pub(super) tiling: Tiling,
     /// How the tiling was chosen, where by measuring several.
     pub(super) tuned: Option<Tuned>,
+    /// Its program, where one was emitted to choose among schedules.
+    pub(super) scheduled: Option<Scheduled>,
     /// With the tiling that was predicted to be the best one.
     pub(super) cost: Cost,
 }

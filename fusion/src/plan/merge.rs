@@ -172,7 +172,7 @@ impl Groups {
         in_place::order_stores(&self.graph, &mut kernel);
         let tiling = choose(&kernel, rules.profile.machine);
         let cost = price(&kernel, &tiling, rules.profile);
-        Ok(Built { group, kernel, tiling, tuned: None, cost })
+        Ok(Built { group, kernel, tiling, tuned: None, scheduled: None, cost })
     }
 }
 

@@ -16,7 +16,7 @@ use crate::graph::{NodeId, Op, ValueRef};
 use crate::kernel::{KNode, Kernel};
 use crate::lower::not_lowered;
 use crate::place::{Alignments, Place};
-use crate::schedule::{Tiling, schedule_with};
+use crate::schedule::{Scheduled, Tiling, schedule_with};
 
 /// The pass `schedule`: a step for each group, with its block program, and memory for what they write.
 pub(crate) fn schedule(groups: Groups, rules: Rules<'_>) -> Result<Plan, PlanError> {
@@ -132,11 +132,10 @@ impl Groups {
         programs: &mut Vec<tilefuse_block::Program>,
         known: &mut FxHashMap<String, usize>,
     ) -> Result<KernelStep, PlanError> {
-        let align = self.alignments_of(built, rules.alignments);
-        let name = self.kernel_name(&unit.nodes);
-        let machine = rules.profile.machine;
-        let scheduled = schedule_with(&name, &built.kernel, built.tiling.clone(), machine, &align)
-            .map_err(|error| PlanError::Schedule { node: self.label(unit.nodes[0]), error })?;
+        let scheduled = match &built.scheduled {
+            Some(scheduled) => scheduled.clone(),
+            None => self.scheduled(unit, built, rules)?,
+        };
         let program = *known.entry(scheduled.program.to_string()).or_insert_with(|| {
             programs.push(scheduled.program);
             programs.len() - 1
@@ -160,6 +159,14 @@ impl Groups {
             parts: Vec::new(),
             horizontal_refusal: None,
         })
+    }
+
+    /// The program of a kernel with its tiles.
+    fn scheduled(&self, unit: &Unit, built: &Built, rules: Rules<'_>) -> Result<Scheduled, PlanError> {
+        let align = self.alignments_of(built, rules.alignments);
+        let name = self.kernel_name(&unit.nodes);
+        schedule_with(&name, &built.kernel, built.tiling.clone(), rules.profile.machine, &align)
+            .map_err(|error| PlanError::Schedule { node: self.label(unit.nodes[0]), error })
     }
 
     /// The alignment in bytes of each buffer of a kernel.

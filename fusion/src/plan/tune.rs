@@ -23,17 +23,23 @@ pub(crate) fn tune(groups: &mut Groups, rules: Rules<'_>, tuner: &mut Tuner<'_>)
     let start = Instant::now();
     for unit in groups.unit_order()? {
         let Some(alive) = &groups.units[unit] else { continue };
-        let Some((tiling, tuned)) = choose(groups, alive, rules, tuner) else { continue };
+        let Some((scheduled, tuned)) = choose(groups, alive, rules, tuner) else { continue };
         if let Some(Unit { kernel: Some(UnitKernel::Generated(built)), .. }) = &mut groups.units[unit] {
-            (built.tiling, built.tuned) = (tiling, Some(tuned));
+            built.tiling = scheduled.tiling.clone();
+            (built.scheduled, built.tuned) = (Some(scheduled), Some(tuned));
         }
     }
     groups.scheduling += start.elapsed();
     Ok(())
 }
 
-/// The tiles that are chosen for the kernel of a unit, where there are several.
-fn choose(groups: &Groups, unit: &Unit, rules: Rules<'_>, tuner: &mut Tuner<'_>) -> Option<(Tiling, Tuned)> {
+/// The schedule that is chosen for the kernel of a unit, where there are several.
+fn choose(
+    groups: &Groups,
+    unit: &Unit,
+    rules: Rules<'_>,
+    tuner: &mut Tuner<'_>,
+) -> Option<(Scheduled, Tuned)> {
     let built = unit.generated()?;
     let profile = rules.profile;
     if built.cost.us < MIN_LAUNCHES * profile.launch_us || built.kernel.checks() {
@@ -52,7 +58,7 @@ fn choose(groups: &Groups, unit: &Unit, rules: Rules<'_>, tuner: &mut Tuner<'_>)
     let tuned = tuner(&tunable)?;
     let choice = tuned.choice.min(schedules.len() - 1);
     let allowed = choice == 0 || rules.rewrites.allow("tune");
-    allowed.then(|| (schedules.swap_remove(choice).tiling, tuned))
+    allowed.then(|| (schedules.swap_remove(choice), tuned))
 }
 
 /// The schedules of a kernel, of which the first is the one that was chosen by prediction; none where that is the only one.
