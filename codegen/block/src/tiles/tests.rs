@@ -1,3 +1,4 @@
+mod functions;
 mod library;
 
 use expect_test::expect;
