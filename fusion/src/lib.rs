@@ -39,6 +39,7 @@ pub mod simplify;
 mod sliced_products;
 mod softmax;
 mod space_to_depth;
+mod taken;
 mod text;
 mod tuple_reductions;
 mod types;

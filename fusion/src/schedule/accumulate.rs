@@ -22,6 +22,7 @@ use super::tiles::Walk;
 use crate::combiner::{Arithmetic, Combiner, Members};
 use crate::kernel::{KExpr, KNode, Kernel, TupleReduction};
 use crate::machine::Machine;
+use crate::taken::taken;
 
 /// Elements of a step that are combined before they meet a carried tuple, as far as a tile has them.
 const MAX_COMBINED: u32 = 4;
@@ -295,6 +296,7 @@ impl Emitter<'_> {
 
     /// One step of a walk: its elements, combined with what is carried.
     pub(super) fn accumulate_tuple(&mut self, tuple: u32, carried: &[Value]) -> Result<Vec<Value>> {
+        taken!("walk that combines tuples");
         let combine = self.kernel.tuples[tuple as usize].combine;
         let lanes = self.carries_tiles();
         let axis = self.reduced_axis();

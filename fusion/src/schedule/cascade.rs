@@ -17,6 +17,7 @@ use super::accumulate::Accumulator;
 use super::emit::Emitter;
 use super::error::Result;
 use crate::index::Var;
+use crate::taken::taken;
 
 /// Most steps that one accumulator takes, where the square root of all is not more.
 pub(super) const MAX_CHAIN: i64 = 64;
@@ -34,6 +35,7 @@ impl Emitter<'_> {
         let ragged = steps.is_some_and(|steps| (hi - lo) % (by * steps) != 0);
         let [lo, hi, step] = [lo, hi, by].map(|n| self.number(n));
         let Some(steps) = steps else { return self.counted((lo, hi, step), carried, body) };
+        taken!("cascade");
         let size = self.number(by * steps);
         self.counted((lo, hi, size), carried, |this, first, carried| {
             let start = this.fresh_like(reduces, carried)?;
@@ -57,6 +59,7 @@ impl Emitter<'_> {
         if !alone {
             return part(self, carried);
         }
+        taken!("accumulators of an inner loop");
         let start = self.fresh_like(reduces, carried)?;
         let parts = part(self, &start)?;
         self.all_combined(reduces, carried, &parts)

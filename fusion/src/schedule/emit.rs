@@ -13,6 +13,7 @@ use super::tiles::{Tiling, Walk};
 use crate::index::{Expr, Linear, Var};
 use crate::kernel::{KExpr, KNode, Kernel};
 use crate::machine::Machine;
+use crate::taken::taken;
 
 /// Emits the program of a kernel.
 pub(super) fn emit(
@@ -119,7 +120,10 @@ impl Emitter<'_> {
         self.place_instance()?;
         self.place_row()?;
         match self.tiling.walk {
-            Walk::Spanned => self.straight(),
+            Walk::Spanned => {
+                taken!("spanned");
+                self.straight()
+            }
             Walk::Rows => self.rows_walk(),
             Walk::Loops | Walk::Persistent => self.looped(),
         }

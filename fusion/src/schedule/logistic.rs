@@ -8,6 +8,7 @@ use tilefuse_block::{Elem, Literal, ScalarFn, Value};
 use super::emit::Emitter;
 use super::error::{Result, ScheduleError};
 use crate::kernel::{KExpr, KNode};
+use crate::taken::taken;
 
 impl Emitter<'_> {
     /// Whether an expression is a quotient by `1 + exp(y)` that is better computed as a product.
@@ -33,6 +34,7 @@ impl Emitter<'_> {
     pub(super) fn logistic(&mut self, args: &[KExpr]) -> Result<Value> {
         let missing = ScheduleError::Internal("a quotient without an exponent");
         let (Some(&x), Some(y)) = (args.first(), self.exponent(args)) else { return Err(missing) };
+        taken!("logistic");
         let minus = self.negative(y)?;
         let share = self.map(ScalarFn::Sigmoid, &[minus])?;
         let x = self.value(x)?;

@@ -22,6 +22,7 @@ use super::tiles::{Axis, Tiling, Walk, extent, power_up_to, walk};
 use crate::index::Var;
 use crate::kernel::{KExpr, KNode, Kernel};
 use crate::machine::Machine;
+use crate::taken::taken;
 
 /// Rows that are reduced together with columns: all rows of an instance in a tile, which holds them whole or walks along them.
 pub(super) fn tiling(kernel: &Kernel, machine: Machine, rows: Var, weights: &[u64]) -> Tiling {
@@ -109,6 +110,7 @@ fn ends_with_columns(kernel: &Kernel, rows: Var) -> bool {
 impl Emitter<'_> {
     /// Walks the rows of an instance.
     pub(super) fn rows_walk(&mut self) -> Result<()> {
+        taken!("walk along rows");
         let kernel = self.kernel;
         let var = kernel.mix_order.ok_or(ScheduleError::Internal("a walk along rows without rows"))?;
         let axis = self.tiling.axis_of(var).ok_or(ScheduleError::Internal("rows without an axis"))?;
@@ -208,6 +210,7 @@ impl Emitter<'_> {
 
     /// A reduction over the rows of the tile.
     pub(super) fn reduce_mix_order(&mut self, position: u32) -> Result<Value> {
+        taken!("rows and columns of a tile");
         let reduction = &self.kernel.reduces[position as usize];
         let (combine, operand) = (reduction.combine, reduction.value);
         let axis = self.kernel.mix_order.and_then(|var| self.tiling.axis_of(var));

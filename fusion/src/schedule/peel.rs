@@ -16,11 +16,13 @@ use super::accumulate::Accumulator;
 use super::emit::{Emitter, Start};
 use super::error::Result;
 use crate::index::{Atom, Linear, Var};
+use crate::taken::taken;
 
 impl Emitter<'_> {
     /// Finds where the row begins, if the tiling peels.
     pub(super) fn place_row(&mut self) -> Result<()> {
         let Some(peel) = self.tiling.peel else { return Ok(()) };
+        taken!("peeled rows");
         let elem = if self.fits_i32(peel.addr) { Elem::I32 } else { Elem::I64 };
         let mut row = self.kernel.indices.linear(peel.addr).clone();
         row.terms.retain(|(atom, _)| *atom != Atom::Var(peel.var));

@@ -20,6 +20,7 @@ use super::tiles::{Axis, Peel, Tiling, WIDEST_BLOCK, Walk, reads_once};
 use crate::index::Var;
 use crate::kernel::{KNode, Kernel};
 use crate::machine::Machine;
+use crate::taken::taken;
 
 /// The most steps of a row, in a block and in a cluster of two.
 const MAX_STEPS: [i64; 2] = [16, 32];
@@ -116,6 +117,7 @@ impl Emitter<'_> {
         stores: &[usize],
         carried: &[Value],
     ) -> Result<Vec<Value>> {
+        taken!("persistent steps");
         let [first, last, end, step] = self.bounds(var, axis);
         let mut carried = carried.to_vec();
         for base in (0..end).step_by(step as usize) {

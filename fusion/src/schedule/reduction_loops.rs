@@ -8,10 +8,12 @@ use super::error::Result;
 use super::tiles::Walk;
 use crate::index::Var;
 use crate::kernel::KExpr;
+use crate::taken::taken;
 
 impl Emitter<'_> {
     /// One loop nest for each level of reductions, and one more for stores that need them all.
     pub(super) fn looped(&mut self) -> Result<()> {
+        taken!("loops over what is reduced");
         let reduced = self.reduced_vars();
         let last = self.kernel.reduces.iter().map(|r| r.level).max().unwrap_or(0);
         let mut level = 1;

@@ -21,6 +21,7 @@ use super::tiles::Tiling;
 use crate::index::Var;
 use crate::kernel::Kernel;
 use crate::machine::Machine;
+use crate::taken::taken;
 
 /// Warps of a multiprocessor that run at a time, about, for each column of tiles: 32 for eight.
 const WARPS_PER_COLUMN: u32 = 4;
@@ -56,6 +57,7 @@ pub(super) fn strips(kernel: &Kernel, tiling: &Tiling, machine: Machine) -> Opti
 
 /// The row and the column of an instance's tile, in strips of so many rows, of so many columns.
 pub(super) fn place(b: &mut Builder, instance: Value, rows: i64, columns: i64) -> Result<[Value; 2]> {
+    taken!("strips");
     let high = b.constant(Literal::int(Elem::I32, rows), &[]);
     let size = b.constant(Literal::int(Elem::I32, rows * columns), &[]);
     let strip = b.map(ScalarFn::DivTrunc, &[instance, size])?;

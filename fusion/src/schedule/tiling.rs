@@ -10,6 +10,7 @@ use crate::combiner::Combiner;
 use crate::index::{Atom, Expr, Var};
 use crate::kernel::Kernel;
 use crate::machine::Machine;
+use crate::taken::taken;
 
 /// Chooses tiles for a kernel on a machine.
 pub fn choose(kernel: &Kernel, machine: Machine) -> Tiling {
@@ -24,7 +25,10 @@ pub fn choose(kernel: &Kernel, machine: Machine) -> Tiling {
             .map(|v| Var(v as u32))
     };
     match (best(false), best(true)) {
-        (None, None) => Tiling { axes: SmallVec::new(), walk: Walk::Spanned, warps: 1, peel: None },
+        (None, None) => {
+            taken!("single elements");
+            Tiling { axes: SmallVec::new(), walk: Walk::Spanned, warps: 1, peel: None }
+        }
         (Some(inner), None) => pointwise(kernel, machine, inner, &weights),
         (rows, Some(cols)) => {
             let row_weight = rows.map_or(0, |r| weights[r.0 as usize]);
@@ -60,6 +64,7 @@ fn pointwise(kernel: &Kernel, machine: Machine, inner: Var, weights: &[u64]) -> 
     if let Some(other) = transposed.filter(|&o| extent(kernel, o) >= 8) {
         return two_way(kernel, machine, other, inner);
     }
+    taken!("element by element");
     let target = pointwise_target(kernel, machine, inner);
     let across = power_up_to(extent(kernel, inner), target);
     let mut axes = SmallVec::new();
@@ -102,6 +107,7 @@ fn elements_of_thread(kernel: &Kernel, processors: u32) -> u32 {
 
 /// A tile that is contiguous along one axis for some accesses and along the other one for others.
 fn two_way(kernel: &Kernel, machine: Machine, outer: Var, inner: Var) -> Tiling {
+    taken!("transposed tiles");
     let points = kernel.parallel_points().max(1) as u64;
     let (rows, cols) = match machine {
         // Runs of 256 bytes along one axis, where 16-bit elements would make them 128.
@@ -150,6 +156,7 @@ fn row_reduction(kernel: &Kernel, machine: Machine, cols: Var) -> Tiling {
         && at_once
         && looped
     {
+        taken!("rows that are read once");
         // The ends of rows that do not divide are masked, element by element: small steps.
         let (warps, each) = match (read_once, peel.is_some()) {
             (true, _) => (4, 1024),
@@ -161,6 +168,7 @@ fn row_reduction(kernel: &Kernel, machine: Machine, cols: Var) -> Tiling {
         let axes = SmallVec::from_slice(&[Axis { var: cols, extent: across }]);
         return Tiling { axes, walk: Walk::Loops, warps, peel };
     }
+    taken!("rows");
     let across = match (looped, machine.is_gpu()) {
         (false, _) => power_up_to(width, widest(machine)),
         (true, true) => power_up_to(width, if peel.is_some() { 4096 } else { 8192 }),
@@ -244,6 +252,7 @@ fn rows_of_tile(kernel: &Kernel, machine: Machine, across: u32, sums: bool) -> u
 
 /// A reduction along a variable that is not contiguous, for many contiguous parallel elements.
 fn columns(kernel: &Kernel, machine: Machine, reduced: Var, inner: Var) -> Tiling {
+    taken!("columns");
     let (deep, wide) = match machine {
         Machine::Gpu { shrink, processors, .. } => {
             let wide = wide_columns(kernel, processors);

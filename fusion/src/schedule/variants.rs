@@ -11,6 +11,7 @@ use super::tiles::{Axis, Tiling, Walk};
 use crate::index::Var;
 use crate::kernel::Kernel;
 use crate::machine::Machine;
+use crate::taken::taken;
 
 /// Elements of a tile, least and most.
 fn sizes(machine: Machine) -> (u64, u64) {
@@ -52,6 +53,7 @@ pub fn variants(kernel: &Kernel, base: &Tiling, machine: Machine) -> Vec<Tiling>
             let mut tiling = base.clone();
             tiling.axes.insert(0, Axis { var: rows, extent: together });
             tiling.warps = warps_of(base, &tiling);
+            taken!("rows taken together");
             add(tiling);
         }
     }

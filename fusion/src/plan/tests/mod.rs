@@ -12,6 +12,7 @@ mod ragged;
 mod reasons;
 mod rows;
 mod run;
+mod taken;
 mod transposed;
 mod tuned;
 mod updates;
