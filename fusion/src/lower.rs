@@ -61,32 +61,43 @@ pub enum LowerError {
     Dangling,
 }
 
+/// The families, by the names of their files.
+const FAMILIES: [(&str, fn(&mut Registry)); 17] = [
+    ("arith", arith::register),
+    ("unary", unary::register),
+    ("compare", compare::register),
+    ("activation", activation::register),
+    ("cast", cast::register),
+    ("create", create::register),
+    ("reduce", reduce::register),
+    ("pooling", pooling::register),
+    ("softmax", softmax::register),
+    ("norm", norm::register),
+    ("loss", loss::register),
+    ("view", view::register),
+    ("strided", strided::register),
+    ("index", index::register),
+    ("contract", contract::register),
+    ("conv", conv::register),
+    ("attention", attention::register),
+];
+
 /// The lowerings of all families.
 fn registry() -> Registry {
     let mut registry = Registry::default();
-    arith::register(&mut registry);
-    unary::register(&mut registry);
-    compare::register(&mut registry);
-    activation::register(&mut registry);
-    cast::register(&mut registry);
-    create::register(&mut registry);
-    reduce::register(&mut registry);
-    pooling::register(&mut registry);
-    softmax::register(&mut registry);
-    norm::register(&mut registry);
-    loss::register(&mut registry);
-    view::register(&mut registry);
-    strided::register(&mut registry);
-    index::register(&mut registry);
-    contract::register(&mut registry);
-    conv::register(&mut registry);
-    attention::register(&mut registry);
+    FAMILIES.iter().for_each(|(_, register)| register(&mut registry));
     registry
 }
 
-/// Names of the operators of libtorch that have a lowering, without `aten::`, in order of the families.
-pub fn lowered_operators() -> Vec<&'static str> {
-    registry().names().collect()
+/// Names of the operators of libtorch that have a lowering, without `aten::`, by family: the file of `fusion/src/lower/` that
+/// registers them.
+pub fn lowered_operators() -> Vec<(&'static str, Vec<&'static str>)> {
+    let names = |register: fn(&mut Registry)| {
+        let mut registry = Registry::default();
+        register(&mut registry);
+        registry.names().collect()
+    };
+    FAMILIES.iter().map(|&(family, register)| (family, names(register))).collect()
 }
 
 /// Lowers a functional graph to primitive operators. Calls without a lowering stay, as do outputs, write-backs,

@@ -439,7 +439,7 @@ const ATOMIC: &[&str] =
     &["sparse", "to_dense", "index_add", "index_put", "scatter", "put_", "cumsum", "bincount", "conv"];
 
 /// Operators whose results are maxima and minima.
-const EXTREMA: &[&str] = &["maximum", "minimum", "fmax", "fmin", "max", "min", "amax", "amin"];
+const EXTREMA: &[&str] = &["maximum", "minimum", "fmax", "fmin", "max", "min", "amax", "amin", "aminmax"];
 
 /// The same where bounds are tensors; a zero that equals a number keeps its sign.
 const BOUNDS: &[&str] = &["clamp.Tensor", "clamp_min.Tensor", "clamp_max.Tensor"];

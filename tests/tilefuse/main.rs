@@ -3,6 +3,7 @@
 //! - `edge` tries every lowered scalar function and reduction in every type on the values that go wrong in compilers,
 //!   `bounds` gives indices that are out of range, and `samples` runs a part of PyTorch's operator samples, of which
 //!   `benches/samples/opinfo.py` writes all.
+//! - `lowered` compares the lowered operators with those that `edge` and the generator of random programs have.
 //! - `random` runs random programs; `tilefuse random` runs as many as one likes, and shrinks those that fail.
 //! - `sequence` calls one fused model again after something has changed, `audit` after something that no guard sees.
 //! - `kernels` counts kernels: the decision is tested as well as the value.
@@ -35,6 +36,7 @@ mod hints;
 mod horizontal;
 mod kernels;
 mod lang;
+mod lowered;
 mod memory;
 mod opaque;
 mod operator;

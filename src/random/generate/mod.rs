@@ -4,6 +4,7 @@
 mod attention;
 mod conv;
 mod inputs;
+mod moves;
 mod opaque;
 mod pointwise;
 mod product;
@@ -108,6 +109,7 @@ const FAMILIES: &[(u32, Family)] = &[
     (4, pointwise::divide),
     (3, pointwise::power),
     (3, pointwise::ternary),
+    (1, pointwise::gated),
     (5, pointwise::compare),
     (3, pointwise::discontinuous),
     (5, pointwise::choose),
@@ -124,6 +126,8 @@ const FAMILIES: &[(u32, Family)] = &[
     (2, shape::strided),
     (1, shape::windows),
     (2, shape::of_rank_zero),
+    (5, moves::moves),
+    (1, moves::filled),
     (4, shape::join),
     (3, shape::divide),
     (5, read::read),

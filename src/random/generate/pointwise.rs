@@ -64,6 +64,10 @@ const ROUNDED: &[(&str, Domain, &[Extra])] = &[
     ("erf", Any, &[]),
     ("erfc", Within(3.0), &[]),
     ("sinc", Within(3.0), &[]),
+    ("softshrink", Any, &[F(0.5)]),
+    ("logit", Any, &[F(0.1)]),
+    ("deg2rad", Any, &[]),
+    ("rad2deg", Within(30.0), &[]),
 ];
 
 /// Functions that select or negate: exact on any argument.
@@ -76,6 +80,7 @@ const SELECTING: &[(&str, &[Extra])] = &[
     ("positive", &[]),
     ("clone", &[]),
     ("hardshrink", &[F(0.5)]),
+    ("threshold", &[F(1.0), F(2.0)]),
 ];
 
 /// Functions that jump: their argument must be exact.
@@ -90,6 +95,8 @@ const JUMPING: &[&str] = &[
     "isnan",
     "isinf",
     "isfinite",
+    "isposinf",
+    "isneginf",
     "logical_not",
     "signbit",
 ];
@@ -111,8 +118,9 @@ pub(super) fn unary(g: &mut Generator) -> Option<()> {
     let x = operand(g)?;
     if g.rng.chance(0.25) {
         let &(name, more) = g.rng.pick(SELECTING);
-        let fact = if name == "hardshrink" && !g.exact(x) { return None } else { g.fact(x) };
-        let bound = fact.bound.map(|b| if name == "relu6" { b.max(6.0) } else { b.max(1.0) });
+        let fact =
+            if matches!(name, "hardshrink" | "threshold") && !g.exact(x) { return None } else { g.fact(x) };
+        let bound = fact.bound.map(|b| if name == "relu6" { b.max(6.0) } else { b.max(2.0) });
         g.emit(name, [t(x)].into_iter().chain(extras(more)).collect(), Fact { bound, ..fact })?;
         return Some(());
     }
@@ -213,7 +221,7 @@ pub(super) fn binary(g: &mut Generator) -> Option<()> {
     let joined = g.joined(&[a, b]);
     let sum = g.bound(a).zip(g.bound(b)).map(|(x, y)| x + y);
     let product = g.bound(a).zip(g.bound(b)).map(|(x, y)| x * y);
-    match g.rng.weighted(&[30, 15, 25, 6, 6, 3, 3, 3, 3]) {
+    match g.rng.weighted(&[30, 15, 25, 6, 6, 3, 3, 3, 3, 2, 2, 2]) {
         0 => {
             let alpha = *g.rng.pick(&[1, 1, 1, 2]);
             let bound = sum.map(|s| s * alpha as f64);
@@ -228,6 +236,15 @@ pub(super) fn binary(g: &mut Generator) -> Option<()> {
         7 => {
             let b = guard(g, b, AtLeast(0.5))?;
             g.emit("atan2", vec![t(a), t(b)], Fact::ROUNDED)?
+        }
+        9 => g.emit("logaddexp", vec![t(a), t(b)], Fact::ROUNDED)?,
+        10 => {
+            let b = guard(g, b, AtLeast(0.5))?;
+            g.emit("xlogy.Tensor", vec![t(a), t(b)], Fact::ROUNDED)?
+        }
+        11 if g.exact(a) => {
+            let bound = g.bound(b).map(|b| b.max(1.0));
+            g.emit("heaviside", vec![t(a), t(b)], Fact { bound, ..g.fact(b) })?
         }
         _ if g.exact(b) && g.is_float(a) => {
             let b = signed(g, b)?;
@@ -310,6 +327,20 @@ pub(super) fn power(g: &mut Generator) -> Option<()> {
             g.emit("pow.Tensor_Tensor", vec![t(x), t(y)], Fact::ROUNDED)?
         }
     };
+    Some(())
+}
+
+/// Activations with a weight, or a half of the values as the other half's gate.
+pub(super) fn gated(g: &mut Generator) -> Option<()> {
+    let x = g.value(|g, id| is_float(g.kind(id)) && g.rank(id) > 0)?;
+    if g.rng.chance(0.5) {
+        let dim = g.dim(x)?;
+        g.emit("glu", vec![t(x), Arg::Int(dim)], Fact::ROUNDED)?;
+    } else {
+        let channels = g.size(x).get(1).copied().filter(|_| g.rng.chance(0.7)).unwrap_or(1);
+        let weight = g.plain_input(&[channels], g.kind(x))?;
+        g.emit("prelu", vec![t(x), t(weight)], Fact::ROUNDED)?;
+    }
     Some(())
 }
 

@@ -10,7 +10,13 @@ pub(super) fn read(g: &mut Generator) -> Option<()> {
     let dim = g.dim(x)?;
     let size = g.size(x);
     let end = size[dim as usize];
-    match g.rng.below(4) {
+    match g.rng.below(5) {
+        4 => {
+            let mut shape = size.clone();
+            shape[dim as usize] = g.rng.range(0, 9);
+            let index = g.indices(&shape, end)?;
+            g.emit("take_along_dim", vec![t(x), t(index), Arg::Int(dim)], fact)?
+        }
         0 => {
             let mut shape = size.clone();
             shape[dim as usize] = g.rng.range(0, 9);

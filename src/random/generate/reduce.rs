@@ -39,7 +39,7 @@ pub(super) fn reduce(g: &mut Generator) -> Option<()> {
     let list = Arg::Ints(dims.clone());
     let fact = g.fact(x);
     let sum = Fact::integers(fact.bound.map(|b| b * count.max(1) as f64));
-    match g.rng.below(9) {
+    match g.rng.below(12) {
         0 | 1 => g.emit("sum.dim_IntList", vec![t(x), list, keep], sum)?,
         2 | 3 => g.emit("mean.dim", vec![t(x), list, keep], Fact::ROUNDED)?,
         4 => g.emit("amax", vec![t(x), list, keep], fact)?,
@@ -47,6 +47,15 @@ pub(super) fn reduce(g: &mut Generator) -> Option<()> {
         6 => {
             let ord = *g.rng.pick(&[1.0, 2.0, f64::INFINITY, 2.0]);
             g.emit("linalg_vector_norm", vec![t(x), Arg::Float(ord), list, keep], Fact::ROUNDED)?
+        }
+        8 => g.emit("nansum", vec![t(x), list, keep], sum)?,
+        9 => {
+            let ord = *g.rng.pick(&[1.0, 2.0, f64::INFINITY]);
+            g.emit("norm.ScalarOpt_dim", vec![t(x), Arg::Float(ord), list, keep], Fact::ROUNDED)?
+        }
+        10 => {
+            let dim = Arg::Int(*dims.first()?);
+            return g.emit_all("aminmax", vec![t(x), dim, keep], &[fact, fact]).map(drop);
         }
         7 => g.emit("logsumexp", vec![t(x), list, keep], Fact::ROUNDED)?,
         _ => {
@@ -86,7 +95,8 @@ pub(super) fn indexed(g: &mut Generator) -> Option<()> {
     let fact = g.fact(x);
     let args = vec![t(x), Arg::Int(dim), keep];
     let single = |g: &mut Generator, name: &str| g.emit(name, args.clone(), Fact::EXACT).map(|_| ());
-    match g.rng.below(8) {
+    match g.rng.below(9) {
+        8 => g.emit("count_nonzero.dim_IntList", vec![t(x), Arg::Ints(vec![dim])], Fact::EXACT).map(drop),
         0 => single(g, "argmax"),
         1 => single(g, "argmin"),
         2 => single(g, "any.dim"),
@@ -146,10 +156,12 @@ fn parameter(g: &mut Generator, x: u32, shape: &[i64]) -> Arg<u32> {
 
 pub(super) fn normalize(g: &mut Generator) -> Option<()> {
     let x = g.value(|g, id| is_float(g.kind(id)) && g.rank(id) > 0)?;
-    match g.rng.below(5) {
+    match g.rng.below(7) {
         0 | 1 => layer_norm(g, x),
         2 => group_norm(g, x),
         3 => batch_norm(g, x),
+        4 => instance_norm(g, x),
+        5 => own_rms_norm(g, x),
         _ => rms_norm(g, x),
     }
 }
@@ -211,6 +223,31 @@ fn batch_norm(g: &mut Generator, x: u32) -> Option<()> {
     let (no, yes) = (Arg::Bool(false), Arg::Bool(true));
     let args = vec![t(x), weight, bias, t(mean), t(var), no, Arg::Float(0.1), Arg::Float(1e-5), yes];
     g.emit("batch_norm", args, Fact::ROUNDED)?;
+    Some(())
+}
+
+/// A norm of each image of one channel by its own statistics.
+fn instance_norm(g: &mut Generator, x: u32) -> Option<()> {
+    let size = g.size(x);
+    if size.len() < 3 || size[2..].iter().product::<i64>() < 2 || !has_squares(g, x) {
+        return None;
+    }
+    let (weight, bias) = (parameter(g, x, &size[1..2]), parameter(g, x, &size[1..2]));
+    let (none, yes) = (Arg::None, Arg::Bool(true));
+    let args =
+        vec![t(x), weight, bias, none.clone(), none, yes.clone(), Arg::Float(0.1), Arg::Float(1e-5), yes];
+    g.emit("instance_norm", args, Fact::ROUNDED)?;
+    Some(())
+}
+
+/// RMS norm by libtorch's operator.
+fn own_rms_norm(g: &mut Generator, x: u32) -> Option<()> {
+    let last = *g.size(x).last()?;
+    if last == 0 || !has_squares(g, x) {
+        return None;
+    }
+    let weight = parameter(g, x, &[last]);
+    g.emit("rms_norm", vec![t(x), Arg::Ints(vec![last]), weight, Arg::Float(1e-2)], Fact::ROUNDED)?;
     Some(())
 }
 

@@ -5,7 +5,7 @@ mod judge;
 mod table;
 mod values;
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
 use tch::{Kind, Tensor};
 use tilefuse::random::{Mode, OpCall, Program};
@@ -20,6 +20,14 @@ fn call_of(row: &Row) -> OpCall {
     let names = (0..row.results).map(|r| format!("%{}", 100 + r)).collect::<Vec<_>>().join(" ");
     let text = format!("{names} = {}\nreturn {names}", row.call);
     text.parse::<Program>().unwrap_or_else(|e| panic!("{text}: {e}")).ops.remove(0)
+}
+
+/// The operators that the tables have.
+pub(crate) fn operators() -> BTreeSet<String> {
+    let norms = table::norms(8).into_iter().flatten();
+    let rows = table::one().chain(table::two()).chain(table::three()).chain(table::reductions()).cloned();
+    let name = |row: Row| row.call.split(['.', '(']).next().unwrap_or_default().to_owned();
+    rows.chain(norms).map(name).collect()
 }
 
 /// Runs a row's call by itself, eager. `None` where eager rejects it.
