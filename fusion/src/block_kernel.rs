@@ -3,9 +3,12 @@
 //! A person wrote them, or a template did. The planner builds them into steps, with pointwise neighbours in their loads and
 //! stores.
 
+mod siblings;
+
 use serde::{Deserialize, Serialize};
 use tilefuse_block::{Program, Value};
 
+pub(crate) use self::siblings::fuse_siblings;
 use crate::types::Dims;
 
 /// What a pointer parameter of a kernel is given.

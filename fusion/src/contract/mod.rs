@@ -51,6 +51,8 @@ mod row_tests;
 mod schedule;
 #[cfg(test)]
 mod schedule_tests;
+#[cfg(test)]
+mod sibling_tests;
 mod split_k;
 #[cfg(test)]
 mod split_k_tests;

@@ -114,6 +114,8 @@ pub(super) fn evaluate(graph: &Graph) -> Vec<Tensor> {
                 "aten::reshape" => Tensor { shape: ty.shape.to_vec(), ..operands[0].clone() },
                 "aten::relu" => each(&|x| x.max(0.0)),
                 "aten::neg" => each(&|x| -x),
+                "aten::silu" => each(&|x| x / (1.0 + (-x).exp())),
+                "aten::mul" => Tensor::of(&ty.shape, |p| operands[0].at(p) * operands[1].at(p)),
                 "aten::add" => Tensor::of(&ty.shape, |p| operands[0].at(p) + operands[1].at(p)),
                 "aten::linear" => {
                     let sum = operands[0].product(&operands[1].transposed(), &ty.shape);
@@ -254,7 +256,7 @@ fn run_step(plan: &Plan, at: usize, instances: Option<Range<u64>>, buffers: &mut
 }
 
 /// Compares a graph with generated products with sums in `f64`; returns the number of kernels.
-fn check(text: &str) -> usize {
+pub(super) fn check(text: &str) -> usize {
     check_on(text, Profile::host)
 }
 

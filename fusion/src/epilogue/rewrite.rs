@@ -8,7 +8,7 @@ use tilefuse_block::{
 };
 
 use super::splice::{Site, Splice, is_element};
-use crate::block_kernel::{BlockKernel, Tied};
+use crate::block_kernel::{BlockKernel, BlockKernelKind, Tied};
 use crate::graph::ValueRef;
 use crate::kernel::{BlockRefusal, KExpr, KNode, Kernel, Refusal, Store};
 
@@ -30,11 +30,11 @@ pub(crate) struct Rewrite<'a> {
     pub(crate) operands: &'a [Part],
     /// By operand: the value whose memory is read at strides instead.
     pub(crate) bases: &'a [Option<ValueRef>],
-    /// By result: what is computed of it.
+    /// By result: what is computed of it, and of results that are stored before it at the same elements.
     pub(crate) results: &'a [Part],
-    /// What is computed of the rows of the first result, by a kernel over the rows, the blocks and the columns of its
+    /// What is computed of the rows of the result at a position, by a kernel over the rows, the blocks and the columns of its
     /// [`Block`](crate::block_kernel::Block).
-    pub(crate) rows: Option<&'a Part>,
+    pub(crate) rows: Option<(usize, &'a Part)>,
     /// By result: the value, and whether it is materialized.
     pub(crate) materialized: &'a [(ValueRef, bool)],
 }
@@ -78,7 +78,8 @@ pub(crate) fn rewrite(
     let mut program = rewrite.kernel.program.clone();
     program.name = name.to_owned();
     let body = std::mem::take(&mut program.body);
-    let mut cx = Cx { rewrite, program, buffers: Vec::new(), plans: FxHashMap::default() };
+    let mut cx =
+        Cx { rewrite, program, buffers: Vec::new(), plans: FxHashMap::default(), stored: Vec::new() };
     let status = cx.parameters()?;
     let body = cx.region(body)?;
     let Cx { mut program, buffers, .. } = cx;
@@ -110,11 +111,22 @@ enum Plan {
     Result(usize),
 }
 
+/// Elements of a result that a program stores, and does not store again.
+#[derive(Clone, Copy, Debug)]
+struct Stored {
+    position: usize,
+    offsets: Value,
+    mask: Option<Value>,
+    value: Value,
+}
+
 struct Cx<'a> {
     rewrite: &'a Rewrite<'a>,
     program: Program,
     buffers: Vec<Buffer>,
     plans: FxHashMap<Value, Plan>,
+    /// What has been stored in this region and those around it.
+    stored: Vec<Stored>,
 }
 
 impl Cx<'_> {
@@ -148,7 +160,8 @@ impl Cx<'_> {
         }
         let taken = |at: usize| kernel.tied.contains(&Tied::Operand(at as u16));
         let operands = self.rewrite.operands.iter().enumerate().filter(|&(at, _)| taken(at));
-        let parts = operands.map(|(_, part)| part).chain(self.rewrite.results).chain(self.rewrite.rows);
+        let rows = self.rewrite.rows.map(|(_, part)| part);
+        let parts = operands.map(|(_, part)| part).chain(self.rewrite.results).chain(rows);
         for part in parts {
             self.reads(part)?;
         }
@@ -161,8 +174,10 @@ impl Cx<'_> {
         let part = self.rewrite.results.get(position).ok_or(missing.clone())?;
         let &(value, materialized) = self.rewrite.materialized.get(position).ok_or(missing)?;
         let tied = self.rewrite.kernel.tied.iter().filter(|t| **t == Tied::Result(position as u16));
-        let reduced = position == 0 && self.rewrite.rows.is_some();
-        if !part.roots.is_empty() || !materialized || reduced {
+        let parts = self.rewrite.results.iter().chain(self.rewrite.rows.map(|(_, part)| part));
+        let mut buffers = parts.flat_map(|part| &part.kernel.buffers);
+        let is_read = buffers.any(|buffer| buffer.value == value);
+        if !part.roots.is_empty() || !materialized || is_read {
             if !uses.only_stores() || tied.count() > 1 {
                 return Err(BlockRefusal::NoStores.into());
             }
@@ -202,7 +217,7 @@ impl Cx<'_> {
                 self.write(part, root, store)?;
             }
         }
-        if let Some(part) = self.rewrite.rows {
+        if let Some((_, part)) = self.rewrite.rows {
             for (&root, store) in part.roots.iter().zip(&part.kernel.stores) {
                 self.write(part, root, store)?;
             }
@@ -228,6 +243,7 @@ impl Cx<'_> {
 
     fn region(&mut self, region: Region) -> Result<Region, Refusal> {
         let mut ops = Vec::with_capacity(region.ops.len());
+        let stored = self.stored.len();
         for mut op in region.ops {
             let inner = std::mem::take(&mut op.regions);
             op.regions = inner.into_iter().map(|r| self.region(r)).collect::<Result<_, _>>()?;
@@ -238,6 +254,7 @@ impl Cx<'_> {
                 _ => ops.push(op),
             }
         }
+        self.stored.truncate(stored);
         Ok(Region { args: region.args, ops })
     }
 
@@ -254,7 +271,7 @@ impl Cx<'_> {
         let part = self.rewrite.operands.get(position).ok_or(BlockRefusal::Parameters)?;
         let (offsets, result) = (op.args[1], op.results[0]);
         let mask = masked.then(|| op.args[2]);
-        let site = Site { offsets, mask, stored: None, axes: &[], block: None };
+        let site = Site { offsets, mask, stored: SmallVec::new(), axes: &[], block: None };
         let pointers = self.pointers(part);
         let shape = self.program.ty(result).shape.clone();
         let elem = self.program.ty(result).elem().ok_or(Refusal::ElementType)?;
@@ -289,11 +306,15 @@ impl Cx<'_> {
         let known = self.rewrite.kernel.coordinates.iter().find(|c| c.offsets == op.args[1]);
         let axes = known.map_or(&[][..], |c| &c.axes);
         let mask = masked.then(|| op.args[3]);
-        let site = Site { offsets: op.args[1], mask, stored: None, axes, block: None };
-        self.stores(part, position, (site.clone(), op.args[2]), out)?;
-        if let Some(rows) = self.rewrite.rows.filter(|_| position == 0) {
+        let site = Site { offsets: op.args[1], mask, stored: SmallVec::new(), axes, block: None };
+        let own = Stored { position, offsets: op.args[1], mask, value: op.args[2] };
+        self.stores(part, own, site.clone(), out)?;
+        if let Some((_, rows)) = self.rewrite.rows.filter(|rows| rows.0 == position) {
             let block = Some(known.and_then(|c| c.block).ok_or(BlockRefusal::Reduction)?);
-            self.stores(rows, position, (Site { axes: &[], block, ..site }, op.args[2]), out)?;
+            self.stores(rows, own, Site { axes: &[], block, ..site }, out)?;
+        }
+        if self.is_final(op.args[0]) {
+            self.stored.push(own);
         }
         if materialized {
             out.push(op);
@@ -301,17 +322,25 @@ impl Cx<'_> {
         Ok(())
     }
 
-    /// Stores what a part computes of a result where that is stored.
-    fn stores(
-        &mut self,
-        part: &Part,
-        position: usize,
-        (site, stored): (Site<'_>, Value),
-        out: &mut Vec<Op>,
-    ) -> Result<(), Refusal> {
-        let own = self.rewrite.materialized.get(position).map(|materialized| materialized.0);
-        let buffer = part.kernel.buffers.iter().position(|b| Some(b.value) == own);
-        let site = Site { stored: buffer.map(|b| (b as u32, stored)), ..site };
+    /// Whether what an instance stores through a pointer stays there: templates store no element twice, and other programs do not
+    /// where they have one store.
+    fn is_final(&self, pointer: Value) -> bool {
+        let Rewrite { kernel, .. } = self.rewrite;
+        let mut stores = 0;
+        kernel.program.walk(&mut |op| {
+            stores += u32::from(op.kind.writes() && op.args.first() == Some(&pointer));
+        });
+        stores == 1 || kernel.kind != BlockKernelKind::Custom
+    }
+
+    /// Stores what a part computes of a result, and of others that were stored at the same elements, where that is stored.
+    fn stores(&mut self, part: &Part, own: Stored, site: Site<'_>, out: &mut Vec<Op>) -> Result<(), Refusal> {
+        let results = self.rewrite.materialized;
+        let here = |s: &&Stored| s.position != own.position && (s.offsets, s.mask) == (own.offsets, own.mask);
+        let held = self.stored.iter().filter(here).chain([&own]);
+        let buffer = |value: ValueRef| part.kernel.buffers.iter().position(|b| b.value == value);
+        let held = held.filter_map(|s| Some((buffer(results.get(s.position)?.0)? as u32, s.value)));
+        let site = Site { stored: held.collect(), ..site };
         let pointers = self.pointers(part);
         let mut splice = Splice::new(&mut self.program, out, &part.kernel, &pointers, site);
         let mut stores = Vec::new();

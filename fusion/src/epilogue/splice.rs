@@ -20,8 +20,8 @@ pub(super) struct Site<'a> {
     pub(super) mask: Option<Value>,
     /// The indices that make up the offsets, outermost first, where these are known.
     pub(super) axes: &'a [Coordinate],
-    /// What is stored there, and the buffer of the expressions' kernel that it stands for.
-    pub(super) stored: Option<(u32, Value)>,
+    /// What is stored there, and the buffers of the expressions' kernel that it stands for.
+    pub(super) stored: SmallVec<[(u32, Value); 2]>,
     /// What is stored, where the expressions are of a kernel over its rows.
     pub(super) block: Option<Block>,
 }
@@ -127,7 +127,7 @@ impl<'a> Splice<'a> {
     }
 
     fn load(&mut self, buffer: u32, addr: Expr, mask: Option<KExpr>) -> Result<Value, Refusal> {
-        if let Some((_, stored)) = self.site.stored.filter(|s| s.0 == buffer) {
+        if let Some(&(_, stored)) = self.site.stored.iter().find(|s| s.0 == buffer) {
             return match (self.site.block, mask) {
                 (None, None) if self.is_element(addr) => Ok(stored),
                 (Some(block), mask) if self.is_block_element(block, addr) => self.masked(stored, mask),

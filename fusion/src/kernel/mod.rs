@@ -306,6 +306,9 @@ pub enum BlockRefusal {
     /// It is a block program itself.
     #[error("both are block programs, of which neither is prologue or epilogue of the other")]
     Both,
+    /// It is a block program, of another grid or other tiles.
+    #[error("the block programs divide what they compute into other blocks")]
+    Blocks,
     /// The block program is attention.
     #[error(
         "attention takes no prologue or epilogue: its loads are repeated, or its result is not row-major"

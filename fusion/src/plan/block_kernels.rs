@@ -9,13 +9,13 @@ use smallvec::SmallVec;
 use super::built_block::BuiltBlock;
 use super::cost::{Cost, operations};
 use super::groups::{Groups, Rules};
-use crate::block_kernel::{Alone, BlockKernel, Layout, Tied};
+use crate::block_kernel::{Alone, BlockKernel, Layout, Tied, fuse_siblings};
 use crate::epilogue::{Part, Rewrite, domain, rewrite, uses};
 use crate::graph::{NodeId, Op, ValueRef};
 use crate::kernel::{BlockRefusal, Domain, Group, KNode, Kernel, Refusal, Space, build};
 use crate::machine::Profile;
 use crate::place::{Strides, operand_place};
-use crate::types::{Dims, TensorType};
+use crate::types::Dims;
 
 impl Groups {
     /// Builds every block kernel alone; a call whose kernel is refused runs through libtorch.
@@ -26,7 +26,7 @@ impl Groups {
                 Some(Err(reason)) => {
                     self.refused.insert(id, reason.clone());
                 }
-                Some(Ok(block)) => match self.build_block(id, block, &[id], rules) {
+                Some(Ok(block)) => match self.build_block(&[id], block, &[id], rules) {
                     Ok(built) => {
                         self.block_kernels.insert(id, built);
                     }
@@ -38,20 +38,19 @@ impl Groups {
         }
     }
 
-    /// The block kernel of a node with these nodes, itself among them, in its loads and stores.
+    /// The block kernel of calls with these nodes, themselves among them, in its loads and stores.
     fn build_block(
         &self,
-        id: NodeId,
+        calls: &[NodeId],
         block: &Arc<BlockKernel>,
         nodes: &[NodeId],
         rules: Rules<'_>,
     ) -> Result<BuiltBlock, Refusal> {
         let inside: FxHashSet<NodeId> = nodes.iter().copied().collect();
-        let node = self.graph.node(id);
-        let device = node.outs.first().map(|ty| ty.device);
-        let values = self.graph.operands(id).into_iter().map(|v| self.graph.ty(v)).chain(&node.outs);
-        let values = values.chain(nodes.iter().map(|&n| self.graph.ty(n.into())));
-        for ty in values {
+        let (operands, outs) = (self.operands_of(calls), self.results_of(calls));
+        let device = outs.first().map(|&out| self.graph.ty(out).device);
+        let own = nodes.iter().map(|&n| ValueRef::from(n));
+        for ty in operands.iter().chain(&outs).copied().chain(own).map(|v| self.graph.ty(v)) {
             match () {
                 () if ty.numel() == 0 => return Err(Refusal::Empty),
                 () if Some(ty.device) != device => return Err(Refusal::Devices),
@@ -59,33 +58,37 @@ impl Groups {
                 () => {}
             }
         }
-        let operands = self.graph.operands(id);
         let mut bases = Vec::with_capacity(operands.len());
         let mut parts = Vec::with_capacity(operands.len());
         for (position, &value) in operands.iter().enumerate() {
             let base = self.base(block.layout(position as u16), value, &inside)?;
             let roots = if base.is_some() { Vec::new() } else { vec![value] };
-            parts.push(self.part(id, &inside, value, roots)?);
+            parts.push(self.part(calls, &inside, value, roots)?);
             bases.push(base);
         }
         let operands = parts;
-        let mut roots: Vec<Vec<ValueRef>> = vec![Vec::new(); node.outs.len()];
-        let mut of_rows: Vec<ValueRef> = Vec::new();
+        let mut roots: Vec<Vec<ValueRef>> = vec![Vec::new(); outs.len()];
+        let mut of_rows: (usize, Vec<ValueRef>) = (0, Vec::new());
         let results = |&node: &NodeId| {
             (0..self.graph.node(node).outs.len() as u16).map(move |out| ValueRef { node, out })
         };
-        let others = nodes.iter().filter(|&&n| n != id);
+        let others = nodes.iter().filter(|n| !calls.contains(n));
         for root in others.flat_map(results).filter(|&value| self.is_stored(value, &inside)) {
-            let out = self.result_of(id, root.node, &inside)?;
-            let roots = roots.get_mut(out).ok_or(BlockRefusal::Parameters)?;
-            if self.reduces(root.node, &inside) { of_rows.push(root) } else { roots.push(root) }
+            let last = self.last_result(calls, &outs, root, &inside).ok_or(BlockRefusal::PrologueStored)?;
+            let roots = roots.get_mut(last).ok_or(BlockRefusal::Parameters)?;
+            if self.reduces(root.node, &inside) {
+                of_rows.0 = of_rows.0.max(last);
+                of_rows.1.push(root);
+            } else {
+                roots.push(root);
+            }
         }
-        let rows = self.rows(id, block, &inside, of_rows)?;
+        let (stored_at, of_rows) = of_rows;
+        let rows = self.rows(calls, block, &inside, of_rows)?;
         let mut results = Vec::new();
         let mut materialized = Vec::new();
-        for (out, roots) in roots.into_iter().enumerate() {
-            let value = ValueRef { node: id, out: out as u16 };
-            results.push(self.part(id, &inside, value, roots)?);
+        for (&value, roots) in outs.iter().zip(roots) {
+            results.push(self.part(calls, &inside, value, roots)?);
             materialized.push((value, self.is_materialized(value, &inside)));
         }
         let parts = Rewrite {
@@ -93,15 +96,31 @@ impl Groups {
             operands: &operands,
             bases: &bases,
             results: &results,
-            rows: rows.as_ref(),
+            rows: rows.as_ref().map(|part| (stored_at, part)),
             materialized: &materialized,
         };
         let align = |v: ValueRef| rules.alignments.of(&self.graph.node(v.node).op);
         let (mut program, buffers) = rewrite("block", &parts, &align)?;
-        program.locate(self.graph.loc(id));
+        if let &[id] = calls {
+            program.locate(self.graph.loc(id));
+        }
         let flops = arithmetic(block, &operands, &results, rows.as_ref());
-        let cost = self.block_cost(&buffers, flops, (id, block), rules.profile);
-        Ok(BuiltBlock { node: id, kernel: Arc::clone(block), program, buffers, bases, cost })
+        let cost = self.block_cost(&buffers, flops, (&outs, block), rules.profile);
+        let calls = SmallVec::from_slice(calls);
+        Ok(BuiltBlock { calls, kernel: Arc::clone(block), program, buffers, bases, cost })
+    }
+
+    /// The operands of calls, one call's after the other's.
+    fn operands_of(&self, calls: &[NodeId]) -> Vec<ValueRef> {
+        calls.iter().flat_map(|&call| self.graph.operands(call)).collect()
+    }
+
+    /// The results of calls, likewise.
+    fn results_of(&self, calls: &[NodeId]) -> Vec<ValueRef> {
+        let of = |&node: &NodeId| {
+            (0..self.graph.node(node).outs.len() as u16).map(move |out| ValueRef { node, out })
+        };
+        calls.iter().flat_map(of).collect()
     }
 
     /// The value whose memory an operand is read from at strides, if it is.
@@ -123,7 +142,7 @@ impl Groups {
     /// What is computed of a value of the call's, or to make it: these roots, element by element.
     fn part(
         &self,
-        block: NodeId,
+        calls: &[NodeId],
         inside: &FxHashSet<NodeId>,
         value: ValueRef,
         roots: Vec<ValueRef>,
@@ -136,7 +155,7 @@ impl Groups {
         if let Some(&root) = roots.iter().find(|&&r| self.graph.ty(r).numel() != numel) {
             return Err(BlockRefusal::Elements { numel: self.graph.ty(root).numel(), of: numel }.into());
         }
-        let nodes = inside.iter().copied().filter(|&n| n != block).collect();
+        let nodes = inside.iter().copied().filter(|n| !calls.contains(n)).collect();
         let dims = SmallVec::from_iter(0..shape.len() as u8);
         let domain = Domain { extents: vec![numel], reduced: vec![false], dims: vec![dims] };
         let reduced = SmallVec::from_elem(false, shape.len());
@@ -163,10 +182,10 @@ impl Groups {
         false
     }
 
-    /// What is computed of rows of a block kernel's result.
+    /// What is computed of rows of a block kernel's results.
     fn rows(
         &self,
-        id: NodeId,
+        calls: &[NodeId],
         kernel: &BlockKernel,
         inside: &FxHashSet<NodeId>,
         roots: Vec<ValueRef>,
@@ -176,7 +195,7 @@ impl Groups {
         let block = kernel.coordinates.iter().find_map(|c| c.block).ok_or(BlockRefusal::Reduction)?;
         let space = self.space_of(reduction);
         let domain = domain(&block, &space).ok_or(BlockRefusal::Reduction)?;
-        let nodes = inside.iter().copied().filter(|&n| n != id).collect();
+        let nodes = inside.iter().copied().filter(|n| !calls.contains(n)).collect();
         let transparent = Arc::clone(&self.transparent);
         let group = Group { nodes, transparent, roots: roots.clone(), space };
         let kernel = build(&self.graph, &group, &Strides(&self.graph), Some(&domain))?;
@@ -195,30 +214,34 @@ impl Groups {
         !used || self.demanded.contains(&value)
     }
 
-    /// The one result of the block kernel that a node of its unit is computed of.
-    fn result_of(&self, block: NodeId, root: NodeId, inside: &FxHashSet<NodeId>) -> Result<usize, Refusal> {
-        let mut found: Option<u16> = None;
+    /// The last one of the results of calls that a value of their unit is computed of.
+    fn last_result(
+        &self,
+        calls: &[NodeId],
+        results: &[ValueRef],
+        value: ValueRef,
+        inside: &FxHashSet<NodeId>,
+    ) -> Option<usize> {
+        let mut last = None;
         let mut seen = FxHashSet::default();
-        let mut stack = vec![root];
+        let mut stack = vec![value];
         while let Some(at) = stack.pop() {
-            if at == block || !seen.insert(at) || !(inside.contains(&at) || self.transparent.contains(&at)) {
-                continue;
-            }
-            for operand in self.graph.operands(at) {
-                if operand.node == block && *found.get_or_insert(operand.out) != operand.out {
-                    return Err(BlockRefusal::SeveralResults.into());
-                }
-                stack.push(operand.node);
+            if calls.contains(&at.node) {
+                last = last.max(results.iter().position(|&result| result == at));
+            } else if (inside.contains(&at.node) || self.transparent.contains(&at.node))
+                && seen.insert(at.node)
+            {
+                stack.extend(self.graph.operands(at.node));
             }
         }
-        found.map(usize::from).ok_or(BlockRefusal::PrologueStored.into())
+        last
     }
 
     fn block_cost(
         &self,
         buffers: &[(ValueRef, bool)],
         flops: u64,
-        (id, block): (NodeId, &BlockKernel),
+        (outs, block): (&[ValueRef], &BlockKernel),
         profile: &Profile,
     ) -> Cost {
         let bytes = |written: bool| -> u64 {
@@ -230,7 +253,7 @@ impl Groups {
         let moved_us = |bytes: u64| bytes as f64 / profile.bandwidth / 1000.0;
         let arithmetic = flops as f64 / profile.ops_per_ns / 1000.0;
         // An instance stores when it has computed everything; what is expected without neighbours is with the results stored.
-        let stored_us = moved_us(self.graph.node(id).outs.iter().map(TensorType::bytes).sum()) / busy;
+        let stored_us = moved_us(outs.iter().map(|&out| self.graph.ty(out).bytes()).sum()) / busy;
         // Neighbours compute where the kernel does.
         let computing = arithmetic / busy + (block.expected_us - profile.launch_us - stored_us).max(0.0);
         let written_us = moved_us(bytes_written) / busy;
@@ -248,8 +271,41 @@ impl Groups {
         match block.kernel.alone {
             Some(Alone::Tiles) => Err(BlockRefusal::Tiles.into()),
             Some(Alone::Attention) => Err(BlockRefusal::Attention.into()),
-            None => self.build_block(block.node, &block.kernel, nodes, rules),
+            None => self.build_block(&block.calls, &block.kernel, nodes, rules),
         }
+    }
+
+    /// Two block kernels as one, with these nodes in its loads and stores.
+    pub(super) fn build_siblings(
+        &self,
+        blocks: [&BuiltBlock; 2],
+        nodes: &[NodeId],
+        rules: Rules<'_>,
+    ) -> Result<BuiltBlock, Refusal> {
+        let inside: FxHashSet<NodeId> = nodes.iter().copied().collect();
+        let [first, second] = blocks.map(|block| &block.calls[..]);
+        let calls = [first, second].concat();
+        let results = self.results_of(&calls);
+        let is_fed = |&operand: &ValueRef| self.last_result(&calls, &results, operand, &inside).is_some();
+        if self.operands_of(&calls).iter().any(is_fed) {
+            return Err(BlockRefusal::Both.into());
+        }
+        // Later ones are of the operator that each comes from.
+        let located = blocks.map(|block| {
+            let mut kernel = BlockKernel::clone(&block.kernel);
+            if let &[id] = &block.calls[..] {
+                kernel.program.locate(self.graph.loc(id));
+            }
+            kernel
+        });
+        let operands = [first, second].map(|calls| self.operands_of(calls));
+        let kernel = fuse_siblings(
+            [&located[0], &located[1]],
+            [&operands[0], &operands[1]],
+            self.results_of(first).len(),
+            rules.profile.launch_us,
+        )?;
+        self.build_block(&calls, &Arc::new(kernel), nodes, rules)
     }
 }
 

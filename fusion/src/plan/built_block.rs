@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use smallvec::SmallVec;
 use tilefuse_block::Program;
 use tilefuse_block::passes::{PassError, optimize_for_grid};
 
@@ -13,7 +14,8 @@ use crate::graph::{NodeId, ValueRef};
 /// A block kernel with what was merged into it.
 #[derive(Clone, Debug)]
 pub(super) struct BuiltBlock {
-    pub(super) node: NodeId,
+    /// The calls that it computes: its operands and results are theirs, one call's after the other's.
+    pub(super) calls: SmallVec<[NodeId; 1]>,
     pub(super) kernel: Arc<BlockKernel>,
     /// The kernel's program with what was merged into it.
     pub(super) program: Program,

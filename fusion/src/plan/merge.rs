@@ -121,7 +121,7 @@ impl Groups {
             (Generated(_), Block(block)) | (Block(block), Generated(_)) => {
                 Ok(Block(Box::new(self.build_around(block, nodes, rules)?)))
             }
-            (Block(_), Block(_)) => Err(BlockRefusal::Both.into()),
+            (Block(a), Block(b)) => Ok(Block(Box::new(self.build_siblings([a, b], nodes, rules)?))),
         }
     }
 

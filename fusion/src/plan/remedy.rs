@@ -82,8 +82,10 @@ impl BlockRefusal {
                 "nothing today: a norm in front of a product has its statistics computed by a kernel of its own"
             }
             BlockRefusal::Both => {
-                "nothing today: two products are two kernels, but attention, whose scores stay in registers"
+                "nothing today: one product of another's result is a kernel of its own, but in attention, whose scores stay in \
+                 registers"
             }
+            BlockRefusal::Blocks => "products of the same sizes, over operands that lie alike",
             BlockRefusal::Attention => "nothing today: what surrounds attention has kernels of its own",
             BlockRefusal::Tiles => "fewer operands in the neighbour, or a device with more shared memory",
             BlockRefusal::Elements { .. } => {

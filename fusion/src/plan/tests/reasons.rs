@@ -23,7 +23,7 @@ variants!(
     Empty, Devices, Block
 );
 variants!(
-    BlockRefusal: Reduction, PrologueReduction, Both, Attention, Tiles, Elements, Strided, OtherStrides, NoLoads,
+    BlockRefusal: Reduction, PrologueReduction, Both, Blocks, Attention, Tiles, Elements, Strided, OtherStrides, NoLoads,
     NoStores, SeveralResults, PrologueStored, Gather, ResultOrder, Order, WritesOperand, Parameters
 );
 
@@ -49,6 +49,7 @@ const CASES: &[fn(&mut Seen)] = &[
     operands_at_strides,
     accesses_that_are_no_loads_and_no_stores,
     epilogues_of_several_results,
+    products_in_other_blocks,
     prologues_that_are_stored,
     gathers_behind_block_kernels,
     other_orders_of_elements,
@@ -464,27 +465,53 @@ fn accesses_that_are_no_loads_and_no_stores(seen: &mut Seen) {
     );
 }
 
-/// Writes its operand to two results.
+/// Writes its operand to two results, to the second one backwards.
 const TWICE: &str =
     "kernel @twice(%x: ptr<f32> len(200), %y: ptr<f32> len(200), %z: ptr<f32> len(200)) warps(4) {
   %id = program_id 0
+  %last = const 199 : i32
+  %back = map sub %last, %id
   %v = load %x, %id
   store %y, %id, %v
-  store %z, %id, %v
+  store %z, %back, %v
 }";
 
 fn epilogues_of_several_results(seen: &mut Seen) {
-    let mut g = G::new();
-    let x = g.input(0, &[200]);
-    let call = AtenCall::new("my::twice", "", [("inputs", Arg::Tensors(vec![Some(0)]))]);
-    let ty = G::ty(&[200], Elem::F32);
-    let node = g.0.add(Op::Aten(Box::new(call)), &[x], [ty.clone(), ty], None);
-    let tied = vec![Tied::Operand(0), Tied::Result(0), Tied::Result(1)];
-    let program = tilefuse_block::parse_valid(TWICE).unwrap();
-    let twice = BlockKernel { program, tied, ..kernel(SQUARE, 200) };
-    g.0.node_mut(node).kernel = Some(Ok(std::sync::Arc::new(twice)));
-    let z = g.map(ScalarFn::Add, &[ValueRef { node, out: 0 }, ValueRef { node, out: 1 }]);
-    seen.said_of(g, &[z], expect!["cut: the epilogue needs several results of the block program at once"]);
+    for (twice, said) in [
+        (TWICE.to_owned(), expect!["cut: the epilogue needs several results of the block program at once"]),
+        (TWICE.replace("store %z, %back", "store %z, %id"), expect!["fused as an epilogue"]),
+    ] {
+        let mut g = G::new();
+        let x = g.input(0, &[200]);
+        let call = AtenCall::new("my::twice", "", [("inputs", Arg::Tensors(vec![Some(0)]))]);
+        let ty = G::ty(&[200], Elem::F32);
+        let node = g.0.add(Op::Aten(Box::new(call)), &[x], [ty.clone(), ty], None);
+        let tied = vec![Tied::Operand(0), Tied::Result(0), Tied::Result(1)];
+        let program = tilefuse_block::parse_valid(&twice).unwrap();
+        let twice = BlockKernel { program, tied, ..kernel(SQUARE, 200) };
+        g.0.node_mut(node).kernel = Some(Ok(std::sync::Arc::new(twice)));
+        let z = g.map(ScalarFn::Add, &[ValueRef { node, out: 0 }, ValueRef { node, out: 1 }]);
+        seen.said_of(g, &[z], said);
+    }
+}
+
+fn products_in_other_blocks(seen: &mut Seen) {
+    seen.said_of_products(
+        "graph {
+          %0 = input 0 : f32[32,32]
+          %1 = input 1 : f32[256,32]
+          %2 = param 0 : f32[512,32]
+          %3 = param 1 : f32[64,32]
+          %4 = aten::linear(input=%0, weight=%2) : f32[32,512]
+          %5 = aten::linear(input=%1, weight=%3) : f32[256,64]
+          %6 = aten::reshape(self=%5, shape=[32, 512]) : f32[32,512]
+          %7 = aten::add.Tensor(self=%4, other=%6, alpha=1) : f32[32,512]
+          outputs %7
+        }",
+        expect![[r#"
+            cut: the block programs divide what they compute into other blocks
+            fused as an epilogue"#]],
+    );
 }
 
 fn prologues_that_are_stored(seen: &mut Seen) {

@@ -1,0 +1,331 @@
+//! Two block kernels of one grid as one: each instance computes the block of the one and that of the other.
+//!
+//! ```text
+//! %s = for %k in 0..K step 64 with (%acc = 0) {               %s = for ...   over %x and %v
+//!   yield dot (load %x), (load %v), %acc                      %t = for ...   over %x and %w
+//! }                                                           store %y, %at, %s
+//! store %y, %at, %s                                     ->    store %z, %at, %t
+//!
+//! the same over %x and %w, which stores %t to %z
+//! ```
+//!
+//! What both compute alike is computed once, so that it can be seen where they store the same elements: an epilogue of both
+//! results is one at the second store. Where loads run ahead, loops over the same range become one, which loads once what both
+//! read. On a host the products of one loop would share its registers.
+
+use rustc_hash::FxHashMap;
+use smallvec::SmallVec;
+use tilefuse_block::{Op, OpKind, Program, Region, Type, Value};
+
+use super::{Block, BlockKernel, BlockKernelKind, Coordinate, Coordinates, Tied};
+use crate::epilogue::uses;
+use crate::graph::ValueRef;
+use crate::kernel::BlockRefusal;
+
+/// Registers of a GPU's thread that the blocks of all results may take: those of a block of 128 x 256 of eight warps.
+const MAX_RESULT_REGISTERS: u64 = 128;
+
+/// Two kernels as one, whose operands and results are those of the first and then those of the second. Neither may need what the
+/// other computes; `operands` are the values that each reads.
+pub(crate) fn fuse_siblings(
+    kernels: [&BlockKernel; 2],
+    operands: [&[ValueRef]; 2],
+    results: usize,
+    launch_us: f64,
+) -> Result<BlockKernel, BlockRefusal> {
+    let [a, b] = kernels;
+    if kernels.iter().any(|kernel| kernel.kind != BlockKernelKind::Contraction || !only_stores_last(kernel)) {
+        return Err(BlockRefusal::Both);
+    }
+    let launch = |kernel: &BlockKernel| {
+        (kernel.grid, kernel.program.warps, kernel.program.stages, kernel.program.early)
+    };
+    if launch(a) != launch(b) {
+        return Err(BlockRefusal::Blocks);
+    }
+    let threads = 32 * u64::from(a.program.warps);
+    let stored: u64 = kernels.iter().map(|kernel| stored_elements(&kernel.program)).sum();
+    if a.program.stages.is_some() && stored > threads * MAX_RESULT_REGISTERS {
+        return Err(BlockRefusal::Tiles);
+    }
+    let moved = |position: u16, by: usize| u16::try_from(usize::from(position) + by);
+    let mut tied = a.tied.clone();
+    let mut layouts = a.layouts.clone();
+    for tied_b in &b.tied {
+        tied.push(match *tied_b {
+            Tied::Operand(at) => {
+                Tied::Operand(moved(at, operands[0].len()).map_err(|_| BlockRefusal::Blocks)?)
+            }
+            Tied::Result(at) => Tied::Result(moved(at, results).map_err(|_| BlockRefusal::Blocks)?),
+        });
+    }
+    for (at, layout) in &b.layouts {
+        layouts.push((moved(*at, operands[0].len()).map_err(|_| BlockRefusal::Blocks)?, layout.clone()));
+    }
+    let shared = shared_parameters(kernels, operands);
+    let mut at = 0..tied.len();
+    tied.retain(|_| {
+        let own = at.next().and_then(|at| at.checked_sub(a.tied.len()));
+        own.is_none_or(|own| shared[own].is_none())
+    });
+    let mut joined = Joined::new(kernels, &shared);
+    let body = joined.body()?;
+    let coordinates = joined.coordinates();
+    let program = Program { body, ..joined.program };
+    let computing_us = |kernel: &BlockKernel| (kernel.expected_us - launch_us).max(0.0);
+    Ok(BlockKernel {
+        kind: a.kind,
+        program,
+        grid: a.grid,
+        tied,
+        checks: false,
+        alone: None,
+        coordinates,
+        layouts,
+        schedule: schedule([&a.schedule, &b.schedule]),
+        note: a.note.clone().or_else(|| b.note.clone()),
+        expected_us: launch_us + computing_us(a) + computing_us(b),
+    })
+}
+
+fn schedule([a, b]: [&str; 2]) -> String {
+    if a == b { format!("two products: {a}") } else { format!("{a}; beside {b}") }
+}
+
+/// Whether a kernel has no effect but to store results, which it does not load, in its body.
+fn only_stores_last(kernel: &BlockKernel) -> bool {
+    let stores_result = |(tied, uses): (&Tied, crate::epilogue::Uses)| match tied {
+        Tied::Operand(_) => uses.stored == 0,
+        Tied::Result(_) => uses.only_stores(),
+    };
+    let is_store = |op: &&Op| matches!(op.kind, OpKind::Store { .. });
+    let effects = kernel.program.body.ops.iter().filter(|op| op.has_effect());
+    !kernel.checks
+        && effects.clone().count() == effects.filter(is_store).count()
+        && kernel.tied.iter().zip(uses(&kernel.program)).all(stores_result)
+}
+
+/// Elements that an instance stores.
+fn stored_elements(program: &Program) -> u64 {
+    let stores = program.body.ops.iter().filter(|op| matches!(op.kind, OpKind::Store { .. }));
+    stores.filter_map(|op| Some(program.ty(*op.args.get(2)?).numel())).sum()
+}
+
+/// For each parameter of the second kernel the first one's through which the same operand is read in the same way.
+fn shared_parameters([a, b]: [&BlockKernel; 2], operands: [&[ValueRef]; 2]) -> Vec<Option<usize>> {
+    let read = |kernel: &BlockKernel, side: usize, at: usize| {
+        let Tied::Operand(position) = *kernel.tied.get(at)? else { return None };
+        let param = kernel.program.params.get(at)?;
+        let value = *operands[side].get(usize::from(position))?;
+        let ty = kernel.program.ty(param.value).clone();
+        Some((value, kernel.layout(position).clone(), param.len, ty))
+    };
+    let same = |at: usize| {
+        let own = read(b, 1, at)?;
+        (0..a.tied.len()).find(|&other| read(a, 0, other).as_ref() == Some(&own))
+    };
+    (0..b.tied.len()).map(same).collect()
+}
+
+/// What an operation computes: where kind, operands and type are the same, so are the results.
+type Key = (OpKind, SmallVec<[Value; 4]>, Type);
+
+/// A program that is made of two.
+struct Joined<'a> {
+    kernels: [&'a BlockKernel; 2],
+    program: Program,
+    /// By value of each program: the joined one's.
+    names: [Vec<Option<Value>>; 2],
+    /// What has been computed where an operation is added.
+    known: FxHashMap<Key, Value>,
+}
+
+impl<'a> Joined<'a> {
+    fn new(kernels: [&'a BlockKernel; 2], shared: &[Option<usize>]) -> Joined<'a> {
+        let of = |kernel: &BlockKernel| vec![None; kernel.program.values.len()];
+        let (params, values, body) = (Vec::new(), Vec::new(), Region::default());
+        let first = &kernels[0].program;
+        let (warps, stages, early) = (first.warps, first.stages, first.early);
+        let program = Program { name: first.name.clone(), params, values, body, warps, stages, early };
+        let names = kernels.map(of);
+        let mut joined = Joined { kernels, program, names, known: FxHashMap::default() };
+        for (side, kernel) in kernels.into_iter().enumerate() {
+            for (at, param) in kernel.program.params.iter().enumerate() {
+                let known = shared.get(at).copied().flatten().filter(|_| side == 1);
+                let value = match known {
+                    Some(other) => joined.program.params[other].value,
+                    None => {
+                        let value = joined.value(side, param.value);
+                        joined.program.params.push(tilefuse_block::Param { value, ..param.clone() });
+                        value
+                    }
+                };
+                joined.names[side][param.value.index()] = Some(value);
+            }
+        }
+        joined
+    }
+
+    /// A new value for one of a program.
+    fn value(&mut self, side: usize, of: Value) -> Value {
+        let value = Value(self.program.values.len() as u32);
+        self.program.values.push(self.kernels[side].program.values[of.index()].clone());
+        self.names[side][of.index()] = Some(value);
+        value
+    }
+
+    fn name(&self, side: usize, value: Value) -> Result<Value, BlockRefusal> {
+        self.names[side].get(value.index()).copied().flatten().ok_or(BlockRefusal::Both)
+    }
+
+    /// What is before the loops, the loops, what is behind them, and the stores.
+    fn body(&mut self) -> Result<Region, BlockRefusal> {
+        let is_store = |op: &&Op| matches!(op.kind, OpKind::Store { .. });
+        let is_loop = |op: &Op| op.kind == OpKind::For;
+        let of = |kernel: &'a BlockKernel| {
+            let (stores, others): (Vec<&Op>, Vec<&Op>) =
+                kernel.program.body.ops.iter().partition(|op| is_store(op));
+            let first = others.iter().position(|op| is_loop(op)).unwrap_or(others.len());
+            (stores, others, first)
+        };
+        let parts = self.kernels.map(of);
+        let mut ops = Vec::new();
+        for (side, (_, others, first)) in parts.iter().enumerate() {
+            self.ops(side, others[..*first].iter().copied(), &mut ops)?;
+        }
+        let loops: Vec<&Op> = parts
+            .iter()
+            .flat_map(|(_, others, first)| others[*first..].iter().copied())
+            .filter(|op| is_loop(op))
+            .collect();
+        let jammed = match loops[..] {
+            [a, b] if self.program.stages.is_some() && parts.iter().all(|p| p.2 < p.1.len()) => {
+                self.jam([a, b])?
+            }
+            _ => None,
+        };
+        let behind = usize::from(jammed.is_some());
+        ops.extend(jammed);
+        for (side, (_, others, first)) in parts.iter().enumerate() {
+            let rest = others.iter().skip(*first + behind).copied();
+            self.ops(side, rest, &mut ops)?;
+        }
+        for (side, (stores, ..)) in parts.iter().enumerate() {
+            self.ops(side, stores.iter().copied(), &mut ops)?;
+        }
+        Ok(Region { args: Vec::new(), ops })
+    }
+
+    /// Adds operations of a program, but those that are known.
+    fn ops<'o>(
+        &mut self,
+        side: usize,
+        from: impl Iterator<Item = &'o Op>,
+        ops: &mut Vec<Op>,
+    ) -> Result<(), BlockRefusal> {
+        for op in from {
+            let args = self.args(side, op)?;
+            let key = self.key(side, op, &args);
+            if let (Some(&known), [result]) =
+                (key.as_ref().and_then(|key| self.known.get(key)), &op.results[..])
+            {
+                self.names[side][result.index()] = Some(known);
+                continue;
+            }
+            let regions = op.regions.iter().map(|region| self.region(side, op, region));
+            let regions = regions.collect::<Result<_, _>>()?;
+            let results: SmallVec<[Value; 1]> =
+                op.results.iter().map(|&result| self.value(side, result)).collect();
+            self.known.extend(key.zip(results.first().copied()));
+            ops.push(Op { kind: op.kind.clone(), args, results, regions, loc: op.loc });
+        }
+        Ok(())
+    }
+
+    fn args(&self, side: usize, op: &Op) -> Result<SmallVec<[Value; 4]>, BlockRefusal> {
+        op.args.iter().map(|&arg| self.name(side, arg)).collect()
+    }
+
+    /// What an operation computes where only its operands decide on it, or memory that nothing writes before the end.
+    fn key(&self, side: usize, op: &Op, args: &SmallVec<[Value; 4]>) -> Option<Key> {
+        let decided = op.kind.is_pure() || matches!(op.kind, OpKind::Load { .. } | OpKind::Assume(_));
+        let &[result] = &op.results[..] else { return None };
+        decided.then(|| (op.kind.clone(), args.clone(), self.kernels[side].program.ty(result).clone()))
+    }
+
+    fn region(&mut self, side: usize, owner: &Op, region: &Region) -> Result<Region, BlockRefusal> {
+        let outside = self.known.clone();
+        if owner.kind.has_combiner() {
+            // It sees nothing from outside.
+            self.known.clear();
+        }
+        let args = region.args.iter().map(|&arg| self.value(side, arg)).collect();
+        let mut ops = Vec::new();
+        self.ops(side, region.ops.iter(), &mut ops)?;
+        self.known = outside;
+        Ok(Region { args, ops })
+    }
+
+    /// Two loops as one, if they go over the same range.
+    fn jam(&mut self, [a, b]: [&'a Op; 2]) -> Result<Option<Op>, BlockRefusal> {
+        let (first, second) = (self.args(0, a)?, self.args(1, b)?);
+        let ([x], [y]) = (&a.regions[..], &b.regions[..]) else { return Ok(None) };
+        let (Some((&induction, carried_x)), Some((&induction_y, carried_y))) =
+            (x.args.split_first(), y.args.split_first())
+        else {
+            return Ok(None);
+        };
+        if first.get(..3) != second.get(..3) {
+            return Ok(None);
+        }
+        let outside = self.known.clone();
+        let induction = self.value(0, induction);
+        self.names[1][induction_y.index()] = Some(induction);
+        let carried = [(0, carried_x), (1, carried_y)];
+        let mut args = vec![induction];
+        for (side, carried) in carried {
+            args.extend(carried.iter().map(|&arg| self.value(side, arg)).collect::<Vec<Value>>());
+        }
+        let mut ops = Vec::new();
+        let mut yielded = SmallVec::new();
+        for (side, region) in [(0, x), (1, y)] {
+            let (last, body) = region.ops.split_last().ok_or(BlockRefusal::Both)?;
+            self.ops(side, body.iter(), &mut ops)?;
+            yielded.extend(self.args(side, last)?);
+        }
+        let (results, regions) = (SmallVec::new(), Vec::new());
+        ops.push(Op { kind: OpKind::Yield, args: yielded, results, regions, loc: a.loc });
+        self.known = outside;
+        let mut results = SmallVec::new();
+        for (side, op) in [(0, a), (1, b)] {
+            results.extend(op.results.iter().map(|&result| self.value(side, result)).collect::<Vec<Value>>());
+        }
+        let args_of = first.iter().chain(second.iter().skip(3)).copied().collect();
+        let regions = vec![Region { args, ops }];
+        Ok(Some(Op { kind: OpKind::For, args: args_of, results, regions, loc: a.loc }))
+    }
+
+    /// Of the stores of both.
+    fn coordinates(&self) -> Vec<Coordinates> {
+        let each = self.kernels.iter().enumerate();
+        let all = each.flat_map(|(side, kernel)| kernel.coordinates.iter().map(move |at| (side, at)));
+        all.filter_map(|(side, at)| self.coordinates_of(side, at)).collect()
+    }
+
+    fn coordinates_of(&self, side: usize, at: &Coordinates) -> Option<Coordinates> {
+        let name = |value: Value| self.name(side, value).ok();
+        let axis = |axis: &Coordinate| Some(Coordinate { index: name(axis.index)?, ..*axis });
+        let block = |block: Block| {
+            let inside = match block.inside {
+                Some(inside) => Some(name(inside)?),
+                None => None,
+            };
+            Some(Block { rows: name(block.rows)?, number: name(block.number)?, inside, ..block })
+        };
+        Some(Coordinates {
+            offsets: name(at.offsets)?,
+            axes: at.axes.iter().map(axis).collect::<Option<_>>()?,
+            block: at.block.and_then(block),
+        })
+    }
+}
