@@ -10,20 +10,16 @@
 //! ```
 //!
 //! What both compute alike is computed once, so that it can be seen where they store the same elements: an epilogue of both
-//! results is one at the second store. Where loads run ahead, loops over the same range become one, which loads once what both
-//! read. On a host the products of one loop would share its registers.
+//! results is one at the second store. The loops stay two, since the products of one would share the registers of a host.
 
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 use tilefuse_block::{Op, OpKind, Program, Region, Type, Value};
 
 use super::{Block, BlockKernel, BlockKernelKind, Coordinate, Coordinates, Tied};
-use crate::epilogue::uses;
+use crate::epilogue::{Uses, uses};
 use crate::graph::ValueRef;
 use crate::kernel::BlockRefusal;
-
-/// Registers of a GPU's thread that the blocks of all results may take: those of a block of 128 x 256 of eight warps.
-const MAX_RESULT_REGISTERS: u64 = 128;
 
 /// Two kernels as one, whose operands and results are those of the first and then those of the second. Neither may need what the
 /// other computes; `operands` are the values that each reads.
@@ -37,37 +33,30 @@ pub(crate) fn fuse_siblings(
     if kernels.iter().any(|kernel| kernel.kind != BlockKernelKind::Contraction || !only_stores_last(kernel)) {
         return Err(BlockRefusal::Both);
     }
-    let launch = |kernel: &BlockKernel| {
-        (kernel.grid, kernel.program.warps, kernel.program.stages, kernel.program.early)
-    };
-    if launch(a) != launch(b) {
-        return Err(BlockRefusal::Blocks);
-    }
-    let threads = 32 * u64::from(a.program.warps);
-    let stored: u64 = kernels.iter().map(|kernel| stored_elements(&kernel.program)).sum();
-    if a.program.stages.is_some() && stored > threads * MAX_RESULT_REGISTERS {
+    if kernels.iter().any(|kernel| kernel.alone.is_some()) {
         return Err(BlockRefusal::Tiles);
     }
-    let moved = |position: u16, by: usize| u16::try_from(usize::from(position) + by);
+    if kernels.iter().any(|kernel| kernel.program.stages.is_some()) {
+        return Err(BlockRefusal::RunsAhead);
+    }
+    if a.grid != b.grid {
+        return Err(BlockRefusal::Blocks);
+    }
+    let behind = |position: u16, others: usize| {
+        u16::try_from(usize::from(position) + others).map_err(|_| BlockRefusal::Parameters)
+    };
+    let shared = shared_parameters(kernels, operands);
     let mut tied = a.tied.clone();
-    let mut layouts = a.layouts.clone();
-    for tied_b in &b.tied {
-        tied.push(match *tied_b {
-            Tied::Operand(at) => {
-                Tied::Operand(moved(at, operands[0].len()).map_err(|_| BlockRefusal::Blocks)?)
-            }
-            Tied::Result(at) => Tied::Result(moved(at, results).map_err(|_| BlockRefusal::Blocks)?),
+    for (own, _) in b.tied.iter().zip(&shared).filter(|(_, shared)| shared.is_none()) {
+        tied.push(match *own {
+            Tied::Operand(at) => Tied::Operand(behind(at, operands[0].len())?),
+            Tied::Result(at) => Tied::Result(behind(at, results)?),
         });
     }
+    let mut layouts = a.layouts.clone();
     for (at, layout) in &b.layouts {
-        layouts.push((moved(*at, operands[0].len()).map_err(|_| BlockRefusal::Blocks)?, layout.clone()));
+        layouts.push((behind(*at, operands[0].len())?, layout.clone()));
     }
-    let shared = shared_parameters(kernels, operands);
-    let mut at = 0..tied.len();
-    tied.retain(|_| {
-        let own = at.next().and_then(|at| at.checked_sub(a.tied.len()));
-        own.is_none_or(|own| shared[own].is_none())
-    });
     let mut joined = Joined::new(kernels, &shared);
     let body = joined.body()?;
     let coordinates = joined.coordinates();
@@ -94,7 +83,7 @@ fn schedule([a, b]: [&str; 2]) -> String {
 
 /// Whether a kernel has no effect but to store results, which it does not load, in its body.
 fn only_stores_last(kernel: &BlockKernel) -> bool {
-    let stores_result = |(tied, uses): (&Tied, crate::epilogue::Uses)| match tied {
+    let stores_result = |(tied, uses): (&Tied, Uses)| match tied {
         Tied::Operand(_) => uses.stored == 0,
         Tied::Result(_) => uses.only_stores(),
     };
@@ -103,12 +92,6 @@ fn only_stores_last(kernel: &BlockKernel) -> bool {
     !kernel.checks
         && effects.clone().count() == effects.filter(is_store).count()
         && kernel.tied.iter().zip(uses(&kernel.program)).all(stores_result)
-}
-
-/// Elements that an instance stores.
-fn stored_elements(program: &Program) -> u64 {
-    let stores = program.body.ops.iter().filter(|op| matches!(op.kind, OpKind::Store { .. }));
-    stores.filter_map(|op| Some(program.ty(*op.args.get(2)?).numel())).sum()
 }
 
 /// For each parameter of the second kernel the first one's through which the same operand is read in the same way.
@@ -178,40 +161,15 @@ impl<'a> Joined<'a> {
         self.names[side].get(value.index()).copied().flatten().ok_or(BlockRefusal::Both)
     }
 
-    /// What is before the loops, the loops, what is behind them, and the stores.
+    /// What both compute, and then their stores.
     fn body(&mut self) -> Result<Region, BlockRefusal> {
-        let is_store = |op: &&Op| matches!(op.kind, OpKind::Store { .. });
-        let is_loop = |op: &Op| op.kind == OpKind::For;
-        let of = |kernel: &'a BlockKernel| {
-            let (stores, others): (Vec<&Op>, Vec<&Op>) =
-                kernel.program.body.ops.iter().partition(|op| is_store(op));
-            let first = others.iter().position(|op| is_loop(op)).unwrap_or(others.len());
-            (stores, others, first)
-        };
-        let parts = self.kernels.map(of);
         let mut ops = Vec::new();
-        for (side, (_, others, first)) in parts.iter().enumerate() {
-            self.ops(side, others[..*first].iter().copied(), &mut ops)?;
-        }
-        let loops: Vec<&Op> = parts
-            .iter()
-            .flat_map(|(_, others, first)| others[*first..].iter().copied())
-            .filter(|op| is_loop(op))
-            .collect();
-        let jammed = match loops[..] {
-            [a, b] if self.program.stages.is_some() && parts.iter().all(|p| p.2 < p.1.len()) => {
-                self.jam([a, b])?
+        for stores in [false, true] {
+            for (side, kernel) in self.kernels.into_iter().enumerate() {
+                let body = kernel.program.body.ops.iter();
+                let part = body.filter(|op| matches!(op.kind, OpKind::Store { .. }) == stores);
+                self.ops(side, part, &mut ops)?;
             }
-            _ => None,
-        };
-        let behind = usize::from(jammed.is_some());
-        ops.extend(jammed);
-        for (side, (_, others, first)) in parts.iter().enumerate() {
-            let rest = others.iter().skip(*first + behind).copied();
-            self.ops(side, rest, &mut ops)?;
-        }
-        for (side, (stores, ..)) in parts.iter().enumerate() {
-            self.ops(side, stores.iter().copied(), &mut ops)?;
         }
         Ok(Region { args: Vec::new(), ops })
     }
@@ -264,45 +222,6 @@ impl<'a> Joined<'a> {
         self.ops(side, region.ops.iter(), &mut ops)?;
         self.known = outside;
         Ok(Region { args, ops })
-    }
-
-    /// Two loops as one, if they go over the same range.
-    fn jam(&mut self, [a, b]: [&'a Op; 2]) -> Result<Option<Op>, BlockRefusal> {
-        let (first, second) = (self.args(0, a)?, self.args(1, b)?);
-        let ([x], [y]) = (&a.regions[..], &b.regions[..]) else { return Ok(None) };
-        let (Some((&induction, carried_x)), Some((&induction_y, carried_y))) =
-            (x.args.split_first(), y.args.split_first())
-        else {
-            return Ok(None);
-        };
-        if first.get(..3) != second.get(..3) {
-            return Ok(None);
-        }
-        let outside = self.known.clone();
-        let induction = self.value(0, induction);
-        self.names[1][induction_y.index()] = Some(induction);
-        let carried = [(0, carried_x), (1, carried_y)];
-        let mut args = vec![induction];
-        for (side, carried) in carried {
-            args.extend(carried.iter().map(|&arg| self.value(side, arg)).collect::<Vec<Value>>());
-        }
-        let mut ops = Vec::new();
-        let mut yielded = SmallVec::new();
-        for (side, region) in [(0, x), (1, y)] {
-            let (last, body) = region.ops.split_last().ok_or(BlockRefusal::Both)?;
-            self.ops(side, body.iter(), &mut ops)?;
-            yielded.extend(self.args(side, last)?);
-        }
-        let (results, regions) = (SmallVec::new(), Vec::new());
-        ops.push(Op { kind: OpKind::Yield, args: yielded, results, regions, loc: a.loc });
-        self.known = outside;
-        let mut results = SmallVec::new();
-        for (side, op) in [(0, a), (1, b)] {
-            results.extend(op.results.iter().map(|&result| self.value(side, result)).collect::<Vec<Value>>());
-        }
-        let args_of = first.iter().chain(second.iter().skip(3)).copied().collect();
-        let regions = vec![Region { args, ops }];
-        Ok(Some(Op { kind: OpKind::For, args: args_of, results, regions, loc: a.loc }))
     }
 
     /// Of the stores of both.

@@ -15,6 +15,9 @@
 //!                                                                               store %y, %at, %e, mask %m
 //! ```
 //!
+//! Where a program stores two results at the same offsets, as one that was made of two products does, an expression of both is
+//! computed at the second store.
+//!
 //! Where a program stores a result in blocks of rows, row reductions are epilogues as well: of whole rows, if a block has them,
 //! else of the part of each row that a block has. `rows.rs` computes what there is one of for each row once for each.
 //!

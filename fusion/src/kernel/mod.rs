@@ -309,6 +309,9 @@ pub enum BlockRefusal {
     /// It is a block program, of another grid or other tiles.
     #[error("the block programs divide what they compute into other blocks")]
     Blocks,
+    /// It is a block program, and the loads of both run ahead.
+    #[error("the loads of a block program run ahead for one product, not for two")]
+    RunsAhead,
     /// The block program is attention.
     #[error(
         "attention takes no prologue or epilogue: its loads are repeated, or its result is not row-major"

@@ -86,6 +86,7 @@ impl BlockRefusal {
                  registers"
             }
             BlockRefusal::Blocks => "products of the same sizes, over operands that lie alike",
+            BlockRefusal::RunsAhead => "nothing today: on a GPU two products are two kernels",
             BlockRefusal::Attention => "nothing today: what surrounds attention has kernels of its own",
             BlockRefusal::Tiles => "fewer operands in the neighbour, or a device with more shared memory",
             BlockRefusal::Elements { .. } => {

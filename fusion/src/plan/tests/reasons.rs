@@ -23,7 +23,7 @@ variants!(
     Empty, Devices, Block
 );
 variants!(
-    BlockRefusal: Reduction, PrologueReduction, Both, Blocks, Attention, Tiles, Elements, Strided, OtherStrides, NoLoads,
+    BlockRefusal: Reduction, PrologueReduction, Both, Blocks, RunsAhead, Attention, Tiles, Elements, Strided, OtherStrides, NoLoads,
     NoStores, SeveralResults, PrologueStored, Gather, ResultOrder, Order, WritesOperand, Parameters
 );
 
@@ -50,6 +50,7 @@ const CASES: &[fn(&mut Seen)] = &[
     accesses_that_are_no_loads_and_no_stores,
     epilogues_of_several_results,
     products_in_other_blocks,
+    products_whose_loads_run_ahead,
     prologues_that_are_stored,
     gathers_behind_block_kernels,
     other_orders_of_elements,
@@ -512,6 +513,29 @@ fn products_in_other_blocks(seen: &mut Seen) {
             cut: the block programs divide what they compute into other blocks
             fused as an epilogue"#]],
     );
+}
+
+fn products_whose_loads_run_ahead(seen: &mut Seen) {
+    let text = "graph {
+      %0 = input 0 : f16[64,64]@cuda:0
+      %1 = param 0 : f16[64,64]@cuda:0
+      %2 = param 1 : f16[64,64]@cuda:0
+      %3 = aten::linear(input=%0, weight=%1) : f16[64,64]@cuda:0
+      %4 = aten::silu(self=%3) : f16[64,64]@cuda:0
+      %5 = aten::linear(input=%0, weight=%2) : f16[64,64]@cuda:0
+      %6 = aten::mul.Tensor(self=%4, other=%5) : f16[64,64]@cuda:0
+      outputs %6
+    }";
+    let profile = Profile::gpu(132, 4200.0).with_clusters().with_warpgroups();
+    let mut graph = pipeline::primitive(text, &profile);
+    choose_products(&mut graph, &profile, Products::Generated, None, u64::MAX, &mut |_| None);
+    let plan = plan(&graph, &profile).unwrap();
+    assert_eq!((plan.kernel_count(), plan.extern_count()), (2, 0));
+    expect![[r#"
+        cut: the loads of a block program run ahead for one product, not for two
+        fused
+        fused as an epilogue"#]]
+    .assert_eq(&seen.texts(&plan));
 }
 
 fn prologues_that_are_stored(seen: &mut Seen) {
