@@ -41,6 +41,8 @@ mod online;
 mod program;
 mod ranges;
 mod rows;
+#[cfg(test)]
+mod schedule_tests;
 mod split_kv;
 #[cfg(test)]
 mod tests;

@@ -10,7 +10,7 @@ use crate::{Graph, choose_products, parse_graph, verify};
 
 /// A mask of scores.
 #[derive(Clone, Copy, PartialEq)]
-enum Mask {
+pub(super) enum Mask {
     None,
     /// True where a number of this shape is at least the threshold.
     Kept(&'static [i64], f64),
@@ -20,30 +20,30 @@ enum Mask {
 
 /// A call of attention.
 #[derive(Clone, Copy)]
-struct Case {
-    dtype: &'static str,
+pub(super) struct Case {
+    pub(super) dtype: &'static str,
     /// Batch, heads of queries, heads of keys.
-    batch: [i64; 3],
-    queries: i64,
-    keys: i64,
-    width: i64,
-    depth: i64,
+    pub(super) batch: [i64; 3],
+    pub(super) queries: i64,
+    pub(super) keys: i64,
+    pub(super) width: i64,
+    pub(super) depth: i64,
     /// Whether tensors lie as `[batch, sequence, heads, elements]`.
-    sequence_first: bool,
-    causal: bool,
-    scale: Option<f64>,
-    mask: Mask,
+    pub(super) sequence_first: bool,
+    pub(super) causal: bool,
+    pub(super) scale: Option<f64>,
+    pub(super) mask: Mask,
     /// Whether the graph repeats keys and values for the heads that share them.
-    repeated: bool,
+    pub(super) repeated: bool,
     /// Whether ranges of keys have instances of their own.
-    ranged: bool,
+    pub(super) ranged: bool,
     /// Whether members of the batch share keys and values.
-    broadcast: bool,
+    pub(super) broadcast: bool,
     /// Of all tensors: nothing on a processor.
-    device: &'static str,
+    pub(super) device: &'static str,
 }
 
-const PLAIN: Case = Case {
+pub(super) const PLAIN: Case = Case {
     dtype: "f32",
     batch: [2, 3, 3],
     queries: 9,
@@ -79,7 +79,7 @@ impl Case {
         format!("{}[{}]{strides}{}", self.dtype, joined(&shape), self.device)
     }
 
-    fn text(&self) -> String {
+    pub(super) fn text(&self) -> String {
         let [_, heads, few] = self.batch;
         let (mask, name) = match self.mask {
             Mask::None => (String::new(), "None"),
