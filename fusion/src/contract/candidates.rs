@@ -10,6 +10,7 @@ use std::fmt;
 
 use super::call_kernels::Template;
 use super::choices::{has_unaligned_rows, templates};
+use super::declined::Declined;
 use super::epilogue::has_epilogue;
 use super::host::{Host, Vectors};
 use super::price::predict;
@@ -138,9 +139,9 @@ pub(super) fn choose(
     let most_bytes = most_bytes.max(FREE_BYTES);
     let limits = (products == Products::Measured, most_bytes);
     let all = templates(graph, node, call.form.as_ref()?, (profile, host), limits);
-    let all = match all.map_err(|declined| declined.to_string()).and_then(|all| within(all, most_bytes)) {
+    let all = match all.and_then(|all| within(all, most_bytes)) {
         Ok(all) => all,
-        Err(why) => return Some((None, Some(why))),
+        Err(declined) => return Some((None, Some(declined.to_string()))),
     };
     let timed = |template: Template| {
         let candidate = Candidate { graph, node, call, template };
@@ -165,12 +166,10 @@ pub(super) fn choose(
 }
 
 /// The kernels for which others make operands of at most so many bytes, or why there is none.
-fn within(all: Vec<Template>, most_bytes: u64) -> Result<Vec<Template>, String> {
+fn within(all: Vec<Template>, most_bytes: u64) -> Result<Vec<Template>, Declined> {
     let least = all.iter().map(Template::operand_bytes).min().unwrap_or(0);
     if least > most_bytes {
-        return Err(format!(
-            "its packed operands and partial sums would take {least} bytes, of at most {most_bytes}"
-        ));
+        return Err(Declined::Memory { least, most: most_bytes });
     }
     Ok(all.into_iter().filter(|template| template.operand_bytes() <= most_bytes).collect())
 }

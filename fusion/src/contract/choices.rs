@@ -4,6 +4,8 @@ use super::call_kernels::Template;
 use super::declined::Declined;
 use super::epilogue::column_vectors;
 use super::host::Host;
+use super::likeliest::likeliest;
+use super::schedule::Schedule;
 use super::{attention, conv, product, schedule, warpgroup};
 use crate::block_kernel::BlockKernel;
 use crate::graph::{Graph, NodeId};
@@ -18,14 +20,14 @@ pub(super) fn templates(
     node: NodeId,
     form: &LibraryForm,
     (profile, host): (&Profile, Option<Host>),
-    (measured, most_bytes): (bool, u64),
+    limits: (bool, u64),
 ) -> Result<Vec<Template>, Declined> {
-    let Some(host) = host else { return on_gpu(graph, node, form, (profile, most_bytes)) };
+    let Some(host) = host else { return on_gpu(graph, node, form, (profile, limits.1)) };
     let all = match form {
         LibraryForm::Contraction(form) if form.window.is_some() => of_windows(graph, node, form, host),
         LibraryForm::Contraction(form) => {
             let product = product::of(graph, node, form)?;
-            schedule::on_host(graph, node, &product, (profile, host), (measured, most_bytes))
+            schedule::on_host(graph, node, &product, (profile, host), limits)?
         }
         LibraryForm::Attention(form) => attention::templates(graph, node, form, host)?,
     };
@@ -80,14 +82,14 @@ fn by_warpgroups(
     let unaligned = has_unaligned_rows(graph, node, form);
     let slow = profile.products.unaligned / profile.products.aligned;
     let all = warpgroup::schedules(&product, (profile, processors), vectors, most_bytes)?;
-    let kernels = all.into_iter().filter_map(|mut schedule| {
+    // Two are built though none is measured: what an epilogue saves is not in the price of a schedule.
+    likeliest(all, (true, most_bytes), |mut schedule: Schedule| {
         if unaligned {
             schedule.shares[1] = schedule.shares[1].min(slow);
         }
         let template = schedule.template(graph, node, &product)?;
         Some(Template { result_layout: result_layout.clone(), ..template })
-    });
-    Ok(kernels.collect())
+    })
 }
 
 /// The kernels of a contraction of windows: over filters that are packed, and unless that writes the filters innermost for

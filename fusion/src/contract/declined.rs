@@ -13,6 +13,8 @@ pub(crate) enum Declined {
     Strides,
     /// Sizes, of which some are too large.
     Sizes,
+    /// Packed operands and partial sums that take at least so many bytes, of at most so many.
+    Memory { least: u64, most: u64 },
     /// It is on a device that no kernels for it are generated for.
     Device,
     /// [`Products::Library`](super::Products::Library) is asked for.
@@ -21,13 +23,20 @@ pub(crate) enum Declined {
 
 impl fmt::Display for Declined {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
+        let reason = match self {
+            Declined::Memory { least, most } => {
+                return write!(
+                    f,
+                    "its packed operands and partial sums would take {least} bytes, of at most {most}"
+                );
+            }
             Declined::ElementTypes => "no kernel takes its element types",
             Declined::Vector => "no kernel computes products of a vector",
             Declined::Strides => "no kernel takes the strides at which its tensors lie",
             Declined::Sizes => "no kernel takes its sizes",
             Declined::Device => "no kernel for it is generated for its device",
             Declined::Library => "the option for products leaves it to libtorch",
-        })
+        };
+        f.write_str(reason)
     }
 }

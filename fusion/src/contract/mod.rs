@@ -33,6 +33,7 @@ mod conv;
 mod declined;
 mod epilogue;
 mod host;
+mod likeliest;
 mod operand;
 #[cfg(test)]
 mod outer_loop_tests;

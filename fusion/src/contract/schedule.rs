@@ -5,13 +5,15 @@
 //!                                                  1.00  blocks over prepacked panels, 224 rows
 //! ```
 //!
-//! [`on_host`] lists those that are valid, by what they are expected to take, and programs are written of the first and of those that
-//! come near it. `warpgroup.rs` does so on a GPU.
+//! [`on_host`] lists those that are valid and what they are expected to take, and `warpgroup.rs` does so on a GPU; `likeliest.rs` has
+//! programs written of the first and of those that come near it.
 
 use super::blocks::{self, Blocks};
 use super::call_kernels::Template;
 use super::conv::Rows;
+use super::declined::Declined;
 use super::host::Host;
+use super::likeliest::{Priced, likeliest};
 use super::prepack::{self, Panels};
 use super::price::Work;
 use super::product::Product;
@@ -61,9 +63,6 @@ const MANY_ROWS: i64 = 512;
 const MANY_ROWS_GROUPED: i64 = 128;
 const MANY_ELEMENTS: i64 = 1 << 16;
 
-/// The most programs that are written of one product.
-const MAX_CANDIDATES: usize = 2;
-
 /// How many times as long as the best schedule may be expected to take for others that may be the quickest: over operands where they
 /// lie, over those that are packed in each call, and others. How strides slow down who reads operands in place is not in the model.
 const IN_PLACE_SLOWDOWN: f64 = 1.25;
@@ -77,24 +76,11 @@ pub(super) fn on_host(
     node: NodeId,
     product: &Product,
     (profile, host): (&Profile, Host),
-    (measured, most_bytes): (bool, u64),
-) -> Vec<Template> {
-    let holds = |schedule: &Schedule| schedule.packed(product).iter().sum::<f64>() <= most_bytes as f64;
-    let all = valid(graph, node, product, host).into_iter().filter(holds);
-    let mut all: Vec<([f64; 2], Schedule)> =
-        all.map(|schedule| (schedule.time(product, profile), schedule)).collect();
-    // Of those that wait for memory, the one that computes less.
-    all.sort_by(|([a, fewer], _), ([b, more], _)| a.total_cmp(b).then(fewer.total_cmp(more)));
-    let least = all.first().map_or(0.0, |([us, _], _)| *us);
-    let most = if measured { MAX_CANDIDATES } else { 1 };
-    let mut templates = Vec::new();
-    for ([us, _], schedule) in all {
-        let near = us <= least * schedule.slowdown();
-        if templates.len() < most && (near || templates.is_empty()) {
-            templates.extend(schedule.template(graph, node, product));
-        }
-    }
-    templates
+    limits: (bool, u64),
+) -> Result<Vec<Template>, Declined> {
+    let all = valid(graph, node, product, host).into_iter();
+    let all = all.map(|schedule| schedule.priced(product, profile)).collect();
+    likeliest(all, limits, |schedule: Schedule| schedule.template(graph, node, product))
 }
 
 /// The schedules that a product may have on a host.
@@ -146,17 +132,23 @@ impl Schedule {
         Schedule { reading, blocks, parts: 1, shares: [rate, 1.0] }
     }
 
-    /// What it is expected to take on a host, in microseconds, and how much of that if memory were not waited for. The number of threads
-    /// that have work is left out: results must not depend on it.
-    fn time(&self, product: &Product, profile: &Profile) -> [f64; 2] {
+    /// It, with what it is expected to take on a host. The number of threads that have work is left out: results must not depend on it.
+    fn priced(self, product: &Product, profile: &Profile) -> Priced<Schedule> {
         let group = match &self.reading {
             Reading::InPlace | Reading::Pixels(..) => 1,
             Reading::Prepacked(panels) | Reading::Packed(panels) => panels.group,
         };
         let packed = self.packed(product);
+        let bytes = packed.iter().sum();
         let work = Work { shares: self.shares, packed, group, ..Work::of_product(product) };
         let packing = if self.packs_for_many(product) { 0.0 } else { work.packing_us(profile) };
-        [work.generated_us(profile) + packing, work.arithmetic_us(profile)]
+        Priced {
+            us: work.generated_us(profile) + packing,
+            arithmetic_us: work.arithmetic_us(profile),
+            slowdown: self.slowdown(),
+            bytes,
+            schedule: self,
+        }
     }
 
     /// Whether so many rows read what is packed that packing it is a small part of the work, on a machine of any bandwidth: the order of

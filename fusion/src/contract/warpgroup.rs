@@ -15,6 +15,7 @@ use tilefuse_block::Elem;
 
 use super::blocks::{Blocks, Form, Grid, blocks_of};
 use super::declined::Declined;
+use super::likeliest::Priced;
 use super::operand;
 use super::product::{Access, Product};
 use super::schedule::{Reading, Schedule};
@@ -80,20 +81,17 @@ const LIBRARY_FILLING: i64 = 160;
 /// Blocks that are expected to take this much longer than the best may be the quickest.
 const MAX_PREDICTED_SLOWDOWN: f64 = 1.25;
 
-/// The most that are tried.
-const MAX_CANDIDATES: usize = 2;
-
 /// The most parts of a sum: the kernel that adds them reads all in one go.
 const MAX_PARTS: u32 = 16;
 
-/// The schedules of a product on a GPU of so many multiprocessors, the likeliest first.
-/// Of the vectors that the epilogue reads, each instance holds its columns' elements.
+/// The schedules of a product on a GPU of so many multiprocessors, with partial sums of at most so many bytes. Of the vectors that the
+/// epilogue reads, each instance holds its columns' elements.
 pub(super) fn schedules(
     product: &Product,
     (profile, processors): (&Profile, u32),
     vectors: u32,
     most_bytes: u64,
-) -> Result<Vec<Schedule>, Declined> {
+) -> Result<Vec<Priced<Schedule>>, Declined> {
     if !matches!(product.elem, Elem::F16 | Elem::Bf16) {
         return Err(Declined::ElementTypes);
     }
@@ -116,27 +114,23 @@ pub(super) fn schedules(
         1 => shape.registers(vectors) <= REGISTERS,
         _ => shape.registers(0) <= REGISTERS && model.partial_bytes(parts) <= most_bytes as f64,
     };
-    let mut costs: Vec<(f64, &Shape, u32)> =
-        all().filter(fits).map(|(shape, parts)| (model.ours(shape, parts), shape, parts)).collect();
-    costs.sort_by(|a, b| a.0.total_cmp(&b.0));
-    let least = costs.first().ok_or(Declined::Sizes)?.0;
-    let near = costs.into_iter().take_while(|(cost, ..)| *cost <= MAX_PREDICTED_SLOWDOWN * least);
-    // One divided schedule: those in other numbers of parts take about as long.
-    let mut is_divided = false;
-    let near = near.filter(|&(.., parts)| parts == 1 || !std::mem::replace(&mut is_divided, true));
-    let schedules = near.take(MAX_CANDIDATES).map(|(_, shape, parts)| {
+    let priced = |(shape, parts): (&Shape, u32)| {
         let grid = Grid { warps: shape.warps, stages: shape.stages, group: GROUP };
         let (rows, columns) = (shape.rows, shape.columns);
         let blocks = Blocks { form: Form::Dots, rows, columns, depth: DEPTH, grid: Some(grid) };
-        let reading = Reading::InPlace;
-        Schedule {
-            reading,
-            blocks,
-            parts,
-            shares: [model.work / model.products(shape, parts), model.work / library],
+        let shares = [model.work / model.products(shape, parts), model.work / library];
+        Priced {
+            schedule: Schedule { reading: Reading::InPlace, blocks, parts, shares },
+            us: model.ours(shape, parts),
+            arithmetic_us: model.products(shape, parts),
+            slowdown: MAX_PREDICTED_SLOWDOWN,
+            bytes: if parts == 1 { 0.0 } else { model.partial_bytes(parts) },
         }
-    });
-    Ok(schedules.collect())
+    };
+    let (whole, divided): (Vec<_>, Vec<_>) = all().filter(fits).partition(|&(_, parts)| parts == 1);
+    // One divided schedule: those in other numbers of parts take about as long.
+    let divided = divided.into_iter().map(priced).min_by(|a, b| a.us.total_cmp(&b.us));
+    Ok(whole.into_iter().map(priced).chain(divided).collect())
 }
 
 /// The numbers of parts of one length into which the sum of a product may be divided.

@@ -27,7 +27,7 @@ variants!(
     NoStores, SeveralResults, PrologueStored, Gather, ResultOrder, Order, WritesOperand, Parameters
 );
 
-variants!(Declined: ElementTypes, Vector, Strides, Sizes, Device, Library);
+variants!(Declined: ElementTypes, Vector, Strides, Sizes, Memory, Device, Library);
 variants!(NotLowered: Operator, Random, Writes, Tensors, Arguments);
 
 /// Graphs, and by what each is planned.
@@ -687,6 +687,18 @@ fn contractions_that_kernels_decline(seen: &mut Seen) {
         seen.0.insert(why.name());
     }
     let text = "graph {
+      %0 = input 0 : f32[1,128,4,4]
+      %1 = input 1 : f32[128,256,4,4]
+      %2 = aten::conv_transpose2d.input(input=%0, weight=%1, bias=None, stride=[2, 2], padding=[1, 1], \
+        output_padding=[0, 0], groups=1, dilation=[1, 1]) : f32[1,256,8,8]
+      outputs %2
+    }";
+    let mut graph = pipeline::primitive(text, &Profile::host(2));
+    choose_products(&mut graph, &Profile::host(2), Products::Generated, Some(0), 0, &mut |_| None);
+    let why = Declined::Memory { least: 1 << 21, most: 1 << 20 };
+    assert_eq!(left_of(&graph, &Profile::host(2)), [why.to_string()]);
+    seen.0.insert(why.name());
+    let text = "graph {
       %0 = input 0 : f32[8,9]
       %1 = input 1 : f32[9,7]
       %2 = aten::mm(self=%0, mat2=%1) : f32[8,7]
@@ -725,7 +737,12 @@ fn calls_that_are_not_lowered(seen: &mut Seen) {
 fn left_to_libtorch(text: &str, profile: &Profile, products: Products) -> Vec<String> {
     let mut graph = pipeline::primitive(text, profile);
     choose_products(&mut graph, profile, products, None, u64::MAX, &mut |_| None);
-    let plan = plan(&graph, profile).unwrap();
+    left_of(&graph, profile)
+}
+
+/// Why those without kernels are.
+fn left_of(graph: &Graph, profile: &Profile) -> Vec<String> {
+    let plan = plan(graph, profile).unwrap();
     let reason = |step: &Step| match &step.kind {
         StepKind::Extern(call) => Some(call.reason.clone().unwrap_or_default()),
         StepKind::Kernel(_) => None,
