@@ -29,7 +29,7 @@ pub(super) fn templates(
             let product = product::of(graph, node, form)?;
             schedule::on_host(graph, node, &product, (profile, host), limits)?
         }
-        LibraryForm::Attention(form) => attention::templates(graph, node, form, host)?,
+        LibraryForm::Attention(form) => attention::on_host(graph, node, form, (profile, host), limits)?,
     };
     if !all.is_empty() {
         return Ok(all);
@@ -70,7 +70,9 @@ fn by_warpgroups(
         return Err(Declined::Device);
     }
     let form = match form {
-        LibraryForm::Attention(form) => return attention::on_gpu(graph, node, form, processors),
+        LibraryForm::Attention(form) => {
+            return attention::on_gpu(graph, node, form, (profile, processors), (true, most_bytes));
+        }
         LibraryForm::Contraction(form) => form,
     };
     let (product, result_layout) = match form.window {

@@ -16,6 +16,8 @@ const PACKED_VNNI_RATE: f64 = 0.45;
 pub(super) struct Work {
     /// Multiplications and additions.
     pub(super) flops: f64,
+    /// Operations beside these: exponentials, maxima and sums of scores.
+    pub(super) ops: f64,
     /// Bytes that must be moved.
     pub(super) bytes: f64,
     /// The shares of the machine's rates that the kernel and libtorch's call reach.
@@ -24,9 +26,16 @@ pub(super) struct Work {
     pub(super) group: i64,
     /// Bytes of each operand that is packed in each call.
     pub(super) packed: Vec<f64>,
+    /// Bytes of what a kernel that computes leaves for the call's own: partial sums.
+    pub(super) left: f64,
 }
 
 impl Work {
+    /// So many multiplications and additions, and bytes, at the machine's full rates.
+    pub(super) fn new(flops: f64, bytes: f64) -> Work {
+        Work { flops, ops: 0.0, bytes, shares: [1.0; 2], group: 1, packed: Vec::new(), left: 0.0 }
+    }
+
     /// That of a product whose operands are read as they lie.
     pub(super) fn of_product(product: &Product) -> Work {
         let batch: i64 = product.batch.iter().product();
@@ -35,18 +44,21 @@ impl Work {
         let left = product.windows.as_ref().map_or(m * k, |_| product.a.source.span as f64);
         let bytes = batch as f64 * (left + k * n + m * n) * f64::from(product.elem.bytes());
         let flops = 2.0 * batch as f64 * m * n * k;
-        Work { flops, bytes, shares: [1.0; 2], group: 1, packed: Vec::new() }
+        Work::new(flops, bytes)
     }
 
     /// That of a template.
     fn of(template: &Template) -> Work {
-        let packed = template.operand_kernels.iter().filter(|own| !own.computes);
+        let bytes = |computes: bool| {
+            let own = template.operand_kernels.iter().filter(move |own| own.computes == computes);
+            own.map(|own| own.ty.bytes() as f64)
+        };
         Work {
-            flops: template.flops,
-            bytes: template.bytes,
             shares: template.shares,
             group: template.group(),
-            packed: packed.map(|own| own.ty.bytes() as f64).collect(),
+            packed: bytes(false).collect(),
+            left: bytes(true).sum(),
+            ..Work::new(template.flops, template.bytes)
         }
     }
 
@@ -66,7 +78,7 @@ impl Work {
 
     /// What the kernel computes takes where memory is not waited for, in microseconds.
     pub(super) fn arithmetic_us(&self, profile: &Profile) -> f64 {
-        self.flops / self.rates(profile)[0] / 1000.0
+        (self.flops / self.rates(profile)[0] + self.ops / profile.ops_per_ns) / 1000.0
     }
 
     /// What the kernel takes with all threads at work, without what starts it.
@@ -83,6 +95,11 @@ impl Work {
     pub(super) fn packing_us(&self, profile: &Profile) -> f64 {
         self.packed.iter().map(|&bytes| moving_us(2.0 * bytes, profile) + profile.launch_us).sum()
     }
+
+    /// What writing, reading and combining what is left for the call's own kernel takes.
+    pub(super) fn left_us(&self, profile: &Profile) -> f64 {
+        if self.left > 0.0 { moving_us(2.0 * self.left, profile) + profile.launch_us } else { 0.0 }
+    }
 }
 
 /// What moving so many bytes takes.
@@ -97,11 +114,9 @@ pub(super) fn predict(template: &Template, profile: &Profile) -> Times {
     let kernel = computing.map_or(&template.kernel, |own| &own.kernel);
     let instances: f64 = kernel.grid.iter().map(|&n| f64::from(n)).product();
     let busy = if profile.machine.is_gpu() { 1.0 } else { (instances / profile.workers as f64).min(1.0) };
-    // What a kernel leaves for the call's own is written and read.
-    let left =
-        computing.map_or(0.0, |own| moving_us(2.0 * own.ty.bytes() as f64, profile) + profile.launch_us);
+    let others = work.packing_us(profile) + work.left_us(profile);
     Times {
-        generated_us: work.generated_us(profile) / busy + work.packing_us(profile) + left + profile.launch_us,
+        generated_us: work.generated_us(profile) / busy + others + profile.launch_us,
         library_us: work.library_us(profile) + 2.0 * profile.launch_us,
         measured: false,
     }

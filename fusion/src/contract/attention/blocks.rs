@@ -4,18 +4,17 @@ use tilefuse_block::Elem;
 
 use super::call::Attention;
 use super::ranges::{Ranges, written};
+use super::schedule::Form;
+use super::vnni;
 use crate::contract::blocks::blocks_of;
 use crate::contract::product::Access;
-use crate::machine::HOST_PARTS;
 use crate::types::fits_i32;
 
 /// How attention is divided. Extents of tiles are powers of two.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Blocks {
-    /// Queries of an instance.
+    /// Queries of an instance: all where each is taken by itself, a power of two else.
     pub(super) queries: u32,
-    /// Whether an instance has all queries, and takes each by itself; `queries` is a power of two else.
-    pub(super) alone: bool,
     /// Keys of a step.
     pub(super) keys: u32,
     /// Elements of queries and keys that are multiplied at a time.
@@ -35,79 +34,80 @@ pub(super) struct Span {
     pub(super) extent: u32,
 }
 
-/// The most queries that are taken each by itself: fewer fill less than a part of a vector's lanes.
-const MAX_QUERIES_ALONE: i64 = 4;
-
-/// What an instance takes beside its queries, in queries: bringing them into place and storing the result.
-const INSTANCE: f64 = 6.0;
-
-/// What a step takes beside its keys, in keys: rescaling what was summed.
-const STEP: f64 = 8.0;
-
 /// Steps through all keys where a query sees those up to its own, at least: some of a step count for no query.
 const CAUSAL_STEPS: u32 = 4;
 
 /// Elements of a step's keys, which stay in the first cache for all queries.
 const STEP_ELEMENTS: u32 = 8192;
 
-impl Blocks {
-    /// The blocks on so many threads; `None` where the tensors are too large for any.
-    pub(super) fn of(attention: &Attention, threads: u32) -> Option<Blocks> {
+/// The most elements of a query or a value.
+const MAX_ELEMENTS: u32 = 512;
+
+impl Form {
+    /// Queries that an instance on a host may have.
+    pub(super) fn queries(self, attention: &Attention) -> Vec<u32> {
         let narrow = if attention.elem == Elem::F64 { 2 } else { 1 };
-        let alone = attention.queries == 1 || (attention.queries <= MAX_QUERIES_ALONE && !attention.causal);
-        let (width, depth) = (spans(attention.width)?, spans(attention.depth)?);
-        let elements = covering(attention.width.max(attention.depth))?;
-        let most_keys = (STEP_ELEMENTS / narrow / elements).clamp(16, 128);
-        let ranges = Ranges::of(attention, alone, keys_of_step(attention.keys, most_keys)?);
-        // Sums of ranges that fewer threads compute are not rounded otherwise.
-        let threads = ranges.map_or(threads, |_| HOST_PARTS as u32);
-        let members = attention.members()? as f64 * ranges.map_or(1.0, |ranges| f64::from(ranges.count));
-        let time = |queries: u32| {
-            let instances = blocks_of(attention.queries, queries) as f64 * members;
-            let rounds = (instances / f64::from(threads.max(1))).ceil();
-            // A vector of sums for each row fills no registers.
-            let alone = if queries < 32 / narrow { 1.25 } else { 1.0 };
-            rounds * (f64::from(queries.max(16 / narrow)) * alone + INSTANCE)
+        let least = match self {
+            Form::Each => return u32::try_from(attention.queries).ok().into_iter().collect(),
+            Form::PackedRows => 16,
+            Form::Lanes | Form::Rows { .. } => 2,
         };
-        let candidates = [64 / narrow, 32, 16, 8, 4, 2].into_iter();
-        let most = covering(attention.queries)?;
-        let queries = candidates.filter(|&n| n <= most).min_by(|&a, &b| time(a).total_cmp(&time(b)));
-        let queries = if alone { u32::try_from(attention.queries).ok() } else { queries }?;
-        // Not by the queries of an instance: sums of other steps are rounded otherwise.
-        let causal = (most / CAUSAL_STEPS).clamp(16, 64);
-        let most_keys = if attention.causal { most_keys.min(causal) } else { most_keys };
-        let keys = keys_of_step(attention.keys, most_keys)?;
-        Some(Blocks { queries, alone, keys, width, depth, ranges })
+        let most = covering(attention.queries).unwrap_or(0);
+        // Scores of a step stay in the first cache.
+        let all = [64 / narrow, 32, 16, 8, 4, 2].into_iter();
+        all.filter(|queries| (least..=most).contains(queries)).collect()
+    }
+
+    /// Keys that a step on a host may have.
+    pub(super) fn keys(self, attention: &Attention) -> Vec<u32> {
+        let narrow = if attention.elem == Elem::F64 { 2 } else { 1 };
+        let elements = covering(attention.width.max(attention.depth)).unwrap_or(u32::MAX);
+        let (least, most, causal) = match self {
+            Form::PackedRows => (32, 128, 64),
+            // Not by the queries of an instance: sums of other steps are rounded otherwise.
+            _ => {
+                let causal = covering(attention.queries).map_or(16, |all| (all / CAUSAL_STEPS).clamp(16, 64));
+                (8, (STEP_ELEMENTS / narrow / elements).clamp(16, 128), causal)
+            }
+        };
+        let most = if attention.causal { causal.min(most) } else { most };
+        [128, 64, 32, 16, 8].into_iter().filter(|n| (least..=most).contains(n)).collect()
+    }
+
+    /// The elements of queries and keys that are multiplied at a time on a host, and those of values that are summed.
+    pub(super) fn spans(self, attention: &Attention) -> Option<[Vec<Span>; 2]> {
+        if self == Form::PackedRows {
+            return vnni::spans(attention);
+        }
+        let of = |extent: i64| spans(extent, [1, 128]);
+        Some([of(attention.width)?, of(attention.depth)?])
     }
 }
 
 impl Blocks {
-    /// How they are computed.
-    pub(super) fn schedule(&self, attention: &Attention) -> String {
-        let queries = if self.alone { 1 } else { self.queries };
-        let mut text = format!("online softmax, blocks of {queries} x {} keys", self.keys);
-        if let Some(heads) = &attention.repeated {
-            text.push_str(&format!(", {} heads share keys and values (GQA)", heads.shared));
-        }
-        text
-    }
-
     /// The axes of the grid along which instances are numbered by block of queries and by member of the batch. Ranges of
     /// keys come first, since they follow each other in memory.
     pub(super) fn axes(&self) -> [u8; 2] {
         if self.ranges.is_some() { [1, 2] } else { [0, 1] }
     }
-}
 
-/// Keys of a step through so many, at most as many as this.
-fn keys_of_step(keys: i64, most: u32) -> Option<u32> {
-    let time = |step: u32| {
-        let (whole, rest) = (keys / i64::from(step), keys % i64::from(step));
-        let rest = if rest == 0 { 0.0 } else { f64::from(tail(rest)) + 2.0 * STEP };
-        whole as f64 * (f64::from(step) + STEP) + rest
-    };
-    let candidates = [128, 64, 32, 16, 8].into_iter().filter(|&n| n <= most);
-    candidates.min_by(|&a, &b| time(a).total_cmp(&time(b)))
+    /// Steps of an instance where a query sees only keys up to its own number: of all instances the mean.
+    pub(super) fn causal_steps(&self, attention: &Attention) -> f64 {
+        let (queries, keys) = (i64::from(self.queries), i64::from(self.keys));
+        let all = blocks_of(attention.queries, self.queries);
+        // The blocks of queries that do not see the last key.
+        let before = blocks_of(attention.keys, self.queries) - 1;
+        let steps = match queries / keys {
+            0 => {
+                let alike = keys / queries;
+                let (whole, rest) = (before / alike, before % alike);
+                alike * whole * (whole + 1) / 2 + rest * (whole + 1)
+            }
+            each => each * before * (before + 1) / 2,
+        };
+        let last = blocks_of(attention.keys, self.keys);
+        (steps + (all - before) * last) as f64 / all as f64
+    }
 }
 
 /// The extent of the last step, of fewer keys than the others.
@@ -154,22 +154,19 @@ fn covering(n: i64) -> Option<u32> {
     u32::try_from(n).ok()?.checked_next_power_of_two()
 }
 
-/// An extent as powers of two, the largest first; the last span may reach beyond the end.
-fn spans(extent: i64) -> Option<Vec<Span>> {
-    let mut rest = u32::try_from(extent).ok().filter(|&n| n <= MAX_ELEMENTS)?;
-    let mut first = 0;
+/// An extent, filled up to a multiple of the `least`, as powers of two of at most the `most`, the largest first; the last span may
+/// reach beyond the end. `None` of too many elements.
+pub(super) fn spans(extent: i64, [least, most]: [u32; 2]) -> Option<Vec<Span>> {
+    let filled = u32::try_from(extent).ok().filter(|&n| n <= MAX_ELEMENTS)?.next_multiple_of(least);
+    let (mut first, mut rest) = (0, filled);
     let mut spans = Vec::new();
     while rest > 0 {
-        let extent = if rest < 8 { rest.next_power_of_two() } else { (rest / 2 + 1).next_power_of_two() };
-        let extent = extent.min(128);
+        let extent = if rest < 8 { rest.next_power_of_two() } else { 1 << rest.ilog2() }.min(most);
         spans.push(Span { first, extent });
         (first, rest) = (first + extent, rest.saturating_sub(extent));
     }
     Some(spans)
 }
-
-/// The most elements of a query or a value.
-const MAX_ELEMENTS: u32 = 512;
 
 #[cfg(test)]
 mod tests {
@@ -177,7 +174,9 @@ mod tests {
 
     #[test]
     fn an_extent_is_covered_by_powers_of_two() {
-        let extents = |n: i64| spans(n).unwrap().iter().map(|s| s.extent).collect::<Vec<_>>();
+        let of =
+            |n: i64, bounds: [u32; 2]| spans(n, bounds).unwrap().iter().map(|s| s.extent).collect::<Vec<_>>();
+        let extents = |n: i64| of(n, [1, 128]);
         assert_eq!(extents(64), [64]);
         assert_eq!(extents(80), [64, 16]);
         assert_eq!(extents(33), [32, 1]);
@@ -186,6 +185,9 @@ mod tests {
         assert_eq!(extents(256), [128, 128]);
         assert_eq!(extents(8), [8]);
         assert_eq!(extents(15), [8, 8]);
-        assert!(spans(1000).is_none());
+        assert_eq!(of(80, [16, 128]), [64, 16]);
+        assert_eq!(of(33, [16, 128]), [32, 16]);
+        assert_eq!(of(300, [32, 512]), [256, 64]);
+        assert!(spans(1000, [1, 128]).is_none());
     }
 }

@@ -22,7 +22,7 @@
 //! combination of lanes, the queries are brought into place once for an instance, and keys and values, the left operands,
 //! never.
 //!
-//! One query alone (`single`) fills no lanes. It is multiplied by each key as a row, and the products are added up. Where
+//! One query alone (`decode`) fills no lanes. It is multiplied by each key as a row, and the products are added up. Where
 //! several heads share keys, an instance has one query of each of them, so that keys and values are read once, and those that a
 //! model repeats for that are read as they were before (`repeated_heads`).
 //!
@@ -30,6 +30,8 @@
 //! processors that multiply pairs of numbers, whose keys and values are packed first (`vnni`), and on GPUs (`warpgroup`).
 //!
 //! Where there are few queries and heads, ranges of keys have instances of their own (`ranges`, `split_kv`).
+//!
+//! All of these are schedules (`schedule`), of which the cost model takes the likeliest.
 //!
 //! Where a query sees only keys up to its own number, blocks beyond it are left out, and only the blocks on the diagonal
 //! are masked. A query that sees no key gives 0, as libtorch's does.
@@ -41,6 +43,7 @@ mod online;
 mod program;
 mod ranges;
 mod rows;
+mod schedule;
 #[cfg(test)]
 mod schedule_tests;
 mod split_kv;
@@ -53,90 +56,41 @@ mod warpgroup;
 use tilefuse_block::Program;
 
 use crate::block_kernel::{Alone, BlockKernel, BlockKernelKind, Tied};
-use crate::contract::blocks::blocks_of;
 use crate::contract::call_kernels::{OperandKernel, Template};
 use crate::contract::declined::Declined;
 use crate::contract::host::Host;
+use crate::contract::likeliest::likeliest;
+use crate::contract::price::Work;
 use crate::graph::{Graph, NodeId};
 use crate::library_form::AttentionForm;
+use crate::machine::Profile;
 
-use blocks::Blocks;
 use call::Attention;
 
-/// Threads that blocks of queries are chosen for. Not the machine's: sums in other blocks may be rounded otherwise.
-const THREADS: u32 = 4;
-
-/// The templates of attention.
-pub(super) fn templates(
+/// The templates of attention on a host, the likeliest first.
+pub(super) fn on_host(
     graph: &Graph,
     node: NodeId,
     form: &AttentionForm,
-    host: Host,
+    (profile, host): (&Profile, Host),
+    (measured, most_bytes): (bool, u64),
 ) -> Result<Vec<Template>, Declined> {
     let attention = call::read(graph, node, form)?;
-    let as_it_lies = template(graph, node, &attention, THREADS);
-    let ranged = as_it_lies.as_ref().is_some_and(|template| !template.operand_kernels.is_empty());
-    let paired = if host.pairs && !ranged { in_pairs(graph, node, &attention, THREADS) } else { None };
-    Ok(as_it_lies.into_iter().chain(paired).collect())
+    let all = schedule::on_host(&attention, (profile, host), most_bytes);
+    likeliest(all, (measured, most_bytes), |schedule| schedule.template(graph, node, &attention))
 }
 
-/// The templates of attention on a GPU of so many multiprocessors that multiply by warpgroups.
+/// The same on a GPU of so many multiprocessors that multiply by warpgroups.
 pub(super) fn on_gpu(
     graph: &Graph,
     node: NodeId,
     form: &AttentionForm,
-    processors: u32,
+    (profile, processors): (&Profile, u32),
+    limits: (bool, u64),
 ) -> Result<Vec<Template>, Declined> {
     let attention = call::read(graph, node, form)?;
-    let members = attention.members().and_then(|members| u32::try_from(members).ok());
-    let members = members.filter(|&members| members <= MAX_MEMBERS).ok_or(Declined::Sizes)?;
-    let all = warpgroup::blocks(&attention, processors)?.into_iter().filter_map(|of| {
-        let instances = u32::try_from(blocks_of(attention.queries, of.blocks.queries)).ok()?;
-        let mut program = rows::write(&attention, &of.blocks, None).ok()?;
-        program.warps = of.warps;
-        let schedule = format!("{}, {} warps", of.blocks.schedule(&attention), of.warps);
-        let kernel = kernel(&attention, program, [instances, members, 1], schedule);
-        Some(Template { shares: of.shares, ..with(&attention, kernel, Vec::new()) })
-    });
-    Ok(all.collect())
-}
-
-/// The most instances along the second axis of a GPU's grid.
-const MAX_MEMBERS: u32 = 65_535;
-
-/// The template that reads keys and values where they lie.
-fn template(graph: &Graph, node: NodeId, attention: &Attention, threads: u32) -> Option<Template> {
-    let blocks = Blocks::of(attention, threads)?;
-    let members = u32::try_from(attention.members()?).ok()?;
-    let instances = u32::try_from(blocks_of(attention.queries, blocks.queries)).ok()?;
-    let program = match blocks.alone {
-        true => decode::write(attention, &blocks),
-        false => program::write(attention, &blocks),
-    };
-    let program = program.ok()?;
-    let Some(ranges) = blocks.ranges else {
-        let schedule = blocks.schedule(attention);
-        let kernel = kernel(attention, program, [instances, members, 1], schedule);
-        return Some(with(attention, kernel, Vec::new()));
-    };
-    let grid = [ranges.count, instances, members];
-    let schedule = format!("split-KV in {} parts, {}", ranges.count, blocks.schedule(attention));
-    let parts = split_kv::parts(attention, ranges, (program, grid), graph.ty(node.into()).device, schedule)?;
-    let position = u16::try_from(graph.operands(node).len()).ok()?;
-    Some(with(attention, split_kv::combining(attention, &blocks, ranges, position)?, vec![parts]))
-}
-
-/// The template that packs keys and values in pairs.
-fn in_pairs(graph: &Graph, node: NodeId, attention: &Attention, threads: u32) -> Option<Template> {
-    let position = u16::try_from(graph.operands(node).len()).ok()?;
-    let paired = vnni::of(attention, position, graph.ty(node.into()).device, threads)?;
-    let members = u32::try_from(attention.members()?).ok()?;
-    let schedule = "online softmax, keys and values in VNNI-2 layout".to_owned();
-    let mut kernel = kernel(&paired.attention, paired.program, [paired.instances, members, 1], schedule);
-    // What was packed stays where it lies.
-    let unread = [&attention.k.source, &attention.v.source];
-    kernel.layouts.extend(unread.map(|source| (source.position, source.layout.clone())));
-    Some(with(attention, kernel, Vec::from(paired.operand_kernels)))
+    let all = warpgroup::schedules(&attention, (profile, processors))?;
+    likeliest(all, limits, |schedule| schedule.template(graph, node, &attention))
 }
 
 /// The kernel of a program that computes the result of operands where they lie.
@@ -160,17 +114,26 @@ fn kernel(attention: &Attention, program: Program, grid: [u32; 3], schedule: Str
 
 /// The template of a kernel, before which others run.
 fn with(attention: &Attention, kernel: BlockKernel, operand_kernels: Vec<OperandKernel>) -> Template {
-    let (width, depth) = (attention.width as f64, attention.depth as f64);
-    let rows = attention.queries as f64 + attention.keys as f64;
-    let members = attention.members().unwrap_or(1) as f64;
+    let Work { flops, bytes, shares, .. } = Work::of_attention(attention);
     Template {
         kernel,
-        flops: 2.0 * attention.pairs() * (width + depth),
-        bytes: members * rows * (width + depth) * f64::from(attention.elem.bytes()),
-        shares: [1.0; 2],
+        flops,
+        bytes,
+        shares,
         panels: None,
         operand_kernels,
         result_layout: None,
         repeated_heads: attention.repeated.clone(),
+    }
+}
+
+impl Work {
+    /// That of attention whose operands are read as they lie.
+    fn of_attention(attention: &Attention) -> Work {
+        let elements = attention.width as f64 + attention.depth as f64;
+        let rows = attention.queries as f64 + attention.keys as f64;
+        let members = attention.members().unwrap_or(1) as f64;
+        let bytes = members * rows * elements * f64::from(attention.elem.bytes());
+        Work::new(2.0 * attention.pairs() * elements, bytes)
     }
 }

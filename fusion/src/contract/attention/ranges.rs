@@ -3,6 +3,7 @@
 //! Ranges follow from shapes alone: a result must not depend on how many threads there are.
 
 use super::call::Attention;
+use super::schedule::Form;
 use crate::contract::blocks::blocks_of;
 use crate::machine::HOST_PARTS;
 
@@ -30,13 +31,13 @@ pub(super) struct Ranges {
 }
 
 impl Ranges {
-    /// The ranges of a call whose steps have so many keys; `None` where all keys of a query stay together.
-    pub(super) fn of(attention: &Attention, alone: bool, keys: u32) -> Option<Ranges> {
+    /// The ranges on a host of a call whose steps have so many keys; `None` where all keys of a query stay together.
+    pub(super) fn on_host(attention: &Attention, form: Form, keys: u32) -> Option<Ranges> {
         if attention.causal {
             return None;
         }
         let members = attention.members()?;
-        let down = if alone { 1 } else { blocks_of(attention.queries, QUERIES) };
+        let down = form.down(attention, QUERIES);
         let instances = members.checked_mul(down)?;
         let elements = attention.keys.checked_mul(attention.width.checked_add(attention.depth)?)?;
         let work = members.checked_mul(elements)?.checked_mul(attention.queries)?;

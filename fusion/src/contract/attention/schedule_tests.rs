@@ -89,7 +89,7 @@ fn on_a_host() {
         four tokens over 2048
             split-KV in 2 parts, online softmax, blocks of 1 x 128 keys, grid [2, 1, 8]; split-KV: combines 2 parts, grid [4, 8, 1]
         causal, four tokens
-            online softmax, blocks of 4 x 16 keys, grid [1, 8, 1]
+            online softmax, blocks of 4 x 8 keys, grid [1, 8, 1]
         ViT, 8 x 197
             online softmax, blocks of 32 x 64 keys, grid [7, 96, 1]
         Swin, 64 windows of 49
@@ -128,8 +128,8 @@ fn on_a_host_that_multiplies_pairs() {
         BERT, 1 x 128, padded
             online softmax, blocks of 64 x 128 keys, grid [2, 12, 1]
         Llama, 4 x 2048
-            online softmax, blocks of 64 x 64 keys, grid [32, 128, 1]
             online softmax, keys and values in VNNI-2 layout, grid [32, 128, 1]
+            online softmax, blocks of 64 x 64 keys, grid [32, 128, 1]
         Llama, one token over 2048
             split-KV in 2 parts, online softmax, blocks of 1 x 64 keys, grid [2, 1, 8]; split-KV: combines 2 parts, grid [4, 8, 1]
         Llama, 4 x one token over 2048
@@ -141,7 +141,7 @@ fn on_a_host_that_multiplies_pairs() {
         four tokens over 2048
             split-KV in 2 parts, online softmax, blocks of 1 x 128 keys, grid [2, 1, 8]; split-KV: combines 2 parts, grid [4, 8, 1]
         causal, four tokens
-            online softmax, blocks of 4 x 16 keys, grid [1, 8, 1]
+            online softmax, blocks of 4 x 8 keys, grid [1, 8, 1]
         ViT, 8 x 197
             online softmax, blocks of 32 x 64 keys, grid [7, 96, 1]
         Swin, 64 windows of 49
@@ -157,10 +157,9 @@ fn on_a_host_that_multiplies_pairs() {
         1 x 16384
             online softmax, blocks of 64 x 128 keys, grid [256, 8, 1]
         1 x 16384, causal
-            online softmax, blocks of 64 x 64 keys, grid [256, 8, 1]
             online softmax, keys and values in VNNI-2 layout, grid [256, 8, 1]
+            online softmax, blocks of 64 x 64 keys, grid [256, 8, 1]
         wide heads, 1024
-            online softmax, blocks of 64 x 16 keys, grid [16, 1, 1]
             online softmax, keys and values in VNNI-2 layout, grid [16, 1, 1]
     "#]],
     );

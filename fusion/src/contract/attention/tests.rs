@@ -376,12 +376,7 @@ fn on_a_gpu_several_blocks_are_tried() {
     let large = Case { batch: [8, 12, 12], queries: 1024, keys: 1024, ..plain };
     assert_eq!(templates(large), [([8, 96, 1], 8); 2]);
     assert_eq!(templates(Case { batch: [1, 1, 1], ..plain })[0], ([5, 1, 1], 4));
-    for other in [
-        Case { dtype: "f32", ..plain },
-        Case { width: 60, ..plain },
-        Case { width: 264, ..plain },
-        Case { queries: 4, ..plain },
-    ] {
+    for other in [Case { dtype: "f32", ..plain }, Case { width: 60, ..plain }, Case { width: 264, ..plain }] {
         assert_eq!(templates(other), [], "{}", other.text());
     }
 }
@@ -569,7 +564,7 @@ fn keys_and_values_are_packed_in_pairs() {
     for other in [
         Case { queries: 63, ..wide },
         Case { keys: 127, ..wide },
-        Case { width: 199, ..wide },
+        Case { width: 40, ..wide },
         Case { dtype: "f16", ..wide },
     ] {
         other.check_on(pairs, 1);

@@ -5,11 +5,15 @@
 
 use tilefuse_block::Elem;
 
-use super::blocks::{Blocks, Span};
+use super::blocks::{Blocks, Span, spans};
 use super::call::Attention;
+use super::schedule::{Form, Schedule};
 use crate::contract::blocks::blocks_of;
 use crate::contract::declined::Declined;
+use crate::contract::likeliest::Priced;
+use crate::contract::price::Work;
 use crate::contract::warpgroup::is_copied;
+use crate::machine::Profile;
 
 /// Blocks that are tried.
 const SHAPES: [Shape; 4] = [
@@ -52,6 +56,9 @@ const LIBRARY_QUERIES: u32 = 128;
 /// The fewest queries: of fewer, libtorch's kernel divides the keys among instances.
 const MIN_QUERIES: i64 = 8;
 
+/// The most instances along the second axis of a GPU's grid.
+const MAX_INSTANCES: i64 = 65_535;
+
 /// What an instance takes where it has a multiprocessor for itself, in the time of several that share one.
 const ALONE: f64 = 1.5;
 
@@ -61,83 +68,87 @@ const INSTANCE: f64 = 96.0;
 /// What a step takes beside its keys, in keys.
 const STEP: f64 = 32.0;
 
-/// The most that are tried.
-const MAX_CANDIDATES: usize = 2;
-
 /// Blocks that are expected to take this much longer than the best may be the quickest.
 const MAX_PREDICTED_SLOWDOWN: f64 = 1.3;
 
-/// Blocks for a GPU.
-pub(super) struct OfGpu {
-    pub(super) blocks: Blocks,
-    pub(super) warps: u32,
-    /// Shares of the rate of large products that the kernel and libtorch's call reach.
-    pub(super) shares: [f64; 2],
-}
-
-/// The blocks of attention on so many multiprocessors, the likeliest first.
-pub(super) fn blocks(attention: &Attention, processors: u32) -> Result<Vec<OfGpu>, Declined> {
+/// The schedules of attention on a GPU of so many multiprocessors.
+pub(super) fn schedules(
+    attention: &Attention,
+    (profile, processors): (&Profile, u32),
+) -> Result<Vec<Priced<Schedule>>, Declined> {
     if !matches!(attention.elem, Elem::F16 | Elem::Bf16) {
         return Err(Declined::ElementTypes);
     }
+    let members = attention.members().filter(|&members| members <= MAX_INSTANCES).ok_or(Declined::Sizes)?;
     if attention.width.max(attention.depth) > MAX_ELEMENTS || attention.queries < MIN_QUERIES {
         return Err(Declined::Sizes);
     }
     if ![&attention.q, &attention.k, &attention.v].into_iter().all(|access| is_copied(access, None)) {
         return Err(Declined::Strides);
     }
-    let (width, depth) = (spans(attention.width), spans(attention.depth));
-    let elements = |spans: &[Span]| spans.iter().map(|span| span.extent).sum::<u32>();
-    let (wide, deep) = (elements(&width), elements(&depth));
-    let members = attention.members().ok_or(Declined::Sizes)?;
-    let fits = |shape: &&Shape| {
-        let registers = shape.queries * (shape.keys * 3 / 2 + deep) / (32 * shape.warps);
-        let shared = 2 * (shape.queries * wide + 2 * shape.keys * (wide + deep));
-        registers <= REGISTERS && shared <= SHARED_BYTES
+    let of = |extent: i64| spans(extent, [MIN_EXTENT, 128]).ok_or(Declined::Sizes);
+    let (width, depth) = (of(attention.width)?, of(attention.depth)?);
+    let model = Model { attention, members, processors: processors.max(1) };
+    let library = model.library();
+    let shapes = SHAPES.iter().filter(|shape| shape.fits(&width, &depth));
+    let priced = |shape: &Shape| {
+        let Shape { queries, keys, warps } = *shape;
+        let blocks = Blocks { queries, keys, width: width.clone(), depth: depth.clone(), ranges: None };
+        let shares = [RATE * model.work() / model.ours(shape), model.library_rate() * model.work() / library];
+        let work = Work { shares, ..Work::of_attention(attention) };
+        let schedule = Schedule { form: Form::Rows { warps }, blocks, shares };
+        schedule.priced(attention, (work, profile), MAX_PREDICTED_SLOWDOWN)
     };
-    // What a multiprocessor takes, in pairs of a query and a key. One instance alone leaves it idle at times.
-    let time = |queries: u32, most: u32, keys: f64| {
-        let instances = blocks_of(attention.queries, queries).saturating_mul(members);
-        let together = blocks_of(instances, processors.max(1)).clamp(1, most.into());
-        let rounds = blocks_of(instances, processors.max(1).saturating_mul(together as u32));
-        rounds as f64 * f64::from(queries) * (together as f64).max(ALONE) * (keys + INSTANCE)
-    };
-    let cost = |shape: &Shape| {
-        let steps = blocks_of(attention.keys, shape.keys) as f64;
-        time(shape.queries, WARPS / shape.warps, steps * (f64::from(shape.keys) + STEP))
-    };
-    let library = time(LIBRARY_QUERIES, 1, attention.keys as f64);
-    let work =
-        members as f64 * attention.queries as f64 * attention.keys as f64 / f64::from(processors.max(1));
-    let theirs = if attention.mask.is_some() { MASKED_RATE } else { LIBRARY_RATE };
-    let mut all: Vec<(f64, &Shape)> = SHAPES.iter().filter(fits).map(|shape| (cost(shape), shape)).collect();
-    all.sort_by(|a, b| a.0.total_cmp(&b.0));
-    let least = all.first().ok_or(Declined::Sizes)?.0;
-    let near =
-        all.into_iter().take_while(|(cost, _)| *cost <= MAX_PREDICTED_SLOWDOWN * least).take(MAX_CANDIDATES);
-    let of = |(cost, shape): (f64, &Shape)| OfGpu {
-        blocks: Blocks {
-            queries: shape.queries,
-            alone: false,
-            keys: shape.keys,
-            width: width.clone(),
-            depth: depth.clone(),
-            ranges: None,
-        },
-        warps: shape.warps,
-        shares: [RATE * work / cost, theirs * work / library],
-    };
-    Ok(near.map(of).collect())
+    Ok(shapes.map(priced).collect())
 }
 
-/// An extent as powers of two, the largest first; the last span may reach beyond the end.
-fn spans(extent: i64) -> Vec<Span> {
-    let mut spans = Vec::new();
-    let (mut first, mut rest) = (0, u32::try_from(extent).unwrap_or(0).next_multiple_of(MIN_EXTENT));
-    while rest > 0 {
-        let extent = 1 << rest.ilog2();
-        spans.push(Span { first, extent });
-        (first, rest) = (first + extent, rest - extent);
+impl Shape {
+    /// Whether registers and shared memory hold a block of queries and keys, and of values, of these elements.
+    fn fits(&self, width: &[Span], depth: &[Span]) -> bool {
+        let elements = |spans: &[Span]| spans.iter().map(|span| span.extent).sum::<u32>();
+        let (wide, deep) = (elements(width), elements(depth));
+        let registers = self.queries * (self.keys * 3 / 2 + deep) / (32 * self.warps);
+        let shared = 2 * (self.queries * wide + 2 * self.keys * (wide + deep));
+        registers <= REGISTERS && shared <= SHARED_BYTES
     }
-    spans
+}
+
+/// What multiprocessors take for attention, in pairs of a query and a key.
+struct Model<'a> {
+    attention: &'a Attention,
+    members: i64,
+    processors: u32,
+}
+
+impl Model<'_> {
+    /// The pairs of each multiprocessor.
+    fn work(&self) -> f64 {
+        let Attention { queries, keys, .. } = *self.attention;
+        self.members as f64 * queries as f64 * keys as f64 / f64::from(self.processors)
+    }
+
+    /// What blocks of so many queries take, of which a multiprocessor has at `most` so many at a time. One instance alone leaves it
+    /// idle at times.
+    fn time(&self, queries: u32, most: u32, keys: f64) -> f64 {
+        let instances = blocks_of(self.attention.queries, queries).saturating_mul(self.members);
+        let together = blocks_of(instances, self.processors).clamp(1, most.into());
+        let rounds = blocks_of(instances, self.processors.saturating_mul(together as u32));
+        rounds as f64 * f64::from(queries) * (together as f64).max(ALONE) * (keys + INSTANCE)
+    }
+
+    /// What blocks of ours take.
+    fn ours(&self, shape: &Shape) -> f64 {
+        let steps = blocks_of(self.attention.keys, shape.keys) as f64;
+        self.time(shape.queries, WARPS / shape.warps, steps * (f64::from(shape.keys) + STEP))
+    }
+
+    /// What libtorch's call takes.
+    fn library(&self) -> f64 {
+        self.time(LIBRARY_QUERIES, 1, self.attention.keys as f64)
+    }
+
+    /// The share of the rate of large products that libtorch's call reaches.
+    fn library_rate(&self) -> f64 {
+        if self.attention.mask.is_some() { MASKED_RATE } else { LIBRARY_RATE }
+    }
 }
