@@ -21,9 +21,9 @@
 //! `call_kernels.rs` has what a template gives a call, `host.rs` what it knows of the processor, and `declined.rs` the reasons for
 //! which a call has no kernel at all.
 //!
-//! A further template is an arm of `templates` in `choices.rs`, of a product or of attention a further `Schedule`: it gives a `Template` with the kernel,
-//! several where it is not clear which is quicker, or none for contractions that it does not know. Which of kernels and call is used
-//! is decided in `candidates.rs`, in the same way for all, by what is measured or what `price.rs` predicts.
+//! A further template is an arm of `templates` in `choices.rs`, of a product or of attention a further `Schedule`: it gives a `Template`
+//! with the kernel, several where it is not clear which is quicker, or none for contractions that it does not know. Which of kernels and
+//! call is used is decided in `candidates.rs`, in the same way for all, by what is measured or what `price.rs` predicts.
 
 mod attention;
 mod blocks;

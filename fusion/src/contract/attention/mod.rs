@@ -39,6 +39,8 @@
 mod blocks;
 mod call;
 mod decode;
+#[cfg(test)]
+mod gpu_tests;
 mod online;
 mod program;
 mod ranges;
@@ -89,7 +91,7 @@ pub(super) fn on_gpu(
     limits: (bool, u64),
 ) -> Result<Vec<Template>, Declined> {
     let attention = call::read(graph, node, form)?;
-    let all = warpgroup::schedules(&attention, (profile, processors))?;
+    let all = warpgroup::schedules(&attention, (profile, processors), limits.1)?;
     likeliest(all, limits, |schedule| schedule.template(graph, node, &attention))
 }
 

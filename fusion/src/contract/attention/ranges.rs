@@ -1,6 +1,7 @@
 //! Ranges of keys that have instances of their own, and what these leave.
 //!
-//! Ranges follow from shapes alone: a result must not depend on how many threads there are.
+//! On a host they follow from shapes alone: a result must not depend on how many threads there are. On a GPU `warpgroup.rs` prices
+//! several numbers of them on its multiprocessors.
 
 use super::call::Attention;
 use super::schedule::Form;
@@ -31,6 +32,14 @@ pub(super) struct Ranges {
 }
 
 impl Ranges {
+    /// So many ranges of whole steps, or fewer; `None` where they are not several, or keys are seen by some queries only.
+    pub(super) fn of(attention: &Attention, count: i64, step: u32) -> Option<Ranges> {
+        let each = (attention.keys + count - 1) / count;
+        let length = blocks_of(each, step) * i64::from(step);
+        let count = u32::try_from((attention.keys + length - 1) / length).ok()?;
+        (count > 1 && !attention.causal).then_some(Ranges { length, count })
+    }
+
     /// The ranges on a host of a call whose steps have so many keys; `None` where all keys of a query stay together.
     pub(super) fn on_host(attention: &Attention, form: Form, keys: u32) -> Option<Ranges> {
         if attention.causal {
@@ -49,13 +58,7 @@ impl Ranges {
         let left = left_by_range(attention)?.checked_mul(attention.sum().bytes().into())?;
         let small = elements.checked_mul(attention.elem.bytes().into())? / left.checked_mul(SHARE)?;
         let count = wanted.min(attention.keys / MIN_KEYS).min(small);
-        if count < 2 {
-            return None;
-        }
-        let block = i64::from(keys);
-        let length = blocks_of((attention.keys + count - 1) / count, keys) * block;
-        let count = u32::try_from((attention.keys + length - 1) / length).ok()?;
-        (count > 1).then_some(Ranges { length, count })
+        if count < 2 { None } else { Ranges::of(attention, count, keys) }
     }
 }
 

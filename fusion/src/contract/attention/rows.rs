@@ -16,6 +16,7 @@ use super::blocks::{Blocks, Span, tail};
 use super::call::Attention;
 use super::online::{self, State, masked};
 use super::program::{Mask, Member};
+use super::ranges::behind;
 use super::walk::{Queries, Step, Walk};
 use crate::contract::blocks::blocks_of;
 use crate::contract::template::load_groups;
@@ -35,22 +36,23 @@ pub(super) fn write(
 ) -> Result<Program, BuildError> {
     program("attention", |kernel| {
         let member = Member::of(kernel, attention, blocks);
-        let first = program_id(0).cast(member.index) * blocks.queries;
+        let block = || program_id(blocks.axes()[0].into()).cast(member.index);
+        let first = block() * blocks.queries;
         let (count, all) = (i64::from(blocks.queries), attention.queries);
         // The last block begins earlier where blocks do not divide the queries, so that none of what it reads is masked.
         let overlaps = all > count && all % count != 0;
         let start = if overlaps { first.minimum(all - count) } else { first };
-        let queries = if overlaps {
-            axis(start, blocks.queries)
-        } else {
-            blocked(program_id(0).cast(member.index), blocks.queries, all)
-        };
+        let queries =
+            if overlaps { axis(start, blocks.queries) } else { blocked(block(), blocks.queries, all) };
         let own = if overlaps { queries.from(first) } else { queries };
         let mut writer =
             Writer { attention, blocks, packed, member, queries, own, first: start, q: Vec::new() };
         writer.q = writer.queries();
         let state = writer.through_keys();
-        writer.store(&state);
+        match blocks.ranges {
+            Some(_) => writer.leave(&state),
+            None => writer.store(&state),
+        }
     })
 }
 
@@ -94,7 +96,7 @@ impl Writer<'_> {
             keys,
             block,
             rest,
-            range: None,
+            range: self.member.range,
             causal: self.attention.causal.then(own),
         };
         let shapes = || self.blocks.depth.iter().map(|span| [queries, span.extent]);
@@ -158,6 +160,18 @@ impl Writer<'_> {
         let [down, right] = self.attention.v.matrix;
         let axis = self.member.span(span, self.attention.depth);
         v.block(&[(keys, down), (axis, right)]).load()
+    }
+
+    /// Stores what a range of keys gave.
+    fn leave(&self, state: &State) {
+        let y = self.member.y;
+        for (&span, &out) in self.blocks.depth.iter().zip(&state.out) {
+            let axis = self.member.span(span, self.attention.depth);
+            y.block(&[(self.own, self.attention.depth), (axis, 1)]).store(out);
+        }
+        for (first, value) in behind(self.attention).into_iter().zip([state.most, state.sum]) {
+            (y + first).block(&[(self.own, 1)]).store(value);
+        }
     }
 
     fn store(&self, state: &State) {

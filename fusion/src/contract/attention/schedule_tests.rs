@@ -176,7 +176,7 @@ fn on_a_gpu() {
             online softmax, blocks of 128 x 128 keys, 8 warps, grid [8, 96, 1]
             online softmax, blocks of 128 x 64 keys, 8 warps, grid [8, 96, 1]
         GPT-2, one token over 1024
-            no kernel takes its sizes
+            split-KV in 16 parts, online softmax, blocks of 64 x 64 keys, 4 warps, grid [16, 1, 12]; split-KV: combines 16 parts, grid [1, 12, 1]
         BERT, 32 x 512
             online softmax, blocks of 128 x 128 keys, 8 warps, grid [4, 384, 1]
             online softmax, blocks of 128 x 64 keys, 8 warps, grid [4, 384, 1]
@@ -187,17 +187,18 @@ fn on_a_gpu() {
             online softmax, blocks of 128 x 128 keys, 8 warps, grid [16, 128, 1]
             online softmax, blocks of 128 x 64 keys, 8 warps, grid [16, 128, 1]
         Llama, one token over 2048
-            no kernel takes its sizes
+            split-KV in 32 parts, online softmax, blocks of 64 x 64 keys, 4 warps, grid [32, 1, 8]; split-KV: combines 32 parts, grid [4, 8, 1]
         Llama, 4 x one token over 2048
-            no kernel takes its sizes
+            split-KV in 8 parts, online softmax, blocks of 64 x 64 keys, 4 warps, grid [8, 1, 32]; split-KV: combines 8 parts, grid [4, 32, 1]
         multi-query, one token over 16384
-            online softmax, blocks of 64 x 64 keys, 4 warps, grid [1, 1, 1]
+            split-KV in 64 parts, online softmax, blocks of 64 x 64 keys, 4 warps, grid [64, 1, 1]; split-KV: combines 64 parts, grid [32, 1, 1]
         one head, one token over 16384
-            no kernel takes its sizes
+            split-KV in 64 parts, online softmax, blocks of 64 x 64 keys, 4 warps, grid [64, 1, 1]; split-KV: combines 64 parts, grid [1, 1, 1]
         four tokens over 2048
-            no kernel takes its sizes
+            split-KV in 32 parts, online softmax, blocks of 64 x 64 keys, 4 warps, grid [32, 1, 8]; split-KV: combines 32 parts, grid [4, 8, 1]
         causal, four tokens
-            no kernel takes its sizes
+            online softmax, blocks of 64 x 32 keys, 4 warps, grid [1, 8, 1]
+            online softmax, blocks of 64 x 64 keys, 4 warps, grid [1, 8, 1]
         ViT, 8 x 197
             online softmax, blocks of 64 x 64 keys, 4 warps, grid [4, 96, 1]
             online softmax, blocks of 64 x 32 keys, 4 warps, grid [4, 96, 1]
@@ -211,9 +212,9 @@ fn on_a_gpu() {
             online softmax, blocks of 128 x 128 keys, 8 warps, grid [32, 16, 1]
             online softmax, blocks of 128 x 64 keys, 8 warps, grid [32, 16, 1]
         latents, 64 over 16384
-            online softmax, blocks of 64 x 64 keys, 4 warps, grid [1, 1, 1]
+            split-KV in 64 parts, online softmax, blocks of 64 x 64 keys, 4 warps, grid [64, 1, 1]; split-KV: combines 64 parts, grid [64, 1, 1]
         eight queries over 4096
-            online softmax, blocks of 64 x 64 keys, 4 warps, grid [1, 2, 1]
+            split-KV in 64 parts, online softmax, blocks of 64 x 64 keys, 4 warps, grid [64, 1, 2]; split-KV: combines 64 parts, grid [8, 2, 1]
         1 x 16384
             online softmax, blocks of 128 x 128 keys, 8 warps, grid [128, 8, 1]
             online softmax, blocks of 128 x 64 keys, 8 warps, grid [128, 8, 1]

@@ -196,7 +196,7 @@ impl Case {
     }
 
     /// The same on a machine, where so many kernels compute it.
-    fn check_on(&self, profile: fn(u32) -> Profile, kernels: usize) {
+    pub(super) fn check_on(&self, profile: fn(u32) -> Profile, kernels: usize) {
         let text = self.text();
         let exact = self.exact(&parse_graph(&text).unwrap());
         let [_, heads, _] = self.batch;
@@ -324,61 +324,6 @@ fn what_repeats_keys_is_not_computed() {
         }
     }
     Case { repeated: true, batch: [2, 6, 2], mask: Mask::Kept(&[2, 6, 9, 11], 0.25), ..PLAIN }.check();
-}
-
-fn gpu(_: u32) -> Profile {
-    Profile::gpu(132, 4200.0).with_clusters().with_warpgroups()
-}
-
-/// Elements of a query that fill blocks or end within one, all kinds of masks, and more keys than a step has.
-#[test]
-fn on_a_gpu_queries_are_rows_of_warpgroups() {
-    let plain = Case { device: "@cuda:0", dtype: "bf16", queries: 70, width: 16, depth: 16, ..PLAIN };
-    let check = |case: Case| case.check_on(gpu, 1);
-    for (queries, keys, width, depth) in [
-        (8, 1, 16, 16),
-        (64, 64, 32, 32),
-        (9, 65, 64, 64),
-        (130, 40, 40, 24),
-        (20, 70, 80, 96),
-        (12, 33, 128, 8),
-    ] {
-        check(Case { queries, keys, width, depth, batch: [1, 2, 2], ..plain });
-    }
-    for keys in [11, 64, 70, 140] {
-        check(Case { keys, dtype: "f16", causal: true, ..plain });
-    }
-    check(Case { sequence_first: true, queries: 33, keys: 129, scale: Some(-0.3), ..plain });
-    check(Case { batch: [1, 4, 2], keys: 150, causal: true, ..plain });
-    check(Case { batch: [2, 6, 2], repeated: true, ..plain });
-    check(Case { broadcast: true, ..plain });
-    for mask in [&[70, 11][..], &[2, 1, 1, 11], &[2, 3, 70, 11], &[11]] {
-        check(Case { mask: Mask::Kept(mask, 0.25), ..plain });
-        check(Case { mask: Mask::Added(mask), ..plain });
-    }
-}
-
-/// Every block that is tried gives the same, and none is tried of other types, or where vectors cannot be copied.
-#[test]
-fn on_a_gpu_several_blocks_are_tried() {
-    let plain =
-        Case { device: "@cuda:0", dtype: "f16", queries: 300, keys: 200, width: 64, depth: 64, ..PLAIN };
-    let templates = |case: Case| {
-        let mut graph = primitive(&case.text(), &gpu(1));
-        let mut found = Vec::new();
-        choose_products(&mut graph, &gpu(1), Products::Measured, None, u64::MAX, &mut |candidate| {
-            let program = &candidate.template.kernel.program;
-            found.push((candidate.template.kernel.grid, program.warps));
-            None
-        });
-        found
-    };
-    let large = Case { batch: [8, 12, 12], queries: 1024, keys: 1024, ..plain };
-    assert_eq!(templates(large), [([8, 96, 1], 8); 2]);
-    assert_eq!(templates(Case { batch: [1, 1, 1], ..plain })[0], ([5, 1, 1], 4));
-    for other in [Case { dtype: "f32", ..plain }, Case { width: 60, ..plain }, Case { width: 264, ..plain }] {
-        assert_eq!(templates(other), [], "{}", other.text());
-    }
 }
 
 /// Where libtorch's call is used, it gets what it would have got.

@@ -7,7 +7,8 @@ use tilefuse_block::Elem;
 
 use super::blocks::{Blocks, Span, spans};
 use super::call::Attention;
-use super::schedule::{Form, Schedule};
+use super::ranges::Ranges;
+use super::schedule::{Form, Schedule, bytes};
 use crate::contract::blocks::blocks_of;
 use crate::contract::declined::Declined;
 use crate::contract::likeliest::Priced;
@@ -47,16 +48,17 @@ const MIN_EXTENT: u32 = 16;
 const WARPS: u32 = 16;
 
 /// Shares of the rate of large products that this reaches with all multiprocessors at work, and libtorch's call without and
-/// with a mask, whose instances have so many queries. Measured on an H100.
+/// with a mask, whose instances have so many queries, and so many where it divides the keys. Measured on an H100.
 const RATE: f64 = 0.55;
 const LIBRARY_RATE: f64 = 0.6;
 const MASKED_RATE: f64 = 0.25;
 const LIBRARY_QUERIES: u32 = 128;
+const LIBRARY_QUERIES_IN_PARTS: u32 = 64;
 
-/// The fewest queries: of fewer, libtorch's kernel divides the keys among instances.
-const MIN_QUERIES: i64 = 8;
+/// The most parts of the keys: the kernel that combines them reads all in one go.
+const MAX_PARTS: u32 = 64;
 
-/// The most instances along the second axis of a GPU's grid.
+/// The most instances along the second and third axis of a GPU's grid.
 const MAX_INSTANCES: i64 = 65_535;
 
 /// What an instance takes where it has a multiprocessor for itself, in the time of several that share one.
@@ -71,16 +73,17 @@ const STEP: f64 = 32.0;
 /// Blocks that are expected to take this much longer than the best may be the quickest.
 const MAX_PREDICTED_SLOWDOWN: f64 = 1.3;
 
-/// The schedules of attention on a GPU of so many multiprocessors.
+/// The schedules of attention on a GPU of so many multiprocessors, with parts of the keys that leave at most so many bytes.
 pub(super) fn schedules(
     attention: &Attention,
     (profile, processors): (&Profile, u32),
+    most_bytes: u64,
 ) -> Result<Vec<Priced<Schedule>>, Declined> {
     if !matches!(attention.elem, Elem::F16 | Elem::Bf16) {
         return Err(Declined::ElementTypes);
     }
     let members = attention.members().filter(|&members| members <= MAX_INSTANCES).ok_or(Declined::Sizes)?;
-    if attention.width.max(attention.depth) > MAX_ELEMENTS || attention.queries < MIN_QUERIES {
+    if attention.width.max(attention.depth) > MAX_ELEMENTS {
         return Err(Declined::Sizes);
     }
     if ![&attention.q, &attention.k, &attention.v].into_iter().all(|access| is_copied(access, None)) {
@@ -88,18 +91,26 @@ pub(super) fn schedules(
     }
     let of = |extent: i64| spans(extent, [MIN_EXTENT, 128]).ok_or(Declined::Sizes);
     let (width, depth) = (of(attention.width)?, of(attention.depth)?);
-    let model = Model { attention, members, processors: processors.max(1) };
+    let model = Model { attention, profile, members, processors: processors.max(1) };
     let library = model.library();
     let shapes = SHAPES.iter().filter(|shape| shape.fits(&width, &depth));
-    let priced = |shape: &Shape| {
+    let all = shapes
+        .flat_map(|shape| model.parts(shape, most_bytes).into_iter().map(move |ranges| (shape, ranges)));
+    let priced = |(shape, ranges): (&Shape, Option<Ranges>)| {
         let Shape { queries, keys, warps } = *shape;
-        let blocks = Blocks { queries, keys, width: width.clone(), depth: depth.clone(), ranges: None };
-        let shares = [RATE * model.work() / model.ours(shape), model.library_rate() * model.work() / library];
+        let blocks = Blocks { queries, keys, width: width.clone(), depth: depth.clone(), ranges };
+        let shares =
+            [RATE * model.work() / model.ours(shape, ranges), model.library_rate() * model.work() / library];
         let work = Work { shares, ..Work::of_attention(attention) };
         let schedule = Schedule { form: Form::Rows { warps }, blocks, shares };
-        schedule.priced(attention, (work, profile), MAX_PREDICTED_SLOWDOWN)
+        // Where the model expects nothing of parts, a second kernel is not tried.
+        let slowdown = if ranges.is_some() { 1.0 } else { MAX_PREDICTED_SLOWDOWN };
+        schedule.priced(attention, (work, profile), slowdown)
     };
-    Ok(shapes.map(priced).collect())
+    let (whole, divided): (Vec<_>, Vec<_>) = all.partition(|(_, ranges)| ranges.is_none());
+    // One divided schedule: those in other numbers of parts take about as long.
+    let divided = divided.into_iter().map(priced).min_by(|a, b| a.us.total_cmp(&b.us));
+    Ok(whole.into_iter().map(priced).chain(divided).collect())
 }
 
 impl Shape {
@@ -116,6 +127,7 @@ impl Shape {
 /// What multiprocessors take for attention, in pairs of a query and a key.
 struct Model<'a> {
     attention: &'a Attention,
+    profile: &'a Profile,
     members: i64,
     processors: u32,
 }
@@ -127,24 +139,51 @@ impl Model<'_> {
         self.members as f64 * queries as f64 * keys as f64 / f64::from(self.processors)
     }
 
-    /// What blocks of so many queries take, of which a multiprocessor has at `most` so many at a time. One instance alone leaves it
-    /// idle at times.
-    fn time(&self, queries: u32, most: u32, keys: f64) -> f64 {
+    /// How the keys may be divided.
+    fn parts(&self, shape: &Shape, most_bytes: u64) -> Vec<Option<Ranges>> {
+        let all = (1..=MAX_PARTS.ilog2()).filter_map(|log| Ranges::of(self.attention, 1 << log, shape.keys));
+        let mut all: Vec<Ranges> = all.collect();
+        all.dedup();
+        all.retain(|&ranges| bytes(self.attention, ranges) <= most_bytes as f64);
+        // Blocks of queries are numbered along the second axis then.
+        if blocks_of(self.attention.queries, shape.queries) > MAX_INSTANCES {
+            all.clear();
+        }
+        [None].into_iter().chain(all.into_iter().map(Some)).collect()
+    }
+
+    /// What blocks of so many queries take, of which a multiprocessor has at `most` so many at a time, each with its keys in so many
+    /// parts. One instance alone leaves it idle at times.
+    fn time(&self, queries: u32, (most, parts): (u32, u32), keys: f64) -> f64 {
         let instances = blocks_of(self.attention.queries, queries).saturating_mul(self.members);
+        let instances = instances.saturating_mul(parts.into());
         let together = blocks_of(instances, self.processors).clamp(1, most.into());
         let rounds = blocks_of(instances, self.processors.saturating_mul(together as u32));
         rounds as f64 * f64::from(queries) * (together as f64).max(ALONE) * (keys + INSTANCE)
     }
 
     /// What blocks of ours take.
-    fn ours(&self, shape: &Shape) -> f64 {
-        let steps = blocks_of(self.attention.keys, shape.keys) as f64;
-        self.time(shape.queries, WARPS / shape.warps, steps * (f64::from(shape.keys) + STEP))
+    fn ours(&self, shape: &Shape, ranges: Option<Ranges>) -> f64 {
+        let (parts, keys) = ranges.map_or((1, self.attention.keys), |ranges| (ranges.count, ranges.length));
+        let steps = blocks_of(keys, shape.keys) as f64;
+        self.time(shape.queries, (WARPS / shape.warps, parts), steps * (f64::from(shape.keys) + STEP))
     }
 
-    /// What libtorch's call takes.
+    /// What libtorch's call takes, which divides the keys among instances where there are few and no mask.
     fn library(&self) -> f64 {
-        self.time(LIBRARY_QUERIES, 1, self.attention.keys as f64)
+        let keys = self.attention.keys as f64;
+        let whole = self.time(LIBRARY_QUERIES, (1, 1), keys);
+        if self.attention.mask.is_some() || self.attention.causal {
+            return whole;
+        }
+        let elements = self.attention.width as f64 + self.attention.depth as f64;
+        let rate = self.library_rate() * self.profile.products.aligned / f64::from(self.processors);
+        let launch = self.profile.launch_us * 1000.0 * rate / (2.0 * elements);
+        let in_parts = |log: u32| {
+            let parts = 1 << log;
+            self.time(LIBRARY_QUERIES_IN_PARTS, (1, parts), keys / f64::from(parts)) + launch
+        };
+        (1..=MAX_PARTS.ilog2()).map(in_parts).fold(whole, f64::min)
     }
 
     /// The share of the rate of large products that libtorch's call reaches.
