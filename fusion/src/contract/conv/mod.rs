@@ -31,6 +31,8 @@ mod packed_filter;
 mod packed_tests;
 mod rows;
 #[cfg(test)]
+mod schedule_tests;
+#[cfg(test)]
 mod tests;
 mod tile;
 mod transposed;
