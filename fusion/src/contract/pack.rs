@@ -90,16 +90,22 @@ fn packed_elem(product: &Product, panels: &Panels) -> Elem {
     }
 }
 
-/// Bytes of each operand that is packed.
-pub(super) fn bytes(product: &Product, panels: &Panels, blocks: &Blocks) -> Vec<f64> {
+/// Rows and columns of a left operand that is packed, with those that fill up its tiles.
+pub(super) fn filled(product: &Product, blocks: &Blocks) -> [i64; 2] {
+    [(product.m, blocks.rows), (product.k, blocks.depth)]
+        .map(|(extent, block)| blocks_of(extent, block) * i64::from(block))
+}
+
+/// Bytes of each operand that is packed, of a left one of these extents.
+pub(super) fn bytes(product: &Product, panels: &Panels, blocks: &Blocks, left: [i64; 2]) -> Vec<f64> {
     let elem = packed_elem(product, panels);
     let size = |access: &Access, matrix: f64| {
         let members = members(access, product).iter().map(|&n| n as f64).product::<f64>();
         members * matrix * f64::from(elem.bytes())
     };
     let right = panels.shape().iter().map(|&n| n as f64).product();
-    let left =
-        packs_left(product, blocks, elem).then(|| size(&product.a, product.m as f64 * product.k as f64));
+    let [rows, columns] = left.map(|n| n as f64);
+    let left = packs_left(product, blocks, elem).then(|| size(&product.a, rows * columns));
     [size(&product.b, right)].into_iter().chain(left).collect()
 }
 

@@ -193,6 +193,22 @@ fn many_rows_pack_operands_without_a_measurement() {
     .assert_eq(&all);
 }
 
+/// What fills up the blocks of a left operand takes memory, too.
+#[test]
+fn operands_that_take_too_much_memory_are_read_where_they_lie() {
+    let kernels = |most_bytes: u64| {
+        let mut graph = primitive(&product("f32", [1025, 256, 300], [false, false]), &Profile::host(2));
+        choose_products(&mut graph, &Profile::host(2), Products::Generated, Some(0), most_bytes, &mut |_| {
+            None
+        });
+        let plan = plan(&graph, &Profile::host(2)).unwrap();
+        (packed(&graph), plan.kernel_count(), plan.extern_count())
+    };
+    assert_eq!(kernels(u64::MAX), (2, 3, 0));
+    // Without what fills them up, both take 1,557,680 bytes.
+    assert_eq!(kernels(1_600_000), (0, 1, 0));
+}
+
 /// Sizes around multiples of all blocks: a read beyond what was packed is an error of the interpreter.
 #[test]
 fn products_of_many_sizes_read_what_was_packed() {

@@ -138,8 +138,9 @@ impl Schedule {
             Reading::InPlace | Reading::Pixels(..) => 1,
             Reading::Prepacked(panels) | Reading::Packed(panels) => panels.group,
         };
-        let packed = self.packed(product);
-        let bytes = packed.iter().sum();
+        let bytes = self.packed(product, pack::filled(product, &self.blocks)).iter().sum();
+        // What fills up blocks is not in the time: how high these are depends on the threads.
+        let packed = self.packed(product, [product.m, product.k]);
         let work = Work { shares: self.shares, packed, group, ..Work::of_product(product) };
         let packing = if self.packs_for_many(product) { 0.0 } else { work.packing_us(profile) };
         Priced {
@@ -159,10 +160,10 @@ impl Schedule {
         product.m >= rows && product.n.saturating_mul(product.k) >= MANY_ELEMENTS
     }
 
-    /// Bytes of each operand that is packed in each call.
-    fn packed(&self, product: &Product) -> Vec<f64> {
+    /// Bytes of each operand that is packed in each call, of a left one of these extents.
+    fn packed(&self, product: &Product, left: [i64; 2]) -> Vec<f64> {
         match &self.reading {
-            Reading::Packed(panels) => pack::bytes(product, panels, &self.blocks),
+            Reading::Packed(panels) => pack::bytes(product, panels, &self.blocks, left),
             Reading::InPlace | Reading::Prepacked(_) | Reading::Pixels(..) => Vec::new(),
         }
     }
