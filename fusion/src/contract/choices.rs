@@ -23,21 +23,16 @@ pub(super) fn templates(
     limits: (bool, u64),
 ) -> Result<Vec<Template>, Declined> {
     let Some(host) = host else { return on_gpu(graph, node, form, (profile, limits.1)) };
-    let all = match form {
-        LibraryForm::Contraction(form) if form.window.is_some() => of_windows(graph, node, form, host),
+    match form {
+        LibraryForm::Contraction(form) if form.window.is_some() => {
+            conv::on_host(graph, node, form, (profile, host), limits)
+        }
         LibraryForm::Contraction(form) => {
             let product = product::of(graph, node, form)?;
-            schedule::on_host(graph, node, &product, (profile, host), limits)?
+            schedule::on_host(graph, node, &product, (profile, host), limits)
         }
-        LibraryForm::Attention(form) => attention::on_host(graph, node, form, (profile, host), limits)?,
-    };
-    if !all.is_empty() {
-        return Ok(all);
+        LibraryForm::Attention(form) => attention::on_host(graph, node, form, (profile, host), limits),
     }
-    Err(match form {
-        LibraryForm::Contraction(form) if form.window.is_some() => conv::declined(graph, node, form),
-        _ => Declined::Sizes,
-    })
 }
 
 /// The kernels of a contraction or of attention on a GPU, which start before their predecessors have ended where they have few
@@ -92,20 +87,6 @@ fn by_warpgroups(
         let template = schedule.template(graph, node, &product)?;
         Some(Template { result_layout: result_layout.clone(), ..template })
     })
-}
-
-/// The kernels of a contraction of windows: over filters that are packed, and unless that writes the filters innermost for
-/// whoever reads the result, over images and filters as they lie, too. Transposed convolutions are read as they lie where their
-/// filters fill no vectors, and only there.
-fn of_windows(graph: &Graph, node: NodeId, form: &ContractionForm, host: Host) -> Vec<Template> {
-    let packed = host.packs.and_then(|vectors| {
-        let turn = conv::may_be_channels_last(graph, node, vectors);
-        conv::packed(graph, node, form, turn, vectors)
-    });
-    let transposed = form.window.as_ref().is_some_and(|window| window.transposed);
-    let clear = packed.as_ref().is_some_and(|packed| packed.result_layout.is_some() || transposed);
-    let as_it_lies = if clear { None } else { conv::template(graph, node, form, host.threads) };
-    packed.into_iter().chain(as_it_lies).collect()
 }
 
 /// Whether rows of a product begin at no multiples of 16 bytes: libtorch's library takes a kernel several times slower for them on

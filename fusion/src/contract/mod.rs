@@ -14,16 +14,16 @@
 //! order in which they are read, once, and `pack.rs` writes kernels that lay out other operands before each product. `schedule.rs` lists
 //! how a product may be computed: `blocks.rs` chooses the blocks, `vnni.rs` those of `bf16` and 8-bit integers where processors have
 //! instructions for these, `warpgroup.rs` those of GPUs, and `split_k.rs` divides long sums there. `template.rs` writes the programs, in
-//! the kernel language ([`tilefuse_block::dynamic`]). `conv/` has the same for convolutions, and `attention/` for attention, whose
-//! schedules are those of `attention/schedule.rs`.
+//! the kernel language ([`tilefuse_block::dynamic`]). `conv/` has the same for convolutions, and `attention/` for attention, each with a
+//! `schedule.rs` of its own. `likeliest.rs` ranks schedules of all kinds.
 //! `channels_last.rs`, beside this folder, lets results lie in another order than eager's where only kernels read them.
 //!
 //! `call_kernels.rs` has what a template gives a call, `host.rs` what it knows of the processor, and `declined.rs` the reasons for
 //! which a call has no kernel at all.
 //!
-//! A further template is an arm of `templates` in `choices.rs`, of a product or of attention a further `Schedule`: it gives a `Template`
-//! with the kernel, several where it is not clear which is quicker, or none for contractions that it does not know. Which of kernels and
-//! call is used is decided in `candidates.rs`, in the same way for all, by what is measured or what `price.rs` predicts.
+//! A further kernel is a further `Schedule` of a product, a convolution or of attention: it gives a `Template` with the kernel, several where
+//! it is not clear which is quicker, or none for contractions that it does not know. Which of kernels and call is used is decided in
+//! `candidates.rs`, in the same way for all, by what is measured or what `price.rs` predicts.
 
 mod attention;
 mod blocks;

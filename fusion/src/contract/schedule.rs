@@ -30,7 +30,8 @@ pub(super) struct Schedule {
     pub(super) reading: Reading,
     /// What an instance computes, and how many threads share the rows.
     pub(super) blocks: Blocks,
-    /// Parts of the sum, which have instances of their own; one where it is not divided.
+    /// Parts of the sum, which have instances of their own; one where it is not divided. It never is on a host, where prices leave out
+    /// how many threads have work, which is all that parts are for.
     pub(super) parts: u32,
     /// The shares of the machine's rates that this and libtorch's product reach.
     pub(super) shares: [f64; 2],

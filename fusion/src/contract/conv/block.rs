@@ -81,6 +81,14 @@ impl Block {
         self.rows.max(1) * self.pixels
     }
 
+    /// The share of what is computed that is in the result.
+    pub(super) fn useful(&self, conv: &Conv) -> f64 {
+        let each = if conv.depth() == 1 { 1 } else { self.filters };
+        let filters = conv.filters_of_group();
+        let computed = self.parts(conv) * u64::from(self.area()) * filters.next_multiple_of(each.into());
+        (conv.pixels() * filters) as f64 / computed as f64
+    }
+
     /// Instances along the pixels of an image.
     pub(super) fn parts(&self, conv: &Conv) -> u64 {
         match self.rows {

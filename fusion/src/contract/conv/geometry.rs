@@ -4,6 +4,7 @@ use tilefuse_block::{Elem, Program};
 
 use crate::block_kernel::{BlockKernel, BlockKernelKind, Coordinates, Layout, Tied};
 use crate::contract::call_kernels::Template;
+use crate::contract::price::Work;
 use crate::contract::window_axis::WindowAxis;
 use crate::types::fits_i32;
 
@@ -101,6 +102,13 @@ impl Conv {
         ]
     }
 
+    /// What it computes and moves, over operands as they lie.
+    pub(super) fn work(&self) -> Work {
+        let bytes = self.lengths().iter().sum::<u64>() as f64 * f64::from(self.elem.bytes());
+        let flops = 2.0 * self.products() as f64;
+        Work::new(flops, bytes)
+    }
+
     /// What sums are made of.
     pub(super) fn sum(&self) -> Elem {
         if self.elem == Elem::F64 { Elem::F64 } else { Elem::F32 }
@@ -196,10 +204,10 @@ pub(super) fn whole(
         note: None,
         expected_us: 0.0,
     };
-    let bytes = conv.lengths().iter().sum::<u64>() as f64 * f64::from(conv.elem.bytes());
+    let Work { flops, bytes, .. } = conv.work();
     Template {
         kernel,
-        flops: 2.0 * conv.products() as f64,
+        flops,
         bytes,
         shares: [1.0; 2],
         panels: None,

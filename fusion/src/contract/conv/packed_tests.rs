@@ -405,9 +405,9 @@ fn kernels_over_packed_filters_and_over_these_as_they_lie_are_candidates() {
         (seen, [packed.len(), plan.extern_count()], values)
     };
     let (seen, counts, lying) = chosen(&one, [5.0, 6.0]);
-    assert_eq!((seen, counts), (vec![true, false], [0, 0]));
+    assert_eq!((seen, counts), (vec![false, true], [0, 0]));
     let (seen, counts, packed) = chosen(&one, [6.0, 5.0]);
-    assert_eq!((seen, counts), (vec![true, false], [1, 0]));
+    assert_eq!((seen, counts), (vec![false, true], [1, 0]));
     close(&lying, &packed, 1e-5, &one);
     assert_eq!(chosen(&one, [10.0, 11.0]).1, [0, 1]);
     let (seen, counts, _) = chosen(&two, [5.0, 6.0]);

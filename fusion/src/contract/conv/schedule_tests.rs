@@ -199,26 +199,26 @@ fn results_that_the_caller_reads() {
         RESNET,
         expect![[r#"
         [1,3,224,224] * [64,3,7,7] /2 +3 g1: [conv_packed of 1792 prepacked; conv of 3136] -> conv_packed of 1792
-        [1,64,56,56] * [64,64,1,1] /1 +0 g1: [conv_packed of 523 prepacked; conv of 784] -> conv_packed of 523
-        [1,64,56,56] * [64,64,3,3] /1 +1 g1: [conv_packed of 448 prepacked; conv of 784] -> conv_packed of 448
-        [1,64,56,56] * [256,64,1,1] /1 +0 g1: [conv_packed of 2092 prepacked; conv of 3136] -> conv_packed of 2092
+        [1,64,56,56] * [64,64,1,1] /1 +0 g1: [conv of 784; conv_packed of 523 prepacked] -> conv of 784
+        [1,64,56,56] * [64,64,3,3] /1 +1 g1: [conv of 784; conv_packed of 448 prepacked] -> conv of 784
+        [1,64,56,56] * [256,64,1,1] /1 +0 g1: [conv of 3136; conv_packed of 2092 prepacked] -> conv of 3136
         [1,128,56,56] * [128,128,3,3] /2 +1 g1: [conv_packed of 224 prepacked; conv of 448] -> conv_packed of 224
         [1,256,56,56] * [512,256,1,1] /2 +0 g1: [conv_packed of 896 prepacked; conv of 1792] -> conv_packed of 896
         [1,256,14,14] * [256,256,3,3] /1 +1 g1: [conv_packed of 112 prepacked; conv of 224] -> conv_packed of 112
         [1,1024,14,14] * [256,1024,1,1] /1 +0 g1: [conv_packed of 132 prepacked; conv of 224] -> conv_packed of 132
         [1,512,7,7] * [512,512,3,3] /1 +1 g1: [conv_packed of 77 prepacked; conv of 128] -> conv_packed of 77
         [1,2048,7,7] * [512,2048,1,1] /1 +0 g1: [conv_packed of 80 prepacked; conv of 128] -> conv_packed of 80
-        [8,64,56,56] * [64,64,3,3] /1 +1 g1: [conv_packed of 3584 prepacked; conv of 6272] -> conv_packed of 3584
+        [8,64,56,56] * [64,64,3,3] /1 +1 g1: [conv of 6272; conv_packed of 3584 prepacked] -> conv of 6272
     "#]],
     );
     check(
         around,
         MOBILE,
         expect![[r#"
-        [1,3,224,224] * [32,3,3,3] /2 +1 g1: [conv_packed of 896 prepacked; conv of 1568] -> conv_packed of 896
+        [1,3,224,224] * [32,3,3,3] /2 +1 g1: [conv of 1568; conv_packed of 896 prepacked] -> conv of 1568
         [1,32,112,112] * [32,1,3,3] /1 +1 g32: [conv_depthwise of 49] -> conv_depthwise of 49
         [1,96,112,112] * [96,1,3,3] /2 +1 g96: [conv_depthwise of 168] -> conv_depthwise of 168
-        [1,16,112,112] * [96,16,1,1] /1 +0 g1: [conv_packed of 2788 prepacked; conv of 4704] -> conv_packed of 2788
+        [1,16,112,112] * [96,16,1,1] /1 +0 g1: [conv of 4704] -> conv of 4704
         [1,960,7,7] * [160,960,1,1] /1 +0 g1: [conv_packed of 25 prepacked; conv of 40] -> conv_packed of 25
         [1,672,14,14] * [672,1,5,5] /2 +2 g672: [conv_depthwise of 42] -> conv_depthwise of 42
         [1,1152,1,1] * [48,1152,1,1] /1 +0 g1: [conv_packed of 1 prepacked last] -> libtorch
@@ -231,16 +231,16 @@ fn results_that_the_caller_reads() {
         around,
         OTHERS,
         expect![[r#"
-        [1,64,128,128] * [64,64,3,3] /1 +1 g1: [conv_packed of 2560 prepacked; conv of 4096] -> conv_packed of 2560
+        [1,64,128,128] * [64,64,3,3] /1 +1 g1: [conv of 4096; conv_packed of 2560 prepacked] -> conv of 4096
         [1,512,16,16] * [512,512,3,3] /1 +1 g1: [conv_packed of 352 prepacked; conv of 512] -> conv_packed of 352
-        [1,64,128,128] * [2,64,1,1] /1 +0 g1: [conv_packed of 586 prepacked; conv of 256] -> conv_packed of 586
-        [1,128,28,28] * [128,32,3,3] /1 +1 g4: [conv_packed of 224 prepacked; conv of 400] -> conv_packed of 224
+        [1,64,128,128] * [2,64,1,1] /1 +0 g1: [conv of 256; conv_packed of 586 prepacked] -> conv of 256
+        [1,128,28,28] * [128,32,3,3] /1 +1 g4: [conv of 400; conv_packed of 224 prepacked] -> conv of 400
         [1,128,28,28] * [128,4,3,3] /1 +1 g32: [conv of 416] -> conv of 416
-        [1,80,3000] * [384,80,3] /1 +1 g1: [conv_packed of 2772 prepacked; conv of 4512] -> conv_packed of 2772
+        [1,80,3000] * [384,80,3] /1 +1 g1: [conv of 4512; conv_packed of 2772 prepacked] -> conv of 4512
         [1,384,3000] * [384,384,3] /2 +1 g1: [conv_packed of 1504 prepacked; conv of 2256] -> conv_packed of 1504
         [1,512,400] * [512,1,31] /1 +15 g512: [conv_depthwise of 32] -> conv_depthwise of 32
         [1,1,8000] * [512,1,10] /5 +0 g1: [conv_depthwise of 112] -> conv_depthwise of 112
-        [1,3,8,56,56] * [64,3,3,3,3] /1 +1 g1: [conv_packed of 3584 prepacked; conv of 6272] -> conv_packed of 3584
+        [1,3,8,56,56] * [64,3,3,3,3] /1 +1 g1: [conv of 6272; conv_packed of 3584 prepacked] -> conv of 6272
         [1,64,4,14,14] * [64,64,3,3,3] /1 +1 g1: [conv_packed of 112 prepacked; conv of 200] -> conv_packed of 112
     "#]],
     );
@@ -252,7 +252,7 @@ fn results_that_the_caller_reads() {
         [1,128,64,64] * [128,64,2,2] /2 +0 g1: [conv_packed of 2816 prepacked] -> conv_packed of 2816
         [1,100,1,1] * [100,512,4,4] /1 +0 g1: [conv_packed of 32 prepacked] -> conv_packed of 32
         [1,256,8,8] * [256,128,4,4] /2 +1 g1: [conv_packed of 128 prepacked] -> conv_packed of 128
-        [1,64,32,32] * [64,3,4,4] /2 +1 g1: [conv_packed of 192 prepacked] -> conv_packed of 192
+        [1,64,32,32] * [64,3,4,4] /2 +1 g1: [conv_transposed of 16; conv_packed of 192 prepacked] -> conv_transposed of 16
         [1,64,32,32] * [64,1,4,4] /2 +1 g64: [conv_transposed_depthwise of 64] -> conv_transposed_depthwise of 64
         [1,64,100] * [64,32,16] /8 +4 g1: [conv_packed of 68 prepacked] -> conv_packed of 68
     "#]],
@@ -439,7 +439,7 @@ fn filters_that_are_no_weights() {
         [1,128,64,64] * [128,64,2,2] /2 +0 g1: [conv_packed of 2816 packed] -> conv_packed of 2816
         [1,100,1,1] * [100,512,4,4] /1 +0 g1: [conv_packed of 32 packed] -> libtorch
         [1,256,8,8] * [256,128,4,4] /2 +1 g1: [conv_packed of 128 packed] -> conv_packed of 128
-        [1,64,32,32] * [64,3,4,4] /2 +1 g1: [conv_packed of 192 packed] -> conv_packed of 192
+        [1,64,32,32] * [64,3,4,4] /2 +1 g1: [conv_transposed of 16; conv_packed of 192 packed] -> conv_transposed of 16
         [1,64,32,32] * [64,1,4,4] /2 +1 g64: [conv_transposed_depthwise of 64] -> conv_transposed_depthwise of 64
         [1,64,100] * [64,32,16] /8 +4 g1: [conv_packed of 68 packed] -> conv_packed of 68
     "#]],

@@ -35,8 +35,7 @@ pub(super) struct Extents {
 impl Extents {
     /// The tile for so many threads.
     pub(super) fn of(conv: &Conv, threads: u32) -> Extents {
-        // Of vectors of 512 bits; with shorter ones a tile is computed in parts.
-        let lanes = if conv.sum() == Elem::F64 { 8 } else { 16 };
+        let lanes = lanes(conv);
         let phases = conv.axes.iter().try_fold(1u64, |all, a| all.checked_mul(a.stride));
         let phases = phases.filter(|&n| n <= MAX_PHASES && conv.taps() <= MAX_TAPS);
         let room = SUMS / phases.unwrap_or(1);
@@ -102,6 +101,11 @@ impl Conv {
     pub(super) fn row_cells(&self) -> u64 {
         self.axes.last().map_or(1, WindowAxis::cells)
     }
+}
+
+/// Sums of a vector of 512 bits; with shorter ones a tile is computed in parts.
+pub(super) fn lanes(conv: &Conv) -> u64 {
+    if conv.sum() == Elem::F64 { 8 } else { 16 }
 }
 
 /// How many of a group's filters are computed at once, no more than `most`: what is read for each of them counts as two

@@ -21,55 +21,88 @@ mod together;
 
 use tilefuse_block::dynamic::{BuildError, program_and};
 
-use self::extents::Extents;
+use self::extents::{Extents, lanes};
 use self::lie::Lie;
 use super::call;
 use super::geometry::{Conv, ConvProgram, whole};
 use super::make::Params;
 use crate::block_kernel::{Layout, Tied};
+use crate::channels_last::ResultLayout;
 use crate::contract::call_kernels::Template;
 use crate::contract::operand::source;
 use crate::graph::{Graph, NodeId};
 
-/// The template of a transposed convolution.
-pub(super) fn template(graph: &Graph, node: NodeId, read: &call::Read, threads: u32) -> Option<Template> {
-    let conv = &read.conv;
-    let out = graph.node(node).outs.first()?;
-    let order = read.channels_last_layout(&out.shape)?;
-    let last = !out.is_contiguous();
-    if last && !order.is_order_of(&out.strides, &out.shape) {
-        return None;
-    }
-    let operands = graph.operands(node);
-    let mut layouts = Vec::new();
-    let mut sources = Vec::new();
-    for &position in &read.operands {
-        let source = source(graph, *operands.get(usize::from(position))?, position);
-        if layouts.iter().any(|(known, _)| *known == position) {
+/// A transposed convolution by vectors of pixels.
+pub(super) struct Phases {
+    lie: Lie,
+    tile: Extents,
+    /// How operands are read.
+    layouts: Vec<(u16, Layout)>,
+    /// The order of the result.
+    order: ResultLayout,
+}
+
+impl Phases {
+    /// That of a call on so many threads.
+    pub(super) fn of(graph: &Graph, node: NodeId, read: &call::Read, threads: u32) -> Option<Phases> {
+        let conv = &read.conv;
+        let out = graph.node(node).outs.first()?;
+        let order = read.channels_last_layout(&out.shape)?;
+        let last = !out.is_contiguous();
+        if last && !order.is_order_of(&out.strides, &out.shape) {
             return None;
         }
-        layouts.push((position, source.layout.clone()));
-        sources.push(source);
+        let operands = graph.operands(node);
+        let mut layouts = Vec::new();
+        let mut sources = Vec::new();
+        for &position in &read.operands {
+            let source = source(graph, *operands.get(usize::from(position))?, position);
+            if layouts.iter().any(|(known, _)| *known == position) {
+                return None;
+            }
+            layouts.push((position, source.layout.clone()));
+            sources.push(source);
+        }
+        let (images, filters) = (sources.first()?, sources.get(1)?);
+        if sources.get(2).is_some_and(|bias| bias.layout != Layout::Elements) {
+            return None;
+        }
+        let (&[channel, filter], taps) = filters.strides.split_first_chunk::<2>()?;
+        let lie = Lie {
+            image: read.image(images)?,
+            channel,
+            filter,
+            taps: taps.to_vec(),
+            offset: filters.offset,
+            span: filters.span,
+            last,
+        };
+        let tile = Extents::of(conv, threads);
+        lie.check(conv, &tile).ok()?;
+        Some(Phases { lie, tile, layouts, order })
     }
-    let (images, filters) = (sources.first()?, sources.get(1)?);
-    if sources.get(2).is_some_and(|bias| bias.layout != Layout::Elements) {
-        return None;
+
+    /// Elements between pixels of a row.
+    pub(super) fn stride(&self) -> u64 {
+        self.lie.image.axes.last().map_or(1, |stride| stride.unsigned_abs())
     }
-    let (&[channel, filter], taps) = filters.strides.split_first_chunk::<2>()?;
-    let lie = Lie {
-        image: read.image(images)?,
-        channel,
-        filter,
-        taps: taps.to_vec(),
-        offset: filters.offset,
-        span: filters.span,
-        last,
-    };
-    let tile = Extents::of(conv, threads);
-    lie.check(conv, &tile).ok()?;
-    let made = program(conv, &lie, &tile).ok()?;
-    let tied = read.operands.iter().map(|&at| Tied::Operand(at)).chain([Tied::Result(0)]).collect();
-    Some(Template { result_layout: last.then_some(order), ..whole(conv, made, tied, layouts) })
+
+    /// The share of what is computed that is in the result.
+    pub(super) fn useful(&self, conv: &Conv) -> f64 {
+        let (filters, cells) = (conv.filters_of_group(), u64::from(self.tile.cells));
+        let row = self.tile.parts(conv) * cells.max(lanes(conv));
+        let computed = row * filters.next_multiple_of(self.tile.filters.into());
+        (conv.row_cells() * filters) as f64 / computed as f64
+    }
+
+    /// The template.
+    pub(super) fn template(self, conv: &Conv) -> Option<Template> {
+        let made = program(conv, &self.lie, &self.tile).ok()?;
+        let operands = self.layouts.iter().map(|(position, _)| Tied::Operand(*position));
+        let tied = operands.chain([Tied::Result(0)]).collect();
+        let result_layout = self.lie.last.then_some(self.order);
+        Some(Template { result_layout, ..whole(conv, made, tied, self.layouts) })
+    }
 }
 
 /// The program, whose parameters are the images, the filters, the bias if there is one, and the result.
