@@ -104,15 +104,14 @@ fn blocks(form: Form, attention: &Attention, most_bytes: u64) -> Vec<Schedule> {
         Form::Lanes | Form::PackedRows => true,
         Form::Rows { .. } => false,
     };
-    let Some(spans) = Some(()).filter(|()| is_valid).and_then(|()| form.spans(attention)) else {
-        return Vec::new();
-    };
+    let spans = if is_valid { form.spans(attention) } else { None };
+    let Some(spans) = spans else { return Vec::new() };
     let all = form
         .queries(attention)
         .into_iter()
         .flat_map(|queries| form.keys(attention).into_iter().map(move |keys| (queries, keys)));
     let of = |(queries, keys): (u32, u32)| {
-        // How many threads there are, which parts keep at work, is not in the model.
+        // A rule, not a price: how many threads there are, which parts keep at work, is not in the model.
         let ranges = match form {
             Form::Each | Form::Lanes => Ranges::on_host(attention, form, keys),
             Form::Rows { .. } | Form::PackedRows => None,
@@ -200,7 +199,6 @@ impl Schedule {
         slowdown: f64,
     ) -> Priced<Schedule> {
         let left = self.blocks.ranges.map_or(0.0, |ranges| bytes(attention, ranges));
-        let work = Work { left, ..work };
         let packed = if self.form == Form::PackedRows { vnni::bytes(attention, &self.blocks) } else { 0.0 };
         Priced {
             us: work.generated_us(profile) + work.left_us(profile),

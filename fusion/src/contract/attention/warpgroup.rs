@@ -101,7 +101,8 @@ pub(super) fn schedules(
         let blocks = Blocks { queries, keys, width: width.clone(), depth: depth.clone(), ranges };
         let shares =
             [RATE * model.work() / model.ours(shape, ranges), model.library_rate() * model.work() / library];
-        let work = Work { shares, ..Work::of_attention(attention) };
+        let left = ranges.map_or(0.0, |ranges| bytes(attention, ranges));
+        let work = Work { shares, left, ..Work::of_attention(attention) };
         let schedule = Schedule { form: Form::Rows { warps }, blocks, shares };
         // Where the model expects nothing of parts, a second kernel is not tried.
         let slowdown = if ranges.is_some() { 1.0 } else { MAX_PREDICTED_SLOWDOWN };
