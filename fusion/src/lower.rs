@@ -61,8 +61,11 @@ pub enum LowerError {
     Dangling,
 }
 
+/// Adds the lowerings of a family.
+type Register = fn(&mut Registry);
+
 /// The families, by the names of their files.
-const FAMILIES: [(&str, fn(&mut Registry)); 17] = [
+const FAMILIES: [(&str, Register); 17] = [
     ("arith", arith::register),
     ("unary", unary::register),
     ("compare", compare::register),
@@ -92,7 +95,7 @@ fn registry() -> Registry {
 /// Names of the operators of libtorch that have a lowering, without `aten::`, by family: the file of `fusion/src/lower/` that
 /// registers them.
 pub fn lowered_operators() -> Vec<(&'static str, Vec<&'static str>)> {
-    let names = |register: fn(&mut Registry)| {
+    let names = |register: Register| {
         let mut registry = Registry::default();
         register(&mut registry);
         registry.names().collect()
