@@ -15,6 +15,11 @@
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+/// The code of the README, which is compiled with that of the documentation.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
+
 // What the attribute macros write names this crate.
 extern crate self as tilefuse;
 

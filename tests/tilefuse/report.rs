@@ -160,3 +160,46 @@ fn a_profile_has_a_time_for_each_step_and_operator() {
     let reads = |x: &tch::Tensor| x * x.sum(tch::Kind::Float).double_value(&[]);
     assert!(matches!(tilefuse::fuse(reads).profile(&x), Err(tilefuse::Error::RunsEager(_))));
 }
+
+/// A plan without what depends on a machine: times, shares of them, and which kernels take most.
+fn without_times(plan: &str) -> String {
+    let words = |line: &str| {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let is_timed =
+            |at: usize| words.get(at + 1).is_some_and(|unit| ["%", "us", "us,", "ms", "ms,"].contains(unit));
+        let kept = (0..words.len()).filter(|&at| !is_timed(at)).map(|at| words[at]);
+        kept.collect::<Vec<_>>().join(" ")
+    };
+    plan.trim_end()
+        .lines()
+        .filter(|line| !line.starts_with("time: "))
+        .map(words)
+        .collect::<Vec<_>>()
+        .join("\n")
+}
+
+/// The plan in the README is what the program prints; `UPDATE_EXPECT=1` writes it anew.
+#[test]
+fn the_plan_in_the_readme_is_that_of_the_program() {
+    if !tilefuse::Prepack::Tracked.is_possible() {
+        return crate::common::skipped("this system does not track writes: weights are not prepacked");
+    }
+    const BEGIN: &str = "\n```text\n";
+    let folder = tempfile::tempdir().unwrap();
+    let (status, plan, said) = run(folder.path(), &["explain", "gpt2-tiny"]);
+    assert_eq!(status, Some(0), "{said}");
+    let path = crate::common::files().join("README.md");
+    let page = std::fs::read_to_string(&path).unwrap();
+    let (before, rest) = page.split_once(BEGIN).unwrap();
+    let (shown, after) = rest.split_once("\n```\n").unwrap();
+    if std::env::var_os("UPDATE_EXPECT").is_some() {
+        let written = format!("{before}{BEGIN}{}\n```\n{after}", plan.trim_end());
+        std::fs::write(&path, written).unwrap();
+        return;
+    }
+    assert_eq!(
+        without_times(shown),
+        without_times(&plan),
+        "README.md is out of date; UPDATE_EXPECT=1 writes it"
+    );
+}
