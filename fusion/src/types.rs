@@ -194,21 +194,6 @@ pub fn row_major(shape: &[i64]) -> Dims {
     strides
 }
 
-/// Whether one element may be addressed twice: some dimension's elements are no further apart than the extent of the
-/// dimensions of smaller stride.
-pub(crate) fn repeats(ty: &TensorType) -> bool {
-    let dims = ty.shape.iter().zip(&ty.strides).filter(|&(&n, _)| n > 1);
-    let mut dims: Vec<(i64, i64)> = dims.map(|(&n, &s)| (s, n)).collect();
-    dims.sort_unstable();
-    let mut extent = 0;
-    let apart = dims.iter().all(|&(stride, n)| {
-        let fits = stride > extent;
-        extent += (n - 1) * stride;
-        fits
-    });
-    ty.numel() > 0 && !apart
-}
-
 /// Dense strides of a shape with its dimensions in the order of some strides, as libtorch lays out what it computes of a
 /// tensor with these (`at::infer_dense_strides`): a stride of 0 fits everywhere, and of dimensions of one stride the
 /// larger lies further out.

@@ -298,7 +298,7 @@ fn spawn(args: &Args, from: usize, end: usize, eager: bool) -> Result<Child, Fai
 
 /// Prints what differs, reasons by how many samples they have, and a table by element type.
 fn show(lines: &[Line]) {
-    let mut table: BTreeMap<String, [usize; 8]> = BTreeMap::new();
+    let mut table: BTreeMap<String, [usize; COLUMNS.len()]> = BTreeMap::new();
     let mut reasons: BTreeMap<(u8, String), (usize, &str)> = BTreeMap::new();
     for line in lines {
         let dtype = line.name.split_whitespace().nth(1).unwrap_or("?").to_owned();
@@ -322,5 +322,6 @@ fn show(lines: &[Line]) {
     }
 }
 
-const COLUMNS: [&str; 8] =
-    ["right", "eager", "both fail", "wrong", "rounding", "failed", "crashed", "unread"];
+/// The fates in their order.
+const COLUMNS: [&str; 9] =
+    ["right", "eager", "both fail", "wrong", "rounding", "unjudged", "failed", "crashed", "unread"];

@@ -276,7 +276,7 @@ fn several_outputs_and_rows() {
             vec![&y[0] * &y[1]]
         },
         &x(),
-        2,
+        1,
         0,
     );
     check(

@@ -22,6 +22,17 @@ fn run<M: Fn(&[Tensor]) -> Vec<Tensor>>(
     (found, fused.explain_with(inputs, |model, inputs| model(inputs)).unwrap())
 }
 
+/// Kernels of a plan, but those that leave parts of sums, or of keys, to another one.
+fn whole_kernels(plan: &tilefuse::Explanation) -> usize {
+    let leaves_parts = |step: &&tilefuse::StepReport| match step {
+        tilefuse::StepReport::Kernel { schedule: Some(schedule), .. } => {
+            schedule.blocks.starts_with("split-K in ") || schedule.blocks.starts_with("split-KV in ")
+        }
+        _ => false,
+    };
+    plan.kernels_fused - plan.steps.iter().filter(leaves_parts).count()
+}
+
 fn draw(shape: &[i64], kind: Kind) -> Tensor {
     Tensor::randn(shape, (Kind::Float, Device::Cpu)).to_kind(kind)
 }
@@ -99,7 +110,7 @@ fn on_a_gpu_products_are_kernels_with_their_epilogue() {
             let (found, plan) = run(&fused(model, Products::Generated), inputs);
             let apart = error(&found, model, inputs);
             assert!(apart < 1e-2, "{kind:?} {:?}: {apart}", inputs[0].size());
-            assert_eq!((plan.kernels_fused, plan.extern_ops), (1, 0), "{plan}");
+            assert_eq!((whole_kernels(&plan), plan.extern_ops), (1, 0), "{plan}");
         };
         for [m, n, k] in [
             [1, 8, 8],
@@ -254,7 +265,7 @@ fn on_a_gpu_convolutions_are_kernels_with_their_epilogue() {
             let (found, plan) = run(&fused, &inputs);
             let apart = error(&found, fused.model(), &inputs);
             assert!(apart < 1e-2, "{kind:?} {images} x {channels} to {filters}, {axes:?}: {apart}");
-            assert_eq!((plan.kernels_fused, plan.extern_ops), (1, 0), "{plan}");
+            assert_eq!((whole_kernels(&plan), plan.extern_ops), (1, 0), "{plan}");
             assert_eq!(found.stride(), fused.model()(&inputs)[0].stride());
         }
     }
@@ -296,7 +307,7 @@ fn on_a_gpu_attention_is_one_kernel() {
                 let (found, plan) = run(&fused(model, Products::Generated), inputs);
                 let apart = error(&found, model, inputs);
                 assert!(apart < 2e-2, "{kind:?} {batch} x {heads} x {queries} x {keys} x {width}: {apart}");
-                assert_eq!((plan.kernels_fused, plan.extern_ops), (kernels, 0), "{plan}");
+                assert_eq!((whole_kernels(&plan), plan.extern_ops), (kernels, 0), "{plan}");
             };
             check(&|x| attend(x, None, false), &x[..3], 1);
             check(&|x| attend(x, None, true), &x[..3], 1);

@@ -6,7 +6,7 @@ use smallvec::SmallVec;
 
 use super::error::FunctionalizeError;
 use super::inplace::{self, Write};
-use super::overlap::collide;
+use super::overlap::{collide, repeats};
 use super::state::{Arguments, Parent, Result, State, View, map_arg, no_tensor, without_args};
 use super::views::{self, Relation, ViewCall};
 use crate::args::Args;
@@ -28,6 +28,9 @@ impl State<'_> {
         writes.dedup();
         writes.retain(|&at| !self.drops_statistics(call, at));
         if writes.is_empty() {
+            if self.writes_a_copy_with_overlaps(call, &args) {
+                return Err(FunctionalizeError::OverlappingWrite { call: name() });
+            }
             return self.pure_call(index, call, args);
         }
         if self.reads_what_it_writes(call, &writes) {
@@ -48,6 +51,24 @@ impl State<'_> {
             }
             Write::Original => self.original_write(index, call, args, &writes),
         }
+    }
+
+    /// Whether a call writes a part of a copy whose elements share memory: libtorch's has the strides of the tensor, unless one of them is
+    /// 0, and other elements of it are written over.
+    fn writes_a_copy_with_overlaps(&self, call: &Call, args: &Arguments) -> bool {
+        const OPERATORS: [&str; 4] = [
+            "aten::select_scatter",
+            "aten::slice_scatter",
+            "aten::diagonal_scatter",
+            "aten::as_strided_scatter",
+        ];
+        let Some((_, Arg::Tensor(tensor))) = args.first().filter(|_| OPERATORS.contains(&call.op.as_str()))
+        else {
+            return false;
+        };
+        let ty = &self.tensors[*tensor].ty;
+        let expanded = ty.shape.iter().zip(&ty.strides).any(|(&n, &stride)| n > 1 && stride == 0);
+        !expanded && repeats(ty)
     }
 
     /// Whether an argument shares elements with one that is written and is not the same view of them: what libtorch reads

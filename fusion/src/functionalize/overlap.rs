@@ -37,6 +37,21 @@ pub(super) fn computed(ty: &TensorType) -> TensorType {
     TensorType { strides: dense(&ty.shape, &ty.strides), ..ty.clone() }
 }
 
+/// Whether one element may be addressed twice: some dimension's elements are no further apart than the extent of the
+/// dimensions of smaller stride.
+pub(super) fn repeats(ty: &TensorType) -> bool {
+    let dims = ty.shape.iter().zip(&ty.strides).filter(|&(&n, _)| n > 1);
+    let mut dims: Vec<(i64, i64)> = dims.map(|(&n, &s)| (s, n)).collect();
+    dims.sort_unstable();
+    let mut extent = 0;
+    let apart = dims.iter().all(|&(stride, n)| {
+        let fits = stride > extent;
+        extent += (n - 1) * stride;
+        fits
+    });
+    ty.numel() > 0 && !apart
+}
+
 /// Elements up to which views are compared one by one.
 const MAX_COMPARED: i64 = 1 << 20;
 

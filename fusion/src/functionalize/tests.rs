@@ -329,6 +329,12 @@ fn every_refusal_names_the_call() {
             "aten::relu_ #1: writes a tensor whose elements overlap",
         ),
         (
+            "%1: f32[2,3]{1,1} in %0 = aten::as_strided(self=%0, size=[2,3], stride=[1,1], storage_offset=0)
+             %2: f32[3] in %0 = aten::slice(self=%0, dim=0, start=0, end=3, step=1)
+             %3: f32[2,3] = aten::select_scatter(self=%1, src=%2, dim=0, index=1)",
+            "aten::select_scatter #2: writes a tensor whose elements overlap",
+        ),
+        (
             "%1: f32[2,4]{0,1} in %0 = aten::expand(self=%0, size=[2,4], implicit=false)
              %2: f32[4] in %0 = aten::select.int(self=%1, dim=0, index=0)
              %2 = aten::relu_(self=%2!)",

@@ -3,13 +3,13 @@
 use smallvec::SmallVec;
 
 use super::error::FunctionalizeError;
-use super::overlap::{computed, span};
+use super::overlap::{computed, repeats, span};
 use super::state::{Arguments, Parent, Result, State, map_arg, without_args};
 use super::views::Relation;
 use crate::args::Args;
 use crate::graph::{AtenCall, NodeId, Op, ValueRef};
 use crate::recording::{Arg, Call, Source, TensorInfo};
-use crate::types::{DType, TensorType, repeats};
+use crate::types::{DType, TensorType};
 
 impl State<'_> {
     /// `copy_`.

@@ -488,30 +488,3 @@ fn products_of_several_factors() {
         "#]],
     );
 }
-
-/// libtorch writes the part into a copy with the strides of the tensor, whose elements share memory, but for those that are repeated by
-/// strides of 0.
-#[test]
-fn parts_of_tensors_whose_elements_share_memory_are_written_by_libtorch() {
-    let is_lowered = |strides: &str, call: &str| {
-        let text = format!(
-            "graph {{
-              %0 = input 0 : f32[3,2]{strides}
-              %1 = input 1 : f32[2]
-              %2 = aten::{call} : f32[3,2]
-              outputs %2
-            }}"
-        );
-        !lower(&parse_graph(&text).unwrap())
-            .unwrap()
-            .to_string()
-            .contains(call.split('(').next().unwrap_or(call))
-    };
-    for call in [
-        "select_scatter(self=%0, src=%1, dim=0, index=1)",
-        "diagonal_scatter(self=%0, src=%1, offset=0, dim1=0, dim2=1)",
-    ] {
-        let lowered = ["", "{1,3}", "{0,1}", "{1,1}", "{1,2}"].map(|strides| is_lowered(strides, call));
-        assert_eq!(lowered, [true, true, true, false, false], "{call}");
-    }
-}

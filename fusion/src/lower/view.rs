@@ -6,7 +6,7 @@ use super::cx::{Call, Cx, literal};
 use super::registry::Registry;
 use crate::args::{Number, movedim, slice_start, swapped, wrap, wrap_all};
 use crate::graph::ValueRef;
-use crate::types::{index_elem, repeats};
+use crate::types::index_elem;
 
 pub(super) fn register(r: &mut Registry) {
     r.one(
@@ -193,9 +193,6 @@ pub(super) fn diagonal_of(
 
 fn diagonal_scatter(cx: &mut Cx, call: &Call<'_>) -> Option<ValueRef> {
     let (x, source) = (call.tensor("self")?, call.tensor("src")?);
-    if is_copied_as_it_lies(cx, x) {
-        return None;
-    }
     let (dims, offset) = diagonal_dims(cx, call, x)?;
     let (perm, flat, start, step) = flattened(cx, x, dims, offset)?;
     let source = cx.cast(source, call.elem()?)?;
@@ -400,20 +397,9 @@ fn pixel_unshuffle(cx: &mut Cx, call: &Call<'_>) -> Option<ValueRef> {
     cx.reshape(value, &call.out().shape)
 }
 
-/// Whether elements of a tensor share memory in what libtorch copies it to before it writes a part: at its own strides, but where
-/// one of them is 0.
-fn is_copied_as_it_lies(cx: &Cx, value: ValueRef) -> bool {
-    let ty = cx.graph.ty(value);
-    let expanded = ty.shape.iter().zip(&ty.strides).any(|(&n, &stride)| n > 1 && stride == 0);
-    !expanded && repeats(ty)
-}
-
 /// `src` where the position along `dim` is one of the slice's, `self` elsewhere.
 fn scatter(cx: &mut Cx, call: &Call<'_>) -> Option<ValueRef> {
     let (x, source) = (call.tensor("self")?, call.tensor("src")?);
-    if is_copied_as_it_lies(cx, x) {
-        return None;
-    }
     let dim = dimension(cx, call, x)?;
     let shape = cx.shape(x);
     let size = shape[dim];
