@@ -188,11 +188,11 @@ fn rms_norm(cx: &mut Cx, call: &Call<'_>) -> Option<ValueRef> {
     let mean = if cx.device == Device::Cpu {
         mean_of(cx, square, &dims, true)?
     } else {
-        // libtorch's mean of squares is within the type wherever they are. Where one is infinite, so is the mean, as in `f64`; libtorch's
-        // is NaN for some lengths of rows.
+        // libtorch's mean of squares is within the type wherever they are, and NaN where one is infinite, but for rows of vectors of four.
         let count: i64 = dims.iter().map(|&d| cx.shape(x)[d]).product();
         let part = cx.map_number(ScalarFn::Mul, square, 1.0 / count.max(1) as f64)?;
-        cx.reduce(ReduceFn::Sum, part, &dims, true)?
+        let mean = cx.reduce(ReduceFn::Sum, part, &dims, true)?;
+        if count % 4 == 0 && call.elem()? != Elem::F64 { mean } else { finite(cx, mean)? }
     };
     let inverse = inverse_deviation(cx, mean, eps)?;
     let normal = cx.map(ScalarFn::Mul, &[x, inverse])?;
