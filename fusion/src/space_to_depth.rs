@@ -139,9 +139,10 @@ impl Rounding {
         let mut root = only_user(graph, permutation)?;
         let mut bias = None;
         if let (Op::Map(ScalarFn::Add), &[a, b]) = (&graph.node(root).op, graph.operands(root).as_slice()) {
-            let channels = *graph.ty(product.into()).shape.last()?;
+            let channels = graph.ty(product.into()).rank() - 1;
+            let axis = order.iter().position(|&dim| usize::from(dim) == channels)?;
             let added = if a.node == permutation { b } else { a };
-            bias = Some(vector(graph, added, channels)?);
+            bias = Some(vector(graph, added, axis)?);
             root = only_user(graph, root)?;
         }
         let rounds =
@@ -183,19 +184,26 @@ fn only_user(graph: &Graph, id: NodeId) -> Option<NodeId> {
     }
 }
 
-/// The vector of so many elements that is widened and repeated; `None` where that is something else.
-fn vector(graph: &Graph, value: ValueRef, elements: i64) -> Option<ValueRef> {
-    let operand = |value: ValueRef| graph.operands(value.node).first().copied();
+/// The vector along `axis` that is widened and repeated along the other dimensions; `None` where that is something else.
+fn vector(graph: &Graph, value: ValueRef, axis: usize) -> Option<ValueRef> {
+    let (rank, elements) = (graph.ty(value).rank(), graph.ty(value).shape[axis]);
     let mut value = value;
     let mut is_cast = false;
-    // Only what is repeated is of more elements.
-    while matches!(graph.node(value.node).op, Op::View(View::Expand | View::Reshape))
-        || (graph.node(value.node).op == Op::Cast && !std::mem::replace(&mut is_cast, true))
-    {
-        value = operand(value)?;
+    let mut is_along_axis = false;
+    loop {
+        let shape = &graph.ty(value).shape;
+        is_along_axis |= shape.len() == rank
+            && shape[axis] == elements
+            && shape.iter().enumerate().all(|(dim, &size)| dim == axis || size == 1);
+        match graph.node(value.node).op {
+            Op::View(View::Expand) if !is_along_axis => {}
+            Op::View(View::Reshape) if is_along_axis => {}
+            Op::Cast if !std::mem::replace(&mut is_cast, true) => {}
+            _ => break,
+        }
+        value = *graph.operands(value.node).first()?;
     }
-    let is_vector = graph.ty(value).numel() == elements && graph.ty(value).shape.contains(&elements);
-    (is_cast && is_vector).then_some(value)
+    (is_cast && is_along_axis).then_some(value)
 }
 
 /// The windows as a view of the operand, without what lies behind the last of them.

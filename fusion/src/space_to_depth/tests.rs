@@ -110,7 +110,23 @@ fn bias_and_rounding_come_before_the_permutation() {
             }
         "#]],
     );
-    // What is added is another than a vector of the channels.
+    // What is added is another than a vector of the channels: one of the positions, of which there are as many.
+    let text = "graph {
+      %0 = input 0 : bf16[2,3,20]
+      %1 = param 0 : bf16[5,3,4]
+      %2 = param 1 : bf16[5]
+      %3 = view window[2] kernel[4] stride[4] dilation[1](%0) : bf16[2,3,5,4]
+      %4 = contract sum[1,3]x[1,2](%3, %1) : f32[2,5,5]
+      %5 = view permute[0,2,1](%4) : f32[2,5,5]
+      %6 = cast(%2) : f32[5]
+      %7 = view reshape(%6) : f32[1,1,5]
+      %8 = view expand(%7) : f32[2,5,5]
+      %9 = map add(%5, %8) : f32[2,5,5]
+      %10 = cast(%9) : bf16[2,5,5]
+      outputs %10
+    }";
+    assert_eq!(space_to_depth(&mut parse_graph(text).unwrap(), &Rewrites::default()), 0);
+    // A tensor.
     let text = "graph {
       %0 = input 0 : bf16[2,3,32]
       %1 = param 0 : bf16[5,3,4]

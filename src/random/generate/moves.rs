@@ -1,6 +1,7 @@
 //! Operators that move elements and are more than one view: repetitions, diagonals, parts of a value and writes to them; and
 //! tensors of one number.
 
+use super::write::overlaps;
 use super::{Fact, Generator, t};
 use crate::random::program::is_float;
 use crate::torch::Arg;
@@ -90,6 +91,10 @@ fn pixels(g: &mut Generator, x: u32) -> Option<()> {
 
 /// A copy of a value in which a part is another's.
 fn scatter(g: &mut Generator, x: u32) -> Option<()> {
+    // The copy's elements overlap as the value's do, and are written in no certain order.
+    if overlaps(g, x) {
+        return None;
+    }
     let (mut size, kind) = (g.size(x), g.kind(x));
     let dim = g.dim(x)?;
     let n = size[dim as usize];

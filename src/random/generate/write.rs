@@ -57,7 +57,7 @@ pub(super) fn write(g: &mut Generator) -> Option<()> {
 }
 
 /// Whether some elements of a value may lie at one address.
-fn overlaps(g: &Generator, id: u32) -> bool {
+pub(super) fn overlaps(g: &Generator, id: u32) -> bool {
     let t = g.tensor(id);
     let mut dims: Vec<(i64, i64)> = t.stride().into_iter().zip(t.size()).filter(|&(_, n)| n > 1).collect();
     dims.sort_unstable();
