@@ -30,8 +30,7 @@ pub(super) struct Schedule {
     pub(super) reading: Reading,
     /// What an instance computes, and how many threads share the rows.
     pub(super) blocks: Blocks,
-    /// Parts of the sum, which have instances of their own; one where it is not divided. It never is on a host, where prices leave out
-    /// how many threads have work, which is all that parts are for.
+    /// Parts of the sum, which have instances of their own; one where it is not divided.
     pub(super) parts: u32,
     /// The shares of the machine's rates that this and libtorch's product reach.
     pub(super) shares: [f64; 2],
@@ -64,6 +63,12 @@ const MANY_ROWS: i64 = 512;
 const MANY_ROWS_GROUPED: i64 = 128;
 const MANY_ELEMENTS: i64 = 1 << 16;
 
+/// The threads that parts of a sum are for, whatever the number of a host's: the order of sums does not depend on it. The most rows and
+/// columns of a result that is in parts, beyond which whole sums keep threads busy as well, and the least that a part adds up.
+const THREADS_OF_PARTS: i64 = 16;
+const MAX_DIVIDED: i64 = 64;
+const MIN_PART: i64 = 1024;
+
 /// How many times as long as the best schedule may be expected to take for others that may be the quickest: over operands where they
 /// lie, over those that are packed in each call, and others. How strides slow down who reads operands in place is not in the model.
 const IN_PLACE_SLOWDOWN: f64 = 1.25;
@@ -90,6 +95,10 @@ fn valid(graph: &Graph, node: NodeId, product: &Product, host: Host) -> Vec<Sche
     let is_weight = !all.is_empty();
     if product.m <= MAX_SUMMED_ROWS {
         let rate = if blocks::are_few(product.m) { 1.0 } else { SUMS_RATE };
+        if !is_weight {
+            let divided = in_parts(product, blocks::sums(product, 1));
+            all.extend(divided.map(|schedule| Schedule { shares: [rate, 1.0], ..schedule }));
+        }
         all.push(Schedule::of(Reading::InPlace, blocks::sums(product, host.threads), rate));
     }
     // Blocks of few rows compute as many more for nothing, and those over a weight where it lies bring what prepacking has in place into
@@ -97,10 +106,31 @@ fn valid(graph: &Graph, node: NodeId, product: &Product, host: Host) -> Vec<Sche
     if !blocks::are_few(product.m) && !is_weight {
         let in_place = blocks::dots(product, host.threads, false);
         all.push(Schedule::of(Reading::InPlace, in_place, 1.0));
+        all.extend(in_parts(product, blocks::dots(product, 1, false)));
         let packed = pack::panels(product, host);
         all.extend(packed.map(|(panels, blocks)| Schedule::of(Reading::Packed(panels), blocks, 1.0)));
     }
     all
+}
+
+/// That in as many parts of the sum as the threads have instances then, where the blocks are fewer.
+fn in_parts(product: &Product, blocks: Blocks) -> Option<Schedule> {
+    let instances = instances(product, &blocks);
+    let whole = |parts: &i64| product.k % parts == 0 && product.k / parts >= MIN_PART;
+    if product.m.max(product.n) > MAX_DIVIDED {
+        return None;
+    }
+    let parts = (2..=THREADS_OF_PARTS / instances.max(1)).rev().find(whole)?;
+    let parts = u32::try_from(parts).ok()?;
+    let depth = blocks.depth.min(blocks::covering(product.k / i64::from(parts)));
+    Some(Schedule { parts, ..Schedule::of(Reading::InPlace, Blocks { depth, ..blocks }, 1.0) })
+}
+
+fn instances(product: &Product, blocks: &Blocks) -> i64 {
+    let batch = product.batch.iter().fold(1i64, |all, &n| all.saturating_mul(n));
+    let [m, n] =
+        [(product.m, blocks.rows), (product.n, blocks.columns)].map(|(all, one)| blocks::blocks_of(all, one));
+    batch.saturating_mul(m).saturating_mul(n)
 }
 
 /// Those over a weight that may be prepacked.
@@ -133,19 +163,22 @@ impl Schedule {
         Schedule { reading, blocks, parts: 1, shares: [rate, 1.0] }
     }
 
-    /// It, with what it is expected to take on a host. The number of threads that have work is left out: results must not depend on it.
+    /// It, with what it is expected to take on a host. The number of threads that have work is left out, since results must not depend on
+    /// it, but for what parts of the sum bring to so many.
     fn priced(self, product: &Product, profile: &Profile) -> Priced<Schedule> {
         let group = match &self.reading {
             Reading::InPlace | Reading::Pixels(..) => 1,
             Reading::Prepacked(panels) | Reading::Packed(panels) => panels.group,
         };
-        let bytes = self.packed(product, pack::filled(product, &self.blocks)).iter().sum();
+        let packed: f64 = self.packed(product, pack::filled(product, &self.blocks)).iter().sum();
+        let bytes = packed + self.left(product);
         // What fills up blocks is not in the time: how high these are depends on the threads.
         let packed = self.packed(product, [product.m, product.k]);
-        let work = Work { shares: self.shares, packed, group, ..Work::of_product(product) };
+        let left = self.left(product);
+        let work = Work { shares: self.shares, packed, group, left, ..Work::of_product(product) };
         let packing = if self.packs_for_many(product) { 0.0 } else { work.packing_us(profile) };
         Priced {
-            us: work.generated_us(profile) + packing,
+            us: work.generated_us(profile) / f64::from(self.parts) + packing + work.left_us(profile),
             arithmetic_us: work.arithmetic_us(profile),
             slowdown: self.slowdown(),
             bytes,
@@ -167,6 +200,13 @@ impl Schedule {
             Reading::Packed(panels) => pack::bytes(product, panels, &self.blocks, left),
             Reading::InPlace | Reading::Prepacked(_) | Reading::Pixels(..) => Vec::new(),
         }
+    }
+
+    /// Bytes of the sums of parts.
+    fn left(&self, product: &Product) -> f64 {
+        let sums = product.batch.iter().product::<i64>() as f64 * product.m as f64 * product.n as f64;
+        let parts = if self.parts > 1 { f64::from(self.parts) } else { 0.0 };
+        parts * sums * f64::from(product.sum().bytes())
     }
 
     /// How many times as long as the best it may be expected to take.

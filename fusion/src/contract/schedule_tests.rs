@@ -58,6 +58,11 @@ fn schedules_that_come_near_the_best_are_measured() {
             ("input", "f32", [16, 1024, 1024]),
             ("input", "f32", [64, 1024, 1024]),
             ("input", "f32", [1024, 1024, 1024]),
+            ("input", "f32", [32, 32, 65536]),
+            ("input", "f32", [256, 64, 6144]),
+            ("input", "f32", [1, 16, 65536]),
+            ("input", "f32", [4, 1024, 65536]),
+            ("input", "f32", [32, 32, 1536]),
         ],
         expect![[r#"
             param f32 [1, 1024, 1024]: few rows (GEMV), 128 columns at a time
@@ -69,6 +74,11 @@ fn schedules_that_come_near_the_best_are_measured() {
             input f32 [16, 1024, 1024]: blocks of 16 x 64, 128 of the sum at a time
             input f32 [64, 1024, 1024]: blocks of 64 x 64, 128 of the sum at a time; blocks of 64 x 64, 128 of the sum at a time, right operand in panels, 2 packed
             input f32 [1024, 1024, 1024]: blocks of 128 x 64, 128 of the sum at a time, right operand in panels, 2 packed
+            input f32 [32, 32, 65536]: split-K: adds 16 parts, 1 packed
+            input f32 [256, 64, 6144]: blocks of 128 x 64, 128 of the sum at a time, right operand in panels, 1 packed; blocks of 128 x 64, 128 of the sum at a time
+            input f32 [1, 16, 65536]: split-K: adds 16 parts, 1 packed
+            input f32 [4, 1024, 65536]: blocks of 4 x 64, 128 of the sum at a time; few rows (GEMV), 128 columns at a time
+            input f32 [32, 32, 1536]: blocks of 16 x 32, 128 of the sum at a time; blocks of 16 x 32, 128 of the sum at a time, right operand in panels, 1 packed
         "#]],
     );
     check(
@@ -92,9 +102,14 @@ fn schedules_that_come_near_the_best_are_measured() {
 #[test]
 fn every_schedule_agrees() {
     let profile = Profile { launch_us: 0.0, ..Profile::host(2) };
-    for (right, sizes) in
-        [("param", [3, 40, 33]), ("param", [4, 70, 16]), ("input", [5, 33, 70]), ("input", [24, 40, 50])]
-    {
+    for (right, sizes) in [
+        ("param", [3, 40, 33]),
+        ("param", [4, 70, 16]),
+        ("input", [5, 33, 70]),
+        ("input", [24, 40, 50]),
+        ("input", [2, 7, 3072]),
+        ("input", [11, 5, 4096]),
+    ] {
         let text = product(right, "f32", sizes);
         let exact = evaluate(&parse_graph(&text).unwrap());
         let count = measured(&text, &profile, 0).0.len();

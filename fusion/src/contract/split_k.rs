@@ -46,7 +46,8 @@ pub(super) fn template(
     let positions = sources.iter().map(|source| source.position).collect();
     let partial = OperandKernel { op: PARTIAL_PRODUCTS, kernel, ty, positions, group: 1, computes: true };
     let position = u16::try_from(graph.operands(node).len()).ok()?;
-    let whole = template::whole(product, adding(product, parts, position)?);
+    let grid = blocks.grid.map(|_| ADDING);
+    let whole = template::whole(product, adding(product, (parts, grid), position)?);
     Some(Template { operand_kernels: vec![partial], ..whole })
 }
 
@@ -79,7 +80,7 @@ pub(super) fn partial(product: &Product, parts: u32) -> Option<Product> {
 }
 
 /// The kernel of the call, which adds up the parts that the operand at this position holds.
-fn adding(product: &Product, parts: u32, position: u16) -> Option<BlockKernel> {
+fn adding(product: &Product, (parts, grid): (u32, Option<Grid>), position: u16) -> Option<BlockKernel> {
     // Whole rows, which an epilogue may reduce, or the widest that are filled best.
     let filled = |&columns: &u32| blocks_of(product.n, columns) * i64::from(columns);
     let columns = match covering(product.n) {
@@ -87,7 +88,7 @@ fn adding(product: &Product, parts: u32, position: u16) -> Option<BlockKernel> {
         _ => [ADDED, ADDED / 2, ADDED / 4].into_iter().min_by_key(filled).unwrap_or(ADDED),
     };
     let rows = (ADDED / columns).min(covering(product.m));
-    let blocks = Blocks { form: Form::Dots, rows, columns, depth: 1, grid: Some(ADDING) };
+    let blocks = Blocks { form: Form::Dots, rows, columns, depth: 1, grid };
     let members: i64 = product.batch.iter().product();
     let each = members.checked_mul(product.m)?.checked_mul(product.n)?;
     let reach = each.checked_mul(i64::from(parts) + 1)?;
