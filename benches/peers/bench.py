@@ -4,7 +4,7 @@ CPU ONNX Runtime and OpenVINO, which take the same networks as ONNX files.
 The program starts this with a device (cpu, cuda or cuda:N) and sends one JSON object a line; each is answered by one:
 
     {"ask": "who"}                                   -> {"peers": [...], "versions": {name: text}}
-    {"ask": "prepare", "model": m, "inputs": [...]}  -> {"ready": [peer, ...], "failed": {peer: why},
+    {"ask": "prepare", "model": m, "inputs": [...], "peers": [peer, ...]}  -> {"ready": [peer, ...], "failed": {peer: why},
                                                          "seconds": {peer: load or compile, and the first call}}
     {"ask": "turn", "peer": p}                       -> {"us": [sample, ...]}
 
@@ -418,18 +418,23 @@ def channels_last_case(name, inputs):
     return kernel, args
 
 
-def prepare_max_autotune(kernel, args):
-    """With kernels of products and convolutions chosen by measuring, and calls as CUDA graphs."""
+def prepare_cudagraphs(kernel, args, mode="reduce-overhead"):
+    """With calls as CUDA graphs."""
     import torch
 
     torch._dynamo.reset()
-    compiled = torch.compile(kernel, dynamic=False, mode="max-autotune")
+    compiled = torch.compile(kernel, dynamic=False, mode=mode)
 
     def call():
         torch.compiler.cudagraph_mark_step_begin()
         return compiled(*args)
 
     return call
+
+
+def prepare_max_autotune(kernel, args):
+    """The same with kernels of products and convolutions chosen by measuring, which takes minutes for a model."""
+    return prepare_cudagraphs(kernel, args, "max-autotune")
 
 
 def as_onnx(kernel, args):
@@ -783,10 +788,11 @@ def between_events(call):
 
 
 # What each kind of device is not for.
-ABSENT = ("onnxruntime", "openvino") if GPU else ("inductor-max-autotune",)
+ABSENT = ("onnxruntime", "openvino") if GPU else ("inductor-cudagraphs", "inductor-max-autotune")
 # The library of each peer, what makes a model with its weights and inputs, and what compiles it.
 PEERS = {
     "inductor": ("torch", torch_case, prepare_inductor),
+    "inductor-cudagraphs": ("torch", channels_last_case, prepare_cudagraphs),
     "inductor-max-autotune": ("torch", channels_last_case, prepare_max_autotune),
     "xla": ("jax", jax_case, prepare_xla),
     "onnxruntime": ("onnxruntime", torch_case, prepare_onnxruntime),
@@ -822,10 +828,10 @@ def first_calls(peer, model, inputs):
     return call, seconds
 
 
-def prepare(model, inputs):
+def prepare(model, inputs, peers):
     READY.clear()
     failed, seconds = {}, {}
-    for peer in who()["peers"]:
+    for peer in peers:
         try:
             READY[peer], seconds[peer] = first_calls(peer, model, inputs)
         except Exception as error:

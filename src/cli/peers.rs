@@ -60,6 +60,24 @@ impl Python {
         python
     }
 
+    /// Keeps these of the peers, if any are named.
+    ///
+    /// # Errors
+    /// A peer that is none of those that this Python knows.
+    pub(crate) fn keep(&mut self, names: &[String]) -> Result<(), Failure> {
+        if let Some(name) =
+            names.iter().find(|&name| self.process.is_some() && !self.versions.contains_key(name))
+        {
+            let known: Vec<&str> = self.versions.keys().map(String::as_str).collect();
+            return Err(Failure::usage(format!("--peers {name:?} is none of {}", known.join(", "))));
+        }
+        if !names.is_empty() {
+            self.peers.retain(|peer| names.contains(peer));
+            self.versions.retain(|peer, _| names.contains(peer));
+        }
+        Ok(())
+    }
+
     /// Versions of what there is, and why the rest is not.
     pub(crate) fn versions(&self) -> &BTreeMap<String, String> {
         &self.versions
@@ -87,7 +105,7 @@ impl Python {
             json!({ "dtype": kind_name(s.kind), "shape": s.shape, "range": range })
         };
         let inputs: Vec<Value> = inputs.iter().map(spec).collect();
-        match self.ask(&json!({ "ask": "prepare", "model": model, "inputs": inputs })) {
+        match self.ask(&json!({ "ask": "prepare", "model": model, "inputs": inputs, "peers": self.peers })) {
             Ok(answer) => {
                 failed.extend(texts(&answer["failed"]));
                 let took =

@@ -414,6 +414,14 @@ fn bench_measures_everyone_in_one_run() {
         }
         assert!(row["ok"].as_bool().unwrap() && row["of_copy"]["tilefuse"].as_f64().unwrap() > 0.0);
     }
+    let of = |peers: &str| {
+        run(&[&common[..], &["--python", &at("peer"), "--peers", peers, "--json", &json]].concat())
+    };
+    let unknown = of("inductor,ginger");
+    assert_eq!(unknown.status.code(), Some(2));
+    let said = String::from_utf8_lossy(&unknown.stderr).into_owned();
+    assert!(said.contains("--peers \"ginger\" is none of inductor"), "{said}");
+    assert!(of("inductor").status.success());
     let page = std::fs::read_to_string(&html).unwrap();
     assert!(page.contains("<svg") && !page.contains("http") && !page.contains("<too>"));
     // One that ends at the first row: the second has another.

@@ -52,6 +52,9 @@ pub(super) struct Args {
     /// The Python that runs Inductor, XLA, ONNX Runtime and OpenVINO, where it has them.
     #[arg(long, default_value = "python3", value_name = "PROGRAM")]
     python: String,
+    /// Measure only these peers, such as inductor,xla; all others that this Python has are left out.
+    #[arg(long, value_delimiter = ',', value_name = "NAMES", conflicts_with = "no_python")]
+    peers: Vec<String>,
     /// Measure schedules of kernels where the cost model cannot decide between them.
     #[arg(long)]
     tune: bool,
@@ -122,6 +125,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     tch::manual_seed(0);
     let clock = Clock::new(device)?;
     let mut python = if args.no_python { Python::none() } else { Python::start(&args.python, &args.device) };
+    python.keep(&args.peers)?;
     let mut run = Run {
         device: super::report::device_name(device)?,
         torch: String::from("2.11"),

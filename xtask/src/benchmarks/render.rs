@@ -105,7 +105,10 @@ fn render(table: &Table, entries: &[Entry]) -> String {
         Cell::Milliseconds => "milliseconds of a call, medians",
         Cell::Compile => "milliseconds to compile or load, with the first call",
     };
+    // Who was measured in no row has no column.
+    let is_shown = |at: usize| entries.iter().any(|entry| entry.times[at].is_some());
     let titles = table.others.iter().map(|(_, title)| *title).chain(["Tilefuse"]);
+    let titles = titles.enumerate().filter(|&(at, _)| is_shown(at)).map(|(_, title)| title);
     let extra = match table.extra {
         Extra::None => None,
         Extra::OfCopy => Some("of copy"),
@@ -120,7 +123,8 @@ fn render(table: &Table, entries: &[Entry]) -> String {
     );
     text += &header(&titles);
     for entry in entries {
-        let cells = times(&entry.times).into_iter().chain([ratio(entry.over_best())]);
+        let cells = times(&entry.times).into_iter().enumerate().filter(|&(at, _)| is_shown(at));
+        let cells = cells.map(|(_, cell)| cell).chain([ratio(entry.over_best())]);
         let extra = (table.extra != Extra::None).then(|| extra_cell(table.extra, entry.row));
         text += &line([entry.label.clone()].into_iter().chain(cells).chain(extra));
     }

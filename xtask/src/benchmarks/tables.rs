@@ -52,8 +52,14 @@ pub(super) struct Table {
 
 /// Whom the first mean of a summary is over.
 pub(super) const EAGER: Contender = ("eager", "eager");
-const GPU_OTHERS: &[Contender] =
-    &[EAGER, ("torchscript", "TorchScript"), ("inductor", "Inductor"), ("xla", "XLA")];
+const GPU_OTHERS: &[Contender] = &[
+    EAGER,
+    ("torchscript", "TorchScript"),
+    ("inductor", "Inductor"),
+    ("inductor-cudagraphs", "Inductor, CUDA graphs"),
+    ("inductor-max-autotune", "max-autotune"),
+    ("xla", "XLA"),
+];
 /// Every contender of a row, wherever it was measured.
 pub(super) const CPU_OTHERS: &[Contender] = &[
     EAGER,
