@@ -19,6 +19,7 @@ mod tests;
 
 use crate::graph::{Graph, NodeId, Op, ValueRef, View};
 use crate::library_form::ContractionForm;
+use crate::schedule::WIDEST_BLOCK;
 use crate::types::{Device, Dims, TensorType, row_major};
 
 /// A result that is row-major with its dimensions in another order.
@@ -82,6 +83,7 @@ pub(crate) fn may_be_channels_last(
                 // One of its readers lies in that order already.
                 Op::View(View::Permute(order)) if is_filters_last(order) => {}
                 Op::Reduce { dims, .. } if dims.iter().all(|&d| d >= 2) => {}
+                Op::View(View::Reshape) if is_read_by_kernels(graph, user) => {}
                 Op::Aten(call)
                     if call.contraction().is_some_and(|form| takes_any_strides(user, form, edge.operand)) => {
                 }
@@ -90,6 +92,25 @@ pub(crate) fn may_be_channels_last(
         }
     }
     true
+}
+
+/// Whether kernels alone read another shape of a value, and do so at strides as quickly: on a GPU the statistics of a group norm walk
+/// positions and a group's channels in whichever order these lie.
+fn is_read_by_kernels(graph: &Graph, view: NodeId) -> bool {
+    let kept = graph.outputs.iter().any(|output| output.node == view)
+        || graph.updates.iter().any(|update| update.value.node == view);
+    let shape = &graph.ty(view.into()).shape;
+    let computes = |user: NodeId| match &graph.node(user).op {
+        Op::Map(_) | Op::Cast => true,
+        // A block has such a row in registers.
+        Op::Reduce { dims, .. } => {
+            let axes = dims.iter().map(|&dim| shape[usize::from(dim)].max(1) as u64);
+            axes.map(u64::next_power_of_two).product::<u64>() <= WIDEST_BLOCK as u64
+        }
+        _ => false,
+    };
+    let on_gpu = matches!(graph.ty(view.into()).device, Device::Cuda(_));
+    on_gpu && !kept && graph.users(view).iter().all(|&(user, _)| computes(user))
 }
 
 /// Whether a permutation brings the filters behind the pixels, with a batch before them or without.

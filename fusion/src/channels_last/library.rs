@@ -112,7 +112,9 @@ impl Convolution {
             Convolution::of(graph, user).is_some_and(|conv| conv.operands[0] == position)
         };
         let stays = may_be_channels_last(graph, self.node, &takes);
-        let last = if lies { 0 } else { read } + if stays { 0 } else { written } + filters;
+        // A kernel that computes the images stores them in either order.
+        let stored = matches!(graph.node(images.node).op, Op::Map(_) | Op::Cast | Op::Concat { .. });
+        let last = if lies || stored { 0 } else { read } + if stays { 0 } else { written } + filters;
         last < as_it_lies
     }
 

@@ -184,3 +184,28 @@ fn plans_say_that_calls_are_in_channels_last() {
     let library = format!("in channels-last: {}", Declined::Library);
     assert_eq!(reasons(Products::Library), [library.clone(), library]);
 }
+
+#[test]
+fn group_norms_stay_in_channels_last() {
+    let norm = |of: u32| {
+        format!(
+            "group_norm(input=%{of}, num_groups=4, weight=None, bias=None, eps=1e-05, cudnn_enabled=true)"
+        )
+    };
+    let text = graph_of(&[
+        (&norm(0), IMAGES),
+        ("silu(self=%4)", IMAGES),
+        (&conv(5), IMAGES),
+        (&norm(6), IMAGES),
+        ("silu(self=%7)", IMAGES),
+        (&conv(8), IMAGES),
+        ("add.Tensor(self=%9, other=%0, alpha=1)", IMAGES),
+    ]);
+    assert_eq!(calls(&rewritten(&text)), (2, 2));
+    let plan = planned(&text);
+    // The images and the weight, the two norms, and the sum.
+    assert_eq!((plan.extern_count(), plan.kernel_count()), (2, 3), "{plan}");
+    let text: String = plan.programs.iter().map(ToString::to_string).collect();
+    // Positions and a group's channels, which lie next to each other.
+    assert_eq!(text.matches("reduce sum").count(), 8, "{text}");
+}

@@ -30,7 +30,7 @@ fn merged(kernel: &Kernel, group: &Group) -> Domain {
             if let Some(outer) = last
                 && !apart(outer)
                 && !apart(d)
-                && mergeable(kernel, u32::from(outer), u32::from(d))
+                && mergeable(kernel, u32::from(outer), u32::from(d), reduced)
                 && let (Some(extent), Some(dims)) = (domain.extents.last_mut(), domain.dims.last_mut())
             {
                 *extent *= group.space.shape[at];
@@ -46,15 +46,18 @@ fn merged(kernel: &Kernel, group: &Group) -> Domain {
     domain
 }
 
-/// Whether every access steps from the end of `inner` to the next of `outer` as within `inner`.
-fn mergeable(kernel: &Kernel, outer: u32, inner: u32) -> bool {
+/// Whether every access steps from the end of `inner` to the next of `outer` as within `inner`. Where both are reduced, a vector along
+/// `outer` may be read beside what does: rows are walked as one then, as where a group norm's channels have a weight each.
+fn mergeable(kernel: &Kernel, outer: u32, inner: u32, reduced: bool) -> bool {
     let indices = &kernel.indices;
     let extent = indices.extents()[inner as usize];
+    let mut walks = false;
     kernel.accesses().iter().all(|&(expr, _)| {
         if indices.nested_vars(expr) & (1 << outer.min(63) | 1 << inner.min(63)) != 0 {
             return false;
         }
-        let coefficient = |v: u32| indices.coefficient(expr, Var(v));
-        coefficient(outer) == coefficient(inner) * extent
-    })
+        let [across, along] = [outer, inner].map(|v| indices.coefficient(expr, Var(v)));
+        walks |= along != 0;
+        across == along * extent || (reduced && along == 0)
+    }) && (walks || !reduced)
 }

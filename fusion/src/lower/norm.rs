@@ -98,9 +98,10 @@ fn group_norm(cx: &mut Cx, call: &Call<'_>) -> Option<Vec<ValueRef>> {
     if channels % groups != 0 || cx.graph.ty(x).numel() == 0 {
         return None;
     }
-    let rest = cx.graph.ty(x).numel() / (n * groups);
-    let grouped = cx.reshape(x, &[n, groups, rest])?;
-    let [mean, inverse, deviation] = statistics(cx, call, grouped, &[2], eps)?;
+    // Positions apart from channels, which may lie the other way round in memory.
+    let positions = cx.graph.ty(x).numel() / (n * channels);
+    let grouped = cx.reshape(x, &[n, groups, channels / groups, positions])?;
+    let [mean, inverse, deviation] = statistics(cx, call, grouped, &[2, 3], eps)?;
     let normal = cx.map(ScalarFn::Mul, &[deviation, inverse])?;
     let normal = cx.reshape(normal, &shape)?;
     let value = affine(cx, normal, call.optional("weight")?, call.optional("bias")?, &per_channel(&shape))?;

@@ -115,7 +115,7 @@ impl Emitter<'_> {
     }
 
     /// The mask of elements past the end of a variable, for a value of this shape.
-    fn tail_mask(&mut self, shape: &[u32]) -> Result<Option<Value>> {
+    pub(super) fn tail_mask(&mut self, shape: &[u32]) -> Result<Option<Value>> {
         let mut mask = None;
         for (axis, &extent) in shape.iter().enumerate() {
             if extent > 1 {

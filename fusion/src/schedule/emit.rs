@@ -188,9 +188,14 @@ impl Emitter<'_> {
         at.map(|p| KExpr(p as u32)).ok_or(ScheduleError::Internal("a reduction has no expression"))
     }
 
-    /// The axis of the tile that is reduced.
+    /// The axis of the tile that is reduced, the first of them where both are.
     pub(super) fn reduced_axis(&self) -> Option<usize> {
         self.tiling.axes.iter().position(|a| self.kernel.reduced[a.var.0 as usize])
+    }
+
+    /// Whether the tile has two axes, which are reduced both: it spans them then.
+    fn reduces_both_axes(&self) -> bool {
+        self.tiling.axes.len() == 2 && self.tiling.axes.iter().all(|a| self.kernel.reduced[a.var.0 as usize])
     }
 
     /// Whether loops carry whole tiles, to be combined once at the end, or one value per row.
@@ -203,8 +208,11 @@ impl Emitter<'_> {
         self.spread_shape(self.kernel.info(self.kernel.reduces[reduce as usize].value).vars)
     }
 
-    /// The shape of what depends on these variables, spread along the reduced axis.
+    /// The shape of what depends on these variables, spread along the reduced axes.
     pub(super) fn spread_shape(&self, vars: u64) -> Shape {
+        if self.reduces_both_axes() {
+            return self.tiling.axes.iter().map(|a| a.extent).collect();
+        }
         let mut shape = self.shape_of(vars);
         if let Some(axis) = self.reduced_axis() {
             if shape.is_empty() {
@@ -409,6 +417,9 @@ impl Emitter<'_> {
         let reduction = &self.kernel.reduces[position as usize];
         let (combine, operand) = (reduction.combine, reduction.value);
         let value = self.value(operand)?;
+        if self.reduces_both_axes() {
+            return self.reduce_both_axes(position, value);
+        }
         let Some(axis) = self.reduced_axis().filter(|&a| self.tiling.axes[a].extent > 1) else {
             return Ok(value);
         };
@@ -416,6 +427,20 @@ impl Emitter<'_> {
         let value = self.lift(value, &shape)?;
         let mask = self.axis_mask(axis)?;
         self.reduce_tile(combine, value, axis, mask)
+    }
+
+    /// Reduces a tile to one element.
+    fn reduce_both_axes(&mut self, position: u32, value: Value) -> Result<Value> {
+        let combine = self.kernel.reduces[position as usize].combine;
+        let shape = self.operand_shape(position);
+        let mut value = self.lift(value, &shape)?;
+        if let Some(mask) = self.tail_mask(&shape)? {
+            let neutral = combine.neutral(self.b.ty(value).elem().unwrap_or(Elem::F32));
+            let (mask, neutral) = (self.lift(mask, &shape)?, self.b.constant(neutral, &shape));
+            value = self.b.map(ScalarFn::Select, &[mask, value, neutral])?;
+        }
+        let rows = self.b.reduce(combine, value, 1, None)?;
+        Ok(self.b.reduce(combine, rows, 0, None)?)
     }
 }
 

@@ -134,7 +134,27 @@ fn widest(machine: Machine) -> u32 {
     }
 }
 
+/// A tile that spans two reduced axes, for a GPU: as of a group norm whose channels lie next to each other in memory, few in each group.
+fn rows_of_two_axes(kernel: &Kernel, machine: Machine, cols: Var) -> Option<Tiling> {
+    let Machine::Gpu { shrink, .. } = machine else { return None };
+    let mut others = (0..kernel.reduced.len()).filter(|&v| kernel.reduced[v] && v != cols.0 as usize);
+    let (outer, None) = (Var(others.next()? as u32), others.next()) else { return None };
+    let [down, across] = [outer, cols].map(|var| power_up_to(extent(kernel, var), u32::MAX >> 1));
+    let size = u64::from(down) * u64::from(across);
+    // Of windows and other short rows a tile takes several.
+    if size < 128 || size > (WIDEST_BLOCK as u64) >> shrink.min(3) {
+        return None;
+    }
+    taken!("rows of two axes");
+    let axes = SmallVec::from_slice(&[Axis { var: outer, extent: down }, Axis { var: cols, extent: across }]);
+    let warps = (size as u32 / 512).next_power_of_two().clamp(1, 16);
+    Some(Tiling { axes, walk: Walk::Spanned, warps, peel: None })
+}
+
 fn row_reduction(kernel: &Kernel, machine: Machine, cols: Var) -> Tiling {
+    if let Some(tiling) = rows_of_two_axes(kernel, machine, cols) {
+        return tiling;
+    }
     let others = kernel.reduced.iter().filter(|&&r| r).count() > 1;
     let width = extent(kernel, cols);
     let long = machine.is_gpu() && width > WIDEST_BLOCK;

@@ -2,7 +2,7 @@
 
 use super::check;
 use crate::machine::Profile;
-use crate::pipeline::{self, Context, Form, Stage};
+use crate::pipeline::{self, Context, Form, Stage, primitive};
 use crate::plan::{Plan, Step, StepKind};
 
 /// The plan of a functional graph on two threads.
@@ -44,4 +44,39 @@ fn what_a_loss_picks_from_is_merged_before_what_it_is_picked_by() {
     assert!(written(&plan) < 16 << 10 && plan.memory.bytes < 16 << 10, "{plan}");
     assert_eq!(plan.kernel_count(), 3);
     check(&cross_entropy([6, 60]));
+}
+
+/// Channels of a group that lie next to each other in memory, and positions, of which neither fills the tile; maxima, too.
+#[test]
+fn both_axes_of_a_tile_are_reduced() {
+    let gpu = Profile::gpu(132, 4200.0).with_clusters();
+    let calls = [
+        "aten::group_norm(input=%3, num_groups=4, weight=%1, bias=%2, eps=1e-5, cudnn_enabled=true) : f32[2,12,7,5]",
+        "aten::amax(self=%3, dim=[1,2,3], keepdim=true) : f32[2,1,1,1]",
+        "aten::sum.dim_IntList(self=%3, dim=[1,2], keepdim=false) : f32[2,5]",
+        "aten::mean.dim(self=%3, dim=[1,3], keepdim=true, dtype=None) : f32[2,1,7,1]",
+    ];
+    let images = [
+        ("2,12,7,5", "aten::alias(self=%0) : f32[2,12,7,5]"),
+        ("2,7,5,12", "aten::permute(self=%0, dims=[0,3,1,2]) : f32[2,12,7,5]{420,1,60,12}"),
+    ];
+    for (call, (shape, view)) in calls.iter().flat_map(|call| images.map(|images| (call, images))) {
+        let text = format!(
+            "graph {{
+               %0 = input 0 : f32[{shape}]
+               %1 = input 1 : f32[12]
+               %2 = input 2 : f32[12]
+               %3 = {view}
+               %4 = {call}
+               outputs %4
+             }}"
+        );
+        let plan = crate::pipeline::plan(&primitive(&text, &gpu), &gpu).unwrap();
+        check(&plan);
+        assert_eq!(plan.kernel_count(), 1, "{text}");
+        let StepKind::Kernel(step) = &plan.steps[0].kind else { unreachable!() };
+        let axes = step.tiling.as_ref().unwrap().axes.len();
+        let expected = if view.contains("permute") { 2 } else { 1 };
+        assert!(!call.contains("group_norm") || axes == expected, "{text}{plan}");
+    }
 }

@@ -58,6 +58,10 @@ const GRAPHS: &[&str] = &[
     "%0 = input 0 : f32[500,64,700]
      %1 = aten::sum.dim_IntList(self=%0, dim=[0,2], keepdim=false) : f32[64]
      outputs %1",
+    // Groups of channels that lie next to each other.
+    "%0 = input 0 : f32[2,12,7,5]{420,1,60,12}
+     %1 = aten::group_norm(input=%0, num_groups=4, weight=None, bias=None, eps=1e-5, cudnn_enabled=true) : f32[2,12,7,5]
+     outputs %1",
     // Rows and columns.
     "%0 = input 0 : f32[1024,64]
      %1 = aten::sum.dim_IntList(self=%0, dim=[0], keepdim=false) : f32[64]
