@@ -62,6 +62,7 @@ use super::ir::{Val, memory_ty, ty};
 use super::lower::Lower;
 use super::passes::Seen;
 use super::vector_convert::{self, Vectors};
+use super::warp_specialize::ping_pong;
 use crate::error::{Error, Result};
 use crate::layout::Layout;
 
@@ -292,6 +293,7 @@ impl Lower<'_> {
     pub(crate) fn scratch(&mut self, byte: &Val) -> Val {
         let wide = self.ir.def(format_args!("zext i32 {byte} to i64"));
         let start = match self.shared.scratch_start() {
+            _ if self.shared.groups > 1 => ping_pong::SCRATCH.to_owned(),
             0 => "@tilefuse_convert".to_owned(),
             bytes => format!("getelementptr (i8, ptr addrspace(3) @tilefuse_convert, i64 {bytes})"),
         };

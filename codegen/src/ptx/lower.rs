@@ -15,7 +15,7 @@ use super::pairs;
 use super::shared::Shared;
 use super::software_pipeline::{self, Operands};
 use super::tensor_map::TensorMap;
-use super::warp_specialize::{INSTANCES, Roles, Specialized};
+use super::warp_specialize::{Division, INSTANCES, Roles, Specialized};
 use crate::error::{Error, Result};
 use crate::layout::Layout;
 use crate::scalar;
@@ -74,8 +74,15 @@ pub(crate) enum Loading {
     InOrder,
     /// Ahead of their use.
     Ahead,
-    /// Ahead of their use, by a producer warpgroup, to so many stages.
-    Specialized(u64),
+    /// Ahead of their use, by a producer warpgroup.
+    Specialized(Division),
+}
+
+impl Loading {
+    /// Groups of threads that compute, each an instance.
+    pub(crate) fn groups(self) -> u32 {
+        if let Loading::Specialized(division) = self { division.groups } else { 1 }
+    }
 }
 
 /// Lowers the body of a program, which is `specialized` where a producer warpgroup loads.
@@ -89,7 +96,7 @@ pub(super) fn lower<'a>(
 ) -> Result<Lowered> {
     let stages = match (loading, specialized) {
         (Loading::InOrder, _) => 0,
-        (Loading::Specialized(stages), Some(specialized)) => specialized.room(stages),
+        (Loading::Specialized(division), Some(specialized)) => specialized.room(division.stages),
         _ => software_pipeline::room(plan, target).next_multiple_of(Staged::PANEL_ALIGN),
     };
     let mut lower = Lower {
@@ -99,7 +106,7 @@ pub(super) fn lower<'a>(
         held: FxHashMap::default(),
         copies: vec![FxHashMap::default()],
         threads: FxHashMap::default(),
-        shared: Shared::with_stages(stages),
+        shared: Shared::with_stages(stages, loading.groups().into()),
         tensor_maps: Vec::new(),
         runs_ahead: loading != Loading::InOrder,
         roles: None,
@@ -121,8 +128,8 @@ pub(super) fn lower<'a>(
         lower.hold(param.value, Layout::scalar(plan.warps), vec![name]);
     }
     match (loading, specialized) {
-        (Loading::Specialized(stages), Some(specialized)) => {
-            lower.specialized_program(specialized, stages)?
+        (Loading::Specialized(division), Some(specialized)) => {
+            lower.specialized_program(specialized, division)?
         }
         _ => {
             lower.region(&plan.program.body)?;
@@ -431,7 +438,7 @@ impl<'a> Lower<'a> {
         }
     }
 
-    /// Waits for all threads of the block that compute, and makes their writes to shared memory visible to each other.
+    /// Waits for all threads of the block that compute the instance, and makes their writes to shared memory visible to each other.
     pub(crate) fn block_barrier(&mut self) {
         if self.roles.is_some() {
             return self.consumer_barrier();

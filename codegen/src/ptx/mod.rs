@@ -242,7 +242,7 @@ fn lowered<'a>(plan: &'a Assignment<'a>, target: Target, listing: bool) -> Resul
         lowered = lower::lower(plan, target, (Loading::InOrder, None), listing)?;
     }
     let needed = needed(plan, &lowered);
-    if needed > limit || lowered.shared.reduce + lowered.shared.barriers > STATIC_SHARED {
+    if needed > limit || lowered.shared.fixed() > STATIC_SHARED {
         let resource = "bytes of shared memory";
         return Err(Error::TileTooLarge { program: plan.program.name.clone(), resource, needed, limit });
     }
@@ -252,17 +252,32 @@ fn lowered<'a>(plan: &'a Assignment<'a>, target: Target, listing: bool) -> Resul
 /// The code of a program in which a producer warpgroup loads, if it can be specialised so and has room for enough stages.
 fn specialized<'a>(plan: &'a Assignment<'a>, target: Target, listing: bool) -> Result<Option<Lowered>> {
     let Some(Ok(specialized)) = Specialized::of(plan) else { return Ok(None) };
-    let Some(most) = specialized.stages(target, plan.shared_align()) else { return Ok(None) };
-    let lowered = lower::lower(plan, target, (Loading::Specialized(most), Some(&specialized)), listing)?;
-    if lowered.shared.reduce + lowered.shared.barriers > STATIC_SHARED {
+    for &groups in specialized.groups {
+        if let Some(lowered) = specialized_for(plan, target, (&specialized, groups), listing)? {
+            return Ok(Some(lowered));
+        }
+    }
+    Ok(None)
+}
+
+/// The same with so many groups of threads that compute.
+fn specialized_for<'a>(
+    plan: &'a Assignment<'a>,
+    target: Target,
+    (specialized, groups): (&Specialized<'a>, u32),
+    listing: bool,
+) -> Result<Option<Lowered>> {
+    let lowered =
+        |division| lower::lower(plan, target, (Loading::Specialized(division), Some(specialized)), listing);
+    let Some(most) = specialized.division(target, groups, plan.shared_align()) else { return Ok(None) };
+    let first = lowered(most)?;
+    if first.shared.fixed() > STATIC_SHARED {
         return Ok(None);
     }
-    let other = needed(plan, &lowered) - lowered.shared.stages;
-    Ok(match specialized.stages(target, other) {
-        Some(stages) if stages == most => Some(lowered),
-        Some(stages) => {
-            Some(lower::lower(plan, target, (Loading::Specialized(stages), Some(&specialized)), listing)?)
-        }
+    let other = needed(plan, &first) - first.shared.stages;
+    Ok(match specialized.division(target, groups, other) {
+        Some(division) if division == most => Some(first),
+        Some(division) => Some(lowered(division)?),
         None => None,
     })
 }
@@ -282,7 +297,8 @@ fn module_text<'a>(plan: &'a Assignment<'a>, target: Target, listing: bool) -> R
     let dynamic = needed > STATIC_SHARED;
     let mut globals = String::new();
     if lowered.shared.reduce > 0 {
-        let bytes = lowered.shared.reduce;
+        let shared = &lowered.shared;
+        let bytes = (shared.groups - 1) * shared.reduce_of_group() + shared.reduce;
         globals +=
             &format!("@tilefuse_reduce = internal addrspace(3) global [{bytes} x i8] undef, align 16\n");
     }
@@ -305,7 +321,8 @@ fn module_text<'a>(plan: &'a Assignment<'a>, target: Target, listing: bool) -> R
     let persistent = matches!(lowered.loading, Loading::Specialized(_));
     let instances = persistent.then(|| format!("i32 {}", warp_specialize::INSTANCES));
     let params: Vec<String> = params.chain(maps).chain(instances).collect();
-    let threads = (1u32 << plan.block_bits()) + if persistent { warp_specialize::PRODUCERS } else { 0 };
+    let computing = lowered.loading.groups() << plan.block_bits();
+    let threads = computing + if persistent { warp_specialize::PRODUCERS } else { 0 };
     let text = format!(
         "{globals}{}\ndefine ptx_kernel void @{}({}) #0{of_function} {{\nentry:\n{}{}}}\n\
          attributes #0 = {{ nounwind \"nvvm.reqntid\"=\"{},1,1\"{}{} }}\n\

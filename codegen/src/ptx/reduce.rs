@@ -6,6 +6,7 @@ use super::barrier::BarrierReason;
 use super::ir::{Val, memory_ty};
 use super::lower::{Lower, gather_bits};
 use super::pairs;
+use super::warp_specialize::ping_pong;
 use crate::error::Result;
 use crate::layout::{LANE_BITS, Layout};
 use crate::scalar;
@@ -195,7 +196,14 @@ impl<'a> Lower<'a> {
 
     fn slot_at(&mut self, slots: &Slots, index: &Val, offset: u64) -> Val {
         let e = memory_ty(slots.elem);
-        let start = format!("getelementptr (i8, ptr addrspace(3) @tilefuse_reduce, i64 {})", slots.base);
+        let start: Val = match self.shared.groups {
+            1 => format!("getelementptr (i8, ptr addrspace(3) @tilefuse_reduce, i64 {})", slots.base).into(),
+            _ => self.ir.def(format_args!(
+                "getelementptr i8, ptr addrspace(3) {}, i64 {}",
+                ping_pong::REDUCTIONS,
+                slots.base
+            )),
+        };
         let wide = self.ir.def(format_args!("zext i32 {index} to i64"));
         let slot = self.ir.def(format_args!("getelementptr {e}, ptr addrspace(3) {start}, i64 {wide}"));
         self.ir.def(format_args!("getelementptr {e}, ptr addrspace(3) {slot}, i64 {offset}"))

@@ -53,6 +53,7 @@
 use tilefuse_block::Op;
 
 use super::decisions::counted;
+use super::dot::Staged;
 use super::passes::Seen;
 
 /// Part of a block's shared memory.
@@ -88,6 +89,8 @@ pub(crate) struct Shared {
     pub(crate) stages: u64,
     /// Bytes of barriers that count copies of boxes.
     pub(crate) barriers: u64,
+    /// Groups of the block's threads that compute instances of their own, and have reductions and scratch memory of their own.
+    pub(crate) groups: u64,
     /// Whether the code is within a loop that loads ahead.
     loads_ahead: bool,
     used: bool,
@@ -95,9 +98,9 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    /// Nothing yet but so many bytes for stages.
-    pub(crate) fn with_stages(stages: u64) -> Shared {
-        Shared { stages, ..Shared::default() }
+    /// Nothing yet but so many bytes for stages, in a block of so many groups of threads.
+    pub(crate) fn with_stages(stages: u64, groups: u64) -> Shared {
+        Shared { stages, groups, ..Shared::default() }
     }
 
     /// From here on, code may run more than once.
@@ -142,14 +145,29 @@ impl Shared {
         Allocation { part: Part::Scratch, offset: self.scratch_start(), bytes, waits }
     }
 
+    /// Bytes from a group's memory for reductions to the next one's.
+    pub(crate) fn reduce_of_group(&self) -> u64 {
+        self.reduce.next_multiple_of(16)
+    }
+
+    /// Bytes from a group's scratch memory behind the stages to the next one's.
+    pub(crate) fn behind_of_group(&self) -> u64 {
+        if self.groups > 1 { self.behind.next_multiple_of(Staged::PANEL_ALIGN) } else { self.behind }
+    }
+
+    /// Memory that is laid out at compile time, in bytes.
+    pub(crate) fn fixed(&self) -> u64 {
+        self.groups * self.reduce_of_group() + self.barriers.next_multiple_of(16)
+    }
+
     /// What may be passed at the launch, in bytes.
     pub(crate) fn dynamic(&self) -> u64 {
-        (self.stages + self.behind).max(self.scratch)
+        (self.stages + self.groups * self.behind_of_group()).max(self.scratch)
     }
 
     /// All of it, in bytes.
     pub(crate) fn total(&self) -> u64 {
-        self.reduce.next_multiple_of(16) + self.barriers.next_multiple_of(16) + self.dynamic()
+        self.fixed() + self.dynamic()
     }
 }
 
@@ -170,7 +188,8 @@ pub(super) fn notes(seen: &Seen<'_>, op: &Op) -> Vec<String> {
 /// The shared memory of the whole program.
 pub(super) fn about(seen: &Seen<'_>) -> Option<String> {
     let lowered = seen.lowered.as_ref()?;
-    let Shared { stages, scratch, behind, reduce, barriers, .. } = lowered.shared;
+    let Shared { stages, scratch, behind, reduce, barriers, groups, .. } = lowered.shared;
+    let each = if groups > 1 { format!(", for each of {groups} groups") } else { String::new() };
     let users = |start: u64| {
         let here = |a: &Allocation| a.part == Part::Scratch && a.offset == start;
         match lowered.decisions.allocations.count(here) {
@@ -180,9 +199,9 @@ pub(super) fn about(seen: &Seen<'_>) -> Option<String> {
     };
     let parts = [
         (stages, "of stages at 0".to_owned()),
-        (behind, users(stages)),
+        (behind, users(stages) + &each),
         (scratch, users(0)),
-        (reduce, "of reductions".to_owned()),
+        (reduce, format!("of reductions{each}")),
         (barriers, "of mbarriers".to_owned()),
     ];
     let used = parts.into_iter().filter(|(bytes, _)| *bytes > 0);

@@ -134,10 +134,13 @@ pub(crate) type Operands = FxHashMap<(*const Op, usize), Placed>;
 fn budget(target: Target, sums: u64) -> u64 {
     match target {
         Target::Sm80 => 80 << 10,
-        _ if sums >= REGISTERS / 2 => 200 << 10,
+        _ if sums >= REGISTERS / 2 => MAX_BUDGET,
         _ => 108 << 10,
     }
 }
+
+/// Shared memory for the stages of a block that has a multiprocessor for itself.
+const MAX_BUDGET: u64 = 200 << 10;
 
 /// Registers of a multiprocessor.
 const REGISTERS: u64 = 65536;
@@ -169,8 +172,10 @@ impl<'a> Pipeline<'a> {
         let (scalars, wanted) = (slice.scalars(), plan.program.stages);
         let boxes = boxes(plan, op, &copies);
         let pipeline = Pipeline { copies, boxes, residents, overlapping, scalars, stage, sums, wanted };
-        let fits =
-            pipeline.least_stages() * stage + pipeline.resident() <= budget(plan.target, pipeline.sums);
+        // A loop of boxes that does nothing but add products is worth a multiprocessor for itself.
+        let alone = pipeline.overlapping.is_some() && !pipeline.boxes.is_empty();
+        let budget = if alone { MAX_BUDGET } else { budget(plan.target, pipeline.sums) };
+        let fits = pipeline.least_stages() * stage + pipeline.resident() <= budget;
         (!pipeline.copies.is_empty() && fits).then_some(pipeline)
     }
 
@@ -388,6 +393,8 @@ pub(crate) struct Running<'a> {
     barriers: u64,
     parity: Val,
     next_parity: Val,
+    /// The stage of the first iteration, and the parity of its phase.
+    first: [Val; 2],
 }
 
 impl Running<'_> {
@@ -415,9 +422,23 @@ impl<'a> Lower<'a> {
             Some(roles) => (roles.stages, roles.full),
             None => (pipeline.stages(self.target), 0),
         };
-        let mut running =
-            Running { pipeline, stages, induction, lo, hi, step, read, next, barriers, parity, next_parity };
+        let first = self.first_stage(&pipeline, [&lo, &hi, &step]);
+        let mut running = Running {
+            pipeline,
+            stages,
+            induction,
+            lo,
+            hi,
+            step,
+            read,
+            next,
+            barriers,
+            parity,
+            next_parity,
+            first,
+        };
         if self.roles.is_some() {
+            self.await_turn();
             return Ok(Some(running));
         }
         if running.has_boxes() {
@@ -552,9 +573,7 @@ impl<'a> Lower<'a> {
 
     /// What carries the stage of a loop that runs ahead from one iteration to the next.
     pub(crate) fn pipeline_phis(&self, running: &Running<'a>, before: &str, last: &str) -> Vec<String> {
-        let zero: Val = "0".into();
-        let (stage, parity) =
-            self.roles.as_ref().map_or((&zero, &zero), |roles| (&roles.stage, &roles.parity));
+        let [stage, parity] = &running.first;
         let carried = |now: &Val, first: &Val, next: &Val| {
             format!("{now} = phi i32 [ {first}, %{before} ], [ {next}, %{last} ]")
         };
@@ -577,6 +596,7 @@ impl<'a> Lower<'a> {
         if self.roles.is_none() {
             self.shared.leave_stages();
         }
+        self.pass_turn();
         if let Some(product) = running.pipeline.overlapping {
             self.wait_for_products(0);
             let own = op.regions[0].args.iter().skip(1).position(|arg| *arg == product.args[2]);
@@ -587,9 +607,6 @@ impl<'a> Lower<'a> {
                 let any = self.ir.def(format_args!("icmp sgt i64 {}, {}", running.hi, running.lo));
                 self.release_before(running, &any);
             }
-        }
-        if let Some(roles) = &mut self.roles {
-            (roles.stage, roles.parity) = (running.read.clone(), running.parity.clone());
         }
         // Each thread has waited until the copies had read what they copy.
         if self.roles.is_none() {
@@ -672,8 +689,11 @@ pub(super) fn notes(seen: &Seen<'_>, op: &Op) -> Vec<String> {
     if !runs_ahead {
         return vec!["nothing runs ahead, shared memory is too small".to_owned()];
     }
-    let stages =
-        if let Loading::Specialized(stages) = loading { stages } else { pipeline.stages(seen.target) };
+    let stages = if let Loading::Specialized(division) = loading {
+        division.stages
+    } else {
+        pipeline.stages(seen.target)
+    };
     let copies = pipeline.copies.iter().map(|copy| {
         let (name, bytes) = (seen.name(copy.load.results[0]), copy.staged.size);
         format!("%{name} {bytes} bytes at {}", copy.staged.base)

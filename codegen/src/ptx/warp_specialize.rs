@@ -115,7 +115,10 @@
 //!     next stage                                    the stage before is empty; next stage
 //!                                                 store %z, %at, %out
 //! ```
+//!
+//! Where four warps compute an instance, two groups of them do, in turn (`ping_pong.rs`).
 
+pub(super) mod ping_pong;
 mod roles;
 #[cfg(test)]
 mod tests;
@@ -142,6 +145,8 @@ const MAX_HELD: u64 = 200;
 /// So many registers the threads of eight warps may need for tiles beside a producer: of the 240 that they get, without those of
 /// addresses.
 const MAX_COMPUTING: u64 = 224;
+/// Groups of four warps that compute: two that take turns, or one.
+const GROUPS: [u32; 2] = [2, 1];
 /// The parameter that says how many instances there are, behind all others.
 pub(super) const INSTANCES: &str = "%instances";
 
@@ -177,7 +182,7 @@ impl fmt::Display for Declined {
             Declined::Registers => {
                 "the threads that compute need more registers than are left beside a producer"
             }
-            Declined::Shared => "a multiprocessor has room for two instances",
+            Declined::Shared => "a multiprocessor has room for several instances",
             Declined::Room => "fewer than three stages fit beside scratch memory",
         })
     }
@@ -191,8 +196,18 @@ pub(super) struct Specialized<'a> {
     scalars: Vec<&'a Op>,
     /// Operations behind the loop that come before it, in order: loads of vectors, and what they need.
     ahead: Vec<&'a Op>,
-    /// The most stages.
+    /// How many groups of threads may compute an instance each, the best number first.
+    pub(super) groups: &'static [u32],
+    /// The most stages of an instance.
     most: u64,
+}
+
+/// How a block of a specialised program is divided.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Division {
+    pub(super) stages: u64,
+    /// Groups of threads that compute an instance each.
+    pub(super) groups: u32,
 }
 
 impl<'a> Specialized<'a> {
@@ -226,34 +241,45 @@ impl<'a> Specialized<'a> {
         if pipeline.resident() > 0 {
             return Err(Declined::Residents);
         }
-        if 2 * pipeline.stages(plan.target) * pipeline.stage <= plan.target.max_shared() {
-            return Err(Declined::Shared);
-        }
         let scalars = scalars(plan, op, &pipeline, &before).ok_or(Declined::Scalars)?;
         if op.args[..3].iter().any(|&bound| varies(plan, bound)) {
             return Err(Declined::Uneven);
         }
-        if plan.block_bits() == 8 && pressure::registers(plan) > MAX_COMPUTING {
-            return Err(Declined::Registers);
-        }
+        let groups = groups(plan, &pipeline)?;
         let most = pipeline.wanted.map_or(MAX_STAGES, u64::from);
         if most < MIN_STAGES {
             return Err(Declined::Room);
         }
         let ahead = loaded_ahead(plan, op);
-        Ok(Specialized { op, pipeline, scalars, ahead, most })
+        Ok(Specialized { op, pipeline, scalars, ahead, groups, most })
     }
 
-    /// Stages beside so much other shared memory, if there are enough.
-    pub(super) fn stages(&self, target: Target, other: u64) -> Option<u64> {
+    /// The division among so many groups beside so much other shared memory, if that leaves enough stages.
+    pub(super) fn division(&self, target: Target, groups: u32, other: u64) -> Option<Division> {
         let fitting = target.max_shared().saturating_sub(other) / self.pipeline.stage;
-        let stages = fitting.min(self.most);
-        (stages >= MIN_STAGES).then_some(stages)
+        let stages = fitting.min(self.most * u64::from(groups));
+        (stages >= MIN_STAGES).then_some(Division { stages, groups })
     }
 
     /// Bytes of so many stages.
     pub(super) fn room(&self, stages: u64) -> u64 {
         stages * self.pipeline.stage
+    }
+}
+
+/// How many groups of threads may compute an instance each.
+///
+/// Two of four warps take the place of two blocks, where a multiprocessor has no room for a third one.
+fn groups(plan: &Assignment, pipeline: &Pipeline) -> std::result::Result<&'static [u32], Declined> {
+    let room = plan.target.max_shared() / (pipeline.stages(plan.target) * pipeline.stage);
+    let fits = pressure::registers(plan) <= MAX_COMPUTING;
+    match (plan.block_bits(), room) {
+        (7, 2) if fits => Ok(&GROUPS[..1]),
+        (_, 2..) => Err(Declined::Shared),
+        (7, _) if fits => Ok(&GROUPS),
+        (7, _) => Ok(&GROUPS[1..]),
+        _ if fits => Ok(&GROUPS[1..]),
+        _ => Err(Declined::Registers),
     }
 }
 
@@ -379,8 +405,9 @@ fn needed(plan: &Assignment, behind: &[&Op], load: &Op) -> Option<Vec<*const Op>
 pub(super) fn notes(seen: &Seen<'_>, op: &Op) -> Vec<String> {
     let Some(specialized) = Specialized::of(seen.plan) else { return Vec::new() };
     let of_loop = Pipeline::of(seen.plan, op).is_some_and(|pipeline| !pipeline.boxes.is_empty());
-    let runs =
-        seen.lowered.as_ref().is_some_and(|lowered| matches!(lowered.loading, Loading::Specialized(_)));
+    let loading = seen.lowered.as_ref().map(|lowered| lowered.loading);
+    let runs = matches!(loading, Some(Loading::Specialized(_)));
+    let groups = loading.map_or(1, Loading::groups);
     let is_ahead =
         |specialized: &Specialized<'_>| specialized.ahead.iter().any(|other| std::ptr::eq(*other, op));
     if matches!(op.kind, OpKind::Load { .. }) && runs && specialized.as_ref().is_ok_and(is_ahead) {
@@ -389,6 +416,11 @@ pub(super) fn notes(seen: &Seen<'_>, op: &Op) -> Vec<String> {
     let note = match specialized {
         Err(why) => format!("no producer warpgroup starts the copies: {why}"),
         Ok(_) if !runs => format!("no producer warpgroup starts the copies: {}", Declined::Room),
+        Ok(_) if groups > 1 => {
+            format!(
+                "a producer warpgroup starts the copies for {groups} groups that take turns, an instance each"
+            )
+        }
         Ok(_) => "a producer warpgroup starts the copies, and those of the block's next instance".to_owned(),
     };
     if of_loop { vec![note] } else { Vec::new() }

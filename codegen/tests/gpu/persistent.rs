@@ -17,6 +17,8 @@ enum Epilogue {
     BiasRelu,
     /// The largest of each row is stored beside them.
     Rows,
+    /// The largest of each column is, which warps find together.
+    Columns,
 }
 
 #[derive(Clone, Copy)]
@@ -71,6 +73,26 @@ pub(crate) fn cases() -> Vec<Case> {
         Product { block: [128, 128], warps: 8, stages: 6, sizes: [130, 264, 72], epilogue: Rows, ..SMALL },
         Product { block: [128, 256], warps: 8, stages: 4, sizes: [264, 264, 328], ..SMALL },
         Product { elem: f16, block: [128, 256], warps: 8, stages: 4, sizes: [264, 256, 64], ..SMALL },
+        // A group of four warps each, in turn, as long as the block has instances; the last one alone, or none for the second.
+        Product { block: [128, 128], stages: 6, sizes: [264, 520, 456], ..SMALL },
+        Product { block: [128, 128], stages: 4, sizes: [264, 264, 72], epilogue: Rows, early: true, ..SMALL },
+        Product { elem: f16, block: [64, 256], stages: 4, sizes: [150, 264, 328], ..SMALL },
+        Product { block: [64, 256], stages: 4, sizes: [136, 261, 200], turned: [true, true], ..SMALL },
+        Product { block: [128, 128], stages: 6, sizes: [100, 128, 640], batch: 7, epilogue: Sums, ..SMALL },
+        Product { block: [128, 128], stages: 6, sizes: [100, 120, 200], ..SMALL },
+        Product { sizes: [40, 40, 136], batch: 3, epilogue: Rows, ..SMALL },
+        Product { sizes: [150, 136, 200], batch: 2, epilogue: Columns, ..SMALL },
+        Product { block: [128, 128], stages: 6, sizes: [264, 264, 136], epilogue: Columns, ..SMALL },
+        Product {
+            block: [128, 256],
+            warps: 8,
+            stages: 4,
+            sizes: [264, 264, 136],
+            epilogue: Columns,
+            ..SMALL
+        },
+        Product { block: [64, 128], stages: 4, sizes: [330, 264, 0], epilogue: Rows, ..SMALL },
+        Product { block: [64, 128], stages: 4, sizes: [330, 261, 264], ..SMALL },
         // Scratch memory leaves room for three stages.
         Product { block: [128, 256], warps: 8, stages: 4, sizes: [130, 261, 328], ..SMALL },
     ];
@@ -87,7 +109,7 @@ fn case(product: Product) -> Case {
         data(elem, batch * n * k, 2),
         data(elem, n, 3),
         out_of(out, batch * m * n),
-        out_of(Elem::F32, batch * m * n.div_ceil(cols)),
+        out_of(Elem::F32, batch * (m * n.div_ceil(cols)).max(n * m.div_ceil(rows))),
         Arg::Scalar(Literal::int(Elem::I32, k.into())),
     ];
     let Product { warps, stages, early, turned, .. } = product;
@@ -155,6 +177,19 @@ fn text(product: &Product) -> String {
                  store %r, %w2, %largest, mask %rin
                  %out = map add %sum, %zero",
                 m * across
+            ),
+        ),
+        Epilogue::Columns => (
+            "f32",
+            format!(
+                "%largest = reduce max %sum axis 0
+                 %per = const {n} : i32  %w = map mul %line, %per
+                 %of = const {} : i32  %wm = map mul %member, %of  %w1 = map add %w, %wm  %ws = splat %w1 [{cols}]
+                 %w2 = map add %col, %ws
+                 %cn = const {n} : tile<{cols}xi32>  %cin = map lt %col, %cn
+                 store %r, %w2, %largest, mask %cin
+                 %out = map add %sum, %zero",
+                n * down
             ),
         ),
         Epilogue::BiasRelu => (

@@ -38,6 +38,13 @@ fn warp_specialisation() {
 }
 
 #[test]
+fn ping_pong() {
+    examples::check("ptx/warp_specialize/ping_pong.rs", |program| {
+        shown(program, Target::Sm90a, &[Pass::Pipeline, Pass::Shared]).unwrap()
+    });
+}
+
+#[test]
 fn conversions() {
     check(Pass::Convert, "convert_layout.rs");
 }

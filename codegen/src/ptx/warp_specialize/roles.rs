@@ -2,17 +2,21 @@
 
 use tilefuse_block::Op;
 
-use super::{INSTANCES, PRODUCERS, Specialized};
+use super::ping_pong::Turns;
+use super::{Division, INSTANCES, PRODUCERS, Specialized};
 use crate::error::Result;
 use crate::layout::Layout;
 use crate::ptx::ir::Val;
 use crate::ptx::lower::Lower;
+use crate::ptx::pressure;
 use crate::ptx::software_pipeline::Pipeline;
 
 /// Registers of a thread: of the producer's, and of each of 256 others.
 const REGISTERS: [u32; 2] = [24, 240];
-/// The named barrier of those that compute.
-const BARRIER: u32 = 1;
+/// So many registers may tiles need where each of 384 threads keeps the 168 that it begins with.
+const MAX_UNCHANGED: u64 = 128;
+/// The named barrier of those that compute, or of their first group.
+pub(super) const BARRIER: u32 = 1;
 
 /// What the threads of a specialised program share while it is lowered.
 pub(crate) struct Roles {
@@ -20,11 +24,20 @@ pub(crate) struct Roles {
     /// Where the mbarriers of stages begin that have been filled, and of those that have been read.
     pub(in crate::ptx) full: u64,
     empty: u64,
+    /// Of several groups of threads that compute: what they take turns by.
+    pub(super) turns: Option<Turns>,
     /// The number of the instance.
     pub(in crate::ptx) instance: Val,
-    /// The stage that comes next, and the parity of its phase.
-    pub(in crate::ptx) stage: Val,
-    pub(in crate::ptx) parity: Val,
+    /// How many instances of the block come before it.
+    pub(super) before: Val,
+}
+
+/// The instances of a block that some of its threads take.
+struct Share {
+    /// How many of the block come before the first one.
+    first: Val,
+    /// Of so many, one is taken.
+    step: u32,
 }
 
 impl<'a> Lower<'a> {
@@ -32,16 +45,21 @@ impl<'a> Lower<'a> {
     pub(in crate::ptx) fn specialized_program(
         &mut self,
         specialized: &Specialized<'a>,
-        stages: u64,
+        Division { stages, groups }: Division,
     ) -> Result<()> {
-        let threads = 1u32 << self.plan.block_bits();
+        let of_group = 1u32 << self.plan.block_bits();
+        let threads = groups * of_group;
         let [full, empty] = [(); 2].map(|()| self.shared.for_barriers(stages));
+        let turns = (groups > 1).then(|| self.shared.for_barriers(groups.into()));
         self.shared.enter_stages();
         self.shared.enter_loop();
         self.ir.declare("i32 @llvm.nvvm.read.ptx.sreg.tid.x()");
         let thread = self.ir.def(thread_index(threads + PRODUCERS));
         let first = self.ir.def(format_args!("icmp eq i32 {thread}, 0"));
-        self.init_mbarriers(&first, &[(full, stages, 1), (empty, stages, threads / 32)]);
+        let turn = turns.map(|turns| (turns, groups.into(), of_group));
+        let barriers: Vec<_> =
+            [(full, stages, 1), (empty, stages, of_group / 32)].into_iter().chain(turn).collect();
+        self.init_mbarriers(&first, &barriers);
         self.fence_async_proxy();
         self.block_barrier();
         // Both roles read memory of the work before: the producer from its first copy on.
@@ -59,23 +77,38 @@ impl<'a> Lower<'a> {
         self.ir.raw("ret void");
         self.ir.begin("copies");
         let zero: Val = "0".into();
-        let roles =
-            Roles { stages, full, empty, instance: zero.clone(), stage: zero.clone(), parity: zero.clone() };
+        let roles = Roles { stages, full, empty, turns: None, instance: zero.clone(), before: zero.clone() };
         self.roles = Some(roles);
+        let all = Share { first: zero.clone(), step: 1 };
         self.isolated(|lower| {
-            lower.over_instances("copied", (&block, &blocks), |lower| lower.produce(specialized))
+            lower.over_instances("copied", (&block, &blocks), &all, |lower| lower.produce(specialized))
         })?;
 
         self.ir.begin("consumer");
         self.set_registers("inc", REGISTERS[1]);
+        let turns = turns.map(|barriers| self.divide(barriers, &thread));
+        let first = turns.as_ref().map_or(zero, |turns| turns.group.clone());
+        let after = self.ir.mark();
         if let Some(roles) = &mut self.roles {
-            (roles.stage, roles.parity) = (zero.clone(), zero);
+            roles.turns = turns;
         }
-        self.over_instances("computed", (&block, &blocks), |lower| {
-            lower.ir.raw(format_args!("%tid = {}", thread_index(threads)));
+        self.over_instances("computed", (&block, &blocks), &Share { first, step: groups }, |lower| {
+            lower.declare_thread_of_group(threads);
             lower.ir.enter();
             lower.compute_instance(specialized)
-        })
+        })?;
+        self.place_memory_of_group(after);
+        Ok(())
+    }
+
+    /// Defines `%tid`, the thread's number among those that compute an instance.
+    fn declare_thread_of_group(&mut self, threads: u32) {
+        let of_group = 1u32 << self.plan.block_bits();
+        if of_group == threads {
+            return self.ir.raw(format_args!("%tid = {}", thread_index(threads)));
+        }
+        let thread = self.ir.def(thread_index(threads));
+        self.ir.raw(format_args!("%tid = and i32 {thread}, {}", of_group - 1));
     }
 
     /// Computes an instance.
@@ -94,7 +127,8 @@ impl<'a> Lower<'a> {
 
     /// Changes the number of registers of the threads of a warpgroup, where those of a block could not all have as many as code may use.
     fn set_registers(&mut self, how: &str, count: u32) {
-        if self.plan.block_bits() < 8 {
+        let few = self.shared.groups << self.plan.block_bits() < 256;
+        if few || self.shared.groups > 1 && pressure::registers(self.plan) <= MAX_UNCHANGED {
             return;
         }
         self.ir
@@ -102,15 +136,19 @@ impl<'a> Lower<'a> {
         self.ir.raw(format_args!("call void @llvm.nvvm.setmaxnreg.{how}.sync.aligned.u32(i32 {count})"));
     }
 
-    /// Code for each instance of the block, one after another; then the thread ends.
+    /// Code for each instance of a share of those of the block, one after another; then the thread ends.
     fn over_instances(
         &mut self,
         label: &str,
         (block, blocks): (&Val, &Val),
+        Share { first, step }: &Share,
         body: impl FnOnce(&mut Self) -> Result<()>,
     ) -> Result<()> {
-        let before = self.ir.block().to_owned();
-        let [instance, stage, parity] = [(); 3].map(|()| self.ir.fresh());
+        let skipped = self.ir.def(format_args!("mul i32 {first}, {blocks}"));
+        let start = self.ir.def(format_args!("add i32 {block}, {skipped}"));
+        let stride = self.ir.def(format_args!("mul i32 {blocks}, {step}"));
+        let entry = self.ir.block().to_owned();
+        let [instance, before] = [(); 2].map(|()| self.ir.fresh());
         self.ir.raw(format_args!("br label %all_{label}"));
         self.ir.begin(&format!("all_{label}"));
         let marker = self.ir.mark();
@@ -118,19 +156,17 @@ impl<'a> Lower<'a> {
         self.ir.raw(format_args!("br i1 {more}, label %one_{label}, label %end_{label}"));
         self.ir.begin(&format!("one_{label}"));
         if let Some(roles) = &mut self.roles {
-            (roles.instance, roles.stage, roles.parity) = (instance.clone(), stage.clone(), parity.clone());
+            (roles.instance, roles.before) = (instance.clone(), before.clone());
         }
         body(self)?;
-        let next = self.ir.def(format_args!("add i32 {instance}, {blocks}"));
+        let next = self.ir.def(format_args!("add i32 {instance}, {stride}"));
+        let next_before = self.ir.def(format_args!("add i32 {before}, {step}"));
         let last = self.ir.block().to_owned();
         self.ir.raw(format_args!("br label %all_{label}, !llvm.loop !0"));
-        let roles = self.roles.as_ref().map(|roles| (roles.stage.clone(), roles.parity.clone()));
-        let (next_stage, next_parity) = roles.unwrap_or_default();
-        let phi = |name: &Val, from: &str, next: &Val| {
-            format!("{name} = phi i32 [ {from}, %{before} ], [ {next}, %{last} ]")
+        let phi = |name: &Val, from: &Val, next: &Val| {
+            format!("{name} = phi i32 [ {from}, %{entry} ], [ {next}, %{last} ]")
         };
-        let phis =
-            [phi(&instance, block, &next), phi(&stage, "0", &next_stage), phi(&parity, "0", &next_parity)];
+        let phis = [phi(&instance, &start, &next), phi(&before, first, &next_before)];
         self.ir.insert(marker, &phis);
         self.ir.begin(&format!("end_{label}"));
         self.ir.raw("ret void");
@@ -145,6 +181,7 @@ impl<'a> Lower<'a> {
         let [lo, hi, step] = [lo, hi, step].map(|v| self.ir.def(format_args!("sext i32 {v} to i64")));
         let [index, stage, parity, next_stage, next_parity] = [(); 5].map(|()| self.ir.fresh());
         let Some(&Roles { stages, full, empty, .. }) = self.roles.as_ref() else { return Ok(()) };
+        let [first_stage, first_parity] = self.first_stage(pipeline, [&lo, &hi, &step]);
         let before = self.ir.block().to_owned();
         self.ir.raw("br label %head_of_copies");
         self.ir.begin("head_of_copies");
@@ -167,19 +204,46 @@ impl<'a> Lower<'a> {
         let next = self.ir.def(format_args!("add nsw i64 {index}, {step}"));
         let last = self.ir.block().to_owned();
         self.ir.raw("br label %head_of_copies, !llvm.loop !0");
-        let Some(roles) = &mut self.roles else { return Ok(()) };
         let phi = |name: &Val, ty: &str, from: &Val, next: &Val| {
             format!("{name} = phi {ty} [ {from}, %{before} ], [ {next}, %{last} ]")
         };
         let phis = [
             phi(&index, "i64", &lo, &next),
-            phi(&stage, "i32", &roles.stage, &next_stage),
-            phi(&parity, "i32", &roles.parity, &next_parity),
+            phi(&stage, "i32", &first_stage, &next_stage),
+            phi(&parity, "i32", &first_parity, &next_parity),
         ];
-        (roles.stage, roles.parity) = (stage, parity);
         self.ir.insert(marker, &phis);
         self.ir.begin("all_started");
         Ok(())
+    }
+
+    /// The stage that the instance's loop begins with, of bounds that are the same in all instances, and the parity of its phase.
+    ///
+    /// The block's loops before have filled all stages some times and have then come to this one.
+    pub(in crate::ptx) fn first_stage(
+        &mut self,
+        pipeline: &Pipeline<'_>,
+        [lo, hi, step]: [&Val; 3],
+    ) -> [Val; 2] {
+        let Some(Roles { stages, before, .. }) = &self.roles else { return [(); 2].map(|()| "0".into()) };
+        let (stages, before) = (*stages, before.clone());
+        // Twice as many, after which parities are the same again.
+        let around = 2 * stages;
+        let end = self.ir.intrinsic("llvm.smax.i64", "i64", &[lo, hi]);
+        let step = self.ir.intrinsic("llvm.smax.i64", "i64", &[step, &"1".into()]);
+        let length = self.ir.def(format_args!("sub i64 {end}, {lo}"));
+        let whole = self.ir.def(format_args!("add i64 {length}, {step}"));
+        let whole = self.ir.def(format_args!("sub i64 {whole}, 1"));
+        let iterations = self.ir.def(format_args!("udiv i64 {whole}, {step}"));
+        let iterations = self.ir.def(format_args!("urem i64 {iterations}, {around}"));
+        let iterations = self.ir.def(format_args!("trunc i64 {iterations} to i32"));
+        let before = self.ir.def(format_args!("urem i32 {before}, {around}"));
+        let filled = self.ir.def(format_args!("mul i32 {before}, {iterations}"));
+        let filled = self.ir.def(format_args!("urem i32 {filled}, {around}"));
+        let number = self.ir.def(format_args!("urem i32 {filled}, {stages}"));
+        let stage = self.ir.def(format_args!("mul i32 {number}, {}", pipeline.stage));
+        let parity = self.ir.def(format_args!("udiv i32 {filled}, {stages}"));
+        [stage, parity]
     }
 
     /// Tells the producer that the warps of this thread have read a stage, where a condition holds.
@@ -199,12 +263,13 @@ impl<'a> Lower<'a> {
         self.arrive(&barrier, &arrives);
     }
 
-    /// Waits for all threads that compute.
+    /// Waits for all threads that compute the instance.
     pub(in crate::ptx) fn consumer_barrier(&mut self) {
         let threads = 1u32 << self.plan.block_bits();
+        let barrier = self.barrier_of_group();
         self.ir.declare("void @llvm.nvvm.barrier.cta.sync.aligned.count(i32, i32) convergent nounwind");
         self.ir.raw(format_args!(
-            "call void @llvm.nvvm.barrier.cta.sync.aligned.count(i32 {BARRIER}, i32 {threads})"
+            "call void @llvm.nvvm.barrier.cta.sync.aligned.count(i32 {barrier}, i32 {threads})"
         ));
     }
 }

@@ -28,6 +28,41 @@ kernel @product(%x: ptr<bf16> align(16), %y: ptr<bf16> align(16), %b: ptr<f32> a
 }
 ";
 
+/// A product of blocks of this size, with one change of its text.
+fn product(
+    rows: u32,
+    columns: u32,
+    warps: u32,
+    stages: Option<u32>,
+    change: (&str, &str),
+) -> tilefuse_block::Program {
+    let stages = stages.map_or(String::new(), |stages| format!(" stages({stages})"));
+    let text = format!(
+        "kernel @product(%x: ptr<bf16> align(16), %y: ptr<bf16> align(16), %z: ptr<f32> align(16)) warps({warps}){stages} {{
+           %none = const 0 : i32  %end = const 2048 : i32  %step = const 64 : i32  %height = const {rows} : i32
+           %id = program_id 0  %first = map mul %id, %height
+           %i = range 0 {rows}  %firsts = splat %first [{rows}]  %row = map add %firsts, %i  %rows = expand_dims %row axis 1
+           %pitch = const 2048 : tile<{rows}x1xi32>  %down = map mul %rows, %pitch  %a = broadcast %down [{rows}, 64]
+           %j = range 0 {columns}  %cols = expand_dims %j axis 0
+           %pitch2 = const 2048 : tile<1x{columns}xi32>  %c = map mul %cols, %pitch2  %b = broadcast %c [64, {columns}]
+           %d = range 0 64  %zero = const 0.0 : tile<{rows}x{columns}xf32>
+           %sum = for %k in %none..%end step %step with (%acc = %zero) {{
+             %ks = splat %k [64]  %depth = map add %ks, %d
+             %left = expand_dims %depth axis 0  %l = broadcast %left [{rows}, 64]  %at_x = map add %a, %l  %u = load %x, %at_x
+             %right = expand_dims %depth axis 1  %m = broadcast %right [64, {columns}]  %at_y = map add %b, %m
+             %v = load %y, %at_y
+             %next = dot %u, %v, %acc
+             yield %next
+           }}
+           %wide = const {columns} : tile<{rows}x1xi32>  %start = map mul %rows, %wide
+           %e = broadcast %start [{rows}, {columns}]  %f = broadcast %cols [{rows}, {columns}]  %at = map add %e, %f
+           store %z, %at, %sum
+         }}"
+    );
+    assert!(text.contains(change.0));
+    parse_valid(&text.replacen(change.0, change.1, 1)).unwrap()
+}
+
 fn changed(changes: &[(&str, &str)]) -> tilefuse_block::Program {
     let text = changes.iter().fold(PRODUCT.to_owned(), |text, (from, to)| {
         assert!(text.contains(from), "{from}");
@@ -51,9 +86,9 @@ fn reason(changes: &[(&str, &str)]) -> String {
 #[test]
 fn one_thread_copies_for_all_instances_of_a_block() {
     let ptx = compiled(&[]);
-    assert!(ptx.persistent && ptx.threads == 256 && ptx.text.contains(".minnctapersm 1"), "{}", ptx.text);
-    // Each role waits for the other, once an iteration.
-    assert_eq!(ptx.text.matches("mbarrier.try_wait").count(), 2);
+    assert!(ptx.persistent && ptx.threads == 384 && ptx.text.contains(".minnctapersm 1"), "{}", ptx.text);
+    // Each role waits for the other, once an iteration, and a group that computes for its turn, once an instance.
+    assert_eq!(ptx.text.matches("mbarrier.try_wait").count(), 3);
     assert_eq!(ptx.text.matches("cp.async.bulk.tensor").count(), 2);
     assert_eq!(ptx.text.matches("bar.sync").count(), 1);
     // Vectors are there before the loop.
@@ -72,6 +107,36 @@ fn both_roles_of_a_kernel_that_starts_early_wait_for_the_one_before() {
         at("bar.sync") < at("griddepcontrol.wait") && at("griddepcontrol.wait") < at("cp.async.bulk.tensor")
     );
     assert_eq!(ptx.text.matches("griddepcontrol.wait").count(), 1);
+}
+
+/// Two groups take the place of two blocks of a multiprocessor, or of one that is alone there.
+#[test]
+fn two_groups_take_turns_where_both_fit() {
+    let block = |rows: u32, columns: u32, warps: u32, stages: Option<u32>, change: (&str, &str)| {
+        let ptx = compile_ptx(
+            &product(rows, columns, warps, stages, change),
+            Target::Sm90a,
+            &PtxOptions::default(),
+        );
+        let ptx = ptx.unwrap();
+        let changes = ptx.text.contains("setmaxnreg");
+        (ptx.persistent, ptx.threads, changes)
+    };
+    let same = ("", "");
+    // Of 64 x 64 there is room for three blocks.
+    assert_eq!(block(64, 64, 4, None, same), (false, 128, false));
+    assert_eq!(block(64, 128, 4, None, same), (true, 384, false));
+    assert_eq!(block(128, 128, 4, None, same), (true, 384, true));
+    assert_eq!(block(64, 256, 4, Some(6), same), (true, 384, true));
+    // Eight warps multiply one block together.
+    assert_eq!(block(128, 256, 8, None, same), (true, 384, true));
+    // Sums that change places need all of 64 KiB of scratch memory.
+    let gathered = (
+        "store %z, %at, %sum",
+        "%last = const 255 : tile<64x256xi32>  %back = map sub %last, %f  %g = gather %sum, %back axis 1
+         store %z, %at, %g",
+    );
+    assert_eq!(block(64, 256, 4, Some(6), gathered), (true, 256, false));
 }
 
 #[test]
@@ -121,6 +186,6 @@ fn some_programs_start_the_copies_where_they_compute() {
         some instances take longer than others, and are spread evenly as they come
         a condition follows from memory
         neither four nor eight warps compute
-        a multiprocessor has room for two instances"#]]
+        a multiprocessor has room for several instances"#]]
     .assert_eq(&reasons.join("\n"));
 }
