@@ -19,7 +19,6 @@ mod tests;
 
 use crate::graph::{Graph, NodeId, Op, ValueRef, View};
 use crate::library_form::ContractionForm;
-use crate::schedule::WIDEST_BLOCK;
 use crate::types::{Device, Dims, TensorType, row_major};
 
 /// A result that is row-major with its dimensions in another order.
@@ -99,16 +98,7 @@ pub(crate) fn may_be_channels_last(
 fn is_read_by_kernels(graph: &Graph, view: NodeId) -> bool {
     let kept = graph.outputs.iter().any(|output| output.node == view)
         || graph.updates.iter().any(|update| update.value.node == view);
-    let shape = &graph.ty(view.into()).shape;
-    let computes = |user: NodeId| match &graph.node(user).op {
-        Op::Map(_) | Op::Cast => true,
-        // A block has such a row in registers.
-        Op::Reduce { dims, .. } => {
-            let axes = dims.iter().map(|&dim| shape[usize::from(dim)].max(1) as u64);
-            axes.map(u64::next_power_of_two).product::<u64>() <= WIDEST_BLOCK as u64
-        }
-        _ => false,
-    };
+    let computes = |user: NodeId| matches!(graph.node(user).op, Op::Map(_) | Op::Cast | Op::Reduce { .. });
     let on_gpu = matches!(graph.ty(view.into()).device, Device::Cuda(_));
     on_gpu && !kept && graph.users(view).iter().all(|&(user, _)| computes(user))
 }

@@ -138,7 +138,7 @@ impl Emitter<'_> {
         let a = self.tiling.axes[axis];
         let extent = self.kernel.indices.extents()[a.var.0 as usize];
         let peel = self.tiling.peel.is_some_and(|l| l.var == a.var);
-        if !self.may_mask(axis) || (self.whole && self.kernel.reduced[a.var.0 as usize]) {
+        if !self.may_mask(axis) || (self.whole && self.walked_axis() == Some(axis)) {
             return Ok(None);
         }
         let inner = self.in_loop && self.kernel.reduced[a.var.0 as usize];

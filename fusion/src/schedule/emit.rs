@@ -193,7 +193,13 @@ impl Emitter<'_> {
         self.tiling.axes.iter().position(|a| self.kernel.reduced[a.var.0 as usize])
     }
 
-    /// Whether the tile has two axes, which are reduced both: it spans them then.
+    /// The axis along which loops walk last.
+    pub(super) fn walked_axis(&self) -> Option<usize> {
+        let last = self.kernel.reduced.iter().rposition(|&reduced| reduced)?;
+        self.tiling.axis_of(Var(last as u32))
+    }
+
+    /// Whether the tile has two axes, which are reduced both.
     fn reduces_both_axes(&self) -> bool {
         self.tiling.axes.len() == 2 && self.tiling.axes.iter().all(|a| self.kernel.reduced[a.var.0 as usize])
     }
@@ -255,7 +261,8 @@ impl Emitter<'_> {
         let Some(axis) = self.reduced_axis() else {
             return Ok(self.b.map(combine.combine(), &[acc, value])?);
         };
-        let mask = self.axis_mask(axis)?;
+        let both = self.reduces_both_axes();
+        let mask = if both { self.tail_mask(&shape)? } else { self.axis_mask(axis)? };
         if !self.carries_tiles() {
             let part = self.reduce_tile(combine, value, axis, mask)?;
             return Ok(self.b.map(combine.combine(), &[acc, part])?);
@@ -269,6 +276,9 @@ impl Emitter<'_> {
 
     pub(super) fn finish_reduction(&mut self, reduce: u32, acc: Value) -> Result<Value> {
         match self.reduced_axis() {
+            Some(_) if self.reduces_both_axes() => {
+                self.reduce_both_axes(self.kernel.reduces[reduce as usize].combine, acc)
+            }
             Some(axis) if self.carries_tiles() => {
                 let combine = self.kernel.reduces[reduce as usize].combine;
                 self.reduce_tile(combine, acc, axis, None)
@@ -418,7 +428,14 @@ impl Emitter<'_> {
         let (combine, operand) = (reduction.combine, reduction.value);
         let value = self.value(operand)?;
         if self.reduces_both_axes() {
-            return self.reduce_both_axes(position, value);
+            let shape = self.operand_shape(position);
+            let mut value = self.lift(value, &shape)?;
+            if let Some(mask) = self.tail_mask(&shape)? {
+                let neutral = combine.neutral(self.b.ty(value).elem().unwrap_or(Elem::F32));
+                let (mask, neutral) = (self.lift(mask, &shape)?, self.b.constant(neutral, &shape));
+                value = self.b.map(ScalarFn::Select, &[mask, value, neutral])?;
+            }
+            return self.reduce_both_axes(combine, value);
         }
         let Some(axis) = self.reduced_axis().filter(|&a| self.tiling.axes[a].extent > 1) else {
             return Ok(value);
@@ -430,15 +447,7 @@ impl Emitter<'_> {
     }
 
     /// Reduces a tile to one element.
-    fn reduce_both_axes(&mut self, position: u32, value: Value) -> Result<Value> {
-        let combine = self.kernel.reduces[position as usize].combine;
-        let shape = self.operand_shape(position);
-        let mut value = self.lift(value, &shape)?;
-        if let Some(mask) = self.tail_mask(&shape)? {
-            let neutral = combine.neutral(self.b.ty(value).elem().unwrap_or(Elem::F32));
-            let (mask, neutral) = (self.lift(mask, &shape)?, self.b.constant(neutral, &shape));
-            value = self.b.map(ScalarFn::Select, &[mask, value, neutral])?;
-        }
+    fn reduce_both_axes(&mut self, combine: ReduceFn, value: Value) -> Result<Value> {
         let rows = self.b.reduce(combine, value, 1, None)?;
         Ok(self.b.reduce(combine, rows, 0, None)?)
     }

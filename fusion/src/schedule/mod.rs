@@ -23,7 +23,6 @@ use crate::machine::Machine;
 use crate::types::fits_i32;
 
 pub use error::ScheduleError;
-pub(crate) use tiles::WIDEST_BLOCK;
 pub use tiles::{Axis, Peel, Tiling, Walk};
 pub use tiling::choose;
 pub use variants::variants;

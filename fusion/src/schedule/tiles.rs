@@ -98,7 +98,7 @@ impl Tiling {
 }
 
 /// Columns that one block of a GPU can hold in registers.
-pub(crate) const WIDEST_BLOCK: i64 = 16384;
+pub(super) const WIDEST_BLOCK: i64 = 16384;
 
 /// The extent of a variable.
 pub(super) fn extent(kernel: &Kernel, var: Var) -> i64 {

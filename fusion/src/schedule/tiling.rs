@@ -134,7 +134,11 @@ fn widest(machine: Machine) -> u32 {
     }
 }
 
-/// A tile that spans two reduced axes, for a GPU: as of a group norm whose channels lie next to each other in memory, few in each group.
+/// The most elements next to each other in memory of which a tile takes several runs.
+const SHORT_RUN: i64 = 256;
+
+/// A tile of two reduced axes, for a GPU, where elements that lie next to each other are few: the channels of a group, of a group norm in
+/// channels-last. A block holds such a row, or walks along it.
 fn rows_of_two_axes(kernel: &Kernel, machine: Machine, cols: Var) -> Option<Tiling> {
     let Machine::Gpu { shrink, .. } = machine else { return None };
     let mut others = (0..kernel.reduced.len()).filter(|&v| kernel.reduced[v] && v != cols.0 as usize);
@@ -142,13 +146,20 @@ fn rows_of_two_axes(kernel: &Kernel, machine: Machine, cols: Var) -> Option<Tili
     let [down, across] = [outer, cols].map(|var| power_up_to(extent(kernel, var), u32::MAX >> 1));
     let size = u64::from(down) * u64::from(across);
     // Of windows and other short rows a tile takes several.
-    if size < 128 || size > (WIDEST_BLOCK as u64) >> shrink.min(3) {
+    if size < 128 || extent(kernel, cols) >= SHORT_RUN {
         return None;
     }
-    taken!("rows of two axes");
+    let held = size <= (WIDEST_BLOCK as u64) >> shrink.min(3);
+    let down = if held {
+        taken!("rows of two axes");
+        down
+    } else {
+        taken!("walk along rows of two axes");
+        (8192 >> shrink.min(3)) / across
+    };
     let axes = SmallVec::from_slice(&[Axis { var: outer, extent: down }, Axis { var: cols, extent: across }]);
-    let warps = (size as u32 / 512).next_power_of_two().clamp(1, 16);
-    Some(Tiling { axes, walk: Walk::Spanned, warps, peel: None })
+    let warps = (down * across / 512).next_power_of_two().clamp(1, 16);
+    Some(Tiling { axes, walk: walk(!held), warps, peel: None })
 }
 
 fn row_reduction(kernel: &Kernel, machine: Machine, cols: Var) -> Tiling {

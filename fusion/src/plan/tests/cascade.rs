@@ -59,11 +59,12 @@ fn error_in_order(count: usize, step: usize) -> f64 {
 fn loops_over_short_rows_are_cut() {
     // Tiles have four elements: each would take 5,000 of them in order.
     let mut g = G::new();
-    let x = g.input(0, &[2, 5000, 2, 3]);
-    let sum = g.reduce(ReduceFn::Sum, x, &[1, 3]);
+    let x = g.input(0, &[2, 50, 2, 100, 2, 3]);
+    let sum = g.reduce(ReduceFn::Sum, x, &[1, 3, 5]);
     let plan = planned(&mut g, sum);
     let exact = |at: usize| {
-        let rows = (0..5000).map(|row| ((at / 2 * 5000 + row) * 2 + at % 2) * 3);
+        let row = |i: usize, j: usize| ((((at / 4 * 50 + i) * 2 + at / 2 % 2) * 100 + j) * 2 + at % 2) * 3;
+        let rows = (0..5000).map(|n| row(n / 100, n % 100));
         rows.map(|first| (first..first + 3).map(number).sum::<f64>()).sum()
     };
     let (ours, in_order) = (error(&plan, exact), error_in_order(5000, 6));

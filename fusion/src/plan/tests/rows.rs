@@ -56,6 +56,18 @@ fn both_axes_of_a_tile_are_reduced() {
         "aten::sum.dim_IntList(self=%3, dim=[1,2], keepdim=false) : f32[2,5]",
         "aten::mean.dim(self=%3, dim=[1,3], keepdim=true, dtype=None) : f32[2,1,7,1]",
     ];
+    // The tile of a row that a block does not hold reaches beyond the channels of a group, and the last one beyond the positions.
+    let text = "graph {
+      %0 = input 0 : f32[2,70,50,36]
+      %1 = aten::permute(self=%0, dims=[0,3,1,2]) : f32[2,36,70,50]{126000,1,1800,36}
+      %2 = aten::group_norm(input=%1, num_groups=3, weight=None, bias=None, eps=1e-5, cudnn_enabled=true) : f32[2,36,70,50]
+      outputs %2
+    }";
+    let plan = crate::pipeline::plan(&primitive(text, &gpu), &gpu).unwrap();
+    check(&plan);
+    let StepKind::Kernel(step) = &plan.steps[0].kind else { unreachable!() };
+    let tiling = step.tiling.as_ref().unwrap();
+    assert_eq!((tiling.axes.len(), tiling.is_walked()), (2, true), "{plan}");
     let images = [
         ("2,12,7,5", "aten::alias(self=%0) : f32[2,12,7,5]"),
         ("2,7,5,12", "aten::permute(self=%0, dims=[0,3,1,2]) : f32[2,12,7,5]{420,1,60,12}"),

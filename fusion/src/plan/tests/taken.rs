@@ -62,6 +62,9 @@ const GRAPHS: &[&str] = &[
     "%0 = input 0 : f32[2,12,7,5]{420,1,60,12}
      %1 = aten::group_norm(input=%0, num_groups=4, weight=None, bias=None, eps=1e-5, cudnn_enabled=true) : f32[2,12,7,5]
      outputs %1",
+    "%0 = input 0 : f32[2,36,70,50]{126000,1,1800,36}
+     %1 = aten::group_norm(input=%0, num_groups=3, weight=None, bias=None, eps=1e-5, cudnn_enabled=true) : f32[2,36,70,50]
+     outputs %1",
     // Rows and columns.
     "%0 = input 0 : f32[1024,64]
      %1 = aten::sum.dim_IntList(self=%0, dim=[0], keepdim=false) : f32[64]
