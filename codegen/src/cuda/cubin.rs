@@ -30,7 +30,7 @@ impl Cubin {
             let assembled = if exact { ptxas::assemble(ptx) } else { None };
             let code = match assembled {
                 Some(code) => code,
-                None if ptx.persistent => return Err(unlinked(ptx)),
+                None if ptx.changes_registers() => return Err(unlinked(ptx)),
                 None => device.with(|| link(device, ptx))?,
             };
             Ok(Cubin { code, shape: Shape::of(ptx) })

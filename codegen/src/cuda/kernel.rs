@@ -191,16 +191,21 @@ impl Kernel {
         if grid.contains(&0) {
             return Ok(());
         }
-        let instances = grid[0];
-        let blocks = self.concurrent.map_or(instances, |concurrent| instances.min(concurrent));
-        let grid = [blocks.saturating_mul(u64::from(self.cluster)), grid[1], grid[2]];
+        let extents = grid;
+        let (instances, grid) = match self.concurrent {
+            Some(concurrent) => {
+                let all = grid.iter().fold(1u64, |all, &n| all.saturating_mul(n));
+                (all, [all.min(concurrent), 1, 1])
+            }
+            None => (grid[0], [grid[0].saturating_mul(u64::from(self.cluster)), grid[1], grid[2]]),
+        };
         if instances > MAX_GRID[0] || grid.iter().zip(MAX_GRID).any(|(&n, most)| n > most) {
             let message = format!("a grid of {grid:?} blocks, at most {MAX_GRID:?} can be launched");
             return Err(Error::Unsupported { target: self.device.properties().name.clone(), message });
         }
         let maps = self.device.with(|| self.encoded_maps(args))?;
-        let instances = instances as u32;
-        let mut pointers = self.pointers(args, &maps, &instances);
+        let extents = extents.map(|n| n as u32);
+        let mut pointers = self.pointers(args, &maps, &extents);
         let mut start = early_start();
         let config = sys::CUlaunchConfig {
             gridDimX: grid[0] as u32,
@@ -242,8 +247,8 @@ fn address<T>(of: &T) -> *mut c_void {
 
 impl Kernel {
     /// Where the arguments of a launch are.
-    fn pointers(&self, args: &[u64], maps: &Maps, instances: &u32) -> SmallVec<[*mut c_void; 32]> {
-        let last = self.concurrent.map(|_| address(instances));
+    fn pointers(&self, args: &[u64], maps: &Maps, extents: &[u32; 3]) -> SmallVec<[*mut c_void; 32]> {
+        let last = extents.iter().filter(|_| self.concurrent.is_some()).map(address);
         args.iter().map(address).chain(maps.iter().map(address)).chain(last).collect()
     }
 
@@ -339,7 +344,8 @@ impl Kernel {
     /// same grid and was not destroyed. For the arguments as in [`Kernel::launch`].
     pub unsafe fn set_arguments(&self, exec: *mut c_void, node: Node, grid: u32, args: &[u64]) -> Result<()> {
         let maps = self.device.with(|| self.encoded_maps(args))?;
-        let mut pointers = self.pointers(args, &maps, &grid);
+        let extents = [grid, 1, 1];
+        let mut pointers = self.pointers(args, &maps, &extents);
         let blocks = self.concurrent.map_or(grid, |concurrent| u64::from(grid).min(concurrent) as u32);
         let params = sys::CUDA_KERNEL_NODE_PARAMS {
             func: self.function as CUfunction,

@@ -37,8 +37,15 @@ impl<'a> Lower<'a> {
         let i32_index = self.ir.def(format_args!("trunc i64 {index} to i32"));
         self.hold(region.args[0], Layout::scalar(self.plan.warps), vec![i32_index]);
         for op in &region.ops {
-            if !self.is_ahead(ahead.as_ref(), op) {
-                self.op(op)?;
+            if self.is_ahead(ahead.as_ref(), op) {
+                continue;
+            }
+            if let Some(ahead) = &ahead {
+                self.await_operands(ahead, op);
+            }
+            self.op(op)?;
+            if let Some(ahead) = &ahead {
+                self.release_operands(ahead, op);
             }
         }
         let next = self.all(&self.yielded(region)?.args, &layouts)?;

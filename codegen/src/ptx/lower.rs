@@ -64,6 +64,8 @@ pub(crate) struct Lowered {
     pub(crate) tensor_maps: Vec<TensorMap>,
     /// How loops load operands where they can.
     pub(crate) loading: Loading,
+    /// Whether a block computes one instance after another.
+    pub(crate) persistent: bool,
     pub(crate) decisions: Decisions,
 }
 
@@ -139,7 +141,8 @@ pub(super) fn lower<'a>(
     }
     let (body, outside, lines) = lower.ir.finish();
     let Lower { shared, tensor_maps, decisions, .. } = lower;
-    Ok(Lowered { body, outside, lines, shared, tensor_maps, loading, decisions })
+    let persistent = specialized.is_some_and(|specialized| specialized.persistent);
+    Ok(Lowered { body, outside, lines, shared, tensor_maps, loading, persistent, decisions })
 }
 
 impl<'a> Lower<'a> {
@@ -330,11 +333,14 @@ impl<'a> Lower<'a> {
         }
     }
 
-    /// Reads the special register along an axis that is named first, or second in a cluster; a specialised program has one axis.
+    /// Reads the special register along an axis that is named first, or second in a cluster; a block that computes one instance after
+    /// another counts them.
     fn instance(&mut self, op: &Op, axis: u8, registers: [&str; 2]) -> Result<()> {
-        if let Some(roles) = &self.roles {
-            let of_block = roles.instance.clone();
-            let value = if matches!(op.kind, OpKind::ProgramId(_)) { of_block } else { INSTANCES.into() };
+        if let Some(number) = self.roles.as_ref().and_then(|roles| roles.instance.clone()) {
+            let value = match op.kind {
+                OpKind::ProgramId(_) => self.instance_along(axis, &number),
+                _ => INSTANCES[usize::from(axis % 3)].into(),
+            };
             self.hold(op.results[0], Layout::scalar(self.plan.warps), vec![value]);
             return Ok(());
         }

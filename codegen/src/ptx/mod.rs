@@ -88,8 +88,8 @@ pub struct Ptx {
     pub shared_bytes: u32,
     /// Maps of tensors that are parameters behind those of the program: each is encoded at the launch.
     pub tensor_maps: Vec<TensorMap>,
-    /// Whether a block computes one instance along the first axis after another, so that a launch takes as many blocks along that
-    /// as run at the same time. The number of instances is a parameter behind all others.
+    /// Whether a block computes one instance after another, so that a launch takes as many blocks along the first axis alone
+    /// as run at the same time. The numbers of instances along the three axes are parameters behind all others.
     pub persistent: bool,
     /// What it was compiled for.
     pub target: Target,
@@ -99,6 +99,11 @@ impl Ptx {
     /// Whether the kernel itself waits for the work before it on its stream, so that it may be started earlier.
     pub fn waits_for_predecessor(&self) -> bool {
         self.text.contains("griddepcontrol.wait;")
+    }
+
+    /// Whether threads have different numbers of registers.
+    pub fn changes_registers(&self) -> bool {
+        self.text.contains("setmaxnreg")
     }
 }
 
@@ -318,11 +323,12 @@ fn module_text<'a>(plan: &'a Assignment<'a>, target: Target, listing: bool) -> R
     let maps = 0..lowered.tensor_maps.len();
     let maps = maps.map(|i| format!("ptr byval([128 x i8]) align 64 \"nvvm.grid_constant\" %map{i}"));
     let params = program.params.iter().enumerate().map(|(i, p)| param(program, i, p));
-    let persistent = matches!(lowered.loading, Loading::Specialized(_));
-    let instances = persistent.then(|| format!("i32 {}", warp_specialize::INSTANCES));
-    let params: Vec<String> = params.chain(maps).chain(instances).collect();
+    let specialized = matches!(lowered.loading, Loading::Specialized(_));
+    let persistent = lowered.persistent;
+    let instances = warp_specialize::INSTANCES.iter().filter(|_| persistent);
+    let params: Vec<String> = params.chain(maps).chain(instances.map(|name| format!("i32 {name}"))).collect();
     let computing = lowered.loading.groups() << plan.block_bits();
-    let threads = computing + if persistent { warp_specialize::PRODUCERS } else { 0 };
+    let threads = computing + if specialized { warp_specialize::PRODUCERS } else { 0 };
     let text = format!(
         "{globals}{}\ndefine ptx_kernel void @{}({}) #0{of_function} {{\nentry:\n{}{}}}\n\
          attributes #0 = {{ nounwind \"nvvm.reqntid\"=\"{},1,1\"{}{} }}\n\
@@ -330,11 +336,11 @@ fn module_text<'a>(plan: &'a Assignment<'a>, target: Target, listing: bool) -> R
         lowered.outside,
         kernel_name(program),
         params.join(", "),
-        if persistent { String::new() } else { cluster::thread_number(plan) },
+        if specialized { String::new() } else { cluster::thread_number(plan) },
         lowered.body,
         threads,
         cluster::attribute(plan),
-        if persistent { " \"nvvm.minctasm\"=\"1\"".to_owned() } else { register_attribute(plan) },
+        if specialized { " \"nvvm.minctasm\"=\"1\"".to_owned() } else { register_attribute(plan) },
     );
     let dynamic_shared = if dynamic { lowered.shared.dynamic() } else { 0 };
     Ok(Module { text, threads, dynamic_shared, tensor_maps: lowered.tensor_maps, persistent })

@@ -104,16 +104,19 @@ struct Resident<'a> {
 /// The loads of one loop that run ahead.
 pub(crate) struct Pipeline<'a> {
     copies: Vec<Copy<'a>>,
+    /// The products that they are for, in order. Where a producer warpgroup loads, the operands of each arrive by themselves, and
+    /// are overwritten when that product has read them.
+    pub(super) products: Vec<&'a Op>,
     /// The same as boxes that one thread starts to copy, where all are.
     pub(super) boxes: Vec<Boxes>,
     residents: Vec<Resident<'a>>,
     /// The product that runs into the next iteration, whose operands must stay until then.
-    overlapping: Option<&'a Op>,
+    pub(super) overlapping: Option<&'a Op>,
     /// Scalars of the body that addresses need, in order.
     pub(super) scalars: Vec<&'a Op>,
     /// Bytes of one stage.
     pub(super) stage: u64,
-    /// Elements of the largest product.
+    /// Elements of the products together.
     sums: u64,
     /// The number of stages that the program asks for.
     pub(super) wanted: Option<u32>,
@@ -167,11 +170,14 @@ impl<'a> Pipeline<'a> {
         }
         let overlapping = overlapping(plan, body, &copies);
         let residents = residents(plan, &slice, &copies);
+        let mut products: Vec<&Op> = copies.iter().map(|copy| copy.product).collect();
+        products.dedup_by(|a, b| std::ptr::eq(*a, *b));
         // All sums of a block, a register each.
-        let sums = copies.iter().map(|c| plan.program.ty(c.product.results[0]).numel()).max().unwrap_or(0);
+        let sums = products.iter().map(|product| plan.program.ty(product.results[0]).numel()).sum();
         let (scalars, wanted) = (slice.scalars(), plan.program.stages);
         let boxes = boxes(plan, op, &copies);
-        let pipeline = Pipeline { copies, boxes, residents, overlapping, scalars, stage, sums, wanted };
+        let pipeline =
+            Pipeline { copies, products, boxes, residents, overlapping, scalars, stage, sums, wanted };
         // A loop of boxes that does nothing but add products is worth a multiprocessor for itself.
         let alone = pipeline.overlapping.is_some() && !pipeline.boxes.is_empty();
         let budget = if alone { MAX_BUDGET } else { budget(plan.target, pipeline.sums) };
@@ -195,9 +201,32 @@ impl<'a> Pipeline<'a> {
         fitting.min(most).max(self.least_stages())
     }
 
-    /// The boxes of an iteration, each with its place in the stage that begins at a byte.
-    pub(super) fn placed<'b>(&'b self, lower: &mut Lower<'_>, stage: &Val) -> Vec<(&'b Boxes, Val)> {
-        let boxes = self.copies.iter().zip(&self.boxes);
+    /// The number of a product among those of the loop, if its operands run ahead.
+    pub(super) fn number(&self, product: &Op) -> Option<u64> {
+        self.products.iter().position(|other| std::ptr::eq(*other, product)).map(|at| at as u64)
+    }
+
+    /// Whether the stages of two loops are the same memory, divided likewise.
+    pub(super) fn shares_stages(&self, other: &Pipeline<'_>) -> bool {
+        let bytes = |pipeline: &Pipeline<'_>| {
+            let copies = pipeline.copies.iter().zip(&pipeline.boxes);
+            let all = copies.map(|(copy, boxes)| {
+                (pipeline.number(copy.product), copy.staged.base, copy.staged.size, boxes.all_bytes())
+            });
+            all.collect::<Vec<_>>()
+        };
+        self.stage == other.stage && bytes(self) == bytes(other)
+    }
+
+    /// The boxes of an iteration, or of one of its products, each with its place in the stage that begins at a byte.
+    pub(super) fn placed<'b>(
+        &'b self,
+        lower: &mut Lower<'_>,
+        stage: &Val,
+        product: Option<&Op>,
+    ) -> Vec<(&'b Boxes, Val)> {
+        let wanted = |copy: &Copy<'_>| product.is_none_or(|product| std::ptr::eq(copy.product, product));
+        let boxes = self.copies.iter().zip(&self.boxes).filter(|(copy, _)| wanted(copy));
         let place = |copy: &Copy<'_>, lower: &mut Lower<'_>| {
             lower.ir.def(format_args!("add i32 {stage}, {}", copy.staged.base))
         };
@@ -379,13 +408,13 @@ impl<'a> Slice<'a> {
 
 /// A loop that runs ahead, while it is lowered.
 pub(crate) struct Running<'a> {
-    pipeline: Pipeline<'a>,
-    stages: u64,
-    induction: Value,
+    pub(super) pipeline: Pipeline<'a>,
+    pub(super) stages: u64,
+    pub(super) induction: Value,
     /// Bounds, as 64-bit integers.
-    lo: Val,
-    hi: Val,
-    step: Val,
+    pub(super) lo: Val,
+    pub(super) hi: Val,
+    pub(super) step: Val,
     /// Where the stage of the present iteration begins, and the next one's.
     read: Val,
     next: Val,
@@ -394,7 +423,7 @@ pub(crate) struct Running<'a> {
     parity: Val,
     next_parity: Val,
     /// The stage of the first iteration, and the parity of its phase.
-    first: [Val; 2],
+    pub(super) first: [Val; 2],
 }
 
 impl Running<'_> {
@@ -439,6 +468,7 @@ impl<'a> Lower<'a> {
         };
         if self.roles.is_some() {
             self.await_turn();
+            self.residents_of_instance(&running)?;
             return Ok(Some(running));
         }
         if running.has_boxes() {
@@ -465,13 +495,39 @@ impl<'a> Lower<'a> {
         Ok(Some(running))
     }
 
-    /// Writes the operands that stay, after the stages.
-    fn write_residents(&mut self, running: &Running<'a>) -> Result<()> {
+    /// Has the operands that stay in shared memory, behind the stages: another loop of the instance may have written the same there.
+    fn residents_of_instance(&mut self, running: &Running<'a>) -> Result<()> {
+        let residents = running.pipeline.residents.iter();
+        let all: Vec<(Value, Staged)> = residents
+            .map(|resident| (resident.product.args[resident.side.index()], resident.staged))
+            .collect();
+        let Some(roles) = self.roles.as_mut().filter(|_| !all.is_empty()) else { return Ok(()) };
+        if roles.residents == all {
+            self.place_residents(running);
+            return Ok(());
+        }
+        roles.residents = all;
+        self.barrier(BarrierReason::Reused);
+        self.write_residents(running)?;
+        self.barrier(BarrierReason::Filled);
+        Ok(())
+    }
+
+    /// The byte behind the stages, and products that read there.
+    fn place_residents(&mut self, running: &Running<'a>) -> Val {
         let start: Val = (running.stages * running.pipeline.stage).to_string().into();
         for resident in &running.pipeline.residents {
-            self.write_resident(resident.product, resident.side, &resident.staged, &start)?;
             let key = (std::ptr::from_ref(resident.product), resident.side.index());
             self.placed.insert(key, Placed { staged: resident.staged, stage: start.clone() });
+        }
+        start
+    }
+
+    /// Writes the operands that stay, after the stages.
+    fn write_residents(&mut self, running: &Running<'a>) -> Result<()> {
+        let start = self.place_residents(running);
+        for resident in &running.pipeline.residents {
+            self.write_resident(resident.product, resident.side, &resident.staged, &start)?;
         }
         if !running.pipeline.residents.is_empty() {
             self.fence_async_proxy();
@@ -482,7 +538,9 @@ impl<'a> Lower<'a> {
     /// Waits for the operands of an iteration, and starts to load those of a later one.
     pub(crate) fn advance_pipeline(&mut self, running: &Running<'a>, index: &Val) -> Result<()> {
         let (stage, stages) = (running.pipeline.stage, running.stages);
-        if running.has_boxes() {
+        if self.roles.is_some() {
+            // Each product waits for its operands.
+        } else if running.has_boxes() {
             let barrier = self.stage_barrier(&running.pipeline, running.barriers, &running.read);
             self.wait_for_phase(&barrier, &running.parity);
         } else {
@@ -504,11 +562,33 @@ impl<'a> Lower<'a> {
         if running.has_boxes() {
             self.next_parity(&wraps, &running.parity, &running.next_parity);
         }
-        for copy in &running.pipeline.copies {
-            let key = (std::ptr::from_ref(copy.product), copy.side.index());
-            self.placed.insert(key, Placed { staged: copy.staged, stage: read.clone() });
+        for product in &running.pipeline.products {
+            self.place_operands(&running.pipeline, product, read);
         }
         Ok(())
+    }
+
+    /// The operands of a product that are loaded ahead are in the stage that begins at a byte.
+    pub(super) fn place_operands(&mut self, pipeline: &Pipeline<'a>, product: &Op, stage: &Val) {
+        for copy in pipeline.copies.iter().filter(|copy| std::ptr::eq(copy.product, product)) {
+            let key = (std::ptr::from_ref(product), copy.side.index());
+            self.placed.insert(key, Placed { staged: copy.staged, stage: stage.clone() });
+        }
+    }
+
+    /// Waits for the operands of a product, where a producer warpgroup loads them.
+    pub(crate) fn await_operands(&mut self, running: &Running<'a>, op: &Op) {
+        if let Some(number) = running.pipeline.number(op).filter(|_| self.roles.is_some()) {
+            self.wait_for_stage((&running.pipeline, number), &running.read, &running.parity);
+        }
+    }
+
+    /// Tells it that they have been read, if they have.
+    pub(crate) fn release_operands(&mut self, running: &Running<'a>, op: &Op) {
+        let number = running.pipeline.number(op).filter(|_| running.pipeline.overlapping.is_none());
+        if let Some(number) = number {
+            self.release_stage((&running.pipeline, number), &running.read, None);
+        }
     }
 
     /// Starts the loads of a later iteration where the matrix unit is busy with the present one, and waits for the
@@ -526,8 +606,6 @@ impl<'a> Lower<'a> {
         if self.roles.is_some() && overlaps {
             let second = self.ir.def(format_args!("icmp sgt i64 {index}, {}", running.lo));
             self.release_before(running, &second);
-        } else if self.roles.is_some() {
-            self.release_stage(&running.pipeline, &running.read, None);
         }
         Ok(())
     }
@@ -539,7 +617,7 @@ impl<'a> Lower<'a> {
         let back = (running.stages - 1) * stage;
         let turn = self.ir.def(format_args!("select i1 {first}, i32 {back}, i32 -{stage}"));
         let before = self.ir.def(format_args!("add i32 {read}, {turn}"));
-        self.release_stage(&running.pipeline, &before, Some(condition));
+        self.release_stage((&running.pipeline, 0), &before, Some(condition));
     }
 
     /// Names the stage behind another of so many bytes and stages; whether it is the first one.
@@ -608,6 +686,9 @@ impl<'a> Lower<'a> {
                 self.release_before(running, &any);
             }
         }
+        if let Some(roles) = &mut self.roles {
+            (roles.stage, roles.parity) = (running.read.clone(), running.parity.clone());
+        }
         // Each thread has waited until the copies had read what they copy.
         if self.roles.is_none() {
             let copies = running.pipeline.copies.iter();
@@ -629,7 +710,7 @@ impl<'a> Lower<'a> {
         running.pipeline.scalars.iter().try_for_each(|op| self.op(op))?;
         if running.has_boxes() {
             let barrier = self.stage_barrier(&running.pipeline, running.barriers, stage);
-            let loads = running.pipeline.placed(self, stage);
+            let loads = running.pipeline.placed(self, stage, None);
             self.copy_boxes_if(&loads, &barrier, &runs)?;
             self.copies.pop();
             return Ok(());

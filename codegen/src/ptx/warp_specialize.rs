@@ -5,6 +5,10 @@
 //! one thread of four further warps, the producer, runs ahead of those that compute, into the next instance: that one's operands are
 //! copied while the results of this one are stored.
 //!
+//! The operands of each of an iteration's products arrive by themselves, and are overwritten as soon as that product has read them.
+//! Several loops have their stages in the same memory. Where the number of iterations follows from the instance's, as below the diagonal
+//! of attention, each block computes one instance, so that they are spread evenly.
+//!
 //! ```text
 //! kernel @matmul(%x: ptr<bf16> align(16), %y: ptr<bf16> align(16), %z: ptr<bf16> align(16)) warps(8) {
 //!   %none = const 0 : i32
@@ -138,8 +142,10 @@ pub(super) use roles::Roles;
 
 /// Threads of the warpgroup that starts copies; one of them does.
 pub(super) const PRODUCERS: u32 = 128;
-/// With fewer stages the copies are hardly ahead.
+/// With fewer stages the copies are hardly ahead; where several products of an iteration free their operands one after another, two
+/// are enough.
 const MIN_STAGES: u64 = 3;
+const MIN_STAGES_OF_SEVERAL: u64 = 2;
 /// So many registers a thread that computes may hold at a time, with vectors that are loaded before the loop.
 const MAX_HELD: u64 = 200;
 /// So many registers the threads of eight warps may need for tiles beside a producer: of the 240 that they get, without those of
@@ -147,17 +153,18 @@ const MAX_HELD: u64 = 200;
 const MAX_COMPUTING: u64 = 224;
 /// Groups of four warps that compute: two that take turns, or one.
 const GROUPS: [u32; 2] = [2, 1];
-/// The parameter that says how many instances there are, behind all others.
-pub(super) const INSTANCES: &str = "%instances";
+/// Registers of a multiprocessor, and those of a thread that tiles do not take.
+const REGISTERS: u64 = 65536;
+const OTHER_REGISTERS: u64 = 16;
+/// The parameters that say how many instances there are along each axis, behind all others.
+pub(super) const INSTANCES: [&str; 3] = ["%instances", "%instances_y", "%instances_z"];
 
 /// Why the threads of a program that compute start the copies of its loop themselves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Declined {
-    Axes,
     Effects,
     Loops,
     Written,
-    Residents,
     Scalars,
     Uneven,
     Condition,
@@ -170,11 +177,9 @@ pub(super) enum Declined {
 impl fmt::Display for Declined {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Declined::Axes => "instances are numbered along several axes",
             Declined::Effects => "instances meet in memory, or print",
-            Declined::Loops => "another loop loads ahead as well",
+            Declined::Loops => "another loop loads other operands ahead",
             Declined::Written => "memory is written before the loop",
-            Declined::Residents => "operands stay in shared memory",
             Declined::Scalars => "what is loaded follows from memory",
             Declined::Uneven => "some instances take longer than others, and are spread evenly as they come",
             Declined::Condition => "a condition follows from memory",
@@ -183,23 +188,31 @@ impl fmt::Display for Declined {
                 "the threads that compute need more registers than are left beside a producer"
             }
             Declined::Shared => "a multiprocessor has room for several instances",
-            Declined::Room => "fewer than three stages fit beside scratch memory",
+            Declined::Room => "too few stages fit beside scratch memory",
         })
     }
 }
 
-/// A program whose loop's copies a producer warpgroup starts.
+/// A program whose loops' copies a producer warpgroup starts.
 pub(super) struct Specialized<'a> {
-    op: &'a Op,
-    pipeline: Pipeline<'a>,
-    /// Scalars before the loop that the producer needs, in order.
+    /// One after another, with stages in the same memory.
+    loops: Vec<(&'a Op, Pipeline<'a>)>,
+    /// Scalars before the loops that the producer needs, in order.
     scalars: Vec<&'a Op>,
-    /// Operations behind the loop that come before it, in order: loads of vectors, and what they need.
+    /// Operations behind the last loop that come before it, in order: loads of vectors, and what they need.
     ahead: Vec<&'a Op>,
     /// How many groups of threads may compute an instance each, the best number first.
     pub(super) groups: &'static [u32],
-    /// The most stages of an instance.
+    /// Bytes of a stage, and of the operands that stay behind the stages.
+    stage: u64,
+    resident: u64,
+    /// Products of an iteration.
+    products: u64,
+    /// The fewest stages, and the most of an instance.
+    least: u64,
     most: u64,
+    /// Whether a block computes one instance after another.
+    pub(super) persistent: bool,
 }
 
 /// How a block of a specialised program is divided.
@@ -215,17 +228,18 @@ impl<'a> Specialized<'a> {
     pub(super) fn of(plan: &Assignment<'a>) -> Option<std::result::Result<Specialized<'a>, Declined>> {
         let mut loops = Vec::new();
         plan.program.walk(&mut |op| loops.extend(Pipeline::of(plan, op).map(|pipeline| (op, pipeline))));
-        let alone = loops.len() == 1;
-        let (op, pipeline) = loops.into_iter().find(|(_, pipeline)| !pipeline.boxes.is_empty())?;
-        Some(if alone { Specialized::of_loop(plan, op, pipeline) } else { Err(Declined::Loops) })
+        let (_, first) = loops.iter().find(|(_, pipeline)| !pipeline.boxes.is_empty())?;
+        let alike = loops.iter().all(|(_, pipeline)| pipeline.shares_stages(first));
+        Some(if alike { Specialized::of_loops(plan, loops) } else { Err(Declined::Loops) })
     }
 
-    fn of_loop(
+    fn of_loops(
         plan: &Assignment<'a>,
-        op: &'a Op,
-        pipeline: Pipeline<'a>,
+        loops: Vec<(&'a Op, Pipeline<'a>)>,
     ) -> std::result::Result<Specialized<'a>, Declined> {
         let program = plan.program;
+        let Some((op, pipeline)) = loops.last() else { return Err(Declined::Loops) };
+        let (op, several) = (*op, pipeline.products.len() > 1);
         if !matches!(plan.block_bits(), 7 | 8) || plan.cluster > 0 {
             return Err(Declined::Warps);
         }
@@ -238,45 +252,56 @@ impl<'a> Specialized<'a> {
         if before.iter().any(|op| writes(op)) {
             return Err(Declined::Written);
         }
-        if pipeline.resident() > 0 {
-            return Err(Declined::Residents);
-        }
-        let scalars = scalars(plan, op, &pipeline, &before).ok_or(Declined::Scalars)?;
-        if op.args[..3].iter().any(|&bound| varies(plan, bound)) {
+        let scalars = scalars(plan, &loops, &before).ok_or(Declined::Scalars)?;
+        // Blocks of an instance each are spread evenly as they come; there the producer saves the threads that compute waiting for each
+        // other, as one product that runs into the next iteration hardly needs.
+        let persistent = !loops.iter().any(|(op, _)| op.args[..3].iter().any(|&bound| varies(plan, bound)));
+        if !persistent && !several {
             return Err(Declined::Uneven);
         }
-        let groups = groups(plan, &pipeline)?;
+        let groups = groups(plan, &loops, pipeline)?;
         let most = pipeline.wanted.map_or(MAX_STAGES, u64::from);
-        if most < MIN_STAGES {
+        let least = if several { MIN_STAGES_OF_SEVERAL } else { MIN_STAGES };
+        if most < least {
             return Err(Declined::Room);
         }
-        let ahead = loaded_ahead(plan, op);
-        Ok(Specialized { op, pipeline, scalars, ahead, groups, most })
+        let ahead = if loops.len() == 1 { loaded_ahead(plan, op) } else { Vec::new() };
+        let (stage, products) = (pipeline.stage, pipeline.products.len() as u64);
+        let resident = loops.iter().map(|(_, pipeline)| pipeline.resident()).max().unwrap_or(0);
+        Ok(Specialized { loops, scalars, ahead, groups, stage, resident, products, least, most, persistent })
     }
 
     /// The division among so many groups beside so much other shared memory, if that leaves enough stages.
     pub(super) fn division(&self, target: Target, groups: u32, other: u64) -> Option<Division> {
-        let fitting = target.max_shared().saturating_sub(other) / self.pipeline.stage;
+        let fitting = target.max_shared().saturating_sub(other + self.resident) / self.stage;
         let stages = fitting.min(self.most * u64::from(groups));
-        (stages >= MIN_STAGES).then_some(Division { stages, groups })
+        (stages >= self.least).then_some(Division { stages, groups })
     }
 
-    /// Bytes of so many stages.
+    /// Bytes of so many stages, and of the operands behind them.
     pub(super) fn room(&self, stages: u64) -> u64 {
-        stages * self.pipeline.stage
+        stages * self.stage + self.resident
     }
 }
 
 /// How many groups of threads may compute an instance each.
 ///
-/// Two of four warps take the place of two blocks, where a multiprocessor has no room for a third one.
-fn groups(plan: &Assignment, pipeline: &Pipeline) -> std::result::Result<&'static [u32], Declined> {
-    let room = plan.target.max_shared() / (pipeline.stages(plan.target) * pipeline.stage);
+/// Two of four warps take the place of two blocks, where a multiprocessor has no room for a third one. They take turns for a loop that only
+/// adds to sums; loops of several products, and several loops, have other threads to compute beside.
+fn groups(
+    plan: &Assignment,
+    loops: &[(&Op, Pipeline)],
+    pipeline: &Pipeline,
+) -> std::result::Result<&'static [u32], Declined> {
+    let shared = pipeline.stages(plan.target) * pipeline.stage + pipeline.resident();
+    let registers = (pressure::registers(plan) + OTHER_REGISTERS) << plan.block_bits();
+    let room = (plan.target.max_shared() / shared).min(REGISTERS / registers);
     let fits = pressure::registers(plan) <= MAX_COMPUTING;
+    let in_turn = fits && loops.len() == 1 && pipeline.overlapping.is_some();
     match (plan.block_bits(), room) {
-        (7, 2) if fits => Ok(&GROUPS[..1]),
+        (7, 2) if in_turn => Ok(&GROUPS[..1]),
         (_, 2..) => Err(Declined::Shared),
-        (7, _) if fits => Ok(&GROUPS),
+        (7, _) if in_turn => Ok(&GROUPS),
         (7, _) => Ok(&GROUPS[1..]),
         _ if fits => Ok(&GROUPS[1..]),
         _ => Err(Declined::Registers),
@@ -288,7 +313,6 @@ fn declined(plan: &Assignment, op: &Op) -> Option<Declined> {
     use OpKind::*;
     let varies = |value: Value| plan.loaded[value.index()];
     match op.kind {
-        ProgramId(axis) | NumPrograms(axis) if axis > 0 => Some(Declined::Axes),
         Atomic { .. } | AtomicCas { .. } | Print { .. } | Assert { .. } => Some(Declined::Effects),
         If if varies(op.args[0]) => Some(Declined::Condition),
         While => Some(Declined::Condition),
@@ -313,19 +337,21 @@ fn writes(op: &Op) -> bool {
     op.kind.writes() || op.regions.iter().any(|region| region.ops.iter().any(writes))
 }
 
-/// The operations before a loop that its bounds and the coordinates of its boxes follow from, if nothing but the instance's number and
-/// the program's arguments do.
+/// The operations before loops that their bounds and the coordinates of their boxes follow from, if nothing but the instance's number
+/// and the program's arguments do.
 fn scalars<'a>(
     plan: &Assignment<'a>,
-    op: &'a Op,
-    pipeline: &Pipeline<'a>,
+    loops: &[(&'a Op, Pipeline<'a>)],
     before: &[&'a Op],
 ) -> Option<Vec<&'a Op>> {
-    let within: FxHashSet<Value> =
-        pipeline.scalars.iter().flat_map(|op| op.results.iter().copied()).collect();
-    let of_body = pipeline.scalars.iter().flat_map(|op| op.args.iter().copied());
-    let of_boxes = pipeline.boxes.iter().flat_map(|boxes| boxes.scalars());
-    let mut open: Vec<Value> = op.args[..3].iter().copied().chain(of_body).chain(of_boxes).collect();
+    let mut within: FxHashSet<Value> = FxHashSet::default();
+    let mut open: Vec<Value> = Vec::new();
+    for (op, pipeline) in loops {
+        within.extend(pipeline.scalars.iter().flat_map(|op| op.results.iter().copied()));
+        open.extend(&op.args[..3]);
+        open.extend(pipeline.scalars.iter().flat_map(|op| op.args.iter().copied()));
+        open.extend(pipeline.boxes.iter().flat_map(|boxes| boxes.scalars()));
+    }
     let mut needed: FxHashSet<Value> = FxHashSet::default();
     while let Some(value) = open.pop() {
         // The induction variable and arguments of the program are there.
@@ -421,7 +447,10 @@ pub(super) fn notes(seen: &Seen<'_>, op: &Op) -> Vec<String> {
                 "a producer warpgroup starts the copies for {groups} groups that take turns, an instance each"
             )
         }
-        Ok(_) => "a producer warpgroup starts the copies, and those of the block's next instance".to_owned(),
+        Ok(of) if of.persistent => {
+            "a producer warpgroup starts the copies, and those of the block's next instance".to_owned()
+        }
+        Ok(_) => "a producer warpgroup starts the copies".to_owned(),
     };
     if of_loop { vec![note] } else { Vec::new() }
 }

@@ -279,9 +279,9 @@ pub(crate) fn run(
     let (threads, cluster) = (*threads, *cluster);
     let maps: Vec<boxes::Map> = tensor_maps.iter().map(|map| boxes::Map::new(map, args)).collect();
     let maps = maps.iter().map(|map| std::ptr::from_ref(map) as u64);
-    let instances = persistent.then_some(u64::from(grid[0]));
-    let args: Vec<u64> = args.iter().copied().chain(maps).chain(instances).collect();
-    let grid = if *persistent { [grid[0].min(PERSISTENT_BLOCKS), grid[1], grid[2]] } else { grid };
+    let extents = grid.into_iter().filter(|_| *persistent).map(u64::from);
+    let args: Vec<u64> = args.iter().copied().chain(maps).chain(extents).collect();
+    let grid = if *persistent { [grid.iter().product::<u32>().min(PERSISTENT_BLOCKS), 1, 1] } else { grid };
     static START: Once = Once::new();
     START.call_once(|| LlvmTarget::initialize_x86(&InitializationConfig::default()));
     let contexts: Vec<Context> = (0..cluster).map(|_| Context::create()).collect();
@@ -655,11 +655,14 @@ fn wrapper(program: &Program, ir: &str) -> String {
             writeln!(body, "  %b{j} = getelementptr i64, ptr %args, i64 {at}\n  %m{j} = load ptr, ptr %b{j}");
         params.push(format!("ptr byval([128 x i8]) align 64 %m{j}"));
     }
-    if head.contains("%instances") {
-        let at = program.params.len() + maps;
-        let _ =
-            writeln!(body, "  %n = getelementptr i64, ptr %args, i64 {at}\n  %instances = load i32, ptr %n");
-        params.push("i32 %instances".to_owned());
+    let extents = head.split("i32 ").filter(|part| part.starts_with("%instances"));
+    for (at, name) in (program.params.len() + maps..).zip(extents) {
+        let name = name.split([',', ')']).next().unwrap_or_default();
+        let _ = writeln!(
+            body,
+            "  {name}_at = getelementptr i64, ptr %args, i64 {at}\n  {name} = load i32, ptr {name}_at"
+        );
+        params.push(format!("i32 {name}"));
     }
     format!(
         "declare void @llvm.trap()\ndefine void @emulated_entry(ptr %args) {{\n{body}  call void @{name}({})\n  ret void\n}}\n",

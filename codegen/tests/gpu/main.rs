@@ -10,6 +10,7 @@
 
 mod assembler;
 mod atomics;
+mod attention;
 mod combiners;
 mod debugging;
 mod emulate;
@@ -49,6 +50,7 @@ fn cases(seeds: std::ops::Range<u64>) -> Vec<Case> {
     all.extend(picks::cases());
     all.extend(products::cases());
     all.extend(persistent::cases());
+    all.extend(attention::cases());
     all.extend(assembler::cases());
     all.extend(atomics::cases());
     all.extend(debugging::cases());

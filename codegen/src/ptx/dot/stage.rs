@@ -53,7 +53,7 @@ pub(super) struct Source {
 }
 
 /// How an operand lies in shared memory: where it begins, and how far apart neighbours along each axis are, in bytes.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Staged {
     pub(crate) base: u64,
     pub(super) batch: u64,
@@ -67,7 +67,7 @@ pub(crate) struct Staged {
 
 /// A form of operands that products of warpgroups read: runs are cut into panels, which lie one after the other and hold
 /// a piece of each run. Within 8 pieces, parts of 16 bytes change places, so that a column of parts lies in all banks.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Panels {
     /// Bytes of a piece: 32, 64 or 128.
     pub(super) width: u64,

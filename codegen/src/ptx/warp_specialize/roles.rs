@@ -1,11 +1,12 @@
 //! The code of both roles: the thread that starts copies, and those that compute.
 
-use tilefuse_block::Op;
+use tilefuse_block::{Op, Value};
 
 use super::ping_pong::Turns;
 use super::{Division, INSTANCES, PRODUCERS, Specialized};
 use crate::error::Result;
 use crate::layout::Layout;
+use crate::ptx::dot::Staged;
 use crate::ptx::ir::Val;
 use crate::ptx::lower::Lower;
 use crate::ptx::pressure;
@@ -26,10 +27,15 @@ pub(crate) struct Roles {
     empty: u64,
     /// Of several groups of threads that compute: what they take turns by.
     pub(super) turns: Option<Turns>,
-    /// The number of the instance.
-    pub(in crate::ptx) instance: Val,
+    /// The number of the instance, where a block computes one after another.
+    pub(in crate::ptx) instance: Option<Val>,
     /// How many instances of the block come before it.
     pub(super) before: Val,
+    /// Operands that the instance has written behind the stages.
+    pub(in crate::ptx) residents: Vec<(Value, Staged)>,
+    /// The stage that comes next, and the parity of its phase, where one group computes.
+    pub(in crate::ptx) stage: Val,
+    pub(in crate::ptx) parity: Val,
 }
 
 /// The instances of a block that some of its threads take.
@@ -49,7 +55,8 @@ impl<'a> Lower<'a> {
     ) -> Result<()> {
         let of_group = 1u32 << self.plan.block_bits();
         let threads = groups * of_group;
-        let [full, empty] = [(); 2].map(|()| self.shared.for_barriers(stages));
+        let count = stages * specialized.products;
+        let [full, empty] = [(); 2].map(|()| self.shared.for_barriers(count));
         let turns = (groups > 1).then(|| self.shared.for_barriers(groups.into()));
         self.shared.enter_stages();
         self.shared.enter_loop();
@@ -58,14 +65,14 @@ impl<'a> Lower<'a> {
         let first = self.ir.def(format_args!("icmp eq i32 {thread}, 0"));
         let turn = turns.map(|turns| (turns, groups.into(), of_group));
         let barriers: Vec<_> =
-            [(full, stages, 1), (empty, stages, of_group / 32)].into_iter().chain(turn).collect();
+            [(full, count, 1), (empty, count, of_group / 32)].into_iter().chain(turn).collect();
         self.init_mbarriers(&first, &barriers);
         self.fence_async_proxy();
         self.block_barrier();
         // Both roles read memory of the work before: the producer from its first copy on.
         self.wait_before(None);
-        let blocks = self.ir.intrinsic("llvm.nvvm.read.ptx.sreg.nctaid.x", "i32", &[]);
-        let block = self.ir.intrinsic("llvm.nvvm.read.ptx.sreg.ctaid.x", "i32", &[]);
+        let of_block = specialized.persistent.then(|| self.instances_of_block());
+        let of_block = of_block.as_ref();
         let produces = self.ir.def(format_args!("icmp uge i32 {thread}, {threads}"));
         self.ir.raw(format_args!("br i1 {produces}, label %producer, label %consumer"));
 
@@ -77,11 +84,21 @@ impl<'a> Lower<'a> {
         self.ir.raw("ret void");
         self.ir.begin("copies");
         let zero: Val = "0".into();
-        let roles = Roles { stages, full, empty, turns: None, instance: zero.clone(), before: zero.clone() };
+        let roles = Roles {
+            stages,
+            full,
+            empty,
+            turns: None,
+            instance: None,
+            before: zero.clone(),
+            residents: Vec::new(),
+            stage: zero.clone(),
+            parity: zero.clone(),
+        };
         self.roles = Some(roles);
         let all = Share { first: zero.clone(), step: 1 };
         self.isolated(|lower| {
-            lower.over_instances("copied", (&block, &blocks), &all, |lower| lower.produce(specialized))
+            lower.over_instances("copied", of_block, &all, |lower| lower.produce(specialized))
         })?;
 
         self.ir.begin("consumer");
@@ -91,8 +108,9 @@ impl<'a> Lower<'a> {
         let after = self.ir.mark();
         if let Some(roles) = &mut self.roles {
             roles.turns = turns;
+            (roles.stage, roles.parity) = ("0".into(), "0".into());
         }
-        self.over_instances("computed", (&block, &blocks), &Share { first, step: groups }, |lower| {
+        self.over_instances("computed", of_block, &Share { first, step: groups }, |lower| {
             lower.declare_thread_of_group(threads);
             lower.ir.enter();
             lower.compute_instance(specialized)
@@ -111,11 +129,34 @@ impl<'a> Lower<'a> {
         self.ir.raw(format_args!("%tid = and i32 {thread}, {}", of_group - 1));
     }
 
+    /// The number of the block's first instance, the distance to its next one, and how many there are.
+    fn instances_of_block(&mut self) -> [Val; 3] {
+        let block = self.ir.intrinsic("llvm.nvvm.read.ptx.sreg.ctaid.x", "i32", &[]);
+        let blocks = self.ir.intrinsic("llvm.nvvm.read.ptx.sreg.nctaid.x", "i32", &[]);
+        let [x, y, z] = INSTANCES;
+        let area = self.ir.def(format_args!("mul i32 {x}, {y}"));
+        let all = self.ir.def(format_args!("mul i32 {area}, {z}"));
+        [block, blocks, all]
+    }
+
+    /// Along an axis, the number of an instance, given as its number among all, of which those along the first axis follow each other.
+    pub(in crate::ptx) fn instance_along(&mut self, axis: u8, number: &Val) -> Val {
+        let [x, y, _] = INSTANCES;
+        match axis {
+            0 => self.ir.def(format_args!("urem i32 {number}, {x}")),
+            _ => {
+                let rest = self.ir.def(format_args!("udiv i32 {number}, {x}"));
+                let how = if axis == 1 { "urem" } else { "udiv" };
+                self.ir.def(format_args!("{how} i32 {rest}, {y}"))
+            }
+        }
+    }
+
     /// Computes an instance.
     fn compute_instance(&mut self, specialized: &Specialized<'a>) -> Result<()> {
         let is_ahead = |op: &Op| specialized.ahead.iter().any(|other| std::ptr::eq(*other, op));
         for op in &self.plan.program.body.ops {
-            if std::ptr::eq(op, specialized.op) {
+            if specialized.loops.last().is_some_and(|(last, _)| std::ptr::eq(*last, op)) {
                 specialized.ahead.iter().try_for_each(|op| self.op(op))?;
             }
             if !is_ahead(op) {
@@ -136,27 +177,33 @@ impl<'a> Lower<'a> {
         self.ir.raw(format_args!("call void @llvm.nvvm.setmaxnreg.{how}.sync.aligned.u32(i32 {count})"));
     }
 
-    /// Code for each instance of a share of those of the block, one after another; then the thread ends.
+    /// Code for each instance of a share of those of the block, one after another, or for the only one; then the thread ends.
     fn over_instances(
         &mut self,
         label: &str,
-        (block, blocks): (&Val, &Val),
+        of_block: Option<&[Val; 3]>,
         Share { first, step }: &Share,
         body: impl FnOnce(&mut Self) -> Result<()>,
     ) -> Result<()> {
+        let Some([block, blocks, all]) = of_block else {
+            body(self)?;
+            self.ir.raw("ret void");
+            return Ok(());
+        };
         let skipped = self.ir.def(format_args!("mul i32 {first}, {blocks}"));
         let start = self.ir.def(format_args!("add i32 {block}, {skipped}"));
         let stride = self.ir.def(format_args!("mul i32 {blocks}, {step}"));
         let entry = self.ir.block().to_owned();
-        let [instance, before] = [(); 2].map(|()| self.ir.fresh());
+        let [instance, before, stage, parity] = [(); 4].map(|()| self.ir.fresh());
         self.ir.raw(format_args!("br label %all_{label}"));
         self.ir.begin(&format!("all_{label}"));
         let marker = self.ir.mark();
-        let more = self.ir.def(format_args!("icmp ult i32 {instance}, {INSTANCES}"));
+        let more = self.ir.def(format_args!("icmp ult i32 {instance}, {all}"));
         self.ir.raw(format_args!("br i1 {more}, label %one_{label}, label %end_{label}"));
         self.ir.begin(&format!("one_{label}"));
         if let Some(roles) = &mut self.roles {
-            (roles.instance, roles.before) = (instance.clone(), before.clone());
+            (roles.instance, roles.before) = (Some(instance.clone()), before.clone());
+            (roles.stage, roles.parity) = (stage.clone(), parity.clone());
         }
         body(self)?;
         let next = self.ir.def(format_args!("add i32 {instance}, {stride}"));
@@ -166,44 +213,59 @@ impl<'a> Lower<'a> {
         let phi = |name: &Val, from: &Val, next: &Val| {
             format!("{name} = phi i32 [ {from}, %{entry} ], [ {next}, %{last} ]")
         };
-        let phis = [phi(&instance, &start, &next), phi(&before, first, &next_before)];
+        let roles = self.roles.as_ref().map(|roles| (roles.stage.clone(), roles.parity.clone()));
+        let (next_stage, next_parity) = roles.unwrap_or_default();
+        let zero: Val = "0".into();
+        let phis = [
+            phi(&instance, &start, &next),
+            phi(&before, first, &next_before),
+            phi(&stage, &zero, &next_stage),
+            phi(&parity, &zero, &next_parity),
+        ];
         self.ir.insert(marker, &phis);
         self.ir.begin(&format!("end_{label}"));
         self.ir.raw("ret void");
         Ok(())
     }
 
-    /// Starts the copies of an instance's loop, each iteration's where its stage is free.
+    /// Starts the copies of an instance's loops.
     fn produce(&mut self, specialized: &Specialized<'a>) -> Result<()> {
-        let Specialized { op, pipeline, scalars, .. } = specialized;
-        scalars.iter().try_for_each(|op| self.op(op))?;
+        specialized.scalars.iter().try_for_each(|op| self.op(op))?;
+        specialized.loops.iter().try_for_each(|(op, pipeline)| self.produce_loop(op, pipeline))
+    }
+
+    /// Starts the copies of a loop, those of each iteration's products where their stage is free.
+    fn produce_loop(&mut self, op: &'a Op, pipeline: &Pipeline<'a>) -> Result<()> {
         let [lo, hi, step] = [self.scalar(op.args[0])?, self.scalar(op.args[1])?, self.scalar(op.args[2])?];
         let [lo, hi, step] = [lo, hi, step].map(|v| self.ir.def(format_args!("sext i32 {v} to i64")));
         let [index, stage, parity, next_stage, next_parity] = [(); 5].map(|()| self.ir.fresh());
         let Some(&Roles { stages, full, empty, .. }) = self.roles.as_ref() else { return Ok(()) };
         let [first_stage, first_parity] = self.first_stage(pipeline, [&lo, &hi, &step]);
+        let n = self.ir.label();
         let before = self.ir.block().to_owned();
-        self.ir.raw("br label %head_of_copies");
-        self.ir.begin("head_of_copies");
+        self.ir.raw(format_args!("br label %head_of_copies{n}"));
+        self.ir.begin(&format!("head_of_copies{n}"));
         let marker = self.ir.mark();
         let runs = self.ir.def(format_args!("icmp slt i64 {index}, {hi}"));
-        self.ir.raw(format_args!("br i1 {runs}, label %copy, label %all_started"));
-        self.ir.begin("copy");
+        self.ir.raw(format_args!("br i1 {runs}, label %copy{n}, label %all_started{n}"));
+        self.ir.begin(&format!("copy{n}"));
         let narrow = self.ir.def(format_args!("trunc i64 {index} to i32"));
         self.hold(op.regions[0].args[0], Layout::scalar(self.plan.warps), vec![narrow]);
         pipeline.scalars.iter().try_for_each(|op| self.op(op))?;
-        let barrier = self.stage_barrier(pipeline, empty, &stage);
         // The first round finds every stage free: what has not begun counts as the end of the phase before.
         let ended = self.ir.def(format_args!("xor i32 {parity}, 1"));
-        self.wait_for_phase(&barrier, &ended);
-        let barrier = self.stage_barrier(pipeline, full, &stage);
-        let loads = pipeline.placed(self, &stage);
-        self.copy_boxes(&loads, &barrier)?;
+        for (number, product) in (0..).zip(&pipeline.products) {
+            let barrier = self.stage_barrier(pipeline, empty + 8 * stages * number, &stage);
+            self.wait_for_phase(&barrier, &ended);
+            let barrier = self.stage_barrier(pipeline, full + 8 * stages * number, &stage);
+            let loads = pipeline.placed(self, &stage, Some(product));
+            self.copy_boxes(&loads, &barrier)?;
+        }
         let wraps = self.next_stage((pipeline.stage, stages), &stage, &next_stage);
         self.next_parity(&wraps, &parity, &next_parity);
         let next = self.ir.def(format_args!("add nsw i64 {index}, {step}"));
         let last = self.ir.block().to_owned();
-        self.ir.raw("br label %head_of_copies, !llvm.loop !0");
+        self.ir.raw(format_args!("br label %head_of_copies{n}, !llvm.loop !0"));
         let phi = |name: &Val, ty: &str, from: &Val, next: &Val| {
             format!("{name} = phi {ty} [ {from}, %{before} ], [ {next}, %{last} ]")
         };
@@ -212,20 +274,29 @@ impl<'a> Lower<'a> {
             phi(&stage, "i32", &first_stage, &next_stage),
             phi(&parity, "i32", &first_parity, &next_parity),
         ];
+        if let Some(roles) = &mut self.roles {
+            (roles.stage, roles.parity) = (stage, parity);
+        }
         self.ir.insert(marker, &phis);
-        self.ir.begin("all_started");
+        self.ir.begin(&format!("all_started{n}"));
         Ok(())
     }
 
-    /// The stage that the instance's loop begins with, of bounds that are the same in all instances, and the parity of its phase.
+    /// The stage that a loop begins with, and the parity of its phase: the one behind that of the loop before.
     ///
-    /// The block's loops before have filled all stages some times and have then come to this one.
+    /// Of several groups that compute, none sees the loops of the others, which have bounds that are the same in all instances: the
+    /// block's loops before have filled all stages some times and have then come to this one.
     pub(in crate::ptx) fn first_stage(
         &mut self,
         pipeline: &Pipeline<'_>,
         [lo, hi, step]: [&Val; 3],
     ) -> [Val; 2] {
-        let Some(Roles { stages, before, .. }) = &self.roles else { return [(); 2].map(|()| "0".into()) };
+        let Some(Roles { stages, before, turns, stage, parity, .. }) = &self.roles else {
+            return [(); 2].map(|()| "0".into());
+        };
+        if turns.is_none() {
+            return [stage.clone(), parity.clone()];
+        }
         let (stages, before) = (*stages, before.clone());
         // Twice as many, after which parities are the same again.
         let around = 2 * stages;
@@ -246,20 +317,32 @@ impl<'a> Lower<'a> {
         [stage, parity]
     }
 
-    /// Tells the producer that the warps of this thread have read a stage, where a condition holds.
+    /// Waits until the operands of a product have arrived in a stage, whose phase has a parity.
+    pub(in crate::ptx) fn wait_for_stage(
+        &mut self,
+        (pipeline, number): (&Pipeline<'_>, u64),
+        stage: &Val,
+        parity: &Val,
+    ) {
+        let Some(&Roles { stages, full, .. }) = self.roles.as_ref() else { return };
+        let barrier = self.stage_barrier(pipeline, full + 8 * stages * number, stage);
+        self.wait_for_phase(&barrier, parity);
+    }
+
+    /// Tells the producer that the warps of this thread have read the operands of a product in a stage, where a condition holds.
     pub(in crate::ptx) fn release_stage(
         &mut self,
-        pipeline: &Pipeline<'_>,
+        (pipeline, number): (&Pipeline<'_>, u64),
         stage: &Val,
         condition: Option<&Val>,
     ) {
-        let Some(&Roles { empty, .. }) = self.roles.as_ref() else { return };
+        let Some(&Roles { stages, empty, .. }) = self.roles.as_ref() else { return };
         let lane = self.threads_zero(31);
         let arrives = match condition {
             Some(condition) => self.ir.def(format_args!("and i1 {lane}, {condition}")),
             None => lane,
         };
-        let barrier = self.stage_barrier(pipeline, empty, stage);
+        let barrier = self.stage_barrier(pipeline, empty + 8 * stages * number, stage);
         self.arrive(&barrier, &arrives);
     }
 

@@ -139,25 +139,43 @@ fn two_groups_take_turns_where_both_fit() {
     assert_eq!(block(64, 256, 4, Some(6), gathered), (true, 256, false));
 }
 
+/// A second loop over the same rows and columns, so much of them at a time, before the vector is loaded.
+fn twice(depth: u32) -> String {
+    format!(
+        "%by = const {depth} : i32  %t = range 0 {depth}
+         %more = for %m in %none..%end step %by with (%all = %sum) {{
+           %ms = splat %m [{depth}]  %deep = map add %ms, %t  %deeps = expand_dims %deep axis 0
+           %a2 = broadcast %down [64, {depth}]  %e2 = broadcast %deeps [64, {depth}]
+           %at_x2 = map add %a2, %e2  %u2 = load %x, %at_x2
+           %d2 = broadcast %c [{depth}, 64]  %down3 = expand_dims %deep axis 1
+           %f2 = broadcast %down3 [{depth}, 64]  %at_y2 = map add %d2, %f2
+           %v2 = load %y, %at_y2  %next2 = dot %u2, %v2, %all
+           yield %next2
+         }}
+         %bias = load %b, %r"
+    )
+}
+
+#[test]
+fn loops_share_stages() {
+    let more = twice(64);
+    let ptx = compiled(&[("%bias = load %b, %r", &more), ("add %sum, %bb", "add %more, %bb")]);
+    assert!(ptx.persistent);
+    assert_eq!(ptx.text.matches("mbarrier.try_wait").count(), 4);
+    assert_eq!(ptx.text.matches("mbarrier.init").count(), 2 * 8);
+}
+
+#[test]
+fn instances_along_several_axes_are_numbered_as_one() {
+    let ptx = compiled(&[("%id = program_id 0", "%id = program_id 1")]);
+    assert!(ptx.persistent);
+    assert!(ptx.text.contains("nctaid.x") && !ptx.text.contains("ctaid.y"), "{}", ptx.text);
+}
+
 #[test]
 fn some_programs_start_the_copies_where_they_compute() {
     let in_memory = ("%end = const 2048 : i32", "%end = load %n, %none");
-    let unchanging = ("map add %a, %e  %u = load %x, %at_x", "map add %a, %e");
-    let before = (
-        "%sum = for",
-        "%eb = broadcast %cols [64, 64]  %at_u = map add %a, %eb  %u = load %x, %at_u  %sum = for",
-    );
-    let twice = (
-        "%bias = load %b, %r",
-        "%more = for %m in %none..%end step %step with (%all = %sum) {
-           %ms = splat %m [64]  %deep = map add %ms, %r  %deeps = expand_dims %deep axis 0
-           %e2 = broadcast %deeps [64, 64]  %at_x2 = map add %a, %e2  %u2 = load %x, %at_x2
-           %down3 = expand_dims %deep axis 1  %f2 = broadcast %down3 [64, 64]  %at_y2 = map add %d, %f2
-           %v2 = load %y, %at_y2  %next2 = dot %u2, %v2, %all
-           yield %next2
-         }
-         %bias = load %b, %r",
-    );
+    let other = twice(32);
     let chosen = (
         "%wide = const",
         "%one = load %n, %none  %some = map lt %none, %one
@@ -165,11 +183,9 @@ fn some_programs_start_the_copies_where_they_compute() {
          store %n, %none, %w  %wide = const",
     );
     let reasons = [
-        reason(&[("program_id 0", "program_id 1")]),
         reason(&[("%bias = load", "print \"id\" %id  %bias = load")]),
-        reason(&[twice, ("add %sum, %bb", "add %more, %bb")]),
+        reason(&[("%bias = load %b, %r", &other), ("add %sum, %bb", "add %more, %bb")]),
         reason(&[("%sum = for", "store %n, %none, %id  %sum = for")]),
-        reason(&[unchanging, before]),
         reason(&[in_memory]),
         reason(&[("for %k in %none..", "for %k in %first..")]),
         reason(&[chosen]),
@@ -177,11 +193,9 @@ fn some_programs_start_the_copies_where_they_compute() {
         reason(&[("stages(8)", "stages(4)")]),
     ];
     expect_test::expect![[r#"
-        instances are numbered along several axes
         instances meet in memory, or print
-        another loop loads ahead as well; another loop loads ahead as well
+        another loop loads other operands ahead; another loop loads other operands ahead
         memory is written before the loop
-        operands stay in shared memory
         what is loaded follows from memory
         some instances take longer than others, and are spread evenly as they come
         a condition follows from memory
