@@ -19,6 +19,13 @@ impl<'a> Lower<'a> {
         let layouts: Vec<Layout> = region.args[1..].iter().map(|&a| self.plan.home(a)).collect();
         let init = self.all(&op.args[3..], &layouts)?;
         let ahead = self.start_pipeline(op, [&lo, &hi, &step])?;
+        if let Some(ahead) = &ahead
+            && let Some(rotation) = self.rotation(op, ahead)
+        {
+            let left = self.rotated_loop(op, (ahead, &rotation), (&layouts, &init))?;
+            self.hold_all(&op.results, &layouts, &left);
+            return Ok(());
+        }
         let n = self.ir.label();
         let (head, body, exit) = (format!("head{n}"), format!("body{n}"), format!("exit{n}"));
         let before = self.ir.block().to_owned();

@@ -35,6 +35,7 @@ mod pressure;
 mod propagate;
 mod rearrange;
 mod reduce;
+mod rotate;
 mod scan;
 mod shared;
 mod shuffle;

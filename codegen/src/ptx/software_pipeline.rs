@@ -68,6 +68,7 @@ use super::dot::{self, Side, Staged};
 use super::ir::Val;
 use super::lower::{Loading, Lower};
 use super::passes::Seen;
+use super::rotate;
 use super::tensor_map::{self, Boxes};
 use super::vectorize::Move;
 use super::warp_specialize;
@@ -791,6 +792,7 @@ pub(super) fn notes(seen: &Seen<'_>, op: &Op) -> Vec<String> {
     }
     let running = pipeline.overlapping.and_then(|product| product.results.first());
     out.extend(running.map(|&sums| format!("%{} runs on into the next iteration", seen.name(sums))));
+    out.extend(rotate::note(seen, op, &pipeline).filter(|_| matches!(loading, Loading::Specialized(_))));
     out.extend(warp_specialize::notes(seen, op));
     out
 }

@@ -21,6 +21,8 @@ struct Attention {
     members: u32,
     /// Whether a query sees keys up to its own number alone.
     causal: bool,
+    /// Whether the sums of exponentials need those of values, by nothing, so that no product runs into the next iteration.
+    in_order: bool,
 }
 
 const WIDE: Attention = Attention {
@@ -33,6 +35,7 @@ const WIDE: Attention = Attention {
     keys: 300,
     members: 2,
     causal: false,
+    in_order: false,
 };
 
 pub(crate) fn cases() -> Vec<Case> {
@@ -52,6 +55,8 @@ pub(crate) fn cases() -> Vec<Case> {
         Attention { causal: true, elem: bf16, queries: 129, keys: 129, ..WIDE },
         Attention { causal: true, queries: 7, keys: 7, ..WIDE },
         Attention { causal: true, queries: 300, keys: 40, members: 1, ..WIDE },
+        Attention { in_order: true, ..WIDE },
+        Attention { in_order: true, causal: true, keys: 400, queries: 300, stages: Some(2), ..WIDE },
         Attention { block: [128, 64], stages: Some(4), elem: bf16, width: 128, ..WIDE },
         Attention { block: [128, 64], width: 128, causal: true, queries: 260, keys: 260, members: 1, ..WIDE },
         Attention { block: [128, 128], width: 128, members: 1, queries: 128, ..WIDE },
@@ -64,11 +69,12 @@ pub(crate) fn cases() -> Vec<Case> {
 }
 
 fn case(attention: Attention) -> Case {
-    let Attention { elem, block, warps, stages, width, queries, keys, members, causal } = attention;
+    let Attention { elem, block, warps, stages, width, queries, keys, members, .. } = attention;
     let program = parse_valid(&text(&attention)).unwrap();
     let data = |count: u32, seed| Arg::buffer(moderate(elem, (members * count * width) as usize, seed));
     let args = vec![data(queries, 1), data(keys, 2), data(keys, 3), out_of(elem, members * queries * width)];
-    let how = if causal { " causal" } else { "" };
+    let how = |is: bool, how: &'static str| if is { how } else { "" };
+    let how = [how(attention.causal, " causal"), how(attention.in_order, " in order")].concat();
     let stages = stages.map_or_else(String::new, |stages| format!(" stages {stages}"));
     let name = format!(
         "persistent attention {elem} {block:?} of {members}x{queries}x{keys}x{width}{how} warps {warps}{stages}"
@@ -113,6 +119,14 @@ fn steps(of: &Attention, p: &str, [lo, hi]: [&str; 2], before: [&str; 3], diagon
         format!("%{p}seen = map and %{p}lt, %{p}lt")
     };
     let [m, l, o] = before;
+    let next = if of.in_order {
+        format!(
+            "%{p}all = reduce sum %{p}o axis 1  %{p}naught = map mul %{p}all, %zero
+             %{p}next = map add %{p}next0, %{p}naught"
+        )
+    } else {
+        format!("%{p}next = map add %{p}next0, %zero")
+    };
     format!(
         "%{p}most, %{p}sum, %{p}out = for %{p}j in {lo}..{hi} step %step with (%{p}m = {m}, %{p}l = {l}, %{p}o = {o}) {{
            %{p}f = splat %{p}j [{block}]  %{p}i = map add %{p}f, %below
@@ -130,7 +144,8 @@ fn steps(of: &Attention, p: &str, [lo, hi]: [&str; 2], before: [&str; 3], diagon
            %{p}bases = expand_dims %{p}base axis 1  %{p}baseb = broadcast %{p}bases [{rows_of}, {block}]
            %{p}less = map sub %{p}scores, %{p}baseb  %{p}weights = map exp %{p}less
            %{p}down = map sub %{p}m, %{p}base  %{p}factor = map exp %{p}down
-           %{p}total = reduce sum %{p}weights axis 1  %{p}next = map fma %{p}l, %{p}factor, %{p}total
+           %{p}total = reduce sum %{p}weights axis 1  %{p}next0 = map fma %{p}l, %{p}factor, %{p}total
+           {next}
            %{p}p = cast %{p}weights {elem}
            %{p}factors = expand_dims %{p}factor axis 1  %{p}factorb = broadcast %{p}factors [{rows_of}, {width}]
            %{p}old = map mul %{p}o, %{p}factorb

@@ -15,7 +15,7 @@ use super::lower::Lower;
 use crate::error::Result;
 pub(crate) use mma::{Unit, fragment_registers, staged, unit};
 pub(crate) use stage::{Side, Staged};
-pub(crate) use warpgroup::{is_grouped, only_adds};
+pub(crate) use warpgroup::{Prepared, is_grouped, only_adds, takes_registers};
 
 /// The extents of a product as powers of two.
 #[derive(Clone, Copy, Debug)]
@@ -53,7 +53,7 @@ impl<'a> Lower<'a> {
         let extents =
             Extents::of(self.program(), op).ok_or_else(|| self.invalid("a product without extents"))?;
         match unit(self.program(), op) {
-            Some(unit) if self.plan.is_grouped(op) => self.dot_of_warpgroups(op, extents, unit),
+            Some(_) if self.plan.is_grouped(op) => self.dot_of_warpgroups(op),
             Some(unit) => self.dot_of_fragments(op, extents, unit),
             None => self.dot_of_elements(op, extents),
         }

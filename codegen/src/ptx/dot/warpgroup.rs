@@ -1,7 +1,8 @@
 //! Products by the matrix unit of four warps together (`wgmma`), on Hopper.
 //!
 //! Both operands are read from shared memory, where they lie in panels. An instruction runs while the threads go on;
-//! where a loop only adds to the sums, it runs into the next iteration, and the loop's end waits for it.
+//! where a loop only adds to the sums, it runs into the next iteration, and the loop's end waits for it. Of two products of an
+//! iteration, the second one may run beside the next iteration's first (`rotate.rs`).
 
 use tilefuse_block::{Elem, Op, OpKind, Program, Region, Value};
 
@@ -11,6 +12,7 @@ use super::{Extents, operands};
 use crate::error::Result;
 use crate::layout::{Accumulator, Layout};
 use crate::ptx::Target;
+use crate::ptx::assign::Assignment;
 use crate::ptx::ir::{Val, ty};
 use crate::ptx::lower::Lower;
 
@@ -91,6 +93,24 @@ fn is_fragment(home: &Layout, result: &Layout) -> bool {
     *home == form && same
 }
 
+/// Whether a product finds its left operand in the registers that hold it.
+pub(crate) fn takes_registers(plan: &Assignment, op: &Op) -> bool {
+    let fits = |unit| is_fragment(&plan.home(op.args[0]), &plan.accumulator(op, unit));
+    unit(plan.program, op).is_some_and(fits)
+}
+
+/// A product whose instructions can start: its operands are where they read them.
+pub(crate) struct Prepared<'a> {
+    op: &'a Op,
+    unit: Unit,
+    extents: Extents,
+    pub(crate) layout: Layout,
+    left: Left,
+    right: Described,
+    /// What is added to, and what becomes of it.
+    pub(crate) sums: Vec<Val>,
+}
+
 impl Described {
     /// What a descriptor adds for the place of an element.
     fn at(&self, line: u64, common: u64) -> u64 {
@@ -104,12 +124,37 @@ impl Described {
 }
 
 impl<'a> Lower<'a> {
-    pub(super) fn dot_of_warpgroups(&mut self, op: &'a Op, extents: Extents, unit: Unit) -> Result<()> {
+    pub(super) fn dot_of_warpgroups(&mut self, op: &'a Op) -> Result<()> {
+        let held = self.left_in_registers(op)?;
+        let mut product = self.prepared(op, held, None)?;
+        let overlaps = self.in_flight.contains(&op.results[0]);
+        // Nothing that makes the sums may come after the fence.
+        if !overlaps && !self.is_zero(op.args[2]) {
+            product.sums = self.pinned(&product.sums);
+        }
+        self.start_product(&mut product);
+        if !overlaps {
+            self.wait_for_products(0);
+            product.sums = self.pinned(&product.sums);
+        }
+        self.hold(op.results[0], product.layout, product.sums);
+        Ok(())
+    }
+
+    /// A product with its operands in shared memory, but for a left one that is held in words, and its sums as given or as they are.
+    pub(crate) fn prepared(
+        &mut self,
+        op: &'a Op,
+        held: Option<Vec<Val>>,
+        sums: Option<Vec<Val>>,
+    ) -> Result<Prepared<'a>> {
+        let (unit, extents) = unit(self.program(), op)
+            .zip(Extents::of(self.program(), op))
+            .ok_or_else(|| self.invalid("a product without extents"))?;
         let layout = self.plan.accumulator(op, unit);
-        let mut sums = self.get(op.args[2], &layout)?.to_vec();
+        let sums = sums.map_or_else(|| self.get(op.args[2], &layout).map(|regs| regs.to_vec()), Ok)?;
         let program = self.program();
         let place = |base: u64, side: Side, layout: &Layout| in_panels(program, op, side, layout, base);
-        let held = self.left_in_registers(op, &layout)?;
         let sides: &[Side] = if held.is_some() { &[Side::Right] } else { &[Side::Left, Side::Right] };
         let mut described = Vec::new();
         for (place, &side) in self.in_shared(op, sides, unit, &place)?.into_iter().zip(sides) {
@@ -121,20 +166,14 @@ impl<'a> Lower<'a> {
             (None, Some(described)) => Left::Shared(described),
             (None, None) => return Err(self.invalid("a product of two operands")),
         };
-        let overlaps = self.in_flight.contains(&op.results[0]);
-        // Nothing that makes the sums may come after the fence.
-        if !overlaps && !self.is_zero(op.args[2]) {
-            sums = self.pinned(&sums);
-        }
+        Ok(Prepared { op, unit, extents, layout, left, right, sums })
+    }
+
+    /// Starts the instructions of a product, as one group.
+    pub(crate) fn start_product(&mut self, product: &mut Prepared<'_>) {
         self.wgmma_control("fence");
-        self.multiply_groups(op, unit, &layout, extents, (&left, &right), &mut sums);
+        self.multiply_groups(product);
         self.wgmma_control("commit_group");
-        if !overlaps {
-            self.wait_for_products(0);
-            sums = self.pinned(&sums);
-        }
-        self.hold(op.results[0], layout, sums);
-        Ok(())
     }
 
     /// Whether a value is zero everywhere.
@@ -142,15 +181,8 @@ impl<'a> Lower<'a> {
         self.plan.defs[value.index()].is_some_and(|op| matches!(op.kind, OpKind::Const(l) if l.bits == 0))
     }
 
-    fn multiply_groups(
-        &mut self,
-        op: &Op,
-        unit: Unit,
-        layout: &Layout,
-        extents: Extents,
-        (left, right): (&Left, &Described),
-        sums: &mut [Val],
-    ) {
+    fn multiply_groups(&mut self, product: &mut Prepared<'_>) {
+        let Prepared { op, unit, extents, layout, left, right, sums } = product;
         let [_, rows, cols] = result_axes(layout);
         let own = |bits: std::ops::Range<u32>| -> u64 {
             let field = ((1u64 << bits.len()) - 1) << bits.start;
@@ -170,10 +202,14 @@ impl<'a> Lower<'a> {
             .collect();
         let each = (cols_each / 2) as usize;
         let from_zero = self.is_zero(op.args[2]);
+        if from_zero {
+            // The first instructions do not read them.
+            sums.fill("poison".into());
+        }
         let steps = 1usize << (extents.common - STEP.trailing_zeros());
         for step in 0..steps {
             let k = step as u64 * STEP;
-            let mut rest = &mut *sums;
+            let mut rest = &mut sums[..];
             for (block, &row) in down.iter().enumerate() {
                 let a = match left {
                     Left::Shared(a) => LeftPart::Shared(self.descriptor(&a.start, a.at(row, k)), a.turned()),
@@ -183,7 +219,7 @@ impl<'a> Lower<'a> {
                     let (part, after) = rest.split_at_mut(each);
                     let b = self.descriptor(&right.start, right.at(col, k));
                     let adds = k > 0 || !from_zero;
-                    self.wgmma(unit, cols_each, &a, (&b, right.turned()), (adds, part));
+                    self.wgmma(*unit, cols_each, &a, (&b, right.turned()), (adds, part));
                     rest = after;
                 }
             }
@@ -225,19 +261,21 @@ impl<'a> Lower<'a> {
     }
 
     /// The left operand's registers, if the product finds there what it wants: four words for each step of each 64 rows.
-    fn left_in_registers(&mut self, op: &'a Op, result: &Layout) -> Result<Option<Vec<Val>>> {
-        let value = op.args[0];
-        let home = self.plan.home(value);
-        if self.placed.contains_key(&(std::ptr::from_ref(op), Side::Left.index()))
-            || !is_fragment(&home, result)
-        {
+    pub(crate) fn left_in_registers(&mut self, op: &'a Op) -> Result<Option<Vec<Val>>> {
+        let placed = self.placed.contains_key(&(std::ptr::from_ref(op), Side::Left.index()));
+        if placed || !takes_registers(self.plan, op) {
             return Ok(None);
         }
+        let words = self.left_words(op)?;
+        Ok(Some(self.pinned_words(&words)))
+    }
+
+    /// Eight numbers of a thread make four words: of each pair of columns in two rows, 8 columns further again.
+    pub(crate) fn left_words(&mut self, op: &'a Op) -> Result<Vec<Val>> {
+        let value = op.args[0];
         let elem = self.elem(value)?;
-        let regs = self.get(value, &home)?;
-        // Eight numbers of a thread make four words: of each pair of columns in two rows, 8 columns further again.
-        let words: Vec<Val> = regs.chunks(2).map(|pair| self.pair_of(elem, [&pair[0], &pair[1]])).collect();
-        Ok(Some(self.tied("", &words, "i32", "", "")))
+        let regs = self.get(value, &self.plan.home(value))?;
+        Ok(regs.chunks(2).map(|pair| self.pair_of(elem, [&pair[0], &pair[1]])).collect())
     }
 
     /// Two 16-bit numbers in a word.
@@ -266,6 +304,11 @@ impl<'a> Lower<'a> {
     /// Numbers that nothing reads before this place.
     pub(crate) fn pinned(&mut self, values: &[Val]) -> Vec<Val> {
         self.tied("", values, "float", "", "")
+    }
+
+    /// The same of words.
+    pub(crate) fn pinned_words(&mut self, words: &[Val]) -> Vec<Val> {
+        self.tied("", words, "i32", "", "")
     }
 
     fn wgmma_control(&mut self, what: &str) {

@@ -45,6 +45,11 @@ fn ping_pong() {
 }
 
 #[test]
+fn rotation() {
+    examples::check("ptx/rotate.rs", |program| shown(program, Target::Sm90a, &[Pass::Pipeline]).unwrap());
+}
+
+#[test]
 fn conversions() {
     check(Pass::Convert, "convert_layout.rs");
 }
