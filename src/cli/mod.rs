@@ -5,6 +5,7 @@ mod bench;
 mod compare;
 mod doctor;
 mod dump;
+mod explain;
 mod inputs;
 mod kernel;
 mod manifest;

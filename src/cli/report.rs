@@ -17,6 +17,18 @@ pub(crate) fn print(text: &str) {
     }
 }
 
+/// Writes to a file, or prints.
+pub(crate) fn write(path: Option<&std::path::Path>, text: &str) -> Result<(), Failure> {
+    match path {
+        Some(path) => std::fs::write(path, text)
+            .map_err(|e| Failure::usage(format!("cannot write {}: {e}", path.display()))),
+        None => {
+            print(text);
+            Ok(())
+        }
+    }
+}
+
 /// Prints a value as one line of JSON.
 pub(crate) fn json(value: &impl serde::Serialize) -> Result<(), Failure> {
     print(&serde_json::to_string(value).map_err(|e| Failure::usage(e.to_string()))?);

@@ -135,7 +135,7 @@ mod tests {
             // A command that is understood: a pass, not what it calls its rewrite.
             let text = found.text();
             let pass = text.split("--print-after ").nth(1).and_then(|rest| rest.split('`').next()).unwrap();
-            assert!(crate::cli::args::pass(pass).is_ok(), "{text}");
+            assert!(crate::cli::explain::pass(pass).is_ok(), "{text}");
             assert_eq!(found.operator, Some((operator, String::from("output 0"))));
         }
         let found = find(&Options::default(), (214, 40), &mut model(0, 22)).unwrap();

@@ -1,0 +1,181 @@
+//! `tilefuse explain`: the plan of a model, as text, data, a graph or a page.
+
+use std::path::{Path, PathBuf};
+
+use clap::ValueEnum;
+
+use super::args::ModelArgs;
+use super::model::{Loaded, alike, quietly};
+use super::{Failure, report};
+
+/// Options of `tilefuse explain`.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    model: ModelArgs,
+    /// How to show the plan.
+    #[arg(long, value_enum, default_value_t = Format::Text)]
+    format: Format,
+    /// Write to a file.
+    #[arg(short, long, value_name = "FILE")]
+    output: Option<PathBuf>,
+    /// Measure each step, and on a CPU each operator in eager, in runs of their own.
+    #[arg(long)]
+    profile: bool,
+    /// Show every step and every cut, not what repeats once.
+    #[arg(long)]
+    full: bool,
+    /// As `--full`, with the block program of each distinct kernel.
+    #[arg(long)]
+    programs: bool,
+    /// As `--full`, with the block program, LLVM IR, and assembly or PTX of each distinct kernel, each line with the operator that it
+    /// computes a part of; `--format html` always has them.
+    #[arg(long)]
+    code: bool,
+    /// Show what is different from an older plan, which `--format json` wrote.
+    #[arg(long, value_name = "FILE")]
+    diff: Option<PathBuf>,
+    /// End with status 1 where the plan costs more than the older one by more than this: 5% or 0.05 of its predicted time, kernels,
+    /// libtorch calls, bytes or peak memory.
+    #[arg(long, value_name = "PART", value_parser = part, requires = "diff")]
+    fail_on_regression: Option<f64>,
+    /// Show the program after this pass instead of the plan; may be given several times.
+    #[arg(long, value_name = "PASS", value_parser = pass)]
+    print_after: Vec<String>,
+    /// Show the program after this pass, and run no further ones.
+    #[arg(long, value_name = "PASS", value_parser = pass)]
+    stop_after: Option<String>,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum Format {
+    Text,
+    /// Data, as `docs/plan.schema.json` describes it.
+    Json,
+    /// A graph for Graphviz.
+    Dot,
+    /// The JSON Schema of `json`, which depends on no model.
+    Schema,
+    /// A page for a browser, in one file.
+    Html,
+}
+
+/// Runs the command.
+pub(crate) fn run(args: &Args) -> Result<(), Failure> {
+    if matches!(args.format, Format::Schema) {
+        return report::write(args.output.as_deref(), &crate::Explanation::schema());
+    }
+    if args.diff.is_some() && matches!(args.format, Format::Dot | Format::Html) {
+        return Err(Failure::usage("--diff is written with --format text or json".to_owned()));
+    }
+    let prints_passes = !args.print_after.is_empty() || args.stop_after.is_some();
+    if prints_passes && !args.model.strict.is_empty() {
+        return Err(Failure::usage(
+            "--strict asks something of a plan, --print-after and --stop-after show none".to_owned(),
+        ));
+    }
+    if prints_passes && !matches!(args.format, Format::Text) {
+        return Err(Failure::usage(
+            "--print-after and --stop-after write text, in no other --format".to_owned(),
+        ));
+    }
+    let case = args.model.case(0.0)?;
+    let _no_grad = tch::no_grad_guard();
+    let progress = report::spinner(&format!("compiling {}", case.name), case.options.tune);
+    let model = Loaded::load(&case.which, case.device, case.dtype)?;
+    let (kind, options) = (case.dtype.unwrap_or(tch::Kind::Float), case.options.clone());
+    let inputs = match case.inputs {
+        Some(inputs) => inputs,
+        None => case.which.default_inputs(kind, case.device.is_cuda())?,
+    };
+    let inputs = inputs.for_capture(case.device);
+    case.which.check_inputs(inputs.len())?;
+    if prints_passes {
+        let forward = |x: &[tch::Tensor]| model.forward(x);
+        let last = args.stop_after.as_deref();
+        let text = crate::engine::forms_after(&inputs, &forward, &args.print_after, last, &options)?;
+        progress.finish_and_clear();
+        return report::write(args.output.as_deref(), &text);
+    }
+    let names = model.names.iter().map(|(n, t)| (n.clone(), t.shallow_clone())).collect();
+    let fused = crate::fuse_with(model, options).with_names(names);
+    let explanation = quietly(|| match args.profile {
+        true => Ok(fused.profile_with(&inputs, |m, x| m.forward(x))?),
+        false => Ok(fused.explain_with(&inputs, |m, x| m.forward(x))?),
+    })?;
+    let shows_code = args.code || matches!(args.format, Format::Html);
+    let explanation = if shows_code && args.diff.is_none() { explanation.with_code()? } else { explanation };
+    progress.finish_and_clear();
+    if let Some(path) = &args.diff {
+        show_diff(args, path, &explanation)?;
+        return fused_as_asked(args, explanation);
+    }
+    let text = match args.format {
+        Format::Text if args.full || args.programs || args.code => explanation.text(args.programs),
+        Format::Text if args.output.is_none() => explanation.summary_in(crate::explain::Look::of_output()),
+        Format::Text => explanation.summary(),
+        Format::Json => json(&explanation)?,
+        Format::Schema => crate::Explanation::schema(),
+        Format::Dot => explanation.dot(),
+        Format::Html => explanation.html(&case.name),
+    };
+    report::write(args.output.as_deref(), &text)?;
+    fused_as_asked(args, explanation)
+}
+
+/// Fails where a plan leaves operators to libtorch that `--strict` asks kernels for.
+fn fused_as_asked(args: &Args, plan: crate::Explanation) -> Result<(), Failure> {
+    let operators = crate::fused::left_to_libtorch(&plan, &args.model.strict);
+    if operators.is_empty() {
+        return Ok(());
+    }
+    Err(crate::Error::Unfused { operators, plan: Box::new(plan) }.into())
+}
+
+/// Shows what is different from an older plan, and fails where that is worse by more than may be.
+fn show_diff(args: &Args, path: &Path, plan: &crate::Explanation) -> Result<(), Failure> {
+    let bad = |error: String| Failure::usage(format!("{}: {error}", path.display()));
+    let old = std::fs::read_to_string(path).map_err(|error| bad(error.to_string()))?;
+    let old = crate::Explanation::from_json(&old).map_err(|error| bad(error.to_string()))?;
+    let diff = plan.diff(&old);
+    let text = match args.format {
+        Format::Json => json(&diff)?,
+        _ => diff.text(),
+    };
+    report::write(args.output.as_deref(), &text)?;
+    let Some(part) = args.fail_on_regression else { return Ok(()) };
+    let worse: Vec<String> = diff
+        .regressions(part)
+        .iter()
+        .map(|total| format!("{} {:.1} -> {:.1}", total.name, total.old, total.new))
+        .collect();
+    if worse.is_empty() {
+        return Ok(());
+    }
+    Err(Failure { message: format!("worse by more than {}%: {}", part * 100.0, worse.join("; ")), status: 1 })
+}
+
+fn json(value: &impl serde::Serialize) -> Result<String, Failure> {
+    serde_json::to_string_pretty(value)
+        .map_err(|e| Failure::usage(format!("the plan cannot be written as JSON: {e}")))
+}
+
+/// A pass from the recorded operators to the plan.
+pub(crate) fn pass(name: &str) -> Result<String, String> {
+    let names: Vec<&str> = tilefuse_fusion::pipeline::PASSES.iter().map(|pass| pass.name).collect();
+    if names.contains(&name) {
+        Ok(name.to_owned())
+    } else {
+        let meant = alike(name, names.iter().copied());
+        let meant = meant.map_or_else(String::new, |meant| format!(", did you mean {meant}?"));
+        Err(format!("no pass{meant}; there are {}", names.join(", ")))
+    }
+}
+
+/// A part of a whole: 5% or 0.05.
+fn part(text: &str) -> Result<f64, String> {
+    let (number, whole) = text.strip_suffix('%').map_or((text, 1.0), |number| (number, 100.0));
+    let part = number.trim().parse::<f64>().ok().map(|number| number / whole);
+    part.filter(|part| part.is_finite() && *part >= 0.0)
+        .ok_or_else(|| format!("{text:?} is none of 5% and 0.05"))
+}
