@@ -156,8 +156,10 @@ pub(super) fn choose(
         (times.price() + (merged - saved) / times.library_us, candidate, times)
     });
     let kernels: Vec<(f64, Candidate<'_>, Times)> = priced.collect();
-    let (_, best, times) = kernels.iter().min_by(|a, b| a.0.total_cmp(&b.0))?;
-    let (library, why) = library(best, *times, merged, profile);
+    let (best_price, best, times) = kernels.iter().min_by(|a, b| a.0.total_cmp(&b.0))?;
+    let (library, mut why) = library(best, *times, merged, profile);
+    let others = kernels.iter().filter(|(price, ..)| price > best_price);
+    why.push_str(&slower(others.map(|(_, candidate, times)| (candidate, times.generated_us)).collect()));
     let library = (products != Products::Generated).then_some((library, None));
     let kernels =
         kernels.into_iter().map(|(price, candidate, times)| (price, Some(candidate.expecting(times))));
@@ -199,6 +201,15 @@ fn library(best: &Candidate<'_>, times: Times, behind: f64, profile: &Profile) -
         why.push_str(&format!(" and {behind:.1} us for a kernel with what is an epilogue of ours"));
     }
     (margin(best, best.predicted(profile)) + (moving + behind) / times.library_us, why)
+}
+
+/// The kernels that take longer than the best one, as a part of a reason.
+fn slower(mut others: Vec<(&Candidate<'_>, f64)>) -> String {
+    others.sort_by(|(_, a), (_, b)| a.total_cmp(b));
+    let other = |(candidate, us): (&Candidate<'_>, f64)| {
+        format!("; {us:.1} us with {}", candidate.template.kernel.schedule)
+    };
+    others.into_iter().map(other).collect()
 }
 
 /// What a kernel behind libtorch's call takes on a GPU that computes the call's epilogue: it reads the result from memory. On a
