@@ -33,11 +33,16 @@ fn a_sweep_is_timed_for_each_batch_and_drawn() {
         let [low, high] = [0, 1].map(|at| row["fused_quartiles_us"][at].as_f64().unwrap());
         let middle = row["fused_us"].as_f64().unwrap();
         assert!(low <= middle && middle <= high);
+        for of in ["fused", "eager"] {
+            let held = row["memory"][of].as_array().unwrap().iter().map(|bytes| bytes.as_u64().unwrap());
+            assert!(held.max().unwrap() <= row[format!("peak_bytes_{of}")].as_u64().unwrap());
+        }
         let ulp = row["outputs"][0]["fused_ulp"].as_array().unwrap();
         assert!(ulp.iter().map(|count| count.as_i64().unwrap()).sum::<i64>() > 0);
     }
     let page = std::fs::read_to_string(page).unwrap();
     assert!(page.contains("samples/s against batch") && page.contains("2 of 2 agree with eager"));
+    assert_eq!(page.matches("aria-label=\"Bytes held over a call, fused and eager\"").count(), 2);
     assert!(!page.contains("http://") && !page.contains("https://"));
 }
 

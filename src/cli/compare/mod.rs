@@ -80,6 +80,8 @@ pub(crate) struct Outcome {
     pub(crate) batch: Option<i64>,
     pub(crate) peak_bytes_eager: u64,
     pub(crate) peak_bytes_fused: u64,
+    /// What is held over a call.
+    pub(crate) memory: crate::explain::MemoryReport,
     /// Bytes of prepacked weights.
     pub(crate) prepacked_bytes: u64,
     pub(crate) compile_ms: f64,
@@ -184,6 +186,7 @@ pub(crate) fn compare(case: &Case, batch: Option<i64>, python: &mut Python) -> R
         speedup: if fused_us > 0.0 { eager_us / fused_us } else { 0.0 },
         peak_bytes_eager: e.map_or(0, |e| e.peak_bytes_eager),
         peak_bytes_fused: e.map_or(0, |e| e.peak_bytes_fused),
+        memory: e.map_or_else(Default::default, |e| e.memory.clone()),
         prepacked_bytes: e.map_or(0, |e| e.packed_bytes),
         compile_ms: e.map_or(compile_ms, |e| compile_ms - e.compile.capture_ms),
         compile: e.map(|e| e.compile),

@@ -7,6 +7,7 @@ use indexmap::IndexMap;
 use super::Outcome;
 use super::accuracy::{Accuracy, ULP_CLASSES};
 use crate::cli::plot::{Line, STYLE, escape, plot};
+use crate::explain::MemoryReport;
 
 /// What this page has besides.
 const OWN_STYLE: &str = "
@@ -14,6 +15,9 @@ body { max-width: 104rem; } td { white-space: nowrap; } td small { display: bloc
 td.left, th.left { text-align: left; } .bad { color: #cf222e; font-weight: 600; }
 .bar { display: inline-block; height: .7em; background: #2f81f7; border-radius: 2px; margin-right: .4em; }
 .bar.slow { background: #e8710a; }
+.memory { display: block; width: 9rem; height: 2rem; margin-left: auto; }
+.memory polyline { fill: none; stroke: #8b949e; stroke-dasharray: 4 3; vector-effect: non-scaling-stroke; }
+.memory .fused { stroke: #2f81f7; stroke-dasharray: none; stroke-width: 1.6; }
 .ulp { display: inline-flex; align-items: flex-end; gap: 2px; height: 3.2rem; }
 .ulp span { display: inline-flex; align-items: flex-end; gap: 1px; height: 100%; }
 .ulp i { width: 7px; background: #8b949e; } .ulp i.fused { background: #2f81f7; }
@@ -124,7 +128,7 @@ fn table(rows: &[(String, Result<Outcome, String>)]) -> String {
         let _ = writeln!(
             table,
             "<tr><td>{}</td><td>{} {}</td><td>{}</td><td>{}</td><td>{peers}</td><td class=\"left\">{bar}</td><td>{throughput}</td>\
-             <td>{} <small>{} eager</small></td><td>{}</td><td>{:.1} <small>{:.1} eager</small></td><td>{:.0}</td>\
+             <td>{} <small>{} eager</small></td><td>{}</td><td>{:.1} <small>{:.1} eager</small>{}</td><td>{:.0}</td>\
              <td>{:.2e} <small>{:.2e} eager</small></td><td class=\"left\">{result}</td></tr>",
             escape(name),
             row.device,
@@ -136,6 +140,7 @@ fn table(rows: &[(String, Result<Outcome, String>)]) -> String {
             row.extern_ops,
             row.peak_bytes_fused as f64 / 1e6,
             row.peak_bytes_eager as f64 / 1e6,
+            over_time(&row.memory),
             row.compile_ms,
             row.err_vs_f64_fused,
             row.err_vs_f64_eager
@@ -143,9 +148,32 @@ fn table(rows: &[(String, Result<Outcome, String>)]) -> String {
     }
     table.push_str(
         "</table></div>\n<p class=\"faint\">Medians and quartiles of calls in turns; kernels: launches of a call, and \
-         the calls of libtorch besides; peak: intermediates and results.</p>\n",
+         the calls of libtorch besides; peak: intermediates and results, below it over a call, eager's dashed.</p>\n",
     );
     table
+}
+
+/// Bytes held from the begin of a call to its end, as two lines on one scale.
+fn over_time(memory: &MemoryReport) -> String {
+    let most = memory.fused.iter().chain(&memory.eager).copied().max().unwrap_or(0);
+    if most == 0 {
+        return String::new();
+    }
+    let line = |class: &str, held: &[u64]| {
+        let points = held.iter().enumerate().flat_map(|(at, &held_bytes)| {
+            let x = |at: usize| 100.0 * at as f64 / held.len() as f64;
+            let y = 30.0 - 28.0 * held_bytes as f64 / most as f64;
+            [x(at), x(at + 1)].map(|x| format!("{x:.1},{y:.1}"))
+        });
+        let points = points.collect::<Vec<_>>().join(" ");
+        format!("<polyline class=\"{class}\" points=\"{points}\"/>")
+    };
+    format!(
+        "<svg class=\"memory\" viewBox=\"0 0 100 32\" preserveAspectRatio=\"none\" role=\"img\" \
+         aria-label=\"Bytes held over a call, fused and eager\">{}{}</svg>",
+        line("eager", &memory.eager),
+        line("fused", &memory.fused)
+    )
 }
 
 /// Every output with its errors, and how they are distributed.
