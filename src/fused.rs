@@ -6,8 +6,10 @@ mod profile;
 mod strict;
 mod table;
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::Instant;
@@ -439,12 +441,23 @@ impl Engine {
         inputs: &[Tensor],
         forward: Forward<'_>,
     ) -> Result<(Vec<Tensor>, Trace, CompileReport), Error> {
+        self.record_timed(inputs, forward, None)
+    }
+
+    /// The same, with someone who times each operator.
+    fn record_timed(
+        &self,
+        inputs: &[Tensor],
+        forward: Forward<'_>,
+        clock: Option<Rc<RefCell<dyn torch::CallClock>>>,
+    ) -> Result<(Vec<Tensor>, Trace, CompileReport), Error> {
         let _span = tracing::info_span!("capture").entered();
         let start = Instant::now();
         let names = self.all_names();
-        let (outputs, trace) = torch::capture(
+        let (outputs, trace) = torch::capture_timed(
             inputs,
             &names,
+            clock,
             || catch_unwind(AssertUnwindSafe(|| forward(inputs))),
             |result| match result {
                 Ok(outputs) => outputs.iter().map(Tensor::shallow_clone).collect(),

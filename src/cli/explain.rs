@@ -19,7 +19,7 @@ pub(crate) struct Args {
     /// Write to a file.
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
-    /// Measure each step, and on a CPU each operator in eager, in runs of their own.
+    /// Measure each step, and each operator in eager, in runs of their own.
     #[arg(long)]
     profile: bool,
     /// Show every step and every cut, not what repeats once.

@@ -360,6 +360,11 @@ impl Compiled {
         Ok(all.iter().any(shared))
     }
 
+    /// Where its kernels run.
+    pub(crate) fn target(&self) -> Target {
+        self.target
+    }
+
     /// Whether its kernels run on a GPU.
     pub(crate) fn is_on_gpu(&self) -> bool {
         matches!(self.target, Target::Cuda(_))

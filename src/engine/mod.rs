@@ -10,6 +10,7 @@ mod alias;
 mod attention_masks;
 mod audit;
 mod call;
+mod call_times;
 mod compile;
 mod convert;
 mod cuda_graph;
@@ -36,6 +37,7 @@ mod workspaces;
 
 pub(crate) use audit::{Audits, reason as audit_reason};
 pub(crate) use call::{Call, Returned, Structure};
+pub(crate) use call_times::CallTimes;
 pub(crate) use compile::{Compiled, Tensors, compile, forms_after, gpu_programs, profile};
 pub(crate) use exec::Stop;
 pub use guard::GuardMiss;

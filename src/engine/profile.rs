@@ -125,12 +125,20 @@ fn launch(device: Device) -> Result<f64, Error> {
 
 /// Queues a kernel of one instance that does nothing on libtorch's current stream of a GPU, each time it is called.
 pub(crate) fn nothing(ordinal: usize) -> Result<impl FnMut() -> Result<(), Error>, Error> {
-    let program = tilefuse_block::parse_valid(NOTHING).map_err(|e| Error::Internal(e.to_string()))?;
+    one_instance(ordinal, NOTHING)
+}
+
+/// The same with a kernel of a text, which has one buffer of one element.
+pub(super) fn one_instance(
+    ordinal: usize,
+    text: &str,
+) -> Result<impl FnMut() -> Result<(), Error> + use<>, Error> {
+    let program = tilefuse_block::parse_valid(text).map_err(|e| Error::Internal(e.to_string()))?;
     let (kernel, _): (Kernel, bool) = kernel(&program, Target::Cuda(ordinal as u32))?;
     let stream = Stream { raw: cuda_stream(ordinal as i8)?, threads: 1 };
     let out = Tensor::f_zeros([1], (Kind::Float, Device::Cuda(ordinal))).map_err(failed)?;
     Ok(move || {
-        // SAFETY: the program has one buffer, of one element, which lives in this closure and which it does not write.
+        // SAFETY: the program has one buffer, of one element, which lives in this closure; what is in it is nobody's.
         unsafe { kernel.launch_grid(&[out.data_ptr() as u64], [1, 1, 1], stream) }
     })
 }

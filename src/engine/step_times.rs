@@ -22,8 +22,8 @@ const ROUNDS: usize = 9;
 /// Runs before these, which wake threads and fill caches.
 const WARM_ROUNDS: usize = 2;
 
-/// The points in time between steps.
-enum Clock {
+/// Points in time of a run.
+pub(super) enum Clock {
     /// Of the host, where a step is done when it returns.
     Host(Vec<Instant>),
     /// On a stream, where steps are queued.
@@ -31,15 +31,23 @@ enum Clock {
 }
 
 impl Clock {
-    fn new(target: Target) -> Result<Clock, Error> {
+    pub(super) fn new(target: Target) -> Result<Clock, Error> {
         Ok(match target {
             Target::Host => Clock::Host(Vec::new()),
             Target::Cuda(ordinal) => Clock::Cuda(cuda::Device::get(ordinal as usize)?, Vec::new()),
         })
     }
 
+    /// Forgets the last point.
+    pub(super) fn forget(&mut self) {
+        match self {
+            Clock::Host(points) => drop(points.pop()),
+            Clock::Cuda(_, points) => drop(points.pop()),
+        }
+    }
+
     /// Microseconds between the points.
-    fn intervals(&self) -> Result<Vec<f64>, Error> {
+    pub(super) fn intervals(&self) -> Result<Vec<f64>, Error> {
         match self {
             Clock::Host(points) => {
                 let us = |pair: &[Instant]| (pair[1] - pair[0]).as_secs_f64() * 1e6;

@@ -116,7 +116,7 @@ pub struct EagerReport {
     pub operator: String,
     /// The module that it is of; empty where nothing says so.
     pub module: String,
-    /// Measured microseconds that the host is in it.
+    /// Measured microseconds: that the host is in it, or on a GPU, of the work that it queues there.
     pub us: f64,
 }
 
@@ -301,7 +301,7 @@ pub struct Explanation {
     pub passes: Vec<PassReport>,
     /// Steps in order.
     pub steps: Vec<StepReport>,
-    /// The operators as eager runs them, on the host and where the plan was profiled.
+    /// The operators as eager runs them, where the plan was profiled.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub eager: Vec<EagerReport>,
     /// The tensors of the caller and of the model that a call writes.

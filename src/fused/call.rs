@@ -27,8 +27,8 @@ impl<M> Fused<M> {
         self.explain_call(inputs, (K::MANY, false), |model, inputs| Ok(model.run(inputs)))
     }
 
-    /// The same with measured times: of each step, on the host and on CUDA, and on the host of each operator in eager. The plan runs
-    /// some times for that, one step after the other, and writes what calls write; so does the model on the host.
+    /// The same with measured times, of each step and of each operator in eager. The plan runs some times for that, one step after the
+    /// other, and so does the model; both write what calls write.
     pub fn profile<I: Values + ?Sized, K: Kind>(&self, inputs: &I) -> Result<Explanation, Error>
     where
         M: Forward<I, K>,

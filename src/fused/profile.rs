@@ -1,10 +1,13 @@
 //! Plans with the times that their steps take.
 
+use std::cell::RefCell;
+use std::rc::Rc;
+
 use tch::Tensor;
 
 use super::table::{Entry, Outcome};
 use super::{Engine, Forward};
-use crate::engine::{Addresses, Compiled, Stop, median};
+use crate::engine::{Addresses, CallTimes, Compiled, Stop, median};
 use crate::torch::{GeneratorState, GlobalState, Trace};
 use crate::{Error, Explanation};
 
@@ -29,16 +32,13 @@ impl Engine {
         Ok(plan.with_profile(&steps, &eager, &compiled.modules))
     }
 
-    /// Microseconds of each operator that the model calls, by its number; none on a GPU, where the host does not wait for it.
+    /// Microseconds of each operator that the model calls, by its number.
     fn eager_times(
         &self,
         compiled: &Compiled,
         inputs: &[Tensor],
         forward: Forward<'_>,
     ) -> Result<Vec<f64>, Error> {
-        if compiled.is_on_gpu() {
-            return Ok(Vec::new());
-        }
         // The model draws random numbers as calls do, which are not to be missed afterwards.
         let generators = compiled
             .draws_on
@@ -58,8 +58,9 @@ impl Engine {
     ) -> Result<Vec<f64>, Error> {
         let mut samples: Vec<Vec<f64>> = Vec::new();
         for _ in 0..ROUNDS {
-            let (_, trace, _) = self.record(inputs, forward)?;
-            let times = times(&trace);
+            let clock = Rc::new(RefCell::new(CallTimes::new(compiled.target())?));
+            let (_, trace, _) = self.record_timed(inputs, forward, Some(clock.clone()))?;
+            let times = times(&trace, &clock.borrow().us()?);
             if times.len() != compiled.ops_captured {
                 return Ok(Vec::new());
             }
@@ -70,8 +71,8 @@ impl Engine {
     }
 }
 
-/// Microseconds of the operators that plans are made of.
-fn times(trace: &Trace) -> Vec<f64> {
-    let events = trace.events.iter().filter(|event| !event.constant);
-    events.map(|event| event.took.as_secs_f64() * 1e6).collect()
+/// Of the times of all calls, those of the operators that plans are made of.
+fn times(trace: &Trace, all: &[f64]) -> Vec<f64> {
+    let timed = trace.events.iter().zip(all);
+    timed.filter(|(event, _)| !event.constant).map(|(_, &us)| us).collect()
 }

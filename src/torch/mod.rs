@@ -41,7 +41,7 @@ pub(crate) use large_pages::{KeepsMemory, trim_memory};
 pub(crate) use operator::{in_operator, register};
 pub use pin::{PinnedThreads, pin_threads};
 pub(crate) use ranges::{has_ranges, pop_range, push_range};
-pub(crate) use record::note_launch;
+pub(crate) use record::{CallClock, capture_timed, note_launch};
 pub use record::{capture, is_capturing};
 pub(crate) use replay::leaves_f64;
 pub use replay::run_in_f64;

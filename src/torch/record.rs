@@ -3,11 +3,11 @@
 //! What it must decide while the model runs is which contents will be overwritten before anyone can ask for them;
 //! everything else is decided afterwards, in `analyse.rs`.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::ffi::c_void;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::time::{Duration, Instant};
+use std::rc::Rc;
 
 use tch::Tensor;
 
@@ -41,6 +41,16 @@ pub(crate) fn note_launch() {
     }
 }
 
+/// Someone who times the calls of a capture.
+pub(crate) trait CallClock {
+    /// An operator is about to run.
+    fn begin(&mut self) -> Result<(), Error>;
+    /// It has run.
+    fn end(&mut self) -> Result<(), Error>;
+    /// It has failed, and is in no trace.
+    fn forget(&mut self);
+}
+
 /// Runs `f` once, eagerly, and records every operator that it calls on this thread above autograd.
 ///
 /// `inputs` are the example inputs and `named` the model's parameters and buffers, recognised by identity;
@@ -54,7 +64,18 @@ pub fn capture<R>(
     f: impl FnOnce() -> R,
     outputs_of: impl Fn(&R) -> Vec<Tensor>,
 ) -> Result<(R, Trace), Error> {
-    let session = Session::start(Recorder::new(inputs, named)?)?;
+    capture_timed(inputs, named, None, f, outputs_of)
+}
+
+/// The same, with someone who times each call.
+pub(crate) fn capture_timed<R>(
+    inputs: &[Tensor],
+    named: &[(String, Tensor)],
+    clock: Option<Rc<RefCell<dyn CallClock>>>,
+    f: impl FnOnce() -> R,
+    outputs_of: impl Fn(&R) -> Vec<Tensor>,
+) -> Result<(R, Trace), Error> {
+    let session = Session::start(Recorder { clock, ..Recorder::new(inputs, named)? })?;
     LAUNCHED.set(false);
     let result = f();
     let mut recorder = session.stop();
@@ -105,8 +126,6 @@ pub(super) struct LiveStorage {
 /// A call that has begun.
 struct Pending {
     event: Event,
-    /// When the operator was about to run.
-    start: Instant,
     level: Level,
     /// The argument tensors as they were before.
     before: Vec<(TensorId, Meta)>,
@@ -130,6 +149,7 @@ pub(super) struct Recorder {
     pending: Option<Pending>,
     /// A storage watched until the next call only.
     window: Option<StorageId>,
+    clock: Option<Rc<RefCell<dyn CallClock>>>,
 }
 
 impl Recorder {
@@ -155,6 +175,7 @@ impl Recorder {
             names,
             pending: None,
             window: None,
+            clock: None,
         };
         for (i, t) in inputs.iter().enumerate() {
             let id = new.see(t, Some(Origin::Input(i)))?;
@@ -294,13 +315,12 @@ impl Recorder {
             random,
             constant: false,
             scope: crate::scope::current(),
-            took: Duration::ZERO,
             call: CallId(self.calls.len() as u32),
             schema,
         };
         self.calls.push(call);
-        self.pending = Some(Pending { event, level, before, start: Instant::now() });
-        Ok(())
+        self.pending = Some(Pending { event, level, before });
+        self.clock.as_ref().map_or(Ok(()), |clock| clock.borrow_mut().begin())
     }
 
     /// The level of what a call computes from `args`.
@@ -340,7 +360,7 @@ impl Recorder {
 
     fn after(&mut self, bytes: &[u8]) -> Result<(), Error> {
         let Some(mut p) = self.pending.take() else { return Ok(()) };
-        p.event.took = p.start.elapsed();
+        self.clock.as_ref().map_or(Ok(()), |clock| clock.borrow_mut().end())?;
         let index = self.events.len();
         let (known, seen) = (self.storages.len(), self.seen.len());
         p.event.outs = self.see_args(bytes, Some(Origin::Event(index)))?;
@@ -419,6 +439,9 @@ impl Recorder {
     fn failed(&mut self) {
         let Some(p) = self.pending.take() else { return };
         self.calls.pop();
+        if let Some(clock) = &self.clock {
+            clock.borrow_mut().forget();
+        }
         for (t, _) in p.before {
             self.watch(t, true);
         }

@@ -183,8 +183,6 @@ pub struct Event {
     pub constant: bool,
     /// The [`scope`](crate::scope) in which it was called.
     pub scope: String,
-    /// How long the host was in it.
-    pub took: std::time::Duration,
     /// The call, to be made again.
     pub call: CallId,
     /// Index into [`Trace::schemas`].
