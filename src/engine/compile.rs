@@ -144,7 +144,7 @@ pub(crate) fn compile(
         plant(planting, &mut converted, &mut functional, &profile)?;
     }
     let eager = super::eager_cost::eager_cost(&converted.recording);
-    let modules = super::module_paths::module_paths(&converted.recording, &converted.scopes);
+    let modules = super::module_paths::module_paths(&converted);
     let hints = crate::hints::apply(&options.hints, &mut functional, &modules);
     let mut found = Found::new(target, &converted, options);
     let known = Context { hints, ..Context::new(&profile) };
@@ -533,7 +533,7 @@ pub(crate) fn forms_after(
         last != Some(name)
     };
     let (trace, converted, mut functional) = recorded(inputs, forward)?;
-    let modules = super::module_paths::module_paths(&converted.recording, &converted.scopes);
+    let modules = super::module_paths::module_paths(&converted);
     let hints = crate::hints::apply(&options.hints, &mut functional, &modules);
     let eager = super::eager_cost::eager_cost(&converted.recording);
     let mut found = Found::new(target, &converted, options);

@@ -17,6 +17,8 @@ pub(crate) struct Converted {
     pub(crate) consts: Vec<Tensor>,
     /// The [`scope`](crate::scope) of each call.
     pub(crate) scopes: Vec<String>,
+    /// The modules of a TorchScript file that it was called in, see [`Event::script`].
+    pub(crate) scripts: Vec<String>,
 }
 
 /// Converts a trace that has no refusals.
@@ -28,6 +30,7 @@ pub(crate) fn convert(trace: &Trace) -> Result<Converted, Error> {
             params: Vec::new(),
             consts: Vec::new(),
             scopes: Vec::new(),
+            scripts: Vec::new(),
         },
         known: FxHashMap::default(),
         bases: FxHashMap::default(),
@@ -119,6 +122,7 @@ impl Converter<'_> {
             self.out.recording.kernels.insert(event.call.0, kernel);
         }
         self.out.scopes.push(event.scope.clone());
+        self.out.scripts.push(event.script.clone());
         self.out.recording.calls.push(fusion::Call {
             op: event.op.clone(),
             overload: event.overload.clone(),

@@ -29,6 +29,7 @@ mod products;
 mod profile;
 mod runs;
 mod schedules;
+mod script_modules;
 mod slots;
 mod step_times;
 #[cfg(test)]

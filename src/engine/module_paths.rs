@@ -1,15 +1,45 @@
-//! The modules of a model that captured operators, and the steps of a plan, belong to: from scopes that the model names, and from
-//! the names of the parameters that operators read.
+//! The modules of a model that captured operators, and the steps of a plan, belong to: from scopes that the model names, from
+//! TorchScript's interpreter, and from the names of the parameters that operators read.
 
 use tilefuse_fusion::plan::{Plan, StepKind};
 use tilefuse_fusion::{Recording, Source};
 
+use super::convert::Converted;
+use super::script_modules::ScriptModules;
+
 /// By captured call: the module that it belongs to, `h.3.mlp.c_fc`; empty where nothing says so.
 ///
 /// A call that reads a parameter, or what is made of one parameter alone, belongs to the module of that one. A call that reads none
-/// is of the innermost module that surrounds the calls before and behind it. Where the model named a [`crate::scope`], that is
-/// where the call belongs, and its parameter may say where within it.
-pub(crate) fn module_paths(recording: &Recording, scopes: &[String]) -> Vec<String> {
+/// is of the innermost module that surrounds the calls before and behind it. Where the model named a [`crate::scope`], or
+/// TorchScript's interpreter says which module it is in, that is where the call belongs, and its parameter may say where within it.
+pub(crate) fn module_paths(converted: &Converted) -> Vec<String> {
+    let Converted { recording, scopes, scripts, .. } = converted;
+    let read = owners(recording);
+    let mut modules = ScriptModules::of(read.iter().copied().flatten());
+    let mut before = None;
+    let path = |at: usize| {
+        let scope = scopes.get(at).map_or("", String::as_str);
+        let around = match scripts.get(at).map_or("", String::as_str) {
+            "" => String::from(scope),
+            script => {
+                let behind = || read[at + 1..].iter().copied().flatten().next();
+                let near: Vec<&str> = read[at].into_iter().chain(before).chain(behind()).collect();
+                modules.path(scope, script, &near)
+            }
+        };
+        before = read[at].or(before);
+        match read[at] {
+            Some(module) if is_within(module, &around) => module.to_owned(),
+            _ => around,
+        }
+    };
+    let mut found: Vec<String> = (0..recording.calls.len()).map(path).collect();
+    fill(&mut found);
+    found
+}
+
+/// By captured call: the module of a parameter that it reads, or of what is made of one alone.
+fn owners(recording: &Recording) -> Vec<Option<&str>> {
     let mut owner: Vec<Option<&str>> = recording
         .tensors
         .iter()
@@ -19,27 +49,20 @@ pub(crate) fn module_paths(recording: &Recording, scopes: &[String]) -> Vec<Stri
         })
         .collect();
     let mut found = Vec::with_capacity(recording.calls.len());
-    for (at, call) in recording.calls.iter().enumerate() {
+    for call in &recording.calls {
         let tensors = || call.args.iter().flat_map(|(_, arg)| arg.tensors());
         let owners = || tensors().map(|tensor| owner.get(tensor.0 as usize).copied().flatten());
         let read = owners().flatten().find(|module| !module.is_empty());
-        let scope = scopes.get(at).map_or("", String::as_str);
-        found.push(match read {
-            Some(module) if is_within(module, scope) => module.to_owned(),
-            _ => scope.to_owned(),
-        });
+        found.push(read);
         // What is made of parameters alone is as they are.
-        if owners().all(|owner| owner.is_some())
-            && let Some(module) = read
-        {
+        if read.is_some() && owners().all(|owner| owner.is_some()) {
             for &result in call.results.iter().flatten() {
                 if let Some(owner) = owner.get_mut(result.0 as usize) {
-                    *owner = Some(module);
+                    *owner = read;
                 }
             }
         }
     }
-    fill(&mut found);
     found
 }
 

@@ -24,6 +24,7 @@ mod pin;
 mod ranges;
 mod record;
 mod replay;
+mod script;
 mod tensor;
 #[cfg(test)]
 mod tests;

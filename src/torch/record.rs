@@ -315,6 +315,7 @@ impl Recorder {
             random,
             constant: false,
             scope: crate::scope::current(),
+            script: super::script::modules()?,
             call: CallId(self.calls.len() as u32),
             schema,
         };

@@ -183,6 +183,8 @@ pub struct Event {
     pub constant: bool,
     /// The [`scope`](crate::scope) in which it was called.
     pub scope: String,
+    /// The modules of a TorchScript file in which it was called, joined by dots, without those that nobody calls, as lists of modules.
+    pub script: String,
     /// The call, to be made again.
     pub call: CallId,
     /// Index into [`Trace::schemas`].

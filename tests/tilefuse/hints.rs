@@ -1,10 +1,10 @@
 //! What a user asks of the compiler, and what it says of its calls: hints, `Options::strict`, scopes and counts.
 
 use tch::nn::{self, Module};
-use tch::{Kind, Tensor};
+use tch::{CModule, IValue, Kind, Tensor};
 use tilefuse::{Error, Explanation, Hint, Options, StepReport, Strict};
 
-use crate::common::{F32, setup};
+use crate::common::{F32, device, files, setup};
 
 type Function = fn(&[Tensor]) -> Vec<Tensor>;
 
@@ -178,4 +178,24 @@ fn counts_say_why_a_model_was_captured_again() {
     let recaptures = fused.stats().recaptures;
     let why = recaptures.keys().next().unwrap();
     assert!(why.starts_with("a parameter was replaced, moved or reshaped: its size 0 is 5, not 4"), "{why}");
+}
+
+/// Operators of a TorchScript file are of the modules that call them: activations and sums too, of which no parameter says where they
+/// are. `layers.py` wrote the file.
+#[test]
+fn operators_of_a_file_are_named_by_its_modules() {
+    setup();
+    let _no_grad = tch::no_grad_guard();
+    let file = files().join("tests/tilefuse/layers.pt");
+    let mut module = CModule::load_on_device(file, device()).unwrap();
+    module.f_set_eval().unwrap();
+    let names = module.named_parameters().unwrap();
+    let fused = tilefuse::fuse_with(module, with(vec![Hint::separate("*")])).with_names(names);
+    let plan = fused.explain_is(&[IValue::Tensor(Tensor::randn([4, 8], *F32))]).unwrap();
+    let layer = |at: usize| {
+        ["norm", "mlp.up", "mlp.act", "mlp.down", "squash", ""]
+            .map(|part| format!("h.{at}.{part}").trim_end_matches('.').to_owned())
+    };
+    let expected = layer(0).into_iter().chain(layer(1)).chain(["head", "probabilities"].map(String::from));
+    assert_eq!(modules(&plan), expected.map(|module| vec![module]).collect::<Vec<_>>(), "{plan}");
 }

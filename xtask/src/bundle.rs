@@ -31,7 +31,12 @@ const RUN: &str = include_str!("bundle/run.sh");
 const TESTS: &str = include_str!("bundle/tests.py");
 
 /// Files, and folders of files, of the repository that tests read.
-const FILES: [&str; 3] = ["kernels", "tests/tilefuse/samples.txt", "docs/plan.schema.json"];
+const FILES: [&str; 4] = [
+    "kernels",
+    "tests/tilefuse/samples.txt",
+    "tests/tilefuse/layers.pt",
+    "docs/plan.schema.json",
+];
 
 /// The largest archive that is worth sending around.
 const LIMIT: u64 = 60 << 20;

@@ -3,6 +3,7 @@
 #include "shim.h"
 
 #include <ATen/core/LegacyTypeDispatch.h>
+#include <torch/csrc/jit/runtime/interpreter.h>
 #include <torch/library.h>
 
 #include <atomic>
@@ -156,6 +157,15 @@ void tf_record_stop() {
   warn_always(-1);
   delete recorder;
   recorder = nullptr;
+}
+
+// The methods that TorchScript's interpreter is in on this thread, from the outermost on, each as name(Type)::method.
+char* tf_script_stack(void* ctx, void (*sink)(void* ctx, const uint8_t* bytes, size_t len)) {
+  return guarded([&] {
+    for (const auto& frame : torch::jit::currentModuleHierarchy()) {
+      sink(ctx, reinterpret_cast<const uint8_t*>(frame.data()), frame.size());
+    }
+  });
 }
 
 bool tf_recording() { return recorder != nullptr; }

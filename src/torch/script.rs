@@ -1,0 +1,43 @@
+//! The modules of a TorchScript file that run.
+
+use std::ffi::c_void;
+
+use super::ffi::{self, check};
+use crate::Error;
+
+/// The modules that TorchScript's interpreter is in on this thread, from the outermost on, by the names that they have in those that
+/// call them, joined by dots: `transformer.0.mlp`. Empty where it runs nothing, or the file's own module.
+pub(super) fn modules() -> Result<String, Error> {
+    unsafe extern "C" fn sink(ctx: *mut c_void, bytes: *const u8, len: usize) {
+        // SAFETY: `ctx` is the list below, and the bytes live for this call.
+        let (frames, bytes) =
+            unsafe { (&mut *ctx.cast::<Vec<String>>(), std::slice::from_raw_parts(bytes, len)) };
+        frames.push(String::from_utf8_lossy(bytes).into_owned());
+    }
+    let mut frames: Vec<String> = Vec::new();
+    // SAFETY: the sink is called with `frames` before the function returns.
+    check(unsafe { ffi::tf_script_stack((&raw mut frames).cast(), sink) })?;
+    Ok(path(&frames))
+}
+
+/// The modules of these frames, without the one that the file is of.
+fn path(frames: &[String]) -> String {
+    let names = frames.iter().filter_map(|frame| Some(frame.split_once('(')?.0));
+    // A function has no module, a module's own method no other one.
+    let is_module = |name: &&str| !matches!(*name, "" | "TOP" | "SELF") && !name.ends_with("_UNKNOWN");
+    names.filter(is_module).collect::<Vec<_>>().join(".")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{modules, path};
+
+    #[test]
+    fn frames_are_the_path_of_a_module() {
+        let frames =
+            ["TOP(Net)::forward", "h(Layers)::forward", "SELF(Layers)::mix", "relu", "0(Act)::forward"];
+        assert_eq!(path(&frames.map(String::from)), "h.0");
+        assert_eq!(path(&[String::from("TOP(Net)::forward")]), "");
+        assert_eq!(modules().unwrap(), "");
+    }
+}
