@@ -7,6 +7,7 @@ use clap::ValueEnum;
 use super::args::ModelArgs;
 use super::model::{Loaded, alike, quietly};
 use super::{Failure, report};
+use crate::explain::{Look, Order};
 
 /// Options of `tilefuse explain`.
 #[derive(clap::Args)]
@@ -22,6 +23,9 @@ pub(crate) struct Args {
     /// Measure each step, and each operator in eager, in runs of their own.
     #[arg(long)]
     profile: bool,
+    /// What comes first in the plan as text.
+    #[arg(long, value_enum, default_value_t = Order::Calls, conflicts_with_all = ["full", "programs", "code"])]
+    sort: Order,
     /// Show every step and every cut, not what repeats once.
     #[arg(long)]
     full: bool,
@@ -112,8 +116,10 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     }
     let text = match args.format {
         Format::Text if args.full || args.programs || args.code => explanation.text(args.programs),
-        Format::Text if args.output.is_none() => explanation.summary_in(crate::explain::Look::of_output()),
-        Format::Text => explanation.summary(),
+        Format::Text => {
+            let look = if args.output.is_none() { Look::of_output() } else { Look::PLAIN };
+            explanation.summary_in(Look { order: args.sort, ..look })
+        }
         Format::Json => json(&explanation)?,
         Format::Schema => crate::Explanation::schema(),
         Format::Dot => explanation.dot(),

@@ -4,6 +4,7 @@ mod code;
 mod diff;
 mod flow;
 mod limits;
+mod look;
 mod modules;
 mod page;
 mod prediction;
@@ -16,11 +17,11 @@ mod work;
 pub use self::code::{CodeReport, LineReport};
 pub use self::diff::{PlanDiff, StepChange, TotalChange};
 pub use self::flow::TensorReport;
+pub(crate) use self::look::{Look, Order};
 pub use self::prediction::Prediction;
 pub use self::report::{
     EagerReport, EdgeReport, Explanation, MachineReport, MemoryReport, PassReport, REPORT_VERSION,
     ScheduleReport, StepReport, UpdateReport,
 };
-pub(crate) use self::summary::Look;
 use self::text::bytes;
 pub use self::totals::Totals;

@@ -100,6 +100,11 @@ impl StepReport {
         }
     }
 
+    /// Whether it is a libtorch call.
+    pub(super) fn is_extern(&self) -> bool {
+        matches!(self, StepReport::Extern { .. })
+    }
+
     fn set_measured_us(&mut self, us: f64) {
         match self {
             StepReport::Kernel { measured_us, .. } | StepReport::Extern { measured_us, .. } => {

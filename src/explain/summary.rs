@@ -10,11 +10,16 @@ use std::fmt::Write as _;
 
 use indexmap::IndexMap;
 
+use super::limits::of_limit;
+use super::look::{Look, clip};
 use super::modules::pattern;
 use super::{EdgeReport, Explanation, StepReport, bytes};
 
 /// Cuts that are shown.
 const MAX_CUTS: usize = 5;
+
+/// Where the reason of a cut begins in a line.
+const CUT_INDENT: usize = 26;
 
 /// Steps one after the other, as they are shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -85,75 +90,32 @@ fn modules(plan: &Explanation, at: usize, run: Run) -> String {
     (0..of(at).len()).map(paths).collect::<Vec<_>>().join(", ")
 }
 
-/// Text of at most so many characters.
-fn clip(text: &str, width: usize) -> String {
-    match text.char_indices().nth(width) {
-        None => text.to_owned(),
-        Some(_) => text.chars().take(width.saturating_sub(3)).chain("...".chars()).collect(),
-    }
-}
-
-/// Where a summary is read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Look {
-    /// Columns of a line.
-    pub(crate) width: usize,
-    /// Whether escape codes of a terminal are understood.
-    pub(crate) colour: bool,
-}
-
-impl Look {
-    /// A file, or another program.
-    pub(crate) const PLAIN: Look = Look { width: 120, colour: false };
-
-    /// That of standard output: the terminal's width, and colours unless `NO_COLOR` or the terminal says otherwise.
-    pub(crate) fn of_output() -> Look {
-        let term = console::Term::stdout();
-        match term.size_checked().filter(|_| term.is_term()) {
-            Some((_, columns)) => {
-                Look { width: usize::from(columns).max(60), colour: console::colors_enabled() }
-            }
-            None => Look::PLAIN,
-        }
-    }
-
-    fn styled(self, text: &str) -> console::StyledObject<&str> {
-        console::style(text).force_styling(self.colour)
-    }
-
-    fn strong(self, text: &str) -> String {
-        self.styled(text).bold().to_string()
-    }
-
-    fn faint(self, text: &str) -> String {
-        self.styled(text).dim().to_string()
-    }
-
-    fn warning(self, text: &str) -> String {
-        self.styled(text).yellow().to_string()
-    }
-}
-
 /// So many runs in a row of which each takes less than [`SMALL`] of the time are one line.
 const MANY: usize = 4;
 
 /// Of all time, in percent.
 const SMALL: f64 = 0.1;
 
-/// The steps of a plan, repeated ones once, and many small ones in a row together.
-pub(super) fn steps(plan: &Explanation, look: Look) -> String {
-    let all: f64 = plan.steps.iter().map(StepReport::us).sum();
+/// What a plan takes, and what its columns are.
+fn heading(plan: &Explanation, what: &str, look: Look) -> String {
     let eager: f64 = plan.eager.iter().map(|operator| operator.us).sum();
     let how = match (plan.is_measured(), eager > 0.0) {
         (false, _) => String::from("as predicted"),
         (true, false) => String::from("as measured"),
         (true, true) => format!("as measured; eager's {} operators take {}", plan.eager.len(), time(eager)),
     };
+    let all = time(plan.steps.iter().map(StepReport::us).sum());
+    let line = format!("{what}: share of {all} {how}, how near the machine's limits, bytes");
+    look.strong(&look.wrapped(&line, 2)) + "\n"
+}
+
+/// The steps of a plan, repeated ones once, and many small ones in a row together.
+pub(super) fn steps(plan: &Explanation, look: Look) -> String {
+    let all: f64 = plan.steps.iter().map(StepReport::us).sum();
     let us = |run: &Run| plan.steps[run.start..run.end()].iter().map(StepReport::us).sum::<f64>();
     let share = |us: f64| if all > 0.0 { 100.0 * us / all } else { 0.0 };
-    let width = plan.steps.iter().map(|step| name(step).len()).max().unwrap_or(0).min(40);
-    let heading = format!("steps, with their share of {} {how}", time(all));
-    let mut text = look.strong(&heading) + "\n";
+    let width = width_of_names(plan);
+    let mut text = heading(plan, "steps", look);
     let keys: Vec<String> = plan.steps.iter().map(key).collect();
     let found = runs(&keys);
     let is_small = |run: &Run| {
@@ -186,12 +148,80 @@ pub(super) fn steps(plan: &Explanation, look: Look) -> String {
             for at in run.start..run.start + run.period {
                 let line = step(plan, at, *run, share(plan.steps[at].us()), width);
                 let line = clip(&line, look.width);
-                let is_call = matches!(plan.steps[at], StepReport::Extern { .. });
+                let is_call = plan.steps[at].is_extern();
                 let _ = writeln!(text, "{}", if is_call { look.warning(&line) } else { line });
             }
         }
     }
     text
+}
+
+/// The distinct kernels of a plan, and the operators of libtorch, that which takes most time first.
+pub(super) fn by_time(plan: &Explanation, look: Look) -> String {
+    let width = width_of_names(plan);
+    let mut text = heading(plan, "kernels and libtorch's operators", look);
+    for share in shares(plan) {
+        let first = &plan.steps[share.steps[0]];
+        let run = Run { start: share.steps[0], period: 1, times: 1 };
+        let paths = pattern(share.steps.iter().map(|&at| first_module(&plan.steps[at])));
+        let modules = if share.steps.len() == 1 { modules(plan, share.steps[0], run) } else { paths };
+        let line = format!(
+            "{:>4} x {}",
+            share.steps.len(),
+            columns(plan, first, share.part, share.bytes, width, &modules)
+        );
+        let line = clip(line.trim_end(), look.width);
+        let _ = writeln!(text, "{}", if first.is_extern() { look.warning(&line) } else { line });
+    }
+    text
+}
+
+/// All launches of a kernel, or all calls of an operator of libtorch.
+pub(super) struct Share {
+    /// The positions of the steps.
+    pub(super) steps: Vec<usize>,
+    pub(super) us: f64,
+    /// Of all of them, in percent.
+    pub(super) part: f64,
+    /// Bytes that all of them read and write.
+    bytes: u64,
+}
+
+/// What takes time, that which takes most first; what takes none last.
+pub(super) fn shares(plan: &Explanation) -> Vec<Share> {
+    let mut found: IndexMap<(Option<usize>, String), Share> = IndexMap::new();
+    let all: f64 = plan.steps.iter().map(StepReport::us).sum();
+    for (at, step) in plan.steps.iter().enumerate() {
+        let key = match step {
+            StepReport::Kernel { program, .. } => (Some(*program), String::new()),
+            StepReport::Extern { operator, .. } => (None, short(operator)),
+        };
+        let new = Share { steps: Vec::new(), us: 0.0, part: 0.0, bytes: 0 };
+        let share = found.entry(key).or_insert(new);
+        share.steps.push(at);
+        (share.us, share.bytes) = (share.us + step.us(), share.bytes + moved(step).unwrap_or(0));
+        share.part = if all > 0.0 { 100.0 * share.us / all } else { 0.0 };
+    }
+    let mut found: Vec<Share> = found.into_values().collect();
+    found.sort_by(|a, b| b.us.total_cmp(&a.us));
+    found
+}
+
+fn width_of_names(plan: &Explanation) -> usize {
+    plan.steps.iter().map(|step| name(step).len()).max().unwrap_or(0).min(40)
+}
+
+fn first_module(step: &StepReport) -> &str {
+    let (StepReport::Kernel { modules, .. } | StepReport::Extern { modules, .. }) = step;
+    modules.first().map_or("", String::as_str)
+}
+
+/// Bytes that a kernel reads and writes.
+fn moved(step: &StepReport) -> Option<u64> {
+    match step {
+        StepReport::Kernel { bytes_read, bytes_written, .. } => Some(bytes_read + bytes_written),
+        StepReport::Extern { .. } => None,
+    }
 }
 
 /// Whether a step is a kernel, whose time is predicted, or a libtorch call of little.
@@ -225,22 +255,32 @@ fn kinds(steps: &[StepReport]) -> String {
 /// A step in a line.
 fn step(plan: &Explanation, at: usize, run: Run, share: f64, width: usize) -> String {
     let step = &plan.steps[at];
-    let (operators, moved) = match step {
-        StepReport::Kernel { operators, bytes_read, bytes_written, .. } => {
-            (operators.iter().map(|o| short(o)).collect(), bytes(bytes_read + bytes_written))
-        }
-        StepReport::Extern { operator, .. } => (vec![short(operator)], String::new()),
-    };
-    let modules = modules(plan, at, run);
     let indent = if run.times > 1 { 2 } else { 0 };
-    let line = format!(
-        "{:indent$}{at:4} {share:>6.1} % {moved:>9}  {:width$}  {modules}{}{}",
-        "",
+    let columns = columns(plan, step, share, moved(step).unwrap_or(0), width, &modules(plan, at, run));
+    format!("{:indent$}{at:4} {columns}", "").trim_end().to_owned()
+}
+
+/// What is said of a step, or of several that are alike.
+fn columns(
+    plan: &Explanation,
+    step: &StepReport,
+    share: f64,
+    moved: u64,
+    width: usize,
+    modules: &str,
+) -> String {
+    let operators: Vec<String> = match step {
+        StepReport::Kernel { operators, .. } => operators.iter().map(|operator| short(operator)).collect(),
+        StepReport::Extern { operator, .. } => vec![short(operator)],
+    };
+    let limit = of_limit(plan, step).map_or_else(String::new, |part| format!("{:.0} %", 100.0 * part));
+    let moved = if step.is_extern() { String::new() } else { bytes(moved) };
+    format!(
+        "{share:>6.1} % {limit:>6} {moved:>9}  {:width$}  {modules}{}{}",
         clip(&name(step), width),
         if modules.is_empty() { "" } else { ": " },
         operators.join(", ")
-    );
-    line.trim_end().to_owned()
+    )
 }
 
 /// Cuts between the same operators for the same reason.
@@ -298,19 +338,16 @@ pub(super) fn cuts(plan: &Explanation, look: Look) -> String {
         "edges that were not fused, of {} different ones those over which most bytes go",
         alike.len()
     );
-    let mut text = look.strong(&heading) + "\n";
+    let mut text = look.strong(&look.wrapped(&heading, 2)) + "\n";
     for cut in alike.iter().take(MAX_CUTS) {
         let Alike { producer, consumer, verdict, remedy, count, .. } = cut;
-        let _ = writeln!(
-            text,
-            "  {:>9} in {count:3} {}  {producer} -> {consumer}\n{:26}{verdict}",
-            cut.size(),
-            if *count == 1 { "edge " } else { "edges" },
-            ""
-        );
+        let edges = if *count == 1 { "edge " } else { "edges" };
+        let line = format!("  {:>9} in {count:3} {edges}  {producer} -> {consumer}", cut.size());
+        let _ = writeln!(text, "{}", look.wrapped(&line, CUT_INDENT));
+        let _ = writeln!(text, "{}", look.wrapped(&format!("{:CUT_INDENT$}{verdict}", ""), CUT_INDENT));
         if let Some(remedy) = remedy {
-            let line = format!("{:26}what would change it: {remedy}", "");
-            let _ = writeln!(text, "{}", look.faint(&line));
+            let line = format!("{:CUT_INDENT$}what would change it: {remedy}", "");
+            let _ = writeln!(text, "{}", look.faint(&look.wrapped(&line, CUT_INDENT)));
         }
     }
     text
@@ -318,6 +355,7 @@ pub(super) fn cuts(plan: &Explanation, look: Look) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::super::look::Order;
     use super::*;
 
     fn runs_of(keys: &str) -> Vec<(usize, usize, usize)> {
@@ -348,12 +386,11 @@ mod tests {
     fn colours_are_for_terminals_alone() {
         let plan = crate::explain::page::tests::layers_of_two();
         assert!(!plan.summary().contains('\u{1b}'));
-        let look = Look { width: 60, colour: true };
+        let look = Look { width: 60, colour: true, order: Order::Calls };
         let text = plan.summary_in(look);
         assert!(text.contains("\u{1b}[1m"), "{text}");
         let plain = plan.summary_in(Look { colour: false, ..look });
-        let steps = plain.lines().take_while(|line| !line.starts_with("time: "));
-        assert!(steps.skip(2).all(|line| line.chars().count() <= 60), "{plain}");
+        assert!(plain.lines().all(|line| line.chars().count() <= 60), "{plain}");
         assert_eq!(console::strip_ansi_codes(&text), plain);
     }
 
@@ -361,7 +398,26 @@ mod tests {
     fn operators_are_named_without_positions() {
         assert_eq!(short("aten::linear #23"), "linear");
         assert_eq!(short("attention aten::matmul #13 to aten::matmul #19"), "attention matmul to matmul");
-        assert_eq!(clip("abcdef", 6), "abcdef");
-        assert_eq!(clip("abcdefg", 6), "abc...");
+    }
+
+    #[test]
+    fn kernels_are_sorted_by_time() {
+        let mut plan = crate::explain::page::tests::layers_of_two();
+        for (at, step) in plan.steps.iter_mut().enumerate() {
+            let StepReport::Kernel { program, predicted_us, .. } = step else { continue };
+            // The steps of a layer are those of the other.
+            *program = if (4..7).contains(&at) { at - 3 } else { at };
+            *predicted_us = [1.0, 2.0, 8.0, 1.0, 2.0, 8.0, 1.0, 3.0][at];
+        }
+        let text = plan.summary_in(Look { order: Order::Time, ..Look::PLAIN });
+        let lines: Vec<&str> = text.lines().filter(|line| line.contains(" x ")).collect();
+        let expected = [
+            "   2 x   61.5 %    0 %     512 B  fused_2  h.*.mlp.up: relu",
+            "   2 x   15.4 %    1 %     512 B  fused_1  h.*.norm: relu",
+            "   1 x   11.5 %    0 %     256 B  fused_7  head: relu",
+            "   2 x    7.7 %    1 %     512 B  fused_3  h.*.mlp.down: relu",
+            "   1 x    3.8 %    1 %     256 B  fused_0  embed: relu",
+        ];
+        assert_eq!(lines, expected);
     }
 }

@@ -2,7 +2,7 @@
 
 use indexmap::IndexMap;
 
-use super::summary::Look;
+use super::look::{Look, Order};
 use super::{Explanation, StepReport, limits, page, summary};
 
 impl Explanation {
@@ -19,17 +19,20 @@ impl Explanation {
 
     /// The same, as it is read there.
     pub(crate) fn summary_in(&self, look: Look) -> String {
-        let mut text = self.head();
+        let mut text: String = self.head().split_inclusive('\n').map(|line| look.wrapped(line, 2)).collect();
         if self.steps.is_empty() {
             text.push_str("no steps: a call returns what it is given\n");
             text.push_str(&self.updates_text());
             return text;
         }
-        text.push_str(&summary::steps(self, look));
-        text.push_str(&format!("time: {}\n", limits::where_time_goes(self)));
+        text.push_str(&match look.order {
+            Order::Calls => summary::steps(self, look),
+            Order::Time => summary::by_time(self, look),
+        });
+        text.push_str(&look.wrapped(&format!("time: {}\n", limits::where_time_goes(self)), 6));
         let prediction = self.prediction_text();
         if !prediction.is_empty() {
-            text.push_str(&prediction);
+            text.push_str(&look.wrapped(&prediction, 12));
             text.push('\n');
         }
         text.push_str(&self.updates_text());

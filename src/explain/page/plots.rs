@@ -3,8 +3,7 @@
 use indexmap::IndexMap;
 
 use crate::explain::limits::class;
-use crate::explain::summary::short;
-use crate::explain::{Explanation, MemoryReport, StepReport, bytes};
+use crate::explain::{Explanation, MemoryReport, StepReport, bytes, summary};
 
 /// Kernels whose share is shown.
 const MAX_SHARES: usize = 20;
@@ -84,27 +83,19 @@ pub(super) struct Share<'a> {
 
 /// What takes most time, all launches of a kernel and all calls of an operator together.
 pub(super) fn shares(plan: &Explanation) -> Vec<Share<'_>> {
-    let mut found: IndexMap<(Option<usize>, String), Share<'_>> = IndexMap::new();
-    for (at, step) in plan.steps.iter().enumerate().filter(|(_, step)| step.us() > 0.0) {
-        // Launches of one program, and calls of one operator.
-        let (key, name) = match step {
-            StepReport::Kernel { name, program, .. } => ((Some(*program), String::new()), name.as_str()),
-            StepReport::Extern { operator, .. } => ((None, short(operator)), operator.as_str()),
-        };
-        let new = Share { name, class: class(step), at, count: 0, us: 0.0, share: 0.0, width: 0.0 };
-        let share = found.entry(key).or_insert(new);
-        (share.count, share.us) = (share.count + 1, share.us + step.us());
-    }
-    let mut found: Vec<Share<'_>> = found.into_values().collect();
-    found.sort_by(|a, b| b.us.total_cmp(&a.us));
-    let all: f64 = found.iter().map(|share| share.us).sum();
+    let found = summary::shares(plan);
     let most = found.first().map_or(0.0, |share| share.us);
-    let part = |us: f64, of: f64| if of > 0.0 { 100.0 * us / of } else { 0.0 };
-    for share in &mut found {
-        (share.share, share.width) = (part(share.us, all), part(share.us, most));
-    }
-    found.truncate(MAX_SHARES);
-    found
+    let timed = found.iter().filter(|share| share.us > 0.0);
+    let share = |share: &summary::Share| {
+        let (at, us) = (share.steps[0], share.us);
+        let (class, count) = (class(&plan.steps[at]), share.steps.len());
+        let name = match &plan.steps[at] {
+            StepReport::Kernel { name, .. } => name.as_str(),
+            StepReport::Extern { operator, .. } => operator.as_str(),
+        };
+        Share { name, class, at, count, us, share: share.part, width: 100.0 * us / most }
+    };
+    timed.map(share).take(MAX_SHARES).collect()
 }
 
 /// Bytes that are held over a call.

@@ -1,0 +1,94 @@
+//! How a summary looks where it is read.
+
+/// Where a summary is read, and how it is ordered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Look {
+    /// Columns of a line.
+    pub(crate) width: usize,
+    /// Whether escape codes of a terminal are understood.
+    pub(crate) colour: bool,
+    /// What comes first.
+    pub(crate) order: Order,
+}
+
+/// The order of what takes time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Order {
+    /// Steps in the order of a call.
+    #[default]
+    Calls,
+    /// Distinct kernels, all launches of one together, those that take most time first.
+    Time,
+}
+
+impl Look {
+    /// A file, or another program.
+    pub(crate) const PLAIN: Look = Look { width: 120, colour: false, order: Order::Calls };
+
+    /// That of standard output: the terminal's width, and colours unless `NO_COLOR` or the terminal says otherwise.
+    pub(crate) fn of_output() -> Look {
+        let term = console::Term::stdout();
+        match term.size_checked().filter(|_| term.is_term()) {
+            Some((_, columns)) => {
+                let width = usize::from(columns).max(60);
+                Look { width, colour: console::colors_enabled(), ..Look::PLAIN }
+            }
+            None => Look::PLAIN,
+        }
+    }
+
+    fn styled(self, text: &str) -> console::StyledObject<&str> {
+        console::style(text).force_styling(self.colour)
+    }
+
+    pub(super) fn strong(self, text: &str) -> String {
+        self.styled(text).bold().to_string()
+    }
+
+    pub(super) fn faint(self, text: &str) -> String {
+        self.styled(text).dim().to_string()
+    }
+
+    pub(super) fn warning(self, text: &str) -> String {
+        self.styled(text).yellow().to_string()
+    }
+
+    /// A line that goes on in further ones where it is too long, each with so many spaces before it.
+    pub(super) fn wrapped(self, line: &str, indent: usize) -> String {
+        let (mut text, mut column) = (String::new(), 0);
+        for word in line.split_inclusive(' ') {
+            // A word that is longer than a line is not broken.
+            if column > indent && column + word.trim_end().chars().count() > self.width {
+                text.truncate(text.trim_end().len());
+                text.push_str(&format!("\n{:indent$}", ""));
+                column = indent;
+            }
+            text.push_str(word);
+            column += word.chars().count();
+        }
+        text
+    }
+}
+
+/// Text of at most so many characters.
+pub(super) fn clip(text: &str, width: usize) -> String {
+    match text.char_indices().nth(width) {
+        None => text.to_owned(),
+        Some(_) => text.chars().take(width.saturating_sub(3)).chain("...".chars()).collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_lines_are_clipped_or_go_on() {
+        assert_eq!(clip("abcdef", 6), "abcdef");
+        assert_eq!(clip("abcdefg", 6), "abc...");
+        let look = Look { width: 12, ..Look::PLAIN };
+        assert_eq!(look.wrapped("    a  bc de", 4), "    a  bc de");
+        assert_eq!(look.wrapped("    a  bc def g", 4), "    a  bc\n    def g");
+        assert_eq!(look.wrapped("  abcdefghijklmn o", 2), "  abcdefghijklmn\n  o");
+    }
+}
