@@ -141,6 +141,15 @@ fn a_box_of_a_path_says_what_is_not_said_around_it() {
     assert_eq!(boxes(&plan(steps.collect(), Vec::new())), [": box 1, 2", "a.b: 0, 1"]);
 }
 
+/// As the masks of a model that are computed before everything else.
+#[test]
+fn a_module_with_early_steps_lies_where_most_of_it_is() {
+    let paths = ["d.mask", "c.x", "c.y", "c.z", "a", "b.x", "b.y", "d.x", "d.y"];
+    let steps = paths.iter().enumerate().map(|(at, path)| kernel(at, "aten::relu", path, &[]));
+    let found = boxes(&plan(steps.collect(), Vec::new()));
+    assert_eq!(found[0], ": box 1, 4, box 2, box 3");
+}
+
 #[test]
 fn each_step_is_in_one_layer_of_one_box() {
     for plan in [layers_of_two(), chain(2000)] {

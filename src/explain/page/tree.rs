@@ -156,7 +156,7 @@ impl Module {
             let path = if path.is_empty() { part } else { format!("{path}.{part}") };
             items.push(module.fold(&path));
         }
-        items.sort_by(|a, b| a.middle().total_cmp(&b.middle()));
+        items.sort_by_cached_key(Folded::middle);
         match items.len() {
             1 => items.swap_remove(0),
             _ => Folded::Group(path.to_owned(), chunked(items, path)),
@@ -179,19 +179,18 @@ impl Folded {
         }
     }
 
-    /// Where its steps are on average: steps of a module that are computed early do not put all of it before its operands.
-    fn middle(&self) -> f64 {
-        let (count, sum) = self.sum();
-        sum as f64 / count.max(1) as f64
+    /// The median of its steps: steps of a module that are computed early do not put all of it before its operands.
+    fn middle(&self) -> usize {
+        let mut steps = Vec::new();
+        self.collect(&mut steps);
+        steps.sort_unstable();
+        steps.get(steps.len() / 2).copied().unwrap_or_default()
     }
 
-    /// How many steps there are, and the sum of their positions.
-    fn sum(&self) -> (usize, usize) {
+    fn collect(&self, steps: &mut Vec<usize>) {
         match self {
-            Folded::Step(at) => (1, *at),
-            Folded::Group(_, items) => {
-                items.iter().map(Folded::sum).fold((0, 0), |all, one| (all.0 + one.0, all.1 + one.1))
-            }
+            Folded::Step(at) => steps.push(*at),
+            Folded::Group(_, items) => items.iter().for_each(|item| item.collect(steps)),
         }
     }
 
