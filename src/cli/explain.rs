@@ -36,7 +36,7 @@ pub(crate) struct Args {
     /// computes a part of; `--format html` always has them.
     #[arg(long)]
     code: bool,
-    /// Show what is different from an older plan, which `--format json` wrote.
+    /// Show what is different from an older plan, which `--format json` wrote; with `--format html`, beside the plan.
     #[arg(long, value_name = "FILE")]
     diff: Option<PathBuf>,
     /// End with status 1 where the plan costs more than the older one by more than this: 5% or 0.05 of its predicted time, kernels,
@@ -69,8 +69,8 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     if matches!(args.format, Format::Schema) {
         return report::write(args.output.as_deref(), &crate::Explanation::schema());
     }
-    if args.diff.is_some() && matches!(args.format, Format::Dot | Format::Html) {
-        return Err(Failure::usage("--diff is written with --format text or json".to_owned()));
+    if args.diff.is_some() && matches!(args.format, Format::Dot) {
+        return Err(Failure::usage("--diff is written with --format text, json or html".to_owned()));
     }
     let prints_passes = !args.print_after.is_empty() || args.stop_after.is_some();
     if prints_passes && !args.model.strict.is_empty() {
@@ -107,11 +107,11 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         true => Ok(fused.profile_with(&inputs, |m, x| m.forward(x))?),
         false => Ok(fused.explain_with(&inputs, |m, x| m.forward(x))?),
     })?;
-    let shows_code = args.code || matches!(args.format, Format::Html);
-    let explanation = if shows_code && args.diff.is_none() { explanation.with_code()? } else { explanation };
+    let shows_code = matches!(args.format, Format::Html) || args.code && args.diff.is_none();
+    let explanation = if shows_code { explanation.with_code()? } else { explanation };
     progress.finish_and_clear();
     if let Some(path) = &args.diff {
-        show_diff(args, path, &explanation)?;
+        show_diff(args, path, &explanation, &case.name)?;
         return fused_as_asked(args, explanation);
     }
     let text = match args.format {
@@ -139,13 +139,14 @@ fn fused_as_asked(args: &Args, plan: crate::Explanation) -> Result<(), Failure> 
 }
 
 /// Shows what is different from an older plan, and fails where that is worse by more than may be.
-fn show_diff(args: &Args, path: &Path, plan: &crate::Explanation) -> Result<(), Failure> {
+fn show_diff(args: &Args, path: &Path, plan: &crate::Explanation, name: &str) -> Result<(), Failure> {
     let bad = |error: String| Failure::usage(format!("{}: {error}", path.display()));
     let old = std::fs::read_to_string(path).map_err(|error| bad(error.to_string()))?;
     let old = crate::Explanation::from_json(&old).map_err(|error| bad(error.to_string()))?;
     let diff = plan.diff(&old);
     let text = match args.format {
         Format::Json => json(&diff)?,
+        Format::Html => plan.html_with_changes(name, &diff),
         _ => diff.text(),
     };
     report::write(args.output.as_deref(), &text)?;

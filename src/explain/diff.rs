@@ -36,10 +36,53 @@ pub struct TotalChange {
     pub cost: bool,
 }
 
+/// Steps that repeated layers have alike, and that changed alike.
+pub(super) struct AlikeChange<'a> {
+    /// What they compute, `*` for the numbers of the layers.
+    pub(super) step: String,
+    /// The position of the first one in the newer plan.
+    pub(super) at: usize,
+    pub(super) what: &'a [String],
+    pub(super) count: usize,
+    /// Predicted microseconds that all of them take more.
+    pub(super) more_us: f64,
+}
+
 impl TotalChange {
     /// How much more of it there is, as a part of what there was; infinite where there was none.
     pub fn growth(&self) -> f64 {
         if self.old == self.new { 0.0 } else { (self.new - self.old) / self.old }
+    }
+
+    /// What there was.
+    pub(super) fn before(&self) -> String {
+        self.shown(self.old)
+    }
+
+    /// What there is.
+    pub(super) fn now(&self) -> String {
+        self.shown(self.new)
+    }
+
+    fn shown(&self, value: f64) -> String {
+        if self.name.starts_with("bytes") { bytes(value as u64) } else { number(value) }
+    }
+
+    /// The growth in percent.
+    pub(super) fn percent(&self) -> String {
+        match self.growth() {
+            growth if growth.is_finite() => format!("{:+.1} %", 100.0 * growth),
+            _ => String::from("there was none"),
+        }
+    }
+
+    /// How it is marked: more or less of a cost.
+    pub(super) fn class(&self) -> &'static str {
+        match self.growth() {
+            growth if self.cost && growth > 0.0 => "more",
+            growth if self.cost && growth < 0.0 => "less",
+            _ => "",
+        }
     }
 }
 
@@ -200,33 +243,50 @@ impl PlanDiff {
         }
         let mut text = String::new();
         for total in &self.totals {
-            let percent = match total.growth() {
-                growth if growth.is_finite() => format!("{:+.1} %", 100.0 * growth),
-                _ => String::from("there was none"),
-            };
-            let _ = writeln!(
-                text,
-                "{:32} {:>16} -> {:>16}  {percent}",
-                total.name,
-                number(total.old),
-                number(total.new)
-            );
+            let (before, now) = (total.before(), total.now());
+            let _ = writeln!(text, "{:32} {before:>16} -> {now:>16}  {}", total.name, total.percent());
         }
-        for (title, steps) in [("gone", &self.gone), ("new", &self.new)] {
+        for (title, steps) in [("gone", self.gone_alike()), ("new", self.new_alike())] {
             if !steps.is_empty() {
                 let _ = writeln!(text, "\n{title}");
             }
-            for (step, count) in counted(steps) {
+            for (step, count) in steps {
                 let _ = writeln!(text, "  {count:3} x {step}");
             }
         }
         if !self.changed.is_empty() {
             let _ = writeln!(text, "\nchanged");
         }
-        for change in &self.changed {
-            let _ = writeln!(text, "  {:4}  {}\n        {}", change.at, change.step, change.what.join("; "));
+        for AlikeChange { step, what, count, .. } in self.changed_alike() {
+            let _ = writeln!(text, "  {count:3} x {step}\n        {}", what.join("; "));
         }
         text
+    }
+
+    /// The steps that are gone, those of repeated layers once, with how many there are.
+    pub(super) fn gone_alike(&self) -> Vec<(String, usize)> {
+        counted(&self.gone)
+    }
+
+    /// The steps that are new, likewise.
+    pub(super) fn new_alike(&self) -> Vec<(String, usize)> {
+        counted(&self.new)
+    }
+
+    /// The steps that changed, those of repeated layers that changed alike once.
+    pub(super) fn changed_alike(&self) -> Vec<AlikeChange<'_>> {
+        let mut found: IndexMap<(String, &[String]), AlikeChange<'_>> = IndexMap::new();
+        for StepChange { step, at, what, more_us } in &self.changed {
+            let new = AlikeChange { step: step.clone(), at: *at, what, count: 0, more_us: 0.0 };
+            let alike = found.entry((of_any_layer(step), what)).or_insert(new);
+            (alike.count, alike.more_us) = (alike.count + 1, alike.more_us + more_us);
+        }
+        for ((step, _), alike) in &mut found {
+            if alike.count > 1 {
+                alike.step.clone_from(step);
+            }
+        }
+        found.into_values().collect()
     }
 }
 
@@ -234,12 +294,30 @@ fn number(value: f64) -> String {
     if value.fract() == 0.0 { format!("{value:.0}") } else { format!("{value:.1}") }
 }
 
-fn counted(steps: &[String]) -> IndexMap<&str, usize> {
-    let mut counts: IndexMap<&str, usize> = IndexMap::new();
+/// Steps of repeated layers once, with how many there are.
+fn counted(steps: &[String]) -> Vec<(String, usize)> {
+    let mut counts: IndexMap<String, (&str, usize)> = IndexMap::new();
     for step in steps {
-        *counts.entry(step).or_default() += 1;
+        counts.entry(of_any_layer(step)).or_insert((step, 0)).1 += 1;
     }
-    counts
+    let named = |(all, (first, count))| if count == 1 { (String::from(first), 1) } else { (all, count) };
+    counts.into_iter().map(named).collect()
+}
+
+/// What a step computes, with `*` in the place of the numbers in its modules' paths.
+fn of_any_layer(step: &str) -> String {
+    let Some((modules, operators)) = step.rsplit_once(": ") else { return String::from(step) };
+    let part = |part: &str| match part.split_once(", ") {
+        Some((end, next)) => format!("{}, {next}", any_number(end)),
+        None => any_number(part).to_owned(),
+    };
+    let modules: Vec<String> = modules.split('.').map(part).collect();
+    format!("{}: {operators}", modules.join("."))
+}
+
+/// `*` for a number.
+fn any_number(part: &str) -> &str {
+    if !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit()) { "*" } else { part }
 }
 
 #[cfg(test)]
@@ -276,6 +354,24 @@ mod tests {
         assert!(grown.contains(&"predicted time of kernels, us"), "{grown:?}");
         assert!(diff.regressions(f64::MAX).is_empty());
         assert!(old.diff(&new).new.contains(&computed(&removed)));
+    }
+
+    #[test]
+    fn repeated_layers_that_changed_alike_are_one() {
+        let old = layers_of_two();
+        let mut new = old.clone();
+        for step in &mut new.steps {
+            let StepReport::Kernel { modules, grid, operators, .. } = step else { continue };
+            *grid += u64::from(modules[0].contains("mlp"));
+            operators[0] = operators[0].replace("relu", if modules[0] == "head" { "tanh" } else { "relu" });
+        }
+        let text = new.diff(&old).text();
+        let (_, steps) = text.split_once("\ngone\n").unwrap();
+        let expected = "    1 x head: relu\n\nnew\n    1 x head: tanh\n\nchanged\n    2 x h.*.mlp.up: relu\n        instances: 1 -> 2\n    \
+                        2 x h.*.mlp.down: relu\n        instances: 1 -> 2\n";
+        assert_eq!(steps, expected);
+        assert_eq!(of_any_layer("h.0.a, h.1: x, y"), "h.*.a, h.*: x, y");
+        assert_eq!(of_any_layer("x, y"), "x, y");
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use indexmap::IndexMap;
 
 use super::look::{Look, Order};
-use super::{Explanation, StepReport, limits, page, summary};
+use super::{Explanation, PlanDiff, StepReport, limits, page, summary};
 
 impl Explanation {
     /// The same for calls that run the model itself for this reason.
@@ -124,7 +124,12 @@ impl Explanation {
     /// The plan as a page for a browser, in one file that needs nothing from elsewhere: a graph that folds by modules, what each
     /// step computes and why, the cuts, a table of kernels, and plots. `title` is the model's name.
     pub fn html(&self, title: &str) -> String {
-        page::page(self, title)
+        page::page(self, title, None)
+    }
+
+    /// The same with one view more: what is different from an older plan.
+    pub fn html_with_changes(&self, title: &str, changes: &PlanDiff) -> String {
+        page::page(self, title, Some(changes))
     }
 
     /// The plan as a Graphviz graph: one box for each step, in a cluster for its module, and one arrow for each edge between steps.

@@ -10,9 +10,10 @@ use crate::common::{DEVICE_VARIABLE, has_gpu, on_cpu};
 
 /// Modules about processors, files or the program's output, whose tests run on the CPU alone. Those of the others ask
 /// [`crate::common::device`].
-const ON_THE_CPU: [&str; 17] = [
+const ON_THE_CPU: [&str; 19] = [
     // An index out of range in a kernel of libtorch's ends what a process can do on a GPU.
     "bounds",
+    "browser",
     "cli",
     "conv",
     "conv_packed",
@@ -24,6 +25,7 @@ const ON_THE_CPU: [&str; 17] = [
     "kernels",
     "lowered",
     "packing",
+    "page",
     "processors",
     "products",
     "schedules",

@@ -7,6 +7,7 @@
 //! - `random` runs random programs; `tilefuse random` runs as many as one likes, and shrinks those that fail.
 //! - `sequence` calls one fused model again after something has changed, `audit` after something that no guard sees.
 //! - `kernels` counts kernels: the decision is tested as well as the value.
+//! - `page` uses the page of a plan in a browser, and keeps pictures of it.
 //! - `processors` runs some tests as on machines with less than this one has, and on emulated processors.
 //! - `devices` runs each module again on a GPU, in a process of its own, but for those about processors alone. Tests take
 //!   their device from `common::device`.
@@ -18,6 +19,7 @@ mod alias;
 mod attention;
 mod audit;
 mod bounds;
+mod browser;
 mod cli;
 mod common;
 mod compare;
@@ -42,6 +44,7 @@ mod opaque;
 mod operator;
 mod outer_loops;
 mod packing;
+mod page;
 mod processors;
 mod products;
 mod random;

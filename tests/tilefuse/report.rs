@@ -68,7 +68,7 @@ fn plans_are_compared_and_regressions_fail() {
         (["--diff", "no-such.json"], "no-such.json: "),
         (["--diff", "old.json/x"], "old.json/x: "),
         (["--fail-on-regression", "5%"], "--diff"),
-        (["--diff=old.json", "--format=html"], "--diff is written with --format text or json"),
+        (["--diff=old.json", "--format=dot"], "--diff is written with --format text, json or html"),
         (["--print-after=lower", "--format=json"], "write text, in no other --format"),
     ] {
         let (status, _, said) = explain(&args);

@@ -31,7 +31,8 @@ fn tried(plan: &Explanation, script: &str) -> Option<String> {
         document.body.replaceChildren('SAW ' + [...failed, ...said].join('; ') + ' END');
         </script></body>"
     );
-    let text = page(plan, "a model").replace("<body>", &format!("<body>{first}")).replace("</body>", &steps);
+    let text =
+        page(plan, "a model", None).replace("<body>", &format!("<body>{first}")).replace("</body>", &steps);
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("plan.html");
     std::fs::write(&file, text).unwrap();

@@ -17,9 +17,10 @@ use serde::Serialize;
 
 use self::layout::{Place, layers};
 use self::tree::{Item, Tree};
+use super::diff::AlikeChange;
 use super::limits::{class, of_limit, where_time_goes};
 use super::summary::{Alike, alike, short, time};
-use super::{Explanation, StepReport, TensorReport, bytes};
+use super::{Explanation, PlanDiff, StepReport, TensorReport, TotalChange, bytes};
 
 /// One module: its parts share their names.
 const SCRIPTS: [&str; 5] = [
@@ -30,8 +31,8 @@ const SCRIPTS: [&str; 5] = [
     include_str!("plan.js"),
 ];
 
-/// The page of a plan.
-pub(super) fn page(plan: &Explanation, title: &str) -> String {
+/// The page of a plan, with what is different from an older one where that is given.
+pub(super) fn page(plan: &Explanation, title: &str, changes: Option<&PlanDiff>) -> String {
     let [strip, eager_strip] = plots::strips(plan);
     let page = Page {
         title,
@@ -49,6 +50,7 @@ pub(super) fn page(plan: &Explanation, title: &str) -> String {
         roofline: plots::roofline(plan),
         memory: plots::memory(plan),
         plan,
+        changes: changes.map(Changes::of),
     };
     // Writing to a string does not fail.
     page.render().unwrap_or_default()
@@ -74,6 +76,23 @@ struct Page<'a> {
     roofline: Option<plots::Roofline<'a>>,
     memory: Option<plots::Memory>,
     plan: &'a Explanation,
+    changes: Option<Changes<'a>>,
+}
+
+/// What is different from an older plan.
+struct Changes<'a> {
+    is_empty: bool,
+    totals: &'a [TotalChange],
+    /// What went and what came, by how it is headed, with how many there are.
+    steps: [(&'static str, Vec<(String, usize)>); 2],
+    changed: Vec<AlikeChange<'a>>,
+}
+
+impl Changes<'_> {
+    fn of(diff: &PlanDiff) -> Changes<'_> {
+        let steps = [("Steps that went", diff.gone_alike()), ("Steps that came", diff.new_alike())];
+        Changes { is_empty: diff.is_empty(), totals: &diff.totals, steps, changed: diff.changed_alike() }
+    }
 }
 
 /// A row of the table of steps.

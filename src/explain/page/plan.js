@@ -1,5 +1,5 @@
 // Selection, search, keys and tables.
-let selected = null, matches = [], match = -1;
+let selected = null, matches = [], match = -1, cuts = 0;
 
 /// Marks what is selected and what was found.
 function mark() {
@@ -8,7 +8,8 @@ function mark() {
   if (matches.length) new Set(matches.map(step => shown[step].key)).forEach(key => {
     scene.querySelector(`[data-${key[0] === 's' ? 'step' : 'group'}="${key.slice(1)}"]`).classList.add('hit');
   });
-  scene.classList.toggle('searching', search.value.trim() !== '');
+  // What finds cuts alone is no search for steps.
+  scene.classList.toggle('searching', search.value.trim() !== '' && (matches.length > 0 || !cuts));
   if (selected && selected.step !== undefined) of(selected.step).classList.add('selected');
   if (selected && selected.group !== undefined) scene.querySelector(`[data-group="${selected.group}"]`)?.classList.add('selected');
   if (selected && selected.edge) scene.querySelector(`[data-edge="${selected.edge}"]`)?.classList.add('selected');
@@ -62,9 +63,12 @@ function find() {
   const words = search.value.trim().toLowerCase().split(/\s+/).filter(Boolean);
   matches = words.length ? [...texts.keys()].filter(at => words.every(word => texts[at].includes(word))) : [];
   match = -1;
-  found.textContent = words.length ? `${matches.length} of ${texts.length} steps` : '';
   const hits = new Set(matches);
   for (const row of document.querySelectorAll('#kernels tr[data-step]')) row.hidden = words.length > 0 && !hits.has(Number(row.dataset.step));
+  const rows = [...document.querySelectorAll('#cuts tbody tr, #changes tbody tr')];
+  for (const row of rows) row.hidden = !words.every(word => row.textContent.toLowerCase().includes(word));
+  cuts = rows.filter(row => row.dataset.cut !== undefined && !row.hidden).length;
+  found.textContent = words.length ? `${matches.length} of ${texts.length} steps${cuts ? `, ${cuts} cut${cuts > 1 ? 's' : ''}` : ''}` : '';
   mark();
 }
 search.addEventListener('input', find);

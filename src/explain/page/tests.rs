@@ -183,7 +183,7 @@ fn steps_without_modules_are_in_boxes_of_a_size_that_can_be_laid_out() {
 
 #[test]
 fn a_page_has_a_row_for_each_step_and_asks_for_nothing() {
-    let page = page(&layers_of_two(), "a model");
+    let page = page(&layers_of_two(), "a model", None);
     for at in 0..8 {
         assert_eq!(page.matches(&format!("<tr data-step=\"{at}\"><td data-value")).count(), 1);
     }
@@ -207,7 +207,7 @@ fn names_of_a_model_are_text_wherever_they_stand() {
     let mut plan = plan(vec![kernel(0, evil, evil, &[]), kernel(1, evil, evil, &[0])], Vec::new());
     plan.note = Some(evil.to_owned());
     plan.programs[0] = evil.to_owned();
-    let page = page(&plan, evil);
+    let page = page(&plan, evil, None);
     assert_eq!(page.matches("<script").count(), 2);
     assert_eq!(page.matches("</script").count(), 2);
     assert!(!page.contains("alert(1)</"));

@@ -1,0 +1,131 @@
+//! The page of a plan, as someone uses it who sees it for the first time: questions are answered by clicks and typing alone, and the
+//! answers are those of the plan as data.
+
+use std::path::Path;
+use std::process::Command;
+
+use serde_json::Value;
+
+use crate::browser::{Browser, installed};
+use crate::common::{files, program, skipped};
+
+/// What the program writes of GPT-2.
+fn explain(folder: &Path, file: &str, args: &[&str]) {
+    let mut command = Command::new(program());
+    command.current_dir(folder).args(["explain", "gpt2", "-o", file]).args(args);
+    // What measurements choose is not the same from run to run.
+    let output = command.env("TILEFUSE_PRODUCTS", "generated").env("OMP_NUM_THREADS", "2").output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+fn read(file: &Path) -> Value {
+    serde_json::from_str(&std::fs::read_to_string(file).unwrap()).unwrap()
+}
+
+/// Keeps a picture of what is on the screen in `docs`, where `UPDATE_EXPECT` asks for it.
+fn keep(browser: &mut Browser, name: &str) {
+    let picture = browser.picture();
+    assert!(picture.starts_with(b"\x89PNG") && picture.len() > 10_000, "{name}: an empty picture");
+    if std::env::var_os("UPDATE_EXPECT").is_some() {
+        std::fs::write(files().join(format!("docs/{name}.png")), picture).unwrap();
+    }
+}
+
+/// The cells of the rows that a table shows.
+fn rows(browser: &mut Browser, table: &str) -> Vec<Vec<String>> {
+    let rows = browser.texts(&format!("{table} tbody tr"));
+    rows.iter().map(|row| row.split('\t').map(|cell| cell.trim().to_owned()).collect()).collect()
+}
+
+#[test]
+fn a_new_user_finds_what_takes_time_what_is_not_fused_and_what_changed() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |file: &str| folder.path().join(file);
+    let Some(browser) = installed() else { return skipped("no browser") };
+    explain(folder.path(), "plan.json", &["--format", "json"]);
+    explain(folder.path(), "plan.html", &["--format", "html"]);
+    let in_bf16 = ["--dtype", "bf16", "--diff", "plan.json", "--format"];
+    explain(folder.path(), "bf16.json", &[&in_bf16[..], &["json"]].concat());
+    explain(folder.path(), "bf16.html", &[&in_bf16[..], &["html"]].concat());
+
+    let mut browser = Browser::start(&browser);
+    browser.open(&at("plan.html"));
+    keep(&mut browser, "plan-graph");
+    kernel_that_takes_most_time(&mut browser, &read(&at("plan.json")));
+    edge_that_is_not_fused(&mut browser, &read(&at("plan.json")));
+    browser.open(&at("bf16.html"));
+    what_changed(&mut browser, &read(&at("bf16.json")));
+    assert_eq!(browser.complaints(), [""; 0]);
+}
+
+/// Which kernel takes most time? A click on the head of the column of times sorts the table by them.
+fn kernel_that_takes_most_time(browser: &mut Browser, plan: &Value) {
+    browser.click("[role=tab]", "Kernels");
+    browser.click("#kernels th", "µs");
+    let first = rows(browser, "#kernels").remove(0);
+    let steps = plan["steps"].as_array().unwrap();
+    let us = |step: &Value| step["predicted_us"].as_f64().unwrap_or(0.0);
+    let (most, step) = steps.iter().enumerate().max_by(|a, b| us(a.1).total_cmp(&us(b.1))).unwrap();
+    let all: f64 = steps.iter().map(us).sum();
+    let share = format!("{:.1} %", 100.0 * us(step) / all);
+    let expected = [&most.to_string(), step["name"].as_str().unwrap(), step["modules"][0].as_str().unwrap()];
+    assert_eq!(first[..3], expected);
+    assert_eq!((first[3].as_str(), &first[5]), ("linear", &share));
+    browser.click("#kernels tbody tr", "");
+    assert_eq!(browser.texts("#details h2"), [step["name"].as_str().unwrap()]);
+    let details = browser.texts("#details").remove(0);
+    assert!(
+        details.contains(&format!("{share} of all kernels")) && details.contains("kernel @"),
+        "{details}"
+    );
+    keep(browser, "plan-kernels");
+}
+
+/// Why is `layer_norm -> linear` not fused? Typing the two leaves one row of the table of cuts, and a click on it goes to the edge.
+fn edge_that_is_not_fused(browser: &mut Browser, plan: &Value) {
+    let edges = plan["edges"].as_array().unwrap();
+    let is_asked_for = |edge: &&Value| {
+        let end = |end: &str, operator: &str| edge[end].as_str().unwrap().starts_with(operator);
+        edge["fused"] == false && end("producer", "aten::layer_norm #") && end("consumer", "aten::linear #")
+    };
+    let asked: Vec<&Value> = edges.iter().filter(is_asked_for).collect();
+    let (why, remedy) = (asked[0]["verdict"].as_str().unwrap(), asked[0]["remedy"].as_str().unwrap());
+    browser.click("[role=tab]", "Cuts");
+    browser.click("#search", "");
+    browser.write("layer_norm linear");
+    let found = rows(browser, "#cuts");
+    let [row] = &found[..] else { panic!("{found:?}") };
+    assert_eq!(browser.texts("#found"), ["0 of 86 steps, 1 cut"]);
+    assert_eq!(row[1..], [&asked.len().to_string(), "layer_norm", "linear", why, remedy]);
+    browser.click("#cuts tbody tr", "");
+    assert_eq!(browser.texts("[role=tab][aria-selected=true]"), ["Graph"]);
+    assert_eq!(browser.texts("#details b"), [why]);
+    let details = browser.texts("#details").remove(0);
+    assert!(details.contains(&format!("What would change it: {remedy}.")), "{details}");
+    keep(browser, "plan-cut");
+}
+
+/// What changed after `--dtype bf16`? The page of a plan beside an older one has a view more.
+fn what_changed(browser: &mut Browser, changes: &Value) {
+    browser.click("[role=tab]", "Changes");
+    let found = rows(browser, "#changes table:first-of-type");
+    let totals = changes["totals"].as_array().unwrap();
+    assert_eq!(found.len(), totals.len());
+    for (row, total) in found.iter().zip(totals) {
+        let [old, new] = ["old", "new"].map(|key| total[key].as_f64().unwrap());
+        let name = total["name"].as_str().unwrap();
+        let number = |value: f64| match value {
+            _ if name.starts_with("bytes") => format!("{:.1} MB", value / 1e6),
+            _ if value.fract() == 0.0 => format!("{value:.0}"),
+            _ => format!("{value:.1}"),
+        };
+        assert_eq!(row[..3], [name, &number(old), &number(new)]);
+        let percent = if old == new { 0.0 } else { 100.0 * (new - old) / old };
+        assert_eq!(row[3], format!("{percent:+.1} %"));
+    }
+    let written = found.iter().find(|row| row[0] == "bytes written by kernels").unwrap();
+    assert!(written[3].starts_with('-'), "{written:?}");
+    let changed = rows(browser, "#changes .sortable");
+    assert!(changed.iter().any(|row| row[1] == "12" && row[2].contains(".h.*.")), "{changed:?}");
+    keep(browser, "plan-changes");
+}
