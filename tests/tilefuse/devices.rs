@@ -10,7 +10,7 @@ use crate::common::{DEVICE_VARIABLE, has_gpu, on_cpu};
 
 /// Modules about processors, files or the program's output, whose tests run on the CPU alone. Those of the others ask
 /// [`crate::common::device`].
-const ON_THE_CPU: [&str; 19] = [
+const ON_THE_CPU: [&str; 20] = [
     // An index out of range in a kernel of libtorch's ends what a process can do on a GPU.
     "bounds",
     "browser",
@@ -28,6 +28,7 @@ const ON_THE_CPU: [&str; 19] = [
     "page",
     "processors",
     "products",
+    "ranges",
     "schedules",
     "sdpa",
     "threads",

@@ -48,6 +48,7 @@ mod page;
 mod processors;
 mod products;
 mod random;
+mod ranges;
 mod report;
 mod samples;
 mod schedules;

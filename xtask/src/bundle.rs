@@ -31,10 +31,11 @@ const RUN: &str = include_str!("bundle/run.sh");
 const TESTS: &str = include_str!("bundle/tests.py");
 
 /// Files, and folders of files, of the repository that tests read.
-const FILES: [&str; 4] = [
+const FILES: [&str; 5] = [
     "kernels",
     "tests/tilefuse/samples.txt",
     "tests/tilefuse/layers.pt",
+    "tests/tilefuse/nvtx_log.c",
     "docs/plan.schema.json",
 ];
 
