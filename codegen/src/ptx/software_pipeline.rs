@@ -176,7 +176,8 @@ impl<'a> Pipeline<'a> {
         // All sums of a block, a register each.
         let sums = products.iter().map(|product| plan.program.ty(product.results[0]).numel()).sum();
         let (scalars, wanted) = (slice.scalars(), plan.program.stages);
-        let boxes = boxes(plan, op, &copies);
+        // What an iteration takes beside products is not known of others.
+        let boxes = boxes(plan, op, &copies, overlapping.map_or(0, |_| sums));
         let pipeline =
             Pipeline { copies, products, boxes, residents, overlapping, scalars, stage, sums, wanted };
         // A loop of boxes that does nothing but add products is worth a multiprocessor for itself.
@@ -253,20 +254,22 @@ impl<'a> Pipeline<'a> {
 /// no run compared with another number.
 const MIN_BOX_ITERATIONS: i64 = 16;
 
-/// Whether a loop has few iterations.
-fn is_short(plan: &Assignment, op: &Op) -> bool {
+/// The same for large blocks, whose iterations are longer: elements of the product in all iterations.
+const MIN_BOX_SUMS: i64 = 16 * 64 * 128;
+
+/// Whether a loop that adds to so many sums has few iterations.
+fn is_short(plan: &Assignment, op: &Op, sums: u64) -> bool {
     let constant = |at: usize| plan.facts[op.args[at].index()].constant;
-    match (constant(0), constant(1), constant(2)) {
-        (Some(lo), Some(hi), Some(step)) => hi.saturating_sub(lo) < MIN_BOX_ITERATIONS.saturating_mul(step),
-        _ => false,
-    }
+    let (Some(lo), Some(hi), Some(step)) = (constant(0), constant(1), constant(2)) else { return false };
+    let iterations = hi.saturating_sub(lo) / step.max(1);
+    iterations < MIN_BOX_ITERATIONS && iterations.saturating_mul(sums as i64) < MIN_BOX_SUMS
 }
 
 /// The loads of a loop as boxes, if all of them are: of one that runs once, whose mbarriers begin anew nowhere. Programs that may start
 /// early have few instances, which wait for their first operands.
-fn boxes<'a>(plan: &Assignment<'a>, op: &'a Op, copies: &[Copy<'a>]) -> Vec<Boxes> {
+fn boxes<'a>(plan: &Assignment<'a>, op: &'a Op, copies: &[Copy<'a>], sums: u64) -> Vec<Boxes> {
     let runs_once = plan.program.body.ops.iter().any(|other| std::ptr::eq(other, op));
-    let waits = plan.program.early && is_short(plan, op);
+    let waits = plan.program.early && is_short(plan, op, sums);
     if !runs_once || waits || !plan.target.has_tensor_maps() {
         return Vec::new();
     }

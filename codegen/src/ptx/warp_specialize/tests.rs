@@ -172,6 +172,19 @@ fn instances_along_several_axes_are_numbered_as_one() {
     assert!(ptx.text.contains("nctaid.x") && !ptx.text.contains("ctaid.y"), "{}", ptx.text);
 }
 
+/// An iteration of a large block takes long.
+#[test]
+fn copies_of_few_iterations_have_a_producer_where_blocks_are_large() {
+    let persistent = |[rows, columns]: [u32; 2], iterations: u32| {
+        let end = format!("%end = const {} : i32", 64 * iterations);
+        let mut program = product(rows, columns, 4, Some(8), ("%end = const 2048 : i32", &end));
+        program.early = true;
+        compile_ptx(&program, Target::Sm90a, &PtxOptions::default()).unwrap().persistent
+    };
+    assert_eq!([8, 12, 16].map(|n| persistent([64, 64], n)), [false, false, true]);
+    assert_eq!([4, 7, 8, 12].map(|n| persistent([128, 128], n)), [false, false, true, true]);
+}
+
 #[test]
 fn some_programs_start_the_copies_where_they_compute() {
     let in_memory = ("%end = const 2048 : i32", "%end = load %n, %none");
