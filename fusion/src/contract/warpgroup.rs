@@ -3,10 +3,13 @@
 //! An instance holds the sums of a block in the registers of its warps, and copies both operands to shared memory some steps
 //! ahead. Larger blocks read less for each product; smaller ones leave fewer multiprocessors without work.
 //!
+//! Where four warps compute an instance, one group of them multiplies while another one stores its results (ping-pong): of an instance
+//! the loop or the rest is hidden, whichever is shorter.
+//!
 //! Sums are divided where there are too few blocks for all of them (`split_k.rs`).
 //!
 //! ```text
-//! [8192,768] x [768,3072]     768 blocks of 128 x 256 on 132 multiprocessors: 6 rounds, of which 97 % are work
+//! [8192,768] x [768,3072]     1536 blocks of 128 x 128 on 132 multiprocessors: 12 rounds, of which 97 % are work
 //! [1024,3072] x [3072,768]    24 of these would be one round with work for 18 %: 96 of 64 x 128
 //! [64,3072] x [3072,768]      6 blocks of 64 x 128: 96 of 16 parts of the sum
 //! ```
@@ -25,14 +28,14 @@ use crate::machine::Profile;
 
 /// Blocks that are tried. What is measured is of an H100.
 const SHAPES: [Shape; 7] = [
-    Shape { rows: 128, columns: 256, warps: 8, stages: 4, rate: 1.0, filling: 320 },
-    Shape { rows: 128, columns: 128, warps: 8, stages: 6, rate: 0.88, filling: 400 },
-    Shape { rows: 64, columns: 128, warps: 4, stages: 4, rate: 0.64, filling: 240 },
-    Shape { rows: 128, columns: 64, warps: 8, stages: 4, rate: 0.5, filling: 240 },
-    Shape { rows: 64, columns: 64, warps: 4, stages: 4, rate: 0.4, filling: 160 },
+    Shape { rows: 128, columns: 256, warps: 8, stages: 4, groups: 1, rate: 1.0, filling: 320 },
+    Shape { rows: 128, columns: 128, warps: 8, stages: 6, groups: 1, rate: 0.88, filling: 400 },
+    Shape { rows: 128, columns: 128, warps: 4, stages: 6, groups: 2, rate: 0.95, filling: 560 },
+    Shape { rows: 128, columns: 64, warps: 8, stages: 4, groups: 1, rate: 0.5, filling: 240 },
+    Shape { rows: 64, columns: 64, warps: 4, stages: 4, groups: 1, rate: 0.4, filling: 160 },
     // So deep that one instance has a multiprocessor for itself.
-    Shape { rows: 64, columns: 128, warps: 4, stages: 8, rate: 0.6, filling: 240 },
-    Shape { rows: 64, columns: 64, warps: 4, stages: 8, rate: 0.41, filling: 500 },
+    Shape { rows: 64, columns: 128, warps: 4, stages: 8, groups: 2, rate: 0.6, filling: 240 },
+    Shape { rows: 64, columns: 64, warps: 4, stages: 8, groups: 2, rate: 0.41, filling: 500 },
 ];
 
 /// A block, and who computes it.
@@ -42,6 +45,8 @@ struct Shape {
     columns: u32,
     warps: u32,
     stages: u32,
+    /// Groups of so many warps of which one multiplies while the other one stores.
+    groups: u32,
     /// Share of the rate of libtorch's products that multiprocessors full of such blocks reach.
     rate: f64,
     /// What filling the stages and storing the sums takes, in steps of the sum.
@@ -49,6 +54,11 @@ struct Shape {
 }
 
 impl Shape {
+    /// Elements of a block.
+    fn elements(&self) -> f64 {
+        f64::from(self.rows * self.columns)
+    }
+
     /// Registers of a thread: its sums, and of the vectors along the columns, of which it has a quarter of the elements, what is
     /// computed before it is used.
     fn registers(&self, vectors: u32) -> u32 {
@@ -75,8 +85,8 @@ const MIN_EXTENT: i64 = COPIED;
 /// Elements that one copy to shared memory moves.
 const COPIED: i64 = 8;
 
-/// What filling and storing takes libtorch's products, which store one block while they multiply for the next.
-const LIBRARY_FILLING: i64 = 160;
+/// What filling and storing takes of each block where one is stored while the next one is multiplied for, as in libtorch's products.
+const OVERLAPPED_FILLING: f64 = 160.0;
 
 /// Blocks that are expected to take this much longer than the best may be the quickest.
 const MAX_PREDICTED_SLOWDOWN: f64 = 1.25;
@@ -168,24 +178,31 @@ impl Model<'_> {
         }
     }
 
-    /// Elements of the blocks that a multiprocessor computes, where the sum has so many parts.
-    fn elements(&self, shape: &Shape, parts: u32) -> f64 {
+    /// Blocks that a multiprocessor computes one after another, where the sum has so many parts.
+    fn rounds(&self, shape: &Shape, parts: u32) -> i64 {
         let (down, across) =
             (blocks_of(self.product.m, shape.rows), blocks_of(self.product.n, shape.columns));
         let blocks = down.saturating_mul(across).saturating_mul(self.members);
-        let rounds = blocks_of(blocks.saturating_mul(parts.into()), self.processors);
-        rounds as f64 * f64::from(shape.rows * shape.columns)
+        blocks_of(blocks.saturating_mul(parts.into()), self.processors)
     }
 
-    /// Steps of the sum, with what filling and storing takes.
-    fn steps(&self, parts: u32, filling: i64) -> f64 {
-        (self.product.k / i64::from(parts)).saturating_add(filling) as f64
+    /// Steps of the sum.
+    fn steps(&self, parts: u32) -> f64 {
+        (self.product.k / i64::from(parts)) as f64
     }
 
     /// What blocks of ours take.
     fn products(&self, shape: &Shape, parts: u32) -> f64 {
-        let step = (self.elements(shape, parts) / shape.rate).max(4.0 * LATENCY / f64::from(shape.stages));
-        step * self.steps(parts, shape.filling)
+        let latency = 4.0 * LATENCY / f64::from(shape.stages);
+        let step = |rounds: i64| (rounds as f64 * shape.elements() / shape.rate).max(latency);
+        let (rounds, steps, filling) = (self.rounds(shape, parts), self.steps(parts), shape.filling as f64);
+        let of_group = step(blocks_of(rounds, shape.groups)) * (steps + filling);
+        if shape.groups == 1 {
+            return of_group;
+        }
+        // One group multiplies at a time, and the last one stores behind that.
+        let in_turn = step(rounds) * (steps + OVERLAPPED_FILLING) + step(1) * (filling - OVERLAPPED_FILLING);
+        of_group.max(in_turn)
     }
 
     /// What they take, and a second kernel that adds up parts.
@@ -196,7 +213,8 @@ impl Model<'_> {
 
     /// What libtorch's product takes in such blocks.
     fn library(&self, shape: &Shape, parts: u32) -> f64 {
-        self.elements(shape, parts) * self.steps(parts, LIBRARY_FILLING) + self.moved(parts)
+        let elements = self.rounds(shape, parts) as f64 * shape.elements();
+        elements * (self.steps(parts) + OVERLAPPED_FILLING) + self.moved(parts)
     }
 
     /// What writing and reading the sums of parts takes.
