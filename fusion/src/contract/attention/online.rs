@@ -79,6 +79,23 @@ impl Step {
         let sum = before.map_or(here, |(state, factor)| fma(state.sum, factor, here));
         Step { most, sum, weights, factor }
     }
+
+    /// The same of scores that are yet to be multiplied by a positive number, with the largest one in units of `log2(e)`: as powers of
+    /// two, whose exponents are a multiplication and an addition.
+    pub(super) fn of_scaled(state: Option<&State>, scores: Tile, scale: f64, axis: usize) -> Step {
+        let scale = scale * std::f64::consts::LOG2_E;
+        let power = |x: Tile| map(ScalarFn::Exp2ApproxFtz, [x.into()]);
+        let largest = scores.max(axis) * scale;
+        let most = state.map_or(largest, |state| state.most.maximum(largest));
+        // A query that saw no key yet.
+        let base = select(most.eq(f64::NEG_INFINITY), 0.0, most);
+        let weights = power(fma(scores, scale, -base.expand_dims(axis)));
+        let factor = state.map(|state| power(state.most - base));
+        let here = weights.sum(axis);
+        let before = state.zip(factor);
+        let sum = before.map_or(here, |(state, factor)| fma(state.sum, factor, here));
+        Step { most, sum, weights, factor }
+    }
 }
 
 /// What scores along an axis make of the largest so far, and by what the sums below each are multiplied.

@@ -20,6 +20,7 @@ use super::ranges::behind;
 use super::walk::{Queries, Step, Walk};
 use crate::contract::blocks::blocks_of;
 use crate::contract::template::load_groups;
+use crate::library_form::MaskForm;
 
 /// The fewest keys of a tile that is a right operand of such instructions.
 const MIN_KEYS: u32 = 16;
@@ -106,7 +107,11 @@ impl Writer<'_> {
 
     fn step(&self, state: Option<&State>, step: Step) -> State {
         let keys = self.member.keys(step.first, step.extent, step.ragged.then_some(self.attention.keys));
-        let online = online::Step::of(state, self.scores(keys, step), 1);
+        let scores = self.scores(keys, step);
+        let online = match self.scale_of_powers() {
+            Some(scale) => online::Step::of_scaled(state, scores, scale, 1),
+            None => online::Step::of(state, scores, 1),
+        };
         let weights = online.weights.cast(self.attention.elem);
         let sum = |(at, &span): (usize, &Span)| {
             let before = match state.zip(online.factor) {
@@ -119,13 +124,23 @@ impl Writer<'_> {
         State { most: online.most, sum: online.sum, out }
     }
 
+    /// By what scores are multiplied as the exponents of powers of two, which a GPU has an instruction for: not beside a mask that is
+    /// added to them.
+    fn scale_of_powers(&self) -> Option<f64> {
+        let adds = self.member.mask.is_some_and(|mask| mask.form != MaskForm::Keeps);
+        let scale = self.attention.scale;
+        Some(scale).filter(|scale| self.packed.is_none() && !adds && *scale > 0.0 && scale.is_finite())
+    }
+
     /// `[queries, keys]`: the scores, -inf where a key does not count.
     fn scores(&self, keys: Axis, step: Step) -> Tile {
         let mut scores = zeros(self.member.sum, [self.blocks.queries, step.extent]);
         for (&span, &q) in self.blocks.width.iter().zip(&self.q) {
             scores = dot(q, self.keys(keys, step, span), scores);
         }
-        scores *= self.attention.scale;
+        if self.scale_of_powers().is_none() {
+            scores *= self.attention.scale;
+        }
         let mut counted = keys.mask.map(Tile::row);
         if step.diagonal {
             let seen = keys.index.row().le(self.queries.index.col());
@@ -169,7 +184,11 @@ impl Writer<'_> {
             let axis = self.member.span(span, self.attention.depth);
             y.block(&[(self.own, self.attention.depth), (axis, 1)]).store(out);
         }
-        for (first, value) in behind(self.attention).into_iter().zip([state.most, state.sum]) {
+        let most = match self.scale_of_powers() {
+            Some(_) => state.most * std::f64::consts::LN_2,
+            None => state.most,
+        };
+        for (first, value) in behind(self.attention).into_iter().zip([most, state.sum]) {
             (y + first).block(&[(self.own, 1)]).store(value);
         }
     }
