@@ -5,8 +5,11 @@ use tilefuse_models::{ZooEntry, zoo};
 
 use crate::common::{F32, device, on_cpu, setup};
 
-/// Beyond eager's peak: parts of sums over a whole tensor, for which a reduction has two kernels; each thread has some.
+/// Beyond eager's peak: parts of sums over a whole tensor, for which a reduction has two kernels; each thread, or multiprocessor, has some.
 fn parts() -> u64 {
+    if !on_cpu() {
+        return 256 << 10;
+    }
     (16 << 10) + (8 << 10) * u64::from(tch::get_num_threads().unsigned_abs())
 }
 
