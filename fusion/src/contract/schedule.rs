@@ -115,7 +115,8 @@ fn valid(graph: &Graph, node: NodeId, product: &Product, host: Host) -> Vec<Sche
 
 /// That in as many parts of the sum as the threads have instances then, where the blocks are fewer.
 fn in_parts(product: &Product, blocks: Blocks) -> Option<Schedule> {
-    let instances = instances(product, &blocks);
+    let grid = blocks::grid(product, &blocks)?;
+    let instances = grid.iter().fold(1i64, |all, &n| all.saturating_mul(n.into()));
     let whole = |parts: &i64| product.k % parts == 0 && product.k / parts >= MIN_PART;
     if product.m.max(product.n) > MAX_DIVIDED {
         return None;
@@ -124,13 +125,6 @@ fn in_parts(product: &Product, blocks: Blocks) -> Option<Schedule> {
     let parts = u32::try_from(parts).ok()?;
     let depth = blocks.depth.min(blocks::covering(product.k / i64::from(parts)));
     Some(Schedule { parts, ..Schedule::of(Reading::InPlace, Blocks { depth, ..blocks }, 1.0) })
-}
-
-fn instances(product: &Product, blocks: &Blocks) -> i64 {
-    let batch = product.batch.iter().fold(1i64, |all, &n| all.saturating_mul(n));
-    let [m, n] =
-        [(product.m, blocks.rows), (product.n, blocks.columns)].map(|(all, one)| blocks::blocks_of(all, one));
-    batch.saturating_mul(m).saturating_mul(n)
 }
 
 /// Those over a weight that may be prepacked.
