@@ -141,7 +141,8 @@
 //! }
 //! ```
 //!
-//! What comes before the first loop here is its first iteration, and the last product comes behind it:
+//! Two warpgroups take turns: one starts its products while the other computes exponentials, for which the processor has one unit as
+//! well. What comes before the first loop here is its first iteration, and the last product comes behind it:
 //!
 //! ```txt
 //! %scores = dot %queries, %turned, %blank
@@ -169,6 +170,9 @@ use super::pressure;
 use super::software_pipeline::{Pipeline, Running};
 use crate::error::Result;
 use crate::layout::Layout;
+
+/// The named barriers at which two warpgroups wait for their turn, the first one's before the second one's.
+const TURNS: u32 = 2;
 
 /// So many registers the tiles of a rotated loop may need.
 const MAX_REGISTERS: u64 = 224;
@@ -431,16 +435,58 @@ impl<'a> Lower<'a> {
         let held = self.left_in_registers(rotation.first)?;
         let mut first = self.prepared(rotation.first, held, None)?;
         self.wait_for_stage((&running.pipeline, 0), &stage.at, &stage.parity);
+        self.await_other();
         self.start_product(&mut first);
         if let (Some(product), Some(before)) = (&mut deferred, before) {
             self.start_deferred(running, product, &before.stage);
         }
+        self.let_other();
         self.wait_for_products(u64::from(deferred.is_some()));
         let sums = self.pinned(&first.sums);
         self.hold(rotation.first.results[0], first.layout, sums);
         self.release_stage((&running.pipeline, 0), &stage.at, None);
         self.ir.set_loc(loc);
         Ok(deferred)
+    }
+
+    /// Whether two warpgroups alternate. Those of a block that computes one instance, of few iterations at times, would wait for longer
+    /// than they gain: measured on an H200.
+    fn alternates(&self) -> bool {
+        self.plan.block_bits() == 8 && self.roles.as_ref().is_some_and(|roles| roles.instance.is_some())
+    }
+
+    /// Lets the first of two warpgroups begin, where a loop is rotated; `thread` is the thread's number.
+    pub(super) fn begin_alternating(&mut self, loops: &[(&'a Op, Pipeline<'a>)], thread: &Val) {
+        let rotates = loops.iter().any(|(op, pipeline)| Rotation::of(self.plan, op, pipeline).is_some());
+        if rotates && self.alternates() {
+            let second = self.ir.def(format_args!("icmp uge i32 {thread}, 128"));
+            self.behind_branch(&second, |lower| lower.meet("arrive", &TURNS.to_string().into()));
+        }
+    }
+
+    /// Waits until the other warpgroup has started its products.
+    fn await_other(&mut self) {
+        if self.alternates() {
+            let own = self.ir.entry_def("lshr i32 %tid, 7");
+            let barrier = self.ir.def(format_args!("add i32 {own}, {TURNS}"));
+            self.meet("sync", &barrier);
+        }
+    }
+
+    /// Lets the other warpgroup start its products.
+    fn let_other(&mut self) {
+        if self.alternates() {
+            let own = self.ir.entry_def("lshr i32 %tid, 7");
+            let barrier = self.ir.def(format_args!("sub i32 {}, {own}", TURNS + 1));
+            self.meet("arrive", &barrier);
+        }
+    }
+
+    /// Arrives at a named barrier of both warpgroups, and waits there if that is how.
+    fn meet(&mut self, how: &str, barrier: &Val) {
+        let name = format!("void @llvm.nvvm.barrier.cta.{how}.aligned.count");
+        self.ir.declare(&format!("{name}(i32, i32) convergent nounwind"));
+        self.ir.raw(format_args!("call {name}(i32 {barrier}, i32 {})", 1u32 << self.plan.block_bits()));
     }
 
     /// The second product of the iteration before, ready to start.

@@ -503,7 +503,7 @@ impl Lower<'_> {
     }
 
     /// Code that runs only where a condition holds.
-    fn behind_branch(&mut self, condition: &Val, body: impl FnOnce(&mut Self)) {
+    pub(super) fn behind_branch(&mut self, condition: &Val, body: impl FnOnce(&mut Self)) {
         let n = self.ir.label();
         let (inside, after) = (format!("one{n}"), format!("all{n}"));
         self.ir.raw(format_args!("br i1 {condition}, label %{inside}, label %{after}"));

@@ -15,7 +15,7 @@ use std::cell::Cell;
 use std::collections::HashMap;
 use std::fmt::Write;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Barrier, Mutex, Once};
+use std::sync::{Arc, Barrier, Condvar, Mutex, Once};
 
 use inkwell::OptimizationLevel;
 use inkwell::context::Context;
@@ -33,7 +33,7 @@ struct Block {
     /// Of each block.
     blocks: Vec<Barrier>,
     /// Of some threads of each block, by the block and the barrier's number.
-    named: Mutex<HashMap<(u32, u32), NamedBarrier>>,
+    named: Mutex<HashMap<(u32, u32), Arc<NamedBarrier>>>,
     mbarriers: Mbarriers,
     warps: Vec<Warp>,
     instance: [u32; 3],
@@ -50,8 +50,37 @@ struct Block {
     shared: Vec<u64>,
 }
 
-/// A barrier, and the number of its threads.
-type NamedBarrier = Arc<(u32, Barrier)>;
+/// A barrier of some threads, of which some may only arrive.
+struct NamedBarrier {
+    threads: u32,
+    /// Arrivals of the present phase, and its number.
+    state: Mutex<(u32, u64)>,
+    changed: Condvar,
+}
+
+impl NamedBarrier {
+    /// Arrives; the phase that this was in.
+    fn arrive(&self) -> u64 {
+        let mut state = self.state.lock().unwrap();
+        let phase = state.1;
+        state.0 += 1;
+        if state.0 == self.threads {
+            *state = (0, phase + 1);
+            self.changed.notify_all();
+        }
+        phase
+    }
+
+    fn wait(&self) {
+        let phase = self.arrive();
+        let mut state = self.state.lock().unwrap();
+        while state.1 == phase {
+            let (next, timeout) = self.changed.wait_timeout(state, mbarrier::PATIENCE).unwrap();
+            assert!(!timeout.timed_out(), "threads wait at a barrier for each other");
+            state = next;
+        }
+    }
+}
 
 struct Warp {
     together: Barrier,
@@ -100,12 +129,22 @@ extern "C" fn barrier(_: u32) {
     block().blocks[rank() as usize].wait();
 }
 
+/// A barrier of so many threads of the block.
+fn named(number: u32, threads: u32) -> Arc<NamedBarrier> {
+    let make = || Arc::new(NamedBarrier { threads, state: Mutex::default(), changed: Condvar::new() });
+    let barrier = block().named.lock().unwrap().entry((rank(), number)).or_insert_with(make).clone();
+    assert_eq!(barrier.threads, threads, "threads of barrier {number}");
+    barrier
+}
+
 /// Waits for so many threads of the block at a barrier of their own.
 extern "C" fn named_barrier(number: u32, threads: u32) {
-    let make = || Arc::new((threads, Barrier::new(threads as usize)));
-    let barrier = block().named.lock().unwrap().entry((rank(), number)).or_insert_with(make).clone();
-    assert_eq!(barrier.0, threads, "threads of barrier {number}");
-    barrier.1.wait();
+    named(number, threads).wait();
+}
+
+/// Arrives there.
+extern "C" fn named_arrival(number: u32, threads: u32) {
+    named(number, threads).arrive();
 }
 
 /// Whether one thread of the block says so.
@@ -199,6 +238,7 @@ fn functions() -> Vec<(&'static str, usize)> {
         ("emulated_z", block_z as *const () as usize),
         ("emulated_barrier", barrier as *const () as usize),
         ("emulated_named_barrier", named_barrier as *const () as usize),
+        ("emulated_named_arrival", named_arrival as *const () as usize),
         ("emulated_mbarrier_init", mbarrier::init as *const () as usize),
         ("emulated_mbarrier_arrive", mbarrier::arrive as *const () as usize),
         ("emulated_mbarrier_wait", mbarrier::wait as *const () as usize),
@@ -435,6 +475,7 @@ fn rewrite(program: &Program, ir: &str) -> String {
             .replace("@llvm.nvvm.barrier.cluster.wait.aligned", "@emulated_cluster_wait")
             .replace("@llvm.nvvm.barrier.cta.sync.aligned.all", "@emulated_barrier")
             .replace("@llvm.nvvm.barrier.cta.sync.aligned.count", "@emulated_named_barrier")
+            .replace("@llvm.nvvm.barrier.cta.arrive.aligned.count", "@emulated_named_arrival")
             .replace("@llvm.nvvm.wgmma.wait_group.sync.aligned", "@emulated_products")
             .replace("@llvm.nvvm.shfl.sync.bfly.i32", "@emulated_shuffle")
             .replace("@llvm.nvvm.ex2.approx.ftz.f", "@emulated_exp2_ftz")

@@ -59,6 +59,18 @@ fn the_second_product_runs_beside_the_next_first_one() {
     assert!(all.is_empty(), "{all:?}");
 }
 
+/// Where a block computes one instance after another: the first iteration and the others begin with a turn.
+#[test]
+fn two_warpgroups_alternate() {
+    let turns =
+        |text: &str| ["bar.sync", "barrier.cta.arrive", "bar.arrive"].map(|name| text.matches(name).count());
+    let [waits, long, short] = turns(&compiled(&[]));
+    assert_eq!(long + short, 3);
+    let uneven = compiled(&[("in %none..%end", "in %none..%first")]);
+    let [fewer, long, short] = turns(&uneven);
+    assert_eq!((waits - fewer, long + short), (2, 0));
+}
+
 #[test]
 fn what_needs_the_sums_keeps_the_loop_as_it_is() {
     let in_order = ["scores", "wait", "sums", "wait"];

@@ -103,6 +103,7 @@ impl<'a> Lower<'a> {
 
         self.ir.begin("consumer");
         self.set_registers("inc", REGISTERS[1]);
+        self.begin_alternating(&specialized.loops, &thread);
         let turns = turns.map(|barriers| self.divide(barriers, &thread));
         let first = turns.as_ref().map_or(zero, |turns| turns.group.clone());
         let after = self.ir.mark();

@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::block;
 
 /// So long nothing arrives anywhere only where nothing will.
-const PATIENCE: Duration = Duration::from_secs(60);
+pub(super) const PATIENCE: Duration = Duration::from_secs(60);
 
 struct State {
     /// Arrivals of a phase.
