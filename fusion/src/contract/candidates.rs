@@ -8,6 +8,7 @@
 
 use std::fmt;
 
+use super::apply::Applied;
 use super::call_kernels::Template;
 use super::choices::{has_unaligned_rows, templates};
 use super::declined::Declined;
@@ -65,6 +66,13 @@ impl Candidate<'_> {
         }
         let node = graph.add(Op::Aten(Box::new(self.call.clone())), &operands, outs, None);
         graph.outputs = vec![node.into()];
+        (graph, node)
+    }
+
+    /// [`Candidate::alone`] with the kernel as the node's.
+    pub fn computed(&self) -> (Graph, NodeId) {
+        let (mut graph, node) = self.alone();
+        Applied::default().apply(&mut graph, node, self.template.clone(), None);
         (graph, node)
     }
 

@@ -1,7 +1,7 @@
 //! Products as block programs, with pointwise neighbours in their loads and stores.
 //!
 //! A contraction or attention stands in the graph in its library form, a call with what it computes. Kernels are made from that,
-//! whatever the call's name is. Where it is worth it, [`choose_products`] gives the call a [`BlockKernel`]: the
+//! whatever the call's name is. Where it is worth it, [`choose_products`] gives the call a [`BlockKernel`](crate::BlockKernel): the
 //! planner then merges bias, activation and residual into its epilogue.
 //!
 //! ```text
@@ -23,8 +23,9 @@
 //!
 //! A further kernel is a further `Schedule` of a product, a convolution or of attention: it gives a `Template` with the kernel, several where
 //! it is not clear which is quicker, or none for contractions that it does not know. Which of kernels and call is used is decided in
-//! `candidates.rs`, in the same way for all, by what is measured or what `price.rs` predicts.
+//! `candidates.rs`, in the same way for all, by what is measured or what `price.rs` predicts; `apply.rs` then gives a call its kernel.
 
+mod apply;
 mod attention;
 mod blocks;
 mod call_kernels;
@@ -68,8 +69,7 @@ mod warpgroup_tests;
 mod window_axis;
 mod windows;
 
-use std::sync::Arc;
-
+use self::apply::Applied;
 pub use self::call_kernels::{OperandKernel, Template};
 pub use self::candidates::{Candidate, Times};
 pub(crate) use self::declined::Declined;
@@ -77,11 +77,9 @@ use self::host::Host;
 pub use self::prepack::{Panels, Prepacked};
 pub use self::products::Products;
 pub use self::repeated_heads::RepeatedHeads;
-use crate::block_kernel::BlockKernel;
 use crate::channels_last;
-use crate::graph::{AtenCall, Graph, NodeId, Op, ValueRef};
+use crate::graph::{Graph, Op};
 use crate::machine::Profile;
-use crate::recording::Arg;
 use crate::rewrites::Rewrites;
 
 /// Gives calls of a primitive graph kernels of ours, where these are preferred. `measure` times a candidate and its call
@@ -112,8 +110,7 @@ pub(crate) fn choose_counted(
     rewrites: &Rewrites,
     measure: &mut dyn FnMut(&Candidate<'_>) -> Option<Times>,
 ) -> Vec<Prepacked> {
-    let mut packed: Vec<(Prepacked, NodeId)> = Vec::new();
-    let mut known: Vec<Known> = Vec::new();
+    let mut applied = Applied::starting(constants.unwrap_or(0));
     if products == Products::Library {
         return decline_all(graph, Declined::Library);
     }
@@ -131,32 +128,16 @@ pub(crate) fn choose_counted(
         if !matches!(chosen, Some((Some(_), _))) {
             strided.into_iter().for_each(|strided| strided.undo(graph));
         }
-        let Some((template, reason)) = chosen else { continue };
-        let entry = match template {
-            Some(Template {
-                kernel, panels, operand_kernels: own, result_layout, repeated_heads, ..
-            }) => {
-                if let Some(heads) = repeated_heads {
-                    heads.apply(graph, node);
-                }
-                if let Some(result_layout) = result_layout {
-                    channels_last::apply(graph, node, &result_layout);
-                }
-                if let Some(panels) = panels {
-                    let constant = constant(graph, node, panels, constants.unwrap_or(0), &mut packed);
-                    graph.add_operand(node, constant.into());
-                }
-                for own in own {
-                    let made = made(graph, node, own, &mut known);
-                    graph.add_operand(node, made.into());
-                }
-                Ok(Arc::new(BlockKernel { note: reason, ..kernel }))
+        match chosen {
+            Some((Some(template), reason)) => applied.apply(graph, node, template, reason),
+            Some((None, reason)) => {
+                let reason = channels_last::described(graph, node, reason.unwrap_or_default());
+                graph.node_mut(node).kernel = Some(Err(reason));
             }
-            None => Err(channels_last::described(graph, node, reason.unwrap_or_default())),
-        };
-        graph.node_mut(node).kernel = Some(entry);
+            None => {}
+        }
     }
-    packed.into_iter().map(|(packed, _)| packed).collect()
+    applied.prepacked()
 }
 
 /// Leaves every contraction and attention to libtorch, for one reason.
@@ -170,44 +151,4 @@ fn decline_all(graph: &mut Graph, why: Declined) -> Vec<Prepacked> {
         }
     }
     Vec::new()
-}
-
-/// The constant that holds the panels of a weight of a node, a new one where there is none yet.
-fn constant(
-    graph: &mut Graph,
-    node: NodeId,
-    panels: Panels,
-    first: u32,
-    packed: &mut Vec<(Prepacked, NodeId)>,
-) -> NodeId {
-    if let Some((_, known)) = packed.iter().find(|(known, _)| known.panels == panels) {
-        return *known;
-    }
-    // Of the operands' kind, which is not that of every result.
-    let like = graph.operands(node).first().copied().unwrap_or_else(|| node.into());
-    let ty = panels.ty(graph.ty(like));
-    let constant = first + packed.len() as u32;
-    let id = graph.add(Op::Const(constant), &[], [ty.clone()], None);
-    packed.push((Prepacked { constant, ty, panels }, id));
-    id
-}
-
-/// What a kernel made of some values before a call.
-type Known = (Vec<ValueRef>, OperandKernel, NodeId);
-
-/// The node that makes what a kernel reads of operands of a node, a new one where there is none yet.
-fn made(graph: &mut Graph, node: NodeId, own: OperandKernel, known: &mut Vec<Known>) -> NodeId {
-    let operands = graph.operands(node);
-    let values: Vec<ValueRef> = own.positions.iter().map(|&at| operands[usize::from(at)]).collect();
-    let alike = |(of, known, _): &&Known| *of == values && known.kernel == own.kernel;
-    if let Some((.., found)) = known.iter().find(alike) {
-        return *found;
-    }
-    let names = ["self", "key", "value", "attn_mask"].into_iter().zip(0..).take(values.len());
-    let call = AtenCall::new(own.op, "", names.map(|(name, at)| (name, Arg::Tensor(at))));
-    let origin = graph.node(node).origin;
-    let id = graph.add(Op::Aten(Box::new(call)), &values, [own.ty.clone()], origin);
-    graph.node_mut(id).kernel = Some(Ok(Arc::new(own.kernel.clone())));
-    known.push((values, own, id));
-    id
 }
