@@ -148,6 +148,8 @@ pub enum Mode<'a> {
     /// As `Double`, and each rounded result is changed by a random relative error of the type that it has in a native
     /// run: how large the rounding errors of a correct implementation may be.
     Noisy(&'a HashMap<u32, Kind>),
+    /// As `Noisy`, and a result beyond the range of that type is infinite.
+    Bounded(&'a HashMap<u32, Kind>),
     /// As it is written, and zeros and NaN that are a maximum or minimum get this number's sign: that of the larger or smaller
     /// of two zeros with different signs, and that of NaN, depends on where in a tensor they are.
     Signs(f64),
@@ -266,7 +268,9 @@ impl Program {
                     _ => tensor,
                 };
                 match mode {
-                    Mode::Noisy(kinds) if !named.exact => disturb(op, named.id, &tensor, kinds),
+                    Mode::Noisy(kinds) | Mode::Bounded(kinds) if !named.exact => {
+                        disturb(op, &tensor, kinds.get(&named.id), matches!(mode, Mode::Bounded(_)));
+                    }
                     Mode::Signs(sign) if op.is_extremum() && tensor.is_floating_point() => {
                         let mut tensor = tensor.shallow_clone();
                         // Filling with a number would lose the sign of NaN in 16 bits.
@@ -356,7 +360,7 @@ impl OpCall {
 
     /// Whether it is a conversion that gives a new tensor in a native run, though all types are `f64` in this mode.
     fn converts(&self, mode: Mode<'_>) -> bool {
-        let (Mode::Double(kinds) | Mode::Noisy(kinds)) = mode else { return false };
+        let (Mode::Double(kinds) | Mode::Noisy(kinds) | Mode::Bounded(kinds)) = mode else { return false };
         match &self.args[..] {
             [Arg::Tensor(x), Arg::DType(to), ..] if self.name == "to.dtype" => {
                 kinds.get(x).is_some_and(|&from| kind_of(*to) != Some(from))
@@ -381,7 +385,7 @@ impl OpCall {
             .collect::<Result<Vec<_>, _>>()?;
         let results = match (call.run(&tensors), mode) {
             // What a call writes to narrow copies would be lost.
-            (Err(error), Mode::Double(_) | Mode::Noisy(_)) if !self.in_place() => {
+            (Err(error), Mode::Double(_) | Mode::Noisy(_) | Mode::Bounded(_)) if !self.in_place() => {
                 self.run_narrow(&tensors).map_err(|_| error)?
             }
             (results, _) => results?,
@@ -410,16 +414,22 @@ fn in_mode(arg: &Arg<u32>, mode: Mode<'_>) -> Arg<u32> {
     }
 }
 
-/// Changes a fresh or written floating-point result by a relative error of its native type.
-fn disturb(op: &OpCall, id: u32, tensor: &Tensor, kinds: &HashMap<u32, Kind>) {
+/// Changes a fresh or written floating-point result by a relative error of its native type, and by the range of that type if
+/// it is `bounded`.
+fn disturb(op: &OpCall, tensor: &Tensor, native: Option<&Kind>, bounded: bool) {
     let view = !op.in_place() && tensor.is_floating_point() && is_view(op);
     let strided = Meta::of(tensor).is_ok_and(|meta| meta.flags.contains(Flags::STRIDED));
     if view || !strided || !tensor.is_floating_point() || tensor.numel() == 0 {
         return;
     }
-    let epsilon = kinds.get(&id).map_or(0.0, |k| epsilon(*k));
+    let epsilon = native.map_or(0.0, |k| epsilon(*k));
     let factor = (tensor.rand_like() - 0.5) * (2.0 * epsilon) + 1.0;
-    let _ = tensor.shallow_clone().f_mul_(&factor);
+    let mut tensor = tensor.shallow_clone();
+    let _ = tensor.f_mul_(&factor);
+    if let Some(&native) = native.filter(|native| bounded && is_float(**native)) {
+        let narrow = tensor.to_kind(native).to_kind(tensor.kind());
+        let _ = tensor.f_copy_(&narrow.where_self(&narrow.isinf(), &tensor));
+    }
 }
 
 /// Whether the operator's result may be a view of its argument.

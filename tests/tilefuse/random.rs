@@ -504,9 +504,11 @@ fn a_rounding_may_decide_what_is_nan() {
         return;
     }
     crate::common::setup();
-    let seed = 143_391_986_845_264;
-    let ran = run_fused(&generate(seed), seed, Device::Cpu).unwrap();
-    assert!(matches!(ran.outcome, Outcome::Same { .. }), "{:?}", ran.outcome);
+    // Of the second, the fourth power of an `f16` is beyond its range, or a product with it just within.
+    for seed in [143_391_986_845_264, 1_095_038_229] {
+        let ran = run_fused(&generate(seed), seed, Device::Cpu).unwrap();
+        assert!(matches!(ran.outcome, Outcome::Same { .. }), "{:?}", ran.outcome);
+    }
 }
 
 #[test]
