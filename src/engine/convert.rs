@@ -223,7 +223,9 @@ impl Converter<'_> {
         let info = self.trace.info(tensor).ok_or_else(|| missing(tensor))?;
         let of = &self.out.recording.tensors[base.0 as usize];
         let (ty, storage) = (tensor_type(&info.meta), of.storage);
-        if of.ty.dtype != ty.dtype {
+        let lazy =
+            info.meta.flags.contains(torch::Flags::CONJ) || info.meta.flags.contains(torch::Flags::NEG);
+        if of.ty.dtype != ty.dtype || lazy {
             return Err(Error::Unsupported(String::from("results that share memory as different types")));
         }
         let call = self.out.recording.calls.len() as u32;

@@ -94,7 +94,7 @@ impl Flags {
 
 impl Flags {
     /// What is out of the ordinary.
-    fn describe(self) -> String {
+    pub(crate) fn describe(self) -> String {
         let named = [
             (Self::CONJ, "conjugated"),
             (Self::NEG, "negated"),

@@ -3,7 +3,7 @@
 use tch::Tensor;
 
 use super::ffi::{self, make_tensor, raw};
-use super::{Call, Meta, view_of};
+use super::{Call, Flags, Meta, view_of};
 use crate::Error;
 
 /// A tensor of a trace, by identity: an index into [`Trace::tensors`].
@@ -357,7 +357,13 @@ impl Trace {
             Some((_, bytes)) => {
                 let m = &info.meta;
                 let offset = m.offset * super::element_size(m.dtype) as i64;
-                view_of(bytes, offset, m.dtype, m.sizes(), m.strides()).map(Some)
+                let value = view_of(bytes, offset, m.dtype, m.sizes(), m.strides())?;
+                let value = if m.flags.contains(Flags::CONJ) { value.f_conj() } else { Ok(value) };
+                let value = match value {
+                    Ok(value) if m.flags.contains(Flags::NEG) => value.f_internal_neg_view(),
+                    value => value,
+                };
+                value.map(Some).map_err(|error| Error::Torch(error.to_string()))
             }
         }
     }

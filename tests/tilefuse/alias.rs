@@ -219,7 +219,18 @@ fn conjugates_that_are_not_carried_out_stay_so() {
     for device in devices() {
         let x = Tensor::complex(&iota(&[6], device), &iota(&[6], device));
         let calls = [vec![x.copy()], vec![x.copy()], vec![x.copy()]];
-        let models: [&Model; 6] = [
+        fn constant(x: &[Tensor]) -> Tensor {
+            let parts = iota(&[6], x[0].device());
+            Tensor::complex(&parts, &parts).conj()
+        }
+        let models: [&Model; 10] = [
+            &|_, x| vec![constant(x)],
+            &|_, x| vec![constant(x).imag()],
+            &|_, x| vec![constant(x) * &x[0], constant(x).imag() + 1.0],
+            &|_, x| {
+                let constant = constant(x);
+                vec![constant.shallow_clone(), constant.select(0, 1)]
+            },
             &|_, x| vec![x[0].conj()],
             &|_, x| vec![(&x[0] * &x[0]).conj()],
             &|_, x| vec![x[0].conj() * &x[0]],

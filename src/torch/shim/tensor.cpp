@@ -12,6 +12,9 @@
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <c10/core/impl/COW.h>
 
+using c10::DispatchKey;
+using c10::DispatchKeySet;
+
 at::Tensor view_of(const at::Tensor& base, int64_t byte_offset, c10::ScalarType dtype, c10::IntArrayRef sizes,
                    c10::IntArrayRef strides) {
   const c10::Storage& storage = base.storage();
@@ -26,7 +29,9 @@ at::Tensor view_of(const at::Tensor& base, int64_t byte_offset, c10::ScalarType 
     end += (__int128(sizes[i]) - 1) * strides[i] * item;
   }
   TORCH_CHECK(empty || end <= __int128(storage.nbytes()), "a view beyond a storage of ", storage.nbytes(), " bytes");
-  auto t = at::detail::make_tensor<c10::TensorImpl>(c10::TensorImpl::VIEW, c10::Storage(storage), base.key_set(),
+  // The memory as it is, without what the base has yet to compute of it.
+  auto keys = base.key_set() - DispatchKeySet({DispatchKey::Conjugate, DispatchKey::Negative, DispatchKey::ZeroTensor});
+  auto t = at::detail::make_tensor<c10::TensorImpl>(c10::TensorImpl::VIEW, c10::Storage(storage), std::move(keys),
                                                     c10::scalarTypeToTypeMeta(dtype));
   t.unsafeGetTensorImpl()->set_sizes_and_strides(sizes, strides, byte_offset / item);
   return t;
@@ -34,8 +39,6 @@ at::Tensor view_of(const at::Tensor& base, int64_t byte_offset, c10::ScalarType 
 
 namespace {
 
-using c10::DispatchKey;
-using c10::DispatchKeySet;
 
 constexpr int MAX_RANK = 8;
 
