@@ -295,6 +295,14 @@ impl Compiled {
         stream: Stream,
         device: &Arc<cuda::Device>,
     ) -> Result<Option<PlanGraph>, Error> {
+        for tensor in call.inputs.iter().chain(self.params.iter()) {
+            let meta = Meta::of(tensor)?;
+            if !meta.flags.is_plain() {
+                // A copy of its memory is not the tensor, and what holds its elements may move while nothing shows it.
+                let what = meta.flags.describe();
+                return Err(Error::Unsupported(format!("an input or parameter is no plain memory: {what}")));
+            }
+        }
         let mut inputs = GraphInputs::of(call.inputs)?;
         let (tensors, data) = (std::mem::take(&mut inputs.tensors), std::mem::take(&mut inputs.data));
         let staged = Call { inputs: &tensors, data: &data, param_data: call.param_data };

@@ -1,7 +1,7 @@
 //! Tensors that are no plain strided memory: kernels never get their addresses, and calls on them run as they are.
 
 use tch::{Device, Kind, Tensor};
-use tilefuse::fuse;
+use tilefuse::{Audit, CudaGraphs, Options, fuse, fuse_with};
 
 use crate::common::device;
 
@@ -25,11 +25,19 @@ fn values(t: &Tensor) -> Tensor {
     if t.is_sparse() || t.is_mkldnn() { t.to_dense(None, false) } else { t.shallow_clone() }
 }
 
-/// Calls the fused function several times with inputs made anew, and compares with eager.
+/// Calls the fused function several times with inputs made anew, and compares with eager; on a GPU as a CUDA graph where it
+/// can be one, too.
 fn check(name: &str, inputs: &dyn Fn() -> Vec<Tensor>, function: Function) {
+    check_with(CudaGraphs::Auto, name, inputs, function);
+    if device() != Device::Cpu {
+        check_with(CudaGraphs::Always, name, inputs, function);
+    }
+}
+
+fn check_with(cuda_graphs: CudaGraphs, name: &str, inputs: &dyn Fn() -> Vec<Tensor>, function: Function) {
     let _no_grad = tch::no_grad_guard();
-    let fused = fuse(function);
-    for call in 0..4 {
+    let fused = fuse_with(function, Options { cuda_graphs, audit: Audit::Never, ..Options::default() });
+    for call in 0..6 {
         let given = inputs();
         let eager = function(&inputs());
         let ours = fused.call(&given).unwrap_or_else(|error| panic!("{name}, call {call}: {error}"));
@@ -52,6 +60,9 @@ fn sparse_tensors_are_operands_of_libtorch_alone() {
     let with_dense = || vec![sparse(device), dense(&[5, 3], device)];
     check("a multiple of a sparse input", &one, |x| vec![&x[0] * 2.0]);
     check("made dense", &one, |x| vec![x[0].to_dense(None, false).exp() + 1.0]);
+    check("made dense beside a product", &with_dense, |x| {
+        vec![(x[0].to_dense(None, false) * 2.0).exp().matmul(&x[1]).relu() + 1.0]
+    });
     check("a product with a sparse matrix", &with_dense, |x| vec![x[0].matmul(&x[1]).relu() + 1.0]);
     check("made sparse on the way", &|| vec![dense(&[4, 5], device)], |x| {
         let indices = Tensor::from_slice2(&[[0i64, 1], [2, 0]]).to_device(x[0].device());
@@ -109,6 +120,14 @@ fn compressed_sparse_and_other_layouts_are_operands_of_libtorch_alone() {
     check("lazily negated", &one, |x| {
         let z = Tensor::complex(&x[0], &(&x[0] + 1.0)).conj();
         vec![z.imag() * 2.0 + &x[0]]
+    });
+    let complex = move || Tensor::complex(&dense(&[4, 6], device), &(dense(&[4, 6], device) + 1.0)).conj();
+    check("a lazily negated input", &|| vec![complex().imag(), dense(&[4, 6], device)], |x| {
+        vec![(&x[0] + &x[1]).exp().matmul(&x[1].tr()).relu(), &x[0] * 2.0]
+    });
+    check("a lazily conjugated input", &|| vec![complex(), dense(&[4, 6], device)], |x| {
+        let plain = x[0].resolve_conj().view_as_real_copy().sum_dim_intlist(-1, false, Kind::Float);
+        vec![(plain + &x[1]).exp().matmul(&x[1].tr()).relu()]
     });
     check("more dimensions than kernels know", &one, |x| {
         let high = x[0].reshape([1, 2, 2, 1, 1, 2, 3, 1, 1, 1]);
