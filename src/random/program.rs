@@ -252,6 +252,8 @@ impl Program {
         let ids = self.inputs.iter().map(|i| i.id);
         let mut env: HashMap<u32, Tensor> = ids.zip(views.iter().map(Tensor::shallow_clone)).collect();
         for (at, op) in self.ops.iter().enumerate() {
+            let operand = op.reads().first().filter(|_| op.cancels()).and_then(|id| env.get(id));
+            let operand = operand.map(Tensor::shallow_clone);
             let results = match op.run(&env, mode) {
                 Err(_) if matches!(mode, Mode::Double(_)) && !op.in_place() => continue,
                 results => results?,
@@ -269,7 +271,8 @@ impl Program {
                 };
                 match mode {
                     Mode::Noisy(kinds) | Mode::Bounded(kinds) if !named.exact => {
-                        disturb(op, &tensor, kinds.get(&named.id), matches!(mode, Mode::Bounded(_)));
+                        let bounded = matches!(mode, Mode::Bounded(_));
+                        disturb(op, (&tensor, operand.as_ref()), kinds.get(&named.id), bounded);
                     }
                     Mode::Signs(sign) if op.is_extremum() && tensor.is_floating_point() => {
                         let mut tensor = tensor.shallow_clone();
@@ -358,6 +361,11 @@ impl OpCall {
         Call::new(&op, overload, args)
     }
 
+    /// Whether its error is relative to its operand.
+    fn cancels(&self) -> bool {
+        CANCELLING.contains(&self.name.as_str())
+    }
+
     /// Whether it is a conversion that gives a new tensor in a native run, though all types are `f64` in this mode.
     fn converts(&self, mode: Mode<'_>) -> bool {
         let (Mode::Double(kinds) | Mode::Noisy(kinds) | Mode::Bounded(kinds)) = mode else { return false };
@@ -414,23 +422,31 @@ fn in_mode(arg: &Arg<u32>, mode: Mode<'_>) -> Arg<u32> {
     }
 }
 
-/// Changes a fresh or written floating-point result by a relative error of its native type, and by the range of that type if
-/// it is `bounded`.
-fn disturb(op: &OpCall, tensor: &Tensor, native: Option<&Kind>, bounded: bool) {
+/// Changes a fresh or written floating-point result by a relative error of its native type, or of the operand's where the
+/// operator cancels, and by the range of that type if it is `bounded`.
+fn disturb(op: &OpCall, (tensor, operand): (&Tensor, Option<&Tensor>), native: Option<&Kind>, bounded: bool) {
     let view = !op.in_place() && tensor.is_floating_point() && is_view(op);
     let strided = Meta::of(tensor).is_ok_and(|meta| meta.flags.contains(Flags::STRIDED));
     if view || !strided || !tensor.is_floating_point() || tensor.numel() == 0 {
         return;
     }
     let epsilon = native.map_or(0.0, |k| epsilon(*k));
-    let factor = (tensor.rand_like() - 0.5) * (2.0 * epsilon) + 1.0;
+    let error = || (tensor.rand_like() - 0.5) * (2.0 * epsilon);
+    let factor = error() + 1.0;
+    let absolute = operand.map(|operand| operand * error());
     let mut tensor = tensor.shallow_clone();
     let _ = tensor.f_mul_(&factor);
+    if let Some(absolute) = absolute {
+        let _ = tensor.f_add_(&absolute.where_self(&absolute.isfinite(), &absolute.zeros_like()));
+    }
     if let Some(&native) = native.filter(|native| bounded && is_float(**native)) {
         let narrow = tensor.to_kind(native).to_kind(tensor.kind());
         let _ = tensor.f_copy_(&narrow.where_self(&narrow.isinf(), &tensor));
     }
 }
+
+/// Operators in whose formula a sum that cancels is a factor of the operand.
+const CANCELLING: &[&str] = &["gelu"];
 
 /// Whether the operator's result may be a view of its argument.
 pub(super) fn is_view(op: &OpCall) -> bool {

@@ -11,7 +11,7 @@ use super::check::{AUDITED, Model, Outcome, Subject, check, check_on, hold_gener
 use super::program::{Mode, Program, Values};
 use super::{Planting, generate, shrink};
 use crate::rng::Rng;
-use crate::{Audit, Error, Explanation, Fused, Hint, Options, Prepack, Products, fuse_with};
+use crate::{Audit, CudaGraphs, Error, Explanation, Fused, Hint, Options, Prepack, Products, fuse_with};
 
 /// A fused program.
 struct FusedProgram(Fused<Model>);
@@ -174,13 +174,16 @@ fn is_defect(reason: &str, program: &Program) -> bool {
 }
 
 /// The programs are judged by their first three calls, the last two of which run plans; the fourth is recorded again.
-/// Products are kernels, calls, or either, whatever is quicker on this machine.
+/// Products are kernels, calls, or either, whatever is quicker on this machine; a plan on a GPU is a CUDA graph from its second
+/// run on in every fourth program.
 fn options(seed: u64) -> Options {
     let products = [Products::Generated, Products::Library, Products::Generated, Products::Predicted];
     let prepack_weights = if seed & 4 == 0 { Prepack::default() } else { Prepack::Never };
     let products = products[(seed & 3) as usize];
+    let cuda_graphs = if seed & 24 == 0 { CudaGraphs::Always } else { CudaGraphs::Auto };
     let hints = hints(&mut Rng::new(seed ^ HINTS));
-    Options { audit: Audit::Every(AUDITED), products, prepack_weights, hints, ..Options::default() }
+    let audit = Audit::Every(AUDITED);
+    Options { audit, products, prepack_weights, cuda_graphs, hints, ..Options::default() }
 }
 
 /// What seeds of hints differ in from those of programs.

@@ -138,6 +138,8 @@ impl Generator {
         };
         let id = self.fresh();
         let view = as_strided_of(&self.storages[storage], shape, &layout.strides, layout.offset).ok()?;
+        let neg = is_float(kind) && self.rng.chance(0.02);
+        let view = if neg { view.f_internal_neg_view().ok()? } else { view };
         let (sizes, strides, offset) = (shape.to_vec(), layout.strides, layout.offset);
         self.program.inputs.push(Input {
             id,
@@ -147,7 +149,7 @@ impl Generator {
             strides,
             offset,
             conj: false,
-            neg: false,
+            neg,
             layout: Layout::Strided,
         });
         self.env.insert(id, view);

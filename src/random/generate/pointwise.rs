@@ -389,11 +389,12 @@ pub(super) fn discontinuous(g: &mut Generator) -> Option<()> {
     Some(())
 }
 
-/// A value of which each element has a sign: that of NaN is another in libtorch's vectors than in what is left over.
+/// A value of which each element has a sign: that of NaN is another in libtorch's vectors than in what is left over. Infinities
+/// become no largest numbers, whose sums are infinite in one order and finite in another.
 fn signed(g: &mut Generator, x: u32) -> Option<u32> {
     let may_be_nan = g.traits.special && g.is_float(x);
     if may_be_nan {
-        g.emit("nan_to_num", vec![t(x), Arg::Float(0.0), Arg::None, Arg::None], g.fact(x))
+        g.emit("nan_to_num", vec![t(x), Arg::Float(0.0), Arg::Float(4.0), Arg::Float(-4.0)], g.fact(x))
     } else {
         Some(x)
     }
