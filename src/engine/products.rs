@@ -42,6 +42,11 @@ const MIN_ROUNDS: usize = 4;
 /// How much the middle half of the rounds may differ in how long one side takes in the time of the other.
 const MAX_SPREAD: f64 = 1.3;
 
+/// How many times as long as predicted a side may take, and the least prediction that this is asked of, in microseconds: a wait for
+/// one thread takes milliseconds.
+const MAX_MISPREDICTED: f64 = 10.0;
+const MIN_JUDGED_US: f64 = 50.0;
+
 /// Measured products from which others of a plan with the same operator are judged.
 const MIN_MEASURED: usize = 3;
 
@@ -86,7 +91,7 @@ impl Measure for Measuring {
         match measure(candidate, profile) {
             Ok((times, spent)) => {
                 self.budget.spend(spent);
-                let times = times?;
+                let times = times.filter(|times| is_plausible(times, &candidate.predicted(profile)))?;
                 ratios.push(times.generated_us / times.library_us);
                 KNOWN.put(key, &(times.generated_us, times.library_us));
                 Some(times)
@@ -156,6 +161,12 @@ impl Budget {
     fn spend(&mut self, spent: Duration) {
         self.left = self.left.saturating_sub(spent);
     }
+}
+
+/// Whether neither side took so much longer than predicted that its threads must have waited for a busy machine.
+fn is_plausible(times: &Times, predicted: &Times) -> bool {
+    let of = |us: f64, predicted_us: f64| us <= MAX_MISPREDICTED * predicted_us.max(MIN_JUDGED_US);
+    of(times.generated_us, predicted.generated_us) && of(times.library_us, predicted.library_us)
 }
 
 /// Products of a plan that are alike.
@@ -536,6 +547,15 @@ mod tests {
         assert_eq!(of(&[[60, 100]]), Some((60.0, 100.0)));
         // How much differs, but not which side is quicker.
         assert_eq!(of(&[[50, 100], [80, 100], [60, 180], [85, 110], [45, 180]]), Some((45.0, 100.0)));
+    }
+
+    #[test]
+    fn what_waited_for_other_work_is_not_believed() {
+        let times = |generated_us: f64, library_us: f64| Times { generated_us, library_us, measured: true };
+        assert!(is_plausible(&times(90.0, 60.0), &times(10.0, 12.0)));
+        assert!(!is_plausible(&times(2073.8, 12.5), &times(10.0, 12.0)));
+        assert!(!is_plausible(&times(900.0, 60_000.0), &times(800.0, 1200.0)));
+        assert!(is_plausible(&times(900.0, 9000.0), &times(800.0, 1200.0)));
     }
 
     #[test]
