@@ -26,6 +26,7 @@ pub mod kernel;
 mod library_form;
 mod lower;
 mod machine;
+mod pad_channels;
 pub mod pipeline;
 mod place;
 pub mod plan;

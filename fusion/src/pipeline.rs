@@ -10,6 +10,7 @@
 //!   tuple-reductions           reductions that need each other   -> one of tuples
 //!   select-attention           contraction, softmax, contraction -> scaled_dot_product_attention
 //!   space-to-depth             windows that do not overlap       -> views, on a GPU
+//!   pad-channels               few channels of windows           -> as many as are copied at a time, on a GPU
 //!   align-sums                 products of unaligned rows        -> of rows that are padded, on a GPU
 //!   select-library             contractions                      -> calls of libtorch, or products and their sums
 //!   simplify-selected          as simplify
@@ -53,6 +54,7 @@ use crate::graph::Graph;
 use crate::hints::Hints;
 use crate::lower::{LowerError, lower_counted};
 use crate::machine::Profile;
+use crate::pad_channels::pad_channels;
 use crate::place::Alignments;
 use crate::plan::{self, Early, Groups, Plan, PlanError, Rules, Schedules, Tuner};
 use crate::rewrites::Rewrites;
@@ -256,6 +258,13 @@ pub const PASSES: &[Pass] = &[
         // Kernels of convolutions on a host read windows where they lie.
         if cx.profile.machine.is_gpu() {
             space_to_depth(graph, &cx.rewrites);
+        }
+        Ok(())
+    }),
+    graph("pad-channels", Stage::Primitive, |graph, cx| {
+        // A library call reads no run of pixels.
+        if cx.profile.machine.is_gpu() && cx.selection.products != Products::Library {
+            pad_channels(graph, &cx.rewrites);
         }
         Ok(())
     }),

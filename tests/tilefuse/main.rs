@@ -36,6 +36,7 @@ mod growth;
 mod hand;
 mod hints;
 mod horizontal;
+mod images;
 mod kernels;
 mod lang;
 mod lowered;

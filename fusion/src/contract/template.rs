@@ -339,7 +339,10 @@ impl<'p> Writer<'p> {
         let (b, cols) = self.form.panels.map_or((b, cols), |panels| self.panel(b, panels));
         let windows = self.product.windows.as_ref().map(|windows| windows.of_rows(a.ptr, rows));
         self.over_depth(|k, sum| {
-            let depth = self.depth(k);
+            let depth = match &self.product.windows {
+                Some(windows) => windows.of_filter(k, self.blocks.depth),
+                None => self.depth(k),
+            };
             let left = match &windows {
                 Some(windows) => windows.block(self.of_windows(k), self.blocks.depth),
                 None if self.form.blocked => self.packed_left(a, k),

@@ -74,7 +74,7 @@ const REGISTERS: u32 = 239;
 const LATENCY: f64 = 20_000.0;
 
 /// What is summed over at a time: a line of 128 bytes.
-const DEPTH: u32 = 64;
+pub(super) const DEPTH: u32 = 64;
 
 /// Blocks of rows that instances at work take together, so that they read few blocks of either operand.
 const GROUP: u32 = 8;
@@ -112,9 +112,6 @@ pub(super) fn schedules(
     if !is_copied(&product.a, product.windows.as_ref()) || !is_copied(&product.b, None) {
         return Err(Declined::Strides);
     }
-    if product.windows.as_ref().is_some_and(|windows| windows.channels % i64::from(DEPTH) != 0) {
-        return Err(Declined::Sizes);
-    }
     let model = Model::of(product, profile, processors);
     let parts = parts(product);
     let all = || SHAPES.iter().flat_map(|shape| parts.iter().map(move |&parts| (shape, parts)));
@@ -145,7 +142,9 @@ pub(super) fn schedules(
 
 /// The numbers of parts of one length into which the sum of a product may be divided.
 fn parts(product: &Product) -> Vec<u32> {
-    let whole = |parts: &u32| *parts == 1 || product.k % i64::from(parts * DEPTH) == 0;
+    // A part of a filter does not begin where a part of the sum does.
+    let is_filled = product.windows.as_ref().is_some_and(|windows| windows.channels < windows.filled);
+    let whole = |parts: &u32| *parts == 1 || (product.k % i64::from(parts * DEPTH) == 0 && !is_filled);
     (1..=MAX_PARTS).filter(whole).collect()
 }
 

@@ -14,6 +14,7 @@ use crate::channels_last::ResultLayout;
 use crate::contract::declined::Declined;
 use crate::contract::operand::{Source, in_memory, source};
 use crate::contract::product::{self, Access, Product};
+use crate::contract::warpgroup;
 use crate::contract::windows::Windows;
 use crate::graph::{Graph, NodeId};
 use crate::library_form::ContractionForm;
@@ -49,6 +50,7 @@ pub(in crate::contract) fn as_product(
     let &[k, n] = &weight.shape[..] else { return Err(missing) };
     let of_pixels = conv.axes.iter().all(|axis| axis.kernel == 1 && axis.padding == 0 && axis.is_same());
     let windows = (!of_pixels).then(|| windows(conv, &images, read.batched).ok_or(missing)).transpose()?;
+    let depth = windows.as_ref().map_or(Some(k), Windows::depth).ok_or(Declined::Sizes)?;
     // Rows are pixels of all images; without windows, those of each row of an image for now.
     let (batch, m) = match (&windows, layout.shape.split_last_chunk::<2>()) {
         (Some(_), _) => {
@@ -67,7 +69,7 @@ pub(in crate::contract) fn as_product(
     let product = Product {
         m,
         n,
-        k,
+        k: depth,
         a,
         windows,
         b: access(weight, [k, n])?,
@@ -110,7 +112,9 @@ fn windows(conv: &Conv, images: &Source, batched: bool) -> Option<Windows> {
     let integer = |n: u64| i64::try_from(n).ok();
     let channels = integer(conv.channels)?;
     let contiguous = channel == 1 || channels == 1;
+    let depth = i64::from(warpgroup::DEPTH);
     let (axes, steps) = (conv.axes.clone(), steps.to_vec());
     let images = integer(conv.batch)?;
-    contiguous.then_some(Windows { images, stride: *stride, channels, axes, steps, part: 0 })
+    let windows = Windows { images, stride: *stride, channels, filled: channels, axes, steps, part: 0 };
+    if contiguous { windows.in_steps(depth) } else { None }
 }
