@@ -27,11 +27,12 @@ use crate::graph::{Graph, NodeId};
 use crate::machine::Profile;
 
 /// Blocks that are tried. What is measured is of an H100.
-const SHAPES: [Shape; 7] = [
+const SHAPES: [Shape; 8] = [
     Shape { rows: 128, columns: 256, warps: 8, stages: 4, groups: 1, rate: 1.0, filling: 320 },
     Shape { rows: 128, columns: 128, warps: 8, stages: 6, groups: 1, rate: 0.88, filling: 400 },
     Shape { rows: 128, columns: 128, warps: 4, stages: 6, groups: 2, rate: 0.95, filling: 560 },
     Shape { rows: 128, columns: 64, warps: 8, stages: 4, groups: 1, rate: 0.5, filling: 240 },
+    Shape { rows: 256, columns: 64, warps: 4, stages: 4, groups: 2, rate: 0.6, filling: 300 },
     Shape { rows: 64, columns: 64, warps: 4, stages: 4, groups: 1, rate: 0.4, filling: 160 },
     // So deep that one instance has a multiprocessor for itself.
     Shape { rows: 64, columns: 128, warps: 4, stages: 8, groups: 2, rate: 0.6, filling: 240 },
