@@ -174,6 +174,9 @@ use crate::layout::Layout;
 /// The named barriers at which two warpgroups wait for their turn, the first one's before the second one's.
 const TURNS: u32 = 2;
 
+/// Multiplications for each exponential from which on products take most of an iteration: attention of heads of 128.
+const MIN_MULTIPLIED: u32 = 256;
+
 /// So many registers the tiles of a rotated loop may need.
 const MAX_REGISTERS: u64 = 224;
 
@@ -189,6 +192,12 @@ pub(crate) struct Rotation<'a> {
 }
 
 impl<'a> Rotation<'a> {
+    /// Multiplications of both products for each element of the first one.
+    fn multiplied(&self, plan: &Assignment<'a>) -> u32 {
+        let inner = |value: Value| plan.program.ty(value).shape.last().copied().unwrap_or(1);
+        inner(self.first.args[0]) + inner(self.second.results[0])
+    }
+
     /// How a loop can be rotated whose stages a producer warpgroup fills.
     pub(super) fn of(plan: &Assignment<'a>, op: &'a Op, pipeline: &Pipeline<'a>) -> Option<Rotation<'a>> {
         let body = op.regions.first()?;
@@ -450,15 +459,21 @@ impl<'a> Lower<'a> {
     }
 
     /// Whether two warpgroups alternate. Those of a block that computes one instance, of few iterations at times, would wait for longer
-    /// than they gain: measured on an H200.
+    /// than they gain, unless products take most of an iteration: measured on an H200.
     fn alternates(&self) -> bool {
-        self.plan.block_bits() == 8 && self.roles.as_ref().is_some_and(|roles| roles.instance.is_some())
+        self.roles.as_ref().is_some_and(|roles| roles.alternating)
     }
 
-    /// Lets the first of two warpgroups begin, where a loop is rotated; `thread` is the thread's number.
+    /// Lets the first of two warpgroups begin, where loops are rotated and they alternate; `thread` is the thread's number.
     pub(super) fn begin_alternating(&mut self, loops: &[(&'a Op, Pipeline<'a>)], thread: &Val) {
-        let rotates = loops.iter().any(|(op, pipeline)| Rotation::of(self.plan, op, pipeline).is_some());
-        if rotates && self.alternates() {
+        let rotations = loops.iter().filter_map(|(op, pipeline)| Rotation::of(self.plan, op, pipeline));
+        let multiplied = rotations.map(|rotation| rotation.multiplied(self.plan)).min();
+        let two = self.plan.block_bits() == 8;
+        if let Some(roles) = &mut self.roles {
+            let persistent = roles.instance.is_some();
+            roles.alternating = two && multiplied.is_some_and(|n| persistent || n >= MIN_MULTIPLIED);
+        }
+        if self.alternates() {
             let second = self.ir.def(format_args!("icmp uge i32 {thread}, 128"));
             self.behind_branch(&second, |lower| lower.meet("arrive", &TURNS.to_string().into()));
         }

@@ -3,12 +3,20 @@ use tilefuse_block::parse_valid;
 
 use crate::ptx::{PtxOptions, Target, compile_ptx};
 
-/// The first example of the documentation, changed.
-fn compiled(changes: &[(&str, &str)]) -> String {
+/// The first example of the documentation.
+fn example() -> String {
     let source = include_str!("../rotate.rs");
     let example =
         source.split("//! ```text\n").nth(1).and_then(|rest| rest.split("//! ```\n").next()).unwrap();
-    let text: String = example.lines().map(|line| format!("{}\n", line.trim_start_matches("//!"))).collect();
+    example.lines().map(|line| format!("{}\n", line.trim_start_matches("//!"))).collect()
+}
+
+/// It, changed.
+fn compiled(changes: &[(&str, &str)]) -> String {
+    changed(example(), changes)
+}
+
+fn changed(text: String, changes: &[(&str, &str)]) -> String {
     let text = changes.iter().fold(text, |text, (from, to)| {
         assert!(text.contains(from), "{from}");
         text.replacen(from, to, 1)
@@ -66,9 +74,12 @@ fn two_warpgroups_alternate() {
         |text: &str| ["bar.sync", "barrier.cta.arrive", "bar.arrive"].map(|name| text.matches(name).count());
     let [waits, long, short] = turns(&compiled(&[]));
     assert_eq!(long + short, 3);
-    let uneven = compiled(&[("in %none..%end", "in %none..%first")]);
-    let [fewer, long, short] = turns(&uneven);
+    let uneven = [("in %none..%end", "in %none..%first")];
+    let [fewer, long, short] = turns(&compiled(&uneven));
     assert_eq!((waits - fewer, long + short), (2, 0));
+    // Of heads of 128.
+    let [_, long, short] = turns(&changed(example().replace("64", "128"), &uneven));
+    assert_eq!(long + short, 3);
 }
 
 #[test]

@@ -29,6 +29,8 @@ pub(crate) struct Roles {
     pub(super) turns: Option<Turns>,
     /// The number of the instance, where a block computes one after another.
     pub(in crate::ptx) instance: Option<Val>,
+    /// Whether two warpgroups start their products alternately.
+    pub(in crate::ptx) alternating: bool,
     /// How many instances of the block come before it.
     pub(super) before: Val,
     /// Operands that the instance has written behind the stages.
@@ -90,6 +92,7 @@ impl<'a> Lower<'a> {
             empty,
             turns: None,
             instance: None,
+            alternating: false,
             before: zero.clone(),
             residents: Vec::new(),
             stage: zero.clone(),
