@@ -347,11 +347,13 @@ pub(super) fn fitting<K>(
     }
 }
 
-/// The node with a kernel of its own that a program of a plan is for.
+/// The node with a kernel of its own that a program of a plan is for, or a part of it.
 fn owner(plan: &Plan, program: &str) -> Option<NodeId> {
     plan.steps.iter().find_map(|step| {
         let StepKind::Kernel(kernel) = &step.kind else { return None };
-        let own = kernel.kind.has_own_blocks() && plan.programs.get(kernel.program)?.name == program;
+        let parts = kernel.parts.iter().any(|part| part.kind.has_own_blocks());
+        let own = parts || kernel.kind.has_own_blocks();
+        let own = own && plan.programs.get(kernel.program)?.name == program;
         kernel.nodes.iter().copied().filter(|_| own).find(|&node| plan.graph.node(node).kernel.is_some())
     })
 }

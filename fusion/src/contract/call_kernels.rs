@@ -27,6 +27,8 @@ pub struct Template {
     pub result_layout: Option<ResultLayout>,
     /// Heads of keys and values that the kernel reads as they were before views repeated them.
     pub repeated_heads: Option<RepeatedHeads>,
+    /// The part of the kernel's time that is left where it shares its launch with those of products of the same operand; 1 alone.
+    pub shared_launch: f64,
 }
 
 impl Template {

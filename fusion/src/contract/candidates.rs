@@ -89,8 +89,11 @@ impl Candidate<'_> {
     }
 
     /// Whether a measurement may change what is chosen: on a GPU libtorch's product is as quick, and a kernel pays where it saves
-    /// another one, or where rows begin at no multiples of 16 bytes.
+    /// another one, or where rows begin at no multiples of 16 bytes. What a shared launch saves is not seen of one product.
     pub fn is_open(&self, profile: &Profile) -> bool {
+        if self.template.shared_launch < 1.0 {
+            return false;
+        }
         let Some(form) = self.call.contraction().filter(|_| profile.machine.is_gpu()) else { return true };
         has_unaligned_rows(self.graph, self.node, form) || has_epilogue(self.graph, self.node, &self.template)
     }
@@ -161,7 +164,8 @@ pub(super) fn choose(
     let saved: Vec<f64> = kernels.iter().map(|(candidate, _)| epilogue_us(candidate, profile)).collect();
     let merged = saved.iter().copied().fold(0.0, f64::max);
     let priced = kernels.into_iter().zip(saved).map(|((candidate, times), saved)| {
-        (times.price() + (merged - saved) / times.library_us, candidate, times)
+        let shared = times.price() * candidate.template.shared_launch;
+        (shared + (merged - saved) / times.library_us, candidate, times)
     });
     let kernels: Vec<(f64, Candidate<'_>, Times)> = priced.collect();
     let (best_price, best, times) = kernels.iter().min_by(|a, b| a.0.total_cmp(&b.0))?;
@@ -204,6 +208,10 @@ fn library(best: &Candidate<'_>, times: Times, behind: f64, profile: &Profile) -
     let mut why = times.to_string();
     if moving > 0.0 {
         why.push_str(&format!(" and {moving:.1} us for layout conversions"));
+    }
+    if best.template.shared_launch < 1.0 {
+        let us = times.generated_us * best.template.shared_launch;
+        why.push_str(&format!(", {us:.1} us in one launch with products of the same operand"));
     }
     if behind > 0.0 {
         why.push_str(&format!(" and {behind:.1} us for a kernel with what is an epilogue of ours"));

@@ -6,7 +6,7 @@ use super::epilogue::column_vectors;
 use super::host::Host;
 use super::likeliest::likeliest;
 use super::schedule::Schedule;
-use super::{attention, conv, product, schedule, warpgroup};
+use super::{attention, conv, product, schedule, shared_launch, warpgroup};
 use crate::block_kernel::BlockKernel;
 use crate::graph::{Graph, NodeId};
 use crate::library_form::{ContractionForm, LibraryForm};
@@ -79,6 +79,15 @@ fn by_warpgroups(
     let unaligned = has_unaligned_rows(graph, node, form);
     let slow = profile.products.unaligned / profile.products.aligned;
     let all = warpgroup::schedules(&product, (profile, processors), vectors, most_bytes)?;
+    let columns = shared_launch::columns(graph, node, &product);
+    let shared = (!columns.is_empty() && !unaligned)
+        .then(|| warpgroup::shared_launch(&product, &columns, (profile, processors), vectors))
+        .flatten();
+    if let Some((schedule, left)) = shared {
+        // The same blocks for all of them, whichever is measured to be quicker alone.
+        let template = schedule.template(graph, node, &product).ok_or(Declined::Sizes)?;
+        return Ok(vec![Template { shared_launch: left, ..template }]);
+    }
     // Two are built though none is measured: what an epilogue saves is not in the price of a schedule.
     likeliest(all, (true, most_bytes), |mut schedule: Schedule| {
         if unaligned {

@@ -54,6 +54,9 @@ mod row_tests;
 mod schedule;
 #[cfg(test)]
 mod schedule_tests;
+mod shared_launch;
+#[cfg(test)]
+mod shared_launch_tests;
 #[cfg(test)]
 mod sibling_tests;
 mod split_k;

@@ -94,6 +94,7 @@ pub(super) fn whole(product: &Product, kernel: BlockKernel) -> Template {
         operand_kernels: Vec::new(),
         result_layout: None,
         repeated_heads: None,
+        shared_launch: 1.0,
     }
 }
 

@@ -6,7 +6,8 @@
 //! Where four warps compute an instance, one group of them multiplies while another one stores its results (ping-pong): of an instance
 //! the loop or the rest is hidden, whichever is shorter.
 //!
-//! Sums are divided where there are too few blocks for all of them (`split_k.rs`).
+//! Sums are divided where there are too few blocks for all of them (`split_k.rs`), or several products share a launch
+//! (`shared_launch.rs`).
 //!
 //! ```text
 //! [8192,768] x [768,3072]     1536 blocks of 128 x 128 on 132 multiprocessors: 12 rounds, of which 97 % are work
@@ -58,6 +59,15 @@ impl Shape {
     /// Elements of a block.
     fn elements(&self) -> f64 {
         f64::from(self.rows * self.columns)
+    }
+
+    /// A product of so many parts in such blocks, of which libtorch's takes so long.
+    fn schedule(&self, model: &Model<'_>, parts: u32, library: f64) -> Schedule {
+        let grid = Grid { warps: self.warps, stages: self.stages, group: GROUP };
+        let (rows, columns) = (self.rows, self.columns);
+        let blocks = Blocks { form: Form::Dots, rows, columns, depth: DEPTH, grid: Some(grid) };
+        let shares = [model.work / model.products(self, parts), model.work / library];
+        Schedule { reading: Reading::InPlace, blocks, parts, shares }
     }
 
     /// Registers of a thread: its sums, and of the vectors along the columns, of which it has a quarter of the elements, what is
@@ -114,39 +124,62 @@ pub(super) fn schedules(
         return Err(Declined::Strides);
     }
     let model = Model::of(product, profile, processors);
-    let parts = parts(product);
-    let all = || SHAPES.iter().flat_map(|shape| parts.iter().map(move |&parts| (shape, parts)));
-    let library = all().map(|(shape, parts)| model.library(shape, parts)).fold(f64::INFINITY, f64::min);
+    let all = all(product);
+    let library = model.least(|shape, parts| model.library(shape, parts));
     // The sums of parts are stored as they are.
     let fits = |&(shape, parts): &(&Shape, u32)| match parts {
         1 => shape.registers(vectors) <= REGISTERS,
         _ => shape.registers(0) <= REGISTERS && model.partial_bytes(parts) <= most_bytes as f64,
     };
-    let priced = |(shape, parts): (&Shape, u32)| {
-        let grid = Grid { warps: shape.warps, stages: shape.stages, group: GROUP };
-        let (rows, columns) = (shape.rows, shape.columns);
-        let blocks = Blocks { form: Form::Dots, rows, columns, depth: DEPTH, grid: Some(grid) };
-        let shares = [model.work / model.products(shape, parts), model.work / library];
-        Priced {
-            schedule: Schedule { reading: Reading::InPlace, blocks, parts, shares },
-            us: model.ours(shape, parts),
-            arithmetic_us: model.products(shape, parts),
-            slowdown: MAX_PREDICTED_SLOWDOWN,
-            bytes: if parts == 1 { 0.0 } else { model.partial_bytes(parts) },
-        }
+    let priced = |(shape, parts): (&Shape, u32)| Priced {
+        schedule: shape.schedule(&model, parts, library),
+        us: model.ours(shape, parts),
+        arithmetic_us: model.products(shape, parts),
+        slowdown: MAX_PREDICTED_SLOWDOWN,
+        bytes: if parts == 1 { 0.0 } else { model.partial_bytes(parts) },
     };
-    let (whole, divided): (Vec<_>, Vec<_>) = all().filter(fits).partition(|&(_, parts)| parts == 1);
+    let (whole, divided): (Vec<_>, Vec<_>) = all.into_iter().filter(fits).partition(|&(_, parts)| parts == 1);
     // One divided schedule: those in other numbers of parts take about as long.
     let divided = divided.into_iter().map(priced).min_by(|a, b| a.us.total_cmp(&b.us));
     Ok(whole.into_iter().map(priced).chain(divided).collect())
 }
 
-/// The numbers of parts of one length into which the sum of a product may be divided.
-fn parts(product: &Product) -> Vec<u32> {
+/// The schedule of a product whose kernel shares its launch with those of others, of so many columns each, and the part of its time
+/// that is left so. `None` where some fill the multiprocessors alone, or where each by itself takes no longer.
+pub(super) fn shared_launch(
+    product: &Product,
+    columns: &[i64],
+    (profile, processors): (&Profile, u32),
+    vectors: u32,
+) -> Option<(Schedule, f64)> {
+    let others: Vec<Product> = columns.iter().map(|&n| Product { n, ..product.clone() }).collect();
+    let alone: Vec<Model<'_>> = others.iter().map(|other| Model::of(other, profile, processors)).collect();
+    let own = Model::of(product, profile, processors);
+    let time = |model: &Model<'_>, shape: &Shape| model.products(shape, 1) + model.launch;
+    let priced = |shape: &Shape| {
+        let separate: f64 = alone.iter().map(|model| time(model, shape)).sum();
+        let blocks = alone.iter().map(|model| model.blocks(shape, 1));
+        let small = blocks.clone().all(|blocks| blocks < i64::from(processors));
+        let rounds = blocks_of(blocks.sum(), processors);
+        let together = own.of_rounds(shape, rounds, 1) + own.launch;
+        small.then_some((together, together / separate))
+    };
+    let fits = |shape: &&Shape| shape.registers(vectors) <= REGISTERS;
+    let all = SHAPES.iter().filter(fits).filter_map(|shape| Some((shape, priced(shape)?)));
+    let (shape, (together, left)) = all.min_by(|(_, a), (_, b)| a.0.total_cmp(&b.0))?;
+    let least = |model: &Model<'_>| model.least(|shape, parts| model.ours(shape, parts)) + model.launch;
+    let pays = together < alone.iter().map(least).sum();
+    let library = own.least(|shape, parts| own.library(shape, parts));
+    pays.then(|| (shape.schedule(&own, 1, library), left))
+}
+
+/// The blocks that a product may be computed in, and the numbers of parts of one length into which its sum may be divided.
+fn all(product: &Product) -> Vec<(&'static Shape, u32)> {
     // A part of a filter does not begin where a part of the sum does.
     let is_filled = product.windows.as_ref().is_some_and(|windows| windows.channels < windows.filled);
     let whole = |parts: &u32| *parts == 1 || (product.k % i64::from(parts * DEPTH) == 0 && !is_filled);
-    (1..=MAX_PARTS).filter(whole).collect()
+    let parts: Vec<u32> = (1..=MAX_PARTS).filter(whole).collect();
+    SHAPES.iter().flat_map(|shape| parts.iter().map(move |&parts| (shape, parts))).collect()
 }
 
 /// What multiprocessors take for a product, in elements of a block at the full rate by steps of the sum.
@@ -178,12 +211,21 @@ impl Model<'_> {
         }
     }
 
-    /// Blocks that a multiprocessor computes one after another, where the sum has so many parts.
-    fn rounds(&self, shape: &Shape, parts: u32) -> i64 {
+    /// Blocks of all instances, where the sum has so many parts.
+    fn blocks(&self, shape: &Shape, parts: u32) -> i64 {
         let (down, across) =
             (blocks_of(self.product.m, shape.rows), blocks_of(self.product.n, shape.columns));
-        let blocks = down.saturating_mul(across).saturating_mul(self.members);
-        blocks_of(blocks.saturating_mul(parts.into()), self.processors)
+        down.saturating_mul(across).saturating_mul(self.members).saturating_mul(parts.into())
+    }
+
+    /// Those that a multiprocessor computes one after another.
+    fn rounds(&self, shape: &Shape, parts: u32) -> i64 {
+        blocks_of(self.blocks(shape, parts), self.processors)
+    }
+
+    /// The least of what the product takes in some blocks, its sum in some parts.
+    fn least(&self, time: impl Fn(&Shape, u32) -> f64) -> f64 {
+        all(self.product).into_iter().map(|(shape, parts)| time(shape, parts)).fold(f64::INFINITY, f64::min)
     }
 
     /// Steps of the sum.
@@ -193,9 +235,14 @@ impl Model<'_> {
 
     /// What blocks of ours take.
     fn products(&self, shape: &Shape, parts: u32) -> f64 {
+        self.of_rounds(shape, self.rounds(shape, parts), parts)
+    }
+
+    /// What so many of them take of each multiprocessor.
+    fn of_rounds(&self, shape: &Shape, rounds: i64, parts: u32) -> f64 {
         let latency = 4.0 * LATENCY / f64::from(shape.stages);
         let step = |rounds: i64| (rounds as f64 * shape.elements() / shape.rate).max(latency);
-        let (rounds, steps, filling) = (self.rounds(shape, parts), self.steps(parts), shape.filling as f64);
+        let (steps, filling) = (self.steps(parts), shape.filling as f64);
         let of_group = step(blocks_of(rounds, shape.groups)) * (steps + filling);
         if shape.groups == 1 {
             return of_group;

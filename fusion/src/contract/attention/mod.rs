@@ -126,6 +126,7 @@ fn with(attention: &Attention, kernel: BlockKernel, operand_kernels: Vec<Operand
         operand_kernels,
         result_layout: None,
         repeated_heads: attention.repeated.clone(),
+        shared_launch: 1.0,
     }
 }
 

@@ -214,5 +214,6 @@ pub(super) fn whole(
         operand_kernels: Vec::new(),
         result_layout: None,
         repeated_heads: None,
+        shared_launch: 1.0,
     }
 }

@@ -6,8 +6,9 @@
 use rustc_hash::FxHashSet;
 use tilefuse_block::{OpKind, Program};
 
-use super::super::ir::{KernelStep, Plan};
+use super::super::ir::{KernelKind, KernelStep, Plan};
 use super::super::reasons::HorizontalRefusal;
+use crate::block_kernel::BlockKernelKind;
 use crate::graph::ValueRef;
 use crate::machine::Machine;
 use crate::types::{Device, fits_i32};
@@ -24,9 +25,20 @@ const MAX_BLOCK_TILE: u64 = 8192;
 /// How many times the warps of one part another may have: a part gets the most that any has.
 const MAX_WARP_RATIO: u32 = 4;
 
-/// The kernel is one of the planner's own.
-pub(super) fn generated(kernel: &KernelStep) -> Result<(), HorizontalRefusal> {
-    if kernel.kind.has_own_blocks() { Err(HorizontalRefusal::OwnBlocks) } else { Ok(()) }
+/// The kernel is one of the planner's own, or computes a product on a GPU: there as few blocks leave multiprocessors idle.
+pub(super) fn joinable(kernel: &KernelStep, machine: Machine) -> Result<(), HorizontalRefusal> {
+    let is_product = is_product(kernel) && machine.is_gpu();
+    if kernel.kind.has_own_blocks() && !is_product { Err(HorizontalRefusal::OwnBlocks) } else { Ok(()) }
+}
+
+/// Whether the kernel computes a product, whose blocks are for its own number of warps.
+pub(super) fn is_product(kernel: &KernelStep) -> bool {
+    kernel.kind == KernelKind::Block(BlockKernelKind::Contraction)
+}
+
+/// Products share launches with products alone.
+pub(super) fn alike_kinds(a: bool, b: bool) -> Result<(), HorizontalRefusal> {
+    if a == b { Ok(()) } else { Err(HorizontalRefusal::OwnBlocks) }
 }
 
 /// Instances are told apart by their number along axis 0 alone, and do not ask how many there are.
@@ -54,13 +66,10 @@ pub(super) fn one_device(a: Device, b: Device) -> Result<(), HorizontalRefusal> 
     if a == b { Ok(()) } else { Err(HorizontalRefusal::Devices) }
 }
 
-/// Parts can have the most warps that any of them has.
-pub(super) fn alike_warps(least: u32, most: u32) -> Result<(), HorizontalRefusal> {
-    if most <= least.saturating_mul(MAX_WARP_RATIO) {
-        Ok(())
-    } else {
-        Err(HorizontalRefusal::Warps { least, most })
-    }
+/// Parts can have the most warps that any of them has; products have their own.
+pub(super) fn alike_warps(least: u32, most: u32, products: bool) -> Result<(), HorizontalRefusal> {
+    let ratio = if products { 1 } else { MAX_WARP_RATIO };
+    if most <= least.saturating_mul(ratio) { Ok(()) } else { Err(HorizontalRefusal::Warps { least, most }) }
 }
 
 /// Loops of all parts load ahead alike.

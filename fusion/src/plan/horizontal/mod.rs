@@ -9,7 +9,8 @@
 //! A kernel is put into one launch with others of its level where its own launch costs: on a GPU if it takes little longer
 //! than that or cannot fill the machine, on the host if it is worth handing to threads and takes little longer than that
 //! does. The level is the number of steps that come before it, each of which needs the one before. Levels are counted from
-//! the start of the plan, and then from its end, where updates of a model's tensors meet. The joined program branches on
+//! the start of the plan, and then from its end, where updates of a model's tensors meet. Products on a GPU are joined with
+//! products; `contract/shared_launch.rs` chooses their kernels with that in view. The joined program branches on
 //! the instance's number, see [`program`]; what may be joined is in [`legal`], and what pays in [`profit`].
 //!
 //! Steps move for it, and with them the lives of values. Where that takes more memory than the plan did, parts must be
@@ -107,6 +108,8 @@ struct Launch {
     values: FxHashSet<ValueRef>,
     operations: usize,
     program: usize,
+    /// Whether it computes products.
+    product: bool,
     cost: Together,
     /// The captured call of its first operator; hints allow all others of a kernel beside that.
     origin: Option<u32>,
@@ -122,7 +125,7 @@ impl Launch {
     ) -> Result<Launch, HorizontalRefusal> {
         let program = plan.programs.get(kernel.program).ok_or(HorizontalRefusal::Only)?;
         let node = *kernel.nodes.first().ok_or(HorizontalRefusal::Only)?;
-        legal::generated(kernel)?;
+        legal::joinable(kernel, profile.machine)?;
         legal::one_axis(kernel, program)?;
         legal::unchecked(kernel)?;
         legal::one_block(kernel, profile.machine)?;
@@ -137,6 +140,7 @@ impl Launch {
             values: kernel.buffers.iter().map(|b| b.0).collect(),
             operations,
             program: kernel.program,
+            product: legal::is_product(kernel),
             cost: Together::of(kernel, profile),
             origin: plan.graph.node(node).origin,
         })
@@ -149,7 +153,8 @@ impl Launch {
         let operations = self.operations + other.operations;
         let pointers = self.values.len() + other.values.iter().filter(|v| !self.values.contains(v)).count();
         legal::one_device(self.device, other.device)?;
-        legal::alike_warps(warps.0, warps.1)?;
+        legal::alike_kinds(self.product, other.product)?;
+        legal::alike_warps(warps.0, warps.1, self.product)?;
         legal::same_stages(self.stages, other.stages)?;
         legal::few_pointers(pointers)?;
         legal::few_operations(operations)?;

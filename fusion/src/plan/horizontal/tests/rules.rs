@@ -62,10 +62,28 @@ fn small_kernels_of_the_planner_may_be_joined() {
 
 #[test]
 fn kernels_with_their_own_blocks_stay_apart() {
-    assert_eq!(
-        launch(|k| k.kind = KernelKind::Block(BlockKernelKind::Contraction)).unwrap_err(),
-        HorizontalRefusal::OwnBlocks
-    );
+    let attention = |k: &mut KernelStep| k.kind = KernelKind::Block(BlockKernelKind::Attention);
+    assert_eq!(launch(attention).unwrap_err(), HorizontalRefusal::OwnBlocks);
+}
+
+/// On a GPU products share launches with products of as many warps.
+#[test]
+fn products_share_launches_with_products() {
+    let product = |k: &mut KernelStep| k.kind = KernelKind::Block(BlockKernelKind::Contraction);
+    let ours = launch(product).unwrap();
+    let with = |change: &dyn Fn(&mut Launch)| {
+        let mut other = ours.clone();
+        other.span = (1, 1);
+        change(&mut other);
+        ours.with(&other, &gpu(), 4).map(|_| ())
+    };
+    assert_eq!(with(&|_| {}), Ok(()));
+    assert_eq!(with(&|other| other.product = false), Err(HorizontalRefusal::OwnBlocks));
+    let (least, most) = (ours.warps.0, 2 * ours.warps.0);
+    assert_eq!(with(&|other| other.warps = (most, most)), Err(HorizontalRefusal::Warps { least, most }));
+    let (_, mut kernel) = one();
+    product(&mut kernel);
+    assert_eq!(legal::joinable(&kernel, Profile::host(2).machine), Err(HorizontalRefusal::OwnBlocks));
 }
 
 #[test]
