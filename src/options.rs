@@ -20,10 +20,11 @@ pub struct Options {
     pub products: Products,
     /// Whether plans are launched as CUDA graphs.
     pub cuda_graphs: CudaGraphs,
-    /// Whether weights of products and convolutions on the host are prepacked: kept a second time, in the order in which
-    /// kernels read them. That makes products of several rows faster and takes as much memory again, once for all
-    /// signatures. By itself as the variable `TILEFUSE_PREPACK` says (`tracked`, `always` or `never`), else where every
-    /// write to them is seen.
+    /// Whether weights of products and convolutions on the host, and on a GPU filters of convolutions in channels-last, are
+    /// prepacked: kept a second time, in the order in which kernels read them. That makes products of several rows faster, saves
+    /// copies in each call on a GPU, and takes as much memory again, once for all signatures and beside
+    /// [`workspace_bytes`](Options::workspace_bytes). By itself as the variable `TILEFUSE_PREPACK` says (`tracked`, `always` or
+    /// `never`), else where every write to them is seen, which is nowhere on a GPU.
     pub prepack_weights: Prepack,
     /// Whether the schedules of a plan's kernels are measured where the cost model cannot decide between them: by itself
     /// where the variable `TILEFUSE_TUNE` is `1`. What was measured is kept on disk; compiling a plan for the first time takes
@@ -130,19 +131,20 @@ impl CudaGraphs {
     }
 }
 
-/// Whether weights of products and convolutions on the host are prepacked. Those that were written since are packed again
-/// before they are used.
+/// Whether weights of products and convolutions are prepacked. Those that were written since are packed again before they are
+/// used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Prepack {
     /// Where the system reports which pages of memory were written (`userfaultfd` and `PAGEMAP_SCAN` of Linux 6.7 and newer,
     /// which a container may forbid) and no file and no other process has the weights' pages: every write of the program
-    /// shows in the next call then, one through a raw pointer too.
+    /// shows in the next call then, one through a raw pointer too. No system reports it of a GPU's memory.
     #[default]
     Tracked,
     /// Everywhere. This is a promise where writes cannot be tracked: weights are written only by operators on the parameters
     /// themselves or their views, as `copy_` or a load does, whose writes the parameters' versions count, or as a whole, as
     /// an optimiser's step does, which shows in the few elements that each call compares. A write of a few elements
-    /// through a raw pointer or through `Tensor::data` may be missed.
+    /// through a raw pointer or through `Tensor::data` may be missed. On a GPU no elements are compared: every write through
+    /// these is missed, an optimiser's step too.
     Always,
     /// Nowhere.
     Never,

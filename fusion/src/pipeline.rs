@@ -16,6 +16,7 @@
 //!   simplify-selected          as simplify
 //!   channels-last              convolutions of halves, on a GPU  -> in channels-last, where less is copied so
 //!   select-kernels             calls                             -> kernels where they take less time
+//!   prepack-filters            filters copied in each call      -> constants, on a GPU
 //!   drop-aliased-outputs  *    outputs in memory of others       -> these
 //!   drop-empty            *    what is empty, and what reads it  -> allocated only, and without it
 //!   store-gathered        *    sources of gathers                -> stored, where they are in no memory
@@ -48,7 +49,7 @@ use indexmap::IndexMap;
 
 use crate::aligned_sums::align_sums;
 use crate::channels_last::library::channels_last;
-use crate::contract::{Candidate, Times, choose_counted};
+use crate::contract::{Candidate, Times, choose_counted, prepack_filters};
 use crate::gathered_products::gather_products;
 use crate::graph::Graph;
 use crate::hints::Hints;
@@ -282,6 +283,13 @@ pub const PASSES: &[Pass] = &[
         Ok(())
     }),
     graph("select-kernels", Stage::Kernels, select_kernels),
+    graph("prepack-filters", Stage::Kernels, |graph, cx| {
+        let Selection { constants, packed, .. } = &mut cx.selection;
+        if let Some(first) = constants.filter(|_| cx.profile.machine.is_gpu()) {
+            prepack_filters(graph, first, packed, &cx.rewrites);
+        }
+        Ok(())
+    }),
     graph("drop-aliased-outputs", Stage::Plan, |graph, _| {
         plan::drop_aliased_outputs(graph);
         Ok(())

@@ -251,6 +251,7 @@ pub(crate) fn compile(
 
 /// What passes find out of a recorded run.
 struct Found<'t> {
+    target: Target,
     masks: Masks<'t>,
     schedules: Option<Schedules>,
 }
@@ -258,6 +259,7 @@ struct Found<'t> {
 impl<'t> Found<'t> {
     fn new(target: Target, converted: &'t Converted, options: &crate::Options) -> Found<'t> {
         Found {
+            target,
             masks: Masks::new(&converted.params, &converted.consts),
             schedules: options.tune.then(|| Schedules::new(target)),
         }
@@ -271,8 +273,8 @@ impl<'t> Found<'t> {
         (trace, converted): (&Trace, &Converted),
         options: &crate::Options,
     ) -> Result<Context<'a>, Error> {
-        let prepack = super::prepack::may_pack(options.prepack_weights, &converted.params)?;
-        let Found { masks, schedules } = self;
+        let Found { masks, schedules, target } = self;
+        let prepack = super::prepack::may_pack(options.prepack_weights, &converted.params, *target)?;
         Ok(Context {
             facts: Box::new(masks),
             selection: Selection {

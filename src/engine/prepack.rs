@@ -1,5 +1,7 @@
-//! Weights in the order in which products on the host read them: constants that all plans of a model share, and that are
-//! filled when one of them first runs, and again when a weight has been written since.
+//! Weights in the order in which products on the host, and convolutions on a GPU, read them: constants that all plans of a model
+//! share, and that are filled when one of them first runs, and again when a weight has been written since.
+//!
+//! On a GPU versions and addresses alone tell of writes: to read elements, a call would wait for the device.
 
 use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -7,16 +9,18 @@ use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use smallvec::SmallVec;
 use tch::Tensor;
+use tilefuse_codegen::cuda;
 use tilefuse_fusion::{DType, Panels, Prepacked};
 
 use super::compile::Tensors;
 use super::dirty::{self, Mappings, Watch};
 use super::exec::device_id;
+use super::kernels::Target;
 use crate::Error;
 use crate::options::Prepack;
 use crate::torch::{Meta, as_strided_of, element_size, empty_strided, states_of};
 
-/// Elements of a weight whose pages are not watched that are compared at every call: a write that no version counts
+/// Elements of a weight on the host whose pages are not watched that are compared at every call: a write that no version counts
 /// shows in them most likely.
 const SAMPLES: usize = 4;
 
@@ -89,8 +93,8 @@ struct Pack {
     panels: Panels,
     /// Where it is in the store.
     place: usize,
-    /// Bytes from the weight's first element to the samples.
-    samples: [usize; SAMPLES],
+    /// Bytes from the weight's first element to the samples, of a weight on the host.
+    samples: Option<[usize; SAMPLES]>,
     /// Bytes of an element.
     size: usize,
 }
@@ -179,7 +183,7 @@ impl PrepackedWeights {
             let size = element_size(meta.dtype);
             let (k, n) = (panels.rows - 1, panels.columns - 1);
             let places = [(0, 0), (k / 3, n / 2), (k / 2, n / 3), (k, n)].map(|(k, n)| panels.element(k, n));
-            let samples = places.map(|at| at as usize * size);
+            let samples = meta.device.is_cpu().then(|| places.map(|at| at as usize * size));
             let key = SharedKey {
                 weight: meta.tensor_impl,
                 panels: Panels { param: 0, ..panels.clone() },
@@ -282,9 +286,15 @@ impl PrepackedWeights {
             if shared.made == now {
                 continue;
             }
-            written |= shared.made.done;
+            let device = gpu_of(weight)?;
+            if shared.made.done {
+                written = true;
+                // Calls on other streams may read it still.
+                device.iter().try_for_each(|device| device.synchronize())?;
+            }
             shared.made = Made::default();
             pack.fill(weight, shared.constant.first().ok_or_else(missing)?)?;
+            device.iter().try_for_each(|device| device.synchronize())?;
             shared.made = now;
         }
         if written {
@@ -294,9 +304,19 @@ impl PrepackedWeights {
     }
 }
 
-/// Whether weights are prepacked in a model of these parameters: all of those on the host have pages that can be
-/// watched, where they are to be.
-pub(super) fn may_pack(prepack: Prepack, params: &[Tensor]) -> Result<bool, Error> {
+/// Whether weights are prepacked for a target in a model of these parameters: all of those on the host have pages that can be
+/// watched, where they are to be, and those on a GPU have versions.
+pub(super) fn may_pack(prepack: Prepack, params: &[Tensor], target: Target) -> Result<bool, Error> {
+    if target != Target::Host {
+        let counted = |param: &Tensor| Meta::of(param).map(|meta| meta.version >= 0);
+        return Ok(prepack == Prepack::Always
+            && params
+                .iter()
+                .map(counted)
+                .collect::<Result<Vec<_>, _>>()?
+                .into_iter()
+                .all(|counted| counted));
+    }
     if prepack != Prepack::Tracked {
         return Ok(prepack == Prepack::Always);
     }
@@ -314,6 +334,14 @@ pub(super) fn may_pack(prepack: Prepack, params: &[Tensor]) -> Result<bool, Erro
     Ok(true)
 }
 
+/// The GPU that has a weight; none where the host has it.
+fn gpu_of(weight: &Tensor) -> Result<Option<Arc<cuda::Device>>, Error> {
+    match weight.device() {
+        tch::Device::Cuda(ordinal) => Ok(Some(cuda::Device::get(ordinal)?)),
+        _ => Ok(None),
+    }
+}
+
 impl Pack {
     /// The state of a weight of this version and address, with the writes that its watch has seen, where it has one. A tensor
     /// of inference mode has the same version always.
@@ -323,7 +351,8 @@ impl Pack {
             return Made { writes, ..made };
         }
         let data = data as *const u8;
-        let samples = self.samples.map(|at| {
+        let Some(samples) = self.samples else { return made };
+        let samples = samples.map(|at| {
             let mut bytes = [0; 8];
             let size = self.size.min(8);
             // SAFETY: the guards have found the weight to be of the type that the places were computed for, and it is alive.

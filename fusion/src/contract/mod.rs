@@ -11,11 +11,11 @@
 //!
 //! `product.rs` reads contractions as batches of `alpha a b + beta c`, of which `windows.rs` says where rows that are windows of images
 //! lie; `operand.rs` says where operands lie, so that a transposed or strided one is read as it is; `prepack.rs` lays out weights in the
-//! order in which they are read, once, and `pack.rs` writes kernels that lay out other operands before each product. `schedule.rs` lists
-//! how a product may be computed: `blocks.rs` chooses the blocks, `vnni.rs` those of `bf16` and 8-bit integers where processors have
-//! instructions for these, `warpgroup.rs` those of GPUs, and `split_k.rs` divides long sums there. `template.rs` writes the programs, in
-//! the kernel language ([`tilefuse_block::dynamic`]). `conv/` has the same for convolutions, and `attention/` for attention, each with a
-//! `schedule.rs` of its own. `likeliest.rs` ranks schedules of all kinds.
+//! order in which they are read, once, as `prepacked_filters.rs` does for those of convolutions on a GPU, and `pack.rs` writes kernels that
+//! lay out other operands before each product. `schedule.rs` lists how a product may be computed: `blocks.rs` chooses the blocks, `vnni.rs`
+//! those of `bf16` and 8-bit integers where processors have instructions for these, `warpgroup.rs` those of GPUs, and `split_k.rs` divides
+//! long sums there. `template.rs` writes the programs, in the kernel language ([`tilefuse_block::dynamic`]). `conv/` has the same for
+//! convolutions, and `attention/` for attention, each with a `schedule.rs` of its own. `likeliest.rs` ranks schedules of all kinds.
 //! `channels_last.rs`, beside this folder, lets results lie in another order than eager's where only kernels read them.
 //!
 //! `call_kernels.rs` has what a template gives a call, `host.rs` what it knows of the processor, and `declined.rs` the reasons for
@@ -43,6 +43,7 @@ mod pack;
 #[cfg(test)]
 mod pack_tests;
 mod prepack;
+mod prepacked_filters;
 mod price;
 mod product;
 mod products;
@@ -78,6 +79,7 @@ pub use self::candidates::{Candidate, Times};
 pub(crate) use self::declined::Declined;
 use self::host::Host;
 pub use self::prepack::{Panels, Prepacked};
+pub(crate) use self::prepacked_filters::prepack_filters;
 pub use self::products::Products;
 pub use self::repeated_heads::RepeatedHeads;
 use crate::channels_last;

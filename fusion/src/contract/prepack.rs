@@ -54,7 +54,7 @@ pub struct Panels {
 pub struct Prepacked {
     /// The constant's slot.
     pub constant: u32,
-    /// Its type, `[panels, filled rows, width]`.
+    /// Its type: `[panels, filled rows, width]`, or another shape of as many elements in the same order.
     pub ty: TensorType,
     /// What it holds.
     pub panels: Panels,

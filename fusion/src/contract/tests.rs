@@ -6,10 +6,10 @@ use std::ops::Range;
 use tilefuse_block::interp::{self, Arg as Given, Buffer};
 use tilefuse_block::{Data, Elem, Literal};
 
-use super::{Prepacked, Products, Times, choose_products};
+use super::{Panels, Prepacked, Products, Times, choose_products};
 use crate::args::Args;
 use crate::convolution::ConvArgs;
-use crate::graph::{Graph, NodeId, Op, ValueRef};
+use crate::graph::{Graph, Op, ValueRef};
 use crate::machine::Profile;
 use crate::parse_graph;
 use crate::pipeline::{plan, primitive};
@@ -168,7 +168,7 @@ fn contents(packed: &Prepacked, weight: &[f64]) -> Vec<f64> {
             _ => 0.0,
         }
     };
-    points(&packed.ty.shape).iter().map(of).collect()
+    points(&panels.shape()).iter().map(of).collect()
 }
 
 /// Runs a plan of kernels in the interpreter.
@@ -185,19 +185,19 @@ pub(super) fn run_packed(plan: &Plan, packed: &[Prepacked]) -> Vec<Vec<f64>> {
     };
     for id in graph.ids() {
         let ty = graph.ty(id.into());
-        match graph.node(id).op {
-            Op::Input(slot) | Op::Param(slot) => {
-                buffers.insert(id.into(), data(ty, &memory(slot, ty)));
-                let of_param = |c: &&Prepacked| graph.node(id).op == Op::Param(c.panels.param);
-                for constant in packed.iter().filter(of_param) {
-                    let values = contents(constant, &memory(slot, ty));
-                    let of = |n: &NodeId| graph.node(*n).op == Op::Const(constant.constant);
-                    let node = graph.ids().find(of).unwrap();
-                    buffers.insert(node.into(), data(&constant.ty, &values));
-                }
-            }
-            _ => {}
+        if let Op::Input(slot) | Op::Param(slot) = graph.node(id).op {
+            buffers.insert(id.into(), data(ty, &memory(slot, ty)));
         }
+    }
+    for constant in packed {
+        let Panels { param, rows, columns, .. } = constant.panels;
+        let find = |op: Op| graph.ids().find(|&id| graph.node(id).op == op);
+        // A parameter that nothing else reads is contiguous.
+        let whole = || TensorType::contiguous(constant.ty.dtype, &[columns, rows], constant.ty.device);
+        let ty = find(Op::Param(param)).map_or_else(whole, |id| graph.ty(id.into()).clone());
+        let values = contents(constant, &memory(param, &ty));
+        let node = find(Op::Const(constant.constant)).unwrap();
+        buffers.insert(node.into(), data(&constant.ty, &values));
     }
     for at in 0..plan.steps.len() {
         match plan.outer_loops.iter().find(|outer_loop| outer_loop.steps.contains(&at)) {
