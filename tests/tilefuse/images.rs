@@ -18,10 +18,8 @@ fn conv((channels, filters, taps, stride, padding): Case, kind: Kind, special: b
     };
     for products in [Products::Generated, Products::Measured] {
         let (w, b) = (weight.shallow_clone(), bias.shallow_clone());
-        let fused = fuse_with(
-            move |x: &[Tensor]| vec![model(x, &w, &b)],
-            Options { products, ..Options::default() },
-        );
+        let fused =
+            fuse_with(move |x: &[Tensor]| vec![model(x, &w, &b)], Options { products, ..Options::default() });
         for _ in 0..3 {
             let x = [draw(&[3, channels, 37, 41])];
             if special {
