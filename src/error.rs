@@ -86,6 +86,21 @@ pub enum Error {
     /// signature.
     #[error("an operator's result has another shape or type than when it was captured")]
     OtherResult,
+    /// Results are not within the tolerance of a [`Hint::tolerance`](crate::Hint::tolerance) even where libtorch computes them and all
+    /// that they are computed from.
+    #[error(
+        "the hint `tolerance` for {of}: {part} differs from eager by {difference:.1e} in libtorch too, more than {relative:.1e}"
+    )]
+    Tolerance {
+        /// The hint's pattern.
+        of: String,
+        /// The module or operator.
+        part: String,
+        /// Relative to the largest element.
+        difference: f64,
+        /// What was asked for.
+        relative: f64,
+    },
     /// No place of the plan is one where the fault of the options would change anything.
     #[doc(hidden)]
     #[error("no place for the fault")]

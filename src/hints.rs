@@ -1,5 +1,7 @@
 //! What a user asks of the compiler about parts of a model.
 
+use std::collections::BTreeSet;
+
 use indexmap::{IndexMap, IndexSet};
 use tilefuse_fusion::{Graph, Hints, Op};
 
@@ -14,6 +16,7 @@ use tilefuse_fusion::{Graph, Hints, Op};
 ///     Hint::separate("ln_f"),        // the last norm has kernels of its own
 ///     Hint::together("h.0.mlp"),     // one kernel wherever one can be built, whatever it costs
 ///     Hint::eager("aten::softmax"),  // every softmax
+///     Hint::tolerance("head", 1e-5), // within a hundred-thousandth of eager's, or in libtorch
 /// ];
 /// let options = Options { hints, ..Options::default() };
 /// ```
@@ -29,7 +32,14 @@ enum Effect {
     Eager,
     Separate,
     Together,
+    Tolerance(Relative),
 }
+
+/// A number that is not negative and no NaN.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Relative(f64);
+
+impl Eq for Relative {}
 
 impl Hint {
     /// These operators run in libtorch, as in eager. A `*` in the pattern stands for any one part of a path; `#23` is the operator
@@ -48,19 +58,52 @@ impl Hint {
     pub fn together(of: &str) -> Hint {
         Hint { of: of.to_owned(), effect: Effect::Together }
     }
+
+    /// What these operators give to others, or to the caller, is eager's but for `relative` times the largest of the elements of each
+    /// tensor; NaN and infinities are where eager has them, and integers are equal. Each module that a path covers and each operator
+    /// that a name covers is compared as a whole, by what it gives to operators outside of it.
+    ///
+    /// That is found out while the plan is compiled: the plan, with the rounding of all that comes before in it, runs on the inputs of
+    /// the captured call, and so do libtorch's operators. What differs by more is left to libtorch, and where that does not suffice,
+    /// with everything that it is computed from; where a model writes its inputs or parameters, no such run is made, and this is done
+    /// at once. For other inputs the difference may be another one. The results that are compared are written to memory, which the
+    /// plan holds to the end of a call. A number that is negative or NaN counts as 0.
+    pub fn tolerance(of: &str, relative: f64) -> Hint {
+        Hint { of: of.to_owned(), effect: Effect::Tolerance(Relative(relative.max(0.0))) }
+    }
+}
+
+impl Hint {
+    /// The captured calls that it covers, and by what.
+    fn origins(&self, graph: &Graph, modules: &[String]) -> IndexMap<u32, Covered> {
+        let of = |(origin, operator): (usize, &String)| {
+            let module = modules.get(origin).map_or("", String::as_str);
+            Some((origin as u32, covered(&self.of, operator, module)?))
+        };
+        graph.origins.iter().enumerate().filter_map(of).collect()
+    }
 }
 
 impl std::str::FromStr for Hint {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Hint, String> {
-        let unknown = || format!("`{text}` is none of eager=PATTERN, separate=PATTERN and together=PATTERN");
+        let unknown = || {
+            format!(
+                "`{text}` is none of eager=PATTERN, separate=PATTERN, together=PATTERN and tolerance:NUMBER=PATTERN, as in \
+                 tolerance:1e-5=h.*.attn"
+            )
+        };
         let (effect, of) = text.split_once('=').filter(|(_, of)| !of.is_empty()).ok_or_else(unknown)?;
         match effect {
             "eager" => Ok(Hint::eager(of)),
             "separate" => Ok(Hint::separate(of)),
             "together" => Ok(Hint::together(of)),
-            _ => Err(unknown()),
+            _ => {
+                let number = effect.strip_prefix("tolerance:").and_then(|number| number.parse::<f64>().ok());
+                let relative = number.filter(|number| *number >= 0.0).ok_or_else(unknown)?;
+                Ok(Hint::tolerance(of, relative))
+            }
         }
     }
 }
@@ -101,12 +144,10 @@ pub(crate) fn apply(hints: &[Hint], graph: &mut Graph, modules: &[String]) -> Hi
     let mut found = Hints::default();
     let mut regions = IndexSet::new();
     for (position, hint) in hints.iter().enumerate() {
-        let of = |(origin, operator): (usize, &String)| {
-            let module = modules.get(origin).map_or("", String::as_str);
-            Some((origin as u32, covered(&hint.of, operator, module)?))
-        };
-        let origins: IndexMap<u32, Covered> = graph.origins.iter().enumerate().filter_map(of).collect();
+        let origins = hint.origins(graph, modules);
         match hint.effect {
+            // Looked at once there are kernels: see `tolerances`.
+            Effect::Tolerance(_) => {}
             Effect::Eager => keep(graph, &origins, &hint.of),
             Effect::Together => {
                 origins.keys().for_each(|&origin| found.keep_together(origin, position as u32));
@@ -117,6 +158,41 @@ pub(crate) fn apply(hints: &[Hint], graph: &mut Graph, modules: &[String]) -> Hi
                 found.keep_separate(origin, region as u32);
             }),
         }
+    }
+    found
+}
+
+/// Operators whose results must be within a tolerance of eager's.
+#[derive(Clone, Debug)]
+pub(crate) struct Tolerated {
+    /// The pattern of the hint.
+    pub(crate) of: String,
+    /// The module, or the operator.
+    pub(crate) part: String,
+    /// Relative to the largest element of each result.
+    pub(crate) relative: f64,
+    /// The captured calls.
+    pub(crate) origins: BTreeSet<u32>,
+}
+
+/// What hints of a tolerance cover in a functional graph, whose origins are the captured calls, of these modules: each module, and
+/// each operator that is covered by its name, by itself.
+pub(crate) fn tolerances(hints: &[Hint], graph: &Graph, modules: &[String]) -> Vec<Tolerated> {
+    let mut found = Vec::new();
+    for hint in hints {
+        let Effect::Tolerance(Relative(relative)) = hint.effect else { continue };
+        let mut parts: IndexMap<String, BTreeSet<u32>> = IndexMap::new();
+        for (origin, covered) in hint.origins(graph, modules) {
+            let part = match covered {
+                Covered::Operator => graph.origins[origin as usize].clone(),
+                Covered::Module(path) => path,
+            };
+            parts.entry(part).or_default().insert(origin);
+        }
+        found.extend(parts.into_iter().map(|(part, origins)| {
+            let of = hint.of.clone();
+            Tolerated { of, part, relative, origins }
+        }));
     }
     found
 }
@@ -139,7 +215,18 @@ mod tests {
     #[test]
     fn hints_are_parsed() {
         assert_eq!("separate=h.*.mlp".parse(), Ok(Hint::separate("h.*.mlp")));
-        assert!(["separate", "near=x", "eager="].iter().all(|text| text.parse::<Hint>().is_err()));
+        assert_eq!("tolerance:1e-5=h.*".parse(), Ok(Hint::tolerance("h.*", 1e-5)));
+        assert_eq!(Hint::tolerance("h", f64::NAN), Hint::tolerance("h", 0.0));
+        let wrong = [
+            "separate",
+            "near=x",
+            "eager=",
+            "tolerance=h",
+            "tolerance:x=h",
+            "tolerance:-1=h",
+            "tolerance:nan=h",
+        ];
+        assert!(wrong.iter().all(|text| text.parse::<Hint>().is_err()));
     }
 
     #[test]

@@ -208,6 +208,24 @@ fn largest(t: &Tensor) -> f64 {
     if t.numel() == 0 { 0.0 } else { t.max().double_value(&[]) }
 }
 
+/// The largest difference of two results, relative to the largest element that is finite; infinite where they differ in NaN or
+/// infinities, in shape or type, or in what is no floating-point number.
+pub(crate) fn difference_to_largest(eager: &Tensor, ours: &Tensor) -> f64 {
+    if eager.kind() != ours.kind() || eager.size() != ours.size() {
+        return f64::INFINITY;
+    }
+    if !eager.is_floating_point() {
+        return if eager.equal(ours) { 0.0 } else { f64::INFINITY };
+    }
+    let (e, o) = (double(eager), double(ours));
+    if specials(&e).ne_tensor(&specials(&o)).any().int64_value(&[]) != 0 {
+        return f64::INFINITY;
+    }
+    let special = e.isfinite().logical_not();
+    let gap = largest(&(&e - &o).abs().masked_fill(&special, 0.0));
+    if gap == 0.0 { 0.0 } else { gap / largest(&e.abs().masked_fill(&special, 0.0)) }
+}
+
 /// How two lists of tensors differ.
 #[derive(Debug, Default)]
 pub struct Verdict {

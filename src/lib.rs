@@ -42,7 +42,7 @@ mod scope;
 pub mod torch;
 pub mod values;
 
-pub use engine::{CompileReport, GuardMiss, Target};
+pub use engine::{CompileReport, GuardMiss, Target, ToleranceReport};
 pub use error::Error;
 pub use explain::{
     CodeReport, EagerReport, EdgeReport, Explanation, LineReport, MachineReport, MemoryReport, PassReport,

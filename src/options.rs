@@ -41,7 +41,8 @@ pub struct Options {
     /// The most rewrites that the passes may make, to find one that is wrong by bisecting (`tilefuse compare --max-rewrites N`);
     /// `None` where all are made.
     pub max_rewrites: Option<u64>,
-    /// What is asked of the compiler about parts of the model. Where two hints of one kind cover an operator, the first counts.
+    /// What is asked of the compiler about parts of the model. Where two hints of one kind cover an operator, the first counts; of
+    /// tolerances each does.
     pub hints: Vec<Hint>,
     /// What has to be fused: where it is not, calls return an error.
     pub strict: Strict,

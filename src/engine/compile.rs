@@ -25,10 +25,11 @@ use super::prepack::{PrepackCache, PrepackedWeights};
 use super::runs::{Run, Runs};
 use super::schedules::Schedules;
 use super::slots::{Slot, Slots, TensorSource};
+use super::tolerance::{ToleranceReport, Tolerances};
 use super::workspaces::Pool;
 use crate::Error;
 use crate::faults::Planting;
-use crate::torch::{DeviceId, Expect, KeepsMemory, Meta, Trace};
+use crate::torch::{Call, DeviceId, Expect, KeepsMemory, Meta, Trace};
 
 /// Tensors that several threads may read.
 #[derive(Debug, Default)]
@@ -86,6 +87,8 @@ pub(crate) struct Compiled {
     pub(crate) pass_times: Vec<(&'static str, Duration)>,
     /// The module that each captured call belongs to.
     pub(crate) modules: Vec<String>,
+    /// What became of the parts that have a tolerance.
+    pub(crate) tolerances: Vec<ToleranceReport>,
     /// Memory of intermediates, which the plans of a model share.
     pub(crate) workspaces: Arc<Pool>,
     /// Memory of large results is kept for the next call.
@@ -102,6 +105,16 @@ impl Compiled {
     /// Bytes of the results that the caller gets copies of.
     pub(crate) fn copied_bytes(&self) -> u64 {
         self.copied.iter().flatten().map(TensorType::bytes).sum()
+    }
+
+    /// Returns these last outputs, which the model does not, no longer.
+    pub(super) fn forget_last_outputs(&mut self, count: usize) {
+        let left = self.outputs.len().saturating_sub(count);
+        self.outputs.truncate(left);
+        self.copied.truncate(left);
+        self.handed.truncate(left);
+        let buffers = &mut self.plan.graph.buffers;
+        buffers.truncate(buffers.len().saturating_sub(count));
     }
 
     /// The tensors of the model that it holds handles of.
@@ -132,11 +145,32 @@ pub(crate) fn compile(
     options: &crate::Options,
     store: &Arc<PrepackCache>,
     workspaces: &Arc<Pool>,
+    report: CompileReport,
+) -> Result<Compiled, Error> {
+    let calls: Vec<Arc<Call>> = std::mem::take(&mut trace.calls).into_iter().map(Arc::new).collect();
+    let mut tolerances = Tolerances::default();
+    loop {
+        let recorded = (&trace, &calls[..]);
+        let memory = (store, workspaces);
+        let mut compiled = attempt(recorded, signature, options, memory, &mut tolerances, report)?;
+        if tolerances.are_met(&mut compiled, &trace)? {
+            return Ok(compiled);
+        }
+    }
+}
+
+/// Compiles a trace, with what attempts before have found out.
+fn attempt(
+    (trace, calls): (&Trace, &[Arc<Call>]),
+    signature: &mut Signature,
+    options: &crate::Options,
+    (store, workspaces): (&Arc<PrepackCache>, &Arc<Pool>),
+    tolerances: &mut Tolerances,
     mut report: CompileReport,
 ) -> Result<Compiled, Error> {
     let _span = tracing::info_span!("compile", operators = trace.events.len()).entered();
     let start = Instant::now();
-    let mut converted = convert(&trace)?;
+    let mut converted = convert(trace)?;
     let mut functional = tilefuse_fusion::functionalize(&converted.recording)?;
     let target = target_of(&functional)?;
     let profile = profile(target)?;
@@ -146,9 +180,10 @@ pub(crate) fn compile(
     let eager = super::eager_cost::eager_cost(&converted.recording);
     let modules = super::module_paths::module_paths(&converted);
     let hints = crate::hints::apply(&options.hints, &mut functional, &modules);
+    tolerances.prepare(&options.hints, &mut functional, &modules, (trace, &converted, calls))?;
     let mut found = Found::new(target, &converted, options);
     let known = Context { hints, ..Context::new(&profile) };
-    let mut cx = found.context(known, &eager, (&trace, &converted), options)?;
+    let mut cx = found.context(known, &eager, (trace, &converted), options)?;
     let most_bytes = cx.most_bytes;
     let graph = tracing::info_span!("lower")
         .in_scope(|| pipeline::lowered(functional, Stage::Primitive..=Stage::Primitive, &mut cx))?;
@@ -182,8 +217,6 @@ pub(crate) fn compile(
     plan.limit_memory(most_bytes);
     plant(&mut plan)?;
     let slots = Slots::of(&plan);
-    let calls = std::mem::take(&mut trace.calls);
-    let calls = calls.into_iter().map(Some).collect();
     let runs = Runs { plan: &plan, slots: &slots, kernels: &kernels, calls }.all()?;
     let outputs = plan.outputs.iter().map(|p| slots.source(&plan, p)).collect::<Result<Vec<_>, _>>()?;
     let updates = plan
@@ -239,6 +272,7 @@ pub(crate) fn compile(
         assumed: Tensors(assumed),
         assumed_versions,
         report,
+        tolerances: Vec::new(),
         ranges: ranges(&plan, target, &modules, options),
         graphs: Graphs::new(options.cuda_graphs, &plan, target),
         graph_calls: std::sync::atomic::AtomicU64::new(0),

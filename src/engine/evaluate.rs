@@ -73,7 +73,7 @@ fn is_of(tensor: &Tensor, ty: &TensorType) -> bool {
 }
 
 /// The result of an operator, of this number.
-fn apply(op: &Op, operands: &[Tensor], ty: &TensorType, out: u16) -> Option<Tensor> {
+pub(super) fn apply(op: &Op, operands: &[Tensor], ty: &TensorType, out: u16) -> Option<Tensor> {
     match op {
         Op::Aten(call) => run(call, operands, out),
         Op::Iota { dim } => {

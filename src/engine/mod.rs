@@ -34,6 +34,7 @@ mod slots;
 mod step_times;
 #[cfg(test)]
 mod tests;
+mod tolerance;
 mod workspaces;
 
 pub(crate) use audit::{Audits, reason as audit_reason};
@@ -49,4 +50,5 @@ pub(crate) use measure::{Remembered, calls_in, in_turns, median, per_call};
 pub(crate) use module_paths::step_modules;
 pub(crate) use prepack::PrepackCache;
 pub(crate) use profile::{Measured, kept as kept_profile, measure as measure_profile, nothing};
+pub use tolerance::ToleranceReport;
 pub(crate) use workspaces::Pool as WorkspacePool;

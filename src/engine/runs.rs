@@ -1,5 +1,7 @@
 //! The steps of a plan with what they need in a call: slots, kernels, and libtorch's calls.
 
+use std::sync::Arc;
+
 use tilefuse_fusion::plan::{self as plan, KernelStep, Plan, Step, StepKind};
 use tilefuse_fusion::{Device, NodeId, Op, Place, TensorType, ValueRef};
 
@@ -28,7 +30,7 @@ pub(crate) enum Run {
     },
     /// A libtorch call.
     Extern {
-        call: Call,
+        call: Arc<Call>,
         operands: Vec<TensorSource>,
         /// The operands that the call writes: it gets copies, which are its last results.
         written: Vec<usize>,
@@ -57,11 +59,12 @@ pub(super) struct Runs<'a> {
     pub(super) plan: &'a Plan,
     pub(super) slots: &'a Slots,
     pub(super) kernels: &'a [Kernel],
-    pub(super) calls: Vec<Option<Call>>,
+    /// Those that were recorded.
+    pub(super) calls: &'a [Arc<Call>],
 }
 
 impl Runs<'_> {
-    pub(super) fn all(mut self) -> Result<Vec<Run>, Error> {
+    pub(super) fn all(self) -> Result<Vec<Run>, Error> {
         let mut runs = Vec::new();
         let plan = self.plan;
         for (at, step) in plan.steps.iter().enumerate() {
@@ -139,7 +142,7 @@ impl Runs<'_> {
         Ok((!freed.is_empty()).then_some(Run::Free(freed)))
     }
 
-    fn call(&mut self, node: NodeId, operands: &[Place]) -> Result<Run, Error> {
+    fn call(&self, node: NodeId, operands: &[Place]) -> Result<Run, Error> {
         let graph = &self.plan.graph;
         let Op::Aten(aten) = &graph.node(node).op else {
             return Err(Error::Internal(String::from("a step calls a node that is no operator")));
@@ -148,7 +151,7 @@ impl Runs<'_> {
             // What lies around a tensor in memory differs from one call to the next.
             return Err(Error::Unsupported(format!("{} of elements that kernels cannot take", aten.op)));
         }
-        let call = self.take_call(aten)?;
+        let call = call_of(aten, self.calls)?;
         let reused = (0..operands.len()).filter(|&at| self.is_reused(&operands[at])).collect();
         let operands = operands.iter().map(|p| self.slots.source(self.plan, p)).collect::<Result<_, _>>()?;
         let mut results = Vec::new();
@@ -170,16 +173,16 @@ impl Runs<'_> {
         let of_plan = matches!(self.slots.get(root), Ok(Slot::Own(_) | Slot::Extern(_)));
         of_plan && self.plan.memory.over.values().any(|&over| over == root)
     }
+}
 
-    /// The recorded call, if the node is one, else a new call of the operator.
-    fn take_call(&mut self, aten: &tilefuse_fusion::AtenCall) -> Result<Call, Error> {
-        let recorded = aten.replay.and_then(|r| self.calls.get_mut(r as usize)).and_then(Option::take);
-        if let Some(call) = recorded
-            && call.schema().is_ok_and(|s| s.op == aten.op && s.overload == aten.overload)
-        {
-            return Ok(call);
+/// The recorded call, if an operator is one, else a new call of it.
+pub(super) fn call_of(aten: &tilefuse_fusion::AtenCall, recorded: &[Arc<Call>]) -> Result<Arc<Call>, Error> {
+    let recorded = aten.replay.and_then(|replay| recorded.get(replay as usize));
+    match recorded {
+        Some(call) if call.schema().is_ok_and(|s| s.op == aten.op && s.overload == aten.overload) => {
+            Ok(Arc::clone(call))
         }
-        new_call(aten)
+        _ => Ok(Arc::new(new_call(aten)?)),
     }
 }
 

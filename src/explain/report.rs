@@ -11,7 +11,7 @@ use super::flow::{Flow, TensorReport};
 use super::modules::Parameters;
 use super::text::bytes;
 use super::work;
-use crate::engine::{CompileReport, Compiled, Target, kept_profile, profile, step_modules};
+use crate::engine::{CompileReport, Compiled, Target, ToleranceReport, kept_profile, profile, step_modules};
 
 /// The version of the data that reports are written as. It grows where a field goes, or means something else; new fields may
 /// come without that.
@@ -311,6 +311,9 @@ pub struct Explanation {
     pub eager: Vec<EagerReport>,
     /// The tensors of the caller and of the model that a call writes.
     pub updates: Vec<UpdateReport>,
+    /// The parts of the model that have a tolerance.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub tolerances: Vec<ToleranceReport>,
     /// Every edge.
     pub edges: Vec<EdgeReport>,
     /// Text of each distinct block program.
@@ -423,6 +426,7 @@ impl Explanation {
             steps: steps.collect(),
             eager: Vec::new(),
             updates: updates.collect(),
+            tolerances: compiled.tolerances.clone(),
             edges: edges.collect(),
             programs: plan.programs.iter().map(ToString::to_string).collect(),
             memory: MemoryReport { fused: plan.held_bytes(), eager: compiled.eager.held_bytes.clone() },

@@ -92,6 +92,12 @@ impl Explanation {
         if let Some(state) = &self.cuda_graph {
             text.push_str(&format!("CUDA graph: {state}\n\n"));
         }
+        for tolerance in &self.tolerances {
+            text.push_str(&format!("{}\n", tolerance.reason));
+        }
+        if !self.tolerances.is_empty() {
+            text.push('\n');
+        }
         text
     }
 

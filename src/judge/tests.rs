@@ -2,7 +2,7 @@
 
 use tch::{Kind, Tensor};
 
-use super::{Difference, Measured, compare, judge};
+use super::{Difference, Measured, compare, difference_to_largest, judge};
 
 const INF: f64 = f64::INFINITY;
 const NAN: f64 = f64::NAN;
@@ -140,4 +140,20 @@ fn a_verdict_names_the_first_difference_and_keeps_the_largest_numbers() {
     assert!(judge(&list(&[1.0]), &list(&[1.0, 2.0]), None).difference.is_some());
     let mixed = |x: f64| vec![tensor(Kind::Float, &[x, 1.0])];
     assert_eq!(judge(&mixed(INF), &mixed(2.0), Some(&mixed(2.0))).difference, None);
+}
+
+#[test]
+fn a_difference_is_relative_to_the_largest_finite_element() {
+    let eager = Tensor::from_slice(&[4.0f32, 0.0, f32::INFINITY, f32::NAN]);
+    let ours = Tensor::from_slice(&[4.0f32, 0.5, f32::INFINITY, f32::NAN]);
+    assert_eq!(difference_to_largest(&eager, &ours), 0.125);
+    assert_eq!(difference_to_largest(&eager, &eager), 0.0);
+    let finite = Tensor::from_slice(&[4.0f32, 0.0, 1.0, f32::NAN]);
+    assert_eq!(difference_to_largest(&eager, &finite), f64::INFINITY);
+    let zeros = Tensor::from_slice(&[0.0f32; 4]);
+    assert_eq!(difference_to_largest(&zeros, &(&zeros + 1e-30)), f64::INFINITY);
+    let whole = Tensor::from_slice(&[1i64, 2]);
+    assert_eq!(difference_to_largest(&whole, &whole), 0.0);
+    assert_eq!(difference_to_largest(&whole, &(&whole + 1)), f64::INFINITY);
+    assert_eq!(difference_to_largest(&whole, &whole.to_kind(Kind::Double)), f64::INFINITY);
 }

@@ -63,6 +63,104 @@ fn hints_keep_modules_separate_and_operators_eager() {
     }
 }
 
+/// The results of a model under a hint, in the second call, and its plan.
+fn under(hint: Hint, model: Function, x: &Tensor) -> (Vec<Tensor>, Explanation) {
+    let fused = tilefuse::fuse_with(model, with(vec![hint]));
+    let input = || [x.copy()];
+    fused.call(&input()).unwrap();
+    let results = fused.call(&input()).unwrap();
+    assert_eq!(fused.stats().fused_calls, 1);
+    (results, fused.explain(&input()).unwrap())
+}
+
+fn reasons(plan: &Explanation) -> Vec<String> {
+    let of = |step: &StepReport| match step {
+        StepReport::Extern { reason, .. } => reason.clone(),
+        StepReport::Kernel { .. } => None,
+    };
+    plan.steps.iter().filter_map(of).collect()
+}
+
+#[test]
+fn kernels_within_a_tolerance_stay_and_others_are_left_to_libtorch() {
+    setup();
+    let _no_grad = tch::no_grad_guard();
+    let x = Tensor::randn([70, 33], *F32);
+    let eager = scoped(&[x.copy()]);
+    let (results, plan) = under(Hint::tolerance("h.*", 1e-5), scoped, &x);
+    assert_eq!((results.len(), plan.kernels_fused, plan.extern_ops), (1, 1, 0));
+    assert!(results[0].allclose(&eager[0], 1e-5, 1e-6, false));
+    assert_eq!(plan.tolerances.iter().map(|t| t.part.as_str()).collect::<Vec<_>>(), ["h.0", "h.1"]);
+    for tolerance in &plan.tolerances {
+        let by = tolerance.difference.unwrap();
+        assert!(by > 0.0 && by <= 1e-5, "{tolerance:?}");
+        let said = format!(
+            "the hint `tolerance` for h.* asks for 1.0e-5 of {}, and in the plan it differs from eager's by {by:.1e}",
+            tolerance.part
+        );
+        assert_eq!(tolerance.reason, said);
+        assert!(plan.to_string().replace("\n  ", " ").contains(&said), "{plan}");
+    }
+    // The first exponential alone is left to libtorch for its own sake, and for that of what is computed from it.
+    let (_, plan) = under(Hint::tolerance("h.0", 0.0), scoped, &x);
+    assert_eq!((plan.kernels_fused, plan.extern_ops, plan.tolerances[0].difference), (1, 1, Some(0.0)));
+    let said = &reasons(&plan)[0];
+    assert!(
+        said.starts_with("the hint `tolerance` for h.0 asks for 0.0e0 of h.0, and as kernels it differs"),
+        "{said}"
+    );
+    assert!(said.ends_with(": libtorch computes it"), "{said}");
+    let (results, plan) = under(Hint::tolerance("h.1", 0.0), scoped, &x);
+    assert_eq!((plan.kernels_fused, plan.extern_ops), (0, 3));
+    assert_eq!(results[0], eager[0]);
+    let all = reasons(&plan);
+    assert_eq!(all.len(), 3);
+    assert!(
+        all.iter().all(|said| said.ends_with(": libtorch computes it and what it is computed from")),
+        "{all:?}"
+    );
+}
+
+#[test]
+fn a_tolerance_is_met_where_nothing_can_be_compared() {
+    setup();
+    let _no_grad = tch::no_grad_guard();
+    let x = Tensor::randn([7, 5], *F32);
+    let model: Function = |x| {
+        let first = x[0].exp();
+        let _ = x[0].shallow_clone().fill_(1.0);
+        let _scope = tilefuse::scope("h");
+        vec![first.sin(), first.relu()]
+    };
+    let eager = model(&[x.copy()]);
+    let (results, plan) = under(Hint::tolerance("aten::sin", 1e-3), model, &x);
+    assert_eq!(results[0], eager[0]);
+    assert_eq!((plan.extern_ops, plan.tolerances[0].difference), (2, None));
+    assert!(reasons(&plan).iter().all(|said| said.contains("since the model writes inputs or parameters")));
+}
+
+#[test]
+fn random_numbers_are_the_same_with_a_tolerance() {
+    if !crate::common::is_alone("hints::random_numbers_are_the_same_with_a_tolerance") {
+        return;
+    }
+    setup();
+    let _no_grad = tch::no_grad_guard();
+    let x = Tensor::randn([64, 64], *F32);
+    let model: Function = |x| vec![x[0].dropout(0.5, true).matmul(&x[0]).softmax(-1, None)];
+    let fused = tilefuse::fuse_with(model, with(vec![Hint::tolerance("*", 1e-4)]));
+    for call in 0..2 {
+        tch::manual_seed(7);
+        let eager = model(&[x.shallow_clone()]);
+        let after = Tensor::randn([3], *F32);
+        tch::manual_seed(7);
+        let ours = fused.call(&[x.shallow_clone()]).unwrap();
+        assert!(ours[0].allclose(&eager[0], 1e-4, 1e-5, false), "{call}");
+        assert_eq!(Tensor::randn([3], *F32), after, "{call}");
+    }
+    assert_eq!(fused.stats().fused_calls, 1);
+}
+
 #[test]
 fn hints_cover_the_modules_of_a_var_store() {
     setup();

@@ -62,6 +62,7 @@ fn plan(steps: Vec<StepReport>, edges: Vec<EdgeReport>) -> Explanation {
         steps,
         eager: Vec::new(),
         updates: Vec::new(),
+        tolerances: Vec::new(),
         edges,
         memory: crate::explain::MemoryReport { fused: vec![64; 2], eager: vec![128, 256] },
         code: Vec::new(),
