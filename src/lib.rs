@@ -45,9 +45,9 @@ pub mod values;
 pub use engine::{CompileReport, GuardMiss, Target, ToleranceReport};
 pub use error::Error;
 pub use explain::{
-    CodeReport, EagerReport, EdgeReport, Explanation, LineReport, MachineReport, MemoryReport, PassReport,
-    PlanDiff, Prediction, REPORT_VERSION, ScheduleReport, StepChange, StepReport, TensorReport, TotalChange,
-    Totals, UpdateReport,
+    CandidateReport, CodeReport, EagerReport, EdgeReport, Explanation, LineReport, MachineReport,
+    MemoryReport, PassReport, PlanDiff, Prediction, REPORT_VERSION, ScheduleReport, StepChange, StepReport,
+    TensorReport, TotalChange, Totals, UpdateReport,
 };
 pub use fused::forward::{Forward, FusedT, Kind, Locked, OfFunction, OfLocked, OfModule};
 pub use fused::{Fused, Stats, fuse, fuse_with};

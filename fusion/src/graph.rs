@@ -16,6 +16,7 @@ use tilefuse_block::{Literal, Loc, ScalarFn};
 
 use crate::block_kernel::MaybeKernel;
 use crate::combiner::Combiner;
+use crate::contract::Compared;
 use crate::contraction::{Contraction, Window};
 use crate::library_form::{ContractionForm, LibraryForm};
 use crate::recording::Arg;
@@ -209,6 +210,8 @@ pub struct Node {
     pub origin: Option<u32>,
     /// The kernel that computes it, or why it has none though it might; no part of the text form.
     pub kernel: Option<MaybeKernel>,
+    /// The kernels that might compute it and libtorch's call, where they were compared; no part of the text form.
+    pub compared: Vec<Compared>,
 }
 
 /// An edge: which result of the source is which operand of the target.
@@ -286,7 +289,8 @@ impl Graph {
         outs: impl IntoIterator<Item = TensorType>,
         origin: Option<u32>,
     ) -> NodeId {
-        let id = self.nodes.add_node(Node { op, outs: outs.into_iter().collect(), origin, kernel: None });
+        let outs = outs.into_iter().collect();
+        let id = self.nodes.add_node(Node { op, outs, origin, kernel: None, compared: Vec::new() });
         for (position, value) in operands.iter().enumerate() {
             self.nodes.add_edge(value.node, id, Edge { operand: position as u16, out: value.out });
         }

@@ -1,5 +1,6 @@
 //! What a compiled plan does, for people and for machines.
 
+mod candidates;
 mod code;
 mod diff;
 mod flow;
@@ -14,6 +15,7 @@ mod text;
 mod totals;
 mod work;
 
+pub use self::candidates::CandidateReport;
 pub use self::code::{CodeReport, LineReport};
 pub use self::diff::{PlanDiff, StepChange, TotalChange};
 pub use self::flow::TensorReport;

@@ -6,6 +6,7 @@ use tch::Tensor;
 use tilefuse_fusion::Op;
 use tilefuse_fusion::plan::{KernelKind, KernelStep, Plan, StepKind, Verdict};
 
+use super::candidates::CandidateReport;
 use super::code::{CodeReport, Source};
 use super::flow::{Flow, TensorReport};
 use super::modules::Parameters;
@@ -62,6 +63,9 @@ pub enum StepReport {
         outer_loop: Option<String>,
         /// Its tiles, and whether they were predicted or measured; none of a block kernel or of several in one launch.
         schedule: Option<ScheduleReport>,
+        /// What a product, a convolution or attention in it was compared with: kernels, and libtorch's call.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        candidates: Vec<CandidateReport>,
     },
     /// A libtorch call.
     Extern {
@@ -81,6 +85,9 @@ pub enum StepReport {
         result: String,
         /// Why it is no kernel.
         reason: Option<String>,
+        /// What a product, a convolution or attention was compared with: kernels, and libtorch's call.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        candidates: Vec<CandidateReport>,
     },
 }
 
@@ -364,6 +371,7 @@ impl Explanation {
                     horizontal_refusal: k.horizontal_refusal.as_ref().map(ToString::to_string),
                     outer_loop: outer_loop_text(plan, at),
                     schedule: ScheduleReport::of(k),
+                    candidates: CandidateReport::all(plan, &k.nodes),
                 }
             }
             StepKind::Extern(e) => StepReport::Extern {
@@ -375,6 +383,7 @@ impl Explanation {
                 measured_us: None,
                 result: plan.graph.node(e.node).outs.first().map_or_else(String::new, ToString::to_string),
                 reason: e.reason.clone(),
+                candidates: CandidateReport::all(plan, &[e.node]),
             },
         });
         let edges = plan.decisions.iter().map(|d| {

@@ -129,10 +129,62 @@ impl Times {
     }
 }
 
+/// A kernel for a call, or libtorch's call, as it was compared with the others.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Compared {
+    /// How the kernel computes its result; none of libtorch's call.
+    pub schedule: Option<String>,
+    /// Microseconds that it is expected to take, without what lies around it.
+    pub predicted_us: f64,
+    /// The same as measured, where it was.
+    pub measured_us: Option<f64>,
+    /// Whether it was chosen.
+    pub chosen: bool,
+}
+
+impl Compared {
+    fn kernel(candidate: &Candidate<'_>, times: Times, profile: &Profile) -> Compared {
+        let predicted = if times.measured { candidate.predicted(profile) } else { times };
+        Compared {
+            schedule: Some(candidate.template.kernel.schedule.clone()),
+            predicted_us: predicted.generated_us,
+            measured_us: times.measured.then_some(times.generated_us),
+            chosen: false,
+        }
+    }
+
+    fn library(best: &Candidate<'_>, times: Times, profile: &Profile) -> Compared {
+        let predicted = if times.measured { best.predicted(profile) } else { times };
+        Compared {
+            schedule: None,
+            predicted_us: predicted.library_us,
+            measured_us: times.measured.then_some(times.library_us),
+            chosen: false,
+        }
+    }
+}
+
+/// What computes a call, and what it was compared with.
+pub(super) struct Choice {
+    /// The kernel; none for libtorch's call.
+    pub(super) template: Option<Template>,
+    /// Why.
+    pub(super) reason: Option<String>,
+    /// All that were compared; none where there is no kernel.
+    pub(super) compared: Vec<Compared>,
+}
+
+impl Choice {
+    /// Libtorch's call, without another one.
+    pub(super) fn library(reason: String) -> Choice {
+        Choice { template: None, reason: Some(reason), compared: Vec::new() }
+    }
+}
+
 /// Bytes of operands that may be packed always: libtorch's products take as much for their own.
 const FREE_BYTES: u64 = 1 << 20;
 
-/// What computes a node: a kernel, or none where that is libtorch's call, and why; nothing for a node without kernels.
+/// What computes a node; nothing for a node without kernels.
 pub(super) fn choose(
     graph: &Graph,
     node: NodeId,
@@ -140,7 +192,7 @@ pub(super) fn choose(
     host: Option<Host>,
     (products, most_bytes): (Products, u64),
     measure: &mut dyn FnMut(&Candidate<'_>) -> Option<Times>,
-) -> Option<(Option<Template>, Option<String>)> {
+) -> Option<Choice> {
     let Op::Aten(call) = &graph.node(node).op else { return None };
     let here = |ty: &TensorType| (ty.device != Device::Cpu) == profile.machine.is_gpu();
     let here = graph.node(node).outs.iter().all(here);
@@ -152,7 +204,7 @@ pub(super) fn choose(
     let all = templates(graph, node, call.form.as_ref()?, (profile, host), limits);
     let all = match all.and_then(|all| within(all, most_bytes)) {
         Ok(all) => all,
-        Err(declined) => return Some((None, Some(declined.to_string()))),
+        Err(declined) => return Some(Choice::library(declined.to_string())),
     };
     let timed = |template: Template| {
         let candidate = Candidate { graph, node, call, template };
@@ -160,23 +212,41 @@ pub(super) fn choose(
         let times = measured.unwrap_or_else(|| candidate.predicted(profile));
         (candidate, times)
     };
-    let kernels = comparable(all.into_iter().map(timed).collect());
-    let saved: Vec<f64> = kernels.iter().map(|(candidate, _)| epilogue_us(candidate, profile)).collect();
+    let all: Vec<(Candidate<'_>, Times)> = all.into_iter().map(timed).collect();
+    let mut compared: Vec<Compared> =
+        all.iter().map(|(candidate, times)| Compared::kernel(candidate, *times, profile)).collect();
+    let kernels = comparable(all);
+    let saved: Vec<f64> = kernels.iter().map(|kernel| epilogue_us(&kernel.candidate, profile)).collect();
     let merged = saved.iter().copied().fold(0.0, f64::max);
-    let priced = kernels.into_iter().zip(saved).map(|((candidate, times), saved)| {
-        let shared = times.price() * candidate.template.shared_launch;
-        (shared + (merged - saved) / times.library_us, candidate, times)
+    let priced = kernels.into_iter().zip(saved).map(|(kernel, saved)| {
+        let shared = kernel.times.price() * kernel.candidate.template.shared_launch;
+        (shared + (merged - saved) / kernel.times.library_us, kernel)
     });
-    let kernels: Vec<(f64, Candidate<'_>, Times)> = priced.collect();
-    let (best_price, best, times) = kernels.iter().min_by(|a, b| a.0.total_cmp(&b.0))?;
-    let (library, mut why) = library(best, *times, merged, profile);
-    let others = kernels.iter().filter(|(price, ..)| price > best_price);
-    why.push_str(&slower(others.map(|(_, candidate, times)| (candidate, times.generated_us)).collect()));
-    let library = (products != Products::Generated).then_some((library, None));
-    let kernels =
-        kernels.into_iter().map(|(price, candidate, times)| (price, Some(candidate.expecting(times))));
-    let (_, template) = kernels.chain(library).min_by(|(a, _), (b, _)| a.total_cmp(b))?;
-    Some((template, (products != Products::Generated).then_some(why)))
+    let kernels: Vec<(f64, Timed<'_>)> = priced.collect();
+    let (best_price, best) = kernels.iter().min_by(|a, b| a.0.total_cmp(&b.0))?;
+    let (library, mut why) = library(&best.candidate, best.times, merged, profile);
+    let others = kernels.iter().filter(|(price, _)| price > best_price).map(|(_, kernel)| kernel);
+    why.push_str(&slower(others.map(|kernel| (&kernel.candidate, kernel.times.generated_us)).collect()));
+    let is_open = products != Products::Generated;
+    if is_open {
+        compared.push(Compared::library(&best.candidate, best.times, profile));
+    }
+    let library = is_open.then_some((library, None));
+    let kernels = kernels.into_iter().map(|(price, kernel)| (price, Some(kernel)));
+    let (_, kernel) = kernels.chain(library).min_by(|(a, _), (b, _)| a.total_cmp(b))?;
+    let last = compared.len().saturating_sub(1);
+    if let Some(chosen) = compared.get_mut(kernel.as_ref().map_or(last, |kernel| kernel.at)) {
+        chosen.chosen = true;
+    }
+    let template = kernel.map(|kernel| kernel.candidate.expecting(kernel.times));
+    Some(Choice { template, reason: is_open.then_some(why), compared })
+}
+
+/// A candidate with its times, and its position among all.
+struct Timed<'g> {
+    at: usize,
+    candidate: Candidate<'g>,
+    times: Times,
 }
 
 /// The kernels for which others make operands of at most so many bytes, or why there is none.
@@ -190,13 +260,13 @@ fn within(all: Vec<Template>, most_bytes: u64) -> Result<Vec<Template>, Declined
 
 /// The kernels whose times say which of them is quickest: those that were measured, if any were. What is predicted of the call
 /// does not depend on the kernel.
-fn comparable<'g>(all: Vec<(Candidate<'g>, Times)>) -> Vec<(Candidate<'g>, Times)> {
+fn comparable<'g>(all: Vec<(Candidate<'g>, Times)>) -> Vec<Timed<'g>> {
     let measured = all.iter().any(|(_, times)| times.measured);
     let least = all.iter().map(|(_, times)| times.library_us).fold(f64::INFINITY, f64::min);
-    let all = all.into_iter().filter(|(_, times)| times.measured == measured);
-    all.map(|(candidate, times)| {
+    let all = all.into_iter().enumerate().filter(|(_, (_, times))| times.measured == measured);
+    all.map(|(at, (candidate, times))| {
         let library_us = if measured { times.library_us } else { least };
-        (candidate, Times { library_us, ..times })
+        Timed { at, candidate, times: Times { library_us, ..times } }
     })
     .collect()
 }

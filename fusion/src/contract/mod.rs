@@ -75,7 +75,8 @@ mod windows;
 
 use self::apply::Applied;
 pub use self::call_kernels::{OperandKernel, Template};
-pub use self::candidates::{Candidate, Times};
+use self::candidates::Choice;
+pub use self::candidates::{Candidate, Compared, Times};
 pub(crate) use self::declined::Declined;
 use self::host::Host;
 pub use self::prepack::{Panels, Prepacked};
@@ -127,20 +128,23 @@ pub(crate) fn choose_counted(
         let packs = host.and_then(|host| host.packs);
         let strided = packs.and_then(|_| channels_last::read_at_strides(graph, node));
         let mut chosen = candidates::choose(graph, node, profile, host, (products, most_bytes), measure);
-        if matches!(chosen, Some((Some(_), _))) && !rewrites.allow("select-kernels") {
-            chosen = Some((None, Some("the number of rewrites is limited".to_owned())));
+        let has_kernel =
+            |chosen: &Option<Choice>| chosen.as_ref().is_some_and(|choice| choice.template.is_some());
+        if has_kernel(&chosen) && !rewrites.allow("select-kernels") {
+            chosen = Some(Choice::library("the number of rewrites is limited".to_owned()));
         }
-        if !matches!(chosen, Some((Some(_), _))) {
+        if !has_kernel(&chosen) {
             strided.into_iter().for_each(|strided| strided.undo(graph));
         }
-        match chosen {
-            Some((Some(template), reason)) => applied.apply(graph, node, template, reason),
-            Some((None, reason)) => {
+        let Some(Choice { template, reason, compared }) = chosen else { continue };
+        match template {
+            Some(template) => applied.apply(graph, node, template, reason),
+            None => {
                 let reason = channels_last::described(graph, node, reason.unwrap_or_default());
                 graph.node_mut(node).kernel = Some(Err(reason));
             }
-            None => {}
         }
+        graph.node_mut(node).compared = compared;
     }
     applied.prepacked()
 }

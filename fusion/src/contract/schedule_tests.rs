@@ -111,6 +111,42 @@ fn the_reason_of_a_kernel_has_the_times_of_those_that_lost() {
     assert_eq!(notes, [expected]);
 }
 
+#[test]
+fn a_node_has_all_that_it_was_compared_with() {
+    let text = product("param", "f32", [3, 1024, 1024]);
+    let compared = |products: Products, quickest: f64| {
+        let mut graph = primitive(&text, &Profile::host(2));
+        let mut measure = |candidate: &super::Candidate<'_>| {
+            let generated_us =
+                if candidate.template.kernel.schedule.contains("GEMV") { quickest } else { 2.0 };
+            Some(Times { generated_us, library_us: 1.5, measured: true })
+        };
+        choose_products(&mut graph, &Profile::host(2), products, Some(0), u64::MAX, &mut measure);
+        let of = |id| graph.node(id).compared.clone();
+        let shown = graph.ids().flat_map(of).map(|other| {
+            let schedule = other.schedule.as_deref().map_or("libtorch", |text| &text[..8]);
+            let chosen = if other.chosen { "chosen" } else { "lost" };
+            assert!(other.predicted_us > 0.0);
+            format!("{schedule}, {:?}, {chosen}", other.measured_us)
+        });
+        shown.collect::<Vec<_>>()
+    };
+    let rows = |gemv: &str, library: &str| {
+        [
+            String::from("blocks o, Some(2.0), lost"),
+            format!("few rows, {gemv}"),
+            format!("libtorch, Some(1.5), {library}"),
+        ]
+    };
+    assert_eq!(compared(Products::Measured, 1.0), rows("Some(1.0), chosen", "lost"));
+    assert_eq!(compared(Products::Measured, 3.0), rows("Some(3.0), lost", "chosen"));
+    // Nothing is compared where there is no choice.
+    assert_eq!(compared(Products::Library, 1.0), [""; 0]);
+    // What is not measured has one kernel, that which is likeliest.
+    assert_eq!(compared(Products::Predicted, 1.0), ["blocks o, None, chosen", "libtorch, None, lost"]);
+    assert_eq!(compared(Products::Generated, 1.0), ["blocks o, None, chosen"]);
+}
+
 /// Sizes for which each is among those that are measured.
 #[test]
 fn every_schedule_agrees() {

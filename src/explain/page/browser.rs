@@ -4,7 +4,7 @@ use std::process::Command;
 
 use super::page;
 use super::tests::{chain, layers_of_two};
-use crate::explain::{CodeReport, Explanation};
+use crate::explain::{CandidateReport, CodeReport, Explanation, StepReport};
 
 const BROWSERS: [&str; 3] = ["chromium", "chromium-browser", "google-chrome"];
 
@@ -107,6 +107,31 @@ fn a_click_on_a_line_shows_what_became_of_its_operator() {
         "Choose a kernel, in the graph or the table.; 3 columns of 5 lines; Assembly, 1 line; aten::relu #1; 3 lines of it; \
          0 behind a click on its name; aten::relu #2"
     );
+}
+
+#[test]
+fn a_click_on_a_product_shows_what_it_was_compared_with() {
+    let script = "
+        tap('.step[data-step=\"2\"]');
+        said.push(...all('#details table:last-of-type tr').map(row => [...row.children].map(cell => cell.textContent).join(' | ')));
+        said.push(all('#details tr.chosen').length + ' chosen');
+        tap('.step[data-step=\"3\"]');
+        said.push(all('#details tr.chosen').length + ' chosen');
+    ";
+    let mut plan = layers_of_two();
+    let candidate = |schedule: Option<&str>, predicted_us, measured_us| CandidateReport {
+        operator: String::from("aten::linear #1"),
+        schedule: schedule.map(String::from),
+        predicted_us,
+        measured_us,
+        chosen: schedule.is_none(),
+    };
+    if let StepReport::Kernel { candidates, .. } = &mut plan.steps[2] {
+        *candidates = vec![candidate(None, 3.0, Some(2.0)), candidate(Some("few rows"), 1.0, None)];
+    }
+    let Some(saw) = tried(&plan, script) else { return };
+    let expected = " | predicted | measured; libtorch’s call, taken | 3.0 µs | 2.0 µs; few rows | 1.0 µs | ; 1 chosen; 0 chosen";
+    assert_eq!(saw, expected);
 }
 
 #[test]

@@ -31,6 +31,15 @@ function schedule({ tiles, blocks, measured, remembered, choice, us }) {
   return [heading('Schedule'), facts([['tiles', tiles], ['chosen', how]]), us.length ? el('table', {}, ...us.map(row)) : null];
 }
 
+function candidates(all) {
+  if (!all || !all.length) return [];
+  const several = new Set(all.map(other => other.operator)).size > 1;
+  const row = other => el('tr', { class: other.chosen ? 'chosen' : '' },
+    el('td', { style: 'white-space:normal' }, several ? `${other.operator}: ` : '', other.schedule ?? 'libtorch\u2019s call', other.chosen ? ', taken' : ''),
+    el('td', {}, time(other.predicted_us)), el('td', {}, other.measured_us === null ? '' : time(other.measured_us)));
+  return [heading('Candidates'), el('table', {}, el('tr', {}, el('th', {}, ''), el('th', {}, 'predicted'), el('th', {}, 'measured')), ...all.map(row))];
+}
+
 function cut(at) {
   const { producer, consumer, producer_step, consumer_step, verdict, remedy, bytes } = plan.edges[at];
   const end = (step, name) => (step === null ? name : toStep(step, name));
@@ -67,7 +76,7 @@ function showStep(at) {
     ...(kernel ? [heading('Operators'), list(step.operators)] : []),
     ...(why.length ? [heading('Why'), list(why)] : []),
     ...tensors('Reads', step.reads), ...tensors('Writes', step.writes),
-    ...(kernel && step.schedule ? schedule(step.schedule).filter(Boolean) : []),
+    ...(kernel && step.schedule ? schedule(step.schedule).filter(Boolean) : []), ...candidates(step.candidates),
     ...(cuts.length ? [heading('Edges that were not fused'), ...cuts.map(cut)] : []),
     ...(kernel ? [el('details', { open: '' }, el('summary', {}, 'Block program'), el('pre', {}, plan.programs[step.program])),
       plan.code ? el('p', {}, el('button', { class: 'link', on: () => show('code') }, 'Beside LLVM IR and machine code')) : null] : []).filter(Boolean));

@@ -30,6 +30,7 @@ fn kernel(at: usize, operator: &str, module: &str, from: &[usize]) -> StepReport
         horizontal_refusal: None,
         outer_loop: None,
         schedule: None,
+        candidates: Vec::new(),
     }
 }
 
