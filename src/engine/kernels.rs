@@ -482,13 +482,13 @@ fn host_kernel(program: &Program, text: &str) -> Result<(Kernel, bool), Error> {
         && let Ok(mut kernel) = HostKernel::load(&bytes, &options)
     {
         kernel.drop_object();
-        super::perf_map::note(&program.name, &kernel.code_range());
+        super::perf_map::note(&program.name, &kernel);
         return Ok((Kernel::Host(Arc::new(kernel)), true));
     }
     let mut kernel = HostKernel::compile(program, &options)?;
     cache().put(Kind::HostObject, key, kernel.object());
     kernel.drop_object();
-    super::perf_map::note(&program.name, &kernel.code_range());
+    super::perf_map::note(&program.name, &kernel);
     Ok((Kernel::Host(Arc::new(kernel)), false))
 }
 

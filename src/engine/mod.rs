@@ -19,6 +19,7 @@ mod eager_cost;
 mod evaluate;
 mod exec;
 mod guard;
+mod jitdump;
 mod kernels;
 mod measure;
 mod module_paths;

@@ -438,3 +438,45 @@ fn bench_measures_everyone_in_one_run() {
     assert!(String::from_utf8_lossy(&alone.stdout).contains("python: none: "));
     rejected(&["bench", "kernels", "--only", "no-such-row"], "no row starts with");
 }
+
+/// Records of `jit-PID.dump`: a name and code.
+fn jitdump(bytes: &[u8]) -> Vec<(String, Vec<u8>)> {
+    let u32_at = |at: usize| u32::from_ne_bytes(bytes[at..at + 4].try_into().unwrap()) as usize;
+    let u64_at = |at: usize| u64::from_ne_bytes(bytes[at..at + 8].try_into().unwrap()) as usize;
+    assert_eq!((u32_at(0), u32_at(8)), (0x4A69_5444, 40));
+    let (mut at, mut found) = (40, Vec::new());
+    while at < bytes.len() {
+        assert_eq!(u32_at(at), 0, "code that was loaded");
+        let end = at + u32_at(at + 4);
+        let code = end - u64_at(at + 40);
+        assert_eq!(bytes[code - 1], 0);
+        let name = String::from_utf8(bytes[at + 56..code - 1].to_vec()).unwrap();
+        found.push((name, bytes[code..end].to_vec()));
+        at = end;
+    }
+    found
+}
+
+#[test]
+fn kernels_on_the_host_are_records_of_a_jitdump() {
+    let folder = tempfile::tempdir().unwrap();
+    let program = || {
+        let mut command = Command::new(crate::common::program());
+        command.args(["explain", "mlp8x1024-tiny"]).env("JITDUMPDIR", folder.path());
+        command
+    };
+    let written =
+        || std::fs::read_dir(folder.path()).unwrap().map(|file| file.unwrap().path()).collect::<Vec<_>>();
+    assert!(program().output().unwrap().status.success());
+    assert!(written().is_empty());
+    assert!(program().env("TILEFUSE_PERF", "jitdump").output().unwrap().status.success());
+    let files = written();
+    assert_eq!(files.len(), 1, "{files:?}");
+    let name = files[0].file_name().unwrap().to_str().unwrap();
+    assert!(name.starts_with("jit-") && name.ends_with(".dump"), "{name}");
+    let records = jitdump(&std::fs::read(&files[0]).unwrap());
+    assert!(!records.is_empty());
+    for (name, code) in records {
+        assert!(name.starts_with("tilefuse::") && code.iter().any(|&byte| byte != 0), "{name}");
+    }
+}
