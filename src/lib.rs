@@ -45,7 +45,7 @@ pub mod values;
 pub use engine::{CompileReport, GuardMiss, Target, ToleranceReport};
 pub use error::Error;
 pub use explain::{
-    CandidateReport, CodeReport, EagerReport, EdgeReport, Explanation, LineReport, MachineReport,
+    CandidateReport, CodeReport, CutChange, EagerReport, EdgeReport, Explanation, LineReport, MachineReport,
     MemoryReport, PassReport, PlanDiff, Prediction, REPORT_VERSION, ScheduleReport, StepChange, StepReport,
     TensorReport, TotalChange, Totals, UpdateReport,
 };

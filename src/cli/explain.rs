@@ -36,7 +36,8 @@ pub(crate) struct Args {
     /// computes a part of; `--format html` always has them.
     #[arg(long)]
     code: bool,
-    /// Show what is different from an older plan, which `--format json` wrote; with `--format html`, beside the plan.
+    /// Show what is different from an older plan, which `--format json` wrote; with `--format html`, beside the plan. Where both have
+    /// `--code`, assembly or PTX is compared as well.
     #[arg(long, value_name = "FILE")]
     diff: Option<PathBuf>,
     /// End with status 1 where the plan costs more than the older one by more than this: 5% or 0.05 of its predicted time, kernels,
@@ -107,7 +108,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         true => Ok(fused.profile_with(&inputs, |m, x| m.forward(x))?),
         false => Ok(fused.explain_with(&inputs, |m, x| m.forward(x))?),
     })?;
-    let shows_code = matches!(args.format, Format::Html) || args.code && args.diff.is_none();
+    let shows_code = matches!(args.format, Format::Html) || args.code;
     let explanation = if shows_code { explanation.with_code()? } else { explanation };
     progress.finish_and_clear();
     if let Some(path) = &args.diff {

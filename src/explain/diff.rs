@@ -1,5 +1,8 @@
 //! What is different between two plans of one model: of two versions of Tilefuse, two types or two models that are almost one.
 
+mod code;
+pub(super) mod cuts;
+
 use std::collections::VecDeque;
 use std::fmt::Write as _;
 
@@ -7,7 +10,9 @@ use indexmap::IndexMap;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Explanation, REPORT_VERSION, StepReport, bytes, summary};
+use self::cuts::AlikeCutChange;
+pub use self::cuts::CutChange;
+use super::{CodeReport, Explanation, REPORT_VERSION, StepReport, bytes, summary};
 use crate::Error;
 
 /// What is different in a plan from an older one.
@@ -21,6 +26,9 @@ pub struct PlanDiff {
     pub new: Vec<String>,
     /// Steps that compute the same in another way or time.
     pub changed: Vec<StepChange>,
+    /// Edges between operators of both that are fused in one of them, or not for another reason.
+    #[serde(default)]
+    pub cuts: Vec<CutChange>,
 }
 
 /// A sum over a plan, before and after.
@@ -130,17 +138,17 @@ impl Explanation {
             let name = computed(step);
             match before.get_mut(&name).and_then(VecDeque::pop_front) {
                 None => new.push(name),
-                Some(old) => {
-                    let what = differences(old, step);
+                Some(step_before) => {
+                    let what = differences((old, step_before), (self, step));
                     if !what.is_empty() {
-                        let more_us = predicted(step) - predicted(old);
+                        let more_us = predicted(step) - predicted(step_before);
                         changed.push(StepChange { step: name, at, what, more_us });
                     }
                 }
             }
         }
         let gone = before.iter().flat_map(|(name, steps)| steps.iter().map(|_| name.clone())).collect();
-        PlanDiff { totals: totals(old, self), gone, new, changed }
+        PlanDiff { totals: totals(old, self), gone, new, changed, cuts: cuts::changes(old, self) }
     }
 }
 
@@ -156,7 +164,10 @@ fn computed(step: &StepReport) -> String {
 }
 
 /// In what two steps that compute the same differ.
-fn differences(old: &StepReport, new: &StepReport) -> Vec<String> {
+fn differences(
+    (old_plan, old): (&Explanation, &StepReport),
+    (new_plan, new): (&Explanation, &StepReport),
+) -> Vec<String> {
     let mut found = Vec::new();
     let mut differs = |what: &str, old: String, new: String| {
         if old != new {
@@ -183,7 +194,48 @@ fn differences(old: &StepReport, new: &StepReport) -> Vec<String> {
     if let (Some(us), Some(measured_us)) = (measured(old), measured(new)) {
         differs("measured", summary::time(us), summary::time(measured_us));
     }
+    for (old, new) in reasons(old).into_iter().zip(reasons(new)) {
+        let [was, is] = [old, new].map(|reason| reason.map_or("nothing said", String::as_str));
+        if without_numbers(was) != without_numbers(is) {
+            found.push(format!("reason: {was} -> {is}"));
+        }
+    }
+    let [was, is] = [(old_plan, old), (new_plan, new)].map(|(plan, step)| program(plan, step));
+    if let (Some(was), Some(is)) = (was, is) {
+        let block = code::difference(was.0, is.0).map(|what| format!("block program: {what}"));
+        found.extend(block.into_iter().chain(code::machine_difference(was.1, is.1)));
+    }
     found
+}
+
+/// Why a step is what it is, and why it shares neither its launch nor its loop.
+fn reasons(step: &StepReport) -> [Option<&String>; 3] {
+    match step {
+        StepReport::Kernel { reason, horizontal_refusal, outer_loop, .. } => {
+            [reason.as_ref(), horizontal_refusal.as_ref(), outer_loop.as_ref()]
+        }
+        StepReport::Extern { reason, .. } => [reason.as_ref(), None, None],
+    }
+}
+
+/// The block program of a kernel, and its code where that was asked for.
+fn program<'a>(plan: &'a Explanation, step: &StepReport) -> Option<(&'a str, Option<&'a CodeReport>)> {
+    let StepReport::Kernel { program, .. } = step else { return None };
+    Some((plan.programs.get(*program)?, plan.code.get(*program)))
+}
+
+/// A reason without the numbers in it: times and sizes change with what was measured, and are compared by themselves.
+fn without_numbers(reason: &str) -> String {
+    let mut text = String::with_capacity(reason.len());
+    for c in reason.chars() {
+        let is_number = c.is_ascii_digit() || (c == '.' && text.ends_with('#'));
+        match is_number {
+            true if text.ends_with('#') => {}
+            true => text.push('#'),
+            false => text.push(c),
+        }
+    }
+    text
 }
 
 /// What a step took, if its plan was profiled.
@@ -228,7 +280,8 @@ impl PlanDiff {
     /// Whether the plans do the same in the same way.
     pub fn is_empty(&self) -> bool {
         let same = self.totals.iter().all(|total| total.old == total.new);
-        same && self.gone.is_empty() && self.new.is_empty() && self.changed.is_empty()
+        let no_steps = self.gone.is_empty() && self.new.is_empty() && self.changed.is_empty();
+        same && no_steps && self.cuts.is_empty()
     }
 
     /// The costs that have grown by more than this part of what they were.
@@ -260,6 +313,12 @@ impl PlanDiff {
         for AlikeChange { step, what, count, .. } in self.changed_alike() {
             let _ = writeln!(text, "  {count:3} x {step}\n        {}", what.join("; "));
         }
+        if !self.cuts.is_empty() {
+            let _ = writeln!(text, "\nedges");
+        }
+        for AlikeCutChange { edge, old, new, count, bytes: size } in self.cuts_alike() {
+            let _ = writeln!(text, "  {count:3} x {edge}, {}\n        {old} -> {new}", bytes(size));
+        }
         text
     }
 
@@ -271,6 +330,11 @@ impl PlanDiff {
     /// The steps that are new, likewise.
     pub(super) fn new_alike(&self) -> Vec<(String, usize)> {
         counted(&self.new)
+    }
+
+    /// The edges that changed, those between operators of the same names once.
+    pub(super) fn cuts_alike(&self) -> Vec<AlikeCutChange<'_>> {
+        cuts::alike(&self.cuts)
     }
 
     /// The steps that changed, those of repeated layers that changed alike once.
@@ -354,6 +418,40 @@ mod tests {
         assert!(grown.contains(&"predicted time of kernels, us"), "{grown:?}");
         assert!(diff.regressions(f64::MAX).is_empty());
         assert!(old.diff(&new).new.contains(&computed(&removed)));
+    }
+
+    #[test]
+    fn reasons_cuts_and_code_are_compared() {
+        let old = layers_of_two();
+        let mut new = old.clone();
+        // What is measured in each compilation is no other reason.
+        new.edges[0].verdict = String::from("cut: predicted 8.5 us in one kernel, 4.0 us in two");
+        assert!(new.diff(&old).is_empty());
+        let mut second = old.edges[0].clone();
+        (second.producer, second.consumer) =
+            (String::from("aten::linear #4"), String::from("aten::linear #5"));
+        let mut old = old;
+        old.edges.push(second.clone());
+        new.edges.push(second);
+        for edge in &mut new.edges {
+            (edge.verdict, edge.fused) = (String::from("fused"), true);
+        }
+        new.programs[1] = String::from("kernel @k()\n  %1 = load %0");
+        if let StepReport::Kernel { reason, .. } = &mut new.steps[0] {
+            *reason = Some(String::from("measured: 1.0 us generated, 2.0 us in libtorch"));
+        }
+        let diff = new.diff(&old);
+        assert_eq!((diff.changed.len(), diff.cuts.len()), (2, 2));
+        let text = diff.text();
+        let (_, changes) = text.split_once("\nchanged\n").unwrap();
+        let expected = "    1 x embed: relu\n        reason: nothing said -> measured: 1.0 us generated, 2.0 us in libtorch\n    \
+                        1 x h.0.norm: relu\n        block program: 1 -> 2 lines, 0 of them gone and 1 new\n\nedges\n    \
+                        2 x linear -> linear, 256 B\n        cut: predicted 9.0 us in one kernel, 4.0 us in two -> fused\n";
+        assert_eq!(changes, expected);
+        // With other operators, edges are known by their names.
+        new.ops_captured += 1;
+        assert_eq!(new.diff(&old).cuts.len(), 2);
+        assert_eq!(without_numbers("12.5 us, 3 of 4."), "# us, # of #");
     }
 
     #[test]

@@ -17,7 +17,7 @@ mod work;
 
 pub use self::candidates::CandidateReport;
 pub use self::code::{CodeReport, LineReport};
-pub use self::diff::{PlanDiff, StepChange, TotalChange};
+pub use self::diff::{CutChange, PlanDiff, StepChange, TotalChange};
 pub use self::flow::TensorReport;
 pub(crate) use self::look::{Look, Order};
 pub use self::prediction::Prediction;

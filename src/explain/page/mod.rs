@@ -18,6 +18,7 @@ use serde::Serialize;
 use self::layout::{Place, layers};
 use self::tree::{Item, Tree};
 use super::diff::AlikeChange;
+use super::diff::cuts::AlikeCutChange;
 use super::limits::{class, of_limit, where_time_goes};
 use super::summary::{Alike, alike, short, time};
 use super::{Explanation, PlanDiff, StepReport, TensorReport, TotalChange, bytes};
@@ -86,12 +87,19 @@ struct Changes<'a> {
     /// What went and what came, by how it is headed, with how many there are.
     steps: [(&'static str, Vec<(String, usize)>); 2],
     changed: Vec<AlikeChange<'a>>,
+    cuts: Vec<AlikeCutChange<'a>>,
 }
 
 impl Changes<'_> {
     fn of(diff: &PlanDiff) -> Changes<'_> {
         let steps = [("Steps that went", diff.gone_alike()), ("Steps that came", diff.new_alike())];
-        Changes { is_empty: diff.is_empty(), totals: &diff.totals, steps, changed: diff.changed_alike() }
+        Changes {
+            is_empty: diff.is_empty(),
+            totals: &diff.totals,
+            steps,
+            changed: diff.changed_alike(),
+            cuts: diff.cuts_alike(),
+        }
     }
 }
 
