@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use clap::ValueEnum;
+use tilefuse_codegen::ptx::Target;
 
 use super::args::ModelArgs;
 use super::model::{Loaded, alike, quietly};
@@ -20,6 +21,10 @@ pub(crate) struct Args {
     /// Write to a file.
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
+    /// Show the plan for a GPU that is not here, by the typical figures of one: sm_80, sm_90a or sm_100a. The model runs once on the
+    /// processor; its kernels are compiled, and assembled where there is a ptxas.
+    #[arg(long, value_name = "TARGET", value_parser = target, conflicts_with_all = ["profile", "print_after", "stop_after"])]
+    target: Option<Target>,
     /// Measure each step, and each operator in eager, in runs of their own.
     #[arg(long)]
     profile: bool,
@@ -85,13 +90,18 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         ));
     }
     let case = args.model.case(0.0)?;
+    if args.target.is_some() && case.device.is_cuda() {
+        return Err(Failure::usage(
+            "--target plans for a GPU that is not here, --device for one that is".to_owned(),
+        ));
+    }
     let _no_grad = tch::no_grad_guard();
     let progress = report::spinner(&format!("compiling {}", case.name), case.options.tune);
     let model = Loaded::load(&case.which, case.device, case.dtype)?;
     let (kind, options) = (case.dtype.unwrap_or(tch::Kind::Float), case.options.clone());
     let inputs = match case.inputs {
         Some(inputs) => inputs,
-        None => case.which.default_inputs(kind, case.device.is_cuda())?,
+        None => case.which.default_inputs(kind, case.device.is_cuda() || args.target.is_some())?,
     };
     let inputs = inputs.for_capture(case.device);
     case.which.check_inputs(inputs.len())?;
@@ -102,11 +112,19 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         progress.finish_and_clear();
         return report::write(args.output.as_deref(), &text);
     }
-    let names = model.names.iter().map(|(n, t)| (n.clone(), t.shallow_clone())).collect();
-    let fused = crate::fuse_with(model, options).with_names(names);
-    let explanation = quietly(|| match args.profile {
-        true => Ok(fused.profile_with(&inputs, |m, x| m.forward(x))?),
-        false => Ok(fused.explain_with(&inputs, |m, x| m.forward(x))?),
+    let names: Vec<_> = model.names.iter().map(|(n, t)| (n.clone(), t.shallow_clone())).collect();
+    let explanation = quietly(|| match args.target {
+        Some(target) => {
+            let forward = |x: &[tch::Tensor]| model.forward(x);
+            Ok(crate::Explanation::for_absent(&inputs, &forward, &names, target, &options)?)
+        }
+        None => {
+            let fused = crate::fuse_with(model, options).with_names(names);
+            Ok(match args.profile {
+                true => fused.profile_with(&inputs, |m, x| m.forward(x))?,
+                false => fused.explain_with(&inputs, |m, x| m.forward(x))?,
+            })
+        }
     })?;
     let shows_code = matches!(args.format, Format::Html) || args.code;
     let explanation = if shows_code { explanation.with_code()? } else { explanation };
@@ -178,6 +196,12 @@ pub(crate) fn pass(name: &str) -> Result<String, String> {
         let meant = meant.map_or_else(String::new, |meant| format!(", did you mean {meant}?"));
         Err(format!("no pass{meant}; there are {}", names.join(", ")))
     }
+}
+
+/// What kernels for a GPU are compiled for.
+fn target(name: &str) -> Result<Target, String> {
+    Target::from_name(name)
+        .ok_or_else(|| format!("{name:?} is none of {}", Target::ALL.map(Target::name).join(", ")))
 }
 
 /// A part of a whole: 5% or 0.05.

@@ -10,8 +10,8 @@ use tilefuse_codegen::host::HostOptions;
 use tilefuse_fusion::pipeline::{Context, Form, Selection, Stage};
 use tilefuse_fusion::plan::{Plan, StepKind, Tuner};
 use tilefuse_fusion::{
-    Alignments, Alone, Device, Graph, MaybeKernel, NodeId, Op, Products, Profile, Recording, Rewrites,
-    TensorType, pipeline,
+    Alignments, Alone, Device, Graph, MaybeKernel, NodeId, Op, Profile, Recording, Rewrites, TensorType,
+    pipeline,
 };
 
 use super::attention_masks::Masks;
@@ -522,33 +522,6 @@ fn device_bandwidth(properties: &tilefuse_codegen::cuda::Properties) -> f64 {
     }
 }
 
-/// The block programs that a model's run would have on a GPU of the H200's size that runs code for a target, planned without
-/// one, with every product that may be a kernel.
-pub(crate) fn gpu_programs(
-    inputs: &[Tensor],
-    forward: &dyn Fn(&[Tensor]) -> Vec<Tensor>,
-    target: tilefuse_codegen::ptx::Target,
-) -> Result<Vec<tilefuse_block::Program>, Error> {
-    let mut profile = Profile::gpu(132, 4200.0).with_clusters();
-    if target.has_warpgroups() {
-        profile = profile.with_warpgroups();
-    }
-    let (_, converted, mut functional) = recorded(inputs, forward)?;
-    functional.move_to(Device::Cuda(0));
-    let mut masks = Masks::new(&converted.params, &converted.consts);
-    let mut cx = Context { facts: Box::new(&mut masks), ..Context::new(&profile) };
-    cx.selection.products = Products::Generated;
-    let graph = pipeline::lowered(functional, Stage::Primitive..=Stage::Kernels, &mut cx)?;
-    loop {
-        let programs = pipeline::plan(&graph, &profile)?.programs;
-        let too_large = |p| matches!(fits(p), Err(tilefuse_codegen::Error::TileTooLarge { .. }));
-        match profile.with_smaller_tiles() {
-            Some(smaller) if programs.iter().any(too_large) => profile = smaller,
-            _ => return Ok(programs),
-        }
-    }
-}
-
 /// A model's run after passes of these names, as text; no passes run behind `last`.
 pub(crate) fn forms_after(
     inputs: &[Tensor],
@@ -570,7 +543,7 @@ pub(crate) fn forms_after(
         }
         last != Some(name)
     };
-    let (trace, converted, mut functional) = recorded(inputs, forward)?;
+    let (trace, converted, mut functional) = recorded(inputs, &[], forward)?;
     let modules = super::module_paths::module_paths(&converted);
     let hints = crate::hints::apply(&options.hints, &mut functional, &modules);
     let eager = super::eager_cost::eager_cost(&converted.recording);
@@ -590,19 +563,20 @@ pub(super) fn graph_of(
     forward: &dyn Fn(&[Tensor]) -> Vec<Tensor>,
     profile: &Profile,
 ) -> Result<Graph, Error> {
-    let (_, converted, functional) = recorded(inputs, forward)?;
+    let (_, converted, functional) = recorded(inputs, &[], forward)?;
     let mut masks = Masks::new(&converted.params, &converted.consts);
     let mut cx = Context { facts: Box::new(&mut masks), ..Context::new(profile) };
     Ok(pipeline::lowered(functional, Stage::Primitive..=Stage::Primitive, &mut cx)?)
 }
 
-/// A model's run and its functional graph.
-fn recorded(
+/// A model's run, with these names of its parameters, and its functional graph.
+pub(super) fn recorded(
     inputs: &[Tensor],
+    names: &[(String, Tensor)],
     forward: &dyn Fn(&[Tensor]) -> Vec<Tensor>,
 ) -> Result<(Trace, Converted, Graph), Error> {
     let copy = |outputs: &Vec<Tensor>| outputs.iter().map(Tensor::shallow_clone).collect();
-    let (_, trace) = crate::torch::capture(inputs, &[], || forward(inputs), copy)?;
+    let (_, trace) = crate::torch::capture(inputs, names, || forward(inputs), copy)?;
     if let Some(refusal) = trace.refusals.first() {
         return Err(Error::RunsEager(refusal.to_string()));
     }

@@ -6,6 +6,7 @@
 //! that of the `call`, and the plan still stands for the model), `exec` with `slots`, `workspaces` and `cuda_graph`, and `alias`; `audit` compares
 //! later recordings of the model with the one that the plan was made of.
 
+mod absent;
 mod alias;
 mod attention_masks;
 mod audit;
@@ -38,10 +39,12 @@ mod tests;
 mod tolerance;
 mod workspaces;
 
+pub(crate) use absent::{AbsentPlan, absent_plan, gpu_programs, typical};
 pub(crate) use audit::{Audits, reason as audit_reason};
 pub(crate) use call::{Call, Returned, Structure};
 pub(crate) use call_times::CallTimes;
-pub(crate) use compile::{Compiled, Tensors, compile, forms_after, gpu_programs, profile};
+pub(crate) use compile::{Compiled, Tensors, compile, forms_after, profile};
+pub(crate) use eager_cost::EagerCost;
 pub(crate) use exec::Stop;
 pub use guard::GuardMiss;
 pub(crate) use guard::{Addresses, Signature, grad_needed};

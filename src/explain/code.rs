@@ -6,7 +6,8 @@ use rayon::prelude::*;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tilefuse_block::{Loc, Program};
-use tilefuse_codegen::Line;
+use tilefuse_codegen::ptx::{self, PtxOptions};
+use tilefuse_codegen::{Line, Listing};
 use tilefuse_fusion::plan::Plan;
 
 use super::Explanation;
@@ -39,11 +40,36 @@ pub(super) struct Source {
     programs: Arc<[Program]>,
     /// By program: what the locations in it are.
     origins: Vec<Vec<(Loc, String)>>,
-    target: Target,
+    target: CodeTarget,
+}
+
+/// What the code is for.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum CodeTarget {
+    /// Something that is here.
+    Here(Target),
+    /// Any GPU that runs code for this.
+    Ptx(ptx::Target),
+}
+
+impl CodeTarget {
+    fn language(self) -> &'static str {
+        match self {
+            CodeTarget::Here(Target::Host) => "assembly",
+            CodeTarget::Here(Target::Cuda(_)) | CodeTarget::Ptx(_) => "PTX",
+        }
+    }
+
+    fn listing(self, program: &Program) -> Result<Listing, Error> {
+        match self {
+            CodeTarget::Here(target) => listing(program, target),
+            CodeTarget::Ptx(target) => Ok(ptx::listing(program, target, &PtxOptions::default())?),
+        }
+    }
 }
 
 impl Source {
-    pub(super) fn of(plan: &Plan, target: Target) -> Source {
+    pub(super) fn of(plan: &Plan, target: CodeTarget) -> Source {
         let origins = plan.programs.iter().map(|program| origins(plan, program)).collect();
         Source { programs: plan.programs.as_slice().into(), origins, target }
     }
@@ -100,21 +126,18 @@ impl CodeReport {
 /// The columns that a line has before its operator, at least.
 const WIDTH: usize = 64;
 
-fn code(program: &Program, origins: &[(Loc, String)], target: Target) -> Result<CodeReport, Error> {
+fn code(program: &Program, origins: &[(Loc, String)], target: CodeTarget) -> Result<CodeReport, Error> {
     let operator = |number: Option<u32>| {
         number.and_then(|number| origins.iter().position(|(loc, _)| loc.number() == Some(number)))
     };
     let lines = |lines: Vec<Line>| lines.into_iter().map(|line| (line.text, operator(line.loc))).collect();
-    let listing = listing(program, target)?;
+    let listing = target.listing(program)?;
     let block = program.located_lines().into_iter();
     Ok(CodeReport {
         operators: origins.iter().map(|(_, name)| name.clone()).collect(),
         block: block.map(|(text, loc)| (text, operator(loc.number()))).collect(),
         llvm: lines(listing.llvm),
-        language: match target {
-            Target::Host => String::from("assembly"),
-            Target::Cuda(_) => String::from("PTX"),
-        },
+        language: target.language().to_owned(),
         machine: lines(listing.code),
     })
 }

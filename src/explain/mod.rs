@@ -1,5 +1,6 @@
 //! What a compiled plan does, for people and for machines.
 
+mod absent;
 mod candidates;
 mod code;
 mod diff;

@@ -1,31 +1,43 @@
 //! Names of a model's parameters and modules.
 
 use tch::Tensor;
-use tilefuse_fusion::{NodeId, Op};
+use tilefuse_fusion::{Graph, NodeId, Op};
 
 use crate::engine::Compiled;
 use crate::torch::Meta;
 
 /// The names of a model's parameters, by their positions in a compiled plan.
 pub(super) struct Parameters<'a> {
-    compiled: &'a Compiled,
+    graph: &'a Graph,
     names: Vec<Option<&'a str>>,
+    consts: usize,
     /// Of constants that hold prepacked parameters, from the last ones of all: which.
     packed: Vec<u32>,
 }
 
 impl<'a> Parameters<'a> {
     pub(super) fn of(compiled: &'a Compiled, names: &'a [(String, Tensor)]) -> Parameters<'a> {
-        let names = compiled.params.iter().map(|param| name_of(param, names)).collect();
-        Parameters { compiled, names, packed: compiled.packs.params().collect() }
+        let packed = (compiled.consts.len(), compiled.packs.params().collect());
+        Parameters::new(&compiled.plan.graph, &compiled.params, names, packed)
+    }
+
+    /// Of a graph with these parameters, and so many constants, of which the last ones hold prepacked parameters.
+    pub(super) fn new(
+        graph: &'a Graph,
+        params: &[Tensor],
+        names: &'a [(String, Tensor)],
+        (consts, packed): (usize, Vec<u32>),
+    ) -> Parameters<'a> {
+        let names = params.iter().map(|param| name_of(param, names)).collect();
+        Parameters { graph, names, consts, packed }
     }
 
     /// The name of the parameter that a node is, or that lies in it prepacked.
     pub(super) fn name(&self, node: NodeId) -> Option<&'a str> {
-        let position = match self.compiled.plan.graph.node(node).op {
+        let position = match self.graph.node(node).op {
             Op::Param(position) => position,
             Op::Const(position) => {
-                let first = self.compiled.consts.len() - self.packed.len();
+                let first = self.consts.saturating_sub(self.packed.len());
                 *self.packed.get((position as usize).checked_sub(first)?)?
             }
             _ => return None,

@@ -1,18 +1,22 @@
 //! The report of a plan: what it is, as data.
 
+use std::time::Duration;
+
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tch::Tensor;
-use tilefuse_fusion::Op;
 use tilefuse_fusion::plan::{KernelKind, KernelStep, Plan, StepKind, Verdict};
+use tilefuse_fusion::{Op, Profile};
 
 use super::candidates::CandidateReport;
-use super::code::{CodeReport, Source};
+use super::code::{CodeReport, CodeTarget, Source};
 use super::flow::{Flow, TensorReport};
 use super::modules::Parameters;
 use super::text::bytes;
 use super::work;
-use crate::engine::{CompileReport, Compiled, Target, ToleranceReport, kept_profile, profile, step_modules};
+use crate::engine::{
+    CompileReport, Compiled, EagerCost, Target, ToleranceReport, kept_profile, profile, step_modules,
+};
 
 /// The version of the data that reports are written as. It grows where a field goes, or means something else; new fields may
 /// come without that.
@@ -241,21 +245,24 @@ pub struct MachineReport {
 
 impl MachineReport {
     fn of(target: Target) -> Option<MachineReport> {
-        let profile = profile(target).ok()?;
         let device = match target {
             Target::Host => tch::Device::Cpu,
             Target::Cuda(ordinal) => tch::Device::Cuda(ordinal as usize),
         };
+        Some(MachineReport::new(&profile(target).ok()?, kept_profile(device).is_some()))
+    }
+
+    pub(super) fn new(profile: &Profile, measured: bool) -> MachineReport {
         let rates = profile.products;
-        Some(MachineReport {
-            measured: kept_profile(device).is_some(),
+        MachineReport {
+            measured,
             gigabytes_per_s: profile.bandwidth,
             gigaops_per_s: profile.ops_per_ns,
             product_gigaops_per_s: [rates.aligned, rates.generated, rates.pairs, rates.quads]
                 .into_iter()
                 .fold(0.0, f64::max),
             launch_us: profile.launch_us,
-        })
+        }
     }
 }
 
@@ -277,6 +284,9 @@ pub struct Explanation {
     /// otherwise.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,
+    /// The GPU that it is a plan for, where that was not there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub planned_for: Option<String>,
     /// Operators that the capture saw.
     pub ops_captured: usize,
     /// Kernel launches of a call.
@@ -336,12 +346,49 @@ pub struct Explanation {
     pub(super) source: Option<Source>,
 }
 
+/// What a plan's report is made of.
+pub(super) struct Planned<'a> {
+    pub(super) plan: &'a Plan,
+    pub(super) params: Parameters<'a>,
+    /// Of the captured calls.
+    pub(super) modules: &'a [String],
+    pub(super) ops_captured: usize,
+    pub(super) eager: &'a EagerCost,
+    pub(super) rewrites: &'a (u64, Option<String>),
+    pub(super) pass_times: &'a [(&'static str, Duration)],
+    pub(super) compile: CompileReport,
+    pub(super) machine: Option<MachineReport>,
+    pub(super) target: CodeTarget,
+}
+
 impl Explanation {
     pub(crate) fn of(compiled: &Compiled, names: &[(String, Tensor)]) -> Explanation {
-        let plan = &compiled.plan;
-        let params = Parameters::of(compiled, names);
-        let modules = step_modules(plan, &compiled.modules);
-        let flow = Flow::of(plan, &params);
+        let planned = Explanation::planned(&Planned {
+            plan: &compiled.plan,
+            params: Parameters::of(compiled, names),
+            modules: &compiled.modules,
+            ops_captured: compiled.ops_captured,
+            eager: &compiled.eager,
+            rewrites: &compiled.rewrites,
+            pass_times: &compiled.pass_times,
+            compile: compiled.report,
+            machine: MachineReport::of(compiled.target),
+            target: CodeTarget::Here(compiled.target),
+        });
+        Explanation {
+            peak_bytes_fused: compiled.plan.peak_bytes_with_copies(compiled.copied_bytes()),
+            packed_bytes: compiled.packs.bytes(),
+            cuda_graph: matches!(compiled.target, Target::Cuda(_)).then(|| compiled.graphs.describe()),
+            tolerances: compiled.tolerances.clone(),
+            ..planned
+        }
+    }
+
+    /// The report of a plan, without what only one that can run has.
+    pub(super) fn planned(planned: &Planned<'_>) -> Explanation {
+        let plan = planned.plan;
+        let modules = step_modules(plan, planned.modules);
+        let flow = Flow::of(plan, &planned.params);
         let origin = |id| plan.graph.origin(id).map_or_else(|| format!("%{}", id.index()), String::from);
         let steps = plan.steps.iter().enumerate().map(|(at, step)| match &step.kind {
             StepKind::Kernel(k) => {
@@ -413,21 +460,22 @@ impl Explanation {
         Explanation {
             version: REPORT_VERSION,
             note: None,
-            ops_captured: compiled.ops_captured,
+            planned_for: None,
+            ops_captured: planned.ops_captured,
             kernels_fused: plan.kernel_count(),
             distinct_kernels: plan.programs.len(),
             extern_ops: plan.extern_count(),
-            kernels_eager: compiled.eager.kernels,
-            peak_bytes_eager: compiled.eager.peak_bytes,
-            peak_bytes_fused: plan.peak_bytes_with_copies(compiled.copied_bytes()),
+            kernels_eager: planned.eager.kernels,
+            peak_bytes_eager: planned.eager.peak_bytes,
+            peak_bytes_fused: plan.peak_bytes_with_copies(0),
             arena_bytes: plan.memory.bytes,
-            packed_bytes: compiled.packs.bytes(),
-            cuda_graph: matches!(compiled.target, Target::Cuda(_)).then(|| compiled.graphs.describe()),
-            machine: MachineReport::of(compiled.target),
-            rewrites: compiled.rewrites.0,
-            last_rewrite: compiled.rewrites.1.clone(),
-            compile: compiled.report,
-            passes: compiled
+            packed_bytes: 0,
+            cuda_graph: None,
+            machine: planned.machine.clone(),
+            rewrites: planned.rewrites.0,
+            last_rewrite: planned.rewrites.1.clone(),
+            compile: planned.compile,
+            passes: planned
                 .pass_times
                 .iter()
                 .map(|(name, time)| PassReport { name: (*name).to_owned(), ms: time.as_secs_f64() * 1e3 })
@@ -435,12 +483,12 @@ impl Explanation {
             steps: steps.collect(),
             eager: Vec::new(),
             updates: updates.collect(),
-            tolerances: compiled.tolerances.clone(),
+            tolerances: Vec::new(),
             edges: edges.collect(),
             programs: plan.programs.iter().map(ToString::to_string).collect(),
-            memory: MemoryReport { fused: plan.held_bytes(), eager: compiled.eager.held_bytes.clone() },
+            memory: MemoryReport { fused: plan.held_bytes(), eager: planned.eager.held_bytes.clone() },
             code: Vec::new(),
-            source: Some(Source::of(plan, compiled.target)),
+            source: Some(Source::of(plan, planned.target)),
         }
     }
 }

@@ -78,6 +78,9 @@ impl Explanation {
         let mut text = self.note.as_ref().map_or_else(String::new, |reason| {
             format!("such calls run the model itself: {reason}\nwithout that they would run this plan:\n\n")
         });
+        if let Some(gpu) = &self.planned_for {
+            text.push_str(&format!("for {gpu}\n\n"));
+        }
         text.push_str(&format!(
             "{} operators captured; a call runs {} kernels ({} distinct) and {} libtorch operators; arena {}\n\n",
             self.ops_captured,

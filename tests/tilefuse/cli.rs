@@ -480,3 +480,39 @@ fn kernels_on_the_host_are_records_of_a_jitdump() {
         assert!(name.starts_with("tilefuse::") && code.iter().any(|&byte| byte != 0), "{name}");
     }
 }
+
+#[test]
+fn a_plan_for_a_gpu_that_is_not_here_has_its_code() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("plan.json");
+    let file = path.to_str().unwrap();
+    let output =
+        run(&["explain", "mlp8x1024-tiny", "--target", "sm_90a", "--code", "--format", "json", "-o", file]);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let plan = tilefuse::Explanation::from_json(&std::fs::read_to_string(&path).unwrap()).unwrap();
+    let gpu = plan.planned_for.as_deref().unwrap();
+    assert!(
+        gpu.starts_with(
+            "sm_90a that is not here, planned by the typical figures of an H200: no time is measured"
+        ),
+        "{gpu}"
+    );
+    assert!(plan.kernels_fused > 0 && plan.code.len() == plan.distinct_kernels && !plan.is_measured());
+    let is_ptx = |code: &tilefuse::CodeReport| {
+        code.language == "PTX" && code.machine.iter().any(|(line, _)| line.contains("ld.global"))
+    };
+    assert!(plan.code.iter().all(is_ptx));
+    let of_module = |step: &tilefuse::StepReport| match step {
+        tilefuse::StepReport::Kernel { modules, .. } | tilefuse::StepReport::Extern { modules, .. } => {
+            !modules.is_empty()
+        }
+    };
+    assert!(plan.steps.iter().any(of_module), "parameters have names");
+    let shown = run(&["explain", "mlp8x1024-tiny", "--target", "sm_90a", "--hint", "tolerance:1e-3=*"]);
+    let shown = String::from_utf8(shown.stdout).unwrap();
+    assert!(shown.starts_with("for sm_90a that is not here"), "{shown}");
+    assert!(shown.contains("nothing is compared on a GPU that is not here"), "{shown}");
+    let unknown = run(&["explain", "mlp8x1024-tiny", "--target", "sm_12"]);
+    assert_eq!(unknown.status.code(), Some(2));
+    assert!(String::from_utf8(unknown.stderr).unwrap().contains("is none of sm_80, sm_90a, sm_100a"));
+}

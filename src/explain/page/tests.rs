@@ -38,6 +38,7 @@ fn plan(steps: Vec<StepReport>, edges: Vec<EdgeReport>) -> Explanation {
     Explanation {
         version: crate::explain::REPORT_VERSION,
         note: None,
+        planned_for: None,
         ops_captured: steps.len(),
         kernels_fused: steps.len(),
         distinct_kernels: steps.len(),
