@@ -265,12 +265,11 @@ fn is_short(plan: &Assignment, op: &Op, sums: u64) -> bool {
     iterations < MIN_BOX_ITERATIONS && iterations.saturating_mul(sums as i64) < MIN_BOX_SUMS
 }
 
-/// The loads of a loop as boxes, if all of them are: of one that runs once, whose mbarriers begin anew nowhere. Programs that may start
-/// early have few instances, which wait for their first operands.
+/// The loads of a loop as boxes, if all of them are: of one that runs once at most, whose mbarriers begin anew nowhere. Programs that may
+/// start early have few instances, which wait for their first operands.
 fn boxes<'a>(plan: &Assignment<'a>, op: &'a Op, copies: &[Copy<'a>], sums: u64) -> Vec<Boxes> {
-    let runs_once = plan.program.body.ops.iter().any(|other| std::ptr::eq(other, op));
     let waits = plan.program.early && is_short(plan, op, sums);
-    if !runs_once || waits || !plan.target.has_tensor_maps() {
+    if writes_before(&plan.program.body, op).is_none() || waits || !plan.target.has_tensor_maps() {
         return Vec::new();
     }
     let all = copies.iter().map(|copy| tensor_map::boxes(plan, copy.load, &copy.staged, copy.inner));
@@ -303,6 +302,22 @@ fn overlapping<'a>(plan: &Assignment<'a>, body: &Region, copies: &[Copy<'a>]) ->
     let alone = body.ops.iter().filter(|op| matches!(op.kind, OpKind::Dot { .. })).count() == 1;
     let adds = plan.is_grouped(product) && dot::only_adds(plan.program, body, product);
     (alone && copies.len() == 2 && adds).then_some(product)
+}
+
+/// Whether memory is written before an operation that runs once at most: one of a region, or of the branches in it. `None` of others.
+fn writes_before(region: &Region, op: &Op) -> Option<bool> {
+    let mut written = false;
+    for other in &region.ops {
+        if std::ptr::eq(other, op) {
+            return Some(written);
+        }
+        let branches = other.regions.iter().filter(|_| other.kind == OpKind::If);
+        if let Some(in_branch) = branches.into_iter().find_map(|branch| writes_before(branch, op)) {
+            return Some(written || in_branch);
+        }
+        written |= other.kind.writes() || other.regions.iter().any(writes);
+    }
+    None
 }
 
 fn writes(region: &Region) -> bool {
@@ -479,8 +494,7 @@ impl<'a> Lower<'a> {
             running.barriers = self.shared.for_barriers(stages);
             let first = self.first_thread();
             self.init_mbarriers(&first, &[(running.barriers, stages, 1)]);
-            let before = self.program().body.ops.iter().take_while(|other| !std::ptr::eq(*other, op));
-            if before.into_iter().any(|op| op.kind.writes() || op.regions.iter().any(writes)) {
+            if writes_before(&self.program().body, op) == Some(true) {
                 self.fence_global_writes();
             }
         }

@@ -164,6 +164,7 @@ pub(super) const INSTANCES: [&str; 3] = ["%instances", "%instances_y", "%instanc
 pub(super) enum Declined {
     Effects,
     Loops,
+    Branch,
     Written,
     Scalars,
     Uneven,
@@ -179,6 +180,7 @@ impl fmt::Display for Declined {
         f.write_str(match self {
             Declined::Effects => "instances meet in memory, or print",
             Declined::Loops => "another loop loads other operands ahead",
+            Declined::Branch => "the loop runs in some instances alone",
             Declined::Written => "memory is written before the loop",
             Declined::Scalars => "what is loaded follows from memory",
             Declined::Uneven => "some instances take longer than others, and are spread evenly as they come",
@@ -246,7 +248,9 @@ impl<'a> Specialized<'a> {
         let mut found = None;
         program.walk(&mut |op| found = found.or_else(|| declined(plan, op)));
         found.map_or(Ok(()), Err)?;
-        // Loops of boxes are operations of the program's body.
+        if !loops.iter().all(|(op, _)| program.body.ops.iter().any(|other| std::ptr::eq(other, *op))) {
+            return Err(Declined::Branch);
+        }
         let before: Vec<&Op> =
             program.body.ops.iter().take_while(|other| !std::ptr::eq(*other, op)).collect();
         if before.iter().any(|op| writes(op)) {

@@ -60,6 +60,7 @@ pub(crate) fn cases() -> Vec<Case> {
         Attention { block: [128, 64], stages: Some(4), elem: bf16, width: 128, ..WIDE },
         Attention { block: [128, 64], width: 128, causal: true, queries: 260, keys: 260, members: 1, ..WIDE },
         Attention { block: [128, 128], width: 128, members: 1, queries: 128, ..WIDE },
+        Attention { block: [128, 128], width: 128, causal: true, queries: 260, keys: 260, ..WIDE },
         Attention { block: [256, 64], queries: 260, ..WIDE },
         Attention { block: [256, 64], queries: 260, keys: 260, causal: true, members: 1, ..WIDE },
         Attention { block: [64, 64], warps: 4, stages: Some(8), queries: 70, ..WIDE },

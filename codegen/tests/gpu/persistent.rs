@@ -96,7 +96,26 @@ pub(crate) fn cases() -> Vec<Case> {
         // Scratch memory leaves room for three stages.
         Product { block: [128, 256], warps: 8, stages: 4, sizes: [130, 261, 328], ..SMALL },
     ];
-    products.into_iter().map(case).collect()
+    let branches = [72, 1096].map(in_branches);
+    products.into_iter().map(case).chain(branches).collect()
+}
+
+/// Three products of one left operand of so many columns, of which instances compute one: 70 rows, and 40, 136 and 8 columns.
+fn in_branches(k: usize) -> Case {
+    let program = include_str!("branches.tile").replace("const 72 ", &format!("const {k} "));
+    let data = |count: usize, seed| Arg::buffer(moderate(Elem::Bf16, count.max(64), seed));
+    let mut args = vec![data(70 * k, 1)];
+    for (n, seed) in [(40, 2), (136, 4), (8, 6)] {
+        args.extend([data(n * k, seed), data(n, seed + 1), out_of(Elem::Bf16, 70 * n as u32)]);
+    }
+    Case {
+        name: format!("persistent dots bf16 in branches of 70x{k}"),
+        program: tilefuse_block::parse_valid(&program).unwrap(),
+        args,
+        grid: [8, 1, 1],
+        tolerance: Tolerance::Close { absolute: 1e-2, relative: 1e-2 },
+        is_function: false,
+    }
 }
 
 fn case(product: Product) -> Case {

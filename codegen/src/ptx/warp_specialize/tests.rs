@@ -195,7 +195,12 @@ fn some_programs_start_the_copies_where_they_compute() {
          %w = if %some { yield %step } else { yield %none }
          store %n, %none, %w  %wide = const",
     );
+    let in_branch = [
+        ("%sum = for", "%few = map lt %id, %step  %sum = if %few { %part = for"),
+        ("yield %next\n  }", "yield %next\n  }\n  yield %part } else { yield %zero }"),
+    ];
     let reasons = [
+        reason(&in_branch),
         reason(&[("%bias = load", "print \"id\" %id  %bias = load")]),
         reason(&[("%bias = load %b, %r", &other), ("add %sum, %bb", "add %more, %bb")]),
         reason(&[("%sum = for", "store %n, %none, %id  %sum = for")]),
@@ -206,6 +211,7 @@ fn some_programs_start_the_copies_where_they_compute() {
         reason(&[("stages(8)", "stages(4)")]),
     ];
     expect_test::expect![[r#"
+        the loop runs in some instances alone
         instances meet in memory, or print
         another loop loads other operands ahead; another loop loads other operands ahead
         memory is written before the loop
