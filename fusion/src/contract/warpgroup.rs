@@ -157,6 +157,8 @@ pub(super) fn shared_launch(
     let own = Model::of(product, profile, processors);
     let time = |model: &Model<'_>, shape: &Shape| model.products(shape, 1) + model.launch;
     let priced = |shape: &Shape| {
+        // In branches, no other group multiplies meanwhile.
+        let shape = &Shape { groups: 1, ..*shape };
         let separate: f64 = alone.iter().map(|model| time(model, shape)).sum();
         let blocks = alone.iter().map(|model| model.blocks(shape, 1));
         let small = blocks.clone().all(|blocks| blocks < i64::from(processors));
