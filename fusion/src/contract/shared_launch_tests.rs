@@ -111,6 +111,34 @@ fn a_launch_computes_what_its_products_do() {
     }
 }
 
+/// A layer of BERT, with a batch of one: what attention reads of each product is a view.
+#[test]
+fn queries_keys_and_values_are_one_launch_before_attention() {
+    let mut text = String::from("graph {\n%0 = input 0 : bf16[1,128,768]@cuda:0\n");
+    for (at, slot) in [(1, 1), (7, 3), (13, 5)] {
+        text.push_str(&format!(
+            "%{at} = param {slot} : bf16[768,768]@cuda:0
+             %{bias} = param {next} : bf16[768]@cuda:0
+             %{linear} = aten::linear(input=%0, weight=%{at}, bias=%{bias}) : bf16[1,128,768]@cuda:0
+             %{view} = view reshape(%{linear}) : bf16[1,128,12,64]@cuda:0
+             %{heads} = view permute[0,2,1,3](%{view}) : bf16[1,12,128,64]{{98304,64,768,1}}@cuda:0\n",
+            next = slot + 1,
+            bias = at + 1,
+            linear = at + 2,
+            view = at + 3,
+            heads = at + 4,
+        ));
+    }
+    text.push_str(
+        "%20 = aten::scaled_dot_product_attention(query=%5, key=%11, value=%17, attn_mask=None, dropout_p=0, \
+         is_causal=false, scale=None, enable_gqa=false) : bf16[1,12,128,64]@cuda:0
+         outputs %20\n}\n",
+    );
+    let plan = planned(&text, Products::Predicted);
+    let first = steps(&plan).lines().next().map(str::to_owned);
+    assert_eq!(first.as_deref(), Some("horizontal, grid [72, 1, 1], parts from 0, 24, 48"), "{plan}");
+}
+
 /// The right operand of a product is another one.
 #[test]
 fn products_that_need_each_other_share_no_launch() {
