@@ -6,6 +6,7 @@ use super::G;
 use crate::graph::View;
 use crate::machine::Profile;
 use crate::pipeline::plan;
+use crate::plan::StepKind;
 
 /// The program of a matrix and another one's transpose, added.
 fn program(rows: i64, columns: i64, profile: &Profile) -> String {
@@ -28,4 +29,21 @@ fn instances_go_through_strips_of_tiles_on_a_gpu() {
         assert!(!program(rows, columns, &gpu).contains(strip), "{rows} by {columns}");
     }
     assert!(!program(8192, 3072, &Profile::host(2)).contains(strip));
+}
+
+/// Colours that lie apart, and the taps of filters, are one axis of a tile each, beside more of the other one.
+#[test]
+fn tiles_with_a_short_axis_span_more_of_the_other_one() {
+    let instances = |shape: &[i64], result: &[i64]| {
+        let mut g = G::new();
+        let x = g.input(0, shape);
+        let last = g.view(View::Permute([0u8, 2, 3, 1].into_iter().collect()), x, result);
+        g.0.outputs = vec![g.map(ScalarFn::Neg, &[last])];
+        let plan = plan(&g.0, &Profile::gpu(132, 4200.0)).unwrap();
+        let StepKind::Kernel(kernel) = &plan.steps[0].kind else { panic!("a library call") };
+        kernel.grid[0]
+    };
+    // Of 1024 pixels, and of 256 channels.
+    assert_eq!(instances(&[64, 3, 224, 224], &[64, 224, 224, 3]), 64 * 49);
+    assert_eq!(instances(&[512, 512, 3, 3], &[512, 3, 3, 512]), 512 * 2);
 }
