@@ -364,3 +364,30 @@ fn others_say_why_they_are_libtorchs() {
         assert_eq!(call.reason.as_deref(), Some(&*declined.to_string()), "{text}");
     }
 }
+
+/// As measured on an H200: libtorch's convolutions take longer for what they compute where they take steps of two pixels.
+#[test]
+fn convolutions_in_steps_of_two_pixels_are_kernels_sooner() {
+    let calls = |[channels, size, filters, stride]: [i64; 4]| {
+        let result = size / stride;
+        let last = |shape: [i64; 4]| {
+            let [_, c, h, w] = shape;
+            format!("bf16[{},{c},{h},{w}]{{{},1,{},{c}}}@cuda:0", shape[0], c * h * w, w * c)
+        };
+        let ty = last([64, filters, result, result]);
+        let text = format!(
+            "graph {{
+               %0 = input 0 : {}
+               %1 = param 0 : {}
+               %2 = aten::conv2d(input=%0, weight=%1, bias=None, stride=[{stride},{stride}], padding=[1,1], dilation=[1,1], groups=1) : {ty}
+               %3 = aten::relu(self=%2) : {ty}
+               outputs %3
+             }}",
+            last([64, channels, size, size]),
+            last([filters, channels, 3, 3]),
+        );
+        planned(&text, Products::Predicted).extern_count()
+    };
+    assert_eq!(calls([64, 56, 128, 2]), 0);
+    assert_eq!([[128, 28, 128, 1], [64, 56, 64, 1]].map(calls), [1, 1]);
+}
