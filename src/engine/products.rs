@@ -79,9 +79,9 @@ impl Measure for Measuring {
             return Some(times);
         }
         if !self.budget.allows(&key) {
-            // As the others of this plan with this operator and packing were measured.
+            // As the others of this plan with this operator and packing were measured. On a GPU blocks fit some sizes and not others.
             let predicted = candidate.predicted(profile);
-            if ratios.len() < MIN_MEASURED {
+            if ratios.len() < MIN_MEASURED || profile.machine.is_gpu() {
                 return None;
             }
             ratios.sort_by(f64::total_cmp);
@@ -142,7 +142,7 @@ impl Budget {
             Duration::from_secs_f64(PLAN_TIME_IN_CALLS * total * 1e-6).clamp(MIN_PLAN_TIME, MAX_PLAN_TIME);
         let mut skipped: FxHashSet<String> = all.iter().map(|share| share.key.clone()).collect();
         let mut measured = Vec::new();
-        for key in chosen(all, left) {
+        for key in chosen(all, left, profile.machine.is_gpu()) {
             skipped.remove(&key);
             measured.extend(programs.remove(&key));
         }
@@ -183,26 +183,29 @@ impl Share {
         self.calls * self.times.library_us
     }
 
-    /// What measuring one takes: two runs of each side at least.
-    fn cost(&self) -> Duration {
-        let runs = 2.0 * (self.times.library_us + self.times.generated_us);
-        Duration::from_secs_f64(runs * 1e-6).max(2 * MAX_SIDE_TIME)
+    /// What measuring one takes: two runs of each side at least. On a GPU all rounds of short ones are over before a side's time is.
+    fn cost(&self, on_gpu: bool) -> Duration {
+        let round = Duration::from_secs_f64(2e-6 * (self.times.library_us + self.times.generated_us));
+        match on_gpu {
+            true => (MAX_ROUNDS as u32 * (round + 4 * COLD_TIME)).min(round.max(2 * MAX_SIDE_TIME)),
+            false => round.max(2 * MAX_SIDE_TIME),
+        }
     }
 }
 
 /// Those that are measured in a time, the ones that take most first; not those that take long and have others like them.
-fn chosen(mut all: Vec<Share>, mut left: Duration) -> FxHashSet<String> {
+fn chosen(mut all: Vec<Share>, mut left: Duration, on_gpu: bool) -> FxHashSet<String> {
     let mut cheap: FxHashMap<String, usize> = FxHashMap::default();
-    for share in all.iter().filter(|share| share.cost() <= MAX_JUDGED_TIME) {
+    for share in all.iter().filter(|share| share.cost(on_gpu) <= MAX_JUDGED_TIME) {
         *cheap.entry(share.op.clone()).or_default() += 1;
     }
     let judged = |share: &Share| {
-        share.cost() > MAX_JUDGED_TIME && cheap.get(&share.op).is_some_and(|&n| n >= MIN_MEASURED)
+        share.cost(on_gpu) > MAX_JUDGED_TIME && cheap.get(&share.op).is_some_and(|&n| n >= MIN_MEASURED)
     };
     all.retain(|share| !judged(share) && known(&share.key).is_none());
     all.sort_by(|a, b| b.library_us().total_cmp(&a.library_us()));
     let mut fits = |share: &Share| {
-        let cost = share.cost();
+        let cost = share.cost(on_gpu);
         let fits = cost <= left;
         left -= if fits { cost } else { Duration::ZERO };
         fits
@@ -262,6 +265,9 @@ struct Product {
 
 /// Bytes of [`Product::cold`]: more than a GPU's cache.
 const COLD_BYTES: i64 = 64 << 20;
+
+/// What filling it, and queueing a run behind that, takes about.
+const COLD_TIME: Duration = Duration::from_micros(60);
 
 /// Where a graph's tensors are.
 fn target_of(graph: &Graph) -> Target {
@@ -568,7 +574,7 @@ mod tests {
         };
         let all = || vec![share("one", 1.0, 90.0), share("many", 50.0, 80.0), share("large", 1.0, 30_000.0)];
         let of = |ms: u64| {
-            let mut keys: Vec<String> = chosen(all(), Duration::from_millis(ms)).into_iter().collect();
+            let mut keys: Vec<String> = chosen(all(), Duration::from_millis(ms), false).into_iter().collect();
             keys.sort();
             keys.iter().map(|key| key.rsplit(' ').next().unwrap().to_owned()).collect::<Vec<_>>()
         };
@@ -576,10 +582,11 @@ mod tests {
         assert_eq!(of(145), ["large", "many"]);
         assert_eq!(of(50), ["many", "one"]);
         assert_eq!(of(10), [""; 0]);
+        assert_eq!(chosen(all(), Duration::from_millis(145), true).len(), 3);
         // With enough others what takes long is judged from them.
         let mut more = all();
         more.push(share("other", 1.0, 70.0));
-        let measured = chosen(more, MAX_PLAN_TIME);
+        let measured = chosen(more, MAX_PLAN_TIME, false);
         assert_eq!((measured.len(), measured.iter().any(|key| key.ends_with("large"))), (3, false));
     }
 }
