@@ -90,7 +90,7 @@ pub(crate) fn absent_plan(
     plan.limit_memory(cx.most_bytes);
     let rewrites = (cx.rewrites.made(), cx.rewrites.last());
     let pass_times = std::mem::take(&mut cx.times).into_iter().collect();
-    let profile = cx.profile.clone();
+    let profile = cx.profile;
     drop(cx);
     let assembler = tilefuse_codegen::cuda::ptxas();
     if let Some(assembler) = assembler {
