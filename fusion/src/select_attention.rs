@@ -453,8 +453,9 @@ fn is_aligned(graph: &Graph, found: &Found, alignments: &Alignments) -> bool {
     let Device::Cuda(_) = graph.ty(found.value.value).device else { return true };
     let operands = [&found.query, &found.key, &found.value];
     let in_vectors = |operand: &Operand| {
-        let width = operand.dims.last().map(|&d| graph.ty(operand.of_product()).shape[d]);
-        width.is_none_or(|n| n % 8 == 0)
+        let ty = graph.ty(operand.of_product());
+        let bytes = ty.dtype.elem().map_or(1, |elem| elem.bytes() as i64);
+        operand.dims.last().is_none_or(|&d| ty.shape[d] * bytes % 16 == 0)
     };
     if !operands.iter().any(|operand| in_vectors(operand)) {
         return true;

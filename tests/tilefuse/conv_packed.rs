@@ -134,7 +134,7 @@ fn filters_are_packed_and_no_step_lies_between() {
     assert!(plan.packed_bytes >= 4 * (40 * 27 + 40 * 9 + 40 * 40 + 21 * 360), "{}", plan.packed_bytes);
 }
 
-/// libtorch's convolutions get and leave channels-last, and that of one tap is a product with what is behind it.
+/// Convolutions read and write channels-last, libtorch's and ours with what is behind them.
 #[test]
 fn on_a_gpu_convolutions_are_in_channels_last() {
     setup();
@@ -162,7 +162,8 @@ fn on_a_gpu_convolutions_are_in_channels_last() {
                 }
                 let plan = fused.explain_with(&[x], |model, x| model.forward(x)).unwrap();
                 let text = plan.to_string();
-                assert_eq!(plan.extern_ops, 3, "{text}");
+                // That of groups.
+                assert!(plan.extern_ops <= 1, "{text}");
                 assert!(text.contains("fused_conv2d_add_relu"), "{text}");
             }
         }

@@ -707,3 +707,27 @@ fn what_is_no_attention_stays() {
     let text = graph(types, lines).replace("-3.4e38", "-100.0");
     assert_eq!(calls(&selected(&text, &mut Known(OPEN, 0))).len(), 2, "{text}");
 }
+
+/// A copy that eager makes is left out, and with it the alignment that libtorch's kernels need of rows of whole vectors.
+#[test]
+fn keys_that_are_not_aligned_are_no_operands_of_libtorch() {
+    for (width, alignment, selected) in
+        [(4, 16, true), (4, 4, false), (8, 16, true), (8, 4, false), (3, 4, true)]
+    {
+        let text = format!(
+            "graph {{
+              %0 = input 0 : f32[17,1,3,{width}]@cuda:0
+              %1 = input 1 : f32[17,1,8,{width}]@cuda:0
+              %2 = input 2 : f32[17,1,8,{width}]@cuda:0
+              %3 = aten::clone(self=%1, memory_format=None) : f32[17,1,8,{width}]@cuda:0
+              %4 = aten::scaled_dot_product_attention(query=%0, key=%3, value=%2, attn_mask=None, dropout_p=0.0, is_causal=false, scale=None, enable_gqa=false) : f32[17,1,3,{width}]@cuda:0
+              outputs %4
+            }}"
+        );
+        let mut cx = Context::new(&Profile::gpu(132, 4200.0));
+        cx.alignments.inputs = vec![16, alignment, 16];
+        let graph = parse_graph(&text).unwrap();
+        let found = calls(&lowered(graph, Stage::Primitive..=Stage::Primitive, &mut cx).unwrap());
+        assert_eq!(found == ["scaled_dot_product_attention"], selected, "{width} {alignment}: {found:?}");
+    }
+}
