@@ -481,6 +481,14 @@ s1 = f32 4 special
 %3 = mul.Tensor(%2, %1)
 return %3
 ",
+    // A sum was to be written over elements that repeat.
+    "s0 = f32 1 fill 1.0
+%1 = input s0 [15] strides [0] offset 0
+%2! = unfold(%1, 0, 1, 2)
+%4 = select.int(%2, 0, -8)
+%5 = sum(%4)
+return %5
+",
     // Keys that are not aligned, behind a factor, became an operand of libtorch's attention on a GPU, which lost the device.
     "s0 = f32 8 normal
 s1 = f32 10 normal

@@ -23,7 +23,9 @@ pub(super) fn pairs(graph: &Graph, kernel: &Kernel, tiling: &Tiling) -> Vec<(Val
             continue;
         }
         for (read, source) in kernel.buffers.iter().enumerate().filter(|(_, b)| !b.written) {
+            // Of what repeats elements, memory of the value's size has no place for each.
             let alike = graph.ty(source.value).dtype == graph.ty(target.value).dtype
+                && graph.ty(source.value).numel() == source.span
                 && source.elem == target.elem
                 && source.span == target.span;
             if alike && is_read_before(kernel, tiling, read as u32, store) {
