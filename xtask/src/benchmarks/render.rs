@@ -6,7 +6,7 @@ use anyhow::{Context, Result, ensure};
 
 use super::results::{Results, Row};
 use super::tables::{
-    COMPILED, COMPILED_ON, CPU_OTHERS, Cell, Contender, EAGER, Extra, FACTS, Fact, HEADLINES, HIGHLIGHTS,
+    ALL_OTHERS, COMPILED, COMPILED_ON, Cell, Contender, EAGER, Extra, FACTS, Fact, HEADLINES, HIGHLIGHTS,
     Highlight, Shown, TABLES, Table,
 };
 
@@ -224,7 +224,7 @@ pub(super) fn highlighted<'a>(results: &'a Results, highlight: &Highlight) -> Re
 /// The fastest of all but eager and Tilefuse in milliseconds, and who it is.
 pub(super) fn fastest(row: &Row) -> Result<(f64, &'static str)> {
     let others =
-        CPU_OTHERS.iter().skip(1).filter_map(|(name, title)| Some((milliseconds(row, name)?, *title)));
+        ALL_OTHERS.iter().skip(1).filter_map(|(name, title)| Some((milliseconds(row, name)?, *title)));
     others.min_by(|a, b| a.0.total_cmp(&b.0)).with_context(|| format!("`{}` has no contender", row.name))
 }
 
@@ -342,7 +342,7 @@ mod tests {
         };
         let entries: Vec<_> = results.of(&machine).map(entry).collect();
         assert_eq!(
-            summary(&CPU_OTHERS[..2], &entries),
+            summary(&ALL_OTHERS[..2], &entries),
             "3 rows: geometric mean 3.17 over eager and 1.00 over the fastest other; ahead in 1, level in 1, behind in 1"
         );
     }

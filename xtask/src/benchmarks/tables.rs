@@ -62,7 +62,17 @@ const GPU_OTHERS: &[Contender] = &[
     ("xla", "XLA"),
 ];
 /// Every contender of a row, wherever it was measured.
-pub(super) const CPU_OTHERS: &[Contender] = &[
+pub(super) const ALL_OTHERS: &[Contender] = &[
+    EAGER,
+    ("torchscript", "TorchScript"),
+    ("inductor", "Inductor"),
+    ("inductor-cudagraphs", "Inductor, CUDA graphs"),
+    ("inductor-max-autotune", "max-autotune"),
+    ("onnxruntime", "ONNX Runtime"),
+    ("openvino", "OpenVINO"),
+    ("xla", "XLA"),
+];
+const CPU_OTHERS: &[Contender] = &[
     EAGER,
     ("torchscript", "TorchScript"),
     ("inductor", "Inductor"),
