@@ -18,12 +18,11 @@ use super::compile::Compiled;
 use super::convert::Converted;
 use super::evaluate::apply;
 use super::exec::{Stop, device_id};
-use super::guard::Addresses;
 use super::runs::call_of;
 use crate::Error;
 use crate::hints::{Hint, Tolerated, tolerances};
 use crate::judge::difference_to_largest;
-use crate::torch::{Call, GeneratorState, GlobalState, Meta, Trace};
+use crate::torch::{Call, GeneratorState, GlobalState, Trace, addresses_of};
 
 /// A part of the model whose results must be within a tolerance of eager's, see [`Hint::tolerance`](crate::Hint::tolerance).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -166,10 +165,7 @@ impl Tolerances {
         let missing = || Error::Internal(String::from("an input of the trace is gone"));
         let input = |&id| trace.tensor(id).map(Tensor::shallow_clone).ok_or_else(missing);
         let inputs = trace.inputs.iter().map(input).collect::<Result<Vec<_>, _>>()?;
-        let mut data = Addresses::new();
-        for input in &inputs {
-            data.push(Meta::of(input)?.data as *mut std::ffi::c_void);
-        }
+        let data = addresses_of(&inputs)?;
         let generators: Vec<GeneratorState> =
             compiled.draws_on.iter().map(|&device| GeneratorState::of(device)).collect::<Result<_, _>>()?;
         // All outputs are returned, for this call.
