@@ -31,10 +31,9 @@ pub struct Options {
     /// some seconds longer.
     pub tune: bool,
     /// Bytes of intermediates that a plan may hold beyond what eager holds at its peak, where that makes it faster: parts of
-    /// sums of columns, for a kernel that reads a tensor once for its rows and its columns. Where it is `None`, as the variable
-    /// `TILEFUSE_WORKSPACE` says, in bytes, else 0 on a CPU and 32 MiB on a GPU, as much as cuBLAS takes there for itself. With 0 such
-    /// a tensor is read twice where eager holds nothing else.
-    pub workspace_bytes: Option<u64>,
+    /// sums of columns, for a kernel that reads a tensor once for its rows and its columns. By itself as the variable
+    /// `TILEFUSE_WORKSPACE` says, in bytes, else 0: such a tensor is read twice where eager holds nothing else.
+    pub workspace_bytes: u64,
     /// Whether steps of plans on a GPU, and the modules that they belong to, are NVTX ranges, which Nsight Systems shows: by itself
     /// where the variable `TILEFUSE_NVTX` is `1`. A call that launches a CUDA graph has none.
     pub nvtx: bool,
@@ -179,24 +178,13 @@ impl Default for Options {
             cuda_graphs: CudaGraphs::from_env(),
             prepack_weights: from_env("TILEFUSE_PREPACK", Prepack::default()),
             tune: from_env("TILEFUSE_TUNE", 0_u8) != 0,
-            workspace_bytes: None,
+            workspace_bytes: from_env("TILEFUSE_WORKSPACE", 0),
             nvtx: from_env("TILEFUSE_NVTX", 0_u8) != 0,
             max_rewrites: None,
             hints: Vec::new(),
             strict: Strict::Off,
             fault: None,
         }
-    }
-}
-
-/// What [`Options::workspace_bytes`] is by itself on a GPU.
-const GPU_WORKSPACE: u64 = 32 << 20;
-
-impl Options {
-    /// The bytes that a plan for a GPU, or for a CPU, may hold beyond what eager does.
-    pub(crate) fn workspace(&self, on_gpu: bool) -> u64 {
-        let default = if on_gpu { GPU_WORKSPACE } else { 0 };
-        self.workspace_bytes.unwrap_or_else(|| from_env("TILEFUSE_WORKSPACE", default))
     }
 }
 

@@ -68,7 +68,7 @@ pub(crate) fn absent_plan(
     let (_, profile) = typical(target);
     let mut masks = Masks::new(&converted.params, &converted.consts);
     let mut cx = Context { hints, facts: Box::new(&mut masks), ..Context::new(&profile) };
-    cx.most_bytes = eager.peak_bytes.saturating_add(options.workspace(true));
+    cx.most_bytes = eager.peak_bytes.saturating_add(options.workspace_bytes);
     cx.selection.products = match options.products {
         Products::Measured => Products::Predicted,
         asked => asked,

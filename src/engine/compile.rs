@@ -318,7 +318,7 @@ impl<'t> Found<'t> {
                 packed: Vec::new(),
             },
             alignments: alignments(trace, converted)?,
-            most_bytes: eager.peak_bytes.saturating_add(options.workspace(known.profile.machine.is_gpu())),
+            most_bytes: eager.peak_bytes.saturating_add(options.workspace_bytes),
             tuner: schedules
                 .as_mut()
                 .map(|schedules| -> Box<Tuner<'a>> { Box::new(|tunable| schedules.choose(tunable)) }),

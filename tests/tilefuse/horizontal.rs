@@ -74,7 +74,7 @@ fn adamw_of_twenty_parameters_is_one_launch() {
     let _threads = TwoThreads::new();
     let _no_grad = tch::no_grad_guard();
     let model = |x: &[Tensor]| x.chunks(4).flat_map(adamw).collect::<Vec<_>>();
-    let options = tilefuse::Options { workspace_bytes: Some(0), ..Default::default() };
+    let options = tilefuse::Options { workspace_bytes: 0, ..Default::default() };
     let fused = tilefuse::fuse_with(model, options);
     let inputs = tensors(3);
     let plan = fused.explain_with(&inputs, |m, x| m(x)).unwrap();

@@ -20,10 +20,6 @@ fn measured() -> impl Iterator<Item = &'static ZooEntry> {
     zoo().iter().filter(move |entry| small(entry.name) || large.contains(&entry.name))
 }
 
-fn without_workspace() -> tilefuse::Options {
-    tilefuse::Options { workspace_bytes: Some(0), ..Default::default() }
-}
-
 #[test]
 fn plans_of_the_zoo_hold_no_more_than_eager() {
     setup();
@@ -33,7 +29,7 @@ fn plans_of_the_zoo_hold_no_more_than_eager() {
     for entry in measured().filter(|entry| counted(entry.name)) {
         let vs = tch::nn::VarStore::new(device());
         let model = entry.instantiate(&vs);
-        let fused = tilefuse::fuse_with(model, without_workspace());
+        let fused = tilefuse::fuse(model);
         let inputs: Vec<Tensor> =
             entry.inputs().iter().map(|spec| spec.sample(Kind::Float, device())).collect();
         let plan = fused.explain_with(&inputs, |m, x| m.forward(x)).unwrap();
@@ -117,7 +113,7 @@ fn plans_of_other_models_hold_no_more_than_eager() {
             ),
         ];
         for (name, model, inputs) in cases {
-            let fused = tilefuse::fuse_with(model, without_workspace());
+            let fused = tilefuse::fuse(model);
             let plan = fused.explain_with(&inputs, |m, x| m(x)).unwrap();
             let (ours, eager) = (plan.peak_bytes_fused, plan.peak_bytes_eager);
             // What launches of several kernels may hold always.
@@ -143,10 +139,7 @@ fn a_workspace_is_for_parts_of_columns() {
     let exact = sums(&[x[0].to_kind(Kind::Double)]);
     let mut peaks = Vec::new();
     for workspace_bytes in [0, 1 << 20] {
-        let fused = tilefuse::fuse_with(
-            sums,
-            tilefuse::Options { workspace_bytes: Some(workspace_bytes), ..Default::default() },
-        );
+        let fused = tilefuse::fuse_with(sums, tilefuse::Options { workspace_bytes, ..Default::default() });
         let plan = fused.explain_with(&x, |sums, x| sums(x)).unwrap();
         assert!(plan.peak_bytes_fused <= plan.peak_bytes_eager + parts() + workspace_bytes, "{plan}");
         peaks.push(plan.peak_bytes_fused);

@@ -365,12 +365,8 @@ fn operands_are_packed_in_no_more_than_eager_holds() {
     let model: Function = |x| vec![x[0].mm(&x[1])];
     let plan = |workspace_bytes: u64| {
         let products = Products::Generated;
-        let options = Options {
-            products,
-            prepack_weights: Prepack::Never,
-            workspace_bytes: Some(workspace_bytes),
-            ..Options::default()
-        };
+        let options =
+            Options { products, prepack_weights: Prepack::Never, workspace_bytes, ..Options::default() };
         let plan = run(&tilefuse::fuse_with(model, options), &inputs).1;
         (plan.kernels_fused, plan.extern_ops)
     };
@@ -404,7 +400,7 @@ fn operands_of_many_rows_are_packed_first() {
                 let options = Options {
                     products: Products::Generated,
                     prepack_weights: Prepack::Always,
-                    workspace_bytes: Some(4 << 20),
+                    workspace_bytes: 4 << 20,
                     ..Options::default()
                 };
                 run(&tilefuse::fuse_with(model, options), &inputs)
