@@ -84,7 +84,9 @@ pub enum Error {
     Values(String),
     /// A libtorch call of a plan gave a result of another shape or type than the recorded one: it depends on more than the
     /// signature.
-    #[error("an operator's result has another shape or type than when it was captured")]
+    #[error(
+        "an operator's result has another shape or type than when it was captured: compute shapes from the inputs' shapes alone"
+    )]
     OtherResult,
     /// Results are not within the tolerance of a [`Hint::tolerance`](crate::Hint::tolerance) even where libtorch computes them and all
     /// that they are computed from.

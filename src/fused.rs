@@ -247,10 +247,12 @@ impl Engine {
     /// The result of a call of a model with one; `None` where the model has to run itself, which is counted, and said
     /// once for each reason.
     fn first(&self, run: Result<Vec<Tensor>, Error>) -> Option<Tensor> {
+        const ADVICE: &str =
+            "where the model fails by itself, too, mend it, else report it as a defect of Tilefuse";
         let reason = match run.map(|outputs| outputs.into_iter().next()) {
             Ok(Some(output)) => return Some(output),
             Ok(None) => String::from("the plan has no result"),
-            Err(error) => format!("the plan failed: {error}"),
+            Err(error) => format!("the plan failed: {error}: {ADVICE}"),
         };
         if self.count(reason.clone()) {
             tracing::warn!("the model runs itself: {reason}");

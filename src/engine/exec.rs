@@ -123,7 +123,10 @@ impl Compiled {
         let Some(_packed) = self.packs.hold()? else {
             return Err(match self.packs.given_up() {
                 Some(reason) => Stop::Stale(reason.into()),
-                None => Stop::Unfit("prepacked weights are written while the call waits for them".into()),
+                None => Stop::Unfit(
+                    "prepacked weights are written while the call waits for them: write them between calls"
+                        .into(),
+                ),
             });
         };
         let call = Call { inputs, data, param_data: &param_data };

@@ -158,7 +158,16 @@ fn a_call_that_fails_is_counted_and_runs_the_model() {
     let stats = fused.stats();
     assert_eq!((stats.captures, stats.fused_calls), (1, 2), "{stats:?}");
     let failed: Vec<_> = stats.eager_calls.into_iter().collect();
-    assert_eq!(failed, [(String::from("the plan failed: index out of range in self"), 2)]);
+    assert_eq!(
+        failed,
+        [(
+            String::from(
+                "the plan failed: index out of range in self: where the model fails by itself, too, mend it, else report it as a \
+         defect of Tilefuse",
+            ),
+            2
+        )]
+    );
 }
 
 #[test]

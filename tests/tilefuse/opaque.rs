@@ -146,3 +146,22 @@ fn compressed_sparse_and_other_layouts_are_operands_of_libtorch_alone() {
         |x| vec![x[0].dequantize() * 2.0],
     );
 }
+
+#[test]
+fn nested_and_zero_tensors_are_operands_of_libtorch_alone() {
+    let device = device();
+    let one = || vec![dense(&[2, 3, 4], device)];
+    check("nested on the way", &one, |x| {
+        let lengths = Tensor::from_slice2(&[[2i64, 4], [3, 4]]);
+        let nested = Tensor::internal_nested_from_padded(&(&x[0] + 1.0), &lengths, false);
+        vec![nested.relu().nested_to_padded_tensor(0.0, &[2i64, 3, 4][..]) * 2.0, x[0].exp() + 1.0]
+    });
+    let zeros = || Tensor::internal_efficientzerotensor([3i64, 4], (Kind::Float, device));
+    check("an input of zeros without memory", &|| vec![zeros(), dense(&[3, 4], device)], |x| {
+        vec![(&x[0] + &x[1]).exp() * 2.0, &x[0] * 3.0 + 1.0]
+    });
+    check("zeros without memory on the way", &one, |x| {
+        let zeros = Tensor::internal_efficientzerotensor(x[0].size(), (Kind::Float, x[0].device()));
+        vec![(&x[0] * &zeros + 1.0).exp(), (zeros + &x[0]).relu() * 2.0]
+    });
+}

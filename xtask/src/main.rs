@@ -14,6 +14,8 @@ mod layers;
 mod links;
 #[cfg(test)]
 mod map;
+#[cfg(test)]
+mod packages;
 mod ptxas;
 mod setup;
 mod suite;
