@@ -333,14 +333,15 @@ impl Trial<'_> {
                 held.shallow_clone().copy_(value);
             }
         }
-        let views = self.program.views(&fresh)?;
+        // An input may share a parameter's memory.
+        let storages = fresh.into_iter().zip(self.held).enumerate().map(|(at, (fresh, held))| {
+            let param = self.program.inputs.iter().any(|i| i.storage == at && i.param);
+            if param { held.shallow_clone() } else { fresh }
+        });
+        let storages: Vec<Tensor> = storages.collect();
+        let views = self.program.views(&storages)?;
         let given: Vec<Tensor> =
             self.program.inputs.iter().zip(views).filter(|(i, _)| !i.param).map(|(_, t)| t).collect();
-        let storages = (0..fresh.len()).map(|at| {
-            let param = self.program.inputs.iter().any(|i| i.storage == at && i.param);
-            if param { self.held[at].shallow_clone() } else { fresh[at].shallow_clone() }
-        });
-        let storages = storages.collect();
         self.seed();
         Ok(subject.call(&given).map(|outputs| Left { outputs, storages }))
     }

@@ -176,6 +176,11 @@ const CASES: &[Case] = &[
         let shares = |(at, i): (usize, &Input)| p.inputs[..at].iter().any(|other| other.storage == i.storage);
         p.inputs.iter().enumerate().any(shares)
     }),
+    ("inputs that share a parameter's memory", |p| {
+        let holds =
+            |input: &Input| p.inputs.iter().any(|other| other.param && other.storage == input.storage);
+        p.inputs.iter().any(|input| !input.param && holds(input))
+    }),
     ("parameters", |p| p.inputs.iter().any(|i| i.param)),
     ("inputs of rank 0", |p| p.inputs.iter().any(|i| i.sizes.is_empty())),
     ("empty inputs", |p| p.inputs.iter().any(|i| i.sizes.contains(&0))),

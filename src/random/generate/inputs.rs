@@ -131,7 +131,7 @@ impl Generator {
         elements.filter(|&n| n <= MAX_ELEMENTS / 2)?;
         let layout = layout(&mut self.rng, shape, self.traits.blocks);
         let param = self.rng.chance(0.2);
-        let shared = self.shareable(kind, &values, param, layout.len);
+        let shared = self.shareable(kind, &values, layout.len);
         let storage = match shared {
             Some(storage) => storage,
             None => self.storage(Storage { kind, len: layout.len, values: values.clone() }),
@@ -170,14 +170,14 @@ impl Generator {
         self.storages.len() - 1
     }
 
-    /// Now and then, the storage of another input that was not written yet.
-    fn shareable(&mut self, kind: Kind, values: &Values, param: bool, len: i64) -> Option<usize> {
+    /// Now and then, the storage of another input or a parameter that was not written yet.
+    fn shareable(&mut self, kind: Kind, values: &Values, len: i64) -> Option<usize> {
         if self.program.ops.iter().any(|op| op.in_place()) || !self.rng.chance(0.15) {
             return None;
         }
         let fits = |i: &&Input| {
             let s = &self.program.storages[i.storage];
-            s.kind == kind && s.values == *values && s.len >= len && i.param == param
+            s.kind == kind && s.values == *values && s.len >= len
         };
         self.program.inputs.iter().find(fits).map(|i| i.storage)
     }
