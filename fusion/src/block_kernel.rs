@@ -3,12 +3,9 @@
 //! A person wrote them, or a template did. The planner builds them into steps, with pointwise neighbours in their loads and
 //! stores.
 
-mod siblings;
-
 use serde::{Deserialize, Serialize};
 use tilefuse_block::{Program, Value};
 
-pub(crate) use self::siblings::fuse_siblings;
 use crate::types::Dims;
 
 /// What a pointer parameter of a kernel is given.
@@ -133,6 +130,19 @@ impl BlockKernel {
     pub fn layout(&self, position: u16) -> &Layout {
         self.layouts.iter().find(|(at, _)| *at == position).map_or(&Layout::Elements, |(_, layout)| layout)
     }
+}
+
+/// A kernel for a call, or libtorch's call, as it was compared with the others.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Compared {
+    /// How the kernel computes its result; none of libtorch's call.
+    pub schedule: Option<String>,
+    /// Microseconds that it is expected to take, without what lies around it.
+    pub predicted_us: f64,
+    /// The same as measured, where it was.
+    pub measured_us: Option<f64>,
+    /// Whether it was chosen.
+    pub chosen: bool,
 }
 
 /// The kernel of a call, or why it has none.

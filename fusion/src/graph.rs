@@ -14,9 +14,8 @@ use petgraph::visit::EdgeRef;
 use smallvec::SmallVec;
 use tilefuse_block::{Literal, Loc, ScalarFn};
 
-use crate::block_kernel::MaybeKernel;
+use crate::block_kernel::{Compared, MaybeKernel};
 use crate::combiner::Combiner;
-use crate::contract::Compared;
 use crate::contraction::{Contraction, Window};
 use crate::library_form::{ContractionForm, LibraryForm};
 use crate::recording::Arg;

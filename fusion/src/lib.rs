@@ -47,7 +47,7 @@ mod types;
 mod verify;
 
 pub use block_kernel::{
-    Alone, Block, BlockKernel, BlockKernelKind, Coordinate, Coordinates, Layout, MaybeKernel, Tied,
+    Alone, Block, BlockKernel, BlockKernelKind, Compared, Coordinate, Coordinates, Layout, MaybeKernel, Tied,
 };
 pub use contract::{Panels, Prepacked, Products, choose_products};
 pub use contraction::{Contraction, Window, accumulator};

@@ -17,6 +17,7 @@ use super::host::{Host, Vectors};
 use super::price::predict;
 use super::products::Products;
 use super::{blocks, conv, product};
+use crate::block_kernel::Compared;
 use crate::channels_last;
 use crate::graph::{AtenCall, Graph, NodeId, Op, ValueRef};
 use crate::machine::Profile;
@@ -129,38 +130,25 @@ impl Times {
     }
 }
 
-/// A kernel for a call, or libtorch's call, as it was compared with the others.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Compared {
-    /// How the kernel computes its result; none of libtorch's call.
-    pub schedule: Option<String>,
-    /// Microseconds that it is expected to take, without what lies around it.
-    pub predicted_us: f64,
-    /// The same as measured, where it was.
-    pub measured_us: Option<f64>,
-    /// Whether it was chosen.
-    pub chosen: bool,
+/// A kernel, to be compared with others and with libtorch's call.
+fn compared_kernel(candidate: &Candidate<'_>, times: Times, profile: &Profile) -> Compared {
+    let predicted = if times.measured { candidate.predicted(profile) } else { times };
+    Compared {
+        schedule: Some(candidate.template.kernel.schedule.clone()),
+        predicted_us: predicted.generated_us,
+        measured_us: times.measured.then_some(times.generated_us),
+        chosen: false,
+    }
 }
 
-impl Compared {
-    fn kernel(candidate: &Candidate<'_>, times: Times, profile: &Profile) -> Compared {
-        let predicted = if times.measured { candidate.predicted(profile) } else { times };
-        Compared {
-            schedule: Some(candidate.template.kernel.schedule.clone()),
-            predicted_us: predicted.generated_us,
-            measured_us: times.measured.then_some(times.generated_us),
-            chosen: false,
-        }
-    }
-
-    fn library(best: &Candidate<'_>, times: Times, profile: &Profile) -> Compared {
-        let predicted = if times.measured { best.predicted(profile) } else { times };
-        Compared {
-            schedule: None,
-            predicted_us: predicted.library_us,
-            measured_us: times.measured.then_some(times.library_us),
-            chosen: false,
-        }
+/// Libtorch's call beside the best kernel.
+fn compared_library(best: &Candidate<'_>, times: Times, profile: &Profile) -> Compared {
+    let predicted = if times.measured { best.predicted(profile) } else { times };
+    Compared {
+        schedule: None,
+        predicted_us: predicted.library_us,
+        measured_us: times.measured.then_some(times.library_us),
+        chosen: false,
     }
 }
 
@@ -214,7 +202,7 @@ pub(super) fn choose(
     };
     let all: Vec<(Candidate<'_>, Times)> = all.into_iter().map(timed).collect();
     let mut compared: Vec<Compared> =
-        all.iter().map(|(candidate, times)| Compared::kernel(candidate, *times, profile)).collect();
+        all.iter().map(|(candidate, times)| compared_kernel(candidate, *times, profile)).collect();
     let kernels = comparable(all);
     let saved: Vec<f64> = kernels.iter().map(|kernel| epilogue_us(&kernel.candidate, profile)).collect();
     let merged = saved.iter().copied().fold(0.0, f64::max);
@@ -230,7 +218,7 @@ pub(super) fn choose(
     why.push_str(&slower(others.map(|kernel| (&kernel.candidate, kernel.times.generated_us)).collect()));
     let is_open = products != Products::Generated;
     if is_open {
-        compared.push(Compared::library(&best.candidate, best.times, profile));
+        compared.push(compared_library(&best.candidate, best.times, profile));
     }
     let library = is_open.then_some((library, None));
     let kernels = kernels.into_iter().map(|(price, kernel)| (price, Some(kernel)));

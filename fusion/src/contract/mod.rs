@@ -76,7 +76,7 @@ mod windows;
 use self::apply::Applied;
 pub use self::call_kernels::{OperandKernel, Template};
 use self::candidates::Choice;
-pub use self::candidates::{Candidate, Compared, Times};
+pub use self::candidates::{Candidate, Times};
 pub(crate) use self::declined::Declined;
 use self::host::Host;
 pub use self::prepack::{Panels, Prepacked};

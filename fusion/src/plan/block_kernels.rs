@@ -6,10 +6,11 @@ use std::sync::Arc;
 use rustc_hash::FxHashSet;
 use smallvec::SmallVec;
 
+use super::block_siblings::fuse_siblings;
 use super::built_block::BuiltBlock;
 use super::cost::{Cost, operations};
 use super::groups::{Groups, Rules};
-use crate::block_kernel::{Alone, BlockKernel, Layout, Tied, fuse_siblings};
+use crate::block_kernel::{Alone, BlockKernel, Layout, Tied};
 use crate::epilogue::{Part, Rewrite, domain, rewrite, uses};
 use crate::graph::{NodeId, Op, ValueRef};
 use crate::kernel::{BlockRefusal, Domain, Group, KNode, Kernel, Refusal, Space, build};

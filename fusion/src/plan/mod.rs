@@ -6,6 +6,7 @@
 
 mod aliased_outputs;
 mod block_kernels;
+mod block_siblings;
 mod built_block;
 mod cost;
 mod demand;

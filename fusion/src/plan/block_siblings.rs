@@ -16,14 +16,14 @@ use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 use tilefuse_block::{Op, OpKind, Program, Region, Type, Value};
 
-use super::{Block, BlockKernel, BlockKernelKind, Coordinate, Coordinates, Tied};
+use crate::block_kernel::{Block, BlockKernel, BlockKernelKind, Coordinate, Coordinates, Tied};
 use crate::epilogue::{Uses, uses};
 use crate::graph::ValueRef;
 use crate::kernel::BlockRefusal;
 
 /// Two kernels as one, whose operands and results are those of the first and then those of the second. Neither may need what the
 /// other computes; `operands` are the values that each reads.
-pub(crate) fn fuse_siblings(
+pub(super) fn fuse_siblings(
     kernels: [&BlockKernel; 2],
     operands: [&[ValueRef]; 2],
     results: usize,
