@@ -69,7 +69,7 @@ fn schedules_that_come_near_the_best_are_measured() {
             param f32 [3, 1024, 1024]: blocks of 4 x 64, 128 of the sum at a time, right operand in panels, prepacked; few rows (GEMV), 128 columns at a time
             param f32 [16, 1024, 1024]: blocks of 16 x 64, 128 of the sum at a time, right operand in panels, prepacked
             param f32 [64, 1024, 1024]: blocks of 64 x 64, 128 of the sum at a time, right operand in panels, prepacked
-            param f32 [197, 768, 3072]: direct convolution
+            param f32 [197, 768, 3072]: unaligned GEMM, blocks of 6 x 64, right operand in panels, prepacked
             input f32 [1, 1024, 1024]: few rows (GEMV), 128 columns at a time
             input f32 [16, 1024, 1024]: blocks of 16 x 64, 128 of the sum at a time
             input f32 [64, 1024, 1024]: blocks of 64 x 64, 128 of the sum at a time; blocks of 64 x 64, 128 of the sum at a time, right operand in panels, 2 packed

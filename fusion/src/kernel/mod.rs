@@ -309,8 +309,8 @@ pub enum BlockRefusal {
     /// It is a block program, of another grid or other tiles.
     #[error("the block programs divide what they compute into other blocks")]
     Blocks,
-    /// It is a block program, and the loads of both run ahead.
-    #[error("the loads of a block program run ahead for one product, not for two")]
+    /// It is a block program, and the loads of both are pipelined.
+    #[error("a block program pipelines the loads of one product, not those of two")]
     RunsAhead,
     /// The block program is attention.
     #[error(

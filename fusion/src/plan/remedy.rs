@@ -79,7 +79,7 @@ impl BlockRefusal {
                 "a reduction of the rows of the product, whose result nothing else needs the product beside"
             }
             BlockRefusal::PrologueReduction => {
-                "nothing today: a norm in front of a product has its statistics computed by a kernel of its own"
+                "nothing today: a reduction in front of a product, as the statistics of a norm, is a kernel of its own"
             }
             BlockRefusal::Both => {
                 "nothing today: one product of another's result is a kernel of its own, but in attention, whose scores stay in \

@@ -56,6 +56,16 @@ impl Conv {
         self.axes.iter().any(|axis| axis.transposed)
     }
 
+    /// What computes it in blocks of so many pixels and filters, in words.
+    pub(super) fn schedule(&self, [pixels, filters]: [u64; 2]) -> String {
+        let kind = match () {
+            () if self.is_transposed() => "transposed",
+            () if self.is_depthwise() => "depthwise",
+            () => "direct",
+        };
+        format!("{kind} convolution, blocks of {pixels} pixels x {filters} filters")
+    }
+
     /// Pixels of a row of the result for a pixel of the image, each of which other taps reach.
     pub(super) fn phases(&self) -> u64 {
         self.axes.last().map_or(1, WindowAxis::phases)
@@ -184,12 +194,13 @@ pub(super) struct Image {
     pub(super) span: i64,
 }
 
-/// A template of a program.
+/// A template of a program that computes its result so.
 pub(super) fn whole(
     conv: &Conv,
     made: ConvProgram,
     tied: Vec<Tied>,
     layouts: Vec<(u16, Layout)>,
+    schedule: String,
 ) -> Template {
     let kernel = BlockKernel {
         kind: BlockKernelKind::Convolution,
@@ -200,7 +211,7 @@ pub(super) fn whole(
         alone: None,
         coordinates: made.coordinates,
         layouts,
-        schedule: "direct convolution".to_owned(),
+        schedule,
         note: None,
         expected_us: 0.0,
     };

@@ -103,7 +103,12 @@ impl OverPanels {
         let tied = tied.chain(bias).chain([Tied::Result(0)]).collect();
         // The kernel does not read the weights themselves: they stay where they lie.
         let layouts = vec![(images, lie_of_images.layout), (weights, filters.layout)];
-        let template = whole(&read.conv, made, tied, layouts);
+        let mut schedule = self.conv.schedule([self.tile.pixels.into(), self.tile.width()]);
+        schedule.push_str(", filters in panels");
+        if self.packed.is_none() {
+            schedule.push_str(", prepacked");
+        }
+        let template = whole(&read.conv, made, tied, layouts, schedule);
         let (elem, lanes) = (self.conv.elem, self.tile.lanes);
         let (panels, operand_kernels) = match self.packed {
             None => (Some(self.panels), Vec::new()),

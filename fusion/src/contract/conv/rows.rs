@@ -115,7 +115,10 @@ impl Rows {
         let bias = product.c.as_ref().map(|c| Tied::Operand(c.source.position));
         let tied = [Tied::Operand(left), Tied::Operand(position)].into_iter();
         let tied = tied.chain(bias).chain([Tied::Result(0)]).collect();
-        let template = whole(&self.conv, made, tied, layouts);
+        let [rows, columns] = [self.tile.pixels.into(), self.tile.width()];
+        let schedule =
+            format!("unaligned GEMM, blocks of {rows} x {columns}, right operand in panels, prepacked");
+        let template = whole(&self.conv, made, tied, layouts, schedule);
         let kernel = BlockKernel { kind: BlockKernelKind::Contraction, ..template.kernel };
         Some(Template { kernel, panels: Some(panels), ..template })
     }

@@ -130,7 +130,8 @@ impl Schedule {
             Schedule::InPlace(block) => {
                 let made = read.conv.program(&block).ok()?;
                 let tied = read.operands.iter().map(|&at| Tied::Operand(at)).chain([Tied::Result(0)]);
-                Some(whole(&read.conv, made, tied.collect(), Vec::new()))
+                let schedule = read.conv.schedule([block.area().into(), block.filters.into()]);
+                Some(whole(&read.conv, made, tied.collect(), Vec::new(), schedule))
             }
         }
     }

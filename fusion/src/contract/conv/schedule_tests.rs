@@ -192,6 +192,32 @@ const TRANSPOSED: &[Case] = &[
 ];
 
 #[test]
+fn schedules_say_what_they_are() {
+    let cases = [
+        conv(&[1, 64, 56, 56], &[64, 64, 3, 3], [1, 1, 1]),
+        conv(&[1, 32, 112, 112], &[32, 1, 3, 3], [1, 1, 32]),
+        transposed(&[1, 64, 32, 32], &[64, 3, 4, 4], [2, 1, 1]),
+    ];
+    let mut seen = String::new();
+    for case in &cases {
+        let mut graph = primitive(&text(case, IN_ROWS), &Profile::host(2));
+        let mut measure = |candidate: &Candidate<'_>| {
+            seen.push_str(&format!("{}\n", candidate.template.kernel.schedule));
+            None
+        };
+        choose_products(&mut graph, &Profile::host(2), Products::Measured, Some(0), u64::MAX, &mut measure);
+    }
+    expect![[r#"
+        direct convolution, blocks of 32 pixels x 8 filters
+        direct convolution, blocks of 14 pixels x 32 filters, filters in panels, prepacked
+        depthwise convolution, blocks of 256 pixels x 32 filters
+        transposed convolution, blocks of 16 pixels x 4 filters, by phases of the stride
+        transposed convolution, blocks of 22 pixels x 16 filters, filters in panels, prepacked
+    "#]]
+    .assert_eq(&seen);
+}
+
+#[test]
 fn results_that_the_caller_reads() {
     let around = IN_ROWS;
     check(

@@ -532,7 +532,7 @@ fn products_whose_loads_run_ahead(seen: &mut Seen) {
     let plan = plan(&graph, &profile).unwrap();
     assert_eq!((plan.kernel_count(), plan.extern_count()), (2, 0));
     expect![[r#"
-        cut: the loads of a block program run ahead for one product, not for two
+        cut: a block program pipelines the loads of one product, not those of two
         fused
         fused as an epilogue"#]]
     .assert_eq(&seen.texts(&plan));

@@ -101,7 +101,9 @@ impl Phases {
         let operands = self.layouts.iter().map(|(position, _)| Tied::Operand(*position));
         let tied = operands.chain([Tied::Result(0)]).collect();
         let result_layout = self.lie.last.then_some(self.order);
-        Some(Template { result_layout, ..whole(conv, made, tied, self.layouts) })
+        let schedule = conv.schedule([self.tile.cells.into(), self.tile.filters.into()]);
+        let schedule = format!("{schedule}, by phases of the stride");
+        Some(Template { result_layout, ..whole(conv, made, tied, self.layouts, schedule) })
     }
 }
 
