@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use rustc_hash::FxHashSet;
+use tilefuse_block::Elem;
 
 use super::built_block::BuiltBlock;
 use super::groups::{Groups, Rules};
@@ -80,7 +81,8 @@ impl Groups {
             let transparent = match &self.graph.node(id).op {
                 Op::View(_) | Op::Scalar(_) | Op::Iota { .. } => true,
                 Op::Map(_) | Op::Cast => {
-                    !gathered.contains(&id) && self.is_cheap(id) && rewrites.allow("inline")
+                    let cheap = self.widens(id) || self.is_cheap(id);
+                    !gathered.contains(&id) && cheap && rewrites.allow("inline")
                 }
                 _ => false,
             };
@@ -88,6 +90,30 @@ impl Groups {
                 Arc::make_mut(&mut self.transparent).insert(id);
             }
         }
+    }
+
+    /// A conversion to a wider type, where whoever reads it computes element by element: a kernel that reads the narrow value instead
+    /// reads fewer bytes, and no kernel stores the wide one.
+    fn widens(&self, id: NodeId) -> bool {
+        let bytes = |value: ValueRef| self.graph.ty(value).dtype.elem().map(Elem::bytes);
+        let from = self.graph.operands(id).first().and_then(|&operand| bytes(operand));
+        let wider = from.zip(bytes(id.into())).is_some_and(|(from, to)| from < to);
+        self.graph.node(id).op == Op::Cast && wider && !self.is_read_by_call(id)
+    }
+
+    /// Whether a call reads a value, or a view of it.
+    fn is_read_by_call(&self, id: NodeId) -> bool {
+        let mut stack = vec![id];
+        while let Some(at) = stack.pop() {
+            for (user, _) in self.graph.users(at) {
+                match self.graph.node(user).op {
+                    Op::View(_) => stack.push(user),
+                    Op::Aten(_) => return true,
+                    _ => {}
+                }
+            }
+        }
+        false
     }
 
     /// A few operations on operands that are much smaller than the result, or than what it is spread to; none of the

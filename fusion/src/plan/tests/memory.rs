@@ -2,8 +2,8 @@
 
 use super::plan_within;
 use crate::machine::Profile;
-use crate::pipeline::plan;
-use crate::plan::{Plan, Verdict, verify};
+use crate::pipeline::{plan, primitive};
+use crate::plan::{Plan, StepKind, Verdict, verify};
 use crate::text::parse_graph;
 
 /// A library call between kernels. The residual is added and normalised: the sum is returned as well.
@@ -158,5 +158,40 @@ fn what_is_made_of_parameters_is_made_late() {
         limited.limit_memory(most);
         assert!(limited.peak_bytes() <= most, "{} of {most}", limited.peak_bytes());
         assert_eq!(verify(&limited), Ok(()));
+    }
+}
+
+/// Channels-last images whose sums, which are a result as well, are normalised in groups, and columns beside rows.
+#[test]
+fn what_is_widened_is_stored_as_it_was() {
+    let images = "graph {
+      %0 = input 0 : bf16[4,32,32,64]
+      %1 = aten::permute(self=%0, dims=[0,3,1,2]) : bf16[4,64,32,32]{65536,1,2048,64}
+      %2 = aten::add.Tensor(self=%1, other=%1, alpha=1) : bf16[4,64,32,32]{65536,1,2048,64}
+      %3 = aten::group_norm(input=%2, num_groups=16, weight=None, bias=None, eps=1e-5, cudnn_enabled=true) : bf16[4,64,32,32]
+      outputs %3, %2
+    }";
+    let columns = "graph {
+      %0 = input 0 : bf16[512,1024]
+      %1 = aten::add.Tensor(self=%0, other=%0, alpha=1) : bf16[512,1024]
+      %2 = cast(%1) : f32[512,1024]
+      %3 = reduce sum[0](%2) : f32[1024]
+      %4 = view reshape(%3) : f32[1,1024]
+      %5 = view expand(%4) : f32[512,1024]
+      %6 = map sub(%2, %5) : f32[512,1024]
+      %7 = reduce max[1](%6) : f32[512]
+      outputs %7
+    }";
+    for profile in [Profile::host(2), Profile::gpu(132, 4200.0).with_clusters()] {
+        for text in [images, columns] {
+            let plan = plan(&primitive(text, &profile), &profile).unwrap();
+            let all = plan.steps.iter().filter_map(|step| match &step.kind {
+                StepKind::Kernel(kernel) => Some(&kernel.buffers),
+                StepKind::Extern(_) => None,
+            });
+            let wide =
+                all.flatten().filter(|(value, written)| *written && plan.graph.ty(*value).bytes() > 1 << 20);
+            assert_eq!(wide.count(), 0, "{plan}");
+        }
     }
 }
