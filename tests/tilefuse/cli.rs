@@ -516,3 +516,14 @@ fn a_plan_for_a_gpu_that_is_not_here_has_its_code() {
     assert_eq!(unknown.status.code(), Some(2));
     assert!(String::from_utf8(unknown.stderr).unwrap().contains("is none of sm_80, sm_90a, sm_100a"));
 }
+
+#[test]
+fn plans_for_a_gpu_hold_no_more_than_eager() {
+    for model in ["unet-sdpa", "mobilenet_v2", "gpt2-loss", "bert-sdpa"] {
+        let output = run(&["explain", model, "--target", "sm_90a", "--dtype", "bf16", "--format", "json"]);
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let plan = tilefuse::Explanation::from_json(&String::from_utf8(output.stdout).unwrap()).unwrap();
+        let (ours, eager) = (plan.peak_bytes_fused, plan.peak_bytes_eager);
+        assert!(ours <= eager, "{model}: {ours} bytes, {eager} eager");
+    }
+}
