@@ -180,6 +180,10 @@ pub(crate) fn fits_i32(n: impl TryInto<i32>) -> bool {
     n.try_into().is_ok()
 }
 
+/// The most points of a loop variable, whose positions programs count in 32 bits, those of steps and blocks of steps past its end among
+/// them.
+pub(crate) const MAX_POINTS: i64 = (1 << 31) - (1 << 25);
+
 /// The kind of the positions along a dimension of so many elements, and of the number past the last one.
 pub(crate) fn index_elem(length: i64) -> Elem {
     if fits_i32(length.saturating_add(1)) { Elem::I32 } else { Elem::I64 }

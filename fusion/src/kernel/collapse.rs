@@ -6,6 +6,7 @@ use super::build::{Domain, Group};
 use super::{Kernel, Layouts, Refusal, build};
 use crate::graph::Graph;
 use crate::index::Var;
+use crate::types::MAX_POINTS;
 
 /// The kernel of a group over as few variables as its accesses allow; variables of extent 1 are dropped.
 pub fn collapse(graph: &Graph, group: &Group, layouts: &dyn Layouts) -> Result<Kernel, Refusal> {
@@ -32,8 +33,10 @@ fn merged(kernel: &Kernel, group: &Group) -> Domain {
                 && !apart(d)
                 && mergeable(kernel, u32::from(outer), u32::from(d), reduced)
                 && let (Some(extent), Some(dims)) = (domain.extents.last_mut(), domain.dims.last_mut())
+                && let points = extent.saturating_mul(group.space.shape[at])
+                && points <= MAX_POINTS
             {
-                *extent *= group.space.shape[at];
+                *extent = points;
                 dims.push(d);
             } else {
                 domain.extents.push(group.space.shape[at]);

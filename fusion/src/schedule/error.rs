@@ -14,6 +14,9 @@ pub enum ScheduleError {
     /// More program instances than a grid can have.
     #[error("{0} program instances are more than a grid can have")]
     Grid(u64),
+    /// A loop over more points than its variable counts.
+    #[error("a loop over {0} points is longer than 32 bits count")]
+    Loop(i64),
     /// A tile would be too large.
     #[error("internal: {0}")]
     Internal(&'static str),

@@ -20,7 +20,7 @@ use tilefuse_block::Program;
 
 use crate::kernel::Kernel;
 use crate::machine::Machine;
-use crate::types::fits_i32;
+use crate::types::{MAX_POINTS, fits_i32};
 
 pub use error::ScheduleError;
 pub use tiles::{Axis, Peel, Tiling, Walk};
@@ -58,6 +58,9 @@ pub fn schedule_with(
     machine: Machine,
     align: &[u32],
 ) -> Result<Scheduled, ScheduleError> {
+    if let Some(&points) = kernel.indices.extents().iter().find(|&&points| points > MAX_POINTS) {
+        return Err(ScheduleError::Loop(points));
+    }
     let grid = tiling.grid(kernel);
     if !fits_i32(grid) {
         return Err(ScheduleError::Grid(grid));

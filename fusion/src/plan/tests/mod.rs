@@ -4,6 +4,7 @@ mod block_kernels;
 mod cascade;
 mod groups;
 mod kinds;
+mod large;
 mod memory;
 mod mix_order;
 mod non_temporal;
