@@ -74,7 +74,8 @@ pub(crate) struct Compiled {
     /// Tensors of the model whose values were compiled in, and their versions then.
     pub(crate) assumed: Tensors,
     pub(crate) assumed_versions: Vec<i64>,
-    /// Their contents then, where they are on the host: a write that no version counts shows in them.
+    /// Their contents then, where they are on the host, or numbers that the model reads out of a GPU's memory: a write that no
+    /// version counts shows in them.
     pub(crate) assumed_bytes: Vec<Vec<u8>>,
     pub(crate) report: CompileReport,
     /// Operators that the capture saw, constants left out.
@@ -231,6 +232,13 @@ fn attempt(
     let read = masks.iter().chain(&cached).map(|t| Ok((t.shallow_clone(), Meta::of(t)?.version)));
     let assumed = assumed.map(Ok).chain(read).collect::<Result<Vec<_>, Error>>()?;
     let (assumed, assumed_versions): (Vec<Tensor>, Vec<i64>) = assumed.into_iter().unzip();
+    let mut assumed_bytes: Vec<Vec<u8>> =
+        assumed.iter().map(|t| super::guard::host_contents(t).to_vec()).collect();
+    for (bytes, read) in assumed_bytes.iter_mut().zip(&assumed).take(trace.assumed.len()) {
+        if bytes.is_empty() {
+            *bytes = super::guard::device_contents(read);
+        }
+    }
     let metas = converted.params.iter().map(Meta::of).collect::<Result<Vec<_>, _>>()?;
     let mut param_expects: Vec<Expect> =
         metas.iter().map(|m| Expect::like(m, super::guard::alignment(m.data))).collect();
@@ -268,7 +276,7 @@ fn attempt(
         params: Tensors(converted.params),
         consts: Tensors(converted.consts),
         packs,
-        assumed_bytes: assumed.iter().map(|t| super::guard::host_contents(t).to_vec()).collect(),
+        assumed_bytes,
         assumed: Tensors(assumed),
         assumed_versions,
         report,

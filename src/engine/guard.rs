@@ -169,6 +169,22 @@ pub(crate) fn host_contents(tensor: &Tensor) -> &[u8] {
     unsafe { std::slice::from_raw_parts(meta.data as *const u8, bytes) }
 }
 
+/// The elements of a small plain tensor on a GPU, read as the model reads a number out of it, which waits for the GPU; nothing for
+/// any other tensor.
+pub(crate) fn device_contents(tensor: &Tensor) -> Vec<u8> {
+    let Ok(meta) = Meta::of(tensor) else { return Vec::new() };
+    let bytes = usize::try_from(meta.numel)
+        .unwrap_or(usize::MAX)
+        .saturating_mul(crate::torch::element_size(meta.dtype));
+    if !meta.flags.is_plain() || meta.device.is_cpu() || bytes > MAX_READ_BYTES {
+        return Vec::new();
+    }
+    tensor.f_to_device(tch::Device::Cpu).map_or_else(|_| Vec::new(), |host| host_contents(&host).to_vec())
+}
+
+/// The largest tensor on a GPU of which the elements are compared in each call.
+const MAX_READ_BYTES: usize = 64;
+
 /// Whether gradients are recorded and something here needs them.
 pub(crate) fn grad_needed(state: GlobalState, tensors: &[Tensor]) -> bool {
     state.grad() && tensors.iter().any(|t| Meta::of(t).is_ok_and(|m| m.flags.contains(Flags::REQUIRES_GRAD)))

@@ -412,6 +412,28 @@ fn a_number_of_the_model_that_changes_is_read_in_each_call() {
 }
 
 #[test]
+fn a_number_that_the_model_reads_is_compared_in_each_call() {
+    crate::common::setup();
+    let _no_grad = tch::no_grad_guard();
+    let scale = Tensor::from(2.5f32).to_device(crate::common::device());
+    let held = scale.shallow_clone();
+    let options = tilefuse::Options { audit: tilefuse::Audit::Never, ..Default::default() };
+    let fused =
+        tilefuse::fuse_with(move |x: &[Tensor]| vec![(&x[0] * held.double_value(&[])).exp() + 1.0], options);
+    for round in 0..8 {
+        let x = draw(&[4, 3]);
+        let ours = fused.call(&[x.shallow_clone()]).unwrap();
+        let eager = (&x * scale.double_value(&[])).exp() + 1.0;
+        assert!(close(&ours[0], &eager), "round {round}");
+        if round % 2 == 1 {
+            // Which no version counts.
+            drop(scale.data().fill_(0.25 * f64::from(round)));
+        }
+    }
+    assert!(fused.stats().fused_calls > 0, "{:?}", fused.stats());
+}
+
+#[test]
 fn an_unused_operator_a_batch_of_one_and_a_repeat_change_nothing() {
     crate::common::setup();
     let _no_grad = tch::no_grad_guard();
