@@ -18,6 +18,7 @@ mod group;
 mod groups;
 mod horizontal;
 mod in_place;
+mod interleaved;
 mod ir;
 mod liveness;
 mod memory;

@@ -11,6 +11,8 @@
 //! ```
 //! Parts of tuples are tuples, which the second reduction combines like elements.
 //!
+//! Groups of channels that lie next to each other, a few at a time, are split into channels: see `interleaved.rs`.
+//!
 //! Rows that a block program stores in blocks of columns are split into these, where nothing else needs them: the first
 //! reduction can then be an epilogue of that program.
 
@@ -18,6 +20,7 @@ use rustc_hash::FxHashSet;
 use smallvec::SmallVec;
 use tilefuse_block::{Elem, Literal};
 
+use super::interleaved;
 use crate::block_kernel::Block;
 use crate::combiner::{Combiner, Members};
 use crate::graph::{Graph, NodeId, Op, ValueRef, View};
@@ -40,7 +43,11 @@ pub(crate) fn split_counted(graph: &mut Graph, profile: &Profile, rewrites: &Rew
     for id in nodes {
         if let Op::Reduce { combine, dims } = &graph.node(id).op {
             let (combine, dims) = (*combine, dims.clone());
-            if !rewrites.is_spent() && split(graph, id, combine, &dims, profile).is_some() {
+            let split = |graph: &mut Graph| {
+                let apart = interleaved::split(graph, id, &dims, profile);
+                apart.or_else(|| split(graph, id, combine, &dims, profile))
+            };
+            if !rewrites.is_spent() && split(graph).is_some() {
                 rewrites.allow("split-reductions");
             }
         }
@@ -173,6 +180,16 @@ pub(super) fn two_steps(
     replace(graph, id, &operands, &shape, SmallVec::from_slice(&[1]), 0)
 }
 
+/// A reduction in two steps.
+pub(super) struct Steps<'a> {
+    /// The shape of the operands, and the dimensions of it that the first step reduces.
+    pub(super) shape: &'a [i64],
+    pub(super) inner: SmallVec<[u8; 6]>,
+    /// The same of what that leaves.
+    pub(super) parts: Dims,
+    pub(super) outer: SmallVec<[u8; 6]>,
+}
+
 /// Puts a reduction of `operands` in `shape` over `inner`, and one of its results over `at`, in the place of one.
 fn replace(
     graph: &mut Graph,
@@ -182,20 +199,32 @@ fn replace(
     inner: SmallVec<[u8; 6]>,
     at: u8,
 ) -> Option<()> {
+    let parts = (0..shape.len()).filter(|&d| !inner.contains(&(d as u8))).map(|d| shape[d]).collect();
+    in_steps(graph, id, operands, Steps { shape, inner, parts, outer: SmallVec::from_slice(&[at]) })
+}
+
+/// Puts a reduction of `operands` in two steps in the place of one.
+pub(super) fn in_steps(graph: &mut Graph, id: NodeId, operands: &[ValueRef], steps: Steps<'_>) -> Option<()> {
+    let Steps { shape, inner, parts, outer } = steps;
     let node = graph.node(id).clone();
     let (Op::Reduce { combine, .. }, origin) = (node.op, node.origin) else { return None };
     let views = operands.iter().map(|&operand| widened(graph, operand, shape, origin));
     let views = views.collect::<Option<Members<ValueRef>>>()?;
     let kept: Dims = (0..shape.len()).filter(|&d| !inner.contains(&(d as u8))).map(|d| shape[d]).collect();
     let form = |ty: &TensorType, shape: &[i64]| TensorType::contiguous(ty.dtype, shape, ty.device);
-    let parts: Members<TensorType> = views.iter().map(|&view| form(graph.ty(view), &kept)).collect();
+    let partial: Members<TensorType> = views.iter().map(|&view| form(graph.ty(view), &kept)).collect();
     let results =
-        parts.iter().zip(&node.outs).map(|(part, out)| TensorType { dtype: part.dtype, ..out.clone() });
+        partial.iter().zip(&node.outs).map(|(part, out)| TensorType { dtype: part.dtype, ..out.clone() });
     let results: Members<TensorType> = results.collect();
-    let partial = graph.add(Op::Reduce { combine, dims: inner }, &views, parts, origin);
-    let partial: Members<ValueRef> = all_results(graph, partial);
-    let op = Op::Reduce { combine, dims: SmallVec::from_slice(&[at]) };
-    let total = graph.add(op, &partial, results, origin);
+    let partial = graph.add(Op::Reduce { combine, dims: inner }, &views, partial, origin);
+    let mut partial: Members<ValueRef> = all_results(graph, partial);
+    if parts != kept {
+        for part in &mut partial {
+            let ty = form(graph.ty(*part), &parts);
+            *part = graph.add(Op::View(View::Reshape), &[*part], [ty], origin).into();
+        }
+    }
+    let total = graph.add(Op::Reduce { combine, dims: outer }, &partial, results, origin);
     for (value, out) in all_results(graph, total).into_iter().zip(node.outs) {
         let from = ValueRef { node: id, out: value.out };
         let narrow = graph.ty(value).dtype != out.dtype;
