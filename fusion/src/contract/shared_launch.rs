@@ -12,8 +12,9 @@
 use super::product::{self, Product};
 use crate::graph::{Graph, NodeId, Op, ValueRef};
 
-/// Products that are taken together at most.
-const MAX_PRODUCTS: usize = 8;
+/// Products that are taken together at most: those of a time embedding in the blocks of a U-Net. What a launch of each copies by is a
+/// map of 128 bytes among the parameters, of which there are 4096.
+const MAX_PRODUCTS: usize = 20;
 
 /// Operators that are looked through for what a weight is made of.
 const MAX_WEIGHT: usize = 32;

@@ -74,6 +74,15 @@ fn products_of_other_numbers_of_columns_are_one_launch() {
     );
 }
 
+/// As in the residual blocks of a U-Net, of the time's embedding.
+#[test]
+fn many_products_are_one_launch() {
+    let columns = [[128; 5], [256; 5], [512; 5]].concat();
+    let plan = planned(&products("param", [8, 512], &columns), Products::Predicted);
+    assert_eq!((plan.kernel_count(), plan.extern_count()), (1, 0), "{plan}");
+    assert!(steps(&plan).starts_with("horizontal, grid [70, 1, 1]"), "{plan}");
+}
+
 #[test]
 fn products_of_many_blocks_are_separate() {
     expected(
