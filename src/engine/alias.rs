@@ -4,9 +4,9 @@
 //! everything: those that lie elsewhere only because a copy was left out are copied here.
 
 use tch::Tensor;
-use tilefuse_fusion::{AliasTarget, TensorType};
+use tilefuse_fusion::{AliasTarget, Dims, TensorType};
 
-use super::exec::{Frame, device_id};
+use super::exec::Frame;
 use super::runs::LibraryResult;
 use super::slots::{Slot, TensorSource};
 use crate::Error;
@@ -116,27 +116,36 @@ pub(super) fn copy_as(tensor: &Tensor, ty: &TensorType) -> Result<Tensor, Error>
         let negated = failed(tensor.f_internal_neg_view())?;
         return failed(copy_as(&negated, ty)?.f_internal_neg_view());
     }
-    if flags.contains(Flags::HIGH_RANK) {
-        // Its type has not all of its dimensions.
-        let mut copy = failed(tensor.f_empty_like())?;
-        failed(tch::no_grad(|| copy.f_copy_(tensor)))?;
-        return Ok(copy);
+    if !flags.contains(Flags::HIGH_RANK) {
+        return copy_of(tensor, &ty.shape, &ty.strides);
     }
-    let (scalar, device) = (ty.dtype.scalar_type(), device_id(ty.device));
-    let mut once = ty.shape.clone();
+    // Its type has not all of its dimensions.
+    if flags.contains(Flags::STRIDED) {
+        return copy_of(tensor, &tensor.size(), &tensor.stride());
+    }
+    let mut copy = failed(tensor.f_empty_like())?;
+    failed(tch::no_grad(|| copy.f_copy_(tensor)))?;
+    Ok(copy)
+}
+
+/// A copy of a tensor of this shape with these strides, as [`copy_as`] makes it.
+fn copy_of(tensor: &Tensor, shape: &[i64], strides: &[i64]) -> Result<Tensor, Error> {
+    let meta = Meta::of(tensor)?;
+    let (scalar, device) = (meta.dtype, meta.device);
+    let mut once = Dims::from_slice(shape);
     let mut source = tensor.shallow_clone();
-    let repeated = |d: usize| ty.strides[d] == 0 && ty.shape[d] > 1;
+    let repeated = |d: usize| strides[d] == 0 && shape[d] > 1;
     for d in (0..once.len()).filter(|&d| repeated(d)) {
         once[d] = 1;
         source = failed(source.f_narrow(d as i64, 0, 1))?;
     }
-    let mut copy = empty_strided(&once, &ty.strides, scalar, device)?;
+    let mut copy = empty_strided(&once, strides, scalar, device)?;
     if tch::no_grad(|| copy.f_copy_(&source)).is_err() {
         copy = empty_strided(&once, &tilefuse_fusion::row_major(&once), scalar, device)?;
         failed(tch::no_grad(|| copy.f_copy_(&source)))?;
-        return failed(copy.f_expand(&*ty.shape, false));
+        return failed(copy.f_expand(shape, false));
     }
-    torch::as_strided_of(&copy, &ty.shape, &ty.strides, 0)
+    torch::as_strided_of(&copy, shape, strides, 0)
 }
 
 /// A failure of libtorch as an error.

@@ -508,6 +508,13 @@ s2 = f32 8 normal
 %7 = matmul(%6, %2)
 return %7
 ",
+    // A result of more dimensions than a type has lay in other strides.
+    "s0 = f32 512 normal
+     %0 = input s0 [2, 2, 2, 2, 2, 2, 2, 4] strides [256, 128, 64, 32, 16, 8, 4, 1] offset 0
+     %1 = mul.Scalar(%0, 2.0)
+     %2 = slice.Tensor(%1, 7, 0, 2, 1)
+     %3 = reshape.(%2, [2, 2, 2, 2, 2, 2, 2, 1, 2])
+     return %3",
 ];
 
 /// Whether an element is infinite or NaN is decided by the rounding of what is close to one.
