@@ -47,7 +47,8 @@ pub(super) fn reads_only_metadata(schema: &Schema, i: usize) -> bool {
 }
 
 /// Operators whose results that are no tensors tell of sizes, dtypes and the like, never of data, and not of what
-/// guards do not compare (offsets into storages, storages, versions).
+/// guards do not compare (offsets into storages, storages, versions, how a tensor is quantised, whether a sparse one is
+/// coalesced).
 pub(super) fn is_metadata_query(schema: &Schema) -> bool {
     let op = short(schema);
     (op.starts_with("sym_") && op != "sym_storage_offset")
@@ -68,7 +69,6 @@ pub(super) fn is_metadata_query(schema: &Schema) -> bool {
                 | "is_pinned"
                 | "is_same_size"
                 | "is_distributed"
-                | "is_coalesced"
                 | "dense_dim"
                 | "sparse_dim"
                 | "output_nr"
@@ -82,10 +82,6 @@ pub(super) fn is_metadata_query(schema: &Schema) -> bool {
                 | "_use_cudnn_rnn_flatten_weight"
                 | "cudnn_is_acceptable"
                 | "_nested_tensor_size"
-                | "qscheme"
-                | "q_scale"
-                | "q_zero_point"
-                | "q_per_channel_axis"
                 | "get_device"
                 | "_fused_sdp_choice"
         )

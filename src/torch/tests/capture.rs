@@ -119,6 +119,21 @@ fn data_that_leaves_the_tensors_is_refused() {
 }
 
 #[test]
+fn what_guards_do_not_compare_is_refused() {
+    let read = |x: Tensor, f: fn(&Tensor) -> Tensor| kinds(&record(&[x], |x| vec![f(&x[0])]).1);
+    let quantised = || iota(&[4]).quantize_per_tensor(0.5, 3, Kind::QInt8);
+    let scaled = |x: &Tensor| x.int_repr().to_kind(Kind::Float) * x.q_scale();
+    assert_eq!(read(quantised(), scaled), [RefusalKind::DataRead]);
+    let moved = |x: &Tensor| x.int_repr() - x.q_zero_point();
+    assert_eq!(read(quantised(), moved), [RefusalKind::DataRead]);
+    assert_eq!(read(quantised(), |x| x.dequantize() * 2.0), []);
+    let sparse = || iota(&[4, 4]).to_sparse(None, None::<&[i64]>, None);
+    let ordered =
+        |x: &Tensor| if x.is_coalesced() { x.to_dense(None, false) } else { x.to_dense(None, false) + 1.0 };
+    assert_eq!(read(sparse(), ordered), [RefusalKind::DataRead]);
+}
+
+#[test]
 fn data_copied_out_by_tch_is_refused() {
     let vec_of = |t: &Tensor| Vec::<f32>::try_from(t.flatten(0, -1)).unwrap();
     assert_eq!(refused_for(|x| x * f64::from(vec_of(x)[1])), [RefusalKind::MemoryAccess]);
