@@ -198,8 +198,8 @@ pub enum OpKind {
     Map(ScalarFn),
     /// Conversion of a number to another kind, as in libtorch on x86. Anything to bool is `!= 0`; integers wrap to
     /// narrower ones; what becomes a float rounds to nearest even, `f16` and `bf16` through `f32` (so `f64` rounds
-    /// twice). Floats truncate to integers: NaN and what is out of range of `i32` (of `i64` for `u32`, `i64` and
-    /// `u64`) become the smallest `i32` (`i64`), and narrower or unsigned kinds wrap that; from a float of 2^63 or
+    /// twice). Floats truncate to integers: NaN and what is out of range of `i32` (of `i64` for `u8`, `u32`, `i64`
+    /// and `u64`) become the smallest `i32` (`i64`), and narrower or unsigned kinds wrap that; from a float of 2^63 or
     /// more, `u64` takes 2^63 before that and adds it again after it.
     Cast(Elem),
     /// The same bits as another kind of the same width.

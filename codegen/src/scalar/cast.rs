@@ -68,7 +68,9 @@ fn float_to_int<T: LlvmTarget>(t: &mut T, from: Elem, to: Elem, a: &T::Value) ->
     if to == Elem::U64 {
         return float_to_u64(t, ty, &a);
     }
-    let bits = if matches!(to, Elem::I64 | Elem::U32) { 64 } else { 32 };
+    // The lowest byte of what does not fit `i32` is 0 where it is no `f64`, either way.
+    let is_wide = matches!(to, Elem::I64 | Elem::U32) || (from, to) == (Elem::F64, Elem::U8);
+    let bits = if is_wide { 64 } else { 32 };
     let value = truncate(t, ty, &a, bits)?;
     match to.bits() < bits {
         true => t.convert(Op::Trunc, Ty::Int(bits), Ty::Int(to.bits()), &value),

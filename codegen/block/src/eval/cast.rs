@@ -4,7 +4,7 @@
 //! - Integers wrap to narrower integers.
 //! - `f8e4m3`, `f8e5m2`, `f16` and `bf16` convert through `f32` in both directions, as in libtorch: `f64` and integers round to `f32`
 //!   first.
-//! - Floats truncate to integers. Through `i32` for the 8- and 16-bit kinds and `i32`; through `i64` for `u32` and
+//! - Floats truncate to integers. Through `i32` for `i8`, the 16-bit kinds and `i32`; through `i64` for `u8`, `u32` and
 //!   `i64`: NaN and values out of range give the smallest `i32` or `i64`, and narrower kinds wrap that. For `u64`,
 //!   values below 2^63 and NaN go through `i64`; from a larger one 2^63 is subtracted first and added again,
 //!   wrapping, after the conversion to `i64`.
@@ -65,7 +65,7 @@ fn truncate(x: f64, to: Elem) -> i64 {
     const TWO_63: f64 = 9_223_372_036_854_775_808.0;
     match to {
         Elem::U64 if x >= TWO_63 => to_i64(x - TWO_63).wrapping_add(i64::MIN),
-        Elem::I64 | Elem::U64 | Elem::U32 => to_i64(x),
+        Elem::I64 | Elem::U64 | Elem::U32 | Elem::U8 => to_i64(x),
         _ => i64::from(to_i32(x)),
     }
 }

@@ -151,6 +151,9 @@ fn casts_of_floats_out_of_range() {
     let big = 9_999_999_980_506_447_872u64;
     assert_eq!(cast_to(Elem::I32), vec![low32, -1, 300, low32, low32, low32, low32, 0].into());
     assert_eq!(cast_to(Elem::U8), vec![0u8, 255, 44, 0, 0, 0, 0, 0].into());
+    let far = Data::F64(vec![2_147_483_653.0, -2_147_483_653.0, 1e12 + 9.0, NAN.into(), 1e19]);
+    assert_eq!(cast(&far, Elem::U8), vec![5u8, 251, 9, 0, 0].into());
+    assert_eq!(cast(&far, Elem::I8), vec![0i8, 0, 0, 0, 0].into());
     assert_eq!(cast_to(Elem::I8), vec![0i8, -1, 44, 0, 0, 0, 0, 0].into());
     assert_eq!(
         cast_to(Elem::I64),
