@@ -1,4 +1,4 @@
-//! Marks of schedules: `taken!("strips")` stands where a program gets one, and a test fails where no graph of the tests takes it.
+//! Marks of schedules: `taken!("swizzle")` stands where a program gets one, and a test fails where no graph of the tests takes it.
 
 #[cfg(test)]
 use std::{cell::RefCell, collections::BTreeSet};

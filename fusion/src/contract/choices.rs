@@ -11,6 +11,7 @@ use crate::block_kernel::BlockKernel;
 use crate::graph::{Graph, NodeId};
 use crate::library_form::{ContractionForm, LibraryForm};
 use crate::machine::{Machine, Profile};
+use crate::taken::taken;
 
 /// The kernels of a contraction or of attention, the most likely one first, or why there are none; for a GPU where there is no
 /// host. Those of products pack operands in at most so many bytes, and where they are `measured`, others are among them that may be
@@ -84,6 +85,7 @@ fn by_warpgroups(
         .then(|| warpgroup::shared_launch(&product, &columns, (profile, processors), vectors))
         .flatten();
     if let Some((schedule, left)) = shared {
+        taken!("shared launch");
         // The same blocks for all of them, whichever is measured to be quicker alone.
         let template = schedule.template(graph, node, &product).ok_or(Declined::Sizes)?;
         return Ok(vec![Template { shared_launch: left, ..template }]);

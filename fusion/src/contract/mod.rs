@@ -65,7 +65,7 @@ mod split_k;
 mod split_k_tests;
 mod template;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 mod vnni;
 mod warpgroup;
 #[cfg(test)]

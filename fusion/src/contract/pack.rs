@@ -34,6 +34,7 @@ use super::template::{self, Operands, Writer};
 use super::vnni;
 use crate::block_kernel::{BlockKernel, BlockKernelKind, Layout, Tied};
 use crate::graph::{Graph, NodeId};
+use crate::taken::taken;
 use crate::types::{DType, Device, Dims, TensorType, row_major};
 
 /// The operator of the kernels: it takes an operand of a product.
@@ -272,6 +273,7 @@ impl Writer<'_> {
         let [down, across] = tiling.blocks();
         let size = i64::from(rows * columns);
         let whole = own.iter().product::<i64>() * down * across * size;
+        taken!("packed operands");
         program("pack", |kernel| {
             let x = kernel.ptr("x", elem, at.source.span as u64);
             let y = kernel.ptr("y", tiling.elem, whole as u64);

@@ -217,44 +217,22 @@ impl Schedule {
         let (blocks, shares) = (self.blocks, self.shares);
         let template = match self.reading {
             Reading::InPlace if self.parts > 1 => {
-                taken!("split-K");
                 split_k::template(graph, node, product, (blocks, self.parts))
             }
-            Reading::InPlace => {
-                note(&blocks);
-                template::with(product, blocks, Operands::of(product))
-            }
+            Reading::InPlace => template::with(product, blocks, Operands::of(product)),
             Reading::Prepacked(panels) => {
                 taken!("prepacked panels");
                 in_panels(graph, node, product.clone(), (blocks, panels))
             }
-            Reading::Packed(panels) => {
-                taken!("packed operands");
-                pack::template(graph, node, product.clone(), (blocks, panels))
-            }
+            Reading::Packed(panels) => pack::template(graph, node, product.clone(), (blocks, panels)),
             Reading::Pixels(rows, panels) => {
-                taken!("rows as pixels");
+                taken!("unaligned GEMM");
                 rows.template(graph, node, product, panels)
             }
         };
         // That less is computed for nothing ranks schedules; the rate of what is computed is the same.
         let shares = shares.map(|share| share.min(1.0));
         Some(Template { shares, ..template? })
-    }
-}
-
-/// Marks what reads operands where they lie.
-fn note(blocks: &Blocks) {
-    match (blocks.grid, blocks.form) {
-        (Some(_), _) => {
-            taken!("warpgroups");
-        }
-        (None, blocks::Form::Sums) => {
-            taken!("GEMV");
-        }
-        (None, blocks::Form::Dots) => {
-            taken!("blocks in place");
-        }
     }
 }
 

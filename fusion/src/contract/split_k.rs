@@ -18,6 +18,7 @@ use super::template::{self, Instance, Operands, Writer};
 use super::windows::Windows;
 use crate::block_kernel::{BlockKernel, Coordinates, Layout, Tied};
 use crate::graph::{Graph, NodeId};
+use crate::taken::taken;
 use crate::types::{DType, TensorType};
 
 /// The operator of the first kernel.
@@ -34,6 +35,7 @@ pub(super) fn template(
     product: &Product,
     (blocks, parts): (Blocks, u32),
 ) -> Option<Template> {
+    taken!("split-K");
     let partial = partial(product, parts)?;
     let mut kernel = template::with(&partial, blocks, Operands::of(&partial))?.kernel;
     kernel.schedule = format!("split-K in {parts} parts, {}", kernel.schedule);

@@ -22,6 +22,7 @@ use super::price::Work;
 use super::product::{Access, Product};
 use super::windows::Windows;
 use crate::block_kernel::{self, BlockKernel, BlockKernelKind, Coordinate, Coordinates, Layout, Tied};
+use crate::taken::taken;
 use crate::types::fits_i32;
 
 /// In what form a program finds its operands.
@@ -119,6 +120,27 @@ pub(super) fn schedule(product: &Product, blocks: &Blocks, form: Operands<'_>) -
     text
 }
 
+/// Marks which program of a product is written.
+fn note(blocks: &Blocks, form: Operands<'_>) {
+    match (blocks.grid, blocks.form, form.panels) {
+        (Some(_), ..) => {
+            taken!("warpgroups");
+        }
+        (None, Form::Sums, _) => {
+            taken!("GEMV");
+        }
+        (None, Form::Dots, Some(panels)) if panels.group > 1 => {
+            taken!("VNNI layout");
+        }
+        (None, Form::Dots, Some(_)) => {
+            taken!("right operand in panels");
+        }
+        (None, Form::Dots, None) => {
+            taken!("blocks in place");
+        }
+    }
+}
+
 /// An operand in a program.
 #[derive(Clone, Copy)]
 struct Matrix {
@@ -174,6 +196,7 @@ impl<'p> Writer<'p> {
     }
 
     fn program(&self) -> Result<(Program, Coordinates), BuildError> {
+        note(&self.blocks, self.form);
         let p = self.product;
         program_and("product", |kernel| {
             let a = self.pointer(kernel, "a", self.form.left, p.a.source.span);

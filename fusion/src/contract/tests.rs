@@ -23,13 +23,13 @@ pub(super) struct Tensor {
     pub(super) data: Vec<f64>,
 }
 
-pub(super) fn points(shape: &[i64]) -> Vec<Vec<i64>> {
+pub(crate) fn points(shape: &[i64]) -> Vec<Vec<i64>> {
     shape.iter().fold(vec![vec![]], |all, &n| {
         all.iter().flat_map(|p| (0..n).map(move |i| [p.clone(), vec![i]].concat())).collect()
     })
 }
 
-pub(super) fn position(index: &[i64], strides: &[i64]) -> usize {
+pub(crate) fn position(index: &[i64], strides: &[i64]) -> usize {
     index.iter().zip(strides).map(|(i, s)| i * s).sum::<i64>() as usize
 }
 
@@ -71,7 +71,7 @@ impl Tensor {
 }
 
 /// What input `slot` holds in memory.
-pub(super) fn memory(slot: u32, ty: &TensorType) -> Vec<f64> {
+pub(crate) fn memory(slot: u32, ty: &TensorType) -> Vec<f64> {
     let span = 1 + ty.shape.iter().zip(&ty.strides).map(|(n, s)| (n - 1) * s).sum::<i64>();
     let unit = if ty.dtype.elem() == Some(Elem::I8) { 1.0 } else { 8.0 };
     if ty.dtype.elem() == Some(Elem::I64) {
@@ -176,7 +176,7 @@ pub(super) fn run(plan: &Plan) -> Vec<Vec<f64>> {
     run_packed(plan, &[])
 }
 
-pub(super) fn run_packed(plan: &Plan, packed: &[Prepacked]) -> Vec<Vec<f64>> {
+pub(crate) fn run_packed(plan: &Plan, packed: &[Prepacked]) -> Vec<Vec<f64>> {
     let graph = &plan.graph;
     let mut buffers: HashMap<ValueRef, Buffer> = HashMap::new();
     let data = |ty: &TensorType, values: &[f64]| {

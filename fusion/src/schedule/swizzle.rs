@@ -57,7 +57,7 @@ pub(super) fn strips(kernel: &Kernel, tiling: &Tiling, machine: Machine) -> Opti
 
 /// The row and the column of an instance's tile, in strips of so many rows, of so many columns.
 pub(super) fn place(b: &mut Builder, instance: Value, rows: i64, columns: i64) -> Result<[Value; 2]> {
-    taken!("strips");
+    taken!("swizzle");
     let high = b.constant(Literal::int(Elem::I32, rows), &[]);
     let size = b.constant(Literal::int(Elem::I32, rows * columns), &[]);
     let strip = b.map(ScalarFn::DivTrunc, &[instance, size])?;

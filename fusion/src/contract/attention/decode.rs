@@ -16,6 +16,7 @@ use super::online::{self, State, masked};
 use super::program::{Mask, Member};
 use super::ranges::behind;
 use super::walk::Walk;
+use crate::taken::taken;
 
 /// The program of attention with few queries. Its parameters are those of [`super::program::write`]; instances are
 /// numbered as there, with one block of queries.
@@ -23,6 +24,7 @@ use super::walk::Walk;
 /// # Errors
 /// A defect of this module, where the operations do not fit each other.
 pub(super) fn write(attention: &Attention, blocks: &Blocks) -> Result<Program, BuildError> {
+    taken!("each query by itself");
     program("attention", |kernel| {
         let member = Member::of(kernel, attention, blocks);
         let elements = |n: i64| {

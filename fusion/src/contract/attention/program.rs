@@ -13,6 +13,7 @@ use super::ranges::{behind, left_by_range, written};
 use super::walk::{Queries, Step, Walk};
 use crate::contract::product::Access;
 use crate::library_form::MaskForm;
+use crate::taken::taken;
 
 /// The program of attention in these blocks. Its parameters are queries, keys, values, the mask if there is one, and the
 /// result; instances are numbered by range of keys where there are several, by block of queries and by member of the batch.
@@ -20,6 +21,7 @@ use crate::library_form::MaskForm;
 /// # Errors
 /// A defect of this module, where the operations do not fit each other.
 pub(super) fn write(attention: &Attention, blocks: &Blocks) -> Result<Program, BuildError> {
+    taken!("queries as lanes");
     program("attention", |kernel| {
         let member = Member::of(kernel, attention, blocks);
         let block = program_id(blocks.axes()[0].into()).cast(member.index);

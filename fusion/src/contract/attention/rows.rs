@@ -21,6 +21,7 @@ use super::walk::{Queries, Step, Walk};
 use crate::contract::blocks::blocks_of;
 use crate::contract::template::load_groups;
 use crate::library_form::MaskForm;
+use crate::taken::taken;
 
 /// The fewest keys of a tile that is a right operand of such instructions.
 const MIN_KEYS: u32 = 16;
@@ -35,6 +36,7 @@ pub(super) fn write(
     blocks: &Blocks,
     packed: Option<u32>,
 ) -> Result<Program, BuildError> {
+    taken!("queries as rows");
     program("attention", |kernel| {
         let member = Member::of(kernel, attention, blocks);
         let block = || program_id(blocks.axes()[0].into()).cast(member.index);

@@ -19,6 +19,7 @@ use super::ranges::{Ranges, behind, left_by_range, written};
 use crate::block_kernel::{Alone, BlockKernel, BlockKernelKind, Layout, Tied};
 use crate::contract::call_kernels::OperandKernel;
 use crate::contract::operand::Source;
+use crate::taken::taken;
 use crate::types::{DType, Device, TensorType};
 
 /// The operator of the first kernel.
@@ -84,6 +85,7 @@ fn combine(attention: &Attention, blocks: &Blocks, ranges: Ranges) -> Result<Pro
     let each = left_by_range(attention).unwrap_or(i64::MAX);
     let members = attention.members().unwrap_or(1);
     let count = i64::from(ranges.count);
+    taken!("split-KV");
     program("combined", |kernel| {
         let pointer =
             |name: &str, elem: Elem, len: i64| kernel.ptr(name, elem, len.unsigned_abs()).indexed(index);

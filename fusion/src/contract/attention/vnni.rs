@@ -17,6 +17,7 @@ use crate::contract::blocks::blocks_of;
 use crate::contract::call_kernels::OperandKernel;
 use crate::contract::pack::Tiling;
 use crate::contract::product::{Access, Product};
+use crate::taken::taken;
 use crate::types::Device;
 
 /// Queries and keys that are many beside what packing takes, on a machine of any bandwidth.
@@ -90,6 +91,7 @@ pub(super) fn pack(attention: &Attention, blocks: &Blocks, position: u16, device
         v: v.access(position + 1, &attention.v, [deep.into(), 0], &of_values),
         ..attention.clone()
     };
+    taken!("keys and values in VNNI layout");
     let program = rows::write(&own, blocks, Some(wide)).ok()?;
     Some(Packed { program, attention: own, operand_kernels: [k, v] })
 }

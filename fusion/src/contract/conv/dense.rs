@@ -8,6 +8,7 @@ use super::block::{Block, Pixels};
 use super::geometry::{Conv, ConvProgram};
 use super::make::{Params, int, read, wide, write};
 use crate::block_kernel::{Coordinate, Coordinates};
+use crate::taken::taken;
 
 /// The filters of an instance.
 struct Rows {
@@ -32,6 +33,7 @@ struct Body<'a> {
 pub(super) fn program(conv: &Conv, block: &Block) -> Result<ConvProgram, BuildError> {
     let strips = conv.filters_of_group().div_ceil(block.filters.into());
     let parts = block.parts(conv);
+    taken!("vectors of pixels");
     let (program, coordinates) = program_and("conv", |kernel| {
         let [images, weights, ..] = conv.lengths();
         let params = Params::of(kernel, conv, [("images", images), ("weights", weights)]);

@@ -6,12 +6,14 @@ use super::block::{Block, Pixels};
 use super::geometry::{Conv, ConvProgram};
 use super::make::{Params, int, read, write};
 use crate::block_kernel::{Coordinate, Coordinates};
+use crate::taken::taken;
 
 pub(super) fn program(conv: &Conv, block: &Block) -> Result<ConvProgram, BuildError> {
     let wanted = u64::from(block.filters).clamp(1, conv.filters);
     let each = (1..=wanted).rev().find(|n| conv.filters.is_multiple_of(*n)).unwrap_or(1);
     let strips = conv.filters / each;
     let parts = block.parts(conv);
+    taken!("vectors of pixels of a channel");
     let (program, coordinates) = program_and("conv_depthwise", |kernel| {
         let [images, weights, ..] = conv.lengths();
         let params = Params::of(kernel, conv, [("images", images), ("weights", weights)]);

@@ -18,6 +18,7 @@ use crate::contract::warpgroup;
 use crate::contract::windows::Windows;
 use crate::graph::{Graph, NodeId};
 use crate::library_form::ContractionForm;
+use crate::taken::taken;
 use crate::types::Dims;
 
 /// The product that a convolution is, and the order of its result.
@@ -48,6 +49,7 @@ pub(in crate::contract) fn as_product(
     let (position, value) = operand(1).ok_or(missing)?;
     let weight = filters(in_memory(graph, value, position)).ok_or(missing)?;
     let &[k, n] = &weight.shape[..] else { return Err(missing) };
+    taken!("implicit GEMM");
     let of_pixels = conv.axes.iter().all(|axis| axis.kernel == 1 && axis.padding == 0 && axis.is_same());
     let windows = (!of_pixels).then(|| windows(conv, &images, read.batched).ok_or(missing)).transpose()?;
     let depth = windows.as_ref().map_or(Some(k), Windows::depth).ok_or(Declined::Sizes)?;

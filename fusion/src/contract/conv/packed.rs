@@ -19,6 +19,7 @@ use super::make::{LONGEST_PART, PART, Params, in_parts, int, multiply_add, read,
 use super::tile::Extents;
 use crate::block_kernel::{Coordinate, Coordinates};
 use crate::contract::window_axis::{WindowAxis, inside};
+use crate::taken::taken;
 use crate::types::fits_i32;
 
 /// The most taps along a row: each is code of its own.
@@ -87,7 +88,13 @@ pub(super) fn program(
     tile: &Extents,
     last: bool,
 ) -> Result<ConvProgram, BuildError> {
-    let name = if conv.is_depthwise() { "conv_depthwise" } else { "conv_packed" };
+    let name = if conv.is_depthwise() {
+        taken!("vectors of filters of a channel each");
+        "conv_depthwise"
+    } else {
+        taken!("vectors of filters");
+        "conv_packed"
+    };
     let (program, coordinates) = program_and(name, |kernel| {
         let lengths = [("images", image.span.unsigned_abs()), ("panels", panel_len(conv, tile))];
         let params = Params::of(kernel, conv, lengths);

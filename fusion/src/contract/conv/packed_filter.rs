@@ -15,6 +15,7 @@ use crate::contract::call_kernels::OperandKernel;
 use crate::contract::operand::Source;
 use crate::contract::pack::PACK;
 use crate::contract::prepack::Panels;
+use crate::taken::taken;
 use crate::types::{DType, Device, TensorType, fits_i32};
 
 /// The most channels of an instance.
@@ -64,6 +65,7 @@ fn program(filters: &Source, panels: &Panels, elem: Elem, tile: [u32; 2]) -> Res
     let [runs, down, across, blocks] = panels.strides.map(natural);
     let (run, columns, width) = (natural(panels.run), natural(panels.columns), natural(panels.width));
     let size = panels.shape().map(natural);
+    taken!("filters packed in each call");
     write("laid_filters", |kernel| {
         let x = kernel.ptr("x", elem, natural(filters.span));
         let y = kernel.ptr("y", elem, size.iter().product());

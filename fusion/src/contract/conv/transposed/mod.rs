@@ -31,6 +31,7 @@ use crate::channels_last::ResultLayout;
 use crate::contract::call_kernels::Template;
 use crate::contract::operand::source;
 use crate::graph::{Graph, NodeId};
+use crate::taken::taken;
 
 /// A transposed convolution by vectors of pixels.
 pub(super) struct Phases {
@@ -114,8 +115,14 @@ fn program(conv: &Conv, lie: &Lie, tile: &Extents) -> Result<ConvProgram, BuildE
         let lengths = [("images", lie.image.span.unsigned_abs()), ("filters", lie.span.unsigned_abs())];
         let params = Params::of(kernel, conv, lengths);
         match tile.together {
-            true => together::body(conv, lie, tile, &params),
-            false => apart::body(conv, lie, tile, &params),
+            true => {
+                taken!("all phases of a transposed convolution together");
+                together::body(conv, lie, tile, &params)
+            }
+            false => {
+                taken!("phases of a transposed convolution one by one");
+                apart::body(conv, lie, tile, &params)
+            }
         }
     })?;
     Ok(ConvProgram { program, instances: tile.instances(conv) as u32, coordinates })
