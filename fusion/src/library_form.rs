@@ -58,6 +58,9 @@ pub(crate) struct AttentionForm {
     /// So many heads of queries in a row have the same keys and values, of which there is a head for all of them, or one for each
     /// with the same elements.
     pub(crate) shared: i64,
+    /// Whether the result of a query whose scores are all -inf is 0, as libtorch's operator has it, and not NaN, as a softmax that a model
+    /// writes out.
+    pub(crate) safe: bool,
 }
 
 /// What a mask does with scores.

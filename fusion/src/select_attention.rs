@@ -278,6 +278,7 @@ impl Selected {
             causal: matches!(self.mask, CallMask::Causal),
             mask: mask.map(|mask| (3, mask)),
             shared: self.shared(graph, operands).unwrap_or(1),
+            safe: self.found.safe,
         }
     }
 

@@ -376,6 +376,40 @@ fn rows_that_are_not_finite_are_as_in_eager() {
     assert!(wrong.is_empty(), "{wrong:#?}");
 }
 
+/// Scores that are all -inf: libtorch's operator makes 0 of the query's result, a softmax that a model writes out NaN.
+#[test]
+fn queries_without_any_finite_score_are_as_in_eager() {
+    setup();
+    let _no_grad = tch::no_grad_guard();
+    let _threads = THREADS.read();
+    let written: Attend = |x| {
+        let scores = x[0].matmul(&x[1].transpose(-2, -1)) * 0.25;
+        scores.softmax(-1, None).matmul(&x[2])
+    };
+    let sizes = [
+        (Kind::Float, [20, 33, 8]),
+        (Kind::Float, [1, 300, 16]),
+        (Kind::Float, [1, 1, 4]),
+        (Kind::Double, [9, 70, 8]),
+        (Kind::BFloat16, [80, 140, 128]),
+    ];
+    for (kind, [queries, keys, width]) in sizes {
+        for closed in [keys, (keys / 2).max(1)] {
+            let inputs = heads(queries, keys, width, kind);
+            let _ = inputs[0].narrow(-1, width - 1, 1).fill_(1.0);
+            let _ = inputs[1].narrow(-1, width - 1, 1).narrow(-2, 0, closed).fill_(f64::NEG_INFINITY);
+            for attend in [written, plain] {
+                let (found, plan) = run(attend, &inputs, Products::Generated);
+                assert_eq!(plan.extern_ops, 0, "{plan}");
+                let eager = attend(&inputs);
+                let of = format!("{kind:?} {queries}x{keys}x{width}, {closed} closed: {found} for {eager}");
+                assert!(found.isnan() == eager.isnan(), "{of}");
+                assert!(found.allclose(&eager, 2e-2, 2e-2, true), "{of}");
+            }
+        }
+    }
+}
+
 #[test]
 fn written_out_attention_is_the_same_kernel() {
     setup();

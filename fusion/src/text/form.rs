@@ -73,7 +73,7 @@ const MASKS: [(&str, MaskForm); 3] =
     [("keeps", MaskForm::Keeps), ("opens", MaskForm::Opens), ("adds", MaskForm::Added)];
 
 fn attention_text(form: &AttentionForm) -> String {
-    let AttentionForm { query, key, value, scale, causal, mask, shared } = form;
+    let AttentionForm { query, key, value, scale, causal, mask, shared, safe } = form;
     let mut text = format!(" attends({query}, {key}, {value}) scale {}", float_text(*scale));
     text.push_str(if *causal { " causal" } else { "" });
     let name = |of: MaskForm| MASKS.iter().find(|(_, form)| *form == of).map_or("", |(name, _)| name);
@@ -83,6 +83,7 @@ fn attention_text(form: &AttentionForm) -> String {
     if *shared != 1 {
         let _ = write!(text, " shared {shared}");
     }
+    text.push_str(if *safe { "" } else { " unsafe" });
     text
 }
 
@@ -102,7 +103,8 @@ fn attention(parser: &mut Parser) -> Result<AttentionForm> {
         None => None,
     };
     let shared = if parser.eat_name("shared") { parser.int()? } else { 1 };
-    Ok(AttentionForm { query, key, value, scale, causal, mask, shared })
+    let safe = !parser.eat_name("unsafe");
+    Ok(AttentionForm { query, key, value, scale, causal, mask, shared, safe })
 }
 
 fn window_text(args: &ConvArgs) -> String {

@@ -40,6 +40,8 @@ pub(super) struct Attention {
     pub(super) scale: f64,
     /// Whether a query sees only the keys up to its own number.
     pub(super) causal: bool,
+    /// Whether the result of a query that no key has a weight for is 0, and not NaN.
+    pub(super) safe: bool,
     /// Of queries, keys, values and result.
     pub(super) elem: Elem,
     /// Heads of keys and values of which one of several alike is read.
@@ -152,6 +154,7 @@ impl Operands {
             out: strides,
             scale,
             causal: causal && queries > 1,
+            safe: form.safe,
             elem,
             repeated,
         };

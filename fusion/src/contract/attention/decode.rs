@@ -117,7 +117,7 @@ impl Writer<'_> {
     }
 
     fn store(&self, number: i64, state: &State) {
-        let inverse = state.inverse();
+        let inverse = state.inverse(self.attention);
         let [down, right] = self.attention.out;
         let y = (self.member.y + number * down).block(&[(self.depth, right)]);
         for &out in &state.out {

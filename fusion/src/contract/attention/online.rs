@@ -8,6 +8,7 @@ use std::convert::Infallible;
 use tilefuse_block::dynamic::{Carried, Number, Operand, Tile, both, fma, full, map, scalar, select, zeros};
 use tilefuse_block::{Elem, Literal, ReduceFn, ScalarFn};
 
+use super::call::Attention;
 use crate::combiner::{Arithmetic, Combiner, Rebased};
 use crate::library_form::MaskForm;
 
@@ -46,16 +47,16 @@ impl State {
         State { most, sum, out: parts.map(|shape| zeros(elem, shape)).collect() }
     }
 
-    /// What the results are multiplied by in the end: 0 of a query that saw no key, as in libtorch.
-    pub(super) fn inverse(&self) -> Tile {
-        inverse(self.sum)
+    /// What the results of attention are multiplied by in the end.
+    pub(super) fn inverse(&self, attention: &Attention) -> Tile {
+        inverse(self.sum, attention)
     }
 }
 
-/// One over a sum of exponentials, 0 where there are none.
-pub(super) fn inverse(sum: Tile) -> Tile {
+/// One over a sum of exponentials. Where there are none, 0 in safe attention; else infinity, which makes NaN of the 0 that was summed.
+pub(super) fn inverse(sum: Tile, attention: &Attention) -> Tile {
     let inverse = 1.0 / sum;
-    select(sum.eq(0.0), 0.0, inverse)
+    if attention.safe { select(sum.eq(0.0), 0.0, inverse) } else { inverse }
 }
 
 /// What some keys make of a state.

@@ -196,7 +196,7 @@ impl Writer<'_> {
     }
 
     fn store(&self, state: &State) {
-        let inverse = state.inverse();
+        let inverse = state.inverse(self.attention);
         let [down, right] = self.attention.out;
         for (&span, &out) in self.blocks.depth.iter().zip(&state.out) {
             let out = (out * inverse.col()).cast(self.attention.elem);

@@ -101,7 +101,7 @@ fn combine(attention: &Attention, blocks: &Blocks, ranges: Ranges) -> Result<Pro
         let [maxima, sums] = behind(attention);
         let (most, sum) = (of_query(maxima, f64::NEG_INFINITY), of_query(sums, 0.0));
         let factor: Tile = rebased(None, most, 0).weights;
-        let inverse = inverse((sum * factor).sum(0));
+        let inverse = inverse((sum * factor).sum(0), attention);
         let batch = unravel(member, &attention.batch);
         let [down, right] = attention.out;
         let y = y.skip(offset(index, 0, &batch, &attention.out_batch)) + query * down;
