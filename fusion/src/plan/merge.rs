@@ -66,6 +66,12 @@ impl Groups {
         }
         let contraction = self.sequence.contraction(a, b, |unit| self.next_units(unit).collect());
         let Some(contraction) = contraction else { return Verdict::Cycle };
+        if let (UnitKernel::Generated(norm), UnitKernel::Block(product)) = (first, second)
+            && !norm.kernel.reduces.is_empty()
+            && let Some(verdict) = self.norm_in_loads(norm, product, rules.profile)
+        {
+            return verdict;
+        }
         let units = [a, b].into_iter().filter_map(|unit| self.units[unit].as_ref());
         let mut nodes: Vec<NodeId> = units.flat_map(|unit| &unit.nodes).copied().collect();
         nodes.sort_unstable_by_key(|n| self.rank[n]);

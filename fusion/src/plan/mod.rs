@@ -26,6 +26,7 @@ mod memory_limit;
 mod merge;
 mod mix_order;
 mod non_temporal;
+mod norms;
 mod outer_loop;
 mod reasons;
 mod reinplace;

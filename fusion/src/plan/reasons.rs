@@ -27,6 +27,13 @@ pub enum Verdict {
         /// Merged.
         merged_us: f64,
     },
+    /// The producer reduces rows that the consumer, a product, would normalise in its loads: predicted to be slower, in microseconds.
+    Norm {
+        /// In two kernels.
+        separate_us: f64,
+        /// In the loads, with statistics of the rows that take no time.
+        merged_us: f64,
+    },
     /// The producer is computed before the consumer can be, because what it reads would stay live until then.
     Memory,
     /// As many rewrites were made as may be.
@@ -55,6 +62,10 @@ impl std::fmt::Display for Verdict {
             Verdict::Slower { separate_us, merged_us } => {
                 write!(f, "cut: predicted {merged_us:.1} us in one kernel, {separate_us:.1} us in two")
             }
+            Verdict::Norm { separate_us, merged_us } => write!(
+                f,
+                "cut: predicted {merged_us:.1} us with rows normalised in the loads of the product, {separate_us:.1} us in two kernels"
+            ),
             Verdict::Memory => f.write_str("cut: what the producer reads would stay live for longer"),
             Verdict::Limit => f.write_str("cut: the number of rewrites is limited"),
             Verdict::Hint => f.write_str("cut: a hint keeps them in separate kernels"),

@@ -25,6 +25,11 @@ impl Verdict {
                 "nothing that the cost model knows: one kernel would take {:.1} us more; `Hint::together` makes it nevertheless",
                 merged_us - separate_us
             ),
+            Verdict::Norm { separate_us, merged_us } => format!(
+                "nothing that the cost model knows: each block of columns would normalise its rows, which takes {:.1} us more even where \
+                 their statistics take no time",
+                merged_us - separate_us
+            ),
             Verdict::Memory => String::from(
                 "a larger `Options::workspace_bytes`, up to which a call may hold more than eager does",
             ),
@@ -79,7 +84,8 @@ impl BlockRefusal {
                 "a reduction of the rows of the product, whose result nothing else needs the product beside"
             }
             BlockRefusal::PrologueReduction => {
-                "nothing today: a reduction in front of a product, as the statistics of a norm, is a kernel of its own"
+                "nothing today: a norm in front of a product is a kernel of its own, though normalising rows in its loads is predicted to take \
+                 less"
             }
             BlockRefusal::Both => {
                 "nothing today: one product of another's result is a kernel of its own, but in attention, whose scores stay in \
