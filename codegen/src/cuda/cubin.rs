@@ -151,6 +151,7 @@ mod tests {
             strides: vec![128],
             tile: vec![64, 8],
             swizzle: 128,
+            im2col: None,
         };
         let shape = Shape {
             name: "a b".to_owned(),

@@ -11,7 +11,7 @@ use smallvec::SmallVec;
 use super::device::Device;
 use super::driver::{check, describe};
 use crate::error::{Error, Result};
-use crate::ptx::tensor_map::TensorMap;
+use crate::ptx::tensor_map::{Im2Col, TensorMap};
 use crate::ptx::{Ptx, PtxVersion};
 use crate::timing::{Stage, timed};
 
@@ -274,6 +274,9 @@ fn encode_map(map: &TensorMap, address: u64) -> Result<sys::CUtensorMap> {
         64 => sys::CUtensorMapSwizzle::CU_TENSOR_MAP_SWIZZLE_64B,
         _ => sys::CUtensorMapSwizzle::CU_TENSOR_MAP_SWIZZLE_32B,
     };
+    if let Some(im2col) = &map.im2col {
+        return encode_im2col((map, im2col), address, swizzle);
+    }
     let steps: SmallVec<[u32; 5]> = SmallVec::from_elem(1, map.sizes.len());
     // SAFETY: all bits zero is a value of this structure of numbers.
     let mut encoded: sys::CUtensorMap = unsafe { std::mem::zeroed() };
@@ -288,6 +291,42 @@ fn encode_map(map: &TensorMap, address: u64) -> Result<sys::CUtensorMap> {
             map.sizes.as_ptr(),
             map.strides.as_ptr(),
             map.tile.as_ptr(),
+            steps.as_ptr(),
+            sys::CUtensorMapInterleave::CU_TENSOR_MAP_INTERLEAVE_NONE,
+            swizzle,
+            sys::CUtensorMapL2promotion::CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
+            sys::CUtensorMapFloatOOBfill::CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
+        )
+    })?;
+    Ok(encoded)
+}
+
+/// A map of images at an address.
+fn encode_im2col(
+    (map, im2col): (&TensorMap, &Im2Col),
+    address: u64,
+    swizzle: sys::CUtensorMapSwizzle,
+) -> Result<sys::CUtensorMap> {
+    let steps: SmallVec<[u32; 5]> = [1].into_iter().chain(im2col.steps.iter().copied()).chain([1]).collect();
+    let [channels, pixels, ..] = map.tile[..] else {
+        let message = format!("the map {map} of images without pixels");
+        return Err(Error::Llvm(message));
+    };
+    // SAFETY: all bits zero is a value of this structure of numbers.
+    let mut encoded: sys::CUtensorMap = unsafe { std::mem::zeroed() };
+    // SAFETY: as of other maps; corners have two elements fewer than there are dimensions.
+    check("cuTensorMapEncodeIm2col", unsafe {
+        sys::cuTensorMapEncodeIm2col(
+            &mut encoded,
+            sys::CUtensorMapDataType::CU_TENSOR_MAP_DATA_TYPE_UINT16,
+            map.sizes.len() as u32,
+            address as *mut c_void,
+            map.sizes.as_ptr(),
+            map.strides.as_ptr(),
+            im2col.lower.as_ptr(),
+            im2col.upper.as_ptr(),
+            channels,
+            pixels,
             steps.as_ptr(),
             sys::CUtensorMapInterleave::CU_TENSOR_MAP_INTERLEAVE_NONE,
             swizzle,

@@ -10,16 +10,21 @@
 //! Conditions of the mask are sizes of the tensor, and rows or columns without one have no end. What is left of the offset is
 //! a dimension for each scalar, or a part of a row's or column's index where that has no condition. The map is encoded on
 //! the host at each launch, for the address that a pointer has then.
+//!
+//! Rows may also be pixels of images under a tap of a filter (`windows.rs`).
+
+mod linear;
+mod windows;
 
 use std::fmt;
 use std::str::FromStr;
 
-use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
-use tilefuse_block::{Elem, Op, OpKind, ScalarFn, Shape, Value};
+use tilefuse_block::{Op, Value};
 
+use self::linear::{Analysis, Condition, Linear, Place, Sum};
 use super::assign::{Assignment, mask_of};
-use super::dot::Staged;
+use super::dot::{Runs, Staged};
 use super::ir::Val;
 use super::lower::Lower;
 use crate::error::Result;
@@ -48,6 +53,19 @@ pub struct TensorMap {
     pub tile: Vec<u32>,
     /// Bytes of a row of a box, within which parts of 16 bytes change places in shared memory: 32, 64 or 128.
     pub swizzle: u32,
+    /// Of images: how rows of a box go through their pixels, which are the dimensions between the first and the last one.
+    pub im2col: Option<Im2Col>,
+}
+
+/// How pixels of images follow each other: along each axis, innermost first, and from one image to the next.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Im2Col {
+    /// The first pixel along each axis.
+    pub lower: Vec<i32>,
+    /// The last one, counted from the image's last one.
+    pub upper: Vec<i32>,
+    /// From one to the next.
+    pub steps: Vec<u32>,
 }
 
 impl fmt::Display for TensorMap {
@@ -55,8 +73,10 @@ impl fmt::Display for TensorMap {
         fn list<T: ToString>(values: &[T]) -> String {
             values.iter().map(T::to_string).collect::<Vec<_>>().join(",")
         }
-        let TensorMap { param, offset, sizes, strides, tile, swizzle } = self;
-        write!(f, "{param}:{offset}:{}:{}:{}:{swizzle}", list(sizes), list(strides), list(tile))
+        let TensorMap { param, offset, sizes, strides, tile, swizzle, im2col } = self;
+        write!(f, "{param}:{offset}:{}:{}:{}:{swizzle}", list(sizes), list(strides), list(tile))?;
+        let Some(Im2Col { lower, upper, steps }) = im2col else { return Ok(()) };
+        write!(f, ":{}:{}:{}", list(lower), list(upper), list(steps))
     }
 }
 
@@ -71,7 +91,13 @@ impl FromStr for TensorMap {
             text.split(',').map(number).collect()
         }
         let parts: Vec<&str> = text.split(':').collect();
-        let [param, offset, sizes, strides, tile, swizzle] = parts[..] else { return Err(()) };
+        let (parts, im2col) = match parts[..] {
+            [ref parts @ .., lower, upper, steps] if parts.len() == 6 => {
+                (parts, Some(Im2Col { lower: list(lower)?, upper: list(upper)?, steps: list(steps)? }))
+            }
+            _ => (&parts[..], None),
+        };
+        let &[param, offset, sizes, strides, tile, swizzle] = parts else { return Err(()) };
         let map = TensorMap {
             param: number(param)?,
             offset: number(offset)?,
@@ -79,12 +105,15 @@ impl FromStr for TensorMap {
             strides: list(strides)?,
             tile: list(tile)?,
             swizzle: number(swizzle)?,
+            im2col,
         };
         let rank = map.sizes.len();
-        if rank > MAX_RANK || map.strides.len() + 1 != rank || map.tile.len() != rank {
-            return Err(());
-        }
-        Ok(map)
+        let of_axes = |im2col: &Im2Col| {
+            let Im2Col { lower, upper, steps } = im2col;
+            rank >= 3 && [lower.len(), upper.len(), steps.len()] == [rank - 2; 3]
+        };
+        let fits = map.strides.len() + 1 == rank && map.tile.len() == rank && map.im2col.iter().all(of_axes);
+        if rank <= MAX_RANK && fits { Ok(map) } else { Err(()) }
     }
 }
 
@@ -102,173 +131,13 @@ pub fn decode(text: &str) -> Option<Vec<TensorMap>> {
     text.split(';').map(|map| map.parse().ok()).collect()
 }
 
-/// A sum of scalars, each times a factor, and a constant.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct Sum {
-    terms: SmallVec<[(Value, i64); 4]>,
-    constant: i64,
-}
-
-impl Sum {
-    fn add(&mut self, other: &Sum, factor: i64) -> Option<()> {
-        for &(value, by) in &other.terms {
-            let by = by.checked_mul(factor)?;
-            match self.terms.iter_mut().find(|term| term.0 == value) {
-                Some(term) => term.1 = term.1.checked_add(by)?,
-                None => self.terms.push((value, by)),
-            }
-        }
-        self.terms.retain(|term| term.1 != 0);
-        self.constant = self.constant.checked_add(other.constant.checked_mul(factor)?)?;
-        Some(())
-    }
-}
-
-/// An integer tile that is linear in its indices.
-#[derive(Clone, Debug)]
-struct Linear {
-    /// What an index along each axis adds.
-    slopes: SmallVec<[i64; 4]>,
-    start: Sum,
-}
-
-impl Linear {
-    fn add(mut self, other: &Linear, factor: i64) -> Option<Linear> {
-        for (slope, other) in self.slopes.iter_mut().zip(&other.slopes) {
-            *slope = slope.checked_add(other.checked_mul(factor)?)?;
-        }
-        self.start.add(&other.start, factor)?;
-        Some(self)
-    }
-
-    fn constant(&self) -> Option<i64> {
-        let alone = self.start.terms.is_empty() && self.slopes.iter().all(|&slope| slope == 0);
-        alone.then_some(self.start.constant)
-    }
-
-    /// The same behind an operation that adds an axis, or repeats along axes.
-    fn reshape(&mut self, kind: &OpKind, from: &Shape, to: &Shape) {
-        match kind {
-            OpKind::ExpandDims(axis) => self.slopes.insert(usize::from(*axis), 0),
-            _ => {
-                let slopes = self.slopes.iter_mut().zip(from.iter().zip(to));
-                slopes.filter(|(_, (a, b))| a != b).for_each(|(slope, _)| *slope = 0);
-            }
-        }
-    }
-}
-
-/// An index that must be below a bound.
-struct Condition {
-    index: Linear,
-    bound: i64,
-}
-
-/// What is known of the integers of a program.
-struct Analysis<'p, 'a> {
-    plan: &'p Assignment<'a>,
-    known: FxHashMap<Value, Option<Linear>>,
-}
-
-impl Analysis<'_, '_> {
-    /// The linear form of an integer.
-    fn linear(&mut self, value: Value) -> Option<Linear> {
-        if let Some(known) = self.known.get(&value) {
-            return known.clone();
-        }
-        let found = self.find(value);
-        self.known.insert(value, found.clone());
-        found
-    }
-
-    fn find(&mut self, value: Value) -> Option<Linear> {
-        let plan = self.plan;
-        let ty = plan.program.ty(value);
-        if !matches!(ty.elem()?, Elem::I32 | Elem::I64 | Elem::U32) {
-            return None;
-        }
-        let flat = |start: Sum| Linear { slopes: SmallVec::from_elem(0, ty.rank()), start };
-        if let Some(constant) = plan.facts[value.index()].constant {
-            return Some(flat(Sum { constant, ..Sum::default() }));
-        }
-        let Some(op) = plan.defs[value.index()] else { return self.scalar(value) };
-        let mut operand = |at: usize| self.linear(*op.args.get(at)?);
-        match &op.kind {
-            OpKind::Range { start, .. } => {
-                let start = Sum { constant: i64::from(*start), ..Sum::default() };
-                Some(Linear { slopes: SmallVec::from_slice(&[1]), start })
-            }
-            OpKind::Splat(_) => Some(flat(operand(0)?.start)),
-            OpKind::ExpandDims(_) | OpKind::Broadcast(_) => {
-                let mut out = operand(0)?;
-                out.reshape(&op.kind, &plan.program.ty(*op.args.first()?).shape, &ty.shape);
-                Some(out)
-            }
-            OpKind::Map(ScalarFn::Add) => operand(0)?.add(&operand(1)?, 1),
-            OpKind::Map(ScalarFn::Sub) => operand(0)?.add(&operand(1)?, -1),
-            OpKind::Map(ScalarFn::Mul) => {
-                let (a, b) = (operand(0)?, operand(1)?);
-                let (of, factor) = match (a.constant(), b.constant()) {
-                    (_, Some(factor)) => (a, factor),
-                    (Some(factor), None) => (b, factor),
-                    (None, None) => return self.scalar(value),
-                };
-                flat(Sum::default()).add(&of, factor)
-            }
-            OpKind::Cast(_) if plan.program.ty(*op.args.first()?).elem() == Some(Elem::I32) => operand(0),
-            OpKind::Assume(_) if ty.rank() > 0 => operand(0),
-            _ => self.scalar(value),
-        }
-    }
-
-    /// A scalar of 32 bits as itself: coordinates have so many.
-    fn scalar(&self, value: Value) -> Option<Linear> {
-        let ty = self.plan.program.ty(value);
-        let start = Sum { terms: SmallVec::from_slice(&[(value, 1)]), constant: 0 };
-        let is_narrow = ty.elem().is_some_and(|elem| elem.bytes() == 4);
-        (ty.rank() == 0 && is_narrow).then_some(Linear { slopes: SmallVec::new(), start })
-    }
-
-    /// The conditions that a mask is the conjunction of.
-    fn conditions(&mut self, mask: Value, out: &mut Vec<Condition>) -> Option<()> {
-        let plan = self.plan;
-        if plan.facts[mask.index()].constant == Some(1) {
-            return Some(());
-        }
-        let op = plan.defs[mask.index()]?;
-        match &op.kind {
-            OpKind::Map(ScalarFn::And) => op.args.iter().try_for_each(|&arg| self.conditions(arg, out)),
-            OpKind::Map(ScalarFn::Lt) => {
-                let [index, bound] = op.args[..] else { return None };
-                let unsigned = plan.program.ty(index).elem() == Some(Elem::U32);
-                let bound = self.linear(bound)?.constant().filter(|bound| *bound > 0)?;
-                let positive = unsigned || plan.facts[index.index()].is_nonnegative();
-                out.push(Condition { index: self.linear(index).filter(|_| positive)?, bound });
-                Some(())
-            }
-            OpKind::ExpandDims(_) | OpKind::Broadcast(_) => {
-                let (first, from) = (out.len(), *op.args.first()?);
-                self.conditions(from, out)?;
-                let (from, to) = (&plan.program.ty(from).shape, &plan.program.ty(mask).shape);
-                out[first..].iter_mut().for_each(|condition| condition.index.reshape(&op.kind, from, to));
-                Some(())
-            }
-            _ => None,
-        }
-    }
-
-    /// Whether a sum is never negative.
-    fn is_nonnegative(&self, sum: &Sum) -> bool {
-        let term = |&(value, by): &(Value, i64)| by > 0 && self.plan.facts[value.index()].is_nonnegative();
-        sum.constant >= 0 && sum.terms.iter().all(term)
-    }
-}
-
 /// A load as copies of boxes.
 pub(crate) struct Boxes {
     pub(crate) map: TensorMap,
     /// Of the first box, along each dimension.
-    coordinates: SmallVec<[Sum; 5]>,
+    coordinates: SmallVec<[Coordinate; 5]>,
+    /// How far from there what is copied of images lies, along each of their axes.
+    offsets: SmallVec<[Sum; 3]>,
     /// Bytes of a box, which lie one after another in shared memory.
     bytes: u64,
     /// How many there are along the contiguous dimension.
@@ -283,8 +152,27 @@ impl Boxes {
 
     /// The scalars that the coordinates are sums of.
     pub(crate) fn scalars(&self) -> impl Iterator<Item = Value> {
-        self.coordinates.iter().flat_map(|sum| sum.terms.iter().map(|term| term.0))
+        let places =
+            self.coordinates.iter().filter_map(|at| at.place.as_ref()).map(|(place, _)| &place.first);
+        let sums = self.coordinates.iter().map(|at| &at.sum);
+        sums.chain(places).chain(&self.offsets).flat_map(Sum::scalars)
     }
+}
+
+/// A coordinate of a box: a place of the first row's number, times a factor, and a sum of scalars.
+struct Coordinate {
+    place: Option<(Place, i64)>,
+    sum: Sum,
+}
+
+/// The matrix that a load reads, as it lies in shared memory.
+struct Matrix {
+    /// Its pointer among the parameters.
+    param: usize,
+    /// The axis of the load along which neighbours are adjacent there, and elements along the other one.
+    inner: usize,
+    height: u32,
+    panels: Runs,
 }
 
 /// A dimension of a tensor that is being made.
@@ -308,17 +196,32 @@ pub(crate) fn boxes(plan: &Assignment, load: &Op, staged: &Staged, inner: usize)
     if height > MAX_BOX || !aligned(plan.align(pointer) as i64) {
         return None;
     }
-    let mut analysis = Analysis { plan, known: FxHashMap::default() };
+    let mut analysis = Analysis::new(plan);
     let offset = analysis.linear(offsets)?;
+    let mut all = Vec::new();
+    mask_of(load).map_or(Some(()), |mask| analysis.conditions(mask, &mut all))?;
+    let matrix = Matrix { param, inner, height, panels };
+    match offset.places.is_empty() {
+        true => of_matrix(&analysis, &matrix, offset, all),
+        false => windows::boxes(&analysis, &matrix, offset, all),
+    }
+}
+
+/// Boxes of a matrix, given what the offsets of its elements are and where its mask holds.
+fn of_matrix(
+    analysis: &Analysis<'_, '_>,
+    &Matrix { param, inner, height, panels }: &Matrix,
+    offset: Linear,
+    conditions: Vec<Condition>,
+) -> Option<Boxes> {
     let pitch = offset.slopes[1 - inner];
     if offset.slopes[inner] != 1 || pitch <= 0 {
         return None;
     }
     let mut dims = [1, pitch].map(|stride| Dimension { at: Sum::default(), bound: None, stride });
     let mut left = offset.start;
-    let mut all = Vec::new();
-    mask_of(load).map_or(Some(()), |mask| analysis.conditions(mask, &mut all))?;
-    for Condition { index, bound } in all {
+    for Condition { index, bound, positive } in conditions {
+        let bound = bound.filter(|_| positive && index.places.is_empty())?;
         let at = match (index.slopes[inner], index.slopes[1 - inner]) {
             (1, 0) => 0,
             (0, 1) => 1,
@@ -353,7 +256,7 @@ pub(crate) fn boxes(plan: &Assignment, load: &Op, staged: &Staged, inner: usize)
     if dims.iter().any(|dim| dim.bound.is_none() && !analysis.is_nonnegative(&dim.at)) {
         return None;
     }
-    let bytes = |elements: i64| elements.checked_mul(2).filter(|&bytes| aligned(bytes));
+    let bytes = |elements: i64| elements.checked_mul(2).filter(|&bytes| bytes % ALIGN == 0);
     let strides = dims.iter().skip(1).map(|dim| Some(bytes(dim.stride)?.unsigned_abs()));
     let map = TensorMap {
         param,
@@ -362,10 +265,18 @@ pub(crate) fn boxes(plan: &Assignment, load: &Op, staged: &Staged, inner: usize)
         strides: strides.collect::<Option<Vec<u64>>>()?,
         tile: [panels.width, height].into_iter().chain(dims.iter().skip(2).map(|_| 1)).collect(),
         swizzle: panels.width * 2,
+        im2col: None,
     };
-    let coordinates = dims.into_iter().map(|dim| dim.at).collect();
+    let coordinates = dims.into_iter().map(|dim| Coordinate { place: None, sum: dim.at }).collect();
     let fits = map.sizes.len() <= MAX_RANK && map.sizes.iter().all(|&size| size <= NO_END);
-    fits.then_some(Boxes { map, coordinates, bytes: panels.bytes, count: panels.count })
+    let (bytes, count, offsets) = (panels.bytes, panels.count, SmallVec::new());
+    fits.then_some(Boxes { map, coordinates, offsets, bytes, count })
+}
+
+/// Where a load's first box begins, and how far from there what is copied of images lies.
+struct Start {
+    at: Vec<Val>,
+    offsets: Vec<Val>,
 }
 
 impl Lower<'_> {
@@ -428,15 +339,20 @@ impl Lower<'_> {
         Ok(())
     }
 
-    /// The coordinates of each load's first box.
-    fn starts(&mut self, loads: &[(&Boxes, Val)]) -> Result<Vec<Vec<Val>>> {
-        let of = |(boxes, _): &(&Boxes, Val)| -> Result<Vec<Val>> {
-            boxes.coordinates.iter().map(|sum| self.coordinate(sum)).collect()
+    /// Where each load's first box is.
+    fn starts(&mut self, loads: &[(&Boxes, Val)]) -> Result<Vec<Start>> {
+        let of = |(boxes, _): &(&Boxes, Val)| -> Result<Start> {
+            let at = boxes.coordinates.iter().map(|at| self.coordinate(at)).collect::<Result<_>>()?;
+            let offsets = boxes.offsets.iter().map(|sum| {
+                let offset = self.sum(sum)?;
+                Ok(self.ir.def(format_args!("trunc i32 {offset} to i16")))
+            });
+            Ok(Start { at, offsets: offsets.collect::<Result<_>>()? })
         };
         loads.iter().map(of).collect()
     }
 
-    fn start_copies(&mut self, loads: &[(&Boxes, Val)], starts: &[Vec<Val>], barrier: &Val) {
+    fn start_copies(&mut self, loads: &[(&Boxes, Val)], starts: &[Start], barrier: &Val) {
         let bytes: u64 = loads.iter().map(|(boxes, _)| boxes.all_bytes()).sum();
         let barrier = self.mbarrier(barrier);
         self.ir.raw(format_args!(
@@ -448,22 +364,31 @@ impl Lower<'_> {
         }
     }
 
-    fn copy_box(&mut self, (boxes, place): (&Boxes, &Val), at: &[Val], barrier: &Val, number: u64) {
-        let (map, rank) = (self.tensor_map(&boxes.map), at.len());
+    fn copy_box(&mut self, (boxes, place): (&Boxes, &Val), start: &Start, barrier: &Val, number: u64) {
+        let (map, rank) = (self.tensor_map(&boxes.map), start.at.len());
         let place = self.shared_at(place, number * boxes.bytes);
         let across = number * u64::from(boxes.map.tile[0]);
-        let mut at = at.to_vec();
+        let mut at = start.at.clone();
         if across > 0 {
             at[0] = self.ir.def(format_args!("add i32 {}, {across}", at[0]));
         }
-        let names: Vec<String> = (3..3 + rank).map(|i| format!("${i}")).collect();
+        let names = |from: usize, count: usize| {
+            let names: Vec<String> = (from..from + count).map(|i| format!("${i}")).collect();
+            names.join(", ")
+        };
+        let (mode, offsets) = match start.offsets.len() {
+            0 => ("", String::new()),
+            count => (".im2col", format!(", {{{}}}", names(3 + rank, count))),
+        };
         let operands: String = at.iter().map(|at| format!(", i32 {at}")).collect();
+        let further: String = start.offsets.iter().map(|offset| format!(", i16 {offset}")).collect();
         self.ir.raw(format_args!(
-            "call void asm sideeffect \"cp.async.bulk.tensor.{rank}d.shared::cluster.global.mbarrier::complete_tx::bytes \
-             [$0], [$1, {{{}}}], [$2];\", \"l,l,l{},~{{memory}}\"(ptr addrspace(3) {place}, ptr {map}, ptr addrspace(3) \
-             {barrier}{operands}) nounwind",
-            names.join(", "),
+            "call void asm sideeffect \"cp.async.bulk.tensor.{rank}d.shared::cluster.global{mode}.mbarrier::complete_tx::bytes \
+             [$0], [$1, {{{}}}], [$2]{offsets};\", \"l,l,l{}{},~{{memory}}\"(ptr addrspace(3) {place}, ptr {map}, ptr \
+             addrspace(3) {barrier}{operands}{further}) nounwind",
+            names(3, rank),
             ",r".repeat(rank),
+            ",h".repeat(start.offsets.len()),
         ));
     }
 
@@ -477,7 +402,26 @@ impl Lower<'_> {
         format!("%map{index}").into()
     }
 
-    fn coordinate(&mut self, sum: &Sum) -> Result<Val> {
+    fn coordinate(&mut self, at: &Coordinate) -> Result<Val> {
+        let Some((place, factor)) = &at.place else { return self.sum(&at.sum) };
+        let mut value = self.sum(&place.first)?;
+        if place.below > 1 {
+            value = self.ir.def(format_args!("udiv i32 {value}, {}", place.below));
+        }
+        if let Some(count) = place.count {
+            value = self.ir.def(format_args!("urem i32 {value}, {count}"));
+        }
+        if *factor != 1 {
+            value = self.ir.def(format_args!("mul i32 {value}, {factor}"));
+        }
+        if at.sum == Sum::default() {
+            return Ok(value);
+        }
+        let sum = self.sum(&at.sum)?;
+        Ok(self.ir.def(format_args!("add i32 {value}, {sum}")))
+    }
+
+    fn sum(&mut self, sum: &Sum) -> Result<Val> {
         let mut all: Option<Val> =
             (sum.constant != 0 || sum.terms.is_empty()).then(|| sum.constant.to_string().into());
         for &(value, by) in &sum.terms {
@@ -517,7 +461,7 @@ impl Lower<'_> {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, reason = "tests")]
-    use super::{TensorMap, decode, encode};
+    use super::{Im2Col, TensorMap, decode, encode};
     use crate::ptx::{Ptx, PtxOptions, Target, compile_ptx};
 
     #[test]
@@ -529,11 +473,21 @@ mod tests {
             strides: vec![4096, 128],
             tile: vec![64, 128, 1],
             swizzle: 128,
+            im2col: None,
         };
-        let all = vec![map.clone(), TensorMap { param: 0, ..map }];
+        let im2col = Im2Col { lower: vec![-1], upper: vec![-2], steps: vec![2] };
+        let images = TensorMap { im2col: Some(im2col), ..map.clone() };
+        let all = vec![map.clone(), images, TensorMap { param: 0, ..map }];
         assert_eq!(decode(&encode(&all)), Some(all));
         assert_eq!(decode(&encode(&[])), Some(Vec::new()));
-        for text in ["", "1", "1:0:64:4096:64:128", "1:0:64,x:4096:64,128:128", "1:0:1,2:3,4:5,6:128"] {
+        for text in [
+            "",
+            "1",
+            "1:0:64:4096:64:128",
+            "1:0:64,x:4096:64,128:128",
+            "1:0:1,2:3,4:5,6:128",
+            "1:0:1,2,3:4,5:6,7,8:128:0:0,0:1",
+        ] {
             assert_eq!(decode(text), None, "{text}");
         }
     }

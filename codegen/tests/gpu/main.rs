@@ -30,6 +30,7 @@ mod run;
 mod shapes;
 mod values;
 mod whole;
+mod windows;
 
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -50,6 +51,7 @@ fn cases(seeds: std::ops::Range<u64>) -> Vec<Case> {
     all.extend(picks::cases());
     all.extend(products::cases());
     all.extend(persistent::cases());
+    all.extend(windows::cases());
     all.extend(attention::cases());
     all.extend(assembler::cases());
     all.extend(atomics::cases());

@@ -111,8 +111,11 @@ pub(super) struct Rows<'w> {
 impl Rows<'_> {
     /// The elements from `k` on, within one tap.
     pub(super) fn block(&self, k: Tile, depth: u32) -> Tile {
-        let Windows { filled, axes, .. } = self.windows;
+        let Windows { filled, axes, part, .. } = self.windows;
         let (tap, channel) = div_rem(k, *filled);
+        // What a part of the sum begins with is not known to be below the last tap.
+        let all = axes.iter().map(|axis| axis.kernel).product::<u64>();
+        let tap = if *part > 0 { tap % all } else { tap };
         let taps = unravel(tap, &axes.iter().map(|axis| axis.kernel).collect::<Vec<u64>>());
         let inside = self.corners.inside(&taps, self.rows.mask);
         let at = self.corners.shift(&taps).map_or(channel, |shift| channel + shift);

@@ -14,7 +14,7 @@ use tilefuse_block::{DotPrecision, Elem, Op, OpKind, Program, Shape};
 use super::lower::Lower;
 use crate::error::Result;
 pub(crate) use mma::{Unit, fragment_registers, staged, unit};
-pub(crate) use stage::{Side, Staged};
+pub(crate) use stage::{Runs, Side, Staged};
 pub(crate) use warpgroup::{Prepared, is_grouped, only_adds, takes_registers};
 
 /// The extents of a product as powers of two.

@@ -1,6 +1,6 @@
 //! Copies of boxes of tensors, which happen at once: the thread that starts them does them, and completes their bytes.
 
-use tilefuse_codegen::ptx::tensor_map::TensorMap;
+use tilefuse_codegen::ptx::tensor_map::{Im2Col, TensorMap};
 
 use super::mbarrier;
 
@@ -18,20 +18,23 @@ impl Map {
     }
 }
 
-/// Copies the box at some coordinates to shared memory, for which an mbarrier waits.
+/// Copies the box at some coordinates to shared memory, for which an mbarrier waits. Behind the coordinates are the offsets, of images.
 pub(super) extern "C" fn copy(place: u64, map: *const Map, at: *const i32, barrier: u64) {
     // SAFETY: the wrapper passed one of these, which lives as long as the block runs.
     let (map, address) = unsafe { (&*(*map).map, (*map).address) };
-    // SAFETY: there are as many coordinates as dimensions.
-    let at = unsafe { std::slice::from_raw_parts(at, map.sizes.len()) };
+    let (rank, axes) = (map.sizes.len(), map.im2col.as_ref().map_or(0, |im2col| im2col.steps.len()));
+    // SAFETY: there are as many coordinates as dimensions, and as many offsets as axes of images.
+    let (at, offsets) = unsafe { std::slice::from_raw_parts(at, rank + axes) }.split_at(rank);
     let strides = map.strides.iter().all(|stride| stride.is_multiple_of(16));
     assert!(place.is_multiple_of(128) && address.is_multiple_of(16) && strides, "{map}");
     let elements: u64 = map.tile.iter().map(|&n| u64::from(n)).product();
     for number in 0..elements {
-        let (mut rest, mut from, mut inside) = (number, address, true);
-        for (d, (&size, &extent)) in map.sizes.iter().zip(&map.tile).enumerate() {
-            let index = i64::from(at[d]) + (rest % u64::from(extent)) as i64;
-            rest /= u64::from(extent);
+        let indices = match &map.im2col {
+            Some(im2col) => pixel(map, im2col, (at, offsets), number),
+            None => element(map, at, number),
+        };
+        let (mut from, mut inside) = (address, true);
+        for (d, (&size, &index)) in map.sizes.iter().zip(&indices).enumerate() {
             inside &= (0..size as i64).contains(&index);
             let stride = if d == 0 { 2 } else { map.strides[d - 1] as i64 };
             from = from.wrapping_add_signed(index * stride);
@@ -44,19 +47,56 @@ pub(super) extern "C" fn copy(place: u64, map: *const Map, at: *const i32, barri
     mbarrier::complete(barrier, 2 * elements);
 }
 
+/// Where an element of a box is along each dimension.
+fn element(map: &TensorMap, at: &[i32], number: u64) -> Vec<i64> {
+    let mut rest = number;
+    let along = |(&at, &extent): (&i32, &u32)| {
+        let index = i64::from(at) + (rest % u64::from(extent)) as i64;
+        rest /= u64::from(extent);
+        index
+    };
+    at.iter().zip(&map.tile).map(along).collect()
+}
+
+/// The same of a box whose rows are pixels, one after another within the corners, from one image to the next.
+fn pixel(map: &TensorMap, im2col: &Im2Col, (at, offsets): (&[i32], &[i32]), number: u64) -> Vec<i64> {
+    let width = u64::from(map.tile[0]);
+    let mut indices: Vec<i64> = at.iter().map(|&at| i64::from(at)).collect();
+    indices[0] += (number % width) as i64;
+    let mut further = (number / width) as i64;
+    for (axis, &step) in im2col.steps.iter().enumerate() {
+        let (first, step) = (i64::from(im2col.lower[axis]), i64::from(step));
+        let end = map.sizes[axis + 1] as i64 + i64::from(im2col.upper[axis]);
+        let own = indices[axis + 1];
+        assert!((first..end).contains(&own) && (own - first) % step == 0, "{map} at {at:?}");
+        let count = (end - first - 1) / step + 1;
+        let place = (own - first) / step + further;
+        indices[axis + 1] = first + place % count * step + i64::from(offsets[axis]);
+        further = place / count;
+    }
+    indices[map.sizes.len() - 1] += further;
+    indices
+}
+
 /// The function that stands for an instruction of copies of boxes.
 pub(super) fn helper(text: &str) -> Option<(String, String)> {
     let rank: usize = text.strip_prefix("cp.async.bulk.tensor.")?.split('d').next()?.parse().ok()?;
-    let params: String = (0..rank).map(|d| format!(", i32 %c{d}")).collect();
-    let stores: String = (0..rank)
-        .map(|d| format!("  %p{d} = getelementptr i32, ptr %at, i64 {d}\n  store i32 %c{d}, ptr %p{d}\n"))
-        .collect();
-    let name = format!("emulated_boxes_{rank}");
+    let axes = if text.contains(".im2col.") { rank - 2 } else { 0 };
+    let coordinates = (0..rank).map(|d| format!(", i32 %c{d}"));
+    let params: String = coordinates.chain((0..axes).map(|d| format!(", i16 %o{d}"))).collect();
+    let stored = |at: usize, value: &str| {
+        format!("  %p{at} = getelementptr i32, ptr %at, i64 {at}\n  store i32 {value}, ptr %p{at}\n")
+    };
+    let widened = (0..axes)
+        .map(|d| format!("  %w{d} = zext i16 %o{d} to i32\n{}", stored(rank + d, &format!("%w{d}"))));
+    let stores: String = (0..rank).map(|d| stored(d, &format!("%c{d}"))).chain(widened).collect();
+    let name = format!("emulated_boxes_{rank}_{axes}");
     let function = format!(
         "define internal void @{name}(ptr addrspace(3) %to, ptr %map, ptr addrspace(3) %b{params}) {{\n  \
-         %at = alloca [{rank} x i32]\n{stores}  %place = ptrtoint ptr addrspace(3) %to to i64\n  \
+         %at = alloca [{} x i32]\n{stores}  %place = ptrtoint ptr addrspace(3) %to to i64\n  \
          %barrier = ptrtoint ptr addrspace(3) %b to i64\n  \
-         call void @emulated_box(i64 %place, ptr %map, ptr %at, i64 %barrier)\n  ret void\n}}\n"
+         call void @emulated_box(i64 %place, ptr %map, ptr %at, i64 %barrier)\n  ret void\n}}\n",
+        rank + axes
     );
     Some((name, function))
 }
