@@ -404,7 +404,9 @@ fn queries_without_any_finite_score_are_as_in_eager() {
                 let eager = attend(&inputs);
                 let of = format!("{kind:?} {queries}x{keys}x{width}, {closed} closed: {found} for {eager}");
                 assert!(found.isnan() == eager.isnan(), "{of}");
-                assert!(found.allclose(&eager, 2e-2, 2e-2, true), "{of}");
+                // Eager rounds scores to 8 bits.
+                let near = if kind == Kind::BFloat16 { 0.2 } else { 1e-4 };
+                assert!(found.allclose(&eager, near, near, true), "{of}");
             }
         }
     }
