@@ -39,7 +39,8 @@
 //! ```
 //!
 //! What a pass makes is verified after it in debug builds, and the plan at the end. Rewrites are counted and can be limited,
-//! see [`Rewrites`], but those of the passes with a star: those after them need them all.
+//! see [`Rewrites`]. Those of the passes with a star are made without a limit, since those after them need them all, and are named
+//! beside the rewrite behind which they come first.
 
 use std::fmt;
 use std::ops::RangeInclusive;
@@ -290,16 +291,16 @@ pub const PASSES: &[Pass] = &[
         }
         Ok(())
     }),
-    graph("drop-aliased-outputs", Stage::Plan, |graph, _| {
-        plan::drop_aliased_outputs(graph);
+    graph("drop-aliased-outputs", Stage::Plan, |graph, cx| {
+        plan::drop_aliased_outputs(graph, &cx.rewrites);
         Ok(())
     }),
-    graph("drop-empty", Stage::Plan, |graph, _| {
-        plan::drop_empty(graph);
+    graph("drop-empty", Stage::Plan, |graph, cx| {
+        plan::drop_empty(graph, &cx.rewrites);
         Ok(())
     }),
-    graph("store-gathered", Stage::Plan, |graph, _| {
-        plan::store_sources(graph);
+    graph("store-gathered", Stage::Plan, |graph, cx| {
+        plan::store_sources(graph, &cx.rewrites);
         Ok(())
     }),
     graph("divide-reductions", Stage::Plan, divide_reductions),

@@ -2,9 +2,10 @@
 //!
 //! A rewrite that makes a wrong program is found by bisecting on the limit, as with LLVM's `-opt-bisect-limit`: with `n` of
 //! them the result is right, with `n + 1` it is not, and [`Rewrites::last`] names the pass that made the last one. Rewrites
-//! that a later pass needs are not counted: without them there would be no plan.
+//! that a later pass needs are made beyond the limit, too: without them there would be no plan. They are named beside the last one
+//! that is counted, of whose result they are.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 
 /// How many rewrites were made, and how many may be.
 #[derive(Debug, Default)]
@@ -13,6 +14,8 @@ pub struct Rewrites {
     made: Cell<u64>,
     pass: Cell<Option<&'static str>>,
     last: Cell<Option<[&'static str; 2]>>,
+    /// Passes that made what later ones need, since the last one that is counted.
+    required: RefCell<Vec<&'static str>>,
 }
 
 impl Rewrites {
@@ -32,8 +35,18 @@ impl Rewrites {
         if allowed {
             self.made.set(self.made.get() + 1);
             self.last.set(Some([self.pass.get().unwrap_or(name), name]));
+            self.required.borrow_mut().clear();
         }
         allowed
+    }
+
+    /// A rewrite is made that later passes need. It is not counted.
+    pub(crate) fn require(&self, name: &'static str) {
+        let pass = self.pass.get().unwrap_or(name);
+        let mut required = self.required.borrow_mut();
+        if required.last() != Some(&pass) {
+            required.push(pass);
+        }
     }
 
     /// Whether no more rewrites may be made.
@@ -51,9 +64,15 @@ impl Rewrites {
         self.made.get()
     }
 
-    /// The pass that made the last one, and after a slash its name, where the pass makes several: `simplify/fold-views`.
+    /// The pass that made the last one, and after a slash its name, where the pass makes several: `simplify/fold-views`. Behind it,
+    /// passes that had to rewrite what it made: `lower/gather with store-gathered`.
     pub fn last(&self) -> Option<String> {
         let [pass, name] = self.last.get()?;
-        Some(if pass == name { pass.to_owned() } else { format!("{pass}/{name}") })
+        let mut text = if pass == name { pass.to_owned() } else { format!("{pass}/{name}") };
+        for pass in self.required.borrow().iter() {
+            text.push_str(" with ");
+            text.push_str(pass);
+        }
+        Some(text)
     }
 }

@@ -23,10 +23,14 @@ const MODEL: &str = "graph {
 
 /// The program after a pass, and how many rewrites were made.
 fn stopped(pass: &str, limit: Option<u64>) -> (Form, Rewrites) {
+    stopped_of(MODEL, pass, limit)
+}
+
+fn stopped_of(text: &str, pass: &str, limit: Option<u64>) -> (Form, Rewrites) {
     let profile = Profile::host(2);
     let mut cx = Context::new(&profile);
     cx.rewrites = Rewrites::at_most(limit);
-    let form = Form::Graph(parse_graph(MODEL).unwrap());
+    let form = Form::Graph(parse_graph(text).unwrap());
     let form = run(form, Stage::Primitive..=Stage::Plan, &mut cx, &mut |name, _| name != pass).unwrap();
     (form, cx.rewrites)
 }
@@ -97,6 +101,30 @@ fn any_number_of_rewrites_gives_a_plan() {
     for name in ["lower", "simplify/fold-views", "select-library", "vertical-fusion/epilogue"] {
         assert!(last.iter().any(|last| last == name), "{name}: {last:?}");
     }
+}
+
+#[test]
+fn what_later_passes_need_is_named_beside_the_last_rewrite() {
+    let text = "graph {
+      %0 = input 0 : f32[4,8]
+      %1 = input 1 : i64[2,8]
+      %2 = input 2 : f32[0,8]
+      %3 = aten::constant_pad_nd(self=%0, pad=[0,0,1,1], value=0.0) : f32[6,8]
+      %4 = aten::gather(self=%3, dim=0, index=%1, sparse_grad=false) : f32[2,8]
+      %5 = aten::exp(self=%2) : f32[0,8]
+      %6 = aten::exp(self=%4) : f32[2,8]
+      outputs %6, %5
+    }";
+    let (_, lowered) = stopped_of(text, "prepack-filters", None);
+    assert!(!lowered.last().unwrap().contains("with"));
+    let (_, limited) = stopped_of(text, "", Some(lowered.made()));
+    assert_eq!(limited.made(), lowered.made());
+    let expected = format!("{} with drop-empty with store-gathered", lowered.last().unwrap());
+    assert_eq!(limited.last(), Some(expected));
+    // A later one is made of what they left.
+    let (_, next) = stopped_of(text, "", Some(lowered.made() + 1));
+    assert_eq!(next.made(), lowered.made() + 1);
+    assert!(!next.last().unwrap().contains("with"), "{:?}", next.last());
 }
 
 #[test]

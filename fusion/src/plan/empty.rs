@@ -11,9 +11,10 @@ use tilefuse_block::{Elem, Literal};
 
 use crate::combiner::Combiner;
 use crate::graph::{Graph, NodeId, Op, ValueRef, View};
+use crate::rewrites::Rewrites;
 
-/// Replaces what is empty, and what reads it.
-pub(crate) fn drop_empty(graph: &mut Graph) {
+/// The pass `drop-empty`: replaces what is empty, and what reads it.
+pub(crate) fn drop_empty(graph: &mut Graph, rewrites: &Rewrites) {
     let empty = |graph: &Graph, value: ValueRef| graph.ty(value).numel() == 0;
     if !graph.ids().any(|id| graph.node(id).outs.iter().any(|t| t.numel() == 0)) {
         return;
@@ -23,8 +24,10 @@ pub(crate) fn drop_empty(graph: &mut Graph) {
             continue;
         }
         if graph.node(id).outs.iter().all(|ty| ty.numel() == 0) {
+            rewrites.require("allocate-only");
             allocate_only(graph, id);
         } else if graph.operands(id).iter().any(|&v| empty(graph, v)) {
+            rewrites.require("drop-operands");
             without_empty_operands(graph, id);
         }
     }

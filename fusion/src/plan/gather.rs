@@ -13,10 +13,11 @@ use crate::graph::{Graph, NodeId, Op, ValueRef, View};
 use crate::index::{Indices, Var};
 use crate::kernel::{Layouts, view_index};
 use crate::place::Strides;
+use crate::rewrites::Rewrites;
 use crate::types::TensorType;
 
-/// Stores copies of sources that cannot be read as they are.
-pub(crate) fn store_sources(graph: &mut Graph) {
+/// The pass `store-gathered`: stores copies of sources that cannot be read as they are.
+pub(crate) fn store_sources(graph: &mut Graph, rewrites: &Rewrites) {
     let ids: Vec<NodeId> = graph.ids().collect();
     for id in ids {
         let Op::Gather { dim } = graph.node(id).op else { continue };
@@ -24,6 +25,7 @@ pub(crate) fn store_sources(graph: &mut Graph) {
         if base(graph, operands[0], usize::from(dim)).is_some() {
             continue;
         }
+        rewrites.require("store-source");
         let node = graph.node(id).clone();
         let ty = graph.ty(operands[0]);
         let dense = TensorType::contiguous(ty.dtype, &ty.shape, ty.device);

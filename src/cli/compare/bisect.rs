@@ -89,13 +89,15 @@ impl Bisection {
     /// For a reader.
     pub(crate) fn text(&self) -> String {
         let mut text = match &self.rewrite {
-            None => String::from("different without any rewrite: the capture, or code generation\n"),
+            None => String::from(
+                "different without any rewrite: the capture, what makes it functional, or code generation\n",
+            ),
             Some((at, pass)) => format!(
                 "equal with {} of {} rewrites, different with {at}, which {pass} makes: \
                  `tilefuse explain --max-rewrites {at} --print-after {}` shows it\n",
                 at - 1,
                 self.rewrites,
-                pass.split('/').next().unwrap_or(pass)
+                pass.split(['/', ' ']).next().unwrap_or(pass)
             ),
         };
         let _ = match &self.operator {
