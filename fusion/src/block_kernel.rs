@@ -86,6 +86,28 @@ pub enum BlockKernelKind {
     Custom,
 }
 
+impl BlockKernelKind {
+    /// All kinds.
+    pub(crate) const ALL: [BlockKernelKind; 5] = [
+        BlockKernelKind::Contraction,
+        BlockKernelKind::Convolution,
+        BlockKernelKind::Attention,
+        BlockKernelKind::Pack,
+        BlockKernelKind::Custom,
+    ];
+
+    /// The spelling in text forms.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            BlockKernelKind::Contraction => "contraction",
+            BlockKernelKind::Convolution => "convolution",
+            BlockKernelKind::Attention => "attention",
+            BlockKernelKind::Pack => "pack",
+            BlockKernelKind::Custom => "custom",
+        }
+    }
+}
+
 /// Why a block kernel has neither prologue nor epilogue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Alone {

@@ -119,6 +119,7 @@ fn node(
         Op::Param(n) => return source(sources.params, "param", *n),
         Op::Const(n) => return source(sources.consts, "const", *n),
         Op::Aten(call) => return Err(EvalError::Extern(call.full_name())),
+        Op::Kernel(kind) => return Err(EvalError::Extern(format!("kernel {}", kind.name()))),
         _ => {}
     }
     let operands = graph.operands(id);
@@ -164,7 +165,7 @@ fn compute(
             };
             source.pick(&(0..len).map(at).collect::<Option<Vec<_>>>()?)
         }
-        Op::Input(_) | Op::Param(_) | Op::Const(_) | Op::Aten(_) | Op::Reduce { .. } => None,
+        Op::Input(_) | Op::Param(_) | Op::Const(_) | Op::Aten(_) | Op::Kernel(_) | Op::Reduce { .. } => None,
     }
 }
 

@@ -14,7 +14,7 @@ use petgraph::visit::EdgeRef;
 use smallvec::SmallVec;
 use tilefuse_block::{Literal, Loc, ScalarFn};
 
-use crate::block_kernel::{Compared, MaybeKernel};
+use crate::block_kernel::{BlockKernelKind, Compared, MaybeKernel};
 use crate::combiner::Combiner;
 use crate::contraction::{Contraction, Window};
 use crate::library_form::{ContractionForm, LibraryForm};
@@ -161,6 +161,8 @@ pub enum Op {
     Scalar(Literal),
     /// A libtorch operator.
     Aten(Box<AtenCall>),
+    /// What a block kernel computes that is no operator: an operand that is packed, the parts of a result. The node has the kernel.
+    Kernel(BlockKernelKind),
     /// A scalar function on corresponding elements; operands have the result's shape. `f16` and `bf16` are computed
     /// in `f32` and rounded where the value is stored or cast.
     Map(ScalarFn),

@@ -39,7 +39,7 @@ impl Layouts for Strides<'_> {
     fn strides(&self, value: ValueRef) -> (Dims, i64) {
         let ty = self.0.ty(value);
         let strides = match self.0.node(value.node).op {
-            Op::Input(_) | Op::Param(_) | Op::Const(_) | Op::Aten(_) => ty.strides.clone(),
+            Op::Input(_) | Op::Param(_) | Op::Const(_) | Op::Aten(_) | Op::Kernel(_) => ty.strides.clone(),
             _ => written_strides(self.0, value),
         };
         let span = 1 + ty.shape.iter().zip(&strides).map(|(&n, &s)| (n - 1).max(0) * s).sum::<i64>();

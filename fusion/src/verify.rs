@@ -84,6 +84,7 @@ pub fn verify(graph: &Graph) -> Result<(), VerifyError> {
 fn name(op: &Op) -> String {
     match op {
         Op::Aten(call) => call.full_name(),
+        Op::Kernel(kind) => format!("kernel {}", kind.name()),
         Op::Map(function) => format!("map {}", function.name()),
         Op::View(View::Reshape) => "view reshape".into(),
         Op::View(View::Permute(_)) => "view permute".into(),
@@ -179,6 +180,7 @@ fn node(graph: &Graph, id: NodeId, sources: &mut std::collections::HashSet<(u8, 
             let form = call.form.as_ref().filter(|_| !matches!(node.kernel, Some(Ok(_))));
             form.map_or(Ok(()), |form| form.check(&types, &node.outs))
         }
+        Op::Kernel(_) => ensure(node.outs.len() == 1, "not one result"),
         op => {
             let types: Vec<&TensorType> = operands.iter().map(|&v| graph.ty(v)).collect();
             let results = if let Op::Reduce { combine, .. } = op { combine.arity() } else { 1 };
@@ -245,7 +247,9 @@ fn primitive(op: &Op, operands: &[&TensorType], out: &TensorType) -> Check {
         Op::Concat { dim } => concat(usize::from(*dim), operands, out),
         Op::Contract(pairs) => contract(pairs, operands, &elems, out),
         Op::Gather { dim } => gather(usize::from(*dim), operands, &elems, out),
-        Op::Input(_) | Op::Param(_) | Op::Const(_) | Op::Aten(_) | Op::Reduce { .. } => Ok(()),
+        Op::Input(_) | Op::Param(_) | Op::Const(_) | Op::Aten(_) | Op::Kernel(_) | Op::Reduce { .. } => {
+            Ok(())
+        }
     }
 }
 

@@ -29,6 +29,7 @@ const GRAPH: &str = r#"graph {
   %20 = aten::conv_transpose1d(input=%0, weight=%19) contracts window stride[2] padding[1]x[0] dilation[1] groups 2 transposed output_padding[0] batch[0]x[0] sum[1,3]x[1,3](0, 1) : f32[6,4]
   %21 = aten::attend(q=%11, k=%11, v=%11) attends(0, 1, 2) scale -0.5 : f32[2,3]
   %22 = aten::attend(q=%0, k=%9, v=%11, mask=%14) attends(0, 2, 1) scale 2.0 adds 3 : f32[2,3]
+  %23 = kernel pack(%9) : f32[1,2,3]
   outputs %17, %4
   update %0 <- %9
   alias 1 = %0 + 0 : f32[2,3]{1,2}

@@ -163,7 +163,7 @@ fn primitive(op: &Op, operands: &[Tensor], ty: &TensorType) -> Option<(&'static 
         // What windows and elements apart are made for, no mask is made of.
         Op::View(View::Pad { .. } | View::Window(_)) => return None,
         Op::Input(_) | Op::Param(_) | Op::Const(_) => return None,
-        Op::Aten(_) | Op::Contract(_) | Op::Iota { .. } => return None,
+        Op::Aten(_) | Op::Kernel(_) | Op::Contract(_) | Op::Iota { .. } => return None,
     })
 }
 

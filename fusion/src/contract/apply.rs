@@ -6,8 +6,7 @@ use super::call_kernels::{OperandKernel, Template};
 use super::prepack::{Panels, Prepacked};
 use crate::block_kernel::BlockKernel;
 use crate::channels_last;
-use crate::graph::{AtenCall, Graph, NodeId, Op, ValueRef};
-use crate::recording::Arg;
+use crate::graph::{Graph, NodeId, Op, ValueRef};
 
 /// What calls of a graph with kernels share.
 #[derive(Debug, Default)]
@@ -78,10 +77,8 @@ impl Applied {
         if let Some((.., found)) = known.find(|(of, known, _)| *of == values && known.kernel == own.kernel) {
             return *found;
         }
-        let names = ["self", "key", "value", "attn_mask"].into_iter().zip(0..).take(values.len());
-        let call = AtenCall::new(own.op, "", names.map(|(name, at)| (name, Arg::Tensor(at))));
         let origin = graph.node(node).origin;
-        let id = graph.add(Op::Aten(Box::new(call)), &values, [own.ty.clone()], origin);
+        let id = graph.add(Op::Kernel(own.kernel.kind), &values, [own.ty.clone()], origin);
         graph.node_mut(id).kernel = Some(Ok(Arc::new(own.kernel.clone())));
         self.made.push((values, own, id));
         id

@@ -52,8 +52,6 @@ impl Template {
 /// What a kernel makes of operands of a call before it: an operand of a product that is packed.
 #[derive(Clone, Debug)]
 pub struct OperandKernel {
-    /// The operator that makes it.
-    pub(super) op: &'static str,
     /// The kernel.
     pub kernel: BlockKernel,
     /// The type of what it makes, of an operand that is packed `[members, outer blocks, inner blocks, elements]`.

@@ -1,7 +1,7 @@
 //! Operands of products that are no weights, packed by kernels before each product.
 //!
 //! ```text
-//! %1 = input 1 : f32[1024,1000]            %3 = tilefuse::pack(self=%1) : f32[1,16,8,8192]
+//! %1 = input 1 : f32[1024,1000]            %3 = kernel pack(%1) : f32[1,16,8,8192]
 //! %2 = aten::mm(self=%0, mat2=%1)          %2 = aten::mm(self=%0, mat2=%1), whose kernel reads %3
 //! ```
 //!
@@ -36,9 +36,6 @@ use crate::block_kernel::{BlockKernel, BlockKernelKind, Layout, Tied};
 use crate::graph::{Graph, NodeId};
 use crate::taken::taken;
 use crate::types::{DType, Device, Dims, TensorType, row_major};
-
-/// The operator of the kernels: it takes an operand of a product.
-pub(super) const PACK: &str = "tilefuse::pack";
 
 /// The fewest rows and panels of a product whose left operand is packed.
 const LEFT_ROWS: i64 = 32;
@@ -233,7 +230,7 @@ impl OperandKernel {
             expected_us: 0.0,
         };
         let positions = smallvec![source.position];
-        Some(OperandKernel { op: PACK, kernel, ty, positions, group: tiling.group.into(), computes: false })
+        Some(OperandKernel { kernel, ty, positions, group: tiling.group.into(), computes: false })
     }
 
     /// What was packed as the operand at a position, with these strides in a block.

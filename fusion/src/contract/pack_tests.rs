@@ -5,6 +5,7 @@ use tilefuse_block::Elem;
 
 use super::tests::{evaluate, run};
 use super::{Products, Times, choose_products};
+use crate::block_kernel::BlockKernelKind;
 use crate::graph::{Graph, Op};
 use crate::machine::Profile;
 use crate::parse_graph;
@@ -26,7 +27,7 @@ fn planned(text: &str, profile: &Profile) -> (Graph, Plan) {
 
 /// Operands that are packed for the products of a graph.
 fn packed(graph: &Graph) -> usize {
-    let is = |op: &Op| matches!(op, Op::Aten(call) if call.op == super::pack::PACK);
+    let is = |op: &Op| *op == Op::Kernel(BlockKernelKind::Pack);
     graph.ids().filter(|&id| is(&graph.node(id).op)).count()
 }
 

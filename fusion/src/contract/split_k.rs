@@ -1,7 +1,7 @@
 //! Products of few blocks and long sums: parts of the sum have instances of their own, and a second kernel adds what these found.
 //!
 //! ```text
-//! %3 = tilefuse::partial_products(self=%0, key=%1) : f32[parts,members,m,n]
+//! %3 = kernel contraction(%0, %1) : f32[parts,members,m,n]
 //! %2 = aten::mm(self=%0, mat2=%1), whose kernel adds up %3, and has the epilogue
 //! ```
 //!
@@ -20,9 +20,6 @@ use crate::block_kernel::{BlockKernel, Coordinates, Layout, Tied};
 use crate::graph::{Graph, NodeId};
 use crate::taken::taken;
 use crate::types::{DType, TensorType};
-
-/// The operator of the first kernel.
-const PARTIAL_PRODUCTS: &str = "tilefuse::partial_products";
 
 /// Elements of a block of the second kernel, and who adds them: each thread reads lines of 16 bytes.
 const ADDED: u32 = 512;
@@ -46,7 +43,7 @@ pub(super) fn template(
     let shape = [parts.into(), members, product.m, product.n];
     let ty = TensorType::contiguous(DType::Elem(partial.out), &shape, graph.ty(node.into()).device);
     let positions = sources.iter().map(|source| source.position).collect();
-    let partial = OperandKernel { op: PARTIAL_PRODUCTS, kernel, ty, positions, group: 1, computes: true };
+    let partial = OperandKernel { kernel, ty, positions, group: 1, computes: true };
     let position = u16::try_from(graph.operands(node).len()).ok()?;
     let grid = blocks.grid.map(|_| ADDING);
     let whole = template::whole(product, adding(product, (parts, grid), position)?);

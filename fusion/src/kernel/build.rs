@@ -246,6 +246,7 @@ impl Builder<'_> {
             Op::Input(_) | Op::Param(_) | Op::Const(_) => self.load(value, index, valid, None),
             Op::Contract(_) => Err(Refusal::Extern(String::from("contract"))),
             Op::Aten(call) => Err(Refusal::Extern(call.full_name())),
+            Op::Kernel(kind) => Err(Refusal::Extern(format!("kernel {}", kind.name()))),
         }
     }
 

@@ -56,7 +56,7 @@ impl Groups {
     fn demand_base(&mut self, base: ValueRef) {
         match self.graph.node(base.node).op {
             Op::Input(_) | Op::Param(_) | Op::Const(_) => {}
-            Op::Aten(_) if self.is_extern(base.node) => {}
+            Op::Aten(_) | Op::Kernel(_) if self.is_extern(base.node) => {}
             _ if self.transparent.contains(&base.node) => {
                 self.materialized.insert(base.node);
             }
@@ -66,9 +66,9 @@ impl Groups {
         }
     }
 
-    /// Whether a node runs through libtorch.
+    /// Whether a node has no kernel, and is none of the operators that kernels are made of: it runs through libtorch.
     pub(super) fn is_extern(&self, id: NodeId) -> bool {
-        matches!(self.graph.node(id).op, Op::Aten(_)) && !self.block_kernels.contains_key(&id)
+        matches!(self.graph.node(id).op, Op::Aten(_) | Op::Kernel(_)) && !self.block_kernels.contains_key(&id)
     }
 
     pub(super) fn place(&self, value: ValueRef) -> Option<Place> {
@@ -192,7 +192,7 @@ impl Groups {
     /// Has no elements and is no libtorch call: it needs an address, but no step.
     pub(super) fn is_hollow(&self, id: NodeId) -> bool {
         let node = self.graph.node(id);
-        !matches!(node.op, Op::Aten(_)) && node.outs.iter().all(|t| t.numel() == 0)
+        !matches!(node.op, Op::Aten(_) | Op::Kernel(_)) && node.outs.iter().all(|t| t.numel() == 0)
     }
 
     /// Whether a result of a unit's node must be in memory.

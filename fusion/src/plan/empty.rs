@@ -37,7 +37,7 @@ pub(crate) fn drop_empty(graph: &mut Graph, rewrites: &Rewrites) {
 }
 
 fn is_source(op: &Op) -> bool {
-    matches!(op, Op::Input(_) | Op::Param(_) | Op::Const(_) | Op::Aten(_))
+    matches!(op, Op::Input(_) | Op::Param(_) | Op::Const(_) | Op::Aten(_) | Op::Kernel(_))
 }
 
 fn allocate_only(graph: &mut Graph, id: NodeId) {

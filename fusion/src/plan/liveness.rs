@@ -238,7 +238,8 @@ fn first_direct(plan: &Plan) -> usize {
 /// The values without elements that no step makes.
 fn hollow_values(plan: &Plan) -> Vec<ValueRef> {
     let graph = &plan.graph;
-    let made = |op: &Op| matches!(op, Op::Input(_) | Op::Param(_) | Op::Const(_) | Op::Aten(_));
+    let made =
+        |op: &Op| matches!(op, Op::Input(_) | Op::Param(_) | Op::Const(_) | Op::Aten(_) | Op::Kernel(_));
     let named = plan.steps.iter().flat_map(|step| match &step.kind {
         StepKind::Kernel(k) => k.buffers.iter().map(|b| b.0).collect::<Vec<_>>(),
         StepKind::Extern(e) => e.operands.iter().map(Place::base).collect(),

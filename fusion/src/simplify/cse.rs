@@ -10,14 +10,17 @@ use crate::graph::{Graph, Node, NodeId, Op, ValueRef};
 use crate::rewrites::Rewrites;
 
 /// Merges each node into an earlier one with the same operator, operands and result types. Calls that draw random
-/// numbers or write stay.
+/// numbers or write stay, and so does what only a kernel computes.
 pub(super) fn cse(graph: &mut Graph, rewrites: &Rewrites) -> usize {
     let Some(order) = graph.topological() else { return 0 };
     let mut seen: IndexMap<u64, SmallVec<[NodeId; 1]>, FxBuildHasher> = IndexMap::default();
     let mut merged = 0;
     for id in order {
-        if matches!(&graph.node(id).op, Op::Aten(call) if call.random || !call.writes.is_empty()) {
-            continue;
+        match &graph.node(id).op {
+            Op::Aten(call) if call.random || !call.writes.is_empty() => continue,
+            // What it computes is its kernel's.
+            Op::Kernel(_) => continue,
+            _ => {}
         }
         let operands = graph.operands(id);
         let same = seen.entry(key(graph.node(id), &operands)).or_default();
@@ -63,6 +66,7 @@ fn key(node: &Node, operands: &[ValueRef]) -> u64 {
         Op::Iota { dim } | Op::Concat { dim } | Op::Gather { dim } => dim.hash(&mut hasher),
         Op::Reduce { combine, dims } => (combine, dims).hash(&mut hasher),
         Op::Contract(pairs) => pairs.hash(&mut hasher),
+        Op::Kernel(kind) => kind.hash(&mut hasher),
         Op::Cast => {}
     }
     node.outs.hash(&mut hasher);

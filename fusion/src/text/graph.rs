@@ -8,6 +8,7 @@ use tilefuse_block::ScalarFn;
 use super::lexer::Token;
 use super::syntax::{Parser, Result};
 use super::{ParseError, form};
+use crate::block_kernel::BlockKernelKind;
 use crate::combiner::Combiner;
 use crate::contraction::Window;
 use crate::graph::{AliasTarget, AtenCall, Graph, NodeId, Op, OutputAlias, Update, ValueRef, View};
@@ -205,6 +206,13 @@ impl State {
                 match ScalarFn::from_name(&name) {
                     Some(function) => self.with_operands(Op::Map(function)),
                     None => self.parser.reject(format!("`{name}` is no scalar function")),
+                }
+            }
+            "kernel" => {
+                let name = self.parser.name()?;
+                match BlockKernelKind::ALL.into_iter().find(|kind| kind.name() == name) {
+                    Some(kind) => self.with_operands(Op::Kernel(kind)),
+                    None => self.parser.reject(format!("`{name}` is no kind of block kernel")),
                 }
             }
             "concat" => {

@@ -68,6 +68,7 @@ fn node_text(graph: &Graph, id: NodeId, value: &dyn Fn(ValueRef) -> String) -> S
         Op::Aten(call) => {
             aten_text(call, &|p| operands.get(usize::from(p)).map_or("%?".into(), |&v| value(v)))
         }
+        Op::Kernel(kind) => format!("kernel {}({})", kind.name(), list()),
         Op::Map(function) => format!("map {}({})", function.name(), list()),
         Op::Cast => format!("cast({})", list()),
         Op::Iota { dim } => format!("iota {dim}"),

@@ -1,7 +1,7 @@
 //! Attention of few instances: ranges of keys have instances of their own, and a second kernel combines what these found.
 //!
 //! ```text
-//! %6 = tilefuse::attended(query=%0, key=%1, value=%2) : f32[members,ranges,queries (depth + 2)]
+//! %6 = kernel attention(%0, %1, %2) : f32[members,ranges,queries (depth + 2)]
 //! %7 = aten::scaled_dot_product_attention(..), whose kernel reads %6
 //! ```
 //!
@@ -21,9 +21,6 @@ use crate::contract::call_kernels::OperandKernel;
 use crate::contract::operand::Source;
 use crate::taken::taken;
 use crate::types::{DType, Device, TensorType};
-
-/// The operator of the first kernel.
-const ATTENDED: &str = "tilefuse::attended";
 
 /// What the first kernel makes of a call's operands, by its program and its grid.
 pub(super) fn parts(
@@ -51,7 +48,7 @@ pub(super) fn parts(
         expected_us: 0.0,
     };
     let positions = sources.iter().map(|source| source.position).collect();
-    Some(OperandKernel { op: ATTENDED, kernel, ty, positions, group: 1, computes: true })
+    Some(OperandKernel { kernel, ty, positions, group: 1, computes: true })
 }
 
 /// The kernel of the call, which combines what the operand at this position holds.

@@ -467,7 +467,7 @@ fn few_keys_and_many_instances_have_no_ranges() {
         let mut graph = primitive(&case.text(), &Profile::host(2));
         choose_products(&mut graph, &Profile::host(2), Products::Generated, None, u64::MAX, &mut |_| None);
         let text = graph.to_string();
-        let made = text.find("tilefuse::attended").map(|at| text[at..].split_once("f32").unwrap().1);
+        let made = text.find("kernel attention").map(|at| text[at..].split_once("f32").unwrap().1);
         made.map(|ty| ty.split(']').next().unwrap().to_owned())
     };
     let of = |text: &str| Some(format!("[{text}"));

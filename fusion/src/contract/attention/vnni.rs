@@ -3,8 +3,8 @@
 //! rows interleaved.
 //!
 //! ```text
-//! %k = tilefuse::pack(self=%1) : bf16[members,steps,blocks of width,width x KEYS]
-//! %v = tilefuse::pack(self=%2) : bf16[members,panels,steps,KEYS x COLUMNS]
+//! %k = kernel pack(%1) : bf16[members,steps,blocks of width,width x KEYS]
+//! %v = kernel pack(%2) : bf16[members,panels,steps,KEYS x COLUMNS]
 //! ```
 
 use tilefuse_block::{Elem, Program};

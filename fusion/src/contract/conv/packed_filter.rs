@@ -13,7 +13,6 @@ use super::make::wide;
 use crate::block_kernel::{BlockKernel, BlockKernelKind, Tied};
 use crate::contract::call_kernels::OperandKernel;
 use crate::contract::operand::Source;
-use crate::contract::pack::PACK;
 use crate::contract::prepack::Panels;
 use crate::taken::taken;
 use crate::types::{DType, Device, TensorType, fits_i32};
@@ -56,7 +55,7 @@ pub(super) fn of(
         expected_us: 0.0,
     };
     let positions = smallvec![filters.position];
-    Some(OperandKernel { op: PACK, kernel, ty, positions, group: 1, computes: false })
+    Some(OperandKernel { kernel, ty, positions, group: 1, computes: false })
 }
 
 fn program(filters: &Source, panels: &Panels, elem: Elem, tile: [u32; 2]) -> Result<Program, BuildError> {
