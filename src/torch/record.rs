@@ -463,7 +463,7 @@ impl Recorder {
     }
 
     fn set_watch(&mut self, id: StorageId, on: bool) {
-        if let Some(s) = self.storages.get_mut(id.0 as usize) {
+        if let Some(s) = self.storages.get_mut(id.0 as usize).filter(|s| s.watched != on) {
             s.watched = s.weak.watch(on).is_ok() && on;
         }
     }

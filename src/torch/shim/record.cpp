@@ -8,6 +8,7 @@
 
 #include <atomic>
 #include <mutex>
+#include <unordered_map>
 
 namespace {
 
@@ -189,11 +190,21 @@ char* tf_weak_lock(const TfWeak* weak, at::Tensor** out) {
   });
 }
 
+// Each call with `on` takes one without: several threads may watch one storage.
 char* tf_watch(const TfWeak* weak, bool on) {
   return guarded([&] {
-    auto storage = weak->storage ? weak->storage->lock() : c10::intrusive_ptr<c10::StorageImpl>();
+    static std::mutex mutex;
+    static std::unordered_map<const c10::StorageImpl*, int> watchers;
+    if (!weak->storage) return;
+    std::lock_guard<std::mutex> lock(mutex);
+    // The address is no other storage's while there is a weak pointer to it.
+    auto at = watchers.try_emplace(weak->storage->_unsafe_get_target(), 0).first;
+    at->second += on ? 1 : -1;
+    bool watched = at->second > 0;
+    if (!watched) watchers.erase(at);
+    auto storage = weak->storage->lock();
     if (!storage) return;
-    storage.get()->*member(WarnFlag{}) = on;
+    storage.get()->*member(WarnFlag{}) = watched;
     (storage.get()->*member(Refresh{}))();
   });
 }

@@ -37,6 +37,23 @@ fn mlp_has_its_operators_parameters_and_names() {
 }
 
 #[test]
+fn the_end_of_another_capture_hides_no_access() {
+    let x = iota(&[4]);
+    let other = x.shallow_clone();
+    let (_, trace) = record(&[x], |x| {
+        let ends = std::thread::spawn(move || {
+            let (_, trace) = record(&[other], |x| vec![&x[0] + 1.0]);
+            kinds(&trace)
+        });
+        assert_eq!(ends.join().unwrap(), []);
+        let y = &x[0] * 2.0;
+        let _ = x[0].data_ptr();
+        vec![y]
+    });
+    assert_eq!(kinds(&trace), [RefusalKind::MemoryAccess]);
+}
+
+#[test]
 fn an_unnamed_parameter_is_read_live() {
     let w = iota(&[4]);
     let (_, trace) = record(&[iota(&[4])], |x| vec![&x[0] * &w]);
