@@ -1,6 +1,10 @@
 //! The machines that programs are made for: what they are, and how fast.
 
+mod warpgroups;
+
 use serde::Serialize;
+
+pub(crate) use self::warpgroups::{AttentionShape, ProductShape, Warpgroups};
 
 /// Instances that there should be on a processor. Not by its threads: sums of other parts are rounded otherwise, and a result
 /// must not depend on how many threads there are.

@@ -6,16 +6,62 @@ use super::epilogue::column_vectors;
 use super::host::Host;
 use super::likeliest::likeliest;
 use super::schedule::Schedule;
+use super::warpgroup::Gpu;
 use super::{attention, conv, product, schedule, shared_launch, warpgroup};
 use crate::block_kernel::BlockKernel;
 use crate::graph::{Graph, NodeId};
-use crate::library_form::{ContractionForm, LibraryForm};
+use crate::library_form::{AttentionForm, ContractionForm, LibraryForm};
 use crate::machine::{Machine, Profile};
 use crate::taken::taken;
 
-/// The kernels of a contraction or of attention, the most likely one first, or why there are none; for a GPU where there is no
-/// host. Those of products pack operands in at most so many bytes, and where they are `measured`, others are among them that may be
-/// as quick.
+/// A call that is asked for kernels.
+#[derive(Clone, Copy)]
+struct Request<'a> {
+    graph: &'a Graph,
+    node: NodeId,
+    profile: &'a Profile,
+    host: Option<Host>,
+    /// Whether candidates are measured, and the most bytes of packed operands and partial sums.
+    limits: (bool, u64),
+}
+
+/// Kernels for calls of a kind; none on a machine that does not have what computes them.
+type Templates<F> = fn(Request<'_>, &F) -> Option<Result<Vec<Template>, Declined>>;
+
+/// The kernels of contractions.
+const CONTRACTIONS: [Templates<ContractionForm>; 3] = [
+    |request, form| {
+        let host = request.host.filter(|_| form.window.is_none())?;
+        Some(product::of(request.graph, request.node, form).and_then(|product| {
+            let Request { graph, node, profile, limits, .. } = request;
+            schedule::on_host(graph, node, &product, (profile, host), limits)
+        }))
+    },
+    |Request { graph, node, profile, host, limits }, form| {
+        let host = host.filter(|_| form.window.is_some())?;
+        Some(conv::on_host(graph, node, form, (profile, host), limits))
+    },
+    |request, form| Some(by_warpgroups(request, form, gpu(request.profile)?)),
+];
+
+/// The kernels of attention.
+const ATTENTION: [Templates<AttentionForm>; 2] = [
+    |Request { graph, node, profile, host, limits }, form| {
+        Some(attention::on_host(graph, node, form, (profile, host?), limits))
+    },
+    |Request { graph, node, profile, limits: (_, most_bytes), .. }, form| {
+        Some(attention::on_gpu(graph, node, form, gpu(profile)?, (true, most_bytes)))
+    },
+];
+
+/// The multiprocessors of a machine, where they multiply by warpgroups.
+fn gpu(profile: &Profile) -> Option<Gpu<'_>> {
+    let Machine::Gpu { processors, .. } = profile.machine else { return None };
+    Some((profile, processors, profile.warpgroups()?))
+}
+
+/// The kernels of a contraction or of attention, the most likely one first, or why there are none. Those of products pack operands in
+/// at most so many bytes, and where they are `measured`, others are among them that may be as quick.
 pub(super) fn templates(
     graph: &Graph,
     node: NodeId,
@@ -23,28 +69,12 @@ pub(super) fn templates(
     (profile, host): (&Profile, Option<Host>),
     limits: (bool, u64),
 ) -> Result<Vec<Template>, Declined> {
-    let Some(host) = host else { return on_gpu(graph, node, form, (profile, limits.1)) };
-    match form {
-        LibraryForm::Contraction(form) if form.window.is_some() => {
-            conv::on_host(graph, node, form, (profile, host), limits)
-        }
-        LibraryForm::Contraction(form) => {
-            let product = product::of(graph, node, form)?;
-            schedule::on_host(graph, node, &product, (profile, host), limits)
-        }
-        LibraryForm::Attention(form) => attention::on_host(graph, node, form, (profile, host), limits),
-    }
-}
-
-/// The kernels of a contraction or of attention on a GPU, which start before their predecessors have ended where they have few
-/// instances.
-fn on_gpu(
-    graph: &Graph,
-    node: NodeId,
-    form: &LibraryForm,
-    (profile, most_bytes): (&Profile, u64),
-) -> Result<Vec<Template>, Declined> {
-    let mut all = by_warpgroups(graph, node, form, (profile, most_bytes))?;
+    let request = Request { graph, node, profile, host, limits };
+    let found = match form {
+        LibraryForm::Contraction(form) => CONTRACTIONS.iter().find_map(|templates| templates(request, form)),
+        LibraryForm::Attention(form) => ATTENTION.iter().find_map(|templates| templates(request, form)),
+    };
+    let mut all = found.unwrap_or(Err(Declined::Device))?;
     let kernels = all.iter_mut().flat_map(|Template { kernel, operand_kernels, .. }| {
         operand_kernels.iter_mut().map(|own| &mut own.kernel).chain([kernel])
     });
@@ -54,23 +84,12 @@ fn on_gpu(
     Ok(all)
 }
 
-/// The kernels of a contraction or of attention on a GPU that multiplies by warpgroups.
+/// The kernels of a contraction on a GPU that multiplies by warpgroups.
 fn by_warpgroups(
-    graph: &Graph,
-    node: NodeId,
-    form: &LibraryForm,
-    (profile, most_bytes): (&Profile, u64),
+    Request { graph, node, profile, limits: (_, most_bytes), .. }: Request<'_>,
+    form: &ContractionForm,
+    gpu: Gpu<'_>,
 ) -> Result<Vec<Template>, Declined> {
-    let Machine::Gpu { processors, .. } = profile.machine else { return Err(Declined::Device) };
-    if profile.products.generated <= 0.0 {
-        return Err(Declined::Device);
-    }
-    let form = match form {
-        LibraryForm::Attention(form) => {
-            return attention::on_gpu(graph, node, form, (profile, processors), (true, most_bytes));
-        }
-        LibraryForm::Contraction(form) => form,
-    };
     let (product, result_layout) = match form.window {
         Some(_) => conv::as_product(graph, node, form).map(|(product, layout)| (product, Some(layout)))?,
         None => (product::of(graph, node, form)?, None),
@@ -79,10 +98,10 @@ fn by_warpgroups(
     let vectors = column_vectors(graph, node, product.n);
     let unaligned = has_unaligned_rows(graph, node, form);
     let slow = profile.products.unaligned / profile.products.aligned;
-    let all = warpgroup::schedules(&product, (profile, processors), vectors, most_bytes)?;
+    let all = warpgroup::schedules(&product, gpu, vectors, most_bytes)?;
     let columns = shared_launch::columns(graph, node, &product);
     let shared = (!columns.is_empty() && !unaligned)
-        .then(|| warpgroup::shared_launch(&product, &columns, (profile, processors), vectors))
+        .then(|| warpgroup::shared_launch(&product, &columns, gpu, vectors))
         .flatten();
     if let Some((schedule, left)) = shared {
         taken!("shared launch");

@@ -25,64 +25,7 @@ use super::product::{Access, Product};
 use super::schedule::{Reading, Schedule};
 use super::windows::Windows;
 use crate::graph::{Graph, NodeId};
-use crate::machine::Profile;
-
-/// Blocks that are tried. What is measured is of an H100.
-const SHAPES: [Shape; 8] = [
-    Shape { rows: 128, columns: 256, warps: 8, stages: 4, groups: 1, rate: 1.0, filling: 320 },
-    Shape { rows: 128, columns: 128, warps: 8, stages: 6, groups: 1, rate: 0.88, filling: 400 },
-    Shape { rows: 128, columns: 128, warps: 4, stages: 6, groups: 2, rate: 0.95, filling: 560 },
-    Shape { rows: 128, columns: 64, warps: 8, stages: 4, groups: 1, rate: 0.5, filling: 240 },
-    Shape { rows: 256, columns: 64, warps: 4, stages: 4, groups: 2, rate: 0.6, filling: 300 },
-    Shape { rows: 64, columns: 64, warps: 4, stages: 4, groups: 1, rate: 0.4, filling: 160 },
-    // So deep that one instance has a multiprocessor for itself.
-    Shape { rows: 64, columns: 128, warps: 4, stages: 8, groups: 2, rate: 0.6, filling: 240 },
-    Shape { rows: 64, columns: 64, warps: 4, stages: 8, groups: 2, rate: 0.41, filling: 500 },
-];
-
-/// A block, and who computes it.
-#[derive(Clone, Copy)]
-struct Shape {
-    rows: u32,
-    columns: u32,
-    warps: u32,
-    stages: u32,
-    /// Groups of so many warps of which one multiplies while the other one stores.
-    groups: u32,
-    /// Share of the rate of libtorch's products that multiprocessors full of such blocks reach.
-    rate: f64,
-    /// What filling the stages and storing the sums takes, in steps of the sum.
-    filling: i64,
-}
-
-impl Shape {
-    /// Elements of a block.
-    fn elements(&self) -> f64 {
-        f64::from(self.rows * self.columns)
-    }
-
-    /// A product of so many parts in such blocks, of which libtorch's takes so long.
-    fn schedule(&self, model: &Model<'_>, parts: u32, library: f64) -> Schedule {
-        let grid = Grid { warps: self.warps, stages: self.stages, group: GROUP };
-        let (rows, columns) = (self.rows, self.columns);
-        let blocks = Blocks { form: Form::Dots, rows, columns, depth: DEPTH, grid: Some(grid) };
-        let shares = [model.work / model.products(self, parts), model.work / library];
-        Schedule { reading: Reading::InPlace, blocks, parts, shares }
-    }
-
-    /// Registers of a thread: its sums, and of the vectors along the columns, of which it has a quarter of the elements, what is
-    /// computed before it is used.
-    fn registers(&self, vectors: u32) -> u32 {
-        self.rows * self.columns / (32 * self.warps) + vectors * self.columns / 4 * 3 / 4
-    }
-}
-
-/// The most registers that sums and vectors may take.
-const REGISTERS: u32 = 239;
-
-/// What a step of the sum takes at least where four of them are under way, until its operands are there, in elements of a block at
-/// the full rate; less where more are.
-const LATENCY: f64 = 20_000.0;
+use crate::machine::{ProductShape, Profile, Warpgroups};
 
 /// What is summed over at a time: a line of 128 bytes.
 pub(super) const DEPTH: u32 = 64;
@@ -109,11 +52,14 @@ const MAX_PREDICTED_SLOWDOWN: f64 = 1.25;
 /// The most parts of a sum: the kernel that adds them reads all in one go.
 const MAX_PARTS: u32 = 16;
 
+/// What a product is computed on: so many multiprocessors of a machine.
+pub(super) type Gpu<'a> = (&'a Profile, u32, &'static Warpgroups);
+
 /// The schedules of a product on a GPU of so many multiprocessors, with partial sums of at most so many bytes. Of the vectors that the
 /// epilogue reads, each instance holds its columns' elements.
 pub(super) fn schedules(
     product: &Product,
-    (profile, processors): (&Profile, u32),
+    gpu: Gpu<'_>,
     vectors: u32,
     most_bytes: u64,
 ) -> Result<Vec<Priced<Schedule>>, Declined> {
@@ -127,17 +73,18 @@ pub(super) fn schedules(
     if !is_copied(&product.a, product.windows.as_ref()) || !is_copied(&product.b, None) {
         return Err(Declined::Strides);
     }
-    let model = Model::of(product, profile, processors);
-    let all = all(product);
+    let (.., units) = gpu;
+    let model = Model::of(product, gpu);
+    let all = all(product, units);
     let strided = |windows: &Windows| windows.axes.iter().any(|axis| axis.stride > 1);
     let library_rate = if product.windows.as_ref().is_some_and(strided) { STRIDED_RATE } else { 1.0 };
     let library = model.least(|shape, parts| model.library(shape, parts)) / library_rate;
     // The sums of parts are stored as they are.
-    let fits = |&(shape, parts): &(&Shape, u32)| match parts {
-        1 => shape.registers(vectors) <= REGISTERS,
-        _ => shape.registers(0) <= REGISTERS && model.partial_bytes(parts) <= most_bytes as f64,
+    let fits = |&(shape, parts): &(&ProductShape, u32)| match parts {
+        1 => shape.registers(vectors) <= units.product_registers,
+        _ => shape.registers(0) <= units.product_registers && model.partial_bytes(parts) <= most_bytes as f64,
     };
-    let priced = |(shape, parts): (&Shape, u32)| Priced {
+    let priced = |(shape, parts): (&ProductShape, u32)| Priced {
         schedule: shape.schedule(&model, parts, library),
         us: model.ours(shape, parts),
         arithmetic_us: model.products(shape, parts),
@@ -155,16 +102,17 @@ pub(super) fn schedules(
 pub(super) fn shared_launch(
     product: &Product,
     columns: &[i64],
-    (profile, processors): (&Profile, u32),
+    gpu: Gpu<'_>,
     vectors: u32,
 ) -> Option<(Schedule, f64)> {
+    let (_, processors, units) = gpu;
     let others: Vec<Product> = columns.iter().map(|&n| Product { n, ..product.clone() }).collect();
-    let alone: Vec<Model<'_>> = others.iter().map(|other| Model::of(other, profile, processors)).collect();
-    let own = Model::of(product, profile, processors);
-    let time = |model: &Model<'_>, shape: &Shape| model.products(shape, 1) + model.launch;
-    let priced = |shape: &Shape| {
+    let alone: Vec<Model<'_>> = others.iter().map(|other| Model::of(other, gpu)).collect();
+    let own = Model::of(product, gpu);
+    let time = |model: &Model<'_>, shape: &ProductShape| model.products(shape, 1) + model.launch;
+    let priced = |shape: &ProductShape| {
         // In branches, no other group multiplies meanwhile.
-        let shape = &Shape { groups: 1, ..*shape };
+        let shape = &ProductShape { groups: 1, ..*shape };
         let separate: f64 = alone.iter().map(|model| time(model, shape)).sum();
         let blocks = alone.iter().map(|model| model.blocks(shape, 1));
         let small = blocks.clone().all(|blocks| blocks < i64::from(processors));
@@ -172,8 +120,8 @@ pub(super) fn shared_launch(
         let together = own.of_rounds(shape, rounds, 1) + own.launch;
         small.then_some((together, together / separate))
     };
-    let fits = |shape: &&Shape| shape.registers(vectors) <= REGISTERS;
-    let all = SHAPES.iter().filter(fits).filter_map(|shape| Some((shape, priced(shape)?)));
+    let fits = |shape: &&ProductShape| shape.registers(vectors) <= units.product_registers;
+    let all = units.products.iter().filter(fits).filter_map(|shape| Some((shape, priced(shape)?)));
     let (shape, (together, left)) = all.min_by(|(_, a), (_, b)| a.0.total_cmp(&b.0))?;
     let least = |model: &Model<'_>| model.least(|shape, parts| model.ours(shape, parts)) + model.launch;
     let pays = together < alone.iter().map(least).sum();
@@ -182,17 +130,40 @@ pub(super) fn shared_launch(
 }
 
 /// The blocks that a product may be computed in, and the numbers of parts of one length into which its sum may be divided.
-fn all(product: &Product) -> Vec<(&'static Shape, u32)> {
+fn all(product: &Product, units: &'static Warpgroups) -> Vec<(&'static ProductShape, u32)> {
     // A part of a filter does not begin where a part of the sum does.
     let is_filled = product.windows.as_ref().is_some_and(|windows| windows.channels < windows.filled);
     let whole = |parts: &u32| *parts == 1 || (product.k % i64::from(parts * DEPTH) == 0 && !is_filled);
     let parts: Vec<u32> = (1..=MAX_PARTS).filter(whole).collect();
-    SHAPES.iter().flat_map(|shape| parts.iter().map(move |&parts| (shape, parts))).collect()
+    units.products.iter().flat_map(|shape| parts.iter().map(move |&parts| (shape, parts))).collect()
+}
+
+impl ProductShape {
+    /// Elements of a block.
+    fn elements(&self) -> f64 {
+        f64::from(self.rows * self.columns)
+    }
+
+    /// A product of so many parts in such blocks, of which libtorch's takes so long.
+    fn schedule(&self, model: &Model<'_>, parts: u32, library: f64) -> Schedule {
+        let grid = Grid { warps: self.warps, stages: self.stages, group: GROUP };
+        let (rows, columns) = (self.rows, self.columns);
+        let blocks = Blocks { form: Form::Dots, rows, columns, depth: DEPTH, grid: Some(grid) };
+        let shares = [model.work / model.products(self, parts), model.work / library];
+        Schedule { reading: Reading::InPlace, blocks, parts, shares }
+    }
+
+    /// Registers of a thread: its sums, and of the vectors along the columns, of which it has a quarter of the elements, what is
+    /// computed before it is used.
+    fn registers(&self, vectors: u32) -> u32 {
+        self.rows * self.columns / (32 * self.warps) + vectors * self.columns / 4 * 3 / 4
+    }
 }
 
 /// What multiprocessors take for a product, in elements of a block at the full rate by steps of the sum.
 struct Model<'p> {
     product: &'p Product,
+    units: &'static Warpgroups,
     members: i64,
     processors: u32,
     /// What the whole product takes at the full rate.
@@ -204,13 +175,14 @@ struct Model<'p> {
 }
 
 impl Model<'_> {
-    fn of<'p>(product: &'p Product, profile: &Profile, processors: u32) -> Model<'p> {
+    fn of<'p>(product: &'p Product, (profile, processors, units): Gpu<'_>) -> Model<'p> {
         let members: i64 = product.batch.iter().product();
         let processors = processors.max(1);
         let us = profile.products.generated / 2.0 / f64::from(processors) * 1000.0;
         let elements = members as f64 * product.m as f64 * product.n as f64;
         Model {
             product,
+            units,
             members,
             processors,
             work: elements * product.k as f64 / f64::from(processors),
@@ -220,20 +192,23 @@ impl Model<'_> {
     }
 
     /// Blocks of all instances, where the sum has so many parts.
-    fn blocks(&self, shape: &Shape, parts: u32) -> i64 {
+    fn blocks(&self, shape: &ProductShape, parts: u32) -> i64 {
         let (down, across) =
             (blocks_of(self.product.m, shape.rows), blocks_of(self.product.n, shape.columns));
         down.saturating_mul(across).saturating_mul(self.members).saturating_mul(parts.into())
     }
 
     /// Those that a multiprocessor computes one after another.
-    fn rounds(&self, shape: &Shape, parts: u32) -> i64 {
+    fn rounds(&self, shape: &ProductShape, parts: u32) -> i64 {
         blocks_of(self.blocks(shape, parts), self.processors)
     }
 
     /// The least of what the product takes in some blocks, its sum in some parts.
-    fn least(&self, time: impl Fn(&Shape, u32) -> f64) -> f64 {
-        all(self.product).into_iter().map(|(shape, parts)| time(shape, parts)).fold(f64::INFINITY, f64::min)
+    fn least(&self, time: impl Fn(&ProductShape, u32) -> f64) -> f64 {
+        all(self.product, self.units)
+            .into_iter()
+            .map(|(shape, parts)| time(shape, parts))
+            .fold(f64::INFINITY, f64::min)
     }
 
     /// Steps of the sum.
@@ -242,13 +217,13 @@ impl Model<'_> {
     }
 
     /// What blocks of ours take.
-    fn products(&self, shape: &Shape, parts: u32) -> f64 {
+    fn products(&self, shape: &ProductShape, parts: u32) -> f64 {
         self.of_rounds(shape, self.rounds(shape, parts), parts)
     }
 
     /// What so many of them take of each multiprocessor.
-    fn of_rounds(&self, shape: &Shape, rounds: i64, parts: u32) -> f64 {
-        let latency = 4.0 * LATENCY / f64::from(shape.stages);
+    fn of_rounds(&self, shape: &ProductShape, rounds: i64, parts: u32) -> f64 {
+        let latency = 4.0 * self.units.latency / f64::from(shape.stages);
         let step = |rounds: i64| (rounds as f64 * shape.elements() / shape.rate).max(latency);
         let (steps, filling) = (self.steps(parts), shape.filling as f64);
         let of_group = step(blocks_of(rounds, shape.groups)) * (steps + filling);
@@ -266,13 +241,13 @@ impl Model<'_> {
     }
 
     /// What they take, and a second kernel that adds up parts.
-    fn ours(&self, shape: &Shape, parts: u32) -> f64 {
+    fn ours(&self, shape: &ProductShape, parts: u32) -> f64 {
         let launch = if parts == 1 { 0.0 } else { self.launch };
         self.products(shape, parts) + self.moved(parts) + launch
     }
 
     /// What libtorch's product takes in such blocks.
-    fn library(&self, shape: &Shape, parts: u32) -> f64 {
+    fn library(&self, shape: &ProductShape, parts: u32) -> f64 {
         let elements = self.rounds(shape, parts) as f64 * shape.elements();
         elements * (self.steps(parts) + OVERLAPPED_FILLING) + self.moved(parts)
     }

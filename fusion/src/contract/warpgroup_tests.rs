@@ -1,9 +1,10 @@
 //! Products on a GPU: what is one kernel, and what it computes, in the interpreter.
 
 use super::tests::{evaluate, packed, packed_for, points, position, run, run_packed};
-use super::{Declined, Products};
-use crate::machine::Profile;
+use super::{Declined, Products, choose_products};
+use crate::machine::{AttentionShape, ProductShape, Profile};
 use crate::parse_graph;
+use crate::pipeline::primitive;
 use crate::plan::{Plan, StepKind};
 
 pub(super) fn gpu() -> Profile {
@@ -390,4 +391,54 @@ fn convolutions_in_steps_of_two_pixels_are_kernels_sooner() {
     };
     assert_eq!(calls([64, 56, 128, 2]), 0);
     assert_eq!([[128, 28, 128, 1], [64, 56, 64, 1]].map(calls), [1, 1]);
+}
+
+/// The schedules that are compared for a graph.
+fn compared(text: &str) -> Vec<String> {
+    let mut graph = primitive(text, &gpu());
+    let mut all = Vec::new();
+    choose_products(&mut graph, &gpu(), Products::Measured, None, u64::MAX, &mut |candidate| {
+        all.push(candidate.template.kernel.schedule.clone());
+        None
+    });
+    all
+}
+
+/// A block that is compared for no product or attention is none that a machine needs.
+#[test]
+fn every_block_of_the_machine_is_compared() {
+    let units = gpu().warpgroups().unwrap();
+    let mut all = Vec::new();
+    for m in [64, 256, 1024, 4096, 16384] {
+        for n in [64, 128, 768, 3072] {
+            for k in [64, 768, 4096] {
+                all.extend(compared(&linear("bf16", [m, n, k], "", 4)));
+            }
+        }
+    }
+    for shape in units.products {
+        let ProductShape { rows, columns, warps, stages, .. } = shape;
+        let text =
+            format!("blocks of {rows} x {columns}, 64 of the sum at a time, {warps} warps, {stages} stages");
+        assert!(all.iter().any(|schedule| schedule.ends_with(&text)), "{text}");
+    }
+    for (queries, keys) in [(1024, 1024), (197, 197), (64, 77), (4, 4)] {
+        let rows = |n: i64| format!("bf16[1,12,{n},64]@cuda:0");
+        all.extend(compared(&format!(
+            "graph {{
+               %0 = input 0 : {q}
+               %1 = input 1 : {k}
+               %2 = input 2 : {k}
+               %3 = aten::scaled_dot_product_attention(query=%0, key=%1, value=%2, attn_mask=None, dropout_p=0.0, \
+               is_causal=false, scale=None, enable_gqa=false) : {q}
+               outputs %3
+             }}",
+            q = rows(queries),
+            k = rows(keys)
+        )));
+    }
+    for AttentionShape { queries, keys, warps } in units.attention {
+        let text = format!("blocks of {queries} x {keys} keys, {warps} warps");
+        assert!(all.iter().any(|schedule| schedule.ends_with(&text)), "{text}");
+    }
 }

@@ -63,6 +63,7 @@ use crate::contract::declined::Declined;
 use crate::contract::host::Host;
 use crate::contract::likeliest::likeliest;
 use crate::contract::price::Work;
+use crate::contract::warpgroup::Gpu;
 use crate::graph::{Graph, NodeId};
 use crate::library_form::AttentionForm;
 use crate::machine::Profile;
@@ -87,11 +88,11 @@ pub(super) fn on_gpu(
     graph: &Graph,
     node: NodeId,
     form: &AttentionForm,
-    (profile, processors): (&Profile, u32),
+    gpu: Gpu<'_>,
     limits: (bool, u64),
 ) -> Result<Vec<Template>, Declined> {
     let attention = call::read(graph, node, form)?;
-    let all = warpgroup::schedules(&attention, (profile, processors), limits.1)?;
+    let all = warpgroup::schedules(&attention, gpu, limits.1)?;
     likeliest(all, limits, |schedule| schedule.template(graph, node, &attention))
 }
 

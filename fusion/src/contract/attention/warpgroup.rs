@@ -13,30 +13,8 @@ use crate::contract::blocks::blocks_of;
 use crate::contract::declined::Declined;
 use crate::contract::likeliest::Priced;
 use crate::contract::price::Work;
-use crate::contract::warpgroup::is_copied;
-use crate::machine::Profile;
-
-/// Blocks that are tried.
-const SHAPES: [Shape; 4] = [
-    Shape { queries: 128, keys: 128, warps: 8 },
-    Shape { queries: 128, keys: 64, warps: 8 },
-    Shape { queries: 64, keys: 64, warps: 4 },
-    Shape { queries: 64, keys: 32, warps: 4 },
-];
-
-/// A block, and who computes it.
-#[derive(Clone, Copy)]
-struct Shape {
-    queries: u32,
-    keys: u32,
-    warps: u32,
-}
-
-/// The most registers of a thread for scores, their exponentials and sums.
-const REGISTERS: u32 = 180;
-
-/// The most bytes of shared memory that queries and two steps' keys and values may take.
-const SHARED_BYTES: u32 = 200 << 10;
+use crate::contract::warpgroup::{Gpu, is_copied};
+use crate::machine::{AttentionShape, Profile, Warpgroups};
 
 /// The most elements of a query or a value.
 const MAX_ELEMENTS: i64 = 128;
@@ -44,12 +22,8 @@ const MAX_ELEMENTS: i64 = 128;
 /// The least extent of what is multiplied at a time: the step of an instruction.
 const MIN_EXTENT: u32 = 16;
 
-/// Warps that a multiprocessor has at a time, about.
-const WARPS: u32 = 16;
-
-/// Shares of the rate of large products that this reaches with all multiprocessors at work, and libtorch's call without and
-/// with a mask, whose instances have so many queries, and so many where it divides the keys. Measured on an H100.
-const RATE: f64 = 0.55;
+/// Shares of the rate of large products that libtorch's call reaches without and with a mask, whose instances have so many queries,
+/// and so many where it divides the keys. Measured on an H100.
 const LIBRARY_RATE: f64 = 0.6;
 const MASKED_RATE: f64 = 0.25;
 const LIBRARY_QUERIES: u32 = 128;
@@ -76,7 +50,7 @@ const MAX_PREDICTED_SLOWDOWN: f64 = 1.3;
 /// The schedules of attention on a GPU of so many multiprocessors, with parts of the keys that leave at most so many bytes.
 pub(super) fn schedules(
     attention: &Attention,
-    (profile, processors): (&Profile, u32),
+    (profile, processors, units): Gpu<'_>,
     most_bytes: u64,
 ) -> Result<Vec<Priced<Schedule>>, Declined> {
     if !matches!(attention.elem, Elem::F16 | Elem::Bf16) {
@@ -91,16 +65,18 @@ pub(super) fn schedules(
     }
     let of = |extent: i64| spans(extent, [MIN_EXTENT, 128]).ok_or(Declined::Sizes);
     let (width, depth) = (of(attention.width)?, of(attention.depth)?);
-    let model = Model { attention, profile, members, processors: processors.max(1) };
+    let model = Model { attention, profile, units, members, processors: processors.max(1) };
     let library = model.library();
-    let shapes = SHAPES.iter().filter(|shape| shape.fits(&width, &depth));
+    let shapes = units.attention.iter().filter(|shape| fits(shape, units, [&width, &depth]));
     let all = shapes
         .flat_map(|shape| model.parts(shape, most_bytes).into_iter().map(move |ranges| (shape, ranges)));
-    let priced = |(shape, ranges): (&Shape, Option<Ranges>)| {
-        let Shape { queries, keys, warps } = *shape;
+    let priced = |(shape, ranges): (&AttentionShape, Option<Ranges>)| {
+        let AttentionShape { queries, keys, warps } = *shape;
         let blocks = Blocks { queries, keys, width: width.clone(), depth: depth.clone(), ranges };
-        let shares =
-            [RATE * model.work() / model.ours(shape, ranges), model.library_rate() * model.work() / library];
+        let shares = [
+            units.attention_rate * model.work() / model.ours(shape, ranges),
+            model.library_rate() * model.work() / library,
+        ];
         let left = ranges.map_or(0.0, |ranges| bytes(attention, ranges));
         let work = Work { shares, left, ..Work::of_attention(attention) };
         let schedule = Schedule { form: Form::Rows { warps }, blocks, shares };
@@ -114,21 +90,20 @@ pub(super) fn schedules(
     Ok(whole.into_iter().map(priced).chain(divided).collect())
 }
 
-impl Shape {
-    /// Whether registers and shared memory hold a block of queries and keys, and of values, of these elements.
-    fn fits(&self, width: &[Span], depth: &[Span]) -> bool {
-        let elements = |spans: &[Span]| spans.iter().map(|span| span.extent).sum::<u32>();
-        let (wide, deep) = (elements(width), elements(depth));
-        let registers = self.queries * (self.keys * 3 / 2 + deep) / (32 * self.warps);
-        let shared = 2 * (self.queries * wide + 2 * self.keys * (wide + deep));
-        registers <= REGISTERS && shared <= SHARED_BYTES
-    }
+/// Whether registers and shared memory hold a block of queries and keys, and of values, of these elements.
+fn fits(shape: &AttentionShape, units: &Warpgroups, [width, depth]: [&[Span]; 2]) -> bool {
+    let elements = |spans: &[Span]| spans.iter().map(|span| span.extent).sum::<u32>();
+    let (wide, deep) = (elements(width), elements(depth));
+    let registers = shape.queries * (shape.keys * 3 / 2 + deep) / (32 * shape.warps);
+    let shared = 2 * (shape.queries * wide + 2 * shape.keys * (wide + deep));
+    registers <= units.attention_registers && shared <= units.shared_bytes
 }
 
 /// What multiprocessors take for attention, in pairs of a query and a key.
 struct Model<'a> {
     attention: &'a Attention,
     profile: &'a Profile,
+    units: &'static Warpgroups,
     members: i64,
     processors: u32,
 }
@@ -141,7 +116,7 @@ impl Model<'_> {
     }
 
     /// How the keys may be divided.
-    fn parts(&self, shape: &Shape, most_bytes: u64) -> Vec<Option<Ranges>> {
+    fn parts(&self, shape: &AttentionShape, most_bytes: u64) -> Vec<Option<Ranges>> {
         let all = (1..=MAX_PARTS.ilog2()).filter_map(|log| Ranges::of(self.attention, 1 << log, shape.keys));
         let mut all: Vec<Ranges> = all.collect();
         all.dedup();
@@ -164,10 +139,14 @@ impl Model<'_> {
     }
 
     /// What blocks of ours take.
-    fn ours(&self, shape: &Shape, ranges: Option<Ranges>) -> f64 {
+    fn ours(&self, shape: &AttentionShape, ranges: Option<Ranges>) -> f64 {
         let (parts, keys) = ranges.map_or((1, self.attention.keys), |ranges| (ranges.count, ranges.length));
         let steps = blocks_of(keys, shape.keys) as f64;
-        self.time(shape.queries, (WARPS / shape.warps, parts), steps * (f64::from(shape.keys) + STEP))
+        self.time(
+            shape.queries,
+            (self.units.warps / shape.warps, parts),
+            steps * (f64::from(shape.keys) + STEP),
+        )
     }
 
     /// What libtorch's call takes, which divides the keys among instances where there are few and no mask.
