@@ -230,8 +230,9 @@ impl Schedule {
                 rows.template(graph, node, product, panels)
             }
         };
-        // That less is computed for nothing ranks schedules; the rate of what is computed is the same.
-        let shares = shares.map(|share| share.min(1.0));
+        // That less is computed for nothing ranks schedules; the rate of what is computed is the same. That of windows is another one.
+        let most = if product.windows.is_some() { f64::INFINITY } else { 1.0 };
+        let shares = shares.map(|share| share.min(most));
         Some(Template { shares, ..template? })
     }
 }

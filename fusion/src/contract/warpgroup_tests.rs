@@ -213,7 +213,7 @@ fn convolutions_over_channels_last_are_products_of_windows_with_their_epilogue()
         let plan = planned(&text, Products::Generated);
         // Long sums are divided.
         let [_, channels, _] = windowed.sizes;
-        let divided = channels % 64 == 0 && channels * windowed.taps[0] * windowed.taps[1] > 512;
+        let divided = channels % 64 == 0 && channels * windowed.taps[0] * windowed.taps[1] > 1024;
         let kernels = if divided { 2 } else { 1 };
         assert_eq!((plan.kernel_count(), plan.extern_count()), (kernels, 0), "{plan}");
         let (found, exact) = (run(&plan), evaluate(&parse_graph(&text).unwrap()));
@@ -366,9 +366,9 @@ fn others_say_why_they_are_libtorchs() {
     }
 }
 
-/// As measured on an H200: libtorch's convolutions take longer for what they compute where they take steps of two pixels.
+/// As measured on an H200: libtorch's convolutions take at least as long, with relu behind them.
 #[test]
-fn convolutions_in_steps_of_two_pixels_are_kernels_sooner() {
+fn convolutions_of_resnets_are_kernels() {
     let calls = |[channels, size, filters, stride]: [i64; 4]| {
         let result = size / stride;
         let last = |shape: [i64; 4]| {
@@ -389,8 +389,7 @@ fn convolutions_in_steps_of_two_pixels_are_kernels_sooner() {
         );
         planned(&text, Products::Predicted).extern_count()
     };
-    assert_eq!(calls([64, 56, 128, 2]), 0);
-    assert_eq!([[128, 28, 128, 1], [64, 56, 64, 1]].map(calls), [1, 1]);
+    assert_eq!([[64, 56, 128, 2], [128, 28, 128, 1], [64, 56, 64, 1]].map(calls), [0, 0, 0]);
 }
 
 /// The schedules that are compared for a graph.
