@@ -366,29 +366,31 @@ fn others_say_why_they_are_libtorchs() {
     }
 }
 
+/// A convolution of 64 images of so many channels and pixels along each side with 3 x 3 filters, in channels-last, and relu behind it.
+fn convolution([channels, size, filters, stride]: [i64; 4]) -> String {
+    let result = size / stride;
+    let last = |shape: [i64; 4]| {
+        let [_, c, h, w] = shape;
+        format!("bf16[{},{c},{h},{w}]{{{},1,{},{c}}}@cuda:0", shape[0], c * h * w, w * c)
+    };
+    let ty = last([64, filters, result, result]);
+    format!(
+        "graph {{
+           %0 = input 0 : {}
+           %1 = param 0 : {}
+           %2 = aten::conv2d(input=%0, weight=%1, bias=None, stride=[{stride},{stride}], padding=[1,1], dilation=[1,1], groups=1) : {ty}
+           %3 = aten::relu(self=%2) : {ty}
+           outputs %3
+         }}",
+        last([64, channels, size, size]),
+        last([filters, channels, 3, 3]),
+    )
+}
+
 /// As measured on an H200: libtorch's convolutions take at least as long, with relu behind them.
 #[test]
 fn convolutions_of_resnets_are_kernels() {
-    let calls = |[channels, size, filters, stride]: [i64; 4]| {
-        let result = size / stride;
-        let last = |shape: [i64; 4]| {
-            let [_, c, h, w] = shape;
-            format!("bf16[{},{c},{h},{w}]{{{},1,{},{c}}}@cuda:0", shape[0], c * h * w, w * c)
-        };
-        let ty = last([64, filters, result, result]);
-        let text = format!(
-            "graph {{
-               %0 = input 0 : {}
-               %1 = param 0 : {}
-               %2 = aten::conv2d(input=%0, weight=%1, bias=None, stride=[{stride},{stride}], padding=[1,1], dilation=[1,1], groups=1) : {ty}
-               %3 = aten::relu(self=%2) : {ty}
-               outputs %3
-             }}",
-            last([64, channels, size, size]),
-            last([filters, channels, 3, 3]),
-        );
-        planned(&text, Products::Predicted).extern_count()
-    };
+    let calls = |sizes| planned(&convolution(sizes), Products::Predicted).extern_count();
     assert_eq!([[64, 56, 128, 2], [128, 28, 128, 1], [64, 56, 64, 1]].map(calls), [0, 0, 0]);
 }
 
@@ -415,14 +417,18 @@ fn every_block_of_the_machine_is_compared() {
             }
         }
     }
+    for channels in [64, 128, 256] {
+        all.extend(compared(&convolution([channels, 56, channels, 1])));
+    }
     for shape in units.products {
         let ProductShape { rows, columns, warps, stages, .. } = shape;
         let text =
             format!("blocks of {rows} x {columns}, 64 of the sum at a time, {warps} warps, {stages} stages");
         assert!(all.iter().any(|schedule| schedule.ends_with(&text)), "{text}");
     }
-    for (queries, keys) in [(1024, 1024), (197, 197), (64, 77), (4, 4)] {
-        let rows = |n: i64| format!("bf16[1,12,{n},64]@cuda:0");
+    for (heads, queries, keys) in [(12, 1024, 1024), (256, 128, 64), (12, 197, 197), (12, 64, 77), (12, 4, 4)]
+    {
+        let rows = |n: i64| format!("bf16[1,{heads},{n},64]@cuda:0");
         all.extend(compared(&format!(
             "graph {{
                %0 = input 0 : {q}

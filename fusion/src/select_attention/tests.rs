@@ -412,7 +412,7 @@ fn causal_attention_becomes_one_call() {
               %1 = input 1 : f32[2,3,8,5]{120,40,1,8}
               %2 = input 2 : f32[2,3,5,8]
               %3 = view permute[0,1,3,2](%1) : f32[2,3,5,8] @1
-              %4 = aten::scaled_dot_product_attention(query=%0, key=%3, value=%2, attn_mask=None, dropout_p=0.0, is_causal=true, scale=0.25, enable_gqa=false) attends(0, 1, 2) scale 0.25 causal : f32[2,3,5,8]{120,8,24,1} @2
+              %4 = aten::scaled_dot_product_attention(query=%0, key=%3, value=%2, attn_mask=None, dropout_p=0.0, is_causal=true, scale=0.25, enable_gqa=false) attends(0, 1, 2) scale 0.25 causal unsafe : f32[2,3,5,8]{120,8,24,1} @2
               outputs %4
             }
         "#]],
@@ -435,7 +435,7 @@ fn a_mask_that_keeps_something_of_each_row_is_given() {
               %3 = param 0 : bool[5,5]
               %4 = map not(%3) : bool[5,5] @1
               %5 = view permute[0,1,3,2](%1) : f32[2,3,5,8] @1
-              %6 = aten::scaled_dot_product_attention(query=%0, key=%5, value=%2, attn_mask=%4, dropout_p=0.0, is_causal=false, scale=0.25, enable_gqa=false) attends(0, 1, 2) scale 0.25 keeps 3 : f32[2,3,5,8]{120,8,24,1} @2
+              %6 = aten::scaled_dot_product_attention(query=%0, key=%5, value=%2, attn_mask=%4, dropout_p=0.0, is_causal=false, scale=0.25, enable_gqa=false) attends(0, 1, 2) scale 0.25 keeps 3 unsafe : f32[2,3,5,8]{120,8,24,1} @2
               outputs %6
             }
         "#]],
@@ -635,57 +635,57 @@ fn every_spelling_is_the_same_call() {
     expect![[r#"
         division by what is no power of two
           %3 = view permute[0,1,3,2](%1) : f32[2,3,7,8]
-          %4 = aten::scaled_dot_product_attention(query=%0, key=%3, value=%2, attn_mask=None, dropout_p=0.0, is_causal=false, scale=0.30303030303030304, enable_gqa=false) attends(0, 1, 2) scale 0.30303030303030304 : f32[2,3,5,8]{120,8,24,1}
+          %4 = aten::scaled_dot_product_attention(query=%0, key=%3, value=%2, attn_mask=None, dropout_p=0.0, is_causal=false, scale=0.30303030303030304, enable_gqa=false) attends(0, 1, 2) scale 0.30303030303030304 unsafe : f32[2,3,5,8]{120,8,24,1}
         factors of queries, keys and scores
-          %3 = aten::scaled_dot_product_attention(query=%0, key=%1, value=%2, attn_mask=None, dropout_p=0.0, is_causal=false, scale=0.44999999999999996, enable_gqa=false) attends(0, 1, 2) scale 0.44999999999999996 : f32[2,3,5,8]{120,8,24,1}
+          %3 = aten::scaled_dot_product_attention(query=%0, key=%1, value=%2, attn_mask=None, dropout_p=0.0, is_causal=false, scale=0.44999999999999996, enable_gqa=false) attends(0, 1, 2) scale 0.44999999999999996 unsafe : f32[2,3,5,8]{120,8,24,1}
         bmm
           %3 = view reshape(%0) : bf16[1,6,5,8]
           %4 = view reshape(%1) : bf16[1,6,7,8]
           %5 = view reshape(%2) : bf16[1,6,7,8]
-          %6 = aten::scaled_dot_product_attention(query=%3, key=%4, value=%5, attn_mask=None, dropout_p=0.0, is_causal=false, scale=1.0, enable_gqa=false) attends(0, 1, 2) scale 1.0 : bf16[1,6,5,8]{240,8,48,1}
+          %6 = aten::scaled_dot_product_attention(query=%3, key=%4, value=%5, attn_mask=None, dropout_p=0.0, is_causal=false, scale=1.0, enable_gqa=false) attends(0, 1, 2) scale 1.0 unsafe : bf16[1,6,5,8]{240,8,48,1}
           %7 = view reshape(%6) : bf16[6,5,8]{8,48,1}
         mm
           %3 = view reshape(%0) : f32[1,1,5,8]
           %4 = view reshape(%1) : f32[1,1,7,8]
           %5 = view reshape(%2) : f32[1,1,7,8]
-          %6 = aten::scaled_dot_product_attention(query=%3, key=%4, value=%5, attn_mask=None, dropout_p=0.0, is_causal=false, scale=1.0, enable_gqa=false) attends(0, 1, 2) scale 1.0 : f32[1,1,5,8]{40,8,8,1}
+          %6 = aten::scaled_dot_product_attention(query=%3, key=%4, value=%5, attn_mask=None, dropout_p=0.0, is_causal=false, scale=1.0, enable_gqa=false) attends(0, 1, 2) scale 1.0 unsafe : f32[1,1,5,8]{40,8,8,1}
           %7 = view reshape(%6) : f32[5,8]
         baddbmm
           %4 = view reshape(%0) : f32[1,6,5,8]
           %5 = view reshape(%1) : f32[1,6,7,8]
           %6 = view reshape(%2) : f32[1,6,7,8]
-          %7 = aten::scaled_dot_product_attention(query=%4, key=%5, value=%6, attn_mask=%3, dropout_p=0.0, is_causal=false, scale=0.3, enable_gqa=false) attends(0, 1, 2) scale 0.3 adds 3 : f32[1,6,5,8]{240,8,48,1}
+          %7 = aten::scaled_dot_product_attention(query=%4, key=%5, value=%6, attn_mask=%3, dropout_p=0.0, is_causal=false, scale=0.3, enable_gqa=false) attends(0, 1, 2) scale 0.3 adds 3 unsafe : f32[1,6,5,8]{240,8,48,1}
           %8 = view reshape(%7) : f32[6,5,8]{8,48,1}
         a mask between reshapes
           %4 = view reshape(%0) : f32[2,3,5,8]
           %5 = view reshape(%1) : f32[2,3,7,8]
           %6 = view reshape(%2) : f32[2,3,7,8]
-          %7 = aten::scaled_dot_product_attention(query=%4, key=%5, value=%6, attn_mask=%3, dropout_p=0.0, is_causal=false, scale=1.0, enable_gqa=false) attends(0, 1, 2) scale 1.0 adds 3 : f32[2,3,5,8]{120,8,24,1}
+          %7 = aten::scaled_dot_product_attention(query=%4, key=%5, value=%6, attn_mask=%3, dropout_p=0.0, is_causal=false, scale=1.0, enable_gqa=false) attends(0, 1, 2) scale 1.0 adds 3 unsafe : f32[2,3,5,8]{120,8,24,1}
         einsum
           %3 = view permute[0,2,1,3](%1) : f16[2,3,7,8]{168,8,24,1}
           %4 = view permute[0,2,1,3](%0) : f16[2,3,5,8]{120,8,24,1}
           %5 = view permute[0,2,1,3](%2) : f16[2,3,7,8]{168,8,24,1}
-          %6 = aten::scaled_dot_product_attention(query=%4, key=%3, value=%5, attn_mask=None, dropout_p=0.0, is_causal=false, scale=1.0, enable_gqa=false) attends(0, 1, 2) scale 1.0 : f16[2,3,5,8]{120,8,24,1}
+          %6 = aten::scaled_dot_product_attention(query=%4, key=%3, value=%5, attn_mask=None, dropout_p=0.0, is_causal=false, scale=1.0, enable_gqa=false) attends(0, 1, 2) scale 1.0 unsafe : f16[2,3,5,8]{120,8,24,1}
           %7 = view permute[0,2,1,3](%6) : f16[2,5,3,8]
         einsum with values first
           %3 = view permute[0,2,1,3](%1) : f32[2,3,7,8]{168,8,24,1}
           %4 = view permute[0,2,1,3](%0) : f32[2,3,5,8]{120,8,24,1}
           %5 = view permute[0,2,1,3](%2) : f32[2,3,7,8]{168,8,24,1}
-          %6 = aten::scaled_dot_product_attention(query=%4, key=%3, value=%5, attn_mask=None, dropout_p=0.0, is_causal=false, scale=1.0, enable_gqa=false) attends(0, 1, 2) scale 1.0 : f32[2,3,5,8]{120,8,24,1}
+          %6 = aten::scaled_dot_product_attention(query=%4, key=%3, value=%5, attn_mask=None, dropout_p=0.0, is_causal=false, scale=1.0, enable_gqa=false) attends(0, 1, 2) scale 1.0 unsafe : f32[2,3,5,8]{120,8,24,1}
           %7 = view permute[0,2,1,3](%6) : f32[2,5,3,8]
         heads that share keys
           %3 = view reshape(%0) : f32[2,6,5,8]
-          %4 = aten::scaled_dot_product_attention(query=%3, key=%1, value=%2, attn_mask=None, dropout_p=0.0, is_causal=false, scale=1.0, enable_gqa=true) attends(0, 1, 2) scale 1.0 shared 2 : f32[2,6,5,8]{240,8,48,1}
+          %4 = aten::scaled_dot_product_attention(query=%3, key=%1, value=%2, attn_mask=None, dropout_p=0.0, is_causal=false, scale=1.0, enable_gqa=true) attends(0, 1, 2) scale 1.0 shared 2 unsafe : f32[2,6,5,8]{240,8,48,1}
           %5 = view reshape(%4) : f32[2,3,2,5,8]{240,16,8,48,1}
         softmax in f32
           %4 = view permute[0,1,3,2](%1) : bf16[2,3,7,8]
-          %5 = aten::scaled_dot_product_attention(query=%0, key=%4, value=%2, attn_mask=%3, dropout_p=0.0, is_causal=false, scale=0.3, enable_gqa=false) attends(0, 1, 2) scale 0.3 adds 3 : bf16[2,3,5,8]{120,8,24,1}
+          %5 = aten::scaled_dot_product_attention(query=%0, key=%4, value=%2, attn_mask=%3, dropout_p=0.0, is_causal=false, scale=0.3, enable_gqa=false) attends(0, 1, 2) scale 0.3 adds 3 unsafe : bf16[2,3,5,8]{120,8,24,1}
         where
           %4 = view permute[0,1,3,2](%1) : f32[2,3,7,8]
-          %5 = aten::scaled_dot_product_attention(query=%0, key=%4, value=%2, attn_mask=%3, dropout_p=0.0, is_causal=false, scale=1.0, enable_gqa=false) attends(0, 1, 2) scale 1.0 keeps 3 : f32[2,3,5,8]{120,8,24,1}
+          %5 = aten::scaled_dot_product_attention(query=%0, key=%4, value=%2, attn_mask=%3, dropout_p=0.0, is_causal=false, scale=1.0, enable_gqa=false) attends(0, 1, 2) scale 1.0 keeps 3 unsafe : f32[2,3,5,8]{120,8,24,1}
         softmax by hand
           %3 = view permute[0,1,3,2](%1) : f32[2,3,7,8]
-          %4 = aten::scaled_dot_product_attention(query=%0, key=%3, value=%2, attn_mask=None, dropout_p=0.0, is_causal=false, scale=1.0, enable_gqa=false) attends(0, 1, 2) scale 1.0 : f32[2,3,5,8]{120,8,24,1}
+          %4 = aten::scaled_dot_product_attention(query=%0, key=%3, value=%2, attn_mask=None, dropout_p=0.0, is_causal=false, scale=1.0, enable_gqa=false) attends(0, 1, 2) scale 1.0 unsafe : f32[2,3,5,8]{120,8,24,1}
     "#]].assert_eq(&found);
 }
 

@@ -249,10 +249,7 @@ impl<'p, 'a> Analysis<'p, 'a> {
     pub(super) fn most(&self, sum: &Sum) -> Option<i64> {
         let known = self.is_nonnegative(&Sum { constant: 0, ..sum.clone() });
         let parts = sum.terms.iter().map(|&(value, by)| self.most_of(value)?.checked_mul(by));
-        let all = parts
-            .map(|part| part.filter(|_| known))
-            .try_fold(sum.constant, |sum, part| sum.checked_add(part?));
-        all
+        parts.map(|part| part.filter(|_| known)).try_fold(sum.constant, |sum, part| sum.checked_add(part?))
     }
 
     /// The same of a scalar.
