@@ -110,7 +110,7 @@ impl BlockKernelKind {
 
 /// Why a block kernel has neither prologue nor epilogue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Alone {
+pub enum FusionBarrier {
     /// Attention loads an operand once for each block of queries, or stores a result that is not row-major.
     Attention,
     /// With neighbours its tiles are too large for the device.
@@ -133,7 +133,7 @@ pub struct BlockKernel {
     /// Whether there is a status word.
     pub checks: bool,
     /// Why no neighbour becomes part of it, where none does.
-    pub alone: Option<Alone>,
+    pub barrier: Option<FusionBarrier>,
     /// Of the elements of stores of which they are known.
     pub coordinates: Vec<Coordinates>,
     /// How operands at these positions are read.

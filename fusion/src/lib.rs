@@ -47,7 +47,8 @@ mod types;
 mod verify;
 
 pub use block_kernel::{
-    Alone, Block, BlockKernel, BlockKernelKind, Compared, Coordinate, Coordinates, Layout, MaybeKernel, Tied,
+    Block, BlockKernel, BlockKernelKind, Compared, Coordinate, Coordinates, FusionBarrier, Layout,
+    MaybeKernel, Tied,
 };
 pub use contract::{Panels, Prepacked, Products, choose_products};
 pub use contraction::{Contraction, Window, accumulator};

@@ -8,7 +8,7 @@ use tilefuse_codegen::ptx::Target;
 use super::args::ModelArgs;
 use super::model::{Loaded, alike, quietly};
 use super::{Failure, report};
-use crate::explain::{Look, Order};
+use crate::explain::{Order, Style};
 
 /// Options of `tilefuse explain`.
 #[derive(clap::Args)]
@@ -136,8 +136,8 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let text = match args.format {
         Format::Text if args.full || args.programs || args.code => explanation.text(args.programs),
         Format::Text => {
-            let look = if args.output.is_none() { Look::of_output() } else { Look::PLAIN };
-            explanation.summary_in(Look { order: args.sort, ..look })
+            let style = if args.output.is_none() { Style::of_output() } else { Style::PLAIN };
+            explanation.summary_in(Style { order: args.sort, ..style })
         }
         Format::Json => json(&explanation)?,
         Format::Schema => crate::Explanation::schema(),

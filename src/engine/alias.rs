@@ -7,8 +7,8 @@ use tch::Tensor;
 use tilefuse_fusion::{AliasTarget, Dims, TensorType};
 
 use super::exec::Frame;
-use super::runs::LibraryResult;
 use super::slots::{Slot, TensorSource};
+use super::steps::LibraryResult;
 use crate::Error;
 use crate::torch::{self, Flags, Meta, empty_strided};
 

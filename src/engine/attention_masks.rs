@@ -10,7 +10,7 @@ use tilefuse_fusion::{AtenCall, Device, Dims, Graph, TensorType, ValueRef};
 use super::evaluate::Evaluator;
 use super::exec::device_id;
 use super::kernels::{cache, device_name};
-use super::runs::new_call;
+use super::steps::new_call;
 use crate::torch::{Meta, empty_strided};
 
 /// Answers for a graph whose parameters and constants are these tensors.

@@ -10,8 +10,8 @@ use tilefuse_codegen::host::HostOptions;
 use tilefuse_fusion::pipeline::{Context, Form, Selection, Stage};
 use tilefuse_fusion::plan::{Plan, StepKind, Tuner};
 use tilefuse_fusion::{
-    Alignments, Alone, Device, Graph, MaybeKernel, NodeId, Op, Profile, Recording, Rewrites, TensorType,
-    pipeline,
+    Alignments, Device, FusionBarrier, Graph, MaybeKernel, NodeId, Op, Profile, Recording, Rewrites,
+    TensorType, pipeline,
 };
 
 use super::attention_masks::Masks;
@@ -22,9 +22,9 @@ use super::guard::Signature;
 use super::kernels::{CompileReport, Kernel, Target, kernels, millis};
 use super::nvtx::StepRanges;
 use super::prepack::{PrepackCache, PrepackedWeights};
-use super::runs::{Run, Runs};
 use super::schedules::Schedules;
 use super::slots::{Slot, Slots, TensorSource};
+use super::steps::{Run, Runs};
 use super::tolerance::{ToleranceReport, Tolerances};
 use super::workspaces::Pool;
 use crate::Error;
@@ -405,8 +405,8 @@ fn owner(plan: &Plan, program: &str) -> Option<NodeId> {
 /// Leaves a kernel without neighbours, or a call without its kernel if that has none already.
 fn set_apart(kernel: &mut MaybeKernel, error: &tilefuse_codegen::Error) {
     match kernel {
-        Ok(custom) if custom.alone.is_none() => {
-            std::sync::Arc::make_mut(custom).alone = Some(Alone::Tiles);
+        Ok(custom) if custom.barrier.is_none() => {
+            std::sync::Arc::make_mut(custom).barrier = Some(FusionBarrier::Tiles);
         }
         _ => *kernel = Err(error.to_string()),
     }

@@ -7,7 +7,7 @@ use tilefuse_block::{Literal, ReduceFn, ScalarFn};
 use tilefuse_fusion::combiner::Combiner;
 use tilefuse_fusion::{Arg, AtenCall, Contraction, DType, Graph, Op, TensorType, ValueRef, View};
 
-use super::runs::new_call;
+use super::steps::new_call;
 use crate::torch::Meta;
 
 /// Values of more elements are not computed.

@@ -17,8 +17,8 @@ use super::compile::Compiled;
 use super::cuda_graph::{self, Chosen, GraphInputs, PlanGraph, ResultCopy, Way};
 use super::guard::ALIGN;
 use super::kernels::{OuterLoop, Stream, Target};
-use super::runs::{LibraryResult, Run};
 use super::slots::{Slot, TensorSource};
+use super::steps::{LibraryResult, Run};
 use super::workspaces::Workspace;
 use crate::Error;
 use crate::torch::{

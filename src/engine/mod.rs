@@ -29,11 +29,11 @@ mod perf_map;
 mod prepack;
 mod products;
 mod profile;
-mod runs;
 mod schedules;
 mod script_modules;
 mod slots;
 mod step_times;
+mod steps;
 #[cfg(test)]
 mod tests;
 mod tolerance;

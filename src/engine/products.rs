@@ -20,7 +20,7 @@ use tilefuse_fusion::{
 use super::exec::device_id;
 use super::kernels::{Kernel, Stream, Target, device_name, kernel};
 use super::measure::{Progress, Remembered, in_turns};
-use super::runs::new_call;
+use super::steps::new_call;
 use crate::Error;
 use crate::torch::{Call, DeviceId, Meta, as_strided_of, cuda_stream, empty_strided};
 

@@ -18,7 +18,7 @@ use super::compile::Compiled;
 use super::convert::Converted;
 use super::evaluate::apply;
 use super::exec::{Stop, device_id};
-use super::runs::call_of;
+use super::steps::call_of;
 use crate::Error;
 use crate::hints::{Hint, Tolerated, tolerances};
 use crate::judge::difference_to_largest;

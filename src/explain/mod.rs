@@ -6,11 +6,11 @@ mod code;
 mod diff;
 mod flow;
 mod limits;
-mod look;
 mod modules;
 mod page;
 mod prediction;
 mod report;
+mod style;
 mod summary;
 mod text;
 mod totals;
@@ -20,11 +20,11 @@ pub use self::candidates::CandidateReport;
 pub use self::code::{CodeReport, LineReport};
 pub use self::diff::{CutChange, PlanDiff, StepChange, TotalChange};
 pub use self::flow::TensorReport;
-pub(crate) use self::look::{Look, Order};
 pub use self::prediction::Prediction;
 pub use self::report::{
     EagerReport, EdgeReport, Explanation, MachineReport, MemoryReport, PassReport, REPORT_VERSION,
     ScheduleReport, StepReport, UpdateReport,
 };
+pub(crate) use self::style::{Order, Style};
 use self::text::bytes;
 pub use self::totals::Totals;

@@ -11,8 +11,8 @@ use std::fmt::Write as _;
 use indexmap::IndexMap;
 
 use super::limits::of_limit;
-use super::look::{Look, clip};
 use super::modules::pattern;
+use super::style::{Style, clip};
 use super::{EdgeReport, Explanation, StepReport, bytes};
 
 /// Cuts that are shown.
@@ -97,7 +97,7 @@ const MANY: usize = 4;
 const SMALL: f64 = 0.1;
 
 /// What a plan takes, and what its columns are.
-fn heading(plan: &Explanation, what: &str, look: Look) -> String {
+fn heading(plan: &Explanation, what: &str, style: Style) -> String {
     let eager: f64 = plan.eager.iter().map(|operator| operator.us).sum();
     let how = match (plan.is_measured(), eager > 0.0) {
         (false, _) => String::from("as predicted"),
@@ -106,16 +106,16 @@ fn heading(plan: &Explanation, what: &str, look: Look) -> String {
     };
     let all = time(plan.steps.iter().map(StepReport::us).sum());
     let line = format!("{what}: share of {all} {how}, how near the machine's limits, bytes");
-    look.strong(&look.wrapped(&line, 2)) + "\n"
+    style.strong(&style.wrapped(&line, 2)) + "\n"
 }
 
 /// The steps of a plan, repeated ones once, and many small ones in a row together.
-pub(super) fn steps(plan: &Explanation, look: Look) -> String {
+pub(super) fn steps(plan: &Explanation, style: Style) -> String {
     let all: f64 = plan.steps.iter().map(StepReport::us).sum();
     let us = |run: &Run| plan.steps[run.start..run.end()].iter().map(StepReport::us).sum::<f64>();
     let share = |us: f64| if all > 0.0 { 100.0 * us / all } else { 0.0 };
     let width = width_of_names(plan);
-    let mut text = heading(plan, "steps", look);
+    let mut text = heading(plan, "steps", style);
     let keys: Vec<String> = plan.steps.iter().map(key).collect();
     let found = runs(&keys);
     let is_small = |run: &Run| {
@@ -131,7 +131,7 @@ pub(super) fn steps(plan: &Explanation, look: Look) -> String {
                 share(together),
                 kinds(&plan.steps[first..=last])
             );
-            let _ = writeln!(text, "{}", look.faint(&clip(&line, look.width)));
+            let _ = writeln!(text, "{}", style.faint(&clip(&line, style.width)));
             continue;
         }
         for run in part {
@@ -147,9 +147,9 @@ pub(super) fn steps(plan: &Explanation, look: Look) -> String {
             }
             for at in run.start..run.start + run.period {
                 let line = step(plan, at, *run, share(plan.steps[at].us()), width);
-                let line = clip(&line, look.width);
+                let line = clip(&line, style.width);
                 let is_call = plan.steps[at].is_extern();
-                let _ = writeln!(text, "{}", if is_call { look.warning(&line) } else { line });
+                let _ = writeln!(text, "{}", if is_call { style.warning(&line) } else { line });
             }
         }
     }
@@ -157,9 +157,9 @@ pub(super) fn steps(plan: &Explanation, look: Look) -> String {
 }
 
 /// The distinct kernels of a plan, and the operators of libtorch, that which takes most time first.
-pub(super) fn by_time(plan: &Explanation, look: Look) -> String {
+pub(super) fn by_time(plan: &Explanation, style: Style) -> String {
     let width = width_of_names(plan);
-    let mut text = heading(plan, "kernels and libtorch's operators", look);
+    let mut text = heading(plan, "kernels and libtorch's operators", style);
     for share in shares(plan) {
         let first = &plan.steps[share.steps[0]];
         let run = Run { start: share.steps[0], period: 1, times: 1 };
@@ -170,8 +170,8 @@ pub(super) fn by_time(plan: &Explanation, look: Look) -> String {
             share.steps.len(),
             columns(plan, first, share.part, share.bytes, width, &modules)
         );
-        let line = clip(line.trim_end(), look.width);
-        let _ = writeln!(text, "{}", if first.is_extern() { look.warning(&line) } else { line });
+        let line = clip(line.trim_end(), style.width);
+        let _ = writeln!(text, "{}", if first.is_extern() { style.warning(&line) } else { line });
     }
     text
 }
@@ -329,7 +329,7 @@ pub(super) fn alike(plan: &Explanation) -> Vec<Alike<'_>> {
 }
 
 /// The cuts over which most bytes go, alike ones once.
-pub(super) fn cuts(plan: &Explanation, look: Look) -> String {
+pub(super) fn cuts(plan: &Explanation, style: Style) -> String {
     let alike = alike(plan);
     if alike.is_empty() {
         return String::from("every edge is fused\n");
@@ -338,16 +338,16 @@ pub(super) fn cuts(plan: &Explanation, look: Look) -> String {
         "edges that were not fused, of {} different ones those over which most bytes go",
         alike.len()
     );
-    let mut text = look.strong(&look.wrapped(&heading, 2)) + "\n";
+    let mut text = style.strong(&style.wrapped(&heading, 2)) + "\n";
     for cut in alike.iter().take(MAX_CUTS) {
         let Alike { producer, consumer, verdict, remedy, count, .. } = cut;
         let edges = if *count == 1 { "edge " } else { "edges" };
         let line = format!("  {:>9} in {count:3} {edges}  {producer} -> {consumer}", cut.size());
-        let _ = writeln!(text, "{}", look.wrapped(&line, CUT_INDENT));
-        let _ = writeln!(text, "{}", look.wrapped(&format!("{:CUT_INDENT$}{verdict}", ""), CUT_INDENT));
+        let _ = writeln!(text, "{}", style.wrapped(&line, CUT_INDENT));
+        let _ = writeln!(text, "{}", style.wrapped(&format!("{:CUT_INDENT$}{verdict}", ""), CUT_INDENT));
         if let Some(remedy) = remedy {
             let line = format!("{:CUT_INDENT$}what would change it: {remedy}", "");
-            let _ = writeln!(text, "{}", look.faint(&look.wrapped(&line, CUT_INDENT)));
+            let _ = writeln!(text, "{}", style.faint(&style.wrapped(&line, CUT_INDENT)));
         }
     }
     text
@@ -355,7 +355,7 @@ pub(super) fn cuts(plan: &Explanation, look: Look) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::look::Order;
+    use super::super::style::Order;
     use super::*;
 
     fn runs_of(keys: &str) -> Vec<(usize, usize, usize)> {
@@ -386,10 +386,10 @@ mod tests {
     fn colours_are_for_terminals_alone() {
         let plan = crate::explain::page::tests::layers_of_two();
         assert!(!plan.summary().contains('\u{1b}'));
-        let look = Look { width: 60, colour: true, order: Order::Calls };
-        let text = plan.summary_in(look);
+        let style = Style { width: 60, colour: true, order: Order::Calls };
+        let text = plan.summary_in(style);
         assert!(text.contains("\u{1b}[1m"), "{text}");
-        let plain = plan.summary_in(Look { colour: false, ..look });
+        let plain = plan.summary_in(Style { colour: false, ..style });
         assert!(plain.lines().all(|line| line.chars().count() <= 60), "{plain}");
         assert_eq!(console::strip_ansi_codes(&text), plain);
     }
@@ -409,7 +409,7 @@ mod tests {
             *program = if (4..7).contains(&at) { at - 3 } else { at };
             *predicted_us = [1.0, 2.0, 8.0, 1.0, 2.0, 8.0, 1.0, 3.0][at];
         }
-        let text = plan.summary_in(Look { order: Order::Time, ..Look::PLAIN });
+        let text = plan.summary_in(Style { order: Order::Time, ..Style::PLAIN });
         let lines: Vec<&str> = text.lines().filter(|line| line.contains(" x ")).collect();
         let expected = [
             "   2 x   61.5 %    0 %     512 B  fused_2  h.*.mlp.up: relu",

@@ -2,7 +2,7 @@
 
 use indexmap::IndexMap;
 
-use super::look::{Look, Order};
+use super::style::{Order, Style};
 use super::{Explanation, PlanDiff, StepReport, limits, page, summary};
 
 impl Explanation {
@@ -14,30 +14,30 @@ impl Explanation {
     /// The plan on a screen: what repeats once, the time of each part, and the cuts over which most bytes go. This is what is
     /// displayed.
     pub fn summary(&self) -> String {
-        self.summary_in(Look::PLAIN)
+        self.summary_in(Style::PLAIN)
     }
 
     /// The same, as it is read there.
-    pub(crate) fn summary_in(&self, look: Look) -> String {
-        let mut text: String = self.head().split_inclusive('\n').map(|line| look.wrapped(line, 2)).collect();
+    pub(crate) fn summary_in(&self, style: Style) -> String {
+        let mut text: String = self.head().split_inclusive('\n').map(|line| style.wrapped(line, 2)).collect();
         if self.steps.is_empty() {
             text.push_str("no steps: a call returns what it is given\n");
             text.push_str(&self.updates_text());
             return text;
         }
-        text.push_str(&match look.order {
-            Order::Calls => summary::steps(self, look),
-            Order::Time => summary::by_time(self, look),
+        text.push_str(&match style.order {
+            Order::Calls => summary::steps(self, style),
+            Order::Time => summary::by_time(self, style),
         });
-        text.push_str(&look.wrapped(&format!("time: {}\n", limits::where_time_goes(self)), 6));
+        text.push_str(&style.wrapped(&format!("time: {}\n", limits::where_time_goes(self)), 6));
         let prediction = self.prediction_text();
         if !prediction.is_empty() {
-            text.push_str(&look.wrapped(&prediction, 12));
+            text.push_str(&style.wrapped(&prediction, 12));
             text.push('\n');
         }
         text.push_str(&self.updates_text());
         text.push('\n');
-        text.push_str(&summary::cuts(self, look));
+        text.push_str(&summary::cuts(self, style));
         text
     }
 

@@ -86,7 +86,7 @@ fn specialise(launched: Launched, inputs: &[u64], outputs: &[u64]) -> Result<Blo
         grid,
         tied,
         checks,
-        alone: None,
+        barrier: None,
         coordinates: Vec::new(),
         layouts: Vec::new(),
         schedule: String::new(),

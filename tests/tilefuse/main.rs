@@ -14,7 +14,6 @@
 
 #![allow(clippy::unwrap_used)]
 
-mod ahead;
 mod alias;
 mod attention;
 mod audit;
@@ -26,12 +25,12 @@ mod compare;
 mod conv;
 mod conv_packed;
 mod conv_transposed;
+mod dependent_launch;
 mod devices;
 mod edge;
 mod errors;
 mod fused;
 mod graphs;
-mod groups;
 mod growth;
 mod hand;
 mod hints;
@@ -60,4 +59,5 @@ mod tune;
 mod tutorials;
 mod updates;
 mod values;
+mod vnni;
 mod writes;

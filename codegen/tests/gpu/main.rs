@@ -16,11 +16,11 @@ mod debugging;
 mod emulate;
 mod flow;
 mod functions;
+mod gather;
 #[path = "../support/kernels.rs"]
 mod kernels;
-mod partly;
+mod partial_access;
 mod persistent;
-mod picks;
 mod products;
 #[path = "../support/ptxas.rs"]
 mod ptxas;
@@ -46,9 +46,9 @@ fn cases(seeds: std::ops::Range<u64>) -> Vec<Case> {
     all.extend(reductions::cases());
     all.extend(shapes::cases());
     all.extend(whole::cases());
-    all.extend(partly::cases());
+    all.extend(partial_access::cases());
     all.extend(combiners::cases());
-    all.extend(picks::cases());
+    all.extend(gather::cases());
     all.extend(products::cases());
     all.extend(persistent::cases());
     all.extend(windows::cases());

@@ -1,6 +1,6 @@
 use std::fmt::Write;
 
-use crate::contract::{Declined, Products, choose_products};
+use crate::contract::{MatchFailure, Products, choose_products};
 use crate::graph::{Graph, NodeId, Op};
 use crate::machine::Profile;
 use crate::pipeline::{plan, primitive};
@@ -180,7 +180,7 @@ fn plans_say_that_calls_are_in_channels_last() {
         graph.ids().filter_map(of).collect::<Vec<_>>()
     };
     assert!(reasons(Products::Generated).is_empty());
-    let library = format!("in channels-last: {}", Declined::Library);
+    let library = format!("in channels-last: {}", MatchFailure::Library);
     assert_eq!(reasons(Products::Library), [library.clone(), library]);
 }
 

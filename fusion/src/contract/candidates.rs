@@ -11,9 +11,9 @@ use std::fmt;
 use super::apply::Applied;
 use super::call_kernels::Template;
 use super::choices::{has_unaligned_rows, templates};
-use super::declined::Declined;
 use super::epilogue::has_epilogue;
 use super::host::{Host, Vectors};
+use super::match_failure::MatchFailure;
 use super::price::predict;
 use super::products::Products;
 use super::{blocks, conv, product};
@@ -262,10 +262,10 @@ struct Timed<'g> {
 }
 
 /// The kernels for which others make operands of at most so many bytes, or why there is none.
-fn within(all: Vec<Template>, most_bytes: u64) -> Result<Vec<Template>, Declined> {
+fn within(all: Vec<Template>, most_bytes: u64) -> Result<Vec<Template>, MatchFailure> {
     let least = all.iter().map(Template::operand_bytes).min().unwrap_or(0);
     if least > most_bytes {
-        return Err(Declined::Memory { least, most: most_bytes });
+        return Err(MatchFailure::Memory { least, most: most_bytes });
     }
     Ok(all.into_iter().filter(|template| template.operand_bytes() <= most_bytes).collect())
 }
@@ -317,7 +317,7 @@ fn slower(mut others: Vec<(&Candidate<'_>, f64)>) -> String {
 /// What a kernel behind libtorch's call takes on a GPU that computes the call's epilogue: it reads the result from memory. On a
 /// host a result is in a cache then.
 fn epilogue_us(candidate: &Candidate<'_>, profile: &Profile) -> f64 {
-    let merges = profile.machine.is_gpu() && candidate.template.kernel.alone.is_none();
+    let merges = profile.machine.is_gpu() && candidate.template.kernel.barrier.is_none();
     if !merges || !has_epilogue(candidate.graph, candidate.node, &candidate.template) {
         return 0.0;
     }

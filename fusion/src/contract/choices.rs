@@ -1,10 +1,10 @@
 //! The templates of a call: which kernels may compute it on a machine, and over operands that lie where they do.
 
 use super::call_kernels::Template;
-use super::declined::Declined;
 use super::epilogue::column_vectors;
 use super::host::Host;
-use super::likeliest::likeliest;
+use super::match_failure::MatchFailure;
+use super::pruning::prune;
 use super::schedule::Schedule;
 use super::warpgroup::Gpu;
 use super::{attention, conv, product, schedule, shared_launch, warpgroup};
@@ -26,7 +26,7 @@ struct Request<'a> {
 }
 
 /// Kernels for calls of a kind; none on a machine that does not have what computes them.
-type Templates<F> = fn(Request<'_>, &F) -> Option<Result<Vec<Template>, Declined>>;
+type Templates<F> = fn(Request<'_>, &F) -> Option<Result<Vec<Template>, MatchFailure>>;
 
 /// The kernels of contractions.
 const CONTRACTIONS: [Templates<ContractionForm>; 3] = [
@@ -68,13 +68,13 @@ pub(super) fn templates(
     form: &LibraryForm,
     (profile, host): (&Profile, Option<Host>),
     limits: (bool, u64),
-) -> Result<Vec<Template>, Declined> {
+) -> Result<Vec<Template>, MatchFailure> {
     let request = Request { graph, node, profile, host, limits };
     let found = match form {
         LibraryForm::Contraction(form) => CONTRACTIONS.iter().find_map(|templates| templates(request, form)),
         LibraryForm::Attention(form) => ATTENTION.iter().find_map(|templates| templates(request, form)),
     };
-    let mut all = found.unwrap_or(Err(Declined::Device))?;
+    let mut all = found.unwrap_or(Err(MatchFailure::Device))?;
     let kernels = all.iter_mut().flat_map(|Template { kernel, operand_kernels, .. }| {
         operand_kernels.iter_mut().map(|own| &mut own.kernel).chain([kernel])
     });
@@ -89,7 +89,7 @@ fn by_warpgroups(
     Request { graph, node, profile, limits: (_, most_bytes), .. }: Request<'_>,
     form: &ContractionForm,
     gpu: Gpu<'_>,
-) -> Result<Vec<Template>, Declined> {
+) -> Result<Vec<Template>, MatchFailure> {
     let (product, result_layout) = match form.window {
         Some(_) => conv::as_product(graph, node, form).map(|(product, layout)| (product, Some(layout)))?,
         None => (product::of(graph, node, form)?, None),
@@ -106,11 +106,11 @@ fn by_warpgroups(
     if let Some((schedule, left)) = shared {
         taken!("shared launch");
         // The same blocks for all of them, whichever is measured to be quicker alone.
-        let template = schedule.template(graph, node, &product).ok_or(Declined::Sizes)?;
+        let template = schedule.template(graph, node, &product).ok_or(MatchFailure::Sizes)?;
         return Ok(vec![Template { shared_launch: left, ..template }]);
     }
     // Two are built though none is measured: what an epilogue saves is not in the price of a schedule.
-    likeliest(all, (true, most_bytes), |mut schedule: Schedule| {
+    prune(all, (true, most_bytes), |mut schedule: Schedule| {
         if unaligned {
             schedule.shares[1] = schedule.shares[1].min(slow);
         }

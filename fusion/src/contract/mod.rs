@@ -15,10 +15,10 @@
 //! lay out other operands before each product. `schedule.rs` lists how a product may be computed: `blocks.rs` chooses the blocks, `vnni.rs`
 //! those of `bf16` and 8-bit integers where processors have instructions for these, `warpgroup.rs` those of GPUs, and `split_k.rs` divides
 //! long sums there. `template.rs` writes the programs, in the kernel language ([`tilefuse_block::dynamic`]). `conv/` has the same for
-//! convolutions, and `attention/` for attention, each with a `schedule.rs` of its own. `likeliest.rs` ranks schedules of all kinds.
+//! convolutions, and `attention/` for attention, each with a `schedule.rs` of its own. `pruning.rs` ranks schedules of all kinds.
 //! `channels_last.rs`, beside this folder, lets results lie in another order than eager's where only kernels read them.
 //!
-//! `call_kernels.rs` has what a template gives a call, `host.rs` what it knows of the processor, and `declined.rs` the reasons for
+//! `call_kernels.rs` has what a template gives a call, `host.rs` what it knows of the processor, and `match_failure.rs` the reasons for
 //! which a call has no kernel at all.
 //!
 //! A further kernel is a further `Schedule` of a product, a convolution or of attention: it gives a `Template` with the kernel, several where
@@ -32,10 +32,9 @@ mod call_kernels;
 mod candidates;
 mod choices;
 mod conv;
-mod declined;
 mod epilogue;
 mod host;
-mod likeliest;
+mod match_failure;
 mod operand;
 #[cfg(test)]
 mod outer_loop_tests;
@@ -47,6 +46,7 @@ mod prepacked_filters;
 mod price;
 mod product;
 mod products;
+mod pruning;
 mod repeated_heads;
 #[cfg(test)]
 mod rewritten_tests;
@@ -77,8 +77,8 @@ use self::apply::Applied;
 pub use self::call_kernels::{OperandKernel, Template};
 use self::candidates::Choice;
 pub use self::candidates::{Candidate, Times};
-pub(crate) use self::declined::Declined;
 use self::host::Host;
+pub(crate) use self::match_failure::MatchFailure;
 pub use self::prepack::{Panels, Prepacked};
 pub(crate) use self::prepacked_filters::prepack_filters;
 pub use self::products::Products;
@@ -118,7 +118,7 @@ pub(crate) fn choose_counted(
 ) -> Vec<Prepacked> {
     let mut applied = Applied::starting(constants.unwrap_or(0));
     if products == Products::Library {
-        return decline_all(graph, Declined::Library);
+        return decline_all(graph, MatchFailure::Library);
     }
     let host = Host::of(profile, constants);
     for node in graph.topological().unwrap_or_default() {
@@ -150,7 +150,7 @@ pub(crate) fn choose_counted(
 }
 
 /// Leaves every contraction and attention to libtorch, for one reason.
-fn decline_all(graph: &mut Graph, why: Declined) -> Vec<Prepacked> {
+fn decline_all(graph: &mut Graph, why: MatchFailure) -> Vec<Prepacked> {
     for id in graph.topological().unwrap_or_default() {
         let node = graph.node(id);
         let has_form = matches!(&node.op, Op::Aten(call) if call.form.is_some());

@@ -3,7 +3,7 @@
 use smallvec::SmallVec;
 use tilefuse_block::Elem;
 
-use super::declined::Declined;
+use super::match_failure::MatchFailure;
 use super::operand::{Source, source};
 use super::windows::Windows;
 use crate::contraction::Contraction;
@@ -52,22 +52,22 @@ pub(super) struct Product {
 }
 
 /// The product of matrices that a node's contraction, of no windows, is.
-pub(super) fn of(graph: &Graph, node: NodeId, form: &ContractionForm) -> Result<Product, Declined> {
+pub(super) fn of(graph: &Graph, node: NodeId, form: &ContractionForm) -> Result<Product, MatchFailure> {
     let out = graph.ty(node.into());
-    let (elem, result) = kinds(graph, node).ok_or(Declined::ElementTypes)?;
+    let (elem, result) = kinds(graph, node).ok_or(MatchFailure::ElementTypes)?;
     if !out.is_contiguous() {
-        return Err(Declined::Strides);
+        return Err(MatchFailure::Strides);
     }
     let operands = graph.operands(node);
     let operand = |at: u16| {
         let value = operands.get(usize::from(at)).copied();
-        value.map(|value| source(graph, value, at)).ok_or(Declined::Strides)
+        value.map(|value| source(graph, value, at)).ok_or(MatchFailure::Strides)
     };
-    let (batch, &[m, n]) = out.shape.split_last_chunk::<2>().ok_or(Declined::Vector)?;
+    let (batch, &[m, n]) = out.shape.split_last_chunk::<2>().ok_or(MatchFailure::Vector)?;
     let factors = [operand(form.lhs)?, operand(form.rhs)?];
-    let [left, right] = matrices(&form.pairs, factors, batch.len()).ok_or(Declined::Vector)?;
-    let k = left.shape.last().copied().ok_or(Declined::Vector)?;
-    let access = |source, matrix| access(source, batch, matrix).ok_or(Declined::Sizes);
+    let [left, right] = matrices(&form.pairs, factors, batch.len()).ok_or(MatchFailure::Vector)?;
+    let k = left.shape.last().copied().ok_or(MatchFailure::Vector)?;
+    let access = |source, matrix| access(source, batch, matrix).ok_or(MatchFailure::Sizes);
     let c = match form.addend {
         Some((at, _)) => Some(access(operand(at)?, [m, n])?),
         None => None,
@@ -87,7 +87,7 @@ pub(super) fn of(graph: &Graph, node: NodeId, form: &ContractionForm) -> Result<
         out: result,
     };
     let is_empty = product.batch.iter().chain([&m, &n, &k]).any(|&size| size <= 0);
-    if is_empty { Err(Declined::Sizes) } else { Ok(product.folded()) }
+    if is_empty { Err(MatchFailure::Sizes) } else { Ok(product.folded()) }
 }
 
 /// The kind of all operands of a node, and of its result.

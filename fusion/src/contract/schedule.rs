@@ -5,18 +5,18 @@
 //!                                                  1.00  blocks over prepacked panels, 224 rows
 //! ```
 //!
-//! [`on_host`] lists those that are valid and what they are expected to take, and `warpgroup.rs` does so on a GPU; `likeliest.rs` has
+//! [`on_host`] lists those that are valid and what they are expected to take, and `warpgroup.rs` does so on a GPU; `pruning.rs` has
 //! programs written of the first and of those that come near it.
 
 use super::blocks::{self, Blocks};
 use super::call_kernels::Template;
-use super::conv::Rows;
-use super::declined::Declined;
+use super::conv::UnalignedGemm;
 use super::host::Host;
-use super::likeliest::{Priced, likeliest};
+use super::match_failure::MatchFailure;
 use super::prepack::{self, Panels};
 use super::price::Work;
 use super::product::Product;
+use super::pruning::{Priced, prune};
 use super::template::{self, Operands};
 use super::{pack, split_k, vnni};
 use crate::graph::{Graph, NodeId};
@@ -46,7 +46,7 @@ pub(super) enum Reading {
     /// The right one in such panels, which a kernel fills before each call; another one may pack the left one.
     Packed(Panels),
     /// The left one as pixels of a convolution of one tap, whose filters lie in panels that a constant holds.
-    Pixels(Rows, Panels),
+    Unaligned(UnalignedGemm, Panels),
 }
 
 /// The rate of sums of rows of products, in that of products of blocks, where they do not wait for the right operand.
@@ -83,10 +83,10 @@ pub(super) fn on_host(
     product: &Product,
     (profile, host): (&Profile, Host),
     limits: (bool, u64),
-) -> Result<Vec<Template>, Declined> {
+) -> Result<Vec<Template>, MatchFailure> {
     let all = valid(graph, node, product, host).into_iter();
     let all = all.map(|schedule| schedule.priced(product, profile)).collect();
-    likeliest(all, limits, |schedule: Schedule| schedule.template(graph, node, product))
+    prune(all, limits, |schedule: Schedule| schedule.template(graph, node, product))
 }
 
 /// The schedules that a product may have on a host.
@@ -142,11 +142,11 @@ fn prepacked(graph: &Graph, node: NodeId, product: &Product, host: Host) -> Vec<
         Some(Schedule::of(Reading::Prepacked(panels(blocks.columns.into())?), blocks, 1.0))
     };
     let as_pixels = || {
-        let rows = Rows::of(product, vectors)?;
+        let rows = UnalignedGemm::of(product, vectors)?;
         let panels = panels(rows.width())?;
         let blocks = rows.blocks();
         let rate = blocks::rows_computed(product) as f64 / (PIXEL * rows.rows_computed() as f64);
-        Some(Schedule::of(Reading::Pixels(rows, panels), blocks, rate))
+        Some(Schedule::of(Reading::Unaligned(rows, panels), blocks, rate))
     };
     grouped.into_iter().chain(as_pixels()).chain(in_blocks()).collect()
 }
@@ -161,7 +161,7 @@ impl Schedule {
     /// it, but for what parts of the sum bring to so many.
     fn priced(self, product: &Product, profile: &Profile) -> Priced<Schedule> {
         let group = match &self.reading {
-            Reading::InPlace | Reading::Pixels(..) => 1,
+            Reading::InPlace | Reading::Unaligned(..) => 1,
             Reading::Prepacked(panels) | Reading::Packed(panels) => panels.group,
         };
         let packed: f64 = self.packed(product, pack::filled(product, &self.blocks)).iter().sum();
@@ -192,7 +192,7 @@ impl Schedule {
     fn packed(&self, product: &Product, left: [i64; 2]) -> Vec<f64> {
         match &self.reading {
             Reading::Packed(panels) => pack::bytes(product, panels, &self.blocks, left),
-            Reading::InPlace | Reading::Prepacked(_) | Reading::Pixels(..) => Vec::new(),
+            Reading::InPlace | Reading::Prepacked(_) | Reading::Unaligned(..) => Vec::new(),
         }
     }
 
@@ -225,7 +225,7 @@ impl Schedule {
                 in_panels(graph, node, product.clone(), (blocks, panels))
             }
             Reading::Packed(panels) => pack::template(graph, node, product.clone(), (blocks, panels)),
-            Reading::Pixels(rows, panels) => {
+            Reading::Unaligned(rows, panels) => {
                 taken!("unaligned GEMM");
                 rows.template(graph, node, product, panels)
             }

@@ -74,7 +74,7 @@ pub(super) fn kernel(
         grid: grid(product, blocks)?,
         tied,
         checks: false,
-        alone: None,
+        barrier: None,
         coordinates: vec![coordinates],
         layouts,
         schedule,

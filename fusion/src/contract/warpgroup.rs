@@ -18,10 +18,10 @@
 use tilefuse_block::Elem;
 
 use super::blocks::{Blocks, Form, Grid, blocks_of};
-use super::declined::Declined;
-use super::likeliest::Priced;
+use super::match_failure::MatchFailure;
 use super::operand;
 use super::product::{Access, Product};
+use super::pruning::Priced;
 use super::schedule::{Reading, Schedule};
 use super::windows::Windows;
 use crate::graph::{Graph, NodeId};
@@ -66,16 +66,16 @@ pub(super) fn schedules(
     gpu: Gpu<'_>,
     vectors: u32,
     most_bytes: u64,
-) -> Result<Vec<Priced<Schedule>>, Declined> {
+) -> Result<Vec<Priced<Schedule>>, MatchFailure> {
     if !matches!(product.elem, Elem::F16 | Elem::Bf16) {
-        return Err(Declined::ElementTypes);
+        return Err(MatchFailure::ElementTypes);
     }
     let Product { n, k, .. } = *product;
     if n.min(k) < MIN_EXTENT {
-        return Err(Declined::Sizes);
+        return Err(MatchFailure::Sizes);
     }
     if !is_copied(&product.a, product.windows.as_ref()) || !is_copied(&product.b, None) {
-        return Err(Declined::Strides);
+        return Err(MatchFailure::Strides);
     }
     let (.., units) = gpu;
     let model = Model::of(product, gpu);

@@ -1,7 +1,7 @@
 //! Products on a GPU: what is one kernel, and what it computes, in the interpreter.
 
 use super::tests::{evaluate, packed, packed_for, points, position, run, run_packed};
-use super::{Declined, Products, choose_products};
+use super::{MatchFailure, Products, choose_products};
 use crate::machine::{AttentionShape, ProductShape, Profile};
 use crate::parse_graph;
 use crate::pipeline::primitive;
@@ -252,7 +252,7 @@ fn windows_that_are_not_copied_line_by_line_are_libtorchs() {
     let row_major = fits.replace("bf16[24,64,3,3]{576,1,192,64}", rows);
     assert!(row_major.contains(rows));
     let (odd, ..) = Windowed { sizes: [2, 36, 24], ..Windowed::PLAIN }.text();
-    for (text, declined) in [(odd, Declined::Strides), (row_major, Declined::Strides)] {
+    for (text, declined) in [(odd, MatchFailure::Strides), (row_major, MatchFailure::Strides)] {
         let plan = planned(&text, Products::Generated);
         let call = plan.steps.iter().find_map(|step| match &step.kind {
             StepKind::Extern(call) => Some(call),
@@ -356,9 +356,9 @@ fn a_product_is_a_kernel_where_it_has_an_epilogue() {
 #[test]
 fn others_say_why_they_are_libtorchs() {
     for (text, declined) in [
-        (linear("f32", [128, 128, 128], "", 4), Declined::ElementTypes),
-        (linear("bf16", [8, 4, 128], "", 4), Declined::Sizes),
-        (linear("bf16", [128, 128, 100], "", 4), Declined::Strides),
+        (linear("f32", [128, 128, 128], "", 4), MatchFailure::ElementTypes),
+        (linear("bf16", [8, 4, 128], "", 4), MatchFailure::Sizes),
+        (linear("bf16", [128, 128, 100], "", 4), MatchFailure::Strides),
     ] {
         let plan = planned(&text, Products::Generated);
         let StepKind::Extern(call) = &plan.steps[0].kind else { panic!("{text}") };

@@ -10,7 +10,7 @@ use super::block_siblings::fuse_siblings;
 use super::built_block::BuiltBlock;
 use super::cost::{Cost, operations};
 use super::groups::{Groups, Rules};
-use crate::block_kernel::{Alone, BlockKernel, Layout, Tied};
+use crate::block_kernel::{BlockKernel, FusionBarrier, Layout, Tied};
 use crate::epilogue::{Part, Rewrite, domain, rewrite, uses};
 use crate::graph::{NodeId, Op, ValueRef};
 use crate::kernel::{BlockRefusal, Domain, Group, KNode, Kernel, Refusal, Space, build};
@@ -269,9 +269,9 @@ impl Groups {
         nodes: &[NodeId],
         rules: Rules<'_>,
     ) -> Result<BuiltBlock, Refusal> {
-        match block.kernel.alone {
-            Some(Alone::Tiles) => Err(BlockRefusal::Tiles.into()),
-            Some(Alone::Attention) => Err(BlockRefusal::Attention.into()),
+        match block.kernel.barrier {
+            Some(FusionBarrier::Tiles) => Err(BlockRefusal::Tiles.into()),
+            Some(FusionBarrier::Attention) => Err(BlockRefusal::Attention.into()),
             None => self.build_block(&block.calls, &block.kernel, nodes, rules),
         }
     }

@@ -8,7 +8,7 @@ use smallvec::SmallVec;
 use tilefuse_block::{Builder, Elem, Literal, Loc, Program, ReduceFn, ScalarFn, Shape, Value};
 
 use super::error::{Result, ScheduleError};
-use super::swizzle::{self, strips};
+use super::swizzle;
 use super::tiles::{Tiling, Walk};
 use crate::index::{Expr, Linear, Var};
 use crate::kernel::{KExpr, KNode, Kernel};
@@ -137,8 +137,8 @@ impl Emitter<'_> {
         }
         let mut left = self.b.program_id(0)?;
         let mut counts: Vec<(Var, i64)> = counts.into_iter().filter(|&(_, n)| n > 1).collect();
-        if let Some(strips) = strips(self.kernel, self.tiling, self.machine) {
-            let [(rows, down), (columns, across)] = strips.axes;
+        if let Some(order) = swizzle::of(self.kernel, self.tiling, self.machine) {
+            let [(rows, down), (columns, across)] = order.axes;
             counts.truncate(counts.len().saturating_sub(2));
             let mut within = left;
             if !counts.is_empty() {
@@ -146,7 +146,7 @@ impl Emitter<'_> {
                 within = self.b.map(ScalarFn::RemTrunc, &[left, all])?;
                 left = self.b.map(ScalarFn::DivTrunc, &[left, all])?;
             }
-            let [row, column] = swizzle::place(&mut self.b, within, strips.rows, across)?;
+            let [row, column] = swizzle::place(&mut self.b, within, order.rows, across)?;
             self.bases[rows.0 as usize] = Some(self.scaled_base(rows, row)?);
             self.bases[columns.0 as usize] = Some(self.scaled_base(columns, column)?);
         }

@@ -28,9 +28,9 @@ const WARPS_PER_COLUMN: u32 = 4;
 /// Tiles along both axes from which on there are strips.
 const MIN_TILES: i64 = 32;
 
-/// Strips of tiles.
+/// An order of tiles, in strips of rows.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Strips {
+pub(super) struct Swizzle {
     /// The last two parallel variables, and how many tiles there are along them.
     pub(super) axes: [(Var, i64); 2],
     /// Rows of a strip.
@@ -38,7 +38,7 @@ pub(super) struct Strips {
 }
 
 /// The strips in which instances go through the last two parallel variables, if they do.
-pub(super) fn strips(kernel: &Kernel, tiling: &Tiling, machine: Machine) -> Option<Strips> {
+pub(super) fn of(kernel: &Kernel, tiling: &Tiling, machine: Machine) -> Option<Swizzle> {
     let Machine::Gpu { processors, .. } = machine else { return None };
     let counts = tiling.grid_extents(kernel);
     let &[.., first, second] = counts.as_slice() else { return None };
@@ -52,7 +52,7 @@ pub(super) fn strips(kernel: &Kernel, tiling: &Tiling, machine: Machine) -> Opti
     let accesses = kernel.accesses();
     let is_followed =
         |var: Var| accesses.iter().any(|&(addr, _)| kernel.indices.coefficient(addr, var).abs() == 1);
-    (is_followed(first.0) && is_followed(second.0)).then_some(Strips { axes: [first, second], rows })
+    (is_followed(first.0) && is_followed(second.0)).then_some(Swizzle { axes: [first, second], rows })
 }
 
 /// The row and the column of an instance's tile, in strips of so many rows, of so many columns.

@@ -3,7 +3,7 @@
 use tilefuse_block::Elem;
 
 use super::call::Attention;
-use super::ranges::{Ranges, written};
+use super::kv_splits::{KvSplits, written};
 use super::schedule::Form;
 use super::vnni;
 use crate::contract::blocks::blocks_of;
@@ -22,7 +22,7 @@ pub(super) struct Blocks {
     /// Elements of values that are summed at a time.
     pub(super) depth: Vec<Span>,
     /// The ranges of keys that have instances of their own; `None` where an instance goes through all keys.
-    pub(super) ranges: Option<Ranges>,
+    pub(super) splits: Option<KvSplits>,
 }
 
 /// Some elements of an axis.
@@ -85,10 +85,10 @@ impl Form {
 }
 
 impl Blocks {
-    /// The axes of the grid along which instances are numbered by block of queries and by member of the batch. Ranges of
+    /// The axes of the grid along which instances are numbered by block of queries and by member of the batch. Splits of
     /// keys come first, since they follow each other in memory.
     pub(super) fn axes(&self) -> [u8; 2] {
-        if self.ranges.is_some() { [1, 2] } else { [0, 1] }
+        if self.splits.is_some() { [1, 2] } else { [0, 1] }
     }
 
     /// Steps of an instance where a query sees only keys up to its own number: of all instances the mean.
@@ -145,7 +145,7 @@ pub(super) fn fits(attention: &Attention, blocks: &Blocks) -> bool {
             y,
         ])
     };
-    let parts = blocks.ranges.is_none_or(|ranges| fits_i32(written(attention, ranges)));
+    let parts = blocks.splits.is_none_or(|splits| fits_i32(written(attention, splits)));
     parts && all().is_some_and(|reached| reached.into_iter().all(fits_i32))
 }
 

@@ -2,7 +2,7 @@
 
 use tilefuse_block::Elem;
 
-use crate::contract::declined::Declined;
+use crate::contract::match_failure::MatchFailure;
 use crate::contract::operand::{Source, in_memory};
 use crate::contract::product::{Access, access};
 use crate::contract::repeated_heads::RepeatedHeads;
@@ -58,9 +58,9 @@ pub(super) struct Mask {
 }
 
 /// The attention that a node's form is, but for types and tensors that the templates do not know.
-pub(super) fn read(graph: &Graph, node: NodeId, form: &AttentionForm) -> Result<Attention, Declined> {
+pub(super) fn read(graph: &Graph, node: NodeId, form: &AttentionForm) -> Result<Attention, MatchFailure> {
     let operands = Operands::of(graph, node, form)?;
-    operands.attention(graph.ty(node.into()), form).ok_or(Declined::Sizes)
+    operands.attention(graph.ty(node.into()), form).ok_or(MatchFailure::Sizes)
 }
 
 /// Where the operands of attention lie.
@@ -74,25 +74,25 @@ struct Operands {
 }
 
 impl Operands {
-    fn of(graph: &Graph, node: NodeId, form: &AttentionForm) -> Result<Operands, Declined> {
+    fn of(graph: &Graph, node: NodeId, form: &AttentionForm) -> Result<Operands, MatchFailure> {
         let operands = graph.operands(node);
-        let operand = |position: u16| operands.get(usize::from(position)).copied().ok_or(Declined::Sizes);
+        let operand = |position: u16| operands.get(usize::from(position)).copied().ok_or(MatchFailure::Sizes);
         let out = graph.ty(node.into());
         let elem = out.dtype.elem().filter(|e| matches!(e, Elem::F32 | Elem::F64 | Elem::Bf16 | Elem::F16));
-        let elem = elem.ok_or(Declined::ElementTypes)?;
+        let elem = elem.ok_or(MatchFailure::ElementTypes)?;
         let known = |ty: &TensorType| ty.device == out.device && ty.rank() >= 2;
         let repeated = RepeatedHeads::of(graph, node, form);
         let tensor = |position: u16| {
             let value = operand(position)?;
             let ty = graph.ty(value);
             if ty.dtype != out.dtype || !known(ty) {
-                return Err(Declined::ElementTypes);
+                return Err(MatchFailure::ElementTypes);
             }
             let source = match repeated.as_ref().filter(|heads| heads.positions.contains(&position)) {
                 Some(heads) => heads.source(graph, value, position),
                 None => Some(in_memory(graph, value, position)),
             };
-            source.ok_or(Declined::Strides)
+            source.ok_or(MatchFailure::Strides)
         };
         let (q, k, v) = (tensor(form.query)?, tensor(form.key)?, tensor(form.value)?);
         let mut mask = None;
@@ -100,14 +100,14 @@ impl Operands {
             let value = operand(position)?;
             let ty = graph.ty(value);
             let kind = ty.dtype.elem().filter(|&e| e == elem || matches!(e, Elem::Bool | Elem::F32));
-            let kind = kind.ok_or(Declined::ElementTypes)?;
+            let kind = kind.ok_or(MatchFailure::ElementTypes)?;
             if ty.device != out.device {
-                return Err(Declined::ElementTypes);
+                return Err(MatchFailure::ElementTypes);
             }
             mask = Some((in_memory(graph, value, position), form, kind));
         }
         if !is_dense(&out.shape, &out.strides) {
-            return Err(Declined::Strides);
+            return Err(MatchFailure::Strides);
         }
         Ok(Operands { q, k, v, mask, elem, repeated })
     }

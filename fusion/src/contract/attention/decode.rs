@@ -12,9 +12,9 @@ use tilefuse_block::dynamic::{Axis, BuildError, Tile, fma, program};
 
 use super::blocks::{Blocks, Span, tail};
 use super::call::Attention;
+use super::kv_splits::behind;
 use super::online::{self, State, masked};
 use super::program::{Mask, Member};
-use super::ranges::behind;
 use super::walk::Walk;
 use crate::taken::taken;
 
@@ -40,7 +40,7 @@ pub(super) fn write(attention: &Attention, blocks: &Blocks) -> Result<Program, B
         let queries = (0..i64::from(blocks.queries)).map(query).collect();
         let writer = Writer { attention, blocks, member, width, depth, queries };
         for (number, state) in (0..).zip(&writer.through_keys()) {
-            match blocks.ranges {
+            match blocks.splits {
                 Some(_) => writer.leave(number, state),
                 None => writer.store(number, state),
             }

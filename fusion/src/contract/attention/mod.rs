@@ -29,7 +29,7 @@
 //! Where there are instructions for products of blocks, queries are rows and nothing is transposed (`rows`): of `bf16` on
 //! processors that multiply pairs of numbers, whose keys and values are packed first (`vnni`), and on GPUs (`warpgroup`).
 //!
-//! Where there are few queries and heads, ranges of keys have instances of their own (`ranges`, `split_kv`).
+//! Where there are few queries and heads, ranges of keys have instances of their own (`kv_splits`, `split_kv`).
 //!
 //! All of these are schedules (`schedule`), of which the cost model takes the likeliest.
 //!
@@ -41,9 +41,9 @@ mod call;
 mod decode;
 #[cfg(test)]
 mod gpu_tests;
+mod kv_splits;
 mod online;
 mod program;
-mod ranges;
 mod rows;
 mod schedule;
 #[cfg(test)]
@@ -57,12 +57,12 @@ mod warpgroup;
 
 use tilefuse_block::Program;
 
-use crate::block_kernel::{Alone, BlockKernel, BlockKernelKind, Tied};
+use crate::block_kernel::{BlockKernel, BlockKernelKind, FusionBarrier, Tied};
 use crate::contract::call_kernels::{OperandKernel, Template};
-use crate::contract::declined::Declined;
 use crate::contract::host::Host;
-use crate::contract::likeliest::likeliest;
+use crate::contract::match_failure::MatchFailure;
 use crate::contract::price::Work;
+use crate::contract::pruning::prune;
 use crate::contract::warpgroup::Gpu;
 use crate::graph::{Graph, NodeId};
 use crate::library_form::AttentionForm;
@@ -77,10 +77,10 @@ pub(super) fn on_host(
     form: &AttentionForm,
     (profile, host): (&Profile, Host),
     (measured, most_bytes): (bool, u64),
-) -> Result<Vec<Template>, Declined> {
+) -> Result<Vec<Template>, MatchFailure> {
     let attention = call::read(graph, node, form)?;
     let all = schedule::on_host(&attention, (profile, host), most_bytes);
-    likeliest(all, (measured, most_bytes), |schedule| schedule.template(graph, node, &attention))
+    prune(all, (measured, most_bytes), |schedule| schedule.template(graph, node, &attention))
 }
 
 /// The same on a GPU of so many multiprocessors that multiply by warpgroups.
@@ -90,10 +90,10 @@ pub(super) fn on_gpu(
     form: &AttentionForm,
     gpu: Gpu<'_>,
     limits: (bool, u64),
-) -> Result<Vec<Template>, Declined> {
+) -> Result<Vec<Template>, MatchFailure> {
     let attention = call::read(graph, node, form)?;
     let all = warpgroup::schedules(&attention, gpu, limits.1)?;
-    likeliest(all, limits, |schedule| schedule.template(graph, node, &attention))
+    prune(all, limits, |schedule| schedule.template(graph, node, &attention))
 }
 
 /// The kernel of a program that computes the result of operands where they lie.
@@ -106,7 +106,7 @@ fn kernel(attention: &Attention, program: Program, grid: [u32; 3], schedule: Str
         grid,
         tied,
         checks: false,
-        alone: Some(Alone::Attention),
+        barrier: Some(FusionBarrier::Attention),
         coordinates: Vec::new(),
         layouts: operands().map(|source| (source.position, source.layout.clone())).collect(),
         schedule,

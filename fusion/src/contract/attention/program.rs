@@ -8,8 +8,8 @@ use tilefuse_block::{Elem, Program};
 
 use super::blocks::{Blocks, Span, fits, tail};
 use super::call::Attention;
+use super::kv_splits::{behind, left_by_split, written};
 use super::online::{self, State, masked};
-use super::ranges::{behind, left_by_range, written};
 use super::walk::{Queries, Step, Walk};
 use crate::contract::product::Access;
 use crate::library_form::MaskForm;
@@ -30,7 +30,7 @@ pub(super) fn write(attention: &Attention, blocks: &Blocks) -> Result<Program, B
         let mut writer = Writer { attention, blocks, member, queries, first, q: Vec::new() };
         writer.q = writer.transposed_queries();
         let state = writer.through_keys();
-        match blocks.ranges {
+        match blocks.splits {
             Some(_) => writer.leave(&state),
             None => writer.store(&state),
         }
@@ -75,19 +75,19 @@ impl Member {
         let mask = attention.mask.as_ref();
         let mask = mask.map(|mask| (&mask.access, mask.form, operand("mask", &mask.access, mask.elem)));
         let sizes = [attention.members().unwrap_or(1), attention.queries, attention.depth];
-        let y = match blocks.ranges {
-            Some(ranges) => pointer("parts", attention.sum(), written(attention, ranges)),
+        let y = match blocks.splits {
+            Some(splits) => pointer("parts", attention.sum(), written(attention, splits)),
             None => pointer("y", attention.elem, sizes.iter().product()),
         };
         let member = program_id(blocks.axes()[1].into()).cast(index);
         let members = unravel(member, &attention.batch);
         let mut range = None;
-        let start = match blocks.ranges {
-            Some(ranges) => {
+        let start = match blocks.splits {
+            Some(splits) => {
                 let number = program_id(0).cast(index);
-                let first = number * ranges.length;
-                range = Some([first, first + ranges.length]);
-                Some((member * ranges.count + number) * left_by_range(attention).unwrap_or(0))
+                let first = number * splits.length;
+                range = Some([first, first + splits.length]);
+                Some((member * splits.count + number) * left_by_split(attention).unwrap_or(0))
             }
             None => offset(index, 0, &members, &attention.out_batch),
         };

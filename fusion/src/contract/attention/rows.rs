@@ -14,9 +14,9 @@ use tilefuse_block::dynamic::{Axis, BuildError, Ptr, Tile, axis, blocked, dot, p
 
 use super::blocks::{Blocks, Span, tail};
 use super::call::Attention;
+use super::kv_splits::behind;
 use super::online::{self, State, masked};
 use super::program::{Mask, Member};
-use super::ranges::behind;
 use super::walk::{Queries, Step, Walk};
 use crate::contract::blocks::blocks_of;
 use crate::contract::template::load_groups;
@@ -52,7 +52,7 @@ pub(super) fn write(
             Writer { attention, blocks, packed, member, queries, own, first: start, q: Vec::new() };
         writer.q = writer.queries();
         let state = writer.through_keys();
-        match blocks.ranges {
+        match blocks.splits {
             Some(_) => writer.leave(&state),
             None => writer.store(&state),
         }

@@ -13,13 +13,13 @@ use tilefuse_block::Elem;
 
 use super::blocks::{Blocks, tail};
 use super::call::Attention;
-use super::ranges::{Ranges, written};
+use super::kv_splits::{KvSplits, written};
 use super::{decode, kernel, program, rows, split_kv, vnni, with};
 use crate::contract::blocks::blocks_of;
 use crate::contract::call_kernels::Template;
 use crate::contract::host::Host;
-use crate::contract::likeliest::Priced;
 use crate::contract::price::Work;
+use crate::contract::pruning::Priced;
 use crate::contract::vnni::PAIR;
 use crate::graph::{Graph, NodeId};
 use crate::machine::{HOST_PARTS, Profile};
@@ -90,7 +90,7 @@ pub(super) fn on_host(
     };
     let in_place = best(&[Form::Each, Form::Lanes]);
     // Parts have no program over what is packed.
-    let in_parts = in_place.as_ref().is_some_and(|best| best.schedule.blocks.ranges.is_some());
+    let in_parts = in_place.as_ref().is_some_and(|best| best.schedule.blocks.splits.is_some());
     let packs = host.pairs && !in_parts && vnni::is_valid(attention);
     let packed = if packs { best(&[Form::PackedRows]) } else { None };
     in_place.into_iter().chain(packed).collect()
@@ -112,13 +112,13 @@ fn blocks(form: Form, attention: &Attention, most_bytes: u64) -> Vec<Schedule> {
         .flat_map(|queries| form.keys(attention).into_iter().map(move |keys| (queries, keys)));
     let of = |(queries, keys): (u32, u32)| {
         // A rule, not a price: how many threads there are, which parts keep at work, is not in the model.
-        let ranges = match form {
-            Form::Each | Form::Lanes => Ranges::on_host(attention, form, keys),
+        let splits = match form {
+            Form::Each | Form::Lanes => KvSplits::on_host(attention, form, keys),
             Form::Rows { .. } | Form::PackedRows => None,
         };
-        let ranges = ranges.filter(|&ranges| bytes(attention, ranges) <= most_bytes as f64);
+        let splits = splits.filter(|&splits| bytes(attention, splits) <= most_bytes as f64);
         let [width, depth] = spans.clone();
-        let blocks = Blocks { queries, keys, width, depth, ranges };
+        let blocks = Blocks { queries, keys, width, depth, splits };
         let rate = form.rate(attention, &blocks);
         Some(Schedule { form, blocks, shares: [rate, 1.0] }).filter(|_| rate > 0.0)
     };
@@ -126,8 +126,8 @@ fn blocks(form: Form, attention: &Attention, most_bytes: u64) -> Vec<Schedule> {
 }
 
 /// Bytes of what parts leave.
-pub(super) fn bytes(attention: &Attention, ranges: Ranges) -> f64 {
-    written(attention, ranges) as f64 * f64::from(attention.sum().bytes())
+pub(super) fn bytes(attention: &Attention, splits: KvSplits) -> f64 {
+    written(attention, splits) as f64 * f64::from(attention.sum().bytes())
 }
 
 impl Form {
@@ -149,7 +149,7 @@ impl Form {
     /// The share of a host's rate that blocks reach: of the pairs that all threads compute, those that count.
     fn rate(self, attention: &Attention, blocks: &Blocks) -> f64 {
         let vector = if attention.elem == Elem::F64 { 8 } else { 16 };
-        let parts = blocks.ranges.map_or(1, |ranges| ranges.count);
+        let parts = blocks.splits.map_or(1, |splits| splits.count);
         let threads = if parts > 1 { HOST_PARTS } else { THREADS };
         let members = attention.members().unwrap_or(i64::MAX);
         let instances =
@@ -198,7 +198,7 @@ impl Schedule {
         (work, profile): (Work, &Profile),
         slowdown: f64,
     ) -> Priced<Schedule> {
-        let left = self.blocks.ranges.map_or(0.0, |ranges| bytes(attention, ranges));
+        let left = self.blocks.splits.map_or(0.0, |splits| bytes(attention, splits));
         let packed = if self.form == Form::PackedRows { vnni::bytes(attention, &self.blocks) } else { 0.0 };
         Priced {
             us: work.generated_us(profile) + work.left_us(profile),
@@ -233,13 +233,13 @@ impl Schedule {
         if let Form::Rows { warps } = *form {
             program.warps = warps;
         }
-        let Some(ranges) = blocks.ranges else {
+        let Some(splits) = blocks.splits else {
             let kernel = kernel(attention, program, [instances, members, 1], self.name(attention));
             return with(kernel, Vec::new());
         };
-        let grid = [ranges.count, instances, members];
-        let parts = split_kv::parts(attention, ranges, (program, grid), device, self.name(attention))?;
-        with(split_kv::combining(attention, blocks, ranges, position)?, vec![parts])
+        let grid = [splits.count, instances, members];
+        let parts = split_kv::parts(attention, splits, (program, grid), device, self.name(attention))?;
+        with(split_kv::combining(attention, blocks, splits, position)?, vec![parts])
     }
 
     /// How it computes.
@@ -250,8 +250,8 @@ impl Schedule {
         }
         let queries = if self.form == Form::Each { 1 } else { queries };
         let mut text = format!("online softmax, blocks of {queries} x {keys} keys");
-        if let Some(ranges) = self.blocks.ranges {
-            text = format!("split-KV in {} parts, {text}", ranges.count);
+        if let Some(splits) = self.blocks.splits {
+            text = format!("split-KV in {} parts, {text}", splits.count);
         }
         if let Some(heads) = &attention.repeated {
             text.push_str(&format!(", {} heads share keys and values (GQA)", heads.shared));

@@ -14,9 +14,9 @@ use tilefuse_block::{Elem, Program};
 
 use super::blocks::{Blocks, fits};
 use super::call::Attention;
+use super::kv_splits::{KvSplits, behind, left_by_split, written};
 use super::online::{inverse, rebased};
-use super::ranges::{Ranges, behind, left_by_range, written};
-use crate::block_kernel::{Alone, BlockKernel, BlockKernelKind, Layout, Tied};
+use crate::block_kernel::{BlockKernel, BlockKernelKind, FusionBarrier, Layout, Tied};
 use crate::contract::call_kernels::OperandKernel;
 use crate::contract::operand::Source;
 use crate::taken::taken;
@@ -25,12 +25,12 @@ use crate::types::{DType, Device, TensorType};
 /// What the first kernel makes of a call's operands, by its program and its grid.
 pub(super) fn parts(
     attention: &Attention,
-    ranges: Ranges,
+    splits: KvSplits,
     (program, grid): (Program, [u32; 3]),
     device: Device,
     schedule: String,
 ) -> Option<OperandKernel> {
-    let shape = [attention.members()?, ranges.count.into(), left_by_range(attention)?];
+    let shape = [attention.members()?, splits.count.into(), left_by_split(attention)?];
     let ty = TensorType::contiguous(DType::Elem(attention.sum()), &shape, device);
     let sources: Vec<&Source> = attention.positions().collect();
     let numbered = || (0..).zip(&sources);
@@ -40,7 +40,7 @@ pub(super) fn parts(
         grid,
         tied: numbered().map(|(at, _)| Tied::Operand(at)).chain([Tied::Result(0)]).collect(),
         checks: false,
-        alone: Some(Alone::Attention),
+        barrier: Some(FusionBarrier::Attention),
         coordinates: Vec::new(),
         layouts: numbered().map(|(at, source)| (at, source.layout.clone())).collect(),
         schedule,
@@ -55,10 +55,10 @@ pub(super) fn parts(
 pub(super) fn combining(
     attention: &Attention,
     blocks: &Blocks,
-    ranges: Ranges,
+    splits: KvSplits,
     position: u16,
 ) -> Option<BlockKernel> {
-    let program = combine(attention, blocks, ranges).ok()?;
+    let program = combine(attention, blocks, splits).ok()?;
     let unread = attention.positions().map(|source| (source.position, source.layout.clone()));
     Some(BlockKernel {
         kind: BlockKernelKind::Attention,
@@ -66,33 +66,33 @@ pub(super) fn combining(
         grid: [u32::try_from(attention.queries).ok()?, u32::try_from(attention.members()?).ok()?, 1],
         tied: vec![Tied::Operand(position), Tied::Result(0)],
         checks: false,
-        alone: Some(Alone::Attention),
+        barrier: Some(FusionBarrier::Attention),
         coordinates: Vec::new(),
         // What the first kernel read stays where it lies.
         layouts: unread.chain([(position, Layout::Elements)]).collect(),
-        schedule: format!("split-KV: combines {} parts", ranges.count),
+        schedule: format!("split-KV: combines {} parts", splits.count),
         note: None,
         expected_us: 0.0,
     })
 }
 
 /// The program of the second kernel; instances are numbered by query and by member of the batch.
-fn combine(attention: &Attention, blocks: &Blocks, ranges: Ranges) -> Result<Program, BuildError> {
+fn combine(attention: &Attention, blocks: &Blocks, splits: KvSplits) -> Result<Program, BuildError> {
     let index = if fits(attention, blocks) { Elem::I32 } else { Elem::I64 };
-    let each = left_by_range(attention).unwrap_or(i64::MAX);
+    let each = left_by_split(attention).unwrap_or(i64::MAX);
     let members = attention.members().unwrap_or(1);
-    let count = i64::from(ranges.count);
+    let count = i64::from(splits.count);
     taken!("split-KV");
     program("combined", |kernel| {
         let pointer =
             |name: &str, elem: Elem, len: i64| kernel.ptr(name, elem, len.unsigned_abs()).indexed(index);
-        let parts = pointer("parts", attention.sum(), written(attention, ranges));
+        let parts = pointer("parts", attention.sum(), written(attention, splits));
         let y = pointer("y", attention.elem, members * attention.queries * attention.depth);
         let (query, member) = (program_id(0).cast(index), program_id(1).cast(index));
         let parts = parts + member * (count * each);
-        let extent = ranges.count.next_power_of_two();
+        let extent = splits.count.next_power_of_two();
         let range = axis(scalar(index, 0), extent);
-        let range = if extent == ranges.count { range } else { range.below(count) };
+        let range = if extent == splits.count { range } else { range.below(count) };
         let of_query =
             |first: i64, other: f64| (parts + first + query).block(&[(range, each)]).load_or(other);
         let [maxima, sums] = behind(attention);

@@ -413,7 +413,7 @@ fn a_query_without_keys_gives_zero() {
     Case { mask: Mask::Kept(&[2, 3, 9, 40], 2.0), keys: 40, ..PLAIN }.check();
 }
 
-/// Ranges of keys follow from shapes, and give the same bits on any number of threads.
+/// Splits of keys follow from shapes, and give the same bits on any number of threads.
 #[test]
 fn ranges_of_keys_have_instances_of_their_own() {
     let long = Case { batch: [1, 1, 1], queries: 1, keys: 1100, width: 64, depth: 60, ranged: true, ..PLAIN };
@@ -463,7 +463,7 @@ fn schedules_have_names() {
 #[test]
 fn few_keys_and_many_instances_have_no_ranges() {
     let long = Case { batch: [1, 1, 1], queries: 1, keys: 1100, width: 64, depth: 60, ..PLAIN };
-    let ranges = |case: &Case| {
+    let splits = |case: &Case| {
         let mut graph = primitive(&case.text(), &Profile::host(2));
         choose_products(&mut graph, &Profile::host(2), Products::Generated, None, u64::MAX, &mut |_| None);
         let text = graph.to_string();
@@ -471,18 +471,18 @@ fn few_keys_and_many_instances_have_no_ranges() {
         made.map(|ty| ty.split(']').next().unwrap().to_owned())
     };
     let of = |text: &str| Some(format!("[{text}"));
-    assert_eq!(ranges(&long), of("1,2,62"));
-    assert_eq!(ranges(&Case { keys: 32768, ..long }), of("1,16,62"));
-    assert_eq!(ranges(&Case { keys: 32768, batch: [2, 3, 3], ..long }), of("6,3,62"));
-    assert_eq!(ranges(&Case { keys: 32768, batch: [1, 8, 2], ..long }), of("2,8,248"));
-    assert_eq!(ranges(&Case { keys: 1023, ..long }), None);
-    assert_eq!(ranges(&Case { width: 32, ..long }), None);
-    assert_eq!(ranges(&Case { batch: [1, 2, 2], ..long }), None);
-    assert_eq!(ranges(&Case { keys: 32768, batch: [2, 8, 8], ..long }), None);
-    assert_eq!(ranges(&Case { queries: 600, keys: 32768, ..long }), None);
+    assert_eq!(splits(&long), of("1,2,62"));
+    assert_eq!(splits(&Case { keys: 32768, ..long }), of("1,16,62"));
+    assert_eq!(splits(&Case { keys: 32768, batch: [2, 3, 3], ..long }), of("6,3,62"));
+    assert_eq!(splits(&Case { keys: 32768, batch: [1, 8, 2], ..long }), of("2,8,248"));
+    assert_eq!(splits(&Case { keys: 1023, ..long }), None);
+    assert_eq!(splits(&Case { width: 32, ..long }), None);
+    assert_eq!(splits(&Case { batch: [1, 2, 2], ..long }), None);
+    assert_eq!(splits(&Case { keys: 32768, batch: [2, 8, 8], ..long }), None);
+    assert_eq!(splits(&Case { queries: 600, keys: 32768, ..long }), None);
     // What ranges leave would not be small beside keys.
-    assert_eq!(ranges(&Case { queries: 200, keys: 2048, ..long }), None);
-    assert_eq!(ranges(&Case { queries: 400, keys: 1100, causal: true, ..long }), None);
+    assert_eq!(splits(&Case { queries: 200, keys: 2048, ..long }), None);
+    assert_eq!(splits(&Case { queries: 400, keys: 1100, causal: true, ..long }), None);
 }
 
 /// Of `bf16`, keys and values lie in pairs where there are instructions for these.

@@ -7,12 +7,12 @@ use tilefuse_block::Elem;
 
 use super::blocks::{Blocks, Span, spans};
 use super::call::Attention;
-use super::ranges::Ranges;
+use super::kv_splits::KvSplits;
 use super::schedule::{Form, Schedule, bytes};
 use crate::contract::blocks::blocks_of;
-use crate::contract::declined::Declined;
-use crate::contract::likeliest::Priced;
+use crate::contract::match_failure::MatchFailure;
 use crate::contract::price::Work;
+use crate::contract::pruning::Priced;
 use crate::contract::warpgroup::{Gpu, is_copied};
 use crate::machine::{AttentionShape, Profile, Warpgroups};
 
@@ -52,39 +52,40 @@ pub(super) fn schedules(
     attention: &Attention,
     (profile, processors, units): Gpu<'_>,
     most_bytes: u64,
-) -> Result<Vec<Priced<Schedule>>, Declined> {
+) -> Result<Vec<Priced<Schedule>>, MatchFailure> {
     if !matches!(attention.elem, Elem::F16 | Elem::Bf16) {
-        return Err(Declined::ElementTypes);
+        return Err(MatchFailure::ElementTypes);
     }
-    let members = attention.members().filter(|&members| members <= MAX_INSTANCES).ok_or(Declined::Sizes)?;
+    let members =
+        attention.members().filter(|&members| members <= MAX_INSTANCES).ok_or(MatchFailure::Sizes)?;
     if attention.width.max(attention.depth) > MAX_ELEMENTS {
-        return Err(Declined::Sizes);
+        return Err(MatchFailure::Sizes);
     }
     if ![&attention.q, &attention.k, &attention.v].into_iter().all(|access| is_copied(access, None)) {
-        return Err(Declined::Strides);
+        return Err(MatchFailure::Strides);
     }
-    let of = |extent: i64| spans(extent, [MIN_EXTENT, 128]).ok_or(Declined::Sizes);
+    let of = |extent: i64| spans(extent, [MIN_EXTENT, 128]).ok_or(MatchFailure::Sizes);
     let (width, depth) = (of(attention.width)?, of(attention.depth)?);
     let model = Model { attention, profile, units, members, processors: processors.max(1) };
     let library = model.library();
     let shapes = units.attention.iter().filter(|shape| fits(shape, units, [&width, &depth]));
     let all = shapes
-        .flat_map(|shape| model.parts(shape, most_bytes).into_iter().map(move |ranges| (shape, ranges)));
-    let priced = |(shape, ranges): (&AttentionShape, Option<Ranges>)| {
+        .flat_map(|shape| model.parts(shape, most_bytes).into_iter().map(move |splits| (shape, splits)));
+    let priced = |(shape, splits): (&AttentionShape, Option<KvSplits>)| {
         let AttentionShape { queries, keys, warps } = *shape;
-        let blocks = Blocks { queries, keys, width: width.clone(), depth: depth.clone(), ranges };
+        let blocks = Blocks { queries, keys, width: width.clone(), depth: depth.clone(), splits };
         let shares = [
-            units.attention_rate * model.work() / model.ours(shape, ranges),
+            units.attention_rate * model.work() / model.ours(shape, splits),
             model.library_rate() * model.work() / library,
         ];
-        let left = ranges.map_or(0.0, |ranges| bytes(attention, ranges));
+        let left = splits.map_or(0.0, |splits| bytes(attention, splits));
         let work = Work { shares, left, ..Work::of_attention(attention) };
         let schedule = Schedule { form: Form::Rows { warps }, blocks, shares };
         // Where the model expects nothing of parts, a second kernel is not tried.
-        let slowdown = if ranges.is_some() { 1.0 } else { MAX_PREDICTED_SLOWDOWN };
+        let slowdown = if splits.is_some() { 1.0 } else { MAX_PREDICTED_SLOWDOWN };
         schedule.priced(attention, (work, profile), slowdown)
     };
-    let (whole, divided): (Vec<_>, Vec<_>) = all.partition(|(_, ranges)| ranges.is_none());
+    let (whole, divided): (Vec<_>, Vec<_>) = all.partition(|(_, splits)| splits.is_none());
     // One divided schedule: those in other numbers of parts take about as long.
     let divided = divided.into_iter().map(priced).min_by(|a, b| a.us.total_cmp(&b.us));
     Ok(whole.into_iter().map(priced).chain(divided).collect())
@@ -116,11 +117,12 @@ impl Model<'_> {
     }
 
     /// How the keys may be divided.
-    fn parts(&self, shape: &AttentionShape, most_bytes: u64) -> Vec<Option<Ranges>> {
-        let all = (1..=MAX_PARTS.ilog2()).filter_map(|log| Ranges::of(self.attention, 1 << log, shape.keys));
-        let mut all: Vec<Ranges> = all.collect();
+    fn parts(&self, shape: &AttentionShape, most_bytes: u64) -> Vec<Option<KvSplits>> {
+        let all =
+            (1..=MAX_PARTS.ilog2()).filter_map(|log| KvSplits::of(self.attention, 1 << log, shape.keys));
+        let mut all: Vec<KvSplits> = all.collect();
         all.dedup();
-        all.retain(|&ranges| bytes(self.attention, ranges) <= most_bytes as f64);
+        all.retain(|&splits| bytes(self.attention, splits) <= most_bytes as f64);
         // Blocks of queries are numbered along the second axis then.
         if blocks_of(self.attention.queries, shape.queries) > MAX_INSTANCES {
             all.clear();
@@ -139,8 +141,8 @@ impl Model<'_> {
     }
 
     /// What blocks of ours take.
-    fn ours(&self, shape: &AttentionShape, ranges: Option<Ranges>) -> f64 {
-        let (parts, keys) = ranges.map_or((1, self.attention.keys), |ranges| (ranges.count, ranges.length));
+    fn ours(&self, shape: &AttentionShape, splits: Option<KvSplits>) -> f64 {
+        let (parts, keys) = splits.map_or((1, self.attention.keys), |splits| (splits.count, splits.length));
         let steps = blocks_of(keys, shape.keys) as f64;
         self.time(
             shape.queries,

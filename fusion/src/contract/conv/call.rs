@@ -4,7 +4,7 @@ use tilefuse_block::Elem;
 
 use super::geometry::{Conv, Image};
 use crate::channels_last::ResultLayout;
-use crate::contract::declined::Declined;
+use crate::contract::match_failure::MatchFailure;
 use crate::contract::operand::Source;
 use crate::contract::window_axis::WindowAxis;
 use crate::convolution::ConvArgs;
@@ -41,14 +41,14 @@ impl Read {
 }
 
 /// Why a convolution has no kernel.
-pub(in crate::contract) fn declined(graph: &Graph, node: NodeId, form: &ContractionForm) -> Declined {
+pub(in crate::contract) fn declined(graph: &Graph, node: NodeId, form: &ContractionForm) -> MatchFailure {
     let out = graph.ty(node.into()).dtype;
     let floats = matches!(out.elem(), Some(Elem::F32 | Elem::F64 | Elem::F16 | Elem::Bf16));
     let alike = graph.operands(node).iter().all(|&value| graph.ty(value).dtype == out);
     match read(graph, node, form) {
-        _ if !floats || !alike => Declined::ElementTypes,
-        Some(read) if !read.row_major => Declined::Strides,
-        _ => Declined::Sizes,
+        _ if !floats || !alike => MatchFailure::ElementTypes,
+        Some(read) if !read.row_major => MatchFailure::Strides,
+        _ => MatchFailure::Sizes,
     }
 }
 

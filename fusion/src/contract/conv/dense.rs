@@ -6,7 +6,7 @@ use tilefuse_block::dynamic::{
 
 use super::block::{Block, Pixels};
 use super::geometry::{Conv, ConvProgram};
-use super::make::{Params, int, read, wide, write};
+use super::ops::{Params, int, read, wide, write};
 use crate::block_kernel::{Coordinate, Coordinates};
 use crate::taken::taken;
 

@@ -4,7 +4,7 @@ use tilefuse_block::dynamic::{BuildError, Tile, div_rem, fma, for_range, program
 
 use super::block::{Block, Pixels};
 use super::geometry::{Conv, ConvProgram};
-use super::make::{Params, int, read, write};
+use super::ops::{Params, int, read, write};
 use crate::block_kernel::{Coordinate, Coordinates};
 use crate::taken::taken;
 

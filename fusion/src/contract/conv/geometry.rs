@@ -208,7 +208,7 @@ pub(super) fn whole(
         grid: [made.instances, 1, 1],
         tied,
         checks: false,
-        alone: None,
+        barrier: None,
         coordinates: made.coordinates,
         layouts,
         schedule,

@@ -11,7 +11,7 @@ use smallvec::smallvec;
 use super::call;
 use super::geometry::Conv;
 use crate::channels_last::ResultLayout;
-use crate::contract::declined::Declined;
+use crate::contract::match_failure::MatchFailure;
 use crate::contract::operand::{Source, in_memory, source};
 use crate::contract::product::{self, Access, Product};
 use crate::contract::warpgroup;
@@ -26,23 +26,23 @@ pub(in crate::contract) fn as_product(
     graph: &Graph,
     node: NodeId,
     form: &ContractionForm,
-) -> Result<(Product, ResultLayout), Declined> {
+) -> Result<(Product, ResultLayout), MatchFailure> {
     let read = call::read(graph, node, form).ok_or_else(|| call::declined(graph, node, form))?;
     let conv = &read.conv;
     let out = graph.ty(node.into());
     if conv.groups != 1 || conv.is_transposed() {
-        return Err(Declined::Device);
+        return Err(MatchFailure::Device);
     }
-    let layout = ResultLayout::channels_last(&out.shape, read.batched).ok_or(Declined::Sizes)?;
+    let layout = ResultLayout::channels_last(&out.shape, read.batched).ok_or(MatchFailure::Sizes)?;
     if !layout.is_order_of(&out.strides, &out.shape) {
-        return Err(Declined::Strides);
+        return Err(MatchFailure::Strides);
     }
     let operands = graph.operands(node);
     let operand = |at: usize| {
         let position = *read.operands.get(at)?;
         Some((position, *operands.get(usize::from(position))?))
     };
-    let missing = Declined::Strides;
+    let missing = MatchFailure::Strides;
     let (position, value) = operand(0).ok_or(missing)?;
     let mut images = in_memory(graph, value, position);
     images.reorder(&layout.inverse);
@@ -52,7 +52,7 @@ pub(in crate::contract) fn as_product(
     taken!("implicit GEMM");
     let of_pixels = conv.axes.iter().all(|axis| axis.kernel == 1 && axis.padding == 0 && axis.is_same());
     let windows = (!of_pixels).then(|| windows(conv, &images, read.batched).ok_or(missing)).transpose()?;
-    let depth = windows.as_ref().map_or(Some(k), Windows::depth).ok_or(Declined::Sizes)?;
+    let depth = windows.as_ref().map_or(Some(k), Windows::depth).ok_or(MatchFailure::Sizes)?;
     // Rows are pixels of all images; without windows, those of each row of an image for now.
     let (batch, m) = match (&windows, layout.shape.split_last_chunk::<2>()) {
         (Some(_), _) => {
@@ -61,7 +61,7 @@ pub(in crate::contract) fn as_product(
         (None, Some((batch, &[m, _]))) => (Dims::from_slice(batch), m),
         (None, None) => return Err(missing),
     };
-    let access = |source, matrix| product::access(source, &batch, matrix).ok_or(Declined::Sizes);
+    let access = |source, matrix| product::access(source, &batch, matrix).ok_or(MatchFailure::Sizes);
     let bias = operand(2).map(|(position, value)| access(source(graph, value, position), [m, n]));
     let bias = bias.transpose()?;
     let a = match &windows {

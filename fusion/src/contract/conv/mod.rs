@@ -8,9 +8,9 @@
 //! What lies outside of the image is masked off and counts as an exact zero. Where each filter reads one channel
 //! (`depthwise`), an instance computes some pixels of several filters, one filter after the other.
 //!
-//! In `packed`, vectors are of filters, which are weights that may be packed (`over_panels`): it reads images at any strides, and
-//! writes results with the filters innermost where all that read them can take that. `rows` computes products of matrices in the same
-//! way.
+//! In `packed`, vectors are of filters, which are weights that may be packed (`filter_panels`): it reads images at any strides, and
+//! writes results with the filters innermost where all that read them can take that. `unaligned_gemm` computes products of matrices in
+//! the same way.
 //!
 //! Transposed convolutions are computed so too: a `WindowAxis` says which taps reach a pixel of the result. `packed_filter` makes
 //! panels of their filters before each call where these are no weights. `transposed` computes them by vectors of pixels.
@@ -23,15 +23,14 @@ mod block;
 mod call;
 mod dense;
 mod depthwise;
+mod filter_panels;
 mod geometry;
 mod implicit_gemm;
-mod make;
-mod over_panels;
+mod ops;
 mod packed;
 mod packed_filter;
 #[cfg(test)]
 mod packed_tests;
-mod rows;
 mod schedule;
 #[cfg(test)]
 mod schedule_tests;
@@ -41,6 +40,7 @@ mod tile;
 mod transposed;
 #[cfg(test)]
 mod transposed_tests;
+mod unaligned_gemm;
 
 use tilefuse_block::dynamic::BuildError;
 
@@ -49,11 +49,11 @@ use crate::channels_last;
 use crate::graph::{Graph, NodeId};
 
 use block::Block;
+use filter_panels::takes_any_strides;
 use geometry::{Conv, ConvProgram};
 pub(super) use implicit_gemm::as_product;
-use over_panels::takes_any_strides;
-pub(super) use rows::Rows;
 pub(super) use schedule::on_host;
+pub(super) use unaligned_gemm::UnalignedGemm;
 
 /// Whether all that read a node's result take it with its filters innermost: convolutions whose templates read images at any
 /// strides among them.

@@ -15,7 +15,7 @@ use tilefuse_block::dynamic::{
 };
 
 use super::geometry::{Conv, ConvProgram, Image};
-use super::make::{LONGEST_PART, PART, Params, in_parts, int, multiply_add, read, wide, write};
+use super::ops::{LONGEST_PART, PART, Params, in_parts, int, multiply_add, read, wide, write};
 use super::tile::Extents;
 use crate::block_kernel::{Coordinate, Coordinates};
 use crate::contract::window_axis::{WindowAxis, inside};

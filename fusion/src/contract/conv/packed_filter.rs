@@ -9,7 +9,7 @@ use tilefuse_block::dynamic::{
 };
 use tilefuse_block::{Elem, Program};
 
-use super::make::wide;
+use super::ops::wide;
 use crate::block_kernel::{BlockKernel, BlockKernelKind, Tied};
 use crate::contract::call_kernels::OperandKernel;
 use crate::contract::operand::Source;
@@ -47,7 +47,7 @@ pub(super) fn of(
         grid,
         tied: vec![Tied::Operand(0), Tied::Result(0)],
         checks: false,
-        alone: None,
+        barrier: None,
         coordinates: Vec::new(),
         layouts: vec![(0, filters.layout.clone())],
         schedule: String::new(),

@@ -9,16 +9,16 @@
 
 use super::block::Block;
 use super::call::{self, Read};
+use super::filter_panels::FilterPanels;
 use super::geometry::{Conv, whole};
 use super::may_be_channels_last;
-use super::over_panels::OverPanels;
 use super::transposed::Phases;
 use crate::block_kernel::Tied;
 use crate::contract::call_kernels::Template;
-use crate::contract::declined::Declined;
 use crate::contract::host::Host;
-use crate::contract::likeliest::{Priced, likeliest};
+use crate::contract::match_failure::MatchFailure;
 use crate::contract::price::Work;
+use crate::contract::pruning::{Priced, prune};
 use crate::graph::{Graph, NodeId};
 use crate::library_form::ContractionForm;
 use crate::machine::Profile;
@@ -26,7 +26,7 @@ use crate::machine::Profile;
 /// How a convolution is computed on a host.
 pub(super) enum Schedule {
     /// By vectors of filters, over panels of these.
-    OverPanels(Box<OverPanels>),
+    FilterPanels(Box<FilterPanels>),
     /// By vectors of pixels, over images and filters in row-major order.
     InPlace(Block),
     /// A transposed one by vectors of pixels of a phase, over images and filters at any strides.
@@ -58,22 +58,22 @@ pub(in crate::contract) fn on_host(
     form: &ContractionForm,
     (profile, host): (&Profile, Host),
     limits: (bool, u64),
-) -> Result<Vec<Template>, Declined> {
+) -> Result<Vec<Template>, MatchFailure> {
     let declined = || call::declined(graph, node, form);
     let read = call::read(graph, node, form).ok_or_else(declined)?;
     let all = valid(graph, node, &read, host).into_iter();
     let all = all.map(|schedule| schedule.priced(&read.conv, profile)).collect();
-    let built = likeliest(all, limits, |schedule: Schedule| schedule.template(graph, node, &read));
-    built.map_err(|why| if why == Declined::Sizes { declined() } else { why })
+    let built = prune(all, limits, |schedule: Schedule| schedule.template(graph, node, &read));
+    built.map_err(|why| if why == MatchFailure::Sizes { declined() } else { why })
 }
 
 /// The schedules that a convolution may have on a host.
 fn valid(graph: &Graph, node: NodeId, read: &Read, host: Host) -> Vec<Schedule> {
-    let over_panels = host.packs.and_then(|vectors| {
+    let filter_panels = host.packs.and_then(|vectors| {
         let turn = may_be_channels_last(graph, node, vectors);
-        OverPanels::of(graph, node, read, turn, vectors)
+        FilterPanels::of(graph, node, read, turn, vectors)
     });
-    let only_panels = over_panels.as_ref().is_some_and(|panels| {
+    let only_panels = filter_panels.as_ref().is_some_and(|panels| {
         // What readers that take filters innermost lose over another order is not in the model. Nor is what makes transposed convolutions
         // of many filters up to 20 times slower by pixels: how few of a row are of one phase.
         panels.last || read.conv.is_transposed() && panels.fills_vectors()
@@ -83,7 +83,11 @@ fn valid(graph: &Graph, node: NodeId, read: &Read, host: Host) -> Vec<Schedule> 
         false => read.row_major.then(|| Schedule::InPlace(Block::of(&read.conv, host.threads))),
     };
     let by_pixels = if only_panels { None } else { by_pixels() };
-    over_panels.map(|panels| Schedule::OverPanels(Box::new(panels))).into_iter().chain(by_pixels).collect()
+    filter_panels
+        .map(|panels| Schedule::FilterPanels(Box::new(panels)))
+        .into_iter()
+        .chain(by_pixels)
+        .collect()
 }
 
 /// The rate of vectors of pixels so many elements apart, in that of those that follow each other.
@@ -98,7 +102,7 @@ impl Schedule {
         let [.., result] = conv.lengths();
         // The rate of what is computed, how much of that is in the result, and whether its elements are stored one by one.
         let (rate, useful, alone) = match &self {
-            Schedule::OverPanels(panels) => (1.0, panels.useful(), !panels.last),
+            Schedule::FilterPanels(panels) => (1.0, panels.useful(), !panels.last),
             Schedule::InPlace(block) => {
                 let stride = conv.axes.last().map_or(1, |axis| axis.stride);
                 (IN_PLACE_RATE * of_pixels(stride), block.useful(conv), false)
@@ -108,7 +112,7 @@ impl Schedule {
         let storing = if alone { STORED_ALONE * result as f64 } else { 0.0 };
         let share = work.flops / (work.flops / (rate * useful) + storing);
         let bytes = match &self {
-            Schedule::OverPanels(panels) => panels.packed_bytes(),
+            Schedule::FilterPanels(panels) => panels.packed_bytes(),
             Schedule::InPlace(_) | Schedule::Phases(_) => 0.0,
         };
         // Packing filters is left out, too: what starting a kernel takes in the time of the sums depends on the threads.
@@ -125,7 +129,7 @@ impl Schedule {
     /// Its kernels.
     fn template(self, graph: &Graph, node: NodeId, read: &Read) -> Option<Template> {
         match self {
-            Schedule::OverPanels(panels) => panels.template(graph, node, read),
+            Schedule::FilterPanels(panels) => panels.template(graph, node, read),
             Schedule::Phases(phases) => phases.template(&read.conv),
             Schedule::InPlace(block) => {
                 let made = read.conv.program(&block).ok()?;

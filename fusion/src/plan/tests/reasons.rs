@@ -6,8 +6,8 @@ use rustc_hash::FxHashSet;
 use super::block_kernels::{ATOMIC, SQUARE, kernel};
 use super::memory::PICKED;
 use super::*;
-use crate::block_kernel::{Alone, BlockKernel, Layout, Tied};
-use crate::contract::{Declined, Products, choose_products};
+use crate::block_kernel::{BlockKernel, FusionBarrier, Layout, Tied};
+use crate::contract::{MatchFailure, Products, choose_products};
 use crate::enum_variants::{Variants, variants};
 use crate::graph::AtenCall;
 use crate::kernel::{BlockRefusal, Refusal};
@@ -27,7 +27,7 @@ variants!(
     NoStores, SeveralResults, PrologueStored, Gather, ResultOrder, Order, WritesOperand, Parameters
 );
 
-variants!(Declined: ElementTypes, Vector, Strides, Sizes, Memory, Device, Library);
+variants!(MatchFailure: ElementTypes, Vector, Strides, Sizes, Memory, Device, Library);
 variants!(NotLowered: Operator, Random, Writes, Tensors, Arguments);
 
 /// Graphs, and by what each is planned.
@@ -65,8 +65,8 @@ const CASES: &[fn(&mut Seen)] = &[
 fn every_reason_appears() {
     let mut seen = Seen::default();
     CASES.iter().for_each(|case| case(&mut seen));
-    let all =
-        [Verdict::NAMES, Refusal::NAMES, BlockRefusal::NAMES, Declined::NAMES, NotLowered::NAMES].concat();
+    let all = [Verdict::NAMES, Refusal::NAMES, BlockRefusal::NAMES, MatchFailure::NAMES, NotLowered::NAMES]
+        .concat();
     let unseen: Vec<&str> = all.into_iter().filter(|name| !seen.0.contains(name)).collect();
     assert_eq!(unseen, [""; 0], "a graph is missing for which a plan says this");
 }
@@ -409,7 +409,7 @@ fn products_and_their_neighbours(seen: &mut Seen) {
 fn kernels_that_do_not_fit_with_their_neighbours(seen: &mut Seen) {
     let mut g = G::new();
     let x = g.input(0, &[200]);
-    let y = g.custom(BlockKernel { alone: Some(Alone::Tiles), ..kernel(SQUARE, 4) }, x);
+    let y = g.custom(BlockKernel { barrier: Some(FusionBarrier::Tiles), ..kernel(SQUARE, 4) }, x);
     let z = g.map(ScalarFn::Exp, &[y]);
     seen.said_of(g, &[z], expect!["cut: together their tiles are too large for the device"]);
 }
@@ -670,25 +670,25 @@ fn contractions_that_kernels_decline(seen: &mut Seen) {
     let conv = "stride=[1], padding=[0], dilation=[1], groups=1)";
     let sdpa = "aten::scaled_dot_product_attention(query=%0, key=%0, value=%0";
     for (types, line, why) in [
-        ("i64[4,7] i64[7,5]", "aten::mm(self=%0, mat2=%1) : i64[4,5]".to_owned(), Declined::ElementTypes),
+        ("i64[4,7] i64[7,5]", "aten::mm(self=%0, mat2=%1) : i64[4,5]".to_owned(), MatchFailure::ElementTypes),
         (
             "i32[1,2,9] i32[3,2,3]",
             format!("aten::conv1d(input=%0, weight=%1, bias=None, {conv} : i32[1,3,7]"),
-            Declined::ElementTypes,
+            MatchFailure::ElementTypes,
         ),
-        ("f32[4,7] f32[7]", "aten::matmul(self=%0, other=%1) : f32[4]".to_owned(), Declined::Vector),
-        ("f32[7] f32[3,7,5]", "aten::matmul(self=%0, other=%1) : f32[3,5]".to_owned(), Declined::Vector),
+        ("f32[4,7] f32[7]", "aten::matmul(self=%0, other=%1) : f32[4]".to_owned(), MatchFailure::Vector),
+        ("f32[7] f32[3,7,5]", "aten::matmul(self=%0, other=%1) : f32[3,5]".to_owned(), MatchFailure::Vector),
         (
             "f32[64] f32[48,64] f32[48]",
             "aten::linear(input=%0, weight=%1, bias=%2) : f32[48]".to_owned(),
-            Declined::Vector,
+            MatchFailure::Vector,
         ),
         (
             "f32[1,2,9]{18,1,2} f32[3,2,3]",
             format!("aten::conv1d(input=%0, weight=%1, bias=None, {conv} : f32[1,3,7]"),
-            Declined::Strides,
+            MatchFailure::Strides,
         ),
-        ("f32[1,2,64,1024]", format!("{sdpa}) : f32[1,2,64,1024]"), Declined::Sizes),
+        ("f32[1,2,64,1024]", format!("{sdpa}) : f32[1,2,64,1024]"), MatchFailure::Sizes),
     ] {
         let mut text = String::from("graph {\n");
         for (slot, ty) in types.split(' ').enumerate() {
@@ -708,7 +708,7 @@ fn contractions_that_kernels_decline(seen: &mut Seen) {
     }";
     let mut graph = pipeline::primitive(text, &Profile::host(2));
     choose_products(&mut graph, &Profile::host(2), Products::Generated, Some(0), 0, &mut |_| None);
-    let why = Declined::Memory { least: 1 << 21, most: 1 << 20 };
+    let why = MatchFailure::Memory { least: 1 << 21, most: 1 << 20 };
     assert_eq!(left_of(&graph, &Profile::host(2)), [why.to_string()]);
     seen.0.insert(why.name());
     let text = "graph {
@@ -720,8 +720,8 @@ fn contractions_that_kernels_decline(seen: &mut Seen) {
     }";
     let on_gpu = text.replace("]\n", "]@cuda:0\n");
     for (text, profile, products, why) in [
-        (&*on_gpu, Profile::gpu(132, 4200.0), Products::Measured, Declined::Device),
-        (text, Profile::host(2), Products::Library, Declined::Library),
+        (&*on_gpu, Profile::gpu(132, 4200.0), Products::Measured, MatchFailure::Device),
+        (text, Profile::host(2), Products::Library, MatchFailure::Library),
     ] {
         assert_eq!(left_to_libtorch(text, &profile, products), [why.to_string()], "{text}");
         seen.0.insert(why.name());

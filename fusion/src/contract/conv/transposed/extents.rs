@@ -29,7 +29,7 @@ pub(super) struct Extents {
     /// Parts of rows that follow one another in a loop.
     pub(super) spots: u64,
     /// Whether all phases are computed together.
-    pub(super) together: bool,
+    pub(super) unrolled: bool,
 }
 
 impl Extents {
@@ -47,9 +47,9 @@ impl Extents {
         let filters = filters(conv.filters_of_group(), room / cells.div_ceil(lanes));
         let narrow = |n: u64| u32::try_from(n).unwrap_or(1);
         let tile =
-            Extents { filters: narrow(filters), cells: narrow(cells), spots: 1, together: phases.is_some() };
+            Extents { filters: narrow(filters), cells: narrow(cells), spots: 1, unrolled: phases.is_some() };
         let least = u64::from(threads.max(1)) * 8;
-        let spots = if tile.together { tile.instances(conv) / least } else { 1 };
+        let spots = if tile.unrolled { tile.instances(conv) / least } else { 1 };
         Extents { spots: spots.clamp(1, MAX_SPOTS.min(tile.spots(conv))), ..tile }
     }
 
@@ -76,7 +76,7 @@ impl Extents {
     /// What the rows of an image are: cells along the outer axes where phases are computed together, or pixels.
     pub(super) fn rows(&self, conv: &Conv) -> Vec<u64> {
         let outer = conv.axes.split_last().map_or(&[][..], |(_, outer)| outer);
-        outer.iter().map(|a| if self.together { a.cells() } else { a.out }).collect()
+        outer.iter().map(|a| if self.unrolled { a.cells() } else { a.out }).collect()
     }
 
     /// Parts of all rows of an image.

@@ -9,23 +9,23 @@
 //! stride 2, along a row      phases  0 1 0 1 0 1 0 1      cells  0 0 1 1 2 2 3 3
 //! ```
 //!
-//! `together` computes all phases of some cells, with each tap written out; `apart` one after the other in loops, for
+//! `unrolled_phases` computes all phases of some cells, with each tap written out; `phase_loop` one after the other in loops, for
 //! strides and kernels of any size. Images and filters lie at any strides; vectors are stored a stride apart.
 
-mod apart;
 mod extents;
-mod lie;
+mod operands;
+mod phase_loop;
 #[cfg(test)]
 mod tests;
-mod together;
+mod unrolled_phases;
 
 use tilefuse_block::dynamic::{BuildError, program_and};
 
 use self::extents::{Extents, lanes};
-use self::lie::Lie;
+use self::operands::Operands;
 use super::call;
 use super::geometry::{Conv, ConvProgram, whole};
-use super::make::Params;
+use super::ops::Params;
 use crate::block_kernel::{Layout, Tied};
 use crate::channels_last::ResultLayout;
 use crate::contract::call_kernels::Template;
@@ -35,7 +35,7 @@ use crate::taken::taken;
 
 /// A transposed convolution by vectors of pixels.
 pub(super) struct Phases {
-    lie: Lie,
+    operands: Operands,
     tile: Extents,
     /// How operands are read.
     layouts: Vec<(u16, Layout)>,
@@ -69,7 +69,7 @@ impl Phases {
             return None;
         }
         let (&[channel, filter], taps) = filters.strides.split_first_chunk::<2>()?;
-        let lie = Lie {
+        let operands = Operands {
             image: read.image(images)?,
             channel,
             filter,
@@ -79,13 +79,13 @@ impl Phases {
             last,
         };
         let tile = Extents::of(conv, threads);
-        lie.check(conv, &tile).ok()?;
-        Some(Phases { lie, tile, layouts, order })
+        operands.check(conv, &tile).ok()?;
+        Some(Phases { operands, tile, layouts, order })
     }
 
     /// Elements between pixels of a row.
     pub(super) fn stride(&self) -> u64 {
-        self.lie.image.axes.last().map_or(1, |stride| stride.unsigned_abs())
+        self.operands.image.axes.last().map_or(1, |stride| stride.unsigned_abs())
     }
 
     /// The share of what is computed that is in the result.
@@ -98,10 +98,10 @@ impl Phases {
 
     /// The template.
     pub(super) fn template(self, conv: &Conv) -> Option<Template> {
-        let made = program(conv, &self.lie, &self.tile).ok()?;
+        let made = program(conv, &self.operands, &self.tile).ok()?;
         let operands = self.layouts.iter().map(|(position, _)| Tied::Operand(*position));
         let tied = operands.chain([Tied::Result(0)]).collect();
-        let result_layout = self.lie.last.then_some(self.order);
+        let result_layout = self.operands.last.then_some(self.order);
         let schedule = conv.schedule([self.tile.cells.into(), self.tile.filters.into()]);
         let schedule = format!("{schedule}, by phases of the stride");
         Some(Template { result_layout, ..whole(conv, made, tied, self.layouts, schedule) })
@@ -109,19 +109,20 @@ impl Phases {
 }
 
 /// The program, whose parameters are the images, the filters, the bias if there is one, and the result.
-fn program(conv: &Conv, lie: &Lie, tile: &Extents) -> Result<ConvProgram, BuildError> {
+fn program(conv: &Conv, operands: &Operands, tile: &Extents) -> Result<ConvProgram, BuildError> {
     let name = if conv.depth() == 1 { "conv_transposed_depthwise" } else { "conv_transposed" };
     let (program, coordinates) = program_and(name, |kernel| {
-        let lengths = [("images", lie.image.span.unsigned_abs()), ("filters", lie.span.unsigned_abs())];
+        let lengths =
+            [("images", operands.image.span.unsigned_abs()), ("filters", operands.span.unsigned_abs())];
         let params = Params::of(kernel, conv, lengths);
-        match tile.together {
+        match tile.unrolled {
             true => {
                 taken!("all phases of a transposed convolution together");
-                together::body(conv, lie, tile, &params)
+                unrolled_phases::body(conv, operands, tile, &params)
             }
             false => {
                 taken!("phases of a transposed convolution one by one");
-                apart::body(conv, lie, tile, &params)
+                phase_loop::body(conv, operands, tile, &params)
             }
         }
     })?;

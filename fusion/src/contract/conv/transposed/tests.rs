@@ -4,7 +4,7 @@ use tilefuse_block::Elem;
 use tilefuse_block::interp::{self, Arg};
 
 use super::extents::Extents;
-use super::lie::Lie;
+use super::operands::Operands;
 use super::program;
 use crate::contract::Products;
 use crate::contract::conv::geometry::Conv;
@@ -17,7 +17,7 @@ use crate::graph::Op;
 use crate::plan::Plan;
 
 /// Where images and filters lie; filters row-major, or with their taps outermost and gaps.
-fn lie(conv: &Conv, order: Order, spread: bool, last: bool) -> Lie {
+fn operands(conv: &Conv, order: Order, spread: bool, last: bool) -> Operands {
     let mut taps = vec![0; conv.axes.len()];
     let of = conv.filters_of_group() as i64;
     let mut pitch = if spread { of * conv.channels as i64 + 2 } else { 1 };
@@ -28,17 +28,17 @@ fn lie(conv: &Conv, order: Order, spread: bool, last: bool) -> Lie {
     let (channel, filter) = if spread { (1, conv.channels as i64) } else { (of * pitch, pitch) };
     let offset = if spread { 5 } else { 0 };
     let span = if spread { offset + pitch } else { conv.lengths()[1] as i64 };
-    Lie { image: image(conv, order), channel, filter, taps, offset, span, last }
+    Operands { image: image(conv, order), channel, filter, taps, offset, span, last }
 }
 
 /// Filters where they lie.
-fn spread(conv: &Conv, lie: &Lie, w: &[f64]) -> Vec<f64> {
-    let mut memory = vec![f64::NAN; lie.span as usize];
+fn spread(conv: &Conv, operands: &Operands, w: &[f64]) -> Vec<f64> {
+    let mut memory = vec![f64::NAN; operands.span as usize];
     for (number, &w) in (0u64..).zip(w) {
         let (mut tap, rest) = (number % conv.taps(), number / conv.taps());
         let (filter, channel) = (rest % conv.filters_of_group(), rest / conv.filters_of_group());
-        let mut at = lie.offset + channel as i64 * lie.channel + filter as i64 * lie.filter;
-        for (axis, stride) in conv.axes.iter().zip(&lie.taps).rev() {
+        let mut at = operands.offset + channel as i64 * operands.channel + filter as i64 * operands.filter;
+        for (axis, stride) in conv.axes.iter().zip(&operands.taps).rev() {
             at += (tap % axis.kernel) as i64 * stride;
             tap /= axis.kernel;
         }
@@ -48,24 +48,24 @@ fn spread(conv: &Conv, lie: &Lie, w: &[f64]) -> Vec<f64> {
 }
 
 /// The result, row-major.
-fn computed(conv: &Conv, lie: &Lie, tile: &Extents, [x, w, bias]: [&[f64]; 3]) -> Vec<f64> {
-    lie.check(conv, tile).unwrap();
-    let made = program(conv, lie, tile).unwrap();
+fn computed(conv: &Conv, operands: &Operands, tile: &Extents, [x, w, bias]: [&[f64]; 3]) -> Vec<f64> {
+    operands.check(conv, tile).unwrap();
+    let made = program(conv, operands, tile).unwrap();
     tilefuse_block::verify(&made.program).unwrap();
-    let mut images = vec![f64::NAN; lie.image.span as usize];
-    for (&at, &v) in places(conv, &lie.image).iter().zip(x) {
+    let mut images = vec![f64::NAN; operands.image.span as usize];
+    for (&at, &v) in places(conv, &operands.image).iter().zip(x) {
         images[at] = v;
     }
     let nothing = vec![f64::NAN; conv.lengths()[3] as usize];
     let mut args: Vec<Arg> =
-        [images, spread(conv, lie, w)].iter().map(|v| Arg::buffer(data(conv.elem, v))).collect();
+        [images, spread(conv, operands, w)].iter().map(|v| Arg::buffer(data(conv.elem, v))).collect();
     args.extend(conv.bias.then(|| Arg::buffer(data(conv.elem, bias))));
     args.push(Arg::buffer(data(conv.elem, &nothing)));
     interp::run(&made.program, &mut args, [made.instances, 1, 1]).unwrap_or_else(|e| panic!("{e}: {conv:?}"));
     let found: Vec<f64> =
         args.last().unwrap().data().unwrap().literals().iter().map(|l| l.as_f64()).collect();
     let (filters, pixels) = (conv.filters as usize, conv.pixels() as usize);
-    let at = |i: usize| match lie.last {
+    let at = |i: usize| match operands.last {
         true => (i / (filters * pixels) * pixels + i % pixels) * filters + i / pixels % filters,
         false => i,
     };
@@ -86,14 +86,14 @@ fn compare(conv: &Conv, tile: Option<Extents>) {
         _ => 1e-2,
     };
     let chosen = Extents::of(conv, 2);
-    let apart = Extents { together: false, spots: 1, ..chosen };
+    let looped = Extents { unrolled: false, spots: 1, ..chosen };
     let whole = [(Order::RowMajor, false, false), (Order::Gaps, true, true)];
     let parts = [(Order::RowMajor, true, false), (Order::Last, false, true)];
-    for (tile, lies) in tile.map_or(vec![(chosen, whole), (apart, parts)], |tile| vec![(tile, whole)]) {
+    for (tile, lies) in tile.map_or(vec![(chosen, whole), (looped, parts)], |tile| vec![(tile, whole)]) {
         for (order, spread, last) in lies {
-            let lie = lie(conv, order, spread, last);
-            let found = computed(conv, &lie, &tile, [&x, &w, &bias]);
-            close(&found, &wanted, most, &format!("{conv:?} {tile:?} {lie:?}"));
+            let operands = operands(conv, order, spread, last);
+            let found = computed(conv, &operands, &tile, [&x, &w, &bias]);
+            close(&found, &wanted, most, &format!("{conv:?} {tile:?} {operands:?}"));
         }
     }
 }
@@ -180,8 +180,8 @@ fn batches_bias_and_kinds_of_floats() {
 fn every_tile() {
     for filters in [1, 2, 8] {
         for (cells, spots) in [(1, 1), (2, 2), (16, 1), (32, 1)] {
-            for together in [true, false] {
-                let tile = Extents { filters, cells, spots: if together { spots } else { 1 }, together };
+            for unrolled in [true, false] {
+                let tile = Extents { filters, cells, spots: if unrolled { spots } else { 1 }, unrolled };
                 let conv = conv(4, 10, &[axis(5, 4, [2, 1, 1, 1]); 2]);
                 compare(&Conv { groups: 2, bias: true, ..conv }, Some(tile));
             }
@@ -200,8 +200,8 @@ fn what_is_not_finite_reaches_its_neighbours_alone() {
     (w[0], w[7]) = (f64::INFINITY, f64::NAN);
     let wanted = expected(&conv, &x, &w, &[]);
     let chosen = Extents::of(&conv, 2);
-    for tile in [chosen, Extents { together: false, spots: 1, ..chosen }] {
-        let found = computed(&conv, &lie(&conv, Order::RowMajor, false, false), &tile, [&x, &w, &[]]);
+    for tile in [chosen, Extents { unrolled: false, spots: 1, ..chosen }] {
+        let found = computed(&conv, &operands(&conv, Order::RowMajor, false, false), &tile, [&x, &w, &[]]);
         close(&found, &wanted, 0.0, "infinities");
     }
 }
@@ -210,30 +210,30 @@ fn what_is_not_finite_reaches_its_neighbours_alone() {
 fn tiles_by_shape() {
     let of = |[channels, filters, groups]: [u64; 3], axes: &[WindowAxis]| {
         let conv = Conv { groups, ..conv(channels, filters, axes) };
-        let Extents { filters, cells, spots, together } = Extents::of(&conv, 2);
-        let how = if together { "together" } else { "apart" };
+        let Extents { filters, cells, spots, unrolled } = Extents::of(&conv, 2);
+        let how = if unrolled { "unrolled" } else { "looped" };
         format!("{filters} filters at {cells} cells {how}, {spots} times")
     };
     let twice = |image| [axis(image, 4, [2, 1, 0, 1]); 2];
-    assert_eq!(of([64; 3], &twice(64)), "1 filters at 64 cells together, 32 times");
-    assert_eq!(of([64; 3], &twice(8)), "1 filters at 8 cells together, 8 times");
-    assert_eq!(of([64; 3], &[axis(32, 8, [4, 2, 0, 1]); 2]), "1 filters at 16 cells together, 32 times");
-    assert_eq!(of([64; 3], &[axis(56, 3, [1, 1, 0, 1]); 2]), "1 filters at 64 cells together, 32 times");
-    assert_eq!(of([21; 3], &[axis(16, 64, [32, 16, 0, 1]); 2]), "1 filters at 16 cells apart, 1 times");
-    assert_eq!(of([12, 20, 4], &twice(32)), "4 filters at 16 cells together, 32 times");
-    assert_eq!(of([40, 40, 4], &[axis(56, 3, [1, 1, 0, 1]); 2]), "4 filters at 32 cells together, 32 times");
+    assert_eq!(of([64; 3], &twice(64)), "1 filters at 64 cells unrolled, 32 times");
+    assert_eq!(of([64; 3], &twice(8)), "1 filters at 8 cells unrolled, 8 times");
+    assert_eq!(of([64; 3], &[axis(32, 8, [4, 2, 0, 1]); 2]), "1 filters at 16 cells unrolled, 32 times");
+    assert_eq!(of([64; 3], &[axis(56, 3, [1, 1, 0, 1]); 2]), "1 filters at 64 cells unrolled, 32 times");
+    assert_eq!(of([21; 3], &[axis(16, 64, [32, 16, 0, 1]); 2]), "1 filters at 16 cells looped, 1 times");
+    assert_eq!(of([12, 20, 4], &twice(32)), "4 filters at 16 cells unrolled, 32 times");
+    assert_eq!(of([40, 40, 4], &[axis(56, 3, [1, 1, 0, 1]); 2]), "4 filters at 32 cells unrolled, 32 times");
 }
 
 #[test]
 fn what_has_no_program() {
     let conv = Conv { groups: 3, ..conv(3, 3, &[axis(5, 4, [2, 1, 0, 1]); 2]) };
     let tile = Extents::of(&conv, 2);
-    let fine = lie(&conv, Order::RowMajor, false, false);
+    let fine = operands(&conv, Order::RowMajor, false, false);
     assert_eq!(fine.check(&conv, &tile), Ok(()));
-    let backwards = Lie { filter: -16, ..fine.clone() };
+    let backwards = Operands { filter: -16, ..fine.clone() };
     assert_eq!(backwards.check(&conv, &tile), Err("its tensors lie backwards"));
-    let apart = Lie { span: 1 << 31, ..fine };
-    assert_eq!(apart.check(&conv, &tile), Err("its tensors have too many elements"));
+    let looped = Operands { span: 1 << 31, ..fine };
+    assert_eq!(looped.check(&conv, &tile), Err("its tensors have too many elements"));
     let axis = WindowAxis { stride: 1 << 16, out: 1 << 16, ..axis(1, 1, [2, 0, 0, 1]) };
     let far = Conv { groups: 3, axes: vec![axis], ..conv };
     assert_eq!(far.check().unwrap_err(), "its stride is too large");

@@ -4,7 +4,7 @@ use std::fmt;
 
 /// What of a contraction or attention no template takes, or that none is asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Declined {
+pub(crate) enum MatchFailure {
     /// Elements of other types, or of several.
     ElementTypes,
     /// An operand or a result that is a vector.
@@ -21,21 +21,21 @@ pub(crate) enum Declined {
     Library,
 }
 
-impl fmt::Display for Declined {
+impl fmt::Display for MatchFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let reason = match self {
-            Declined::Memory { least, most } => {
+            MatchFailure::Memory { least, most } => {
                 return write!(
                     f,
                     "its packed operands and partial sums would take {least} bytes, of at most {most}"
                 );
             }
-            Declined::ElementTypes => "no kernel takes its element types",
-            Declined::Vector => "no kernel computes products of a vector",
-            Declined::Strides => "no kernel takes the strides at which its tensors lie",
-            Declined::Sizes => "no kernel takes its sizes",
-            Declined::Device => "no kernel for it is generated for its device",
-            Declined::Library => "the option for products leaves it to libtorch",
+            MatchFailure::ElementTypes => "no kernel takes its element types",
+            MatchFailure::Vector => "no kernel computes products of a vector",
+            MatchFailure::Strides => "no kernel takes the strides at which its tensors lie",
+            MatchFailure::Sizes => "no kernel takes its sizes",
+            MatchFailure::Device => "no kernel for it is generated for its device",
+            MatchFailure::Library => "the option for products leaves it to libtorch",
         };
         f.write_str(reason)
     }

@@ -2,7 +2,7 @@
 
 /// Where a summary is read, and how it is ordered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Look {
+pub(crate) struct Style {
     /// Columns of a line.
     pub(crate) width: usize,
     /// Whether escape codes of a terminal are understood.
@@ -21,19 +21,19 @@ pub(crate) enum Order {
     Time,
 }
 
-impl Look {
+impl Style {
     /// A file, or another program.
-    pub(crate) const PLAIN: Look = Look { width: 120, colour: false, order: Order::Calls };
+    pub(crate) const PLAIN: Style = Style { width: 120, colour: false, order: Order::Calls };
 
     /// That of standard output: the terminal's width, and colours unless `NO_COLOR` or the terminal says otherwise.
-    pub(crate) fn of_output() -> Look {
+    pub(crate) fn of_output() -> Style {
         let term = console::Term::stdout();
         match term.size_checked().filter(|_| term.is_term()) {
             Some((_, columns)) => {
                 let width = usize::from(columns).max(60);
-                Look { width, colour: console::colors_enabled(), ..Look::PLAIN }
+                Style { width, colour: console::colors_enabled(), ..Style::PLAIN }
             }
-            None => Look::PLAIN,
+            None => Style::PLAIN,
         }
     }
 
@@ -86,9 +86,9 @@ mod tests {
     fn long_lines_are_clipped_or_go_on() {
         assert_eq!(clip("abcdef", 6), "abcdef");
         assert_eq!(clip("abcdefg", 6), "abc...");
-        let look = Look { width: 12, ..Look::PLAIN };
-        assert_eq!(look.wrapped("    a  bc de", 4), "    a  bc de");
-        assert_eq!(look.wrapped("    a  bc def g", 4), "    a  bc\n    def g");
-        assert_eq!(look.wrapped("  abcdefghijklmn o", 2), "  abcdefghijklmn\n  o");
+        let style = Style { width: 12, ..Style::PLAIN };
+        assert_eq!(style.wrapped("    a  bc de", 4), "    a  bc de");
+        assert_eq!(style.wrapped("    a  bc def g", 4), "    a  bc\n    def g");
+        assert_eq!(style.wrapped("  abcdefghijklmn o", 2), "  abcdefghijklmn\n  o");
     }
 }

@@ -6,13 +6,13 @@ use super::extents::Extents;
 use crate::block_kernel::{Coordinate, Coordinates};
 use crate::contract::conv::geometry::Conv;
 use crate::contract::conv::geometry::Image;
-use crate::contract::conv::make::{Params, read, wide, write};
+use crate::contract::conv::ops::{Params, read, wide, write};
 use crate::contract::window_axis::inside;
 use crate::types::fits_i32;
 
 /// Where images and filters lie, and the order of the result.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Lie {
+pub(super) struct Operands {
     pub(super) image: Image,
     /// Elements between the filters of channels, and between those of a channel.
     pub(super) channel: i64,
@@ -49,7 +49,7 @@ pub(super) struct Row {
     pub(super) overhangs: bool,
 }
 
-impl Lie {
+impl Operands {
     /// Why there is no program, if there is none.
     ///
     /// # Errors
@@ -96,7 +96,7 @@ impl Lie {
 
 impl Filters {
     /// The filters of a block.
-    pub(super) fn of(conv: &Conv, lie: &Lie, tile: &Extents, block: Tile) -> Filters {
+    pub(super) fn of(conv: &Conv, operands: &Operands, tile: &Extents, block: Tile) -> Filters {
         let (group, strip) = div_rem(block, tile.strips(conv));
         let mut within = axis(strip * tile.filters, tile.filters).index;
         let count = conv.filters_of_group();
@@ -107,15 +107,15 @@ impl Filters {
         }
         let number = group * count + within;
         let channel = group * conv.depth();
-        let weights = (channel * lie.channel + lie.offset) + within * lie.filter;
-        let plane = channel * lie.image.channel;
+        let weights = (channel * operands.channel + operands.offset) + within * operands.filter;
+        let plane = channel * operands.image.channel;
         Filters { number, mask, weights: wide(weights), plane: wide(plane) }
     }
 
     /// Adds the bias, if there is one, and stores sums of pixels of a row; says which elements these are.
     pub(super) fn store(
         &self,
-        (conv, lie): (&Conv, &Lie),
+        (conv, operands): (&Conv, &Operands),
         params: &Params,
         row: &Row,
         mut sum: Tile,
@@ -131,7 +131,7 @@ impl Filters {
         let pixel = row.number * width + row.pixels;
         let filter = self.number.along(0, &shape);
         let filters = Coordinate { index: filter.value(), extent: conv.filters, inside: true };
-        let (offsets, axes) = if lie.last {
+        let (offsets, axes) = if operands.last {
             let pixel = row.n * conv.pixels() + pixel;
             let index = pixel.along(1, &shape).value();
             let pixels = Coordinate { index, extent: conv.batch * conv.pixels(), inside: is_whole };

@@ -9,16 +9,16 @@
 use tilefuse_block::dynamic::{Tile, axis as range, div_rem, for_range, program_id, unravel, zeros};
 
 use super::extents::Extents;
-use super::lie::{Filters, Lie, Row};
+use super::operands::{Filters, Operands, Row};
 use crate::block_kernel::Coordinates;
 use crate::contract::conv::geometry::Conv;
-use crate::contract::conv::make::{LONGEST_PART, PART, Params, in_parts, int, multiply_add, read, wide};
+use crate::contract::conv::ops::{LONGEST_PART, PART, Params, in_parts, int, multiply_add, read, wide};
 use crate::contract::window_axis::{WindowAxis, inside};
 
 /// What the loops of an instance need.
 struct Loops<'a> {
     conv: &'a Conv,
-    lie: &'a Lie,
+    operands: &'a Operands,
     tile: &'a Extents,
     params: &'a Params,
     filters: &'a Filters,
@@ -27,7 +27,7 @@ struct Loops<'a> {
     cells: Tile,
 }
 
-pub(super) fn body(conv: &Conv, lie: &Lie, tile: &Extents, params: &Params) -> Vec<Coordinates> {
+pub(super) fn body(conv: &Conv, operands: &Operands, tile: &Extents, params: &Params) -> Vec<Coordinates> {
     let Some(axis) = conv.axes.last() else { return Vec::new() };
     let rows = tile.rows(conv);
     let (rest, part) = div_rem(program_id(0), tile.parts(conv));
@@ -35,15 +35,15 @@ pub(super) fn body(conv: &Conv, lie: &Lie, tile: &Extents, params: &Params) -> V
     let (n, block) = div_rem(rest, tile.blocks(conv));
     let outer = unravel(number, &rows);
     let cells = range(part * tile.cells, tile.cells).index;
-    let filters = Filters::of(conv, lie, tile, block);
-    let loops = Loops { conv, lie, tile, params, filters: &filters, outer, cells };
-    let image = n * lie.image.batch + lie.image.offset;
+    let filters = Filters::of(conv, operands, tile, block);
+    let loops = Loops { conv, operands, tile, params, filters: &filters, outer, cells };
+    let image = n * operands.image.batch + operands.image.offset;
     let mut coordinates = Vec::new();
     for_range(0, axis.stride.min(axis.out), 1, (), |own, ()| {
         let sum = loops.taps(0, own, (image, int(0)), zeros(conv.sum(), tile.shape()));
         let pixels = own + cells * axis.stride;
         let row = Row { n, number, inside: None, pixels, overhangs: true };
-        coordinates.push(filters.store((conv, lie), params, &row, sum));
+        coordinates.push(filters.store((conv, operands), params, &row, sum));
     });
     coordinates
 }
@@ -52,10 +52,10 @@ impl Loops<'_> {
     /// The loops over the taps of the axes from `d` on that reach phase `own` of the row; images and weights are read from
     /// these offsets on.
     fn taps(&self, d: usize, own: Tile, (image, weights): (Tile, Tile), sum: Tile) -> Tile {
-        let (Some(axis), Some(&pitch)) = (self.conv.axes.get(d), self.lie.taps.get(d)) else {
+        let (Some(axis), Some(&pitch)) = (self.conv.axes.get(d), self.operands.taps.get(d)) else {
             return sum;
         };
-        if let (Some(&o), Some(&stride)) = (self.outer.get(d), self.lie.image.axes.get(d)) {
+        if let (Some(&o), Some(&stride)) = (self.outer.get(d), self.operands.image.axes.get(d)) {
             let window = axis.window(o);
             return window.taps().each(sum, |k, sum| {
                 let image = image + window.pixel(k) * stride;
@@ -73,7 +73,7 @@ impl Loops<'_> {
     fn channels(&self, axis: &WindowAxis, ahead: Tile, (image, weights): (Tile, Tile), sum: Tile) -> Tile {
         let place = ahead + self.cells;
         let mask = inside(place, (0, axis.image), (true, true), None);
-        let stride = self.lie.image.axes.last().copied().unwrap_or(0);
+        let stride = self.operands.image.axes.last().copied().unwrap_or(0);
         let at = self.filters.plane + wide(image + place * stride);
         let weights = wide(weights) + self.filters.weights;
         let step = |at: Tile, weights: Tile, sum: Tile| {
@@ -88,8 +88,8 @@ impl Loops<'_> {
         let channels = |(first, end): (Tile, Tile), sum: Tile| {
             for_range(first, end, 1, sum, |channel, sum| {
                 let channel = wide(channel);
-                let at = channel * self.lie.image.channel + at;
-                step(at, channel * self.lie.channel + weights, sum)
+                let at = channel * self.operands.image.channel + at;
+                step(at, channel * self.operands.channel + weights, sum)
             })
         };
         if depth < PART {

@@ -11,10 +11,10 @@
 use tilefuse_block::dynamic::{Tile, axis, both, div_rem, for_range, program_id, unravel, zeros};
 
 use super::extents::Extents;
-use super::lie::{Filters, Lie, Row};
+use super::operands::{Filters, Operands, Row};
 use crate::block_kernel::Coordinates;
 use crate::contract::conv::geometry::Conv;
-use crate::contract::conv::make::{PART, Params, added, int, multiply_add, read, wide};
+use crate::contract::conv::ops::{PART, Params, added, int, multiply_add, read, wide};
 use crate::contract::window_axis::inside;
 
 /// Pixels that some taps read.
@@ -43,11 +43,11 @@ struct Cells {
     row: Tile,
 }
 
-pub(super) fn body(conv: &Conv, lie: &Lie, tile: &Extents, params: &Params) -> Vec<Coordinates> {
+pub(super) fn body(conv: &Conv, operands: &Operands, tile: &Extents, params: &Params) -> Vec<Coordinates> {
     let all = tile.spots(conv);
     let (rest, first) = div_rem(program_id(0), all.div_ceil(tile.spots));
     let (n, block) = div_rem(rest, tile.blocks(conv));
-    let filters = Filters::of(conv, lie, tile, block);
+    let filters = Filters::of(conv, operands, tile, block);
     let first = first * tile.spots;
     let mut end = first + tile.spots;
     if !all.is_multiple_of(tile.spots) {
@@ -58,30 +58,31 @@ pub(super) fn body(conv: &Conv, lie: &Lie, tile: &Extents, params: &Params) -> V
         let (row, part) = div_rem(spot, tile.parts(conv));
         let outer = unravel(row, &tile.rows(conv));
         let cells = Cells { n, outer, row: axis(part * tile.cells, tile.cells).index };
-        let start = start(lie, &cells);
-        let (taps, pixels) = taps(conv, lie, tile, &cells);
-        let reading = Reading { conv, lie, tile, params, filters: &filters, taps: &taps, pixels: &pixels };
+        let start = start(operands, &cells);
+        let (taps, pixels) = taps(conv, operands, tile, &cells);
+        let reading =
+            Reading { conv, operands, tile, params, filters: &filters, taps: &taps, pixels: &pixels };
         let sums = reading.channels(start);
-        coordinates = stores((conv, lie), tile, params, (&cells, &filters), sums);
+        coordinates = stores((conv, operands), tile, params, (&cells, &filters), sums);
     });
     coordinates
 }
 
 /// Where the cells' own pixels lie in the first channel of an image.
-fn start(lie: &Lie, cells: &Cells) -> Tile {
-    let start = cells.n * lie.image.batch + lie.image.offset;
-    let Some((&row, outer)) = lie.image.axes.split_last() else { return wide(start) };
+fn start(operands: &Operands, cells: &Cells) -> Tile {
+    let start = cells.n * operands.image.batch + operands.image.offset;
+    let Some((&row, outer)) = operands.image.axes.split_last() else { return wide(start) };
     let start = cells.outer.iter().zip(outer).fold(start, |start, (&at, &stride)| start + at * stride);
     wide(start + cells.row * row)
 }
 
 /// The taps that reach a pixel, in their order, and the pixels that they read.
-fn taps(conv: &Conv, lie: &Lie, tile: &Extents, cells: &Cells) -> (Vec<Tap>, Vec<Pixels>) {
+fn taps(conv: &Conv, operands: &Operands, tile: &Extents, cells: &Cells) -> (Vec<Tap>, Vec<Pixels>) {
     let (mut taps, mut all): (Vec<Tap>, Vec<Pixels>) = (Vec::new(), Vec::new());
     for number in 0..conv.taps() {
         let (mut rest, mut pitch, mut phase) = (number, 1, 0);
         let (mut ahead, mut weights, mut is_read) = (Vec::new(), 0, true);
-        for ((d, axis), stride) in conv.axes.iter().enumerate().zip(&lie.taps).rev() {
+        for ((d, axis), stride) in conv.axes.iter().enumerate().zip(&operands.taps).rev() {
             let k = rest % axis.kernel;
             rest /= axis.kernel;
             let (own, distance) = axis.phase(k);
@@ -103,7 +104,7 @@ fn taps(conv: &Conv, lie: &Lie, tile: &Extents, cells: &Cells) -> (Vec<Tap>, Vec
         let pixels = match known {
             Some(known) => known,
             None => {
-                all.push(pixels(conv, lie, tile, cells, ahead));
+                all.push(pixels(conv, operands, tile, cells, ahead));
                 all.len() - 1
             }
         };
@@ -113,8 +114,8 @@ fn taps(conv: &Conv, lie: &Lie, tile: &Extents, cells: &Cells) -> (Vec<Tap>, Vec
 }
 
 /// The pixels so far ahead of the cells.
-fn pixels(conv: &Conv, lie: &Lie, tile: &Extents, cells: &Cells, ahead: Vec<i64>) -> Pixels {
-    let distance = ahead.iter().zip(&lie.image.axes).map(|(ahead, stride)| ahead * stride).sum();
+fn pixels(conv: &Conv, operands: &Operands, tile: &Extents, cells: &Cells, ahead: Vec<i64>) -> Pixels {
+    let distance = ahead.iter().zip(&operands.image.axes).map(|(ahead, stride)| ahead * stride).sum();
     let mut condition = None;
     for ((axis, &at), &ahead) in conv.axes.iter().zip(&cells.outer).zip(&ahead) {
         let overhangs = (ahead < 0, axis.cells() as i64 + ahead > axis.image as i64);
@@ -132,7 +133,7 @@ fn pixels(conv: &Conv, lie: &Lie, tile: &Extents, cells: &Cells, ahead: Vec<i64>
 /// What the loop over channels reads.
 struct Reading<'a> {
     conv: &'a Conv,
-    lie: &'a Lie,
+    operands: &'a Operands,
     tile: &'a Extents,
     params: &'a Params,
     filters: &'a Filters,
@@ -152,8 +153,8 @@ impl Reading<'_> {
         }
         for_range(0, self.conv.depth(), 1, sums, |channel, sums| {
             let channel = wide(channel);
-            let start = channel * self.lie.image.channel + start;
-            let weights = channel * self.lie.channel + self.filters.weights;
+            let start = channel * self.operands.image.channel + start;
+            let weights = channel * self.operands.channel + self.filters.weights;
             if self.conv.taps() < phases * PART {
                 return self.step(start, weights, sums);
             }
@@ -180,7 +181,7 @@ impl Reading<'_> {
 
 /// Stores the phases that have pixels.
 fn stores(
-    (conv, lie): (&Conv, &Lie),
+    (conv, operands): (&Conv, &Operands),
     tile: &Extents,
     params: &Params,
     (cells, filters): (&Cells, &Filters),
@@ -210,7 +211,7 @@ fn stores(
             pixels: cells.row * axis.stride + own,
             overhangs: (end - 1) * axis.stride + own >= axis.out,
         };
-        coordinates.push(filters.store((conv, lie), params, &row, sum));
+        coordinates.push(filters.store((conv, operands), params, &row, sum));
     }
     coordinates
 }

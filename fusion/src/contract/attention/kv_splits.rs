@@ -1,4 +1,4 @@
-//! Ranges of keys that have instances of their own, and what these leave.
+//! Splits of the keys that have instances of their own, and what these leave.
 //!
 //! On a host they follow from shapes alone: a result must not depend on how many threads there are. On a GPU `warpgroup.rs` prices
 //! several numbers of them on its multiprocessors.
@@ -24,24 +24,24 @@ const SHARE: i64 = 16;
 
 /// The ranges of keys of one member of a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Ranges {
+pub(super) struct KvSplits {
     /// Keys of a range; the last one may have fewer.
     pub(super) length: i64,
     /// How many there are.
     pub(super) count: u32,
 }
 
-impl Ranges {
+impl KvSplits {
     /// So many ranges of whole steps, or fewer; `None` where they are not several, or keys are seen by some queries only.
-    pub(super) fn of(attention: &Attention, count: i64, step: u32) -> Option<Ranges> {
+    pub(super) fn of(attention: &Attention, count: i64, step: u32) -> Option<KvSplits> {
         let each = (attention.keys + count - 1) / count;
         let length = blocks_of(each, step) * i64::from(step);
         let count = u32::try_from((attention.keys + length - 1) / length).ok()?;
-        (count > 1 && !attention.causal).then_some(Ranges { length, count })
+        (count > 1 && !attention.causal).then_some(KvSplits { length, count })
     }
 
     /// The ranges on a host of a call whose steps have so many keys; `None` where all keys of a query stay together.
-    pub(super) fn on_host(attention: &Attention, form: Form, keys: u32) -> Option<Ranges> {
+    pub(super) fn on_host(attention: &Attention, form: Form, keys: u32) -> Option<KvSplits> {
         if attention.causal {
             return None;
         }
@@ -55,16 +55,16 @@ impl Ranges {
             return None;
         }
         let wanted = (HOST_PARTS + instances - 1) / instances;
-        let left = left_by_range(attention)?.checked_mul(attention.sum().bytes().into())?;
+        let left = left_by_split(attention)?.checked_mul(attention.sum().bytes().into())?;
         let small = elements.checked_mul(attention.elem.bytes().into())? / left.checked_mul(SHARE)?;
         let count = wanted.min(attention.keys / MIN_KEYS).min(small);
-        if count < 2 { None } else { Ranges::of(attention, count, keys) }
+        if count < 2 { None } else { KvSplits::of(attention, count, keys) }
     }
 }
 
 /// Elements that a range leaves of one member: for each query its weighted sum, then of all queries the maxima, then the
 /// sums of exponentials.
-pub(super) fn left_by_range(attention: &Attention) -> Option<i64> {
+pub(super) fn left_by_split(attention: &Attention) -> Option<i64> {
     attention.queries.checked_mul(attention.depth.checked_add(2)?)
 }
 
@@ -75,8 +75,8 @@ pub(super) fn behind(attention: &Attention) -> [i64; 2] {
 }
 
 /// Elements that all ranges leave; `i64::MAX` where these are too many.
-pub(super) fn written(attention: &Attention, ranges: Ranges) -> i64 {
+pub(super) fn written(attention: &Attention, splits: KvSplits) -> i64 {
     let all =
-        || left_by_range(attention)?.checked_mul(attention.members()?)?.checked_mul(ranges.count.into());
+        || left_by_split(attention)?.checked_mul(attention.members()?)?.checked_mul(splits.count.into());
     all().unwrap_or(i64::MAX)
 }

@@ -12,7 +12,7 @@ use crate::contract::prepack::{Panels, unwritten_param};
 use crate::graph::{Graph, NodeId};
 
 /// A convolution over panels of its filters.
-pub(super) struct OverPanels {
+pub(super) struct FilterPanels {
     conv: Conv,
     image: Image,
     tile: Extents,
@@ -23,7 +23,7 @@ pub(super) struct OverPanels {
     pub(super) last: bool,
 }
 
-impl OverPanels {
+impl FilterPanels {
     /// That of a call. Its result has the filters innermost where the call's has, or where that is row-major and `turn` says so.
     pub(super) fn of(
         graph: &Graph,
@@ -31,7 +31,7 @@ impl OverPanels {
         read: &Read,
         turn: bool,
         vectors: Vectors,
-    ) -> Option<OverPanels> {
+    ) -> Option<FilterPanels> {
         let out = graph.node(node).outs.first()?;
         let is_channels_last = read.channels_last_layout(&out.shape)?.is_order_of(&out.strides, &out.shape);
         if !is_channels_last && !out.is_contiguous() {
@@ -45,7 +45,7 @@ impl OverPanels {
                 return None;
             }
         }
-        let (conv, image) = packed::flat(&read.conv, &read.image(&lie(graph, node, read, 0)?.1)?);
+        let (conv, image) = packed::flat(&read.conv, &read.image(&located(graph, node, read, 0)?.1)?);
         let tile = Extents::of(&conv, vectors);
         packed::check(&conv, &image, &tile).ok()?;
         // Vectors of channels that are stored a plane apart: what such stores take is not in the model.
@@ -62,7 +62,7 @@ impl OverPanels {
             }
             None => return None,
         };
-        Some(OverPanels { conv, image, tile, panels, packed, last })
+        Some(FilterPanels { conv, image, tile, panels, packed, last })
     }
 
     /// The share of what is computed that is in the result.
@@ -92,8 +92,8 @@ impl OverPanels {
 
     /// The template, which takes the panels as an operand behind those of the call.
     pub(super) fn template(self, graph: &Graph, node: NodeId, read: &Read) -> Option<Template> {
-        let ((images, lie_of_images), (weights, filters)) =
-            (lie(graph, node, read, 0)?, lie(graph, node, read, 1)?);
+        let ((images, located_images), (weights, filters)) =
+            (located(graph, node, read, 0)?, located(graph, node, read, 1)?);
         let out = graph.node(node).outs.first()?;
         let order = read.channels_last_layout(&out.shape)?;
         let made = packed::program(&self.conv, &self.image, &self.tile, self.last).ok()?;
@@ -102,7 +102,7 @@ impl OverPanels {
         let tied = [Tied::Operand(images), Tied::Operand(position)].into_iter();
         let tied = tied.chain(bias).chain([Tied::Result(0)]).collect();
         // The kernel does not read the weights themselves: they stay where they lie.
-        let layouts = vec![(images, lie_of_images.layout), (weights, filters.layout)];
+        let layouts = vec![(images, located_images.layout), (weights, filters.layout)];
         let mut schedule = self.conv.schedule([self.tile.pixels.into(), self.tile.width()]);
         schedule.push_str(", filters in panels");
         if self.packed.is_none() {
@@ -151,7 +151,7 @@ pub(super) fn takes_any_strides(
 }
 
 /// The position of an operand, and where it lies in memory.
-fn lie(graph: &Graph, node: NodeId, read: &Read, at: usize) -> Option<(u16, Source)> {
+fn located(graph: &Graph, node: NodeId, read: &Read, at: usize) -> Option<(u16, Source)> {
     let position = *read.operands.get(at)?;
     let value = *graph.operands(node).get(usize::from(position))?;
     Some((position, in_memory(graph, value, position)))

@@ -7,7 +7,7 @@
 //! ```
 
 use super::call_kernels::Template;
-use super::declined::Declined;
+use super::match_failure::MatchFailure;
 
 /// The most programs that are written of one call.
 const MAX_CANDIDATES: usize = 2;
@@ -31,14 +31,14 @@ pub(super) struct Priced<S> {
 ///
 /// # Errors
 /// Where there is no schedule, or all take more bytes.
-pub(super) fn likeliest<S>(
+pub(super) fn prune<S>(
     mut all: Vec<Priced<S>>,
     (measured, most_bytes): (bool, u64),
     build: impl Fn(S) -> Option<Template>,
-) -> Result<Vec<Template>, Declined> {
+) -> Result<Vec<Template>, MatchFailure> {
     let least = all.iter().map(|priced| priced.bytes).reduce(f64::min).unwrap_or(0.0);
     if least > most_bytes as f64 {
-        return Err(Declined::Memory { least: least as u64, most: most_bytes });
+        return Err(MatchFailure::Memory { least: least as u64, most: most_bytes });
     }
     all.retain(|priced| priced.bytes <= most_bytes as f64);
     // Of those that wait for memory, the one that computes less.
@@ -52,5 +52,5 @@ pub(super) fn likeliest<S>(
             templates.extend(build(schedule));
         }
     }
-    if templates.is_empty() { Err(Declined::Sizes) } else { Ok(templates) }
+    if templates.is_empty() { Err(MatchFailure::Sizes) } else { Ok(templates) }
 }

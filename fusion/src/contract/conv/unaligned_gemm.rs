@@ -1,4 +1,4 @@
-//! Products over weights in panels as convolutions of one tap: a row is a pixel, what is summed over are its channels, and
+//! Products over weights in panels as convolutions of one tap (unaligned GEMM): a row is a pixel, what is summed over are its channels, and
 //! a column is a filter.
 //!
 //! ```text
@@ -32,15 +32,15 @@ const MAX_VECTORS: u32 = 4;
 
 /// A product as a convolution.
 #[derive(Debug)]
-pub(in crate::contract) struct Rows {
+pub(in crate::contract) struct UnalignedGemm {
     conv: Conv,
     image: Image,
     tile: Extents,
 }
 
-impl Rows {
+impl UnalignedGemm {
     /// A product as a convolution, if it is one.
-    pub(in crate::contract) fn of(product: &Product, processor: Vectors) -> Option<Rows> {
+    pub(in crate::contract) fn of(product: &Product, processor: Vectors) -> Option<UnalignedGemm> {
         let natural = |n: i64| u64::try_from(n).ok();
         if product.m < MIN_ROWS
             || product.elem == Elem::I8
@@ -76,7 +76,7 @@ impl Rows {
         }
         let tile = Extents::among(&conv, vectors..=vectors, processor);
         packed::check(&conv, &image, &tile).ok()?;
-        Some(Rows { conv, image, tile })
+        Some(UnalignedGemm { conv, image, tile })
     }
 
     /// Rows that are computed, those of the last tile that others computed too.
@@ -104,12 +104,12 @@ impl Rows {
         panels: Panels,
     ) -> Option<Template> {
         let operands = graph.operands(node);
-        let lie = |position: u16| Some(in_memory(graph, *operands.get(usize::from(position))?, position));
+        let located = |position: u16| Some(in_memory(graph, *operands.get(usize::from(position))?, position));
         let (left, weight) = (product.a.source.position, product.b.source.position);
         if left == weight {
             return None;
         }
-        let layouts = vec![(left, lie(left)?.layout), (weight, lie(weight)?.layout)];
+        let layouts = vec![(left, located(left)?.layout), (weight, located(weight)?.layout)];
         let made = packed::program(&self.conv, &self.image, &self.tile, true).ok()?;
         let position = u16::try_from(operands.len()).ok()?;
         let bias = product.c.as_ref().map(|c| Tied::Operand(c.source.position));
