@@ -347,6 +347,15 @@ fn first_fresh_seed() -> u64 {
 
 /// Programs that once differed from eager.
 const CORPUS: &[&str] = &[
+    // The index of a minimum was converted where it is read, and stored by no kernel.
+    "s0 = bf16 32 normal
+     s1 = bf16 32 normal
+     %0 = param s0 [1, 32] strides [32, 1] offset 0
+     %2 = input s1 [32] strides [1] offset 0
+     %1! = argmin(%0, 1, true)
+     %4! %5! = min.dim(%1, 1, true)
+     %6 = softmax.int(%2, 0)
+     return %1! %4! %5! %6",
     // The sign of a zero that is the larger of two was asked to be that of eager's scalar code.
     "s0 = f32 1 fill -0.0
      s1 = f32 1 fill 0.0

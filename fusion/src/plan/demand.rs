@@ -92,12 +92,14 @@ impl Groups {
         }
     }
 
-    /// A conversion to a wider type, where whoever reads it computes element by element: a kernel that reads the narrow value instead
-    /// reads fewer bytes, and no kernel stores the wide one.
+    /// A conversion of floats to a wider type, where whoever reads it computes element by element: a kernel that reads the narrow value
+    /// instead reads fewer bytes, and no kernel stores the wide one. Further members of a tuple are stored by whoever converts them.
     fn widens(&self, id: NodeId) -> bool {
-        let bytes = |value: ValueRef| self.graph.ty(value).dtype.elem().map(Elem::bytes);
-        let from = self.graph.operands(id).first().and_then(|&operand| bytes(operand));
-        let wider = from.zip(bytes(id.into())).is_some_and(|(from, to)| from < to);
+        let bytes = |value: ValueRef| {
+            self.graph.ty(value).dtype.elem().filter(|elem| elem.is_float()).map(Elem::bytes)
+        };
+        let from = self.graph.operands(id).first().copied().filter(|operand| operand.out == 0);
+        let wider = from.and_then(bytes).zip(bytes(id.into())).is_some_and(|(from, to)| from < to);
         self.graph.node(id).op == Op::Cast && wider && !self.is_read_by_call(id)
     }
 
@@ -108,7 +110,7 @@ impl Groups {
             for (user, _) in self.graph.users(at) {
                 match self.graph.node(user).op {
                     Op::View(_) => stack.push(user),
-                    Op::Aten(_) => return true,
+                    Op::Aten(_) | Op::Kernel(_) => return true,
                     _ => {}
                 }
             }
