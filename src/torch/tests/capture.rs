@@ -41,12 +41,13 @@ fn the_end_of_another_capture_hides_no_access() {
     let x = iota(&[4]);
     let other = x.shallow_clone();
     let (_, trace) = record(&[x], |x| {
+        // A call behind the other capture's end would watch the input anew.
+        let y = &x[0] * 2.0;
         let ends = std::thread::spawn(move || {
             let (_, trace) = record(&[other], |x| vec![&x[0] + 1.0]);
             kinds(&trace)
         });
         assert_eq!(ends.join().unwrap(), []);
-        let y = &x[0] * 2.0;
         let _ = x[0].data_ptr();
         vec![y]
     });
