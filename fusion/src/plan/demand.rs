@@ -207,16 +207,24 @@ impl Groups {
         used || self.demanded.contains(&value) || self.materialized.contains(&node)
     }
 
-    /// What reads a value, itself or through what is computed where it is used.
+    /// What reads a value, itself or through what is computed where it is used. Kernels compute that even where it is in memory as
+    /// well, and calls read it there.
     pub(super) fn readers(&self, value: ValueRef) -> impl Iterator<Item = NodeId> {
         let direct = self.graph.users(value.node).into_iter().filter(move |(_, edge)| edge.out == value.out);
-        let mut stack: Vec<NodeId> = direct.map(|(user, _)| user).collect();
+        let mut stack: Vec<(NodeId, bool)> = direct.map(|(user, _)| (user, false)).collect();
         std::iter::from_fn(move || {
-            while let Some(at) = stack.pop() {
-                if !self.transparent.contains(&at) || self.materialized.contains(&at) {
+            while let Some((at, in_memory)) = stack.pop() {
+                if !self.transparent.contains(&at) {
+                    if in_memory && self.is_extern(at) {
+                        continue;
+                    }
                     return Some(at);
                 }
-                stack.extend(self.graph.users(at).iter().map(|(user, _)| *user));
+                let stored = self.materialized.contains(&at);
+                stack.extend(self.graph.users(at).iter().map(|(user, _)| (*user, in_memory || stored)));
+                if stored {
+                    return Some(at);
+                }
             }
             None
         })

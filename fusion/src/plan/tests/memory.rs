@@ -1,8 +1,9 @@
 //! Where values lie: in place of others, in the arena, in tensors of their own.
 
 use super::plan_within;
+use crate::contract::{Products, choose_products};
 use crate::machine::Profile;
-use crate::pipeline::{plan, primitive};
+use crate::pipeline::{self, Context, plan, primitive};
 use crate::plan::{Plan, StepKind, Verdict, verify};
 use crate::text::parse_graph;
 
@@ -192,6 +193,28 @@ fn what_is_widened_is_stored_as_it_was() {
             let wide =
                 all.flatten().filter(|(value, written)| *written && plan.graph.ty(*value).bytes() > 1 << 20);
             assert_eq!(wide.count(), 0, "{plan}");
+        }
+    }
+}
+
+/// A product of a single number, which is widened as a result and read again behind it.
+#[test]
+fn a_widened_result_of_a_product_is_read_again() {
+    let text = "graph {
+      %0 = input 0 : bf16[2,1,2,1]
+      %1 = input 1 : bf16[2,1,1,1]
+      %2 = aten::matmul(self=%0, other=%1) : bf16[2,1,2,1]
+      %3 = aten::to.dtype(self=%2, dtype=f32, non_blocking=false, copy=false, memory_format=None) : f32[2,1,2,1]
+      %4 = aten::mean.dim(self=%3, dim=[-1], keepdim=true, dtype=None) : f32[2,1,2,1]
+      outputs %3, %4
+    }";
+    for profile in [Profile::host(2), Profile::gpu(132, 4200.0).with_clusters()] {
+        for most_bytes in (0..64).step_by(4).chain([u64::MAX]) {
+            let mut graph = primitive(text, &profile);
+            choose_products(&mut graph, &profile, Products::Generated, Some(0), most_bytes, &mut |_| None);
+            let plan =
+                pipeline::planned(graph, &mut Context { most_bytes, ..Context::new(&profile) }).unwrap();
+            assert_eq!(verify(&plan), Ok(()));
         }
     }
 }
