@@ -1,6 +1,7 @@
 //! Smaller programs that fail as a large one did.
 
 use std::collections::HashMap;
+use std::time::{Duration, Instant};
 
 use tch::{Device, Kind, Tensor};
 
@@ -8,31 +9,42 @@ use super::check::hold_generators;
 use super::program::{Input, Layout, Mode, Named, OpCall, Program, Storage, Values};
 use crate::torch::Arg;
 
+/// No further program is tried after so long: one of millions of elements takes seconds.
+const MAX_TIME: Duration = Duration::from_secs(20);
+
 /// The smallest program found for which `fails` holds, starting from one for which it does. Tries fewer results, fewer
-/// operators, plain layouts, small dimensions and simple values, until none helps or `tries` are spent.
+/// operators, plain layouts, small dimensions and simple values, until none helps or `tries` or 20 seconds are spent.
 pub fn shrink(program: &Program, tries: usize, fails: &mut dyn FnMut(&Program) -> bool) -> Program {
     let mut best = tidy(program.clone());
     if !fails(&best) {
         return program.clone();
     }
-    let mut left = tries;
-    while let Some(better) = step(&best, &mut left, fails) {
+    let (mut left, start) = (tries, Instant::now());
+    let mut is_over = || {
+        let over = left == 0 || start.elapsed() >= MAX_TIME;
+        left = left.saturating_sub(1);
+        over
+    };
+    while let Some(better) = step(&best, &mut is_over, fails) {
         best = better;
     }
     best
 }
 
-fn step(program: &Program, left: &mut usize, fails: &mut dyn FnMut(&Program) -> bool) -> Option<Program> {
+fn step(
+    program: &Program,
+    is_over: &mut dyn FnMut() -> bool,
+    fails: &mut dyn FnMut(&Program) -> bool,
+) -> Option<Program> {
     let candidates = fewer_outputs(program)
         .chain(fewer_ops(program))
         .chain(plain_inputs(program))
         .chain(smaller_dims(program))
         .chain(simpler_values(program));
     for candidate in candidates {
-        if *left == 0 {
+        if is_over() {
             return None;
         }
-        *left -= 1;
         if cost(&candidate) < cost(program) && fails(&candidate) {
             return Some(candidate);
         }
