@@ -7,7 +7,7 @@ use super::step_times::Clock;
 use crate::Error;
 use crate::torch::{self, CallClock};
 
-/// A kernel that takes some 100 microseconds and uses next to nothing of a GPU.
+/// A kernel that takes some [`WAIT_US`] and uses next to nothing of a GPU.
 const WAIT: &str = "kernel @wait(%out: ptr<f32>) warps(4) {
   %first = const 0:i32
   %last = const 16000:i32
@@ -22,25 +22,32 @@ const WAIT: &str = "kernel @wait(%out: ptr<f32>) warps(4) {
 }
 ";
 
+/// Microseconds of [`WAIT`].
+pub(super) const WAIT_US: f64 = 100.0;
+
 /// A queue of a kernel, each time it is called.
-type Launch = Box<dyn FnMut() -> Result<(), Error>>;
+pub(super) type Launch = Box<dyn FnMut() -> Result<(), Error>>;
+
+/// Of a GPU: what it does while the host queues what is to be timed. Else the time of a kernel would be that which the host needs for
+/// launching it.
+pub(super) fn wait(target: Target) -> Result<Option<Launch>, Error> {
+    match target {
+        Target::Host => Ok(None),
+        Target::Cuda(ordinal) => Ok(Some(Box::new(one_instance(ordinal as usize, WAIT)?))),
+    }
+}
 
 /// The times of one run.
 pub(crate) struct CallTimes {
     clock: Clock,
     target: Target,
-    /// Of a GPU: what it does until the host has queued the kernels of an operator. Else the time of each would be that which the host
-    /// needs for launching them.
+    /// What is queued before each operator.
     wait: Option<Launch>,
 }
 
 impl CallTimes {
     pub(crate) fn new(target: Target) -> Result<CallTimes, Error> {
-        let wait: Option<Launch> = match target {
-            Target::Host => None,
-            Target::Cuda(ordinal) => Some(Box::new(one_instance(ordinal as usize, WAIT)?)),
-        };
-        Ok(CallTimes { clock: Clock::new(target)?, target, wait })
+        Ok(CallTimes { clock: Clock::new(target)?, target, wait: wait(target)? })
     }
 
     /// Microseconds of each operator, once the run is over.

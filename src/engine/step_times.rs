@@ -9,6 +9,7 @@ use tch::Tensor;
 use tilefuse_codegen::cuda;
 use tilefuse_fusion::plan::Plan;
 
+use super::call_times::{WAIT_US, wait};
 use super::compile::Compiled;
 use super::exec::{Stop, Watch};
 use super::kernels::{Stream, Target};
@@ -19,8 +20,11 @@ use crate::torch::{self, GeneratorState};
 /// Runs of which the median counts.
 const ROUNDS: usize = 9;
 
-/// Runs before these, which wake threads and fill caches.
+/// Runs before these, which wake threads and fill caches, and of which the last tells how long the host queues a call.
 const WARM_ROUNDS: usize = 2;
+
+/// Most kernels that a GPU waits in while the host queues a call: a tenth of a second.
+const MAX_WAITS: usize = 1000;
 
 /// Points in time of a run.
 pub(super) enum Clock {
@@ -96,6 +100,7 @@ impl Compiled {
     ) -> Result<Vec<(usize, f64)>, Stop> {
         let units = units(&self.plan);
         let mut samples: Vec<Vec<f64>> = units.iter().map(|_| Vec::new()).collect();
+        let (mut wait, mut waits) = (wait(self.target)?, 0);
         for round in 0..WARM_ROUNDS + ROUNDS {
             let intervals = self.guarded(inputs, data, |call| {
                 let raw = match self.target {
@@ -108,7 +113,15 @@ impl Compiled {
                     .map(|&device| GeneratorState::of(device))
                     .collect::<Result<_, _>>()?;
                 let mut clock = Clock::new(self.target)?;
+                if let Some(wait) = &mut wait {
+                    (0..waits).try_for_each(|_| wait())?;
+                }
+                let start = Instant::now();
                 self.watch(call, Stream { raw, threads }, &mut clock)?;
+                if round + 1 == WARM_ROUNDS {
+                    let us = 1.5 * start.elapsed().as_secs_f64() * 1e6;
+                    waits = ((us / WAIT_US).ceil() as usize).min(MAX_WAITS);
+                }
                 generators.iter().try_for_each(GeneratorState::restore)?;
                 clock.intervals()
             })?;
