@@ -1,5 +1,7 @@
 //! The cost model: microseconds of a kernel from its bytes, its operations and how much of the machine it occupies.
 
+use rustc_hash::FxHashSet;
+
 use crate::index::Expr;
 use crate::kernel::{KNode, Kernel};
 use crate::machine::Profile;
@@ -19,6 +21,7 @@ pub(crate) fn price(kernel: &Kernel, tiling: &Tiling, profile: &Profile) -> Cost
     let levels = kernel.reduces.iter().map(|r| u64::from(r.level)).max().unwrap_or(0);
     let passes = if tiling.walk == Walk::Loops { levels.max(1) } else { 1 };
     let mut read = vec![0u64; kernel.buffers.len()];
+    let mut seen = FxHashSet::default();
     let mut strided = 0;
     for (position, node) in kernel.exprs.iter().enumerate() {
         let points = kernel.points_of(kernel.info[position].vars);
@@ -29,8 +32,13 @@ pub(crate) fn price(kernel: &Kernel, tiling: &Tiling, profile: &Profile) -> Cost
                 let touched = if dynamic.is_some() { points } else { touched.min(b.span as u64) };
                 let bytes = touched * u64::from(b.elem.bytes());
                 strided += bytes * waste(kernel, tiling, *addr, b.elem.bytes(), profile);
+                if !seen.insert((*buffer, *addr)) {
+                    continue;
+                }
+                // Other elements of the tensor, as those of a window's other positions, or the same ones where all are read.
                 let so_far = &mut read[*buffer as usize];
-                *so_far = (*so_far).max(bytes);
+                let all = b.span as u64 * u64::from(b.elem.bytes());
+                *so_far = (*so_far + bytes).min(all.max(*so_far).max(bytes));
             }
             KNode::Map(..) | KNode::Cast(..) | KNode::InRange(..) | KNode::Index(..) => {}
             KNode::Const(_) | KNode::Reduce(_) => {}

@@ -1,6 +1,7 @@
 //! Windows and zeros between elements, in the addresses of kernels.
 
 use super::{Plan, Profile, check, plan};
+use crate::plan::StepKind;
 use crate::{parse_graph, verify};
 
 /// Plans a graph for both machines, runs the plans, and returns how many kernels they have.
@@ -28,6 +29,25 @@ fn pooling_is_a_reduction_of_windows() {
             }}"
         );
         assert_eq!(kernels(&text), [1, 1]);
+    }
+}
+
+/// A window of four positions beside each other, of which each reads a quarter of the image: together they read all of it, and two
+/// readers of the same elements do not read them twice.
+#[test]
+fn the_positions_of_a_window_read_the_image_once() {
+    let text = "graph {
+      %0 = input 0 : bf16[64,64,64]
+      %1 = aten::max_pool2d(self=%0, kernel_size=[2, 2], stride=[2, 2], padding=[0, 0], dilation=[1, 1], ceil_mode=false) : bf16[64,32,32]
+      %2 = aten::max_pool2d(self=%0, kernel_size=[1, 1], stride=[2, 2], padding=[0, 0], dilation=[1, 1], ceil_mode=false) : bf16[64,32,32]
+      %3 = aten::add.Tensor(self=%1, other=%2, alpha=1) : bf16[64,32,32]
+      outputs %3
+    }";
+    for profile in [Profile::host(2), Profile::gpu(132, 4200.0)] {
+        let plan = crate::pipeline::plan(&crate::pipeline::primitive(text, &profile), &profile).unwrap();
+        let [step] = plan.steps.as_slice() else { panic!("{plan}") };
+        let StepKind::Kernel(kernel) = &step.kind else { panic!("{plan}") };
+        assert_eq!(kernel.bytes_read, 64 * 64 * 64 * 2, "{plan}");
     }
 }
 
