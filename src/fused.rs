@@ -456,6 +456,7 @@ impl Engine {
         let _span = tracing::info_span!("capture").entered();
         let start = Instant::now();
         let names = self.all_names();
+        let _lines = self.options.source_lines.then(torch::SourceLines::keep);
         let (outputs, trace) = torch::capture_timed(
             inputs,
             &names,

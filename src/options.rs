@@ -37,6 +37,11 @@ pub struct Options {
     /// Whether steps of plans on a GPU, and the modules that they belong to, are NVTX ranges, which Nsight Systems shows: by itself
     /// where the variable `TILEFUSE_NVTX` is `1`. A call that launches a CUDA graph has none.
     pub nvtx: bool,
+    /// Whether captures keep the lines of the model's source at which operators are called, for the steps of
+    /// [`explain`](crate::Fused::explain): of Rust where the program has line tables, which `debug = "line-tables-only"` makes in a
+    /// release build, and of what a TorchScript file was made of. A capture takes some 50 microseconds longer for each call. By itself
+    /// where the variable `TILEFUSE_SOURCE_LINES` is `1`.
+    pub source_lines: bool,
     /// The most rewrites that the passes may make, to find one that is wrong by bisecting (`tilefuse compare --max-rewrites N`);
     /// `None` where all are made.
     pub max_rewrites: Option<u64>,
@@ -180,6 +185,7 @@ impl Default for Options {
             tune: from_env("TILEFUSE_TUNE", 0_u8) != 0,
             workspace_bytes: from_env("TILEFUSE_WORKSPACE", 0),
             nvtx: from_env("TILEFUSE_NVTX", 0_u8) != 0,
+            source_lines: from_env("TILEFUSE_SOURCE_LINES", 0_u8) != 0,
             max_rewrites: None,
             hints: Vec::new(),
             strict: Strict::Off,

@@ -98,7 +98,8 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let _no_grad = tch::no_grad_guard();
     let progress = report::spinner(&format!("compiling {}", case.name), case.options.tune);
     let model = Loaded::load(&case.which, case.device, case.dtype)?;
-    let (kind, options) = (case.dtype.unwrap_or(tch::Kind::Float), case.options.clone());
+    let (kind, mut options) = (case.dtype.unwrap_or(tch::Kind::Float), case.options.clone());
+    options.source_lines |= args.full || args.programs || args.code || !matches!(args.format, Format::Text);
     let inputs = match case.inputs {
         Some(inputs) => inputs,
         None => case.which.default_inputs(kind, case.device.is_cuda() || args.target.is_some())?,

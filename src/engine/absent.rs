@@ -19,6 +19,7 @@ use super::kernels::{CompileReport, millis};
 use super::tolerance::ToleranceReport;
 use crate::Error;
 use crate::hints::{Tolerated, tolerances};
+use crate::torch::{CallSite, SourceLines};
 
 /// A plan that cannot run here.
 pub(crate) struct AbsentPlan {
@@ -27,6 +28,7 @@ pub(crate) struct AbsentPlan {
     pub(crate) profile: Profile,
     pub(crate) params: Vec<Tensor>,
     pub(crate) modules: Vec<String>,
+    pub(crate) sites: Vec<CallSite>,
     pub(crate) ops_captured: usize,
     pub(crate) eager: EagerCost,
     pub(crate) rewrites: (u64, Option<String>),
@@ -58,7 +60,9 @@ pub(crate) fn absent_plan(
 ) -> Result<AbsentPlan, Error> {
     let start = Instant::now();
     let mut report = CompileReport::default();
+    let lines = options.source_lines.then(SourceLines::keep);
     let (_, converted, mut functional) = recorded(inputs, names, forward)?;
+    drop(lines);
     report.capture_ms = millis(start.elapsed());
     functional.move_to(Device::Cuda(0));
     let eager = eager_cost(&converted.recording);
@@ -101,6 +105,7 @@ pub(crate) fn absent_plan(
         ops_captured: converted.recording.calls.len(),
         params: converted.params,
         modules,
+        sites: converted.sites,
         eager,
         rewrites,
         pass_times,

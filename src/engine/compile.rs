@@ -29,7 +29,7 @@ use super::tolerance::{ToleranceReport, Tolerances};
 use super::workspaces::Pool;
 use crate::Error;
 use crate::faults::Planting;
-use crate::torch::{Call, DeviceId, Expect, KeepsMemory, Meta, Trace};
+use crate::torch::{Call, CallSite, DeviceId, Expect, KeepsMemory, Meta, Trace};
 
 /// Tensors that several threads may read.
 #[derive(Debug, Default)]
@@ -88,6 +88,8 @@ pub(crate) struct Compiled {
     pub(crate) pass_times: Vec<(&'static str, Duration)>,
     /// The module that each captured call belongs to.
     pub(crate) modules: Vec<String>,
+    /// Where each captured call was made, if that was asked for.
+    pub(crate) sites: Vec<CallSite>,
     /// What became of the parts that have a tolerance.
     pub(crate) tolerances: Vec<ToleranceReport>,
     /// Memory of intermediates, which the plans of a model share.
@@ -286,6 +288,7 @@ fn attempt(
         graph_calls: std::sync::atomic::AtomicU64::new(0),
         plan,
         modules,
+        sites: std::mem::take(&mut converted.sites),
         workspaces: Arc::clone(workspaces),
         _keeps: KeepsMemory::new(),
     })

@@ -6,7 +6,7 @@ use tilefuse_block::Literal;
 use tilefuse_fusion as fusion;
 
 use crate::Error;
-use crate::torch::{self, Event, Origin, Trace};
+use crate::torch::{self, CallSite, Event, Origin, Trace};
 
 /// A recording, and the tensors that its parameters and constants stand for.
 pub(crate) struct Converted {
@@ -19,6 +19,8 @@ pub(crate) struct Converted {
     pub(crate) scopes: Vec<String>,
     /// The modules of a TorchScript file that it was called in, see [`Event::script`].
     pub(crate) scripts: Vec<String>,
+    /// Where each call was made, if that was asked for.
+    pub(crate) sites: Vec<CallSite>,
 }
 
 /// Converts a trace that has no refusals.
@@ -31,6 +33,7 @@ pub(crate) fn convert(trace: &Trace) -> Result<Converted, Error> {
             consts: Vec::new(),
             scopes: Vec::new(),
             scripts: Vec::new(),
+            sites: Vec::new(),
         },
         known: FxHashMap::default(),
         bases: FxHashMap::default(),
@@ -123,6 +126,7 @@ impl Converter<'_> {
         }
         self.out.scopes.push(event.scope.clone());
         self.out.scripts.push(event.script.clone());
+        self.out.sites.push(event.site.clone());
         self.out.recording.calls.push(fusion::Call {
             op: event.op.clone(),
             overload: event.overload.clone(),

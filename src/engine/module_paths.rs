@@ -1,8 +1,8 @@
 //! The modules of a model that captured operators, and the steps of a plan, belong to: from scopes that the model names, from
 //! TorchScript's interpreter, and from the names of the parameters that operators read.
 
-use tilefuse_fusion::plan::{Plan, StepKind};
-use tilefuse_fusion::{Recording, Source};
+use tilefuse_fusion::plan::{Plan, Step, StepKind};
+use tilefuse_fusion::{NodeId, Recording, Source};
 
 use super::convert::Converted;
 use super::script_modules::ScriptModules;
@@ -66,17 +66,21 @@ fn owners(recording: &Recording) -> Vec<Option<&str>> {
     found
 }
 
+/// The nodes that a step computes.
+pub(crate) fn nodes_of(step: &Step) -> &[NodeId] {
+    match &step.kind {
+        StepKind::Kernel(kernel) => &kernel.nodes,
+        StepKind::Extern(call) => std::slice::from_ref(&call.node),
+    }
+}
+
 /// By step: the modules of the operators that it computes, in order, without those that others of them are in.
 pub(crate) fn step_modules(plan: &Plan, of_calls: &[String]) -> Vec<Vec<String>> {
     let mut found: Vec<Vec<String>> = plan
         .steps
         .iter()
         .map(|step| {
-            let nodes = match &step.kind {
-                StepKind::Kernel(kernel) => &kernel.nodes[..],
-                StepKind::Extern(call) => std::slice::from_ref(&call.node),
-            };
-            let origins = nodes.iter().filter_map(|&node| plan.graph.node(node).origin);
+            let origins = nodes_of(step).iter().filter_map(|&node| plan.graph.node(node).origin);
             innermost(
                 origins
                     .filter_map(|origin| of_calls.get(origin as usize))

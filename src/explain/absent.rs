@@ -25,6 +25,7 @@ impl Explanation {
             plan,
             params: Parameters::new(&plan.graph, params, names, (0, Vec::new())),
             modules,
+            sites: &absent.sites,
             ops_captured: absent.ops_captured,
             eager,
             rewrites,

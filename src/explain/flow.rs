@@ -8,6 +8,7 @@ use tilefuse_fusion::plan::{Decision, Plan, StepKind};
 use tilefuse_fusion::{NodeId, Op, Place, ValueRef};
 
 use super::modules::Parameters;
+use crate::engine::nodes_of;
 
 /// A tensor that a step reads or writes.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
@@ -38,11 +39,7 @@ impl<'a> Flow<'a> {
             for value in written(plan, &step.kind) {
                 flow.writers.entry(value).or_default().push(at);
             }
-            let nodes = match &step.kind {
-                StepKind::Kernel(kernel) => &kernel.nodes[..],
-                StepKind::Extern(call) => std::slice::from_ref(&call.node),
-            };
-            for &node in nodes {
+            for &node in nodes_of(step) {
                 flow.nodes.entry(node).or_default().push(at);
             }
         }

@@ -6,6 +6,7 @@ mod code;
 mod diff;
 mod flow;
 mod limits;
+mod lines;
 mod modules;
 mod page;
 mod prediction;

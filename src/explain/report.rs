@@ -11,12 +11,14 @@ use tilefuse_fusion::{Op, Profile};
 use super::candidates::CandidateReport;
 use super::code::{CodeReport, CodeTarget, Source};
 use super::flow::{Flow, TensorReport};
+use super::lines::step_lines;
 use super::modules::Parameters;
 use super::text::bytes;
 use super::work;
 use crate::engine::{
     CompileReport, Compiled, EagerCost, Target, ToleranceReport, kept_profile, profile, step_modules,
 };
+use crate::torch::CallSite;
 
 /// The version of the data that reports are written as. It grows where a field goes, or means something else; new fields may
 /// come without that.
@@ -37,6 +39,10 @@ pub enum StepReport {
         operators: Vec<String>,
         /// The modules of the model that it computes a part of, by the names of parameters (see [`Fused::named`](crate::Fused::named)).
         modules: Vec<String>,
+        /// The lines of the model's source at which these operators are called, `src/model.rs:42`, where
+        /// [`Options::source_lines`](crate::Options::source_lines) asks for them.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        lines: Vec<String>,
         /// Program instances.
         grid: u64,
         /// The tensors that it reads.
@@ -77,6 +83,9 @@ pub enum StepReport {
         operator: String,
         /// The modules of the model that it is of.
         modules: Vec<String>,
+        /// The lines of the model's source at which it is called, where they are asked for.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        lines: Vec<String>,
         /// The tensors that it reads.
         reads: Vec<TensorReport>,
         /// The tensors that it writes.
@@ -352,6 +361,8 @@ pub(super) struct Planned<'a> {
     pub(super) params: Parameters<'a>,
     /// Of the captured calls.
     pub(super) modules: &'a [String],
+    /// Where captured calls were made.
+    pub(super) sites: &'a [CallSite],
     pub(super) ops_captured: usize,
     pub(super) eager: &'a EagerCost,
     pub(super) rewrites: &'a (u64, Option<String>),
@@ -367,6 +378,7 @@ impl Explanation {
             plan: &compiled.plan,
             params: Parameters::of(compiled, names),
             modules: &compiled.modules,
+            sites: &compiled.sites,
             ops_captured: compiled.ops_captured,
             eager: &compiled.eager,
             rewrites: &compiled.rewrites,
@@ -388,6 +400,7 @@ impl Explanation {
     pub(super) fn planned(planned: &Planned<'_>) -> Explanation {
         let plan = planned.plan;
         let modules = step_modules(plan, planned.modules);
+        let mut lines = step_lines(plan, planned.sites);
         let flow = Flow::of(plan, &planned.params);
         let origin = |id| plan.graph.origin(id).map_or_else(|| format!("%{}", id.index()), String::from);
         let steps = plan.steps.iter().enumerate().map(|(at, step)| match &step.kind {
@@ -403,6 +416,7 @@ impl Explanation {
                     shape: k.kind,
                     operators,
                     modules: modules[at].clone(),
+                    lines: std::mem::take(&mut lines[at]),
                     grid: k.grid.iter().product(),
                     reads: flow.reads(at),
                     writes: flow.writes(at),
@@ -424,6 +438,7 @@ impl Explanation {
             StepKind::Extern(e) => StepReport::Extern {
                 operator: origin(e.node),
                 modules: modules[at].clone(),
+                lines: std::mem::take(&mut lines[at]),
                 reads: flow.reads(at),
                 writes: flow.writes(at),
                 flops: work::flops(plan, &step.kind),

@@ -197,12 +197,18 @@ fn quoted(text: &str) -> String {
     format!("\"{}\"", text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n"))
 }
 
+/// The lines of source of a step.
+fn source(lines: &[String]) -> String {
+    if lines.is_empty() { String::new() } else { format!("        at {}\n", lines.join(", ")) }
+}
+
 fn step_text(position: usize, step: &StepReport) -> String {
     match step {
         StepReport::Kernel {
             name,
             shape,
             operators,
+            lines,
             grid,
             bytes_read,
             bytes_written,
@@ -217,7 +223,7 @@ fn step_text(position: usize, step: &StepReport) -> String {
             horizontal_refusal,
             ..
         } => format!(
-            "{position:4}  kernel {name} ({shape}, {}program {program}, {grid} instances): reads {}, writes {}{}, {predicted_us:.1} us{}\n        {}\n{}{}{}{}",
+            "{position:4}  kernel {name} ({shape}, {}program {program}, {grid} instances): reads {}, writes {}{}, {predicted_us:.1} us{}\n        {}\n{}{}{}{}{}",
             if *parts > 1 { format!("{parts} kernels in one launch, ") } else { String::new() },
             bytes(*bytes_read),
             bytes(*bytes_written),
@@ -228,6 +234,7 @@ fn step_text(position: usize, step: &StepReport) -> String {
             },
             measured(*measured_us),
             operators.join(", "),
+            source(lines),
             schedule.as_ref().map_or_else(String::new, |schedule| format!("        {}\n", schedule.text())),
             reason.as_ref().map_or_else(String::new, |reason| format!("        {reason}\n")),
             outer_loop.as_ref().map_or_else(String::new, |outer_loop| format!("        {outer_loop}\n")),
@@ -235,9 +242,13 @@ fn step_text(position: usize, step: &StepReport) -> String {
                 .as_ref()
                 .map_or_else(String::new, |why| format!("        a launch of its own: {why}\n"))
         ),
-        StepReport::Extern { operator, result, reason, measured_us, .. } => {
+        StepReport::Extern { operator, lines, result, reason, measured_us, .. } => {
             let reason = reason.as_ref().map_or_else(String::new, |reason| format!("\n        {reason}"));
-            format!("{position:4}  libtorch {operator} : {result}{}{reason}\n", measured(*measured_us))
+            let source = source(lines);
+            format!(
+                "{position:4}  libtorch {operator} : {result}{}{reason}\n{source}",
+                measured(*measured_us)
+            )
         }
     }
 }

@@ -117,6 +117,7 @@ unsafe extern "C" {
     pub(super) fn tf_record_start(hooks: *const Hooks) -> *mut c_char;
     pub(super) fn tf_record_stop();
     pub(super) fn tf_script_stack(ctx: *mut c_void, sink: Sink) -> *mut c_char;
+    pub(super) fn tf_script_lines(ctx: *mut c_void, sink: Sink) -> *mut c_char;
     pub(super) fn tf_recording() -> bool;
     pub(super) fn tf_foreign_calls() -> u64;
     pub(super) fn tf_weak_new(t: RawTensor, out: *mut *mut RawWeak) -> *mut c_char;

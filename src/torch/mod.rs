@@ -25,6 +25,7 @@ mod ranges;
 mod record;
 mod replay;
 mod script;
+mod source_lines;
 mod tensor;
 #[cfg(test)]
 mod tests;
@@ -46,6 +47,7 @@ pub(crate) use record::{CallClock, capture_timed, note_launch};
 pub use record::{capture, is_capturing};
 pub(crate) use replay::leaves_f64;
 pub use replay::run_in_f64;
+pub(crate) use source_lines::{CallSite, Lines, SourceLines};
 use tensor::dtype;
 pub use tensor::{
     DeviceId, Expect, Flags, GUARDED, Meta, address_of, addresses_of, as_strided_of, bump_version,

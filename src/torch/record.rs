@@ -316,6 +316,7 @@ impl Recorder {
             constant: false,
             scope: crate::scope::current(),
             script: super::script::modules()?,
+            site: super::source_lines::call_site()?,
             call: CallId(self.calls.len() as u32),
             schema,
         };

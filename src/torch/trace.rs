@@ -3,6 +3,7 @@
 use tch::Tensor;
 
 use super::ffi::{self, make_tensor, raw};
+use super::source_lines::CallSite;
 use super::{Call, Flags, Meta, view_of};
 use crate::Error;
 
@@ -185,6 +186,8 @@ pub struct Event {
     pub scope: String,
     /// The modules of a TorchScript file in which it was called, joined by dots, without those that nobody calls, as lists of modules.
     pub script: String,
+    /// Where it was called, if that was asked for.
+    pub site: CallSite,
     /// The call, to be made again.
     pub call: CallId,
     /// Index into [`Trace::schemas`].

@@ -297,3 +297,47 @@ fn operators_of_a_file_are_named_by_its_modules() {
     let expected = layer(0).into_iter().chain(layer(1)).chain(["head", "probabilities"].map(String::from));
     assert_eq!(modules(&plan), expected.map(|module| vec![module]).collect::<Vec<_>>(), "{plan}");
 }
+
+/// By step: the lines of source that it names.
+fn lines(plan: &Explanation) -> Vec<Vec<String>> {
+    let of = |step: &StepReport| match step {
+        StepReport::Kernel { lines, .. } | StepReport::Extern { lines, .. } => lines.clone(),
+    };
+    plan.steps.iter().map(of).collect()
+}
+
+#[test]
+fn steps_name_the_lines_that_call_their_operators() {
+    setup();
+    let _no_grad = tch::no_grad_guard();
+    let first = line!() + 2;
+    fn squashed(x: &Tensor) -> Tensor {
+        x.tanh()
+    }
+    let second = line!() + 1;
+    let model = |x: &[Tensor]| vec![(squashed(&x[0]) * 2.0).softmax(-1, Kind::Float)];
+    let options = Options { source_lines: true, ..Options::default() };
+    let fused = tilefuse::fuse_with(model, options);
+    let plan = fused.explain(&[Tensor::randn([4, 8], *F32)]).unwrap();
+    let at = |line: u32| format!("tests/tilefuse/hints.rs:{line}");
+    assert_eq!(lines(&plan), [vec![at(first), at(second)]], "{plan}");
+    let text = plan.text(false);
+    assert!(text.contains(&format!("at {}, {}", at(first), at(second))), "{text}");
+    let unasked = tilefuse::fuse(model).explain(&[Tensor::randn([4, 8], *F32)]).unwrap();
+    assert_eq!(lines(&unasked), [Vec::<String>::new()]);
+}
+
+#[test]
+fn operators_of_a_file_name_the_lines_that_it_was_made_of() {
+    setup();
+    let _no_grad = tch::no_grad_guard();
+    let file = files().join("tests/tilefuse/layers.pt");
+    let mut module = CModule::load_on_device(file, device()).unwrap();
+    module.f_set_eval().unwrap();
+    let options = Options { source_lines: true, ..with(vec![Hint::separate("*")]) };
+    let fused = tilefuse::fuse_with(module, options);
+    let plan = fused.explain_is(&[IValue::Tensor(Tensor::randn([4, 8], *F32))]).unwrap();
+    // This file has no table of the lines that it was made of: those of its own text are named.
+    assert!(lines(&plan).iter().flatten().all(|line| line.contains(".py:")), "{:?}", lines(&plan));
+    assert!(lines(&plan).iter().all(|lines| !lines.is_empty()), "{:?}", lines(&plan));
+}

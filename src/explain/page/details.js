@@ -61,6 +61,7 @@ function showStep(at) {
     facts([
       ['step', `${at} of ${plan.steps.length}`],
       ['modules', step.modules.join(', ')],
+      ['source', (step.lines || []).join(', ')],
       ['measured in a profile', step.measured_us === null ? null : `${time(step.measured_us)}, ${percent(share(step))} of all steps`],
       ['predicted', kernel ? time(step.predicted_us) + (step.measured_us === null ? `, ${percent(share(step))} of all kernels` : '') : null],
       ['measured', measured ? time(measured) : null],

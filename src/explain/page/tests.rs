@@ -14,6 +14,7 @@ fn kernel(at: usize, operator: &str, module: &str, from: &[usize]) -> StepReport
         name: format!("fused_{at}"),
         shape: tilefuse_fusion::plan::KernelKind::Pointwise,
         operators: vec![operator.to_owned()],
+        lines: Vec::new(),
         modules: if module.is_empty() { Vec::new() } else { vec![module.to_owned()] },
         grid: 1,
         reads: from.iter().map(|&step| tensor("x", Some(step))).collect(),

@@ -169,6 +169,20 @@ char* tf_script_stack(void* ctx, void (*sink)(void* ctx, const uint8_t* bytes, s
   });
 }
 
+// The lines of source at which TorchScript's interpreter is on this thread, from the innermost call on, each as file:line.
+char* tf_script_lines(void* ctx, void (*sink)(void* ctx, const uint8_t* bytes, size_t len)) {
+  return guarded([&] {
+    for (const auto& entry : torch::jit::currentCallstack()) {
+      // Of a file that was loaded: the line of what it was made of, not of the text in it.
+      const auto origin = entry.range.findSourceRangeThatGenerated();
+      const auto place = (origin ? *origin : entry.range).file_line_col();
+      if (!place) continue;
+      const auto line = std::get<0>(*place) + ":" + std::to_string(std::get<1>(*place));
+      sink(ctx, reinterpret_cast<const uint8_t*>(line.data()), line.size());
+    }
+  });
+}
+
 bool tf_recording() { return recorder != nullptr; }
 uint64_t tf_foreign_calls() { return foreign_calls; }
 
