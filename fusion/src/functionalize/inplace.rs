@@ -93,10 +93,20 @@ const PROMOTING: &[&str] = &[
     "__and__",
     "__or__",
     "__xor__",
+    "bitwise_left_shift",
+    "bitwise_right_shift",
+    "__lshift__",
+    "__rshift__",
+    "addr",
     "gcd",
     "lcm",
+    "igamma",
+    "igammac",
     "xlogy",
 ];
+
+/// Operators whose result is of 64 bits where their operand is of integers and no type is asked for.
+const WIDENING: &[&str] = &["cumsum", "cumprod"];
 
 /// Operators whose result is boolean.
 const BOOLEAN: &[&str] = &[
@@ -192,14 +202,35 @@ fn functional<T: Copy>(
     let result = if BOOLEAN.contains(&base.as_str()) {
         DType::Elem(Elem::Bool)
     } else if PROMOTING.contains(&base.as_str()) {
-        promoted(args, ty).unwrap_or(destination.dtype)
+        promoted(args, ty, &destination)?
+    } else if WIDENING.contains(&base.as_str()) {
+        widened(args, &destination)
     } else {
         destination.dtype
     };
     Some(Write::Functional { op: format!("aten::{base}"), overload: overload.to_string(), result })
 }
 
-fn promoted<T: Copy>(args: Args<'_, T>, ty: &dyn Fn(T) -> TensorType) -> Option<DType> {
+/// The type of an operator that widens integers.
+fn widened<T: Copy>(args: Args<'_, T>, destination: &TensorType) -> DType {
+    let asked = args.0.iter().find_map(|(_, arg)| match arg {
+        Arg::DType(dtype) => Some(*dtype),
+        _ => None,
+    });
+    let is_narrow = destination.dtype.elem().is_some_and(|elem| !elem.is_float());
+    asked.unwrap_or(if is_narrow { DType::Elem(Elem::I64) } else { destination.dtype })
+}
+
+/// The type in which operands meet. Of types that are only libtorch's it is known where they are the destination's.
+fn promoted<T: Copy>(
+    args: Args<'_, T>,
+    ty: &dyn Fn(T) -> TensorType,
+    destination: &TensorType,
+) -> Option<DType> {
+    let mut tensors = args.0.iter().flat_map(|(_, arg)| arg.tensors()).map(|t| ty(t).dtype);
+    if destination.dtype.elem().is_none() && tensors.all(|dtype| dtype == destination.dtype) {
+        return Some(destination.dtype);
+    }
     let operands =
         args.0.iter().filter(|(name, _)| name != "alpha" && name != "value" && name != "rounding_mode");
     let operands = operands.filter_map(|(_, arg)| match arg {

@@ -132,6 +132,60 @@ fn a_narrower_destination_rounds_the_promoted_result() {
     );
 }
 
+/// Of an operand that is not plain (here an f64 that is lazily negated) no type is known to promote with.
+#[test]
+fn what_meets_in_a_type_that_is_not_known_is_written_by_the_operator_itself() {
+    check(
+        r#"recording {
+          %0 = input 0 : f32[]
+          %1 = input 1 : dtype7[]
+          %2: f32[] = aten::exp(self=%0)
+          %2 = aten::sub_.Tensor(self=%2!, other=%1, alpha=1)
+          outputs %2
+        }"#,
+        expect![[r#"
+            graph {
+              origin 0 "aten::exp #0"
+              origin 1 "aten::sub_ #1"
+              %0 = input 0 : f32[]
+              %1 = input 1 : dtype7[]
+              %2 = aten::exp(self=%0) !replay 0 : f32[] @0
+              %3, %4 = aten::sub_.Tensor(self=%2, other=%1, alpha=1) !writes[0] !replay 1 : f32[], f32[] @1
+              outputs %4
+            }
+        "#]],
+    );
+}
+
+#[test]
+fn shifts_and_sums_of_narrow_integers_are_converted_back() {
+    check(
+        r#"recording {
+          %0 = input 0 : i32[4]
+          %1 = input 1 : i64[4]
+          %2: i32[4] = aten::neg(self=%0)
+          %2 = aten::bitwise_left_shift_.Tensor(self=%2!, other=%1)
+          %2 = aten::cumsum_(self=%2!, dim=0, dtype=None)
+          outputs %2
+        }"#,
+        expect![[r#"
+            graph {
+              origin 0 "aten::neg #0"
+              origin 1 "aten::bitwise_left_shift_ #1"
+              origin 2 "aten::cumsum_ #2"
+              %0 = input 0 : i32[4]
+              %1 = input 1 : i64[4]
+              %2 = aten::neg(self=%0) !replay 0 : i32[4] @0
+              %3 = aten::bitwise_left_shift.Tensor(self=%2, other=%1) : i64[4] @1
+              %4 = aten::_to_copy(self=%3, dtype=i32) : i32[4] @1
+              %5 = aten::cumsum(self=%4, dim=0, dtype=None) : i64[4] @2
+              %6 = aten::_to_copy(self=%5, dtype=i32) : i32[4] @2
+              outputs %6
+            }
+        "#]],
+    );
+}
+
 #[test]
 fn copy_fill_and_zero() {
     check(
