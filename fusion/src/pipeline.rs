@@ -50,7 +50,7 @@ use indexmap::IndexMap;
 
 use crate::aligned_sums::align_sums;
 use crate::channels_last::library::channels_last;
-use crate::contract::{Candidate, Times, choose_counted, prepack_filters};
+use crate::contract::{self, Candidate, Times, choose_counted, prepack_filters};
 use crate::gathered_products::gather_products;
 use crate::graph::Graph;
 use crate::hints::Hints;
@@ -253,7 +253,13 @@ pub const PASSES: &[Pass] = &[
         Ok(())
     }),
     graph("select-attention", Stage::Primitive, |graph, cx| {
-        select_attention(graph, &cx.alignments, &mut *cx.facts, &cx.rewrites, &mut cx.hints);
+        let Context { profile, facts, selection, alignments, most_bytes, rewrites, hints, .. } = cx;
+        let limits = (selection.constants, *most_bytes);
+        let products = selection.products;
+        let may_replace = |graph: &Graph, node| {
+            products == Products::Library || contract::has_kernel(graph, node, profile, products, limits)
+        };
+        select_attention(graph, alignments, (&mut **facts, &may_replace), rewrites, hints);
         Ok(())
     }),
     graph("space-to-depth", Stage::Primitive, |graph, cx| {

@@ -12,7 +12,8 @@
 //! left out, and what broadcasts a mask. What a model wrote out is rewritten where nothing else reads scores or weights, libtorch
 //! has a fast operator, and both compute the same: where every position of a row is excluded, the written-out form gives NaN and
 //! libtorch's operator 0, so that a mask must be known to leave each row something. [`Facts`] says so for masks that no input has a
-//! part in.
+//! part in. Scores of a row may be -inf throughout by queries and keys, too, so that there must be a kernel of ours, which gives NaN
+//! then: libtorch's operator is called in the place of what a model wrote out only where the user asks for that.
 //!
 //! A call keeps what it computes as an `AttentionForm`, from which [`crate::choose_products`] may make a kernel instead: what its
 //! mask does, which libtorch may do in another way, and which heads share keys and values, though a model repeats these for it.
@@ -95,6 +96,9 @@ impl Facts for NoFacts {
     }
 }
 
+/// Whether a call may take the place of what a model wrote out.
+pub(crate) type MayReplace<'a> = dyn Fn(&Graph, NodeId) -> bool + 'a;
+
 /// Attention that a call computes.
 struct Selected {
     found: Found,
@@ -122,7 +126,7 @@ enum CallMask {
 pub(crate) fn select_attention(
     graph: &mut Graph,
     alignments: &Alignments,
-    facts: &mut dyn Facts,
+    (facts, may_replace): (&mut dyn Facts, &MayReplace<'_>),
     rewrites: &Rewrites,
     hints: &mut Hints,
 ) -> usize {
@@ -135,7 +139,9 @@ pub(crate) fn select_attention(
     let mut replaced = HashMap::new();
     let mut count = 0;
     for attention in &selected {
-        if !rewrites.is_spent() && attention.replace(graph, (facts, hints), &mut replaced).is_some() {
+        if !rewrites.is_spent()
+            && attention.replace(graph, (facts, may_replace, hints), &mut replaced).is_some()
+        {
             rewrites.allow("select-attention");
             if let Some((mask, kind)) = attention.known {
                 facts.rely(mask, kind);
@@ -188,7 +194,7 @@ impl Selected {
     fn replace(
         &self,
         graph: &mut Graph,
-        (facts, hints): (&mut dyn Facts, &mut Hints),
+        (facts, may_replace, hints): (&mut dyn Facts, &MayReplace<'_>, &mut Hints),
         replaced: &mut HashMap<ValueRef, ValueRef>,
     ) -> Option<()> {
         let Selected { found, batch, sizes: [queries, keys, width, depth], .. } = self;
@@ -225,9 +231,14 @@ impl Selected {
         if let Some(strides) = if captured { None } else { facts.result_strides(&call, &types) } {
             (strides.len() == ty.rank()).then(|| ty.strides = strides)?;
         }
-        let origin = if found.safe { origin } else { self.describe(graph, hints) };
         let call = call.of(LibraryForm::Attention(self.form(graph, &operands)));
         let node = graph.add(Op::Aten(Box::new(call)), &operands, [ty], origin);
+        if !found.safe {
+            if !may_replace(graph, node) {
+                return None;
+            }
+            graph.node_mut(node).origin = self.describe(graph, hints);
+        }
         let result = if direct { node.into() } else { self.arranged(graph, node.into())? };
         graph.replace_uses(root.into(), result);
         replaced.insert(root.into(), result);

@@ -20,6 +20,7 @@ use super::{blocks, conv, product};
 use crate::block_kernel::Compared;
 use crate::channels_last;
 use crate::graph::{AtenCall, Graph, NodeId, Op, ValueRef};
+use crate::library_form::LibraryForm;
 use crate::machine::Profile;
 use crate::place::operand_place;
 use crate::types::{Device, TensorType};
@@ -175,6 +176,32 @@ impl Choice {
 /// Bytes of operands that may be packed always: libtorch's products take as much for their own.
 const FREE_BYTES: u64 = 1 << 20;
 
+/// The kernels that may compute a call, or why there are none; nothing for a node that is no call of the machine's.
+pub(super) fn kernels(
+    graph: &Graph,
+    node: NodeId,
+    profile: &Profile,
+    host: Option<Host>,
+    (products, most_bytes): (Products, u64),
+) -> Option<Result<Vec<Template>, MatchFailure>> {
+    let Op::Aten(call) = &graph.node(node).op else { return None };
+    let here = |ty: &TensorType| (ty.device != Device::Cpu) == profile.machine.is_gpu();
+    let here = graph.node(node).outs.iter().all(here);
+    if !here || graph.node(node).kernel.is_some() || !call.writes.is_empty() || call.random {
+        return None;
+    }
+    let most_bytes = most_bytes.max(FREE_BYTES);
+    let limits = (products == Products::Measured, most_bytes);
+    let all = templates(graph, node, call.form.as_ref()?, (profile, host), limits);
+    Some(all.and_then(|all| within(all, most_bytes)))
+}
+
+/// Whether libtorch's call computes the same as the kernels. Its attention gives 0 where no score of a row is finite, for which what a
+/// model writes out is NaN.
+fn is_callable(call: &AtenCall) -> bool {
+    !matches!(&call.form, Some(LibraryForm::Attention(form)) if !form.safe)
+}
+
 /// What computes a node; nothing for a node without kernels.
 pub(super) fn choose(
     graph: &Graph,
@@ -185,15 +212,7 @@ pub(super) fn choose(
     measure: &mut dyn FnMut(&Candidate<'_>) -> Option<Times>,
 ) -> Option<Choice> {
     let Op::Aten(call) = &graph.node(node).op else { return None };
-    let here = |ty: &TensorType| (ty.device != Device::Cpu) == profile.machine.is_gpu();
-    let here = graph.node(node).outs.iter().all(here);
-    if !here || graph.node(node).kernel.is_some() || !call.writes.is_empty() || call.random {
-        return None;
-    }
-    let most_bytes = most_bytes.max(FREE_BYTES);
-    let limits = (products == Products::Measured, most_bytes);
-    let all = templates(graph, node, call.form.as_ref()?, (profile, host), limits);
-    let all = match all.and_then(|all| within(all, most_bytes)) {
+    let all = match kernels(graph, node, profile, host, (products, most_bytes))? {
         Ok(all) => all,
         Err(declined) => return Some(Choice::library(declined.to_string())),
     };
@@ -222,7 +241,7 @@ pub(super) fn choose(
     let (library, mut why) = library(&best.candidate, best.times, merged, profile);
     let others = kernels.iter().filter(|(price, _)| price > best_price).map(|(_, kernel)| kernel);
     why.push_str(&slower(others.map(|kernel| (&kernel.candidate, kernel.times.generated_us)).collect()));
-    let is_open = products != Products::Generated;
+    let is_open = products != Products::Generated && is_callable(call);
     if is_open {
         compared.push(compared_library(&best.candidate, best.times, profile));
     }

@@ -84,7 +84,7 @@ pub(crate) use self::prepacked_filters::prepack_filters;
 pub use self::products::Products;
 pub use self::repeated_heads::RepeatedHeads;
 use crate::channels_last;
-use crate::graph::{Graph, Op};
+use crate::graph::{Graph, NodeId, Op};
 use crate::machine::Profile;
 use crate::rewrites::Rewrites;
 
@@ -147,6 +147,19 @@ pub(crate) fn choose_counted(
         graph.node_mut(node).compared = compared;
     }
     applied.prepacked()
+}
+
+/// Whether a kernel of ours may compute a call, by what [`choose_counted`] is given.
+pub(crate) fn has_kernel(
+    graph: &Graph,
+    node: NodeId,
+    profile: &Profile,
+    products: Products,
+    (constants, most_bytes): (Option<u32>, u64),
+) -> bool {
+    let host = Host::of(profile, constants);
+    let all = candidates::kernels(graph, node, profile, host, (products, most_bytes));
+    matches!(all, Some(Ok(all)) if !all.is_empty())
 }
 
 /// Leaves every contraction and attention to libtorch, for one reason.

@@ -16,7 +16,7 @@ pub enum Products {
     Predicted,
     /// Always ours, where there is one.
     Generated,
-    /// Always libtorch's.
+    /// Always libtorch's. Its attention, in the place of what a model writes out, gives 0 where no score of a row is finite.
     Library,
 }
 

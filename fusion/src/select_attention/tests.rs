@@ -1,12 +1,12 @@
 use expect_test::{Expect, expect};
 
 use super::{Facts, MaskFacts, MaskKind, NoFacts};
-use crate::graph::{AtenCall, Graph, Op, ValueRef};
+use crate::graph::{AtenCall, Graph, Node, Op, ValueRef};
 use crate::library_form::tests::calls_alone;
 use crate::machine::Profile;
 use crate::pipeline::{Context, Stage, lowered, primitive};
 use crate::types::{Dims, TensorType};
-use crate::{lower, parse_graph, verify};
+use crate::{Products, lower, parse_graph, verify};
 
 /// Knows one thing of every mask; results have heads and positions swapped in memory. Counts the masks relied on.
 struct Known(MaskFacts, usize);
@@ -209,11 +209,48 @@ fn a_factor_hides_no_operand_that_is_not_aligned() {
     }";
     for (alignment, selected) in [(16, true), (8, false)] {
         let mut cx = Context::new(&Profile::gpu(132, 4200.0));
+        cx.selection.products = Products::Library;
         cx.alignments.inputs = vec![16, alignment, 16];
         let graph = parse_graph(text).unwrap();
         let found = calls(&lowered(graph, Stage::Primitive..=Stage::Primitive, &mut cx).unwrap());
         assert_eq!(found == ["scaled_dot_product_attention"], selected, "{found:?}");
     }
+}
+
+/// libtorch's operator gives 0 where no score of a row is finite, what a model writes out NaN.
+#[test]
+fn what_a_model_writes_out_is_a_kernel_or_stays() {
+    let calls_of = |elem: &str, device: &str, cx: &mut Context<'_>| {
+        let text = "graph {
+          %0 = input 0 : f32[2,64,64]
+          %1 = input 1 : f32[2,128,64]
+          %2 = input 2 : f32[2,128,64]
+          %3 = aten::transpose.int(self=%1, dim0=1, dim1=2) : f32[2,64,128]{8192,1,64}
+          %4 = aten::bmm(self=%0, mat2=%3) : f32[2,64,128]
+          %5 = aten::softmax.int(self=%4, dim=-1, dtype=None) : f32[2,64,128]
+          %6 = aten::bmm(self=%5, mat2=%2) : f32[2,64,64]
+          outputs %6
+        }";
+        let text = text
+            .replace("f32", elem)
+            .replace("]\n", &format!("]{device}\n"))
+            .replace("}\n", &format!("}}{device}\n"));
+        cx.alignments.inputs = vec![16; 3];
+        let graph = lowered(parse_graph(&text).unwrap(), Stage::Primitive..=Stage::Kernels, cx).unwrap();
+        let kernels = graph.ids().map(|id| graph.node(id)).filter(|node| matches!(node.kernel, Some(Ok(_))));
+        let library = |node: &Node| node.compared.iter().any(|compared| compared.schedule.is_none());
+        let kernels: Vec<bool> = kernels.map(library).collect();
+        (calls(&graph), kernels)
+    };
+    let call = || vec![String::from("scaled_dot_product_attention")];
+    let gpu = || Context::new(&Profile::gpu(132, 4200.0).with_warpgroups());
+    assert_eq!(calls_of("f32", "", &mut Context::new(&Profile::host(2))), (call(), vec![false]));
+    assert_eq!(calls_of("bf16", "@cuda:0", &mut gpu()), (call(), vec![false]));
+    let (written_out, _) = calls_of("f32", "@cuda:0", &mut gpu());
+    assert!(!written_out.contains(&call()[0]), "{written_out:?}");
+    let mut library = gpu();
+    library.selection.products = Products::Library;
+    assert_eq!(calls_of("f32", "@cuda:0", &mut library), (call(), Vec::new()));
 }
 
 /// A mask of one column for all keys is broadcast by libtorch, on a GPU to strides that its kernels do not take.
@@ -237,6 +274,7 @@ fn a_mask_of_one_column_is_no_operand_on_a_gpu() {
         let placed = text.replace("]\n", &format!("]{device}\n")).replace("}\n", &format!("}}{device}\n"));
         let placed = placed.strip_suffix(device).unwrap_or(&placed).to_owned();
         let mut cx = Context::new(&profile);
+        cx.selection.products = Products::Library;
         cx.facts = Box::new(Known(OPEN, 0));
         (cx.alignments.inputs, cx.alignments.params) = (vec![16; 3], vec![16]);
         let graph = parse_graph(&placed).unwrap();
