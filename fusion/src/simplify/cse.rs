@@ -6,18 +6,19 @@ use indexmap::IndexMap;
 use rustc_hash::{FxBuildHasher, FxHasher};
 use smallvec::SmallVec;
 
-use crate::graph::{Graph, Node, NodeId, Op, ValueRef};
+use crate::graph::{AtenCall, Graph, Node, NodeId, Op, ValueRef};
+use crate::recording::Arg;
 use crate::rewrites::Rewrites;
 
 /// Merges each node into an earlier one with the same operator, operands and result types. Calls that draw random
-/// numbers or write stay, and so does what only a kernel computes.
+/// numbers or write stay, those with an argument that is known in words alone, and what only a kernel computes.
 pub(super) fn cse(graph: &mut Graph, rewrites: &Rewrites) -> usize {
     let Some(order) = graph.topological() else { return 0 };
     let mut seen: IndexMap<u64, SmallVec<[NodeId; 1]>, FxBuildHasher> = IndexMap::default();
     let mut merged = 0;
     for id in order {
         match &graph.node(id).op {
-            Op::Aten(call) if call.random || !call.writes.is_empty() => continue,
+            Op::Aten(call) if call.random || !call.writes.is_empty() || has_words(call) => continue,
             // What it computes is its kernel's.
             Op::Kernel(_) => continue,
             _ => {}
@@ -44,14 +45,30 @@ fn equal(graph: &Graph, a: NodeId, b: NodeId, operands: &[ValueRef]) -> bool {
     same_op(&x.op, &y.op) && x.outs == y.outs && graph.operands(a).as_slice() == operands
 }
 
-/// Calls are the same whatever recorded call they come from; NaN arguments are not.
+/// Calls are the same whatever recorded call they come from; NaN arguments are not, nor zeros of both signs.
 fn same_op(a: &Op, b: &Op) -> bool {
     match (a, b) {
         (Op::Aten(a), Op::Aten(b)) => {
             (&a.op, &a.overload, &a.args, &a.form) == (&b.op, &b.overload, &b.args, &b.form)
+                && bits(a).eq(bits(b))
         }
         _ => a == b,
     }
+}
+
+/// Whether an argument is known in words alone, which two values may share.
+fn has_words(call: &AtenCall) -> bool {
+    call.args.iter().any(|(_, arg)| matches!(arg, Arg::Other(_)))
+}
+
+/// The floating-point arguments of a call.
+fn bits(call: &AtenCall) -> impl Iterator<Item = u64> + '_ {
+    let floats = call.args.iter().flat_map(|(_, arg)| match arg {
+        Arg::Float(x) => std::slice::from_ref(x),
+        Arg::Floats(list) => list,
+        _ => &[],
+    });
+    floats.map(|x| x.to_bits())
 }
 
 fn key(node: &Node, operands: &[ValueRef]) -> u64 {

@@ -151,3 +151,30 @@ fn equal_nodes() {
         "#]],
     );
 }
+
+#[test]
+fn zeros_of_both_signs_are_two_arguments() {
+    check(
+        "graph {
+          %0 = input 0 : f32[4]
+          %1 = input 1 : i64[2]
+          %2 = aten::index_fill.int_Scalar(self=%0, dim=0, index=%1, value=0.0) : f32[4]
+          %3 = aten::index_fill.int_Scalar(self=%0, dim=0, index=%1, value=-0.0) : f32[4]
+          %4 = aten::index_fill.int_Scalar(self=%0, dim=0, index=%1, value=-0.0) : f32[4]
+          %5 = map div(%2, %3) : f32[4]
+          %6 = map div(%5, %4) : f32[4]
+          outputs %6
+        }",
+        expect![[r#"
+            graph {
+              %0 = input 0 : f32[4]
+              %1 = input 1 : i64[2]
+              %2 = aten::index_fill.int_Scalar(self=%0, dim=0, index=%1, value=0.0) : f32[4]
+              %3 = aten::index_fill.int_Scalar(self=%0, dim=0, index=%1, value=-0.0) : f32[4]
+              %4 = map div(%2, %3) : f32[4]
+              %5 = map div(%4, %3) : f32[4]
+              outputs %5
+            }
+        "#]],
+    );
+}
