@@ -361,7 +361,11 @@ impl Engine {
             alone.is_some() && compiled.can_audit(inputs) && entry.signature.has_inputs_alike(inputs);
         audits.set_done(possible);
         if !possible {
-            return Ok(None);
+            const REASON: &str = "captured while gradients were recorded, so that what the model keeps is not known: \
+                                  make the first call under `tch::no_grad`";
+            drop(alone);
+            let eager = || self.eager(String::from(REASON), inputs, forward);
+            return audits.is_unchecked().then(eager).transpose();
         }
         self.stats().audits += 1;
         let (outputs, trace, report) = self.record(inputs, forward)?;

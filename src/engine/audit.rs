@@ -34,22 +34,31 @@ pub(crate) struct Audits {
     calls: AtomicU64,
     /// Whether an audit could not be made when it was due.
     is_overdue: AtomicBool,
+    /// Whether the recorded call does not say what the model keeps, so that none may run the plan before an audit.
+    is_unchecked: AtomicBool,
 }
 
 impl Audits {
     /// For a plan of this trace.
     pub(crate) fn new(policy: Audit, trace: &Trace) -> Result<Audits, Error> {
-        let recorded = if policy == Audit::Never { Recorded::default() } else { Recorded::of(trace)? };
-        Ok(Audits { policy, recorded, calls: AtomicU64::new(1), is_overdue: AtomicBool::new(false) })
+        let is_compared = policy != Audit::Never || trace.keeps_unknown;
+        let recorded = if is_compared { Recorded::of(trace)? } else { Recorded::default() };
+        let [is_overdue, is_unchecked] = [false, trace.keeps_unknown].map(AtomicBool::new);
+        Ok(Audits { policy, recorded, calls: AtomicU64::new(1), is_overdue, is_unchecked })
     }
 
     /// Counts a call; whether it is to be recorded.
     pub(crate) fn is_due(&self) -> bool {
         if self.policy == Audit::Never {
-            return false;
+            return self.is_unchecked();
         }
         let call = self.calls.fetch_add(1, Ordering::Relaxed).saturating_add(1);
-        is_due(self.policy, call) || self.is_overdue.load(Ordering::Relaxed)
+        is_due(self.policy, call) || self.is_overdue.load(Ordering::Relaxed) || self.is_unchecked()
+    }
+
+    /// Whether the plan may not run before an audit.
+    pub(crate) fn is_unchecked(&self) -> bool {
+        self.is_unchecked.load(Ordering::Relaxed)
     }
 
     /// Notes whether the call that was due was recorded; if not, the next one is due.
@@ -59,6 +68,9 @@ impl Audits {
 
     /// How a trace differs from the recorded one.
     pub(crate) fn difference(&self, trace: &Trace) -> Option<String> {
+        if !trace.keeps_unknown {
+            self.is_unchecked.store(false, Ordering::Relaxed);
+        }
         if let Some(refusal) = trace.refusals.first() {
             return Some(refusal.to_string());
         }

@@ -32,10 +32,11 @@ pub(super) fn finish(recorder: Option<Box<Recorder>>, outputs: &[Tensor]) -> Tra
     let held = held_by_others(&r, &ids);
     name_origins(&mut r, &held, &ids);
     let facts = replay(&mut r);
-    let cached = find_kept(&mut r, &held, &facts);
+    let keeps_unknown = records_gradients(&r);
+    let cached = if keeps_unknown { Vec::new() } else { find_kept(&mut r, &held, &facts) };
     find_dead_host_copies(&mut r, &ids);
     keep_returned_constants(&mut r, &ids, &facts);
-    into_trace(*r, ids, cached, facts)
+    Trace { keeps_unknown, ..into_trace(*r, ids, cached, facts) }
 }
 
 fn empty() -> Trace {
@@ -48,6 +49,7 @@ fn empty() -> Trace {
         params: Vec::new(),
         assumed: Vec::new(),
         cached: Vec::new(),
+        keeps_unknown: false,
         refusals: vec![Refusal {
             event: 0,
             op: String::new(),
@@ -312,14 +314,16 @@ fn data_read(event: &Event, schema: &Schema, r: &Recorder, facts: &Facts) -> Opt
     Some((RefusalKind::DataShape, read))
 }
 
+/// Whether gradients were recorded, for which libtorch keeps tensors.
+fn records_gradients(r: &Recorder) -> bool {
+    let needed = || r.seen.iter().any(|s| s.meta.flags.contains(Flags::REQUIRES_GRAD));
+    GlobalState::now().is_ok_and(|s| s.grad()) && needed()
+}
+
 /// Computed tensors that the model put away would be missing in it after a compiled call. Returns the constants that it
 /// put away.
 fn find_kept(r: &mut Recorder, held: &[bool], facts: &Facts) -> Vec<TensorId> {
     let mut cached = Vec::new();
-    let grad = GlobalState::now().is_ok_and(|s| s.grad());
-    if grad && r.seen.iter().any(|s| s.meta.flags.contains(Flags::REQUIRES_GRAD)) {
-        return cached;
-    }
     for (i, _) in held.iter().enumerate().filter(|(_, held)| **held) {
         let Some(seen) = r.seen.get(i) else { continue };
         let Some(Origin::Event(e)) = seen.origin else { continue };
@@ -421,6 +425,7 @@ fn into_trace(r: Recorder, outputs: Vec<TensorId>, cached: Vec<TensorId>, facts:
         params,
         assumed,
         cached,
+        keeps_unknown: false,
         refusals: r.refusals,
         schemas: r.schemas,
         calls: r.calls,

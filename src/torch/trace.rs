@@ -306,6 +306,8 @@ pub struct Trace {
     pub assumed: Vec<(TensorId, i64)>,
     /// Constants that the model made and keeps after the call: what it makes once and reads in later calls.
     pub cached: Vec<TensorId>,
+    /// Whether nothing is known of the computed tensors that the model keeps: gradients were recorded, which keep them, too.
+    pub keeps_unknown: bool,
     /// Why the trace must not be compiled; empty where it may be.
     pub refusals: Vec<Refusal>,
     /// The schemas of the operators that were called.

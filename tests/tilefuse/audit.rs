@@ -286,3 +286,35 @@ fn threads_call_a_model_whose_calls_are_audited() {
     assert_eq!(stats.captures + stats.audits + stats.fused_calls, 120, "{stats:?}");
     assert!(stats.audits >= 10, "{stats:?}");
 }
+
+/// A call that records gradients does not show what the model keeps: the next one that records none is compared, whatever the policy.
+#[test]
+fn what_is_kept_by_a_call_that_records_gradients_is_found() {
+    setup();
+    for audit in [Audit::Never, Audit::Every(100)] {
+        let weight = draw(Device::Cpu).set_requires_grad(true);
+        let kept = RefCell::new(Tensor::new());
+        let model = |x: &[Tensor]| {
+            let hidden = (&x[0] * &weight).relu();
+            *kept.borrow_mut() = hidden.shallow_clone();
+            vec![hidden.exp() + 1.0]
+        };
+        let fused = tilefuse::fuse_with(model, options(audit));
+        let _ = fused.call(&[draw(Device::Cpu)]).unwrap();
+        let _no_grad = tch::no_grad_guard();
+        for _ in 0..3 {
+            let x = draw(Device::Cpu);
+            let _ = fused.call(&[x.shallow_clone()]).unwrap();
+            assert!(kept.borrow().equal(&(&x * &weight).relu()), "{audit:?}");
+        }
+        let stats = fused.stats();
+        assert!(stats.eager_calls.keys().any(|reason| reason.contains("that the model keeps")), "{stats:?}");
+
+        let apart = |x: &[Tensor]| vec![(&x[0] * &weight).relu().exp()];
+        let fused = tilefuse::fuse_with(apart, options(audit));
+        let _ = tch::with_grad(|| fused.call(&[draw(Device::Cpu)]).unwrap());
+        assert_eq!(follow(&fused, Device::Cpu, 4, |_| ()), None);
+        let stats = fused.stats();
+        assert_eq!((stats.captures, stats.audits, stats.fused_calls), (1, 1, 3), "{stats:?}");
+    }
+}
