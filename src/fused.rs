@@ -154,6 +154,7 @@ impl<M> Fused<M> {
         self.engine.workspaces.clear();
         forget_dropped();
         torch::trim_memory();
+        torch::empty_cuda_cache();
     }
 
     /// Counts of fused and eager calls.

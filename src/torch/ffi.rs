@@ -219,6 +219,7 @@ unsafe extern "C" {
     pub(super) fn tf_pool_open(device: i8, stream: *mut c_void, out: *mut *mut RawPool) -> *mut c_char;
     pub(super) fn tf_pool_close(pool: *mut RawPool) -> *mut c_char;
     pub(super) fn tf_pool_drop(pool: *mut RawPool);
+    pub(super) fn tf_empty_cache() -> *mut c_char;
     pub(super) fn tf_ranges() -> bool;
     pub(super) fn tf_range_push(name: *const c_char) -> *mut c_char;
     pub(super) fn tf_range_pop() -> *mut c_char;

@@ -49,3 +49,9 @@ impl OpenPool {
         Ok(GraphPool { _raw: self.0 })
     }
 }
+
+/// Gives memory of GPUs that libtorch keeps, and that no tensor has, back to the driver, if libtorch's CUDA part is loaded.
+pub(crate) fn empty_cuda_cache() {
+    // SAFETY: it frees what nothing uses. An error says that there is no such memory.
+    let _ = check(unsafe { ffi::tf_empty_cache() });
+}

@@ -37,7 +37,7 @@ pub use call::{Call, Results};
 pub use ffi::MAX_RANK;
 pub(crate) use global_state::libtorch;
 pub use global_state::{GeneratorState, GlobalState, cuda_available, cuda_devices, cuda_stream};
-pub(crate) use graph_pool::{GraphPool, OpenPool};
+pub(crate) use graph_pool::{GraphPool, OpenPool, empty_cuda_cache};
 pub use large_pages::release_memory;
 pub(crate) use large_pages::{KeepsMemory, trim_memory};
 pub(crate) use operator::{in_operator, register};

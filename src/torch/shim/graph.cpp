@@ -78,6 +78,11 @@ char* tf_pool_close(Pool* pool) {
 
 void tf_pool_drop(Pool* pool) { delete pool; }
 
+// Gives memory of CUDA devices that libtorch keeps, and that no tensor has, back to the driver.
+char* tf_empty_cache() {
+  return guarded([] { allocator()->emptyCache(); });
+}
+
 }  // extern "C"
 
 #else
@@ -93,6 +98,8 @@ char* tf_pool_open(int8_t, void*, Pool**) {
 char* tf_pool_close(Pool*) { return nullptr; }
 
 void tf_pool_drop(Pool*) {}
+
+char* tf_empty_cache() { return nullptr; }
 
 }  // extern "C"
 
