@@ -10,7 +10,8 @@
 //!
 //! cuDNN has tensor cores multiply halves in channels-last alone: images and results in another order are copied in each call. Where
 //! several convolutions follow each other, with pointwise operators, pooling and concatenations between them, everything stays
-//! in channels-last, and what is copied are the first images and the last results.
+//! in channels-last, and what is copied are the first images and the last results. Where eager's result lies in channels-last because the
+//! images do, cuDNN copies the filters in each call; a kernel in its place reads them only in that order.
 
 use super::{ResultLayout, apply_to_call, lies_in, may_be_channels_last};
 use crate::graph::{Graph, NodeId, Op, ValueRef, View};
@@ -67,7 +68,8 @@ impl Convolution {
         let [out] = &graph.node(node).outs[..] else { return None };
         let half = matches!(out.dtype.elem(), Some(Elem::F16 | Elem::Bf16));
         let on_gpu = matches!(out.device, Device::Cuda(_));
-        if !half || !on_gpu || !out.is_contiguous() || out.numel() == 0 || !call.writes.is_empty() {
+        let lies = out.is_contiguous() || lies_last(graph, node.into());
+        if !half || !on_gpu || !lies || out.numel() == 0 || !call.writes.is_empty() {
             return None;
         }
         let operands = graph.operands(node);
@@ -93,12 +95,16 @@ impl Convolution {
         graph.operands(self.node)[usize::from(self.operands[which])]
     }
 
-    /// Whether fewer bytes are copied in channels-last than as the tensors lie.
+    /// Whether fewer bytes are copied in channels-last than as the tensors lie, or the result lies so and as many are.
     fn pays(&self, graph: &Graph) -> bool {
         let [images, weight] = [0, 1].map(|which| self.operand(graph, which));
         let bytes = |value: ValueRef| graph.ty(value).bytes();
         let (read, written) = (bytes(images), bytes(self.node.into()));
         let filters = if lies_last(graph, weight) { 0 } else { bytes(weight) };
+        let lies = lies_last(graph, images);
+        if !graph.ty(self.node.into()).is_contiguous() {
+            return !lies || filters > 0;
+        }
         let inside = match self.kind {
             // A product of matrices, in either order.
             Kind::Pointwise => 0,
@@ -106,7 +112,6 @@ impl Convolution {
             // libtorch has kernels for images as they lie, which take up to four times as long as cuDNN's.
             Kind::Depthwise => 2 * (read + written),
         };
-        let lies = lies_last(graph, images);
         let as_it_lies = inside + if lies { read } else { 0 };
         let takes = |user: NodeId, _: &ContractionForm, position: u16| {
             Convolution::of(graph, user).is_some_and(|conv| conv.operands[0] == position)

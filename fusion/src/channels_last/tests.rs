@@ -103,6 +103,40 @@ fn concatenations_and_pooling_stay_in_channels_last() {
     assert_eq!(calls(&rewritten(&text)), (3, 3));
 }
 
+/// The images lie in channels-last, and eager's result with them; the filters do not.
+#[test]
+fn filters_follow_results_that_lie_in_channels_last() {
+    let images = "bf16[2,16,8,8]{1024,1,128,16}@cuda:0";
+    let text = |weight: &str, used: &str| {
+        format!(
+            "graph {{
+               %0 = input 0 : {images}
+               %1 = param 0 : bf16[16,16,3,3]{weight}@cuda:0
+               %2 = aten::{} : {images}
+               %3 = aten::relu(self=%2) : {images}
+               outputs {used}
+             }}",
+            conv(0).replace("weight=%2", "weight=%1")
+        )
+    };
+    for (used, kernels) in [("%2", 1), ("%3", 2), ("%2, %3", 2)] {
+        let mut graph = rewritten(&text("", used));
+        assert_eq!(calls(&graph), (1, 1), "{graph}");
+        let library = plan(&graph, &gpu()).unwrap();
+        assert_eq!((library.extern_count(), library.kernel_count()), (1, kernels), "{library}");
+        choose_products(&mut graph, &gpu(), Products::Generated, None, u64::MAX, &mut |_| None);
+        // The filters, and the convolution with what follows it, which leaves its results as eager lays them out.
+        let ours = plan(&graph, &gpu()).unwrap();
+        assert_eq!((ours.extern_count(), ours.kernel_count()), (0, 2), "{ours}");
+        for output in &graph.outputs {
+            assert_eq!(graph.ty(*output).strides[..], [1024, 1, 128, 16], "{graph}");
+        }
+    }
+    // Where the filters lie so, too, nothing is copied.
+    let whole = text("{144,1,48,16}", "%2");
+    assert_eq!(rewritten(&whole).to_string(), primitive(&whole, &gpu()).to_string());
+}
+
 /// cuDNN copies what lies in another order as well.
 #[test]
 fn a_convolution_alone_stays_as_it_is() {
