@@ -65,9 +65,9 @@ impl Units {
         Units { members: (0..depends.0.len()).map(|at| vec![at]).collect(), needs: depends.0.clone() }
     }
 
-    /// Whether some unit has several steps.
-    pub(super) fn is_joined(&self) -> bool {
-        self.members.iter().any(|m| m.len() > 1)
+    /// The units of several steps.
+    pub(super) fn joined(&self) -> Vec<Vec<usize>> {
+        self.members.iter().filter(|members| members.len() > 1).cloned().collect()
     }
 
     /// The most steps in a row, each of which needs the one before, that come before each unit, or with `from_end` after

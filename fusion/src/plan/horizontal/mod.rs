@@ -14,7 +14,7 @@
 //! the instance's number, see [`program`]; what may be joined is in [`legal`], and what pays in [`profit`].
 //!
 //! Steps move for it, and with them the lives of values. Where that takes more memory than the plan did, parts must be
-//! nearer to each other.
+//! nearer to each other; where it still does, the launches for which values are held least longer are as many as there is room for.
 
 mod depends;
 mod legal;
@@ -65,27 +65,63 @@ pub(crate) fn join(
     let peak = plan.peak_bytes().min(most_bytes).max(limited(&plan)).max(FREE_BYTES);
     let depends = Depends::of(&plan);
     let mut found = Found::of(&plan, profile);
+    // The plan of units in their order, and what it holds.
+    let tried = |units: &Units, found: &Found| {
+        let order: Vec<Vec<usize>> = units.order().into_iter().map(<[usize]>::to_vec).collect();
+        let steps = arranged(&plan.steps, &order, found, profile);
+        let joined = liveness::finish(Plan { steps, ..plan.clone() });
+        let held = limited(&joined);
+        (joined, order, held)
+    };
+    let mut nearest = Vec::new();
+    let mut taken = None;
     for reach in MAX_DISTANCES {
         let units = found.units(&depends, (profile, hints), reach, rewrites.left());
-        if !units.is_joined() {
+        nearest = units.joined();
+        if nearest.is_empty() {
             break;
         }
-        let order: Vec<Vec<usize>> = units.order().into_iter().map(<[usize]>::to_vec).collect();
-        let steps = arranged(&plan.steps, &order, &found, profile);
-        let before = std::mem::replace(&mut plan.steps, steps);
-        plan = liveness::finish(plan);
-        let held = limited(&plan);
+        let (joined, order, held) = tried(&units, &found);
         if held <= peak {
-            (order.len()..before.len()).for_each(|_| {
-                rewrites.allow("horizontal-fusion");
-            });
-            return with_programs(plan, &before, &order, found);
+            taken = Some((joined, order));
+            break;
         }
         found.refuse(&order, HorizontalRefusal::Memory { bytes: held, most: peak });
-        plan.steps = before;
     }
-    note(&mut plan.steps, found.refusals);
-    liveness::finish(plan)
+    if taken.is_none() {
+        nearest.sort_by_key(|list| held_longer(&plan, list));
+        // So many are known to fit, and so many not to.
+        let (mut fits, mut too_many) = (0, nearest.len());
+        while fits + 1 < too_many {
+            let count = usize::midpoint(fits, too_many);
+            let mut units = Units::new(&depends);
+            units.join(&nearest[..count]);
+            let (joined, order, held) = tried(&units, &found);
+            if held <= peak {
+                (fits, taken) = (count, Some((joined, order)));
+            } else {
+                too_many = count;
+            }
+        }
+    }
+    let Some((joined, order)) = taken else {
+        note(&mut plan.steps, found.refusals);
+        return liveness::finish(plan);
+    };
+    (order.len()..plan.steps.len()).for_each(|_| {
+        rewrites.allow("horizontal-fusion");
+    });
+    with_programs(joined, &plan.steps, &order, found)
+}
+
+/// Bytes of what the later steps of a launch write, by the steps that they are held longer.
+fn held_longer(plan: &Plan, list: &[usize]) -> u64 {
+    let first = list.first().copied().unwrap_or(0);
+    let written = |at: usize| match &plan.steps[at].kind {
+        StepKind::Kernel(kernel) => kernel.bytes_written,
+        StepKind::Extern(_) => 0,
+    };
+    list.iter().map(|&at| written(at).saturating_mul((at - first) as u64)).sum()
 }
 
 /// What is known of the kernels of a plan.

@@ -259,29 +259,48 @@ fn nothing_is_written_over_what_another_part_reads() {
     assert!(kernel.in_place.is_empty() && plan.memory.over.is_empty(), "{}", steps(&plan));
 }
 
-#[test]
-fn more_memory_than_apart_is_not_taken() {
-    // Eight rows of 64 MB, of which one at a time is needed apart.
+/// Eight rows of 64 MB, of which one at a time is needed apart, and before them small kernels, which leave so many results.
+fn rows_and(small: &[&str]) -> Plan {
     let mut text = String::from("graph {\n  %0 = input 0 : f32[256]\n  %1 = input 1 : f32[16777216]\n");
     let mut at = 2;
-    let mut sums = Vec::new();
+    let mut results = Vec::new();
+    for (slot, function) in small.iter().enumerate() {
+        text.push_str(&format!("  %{at} = input {} : f32[300]\n", 2 + slot));
+        text.push_str(&format!("  %{} = map {function}(%{at}) : f32[300]\n", at + 1));
+        results.push(format!("%{}", at + 1));
+        at += 2;
+    }
     for _ in 0..8 {
         let (small, big) = (at, at + 1);
         text.push_str(&format!("  %{small} = aten::cumsum(self=%0) : f32[1]\n"));
         text.push_str(&format!("  %{big} = aten::cumsum(self=%1, by=%{small}) : f32[16777216]\n"));
         text.push_str(&format!("  %{} = view slice[0,7,1](%{big}) : f32[256]\n", at + 2));
         text.push_str(&format!("  %{} = map exp(%{}) : f32[256]\n", at + 3, at + 2));
-        sums.push(format!("%{}", at + 3));
+        results.push(format!("%{}", at + 3));
         at += 4;
     }
-    text.push_str(&format!("  outputs {}\n}}\n", sums.join(", ")));
+    text.push_str(&format!("  outputs {}\n}}\n", results.join(", ")));
     let plan = planned(&text, &gpu());
-    assert_eq!(plan.kernel_count(), 8, "{}", steps(&plan));
     assert!(plan.peak_bytes() < 2 * 67_108_864, "{}", plan.peak_bytes());
+    plan
+}
+
+#[test]
+fn more_memory_than_apart_is_not_taken() {
+    let plan = rows_and(&[]);
+    assert_eq!(plan.kernel_count(), 8, "{}", steps(&plan));
     let reason = |k: &&KernelStep| {
         matches!(k.horizontal_refusal, Some(HorizontalRefusal::Memory { .. } | HorizontalRefusal::Far { .. }))
     };
     assert!(kernels(&plan).iter().all(reason), "{}", steps(&plan));
+}
+
+/// One launch that takes more memory keeps no others apart.
+#[test]
+fn launches_are_joined_while_there_is_memory() {
+    let plan = rows_and(&["exp", "tanh"]);
+    let parts: Vec<usize> = kernels(&plan).iter().map(|kernel| kernel.parts.len()).collect();
+    assert_eq!(parts, [2, 0, 0, 0, 0, 0, 0, 0, 0], "{}", steps(&plan));
 }
 
 #[test]
