@@ -38,6 +38,8 @@ const MAX_SETTLED_TIME: Duration = Duration::from_millis(2);
 /// The most rounds, each with a run of either side, and the least of products that take less than a side's time.
 const MAX_ROUNDS: usize = 15;
 const MIN_ROUNDS: usize = 4;
+/// The most rounds on a GPU, where events time a run alone, whatever the host's threads do.
+const MAX_GPU_ROUNDS: usize = 9;
 
 /// How much the middle half of the rounds may differ in how long one side takes in the time of the other.
 const MAX_SPREAD: f64 = 1.3;
@@ -46,6 +48,9 @@ const MAX_SPREAD: f64 = 1.3;
 /// one thread takes milliseconds.
 const MAX_MISPREDICTED: f64 = 10.0;
 const MIN_JUDGED_US: f64 = 50.0;
+
+/// How many times as long or as short as predicted a side may well take.
+const MAX_DOUBT: f64 = 1.5;
 
 /// Measured products from which others of a plan with the same operator are judged.
 const MIN_MEASURED: usize = 3;
@@ -104,7 +109,7 @@ impl Measure for Measuring {
     }
 }
 
-/// Which products of a plan are measured: those that take most of its time, each as often as it is called. What a choice
+/// Which products of a plan are measured: those of which a measurement may save most, each as often as it is called. What a choice
 /// gives another layout was not foreseen, and is measured while there is time.
 #[derive(Default)]
 struct Budget {
@@ -120,10 +125,13 @@ impl Budget {
         let mut all: Vec<Share> = Vec::new();
         let mut programs: FxHashMap<String, Vec<Program>> = FxHashMap::default();
         let products = Products::Measured;
+        let mut latest = None;
+        let mut before = 0;
         choose_products(&mut graph.clone(), profile, products, constants, most_bytes, &mut |candidate| {
             if !candidate.is_open(profile) {
                 return None;
             }
+            before = if latest.replace(candidate.node) == Some(candidate.node) { before + 1 } else { 0 };
             let (key, times) = (describe(candidate, profile), candidate.predicted(profile));
             if let Some(share) = all.iter_mut().find(|share| share.key == key) {
                 share.calls += 1.0;
@@ -134,7 +142,7 @@ impl Budget {
             {
                 programs.insert(key.clone(), plan.programs);
             }
-            all.push(Share { key, op: candidate.call.op.clone(), calls: 1.0, times });
+            all.push(Share { key, op: candidate.call.op.clone(), calls: 1.0, before, times });
             None
         });
         let total: f64 = all.iter().map(Share::library_us).sum();
@@ -174,6 +182,8 @@ struct Share {
     key: String,
     op: String,
     calls: f64,
+    /// Likelier candidates of the same call.
+    before: usize,
     times: Times,
 }
 
@@ -183,17 +193,29 @@ impl Share {
         self.calls * self.times.library_us
     }
 
+    /// What a measurement may save: the chosen side takes longer than predicted, and the other one less. A call's other candidates
+    /// save what its first one leaves.
+    fn stake_us(&self) -> f64 {
+        let Times { generated_us, library_us, .. } = self.times;
+        let (chosen, other) = (generated_us.min(library_us), generated_us.max(library_us));
+        self.calls * (chosen * MAX_DOUBT - other / MAX_DOUBT).max(0.0) / (1.0 + self.before as f64)
+    }
+
     /// What measuring one takes: two runs of each side at least. On a GPU all rounds of short ones are over before a side's time is.
     fn cost(&self, on_gpu: bool) -> Duration {
-        let round = Duration::from_secs_f64(2e-6 * (self.times.library_us + self.times.generated_us));
+        let runs = Duration::from_secs_f64(1e-6 * (self.times.library_us + self.times.generated_us));
         match on_gpu {
-            true => (MAX_ROUNDS as u32 * (round + 4 * COLD_TIME)).min(round.max(2 * MAX_SIDE_TIME)),
-            false => round.max(2 * MAX_SIDE_TIME),
+            true => {
+                let round = runs + 2 * COLD_TIME;
+                ((1 + MAX_GPU_ROUNDS) as u32 * round).min(round.max(2 * MAX_SIDE_TIME))
+            }
+            false => (2 * runs).max(2 * MAX_SIDE_TIME),
         }
     }
 }
 
-/// Those that are measured in a time, the ones that take most first; not those that take long and have others like them.
+/// Those that are measured in a time, the ones that may save most first, and of others those that take most; not those that take long and
+/// have others like them.
 fn chosen(mut all: Vec<Share>, mut left: Duration, on_gpu: bool) -> FxHashSet<String> {
     let mut cheap: FxHashMap<String, usize> = FxHashMap::default();
     for share in all.iter().filter(|share| share.cost(on_gpu) <= MAX_JUDGED_TIME) {
@@ -203,7 +225,7 @@ fn chosen(mut all: Vec<Share>, mut left: Duration, on_gpu: bool) -> FxHashSet<St
         share.cost(on_gpu) > MAX_JUDGED_TIME && cheap.get(&share.op).is_some_and(|&n| n >= MIN_MEASURED)
     };
     all.retain(|share| !judged(share) && known(&share.key).is_none());
-    all.sort_by(|a, b| b.library_us().total_cmp(&a.library_us()));
+    all.sort_by(|a, b| b.stake_us().total_cmp(&a.stake_us()).then(b.library_us().total_cmp(&a.library_us())));
     let mut fits = |share: &Share| {
         let cost = share.cost(on_gpu);
         let fits = cost <= left;
@@ -458,20 +480,22 @@ fn measure(candidate: &Candidate<'_>, profile: &Profile) -> Result<(Option<Times
     let begin = Instant::now();
     let sides: [&dyn Fn() -> Result<Duration, Error>; 2] = [&|| product.library(), &|| product.generated()];
     // Threads of libtorch's teams wait for more work for a while, and hold cores that the next side's threads are to run on:
-    // what takes shorter than that runs twice, and the shorter run counts.
+    // what takes shorter than that runs twice, and the shorter run counts. Events on a GPU time none of that.
+    let on_host = product.target == Target::Host;
     let latest = [Cell::new(Duration::ZERO), Cell::new(Duration::ZERO)];
     let time = |side: usize| {
         let mut time = sides[side]()?;
-        if latest[side].get() < MAX_SETTLED_TIME && time < MAX_SIDE_TIME {
+        if on_host && latest[side].get() < MAX_SETTLED_TIME && time < MAX_SIDE_TIME {
             time = time.min(sides[side]()?);
         }
         latest[side].set(time);
         Ok(time.as_secs_f64() * 1e6)
     };
+    let most = if on_host { MAX_ROUNDS } else { MAX_GPU_ROUNDS };
     let times = in_turns(sides.len(), time, |progress| {
         let Progress { rounds, elapsed, shortest } = *progress;
         rounds == 0
-            || (rounds < MAX_ROUNDS && elapsed + shortest < 2 * MAX_SIDE_TIME)
+            || (rounds < most && elapsed + shortest < 2 * MAX_SIDE_TIME)
             || (rounds < MIN_ROUNDS && shortest < 2 * MAX_SIDE_TIME)
     })?;
     debug_assert!(product.tensors.iter().all(|tensor| tensor.numel() > 0));
@@ -564,12 +588,56 @@ mod tests {
         assert!(is_plausible(&times(900.0, 9000.0), &times(800.0, 1200.0)));
     }
 
+    /// 20 runs each, with what makes the cache cold.
+    #[test]
+    fn many_short_products_are_measured_on_a_gpu() {
+        let share = |at: usize| Share {
+            key: format!("of no machine: short {at}"),
+            op: String::from("aten::conv2d"),
+            calls: 1.0,
+            before: 0,
+            times: Times { generated_us: 40.0, library_us: 40.0, measured: false },
+        };
+        assert_eq!(share(0).cost(true), Duration::from_micros(2000));
+        assert_eq!(chosen((0..100).map(share).collect(), MIN_PLAN_TIME, true).len(), 75);
+    }
+
+    /// What is predicted to differ little is measured before what is not, and the likeliest candidate of each call before others.
+    #[test]
+    fn what_a_measurement_may_save_is_measured_first() {
+        let share = |key: &str, [generated_us, library_us]: [f64; 2], before: usize| Share {
+            key: format!("of no machine: {key}"),
+            op: String::from("aten::conv2d"),
+            calls: 1.0,
+            before,
+            times: Times { generated_us, library_us, measured: false },
+        };
+        let all = || {
+            vec![
+                share("sure", [40.0, 100.0], 0),
+                share("even", [60.0, 60.0], 0),
+                share("other", [62.0, 60.0], 1),
+                share("small", [40.0, 40.0], 0),
+            ]
+        };
+        let of = |us: u64| {
+            let mut keys: Vec<String> = chosen(all(), Duration::from_micros(us), true).into_iter().collect();
+            keys.sort();
+            keys.iter().map(|key| key.rsplit(' ').next().unwrap().to_owned()).collect::<Vec<_>>()
+        };
+        assert_eq!(of(2500), ["even"]);
+        assert_eq!(of(5000), ["even", "small"]);
+        assert_eq!(of(7000), ["even", "other", "small"]);
+        assert_eq!(of(10_000), ["even", "other", "small", "sure"]);
+    }
+
     #[test]
     fn what_takes_most_is_measured_first() {
         let share = |key: &str, calls: f64, us: f64| Share {
             key: format!("of no machine: {key}"),
             op: String::from("aten::linear"),
             calls,
+            before: 0,
             times: Times { generated_us: us, library_us: us, measured: false },
         };
         let all = || vec![share("one", 1.0, 90.0), share("many", 50.0, 80.0), share("large", 1.0, 30_000.0)];
