@@ -4,7 +4,7 @@
 //! stores.
 
 use serde::{Deserialize, Serialize};
-use tilefuse_block::{Program, Value};
+use tilefuse_block::{OpKind, Program, Value};
 
 use crate::types::Dims;
 
@@ -151,6 +151,26 @@ impl BlockKernel {
     /// How the operand at a position is read.
     pub fn layout(&self, position: u16) -> &Layout {
         self.layouts.iter().find(|(at, _)| *at == position).map_or(&Layout::Elements, |(_, layout)| layout)
+    }
+
+    /// The extents of the axes along which a result is stored, where all its stores are known to be along the same ones.
+    pub(crate) fn axes(&self, result: u16) -> Option<Vec<i64>> {
+        let param = self.tied.iter().position(|tied| *tied == Tied::Result(result))?;
+        let pointer = self.program.params.get(param)?.value;
+        let mut stores = Vec::new();
+        self.program.walk(&mut |op| {
+            if matches!(op.kind, OpKind::Store { .. }) && op.args.first() == Some(&pointer) {
+                stores.push(op.args.get(1).and_then(|&offsets| self.coordinates_at(offsets)));
+            }
+        });
+        let extents = |at: &Coordinates| at.axes.iter().map(|axis| axis.extent as i64).collect::<Vec<_>>();
+        let first = stores.first().copied().flatten().map(extents).filter(|axes| !axes.is_empty())?;
+        stores.iter().all(|&at| at.map(extents).as_ref() == Some(&first)).then_some(first)
+    }
+
+    /// What is known of the elements at these offsets.
+    pub(crate) fn coordinates_at(&self, offsets: Value) -> Option<&Coordinates> {
+        self.coordinates.iter().find(|at| at.offsets == offsets)
     }
 }
 

@@ -33,6 +33,8 @@ mod candidates;
 mod choices;
 mod conv;
 mod epilogue;
+#[cfg(test)]
+mod epilogue_tests;
 mod host;
 mod match_failure;
 mod operand;

@@ -7,17 +7,19 @@ use tilefuse_block::{
     ValueData, verify,
 };
 
-use super::splice::{Site, Splice, is_element};
+use super::splice::{Site, Splice, Variable, is_element};
 use crate::block_kernel::{BlockKernel, BlockKernelKind, Tied};
 use crate::graph::ValueRef;
 use crate::kernel::{BlockRefusal, KExpr, KNode, Kernel, Refusal, Store};
 
-/// What becomes of a tensor of the call: a kernel over one variable, the element, whose stores are what is wanted of it.
-/// Of an operand that is one store, of the operand itself.
+/// What becomes of a tensor of the call: a kernel whose stores are what is wanted of it. Of an operand that is one store, of the
+/// operand itself.
 #[derive(Clone, Debug)]
 pub(crate) struct Part {
     /// The expressions.
     pub(crate) kernel: Kernel,
+    /// Whether it is over the axes along which the tensor is stored, not over one variable, the element.
+    pub(crate) along_axes: bool,
     /// What each store of the kernel is.
     pub(crate) roots: Vec<ValueRef>,
 }
@@ -52,6 +54,18 @@ fn identity(part: &Part) -> Option<ValueRef> {
     let exact = read == stored && casts(kernel, kernel.stores.first()?.value).iter().all(|&e| holds(e, read));
     let buffer = kernel.buffers.get(*buffer as usize)?;
     (exact && is_element(kernel, *addr)).then_some(buffer.value)
+}
+
+/// Whether a kernel stores, and reads of these values, the element that its variables number.
+pub(crate) fn is_in_order(kernel: &Kernel, results: &[ValueRef]) -> bool {
+    let is_result = |buffer: u32| {
+        kernel.buffers.get(buffer as usize).is_some_and(|buffer| results.contains(&buffer.value))
+    };
+    let loads = kernel.exprs.iter().filter_map(|node| match node {
+        KNode::Load { buffer, addr, .. } if is_result(*buffer) => Some(*addr),
+        _ => None,
+    });
+    loads.chain(kernel.stores.iter().map(|store| store.addr)).all(|addr| is_element(kernel, addr))
 }
 
 /// The kinds that a value is cast to, down to what is no cast.
@@ -271,7 +285,7 @@ impl Cx<'_> {
         let part = self.rewrite.operands.get(position).ok_or(BlockRefusal::Parameters)?;
         let (offsets, result) = (op.args[1], op.results[0]);
         let mask = masked.then(|| op.args[2]);
-        let site = Site { offsets, mask, stored: SmallVec::new(), axes: &[], block: None };
+        let site = Site::new(offsets, mask, [Variable::element(offsets)]);
         let pointers = self.pointers(part);
         let shape = self.program.ty(result).shape.clone();
         let elem = self.program.ty(result).elem().ok_or(Refusal::ElementType)?;
@@ -303,15 +317,19 @@ impl Cx<'_> {
         let missing = Refusal::Block(BlockRefusal::Parameters);
         let part = self.rewrite.results.get(position).ok_or(missing.clone())?;
         let &(_, materialized) = self.rewrite.materialized.get(position).ok_or(missing)?;
-        let known = self.rewrite.kernel.coordinates.iter().find(|c| c.offsets == op.args[1]);
-        let axes = known.map_or(&[][..], |c| &c.axes);
+        let offsets = op.args[1];
+        let known = self.rewrite.kernel.coordinates_at(offsets);
         let mask = masked.then(|| op.args[3]);
-        let site = Site { offsets: op.args[1], mask, stored: SmallVec::new(), axes, block: None };
-        let own = Stored { position, offsets: op.args[1], mask, value: op.args[2] };
-        self.stores(part, own, site.clone(), out)?;
+        let own = Stored { position, offsets, mask, value: op.args[2] };
+        let variables = match known.filter(|_| part.along_axes) {
+            Some(known) => Variable::along(&known.axes),
+            None => SmallVec::from_slice(&[Variable::element(offsets)]),
+        };
+        self.stores(part, own, Site::new(offsets, mask, variables), out)?;
         if let Some((_, rows)) = self.rewrite.rows.filter(|rows| rows.0 == position) {
-            let block = Some(known.and_then(|c| c.block).ok_or(BlockRefusal::Reduction)?);
-            self.stores(rows, own, Site { axes: &[], block, ..site }, out)?;
+            let block = known.and_then(|c| c.block).ok_or(BlockRefusal::Reduction)?;
+            let variables = Variable::of_rows(&rows.kernel, &block);
+            self.stores(rows, own, Site { block: Some(block), ..Site::new(offsets, mask, variables) }, out)?;
         }
         if self.is_final(op.args[0]) {
             self.stored.push(own);
@@ -334,7 +352,7 @@ impl Cx<'_> {
     }
 
     /// Stores what a part computes of a result, and of others that were stored at the same elements, where that is stored.
-    fn stores(&mut self, part: &Part, own: Stored, site: Site<'_>, out: &mut Vec<Op>) -> Result<(), Refusal> {
+    fn stores(&mut self, part: &Part, own: Stored, site: Site, out: &mut Vec<Op>) -> Result<(), Refusal> {
         let results = self.rewrite.materialized;
         let here = |s: &&Stored| s.position != own.position && (s.offsets, s.mask) == (own.offsets, own.mask);
         let held = self.stored.iter().filter(here).chain([&own]);

@@ -5,7 +5,6 @@ use tilefuse_block::{Elem, Literal, Loc, Op, OpKind, ScalarFn, Shape, Type, Valu
 
 use super::splice::Splice;
 use crate::block_kernel::Block;
-use crate::index::{Atom, Expr, Var};
 use crate::kernel::{BlockRefusal, Domain, KExpr, Refusal, Space};
 
 /// The loop of a kernel with row reductions over the rows, the blocks and the columns of what instances store; nothing where
@@ -59,6 +58,9 @@ impl Splice<'_> {
             return value;
         }
         let elem = self.elem(value);
+        if self.program.ty(value).rank() == 0 {
+            return self.push(OpKind::Splat(self.shape.clone()), &[value], elem);
+        }
         let column: Shape = self.shape.iter().take(1).copied().chain([1]).collect();
         let value = self.push_shaped(OpKind::ExpandDims(1), &[value], elem, column);
         let shape = self.shape.clone();
@@ -87,43 +89,14 @@ impl Splice<'_> {
         Ok(self.push(kind, &args, elem))
     }
 
-    /// A variable of a kernel over rows, blocks and columns.
-    pub(super) fn row_variable(&mut self, block: Block, var: Var, elem: Elem) -> Value {
-        let at = var.0 as usize;
-        let value = match self.kernel.reduced.get(at) {
-            Some(true) => self.lanes(block.columns),
-            _ if at == 0 => self.spread(block.rows),
-            _ => {
-                let elem = self.elem(block.number);
-                self.push(OpKind::Splat(self.shape.clone()), &[block.number], elem)
-            }
-        };
-        self.cast(value, elem)
-    }
-
     /// The columns of a block, counted from its first.
-    fn lanes(&mut self, columns: u32) -> Value {
+    pub(super) fn lanes(&mut self, columns: u32) -> Value {
         let range = OpKind::Range { start: 0, len: columns };
         let range = self.push_shaped(range, &[], Elem::I32, Shape::from_slice(&[columns]));
         let range =
             self.push_shaped(OpKind::ExpandDims(0), &[range], Elem::I32, Shape::from_slice(&[1, columns]));
         let shape = self.shape.clone();
         self.push_shaped(OpKind::Broadcast(shape.clone()), &[range], Elem::I32, shape)
-    }
-
-    /// Whether an address is that of the element at the site: `row COLUMNS + block WIDTH + column`.
-    pub(super) fn is_block_element(&self, block: Block, addr: Expr) -> bool {
-        let [rows, columns] = block.matrix;
-        let factor = |at: usize| match self.kernel.reduced.get(at) {
-            Some(true) => 1,
-            _ if at == 0 => columns,
-            _ => block.columns.into(),
-        };
-        let linear = self.kernel.indices.linear(addr);
-        let extents = &self.kernel.indices.extents()[..self.kernel.reduced.len()];
-        let needed = (0..extents.len()).filter(|&at| extents[at] > 1).count();
-        let right = |&(atom, by): &(Atom, i64)| matches!(atom, Atom::Var(v) if by == factor(v.0 as usize));
-        rows > 0 && linear.constant == 0 && linear.terms.len() == needed && linear.terms.iter().all(right)
     }
 
     /// An operation with a result of any shape.

@@ -1,39 +1,94 @@
 //! Expressions of a fused group as operations at an access of a program that exists.
 
-use std::ops::Range;
-
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 use tilefuse_block::{CacheHint, Elem, Literal, Op, OpKind, Program, ScalarFn, Shape, Value};
 
 use crate::block_kernel::{Block, Coordinate};
-use crate::index::{Atom, Expr};
+use crate::index::{Atom, Expr, Var};
 use crate::kernel::{BlockRefusal, KExpr, KNode, Kernel, Refusal, Store};
-use crate::types::fits_i32;
+use crate::types::{fits_i32, row_major};
+
+/// A variable of the kernel whose expressions are computed at an access.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Variable {
+    index: Index,
+    /// Whether it is in range where elements are masked off, too.
+    inside: bool,
+    /// Elements of the tensor that is accessed between neighbours along it.
+    pitch: i64,
+}
+
+/// The index of a variable at an access.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Index {
+    /// Of each element, of each row of a block, or one for all of it.
+    Of(Value),
+    /// The column of a block of so many, counted from its first.
+    Column(u32),
+}
+
+impl Variable {
+    /// The row-major number of each element at these offsets.
+    pub(super) fn element(offsets: Value) -> Variable {
+        Variable { index: Index::Of(offsets), inside: false, pitch: 1 }
+    }
+
+    /// The axes of an access, of a row-major tensor.
+    pub(super) fn along(axes: &[Coordinate]) -> SmallVec<[Variable; 4]> {
+        let extents: SmallVec<[i64; 4]> = axes.iter().map(|axis| axis.extent as i64).collect();
+        let each = axes.iter().zip(row_major(&extents));
+        each.map(|(axis, pitch)| Variable { index: Index::Of(axis.index), inside: axis.inside, pitch })
+            .collect()
+    }
+
+    /// Those of a kernel over the rows, the blocks and the columns of what is stored; see [`domain`](super::domain).
+    pub(super) fn of_rows(kernel: &Kernel, block: &Block) -> SmallVec<[Variable; 4]> {
+        let of = |(at, &reduced): (usize, &bool)| match reduced {
+            true => Variable { index: Index::Column(block.columns), inside: false, pitch: 1 },
+            false if at == 0 => {
+                Variable { index: Index::Of(block.rows), inside: false, pitch: block.matrix[1] }
+            }
+            false => Variable { index: Index::Of(block.number), inside: true, pitch: block.columns.into() },
+        };
+        kernel.reduced.iter().enumerate().map(of).collect()
+    }
+}
 
 /// The access at which expressions are computed.
 #[derive(Clone, Debug)]
-pub(super) struct Site<'a> {
+pub(super) struct Site {
     /// Elements of the tensor that is accessed.
     pub(super) offsets: Value,
     /// Which of them count.
     pub(super) mask: Option<Value>,
-    /// The indices that make up the offsets, outermost first, where these are known.
-    pub(super) axes: &'a [Coordinate],
+    /// What the variables of the expressions' kernel are.
+    pub(super) variables: SmallVec<[Variable; 4]>,
     /// What is stored there, and the buffers of the expressions' kernel that it stands for.
     pub(super) stored: SmallVec<[(u32, Value); 2]>,
     /// What is stored, where the expressions are of a kernel over its rows.
     pub(super) block: Option<Block>,
 }
 
-/// Writes operations that compute expressions of a kernel at a site: over one variable, the element, or over the rows of a block.
+impl Site {
+    pub(super) fn new(
+        offsets: Value,
+        mask: Option<Value>,
+        variables: impl IntoIterator<Item = Variable>,
+    ) -> Site {
+        let variables = variables.into_iter().collect();
+        Site { offsets, mask, variables, stored: SmallVec::new(), block: None }
+    }
+}
+
+/// Writes operations that compute expressions of a kernel at a site.
 pub(super) struct Splice<'a> {
     pub(super) program: &'a mut Program,
     pub(super) out: &'a mut Vec<Op>,
     pub(super) kernel: &'a Kernel,
     /// The pointer to each buffer of the kernel.
     pointers: &'a [Option<Value>],
-    pub(super) site: Site<'a>,
+    pub(super) site: Site,
     /// The shape of what is being computed.
     pub(super) shape: Shape,
     values: FxHashMap<KExpr, Value>,
@@ -47,7 +102,7 @@ impl<'a> Splice<'a> {
         out: &'a mut Vec<Op>,
         kernel: &'a Kernel,
         pointers: &'a [Option<Value>],
-        site: Site<'a>,
+        site: Site,
     ) -> Splice<'a> {
         let shape = program.ty(site.offsets).shape.clone();
         Splice {
@@ -128,11 +183,10 @@ impl<'a> Splice<'a> {
 
     fn load(&mut self, buffer: u32, addr: Expr, mask: Option<KExpr>) -> Result<Value, Refusal> {
         if let Some(&(_, stored)) = self.site.stored.iter().find(|s| s.0 == buffer) {
-            return match (self.site.block, mask) {
-                (None, None) if self.is_element(addr) => Ok(stored),
-                (Some(block), mask) if self.is_block_element(block, addr) => self.masked(stored, mask),
-                _ => Err(BlockRefusal::ResultOrder.into()),
-            };
+            if !self.is_element(addr) || (mask.is_some() && self.site.block.is_none()) {
+                return Err(BlockRefusal::ResultOrder.into());
+            }
+            return self.masked(stored, mask);
         }
         let pointer = self.pointers.get(buffer as usize).copied().flatten();
         let pointer = pointer.ok_or(BlockRefusal::SeveralResults)?;
@@ -159,9 +213,10 @@ impl<'a> Splice<'a> {
         self.map(ScalarFn::Select, &[mask, value, zero])
     }
 
-    /// Whether an index is that of the element itself.
+    /// Whether an index is that of the element that is accessed.
     fn is_element(&self, index: Expr) -> bool {
-        is_element(self.kernel, index)
+        let pitches: SmallVec<[i64; 4]> = self.site.variables.iter().map(|variable| variable.pitch).collect();
+        is_sum(self.kernel, index, &pitches)
     }
 
     fn in_range(&mut self, index: Expr, low: i64, high: i64) -> Result<Value, Refusal> {
@@ -175,19 +230,21 @@ impl<'a> Splice<'a> {
 
     /// An index expression: of the kind of the offsets where partial results fit, else `i64`.
     fn index(&mut self, expr: Expr) -> Result<Value, Refusal> {
-        if self.site.block.is_none() && self.is_element(expr) {
+        if self.shape == self.program.ty(self.site.offsets).shape && self.is_element(expr) {
             return Ok(self.site.offsets);
         }
         let elem = if self.fits_i32(expr) { Elem::I32 } else { Elem::I64 };
         self.index_as(expr, elem)
     }
 
+    /// Whether every partial result fits 32 bits, of elements that are masked off too.
     fn fits_i32(&self, expr: Expr) -> bool {
         let indices = &self.kernel.indices;
         let linear = indices.linear(expr);
+        let behind = self.shape.iter().copied().max().map_or(0, u64::from);
         let sum = linear.terms.iter().try_fold(linear.constant.unsigned_abs(), |sum, &(atom, factor)| {
             let most = match atom {
-                Atom::Var(v) => indices.extents().get(v.0 as usize).map(|&n| n.unsigned_abs())?,
+                Atom::Var(v) => indices.extents().get(v.0 as usize).map(|&n| n.unsigned_abs() + behind)?,
                 Atom::Div(inner, _) => self.fits_i32(inner).then(|| indices.range(inner).1.unsigned_abs())?,
                 Atom::Mod(inner, d) => self.fits_i32(inner).then_some(d.unsigned_abs())?,
             };
@@ -227,16 +284,8 @@ impl<'a> Splice<'a> {
     }
 
     fn atom(&mut self, atom: Atom, elem: Elem) -> Result<Value, Refusal> {
-        if let Some(axes) = self.axes_of(atom).filter(|_| !matches!(atom, Atom::Var(_))) {
-            return self.number(axes, elem);
-        }
         let (inner, divisor, functions) = match atom {
-            Atom::Var(var) => {
-                return Ok(match self.site.block {
-                    Some(block) => self.row_variable(block, var, elem),
-                    None => self.cast(self.site.offsets, elem),
-                });
-            }
+            Atom::Var(var) => return self.variable(var, elem),
             Atom::Div(inner, d) => (inner, d, [ScalarFn::DivTrunc, ScalarFn::DivFloor]),
             Atom::Mod(inner, d) => (inner, d, [ScalarFn::RemTrunc, ScalarFn::RemFloor]),
         };
@@ -246,76 +295,22 @@ impl<'a> Splice<'a> {
         self.map(functions[usize::from(negative)], &[value, divisor])
     }
 
-    /// The row-major number of indices along axes.
-    fn number(&mut self, axes: Range<usize>, elem: Elem) -> Result<Value, Refusal> {
-        let site = self.site.axes;
-        let mut sum = None;
-        let mut pitch = 1;
-        for axis in site.get(axes).unwrap_or_default().iter().rev() {
-            if axis.extent > 1 {
-                let mut part = self.cast(axis.index, elem);
-                if pitch != 1 {
-                    let factor = self.constant(Literal::int(elem, pitch));
-                    part = self.map(ScalarFn::Mul, &[part, factor])?;
-                }
-                sum = Some(self.plus(sum, part)?);
-            }
-            pitch *= axis.extent as i64;
-        }
-        match sum {
-            Some(sum) => Ok(sum),
-            None => Ok(self.constant(Literal::int(elem, 0))),
-        }
-    }
-
-    /// The axes along which an atom is the row-major number of the site's elements, if there are such.
-    fn axes_of(&self, atom: Atom) -> Option<Range<usize>> {
-        let axes = self.site.axes;
-        // `(number / below) % count`.
-        let (inner, count) = match atom {
-            Atom::Mod(inner, count) => (inner, Some(count)),
-            Atom::Div(..) | Atom::Var(_) => return self.quotient(atom).map(|end| 0..end),
+    /// The index of a variable, in the shape at hand.
+    fn variable(&mut self, var: Var, elem: Elem) -> Result<Value, Refusal> {
+        let variable = self.site.variables.get(var.0 as usize).ok_or(BlockRefusal::Gather)?;
+        let value = match variable.index {
+            Index::Of(index) => self.spread(index),
+            Index::Column(columns) => self.lanes(columns),
         };
-        let linear = self.kernel.indices.linear(inner);
-        let &[(only, 1)] = &linear.terms[..] else { return None };
-        if linear.constant != 0 {
-            return None;
-        }
-        let end = self.quotient(only)?;
-        let extent = |start: usize| axes[start..end].iter().map(|a| a.extent as i64).product::<i64>();
-        let start = (0..end).rev().find(|&start| Some(extent(start)) == count)?;
-        Some(start..end)
+        Ok(self.cast(value, elem))
     }
 
-    /// The end of the axes along which an atom, the element or a quotient of it, is the row-major number.
-    fn quotient(&self, atom: Atom) -> Option<usize> {
-        let axes = self.site.axes;
-        let below = match atom {
-            Atom::Var(_) => 1,
-            Atom::Div(inner, divisor) => {
-                let linear = self.kernel.indices.linear(inner);
-                let plain = linear.constant == 0 && matches!(linear.terms[..], [(Atom::Var(_), 1)]);
-                if !plain {
-                    return None;
-                }
-                divisor
-            }
-            Atom::Mod(..) => return None,
-        };
-        let extent = |end: &usize| axes[*end..].iter().map(|a| a.extent as i64).product::<i64>();
-        (1..=axes.len()).rev().find(|end| extent(end) == below)
-    }
-
-    /// Whether an index is in range where the site's elements are masked off, too.
+    /// Whether an index is in range where the site's elements are masked off, too. That of the element is read at the site's offsets.
     fn is_inside(&self, index: Expr) -> bool {
-        let linear = self.kernel.indices.linear(index);
-        let inside = |atom: Atom| {
-            // The element itself is read at the site's offsets.
-            let axes = self.axes_of(atom).filter(|_| !matches!(atom, Atom::Var(_)));
-            let axes = axes.and_then(|axes| self.site.axes.get(axes));
-            axes.is_some_and(|axes| axes.iter().all(|a| a.inside || a.extent == 1))
-        };
-        !self.site.axes.is_empty() && linear.terms.iter().all(|&(atom, _)| inside(atom))
+        let vars = self.kernel.indices.vars(index);
+        let mut variables = self.site.variables.iter().enumerate();
+        !self.is_element(index)
+            && variables.all(|(at, variable)| variable.inside || vars & (1 << at.min(63)) == 0)
     }
 
     pub(super) fn map(&mut self, function: ScalarFn, args: &[Value]) -> Result<Value, Refusal> {
@@ -344,12 +339,18 @@ impl<'a> Splice<'a> {
     }
 }
 
-/// Whether an index of a kernel over one variable is that variable.
+/// Whether an index is the row-major number of a kernel's variables.
 pub(super) fn is_element(kernel: &Kernel, index: Expr) -> bool {
+    is_sum(kernel, index, &row_major(&kernel.indices.extents()[..kernel.reduced.len()]))
+}
+
+/// Whether an index is the sum of a kernel's variables, each times a factor.
+fn is_sum(kernel: &Kernel, index: Expr, factors: &[i64]) -> bool {
     let linear = kernel.indices.linear(index);
-    match linear.terms[..] {
-        [(Atom::Var(_), 1)] => linear.constant == 0,
-        [] => linear.constant == 0 && kernel.indices.extents().first() == Some(&1),
-        _ => false,
-    }
+    let variables = kernel.indices.extents().iter().take(kernel.reduced.len());
+    let own =
+        |&(atom, by): &(Atom, i64)| matches!(atom, Atom::Var(v) if factors.get(v.0 as usize) == Some(&by));
+    linear.constant == 0
+        && linear.terms.len() == variables.filter(|&&extent| extent > 1).count()
+        && linear.terms.iter().all(own)
 }

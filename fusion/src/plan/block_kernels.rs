@@ -11,7 +11,7 @@ use super::built_block::BuiltBlock;
 use super::cost::{Cost, operations};
 use super::groups::{Groups, Rules};
 use crate::block_kernel::{BlockKernel, FusionBarrier, Layout, Tied};
-use crate::epilogue::{Part, Rewrite, domain, rewrite, uses};
+use crate::epilogue::{Part, Rewrite, domain, is_in_order, rewrite, uses};
 use crate::graph::{NodeId, Op, ValueRef};
 use crate::kernel::{BlockRefusal, Domain, Group, KNode, Kernel, Refusal, Space, build};
 use crate::machine::Profile;
@@ -64,7 +64,7 @@ impl Groups {
         for (position, &value) in operands.iter().enumerate() {
             let base = self.base(block.layout(position as u16), value, &inside)?;
             let roots = if base.is_some() { Vec::new() } else { vec![value] };
-            parts.push(self.part(calls, &inside, value, roots)?);
+            parts.push(self.part(calls, &inside, value, roots, None)?);
             bases.push(base);
         }
         let operands = parts;
@@ -88,8 +88,9 @@ impl Groups {
         let rows = self.rows(calls, block, &inside, of_rows)?;
         let mut results = Vec::new();
         let mut materialized = Vec::new();
-        for (&value, roots) in outs.iter().zip(roots) {
-            results.push(self.part(calls, &inside, value, roots)?);
+        for (position, (&value, roots)) in outs.iter().zip(roots).enumerate() {
+            let axes = block.axes(position as u16);
+            results.push(self.part(calls, &inside, value, roots, axes)?);
             materialized.push((value, self.is_materialized(value, &inside)));
         }
         let parts = Rewrite {
@@ -140,31 +141,35 @@ impl Groups {
         }
     }
 
-    /// What is computed of a value of the call's, or to make it: these roots, element by element.
+    /// What is computed of a value of the call's, or to make it: these roots, element by element, along the axes of these extents where
+    /// it is stored along such.
     fn part(
         &self,
         calls: &[NodeId],
         inside: &FxHashSet<NodeId>,
         value: ValueRef,
         roots: Vec<ValueRef>,
+        axes: Option<Vec<i64>>,
     ) -> Result<Part, Refusal> {
         if roots.is_empty() {
-            return Ok(Part { kernel: Kernel::default(), roots });
+            return Ok(Part { kernel: Kernel::default(), along_axes: false, roots });
         }
-        let shape = self.graph.ty(value).shape.clone();
-        let numel = shape.iter().product();
+        let numel = self.graph.ty(value).numel();
         if let Some(&root) = roots.iter().find(|&&r| self.graph.ty(r).numel() != numel) {
             return Err(BlockRefusal::Elements { numel: self.graph.ty(root).numel(), of: numel }.into());
         }
-        let nodes = inside.iter().copied().filter(|n| !calls.contains(n)).collect();
-        let dims = SmallVec::from_iter(0..shape.len() as u8);
-        let domain = Domain { extents: vec![numel], reduced: vec![false], dims: vec![dims] };
-        let reduced = SmallVec::from_elem(false, shape.len());
-        let space = Space { shape: Dims::from_slice(&shape), reduced, mix_order: None };
-        let transparent = Arc::clone(&self.transparent);
-        let group = Group { nodes, transparent, roots: roots.clone(), space };
-        let kernel = build(&self.graph, &group, &Strides(&self.graph), Some(&domain))?;
-        Ok(Part { kernel, roots })
+        let over = |extents: &[i64]| {
+            let reduced = SmallVec::from_elem(false, extents.len());
+            let space = Space { shape: Dims::from_slice(extents), reduced, mix_order: None };
+            self.neighbours(calls, inside, &roots, space, None)
+        };
+        let axes = axes.filter(|axes| axes.iter().product::<i64>() == numel);
+        let along = axes.and_then(|axes| over(&axes).ok());
+        // An address in a shape across axes may not be seen to be the element's.
+        if let Some(kernel) = along.filter(|kernel| is_in_order(kernel, &self.results_of(calls))) {
+            return Ok(Part { kernel, along_axes: true, roots });
+        }
+        Ok(Part { kernel: over(&[numel])?, along_axes: false, roots })
     }
 
     /// Whether a node of a unit is computed of a reduction in it.
@@ -196,11 +201,22 @@ impl Groups {
         let block = kernel.coordinates.iter().find_map(|c| c.block).ok_or(BlockRefusal::Reduction)?;
         let space = self.space_of(reduction);
         let domain = domain(&block, &space).ok_or(BlockRefusal::Reduction)?;
+        let kernel = self.neighbours(calls, inside, &roots, space, Some(&domain))?;
+        Ok(Some(Part { kernel, along_axes: false, roots }))
+    }
+
+    /// The expressions of roots in a unit, but for its calls.
+    fn neighbours(
+        &self,
+        calls: &[NodeId],
+        inside: &FxHashSet<NodeId>,
+        roots: &[ValueRef],
+        space: Space,
+        domain: Option<&Domain>,
+    ) -> Result<Kernel, Refusal> {
         let nodes = inside.iter().copied().filter(|n| !calls.contains(n)).collect();
-        let transparent = Arc::clone(&self.transparent);
-        let group = Group { nodes, transparent, roots: roots.clone(), space };
-        let kernel = build(&self.graph, &group, &Strides(&self.graph), Some(&domain))?;
-        Ok(Some(Part { kernel, roots }))
+        let group = Group { nodes, transparent: Arc::clone(&self.transparent), roots: roots.to_vec(), space };
+        build(&self.graph, &group, &Strides(&self.graph), domain)
     }
 
     /// Whether a result of a block kernel must be in memory.
