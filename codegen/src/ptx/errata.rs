@@ -14,6 +14,9 @@
 //! - A comparison that tells whether the larger or the smaller of a 16-bit integer and a constant is that constant
 //!   (`max(x, 1) == 1`) becomes the predicate of an instruction for two such integers, of which the second, that of an
 //!   upper half which nobody uses, overwrites the first. Such a maximum is taken in 32 bits.
+//! - The negation of the absolute value of an `s64` is taken to lie in a range in which it does not lie:
+//!   `max(-|x|, -3)` gives `-3`. An absolute value is the larger one of a number and its negation, which takes as many
+//!   instructions.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt::Write;
@@ -47,7 +50,11 @@ fn avoid_in(text: &str, out: &mut String) {
                  setp.eq.u32 \t%last, {index}, %grid;\n\t@%last nanosleep.u32 \t0;\n\t}}"
             );
         }
-        if !(three && negation(line, out) || comparison(line, out) || bounded(line, &compared, out)) {
+        let avoided = three && negation(line, out)
+            || comparison(line, out)
+            || bounded(line, &compared, out)
+            || absolute(line, out);
+        if !avoided {
             out.push_str(line);
             out.push('\n');
         }
@@ -155,9 +162,27 @@ fn comparison(line: &str, out: &mut String) -> bool {
     true
 }
 
+/// The absolute value of a 64-bit integer.
+fn absolute(line: &str, out: &mut String) -> bool {
+    let Some(("abs.s64", operands)) = parts(line) else { return false };
+    let [to, a] = operands[..] else { return false };
+    let _ = writeln!(
+        out,
+        "\t{{\n\t.reg .b64 \t%negated;\n\tneg.s64 \t%negated, {a};\n\tmax.s64 \t{to}, {a}, %negated;\n\t}}"
+    );
+    true
+}
+
 #[cfg(test)]
 mod tests {
     use super::avoid;
+
+    #[test]
+    fn absolute_values_of_64_bits_are_maxima() {
+        let expected = "\t{\n\t.reg .b64 \t%negated;\n\tneg.s64 \t%negated, %rd7;\n\tmax.s64 \t%rd8, %rd7, %negated;\n\t}\n\
+                        \tabs.s32 \t%r2, %r1;\n";
+        assert_eq!(avoid("\tabs.s64 \t%rd8, %rd7;\n\tabs.s32 \t%r2, %r1;\n"), expected);
+    }
 
     #[test]
     fn ordered_comparisons_become_the_opposites_of_unordered_ones() {
