@@ -395,6 +395,12 @@ fn every_refusal_names_the_call() {
             "aten::relu_ #2: writes through a view that repeats elements or reads them as another type",
         ),
         (
+            "%1: f32[3,2]{1,1} in %0 = aten::as_strided(self=%0, size=[3,2], stride=[1,1], storage_offset=0)
+             %2: f32[2]{1} in %0+1 = aten::select.int(self=%1, dim=0, index=1)
+             %2 = aten::zero_(self=%2!)",
+            "aten::zero_ #2: writes through a view that repeats elements or reads them as another type",
+        ),
+        (
             "%1: i32[4] in %0 = aten::view.dtype(self=%0, dtype=i32)
              %1 = aten::zero_(self=%1!)",
             "aten::zero_ #1: writes through a view that repeats elements or reads them as another type",

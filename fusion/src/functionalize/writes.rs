@@ -177,6 +177,10 @@ impl State<'_> {
         let mut chain = vec![(tensor, value)];
         let (mut at, mut value) = (tensor, value);
         while let Some(parent) = self.tensors[at].parent.clone() {
+            // An element that is written may be another one there as well.
+            if repeats(self.ty(parent.tensor)) {
+                return Err(FunctionalizeError::OpaqueView { call: name() });
+            }
             value = self.scatter(&parent, at, value, name)?;
             at = parent.tensor;
             chain.push((at, value));
