@@ -320,6 +320,10 @@ fn steps_name_the_lines_that_call_their_operators() {
     let fused = tilefuse::fuse_with(model, options);
     let plan = fused.explain(&[Tensor::randn([4, 8], *F32)]).unwrap();
     let at = |line: u32| format!("tests/tilefuse/hints.rs:{line}");
+    // A program without line tables, as a release build of a package, knows no lines.
+    if !cfg!(debug_assertions) && lines(&plan).iter().all(Vec::is_empty) {
+        return;
+    }
     assert_eq!(lines(&plan), [vec![at(first), at(second)]], "{plan}");
     let text = plan.text(false);
     assert!(text.contains(&format!("at {}, {}", at(first), at(second))), "{text}");
