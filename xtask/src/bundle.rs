@@ -182,9 +182,9 @@ fn pack(workspace: &Workspace) -> Result<()> {
     let archive = workspace.target.join("bundle.tar.xz");
     let step = Step::begin("packing");
     let mut command = Command::new("tar");
-    // All programs hold the same LLVM: a window over several of them stores it once.
-    let code = if cfg!(target_arch = "x86_64") { "--x86 " } else { "" };
-    command.env("XZ_OPT", format!("--threads=1 {code}--lzma2=preset=1,dict=192MiB"));
+    // All programs hold the same LLVM: a window over several of them stores it once. No filter for branches, which would make the same
+    // code of two programs differ.
+    command.env("XZ_OPT", "--threads=1 --lzma2=preset=2,dict=256MiB,mf=hc4");
     command.arg("-cJf").arg(&archive).arg("-C").arg(&workspace.target).arg("bundle");
     run_quietly(&mut command, &step).context("packing takes tar and xz (package xz-utils)")?;
     let size = megabytes(&archive)?;
