@@ -1,6 +1,6 @@
-//! The modules of a TorchScript file that run.
+//! The modules and lines of a TorchScript file that run.
 
-use std::ffi::c_void;
+use std::ffi::{c_char, c_void};
 
 use super::ffi::{self, check};
 use crate::Error;
@@ -8,16 +8,29 @@ use crate::Error;
 /// The modules that TorchScript's interpreter is in on this thread, from the outermost on, by the names that they have in those that
 /// call them, joined by dots: `transformer.0.mlp`. Empty where it runs nothing, or the file's own module.
 pub(super) fn modules() -> Result<String, Error> {
+    Ok(path(&said(ffi::tf_script_stack)?))
+}
+
+/// The line of source at which TorchScript's interpreter is on this thread, `file:line`: the innermost one that is not of PyTorch's own
+/// modules.
+pub(super) fn line() -> Result<Option<String>, Error> {
+    let mut lines = said(ffi::tf_script_lines)?;
+    let own = lines.iter().position(|line| !line.contains("/torch/nn/")).unwrap_or(0);
+    Ok((own < lines.len()).then(|| lines.swap_remove(own)))
+}
+
+/// What a function of the shim says of the interpreter's frames.
+fn said(function: unsafe extern "C" fn(*mut c_void, ffi::Sink) -> *mut c_char) -> Result<Vec<String>, Error> {
     unsafe extern "C" fn sink(ctx: *mut c_void, bytes: *const u8, len: usize) {
         // SAFETY: `ctx` is the list below, and the bytes live for this call.
-        let (frames, bytes) =
+        let (said, bytes) =
             unsafe { (&mut *ctx.cast::<Vec<String>>(), std::slice::from_raw_parts(bytes, len)) };
-        frames.push(String::from_utf8_lossy(bytes).into_owned());
+        said.push(String::from_utf8_lossy(bytes).into_owned());
     }
-    let mut frames: Vec<String> = Vec::new();
-    // SAFETY: the sink is called with `frames` before the function returns.
-    check(unsafe { ffi::tf_script_stack((&raw mut frames).cast(), sink) })?;
-    Ok(path(&frames))
+    let mut said: Vec<String> = Vec::new();
+    // SAFETY: the sink is called with `said` before the function returns.
+    check(unsafe { function((&raw mut said).cast(), sink) })?;
+    Ok(said)
 }
 
 /// The modules of these frames, without the one that the file is of.

@@ -6,7 +6,6 @@ use std::path::Path;
 
 use rustc_hash::FxHashMap;
 
-use super::ffi::{self, check};
 use crate::Error;
 
 /// Most frames of a call's stack that are kept: those between libtorch's dispatcher and the model are some thirty.
@@ -50,8 +49,8 @@ pub(super) fn call_site() -> Result<CallSite, Error> {
     if !IS_ON.get() {
         return Ok(CallSite::Unknown);
     }
-    if let Some(line) = script_line()? {
-        return Ok(CallSite::Script(line));
+    if let Some(line) = super::script::line()? {
+        return Ok(CallSite::Script(short(&line).to_owned()));
     }
     let mut stack = Vec::new();
     backtrace::trace(|frame| {
@@ -61,25 +60,10 @@ pub(super) fn call_site() -> Result<CallSite, Error> {
     Ok(CallSite::Stack(stack.into()))
 }
 
-/// The line at which TorchScript's interpreter is on this thread: the innermost one that is not of PyTorch's own modules.
-fn script_line() -> Result<Option<String>, Error> {
-    unsafe extern "C" fn sink(ctx: *mut c_void, bytes: *const u8, len: usize) {
-        // SAFETY: `ctx` is the list below, and the bytes live for this call.
-        let (lines, bytes) =
-            unsafe { (&mut *ctx.cast::<Vec<String>>(), std::slice::from_raw_parts(bytes, len)) };
-        lines.push(String::from_utf8_lossy(bytes).into_owned());
-    }
-    let mut lines: Vec<String> = Vec::new();
-    // SAFETY: the sink is called with `lines` before the function returns.
-    check(unsafe { ffi::tf_script_lines((&raw mut lines).cast(), sink) })?;
-    let own = lines.iter().find(|line| !line.contains("/torch/nn/"));
-    Ok(own.or(lines.first()).map(|line| short(line).to_owned()))
-}
-
 /// Finds the lines of stacks in the program's debug information.
 #[derive(Default)]
 pub(crate) struct Lines {
-    /// By return address: the lines that are the model's, from the innermost inlined function on.
+    /// By return address: the model's line of the innermost inlined function that is the model's.
     known: FxHashMap<usize, Option<String>>,
 }
 

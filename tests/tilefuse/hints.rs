@@ -25,6 +25,14 @@ fn modules(plan: &Explanation) -> Vec<Vec<String>> {
     plan.steps.iter().map(of).collect()
 }
 
+/// A TorchScript file with modules in modules.
+fn layers() -> CModule {
+    let file = files().join("tests/tilefuse/layers.pt");
+    let mut module = CModule::load_on_device(file, device()).unwrap();
+    module.f_set_eval().unwrap();
+    module
+}
+
 fn with(hints: Vec<Hint>) -> Options {
     Options { hints, ..Options::default() }
 }
@@ -284,9 +292,7 @@ fn counts_say_why_a_model_was_captured_again() {
 fn operators_of_a_file_are_named_by_its_modules() {
     setup();
     let _no_grad = tch::no_grad_guard();
-    let file = files().join("tests/tilefuse/layers.pt");
-    let mut module = CModule::load_on_device(file, device()).unwrap();
-    module.f_set_eval().unwrap();
+    let module = layers();
     let names = module.named_parameters().unwrap();
     let fused = tilefuse::fuse_with(module, with(vec![Hint::separate("*")])).with_names(names);
     let plan = fused.explain_is(&[IValue::Tensor(Tensor::randn([4, 8], *F32))]).unwrap();
@@ -335,9 +341,7 @@ fn steps_name_the_lines_that_call_their_operators() {
 fn operators_of_a_file_name_the_lines_that_it_was_made_of() {
     setup();
     let _no_grad = tch::no_grad_guard();
-    let file = files().join("tests/tilefuse/layers.pt");
-    let mut module = CModule::load_on_device(file, device()).unwrap();
-    module.f_set_eval().unwrap();
+    let module = layers();
     let options = Options { source_lines: true, ..with(vec![Hint::separate("*")]) };
     let fused = tilefuse::fuse_with(module, options);
     let plan = fused.explain_is(&[IValue::Tensor(Tensor::randn([4, 8], *F32))]).unwrap();
