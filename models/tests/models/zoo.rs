@@ -56,10 +56,10 @@ fn tiny_models_run_in_three_kinds() {
             for output in call(entry, dtype) {
                 assert_eq!(output.kind(), dtype, "{}", entry.name);
                 let output = output.to_kind(Kind::Double);
-                // One number has no deviation.
+                // One number has no deviation. Smallest of 180 draws of each model: 0.009.
                 let scale = if output.numel() > 1 { output.std(false) } else { output.abs() };
                 let scale = scale.double_value(&[]);
-                assert!((1e-2..50.0).contains(&scale), "{}: outputs of deviation {scale}", entry.name);
+                assert!((1e-3..50.0).contains(&scale), "{}: outputs of deviation {scale}", entry.name);
             }
         }
     }
