@@ -10,7 +10,7 @@ use tilefuse_block::{
 use super::splice::{Site, Splice, Variable, is_element};
 use crate::block_kernel::{BlockKernel, BlockKernelKind, Tied};
 use crate::graph::ValueRef;
-use crate::kernel::{BlockRefusal, KExpr, KNode, Kernel, Refusal, Store};
+use crate::kernel::{BlockRefusal, Expressions, KExpr, KNode, Kernel, Refusal, Store};
 
 /// What becomes of a tensor of the call: a kernel whose stores are what is wanted of it. Of an operand that is one store, of the
 /// operand itself.
@@ -297,7 +297,7 @@ impl Cx<'_> {
         let mut value = splice.value(store.value)?;
         if let Some(mask) = mask {
             let fallback = op.args.get(3).copied().filter(|_| other);
-            let fallback = fallback.unwrap_or_else(|| splice.constant(Literal::of(elem, 0.0)));
+            let fallback = fallback.unwrap_or_else(|| splice.literal(Literal::of(elem, 0.0)));
             value = splice.map(ScalarFn::Select, &[mask, value, fallback])?;
         }
         // The same elements under the name that the load's result had.

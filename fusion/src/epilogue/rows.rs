@@ -5,7 +5,7 @@ use tilefuse_block::{Elem, Literal, Loc, Op, OpKind, ScalarFn, Shape, Type, Valu
 
 use super::splice::Splice;
 use crate::block_kernel::Block;
-use crate::kernel::{BlockRefusal, Domain, KExpr, Refusal, Space};
+use crate::kernel::{BlockRefusal, Domain, Expressions, KExpr, Refusal, Space};
 
 /// The loop of a kernel with row reductions over the rows, the blocks and the columns of what instances store; nothing where
 /// the rows of the space are neither whole rows nor those parts of rows that a block has.
@@ -68,7 +68,7 @@ impl Splice<'_> {
     }
 
     /// A reduction of the columns of a block.
-    pub(super) fn reduce(&mut self, position: u32) -> Result<Value, Refusal> {
+    pub(super) fn reduce_columns(&mut self, position: u32) -> Result<Value, Refusal> {
         let block = self.site.block.ok_or(BlockRefusal::Reduction)?;
         let reduction = self.kernel.reduces.get(position as usize).ok_or(BlockRefusal::Reduction)?;
         let rows = self.shape.clone();
@@ -76,8 +76,7 @@ impl Splice<'_> {
         let value = self.value(reduction.value)?;
         let mask = match self.kernel.reduced_points() {
             points if points < i64::from(block.columns) => {
-                let (lanes, end) =
-                    (self.lanes(block.columns), self.constant(Literal::int(Elem::I32, points)));
+                let (lanes, end) = (self.lanes(block.columns), self.literal(Literal::int(Elem::I32, points)));
                 Some(self.map(ScalarFn::Lt, &[lanes, end])?)
             }
             _ => None,

@@ -6,8 +6,8 @@ use tilefuse_block::{CacheHint, Elem, Literal, Op, OpKind, Program, ScalarFn, Sh
 
 use crate::block_kernel::{Block, Coordinate};
 use crate::index::{Atom, Expr, Var};
-use crate::kernel::{BlockRefusal, KExpr, KNode, Kernel, Refusal, Store};
-use crate::types::{fits_i32, row_major};
+use crate::kernel::{BlockRefusal, Dynamic, Expressions, KExpr, Kernel, Refusal, Store};
+use crate::types::row_major;
 
 /// A variable of the kernel whose expressions are computed at an access.
 #[derive(Clone, Copy, Debug)]
@@ -117,26 +117,6 @@ impl<'a> Splice<'a> {
         }
     }
 
-    /// The expression at the site.
-    pub(super) fn value(&mut self, expr: KExpr) -> Result<Value, Refusal> {
-        let known = self.values.get(&expr).copied();
-        let value = match known {
-            Some(value) => value,
-            None => {
-                let own = self.own_shape(expr);
-                let outer = std::mem::replace(&mut self.shape, own);
-                let from = self.out.len();
-                let value = self.compute(expr);
-                self.shape = outer;
-                let loc = self.kernel.info(expr).loc;
-                self.out[from..].iter_mut().for_each(|op| op.loc = op.loc.or(loc));
-                value?
-            }
-        };
-        self.values.insert(expr, value);
-        Ok(self.spread(value))
-    }
-
     /// The elements of a buffer at an address that is stored, the value, and which of them count.
     pub(super) fn stored(&mut self, store: &Store) -> Result<(Value, Value, Option<Value>), Refusal> {
         self.shape = self.own_shape(store.value);
@@ -155,33 +135,92 @@ impl<'a> Splice<'a> {
         }
     }
 
-    fn compute(&mut self, expr: KExpr) -> Result<Value, Refusal> {
-        let kernel = self.kernel;
-        match kernel.node(expr) {
-            KNode::Const(literal) => Ok(self.constant(*literal)),
-            KNode::Index(index, elem) => {
-                let value = self.index(*index)?;
-                Ok(self.cast(value, *elem))
-            }
-            KNode::InRange(index, low, high) => self.in_range(*index, *low, *high),
-            KNode::Load { dynamic: Some(_), .. } => Err(BlockRefusal::Gather.into()),
-            KNode::Load { buffer, addr, mask, .. } => self.load(*buffer, *addr, *mask),
-            KNode::Map(function, args) => {
-                let mut values: SmallVec<[Value; 4]> = SmallVec::new();
-                for &arg in args {
-                    values.push(self.value(arg)?);
-                }
-                self.map(*function, &values)
-            }
-            KNode::Cast(inner, elem) => {
-                let value = self.value(*inner)?;
-                Ok(self.cast(value, *elem))
-            }
-            KNode::Reduce(position) => self.reduce(*position),
-        }
+    /// A value, or 0 where a mask does not hold.
+    fn masked(&mut self, value: Value, mask: Option<KExpr>) -> Result<Value, Refusal> {
+        let Some(mask) = mask else { return Ok(value) };
+        let (mask, zero) = (self.value(mask)?, self.literal(Literal::of(self.elem(value), 0.0)));
+        self.map(ScalarFn::Select, &[mask, value, zero])
     }
 
-    fn load(&mut self, buffer: u32, addr: Expr, mask: Option<KExpr>) -> Result<Value, Refusal> {
+    /// Whether an index is that of the element that is accessed.
+    fn is_element(&self, index: Expr) -> bool {
+        let pitches: SmallVec<[i64; 4]> = self.site.variables.iter().map(|variable| variable.pitch).collect();
+        is_sum(self.kernel, index, &pitches)
+    }
+
+    /// Whether an index is in range where the site's elements are masked off, too. That of the element is read at the site's offsets.
+    fn is_inside(&self, index: Expr) -> bool {
+        let vars = self.kernel.indices.vars(index);
+        let mut variables = self.site.variables.iter().enumerate();
+        !self.is_element(index)
+            && variables.all(|(at, variable)| variable.inside || vars & (1 << at.min(63)) == 0)
+    }
+
+    pub(super) fn convert(&mut self, value: Value, elem: Elem) -> Value {
+        if self.elem(value) == elem {
+            return value;
+        }
+        self.push(OpKind::Cast(elem), &[value], elem)
+    }
+
+    pub(super) fn push(&mut self, kind: OpKind, args: &[Value], elem: Elem) -> Value {
+        self.push_shaped(kind, args, elem, self.shape.clone())
+    }
+}
+
+impl<'k> Expressions<'k> for Splice<'k> {
+    type Error = Refusal;
+
+    fn kernel(&self) -> &'k Kernel {
+        self.kernel
+    }
+
+    /// The expression at the site, in the shape at hand.
+    fn value(&mut self, expr: KExpr) -> Result<Value, Refusal> {
+        let known = self.values.get(&expr).copied();
+        let value = match known {
+            Some(value) => value,
+            None => {
+                let own = self.own_shape(expr);
+                let outer = std::mem::replace(&mut self.shape, own);
+                let from = self.out.len();
+                let value = self.compute(expr);
+                self.shape = outer;
+                let loc = self.kernel.info(expr).loc;
+                self.out[from..].iter_mut().for_each(|op| op.loc = op.loc.or(loc));
+                value?
+            }
+        };
+        self.values.insert(expr, value);
+        Ok(self.spread(value))
+    }
+
+    fn variable(&mut self, var: Var, elem: Elem) -> Result<SmallVec<[Value; 2]>, Refusal> {
+        let variable = self.site.variables.get(var.0 as usize).ok_or(BlockRefusal::Gather)?;
+        let value = match variable.index {
+            Index::Of(index) => self.spread(index),
+            Index::Column(columns) => self.lanes(columns),
+        };
+        Ok(SmallVec::from_slice(&[self.convert(value, elem)]))
+    }
+
+    fn end(&self, var: Var) -> u64 {
+        let extent =
+            self.kernel.indices.extents().get(var.0 as usize).map_or(u64::MAX, |&n| n.unsigned_abs());
+        let behind = self.shape.iter().copied().max().map_or(0, u64::from);
+        extent.saturating_add(behind)
+    }
+
+    fn load(
+        &mut self,
+        buffer: u32,
+        addr: Expr,
+        dynamic: Option<Dynamic>,
+        mask: Option<KExpr>,
+    ) -> Result<Value, Refusal> {
+        if dynamic.is_some() {
+            return Err(BlockRefusal::Gather.into());
+        }
         if let Some(&(_, stored)) = self.site.stored.iter().find(|s| s.0 == buffer) {
             if !self.is_element(addr) || (mask.is_some() && self.site.block.is_none()) {
                 return Err(BlockRefusal::ResultOrder.into());
@@ -206,136 +245,46 @@ impl<'a> Splice<'a> {
         Ok(self.push(kind, &args, elem))
     }
 
-    /// A value, or 0 where a mask does not hold.
-    fn masked(&mut self, value: Value, mask: Option<KExpr>) -> Result<Value, Refusal> {
-        let Some(mask) = mask else { return Ok(value) };
-        let (mask, zero) = (self.value(mask)?, self.constant(Literal::of(self.elem(value), 0.0)));
-        self.map(ScalarFn::Select, &[mask, value, zero])
+    fn reduce(&mut self, position: u32) -> Result<Value, Refusal> {
+        self.reduce_columns(position)
     }
 
-    /// Whether an index is that of the element that is accessed.
-    fn is_element(&self, index: Expr) -> bool {
-        let pitches: SmallVec<[i64; 4]> = self.site.variables.iter().map(|variable| variable.pitch).collect();
-        is_sum(self.kernel, index, &pitches)
+    fn literal(&mut self, literal: Literal) -> Value {
+        self.push(OpKind::Const(literal), &[], literal.elem)
     }
 
-    fn in_range(&mut self, index: Expr, low: i64, high: i64) -> Result<Value, Refusal> {
-        let value = self.index(index)?;
-        let elem = self.elem(value);
-        let (low, high) = (self.constant(Literal::int(elem, low)), self.constant(Literal::int(elem, high)));
-        let above = self.map(ScalarFn::Ge, &[value, low])?;
-        let below = self.map(ScalarFn::Lt, &[value, high])?;
-        self.map(ScalarFn::And, &[above, below])
+    fn map(&mut self, function: ScalarFn, args: &[Value]) -> Result<Value, Refusal> {
+        let kinds: SmallVec<[Elem; 4]> = args.iter().map(|&a| self.elem(a)).collect();
+        let elem = function.result(&kinds).ok_or(Refusal::ElementType)?;
+        Ok(self.push(OpKind::Map(function), args, elem))
     }
 
-    /// An index expression: of the kind of the offsets where partial results fit, else `i64`.
+    fn cast(&mut self, value: Value, elem: Elem) -> Result<Value, Refusal> {
+        Ok(self.convert(value, elem))
+    }
+
+    fn elem(&self, value: Value) -> Elem {
+        self.program.ty(value).elem().unwrap_or(Elem::I32)
+    }
+
+    fn is_scalar(&self, value: Value) -> bool {
+        self.program.ty(value).rank() == 0
+    }
+
+    fn known_index(&self, expr: Expr, elem: Elem) -> Option<Value> {
+        self.indices.get(&(expr, elem, self.shape.len())).copied()
+    }
+
+    fn remember_index(&mut self, expr: Expr, elem: Elem, value: Value) {
+        self.indices.insert((expr, elem, self.shape.len()), value);
+    }
+
     fn index(&mut self, expr: Expr) -> Result<Value, Refusal> {
         if self.shape == self.program.ty(self.site.offsets).shape && self.is_element(expr) {
             return Ok(self.site.offsets);
         }
         let elem = if self.fits_i32(expr) { Elem::I32 } else { Elem::I64 };
         self.index_as(expr, elem)
-    }
-
-    /// Whether every partial result fits 32 bits, of elements that are masked off too.
-    fn fits_i32(&self, expr: Expr) -> bool {
-        let indices = &self.kernel.indices;
-        let linear = indices.linear(expr);
-        let behind = self.shape.iter().copied().max().map_or(0, u64::from);
-        let sum = linear.terms.iter().try_fold(linear.constant.unsigned_abs(), |sum, &(atom, factor)| {
-            let most = match atom {
-                Atom::Var(v) => indices.extents().get(v.0 as usize).map(|&n| n.unsigned_abs() + behind)?,
-                Atom::Div(inner, _) => self.fits_i32(inner).then(|| indices.range(inner).1.unsigned_abs())?,
-                Atom::Mod(inner, d) => self.fits_i32(inner).then_some(d.unsigned_abs())?,
-            };
-            sum.checked_add(most.checked_mul(factor.unsigned_abs())?)
-        });
-        sum.is_some_and(fits_i32)
-    }
-
-    fn index_as(&mut self, expr: Expr, elem: Elem) -> Result<Value, Refusal> {
-        if let Some(&known) = self.indices.get(&(expr, elem, self.shape.len())) {
-            return Ok(known);
-        }
-        let linear = self.kernel.indices.linear(expr).clone();
-        let mut sum = None;
-        for &(atom, factor) in &linear.terms {
-            let mut part = self.atom(atom, elem)?;
-            if factor != 1 {
-                let factor = self.constant(Literal::int(elem, factor));
-                part = self.map(ScalarFn::Mul, &[part, factor])?;
-            }
-            sum = Some(self.plus(sum, part)?);
-        }
-        if linear.constant != 0 || sum.is_none() {
-            let constant = self.constant(Literal::int(elem, linear.constant));
-            sum = Some(self.plus(sum, constant)?);
-        }
-        let value = sum.ok_or(BlockRefusal::Parameters)?;
-        self.indices.insert((expr, elem, self.shape.len()), value);
-        Ok(value)
-    }
-
-    fn plus(&mut self, sum: Option<Value>, part: Value) -> Result<Value, Refusal> {
-        match sum {
-            Some(sum) => self.map(ScalarFn::Add, &[sum, part]),
-            None => Ok(part),
-        }
-    }
-
-    fn atom(&mut self, atom: Atom, elem: Elem) -> Result<Value, Refusal> {
-        let (inner, divisor, functions) = match atom {
-            Atom::Var(var) => return self.variable(var, elem),
-            Atom::Div(inner, d) => (inner, d, [ScalarFn::DivTrunc, ScalarFn::DivFloor]),
-            Atom::Mod(inner, d) => (inner, d, [ScalarFn::RemTrunc, ScalarFn::RemFloor]),
-        };
-        let negative = self.kernel.indices.range(inner).0 < 0;
-        let value = self.index_as(inner, elem)?;
-        let divisor = self.constant(Literal::int(elem, divisor));
-        self.map(functions[usize::from(negative)], &[value, divisor])
-    }
-
-    /// The index of a variable, in the shape at hand.
-    fn variable(&mut self, var: Var, elem: Elem) -> Result<Value, Refusal> {
-        let variable = self.site.variables.get(var.0 as usize).ok_or(BlockRefusal::Gather)?;
-        let value = match variable.index {
-            Index::Of(index) => self.spread(index),
-            Index::Column(columns) => self.lanes(columns),
-        };
-        Ok(self.cast(value, elem))
-    }
-
-    /// Whether an index is in range where the site's elements are masked off, too. That of the element is read at the site's offsets.
-    fn is_inside(&self, index: Expr) -> bool {
-        let vars = self.kernel.indices.vars(index);
-        let mut variables = self.site.variables.iter().enumerate();
-        !self.is_element(index)
-            && variables.all(|(at, variable)| variable.inside || vars & (1 << at.min(63)) == 0)
-    }
-
-    pub(super) fn map(&mut self, function: ScalarFn, args: &[Value]) -> Result<Value, Refusal> {
-        let kinds: SmallVec<[Elem; 4]> = args.iter().map(|&a| self.elem(a)).collect();
-        let elem = function.result(&kinds).ok_or(Refusal::ElementType)?;
-        Ok(self.push(OpKind::Map(function), args, elem))
-    }
-
-    pub(super) fn cast(&mut self, value: Value, elem: Elem) -> Value {
-        if self.elem(value) == elem {
-            return value;
-        }
-        self.push(OpKind::Cast(elem), &[value], elem)
-    }
-
-    pub(super) fn constant(&mut self, literal: Literal) -> Value {
-        self.push(OpKind::Const(literal), &[], literal.elem)
-    }
-
-    pub(super) fn elem(&self, value: Value) -> Elem {
-        self.program.ty(value).elem().unwrap_or(Elem::I32)
-    }
-
-    pub(super) fn push(&mut self, kind: OpKind, args: &[Value], elem: Elem) -> Value {
-        self.push_shaped(kind, args, elem, self.shape.clone())
     }
 }
 

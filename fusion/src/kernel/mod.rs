@@ -7,6 +7,7 @@
 
 mod build;
 mod collapse;
+mod expressions;
 mod reduce;
 
 use rustc_hash::FxHashMap;
@@ -21,6 +22,7 @@ use crate::types::Dims;
 pub(crate) use build::view_index;
 pub use build::{Domain, Group, Space, build};
 pub use collapse::collapse;
+pub(crate) use expressions::Expressions;
 
 /// What a reduction weighs beside its operand: a loop of its own.
 const REDUCE_WEIGHT: usize = 16;

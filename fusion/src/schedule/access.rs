@@ -6,7 +6,7 @@ use tilefuse_block::{CacheHint, Elem, Literal, ScalarFn, Value};
 use super::emit::Emitter;
 use super::error::Result;
 use crate::index::Expr;
-use crate::kernel::{Dynamic, KExpr};
+use crate::kernel::{Dynamic, Expressions, KExpr};
 
 impl Emitter<'_> {
     pub(super) fn load(
@@ -95,23 +95,6 @@ impl Emitter<'_> {
         let inside = self.map(ScalarFn::And, &[above, below])?;
         let stride = self.b.constant(Literal::int(Elem::I64, dynamic.stride), &[]);
         Ok((self.map(ScalarFn::Mul, &[index, stride])?, inside))
-    }
-
-    pub(super) fn in_range(&mut self, expr: Expr, low: i64, high: i64) -> Result<Value> {
-        let (least, most) = self.kernel.indices.range(expr);
-        let value = self.index(expr)?;
-        let elem = self.b.ty(value).elem().unwrap_or(Elem::I32);
-        let mut test = None;
-        for (function, bound, needed) in
-            [(ScalarFn::Ge, low, least < low), (ScalarFn::Lt, high, most >= high)]
-        {
-            if needed {
-                let bound = self.b.constant(Literal::int(elem, bound), &[]);
-                let part = self.map(function, &[value, bound])?;
-                test = self.and(test, Some(part))?;
-            }
-        }
-        Ok(test.unwrap_or_else(|| self.b.constant(Literal::int(Elem::Bool, 1), &[])))
     }
 
     /// The mask of elements past the end of a variable, for a value of this shape.

@@ -11,7 +11,7 @@ use super::error::{Result, ScheduleError};
 use super::swizzle;
 use super::tiles::{Tiling, Walk};
 use crate::index::{Expr, Linear, Var};
-use crate::kernel::{KExpr, KNode, Kernel};
+use crate::kernel::{Dynamic, Expressions, KExpr, KNode, Kernel};
 use crate::machine::Machine;
 use crate::taken::taken;
 
@@ -376,7 +376,7 @@ impl Emitter<'_> {
         if let Some(&known) = self.outer.values.get(&expr).or_else(|| self.inner.values.get(&expr)) {
             return Ok(known);
         }
-        let value = self.at(self.kernel.info(expr).loc, |this| this.compute(expr))?;
+        let value = self.at(self.kernel.info(expr).loc, |this| this.computed(expr))?;
         let memo = if self.in_loop { &mut self.inner } else { &mut self.outer };
         memo.values.insert(expr, value);
         Ok(value)
@@ -390,29 +390,11 @@ impl Emitter<'_> {
         emitted
     }
 
-    fn compute(&mut self, expr: KExpr) -> Result<Value> {
-        let kernel = self.kernel;
-        match kernel.node(expr) {
-            KNode::Const(literal) => Ok(self.b.constant(*literal, &[])),
-            KNode::Index(index, elem) => {
-                let value = self.index(*index)?;
-                Ok(self.b.cast(value, *elem)?)
-            }
-            KNode::InRange(index, low, high) => self.in_range(*index, *low, *high),
-            KNode::Load { buffer, addr, dynamic, mask } => self.load(*buffer, *addr, *dynamic, *mask),
+    /// An expression, by its form as a whole where that is known.
+    fn computed(&mut self, expr: KExpr) -> Result<Value> {
+        match self.kernel.node(expr) {
             KNode::Map(_, args) if self.is_logistic(expr) => self.logistic(args),
-            KNode::Map(function, args) => {
-                let mut values: SmallVec<[Value; 3]> = SmallVec::new();
-                for &arg in args {
-                    values.push(self.value(arg)?);
-                }
-                self.map(*function, &values)
-            }
-            KNode::Cast(inner, elem) => {
-                let value = self.value(*inner)?;
-                Ok(self.b.cast(value, *elem)?)
-            }
-            KNode::Reduce(position) => self.reduce(*position),
+            _ => self.compute(expr),
         }
     }
 
@@ -450,6 +432,78 @@ impl Emitter<'_> {
     fn reduce_both_axes(&mut self, combine: ReduceFn, value: Value) -> Result<Value> {
         let rows = self.b.reduce(combine, value, 1, None)?;
         Ok(self.b.reduce(combine, rows, 0, None)?)
+    }
+}
+
+impl<'k> Expressions<'k> for Emitter<'k> {
+    type Error = ScheduleError;
+
+    fn kernel(&self) -> &'k Kernel {
+        self.kernel
+    }
+
+    fn value(&mut self, expr: KExpr) -> Result<Value> {
+        Emitter::value(self, expr)
+    }
+
+    /// A scalar and a tile.
+    fn variable(&mut self, var: Var, elem: Elem) -> Result<SmallVec<[Value; 2]>> {
+        let range = self.range_of(var)?;
+        let parts = self.first(var)?.into_iter().chain(range);
+        parts.map(|part| Ok(self.b.cast(part, elem)?)).collect()
+    }
+
+    fn end(&self, var: Var) -> u64 {
+        let step = self.tiling.axis_of(var).map_or(1, |a| u64::from(self.tiling.axes[a].extent));
+        self.kernel.indices.extents()[var.0 as usize] as u64 + step
+    }
+
+    fn load(
+        &mut self,
+        buffer: u32,
+        addr: Expr,
+        dynamic: Option<Dynamic>,
+        mask: Option<KExpr>,
+    ) -> Result<Value> {
+        Emitter::load(self, buffer, addr, dynamic, mask)
+    }
+
+    fn reduce(&mut self, position: u32) -> Result<Value> {
+        Emitter::reduce(self, position)
+    }
+
+    fn literal(&mut self, literal: Literal) -> Value {
+        self.b.constant(literal, &[])
+    }
+
+    fn map(&mut self, function: ScalarFn, args: &[Value]) -> Result<Value> {
+        Emitter::map(self, function, args)
+    }
+
+    fn cast(&mut self, value: Value, elem: Elem) -> Result<Value> {
+        Ok(self.b.cast(value, elem)?)
+    }
+
+    fn elem(&self, value: Value) -> Elem {
+        self.b.ty(value).elem().unwrap_or(Elem::I32)
+    }
+
+    fn is_scalar(&self, value: Value) -> bool {
+        self.b.ty(value).rank() == 0
+    }
+
+    fn known_index(&self, expr: Expr, elem: Elem) -> Option<Value> {
+        let key = (expr, elem);
+        self.outer.indices.get(&key).or_else(|| self.inner.indices.get(&key)).copied()
+    }
+
+    fn remember_index(&mut self, expr: Expr, elem: Elem, value: Value) {
+        let memo = if self.in_loop { &mut self.inner } else { &mut self.outer };
+        memo.indices.insert((expr, elem), value);
+    }
+
+    fn take_row(&mut self, linear: &mut Linear, elem: Elem) -> Result<Option<Value>> {
+        Emitter::take_row(self, linear, elem)
     }
 }
 

@@ -2,7 +2,6 @@
 
 mod access;
 mod accumulate;
-mod address;
 mod cascade;
 mod emit;
 mod error;

@@ -16,6 +16,7 @@ use super::accumulate::Accumulator;
 use super::emit::{Emitter, Start};
 use super::error::Result;
 use crate::index::{Atom, Linear, Var};
+use crate::kernel::Expressions;
 use crate::taken::taken;
 
 impl Emitter<'_> {
