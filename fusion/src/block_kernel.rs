@@ -6,7 +6,7 @@
 use serde::{Deserialize, Serialize};
 use tilefuse_block::{OpKind, Program, Value};
 
-use crate::types::Dims;
+use crate::types::{Dims, row_major};
 
 /// What a pointer parameter of a kernel is given.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,27 +31,49 @@ pub enum Layout {
     },
 }
 
-/// An index along an axis of a result.
+/// An index along an axis of an operand or a result.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Coordinate {
     /// The index of each element, a tile.
     pub index: Value,
     /// How many there are.
     pub extent: u64,
+    /// Elements in memory between neighbours.
+    pub stride: u64,
     /// Whether they are in range where elements are masked off, too.
     pub inside: bool,
 }
 
-/// Where a program stores elements of a result: the offsets are their row-major numbers. Neighbours that read what only
-/// depends on some of the axes, as a bias does, then need not divide offsets.
+/// Where a program loads elements of an operand or stores those of a result: their indices along axes, whose sum, each times its
+/// stride, the offsets are, and of a strided operand behind the offset of its first element. What neighbours compute then needs neither
+/// divisions of offsets, as a bias would, nor an operand in memory.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Coordinates {
-    /// The offsets of the store.
+    /// The offsets of the access.
     pub offsets: Value,
-    /// The indices along the axes, outermost first; a tile of the shape of the offsets each. Empty where they are not known.
+    /// The indices along the axes, larger strides first; a tile of the shape of the offsets each. Empty where they are not known.
     pub axes: Vec<Coordinate>,
+    /// Along which of the axes neighbours in a vector lie, where that is known.
+    pub lanes: Option<usize>,
     /// The rows that are stored, of a result that is stored in blocks of these.
     pub block: Option<Block>,
+}
+
+impl Coordinates {
+    /// Those of a store to a result without gaps: by axis, outermost first, the index of each element, how many there are, and whether
+    /// they are in range where elements are masked off, too.
+    pub fn of_result(offsets: Value, axes: &[(Value, u64, bool)]) -> Coordinates {
+        let extents: Vec<i64> = axes.iter().map(|&(_, extent, _)| extent as i64).collect();
+        let strides = row_major(&extents);
+        let coordinate = |(&(index, extent, inside), &stride): (&(Value, u64, bool), &i64)| Coordinate {
+            index,
+            extent,
+            stride: stride.unsigned_abs(),
+            inside,
+        };
+        let axes = axes.iter().zip(&strides).map(coordinate).collect();
+        Coordinates { offsets, axes, lanes: None, block: None }
+    }
 }
 
 /// What an instance stores of a matrix, the result's last dimension by all others: a tile of rows by columns. Blocks of columns are
@@ -111,7 +133,7 @@ impl BlockKernelKind {
 /// Why a block kernel has neither prologue nor epilogue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FusionBarrier {
-    /// Attention loads an operand once for each block of queries, or stores a result that is not row-major.
+    /// Attention on a GPU, whose loads are copied ahead of its products, and whose registers hold scores and result.
     Attention,
     /// With neighbours its tiles are too large for the device.
     Tiles,
@@ -134,7 +156,7 @@ pub struct BlockKernel {
     pub checks: bool,
     /// Why no neighbour becomes part of it, where none does.
     pub barrier: Option<FusionBarrier>,
-    /// Of the elements of stores of which they are known.
+    /// Of the elements of loads and stores of which they are known.
     pub coordinates: Vec<Coordinates>,
     /// How operands at these positions are read.
     pub layouts: Vec<(u16, Layout)>,
@@ -153,19 +175,34 @@ impl BlockKernel {
         self.layouts.iter().find(|(at, _)| *at == position).map_or(&Layout::Elements, |(_, layout)| layout)
     }
 
-    /// The extents of the axes along which a result is stored, where all its stores are known to be along the same ones.
-    pub(crate) fn axes(&self, result: u16) -> Option<Vec<i64>> {
-        let param = self.tied.iter().position(|tied| *tied == Tied::Result(result))?;
-        let pointer = self.program.params.get(param)?.value;
-        let mut stores = Vec::new();
+    /// The axes along which an operand is loaded or a result is stored, an extent and a stride each, where all its accesses are known to
+    /// be along the same ones.
+    pub(crate) fn axes(&self, tied: Tied) -> Option<Vec<[i64; 2]>> {
+        let axes = |at: &Coordinates| {
+            at.axes.iter().map(|axis| [axis.extent as i64, axis.stride as i64]).collect::<Vec<_>>()
+        };
+        let accesses = self.accesses(tied);
+        let first = accesses.first().copied().flatten().map(axes).filter(|axes| !axes.is_empty())?;
+        accesses.iter().all(|&at| at.map(axes).as_ref() == Some(&first)).then_some(first)
+    }
+
+    /// Along which of the axes of an operand neighbours in a vector lie, where that is known.
+    pub(crate) fn lanes(&self, operand: u16) -> Option<usize> {
+        self.accesses(Tied::Operand(operand)).into_iter().flatten().find_map(|access| access.lanes)
+    }
+
+    /// What is known of the loads of an operand or the stores to a result.
+    fn accesses(&self, tied: Tied) -> Vec<Option<&Coordinates>> {
+        let param = self.tied.iter().position(|other| *other == tied);
+        let pointer = param.and_then(|param| self.program.params.get(param)).map(|param| param.value);
+        let mut accesses = Vec::new();
         self.program.walk(&mut |op| {
-            if matches!(op.kind, OpKind::Store { .. }) && op.args.first() == Some(&pointer) {
-                stores.push(op.args.get(1).and_then(|&offsets| self.coordinates_at(offsets)));
+            let accesses_memory = matches!(op.kind, OpKind::Load { .. } | OpKind::Store { .. });
+            if accesses_memory && pointer.is_some() && op.args.first() == pointer.as_ref() {
+                accesses.push(op.args.get(1).and_then(|&offsets| self.coordinates_at(offsets)));
             }
         });
-        let extents = |at: &Coordinates| at.axes.iter().map(|axis| axis.extent as i64).collect::<Vec<_>>();
-        let first = stores.first().copied().flatten().map(extents).filter(|axes| !axes.is_empty())?;
-        stores.iter().all(|&at| at.map(extents).as_ref() == Some(&first)).then_some(first)
+        accesses
     }
 
     /// What is known of the elements at these offsets.

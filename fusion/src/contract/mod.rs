@@ -14,7 +14,8 @@
 //! order in which they are read, once, as `prepacked_filters.rs` does for those of convolutions on a GPU, and `pack.rs` writes kernels that
 //! lay out other operands before each product. `schedule.rs` lists how a product may be computed: `blocks.rs` chooses the blocks, `vnni.rs`
 //! those of `bf16` and 8-bit integers where processors have instructions for these, `warpgroup.rs` those of GPUs, and `split_k.rs` divides
-//! long sums there. `template.rs` writes the programs, in the kernel language ([`tilefuse_block::dynamic`]). `conv/` has the same for
+//! long sums there. `template.rs` writes the programs, in the kernel language ([`tilefuse_block::dynamic`]), and
+//! `accesses.rs` keeps along which axes they access operands. `conv/` has the same for
 //! convolutions, and `attention/` for attention, each with a `schedule.rs` of its own. `pruning.rs` ranks schedules of all kinds.
 //! `channels_last.rs`, beside this folder, lets results lie in another order than eager's where only kernels read them.
 //!
@@ -25,6 +26,7 @@
 //! it is not clear which is quicker, or none for contractions that it does not know. Which of kernels and call is used is decided in
 //! `candidates.rs`, in the same way for all, by what is measured or what `price.rs` predicts; `apply.rs` then gives a call its kernel.
 
+mod accesses;
 mod apply;
 mod attention;
 mod blocks;

@@ -40,7 +40,7 @@ fn written_whole(plan: &Plan, bytes: u64) -> Vec<ValueRef> {
 }
 
 /// The results of a functional graph in `f64`.
-fn exact(text: &str, profile: &Profile) -> Vec<Vec<f64>> {
+pub(super) fn exact(text: &str, profile: &Profile) -> Vec<Vec<f64>> {
     let form = Form::Graph(parse_graph(text).unwrap());
     let primitive = Stage::Primitive..=Stage::Primitive;
     let lowered =

@@ -9,7 +9,7 @@
 //! results do not depend on which is ready first.
 
 use tilefuse_block::Program;
-use tilefuse_block::dynamic::{BuildError, program_and};
+use tilefuse_block::dynamic::{BuildError, program};
 
 use super::blocks::{Blocks, Form, Grid, blocks_of, covering};
 use super::call_kernels::{OperandKernel, Template};
@@ -105,8 +105,8 @@ fn adding(product: &Product, (parts, grid): (u32, Option<Grid>), position: u16) 
 
 impl Writer<'_> {
     /// The program that adds up so many parts of so many elements each.
-    fn adding(&self, parts: u32, each: i64) -> Result<(Program, Coordinates), BuildError> {
-        program_and("added", |kernel| {
+    fn adding(self, parts: u32, each: i64) -> Result<(Program, Vec<Coordinates>), BuildError> {
+        let program = program("added", |kernel| {
             let all = self.pointer(kernel, "parts", self.sum, each * i64::from(parts));
             self.store(kernel, |Instance { rows, cols, .. }| {
                 let first = all.skip(self.first());
@@ -115,7 +115,8 @@ impl Writer<'_> {
                     ptr.block(&[(*rows, self.product.n), (*cols, 1)]).load()
                 };
                 (1..i64::from(parts)).fold(part(0), |sum, number| sum + part(number))
-            })
-        })
+            });
+        })?;
+        Ok((program, self.known()))
     }
 }

@@ -10,18 +10,19 @@
 //! ```
 
 use tilefuse_block::dynamic::{
-    Axis, Block, BuildError, Ptr, Scope, Tile, axis, blocked, dot, for_range, offset, program_and,
-    program_id, scalar, unravel, zeros,
+    Axis, Block, BuildError, Ptr, Scope, Tile, axis, blocked, dot, for_range, offset, program, program_id,
+    scalar, unravel, zeros,
 };
-use tilefuse_block::{Assumption, Elem, Program, ReduceFn};
+use tilefuse_block::{Assumption, Elem, Program, ReduceFn, Value};
 
+use super::accesses::{Accesses, Matrix};
 use super::blocks::{Blocks, Form, Grid, blocks_of, grid};
 use super::call_kernels::Template;
 use super::prepack::Panels;
 use super::price::Work;
 use super::product::{Access, Product};
 use super::windows::Windows;
-use crate::block_kernel::{self, BlockKernel, BlockKernelKind, Coordinate, Coordinates, Layout, Tied};
+use crate::block_kernel::{self, BlockKernel, BlockKernelKind, Coordinates, Layout, Tied};
 use crate::taken::taken;
 use crate::types::fits_i32;
 
@@ -60,7 +61,7 @@ pub(super) fn with(product: &Product, blocks: Blocks, form: Operands<'_>) -> Opt
 pub(super) fn kernel(
     product: &Product,
     blocks: &Blocks,
-    (mut program, coordinates): (Program, Coordinates),
+    (mut program, coordinates): (Program, Vec<Coordinates>),
     (mut tied, layouts): (Vec<Tied>, Vec<(u16, Layout)>),
     schedule: String,
 ) -> Option<BlockKernel> {
@@ -75,7 +76,7 @@ pub(super) fn kernel(
         tied,
         checks: false,
         barrier: None,
-        coordinates: vec![coordinates],
+        coordinates,
         layouts,
         schedule,
         note: None,
@@ -141,27 +142,6 @@ fn note(blocks: &Blocks, form: Operands<'_>) {
     }
 }
 
-/// An operand in a program.
-#[derive(Clone, Copy)]
-struct Matrix {
-    /// Of the instance's member of the batch.
-    ptr: Ptr,
-    /// Along rows and columns.
-    strides: [i64; 2],
-}
-
-impl Matrix {
-    /// A block of the matrix.
-    fn block(&self, rows: Axis, cols: Axis) -> Block {
-        self.ptr.block(&[(rows, self.strides[0]), (cols, self.strides[1])])
-    }
-
-    /// A block of the matrix as it lies, its columns as rows.
-    fn block_transposed(&self, rows: Axis, cols: Axis) -> Block {
-        self.ptr.block(&[(cols, self.strides[1]), (rows, self.strides[0])])
-    }
-}
-
 /// What an instance computes.
 pub(super) struct Instance {
     /// Its index along each dimension of the batch.
@@ -180,13 +160,15 @@ pub(super) struct Writer<'p> {
     index: Elem,
     /// Of sums.
     pub(super) sum: Elem,
+    /// What is known of its accesses.
+    accesses: Accesses,
 }
 
 impl<'p> Writer<'p> {
     pub(super) fn new(product: &'p Product, blocks: Blocks, form: Operands<'p>) -> Writer<'p> {
         let sum = product.sum();
         let index = if fits(product, blocks) { Elem::I32 } else { Elem::I64 };
-        Writer { product, blocks, form, index, sum }
+        Writer { product, blocks, form, index, sum, accesses: Accesses::default() }
     }
 
     /// The same where it goes through so many elements.
@@ -195,20 +177,32 @@ impl<'p> Writer<'p> {
         Writer { index, ..self }
     }
 
-    fn program(&self) -> Result<(Program, Coordinates), BuildError> {
+    fn program(self) -> Result<(Program, Vec<Coordinates>), BuildError> {
         note(&self.blocks, self.form);
         let p = self.product;
-        program_and("product", |kernel| {
+        let program = program("product", |kernel| {
             let a = self.pointer(kernel, "a", self.form.left, p.a.source.span);
             let b = self.pointer(kernel, "b", self.form.right, p.b.source.span);
             self.store(kernel, |Instance { member, rows, cols, .. }| {
-                let (a, b) = (self.matrix(a, &p.a, member), self.matrix(b, &p.b, member));
-                match self.blocks.form {
-                    Form::Dots => self.dots(a, b, *rows, *cols),
-                    Form::Sums => self.sums(a, b, *rows, *cols),
+                let mut a = self.matrix(a, &p.a, member, [p.m, p.k]);
+                let mut b = self.matrix(b, &p.b, member, [p.k, p.n]);
+                // What a GPU copies to shared memory ahead of the loop is in memory.
+                if p.windows.is_none() && self.blocks.grid.is_none() {
+                    a = if self.form.blocked { a } else { self.known_of(a, &p.a, member) };
+                    b = if self.form.panels.is_some() { b } else { self.known_of(b, &p.b, member) };
                 }
-            })
-        })
+                match self.blocks.form {
+                    Form::Dots => self.dots(&a, &b, *rows, *cols),
+                    Form::Sums => self.sums(&a, &b, *rows, *cols),
+                }
+            });
+        })?;
+        Ok((program, self.known()))
+    }
+
+    /// What is known of its accesses.
+    pub(super) fn known(self) -> Vec<Coordinates> {
+        self.accesses.take()
     }
 
     /// A further parameter, of so many elements.
@@ -217,7 +211,7 @@ impl<'p> Writer<'p> {
     }
 
     /// Stores `alpha sum + beta c` of the sums of an instance's block. What is added and the result are further parameters.
-    pub(super) fn store(&self, kernel: &Scope, sum: impl FnOnce(&Instance) -> Tile) -> Coordinates {
+    pub(super) fn store(&self, kernel: &Scope, sum: impl FnOnce(&Instance) -> Tile) {
         let p = self.product;
         let members: i64 = p.batch.iter().product();
         let c = p.c.as_ref().map(|c| (c, self.pointer(kernel, "c", p.elem, c.source.span)));
@@ -230,14 +224,15 @@ impl<'p> Writer<'p> {
         let mut sum = sum(&instance);
         sum *= p.alpha;
         if let Some((access, c)) = c {
-            sum += self.added(self.matrix(c, access, &instance.member), rows, cols) * p.beta;
+            let c = self.matrix(c, access, &instance.member, [p.m, p.n]);
+            let c = self.known_of(c, access, &instance.member);
+            sum += self.added(&c, rows, cols) * p.beta;
         }
         let value = sum.cast(p.out);
         let stored = y.skip(self.first()).block(&[(own_rows, p.n), (cols, 1)]);
-        let axes = self.coordinates(&instance.member, own_rows, cols);
+        let known = self.stored(stored, &instance.member, (own_rows, cols));
         stored.store(value);
-        let block = self.stored_block(own_rows, across);
-        Coordinates { offsets: stored.ptr.offset().value(), axes, block }
+        self.accesses.push(Coordinates { block: self.stored_block(own_rows, across), ..known });
     }
 
     /// The first element of the result's matrix that an instance stores, where that is not the first one.
@@ -247,17 +242,14 @@ impl<'p> Writer<'p> {
     }
 
     /// Of the elements that an instance stores: member of the batch, row and column.
-    fn coordinates(&self, member: &[Tile], rows: Axis, cols: Axis) -> Vec<Coordinate> {
+    fn stored(&self, stored: Block, member: &[Tile], (rows, cols): (Axis, Axis)) -> Coordinates {
         let (p, shape) = (self.product, [self.blocks.rows, self.blocks.columns]);
-        let of = |index: Tile, extent: i64, inside: bool| Coordinate {
-            index: index.value(),
-            extent: extent.unsigned_abs(),
-            inside,
-        };
-        let members = member.iter().zip(&p.batch).map(|(&at, &n)| of(at.broadcast_to(shape), n, true));
-        let rows = of(rows.index.along(0, shape), p.m, rows.mask.is_none());
-        let cols = of(cols.index.along(1, shape), p.n, cols.mask.is_none());
-        members.chain([rows, cols]).collect()
+        let members = member.iter().zip(&p.batch);
+        let members = members.map(|(&at, &n)| (at.broadcast_to(shape).value(), n.unsigned_abs(), true));
+        let rows = (rows.index.along(0, shape).value(), p.m.unsigned_abs(), rows.mask.is_none());
+        let cols = (cols.index.along(1, shape).value(), p.n.unsigned_abs(), cols.mask.is_none());
+        let axes: Vec<(Value, u64, bool)> = members.chain([rows, cols]).collect();
+        Coordinates::of_result(stored.ptr.offset().value(), &axes)
     }
 
     /// What an instance stores, where that is a part of one matrix: `across` is the number of its columns' block. Of a batch, rows
@@ -342,15 +334,20 @@ impl<'p> Writer<'p> {
         offset(self.index, access.source.offset, member, &access.batch)
     }
 
-    fn matrix(&self, ptr: Ptr, access: &Access, member: &[Tile]) -> Matrix {
-        Matrix { ptr: ptr.skip(self.start(access, member)), strides: access.matrix }
+    fn matrix(&self, ptr: Ptr, access: &Access, member: &[Tile], extents: [i64; 2]) -> Matrix<'_> {
+        Matrix::new(ptr.skip(self.start(access, member)), access.matrix, extents)
+    }
+
+    /// A matrix that lies as the operand does.
+    fn known_of<'m>(&'m self, matrix: Matrix<'m>, access: &Access, member: &[Tile]) -> Matrix<'m> {
+        matrix.of_batch(&self.accesses, member, &self.product.batch, &access.batch)
     }
 
     /// What is added to a block, which may be the same for each row.
-    fn added(&self, c: Matrix, rows: Axis, cols: Axis) -> Tile {
-        let tile = match c.strides {
-            [0, stride] => {
-                let row = c.ptr.block(&[(cols, stride)]).load();
+    fn added(&self, c: &Matrix<'_>, rows: Axis, cols: Axis) -> Tile {
+        let tile = match c.strides() {
+            [0, _] => {
+                let row = c.columns(cols).load();
                 row.row().broadcast_to([self.blocks.rows, self.blocks.columns])
             }
             _ => c.block(rows, cols).load(),
@@ -359,8 +356,9 @@ impl<'p> Writer<'p> {
     }
 
     /// The sum by products of blocks.
-    fn dots(&self, a: Matrix, b: Matrix, rows: Axis, cols: Axis) -> Tile {
-        let (b, cols) = self.form.panels.map_or((b, cols), |panels| self.panel(b, panels));
+    fn dots(&self, a: &Matrix<'_>, b: &Matrix<'_>, rows: Axis, cols: Axis) -> Tile {
+        let panel = self.form.panels.map(|panels| self.panel(b, panels));
+        let (b, cols) = panel.as_ref().map_or((b, cols), |(panel, cols)| (panel, *cols));
         let windows = self.product.windows.as_ref().map(|windows| windows.of_rows(a.ptr, rows));
         self.over_depth(|k, sum| {
             let depth = match &self.product.windows {
@@ -398,10 +396,10 @@ impl<'p> Writer<'p> {
     }
 
     /// The instance's panel of the right operand, and its columns.
-    fn panel(&self, b: Matrix, panels: &Panels) -> (Matrix, Axis) {
+    fn panel<'m>(&self, b: &Matrix<'m>, panels: &Panels) -> (Matrix<'m>, Axis) {
         let columns = self.blocks.columns;
         let panel = self.id(0) * (panels.filled * i64::from(columns));
-        (Matrix { ptr: b.ptr + panel, ..b }, axis(scalar(self.index, 0), columns))
+        (b.elsewhere(panel), axis(scalar(self.index, 0), columns))
     }
 
     /// What is summed over from `k` on.
@@ -412,7 +410,7 @@ impl<'p> Writer<'p> {
     }
 
     /// The block of the left operand from `k` on: `start + k ROWS + [ROWS, DEPTH] in order`, without those above.
-    fn packed_left(&self, a: Matrix, k: Tile) -> Tile {
+    fn packed_left(&self, a: &Matrix<'_>, k: Tile) -> Tile {
         let (rows, depth) = (self.blocks.rows, self.blocks.depth);
         let across = blocks_of(self.product.k, depth) * i64::from(depth);
         let above = self.id(1) * (i64::from(rows) * across);
@@ -422,18 +420,18 @@ impl<'p> Writer<'p> {
     }
 
     /// The rows of a panel from `k` on, whose groups are contiguous.
-    fn packed_groups(&self, b: Matrix, k: Tile) -> Tile {
+    fn packed_groups(&self, b: &Matrix<'_>, k: Tile) -> Tile {
         let (columns, depth) = (self.blocks.columns, self.blocks.depth);
         load_groups(b.ptr + k * i64::from(columns), [depth, columns], self.group() as u32)
     }
 
     /// The sum of rows of products.
-    fn sums(&self, a: Matrix, b: Matrix, rows: Axis, cols: Axis) -> Tile {
+    fn sums(&self, a: &Matrix<'_>, b: &Matrix<'_>, rows: Axis, cols: Axis) -> Tile {
         let (m, n, d) = (self.blocks.rows, self.blocks.columns, self.blocks.depth);
         self.over_depth(|k, sum| {
             let depth = self.depth(k);
             let left = a.block(rows, depth).load().cast(self.sum);
-            let (left, right, axis, shape) = if b.strides[0] == 1 {
+            let (left, right, axis, shape) = if b.strides()[0] == 1 {
                 let right = b.block_transposed(depth, cols).load();
                 (left.expand_dims(1), right.expand_dims(0), 2, [m, n, d])
             } else {

@@ -7,9 +7,10 @@ use tilefuse_block::{
     ValueData, verify,
 };
 
-use super::splice::{Site, Splice, Variable, is_element};
-use crate::block_kernel::{BlockKernel, BlockKernelKind, Tied};
+use super::splice::{Site, Splice, Variable, is_element, is_sum};
+use crate::block_kernel::{BlockKernel, BlockKernelKind, Layout, Tied};
 use crate::graph::ValueRef;
+use crate::index::Expr;
 use crate::kernel::{BlockRefusal, Expressions, KExpr, KNode, Kernel, Refusal, Store};
 
 /// What becomes of a tensor of the call: a kernel whose stores are what is wanted of it. Of an operand that is one store, of the
@@ -18,10 +19,48 @@ use crate::kernel::{BlockRefusal, Expressions, KExpr, KNode, Kernel, Refusal, St
 pub(crate) struct Part {
     /// The expressions.
     pub(crate) kernel: Kernel,
-    /// Whether it is over the axes along which the tensor is stored, not over one variable, the element.
-    pub(crate) along_axes: bool,
+    /// Of each variable, the axis of the tensor's accesses that it is; none where the only variable is the element.
+    pub(crate) along: SmallVec<[Along; 4]>,
     /// What each store of the kernel is.
     pub(crate) roots: Vec<ValueRef>,
+}
+
+/// An axis that a variable of a part is.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Along {
+    /// Its position among the axes of an access.
+    pub(crate) axis: usize,
+    /// What a neighbour along it adds to the offsets of the access; 0 where these are not those of the elements alone.
+    pub(crate) pitch: i64,
+}
+
+impl Part {
+    /// What nothing is computed of.
+    pub(crate) fn none() -> Part {
+        Part { kernel: Kernel::default(), along: SmallVec::new(), roots: Vec::new() }
+    }
+
+    /// Whether an index is the number of the element that is accessed.
+    fn is_element(&self, index: Expr) -> bool {
+        if self.along.is_empty() {
+            return is_element(&self.kernel, index);
+        }
+        let pitches: SmallVec<[i64; 4]> = self.along.iter().map(|along| along.pitch).collect();
+        is_sum(&self.kernel, index, &pitches)
+    }
+
+    /// Whether it stores, and reads of these values, the elements that are accessed.
+    pub(crate) fn is_in_order(&self, results: &[ValueRef]) -> bool {
+        let kernel = &self.kernel;
+        let is_result = |buffer: u32| {
+            kernel.buffers.get(buffer as usize).is_some_and(|buffer| results.contains(&buffer.value))
+        };
+        let loads = kernel.exprs.iter().filter_map(|node| match node {
+            KNode::Load { buffer, addr, .. } if is_result(*buffer) => Some(*addr),
+            _ => None,
+        });
+        loads.chain(kernel.stores.iter().map(|store| store.addr)).all(|addr| self.is_element(addr))
+    }
 }
 
 /// A kernel and what is to become of its operands and results.
@@ -54,18 +93,6 @@ fn identity(part: &Part) -> Option<ValueRef> {
     let exact = read == stored && casts(kernel, kernel.stores.first()?.value).iter().all(|&e| holds(e, read));
     let buffer = kernel.buffers.get(*buffer as usize)?;
     (exact && is_element(kernel, *addr)).then_some(buffer.value)
-}
-
-/// Whether a kernel stores, and reads of these values, the element that its variables number.
-pub(crate) fn is_in_order(kernel: &Kernel, results: &[ValueRef]) -> bool {
-    let is_result = |buffer: u32| {
-        kernel.buffers.get(buffer as usize).is_some_and(|buffer| results.contains(&buffer.value))
-    };
-    let loads = kernel.exprs.iter().filter_map(|node| match node {
-        KNode::Load { buffer, addr, .. } if is_result(*buffer) => Some(*addr),
-        _ => None,
-    });
-    loads.chain(kernel.stores.iter().map(|store| store.addr)).all(|addr| is_element(kernel, addr))
 }
 
 /// The kinds that a value is cast to, down to what is no cast.
@@ -159,7 +186,9 @@ impl Cx<'_> {
                         return Err(BlockRefusal::WritesOperand.into());
                     }
                     let base = self.rewrite.bases.get(usize::from(position)).copied().flatten();
-                    match base.or_else(|| identity(part)) {
+                    // Offsets in an operand at strides are not the elements' numbers.
+                    let is_row_major = *kernel.layout(position) == Layout::Elements;
+                    match base.or_else(|| identity(part).filter(|_| is_row_major)) {
                         Some(value) => self.retain_parameter(param, value, false)?,
                         None if uses.only_loads() => {
                             self.plans.insert(param.value, Plan::Operand(usize::from(position)));
@@ -225,7 +254,7 @@ impl Cx<'_> {
     fn writes(&mut self) -> Result<(), Refusal> {
         for part in self.rewrite.results {
             for (&root, store) in part.roots.iter().zip(&part.kernel.stores) {
-                if !is_element(&part.kernel, store.addr) {
+                if !part.is_element(store.addr) {
                     return Err(BlockRefusal::Order.into());
                 }
                 self.write(part, root, store)?;
@@ -279,19 +308,32 @@ impl Cx<'_> {
         part.kernel.buffers.iter().map(|b| pointer(b.value)).collect()
     }
 
+    /// What the variables of a part are at an access.
+    fn variables(&self, part: &Part, offsets: Value) -> Result<SmallVec<[Variable; 4]>, Refusal> {
+        if part.along.is_empty() {
+            return Ok(SmallVec::from_slice(&[Variable::element(offsets)]));
+        }
+        let known = self.rewrite.kernel.coordinates_at(offsets).ok_or(BlockRefusal::Order)?;
+        let along = |along: &Along| {
+            let axis = known.axes.get(along.axis).ok_or(BlockRefusal::Order)?;
+            Ok(Variable::along(axis, along.pitch))
+        };
+        part.along.iter().map(along).collect()
+    }
+
     /// Computes an operand instead of loading it.
     fn load(&mut self, op: Op, position: usize, out: &mut Vec<Op>) -> Result<(), Refusal> {
         let OpKind::Load { masked, other, .. } = op.kind else { return Ok(()) };
         let part = self.rewrite.operands.get(position).ok_or(BlockRefusal::Parameters)?;
         let (offsets, result) = (op.args[1], op.results[0]);
         let mask = masked.then(|| op.args[2]);
-        let site = Site::new(offsets, mask, [Variable::element(offsets)]);
+        let site = Site::new(offsets, mask, self.variables(part, offsets)?);
         let pointers = self.pointers(part);
         let shape = self.program.ty(result).shape.clone();
         let elem = self.program.ty(result).elem().ok_or(Refusal::ElementType)?;
         let mut splice = Splice::new(&mut self.program, out, &part.kernel, &pointers, site);
         let store = part.kernel.stores.first().ok_or(BlockRefusal::Parameters)?;
-        if !is_element(&part.kernel, store.addr) {
+        if part.along.is_empty() && !is_element(&part.kernel, store.addr) {
             return Err(BlockRefusal::Order.into());
         }
         let mut value = splice.value(store.value)?;
@@ -321,11 +363,7 @@ impl Cx<'_> {
         let known = self.rewrite.kernel.coordinates_at(offsets);
         let mask = masked.then(|| op.args[3]);
         let own = Stored { position, offsets, mask, value: op.args[2] };
-        let variables = match known.filter(|_| part.along_axes) {
-            Some(known) => Variable::along(&known.axes),
-            None => SmallVec::from_slice(&[Variable::element(offsets)]),
-        };
-        self.stores(part, own, Site::new(offsets, mask, variables), out)?;
+        self.stores(part, own, Site::new(offsets, mask, self.variables(part, offsets)?), out)?;
         if let Some((_, rows)) = self.rewrite.rows.filter(|rows| rows.0 == position) {
             let block = known.and_then(|c| c.block).ok_or(BlockRefusal::Reduction)?;
             let variables = Variable::of_rows(&rows.kernel, &block);

@@ -15,7 +15,7 @@ pub(super) struct Variable {
     index: Index,
     /// Whether it is in range where elements are masked off, too.
     inside: bool,
-    /// Elements of the tensor that is accessed between neighbours along it.
+    /// What a neighbour along it adds to the offsets; 0 where these are not those of the elements alone.
     pitch: i64,
 }
 
@@ -34,12 +34,9 @@ impl Variable {
         Variable { index: Index::Of(offsets), inside: false, pitch: 1 }
     }
 
-    /// The axes of an access, of a row-major tensor.
-    pub(super) fn along(axes: &[Coordinate]) -> SmallVec<[Variable; 4]> {
-        let extents: SmallVec<[i64; 4]> = axes.iter().map(|axis| axis.extent as i64).collect();
-        let each = axes.iter().zip(row_major(&extents));
-        each.map(|(axis, pitch)| Variable { index: Index::Of(axis.index), inside: axis.inside, pitch })
-            .collect()
+    /// An axis of an access, along which a neighbour adds so many to its offsets.
+    pub(super) fn along(axis: &Coordinate, pitch: i64) -> Variable {
+        Variable { index: Index::Of(axis.index), inside: axis.inside, pitch }
     }
 
     /// Those of a kernel over the rows, the blocks and the columns of what is stored; see [`domain`](super::domain).
@@ -294,7 +291,7 @@ pub(super) fn is_element(kernel: &Kernel, index: Expr) -> bool {
 }
 
 /// Whether an index is the sum of a kernel's variables, each times a factor.
-fn is_sum(kernel: &Kernel, index: Expr, factors: &[i64]) -> bool {
+pub(super) fn is_sum(kernel: &Kernel, index: Expr, factors: &[i64]) -> bool {
     let linear = kernel.indices.linear(index);
     let variables = kernel.indices.extents().iter().take(kernel.reduced.len());
     let own =

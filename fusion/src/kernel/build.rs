@@ -50,6 +50,14 @@ pub struct Space {
     pub mix_order: Option<u8>,
 }
 
+impl Space {
+    /// All points of a shape, of which none are reduced.
+    pub(crate) fn parallel(shape: Dims) -> Space {
+        let reduced = SmallVec::from_elem(false, shape.len());
+        Space { shape, reduced, mix_order: None }
+    }
+}
+
 /// Builds the kernel of a group over the given variables.
 ///
 /// `domain` gives, for every dimension of the group's shape, which variables make it up: extents and whether they are

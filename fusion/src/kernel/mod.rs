@@ -314,9 +314,9 @@ pub enum BlockRefusal {
     /// It is a block program, and the loads of both are pipelined.
     #[error("a block program pipelines the loads of one product, not those of two")]
     RunsAhead,
-    /// The block program is attention.
+    /// The block program is attention on a GPU.
     #[error(
-        "attention takes no prologue or epilogue: its loads are repeated, or its result is not row-major"
+        "attention on a GPU takes no prologue or epilogue: its loads are copied ahead of its products, and its registers are full"
     )]
     Attention,
     /// Together they were compiled, and did not fit.

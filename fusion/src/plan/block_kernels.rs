@@ -6,17 +6,19 @@ use std::sync::Arc;
 use rustc_hash::FxHashSet;
 use smallvec::SmallVec;
 
+use super::axes::row_major_order;
 use super::block_siblings::fuse_siblings;
 use super::built_block::BuiltBlock;
 use super::cost::{Cost, operations};
 use super::groups::{Groups, Rules};
 use crate::block_kernel::{BlockKernel, FusionBarrier, Layout, Tied};
-use crate::epilogue::{Part, Rewrite, domain, is_in_order, rewrite, uses};
+use crate::epilogue::{Along, Part, Rewrite, domain, rewrite, uses};
 use crate::graph::{NodeId, Op, ValueRef};
+use crate::index::Var;
 use crate::kernel::{BlockRefusal, Domain, Group, KNode, Kernel, Refusal, Space, build};
 use crate::machine::Profile;
 use crate::place::{Strides, operand_place};
-use crate::types::Dims;
+use crate::types::{Dims, row_major};
 
 impl Groups {
     /// Builds every block kernel alone; a call whose kernel is refused runs through libtorch.
@@ -62,9 +64,11 @@ impl Groups {
         let mut bases = Vec::with_capacity(operands.len());
         let mut parts = Vec::with_capacity(operands.len());
         for (position, &value) in operands.iter().enumerate() {
-            let base = self.base(block.layout(position as u16), value, &inside)?;
-            let roots = if base.is_some() { Vec::new() } else { vec![value] };
-            parts.push(self.part(calls, &inside, value, roots, None)?);
+            let base = self.base(block, position as u16, value, &inside)?;
+            parts.push(match base {
+                Some(_) => Part::none(),
+                None => self.operand(calls, block, &inside, (position as u16, value))?,
+            });
             bases.push(base);
         }
         let operands = parts;
@@ -89,8 +93,11 @@ impl Groups {
         let mut results = Vec::new();
         let mut materialized = Vec::new();
         for (position, (&value, roots)) in outs.iter().zip(roots).enumerate() {
-            let axes = block.axes(position as u16);
-            results.push(self.part(calls, &inside, value, roots, axes)?);
+            let part = match roots.is_empty() {
+                true => Part::none(),
+                false => self.result(calls, block, &inside, (position as u16, value), &roots)?,
+            };
+            results.push(part);
             materialized.push((value, self.is_materialized(value, &inside)));
         }
         let parts = Rewrite {
@@ -125,51 +132,115 @@ impl Groups {
         calls.iter().flat_map(of).collect()
     }
 
-    /// The value whose memory an operand is read from at strides, if it is.
+    /// The value whose memory an operand is read from at strides, if it is: not where the unit computes it, in loads along known axes.
     fn base(
         &self,
-        layout: &Layout,
+        block: &BlockKernel,
+        position: u16,
         value: ValueRef,
         inside: &FxHashSet<NodeId>,
     ) -> Result<Option<ValueRef>, Refusal> {
-        let Layout::Strided { strides, offset } = layout else { return Ok(None) };
+        let Layout::Strided { strides, offset } = block.layout(position) else { return Ok(None) };
         let place = operand_place(&self.graph, value);
         match () {
-            () if inside.contains(&place.base.node) => Err(BlockRefusal::Strided.into()),
+            () if inside.contains(&place.base.node) => match block.axes(Tied::Operand(position)) {
+                Some(_) => Ok(None),
+                None => Err(BlockRefusal::Strided.into()),
+            },
             () if place.strides == *strides && place.offset == *offset => Ok(Some(place.base)),
             () => Err(BlockRefusal::OtherStrides.into()),
         }
     }
 
-    /// What is computed of a value of the call's, or to make it: these roots, element by element, along the axes of these extents where
-    /// it is stored along such.
-    fn part(
+    /// How an operand is computed where it is loaded: along the axes of the loads if these are known, else by the element's number.
+    fn operand(
+        &self,
+        calls: &[NodeId],
+        block: &BlockKernel,
+        inside: &FxHashSet<NodeId>,
+        (position, value): (u16, ValueRef),
+    ) -> Result<Part, Refusal> {
+        let shape = &self.graph.ty(value).shape;
+        let axes = block.axes(Tied::Operand(position)).unwrap_or_default();
+        let layout = block.layout(position);
+        let strides = match layout {
+            Layout::Elements => row_major(shape),
+            Layout::Strided { strides, .. } => strides.clone(),
+        };
+        let refusal = match row_major_order(shape, &strides, &axes) {
+            None => BlockRefusal::Strided.into(),
+            Some(order) => match self.along(calls, inside, &[value], &axes, &order) {
+                Ok(part) if *layout == Layout::Elements => return Ok(part),
+                // Offsets begin at that of the operand's first element.
+                Ok(mut part) => {
+                    part.along.iter_mut().for_each(|along| along.pitch = 0);
+                    return Ok(part);
+                }
+                Err(refusal) => refusal,
+            },
+        };
+        match layout {
+            Layout::Elements => self.by_element(calls, inside, value, &[value]),
+            Layout::Strided { .. } => Err(refusal),
+        }
+    }
+
+    /// What is computed of a result of the call's: these roots, along the axes of its stores if these are known, else by the element's
+    /// number.
+    fn result(
+        &self,
+        calls: &[NodeId],
+        block: &BlockKernel,
+        inside: &FxHashSet<NodeId>,
+        (position, value): (u16, ValueRef),
+        roots: &[ValueRef],
+    ) -> Result<Part, Refusal> {
+        let ty = self.graph.ty(value);
+        if let Some(&root) = roots.iter().find(|&&r| self.graph.ty(r).numel() != ty.numel()) {
+            return Err(BlockRefusal::Elements { numel: self.graph.ty(root).numel(), of: ty.numel() }.into());
+        }
+        let axes = block.axes(Tied::Result(position)).unwrap_or_default();
+        // What is computed has its rows in the order of the memory, or in that of the result's dimensions.
+        let in_memory = axes.iter().map(|axis| axis[0]).product::<i64>() == ty.numel() && !axes.is_empty();
+        let orders = in_memory.then(|| (0..axes.len()).collect());
+        let orders = orders.into_iter().chain(row_major_order(&ty.shape, &ty.strides, &axes));
+        for order in orders {
+            // An address in a shape across axes may not be seen to be the element's.
+            match self.along(calls, inside, roots, &axes, &order) {
+                Ok(part) if part.is_in_order(&self.results_of(calls)) => return Ok(part),
+                _ => {}
+            }
+        }
+        self.by_element(calls, inside, value, roots)
+    }
+
+    /// Roots as a kernel over axes in an order.
+    fn along(
+        &self,
+        calls: &[NodeId],
+        inside: &FxHashSet<NodeId>,
+        roots: &[ValueRef],
+        axes: &[[i64; 2]],
+        order: &[usize],
+    ) -> Result<Part, Refusal> {
+        let along: SmallVec<[Along; 4]> =
+            order.iter().map(|&axis| Along { axis, pitch: axes[axis][1] }).collect();
+        let extents: Dims = order.iter().map(|&axis| axes[axis][0]).collect();
+        let kernel = self.neighbours(calls, inside, roots, Space::parallel(extents), None)?;
+        Ok(Part { kernel, along, roots: roots.to_vec() })
+    }
+
+    /// Roots as a kernel over the elements of a value.
+    fn by_element(
         &self,
         calls: &[NodeId],
         inside: &FxHashSet<NodeId>,
         value: ValueRef,
-        roots: Vec<ValueRef>,
-        axes: Option<Vec<i64>>,
+        roots: &[ValueRef],
     ) -> Result<Part, Refusal> {
-        if roots.is_empty() {
-            return Ok(Part { kernel: Kernel::default(), along_axes: false, roots });
-        }
-        let numel = self.graph.ty(value).numel();
-        if let Some(&root) = roots.iter().find(|&&r| self.graph.ty(r).numel() != numel) {
-            return Err(BlockRefusal::Elements { numel: self.graph.ty(root).numel(), of: numel }.into());
-        }
-        let over = |extents: &[i64]| {
-            let reduced = SmallVec::from_elem(false, extents.len());
-            let space = Space { shape: Dims::from_slice(extents), reduced, mix_order: None };
-            self.neighbours(calls, inside, &roots, space, None)
-        };
-        let axes = axes.filter(|axes| axes.iter().product::<i64>() == numel);
-        let along = axes.and_then(|axes| over(&axes).ok());
-        // An address in a shape across axes may not be seen to be the element's.
-        if let Some(kernel) = along.filter(|kernel| is_in_order(kernel, &self.results_of(calls))) {
-            return Ok(Part { kernel, along_axes: true, roots });
-        }
-        Ok(Part { kernel: over(&[numel])?, along_axes: false, roots })
+        let space = Space::parallel(Dims::from_slice(&[self.graph.ty(value).numel()]));
+        let kernel = self.neighbours(calls, inside, roots, space, None)?;
+        Ok(Part { kernel, along: SmallVec::new(), roots: roots.to_vec() })
     }
 
     /// Whether a node of a unit is computed of a reduction in it.
@@ -202,7 +273,7 @@ impl Groups {
         let space = self.space_of(reduction);
         let domain = domain(&block, &space).ok_or(BlockRefusal::Reduction)?;
         let kernel = self.neighbours(calls, inside, &roots, space, Some(&domain))?;
-        Ok(Some(Part { kernel, along_axes: false, roots }))
+        Ok(Some(Part { kernel, along: SmallVec::new(), roots }))
     }
 
     /// The expressions of roots in a unit, but for its calls.
@@ -326,6 +397,11 @@ impl Groups {
     }
 }
 
+/// What a load costs that gathers the lanes of a vector, in operations of an element: as many loads as there are lanes, each a quarter of an
+/// operation of a vector of 16. (The rotary embedding in the loads of Llama's queries, which are transposed, takes 0.8 ns for an element
+/// where six operations of a vector are computed of five loads.)
+const GATHERED: u64 = 4;
+
 /// Operations that the expressions of a block kernel's neighbours cost in all.
 fn arithmetic(block: &BlockKernel, operands: &[Part], results: &[Part], rows: Option<&Part>) -> u64 {
     let instances: u64 = block.grid.iter().map(|&n| u64::from(n)).product();
@@ -334,18 +410,33 @@ fn arithmetic(block: &BlockKernel, operands: &[Part], results: &[Part], rows: Op
         let of = block.tied.iter().zip(&uses).filter(|(t, _)| **t == tied);
         of.map(|(_, u)| (u.loaded + u.stored).saturating_mul(instances)).sum()
     };
-    let cost = |kernel: &Kernel| -> u64 {
-        let of = |node: &KNode| match node {
-            KNode::Map(function, _) => u64::from(function.cost()),
-            KNode::Cast(..) | KNode::InRange(..) | KNode::Index(..) => 1,
-            _ => 0,
-        };
-        kernel.exprs.iter().map(of).sum()
+    let operand = |(at, part): (usize, &Part)| {
+        let lanes = block.lanes(at as u16);
+        let lanes = lanes.and_then(|lanes| part.along.iter().position(|along| along.axis == lanes));
+        operations_of_element(&part.kernel, lanes.map(|lanes| Var(lanes as u32)))
+            .saturating_mul(accesses(Tied::Operand(at as u16)))
     };
-    let of = |parts: &[Part], tied: &dyn Fn(u16) -> Tied| -> u64 {
-        let each = parts.iter().enumerate();
-        each.map(|(i, p)| cost(&p.kernel).saturating_mul(accesses(tied(i as u16)))).sum()
+    let result = |(at, part): (usize, &Part)| {
+        operations_of_element(&part.kernel, None).saturating_mul(accesses(Tied::Result(at as u16)))
     };
-    let rows = rows.map_or(0, |part| operations(&part.kernel));
-    of(operands, &Tied::Operand).saturating_add(rows).saturating_add(of(results, &Tied::Result))
+    let before: u64 = operands.iter().enumerate().map(operand).sum();
+    let behind: u64 = results.iter().enumerate().map(result).sum();
+    before.saturating_add(rows.map_or(0, |part| operations(&part.kernel))).saturating_add(behind)
+}
+
+/// Operations of a kernel for an element, of whose neighbours in a vector this is the variable, beside a load as the program has it.
+fn operations_of_element(kernel: &Kernel, lanes: Option<Var>) -> u64 {
+    let (mut operations, mut gathers) = (0, 0u64);
+    for node in &kernel.exprs {
+        match node {
+            KNode::Map(function, _) => operations += u64::from(function.cost()),
+            KNode::Cast(..) | KNode::InRange(..) | KNode::Index(..) => operations += 1,
+            KNode::Load { addr, .. } => {
+                let stride = lanes.map_or(0, |lanes| kernel.indices.coefficient(*addr, lanes));
+                gathers += u64::from(stride.unsigned_abs() > 1);
+            }
+            KNode::Const(_) | KNode::Reduce(_) => {}
+        }
+    }
+    operations + GATHERED * gathers.saturating_sub(1)
 }

@@ -244,6 +244,7 @@ impl<'a> Joined<'a> {
         Some(Coordinates {
             offsets: name(at.offsets)?,
             axes: at.axes.iter().map(axis).collect::<Option<_>>()?,
+            lanes: at.lanes,
             block: at.block.and_then(block),
         })
     }

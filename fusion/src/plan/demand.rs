@@ -19,12 +19,13 @@ impl Groups {
         self.find_transparent(rules.rewrites);
         self.find_block_kernels(rules);
         let mut values: Vec<ValueRef> = Vec::new();
-        // Block kernels read these at strides that are known, whatever else comes to be in memory.
+        // Block kernels read these at strides that are known, whatever else comes to be in memory. What other kernels compute is
+        // stored for them as for any user, unless it becomes their prologue.
         let kernels = self.order.iter().filter_map(|id| self.block_kernels.get(id));
-        let strided: Vec<ValueRef> = kernels.flat_map(BuiltBlock::strided).collect();
-        for value in strided {
-            self.demand_base(value);
-        }
+        let strided = kernels.flat_map(BuiltBlock::strided);
+        let views: Vec<NodeId> =
+            strided.map(|value| value.node).filter(|node| self.transparent.contains(node)).collect();
+        self.materialized.extend(views);
         for &id in &self.order {
             if self.is_extern(id) {
                 values.extend(self.graph.operands(id));

@@ -12,7 +12,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rustc_hash::{FxHashMap, FxHashSet};
-use smallvec::SmallVec;
 
 use super::built_block::BuiltBlock;
 use super::cost::Cost;
@@ -187,9 +186,7 @@ impl Groups {
             let reduced = (0..shape.len()).map(|d| dims.contains(&(d as u8))).collect();
             return Space { shape, reduced, mix_order: None };
         }
-        let shape = self.graph.ty(id.into()).shape.clone();
-        let reduced = SmallVec::from_elem(false, shape.len());
-        Space { shape, reduced, mix_order: None }
+        Space::parallel(self.graph.ty(id.into()).shape.clone())
     }
 
     /// The units that run after this one because they use its results or draw random numbers after it; some more

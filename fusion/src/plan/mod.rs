@@ -5,6 +5,7 @@
 //! becomes a step of a [`Plan`]. Small kernels that do not need each other then share launches. Planning is deterministic.
 
 mod aliased_outputs;
+mod axes;
 mod block_kernels;
 mod block_siblings;
 mod built_block;

@@ -93,7 +93,9 @@ impl BlockRefusal {
             }
             BlockRefusal::Blocks => "products of the same sizes, over operands that lie alike",
             BlockRefusal::RunsAhead => "nothing today: on a GPU two products are two kernels",
-            BlockRefusal::Attention => "nothing today: what surrounds attention has kernels of its own",
+            BlockRefusal::Attention => {
+                "nothing today: what surrounds attention on a GPU has kernels of its own"
+            }
             BlockRefusal::Tiles => "fewer operands in the neighbour, or a device with more shared memory",
             BlockRefusal::Elements { .. } => {
                 "an operator over as many elements as the operand or result: slices and concatenations moved away from it"

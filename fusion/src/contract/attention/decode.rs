@@ -14,8 +14,10 @@ use super::blocks::{Blocks, Span, tail};
 use super::call::Attention;
 use super::kv_splits::behind;
 use super::online::{self, State, masked};
-use super::program::{Mask, Member};
+use super::program::Member;
 use super::walk::Walk;
+use crate::block_kernel::Coordinates;
+use crate::contract::accesses::Accesses;
 use crate::taken::taken;
 
 /// The program of attention with few queries. Its parameters are those of [`super::program::write`]; instances are
@@ -23,18 +25,21 @@ use crate::taken::taken;
 ///
 /// # Errors
 /// A defect of this module, where the operations do not fit each other.
-pub(super) fn write(attention: &Attention, blocks: &Blocks) -> Result<Program, BuildError> {
+pub(super) fn write(
+    attention: &Attention,
+    blocks: &Blocks,
+) -> Result<(Program, Vec<Coordinates>), BuildError> {
     taken!("each query by itself");
-    program("attention", |kernel| {
-        let member = Member::of(kernel, attention, blocks);
+    let accesses = Accesses::default();
+    let program = program("attention", |kernel| {
+        let member = Member::of(kernel, attention, blocks, &accesses);
         let elements = |n: i64| {
             let extent = n.unsigned_abs().next_power_of_two() as u32;
             member.span(Span { first: 0, extent }, n)
         };
         let (width, depth) = (elements(attention.width), elements(attention.depth));
-        let [down, right] = attention.q.matrix;
         let query = |number: i64| {
-            let q = (member.q + number * down).block(&[(width, right)]).load();
+            let q = member.row(&member.q, number, width).load();
             q.cast(member.sum) * attention.scale
         };
         let queries = (0..i64::from(blocks.queries)).map(query).collect();
@@ -45,13 +50,14 @@ pub(super) fn write(attention: &Attention, blocks: &Blocks) -> Result<Program, B
                 None => writer.store(number, state),
             }
         }
-    })
+    })?;
+    Ok((program, accesses.take()))
 }
 
 struct Writer<'a> {
     attention: &'a Attention,
     blocks: &'a Blocks,
-    member: Member,
+    member: Member<'a>,
     /// The elements of the query.
     width: Axis,
     /// The elements of a value.
@@ -84,8 +90,7 @@ impl Writer<'_> {
 
     fn step(&self, number: usize, state: Option<&State>, keys: Axis) -> State {
         let online = online::Step::of(state, self.scores(number, keys), 0);
-        let [down, right] = self.attention.v.matrix;
-        let values = self.member.v.block(&[(keys, down), (self.depth, right)]).load();
+        let values = self.member.v.block(keys, self.depth).load();
         let here = (online.weights.col() * values.cast(self.member.sum)).sum(0);
         let out = match state.zip(online.factor) {
             Some((state, factor)) => state.out.iter().map(|&before| fma(before, factor, here)).collect(),
@@ -96,18 +101,16 @@ impl Writer<'_> {
 
     /// `[keys]`: the scores, -inf where a key does not count.
     fn scores(&self, number: usize, keys: Axis) -> Tile {
-        let [down, right] = self.attention.k.matrix;
-        let tile = self.member.k.block(&[(keys, down), (self.width, right)]).load();
+        let tile = self.member.k.block(keys, self.width).load();
         let scores = (tile.cast(self.member.sum) * self.queries[number].row()).sum(1);
-        let mask = self.member.mask.map(|Mask { ptr, form, strides: [down, right] }| {
-            ((ptr + number as i64 * down).block(&[(keys, right)]).load(), form)
-        });
+        let mask = self.member.mask.as_ref();
+        let mask = mask.map(|(mask, form)| (self.member.row(mask, number as i64, keys).load(), *form));
         masked(scores, mask, keys.mask)
     }
 
     /// Stores what a range of keys gave.
     fn leave(&self, number: i64, state: &State) {
-        let y = self.member.y;
+        let y = self.member.y.ptr;
         for &out in &state.out {
             (y + number * self.attention.depth).block(&[(self.depth, 1)]).store(out);
         }
@@ -118,8 +121,7 @@ impl Writer<'_> {
 
     fn store(&self, number: i64, state: &State) {
         let inverse = state.inverse(self.attention);
-        let [down, right] = self.attention.out;
-        let y = (self.member.y + number * down).block(&[(self.depth, right)]);
+        let y = self.member.row(&self.member.y, number, self.depth);
         for &out in &state.out {
             y.store((out * inverse).cast(self.attention.elem));
         }

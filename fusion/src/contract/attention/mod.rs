@@ -57,7 +57,7 @@ mod warpgroup;
 
 use tilefuse_block::Program;
 
-use crate::block_kernel::{BlockKernel, BlockKernelKind, FusionBarrier, Tied};
+use crate::block_kernel::{BlockKernel, BlockKernelKind, Coordinates, Tied};
 use crate::contract::call_kernels::{OperandKernel, Template};
 use crate::contract::host::Host;
 use crate::contract::match_failure::MatchFailure;
@@ -97,7 +97,12 @@ pub(super) fn on_gpu(
 }
 
 /// The kernel of a program that computes the result of operands where they lie.
-fn kernel(attention: &Attention, program: Program, grid: [u32; 3], schedule: String) -> BlockKernel {
+fn kernel(
+    attention: &Attention,
+    (program, coordinates): (Program, Vec<Coordinates>),
+    grid: [u32; 3],
+    schedule: String,
+) -> BlockKernel {
     let operands = || attention.positions();
     let tied = operands().map(|source| Tied::Operand(source.position)).chain([Tied::Result(0)]).collect();
     BlockKernel {
@@ -106,8 +111,8 @@ fn kernel(attention: &Attention, program: Program, grid: [u32; 3], schedule: Str
         grid,
         tied,
         checks: false,
-        barrier: Some(FusionBarrier::Attention),
-        coordinates: Vec::new(),
+        barrier: None,
+        coordinates,
         layouts: operands().map(|source| (source.position, source.layout.clone())).collect(),
         schedule,
         note: None,

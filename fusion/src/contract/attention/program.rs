@@ -1,8 +1,8 @@
 //! Programs of attention.
 
 use tilefuse_block::dynamic::{
-    Axis, BuildError, Ptr, Scope, Tile, axis, blocked, dot, offset, program, program_id, scalar, unravel,
-    zeros,
+    Axis, Block, BuildError, Ptr, Scope, Tile, axis, blocked, dot, offset, program, program_id, scalar,
+    unravel, zeros,
 };
 use tilefuse_block::{Elem, Program};
 
@@ -11,6 +11,8 @@ use super::call::Attention;
 use super::kv_splits::{behind, left_by_split, written};
 use super::online::{self, State, masked};
 use super::walk::{Queries, Step, Walk};
+use crate::block_kernel::Coordinates;
+use crate::contract::accesses::{Accesses, Matrix};
 use crate::contract::product::Access;
 use crate::library_form::MaskForm;
 use crate::taken::taken;
@@ -20,10 +22,14 @@ use crate::taken::taken;
 ///
 /// # Errors
 /// A defect of this module, where the operations do not fit each other.
-pub(super) fn write(attention: &Attention, blocks: &Blocks) -> Result<Program, BuildError> {
+pub(super) fn write(
+    attention: &Attention,
+    blocks: &Blocks,
+) -> Result<(Program, Vec<Coordinates>), BuildError> {
     taken!("queries as lanes");
-    program("attention", |kernel| {
-        let member = Member::of(kernel, attention, blocks);
+    let accesses = Accesses::default();
+    let program = program("attention", |kernel| {
+        let member = Member::of(kernel, attention, blocks, &accesses);
         let block = program_id(blocks.axes()[0].into()).cast(member.index);
         let first = block * blocks.queries;
         let queries = blocked(block, blocks.queries, attention.queries);
@@ -34,37 +40,34 @@ pub(super) fn write(attention: &Attention, blocks: &Blocks) -> Result<Program, B
             Some(_) => writer.leave(&state),
             None => writer.store(&state),
         }
-    })
+    })?;
+    Ok((program, accesses.take()))
 }
 
 /// The tensors of an instance's member of the batch.
-pub(super) struct Member {
+pub(super) struct Member<'a> {
     /// The kind of offsets.
     pub(super) index: Elem,
     /// The kind of sums.
     pub(super) sum: Elem,
-    pub(super) q: Ptr,
-    pub(super) k: Ptr,
-    pub(super) v: Ptr,
-    pub(super) mask: Option<Mask>,
-    /// The result, or where an instance leaves what a range of keys gave.
-    pub(super) y: Ptr,
+    pub(super) q: Matrix<'a>,
+    pub(super) k: Matrix<'a>,
+    pub(super) v: Matrix<'a>,
+    pub(super) mask: Option<(Matrix<'a>, MaskForm)>,
+    /// The result, or what begins where an instance leaves what a range of keys gave.
+    pub(super) y: Matrix<'a>,
     /// The first key of an instance and the one behind its last, where it has not all keys.
     pub(super) range: Option<[Tile; 2]>,
 }
 
-/// The caller's mask.
-#[derive(Clone, Copy)]
-pub(super) struct Mask {
-    pub(super) ptr: Ptr,
-    pub(super) form: MaskForm,
-    /// Elements between queries, and between keys.
-    pub(super) strides: [i64; 2],
-}
-
-impl Member {
+impl<'a> Member<'a> {
     /// The parameters of a program, and the member by the second axis of the grid.
-    pub(super) fn of(kernel: &Scope, attention: &Attention, blocks: &Blocks) -> Member {
+    pub(super) fn of(
+        kernel: &Scope,
+        attention: &Attention,
+        blocks: &Blocks,
+        accesses: &'a Accesses,
+    ) -> Member<'a> {
         let index = if fits(attention, blocks) { Elem::I32 } else { Elem::I64 };
         let pointer =
             |name: &str, elem: Elem, len: i64| kernel.ptr(name, elem, len.unsigned_abs()).indexed(index);
@@ -91,21 +94,22 @@ impl Member {
             }
             None => offset(index, 0, &members, &attention.out_batch),
         };
-        let own = |access: &Access, ptr: Ptr| {
-            ptr.skip(offset(index, access.source.offset, &members, &access.batch))
+        let Attention { batch, queries, keys, width, depth, .. } = attention;
+        let own = |access: &Access, ptr: Ptr, rows: i64, columns: i64| {
+            let ptr = ptr.skip(offset(index, access.source.offset, &members, &access.batch));
+            let matrix = Matrix::new(ptr, access.matrix, [rows, columns]);
+            matrix.of_batch(accesses, &members, batch, &access.batch)
         };
+        let y = Matrix::new(y.skip(start), attention.out, [*queries, *depth]);
+        let y = y.of_batch(accesses, &members, batch, &attention.out_batch);
         Member {
             index,
             sum: attention.sum(),
-            q: own(&attention.q, q),
-            k: own(&attention.k, k),
-            v: own(&attention.v, v),
-            mask: mask.map(|(access, form, ptr)| Mask {
-                ptr: own(access, ptr),
-                form,
-                strides: access.matrix,
-            }),
-            y: y.skip(start),
+            q: own(&attention.q, q, *queries, *width),
+            k: own(&attention.k, k, *keys, *width),
+            v: own(&attention.v, v, *keys, *depth),
+            mask: mask.map(|(access, form, ptr)| (own(access, ptr, *queries, *keys), form)),
+            y,
             range,
         }
     }
@@ -113,6 +117,12 @@ impl Member {
     /// A number as an offset or an index.
     pub(super) fn int(&self, value: i64) -> Tile {
         scalar(self.index, value)
+    }
+
+    /// Some columns of a row of a matrix.
+    pub(super) fn row(&self, matrix: &Matrix<'_>, number: i64, columns: Axis) -> Block {
+        let [down, _] = matrix.strides();
+        matrix.row(self.int(number), self.int(number * down), columns)
     }
 
     /// Some keys from a first one on, of which those below `end` count where one is given.
@@ -131,7 +141,7 @@ impl Member {
 struct Writer<'a> {
     attention: &'a Attention,
     blocks: &'a Blocks,
-    member: Member,
+    member: Member<'a>,
     queries: Axis,
     /// The first query.
     first: Tile,
@@ -141,10 +151,9 @@ struct Writer<'a> {
 
 impl Writer<'_> {
     fn transposed_queries(&self) -> Vec<Tile> {
-        let [down, right] = self.attention.q.matrix;
         let tile = |&span: &Span| {
             let axis = self.member.span(span, self.attention.width);
-            let tile = self.member.q.block(&[(axis, right), (self.queries, down)]).load();
+            let tile = self.member.q.block_transposed(self.queries, axis).load();
             tile.cast(self.member.sum) * self.attention.scale
         };
         self.blocks.width.iter().map(tile).collect()
@@ -177,14 +186,13 @@ impl Writer<'_> {
         let end = step.ragged.then_some(self.attention.keys);
         let keys = self.member.keys(step.first, step.extent, end);
         let online = online::Step::of(state, self.scores(keys, step.diagonal), 0);
-        let [down, right] = self.attention.v.matrix;
         let sum = |(at, &span): (usize, &Span)| {
             let before = match (state, online.factor) {
                 (Some(state), Some(factor)) => state.out[at] * factor.row(),
                 _ => zeros(self.member.sum, [span.extent, self.blocks.queries]),
             };
             let axis = self.member.span(span, self.attention.depth);
-            let values = self.member.v.block(&[(axis, right), (keys, down)]).load();
+            let values = self.member.v.block_transposed(keys, axis).load();
             dot(values.cast(self.member.sum), online.weights, before)
         };
         let out = self.blocks.depth.iter().enumerate().map(sum).collect();
@@ -193,11 +201,10 @@ impl Writer<'_> {
 
     /// `[keys, queries]`: the scores, -inf where a key does not count.
     fn scores(&self, keys: Axis, diagonal: bool) -> Tile {
-        let [down, right] = self.attention.k.matrix;
         let mut scores = zeros(self.member.sum, [keys.extent, self.blocks.queries]);
         for (&span, &q) in self.blocks.width.iter().zip(&self.q) {
             let axis = self.member.span(span, self.attention.width);
-            let tile = self.member.k.block(&[(keys, down), (axis, right)]).load();
+            let tile = self.member.k.block(keys, axis).load();
             scores = dot(tile.cast(self.member.sum), q, scores);
         }
         let mut counted = keys.mask.map(Tile::col);
@@ -205,15 +212,14 @@ impl Writer<'_> {
             let seen = keys.index.col().le(self.queries.index.row());
             counted = Some(counted.map_or(seen, |inside| inside & seen));
         }
-        let mask = self.member.mask.map(|Mask { ptr, form, strides: [down, right] }| {
-            (ptr.block(&[(keys, right), (self.queries, down)]).load(), form)
-        });
+        let mask = self.member.mask.as_ref();
+        let mask = mask.map(|(mask, form)| (mask.block_transposed(self.queries, keys).load(), *form));
         masked(scores, mask, counted)
     }
 
     /// Stores what a range of keys gave.
     fn leave(&self, state: &State) {
-        let y = self.member.y;
+        let y = self.member.y.ptr;
         for (&span, &out) in self.blocks.depth.iter().zip(&state.out) {
             let out = out.trans();
             let axis = self.member.span(span, self.attention.depth);
@@ -226,11 +232,10 @@ impl Writer<'_> {
 
     fn store(&self, state: &State) {
         let inverse = state.inverse(self.attention);
-        let [down, right] = self.attention.out;
         for (&span, &out) in self.blocks.depth.iter().zip(&state.out) {
             let out = (out * inverse.row()).trans().cast(self.attention.elem);
             let axis = self.member.span(span, self.attention.depth);
-            self.member.y.block(&[(self.queries, down), (axis, right)]).store(out);
+            self.member.y.block(self.queries, axis).store(out);
         }
     }
 }

@@ -16,8 +16,10 @@ use super::blocks::{Blocks, Span, tail};
 use super::call::Attention;
 use super::kv_splits::behind;
 use super::online::{self, State, masked};
-use super::program::{Mask, Member};
+use super::program::Member;
 use super::walk::{Queries, Step, Walk};
+use crate::block_kernel::Coordinates;
+use crate::contract::accesses::Accesses;
 use crate::contract::blocks::blocks_of;
 use crate::contract::template::load_groups;
 use crate::library_form::MaskForm;
@@ -35,10 +37,11 @@ pub(super) fn write(
     attention: &Attention,
     blocks: &Blocks,
     packed: Option<u32>,
-) -> Result<Program, BuildError> {
+) -> Result<(Program, Vec<Coordinates>), BuildError> {
     taken!("queries as rows");
-    program("attention", |kernel| {
-        let member = Member::of(kernel, attention, blocks);
+    let accesses = Accesses::default();
+    let program = program("attention", |kernel| {
+        let member = Member::of(kernel, attention, blocks, &accesses);
         let block = || program_id(blocks.axes()[0].into()).cast(member.index);
         let first = block() * blocks.queries;
         let (count, all) = (i64::from(blocks.queries), attention.queries);
@@ -56,14 +59,15 @@ pub(super) fn write(
             Some(_) => writer.leave(&state),
             None => writer.store(&state),
         }
-    })
+    })?;
+    Ok((program, accesses.take()))
 }
 
 struct Writer<'a> {
     attention: &'a Attention,
     blocks: &'a Blocks,
     packed: Option<u32>,
-    member: Member,
+    member: Member<'a>,
     /// The queries that are read, and of these the ones that are stored.
     queries: Axis,
     own: Axis,
@@ -75,10 +79,9 @@ struct Writer<'a> {
 
 impl Writer<'_> {
     fn queries(&self) -> Vec<Tile> {
-        let [down, right] = self.attention.q.matrix;
         let tile = |&span: &Span| {
             let axis = self.member.span(span, self.attention.width);
-            self.member.q.block(&[(self.queries, down), (axis, right)]).load_or(0)
+            self.member.q.block(self.queries, axis).load_or(0)
         };
         self.blocks.width.iter().map(tile).collect()
     }
@@ -129,7 +132,7 @@ impl Writer<'_> {
     /// By what scores are multiplied as the exponents of powers of two, which a GPU has an instruction for: not beside a mask that is
     /// added to them.
     fn scale_of_powers(&self) -> Option<f64> {
-        let adds = self.member.mask.is_some_and(|mask| mask.form != MaskForm::Keeps);
+        let adds = self.member.mask.as_ref().is_some_and(|(_, form)| *form != MaskForm::Keeps);
         let scale = self.attention.scale;
         Some(scale).filter(|scale| self.packed.is_none() && !adds && *scale > 0.0 && scale.is_finite())
     }
@@ -148,40 +151,37 @@ impl Writer<'_> {
             let seen = keys.index.row().le(self.queries.index.col());
             counted = Some(counted.map_or(seen, |inside| inside & seen));
         }
-        let mask = self.member.mask.map(|Mask { ptr, form, strides: [down, right] }| {
-            (ptr.block(&[(self.queries, down), (keys, right)]).load(), form)
-        });
+        let mask = self.member.mask.as_ref();
+        let mask = mask.map(|(mask, form)| (mask.block(self.queries, keys).load(), *form));
         masked(scores, mask, counted)
     }
 
     /// `[span, keys]`: a step's keys.
     fn keys(&self, keys: Axis, step: Step, span: Span) -> Tile {
-        let k = self.member.k;
+        let k = &self.member.k;
         if let Some(filled) = self.packed {
-            let from = from(k, (step.first, filled), i64::from(span.first * step.extent));
+            let from = from(k.ptr, (step.first, filled), i64::from(span.first * step.extent));
             return load_groups(from, [span.extent, step.extent], 2);
         }
-        let [down, right] = self.attention.k.matrix;
         let axis = self.member.span(span, self.attention.width);
-        k.block(&[(keys, down), (axis, right)]).load().trans()
+        k.block(keys, axis).load().trans()
     }
 
     /// `[keys, span]`: a step's values.
     fn values(&self, keys: Axis, step: Step, span: Span) -> Tile {
-        let v = self.member.v;
+        let v = &self.member.v;
         if self.packed.is_some() {
             let filled = blocks_of(self.attention.keys, step.extent) * i64::from(step.extent);
-            let from = from(v, (step.first, span.extent), i64::from(span.first) * filled);
+            let from = from(v.ptr, (step.first, span.extent), i64::from(span.first) * filled);
             return load_groups(from, [step.extent, span.extent], 2);
         }
-        let [down, right] = self.attention.v.matrix;
         let axis = self.member.span(span, self.attention.depth);
-        v.block(&[(keys, down), (axis, right)]).load()
+        v.block(keys, axis).load()
     }
 
     /// Stores what a range of keys gave.
     fn leave(&self, state: &State) {
-        let y = self.member.y;
+        let y = self.member.y.ptr;
         for (&span, &out) in self.blocks.depth.iter().zip(&state.out) {
             let axis = self.member.span(span, self.attention.depth);
             y.block(&[(self.own, self.attention.depth), (axis, 1)]).store(out);
@@ -197,11 +197,10 @@ impl Writer<'_> {
 
     fn store(&self, state: &State) {
         let inverse = state.inverse(self.attention);
-        let [down, right] = self.attention.out;
         for (&span, &out) in self.blocks.depth.iter().zip(&state.out) {
             let out = (out * inverse.col()).cast(self.attention.elem);
             let axis = self.member.span(span, self.attention.depth);
-            self.member.y.block(&[(self.own, down), (axis, right)]).store(out);
+            self.member.y.block(self.own, axis).store(out);
         }
     }
 }

@@ -15,6 +15,7 @@ use super::blocks::{Blocks, tail};
 use super::call::Attention;
 use super::kv_splits::{KvSplits, written};
 use super::{decode, kernel, program, rows, split_kv, vnni, with};
+use crate::block_kernel::{BlockKernel, FusionBarrier};
 use crate::contract::blocks::blocks_of;
 use crate::contract::call_kernels::Template;
 use crate::contract::host::Host;
@@ -216,9 +217,13 @@ impl Schedule {
         let position = u16::try_from(graph.operands(node).len()).ok()?;
         let members = u32::try_from(attention.members()?).ok()?;
         let instances = u32::try_from(form.down(attention, blocks.queries)).ok()?;
+        let on_gpu = matches!(form, Form::Rows { .. });
         // That less is computed for nothing ranks schedules on a host; the rate of what is computed is the same.
-        let shares = if matches!(form, Form::Rows { .. }) { *shares } else { [1.0; 2] };
-        let with = |kernel, own| Some(Template { shares, ..with(attention, kernel, own) });
+        let shares = if on_gpu { *shares } else { [1.0; 2] };
+        let barrier = on_gpu.then_some(FusionBarrier::Attention);
+        let with = |kernel: BlockKernel, own| {
+            Some(Template { shares, ..with(attention, BlockKernel { barrier, ..kernel }, own) })
+        };
         let program = match form {
             Form::Each => decode::write(attention, blocks),
             Form::Lanes => program::write(attention, blocks),
@@ -231,14 +236,15 @@ impl Schedule {
         };
         let mut program = program.ok()?;
         if let Form::Rows { warps } = *form {
-            program.warps = warps;
+            program.0.warps = warps;
         }
         let Some(splits) = blocks.splits else {
             let kernel = kernel(attention, program, [instances, members, 1], self.name(attention));
             return with(kernel, Vec::new());
         };
         let grid = [splits.count, instances, members];
-        let parts = split_kv::parts(attention, splits, (program, grid), device, self.name(attention))?;
+        let mut parts = split_kv::parts(attention, splits, (program, grid), device, self.name(attention))?;
+        parts.kernel.barrier = barrier;
         with(split_kv::combining(attention, blocks, splits, position)?, vec![parts])
     }
 

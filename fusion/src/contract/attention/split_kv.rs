@@ -16,7 +16,8 @@ use super::blocks::{Blocks, fits};
 use super::call::Attention;
 use super::kv_splits::{KvSplits, behind, left_by_split, written};
 use super::online::{inverse, rebased};
-use crate::block_kernel::{BlockKernel, BlockKernelKind, FusionBarrier, Layout, Tied};
+use crate::block_kernel::{BlockKernel, BlockKernelKind, Coordinates, Layout, Tied};
+use crate::contract::accesses::{Accesses, Matrix};
 use crate::contract::call_kernels::OperandKernel;
 use crate::contract::operand::Source;
 use crate::taken::taken;
@@ -26,7 +27,7 @@ use crate::types::{DType, Device, TensorType};
 pub(super) fn parts(
     attention: &Attention,
     splits: KvSplits,
-    (program, grid): (Program, [u32; 3]),
+    ((program, coordinates), grid): ((Program, Vec<Coordinates>), [u32; 3]),
     device: Device,
     schedule: String,
 ) -> Option<OperandKernel> {
@@ -40,8 +41,8 @@ pub(super) fn parts(
         grid,
         tied: numbered().map(|(at, _)| Tied::Operand(at)).chain([Tied::Result(0)]).collect(),
         checks: false,
-        barrier: Some(FusionBarrier::Attention),
-        coordinates: Vec::new(),
+        barrier: None,
+        coordinates,
         layouts: numbered().map(|(at, source)| (at, source.layout.clone())).collect(),
         schedule,
         note: None,
@@ -58,7 +59,7 @@ pub(super) fn combining(
     splits: KvSplits,
     position: u16,
 ) -> Option<BlockKernel> {
-    let program = combine(attention, blocks, splits).ok()?;
+    let (program, coordinates) = combine(attention, blocks, splits).ok()?;
     let unread = attention.positions().map(|source| (source.position, source.layout.clone()));
     Some(BlockKernel {
         kind: BlockKernelKind::Attention,
@@ -66,8 +67,8 @@ pub(super) fn combining(
         grid: [u32::try_from(attention.queries).ok()?, u32::try_from(attention.members()?).ok()?, 1],
         tied: vec![Tied::Operand(position), Tied::Result(0)],
         checks: false,
-        barrier: Some(FusionBarrier::Attention),
-        coordinates: Vec::new(),
+        barrier: None,
+        coordinates,
         // What the first kernel read stays where it lies.
         layouts: unread.chain([(position, Layout::Elements)]).collect(),
         schedule: format!("split-KV: combines {} parts", splits.count),
@@ -77,13 +78,18 @@ pub(super) fn combining(
 }
 
 /// The program of the second kernel; instances are numbered by query and by member of the batch.
-fn combine(attention: &Attention, blocks: &Blocks, splits: KvSplits) -> Result<Program, BuildError> {
+fn combine(
+    attention: &Attention,
+    blocks: &Blocks,
+    splits: KvSplits,
+) -> Result<(Program, Vec<Coordinates>), BuildError> {
     let index = if fits(attention, blocks) { Elem::I32 } else { Elem::I64 };
     let each = left_by_split(attention).unwrap_or(i64::MAX);
     let members = attention.members().unwrap_or(1);
     let count = i64::from(splits.count);
     taken!("split-KV");
-    program("combined", |kernel| {
+    let accesses = Accesses::default();
+    let program = program("combined", |kernel| {
         let pointer =
             |name: &str, elem: Elem, len: i64| kernel.ptr(name, elem, len.unsigned_abs()).indexed(index);
         let parts = pointer("parts", attention.sum(), written(attention, splits));
@@ -100,8 +106,10 @@ fn combine(attention: &Attention, blocks: &Blocks, splits: KvSplits) -> Result<P
         let factor: Tile = rebased(None, most, 0).weights;
         let inverse = inverse((sum * factor).sum(0), attention);
         let batch = unravel(member, &attention.batch);
-        let [down, right] = attention.out;
-        let y = y.skip(offset(index, 0, &batch, &attention.out_batch)) + query * down;
+        let [down, _] = attention.out;
+        let y = y.skip(offset(index, 0, &batch, &attention.out_batch));
+        let y = Matrix::new(y, attention.out, [attention.queries, attention.depth]);
+        let y = y.of_batch(&accesses, &batch, &attention.batch, &attention.out_batch);
         let parts = parts + query * attention.depth;
         for &span in &blocks.depth {
             let elements = axis(scalar(index, span.first), span.extent);
@@ -109,7 +117,8 @@ fn combine(attention: &Attention, blocks: &Blocks, splits: KvSplits) -> Result<P
             let elements = if beyond { elements.below(attention.depth) } else { elements };
             let tile = parts.block(&[(range, each), (elements, 1)]).load_or(0.0);
             let tile = (tile * factor.col()).sum(0) * inverse;
-            y.block(&[(elements, right)]).store(tile.cast(attention.elem));
+            y.row(query, query * down, elements).store(tile.cast(attention.elem));
         }
-    })
+    })?;
+    Ok((program, accesses.take()))
 }

@@ -12,7 +12,7 @@ use tilefuse_block::{Elem, Program};
 use super::blocks::{self, Blocks, Span};
 use super::call::Attention;
 use super::{kernel, rows};
-use crate::block_kernel::BlockKernel;
+use crate::block_kernel::{BlockKernel, Coordinates};
 use crate::contract::blocks::blocks_of;
 use crate::contract::call_kernels::OperandKernel;
 use crate::contract::pack::Tiling;
@@ -32,7 +32,7 @@ const STARTING: f64 = 8.0;
 
 /// Attention over keys and values that are packed.
 pub(super) struct Packed {
-    program: Program,
+    program: (Program, Vec<Coordinates>),
     /// The attention whose keys and values are the further operands.
     attention: Attention,
     /// What makes these.

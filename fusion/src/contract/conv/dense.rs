@@ -7,7 +7,7 @@ use tilefuse_block::dynamic::{
 use super::block::{Block, Pixels};
 use super::geometry::{Conv, ConvProgram};
 use super::ops::{Params, int, read, wide, write};
-use crate::block_kernel::{Coordinate, Coordinates};
+use crate::block_kernel::Coordinates;
 use crate::taken::taken;
 
 /// The filters of an instance.
@@ -87,13 +87,13 @@ impl Body<'_> {
         let image = n.broadcast_to(shape).value();
         let filter = self.rows.filter.along(0, shape).value();
         let inside = self.pixels.mask.is_none();
-        let axes = vec![
-            Coordinate { index: image, extent: conv.batch, inside: true },
-            Coordinate { index: filter, extent: conv.filters, inside: true },
-            Coordinate { index: number.value(), extent: conv.pixels(), inside },
+        let axes = [
+            (image, conv.batch, true),
+            (filter, conv.filters, true),
+            (number.value(), conv.pixels(), inside),
         ];
         write(self.params.result, offsets, sum, mask);
-        Coordinates { offsets: offsets.value(), axes, block: None }
+        Coordinates::of_result(offsets.value(), &axes)
     }
 
     /// The loop over blocks of channels.

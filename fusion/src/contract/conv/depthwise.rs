@@ -5,7 +5,7 @@ use tilefuse_block::dynamic::{BuildError, Tile, div_rem, fma, for_range, program
 use super::block::{Block, Pixels};
 use super::geometry::{Conv, ConvProgram};
 use super::ops::{Params, int, read, write};
-use crate::block_kernel::{Coordinate, Coordinates};
+use crate::block_kernel::Coordinates;
 use crate::taken::taken;
 
 pub(super) fn program(conv: &Conv, block: &Block) -> Result<ConvProgram, BuildError> {
@@ -61,13 +61,9 @@ impl Body<'_> {
         let offsets = (self.n * conv.filters + filter) * conv.pixels() + self.pixels.number;
         let [image, filter] = [self.n, filter].map(|scalar| scalar.broadcast_to(area).value());
         let (number, inside) = (self.pixels.number.value(), self.pixels.mask.is_none());
-        let axes = vec![
-            Coordinate { index: image, extent: conv.batch, inside: true },
-            Coordinate { index: filter, extent: conv.filters, inside: true },
-            Coordinate { index: number, extent: conv.pixels(), inside },
-        ];
+        let axes = [(image, conv.batch, true), (filter, conv.filters, true), (number, conv.pixels(), inside)];
         write(result, offsets, sum, self.pixels.mask);
-        Coordinates { offsets: offsets.value(), axes, block: None }
+        Coordinates::of_result(offsets.value(), &axes)
     }
 }
 

@@ -17,7 +17,7 @@ use tilefuse_block::dynamic::{
 use super::geometry::{Conv, ConvProgram, Image};
 use super::ops::{LONGEST_PART, PART, Params, in_parts, int, multiply_add, read, wide, write};
 use super::tile::Extents;
-use crate::block_kernel::{Coordinate, Coordinates};
+use crate::block_kernel::Coordinates;
 use crate::contract::window_axis::{WindowAxis, inside};
 use crate::taken::taken;
 use crate::types::fits_i32;
@@ -434,7 +434,7 @@ impl Body<'_> {
     fn store(&self, (p, v): (u32, u32), sum: Tile, last: bool) -> Coordinates {
         let conv = self.conv;
         let (filter, mut mask) = self.filters(v);
-        let filters = Coordinate { index: filter.value(), extent: conv.filters, inside: mask.is_none() };
+        let filters = (filter.value(), conv.filters, mask.is_none());
         let place = self.spot.start + p;
         mask = both(mask, self.spot.own.map(|own| place.ge(own)));
         let width = conv.axes.last().map_or(1, |a| a.out);
@@ -442,10 +442,8 @@ impl Body<'_> {
         let ends = self.tile.last_start(conv) + u64::from(p) < width;
         mask = both(mask, (!ends).then(|| place.lt(width)));
         let pixel = self.spot.row * width + place;
-        let of_lanes = |index: Tile, extent: u64, inside: bool| Coordinate {
-            index: index.broadcast_to([self.tile.lanes]).value(),
-            extent,
-            inside,
+        let of_lanes = |index: Tile, extent: u64, inside: bool| {
+            (index.broadcast_to([self.tile.lanes]).value(), extent, inside)
         };
         let (offsets, axes) = if last {
             let pixel = self.spot.n * conv.pixels() + pixel;
@@ -458,6 +456,6 @@ impl Body<'_> {
             (pixel + plane, vec![image, filters, pixels])
         };
         write(self.params.result, offsets, sum, mask);
-        Coordinates { offsets: offsets.value(), axes, block: None }
+        Coordinates::of_result(offsets.value(), &axes)
     }
 }

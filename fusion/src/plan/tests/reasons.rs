@@ -120,10 +120,20 @@ impl Seen {
     /// The same where all products are generated.
     #[track_caller]
     fn said_of_products(&mut self, text: &str, expected: Expect) {
-        let profile = Profile::host(2);
-        let mut graph = pipeline::primitive(text, &profile);
-        choose_products(&mut graph, &profile, Products::Generated, Some(0), u64::MAX, &mut |_| None);
-        expected.assert_eq(&self.texts(&plan(&graph, &profile).unwrap()));
+        self.said_on(text, &Profile::host(2), expected);
+    }
+
+    /// The same on a GPU.
+    #[track_caller]
+    fn said_on_gpu(&mut self, text: &str, expected: Expect) {
+        self.said_on(text, &Profile::gpu(132, 4200.0).with_clusters().with_warpgroups(), expected);
+    }
+
+    #[track_caller]
+    fn said_on(&mut self, text: &str, profile: &Profile, expected: Expect) {
+        let mut graph = pipeline::primitive(text, profile);
+        choose_products(&mut graph, profile, Products::Generated, Some(0), u64::MAX, &mut |_| None);
+        expected.assert_eq(&self.texts(&plan(&graph, profile).unwrap()));
     }
 
     /// The same for a graph around block kernels.
@@ -401,8 +411,17 @@ fn products_and_their_neighbours(seen: &mut Seen) {
           outputs %2
         }",
         expect![[r#"
-            cut: attention takes no prologue or epilogue: its loads are repeated, or its result is not row-major
-            fused"#]],
+            fused
+            fused as an epilogue"#]],
+    );
+    seen.said_on_gpu(
+        "graph {
+          %0 = input 0 : bf16[1,2,64,16]@cuda:0
+          %1 = aten::scaled_dot_product_attention(query=%0, key=%0, value=%0) : bf16[1,2,64,16]@cuda:0
+          %2 = aten::relu(self=%1) : bf16[1,2,64,16]@cuda:0
+          outputs %2
+        }",
+        expect!["cut: attention on a GPU takes no prologue or epilogue: its loads are copied ahead of its products, and its registers are full"],
     );
 }
 
@@ -539,16 +558,25 @@ fn products_whose_loads_run_ahead(seen: &mut Seen) {
       %6 = aten::mul.Tensor(self=%4, other=%5) : f16[64,64]@cuda:0
       outputs %6
     }";
-    let profile = Profile::gpu(132, 4200.0).with_clusters().with_warpgroups();
-    let mut graph = pipeline::primitive(text, &profile);
-    choose_products(&mut graph, &profile, Products::Generated, None, u64::MAX, &mut |_| None);
-    let plan = plan(&graph, &profile).unwrap();
-    assert_eq!((plan.kernel_count(), plan.extern_count()), (2, 0));
-    expect![[r#"
-        cut: a block program pipelines the loads of one product, not those of two
-        fused
-        fused as an epilogue"#]]
-    .assert_eq(&seen.texts(&plan));
+    seen.said_on_gpu(
+        text,
+        expect![[r#"
+            cut: a block program pipelines the loads of one product, not those of two
+            fused
+            fused as an epilogue"#]],
+    );
+    seen.said_on_gpu(
+        "graph {
+          %0 = input 0 : bf16[64,64]@cuda:0
+          %1 = param 0 : bf16[64,64]@cuda:0
+          %2 = aten::relu(self=%0) : bf16[64,64]@cuda:0
+          %3 = aten::linear(input=%2, weight=%1) : bf16[64,64]@cuda:0
+          outputs %3
+        }",
+        expect![
+            "cut: the block program reads the operand at strides, where a prologue leaves nothing in memory"
+        ],
+    );
 }
 
 fn prologues_that_are_stored(seen: &mut Seen) {

@@ -3,7 +3,7 @@
 use tilefuse_block::dynamic::{Tile, axis, both, div_rem};
 
 use super::extents::Extents;
-use crate::block_kernel::{Coordinate, Coordinates};
+use crate::block_kernel::Coordinates;
 use crate::contract::conv::geometry::Conv;
 use crate::contract::conv::geometry::Image;
 use crate::contract::conv::ops::{Params, read, wide, write};
@@ -130,21 +130,21 @@ impl Filters {
         let mask = both(self.mask.map(Tile::col), mask.map(Tile::row));
         let pixel = row.number * width + row.pixels;
         let filter = self.number.along(0, &shape);
-        let filters = Coordinate { index: filter.value(), extent: conv.filters, inside: true };
+        let filters = (filter.value(), conv.filters, true);
         let (offsets, axes) = if operands.last {
             let pixel = row.n * conv.pixels() + pixel;
             let index = pixel.along(1, &shape).value();
-            let pixels = Coordinate { index, extent: conv.batch * conv.pixels(), inside: is_whole };
+            let pixels = (index, conv.batch * conv.pixels(), is_whole);
             ((pixel * conv.filters).row() + filter, vec![pixels, filters])
         } else {
             let plane = (row.n * conv.filters + self.number) * conv.pixels();
             let index = pixel.along(1, &shape);
             let image = row.n.broadcast_to(&shape).value();
-            let images = Coordinate { index: image, extent: conv.batch, inside: true };
-            let pixels = Coordinate { index: index.value(), extent: conv.pixels(), inside: is_whole };
+            let images = (image, conv.batch, true);
+            let pixels = (index.value(), conv.pixels(), is_whole);
             (plane.col() + index, vec![images, filters, pixels])
         };
         write(params.result, offsets, sum, mask);
-        Coordinates { offsets: offsets.value(), axes, block: None }
+        Coordinates::of_result(offsets.value(), &axes)
     }
 }
