@@ -256,8 +256,9 @@ pub const PASSES: &[Pass] = &[
         let Context { profile, facts, selection, alignments, most_bytes, rewrites, hints, .. } = cx;
         let limits = (selection.constants, *most_bytes);
         let products = selection.products;
-        let may_replace = |graph: &Graph, node| {
-            products == Products::Library || contract::has_kernel(graph, node, profile, products, limits)
+        let may_replace = |graph: &Graph, node, ours: bool| match products {
+            Products::Library => !ours,
+            _ => contract::has_kernel(graph, node, profile, products, limits),
         };
         select_attention(graph, alignments, (&mut **facts, &may_replace), rewrites, hints);
         Ok(())

@@ -96,8 +96,8 @@ impl Facts for NoFacts {
     }
 }
 
-/// Whether a call may take the place of what a model wrote out.
-pub(crate) type MayReplace<'a> = dyn Fn(&Graph, NodeId) -> bool + 'a;
+/// Whether a call may take the place of what a model wrote out, and whether that is so of a kernel of ours alone.
+pub(crate) type MayReplace<'a> = dyn Fn(&Graph, NodeId, bool) -> bool + 'a;
 
 /// Attention that a call computes.
 struct Selected {
@@ -109,14 +109,16 @@ struct Selected {
     mask: CallMask,
     /// The mask that the facts are of.
     known: Option<(ValueRef, MaskKind)>,
+    /// Whether libtorch's operator may compute another result.
+    ours: bool,
 }
 
 /// The mask of a call.
 enum CallMask {
     None,
     Causal,
-    /// Added, or of truth values of which true keeps.
-    Given(Mask),
+    /// Of truth values of which true keeps, or numbers that are added, of one mask or of several.
+    Given(Vec<Mask>),
     /// Of truth values of which true excludes.
     Not(Mask),
 }
@@ -181,14 +183,14 @@ impl Selected {
         let sizes =
             [size(&found.query, 1)?, size(&found.key, 1)?, size(&found.key, 0)?, size(&found.value, 0)?];
         let usable = match found.safe {
-            true => is_factor(found.scale, found.mask.is_some()),
+            true => is_factor(found.scale, !found.masks.is_empty()),
             false => is_scale(found.scale) && is_fast(graph, &found, &sizes),
         };
         if !usable {
             return None;
         }
-        let (mask, known) = mask_of(graph, &found, &sizes, facts)?;
-        Some(Selected { found, batch, sizes, mask, known })
+        let Masked { mask, known, ours } = mask_of(graph, &found, &sizes, facts)?;
+        Some(Selected { found, batch, sizes, mask, known, ours })
     }
 
     fn replace(
@@ -234,7 +236,7 @@ impl Selected {
         let call = call.of(LibraryForm::Attention(self.form(graph, &operands)));
         let node = graph.add(Op::Aten(Box::new(call)), &operands, [ty], origin);
         if !found.safe {
-            if !may_replace(graph, node) {
+            if !may_replace(graph, node, self.ours) {
                 return None;
             }
             graph.node_mut(node).origin = self.describe(graph, hints);
@@ -275,7 +277,7 @@ impl Selected {
     /// What the call of these operands computes. What a model excludes from scores counts for nothing, whatever it is; libtorch's
     /// operator adds -inf to it, which leaves what is NaN.
     fn form(&self, graph: &Graph, operands: &[ValueRef]) -> AttentionForm {
-        let mask = self.found.mask.as_ref().filter(|_| operands.len() > 3);
+        let mask = self.found.masks.first().filter(|_| operands.len() > 3);
         let mask = mask.map(|mask| match mask.kind {
             MaskOf::Replaces(..) | MaskOf::Causal(_) => MaskForm::Keeps,
             MaskOf::Opens => MaskForm::Opens,
@@ -354,19 +356,31 @@ impl Selected {
         replaced: &HashMap<ValueRef, ValueRef>,
         origin: Option<u32>,
     ) -> Option<Option<ValueRef>> {
-        let (mask, not) = match &self.mask {
-            CallMask::None | CallMask::Causal => return Some(None),
-            CallMask::Given(mask) => (mask, false),
-            CallMask::Not(mask) => (mask, true),
+        let spread = |graph: &mut Graph, mask: &Mask| {
+            let value = replaced.get(&mask.value).copied().unwrap_or(mask.value);
+            self.spread(graph, value, mask, origin)
         };
-        let value = replaced.get(&mask.value).copied().unwrap_or(mask.value);
-        let mut value = self.spread(graph, value, mask, origin)?;
-        if not {
-            let ty = graph.ty(value);
-            let ty = TensorType::contiguous(ty.dtype, &ty.shape, ty.device);
-            value = graph.add(Op::Map(ScalarFn::Not), &[value], [ty], origin).into();
+        match &self.mask {
+            CallMask::None | CallMask::Causal => Some(None),
+            CallMask::Given(masks) => {
+                let mut sum = None;
+                // In the order in which they were added.
+                for mask in masks.iter().rev() {
+                    let value = spread(graph, mask)?;
+                    sum = Some(match sum {
+                        Some(sum) => added(graph, [sum, value], origin)?,
+                        None => value,
+                    });
+                }
+                Some(sum)
+            }
+            CallMask::Not(mask) => {
+                let value = spread(graph, mask)?;
+                let ty = graph.ty(value);
+                let ty = TensorType::contiguous(ty.dtype, &ty.shape, ty.device);
+                Some(Some(graph.add(Op::Map(ScalarFn::Not), &[value], [ty], origin).into()))
+            }
         }
-        Some(Some(value))
     }
 
     /// A mask whose dimensions are those of the call's scores, from the last one on.
@@ -388,14 +402,10 @@ impl Selected {
         let value = permuted(graph, value, &mask.dims, origin);
         let shape = graph.ty(value).shape.clone();
         let (own, matrix) = shape.split_last_chunk::<2>()?;
-        let batch = match own {
-            own if *own == mask.batch[..] => self.batch.clone(),
-            own if own.iter().all(|&n| n == 1) => Dims::from_elem(1, self.batch.len()),
-            own if mask.batch == self.batch => Dims::from_slice(own),
-            _ => return None,
-        };
-        let shape: Dims = batch.iter().chain(matrix).copied().collect();
-        reshaped(graph, value, &shape, origin)
+        let (before, batch) = regrouped(own, &mask.batch, &self.batch)?;
+        let with = |batch: &[i64]| -> Dims { batch.iter().chain(matrix).copied().collect() };
+        let value = expanded(graph, value, &with(&before), origin);
+        reshaped(graph, value, &with(&batch), origin)
     }
 
     /// A new origin that names the operators from the first product to the last.
@@ -447,12 +457,14 @@ fn is_fast(graph: &Graph, found: &Found, &[queries, keys, width, depth]: &[i64; 
         operand.dims.last().is_some_and(|&d| strides[d] == 1)
     };
     // libtorch broadcasts a mask over keys by a stride of 0, which its kernels for a GPU refuse.
-    let mask = found.mask.as_ref().and_then(|mask| {
+    let keys_of = |mask: &Mask| {
         let shape = &graph.ty(mask.value).shape;
         let own = mask.dims.last()?.checked_sub(mask.dims.len().checked_sub(shape.len())?);
         Some(own.map_or(1, |d| shape[d]))
-    });
-    let one_for_keys = matches!(ty.device, Device::Cuda(_)) && keys != 1 && mask == Some(1);
+    };
+    let one_for_keys = matches!(ty.device, Device::Cuda(_))
+        && keys != 1
+        && found.masks.iter().any(|mask| keys_of(mask) == Some(1));
     let members: i64 = found.batches[0].iter().product();
     let full = [members, queries, keys, width].iter().all(|&n| n > 0);
     let operands = [&found.query, &found.key, &found.value];
@@ -485,7 +497,7 @@ fn is_aligned(graph: &Graph, found: &Found, alignments: &Alignments) -> bool {
     };
     // A factor between them is the call's: it gets the views of the product's operand, of what lies before the factor.
     let ends = |operand: &Operand| [operand.of_product(), operand.value];
-    let values = operands.into_iter().flat_map(ends).chain(found.mask.iter().map(|mask| mask.value));
+    let values = operands.into_iter().flat_map(ends).chain(found.masks.iter().map(|mask| mask.value));
     // libtorch leaves others to matrix products.
     let of_kernels = |operand: &Operand| {
         let ty = graph.ty(operand.of_product());
@@ -497,12 +509,17 @@ fn is_aligned(graph: &Graph, found: &Found, alignments: &Alignments) -> bool {
         && values.into_iter().all(|value| alignments.of_view(graph, value) >= 16)
 }
 
-/// A mask of a call, and what was asked of the facts.
-type Masked = (CallMask, Option<(ValueRef, MaskKind)>);
+/// A mask of a call, what was asked of the facts, and whether libtorch's operator may compute another result.
+struct Masked {
+    mask: CallMask,
+    known: Option<(ValueRef, MaskKind)>,
+    ours: bool,
+}
 
 /// The mask of the call; `None` where there is one that it cannot have.
 fn mask_of(graph: &Graph, found: &Found, sizes: &[i64; 4], facts: &mut dyn Facts) -> Option<Masked> {
-    let Some(mask) = &found.mask else { return Some((CallMask::None, None)) };
+    let sure = |mask: CallMask| Masked { mask, known: None, ours: false };
+    let Some(mask) = found.masks.first() else { return Some(sure(CallMask::None)) };
     let square = sizes[0] == sizes[1];
     let (kind, hides) = match mask.kind {
         MaskOf::Added => (MaskKind::Added, true),
@@ -511,25 +528,33 @@ fn mask_of(graph: &Graph, found: &Found, sizes: &[i64; 4], facts: &mut dyn Facts
         MaskOf::Replaces(false, fill) => (MaskKind::Keeps, fill <= highest_excluded(mask.elem)),
         MaskOf::Causal(fill) => {
             let hides = fill == f64::NEG_INFINITY || !found.safe && fill <= highest_excluded(mask.elem);
-            return (hides && (found.safe || square)).then_some((CallMask::Causal, None));
+            return (hides && (found.safe || square)).then(|| sure(CallMask::Causal));
         }
     };
-    let given =
-        |mask: Mask| if kind == MaskKind::Excludes { CallMask::Not(mask) } else { CallMask::Given(mask) };
+    let given = || match kind {
+        MaskKind::Excludes => CallMask::Not(mask.clone()),
+        _ => CallMask::Given(found.masks.clone()),
+    };
     if found.safe {
         let infinite = !matches!(mask.kind, MaskOf::Replaces(_, fill) if fill != f64::NEG_INFINITY);
-        return infinite.then(|| (given(mask.clone()), None));
+        return (infinite && found.masks.len() == 1).then(|| sure(given()));
     }
-    let ty = graph.ty(mask.value);
-    let known = facts.mask(graph, mask.value, kind).filter(|_| hides && is_ordered(&mask.dims))?;
-    let typed = kind != MaskKind::Added || ty.dtype == graph.ty(found.value.value).dtype;
-    let whole = ty.shape.ends_with(&sizes[..2]);
-    let new = match known {
-        MaskFacts { causal: true, .. } if square && whole => CallMask::Causal,
-        MaskFacts { rows_open: true, .. } if typed => given(mask.clone()),
+    let elem = graph.ty(found.value.value).dtype;
+    let typed = |mask: &Mask| mask.kind != MaskOf::Added || graph.ty(mask.value).dtype == elem;
+    let typed = found.masks.iter().all(typed);
+    let one = found.masks.len() == 1 && hides && is_ordered(&mask.dims);
+    let known = if one { facts.mask(graph, mask.value, kind) } else { None };
+    let whole = graph.ty(mask.value).shape.ends_with(&sizes[..2]);
+    let mask_of_call = match known {
+        Some(MaskFacts { causal: true, .. }) if square && whole => CallMask::Causal,
+        Some(MaskFacts { rows_open: true, .. }) if typed => given(),
+        // What is added to scores is no more than that: rows that are -inf throughout are NaN.
+        _ if typed && matches!(mask.kind, MaskOf::Added | MaskOf::Opens) => {
+            return Some(Masked { mask: given(), known: None, ours: true });
+        }
         _ => return None,
     };
-    Some((new, Some((mask.value, kind))))
+    Some(Masked { mask: mask_of_call, known: Some((mask.value, kind)), ours: false })
 }
 
 /// The highest score that has no weight beside one that is not excluded.
@@ -603,6 +628,63 @@ fn permuted(graph: &mut Graph, value: ValueRef, order: &[usize], origin: Option<
     let ty = TensorType { shape: picked(&ty.shape), strides: picked(&ty.strides), ..ty };
     let view = View::Permute(order.iter().map(|&d| d as u8).collect());
     graph.add(Op::View(view), &[value], [ty], origin).into()
+}
+
+/// What a mask's batch of these sizes, which broadcasts to `from`, is expanded to, and what that is then as a batch that broadcasts to `to`:
+/// dimensions that `to` splits or joins are whole or 1, all of them.
+fn regrouped(own: &[i64], from: &[i64], to: &[i64]) -> Option<(Dims, Dims)> {
+    if own.iter().all(|&n| n == 1) {
+        return Some((Dims::from_slice(own), Dims::from_elem(1, to.len())));
+    }
+    let (mut before, mut batch) = (Dims::new(), Dims::new());
+    let (mut i, mut j) = (0, 0);
+    while i < from.len() || j < to.len() {
+        // As few dimensions as have one product.
+        let (start, first) = (i, j);
+        let (mut left, mut right) = (1, 1);
+        while i == start || j == first || left != right {
+            if left <= right && i < from.len() {
+                left *= from[i];
+                i += 1;
+            } else {
+                right *= to.get(j)?;
+                j += 1;
+            }
+        }
+        let same = own.get(start..i)?.iter().all(|&n| n == 1);
+        before.extend_from_slice(if same { &own[start..i] } else { &from[start..i] });
+        batch.extend(to[first..j].iter().map(|&n| if same { 1 } else { n }));
+    }
+    Some((before, batch))
+}
+
+/// A value whose dimensions of size 1 are repeated.
+fn expanded(graph: &mut Graph, value: ValueRef, shape: &[i64], origin: Option<u32>) -> ValueRef {
+    let ty = graph.ty(value).clone();
+    if ty.shape[..] == *shape {
+        return value;
+    }
+    let strides = ty.strides.iter().zip(ty.shape.iter().zip(shape));
+    let strides = strides.map(|(&stride, (own, n))| if own == n { stride } else { 0 }).collect();
+    let ty = TensorType { shape: Dims::from_slice(shape), strides, ..ty };
+    graph.add(Op::View(View::Expand), &[value], [ty], origin).into()
+}
+
+/// The sum of masks, which broadcast to each other.
+fn added(graph: &mut Graph, masks: [ValueRef; 2], origin: Option<u32>) -> Option<ValueRef> {
+    let rank = masks.iter().map(|&mask| graph.ty(mask).rank()).max()?;
+    let mut values = [masks[0]; 2];
+    for (value, &mask) in values.iter_mut().zip(&masks) {
+        let shape = &graph.ty(mask).shape;
+        let whole: Dims = std::iter::repeat_n(1, rank - shape.len()).chain(shape.iter().copied()).collect();
+        *value = reshaped(graph, mask, &whole, origin)?;
+    }
+    let [a, b] = values.map(|value| graph.ty(value).shape.clone());
+    let shape: Dims = a.iter().zip(&b).map(|(&a, &b)| a.max(b)).collect();
+    let values = values.map(|value| expanded(graph, value, &shape, origin));
+    let ty = graph.ty(values[0]);
+    let ty = TensorType::contiguous(ty.dtype, &shape, ty.device);
+    Some(graph.add(Op::Map(ScalarFn::Add), &values, [ty], origin).into())
 }
 
 /// A value in another shape, or what is in this shape before it is brought into the value's.

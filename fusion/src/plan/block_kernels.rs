@@ -132,7 +132,8 @@ impl Groups {
         calls.iter().flat_map(of).collect()
     }
 
-    /// The value whose memory an operand is read from at strides, if it is: not where the unit computes it, in loads along known axes.
+    /// The value whose memory an operand is read from at strides, if it is: not where the unit computes it, as it does what is computed
+    /// where it is used, in loads along known axes.
     fn base(
         &self,
         block: &BlockKernel,
@@ -142,11 +143,14 @@ impl Groups {
     ) -> Result<Option<ValueRef>, Refusal> {
         let Layout::Strided { strides, offset } = block.layout(position) else { return Ok(None) };
         let place = operand_place(&self.graph, value);
+        let node = place.base.node;
+        let is_inlined =
+            self.transparent.contains(&node) && matches!(self.graph.node(node).op, Op::Map(_) | Op::Cast);
+        let is_computed = inside.contains(&node) || is_inlined;
+        let along_axes = || block.barrier.is_none() && block.axes(Tied::Operand(position)).is_some();
         match () {
-            () if inside.contains(&place.base.node) => match block.axes(Tied::Operand(position)) {
-                Some(_) => Ok(None),
-                None => Err(BlockRefusal::Strided.into()),
-            },
+            () if is_computed && along_axes() => Ok(None),
+            () if inside.contains(&node) => Err(BlockRefusal::Strided.into()),
             () if place.strides == *strides && place.offset == *offset => Ok(Some(place.base)),
             () => Err(BlockRefusal::OtherStrides.into()),
         }

@@ -30,7 +30,8 @@ pub(super) struct Found {
     pub(super) result: Vec<usize>,
     /// The factor of scores.
     pub(super) scale: f64,
-    pub(super) mask: Option<Mask>,
+    /// What is done to scores, the last first. Of several, all are added.
+    pub(super) masks: Vec<Mask>,
     /// Whether rows that are -inf throughout give 0.
     pub(super) safe: bool,
     /// Sizes of the batch wherever scores are looked at, beginning at the last product. All have one product.
@@ -114,7 +115,7 @@ struct Walk<'g> {
     /// Sizes of the batch there and before.
     batches: Vec<Dims>,
     scale: f64,
-    mask: Option<Mask>,
+    masks: Vec<Mask>,
     safe: bool,
     inner: Vec<NodeId>,
 }
@@ -168,7 +169,7 @@ impl<'g> Walk<'g> {
             dims,
             batches: vec![batch],
             scale: 1.0,
-            mask: None,
+            masks: Vec::new(),
             safe: false,
             inner: Vec::new(),
         })
@@ -231,7 +232,7 @@ impl<'g> Walk<'g> {
             value: self.value,
             result: self.result,
             scale: self.scale * of_query * of_key,
-            mask: self.mask,
+            masks: self.masks,
             safe: self.safe,
             batches: self.batches,
             grouped: alone == [1, 1],
@@ -313,7 +314,7 @@ impl<'g> Walk<'g> {
             return self.scores(scores);
         }
         // A factor of masked scores is one of the mask, too.
-        if self.mask.is_some() || self.scale != 1.0 {
+        if self.scale != 1.0 {
             return None;
         }
         match (function, &operands[..]) {
@@ -378,8 +379,10 @@ impl<'g> Walk<'g> {
         // A mask of the rank of scores, or with fewer dimensions.
         let same = self.safe || [2, self.dims.len()].contains(&self.graph.ty(source).rank());
         let value = if same { source } else { value };
-        self.mask = Some(Mask { kind, value, dims: self.dims.clone(), batch, elem });
-        self.scores(scores)
+        self.masks.push(Mask { kind, value, dims: self.dims.clone(), batch, elem });
+        // Numbers that are added one after the other are added together.
+        let together = self.masks.len() == 1 || self.masks.iter().all(|mask| mask.kind == MaskOf::Added);
+        if together { self.scores(scores) } else { None }
     }
 
     /// Whether a condition is that the query does not come before the key, of scores of this shape.

@@ -485,6 +485,75 @@ fn a_mask_that_nobody_knows_stays() {
     assert_eq!(calls(&selected(MASKED, &mut NoFacts)), ["matmul", "matmul"]);
 }
 
+/// Numbers that are added to scores hide nothing but what they make -inf: a kernel of ours gives NaN for a row of these, as what the model
+/// wrote does. Libtorch's operator gives 0.
+#[test]
+fn a_mask_that_is_added_need_not_be_known() {
+    let text = graph(
+        "f32[2,3,5,8] f32[2,3,7,8] f32[2,3,7,8] f32[2,1,1,7]",
+        &[
+            "aten::transpose.int(self=%1, dim0=2, dim1=3) : f32[2,3,8,7]{168,56,1,8}",
+            "aten::matmul(self=%0, other=%4) : f32[2,3,5,7]",
+            "aten::div.Scalar(self=%5, other=2.0) : f32[2,3,5,7]",
+            "aten::add.Tensor(self=%6, other=%3, alpha=1) : f32[2,3,5,7]",
+            "aten::softmax.int(self=%7, dim=-1, dtype=None) : f32[2,3,5,7]",
+            "aten::matmul(self=%8, other=%2) : f32[2,3,5,8]",
+        ],
+    );
+    let of = |products: Products| {
+        let mut cx = Context::new(&Profile::host(2));
+        cx.selection.products = products;
+        let graph = parse_graph(&text).unwrap();
+        calls(&lowered(graph, Stage::Primitive..=Stage::Primitive, &mut cx).unwrap())
+    };
+    assert_eq!(of(Products::Generated), ["scaled_dot_product_attention"]);
+    assert_eq!(of(Products::Library), ["matmul", "matmul"]);
+}
+
+/// A Swin transformer adds a bias for positions in a window, and for windows at the edge of an image a mask, before which it splits the
+/// batch into images and windows.
+#[test]
+fn masks_that_are_added_one_after_the_other_are_added_together() {
+    let text = graph(
+        "f32[12,3,5,8] f32[12,3,5,8] f32[12,3,5,8] f32[3,5,5] f32[4,5,5]",
+        &[
+            "aten::transpose.int(self=%1, dim0=2, dim1=3) : f32[12,3,8,5]{120,40,1,8}",
+            "aten::matmul(self=%0, other=%5) : f32[12,3,5,5]",
+            "aten::unsqueeze(self=%3, dim=0) : f32[1,3,5,5]",
+            "aten::add.Tensor(self=%6, other=%7, alpha=1) : f32[12,3,5,5]",
+            "aten::view(self=%8, size=[3,4,3,5,5]) : f32[3,4,3,5,5]",
+            "aten::unsqueeze(self=%4, dim=1) : f32[4,1,5,5]",
+            "aten::unsqueeze(self=%10, dim=0) : f32[1,4,1,5,5]",
+            "aten::add.Tensor(self=%9, other=%11, alpha=1) : f32[3,4,3,5,5]",
+            "aten::view(self=%12, size=[12,3,5,5]) : f32[12,3,5,5]",
+            "aten::softmax.int(self=%13, dim=-1, dtype=None) : f32[12,3,5,5]",
+            "aten::matmul(self=%14, other=%2) : f32[12,3,5,8]",
+        ],
+    );
+    check(
+        &text,
+        &mut NoFacts,
+        expect![[r#"
+        graph {
+          %0 = input 0 : f32[12,3,5,8]
+          %1 = input 1 : f32[12,3,5,8]
+          %2 = input 2 : f32[12,3,5,8]
+          %3 = input 3 : f32[3,5,5]
+          %4 = input 4 : f32[4,5,5]
+          %5 = view reshape(%3) : f32[1,3,5,5]
+          %6 = view reshape(%4) : f32[1,4,1,5,5]
+          %7 = view expand(%6) : f32[3,4,1,5,5]{0,25,25,5,1}
+          %8 = view reshape(%7) : f32[12,1,5,5]
+          %9 = view expand(%5) : f32[12,3,5,5]{0,25,5,1}
+          %10 = view expand(%8) : f32[12,3,5,5]{25,0,5,1}
+          %11 = map add(%9, %10) : f32[12,3,5,5]
+          %12 = aten::scaled_dot_product_attention(query=%0, key=%1, value=%2, attn_mask=%11, dropout_p=0.0, is_causal=false, scale=1.0, enable_gqa=false) attends(0, 1, 2) scale 1.0 adds 3 unsafe : f32[12,3,5,8]
+          outputs %12
+        }
+    "#]],
+    );
+}
+
 #[test]
 fn only_a_mask_that_was_used_is_relied_on() {
     let mut facts = Known(CAUSAL, 0);

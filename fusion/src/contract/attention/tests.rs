@@ -607,4 +607,34 @@ fn neighbours_are_parts_of_attention() {
        outputs %4
      }";
     agree(one, 1);
+    // As a Swin transformer writes it out: a bias for positions, and a mask for windows, of which an image has four.
+    let windows = "graph {
+       %0 = input 0 : f32[12,5,3,24]
+       %1 = input 1 : f32[3,5,5]
+       %2 = input 2 : f32[4,5,5]
+       %3 = aten::permute(self=%0, dims=[2,0,1,3]) : f32[3,12,5,24]{24,360,72,1}
+       %4 = aten::select.int(self=%3, dim=0, index=0) : f32[12,5,24]{360,72,1}
+       %5 = aten::view(self=%4, size=[12,5,3,8]) : f32[12,5,3,8]{360,72,8,1}
+       %6 = aten::transpose.int(self=%5, dim0=1, dim1=2) : f32[12,3,5,8]{360,8,72,1}
+       %7 = aten::mul.Scalar(self=%6, other=0.5) : f32[12,3,5,8]{120,8,24,1}
+       %8 = aten::select.int(self=%3, dim=0, index=1) : f32[12,5,24]{360,72,1}
+       %9 = aten::view(self=%8, size=[12,5,3,8]) : f32[12,5,3,8]{360,72,8,1}
+       %10 = aten::permute(self=%9, dims=[0,2,3,1]) : f32[12,3,8,5]{360,8,1,72}
+       %11 = aten::matmul(self=%7, other=%10) : f32[12,3,5,5]
+       %12 = aten::unsqueeze(self=%1, dim=0) : f32[1,3,5,5]
+       %13 = aten::add.Tensor(self=%11, other=%12, alpha=1) : f32[12,3,5,5]
+       %14 = aten::view(self=%13, size=[3,4,3,5,5]) : f32[3,4,3,5,5]
+       %15 = aten::unsqueeze(self=%2, dim=1) : f32[4,1,5,5]
+       %16 = aten::unsqueeze(self=%15, dim=0) : f32[1,4,1,5,5]
+       %17 = aten::add.Tensor(self=%14, other=%16, alpha=1) : f32[3,4,3,5,5]
+       %18 = aten::view(self=%17, size=[12,3,5,5]) : f32[12,3,5,5]
+       %19 = aten::softmax.int(self=%18, dim=-1, dtype=None) : f32[12,3,5,5]
+       %20 = aten::select.int(self=%3, dim=0, index=2) : f32[12,5,24]{360,72,1}
+       %21 = aten::view(self=%20, size=[12,5,3,8]) : f32[12,5,3,8]{360,72,8,1}
+       %22 = aten::transpose.int(self=%21, dim0=1, dim1=2) : f32[12,3,5,8]{360,8,72,1}
+       %23 = aten::matmul(self=%19, other=%22) : f32[12,3,5,8]
+       %24 = aten::neg(self=%23) : f32[12,3,5,8]
+       outputs %24
+     }";
+    agree(windows, 1);
 }
