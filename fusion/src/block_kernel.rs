@@ -193,12 +193,12 @@ impl BlockKernel {
 
     /// What is known of the loads of an operand or the stores to a result.
     fn accesses(&self, tied: Tied) -> Vec<Option<&Coordinates>> {
-        let param = self.tied.iter().position(|other| *other == tied);
-        let pointer = param.and_then(|param| self.program.params.get(param)).map(|param| param.value);
+        let params = self.program.params.iter().zip(&self.tied).filter(|(_, other)| **other == tied);
+        let pointers: Vec<Value> = params.map(|(param, _)| param.value).collect();
         let mut accesses = Vec::new();
         self.program.walk(&mut |op| {
             let accesses_memory = matches!(op.kind, OpKind::Load { .. } | OpKind::Store { .. });
-            if accesses_memory && pointer.is_some() && op.args.first() == pointer.as_ref() {
+            if accesses_memory && op.args.first().is_some_and(|pointer| pointers.contains(pointer)) {
                 accesses.push(op.args.get(1).and_then(|&offsets| self.coordinates_at(offsets)));
             }
         });

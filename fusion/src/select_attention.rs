@@ -27,7 +27,7 @@ use crate::place::{Alignments, repeated_place, strides_in_base};
 use crate::recording::Arg;
 use crate::rewrites::Rewrites;
 use crate::types::{Device, Dims, TensorType, row_major};
-use find::{Found, Mask, MaskOf, Operand, find, is_result};
+use find::{Broadcast, Found, Mask, MaskOf, Operand, find, is_result};
 use tilefuse_block::{Elem, Literal, ScalarFn};
 
 mod find;
@@ -176,6 +176,8 @@ fn drop_what_others_read(graph: &Graph, selected: &mut Vec<Selected>) {
 impl Selected {
     fn of(graph: &Graph, found: Found, facts: &mut dyn Facts) -> Option<Selected> {
         let batch = batch_of(&found)?;
+        // Libtorch's fast operators take one of batch and heads.
+        let of_more = !found.safe && batch.len() > 2;
         let size = |operand: &Operand, from_end: usize| {
             let dim = *operand.dims.iter().nth_back(from_end)?;
             Some(graph.ty(operand.of_product()).shape[dim])
@@ -183,14 +185,14 @@ impl Selected {
         let sizes =
             [size(&found.query, 1)?, size(&found.key, 1)?, size(&found.key, 0)?, size(&found.value, 0)?];
         let usable = match found.safe {
-            true => is_factor(found.scale, !found.masks.is_empty()),
+            true => is_factor(found.scale, !found.masks.is_empty()) && found.factor.is_none(),
             false => is_scale(found.scale) && is_fast(graph, &found, &sizes),
         };
         if !usable {
             return None;
         }
         let Masked { mask, known, ours } = mask_of(graph, &found, &sizes, facts)?;
-        Some(Selected { found, batch, sizes, mask, known, ours })
+        Some(Selected { found, batch, sizes, mask, known, ours: ours || of_more })
     }
 
     fn replace(
@@ -214,6 +216,17 @@ impl Selected {
             found.key.build(graph, &own, replaced, origin)?,
             found.value.build(graph, &values, replaced, origin)?,
         ];
+        if let Some(factor) = &found.factor {
+            // Of queries instead of scores.
+            let mut factor = self.spread(graph, factor, replaced, origin)?;
+            let ty = graph.ty(operands[0]).clone();
+            let ones = Dims::from_elem(1, ty.rank().checked_sub(graph.ty(factor).rank())?);
+            let shape: Dims = ones.iter().chain(&graph.ty(factor).shape).copied().collect();
+            factor = reshaped(graph, factor, &shape, origin)?;
+            let factor = expanded(graph, factor, &ty.shape, origin);
+            let ty = TensorType::contiguous(ty.dtype, &ty.shape, ty.device);
+            operands[0] = graph.add(Op::Map(ScalarFn::Mul), &[operands[0], factor], [ty], origin).into();
+        }
         if found.safe {
             operands
                 .iter_mut()
@@ -356,10 +369,7 @@ impl Selected {
         replaced: &HashMap<ValueRef, ValueRef>,
         origin: Option<u32>,
     ) -> Option<Option<ValueRef>> {
-        let spread = |graph: &mut Graph, mask: &Mask| {
-            let value = replaced.get(&mask.value).copied().unwrap_or(mask.value);
-            self.spread(graph, value, mask, origin)
-        };
+        let spread = |graph: &mut Graph, mask: &Mask| self.spread(graph, &mask.of, replaced, origin);
         match &self.mask {
             CallMask::None | CallMask::Causal => Some(None),
             CallMask::Given(masks) => {
@@ -383,14 +393,15 @@ impl Selected {
         }
     }
 
-    /// A mask whose dimensions are those of the call's scores, from the last one on.
+    /// What broadcasts to scores with the dimensions of the call's scores, from the last one on.
     fn spread(
         &self,
         graph: &mut Graph,
-        value: ValueRef,
-        mask: &Mask,
+        mask: &Broadcast,
+        replaced: &HashMap<ValueRef, ValueRef>,
         origin: Option<u32>,
     ) -> Option<ValueRef> {
+        let value = replaced.get(&mask.value).copied().unwrap_or(mask.value);
         let shape = graph.ty(value).shape.clone();
         let whole = self.found.safe || shape.len() == mask.dims.len();
         if is_ordered(&mask.dims) && (shape.len() == 2 || whole && mask.batch == self.batch) {
@@ -426,7 +437,7 @@ fn batch_of(found: &Found) -> Option<Dims> {
         *own.last_mut()? *= shared;
     }
     let as_it_is = |batch: &Dims| *batch == own || *batch == found.batches[0];
-    if found.batches.iter().all(as_it_is) && (found.safe || own.len() == 2) {
+    if found.batches.iter().all(as_it_is) && (found.safe || own.len() >= 2) {
         return Some(own);
     }
     let mut pairs = found.batches.iter().filter(|batch| batch.len() == 2);
@@ -458,8 +469,8 @@ fn is_fast(graph: &Graph, found: &Found, &[queries, keys, width, depth]: &[i64; 
     };
     // libtorch broadcasts a mask over keys by a stride of 0, which its kernels for a GPU refuse.
     let keys_of = |mask: &Mask| {
-        let shape = &graph.ty(mask.value).shape;
-        let own = mask.dims.last()?.checked_sub(mask.dims.len().checked_sub(shape.len())?);
+        let shape = &graph.ty(mask.of.value).shape;
+        let own = mask.of.dims.last()?.checked_sub(mask.of.dims.len().checked_sub(shape.len())?);
         Some(own.map_or(1, |d| shape[d]))
     };
     let one_for_keys = matches!(ty.device, Device::Cuda(_))
@@ -497,7 +508,7 @@ fn is_aligned(graph: &Graph, found: &Found, alignments: &Alignments) -> bool {
     };
     // A factor between them is the call's: it gets the views of the product's operand, of what lies before the factor.
     let ends = |operand: &Operand| [operand.of_product(), operand.value];
-    let values = operands.into_iter().flat_map(ends).chain(found.masks.iter().map(|mask| mask.value));
+    let values = operands.into_iter().flat_map(ends).chain(found.masks.iter().map(|mask| mask.of.value));
     // libtorch leaves others to matrix products.
     let of_kernels = |operand: &Operand| {
         let ty = graph.ty(operand.of_product());
@@ -540,11 +551,11 @@ fn mask_of(graph: &Graph, found: &Found, sizes: &[i64; 4], facts: &mut dyn Facts
         return (infinite && found.masks.len() == 1).then(|| sure(given()));
     }
     let elem = graph.ty(found.value.value).dtype;
-    let typed = |mask: &Mask| mask.kind != MaskOf::Added || graph.ty(mask.value).dtype == elem;
+    let typed = |mask: &Mask| mask.kind != MaskOf::Added || graph.ty(mask.of.value).dtype == elem;
     let typed = found.masks.iter().all(typed);
-    let one = found.masks.len() == 1 && hides && is_ordered(&mask.dims);
-    let known = if one { facts.mask(graph, mask.value, kind) } else { None };
-    let whole = graph.ty(mask.value).shape.ends_with(&sizes[..2]);
+    let one = found.masks.len() == 1 && hides && is_ordered(&mask.of.dims);
+    let known = if one { facts.mask(graph, mask.of.value, kind) } else { None };
+    let whole = graph.ty(mask.of.value).shape.ends_with(&sizes[..2]);
     let mask_of_call = match known {
         Some(MaskFacts { causal: true, .. }) if square && whole => CallMask::Causal,
         Some(MaskFacts { rows_open: true, .. }) if typed => given(),
@@ -554,7 +565,7 @@ fn mask_of(graph: &Graph, found: &Found, sizes: &[i64; 4], facts: &mut dyn Facts
         }
         _ => return None,
     };
-    Some(Masked { mask: mask_of_call, known: Some((mask.value, kind)), ours: false })
+    Some(Masked { mask: mask_of_call, known: Some((mask.of.value, kind)), ours: false })
 }
 
 /// The highest score that has no weight beside one that is not excluded.

@@ -64,11 +64,8 @@ impl Groups {
         let mut bases = Vec::with_capacity(operands.len());
         let mut parts = Vec::with_capacity(operands.len());
         for (position, &value) in operands.iter().enumerate() {
-            let base = self.base(block, position as u16, value, &inside)?;
-            parts.push(match base {
-                Some(_) => Part::none(),
-                None => self.operand(calls, block, &inside, (position as u16, value))?,
-            });
+            let (base, part) = self.operand(calls, block, &inside, (position as u16, value))?;
+            parts.push(part);
             bases.push(base);
         }
         let operands = parts;
@@ -132,61 +129,57 @@ impl Groups {
         calls.iter().flat_map(of).collect()
     }
 
-    /// The value whose memory an operand is read from at strides, if it is: not where the unit computes it, as it does what is computed
-    /// where it is used, in loads along known axes.
-    fn base(
-        &self,
-        block: &BlockKernel,
-        position: u16,
-        value: ValueRef,
-        inside: &FxHashSet<NodeId>,
-    ) -> Result<Option<ValueRef>, Refusal> {
-        let Layout::Strided { strides, offset } = block.layout(position) else { return Ok(None) };
-        let place = operand_place(&self.graph, value);
-        let node = place.base.node;
-        let is_inlined =
-            self.transparent.contains(&node) && matches!(self.graph.node(node).op, Op::Map(_) | Op::Cast);
-        let is_computed = inside.contains(&node) || is_inlined;
-        let along_axes = || block.barrier.is_none() && block.axes(Tied::Operand(position)).is_some();
-        match () {
-            () if is_computed && along_axes() => Ok(None),
-            () if inside.contains(&node) => Err(BlockRefusal::Strided.into()),
-            () if place.strides == *strides && place.offset == *offset => Ok(Some(place.base)),
-            () => Err(BlockRefusal::OtherStrides.into()),
-        }
-    }
-
-    /// How an operand is computed where it is loaded: along the axes of the loads if these are known, else by the element's number.
+    /// The value whose memory an operand is read from at strides, or how it is computed where it is loaded. That at strides is computed
+    /// where the unit computes it, or any kernel for itself.
     fn operand(
         &self,
         calls: &[NodeId],
         block: &BlockKernel,
         inside: &FxHashSet<NodeId>,
         (position, value): (u16, ValueRef),
-    ) -> Result<Part, Refusal> {
-        let shape = &self.graph.ty(value).shape;
-        let axes = block.axes(Tied::Operand(position)).unwrap_or_default();
-        let layout = block.layout(position);
-        let strides = match layout {
-            Layout::Elements => row_major(shape),
-            Layout::Strided { strides, .. } => strides.clone(),
+    ) -> Result<(Option<ValueRef>, Part), Refusal> {
+        let Layout::Strided { strides, offset } = block.layout(position) else {
+            let strides = row_major(&self.graph.ty(value).shape);
+            let part = match self.along_loads(calls, block, inside, (position, value), &strides) {
+                Ok(part) => part,
+                Err(_) => self.by_element(calls, inside, value, &[value])?,
+            };
+            return Ok((None, part));
         };
-        let refusal = match row_major_order(shape, &strides, &axes) {
-            None => BlockRefusal::Strided.into(),
-            Some(order) => match self.along(calls, inside, &[value], &axes, &order) {
-                Ok(part) if *layout == Layout::Elements => return Ok(part),
-                // Offsets begin at that of the operand's first element.
+        let place = operand_place(&self.graph, value);
+        let node = place.base.node;
+        let is_inlined =
+            self.transparent.contains(&node) && matches!(self.graph.node(node).op, Op::Map(_) | Op::Cast);
+        if inside.contains(&node) || is_inlined && block.barrier.is_none() {
+            match self.along_loads(calls, block, inside, (position, value), strides) {
                 Ok(mut part) => {
+                    // Offsets begin at that of the operand's first element.
                     part.along.iter_mut().for_each(|along| along.pitch = 0);
-                    return Ok(part);
+                    return Ok((None, part));
                 }
-                Err(refusal) => refusal,
-            },
-        };
-        match layout {
-            Layout::Elements => self.by_element(calls, inside, value, &[value]),
-            Layout::Strided { .. } => Err(refusal),
+                Err(refusal) if inside.contains(&node) => return Err(refusal),
+                Err(_) => {}
+            }
         }
+        match place.strides == *strides && place.offset == *offset {
+            true => Ok((Some(place.base), Part::none())),
+            false => Err(BlockRefusal::OtherStrides.into()),
+        }
+    }
+
+    /// How an operand that lies at these strides is computed along the axes of its loads.
+    fn along_loads(
+        &self,
+        calls: &[NodeId],
+        block: &BlockKernel,
+        inside: &FxHashSet<NodeId>,
+        (position, value): (u16, ValueRef),
+        strides: &[i64],
+    ) -> Result<Part, Refusal> {
+        let axes = block.axes(Tied::Operand(position)).unwrap_or_default();
+        let order = row_major_order(&self.graph.ty(value).shape, strides, &axes);
+        let order = order.filter(|order| !order.is_empty()).ok_or(BlockRefusal::Strided)?;
+        self.along(calls, inside, &[value], &axes, &order)
     }
 
     /// What is computed of a result of the call's: these roots, along the axes of its stores if these are known, else by the element's

@@ -30,6 +30,8 @@ pub(super) struct Found {
     pub(super) result: Vec<usize>,
     /// The factor of scores.
     pub(super) scale: f64,
+    /// A factor that is the same for all scores of a member of the batch.
+    pub(super) factor: Option<Broadcast>,
     /// What is done to scores, the last first. Of several, all are added.
     pub(super) masks: Vec<Mask>,
     /// Whether rows that are -inf throughout give 0.
@@ -66,17 +68,22 @@ pub(super) struct Operand {
     pub(super) dims: Vec<usize>,
 }
 
+/// What broadcasts to scores somewhere between the products.
+#[derive(Clone, Debug)]
+pub(super) struct Broadcast {
+    pub(super) value: ValueRef,
+    /// The dimension of scores there for each axis.
+    pub(super) dims: Vec<usize>,
+    /// Sizes of the batch there.
+    pub(super) batch: Dims,
+}
+
 /// What is done to scores by position.
 #[derive(Clone, Debug)]
 pub(super) struct Mask {
     pub(super) kind: MaskOf,
-    /// What broadcasts to the scores where it is applied.
-    pub(super) value: ValueRef,
-    /// The dimension there for each axis.
-    pub(super) dims: Vec<usize>,
-    /// Sizes of the batch there.
-    pub(super) batch: Dims,
-    /// The type of scores there.
+    pub(super) of: Broadcast,
+    /// The type of scores where it is applied.
     pub(super) elem: Elem,
 }
 
@@ -115,6 +122,7 @@ struct Walk<'g> {
     /// Sizes of the batch there and before.
     batches: Vec<Dims>,
     scale: f64,
+    factor: Option<Broadcast>,
     masks: Vec<Mask>,
     safe: bool,
     inner: Vec<NodeId>,
@@ -169,6 +177,7 @@ impl<'g> Walk<'g> {
             dims,
             batches: vec![batch],
             scale: 1.0,
+            factor: None,
             masks: Vec::new(),
             safe: false,
             inner: Vec::new(),
@@ -232,6 +241,7 @@ impl<'g> Walk<'g> {
             value: self.value,
             result: self.result,
             scale: self.scale * of_query * of_key,
+            factor: self.factor,
             masks: self.masks,
             safe: self.safe,
             batches: self.batches,
@@ -313,8 +323,11 @@ impl<'g> Walk<'g> {
             self.scale *= factor;
             return self.scores(scores);
         }
+        if let (ScalarFn::Mul, None, &[a, b]) = (function, &self.factor, &operands[..]) {
+            return self.clone().multiplied(a, b).or_else(|| self.multiplied(b, a));
+        }
         // A factor of masked scores is one of the mask, too.
-        if self.scale != 1.0 {
+        if self.scale != 1.0 || self.factor.is_some() {
             return None;
         }
         match (function, &operands[..]) {
@@ -345,6 +358,21 @@ impl<'g> Walk<'g> {
 
     fn added(self, scores: ValueRef, mask: ValueRef) -> Option<(Walk<'g>, NodeId)> {
         self.masked(MaskOf::Added, mask, scores)
+    }
+
+    /// Scores times a tensor that is the same for all queries and keys, as a factor for each head is.
+    fn multiplied(mut self, scores: ValueRef, factor: ValueRef) -> Option<(Walk<'g>, NodeId)> {
+        let Op::View(View::Expand) = self.graph.node(factor.node).op else { return None };
+        let value = self.operands(factor).first().copied()?;
+        let shape = self.shape(value);
+        let &[.., query, key] = &self.dims[..] else { return None };
+        let exact = matches!(self.elem, Elem::F32 | Elem::F64);
+        let typed = self.graph.ty(value).dtype.elem() == Some(self.elem);
+        if !exact || !typed || shape.get(query) != Some(&1) || shape.get(key) != Some(&1) {
+            return None;
+        }
+        self.factor = Some(Broadcast { value, dims: self.dims.clone(), batch: self.batches.last()?.clone() });
+        self.scores(scores)
     }
 
     fn masked(mut self, kind: MaskOf, mask: ValueRef, scores: ValueRef) -> Option<(Walk<'g>, NodeId)> {
@@ -379,7 +407,7 @@ impl<'g> Walk<'g> {
         // A mask of the rank of scores, or with fewer dimensions.
         let same = self.safe || [2, self.dims.len()].contains(&self.graph.ty(source).rank());
         let value = if same { source } else { value };
-        self.masks.push(Mask { kind, value, dims: self.dims.clone(), batch, elem });
+        self.masks.push(Mask { kind, of: Broadcast { value, dims: self.dims.clone(), batch }, elem });
         // Numbers that are added one after the other are added together.
         let together = self.masks.len() == 1 || self.masks.iter().all(|mask| mask.kind == MaskOf::Added);
         if together { self.scores(scores) } else { None }

@@ -637,4 +637,23 @@ fn neighbours_are_parts_of_attention() {
        outputs %24
      }";
     agree(windows, 1);
+    // Heads with a factor each, as of cosine attention, and a batch of three dimensions.
+    let factors = "graph {
+       %0 = input 0 : f32[2,3,4,9,8]
+       %1 = input 1 : f32[2,3,4,11,8]
+       %2 = input 2 : f32[2,3,4,11,8]
+       %3 = input 3 : f32[4,1,1]
+       %4 = input 4 : f32[9,11]
+       %10 = aten::transpose.int(self=%1, dim0=-2, dim1=-1) : f32[2,3,4,8,11]{1056,352,88,1,8}
+       %5 = aten::matmul(self=%0, other=%10) : f32[2,3,4,9,11]
+       %6 = aten::mul.Tensor(self=%5, other=%3) : f32[2,3,4,9,11]
+       %7 = aten::add.Tensor(self=%6, other=%4, alpha=1) : f32[2,3,4,9,11]
+       %8 = aten::softmax.int(self=%7, dim=-1, dtype=None) : f32[2,3,4,9,11]
+       %9 = aten::matmul(self=%8, other=%2) : f32[2,3,4,9,8]
+       outputs %9
+     }";
+    agree(factors, 1);
+    let masked = factors.replace("other=%3)", "other=%4)").replace("self=%6, other=%4", "self=%6, other=%3");
+    let calls = |text: &str| plan(text).graph.to_string().matches("scaled_dot_product_attention").count();
+    assert_eq!((calls(factors), calls(&masked)), (1, 0), "a factor of each score");
 }
