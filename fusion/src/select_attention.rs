@@ -9,11 +9,14 @@
 //! ```
 //!
 //! The scores then stay out of memory. What the operator was lowered to is the same call again, up to the default scale, which is
-//! left out, and what broadcasts a mask. What a model wrote out is rewritten where nothing else reads scores or weights, libtorch
-//! has a fast operator, and both compute the same: where every position of a row is excluded, the written-out form gives NaN and
-//! libtorch's operator 0, so that a mask must be known to leave each row something. [`Facts`] says so for masks that no input has a
-//! part in. Scores of a row may be -inf throughout by queries and keys, too, so that there must be a kernel of ours, which gives NaN
-//! then: libtorch's operator is called in the place of what a model wrote out only where the user asks for that.
+//! left out, and what broadcasts a mask. What a model wrote out is rewritten where nothing else reads scores or weights and both compute
+//! the same. Scores of a row may be -inf throughout, by queries and keys or by what is added to them: the written-out form gives NaN then
+//! and libtorch's operator 0, so that there must be a kernel of ours, which gives NaN as well. A mask that replaces scores by a large
+//! negative number leaves such a row a mean of all values: it must be known to leave each row something. [`Facts`] says so for masks that
+//! no input has a part in. Libtorch's operator is called in the place of what a model wrote out only where the user asks for that, and
+//! what is added is known to leave each row something, too.
+//!
+//! Masks that are added one after the other are added together first, and a factor for each head is one of its queries.
 //!
 //! A call keeps what it computes as an `AttentionForm`, from which [`crate::choose_products`] may make a kernel instead: what its
 //! mask does, which libtorch may do in another way, and which heads share keys and values, though a model repeats these for it.
