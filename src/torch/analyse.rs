@@ -8,7 +8,7 @@ use tch::Tensor;
 use super::ffi::{self, check, raw};
 use super::handle::Handle;
 use super::ops::{ShapeFrom, is_metadata_query, reads_only_metadata, shape_from};
-use super::record::{LiveStorage, Recorder, Seen};
+use super::record::{Level, LiveStorage, Recorder, Seen};
 use super::trace::snapshot;
 use super::{
     Arg, Event, Flags, GlobalState, Meta, Origin, Refusal, RefusalKind, Schema, StorageId, StorageInfo,
@@ -29,11 +29,16 @@ pub(super) fn finish(recorder: Option<Box<Recorder>>, outputs: &[Tensor]) -> Tra
     if unsafe { ffi::tf_foreign_calls() } != r.foreign_calls {
         refuse(&mut r, usize::MAX, "", RefusalKind::OtherThread);
     }
-    let held = held_by_others(&r, &ids);
+    let others = Others::of(&r, &ids);
+    let held: Vec<bool> = others.handles.iter().map(|&n| n > 0).collect();
     name_origins(&mut r, &held, &ids);
     let facts = replay(&mut r);
     let keeps_unknown = records_gradients(&r);
     let cached = if keeps_unknown { Vec::new() } else { find_kept(&mut r, &held, &facts) };
+    if !keeps_unknown {
+        find_kept_inputs(&mut r, &others);
+        find_kept_memory(&mut r, &others, &facts);
+    }
     find_dead_host_copies(&mut r, &ids);
     keep_returned_constants(&mut r, &ids, &facts);
     Trace { keeps_unknown, ..into_trace(*r, ids, cached, facts) }
@@ -76,28 +81,50 @@ fn refuse_tensor(r: &mut Recorder, tensor: TensorId, kind: RefusalKind) {
     r.refusals.push(Refusal { event: event.unwrap_or(r.events.len()), op, tensor, kind });
 }
 
-/// Of each tensor: whether somebody holds it besides the recorder, views of it and the returned results.
-fn held_by_others(r: &Recorder, outputs: &[TensorId]) -> Vec<bool> {
-    let alive: Vec<_> = r.handles.iter().map(Handle::get).collect();
-    let mut explained: HashMap<usize, i64> = HashMap::new();
-    for t in alive.iter().flatten() {
-        let mut base = std::ptr::null_mut();
-        // SAFETY: a live tensor, and `base` has room for the answer.
-        if check(unsafe { ffi::tf_base(raw(t), &raw mut base) }).is_ok() && !base.is_null() {
-            *explained.entry(base as usize).or_default() += 1;
+/// Who holds tensors and memory besides the recorder, views and the returned results.
+pub(super) struct Others {
+    /// Of each tensor: handles.
+    handles: Vec<i64>,
+    /// Of each storage: tensors that no operator returned or took, and that none of those is a view of.
+    tensors: Vec<i64>,
+}
+
+impl Others {
+    pub(super) fn of(r: &Recorder, outputs: &[TensorId]) -> Self {
+        let alive: Vec<_> = r.handles.iter().map(Handle::get).collect();
+        let metas: Vec<_> = alive.iter().map(|t| Meta::of(t.as_ref()?).ok()).collect();
+        let seen: HashSet<usize> = metas.iter().flatten().map(|m| m.tensor_impl).collect();
+        let mut tensors: Vec<i64> = r.storages.iter().map(|s| s.weak.storage_holders()).collect();
+        let mut views: HashMap<usize, i64> = HashMap::new();
+        for (t, own) in alive.iter().zip(&r.seen) {
+            let Some(t) = t else { continue };
+            let Some(tensors) = tensors.get_mut(own.storage.0 as usize) else { continue };
+            *tensors -= 1;
+            let mut base = std::ptr::null_mut();
+            // SAFETY: a live tensor, and `base` has room for the answer.
+            if check(unsafe { ffi::tf_base(raw(t), &raw mut base) }).is_ok() && !base.is_null() {
+                let of = views.entry(base as usize).or_default();
+                *tensors -= i64::from(*of == 0 && !seen.contains(&(base as usize)));
+                *of += 1;
+            }
         }
+        let handles = metas.iter().zip(&r.handles).enumerate().map(|(i, (m, handle))| {
+            let Some(m) = m else { return i64::from(alive.get(i).is_some_and(Option::is_some)) };
+            // A returned tensor is held by the result and once more by the list of outputs.
+            let returned = outputs.iter().filter(|o| o.0 as usize == i).count() as i64;
+            m.use_count
+                - handle.own_references()
+                - views.get(&m.tensor_impl).copied().unwrap_or(0)
+                - 2 * returned
+        });
+        Self { handles: handles.collect(), tensors }
     }
-    let held = |i: usize, t: &Tensor, handle: &Handle| {
-        let Ok(m) = Meta::of(t) else { return true };
-        let views = explained.get(&m.tensor_impl).copied().unwrap_or(0);
-        // A returned tensor is held by the result and once more by the list of outputs.
-        let returned = outputs.iter().filter(|o| o.0 as usize == i).count() as i64;
-        m.use_count > handle.own_references() + views + 2 * returned
-    };
-    let of = |(i, (t, handle)): (usize, (&Option<Tensor>, &Handle))| {
-        t.as_ref().is_some_and(|t| held(i, t, handle))
-    };
-    alive.iter().zip(&r.handles).enumerate().map(of).collect()
+
+    /// Of a tensor, and of its storage.
+    fn of_tensor(&self, r: &Recorder, t: TensorId) -> Option<[i64; 2]> {
+        let storage = r.seen.get(t.0 as usize)?.storage;
+        Some([*self.handles.get(t.0 as usize)?, *self.tensors.get(storage.0 as usize)?])
+    }
 }
 
 /// Decides where the tensors that no operator returned come from.
@@ -107,12 +134,21 @@ fn name_origins(r: &mut Recorder, held: &[bool], outputs: &[TensorId]) {
         if seen.origin.is_some() {
             continue;
         }
-        let root = r.storages.get(seen.storage.0 as usize).map(|s| s.root);
-        let alias = root.filter(|root| root.0 as usize != i);
+        let storage = r.storages.get(seen.storage.0 as usize);
+        let alias = storage.map(|s| s.root).filter(|root| root.0 as usize != i);
+        let maker = storage.filter(|s| s.level > Level::Constant).and_then(|s| s.created_by);
         let number = seen.meta.numel == 1 && seen.meta.sizes().is_empty() && seen.meta.device.is_cpu();
         let returned = outputs.contains(&TensorId(i as u32));
+        let held = held.get(i) == Some(&true);
         let origin = match alias {
-            _ if held.get(i) == Some(&true) => Origin::Param,
+            // What the call computes is not the model's before it.
+            Some(root) if maker.is_some() => {
+                if let Some(maker) = maker.filter(|_| held && !records_gradients(r)) {
+                    refuse_kept(r, maker);
+                }
+                Origin::Alias(root)
+            }
+            _ if held => Origin::Param,
             Some(root) => Origin::Alias(root),
             None if number && !returned => Origin::Transient,
             None => {
@@ -330,11 +366,34 @@ fn find_kept(r: &mut Recorder, held: &[bool], facts: &Facts) -> Vec<TensorId> {
         if facts.is_constant(seen.storage) {
             cached.push(TensorId(i as u32));
         } else {
-            let op = r.events.get(e).map_or(String::new(), |e| e.op.clone());
-            refuse(r, e, &op, RefusalKind::Escapes);
+            refuse_kept(r, e);
         }
     }
     cached
+}
+
+/// Refuses the trace for what an event made and the model keeps.
+fn refuse_kept(r: &mut Recorder, event: usize) {
+    let op = r.events.get(event).map_or(String::new(), |e| e.op.clone());
+    refuse(r, event, &op, RefusalKind::Escapes);
+}
+
+/// An input that the model put away would still be that of the recorded call after a compiled one.
+fn find_kept_inputs(r: &mut Recorder, others: &Others) {
+    let is_kept = |t: &TensorId| {
+        let (before, now) = (r.held_before.as_ref()?.of_tensor(r, *t)?, others.of_tensor(r, *t)?);
+        Some(now.iter().zip(before).any(|(now, before)| *now > before))
+    };
+    let kept: Vec<TensorId> = r.inputs.iter().copied().filter(|t| is_kept(t) == Some(true)).collect();
+    kept.into_iter().for_each(|t| refuse_tensor(r, t, RefusalKind::KeepsInput));
+}
+
+/// Memory of computed tensors that the model put away by a tensor that no operator returned or took.
+fn find_kept_memory(r: &mut Recorder, others: &Others, facts: &Facts) {
+    let ids = (0..).map(StorageId).zip(&r.storages).zip(&others.tensors);
+    let computed = ids.filter(|((id, s), unseen)| s.dense && **unseen > 0 && !facts.is_constant(*id));
+    let makers: Vec<usize> = computed.filter_map(|((_, s), _)| s.created_by).collect();
+    makers.into_iter().for_each(|maker| refuse_kept(r, maker));
 }
 
 /// Whether a call copies its argument to the host for somebody to look at, if nobody uses the copy: from another device, or

@@ -123,6 +123,7 @@ unsafe extern "C" {
     pub(super) fn tf_weak_new(t: RawTensor, out: *mut *mut RawWeak) -> *mut c_char;
     pub(super) fn tf_weak_drop(weak: *mut RawWeak);
     pub(super) fn tf_weak_lock(weak: *const RawWeak, out: *mut *mut c_void) -> *mut c_char;
+    pub(super) fn tf_weak_storage_holders(weak: *const RawWeak) -> i64;
     pub(super) fn tf_watch(weak: *const RawWeak, on: bool) -> *mut c_char;
     pub(super) fn tf_tensor_of_impl(tensor_impl: u64, out: *mut *mut c_void) -> *mut c_char;
     pub(super) fn tf_base(t: RawTensor, out: *mut *mut c_void) -> *mut c_char;

@@ -28,6 +28,12 @@ impl Weak {
         (!out.is_null()).then(|| unsafe { Tensor::from_ptr(out.cast()) })
     }
 
+    /// How many tensors hold the storage; 0 where it is gone.
+    pub(super) fn storage_holders(&self) -> i64 {
+        // SAFETY: the pointer is owned.
+        unsafe { ffi::tf_weak_storage_holders(self.0) }
+    }
+
     /// Turns on or off the report of accesses to the storage's memory from outside operators.
     pub(super) fn watch(&self, on: bool) -> Result<(), Error> {
         // SAFETY: the pointer is owned; a storage that is gone is left alone.

@@ -11,6 +11,7 @@ use std::rc::Rc;
 
 use tch::Tensor;
 
+use super::analyse::Others;
 use super::ffi::{self, Hooks, RawCall, check, make_tensor, raw};
 use super::handle::{Handle, Weak};
 use super::ops::{draws_random_numbers, hidden_writes, is_uninitialized, reads_only_metadata};
@@ -117,7 +118,7 @@ pub(super) struct LiveStorage {
     pub(super) snapshots: Vec<(usize, Tensor)>,
     /// Memory that can be addressed.
     pub(super) dense: bool,
-    weak: Weak,
+    pub(super) weak: Weak,
     /// Somebody may ask for the present contents.
     used: bool,
     watched: bool,
@@ -140,6 +141,8 @@ pub(super) struct Recorder {
     pub(super) calls: Vec<Call>,
     pub(super) schemas: Vec<Schema>,
     pub(super) inputs: Vec<TensorId>,
+    /// Who held the inputs when the call began.
+    pub(super) held_before: Option<Others>,
     pub(super) refusals: Vec<Refusal>,
     pub(super) foreign_calls: u64,
     by_impl: HashMap<usize, TensorId>,
@@ -166,6 +169,7 @@ impl Recorder {
             calls: Vec::new(),
             schemas: Vec::new(),
             inputs: Vec::new(),
+            held_before: None,
             refusals: Vec::new(),
             // SAFETY: reads a counter.
             foreign_calls: unsafe { ffi::tf_foreign_calls() },
@@ -181,6 +185,7 @@ impl Recorder {
             let id = new.see(t, Some(Origin::Input(i)))?;
             new.inputs.push(id);
         }
+        new.held_before = Some(Others::of(&new, &[]));
         Ok(new)
     }
 

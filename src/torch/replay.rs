@@ -45,8 +45,10 @@ fn is_narrow(trace: &Trace, id: TensorId) -> bool {
 /// # Errors
 /// Where libtorch has no such call in `f64`, or a model does something outside of operators or writes its own tensors.
 pub fn run_in_f64(trace: &Trace, inputs: &[Tensor]) -> Result<Vec<Tensor>, Error> {
-    let outside =
-        |kind| !matches!(kind, RefusalKind::DataRead | RefusalKind::DataShape | RefusalKind::Escapes);
+    let outside = |kind| {
+        use RefusalKind as Kind;
+        !matches!(kind, Kind::DataRead | Kind::DataShape | Kind::Escapes | Kind::KeepsInput)
+    };
     if let Some(refusal) = trace.refusals.iter().find(|r| outside(r.kind)) {
         return Err(unsupported(refusal.to_string()));
     }

@@ -222,6 +222,8 @@ pub enum RefusalKind {
     UnknownOrigin,
     /// A computed tensor is kept by the model after the call.
     Escapes,
+    /// An input is kept by the model after the call.
+    KeepsInput,
     /// Operators were called on other threads.
     OtherThread,
     /// A kernel was launched by hand.
@@ -269,6 +271,10 @@ impl RefusalKind {
             RefusalKind::Escapes => (
                 "makes a tensor that the model keeps",
                 "return it as a result, or write it into a buffer of the model with `copy_`",
+            ),
+            RefusalKind::KeepsInput => (
+                "is an input that the model keeps",
+                "write it into a buffer of the model with `copy_`, or keep it where the model is called",
             ),
             RefusalKind::OtherThread => (
                 "the model calls operators on other threads",

@@ -287,6 +287,28 @@ fn threads_call_a_model_whose_calls_are_audited() {
     assert!(stats.audits >= 10, "{stats:?}");
 }
 
+/// No plan would put the input of its own call where the model keeps the last one.
+#[test]
+fn a_model_that_keeps_its_input_runs_eager() {
+    setup();
+    let _no_grad = tch::no_grad_guard();
+    for audit in [Audit::Never, Audit::Exponential] {
+        let last = RefCell::new(Tensor::new());
+        let model = |x: &[Tensor]| {
+            *last.borrow_mut() = x[0].shallow_clone();
+            vec![x[0].exp() + 1.0]
+        };
+        let fused = tilefuse::fuse_with(model, options(audit));
+        for _ in 0..4 {
+            let x = [draw(Device::Cpu)];
+            let _ = fused.call(&x).unwrap();
+            assert!(last.borrow().equal(&x[0]), "{audit:?}");
+        }
+        let reasons = fused.stats().eager_calls;
+        assert!(reasons.keys().any(|reason| reason.contains("an input that the model keeps")), "{reasons:?}");
+    }
+}
+
 /// A call that records gradients does not show what the model keeps: the next one that records none is compared, whatever the policy.
 #[test]
 fn what_is_kept_by_a_call_that_records_gradients_is_found() {

@@ -204,6 +204,11 @@ char* tf_weak_lock(const TfWeak* weak, at::Tensor** out) {
   });
 }
 
+// How many tensors hold the storage; 0 where it is gone or there is none.
+int64_t tf_weak_storage_holders(const TfWeak* weak) {
+  return weak->storage ? int64_t(weak->storage->use_count()) : 0;
+}
+
 // Each call with `on` takes one without: several threads may watch one storage.
 char* tf_watch(const TfWeak* weak, bool on) {
   return guarded([&] {

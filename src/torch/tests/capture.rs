@@ -213,6 +213,59 @@ fn metadata_changes_and_kept_tensors_are_refused() {
 }
 
 #[test]
+fn inputs_and_memory_that_the_model_keeps_are_refused() {
+    let kept = std::cell::RefCell::new(Tensor::new());
+    let keep = |t: Tensor| *kept.borrow_mut() = t;
+    let input = [RefusalKind::KeepsInput];
+    assert_eq!(
+        refused_for(|x| {
+            keep(x.shallow_clone());
+            x.relu()
+        }),
+        input
+    );
+    // Aliases that no operator makes.
+    assert_eq!(
+        refused_for(|x| {
+            keep(x.data());
+            x.relu()
+        }),
+        input
+    );
+    assert_eq!(
+        refused_for(|x| {
+            let y = x.relu();
+            keep(y.data());
+            y + 1.0
+        }),
+        [RefusalKind::Escapes]
+    );
+    assert_eq!(
+        refused_for(|x| {
+            let y = x.relu().data();
+            keep(y.shallow_clone());
+            y + 1.0
+        }),
+        [RefusalKind::Escapes]
+    );
+    // What is kept no longer, was kept before, is returned, or is a part of an input is nobody's loss.
+    keep(Tensor::new());
+    let passed = |x: &Tensor| {
+        let _ = x.data();
+        let (row, y) = (x.select(0, 0), x.relu());
+        let _ = y.data();
+        row + y
+    };
+    assert_eq!(refused_for(passed), []);
+    assert_eq!(refused_for(Tensor::shallow_clone), []);
+    assert_eq!(refused_for(|x| x.select(0, 0)), []);
+    let x = iota(&[4, 4]);
+    let inputs = [x.shallow_clone(), x.shallow_clone(), x.select(0, 0), x.data()];
+    let (_, trace) = record(&inputs, |x| vec![&x[0] + &x[2], x[1].shallow_clone(), x[3].select(0, 1)]);
+    assert_eq!(kinds(&trace), []);
+}
+
+#[test]
 fn random_calls_are_marked_unless_switched_off() {
     let (_, trace) = record(&[iota(&[4])], |x| {
         vec![
