@@ -373,8 +373,9 @@ impl Engine {
         if forward.failed() {
             return Ok(Some(outputs));
         }
-        let mut signature = entry.signature.clone();
-        let Some(difference) = audits.difference(&trace) else { return Ok(Some(outputs)) };
+        let returned = || entry.signature.output_difference(forward);
+        let Some(difference) = audits.difference(&trace).or_else(returned) else { return Ok(Some(outputs)) };
+        let mut signature = entry.signature.clone().returning(forward);
         let outcome = if trace.refusals.is_empty() && compiled.has_cached(&trace) {
             // The recorded call was the one in which the model made what it keeps: this one is like those that follow.
             self.outcome(trace, report, forward, &mut signature)

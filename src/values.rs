@@ -28,7 +28,8 @@ pub use tilefuse_macros::Values;
 /// Tensors, options, vectors, arrays, tuples, maps, [`tch::IValue`], and structs by `#[derive(tilefuse::Values)]`. A plan
 /// is for one structure: whether an option is there, how long a vector is, which keys a map has, and every number, truth
 /// value and text in it are part of the signature, as shapes are. A number that differs in every call belongs in a
-/// 0-dimensional tensor, else each has a plan of its own. Numbers in an output are those of the call that was captured.
+/// 0-dimensional tensor, else each has a plan of its own. Numbers in an output are those of the call that was captured; where
+/// an audit finds others, the signature runs eager from then on.
 ///
 /// ```
 /// use tch::{Kind, Tensor};

@@ -50,6 +50,20 @@ impl Signature {
         self.outputs.clone()
     }
 
+    /// What of a call's outputs that is no tensor is not as in the captured call.
+    pub(crate) fn output_difference(&self, call: &Call<'_>) -> Option<String> {
+        if let Some(refusal) = call.refusal() {
+            return Some(refusal);
+        }
+        let (old, new) = (self.outputs.as_deref().unwrap_or_default(), call.parts());
+        let new = new.as_deref().unwrap_or_default();
+        let text = |parts: &[Part], at: usize| {
+            parts.get(at).map_or_else(|| String::from("nothing"), ToString::to_string)
+        };
+        let at = (0..old.len().max(new.len())).find(|&at| old.get(at) != new.get(at))?;
+        Some(format!("part {at} of the outputs was {}, and is {}", text(old, at), text(new, at)))
+    }
+
     /// Asks that the input of this index lie as far into its storage as this one.
     pub(crate) fn set_offset_of(&mut self, index: usize, input: &Tensor) -> Result<(), Error> {
         if let Some(expect) = self.inputs.get_mut(index) {

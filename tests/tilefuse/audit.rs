@@ -287,6 +287,34 @@ fn threads_call_a_model_whose_calls_are_audited() {
     assert!(stats.audits >= 10, "{stats:?}");
 }
 
+/// What a model returns beside tensors belongs to what it does.
+#[test]
+fn numbers_that_a_model_returns_are_compared() {
+    setup();
+    let _no_grad = tch::no_grad_guard();
+    let calls = Cell::new(0i64);
+    let fused = exponential(|x: &Tensor| {
+        calls.set(calls.get() + 1);
+        ((x * 2.0).exp(), calls.get())
+    });
+    for call in 1..=4 {
+        let (_, count) = fused.call(&draw(Device::Cpu)).unwrap();
+        assert_eq!(count, call);
+    }
+    let reasons = fused.stats().eager_calls;
+    assert!(reasons.keys().any(|reason| reason.contains("of the outputs was 1, and is 2")), "{reasons:?}");
+
+    // As soon as it is not the number of the call that was recorded.
+    let large = Cell::new(false);
+    let fused = exponential(|x: &Tensor| ((x * 2.0).exp(), large.get().then_some(3.0)));
+    for call in 1..=6 {
+        large.set(call >= 4);
+        let (_, found) = fused.call(&draw(Device::Cpu)).unwrap();
+        assert_eq!(found.is_some(), call >= 4);
+    }
+    assert_eq!(fused.stats().fused_calls, 1, "{:?}", fused.stats());
+}
+
 /// No plan would put the input of its own call where the model keeps the last one.
 #[test]
 fn a_model_that_keeps_its_input_runs_eager() {
