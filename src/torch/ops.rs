@@ -47,8 +47,8 @@ pub(super) fn reads_only_metadata(schema: &Schema, i: usize) -> bool {
 }
 
 /// Operators whose results that are no tensors tell of sizes, dtypes and the like, never of data, and not of what
-/// guards do not compare (offsets into storages, storages, versions, how a tensor is quantised, whether a sparse one is
-/// coalesced).
+/// guards do not compare (offsets into storages, storages, versions, how a tensor is quantised, which dimensions of a sparse
+/// one are dense and whether it is coalesced, whether memory is pinned).
 pub(super) fn is_metadata_query(schema: &Schema) -> bool {
     let op = short(schema);
     (op.starts_with("sym_") && op != "sym_storage_offset")
@@ -65,17 +65,11 @@ pub(super) fn is_metadata_query(schema: &Schema) -> bool {
                 | "is_inference"
                 | "is_conj"
                 | "is_neg"
-                | "is_leaf"
-                | "is_pinned"
                 | "is_same_size"
                 | "is_distributed"
-                | "dense_dim"
-                | "sparse_dim"
-                | "output_nr"
                 | "result_type"
                 | "can_cast"
                 | "promote_types"
-                | "retains_grad"
                 | "_has_compatible_shallow_copy_type"
                 | "_is_zerotensor"
                 | "_use_cudnn_ctc_loss"

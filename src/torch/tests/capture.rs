@@ -149,6 +149,8 @@ fn what_guards_do_not_compare_is_refused() {
     let ordered =
         |x: &Tensor| if x.is_coalesced() { x.to_dense(None, false) } else { x.to_dense(None, false) + 1.0 };
     assert_eq!(read(sparse(), ordered), [RefusalKind::DataRead]);
+    let hybrid = |x: &Tensor| x.to_dense(None, false) * x.sparse_dim() as f64;
+    assert_eq!(read(sparse(), hybrid), [RefusalKind::DataRead]);
 }
 
 #[test]
