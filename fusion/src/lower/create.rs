@@ -36,12 +36,15 @@ fn fill(cx: &mut Cx, call: &Call<'_>) -> Option<ValueRef> {
     }
 }
 
-/// `start + step * i`; in `f64` where the numbers are not integers.
+/// `start + step * i`; in `f64` where the numbers are not integers. For integers libtorch cuts both numbers first.
 fn arange(cx: &mut Cx, call: &Call<'_>) -> Option<ValueRef> {
     let elem = call.elem()?;
     let shape = call.out().shape.clone();
-    let start = call.args.number("start").unwrap_or(Number::Int(0)).as_f64();
-    let step = call.args.number("step").unwrap_or(Number::Int(1)).as_f64();
+    let number = |name: &str, default: f64| {
+        let number = call.args.float(name).unwrap_or(default);
+        if elem.is_float() { number } else { number.trunc() }
+    };
+    let (start, step) = (number("start", 0.0), number("step", 1.0));
     let whole = start.fract() == 0.0 && step.fract() == 0.0 && start.abs() < 1e15 && step.abs() < 1e15;
     let index = cx.iota(Elem::I64, &shape, 0);
     let mut value = if whole { index } else { cx.cast(index, Elem::F64)? };

@@ -307,6 +307,8 @@ def casts():
     case("arange.start_step", 2, 11, 3)
     case("arange.start_step", 0, 1, 0.1)
     case("arange.start", -3, 4)
+    case("arange.start_step", 0, 10, 1.5, dtype=I64)
+    case("arange.start", -2.5, 3, dtype=I32)
     case("eye.m", 3, 4)
     for diagonal in [-1, 0, 2]:
         case("tril", rand(2, 3, 4), diagonal)
