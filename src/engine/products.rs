@@ -65,6 +65,8 @@ pub(crate) struct Measuring {
     /// By operator and whether operands are packed before the model runs or in each call, how many times as long as the call
     /// those that were measured take.
     ratios: FxHashMap<(String, [bool; 2]), Vec<f64>>,
+    /// By operator, how many times as long as predicted the calls that were measured take.
+    scales: FxHashMap<String, Vec<f64>>,
 }
 
 impl Measure for Measuring {
@@ -78,28 +80,30 @@ impl Measure for Measuring {
         }
         let key = describe(candidate, profile);
         let packs = [candidate.template.panels.is_some(), !candidate.template.operand_kernels.is_empty()];
+        let (predicted, on_gpu) = (candidate.predicted(profile), profile.machine.is_gpu());
         let ratios = self.ratios.entry((candidate.call.op.clone(), packs)).or_default();
-        if let Some(times) = known(&key) {
+        let scales = self.scales.entry(candidate.call.op.clone()).or_default();
+        let mut found = |times: Times| {
             ratios.push(times.generated_us / times.library_us);
-            return Some(times);
+            scales.push(times.library_us / predicted.library_us);
+            times
+        };
+        if let Some(times) = known(&key) {
+            return Some(found(times));
         }
         if !self.budget.allows(&key) {
-            // As the others of this plan with this operator and packing were measured. On a GPU blocks fit some sizes and not others.
-            let predicted = candidate.predicted(profile);
-            if ratios.len() < MIN_MEASURED || profile.machine.is_gpu() {
-                return None;
-            }
-            ratios.sort_by(f64::total_cmp);
-            let ratio = ratios.get(ratios.len() / 2)?;
-            return Some(Times { generated_us: predicted.library_us * ratio, ..predicted });
+            // On a GPU blocks fit some sizes and not others.
+            return if on_gpu { None } else { judged_by_others(predicted, ratios, scales) };
         }
         match measure(candidate, profile) {
             Ok((times, spent)) => {
                 self.budget.spend(spent);
-                let times = times.filter(|times| is_plausible(times, &candidate.predicted(profile)))?;
-                ratios.push(times.generated_us / times.library_us);
+                let Some(times) = times.filter(|times| is_plausible(times, &predicted)) else {
+                    // What did not agree says nothing of the two sides.
+                    return if on_gpu { None } else { judged_by_others(predicted, &[], scales) };
+                };
                 KNOWN.put(key, &(times.generated_us, times.library_us));
-                Some(times)
+                Some(found(times))
             }
             Err(error) => {
                 tracing::warn!("a product was not measured: {error}");
@@ -107,6 +111,20 @@ impl Measure for Measuring {
             }
         }
     }
+}
+
+/// A candidate as others of its plan with its operator and packing were measured; where these are few, as predicted, in the time that the
+/// operator's calls take on this machine.
+fn judged_by_others(predicted: Times, ratios: &[f64], scales: &[f64]) -> Option<Times> {
+    let typical = |all: &[f64]| {
+        let mut all = all.to_vec();
+        all.sort_by(f64::total_cmp);
+        all.get(all.len() / 2).copied().filter(|_| all.len() >= MIN_MEASURED)
+    };
+    let scale = typical(scales)?;
+    let library_us = scale * predicted.library_us;
+    let generated_us = typical(ratios).map_or(scale * predicted.generated_us, |ratio| library_us * ratio);
+    Some(Times { generated_us, library_us, measured: false })
 }
 
 /// Which products of a plan are measured: those of which a measurement may save most, each as often as it is called. What a choice
@@ -577,6 +595,20 @@ mod tests {
         assert_eq!(of(&[[60, 100]]), Some((60.0, 100.0)));
         // How much differs, but not which side is quicker.
         assert_eq!(of(&[[50, 100], [80, 100], [60, 180], [85, 110], [45, 180]]), Some((45.0, 100.0)));
+    }
+
+    #[test]
+    fn what_is_not_measured_takes_as_long_beside_others_as_predicted() {
+        let predicted = Times { generated_us: 80.0, library_us: 100.0, measured: false };
+        let of = |ratios: &[f64], scales: &[f64]| {
+            judged_by_others(predicted, ratios, scales).map(|times| (times.generated_us, times.library_us))
+        };
+        // Calls take half as long on this machine.
+        assert_eq!(of(&[0.9, 0.7, 0.8], &[0.4, 0.6, 0.5]), Some((40.0, 50.0)));
+        assert_eq!(of(&[1.2, 1.2, 1.2], &[0.5, 0.5, 0.5]), Some((60.0, 50.0)));
+        // No other one packs its operands so.
+        assert_eq!(of(&[], &[0.4, 0.6, 0.5]), Some((40.0, 50.0)));
+        assert_eq!(of(&[0.9], &[0.4]), None);
     }
 
     #[test]
