@@ -9,14 +9,11 @@ use smallvec::SmallVec;
 use super::axes::row_major_order;
 use super::block_siblings::fuse_siblings;
 use super::built_block::BuiltBlock;
-use super::cost::{Cost, operations};
 use super::groups::{Groups, Rules};
 use crate::block_kernel::{BlockKernel, FusionBarrier, Layout, Tied};
-use crate::epilogue::{Along, Part, Rewrite, domain, rewrite, uses};
+use crate::epilogue::{Along, Part, Rewrite, domain, rewrite};
 use crate::graph::{NodeId, Op, ValueRef};
-use crate::index::Var;
-use crate::kernel::{BlockRefusal, Domain, Group, KNode, Kernel, Refusal, Space, build};
-use crate::machine::Profile;
+use crate::kernel::{BlockRefusal, Domain, Group, Kernel, Refusal, Space, build};
 use crate::place::{Strides, operand_place};
 use crate::types::{Dims, row_major};
 
@@ -110,19 +107,18 @@ impl Groups {
         if let &[id] = calls {
             program.locate(self.graph.loc(id));
         }
-        let flops = arithmetic(block, &operands, &results, rows.as_ref());
-        let cost = self.block_cost(&buffers, flops, (&outs, block), rules.profile);
+        let cost = self.block_cost(calls, &parts, &buffers, rules.profile);
         let calls = SmallVec::from_slice(calls);
         Ok(BuiltBlock { calls, kernel: Arc::clone(block), program, buffers, bases, cost })
     }
 
     /// The operands of calls, one call's after the other's.
-    fn operands_of(&self, calls: &[NodeId]) -> Vec<ValueRef> {
+    pub(super) fn operands_of(&self, calls: &[NodeId]) -> Vec<ValueRef> {
         calls.iter().flat_map(|&call| self.graph.operands(call)).collect()
     }
 
     /// The results of calls, likewise.
-    fn results_of(&self, calls: &[NodeId]) -> Vec<ValueRef> {
+    pub(super) fn results_of(&self, calls: &[NodeId]) -> Vec<ValueRef> {
         let of = |&node: &NodeId| {
             (0..self.graph.node(node).outs.len() as u16).map(move |out| ValueRef { node, out })
         };
@@ -322,30 +318,6 @@ impl Groups {
         last
     }
 
-    fn block_cost(
-        &self,
-        buffers: &[(ValueRef, bool)],
-        flops: u64,
-        (outs, block): (&[ValueRef], &BlockKernel),
-        profile: &Profile,
-    ) -> Cost {
-        let bytes = |written: bool| -> u64 {
-            buffers.iter().filter(|b| b.1 == written).map(|b| self.graph.ty(b.0).bytes()).sum()
-        };
-        let (bytes_read, bytes_written) = (bytes(false), bytes(true));
-        let instances: u64 = block.grid.iter().map(|&n| u64::from(n)).product();
-        let busy = (instances as f64 / profile.workers as f64).clamp(f64::MIN_POSITIVE, 1.0);
-        let moved_us = |bytes: u64| bytes as f64 / profile.bandwidth / 1000.0;
-        let arithmetic = flops as f64 / profile.ops_per_ns / 1000.0;
-        // An instance stores when it has computed everything; what is expected without neighbours is with the results stored.
-        let stored_us = moved_us(outs.iter().map(|&out| self.graph.ty(out).bytes()).sum()) / busy;
-        // Neighbours compute where the kernel does.
-        let computing = arithmetic / busy + (block.expected_us - profile.launch_us - stored_us).max(0.0);
-        let written_us = moved_us(bytes_written) / busy;
-        let us = (moved_us(bytes_read) / busy).max(computing) + written_us + profile.launch_us;
-        Cost { bytes_read, bytes_written, flops, us }
-    }
-
     /// A block kernel with more nodes in its loads and stores.
     pub(super) fn build_around(
         &self,
@@ -392,48 +364,4 @@ impl Groups {
         )?;
         self.build_block(&calls, &Arc::new(kernel), nodes, rules)
     }
-}
-
-/// What a load costs that gathers the lanes of a vector, in operations of an element: as many loads as there are lanes, each a quarter of an
-/// operation of a vector of 16. (The rotary embedding in the loads of Llama's queries, which are transposed, takes 0.8 ns for an element
-/// where six operations of a vector are computed of five loads.)
-const GATHERED: u64 = 4;
-
-/// Operations that the expressions of a block kernel's neighbours cost in all.
-fn arithmetic(block: &BlockKernel, operands: &[Part], results: &[Part], rows: Option<&Part>) -> u64 {
-    let instances: u64 = block.grid.iter().map(|&n| u64::from(n)).product();
-    let uses = uses(&block.program);
-    let accesses = |tied: Tied| -> u64 {
-        let of = block.tied.iter().zip(&uses).filter(|(t, _)| **t == tied);
-        of.map(|(_, u)| (u.loaded + u.stored).saturating_mul(instances)).sum()
-    };
-    let operand = |(at, part): (usize, &Part)| {
-        let lanes = block.lanes(at as u16);
-        let lanes = lanes.and_then(|lanes| part.along.iter().position(|along| along.axis == lanes));
-        operations_of_element(&part.kernel, lanes.map(|lanes| Var(lanes as u32)))
-            .saturating_mul(accesses(Tied::Operand(at as u16)))
-    };
-    let result = |(at, part): (usize, &Part)| {
-        operations_of_element(&part.kernel, None).saturating_mul(accesses(Tied::Result(at as u16)))
-    };
-    let before: u64 = operands.iter().enumerate().map(operand).sum();
-    let behind: u64 = results.iter().enumerate().map(result).sum();
-    before.saturating_add(rows.map_or(0, |part| operations(&part.kernel))).saturating_add(behind)
-}
-
-/// Operations of a kernel for an element, of whose neighbours in a vector this is the variable, beside a load as the program has it.
-fn operations_of_element(kernel: &Kernel, lanes: Option<Var>) -> u64 {
-    let (mut operations, mut gathers) = (0, 0u64);
-    for node in &kernel.exprs {
-        match node {
-            KNode::Map(function, _) => operations += u64::from(function.cost()),
-            KNode::Cast(..) | KNode::InRange(..) | KNode::Index(..) => operations += 1,
-            KNode::Load { addr, .. } => {
-                let stride = lanes.map_or(0, |lanes| kernel.indices.coefficient(*addr, lanes));
-                gathers += u64::from(stride.unsigned_abs() > 1);
-            }
-            KNode::Const(_) | KNode::Reduce(_) => {}
-        }
-    }
-    operations + GATHERED * gathers.saturating_sub(1)
 }

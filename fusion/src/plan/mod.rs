@@ -6,6 +6,7 @@
 
 mod aliased_outputs;
 mod axes;
+mod block_cost;
 mod block_kernels;
 mod block_siblings;
 mod built_block;

@@ -9,6 +9,7 @@ mod memory;
 mod mix_order;
 mod non_temporal;
 mod order;
+mod prices;
 mod ragged;
 mod reasons;
 mod rows;
