@@ -3,8 +3,8 @@
 use std::ffi::{CStr, CString, c_void};
 use std::sync::OnceLock;
 
-use super::DeviceId;
 use super::ffi::{self, RawGlobal, check, make_tensor, raw};
+use super::{DeviceId, Meta};
 use crate::Error;
 
 /// The modes that change what operators do on the calling thread. Two equal states behave alike. One from before libtorch's
@@ -100,11 +100,42 @@ impl GeneratorState {
         Ok(Self { device, state })
     }
 
+    /// Takes the present state of the same generator.
+    pub fn renew(&mut self) -> Result<(), Error> {
+        *self = Self::of(self.device)?;
+        Ok(())
+    }
+
+    /// Whether the generator was seeded since it was in this state. Numbers that others drew meanwhile are nothing that tells.
+    pub fn is_reseeded(&self) -> Result<bool, Error> {
+        let (was, is) = (seed_of(&self.state)?, seed_of(&Self::of(self.device)?.state)?);
+        Ok(was.number != is.number || is.is_fresh && !was.is_fresh)
+    }
+
     /// Sets the generator back to this state: it draws the same numbers again.
     pub fn restore(&self) -> Result<(), Error> {
         // SAFETY: the state is a live tensor.
         check(unsafe { ffi::tf_set_generator_state(self.device.kind, self.device.index, raw(&self.state)) })
     }
+}
+
+/// What a generator was seeded with.
+struct Seed {
+    number: u64,
+    /// Whether no number was drawn since.
+    is_fresh: bool,
+}
+
+/// The seed in a state as libtorch lays it out: that of the host is the seed, two `int`s, the position of the next number, and more; that of
+/// a CUDA device is the seed and the count of numbers.
+fn seed_of(state: &tch::Tensor) -> Result<Seed, Error> {
+    let meta = Meta::of(state)?;
+    // SAFETY: a state is bytes on the host without gaps, and the tensor is alive.
+    let bytes = unsafe { std::slice::from_raw_parts(meta.address()? as *const u8, meta.numel as usize) };
+    let (words, _) = bytes.as_chunks::<8>();
+    let word = |at: usize| words.get(at).map_or(0, |&word| u64::from_ne_bytes(word));
+    let drawn = word(if words.len() > 2 { 2 } else { 1 });
+    Ok(Seed { number: word(0), is_fresh: drawn == 0 })
 }
 
 /// Loads libtorch's CUDA part, once in a process.

@@ -18,7 +18,8 @@ use super::ops::{draws_random_numbers, hidden_writes, is_uninitialized, reads_on
 use super::trace::snapshot;
 use super::wire::Reader;
 use super::{
-    Arg, Call, CallId, Event, Flags, Meta, Origin, Refusal, RefusalKind, Schema, StorageId, TensorId, Trace,
+    Arg, Call, CallId, DeviceId, Event, Flags, GeneratorState, Meta, Origin, Refusal, RefusalKind, Schema,
+    StorageId, TensorId, Trace,
 };
 use crate::Error;
 
@@ -83,6 +84,9 @@ pub(crate) fn capture_timed<R>(
     if let Some(recorder) = recorder.as_mut().filter(|_| LAUNCHED.get()) {
         recorder.refuse("", RefusalKind::Kernel);
     }
+    if let Some(recorder) = recorder.as_mut().filter(|r| r.events.iter().any(|e| e.random)) {
+        recorder.check_generators("")?;
+    }
     let outputs = outputs_of(&result);
     let trace = super::analyse::finish(recorder, &outputs);
     Ok((result, trace))
@@ -143,6 +147,8 @@ pub(super) struct Recorder {
     pub(super) inputs: Vec<TensorId>,
     /// Who held the inputs when the call began.
     pub(super) held_before: Option<Others>,
+    /// The generators of random numbers as the last call that drew some left them.
+    generators: Vec<GeneratorState>,
     pub(super) refusals: Vec<Refusal>,
     pub(super) foreign_calls: u64,
     by_impl: HashMap<usize, TensorId>,
@@ -170,6 +176,7 @@ impl Recorder {
             schemas: Vec::new(),
             inputs: Vec::new(),
             held_before: None,
+            generators: Vec::new(),
             refusals: Vec::new(),
             // SAFETY: reads a counter.
             foreign_calls: unsafe { ffi::tf_foreign_calls() },
@@ -186,6 +193,14 @@ impl Recorder {
             new.inputs.push(id);
         }
         new.held_before = Some(Others::of(&new, &[]));
+        let mut devices = vec![DeviceId::CPU];
+        for t in inputs.iter().chain(named.iter().map(|(_, t)| t)) {
+            let device = Meta::of(t)?.device;
+            if device.is_cuda() && !devices.contains(&device) {
+                devices.push(device);
+            }
+        }
+        new.generators = devices.into_iter().map(GeneratorState::of).collect::<Result<_, _>>()?;
         Ok(new)
     }
 
@@ -301,6 +316,9 @@ impl Recorder {
             self.refuse(&s.op, RefusalKind::Internal);
         }
         let random = draws_random_numbers(&s, &args);
+        if random {
+            self.check_generators(&s.op)?;
+        }
         let level = if random { Level::Computed } else { self.level_of(&s, &args) };
         let writes = hidden_writes(&s, &args);
         self.keep_contents(&args, &writes, level)?;
@@ -328,6 +346,16 @@ impl Recorder {
         self.calls.push(call);
         self.pending = Some(Pending { event, level, before });
         self.clock.as_ref().map_or(Ok(()), |clock| clock.borrow_mut().begin())
+    }
+
+    /// Refuses the trace where a generator was seeded since the last call that drew numbers: a plan draws some, and seeds nothing.
+    fn check_generators(&mut self, op: &str) -> Result<(), Error> {
+        for at in 0..self.generators.len() {
+            if self.generators[at].is_reseeded()? {
+                self.refuse(op, RefusalKind::Seeds);
+            }
+        }
+        Ok(())
     }
 
     /// The level of what a call computes from `args`.
@@ -373,6 +401,9 @@ impl Recorder {
         p.event.outs = self.see_args(bytes, Some(Origin::Event(index)))?;
         for created in self.storages.iter_mut().skip(known) {
             created.level = created.level.max(p.level);
+        }
+        if p.event.random {
+            self.generators.iter_mut().try_for_each(GeneratorState::renew)?;
         }
         if is_uninitialized(&p.event.op) {
             self.zero_new(known)?;

@@ -224,6 +224,8 @@ pub enum RefusalKind {
     Escapes,
     /// An input is kept by the model after the call.
     KeepsInput,
+    /// A generator of random numbers was seeded.
+    Seeds,
     /// Operators were called on other threads.
     OtherThread,
     /// A kernel was launched by hand.
@@ -275,6 +277,10 @@ impl RefusalKind {
             RefusalKind::KeepsInput => (
                 "is an input that the model keeps",
                 "write it into a buffer of the model with `copy_`, or keep it where the model is called",
+            ),
+            RefusalKind::Seeds => (
+                "draws random numbers, and the model seeds their generator",
+                "seed before the call, or pass the random numbers as an input",
             ),
             RefusalKind::OtherThread => (
                 "the model calls operators on other threads",

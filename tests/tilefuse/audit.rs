@@ -315,6 +315,63 @@ fn numbers_that_a_model_returns_are_compared() {
     assert_eq!(fused.stats().fused_calls, 1, "{:?}", fused.stats());
 }
 
+/// A plan draws numbers, and seeds nothing.
+#[test]
+fn a_model_that_seeds_what_it_draws_runs_eager() {
+    if !crate::common::is_alone("audit::a_model_that_seeds_what_it_draws_runs_eager") {
+        return;
+    }
+    setup();
+    let _no_grad = tch::no_grad_guard();
+    for device in devices() {
+        let first = |x: &[Tensor]| {
+            tch::manual_seed(1);
+            vec![x[0].rand_like() + &x[0]]
+        };
+        let between = |x: &[Tensor]| {
+            let noise = x[0].rand_like();
+            tch::manual_seed(2);
+            vec![x[0].rand_like() * &x[0], noise.exp()]
+        };
+        let last = |x: &[Tensor]| {
+            let noise = x[0].rand_like();
+            tch::manual_seed(3);
+            vec![noise + &x[0]]
+        };
+        // The generator has another seed, and then the same one, of which numbers were drawn.
+        for seed in [7, 1] {
+            let drawn = || {
+                tch::manual_seed(seed);
+                let _ = draw(device);
+            };
+            let models: [&dyn Fn(&[Tensor]) -> Vec<Tensor>; 3] = [&first, &between, &last];
+            for model in models {
+                let fused = tilefuse::fuse_with(model, options(Audit::Never));
+                drawn();
+                let x = [draw(device)];
+                let of_eager: Vec<Tensor> = (0..3).flat_map(|_| model(&x)).collect();
+                drawn();
+                let x = [draw(device)];
+                let ours: Vec<Tensor> = (0..3).flat_map(|_| fused.call(&x).unwrap()).collect();
+                assert!(
+                    ours.iter().zip(&of_eager).all(|(a, b)| a.equal(b)),
+                    "{ours:?} instead of {of_eager:?}"
+                );
+                let reasons = fused.stats().eager_calls;
+                assert!(reasons.keys().any(|reason| reason.contains("seeds their generator")), "{reasons:?}");
+            }
+        }
+        drawn_without_a_seed(device);
+    }
+}
+
+fn drawn_without_a_seed(device: Device) {
+    let fused = tilefuse::fuse_with(|x: &[Tensor]| vec![x[0].rand_like() + &x[0]], options(Audit::Never));
+    let x = [draw(device)];
+    (0..3).for_each(|_| drop(fused.call(&x).unwrap()));
+    assert_eq!(fused.stats().fused_calls, 2, "{:?}", fused.stats());
+}
+
 /// No plan would put the input of its own call where the model keeps the last one.
 #[test]
 fn a_model_that_keeps_its_input_runs_eager() {
