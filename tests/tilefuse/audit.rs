@@ -315,6 +315,9 @@ fn numbers_that_a_model_returns_are_compared() {
     assert_eq!(fused.stats().fused_calls, 1, "{:?}", fused.stats());
 }
 
+/// A model over a list of tensors.
+type Model = dyn Fn(&[Tensor]) -> Vec<Tensor>;
+
 /// A plan draws numbers, and seeds nothing.
 #[test]
 fn a_model_that_seeds_what_it_draws_runs_eager() {
@@ -344,7 +347,7 @@ fn a_model_that_seeds_what_it_draws_runs_eager() {
                 tch::manual_seed(seed);
                 let _ = draw(device);
             };
-            let models: [&dyn Fn(&[Tensor]) -> Vec<Tensor>; 3] = [&first, &between, &last];
+            let models: [&Model; 3] = [&first, &between, &last];
             for model in models {
                 let fused = tilefuse::fuse_with(model, options(Audit::Never));
                 drawn();
