@@ -221,14 +221,8 @@ impl Selected {
         ];
         if let Some(factor) = &found.factor {
             // Of queries instead of scores.
-            let mut factor = self.spread(graph, factor, replaced, origin)?;
-            let ty = graph.ty(operands[0]).clone();
-            let ones = Dims::from_elem(1, ty.rank().checked_sub(graph.ty(factor).rank())?);
-            let shape: Dims = ones.iter().chain(&graph.ty(factor).shape).copied().collect();
-            factor = reshaped(graph, factor, &shape, origin)?;
-            let factor = expanded(graph, factor, &ty.shape, origin);
-            let ty = TensorType::contiguous(ty.dtype, &ty.shape, ty.device);
-            operands[0] = graph.add(Op::Map(ScalarFn::Mul), &[operands[0], factor], [ty], origin).into();
+            let factor = self.spread(graph, factor, replaced, origin)?;
+            operands[0] = of_both(graph, ScalarFn::Mul, [operands[0], factor], origin)?;
         }
         if found.safe {
             operands
@@ -381,7 +375,7 @@ impl Selected {
                 for mask in masks.iter().rev() {
                     let value = spread(graph, mask)?;
                     sum = Some(match sum {
-                        Some(sum) => added(graph, [sum, value], origin)?,
+                        Some(sum) => of_both(graph, ScalarFn::Add, [sum, value], origin)?,
                         None => value,
                     });
                 }
@@ -684,21 +678,25 @@ fn expanded(graph: &mut Graph, value: ValueRef, shape: &[i64], origin: Option<u3
     graph.add(Op::View(View::Expand), &[value], [ty], origin).into()
 }
 
-/// The sum of masks, which broadcast to each other.
-fn added(graph: &mut Graph, masks: [ValueRef; 2], origin: Option<u32>) -> Option<ValueRef> {
-    let rank = masks.iter().map(|&mask| graph.ty(mask).rank()).max()?;
-    let mut values = [masks[0]; 2];
-    for (value, &mask) in values.iter_mut().zip(&masks) {
-        let shape = &graph.ty(mask).shape;
+/// A function of two values, which broadcast to each other.
+fn of_both(
+    graph: &mut Graph,
+    function: ScalarFn,
+    mut values: [ValueRef; 2],
+    origin: Option<u32>,
+) -> Option<ValueRef> {
+    let rank = values.iter().map(|&value| graph.ty(value).rank()).max()?;
+    for value in &mut values {
+        let shape = &graph.ty(*value).shape;
         let whole: Dims = std::iter::repeat_n(1, rank - shape.len()).chain(shape.iter().copied()).collect();
-        *value = reshaped(graph, mask, &whole, origin)?;
+        *value = reshaped(graph, *value, &whole, origin)?;
     }
     let [a, b] = values.map(|value| graph.ty(value).shape.clone());
     let shape: Dims = a.iter().zip(&b).map(|(&a, &b)| a.max(b)).collect();
     let values = values.map(|value| expanded(graph, value, &shape, origin));
     let ty = graph.ty(values[0]);
     let ty = TensorType::contiguous(ty.dtype, &shape, ty.device);
-    Some(graph.add(Op::Map(ScalarFn::Add), &values, [ty], origin).into())
+    Some(graph.add(Op::Map(function), &values, [ty], origin).into())
 }
 
 /// A value in another shape, or what is in this shape before it is brought into the value's.
