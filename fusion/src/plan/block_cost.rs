@@ -8,7 +8,7 @@
 //!                             +  648 us  that these wait besides for 9.7 MB of weights, at 12 GB/s
 //! ```
 
-use super::cost::{Cost, operations};
+use super::cost::{CACHED, Cost, operations};
 use super::groups::Groups;
 use crate::block_kernel::Tied;
 use crate::epilogue::{Part, Rewrite, Uses, uses};
@@ -17,9 +17,6 @@ use crate::index::Var;
 use crate::kernel::{KNode, Kernel};
 use crate::machine::Profile;
 use crate::place::operand_place;
-
-/// What moving a byte to or from the caches takes on a host, in the time of one of memory.
-const CACHED: f64 = 0.25;
 
 /// What a load costs that gathers the lanes of a vector, in operations of an element: as many loads as there are lanes, each a quarter of an
 /// operation of a vector of 16. (The rotary embedding in the loads of Llama's queries, which are transposed, takes 0.8 ns for an element

@@ -7,6 +7,9 @@ use crate::kernel::{KNode, Kernel};
 use crate::machine::Profile;
 use crate::schedule::{Tiling, Walk};
 
+/// What moving a byte to or from the caches takes on a host, in the time of one of memory.
+pub(super) const CACHED: f64 = 0.25;
+
 /// What a kernel costs.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Cost {
@@ -74,7 +77,7 @@ fn rereads_cached(profile: &Profile, bytes_read: u64, instances: u64) -> bool {
 
 /// What reading from the cache costs beside reading from memory.
 fn reread_cost(profile: &Profile) -> f64 {
-    if profile.machine.is_gpu() { 0.4 } else { 0.25 }
+    if profile.machine.is_gpu() { 0.4 } else { CACHED }
 }
 
 /// Operations of a kernel that walks over its points once.

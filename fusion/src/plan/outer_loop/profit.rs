@@ -1,5 +1,6 @@
 //! Whether an outer loop pays, and in how large blocks.
 
+use super::super::cost::CACHED;
 use super::super::ir::{LocalBuffer, OuterLoop};
 use super::super::reasons::OuterLoopRefusal;
 use super::division::Division;
@@ -10,9 +11,6 @@ const MIN_BLOCKS_PER_THREAD: u64 = 4;
 
 /// How long threads wait at the end for the one that is last, in blocks of all threads.
 const IDLE_BLOCKS: f64 = 0.25;
-
-/// What moving a byte to or from the caches of other threads takes, in the time of one of memory.
-const CACHE_COST: f64 = 0.25;
 
 impl<'p> Finder<'p> {
     /// The outer loop in blocks as even and as large as fit a thread's cache.
@@ -59,7 +57,7 @@ impl<'p> Finder<'p> {
         // What is written is read before.
         let moved = |own: &LocalBuffer| {
             let bytes = self.bytes(own.value);
-            let part = if bytes > self.threads * self.cache { 1.0 } else { CACHE_COST };
+            let part = if bytes > self.threads * self.cache { 1.0 } else { CACHED };
             (bytes * (2 + reads(own.value))) as f64 * part
         };
         let moved: f64 = smallest.local_buffers.iter().map(moved).sum();
