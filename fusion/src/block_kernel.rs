@@ -22,7 +22,8 @@ pub enum Tied {
 pub enum Layout {
     /// Its elements in row-major order without gaps; neighbours may compute them instead.
     Elements,
-    /// The memory in which it lies, from its start, with the strides and the offset that the program was written for.
+    /// The memory in which it lies, from its start, with the strides and the offset that the program was written for. Neighbours may
+    /// compute it instead where the axes of all its loads are known.
     Strided {
         /// Elements between neighbours along each dimension of the operand.
         strides: Dims,
@@ -133,7 +134,7 @@ impl BlockKernelKind {
 /// Why a block kernel has neither prologue nor epilogue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FusionBarrier {
-    /// Attention on a GPU, whose loads are copied ahead of its products, and whose registers hold scores and result.
+    /// Attention on a GPU, whose loads are copied ahead of its products, and for which no epilogue is generated.
     Attention,
     /// With neighbours its tiles are too large for the device.
     Tiles,

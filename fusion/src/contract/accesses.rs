@@ -5,10 +5,10 @@ use std::cmp::Reverse;
 
 use tilefuse_block::dynamic::{Axis, Block, Ptr, Tile};
 
-use crate::block_kernel::{Coordinate, Coordinates};
+use crate::block_kernel::{self, Coordinate, Coordinates};
 
 /// An index along an axis of a tensor: how many there are, and elements between neighbours.
-pub(super) type Along<I> = (I, i64, i64);
+type AxisIndex<I> = (I, i64, i64);
 
 /// What is known of the accesses of a program that is being written.
 #[derive(Debug, Default)]
@@ -17,9 +17,11 @@ pub(super) struct Accesses {
 }
 
 impl Accesses {
-    /// An access of which this is known.
-    pub(super) fn push(&self, coordinates: Coordinates) {
-        self.known.borrow_mut().push(coordinates);
+    /// Says which rows a block that is stored has, where these are of one matrix.
+    pub(super) fn in_rows(&self, stored: Block, rows: Option<block_kernel::Block>) {
+        let offsets = stored.ptr.offset().value();
+        let mut known = self.known.borrow_mut();
+        known.iter_mut().filter(|access| access.offsets == offsets).for_each(|access| access.block = rows);
     }
 
     /// What is known of all accesses.
@@ -30,7 +32,7 @@ impl Accesses {
     /// A block whose elements have these indices along axes of a tensor: some the same for all of them, others along the block's own axes.
     /// What the tensor repeats along an axis is the same for all its indices.
     #[track_caller]
-    fn block(&self, block: Block, same: &[Along<Tile>], own: &[Along<Axis>]) {
+    fn block(&self, block: Block, same: &[AxisIndex<Tile>], own: &[AxisIndex<Axis>]) {
         let shape: Vec<u32> = own.iter().map(|(axis, ..)| axis.extent).collect();
         let is_axis = |extent: i64, stride: i64| extent > 1 && stride != 0;
         let mut axes: Vec<Coordinate> = Vec::new();
@@ -50,7 +52,8 @@ impl Accesses {
             own.last().filter(|(_, extent, stride)| is_axis(*extent, *stride)).and(axes.last()).copied();
         axes.sort_by_key(|axis| Reverse(axis.stride));
         let lanes = last.and_then(|last| axes.iter().position(|axis| axis.index == last.index));
-        self.push(Coordinates { offsets: block.ptr.offset().value(), axes, lanes, block: None });
+        let known = Coordinates { offsets: block.ptr.offset().value(), axes, lanes, block: None };
+        self.known.borrow_mut().push(known);
     }
 }
 
@@ -64,7 +67,7 @@ pub(super) struct Matrix<'m> {
     /// Rows and columns.
     extents: [i64; 2],
     /// Which of the tensor's matrices it is.
-    member: Vec<Along<Tile>>,
+    member: Vec<AxisIndex<Tile>>,
     /// Where what is known of accesses is kept; nothing where the matrix lies otherwise than the tensor.
     accesses: Option<&'m Accesses>,
 }
@@ -91,26 +94,26 @@ impl<'m> Matrix<'m> {
     /// A block of the matrix.
     #[track_caller]
     pub(super) fn block(&self, rows: Axis, cols: Axis) -> Block {
-        self.known(self.ptr, &[], [self.along(rows, 0), self.along(cols, 1)])
+        self.access(self.ptr, &[], [self.along(rows, 0), self.along(cols, 1)])
     }
 
     /// A block of the matrix as it lies, its columns as rows.
     #[track_caller]
     pub(super) fn block_transposed(&self, rows: Axis, cols: Axis) -> Block {
-        self.known(self.ptr, &[], [self.along(cols, 1), self.along(rows, 0)])
+        self.access(self.ptr, &[], [self.along(cols, 1), self.along(rows, 0)])
     }
 
     /// Some columns of rows that are all the same.
     #[track_caller]
     pub(super) fn columns(&self, cols: Axis) -> Block {
-        self.known(self.ptr, &[], [self.along(cols, 1)])
+        self.access(self.ptr, &[], [self.along(cols, 1)])
     }
 
     /// Some columns of a row, which begins so many elements on.
     #[track_caller]
     pub(super) fn row(&self, row: Tile, start: Tile, cols: Axis) -> Block {
         let row = (row, self.extents[0], self.strides[0]);
-        self.known(self.ptr + start, &[row], [self.along(cols, 1)])
+        self.access(self.ptr + start, &[row], [self.along(cols, 1)])
     }
 
     /// The same from so many elements on, which is not where the tensor has it.
@@ -123,15 +126,20 @@ impl<'m> Matrix<'m> {
         self.strides
     }
 
-    fn along<I>(&self, index: I, axis: usize) -> Along<I> {
+    fn along<I>(&self, index: I, axis: usize) -> AxisIndex<I> {
         (index, self.extents[axis], self.strides[axis])
     }
 
     #[track_caller]
-    fn known<const N: usize>(&self, ptr: Ptr, rows: &[Along<Tile>], axes: [Along<Axis>; N]) -> Block {
+    fn access<const N: usize>(
+        &self,
+        ptr: Ptr,
+        rows: &[AxisIndex<Tile>],
+        axes: [AxisIndex<Axis>; N],
+    ) -> Block {
         let block = ptr.block(&axes.map(|(index, _, stride)| (index, stride)));
         if let Some(accesses) = self.accesses {
-            let same: Vec<Along<Tile>> = self.member.iter().chain(rows).copied().collect();
+            let same: Vec<AxisIndex<Tile>> = self.member.iter().chain(rows).copied().collect();
             accesses.block(block, &same, &axes);
         }
         block

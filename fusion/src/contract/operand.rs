@@ -36,7 +36,7 @@ pub(super) fn source(graph: &Graph, value: ValueRef, position: u16) -> Source {
     in_memory(graph, value, position)
 }
 
-/// As [`source`], of an operand that is read from the memory in which it lies: no neighbour computes it instead.
+/// As [`source`], of an operand that is read from the memory in which it lies, at whatever strides.
 pub(super) fn in_memory(graph: &Graph, value: ValueRef, position: u16) -> Source {
     let place = operand_place(graph, value);
     let shape = graph.ty(value).shape.clone();

@@ -117,6 +117,6 @@ impl Writer<'_> {
                 (1..i64::from(parts)).fold(part(0), |sum, number| sum + part(number))
             });
         })?;
-        Ok((program, self.known()))
+        Ok((program, self.coordinates()))
     }
 }

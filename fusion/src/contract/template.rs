@@ -10,10 +10,10 @@
 //! ```
 
 use tilefuse_block::dynamic::{
-    Axis, Block, BuildError, Ptr, Scope, Tile, axis, blocked, dot, for_range, offset, program, program_id,
-    scalar, unravel, zeros,
+    Axis, BuildError, Ptr, Scope, Tile, axis, blocked, dot, for_range, offset, program, program_id, scalar,
+    unravel, zeros,
 };
-use tilefuse_block::{Assumption, Elem, Program, ReduceFn, Value};
+use tilefuse_block::{Assumption, Elem, Program, ReduceFn};
 
 use super::accesses::{Accesses, Matrix};
 use super::blocks::{Blocks, Form, Grid, blocks_of, grid};
@@ -24,7 +24,7 @@ use super::product::{Access, Product};
 use super::windows::Windows;
 use crate::block_kernel::{self, BlockKernel, BlockKernelKind, Coordinates, Layout, Tied};
 use crate::taken::taken;
-use crate::types::fits_i32;
+use crate::types::{Dims, fits_i32, row_major};
 
 /// In what form a program finds its operands.
 #[derive(Clone, Copy)]
@@ -197,11 +197,11 @@ impl<'p> Writer<'p> {
                 }
             });
         })?;
-        Ok((program, self.known()))
+        Ok((program, self.coordinates()))
     }
 
     /// What is known of its accesses.
-    pub(super) fn known(self) -> Vec<Coordinates> {
+    pub(super) fn coordinates(self) -> Vec<Coordinates> {
         self.accesses.take()
     }
 
@@ -229,27 +229,18 @@ impl<'p> Writer<'p> {
             sum += self.added(&c, rows, cols) * p.beta;
         }
         let value = sum.cast(p.out);
-        let stored = y.skip(self.first()).block(&[(own_rows, p.n), (cols, 1)]);
-        let known = self.stored(stored, &instance.member, (own_rows, cols));
+        let sizes: Dims = p.batch.iter().copied().chain([p.m, p.n]).collect();
+        let y = Matrix::new(y.skip(self.first()), [p.n, 1], [p.m, p.n]);
+        let y = y.of_batch(&self.accesses, &instance.member, &p.batch, &row_major(&sizes));
+        let stored = y.block(own_rows, cols);
         stored.store(value);
-        self.accesses.push(Coordinates { block: self.stored_block(own_rows, across), ..known });
+        self.accesses.in_rows(stored, self.stored_block(own_rows, across));
     }
 
     /// The first element of the result's matrix that an instance stores, where that is not the first one.
     pub(super) fn first(&self) -> Option<Tile> {
         let Product { m, n, ref batch, .. } = *self.product;
         (!batch.is_empty()).then(|| self.member() * (m * n))
-    }
-
-    /// Of the elements that an instance stores: member of the batch, row and column.
-    fn stored(&self, stored: Block, member: &[Tile], (rows, cols): (Axis, Axis)) -> Coordinates {
-        let (p, shape) = (self.product, [self.blocks.rows, self.blocks.columns]);
-        let members = member.iter().zip(&p.batch);
-        let members = members.map(|(&at, &n)| (at.broadcast_to(shape).value(), n.unsigned_abs(), true));
-        let rows = (rows.index.along(0, shape).value(), p.m.unsigned_abs(), rows.mask.is_none());
-        let cols = (cols.index.along(1, shape).value(), p.n.unsigned_abs(), cols.mask.is_none());
-        let axes: Vec<(Value, u64, bool)> = members.chain([rows, cols]).collect();
-        Coordinates::of_result(stored.ptr.offset().value(), &axes)
     }
 
     /// What an instance stores, where that is a part of one matrix: `across` is the number of its columns' block. Of a batch, rows

@@ -20,14 +20,14 @@ pub(crate) struct Part {
     /// The expressions.
     pub(crate) kernel: Kernel,
     /// Of each variable, the axis of the tensor's accesses that it is; none where the only variable is the element.
-    pub(crate) along: SmallVec<[Along; 4]>,
+    pub(crate) along: SmallVec<[LoopAxis; 4]>,
     /// What each store of the kernel is.
     pub(crate) roots: Vec<ValueRef>,
 }
 
 /// An axis that a variable of a part is.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Along {
+pub(crate) struct LoopAxis {
     /// Its position among the axes of an access.
     pub(crate) axis: usize,
     /// What a neighbour along it adds to the offsets of the access; 0 where these are not those of the elements alone.
@@ -314,7 +314,7 @@ impl Cx<'_> {
             return Ok(SmallVec::from_slice(&[Variable::element(offsets)]));
         }
         let known = self.rewrite.kernel.coordinates_at(offsets).ok_or(BlockRefusal::Order)?;
-        let along = |along: &Along| {
+        let along = |along: &LoopAxis| {
             let axis = known.axes.get(along.axis).ok_or(BlockRefusal::Order)?;
             Ok(Variable::along(axis, along.pitch))
         };

@@ -316,7 +316,7 @@ pub enum BlockRefusal {
     RunsAhead,
     /// The block program is attention on a GPU.
     #[error(
-        "attention on a GPU takes no prologue or epilogue: its loads are copied ahead of its products, and its registers are full"
+        "attention on a GPU is a kernel of its own: its loads are copied ahead of its products, and no epilogue is generated for it"
     )]
     Attention,
     /// Together they were compiled, and did not fit.
@@ -331,8 +331,10 @@ pub enum BlockRefusal {
         of: i64,
     },
     /// The operand is read in memory.
-    #[error("the block program reads the operand at strides, where a prologue leaves nothing in memory")]
-    Strided,
+    #[error(
+        "the block program reads the operand in memory, packed or copied ahead, where a prologue leaves nothing"
+    )]
+    InMemory,
     /// The operand has other strides than the program was written for.
     #[error("the operand does not have the strides that the block program was written for")]
     OtherStrides,

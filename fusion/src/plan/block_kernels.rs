@@ -11,7 +11,7 @@ use super::block_siblings::fuse_siblings;
 use super::built_block::BuiltBlock;
 use super::groups::{Groups, Rules};
 use crate::block_kernel::{BlockKernel, FusionBarrier, Layout, Tied};
-use crate::epilogue::{Along, Part, Rewrite, domain, rewrite};
+use crate::epilogue::{LoopAxis, Part, Rewrite, domain, rewrite};
 use crate::graph::{NodeId, Op, ValueRef};
 use crate::kernel::{BlockRefusal, Domain, Group, Kernel, Refusal, Space, build};
 use crate::place::{Strides, operand_place};
@@ -174,7 +174,7 @@ impl Groups {
     ) -> Result<Part, Refusal> {
         let axes = block.axes(Tied::Operand(position)).unwrap_or_default();
         let order = row_major_order(&self.graph.ty(value).shape, strides, &axes);
-        let order = order.filter(|order| !order.is_empty()).ok_or(BlockRefusal::Strided)?;
+        let order = order.filter(|order| !order.is_empty()).ok_or(BlockRefusal::InMemory)?;
         self.along(calls, inside, &[value], &axes, &order)
     }
 
@@ -216,8 +216,8 @@ impl Groups {
         axes: &[[i64; 2]],
         order: &[usize],
     ) -> Result<Part, Refusal> {
-        let along: SmallVec<[Along; 4]> =
-            order.iter().map(|&axis| Along { axis, pitch: axes[axis][1] }).collect();
+        let along: SmallVec<[LoopAxis; 4]> =
+            order.iter().map(|&axis| LoopAxis { axis, pitch: axes[axis][1] }).collect();
         let extents: Dims = order.iter().map(|&axis| axes[axis][0]).collect();
         let kernel = self.neighbours(calls, inside, roots, Space::parallel(extents), None)?;
         Ok(Part { kernel, along, roots: roots.to_vec() })

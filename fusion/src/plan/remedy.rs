@@ -100,7 +100,10 @@ impl BlockRefusal {
             BlockRefusal::Elements { .. } => {
                 "an operator over as many elements as the operand or result: slices and concatenations moved away from it"
             }
-            BlockRefusal::Strided | BlockRefusal::OtherStrides => {
+            BlockRefusal::InMemory => {
+                "nothing today: a prologue is computed in loads that read the operand where it lies, not in copies of it"
+            }
+            BlockRefusal::OtherStrides => {
                 "an operand that lies contiguous: `contiguous`, or a layout that the product reads as it is"
             }
             BlockRefusal::NoLoads => "a kernel that only loads that operand",

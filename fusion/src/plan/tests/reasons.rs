@@ -23,7 +23,7 @@ variants!(
     Empty, Devices, Block
 );
 variants!(
-    BlockRefusal: Reduction, PrologueReduction, Both, Blocks, RunsAhead, Attention, Tiles, Elements, Strided, OtherStrides, NoLoads,
+    BlockRefusal: Reduction, PrologueReduction, Both, Blocks, RunsAhead, Attention, Tiles, Elements, InMemory, OtherStrides, NoLoads,
     NoStores, SeveralResults, PrologueStored, Gather, ResultOrder, Order, WritesOperand, Parameters
 );
 
@@ -421,7 +421,7 @@ fn products_and_their_neighbours(seen: &mut Seen) {
           %2 = aten::relu(self=%1) : bf16[1,2,64,16]@cuda:0
           outputs %2
         }",
-        expect!["cut: attention on a GPU takes no prologue or epilogue: its loads are copied ahead of its products, and its registers are full"],
+        expect!["cut: attention on a GPU is a kernel of its own: its loads are copied ahead of its products, and no epilogue is generated for it"],
     );
 }
 
@@ -460,7 +460,7 @@ fn operands_at_strides(seen: &mut Seen) {
         g,
         &[y],
         expect![
-            "cut: the block program reads the operand at strides, where a prologue leaves nothing in memory"
+            "cut: the block program reads the operand in memory, packed or copied ahead, where a prologue leaves nothing"
         ],
     );
     let (g, y) = strided(2);
@@ -574,7 +574,7 @@ fn products_whose_loads_run_ahead(seen: &mut Seen) {
           outputs %3
         }",
         expect![
-            "cut: the block program reads the operand at strides, where a prologue leaves nothing in memory"
+            "cut: the block program reads the operand in memory, packed or copied ahead, where a prologue leaves nothing"
         ],
     );
 }
