@@ -151,6 +151,11 @@ impl Graphs {
         match &mut *state {
             State::Without(_) => return Ok(Way::Steps),
             State::Ready(_) => {}
+            // What is recorded while somebody else captures the stream becomes part of their graph.
+            // SAFETY: passed on to the caller.
+            State::Watching { .. } if unsafe { cuda::is_capturing(device, stream) }? => {
+                return Ok(Way::Steps);
+            }
             State::Watching { calls, timed } => {
                 *calls += 1;
                 match (self.mode, *calls, timed.take()) {
@@ -161,7 +166,7 @@ impl Graphs {
                         *timed = Some(found);
                         return Ok(Way::Steps);
                     }
-                    (_, _, Some(found)) => *state = found.verdict()?,
+                    (_, _, Some(found)) => *state = State::of_timing(found.verdict()),
                 }
             }
         }
@@ -191,6 +196,13 @@ impl Graphs {
             *timed = Some(Timed { start, end, launch_us });
         }
         Ok(())
+    }
+}
+
+impl State {
+    /// Graphs or none, by what a call took; none where this driver cannot say.
+    fn of_timing(verdict: Result<State, Error>) -> State {
+        verdict.unwrap_or_else(|error| State::Without(error.to_string()))
     }
 }
 

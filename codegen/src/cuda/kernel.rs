@@ -347,6 +347,10 @@ impl Node {
     /// # Safety
     /// `stream` is a live stream of the device that is being captured by this thread.
     pub unsafe fn last_on(device: &Device, stream: *mut c_void) -> Result<Node> {
+        if device.properties().driver_version < 12030 {
+            let message = "changing captured launches needs a driver of CUDA 12.3 or later".to_owned();
+            return Err(Error::Unsupported { target: device.properties().name.clone(), message });
+        }
         let mut status = sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE;
         let (mut nodes, mut edges, mut count) = (std::ptr::null(), std::ptr::null(), 0);
         let nothing = std::ptr::null_mut::<c_void>();
