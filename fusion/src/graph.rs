@@ -298,6 +298,12 @@ impl Graph {
         id
     }
 
+    /// Where kernels of the graph run: the CUDA device on which it has tensors, else the host.
+    pub fn kernel_device(&self) -> Device {
+        let devices = self.ids().flat_map(|id| self.node(id).outs.iter().map(|ty| ty.device));
+        devices.into_iter().find(|device| matches!(device, Device::Cuda(_))).unwrap_or(Device::Cpu)
+    }
+
     /// Keeps a call in libtorch, for this reason: no pass replaces it.
     pub fn keep_call(&mut self, id: NodeId, reason: &str) {
         self.node_mut(id).kernel = Some(Err(reason.to_owned()));

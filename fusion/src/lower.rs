@@ -116,6 +116,7 @@ pub fn lower(graph: &Graph) -> Result<Graph, LowerError> {
 pub(crate) fn lower_counted(graph: &Graph, rewrites: &Rewrites) -> Result<Graph, LowerError> {
     let registry = registry();
     let mut cx = Cx::new();
+    cx.device = graph.kernel_device();
     let mut values: HashMap<ValueRef, ValueRef> = HashMap::new();
     cx.graph.origins = graph.origins.clone();
     cx.graph.literals = graph.literals.clone();
@@ -133,7 +134,11 @@ pub(crate) fn lower_counted(graph: &Graph, rewrites: &Rewrites) -> Result<Graph,
         let lowered = lowered.filter(|_| rewrites.allow("lower"));
         let results = lowered.unwrap_or_else(|| {
             let copy = cx.graph.add(node.op.clone(), &operands, node.outs.iter().cloned(), node.origin);
-            cx.graph.node_mut(copy).kernel.clone_from(&node.kernel);
+            // A kernel that a user wrote is not compiled for a device without the plan's kernels: the call is libtorch's.
+            let is_here = is_on(cx.device, operands.iter().map(|&v| cx.graph.ty(v)).chain(&node.outs));
+            if is_here || matches!(node.kernel, Some(Err(_))) {
+                cx.graph.node_mut(copy).kernel.clone_from(&node.kernel);
+            }
             (0..node.outs.len()).map(|out| ValueRef { node: copy, out: out as u16 }).collect()
         });
         for (out, value) in results.into_iter().enumerate() {
@@ -166,18 +171,14 @@ fn finish(from: &Graph, mut to: Graph, values: &HashMap<ValueRef, ValueRef>) -> 
     Ok(to)
 }
 
-/// Whether generated code can hold these tensors: known element types on one device.
-fn supported<'t>(types: impl Iterator<Item = &'t TensorType>) -> bool {
-    let mut device = None;
-    for ty in types {
-        if ty.dtype.elem().is_none() || matches!(ty.device, Device::Other(_)) {
-            return false;
-        }
-        if *device.get_or_insert(ty.device) != ty.device {
-            return false;
-        }
-    }
-    true
+/// Whether generated code can hold these tensors: their elements have known types.
+fn supported<'t>(mut types: impl Iterator<Item = &'t TensorType>) -> bool {
+    types.all(|ty| ty.dtype.elem().is_some() && !matches!(ty.device, Device::Other(_)))
+}
+
+/// Whether these tensors are where a plan's kernels run.
+fn is_on<'t>(device: Device, mut types: impl Iterator<Item = &'t TensorType>) -> bool {
+    types.all(|ty| ty.device == device)
 }
 
 /// Why a call stays a call of libtorch.
@@ -189,8 +190,10 @@ pub(crate) enum NotLowered {
     Random,
     /// It writes tensors in a way that functionalization has no operator without for.
     Writes,
-    /// It has a tensor that kernels cannot hold, or tensors on several devices.
+    /// It has a tensor that kernels cannot hold.
     Tensors,
+    /// It has a tensor on another device than the one that the plan's kernels run on.
+    Device,
     /// The lowering does not take its overload, its arguments, or elements of these types.
     Arguments,
 }
@@ -201,7 +204,10 @@ impl fmt::Display for NotLowered {
             NotLowered::Operator => "the operator has no lowering",
             NotLowered::Random => "it draws random numbers, whose sequence is libtorch's",
             NotLowered::Writes => "it writes its operands, and is no operator with results alone",
-            NotLowered::Tensors => "kernels hold no tensors of its kinds, or it has them on several devices",
+            NotLowered::Tensors => "kernels hold no tensors of its kinds",
+            NotLowered::Device => {
+                "it has a tensor on another device than the one that the plan's kernels run on"
+            }
             NotLowered::Arguments => {
                 "the operator's lowering does not take this overload, these arguments or element types"
             }
@@ -212,13 +218,16 @@ impl fmt::Display for NotLowered {
 /// Why a call of libtorch that a plan runs was not lowered; the lowering itself may still have declined it.
 pub(crate) fn not_lowered<'t>(
     call: &AtenCall,
-    operands: impl Iterator<Item = &'t TensorType>,
+    operands: impl Iterator<Item = &'t TensorType> + Clone,
     outs: &'t [TensorType],
+    kernels: Device,
 ) -> NotLowered {
+    let types = operands.chain(outs);
     match lowering(&registry(), call, outs) {
         Err(reason) => reason,
-        Ok(_) if supported(operands.chain(outs)) => NotLowered::Arguments,
-        Ok(_) => NotLowered::Tensors,
+        Ok(_) if !supported(types.clone()) => NotLowered::Tensors,
+        Ok(_) if !is_on(kernels, types) => NotLowered::Device,
+        Ok(_) => NotLowered::Arguments,
     }
 }
 
@@ -244,9 +253,9 @@ fn lower_call(
 ) -> Option<Vec<ValueRef>> {
     let name = call.op.strip_prefix("aten::")?;
     let lowering = lowering(registry, call, outs).ok()?;
-    cx.device = outs[0].device;
     let operands = &operands.iter().map(|&v| cx.value_of(v)).collect::<Vec<_>>();
-    if !supported(operands.iter().map(|&v| cx.graph.ty(v)).chain(outs)) {
+    let types = || operands.iter().map(|&v| cx.graph.ty(v)).chain(outs);
+    if !supported(types()) || !is_on(cx.device, types()) {
         return None;
     }
     let call = Call { name, overload: &call.overload, args: Args(&call.args), operands, outs };

@@ -220,7 +220,8 @@ fn attempt(
     plan.limit_memory(most_bytes);
     plant(&mut plan)?;
     let slots = Slots::of(&plan);
-    let runs = Runs { plan: &plan, slots: &slots, kernels: &kernels, calls }.all()?;
+    let device = plan.graph.kernel_device();
+    let runs = Runs { plan: &plan, slots: &slots, kernels: &kernels, calls, device }.all()?;
     let outputs = plan.outputs.iter().map(|p| slots.source(&plan, p)).collect::<Result<Vec<_>, _>>()?;
     let updates = plan
         .updates

@@ -61,6 +61,8 @@ pub(super) struct Runs<'a> {
     pub(super) kernels: &'a [Kernel],
     /// Those that were recorded.
     pub(super) calls: &'a [Arc<Call>],
+    /// Where kernels run.
+    pub(super) device: Device,
 }
 
 impl Runs<'_> {
@@ -121,10 +123,17 @@ impl Runs<'_> {
     /// The slot of a value that a kernel addresses. Only plain strided memory has an element type that kernels know; the
     /// guards keep inputs and parameters plain, and [`Meta::address`](crate::torch::Meta::address) all others.
     fn buffer(&self, value: ValueRef) -> Result<Slot, Error> {
-        match self.plan.graph.ty(value).dtype.elem() {
-            Some(_) => self.slots.get(value),
-            None => Err(Error::Internal(String::from("a kernel would address what libtorch alone handles"))),
+        let ty = self.plan.graph.ty(value);
+        if ty.dtype.elem().is_none() {
+            return Err(Error::Internal(String::from("a kernel would address what libtorch alone handles")));
         }
+        if ty.device != self.device {
+            return Err(Error::Internal(format!(
+                "a kernel on {} would address memory of {}",
+                self.device, ty.device
+            )));
+        }
+        self.slots.get(value)
     }
 
     fn takes(&self, step: &Step) -> Result<Option<Run>, Error> {

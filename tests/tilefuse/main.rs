@@ -35,6 +35,7 @@ mod growth;
 mod hand;
 mod hints;
 mod horizontal;
+mod host_beside;
 mod images;
 mod kernels;
 mod lang;

@@ -187,6 +187,34 @@ fn results_keep_the_strides_of_eager() {
     );
 }
 
+/// Kernels run on the GPU: what is on the host beside it is libtorch's.
+#[test]
+fn calls_on_the_host_in_a_graph_of_a_gpu() {
+    check(
+        "graph {
+          %0 = input 0 : f32[2]@cuda:0
+          %1 = input 1 : f32[2]
+          %2 = aten::relu(self=%0) : f32[2]@cuda:0
+          %3 = aten::relu(self=%1) : f32[2]
+          %4 = aten::view(self=%3, size=[2, 1]) : f32[2,1]
+          outputs %2, %4
+        }",
+        expect![[r#"
+            graph {
+              %0 = input 0 : f32[2]@cuda:0
+              %1 = input 1 : f32[2]
+              %2 = scalar 0.0 : f32[]@cuda:0
+              %3 = view reshape(%2) : f32[1]@cuda:0
+              %4 = view expand(%3) : f32[2]@cuda:0
+              %5 = map max(%0, %4) : f32[2]@cuda:0
+              %6 = aten::relu(self=%1) : f32[2]
+              %7 = aten::view(self=%6, size=[2, 1]) : f32[2,1]
+              outputs %5, %7
+            }
+        "#]],
+    );
+}
+
 #[test]
 fn known_constants_of_another_device() {
     check(

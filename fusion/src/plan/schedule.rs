@@ -98,7 +98,9 @@ impl Groups {
         let types = self.graph.operands(node);
         let types = types.iter().map(|&v| self.graph.ty(v));
         // Library selection makes the other calls, of contractions and attention.
-        let declined = call.form.is_none().then(|| not_lowered(call, types, &self.graph.node(node).outs));
+        let outs = &self.graph.node(node).outs;
+        let declined =
+            call.form.is_none().then(|| not_lowered(call, types, outs, self.graph.kernel_device()));
         let reason = self.refused.get(&node).cloned().or_else(|| declined.map(|why| why.to_string()));
         ExternStep { node, operands, reason }
     }

@@ -28,7 +28,7 @@ variants!(
 );
 
 variants!(MatchFailure: ElementTypes, Vector, Strides, Sizes, Memory, Device, Library);
-variants!(NotLowered: Operator, Random, Writes, Tensors, Arguments);
+variants!(NotLowered: Operator, Random, Writes, Tensors, Device, Arguments);
 
 /// Graphs, and by what each is planned.
 const CASES: &[fn(&mut Seen)] = &[
@@ -764,7 +764,7 @@ fn calls_that_are_not_lowered(seen: &mut Seen) {
         ("aten::dropout(input=%0, p=0.5, train=true) !random : f32[4,5]", NotLowered::Random),
         ("aten::relu(self=%0) !writes[0] : f32[4,5]", NotLowered::Writes),
         ("aten::relu(self=%0) : dtype9[4,5]", NotLowered::Tensors),
-        ("aten::relu(self=%0) : f32[4,5]@cuda:0", NotLowered::Tensors),
+        ("aten::relu(self=%0) : f32[4,5]@cuda:0", NotLowered::Device),
         ("aten::add.Unknown(self=%0) : f32[4,5]", NotLowered::Arguments),
     ] {
         let text = format!("graph {{\n%0 = input 0 : f32[4,5]\n%1 = {line}\noutputs %1\n}}");
