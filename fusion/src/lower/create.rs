@@ -46,6 +46,10 @@ fn arange(cx: &mut Cx, call: &Call<'_>) -> Option<ValueRef> {
     };
     let (start, step) = (number("start", 0.0), number("step", 1.0));
     let whole = start.fract() == 0.0 && step.fract() == 0.0 && start.abs() < 1e15 && step.abs() < 1e15;
+    // Numbers of 64 bits that f64 does not hold.
+    if !whole && !elem.is_float() {
+        return None;
+    }
     let index = cx.iota(Elem::I64, &shape, 0);
     let mut value = if whole { index } else { cx.cast(index, Elem::F64)? };
     if step != 1.0 {
