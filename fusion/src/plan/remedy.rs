@@ -84,8 +84,7 @@ impl BlockRefusal {
                 "a reduction of the rows of the product, whose result nothing else needs the product beside"
             }
             BlockRefusal::PrologueReduction => {
-                "nothing today: a norm in front of a product is a kernel of its own, though normalising rows in its loads is predicted to take \
-                 less"
+                "nothing today: a reduction of rows ends before a product's loads of them begin, and is a kernel of its own"
             }
             BlockRefusal::Both => {
                 "nothing today: one product of another's result is a kernel of its own, but in attention, whose scores stay in \
