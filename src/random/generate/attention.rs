@@ -27,8 +27,8 @@ pub(super) fn attention(g: &mut Generator) -> Option<()> {
         }
         shape
     };
-    let key = g.plain_input(&of(&[keys, width]), kind)?;
-    let value = g.plain_input(&of(&[keys, depth]), kind)?;
+    let key = g.plain_operand(&of(&[keys, width]), kind)?;
+    let value = g.plain_operand(&of(&[keys, depth]), kind)?;
     if written_out {
         return in_steps(g, [query, key, value], [queries, keys], causal);
     }
@@ -53,8 +53,8 @@ fn mask(g: &mut Generator, scores: &[i64], kind: Kind) -> Option<Arg<u32>> {
     let shape: Vec<i64> = scores[cut..].iter().map(|&n| if g.rng.chance(0.2) { 1 } else { n }).collect();
     match g.rng.below(3) {
         0 => Some(Arg::None),
-        1 => g.input(&shape, Kind::Bool).map(t),
-        _ => g.plain_input(&shape, kind).map(t),
+        1 => g.operand(&shape, Kind::Bool).map(t),
+        _ => g.plain_operand(&shape, kind).map(t),
     }
 }
 

@@ -5,7 +5,7 @@ use tch::Kind;
 use super::{Fact, Generator, is_float, t};
 use crate::torch::Arg;
 
-/// A convolution of a value, with or without a batch, and a new weight. Some of libtorch's kernels multiply the zeros of a padding
+/// A convolution of a value, with or without a batch, and a weight. Some of libtorch's kernels multiply the zeros of a padding
 /// by a weight and others do not, so that weights are finite.
 pub(super) fn convolution(g: &mut Generator) -> Option<()> {
     let fits = |g: &Generator, id: u32| {
@@ -45,8 +45,8 @@ pub(super) fn convolution(g: &mut Generator) -> Option<()> {
         false => vec![of_group * groups, channels / groups],
     };
     shape.extend(&kernel);
-    let weight = g.input(&shape, kind)?;
-    let bias = if g.rng.chance(0.5) { t(g.input(&[of_group * groups], kind)?) } else { Arg::None };
+    let weight = g.operand(&shape, kind)?;
+    let bias = if g.rng.chance(0.5) { t(g.operand(&[of_group * groups], kind)?) } else { Arg::None };
     let [stride, dilation, padding, further] = [stride, dilation, padding, further].map(Arg::Ints);
     let mut args = vec![t(x), t(weight), bias];
     let name = match (transposed, g.rng.below(3)) {

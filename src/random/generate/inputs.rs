@@ -100,7 +100,7 @@ impl Generator {
     /// with a factor of 0 hide.
     pub(super) fn operand_of_factor(&mut self, shape: &[i64], kind: Kind, factor: f64) -> Option<u32> {
         if !self.rng.chance(if factor == 0.0 { 0.9 } else { 0.02 }) {
-            return self.input(shape, kind);
+            return self.operand(shape, kind);
         }
         self.traits.special = true;
         let values = if self.rng.chance(0.5) { Values::Special } else { Values::Fill(f64::INFINITY) };

@@ -3,9 +3,11 @@
 
 mod attention;
 mod conv;
+mod host;
 mod inputs;
 mod moves;
 mod opaque;
+mod operand;
 mod pointwise;
 mod product;
 mod read;
@@ -136,6 +138,7 @@ const FAMILIES: &[(u32, Family)] = &[
     (2, conv::convolution),
     (3, attention::attention),
     (2, opaque::opaque),
+    (1, host::on_the_host),
 ];
 
 /// Those that programs of blocks begin with.

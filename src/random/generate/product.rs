@@ -6,7 +6,7 @@ use super::reduce::has_squares;
 use super::{Fact, Generator, is_float, t};
 use crate::torch::Arg;
 
-/// A product of a value and new inputs.
+/// A product of a value and other operands.
 pub(super) fn product(g: &mut Generator) -> Option<()> {
     let floats = g.rng.chance(0.9);
     let x = g.value(|g, id| {
@@ -23,29 +23,29 @@ pub(super) fn product(g: &mut Generator) -> Option<()> {
     let fact = Fact::ROUNDED;
     match (size.len(), g.rng.below(15)) {
         (_, 0..=1) => {
-            let weight = g.input(&[other, last], kind)?;
-            let bias = if g.rng.chance(0.5) { t(g.input(&[other], kind)?) } else { Arg::None };
+            let weight = g.operand(&[other, last], kind)?;
+            let bias = if g.rng.chance(0.5) { t(g.operand(&[other], kind)?) } else { Arg::None };
             g.emit("linear", vec![t(x), t(weight), bias], fact)?;
         }
         (..=3, 2..=3) => einsum(g, x, &size)?,
         (_, 4) => {
             let at = g.rng.below(size.len());
-            let rhs = g.input(&[other, size[at]], kind)?;
+            let rhs = g.operand(&[other, size[at]], kind)?;
             g.emit("tensordot", vec![t(x), t(rhs), Arg::Ints(vec![at as i64]), Arg::Ints(vec![1])], fact)?;
         }
         (_, 10) => labels_of_many(g, x, &size)?,
         (_, 11) => {
             let shapes = [vec![], size.clone(), vec![other, last], vec![last]];
             let shape = g.rng.pick(&shapes);
-            let rhs = g.input(shape, kind)?;
+            let rhs = g.operand(shape, kind)?;
             g.emit("inner", vec![t(x), t(rhs)], fact)?;
         }
         // Two products, one of the other's result: which of their sums leave the range of the type is seen by no run.
         (_, 12) if !g.traits.special => {
             let many = g.extent();
             let right: Vec<i64> = size[..size.len() - 1].iter().copied().chain([other]).collect();
-            let (right, weight) = (g.input(&right, kind)?, g.input(&[many, last, other], kind)?);
-            let bias = if g.rng.chance(0.5) { t(g.input(&[many], kind)?) } else { Arg::None };
+            let (right, weight) = (g.operand(&right, kind)?, g.operand(&[many, last, other], kind)?);
+            let bias = if g.rng.chance(0.5) { t(g.operand(&[many], kind)?) } else { Arg::None };
             g.emit("bilinear", vec![t(x), t(right), t(weight), bias], fact)?;
         }
         (..=2, 13) => {
@@ -56,7 +56,7 @@ pub(super) fn product(g: &mut Generator) -> Option<()> {
                 let columns = g.extent();
                 let column = at + 1 == more && g.rng.chance(0.2);
                 let shape = if column { vec![rows] } else { vec![rows, columns] };
-                factors.push(Some(g.input(&shape, kind)?));
+                factors.push(Some(g.operand(&shape, kind)?));
                 rows = columns;
             }
             let matrices = size.len() == 2 && g.rng.chance(0.3);
@@ -78,13 +78,13 @@ pub(super) fn product(g: &mut Generator) -> Option<()> {
             g.emit("_int_mm", vec![t(lhs), t(rhs)], fact)?;
         }
         (1, 5..=6) => {
-            let rhs = g.input(&[last], kind)?;
+            let rhs = g.operand(&[last], kind)?;
             let name = *g.rng.pick(&["dot", "vdot"]);
             g.emit(name, vec![t(x), t(rhs)], fact)?;
         }
         (1, _) => {
             if g.rng.chance(0.3) {
-                let mat = g.input(&[other, last], kind)?;
+                let mat = g.operand(&[other, last], kind)?;
                 g.emit("mv", vec![t(mat), t(x)], fact)?;
             } else if g.rng.chance(0.5) {
                 with_factors(g, "addmv", &[other], |g, alpha| {
@@ -97,7 +97,7 @@ pub(super) fn product(g: &mut Generator) -> Option<()> {
             }
         }
         (2, 5..=6) => {
-            let rhs = g.input(&[last, other], kind)?;
+            let rhs = g.operand(&[last, other], kind)?;
             g.emit("mm", vec![t(x), t(rhs)], fact)?;
         }
         (2, _) => {
@@ -106,7 +106,7 @@ pub(super) fn product(g: &mut Generator) -> Option<()> {
             })?;
         }
         (3, 5) => {
-            let rhs = g.input(&[size[0], last, other], kind)?;
+            let rhs = g.operand(&[size[0], last, other], kind)?;
             g.emit("bmm", vec![t(x), t(rhs)], fact)?;
         }
         (3, 6..=7) => {
@@ -131,7 +131,7 @@ pub(super) fn product(g: &mut Generator) -> Option<()> {
             if !g.rng.chance(0.15) || shape.len() > 1 {
                 shape.push(other);
             }
-            let rhs = g.input(&shape, kind)?;
+            let rhs = g.operand(&shape, kind)?;
             g.emit("matmul", vec![t(x), t(rhs)], fact)?;
         }
     }
@@ -191,7 +191,7 @@ fn einsum(g: &mut Generator, x: u32, size: &[i64]) -> Option<()> {
     let order = g.rng.permutation(output.len());
     let output: String = order.into_iter().map(|at| output[at]).collect();
     let shape: Vec<i64> = right.iter().map(|r| r.1).collect();
-    let rhs = g.input(&shape, g.kind(x))?;
+    let rhs = g.operand(&shape, g.kind(x))?;
     let right: String = right.iter().map(|r| r.0).collect();
     let equation = Arg::Str(format!("{left},{right}->{output}"));
     g.emit("einsum", vec![equation, Arg::Tensors(vec![Some(x), Some(rhs)])], Fact::ROUNDED)?;
@@ -247,7 +247,7 @@ fn labels_of_many(g: &mut Generator, x: u32, size: &[i64]) -> Option<()> {
                 shape.push(n);
             }
         }
-        operands.push(Some(g.input(&shape, g.kind(x))?));
+        operands.push(Some(g.operand(&shape, g.kind(x))?));
         inputs.push(text);
     }
     let mut distinct = sizes.clone();
