@@ -438,6 +438,27 @@ fn integers_fold() {
 }
 
 #[test]
+fn magnitudes_of_negated_unsigned_numbers_stay() {
+    canonical(
+        "%u = cast %n u8
+         %v = map neg %u
+         %w = map abs %v
+         %m = map neg %n
+         %a = map abs %m
+         %b = cast %w i32
+         store %y, %a, %b",
+        expect![[r#"
+            %u = cast %n u8
+            %v = map neg %u
+            %w = map abs %v
+            %a = map abs %n
+            %b = cast %w i32
+            store %y, %a, %b
+        "#]],
+    );
+}
+
+#[test]
 fn floats_fold_only_where_exact() {
     canonical(
         "%z = const 0.0 : f32

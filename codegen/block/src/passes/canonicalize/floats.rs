@@ -48,14 +48,15 @@ fn exact_reciprocal(elem: Elem, x: f64) -> Option<Literal> {
     (power_of_two && exact && normal(x) && normal(reciprocal.as_f64())).then_some(reciprocal)
 }
 
-/// Signs cancel: `-(-x)`, `|-x|`, `x + -y`, `x - -y`, `-x * -y`. Holds for integers, too.
+/// Signs cancel: `-(-x)`, `|-x|`, `x + -y`, `x - -y`, `-x * -y`. Holds for integers, too, but that `|x|` of an unsigned one is `x`.
 pub(super) fn signs(cx: &mut Cx<'_>, op: &Op) -> Option<Value> {
     let (function, args) = as_map(op)?;
     let (&first, &last) = (args.first()?, args.last()?);
     let negated = |cx: &Cx<'_>, value| Some(*cx.operands_of(value, ScalarFn::Neg)?.first()?);
+    let signed = cx.ty(first).elem().is_some_and(|elem| !elem.is_unsigned_int());
     match function {
         ScalarFn::Neg => negated(cx, first),
-        ScalarFn::Abs => match negated(cx, first) {
+        ScalarFn::Abs => match negated(cx, first).filter(|_| signed) {
             Some(x) => cx.emit_map(ScalarFn::Abs, &[x]),
             None => cx.operands_of(first, ScalarFn::Abs).map(|_| first),
         },
