@@ -1,4 +1,4 @@
-//! NVTX ranges of a plan's steps within those of the modules that they belong to, so that Nsight Systems shows a call as the model is
+//! NVTX ranges of a plan's steps within those of the modules that they belong to, so that NVIDIA's profilers show a call as the model is
 //! written.
 //!
 //! ```text
