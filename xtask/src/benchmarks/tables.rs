@@ -2,8 +2,10 @@
 
 use super::results::Machine;
 
-const H200: Machine =
-    Machine { short: "H200", files: &["h200_2026-11-21", "h200_2026-11-22", "h200_2026-11-27"] };
+const H200: Machine = Machine {
+    short: "H200",
+    files: &["h200_2026-11-21", "h200_2026-11-22", "h200_2026-11-27", "h200_2026-11-28"],
+};
 const CPU: Machine = Machine { short: "CPU", files: &["cpu_2026-11-23_amx"] };
 const SLOW_CPU: Machine = Machine { short: "CPU, 2.06 GHz", files: &["cpu_2026-11-23"] };
 

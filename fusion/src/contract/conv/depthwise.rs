@@ -1,10 +1,10 @@
 //! Convolutions in which a filter reads one channel.
 
-use tilefuse_block::dynamic::{BuildError, Tile, div_rem, fma, for_range, program_and, program_id, zeros};
+use tilefuse_block::dynamic::{BuildError, Tile, div_rem, for_range, program_and, program_id, zeros};
 
 use super::block::{Block, Pixels};
 use super::geometry::{Conv, ConvProgram};
-use super::ops::{Params, int, read, write};
+use super::ops::{Params, int, multiply_add, read, write};
 use crate::block_kernel::Coordinates;
 use crate::taken::taken;
 
@@ -53,7 +53,8 @@ impl Body<'_> {
         let mut sum = zeros(conv.sum(), area);
         for (k, &(at, mask)) in self.taps.iter().enumerate() {
             let x = read(images, image + at, mask, conv.sum());
-            sum = fma(read(weights, row + k, None, conv.sum()).broadcast_to(area), x, sum);
+            let w = read(weights, row + k, None, conv.sum()).broadcast_to(area);
+            sum = multiply_add(x, w, sum, mask);
         }
         if let Some(bias) = bias {
             sum = read(bias, filter, None, conv.sum()) + sum;
