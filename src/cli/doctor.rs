@@ -28,6 +28,8 @@ struct Findings {
     libtorch_folder: Option<String>,
     llvm: String,
     threads: usize,
+    /// The processor's name as it is sold, where the system tells.
+    processor_model: Option<String>,
     processor: String,
     cuda: Vec<String>,
     cuda_missing: Option<String>,
@@ -56,7 +58,12 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         report::print(&format!("              {folder}"));
     }
     report::print(&format!("LLVM          {}", findings.llvm));
-    report::print(&format!("processor     {}", findings.processor));
+    if let Some(model) = &findings.processor_model {
+        report::print(&format!("processor     {model}"));
+        report::print(&format!("              {}", findings.processor));
+    } else {
+        report::print(&format!("processor     {}", findings.processor));
+    }
     for device in &findings.cuda {
         report::print(&format!("cuda          {device}"));
     }
@@ -110,6 +117,7 @@ fn find() -> Findings {
         libtorch_folder,
         llvm: tilefuse_codegen::llvm_version(),
         threads: tch::get_num_threads().max(1) as usize,
+        processor_model: std::fs::read_to_string("/proc/cpuinfo").ok().and_then(|text| model_name(&text)),
         processor: tilefuse_codegen::host::HostOptions::default().processor(),
         cuda,
         cuda_missing,
@@ -122,6 +130,14 @@ fn find() -> Findings {
     }
 }
 
+/// The name of the first processor of `/proc/cpuinfo`, in which those of ARM have none.
+fn model_name(cpuinfo: &str) -> Option<String> {
+    let fields = cpuinfo.lines().filter_map(|line| line.split_once(':'));
+    let mut names = fields.filter(|(field, _)| field.trim() == "model name").map(|(_, name)| name);
+    let name = names.next()?.split_whitespace().collect::<Vec<_>>().join(" ");
+    (!name.is_empty()).then_some(name)
+}
+
 fn describe(ordinal: u32) -> String {
     match tilefuse_codegen::cuda::Device::get(ordinal as usize) {
         Ok(device) => {
@@ -131,5 +147,18 @@ fn describe(ordinal: u32) -> String {
             format!("{}, sm_{major}{minor}, {} multiprocessors, {memory} GiB", p.name, p.multiprocessors)
         }
         Err(error) => format!("device {ordinal}: {error}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::model_name;
+
+    #[test]
+    fn processors_have_the_name_that_the_system_tells() {
+        let text = "processor\t: 0\nvendor_id\t: GenuineIntel\nmodel\t\t: 143\nmodel name\t: Intel(R) Xeon(R)  Platinum 8481C CPU @ 2.70GHz\n\nprocessor\t: 1\nmodel name\t: other\n";
+        assert_eq!(model_name(text).as_deref(), Some("Intel(R) Xeon(R) Platinum 8481C CPU @ 2.70GHz"));
+        assert_eq!(model_name("processor\t: 0\nCPU implementer\t: 0x41\nCPU part\t: 0xd40\n"), None);
+        assert_eq!(model_name("model name\t:\n"), None);
     }
 }
