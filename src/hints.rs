@@ -84,6 +84,18 @@ impl Hint {
     }
 }
 
+/// As it is read from a text.
+impl std::fmt::Display for Hint {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.effect {
+            Effect::Eager => write!(f, "eager={}", self.of),
+            Effect::Separate => write!(f, "separate={}", self.of),
+            Effect::Together => write!(f, "together={}", self.of),
+            Effect::Tolerance(Relative(relative)) => write!(f, "tolerance:{relative:e}={}", self.of),
+        }
+    }
+}
+
 impl std::str::FromStr for Hint {
     type Err = String;
 
@@ -217,6 +229,10 @@ mod tests {
         assert_eq!("separate=h.*.mlp".parse(), Ok(Hint::separate("h.*.mlp")));
         assert_eq!("tolerance:1e-5=h.*".parse(), Ok(Hint::tolerance("h.*", 1e-5)));
         assert_eq!(Hint::tolerance("h", f64::NAN), Hint::tolerance("h", 0.0));
+        for text in ["eager=*", "separate=h.*.mlp", "together=#23", "tolerance:1.5e-5=h.*", "tolerance:0e0=h"]
+        {
+            assert_eq!(text.parse::<Hint>().map(|hint| hint.to_string()), Ok(text.to_owned()));
+        }
         let wrong = [
             "separate",
             "near=x",

@@ -82,8 +82,8 @@ pub(crate) struct ModelArgs {
 struct CompareArgs {
     #[command(flatten)]
     model: ModelArgs,
-    /// Compare many cases: a file with one {"name", "model", "inputs", "strides", "device", "dtype"} a line, all but the model
-    /// optional.
+    /// Compare many cases: a file with one {"name", "model", "inputs", "strides", "device", "dtype", "tune", "hints", "strict",
+    /// "max_rewrites"} a line, all but the model optional.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["model", "input", "inputs"])]
     manifest: Option<PathBuf>,
     /// Every model of the zoo that fits this pattern (a prefix, or all).
@@ -207,13 +207,15 @@ impl ModelArgs {
     /// How models are compiled.
     fn options(&self) -> crate::Options {
         let default = options(self.tune);
-        let strict = match self.strict.is_empty() {
-            true => crate::Strict::Off,
-            false => crate::Strict::Kernels(self.strict.clone()),
-        };
+        let strict = strict(self.strict.clone());
         let max_rewrites = self.max_rewrites.or(default.max_rewrites);
         crate::Options { max_rewrites, hints: self.hint.clone(), strict, ..default }
     }
+}
+
+/// What is asked of plans by these patterns.
+pub(crate) fn strict(patterns: Vec<String>) -> crate::Strict {
+    if patterns.is_empty() { crate::Strict::Off } else { crate::Strict::Kernels(patterns) }
 }
 
 /// How models are compiled where nothing else is asked for.

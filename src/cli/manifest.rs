@@ -5,7 +5,7 @@ use std::path::Path;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::args::{device, dtype, specs};
+use super::args::{device, dtype, specs, strict};
 use super::compare::{Case, Outcome, compare, page};
 use super::inputs::{Inputs, kind_name};
 use super::model::{Which, quietly};
@@ -23,7 +23,7 @@ pub(crate) trait Defaults {
 }
 
 /// One line of a manifest. `inputs` is a list of specs or the path of a safetensors file, `strides` a list of the strides of
-/// inputs, `null` for a contiguous one.
+/// inputs, `null` for a contiguous one; how the model is compiled is said as on the command line.
 #[derive(Clone, Debug, Deserialize)]
 pub(crate) struct Line {
     name: Option<String>,
@@ -32,6 +32,10 @@ pub(crate) struct Line {
     strides: Option<Vec<Option<Vec<i64>>>>,
     device: Option<String>,
     dtype: Option<String>,
+    tune: Option<bool>,
+    hints: Option<Vec<String>>,
+    strict: Option<Vec<String>>,
+    max_rewrites: Option<u64>,
 }
 
 #[derive(Clone, Debug, Deserialize)]
@@ -78,6 +82,10 @@ fn line(entry: &tilefuse_models::ZooEntry, case: &tilefuse_models::Case, default
         strides: None,
         device: None,
         dtype: Some(dtype.clone()),
+        tune: None,
+        hints: None,
+        strict: None,
+        max_rewrites: None,
     }
 }
 
@@ -133,6 +141,18 @@ impl Line {
     fn label(&self) -> String {
         self.name.clone().unwrap_or_else(|| self.model.clone())
     }
+
+    /// How the model is compiled: as the line says, and where it says nothing, as the command line does.
+    fn options(&self, default: crate::Options) -> Result<crate::Options, Failure> {
+        let hints = self.hints.as_ref().map(|hints| hints.iter().map(|hint| hint.parse()).collect());
+        Ok(crate::Options {
+            tune: self.tune.unwrap_or(default.tune),
+            hints: hints.transpose().map_err(Failure::usage)?.unwrap_or(default.hints),
+            strict: self.strict.clone().map_or(default.strict, strict),
+            max_rewrites: self.max_rewrites.or(default.max_rewrites),
+            ..default
+        })
+    }
 }
 
 fn one(line: &Line, defaults: &dyn Defaults, seconds: f64, python: &mut Python) -> Result<Outcome, Failure> {
@@ -155,7 +175,7 @@ fn one(line: &Line, defaults: &dyn Defaults, seconds: f64, python: &mut Python) 
         inputs,
         device,
         dtype,
-        options: defaults.options(),
+        options: line.options(defaults.options())?,
         seconds,
         repro: None,
     };

@@ -106,6 +106,52 @@ fn a_saved_case_is_the_same_elsewhere() {
     }
 }
 
+/// The options of the command line are in the case, and count when it runs again.
+#[test]
+fn a_saved_case_keeps_how_it_was_compiled() {
+    let folder = tempfile::tempdir().unwrap();
+    let saved = folder.path().join("case");
+    let args = [
+        "--hint",
+        "eager=gelu",
+        "--hint",
+        "tolerance:1e-3=*",
+        "--strict",
+        "linear",
+        "--max-rewrites",
+        "1000000",
+        "--tune",
+    ];
+    let start =
+        ["compare", "mlp8x1024-tiny", "--seconds", "0", "--json", "--save-repro", saved.to_str().unwrap()];
+    let (status, said) = run(None, &[&start[..], &args].concat());
+    assert_eq!(status, Some(0), "{said}");
+    let first = objects(&said).remove(0);
+    assert!(first["extern_ops"].as_u64() > Some(0), "{first}");
+    let path = saved.join("case.jsonl");
+    let line = std::fs::read_to_string(&path).unwrap();
+    let case: serde_json::Value = serde_json::from_str(&line).unwrap();
+    assert_eq!(case["hints"], serde_json::json!(["eager=gelu", "tolerance:1e-3=*"]));
+    assert_eq!(
+        (&case["strict"][0], &case["max_rewrites"], &case["tune"]),
+        (&"linear".into(), &1_000_000.into(), &true.into())
+    );
+    let again = |line: &str| {
+        std::fs::write(&path, line).unwrap();
+        let (status, said) = run(Some(&saved), &["compare", "--manifest", "case.jsonl", "--seconds", "0"]);
+        (status, said)
+    };
+    let (status, said) = again(&line);
+    assert_eq!(status, Some(0), "{said}");
+    assert_eq!(objects(&said).remove(0)["extern_ops"], first["extern_ops"]);
+    let (status, said) = again(&line.replace("[\"linear\"]", "[\"gelu\"]"));
+    assert!(status == Some(1) && said.contains("left to libtorch: aten::gelu"), "{said}");
+    let (status, said) = again(&line.replace("1000000", "0"));
+    assert_eq!((status, objects(&said).remove(0)["rewrites"].as_u64()), (Some(0), Some(0)), "{said}");
+    let (status, said) = again(&line.replace("eager=gelu", "near=gelu"));
+    assert!(status == Some(1) && said.contains("is none of eager=PATTERN"), "{said}");
+}
+
 #[test]
 fn hints_and_strictness_are_given_from_the_shell() {
     let compared = |args: &[&str]| {

@@ -2,24 +2,26 @@
 
 use std::path::Path;
 
-use serde_json::json;
+use serde_json::{Value, json};
 use tch::Tensor;
 
 use super::{Case, Outcome};
 use crate::cli::Failure;
 use crate::cli::inputs::kind_name;
 use crate::cli::model::{Loaded, Which, quietly};
+use crate::{Options, Strict};
 
 /// What is in the folder.
 const README: &str = "A comparison of Tilefuse, fused and eager. In this folder:
 
     tilefuse compare --manifest case.jsonl
 
-case.jsonl      the model, its inputs and its type; a model of the zoo has the weights that a fixed seed gives
+case.jsonl      the model, its inputs and its type, with its hints, tuning, strictness and limit of rewrites; a model of the zoo has
+                the weights that a fixed seed gives
 model.pt        the model, where it was a file
 inputs.safetensors  the inputs that were judged
 outcome.json    what was found
-options.txt     the options it was compiled with: hints, strictness and limits are given again on the command line
+options.txt     all options it was compiled with
 machine.txt     the device and the versions it was found with
 graph.txt       the model's graph, as captured and lowered
 plan.txt        the plan, with its block programs
@@ -59,6 +61,7 @@ pub(crate) fn save(folder: &Path, case: &Case, inputs: &[Tensor], outcome: &Outc
     if case.device.is_cuda() {
         line["device"] = json!("cuda");
     }
+    keep_options(&mut line, &case.options);
     write("case.jsonl", &format!("{line}\n"))?;
     write("README", README)?;
     let found = serde_json::to_string_pretty(outcome).map_err(|e| failed("outcome.json", &e))?;
@@ -68,6 +71,22 @@ pub(crate) fn save(folder: &Path, case: &Case, inputs: &[Tensor], outcome: &Outc
     let (graph, plan) = forms(case, inputs)?;
     write("graph.txt", &graph)?;
     write("plan.txt", &plan)
+}
+
+/// Adds to a line of a manifest how the model is compiled, where that is not how models are by default.
+fn keep_options(line: &mut Value, options: &Options) {
+    if options.tune {
+        line["tune"] = json!(true);
+    }
+    if !options.hints.is_empty() {
+        line["hints"] = options.hints.iter().map(ToString::to_string).collect();
+    }
+    if let Strict::Kernels(patterns) = &options.strict {
+        line["strict"] = json!(patterns);
+    }
+    if let Some(limit) = options.max_rewrites {
+        line["max_rewrites"] = json!(limit);
+    }
 }
 
 /// The lowered graph of a case, and its plan; the reason where there is none.
