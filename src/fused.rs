@@ -369,6 +369,7 @@ impl Engine {
             return audits.is_unchecked().then(eager).transpose();
         }
         self.stats().audits += 1;
+        let _span = tracing::info_span!("audit").entered();
         let (outputs, trace, report) = self.record(inputs, forward)?;
         if forward.failed() {
             return Ok(Some(outputs));

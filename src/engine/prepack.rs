@@ -263,6 +263,7 @@ impl PrepackedWeights {
 
     /// Packs what does not fit. `false` where a weight cannot be watched that is to be.
     fn pack(&self) -> Result<bool, Error> {
+        let _span = tracing::info_span!("prepack", weights = self.packs.len()).entered();
         let missing = || Error::Internal(String::from("a constant for a weight is not there"));
         let mut all = self.store.write();
         let mut written = false;

@@ -493,6 +493,7 @@ pub(super) fn filled(span: i64, dtype: DType, device: DeviceId) -> Result<Tensor
 /// Times both sides in turn; returns how long that took, too. There are no times where the machine was too busy for them to
 /// say which side is quicker.
 fn measure(candidate: &Candidate<'_>, profile: &Profile) -> Result<(Option<Times>, Duration), Error> {
+    let _span = tracing::info_span!("measure", operator = candidate.call.op).entered();
     let _no_grad = tch::no_grad_guard();
     let product = Product::new(candidate, profile)?;
     let begin = Instant::now();

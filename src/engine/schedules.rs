@@ -78,7 +78,8 @@ impl Schedules {
         let name = tunable.schedules.first().map_or("", |s| &s.program.name);
         self.progress.set_message(format!("tuning kernel {}: {name}", self.measured));
         self.progress.tick();
-        let found = self.measure(tunable);
+        let found = tracing::info_span!("tune", kernel = name, schedules = tunable.schedules.len())
+            .in_scope(|| self.measure(tunable));
         self.spent += start.elapsed();
         self.left = self.left.saturating_sub(start.elapsed());
         match found {

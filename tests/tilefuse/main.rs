@@ -6,6 +6,7 @@
 //! - `lowered` compares the lowered operators with those that `edge` and the generator of random programs have.
 //! - `random` runs random programs; `tilefuse random` runs as many as one likes, and shrinks those that fail.
 //! - `sequence` calls one fused model again after something has changed, `audit` after something that no guard sees.
+//! - `spans` collects the spans of calls.
 //! - `kernels` counts kernels: the decision is tested as well as the value.
 //! - `page` uses the page of a plan in a browser, and keeps pictures of it.
 //! - `processors` runs some tests as on machines with less than this one has, and on emulated processors.
@@ -55,6 +56,7 @@ mod samples;
 mod schedules;
 mod sdpa;
 mod sequence;
+mod spans;
 mod threads;
 mod tune;
 mod tutorials;
