@@ -215,6 +215,9 @@ pub struct EdgeReport {
     pub remedy: Option<String>,
     /// Whether producer and consumer are in one kernel.
     pub fused: bool,
+    /// Whether a hint decides that, against the cost model.
+    #[serde(default)]
+    pub hinted: bool,
     /// Bytes of what the producer gives.
     pub bytes: u64,
 }
@@ -461,6 +464,7 @@ impl Explanation {
                 verdict: verdict.to_string(),
                 remedy: verdict.remedy(),
                 fused: verdict.is_fused(),
+                hinted: verdict.is_hinted(),
                 bytes: plan.graph.node(d.producer).outs.iter().map(tilefuse_fusion::TensorType::bytes).sum(),
             }
         });

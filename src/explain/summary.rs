@@ -307,8 +307,13 @@ impl Alike<'_> {
 
 /// The cuts of a plan, alike ones once, those over which most bytes go first.
 pub(super) fn alike(plan: &Explanation) -> Vec<Alike<'_>> {
+    alike_edges(plan, |edge| !edge.fused)
+}
+
+/// Some of the edges of a plan, likewise.
+fn alike_edges(plan: &Explanation, is_asked_for: fn(&EdgeReport) -> bool) -> Vec<Alike<'_>> {
     let mut found: IndexMap<(String, String, &str), Alike<'_>> = IndexMap::new();
-    for (first, edge) in plan.edges.iter().enumerate().filter(|(_, edge)| !edge.fused) {
+    for (first, edge) in plan.edges.iter().enumerate().filter(|(_, edge)| is_asked_for(edge)) {
         let EdgeReport { producer, consumer, verdict, remedy, bytes, .. } = edge;
         let (producer, consumer) = (short(producer), short(consumer));
         let key = (producer.clone(), consumer.clone(), verdict.as_str());
@@ -326,6 +331,17 @@ pub(super) fn alike(plan: &Explanation) -> Vec<Alike<'_>> {
     let mut found: Vec<_> = found.into_values().collect();
     found.sort_by_key(|alike| std::cmp::Reverse(alike.bytes));
     found
+}
+
+/// The edges that are fused because of a hint alone; empty where there are none.
+pub(super) fn hinted(plan: &Explanation, style: Style) -> String {
+    let mut text = String::new();
+    for edge in alike_edges(plan, |edge| edge.fused && edge.hinted) {
+        let Alike { producer, consumer, verdict, count, .. } = edge;
+        let line = format!("{count} x {producer} -> {consumer}, {verdict}");
+        let _ = writeln!(text, "{}", style.wrapped(&line, 6));
+    }
+    text
 }
 
 /// The cuts over which most bytes go, alike ones once.
@@ -392,6 +408,17 @@ mod tests {
         let plain = plan.summary_in(Style { colour: false, ..style });
         assert!(plain.lines().all(|line| line.chars().count() <= 60), "{plain}");
         assert_eq!(console::strip_ansi_codes(&text), plain);
+    }
+
+    #[test]
+    fn edges_that_a_hint_fuses_say_so() {
+        let mut plan = crate::explain::page::tests::layers_of_two();
+        let edge = &mut plan.edges[0];
+        (edge.fused, edge.hinted, edge.remedy) = (true, true, None);
+        edge.verdict = String::from("fused: a hint keeps them together");
+        let said = "\n1 x linear -> linear, fused: a hint keeps them together\n";
+        assert!(plan.summary().contains(said) && plan.text(false).contains(said));
+        assert!(plan.summary().ends_with("every edge is fused\n"));
     }
 
     #[test]

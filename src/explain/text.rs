@@ -36,6 +36,7 @@ impl Explanation {
             text.push('\n');
         }
         text.push_str(&self.updates_text());
+        text.push_str(&summary::hinted(self, style));
         text.push('\n');
         text.push_str(&summary::cuts(self, style));
         text
@@ -49,6 +50,7 @@ impl Explanation {
             text.push_str(&step_text(position, step));
         }
         text.push_str(&self.updates_text());
+        text.push_str(&summary::hinted(self, Style::PLAIN));
         text.push_str("\nedges that were not fused\n");
         for edge in self.edges.iter().filter(|e| !e.fused) {
             text.push_str(&format!("  {} -> {}: {}\n", edge.producer, edge.consumer, edge.verdict));

@@ -84,6 +84,7 @@ impl Groups {
         let demanded = !rules.hints.is_empty() && self.hinted(a, b, rules.hints, Hints::demand);
         match self.build_merged(first, second, &nodes, rules) {
             Ok(merged) if merged.us() <= separate_us || demanded => {
+                let merged_us = merged.us();
                 let made_mix_order = merged.is_mix_order() && !first.is_mix_order() && !second.is_mix_order();
                 let rewrite = if made_mix_order { "mix-order" } else { rewrite };
                 if !rules.rewrites.allow(rewrite) {
@@ -91,7 +92,10 @@ impl Groups {
                 }
                 self.sequence.contract(&contraction);
                 self.merge(a, b, nodes, merged);
-                fused
+                if merged_us <= separate_us {
+                    return fused;
+                }
+                Verdict::Together { fused: Box::new(fused), separate_us, merged_us }
             }
             Ok(merged) => Verdict::Slower { separate_us, merged_us: merged.us() },
             Err(refusal) => Verdict::Illegal(refusal),

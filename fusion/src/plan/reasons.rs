@@ -12,6 +12,15 @@ pub enum Verdict {
     Epilogue,
     /// The same, and the producer is computed where the consumer's kernel, of blocks of its own, loads its operands.
     Prologue,
+    /// They are in one kernel because the user wants that, though it is predicted to be slower, in microseconds.
+    Together {
+        /// How they are fused.
+        fused: Box<Verdict>,
+        /// In two kernels.
+        separate_us: f64,
+        /// Merged.
+        merged_us: f64,
+    },
     /// Merging is impossible.
     Illegal(Refusal),
     /// Merging would make a kernel wait for itself through another step.
@@ -45,7 +54,16 @@ pub enum Verdict {
 impl Verdict {
     /// Whether producer and consumer are in one kernel.
     pub fn is_fused(&self) -> bool {
-        matches!(self, Verdict::Fused | Verdict::Epilogue | Verdict::Prologue)
+        match self {
+            Verdict::Fused | Verdict::Epilogue | Verdict::Prologue => true,
+            Verdict::Together { fused, .. } => fused.is_fused(),
+            _ => false,
+        }
+    }
+
+    /// Whether it is what a hint asks for, where the cost model would do otherwise.
+    pub fn is_hinted(&self) -> bool {
+        matches!(self, Verdict::Together { .. } | Verdict::Hint)
     }
 }
 
@@ -55,6 +73,10 @@ impl std::fmt::Display for Verdict {
             Verdict::Fused => f.write_str("fused"),
             Verdict::Epilogue => f.write_str("fused as an epilogue"),
             Verdict::Prologue => f.write_str("fused as a prologue"),
+            Verdict::Together { fused, separate_us, merged_us } => write!(
+                f,
+                "{fused}: a hint keeps them together, predicted {merged_us:.1} us in one kernel, {separate_us:.1} us in two"
+            ),
             Verdict::Illegal(refusal) => write!(f, "cut: {refusal}"),
             Verdict::Cycle => f.write_str("cut: a step between them needs the first and feeds the second"),
             Verdict::Library(op) => write!(f, "cut: {op} runs through libtorch"),

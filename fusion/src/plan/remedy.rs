@@ -7,7 +7,7 @@ impl Verdict {
     /// What would have to change in the model, in its tensors or in the options for the edge to be fused; `None` of one that is.
     pub fn remedy(&self) -> Option<String> {
         Some(match self {
-            Verdict::Fused | Verdict::Epilogue | Verdict::Prologue => return None,
+            Verdict::Fused | Verdict::Epilogue | Verdict::Prologue | Verdict::Together { .. } => return None,
             Verdict::Illegal(refusal) => return Some(refusal.remedy()),
             Verdict::Cycle => String::from(
                 "the step between them would have to be in the kernel as well: see why its own edges were cut",

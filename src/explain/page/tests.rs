@@ -91,6 +91,7 @@ pub(in crate::explain) fn layers_of_two() -> Explanation {
         verdict: String::from("cut: predicted 9.0 us in one kernel, 4.0 us in two"),
         remedy: Some(String::from("nothing that the cost model knows")),
         fused: false,
+        hinted: false,
         bytes: 128,
     };
     plan(

@@ -17,7 +17,7 @@ use crate::plan::{Decision, PlanError, Step};
 use crate::recording::Arg;
 use crate::text::parse_graph;
 
-variants!(Verdict: Fused, Epilogue, Prologue, Illegal, Cycle, Library, Operator, Slower, Norm, Memory, Limit, Hint);
+variants!(Verdict: Fused, Epilogue, Prologue, Together, Illegal, Cycle, Library, Operator, Slower, Norm, Memory, Limit, Hint);
 variants!(
     Refusal: Extent, OtherReduction, OtherRow, GatherSource, TooLarge, TooLong, TooManyBuffers, ElementType, Extern,
     Empty, Devices, Block
@@ -34,6 +34,7 @@ variants!(NotLowered: Operator, Random, Writes, Tensors, Device, Arguments);
 const CASES: &[fn(&mut Seen)] = &[
     a_cycle_and_calls,
     a_kernel_that_would_be_slower,
+    operators_that_a_hint_keeps_together,
     a_limit_of_rewrites,
     operators_that_hints_keep_separate,
     other_elements,
@@ -191,9 +192,8 @@ fn a_kernel_that_would_be_slower(seen: &mut Seen) {
     seen.said_of(g, &[y], expect!["cut: predicted 34954.5 us in one kernel, 4.2 us in two"]);
 }
 
-/// What the cost model keeps apart, a hint merges.
-#[test]
-fn a_hint_merges_what_would_be_slower() {
+/// What the cost model keeps apart, a hint merges, and is the reason.
+fn operators_that_a_hint_keeps_together(seen: &mut Seen) {
     let mut g = G::new();
     let x = g.input(0, &[200]);
     let h = g.map(ScalarFn::Tanh, &[x]);
@@ -204,15 +204,21 @@ fn a_hint_merges_what_would_be_slower() {
         g.0.origins.push(format!("operator #{origin}"));
     }
     let profile = Profile::host(2);
-    let planned = |regions: [u32; 2]| {
+    let mut planned = |regions: [u32; 2]| {
         let mut cx = Context::new(&profile);
         (0..2).for_each(|origin| cx.hints.keep_together(origin, regions[origin as usize]));
         let plan = pipeline::planned(g.0.clone(), &mut cx).unwrap();
-        (plan.kernel_count(), plan.decisions[0].verdict.clone())
+        (plan.kernel_count(), seen.texts(&plan))
     };
-    let (kernels, verdict) = planned([0, 1]);
-    assert!(kernels == 2 && matches!(verdict, Verdict::Slower { .. }), "{verdict}");
-    assert_eq!(planned([0, 0]), (1, Verdict::Prologue));
+    let (kernels, text) = planned([0, 1]);
+    assert_eq!(kernels, 2);
+    expect!["cut: predicted 34954.5 us in one kernel, 4.2 us in two"].assert_eq(&text);
+    let (kernels, text) = planned([0, 0]);
+    assert_eq!(kernels, 1);
+    expect![
+        "fused as a prologue: a hint keeps them together, predicted 34954.5 us in one kernel, 4.2 us in two"
+    ]
+    .assert_eq(&text);
 }
 
 fn operators_that_hints_keep_separate(seen: &mut Seen) {
