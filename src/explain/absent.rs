@@ -6,7 +6,7 @@ use tilefuse_codegen::ptx::Target;
 use super::Explanation;
 use super::code::CodeTarget;
 use super::modules::Parameters;
-use super::report::{MachineReport, Planned};
+use super::report::Planned;
 use crate::engine::{AbsentPlan, absent_plan, typical};
 use crate::{Error, Options};
 
@@ -31,7 +31,7 @@ impl Explanation {
             rewrites,
             pass_times,
             compile: absent.report,
-            machine: Some(MachineReport::new(&absent.profile, false)),
+            profile: Some((absent.profile.clone(), false)),
             target: CodeTarget::Ptx(target),
         });
         let assembled = match absent.assembled {

@@ -4,11 +4,14 @@ use indexmap::IndexMap;
 use tilefuse_fusion::BlockKernelKind;
 use tilefuse_fusion::plan::KernelKind;
 
-use super::{Explanation, MachineReport, StepReport};
+use super::{Explanation, MachineReport, StepReport, TimeSource};
+
+/// The kind of what runs in libtorch.
+const CALLS: &str = "libtorch";
 
 /// The kind of a step, by which it is coloured.
 pub(super) fn class(step: &StepReport) -> &'static str {
-    let StepReport::Kernel { shape, .. } = step else { return "libtorch" };
+    let StepReport::Kernel { shape, .. } = step else { return CALLS };
     match shape {
         KernelKind::Pointwise => "pointwise",
         KernelKind::RowReduction | KernelKind::ColumnReduction => "reduction",
@@ -38,8 +41,7 @@ fn peak(machine: &MachineReport, step: &StepReport) -> f64 {
 /// typical figures say.
 pub(super) fn of_limit(plan: &Explanation, step: &StepReport) -> Option<f64> {
     let limit = limit_us(plan.machine.as_ref()?, step)?;
-    let us = step.us();
-    (us > 0.0).then(|| limit / us)
+    step.us().filter(|&us| us > 0.0).map(|us| limit / us)
 }
 
 /// Steps of one kind.
@@ -56,7 +58,7 @@ pub(super) fn kinds(plan: &Explanation) -> Vec<Kind> {
     let mut found: IndexMap<&'static str, (usize, f64, Option<f64>)> = IndexMap::new();
     for step in &plan.steps {
         let (steps, us, limit) = found.entry(class(step)).or_insert((0, 0.0, Some(0.0)));
-        (*steps, *us) = (*steps + 1, *us + step.us());
+        (*steps, *us) = (*steps + 1, *us + step.us().unwrap_or(0.0));
         // Typical figures are no limit of this machine.
         let machine = plan.machine.as_ref().filter(|machine| machine.measured);
         let asked = machine.and_then(|machine| limit_us(machine, step));
@@ -74,12 +76,31 @@ pub(super) fn kinds(plan: &Explanation) -> Vec<Kind> {
 /// Where the time of a call goes, in a line.
 pub(super) fn where_time_goes(plan: &Explanation) -> String {
     let kinds = kinds(plan);
-    let all: f64 = kinds.iter().map(|kind| kind.us).sum();
+    let all = kinds.iter().map(|kind| kind.us).sum::<f64>().max(f64::MIN_POSITIVE);
     let part = |kind: &Kind| {
         let limit =
             kind.of_limit.map_or_else(String::new, |part| format!(" at {part:.2} of the machine's limit"));
         let steps = if kind.steps == 1 { "step" } else { "steps" };
-        format!("{} {:.1} % in {} {steps}{limit}", kind.name, 100.0 * kind.us / all, kind.steps)
+        let sources = if kind.name == CALLS { sources(plan) } else { String::new() };
+        format!("{} {:.1} % in {} {steps}{limit}{sources}", kind.name, 100.0 * kind.us / all, kind.steps)
     };
-    kinds.iter().filter(|kind| kind.us > 0.0).map(part).collect::<Vec<_>>().join(", ")
+    let is_shown = |kind: &&Kind| kind.us > 0.0 || kind.name == CALLS;
+    kinds.iter().filter(is_shown).map(part).collect::<Vec<_>>().join(", ")
+}
+
+/// How the times of libtorch's calls are known, where they were not profiled: of how many in which way.
+fn sources(plan: &Explanation) -> String {
+    let calls: Vec<Option<TimeSource>> = plan
+        .steps
+        .iter()
+        .filter(|step| step.is_extern())
+        .map(|step| step.time().map(|(_, source)| source))
+        .collect();
+    let known = [TimeSource::Comparison, TimeSource::CostModel, TimeSource::Bytes].map(Some);
+    let of = |source: Option<TimeSource>| {
+        let count = calls.iter().filter(|&&call| call == source).count();
+        (count > 0).then(|| format!("{count} {}", source.map_or("not known", TimeSource::text)))
+    };
+    let all: Vec<String> = known.into_iter().chain([None]).filter_map(of).collect();
+    if all.is_empty() { String::new() } else { format!(" ({})", all.join(", ")) }
 }

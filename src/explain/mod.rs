@@ -14,6 +14,7 @@ mod report;
 mod style;
 mod summary;
 mod text;
+mod times;
 mod totals;
 mod work;
 
@@ -28,4 +29,5 @@ pub use self::report::{
 };
 pub(crate) use self::style::{Order, Style};
 use self::text::bytes;
+pub use self::times::TimeSource;
 pub use self::totals::Totals;

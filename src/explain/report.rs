@@ -14,6 +14,7 @@ use super::flow::{Flow, TensorReport};
 use super::lines::step_lines;
 use super::modules::Parameters;
 use super::text::bytes;
+use super::times::predicted_call_us;
 use super::work;
 use crate::engine::{
     CompileReport, Compiled, EagerCost, Target, ToleranceReport, kept_profile, profile, step_modules,
@@ -92,6 +93,10 @@ pub enum StepReport {
         writes: Vec<TensorReport>,
         /// Multiplications and additions, where it is a product, a convolution or attention, else 0.
         flops: u64,
+        /// Predicted time in microseconds, of what is no product from the bytes of its operands and results, for which it is the least;
+        /// none where nothing is known.
+        #[serde(default)]
+        predicted_us: Option<f64>,
         /// Measured time in microseconds, where the plan was profiled.
         measured_us: Option<f64>,
         /// Type of its first result.
@@ -105,26 +110,6 @@ pub enum StepReport {
 }
 
 impl StepReport {
-    /// Microseconds that it takes: as measured where it was, else as predicted. Nothing is predicted of a libtorch call.
-    pub fn us(&self) -> f64 {
-        match self {
-            StepReport::Kernel { predicted_us, measured_us, .. } => measured_us.unwrap_or(*predicted_us),
-            StepReport::Extern { measured_us, .. } => measured_us.unwrap_or(0.0),
-        }
-    }
-
-    /// Microseconds as measured.
-    pub fn measured_us(&self) -> Option<f64> {
-        match self {
-            StepReport::Kernel { measured_us, .. } | StepReport::Extern { measured_us, .. } => *measured_us,
-        }
-    }
-
-    /// Whether it is a libtorch call.
-    pub(super) fn is_extern(&self) -> bool {
-        matches!(self, StepReport::Extern { .. })
-    }
-
     fn set_measured_us(&mut self, us: f64) {
         match self {
             StepReport::Kernel { measured_us, .. } | StepReport::Extern { measured_us, .. } => {
@@ -256,15 +241,7 @@ pub struct MachineReport {
 }
 
 impl MachineReport {
-    fn of(target: Target) -> Option<MachineReport> {
-        let device = match target {
-            Target::Host => tch::Device::Cpu,
-            Target::Cuda(ordinal) => tch::Device::Cuda(ordinal as usize),
-        };
-        Some(MachineReport::new(&profile(target).ok()?, kept_profile(device).is_some()))
-    }
-
-    pub(super) fn new(profile: &Profile, measured: bool) -> MachineReport {
+    fn new(profile: &Profile, measured: bool) -> MachineReport {
         let rates = profile.products;
         MachineReport {
             measured,
@@ -371,7 +348,8 @@ pub(super) struct Planned<'a> {
     pub(super) rewrites: &'a (u64, Option<String>),
     pub(super) pass_times: &'a [(&'static str, Duration)],
     pub(super) compile: CompileReport,
-    pub(super) machine: Option<MachineReport>,
+    /// What the machine can do, and whether that was measured.
+    pub(super) profile: Option<(Profile, bool)>,
     pub(super) target: CodeTarget,
 }
 
@@ -387,7 +365,7 @@ impl Explanation {
             rewrites: &compiled.rewrites,
             pass_times: &compiled.pass_times,
             compile: compiled.report,
-            machine: MachineReport::of(compiled.target),
+            profile: profile_of(compiled.target),
             target: CodeTarget::Here(compiled.target),
         });
         Explanation {
@@ -405,6 +383,7 @@ impl Explanation {
         let modules = step_modules(plan, planned.modules);
         let mut lines = step_lines(plan, planned.sites);
         let flow = Flow::of(plan, &planned.params);
+        let profile = planned.profile.as_ref().map(|(profile, _)| profile);
         let origin = |id| plan.graph.origin(id).map_or_else(|| format!("%{}", id.index()), String::from);
         let steps = plan.steps.iter().enumerate().map(|(at, step)| match &step.kind {
             StepKind::Kernel(k) => {
@@ -438,18 +417,30 @@ impl Explanation {
                     candidates: CandidateReport::all(plan, &k.nodes),
                 }
             }
-            StepKind::Extern(e) => StepReport::Extern {
-                operator: origin(e.node),
-                modules: modules[at].clone(),
-                lines: std::mem::take(&mut lines[at]),
-                reads: flow.reads(at),
-                writes: flow.writes(at),
-                flops: work::flops(plan, &step.kind),
-                measured_us: None,
-                result: plan.graph.node(e.node).outs.first().map_or_else(String::new, ToString::to_string),
-                reason: e.reason.clone(),
-                candidates: CandidateReport::all(plan, &[e.node]),
-            },
+            StepKind::Extern(e) => {
+                let (reads, writes) = (flow.reads(at), flow.writes(at));
+                let moved = reads.iter().chain(&writes).map(|tensor| tensor.bytes).sum();
+                let flops = work::flops(plan, &step.kind);
+                let candidates = CandidateReport::all(plan, &[e.node]);
+                StepReport::Extern {
+                    operator: origin(e.node),
+                    modules: modules[at].clone(),
+                    lines: std::mem::take(&mut lines[at]),
+                    reads,
+                    writes,
+                    flops,
+                    predicted_us: predicted_call_us(&candidates, (flops, moved), profile),
+                    measured_us: None,
+                    result: plan
+                        .graph
+                        .node(e.node)
+                        .outs
+                        .first()
+                        .map_or_else(String::new, ToString::to_string),
+                    reason: e.reason.clone(),
+                    candidates,
+                }
+            }
         });
         let edges = plan.decisions.iter().map(|d| {
             let (producer_step, consumer_step) = flow.ends(d);
@@ -490,7 +481,10 @@ impl Explanation {
             arena_bytes: plan.memory.bytes,
             packed_bytes: 0,
             cuda_graph: None,
-            machine: planned.machine.clone(),
+            machine: planned
+                .profile
+                .as_ref()
+                .map(|(profile, measured)| MachineReport::new(profile, *measured)),
             rewrites: planned.rewrites.0,
             last_rewrite: planned.rewrites.1.clone(),
             compile: planned.compile,
@@ -565,6 +559,15 @@ impl Explanation {
         // A schema is a value of JSON.
         serde_json::to_string_pretty(&schema).unwrap_or_default() + "\n"
     }
+}
+
+/// What predicted times are derived from, and whether it was measured.
+fn profile_of(target: Target) -> Option<(Profile, bool)> {
+    let device = match target {
+        Target::Host => tch::Device::Cpu,
+        Target::Cuda(ordinal) => tch::Device::Cuda(ordinal as usize),
+    };
+    Some((profile(target).ok()?, kept_profile(device).is_some()))
 }
 
 /// How a kernel of a plan runs block by block with others, or why it does not.

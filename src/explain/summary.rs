@@ -13,7 +13,7 @@ use indexmap::IndexMap;
 use super::limits::of_limit;
 use super::modules::pattern;
 use super::style::{Style, clip};
-use super::{EdgeReport, Explanation, StepReport, bytes};
+use super::{EdgeReport, Explanation, StepReport, TimeSource, bytes};
 
 /// Cuts that are shown.
 const MAX_CUTS: usize = 5;
@@ -104,15 +104,24 @@ fn heading(plan: &Explanation, what: &str, style: Style) -> String {
         (true, false) => String::from("as measured"),
         (true, true) => format!("as measured; eager's {} operators take {}", plan.eager.len(), time(eager)),
     };
-    let all = time(plan.steps.iter().map(StepReport::us).sum());
-    let line = format!("{what}: share of {all} {how}, how near the machine's limits, bytes");
+    let marks = [
+        plan.steps
+            .iter()
+            .any(|step| step.us().is_some() && !step.about().is_empty())
+            .then_some("~ libtorch's calls by themselves"),
+        (plan.unknown() > 0).then_some("? not known and left out"),
+    ];
+    let marks: Vec<&str> = marks.into_iter().flatten().collect();
+    let marks = if marks.is_empty() { String::new() } else { format!(" ({})", marks.join(", ")) };
+    let all = time(plan.known_us());
+    let line = format!("{what}: share of {all} {how}{marks}, how near the machine's limits, bytes");
     style.strong(&style.wrapped(&line, 2)) + "\n"
 }
 
 /// The steps of a plan, repeated ones once, and many small ones in a row together.
 pub(super) fn steps(plan: &Explanation, style: Style) -> String {
-    let all: f64 = plan.steps.iter().map(StepReport::us).sum();
-    let us = |run: &Run| plan.steps[run.start..run.end()].iter().map(StepReport::us).sum::<f64>();
+    let all = plan.known_us();
+    let us = |run: &Run| plan.steps[run.start..run.end()].iter().filter_map(StepReport::us).sum::<f64>();
     let share = |us: f64| if all > 0.0 { 100.0 * us / all } else { 0.0 };
     let width = width_of_names(plan);
     let mut text = heading(plan, "steps", style);
@@ -146,7 +155,7 @@ pub(super) fn steps(plan: &Explanation, style: Style) -> String {
                 );
             }
             for at in run.start..run.start + run.period {
-                let line = step(plan, at, *run, share(plan.steps[at].us()), width);
+                let line = step(plan, at, *run, plan.steps[at].us().map(share), width);
                 let line = clip(&line, style.width);
                 let is_call = plan.steps[at].is_extern();
                 let _ = writeln!(text, "{}", if is_call { style.warning(&line) } else { line });
@@ -180,30 +189,34 @@ pub(super) fn by_time(plan: &Explanation, style: Style) -> String {
 pub(super) struct Share {
     /// The positions of the steps.
     pub(super) steps: Vec<usize>,
-    pub(super) us: f64,
-    /// Of all of them, in percent.
-    pub(super) part: f64,
+    /// None where nothing is known of any.
+    pub(super) us: Option<f64>,
+    /// Of the time of all steps, in percent.
+    pub(super) part: Option<f64>,
     /// Bytes that all of them read and write.
     bytes: u64,
 }
 
-/// What takes time, that which takes most first; what takes none last.
+/// What takes time, that which takes most first; that of which none is known last.
 pub(super) fn shares(plan: &Explanation) -> Vec<Share> {
     let mut found: IndexMap<(Option<usize>, String), Share> = IndexMap::new();
-    let all: f64 = plan.steps.iter().map(StepReport::us).sum();
+    let all = plan.known_us();
     for (at, step) in plan.steps.iter().enumerate() {
         let key = match step {
             StepReport::Kernel { program, .. } => (Some(*program), String::new()),
             StepReport::Extern { operator, .. } => (None, short(operator)),
         };
-        let new = Share { steps: Vec::new(), us: 0.0, part: 0.0, bytes: 0 };
+        let new = Share { steps: Vec::new(), us: None, part: None, bytes: 0 };
         let share = found.entry(key).or_insert(new);
         share.steps.push(at);
-        (share.us, share.bytes) = (share.us + step.us(), share.bytes + moved(step).unwrap_or(0));
-        share.part = if all > 0.0 { 100.0 * share.us / all } else { 0.0 };
+        share.bytes += moved(step).unwrap_or(0);
+        if let Some(us) = step.us() {
+            let us = share.us.unwrap_or(0.0) + us;
+            (share.us, share.part) = (Some(us), Some(if all > 0.0 { 100.0 * us / all } else { 0.0 }));
+        }
     }
     let mut found: Vec<Share> = found.into_values().collect();
-    found.sort_by(|a, b| b.us.total_cmp(&a.us));
+    found.sort_by(|a, b| b.us.partial_cmp(&a.us).unwrap_or(std::cmp::Ordering::Equal));
     found
 }
 
@@ -224,13 +237,13 @@ fn moved(step: &StepReport) -> Option<u64> {
     }
 }
 
-/// Whether a step is a kernel, whose time is predicted, or a libtorch call of little.
+/// Whether a step is known to take little: a libtorch call of which nothing but its bytes is known may take long where these are many.
 fn is_known_to_be_short(step: &StepReport) -> bool {
-    match step {
-        StepReport::Kernel { .. } | StepReport::Extern { measured_us: Some(_), .. } => true,
-        StepReport::Extern { flops, writes, .. } => {
-            *flops == 0 && writes.iter().map(|tensor| tensor.bytes).sum::<u64>() < 1 << 16
+    match (step.time(), step) {
+        (Some((_, TimeSource::Bytes)) | None, StepReport::Extern { writes, .. }) => {
+            writes.iter().map(|tensor| tensor.bytes).sum::<u64>() < 1 << 16
         }
+        _ => true,
     }
 }
 
@@ -253,7 +266,7 @@ fn kinds(steps: &[StepReport]) -> String {
 }
 
 /// A step in a line.
-fn step(plan: &Explanation, at: usize, run: Run, share: f64, width: usize) -> String {
+fn step(plan: &Explanation, at: usize, run: Run, share: Option<f64>, width: usize) -> String {
     let step = &plan.steps[at];
     let indent = if run.times > 1 { 2 } else { 0 };
     let columns = columns(plan, step, share, moved(step).unwrap_or(0), width, &modules(plan, at, run));
@@ -264,7 +277,7 @@ fn step(plan: &Explanation, at: usize, run: Run, share: f64, width: usize) -> St
 fn columns(
     plan: &Explanation,
     step: &StepReport,
-    share: f64,
+    share: Option<f64>,
     moved: u64,
     width: usize,
     modules: &str,
@@ -275,8 +288,9 @@ fn columns(
     };
     let limit = of_limit(plan, step).map_or_else(String::new, |part| format!("{:.0} %", 100.0 * part));
     let moved = if step.is_extern() { String::new() } else { bytes(moved) };
+    let share = share.map_or_else(|| String::from("?  "), |share| format!("{}{share:.1} %", step.about()));
     format!(
-        "{share:>6.1} % {limit:>6} {moved:>9}  {:width$}  {modules}{}{}",
+        "{share:>8} {limit:>6} {moved:>9}  {:width$}  {modules}{}{}",
         clip(&name(step), width),
         if modules.is_empty() { "" } else { ": " },
         operators.join(", ")

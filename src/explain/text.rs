@@ -177,14 +177,13 @@ impl Explanation {
     }
 
     fn dot_step(&self, at: usize) -> String {
-        match &self.steps[at] {
-            step @ StepReport::Kernel { name, .. } => {
-                format!("s{at} [label={}, style=filled];", quoted(&format!("{name}\n{:.1} us", step.us())))
-            }
-            StepReport::Extern { operator, .. } => {
-                format!("s{at} [label={}, style=dashed];", quoted(operator))
-            }
-        }
+        let step = &self.steps[at];
+        let (name, style) = match step {
+            StepReport::Kernel { name, .. } => (name, "filled"),
+            StepReport::Extern { operator, .. } => (operator, "dashed"),
+        };
+        let time = step.us().map_or_else(String::new, |us| format!("\n{}{us:.1} us", step.about()));
+        format!("s{at} [label={}, style={style}];", quoted(&format!("{name}{time}")))
     }
 }
 
@@ -244,13 +243,13 @@ fn step_text(position: usize, step: &StepReport) -> String {
                 .as_ref()
                 .map_or_else(String::new, |why| format!("        a launch of its own: {why}\n"))
         ),
-        StepReport::Extern { operator, lines, result, reason, measured_us, .. } => {
+        StepReport::Extern { operator, lines, result, reason, .. } => {
+            let time = step.time();
+            let time =
+                time.map_or_else(String::new, |(us, source)| format!(", {us:.1} us {}", source.text()));
             let reason = reason.as_ref().map_or_else(String::new, |reason| format!("\n        {reason}"));
             let source = source(lines);
-            format!(
-                "{position:4}  libtorch {operator} : {result}{}{reason}\n{source}",
-                measured(*measured_us)
-            )
+            format!("{position:4}  libtorch {operator} : {result}{time}{reason}\n{source}")
         }
     }
 }

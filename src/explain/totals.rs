@@ -24,6 +24,10 @@ pub struct Totals {
     pub flops: u64,
     /// Predicted microseconds of the kernels.
     pub predicted_us: f64,
+    /// Microseconds of all steps of which a time is known, see [`StepReport::time`].
+    pub us: f64,
+    /// libtorch calls of which none is.
+    pub untimed_calls: usize,
     /// Measured microseconds of all steps, where the plan was profiled.
     pub measured_us: Option<f64>,
     /// Bytes of intermediates and results at most at a time.
@@ -63,6 +67,8 @@ impl Explanation {
             kernels: self.kernels_fused,
             distinct_kernels: self.distinct_kernels,
             extern_calls: self.extern_ops,
+            us: self.known_us(),
+            untimed_calls: self.unknown(),
             peak_bytes: self.peak_bytes_fused,
             cuts: self.cuts().count(),
             fused_edges: self.edges.len() - self.cuts().count(),

@@ -75,10 +75,7 @@ fn kernel_that_takes_most_time(browser: &mut Browser, plan: &Value) {
     browser.click("#kernels tbody tr", "");
     assert_eq!(browser.texts("#details h2"), [step["name"].as_str().unwrap()]);
     let details = browser.texts("#details").remove(0);
-    assert!(
-        details.contains(&format!("{share} of all kernels")) && details.contains("kernel @"),
-        "{details}"
-    );
+    assert!(details.contains(&format!("{share} of all steps")) && details.contains("kernel @"), "{details}");
     keep(browser, "plan-kernels");
 }
 

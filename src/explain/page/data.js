@@ -1,9 +1,10 @@
 // What the page is about, and how it is said.
-const { plan, classes, limits, groups, links } = JSON.parse(document.getElementById('data').textContent);
-const usOf = step => step.measured_us ?? step.predicted_us ?? 0;
-const timeOf = at => usOf(plan.steps[at]);
-const total = plan.steps.reduce((sum, step) => sum + usOf(step), 0) || 1;
-const share = step => usOf(step) / total;
+const { plan, classes, times, limits, groups, links } = JSON.parse(document.getElementById('data').textContent);
+const timeOf = at => (times[at] ? times[at][0] : 0);
+const total = plan.steps.reduce((sum, _, at) => sum + timeOf(at), 0) || 1;
+/// `~` where a time is of a libtorch call that was not profiled.
+const about = at => (plan.steps[at].kind === 'kernel' || plan.steps[at].measured_us !== null ? '' : '~');
+const shareOf = at => (times[at] ? about(at) + percent(timeOf(at) / total) : '?');
 const nameOf = at => plan.steps[at].name || plan.steps[at].operator;
 /// An operator without its namespace and position.
 const short = operator => operator.split(' ').filter(word => !word.startsWith('#')).map(word => word.replace(/^aten::/, '')).join(' ');

@@ -62,8 +62,8 @@ function showStep(at) {
       ['step', `${at} of ${plan.steps.length}`],
       ['modules', step.modules.join(', ')],
       ['source', (step.lines || []).join(', ')],
-      ['measured in a profile', step.measured_us === null ? null : `${time(step.measured_us)}, ${percent(share(step))} of all steps`],
-      ['predicted', kernel ? time(step.predicted_us) + (step.measured_us === null ? `, ${percent(share(step))} of all kernels` : '') : null],
+      ['time', times[at] ? `${time(times[at][0])} ${times[at][1]}, ${shareOf(at)} of all steps` : 'not known'],
+      ['predicted', step.predicted_us === null ? null : time(step.predicted_us)],
       ['measured', measured ? time(measured) : null],
       ['of the limit', limits[at] === null ? null : `${percent(limits[at])} of the time is what memory or arithmetic asks for`],
       ['reads', kernel ? inBytes(step.bytes_read) : null],
@@ -85,7 +85,7 @@ function showStep(at) {
 
 function showGroup(at) {
   const steps = stepsIn[at], us = steps.reduce((sum, step) => sum + timeOf(step), 0);
-  const row = step => el('tr', {}, el('td', {}, toStep(step)), el('td', {}, plan.steps[step].kind === 'kernel' || plan.steps[step].measured_us !== null ? time(timeOf(step)) : 'libtorch'));
+  const row = step => el('tr', {}, el('td', {}, toStep(step)), el('td', {}, times[step] ? about(step) + time(timeOf(step)) : '?'));
   details.replaceChildren(
     el('h2', {}, groups[at].path || groups[at].label),
     facts([['steps', steps.length], ['time', `${time(us)}, ${percent(us / total)} of all`]]),

@@ -96,7 +96,7 @@ function stepBox(at, place) {
   // Modules by what the box around does not say.
   const outside = groups[home[at]].path, inner = step.modules.map(path => (outside && path.startsWith(outside + '.') ? path.slice(outside.length + 1) : path));
   const where = inner.filter(path => path !== outside).join(', ');
-  const sub = step.kind === 'kernel' ? `${percent(share(step))} · ${where || step.name}` : where || 'libtorch';
+  const sub = `${shareOf(at)} · ${where || step.name || 'libtorch'}`;
   return svg('g', { class: 'step ' + classes[at], 'data-step': at, transform: translate(place) },
     svg('title', {}, `${at}: ${step.name || step.operator}\n${modules}`),
     svg('rect', { width: w, height: h, rx: 6 }),

@@ -111,8 +111,11 @@ struct Row<'a> {
     name: &'a str,
     modules: String,
     operators: String,
-    us: f64,
-    share: f64,
+    /// None where nothing is known of it.
+    us: Option<f64>,
+    share: Option<f64>,
+    /// What stands before these where they are of a call that was not profiled.
+    about: &'static str,
     read: u64,
     written: u64,
     flops: u64,
@@ -140,7 +143,7 @@ impl Row<'_> {
 }
 
 fn rows(plan: &Explanation) -> Vec<Row<'_>> {
-    let all: f64 = plan.steps.iter().map(StepReport::us).sum();
+    let all = plan.known_us();
     plan.steps.iter().enumerate().map(|(at, step)| row(plan, all, at, step)).collect()
 }
 
@@ -165,7 +168,8 @@ fn row<'a>(plan: &'a Explanation, all: f64, at: usize, step: &'a StepReport) -> 
         modules: modules.join(", "),
         operators,
         us,
-        share: if all > 0.0 { 100.0 * us / all } else { 0.0 },
+        share: us.map(|us| if all > 0.0 { 100.0 * us / all } else { 0.0 }),
+        about: step.about(),
         read,
         written,
         flops: *flops,
@@ -174,10 +178,13 @@ fn row<'a>(plan: &'a Explanation, all: f64, at: usize, step: &'a StepReport) -> 
 }
 
 fn totals(plan: &Explanation) -> Vec<(&'static str, String)> {
-    let us: f64 = plan.steps.iter().map(StepReport::us).sum();
     let sums = plan.totals();
+    let left_out = match sums.untimed_calls {
+        0 => String::new(),
+        calls => format!(", without {calls} libtorch calls of which nothing is known"),
+    };
     let mut totals = vec![
-        (if plan.is_measured() { "measured" } else { "predicted, without libtorch" }, time(us)),
+        (if plan.is_measured() { "measured" } else { "predicted" }, time(sums.us) + &left_out),
         ("kernels", format!("{} ({} distinct)", plan.kernels_fused, plan.distinct_kernels)),
         ("libtorch calls", plan.extern_ops.to_string()),
         ("eager's kernels", plan.kernels_eager.to_string()),
@@ -198,6 +205,8 @@ fn totals(plan: &Explanation) -> Vec<(&'static str, String)> {
 struct Data<'a> {
     plan: &'a Explanation,
     classes: Vec<&'static str>,
+    /// By step, what it takes, and how that is known; none where it is not.
+    times: Vec<Option<(f64, &'static str)>>,
     /// By step, of its time what the machine's limits ask for.
     limits: Vec<Option<f64>>,
     groups: Vec<Group>,
@@ -259,7 +268,9 @@ impl Data<'_> {
         let groups = groups(tree, &mut links);
         let classes = plan.steps.iter().map(class).collect();
         let limits = plan.steps.iter().map(|step| of_limit(plan, step)).collect();
-        Data { plan, classes, limits, groups, links }
+        let times =
+            plan.steps.iter().map(|step| step.time().map(|(us, source)| (us, source.text()))).collect();
+        Data { plan, classes, times, limits, groups, links }
     }
 }
 

@@ -21,13 +21,13 @@ pub(super) struct Segment<'a> {
 /// The steps of a call one after the other; and where the plan was profiled, the operators of eager's, on the same scale, each by
 /// the step that computes it.
 pub(super) fn strips(plan: &Explanation) -> [Vec<Segment<'_>>; 2] {
-    let ours: f64 = plan.steps.iter().map(StepReport::us).sum();
+    let ours = plan.known_us();
     let eagers: f64 = plan.eager.iter().map(|operator| operator.us).sum();
     let all = ours.max(eagers);
     let step_of = computing(plan);
     let steps = plan.steps.iter().enumerate().map(|(at, step)| match step {
-        StepReport::Kernel { name, .. } => (at, class(step), name.as_str(), step.us()),
-        StepReport::Extern { operator, .. } => (at, class(step), operator.as_str(), step.us()),
+        StepReport::Kernel { name, .. } => (at, class(step), name.as_str(), step.us().unwrap_or(0.0)),
+        StepReport::Extern { operator, .. } => (at, class(step), operator.as_str(), step.us().unwrap_or(0.0)),
     });
     let operators = plan.eager.iter().map(|operator| {
         let at = step_of.get(operator.operator.as_str()).copied();
@@ -75,6 +75,8 @@ pub(super) struct Share<'a> {
     pub(super) at: usize,
     pub(super) count: usize,
     pub(super) us: f64,
+    /// What stands before it where it is of calls that were not profiled.
+    pub(super) about: &'static str,
     /// Of all of them, in percent.
     pub(super) share: f64,
     /// Of the largest one, in percent.
@@ -84,18 +86,19 @@ pub(super) struct Share<'a> {
 /// What takes most time, all launches of a kernel and all calls of an operator together.
 pub(super) fn shares(plan: &Explanation) -> Vec<Share<'_>> {
     let found = summary::shares(plan);
-    let most = found.first().map_or(0.0, |share| share.us);
-    let timed = found.iter().filter(|share| share.us > 0.0);
-    let share = |share: &summary::Share| {
-        let (at, us) = (share.steps[0], share.us);
+    let most = found.first().and_then(|share| share.us).unwrap_or(0.0);
+    let timed = found.iter().filter_map(|share| Some((share, share.us?, share.part?)));
+    let share = |(share, us, part): (&summary::Share, f64, f64)| {
+        let at = share.steps[0];
         let (class, count) = (class(&plan.steps[at]), share.steps.len());
         let name = match &plan.steps[at] {
             StepReport::Kernel { name, .. } => name.as_str(),
             StepReport::Extern { operator, .. } => operator.as_str(),
         };
-        Share { name, class, at, count, us, share: share.part, width: 100.0 * us / most }
+        let about = plan.steps[at].about();
+        Share { name, class, at, count, us, about, share: part, width: 100.0 * us / most }
     };
-    timed.map(share).take(MAX_SHARES).collect()
+    timed.filter(|(_, us, _)| *us > 0.0).map(share).take(MAX_SHARES).collect()
 }
 
 /// Bytes that are held over a call.
@@ -184,7 +187,7 @@ pub(super) fn roofline(plan: &Explanation) -> Option<Roofline<'_>> {
         let StepReport::Kernel { name, program, flops, bytes_read, bytes_written, .. } = step else {
             continue;
         };
-        let us = step.us();
+        let us = step.us().unwrap_or(0.0);
         let moved = bytes_read + bytes_written;
         if *flops > 0 && moved > 0 && us > 0.0 && seen.insert(*program) {
             let (intensity, rate) = (*flops as f64 / moved as f64, *flops as f64 / us / 1e3);

@@ -35,6 +35,23 @@ fn kernel(at: usize, operator: &str, module: &str, from: &[usize]) -> StepReport
     }
 }
 
+/// A libtorch call.
+pub(in crate::explain) fn call(operator: &str, predicted_us: Option<f64>) -> StepReport {
+    StepReport::Extern {
+        operator: operator.to_owned(),
+        modules: Vec::new(),
+        lines: Vec::new(),
+        reads: vec![tensor("x", None)],
+        writes: vec![tensor("y", None)],
+        flops: 0,
+        predicted_us,
+        measured_us: None,
+        result: String::from("f32[4,8]"),
+        reason: None,
+        candidates: Vec::new(),
+    }
+}
+
 fn plan(steps: Vec<StepReport>, edges: Vec<EdgeReport>) -> Explanation {
     Explanation {
         version: crate::explain::REPORT_VERSION,

@@ -1,0 +1,183 @@
+//! What steps take, and how that is known.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use tilefuse_fusion::Profile;
+
+use super::{CandidateReport, Explanation, StepReport};
+
+/// How the time of a step is known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum TimeSource {
+    /// It was measured in a profile of the plan.
+    Profile,
+    /// The call was measured by itself, when it was compared with kernels.
+    Comparison,
+    /// The cost model predicts it.
+    CostModel,
+    /// Memory takes as long for the operands and the results: the call may take longer.
+    Bytes,
+}
+
+impl TimeSource {
+    /// What is said of such a time.
+    pub(super) fn text(self) -> &'static str {
+        match self {
+            TimeSource::Profile => "measured",
+            TimeSource::Comparison => "measured by itself",
+            TimeSource::CostModel => "predicted",
+            TimeSource::Bytes => "for its bytes at least",
+        }
+    }
+}
+
+impl StepReport {
+    /// Microseconds that it takes: as measured in a profile where it was, else as it is known otherwise (see [`StepReport::time`]);
+    /// none of a libtorch call of which nothing is known.
+    pub fn us(&self) -> Option<f64> {
+        self.time().map(|(us, _)| us)
+    }
+
+    /// The same with how it is known.
+    pub fn time(&self) -> Option<(f64, TimeSource)> {
+        if let Some(us) = self.measured_us() {
+            return Some((us, TimeSource::Profile));
+        }
+        match self {
+            StepReport::Kernel { predicted_us, .. } => Some((*predicted_us, TimeSource::CostModel)),
+            StepReport::Extern { predicted_us, candidates, flops, .. } => {
+                let call = library(candidates);
+                let compared = call.and_then(|call| Some((call.measured_us?, TimeSource::Comparison)));
+                let is_product = call.is_some() || *flops > 0;
+                let source = if is_product { TimeSource::CostModel } else { TimeSource::Bytes };
+                compared.or_else(|| predicted_us.map(|us| (us, source)))
+            }
+        }
+    }
+
+    /// Microseconds as measured in a profile.
+    pub fn measured_us(&self) -> Option<f64> {
+        match self {
+            StepReport::Kernel { measured_us, .. } | StepReport::Extern { measured_us, .. } => *measured_us,
+        }
+    }
+
+    /// Whether it is a libtorch call.
+    pub(super) fn is_extern(&self) -> bool {
+        matches!(self, StepReport::Extern { .. })
+    }
+
+    /// What stands before a time that is not that of the step in its place: of a libtorch call that was not profiled.
+    pub(super) fn about(&self) -> &'static str {
+        if self.is_extern() && self.measured_us().is_none() { "~" } else { "" }
+    }
+}
+
+impl Explanation {
+    /// Microseconds of all steps of which they are known.
+    pub(super) fn known_us(&self) -> f64 {
+        self.steps.iter().filter_map(StepReport::us).sum()
+    }
+
+    /// Libtorch calls of which no time is known.
+    pub(super) fn unknown(&self) -> usize {
+        self.steps.iter().filter(|step| step.us().is_none()).count()
+    }
+}
+
+/// Libtorch's call, of what was compared with it.
+fn library(candidates: &[CandidateReport]) -> Option<&CandidateReport> {
+    candidates.iter().find(|other| other.schedule.is_none())
+}
+
+/// What a libtorch call is predicted to take: as when it was compared with kernels, else what its arithmetic takes or its operands and
+/// results, of so many bytes, whichever is more; none where these are not known.
+pub(super) fn predicted_call_us(
+    candidates: &[CandidateReport],
+    (flops, bytes): (u64, u64),
+    profile: Option<&Profile>,
+) -> Option<f64> {
+    if let Some(call) = library(candidates) {
+        return Some(call.predicted_us);
+    }
+    let profile = profile.filter(|_| bytes > 0)?;
+    let computing = flops as f64 / profile.products.aligned;
+    let moving = bytes as f64 / profile.bandwidth;
+    Some(computing.max(moving) / 1e3 + profile.launch_us)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::explain::page::tests::{call, layers_of_two};
+
+    fn compared(predicted_us: f64, measured_us: Option<f64>) -> CandidateReport {
+        CandidateReport {
+            operator: String::from("aten::linear #1"),
+            schedule: None,
+            predicted_us,
+            measured_us,
+            chosen: true,
+        }
+    }
+
+    #[test]
+    fn calls_are_predicted_by_what_they_compute_or_move() {
+        let mut profile = Profile::host(2);
+        (profile.bandwidth, profile.products.aligned, profile.launch_us) = (10.0, 100.0, 2.0);
+        let of = |work: (u64, u64)| predicted_call_us(&[], work, Some(&profile));
+        assert_eq!(of((0, 1_000_000)), Some(102.0));
+        assert_eq!(of((100_000_000, 1_000_000)), Some(1002.0));
+        assert_eq!(of((0, 0)), None);
+        assert_eq!(predicted_call_us(&[], (0, 1_000_000), None), None);
+        assert_eq!(predicted_call_us(&[compared(7.0, None)], (0, 0), None), Some(7.0));
+    }
+
+    #[test]
+    fn the_best_known_time_counts() {
+        let step = |predicted_us, measured_us, candidates: &[CandidateReport], product: u64| {
+            let mut step = call("aten::linear #1", predicted_us);
+            let StepReport::Extern { measured_us: measured, candidates: all, flops, .. } = &mut step else {
+                return None;
+            };
+            (*measured, *all, *flops) = (measured_us, candidates.to_vec(), product);
+            step.time()
+        };
+        let alone = [compared(30.0, Some(40.0))];
+        assert_eq!(step(Some(30.0), Some(50.0), &alone, 8), Some((50.0, TimeSource::Profile)));
+        assert_eq!(step(Some(30.0), None, &alone, 8), Some((40.0, TimeSource::Comparison)));
+        assert_eq!(step(Some(30.0), None, &[compared(30.0, None)], 0), Some((30.0, TimeSource::CostModel)));
+        assert_eq!(step(Some(30.0), None, &[], 8), Some((30.0, TimeSource::CostModel)));
+        assert_eq!(step(Some(30.0), None, &[], 0), Some((30.0, TimeSource::Bytes)));
+        assert_eq!(step(None, None, &[], 0), None);
+    }
+
+    /// A call that takes most, one of which nothing is known, and kernels of 2 us each.
+    #[test]
+    fn what_is_left_to_libtorch_has_its_share() {
+        let mut plan = layers_of_two();
+        plan.steps[3] = call("aten::linear #3", Some(30.0));
+        if let StepReport::Extern { candidates, .. } = &mut plan.steps[3] {
+            *candidates = vec![compared(30.0, Some(36.0))];
+        }
+        plan.steps[6] = call("aten::sort #6", None);
+        let totals = plan.totals();
+        assert_eq!((totals.us, totals.untimed_calls, totals.predicted_us), (48.0, 1, 12.0));
+        let text = plan.summary();
+        let line =
+            |start: &str| text.lines().find(|line| line.trim_start().starts_with(start)).unwrap().to_owned();
+        assert!(line("3 ").contains("~75.0 %"), "{text}");
+        assert_eq!(line("6 ").split_whitespace().nth(1), Some("?"));
+        let heading = "steps: share of 48.0 us as predicted (~ libtorch's calls by themselves, ? not known and left out), how near the";
+        assert_eq!(line("steps"), heading);
+        let goes = "time: libtorch 75.0 % in 2 steps (1 measured by itself, 1 not known), pointwise 25.0 % in 6 steps at";
+        assert!(line("time").starts_with(goes), "{text}");
+        let page = plan.html("a model");
+        assert!(
+            page.contains("<td data-value=\"36\">~36.0</td><td data-value=\"75\">~75.0 %</td>"),
+            "{page}"
+        );
+        assert!(plan.text(false).contains("libtorch aten::linear #3 : f32[4,8], 36.0 us measured by itself"));
+    }
+}
