@@ -19,6 +19,7 @@ mod alias;
 mod attention;
 mod audit;
 mod bounds;
+#[path = "../../src/explain/page/devtools.rs"]
 mod browser;
 mod cli;
 mod common;

@@ -1,50 +1,34 @@
-//! Pages in a real browser, where there is one: a script at the end of a page does what a user would, and says what it saw.
+//! Pages of made-up plans in a real browser, where there is one.
 
-use std::process::Command;
-
+use super::devtools::{Browser, installed};
 use super::page;
 use super::tests::{chain, layers_of_two};
 use crate::explain::{CandidateReport, CodeReport, Explanation, StepReport};
 
-const BROWSERS: [&str; 3] = ["chromium", "chromium-browser", "google-chrome"];
-
-/// What the lines of a script return after the page has loaded, and errors of the page; `None` where there is no browser.
-fn tried(plan: &Explanation, script: &str) -> Option<String> {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let mut found = std::env::split_paths(&path).flat_map(|folder| BROWSERS.map(|name| folder.join(name)));
-    let Some(browser) = found.find(|file| file.is_file()) else {
-        eprintln!("skipped, no browser");
-        return None;
+/// What the scripts of a page can call.
+const HELPERS: &str = "
+    window.all = query => [...document.querySelectorAll(query)];
+    window.one = query => document.querySelector(query);
+    window.tap = query => {
+      one(query).dispatchEvent(new PointerEvent('pointerdown', { bubbles: true }));
+      one(query).dispatchEvent(new PointerEvent('pointerup', { bubbles: true }));
     };
-    let first = "<script>window.failed = []; window.onerror = text => failed.push(text);</script>";
-    let steps = format!(
-        "<script type=\"module\">
-        const all = query => [...document.querySelectorAll(query)], one = query => document.querySelector(query);
-        const tap = query => {{
-          one(query).dispatchEvent(new PointerEvent('pointerdown', {{ bubbles: true }}));
-          one(query).dispatchEvent(new PointerEvent('pointerup', {{ bubbles: true }}));
-        }};
-        const press = key => document.dispatchEvent(new KeyboardEvent('keydown', {{ key }}));
-        const look = text => {{ one('#search').value = text; one('#search').dispatchEvent(new Event('input')); }};
-        const said = [];
-        {script}
-        document.body.replaceChildren('SAW ' + [...failed, ...said].join('; ') + ' END');
-        </script></body>"
-    );
-    let text =
-        page(plan, "a model", None).replace("<body>", &format!("<body>{first}")).replace("</body>", &steps);
+    window.press = key => document.dispatchEvent(new KeyboardEvent('keydown', { key }));
+    window.look = text => { one('#search').value = text; one('#search').dispatchEvent(new Event('input')); };
+";
+
+/// What the lines of a script say after the page has loaded; `None` where there is no browser.
+fn tried(plan: &Explanation, script: &str) -> Option<String> {
+    let program = installed()?;
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("plan.html");
-    std::fs::write(&file, text).unwrap();
-    let output = Command::new(browser)
-        .args(["--headless", "--no-sandbox", "--disable-gpu", "--window-size=1400,900", "--dump-dom"])
-        .arg(format!("--user-data-dir={}", folder.path().display()))
-        .arg(&file)
-        .output()
-        .unwrap();
-    let shown = String::from_utf8_lossy(&output.stdout);
-    let saw = shown.rsplit_once("SAW ").and_then(|(_, rest)| rest.split_once(" END"));
-    Some(saw.map_or_else(|| format!("nothing: {shown}"), |(saw, _)| saw.to_owned()))
+    std::fs::write(&file, page(plan, "a model", None)).unwrap();
+    let mut browser = Browser::start(&program);
+    browser.open(&file);
+    let script = format!("{HELPERS} (() => {{ const said = []; {script} return said.join('; '); }})()");
+    let said = browser.value(&script);
+    assert_eq!(browser.complaints(), [""; 0]);
+    Some(said.as_str().unwrap_or_default().to_owned())
 }
 
 #[test]

@@ -5,6 +5,8 @@
 
 #[cfg(test)]
 mod browser;
+#[cfg(test)]
+mod devtools;
 mod layout;
 mod plots;
 #[cfg(test)]

@@ -98,8 +98,7 @@ fn install_command(packages: &[&str]) -> Words {
 /// The commands that add LLVM's own repository, where LLVM is asked for and no known source has it.
 fn repository_commands(packages: &[&str]) -> Vec<(&'static str, Words)> {
     let wanted = packages.contains(&"llvm-22-dev") && !has_candidate("llvm-22-dev");
-    let release = std::fs::read_to_string("/etc/os-release").unwrap_or_default();
-    match codename(&release) {
+    match os_release("VERSION_CODENAME") {
         Some(codename) if wanted => llvm_repository(&codename, downloader()),
         _ => Vec::new(),
     }
@@ -141,9 +140,14 @@ fn candidate(policy: &str) -> Option<&str> {
     (version != "(none)").then_some(version)
 }
 
-fn codename(os_release: &str) -> Option<String> {
-    let value = os_release.lines().find_map(|line| line.strip_prefix("VERSION_CODENAME="))?;
-    Some(value.trim_matches('"').to_owned()).filter(|name| !name.is_empty())
+/// What the distribution says of itself.
+pub(crate) fn os_release(key: &str) -> Option<String> {
+    value(&std::fs::read_to_string("/etc/os-release").ok()?, key)
+}
+
+fn value(os_release: &str, key: &str) -> Option<String> {
+    let value = os_release.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix('='))?;
+    Some(value.trim_matches('"').to_owned()).filter(|value| !value.is_empty())
 }
 
 fn shell_line(words: &[String]) -> String {
@@ -167,9 +171,11 @@ mod tests {
     }
 
     #[test]
-    fn the_codename_is_read() {
+    fn what_the_distribution_says_is_read() {
+        let codename = |text| value(text, "VERSION_CODENAME");
         let release = "ID=ubuntu\nVERSION_CODENAME=noble\nUBUNTU_CODENAME=noble\n";
         assert_eq!(codename(release).as_deref(), Some("noble"));
+        assert_eq!(value(release, "ID").as_deref(), Some("ubuntu"));
         assert_eq!(codename("ID=debian\nVERSION_CODENAME=\"bookworm\"").as_deref(), Some("bookworm"));
         assert_eq!(codename("ID=arch\n"), None);
     }

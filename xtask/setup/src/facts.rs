@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result};
 
-use crate::{NeedsUser, Request, llvm, ptxas, python, torch};
+use crate::{NeedsUser, Request, browser, llvm, ptxas, python, torch};
 
 /// What was found.
 #[derive(Debug, Default)]
@@ -21,6 +21,9 @@ pub(crate) struct Facts {
     pub(crate) ptxas: Option<ptxas::Ptxas>,
     /// Whether `ptxas` is looked for at all.
     wants_ptxas: bool,
+    pub(crate) browser: Option<browser::Browser>,
+    /// Whether a browser is looked for at all.
+    wants_browser: bool,
     /// Looked up only where something has to be installed with pip.
     pub(crate) python: Option<python::Python>,
     /// Candidates that were refused, each with the reason.
@@ -49,6 +52,10 @@ impl Facts {
             let candidates = ptxas::candidates(request, site.as_deref());
             facts.ptxas = facts.first(candidates, ptxas::inspect);
         }
+        if request.browser {
+            facts.wants_browser = true;
+            facts.browser = facts.first(browser::candidates(), browser::inspect);
+        }
         if facts.lacks_wheels() {
             facts.python = python::probe();
         }
@@ -63,6 +70,16 @@ impl Facts {
     /// Whether an assembler is asked for and missing.
     pub(crate) fn lacks_ptxas(&self) -> bool {
         self.wants_ptxas && self.ptxas.is_none()
+    }
+
+    /// Whether a browser is asked for and missing; a build can do without.
+    pub(crate) fn lacks_browser(&self) -> bool {
+        self.wants_browser && self.browser.is_none()
+    }
+
+    /// Whether there is nothing to install.
+    pub(crate) fn has_all(&self) -> bool {
+        self.is_complete() && !self.lacks_browser()
     }
 
     /// Whether a build can start.
@@ -111,6 +128,9 @@ impl Facts {
         }
         if let Some(ptxas) = &self.ptxas {
             line("ptxas", &ptxas.version, &ptxas.program.display());
+        }
+        if let Some(browser) = &self.browser {
+            line("browser", &browser.version, &browser.program.display());
         }
         if let Some(compiler) = &self.compiler {
             line("C++20", "", compiler);
@@ -195,6 +215,8 @@ mod tests {
             torch: Some(torch::Torch { root: "/torch".into(), version: "2.11.0".into() }),
             wants_ptxas: true,
             ptxas: Some(ptxas::Ptxas { program: "/ptxas".into(), version: "13.0".into() }),
+            wants_browser: true,
+            browser: Some(browser::Browser { program: "/chromium".into(), version: "140.0".into() }),
             ..Facts::default()
         }
     }
@@ -206,7 +228,7 @@ mod tests {
     #[test]
     fn nothing_is_installed_where_nothing_is_missing() {
         let facts = whole();
-        assert!(facts.is_complete());
+        assert!(facts.is_complete() && facts.has_all());
         assert!(facts.missing_packages().is_empty());
     }
 
@@ -225,6 +247,13 @@ mod tests {
     fn a_project_needs_no_assembler() {
         let facts = Facts { ptxas: None, wants_ptxas: false, ..whole() };
         assert!(facts.is_complete() && facts.missing_packages().is_empty());
+    }
+
+    #[test]
+    fn a_build_does_without_a_browser() {
+        let facts = Facts { browser: None, ..whole() };
+        assert!(facts.is_complete() && !facts.has_all());
+        assert!(Facts { wants_browser: false, ..facts }.has_all());
     }
 
     #[test]

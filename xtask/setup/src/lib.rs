@@ -8,6 +8,7 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod apt;
+mod browser;
 mod cache;
 mod facts;
 mod llvm;
@@ -45,6 +46,8 @@ pub struct Request {
     pub llvm: Option<PathBuf>,
     /// Whether `ptxas` is needed, as Tilefuse's own checks need it.
     pub ptxas: bool,
+    /// Whether a browser is wanted, as the tests of pages want it: where none can be installed, the set-up goes on without.
+    pub browser: bool,
     /// The folder for downloads; it need not exist.
     pub cache: PathBuf,
     /// The command that the user runs again after doing what only the user can do.
@@ -95,7 +98,7 @@ pub fn find(request: &Request) -> Result<Found> {
 /// Looks for everything, and installs what is missing.
 pub fn find_or_install(request: &Request) -> Result<Found> {
     let facts = Facts::probe(request)?;
-    if facts.is_complete() { Ok(Found(facts)) } else { install_missing(request).map(Found) }
+    if facts.has_all() { Ok(Found(facts)) } else { install_missing(request).map(Found) }
 }
 
 /// Installs under the cache's lock. Everything is looked up again there, as another set-up may just have ended.
@@ -117,6 +120,13 @@ fn install_missing(request: &Request) -> Result<Facts> {
     }
     if !facts.is_complete() {
         bail!("still missing after the installation:\n{}", facts.missing_summary());
+    }
+    if facts.lacks_browser() {
+        let packages = [browser::package()];
+        match apt::install(&packages, browser::MISSING, request.command) {
+            Ok(()) => facts = Facts::probe(request)?,
+            Err(error) => eprintln!("{error:#}\nTests of pages are skipped until then."),
+        }
     }
     Ok(facts)
 }

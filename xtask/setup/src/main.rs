@@ -45,6 +45,7 @@ fn request(config: Option<&Config>) -> Result<Request> {
         libtorch: config.and_then(Config::libtorch),
         llvm: config.and_then(Config::llvm),
         ptxas: false,
+        browser: false,
         cache: cache_folder()?,
         command: "tilefuse-setup",
     })

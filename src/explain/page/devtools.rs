@@ -1,11 +1,16 @@
 //! A browser that is used as a person does, by clicks at places of a page and by typing, over Chromium's DevTools protocol. What a
 //! page shows is read from it; only the pointer and the keys change anything.
 
+#![allow(dead_code, reason = "two test programs use it, each a part of it")]
+
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 use serde_json::{Value, json};
+
+/// Where this is set to `required`, a machine without a browser fails the tests that want one.
+const VARIABLE: &str = "TILEFUSE_TEST_BROWSER";
 
 const BROWSERS: [&str; 3] = ["chromium", "chromium-browser", "google-chrome"];
 
@@ -26,11 +31,18 @@ pub(crate) struct Browser {
     _profile: tempfile::TempDir,
 }
 
-/// The browser of this machine, if there is one.
+/// The browser of this machine. Where there is none, says that the test is skipped, or panics where one is required.
 pub(crate) fn installed() -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
-    let mut found = std::env::split_paths(&path).flat_map(|folder| BROWSERS.map(|name| folder.join(name)));
-    found.find(|file| file.is_file())
+    let mut places = std::env::split_paths(&path).flat_map(|folder| BROWSERS.map(|name| folder.join(name)));
+    let found = places.find(|file| file.is_file());
+    if found.is_none() {
+        let is_required = std::env::var_os(VARIABLE).is_some_and(|value| value == "required");
+        assert!(!is_required, "there is no browser: `cargo xtask setup` installs one");
+        // Not by a macro, whose output the harness keeps to itself.
+        let _ = std::io::stderr().write_all(b"skipped, no browser\n");
+    }
+    found
 }
 
 impl Browser {
@@ -112,11 +124,17 @@ impl Browser {
     /// The value of a function of the list of what is shown of a query and begins with a text.
     fn shown(&mut self, query: &str, text: &str, function: &str) -> Value {
         let (query, text) = (json!(query), json!(text));
-        let expression = format!(
+        self.value(&format!(
             "({function})([...document.querySelectorAll({query})]
               .filter(e => e.checkVisibility() && e.textContent.trim().startsWith({text})))"
-        );
-        let result = self.call("Runtime.evaluate", json!({"expression": expression, "returnByValue": true}));
+        ))
+    }
+
+    /// The value of an expression on the page.
+    pub(crate) fn value(&mut self, expression: &str) -> Value {
+        let params = json!({"expression": expression, "returnByValue": true});
+        let result = self.call("Runtime.evaluate", params);
+        assert!(result["exceptionDetails"].is_null(), "{}", result["exceptionDetails"]);
         result["result"]["value"].clone()
     }
 
