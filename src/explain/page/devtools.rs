@@ -162,6 +162,49 @@ impl Browser {
         }
     }
 
+    /// Turns the wheel at a place.
+    pub(crate) fn wheel(&mut self, (x, y): (f64, f64), by: f64) {
+        let wheel = json!({"type": "mouseWheel", "x": x, "y": y, "deltaX": 0, "deltaY": by});
+        self.call("Input.dispatchMouseEvent", wheel);
+    }
+
+    /// Moves the pointer from a place to another with its button pressed.
+    pub(crate) fn drag(&mut self, from: (f64, f64), to: (f64, f64)) {
+        let events =
+            [("mouseMoved", from), ("mousePressed", from), ("mouseMoved", to), ("mouseReleased", to)];
+        for (at, (kind, (x, y))) in events.into_iter().enumerate() {
+            let (button, buttons) = if at == 0 { ("none", 0) } else { ("left", i32::from(at < 3)) };
+            self.call(
+                "Input.dispatchMouseEvent",
+                json!({"type": kind, "x": x, "y": y, "button": button, "buttons": buttons, "clickCount": 1}),
+            );
+        }
+    }
+
+    /// Presses a key where the focus is.
+    pub(crate) fn press(&mut self, key: &str) {
+        let (code, text) = match key {
+            "Tab" => (9, ""),
+            "Enter" => (13, "\r"),
+            "ArrowUp" => (38, ""),
+            "ArrowDown" => (40, ""),
+            text => (text.chars().next().map_or(0, |c| c.to_ascii_uppercase() as u32), text),
+        };
+        for kind in ["keyDown", "keyUp"] {
+            let text = if kind == "keyDown" { text } else { "" };
+            self.call(
+                "Input.dispatchKeyEvent",
+                json!({"type": kind, "key": key, "windowsVirtualKeyCode": code, "text": text}),
+            );
+        }
+    }
+
+    /// Has pages drawn for `light` or `dark` surroundings.
+    pub(crate) fn set_scheme(&mut self, scheme: &str) {
+        let features = json!([{"name": "prefers-color-scheme", "value": scheme}]);
+        self.call("Emulation.setEmulatedMedia", json!({"features": features}));
+    }
+
     /// Types where the focus is.
     pub(crate) fn write(&mut self, text: &str) {
         self.call("Input.insertText", json!({"text": text}));

@@ -163,6 +163,18 @@ fn a_box_of_a_path_says_what_is_not_said_around_it() {
     assert_eq!(boxes(&plan(steps.collect(), Vec::new())), [": box 1, 2", "a.b: 0, 1"]);
 }
 
+/// Layers, half of each attention, behind a step that is of none.
+pub(super) fn layers(count: usize, steps: usize) -> Explanation {
+    let step = |at: usize| {
+        let (layer, within) = (at / steps, at % steps);
+        let part = if within < steps / 2 { "attn" } else { "mlp" };
+        let from = [at.checked_sub(1), at.checked_sub(steps / 2 + 1)];
+        let from: Vec<usize> = from.into_iter().flatten().collect();
+        kernel(at, &format!("aten::relu #{at}"), &format!("h.{layer}.{part}.f{within}"), &from)
+    };
+    plan((0..count * steps).map(step).collect(), Vec::new())
+}
+
 /// As the masks of a model that are computed before everything else.
 #[test]
 fn a_module_with_early_steps_lies_where_most_of_it_is() {
