@@ -205,3 +205,43 @@ fn colours_are_those_of_the_surroundings() {
     assert_eq!(colours("light"), ["rgb(255, 255, 255)", "rgb(31, 35, 40)"]);
     assert_eq!(colours("dark"), ["rgb(13, 17, 23)", "rgb(230, 237, 243)"]);
 }
+
+#[test]
+fn tables_are_sorted_and_rows_chosen_by_keys() {
+    let mut plan = layers_of_two();
+    if let StepReport::Kernel { predicted_us, .. } = &mut plan.steps[5] {
+        *predicted_us = 9.0;
+    }
+    let Some((mut browser, _)) = opened(&plan) else { return };
+    browser.press("2");
+    let focused = "document.activeElement.textContent.trim()";
+    for _ in 0..40 {
+        if browser.value(focused) == "µs" {
+            break;
+        }
+        browser.press("Tab");
+    }
+    assert_eq!(browser.value(focused), "µs");
+    browser.press("Enter");
+    assert_eq!(browser.texts("#kernels th[aria-sort=descending]").len(), 1);
+    for _ in 0..6 {
+        browser.press("Tab");
+    }
+    let row = "document.activeElement.dataset.step";
+    assert_eq!(browser.value(row), "5");
+    browser.press("Enter");
+    assert_eq!(browser.texts("#details h2"), ["fused_5"]);
+    browser.press("ArrowDown");
+    let next = browser.value(row);
+    assert_ne!(next, "5");
+    browser.press("Enter");
+    assert_eq!(browser.texts("#details h2"), [format!("fused_{}", next.as_str().unwrap())]);
+    browser.press("3");
+    browser.press("4");
+    let cut = "document.querySelector('#cuts tbody tr').focus()";
+    browser.value(cut);
+    browser.press("Enter");
+    assert_eq!(browser.texts("[role=tab][aria-selected=true]"), ["Graph"]);
+    assert!(browser.texts("#details b")[0].starts_with("cut: predicted 9.0 us"));
+    assert_eq!(browser.complaints(), [""; 0]);
+}

@@ -111,6 +111,6 @@ function showHelp() {
     el('h2', {}, 'Plan'),
     el('p', {}, `${plan.ops_captured} operators run as ${plan.kernels_fused} kernels and ${plan.extern_ops} libtorch calls. Click a step for what it computes and why, an edge for why it was not fused, a module to open or close it.`),
     el('table', {}, key(['/'], 'search; Enter: next step found'), key(['↑', '↓'], 'previous, next step'), key(['←', '→'], 'to a producer, to a consumer'),
-      key(['Enter'], 'open or close the module'), key(['e', 'c'], 'open all, close all'), key(['+', '−', '0'], 'zoom, fit'),
+      key(['Enter'], 'open or close the module'), key(['Tab'], 'to the heads and rows of a table; Enter sorts, or shows the row'), key(['e', 'c'], 'open all, close all'), key(['+', '−', '0'], 'zoom, fit'),
       key(['1', '–', `${tabs.length}`], 'views'), key(['Esc'], 'clear'))); 
 }

@@ -52,8 +52,9 @@ tabs.forEach(tab => tab.addEventListener('click', () => show(tab.dataset.view)))
 document.querySelector('main').addEventListener('click', event => {
   const row = event.target.closest('.view:not(#graph) [data-step], .view:not(#graph) [data-cut]');
   if (!row) return;
+  if (row.matches('tr')) stop(row.closest('table'), row);
   if (row.dataset.step !== undefined) select({ step: Number(row.dataset.step) });
-  else { show('graph'); selectCut(Number(row.dataset.cut)); }
+  else { show('graph'); selectCut(Number(row.dataset.cut)); canvas.focus(); }
 });
 
 // Search.
@@ -68,6 +69,7 @@ function find() {
   const rows = [...document.querySelectorAll('#cuts tbody tr, #changes tbody tr')];
   for (const row of rows) row.hidden = !words.every(word => row.textContent.toLowerCase().includes(word));
   cuts = rows.filter(row => row.dataset.cut !== undefined && !row.hidden).length;
+  stops();
   found.textContent = words.length ? `${matches.length} of ${texts.length} steps${cuts ? `, ${cuts} cut${cuts > 1 ? 's' : ''}` : ''}` : '';
   mark();
 }
@@ -93,6 +95,32 @@ for (const head of document.querySelectorAll('.sortable th')) head.addEventListe
   for (const other of table.querySelectorAll('th')) other.removeAttribute('aria-sort');
   head.setAttribute('aria-sort', down ? 'descending' : 'ascending');
   body.append(...rows);
+  stops(table);
+});
+
+// Keys in tables: each head that sorts is a stop of Tab, and one row of each table, from which arrows go to the others.
+const rowsOf = table => [...table.rows].filter(row => !row.hidden && row.matches('[data-step], [data-cut]'));
+function stop(table, row) {
+  for (const other of table.querySelectorAll('tr[tabindex="0"]')) other.tabIndex = -1;
+  if (row) row.tabIndex = 0;
+}
+/// Makes the first row that is shown the stop, of one table or of all.
+function stops(only) { for (const table of only ? [only] : document.querySelectorAll('.view table')) stop(table, rowsOf(table)[0]); }
+for (const head of document.querySelectorAll('.sortable th')) head.tabIndex = 0;
+stops();
+document.querySelector('main').addEventListener('keydown', event => {
+  const target = event.target.closest('.sortable th, .view tr[tabindex]');
+  if (!target || event.ctrlKey || event.metaKey || event.altKey) return;
+  const to = step => {
+    const table = target.closest('table'), rows = rowsOf(table), row = rows[rows.indexOf(target) + step];
+    if (row) { stop(table, row); row.focus(); }
+  };
+  const keys = { Enter: () => target.click(), ' ': () => target.click() };
+  if (target.matches('tr')) Object.assign(keys, { ArrowDown: () => to(1), ArrowUp: () => to(-1) });
+  if (!keys[event.key]) return;
+  event.preventDefault();
+  event.stopPropagation();
+  keys[event.key]();
 });
 
 // The pointer.
