@@ -43,6 +43,7 @@ fn tried(plan: &Explanation, script: &str) -> Option<String> {
 #[test]
 fn a_click_and_a_search_show_what_is_there() {
     let script = "
+        press('e');
         said.push(all('.step').length + ' steps');
         tap('.step[data-step=\"2\"]');
         said.push(one('#details h2').textContent, one('#details pre').textContent);
@@ -73,6 +74,7 @@ fn a_click_on_a_line_shows_what_became_of_its_operator() {
         press('5');
         said.push(one('#code').textContent);
         press('1');
+        press('e');
         tap('.step[data-step=\"1\"]');
         press('5');
         said.push(all('#code pre').length + ' columns of ' + all('#code pre span').length + ' lines', one('#code section:last-child h3').textContent, one('.chip').textContent);
@@ -105,6 +107,7 @@ fn a_click_on_a_line_shows_what_became_of_its_operator() {
 #[test]
 fn a_click_on_a_product_shows_what_it_was_compared_with() {
     let script = "
+        press('e');
         tap('.step[data-step=\"2\"]');
         said.push(...all('#details table:last-of-type tr').map(row => [...row.children].map(cell => cell.textContent).join(' | ')));
         said.push(all('#details tr.chosen').length + ' chosen');
@@ -142,6 +145,19 @@ fn two_thousand_operators_are_searched_two_seconds_after_the_page_is_asked_for()
     browser.value("document.getElementById('expand').click()");
     assert_eq!(browser.value("document.querySelectorAll('.step').length"), 2000);
     assert!(start.elapsed() < Duration::from_secs(2), "{:?}", start.elapsed());
+    assert_eq!(browser.complaints(), [""; 0]);
+}
+
+#[test]
+fn layers_that_repeat_are_shown_once_until_they_are_opened() {
+    let Some((mut browser, _)) = opened(&layers(12, 4)) else { return };
+    assert_eq!(browser.texts("#scene .group .title"), ["+ h.* × 12"]);
+    browser.click("#scene .group", "h.*");
+    let shown = browser.texts("#scene .title");
+    assert_eq!((shown.len(), &*shown[0], &*shown[1]), (13, "− h.* × 12", "+ h.0"));
+    browser.click("#scene .group", "h.3");
+    assert_eq!(browser.texts("#details h2"), ["h.3"]);
+    assert_eq!(browser.texts("#scene .heading .title").len(), 2);
     assert_eq!(browser.complaints(), [""; 0]);
 }
 

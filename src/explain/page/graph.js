@@ -231,14 +231,14 @@ function reveal(step) {
   if (closed) draw();
 }
 
-/// At first boxes are open as far as what is in them is not too much.
+/// At first boxes are open as far as what is in them is not too much. Layers that repeat are shown once.
 function openSome() {
   let count = 1;
   const queue = [0];
   while (queue.length) {
     const at = queue.shift();
     const inside = groups[at].layers.flat().map(([item]) => item).filter(item => item.way === undefined);
-    if (at !== 0 && count + inside.length > OPEN_AT_FIRST) continue;
+    if (at !== 0 && (groups[at].repeats || count + inside.length > OPEN_AT_FIRST)) continue;
     count += inside.length;
     opened.add(at);
     for (const item of inside) if (item.group !== undefined) queue.push(item.group);

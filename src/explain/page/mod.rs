@@ -221,6 +221,8 @@ struct Group {
     label: String,
     path: String,
     parent: Option<usize>,
+    /// Whether it holds layers that repeat, which are shown once until it is opened.
+    repeats: bool,
     /// From the top, each from the left, with the middle.
     layers: Vec<Vec<(Drawn, f64)>>,
 }
@@ -297,6 +299,7 @@ fn groups(tree: Tree, links: &mut [Link]) -> Vec<Group> {
         label: group.label.clone(),
         path: group.path.clone(),
         parent: group.parent,
+        repeats: group.repeats,
         layers: drawn(&inside[at], &edges[at]),
     })
     .collect()

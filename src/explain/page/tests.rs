@@ -135,7 +135,14 @@ fn modules_are_boxes_where_they_have_several_things() {
     let found = boxes(&layers_of_two());
     assert_eq!(
         found,
-        [": 0, box 1, 7", "h: box 2, box 4", "0: 1, box 3", "mlp: 2, 3", "1: 4, box 5", "mlp: 5, 6"]
+        [
+            ": 0, box 1, 7",
+            "h.* × 2: box 2, box 4",
+            "h.0: 1, box 3",
+            "mlp: 2, 3",
+            "h.1: 4, box 5",
+            "mlp: 5, 6"
+        ]
     );
     assert_eq!(boxes(&plan(vec![kernel(0, "aten::relu", "a.b", &[])], Vec::new())), [": 0"]);
     assert_eq!(boxes(&plan(Vec::new(), Vec::new())), [": "]);
@@ -173,6 +180,27 @@ pub(super) fn layers(count: usize, steps: usize) -> Explanation {
         kernel(at, &format!("aten::relu #{at}"), &format!("h.{layer}.{part}.f{within}"), &from)
     };
     plan((0..count * steps).map(step).collect(), Vec::new())
+}
+
+#[test]
+fn layers_that_repeat_are_in_one_box_with_what_lies_between_them() {
+    let two =
+        ["a", "h.0.x", "h.0.y", "h", "h.1.x", "h.1.y", "h.2.x", "h.2.z", "h.3.x", "h.3.z", "n.0", "n.1"];
+    let steps = two.iter().enumerate().map(|(at, path)| kernel(at, "aten::relu", path, &[]));
+    assert_eq!(
+        boxes(&plan(steps.collect(), Vec::new())),
+        [
+            ": 0, box 1, box 8",
+            "h: box 2, box 5",
+            "h.* × 2: box 3, 3, box 4",
+            "h.0: 1, 2",
+            "h.1: 4, 5",
+            "h.* × 2: box 6, box 7",
+            "h.2: 6, 7",
+            "h.3: 8, 9",
+            "n: 10, 11"
+        ]
+    );
 }
 
 /// As the masks of a model that are computed before everything else.

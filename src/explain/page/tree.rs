@@ -1,9 +1,12 @@
 //! The modules of a plan as boxes within boxes: what opens and closes on the page.
 //!
 //! A step belongs to the innermost module that all its modules are of. A module with one thing in it gets no box: the thing
-//! takes its place.
+//! takes its place. Layers that repeat, with what lies between them, are in one box: `h.0`, `h.1`, .. in `h.* × 12`.
+
+use std::collections::BTreeSet;
 
 use indexmap::IndexMap;
+use rustc_hash::FxHashMap;
 use serde::Serialize;
 
 use crate::explain::{Explanation, StepReport};
@@ -30,6 +33,8 @@ pub(super) struct Group {
     pub(super) path: String,
     /// The box around it.
     pub(super) parent: Option<usize>,
+    /// Whether it holds layers that repeat.
+    pub(super) repeats: bool,
     /// What is in it, in the order of steps as far as boxes have one.
     pub(super) items: Vec<Item>,
 }
@@ -49,36 +54,35 @@ impl Tree {
             root.insert(&common(modules(step)), at);
         }
         let mut tree = Tree { groups: Vec::new(), home: vec![0; plan.steps.len()] };
-        let root = root.fold("");
-        tree.add(root, String::new(), None);
+        let root = match root.fold("", &Layers::of(plan)) {
+            // Something is around all others.
+            Folded::Group(inner) if inner.layers == 0 => inner,
+            only => Inner { path: String::new(), items: vec![only], layers: 0 },
+        };
+        tree.add_group(root, String::new(), None);
         tree
     }
 
-    fn add(&mut self, folded: Folded, label: String, parent: Option<usize>) -> Item {
-        let (path, items) = match folded {
+    fn add(&mut self, folded: Folded, label: String, parent: usize) -> Item {
+        match folded {
             Folded::Step(at) => {
-                let own = parent.unwrap_or_default();
-                if parent.is_none() {
-                    self.groups.push(Group {
-                        label,
-                        path: String::new(),
-                        parent,
-                        items: vec![Item::Step(at)],
-                    });
-                }
-                self.home[at] = own;
-                return Item::Step(at);
+                self.home[at] = parent;
+                Item::Step(at)
             }
-            Folded::Group(path, items) => (path, items),
-        };
+            Folded::Group(inner) => Item::Group(self.add_group(inner, label, Some(parent))),
+        }
+    }
+
+    fn add_group(&mut self, inner: Inner, label: String, parent: Option<usize>) -> usize {
+        let Inner { path, items, layers } = inner;
         let own = self.groups.len();
-        self.groups.push(Group { label, path: path.clone(), parent, items: Vec::new() });
+        self.groups.push(Group { label, path: path.clone(), parent, repeats: layers > 0, items: Vec::new() });
         let items = items.into_iter().map(|item| {
             let label = item.label(&path);
-            self.add(item, label, Some(own))
+            self.add(item, label, own)
         });
         self.groups[own].items = items.collect();
-        Item::Group(own)
+        own
     }
 
     /// The boxes around a step, the innermost first.
@@ -139,7 +143,97 @@ struct Module {
 /// The same without modules of one thing.
 enum Folded {
     Step(usize),
-    Group(String, Vec<Folded>),
+    Group(Inner),
+}
+
+/// A box and what is in it.
+struct Inner {
+    path: String,
+    items: Vec<Folded>,
+    /// How many layers that repeat it holds.
+    layers: usize,
+}
+
+/// What tells which layers are alike: those of the same modules, however they are fused.
+struct Layers {
+    /// By the path of each numbered module, the paths within it.
+    within: FxHashMap<String, BTreeSet<String>>,
+    /// By step, the path that all its modules are of.
+    paths: Vec<String>,
+}
+
+impl Layers {
+    fn of(plan: &Explanation) -> Layers {
+        let mut within: FxHashMap<String, BTreeSet<String>> = FxHashMap::default();
+        for path in plan.steps.iter().flat_map(modules) {
+            let ends = path.match_indices('.').map(|(at, _)| at).chain([path.len()]);
+            for end in ends.filter(|&end| number(path[..end].rsplit('.').next()).is_some()) {
+                let inner = path[end..].trim_start_matches('.').to_owned();
+                within.entry(path[..end].to_owned()).or_default().insert(inner);
+            }
+        }
+        Layers { within, paths: plan.steps.iter().map(|step| common(modules(step)).join(".")).collect() }
+    }
+
+    /// The layer of a module that an item is, or is all that there is of.
+    fn layer(&self, item: &Folded, module: &str) -> Option<String> {
+        let path = match item {
+            Folded::Step(at) => &self.paths[*at],
+            Folded::Group(inner) => &inner.path,
+        };
+        let rest = if module.is_empty() { path } else { path.strip_prefix(module)?.strip_prefix('.')? };
+        let part = rest.split('.').next();
+        number(part)?;
+        Some(joined(module, part?))
+    }
+
+    /// Puts layers of a module that are alike, and steps between them, in one box.
+    fn gather(&self, items: Vec<Folded>, module: &str) -> Vec<Folded> {
+        let layers: Vec<Option<String>> = items.iter().map(|item| self.layer(item, module)).collect();
+        let mut items: Vec<Option<Folded>> = items.into_iter().map(Some).collect();
+        let mut gathered = Vec::new();
+        let mut at = 0;
+        while at < items.len() {
+            let run = self.run(&layers[at..], |next| matches!(items[at + next], Some(Folded::Step(_))));
+            let taken = items[at..at + run.max(1)].iter_mut().filter_map(Option::take);
+            match run {
+                0 | 1 => gathered.extend(taken),
+                _ => {
+                    let (path, items) = (joined(module, "*"), taken.collect());
+                    let layers = layers[at..at + run].iter().flatten().count();
+                    gathered.push(Folded::Group(Inner { path, items, layers }));
+                }
+            }
+            at += run.max(1);
+        }
+        gathered
+    }
+
+    /// How many things from the first on are layers alike, or steps between two of them.
+    fn run(&self, layers: &[Option<String>], is_step: impl Fn(usize) -> bool) -> usize {
+        let parts = |at: usize| self.within.get(layers.get(at)?.as_ref()?);
+        // What has no modules within is no layer.
+        let Some(first) = parts(0).filter(|parts| parts.iter().any(|part| !part.is_empty())) else {
+            return 0;
+        };
+        let mut run = 1;
+        for at in 1..layers.len() {
+            match parts(at) {
+                Some(parts) if parts == first => run = at + 1,
+                None if is_step(at) => {}
+                _ => break,
+            }
+        }
+        run
+    }
+}
+
+fn number(part: Option<&str>) -> Option<usize> {
+    part?.parse().ok()
+}
+
+fn joined(module: &str, part: &str) -> String {
+    if module.is_empty() { part.to_owned() } else { format!("{module}.{part}") }
 }
 
 impl Module {
@@ -150,16 +244,19 @@ impl Module {
         }
     }
 
-    fn fold(self, path: &str) -> Folded {
+    fn fold(self, path: &str, layers: &Layers) -> Folded {
         let mut items: Vec<Folded> = self.steps.into_iter().map(Folded::Step).collect();
         for (part, module) in self.parts {
-            let path = if path.is_empty() { part } else { format!("{path}.{part}") };
-            items.push(module.fold(&path));
+            items.push(module.fold(&joined(path, &part), layers));
         }
         items.sort_by_cached_key(Folded::middle);
+        let mut items = layers.gather(items, path);
         match items.len() {
             1 => items.swap_remove(0),
-            _ => Folded::Group(path.to_owned(), chunked(items, path)),
+            _ => {
+                let items = chunked(items, path);
+                Folded::Group(Inner { path: path.to_owned(), items, layers: 0 })
+            }
         }
     }
 }
@@ -168,14 +265,14 @@ impl Folded {
     fn first(&self) -> usize {
         match self {
             Folded::Step(at) => *at,
-            Folded::Group(_, items) => items.iter().map(Folded::first).min().unwrap_or_default(),
+            Folded::Group(Inner { items, .. }) => items.iter().map(Folded::first).min().unwrap_or_default(),
         }
     }
 
     fn last(&self) -> usize {
         match self {
             Folded::Step(at) => *at,
-            Folded::Group(_, items) => items.iter().map(Folded::last).max().unwrap_or_default(),
+            Folded::Group(Inner { items, .. }) => items.iter().map(Folded::last).max().unwrap_or_default(),
         }
     }
 
@@ -190,14 +287,15 @@ impl Folded {
     fn collect(&self, steps: &mut Vec<usize>) {
         match self {
             Folded::Step(at) => steps.push(*at),
-            Folded::Group(_, items) => items.iter().for_each(|item| item.collect(steps)),
+            Folded::Group(Inner { items, .. }) => items.iter().for_each(|item| item.collect(steps)),
         }
     }
 
     /// What its box says within the one of a path.
     fn label(&self, outside: &str) -> String {
         match self {
-            Folded::Group(path, _) if path != outside => {
+            Folded::Group(Inner { path, layers, .. }) if *layers > 0 => format!("{path} × {layers}"),
+            Folded::Group(Inner { path, .. }) if path != outside => {
                 let inner = path.strip_prefix(outside).unwrap_or(path);
                 inner.trim_start_matches('.').to_owned()
             }
@@ -213,7 +311,8 @@ fn chunked(mut items: Vec<Folded>, path: &str) -> Vec<Folded> {
         let mut rest = items.into_iter().peekable();
         let mut chunks = Vec::new();
         while rest.peek().is_some() {
-            chunks.push(Folded::Group(path.to_owned(), rest.by_ref().take(size).collect()));
+            let items = rest.by_ref().take(size).collect();
+            chunks.push(Folded::Group(Inner { path: path.to_owned(), items, layers: 0 }));
         }
         items = chunks;
     }
