@@ -133,7 +133,12 @@ fn weights_that_are_infinite() {
         for _ in 0..2 {
             let ours = fused.call(&inputs[..]).unwrap().remove(0);
             let eager = conv(case, &inputs[0], &inputs[1], None);
-            assert!(ours.isnan().equal(&eager.isnan()), "{case:?}: {} and {} of eager's", ours.isnan().sum(Kind::Int64), eager.isnan().sum(Kind::Int64));
+            assert!(
+                ours.isnan().equal(&eager.isnan()),
+                "{case:?}: {} and {} of eager's",
+                ours.isnan().sum(Kind::Int64),
+                eager.isnan().sum(Kind::Int64)
+            );
         }
     }
 }
