@@ -31,7 +31,7 @@ impl Explanation {
             rewrites,
             pass_times,
             compile: absent.report,
-            profile: Some((absent.profile.clone(), false)),
+            profile: Some((absent.profile, false)),
             target: CodeTarget::Ptx(target),
         });
         let assembled = match absent.assembled {
