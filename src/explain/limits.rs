@@ -37,11 +37,41 @@ fn peak(machine: &MachineReport, step: &StepReport) -> f64 {
     }
 }
 
-/// How much of a kernel's time the machine's limits ask for: more than all of it where the machine does better than its
-/// typical figures say.
+/// How much of a kernel's time the machine's limits ask for: more than all of it where operands come from a cache, or the machine
+/// does better than its typical figures say.
 pub(super) fn of_limit(plan: &Explanation, step: &StepReport) -> Option<f64> {
     let limit = limit_us(plan.machine.as_ref()?, step)?;
     step.us().filter(|&us| us > 0.0).map(|us| limit / us)
+}
+
+/// Of so much, what is said: `~` where the limits are typical figures, and no number beyond the limit.
+pub(super) fn limit_text(plan: &Explanation, part: f64) -> String {
+    let about = if is_typical(plan) { "~" } else { "" };
+    if is_beyond(part) { String::from(">100 %") } else { format!("{about}{:.0} %", 100.0 * part) }
+}
+
+fn is_typical(plan: &Explanation) -> bool {
+    plan.machine.as_ref().is_some_and(|machine| !machine.measured)
+}
+
+/// Whether a part is more than the whole when it is rounded.
+fn is_beyond(part: f64) -> bool {
+    part >= 1.005
+}
+
+/// What the limits are where that must be said: typical figures, or a limit that a kernel is beyond; else empty.
+pub(super) fn limits_text(plan: &Explanation) -> String {
+    let has = |is: fn(f64) -> bool| plan.steps.iter().any(|step| of_limit(plan, step).is_some_and(is));
+    match (has(|_| true) && is_typical(plan), has(is_beyond)) {
+        (true, beyond) => format!(
+            "limits: ~ by typical figures{}; `tilefuse doctor --profile` measures this machine's",
+            if beyond { ", >100 % where the machine or its caches exceed them" } else { "" }
+        ),
+        (false, true) => {
+            String::from("limits: >100 % where operands come from a cache, sooner than memory gives them")
+        }
+        (false, false) => String::new(),
+    }
 }
 
 /// Steps of one kind.
@@ -103,4 +133,40 @@ fn sources(plan: &Explanation) -> String {
     };
     let all: Vec<String> = known.into_iter().chain([None]).filter_map(of).collect();
     if all.is_empty() { String::new() } else { format!(" ({})", all.join(", ")) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::explain::page::tests::layers_of_two;
+
+    /// 256 B at 20 GB/s are 0.0128 us.
+    #[test]
+    fn limits_are_exceeded_for_a_reason_alone() {
+        let mut plan = layers_of_two();
+        let text = |plan: &Explanation| limit_text(plan, of_limit(plan, &plan.steps[0]).unwrap());
+        assert_eq!((text(&plan), limits_text(&plan)), (String::from("1 %"), String::new()));
+        let us = |plan: &mut Explanation, us: f64| {
+            if let StepReport::Kernel { predicted_us, .. } = &mut plan.steps[0] {
+                *predicted_us = us;
+            }
+        };
+        us(&mut plan, 0.01);
+        assert_eq!(text(&plan), ">100 %");
+        let reason = "limits: >100 % where operands come from a cache, sooner than memory gives them";
+        assert!(limits_text(&plan) == reason && plan.summary().contains(reason));
+        plan.machine.as_mut().unwrap().measured = false;
+        assert_eq!(text(&plan), ">100 %");
+        let reason = "limits: ~ by typical figures, >100 % where the machine or its caches exceed them; `tilefuse doctor --profile` \
+                      measures this machine's";
+        assert_eq!(limits_text(&plan), reason);
+        us(&mut plan, 0.02);
+        assert_eq!(text(&plan), "~64 %");
+        assert!(
+            limits_text(&plan).starts_with("limits: ~ by typical figures;")
+                && plan.html("x").contains(">~64 %<")
+        );
+        plan.machine = None;
+        assert_eq!(limits_text(&plan), "");
+    }
 }

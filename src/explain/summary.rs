@@ -10,7 +10,7 @@ use std::fmt::Write as _;
 
 use indexmap::IndexMap;
 
-use super::limits::of_limit;
+use super::limits::{limit_text, of_limit};
 use super::modules::pattern;
 use super::style::{Style, clip};
 use super::{EdgeReport, Explanation, StepReport, TimeSource, bytes};
@@ -286,7 +286,7 @@ fn columns(
         StepReport::Kernel { operators, .. } => operators.iter().map(|operator| short(operator)).collect(),
         StepReport::Extern { operator, .. } => vec![short(operator)],
     };
-    let limit = of_limit(plan, step).map_or_else(String::new, |part| format!("{:.0} %", 100.0 * part));
+    let limit = of_limit(plan, step).map_or_else(String::new, |part| limit_text(plan, part));
     let moved = if step.is_extern() { String::new() } else { bytes(moved) };
     let share = share.map_or_else(|| String::from("?  "), |share| format!("{}{share:.1} %", step.about()));
     format!(

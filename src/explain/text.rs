@@ -30,9 +30,9 @@ impl Explanation {
             Order::Time => summary::by_time(self, style),
         });
         text.push_str(&style.wrapped(&format!("time: {}\n", limits::where_time_goes(self)), 6));
-        let prediction = self.prediction_text();
-        if !prediction.is_empty() {
-            text.push_str(&style.wrapped(&prediction, 12));
+        for line in [limits::limits_text(self), self.prediction_text()].iter().filter(|line| !line.is_empty())
+        {
+            text.push_str(&style.wrapped(line, 6));
             text.push('\n');
         }
         text.push_str(&self.updates_text());

@@ -167,7 +167,7 @@ fn without_times(plan: &str) -> String {
     };
     plan.trim_end()
         .lines()
-        .filter(|line| !line.starts_with("time: "))
+        .filter(|line| !line.starts_with("time: ") && !line.starts_with("limits: "))
         .map(words)
         .collect::<Vec<_>>()
         .join("\n")

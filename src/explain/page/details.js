@@ -65,7 +65,7 @@ function showStep(at) {
       ['time', times[at] ? `${time(times[at][0])} ${times[at][1]}, ${shareOf(at)} of all steps` : 'not known'],
       ['predicted', step.predicted_us === null ? null : time(step.predicted_us)],
       ['measured', measured ? time(measured) : null],
-      ['of the limit', limits[at] === null ? null : `${percent(limits[at])} of the time is what memory or arithmetic asks for`],
+      ['of the limit', limits[at] === null ? null : `${limits[at]} of the time is what memory or arithmetic asks for`],
       ['reads', kernel ? inBytes(step.bytes_read) : null],
       ['writes', kernel ? inBytes(step.bytes_written) + (step.bytes_non_temporal ? `, ${inBytes(step.bytes_non_temporal)} by non-temporal stores` : '') : null],
       ['operations', step.flops ? count(step.flops) : null],

@@ -21,7 +21,7 @@ use self::layout::{Place, layers};
 use self::tree::{Item, Tree};
 use super::diff::AlikeChange;
 use super::diff::cuts::AlikeCutChange;
-use super::limits::{class, of_limit, where_time_goes};
+use super::limits::{class, limit_text, limits_text, of_limit, where_time_goes};
 use super::summary::{Alike, alike, short, time};
 use super::{Explanation, PlanDiff, StepReport, TensorReport, TotalChange, bytes};
 
@@ -40,6 +40,7 @@ pub(super) fn page(plan: &Explanation, title: &str, changes: Option<&PlanDiff>) 
     let page = Page {
         title,
         time_goes: where_time_goes(plan),
+        limits: limits_text(plan),
         prediction: plan.prediction_text(),
         style: include_str!("plan.css"),
         scripts: SCRIPTS,
@@ -65,6 +66,8 @@ struct Page<'a> {
     title: &'a str,
     /// Where the time of a call goes.
     time_goes: String,
+    /// What must be said of the machine's limits.
+    limits: String,
     prediction: String,
     style: &'static str,
     scripts: [&'static str; 5],
@@ -123,6 +126,8 @@ struct Row<'a> {
     flops: u64,
     /// Of the time that the machine's limits ask for, how much of the time of the step that is.
     of_limit: Option<f64>,
+    /// The same as it is said.
+    of_limit_text: String,
 }
 
 impl Row<'_> {
@@ -161,7 +166,7 @@ fn row<'a>(plan: &'a Explanation, all: f64, at: usize, step: &'a StepReport) -> 
         }
     };
     let (StepReport::Kernel { modules, flops, .. } | StepReport::Extern { modules, flops, .. }) = step;
-    let us = step.us();
+    let (us, of_limit) = (step.us(), of_limit(plan, step));
     Row {
         at,
         class: class(step),
@@ -175,7 +180,8 @@ fn row<'a>(plan: &'a Explanation, all: f64, at: usize, step: &'a StepReport) -> 
         read,
         written,
         flops: *flops,
-        of_limit: of_limit(plan, step),
+        of_limit,
+        of_limit_text: of_limit.map_or_else(String::new, |part| limit_text(plan, part)),
     }
 }
 
@@ -210,7 +216,7 @@ struct Data<'a> {
     /// By step, what it takes, and how that is known; none where it is not.
     times: Vec<Option<(f64, &'static str)>>,
     /// By step, of its time what the machine's limits ask for.
-    limits: Vec<Option<f64>>,
+    limits: Vec<Option<String>>,
     groups: Vec<Group>,
     links: Vec<Link>,
 }
@@ -271,7 +277,7 @@ impl Data<'_> {
         let mut links: Vec<Link> = links.into_values().collect();
         let groups = groups(tree, &mut links);
         let classes = plan.steps.iter().map(class).collect();
-        let limits = plan.steps.iter().map(|step| of_limit(plan, step)).collect();
+        let limits = plan.steps.iter().map(|step| Some(limit_text(plan, of_limit(plan, step)?))).collect();
         let times =
             plan.steps.iter().map(|step| step.time().map(|(us, source)| (us, source.text()))).collect();
         Data { plan, classes, times, limits, groups, links }
