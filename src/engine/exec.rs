@@ -234,7 +234,7 @@ impl Compiled {
     }
 
     /// Runs the steps one by one.
-    fn steps(&self, call: &Call<'_>, stream: Stream) -> Result<Vec<Tensor>, Error> {
+    pub(super) fn steps(&self, call: &Call<'_>, stream: Stream) -> Result<Vec<Tensor>, Error> {
         let mut frame = self.frame(call, stream, self.memory(stream.raw as usize)?)?;
         let done = match &self.ranges {
             None => frame.work(),

@@ -54,5 +54,6 @@ pub(crate) use measure::{Remembered, calls_in, in_turns, median, per_call};
 pub(crate) use module_paths::{nodes_of, step_modules};
 pub(crate) use prepack::PrepackCache;
 pub(crate) use profile::{Measured, kept as kept_profile, measure as measure_profile, nothing};
+pub(crate) use step_times::StepTimes;
 pub use tolerance::ToleranceReport;
 pub(crate) use workspaces::Pool as WorkspacePool;

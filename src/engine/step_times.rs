@@ -89,35 +89,36 @@ pub(super) fn units(plan: &Plan) -> Vec<usize> {
     (0..plan.steps.len()).filter(is_first).collect()
 }
 
+/// What a profile has measured of a plan, in microseconds.
+pub(crate) struct StepTimes {
+    /// Each step, or those that run together, by the position of the first of them.
+    pub(crate) steps: Vec<(usize, f64)>,
+    /// A call without times in between, with its guards and results, and its kernels launched one by one.
+    pub(crate) call_us: f64,
+}
+
 impl Compiled {
-    /// Microseconds of each step, or of those that run together, by the position of the first of them: the median of some runs,
-    /// which write what a call writes and draw no further random numbers than there were.
+    /// The medians of some runs, step by step and as a whole in turn, which write what a call writes and draw no further random
+    /// numbers than there were.
     pub(crate) fn profile(
         &self,
         inputs: &[Tensor],
         data: &[*mut c_void],
         threads: usize,
-    ) -> Result<Vec<(usize, f64)>, Stop> {
+    ) -> Result<StepTimes, Stop> {
         let units = units(&self.plan);
         let mut samples: Vec<Vec<f64>> = units.iter().map(|_| Vec::new()).collect();
+        let mut calls = Vec::new();
         let (mut wait, mut waits) = (wait(self.target)?, 0);
         for round in 0..WARM_ROUNDS + ROUNDS {
             let intervals = self.guarded(inputs, data, |call| {
-                let raw = match self.target {
-                    Target::Host => std::ptr::null_mut(),
-                    Target::Cuda(ordinal) => torch::cuda_stream(ordinal as i8)?,
-                };
-                let generators: Vec<GeneratorState> = self
-                    .draws_on
-                    .iter()
-                    .map(|&device| GeneratorState::of(device))
-                    .collect::<Result<_, _>>()?;
+                let generators = self.generators()?;
                 let mut clock = Clock::new(self.target)?;
                 if let Some(wait) = &mut wait {
                     (0..waits).try_for_each(|_| wait())?;
                 }
                 let start = Instant::now();
-                self.watch(call, Stream { raw, threads }, &mut clock)?;
+                self.watch(call, self.stream(threads)?, &mut clock)?;
                 if round + 1 == WARM_ROUNDS {
                     let us = 1.5 * start.elapsed().as_secs_f64() * 1e6;
                     waits = ((us / WAIT_US).ceil() as usize).min(MAX_WAITS);
@@ -131,7 +132,45 @@ impl Compiled {
             if round >= WARM_ROUNDS {
                 samples.iter_mut().zip(intervals).for_each(|(list, us)| list.push(us));
             }
+            let us = self.whole_call(inputs, data, threads, || {
+                wait.as_mut().map_or(Ok(()), |wait| (0..waits).try_for_each(|_| wait()))
+            })?;
+            if round >= WARM_ROUNDS {
+                calls.push(us);
+            }
         }
-        Ok(units.into_iter().zip(samples.into_iter().map(median)).collect())
+        let steps = units.into_iter().zip(samples.into_iter().map(median)).collect();
+        Ok(StepTimes { steps, call_us: median(calls) })
+    }
+
+    /// Microseconds of a call, before which something else is queued.
+    fn whole_call(
+        &self,
+        inputs: &[Tensor],
+        data: &[*mut c_void],
+        threads: usize,
+        before: impl FnOnce() -> Result<(), Error>,
+    ) -> Result<f64, Stop> {
+        let (generators, stream) = (self.generators()?, self.stream(threads)?);
+        let mut clock = Clock::new(self.target)?;
+        before()?;
+        clock.step(stream)?;
+        let results = self.guarded(inputs, data, |call| self.steps(call, stream))?;
+        clock.step(stream)?;
+        drop(results);
+        generators.iter().try_for_each(GeneratorState::restore)?;
+        Ok(clock.intervals()?.into_iter().sum())
+    }
+
+    fn generators(&self) -> Result<Vec<GeneratorState>, Error> {
+        self.draws_on.iter().map(|&device| GeneratorState::of(device)).collect()
+    }
+
+    fn stream(&self, threads: usize) -> Result<Stream, Error> {
+        let raw = match self.target {
+            Target::Host => std::ptr::null_mut(),
+            Target::Cuda(ordinal) => torch::cuda_stream(ordinal as i8)?,
+        };
+        Ok(Stream { raw, threads })
     }
 }

@@ -18,6 +18,13 @@ pub struct Prediction {
     /// Spearman's rank correlation of the two, 1 where the cost model orders kernels as they are; none of fewer than three kernels, or
     /// where all take the same time.
     pub rank_correlation: Option<f64>,
+    /// Measured microseconds of a whole call.
+    #[serde(default)]
+    pub call_us: Option<f64>,
+    /// The part of these that is in no step, libtorch's calls among them: guards, memory and results. It is negative where times between
+    /// steps took longer.
+    #[serde(default)]
+    pub unexplained: Option<f64>,
 }
 
 impl Explanation {
@@ -40,10 +47,33 @@ impl Explanation {
             predicted_us: sum(0),
             measured_us: sum(1),
             rank_correlation: correlation(&predicted, &measured).filter(|_| times.len() > 2),
+            call_us: self.call_us,
+            unexplained: self.unexplained(),
         })
     }
 
-    /// The same as a line; empty where nothing was measured.
+    /// The part of a whole call's time that is in no step.
+    fn unexplained(&self) -> Option<f64> {
+        let call_us = self.call_us.filter(|&us| us > 0.0)?;
+        Some(1.0 - self.totals().measured_us? / call_us)
+    }
+
+    /// The time of a whole call beside that of its steps, as a line; empty where it was not measured.
+    pub(super) fn call_text(&self) -> String {
+        match (self.call_us, self.totals().measured_us, self.unexplained()) {
+            (Some(call), Some(steps), Some(part)) => {
+                format!(
+                    "call: {}, of which steps take {}; {:.1} % are in none",
+                    time(call),
+                    time(steps),
+                    100.0 * part
+                )
+            }
+            _ => String::new(),
+        }
+    }
+
+    /// Predicted times beside measured ones as a line; empty where nothing was measured.
     pub(super) fn prediction_text(&self) -> String {
         self.prediction().map_or_else(String::new, |found| {
             let correlation =
@@ -85,7 +115,7 @@ fn correlation(a: &[f64], b: &[f64]) -> Option<f64> {
 mod tests {
     use super::{correlation, ranks};
     use crate::explain::StepReport;
-    use crate::explain::page::tests::layers_of_two;
+    use crate::explain::page::tests::{call, layers_of_two};
 
     #[test]
     fn equal_numbers_share_a_rank() {
@@ -112,5 +142,30 @@ mod tests {
             plan.prediction_text(),
             "cost model: 7 kernels predicted at 36.0 us, measured at 29.0 us, rank correlation -0.99"
         );
+    }
+
+    #[test]
+    fn what_is_in_no_step_is_not_explained() {
+        let mut plan = layers_of_two();
+        plan.call_us = Some(40.0);
+        assert_eq!(plan.call_text(), "");
+        plan.steps.push(call("aten::sort #8", None));
+        for step in &mut plan.steps {
+            let (StepReport::Kernel { measured_us, .. } | StepReport::Extern { measured_us, .. }) = step;
+            *measured_us = Some(4.0);
+        }
+        let found = plan.prediction().unwrap();
+        // Libtorch's call is a step, and no kernel.
+        assert_eq!((found.kernels, found.measured_us, found.call_us), (8, 32.0, Some(40.0)));
+        assert!((found.unexplained.unwrap() - 0.1).abs() < 1e-9, "{found:?}");
+        let line = "call: 40.0 us, of which steps take 36.0 us; 10.0 % are in none";
+        assert_eq!(plan.call_text(), line);
+        assert!(
+            plan.summary().contains(line)
+                && plan.text(false).contains(line)
+                && plan.html("a model").contains(line)
+        );
+        plan.call_us = Some(30.0);
+        assert!(plan.call_text().ends_with("steps take 36.0 us; -20.0 % are in none"));
     }
 }

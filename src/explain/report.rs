@@ -17,7 +17,8 @@ use super::text::bytes;
 use super::times::predicted_call_us;
 use super::work;
 use crate::engine::{
-    CompileReport, Compiled, EagerCost, Target, ToleranceReport, kept_profile, profile, step_modules,
+    CompileReport, Compiled, EagerCost, StepTimes, Target, ToleranceReport, kept_profile, profile,
+    step_modules,
 };
 use crate::torch::CallSite;
 
@@ -312,6 +313,10 @@ pub struct Explanation {
     pub passes: Vec<PassReport>,
     /// Steps in order.
     pub steps: Vec<StepReport>,
+    /// Microseconds of a whole call, with its guards and results, where the plan was profiled; on a GPU, of its kernels launched one by
+    /// one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub call_us: Option<f64>,
     /// The operators as eager runs them, where the plan was profiled.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub eager: Vec<EagerReport>,
@@ -494,6 +499,7 @@ impl Explanation {
                 .map(|(name, time)| PassReport { name: (*name).to_owned(), ms: time.as_secs_f64() * 1e3 })
                 .collect(),
             steps: steps.collect(),
+            call_us: None,
             eager: Vec::new(),
             updates: updates.collect(),
             tolerances: Vec::new(),
@@ -516,10 +522,11 @@ impl Explanation {
     /// operators by their numbers.
     pub(crate) fn with_profile(
         mut self,
-        steps: &[(usize, f64)],
+        StepTimes { steps, call_us }: &StepTimes,
         eager: &[f64],
         modules: &[String],
     ) -> Explanation {
+        self.call_us = Some(*call_us);
         for (at, us) in steps {
             if let Some(step) = self.steps.get_mut(*at) {
                 step.set_measured_us(*us);

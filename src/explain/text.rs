@@ -30,7 +30,9 @@ impl Explanation {
             Order::Time => summary::by_time(self, style),
         });
         text.push_str(&style.wrapped(&format!("time: {}\n", limits::where_time_goes(self)), 6));
-        for line in [limits::limits_text(self), self.prediction_text()].iter().filter(|line| !line.is_empty())
+        for line in [limits::limits_text(self), self.prediction_text(), self.call_text()]
+            .iter()
+            .filter(|line| !line.is_empty())
         {
             text.push_str(&style.wrapped(line, 6));
             text.push('\n');
@@ -57,6 +59,9 @@ impl Explanation {
             if let Some(remedy) = &edge.remedy {
                 text.push_str(&format!("      what would change it: {remedy}\n"));
             }
+        }
+        for line in [self.prediction_text(), self.call_text()].iter().filter(|line| !line.is_empty()) {
+            text.push_str(&format!("\n{line}"));
         }
         text.push_str(&self.compile_text());
         if programs {

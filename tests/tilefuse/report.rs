@@ -147,7 +147,12 @@ fn a_profile_has_a_time_for_each_step_and_operator() {
     let sort = plan.eager.iter().find(|operator| operator.operator.starts_with("aten::sort #"));
     assert!(sort.is_some_and(|operator| operator.us > 0.0), "{:?}", plan.eager);
     assert!(plan.summary().contains("as measured; eager's"), "{plan}");
-    assert!(!fused.explain(&x).unwrap().is_measured());
+    let found = plan.prediction().unwrap();
+    let (call, steps) = (found.call_us.unwrap(), plan.totals().measured_us.unwrap());
+    assert!(call > 0.0 && found.unexplained == Some(1.0 - steps / call), "{found:?}");
+    assert!(plan.summary().contains("\ncall: "), "{plan}");
+    let unmeasured = fused.explain(&x).unwrap();
+    assert!(!unmeasured.is_measured() && unmeasured.call_us.is_none());
     tch::manual_seed(5);
     let again: tch::Tensor = fused.call(&x).unwrap();
     assert!(again.allclose(&first, 1e-5, 1e-6, false));

@@ -42,6 +42,7 @@ pub(super) fn page(plan: &Explanation, title: &str, changes: Option<&PlanDiff>) 
         time_goes: where_time_goes(plan),
         limits: limits_text(plan),
         prediction: plan.prediction_text(),
+        call: plan.call_text(),
         style: include_str!("plan.css"),
         scripts: SCRIPTS,
         data: embedded(&Data::of(plan)),
@@ -69,6 +70,8 @@ struct Page<'a> {
     /// What must be said of the machine's limits.
     limits: String,
     prediction: String,
+    /// A whole call beside its steps.
+    call: String,
     style: &'static str,
     scripts: [&'static str; 5],
     /// JSON that cannot end the element that it is in.

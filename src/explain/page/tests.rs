@@ -80,6 +80,7 @@ fn plan(steps: Vec<StepReport>, edges: Vec<EdgeReport>) -> Explanation {
         passes: vec![PassReport { name: String::from("lower"), ms: 0.25 }],
         programs: steps.iter().map(|_| String::from("kernel @k()")).collect(),
         steps,
+        call_us: None,
         eager: Vec::new(),
         updates: Vec::new(),
         tolerances: Vec::new(),
