@@ -8,6 +8,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use super::Failure;
 use super::compare::{Outcome, Throughput};
+use crate::explain::Style;
 
 /// Prints text; a closed pipe is no error.
 pub(crate) fn print(text: &str) {
@@ -35,10 +36,18 @@ pub(crate) fn json(value: &impl serde::Serialize) -> Result<(), Failure> {
     Ok(())
 }
 
+/// Whether progress is drawn: on a terminal whose user does not ask for text without escape codes.
+fn is_drawn() -> bool {
+    std::io::stderr().is_terminal() && !Style::wants_plain_text()
+}
+
 /// A spinner with a message; hidden where standard error is no terminal, and where `measured` schedules show a progress
-/// of their own.
+/// of their own. Where a terminal is to have no escape codes, it is a line.
 pub(crate) fn spinner(message: &str, measured: bool) -> ProgressBar {
-    if measured || !std::io::stderr().is_terminal() {
+    if measured || !is_drawn() {
+        if !measured && std::io::stderr().is_terminal() {
+            eprintln!("{message}");
+        }
         return ProgressBar::hidden();
     }
     let spinner = ProgressBar::new_spinner().with_message(message.to_owned());
@@ -46,10 +55,10 @@ pub(crate) fn spinner(message: &str, measured: bool) -> ProgressBar {
     spinner
 }
 
-/// A bar of `len` steps; hidden where standard error is no terminal.
+/// A bar of `len` steps; hidden where it cannot be drawn.
 pub(crate) fn bar(len: u64) -> ProgressBar {
     let bar = ProgressBar::new(len);
-    if !std::io::stderr().is_terminal() {
+    if !is_drawn() {
         bar.set_draw_target(ProgressDrawTarget::hidden());
     }
     if let Ok(style) = ProgressStyle::with_template("{pos}/{len} {wide_bar} {msg} {elapsed}") {

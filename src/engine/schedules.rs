@@ -51,7 +51,7 @@ impl Schedules {
             Target::Host => tch::Device::Cpu,
             Target::Cuda(ordinal) => tch::Device::Cuda(ordinal as usize),
         };
-        let shown = std::io::stderr().is_terminal();
+        let shown = std::io::stderr().is_terminal() && !crate::explain::Style::wants_plain_text();
         let progress = if shown { ProgressBar::new_spinner() } else { ProgressBar::hidden() };
         Schedules { target, device, left: MAX_PLAN_TIME, spent: Duration::ZERO, measured: 0, progress }
     }

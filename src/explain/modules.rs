@@ -73,6 +73,19 @@ pub(super) fn pattern<'a>(paths: impl IntoIterator<Item = &'a str>) -> String {
     all.join(".")
 }
 
+/// The parts that paths begin with, all of them, with a dot behind each; something is left of each path.
+pub(super) fn common_prefix<'a>(paths: impl IntoIterator<Item = &'a str>) -> String {
+    let mut paths = paths.into_iter();
+    let parents = |path: &'a str| path.rfind('.').map_or("", |end| &path[..=end]);
+    let Some(mut common) = paths.next().map(parents) else { return String::new() };
+    for path in paths {
+        while !path.starts_with(common) {
+            common = parents(common.strip_suffix('.').unwrap_or(common));
+        }
+    }
+    common.to_owned()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -82,5 +95,15 @@ mod tests {
         assert_eq!(pattern(["h.0.mlp", "h.1.mlp", "h.10.mlp"]), "h.*.mlp");
         assert_eq!(pattern(["a.b", "a"]), "*");
         assert_eq!(pattern(["ln_f"]), "ln_f");
+    }
+
+    #[test]
+    fn what_paths_begin_with_is_no_whole_path() {
+        assert_eq!(common_prefix(["a.h.0.mlp", "a.h.1", "a.wte"]), "a.");
+        assert_eq!(common_prefix(["a.b.c", "a.b.d.e"]), "a.b.");
+        assert_eq!(common_prefix(["a.b", "a.bc"]), "a.");
+        assert_eq!(common_prefix(["a.b", "a"]), "");
+        assert_eq!(common_prefix(["a.b", "c"]), "");
+        assert_eq!(common_prefix([]), "");
     }
 }

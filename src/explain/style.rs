@@ -31,10 +31,19 @@ impl Style {
         match term.size_checked().filter(|_| term.is_term()) {
             Some((_, columns)) => {
                 let width = usize::from(columns).max(60);
-                Style { width, colour: console::colors_enabled(), ..Style::PLAIN }
+                Style {
+                    width,
+                    colour: console::colors_enabled() && !Style::wants_plain_text(),
+                    ..Style::PLAIN
+                }
             }
             None => Style::PLAIN,
         }
+    }
+
+    /// Whether the user asks for no colours, as <https://no-color.org> says: nothing is drawn with escape codes then.
+    pub(crate) fn wants_plain_text() -> bool {
+        std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty())
     }
 
     fn styled(self, text: &str) -> console::StyledObject<&str> {

@@ -11,7 +11,7 @@ use std::fmt::Write as _;
 use indexmap::IndexMap;
 
 use super::limits::{limit_text, of_limit};
-use super::modules::pattern;
+use super::modules::{common_prefix, pattern};
 use super::style::{Style, clip};
 use super::{EdgeReport, Explanation, StepReport, TimeSource, bytes};
 
@@ -19,7 +19,7 @@ use super::{EdgeReport, Explanation, StepReport, TimeSource, bytes};
 const MAX_CUTS: usize = 5;
 
 /// Where the reason of a cut begins in a line.
-const CUT_INDENT: usize = 26;
+const CUT_INDENT: usize = 6;
 
 /// Steps one after the other, as they are shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,14 +78,28 @@ pub(super) fn time(us: f64) -> String {
     if us < 1e4 { format!("{us:.1} us") } else { format!("{:.1} ms", us / 1e3) }
 }
 
-/// The modules of a step that is repeated with others: one path for all repetitions.
+fn modules_of(step: &StepReport) -> &[String] {
+    let (StepReport::Kernel { modules, .. } | StepReport::Extern { modules, .. }) = step;
+    modules
+}
+
+/// The module that all those of a plan lie in, with a dot behind it; empty where there is none.
+fn common_module(plan: &Explanation) -> String {
+    let paths = plan.steps.iter().flat_map(modules_of).filter(|path| !path.is_empty());
+    common_prefix(paths.map(String::as_str))
+}
+
+/// A path without what all have in common.
+fn within<'a>(path: &'a str, common: &str) -> &'a str {
+    path.strip_prefix(common).unwrap_or(path)
+}
+
+/// The modules of a step that is repeated with others: one path for all repetitions, without what all modules have in common.
 fn modules(plan: &Explanation, at: usize, run: Run) -> String {
-    let of = |at: usize| match &plan.steps[at] {
-        StepReport::Kernel { modules, .. } | StepReport::Extern { modules, .. } => modules,
-    };
+    let (of, common) = (|at: usize| modules_of(&plan.steps[at]), common_module(plan));
     let paths = |module: usize| {
         let alike = (0..run.times).map(|time| of(at + time * run.period));
-        pattern(alike.map(|modules| modules.get(module).map_or("", String::as_str)))
+        pattern(alike.map(|modules| within(modules.get(module).map_or("", String::as_str), &common)))
     };
     (0..of(at).len()).map(paths).collect::<Vec<_>>().join(", ")
 }
@@ -114,7 +128,11 @@ fn heading(plan: &Explanation, what: &str, style: Style) -> String {
     let marks: Vec<&str> = marks.into_iter().flatten().collect();
     let marks = if marks.is_empty() { String::new() } else { format!(" ({})", marks.join(", ")) };
     let all = time(plan.known_us());
-    let line = format!("{what}: share of {all} {how}{marks}, how near the machine's limits, bytes");
+    let common = match common_module(plan).strip_suffix('.') {
+        Some(module) => format!("; modules within {module}"),
+        None => String::new(),
+    };
+    let line = format!("{what}: share of {all} {how}{marks}, how near the machine's limits, bytes{common}");
     style.strong(&style.wrapped(&line, 2)) + "\n"
 }
 
@@ -123,7 +141,7 @@ pub(super) fn steps(plan: &Explanation, style: Style) -> String {
     let all = plan.known_us();
     let us = |run: &Run| plan.steps[run.start..run.end()].iter().filter_map(StepReport::us).sum::<f64>();
     let share = |us: f64| if all > 0.0 { 100.0 * us / all } else { 0.0 };
-    let width = width_of_names(plan);
+    let width = width_of_names(plan, style);
     let mut text = heading(plan, "steps", style);
     let keys: Vec<String> = plan.steps.iter().map(key).collect();
     let found = runs(&keys);
@@ -167,12 +185,12 @@ pub(super) fn steps(plan: &Explanation, style: Style) -> String {
 
 /// The distinct kernels of a plan, and the operators of libtorch, that which takes most time first.
 pub(super) fn by_time(plan: &Explanation, style: Style) -> String {
-    let width = width_of_names(plan);
+    let (width, common) = (width_of_names(plan, style), common_module(plan));
     let mut text = heading(plan, "kernels and libtorch's operators", style);
     for share in shares(plan) {
         let first = &plan.steps[share.steps[0]];
         let run = Run { start: share.steps[0], period: 1, times: 1 };
-        let paths = pattern(share.steps.iter().map(|&at| first_module(&plan.steps[at])));
+        let paths = pattern(share.steps.iter().map(|&at| within(first_module(&plan.steps[at]), &common)));
         let modules = if share.steps.len() == 1 { modules(plan, share.steps[0], run) } else { paths };
         let line = format!(
             "{:>4} x {}",
@@ -220,13 +238,13 @@ pub(super) fn shares(plan: &Explanation) -> Vec<Share> {
     found
 }
 
-fn width_of_names(plan: &Explanation) -> usize {
-    plan.steps.iter().map(|step| name(step).len()).max().unwrap_or(0).min(40)
+/// A quarter of a line at most.
+fn width_of_names(plan: &Explanation, style: Style) -> usize {
+    plan.steps.iter().map(|step| name(step).len()).max().unwrap_or(0).min(style.width / 4)
 }
 
 fn first_module(step: &StepReport) -> &str {
-    let (StepReport::Kernel { modules, .. } | StepReport::Extern { modules, .. }) = step;
-    modules.first().map_or("", String::as_str)
+    modules_of(step).first().map_or("", String::as_str)
 }
 
 /// Bytes that a kernel reads and writes.
@@ -358,7 +376,7 @@ pub(super) fn hinted(plan: &Explanation, style: Style) -> String {
     text
 }
 
-/// The cuts over which most bytes go, alike ones once.
+/// The cuts over which most bytes go, alike ones once, and each reason behind all those that have it.
 pub(super) fn cuts(plan: &Explanation, style: Style) -> String {
     let alike = alike(plan);
     if alike.is_empty() {
@@ -369,11 +387,17 @@ pub(super) fn cuts(plan: &Explanation, style: Style) -> String {
         alike.len()
     );
     let mut text = style.strong(&style.wrapped(&heading, 2)) + "\n";
+    let mut reasons: IndexMap<(&str, Option<&str>), Vec<&Alike<'_>>> = IndexMap::new();
     for cut in alike.iter().take(MAX_CUTS) {
-        let Alike { producer, consumer, verdict, remedy, count, .. } = cut;
-        let edges = if *count == 1 { "edge " } else { "edges" };
-        let line = format!("  {:>9} in {count:3} {edges}  {producer} -> {consumer}", cut.size());
-        let _ = writeln!(text, "{}", style.wrapped(&line, CUT_INDENT));
+        reasons.entry((cut.verdict, cut.remedy)).or_default().push(cut);
+    }
+    for ((verdict, remedy), cuts) in reasons {
+        for cut in cuts {
+            let Alike { producer, consumer, count, .. } = cut;
+            let edges = if *count == 1 { "edge " } else { "edges" };
+            let line = format!("  {:>9} in {count:3} {edges}  {producer} -> {consumer}", cut.size());
+            let _ = writeln!(text, "{}", style.wrapped(&line, CUT_INDENT));
+        }
         let _ = writeln!(text, "{}", style.wrapped(&format!("{:CUT_INDENT$}{verdict}", ""), CUT_INDENT));
         if let Some(remedy) = remedy {
             let line = format!("{:CUT_INDENT$}what would change it: {remedy}", "");
@@ -433,6 +457,41 @@ mod tests {
         let said = "\n1 x linear -> linear, fused: a hint keeps them together\n";
         assert!(plan.summary().contains(said) && plan.text(false).contains(said));
         assert!(plan.summary().ends_with("every edge is fused\n"));
+    }
+
+    #[test]
+    fn a_reason_is_said_once() {
+        let mut plan = crate::explain::page::tests::layers_of_two();
+        let mut others = [plan.edges[0].clone(), plan.edges[0].clone()];
+        (others[0].bytes, others[0].producer, others[0].verdict) =
+            (64, String::from("aten::exp #1"), String::from("cut: other"));
+        (others[1].bytes, others[1].producer) = (32, String::from("aten::sin #1"));
+        plan.edges.extend(others);
+        let text = plan.summary();
+        let (_, cuts) = text.split_once("most bytes go\n").unwrap();
+        let expected = "      128 B in   1 edge   linear -> linear\n       32 B in   1 edge   sin -> linear\n      \
+                        cut: predicted 9.0 us in one kernel, 4.0 us in two\n      what would change it: nothing that the cost model \
+                        knows\n       64 B in   1 edge   exp -> linear\n      cut: other\n      what would change it: nothing that \
+                        the cost model knows\n";
+        assert_eq!(cuts, expected);
+    }
+
+    #[test]
+    fn what_all_modules_lie_in_is_said_once() {
+        let mut plan = crate::explain::page::tests::layers_of_two();
+        for step in &mut plan.steps {
+            if let StepReport::Kernel { modules, .. } = step {
+                modules[0].insert_str(0, "gpt.transformer.");
+            }
+        }
+        for order in [Order::Calls, Order::Time] {
+            let text = plan.summary_in(Style { order, width: 160, ..Style::PLAIN });
+            assert_eq!(text.matches("transformer").count(), 1, "{text}");
+            assert!(
+                text.contains("; modules within gpt.transformer\n") && text.contains(" h.0.mlp.up: relu\n"),
+                "{text}"
+            );
+        }
     }
 
     #[test]

@@ -161,6 +161,37 @@ fn a_profile_has_a_time_for_each_step_and_operator() {
     assert!(matches!(tilefuse::fuse(reads).profile(&x), Err(tilefuse::Error::RunsEager(_))));
 }
 
+/// What a program prints on a terminal of 80 columns; none where there is no `script` that makes one.
+fn on_a_terminal(variables: &[(&str, &str)]) -> Option<String> {
+    let program = crate::common::program();
+    let command = format!("stty cols 80 rows 50; exec '{}' explain gpt2-tiny", program.display());
+    let mut script = std::process::Command::new("script");
+    script.args(["--quiet", "--return", "--command", &command, "/dev/null"]);
+    script
+        .env_remove("NO_COLOR")
+        .env("TERM", "xterm")
+        .env("TILEFUSE_PRODUCTS", "generated")
+        .envs(variables.iter().copied());
+    let output = script.stdin(std::process::Stdio::null()).output().ok()?;
+    let text = String::from_utf8_lossy(&output.stdout).replace('\r', "");
+    assert!(output.status.success(), "{text}");
+    Some(text)
+}
+
+/// The layers of GPT-2 are one entry, of however many there are.
+#[test]
+fn a_plan_fits_on_a_screen() {
+    let Some(plan) = on_a_terminal(&[("NO_COLOR", "1")]) else {
+        return crate::common::skipped("there is no `script`, which makes terminals");
+    };
+    assert!(plan.contains("modules within transformer"), "{plan}");
+    assert!(plan.lines().all(|line| line.chars().count() <= 80), "{plan}");
+    assert!(plan.lines().count() <= 50, "{plan}");
+    // What is being done is said, and nothing is drawn.
+    assert!(plan.starts_with("compiling gpt2-tiny\n") && !plan.contains('\u{1b}'), "{plan}");
+    assert!(on_a_terminal(&[]).unwrap().contains("\u{1b}[1m"));
+}
+
 /// A plan without what depends on a machine: times, shares of them, and which kernels take most.
 fn without_times(plan: &str) -> String {
     let words = |line: &str| {
