@@ -102,8 +102,8 @@ struct CompareArgs {
     #[arg(long, value_name = "SIZES", value_delimiter = ',', conflicts_with_all = ["manifest", "zoo", "inputs"],
           value_parser = clap::value_parser!(i64).range(1..))]
     batch: Vec<i64>,
-    /// Where results differ, find the rewrite and the operator that make them differ; takes as many compilations as the logarithm
-    /// of their numbers.
+    /// Find the kernel whose result differs most from eager's, and where results differ, the pass and the operator that make them
+    /// differ; takes as many compilations as the logarithm of the numbers of rewrites and operators.
     #[arg(long, conflicts_with_all = ["manifest", "zoo"])]
     bisect: bool,
     /// Write the case, its inputs, its graph and its plan to this folder, to be run elsewhere.
@@ -287,17 +287,18 @@ fn run_compare(args: &CompareArgs) -> Result<(), Failure> {
         let progress = report::spinner(&format!("comparing {name}"), case.options.tune);
         let outcome = compare(&case, batch, &mut python);
         progress.finish_and_clear();
-        let outcome = outcome?;
+        let mut outcome = outcome?;
+        if args.bisect {
+            let progress = report::spinner(&format!("bisecting {name}"), false);
+            let found = super::compare::bisect(&Case { repro: None, ..case.clone() }, batch, &outcome);
+            progress.finish_and_clear();
+            outcome.bisection = Some(found?);
+        }
         if args.json {
             report::json(&outcome)?;
         } else {
             report::table(&outcome);
-        }
-        if args.bisect && !outcome.ok {
-            let progress = report::spinner(&format!("bisecting {name}"), false);
-            let found = super::compare::bisect(&Case { repro: None, ..case.clone() }, batch, &outcome);
-            progress.finish_and_clear();
-            report::print(&found?.text());
+            outcome.bisection.iter().for_each(|found| report::print(&found.text()));
         }
         rows.push((name, Ok(outcome)));
     }

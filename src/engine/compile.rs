@@ -205,8 +205,10 @@ fn attempt(
     report.schedule_ms = millis(plan.scheduling);
     report.plan_ms = millis(start.elapsed()) - report.schedule_ms;
     let mut compile = |programs: &[Program]| {
+        let programs =
+            options.fault.map_or(Ok(programs.into()), |planting| planting.in_programs(programs))?;
         tracing::info_span!("codegen", kernels = programs.len())
-            .in_scope(|| kernels(programs, target, &mut report))
+            .in_scope(|| kernels(&programs, target, &mut report))
     };
     let (mut plan, kernels) = fitting(graph, plan, &mut cx, &mut compile)?;
     let rewrites = (cx.rewrites.made(), cx.rewrites.last());

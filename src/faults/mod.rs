@@ -1,16 +1,20 @@
 //! Faults planted into what one stage of the compiler hands to the next, to measure what random programs find.
 //!
 //! A fault is planted only where it changes what a plan does: a fault of capture or functionalization where the primitive
-//! graph without what nothing reads is another one for it, a fault of planning where a step reads memory that it spoils.
+//! graph without what nothing reads is another one for it, a fault of scheduling where a block program has the function, a fault of
+//! planning where a step reads memory that it spoils.
 
 mod capture;
 mod functional;
 mod meaning;
 mod planning;
+mod scheduling;
 
+use std::borrow::Cow;
 use std::fmt;
 
 use serde::Serialize;
+use tilefuse_block::Program;
 use tilefuse_fusion::plan::Plan;
 use tilefuse_fusion::{Graph, Recording, functionalize};
 
@@ -43,6 +47,8 @@ pub enum Fault {
     AliasShifted,
     /// Functionalization: a use reads the value from before a write.
     UseStale,
+    /// Scheduling: block programs compute another function.
+    FunctionMistaken,
     /// Memory planning: a value of the arena lies where another one is still needed.
     ArenaOverlap,
     /// Memory planning: all values of the arena that are as large lie at one place.
@@ -62,6 +68,8 @@ pub enum Stage {
     Capture,
     /// From a recording to a graph without writes and views of memory.
     Functionalization,
+    /// From groups to block programs.
+    Scheduling,
     /// The order of steps, and where values lie in memory.
     Planning,
 }
@@ -80,6 +88,7 @@ impl Fault {
         Fault::AliasMissed,
         Fault::AliasShifted,
         Fault::UseStale,
+        Fault::FunctionMistaken,
         Fault::ArenaOverlap,
         Fault::ArenaOverlaps,
         Fault::FreedEarly,
@@ -101,6 +110,7 @@ impl Fault {
             | Fault::AliasMissed
             | Fault::AliasShifted
             | Fault::UseStale => Stage::Functionalization,
+            Fault::FunctionMistaken => Stage::Scheduling,
             Fault::ArenaOverlap
             | Fault::ArenaOverlaps
             | Fault::FreedEarly
@@ -143,7 +153,7 @@ impl Planting {
         functional: &mut Graph,
         primitive: &dyn Fn(Graph) -> Result<Graph, Error>,
     ) -> Result<(), Error> {
-        if self.fault.stage() == Stage::Planning {
+        if !matches!(self.fault.stage(), Stage::Capture | Stage::Functionalization) {
             return Ok(());
         }
         let right = primitive(functional.clone())?;
@@ -178,6 +188,15 @@ impl Planting {
             let graph = functional::with_fault(fault, functional, place)?;
             Some((recording.clone(), graph))
         }))
+    }
+
+    /// Plants a fault of scheduling.
+    pub(crate) fn in_programs(self, programs: &[Program]) -> Result<Cow<'_, [Program]>, Error> {
+        if self.fault.stage() != Stage::Scheduling {
+            return Ok(Cow::Borrowed(programs));
+        }
+        let place = self.shuffled(&scheduling::places(programs)).first().copied().ok_or(Error::NotPlanted)?;
+        scheduling::with_fault(programs, place).map(Cow::Owned)
     }
 
     /// Plants a fault of planning.

@@ -1,24 +1,55 @@
-//! `tilefuse compare --bisect`: which rewrite, and which operator, makes results other than eager's.
+//! `tilefuse compare --bisect`: which kernel's result differs most from eager's, and which rewrite, and which operator, makes results
+//! other than eager's.
 
 use std::fmt::Write;
 
-use super::{Case, Outcome, compare};
+use serde::Serialize;
+
+use super::kernels::{Differences, written};
+use super::{Case, Outcome, compare, compared};
 use crate::cli::Failure;
 use crate::cli::peers::Python;
 use crate::{Hint, Options};
 
-/// What was found; a rewrite and an operator, of so many.
-#[derive(Clone, Debug, PartialEq)]
+/// What was found.
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub(crate) struct Bisection {
+    /// By how much results of kernels differ.
+    #[serde(flatten)]
+    differences: Differences,
+    /// What makes the model's results differ; absent where they are equal.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cause: Option<Cause>,
+}
+
+/// A rewrite and an operator, of so many, that make results differ.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+struct Cause {
     /// How many rewrites there are.
     rewrites: u64,
-    /// The first that makes a difference, and the pass that makes it; none where there is one without any.
-    rewrite: Option<(u64, String)>,
+    /// The first that makes a difference; none where there is one without any.
+    rewrite: Option<Rewrite>,
     /// How many operators were captured.
     operators: u64,
-    /// The first that makes a difference where it is compiled and those behind it are not, and what is said of it; none where there
-    /// is a difference with none compiled.
-    operator: Option<(u64, String)>,
+    /// The first that makes a difference where it is compiled and those behind it are not; none where there is a difference with
+    /// none compiled.
+    operator: Option<Operator>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize)]
+struct Rewrite {
+    /// Its position, from 1.
+    number: u64,
+    /// The pass that makes it.
+    pass: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize)]
+struct Operator {
+    /// Its position, from 0.
+    number: u64,
+    /// What is said of the difference.
+    difference: String,
 }
 
 /// What became of a model under some options.
@@ -48,15 +79,15 @@ fn find(
     options: &Options,
     (rewrites, operators): (u64, u64),
     trial: &mut dyn FnMut(Options) -> Result<Trial, Failure>,
-) -> Result<Bisection, Failure> {
+) -> Result<Cause, Failure> {
     let rewrite = least(rewrites, |limit| {
         Ok(trial(Options { max_rewrites: Some(limit), ..options.clone() })?.difference.is_some())
     })?;
     let rewrite = match rewrite {
         None => None,
-        Some(at) => {
-            let last = trial(Options { max_rewrites: Some(at), ..options.clone() })?.last;
-            Some((at, last.unwrap_or_else(|| String::from("no pass"))))
+        Some(number) => {
+            let last = trial(Options { max_rewrites: Some(number), ..options.clone() })?.last;
+            Some(Rewrite { number, pass: last.unwrap_or_else(|| String::from("no pass")) })
         }
     };
     let compiled = |first: u64| {
@@ -72,40 +103,72 @@ fn find(
         }
         Ok(differs)
     })?;
-    Ok(Bisection { rewrites, rewrite, operators, operator: operator.map(|first| (first - 1, said)) })
+    let operator = operator.map(|first| Operator { number: first - 1, difference: said });
+    Ok(Cause { rewrites, rewrite, operators, operator })
 }
 
-/// Bisects a case that differed.
+/// Bisects a case that was compared.
 pub(crate) fn bisect(case: &Case, batch: Option<i64>, outcome: &Outcome) -> Result<Bisection, Failure> {
+    let with = |options| Case { options, seconds: 0.0, ..case.clone() };
+    let planned =
+        |options: Options| compared(&with(options), batch, &mut Python::none()).map(|(_, plan)| plan);
+    let mut differences = Differences::default();
+    if let Some(plan) = planned(case.options.clone())?
+        && plan.updates.is_empty()
+    {
+        let kept = written(&plan).into_iter().map(|operator| Hint::tolerance(&operator, f64::INFINITY));
+        let hints = case.options.hints.iter().cloned().chain(kept).collect();
+        if let Some(plan) = planned(Options { hints, ..case.options.clone() })? {
+            differences = Differences::of(&plan);
+        }
+    }
+    if outcome.ok {
+        return Ok(Bisection { differences, cause: None });
+    }
     let counts = (outcome.rewrites, outcome.ops_captured as u64);
-    find(&case.options, counts, &mut |options| {
-        let trial = compare(&Case { options, seconds: 0.0, ..case.clone() }, batch, &mut Python::none())?;
-        let Outcome { difference, last_rewrite: last, .. } = trial;
+    let cause = find(&case.options, counts, &mut |options| {
+        let Outcome { difference, last_rewrite: last, .. } =
+            compare(&with(options), batch, &mut Python::none())?;
         Ok(Trial { difference, last })
-    })
+    })?;
+    Ok(Bisection { differences, cause: Some(cause) })
 }
 
 impl Bisection {
     /// For a reader.
     pub(crate) fn text(&self) -> String {
+        let mut text = match &self.cause {
+            None => String::from("nothing differs from eager by more than rounding\n"),
+            Some(_) => String::new(),
+        };
+        text.push_str(&self.differences.text());
+        if let Some(cause) = &self.cause {
+            text.push_str(&cause.text());
+        }
+        text
+    }
+}
+
+impl Cause {
+    fn text(&self) -> String {
         let mut text = match &self.rewrite {
             None => String::from(
                 "different without any rewrite: the capture, what makes it functional, or code generation\n",
             ),
-            Some((at, pass)) => format!(
-                "equal with {} of {} rewrites, different with {at}, which {pass} makes: \
-                 `tilefuse explain --max-rewrites {at} --print-after {}` shows it\n",
-                at - 1,
+            Some(Rewrite { number, pass }) => format!(
+                "equal with {} of {} rewrites, different with {number}, which {pass} makes: \
+                 `tilefuse explain --max-rewrites {number} --print-after {}` shows it\n",
+                number - 1,
                 self.rewrites,
                 pass.split(['/', ' ']).next().unwrap_or(pass)
             ),
         };
         let _ = match &self.operator {
             None => writeln!(text, "different with every operator in libtorch"),
-            Some((at, said)) => writeln!(
+            Some(Operator { number, difference }) => writeln!(
                 text,
-                "equal with {at} of {} operators compiled, different with operator #{at}: {said}; `--hint eager=#{at}` leaves it \
-                 to libtorch",
+                "equal with {number} of {} operators compiled, different with operator #{number}: {difference}; \
+                 `--hint eager=#{number}` leaves it to libtorch",
                 self.operators
             ),
         };
@@ -116,6 +179,9 @@ impl Bisection {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cli::model::Which;
+    use crate::faults::{Fault, Planting};
+    use crate::options::{Audit, Products};
 
     /// A model of 40 operators and 214 rewrites, of which one each is wrong.
     fn model(rewrite: u64, operator: u64) -> impl FnMut(Options) -> Result<Trial, Failure> {
@@ -133,15 +199,77 @@ mod tests {
     fn the_wrong_rewrite_and_the_wrong_operator_are_found() {
         for (rewrite, operator) in [(1, 0), (114, 22), (214, 39)] {
             let found = find(&Options::default(), (214, 40), &mut model(rewrite, operator)).unwrap();
-            assert_eq!(found.rewrite, Some((rewrite, String::from("simplify/cse"))));
+            assert_eq!(found.rewrite, Some(Rewrite { number: rewrite, pass: String::from("simplify/cse") }));
             // A command that is understood: a pass, not what it calls its rewrite.
             let text = found.text();
             let pass = text.split("--print-after ").nth(1).and_then(|rest| rest.split('`').next()).unwrap();
             assert!(crate::cli::explain::pass(pass).is_ok(), "{text}");
-            assert_eq!(found.operator, Some((operator, String::from("output 0"))));
+            let first = Operator { number: operator, difference: String::from("output 0") };
+            assert_eq!(found.operator, Some(first));
         }
         let found = find(&Options::default(), (214, 40), &mut model(0, 22)).unwrap();
         assert_eq!(found.rewrite, None);
         assert!(found.text().contains("different with operator #22"));
+    }
+
+    /// A small model with a fault.
+    fn case(model: &str, fault: Option<Planting>) -> Case {
+        // Kernels that read what kernels write, without measurements.
+        let options =
+            Options { fault, products: Products::Generated, audit: Audit::Never, ..Options::default() };
+        let (which, device) = (Which::find(model).unwrap(), tch::Device::Cpu);
+        let name = model.to_owned();
+        Case { name, which, inputs: None, device, dtype: None, options, seconds: 0.0, repro: None }
+    }
+
+    /// What bisecting finds of it.
+    fn bisected(case: &Case) -> Bisection {
+        let outcome = compare(case, None, &mut Python::none()).unwrap();
+        assert_eq!(outcome.ok, case.options.fault.is_none());
+        bisect(case, None, &outcome).unwrap()
+    }
+
+    #[test]
+    fn the_pass_behind_a_planted_fault_is_found() {
+        let found = bisected(&case("gpt2-tiny", Some(Planting { fault: Fault::ArenaOverlap, choice: 0 })));
+        let cause = found.cause.as_ref().unwrap();
+        let rewrite = cause.rewrite.as_ref().unwrap();
+        assert!(rewrite.number > 1 && rewrite.number <= cause.rewrites, "{rewrite:?}");
+        assert!(found.text().contains(&format!("which {} makes", rewrite.pass)));
+        assert!(cause.operator.as_ref().unwrap().difference.contains("over the tolerance"), "{cause:?}");
+    }
+
+    #[test]
+    fn the_kernel_that_computes_something_else_is_named() {
+        let fault = Planting { fault: Fault::FunctionMistaken, choice: 0 };
+        let found = bisected(&case("mlp8x1024-tiny", Some(fault)));
+        let kernel = found.differences.kernel.as_ref().unwrap();
+        assert_eq!(kernel.operators, ["aten::linear #3", "aten::gelu #4", "aten::layer_norm #5"]);
+        assert_eq!(
+            (&*kernel.result, &kernel.modules[..]),
+            ("aten::layer_norm #5", &["3".into(), "5".into()][..])
+        );
+        assert!(kernel.difference.is_some_and(|difference| difference > 0.5), "{kernel:?}");
+        let cause = found.cause.as_ref().unwrap();
+        // A kernel has the function once `lower` makes one of an operator.
+        assert_eq!(cause.rewrite.as_ref().map(|rewrite| &*rewrite.pass), Some("lower"));
+        assert!(found.text().contains("that of aten::layer_norm #5 differs most from eager's, by 1.0e0"));
+        let data = serde_json::to_value(&found).unwrap();
+        assert_eq!(data["kernel"]["step"], kernel.step);
+        assert_eq!(data["cause"]["rewrite"]["pass"], "lower");
+    }
+
+    #[test]
+    fn nothing_differs_where_there_is_no_fault() {
+        let case = case("gpt2-tiny", None);
+        let found = bisected(&case);
+        let kernel = found.differences.kernel.as_ref().unwrap();
+        assert!(kernel.difference.unwrap() < 1e-5, "{kernel:?}");
+        assert_eq!((found.differences.compared, &found.cause), (15, &None));
+        let text = found.text();
+        assert!(
+            text.starts_with("nothing differs from eager by more than rounding\nof 15 results"),
+            "{text}"
+        );
     }
 }

@@ -2,6 +2,7 @@
 
 mod accuracy;
 mod bisect;
+mod kernels;
 mod page;
 mod repro;
 mod timing;
@@ -19,11 +20,11 @@ use super::model::{Loaded, Which, quietly};
 use super::peers::Python;
 use super::reference::{self, seed};
 use super::times::Time;
-use crate::CompileReport;
 use crate::judge::judge;
+use crate::{CompileReport, Explanation};
 
 use accuracy::{Accuracy, accuracy};
-pub(crate) use bisect::bisect;
+pub(crate) use bisect::{Bisection, bisect};
 pub(crate) use page::page;
 pub(crate) use timing::Throughput;
 use timing::in_turns;
@@ -101,11 +102,23 @@ pub(crate) struct Outcome {
     /// Why the model runs eager; absent where it runs fused.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) runs_eager: Option<String>,
+    /// What makes results differ, where that was asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) bisection: Option<Bisection>,
 }
 
 /// Compares one case, with inputs whose first dimension is `batch` where that is given, beside the peers that a Python has: these
 /// have the models of the zoo alone.
 pub(crate) fn compare(case: &Case, batch: Option<i64>, python: &mut Python) -> Result<Outcome, Failure> {
+    compared(case, batch, python).map(|(outcome, _)| outcome)
+}
+
+/// The same, with the plan that was compared; none where the model runs eager.
+fn compared(
+    case: &Case,
+    batch: Option<i64>,
+    python: &mut Python,
+) -> Result<(Outcome, Option<Explanation>), Failure> {
     tch::manual_seed(0);
     let _no_grad = tch::no_grad_guard();
     let model = Loaded::load(&case.which, case.device, case.dtype)?;
@@ -197,9 +210,10 @@ pub(crate) fn compare(case: &Case, batch: Option<i64>, python: &mut Python) -> R
         ok: verdict.difference.is_none(),
         difference: verdict.difference,
         runs_eager,
+        bisection: None,
     };
     if let Some(folder) = &case.repro {
         repro::save(folder, case, &draw, &outcome)?;
     }
-    Ok(outcome)
+    Ok((outcome, explanation))
 }
