@@ -10,10 +10,10 @@ use serde_json::Value;
 use crate::browser::{Browser, installed};
 use crate::common::{files, program};
 
-/// What the program writes of GPT-2.
-fn explain(folder: &Path, file: &str, args: &[&str]) {
+/// What the program writes of a model.
+fn explain(folder: &Path, model: &str, file: &str, args: &[&str]) {
     let mut command = Command::new(program());
-    command.current_dir(folder).args(["explain", "gpt2", "-o", file]).args(args);
+    command.current_dir(folder).args(["explain", model, "-o", file]).args(args);
     // What measurements choose is not the same from run to run.
     let output = command.env("TILEFUSE_PRODUCTS", "generated").env("OMP_NUM_THREADS", "2").output().unwrap();
     assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
@@ -23,11 +23,19 @@ fn read(file: &Path) -> Value {
     serde_json::from_str(&std::fs::read_to_string(file).unwrap()).unwrap()
 }
 
+/// Bytes of a picture in `docs`.
+const MAX_PICTURE: usize = 350_000;
+
+fn is_updating() -> bool {
+    std::env::var_os("UPDATE_EXPECT").is_some()
+}
+
 /// Keeps a picture of what is on the screen in `docs`, where `UPDATE_EXPECT` asks for it.
 fn keep(browser: &mut Browser, name: &str) {
     let picture = browser.picture();
     assert!(picture.starts_with(b"\x89PNG") && picture.len() > 10_000, "{name}: an empty picture");
-    if std::env::var_os("UPDATE_EXPECT").is_some() {
+    if is_updating() {
+        assert!(picture.len() < MAX_PICTURE, "{name}: {} bytes", picture.len());
         std::fs::write(files().join(format!("docs/{name}.png")), picture).unwrap();
     }
 }
@@ -43,11 +51,11 @@ fn a_new_user_finds_what_takes_time_what_is_not_fused_and_what_changed() {
     let folder = tempfile::tempdir().unwrap();
     let at = |file: &str| folder.path().join(file);
     let Some(browser) = installed() else { return };
-    explain(folder.path(), "plan.json", &["--format", "json"]);
-    explain(folder.path(), "plan.html", &["--format", "html"]);
+    explain(folder.path(), "gpt2", "plan.json", &["--format", "json"]);
+    explain(folder.path(), "gpt2", "plan.html", &["--format", "html"]);
     let in_bf16 = ["--dtype", "bf16", "--diff", "plan.json", "--format"];
-    explain(folder.path(), "bf16.json", &[&in_bf16[..], &["json"]].concat());
-    explain(folder.path(), "bf16.html", &[&in_bf16[..], &["html"]].concat());
+    explain(folder.path(), "gpt2", "bf16.json", &[&in_bf16[..], &["json"]].concat());
+    explain(folder.path(), "gpt2", "bf16.html", &[&in_bf16[..], &["html"]].concat());
 
     let mut browser = Browser::start(&browser);
     browser.open(&at("plan.html"));
@@ -136,4 +144,42 @@ fn what_changed(browser: &mut Browser, changes: &Value) {
     let changed = rows(browser, "#changes .sortable");
     assert!(changed.iter().any(|row| row[1] == "12" && row[2].contains(".h.*.")), "{changed:?}");
     keep(browser, "plan-changes");
+}
+
+/// Pages of other models, of code, and in the dark; small models where no pictures are kept. `TILEFUSE_TEST_SWIN` names torchvision's `swin_t`,
+/// traced.
+#[test]
+fn other_models_code_and_dark_surroundings_are_shown() {
+    let Some(browser) = installed() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let size = if is_updating() { "" } else { "-tiny" };
+    let swin = std::env::var("TILEFUSE_TEST_SWIN").ok();
+    for model in ["resnet50", "llama"] {
+        let file = format!("plan-{model}.html");
+        explain(folder.path(), &format!("{model}{size}"), &file, &["--format", "html"]);
+    }
+    if let Some(swin) = &swin {
+        // The page is named after the file as it is given.
+        std::fs::copy(swin, folder.path().join("swin_t.pt")).unwrap();
+        let input = ["--input", "f32[1,3,224,224]", "--format", "html"];
+        explain(folder.path(), "swin_t.pt", "plan-swin.html", &input);
+    }
+    explain(folder.path(), &format!("gpt2{size}"), "plan-code.html", &["--code", "--format", "html"]);
+    let mut browser = Browser::start(&browser);
+    for name in ["plan-resnet50", "plan-llama"].into_iter().chain(swin.is_some().then_some("plan-swin")) {
+        browser.open(&folder.path().join(format!("{name}.html")));
+        assert!(!browser.texts("#scene .title").is_empty(), "{name}");
+        browser.press("0");
+        keep(&mut browser, name);
+    }
+    browser.open(&folder.path().join("plan-code.html"));
+    browser.set_scheme("dark");
+    keep(&mut browser, "plan-dark");
+    browser.press("/");
+    browser.write("gelu");
+    browser.press("Enter");
+    browser.click("[role=tab]", "Code");
+    browser.click(".chip", "aten::gelu");
+    assert!(browser.texts("#code pre .on").len() > 3);
+    assert_eq!(browser.complaints(), [""; 0]);
 }
