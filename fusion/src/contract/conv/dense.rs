@@ -1,12 +1,12 @@
 //! Convolutions in which a filter reads several channels.
 
 use tilefuse_block::dynamic::{
-    BuildError, Tile, axis, both, div_rem, for_range, program_and, program_id, zeros,
+    BuildError, Tile, axis, both, div_rem, fma, for_range, program_and, program_id, zeros,
 };
 
 use super::block::{Block, Pixels};
 use super::geometry::{Conv, ConvProgram};
-use super::ops::{Params, int, multiply_add, read, wide, write};
+use super::ops::{Params, int, read, wide, write};
 use crate::block_kernel::Coordinates;
 use crate::taken::taken;
 
@@ -138,6 +138,6 @@ impl Body<'_> {
         let channel = wide(channel);
         let x = read(self.params.images, channel * conv.image() + at, mask, conv.sum());
         let w = read(self.params.weights, channel * conv.taps() + weights, None, conv.sum());
-        multiply_add(x.row(), w.col(), sum, mask.map(Tile::row))
+        fma(w.col(), x.row(), sum)
     }
 }
