@@ -32,7 +32,7 @@ use inkwell::basic_block::BasicBlock;
 use inkwell::context::Context;
 use inkwell::module::Module;
 use inkwell::values::{FunctionValue, InstructionOpcode, IntValue, PhiValue, PointerValue};
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::SmallVec;
 use tilefuse_block::{Loc, Value};
 
@@ -122,6 +122,9 @@ pub(super) struct Emitter<'c, 'p> {
     /// By slot: its memory, and the level where it is complete.
     slots: Vec<Option<PointerValue<'c>>>,
     ready: Vec<usize>,
+    /// Values that regions keep in slots, and have not kept yet where building is: they are computed again for whoever needs other
+    /// elements than the ones at hand, such as the first one of a part of a vector.
+    unwritten: FxHashSet<Value>,
     /// Memory for accesses that are masked off.
     nowhere: Option<PointerValue<'c>>,
     /// What is fetched ahead.
@@ -180,6 +183,7 @@ pub(super) fn emit<'c>(
         induction: FxHashMap::default(),
         slots: vec![None; plan.slots.len()],
         ready: vec![INSTANCE; plan.slots.len()],
+        unwritten: FxHashSet::default(),
         nowhere: None,
         ahead: plan.ahead(),
         unrolled: Map::new(),

@@ -27,6 +27,7 @@ impl<'c> Emitter<'c, '_> {
     fn group(&mut self, group: &Group) -> Result<()> {
         let depth = self.levels.len();
         let outer_lanes = self.lanes.clone();
+        self.forget_kept(group);
         if !group.nest.lanes.is_empty() {
             self.bind_lanes(&group.nest.lanes);
         }
@@ -70,6 +71,7 @@ impl<'c> Emitter<'c, '_> {
             if is_empty(start, end) {
                 continue;
             }
+            self.forget_kept(group);
             self.open_loop(start, end, bits.len() as u8);
             self.bind_loop(bits);
             if full {
@@ -80,6 +82,17 @@ impl<'c> Emitter<'c, '_> {
             self.close_to(depth)?;
         }
         Ok(())
+    }
+
+    /// What the regions of a group keep is not there before they are built, nor where they are built once more.
+    fn forget_kept(&mut self, group: &Group) {
+        let plan = self.plan;
+        for part in &group.parts {
+            match *part {
+                Part::Region(region) => self.unwritten.extend(plan.kept_by(&plan.regions[region])),
+                Part::Loop(l) => plan.loops[l].body.iter().for_each(|inner| self.forget_kept(inner)),
+            }
+        }
     }
 
     /// The bits that the regions of a group unroll for it.
@@ -262,6 +275,9 @@ impl<'c> Emitter<'c, '_> {
         let slots: Vec<SlotId> = region.sinks.iter().flat_map(|&s| self.plan.sinks[s].made()).collect();
         for slot in slots {
             self.ready[slot] = top;
+        }
+        for value in self.plan.kept_by(region) {
+            self.unwritten.remove(&value);
         }
     }
 

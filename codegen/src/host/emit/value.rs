@@ -29,7 +29,9 @@ impl<'c> Emitter<'c, '_> {
     }
 
     fn build(&mut self, value: Value, map: &Map) -> Result<At<'c>> {
-        if let Some(&slot) = self.plan.slot_of.get(&value) {
+        if let Some(&slot) = self.plan.slot_of.get(&value)
+            && !self.unwritten.contains(&value)
+        {
             return self.read_slot(slot, map);
         }
         match self.plan.defs[value.index()] {

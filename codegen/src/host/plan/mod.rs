@@ -377,6 +377,12 @@ impl<'p> Plan<'p> {
         }
     }
 
+    /// The values that a region computes element by element and keeps.
+    pub(crate) fn kept_by(&self, region: &Region) -> impl Iterator<Item = Value> {
+        let sinks = region.sinks.iter().map(|&sink| &self.sinks[sink]);
+        sinks.filter(|sink| self.own_op(sink).is_some()).filter_map(|sink| sink.roots.first().copied())
+    }
+
     /// Visits what a sink needs, the value that it makes for others first.
     pub(crate) fn walk_sink(&self, sink: SinkId, visit: &mut dyn FnMut(Value, &Map)) {
         let own = &self.sinks[sink];

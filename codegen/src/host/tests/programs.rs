@@ -379,3 +379,47 @@ kernel @sum(%x: ptr<f32>, %y: ptr<f32>) {{
         }
     }
 }
+
+/// Rows that are shorter than a vector begin where a value says that the loop at hand keeps for later loops, and has not kept yet.
+#[test]
+fn rows_begin_where_kept_values_say() {
+    let text = "
+kernel @rows(%x: ptr<f32>, %b: ptr<f32>, %z: ptr<f32>) warps(4) {
+  %r = range 0 256
+  %twelve = const 12 : tile<256xi32>
+  %six = const 6 : tile<256xi32>
+  %block = map div_trunc %r, %twelve
+  %sixth = map rem_trunc %block, %six
+  %first = map mul %block, %sixth
+  %column = expand_dims %first axis 1
+  %k = range 0 8
+  %row = expand_dims %k axis 0
+  %wide = broadcast %column [256, 8]
+  %along = broadcast %row [256, 8]
+  %o = map add %wide, %along
+  %v = load %x, %o
+  %n = range 0 4
+  %down = expand_dims %k axis 1
+  %ob = broadcast %down [8, 4]
+  %across = expand_dims %n axis 0
+  %ab = broadcast %across [8, 4]
+  %eight = const 8 : tile<8x4xi32>
+  %an = map mul %ab, %eight
+  %bo = map add %an, %ob
+  %w = load %b, %bo
+  %zero = const 0.0 : tile<256x4xf32>
+  %d = dot %v, %w, %zero precision ieee
+  %wide2 = broadcast %column [256, 4]
+  %along2 = broadcast %across [256, 4]
+  %o2 = map add %wide2, %along2
+  %v2 = load %x, %o2
+  %sum = map add %d, %v2
+  %four = const 4 : tile<256xi32>
+  %to = map mul %r, %four
+  %to1 = expand_dims %to axis 1
+  %to2 = broadcast %to1 [256, 4]
+  %place = map add %to2, %along2
+  store %z, %place, %sum
+}";
+    check_text(text, &[f32s(128), f32s(32), f32s(1024)], [1, 1, 1], 1e-5);
+}
