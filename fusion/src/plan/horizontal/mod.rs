@@ -67,7 +67,7 @@ pub(crate) fn join(
     let mut found = Found::of(&plan, profile);
     // The plan of units in their order, and what it holds.
     let tried = |units: &Units, found: &Found| {
-        let order: Vec<Vec<usize>> = units.order().into_iter().map(<[usize]>::to_vec).collect();
+        let order: Vec<Vec<usize>> = units.order().into_iter().map(|list| found.by_program(list)).collect();
         let steps = arranged(&plan.steps, &order, found, profile);
         let joined = liveness::finish(Plan { steps, ..plan.clone() });
         let held = limited(&joined);
@@ -292,6 +292,14 @@ impl Found {
         for &at in order.iter().filter(|list| list.len() > 1).flatten() {
             self.refusals[at] = Some(reason.clone());
         }
+    }
+
+    /// The steps of a launch in the order of its parts: those of one program beside each other, whatever order the steps of a
+    /// plan have, so that launches of the same kernels have the same program.
+    fn by_program(&self, steps: &[usize]) -> Vec<usize> {
+        let mut steps = steps.to_vec();
+        steps.sort_by_key(|&at| (self.candidates[at].as_ref().map(|launch| launch.program), at));
+        steps
     }
 
     /// Predicted microseconds of one launch of these steps.

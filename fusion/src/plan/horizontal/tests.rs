@@ -337,6 +337,31 @@ fn the_same_graph_gives_the_same_plan() {
     assert_eq!(a.memory, b.memory);
 }
 
+/// A second layer whose steps are due in another order has the launch of the first.
+#[test]
+fn launches_of_the_same_kernels_are_one_program() {
+    let text = "graph {
+  %0 = input 0 : f32[64,64]
+  %1 = input 1 : f32[64,128]
+  %2 = aten::mm(self=%0, mat2=%0) : f32[64,64]
+  %3 = map exp(%2) : f32[64,64]
+  %4 = aten::mm(self=%0, mat2=%1) : f32[64,128]
+  %5 = map neg(%4) : f32[64,128]
+  %6 = aten::attention(q=%3, k=%5, v=%3) : f32[64,64]
+  %7 = aten::mm(self=%6, mat2=%1) : f32[64,128]
+  %8 = map neg(%7) : f32[64,128]
+  %9 = aten::mm(self=%6, mat2=%0) : f32[64,64]
+  %10 = map exp(%9) : f32[64,64]
+  %11 = aten::attention(q=%10, k=%8, v=%10) : f32[64,64]
+  outputs %11
+}
+";
+    let plan = planned(text, &gpu());
+    let kernels = kernels(&plan);
+    let parts: Vec<usize> = kernels.iter().map(|kernel| kernel.parts.len()).collect();
+    assert_eq!((parts, plan.programs.len()), (vec![2, 2], 1), "{}", steps(&plan));
+}
+
 #[test]
 fn updates_that_become_ready_one_after_the_other_meet_at_the_end() {
     let text = "graph {
