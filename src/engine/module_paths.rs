@@ -10,8 +10,9 @@ use super::script_modules::ScriptModules;
 /// By captured call: the module that it belongs to, `h.3.mlp.c_fc`; empty where nothing says so.
 ///
 /// A call that reads a parameter, or what is made of one parameter alone, belongs to the module of that one. A call that reads none
-/// is of the innermost module that surrounds the calls before and behind it. Where the model named a [`crate::scope`], or
-/// TorchScript's interpreter says which module it is in, that is where the call belongs, and its parameter may say where within it.
+/// is of the innermost module that surrounds a call whose result it reads and one that reads its result, or the calls before and
+/// behind it. Where the model named a [`crate::scope`], or TorchScript's interpreter says which module it is in, that is where the
+/// call belongs, and its parameter may say where within it.
 pub(crate) fn module_paths(converted: &Converted) -> Vec<String> {
     let Converted { recording, scopes, scripts, .. } = converted;
     let read = owners(recording);
@@ -34,8 +35,68 @@ pub(crate) fn module_paths(converted: &Converted) -> Vec<String> {
         }
     };
     let mut found: Vec<String> = (0..recording.calls.len()).map(path).collect();
+    let between = between(recording, &found);
     fill(&mut found);
+    for (path, between) in found.iter_mut().zip(between) {
+        if between.len() > path.len() {
+            *path = between;
+        }
+    }
     found
+}
+
+/// Modules that values of a recording come from, or go to, that are followed.
+const MAX_NEAR: usize = 4;
+
+/// By captured call of no module: the innermost one that both a module which its operands come from and one which its results go to
+/// are in.
+fn between(recording: &Recording, modules: &[String]) -> Vec<String> {
+    // By tensor: the modules of calls that it comes from and that it goes to, the nearest ones first.
+    let mut makers: Vec<Vec<&str>> = vec![Vec::new(); recording.tensors.len()];
+    let mut readers = makers.clone();
+    // By call: those that its results come from.
+    let mut before: Vec<Vec<&str>> = Vec::with_capacity(recording.calls.len());
+    for (call, module) in recording.calls.iter().zip(modules) {
+        let operands = call.args.iter().flat_map(|(_, arg)| arg.tensors());
+        let near = nearest(module, operands.map(|tensor| tensor.0 as usize), &makers);
+        for &result in call.results.iter().flatten() {
+            if let Some(makers) = makers.get_mut(result.0 as usize) {
+                makers.clone_from(&near);
+            }
+        }
+        before.push(near);
+    }
+    let mut found = vec![String::new(); modules.len()];
+    for (at, (call, module)) in recording.calls.iter().zip(modules).enumerate().rev() {
+        let results = call.results.iter().flatten().map(|tensor| tensor.0 as usize);
+        let near = nearest(module, results, &readers);
+        for operand in call.args.iter().flat_map(|(_, arg)| arg.tensors()) {
+            let Some(readers) = readers.get_mut(operand.0 as usize) else { continue };
+            readers.retain(|module| !near.contains(module));
+            readers.splice(..0, near.iter().copied());
+            readers.truncate(MAX_NEAR);
+        }
+        if module.is_empty() {
+            // What is on both sides is used in several places, and is around none.
+            let makers = before[at].iter().filter(|maker| !near.contains(maker));
+            let users: Vec<&str> = near.iter().filter(|user| !before[at].contains(user)).copied().collect();
+            let pairs = makers.flat_map(|a| users.iter().map(move |b| common_path(a, b)));
+            found[at] = pairs.max_by_key(String::len).unwrap_or_default();
+        }
+    }
+    found
+}
+
+/// A call's module, if it has one, and behind it those of these tensors.
+fn nearest<'m>(module: &'m str, tensors: impl Iterator<Item = usize>, of: &[Vec<&'m str>]) -> Vec<&'m str> {
+    let own = (!module.is_empty()).then_some(module);
+    let mut near: Vec<&str> = Vec::new();
+    for module in own.into_iter().chain(tensors.filter_map(|tensor| of.get(tensor)).flatten().copied()) {
+        if near.len() < MAX_NEAR && !near.contains(&module) {
+            near.push(module);
+        }
+    }
+    near
 }
 
 /// By captured call: the module of a parameter that it reads, or of what is made of one alone.
@@ -151,6 +212,27 @@ mod tests {
         assert!(!is_within("h.10", "h.1") && !is_within("h", "h.1"));
         let paths = ["h.0", "h.0.ln", "h.0.mlp", "h.0.ln", "h"].map(String::from);
         assert_eq!(innermost(paths.iter()), ["h.0.ln", "h.0.mlp"]);
+    }
+
+    /// A table that belongs to no layer is read in each: what is made of it is still of the layer of the weights around it.
+    #[test]
+    fn what_reads_no_parameter_is_of_the_layer_that_its_operands_and_users_are_in() {
+        let text = r#"recording {
+          %0 = input 0 : f32[4,4]
+          %1 = param 0 "h.1.attn.q.weight" : f32[4,4]
+          %2 = param 1 "rotary.cos" : f32[4,4]
+          %3 = param 2 "h.1.attn.o.weight" : f32[4,4]
+          %4: f32[4,4] = aten::linear(input=%0, weight=%1, bias=None)
+          %5: f32[4,4] = aten::mul.Tensor(self=%4, other=%2)
+          %6: f32[4,4] = aten::exp(self=%5)
+          %7: f32[4,4] = aten::linear(input=%6, weight=%3, bias=None)
+          %8: f32[4,4] = aten::add.Tensor(self=%7, other=%0, alpha=1)
+          %9: f32[4,4] = aten::mul.Tensor(self=%8, other=%2)
+          outputs %9
+        }"#;
+        let recording = tilefuse_fusion::parse_recording(text).unwrap();
+        let modules = ["h.1.attn.q", "rotary", "", "h.1.attn.o", "", "rotary"].map(String::from);
+        assert_eq!(between(&recording, &modules), ["", "", "h.1.attn", "", "", ""]);
     }
 
     #[test]
