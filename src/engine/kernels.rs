@@ -242,7 +242,7 @@ impl Pool for Team {
 #[derive(Debug)]
 pub(crate) struct OuterLoop {
     /// The kernels in order.
-    pub(crate) links: Vec<Link>,
+    pub(crate) kernels: Vec<LoopKernel>,
     /// How many blocks there are.
     pub(crate) blocks: usize,
     /// Bytes of each thread's memory.
@@ -253,7 +253,7 @@ pub(crate) struct OuterLoop {
 
 /// A kernel of an outer loop.
 #[derive(Debug)]
-pub(crate) struct Link {
+pub(crate) struct LoopKernel {
     pub(crate) kernel: Kernel,
     pub(crate) grid: [u64; 3],
     /// The instances of each block.
@@ -276,22 +276,22 @@ impl OuterLoop {
         memory: u64,
         threads: usize,
     ) -> Result<(), Error> {
-        let mut grids = Vec::with_capacity(self.links.len());
-        for link in &self.links {
-            let Kernel::Host(kernel) = &link.kernel else {
+        let mut grids = Vec::with_capacity(self.kernels.len());
+        for own in &self.kernels {
+            let Kernel::Host(kernel) = &own.kernel else {
                 return Err(Error::Internal(String::from(
                     "an outer loop of kernels that are not the host's",
                 )));
             };
-            grids.push((kernel, extents(link.grid)?));
+            grids.push((kernel, extents(own.grid)?));
         }
         let failure = OnceLock::new();
         let block = |thread: usize, block: usize| {
             let base = memory + (thread * self.thread_bytes) as u64;
-            for ((link, (kernel, grid)), args) in self.links.iter().zip(&grids).zip(args) {
-                let Some(part) = link.parts.get(block) else { return };
+            for ((own, (kernel, grid)), args) in self.kernels.iter().zip(&grids).zip(args) {
+                let Some(part) = own.parts.get(block) else { return };
                 let mut args = args.clone();
-                for (position, shifts) in &link.held {
+                for (position, shifts) in &own.held {
                     if let (Some(arg), Some(&shift)) = (args.get_mut(*position), shifts.get(block)) {
                         *arg = base.wrapping_add(shift);
                     }

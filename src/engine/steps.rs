@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tilefuse_fusion::plan::{self as plan, KernelStep, Plan, Step, StepKind};
 use tilefuse_fusion::{Device, NodeId, Op, Place, TensorType, ValueRef};
 
-use super::kernels::{Kernel, Link, OuterLoop};
+use super::kernels::{Kernel, LoopKernel, OuterLoop};
 use super::slots::{Slot, Slots, TensorSource};
 use crate::Error;
 use crate::torch::Call;
@@ -92,7 +92,7 @@ impl Runs<'_> {
     }
 
     fn outer_loop(&self, outer_loop: &plan::OuterLoop) -> Result<Run, Error> {
-        let (mut links, mut all_args) = (Vec::new(), Vec::new());
+        let (mut kernels, mut all_args) = (Vec::new(), Vec::new());
         let missing = || Error::Internal(String::from("an outer loop has no such kernel"));
         for (at, parts) in outer_loop.steps.clone().zip(&outer_loop.parts) {
             let StepKind::Kernel(step) = &self.plan.steps.get(at).ok_or_else(missing)?.kind else {
@@ -106,11 +106,11 @@ impl Runs<'_> {
             }
             args.extend(step.checks.then_some(Slot::Status));
             let kernel = self.kernels.get(step.program).ok_or_else(missing)?.clone();
-            links.push(Link { kernel, grid: step.grid, parts: parts.clone(), held });
+            kernels.push(LoopKernel { kernel, grid: step.grid, parts: parts.clone(), held });
             all_args.push(args);
         }
         let (thread_bytes, threads) = (outer_loop.thread_bytes as usize, outer_loop.threads as usize);
-        let made = OuterLoop { links, blocks: outer_loop.blocks(), thread_bytes, threads };
+        let made = OuterLoop { kernels, blocks: outer_loop.blocks(), thread_bytes, threads };
         Ok(Run::OuterLoop { outer_loop: made, args: all_args, at: outer_loop.at })
     }
 

@@ -105,7 +105,7 @@ fn modules(plan: &Explanation, at: usize, run: Run) -> String {
 }
 
 /// So many runs in a row of which each takes less than [`SMALL`] of the time are one line.
-const MANY: usize = 4;
+const MIN_FOLDED: usize = 4;
 
 /// Of all time, in percent.
 const SMALL: f64 = 0.1;
@@ -149,7 +149,7 @@ pub(super) fn steps(plan: &Explanation, style: Style) -> String {
         share(us(run)) < SMALL && plan.steps[run.start..run.end()].iter().all(is_known_to_be_short)
     };
     for part in found.chunk_by(|a, b| is_small(a) == is_small(b)) {
-        if part.len() >= MANY && is_small(&part[0]) {
+        if part.len() >= MIN_FOLDED && is_small(&part[0]) {
             let (first, last) = (part[0].start, part[part.len() - 1].end() - 1);
             let together: f64 = part.iter().map(us).sum();
             let line = format!(

@@ -16,7 +16,7 @@ impl<M> Fused<M> {
     where
         M: Forward<I, K>,
     {
-        self.call_with(inputs, K::MANY, |model, inputs| Ok(model.run(inputs)))
+        self.call_with(inputs, K::IN_SIGNATURE, |model, inputs| Ok(model.run(inputs)))
     }
 
     /// The plan for these inputs of [`Fused::call`], compiled now if it is not yet.
@@ -24,7 +24,7 @@ impl<M> Fused<M> {
     where
         M: Forward<I, K>,
     {
-        self.explain_call(inputs, (K::MANY, false), |model, inputs| Ok(model.run(inputs)))
+        self.explain_call(inputs, (K::IN_SIGNATURE, false), |model, inputs| Ok(model.run(inputs)))
     }
 
     /// The same with measured times, of each step and of each operator in eager. The plan runs some times for that, one step after the
@@ -33,7 +33,7 @@ impl<M> Fused<M> {
     where
         M: Forward<I, K>,
     {
-        self.explain_call(inputs, (K::MANY, true), |model, inputs| Ok(model.run(inputs)))
+        self.explain_call(inputs, (K::IN_SIGNATURE, true), |model, inputs| Ok(model.run(inputs)))
     }
 
     /// `many` where the model may do something else for inputs of another type.

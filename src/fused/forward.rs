@@ -53,7 +53,7 @@ pub trait Forward<I: ?Sized, K: Kind = ()> {
 pub trait Kind: sealed::Sealed + 'static {
     /// Whether a model can have several, which signatures then tell apart.
     #[doc(hidden)]
-    const MANY: bool = false;
+    const IN_SIGNATURE: bool = false;
 }
 
 mod sealed {
@@ -65,7 +65,7 @@ mod sealed {
 }
 
 impl Kind for () {
-    const MANY: bool = true;
+    const IN_SIGNATURE: bool = true;
 }
 
 /// [`Forward`] of an [`nn::Module`].
@@ -153,7 +153,7 @@ impl<M: nn::Module> nn::Module for Locked<M> {
 pub struct OfLocked<K>(std::marker::PhantomData<K>);
 
 impl<K: Kind> Kind for OfLocked<K> {
-    const MANY: bool = K::MANY;
+    const IN_SIGNATURE: bool = K::IN_SIGNATURE;
 }
 
 impl<M: Forward<I, K>, I: ?Sized, K: Kind> Forward<I, OfLocked<K>> for Locked<M> {

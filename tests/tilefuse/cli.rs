@@ -196,7 +196,7 @@ fn passes_of_a_target_show_what_they_decide() {
     );
     let [_, all] = of_gpu(&["--print-after", "all"]);
     let first =
-        ["canonicalize", "contract", "renumber", "expand", "facts", "layout", "coalesce", "vectorize"];
+        ["canonicalize", "raise-to-dot", "renumber", "expand", "facts", "layout", "coalesce", "vectorize"];
     for pass in first.into_iter().chain(["pipeline", "convert", "shared", "barriers"]) {
         assert!(all.contains(&format!("// after {pass}\n")), "{pass}: {all}");
     }

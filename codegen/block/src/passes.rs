@@ -7,11 +7,11 @@
 mod approximate;
 mod bounds_guard;
 mod canonicalize;
-mod contract;
 mod cse;
 mod dce;
 mod licm;
 mod narrow;
+mod raise_to_dot;
 mod ranges;
 mod renumber;
 mod strength;
@@ -24,11 +24,11 @@ use crate::verify::{VerifyError, verify};
 pub use approximate::approximate;
 pub use bounds_guard::{Guards, guard};
 pub use canonicalize::{canonicalize, reorder_broadcast};
-pub use contract::contract;
 pub use cse::cse;
 pub use dce::dce;
 pub use licm::licm;
 pub use narrow::narrow;
+pub use raise_to_dot::raise_to_dot;
 pub use ranges::ranges;
 pub use renumber::renumber;
 pub use strength::strength;
@@ -43,7 +43,7 @@ pub type Pass = (&'static str, fn(&mut Program, [u32; 3]));
 pub const PASSES: &[Pass] = &[
     ("canonicalize", |program, _| canonicalize(program)),
     ("cse", |program, _| cse(program)),
-    ("contract", |program, _| contract(program)),
+    ("raise-to-dot", |program, _| raise_to_dot(program)),
     ("licm", |program, _| licm(program)),
     ("strength", |program, _| strength(program)),
     ("ranges", ranges),

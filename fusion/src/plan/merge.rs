@@ -64,8 +64,8 @@ impl Groups {
         {
             return Verdict::Illegal(refusal);
         }
-        let contraction = self.sequence.contraction(a, b, |unit| self.next_units(unit).collect());
-        let Some(contraction) = contraction else { return Verdict::Cycle };
+        let merge = self.sequence.merge_of(a, b, |unit| self.next_units(unit).collect());
+        let Some(merge) = merge else { return Verdict::Cycle };
         if let (UnitKernel::Generated(norm), UnitKernel::Block(product)) = (first, second)
             && !norm.kernel.reduces.is_empty()
             && let Some(verdict) = self.norm_in_loads(norm, product, rules.profile)
@@ -90,7 +90,7 @@ impl Groups {
                 if !rules.rewrites.allow(rewrite) {
                     return Verdict::Limit;
                 }
-                self.sequence.contract(&contraction);
+                self.sequence.merge(&merge);
                 self.merge(a, b, nodes, merged);
                 if merged_us <= separate_us {
                     return fused;

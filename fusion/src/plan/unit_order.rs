@@ -12,7 +12,7 @@ pub(super) struct Sequence {
 
 /// Two units that may become one.
 #[derive(Debug)]
-pub(super) struct Contraction {
+pub(super) struct UnitMerge {
     first: usize,
     second: usize,
     /// What stands between them and needs the first.
@@ -33,12 +33,12 @@ impl Sequence {
     /// How two units can become one; `None` if a third needs the one and feeds the other.
     ///
     /// `users` gives the units that directly need a unit; the unit itself may be among them.
-    pub(super) fn contraction(
+    pub(super) fn merge_of(
         &self,
         a: usize,
         b: usize,
         users: impl Fn(usize) -> Vec<usize>,
-    ) -> Option<Contraction> {
+    ) -> Option<UnitMerge> {
         let (first, second) = if self.position[a] < self.position[b] { (a, b) } else { (b, a) };
         let end = self.position[second];
         let mut after = FxHashSet::default();
@@ -54,12 +54,12 @@ impl Sequence {
                 }
             }
         }
-        Some(Contraction { first, second, after })
+        Some(UnitMerge { first, second, after })
     }
 
     /// Makes the two units neighbours, after what the second needs and before what needs the first.
-    pub(super) fn contract(&mut self, contraction: &Contraction) {
-        let Contraction { first, second, after } = contraction;
+    pub(super) fn merge(&mut self, merge: &UnitMerge) {
+        let UnitMerge { first, second, after } = merge;
         let (start, end) = (self.position[*first], self.position[*second]);
         let between = self.units[start + 1..end].iter().copied();
         let (late, early): (Vec<usize>, Vec<usize>) = between.partition(|unit| after.contains(unit));
@@ -113,11 +113,11 @@ mod tests {
                 if a == b {
                     continue;
                 }
-                let found = sequence.contraction(a, b, |unit| users(&edges, &names, unit));
+                let found = sequence.merge_of(a, b, |unit| users(&edges, &names, unit));
                 let cyclic = path_around(&edges, &names, a, b) || path_around(&edges, &names, b, a);
                 prop_assert_eq!(found.is_none(), cyclic);
                 let Some(found) = found else { continue };
-                sequence.contract(&found);
+                sequence.merge(&found);
                 names.iter_mut().filter(|name| **name == b).for_each(|name| *name = a);
                 for &(from, to) in &edges {
                     let (from, to) = (names[from], names[to]);

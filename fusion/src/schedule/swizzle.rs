@@ -1,14 +1,14 @@
 //! The order of instances that transpose.
 //!
 //! A kernel that reads along one axis and writes along another has no order of its tiles that follows both. Row by row, as
-//! many columns of what it reads are under way as there are tiles in a row, each in memory of its own. In strips of some
+//! many columns of what it reads are under way as there are tiles in a row, each in memory of its own. In groups of some
 //! rows, and within them column by column, the instances that run at a time have about eight columns, and both sides keep
 //! to parts of their memory. On an H200 the sum of a transposed matrix of 16384 by 8192 elements and another takes 379 us
-//! in strips of 128 rows and 390 row by row (f32), and 198 in strips of 64 and 203 (bf16); with half as many rows 385 and
+//! in groups of 128 rows and 390 row by row (f32), and 198 in groups of 64 and 203 (bf16); with half as many rows 385 and
 //! 200, with twice as many 203 (bf16).
 //!
 //! ```text
-//! instances of 4 by 3 tiles in strips of 2:   0  2  4
+//! instances of 4 by 3 tiles in groups of 2:   0  2  4
 //!                                             1  3  5
 //!                                             6  8 10
 //!                                             7  9 11
@@ -25,19 +25,19 @@ use crate::taken::taken;
 
 /// Warps of a multiprocessor that run at a time, about, for each column of tiles: 32 for eight.
 const WARPS_PER_COLUMN: u32 = 4;
-/// Tiles along both axes from which on there are strips.
+/// Tiles along both axes from which on there are groups.
 const MIN_TILES: i64 = 32;
 
-/// An order of tiles, in strips of rows.
+/// An order of tiles, in groups of rows.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Swizzle {
     /// The last two parallel variables, and how many tiles there are along them.
     pub(super) axes: [(Var, i64); 2],
-    /// Rows of a strip.
+    /// Rows of a group.
     pub(super) rows: i64,
 }
 
-/// The strips in which instances go through the last two parallel variables, if they do.
+/// The groups in which instances go through the last two parallel variables, if they do.
 pub(super) fn of(kernel: &Kernel, tiling: &Tiling, machine: Machine) -> Option<Swizzle> {
     let Machine::Gpu { processors, .. } = machine else { return None };
     let counts = tiling.grid_extents(kernel);
@@ -55,14 +55,14 @@ pub(super) fn of(kernel: &Kernel, tiling: &Tiling, machine: Machine) -> Option<S
     (is_followed(first.0) && is_followed(second.0)).then_some(Swizzle { axes: [first, second], rows })
 }
 
-/// The row and the column of an instance's tile, in strips of so many rows, of so many columns.
+/// The row and the column of an instance's tile, in groups of so many rows, of so many columns.
 pub(super) fn place(b: &mut Builder, instance: Value, rows: i64, columns: i64) -> Result<[Value; 2]> {
     taken!("swizzle");
     let high = b.constant(Literal::int(Elem::I32, rows), &[]);
     let size = b.constant(Literal::int(Elem::I32, rows * columns), &[]);
-    let strip = b.map(ScalarFn::DivTrunc, &[instance, size])?;
+    let group = b.map(ScalarFn::DivTrunc, &[instance, size])?;
     let rest = b.map(ScalarFn::RemTrunc, &[instance, size])?;
-    let first = b.map(ScalarFn::Mul, &[strip, high])?;
+    let first = b.map(ScalarFn::Mul, &[group, high])?;
     let down = b.map(ScalarFn::RemTrunc, &[rest, high])?;
     let row = b.map(ScalarFn::Add, &[first, down])?;
     let column = b.map(ScalarFn::DivTrunc, &[rest, high])?;

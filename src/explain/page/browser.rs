@@ -173,16 +173,16 @@ fn layers_that_repeat_are_shown_once_until_they_are_opened() {
 fn the_view_of_time_shows_each_step_and_what_a_click_says() {
     let Some((mut browser, _)) = opened(&layers_of_two()) else { return };
     browser.click("[role=tab]", "Time");
-    assert_eq!(browser.texts("#time .strip rect").len(), 8);
+    assert_eq!(browser.texts("#time .timeline rect").len(), 8);
     assert_eq!(
         browser.texts("#time h2")[..2],
         ["A call, step by step, as predicted", "What takes most of it"]
     );
     // As wide as its part of the time.
     let width =
-        "[...document.querySelectorAll('#time .strip rect')].map(r => Math.round(r.width.baseVal.value))";
+        "[...document.querySelectorAll('#time .timeline rect')].map(r => Math.round(r.width.baseVal.value))";
     assert_eq!(browser.value(width), serde_json::json!(vec![125; 8]));
-    browser.click("#time .strip rect", "2 fused_2");
+    browser.click("#time .timeline rect", "2 fused_2");
     assert_eq!(browser.texts("#details h2"), ["fused_2"]);
     assert!(browser.texts("#time .plot circle").len() > 1 && browser.texts("#time .plot .eager").len() == 1);
     assert_eq!(browser.complaints(), [""; 0]);

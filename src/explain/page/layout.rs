@@ -13,7 +13,7 @@ const WAY: f64 = 18.0;
 const SPACING: f64 = 28.0;
 
 /// Things beyond which neighbours are not swapped once more to avoid crossings.
-const MANY: usize = 60;
+const MAX_TRANSPOSED: usize = 60;
 
 /// A thing in a layer.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -67,7 +67,7 @@ fn place(vertices: &[Vertex], edges: &[(u32, u32)]) -> Vec<(f64, f64)> {
     let config = Config {
         vertex_spacing: SPACING,
         ranking_type: RankingType::Original,
-        transpose: vertices.len() <= MANY,
+        transpose: vertices.len() <= MAX_TRANSPOSED,
         ..Config::default()
     };
     let named: Vec<(u32, Vertex)> = (0..).zip(vertices.iter().copied()).collect();

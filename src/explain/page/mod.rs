@@ -36,7 +36,7 @@ const SCRIPTS: [&str; 5] = [
 
 /// The page of a plan, with what is different from an older one where that is given.
 pub(super) fn page(plan: &Explanation, title: &str, changes: Option<&PlanDiff>) -> String {
-    let [strip, eager_strip] = plots::strips(plan);
+    let [timeline, eager_timeline] = plots::timelines(plan);
     let page = Page {
         title,
         time_goes: where_time_goes(plan),
@@ -50,8 +50,8 @@ pub(super) fn page(plan: &Explanation, title: &str, changes: Option<&PlanDiff>) 
         rows: rows(plan),
         cuts: alike(plan),
         shares: plots::shares(plan),
-        strip,
-        eager_strip,
+        timeline,
+        eager_timeline,
         roofline: plots::roofline(plan),
         memory: plots::memory(plan),
         plan,
@@ -80,8 +80,8 @@ struct Page<'a> {
     rows: Vec<Row<'a>>,
     cuts: Vec<Alike<'a>>,
     shares: Vec<plots::Share<'a>>,
-    strip: Vec<plots::Segment<'a>>,
-    eager_strip: Vec<plots::Segment<'a>>,
+    timeline: Vec<plots::Segment<'a>>,
+    eager_timeline: Vec<plots::Segment<'a>>,
     roofline: Option<plots::Roofline<'a>>,
     memory: Option<plots::Memory>,
     plan: &'a Explanation,

@@ -1,7 +1,7 @@
 use expect_test::{Expect, expect};
 
 use super::{
-    PASSES, PassOptions, approximate, canonicalize, contract, cse, dce, guard, licm, narrow, optimize,
+    PASSES, PassOptions, approximate, canonicalize, cse, dce, guard, licm, narrow, optimize, raise_to_dot,
     ranges, renumber, reorder_broadcast, run_passes, strength,
 };
 use crate::bounds::Proof;
@@ -260,7 +260,7 @@ fn offsets_are_a_scalar_of_the_iteration_plus_what_stays() {
 
 #[test]
 fn sums_of_products_are_matrix_products() {
-    let passes: [fn(&mut Program); 6] = [canonicalize, cse, contract, canonicalize, dce, renumber];
+    let passes: [fn(&mut Program); 6] = [canonicalize, cse, raise_to_dot, canonicalize, dce, renumber];
     check(
         &passes,
         "%r = range 0 512

@@ -31,24 +31,24 @@ struct Body<'a> {
 }
 
 pub(super) fn program(conv: &Conv, block: &Block) -> Result<ConvProgram, BuildError> {
-    let strips = conv.filters_of_group().div_ceil(block.filters.into());
+    let filter_blocks = conv.filters_of_group().div_ceil(block.filters.into());
     let parts = block.parts(conv);
     taken!("vectors of pixels");
     let (program, coordinates) = program_and("conv", |kernel| {
         let [images, weights, ..] = conv.lengths();
         let params = Params::of(kernel, conv, [("images", images), ("weights", weights)]);
         let instance = program_id(0);
-        let (strip, part, rest) = if block.filters_first {
-            let (rest, strip) = div_rem(instance, strips);
+        let (filter_block, part, rest) = if block.filters_first {
+            let (rest, filter_block) = div_rem(instance, filter_blocks);
             let (rest, part) = div_rem(rest, parts);
-            (strip, part, rest)
+            (filter_block, part, rest)
         } else {
             let (rest, part) = div_rem(instance, parts);
-            let (rest, strip) = div_rem(rest, strips);
-            (strip, part, rest)
+            let (rest, filter_block) = div_rem(rest, filter_blocks);
+            (filter_block, part, rest)
         };
         let (n, group) = div_rem(rest, conv.groups);
-        let rows = Rows::of(conv, block, strip, group);
+        let rows = Rows::of(conv, block, filter_block, group);
         let pixels = Pixels::of(conv, block, part);
         let image = (n * conv.channels + group * conv.depth()) * conv.image();
         let body = Body { conv, block, params, rows, pixels, image };
@@ -58,13 +58,13 @@ pub(super) fn program(conv: &Conv, block: &Block) -> Result<ConvProgram, BuildEr
         }
         vec![body.store(n, sum)]
     })?;
-    let instances = strips * parts * conv.groups * conv.batch;
+    let instances = filter_blocks * parts * conv.groups * conv.batch;
     Ok(ConvProgram { program, instances: instances as u32, coordinates })
 }
 
 impl Rows {
-    fn of(conv: &Conv, block: &Block, strip: Tile, group: Tile) -> Rows {
-        let mut filter = axis(strip * block.filters, block.filters).index;
+    fn of(conv: &Conv, block: &Block, filter_block: Tile, group: Tile) -> Rows {
+        let mut filter = axis(filter_block * block.filters, block.filters).index;
         let count = conv.filters_of_group();
         let mut mask = None;
         if !count.is_multiple_of(block.filters.into()) {

@@ -11,23 +11,23 @@ use crate::taken::taken;
 pub(super) fn program(conv: &Conv, block: &Block) -> Result<ConvProgram, BuildError> {
     let wanted = u64::from(block.filters).clamp(1, conv.filters);
     let each = (1..=wanted).rev().find(|n| conv.filters.is_multiple_of(*n)).unwrap_or(1);
-    let strips = conv.filters / each;
+    let filter_blocks = conv.filters / each;
     let parts = block.parts(conv);
     taken!("vectors of pixels of a channel");
     let (program, coordinates) = program_and("conv_depthwise", |kernel| {
         let [images, weights, ..] = conv.lengths();
         let params = Params::of(kernel, conv, [("images", images), ("weights", weights)]);
         let (rest, part) = div_rem(program_id(0), parts);
-        let (n, strip) = div_rem(rest, strips);
+        let (n, filter_block) = div_rem(rest, filter_blocks);
         let pixels = Pixels::of(conv, block, part);
         let taps = taps(conv, &pixels);
         let body = Body { conv, block, params, n, pixels, taps };
-        let low = strip * each;
+        let low = filter_block * each;
         let mut coordinates = Vec::new();
         for_range(0, each, 1, (), |number, ()| coordinates.push(body.filter(low + number)));
         coordinates
     })?;
-    let instances = (parts * strips * conv.batch) as u32;
+    let instances = (parts * filter_blocks * conv.batch) as u32;
     Ok(ConvProgram { program, instances, coordinates })
 }
 

@@ -117,23 +117,23 @@ pub(super) fn program(
 
 /// Strips of filters of all groups, by pixels of all images.
 fn instances(conv: &Conv, tile: &Extents) -> u64 {
-    let (per_group, groups) = strips(conv, tile);
+    let (per_group, groups) = filter_blocks(conv, tile);
     let width = conv.axes.last().map_or(1, |a| a.out);
     per_group * groups * conv.batch * (conv.pixels() / width) * tile.parts(conv)
 }
 
 /// Strips of a group's filters, and how many groups there are.
-fn strips(conv: &Conv, tile: &Extents) -> (u64, u64) {
+fn filter_blocks(conv: &Conv, tile: &Extents) -> (u64, u64) {
     match conv.is_depthwise() {
         true => (conv.filters.div_ceil(tile.width()), 1),
-        false => (tile.strips(conv), conv.groups),
+        false => (tile.filter_blocks(conv), conv.groups),
     }
 }
 
 /// Where an instance is.
 struct Spot {
-    /// The strip of filters, counted through all groups.
-    strip: Tile,
+    /// The block of filters, counted through all groups.
+    filter_block: Tile,
     group: Tile,
     n: Tile,
     /// The number of the row, and its place along the outer axes.
@@ -149,17 +149,17 @@ struct Spot {
 impl Spot {
     fn of(conv: &Conv, tile: &Extents) -> Spot {
         let id = program_id(0);
-        let (per_group, groups) = strips(conv, tile);
+        let (per_group, groups) = filter_blocks(conv, tile);
         let parts = tile.parts(conv);
         let width = conv.axes.last().map_or(1, |a| a.out);
         let rows = conv.pixels() / width;
-        let (strip, spot) = if tile.filters_first {
-            let (spot, strip) = div_rem(id, per_group * groups);
-            (strip, spot)
+        let (filter_block, spot) = if tile.filters_first {
+            let (spot, filter_block) = div_rem(id, per_group * groups);
+            (filter_block, spot)
         } else {
             div_rem(id, conv.batch * rows * parts)
         };
-        let group = if groups == 1 { int(0) } else { strip / per_group };
+        let group = if groups == 1 { int(0) } else { filter_block / per_group };
         let (rest, part) = div_rem(spot, parts);
         let (n, row) = div_rem(rest, rows);
         let outs = conv.axes.split_last().map_or(&[][..], |(_, outer)| outer);
@@ -172,7 +172,7 @@ impl Spot {
             // The last instance of a row begins earlier, and stores those of its pixels that are its own.
             (first.minimum(tile.last_start(conv) / phases), Some(first * phases))
         };
-        Spot { strip, group, n, row, outer, start: at * phases, at, own }
+        Spot { filter_block, group, n, row, outer, start: at * phases, at, own }
     }
 }
 
@@ -217,7 +217,7 @@ impl Body<'_> {
 
     /// The numbers of a vector of filters, and which of them there are.
     fn filters(&self, v: u32) -> (Tile, Option<Tile>) {
-        let filter = self.vector(v, self.spot.strip * self.tile.width());
+        let filter = self.vector(v, self.spot.filter_block * self.tile.width());
         let whole = self.conv.filters.is_multiple_of(self.tile.width());
         (filter, (!whole).then(|| filter.lt(self.conv.filters)))
     }
@@ -314,7 +314,7 @@ impl Body<'_> {
     /// Where the weights of a row of the panel begin, for each vector.
     fn panel(&self, row: Tile) -> Vec<Tile> {
         let [rows, _] = matrix(self.conv);
-        let start = self.spot.strip * (rows * self.tile.width()) + row * self.tile.width();
+        let start = self.spot.filter_block * (rows * self.tile.width()) + row * self.tile.width();
         (0..self.tile.vectors).map(|v| wide(self.vector(v, start))).collect()
     }
 

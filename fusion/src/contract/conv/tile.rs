@@ -137,7 +137,7 @@ impl Extents {
     }
 
     /// Instances along the filters of a group.
-    pub(super) fn strips(&self, conv: &Conv) -> u64 {
+    pub(super) fn filter_blocks(&self, conv: &Conv) -> u64 {
         conv.filters_of_group().div_ceil(self.width())
     }
 

@@ -19,16 +19,16 @@ fn program(rows: i64, columns: i64, profile: &Profile) -> String {
 }
 
 #[test]
-fn instances_go_through_strips_of_tiles_on_a_gpu() {
+fn instances_go_through_groups_of_tiles_on_a_gpu() {
     let gpu = Profile::gpu(132, 4200.0);
-    // 128 by 48 tiles in a strip.
-    let strip = "const 6144 : i32";
-    assert!(program(8192, 3072, &gpu).contains(strip));
-    assert!(program(16384, 3072, &gpu).contains(strip));
+    // 128 by 48 tiles in a group.
+    let group = "const 6144 : i32";
+    assert!(program(8192, 3072, &gpu).contains(group));
+    assert!(program(16384, 3072, &gpu).contains(group));
     for (rows, columns) in [(8192, 1024), (4096, 3072), (8256, 3072)] {
-        assert!(!program(rows, columns, &gpu).contains(strip), "{rows} by {columns}");
+        assert!(!program(rows, columns, &gpu).contains(group), "{rows} by {columns}");
     }
-    assert!(!program(8192, 3072, &Profile::host(2)).contains(strip));
+    assert!(!program(8192, 3072, &Profile::host(2)).contains(group));
 }
 
 /// Colours that lie apart, and the taps of filters, are one axis of a tile each, beside more of the other one.

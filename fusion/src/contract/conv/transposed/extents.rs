@@ -59,13 +59,13 @@ impl Extents {
     }
 
     /// Blocks of a group's filters.
-    pub(super) fn strips(&self, conv: &Conv) -> u64 {
+    pub(super) fn filter_blocks(&self, conv: &Conv) -> u64 {
         conv.filters_of_group().div_ceil(self.filters.into())
     }
 
     /// Blocks of the filters of all groups.
     pub(super) fn blocks(&self, conv: &Conv) -> u64 {
-        conv.groups * self.strips(conv)
+        conv.groups * self.filter_blocks(conv)
     }
 
     /// Parts of a row.

@@ -97,8 +97,8 @@ impl Operands {
 impl Filters {
     /// The filters of a block.
     pub(super) fn of(conv: &Conv, operands: &Operands, tile: &Extents, block: Tile) -> Filters {
-        let (group, strip) = div_rem(block, tile.strips(conv));
-        let mut within = axis(strip * tile.filters, tile.filters).index;
+        let (group, filter_block) = div_rem(block, tile.filter_blocks(conv));
+        let mut within = axis(filter_block * tile.filters, tile.filters).index;
         let count = conv.filters_of_group();
         let mut mask = None;
         if !count.is_multiple_of(tile.filters.into()) {

@@ -28,7 +28,7 @@ const MIN_EXTENT: u32 = 16;
 const MAX_MOVES: usize = 8;
 
 /// Makes products of sums of products.
-pub fn contract(program: &mut Program) {
+pub fn raise_to_dot(program: &mut Program) {
     let (count, uses) = (program.values.len(), program.uses());
     let mut cx = Cx { values: &mut program.values, definitions: vec![None; count], uses, out: Vec::new() };
     cx.region(&mut program.body);
