@@ -66,8 +66,10 @@ impl Groups {
         }
         let merge = self.sequence.merge_of(a, b, |unit| self.next_units(unit).collect());
         let Some(merge) = merge else { return Verdict::Cycle };
+        let demanded = !rules.hints.is_empty() && self.hinted(a, b, rules.hints, Hints::demand);
         if let (UnitKernel::Generated(norm), UnitKernel::Block(product)) = (first, second)
             && !norm.kernel.reduces.is_empty()
+            && !demanded
             && let Some(verdict) = self.norm_in_loads(norm, product, rules.profile)
         {
             return verdict;
@@ -81,7 +83,6 @@ impl Groups {
             _ => (Verdict::Fused, "merge"),
         };
         let separate_us = first.us() + second.us();
-        let demanded = !rules.hints.is_empty() && self.hinted(a, b, rules.hints, Hints::demand);
         match self.build_merged(first, second, &nodes, rules) {
             Ok(merged) if merged.us() <= separate_us || demanded => {
                 let merged_us = merged.us();
