@@ -468,18 +468,12 @@ fn draws_on(plan: &Plan) -> Vec<DeviceId> {
 
 /// The one device that kernels of a graph run on.
 fn target_of(graph: &Graph) -> Result<Target, Error> {
-    let mut cuda = None;
-    for id in graph.ids() {
-        for ty in &graph.node(id).outs {
-            match ty.device {
-                Device::Cuda(ordinal) if *cuda.get_or_insert(ordinal) != ordinal => {
-                    return Err(Error::Unsupported(String::from("tensors on several CUDA devices")));
-                }
-                _ => {}
-            }
-        }
+    let Device::Cuda(ordinal) = graph.kernel_device() else { return Ok(Target::Host) };
+    let mut types = graph.ids().flat_map(|id| &graph.node(id).outs);
+    if types.any(|ty| matches!(ty.device, Device::Cuda(other) if other != ordinal)) {
+        return Err(Error::Unsupported(String::from("tensors on several CUDA devices")));
     }
-    Ok(cuda.map_or(Target::Host, Target::Cuda))
+    Ok(Target::Cuda(ordinal))
 }
 
 /// What a target can do, as it was measured, or by typical figures.

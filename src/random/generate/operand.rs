@@ -10,6 +10,9 @@ use crate::torch::Arg;
 /// The largest elements of a value that is taken for an operand: sums of products stay within the range of 16-bit floats.
 const MAX_MAGNITUDE: f64 = 16.0;
 
+/// Makes a new input of a shape and type.
+type NewInput = fn(&mut Generator, &[i64], Kind) -> Option<u32>;
+
 impl Generator {
     /// An operand of this shape and type.
     pub(super) fn operand(&mut self, shape: &[i64], kind: Kind) -> Option<u32> {
@@ -21,12 +24,7 @@ impl Generator {
         self.operand_from(shape, kind, Generator::plain_input)
     }
 
-    fn operand_from(
-        &mut self,
-        shape: &[i64],
-        kind: Kind,
-        input: fn(&mut Generator, &[i64], Kind) -> Option<u32>,
-    ) -> Option<u32> {
+    fn operand_from(&mut self, shape: &[i64], kind: Kind, input: NewInput) -> Option<u32> {
         let made = match self.rng.below(20) {
             0..=3 => self.existing(shape, kind),
             4..=6 => self.rearranged(shape, kind, input),
@@ -45,24 +43,14 @@ impl Generator {
     }
 
     /// A new input whose last two dimensions are transposed.
-    fn rearranged(
-        &mut self,
-        shape: &[i64],
-        kind: Kind,
-        input: fn(&mut Generator, &[i64], Kind) -> Option<u32>,
-    ) -> Option<u32> {
+    fn rearranged(&mut self, shape: &[i64], kind: Kind, input: NewInput) -> Option<u32> {
         let (&[rows, columns], batch) = (shape.last_chunk::<2>()?, &shape[..shape.len() - 2]);
         let turned = input(self, &[batch, &[columns, rows]].concat(), kind)?;
         self.emit("transpose.int", vec![t(turned), Arg::Int(-2), Arg::Int(-1)], self.fact(turned))
     }
 
     /// What an elementwise operator makes of a new input, perhaps with a vector along its rows or columns.
-    fn computed(
-        &mut self,
-        shape: &[i64],
-        kind: Kind,
-        input: fn(&mut Generator, &[i64], Kind) -> Option<u32>,
-    ) -> Option<u32> {
+    fn computed(&mut self, shape: &[i64], kind: Kind, input: NewInput) -> Option<u32> {
         if kind == Kind::Bool {
             return None;
         }
