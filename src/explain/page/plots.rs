@@ -1,4 +1,7 @@
 //! Plots of a plan: the steps of a call by time, kernels by their share, and a roofline.
+//!
+//! They are elements of the page's template rather than pictures of a plotting library such as `plotters`: their colours are the
+//! page's, light and dark, and each mark opens the step that it stands for.
 
 use indexmap::IndexMap;
 
@@ -20,7 +23,7 @@ pub(super) struct Segment<'a> {
 
 /// The steps of a call one after the other; and where the plan was profiled, the operators of eager's, on the same scale, each by
 /// the step that computes it.
-pub(super) fn strips(plan: &Explanation) -> [Vec<Segment<'_>>; 2] {
+pub(super) fn timelines(plan: &Explanation) -> [Vec<Segment<'_>>; 2] {
     let ours = plan.known_us();
     let eagers: f64 = plan.eager.iter().map(|operator| operator.us).sum();
     let all = ours.max(eagers);
